@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The project's figures beside the peers and the floor, one table per figure, with the bar each has to reach.
+
+  report.py [--quick] [--rounds N] [--reps N] [--only REGEX] [--json FILE] [--strict]
+
+Within a figure the columns run interleaved, A B C A B C ...; a cell is the median of the rounds' medians, with the best
+repetition in parentheses. --quick: fewer rounds, and only the sizes that have a bar. --strict: a missed bar is an
+error. A run of gdrfab that fails always is."""
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections import namedtuple
+
+from compare import BUILD, boost, rmabench, run
+
+K, M = 1 << 10, 1 << 20
+POSIX = 'UCX_TLS=posix,self '           # its fastest for mapped memory: with CMA it copies slower from 4 KiB on
+CMA = 'UCX_TLS=posix,cma,self '
+
+# command: (sizes, reps) -> (argv, env); keep: does this result belong to the figure?
+Column = namedtuple('Column', 'needs command keep')
+# who is held against ref at this size; kind '<=' or '<' bounds the ratio of times, '>=' that of rates
+Bar = namedtuple('Bar', 'size kind limit ref who', defaults=('gdrfab',))
+Row = namedtuple('Row', 'name sizes columns bars rate', defaults=(False,))
+
+
+def rma(mode, **specs):
+    def column(spec):
+        name = spec.split()[-1].split(':')[0]
+        return Column({name}, lambda sizes, reps: rmabench(spec, mode, sizes, reps), lambda r: r.unit == 'ns')
+    return {label.replace('_', ' '): column(spec) for label, spec in specs.items()}
+
+
+def coop(*cases):
+    """The bare two-core copy; the fastest of the ways named."""
+    return {'floor': Column(set(), lambda sizes, reps: (
+        ['raw_coop', '-s', ','.join(map(str, sizes)), '-r', str(reps)], {}),
+        lambda r: r.unit == 'ns' and r.case in cases)}
+
+
+def reg(live, **specs):
+    def column(spec):
+        return Column({spec.split(':')[0]}, lambda sizes, reps: (
+            ['mr_cost', '-t', spec, '-n', str(live), '-s', ','.join(map(str, sizes)), '-r', str(reps)], {}),
+            lambda r: '/reg+close/' in r.case)
+    return {label.replace('_', ' '): column(spec) for label, spec in specs.items()}
+
+
+def startup(what, **names):
+    def column(name):
+        return Column({name}, lambda sizes, reps: ([f'startup_{name}', 'shm', str(max(reps, 9))], {}),
+                      lambda r: r.case.endswith(what))
+    return {label: column(name) for label, name in names.items()}
+
+
+def rows():
+    two_core = coop('memcpy/2core', 'nt/2core')
+    idle = "target idle (the peers' polls: they may need it)"
+    yield Row('put, half round trip', [8, 64, K, 4 * K],
+              rma('lat', floor='memfd', gdrfab='gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm,inject'),
+              [Bar(8, '<=', 1.08, 'floor'), Bar(8, '<', 1, 'UCX')])
+    yield Row('put until complete at the initiator', [8, 4 * K],
+              rma('dclat', floor='memfd', gdrfab='gdrfab:dc', UCX=POSIX + 'ucp', libfabric='ofi:shm,dc'),
+              [Bar(8, '<=', 0.65, 'UCX')])
+    yield Row('put in a window, per put', [8, 64],
+              rma('bw', floor='memfd', gdrfab='gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm,inject'),
+              [Bar(8, '<=', 0.5, 'UCX')])
+    yield Row('get', [8, 64, K, 4 * K],
+              rma('getlat', floor='memfd', gdrfab='gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm'),
+              [Bar(8, '<=', 0.1, 'UCX'), Bar(4 * K, '<=', 1.3, 'floor')])
+    yield Row('send/recv, half round trip; heap = buffers in private memory', [8, 64, K, 4 * K, 64 * K, M],
+              rma('sendlat', floor='memfd', gdrfab='gdrfab', gdrfab_heap='gdrfab:srcheap', UCX=CMA + 'ucp',
+                  libfabric='ofi:shm,inject'),
+              [Bar(8, '<=', 0.9, 'UCX'), Bar(8, '<=', 0.5, 'libfabric'),
+               Bar(4 * K, '<=', 0.75, 'UCX'), Bar(4 * K, '<=', 0.75, 'UCX', 'gdrfab heap')])
+    yield Row('send rate, per message; heap = buffers in private memory', [8, 4 * K, 64 * K, M],
+              rma('sendrate', floor='memfd', gdrfab='gdrfab', gdrfab_heap='gdrfab:srcheap', UCX=CMA + 'ucp',
+                  libfabric='ofi:shm,inject'),
+              [Bar(8, '<=', 0.7, 'UCX')])
+    for verb, mode in ('put', 'bw'), ('get', 'getbw'):
+        yield Row(f'{verb} bandwidth, {idle}', [64 * K, M],
+                  rma(mode, floor='-i memfd', gdrfab='-i gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm'),
+                  [Bar(n, '>=', x, ref) for n in (64 * K, M) for x, ref in ((0.95, 'floor'), (1, 'UCX'))], True)
+        yield Row(f'{verb} bandwidth, {idle}, non-temporal floor', [64 * M],
+                  rma(mode, floor='-i memfd:nt', gdrfab='-i gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm'),
+                  [Bar(64 * M, '>=', 0.95, 'floor'), Bar(64 * M, '>=', 1.25, 'UCX')], True)
+        yield Row(f'{verb} bandwidth, target polling; floor = bare copy by two cores', [M, 64 * M],
+                  {**two_core, **rma(mode, gdrfab='gdrfab', gdrfab_nocoop='gdrfab:nocoop', UCX=POSIX + 'ucp',
+                                     libfabric='ofi:shm')},
+                  [Bar(M, '>=', 2, 'UCX'), Bar(64 * M, '>=', 1.8, 'UCX')], True)
+    yield Row('put to private memory, half round trip', [8, 4 * K],
+              rma('lat', floor='cma', gdrfab='gdrfab:heap,srcheap', UCX=CMA + 'ucp:heap', libfabric='ofi:shm'),
+              [Bar(8, '<=', 1.1, 'floor')])
+    yield Row(f'put bandwidth to private memory, {idle}', [64 * K, 64 * M],
+              rma('bw', floor='-i cma', gdrfab='-i gdrfab:heap,srcheap', UCX=CMA + 'ucp:heap', libfabric='ofi:shm'),
+              [Bar(64 * K, '>=', 0.97, 'floor'), Bar(64 * M, '>=', 0.97, 'floor')], True)
+    yield Row('put bandwidth to private memory, target polling; floor = CMA from both sides', [M, 64 * M],
+              {**coop('cma/2core'), **rma('bw', gdrfab='gdrfab:heap,srcheap', one_side='gdrfab:heap,srcheap,nocoop',
+                                          UCX=CMA + 'ucp:heap', libfabric='ofi:shm')},
+              [Bar(M, '>=', 2, 'one side'), Bar(64 * M, '>=', 2, 'one side')], True)
+    for live in 0, 10000:
+        yield Row(f'register + close, {live} live; heap = private memory', [4 * K, 1024 * M],
+                  reg(live, gdrfab='gdrfab', gdrfab_heap='gdrfab:heap', libfabric='ofi:shm'),
+                  [Bar(n, '<=', 0.6, 'libfabric', who) for n in (4 * K, 1024 * M) for who in ('gdrfab', 'gdrfab heap')])
+    yield Row('exec to first put completed', [0],
+              startup('/exec_to_first_put', gdrfab='gdrfab', libfabric='ofi'), [Bar(0, '<=', 1, 'libfabric')])
+    yield Row('main to first put completed', [0], startup('/main_to_first_put', gdrfab='gdrfab', libfabric='ofi'), [])
+
+
+def output(*argv, **kw):
+    try:
+        return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **kw).stdout
+    except OSError:
+        return ''
+
+
+def first(path, pattern='(.*)'):
+    try:
+        with open(path) as f:
+            m = re.search(pattern, f.read(), re.M)
+            return m.group(1).strip() if m else ''
+    except OSError:
+        return ''
+
+
+def machine():
+    kib = int(first('/proc/meminfo', r'^MemTotal:\s+(\d+)') or 0)
+    parts = [first('/proc/cpuinfo', r'^model name\s*:\s*(.*)') or platform.machine(),
+             'model ' + first('/proc/cpuinfo', r'^model\s*:\s*(.*)'), f'{os.cpu_count()} cores',
+             f'{kib / M:.0f} GiB', 'kernel ' + platform.release(),
+             'shmem huge pages ' + (first('/sys/kernel/mm/transparent_hugepage/shmem_enabled', r'\[(\w+)\]') or '?'),
+             f'load {os.getloadavg()[0]:.1f}']
+    if 'hypervisor' in first('/proc/cpuinfo', r'^flags\s*:\s*(.*)'):
+        parts.insert(3, 'virtual')
+    return ', '.join(parts)
+
+
+def amount(ns, size, rate):
+    if rate:
+        return size / ns
+    return ns / (1e6 if ns >= 1e6 else 1e3 if ns >= 1e4 else 1)
+
+
+def unit(ns, rate):
+    return 'GB/s' if rate else 'ms' if ns >= 1e6 else 'us' if ns >= 1e4 else 'ns'
+
+
+def cell_text(c, size, rate):
+    def number(x):
+        return f'{x:.0f}' if x >= 100 else f'{x:.1f}'
+    if not c:
+        return '-'
+    scale = c['median'] if not rate else 1
+    best = c['best'] / (c['median'] / amount(scale, size, False)) if not rate else size / c['best']
+    return f"{number(amount(c['median'], size, rate))} ({number(best)}) {unit(c['median'], rate)}"
+
+
+def size_text(n):
+    return '' if not n else f'{n} B' if n < K else f'{n // K} KiB' if n < M else f'{n // M} MiB'
+
+
+def path_text(notes):
+    """What the back-end said about its path, and how much of its bytes the peer carried."""
+    for line in reversed(notes):
+        m = re.match(r'#gdrfab bytes direct=(\d+) cma=(\d+) staged=(\d+) helped=(\d+)', line)
+        if m:
+            *by_path, helped = map(int, m.groups())
+            total = sum(by_path)
+            helped_text = f', {100 * helped / total:.0f} % of the bytes carried by the peer' if total and helped else ''
+            name = next((n.split('=', 1)[1] for n in notes if n.startswith('#gdrfab path=')), '?')
+            return f'path {name}{helped_text}'
+    return None
+
+
+def measure(row, sizes, rounds, reps, built):
+    """{column: {size: {median, best, runs}}}, {column: words about its path}, {column: why it failed}"""
+    runs, paths, errors = {}, {}, {}
+    for _ in range(rounds):
+        for label, col in row.columns.items():
+            if not col.needs <= built or label in errors:
+                continue
+            r = run(*col.command(sizes, reps))
+            if r.error:
+                errors[label] = r.error
+                runs.pop(label, None)
+                continue
+            best = {}
+            for x in r.results:     # of several ways within one run, the fastest
+                if col.keep(x) and (x.bytes not in best or x.median < best[x.bytes].median):
+                    best[x.bytes] = x
+            for n, x in best.items():
+                runs.setdefault(label, {}).setdefault(n, []).append(x)
+            if path_text(r.notes):
+                paths[label] = path_text(r.notes)
+    cells = {label: {n: {'median': statistics.median(x.median for x in xs), 'best': min(x.best for x in xs),
+                         'runs': [x.median for x in xs]} for n, xs in by_size.items()}
+             for label, by_size in runs.items()}
+    return cells, paths, errors
+
+
+def judge(bar, cells):
+    """The bar, its ratio, the floor's own ratio where that says more, and a verdict: ok, MISS, or none."""
+    def ratio(who):
+        a, b = cells.get(who, {}).get(bar.size), cells.get(bar.ref, {}).get(bar.size)
+        if not a or not b:
+            return None
+        return b['median'] / a['median'] if bar.kind == '>=' else a['median'] / b['median']
+
+    def reached(x):
+        return x >= bar.limit if bar.kind == '>=' else x <= bar.limit if bar.kind == '<=' else x < bar.limit
+    mine, floor = ratio(bar.who), ratio('floor') if bar.ref != 'floor' else None
+    verdict = 'none' if mine is None else 'ok' if reached(mine) else 'MISS'
+    return {**bar._asdict(), 'ratio': mine, 'floor_ratio': floor, 'verdict': verdict}
+
+
+def verdict_text(b, rate):
+    what = f"{size_text(b['size'])} {b['who']}: ".lstrip()
+    must = f"{b['kind']} {b['limit']} x {b['ref']}" + (' (rate)' if rate else '')
+    if b['verdict'] == 'none':
+        return f'{what}must be {must}: not measured'
+    own = f" (the floor's own: {b['floor_ratio']:.2f})" if b['verdict'] == 'MISS' and b['floor_ratio'] else ''
+    return f"{what}{b['ratio']:.{2 if b['ratio'] >= 0.1 else 4}f}, must be {must}: {b['verdict']}{own}"
+
+
+def show(row, sizes, cells, paths, errors, bars):
+    print(f'\n== {row.name}')
+    table = [['', *row.columns]]
+    for n in sizes:
+        table.append([size_text(n), *(cell_text(cells.get(c, {}).get(n), n, row.rate) for c in row.columns)])
+    width = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    for line in table:
+        print('  ' + '  '.join(text.rjust(w) for text, w in zip(line, width)).rstrip())
+    for label, words in paths.items():
+        print(f'  {label}: {words}')
+    for label, why in errors.items():
+        print(f'  {label}: FAILED: {why}')
+    for b in bars:
+        print('  ' + verdict_text(b, row.rate))
+    sys.stdout.flush()
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('--quick', action='store_true')
+    ap.add_argument('--rounds', type=int)
+    ap.add_argument('--reps', type=int)
+    ap.add_argument('--only', type=re.compile, help='figures whose name matches')
+    ap.add_argument('--json', metavar='FILE')
+    ap.add_argument('--strict', action='store_true')
+    a = ap.parse_args()
+    rounds, reps = a.rounds or (3 if a.quick else 9), a.reps or (5 if a.quick else 11)
+    if (os.cpu_count() or 1) < 2:
+        sys.exit('two cores are needed: the sides are pinned to core 0 and core 1')
+    listed = [line.split('\t') for line in output(os.path.join(BUILD, 'rmabench'), '-l').splitlines()]
+    if not listed:
+        sys.exit('build/rmabench is not there: run make first')
+    built = {name: version for name, version, _ in listed}
+    titles = {'gdrfab': 'gdrfab', 'ucp': 'UCX', 'ofi': 'libfabric'}
+    absent = [t for name, t in titles.items() if name not in built]
+    group = output('cat', '/proc/self/autogroup', preexec_fn=boost).strip() or 'no autogroup'
+    method = (f'sides pinned to core 0 and 1, interleaved, {rounds} rounds x {reps} repetitions: median (best); '
+              f'scheduling {group.split(" ", 1)[-1]}')
+    peers = {t: built[name] for name, t in titles.items() if name in built}
+    report = {'machine': machine(), 'method': method, 'versions': peers, 'absent': absent, 'figures': []}
+    print('machine: ' + report['machine'])
+    print('method:  ' + method)
+    print('builds:  ' + ', '.join(f'{t} {v}' for t, v in peers.items()) or 'nothing')
+    for t in absent:
+        print(f'{t} was not installed when this was built: its column stays empty')
+    start, broken = time.monotonic(), False
+    for row in rows():
+        if a.only and not a.only.search(row.name):
+            continue
+        sizes = [n for n in row.sizes if not a.quick or not row.bars or any(b.size == n for b in row.bars)]
+        cells, paths, errors = measure(row, sizes, rounds, reps, set(built))
+        bars = [judge(b, cells) for b in row.bars]
+        broken |= any('gdrfab' in row.columns[label].needs for label in errors)
+        show(row, sizes, cells, paths, errors, bars)
+        report['figures'].append({'name': row.name, 'unit': 'ns', 'cells': cells, 'paths': paths, 'errors': errors,
+                                  'bars': bars})
+    verdicts = [b['verdict'] for f in report['figures'] for b in f['bars']]
+    reached, missed, unknown = (verdicts.count(v) for v in ('ok', 'MISS', 'none'))
+    print(f'\n{reached} bars reached, {missed} missed, {unknown} not measured; {time.monotonic() - start:.0f} s')
+    if a.json:
+        with open(a.json, 'w') as f:
+            json.dump(report, f, indent=1)
+    sys.exit(1 if broken or (a.strict and 'MISS' in verdicts) else 0)
+
+
+if __name__ == '__main__':
+    main()

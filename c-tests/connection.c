@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* How endpoints find each other, tell each other something while they do, and part. */
+#include "fab.h"
+
+static void private_data(unsigned char *to, size_t len, uint32_t seed)
+{
+	fill(to, len, 0, seed);
+}
+
+/* --- accept and reject, with data both ways --- */
+
+static const size_t data_sizes[] = {0, 1, 17, GDRFAB_CM_DATA_MAX};
+
+static void accepting(struct node *n)
+{
+	unsigned char data[GDRFAB_CM_DATA_MAX];
+	struct event e;
+	node_open(n);
+	node_listen(n);
+	CHECK_EQ(n->info->cm_data_size, GDRFAB_CM_DATA_MAX);
+	barrier(n);
+	for (uint32_t i = 0; i < 4; i++) {
+		EVENT(n->eq, GDRFAB_CONNREQ, n->pep, &e);
+		CHECK(e.entry.context == n);
+		CHECK_EQ(e.data_len, data_sizes[i]);
+		CHECK_FILLED("the data of connect", e.data, e.data_len, 0, i);
+		n->request = e.entry.info;
+		CHECK(n->request != NULL);
+		if (!n->domain)
+			node_domain(n, n->request);
+		n->ep = ep_new(n, n->request, &e);
+		private_data(data, sizeof data, 100 + i);
+		OK(gdrfab_ep_accept(n->ep, data, data_sizes[3 - i]));
+		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+		barrier(n);
+		OK(gdrfab_ep_close(n->ep));
+		gdrfab_freeinfo(n->request);
+		n->ep = NULL;
+		n->request = NULL;
+		barrier(n);
+	}
+	node_down(n);
+}
+
+static void connecting(struct node *n)
+{
+	unsigned char data[GDRFAB_CM_DATA_MAX];
+	struct event e;
+	node_open(n);
+	CHECK(n->info->dest_addr != NULL);
+	CHECK(n->info->dest_addrlen > 0);
+	barrier(n);
+	for (uint32_t i = 0; i < 4; i++) {
+		n->ep = ep_new(n, n->info, &e);
+		private_data(data, sizeof data, i);
+		OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, data, data_sizes[i]));
+		memset(data, 0, sizeof data);
+		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, &e);
+		CHECK(e.entry.context == &e);
+		CHECK_EQ(e.data_len, data_sizes[3 - i]);
+		CHECK_FILLED("the data of accept", e.data, e.data_len, 0, 100 + i);
+		barrier(n);
+		OK(gdrfab_ep_close(n->ep));
+		n->ep = NULL;
+		barrier(n);
+	}
+	/* More than fits is refused before anything happens. */
+	n->ep = ep_new(n, n->info, NULL);
+	unsigned char much[GDRFAB_CM_DATA_MAX + 1] = {0};
+	CHECK_EQ(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, much, sizeof much), -EINVAL);
+	node_down(n);
+}
+
+TEST(accept_with_data)
+{
+	pair(NULL, accepting, connecting, NULL);
+}
+
+static void rejecting(struct node *n)
+{
+	unsigned char data[GDRFAB_CM_DATA_MAX];
+	node_open(n);
+	node_listen(n);
+	barrier(n);
+	for (uint32_t i = 0; i < 4; i++) {
+		gdrfab_info *request = node_await_request(n);
+		private_data(data, sizeof data, 200 + i);
+		OK(gdrfab_pep_reject(n->pep, request->handle, data, data_sizes[i]));
+		gdrfab_freeinfo(request);
+		barrier(n);
+	}
+	node_down(n);
+}
+
+static void rejected(struct node *n)
+{
+	char name[300];
+	node_open(n);
+	barrier(n);
+	for (uint32_t i = 0; i < 4; i++) {
+		struct eq_failure f;
+		n->ep = ep_new(n, n->info, n);
+		OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, "please", 6));
+		EQ_FAILED(n->eq, n->ep, ECONNREFUSED, 10000, &f);
+		CHECK_EQ(f.entry.prov_errno, GDRFAB_PROV_REJECTED);
+		CHECK(f.entry.context == n);
+		CHECK_EQ(f.entry.err_data_size, data_sizes[i]);
+		CHECK_FILLED("the data of reject", f.data, data_sizes[i], 0, 200 + i);
+		const char *text = gdrfab_eq_strerror(n->eq, f.entry.prov_errno, NULL, name, sizeof name);
+		CHECK(text && *text);
+		/* What was refused is not connected. */
+		CHECK_EQ(gdrfab_send(n->ep, "x", 1, NULL, 0, NULL), -ENOTCONN);
+		OK(gdrfab_ep_close(n->ep));
+		n->ep = NULL;
+		barrier(n);
+	}
+	node_down(n);
+}
+
+TEST(reject_with_data)
+{
+	pair(NULL, rejecting, rejected, NULL);
+}
+
+TEST(nobody_listens)
+{
+	struct eq_failure f;
+	struct node n;
+	node_alone(&n, NULL);
+	for (int i = 0; i < 3; i++) {
+		n.ep = ep_new(&n, n.info, &n);
+		OK(gdrfab_ep_connect(n.ep, n.info->dest_addr, n.info->dest_addrlen, NULL, 0));
+		EQ_FAILED(n.eq, n.ep, ECONNREFUSED, 5000, &f);
+		CHECK(f.entry.prov_errno != GDRFAB_PROV_REJECTED);
+		f.data[sizeof f.data - 1] = 0;
+		CHECK(f.data[0] != 0);
+		if (!strstr((const char *)f.data, n.service))
+			test_fail(__FILE__, __LINE__, "the words do not name \"%s\": %s", n.service,
+				  (const char *)f.data);
+		OK(gdrfab_ep_close(n.ep));
+		n.ep = NULL;
+	}
+	node_close(&n);
+}
+
+/* A listener that never looks at its events: the connector's patience is bounded. */
+static void deaf(struct node *n)
+{
+	node_open(n);
+	node_listen(n);
+	n->idle = true;
+	barrier(n);
+	barrier(n);
+	node_close(n);
+}
+
+static void impatient(struct node *n)
+{
+	node_open(n);
+	barrier(n);
+	n->ep = ep_new(n, n->info, NULL);
+	uint64_t ns = 300000000, back = 0, before;
+	size_t size = sizeof back;
+	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &ns, sizeof ns));
+	OK(gdrfab_ep_getopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &back, &size));
+	CHECK_EQ(back, ns);
+	before = test_now_ms();
+	OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
+	EQ_FAILED(n->eq, n->ep, ETIMEDOUT, 5000, NULL);
+	CHECK(test_now_ms() - before >= 250);
+	CHECK(test_now_ms() - before < (uint64_t)test_ms(3000));
+	barrier(n);
+	node_close(n);
+}
+
+TEST(connect_timeout)
+{
+	pair(NULL, deaf, impatient, NULL);
+}
+
+TEST(name_taken)
+{
+	gdrfab_pep *second = NULL;
+	struct node n;
+	node_alone(&n, NULL);
+	n.side = TEST_SERVER;
+	gdrfab_freeinfo(n.info);
+	n.info = NULL;
+	node_info(&n);
+	CHECK(n.info->src_addr != NULL);
+	node_listen(&n);
+	int rc = gdrfab_pep_open(n.fabric, n.info, NULL, &second);
+	if (rc == 0) {
+		OK(gdrfab_pep_bind_eq(second, n.eq, 0));
+		rc = gdrfab_pep_listen(second);
+	}
+	CHECK_EQ(rc, -EADDRINUSE);
+	CHECK(strstr(gdrfab_last_error(), n.service) != NULL);
+	if (second)
+		OK(gdrfab_pep_close(second));
+	/* Once closed the name is free. */
+	OK(gdrfab_pep_close(n.pep));
+	n.pep = NULL;
+	node_listen(&n);
+	node_close(&n);
+}
+
+/* --- parting --- */
+
+static void one_posted(struct node *n, char *buf, size_t len, int count)
+{
+	for (int i = 0; i < count; i++)
+		POST(n->cq, gdrfab_recv(n->ep, buf, len, NULL, 0, buf + i));
+}
+
+static void all_failed(struct node *n, char *buf, int count, int err, int prov)
+{
+	/* Which receive goes first is not said: each must go once. */
+	unsigned seen = 0;
+	for (int i = 0; i < count; i++) {
+		struct failure f;
+		done entry;
+		CHECK_EQ(cq_next(n->cq, &entry, 10000), -1);
+		cq_failure(__FILE__, __LINE__, n->cq, &f);
+		if (f.entry.err != err || f.entry.prov_errno != prov)
+			test_fail(__FILE__, __LINE__, "%s, provider code %d, \"%s\"; not %s, %d",
+				  test_number(-f.entry.err), f.entry.prov_errno, f.words, test_number(-err), prov);
+		CHECK((f.entry.flags & GDRFAB_RECV) != 0);
+		ptrdiff_t at = (char *)f.entry.op_context - buf;
+		CHECK(at >= 0 && at < count);
+		CHECK_EQ(seen >> at & 1, 0);
+		seen |= 1u << at;
+	}
+}
+
+static void parts_first(struct node *n)
+{
+	static char buf[64];
+	bool shutdown = n->arg != NULL;
+	node_up(n);
+	one_posted(n, buf, sizeof buf, 5);
+	barrier(n);
+	if (shutdown) {
+		OK(gdrfab_ep_shutdown(n->ep, 0));
+		all_failed(n, buf, 5, ECANCELED, GDRFAB_PROV_CANCELED);
+		CHECK_EQ(gdrfab_send(n->ep, buf, 1, NULL, 0, NULL), -ENOTCONN);
+		OK(gdrfab_ep_close(n->ep));
+	} else {
+		OK(gdrfab_ep_close(n->ep));
+		/* The queue outlives the endpoint, and so does what the endpoint left in it. */
+		all_failed(n, buf, 5, ECANCELED, GDRFAB_PROV_CANCELED);
+	}
+	n->ep = NULL;
+	barrier(n);
+	node_down(n);
+}
+
+static void left_behind(struct node *n)
+{
+	static char buf[64];
+	node_up(n);
+	one_posted(n, buf, sizeof buf, 7);
+	barrier(n);
+	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
+	all_failed(n, buf, 7, ECONNRESET, GDRFAB_PROV_PEER_GONE);
+	CHECK_EQ(gdrfab_send(n->ep, buf, 1, NULL, 0, NULL), -ENOTCONN);
+	CHECK_EQ(gdrfab_recv(n->ep, buf, 1, NULL, 0, NULL), -ENOTCONN);
+	CHECK_EQ(gdrfab_write(n->ep, buf, 1, NULL, 0, 0, 1, NULL), -ENOTCONN);
+	CHECK_EQ(gdrfab_read(n->ep, buf, 1, NULL, 0, 0, 1, NULL), -ENOTCONN);
+	QUIET(n->cq, 5);
+	barrier(n);
+	node_down(n);
+}
+
+TEST(close_with_posted_receives)
+{
+	pair(NULL, parts_first, left_behind, NULL);
+}
+
+TEST(shutdown_with_posted_receives)
+{
+	pair(NULL, parts_first, left_behind, "shutdown");
+}
+
+/* What was sent before a close arrives although the sender is gone. */
+static void last_words(struct node *n)
+{
+	static char buf[20][64];
+	node_up(n);
+	for (int i = 0; i < 20; i++) {
+		memset(buf[i], i, sizeof buf[i]);
+		POST(n->cq, gdrfab_send(n->ep, buf[i], sizeof buf[i], NULL, 0, NULL));
+	}
+	for (int i = 0; i < 20; i++)
+		DONE(n->cq, NULL, GDRFAB_SEND, NULL);
+	OK(gdrfab_ep_close(n->ep));
+	n->ep = NULL;
+	barrier(n);
+	node_down(n);
+}
+
+static void hears_them(struct node *n)
+{
+	static char buf[20][64];
+	node_up(n);
+	for (int i = 0; i < 20; i++)
+		POST(n->cq, gdrfab_recv(n->ep, buf[i], sizeof buf[i], NULL, 0, buf[i]));
+	for (int i = 0; i < 20; i++) {
+		DONE(n->cq, buf[i], GDRFAB_RECV, NULL);
+		CHECK_EQ(buf[i][63], i);
+	}
+	barrier(n);
+	node_down(n);
+}
+
+TEST(completed_sends_arrive_before_a_close)
+{
+	pair(NULL, hears_them, last_words, NULL);
+}

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Connections in numbers, both ways at once, to oneself, to addresses that are none, and past a stranger's bytes. */
+#include "fab.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+/* --- both listen, both connect --- */
+
+static void mutual(struct node *n, enum test_side me)
+{
+	struct {
+		size_t len;
+		char text[GDRFAB_ADDR_MAX];
+	} mine, theirs;
+	char out = (char)('a' + me), in[2] = {0, 0};
+	gdrfab_ep *ep[2]; /* the one that connects, the one that accepts */
+	int connected = 0;
+
+	memset(&mine, 0, sizeof mine);
+	mine.len = sizeof mine.text;
+	node_open(n);
+	node_listen(n);
+	OK(gdrfab_pep_getname(n->pep, mine.text, &mine.len));
+	oob_send(n, &mine, sizeof mine);
+	oob_recv(n, &theirs, sizeof theirs);
+	if (!n->domain)
+		node_domain(n, n->info);
+	/* The info of a listener names its own address; the endpoint that connects takes one without. */
+	struct node connector = *n;
+	connector.side = TEST_CLIENT;
+	node_info(&connector);
+	ep[0] = ep_new(n, connector.info, NULL);
+	ep[1] = NULL;
+	OK(gdrfab_ep_connect(ep[0], theirs.text, theirs.len, NULL, 0));
+	while (connected < 2) {
+		uint32_t event = UINT32_MAX;
+		struct event e;
+		ssize_t size = gdrfab_eq_sread(n->eq, &event, &e, sizeof e.entry + sizeof e.data, test_ms(10000), 0);
+		if (size < 0)
+			test_fail(__FILE__, __LINE__, "%s%s", test_number(size), test_words(size));
+		if (event == GDRFAB_CONNREQ) {
+			CHECK(e.entry.object == n->pep && !ep[1]);
+			ep[1] = ep_new(n, e.entry.info, NULL);
+			gdrfab_freeinfo(e.entry.info);
+			OK(gdrfab_ep_accept(ep[1], NULL, 0));
+		} else {
+			CHECK_EQ(event, GDRFAB_CONNECTED);
+			CHECK(e.entry.object == ep[0] || e.entry.object == ep[1]);
+			connected++;
+		}
+	}
+	/* What goes into my connecting endpoint comes out of your accepting one. */
+	for (int i = 0; i < 2; i++)
+		POST(n->cq, gdrfab_recv(ep[i], &in[i], 1, NULL, 0, &in[i]));
+	POST(n->cq, gdrfab_send(ep[0], &out, 1, NULL, 0, &out));
+	done entry;
+	CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
+	CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
+	CHECK_EQ(in[0], 0);
+	CHECK_EQ(in[1], me == TEST_SERVER ? 'a' + TEST_CLIENT : 'a' + TEST_SERVER);
+	barrier(n);
+	OK(gdrfab_ep_close(ep[0]));
+	OK(gdrfab_ep_close(ep[1]));
+	gdrfab_freeinfo(connector.info);
+	node_down(n);
+}
+
+static void mutual_server(struct node *n)
+{
+	mutual(n, TEST_SERVER);
+}
+
+static void mutual_client(struct node *n)
+{
+	/* A listener too, under a name of its own. */
+	n->side = TEST_SERVER;
+	snprintf(n->service + strlen(n->service), sizeof n->service - strlen(n->service), "-too");
+	mutual(n, TEST_CLIENT);
+}
+
+TEST(both_listen_and_connect)
+{
+	pair(NULL, mutual_server, mutual_client, NULL);
+}
+
+/* --- names --- */
+
+struct name {
+	size_t len;
+	char text[GDRFAB_ADDR_MAX];
+};
+
+static void named(struct node *n)
+{
+	struct name mine, theirs, peer;
+	node_open(n);
+	n->ep = ep_new(n, n->info, n);
+	/* Too small a buffer: the size that is needed, and nothing else. */
+	memset(&mine, 'x', sizeof mine);
+	mine.len = 1;
+	CHECK_EQ(gdrfab_ep_getname(n->ep, mine.text, &mine.len), -GDRFAB_ETOOSMALL);
+	CHECK(mine.len > 1 && mine.len <= GDRFAB_ADDR_MAX);
+	CHECK_EQ(mine.text[1], 'x');
+	size_t need = mine.len;
+	OK(gdrfab_ep_getname(n->ep, mine.text, &mine.len));
+	CHECK_EQ(mine.len, need);
+	CHECK_EQ(strnlen(mine.text, need), need - 1);
+	CHECK_EQ(strncmp(mine.text, "shm://", 6), 0);
+	/* The same for as often as it is asked for. */
+	memset(&peer, 0, sizeof peer);
+	peer.len = sizeof peer.text;
+	OK(gdrfab_ep_getname(n->ep, peer.text, &peer.len));
+	CHECK_EQ(strcmp(peer.text, mine.text), 0);
+	CHECK_EQ(gdrfab_ep_getpeer(n->ep, peer.text, &peer.len), -ENOTCONN);
+
+	oob_send(n, &mine, sizeof mine);
+	oob_recv(n, &theirs, sizeof theirs);
+	CHECK(strcmp(mine.text, theirs.text) != 0);
+	OK(gdrfab_ep_connect_addr(n->ep, theirs.text, theirs.len));
+	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+	memset(&peer, 'x', sizeof peer);
+	peer.len = 1;
+	CHECK_EQ(gdrfab_ep_getpeer(n->ep, peer.text, &peer.len), -GDRFAB_ETOOSMALL);
+	CHECK_EQ(peer.text[1], 'x');
+	OK(gdrfab_ep_getpeer(n->ep, peer.text, &peer.len));
+	CHECK_EQ(peer.len, theirs.len);
+	CHECK_EQ(strcmp(peer.text, theirs.text), 0);
+	barrier(n);
+	node_down(n);
+}
+
+TEST(names_of_both_ends)
+{
+	struct setup s = {.by_address = true};
+	pair(&s, named, named, NULL);
+}
+
+static void named_listener(struct node *n)
+{
+	struct name mine;
+	node_open(n);
+	OK(gdrfab_pep_open(n->fabric, n->info, n, &n->pep));
+	OK(gdrfab_pep_bind_eq(n->pep, n->eq, 0));
+	OK(gdrfab_pep_listen(n->pep));
+	mine.len = 3;
+	CHECK_EQ(gdrfab_pep_getname(n->pep, mine.text, &mine.len), -GDRFAB_ETOOSMALL);
+	OK(gdrfab_pep_getname(n->pep, mine.text, &mine.len));
+	CHECK_EQ(strcmp(mine.text, n->info->src_addr), 0);
+	CHECK_EQ(mine.len, n->info->src_addrlen);
+	barrier(n);
+	node_accept(n);
+	barrier(n);
+	node_down(n);
+}
+
+static void knows_its_peer(struct node *n)
+{
+	struct name peer;
+	node_up(n);
+	peer.len = sizeof peer.text;
+	OK(gdrfab_ep_getpeer(n->ep, peer.text, &peer.len));
+	CHECK_EQ(strncmp(peer.text, "shm://", 6), 0);
+	CHECK_EQ(peer.text[peer.len - 1], 0);
+	node_down(n);
+}
+
+TEST(name_of_a_listener)
+{
+	pair(NULL, named_listener, knows_its_peer, NULL);
+}
+
+/* --- many --- */
+
+#define MANY 200
+
+static void many_side(struct node *n)
+{
+	static gdrfab_ep *ep[MANY];
+	static uint32_t out[MANY], in[MANY];
+	int count = test_count(MANY, 20);
+	node_open(n);
+	if (n->side == TEST_SERVER) {
+		node_listen(n);
+		barrier(n);
+		for (int i = 0; i < count; i++) {
+			gdrfab_info *request = node_await_request(n);
+			if (!n->domain)
+				node_domain(n, request);
+			ep[i] = ep_new(n, request, &ep[i]);
+			OK(gdrfab_ep_accept(ep[i], &i, sizeof i));
+			EVENT(n->eq, GDRFAB_CONNECTED, ep[i], NULL);
+			gdrfab_freeinfo(request);
+		}
+	} else {
+		barrier(n);
+		for (int i = 0; i < count; i++) {
+			struct event e;
+			int number = -1;
+			ep[i] = ep_new(n, n->info, &ep[i]);
+			OK(gdrfab_ep_connect(ep[i], n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
+			EVENT(n->eq, GDRFAB_CONNECTED, ep[i], &e);
+			CHECK_EQ(e.data_len, sizeof number);
+			memcpy(&number, e.data, sizeof number);
+			CHECK_EQ(number, i);
+		}
+	}
+	for (int i = 0; i < count; i++)
+		POST(n->cq, gdrfab_recv(ep[i], &in[i], sizeof in[i], NULL, 0, &in[i]));
+	for (int i = 0; i < count; i++) {
+		out[i] = n->side * 1000 + (uint32_t)i;
+		POST(n->cq, gdrfab_send(ep[i], &out[i], sizeof out[i], NULL, 0, &out[i]));
+	}
+	for (int i = 0; i < 2 * count; i++) {
+		done entry;
+		CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
+	}
+	uint32_t theirs = n->side == TEST_SERVER ? TEST_CLIENT : TEST_SERVER;
+	for (int i = 0; i < count; i++)
+		CHECK_EQ(in[i], theirs * 1000 + (uint32_t)i);
+	barrier(n);
+	for (int i = 0; i < count; i++)
+		OK(gdrfab_ep_close(ep[i]));
+	node_down(n);
+}
+
+TEST_WITHIN(60, two_hundred_endpoints)
+{
+	pair(NULL, many_side, many_side, NULL);
+}
+
+static void again_and_again(struct node *n)
+{
+	int rounds = test_count(300, 20);
+	struct node fresh;
+	for (int i = 0; i < rounds; i++) {
+		fresh = *n;
+		node_up(&fresh);
+		node_down(&fresh);
+	}
+}
+
+TEST_WITHIN(60, connect_and_close_again_and_again)
+{
+	pair(NULL, again_and_again, again_and_again, NULL);
+}
+
+/* --- to oneself --- */
+
+TEST(two_endpoints_of_one_process)
+{
+	struct setup s = {.by_address = true};
+	char name[2][GDRFAB_ADDR_MAX], in[16] = "", out[16] = "to myself";
+	size_t len[2] = {GDRFAB_ADDR_MAX, GDRFAB_ADDR_MAX};
+	gdrfab_ep *ep[2];
+	struct mem m;
+	struct node n;
+	node_alone(&n, &s);
+	for (int i = 0; i < 2; i++) {
+		ep[i] = ep_new(&n, n.info, NULL);
+		OK(gdrfab_ep_getname(ep[i], name[i], &len[i]));
+	}
+	for (int i = 0; i < 2; i++)
+		OK(gdrfab_ep_connect_addr(ep[i], name[!i], len[!i]));
+	EVENT(n.eq, GDRFAB_CONNECTED, NULL, NULL);
+	EVENT(n.eq, GDRFAB_CONNECTED, NULL, NULL);
+	POST(n.cq, gdrfab_recv(ep[1], in, sizeof in, NULL, 0, in));
+	POST(n.cq, gdrfab_send(ep[0], out, sizeof out, NULL, 0, out));
+	done entry;
+	CHECK_EQ(cq_next(n.cq, &entry, 10000), 1);
+	CHECK_EQ(cq_next(n.cq, &entry, 10000), 1);
+	CHECK_EQ(strcmp(in, out), 0);
+	for (int k = 0; k < KINDS; k++) {
+		mem_new(&n, &m, &memkinds[k], 4096);
+		memset(m.addr, 0, 4096);
+		mem_register(&n, &m, 0, 4096, REMOTE_ACCESS, 0);
+		POST(n.cq, gdrfab_write(ep[0], out, sizeof out, NULL, 0, m.base, m.key, out));
+		DONE(n.cq, out, GDRFAB_WRITE, NULL);
+		CHECK_EQ(strcmp((char *)m.addr, out), 0);
+		mem_end(&n, &m);
+	}
+	for (int i = 0; i < 2; i++)
+		OK(gdrfab_ep_close(ep[i]));
+	node_close(&n);
+}
+
+/* --- addresses that are none --- */
+
+static void try_address(struct node *n, const char *what, const void *addr, size_t len, bool by_address)
+{
+	gdrfab_ep *ep = ep_new(n, n->info, NULL);
+	uint64_t ns = 300000000;
+	OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &ns, sizeof ns));
+	char own[GDRFAB_ADDR_MAX];
+	size_t own_len = sizeof own;
+	if (by_address)
+		OK(gdrfab_ep_getname(ep, own, &own_len));
+	int rc = by_address ? gdrfab_ep_connect_addr(ep, addr, len) : gdrfab_ep_connect(ep, addr, len, NULL, 0);
+	if (rc != -EINVAL)
+		test_wrong(__FILE__, __LINE__, "%s (%s): %s, not -EINVAL%s", what,
+			   by_address ? "connect_addr" : "connect", test_number(rc), test_words(rc));
+	else if (!strstr(gdrfab_last_error(), "addr"))
+		test_wrong(__FILE__, __LINE__, "%s: the words do not speak of the address: %s", what,
+			   gdrfab_last_error());
+	OK(gdrfab_ep_close(ep));
+}
+
+TEST(garbage_addresses)
+{
+	static char large[100000], full[GDRFAB_ADDR_MAX + 8];
+	struct node n;
+	memset(large, 'a', sizeof large);
+	memcpy(large, "shm://", 6);
+	memset(full, 'b', sizeof full);
+	memcpy(full, "shm://", 6);
+	node_alone(&n, NULL);
+	for (int by_address = 0; by_address < 2; by_address++) {
+		try_address(&n, "NULL", NULL, 10, by_address);
+		try_address(&n, "no bytes", "shm://a", 0, by_address);
+		try_address(&n, "another scheme", "tcp://1.2.3.4:5", 16, by_address);
+		try_address(&n, "no scheme", "abc", 4, by_address);
+		try_address(&n, "no name", "shm://", 7, by_address);
+		try_address(&n, "too long", large, sizeof large, by_address);
+		try_address(&n, "a little too long", full, sizeof full, by_address);
+		try_address(&n, "binary", "\x01\x02\xff\xfe\x00\x00", 6, by_address);
+	}
+	node_close(&n);
+}
+
+/* --- a stranger talks to the listener's socket --- */
+
+/* Finds the listener's socket by its name in /proc/net/unix. */
+static bool find_socket(const char *service, struct sockaddr_un *addr, socklen_t *len, int *type)
+{
+	char line[512];
+	bool found = false;
+	FILE *file = fopen("/proc/net/unix", "r");
+	if (!file)
+		return false;
+	while (!found && fgets(line, sizeof line, file)) {
+		unsigned flags, kind, state;
+		int at = 0;
+		char *name = strstr(line, service);
+		if (!name || sscanf(line, "%*s %*s %*s %x %x %x %*s %n", &flags, &kind, &state, &at) < 3 || at == 0)
+			continue;
+		char *path = line + at;
+		path[strcspn(path, "\n")] = 0;
+		memset(addr, 0, sizeof *addr);
+		addr->sun_family = AF_UNIX;
+		size_t size = strlen(path) < sizeof addr->sun_path ? strlen(path) : sizeof addr->sun_path - 1;
+		memcpy(addr->sun_path, path, size);
+		if (path[0] == '@')
+			addr->sun_path[0] = 0;
+		*len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size + (path[0] != '@'));
+		*type = (int)kind;
+		found = true;
+	}
+	fclose(file);
+	return found;
+}
+
+static void overrun_listener(struct node *n)
+{
+	node_up(n);
+	node_down(n);
+}
+
+static void stranger(struct node *n)
+{
+	struct sockaddr_un addr;
+	socklen_t len = 0;
+	int type = 0, made = 0, rounds = test_count(200, 20);
+	uint64_t random = 99;
+	static uint64_t bytes[512];
+	node_open(n);
+	barrier(n);
+	if (!find_socket(n->service, &addr, &len, &type))
+		test_skip("the listener's socket is not in /proc/net/unix");
+	for (int i = 0; i < rounds; i++) {
+		int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		if (connect(fd, (struct sockaddr *)&addr, len) == 0) {
+			for (size_t k = 0; k < 512; k++)
+				bytes[k] = i % 3 == 0 ? 0 : i % 3 == 1 ? test_random(&random) : UINT64_MAX;
+			ssize_t sent = send(fd, bytes, (size_t)(test_random(&random) % sizeof bytes), MSG_NOSIGNAL);
+			made += sent >= 0;
+		}
+		close(fd);
+	}
+	CHECK(made > 0);
+	/* The next connection is one like any other. */
+	n->ep = ep_new(n, n->info, n);
+	OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
+	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+	barrier(n);
+	node_down(n);
+}
+
+TEST(garbage_to_the_listener)
+{
+	pair(NULL, overrun_listener, stranger, NULL);
+}

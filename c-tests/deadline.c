@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Operations that are given up, by their deadline or by their owner: they end in time with an error entry, and from
+ * then on the library leaves their buffer alone, whatever the other side does later.
+ */
+#include "fab.h"
+
+#define LARGE ((size_t)8 * 1024 * 1024)
+#define SOON 200 /* ms */
+
+static void ended_in_time(uint64_t start, int ms)
+{
+	uint64_t took = test_now_ms() - start;
+	if (took + 2 < (uint64_t)ms || took > (uint64_t)ms + (uint64_t)test_ms(2500))
+		test_fail(__FILE__, __LINE__, "ended after %llu ms, deadline %d ms", (unsigned long long)took, ms);
+}
+
+static void set_deadline(gdrfab_ep *ep, int ms)
+{
+	uint64_t ns = (uint64_t)ms * 1000000u, back = 1;
+	size_t size = sizeof back;
+	OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &ns, sizeof ns));
+	OK(gdrfab_ep_getopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &back, &size));
+	CHECK_EQ(back, ns);
+	CHECK_EQ(size, sizeof back);
+}
+
+static gdrfab_msg message(struct iovec *iov, void *context, int ms)
+{
+	gdrfab_msg m;
+	memset(&m, 0, sizeof m);
+	m.struct_size = sizeof m;
+	m.msg_iov = iov;
+	m.iov_count = 1;
+	m.context = context;
+	m.timeout_ns = (uint64_t)ms * 1000000u;
+	return m;
+}
+
+/* --- receives --- */
+
+/* Sends 64 bytes of a pattern whenever it is told to; 0 ends it. */
+static void sends_when_told(struct node *n)
+{
+	static unsigned char buf[64];
+	uint32_t seed;
+	node_up(n);
+	for (;;) {
+		oob_recv(n, &seed, sizeof seed);
+		if (seed == 0)
+			break;
+		fill(buf, sizeof buf, 0, seed);
+		POST(n->cq, gdrfab_send(n->ep, buf, sizeof buf, NULL, 0, buf));
+		DONE(n->cq, buf, GDRFAB_SEND, NULL);
+	}
+	node_down(n);
+}
+
+static void tell(struct node *n, uint32_t seed)
+{
+	oob_send(n, &seed, sizeof seed);
+}
+
+/* After the given-up receive: the next message goes to the next buffer, and this one stays as it is. */
+static void next_goes_elsewhere(struct node *n, const unsigned char *given_up, unsigned char *next, uint32_t seed)
+{
+	done entry;
+	POST(n->cq, gdrfab_recv(n->ep, next, 64, NULL, 0, next));
+	tell(n, seed);
+	DONE(n->cq, next, GDRFAB_RECV, &entry);
+	CHECK_EQ(entry.len, 64);
+	CHECK_FILLED("the next message", next, 64, 0, seed);
+	CHECK_FILLED("the buffer given up", given_up, 64, 0, 1000);
+}
+
+static void receives_in_vain(struct node *n)
+{
+	unsigned char first[64], second[64];
+	struct iovec iov = {first, sizeof first};
+	uint64_t start;
+	node_up(n);
+	fill(first, sizeof first, 0, 1000);
+
+	set_deadline(n->ep, SOON);
+	start = test_now_ms();
+	POST(n->cq, gdrfab_recv(n->ep, first, 64, NULL, 0, first));
+	FAILED(n->cq, first, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
+	ended_in_time(start, SOON);
+	next_goes_elsewhere(n, first, second, 1);
+
+	/* The operation's own deadline goes before the endpoint's, in both directions. */
+	set_deadline(n->ep, 60000);
+	gdrfab_msg msg = message(&iov, &iov, SOON);
+	start = test_now_ms();
+	POST(n->cq, gdrfab_recvmsg(n->ep, &msg, GDRFAB_COMPLETION));
+	FAILED(n->cq, &iov, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
+	ended_in_time(start, SOON);
+	next_goes_elsewhere(n, first, second, 2);
+	set_deadline(n->ep, SOON / 4);
+	msg = message(&iov, &iov, SOON);
+	start = test_now_ms();
+	POST(n->cq, gdrfab_recvmsg(n->ep, &msg, GDRFAB_COMPLETION));
+	FAILED(n->cq, &iov, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
+	ended_in_time(start, SOON);
+
+	/* Zero: none. What is posted then waits as long as it takes. */
+	set_deadline(n->ep, 0);
+	POST(n->cq, gdrfab_recv(n->ep, second, 64, NULL, 0, second));
+	QUIET(n->cq, SOON * 2);
+	tell(n, 3);
+	DONE(n->cq, second, GDRFAB_RECV, NULL);
+
+	/* Many at once, each in its own time; those in between that are in time succeed. */
+	static unsigned char many[3][64];
+	for (int i = 0; i < 3; i++) {
+		struct iovec one = {many[i], 64};
+		msg = message(&one, many[i], i == 1 ? 0 : SOON / 2 + i * 50);
+		POST(n->cq, gdrfab_recvmsg(n->ep, &msg, GDRFAB_COMPLETION));
+	}
+	FAILED(n->cq, many[0], ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
+	FAILED(n->cq, many[2], ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
+	tell(n, 4);
+	DONE(n->cq, many[1], GDRFAB_RECV, NULL);
+	CHECK_FILLED("received in between", many[1], 64, 0, 4);
+	tell(n, 0);
+	node_down(n);
+}
+
+TEST(receive)
+{
+	pair(NULL, receives_in_vain, sends_when_told, NULL);
+}
+
+static void sleeps_until_deadline(struct node *n)
+{
+	unsigned char in[64];
+	done e;
+	node_up(n);
+	set_deadline(n->ep, SOON);
+	uint64_t start = test_now_ms();
+	POST(n->cq, gdrfab_recv(n->ep, in, 64, NULL, 0, in));
+	CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, -1), -GDRFAB_EAVAIL);
+	FAILED(n->cq, in, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
+	ended_in_time(start, SOON);
+	tell(n, 0);
+	node_down(n);
+}
+
+TEST(deadline_wakes_a_sleeper)
+{
+	pair(NULL, sleeps_until_deadline, sends_when_told, NULL);
+}
+
+static void cancels_receives(struct node *n)
+{
+	unsigned char buf[4][64], next[64];
+	done entry;
+	node_up(n);
+	for (int i = 0; i < 4; i++) {
+		fill(buf[i], 64, 0, 1000);
+		POST(n->cq, gdrfab_recv(n->ep, buf[i], 64, NULL, 0, buf[i]));
+	}
+	CHECK_EQ(gdrfab_cancel(n->ep, next), -ENOENT);
+	OK(gdrfab_cancel(n->ep, buf[2]));
+	FAILED(n->cq, buf[2], ECANCELED, GDRFAB_PROV_CANCELED, NULL);
+	OK(gdrfab_cancel(n->ep, buf[0]));
+	FAILED(n->cq, buf[0], ECANCELED, GDRFAB_PROV_CANCELED, NULL);
+	CHECK_EQ(gdrfab_cancel(n->ep, buf[0]), -ENOENT);
+	tell(n, 7);
+	DONE(n->cq, buf[1], GDRFAB_RECV, &entry);
+	CHECK_FILLED("the first that was left", buf[1], 64, 0, 7);
+	CHECK_EQ(gdrfab_cancel(n->ep, buf[1]), -ENOENT);
+	tell(n, 8);
+	DONE(n->cq, buf[3], GDRFAB_RECV, &entry);
+	CHECK_FILLED("the second that was left", buf[3], 64, 0, 8);
+	next_goes_elsewhere(n, buf[0], next, 9);
+	CHECK_FILLED("the other buffer given up", buf[2], 64, 0, 1000);
+	QUIET(n->cq, 5);
+	tell(n, 0);
+	node_down(n);
+}
+
+TEST(cancel_receives)
+{
+	pair(NULL, cancels_receives, sends_when_told, NULL);
+}
+
+/* --- large sends that nobody receives --- */
+
+static void given_up_sender(struct node *n)
+{
+	bool cancels = n->arg != NULL;
+	unsigned char *buf = (unsigned char *)malloc(LARGE), small[64];
+	struct iovec iov = {buf, LARGE};
+	gdrfab_msg msg = message(&iov, buf, cancels ? 0 : SOON);
+	node_up(n);
+	fill(buf, LARGE, 0, 1);
+	uint64_t start = test_now_ms();
+	POST(n->cq, gdrfab_sendmsg(n->ep, &msg, GDRFAB_COMPLETION));
+	if (cancels) {
+		QUIET(n->cq, 20);
+		OK(gdrfab_cancel(n->ep, buf));
+		FAILED(n->cq, buf, ECANCELED, GDRFAB_PROV_CANCELED, NULL);
+		CHECK_EQ(gdrfab_cancel(n->ep, buf), -ENOENT);
+	} else {
+		FAILED(n->cq, buf, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
+		ended_in_time(start, SOON);
+	}
+	/* The buffer is the caller's again: whoever still read from it would see this. */
+	memset(buf, 0xdd, LARGE);
+	barrier(n);
+	fill(small, 64, 0, 2);
+	POST(n->cq, gdrfab_send(n->ep, small, 64, NULL, 0, small));
+	DONE(n->cq, small, GDRFAB_SEND, NULL);
+	barrier(n);
+	free(buf);
+	node_down(n);
+}
+
+static void late_receiver(struct node *n)
+{
+	unsigned char *buf = (unsigned char *)malloc(LARGE);
+	node_up(n);
+	memset(buf, 0, LARGE);
+	barrier(n);
+	/* The message given up may be reported as failed, or not at all; it is never received. */
+	for (int turn = 0;; turn++) {
+		done entry;
+		struct failure f;
+		CHECK(turn < 3);
+		POST(n->cq, gdrfab_recv(n->ep, buf, LARGE, NULL, 0, buf));
+		int next = cq_next(n->cq, &entry, 10000);
+		CHECK(next != 0);
+		if (next == -1) {
+			cq_failure(__FILE__, __LINE__, n->cq, &f);
+			CHECK(f.words[0] != 0);
+			continue;
+		}
+		CHECK_EQ(entry.len, 64);
+		CHECK_FILLED("the message after the one given up", buf, 64, 0, 2);
+		break;
+	}
+	barrier(n);
+	free(buf);
+	node_down(n);
+}
+
+TEST(large_send_nobody_receives)
+{
+	pair(NULL, late_receiver, given_up_sender, NULL);
+}
+
+TEST(cancel_a_large_send)
+{
+	pair(NULL, late_receiver, given_up_sender, "cancel");
+}
+
+/* --- a peer that stands still --- */
+
+static void stands_still(struct node *n)
+{
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, &memkinds[KIND_MALLOC], LARGE);
+	fill(m.addr, LARGE, 0, 50);
+	mem_register(n, &m, 0, LARGE, REMOTE_ACCESS, GDRFAB_PATH_STAGED);
+	mem_publish(n, &m);
+	barrier(n);
+	/* Stopped in here. Afterwards only what was sent while the buffer was the library's may be found. */
+	n->idle = true;
+	barrier(n);
+	n->idle = false;
+	uint64_t until = test_now_ms() + 200;
+	while (test_now_ms() < until)
+		gdrfab_cq_read(n->cq, NULL, 0);
+	unsigned char *was = (unsigned char *)malloc(LARGE), *sent = (unsigned char *)malloc(LARGE);
+	fill(was, LARGE, 0, 50);
+	fill(sent, LARGE, 0, 51);
+	for (size_t i = 0; i < LARGE; i++)
+		if (m.addr[i] != was[i] && m.addr[i] != sent[i])
+			test_fail(__FILE__, __LINE__, "byte %zu is 0x%02x: neither 0x%02x as it was nor 0x%02x as sent",
+				  i, m.addr[i], was[i], sent[i]);
+	free(was);
+	free(sent);
+	mem_end(n, &m);
+	barrier(n);
+	node_close(n);
+}
+
+static void does_not_wait(struct node *n)
+{
+	unsigned char *buf = (unsigned char *)malloc(LARGE), *in = (unsigned char *)malloc(LARGE);
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	barrier(n);
+	peer_stop(n);
+	set_deadline(n->ep, SOON);
+	uint64_t start = test_now_ms();
+	fill(buf, LARGE, 0, 51);
+	memset(in, 0x55, LARGE);
+	POST(n->cq, gdrfab_write(n->ep, buf, LARGE, NULL, 0, to.base, to.key, buf));
+	FAILED(n->cq, buf, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
+	ended_in_time(start, SOON);
+	memset(buf, 0xdd, LARGE);
+
+	start = test_now_ms();
+	ssize_t rc = gdrfab_read(n->ep, in, LARGE, NULL, 0, to.base, to.key, in);
+	CHECK_EITHER(rc, 0, -EAGAIN);
+	if (rc == 0) {
+		FAILED(n->cq, in, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
+		ended_in_time(start, SOON);
+	}
+	peer_continue(n);
+	/* Answers that come now are too late to be put anywhere. */
+	barrier(n);
+	uint64_t until = test_now_ms() + 200;
+	while (test_now_ms() < until)
+		gdrfab_cq_read(n->cq, NULL, 0);
+	for (size_t i = 0; i < LARGE; i++)
+		if (in[i] != 0x55)
+			test_fail(__FILE__, __LINE__, "byte %zu of the read given up became 0x%02x", i, in[i]);
+	free(buf);
+	free(in);
+	barrier(n);
+	node_close(n);
+}
+
+TEST_WITHIN(30, staged_transfer_with_a_stopped_peer)
+{
+	pair(NULL, stands_still, does_not_wait, NULL);
+}
+
+static void stopped_reader(struct node *n)
+{
+	static unsigned char in[64];
+	node_up(n);
+	POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, NULL, 0, in));
+	barrier(n);
+	n->idle = true;
+	barrier(n);
+	node_close(n);
+}
+
+/* Small messages to a stopped peer: the queue fills, nothing hangs, everything that was posted ends. */
+static void fills_the_queue(struct node *n)
+{
+	static unsigned char out[64];
+	size_t posted = 0, ended = 0;
+	node_up(n);
+	barrier(n);
+	peer_stop(n);
+	set_deadline(n->ep, SOON);
+	ssize_t rc = 0;
+	while (posted < 100000 && (rc = gdrfab_send(n->ep, out, sizeof out, NULL, 0, out)) == 0) {
+		posted++;
+		if (posted % 256 == 0)
+			gdrfab_cq_read(n->cq, NULL, 0);
+	}
+	CHECK_EQ(rc, -EAGAIN);
+	uint64_t start = test_now_ms();
+	while (ended < posted) {
+		done entry;
+		struct failure f;
+		int next = cq_next(n->cq, &entry, SOON + 3000);
+		CHECK(next != 0);
+		if (next == -1) {
+			cq_failure(__FILE__, __LINE__, n->cq, &f);
+			CHECK_EQ(f.entry.err, ETIMEDOUT);
+			CHECK_EQ(f.entry.prov_errno, GDRFAB_PROV_DEADLINE);
+		}
+		ended++;
+	}
+	CHECK(test_now_ms() - start < (uint64_t)test_ms(SOON + 3000));
+	peer_continue(n);
+	barrier(n);
+	node_close(n);
+}
+
+TEST(small_sends_to_a_stopped_peer)
+{
+	pair(NULL, stopped_reader, fills_the_queue, NULL);
+}

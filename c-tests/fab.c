@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Two processes that connect, and waits that end with words: the parts of fab.h that are about endpoints. */
+#include "fab.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+const char *provider(void)
+{
+	const char *name = getenv("TEST_PROVIDER");
+	return name && *name ? name : "shm";
+}
+
+void unique_service(char *to, size_t size)
+{
+	static unsigned next;
+	snprintf(to, size, "c-tests-%d-%u", (int)getpid(), next++);
+}
+
+/* --- the two processes --- */
+
+static void run_side(enum test_side side, const struct setup *setup, side_fn fn, const void *arg, int oob,
+		     const char *service)
+{
+	struct node n;
+	memset(&n, 0, sizeof n);
+	n.side = side;
+	n.setup = setup;
+	n.arg = arg;
+	n.oob = oob;
+	snprintf(n.service, sizeof n.service, "%s", service);
+	pid_t me = getpid();
+	oob_send(&n, &me, sizeof me);
+	oob_recv(&n, &n.peer, sizeof n.peer);
+	n.fds = test_count_fds();
+	fn(&n);
+	test_child_done();
+}
+
+static bool died_as_expected(const struct setup *setup, enum test_side side, int status)
+{
+	return setup->victim == side && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+}
+
+void pair(const struct setup *setup, side_fn server, side_fn client, const void *arg)
+{
+	static const struct setup defaults;
+	if (!setup)
+		setup = &defaults;
+	int ends[2];
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
+		test_fail(__FILE__, __LINE__, "socketpair: %s", strerror(errno));
+	char service[64];
+	unique_service(service, sizeof service);
+
+	pid_t pid[TEST_SIDES] = {0};
+	for (int side = TEST_SERVER; side <= TEST_CLIENT; side++) {
+		pid[side] = test_fork((enum test_side)side);
+		if (pid[side] == 0) {
+			int mine = side == TEST_SERVER ? 0 : 1;
+			close(ends[!mine]);
+			run_side((enum test_side)side, setup, side == TEST_SERVER ? server : client, arg, ends[mine],
+				 service);
+		}
+	}
+	close(ends[0]);
+	close(ends[1]);
+
+	for (int left = 2; left > 0; left--) {
+		int status;
+		pid_t ended = waitpid(-1, &status, 0);
+		enum test_side side = ended == pid[TEST_SERVER] ? TEST_SERVER : TEST_CLIENT;
+		enum test_side other = side == TEST_SERVER ? TEST_CLIENT : TEST_SERVER;
+		if (ended < 0)
+			test_fail(__FILE__, __LINE__, "waitpid: %s", strerror(errno));
+		if (died_as_expected(setup, side, status) || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
+			continue;
+		/* The other side gets a moment to say what it saw, no more. */
+		int other_status = 0;
+		for (int i = 0; left == 2 && i < 50 && waitpid(pid[other], &other_status, WNOHANG) == 0; i++)
+			test_sleep_ms(10);
+		test_child_ended(side, status);
+	}
+}
+
+void oob_send(struct node *n, const void *data, size_t len)
+{
+	const char *at = (const char *)data;
+	while (len > 0) {
+		ssize_t sent = send(n->oob, at, len, MSG_NOSIGNAL);
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent < 0)
+			test_fail(__FILE__, __LINE__, "the other side is gone (%s)", strerror(errno));
+		at += sent;
+		len -= (size_t)sent;
+	}
+}
+
+static void drive(struct node *n)
+{
+	if (n->cq)
+		gdrfab_cq_read(n->cq, NULL, 0);
+}
+
+void oob_recv(struct node *n, void *data, size_t len)
+{
+	char *at = (char *)data;
+	bool blocks = n->idle || !n->cq;
+	while (len > 0) {
+		ssize_t got = recv(n->oob, at, len, blocks ? 0 : MSG_DONTWAIT);
+		if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+			drive(n);
+			sched_yield();
+			continue;
+		}
+		if (got <= 0)
+			test_fail(__FILE__, __LINE__, "the other side is gone (%s)",
+				  got < 0 ? strerror(errno) : "it closed its end");
+		at += got;
+		len -= (size_t)got;
+	}
+}
+
+void barrier(struct node *n)
+{
+	char word = 'b';
+	oob_send(n, &word, 1);
+	oob_recv(n, &word, 1);
+	if (word != 'b')
+		test_fail(__FILE__, __LINE__, "the two sides are out of step (got 0x%02x)", (unsigned char)word);
+}
+
+void await_gone(struct node *n)
+{
+	char word;
+	ssize_t got;
+	while ((got = recv(n->oob, &word, 1, 0)) > 0 || (got < 0 && errno == EINTR))
+		;
+}
+
+static char process_state(pid_t pid)
+{
+	char path[64], text[256] = "";
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	FILE *file = fopen(path, "r");
+	if (!file)
+		return 'X';
+	size_t len = fread(text, 1, sizeof text - 1, file);
+	fclose(file);
+	text[len] = 0;
+	const char *after = strrchr(text, ')');
+	return after && after[1] ? after[2] : '?';
+}
+
+void peer_stop(struct node *n)
+{
+	if (kill(n->peer, SIGSTOP) < 0)
+		test_fail(__FILE__, __LINE__, "kill: %s", strerror(errno));
+	while (process_state(n->peer) != 'T')
+		test_sleep_ms(1);
+}
+
+void peer_continue(struct node *n)
+{
+	kill(n->peer, SIGCONT);
+}
+
+void peer_kill(struct node *n)
+{
+	if (kill(n->peer, SIGKILL) < 0 && errno != ESRCH)
+		test_fail(__FILE__, __LINE__, "kill: %s", strerror(errno));
+	await_gone(n);
+}
+
+/* --- opening and connecting --- */
+
+gdrfab_info *hints_new(const struct setup *setup)
+{
+	gdrfab_info *hints = gdrfab_dupinfo(NULL);
+	CHECK(hints != NULL);
+	hints->caps = GDRFAB_MSG | GDRFAB_RMA;
+	hints->ep_type = GDRFAB_EP_MSG;
+	hints->mr_mode = setup->offsets ? 0 : GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
+	hints->progress = setup->progress;
+	hints->threading = setup->threading;
+	hints->tx_op_flags = setup->tx_op_flags ? setup->tx_op_flags : GDRFAB_COMPLETION | GDRFAB_DELIVERY_COMPLETE;
+	return hints;
+}
+
+void node_info(struct node *n)
+{
+	gdrfab_info *hints = hints_new(n->setup);
+	/* A string in hints is the caller's, so it is out again before freeinfo. */
+	hints->prov_name = strdup(provider());
+	uint64_t flags = n->side == TEST_SERVER ? GDRFAB_SOURCE : 0;
+	OK(gdrfab_getinfo(gdrfab_version(), NULL, n->service, flags, hints, &n->info));
+	free(hints->prov_name);
+	hints->prov_name = NULL;
+	gdrfab_freeinfo(hints);
+	CHECK(n->info != NULL);
+}
+
+gdrfab_cq *cq_new(struct node *n, uint32_t format, size_t size, uint32_t wait)
+{
+	gdrfab_cq_attr attr = {sizeof attr, size ? size : 1024, 0, format, wait};
+	gdrfab_cq *cq = NULL;
+	OK(gdrfab_cq_open(n->domain, &attr, NULL, &cq));
+	CHECK(cq != NULL);
+	return cq;
+}
+
+void node_domain(struct node *n, const gdrfab_info *info)
+{
+	const struct setup *s = n->setup;
+	OK(gdrfab_domain_open(n->fabric, info, n, &n->domain));
+	n->cq = cq_new(n, s->cq_format ? s->cq_format : GDRFAB_CQ_FORMAT_DATA, s->cq_size, s->cq_wait);
+}
+
+void node_open(struct node *n)
+{
+	node_info(n);
+	OK(gdrfab_fabric_open(n->info, n, &n->fabric));
+	gdrfab_eq_attr attr = {sizeof attr, 0, 0, GDRFAB_WAIT_UNSPEC, 0};
+	OK(gdrfab_eq_open(n->fabric, &attr, n, &n->eq));
+	if (n->side == TEST_CLIENT || n->setup->by_address)
+		node_domain(n, n->info);
+}
+
+void node_alone(struct node *n, const struct setup *setup)
+{
+	static const struct setup defaults;
+	memset(n, 0, sizeof *n);
+	n->side = TEST_CLIENT;
+	n->setup = setup ? setup : &defaults;
+	n->oob = -1;
+	unique_service(n->service, sizeof n->service);
+	n->fds = test_count_fds();
+	node_open(n);
+}
+
+gdrfab_ep *ep_new(struct node *n, const gdrfab_info *info, void *context)
+{
+	gdrfab_ep *ep = NULL;
+	OK(gdrfab_ep_open(n->domain, info, context, &ep));
+	CHECK(ep != NULL);
+	OK(gdrfab_ep_bind_cq(ep, n->cq, GDRFAB_TRANSMIT | GDRFAB_RECV | n->setup->cq_flags));
+	OK(gdrfab_ep_bind_eq(ep, n->eq, 0));
+	OK(gdrfab_ep_enable(ep));
+	if (n->setup->deadline_ms) {
+		uint64_t ns = n->setup->deadline_ms * 1000000u;
+		OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &ns, sizeof ns));
+	}
+	return ep;
+}
+
+void node_listen(struct node *n)
+{
+	OK(gdrfab_pep_open(n->fabric, n->info, n, &n->pep));
+	OK(gdrfab_pep_bind_eq(n->pep, n->eq, 0));
+	OK(gdrfab_pep_listen(n->pep));
+}
+
+gdrfab_info *node_await_request(struct node *n)
+{
+	struct event e;
+	EVENT(n->eq, GDRFAB_CONNREQ, n->pep, &e);
+	CHECK(e.entry.info != NULL);
+	CHECK(e.entry.info->handle != NULL);
+	return e.entry.info;
+}
+
+void node_accept(struct node *n)
+{
+	n->request = node_await_request(n);
+	if (!n->domain)
+		node_domain(n, n->request);
+	n->ep = ep_new(n, n->request, n);
+	OK(gdrfab_ep_accept(n->ep, NULL, 0));
+	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+}
+
+void ep_connect_by_address(struct node *n, gdrfab_ep *ep)
+{
+	struct {
+		size_t len;
+		char text[GDRFAB_ADDR_MAX];
+	} mine, theirs;
+	memset(&mine, 0, sizeof mine);
+	mine.len = sizeof mine.text;
+	OK(gdrfab_ep_getname(ep, mine.text, &mine.len));
+	oob_send(n, &mine, sizeof mine);
+	oob_recv(n, &theirs, sizeof theirs);
+	OK(gdrfab_ep_connect_addr(ep, theirs.text, theirs.len));
+	EVENT(n->eq, GDRFAB_CONNECTED, ep, NULL);
+}
+
+void node_up(struct node *n)
+{
+	node_open(n);
+	if (n->setup->by_address) {
+		n->ep = ep_new(n, n->info, n);
+		ep_connect_by_address(n, n->ep);
+	} else if (n->side == TEST_SERVER) {
+		node_listen(n);
+		barrier(n);
+		node_accept(n);
+	} else {
+		barrier(n);
+		n->ep = ep_new(n, n->info, n);
+		OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
+		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+	}
+	barrier(n);
+}
+
+void node_close(struct node *n)
+{
+	if (n->ep)
+		OK(gdrfab_ep_close(n->ep));
+	if (n->cq)
+		OK(gdrfab_cq_close(n->cq));
+	if (n->domain)
+		OK(gdrfab_domain_close(n->domain));
+	if (n->pep)
+		OK(gdrfab_pep_close(n->pep));
+	if (n->eq)
+		OK(gdrfab_eq_close(n->eq));
+	if (n->fabric)
+		OK(gdrfab_fabric_close(n->fabric));
+	gdrfab_freeinfo(n->request);
+	gdrfab_freeinfo(n->info);
+	n->ep = NULL, n->cq = NULL, n->domain = NULL, n->pep = NULL, n->eq = NULL, n->fabric = NULL;
+	n->info = n->request = NULL;
+	CHECK_EQ(test_count_fds(), n->fds);
+}
+
+void node_down(struct node *n)
+{
+	barrier(n);
+	node_close(n);
+}
+
+/* --- completions and events --- */
+
+int cq_next(gdrfab_cq *cq, done *entry, int ms)
+{
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(ms);
+	for (;;) {
+		ssize_t got = gdrfab_cq_read(cq, entry, 1);
+		if (got == 1)
+			return 1;
+		if (got == -GDRFAB_EAVAIL)
+			return -1;
+		if (got != -EAGAIN)
+			test_fail(__FILE__, __LINE__, "gdrfab_cq_read is %s%s", test_number(got), test_words(got));
+		if (test_now_ms() >= until)
+			return 0;
+		sched_yield();
+	}
+}
+
+void cq_failure(const char *file, int line, gdrfab_cq *cq, struct failure *f)
+{
+	memset(f, 0, sizeof *f);
+	f->entry.struct_size = sizeof f->entry;
+	f->entry.err_data = f->words;
+	f->entry.err_data_size = sizeof f->words;
+	ssize_t got = gdrfab_cq_readerr(cq, &f->entry, 0);
+	if (got != 1)
+		test_fail(file, line, "gdrfab_cq_readerr is %s%s", test_number(got), test_words(got));
+	f->words[sizeof f->words - 1] = 0;
+}
+
+void expect_done(const char *file, int line, gdrfab_cq *cq, const void *context, uint64_t flags, done *entry)
+{
+	done local;
+	struct failure f;
+	if (!entry)
+		entry = &local;
+	test_at(file, line);
+	switch (cq_next(cq, entry, 10000)) {
+	case 0:
+		test_fail(file, line, "no completion within %d ms", test_ms(10000));
+	case -1:
+		cq_failure(file, line, cq, &f);
+		test_fail(file, line, "an error instead of a completion: %s, provider code %d, \"%s\"",
+			  test_number(-f.entry.err), f.entry.prov_errno, f.words);
+	}
+	if (entry->op_context != context)
+		test_fail(file, line, "the completion's context is %p, not %p (flags 0x%llx)", entry->op_context,
+			  context, (unsigned long long)entry->flags);
+	if ((entry->flags & flags) != flags)
+		test_fail(file, line, "the completion's flags are 0x%llx, without all of 0x%llx",
+			  (unsigned long long)entry->flags, (unsigned long long)flags);
+}
+
+void expect_failed(const char *file, int line, gdrfab_cq *cq, const void *context, int err, int prov,
+		   struct failure *f)
+{
+	struct failure local;
+	done entry;
+	if (!f)
+		f = &local;
+	test_at(file, line);
+	switch (cq_next(cq, &entry, 10000)) {
+	case 0:
+		test_fail(file, line, "no error entry within %d ms", test_ms(10000));
+	case 1:
+		test_fail(file, line, "a success (context %p, flags 0x%llx, len %zu) instead of the error %s",
+			  entry.op_context, (unsigned long long)entry.flags, entry.len, test_number(-err));
+	}
+	cq_failure(file, line, cq, f);
+	if (f->entry.err != err || f->entry.prov_errno != prov)
+		test_fail(file, line, "the error is %s, provider code %d, \"%s\"; not %s, %d",
+			  test_number(-f->entry.err), f->entry.prov_errno, f->words, test_number(-err), prov);
+	if (f->entry.op_context != context)
+		test_fail(file, line, "the error entry's context is %p, not %p", f->entry.op_context, context);
+	if (!f->words[0])
+		test_fail(file, line, "the error entry (%s) came without words", test_number(-err));
+}
+
+void expect_quiet(const char *file, int line, gdrfab_cq *cq, int ms)
+{
+	done entry;
+	struct failure f;
+	test_at(file, line);
+	switch (cq_next(cq, &entry, ms)) {
+	case 1:
+		test_fail(file, line, "an unexpected completion: context %p, flags 0x%llx, len %zu", entry.op_context,
+			  (unsigned long long)entry.flags, entry.len);
+	case -1:
+		cq_failure(file, line, cq, &f);
+		test_fail(file, line, "an unexpected error entry: %s, \"%s\"", test_number(-f.entry.err), f.words);
+	}
+}
+
+void expect_event(const char *file, int line, gdrfab_eq *eq, uint32_t event, const void *object, struct event *out)
+{
+	struct event local;
+	uint32_t got = UINT32_MAX;
+	if (!out)
+		out = &local;
+	memset(out, 0, sizeof *out);
+	test_at(file, line);
+	ssize_t size;
+	do
+		size = gdrfab_eq_sread(eq, &got, out, sizeof out->entry + sizeof out->data, test_ms(10000), 0);
+	while (size == -EINTR);
+	if (size == -GDRFAB_EAVAIL) {
+		struct eq_failure f;
+		memset(&f, 0, sizeof f);
+		f.entry.struct_size = sizeof f.entry;
+		f.entry.err_data = f.data;
+		f.entry.err_data_size = sizeof f.data - 1;
+		gdrfab_eq_readerr(eq, &f.entry, 0);
+		test_fail(file, line, "an error instead of event %u: %s, provider code %d, \"%s\"", event,
+			  test_number(-f.entry.err), f.entry.prov_errno, (const char *)f.data);
+	}
+	if (size < 0)
+		test_fail(file, line, "no event %u: gdrfab_eq_sread is %s%s", event, test_number(size),
+			  test_words(size));
+	if (got != event)
+		test_fail(file, line, "event %u, not %u", got, event);
+	if ((size_t)size < sizeof out->entry)
+		test_fail(file, line, "event %u is only %zd bytes", event, size);
+	out->data_len = (size_t)size - sizeof out->entry;
+	if (object && out->entry.object != object)
+		test_fail(file, line, "event %u is about %p, not %p", event, out->entry.object, object);
+}
+
+void expect_eq_failure(const char *file, int line, gdrfab_eq *eq, const void *object, int err, int ms,
+		       struct eq_failure *out)
+{
+	struct eq_failure local;
+	struct event unwanted;
+	uint32_t event = UINT32_MAX;
+	if (!out)
+		out = &local;
+	test_at(file, line);
+	ssize_t size;
+	do
+		size = gdrfab_eq_sread(eq, &event, &unwanted, sizeof unwanted.entry + sizeof unwanted.data, test_ms(ms), 0);
+	while (size == -EINTR);
+	if (size >= 0)
+		test_fail(file, line, "event %u instead of the error %s", event, test_number(-err));
+	if (size != -GDRFAB_EAVAIL)
+		test_fail(file, line, "no error event: gdrfab_eq_sread is %s%s", test_number(size), test_words(size));
+	memset(out, 0, sizeof *out);
+	out->entry.struct_size = sizeof out->entry;
+	out->entry.err_data = out->data;
+	out->entry.err_data_size = sizeof out->data;
+	size = gdrfab_eq_readerr(eq, &out->entry, 0);
+	if (size <= 0)
+		test_fail(file, line, "gdrfab_eq_readerr is %s%s", test_number(size), test_words(size));
+	if (out->entry.err != err)
+		test_fail(file, line, "the error event is %s, provider code %d, not %s", test_number(-out->entry.err),
+			  out->entry.prov_errno, test_number(-err));
+	if (object && out->entry.object != object)
+		test_fail(file, line, "the error event is about %p, not %p", out->entry.object, object);
+}

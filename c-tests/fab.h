@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * What the conformance programs share on top of the frame: two real processes that open the library each for itself and
+ * connect; memory of every kind; the paths; and waits for completions and events that end with words, not with a hang.
+ */
+#ifndef FAB_H
+#define FAB_H
+
+#include "test.h"
+
+#include <gdrfab.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define REMOTE_ACCESS (GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE)
+#define ANY_ACCESS (GDRFAB_SEND | GDRFAB_RECV | GDRFAB_READ | GDRFAB_WRITE | REMOTE_ACCESS)
+
+/* How the two sides are set up; zero is the default everywhere. */
+struct setup {
+	uint32_t progress;    /* GDRFAB_PROGRESS_*; 0: manual */
+	uint32_t threading;   /* GDRFAB_THREAD_* */
+	uint32_t cq_format;   /* 0: DATA */
+	uint32_t cq_wait;     /* GDRFAB_WAIT_* */
+	size_t cq_size;       /* 0: 1024 */
+	uint64_t cq_flags;    /* beside TRANSMIT|RECV when the CQ is bound */
+	uint64_t tx_op_flags; /* 0: COMPLETION|DELIVERY_COMPLETE */
+	bool offsets;         /* mr_mode 0: addresses start at 0, keys are requested */
+	bool by_address;      /* connect by exchanged addresses instead of listen and connect */
+	uint64_t deadline_ms; /* GDRFAB_OPT_DEADLINE */
+	enum test_side victim; /* this side is expected to be killed by SIGKILL */
+};
+
+struct node {
+	enum test_side side;
+	const struct setup *setup;
+	const void *arg;
+	int oob;         /* a socket to the other side, beside the library */
+	pid_t peer;
+	char service[64];
+	int fds;         /* open files before the library opened any */
+	bool idle;       /* do not drive progress while waiting for the other side */
+	gdrfab_info *info;
+	gdrfab_info *request; /* the server's: what came with the connection request */
+	gdrfab_fabric *fabric;
+	gdrfab_eq *eq;
+	gdrfab_pep *pep;
+	gdrfab_domain *domain;
+	gdrfab_cq *cq;
+	gdrfab_ep *ep;
+};
+
+typedef void (*side_fn)(struct node *n);
+
+/* Forks both sides; each gets a node with nothing open. Returns when both have ended well. */
+void pair(const struct setup *setup, side_fn server, side_fn client, const void *arg);
+
+/* The provider under test: TEST_PROVIDER, or shm. */
+const char *provider(void);
+/* A name nobody else listens on. */
+void unique_service(char *to, size_t size);
+
+/* One process alone: everything but an endpoint is opened. */
+void node_alone(struct node *n, const struct setup *setup);
+/* Opens everything and connects; afterwards both sides hold a connected n->ep. */
+void node_up(struct node *n);
+/* The steps of node_up. */
+gdrfab_info *hints_new(const struct setup *setup);
+void node_info(struct node *n);
+void node_open(struct node *n);   /* info, fabric, EQ; a client's also domain and CQ */
+void node_domain(struct node *n, const gdrfab_info *info);
+gdrfab_cq *cq_new(struct node *n, uint32_t format, size_t size, uint32_t wait);
+gdrfab_ep *ep_new(struct node *n, const gdrfab_info *info, void *context); /* bound to n->cq and n->eq, enabled */
+void node_listen(struct node *n);
+gdrfab_info *node_await_request(struct node *n); /* the caller frees it */
+void node_accept(struct node *n);
+void ep_connect_by_address(struct node *n, gdrfab_ep *ep);
+/* Meets the other side, closes everything, and finds as many files open as before. */
+void node_down(struct node *n);
+/* The same without the other side. */
+void node_close(struct node *n);
+
+/* Out of band. While it waits it drives n->cq, so that manual progress does not stop. */
+void oob_send(struct node *n, const void *data, size_t len);
+void oob_recv(struct node *n, void *data, size_t len);
+void barrier(struct node *n);
+/* Waits until the other side's process is gone. */
+void await_gone(struct node *n);
+/* SIGSTOP for the other side, and the wait until it stands still; and back. */
+void peer_stop(struct node *n);
+void peer_continue(struct node *n);
+void peer_kill(struct node *n);
+
+/* --- completions; the CQ must have format DATA --- */
+typedef gdrfab_cq_data_entry done;
+
+/* 1: an entry; -1: an error entry is next; 0: nothing within ms. */
+int cq_next(gdrfab_cq *cq, done *entry, int ms);
+struct failure {
+	gdrfab_cq_err_entry entry;
+	char words[256];
+};
+void cq_failure(const char *file, int line, gdrfab_cq *cq, struct failure *f);
+void expect_done(const char *file, int line, gdrfab_cq *cq, const void *context, uint64_t flags, done *entry);
+void expect_failed(const char *file, int line, gdrfab_cq *cq, const void *context, int err, int prov,
+		   struct failure *f);
+/* Drives progress for ms and wants no entry. */
+void expect_quiet(const char *file, int line, gdrfab_cq *cq, int ms);
+
+/* The next entry is this operation's success, with all these flags. entry may be NULL. */
+#define DONE(cq, context, flags, entry) expect_done(__FILE__, __LINE__, cq, context, flags, entry)
+/* The next entry is this operation's failure with this errno and provider code. f may be NULL. */
+#define FAILED(cq, context, err, prov, f) expect_failed(__FILE__, __LINE__, cq, context, err, prov, f)
+#define QUIET(cq, ms) expect_quiet(__FILE__, __LINE__, cq, ms)
+
+/* Posts; while the queue is full it drives progress and tries again. */
+#define POST(cq, call)                                                                                                 \
+	do {                                                                                                           \
+		test_at(__FILE__, __LINE__);                                                                           \
+		uint64_t until_ = test_now_ms() + (uint64_t)test_ms(10000);                                            \
+		ssize_t posted_;                                                                                       \
+		while ((posted_ = (call)) == -EAGAIN && test_now_ms() < until_)                                        \
+			gdrfab_cq_read(cq, NULL, 0);                                                                   \
+		if (posted_ != 0)                                                                                      \
+			test_fail(__FILE__, __LINE__, "%s is %s%s", #call, test_number(posted_),                       \
+				  test_words(posted_));                                                                \
+	} while (0)
+
+/* --- events --- */
+struct event {
+	gdrfab_eq_cm_entry entry;
+	unsigned char data[GDRFAB_CM_DATA_MAX];
+	size_t data_len;
+};
+void expect_event(const char *file, int line, gdrfab_eq *eq, uint32_t event, const void *object, struct event *out);
+struct eq_failure {
+	gdrfab_eq_err_entry entry;
+	unsigned char data[GDRFAB_CM_DATA_MAX];
+};
+void expect_eq_failure(const char *file, int line, gdrfab_eq *eq, const void *object, int err, int ms,
+		       struct eq_failure *out);
+#define EVENT(eq, event, object, out) expect_event(__FILE__, __LINE__, eq, event, object, out)
+#define EQ_FAILED(eq, object, err, ms, out) expect_eq_failure(__FILE__, __LINE__, eq, object, err, ms, out)
+
+/* --- memory --- */
+struct mem;
+struct memkind {
+	const char *name;
+	uint64_t paths; /* what this kind can offer where the kernel permits it */
+	void (*alloc)(struct node *n, struct mem *m);
+	void (*release)(struct node *n, struct mem *m);
+	bool dmabuf; /* registered by file descriptor */
+};
+struct mem {
+	const struct memkind *kind;
+	unsigned char *addr;
+	size_t len;
+	int fd;
+	gdrfab_mr *mr;
+	uint64_t key;
+	uint64_t base; /* remote address of the registered part's first byte */
+	size_t registered;
+};
+enum { KIND_MALLOC, KIND_MEM_ALLOC, KIND_MEMFD, KINDS };
+extern const struct memkind memkinds[KINDS];
+
+struct path {
+	const char *name;
+	uint64_t bit;
+};
+enum { PATH_DIRECT, PATH_CMA, PATH_STAGED, PATHS };
+extern const struct path paths[PATHS];
+
+void mem_new(struct node *n, struct mem *m, const struct memkind *kind, size_t len);
+/* Registers [offset, offset+len) of m; returns the library's result. require: GDRFAB_PATH_* or 0. */
+int mem_try_register(struct node *n, struct mem *m, size_t offset, size_t len, uint64_t access, uint64_t require,
+		     uint64_t requested_key);
+void mem_register(struct node *n, struct mem *m, size_t offset, size_t len, uint64_t access, uint64_t require);
+void mem_unregister(struct mem *m);
+void mem_end(struct node *n, struct mem *m);
+
+/* What the other side needs to know of a region. */
+struct remote {
+	uint64_t key, base, len;
+};
+void mem_publish(struct node *n, const struct mem *m);
+struct remote mem_fetch(struct node *n);
+
+/* A (path, memory kind) that can exist. */
+struct way {
+	const struct path *path;
+	const struct memkind *kind;
+	char name[32];
+};
+extern struct way ways[PATHS * KINDS];
+/* Fills ways; returns how many there are. */
+size_t ways_list(void);
+/* At the target: registers so that only this way is offered; skips the claim where the kind need not offer it. */
+void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way);
+/* At the initiator: skips the claim where the kernel refuses the path, fails it where it does not. */
+void way_check(struct node *n, const struct way *way, uint64_t key);
+/* May this process copy the peer's memory with process_vm_readv? 0, or the errno. */
+int cma_refused(struct node *n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Discovery: what is offered, each wish alone, and words for what cannot be had. */
+#include "fab.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <strings.h>
+#include <sys/mman.h>
+
+static gdrfab_info *get(const gdrfab_info *hints, uint64_t flags)
+{
+	gdrfab_info *info = NULL;
+	OK(gdrfab_getinfo(gdrfab_version(), NULL, "c-tests-info", flags, hints, &info));
+	CHECK(info != NULL);
+	return info;
+}
+
+TEST(without_hints)
+{
+	gdrfab_info *info = get(NULL, 0);
+	CHECK_EQ(strcmp(info->prov_name, provider()), 0);
+	CHECK_EQ(info->struct_size, sizeof *info);
+	CHECK_EQ(info->ep_type, GDRFAB_EP_MSG);
+	CHECK_EQ(info->mr_mode, GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY);
+	CHECK_EQ(info->addr_format, GDRFAB_ADDR_STR);
+	CHECK_EQ(info->cq_data_size, 8);
+	CHECK_EQ(info->cm_data_size, GDRFAB_CM_DATA_MAX);
+	CHECK_EQ(info->mr_key_size, 8);
+	CHECK_EQ(info->reason_errno, 0);
+	CHECK(info->reason == NULL);
+	CHECK(info->handle == NULL);
+	uint64_t caps = GDRFAB_MSG | GDRFAB_RMA | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_SEND | GDRFAB_RECV |
+			GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE | GDRFAB_LOCAL_COMM;
+	CHECK_EQ(info->caps & caps, caps);
+	CHECK_EQ(info->caps & GDRFAB_REMOTE_COMM, 0);
+	CHECK_EQ(info->paths & ~(GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED), 0);
+	CHECK((info->paths & GDRFAB_PATH_DIRECT) != 0);
+	CHECK((info->paths & GDRFAB_PATH_STAGED) != 0);
+	uint64_t order = GDRFAB_ORDER_SAS | GDRFAB_ORDER_WAW;
+	CHECK_EQ(info->msg_order & order, order);
+	CHECK(info->inject_size >= 64);
+	CHECK(info->tx_size >= 16 && info->rx_size >= 16);
+	CHECK(info->tx_iov_limit >= 4 && info->rx_iov_limit >= 4 && info->mr_iov_limit >= 4);
+	CHECK(info->rma_iov_limit >= 1);
+	CHECK(info->max_msg_size >= 1u << 30);
+	CHECK(info->mr_cnt >= 10000);
+	CHECK(info->progress == GDRFAB_PROGRESS_MANUAL);
+	CHECK(info->threading == GDRFAB_THREAD_SAFE || info->threading == GDRFAB_THREAD_DOMAIN);
+	CHECK(info->fabric_name && *info->fabric_name);
+	CHECK(info->domain_name && *info->domain_name);
+	gdrfab_freeinfo(info);
+}
+
+TEST(addresses)
+{
+	gdrfab_info *to = get(NULL, 0), *at = get(NULL, GDRFAB_SOURCE);
+	CHECK(to->dest_addr != NULL);
+	CHECK_EQ(strcmp(to->dest_addr, "shm://c-tests-info"), 0);
+	CHECK_EQ(to->dest_addrlen, strlen(to->dest_addr) + 1);
+	CHECK(at->src_addr != NULL);
+	CHECK_EQ(strcmp(at->src_addr, "shm://c-tests-info"), 0);
+	CHECK_EQ(at->src_addrlen, strlen(at->src_addr) + 1);
+	CHECK(at->dest_addr == NULL);
+	CHECK_EQ(at->dest_addrlen, 0);
+	gdrfab_freeinfo(to);
+	gdrfab_freeinfo(at);
+	/* No service, no address; the caller may have it from elsewhere. */
+	gdrfab_info *none = NULL;
+	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &none));
+	CHECK(none->dest_addr == NULL);
+	gdrfab_freeinfo(none);
+}
+
+/* --- wishes --- */
+
+struct wish {
+	const char *name; /* what the words speak of when it cannot be met */
+	size_t offset, size;
+	uint64_t value;
+};
+
+#define WISH(member, value) {#member, offsetof(gdrfab_info, member), sizeof(((gdrfab_info *)0)->member), value}
+
+static void set(gdrfab_info *hints, const struct wish *w)
+{
+	memset(hints, 0, sizeof *hints);
+	hints->struct_size = sizeof *hints;
+	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
+	/* Little-endian, as every machine the library runs on. */
+	memcpy((char *)hints + w->offset, &w->value, w->size);
+}
+
+static uint64_t field(const gdrfab_info *info, const struct wish *w)
+{
+	uint64_t value = 0;
+	memcpy(&value, (const char *)info + w->offset, w->size);
+	return value;
+}
+
+static const struct wish possible[] = {
+	WISH(caps, GDRFAB_MSG),
+	WISH(caps, GDRFAB_MSG | GDRFAB_SEND),
+	WISH(caps, GDRFAB_RMA),
+	WISH(caps, GDRFAB_RMA | GDRFAB_READ | GDRFAB_REMOTE_READ),
+	WISH(caps, GDRFAB_RMA | GDRFAB_RMA_EVENT),
+	WISH(caps, GDRFAB_MSG | GDRFAB_RMA | GDRFAB_LOCAL_COMM),
+	WISH(tx_op_flags, GDRFAB_COMPLETION),
+	WISH(tx_op_flags, GDRFAB_DELIVERY_COMPLETE),
+	WISH(tx_op_flags, GDRFAB_INJECT_COMPLETE),
+	WISH(tx_op_flags, GDRFAB_TRANSMIT_COMPLETE | GDRFAB_COMPLETION),
+	WISH(msg_order, GDRFAB_ORDER_SAS),
+	WISH(msg_order, GDRFAB_ORDER_WAW | GDRFAB_ORDER_SAS),
+	WISH(paths, GDRFAB_PATH_DIRECT),
+	WISH(paths, GDRFAB_PATH_STAGED),
+	WISH(mr_mode, GDRFAB_MR_VIRT_ADDR),
+	WISH(mr_mode, GDRFAB_MR_PROV_KEY),
+	WISH(mr_mode, GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_ALLOCATED),
+	WISH(ep_type, GDRFAB_EP_MSG),
+	WISH(threading, GDRFAB_THREAD_SAFE),
+	WISH(threading, GDRFAB_THREAD_DOMAIN),
+	WISH(progress, GDRFAB_PROGRESS_MANUAL),
+	WISH(progress, GDRFAB_PROGRESS_AUTO),
+	WISH(addr_format, GDRFAB_ADDR_STR),
+	WISH(cq_data_size, 1),
+	WISH(cq_data_size, 8),
+	WISH(inject_size, 16),
+	WISH(inject_size, 64),
+	WISH(tx_size, 16),
+	WISH(rx_size, 16),
+	WISH(tx_iov_limit, 4),
+	WISH(rx_iov_limit, 4),
+	WISH(rma_iov_limit, 1),
+	WISH(mr_iov_limit, 4),
+	WISH(max_msg_size, 1u << 30),
+	WISH(mr_key_size, 8),
+	WISH(mr_cnt, 10000),
+	WISH(cm_data_size, GDRFAB_CM_DATA_MAX),
+};
+
+TEST(each_wish_that_can_be_met)
+{
+	for (size_t i = 0; i < sizeof possible / sizeof possible[0]; i++) {
+		const struct wish *w = &possible[i];
+		gdrfab_info hints, *info = NULL;
+		set(&hints, w);
+		int rc = gdrfab_getinfo(gdrfab_version(), NULL, "c-tests-info", 0, &hints, &info);
+		if (rc != 0) {
+			test_wrong(__FILE__, __LINE__, "hints->%s = 0x%llx: %s%s", w->name, (unsigned long long)w->value,
+				   test_number(rc), test_words(rc));
+			continue;
+		}
+		uint64_t got = field(info, w);
+		bool bits = w->offset < offsetof(gdrfab_info, ep_type);
+		bool met = bits ? (got & w->value) != 0 : got >= w->value;
+		/* Of the modes a caller supports only those come back that it must honour. */
+		if (w->offset == offsetof(gdrfab_info, mr_mode))
+			met = (got & ~w->value) == 0;
+		else if (bits && w->offset != offsetof(gdrfab_info, paths))
+			met = (got & w->value) == w->value;
+		if (w->offset == offsetof(gdrfab_info, threading) || w->offset == offsetof(gdrfab_info, progress))
+			met = got == w->value;
+		if (!met)
+			test_wrong(__FILE__, __LINE__, "hints->%s = 0x%llx gave 0x%llx", w->name,
+				   (unsigned long long)w->value, (unsigned long long)got);
+		gdrfab_freeinfo(info);
+	}
+}
+
+static const struct wish impossible[] = {
+	WISH(caps, GDRFAB_MSG | GDRFAB_REMOTE_COMM),
+	WISH(caps, 1ull << 63),
+	WISH(caps, GDRFAB_HMEM),
+	WISH(msg_order, 1ull << 40),
+	WISH(paths, 1ull << 40),
+	WISH(ep_type, 3),
+	WISH(addr_format, 2),
+	WISH(cq_data_size, 9),
+	WISH(inject_size, SIZE_MAX),
+	WISH(tx_size, SIZE_MAX),
+	WISH(rx_size, SIZE_MAX),
+	WISH(tx_iov_limit, SIZE_MAX),
+	WISH(rx_iov_limit, SIZE_MAX),
+	WISH(rma_iov_limit, SIZE_MAX),
+	WISH(mr_iov_limit, SIZE_MAX),
+	WISH(mr_cnt, SIZE_MAX),
+	WISH(cm_data_size, 1u << 20),
+};
+
+static bool says(const char *text, const char *word)
+{
+	size_t len = strlen(word);
+	for (; text && *text; text++)
+		if (strncasecmp(text, word, len) == 0)
+			return true;
+	return len == 0;
+}
+
+TEST(each_wish_that_cannot_be_met)
+{
+	for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++) {
+		const struct wish *w = &impossible[i];
+		gdrfab_info hints, *marker = &hints, *info = marker;
+		set(&hints, w);
+		int rc = gdrfab_getinfo(gdrfab_version(), NULL, "c-tests-info", 0, &hints, &info);
+		if (rc != -ENODATA && rc != -EINVAL)
+			test_wrong(__FILE__, __LINE__, "hints->%s = 0x%llx: %s, not -ENODATA", w->name,
+				   (unsigned long long)w->value, test_number(rc));
+		if (rc == 0) {
+			gdrfab_freeinfo(info);
+			continue;
+		}
+		if (info != marker)
+			test_wrong(__FILE__, __LINE__, "hints->%s: *info was written", w->name);
+		if (!says(gdrfab_last_error(), w->name) ||
+		    (rc == -ENODATA && !says(gdrfab_last_error(), provider())))
+			test_wrong(__FILE__, __LINE__, "hints->%s: the words name not both it and the provider: %s",
+				   w->name, gdrfab_last_error());
+
+		/* Asked for all candidates, the same one comes with its reason. */
+		rc = gdrfab_getinfo(gdrfab_version(), NULL, "c-tests-info", GDRFAB_GETINFO_ALL, &hints, &info);
+		if (rc == -EINVAL)
+			continue;
+		if (rc != 0) {
+			test_wrong(__FILE__, __LINE__, "GETINFO_ALL, hints->%s: %s%s", w->name, test_number(rc),
+				   test_words(rc));
+			continue;
+		}
+		if (!info->reason_errno || !says(info->reason, w->name))
+			test_wrong(__FILE__, __LINE__, "GETINFO_ALL, hints->%s: reason %u, \"%s\"", w->name,
+				   info->reason_errno, info->reason ? info->reason : "");
+		gdrfab_freeinfo(info);
+	}
+}
+
+TEST(names_that_do_not_exist)
+{
+	static char nosuch[] = "nosuch";
+	char **name[3];
+	gdrfab_info hints, *info = &hints;
+	name[0] = &hints.prov_name, name[1] = &hints.fabric_name, name[2] = &hints.domain_name;
+	for (int i = 0; i < 3; i++) {
+		memset(&hints, 0, sizeof hints);
+		hints.struct_size = sizeof hints;
+		*name[i] = nosuch;
+		CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, "a", 0, &hints, &info), -ENODATA);
+		if (!says(gdrfab_last_error(), "nosuch"))
+			test_fail(__FILE__, __LINE__, "the words do not name \"nosuch\": %s", gdrfab_last_error());
+	}
+	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), "another.host.example", "a", 0, NULL, &info), -ENODATA);
+	if (!says(gdrfab_last_error(), "another.host.example"))
+		test_fail(__FILE__, __LINE__, "the words do not name the host: %s", gdrfab_last_error());
+	CHECK(info == &hints);
+}
+
+TEST(all_candidates_with_no_wish)
+{
+	gdrfab_info *info = get(NULL, GDRFAB_GETINFO_ALL);
+	bool usable = false;
+	for (gdrfab_info *i = info; i; i = i->next) {
+		CHECK(i->prov_name && *i->prov_name);
+		CHECK_EQ(i->reason_errno == 0, i->reason == NULL);
+		usable = usable || (i->reason_errno == 0 && strcmp(i->prov_name, provider()) == 0);
+	}
+	CHECK(usable);
+	gdrfab_freeinfo(info);
+}
+
+/* --- the environment; each claim is a process that has not called the library yet --- */
+
+TEST(environment_names_a_provider)
+{
+	gdrfab_info *info = NULL;
+	setenv("GDRFAB_PROVIDER", "nosuch", 1);
+	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, "a", 0, NULL, &info), -ENODATA);
+	if (!says(gdrfab_last_error(), "GDRFAB_PROVIDER"))
+		test_fail(__FILE__, __LINE__, "the words do not name the variable: %s", gdrfab_last_error());
+}
+
+TEST(environment_restricts_paths)
+{
+	setenv("GDRFAB_SHM_PATHS", "staged", 1);
+	gdrfab_info *info = get(NULL, 0), hints, *none = NULL;
+	CHECK_EQ(info->paths, GDRFAB_PATH_STAGED);
+	gdrfab_freeinfo(info);
+	memset(&hints, 0, sizeof hints);
+	hints.struct_size = sizeof hints;
+	hints.paths = GDRFAB_PATH_DIRECT;
+	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, "a", 0, &hints, &none), -ENODATA);
+}
+
+/* --- copies and text --- */
+
+TEST(copies)
+{
+	gdrfab_info *info = get(NULL, GDRFAB_SOURCE), *copy = gdrfab_dupinfo(info);
+	CHECK(copy && copy != info && copy->next == NULL);
+	CHECK(copy->src_addr != info->src_addr && strcmp(copy->src_addr, info->src_addr) == 0);
+	CHECK(copy->prov_name != info->prov_name && strcmp(copy->prov_name, info->prov_name) == 0);
+	CHECK(strcmp(copy->fabric_name, info->fabric_name) == 0);
+	CHECK(strcmp(copy->domain_name, info->domain_name) == 0);
+	CHECK_EQ(copy->caps, info->caps);
+	CHECK_EQ(copy->mr_cnt, info->mr_cnt);
+	gdrfab_freeinfo(info);
+	/* It lives on alone, and is as good as the first. */
+	gdrfab_fabric *fabric = NULL;
+	OK(gdrfab_fabric_open(copy, NULL, &fabric));
+	gdrfab_info *again = get(copy, GDRFAB_SOURCE);
+	gdrfab_freeinfo(again);
+	gdrfab_freeinfo(copy);
+	OK(gdrfab_fabric_close(fabric));
+	gdrfab_freeinfo(NULL);
+
+	gdrfab_info *blank = gdrfab_dupinfo(NULL);
+	for (size_t i = sizeof blank->struct_size; i < sizeof *blank; i++)
+		CHECK_EQ(((unsigned char *)blank)[i], 0);
+	gdrfab_freeinfo(blank);
+}
+
+static void text(const void *data, uint32_t type, const char *word)
+{
+	char full[8192], cut[8];
+	ssize_t len = gdrfab_tostr(data, type, full, sizeof full);
+	if (len < 0 || (size_t)len >= sizeof full || strlen(full) != (size_t)len || !says(full, word)) {
+		full[sizeof full - 1] = 0;
+		test_wrong(__FILE__, __LINE__, "type %u: %zd, without \"%s\": %.500s", type, len, word,
+			   len < 0 ? gdrfab_last_error() : full);
+		return;
+	}
+	WANT_EQ(gdrfab_tostr(data, type, NULL, 0), len);
+	memset(cut, 'x', sizeof cut);
+	WANT_EQ(gdrfab_tostr(data, type, cut, 4), len);
+	WANT_EQ(cut[len < 4 ? len : 3], 0);
+	WANT_EQ(cut[4], 'x');
+}
+
+TEST(text_of_everything)
+{
+	gdrfab_info *info = get(NULL, 0);
+	uint64_t caps = GDRFAB_MSG | GDRFAB_REMOTE_WRITE, all = UINT64_MAX, none = 0;
+	uint64_t paths_bits = GDRFAB_PATH_DIRECT | GDRFAB_PATH_STAGED, flags = GDRFAB_DELIVERY_COMPLETE;
+	uint32_t mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY, event = GDRFAB_CONNREQ, strange = 12345;
+	char buf[64];
+	text(info, GDRFAB_TYPE_INFO, provider());
+	text(info, GDRFAB_TYPE_INFO, "shm://c-tests-info");
+	text(&caps, GDRFAB_TYPE_CAPS, "MSG");
+	text(&caps, GDRFAB_TYPE_CAPS, "REMOTE_WRITE");
+	text(&mode, GDRFAB_TYPE_MR_MODE, "VIRT_ADDR");
+	text(&mode, GDRFAB_TYPE_MR_MODE, "PROV_KEY");
+	text(&paths_bits, GDRFAB_TYPE_PATHS, "direct");
+	text(&paths_bits, GDRFAB_TYPE_PATHS, "staged");
+	text(&flags, GDRFAB_TYPE_OP_FLAGS, "DELIVERY_COMPLETE");
+	text(&event, GDRFAB_TYPE_EQ_EVENT, "CONNREQ");
+	text(&caps, GDRFAB_TYPE_ACCESS, "REMOTE_WRITE");
+	/* Bits without a name are text all the same. */
+	text(&all, GDRFAB_TYPE_CAPS, "MSG");
+	text(&all, GDRFAB_TYPE_OP_FLAGS, "");
+	text(&none, GDRFAB_TYPE_CAPS, "");
+	text(&strange, GDRFAB_TYPE_EQ_EVENT, "");
+	WANT_EQ(gdrfab_tostr(&caps, 999, buf, sizeof buf), -EINVAL);
+	WANT_EQ(gdrfab_tostr(NULL, GDRFAB_TYPE_CAPS, buf, sizeof buf), -EINVAL);
+	gdrfab_freeinfo(info);
+}
+
+static void *fails_in_a_thread(void *arg)
+{
+	CHECK_EQ(gdrfab_last_error()[0], 0);
+	CHECK_EQ(gdrfab_fabric_close(NULL), -EINVAL);
+	CHECK(gdrfab_last_error()[0] != 0);
+	return arg;
+}
+
+TEST(versions_and_words)
+{
+	char want[32];
+	snprintf(want, sizeof want, "%d.%d.%d", GDRFAB_VERSION_MAJOR, GDRFAB_VERSION_MINOR, GDRFAB_VERSION_PATCH);
+	CHECK(strstr(gdrfab_version_string(), want) != NULL);
+	CHECK_EQ(gdrfab_version(), GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR);
+	char words[200];
+	snprintf(words, sizeof words, "%s", gdrfab_strerror(EINVAL));
+	CHECK_EQ(strcmp(words, gdrfab_strerror(-EINVAL)), 0);
+	for (int err = 0; err < 300; err++)
+		CHECK(gdrfab_strerror(err) && *gdrfab_strerror(err));
+	CHECK(gdrfab_strerror(123456789) != NULL && gdrfab_strerror(-2147483647 - 1) != NULL);
+	snprintf(words, sizeof words, "%s", gdrfab_strerror(GDRFAB_ETRUNC));
+	CHECK(strcmp(words, gdrfab_strerror(GDRFAB_ENOKEY)) != 0);
+
+	/* The words of a failure belong to the thread, and a success does not take them away. */
+	pthread_t thread;
+	CHECK_EQ(gdrfab_last_error()[0], 0);
+	CHECK_EQ(pthread_create(&thread, NULL, fails_in_a_thread, NULL), 0);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK_EQ(gdrfab_last_error()[0], 0);
+	CHECK_EQ(gdrfab_fabric_close(NULL), -EINVAL);
+	CHECK(says(gdrfab_last_error(), "fabric"));
+}
+
+/* --- silence, unless asked --- */
+
+static int logged;
+
+static void count_messages(void *arg, int level, const char *message)
+{
+	CHECK(arg == &logged);
+	CHECK(level >= 1 && level <= 4);
+	CHECK(message && *message);
+	logged++;
+}
+
+static void some_failures(void)
+{
+	struct node n;
+	gdrfab_mr *mr = NULL;
+	node_alone(&n, NULL);
+	gdrfab_mr_reg(n.domain, NULL, 1, 0, 0, 0, 0, NULL, &mr);
+	n.ep = ep_new(&n, n.info, NULL);
+	OK(gdrfab_ep_connect(n.ep, n.info->dest_addr, n.info->dest_addrlen, NULL, 0));
+	EQ_FAILED(n.eq, n.ep, ECONNREFUSED, 5000, NULL);
+	node_close(&n);
+}
+
+TEST(nothing_is_printed_unless_asked)
+{
+	unsetenv("GDRFAB_LOG");
+	int fd = memfd_create("output", MFD_CLOEXEC), out = dup(1), err = dup(2);
+	CHECK(fd >= 0 && out >= 0 && err >= 0);
+	fflush(stdout);
+	dup2(fd, 1);
+	dup2(fd, 2);
+	some_failures();
+	fflush(stdout);
+	dup2(out, 1);
+	dup2(err, 2);
+	CHECK_EQ(lseek(fd, 0, SEEK_END), 0);
+
+	OK(gdrfab_log_set(4, count_messages, &logged));
+	some_failures();
+	CHECK(logged > 0);
+	OK(gdrfab_log_set(0, NULL, NULL));
+	int before = logged;
+	some_failures();
+	CHECK_EQ(logged, before);
+	close(fd);
+	close(out);
+	close(err);
+}

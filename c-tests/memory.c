@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Regions as their owner sees them: keys, addresses, paths offered and refused, file descriptors, allocation. */
+#include "fab.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+
+#define MANY 1000
+
+static gdrfab_mr_info query(gdrfab_mr *mr)
+{
+	gdrfab_mr_info info;
+	memset(&info, 0, sizeof info);
+	info.struct_size = sizeof info;
+	OK(gdrfab_mr_query(mr, &info));
+	return info;
+}
+
+static bool says(const char *text, const char *word)
+{
+	for (; *text; text++) {
+		size_t i = 0;
+		while (word[i] && tolower((unsigned char)text[i]) == tolower((unsigned char)word[i]))
+			i++;
+		if (!word[i])
+			return true;
+	}
+	return false;
+}
+
+TEST(keys_differ_and_cannot_be_guessed)
+{
+	static gdrfab_mr *mr[MANY];
+	static char buf[4096];
+	struct node n;
+	node_alone(&n, NULL);
+	for (int i = 0; i < MANY; i++)
+		OK(gdrfab_mr_reg(n.domain, buf, sizeof buf, REMOTE_ACCESS, 0, 1, 0, NULL, &mr[i]));
+	int same_step = 0, same_high = 0;
+	for (int i = 0; i < MANY; i++)
+		for (int j = 0; j < i; j++)
+			CHECK(gdrfab_mr_key(mr[i]) != gdrfab_mr_key(mr[j]));
+	for (int i = 2; i < MANY; i++) {
+		uint64_t a = gdrfab_mr_key(mr[i - 2]), b = gdrfab_mr_key(mr[i - 1]), c = gdrfab_mr_key(mr[i]);
+		same_step += c - b == b - a;
+		same_high += c >> 32 == b >> 32;
+	}
+	/* A peer that knows one key must not be able to compute the next. */
+	CHECK(same_step < MANY / 100);
+	CHECK(same_high < MANY / 100);
+	for (int i = 0; i < MANY; i++)
+		OK(gdrfab_mr_close(mr[i]));
+	node_close(&n);
+}
+
+TEST(requested_keys)
+{
+	static const uint64_t keys[] = {0, 1, 42, 1ull << 32, 1ull << 63};
+	static char buf[64];
+	struct setup s = {.offsets = true};
+	gdrfab_mr *mr[5], *marker = (gdrfab_mr *)(void *)buf, *other = marker;
+	struct node n;
+	node_alone(&n, &s);
+	for (int i = 0; i < 5; i++) {
+		OK(gdrfab_mr_reg(n.domain, buf, sizeof buf, REMOTE_ACCESS, 0, keys[i], 0, NULL, &mr[i]));
+		CHECK_EQ(gdrfab_mr_key(mr[i]), keys[i]);
+	}
+	for (int i = 0; i < 5; i++)
+		CHECK_EQ(gdrfab_mr_reg(n.domain, buf, sizeof buf, REMOTE_ACCESS, 0, keys[i], 0, NULL, &other),
+			 -GDRFAB_ENOKEY);
+	CHECK(other == marker);
+	CHECK(gdrfab_last_error()[0] != 0);
+	for (int i = 0; i < 5; i++)
+		OK(gdrfab_mr_close(mr[i]));
+	/* A key is free again when its region is closed. */
+	OK(gdrfab_mr_reg(n.domain, buf, sizeof buf, REMOTE_ACCESS, 0, 42, 0, NULL, &other));
+	CHECK_EQ(gdrfab_mr_key(other), 42);
+	OK(gdrfab_mr_close(other));
+	node_close(&n);
+}
+
+TEST(remote_addresses)
+{
+	static char buf[8192];
+	gdrfab_mr *mr;
+	struct node n;
+	node_alone(&n, NULL);
+	OK(gdrfab_mr_reg(n.domain, buf + 3, 4000, REMOTE_ACCESS, 0, 0, 0, NULL, &mr));
+	CHECK_EQ(query(mr).base, (uintptr_t)(buf + 3));
+	CHECK_EQ(query(mr).len, 4000);
+	CHECK_EQ(query(mr).access, REMOTE_ACCESS);
+	CHECK_EQ(query(mr).iface, GDRFAB_HMEM_SYSTEM);
+	CHECK_EQ(query(mr).iov_count, 1);
+	OK(gdrfab_mr_close(mr));
+	node_close(&n);
+
+	struct setup s = {.offsets = true};
+	node_alone(&n, &s);
+	OK(gdrfab_mr_reg(n.domain, buf + 3, 4000, REMOTE_ACCESS, 0, 1, 0, NULL, &mr));
+	CHECK_EQ(query(mr).base, 0);
+	OK(gdrfab_mr_close(mr));
+	OK(gdrfab_mr_reg(n.domain, buf + 3, 4000, REMOTE_ACCESS, 0x10000, 1, 0, NULL, &mr));
+	CHECK_EQ(query(mr).base, 0x10000);
+	OK(gdrfab_mr_close(mr));
+	node_close(&n);
+}
+
+TEST(regions_of_several_parts)
+{
+	static char buf[8192];
+	struct iovec iov[3] = {{buf, 10}, {buf + 100, 1}, {buf + 4096, 4096}};
+	gdrfab_mr *mr;
+	struct node n;
+	node_alone(&n, NULL);
+	CHECK(n.info->mr_iov_limit >= 3);
+	OK(gdrfab_mr_regv(n.domain, iov, 3, REMOTE_ACCESS, 0, 0, 0, NULL, &mr));
+	CHECK_EQ(query(mr).len, 10 + 1 + 4096);
+	CHECK_EQ(query(mr).iov_count, 3);
+	OK(gdrfab_mr_close(mr));
+	node_close(&n);
+}
+
+/* Each kind offers what it can and says in words why not the rest. */
+static void offers(const void *arg)
+{
+	const struct memkind *kind = (const struct memkind *)arg;
+	char words[2048], cut[16];
+	struct mem m;
+	struct node n;
+	node_alone(&n, NULL);
+	mem_new(&n, &m, kind, 65536);
+	mem_register(&n, &m, 0, 65536, REMOTE_ACCESS, 0);
+	gdrfab_mr_info info = query(m.mr);
+	CHECK_EQ(info.paths & ~kind->paths, 0);
+	CHECK((info.paths & GDRFAB_PATH_STAGED) != 0);
+	CHECK_EQ(info.paths & GDRFAB_PATH_DIRECT, kind->paths & GDRFAB_PATH_DIRECT);
+	/* The best is one of those offered, and the fastest of them. */
+	CHECK_EQ(info.path, info.paths & -info.paths);
+
+	ssize_t len = gdrfab_mr_explain(m.mr, words, sizeof words);
+	CHECK(len > 0);
+	CHECK((size_t)len < sizeof words);
+	CHECK_EQ(strlen(words), len);
+	for (int p = 0; p < PATHS; p++)
+		if (!says(words, paths[p].name))
+			test_fail(__FILE__, __LINE__, "the explanation is silent about %s: %s", paths[p].name, words);
+	CHECK_EQ(gdrfab_mr_explain(m.mr, NULL, 0), len);
+	memset(cut, 'x', sizeof cut);
+	CHECK_EQ(gdrfab_mr_explain(m.mr, cut, 8), len);
+	CHECK_EQ(cut[7], 0);
+	CHECK_EQ(memcmp(cut, words, 7), 0);
+	CHECK_EQ(cut[8], 'x');
+	mem_unregister(&m);
+
+	for (int p = 0; p < PATHS; p++) {
+		m.mr = NULL;
+		int rc = mem_try_register(&n, &m, 0, 65536, REMOTE_ACCESS, paths[p].bit, 0);
+		if (kind->paths & info.paths & paths[p].bit) {
+			CHECK_EQ(rc, 0);
+			CHECK_EQ(query(m.mr).paths, paths[p].bit);
+			CHECK_EQ(query(m.mr).path, paths[p].bit);
+			mem_unregister(&m);
+		} else {
+			CHECK_EQ(rc, -EOPNOTSUPP);
+			CHECK(m.mr == NULL);
+			if (!says(gdrfab_last_error(), paths[p].name))
+				test_fail(__FILE__, __LINE__, "the words do not name %s: %s", paths[p].name,
+					  gdrfab_last_error());
+		}
+	}
+	mem_end(&n, &m);
+	node_close(&n);
+}
+
+TEST(forbidden_paths)
+{
+	struct mem m;
+	struct node n;
+	node_alone(&n, NULL);
+	mem_new(&n, &m, &memkinds[KIND_MEM_ALLOC], 4096);
+	struct iovec iov = {m.addr, m.len};
+	gdrfab_mr_attr attr;
+	memset(&attr, 0, sizeof attr);
+	attr.struct_size = sizeof attr;
+	attr.mr_iov = &iov;
+	attr.iov_count = 1;
+	attr.access = REMOTE_ACCESS;
+	attr.forbid = GDRFAB_PATH_DIRECT;
+	OK(gdrfab_mr_regattr(n.domain, &attr, 0, &m.mr));
+	CHECK_EQ(query(m.mr).paths & GDRFAB_PATH_DIRECT, 0);
+	mem_unregister(&m);
+	attr.forbid = GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA;
+	OK(gdrfab_mr_regattr(n.domain, &attr, 0, &m.mr));
+	CHECK_EQ(query(m.mr).paths, GDRFAB_PATH_STAGED);
+	mem_unregister(&m);
+	attr.require = GDRFAB_PATH_DIRECT;
+	CHECK_EITHER(gdrfab_mr_regattr(n.domain, &attr, 0, &m.mr), -EOPNOTSUPP, -EINVAL);
+	attr.require = 0;
+	attr.forbid = GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED;
+	CHECK_EITHER(gdrfab_mr_regattr(n.domain, &attr, 0, &m.mr), -EOPNOTSUPP, -EINVAL);
+	CHECK(m.mr == NULL);
+	mem_end(&n, &m);
+	node_close(&n);
+}
+
+static int register_fd(struct node *n, int fd, uint64_t offset, size_t len, void *base, uint64_t access,
+		       uint64_t require, gdrfab_mr **mr)
+{
+	gdrfab_mr_dmabuf dmabuf = {fd, 0, offset, len, base};
+	gdrfab_mr_attr attr;
+	memset(&attr, 0, sizeof attr);
+	attr.struct_size = sizeof attr;
+	attr.dmabuf = &dmabuf;
+	attr.iov_count = 1;
+	attr.access = access;
+	attr.require = require;
+	return gdrfab_mr_regattr(n->domain, &attr, GDRFAB_MR_DMABUF, mr);
+}
+
+TEST(bad_file_descriptors)
+{
+	struct mem m;
+	struct node n;
+	int ends[2];
+	gdrfab_mr *mr = NULL;
+	node_alone(&n, NULL);
+	mem_new(&n, &m, &memkinds[KIND_MEMFD], 8192);
+	CHECK_EQ(pipe(ends), 0);
+	int fds = test_count_fds();
+
+	CHECK_EITHER(register_fd(&n, -1, 0, 8192, m.addr, REMOTE_ACCESS, 0, &mr), -EBADF, -EINVAL);
+	CHECK_EQ(register_fd(&n, 9999, 0, 8192, m.addr, REMOTE_ACCESS, 0, &mr), -EBADF);
+	CHECK(register_fd(&n, ends[0], 0, 8192, NULL, REMOTE_ACCESS, 0, &mr) < 0);
+	CHECK(gdrfab_last_error()[0] != 0);
+	CHECK_EITHER(register_fd(&n, m.fd, 0, 8193, m.addr, REMOTE_ACCESS, 0, &mr), -EINVAL, -ERANGE);
+	CHECK_EITHER(register_fd(&n, m.fd, 4096, 4097, m.addr, REMOTE_ACCESS, 0, &mr), -EINVAL, -ERANGE);
+	CHECK_EITHER(register_fd(&n, m.fd, 8192, 1, m.addr, REMOTE_ACCESS, 0, &mr), -EINVAL, -ERANGE);
+	CHECK_EITHER(register_fd(&n, m.fd, UINT64_MAX - 100, 4096, m.addr, REMOTE_ACCESS, 0, &mr), -EINVAL, -ERANGE);
+	CHECK_EITHER(register_fd(&n, m.fd, 4096, SIZE_MAX, m.addr, REMOTE_ACCESS, 0, &mr), -EINVAL, -ERANGE);
+	CHECK(mr == NULL);
+	CHECK_EQ(test_count_fds(), fds);
+
+	/* The part that is there is accepted, page aligned or not; the fd stays the caller's. */
+	OK(register_fd(&n, m.fd, 4096, 4096, m.addr, REMOTE_ACCESS, 0, &mr));
+	CHECK_EQ(query(mr).base, (uintptr_t)m.addr + 4096);
+	CHECK_EQ(query(mr).len, 4096);
+	OK(gdrfab_mr_close(mr));
+	OK(register_fd(&n, m.fd, 17, 100, m.addr, REMOTE_ACCESS, 0, &mr));
+	OK(gdrfab_mr_close(mr));
+	CHECK_EQ(test_count_fds(), fds);
+	CHECK(fcntl(m.fd, F_GETFD) >= 0);
+	close(ends[0]);
+	close(ends[1]);
+	mem_end(&n, &m);
+	node_close(&n);
+}
+
+TEST(unsealable_file_falls_back_with_words)
+{
+	char words[2048];
+	gdrfab_mr *mr = NULL;
+	struct node n;
+	node_alone(&n, NULL);
+	/* Without MFD_ALLOW_SEALING its owner could shrink it under a peer that has it mapped. */
+	int fd = memfd_create("c-tests-unsealable", MFD_CLOEXEC);
+	CHECK(fd >= 0);
+	CHECK_EQ(ftruncate(fd, 8192), 0);
+	void *addr = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(addr != MAP_FAILED);
+	OK(register_fd(&n, fd, 0, 8192, addr, REMOTE_ACCESS, 0, &mr));
+	CHECK_EQ(query(mr).paths & GDRFAB_PATH_DIRECT, 0);
+	CHECK(gdrfab_mr_explain(mr, words, sizeof words) > 0);
+	if (!says(words, "seal"))
+		test_fail(__FILE__, __LINE__, "the explanation does not speak of seals: %s", words);
+	OK(gdrfab_mr_close(mr));
+	mr = NULL;
+	CHECK_EQ(register_fd(&n, fd, 0, 8192, addr, REMOTE_ACCESS, GDRFAB_PATH_DIRECT, &mr), -EOPNOTSUPP);
+	CHECK(mr == NULL);
+	munmap(addr, 8192);
+	close(fd);
+	node_close(&n);
+}
+
+static void limit_fds(rlim_t count)
+{
+	struct rlimit limit;
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	limit.rlim_cur = count;
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+TEST_WITHIN(60, register_and_close_with_few_fds)
+{
+	limit_fds(64);
+	struct node n;
+	node_alone(&n, NULL);
+	for (int k = 0; k < KINDS; k++) {
+		struct mem m;
+		mem_new(&n, &m, &memkinds[k], 16384);
+		int fds = test_count_fds(), rounds = test_count(k == KIND_MEMFD ? 20000 : 100000, 2000);
+		for (int i = 0; i < rounds; i++) {
+			int rc = mem_try_register(&n, &m, 0, 16384, REMOTE_ACCESS, 0, 0);
+			if (rc != 0)
+				test_fail(__FILE__, __LINE__, "registration %d of %s memory: %s%s", i, m.kind->name,
+					  test_number(rc), test_words(rc));
+			mem_unregister(&m);
+		}
+		CHECK_EQ(test_count_fds(), fds);
+		mem_end(&n, &m);
+	}
+	node_close(&n);
+}
+
+TEST_WITHIN(60, ten_thousand_live_regions)
+{
+	static gdrfab_mr *mr[10000];
+	static char buf[10000 * 16];
+	uint64_t random = 7;
+	struct node n;
+	node_alone(&n, NULL);
+	int count = test_count(10000, 500);
+	CHECK(n.info->mr_cnt >= (size_t)count);
+	for (int i = 0; i < count; i++)
+		OK(gdrfab_mr_reg(n.domain, buf + i * 16, 16, REMOTE_ACCESS, 0, 0, 0, NULL, &mr[i]));
+	CHECK_EQ(gdrfab_domain_close(n.domain), -EBUSY);
+	for (int left = count; left > 0; left--) {
+		int i = (int)(test_random(&random) % (uint64_t)left);
+		OK(gdrfab_mr_close(mr[i]));
+		mr[i] = mr[left - 1];
+	}
+	node_close(&n);
+}
+
+TEST(no_fds_left)
+{
+	gdrfab_mr *mr = NULL;
+	struct mem m;
+	struct node n;
+	node_alone(&n, NULL);
+	mem_new(&n, &m, &memkinds[KIND_MEMFD], 8192);
+	int taken[64], count = 0, fds = test_count_fds();
+	limit_fds(64);
+	while ((taken[count] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+		count++;
+	int rc = register_fd(&n, m.fd, 0, 8192, m.addr, REMOTE_ACCESS, GDRFAB_PATH_DIRECT, &mr);
+	void *addr = NULL;
+	int alloc = gdrfab_mem_alloc(n.domain, 1024 * 1024, 0, &addr);
+	gdrfab_fabric *fabric = NULL;
+	gdrfab_eq *eq = NULL;
+	int fabric_rc = gdrfab_fabric_open(n.info, NULL, &fabric);
+	gdrfab_eq_attr attr = {sizeof attr, 0, 0, GDRFAB_WAIT_FD, 0};
+	int eq_rc = gdrfab_eq_open(n.fabric, &attr, NULL, &eq);
+	while (count > 0)
+		close(taken[--count]);
+
+	/* Whatever needs a descriptor says so; nothing is half done. */
+	CHECK_EITHER(rc, -EMFILE, 0);
+	CHECK_EITHER(alloc, -EMFILE, 0);
+	CHECK_EITHER(fabric_rc, -EMFILE, 0);
+	CHECK_EITHER(eq_rc, -EMFILE, 0);
+	CHECK_EQ(rc == 0, mr != NULL);
+	CHECK_EQ(alloc == 0, addr != NULL);
+	if (mr)
+		OK(gdrfab_mr_close(mr));
+	if (addr)
+		OK(gdrfab_mem_free(n.domain, addr));
+	if (eq)
+		OK(gdrfab_eq_close(eq));
+	if (fabric)
+		OK(gdrfab_fabric_close(fabric));
+	CHECK_EQ(test_count_fds(), fds);
+	mem_end(&n, &m);
+	node_close(&n);
+}
+
+TEST(allocated_memory)
+{
+	static const size_t sizes[] = {1, 4095, 4096, 4097, 1 << 20, 64 << 20};
+	char other[64];
+	gdrfab_mr *first, *second;
+	void *addr[6], *none = other;
+	struct node n;
+	node_alone(&n, NULL);
+	for (int i = 0; i < 6; i++) {
+		OK(gdrfab_mem_alloc(n.domain, sizes[i], 0, &addr[i]));
+		CHECK_EQ((uintptr_t)addr[i] % (uintptr_t)sysconf(_SC_PAGESIZE), 0);
+		CHECK_EQ(((char *)addr[i])[0] | ((char *)addr[i])[sizes[i] - 1], 0);
+		memset(addr[i], 0xff, sizes[i] > 4096 ? 4096 : sizes[i]);
+	}
+	CHECK_EQ(gdrfab_mem_alloc(n.domain, 0, 0, &none), -EINVAL);
+	CHECK_EITHER(gdrfab_mem_alloc(n.domain, (size_t)1 << 60, 0, &none), -ENOMEM, -EINVAL);
+	CHECK_EITHER(gdrfab_mem_alloc(n.domain, SIZE_MAX, 0, &none), -ENOMEM, -EINVAL);
+	CHECK(none == other);
+	CHECK_EQ(gdrfab_mem_free(n.domain, other), -EINVAL);
+	CHECK_EQ(gdrfab_mem_free(n.domain, (char *)addr[4] + 4096), -EINVAL);
+	CHECK_EQ(gdrfab_mem_free(n.domain, NULL), -EINVAL);
+
+	/* Two regions over it, one of a part: it stays until both are closed. */
+	OK(gdrfab_mr_reg(n.domain, addr[4], 1 << 20, REMOTE_ACCESS, 0, 0, 0, NULL, &first));
+	OK(gdrfab_mr_reg(n.domain, (char *)addr[4] + 5000, 100, REMOTE_ACCESS, 0, 0, 0, NULL, &second));
+	CHECK_EQ(query(second).path, GDRFAB_PATH_DIRECT);
+	CHECK_EQ(gdrfab_mem_free(n.domain, addr[4]), -EBUSY);
+	OK(gdrfab_mr_close(first));
+	CHECK_EQ(gdrfab_mem_free(n.domain, addr[4]), -EBUSY);
+	OK(gdrfab_mr_close(second));
+	for (int i = 0; i < 6; i++)
+		OK(gdrfab_mem_free(n.domain, addr[i]));
+	CHECK_EQ(gdrfab_mem_free(n.domain, addr[0]), -EINVAL);
+	node_close(&n);
+}
+
+TEST_TABLE(kinds)
+{
+	char name[64];
+	for (int k = 0; k < KINDS; k++) {
+		snprintf(name, sizeof name, "paths_offered_by_%s", memkinds[k].name);
+		test_add(name, offers, &memkinds[k], 20);
+	}
+}

@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Messages: every call, sizes from nothing to 8 MiB, scattered at both ends, received late or early or too short, many
+ * at once and in order.
+ */
+#include "fab.h"
+
+#include <sys/uio.h>
+
+#define LARGEST ((size_t)8 * 1024 * 1024)
+#define EDGE ((size_t)64)
+#define SENT (GDRFAB_SEND | GDRFAB_MSG)
+#define RECEIVED (GDRFAB_RECV | GDRFAB_MSG)
+#define EDGE_SEED 9u
+
+static const size_t sizes[] = {0,    1,	    63,	   64,	  65,	 4095,		 4096,
+			       4097, 16384, 65536, 65537, 70000, 1024 * 1024 + 3, LARGEST};
+#define SIZES (sizeof sizes / sizeof sizes[0])
+
+/* A receive buffer between two edges that must stay as they are. */
+static void edges_set(unsigned char *buf, size_t len)
+{
+	fill(buf, EDGE + len + EDGE, 0, EDGE_SEED);
+}
+
+static void edges_check(const unsigned char *buf, size_t len)
+{
+	CHECK_FILLED("in front of the receive buffer", buf, EDGE, 0, EDGE_SEED);
+	CHECK_FILLED("behind the receive buffer", buf + EDGE + len, EDGE, EDGE + len, EDGE_SEED);
+}
+
+/* --- each call once per size; the receiver posts before or after the message is sent --- */
+
+enum call { SEND, SENDV, SENDDATA, SENDMSG, SENDMSG_DATA, INJECT, INJECTDATA, CALLS };
+
+static bool carries_data(enum call call)
+{
+	return call == SENDDATA || call == SENDMSG_DATA || call == INJECTDATA;
+}
+
+static size_t in_pieces(unsigned char *buf, size_t len, size_t limit, struct iovec *iov)
+{
+	size_t count = limit < 5 ? limit : 5, from = 0;
+	for (size_t i = 0; i < count; i++) {
+		size_t piece = i + 1 == count ? len - from : i == 1 ? 0 : (len - from) / 3;
+		iov[i].iov_base = buf + from;
+		iov[i].iov_len = piece;
+		from += piece;
+	}
+	return count;
+}
+
+static void send_by(struct node *n, enum call call, unsigned char *buf, size_t len, uint64_t data)
+{
+	struct iovec iov[5];
+	gdrfab_msg msg;
+	memset(&msg, 0, sizeof msg);
+	msg.struct_size = sizeof msg;
+	msg.msg_iov = iov;
+	msg.iov_count = in_pieces(buf, len, n->info->tx_iov_limit, iov);
+	msg.context = buf;
+	msg.data = data;
+	switch (call) {
+	case SEND:
+		POST(n->cq, gdrfab_send(n->ep, buf, len, NULL, GDRFAB_ADDR_UNSPEC, buf));
+		break;
+	case SENDV:
+		POST(n->cq, gdrfab_sendv(n->ep, iov, NULL, msg.iov_count, GDRFAB_ADDR_UNSPEC, buf));
+		break;
+	case SENDDATA:
+		POST(n->cq, gdrfab_senddata(n->ep, buf, len, NULL, data, GDRFAB_ADDR_UNSPEC, buf));
+		break;
+	case SENDMSG:
+		POST(n->cq, gdrfab_sendmsg(n->ep, &msg, GDRFAB_COMPLETION));
+		break;
+	case SENDMSG_DATA:
+		POST(n->cq, gdrfab_sendmsg(n->ep, &msg, GDRFAB_COMPLETION | GDRFAB_REMOTE_CQ_DATA));
+		break;
+	case INJECT:
+		POST(n->cq, gdrfab_inject(n->ep, buf, len, GDRFAB_ADDR_UNSPEC));
+		memset(buf, 0xee, len);
+		return;
+	default:
+		POST(n->cq, gdrfab_injectdata(n->ep, buf, len, data, GDRFAB_ADDR_UNSPEC));
+		memset(buf, 0xee, len);
+		return;
+	}
+	done entry;
+	DONE(n->cq, buf, SENT, &entry);
+}
+
+static void recv_by(struct node *n, unsigned way, unsigned char *buf, size_t len)
+{
+	struct iovec iov[5];
+	gdrfab_msg msg;
+	memset(&msg, 0, sizeof msg);
+	msg.struct_size = sizeof msg;
+	msg.msg_iov = iov;
+	msg.iov_count = in_pieces(buf, len, n->info->rx_iov_limit, iov);
+	msg.context = buf;
+	if (way == 0)
+		POST(n->cq, gdrfab_recv(n->ep, buf, len, NULL, GDRFAB_ADDR_UNSPEC, buf));
+	else if (way == 1)
+		POST(n->cq, gdrfab_recvv(n->ep, iov, NULL, msg.iov_count, GDRFAB_ADDR_UNSPEC, buf));
+	else
+		POST(n->cq, gdrfab_recvmsg(n->ep, &msg, GDRFAB_COMPLETION));
+}
+
+static uint64_t data_of(size_t size, unsigned call)
+{
+	return 0xfedcba9876543210u ^ (uint64_t)size << 8 ^ call;
+}
+
+static bool possible(const struct node *n, unsigned call, size_t len)
+{
+	return (call != INJECT && call != INJECTDATA) || len <= n->info->inject_size;
+}
+
+static void call_sender(struct node *n)
+{
+	unsigned char *buf = (unsigned char *)malloc(LARGEST + 1);
+	node_up(n);
+	CHECK(n->info->inject_size >= 64);
+	CHECK(n->info->max_msg_size >= LARGEST);
+	oob_send(n, &n->info->inject_size, sizeof n->info->inject_size);
+	for (unsigned call = 0; call < CALLS; call++)
+		for (size_t s = 0; s < SIZES; s++) {
+			if (!possible(n, call, sizes[s]))
+				continue;
+			bool early = (call + s) % 2;
+			fill(buf, sizes[s], 0, (uint32_t)(call * 100 + s));
+			if (!early)
+				barrier(n);
+			send_by(n, (enum call)call, buf, sizes[s], data_of(s, call));
+			barrier(n);
+		}
+	QUIET(n->cq, 5);
+	free(buf);
+	node_down(n);
+}
+
+static void call_receiver(struct node *n)
+{
+	unsigned char *buf = (unsigned char *)malloc(LARGEST + 2 * EDGE);
+	size_t theirs;
+	node_up(n);
+	oob_recv(n, &theirs, sizeof theirs);
+	CHECK_EQ(theirs, n->info->inject_size);
+	for (unsigned call = 0; call < CALLS; call++)
+		for (size_t s = 0; s < SIZES; s++) {
+			if (!possible(n, call, sizes[s]))
+				continue;
+			bool early = (call + s) % 2;
+			size_t len = sizes[s];
+			edges_set(buf, len);
+			if (early) {
+				/* Unexpected: it is on its way, or here, before there is a place for it. */
+				uint64_t until = test_now_ms() + 1;
+				while (test_now_ms() < until)
+					gdrfab_cq_read(n->cq, NULL, 0);
+			}
+			recv_by(n, (unsigned)((call + s) % 3), buf + EDGE, len);
+			if (!early)
+				barrier(n);
+			done entry;
+			bool data = carries_data((enum call)call);
+			DONE(n->cq, buf + EDGE, RECEIVED | (data ? GDRFAB_REMOTE_CQ_DATA : 0), &entry);
+			CHECK_EQ(entry.len, len);
+			CHECK_EQ(entry.flags & GDRFAB_REMOTE_CQ_DATA, data ? GDRFAB_REMOTE_CQ_DATA : 0);
+			if (data)
+				CHECK_EQ(entry.data, data_of(s, call));
+			CHECK_FILLED("the message", buf + EDGE, len, 0, (uint32_t)(call * 100 + s));
+			edges_check(buf, len);
+			barrier(n);
+		}
+	free(buf);
+	node_down(n);
+}
+
+TEST_WITHIN(40, every_call_and_size)
+{
+	pair(NULL, call_receiver, call_sender, NULL);
+}
+
+TEST_WITHIN(40, every_call_and_size_by_address)
+{
+	struct setup s = {.by_address = true};
+	pair(&s, call_sender, call_receiver, NULL);
+}
+
+/* --- longer than the receive --- */
+
+static void long_sender(struct node *n)
+{
+	unsigned char *buf = (unsigned char *)malloc(LARGEST);
+	fill(buf, LARGEST, 0, 3);
+	node_up(n);
+	for (size_t s = 0; s < SIZES; s++) {
+		if (sizes[s] < 2)
+			continue;
+		send_by(n, SEND, buf, sizes[s], 0);
+		barrier(n);
+	}
+	send_by(n, SEND, buf, 10, 0);
+	free(buf);
+	node_down(n);
+}
+
+static void short_receiver(struct node *n)
+{
+	unsigned char *buf = (unsigned char *)malloc(LARGEST + 2 * EDGE);
+	struct failure f;
+	node_up(n);
+	for (size_t s = 0; s < SIZES; s++) {
+		if (sizes[s] < 2)
+			continue;
+		size_t len = s % 3 == 0 ? sizes[s] - 1 : s % 3 == 1 ? sizes[s] / 2 : 0;
+		edges_set(buf, len);
+		recv_by(n, (unsigned)(s % 2), buf + EDGE, len);
+		FAILED(n->cq, buf + EDGE, GDRFAB_ETRUNC, GDRFAB_PROV_TRUNC, &f);
+		CHECK_EQ(f.entry.len, len);
+		CHECK_EQ(f.entry.olen, sizes[s] - len);
+		CHECK_EQ(f.entry.flags & RECEIVED, RECEIVED);
+		CHECK_FILLED("what fitted", buf + EDGE, len, 0, 3);
+		edges_check(buf, len);
+		barrier(n);
+	}
+	/* The next message is received as if nothing had been. */
+	recv_by(n, 0, buf, 10);
+	done entry;
+	DONE(n->cq, buf, RECEIVED, &entry);
+	CHECK_EQ(entry.len, 10);
+	free(buf);
+	node_down(n);
+}
+
+TEST(too_long_for_the_receive)
+{
+	pair(NULL, short_receiver, long_sender, NULL);
+}
+
+/* --- order and numbers --- */
+
+#define BATCH 64
+
+/* A mixture, or one size for all. */
+static size_t size_in_order(const struct node *n, uint32_t number)
+{
+	static const size_t mix[] = {4, 64, 8, 500, 4, 3000, 17000, 4, 100000};
+	return n->arg ? *(const size_t *)n->arg : mix[number % 9];
+}
+
+/* Matching is in order; completions need not be, so a slot is used again when its own operation has ended. */
+struct slots {
+	unsigned char *buf[BATCH];
+	uint32_t number[BATCH];
+	bool busy[BATCH];
+};
+
+static void slots_new(struct slots *s)
+{
+	memset(s, 0, sizeof *s);
+	for (int i = 0; i < BATCH; i++)
+		s->buf[i] = (unsigned char *)malloc(100000);
+}
+
+static void slots_end(struct slots *s)
+{
+	for (int i = 0; i < BATCH; i++)
+		free(s->buf[i]);
+}
+
+static unsigned slot_done(struct node *n, struct slots *s, uint64_t flags, done *entry)
+{
+	struct failure f;
+	int next = cq_next(n->cq, entry, 10000);
+	if (next == -1) {
+		cq_failure(__FILE__, __LINE__, n->cq, &f);
+		test_fail(__FILE__, __LINE__, "%s: %s", test_number(-f.entry.err), f.words);
+	}
+	if (next == 0) {
+		gdrfab_stats stats;
+		unsigned busy = 0;
+		memset(&stats, 0, sizeof stats);
+		stats.struct_size = sizeof stats;
+		gdrfab_ep_stats(n->ep, &stats);
+		for (int i = 0; i < BATCH; i++)
+			busy += s->busy[i];
+		test_fail(__FILE__, __LINE__, "nothing ended for 10 s; in flight %u, sends %llu, receives %llu", busy,
+			  (unsigned long long)stats.sends, (unsigned long long)stats.recvs);
+	}
+	CHECK_EQ(entry->flags & flags, flags);
+	unsigned slot = 0;
+	while (slot < BATCH && s->buf[slot] != entry->op_context)
+		slot++;
+	CHECK(slot < BATCH);
+	CHECK(s->busy[slot]);
+	s->busy[slot] = false;
+	return slot;
+}
+
+static void order_sender(struct node *n)
+{
+	uint32_t total = (uint32_t)test_count(10000, 300), posted = 0;
+	struct slots s;
+	done entry;
+	slots_new(&s);
+	node_up(n);
+	for (uint32_t ended = 0; ended < total; ended++) {
+		for (; posted < total && !s.busy[posted % BATCH]; posted++) {
+			unsigned char *at = s.buf[posted % BATCH];
+			fill(at, size_in_order(n, posted), 0, posted);
+			memcpy(at, &posted, sizeof posted);
+			ssize_t rc = gdrfab_send(n->ep, at, size_in_order(n, posted), NULL, 0, at);
+			if (rc == -EAGAIN && posted > ended)
+				break;
+			/* Full although all of ours have ended: the other side has yet to take them. */
+			if (rc == -EAGAIN)
+				POST(n->cq, rc = gdrfab_send(n->ep, at, size_in_order(n, posted), NULL, 0, at));
+			OK(rc);
+			s.busy[posted % BATCH] = true;
+		}
+		slot_done(n, &s, SENT, &entry);
+	}
+	slots_end(&s);
+	node_down(n);
+}
+
+static void order_receiver(struct node *n)
+{
+	uint32_t total = (uint32_t)test_count(10000, 300), posted = 0;
+	struct slots s;
+	done entry;
+	slots_new(&s);
+	node_up(n);
+	for (uint32_t ended = 0; ended < total; ended++) {
+		/* Receives are scarce at times: some messages wait for a receive, some receives for a message. */
+		uint32_t ahead = ended / 500 % 2 ? 1 : BATCH;
+		for (; posted < total && posted < ended + ahead && !s.busy[posted % BATCH]; posted++) {
+			unsigned slot = posted % BATCH;
+			POST(n->cq, gdrfab_recv(n->ep, s.buf[slot], 100000, NULL, 0, s.buf[slot]));
+			s.busy[slot] = true;
+			s.number[slot] = posted;
+		}
+		uint32_t got;
+		unsigned slot = slot_done(n, &s, RECEIVED, &entry);
+		memcpy(&got, s.buf[slot], sizeof got);
+		CHECK_EQ(got, s.number[slot]);
+		CHECK_EQ(entry.len, size_in_order(n, got));
+		CHECK_FILLED("a message in order", s.buf[slot] + 4, entry.len - 4, 4, got);
+	}
+	QUIET(n->cq, 5);
+	slots_end(&s);
+	node_down(n);
+}
+
+TEST_WITHIN(40, ten_thousand_in_order)
+{
+	pair(NULL, order_receiver, order_sender, NULL);
+}
+
+TEST_WITHIN(40, ten_thousand_small_in_order)
+{
+	static const size_t size = 16;
+	pair(NULL, order_receiver, order_sender, &size);
+}
+
+TEST_WITHIN(40, ten_thousand_large_in_order)
+{
+	static const size_t size = 9000;
+	pair(NULL, order_receiver, order_sender, &size);
+}
+
+TEST_WITHIN(40, ten_thousand_in_order_automatic_progress)
+{
+	struct setup s = {.progress = GDRFAB_PROGRESS_AUTO, .threading = GDRFAB_THREAD_SAFE};
+	pair(&s, order_receiver, order_sender, NULL);
+}
+
+/* --- many unexpected ones, received much later --- */
+
+static void early_sender(struct node *n)
+{
+	static unsigned char buf[32][4096];
+	node_up(n);
+	for (uint32_t i = 0; i < 32; i++) {
+		fill(buf[i], 100 * i, 0, i);
+		POST(n->cq, gdrfab_send(n->ep, buf[i], 100 * i, NULL, 0, buf[i]));
+	}
+	for (int i = 0; i < 32; i++) {
+		done entry;
+		CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
+		CHECK_EQ(entry.flags & SENT, SENT);
+	}
+	node_down(n);
+}
+
+static void late_receiver(struct node *n)
+{
+	static unsigned char buf[32][4096];
+	node_up(n);
+	uint64_t until = test_now_ms() + 30;
+	while (test_now_ms() < until)
+		gdrfab_cq_read(n->cq, NULL, 0);
+	for (uint32_t i = 0; i < 32; i++) {
+		done entry;
+		POST(n->cq, gdrfab_recv(n->ep, buf[i], 4096, NULL, 0, buf[i]));
+		DONE(n->cq, buf[i], RECEIVED, &entry);
+		CHECK_EQ(entry.len, 100 * i);
+		CHECK_FILLED("an early message", buf[i], 100 * i, 0, i);
+	}
+	gdrfab_stats stats;
+	memset(&stats, 0, sizeof stats);
+	stats.struct_size = sizeof stats;
+	OK(gdrfab_ep_stats(n->ep, &stats));
+	CHECK_EQ(stats.recvs, 32);
+	CHECK(stats.unexpected > 0);
+	CHECK_EQ(stats.errors, 0);
+	node_down(n);
+}
+
+TEST(sent_before_received)
+{
+	pair(NULL, late_receiver, early_sender, NULL);
+}
+
+/* --- both sides send large messages at once, which must not wait for each other for ever --- */
+
+static void crossing(struct node *n)
+{
+	size_t len = 3 * 1024 * 1024;
+	unsigned char *out = (unsigned char *)malloc(len), *in = (unsigned char *)malloc(len);
+	uint32_t mine = n->side, theirs = mine == TEST_SERVER ? TEST_CLIENT : TEST_SERVER;
+	int rounds = test_count(10, 2);
+	node_up(n);
+	for (int i = 0; i < rounds; i++) {
+		fill(out, len, 0, mine * 100 + (uint32_t)i);
+		POST(n->cq, gdrfab_send(n->ep, out, len, NULL, 0, out));
+		POST(n->cq, gdrfab_recv(n->ep, in, len, NULL, 0, in));
+		done entry;
+		for (int left = 2; left > 0; left--) {
+			int next = cq_next(n->cq, &entry, 10000);
+			CHECK_EQ(next, 1);
+			CHECK(entry.op_context == in || entry.op_context == out);
+			if (entry.op_context == in)
+				CHECK_EQ(entry.len, len);
+		}
+		CHECK_FILLED("the other side's message", in, len, 0, theirs * 100 + (uint32_t)i);
+	}
+	free(in);
+	free(out);
+	node_down(n);
+}
+
+TEST(both_send_at_once)
+{
+	pair(NULL, crossing, crossing, NULL);
+}
+
+/* --- at least rx_size receives can be posted, and one too many is no error --- */
+
+static void full_side(struct node *n)
+{
+	char byte = 1, in;
+	done entry;
+	node_up(n);
+	size_t posted = 0, limit = n->info->rx_size;
+	CHECK(limit >= 16);
+	ssize_t rc = 0;
+	while (posted < 65536 && (rc = gdrfab_recv(n->ep, &in, 1, NULL, 0, NULL)) == 0)
+		posted++;
+	/* More than was promised is fine; what is refused is refused with a remedy. */
+	CHECK_EITHER(rc, -EAGAIN, 0);
+	CHECK(posted >= limit);
+	barrier(n);
+	for (size_t i = 0; i < limit; i++) {
+		POST(n->cq, gdrfab_send(n->ep, &byte, 1, NULL, 0, NULL));
+		for (int left = 2; left > 0; left--)
+			CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
+	}
+	/* There is room again. */
+	OK(gdrfab_recv(n->ep, &in, 1, NULL, 0, NULL));
+	node_down(n);
+}
+
+TEST_WITHIN(40, receive_queue_full)
+{
+	struct setup s = {.cq_size = 65536};
+	pair(&s, full_side, full_side, NULL);
+}
+
+/* --- other settings of the provider --- */
+
+struct variant {
+	const char *variable, *value;
+};
+
+static void with_setting(const void *arg)
+{
+	const struct variant *v = (const struct variant *)arg;
+	setenv(v->variable, v->value, 1);
+	pair(NULL, call_receiver, call_sender, NULL);
+}
+
+static void order_with_setting(const void *arg)
+{
+	const struct variant *v = (const struct variant *)arg;
+	setenv(v->variable, v->value, 1);
+	pair(NULL, order_receiver, order_sender, NULL);
+}
+
+TEST_TABLE(settings)
+{
+	static const struct variant variants[] = {
+		{"GDRFAB_SHM_PATHS", "staged"},
+		{"GDRFAB_SHM_EAGER_MAX", "0"},
+		{"GDRFAB_SHM_EAGER_MAX", "8192"},
+		{"GDRFAB_SHM_RING_SLOTS", "256"},
+	};
+	char name[96];
+	for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+		snprintf(name, sizeof name, "every_call_and_size_%s=%s", variants[i].variable, variants[i].value);
+		test_add(name, with_setting, &variants[i], 40);
+		snprintf(name, sizeof name, "ten_thousand_in_order_%s=%s", variants[i].variable, variants[i].value);
+		test_add(name, order_with_setting, &variants[i], 40);
+	}
+}

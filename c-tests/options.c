@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Options of an endpoint, and what it can tell: which path to a region, why not another, what went which way; and that
+ * a path that is required or forbidden is.
+ */
+#include "misuse.h"
+
+TEST(set_and_get)
+{
+	struct node n;
+	node_alone(&n, NULL);
+	n.ep = ep_new(&n, n.info, NULL);
+	gdrfab_ep *ep = n.ep;
+	uint64_t value = 0;
+	uint32_t coop = 7;
+	size_t len = sizeof value, cm = 0;
+	const int level = GDRFAB_OPT_ENDPOINT;
+
+	OK(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_CM_DATA_SIZE, &cm, &len));
+	CHECK_EQ(cm, GDRFAB_CM_DATA_MAX);
+	OK(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_DEADLINE, &value, &len));
+	CHECK_EQ(value, 0);
+	OK(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_CONNECT_TIMEOUT, &value, &len));
+	CHECK_EQ(value, 10000000000);
+	OK(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_REQUIRE_PATH, &value, &len));
+	CHECK_EQ(value, 0);
+	len = sizeof coop;
+	OK(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_COOP, &coop, &len));
+	CHECK_EQ(coop, 1);
+	coop = 0;
+	OK(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_COOP, &coop, sizeof coop));
+	coop = 7;
+	OK(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_COOP, &coop, &len));
+	CHECK_EQ(coop, 0);
+	value = GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA;
+	OK(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_REQUIRE_PATH, &value, sizeof value));
+	value = 0, len = sizeof value;
+	OK(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_REQUIRE_PATH, &value, &len));
+	CHECK_EQ(value, GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA);
+
+	value = 5;
+	MISUSE(gdrfab_ep_setopt(NULL, level, GDRFAB_OPT_DEADLINE, &value, sizeof value), -EINVAL, "ep");
+	MISUSE_EITHER(gdrfab_ep_setopt(ep, 99, GDRFAB_OPT_DEADLINE, &value, sizeof value), -EINVAL, -ENOPROTOOPT, "level");
+	MISUSE_EITHER(gdrfab_ep_setopt(ep, level, 9999, &value, sizeof value), -ENOPROTOOPT, -EINVAL, "optname");
+	MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_DEADLINE, NULL, sizeof value), -EINVAL, "optval");
+	MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_DEADLINE, &value, 4), -EINVAL, "optlen");
+	MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_DEADLINE, &value, 9), -EINVAL, "optlen");
+	MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_COOP, &value, 8), -EINVAL, "optlen");
+	MISUSE_EITHER(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_CM_DATA_SIZE, &cm, sizeof cm), -ENOPROTOOPT, -EINVAL, "optname");
+	value = 1ull << 50;
+	MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_REQUIRE_PATH, &value, sizeof value), -EINVAL, "optval");
+	MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_FORBID_PATH, &value, sizeof value), -EINVAL, "optval");
+	coop = 2;
+	MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_COOP, &coop, sizeof coop), -EINVAL, "optval");
+
+	len = 4, value = 5;
+	MISUSE(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_DEADLINE, &value, &len), -GDRFAB_ETOOSMALL, "optlen");
+	CHECK_EQ(len, 8);
+	CHECK_EQ(value, 5);
+	MISUSE(gdrfab_ep_getopt(NULL, level, GDRFAB_OPT_DEADLINE, &value, &len), -EINVAL, "ep");
+	MISUSE(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_DEADLINE, NULL, &len), -EINVAL, "optval");
+	MISUSE(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_DEADLINE, &value, NULL), -EINVAL, "optlen");
+	MISUSE_EITHER(gdrfab_ep_getopt(ep, level, 9999, &value, &len), -ENOPROTOOPT, -EINVAL, "optname");
+
+	gdrfab_path_info path;
+	gdrfab_stats stats;
+	char text[64];
+	memset(&path, 0x5a, sizeof path);
+	memset(&stats, 0, sizeof stats);
+	path.struct_size = sizeof path;
+	stats.struct_size = sizeof stats;
+	MISUSE(gdrfab_ep_query(NULL, 1, &path), -EINVAL, "ep");
+	MISUSE(gdrfab_ep_query(ep, 1, NULL), -EINVAL, "info");
+	MISUSE(gdrfab_ep_query(ep, 1, &path), -ENOTCONN, "");
+	MISUSE(gdrfab_ep_explain(NULL, 1, text, sizeof text), -EINVAL, "ep");
+	MISUSE(gdrfab_ep_explain(ep, 1, text, sizeof text), -ENOTCONN, "");
+	MISUSE(gdrfab_ep_stats(NULL, &stats), -EINVAL, "ep");
+	MISUSE(gdrfab_ep_stats(ep, NULL), -EINVAL, "stats");
+	CHECK_EQ(path.path, 0x5a5a5a5a5a5a5a5a);
+	OK(gdrfab_ep_stats(ep, &stats));
+	CHECK_EQ(stats.ops_direct + stats.ops_cma + stats.ops_staged + stats.sends + stats.errors, 0);
+	node_close(&n);
+}
+
+/* --- paths of a connected endpoint --- */
+
+static void offers_two(struct node *n)
+{
+	struct mem easy, plain;
+	node_up(n);
+	mem_new(n, &easy, &memkinds[KIND_MEM_ALLOC], 65536);
+	mem_new(n, &plain, &memkinds[KIND_MALLOC], 65536);
+	memset(plain.addr, 0, 65536);
+	mem_register(n, &easy, 0, 65536, REMOTE_ACCESS, 0);
+	mem_register(n, &plain, 0, 65536, REMOTE_ACCESS, 0);
+	mem_publish(n, &easy);
+	mem_publish(n, &plain);
+	barrier(n);
+	mem_end(n, &easy);
+	mem_end(n, &plain);
+	node_down(n);
+}
+
+static gdrfab_path_info path_to(struct node *n, uint64_t key)
+{
+	gdrfab_path_info info;
+	char text[2048];
+	memset(&info, 0, sizeof info);
+	info.struct_size = sizeof info;
+	OK(gdrfab_ep_query(n->ep, key, &info));
+	ssize_t len = gdrfab_ep_explain(n->ep, key, text, sizeof text);
+	CHECK(len > 0 && (size_t)len < sizeof text && strlen(text) == (size_t)len);
+	CHECK_EQ(gdrfab_ep_explain(n->ep, key, NULL, 0), len);
+	const int refused[PATHS] = {info.direct_errno, info.cma_errno, info.staged_errno};
+	for (int p = 0; p < PATHS; p++) {
+		/* As data and as text alike. */
+		CHECK_EQ((info.paths & paths[p].bit) != 0, refused[p] == 0);
+		if (!names(text, paths[p].name))
+			test_fail(__FILE__, __LINE__, "the explanation is silent about %s: %s", paths[p].name, text);
+	}
+	CHECK_EQ(info.path, info.paths & -info.paths);
+	CHECK_EQ(info.paths & ~info.offered, 0);
+	return info;
+}
+
+static void put(struct node *n, struct remote to, int err)
+{
+	static char out[100];
+	POST(n->cq, gdrfab_write(n->ep, out, sizeof out, NULL, 0, to.base, to.key, out));
+	if (err)
+		FAILED(n->cq, out, err, GDRFAB_PROV_PATH, NULL);
+	else
+		DONE(n->cq, out, GDRFAB_WRITE, NULL);
+}
+
+static void option(struct node *n, int name, uint64_t bits)
+{
+	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, name, &bits, sizeof bits));
+}
+
+static uint64_t bytes_by(struct node *n, int path)
+{
+	gdrfab_stats s;
+	memset(&s, 0, sizeof s);
+	s.struct_size = sizeof s;
+	OK(gdrfab_ep_stats(n->ep, &s));
+	return path == PATH_DIRECT ? s.bytes_direct : path == PATH_CMA ? s.bytes_cma : s.bytes_staged;
+}
+
+static void chooses(struct node *n)
+{
+	node_up(n);
+	struct remote easy = mem_fetch(n), plain = mem_fetch(n);
+	const struct way best = {&paths[PATH_DIRECT], &memkinds[KIND_MEM_ALLOC], "direct_mem_alloc"};
+	int refused = cma_refused(n);
+	way_check(n, &best, easy.key);
+	gdrfab_path_info info = path_to(n, easy.key);
+	CHECK_EQ(info.path, GDRFAB_PATH_DIRECT);
+	CHECK((info.paths & GDRFAB_PATH_STAGED) != 0);
+	info = path_to(n, plain.key);
+	CHECK_EQ(info.paths & GDRFAB_PATH_DIRECT, 0);
+	CHECK(info.direct_errno != 0);
+	CHECK_EQ(info.path, refused ? GDRFAB_PATH_STAGED : GDRFAB_PATH_CMA);
+	if (refused)
+		CHECK_EQ(info.cma_errno, refused);
+	memset(&info, 0, sizeof info);
+	info.struct_size = sizeof info;
+	CHECK_EQ(gdrfab_ep_query(n->ep, ~easy.key, &info), -EKEYREJECTED);
+
+	/* Required: nothing else will do, and nothing goes another way. */
+	option(n, GDRFAB_OPT_REQUIRE_PATH, GDRFAB_PATH_DIRECT);
+	put(n, easy, 0);
+	put(n, plain, EOPNOTSUPP);
+	CHECK_EQ(bytes_by(n, PATH_DIRECT), 100);
+	CHECK_EQ(bytes_by(n, PATH_CMA) + bytes_by(n, PATH_STAGED), 0);
+	option(n, GDRFAB_OPT_REQUIRE_PATH, GDRFAB_PATH_STAGED);
+	CHECK_EQ(path_to(n, easy.key).path, GDRFAB_PATH_STAGED);
+	put(n, easy, 0);
+	put(n, plain, 0);
+	CHECK_EQ(bytes_by(n, PATH_STAGED), 200);
+	option(n, GDRFAB_OPT_REQUIRE_PATH, 0);
+
+	/* Forbidden: the next best. */
+	option(n, GDRFAB_OPT_FORBID_PATH, GDRFAB_PATH_DIRECT);
+	CHECK_EQ(path_to(n, easy.key).path, refused ? GDRFAB_PATH_STAGED : GDRFAB_PATH_CMA);
+	put(n, easy, 0);
+	CHECK_EQ(bytes_by(n, refused ? PATH_STAGED : PATH_CMA), refused ? 300 : 100);
+	option(n, GDRFAB_OPT_FORBID_PATH, GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED);
+	put(n, easy, EOPNOTSUPP);
+	option(n, GDRFAB_OPT_FORBID_PATH, 0);
+	put(n, easy, 0);
+	CHECK_EQ(bytes_by(n, PATH_DIRECT), 200);
+	barrier(n);
+	node_down(n);
+}
+
+TEST(paths_of_an_endpoint)
+{
+	pair(NULL, offers_two, chooses, NULL);
+}
+
+/* A process that is told to stay away from paths does, on either side. */
+static void restricted(struct node *n)
+{
+	setenv("GDRFAB_SHM_PATHS", "staged", 1);
+	node_up(n);
+	struct remote easy = mem_fetch(n), plain = mem_fetch(n);
+	CHECK_EQ(path_to(n, easy.key).path, GDRFAB_PATH_STAGED);
+	put(n, easy, 0);
+	put(n, plain, 0);
+	CHECK_EQ(bytes_by(n, PATH_STAGED), 200);
+	barrier(n);
+	node_down(n);
+}
+
+TEST(environment_restricts_the_initiator)
+{
+	pair(NULL, offers_two, restricted, NULL);
+}
+
+static void offers_little(struct node *n)
+{
+	setenv("GDRFAB_SHM_PATHS", "staged", 1);
+	offers_two(n);
+}
+
+static void gets_little(struct node *n)
+{
+	node_up(n);
+	struct remote easy = mem_fetch(n), plain = mem_fetch(n);
+	CHECK_EQ(path_to(n, easy.key).offered, GDRFAB_PATH_STAGED);
+	put(n, easy, 0);
+	put(n, plain, 0);
+	CHECK_EQ(bytes_by(n, PATH_STAGED), 200);
+	barrier(n);
+	node_down(n);
+}
+
+TEST(environment_restricts_the_target)
+{
+	pair(NULL, offers_little, gets_little, NULL);
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * RMA beyond one transfer at a time: a flag written after data arrives after it, a target that stands still is reached
+ * all the same, full windows lose nothing, and both sides may write at once.
+ */
+#include "fab.h"
+
+#define SIZE ((size_t)64 * 1024)
+
+/* --- data, then a flag --- */
+
+struct round {
+	uint64_t number, size;
+};
+
+static void flag_target(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	bool helps = way->path->bit == GDRFAB_PATH_STAGED;
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, way->kind, SIZE + 64);
+	memset(m.addr, 0, SIZE + 64);
+	way_register(n, &m, 0, SIZE + 64, way);
+	mem_publish(n, &m);
+	struct round r;
+	uint64_t *flag = (uint64_t *)(void *)(m.addr + SIZE);
+	for (;;) {
+		oob_recv(n, &r, sizeof r);
+		if (r.number == 0)
+			break;
+		/* No library call here on the one-sided paths: the bytes arrive without this process. */
+		uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
+		while (__atomic_load_n(flag, __ATOMIC_ACQUIRE) != r.number) {
+			if (helps)
+				gdrfab_cq_read(n->cq, NULL, 0);
+			if (test_now_ms() > until)
+				test_fail(__FILE__, __LINE__, "the flag of round %llu did not arrive",
+					  (unsigned long long)r.number);
+		}
+		CHECK_FILLED("data in front of the flag", m.addr, r.size, 0, (uint32_t)r.number);
+		barrier(n);
+	}
+	mem_end(n, &m);
+	node_down(n);
+}
+
+static void flag_initiator(struct node *n)
+{
+	static const size_t sizes[] = {8, 64, 200, 4096, 20000, SIZE};
+	const struct way *way = (const struct way *)n->arg;
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	way_check(n, way, to.key);
+	CHECK((n->info->msg_order & GDRFAB_ORDER_WAW) != 0);
+	unsigned char *data = (unsigned char *)malloc(SIZE);
+	uint64_t rounds = (uint64_t)test_count(1200, 60);
+	for (uint64_t number = 1; number <= rounds; number++) {
+		struct round r = {number, sizes[number % 6]};
+		fill(data, r.size, 0, (uint32_t)number);
+		oob_send(n, &r, sizeof r);
+		POST(n->cq, gdrfab_write(n->ep, data, r.size, NULL, 0, to.base, to.key, data));
+		POST(n->cq, gdrfab_write(n->ep, &number, sizeof number, NULL, 0, to.base + SIZE, to.key, &number));
+		/* The bytes arrive in order; which completion is read first is not said. */
+		done first, second;
+		CHECK_EQ(cq_next(n->cq, &first, 10000), 1);
+		CHECK_EQ(cq_next(n->cq, &second, 10000), 1);
+		CHECK(first.op_context == data ? second.op_context == &number
+					       : first.op_context == &number && second.op_context == data);
+		barrier(n);
+	}
+	struct round end = {0, 0};
+	oob_send(n, &end, sizeof end);
+	free(data);
+	node_down(n);
+}
+
+static void flag_after_data(const void *arg)
+{
+	pair(NULL, flag_target, flag_initiator, arg);
+}
+
+/* --- a target that is stopped --- */
+
+static void still_target(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, way->kind, 4 * 1024 * 1024);
+	fill(m.addr, m.len, 0, 1);
+	way_register(n, &m, 0, m.len, way);
+	mem_publish(n, &m);
+	barrier(n);
+	/* Stopped and continued in here. */
+	n->idle = true;
+	barrier(n);
+	n->idle = false;
+	CHECK_FILLED("small write", m.addr, 64, 0, 2);
+	CHECK_FILLED("between the writes", m.addr + 64, 4096 - 64, 64, 1);
+	CHECK_FILLED("large write", m.addr + 4096, 1024 * 1024 + 3, 0, 3);
+	CHECK_FILLED("behind the writes", m.addr + 4096 + 1024 * 1024 + 3, m.len - 4096 - 1024 * 1024 - 3,
+		     4096 + 1024 * 1024 + 3, 1);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+static void still_initiator(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	size_t large = 1024 * 1024 + 3;
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	way_check(n, way, to.key);
+	barrier(n);
+	unsigned char *buf = (unsigned char *)malloc(large);
+	unsigned char *back = (unsigned char *)calloc(1, large);
+	/* The first operation may open the way (map the memory); even that needs nothing from the target. */
+	peer_stop(n);
+	fill(buf, 64, 0, 2);
+	POST(n->cq, gdrfab_write(n->ep, buf, 64, NULL, 0, to.base, to.key, buf));
+	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	fill(buf, large, 0, 3);
+	POST(n->cq, gdrfab_write(n->ep, buf, large, NULL, 0, to.base + 4096, to.key, buf));
+	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	POST(n->cq, gdrfab_read(n->ep, back, large, NULL, 0, to.base + 4096, to.key, back));
+	DONE(n->cq, back, GDRFAB_READ, NULL);
+	CHECK_FILLED("read back from the stopped process", back, large, 0, 3);
+	peer_continue(n);
+	barrier(n);
+	free(buf);
+	free(back);
+	node_down(n);
+}
+
+static void target_stands_still(const void *arg)
+{
+	pair(NULL, still_target, still_initiator, arg);
+}
+
+/* --- a full window --- */
+
+#define SLOT 256
+#define SLOTS 2048
+
+static void window_target(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, way->kind, (size_t)SLOT * SLOTS);
+	memset(m.addr, 0, m.len);
+	way_register(n, &m, 0, m.len, way);
+	mem_publish(n, &m);
+	barrier(n);
+	for (size_t i = 0; i < SLOTS; i++)
+		CHECK_FILLED("slot", m.addr + i * SLOT, SLOT, 0, (uint32_t)i + 1);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+static void window_initiator(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	way_check(n, way, to.key);
+	unsigned char *data = (unsigned char *)malloc((size_t)SLOT * SLOTS);
+	unsigned char *seen = (unsigned char *)calloc(1, SLOTS);
+	size_t posted = 0, ended = 0;
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
+	for (size_t i = 0; i < SLOTS; i++)
+		fill(data + i * SLOT, SLOT, 0, (uint32_t)i + 1);
+	while (ended < SLOTS) {
+		/* Fill up until told to stop, only then look at completions. */
+		for (; posted < SLOTS; posted++) {
+			unsigned char *at = data + posted * SLOT;
+			ssize_t rc = gdrfab_write(n->ep, at, SLOT, NULL, 0, to.base + posted * SLOT, to.key, at);
+			if (rc == -EAGAIN)
+				break;
+			OK(rc);
+		}
+		done entries[7];
+		ssize_t got = gdrfab_cq_read(n->cq, entries, 7);
+		if (got == -EAGAIN) {
+			CHECK(test_now_ms() < until);
+			continue;
+		}
+		CHECK(got > 0);
+		for (ssize_t i = 0; i < got; i++) {
+			size_t slot = (size_t)((unsigned char *)entries[i].op_context - data) / SLOT;
+			CHECK(slot < posted);
+			CHECK_EQ(seen[slot], 0);
+			seen[slot] = 1;
+			ended++;
+		}
+	}
+	QUIET(n->cq, 5);
+	barrier(n);
+	free(data);
+	free(seen);
+	node_down(n);
+}
+
+static void full_window(const void *arg)
+{
+	pair(NULL, window_target, window_initiator, arg);
+}
+
+/* --- both sides write and read at once --- */
+
+static void crossing(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	size_t len = 512 * 1024 + 5;
+	uint32_t mine = n->side, theirs = n->side == TEST_SERVER ? TEST_CLIENT : TEST_SERVER;
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, way->kind, len);
+	fill(m.addr, len, 0, 100);
+	way_register(n, &m, 0, len, way);
+	mem_publish(n, &m);
+	struct remote to = mem_fetch(n);
+	way_check(n, way, to.key);
+	unsigned char *out = (unsigned char *)malloc(len), *in = (unsigned char *)calloc(1, len);
+	int rounds = test_count(20, 3);
+	for (int round = 0; round < rounds; round++) {
+		fill(out, len, 0, mine * 1000 + (uint32_t)round);
+		barrier(n);
+		POST(n->cq, gdrfab_write(n->ep, out, len, NULL, 0, to.base, to.key, out));
+		DONE(n->cq, out, GDRFAB_WRITE, NULL);
+		POST(n->cq, gdrfab_read(n->ep, in, len, NULL, 0, to.base, to.key, in));
+		DONE(n->cq, in, GDRFAB_READ, NULL);
+		CHECK_FILLED("what this side wrote, read back", in, len, 0, mine * 1000 + (uint32_t)round);
+		barrier(n);
+		CHECK_FILLED("what the other side wrote", m.addr, len, 0, theirs * 1000 + (uint32_t)round);
+		barrier(n);
+	}
+	mem_end(n, &m);
+	free(out);
+	free(in);
+	node_down(n);
+}
+
+static void both_at_once(const void *arg)
+{
+	struct setup s = {.by_address = true};
+	pair(&s, crossing, crossing, arg);
+}
+
+TEST_TABLE(per_way)
+{
+	size_t count = ways_list();
+	char name[64];
+	for (size_t i = 0; i < count; i++) {
+		snprintf(name, sizeof name, "flag_after_data_%s", ways[i].name);
+		test_add(name, flag_after_data, &ways[i], 30);
+	}
+	for (size_t i = 0; i < count; i++) {
+		if (ways[i].path->bit == GDRFAB_PATH_STAGED)
+			continue;
+		snprintf(name, sizeof name, "target_stands_still_%s", ways[i].name);
+		test_add(name, target_stands_still, &ways[i], 30);
+	}
+	for (size_t i = 0; i < count; i++) {
+		snprintf(name, sizeof name, "full_window_%s", ways[i].name);
+		test_add(name, full_window, &ways[i], 30);
+		snprintf(name, sizeof name, "both_at_once_%s", ways[i].name);
+		test_add(name, both_at_once, &ways[i], 30);
+	}
+}

@@ -1,0 +1,122 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Builds the conformance programs against an installed gdrfab, as a stranger would, and runs them.
+#
+#   c-tests/run.sh [options] [PROGRAM...]
+#     --filter PROGRAM   only this one; may be given several times, like PROGRAM
+#     --claim TEXT       only claims with TEXT in their names
+#     --valgrind         under memcheck (also --memcheck); implies TEST_FAST=1
+#     --helgrind         under helgrind; implies TEST_FAST=1
+#     --cc CC --cxx CXX --cflags '...'
+#
+# The library is found by pkg-config alone: set PKG_CONFIG_PATH unless it is installed where pkg-config looks. BUILD is
+# where the programs go (target/c-tests). Prints one line per claim, and at last `N passed, N failed, N skipped`.
+set -u
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(dirname "$here")
+cc=${CC:-cc} cxx=${CXX:-c++} cflags= tool= claim=
+programs=()
+
+while [ $# -gt 0 ]; do
+	case $1 in
+	--filter) programs+=("$2") && shift ;;
+	--claim) claim=$2 && shift ;;
+	--valgrind | --memcheck) tool=memcheck ;;
+	--helgrind) tool=helgrind ;;
+	--cc) cc=$2 && shift ;;
+	--cxx) cxx=$2 && shift ;;
+	--cflags) cflags=$2 && shift ;;
+	-*)
+		sed -n '3,13s/^# \{0,1\}//p' "$0" >&2
+		exit 2
+		;;
+	*) programs+=("$1") ;;
+	esac
+	shift
+done
+
+if ! pkg-config --exists gdrfab; then
+	echo "run.sh: pkg-config does not know gdrfab; set PKG_CONFIG_PATH to <prefix>/lib/pkgconfig" >&2
+	exit 1
+fi
+build=${BUILD:-${CARGO_TARGET_DIR:-$root/target}/c-tests}
+mkdir -p "$build" || exit 1
+
+strict="-Wall -Wextra -Wpedantic -Werror -D_GNU_SOURCE -g -O1 -pthread"
+use_cflags=$(pkg-config --cflags gdrfab)
+use_libs="$(pkg-config --libs gdrfab) -Wl,-rpath,$(pkg-config --variable=libdir gdrfab)"
+
+# What a memory checker finds ends a process with 99; the frame makes that a failed claim. Only definite losses count.
+# A forked child has none of its parent's other threads, and nobody frees what they held: no leaks are sought there.
+under_checker() { # <program> <command...>
+	local leaks=full program=$1
+	shift
+	[ "$program" = fork ] && leaks=no
+	case $tool in
+	memcheck)
+		valgrind -q --fair-sched=try --tool=memcheck --error-exitcode=99 --trace-children=yes --leak-check=$leaks \
+			--show-leak-kinds=definite --errors-for-leak-kinds=definite "$@"
+		;;
+	helgrind) valgrind -q --fair-sched=try --tool=helgrind --error-exitcode=99 --trace-children=yes "$@" ;;
+	*) "$@" ;;
+	esac
+}
+if [ -n "$tool" ]; then
+	export TEST_FAST=${TEST_FAST:-1} TEST_TIME_SCALE=${TEST_TIME_SCALE:-5}
+	# Valgrind's machine is one thread: a wait that spins only keeps the other side from running.
+	export GDRFAB_SPIN_US=${GDRFAB_SPIN_US:-0}
+fi
+
+cd "$here" || exit 1
+if [ ${#programs[@]} -eq 0 ]; then
+	for file in $(grep -l '^TEST' ./*.c ./*.cpp | LC_ALL=C sort); do
+		file=${file#./}
+		programs+=("${file%.*}")
+	done
+fi
+
+passed=0 failed=0 skipped=0
+common=()
+for part in test fab fab_mem; do
+	# shellcheck disable=SC2086
+	if ! $cc -std=c99 $strict $cflags $use_cflags -c -o "$build/$part.o" $part.c; then
+		echo "FAIL $part: does not compile"
+		echo "0 passed, 1 failed, 0 skipped"
+		exit 1
+	fi
+	common+=("$build/$part.o")
+done
+
+build_program() { # <program>
+	# shellcheck disable=SC2086
+	if [ -f "$1.cpp" ]; then
+		$cxx -std=c++11 $strict $cflags $use_cflags -o "$build/$1" "$1.cpp" "${common[@]}" $use_libs
+	else
+		$cc -std=c99 $strict $cflags $use_cflags -o "$build/$1" "$1.c" "${common[@]}" $use_libs
+	fi
+}
+
+for program in "${programs[@]}"; do
+	program=${program%.c*}
+	echo "== $program"
+	if ! build_program "$program"; then
+		echo "FAIL $program: does not compile"
+		failed=$((failed + 1))
+		continue
+	fi
+	under_checker "$program" "$build/$program" ${claim:+"$claim"} 2>&1 | tee "$build/$program.log"
+	status=${PIPESTATUS[0]}
+	ok=$(grep -c '^ok ' "$build/$program.log")
+	bad=$(grep -c '^FAIL ' "$build/$program.log")
+	left_out=$(grep -c '^skip ' "$build/$program.log")
+	# An end that no claim accounts for.
+	if [ "$bad" -eq 0 ] && [ "$status" -ne 0 ] && { [ "$status" -ne 77 ] || [ "$ok" -ne 0 ]; }; then
+		echo "FAIL $program: exit status $status"
+		bad=1
+	fi
+	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left_out))
+done
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ $((passed + skipped)) -gt 0 ]

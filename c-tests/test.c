@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The frame's other half: runs each claim in a child, watches the clock, prints one line per claim. */
+#include "test.h"
+
+#include <dirent.h>
+#include <gdrfab.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define MAX_CLAIMS 512
+#define MAX_MESSAGES 24
+#define MESSAGE_SIZE 1000
+
+struct claim {
+	char name[96];
+	test_fn fn;
+	const void *arg;
+	int seconds;
+};
+
+/* Shared by all processes of a claim. Strings it points to are literals: every process is a fork of the same image. */
+struct report {
+	int verdict; /* 0: none yet; 1: failed; TEST_SKIPPED */
+	int messages;
+	char message[MAX_MESSAGES][MESSAGE_SIZE];
+	struct {
+		const char *file;
+		int line;
+	} at[TEST_SIDES];
+};
+
+static struct claim claims[MAX_CLAIMS];
+static int claim_count;
+static struct report *report;
+static enum test_side my_side;
+static bool muted;
+
+static const char *const side_prefix[TEST_SIDES] = {"", "server: ", "client: "};
+
+void test_add(const char *name, test_fn fn, const void *arg, int seconds)
+{
+	if (claim_count == MAX_CLAIMS) {
+		fprintf(stderr, "too many claims\n");
+		abort();
+	}
+	struct claim *c = &claims[claim_count++];
+	snprintf(c->name, sizeof c->name, "%s", name);
+	c->fn = fn;
+	c->arg = arg;
+	c->seconds = seconds;
+}
+
+void test_mute(void)
+{
+	muted = true;
+}
+
+void test_at(const char *file, int line)
+{
+	/* A process has one slot, which is its first thread's. */
+	static __thread enum { UNKNOWN, FIRST, OTHER } thread;
+	if (thread == UNKNOWN)
+		thread = syscall(SYS_gettid) == getpid() ? FIRST : OTHER;
+	if (thread == OTHER)
+		return;
+	report->at[my_side].file = file;
+	report->at[my_side].line = line;
+}
+
+bool test_decided(void)
+{
+	return __atomic_load_n(&report->verdict, __ATOMIC_ACQUIRE) != 0;
+}
+
+static void say(int verdict, const char *file, int line, const char *format, va_list args)
+{
+	if (muted)
+		return;
+	int none = 0;
+	bool first = __atomic_compare_exchange_n(&report->verdict, &none, verdict, false, __ATOMIC_ACQ_REL,
+						 __ATOMIC_ACQUIRE);
+	/* Once a claim is skipped, what its other process trips over is of no interest. */
+	if (!first && none == TEST_SKIPPED)
+		return;
+	int slot = __atomic_fetch_add(&report->messages, 1, __ATOMIC_ACQ_REL);
+	if (slot >= MAX_MESSAGES)
+		return;
+	char *to = report->message[slot];
+	int used = snprintf(to, MESSAGE_SIZE, "%s", side_prefix[my_side]);
+	if (file)
+		used += snprintf(to + used, (size_t)(MESSAGE_SIZE - used), "%s:%d: ", file, line);
+	if (used < MESSAGE_SIZE)
+		used += vsnprintf(to + used, (size_t)(MESSAGE_SIZE - used), format, args);
+	/* Where the claim itself was, if the message comes from a helper. */
+	const char *at = report->at[my_side].file;
+	if (file && at && used < MESSAGE_SIZE && (strcmp(at, file) != 0 || report->at[my_side].line != line))
+		snprintf(to + used, (size_t)(MESSAGE_SIZE - used), " [after %s:%d]", at, report->at[my_side].line);
+	/* One line for each message, whatever the library's words look like. */
+	for (char *c = to; *c; c++)
+		if (*c == '\n')
+			*c = ' ';
+}
+
+void test_fail(const char *file, int line, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	say(1, file, line, format, args);
+	va_end(args);
+	_exit(1);
+}
+
+void test_wrong(const char *file, int line, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	say(1, file, line, format, args);
+	va_end(args);
+}
+
+void test_skip(const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	say(TEST_SKIPPED, NULL, 0, format, args);
+	va_end(args);
+	_exit(TEST_SKIPPED);
+}
+
+const char *test_number(long long value)
+{
+	static __thread char text[6][80];
+	static __thread unsigned next;
+	char *to = text[next++ % 6];
+	if (value < 0 && value > -4096)
+		snprintf(to, sizeof text[0], "%lld (%s)", value, gdrfab_strerror((int)value));
+	else if (value > 4096 || value < 0)
+		snprintf(to, sizeof text[0], "%lld (0x%llx)", value, (unsigned long long)value);
+	else
+		snprintf(to, sizeof text[0], "%lld", value);
+	return to;
+}
+
+const char *test_words(long long value)
+{
+	static __thread char text[400];
+	text[0] = 0;
+	if (value < 0 && value > -4096 && value != -EAGAIN)
+		snprintf(text, sizeof text, "; last error: \"%s\"", gdrfab_last_error());
+	return text;
+}
+
+static int env_number(const char *name, int otherwise)
+{
+	const char *text = getenv(name);
+	return text && *text ? atoi(text) : otherwise;
+}
+
+int test_count(int full, int fast)
+{
+	return env_number("TEST_FAST", 0) ? fast : full;
+}
+
+int test_ms(int ms)
+{
+	return ms * env_number("TEST_TIME_SCALE", 1);
+}
+
+uint64_t test_now_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+void test_sleep_ms(int ms)
+{
+	struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};
+	while (nanosleep(&t, &t) < 0 && errno == EINTR)
+		;
+}
+
+static unsigned char pattern(size_t position, uint32_t seed)
+{
+	uint32_t x = ((uint32_t)position + seed * 2654435761u) * 2246822519u;
+	return (unsigned char)(x >> 23 ^ x >> 11);
+}
+
+void fill(void *to, size_t len, size_t position, uint32_t seed)
+{
+	unsigned char *bytes = (unsigned char *)to;
+	for (size_t i = 0; i < len; i++)
+		bytes[i] = pattern(position + i, seed);
+}
+
+void check_filled(const char *file, int line, const char *what, const void *at, size_t len, size_t position,
+		  uint32_t seed)
+{
+	const unsigned char *bytes = (const unsigned char *)at;
+	size_t bad = 0, first = 0;
+	test_at(file, line);
+	for (size_t i = 0; i < len; i++)
+		if (bytes[i] != pattern(position + i, seed) && bad++ == 0)
+			first = i;
+	if (bad)
+		test_fail(file, line, "%s: %zu of %zu bytes differ, the first at %zu: 0x%02x, not 0x%02x (seed %u)",
+			  what, bad, len, first, bytes[first], pattern(position + first, seed), seed);
+}
+
+int test_count_fds(void)
+{
+	int count = 0;
+	DIR *dir = opendir("/proc/self/fd");
+	if (!dir)
+		return -1;
+	while (readdir(dir))
+		count++;
+	closedir(dir);
+	return count;
+}
+
+uint64_t test_random(uint64_t *state)
+{
+	uint64_t z = *state += 0x9e3779b97f4a7c15u;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return z ^ z >> 31;
+}
+
+pid_t test_fork(enum test_side side)
+{
+	fflush(NULL);
+	pid_t pid = fork();
+	if (pid < 0)
+		test_fail(__FILE__, __LINE__, "fork: %s", strerror(errno));
+	if (pid == 0) {
+		my_side = side;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		/* Under Yama's ptrace_scope 1 siblings may copy each other's memory only if told so. */
+		prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+	}
+	return pid;
+}
+
+void test_child_done(void)
+{
+	/* exit, not _exit: the library's destructors and a memory checker's report are part of what is tested. */
+	exit(0);
+}
+
+void test_child_ended(enum test_side side, int status)
+{
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return;
+	enum test_side me = my_side;
+	my_side = side;
+	const char *file = report->at[side].file ? report->at[side].file : "its start";
+	int line = report->at[side].line;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == TEST_SKIPPED)
+		_exit(TEST_SKIPPED);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 1 && test_decided())
+		_exit(1);
+	if (WIFSIGNALED(status))
+		test_wrong(file, line, "killed by signal %d (%s) at or after this line", WTERMSIG(status),
+			   strsignal(WTERMSIG(status)));
+	else
+		test_wrong(file, line, "ended with exit status %d after this line (99: a memory checker's finding)",
+			   WEXITSTATUS(status));
+	my_side = me;
+	_exit(1);
+}
+
+static void child(const struct claim *c)
+{
+	setpgid(0, 0);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+	c->fn(c->arg);
+	if (test_decided())
+		_exit(report->verdict);
+	exit(0);
+}
+
+/* Runs one claim; returns 0, 1 or TEST_SKIPPED. */
+static int run(const struct claim *c)
+{
+	memset(report, 0, sizeof *report);
+	fflush(NULL);
+	uint64_t start = test_now_ms(), limit = start + (uint64_t)test_ms(c->seconds * 1000);
+	pid_t pid = fork();
+	if (pid == 0)
+		child(c);
+	if (pid < 0) {
+		printf("FAIL %s: fork: %s\n", c->name, strerror(errno));
+		return 1;
+	}
+	setpgid(pid, pid);
+	int status = 0;
+	bool late = false;
+	for (int pause = 1; waitpid(pid, &status, WNOHANG) == 0; pause = pause < 8 ? pause * 2 : 8) {
+		test_sleep_ms(pause);
+		if (test_now_ms() > limit) {
+			late = true;
+			break;
+		}
+	}
+	kill(-pid, SIGKILL);
+	if (late)
+		waitpid(pid, &status, 0);
+
+	int verdict = report->verdict;
+	uint64_t took = test_now_ms() - start;
+	char first[MESSAGE_SIZE + 300] = "";
+	if (late) {
+		size_t used = (size_t)snprintf(first, sizeof first, "no end after %d s; last seen",
+					       test_ms(c->seconds * 1000) / 1000);
+		for (int s = 0; s < TEST_SIDES; s++)
+			if (report->at[s].file && used < sizeof first)
+				used += (size_t)snprintf(first + used, sizeof first - used, " [%sat %s:%d]",
+							 side_prefix[s], report->at[s].file, report->at[s].line);
+		verdict = 1;
+	} else if (WIFSIGNALED(status)) {
+		snprintf(first, sizeof first, "killed by signal %d (%s) at or after %s:%d", WTERMSIG(status),
+			 strsignal(WTERMSIG(status)), report->at[0].file ? report->at[0].file : "its start",
+			 report->at[0].line);
+		verdict = 1;
+	} else if (verdict == 0 && WEXITSTATUS(status) != 0) {
+		snprintf(first, sizeof first, "exit status %d (99: a memory checker's finding)", WEXITSTATUS(status));
+		verdict = 1;
+	}
+
+	int shown = 0, messages = report->messages < MAX_MESSAGES ? report->messages : MAX_MESSAGES;
+	if (!first[0] && messages)
+		snprintf(first, sizeof first, "%s", report->message[shown++]);
+	if (verdict == 0 && took >= 2000)
+		printf("ok %s (%.1f s)\n", c->name, (double)took / 1000);
+	else if (verdict == 0)
+		printf("ok %s\n", c->name);
+	else if (verdict == TEST_SKIPPED)
+		printf("skip %s: %s\n", c->name, first);
+	else
+		printf("FAIL %s: %s\n", c->name, first);
+	for (; verdict == 1 && shown < messages; shown++)
+		printf("     %s: %s\n", c->name, report->message[shown]);
+	if (verdict == 1 && report->messages > MAX_MESSAGES)
+		printf("     %s: and %d more\n", c->name, report->messages - MAX_MESSAGES);
+	return verdict;
+}
+
+int main(int argc, char **argv)
+{
+	const char *filter = argc > 1 ? argv[1] : "";
+	int ok = 0, failed = 0, skipped = 0;
+
+	report = (struct report *)mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (report == MAP_FAILED) {
+		perror("mmap");
+		return 1;
+	}
+	for (int i = 0; i < claim_count; i++) {
+		if (!strstr(claims[i].name, filter))
+			continue;
+		int verdict = run(&claims[i]);
+		ok += verdict == 0;
+		skipped += verdict == TEST_SKIPPED;
+		failed += verdict == 1;
+		fflush(stdout);
+	}
+	if (failed)
+		return 1;
+	return ok == 0 && skipped ? TEST_SKIPPED : 0;
+}

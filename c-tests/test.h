@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The frame of the conformance programs. A program is a list of named claims; each runs in a process of its own with a
+ * time limit, so that one that hangs or crashes neither hides the others nor takes them along. What fails says where,
+ * what was expected, what came instead, and the library's own words.
+ */
+#ifndef TEST_H
+#define TEST_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TEST_SKIPPED 77
+#define TEST_UNUSED __attribute__((unused))
+
+typedef void (*test_fn)(const void *arg);
+
+/* Adds a claim. TEST and TEST_WITHIN do it before main; TEST_TABLE is for claims made from a table. */
+void test_add(const char *name, test_fn fn, const void *arg, int seconds);
+
+#define TEST_WITHIN(seconds, name)                                                                                     \
+	static void test_##name(const void *arg);                                                                      \
+	__attribute__((constructor)) static void test_add_##name(void)                                                 \
+	{                                                                                                              \
+		test_add(#name, test_##name, NULL, seconds);                                                           \
+	}                                                                                                              \
+	static void test_##name(TEST_UNUSED const void *arg)
+#define TEST(name) TEST_WITHIN(20, name)
+
+#define TEST_TABLE(name) __attribute__((constructor)) static void test_table_##name(void)
+
+/* Which process of the claim this is: it stands in front of every message. */
+enum test_side { TEST_REFEREE, TEST_SERVER, TEST_CLIENT, TEST_SIDES };
+
+/* A child of a claim: dies with its parent, and its failures reach the claim's verdict. */
+pid_t test_fork(enum test_side side);
+/* Ends a child of test_fork that has done its part. */
+__attribute__((noreturn)) void test_child_done(void);
+/* Takes a child's exit status; what is not a clean end is a failure of the claim. */
+void test_child_ended(enum test_side side, int status);
+/* From here on this process is meant to go wrong: its failures and skips are not the claim's. */
+void test_mute(void);
+/* True once some process of this claim has failed or skipped it. */
+bool test_decided(void);
+
+__attribute__((noreturn, format(printf, 3, 4))) void test_fail(const char *file, int line, const char *format, ...);
+__attribute__((noreturn, format(printf, 1, 2))) void test_skip(const char *format, ...);
+/* A failure that lets the claim go on: it fails at its end, with all of them printed. */
+__attribute__((format(printf, 3, 4))) void test_wrong(const char *file, int line, const char *format, ...);
+
+/* Remembers the last line reached, for the report of a hang or a crash. */
+void test_at(const char *file, int line);
+
+/* A number for a message, with the errno's name where it looks like one. Rotates over a few buffers. */
+const char *test_number(long long value);
+/* ": gdrfab_last_error() text" after a negative result, else "". */
+const char *test_words(long long value);
+
+#define CHECK(condition)                                                                                               \
+	do {                                                                                                           \
+		test_at(__FILE__, __LINE__);                                                                           \
+		if (!(condition))                                                                                      \
+			test_fail(__FILE__, __LINE__, "not so: %s", #condition);                                       \
+	} while (0)
+
+#define CHECK_EQ(got, want)                                                                                            \
+	do {                                                                                                           \
+		test_at(__FILE__, __LINE__);                                                                           \
+		long long got_ = (long long)(got), want_ = (long long)(want);                                          \
+		if (got_ != want_)                                                                                     \
+			test_fail(__FILE__, __LINE__, "%s is %s, not %s%s", #got, test_number(got_),                   \
+				  test_number(want_), test_words(got_));                                               \
+	} while (0)
+
+/* One of two results: where two errnos describe the same misuse equally well. */
+#define CHECK_EITHER(got, one, other)                                                                                  \
+	do {                                                                                                           \
+		test_at(__FILE__, __LINE__);                                                                           \
+		long long got_ = (long long)(got), one_ = (long long)(one), other_ = (long long)(other);               \
+		if (got_ != one_ && got_ != other_)                                                                    \
+			test_fail(__FILE__, __LINE__, "%s is %s, not %s or %s%s", #got, test_number(got_),             \
+				  test_number(one_), test_number(other_), test_words(got_));                           \
+	} while (0)
+
+#define OK(call)                                                                                                       \
+	do {                                                                                                           \
+		test_at(__FILE__, __LINE__);                                                                           \
+		long long got_ = (long long)(call);                                                                    \
+		if (got_ != 0)                                                                                         \
+			test_fail(__FILE__, __LINE__, "%s is %s%s", #call, test_number(got_), test_words(got_));       \
+	} while (0)
+
+/* A comparison whose failure lets the claim go on. */
+#define WANT_EQ(got, want)                                                                                             \
+	do {                                                                                                           \
+		test_at(__FILE__, __LINE__);                                                                           \
+		long long got_ = (long long)(got), want_ = (long long)(want);                                          \
+		if (got_ != want_)                                                                                     \
+			test_wrong(__FILE__, __LINE__, "%s is %s, not %s%s", #got, test_number(got_),                  \
+				   test_number(want_), test_words(got_));                                              \
+	} while (0)
+
+/* TEST_FAST=1 asks for the second of two counts (memory checkers are slow). */
+int test_count(int full, int fast);
+/* A time limit in ms, stretched by TEST_TIME_SCALE. */
+int test_ms(int ms);
+uint64_t test_now_ms(void);
+void test_sleep_ms(int ms);
+
+/* Bytes whose value depends on position and seed, and the search for the first that differs. */
+void fill(void *to, size_t len, size_t position, uint32_t seed);
+void check_filled(const char *file, int line, const char *what, const void *at, size_t len, size_t position,
+		  uint32_t seed);
+#define CHECK_FILLED(what, at, len, position, seed) check_filled(__FILE__, __LINE__, what, at, len, position, seed)
+
+/* Open file descriptors of this process. */
+int test_count_fds(void);
+
+/* A small fast generator: the same seed gives the same run. */
+uint64_t test_random(uint64_t *state);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,15 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs both sides of hello.c: examples/hello.sh PROGRAM. The client starts when the server says that it listens.
+set -eu
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkfifo "$work/said"
+"$1" server >"$work/said" &
+server=$!
+exec 3<"$work/said"
+read -r line <&3 && echo "$line"
+"$1" client
+cat <&3
+wait "$server"

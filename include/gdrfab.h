@@ -1,0 +1,2546 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * gdrfab: register memory, write into another process's memory, learn that it is done.
+ *
+ * Generated from src/capi by `make header`; edit the Rust source, not this file.
+ * docs/abi.md has the rules that hold for every function: results, outputs, ownership, threads, struct_size. */
+
+#ifndef GDRFAB_H
+#define GDRFAB_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdbool.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+/**
+ * The peer's private data in an event read by gdrfab_eq_read() or gdrfab_eq_sread(): it follows the entry, and its
+ * length is the count that the call returned less `sizeof(gdrfab_eq_cm_entry)`.
+ */
+#define GDRFAB_EQ_CM_DATA(entry) ((const unsigned char *)((const gdrfab_eq_cm_entry *)(entry) + 1))
+
+/**
+ * Messages (FI_MSG); in completions: the operation was a message.
+ */
+#define GDRFAB_MSG (1ull << 1)
+
+/**
+ * Remote memory access (FI_RMA); in completions: the operation was RMA.
+ */
+#define GDRFAB_RMA (1ull << 2)
+
+/**
+ * Initiate reads; access right of a buffer that a read fills.
+ */
+#define GDRFAB_READ (1ull << 8)
+
+/**
+ * Initiate writes; access right of a buffer that a write takes from.
+ */
+#define GDRFAB_WRITE (1ull << 9)
+
+/**
+ * Receive; bind flag of a queue or counter for receives.
+ */
+#define GDRFAB_RECV (1ull << 10)
+
+/**
+ * Send; bind flag of a counter for sends.
+ */
+#define GDRFAB_SEND (1ull << 11)
+
+/**
+ * Bind flag of a queue for everything that an endpoint initiates (the same bit as GDRFAB_SEND).
+ */
+#define GDRFAB_TRANSMIT (1ull << 11)
+
+/**
+ * Access right: peers may read the region.
+ */
+#define GDRFAB_REMOTE_READ (1ull << 12)
+
+/**
+ * Access right: peers may write the region; in completions: a peer wrote with data.
+ */
+#define GDRFAB_REMOTE_WRITE (1ull << 13)
+
+/**
+ * The operation carries 64 bits of data to the peer's completion queue.
+ */
+#define GDRFAB_REMOTE_CQ_DATA (1ull << 17)
+
+/**
+ * More operations follow at once (a hint; shm has no doorbell to save).
+ */
+#define GDRFAB_MORE (1ull << 18)
+
+/**
+ * Start only after all earlier operations of the endpoint have completed.
+ */
+#define GDRFAB_FENCE (1ull << 21)
+
+/**
+ * Give an entry even where the queue is bound with GDRFAB_SELECTIVE_COMPLETION.
+ */
+#define GDRFAB_COMPLETION (1ull << 24)
+
+/**
+ * The buffer is the caller's again when the call returns; up to inject_size bytes.
+ */
+#define GDRFAB_INJECT (1ull << 25)
+
+/**
+ * Complete when the buffer may be reused.
+ */
+#define GDRFAB_INJECT_COMPLETE (1ull << 26)
+
+/**
+ * Complete when the operation no longer depends on this side (the default).
+ */
+#define GDRFAB_TRANSMIT_COMPLETE (1ull << 27)
+
+/**
+ * Complete when the bytes are in the target's memory, visible to it; a message: when a receive has it.
+ */
+#define GDRFAB_DELIVERY_COMPLETE (1ull << 28)
+
+/**
+ * Flag of gdrfab_mr_regattr(): attr->dmabuf names the memory.
+ */
+#define GDRFAB_MR_DMABUF (1ull << 40)
+
+/**
+ * Device memory (FI_HMEM).
+ */
+#define GDRFAB_HMEM (1ull << 47)
+
+/**
+ * Reaches processes of this host.
+ */
+#define GDRFAB_LOCAL_COMM (1ull << 51)
+
+/**
+ * Reaches other hosts.
+ */
+#define GDRFAB_REMOTE_COMM (1ull << 52)
+
+/**
+ * Capability, and flag of registration: the region can be bound to a counter of remote writes.
+ */
+#define GDRFAB_RMA_EVENT (1ull << 56)
+
+/**
+ * getinfo flag: node and service name the local address, to listen on.
+ */
+#define GDRFAB_SOURCE (1ull << 57)
+
+/**
+ * Flag of gdrfab_ep_bind_cq(): successes give an entry only with GDRFAB_COMPLETION.
+ */
+#define GDRFAB_SELECTIVE_COMPLETION (1ull << 59)
+
+/**
+ * getinfo flag: also return candidates that do not fit, with info->reason.
+ */
+#define GDRFAB_GETINFO_ALL (1ull << 60)
+
+/**
+ * Local buffers are registered and their descriptors passed. Never required by shm.
+ */
+#define GDRFAB_MR_LOCAL (1u << 2)
+
+/**
+ * Remote addresses are the target's virtual addresses; without it they count from attr->offset.
+ */
+#define GDRFAB_MR_VIRT_ADDR (1u << 4)
+
+/**
+ * Memory has its pages when it is registered. Never required by shm.
+ */
+#define GDRFAB_MR_ALLOCATED (1u << 5)
+
+/**
+ * The provider chooses unguessable keys; without it requested_key is the key.
+ */
+#define GDRFAB_MR_PROV_KEY (1u << 6)
+
+/**
+ * Regions for counters are registered with GDRFAB_RMA_EVENT.
+ */
+#define GDRFAB_MR_RMA_EVENT (1u << 8)
+
+/**
+ * Regions belong to endpoints. Never required by shm.
+ */
+#define GDRFAB_MR_ENDPOINT (1u << 9)
+
+/**
+ * Device buffers are registered. Never required by shm.
+ */
+#define GDRFAB_MR_HMEM (1u << 10)
+
+/**
+ * Read after read.
+ */
+#define GDRFAB_ORDER_RAR (1ull << 0)
+
+/**
+ * Read after write.
+ */
+#define GDRFAB_ORDER_RAW (1ull << 1)
+
+/**
+ * Read after send.
+ */
+#define GDRFAB_ORDER_RAS (1ull << 2)
+
+/**
+ * Write after read.
+ */
+#define GDRFAB_ORDER_WAR (1ull << 3)
+
+/**
+ * Write after write.
+ */
+#define GDRFAB_ORDER_WAW (1ull << 4)
+
+/**
+ * Write after send.
+ */
+#define GDRFAB_ORDER_WAS (1ull << 5)
+
+/**
+ * Send after read.
+ */
+#define GDRFAB_ORDER_SAR (1ull << 6)
+
+/**
+ * Send after write.
+ */
+#define GDRFAB_ORDER_SAW (1ull << 7)
+
+/**
+ * Send after send.
+ */
+#define GDRFAB_ORDER_SAS (1ull << 8)
+
+/**
+ * Both processes map the pages; the initiator's CPU copies. For memory of gdrfab_mem_alloc() and mappable descriptors.
+ */
+#define GDRFAB_PATH_DIRECT (1ull << 0)
+
+/**
+ * The initiator's kernel copies (process_vm_readv, process_vm_writev). For any memory, where ptrace would be permitted.
+ */
+#define GDRFAB_PATH_CMA (1ull << 1)
+
+/**
+ * Through the shared ring, with the target's progress. For any memory, always possible.
+ */
+#define GDRFAB_PATH_STAGED (1ull << 2)
+
+/**
+ * Host memory.
+ */
+#define GDRFAB_HMEM_SYSTEM 0
+
+/**
+ * CUDA memory.
+ */
+#define GDRFAB_HMEM_CUDA 1
+
+/**
+ * ROCm memory.
+ */
+#define GDRFAB_HMEM_ROCR 2
+
+/**
+ * Level Zero memory.
+ */
+#define GDRFAB_HMEM_ZE 3
+
+/**
+ * AWS Neuron memory.
+ */
+#define GDRFAB_HMEM_NEURON 4
+
+/**
+ * Intel Gaudi memory.
+ */
+#define GDRFAB_HMEM_SYNAPSEAI 5
+
+/**
+ * Any kind of endpoint.
+ */
+#define GDRFAB_EP_UNSPEC 0
+
+/**
+ * Connected, reliable endpoint.
+ */
+#define GDRFAB_EP_MSG 1
+
+/**
+ * Any threading level.
+ */
+#define GDRFAB_THREAD_UNSPEC 0
+
+/**
+ * Any thread may call anything at any time.
+ */
+#define GDRFAB_THREAD_SAFE 1
+
+/**
+ * The caller lets only one thread at a time into a domain and its objects; saves the locks.
+ */
+#define GDRFAB_THREAD_DOMAIN 3
+
+/**
+ * Any progress model.
+ */
+#define GDRFAB_PROGRESS_UNSPEC 0
+
+/**
+ * A thread of the domain drives its endpoints.
+ */
+#define GDRFAB_PROGRESS_AUTO 1
+
+/**
+ * Reading or waiting on queues, event queues and counters drives the endpoints bound to them.
+ */
+#define GDRFAB_PROGRESS_MANUAL 2
+
+/**
+ * GDRFAB_CQ_FORMAT_CONTEXT.
+ */
+#define GDRFAB_CQ_FORMAT_UNSPEC 0
+
+/**
+ * Entries are gdrfab_cq_entry.
+ */
+#define GDRFAB_CQ_FORMAT_CONTEXT 1
+
+/**
+ * Entries are gdrfab_cq_msg_entry.
+ */
+#define GDRFAB_CQ_FORMAT_MSG 2
+
+/**
+ * Entries are gdrfab_cq_data_entry.
+ */
+#define GDRFAB_CQ_FORMAT_DATA 3
+
+/**
+ * No descriptor is asked for; the blocking calls work all the same.
+ */
+#define GDRFAB_WAIT_NONE 0
+
+/**
+ * As GDRFAB_WAIT_NONE.
+ */
+#define GDRFAB_WAIT_UNSPEC 1
+
+/**
+ * A descriptor that poll() can wait on.
+ */
+#define GDRFAB_WAIT_FD 3
+
+/**
+ * Addresses are NUL-terminated text, "shm://name".
+ */
+#define GDRFAB_ADDR_STR 9
+
+/**
+ * Event: written by gdrfab_eq_write().
+ */
+#define GDRFAB_NOTIFY 0
+
+/**
+ * Event: a peer asks a passive endpoint for a connection.
+ */
+#define GDRFAB_CONNREQ 1
+
+/**
+ * Event: an endpoint is connected.
+ */
+#define GDRFAB_CONNECTED 2
+
+/**
+ * Event: the peer closed, shut down or died.
+ */
+#define GDRFAB_SHUTDOWN 3
+
+/**
+ * The provided buffer is too small.
+ */
+#define GDRFAB_ETOOSMALL 257
+
+/**
+ * Not permitted in the object's state.
+ */
+#define GDRFAB_EOPBADSTATE 258
+
+/**
+ * An error entry is next: read it with the readerr call.
+ */
+#define GDRFAB_EAVAIL 259
+
+/**
+ * Flags that are not supported.
+ */
+#define GDRFAB_EBADFLAGS 260
+
+/**
+ * No event queue is bound.
+ */
+#define GDRFAB_ENOEQ 261
+
+/**
+ * No completion queue is bound.
+ */
+#define GDRFAB_ENOCQ 263
+
+/**
+ * A message was longer than its receive.
+ */
+#define GDRFAB_ETRUNC 265
+
+/**
+ * The requested key is taken.
+ */
+#define GDRFAB_ENOKEY 266
+
+/**
+ * A queue was overrun.
+ */
+#define GDRFAB_EOVERRUN 268
+
+/**
+ * EKEYREJECTED: the peer has no region with this key; it is stale, foreign or closed.
+ */
+#define GDRFAB_PROV_KEY 1
+
+/**
+ * ERANGE: outside the peer's region.
+ */
+#define GDRFAB_PROV_BOUNDS 2
+
+/**
+ * EACCES: the peer's region lacks the right.
+ */
+#define GDRFAB_PROV_ACCESS 3
+
+/**
+ * EOPNOTSUPP: no path is both possible and permitted.
+ */
+#define GDRFAB_PROV_PATH 4
+
+/**
+ * EFAULT: memory vanished under a copy.
+ */
+#define GDRFAB_PROV_FAULT 5
+
+/**
+ * ECONNRESET: the peer closed or died.
+ */
+#define GDRFAB_PROV_PEER_GONE 6
+
+/**
+ * EPROTO: the peer wrote nonsense into shared memory or its socket.
+ */
+#define GDRFAB_PROV_PEER_BROKE 7
+
+/**
+ * ETIMEDOUT: the deadline passed.
+ */
+#define GDRFAB_PROV_DEADLINE 8
+
+/**
+ * ECANCELED: by gdrfab_cancel(), or by close or shutdown of this side.
+ */
+#define GDRFAB_PROV_CANCELED 9
+
+/**
+ * GDRFAB_ETRUNC: the message was longer than the receive.
+ */
+#define GDRFAB_PROV_TRUNC 10
+
+/**
+ * ECONNREFUSED: the peer rejected the connection; err_data is its private data.
+ */
+#define GDRFAB_PROV_REJECTED 11
+
+/**
+ * No address: what gdrfab_cq_readfrom() gives on connected endpoints.
+ */
+#define GDRFAB_ADDR_UNSPEC UINT64_MAX
+
+/**
+ * Bytes that hold any address, its NUL included.
+ */
+#define GDRFAB_ADDR_MAX 128
+
+/**
+ * Bytes of private data with connect, accept and reject.
+ */
+#define GDRFAB_CM_DATA_MAX 256
+
+/**
+ * Changes when the ABI breaks; part of the SONAME.
+ */
+#define GDRFAB_VERSION_MAJOR 0
+
+/**
+ * Grows when functions or fields are added.
+ */
+#define GDRFAB_VERSION_MINOR 1
+
+/**
+ * Grows with corrections.
+ */
+#define GDRFAB_VERSION_PATCH 0
+
+/**
+ * gdrfab_tostr(): a gdrfab_info.
+ */
+#define GDRFAB_TYPE_INFO 0
+
+/**
+ * gdrfab_tostr(): a uint64_t of capabilities or completion flags.
+ */
+#define GDRFAB_TYPE_CAPS 1
+
+/**
+ * gdrfab_tostr(): a uint32_t of mr_mode bits.
+ */
+#define GDRFAB_TYPE_MR_MODE 2
+
+/**
+ * gdrfab_tostr(): a uint64_t of GDRFAB_PATH_* bits.
+ */
+#define GDRFAB_TYPE_PATHS 3
+
+/**
+ * gdrfab_tostr(): a uint64_t of operation flags.
+ */
+#define GDRFAB_TYPE_OP_FLAGS 4
+
+/**
+ * gdrfab_tostr(): a uint32_t event of an event queue.
+ */
+#define GDRFAB_TYPE_EQ_EVENT 5
+
+/**
+ * gdrfab_tostr(): a uint64_t of access rights.
+ */
+#define GDRFAB_TYPE_ACCESS 6
+
+/**
+ * Level of all options.
+ */
+#define GDRFAB_OPT_ENDPOINT 0
+
+/**
+ * size_t, read only: bytes of private data with connect and accept (FI_OPT_CM_DATA_SIZE).
+ */
+#define GDRFAB_OPT_CM_DATA_SIZE 1
+
+/**
+ * uint64_t nanoseconds: operations and receives posted from now on end with ETIMEDOUT after it; 0 = no deadline (the
+ * default).
+ */
+#define GDRFAB_OPT_DEADLINE 256
+
+/**
+ * uint64_t nanoseconds: how long connecting may take; 0 = no limit; default 10 s.
+ */
+#define GDRFAB_OPT_CONNECT_TIMEOUT 257
+
+/**
+ * uint64_t of GDRFAB_PATH_*: RMA that can take none of these fails with EOPNOTSUPP; 0 = any.
+ */
+#define GDRFAB_OPT_REQUIRE_PATH 258
+
+/**
+ * uint64_t of GDRFAB_PATH_*: RMA never takes these.
+ */
+#define GDRFAB_OPT_FORBID_PATH 259
+
+/**
+ * uint32_t 0 or 1 (the default): offer large copies to a polling target, and help with a peer's.
+ */
+#define GDRFAB_OPT_COOP 260
+
+/**
+ * A counter.
+ */
+typedef struct gdrfab_cntr gdrfab_cntr;
+
+/**
+ * A connection request: in `info->handle` of a GDRFAB_CONNREQ event, consumed by gdrfab_ep_open() or
+ * gdrfab_pep_reject(). It is a number, not memory: using one twice is an error (-EINVAL).
+ */
+typedef struct gdrfab_connreq gdrfab_connreq;
+
+/**
+ * A completion queue.
+ */
+typedef struct gdrfab_cq gdrfab_cq;
+
+/**
+ * A domain: regions, queues, counters and endpoints that work together.
+ */
+typedef struct gdrfab_domain gdrfab_domain;
+
+/**
+ * A connected endpoint.
+ */
+typedef struct gdrfab_ep gdrfab_ep;
+
+/**
+ * An event queue.
+ */
+typedef struct gdrfab_eq gdrfab_eq;
+
+/**
+ * A fabric: what processes that can reach each other share.
+ */
+typedef struct gdrfab_fabric gdrfab_fabric;
+
+/**
+ * A registered region.
+ */
+typedef struct gdrfab_mr gdrfab_mr;
+
+/**
+ * A passive endpoint: listens.
+ */
+typedef struct gdrfab_pep gdrfab_pep;
+
+/**
+ * What a provider offers, or as hints what a caller wishes (mirrors fi_info, flattened).
+ *
+ * gdrfab_getinfo() gives a list that gdrfab_freeinfo() frees. As hints: gdrfab_dupinfo(NULL), or zeroed
+ * with `struct_size` set; a zero or NULL field is "no wish", except `mr_mode`, where a missing bit
+ * means that the caller does without. Strings that a caller puts in stay the caller's.
+ */
+typedef struct gdrfab_info {
+    /**
+     * sizeof(gdrfab_info)
+     */
+    size_t struct_size;
+    /**
+     * Next candidate, NULL at the end.
+     */
+    struct gdrfab_info *next;
+    /**
+     * GDRFAB_MSG, GDRFAB_RMA and so on. Hint: all of these are needed.
+     */
+    uint64_t caps;
+    /**
+     * Flags that operations without a flags argument have (GDRFAB_DELIVERY_COMPLETE, ...).
+     */
+    uint64_t tx_op_flags;
+    /**
+     * GDRFAB_ORDER_*. Hint: all of these are needed.
+     */
+    uint64_t msg_order;
+    /**
+     * GDRFAB_PATH_* that the provider can take. Hint: one of these is needed.
+     */
+    uint64_t paths;
+    /**
+     * GDRFAB_MR_*. Hint: what the caller is able to do; result: what it must do.
+     */
+    uint32_t mr_mode;
+    /**
+     * GDRFAB_EP_MSG
+     */
+    uint32_t ep_type;
+    /**
+     * GDRFAB_THREAD_*
+     */
+    uint32_t threading;
+    /**
+     * GDRFAB_PROGRESS_*
+     */
+    uint32_t progress;
+    /**
+     * GDRFAB_ADDR_STR
+     */
+    uint32_t addr_format;
+    /**
+     * With GDRFAB_GETINFO_ALL: 0, or the errno for which the candidate was left out.
+     */
+    uint32_t reason_errno;
+    /**
+     * Bytes of remote CQ data.
+     */
+    size_t cq_data_size;
+    /**
+     * Bytes that inject calls take.
+     */
+    size_t inject_size;
+    /**
+     * Operations that can be outstanding on an endpoint.
+     */
+    size_t tx_size;
+    /**
+     * Receives that can be posted on an endpoint.
+     */
+    size_t rx_size;
+    /**
+     * Pieces of a send or of an RMA operation's local side.
+     */
+    size_t tx_iov_limit;
+    /**
+     * Pieces of a receive.
+     */
+    size_t rx_iov_limit;
+    /**
+     * Pieces of an RMA operation's remote side.
+     */
+    size_t rma_iov_limit;
+    /**
+     * Pieces of a region.
+     */
+    size_t mr_iov_limit;
+    /**
+     * Bytes of the largest operation.
+     */
+    size_t max_msg_size;
+    /**
+     * Bytes of a key.
+     */
+    size_t mr_key_size;
+    /**
+     * Regions that can be open at once in a domain.
+     */
+    size_t mr_cnt;
+    /**
+     * Bytes of private data with connect, accept and reject.
+     */
+    size_t cm_data_size;
+    /**
+     * Bytes of src_addr, its NUL included.
+     */
+    size_t src_addrlen;
+    /**
+     * Bytes of dest_addr, its NUL included.
+     */
+    size_t dest_addrlen;
+    /**
+     * Address to listen on, or NULL.
+     */
+    char *src_addr;
+    /**
+     * Address to connect to, or NULL.
+     */
+    char *dest_addr;
+    /**
+     * "shm"
+     */
+    char *prov_name;
+    /**
+     * Name of the fabric.
+     */
+    char *fabric_name;
+    /**
+     * Name of the domain.
+     */
+    char *domain_name;
+    /**
+     * Words for reason_errno, or NULL.
+     */
+    char *reason;
+    /**
+     * In a GDRFAB_CONNREQ event: the request.
+     */
+    struct gdrfab_connreq *handle;
+} gdrfab_info;
+
+/**
+ * Attributes of a completion queue (mirrors fi_cq_attr).
+ */
+typedef struct gdrfab_cq_attr {
+    /**
+     * sizeof(gdrfab_cq_attr)
+     */
+    size_t struct_size;
+    /**
+     * Entries; 0 = 1024. Posting calls answer -EAGAIN rather than overrun it.
+     */
+    size_t size;
+    /**
+     * 0
+     */
+    uint64_t flags;
+    /**
+     * GDRFAB_CQ_FORMAT_*
+     */
+    uint32_t format;
+    /**
+     * GDRFAB_WAIT_*
+     */
+    uint32_t wait_obj;
+} gdrfab_cq_attr;
+
+/**
+ * Attributes of an event queue (mirrors fi_eq_attr).
+ */
+typedef struct gdrfab_eq_attr {
+    /**
+     * sizeof(gdrfab_eq_attr)
+     */
+    size_t struct_size;
+    /**
+     * A hint; event queues grow.
+     */
+    size_t size;
+    /**
+     * 0
+     */
+    uint64_t flags;
+    /**
+     * GDRFAB_WAIT_*
+     */
+    uint32_t wait_obj;
+    /**
+     * 0
+     */
+    uint32_t reserved;
+} gdrfab_eq_attr;
+
+/**
+ * Attributes of a counter (mirrors fi_cntr_attr).
+ */
+typedef struct gdrfab_cntr_attr {
+    /**
+     * sizeof(gdrfab_cntr_attr)
+     */
+    size_t struct_size;
+    /**
+     * 0
+     */
+    uint64_t flags;
+    /**
+     * GDRFAB_WAIT_*
+     */
+    uint32_t wait_obj;
+    /**
+     * 0
+     */
+    uint32_t reserved;
+} gdrfab_cntr_attr;
+
+/**
+ * Memory behind a descriptor: a dma-buf, or any file that can be mapped, such as a memfd (mirrors fi_mr_dmabuf).
+ *
+ * The region is `[offset, offset+len)` of the file. Where addresses are virtual, its first byte has the
+ * remote address `base_addr + offset`. The descriptor is duplicated; the caller may close its own. A memfd that
+ * is not sealed yet gets F_SEAL_SHRINK, so that no truncation can kill a peer that maps it.
+ */
+typedef struct gdrfab_mr_dmabuf {
+    /**
+     * Descriptor.
+     */
+    int fd;
+    /**
+     * 0
+     */
+    uint32_t reserved;
+    /**
+     * First byte of the region in the file.
+     */
+    uint64_t offset;
+    /**
+     * Bytes of the region.
+     */
+    size_t len;
+    /**
+     * Address that stands for the start of the file, or NULL for 0.
+     */
+    void *base_addr;
+} gdrfab_mr_dmabuf;
+
+/**
+ * What to register (mirrors fi_mr_attr).
+ */
+typedef struct gdrfab_mr_attr {
+    /**
+     * sizeof(gdrfab_mr_attr)
+     */
+    size_t struct_size;
+    /**
+     * Pieces that make up the region, in this order; unless GDRFAB_MR_DMABUF.
+     */
+    const struct iovec *mr_iov;
+    /**
+     * With GDRFAB_MR_DMABUF: the file.
+     */
+    const struct gdrfab_mr_dmabuf *dmabuf;
+    /**
+     * Number of pieces, up to mr_iov_limit; 1 with GDRFAB_MR_DMABUF.
+     */
+    size_t iov_count;
+    /**
+     * GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE.
+     */
+    uint64_t access;
+    /**
+     * Remote address of the first byte where the domain has no GDRFAB_MR_VIRT_ADDR; 0 where it has.
+     */
+    uint64_t offset;
+    /**
+     * The key where the domain has no GDRFAB_MR_PROV_KEY; ignored where it has.
+     */
+    uint64_t requested_key;
+    /**
+     * The caller's.
+     */
+    void *context;
+    /**
+     * Number of the device; 0 for GDRFAB_HMEM_SYSTEM.
+     */
+    uint64_t device;
+    /**
+     * GDRFAB_HMEM_*
+     */
+    uint32_t iface;
+    /**
+     * 0
+     */
+    uint32_t reserved;
+    /**
+     * GDRFAB_PATH_*: peers use only these, and at least one must be possible; 0 = any.
+     */
+    uint64_t require;
+    /**
+     * GDRFAB_PATH_*: peers never use these.
+     */
+    uint64_t forbid;
+} gdrfab_mr_attr;
+
+/**
+ * What a region is.
+ */
+typedef struct gdrfab_mr_info {
+    /**
+     * sizeof(gdrfab_mr_info), set by the caller
+     */
+    size_t struct_size;
+    /**
+     * What peers name it by.
+     */
+    uint64_t key;
+    /**
+     * Remote address of the first byte.
+     */
+    uint64_t base;
+    /**
+     * Bytes.
+     */
+    uint64_t len;
+    /**
+     * Rights.
+     */
+    uint64_t access;
+    /**
+     * GDRFAB_PATH_* that it offers to peers.
+     */
+    uint64_t paths;
+    /**
+     * The fastest of them.
+     */
+    uint64_t path;
+    /**
+     * Number of the device.
+     */
+    uint64_t device;
+    /**
+     * GDRFAB_HMEM_*
+     */
+    uint32_t iface;
+    /**
+     * Pieces.
+     */
+    uint32_t iov_count;
+} gdrfab_mr_info;
+
+/**
+ * A piece of a peer's region (mirrors fi_rma_iov).
+ */
+typedef struct gdrfab_rma_iov {
+    /**
+     * Remote address.
+     */
+    uint64_t addr;
+    /**
+     * Bytes.
+     */
+    size_t len;
+    /**
+     * The region's key.
+     */
+    uint64_t key;
+} gdrfab_rma_iov;
+
+/**
+ * An RMA operation with everything (mirrors fi_msg_rma).
+ */
+typedef struct gdrfab_msg_rma {
+    /**
+     * sizeof(gdrfab_msg_rma)
+     */
+    size_t struct_size;
+    /**
+     * Local pieces.
+     */
+    const struct iovec *msg_iov;
+    /**
+     * Their descriptors, or NULL.
+     */
+    void **desc;
+    /**
+     * Number of local pieces.
+     */
+    size_t iov_count;
+    /**
+     * Unused on connected endpoints.
+     */
+    uint64_t addr;
+    /**
+     * Remote pieces; their lengths sum to those of the local ones.
+     */
+    const struct gdrfab_rma_iov *rma_iov;
+    /**
+     * Number of remote pieces.
+     */
+    size_t rma_iov_count;
+    /**
+     * Handed out in the completion.
+     */
+    void *context;
+    /**
+     * Remote CQ data, with GDRFAB_REMOTE_CQ_DATA.
+     */
+    uint64_t data;
+    /**
+     * Nanoseconds after which the operation fails with ETIMEDOUT; 0 = the endpoint's GDRFAB_OPT_DEADLINE.
+     */
+    uint64_t timeout_ns;
+} gdrfab_msg_rma;
+
+/**
+ * A message operation with everything (mirrors fi_msg).
+ */
+typedef struct gdrfab_msg {
+    /**
+     * sizeof(gdrfab_msg)
+     */
+    size_t struct_size;
+    /**
+     * Pieces of the buffer.
+     */
+    const struct iovec *msg_iov;
+    /**
+     * Their descriptors, or NULL.
+     */
+    void **desc;
+    /**
+     * Number of pieces.
+     */
+    size_t iov_count;
+    /**
+     * Unused on connected endpoints.
+     */
+    uint64_t addr;
+    /**
+     * Handed out in the completion.
+     */
+    void *context;
+    /**
+     * Remote CQ data, with GDRFAB_REMOTE_CQ_DATA.
+     */
+    uint64_t data;
+    /**
+     * Nanoseconds after which the operation fails with ETIMEDOUT; 0 = the endpoint's GDRFAB_OPT_DEADLINE.
+     */
+    uint64_t timeout_ns;
+} gdrfab_msg;
+
+/**
+ * An operation that failed (mirrors fi_cq_err_entry).
+ */
+typedef struct gdrfab_cq_err_entry {
+    /**
+     * sizeof(gdrfab_cq_err_entry), set by the caller
+     */
+    size_t struct_size;
+    /**
+     * What the operation was posted with.
+     */
+    void *op_context;
+    /**
+     * Kind of operation.
+     */
+    uint64_t flags;
+    /**
+     * Bytes that are in place.
+     */
+    size_t len;
+    /**
+     * First byte of the operation's local buffer.
+     */
+    void *buf;
+    /**
+     * Remote CQ data.
+     */
+    uint64_t data;
+    /**
+     * Bytes of a message that did not fit.
+     */
+    size_t olen;
+    /**
+     * Errno, positive.
+     */
+    int err;
+    /**
+     * GDRFAB_PROV_*, for gdrfab_cq_strerror().
+     */
+    int prov_errno;
+    /**
+     * In: a buffer for words, or NULL.
+     */
+    void *err_data;
+    /**
+     * In: its bytes; out: bytes written, NUL included.
+     */
+    size_t err_data_size;
+} gdrfab_cq_err_entry;
+
+/**
+ * A failed connection attempt, or why a connection broke (mirrors fi_eq_err_entry).
+ */
+typedef struct gdrfab_eq_err_entry {
+    /**
+     * sizeof(gdrfab_eq_err_entry), set by the caller
+     */
+    size_t struct_size;
+    /**
+     * The gdrfab_ep that it concerns.
+     */
+    void *object;
+    /**
+     * That object's context.
+     */
+    void *context;
+    /**
+     * The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN.
+     */
+    uint64_t data;
+    /**
+     * Errno, positive.
+     */
+    int err;
+    /**
+     * GDRFAB_PROV_*
+     */
+    int prov_errno;
+    /**
+     * In: a buffer, or NULL. Gets the rejecting peer's data with GDRFAB_PROV_REJECTED, otherwise words.
+     */
+    void *err_data;
+    /**
+     * In: its bytes; out: bytes written.
+     */
+    size_t err_data_size;
+} gdrfab_eq_err_entry;
+
+/**
+ * Which path an operation takes, and why not another.
+ */
+typedef struct gdrfab_path_info {
+    /**
+     * sizeof(gdrfab_path_info), set by the caller
+     */
+    size_t struct_size;
+    /**
+     * The GDRFAB_PATH_* that operations take; 0 = none is possible and permitted.
+     */
+    uint64_t path;
+    /**
+     * Those that are possible and permitted.
+     */
+    uint64_t paths;
+    /**
+     * Those that the peer's region offers.
+     */
+    uint64_t offered;
+    /**
+     * Why not GDRFAB_PATH_DIRECT, as errno; 0 = possible.
+     */
+    int direct_errno;
+    /**
+     * Why not GDRFAB_PATH_CMA.
+     */
+    int cma_errno;
+    /**
+     * Why not GDRFAB_PATH_STAGED.
+     */
+    int staged_errno;
+    /**
+     * 0
+     */
+    int reserved;
+} gdrfab_path_info;
+
+/**
+ * What an endpoint has done.
+ */
+typedef struct gdrfab_stats {
+    /**
+     * sizeof(gdrfab_stats), set by the caller
+     */
+    size_t struct_size;
+    /**
+     * RMA operations by GDRFAB_PATH_DIRECT.
+     */
+    uint64_t ops_direct;
+    /**
+     * RMA operations by GDRFAB_PATH_CMA.
+     */
+    uint64_t ops_cma;
+    /**
+     * RMA operations by GDRFAB_PATH_STAGED.
+     */
+    uint64_t ops_staged;
+    /**
+     * Bytes by GDRFAB_PATH_DIRECT.
+     */
+    uint64_t bytes_direct;
+    /**
+     * Bytes by GDRFAB_PATH_CMA.
+     */
+    uint64_t bytes_cma;
+    /**
+     * Bytes by GDRFAB_PATH_STAGED.
+     */
+    uint64_t bytes_staged;
+    /**
+     * Bytes of this side's operations that the peer's CPU carried.
+     */
+    uint64_t bytes_helped;
+    /**
+     * Messages sent.
+     */
+    uint64_t sends;
+    /**
+     * Messages received.
+     */
+    uint64_t recvs;
+    /**
+     * Operations and receives that failed.
+     */
+    uint64_t errors;
+    /**
+     * Messages that came before their receive.
+     */
+    uint64_t unexpected;
+} gdrfab_stats;
+
+/**
+ * Receives a log line. May be called from any thread that is inside the library, with its locks held: it
+ * must not call gdrfab, and a C++ exception must not leave it.
+ */
+typedef void (*gdrfab_log_fn)(void *arg, int level, const char *message);
+
+/**
+ * GDRFAB_CQ_FORMAT_CONTEXT (mirrors fi_cq_entry)
+ */
+typedef struct gdrfab_cq_entry {
+    /**
+     * What the operation was posted with; NULL for a peer's write with data.
+     */
+    void *op_context;
+} gdrfab_cq_entry;
+
+/**
+ * GDRFAB_CQ_FORMAT_MSG (mirrors fi_cq_msg_entry)
+ */
+typedef struct gdrfab_cq_msg_entry {
+    /**
+     * What the operation was posted with.
+     */
+    void *op_context;
+    /**
+     * Kind of operation: GDRFAB_SEND | GDRFAB_MSG and so on.
+     */
+    uint64_t flags;
+    /**
+     * Bytes received, or of the operation.
+     */
+    size_t len;
+} gdrfab_cq_msg_entry;
+
+/**
+ * GDRFAB_CQ_FORMAT_DATA (mirrors fi_cq_data_entry)
+ */
+typedef struct gdrfab_cq_data_entry {
+    /**
+     * What the operation was posted with.
+     */
+    void *op_context;
+    /**
+     * Kind of operation.
+     */
+    uint64_t flags;
+    /**
+     * Bytes received, or of the operation.
+     */
+    size_t len;
+    /**
+     * First byte of the operation's local buffer.
+     */
+    void *buf;
+    /**
+     * Remote CQ data, where flags has GDRFAB_REMOTE_CQ_DATA.
+     */
+    uint64_t data;
+} gdrfab_cq_data_entry;
+
+/**
+ * A connection event; the peer's private data follows it (GDRFAB_EQ_CM_DATA). Mirrors fi_eq_cm_entry.
+ */
+typedef struct gdrfab_eq_cm_entry {
+    /**
+     * The gdrfab_ep or gdrfab_pep that it concerns.
+     */
+    void *object;
+    /**
+     * That object's context.
+     */
+    void *context;
+    /**
+     * GDRFAB_CONNREQ: what to open the endpoint with; the caller frees it with gdrfab_freeinfo(). Otherwise NULL.
+     */
+    struct gdrfab_info *info;
+} gdrfab_eq_cm_entry;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Version of the library at run time: `major << 16 | minor`. Mirrors fi_version.
+ */
+uint32_t gdrfab_version(void);
+
+/**
+ * The same as text, "0.1.0". Static; not to be freed.
+ */
+const char *gdrfab_version_string(void);
+
+/**
+ * Words for an errno, errno.h's or GDRFAB_E*, positive or negative. Mirrors fi_strerror.
+ *
+ * Static; not to be freed.
+ */
+const char *gdrfab_strerror(int err);
+
+/**
+ * Words of the last call that failed on this thread with anything but -EAGAIN: what was attempted, which
+ * argument or step failed, and why each alternative was refused. "" if none has failed.
+ *
+ * Valid until the next failing call of the thread; not to be freed. A call that succeeds does not clear it.
+ */
+const char *gdrfab_last_error(void);
+
+/**
+ * Finds providers that fit. Mirrors fi_getinfo.
+ *
+ * Opens no device and starts no thread; callable from any thread.
+ *
+ * @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
+ * @param node    host name, or NULL; a name of another host leaves shm out
+ * @param service a name to listen on (with GDRFAB_SOURCE) or to connect to, "name" or "shm://name"; or NULL
+ * @param flags   0, GDRFAB_SOURCE, GDRFAB_GETINFO_ALL
+ * @param hints   wishes, or NULL for none
+ * @param info    list of candidates, best first; free it with gdrfab_freeinfo()
+ * @return 0, or
+ *   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it was left out;
+ *   -EINVAL a bad argument; -E2BIG hints of a newer version; -GDRFAB_EBADFLAGS unknown flags;
+ *   -ENOSYS version is newer than this library
+ */
+int gdrfab_getinfo(uint32_t version,
+                   const char *node,
+                   const char *service,
+                   uint64_t flags,
+                   const struct gdrfab_info *hints,
+                   struct gdrfab_info **info);
+
+/**
+ * Frees a list of gdrfab_getinfo(), an info of an event, or a copy of gdrfab_dupinfo(). NULL is allowed.
+ * Strings that the caller put in are not freed. Mirrors fi_freeinfo.
+ */
+void gdrfab_freeinfo(struct gdrfab_info *info);
+
+/**
+ * Copies one info (not the list), strings included. NULL gives empty hints. Mirrors fi_dupinfo and
+ * fi_allocinfo.
+ *
+ * @return to be freed with gdrfab_freeinfo(); NULL if `info` is malformed (gdrfab_last_error() says how)
+ */
+struct gdrfab_info *gdrfab_dupinfo(const struct gdrfab_info *info);
+
+/**
+ * Describes a value in words. Mirrors fi_tostr_r.
+ *
+ * @param data the value: its type depends on `type`
+ * @param type GDRFAB_TYPE_*
+ * @param buf  gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
+ * @return length of the whole text without NUL, or -EINVAL
+ */
+ssize_t gdrfab_tostr(const void *data, uint32_t type, char *buf, size_t len);
+
+/**
+ * Opens a fabric. Mirrors fi_fabric.
+ *
+ * @param info    a candidate of gdrfab_getinfo(); copied, not kept
+ * @param context the caller's, for its own use
+ * @param fabric  the handle; close it with gdrfab_fabric_close()
+ * @return 0, -EINVAL (an argument; no provider name), -E2BIG (info of a newer version), -ENODEV (no such provider)
+ */
+int gdrfab_fabric_open(const struct gdrfab_info *info,
+                       void *context,
+                       struct gdrfab_fabric **fabric);
+
+/**
+ * Closes a fabric. Mirrors fi_close.
+ *
+ * @return 0; -EBUSY while domains, event queues or passive endpoints are open; -EINVAL for NULL;
+ *   -EPERM in a process that did not open it
+ */
+int gdrfab_fabric_close(struct gdrfab_fabric *fabric);
+
+/**
+ * Opens a domain. Mirrors fi_domain.
+ *
+ * info->threading, progress and mr_mode decide how the domain behaves. With GDRFAB_PROGRESS_AUTO a thread
+ * is started, and the domain locks whatever the threading level.
+ *
+ * @param fabric  open fabric
+ * @param info    a candidate of gdrfab_getinfo(), or the info of a connection request; copied, not kept
+ * @param context the caller's
+ * @param domain  the handle; close it with gdrfab_domain_close()
+ * @return 0, -EINVAL, -E2BIG, -EMFILE or -ENOMEM (shared memory cannot be made), -EAGAIN (no thread can be started)
+ */
+int gdrfab_domain_open(struct gdrfab_fabric *fabric,
+                       const struct gdrfab_info *info,
+                       void *context,
+                       struct gdrfab_domain **domain);
+
+/**
+ * Closes a domain. Mirrors fi_close.
+ *
+ * @return 0; -EBUSY while endpoints, queues, counters, regions or allocations of it exist (the words count
+ *   them); -EINVAL for NULL; -EPERM in a process that did not open it
+ */
+int gdrfab_domain_close(struct gdrfab_domain *domain);
+
+/**
+ * Opens a connected endpoint. Mirrors fi_endpoint.
+ *
+ * @param domain  open domain
+ * @param info    a candidate, or a connection request's info, whose request the endpoint takes and
+ *   gdrfab_ep_accept() answers
+ * @param context handed out in events of the endpoint
+ * @param ep      the handle; close it with gdrfab_ep_close()
+ * @return 0, -EINVAL (an argument; the request was taken already), -E2BIG
+ */
+int gdrfab_ep_open(struct gdrfab_domain *domain,
+                   const struct gdrfab_info *info,
+                   void *context,
+                   struct gdrfab_ep **ep);
+
+/**
+ * Closes an endpoint. Mirrors fi_close.
+ *
+ * The peer gets GDRFAB_SHUTDOWN. Outstanding operations and posted receives complete with ECANCELED in
+ * their queues before the call returns, and no buffer of theirs is touched afterwards. Waits for a peer that is
+ * inside a copy for GDRFAB_SHM_CLOSE_MS at most. Events of the endpoint that were not read are dropped.
+ *
+ * @return 0, -EINVAL for NULL, -EPERM in a process that did not open it
+ */
+int gdrfab_ep_close(struct gdrfab_ep *ep);
+
+/**
+ * Opens a passive endpoint. Mirrors fi_passive_ep.
+ *
+ * @param fabric  open fabric
+ * @param info    its src_addr is where gdrfab_pep_listen() will listen; NULL there: a name of its own
+ * @param context handed out in events of the passive endpoint
+ * @param pep     the handle; close it with gdrfab_pep_close()
+ * @return 0, -EINVAL (an argument; a malformed address), -E2BIG, -EHOSTUNREACH (another host's address)
+ */
+int gdrfab_pep_open(struct gdrfab_fabric *fabric,
+                    const struct gdrfab_info *info,
+                    void *context,
+                    struct gdrfab_pep **pep);
+
+/**
+ * Closes a passive endpoint; requests that nobody answered are rejected. Mirrors fi_close.
+ *
+ * @return 0, -EINVAL for NULL, -EPERM in a process that did not open it
+ */
+int gdrfab_pep_close(struct gdrfab_pep *pep);
+
+/**
+ * Opens a completion queue. Mirrors fi_cq_open.
+ *
+ * @param domain  open domain
+ * @param attr    attributes, or NULL: 1024 entries of GDRFAB_CQ_FORMAT_CONTEXT, no descriptor
+ * @param context the caller's
+ * @param cq      the handle; close it with gdrfab_cq_close()
+ * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE (no descriptor for GDRFAB_WAIT_FD)
+ */
+int gdrfab_cq_open(struct gdrfab_domain *domain,
+                   const struct gdrfab_cq_attr *attr,
+                   void *context,
+                   struct gdrfab_cq **cq);
+
+/**
+ * Closes a completion queue; entries in it are lost. Mirrors fi_close.
+ *
+ * @return 0, -EBUSY while endpoints are bound to it, -EINVAL for NULL, -EPERM in a process that did not open it
+ */
+int gdrfab_cq_close(struct gdrfab_cq *cq);
+
+/**
+ * Opens an event queue. Mirrors fi_eq_open.
+ *
+ * @param fabric  open fabric
+ * @param attr    attributes, or NULL for none
+ * @param context the caller's
+ * @param eq      the handle; close it with gdrfab_eq_close()
+ * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE
+ */
+int gdrfab_eq_open(struct gdrfab_fabric *fabric,
+                   const struct gdrfab_eq_attr *attr,
+                   void *context,
+                   struct gdrfab_eq **eq);
+
+/**
+ * Closes an event queue; events in it are lost. Mirrors fi_close.
+ *
+ * @return 0, -EBUSY while endpoints are bound to it, -EINVAL for NULL, -EPERM in a process that did not open it
+ */
+int gdrfab_eq_close(struct gdrfab_eq *eq);
+
+/**
+ * Opens a counter. Mirrors fi_cntr_open.
+ *
+ * @param domain  open domain
+ * @param attr    attributes, or NULL for none
+ * @param context the caller's
+ * @param cntr    the handle; close it with gdrfab_cntr_close()
+ * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE
+ */
+int gdrfab_cntr_open(struct gdrfab_domain *domain,
+                     const struct gdrfab_cntr_attr *attr,
+                     void *context,
+                     struct gdrfab_cntr **cntr);
+
+/**
+ * Closes a counter. Mirrors fi_close.
+ *
+ * @return 0, -EBUSY while endpoints or regions are bound to it, -EINVAL for NULL, -EPERM in a process that did
+ *   not open it
+ */
+int gdrfab_cntr_close(struct gdrfab_cntr *cntr);
+
+/**
+ * Binds a completion queue, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
+ *
+ * @param ep    endpoint
+ * @param cq    queue of the same domain; it may serve many endpoints
+ * @param flags GDRFAB_TRANSMIT, GDRFAB_RECV or both; GDRFAB_SELECTIVE_COMPLETION
+ * @return 0, -EINVAL (an argument; another domain), -GDRFAB_EBADFLAGS, -EBUSY (bound already), -GDRFAB_EOPBADSTATE (enabled)
+ */
+int gdrfab_ep_bind_cq(struct gdrfab_ep *ep,
+                      struct gdrfab_cq *cq,
+                      uint64_t flags);
+
+/**
+ * Binds an event queue, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
+ *
+ * @param ep    endpoint
+ * @param eq    queue of the same fabric; it may serve many endpoints
+ * @param flags 0
+ * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EBUSY (bound already), -GDRFAB_EOPBADSTATE (enabled)
+ */
+int gdrfab_ep_bind_eq(struct gdrfab_ep *ep, struct gdrfab_eq *eq, uint64_t flags);
+
+/**
+ * Binds a counter, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
+ *
+ * @param ep    endpoint
+ * @param cntr  counter of the same domain
+ * @param flags which completions it counts: GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE of this endpoint's
+ *   own, GDRFAB_REMOTE_WRITE for writes with data that arrive
+ * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -GDRFAB_EOPBADSTATE (enabled)
+ */
+int gdrfab_ep_bind_cntr(struct gdrfab_ep *ep,
+                        struct gdrfab_cntr *cntr,
+                        uint64_t flags);
+
+/**
+ * Binds an event queue to a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind.
+ *
+ * @param pep   passive endpoint
+ * @param eq    queue of the same fabric
+ * @param flags 0
+ * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EBUSY (bound already)
+ */
+int gdrfab_pep_bind_eq(struct gdrfab_pep *pep, struct gdrfab_eq *eq, uint64_t flags);
+
+/**
+ * Makes an endpoint ready for receives and for connecting. Mirrors fi_enable.
+ *
+ * @return 0, -EINVAL, -GDRFAB_ENOCQ (neither a queue nor a counter for transmits is bound), -GDRFAB_EOPBADSTATE (enabled
+ *   already), -EMFILE or -ENOMEM (shared memory cannot be made)
+ */
+int gdrfab_ep_enable(struct gdrfab_ep *ep);
+
+/**
+ * Starts to listen; requests come as GDRFAB_CONNREQ on the event queue. Mirrors fi_listen.
+ *
+ * @return 0, -EINVAL, -GDRFAB_ENOEQ, -EADDRINUSE (somebody listens under this name), -GDRFAB_EOPBADSTATE (listens
+ *   already), -EMFILE
+ */
+int gdrfab_pep_listen(struct gdrfab_pep *pep);
+
+/**
+ * Begins to connect to a passive endpoint; never blocks. Mirrors fi_connect.
+ *
+ * The outcome is an event: GDRFAB_CONNECTED with the acceptor's data, or an error entry: ECONNREFUSED (nobody
+ * listens; or rejected, prov_errno GDRFAB_PROV_REJECTED with the rejector's data), ETIMEDOUT (GDRFAB_OPT_CONNECT_TIMEOUT),
+ * EACCES (the listener is another user), EPROTO (another version).
+ *
+ * @param ep       enabled endpoint with an event queue
+ * @param addr     "shm://name", as gdrfab_pep_getname() or info->dest_addr gives it
+ * @param addrlen  its bytes, NUL included
+ * @param param    private data for the peer's GDRFAB_CONNREQ, or NULL
+ * @param paramlen its bytes, up to cm_data_size
+ * @return 0, -EINVAL, -EHOSTUNREACH (the address was made on another host), -GDRFAB_ENOEQ, -GDRFAB_EOPBADSTATE (not
+ *   enabled; or was connected before), -EISCONN
+ */
+int gdrfab_ep_connect(struct gdrfab_ep *ep,
+                      const void *addr,
+                      size_t addrlen,
+                      const void *param,
+                      size_t paramlen);
+
+/**
+ * Accepts the connection request from which the endpoint was opened. Mirrors fi_accept.
+ *
+ * GDRFAB_CONNECTED follows on the event queue. If the asking peer is gone meanwhile, the request is lost.
+ *
+ * @param ep       enabled endpoint opened from a request's info, with an event queue
+ * @param param    private data for the peer's GDRFAB_CONNECTED, or NULL
+ * @param paramlen its bytes, up to cm_data_size
+ * @return 0, -EINVAL, -GDRFAB_ENOEQ, -GDRFAB_EOPBADSTATE (not enabled; no request, or answered), -ECONNRESET (the peer
+ *   is gone), -EPROTO (what the peer handed over makes no sense), -EMFILE
+ */
+int gdrfab_ep_accept(struct gdrfab_ep *ep,
+                     const void *param,
+                     size_t paramlen);
+
+/**
+ * Rejects a connection request. Mirrors fi_reject.
+ *
+ * @param pep      passive endpoint
+ * @param handle   info->handle of the event; used up by this call
+ * @param param    private data for the peer's error entry, or NULL
+ * @param paramlen its bytes, up to cm_data_size
+ * @return 0 (also if the peer is gone), -EINVAL (an argument; the request was answered already)
+ */
+int gdrfab_pep_reject(struct gdrfab_pep *pep,
+                      struct gdrfab_connreq *handle,
+                      const void *param,
+                      size_t paramlen);
+
+/**
+ * Ends a connection. Mirrors fi_shutdown.
+ *
+ * The peer gets GDRFAB_SHUTDOWN after everything that was written before. Here, outstanding operations and
+ * posted receives complete with ECANCELED before the call returns.
+ *
+ * @param flags 0
+ * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOTCONN
+ */
+int gdrfab_ep_shutdown(struct gdrfab_ep *ep, uint64_t flags);
+
+/**
+ * Begins to connect to an endpoint whose address came by other means; never blocks.
+ *
+ * Both sides call it, each with what the other's gdrfab_ep_getname() gave, in any order. The outcome is an event, as
+ * with gdrfab_ep_connect(), without private data.
+ *
+ * @param ep      enabled endpoint with an event queue, whose own address was asked for
+ * @param addr    the peer's address
+ * @param addrlen its bytes, NUL included
+ * @return 0, -EINVAL (an argument; its own address), -EHOSTUNREACH, -GDRFAB_ENOEQ, -GDRFAB_EOPBADSTATE, -EISCONN
+ */
+int gdrfab_ep_connect_addr(struct gdrfab_ep *ep,
+                           const void *addr,
+                           size_t addrlen);
+
+/**
+ * Gives the endpoint's own address, for gdrfab_ep_connect_addr() of the peer. Mirrors fi_getname.
+ *
+ * @param ep      endpoint, not yet connected
+ * @param addr    gets NUL-terminated text; GDRFAB_ADDR_MAX bytes suffice
+ * @param addrlen in: bytes of addr; out: bytes used, NUL included. Also written with -GDRFAB_ETOOSMALL
+ * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -GDRFAB_EOPBADSTATE (connecting or over), -EMFILE
+ */
+int gdrfab_ep_getname(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
+
+/**
+ * Gives the address of a passive endpoint. Mirrors fi_getname.
+ *
+ * @param pep     passive endpoint
+ * @param addr    gets NUL-terminated text; GDRFAB_ADDR_MAX bytes suffice
+ * @param addrlen in: bytes of addr; out: bytes used, NUL included. Also written with -GDRFAB_ETOOSMALL
+ * @return 0, -GDRFAB_ETOOSMALL, -EINVAL
+ */
+int gdrfab_pep_getname(struct gdrfab_pep *pep, void *addr, size_t *addrlen);
+
+/**
+ * Gives the peer's address; "shm://" alone if the peer connected without one. Mirrors fi_getpeer.
+ *
+ * @param ep      connected endpoint
+ * @param addr    gets NUL-terminated text; GDRFAB_ADDR_MAX bytes suffice
+ * @param addrlen in: bytes of addr; out: bytes used, NUL included. Also written with -GDRFAB_ETOOSMALL
+ * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -ENOTCONN
+ */
+int gdrfab_ep_getpeer(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
+
+/**
+ * Registers one range of host memory. Mirrors fi_mr_reg.
+ *
+ * @param domain        open domain
+ * @param buf           first byte; the memory must stay mapped until gdrfab_mr_close() returned
+ * @param len           bytes, not 0
+ * @param access        rights
+ * @param offset        see gdrfab_mr_attr
+ * @param requested_key see gdrfab_mr_attr
+ * @param flags         0, GDRFAB_RMA_EVENT
+ * @param context       the caller's
+ * @param mr            the handle; close it with gdrfab_mr_close()
+ * @return as gdrfab_mr_regattr()
+ */
+int gdrfab_mr_reg(struct gdrfab_domain *domain,
+                  const void *buf,
+                  size_t len,
+                  uint64_t access,
+                  uint64_t offset,
+                  uint64_t requested_key,
+                  uint64_t flags,
+                  void *context,
+                  struct gdrfab_mr **mr);
+
+/**
+ * Registers several ranges of host memory as one region. Mirrors fi_mr_regv.
+ *
+ * @param domain        open domain
+ * @param iov           the pieces; peers see them joined, beginning at the first one's address
+ * @param count         their number, up to mr_iov_limit
+ * @param access        rights
+ * @param offset        see gdrfab_mr_attr
+ * @param requested_key see gdrfab_mr_attr
+ * @param flags         0, GDRFAB_RMA_EVENT
+ * @param context       the caller's
+ * @param mr            the handle
+ * @return as gdrfab_mr_regattr()
+ */
+int gdrfab_mr_regv(struct gdrfab_domain *domain,
+                   const struct iovec *iov,
+                   size_t count,
+                   uint64_t access,
+                   uint64_t offset,
+                   uint64_t requested_key,
+                   uint64_t flags,
+                   void *context,
+                   struct gdrfab_mr **mr);
+
+/**
+ * Registers memory of any kind. Mirrors fi_mr_regattr.
+ *
+ * Nothing is pinned and no page is touched. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths the region offers and
+ * why not the others. Callable from any thread (GDRFAB_THREAD_SAFE).
+ *
+ * @param domain open domain
+ * @param attr   what and how
+ * @param flags  0, GDRFAB_MR_DMABUF, GDRFAB_RMA_EVENT
+ * @param mr     the handle; close it with gdrfab_mr_close()
+ * @return 0, or
+ *   -EINVAL a bad argument (NULL, length 0, overflow, count, unknown rights, offset beyond the file);
+ *   -E2BIG attr of a newer version; -GDRFAB_EBADFLAGS unknown flags;
+ *   -ENOSYS an iface that this version cannot reach;
+ *   -EOPNOTSUPP no path is left after require and forbid; gdrfab_last_error() tells why for each;
+ *   -GDRFAB_ENOKEY requested_key is taken; -ENOSPC mr_cnt regions are open;
+ *   -EBADF, -EACCES, -ENODEV the descriptor is none, lacks the mode for the access, or cannot be mapped; -EMFILE, -ENOMEM
+ */
+int gdrfab_mr_regattr(struct gdrfab_domain *domain,
+                      const struct gdrfab_mr_attr *attr,
+                      uint64_t flags,
+                      struct gdrfab_mr **mr);
+
+/**
+ * Closes a region. When it returns 0, no peer reaches the memory: copies in flight have ended, and every
+ * later operation on the key fails at its initiator with EKEYREJECTED. Mirrors fi_close.
+ *
+ * @return 0, or
+ *   -EBUSY a peer is stopped inside a copy, for longer than GDRFAB_SHM_CLOSE_MS: the region stays shut for new
+ *   operations, call again; -EINVAL for NULL
+ */
+int gdrfab_mr_close(struct gdrfab_mr *mr);
+
+/**
+ * The key by which peers name the region; 0 for NULL. Mirrors fi_mr_key.
+ */
+uint64_t gdrfab_mr_key(struct gdrfab_mr *mr);
+
+/**
+ * The descriptor that operations take for local buffers inside the region; NULL for NULL. It is a number in a
+ * pointer's clothes. Passing it is never required by shm, and lets a peer help with large copies. Mirrors fi_mr_desc.
+ */
+void *gdrfab_mr_desc(struct gdrfab_mr *mr);
+
+/**
+ * Binds a counter that moves by one for each write of a peer into the region that is complete. Mirrors fi_mr_bind.
+ *
+ * @param mr    region registered with GDRFAB_RMA_EVENT, before its key is given to peers
+ * @param cntr  counter; it must be closed after the region
+ * @param flags GDRFAB_REMOTE_WRITE
+ * @return 0, -EINVAL (an argument; registered without GDRFAB_RMA_EVENT), -GDRFAB_EBADFLAGS
+ */
+int gdrfab_mr_bind_cntr(struct gdrfab_mr *mr,
+                        struct gdrfab_cntr *cntr,
+                        uint64_t flags);
+
+/**
+ * Tells what a region is and which paths it offers.
+ *
+ * @param mr   region
+ * @param info gets the facts; its struct_size is set by the caller
+ * @return 0, -EINVAL
+ */
+int gdrfab_mr_query(struct gdrfab_mr *mr, struct gdrfab_mr_info *info);
+
+/**
+ * Tells in words which paths a region offers, and of each other one why not, with its errno.
+ *
+ * @param mr  region
+ * @param buf gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
+ * @return length of the whole text without NUL, or -EINVAL
+ */
+ssize_t gdrfab_mr_explain(struct gdrfab_mr *mr, char *buf, size_t len);
+
+/**
+ * Allocates zeroed host memory that peers can map, so that operations on it take GDRFAB_PATH_DIRECT.
+ *
+ * It is one memory file: a descriptor is held until gdrfab_mem_free(). It still has to be registered.
+ *
+ * @param domain open domain
+ * @param len    bytes, rounded up to pages
+ * @param flags  0
+ * @param addr   gets the address, page aligned
+ * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOMEM, -EMFILE, -ENOSPC (too many memory files)
+ */
+int gdrfab_mem_alloc(struct gdrfab_domain *domain, size_t len, uint64_t flags, void **addr);
+
+/**
+ * Frees memory of gdrfab_mem_alloc().
+ *
+ * @param domain the domain that allocated it
+ * @param addr   the address that gdrfab_mem_alloc() gave
+ * @return 0, -EBUSY while an open region covers it, -EINVAL if it is no such address
+ */
+int gdrfab_mem_free(struct gdrfab_domain *domain, void *addr);
+
+/**
+ * Writes local memory into a peer's region. Mirrors fi_write.
+ *
+ * Protection errors (unknown key, out of bounds, missing right, no permitted path) are error entries of the completion
+ * queue, and the target is untouched; a post fails only for what is wrong on this side. Operations of an endpoint take
+ * effect in the order of posting. The last 8 bytes of a range become visible last.
+ *
+ * Thread rule of all posting calls: any thread with GDRFAB_THREAD_SAFE; one at a time per domain otherwise.
+ *
+ * @param ep        connected endpoint
+ * @param buf       local bytes, unchanged until the completion
+ * @param len       bytes; 0 checks the key and moves nothing
+ * @param desc      gdrfab_mr_desc() of a region that holds buf, or NULL
+ * @param dest_addr unused
+ * @param addr      remote address
+ * @param key       the peer's region
+ * @param context   handed out in the completion
+ * @return 0 posted, or
+ *   -EAGAIN too many operations are outstanding, or the queue could overrun: read completions and call again;
+ *   -ENOTCONN not connected; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
+ */
+ssize_t gdrfab_write(struct gdrfab_ep *ep,
+                     const void *buf,
+                     size_t len,
+                     void *desc,
+                     uint64_t dest_addr,
+                     uint64_t addr,
+                     uint64_t key,
+                     void *context);
+
+/**
+ * Writes several local ranges, joined, into a peer's region. Mirrors fi_writev.
+ *
+ * @param ep        connected endpoint
+ * @param iov       local pieces, up to tx_iov_limit; the array is read during the call only
+ * @param desc      their descriptors, or NULL
+ * @param count     number of pieces
+ * @param dest_addr unused
+ * @param addr      remote address
+ * @param key       the peer's region
+ * @param context   handed out in the completion
+ * @return as gdrfab_write()
+ */
+ssize_t gdrfab_writev(struct gdrfab_ep *ep,
+                      const struct iovec *iov,
+                      void **desc,
+                      size_t count,
+                      uint64_t dest_addr,
+                      uint64_t addr,
+                      uint64_t key,
+                      void *context);
+
+/**
+ * Writes with everything: several pieces on both sides, flags, data, a deadline. Mirrors fi_writemsg.
+ *
+ * @param ep    connected endpoint
+ * @param msg   the operation; read during the call only
+ * @param flags GDRFAB_COMPLETION, DELIVERY_COMPLETE, TRANSMIT_COMPLETE, INJECT_COMPLETE, REMOTE_CQ_DATA, INJECT, FENCE, MORE; the
+ *   endpoint's tx_op_flags do not apply
+ * @return as gdrfab_write(); -E2BIG msg of a newer version; -GDRFAB_EBADFLAGS
+ */
+ssize_t gdrfab_writemsg(struct gdrfab_ep *ep,
+                        const struct gdrfab_msg_rma *msg,
+                        uint64_t flags);
+
+/**
+ * Writes, and then puts an entry with `data` into the peer's completion queue for receives. Mirrors fi_writedata.
+ *
+ * The entry (GDRFAB_REMOTE_WRITE | GDRFAB_RMA | GDRFAB_REMOTE_CQ_DATA) never overtakes the bytes, and takes no posted receive.
+ *
+ * @param ep        connected endpoint
+ * @param buf       local bytes, unchanged until the completion
+ * @param len       bytes
+ * @param desc      descriptor, or NULL
+ * @param data      64 bits for the peer
+ * @param dest_addr unused
+ * @param addr      remote address
+ * @param key       the peer's region
+ * @param context   handed out in the completion
+ * @return as gdrfab_write()
+ */
+ssize_t gdrfab_writedata(struct gdrfab_ep *ep,
+                         const void *buf,
+                         size_t len,
+                         void *desc,
+                         uint64_t data,
+                         uint64_t dest_addr,
+                         uint64_t addr,
+                         uint64_t key,
+                         void *context);
+
+/**
+ * Writes up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry.
+ * Mirrors fi_inject_write.
+ *
+ * @param ep        connected endpoint
+ * @param buf       local bytes
+ * @param len       bytes, up to inject_size
+ * @param dest_addr unused
+ * @param addr      remote address
+ * @param key       the peer's region
+ * @return as gdrfab_write(); -EMSGSIZE longer than inject_size
+ */
+ssize_t gdrfab_inject_write(struct gdrfab_ep *ep,
+                            const void *buf,
+                            size_t len,
+                            uint64_t dest_addr,
+                            uint64_t addr,
+                            uint64_t key);
+
+/**
+ * gdrfab_inject_write() with data for the peer's completion queue. Mirrors fi_inject_writedata.
+ *
+ * @param ep        connected endpoint
+ * @param buf       local bytes
+ * @param len       bytes, up to inject_size
+ * @param data      64 bits for the peer
+ * @param dest_addr unused
+ * @param addr      remote address
+ * @param key       the peer's region
+ * @return as gdrfab_inject_write()
+ */
+ssize_t gdrfab_inject_writedata(struct gdrfab_ep *ep,
+                                const void *buf,
+                                size_t len,
+                                uint64_t data,
+                                uint64_t dest_addr,
+                                uint64_t addr,
+                                uint64_t key);
+
+/**
+ * Reads a peer's region into local memory. Mirrors fi_read.
+ *
+ * @param ep       connected endpoint
+ * @param buf      gets the bytes; undefined until the completion
+ * @param len      bytes; 0 checks the key and moves nothing
+ * @param desc     descriptor, or NULL
+ * @param src_addr unused
+ * @param addr     remote address
+ * @param key      the peer's region
+ * @param context  handed out in the completion
+ * @return as gdrfab_write()
+ */
+ssize_t gdrfab_read(struct gdrfab_ep *ep,
+                    void *buf,
+                    size_t len,
+                    void *desc,
+                    uint64_t src_addr,
+                    uint64_t addr,
+                    uint64_t key,
+                    void *context);
+
+/**
+ * Reads one remote range into several local ones. Mirrors fi_readv.
+ *
+ * @param ep       connected endpoint
+ * @param iov      local pieces, up to tx_iov_limit; the array is read during the call only
+ * @param desc     their descriptors, or NULL
+ * @param count    number of pieces
+ * @param src_addr unused
+ * @param addr     remote address
+ * @param key      the peer's region
+ * @param context  handed out in the completion
+ * @return as gdrfab_write()
+ */
+ssize_t gdrfab_readv(struct gdrfab_ep *ep,
+                     const struct iovec *iov,
+                     void **desc,
+                     size_t count,
+                     uint64_t src_addr,
+                     uint64_t addr,
+                     uint64_t key,
+                     void *context);
+
+/**
+ * Reads with everything. Mirrors fi_readmsg.
+ *
+ * @param ep    connected endpoint
+ * @param msg   the operation; read during the call only
+ * @param flags GDRFAB_COMPLETION, FENCE, MORE and the completion levels
+ * @return as gdrfab_write(); -E2BIG msg of a newer version; -GDRFAB_EBADFLAGS
+ */
+ssize_t gdrfab_readmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_rma *msg, uint64_t flags);
+
+/**
+ * Sends a message. Mirrors fi_send.
+ *
+ * The completion says that the buffer may be reused; with GDRFAB_DELIVERY_COMPLETE, that a receive of the peer has it.
+ * Messages arrive in the order of posting.
+ *
+ * @param ep        connected endpoint
+ * @param buf       bytes, unchanged until the completion
+ * @param len       bytes; 0 is a message too
+ * @param desc      gdrfab_mr_desc() of a region that holds buf, or NULL
+ * @param dest_addr unused
+ * @param context   handed out in the completion
+ * @return 0 posted, or
+ *   -EAGAIN too many operations are outstanding, or the queue could overrun: read completions and call again;
+ *   -ENOTCONN not connected; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
+ */
+ssize_t gdrfab_send(struct gdrfab_ep *ep,
+                    const void *buf,
+                    size_t len,
+                    void *desc,
+                    uint64_t dest_addr,
+                    void *context);
+
+/**
+ * Sends several pieces as one message. Mirrors fi_sendv.
+ *
+ * @param ep        connected endpoint
+ * @param iov       pieces, up to tx_iov_limit; the array is read during the call only
+ * @param desc      their descriptors, or NULL
+ * @param count     number of pieces
+ * @param dest_addr unused
+ * @param context   handed out in the completion
+ * @return as gdrfab_send()
+ */
+ssize_t gdrfab_sendv(struct gdrfab_ep *ep,
+                     const struct iovec *iov,
+                     void **desc,
+                     size_t count,
+                     uint64_t dest_addr,
+                     void *context);
+
+/**
+ * Sends with everything. Mirrors fi_sendmsg.
+ *
+ * @param ep    connected endpoint
+ * @param msg   the operation; read during the call only
+ * @param flags GDRFAB_COMPLETION, DELIVERY_COMPLETE, TRANSMIT_COMPLETE, INJECT_COMPLETE, REMOTE_CQ_DATA, INJECT, FENCE, MORE; the
+ *   endpoint's tx_op_flags do not apply
+ * @return as gdrfab_send(); -E2BIG msg of a newer version; -GDRFAB_EBADFLAGS
+ */
+ssize_t gdrfab_sendmsg(struct gdrfab_ep *ep,
+                       const struct gdrfab_msg *msg,
+                       uint64_t flags);
+
+/**
+ * Sends a message with 64 bits of data for the peer's completion entry. Mirrors fi_senddata.
+ *
+ * @param ep        connected endpoint
+ * @param buf       bytes, unchanged until the completion
+ * @param len       bytes
+ * @param desc      descriptor, or NULL
+ * @param data      64 bits for the peer
+ * @param dest_addr unused
+ * @param context   handed out in the completion
+ * @return as gdrfab_send()
+ */
+ssize_t gdrfab_senddata(struct gdrfab_ep *ep,
+                        const void *buf,
+                        size_t len,
+                        void *desc,
+                        uint64_t data,
+                        uint64_t dest_addr,
+                        void *context);
+
+/**
+ * Sends up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry.
+ * Mirrors fi_inject.
+ *
+ * @param ep        connected endpoint
+ * @param buf       bytes
+ * @param len       bytes, up to inject_size
+ * @param dest_addr unused
+ * @return as gdrfab_send(); -EMSGSIZE longer than inject_size
+ */
+ssize_t gdrfab_inject(struct gdrfab_ep *ep, const void *buf, size_t len, uint64_t dest_addr);
+
+/**
+ * gdrfab_inject() with data for the peer's completion entry. Mirrors fi_injectdata.
+ *
+ * @param ep        connected endpoint
+ * @param buf       bytes
+ * @param len       bytes, up to inject_size
+ * @param data      64 bits for the peer
+ * @param dest_addr unused
+ * @return as gdrfab_inject()
+ */
+ssize_t gdrfab_injectdata(struct gdrfab_ep *ep,
+                          const void *buf,
+                          size_t len,
+                          uint64_t data,
+                          uint64_t dest_addr);
+
+/**
+ * Posts a buffer for one message. Mirrors fi_recv.
+ *
+ * Allowed as soon as the endpoint is enabled. A longer message fills the buffer and gives an error entry,
+ * GDRFAB_ETRUNC, with the lost bytes in olen. When the connection ends, the receive completes with ECONNRESET (the
+ * peer's end) or ECANCELED (this side's).
+ *
+ * @param ep       enabled endpoint with a queue or counter for receives
+ * @param buf      gets the bytes; undefined until the completion
+ * @param len      bytes
+ * @param desc     descriptor, or NULL
+ * @param src_addr unused
+ * @param context  handed out in the completion
+ * @return 0, -EAGAIN (rx_size receives are posted), -EINVAL, -GDRFAB_ENOCQ, -GDRFAB_EOPBADSTATE (not enabled), -ENOTCONN (the
+ *   connection is over)
+ */
+ssize_t gdrfab_recv(struct gdrfab_ep *ep,
+                    void *buf,
+                    size_t len,
+                    void *desc,
+                    uint64_t src_addr,
+                    void *context);
+
+/**
+ * Posts several pieces for one message. Mirrors fi_recvv.
+ *
+ * @param ep       enabled endpoint
+ * @param iov      pieces, up to rx_iov_limit; the array is read during the call only
+ * @param desc     their descriptors, or NULL
+ * @param count    number of pieces
+ * @param src_addr unused
+ * @param context  handed out in the completion
+ * @return as gdrfab_recv()
+ */
+ssize_t gdrfab_recvv(struct gdrfab_ep *ep,
+                     const struct iovec *iov,
+                     void **desc,
+                     size_t count,
+                     uint64_t src_addr,
+                     void *context);
+
+/**
+ * Posts a receive with everything. Mirrors fi_recvmsg.
+ *
+ * @param ep    enabled endpoint
+ * @param msg   the receive; read during the call only
+ * @param flags 0 or GDRFAB_COMPLETION
+ * @return as gdrfab_recv(); -E2BIG msg of a newer version; -GDRFAB_EBADFLAGS
+ */
+ssize_t gdrfab_recvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint64_t flags);
+
+/**
+ * Cancels an operation. Mirrors fi_cancel.
+ *
+ * The first receive, waiting operation or offered message with this context ends with an ECANCELED entry, and its
+ * buffer is quiet when the call returns.
+ *
+ * @param ep      endpoint
+ * @param context what the operation was posted with
+ * @return 0, -ENOENT (none with that context can still be cancelled), -EINVAL
+ */
+ssize_t gdrfab_cancel(struct gdrfab_ep *ep,
+                      void *context);
+
+/**
+ * Reads completions, and drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
+ *
+ * @param cq    queue
+ * @param buf   gets entries of the queue's format
+ * @param count how many it holds; 0 only drives
+ * @return entries read, at least 1 (0 if count is 0 and entries wait), or
+ *   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_cq_readerr(); -EINVAL NULL
+ */
+ssize_t gdrfab_cq_read(struct gdrfab_cq *cq, void *buf, size_t count);
+
+/**
+ * gdrfab_cq_read() with source addresses. Mirrors fi_cq_readfrom.
+ *
+ * @param cq       queue
+ * @param buf      gets entries
+ * @param count    how many buf and src_addr hold
+ * @param src_addr gets GDRFAB_ADDR_UNSPEC per entry on connected endpoints; may be NULL
+ * @return as gdrfab_cq_read()
+ */
+ssize_t gdrfab_cq_readfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64_t *src_addr);
+
+/**
+ * Reads completions, waiting for the first. Mirrors fi_cq_sread.
+ *
+ * Polls for GDRFAB_SPIN_US, then sleeps; needs no wait object. Several threads may wait on one queue.
+ *
+ * @param cq         queue
+ * @param buf        gets entries
+ * @param count      how many it holds, not 0
+ * @param cond       unused, NULL
+ * @param timeout_ms milliseconds, -1 = no limit
+ * @return as gdrfab_cq_read(); -EAGAIN after the timeout or gdrfab_cq_signal(); -EINTR by a signal; -EPERM in a process
+ *   that did not open it; -EMFILE no descriptor to sleep on
+ */
+ssize_t gdrfab_cq_sread(struct gdrfab_cq *cq,
+                        void *buf,
+                        size_t count,
+                        const void *cond,
+                        int timeout_ms);
+
+/**
+ * Reads the error entry that is next. Mirrors fi_cq_readerr.
+ *
+ * @param cq    queue
+ * @param entry gets the entry; struct_size, err_data and err_data_size are set by the caller
+ * @param flags 0
+ * @return 1, or -EAGAIN (the next entry is no error), -EINVAL, -GDRFAB_EBADFLAGS
+ */
+ssize_t gdrfab_cq_readerr(struct gdrfab_cq *cq, struct gdrfab_cq_err_entry *entry, uint64_t flags);
+
+/**
+ * Lets one blocked gdrfab_cq_sread() return, or the next one at once. Mirrors fi_cq_signal.
+ *
+ * @return 0, -EINVAL, -EPERM in a process that did not open it
+ */
+int gdrfab_cq_signal(struct gdrfab_cq *cq);
+
+/**
+ * Words for a provider code. Mirrors fi_cq_strerror.
+ *
+ * @param cq         queue
+ * @param prov_errno of an error entry
+ * @param err_data   of the entry: the words of that very failure; NULL for the code's general words
+ * @param buf        gets a copy, or NULL
+ * @param len        bytes of buf
+ * @return buf, or if that is NULL static or err_data's text; not to be freed
+ */
+const char *gdrfab_cq_strerror(struct gdrfab_cq *cq,
+                               int prov_errno,
+                               const void *err_data,
+                               char *buf,
+                               size_t len);
+
+/**
+ * Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when the queue may have something. Mirrors
+ * fi_control with FI_GETWAIT.
+ *
+ * Call gdrfab_cq_trywait() before each poll, and gdrfab_cq_read() after it. Deadlines make it readable too.
+ *
+ * @param cq queue
+ * @param fd gets the descriptor, which the queue owns
+ * @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM
+ */
+int gdrfab_cq_fd(struct gdrfab_cq *cq,
+                 int *fd);
+
+/**
+ * Prepares for blocking on the descriptor. Mirrors fi_trywait.
+ *
+ * @return 0 the caller may poll now; -EAGAIN there is something to read first; -EINVAL, -ENOSYS, -EPERM
+ */
+int gdrfab_cq_trywait(struct gdrfab_cq *cq);
+
+/**
+ * The count of successes; drives the endpoints bound to the counter. 0 for NULL. Mirrors fi_cntr_read.
+ */
+uint64_t gdrfab_cntr_read(struct gdrfab_cntr *cntr);
+
+/**
+ * The count of failures; drives the endpoints bound to the counter. 0 for NULL. Mirrors fi_cntr_readerr.
+ */
+uint64_t gdrfab_cntr_readerr(struct gdrfab_cntr *cntr);
+
+/**
+ * Adds to the count of successes. Mirrors fi_cntr_add.
+ *
+ * @return 0, -EINVAL for NULL
+ */
+int gdrfab_cntr_add(struct gdrfab_cntr *cntr, uint64_t value);
+
+/**
+ * Sets the count of successes. Mirrors fi_cntr_set.
+ *
+ * @return 0, -EINVAL for NULL
+ */
+int gdrfab_cntr_set(struct gdrfab_cntr *cntr, uint64_t value);
+
+/**
+ * Adds to the count of failures. Mirrors fi_cntr_adderr.
+ *
+ * @return 0, -EINVAL for NULL
+ */
+int gdrfab_cntr_adderr(struct gdrfab_cntr *cntr, uint64_t value);
+
+/**
+ * Sets the count of failures. Mirrors fi_cntr_seterr.
+ *
+ * @return 0, -EINVAL for NULL
+ */
+int gdrfab_cntr_seterr(struct gdrfab_cntr *cntr, uint64_t value);
+
+/**
+ * Waits until the count of successes is at least `threshold`. Mirrors fi_cntr_wait.
+ *
+ * @param cntr       counter
+ * @param threshold  count to wait for
+ * @param timeout_ms milliseconds, -1 = no limit
+ * @return 0, or -ETIMEDOUT; -GDRFAB_EAVAIL the count of failures changed meanwhile; -EINTR; -EINVAL; -EPERM; -EMFILE
+ */
+int gdrfab_cntr_wait(struct gdrfab_cntr *cntr,
+                     uint64_t threshold,
+                     int timeout_ms);
+
+/**
+ * Gives the descriptor of a counter opened with GDRFAB_WAIT_FD: readable when the count may have changed.
+ *
+ * @param cntr counter
+ * @param fd   gets the descriptor, which the counter owns
+ * @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM
+ */
+int gdrfab_cntr_fd(struct gdrfab_cntr *cntr, int *fd);
+
+/**
+ * Prepares for blocking on the descriptor. Mirrors fi_trywait.
+ *
+ * @return 0 the caller may poll now; -EAGAIN the count changed during the call: read it; -EINVAL, -ENOSYS, -EPERM
+ */
+int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
+
+/**
+ * Reads an event, and drives connecting, listening and the endpoints bound to the queue. Mirrors fi_eq_read.
+ *
+ * @param eq    queue
+ * @param event gets GDRFAB_CONNREQ, GDRFAB_CONNECTED, GDRFAB_SHUTDOWN, or what gdrfab_eq_write() named
+ * @param buf   gets a gdrfab_eq_cm_entry and private data, or what gdrfab_eq_write() wrote
+ * @param len   its bytes; sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX hold any connection event
+ * @param flags 0
+ * @return bytes written, or
+ *   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_eq_readerr(); -GDRFAB_ETOOSMALL the event stays;
+ *   -EINVAL, -GDRFAB_EBADFLAGS
+ */
+ssize_t gdrfab_eq_read(struct gdrfab_eq *eq,
+                       uint32_t *event,
+                       void *buf,
+                       size_t len,
+                       uint64_t flags);
+
+/**
+ * Reads an event, waiting for it. Mirrors fi_eq_sread.
+ *
+ * @param eq         queue
+ * @param event      as gdrfab_eq_read()
+ * @param buf        as gdrfab_eq_read()
+ * @param len        as gdrfab_eq_read()
+ * @param timeout_ms milliseconds, -1 = no limit
+ * @param flags      0
+ * @return as gdrfab_eq_read(); -EAGAIN after the timeout; -EINTR by a signal; -EPERM in a process that did not open it; -EMFILE
+ */
+ssize_t gdrfab_eq_sread(struct gdrfab_eq *eq,
+                        uint32_t *event,
+                        void *buf,
+                        size_t len,
+                        int timeout_ms,
+                        uint64_t flags);
+
+/**
+ * Reads the error entry that is next. Mirrors fi_eq_readerr.
+ *
+ * @param eq    queue
+ * @param entry gets the entry; struct_size, err_data and err_data_size are set by the caller
+ * @param flags 0
+ * @return 1, or -EAGAIN (the next event is no error), -EINVAL, -GDRFAB_EBADFLAGS
+ */
+ssize_t gdrfab_eq_readerr(struct gdrfab_eq *eq, struct gdrfab_eq_err_entry *entry, uint64_t flags);
+
+/**
+ * Puts an event of the caller's into the queue, and wakes who waits. Mirrors fi_eq_write.
+ *
+ * @param eq    queue
+ * @param event any number, GDRFAB_NOTIFY for instance
+ * @param buf   bytes that the reader gets, up to 4096
+ * @param len   their number
+ * @param flags 0
+ * @return len, or -EINVAL, -GDRFAB_EBADFLAGS, -EPERM
+ */
+ssize_t gdrfab_eq_write(struct gdrfab_eq *eq, uint32_t event, const void *buf, size_t len, uint64_t flags);
+
+/**
+ * Words for a provider code. Mirrors fi_eq_strerror.
+ *
+ * @param eq         queue
+ * @param prov_errno of an error entry
+ * @param err_data   words of the entry (not a rejecting peer's data), or NULL for the code's general words
+ * @param buf        gets a copy, or NULL
+ * @param len        bytes of buf
+ * @return buf, or if that is NULL text of the calling thread, valid until its next call; not to be freed
+ */
+const char *gdrfab_eq_strerror(struct gdrfab_eq *eq,
+                               int prov_errno,
+                               const void *err_data,
+                               char *buf,
+                               size_t len);
+
+/**
+ * Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when an event may be there. Call
+ * gdrfab_eq_trywait() before each poll. Timeouts of connecting make it readable too.
+ *
+ * @param eq queue
+ * @param fd gets the descriptor, which the queue owns
+ * @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM
+ */
+int gdrfab_eq_fd(struct gdrfab_eq *eq, int *fd);
+
+/**
+ * Prepares for blocking on the descriptor. Mirrors fi_trywait.
+ *
+ * @return 0 the caller may poll now; -EAGAIN an event is there: read it; -EINVAL, -ENOSYS, -EPERM
+ */
+int gdrfab_eq_trywait(struct gdrfab_eq *eq);
+
+/**
+ * Sets an option; it holds for operations posted from now on. Mirrors fi_setopt.
+ *
+ * @param ep      endpoint
+ * @param level   GDRFAB_OPT_ENDPOINT
+ * @param optname GDRFAB_OPT_*
+ * @param optval  the value, of the option's type
+ * @param optlen  its bytes
+ * @return 0, -EINVAL (NULL, size, value), -ENOPROTOOPT (no such option)
+ */
+int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *optval, size_t optlen);
+
+/**
+ * Reads an option. Mirrors fi_getopt.
+ *
+ * @param ep      endpoint
+ * @param level   GDRFAB_OPT_ENDPOINT
+ * @param optname GDRFAB_OPT_*
+ * @param optval  gets the value
+ * @param optlen  in: bytes of optval; out: bytes of the value. Also written with -GDRFAB_ETOOSMALL
+ * @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL
+ */
+int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval, size_t *optlen);
+
+/**
+ * Tells which path operations to a peer's region take from this endpoint, and for each other path why not.
+ *
+ * A path that needs the peer's answer first (its memory file, where this process may not fetch it) is reported with
+ * EAGAIN until the answer is there.
+ *
+ * @param ep   connected endpoint
+ * @param key  the peer's region
+ * @param info gets the answer; its struct_size is set by the caller
+ * @return 0, -EINVAL, -ENOTCONN, -EKEYREJECTED (the peer has no such region), -EPROTO (its table makes no sense)
+ */
+int gdrfab_ep_query(struct gdrfab_ep *ep,
+                    uint64_t key,
+                    struct gdrfab_path_info *info);
+
+/**
+ * gdrfab_ep_query() in words.
+ *
+ * @param ep  connected endpoint
+ * @param key the peer's region
+ * @param buf gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
+ * @return length of the whole text without NUL, or as gdrfab_ep_query()
+ */
+ssize_t gdrfab_ep_explain(struct gdrfab_ep *ep, uint64_t key, char *buf, size_t len);
+
+/**
+ * Tells what an endpoint has done so far.
+ *
+ * @param ep    endpoint
+ * @param stats gets the counts; its struct_size is set by the caller
+ * @return 0, -EINVAL
+ */
+int gdrfab_ep_stats(struct gdrfab_ep *ep, struct gdrfab_stats *stats);
+
+/**
+ * Chooses what is logged, and where to; overrides GDRFAB_LOG.
+ *
+ * @param level 0 off, 1 error, 2 warn, 3 info, 4 debug
+ * @param fn    receives the lines; NULL: stderr
+ * @param arg   handed to `fn`
+ * @return 0, or -EINVAL for another level
+ */
+int gdrfab_log_set(int level, gdrfab_log_fn fn, void *arg);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* GDRFAB_H */

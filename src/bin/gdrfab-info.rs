@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! gdrfab-info: what this build of the library offers on this host, what it cannot do here, and why.
+
+#[path = "common/cli.rs"]
+mod cli;
+#[path = "gdrfab-info/host.rs"]
+mod host;
+#[path = "common/json.rs"]
+mod json;
+#[path = "gdrfab-info/provider.rs"]
+mod provider;
+
+use cli::{Args, Word};
+use gdrfab::hmem::Iface;
+use gdrfab::log::{self, Level};
+use gdrfab::{config, prov};
+use host::Fact;
+use json::Json;
+use provider::Provider;
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const HELP: &str = "\
+gdrfab-info: what gdrfab offers on this host, and why not more
+
+Usage: gdrfab-info [options]
+
+  -p, --provider PROV  only this provider
+  -e, --env            the environment variables: default, value now, meaning
+  -v, --verbose        every attribute of every provider, and the facts of the host
+      --json           everything, as JSON
+  -V, --version        the version
+  -h, --help           this text
+
+Exit status: 0, 1 if no provider can be used, 2 for a wrong command line.
+";
+
+#[derive(Default)]
+struct Options {
+    provider: Option<String>,
+    env: bool,
+    verbose: bool,
+    json: bool,
+}
+
+/// What the command line asks for: options, or a text to print.
+fn parse() -> Result<Result<Options, String>, String> {
+    let mut args = Args::of_process()?;
+    let mut options = Options::default();
+    while let Some(word) = args.next()? {
+        let option = match word {
+            Word::Plain(word) => return Err(format!("{word:?}: no operand is expected")),
+            Word::Option(option) => option,
+        };
+        match option.as_str() {
+            "-p" | "--provider" => options.provider = Some(args.value(&option)?),
+            "-e" | "--env" => options.env = true,
+            "-v" | "--verbose" => options.verbose = true,
+            "--json" => options.json = true,
+            "-V" | "--version" => return Ok(Err(format!("gdrfab-info {VERSION}\n"))),
+            "-h" | "--help" => return Ok(Err(HELP.to_string())),
+            _ => return Err(format!("{option}: there is no such option")),
+        }
+    }
+    if let Some(wanted) = &options.provider {
+        let names: Vec<&str> = prov::offers().iter().map(|o| o.name).collect();
+        if !names.contains(&wanted.as_str()) {
+            return Err(format!("--provider {wanted}: this build has {}", names.join(", ")));
+        }
+    }
+    Ok(Ok(options))
+}
+
+/// Complaints of the library about the environment, which it would otherwise keep to itself.
+fn listen_to_complaints() -> Arc<Mutex<Vec<String>>> {
+    let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+    if std::env::var_os("GDRFAB_LOG").is_none() {
+        let sink = heard.clone();
+        log::set(Level::Warn, Some(Box::new(move |_, line| sink.lock().unwrap_or_else(|e| e.into_inner()).push(line.to_string()))));
+    }
+    heard
+}
+
+fn value_now(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|v| v.to_string_lossy().into_owned())
+}
+
+fn environment_text() -> String {
+    let mut out = String::new();
+    for v in config::VARIABLES {
+        let default = if v.default.is_empty() { "none" } else { v.default };
+        let now = value_now(v.name).map_or("not set".to_string(), |n| format!("{n:?}"));
+        let _ = writeln!(out, "{}\n    default {default}; now {now}\n    {}", v.name, v.help);
+    }
+    out
+}
+
+fn environment_json() -> Json {
+    Json::list(config::VARIABLES.iter().map(|v| {
+        Json::map([
+            ("name", Json::str(v.name)),
+            ("default", Json::str(v.default)),
+            ("value", Json::maybe(value_now(v.name))),
+            ("help", Json::str(v.help)),
+        ])
+    }))
+}
+
+/// Kinds of memory, and why some cannot be registered by address.
+fn memory() -> Vec<(&'static str, Result<(), String>)> {
+    let all = [Iface::System, Iface::Cuda, Iface::Rocr, Iface::Ze, Iface::Neuron, Iface::SynapseAi];
+    let why = |e: gdrfab::error::Error| e.words.strip_prefix("attr->iface: ").unwrap_or(&e.words).to_string();
+    all.into_iter().map(|i| (i.name(), i.usable().map_err(why))).collect()
+}
+
+fn text(options: &Options, providers: &[Provider], complaints: &[String]) -> String {
+    let mut out = format!("gdrfab {VERSION}\n");
+    let shown: Vec<Fact> = host::facts().into_iter().filter(|f| options.verbose || f.brief).collect();
+    let pairs: Vec<String> = shown.iter().map(|f| f.value.clone()).collect();
+    if options.verbose {
+        out.push_str("\nhost\n");
+        for fact in &shown {
+            let _ = writeln!(out, "  {:<16} {}", fact.name, fact.value);
+        }
+    } else {
+        let _ = writeln!(out, "on {}", pairs.join(", "));
+    }
+    for provider in providers {
+        out.push('\n');
+        out.push_str(&provider.text(options.verbose));
+    }
+    out.push_str("\nmemory\n");
+    let (can, cannot): (Vec<_>, Vec<_>) = memory().into_iter().partition(|(_, usable)| usable.is_ok());
+    for (name, _) in can {
+        let _ = writeln!(out, "  {name:<16} yes");
+    }
+    if options.verbose {
+        for (name, why) in cannot {
+            let _ = writeln!(out, "  {name:<16} no: {}", why.err().unwrap_or_default());
+        }
+    } else {
+        let names: Vec<&str> = cannot.iter().map(|(n, _)| *n).collect();
+        let _ = writeln!(out, "  not by address   {} (-v tells why)", names.join(", "));
+    }
+    if options.env {
+        let _ = write!(out, "\nenvironment\n{}", indent(&environment_text()));
+    }
+    if !complaints.is_empty() {
+        let _ = write!(out, "\nnot as it should be\n{}", indent(&complaints.join("\n")));
+    }
+    out
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|l| format!("  {l}\n")).collect()
+}
+
+fn as_json(providers: &[Provider], complaints: &[String]) -> Json {
+    let memory = memory().into_iter().map(|(name, usable)| {
+        Json::map([("name", Json::str(name)), ("usable", Json::Bool(usable.is_ok())), ("reason", Json::maybe(usable.err()))])
+    });
+    Json::map([
+        ("program", Json::str("gdrfab-info")),
+        ("version", Json::str(VERSION)),
+        ("host", Json::map(host::facts().into_iter().map(|f| (f.name.replace(' ', "_"), Json::Str(f.value))))),
+        ("providers", Json::list(providers.iter().map(Provider::json))),
+        ("memory", Json::list(memory)),
+        ("environment", environment_json()),
+        ("complaints", Json::list(complaints.iter().map(Json::str))),
+    ])
+}
+
+fn main() -> ExitCode {
+    let options = match parse() {
+        Ok(Ok(options)) => options,
+        Ok(Err(text)) => {
+            cli::say(&text);
+            return ExitCode::SUCCESS;
+        }
+        Err(words) => return cli::usage("gdrfab-info", &words),
+    };
+    let complaints = listen_to_complaints();
+    let providers = match provider::all(options.provider.as_deref()) {
+        Ok(providers) => providers,
+        Err(e) => {
+            cli::complain(&format!("gdrfab-info: {e}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let complaints = complaints.lock().unwrap_or_else(|e| e.into_inner()).clone();
+    let only_env = options.env && !options.verbose && options.provider.is_none();
+    cli::say(&match (options.json, only_env) {
+        (true, _) => format!("{}\n", as_json(&providers, &complaints)),
+        (false, true) => environment_text() + &complaints.iter().map(|c| format!("\n{c}\n")).collect::<String>(),
+        (false, false) => text(&options, &providers, &complaints),
+    });
+    if only_env || providers.iter().any(|p| p.is_usable()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

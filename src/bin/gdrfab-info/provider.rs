@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A provider for a reader: its attributes with their names, and what it found out about the host.
+
+use crate::json::Json;
+use gdrfab::error::Result;
+use gdrfab::fabric::{self, ADDR_STR, EP_MSG, Info, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
+use gdrfab::prov::{self, Offer, flags};
+use std::fmt::Write;
+
+pub struct Provider {
+    offer: Offer,
+    info: Info,
+}
+
+/// The providers of this build, or the one of that name.
+pub fn all(only: Option<&str>) -> Result<Vec<Provider>> {
+    let infos = fabric::getinfo(None, None, flags::GETINFO_ALL, None)?;
+    let mut found = Vec::new();
+    for offer in prov::offers() {
+        if only.is_some_and(|name| name != offer.name) {
+            continue;
+        }
+        let mut of_it = infos.iter().filter(|i| i.prov_name.as_deref() == Some(offer.name));
+        if let Some(info) = of_it.next().cloned() {
+            found.push(Provider { offer, info });
+        }
+    }
+    Ok(found)
+}
+
+const CAPS: [(u64, &str); 12] = [
+    (flags::MSG, "MSG"),
+    (flags::RMA, "RMA"),
+    (flags::SEND, "SEND"),
+    (flags::RECV, "RECV"),
+    (flags::READ, "READ"),
+    (flags::WRITE, "WRITE"),
+    (flags::REMOTE_READ, "REMOTE_READ"),
+    (flags::REMOTE_WRITE, "REMOTE_WRITE"),
+    (flags::RMA_EVENT, "RMA_EVENT"),
+    (flags::HMEM, "HMEM"),
+    (flags::LOCAL_COMM, "LOCAL_COMM"),
+    (flags::REMOTE_COMM, "REMOTE_COMM"),
+];
+
+const MR_MODES: [(u64, &str); 2] = [(flags::MR_MODE_VIRT_ADDR as u64, "VIRT_ADDR"), (flags::MR_MODE_PROV_KEY as u64, "PROV_KEY")];
+
+/// Names of bits; a bit without a name shows as a number.
+fn names(bits: u64, of: &[(u64, &str)]) -> Vec<String> {
+    let mut list: Vec<String> = of.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| name.to_string()).collect();
+    let rest = of.iter().fold(bits, |rest, (bit, _)| rest & !bit);
+    if rest != 0 {
+        list.push(format!("{rest:#x}"));
+    }
+    list
+}
+
+fn named(value: u32, of: &[(u32, &str)]) -> String {
+    of.iter().find(|(n, _)| *n == value).map_or(value.to_string(), |(_, name)| name.to_string())
+}
+
+fn order(bits: u64) -> String {
+    if bits == flags::ORDER_ALL { "everything after everything".to_string() } else { format!("{bits:#x}") }
+}
+
+/// A count of bytes or things as people write it.
+fn human(n: usize) -> String {
+    let units = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
+    match units.iter().find(|(shift, _)| n >= 1 << shift && n.is_multiple_of(1 << shift)) {
+        Some((shift, unit)) => format!("{} {unit}", n >> shift),
+        None => n.to_string(),
+    }
+}
+
+impl Provider {
+    pub fn is_usable(&self) -> bool {
+        self.info.reason.is_none()
+    }
+
+    fn words(&self) -> Vec<(&'static str, String)> {
+        let i = &self.info;
+        vec![
+            ("fabric", i.fabric_name.clone().unwrap_or_default()),
+            ("domain", i.domain_name.clone().unwrap_or_default()),
+            ("endpoints", named(i.ep_type, &[(EP_MSG, "MSG: connected, reliable")])),
+            ("capabilities", names(i.caps, &CAPS).join(" ")),
+            ("addresses", named(i.addr_format, &[(ADDR_STR, "text: shm://name")])),
+            ("threading", named(i.threading, &[(THREAD_SAFE, "SAFE; DOMAIN may be asked for"), (THREAD_DOMAIN, "DOMAIN")])),
+            ("progress", named(i.progress, &[(PROGRESS_MANUAL, "MANUAL; AUTO may be asked for"), (PROGRESS_AUTO, "AUTO")])),
+            ("mr_mode", names(u64::from(i.mr_mode), &MR_MODES).join(" ")),
+            ("message order", order(i.msg_order)),
+        ]
+    }
+
+    fn limits(&self) -> Vec<(&'static str, usize)> {
+        let i = &self.info;
+        vec![
+            ("max_msg_size", i.max_msg_size),
+            ("inject_size", i.inject_size),
+            ("tx_size", i.tx_size),
+            ("rx_size", i.rx_size),
+            ("tx_iov_limit", i.tx_iov_limit),
+            ("rx_iov_limit", i.rx_iov_limit),
+            ("rma_iov_limit", i.rma_iov_limit),
+            ("mr_iov_limit", i.mr_iov_limit),
+            ("mr_key_size", i.mr_key_size),
+            ("mr_cnt", i.mr_cnt),
+            ("cq_data_size", i.cq_data_size),
+            ("cm_data_size", i.cm_data_size),
+        ]
+    }
+
+    pub fn text(&self, verbose: bool) -> String {
+        let mut out = format!("provider {}\n", self.offer.name);
+        let mut line = |name: &str, value: &str| {
+            let _ = writeln!(out, "  {name:<16} {value}");
+        };
+        match &self.info.reason {
+            None => line("usable", "yes"),
+            Some(why) => line("usable", &format!("no: {why}")),
+        }
+        line("paths allowed", &self.info.paths.words());
+        for (name, fact) in &self.offer.facts {
+            match fact {
+                Ok(words) => line(name, words),
+                Err(words) => line(name, &format!("no: {words}")),
+            }
+        }
+        let brief = ["endpoints", "capabilities"];
+        self.words().iter().filter(|(name, _)| verbose || brief.contains(name)).for_each(|(name, value)| line(name, value));
+        if verbose {
+            self.limits().iter().for_each(|(name, n)| line(name, &human(*n)));
+        }
+        out
+    }
+
+    pub fn json(&self) -> Json {
+        let i = &self.info;
+        let strings = |list: Vec<String>| Json::list(list.into_iter().map(Json::Str));
+        let facts = self.offer.facts.iter().map(|(name, fact)| {
+            let words = match fact {
+                Ok(words) | Err(words) => words,
+            };
+            Json::map([("name", Json::str(name)), ("ok", Json::Bool(fact.is_ok())), ("words", Json::str(words))])
+        });
+        let threading = |t| named(t, &[(THREAD_SAFE, "safe"), (THREAD_DOMAIN, "domain")]);
+        let progress = |p| named(p, &[(PROGRESS_MANUAL, "manual"), (PROGRESS_AUTO, "auto")]);
+        let attributes = [
+            ("fabric", Json::maybe(i.fabric_name.clone())),
+            ("domain", Json::maybe(i.domain_name.clone())),
+            ("ep_type", Json::Str(named(i.ep_type, &[(EP_MSG, "msg")]))),
+            ("caps", strings(names(i.caps, &CAPS))),
+            ("addr_format", Json::Str(named(i.addr_format, &[(ADDR_STR, "str")]))),
+            ("threading", Json::Str(threading(i.threading))),
+            ("progress", Json::Str(progress(i.progress))),
+            ("mr_mode", strings(names(u64::from(i.mr_mode), &MR_MODES))),
+            ("msg_order", Json::Str(format!("{:#x}", i.msg_order))),
+        ];
+        let limits = self.limits().into_iter().map(|(name, n)| (name, Json::Int(n as u64)));
+        Json::map([
+            ("name", Json::str(self.offer.name)),
+            ("usable", Json::Bool(self.is_usable())),
+            ("reason", Json::maybe(i.reason.as_ref().map(|e| e.to_string()))),
+            ("paths", Json::list(i.paths.words().split(',').map(Json::str))),
+            ("facts", Json::list(facts)),
+            ("attributes", Json::map(attributes.into_iter().chain(limits))),
+        ])
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The command line.
+
+use crate::cli::{Args, Word};
+use crate::memory::Kind;
+use crate::tests::{Test, sweep};
+use gdrfab::config::PATH_WORDS;
+use gdrfab::mr::Paths;
+
+pub const DEFAULT_NAME: &str = "gdrfab-perf";
+
+pub fn help() -> String {
+    let tests: String = Test::ALL.iter().map(|t| format!("  {:<11} {}\n", t.name(), t.help())).collect();
+    format!(
+        "\
+gdrfab-perf: how fast gdrfab moves memory between two processes of this host
+
+Usage: gdrfab-perf TEST [options]           the server: waits for a client
+       gdrfab-perf TEST [options] SERVER    the client: SERVER is a name or shm://name
+       gdrfab-perf TEST [options] --local   both, each on a CPU of its own
+
+{tests}
+  -s, --size SIZE       bytes (K, M, G: powers of 1024); A:B sweeps in powers of two
+  -a, --all             the sizes 1:64M
+  -n, --iters N         iterations for each size
+  -D, --duration SEC    run each size for so long instead
+  -w, --warm-up N       iterations before those that count (a tenth)
+  -d, --depth N         operations in flight, for bandwidth and rate (64)
+      --memory KIND     malloc, alloc (gdrfab_mem_alloc, the default) or memfd
+      --remote-memory KIND   the same for the server (as --memory)
+      --path PATH       direct, cma or staged: nothing else will do; of messages,
+                        it concerns those too long for the ring
+      --verify          check what arrived, byte for byte
+      --threading MODE  safe or domain (one thread at a time: the default)
+      --auto            a thread of the library makes progress
+      --no-coop         the target's core carries no part of large copies
+      --sleep           the server sleeps instead of polling while it is a mere target
+      --live N          mr-reg: so many other regions are open meanwhile
+      --deadline MS     limit for connecting, for every operation, and for every wait
+                        for the peer (10000, and none for operations)
+      --cpus A,B        the client's CPU and the server's
+      --name NAME       where the server listens ({DEFAULT_NAME})
+  -k, --keep            the server serves one client after another
+  -p, --provider PROV   only this provider
+      --local           start a server for this run only
+      --json            results as JSON
+  -V, --version         the version
+  -h, --help            this text
+
+The client's options rule; of its own a server takes --name, --cpus, -k, -p, --json.
+MB are 10^6 bytes. t_typical is the median. Exit status: 0, 1 if the run failed, 2 for a
+wrong command line.
+"
+    )
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Role {
+    Server,
+    Client(String),
+    Local,
+}
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub test: Test,
+    pub role: Role,
+    pub name: String,
+    pub sizes: Vec<usize>,
+    pub iterations: Option<u64>,
+    pub seconds: Option<f64>,
+    pub warm_up: Option<u64>,
+    pub depth: usize,
+    pub memory: Kind,
+    pub remote_memory: Kind,
+    pub path: Paths,
+    pub verify: bool,
+    pub one_thread: bool,
+    pub auto: bool,
+    pub coop: bool,
+    pub sleep: bool,
+    pub live: usize,
+    pub deadline_ms: Option<u64>,
+    pub cpus: Vec<usize>,
+    pub keep: bool,
+    pub provider: Option<String>,
+    pub json: bool,
+    /// The process that started this server for its own run.
+    pub parent: Option<i32>,
+}
+
+pub enum Parsed {
+    Run(Box<Options>),
+    Help,
+    Version,
+}
+
+/// Largest depth: what an endpoint can have outstanding.
+const MAX_DEPTH: usize = 1024;
+/// Largest size that is taken for meant.
+const MAX_SIZE: usize = 1 << 40;
+
+fn size(text: &str) -> Option<usize> {
+    let upper = text.to_ascii_uppercase();
+    let digits = upper.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match &upper[digits.len()..] {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        _ => return None,
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift).filter(|n| (1..=MAX_SIZE).contains(n))
+}
+
+fn sizes(text: &str) -> Result<Vec<usize>, String> {
+    let wrong = || format!("--size {text}: a size such as 64, 4K or 1M, or a sweep such as 8:4M, is expected");
+    let (low, high) = text.split_once(':').unwrap_or((text, text));
+    match (size(low), size(high)) {
+        (Some(low), Some(high)) if low <= high => Ok(sweep(low, high)),
+        _ => Err(wrong()),
+    }
+}
+
+fn memory(option: &str, value: &str) -> Result<Kind, String> {
+    Kind::parse(value).ok_or_else(|| format!("{option} {value}: {} is expected", Kind::ALL.map(Kind::name).join(", ")))
+}
+
+fn cpus(value: &str) -> Result<Vec<usize>, String> {
+    let list: Result<Vec<usize>, _> = value.split(',').map(str::parse).collect();
+    list.ok()
+        .filter(|l| l.len() <= 2 && l.iter().all(|c| *c < 1024))
+        .ok_or_else(|| format!("--cpus {value}: one or two CPU numbers are expected"))
+}
+
+pub fn parse(mut args: Args) -> Result<Parsed, String> {
+    let mut operands = Vec::new();
+    let mut remote_memory = None;
+    let mut local = false;
+    let mut chosen = None;
+    let mut o = Options {
+        test: Test::WriteLat,
+        role: Role::Server,
+        name: DEFAULT_NAME.to_string(),
+        sizes: Vec::new(),
+        iterations: None,
+        seconds: None,
+        warm_up: None,
+        depth: 64,
+        memory: Kind::Alloc,
+        remote_memory: Kind::Alloc,
+        path: Paths::empty(),
+        verify: false,
+        one_thread: true,
+        auto: false,
+        coop: true,
+        sleep: false,
+        live: 0,
+        deadline_ms: None,
+        cpus: Vec::new(),
+        keep: false,
+        provider: None,
+        json: false,
+        parent: None,
+    };
+    while let Some(word) = args.next()? {
+        let option = match word {
+            Word::Plain(word) => {
+                operands.push(word);
+                continue;
+            }
+            Word::Option(option) => option,
+        };
+        match option.as_str() {
+            "-s" | "--size" => chosen = Some(sizes(&args.value(&option)?)?),
+            "-a" | "--all" => chosen = Some(sweep(1, 64 << 20)),
+            "-n" | "--iters" => o.iterations = Some(args.number(&option, "a number from 1 up").and_then(at_least_one(&option))?),
+            "-D" | "--duration" => o.seconds = Some(seconds(&mut args, &option)?),
+            "-w" | "--warm-up" => o.warm_up = Some(args.number(&option, "a number")?),
+            "-d" | "--depth" => o.depth = args.number(&option, "a number")?,
+            "--memory" => o.memory = memory(&option, &args.value(&option)?)?,
+            "--remote-memory" => remote_memory = Some(memory(&option, &args.value(&option)?)?),
+            "--path" => o.path = path(&args.value(&option)?)?,
+            "--verify" => o.verify = true,
+            "--threading" => o.one_thread = threading(&args.value(&option)?)?,
+            "--auto" => o.auto = true,
+            "--no-coop" => o.coop = false,
+            "--sleep" => o.sleep = true,
+            "--live" => o.live = args.number(&option, "a number")?,
+            "--deadline" => o.deadline_ms = Some(args.number(&option, "milliseconds").and_then(at_least_one(&option))?),
+            "--cpus" => o.cpus = cpus(&args.value(&option)?)?,
+            "--name" => o.name = args.value(&option)?,
+            "-k" | "--keep" => o.keep = true,
+            "-p" | "--provider" => o.provider = Some(args.value(&option)?),
+            "--local" => local = true,
+            "--json" => o.json = true,
+            "--parent" => o.parent = Some(args.number(&option, "a process")?),
+            "-V" | "--version" => return Ok(Parsed::Version),
+            "-h" | "--help" => return Ok(Parsed::Help),
+            _ => return Err(format!("{option}: there is no such option")),
+        }
+    }
+    let mut operands = operands.into_iter();
+    let test = operands.next().ok_or("which test?")?;
+    o.test = Test::parse(&test).ok_or_else(|| format!("{test}: there is no such test"))?;
+    o.role = match (operands.next(), local) {
+        (Some(_), true) => return Err("--local and SERVER exclude each other".into()),
+        (Some(server), false) => Role::Client(server),
+        (None, true) => Role::Local,
+        (None, false) => Role::Server,
+    };
+    if let Some(more) = operands.next() {
+        return Err(format!("{more:?}: what is this after SERVER?"));
+    }
+    if o.test == Test::MrReg && matches!(o.role, Role::Client(_)) {
+        return Err("mr-reg needs no SERVER".into());
+    }
+    if o.iterations.is_some() && o.seconds.is_some() {
+        return Err("--iters and --duration exclude each other".into());
+    }
+    if !(1..=MAX_DEPTH).contains(&o.depth) {
+        return Err(format!("--depth {}: 1 to {MAX_DEPTH} is expected", o.depth));
+    }
+    let (low, high) = o.test.default_sizes();
+    o.sizes = chosen.unwrap_or_else(|| sweep(low, high));
+    o.remote_memory = remote_memory.unwrap_or(o.memory);
+    Ok(Parsed::Run(Box::new(o)))
+}
+
+fn at_least_one(option: &str) -> impl Fn(u64) -> Result<u64, String> {
+    move |n| if n > 0 { Ok(n) } else { Err(format!("{option} 0: a number from 1 up is expected")) }
+}
+
+fn seconds(args: &mut Args, option: &str) -> Result<f64, String> {
+    let s: f64 = args.number(option, "seconds")?;
+    if (0.001..=86400.0).contains(&s) { Ok(s) } else { Err(format!("{option} {s}: 0.001 to 86400 seconds are expected")) }
+}
+
+fn path(word: &str) -> Result<Paths, String> {
+    let bit = PATH_WORDS.iter().position(|w| *w == word).ok_or_else(|| format!("--path {word}: {} is expected", PATH_WORDS.join(", ")))?;
+    Ok(Paths::from_bits_truncate(1 << bit))
+}
+
+fn threading(word: &str) -> Result<bool, String> {
+    match word {
+        "domain" => Ok(true),
+        "safe" => Ok(false),
+        _ => Err(format!("--threading {word}: safe or domain is expected")),
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    fn run(line: &str) -> Result<Options, String> {
+        match parse(Args::new(line.split(' ').map(String::from)))? {
+            Parsed::Run(o) => Ok(*o),
+            _ => Err("help".into()),
+        }
+    }
+
+    #[test]
+    fn options_are_understood_and_mistakes_named() {
+        let o = run("write-bw -s 4K:16K -n10 --memory malloc --path cma --cpus 0,1 shm://x").unwrap();
+        assert_eq!((o.sizes, o.iterations, o.role), (vec![4096, 8192, 16384], Some(10), Role::Client("shm://x".into())));
+        assert_eq!((o.remote_memory, o.path, o.cpus), (Kind::Malloc, Paths::CMA, vec![0, 1]));
+        for (line, word) in [
+            ("fly", "fly"),
+            ("write-lat -s 8:4", "--size"),
+            ("write-lat --path air", "--path"),
+            ("write-lat -n 0", "-n"),
+            ("write-lat -n 1 -D 1", "exclude"),
+            ("write-lat --local x", "exclude"),
+            ("write-lat -d 0", "--depth"),
+            ("write-lat --frob", "--frob"),
+            ("mr-reg x", "mr-reg"),
+            ("write-lat a b", "\"b\""),
+        ] {
+            assert!(run(line).unwrap_err().contains(word), "{line}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Both sides from one command: a server in a process of its own, under a name of its own, that
+//! does not outlive the run.
+
+use crate::args::Options;
+use gdrfab::error::{Error, Result, errno};
+use gdrfab::sys::process;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub struct LocalServer {
+    child: Child,
+    pub address: String,
+}
+
+/// The CPUs of client and server: as asked, or the first two that this process may use.
+pub fn choose_cpus(asked: &[usize]) -> Vec<usize> {
+    if !asked.is_empty() {
+        return asked.to_vec();
+    }
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|c| set.is_set(*c)).take(2).collect()
+}
+
+impl LocalServer {
+    pub fn start(o: &Options, cpus: &[usize]) -> Result<LocalServer> {
+        let failed = |e: std::io::Error| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("starting a server: {e}"));
+        let mut raw = [0u8; 8];
+        process::random(&mut raw)?;
+        let name = format!("gdrfab-perf.{}.{:016x}", process::pid(), u64::from_ne_bytes(raw));
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.args([o.test.name(), "--name", &name, "--parent", &process::pid().to_string()]);
+        if let Some(cpu) = cpus.last() {
+            command.args(["--cpus", &cpu.to_string()]);
+        }
+        if let Some(provider) = &o.provider {
+            command.args(["--provider", provider]);
+        }
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
+        let mut address = String::new();
+        if let Some(out) = child.stdout.take() {
+            BufReader::new(out).read_line(&mut address).map_err(failed)?;
+        }
+        let server = LocalServer { child, address: address.trim().to_string() };
+        if server.address.is_empty() {
+            return Err(Error::fixed(errno::ECHILD, "the server ended before it listened"));
+        }
+        Ok(server)
+    }
+
+    /// Waits for the server's own end, but not for ever.
+    pub fn finish(mut self, patience: Duration) -> Result<()> {
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(Error::new(errno::ECHILD, format!("the server failed: {status}"))),
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Err(e) => return Err(Error::new(errno::ECHILD, format!("waiting for the server: {e}"))),
+            }
+        }
+        Err(Error::fixed(errno::ETIMEDOUT, "the server did not end by itself"))
+    }
+}
+
+impl Drop for LocalServer {
+    fn drop(&mut self) {
+        // Both fail if it has ended already, and that is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The measurements by name: what each is, and what it does unless told otherwise.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test {
+    WriteLat,
+    WriteBw,
+    ReadLat,
+    ReadBw,
+    SendLat,
+    SendBw,
+    WriteRate,
+    MrReg,
+}
+
+use Test::*;
+
+impl Test {
+    pub const ALL: [Test; 8] = [WriteLat, WriteBw, ReadLat, ReadBw, SendLat, SendBw, WriteRate, MrReg];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            WriteLat => "write-lat",
+            WriteBw => "write-bw",
+            ReadLat => "read-lat",
+            ReadBw => "read-bw",
+            SendLat => "send-lat",
+            SendBw => "send-bw",
+            WriteRate => "write-rate",
+            MrReg => "mr-reg",
+        }
+    }
+
+    pub fn help(self) -> &'static str {
+        match self {
+            WriteLat => "half a round trip of writes; each side polls the last byte in its memory",
+            WriteBw => "bandwidth of a window of writes",
+            ReadLat => "one read at a time, from post to completion",
+            ReadBw => "bandwidth of a window of reads",
+            SendLat => "half a round trip of messages",
+            SendBw => "bandwidth of a window of messages",
+            WriteRate => "small writes in a window, per second",
+            MrReg => "registering a region and closing it again; needs no peer",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Test> {
+        Test::ALL.into_iter().find(|t| t.name() == name)
+    }
+
+    /// The number by which peers know it.
+    pub fn code(self) -> u64 {
+        Test::ALL.iter().position(|t| *t == self).unwrap_or(0) as u64
+    }
+
+    pub fn from_code(code: u64) -> Option<Test> {
+        Test::ALL.get(usize::try_from(code).ok()?).copied()
+    }
+
+    /// Whether the result is a time per operation rather than a rate.
+    pub fn is_latency(self) -> bool {
+        matches!(self, WriteLat | ReadLat | SendLat | MrReg)
+    }
+
+    pub fn is_message(self) -> bool {
+        matches!(self, SendLat | SendBw)
+    }
+
+    /// Whether one sample covers two ways.
+    pub fn is_round_trip(self) -> bool {
+        matches!(self, WriteLat | SendLat)
+    }
+
+    /// Sizes, from and to, if the command line names none.
+    pub fn default_sizes(self) -> (usize, usize) {
+        match self {
+            WriteLat | ReadLat | SendLat => (8, 64 << 20),
+            WriteBw | ReadBw | SendBw => (64 << 10, 64 << 10),
+            WriteRate => (8, 8),
+            MrReg => (4 << 10, 64 << 20),
+        }
+    }
+
+    /// Iterations for a size: many of what is quick, a few of what is not.
+    pub fn default_iterations(self, size: usize) -> u64 {
+        let (bytes, low, high) = match self {
+            MrReg => return 100_000,
+            _ if self.is_latency() => (512 << 20, 20, 100_000),
+            _ => (4u64 << 30, 40, 1_000_000),
+        };
+        (bytes / size.max(1) as u64).clamp(low, high)
+    }
+}
+
+/// Powers of two from `low` to `high`, and `high` itself.
+pub fn sweep(low: usize, high: usize) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    let mut size = low;
+    while size < high {
+        sizes.push(size);
+        size = size.saturating_mul(2);
+    }
+    sizes.push(high);
+    sizes
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn codes_and_names_lead_back() {
+        for t in Test::ALL {
+            assert_eq!((Test::parse(t.name()), Test::from_code(t.code())), (Some(t), Some(t)));
+        }
+        assert_eq!(Test::from_code(99), None);
+        assert_eq!((sweep(8, 64), sweep(5, 5), sweep(3, 10)), (vec![8, 16, 32, 64], vec![5], vec![3, 6, 10]));
+    }
+}

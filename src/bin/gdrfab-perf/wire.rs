@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the two sides tell each other: the plan and the answer in the connection's private data,
+//! then control messages, which carry remote data and so differ from the messages under test.
+
+use crate::args::Options;
+use crate::memory::{Kind, Mismatch};
+use crate::tests::Test;
+use gdrfab::mr::Paths;
+
+/// "gdrfabp" and the version of what follows.
+const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabp\x01");
+
+fn pack(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+
+/// The words of a packet that has at least `N` of them.
+fn unpack<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    let mut words = bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().unwrap_or_default()));
+    let mut out = [0; N];
+    for w in &mut out {
+        *w = words.next()?;
+    }
+    Some(out)
+}
+
+/// Where the peer's memory under test is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub base: u64,
+    pub key: u64,
+}
+
+/// What both sides have to agree on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub test: Test,
+    pub max_size: usize,
+    pub depth: usize,
+    pub memory: Kind,
+    pub path: Paths,
+    /// 0: the default.
+    pub deadline_ms: u64,
+    pub coop: bool,
+    pub verify: bool,
+    pub one_thread: bool,
+    pub auto: bool,
+    pub sleep: bool,
+    /// Both sides run on one CPU, so that who waits gives it away.
+    pub yields: bool,
+}
+
+impl Plan {
+    pub fn of(o: &Options, yields: bool) -> Plan {
+        Plan {
+            test: o.test,
+            max_size: o.sizes.iter().copied().max().unwrap_or(1),
+            depth: o.depth,
+            memory: o.remote_memory,
+            path: o.path,
+            deadline_ms: o.deadline_ms.unwrap_or(0),
+            // Who polls the last byte must not see it before the others, and a helper copies from the end.
+            coop: o.coop && o.test != Test::WriteLat,
+            verify: o.verify,
+            one_thread: o.one_thread,
+            auto: o.auto,
+            sleep: o.sleep,
+            yields,
+        }
+    }
+
+    pub fn encode(&self, place: Place) -> Vec<u8> {
+        let bits = [self.coop, self.verify, self.one_thread, self.auto, self.sleep, self.yields];
+        let flags = bits.iter().enumerate().fold(0, |f, (i, on)| f | u64::from(*on) << i);
+        pack(&[
+            MAGIC,
+            self.test.code(),
+            self.max_size as u64,
+            self.depth as u64,
+            self.memory.code(),
+            self.path.bits(),
+            self.deadline_ms,
+            flags,
+            place.base,
+            place.key,
+        ])
+    }
+
+    /// Words for a client whose plan cannot be read.
+    pub fn decode(bytes: &[u8]) -> Result<(Plan, Place), &'static str> {
+        let [magic, test, max_size, depth, memory, path, deadline_ms, flags, base, key] =
+            unpack::<10>(bytes).ok_or("this is gdrfab-perf, and the request is none of gdrfab-perf's")?;
+        if magic != MAGIC {
+            return Err("client and server are of different versions of gdrfab-perf");
+        }
+        let on = |i: u32| flags >> i & 1 == 1;
+        let wrong = "the plan asks for what this server does not know";
+        let plan = Plan {
+            test: Test::from_code(test).ok_or(wrong)?,
+            max_size: usize::try_from(max_size).ok().filter(|n| (1..=1 << 40).contains(n)).ok_or(wrong)?,
+            depth: usize::try_from(depth).ok().filter(|n| (1..=1024).contains(n)).ok_or(wrong)?,
+            memory: Kind::from_code(memory).ok_or(wrong)?,
+            path: Paths::from_bits(path).ok_or(wrong)?,
+            deadline_ms,
+            coop: on(0),
+            verify: on(1),
+            one_thread: on(2),
+            auto: on(3),
+            sleep: on(4),
+            yields: on(5),
+        };
+        Ok((plan, Place { base, key }))
+    }
+}
+
+/// The server's answer.
+pub fn encode_answer(place: Place) -> Vec<u8> {
+    pack(&[MAGIC, place.base, place.key])
+}
+
+pub fn decode_answer(bytes: &[u8]) -> Option<Place> {
+    let [magic, base, key] = unpack::<3>(bytes)?;
+    (magic == MAGIC).then_some(Place { base, key })
+}
+
+/// Kinds of control messages; the number travels as remote data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Kinds {
+    /// Client: get ready for a size (size, whether every arrival is checked).
+    Begin = 1,
+    /// Server: ready (the path from the server to the client's region, 0 = none).
+    Ready = 2,
+    /// Client: that was the last operation.
+    Stop = 3,
+    /// Server: so many arrived (arrivals, and a mismatch).
+    Stopped = 4,
+    /// Client: look at what arrived.
+    Check = 5,
+    /// Server: this is how it looks (a mismatch).
+    Verdict = 6,
+    /// Client: all done.
+    Bye = 7,
+    /// Either: it is over, and why (text).
+    Fail = 8,
+    /// Client: still here.
+    Tick = 9,
+}
+
+impl Kinds {
+    pub fn from_data(data: u64) -> Option<Kinds> {
+        use Kinds::*;
+        [Begin, Ready, Stop, Stopped, Check, Verdict, Bye, Fail, Tick].into_iter().find(|k| *k as u64 == data)
+    }
+}
+
+/// Bytes that a control message may have.
+pub const MAIL_MAX: usize = 240;
+
+/// A control message as it arrived.
+#[derive(Clone, Debug)]
+pub struct Mail {
+    pub kind: Kinds,
+    pub bytes: Vec<u8>,
+}
+
+impl Mail {
+    /// The first words; what is missing is 0.
+    pub fn words<const N: usize>(&self) -> [u64; N] {
+        let mut padded = self.bytes.clone();
+        padded.resize(padded.len().max(N * 8), 0);
+        unpack(&padded).unwrap_or([0; N])
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+/// The seed of the pattern of a round; the two sides never send the same bytes.
+pub fn seed(size: usize, round: u64, by_server: bool) -> u64 {
+    (size as u64) << 20 ^ round << 1 ^ u64::from(by_server) ^ 0x5EED << 48
+}
+
+/// A mismatch, or none, as words of a control message; and back.
+pub fn pack_mismatch(m: Option<Mismatch>) -> [u64; 4] {
+    m.map_or([0; 4], |m| [1, m.offset as u64, u64::from(m.expected), u64::from(m.found)])
+}
+
+pub fn unpack_mismatch(words: &[u64]) -> Option<Mismatch> {
+    match *words {
+        [1, offset, expected, found, ..] => Some(Mismatch { offset: offset as usize, expected: expected as u8, found: found as u8 }),
+        _ => None,
+    }
+}
+
+pub fn words(list: &[u64]) -> Vec<u8> {
+    pack(list)
+}
+
+/// As much of a text as a packet of `max` bytes takes.
+pub fn clip(text: &str, max: usize) -> &[u8] {
+    let mut end = text.len().min(max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text.as_bytes()[..end]
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn plans_travel_and_nonsense_is_refused() {
+        let plan = Plan {
+            test: Test::SendBw,
+            max_size: 1 << 26,
+            depth: 17,
+            memory: Kind::Memfd,
+            path: Paths::CMA,
+            deadline_ms: 5,
+            coop: false,
+            verify: true,
+            one_thread: false,
+            auto: true,
+            sleep: false,
+            yields: true,
+        };
+        let place = Place { base: 77, key: u64::MAX };
+        let bytes = plan.encode(place);
+        assert_eq!(Plan::decode(&bytes), Ok((plan, place)));
+        assert!(Plan::decode(&bytes[..70]).is_err() && Plan::decode(&[0; 80]).is_err());
+        for field in 1..6 {
+            let mut bad = bytes.clone();
+            bad[field * 8..field * 8 + 8].fill(0xFF);
+            assert!(Plan::decode(&bad).is_err(), "{field}");
+        }
+        assert_eq!(decode_answer(&encode_answer(place)), Some(place));
+        assert_eq!(clip("aä", 2), b"a");
+    }
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Crossing the border: handles, sized structs, strings, results, panics.
+
+use crate::error::{Error, Result, errno};
+use crate::fabric;
+use crate::prov::op::Iov;
+use libc::{c_char, c_int, c_void, ssize_t};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::new(CString::default());
+}
+
+/// Keeps the words of a failure for `gdrfab_last_error`, and gives the negative errno.
+#[cold]
+pub(super) fn failed(e: &Error) -> c_int {
+    if !e.is_again() {
+        crate::log!(Debug, "{e}");
+        let text = CString::new(e.to_string().replace('\0', "?")).unwrap_or_default();
+        // A thread that is ending has no storage left; its words are lost, its errno is not.
+        let _ = LAST.try_with(|last| *last.borrow_mut() = text);
+    }
+    -e.errno
+}
+
+pub(super) fn last_words() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f))
+        .unwrap_or(Err(Error::fixed(errno::ENOTRECOVERABLE, "an internal error of gdrfab (a panic); the object is unusable")))
+}
+
+/// Runs a control call: 0 or a negative errno; a panic becomes -ENOTRECOVERABLE.
+pub(super) fn control(f: impl FnOnce() -> Result<()>) -> c_int {
+    guarded(f).map_or_else(|e| failed(&e), |()| 0)
+}
+
+/// As `control`, with a count.
+pub(super) fn counted(f: impl FnOnce() -> Result<usize>) -> ssize_t {
+    guarded(f).map_or_else(|e| failed(&e) as isize, |n| n as isize)
+}
+
+/// The result of a posting call.
+#[inline]
+pub(super) fn posted(result: Result<()>) -> ssize_t {
+    match result {
+        Ok(()) => 0,
+        Err(e) => failed(&e) as isize,
+    }
+}
+
+/// Ties an opaque C type to the object behind it.
+pub(super) trait Handle: Sized {
+    type Inner;
+}
+
+macro_rules! handles {
+    ($($c:ident => $inner:ty;)*) => { $(impl Handle for super::objects::$c { type Inner = $inner; })* };
+}
+
+handles! {
+    gdrfab_fabric => fabric::Fabric;
+    gdrfab_domain => fabric::Domain;
+    gdrfab_ep => fabric::Endpoint;
+    gdrfab_pep => fabric::Pep;
+    gdrfab_cq => fabric::Cq;
+    gdrfab_eq => fabric::Eq;
+    gdrfab_cntr => fabric::Cntr;
+}
+
+/// Hands an object to the caller, who gives it back to `reclaim`.
+pub(super) fn give<H: Handle>(object: Arc<H::Inner>) -> *mut H {
+    Arc::into_raw(object).cast_mut().cast()
+}
+
+/// The object behind a handle.
+///
+/// # Safety
+/// `handle` is NULL, or was given by `give` and not reclaimed.
+#[inline(always)]
+pub(super) unsafe fn object<'a, H: Handle>(handle: *mut H, name: &'static str) -> Result<&'a H::Inner> {
+    if handle.is_null() || !handle.cast::<H::Inner>().is_aligned() {
+        return Err(null(name));
+    }
+    // SAFETY: the C caller says that the handle is open.
+    Ok(unsafe { &*handle.cast::<H::Inner>() })
+}
+
+/// As `object`, sharing ownership.
+///
+/// # Safety
+/// As for `object`.
+pub(super) unsafe fn shared<H: Handle>(handle: *mut H, name: &'static str) -> Result<Arc<H::Inner>> {
+    if handle.is_null() || !handle.cast::<H::Inner>().is_aligned() {
+        return Err(null(name));
+    }
+    let raw = handle.cast::<H::Inner>().cast_const();
+    // SAFETY: the C caller says that the handle is open, so its count is at least one.
+    unsafe {
+        Arc::increment_strong_count(raw);
+        Ok(Arc::from_raw(raw))
+    }
+}
+
+/// Takes back what `give` gave.
+///
+/// # Safety
+/// The handle is open, and the caller will not use it again.
+pub(super) unsafe fn reclaim<H: Handle>(handle: *mut H) -> Arc<H::Inner> {
+    // SAFETY: made by Arc::into_raw in `give`; reclaimed once, says the C caller.
+    unsafe { Arc::from_raw(handle.cast::<H::Inner>().cast_const()) }
+}
+
+#[cold]
+pub(super) fn null(name: &'static str) -> Error {
+    Error::invalid(format!("{name}: NULL or misaligned pointer"))
+}
+
+/// Checks a pointer that results go to.
+pub(super) fn output<T>(pointer: *mut T, name: &'static str) -> Result<*mut T> {
+    if pointer.is_null() || !pointer.is_aligned() { Err(null(name)) } else { Ok(pointer) }
+}
+
+/// Structs that begin with `struct_size` and whose every bit pattern of zeros is a default.
+///
+/// # Safety
+/// The type is `repr(C)`, begins with a `usize`, and any bytes are a valid value of it.
+pub(super) unsafe trait Sized0 {
+    /// Size that the first release published.
+    const FIRST: usize;
+}
+
+/// Reads a struct of the caller as openat2 does: shorter is zero-extended, longer must be zero.
+///
+/// # Safety
+/// `from` is NULL or readable for the `struct_size` bytes that it begins with.
+pub(super) unsafe fn read_sized<T: Sized0>(from: *const T, name: &'static str) -> Result<T> {
+    if from.is_null() || !from.is_aligned() {
+        return Err(null(name));
+    }
+    // SAFETY: the struct begins with its size.
+    let size = unsafe { from.cast::<usize>().read() };
+    check_size::<T>(size, name)?;
+    let ours = size_of::<T>();
+    if size > ours {
+        // SAFETY: the caller says that `size` bytes are readable.
+        let tail = unsafe { std::slice::from_raw_parts(from.cast::<u8>().add(ours), size - ours) };
+        if tail.iter().any(|b| *b != 0) {
+            return Err(Error::new(errno::E2BIG, format!("{name}: fields beyond byte {ours} are set, which this version does not know")));
+        }
+    }
+    // SAFETY: zero is a valid T, and at most its size is overwritten with the caller's bytes.
+    unsafe {
+        let mut value = std::mem::zeroed::<T>();
+        std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut value).cast::<u8>(), size.min(ours));
+        Ok(value)
+    }
+}
+
+/// Larger than any struct will ever be: what lies beyond is a struct_size that was never set.
+const SIZE_LIMIT: usize = 4096;
+
+fn check_size<T: Sized0>(size: usize, name: &'static str) -> Result<()> {
+    if !(T::FIRST..=SIZE_LIMIT).contains(&size) {
+        return Err(Error::invalid(format!("{name}->struct_size: {size}; set it to sizeof(*{name})")));
+    }
+    Ok(())
+}
+
+/// Checks a struct that results go to.
+///
+/// # Safety
+/// `to` is NULL or begins with its size.
+pub(super) unsafe fn output_sized<T: Sized0>(to: *mut T, name: &'static str) -> Result<*mut T> {
+    let to = output(to, name)?;
+    // SAFETY: the struct begins with its size.
+    check_size::<T>(unsafe { to.cast::<usize>().read() }, name)?;
+    Ok(to)
+}
+
+/// Writes as much of `value` as the caller's struct holds, keeping its `struct_size`.
+///
+/// # Safety
+/// `to` passed `output_sized` and is writable for the size that it begins with.
+pub(super) unsafe fn write_sized<T: Sized0>(to: *mut T, value: &T) {
+    // SAFETY: the caller's promise; the first field is kept.
+    unsafe {
+        let size = to.cast::<usize>().read().min(size_of::<T>());
+        let skip = size_of::<usize>();
+        std::ptr::copy_nonoverlapping((&raw const *value).cast::<u8>().add(skip), to.cast::<u8>().add(skip), size - skip);
+    }
+}
+
+/// A C string of the caller; NULL is none.
+///
+/// # Safety
+/// NULL, or NUL-terminated.
+pub(super) unsafe fn text<'a>(from: *const c_char, name: &'static str) -> Result<Option<&'a str>> {
+    if from.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller says that it is terminated.
+    match unsafe { CStr::from_ptr(from) }.to_str() {
+        Ok(s) => Ok(Some(s)),
+        Err(_) => Err(Error::invalid(format!("{name}: not UTF-8"))),
+    }
+}
+
+/// Bytes of the caller; NULL only with length 0.
+///
+/// # Safety
+/// Readable for `len`.
+pub(super) unsafe fn bytes<'a>(from: *const c_void, len: usize, name: &'static str) -> Result<&'a [u8]> {
+    match (from.is_null(), len) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(null(name)),
+        // SAFETY: the caller's promise.
+        (false, n) if n <= isize::MAX as usize => Ok(unsafe { std::slice::from_raw_parts(from.cast(), n) }),
+        _ => Err(Error::invalid(format!("{name}: {len} bytes are more than an address space holds"))),
+    }
+}
+
+/// An address: text whose NUL lies within `len`.
+///
+/// # Safety
+/// Readable for `len`.
+pub(super) unsafe fn address<'a>(from: *const c_void, len: usize) -> Result<&'a str> {
+    // SAFETY: handed on.
+    let raw = unsafe { bytes(from, len, "addr")? };
+    let Some(end) = raw.iter().position(|b| *b == 0) else {
+        return Err(Error::invalid("addr: no NUL within addrlen bytes"));
+    };
+    match std::str::from_utf8(&raw[..end]) {
+        Ok(s) if !s.is_empty() => Ok(s),
+        _ => Err(Error::invalid("addr: empty or not text")),
+    }
+}
+
+/// The caller's iovecs.
+///
+/// # Safety
+/// Readable for `count` elements.
+#[inline]
+pub(super) unsafe fn iovecs<'a>(from: *const libc::iovec, count: usize, name: &'static str) -> Result<&'a [Iov]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if from.is_null() || !from.is_aligned() || count > 4096 {
+        return Err(Error::invalid(format!("{name}: NULL or misaligned pointer, or a count of {count} that cannot be")));
+    }
+    // SAFETY: the caller's promise; Iov has iovec's layout.
+    Ok(unsafe { std::slice::from_raw_parts(from.cast::<Iov>(), count) })
+}
+
+const _: () = assert!(size_of::<Iov>() == size_of::<libc::iovec>() && align_of::<Iov>() == align_of::<libc::iovec>());
+
+/// The first descriptor of an array that may be missing.
+///
+/// # Safety
+/// NULL, or readable for one pointer if `count` is not 0.
+#[inline]
+pub(super) unsafe fn first_desc(from: *const *mut c_void, count: usize) -> u64 {
+    if from.is_null() || count == 0 || !from.is_aligned() {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { *from as u64 }
+}
+
+/// Writes text as snprintf does; gives the length that it needs, without the NUL.
+///
+/// # Safety
+/// `to` is writable for `len`, or NULL with `len` 0.
+pub(super) unsafe fn write_text(to: *mut c_char, len: usize, text: &str) -> Result<usize> {
+    if to.is_null() && len > 0 {
+        return Err(null("buf"));
+    }
+    if len > 0 {
+        let n = text.len().min(len - 1);
+        // SAFETY: n + 1 <= len bytes of the caller's buffer.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast::<u8>(), n);
+            to.add(n).write(0);
+        }
+    }
+    Ok(text.len())
+}
+
+/// Writes an address with its NUL into a buffer whose size goes in and out.
+///
+/// # Safety
+/// `addrlen` is NULL or live; `addr` is writable for `*addrlen`.
+pub(super) unsafe fn write_address(addr: *mut c_void, addrlen: *mut usize, text: &str) -> Result<()> {
+    let addrlen = output(addrlen, "addrlen")?;
+    // SAFETY: checked to be non-NULL and aligned; the caller says that it is live.
+    unsafe {
+        let room = addrlen.read();
+        if text.len() + 1 > room {
+            addrlen.write(text.len() + 1);
+            return Err(Error::new(errno::ETOOSMALL, format!("*addrlen: {room}, the address needs {}", text.len() + 1)));
+        }
+        let addr = output(addr.cast::<u8>(), "addr")?;
+        std::ptr::copy_nonoverlapping(text.as_ptr(), addr, text.len());
+        addr.add(text.len()).write(0);
+        addrlen.write(text.len() + 1);
+    }
+    Ok(())
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reading completion queues.
+
+use super::boundary::{Sized0, control, counted, failed, null, object, output, output_sized, write_sized, write_text};
+use super::objects::gdrfab_cq;
+use super::types::*;
+use crate::error::{Code, Error, Result, errno};
+use crate::fabric::{Cq, CqFormat};
+use crate::prov::queue::{Completion, Taken};
+use libc::{c_char, c_int, c_void, ssize_t};
+
+/// GDRFAB_CQ_FORMAT_CONTEXT (mirrors fi_cq_entry)
+#[repr(C)]
+pub struct gdrfab_cq_entry {
+    /// What the operation was posted with; NULL for a peer's write with data.
+    pub op_context: *mut c_void,
+}
+
+/// GDRFAB_CQ_FORMAT_MSG (mirrors fi_cq_msg_entry)
+#[repr(C)]
+pub struct gdrfab_cq_msg_entry {
+    /// What the operation was posted with.
+    pub op_context: *mut c_void,
+    /// Kind of operation: GDRFAB_SEND | GDRFAB_MSG and so on.
+    pub flags: u64,
+    /// Bytes received, or of the operation.
+    pub len: usize,
+}
+
+/// GDRFAB_CQ_FORMAT_DATA (mirrors fi_cq_data_entry)
+#[repr(C)]
+pub struct gdrfab_cq_data_entry {
+    /// What the operation was posted with.
+    pub op_context: *mut c_void,
+    /// Kind of operation.
+    pub flags: u64,
+    /// Bytes received, or of the operation.
+    pub len: usize,
+    /// First byte of the operation's local buffer.
+    pub buf: *mut c_void,
+    /// Remote CQ data, where flags has GDRFAB_REMOTE_CQ_DATA.
+    pub data: u64,
+}
+
+/// An operation that failed (mirrors fi_cq_err_entry).
+#[repr(C)]
+pub struct gdrfab_cq_err_entry {
+    /// sizeof(gdrfab_cq_err_entry), set by the caller
+    pub struct_size: usize,
+    /// What the operation was posted with.
+    pub op_context: *mut c_void,
+    /// Kind of operation.
+    pub flags: u64,
+    /// Bytes that are in place.
+    pub len: usize,
+    /// First byte of the operation's local buffer.
+    pub buf: *mut c_void,
+    /// Remote CQ data.
+    pub data: u64,
+    /// Bytes of a message that did not fit.
+    pub olen: usize,
+    /// Errno, positive.
+    pub err: c_int,
+    /// GDRFAB_PROV_*, for gdrfab_cq_strerror().
+    pub prov_errno: c_int,
+    /// In: a buffer for words, or NULL.
+    pub err_data: *mut c_void,
+    /// In: its bytes; out: bytes written, NUL included.
+    pub err_data_size: usize,
+}
+
+// SAFETY: repr(C), size first; the buffer is checked at use.
+unsafe impl Sized0 for gdrfab_cq_err_entry {
+    const FIRST: usize = 80;
+}
+
+/// Writes one entry in the queue's format.
+///
+/// # Safety
+/// `buf` holds more than `i` entries of the format.
+#[inline(always)]
+unsafe fn put(format: CqFormat, buf: *mut c_void, i: usize, c: &Completion) {
+    let op_context = c.context as *mut c_void;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match format {
+            CqFormat::Context => buf.cast::<gdrfab_cq_entry>().add(i).write_unaligned(gdrfab_cq_entry { op_context }),
+            CqFormat::Msg => {
+                buf.cast::<gdrfab_cq_msg_entry>().add(i).write_unaligned(gdrfab_cq_msg_entry { op_context, flags: c.flags, len: c.len })
+            }
+            CqFormat::Data => {
+                let entry = gdrfab_cq_data_entry { op_context, flags: c.flags, len: c.len, buf: c.buf as *mut c_void, data: c.data };
+                buf.cast::<gdrfab_cq_data_entry>().add(i).write_unaligned(entry);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn outcome(taken: Taken) -> ssize_t {
+    match taken {
+        Taken::Some(n) => n as isize,
+        Taken::Empty => -errno::EAGAIN as isize,
+        Taken::ErrorFirst => -errno::EAVAIL as isize,
+    }
+}
+
+/// # Safety
+/// The handle is open.
+#[inline(always)]
+unsafe fn queue<'a>(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> Result<&'a Cq> {
+    if buf.is_null() && count != 0 {
+        return Err(null("buf"));
+    }
+    // SAFETY: handed on.
+    unsafe { object(cq, "cq") }
+}
+
+/// Reads completions, and drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
+///
+/// @param cq    queue
+/// @param buf   gets entries of the queue's format
+/// @param count how many it holds; 0 only drives
+/// @return entries read, at least 1 (0 if count is 0 and entries wait), or
+///   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_cq_readerr(); -EINVAL NULL
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cq_read(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open and that buf holds count entries.
+    unsafe {
+        match queue(cq, buf, count) {
+            Ok(q) => {
+                let format = q.format;
+                outcome(q.read(count, |i, c| put(format, buf, i, c)))
+            }
+            Err(e) => failed(&e) as isize,
+        }
+    }
+}
+
+/// gdrfab_cq_read() with source addresses. Mirrors fi_cq_readfrom.
+///
+/// @param cq       queue
+/// @param buf      gets entries
+/// @param count    how many buf and src_addr hold
+/// @param src_addr gets GDRFAB_ADDR_UNSPEC per entry on connected endpoints; may be NULL
+/// @return as gdrfab_cq_read()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cq_readfrom(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize, src_addr: *mut u64) -> ssize_t {
+    // SAFETY: handed on.
+    let n = unsafe { gdrfab_cq_read(cq, buf, count) };
+    if !src_addr.is_null() {
+        for i in 0..n.max(0) as usize {
+            // SAFETY: the C caller says that src_addr holds count values, and n <= count.
+            unsafe { src_addr.add(i).write_unaligned(GDRFAB_ADDR_UNSPEC) };
+        }
+    }
+    n
+}
+
+/// Reads completions, waiting for the first. Mirrors fi_cq_sread.
+///
+/// Polls for GDRFAB_SPIN_US, then sleeps; needs no wait object. Several threads may wait on one queue.
+///
+/// @param cq         queue
+/// @param buf        gets entries
+/// @param count      how many it holds, not 0
+/// @param cond       unused, NULL
+/// @param timeout_ms milliseconds, -1 = no limit
+/// @return as gdrfab_cq_read(); -EAGAIN after the timeout or gdrfab_cq_signal(); -EINTR by a signal; -EPERM in a process
+///   that did not open it; -EMFILE no descriptor to sleep on
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cq_sread(
+    cq: *mut gdrfab_cq,
+    buf: *mut c_void,
+    count: usize,
+    cond: *const c_void,
+    timeout_ms: c_int,
+) -> ssize_t {
+    let _ = cond;
+    let mut result = Taken::Empty;
+    // SAFETY: the C caller says that the handle is open and that buf holds count entries.
+    let rc = control(|| unsafe {
+        let q = queue(cq, buf, count)?;
+        if count == 0 {
+            return Err(Error::invalid("count: 0 entries cannot be waited for"));
+        }
+        let format = q.format;
+        result = q.sread(count, timeout_ms, |i, c| put(format, buf, i, c))?;
+        Ok(())
+    });
+    if rc != 0 { rc as isize } else { outcome(result) }
+}
+
+/// Reads the error entry that is next. Mirrors fi_cq_readerr.
+///
+/// @param cq    queue
+/// @param entry gets the entry; struct_size, err_data and err_data_size are set by the caller
+/// @param flags 0
+/// @return 1, or -EAGAIN (the next entry is no error), -EINVAL, -GDRFAB_EBADFLAGS
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfab_cq_err_entry, flags: u64) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open, and entry and its buffer writable.
+    counted(|| unsafe {
+        let q = object(cq, "cq")?;
+        let out = output_sized(entry, "entry")?;
+        super::eq::no_flags(flags)?;
+        let (data, room) = ((*out).err_data, (*out).err_data_size);
+        let Some((c, f)) = q.read_error() else { return Err(Error::AGAIN) };
+        let written = if data.is_null() {
+            0
+        } else {
+            write_text(data.cast(), room, &f.error.words)?.min(room.saturating_sub(1)) + usize::from(room > 0)
+        };
+        let e = gdrfab_cq_err_entry {
+            struct_size: 0,
+            op_context: c.context as *mut c_void,
+            flags: c.flags,
+            len: c.len,
+            buf: c.buf as *mut c_void,
+            data: c.data,
+            olen: f.olen,
+            err: f.error.errno,
+            prov_errno: f.error.code as c_int,
+            err_data: data,
+            err_data_size: written,
+        };
+        write_sized(out, &e);
+        Ok(1)
+    })
+}
+
+/// Lets one blocked gdrfab_cq_sread() return, or the next one at once. Mirrors fi_cq_signal.
+///
+/// @return 0, -EINVAL, -EPERM in a process that did not open it
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cq_signal(cq: *mut gdrfab_cq) -> c_int {
+    // SAFETY: the C caller says that the handle is open.
+    control(|| unsafe { object(cq, "cq")?.signal() })
+}
+
+/// Words for a provider code. Mirrors fi_cq_strerror.
+///
+/// @param cq         queue
+/// @param prov_errno of an error entry
+/// @param err_data   of the entry: the words of that very failure; NULL for the code's general words
+/// @param buf        gets a copy, or NULL
+/// @param len        bytes of buf
+/// @return buf, or if that is NULL static or err_data's text; not to be freed
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cq_strerror(
+    cq: *mut gdrfab_cq,
+    prov_errno: c_int,
+    err_data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    let _ = cq;
+    // SAFETY: handed on.
+    unsafe { words(prov_errno, err_data, buf, len) }
+}
+
+/// # Safety
+/// `err_data` is NULL or NUL-terminated, `buf` NULL or writable for `len`.
+pub(super) unsafe fn words(prov_errno: c_int, err_data: *const c_void, buf: *mut c_char, len: usize) -> *const c_char {
+    thread_local! {
+        static WORDS: std::cell::RefCell<std::ffi::CString> = std::cell::RefCell::new(std::ffi::CString::default());
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let general = || Code::words(prov_errno).to_string();
+        // A rejecting peer's data is not text.
+        let text = if err_data.is_null() || prov_errno == GDRFAB_PROV_REJECTED {
+            general()
+        } else {
+            std::ffi::CStr::from_ptr(err_data.cast()).to_string_lossy().into_owned()
+        };
+        if !buf.is_null() && len > 0 {
+            let _ = write_text(buf, len, &text);
+            return buf;
+        }
+        WORDS
+            .try_with(|w| {
+                *w.borrow_mut() = std::ffi::CString::new(text).unwrap_or_default();
+                w.borrow().as_ptr()
+            })
+            .unwrap_or(c"".as_ptr())
+    }
+}
+
+/// Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when the queue may have something. Mirrors
+/// fi_control with FI_GETWAIT.
+///
+/// Call gdrfab_cq_trywait() before each poll, and gdrfab_cq_read() after it. Deadlines make it readable too.
+///
+/// @param cq queue
+/// @param fd gets the descriptor, which the queue owns
+/// @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cq_fd(cq: *mut gdrfab_cq, fd: *mut c_int) -> c_int {
+    // SAFETY: the C caller says that the handle is open and fd live.
+    control(|| unsafe {
+        let out = output(fd, "fd")?;
+        out.write(object(cq, "cq")?.fd()?);
+        Ok(())
+    })
+}
+
+/// Prepares for blocking on the descriptor. Mirrors fi_trywait.
+///
+/// @return 0 the caller may poll now; -EAGAIN there is something to read first; -EINVAL, -ENOSYS, -EPERM
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cq_trywait(cq: *mut gdrfab_cq) -> c_int {
+    // SAFETY: the C caller says that the handle is open.
+    control(|| unsafe { object(cq, "cq")?.trywait() })
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reading event queues.
+
+use super::boundary::{Sized0, bytes, control, counted, null, object, output, output_sized, write_sized, write_text};
+use super::info::{export, gdrfab_info};
+use super::objects::{gdrfab_eq, same};
+use super::types::*;
+use crate::error::{Code, Error, Result, errno};
+use crate::fabric;
+use crate::prov::event::{Event, EventKind};
+use libc::{c_char, c_int, c_void, ssize_t};
+
+/// A connection event; the peer's private data follows it (GDRFAB_EQ_CM_DATA). Mirrors fi_eq_cm_entry.
+#[repr(C)]
+pub struct gdrfab_eq_cm_entry {
+    /// The gdrfab_ep or gdrfab_pep that it concerns.
+    pub object: *mut c_void,
+    /// That object's context.
+    pub context: *mut c_void,
+    /// GDRFAB_CONNREQ: what to open the endpoint with; the caller frees it with gdrfab_freeinfo(). Otherwise NULL.
+    pub info: *mut gdrfab_info,
+}
+
+/// A failed connection attempt, or why a connection broke (mirrors fi_eq_err_entry).
+#[repr(C)]
+pub struct gdrfab_eq_err_entry {
+    /// sizeof(gdrfab_eq_err_entry), set by the caller
+    pub struct_size: usize,
+    /// The gdrfab_ep that it concerns.
+    pub object: *mut c_void,
+    /// That object's context.
+    pub context: *mut c_void,
+    /// The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN.
+    pub data: u64,
+    /// Errno, positive.
+    pub err: c_int,
+    /// GDRFAB_PROV_*
+    pub prov_errno: c_int,
+    /// In: a buffer, or NULL. Gets the rejecting peer's data with GDRFAB_PROV_REJECTED, otherwise words.
+    pub err_data: *mut c_void,
+    /// In: its bytes; out: bytes written.
+    pub err_data_size: usize,
+}
+
+// SAFETY: repr(C), size first; the buffer is checked at use.
+unsafe impl Sized0 for gdrfab_eq_err_entry {
+    const FIRST: usize = 56;
+}
+
+pub(super) fn no_flags(flags: u64) -> Result<()> {
+    match flags {
+        0 => Ok(()),
+        n => Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {n:#x}, must be 0"))),
+    }
+}
+
+/// Whether an event was written by the caller, raw.
+fn is_raw(event: &Event) -> bool {
+    event.object == 0
+}
+
+fn size_of_event(event: &Event) -> usize {
+    event.data.len() + if is_raw(event) { 0 } else { size_of::<gdrfab_eq_cm_entry>() }
+}
+
+/// What looking at the head came to.
+enum Look {
+    Take,
+    TooSmall(usize),
+    Error,
+}
+
+fn look(event: &Event, room: usize) -> (bool, Look) {
+    let need = size_of_event(event);
+    if event.error.is_some() {
+        (false, Look::Error)
+    } else if need > room {
+        (false, Look::TooSmall(need))
+    } else {
+        (true, Look::Take)
+    }
+}
+
+/// # Safety
+/// `event` and `buf` are writable, `buf` for the event's size.
+unsafe fn hand_out(q: &fabric::Eq, result: Option<(Look, Option<Event>)>, event: *mut u32, buf: *mut c_void) -> Result<usize> {
+    match result {
+        None => Err(Error::AGAIN),
+        Some((Look::Error, _)) => Err(Error::fixed(errno::EAVAIL, "eq: an error entry is next: gdrfab_eq_readerr()")),
+        Some((Look::TooSmall(need), _)) => Err(Error::new(errno::ETOOSMALL, format!("len: the event needs {need} bytes"))),
+        Some((Look::Take, None)) => Err(Error::AGAIN),
+        Some((Look::Take, Some(mut e))) => {
+            let size = size_of_event(&e);
+            let info = q.request_info(&mut e).map_or(std::ptr::null_mut(), |info| export(&info));
+            // SAFETY: the caller's promise; `look` compared the size with the room.
+            unsafe {
+                let mut at = buf.cast::<u8>();
+                if !is_raw(&e) {
+                    let entry = gdrfab_eq_cm_entry {
+                        object: same::<super::objects::gdrfab_ep>(e.object).cast(),
+                        context: e.context as *mut c_void,
+                        info,
+                    };
+                    at.cast::<gdrfab_eq_cm_entry>().write_unaligned(entry);
+                    at = at.add(size_of::<gdrfab_eq_cm_entry>());
+                }
+                std::ptr::copy_nonoverlapping(e.data.as_ptr(), at, e.data.len());
+                event.write(e.kind);
+            }
+            Ok(size)
+        }
+    }
+}
+
+/// Reads an event, and drives connecting, listening and the endpoints bound to the queue. Mirrors fi_eq_read.
+///
+/// @param eq    queue
+/// @param event gets GDRFAB_CONNREQ, GDRFAB_CONNECTED, GDRFAB_SHUTDOWN, or what gdrfab_eq_write() named
+/// @param buf   gets a gdrfab_eq_cm_entry and private data, or what gdrfab_eq_write() wrote
+/// @param len   its bytes; sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX hold any connection event
+/// @param flags 0
+/// @return bytes written, or
+///   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_eq_readerr(); -GDRFAB_ETOOSMALL the event stays;
+///   -EINVAL, -GDRFAB_EBADFLAGS
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_eq_read(eq: *mut gdrfab_eq, event: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open and the outputs writable.
+    counted(|| unsafe {
+        let q = object(eq, "eq")?;
+        let event = output(event, "event")?;
+        no_flags(flags)?;
+        if buf.is_null() {
+            return Err(null("buf"));
+        }
+        hand_out(q, q.read(|e| look(e, len)), event, buf)
+    })
+}
+
+/// Reads an event, waiting for it. Mirrors fi_eq_sread.
+///
+/// @param eq         queue
+/// @param event      as gdrfab_eq_read()
+/// @param buf        as gdrfab_eq_read()
+/// @param len        as gdrfab_eq_read()
+/// @param timeout_ms milliseconds, -1 = no limit
+/// @param flags      0
+/// @return as gdrfab_eq_read(); -EAGAIN after the timeout; -EINTR by a signal; -EPERM in a process that did not open it; -EMFILE
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_eq_sread(
+    eq: *mut gdrfab_eq,
+    event: *mut u32,
+    buf: *mut c_void,
+    len: usize,
+    timeout_ms: c_int,
+    flags: u64,
+) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open and the outputs writable.
+    counted(|| unsafe {
+        let q = object(eq, "eq")?;
+        let event = output(event, "event")?;
+        no_flags(flags)?;
+        if buf.is_null() {
+            return Err(null("buf"));
+        }
+        hand_out(q, q.sread(timeout_ms, |e| look(e, len))?, event, buf)
+    })
+}
+
+/// Reads the error entry that is next. Mirrors fi_eq_readerr.
+///
+/// @param eq    queue
+/// @param entry gets the entry; struct_size, err_data and err_data_size are set by the caller
+/// @param flags 0
+/// @return 1, or -EAGAIN (the next event is no error), -EINVAL, -GDRFAB_EBADFLAGS
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_eq_readerr(eq: *mut gdrfab_eq, entry: *mut gdrfab_eq_err_entry, flags: u64) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open, and entry and its buffer writable.
+    counted(|| unsafe {
+        let q = object(eq, "eq")?;
+        let out = output_sized(entry, "entry")?;
+        no_flags(flags)?;
+        let (data, room) = ((*out).err_data, (*out).err_data_size);
+        let Some(((), Some(e))) = q.read(|e| (e.error.is_some(), ())) else { return Err(Error::AGAIN) };
+        let Some(why) = &e.error else { return Err(Error::AGAIN) };
+        let written = match (data.is_null() || room == 0, why.code) {
+            (true, _) => 0,
+            (false, Code::Rejected) => {
+                let n = e.data.len().min(room);
+                std::ptr::copy_nonoverlapping(e.data.as_ptr(), data.cast::<u8>(), n);
+                n
+            }
+            (false, _) => write_text(data.cast(), room, &why.words)?.min(room - 1) + 1,
+        };
+        let entry = gdrfab_eq_err_entry {
+            struct_size: 0,
+            object: e.object as *mut c_void,
+            context: e.context as *mut c_void,
+            data: u64::from(e.kind),
+            err: why.errno,
+            prov_errno: why.code as c_int,
+            err_data: data,
+            err_data_size: written,
+        };
+        write_sized(out, &entry);
+        Ok(1)
+    })
+}
+
+/// Puts an event of the caller's into the queue, and wakes who waits. Mirrors fi_eq_write.
+///
+/// @param eq    queue
+/// @param event any number, GDRFAB_NOTIFY for instance
+/// @param buf   bytes that the reader gets, up to 4096
+/// @param len   their number
+/// @param flags 0
+/// @return len, or -EINVAL, -GDRFAB_EBADFLAGS, -EPERM
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_eq_write(eq: *mut gdrfab_eq, event: u32, buf: *const c_void, len: usize, flags: u64) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open and the bytes readable.
+    counted(|| unsafe {
+        let q = object(eq, "eq")?;
+        no_flags(flags)?;
+        if len > 4096 {
+            return Err(Error::invalid(format!("len: {len}, at most 4096")));
+        }
+        let mut e = Event::new(EventKind::Notify, 0, 0);
+        e.kind = event;
+        e.data = bytes(buf, len, "buf")?.to_vec();
+        q.write(e)?;
+        Ok(len)
+    })
+}
+
+/// Words for a provider code. Mirrors fi_eq_strerror.
+///
+/// @param eq         queue
+/// @param prov_errno of an error entry
+/// @param err_data   words of the entry (not a rejecting peer's data), or NULL for the code's general words
+/// @param buf        gets a copy, or NULL
+/// @param len        bytes of buf
+/// @return buf, or if that is NULL text of the calling thread, valid until its next call; not to be freed
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_eq_strerror(
+    eq: *mut gdrfab_eq,
+    prov_errno: c_int,
+    err_data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    let _ = eq;
+    // SAFETY: handed on.
+    unsafe { super::cq::words(prov_errno, err_data, buf, len) }
+}
+
+/// Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when an event may be there. Call
+/// gdrfab_eq_trywait() before each poll. Timeouts of connecting make it readable too.
+///
+/// @param eq queue
+/// @param fd gets the descriptor, which the queue owns
+/// @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_eq_fd(eq: *mut gdrfab_eq, fd: *mut c_int) -> c_int {
+    // SAFETY: the C caller says that the handle is open and fd live.
+    control(|| unsafe {
+        let out = output(fd, "fd")?;
+        out.write(object(eq, "eq")?.fd()?);
+        Ok(())
+    })
+}
+
+/// Prepares for blocking on the descriptor. Mirrors fi_trywait.
+///
+/// @return 0 the caller may poll now; -EAGAIN an event is there: read it; -EINVAL, -ENOSYS, -EPERM
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_eq_trywait(eq: *mut gdrfab_eq) -> c_int {
+    // SAFETY: the C caller says that the handle is open.
+    control(|| unsafe { object(eq, "eq")?.trywait() })
+}

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Version, words, discovery.
+
+use super::boundary::{Sized0, control, counted, last_words, null, output, read_sized, text, write_text};
+use super::types::*;
+use crate::error::{Error, Result, errno};
+use crate::fabric::{self, Info, RequestId};
+use crate::mr::Paths;
+use libc::{c_char, c_int, c_void, ssize_t};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::ptr::null_mut;
+
+/// A connection request: in `info->handle` of a GDRFAB_CONNREQ event, consumed by gdrfab_ep_open() or
+/// gdrfab_pep_reject(). It is a number, not memory: using one twice is an error (-EINVAL).
+pub struct gdrfab_connreq {
+    _opaque: [u8; 0],
+}
+
+/// What a provider offers, or as hints what a caller wishes (mirrors fi_info, flattened).
+///
+/// gdrfab_getinfo() gives a list that gdrfab_freeinfo() frees. As hints: gdrfab_dupinfo(NULL), or zeroed
+/// with `struct_size` set; a zero or NULL field is "no wish", except `mr_mode`, where a missing bit
+/// means that the caller does without. Strings that a caller puts in stay the caller's.
+#[repr(C)]
+pub struct gdrfab_info {
+    /// sizeof(gdrfab_info)
+    pub struct_size: usize,
+    /// Next candidate, NULL at the end.
+    pub next: *mut gdrfab_info,
+    /// GDRFAB_MSG, GDRFAB_RMA and so on. Hint: all of these are needed.
+    pub caps: u64,
+    /// Flags that operations without a flags argument have (GDRFAB_DELIVERY_COMPLETE, ...).
+    pub tx_op_flags: u64,
+    /// GDRFAB_ORDER_*. Hint: all of these are needed.
+    pub msg_order: u64,
+    /// GDRFAB_PATH_* that the provider can take. Hint: one of these is needed.
+    pub paths: u64,
+    /// GDRFAB_MR_*. Hint: what the caller is able to do; result: what it must do.
+    pub mr_mode: u32,
+    /// GDRFAB_EP_MSG
+    pub ep_type: u32,
+    /// GDRFAB_THREAD_*
+    pub threading: u32,
+    /// GDRFAB_PROGRESS_*
+    pub progress: u32,
+    /// GDRFAB_ADDR_STR
+    pub addr_format: u32,
+    /// With GDRFAB_GETINFO_ALL: 0, or the errno for which the candidate was left out.
+    pub reason_errno: u32,
+    /// Bytes of remote CQ data.
+    pub cq_data_size: usize,
+    /// Bytes that inject calls take.
+    pub inject_size: usize,
+    /// Operations that can be outstanding on an endpoint.
+    pub tx_size: usize,
+    /// Receives that can be posted on an endpoint.
+    pub rx_size: usize,
+    /// Pieces of a send or of an RMA operation's local side.
+    pub tx_iov_limit: usize,
+    /// Pieces of a receive.
+    pub rx_iov_limit: usize,
+    /// Pieces of an RMA operation's remote side.
+    pub rma_iov_limit: usize,
+    /// Pieces of a region.
+    pub mr_iov_limit: usize,
+    /// Bytes of the largest operation.
+    pub max_msg_size: usize,
+    /// Bytes of a key.
+    pub mr_key_size: usize,
+    /// Regions that can be open at once in a domain.
+    pub mr_cnt: usize,
+    /// Bytes of private data with connect, accept and reject.
+    pub cm_data_size: usize,
+    /// Bytes of src_addr, its NUL included.
+    pub src_addrlen: usize,
+    /// Bytes of dest_addr, its NUL included.
+    pub dest_addrlen: usize,
+    /// Address to listen on, or NULL.
+    pub src_addr: *mut c_char,
+    /// Address to connect to, or NULL.
+    pub dest_addr: *mut c_char,
+    /// "shm"
+    pub prov_name: *mut c_char,
+    /// Name of the fabric.
+    pub fabric_name: *mut c_char,
+    /// Name of the domain.
+    pub domain_name: *mut c_char,
+    /// Words for reason_errno, or NULL.
+    pub reason: *mut c_char,
+    /// In a GDRFAB_CONNREQ event: the request.
+    pub handle: *mut gdrfab_connreq,
+}
+
+// SAFETY: repr(C), begins with its size; zeros and any integers are valid, pointers are checked at use.
+unsafe impl Sized0 for gdrfab_info {
+    const FIRST: usize = 240;
+}
+
+/// What the library allocates: the caller's view first, then what is to be freed with it.
+#[repr(C)]
+struct Owned {
+    info: gdrfab_info,
+    strings: Vec<CString>,
+}
+
+fn blank() -> gdrfab_info {
+    // SAFETY: zeros are a valid gdrfab_info.
+    let mut info = unsafe { std::mem::zeroed::<gdrfab_info>() };
+    info.struct_size = size_of::<gdrfab_info>();
+    info
+}
+
+/// Turns an Info into a caller's struct on the heap.
+pub(super) fn export(from: &Info) -> *mut gdrfab_info {
+    let mut strings = Vec::new();
+    let mut string = |s: &Option<String>| -> (*mut c_char, usize) {
+        let Some(c) = s.as_ref().and_then(|s| CString::new(s.as_str()).ok()) else { return (null_mut(), 0) };
+        let place = (c.as_ptr().cast_mut(), c.as_bytes_with_nul().len());
+        strings.push(c);
+        place
+    };
+    let (src_addr, src_addrlen) = string(&from.src_addr);
+    let (dest_addr, dest_addrlen) = string(&from.dest_addr);
+    let info = gdrfab_info {
+        caps: from.caps,
+        tx_op_flags: from.tx_op_flags,
+        msg_order: from.msg_order,
+        paths: from.paths.bits(),
+        mr_mode: from.mr_mode,
+        ep_type: from.ep_type,
+        threading: from.threading,
+        progress: from.progress,
+        addr_format: from.addr_format,
+        reason_errno: from.reason.as_ref().map_or(0, |e| e.errno as u32),
+        cq_data_size: from.cq_data_size,
+        inject_size: from.inject_size,
+        tx_size: from.tx_size,
+        rx_size: from.rx_size,
+        tx_iov_limit: from.tx_iov_limit,
+        rx_iov_limit: from.rx_iov_limit,
+        rma_iov_limit: from.rma_iov_limit,
+        mr_iov_limit: from.mr_iov_limit,
+        max_msg_size: from.max_msg_size,
+        mr_key_size: from.mr_key_size,
+        mr_cnt: from.mr_cnt,
+        cm_data_size: from.cm_data_size,
+        src_addrlen,
+        dest_addrlen,
+        src_addr,
+        dest_addr,
+        prov_name: string(&from.prov_name).0,
+        fabric_name: string(&from.fabric_name).0,
+        domain_name: string(&from.domain_name).0,
+        reason: string(&from.reason.as_ref().map(|e| e.words.to_string())).0,
+        handle: from.request.map_or(null_mut(), |r| r.0 as *mut gdrfab_connreq),
+        ..blank()
+    };
+    Box::into_raw(Box::new(Owned { info, strings })).cast()
+}
+
+/// Reads a caller's struct, of hints or of a result that comes back.
+///
+/// # Safety
+/// NULL, or live for its struct_size, with NUL-terminated strings.
+pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Result<Info> {
+    // SAFETY: handed on; the strings are the caller's promise.
+    unsafe {
+        let c = read_sized(from, name)?;
+        let string = |p: *mut c_char, what| Ok::<_, Error>(text(p, what)?.map(str::to_string));
+        Ok(Info {
+            caps: c.caps,
+            tx_op_flags: c.tx_op_flags,
+            msg_order: c.msg_order,
+            paths: Paths::from_bits_retain(c.paths),
+            mr_mode: c.mr_mode,
+            ep_type: c.ep_type,
+            threading: c.threading,
+            progress: c.progress,
+            addr_format: c.addr_format,
+            cq_data_size: c.cq_data_size,
+            inject_size: c.inject_size,
+            tx_size: c.tx_size,
+            rx_size: c.rx_size,
+            tx_iov_limit: c.tx_iov_limit,
+            rx_iov_limit: c.rx_iov_limit,
+            rma_iov_limit: c.rma_iov_limit,
+            mr_iov_limit: c.mr_iov_limit,
+            max_msg_size: c.max_msg_size,
+            mr_key_size: c.mr_key_size,
+            mr_cnt: c.mr_cnt,
+            cm_data_size: c.cm_data_size,
+            src_addr: string(c.src_addr, "info->src_addr")?,
+            dest_addr: string(c.dest_addr, "info->dest_addr")?,
+            prov_name: string(c.prov_name, "info->prov_name")?,
+            fabric_name: string(c.fabric_name, "info->fabric_name")?,
+            domain_name: string(c.domain_name, "info->domain_name")?,
+            reason: (c.reason_errno != 0).then(|| Error::fixed(c.reason_errno as i32, "left out")),
+            request: (!c.handle.is_null()).then_some(RequestId(c.handle as usize)),
+        })
+    }
+}
+
+/// Version of the library at run time: `major << 16 | minor`. Mirrors fi_version.
+#[unsafe(no_mangle)]
+pub extern "C" fn gdrfab_version() -> u32 {
+    GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
+}
+
+/// The same as text, "0.1.0". Static; not to be freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn gdrfab_version_string() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Words for an errno, errno.h's or GDRFAB_E*, positive or negative. Mirrors fi_strerror.
+///
+/// Static; not to be freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn gdrfab_strerror(err: c_int) -> *const c_char {
+    static WORDS: parking_lot::Mutex<BTreeMap<c_int, CString>> = parking_lot::Mutex::new(BTreeMap::new());
+    // Words are kept for good, which is what makes the pointer good; strange numbers share theirs.
+    let number = if (0..4096).contains(&err.saturating_abs()) { err.saturating_abs() } else { 4096 };
+    WORDS.lock().entry(number).or_insert_with(|| CString::new(errno::words(number)).unwrap_or_default()).as_ptr()
+}
+
+/// Words of the last call that failed on this thread with anything but -EAGAIN: what was attempted, which
+/// argument or step failed, and why each alternative was refused. "" if none has failed.
+///
+/// Valid until the next failing call of the thread; not to be freed. A call that succeeds does not clear it.
+#[unsafe(no_mangle)]
+pub extern "C" fn gdrfab_last_error() -> *const c_char {
+    last_words()
+}
+
+/// Finds providers that fit. Mirrors fi_getinfo.
+///
+/// Opens no device and starts no thread; callable from any thread.
+///
+/// @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
+/// @param node    host name, or NULL; a name of another host leaves shm out
+/// @param service a name to listen on (with GDRFAB_SOURCE) or to connect to, "name" or "shm://name"; or NULL
+/// @param flags   0, GDRFAB_SOURCE, GDRFAB_GETINFO_ALL
+/// @param hints   wishes, or NULL for none
+/// @param info    list of candidates, best first; free it with gdrfab_freeinfo()
+/// @return 0, or
+///   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it was left out;
+///   -EINVAL a bad argument; -E2BIG hints of a newer version; -GDRFAB_EBADFLAGS unknown flags;
+///   -ENOSYS version is newer than this library
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_getinfo(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const gdrfab_info,
+    info: *mut *mut gdrfab_info,
+) -> c_int {
+    // SAFETY: the C caller says that strings end, and that hints and info are live.
+    control(|| unsafe {
+        let out = output(info, "info")?;
+        if version > gdrfab_version() {
+            return Err(Error::new(errno::ENOSYS, format!("version {}.{} is newer than this library", version >> 16, version & 0xffff)));
+        }
+        let hints = if hints.is_null() { None } else { Some(import(hints, "hints")?) };
+        let found = fabric::getinfo(text(node, "node")?, text(service, "service")?, flags, hints.as_ref())?;
+        let mut list = null_mut();
+        for one in found.iter().rev() {
+            let head = export(one);
+            (*head).next = list;
+            list = head;
+        }
+        out.write(list);
+        Ok(())
+    })
+}
+
+/// Frees a list of gdrfab_getinfo(), an info of an event, or a copy of gdrfab_dupinfo(). NULL is allowed.
+/// Strings that the caller put in are not freed. Mirrors fi_freeinfo.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_freeinfo(info: *mut gdrfab_info) {
+    let mut at = info;
+    while !at.is_null() {
+        // SAFETY: the C caller says that the list is the library's, so each is an Owned.
+        let owned = unsafe { Box::from_raw(at.cast::<Owned>()) };
+        at = owned.info.next;
+        drop(owned.strings);
+    }
+}
+
+/// Copies one info (not the list), strings included. NULL gives empty hints. Mirrors fi_dupinfo and
+/// fi_allocinfo.
+///
+/// @return to be freed with gdrfab_freeinfo(); NULL if `info` is malformed (gdrfab_last_error() says how)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_dupinfo(info: *const gdrfab_info) -> *mut gdrfab_info {
+    let mut copy = null_mut();
+    control(|| {
+        if info.is_null() {
+            copy = Box::into_raw(Box::new(Owned { info: blank(), strings: Vec::new() })).cast();
+            return Ok(());
+        }
+        // SAFETY: the C caller says that info is live and its strings end.
+        copy = export(&unsafe { import(info, "info")? });
+        Ok(())
+    });
+    copy
+}
+
+/// gdrfab_tostr(): a gdrfab_info.
+pub const GDRFAB_TYPE_INFO: u32 = 0;
+/// gdrfab_tostr(): a uint64_t of capabilities or completion flags.
+pub const GDRFAB_TYPE_CAPS: u32 = 1;
+/// gdrfab_tostr(): a uint32_t of mr_mode bits.
+pub const GDRFAB_TYPE_MR_MODE: u32 = 2;
+/// gdrfab_tostr(): a uint64_t of GDRFAB_PATH_* bits.
+pub const GDRFAB_TYPE_PATHS: u32 = 3;
+/// gdrfab_tostr(): a uint64_t of operation flags.
+pub const GDRFAB_TYPE_OP_FLAGS: u32 = 4;
+/// gdrfab_tostr(): a uint32_t event of an event queue.
+pub const GDRFAB_TYPE_EQ_EVENT: u32 = 5;
+/// gdrfab_tostr(): a uint64_t of access rights.
+pub const GDRFAB_TYPE_ACCESS: u32 = 6;
+
+const CAPS: &[(u64, &str)] = &[
+    (GDRFAB_MSG, "MSG"),
+    (GDRFAB_RMA, "RMA"),
+    (GDRFAB_READ, "READ"),
+    (GDRFAB_WRITE, "WRITE"),
+    (GDRFAB_RECV, "RECV"),
+    (GDRFAB_SEND, "SEND"),
+    (GDRFAB_REMOTE_READ, "REMOTE_READ"),
+    (GDRFAB_REMOTE_WRITE, "REMOTE_WRITE"),
+    (GDRFAB_REMOTE_CQ_DATA, "REMOTE_CQ_DATA"),
+    (GDRFAB_MORE, "MORE"),
+    (GDRFAB_FENCE, "FENCE"),
+    (GDRFAB_COMPLETION, "COMPLETION"),
+    (GDRFAB_INJECT, "INJECT"),
+    (GDRFAB_INJECT_COMPLETE, "INJECT_COMPLETE"),
+    (GDRFAB_TRANSMIT_COMPLETE, "TRANSMIT_COMPLETE"),
+    (GDRFAB_DELIVERY_COMPLETE, "DELIVERY_COMPLETE"),
+    (GDRFAB_HMEM, "HMEM"),
+    (GDRFAB_LOCAL_COMM, "LOCAL_COMM"),
+    (GDRFAB_REMOTE_COMM, "REMOTE_COMM"),
+    (GDRFAB_RMA_EVENT, "RMA_EVENT"),
+];
+
+const MR_MODES: &[(u64, &str)] = &[
+    (GDRFAB_MR_LOCAL as u64, "MR_LOCAL"),
+    (GDRFAB_MR_VIRT_ADDR as u64, "MR_VIRT_ADDR"),
+    (GDRFAB_MR_ALLOCATED as u64, "MR_ALLOCATED"),
+    (GDRFAB_MR_PROV_KEY as u64, "MR_PROV_KEY"),
+    (GDRFAB_MR_RMA_EVENT as u64, "MR_RMA_EVENT"),
+    (GDRFAB_MR_ENDPOINT as u64, "MR_ENDPOINT"),
+    (GDRFAB_MR_HMEM as u64, "MR_HMEM"),
+];
+
+fn names(bits: u64, table: &[(u64, &str)]) -> String {
+    let mut left = bits;
+    let mut words: Vec<String> = Vec::new();
+    for (bit, name) in table {
+        if bits & bit != 0 {
+            words.push((*name).into());
+            left &= !bit;
+        }
+    }
+    if left != 0 {
+        words.push(format!("{left:#x}"));
+    }
+    words.join(" | ")
+}
+
+fn describe(i: &Info) -> String {
+    let or = |s: &Option<String>| s.clone().unwrap_or("-".into());
+    format!(
+        "provider: {}\n  fabric: {}, domain: {}\n  caps: {}\n  paths: {}\n  mr_mode: {}\n  threading: {}, progress: {}\n  src_addr: {}, dest_addr: {}\n  \
+         inject_size: {}, cq_data_size: {}, tx_size: {}, rx_size: {}, max_msg_size: {}\n  iov limits: tx {}, rx {}, rma {}, mr {}\n",
+        or(&i.prov_name),
+        or(&i.fabric_name),
+        or(&i.domain_name),
+        names(i.caps, CAPS),
+        i.paths.words(),
+        names(u64::from(i.mr_mode), MR_MODES),
+        if i.threading == GDRFAB_THREAD_DOMAIN { "domain" } else { "safe" },
+        if i.progress == GDRFAB_PROGRESS_AUTO { "auto" } else { "manual" },
+        or(&i.src_addr),
+        or(&i.dest_addr),
+        i.inject_size,
+        i.cq_data_size,
+        i.tx_size,
+        i.rx_size,
+        i.max_msg_size,
+        i.tx_iov_limit,
+        i.rx_iov_limit,
+        i.rma_iov_limit,
+        i.mr_iov_limit
+    )
+}
+
+/// Describes a value in words. Mirrors fi_tostr_r.
+///
+/// @param data the value: its type depends on `type`
+/// @param type GDRFAB_TYPE_*
+/// @param buf  gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
+/// @return length of the whole text without NUL, or -EINVAL
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_tostr(data: *const c_void, r#type: u32, buf: *mut c_char, len: usize) -> ssize_t {
+    // SAFETY: the C caller says that data has the type named and that buf holds len bytes.
+    counted(|| unsafe {
+        if data.is_null() {
+            return Err(null("data"));
+        }
+        let wide = || data.cast::<u64>().read_unaligned();
+        let narrow = || data.cast::<u32>().read_unaligned();
+        let words = match r#type {
+            GDRFAB_TYPE_INFO => describe(&import(data.cast(), "data")?),
+            GDRFAB_TYPE_CAPS | GDRFAB_TYPE_OP_FLAGS | GDRFAB_TYPE_ACCESS => names(wide(), CAPS),
+            GDRFAB_TYPE_MR_MODE => names(u64::from(narrow()), MR_MODES),
+            GDRFAB_TYPE_PATHS => Paths::from_bits_truncate(wide()).words(),
+            GDRFAB_TYPE_EQ_EVENT => match narrow() {
+                GDRFAB_NOTIFY => "NOTIFY".into(),
+                GDRFAB_CONNREQ => "CONNREQ".into(),
+                GDRFAB_CONNECTED => "CONNECTED".into(),
+                GDRFAB_SHUTDOWN => "SHUTDOWN".into(),
+                n => format!("event {n}"),
+            },
+            n => return Err(Error::invalid(format!("type: {n} is no GDRFAB_TYPE_*"))),
+        };
+        write_text(buf, len, &words)
+    })
+}

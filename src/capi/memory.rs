@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Registration, and memory made to be reachable.
+
+use super::boundary::{Sized0, control, counted, iovecs, null, object, output, output_sized, read_sized, write_sized, write_text};
+use super::objects::{gdrfab_cntr, gdrfab_domain};
+use super::types::*;
+use crate::error::{Error, Result, errno};
+use crate::fabric::{Domain, Mr};
+use crate::hmem::Iface;
+use crate::mr::{Access, PathPolicy, Paths};
+use crate::prov::op::Iov;
+use crate::prov::shm::{MR_IOV_LIMIT, Source, Wish};
+use libc::{c_char, c_int, c_void, iovec, ssize_t};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// A registered region.
+pub struct gdrfab_mr {
+    _opaque: [u8; 0],
+}
+
+/// Memory behind a descriptor: a dma-buf, or any file that can be mapped, such as a memfd (mirrors fi_mr_dmabuf).
+///
+/// The region is `[offset, offset+len)` of the file. Where addresses are virtual, its first byte has the
+/// remote address `base_addr + offset`. The descriptor is duplicated; the caller may close its own. A memfd that
+/// is not sealed yet gets F_SEAL_SHRINK, so that no truncation can kill a peer that maps it.
+#[repr(C)]
+pub struct gdrfab_mr_dmabuf {
+    /// Descriptor.
+    pub fd: c_int,
+    /// 0
+    pub reserved: u32,
+    /// First byte of the region in the file.
+    pub offset: u64,
+    /// Bytes of the region.
+    pub len: usize,
+    /// Address that stands for the start of the file, or NULL for 0.
+    pub base_addr: *mut c_void,
+}
+
+/// What to register (mirrors fi_mr_attr).
+#[repr(C)]
+pub struct gdrfab_mr_attr {
+    /// sizeof(gdrfab_mr_attr)
+    pub struct_size: usize,
+    /// Pieces that make up the region, in this order; unless GDRFAB_MR_DMABUF.
+    pub mr_iov: *const iovec,
+    /// With GDRFAB_MR_DMABUF: the file.
+    pub dmabuf: *const gdrfab_mr_dmabuf,
+    /// Number of pieces, up to mr_iov_limit; 1 with GDRFAB_MR_DMABUF.
+    pub iov_count: usize,
+    /// GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE.
+    pub access: u64,
+    /// Remote address of the first byte where the domain has no GDRFAB_MR_VIRT_ADDR; 0 where it has.
+    pub offset: u64,
+    /// The key where the domain has no GDRFAB_MR_PROV_KEY; ignored where it has.
+    pub requested_key: u64,
+    /// The caller's.
+    pub context: *mut c_void,
+    /// Number of the device; 0 for GDRFAB_HMEM_SYSTEM.
+    pub device: u64,
+    /// GDRFAB_HMEM_*
+    pub iface: u32,
+    /// 0
+    pub reserved: u32,
+    /// GDRFAB_PATH_*: peers use only these, and at least one must be possible; 0 = any.
+    pub require: u64,
+    /// GDRFAB_PATH_*: peers never use these.
+    pub forbid: u64,
+}
+
+/// What a region is.
+#[repr(C)]
+pub struct gdrfab_mr_info {
+    /// sizeof(gdrfab_mr_info), set by the caller
+    pub struct_size: usize,
+    /// What peers name it by.
+    pub key: u64,
+    /// Remote address of the first byte.
+    pub base: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Rights.
+    pub access: u64,
+    /// GDRFAB_PATH_* that it offers to peers.
+    pub paths: u64,
+    /// The fastest of them.
+    pub path: u64,
+    /// Number of the device.
+    pub device: u64,
+    /// GDRFAB_HMEM_*
+    pub iface: u32,
+    /// Pieces.
+    pub iov_count: u32,
+}
+
+// SAFETY: repr(C), size first; pointers are checked at use.
+unsafe impl Sized0 for gdrfab_mr_attr {
+    const FIRST: usize = 96;
+}
+// SAFETY: repr(C), size first, integers only.
+unsafe impl Sized0 for gdrfab_mr_info {
+    const FIRST: usize = 72;
+}
+
+const ACCESS_ALL: u64 = GDRFAB_SEND | GDRFAB_RECV | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
+
+fn access(bits: u64) -> Result<Access> {
+    match bits & !ACCESS_ALL {
+        0 => Ok(Access::from_bits_truncate(bits)),
+        unknown => Err(Error::invalid(format!("access: {unknown:#x} are no access rights"))),
+    }
+}
+
+fn paths(bits: u64, name: &str) -> Result<Paths> {
+    Paths::from_bits(bits).ok_or_else(|| Error::invalid(format!("{name}: {bits:#x} are no GDRFAB_PATH_*")))
+}
+
+fn check_count(count: usize) -> Result<()> {
+    if count == 0 || count > MR_IOV_LIMIT {
+        return Err(Error::invalid(format!("iov_count: {count}, must be 1 to {MR_IOV_LIMIT}")));
+    }
+    Ok(())
+}
+
+fn check_flags(flags: u64) -> Result<()> {
+    match flags & !(GDRFAB_RMA_EVENT | GDRFAB_MR_DMABUF) {
+        0 => Ok(()),
+        unknown => Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {unknown:#x} are not flags of registration"))),
+    }
+}
+
+/// Only gdrfab_mr_regattr() has a place for a descriptor; elsewhere the flag is an unknown one.
+fn flags_of_ranges(flags: u64) -> u64 {
+    if flags & GDRFAB_MR_DMABUF != 0 { u64::MAX } else { flags }
+}
+
+/// The domain of a registering call, and its shared ownership for the region.
+///
+/// # Safety
+/// The handle is open.
+unsafe fn domain_of(domain: *mut gdrfab_domain) -> Result<Arc<Domain>> {
+    // SAFETY: handed on.
+    unsafe { super::boundary::shared(domain, "domain") }
+}
+
+/// Registers what most callers register: one range of host memory without conditions. False: there is
+/// something special or wrong about it, and nothing was done.
+///
+/// # Safety
+/// As for gdrfab_mr_regattr().
+#[inline]
+unsafe fn register_plain(domain: *mut gdrfab_domain, attr: *const gdrfab_mr_attr, flags: u64, mr: *mut *mut gdrfab_mr) -> bool {
+    if attr.is_null() || !attr.is_aligned() || mr.is_null() || !mr.is_aligned() || flags != 0 {
+        return false;
+    }
+    // SAFETY: the struct begins with its size, and only one of exactly our size is read on.
+    unsafe {
+        if attr.cast::<usize>().read() != size_of::<gdrfab_mr_attr>() {
+            return false;
+        }
+        let a = &*attr;
+        let plain = a.iov_count == 1 && a.iface == GDRFAB_HMEM_SYSTEM && (a.reserved, a.require, a.forbid, a.offset) == (0, 0, 0, 0);
+        if !plain || a.access & !ACCESS_ALL != 0 || a.mr_iov.is_null() || !a.mr_iov.is_aligned() {
+            return false;
+        }
+        let iov = a.mr_iov.cast::<Iov>().read();
+        if iov.addr == 0 || iov.len == 0 || iov.addr.checked_add(iov.len).is_none() {
+            return false;
+        }
+        let Ok(open) = object(domain, "domain") else { return false };
+        let Some(id) = open.register_plain(iov, Access::from_bits_truncate(a.access)) else { return false };
+        mr.write(give_mr(Mr::of(open, id, || shared_domain(domain))));
+    }
+    true
+}
+
+/// Shares ownership of a domain.
+///
+/// # Safety
+/// The handle is open.
+unsafe fn shared_domain(domain: *mut gdrfab_domain) -> Arc<Domain> {
+    let raw = domain.cast::<Domain>().cast_const();
+    // SAFETY: an open handle was made by Arc::into_raw, and counts at least once.
+    unsafe {
+        Arc::increment_strong_count(raw);
+        Arc::from_raw(raw)
+    }
+}
+
+fn give_mr(mr: Box<Mr>) -> *mut gdrfab_mr {
+    Box::into_raw(mr).cast()
+}
+
+/// # Safety
+/// NULL, or an open region's handle.
+unsafe fn mr_of<'a>(mr: *mut gdrfab_mr) -> Result<&'a Mr> {
+    if mr.is_null() || !mr.cast::<Mr>().is_aligned() {
+        return Err(null("mr"));
+    }
+    // SAFETY: the C caller says that the handle is open.
+    Ok(unsafe { &*mr.cast::<Mr>() })
+}
+
+/// Registers one range of host memory. Mirrors fi_mr_reg.
+///
+/// @param domain        open domain
+/// @param buf           first byte; the memory must stay mapped until gdrfab_mr_close() returned
+/// @param len           bytes, not 0
+/// @param access        rights
+/// @param offset        see gdrfab_mr_attr
+/// @param requested_key see gdrfab_mr_attr
+/// @param flags         0, GDRFAB_RMA_EVENT
+/// @param context       the caller's
+/// @param mr            the handle; close it with gdrfab_mr_close()
+/// @return as gdrfab_mr_regattr()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mr_reg(
+    domain: *mut gdrfab_domain,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    context: *mut c_void,
+    mr: *mut *mut gdrfab_mr,
+) -> c_int {
+    if buf.is_null() || len == 0 {
+        return control(|| if buf.is_null() { Err(null("buf")) } else { Err(Error::invalid("len: 0")) });
+    }
+    let one = iovec { iov_base: buf.cast_mut(), iov_len: len };
+    // SAFETY: handed on; the iovec is live.
+    unsafe { gdrfab_mr_regv(domain, &raw const one, 1, access, offset, requested_key, flags, context, mr) }
+}
+
+/// Registers several ranges of host memory as one region. Mirrors fi_mr_regv.
+///
+/// @param domain        open domain
+/// @param iov           the pieces; peers see them joined, beginning at the first one's address
+/// @param count         their number, up to mr_iov_limit
+/// @param access        rights
+/// @param offset        see gdrfab_mr_attr
+/// @param requested_key see gdrfab_mr_attr
+/// @param flags         0, GDRFAB_RMA_EVENT
+/// @param context       the caller's
+/// @param mr            the handle
+/// @return as gdrfab_mr_regattr()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mr_regv(
+    domain: *mut gdrfab_domain,
+    iov: *const iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    context: *mut c_void,
+    mr: *mut *mut gdrfab_mr,
+) -> c_int {
+    // SAFETY: zeros are a valid attribute struct.
+    let mut attr = unsafe { std::mem::zeroed::<gdrfab_mr_attr>() };
+    attr.struct_size = size_of::<gdrfab_mr_attr>();
+    attr.mr_iov = iov;
+    attr.iov_count = count;
+    attr.access = access;
+    attr.offset = offset;
+    attr.requested_key = requested_key;
+    attr.context = context;
+    // SAFETY: handed on; the attributes are live.
+    unsafe { gdrfab_mr_regattr(domain, &raw const attr, flags_of_ranges(flags), mr) }
+}
+
+/// Registers memory of any kind. Mirrors fi_mr_regattr.
+///
+/// Nothing is pinned and no page is touched. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths the region offers and
+/// why not the others. Callable from any thread (GDRFAB_THREAD_SAFE).
+///
+/// @param domain open domain
+/// @param attr   what and how
+/// @param flags  0, GDRFAB_MR_DMABUF, GDRFAB_RMA_EVENT
+/// @param mr     the handle; close it with gdrfab_mr_close()
+/// @return 0, or
+///   -EINVAL a bad argument (NULL, length 0, overflow, count, unknown rights, offset beyond the file);
+///   -E2BIG attr of a newer version; -GDRFAB_EBADFLAGS unknown flags;
+///   -ENOSYS an iface that this version cannot reach;
+///   -EOPNOTSUPP no path is left after require and forbid; gdrfab_last_error() tells why for each;
+///   -GDRFAB_ENOKEY requested_key is taken; -ENOSPC mr_cnt regions are open;
+///   -EBADF, -EACCES, -ENODEV the descriptor is none, lacks the mode for the access, or cannot be mapped; -EMFILE, -ENOMEM
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mr_regattr(
+    domain: *mut gdrfab_domain,
+    attr: *const gdrfab_mr_attr,
+    flags: u64,
+    mr: *mut *mut gdrfab_mr,
+) -> c_int {
+    // SAFETY: the C caller says that the handle is open, and that the structs and arrays are live.
+    if unsafe { register_plain(domain, attr, flags, mr) } {
+        return 0;
+    }
+    // SAFETY: as above.
+    control(|| unsafe {
+        let out = output(mr, "mr")?;
+        let a = read_sized(attr, "attr")?;
+        check_flags(flags)?;
+        let iface = Iface::from_raw(a.iface).ok_or_else(|| Error::invalid(format!("attr->iface: {} is no GDRFAB_HMEM_*", a.iface)))?;
+        if a.reserved != 0 {
+            return Err(Error::invalid("attr->reserved: must be 0"));
+        }
+        let source = if flags & GDRFAB_MR_DMABUF != 0 {
+            if a.dmabuf.is_null() || !a.dmabuf.is_aligned() {
+                return Err(null("attr->dmabuf"));
+            }
+            if a.iov_count != 1 {
+                return Err(Error::invalid(format!("attr->iov_count: {}, must be 1 with GDRFAB_MR_DMABUF", a.iov_count)));
+            }
+            let d = a.dmabuf.read();
+            if d.reserved != 0 {
+                return Err(Error::invalid("attr->dmabuf->reserved: must be 0"));
+            }
+            if d.fd < 0 || libc::fcntl(d.fd, libc::F_GETFD) < 0 {
+                return Err(Error::new(errno::EBADF, format!("attr->dmabuf->fd: {} is no open descriptor", d.fd)));
+            }
+            Source::File { fd: BorrowedFd::borrow_raw(d.fd), offset: d.offset, len: d.len, base_addr: d.base_addr as u64 }
+        } else {
+            iface.usable()?;
+            check_count(a.iov_count)?;
+            Source::Iov(iovecs(a.mr_iov, a.iov_count, "attr->mr_iov")?)
+        };
+        let wish = Wish {
+            source,
+            access: access(a.access)?,
+            offset: a.offset,
+            requested_key: a.requested_key,
+            policy: PathPolicy { require: paths(a.require, "attr->require")?, forbid: paths(a.forbid, "attr->forbid")? },
+            event: flags & GDRFAB_RMA_EVENT != 0,
+        };
+        out.write(give_mr(domain_of(domain)?.register(&wish)?));
+        Ok(())
+    })
+}
+
+/// Closes a region. When it returns 0, no peer reaches the memory: copies in flight have ended, and every
+/// later operation on the key fails at its initiator with EKEYREJECTED. Mirrors fi_close.
+///
+/// @return 0, or
+///   -EBUSY a peer is stopped inside a copy, for longer than GDRFAB_SHM_CLOSE_MS: the region stays shut for new
+///   operations, call again; -EINVAL for NULL
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mr_close(mr: *mut gdrfab_mr) -> c_int {
+    // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
+    unsafe {
+        match mr_of(mr).and_then(Mr::close) {
+            Ok(()) => {
+                Box::from_raw(mr.cast::<Mr>()).put_back();
+                0
+            }
+            Err(e) => control(|| Err(e)),
+        }
+    }
+}
+
+/// The key by which peers name the region; 0 for NULL. Mirrors fi_mr_key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mr_key(mr: *mut gdrfab_mr) -> u64 {
+    // SAFETY: the C caller says that the handle is open.
+    unsafe { mr_of(mr) }.map_or(0, Mr::key)
+}
+
+/// The descriptor that operations take for local buffers inside the region; NULL for NULL. It is a number in a
+/// pointer's clothes. Passing it is never required by shm, and lets a peer help with large copies. Mirrors fi_mr_desc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mr_desc(mr: *mut gdrfab_mr) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    unsafe { mr_of(mr) }.map_or(std::ptr::null_mut(), |m| m.desc() as *mut c_void)
+}
+
+/// Binds a counter that moves by one for each write of a peer into the region that is complete. Mirrors fi_mr_bind.
+///
+/// @param mr    region registered with GDRFAB_RMA_EVENT, before its key is given to peers
+/// @param cntr  counter; it must be closed after the region
+/// @param flags GDRFAB_REMOTE_WRITE
+/// @return 0, -EINVAL (an argument; registered without GDRFAB_RMA_EVENT), -GDRFAB_EBADFLAGS
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mr_bind_cntr(mr: *mut gdrfab_mr, cntr: *mut gdrfab_cntr, flags: u64) -> c_int {
+    // SAFETY: the C caller says that the handles are open.
+    control(|| unsafe {
+        if flags != GDRFAB_REMOTE_WRITE {
+            return Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {flags:#x}, must be GDRFAB_REMOTE_WRITE")));
+        }
+        mr_of(mr)?.bind_cntr(object(cntr, "cntr")?)
+    })
+}
+
+/// Tells what a region is and which paths it offers.
+///
+/// @param mr   region
+/// @param info gets the facts; its struct_size is set by the caller
+/// @return 0, -EINVAL
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mr_query(mr: *mut gdrfab_mr, info: *mut gdrfab_mr_info) -> c_int {
+    // SAFETY: the C caller says that the handle is open, and the struct writable for its size.
+    control(|| unsafe {
+        let out = output_sized(info, "info")?;
+        let f = mr_of(mr)?.facts()?;
+        let facts = gdrfab_mr_info {
+            struct_size: 0,
+            key: f.key,
+            base: f.base,
+            len: f.len,
+            access: f.access.bits(),
+            paths: f.paths.bits(),
+            path: f.paths.best().bits(),
+            device: 0,
+            iface: GDRFAB_HMEM_SYSTEM,
+            iov_count: f.iov_count,
+        };
+        write_sized(out, &facts);
+        Ok(())
+    })
+}
+
+/// Tells in words which paths a region offers, and of each other one why not, with its errno.
+///
+/// @param mr  region
+/// @param buf gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
+/// @return length of the whole text without NUL, or -EINVAL
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mr_explain(mr: *mut gdrfab_mr, buf: *mut c_char, len: usize) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open and the buffer writable.
+    counted(|| unsafe { write_text(buf, len, &mr_of(mr)?.explain()?) })
+}
+
+/// Allocates zeroed host memory that peers can map, so that operations on it take GDRFAB_PATH_DIRECT.
+///
+/// It is one memory file: a descriptor is held until gdrfab_mem_free(). It still has to be registered.
+///
+/// @param domain open domain
+/// @param len    bytes, rounded up to pages
+/// @param flags  0
+/// @param addr   gets the address, page aligned
+/// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOMEM, -EMFILE, -ENOSPC (too many memory files)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mem_alloc(domain: *mut gdrfab_domain, len: usize, flags: u64, addr: *mut *mut c_void) -> c_int {
+    // SAFETY: the C caller says that the handle is open and addr live.
+    control(|| unsafe {
+        let out = output(addr, "addr")?;
+        if flags != 0 {
+            return Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {flags:#x}, must be 0")));
+        }
+        out.write(object(domain, "domain")?.allocate(len)? as *mut c_void);
+        Ok(())
+    })
+}
+
+/// Frees memory of gdrfab_mem_alloc().
+///
+/// @param domain the domain that allocated it
+/// @param addr   the address that gdrfab_mem_alloc() gave
+/// @return 0, -EBUSY while an open region covers it, -EINVAL if it is no such address
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mem_free(domain: *mut gdrfab_domain, addr: *mut c_void) -> c_int {
+    // SAFETY: the C caller says that the handle is open; the address is looked up.
+    control(|| unsafe { object(domain, "domain")?.free(addr as usize) })
+}
+
+// The caller's pieces and ours have one layout; mr_iov is read through Iov.
+const _: () = assert!(size_of::<Iov>() == size_of::<iovec>());

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The C border: the only place with exported functions, raw caller pointers and `int` results. A
+//! function parses, calls and converts. The order of the modules is the header's table of contents.
+#![allow(non_camel_case_types)]
+// The C caller's promises are stated in each function's documentation and in docs/abi.md.
+#![allow(clippy::missing_safety_doc)]
+
+mod boundary;
+
+pub mod types;
+
+pub mod info;
+
+pub mod objects;
+
+pub mod connection;
+
+pub mod memory;
+
+pub mod rma;
+
+pub mod msg;
+
+pub mod cq;
+
+pub mod cntr;
+
+pub mod eq;
+
+pub mod options;
+
+pub mod log;

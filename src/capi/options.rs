@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Options of an endpoint, and answers about the paths that its bytes take.
+
+use super::boundary::{Sized0, control, counted, null, object, output, output_sized, write_sized, write_text};
+use super::objects::gdrfab_ep;
+use super::types::*;
+use crate::error::{Error, Result, errno};
+use crate::fabric::Endpoint;
+use crate::mr::Paths;
+use libc::{c_char, c_int, c_void, ssize_t};
+
+/// Level of all options.
+pub const GDRFAB_OPT_ENDPOINT: c_int = 0;
+/// size_t, read only: bytes of private data with connect and accept (FI_OPT_CM_DATA_SIZE).
+pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
+/// uint64_t nanoseconds: operations and receives posted from now on end with ETIMEDOUT after it; 0 = no deadline (the
+/// default).
+pub const GDRFAB_OPT_DEADLINE: c_int = 256;
+/// uint64_t nanoseconds: how long connecting may take; 0 = no limit; default 10 s.
+pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
+/// uint64_t of GDRFAB_PATH_*: RMA that can take none of these fails with EOPNOTSUPP; 0 = any.
+pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
+/// uint64_t of GDRFAB_PATH_*: RMA never takes these.
+pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
+/// uint32_t 0 or 1 (the default): offer large copies to a polling target, and help with a peer's.
+pub const GDRFAB_OPT_COOP: c_int = 260;
+
+/// Which path an operation takes, and why not another.
+#[repr(C)]
+pub struct gdrfab_path_info {
+    /// sizeof(gdrfab_path_info), set by the caller
+    pub struct_size: usize,
+    /// The GDRFAB_PATH_* that operations take; 0 = none is possible and permitted.
+    pub path: u64,
+    /// Those that are possible and permitted.
+    pub paths: u64,
+    /// Those that the peer's region offers.
+    pub offered: u64,
+    /// Why not GDRFAB_PATH_DIRECT, as errno; 0 = possible.
+    pub direct_errno: c_int,
+    /// Why not GDRFAB_PATH_CMA.
+    pub cma_errno: c_int,
+    /// Why not GDRFAB_PATH_STAGED.
+    pub staged_errno: c_int,
+    /// 0
+    pub reserved: c_int,
+}
+
+/// What an endpoint has done.
+#[repr(C)]
+pub struct gdrfab_stats {
+    /// sizeof(gdrfab_stats), set by the caller
+    pub struct_size: usize,
+    /// RMA operations by GDRFAB_PATH_DIRECT.
+    pub ops_direct: u64,
+    /// RMA operations by GDRFAB_PATH_CMA.
+    pub ops_cma: u64,
+    /// RMA operations by GDRFAB_PATH_STAGED.
+    pub ops_staged: u64,
+    /// Bytes by GDRFAB_PATH_DIRECT.
+    pub bytes_direct: u64,
+    /// Bytes by GDRFAB_PATH_CMA.
+    pub bytes_cma: u64,
+    /// Bytes by GDRFAB_PATH_STAGED.
+    pub bytes_staged: u64,
+    /// Bytes of this side's operations that the peer's CPU carried.
+    pub bytes_helped: u64,
+    /// Messages sent.
+    pub sends: u64,
+    /// Messages received.
+    pub recvs: u64,
+    /// Operations and receives that failed.
+    pub errors: u64,
+    /// Messages that came before their receive.
+    pub unexpected: u64,
+}
+
+// SAFETY: repr(C), size first, integers only.
+unsafe impl Sized0 for gdrfab_path_info {
+    const FIRST: usize = 48;
+}
+// SAFETY: repr(C), size first, integers only.
+unsafe impl Sized0 for gdrfab_stats {
+    const FIRST: usize = 96;
+}
+
+fn check_level(level: c_int) -> Result<()> {
+    match level {
+        GDRFAB_OPT_ENDPOINT => Ok(()),
+        n => Err(Error::new(errno::ENOPROTOOPT, format!("level: {n}, must be GDRFAB_OPT_ENDPOINT"))),
+    }
+}
+
+/// # Safety
+/// `from` is NULL or readable for `len`.
+unsafe fn value<T: Copy>(from: *const c_void, len: usize) -> Result<T> {
+    if from.is_null() {
+        return Err(null("optval"));
+    }
+    if len != size_of::<T>() {
+        return Err(Error::invalid(format!("optlen: {len}, this option has {} bytes", size_of::<T>())));
+    }
+    // SAFETY: the caller's promise, and the size was checked.
+    Ok(unsafe { from.cast::<T>().read_unaligned() })
+}
+
+fn paths(bits: u64) -> Result<Paths> {
+    Paths::from_bits(bits).ok_or_else(|| Error::invalid(format!("optval: {bits:#x} are no GDRFAB_PATH_*")))
+}
+
+fn unknown(optname: c_int) -> Error {
+    Error::new(errno::ENOPROTOOPT, format!("optname: {optname} is no option that can be used so"))
+}
+
+/// Sets an option; it holds for operations posted from now on. Mirrors fi_setopt.
+///
+/// @param ep      endpoint
+/// @param level   GDRFAB_OPT_ENDPOINT
+/// @param optname GDRFAB_OPT_*
+/// @param optval  the value, of the option's type
+/// @param optlen  its bytes
+/// @return 0, -EINVAL (NULL, size, value), -ENOPROTOOPT (no such option)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optname: c_int, optval: *const c_void, optlen: usize) -> c_int {
+    // SAFETY: the C caller says that the handle is open and the value readable.
+    control(|| unsafe {
+        let ep: &Endpoint = object(ep, "ep")?;
+        check_level(level)?;
+        match optname {
+            GDRFAB_OPT_DEADLINE => ep.set_deadline_ns(value(optval, optlen)?),
+            GDRFAB_OPT_CONNECT_TIMEOUT => ep.set_connect_timeout_ns(value(optval, optlen)?),
+            GDRFAB_OPT_REQUIRE_PATH => ep.set_policy(paths(value(optval, optlen)?)?, ep.policy().forbid),
+            GDRFAB_OPT_FORBID_PATH => ep.set_policy(ep.policy().require, paths(value(optval, optlen)?)?),
+            GDRFAB_OPT_COOP => match value::<u32>(optval, optlen)? {
+                on @ (0 | 1) => ep.set_coop(on == 1),
+                n => return Err(Error::invalid(format!("optval: {n}, must be 0 or 1"))),
+            },
+            n => return Err(unknown(n)),
+        }
+        Ok(())
+    })
+}
+
+/// Reads an option. Mirrors fi_getopt.
+///
+/// @param ep      endpoint
+/// @param level   GDRFAB_OPT_ENDPOINT
+/// @param optname GDRFAB_OPT_*
+/// @param optval  gets the value
+/// @param optlen  in: bytes of optval; out: bytes of the value. Also written with -GDRFAB_ETOOSMALL
+/// @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_getopt(
+    ep: *mut gdrfab_ep,
+    level: c_int,
+    optname: c_int,
+    optval: *mut c_void,
+    optlen: *mut usize,
+) -> c_int {
+    // SAFETY: the C caller says that the handle is open and optval writable for *optlen.
+    control(|| unsafe {
+        let ep: &Endpoint = object(ep, "ep")?;
+        check_level(level)?;
+        let optlen = output(optlen, "optlen")?;
+        let raw: Vec<u8> = match optname {
+            GDRFAB_OPT_CM_DATA_SIZE => GDRFAB_CM_DATA_MAX.to_ne_bytes().into(),
+            GDRFAB_OPT_DEADLINE => ep.deadline_ns().to_ne_bytes().into(),
+            GDRFAB_OPT_CONNECT_TIMEOUT => ep.connect_timeout_ns().to_ne_bytes().into(),
+            GDRFAB_OPT_REQUIRE_PATH => ep.policy().require.bits().to_ne_bytes().into(),
+            GDRFAB_OPT_FORBID_PATH => ep.policy().forbid.bits().to_ne_bytes().into(),
+            GDRFAB_OPT_COOP => u32::from(ep.coop()).to_ne_bytes().into(),
+            n => return Err(unknown(n)),
+        };
+        let room = optlen.read();
+        if room < raw.len() {
+            optlen.write(raw.len());
+            return Err(Error::new(errno::ETOOSMALL, format!("*optlen: {room}, the option has {} bytes", raw.len())));
+        }
+        if optval.is_null() {
+            return Err(null("optval"));
+        }
+        std::ptr::copy_nonoverlapping(raw.as_ptr(), optval.cast::<u8>(), raw.len());
+        optlen.write(raw.len());
+        Ok(())
+    })
+}
+
+/// Tells which path operations to a peer's region take from this endpoint, and for each other path why not.
+///
+/// A path that needs the peer's answer first (its memory file, where this process may not fetch it) is reported with
+/// EAGAIN until the answer is there.
+///
+/// @param ep   connected endpoint
+/// @param key  the peer's region
+/// @param info gets the answer; its struct_size is set by the caller
+/// @return 0, -EINVAL, -ENOTCONN, -EKEYREJECTED (the peer has no such region), -EPROTO (its table makes no sense)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mut gdrfab_path_info) -> c_int {
+    // SAFETY: the C caller says that the handle is open and the struct writable for its size.
+    control(|| unsafe {
+        let ep = object(ep, "ep")?;
+        let out = output_sized(info, "info")?;
+        let a = ep.query(key)?;
+        let v = &a.verdicts;
+        let all = [(Paths::DIRECT, &v.direct), (Paths::CMA, &v.cma), (Paths::STAGED, &v.staged)];
+        let possible = all.iter().filter(|(_, no)| no.is_none()).fold(Paths::empty(), |sum, (p, _)| sum | *p);
+        let errno_of = |e: &Option<Error>| e.as_ref().map_or(0, |e| e.errno);
+        let answer = gdrfab_path_info {
+            struct_size: 0,
+            path: a.path.bits(),
+            paths: possible.bits(),
+            offered: a.offered.bits(),
+            direct_errno: errno_of(&v.direct),
+            cma_errno: errno_of(&v.cma),
+            staged_errno: errno_of(&v.staged),
+            reserved: 0,
+        };
+        write_sized(out, &answer);
+        Ok(())
+    })
+}
+
+/// gdrfab_ep_query() in words.
+///
+/// @param ep  connected endpoint
+/// @param key the peer's region
+/// @param buf gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
+/// @return length of the whole text without NUL, or as gdrfab_ep_query()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, key: u64, buf: *mut c_char, len: usize) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open and the buffer writable.
+    counted(|| unsafe {
+        let ep = object(ep, "ep")?;
+        if buf.is_null() && len > 0 {
+            return Err(null("buf"));
+        }
+        write_text(buf, len, &ep.query(key)?.text)
+    })
+}
+
+/// Tells what an endpoint has done so far.
+///
+/// @param ep    endpoint
+/// @param stats gets the counts; its struct_size is set by the caller
+/// @return 0, -EINVAL
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_stats) -> c_int {
+    // SAFETY: the C caller says that the handle is open and the struct writable for its size.
+    control(|| unsafe {
+        let out = output_sized(stats, "stats")?;
+        let s = object(ep, "ep")?.stats();
+        let counts = gdrfab_stats {
+            struct_size: 0,
+            ops_direct: s.ops_direct,
+            ops_cma: s.ops_cma,
+            ops_staged: s.ops_staged,
+            bytes_direct: s.bytes_direct,
+            bytes_cma: s.bytes_cma,
+            bytes_staged: s.bytes_staged,
+            bytes_helped: s.bytes_helped,
+            sends: s.sends,
+            recvs: s.recvs,
+            errors: s.errors,
+            unexpected: s.unexpected,
+        };
+        write_sized(out, &counts);
+        Ok(())
+    })
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Remote memory access. `dest_addr` and `src_addr` are there for unconnected endpoints to come; connected
+//! ones ignore them.
+
+use super::boundary::{Sized0, first_desc, iovecs, null, object, posted, read_sized};
+use super::objects::gdrfab_ep;
+use super::types::*;
+use crate::error::{Error, Result, errno};
+use crate::fabric::{Endpoint, Quick};
+use crate::prov::flags::OP_FLAGS;
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, total};
+use libc::{c_void, iovec, ssize_t};
+
+/// A piece of a peer's region (mirrors fi_rma_iov).
+#[repr(C)]
+pub struct gdrfab_rma_iov {
+    /// Remote address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: usize,
+    /// The region's key.
+    pub key: u64,
+}
+
+/// An RMA operation with everything (mirrors fi_msg_rma).
+#[repr(C)]
+pub struct gdrfab_msg_rma {
+    /// sizeof(gdrfab_msg_rma)
+    pub struct_size: usize,
+    /// Local pieces.
+    pub msg_iov: *const iovec,
+    /// Their descriptors, or NULL.
+    pub desc: *mut *mut c_void,
+    /// Number of local pieces.
+    pub iov_count: usize,
+    /// Unused on connected endpoints.
+    pub addr: u64,
+    /// Remote pieces; their lengths sum to those of the local ones.
+    pub rma_iov: *const gdrfab_rma_iov,
+    /// Number of remote pieces.
+    pub rma_iov_count: usize,
+    /// Handed out in the completion.
+    pub context: *mut c_void,
+    /// Remote CQ data, with GDRFAB_REMOTE_CQ_DATA.
+    pub data: u64,
+    /// Nanoseconds after which the operation fails with ETIMEDOUT; 0 = the endpoint's GDRFAB_OPT_DEADLINE.
+    pub timeout_ns: u64,
+}
+
+// SAFETY: repr(C), size first; pointers are checked at use.
+unsafe impl Sized0 for gdrfab_msg_rma {
+    const FIRST: usize = 80;
+}
+
+const _: () = assert!(size_of::<gdrfab_rma_iov>() == size_of::<RmaIov>() && align_of::<gdrfab_rma_iov>() == align_of::<RmaIov>());
+
+/// One local range against one remote range.
+///
+/// # Safety
+/// `ep` is open and the buffer is as the operation needs it until its completion.
+#[inline(always)]
+unsafe fn single<const WRITE: bool>(ep: *mut gdrfab_ep, buf: usize, len: usize, addr: u64, key: u64, c: Common) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open.
+    let ep = match unsafe { object(ep, "ep") } {
+        Ok(ep) => ep,
+        Err(e) => return posted(Err(e)),
+    };
+    match ep.rma_quick::<WRITE>(buf, len, addr, key, c.context, c.flags | ep.tx_op_flags()) {
+        Quick::Done => 0,
+        Quick::Again => -errno::EAGAIN as ssize_t,
+        Quick::NotOrdinary => general(ep, if WRITE { Dir::Write } else { Dir::Read }, buf, len, addr, key, &c),
+    }
+}
+
+/// What is not ordinary about an operation is found out, and said, here.
+#[inline(never)]
+fn general(ep: &Endpoint, dir: Dir, buf: usize, len: usize, addr: u64, key: u64, c: &Common) -> ssize_t {
+    if buf == 0 && len != 0 {
+        return posted(Err(null("buf")));
+    }
+    let c = Common { flags: c.flags | ep.tx_op_flags(), ..*c };
+    posted(ep.rma(dir, &[Iov { addr: buf, len }], &[RmaIov { addr, len, key }], &c))
+}
+
+/// Several local ranges against one remote range.
+///
+/// # Safety
+/// As for `single`; the arrays are live for the call.
+#[allow(clippy::too_many_arguments)]
+unsafe fn vector(
+    ep: *mut gdrfab_ep,
+    dir: Dir,
+    iov: *const iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open and the arrays live.
+    posted(unsafe {
+        object(ep, "ep").and_then(|ep| {
+            let local = iovecs(iov, count, "iov")?;
+            let len = total(local).ok_or_else(|| Error::invalid("iov: the lengths overflow"))?;
+            let c = Common { context: context as usize, flags: ep.tx_op_flags(), desc: first_desc(desc, count), ..Common::default() };
+            ep.rma(dir, local, &[RmaIov { addr, len, key }], &c)
+        })
+    })
+}
+
+/// # Safety
+/// As for `single`; the struct and its arrays are live for the call.
+unsafe fn message(ep: *mut gdrfab_ep, dir: Dir, msg: *const gdrfab_msg_rma, flags: u64) -> Result<()> {
+    // SAFETY: the C caller says that the handle is open and the structs live.
+    unsafe {
+        let ep: &Endpoint = object(ep, "ep")?;
+        let m = read_sized(msg, "msg")?;
+        check_op_flags(flags)?;
+        let local = iovecs(m.msg_iov, m.iov_count, "msg->msg_iov")?;
+        if m.rma_iov_count == 0 || m.rma_iov_count > IOV_LIMIT {
+            return Err(Error::invalid(format!("msg->rma_iov_count: {}, must be 1 to {IOV_LIMIT}", m.rma_iov_count)));
+        }
+        if m.rma_iov.is_null() || !m.rma_iov.is_aligned() {
+            return Err(null("msg->rma_iov"));
+        }
+        let remote = std::slice::from_raw_parts(m.rma_iov.cast::<RmaIov>(), m.rma_iov_count);
+        let c =
+            Common { context: m.context as usize, flags, data: m.data, desc: first_desc(m.desc, m.iov_count), timeout_ns: m.timeout_ns };
+        ep.rma(dir, local, remote, &c)
+    }
+}
+
+pub(super) fn check_op_flags(flags: u64) -> Result<()> {
+    match flags & !OP_FLAGS {
+        0 => Ok(()),
+        unknown => Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {unknown:#x} are not flags of operations"))),
+    }
+}
+
+/// Writes local memory into a peer's region. Mirrors fi_write.
+///
+/// Protection errors (unknown key, out of bounds, missing right, no permitted path) are error entries of the completion
+/// queue, and the target is untouched; a post fails only for what is wrong on this side. Operations of an endpoint take
+/// effect in the order of posting. The last 8 bytes of a range become visible last.
+///
+/// Thread rule of all posting calls: any thread with GDRFAB_THREAD_SAFE; one at a time per domain otherwise.
+///
+/// @param ep        connected endpoint
+/// @param buf       local bytes, unchanged until the completion
+/// @param len       bytes; 0 checks the key and moves nothing
+/// @param desc      gdrfab_mr_desc() of a region that holds buf, or NULL
+/// @param dest_addr unused
+/// @param addr      remote address
+/// @param key       the peer's region
+/// @param context   handed out in the completion
+/// @return 0 posted, or
+///   -EAGAIN too many operations are outstanding, or the queue could overrun: read completions and call again;
+///   -ENOTCONN not connected; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_write(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let _ = dest_addr;
+    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
+    // SAFETY: the C caller's promises, handed on.
+    unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
+}
+
+/// Writes several local ranges, joined, into a peer's region. Mirrors fi_writev.
+///
+/// @param ep        connected endpoint
+/// @param iov       local pieces, up to tx_iov_limit; the array is read during the call only
+/// @param desc      their descriptors, or NULL
+/// @param count     number of pieces
+/// @param dest_addr unused
+/// @param addr      remote address
+/// @param key       the peer's region
+/// @param context   handed out in the completion
+/// @return as gdrfab_write()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_writev(
+    ep: *mut gdrfab_ep,
+    iov: *const iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let _ = dest_addr;
+    // SAFETY: the C caller's promises, handed on.
+    unsafe { vector(ep, Dir::Write, iov, desc, count, addr, key, context) }
+}
+
+/// Writes with everything: several pieces on both sides, flags, data, a deadline. Mirrors fi_writemsg.
+///
+/// @param ep    connected endpoint
+/// @param msg   the operation; read during the call only
+/// @param flags GDRFAB_COMPLETION, DELIVERY_COMPLETE, TRANSMIT_COMPLETE, INJECT_COMPLETE, REMOTE_CQ_DATA, INJECT, FENCE, MORE; the
+///   endpoint's tx_op_flags do not apply
+/// @return as gdrfab_write(); -E2BIG msg of a newer version; -GDRFAB_EBADFLAGS
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_writemsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_rma, flags: u64) -> ssize_t {
+    // SAFETY: the C caller's promises, handed on.
+    posted(unsafe { message(ep, Dir::Write, msg, flags) })
+}
+
+/// Writes, and then puts an entry with `data` into the peer's completion queue for receives. Mirrors fi_writedata.
+///
+/// The entry (GDRFAB_REMOTE_WRITE | GDRFAB_RMA | GDRFAB_REMOTE_CQ_DATA) never overtakes the bytes, and takes no posted receive.
+///
+/// @param ep        connected endpoint
+/// @param buf       local bytes, unchanged until the completion
+/// @param len       bytes
+/// @param desc      descriptor, or NULL
+/// @param data      64 bits for the peer
+/// @param dest_addr unused
+/// @param addr      remote address
+/// @param key       the peer's region
+/// @param context   handed out in the completion
+/// @return as gdrfab_write()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_writedata(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    data: u64,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let _ = dest_addr;
+    let c = Common { context: context as usize, flags: GDRFAB_REMOTE_CQ_DATA, data, desc: desc as u64, timeout_ns: 0 };
+    // SAFETY: the C caller's promises, handed on.
+    unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
+}
+
+/// Writes up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry.
+/// Mirrors fi_inject_write.
+///
+/// @param ep        connected endpoint
+/// @param buf       local bytes
+/// @param len       bytes, up to inject_size
+/// @param dest_addr unused
+/// @param addr      remote address
+/// @param key       the peer's region
+/// @return as gdrfab_write(); -EMSGSIZE longer than inject_size
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_inject_write(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+) -> ssize_t {
+    let _ = dest_addr;
+    let c = Common { flags: Endpoint::INJECT, ..Common::default() };
+    // SAFETY: the C caller's promises, handed on.
+    unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
+}
+
+/// gdrfab_inject_write() with data for the peer's completion queue. Mirrors fi_inject_writedata.
+///
+/// @param ep        connected endpoint
+/// @param buf       local bytes
+/// @param len       bytes, up to inject_size
+/// @param data      64 bits for the peer
+/// @param dest_addr unused
+/// @param addr      remote address
+/// @param key       the peer's region
+/// @return as gdrfab_inject_write()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_inject_writedata(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+) -> ssize_t {
+    let _ = dest_addr;
+    let c = Common { flags: Endpoint::INJECT | GDRFAB_REMOTE_CQ_DATA, data, ..Common::default() };
+    // SAFETY: the C caller's promises, handed on.
+    unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
+}
+
+/// Reads a peer's region into local memory. Mirrors fi_read.
+///
+/// @param ep       connected endpoint
+/// @param buf      gets the bytes; undefined until the completion
+/// @param len      bytes; 0 checks the key and moves nothing
+/// @param desc     descriptor, or NULL
+/// @param src_addr unused
+/// @param addr     remote address
+/// @param key      the peer's region
+/// @param context  handed out in the completion
+/// @return as gdrfab_write()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_read(
+    ep: *mut gdrfab_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    src_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let _ = src_addr;
+    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
+    // SAFETY: the C caller's promises, handed on.
+    unsafe { single::<false>(ep, buf as usize, len, addr, key, c) }
+}
+
+/// Reads one remote range into several local ones. Mirrors fi_readv.
+///
+/// @param ep       connected endpoint
+/// @param iov      local pieces, up to tx_iov_limit; the array is read during the call only
+/// @param desc     their descriptors, or NULL
+/// @param count    number of pieces
+/// @param src_addr unused
+/// @param addr     remote address
+/// @param key      the peer's region
+/// @param context  handed out in the completion
+/// @return as gdrfab_write()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_readv(
+    ep: *mut gdrfab_ep,
+    iov: *const iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    src_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let _ = src_addr;
+    // SAFETY: the C caller's promises, handed on.
+    unsafe { vector(ep, Dir::Read, iov, desc, count, addr, key, context) }
+}
+
+/// Reads with everything. Mirrors fi_readmsg.
+///
+/// @param ep    connected endpoint
+/// @param msg   the operation; read during the call only
+/// @param flags GDRFAB_COMPLETION, FENCE, MORE and the completion levels
+/// @return as gdrfab_write(); -E2BIG msg of a newer version; -GDRFAB_EBADFLAGS
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_readmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_rma, flags: u64) -> ssize_t {
+    let never = flags & (GDRFAB_REMOTE_CQ_DATA | GDRFAB_INJECT);
+    if never != 0 {
+        return posted(Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {never:#x} have no meaning for a read"))));
+    }
+    // SAFETY: the C caller's promises, handed on.
+    posted(unsafe { message(ep, Dir::Read, msg, flags) })
+}

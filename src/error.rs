@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The one error type: an errno, a provider code, and words that tell a stranger what to do.
+//!
+//! Back-pressure ([`Error::AGAIN`]) is a normal result of the data path, so making and dropping it
+//! neither allocates nor formats.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Result of everything below the C border.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errno values that `errno.h` lacks; the numbers are libfabric's.
+pub mod errno {
+    pub const ETOOSMALL: i32 = 257;
+    pub const EOPBADSTATE: i32 = 258;
+    pub const EAVAIL: i32 = 259;
+    pub const EBADFLAGS: i32 = 260;
+    pub const ENOEQ: i32 = 261;
+    pub const ENOCQ: i32 = 263;
+    pub const ETRUNC: i32 = 265;
+    pub const ENOKEY: i32 = 266;
+    pub const EOVERRUN: i32 = 268;
+    pub use libc::*;
+
+    /// Words for an errno, ours or the C library's.
+    pub fn words(err: i32) -> String {
+        let own = match err {
+            0 => "success",
+            ETOOSMALL => "provided buffer is too small",
+            EOPBADSTATE => "operation not permitted in current state",
+            EAVAIL => "error available: read it with the queue's readerr call",
+            EBADFLAGS => "flags not supported",
+            ENOEQ => "missing event queue",
+            ENOCQ => "missing completion queue",
+            ETRUNC => "message truncated",
+            ENOKEY => "requested key is not available",
+            EOVERRUN => "queue has been overrun",
+            _ => return std::io::Error::from_raw_os_error(err).to_string().replace(&format!(" (os error {err})"), ""),
+        };
+        own.to_string()
+    }
+}
+
+/// What went wrong in the provider, beside the errno (`prov_errno` of an error entry).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(i32)]
+pub enum Code {
+    #[default]
+    None = 0,
+    /// No such key at the peer: stale, foreign or closed.
+    Key = 1,
+    /// Outside the region.
+    Bounds = 2,
+    /// The region lacks the access right.
+    Access = 3,
+    /// No path is both possible and permitted.
+    Path = 4,
+    /// Memory vanished under a copy.
+    Fault = 5,
+    /// The peer closed or died.
+    PeerGone = 6,
+    /// The peer wrote nonsense into shared memory or its socket.
+    PeerBroke = 7,
+    /// The operation's deadline passed.
+    Deadline = 8,
+    /// Cancelled, or flushed by a local close.
+    Canceled = 9,
+    /// Message longer than the receive.
+    Trunc = 10,
+    /// The peer rejected the connection.
+    Rejected = 11,
+}
+
+impl Code {
+    /// Words for a `prov_errno`, which may be any integer.
+    pub fn words(raw: i32) -> &'static str {
+        match raw {
+            0 => "no provider error",
+            1 => "the peer has no region with this key: it is stale, foreign, or closed",
+            2 => "the range lies outside the peer's region",
+            3 => "the peer's region does not permit this access",
+            4 => "no path to the peer's region is both possible and permitted",
+            5 => "memory vanished under a copy",
+            6 => "the peer closed the connection or died",
+            7 => "the peer wrote nonsense into shared memory or its socket",
+            8 => "the operation's deadline passed",
+            9 => "cancelled, or flushed by a close or shutdown of this side",
+            10 => "the message was longer than the receive",
+            11 => "the peer rejected the connection",
+            _ => "unknown provider error",
+        }
+    }
+}
+
+/// An errno (positive), the provider's code, and words.
+#[derive(Clone, Debug)]
+pub struct Error {
+    pub errno: i32,
+    pub code: Code,
+    pub words: Cow<'static, str>,
+}
+
+impl Error {
+    /// The queue is full or empty: progress and call again.
+    pub const AGAIN: Error = Error::fixed(errno::EAGAIN, "resource temporarily unavailable: read the completion queue and call again");
+
+    pub const fn fixed(errno: i32, words: &'static str) -> Self {
+        Error { errno, code: Code::None, words: Cow::Borrowed(words) }
+    }
+
+    pub fn new(errno: i32, words: impl Into<Cow<'static, str>>) -> Self {
+        Error { errno, code: Code::None, words: words.into() }
+    }
+
+    pub fn coded(errno: i32, code: Code, words: impl Into<Cow<'static, str>>) -> Self {
+        Error { errno, code, words: words.into() }
+    }
+
+    /// Bad argument: the words name it.
+    pub fn invalid(words: impl Into<Cow<'static, str>>) -> Self {
+        Error::new(errno::EINVAL, words)
+    }
+
+    /// A system call failed; `doing` says what for.
+    pub fn os(doing: impl fmt::Display, e: rustix::io::Errno) -> Self {
+        let n = e.raw_os_error();
+        Error::new(n, format!("{doing}: {}", errno::words(n)))
+    }
+
+    /// The same error with the caller's purpose put before the words.
+    pub fn context(mut self, doing: impl fmt::Display) -> Self {
+        self.words = format!("{doing}: {}", self.words).into();
+        self
+    }
+
+    pub fn is_again(&self) -> bool {
+        self.errno == errno::EAGAIN
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let general = errno::words(self.errno);
+        if self.words.ends_with(&general) { f.write_str(&self.words) } else { write!(f, "{} ({general})", self.words) }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Fabrics, domains, regions and the memory that a domain hands out.
+
+use super::cntr::Cntr;
+use super::endpoint::Endpoint;
+use super::info::{Info, PROGRESS_AUTO, THREAD_DOMAIN};
+use super::wait::Progressor;
+use super::{Owner, Users};
+use crate::error::{Error, Result, errno};
+use crate::mr::Access;
+use crate::prov::flags;
+use crate::prov::op::Iov;
+use crate::prov::shm::{self, Facts, RegionId, Wish};
+use crate::sync::serial::{Serial, Threading};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+pub struct Fabric {
+    pub(crate) owner: Owner,
+    pub(crate) users: Users,
+}
+
+impl Fabric {
+    pub fn open(info: &Info) -> Result<Arc<Fabric>> {
+        match info.prov_name.as_deref() {
+            Some("shm") => Ok(Arc::new(Fabric { owner: Owner::here(), users: Users::default() })),
+            Some(other) => Err(Error::new(errno::ENODEV, format!("info->prov_name: there is no provider {other:?}"))),
+            None => Err(Error::invalid("info->prov_name: missing; pass an info that getinfo returned")),
+        }
+    }
+
+    pub fn check_close(&self) -> Result<()> {
+        self.owner.check()?;
+        self.users.none_or_busy("fabric")
+    }
+}
+
+pub struct Domain {
+    pub(crate) fabric: Arc<Fabric>,
+    pub(crate) owner: Owner,
+    pub(crate) users: Users,
+    pub(crate) shm: Arc<shm::Domain>,
+    pub threading: Threading,
+    progressor: Option<Progressor>,
+    /// Endpoints that are enabled: what a counter of a region drives.
+    eps: Mutex<Vec<Arc<Endpoint>>>,
+    /// Handles of closed regions, for the next ones.
+    #[allow(clippy::vec_box)] // they are handed out and taken back as pointers
+    spares: Serial<Vec<Box<Mr>>>,
+}
+
+impl Domain {
+    pub fn open(fabric: &Arc<Fabric>, info: &Info) -> Result<Arc<Domain>> {
+        fabric.owner.check()?;
+        info.check()?;
+        let auto = info.progress == PROGRESS_AUTO;
+        // A progress thread and the caller's thread meet, whatever the caller promised.
+        let threading = if info.threading == THREAD_DOMAIN && !auto { Threading::Promised } else { Threading::Safe };
+        let virt_addr = info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0;
+        let prov_key = info.mr_mode & flags::MR_MODE_PROV_KEY != 0;
+        let shm = Arc::new(shm::Domain::open(threading, virt_addr, prov_key)?);
+        let progressor = if auto { Some(Progressor::start()?) } else { None };
+        fabric.users.add();
+        Ok(Arc::new(Domain {
+            fabric: fabric.clone(),
+            owner: Owner::here(),
+            users: Users::default(),
+            shm,
+            threading,
+            progressor,
+            eps: Mutex::new(Vec::new()),
+            spares: Serial::new(threading, Vec::new()),
+        }))
+    }
+
+    pub fn check_close(&self) -> Result<()> {
+        self.owner.check()?;
+        self.users.none_or_busy("domain")?;
+        match self.shm.in_use() {
+            Some(what) => Err(Error::new(errno::EBUSY, format!("domain: {what} are still there"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Called once, by the close that passed `check_close`.
+    pub fn close(&self) {
+        if let Some(p) = &self.progressor {
+            p.stop();
+        }
+        let spares = std::mem::take(&mut *self.spares.lock());
+        drop(spares);
+        self.fabric.users.remove();
+    }
+
+    pub(crate) fn watch(&self, ep: &Arc<Endpoint>) {
+        self.eps.lock().push(ep.clone());
+        if let Some(p) = &self.progressor {
+            p.add(ep);
+        }
+    }
+
+    pub(crate) fn unwatch(&self, ep: &Arc<Endpoint>) {
+        self.eps.lock().retain(|e| !Arc::ptr_eq(e, ep));
+        if let Some(p) = &self.progressor {
+            p.remove(ep);
+        }
+    }
+
+    pub(crate) fn endpoints(&self) -> Vec<Arc<Endpoint>> {
+        self.eps.lock().clone()
+    }
+
+    /// Whether a thread of the library drives the endpoints.
+    pub(crate) fn is_auto(&self) -> bool {
+        self.progressor.is_some()
+    }
+
+    pub fn register(self: &Arc<Domain>, wish: &Wish<'_>) -> Result<Box<Mr>> {
+        self.owner.check()?;
+        let id = self.shm.register(wish)?;
+        Ok(Mr::of(self, id, || self.clone()))
+    }
+
+    /// As `register` for one plain range, checked by the caller. `None`: nothing was done.
+    #[inline]
+    pub fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
+        if self.owner.is_here() { self.shm.register_plain(iov, access) } else { None }
+    }
+
+    pub fn allocate(&self, len: usize) -> Result<usize> {
+        self.owner.check()?;
+        self.shm.allocate(len)
+    }
+
+    pub fn free(&self, addr: usize) -> Result<()> {
+        self.owner.check()?;
+        self.shm.free(addr)
+    }
+}
+
+/// A registered region. The handles of closed ones are kept by their domain for the next registrations;
+/// they hold the domain, which therefore empties the list when it is closed.
+pub struct Mr {
+    domain: Arc<Domain>,
+    id: RegionId,
+}
+
+/// Handles that a domain keeps.
+const SPARES: usize = 4096;
+/// Names no region: what a kept handle has.
+const NO_REGION: RegionId = RegionId { index: u32::MAX, generation: 0, key: 0 };
+
+impl Mr {
+    /// A handle for region `id` of `domain`; `own` shares the domain, if a new handle has to be made.
+    #[inline]
+    pub fn of(domain: &Domain, id: RegionId, own: impl FnOnce() -> Arc<Domain>) -> Box<Mr> {
+        let spare = domain.spares.lock().pop();
+        match spare {
+            Some(mut mr) => {
+                mr.id = id;
+                mr
+            }
+            None => Box::new(Mr { domain: own(), id }),
+        }
+    }
+
+    /// Takes back the handle of a region that is closed.
+    #[inline]
+    pub fn put_back(mut self: Box<Mr>) {
+        self.id = NO_REGION;
+        let domain: *const Domain = Arc::as_ptr(&self.domain);
+        // SAFETY: the domain outlives this call: the C caller holds it open while it has regions.
+        let domain = unsafe { &*domain };
+        let mut spares = domain.spares.lock();
+        if spares.len() < SPARES {
+            spares.push(self);
+        }
+    }
+
+    /// Closes; on failure the region stays, shut for new operations.
+    #[inline]
+    pub fn close(&self) -> Result<()> {
+        self.domain.owner.check()?;
+        self.domain.shm.close_region(self.id)
+    }
+
+    pub fn key(&self) -> u64 {
+        self.id.key
+    }
+
+    /// What operations take as `desc`: a number, never followed as a pointer.
+    pub fn desc(&self) -> u64 {
+        self.id.key
+    }
+
+    pub fn bind_cntr(&self, cntr: &Cntr) -> Result<()> {
+        self.domain.owner.check()?;
+        if !Arc::ptr_eq(cntr.domain(), &self.domain) {
+            return Err(Error::invalid("cntr: belongs to another domain than the region"));
+        }
+        self.domain.shm.bind_counter(self.id, cntr.counter.clone())?;
+        cntr.count_for_region();
+        Ok(())
+    }
+
+    pub fn facts(&self) -> Result<Facts> {
+        self.domain.shm.facts(self.id)
+    }
+
+    pub fn explain(&self) -> Result<String> {
+        self.domain.shm.explain_region(self.id)
+    }
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connected endpoints.
+
+use super::cntr::Cntr;
+use super::cq::Cq;
+use super::domain::Domain;
+use super::eq::Eq;
+use super::info::Info;
+use super::requests;
+use crate::error::{Error, Result, errno};
+use crate::mr::{PathPolicy, Paths};
+use crate::prov::event::Request;
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, Iov, RmaIov};
+use crate::prov::shm;
+use crate::sync::gate::Fences;
+use crate::sys::epoll::Poller;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+pub use crate::prov::shm::{PathReport as PathAnswer, Quick, Stats};
+
+#[derive(Default)]
+struct Bound {
+    cqs: Vec<Arc<Cq>>,
+    eq: Option<Arc<Eq>>,
+    cntrs: Vec<Arc<Cntr>>,
+}
+
+pub struct Endpoint {
+    domain: Arc<Domain>,
+    pub(crate) shm: shm::Endpoint,
+    request: Mutex<Option<Box<Request>>>,
+    bound: Mutex<Bound>,
+    tx_op_flags: u64,
+}
+
+impl Endpoint {
+    /// Opens an endpoint; one whose info carries a connection request answers that request.
+    pub fn open(domain: &Arc<Domain>, info: &Info, context: usize) -> Result<Arc<Endpoint>> {
+        domain.owner.check()?;
+        info.check()?;
+        let request = match info.request {
+            None => None,
+            Some(id) => Some(requests::take(id).ok_or_else(|| {
+                Error::invalid("info->handle: no such connection request: answered already, or its passive endpoint is closed")
+            })?),
+        };
+        domain.users.add();
+        let ep = Arc::new(Endpoint {
+            domain: domain.clone(),
+            shm: shm::Endpoint::open(domain.shm.clone(), context),
+            request: Mutex::new(request),
+            bound: Mutex::new(Bound::default()),
+            tx_op_flags: info.tx_op_flags,
+        });
+        ep.shm.set_object(Arc::as_ptr(&ep) as usize);
+        Ok(ep)
+    }
+
+    pub fn bind_cq(self: &Arc<Self>, cq: &Arc<Cq>, bits: u64) -> Result<()> {
+        self.domain.owner.check()?;
+        let known = flags::SEND | flags::RECV | flags::SELECTIVE_COMPLETION;
+        if bits & !known != 0 || bits & (flags::SEND | flags::RECV) == 0 {
+            return Err(Error::new(
+                errno::EBADFLAGS,
+                format!("flags: {bits:#x}; GDRFAB_TRANSMIT, GDRFAB_RECV or both, and GDRFAB_SELECTIVE_COMPLETION"),
+            ));
+        }
+        if !Arc::ptr_eq(cq.domain(), &self.domain) {
+            return Err(Error::invalid("cq: belongs to another domain than the endpoint"));
+        }
+        let (transmit, receive) = (bits & flags::SEND != 0, bits & flags::RECV != 0);
+        let selective = bits & flags::SELECTIVE_COMPLETION != 0;
+        self.shm.bind(shm::Binding::Cq { queue: cq.queue.clone(), transmit, receive, selective })?;
+        cq.attach(self);
+        self.bound.lock().cqs.push(cq.clone());
+        Ok(())
+    }
+
+    pub fn bind_eq(self: &Arc<Self>, eq: &Arc<Eq>, bits: u64) -> Result<()> {
+        self.domain.owner.check()?;
+        no_flags(bits)?;
+        if !Arc::ptr_eq(eq.fabric(), &self.domain.fabric) {
+            return Err(Error::invalid("eq: belongs to another fabric than the endpoint"));
+        }
+        self.shm.bind(shm::Binding::Eq(eq.events.clone()))?;
+        eq.attach_ep(self);
+        self.bound.lock().eq = Some(eq.clone());
+        Ok(())
+    }
+
+    pub fn bind_cntr(self: &Arc<Self>, cntr: &Arc<Cntr>, bits: u64) -> Result<()> {
+        self.domain.owner.check()?;
+        let known = flags::SEND | flags::RECV | flags::READ | flags::WRITE | flags::REMOTE_WRITE;
+        if bits == 0 || bits & !known != 0 {
+            return Err(Error::new(errno::EBADFLAGS, format!("flags: {bits:#x}; any of GDRFAB_SEND, RECV, READ, WRITE, REMOTE_WRITE")));
+        }
+        if !Arc::ptr_eq(cntr.domain(), &self.domain) {
+            return Err(Error::invalid("cntr: belongs to another domain than the endpoint"));
+        }
+        self.shm.bind(shm::Binding::Counter { counter: cntr.counter.clone(), flags: bits })?;
+        cntr.attach(self);
+        self.bound.lock().cntrs.push(cntr.clone());
+        Ok(())
+    }
+
+    pub fn enable(self: &Arc<Self>) -> Result<()> {
+        self.domain.owner.check()?;
+        self.shm.enable()?;
+        self.domain.watch(self);
+        Ok(())
+    }
+
+    pub fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
+        self.domain.owner.check()?;
+        check_data(data)?;
+        self.shm.connect(address, data)
+    }
+
+    pub fn connect_addr(&self, address: &str) -> Result<()> {
+        self.domain.owner.check()?;
+        self.shm.connect_addr(address)
+    }
+
+    pub fn accept(&self, data: &[u8]) -> Result<()> {
+        self.domain.owner.check()?;
+        check_data(data)?;
+        let taken = self.request.lock().take();
+        let Some(request) = taken else {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: was not opened from a connection request (info->handle), or has answered it"));
+        };
+        let Request::Shm(request) = *request;
+        self.shm.accept(request, data)
+    }
+
+    pub fn shutdown(&self, bits: u64) -> Result<()> {
+        self.domain.owner.check()?;
+        no_flags(bits)?;
+        self.shm.shutdown()
+    }
+
+    pub fn address(&self) -> Result<String> {
+        self.domain.owner.check()?;
+        self.shm.address()
+    }
+
+    pub fn peer_address(&self) -> Result<String> {
+        self.shm.peer_address()
+    }
+
+    /// Ends the endpoint. Error entries of what was outstanding stay in the queue.
+    pub fn close(self: &Arc<Self>) -> Result<()> {
+        self.domain.owner.check()?;
+        self.domain.unwatch(self);
+        drop(self.request.lock().take());
+        self.shm.close();
+        let bound = std::mem::take(&mut *self.bound.lock());
+        bound.cqs.iter().for_each(|cq| cq.detach(self));
+        bound.cntrs.iter().for_each(|c| c.detach(self));
+        if let Some(eq) = &bound.eq {
+            eq.detach_ep(self);
+            eq.events.forget(Arc::as_ptr(self) as usize);
+        }
+        self.domain.users.remove();
+        Ok(())
+    }
+
+    /// Flags for calls that take none.
+    #[inline]
+    pub fn tx_op_flags(&self) -> u64 {
+        self.tx_op_flags
+    }
+
+    /// As [`Endpoint::rma`] for the ordinary case: one piece on each side, without data. False: nothing was
+    /// posted, and `rma` is to be called.
+    #[inline(always)]
+    pub fn rma_quick<const WRITE: bool>(&self, buf: usize, len: usize, addr: u64, key: u64, context: usize, flags: u64) -> Quick {
+        if !self.domain.owner.is_here() {
+            return Quick::NotOrdinary;
+        }
+        self.shm.rma_quick::<WRITE>(buf, len, addr, key, context, flags)
+    }
+
+    pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {
+        self.domain.owner.check()?;
+        self.shm.rma(dir, local, remote, common)
+    }
+
+    #[inline]
+    pub fn send(&self, local: &[Iov], common: &Common) -> Result<()> {
+        self.domain.owner.check()?;
+        self.shm.send(local, common)
+    }
+
+    #[inline]
+    pub fn recv(&self, local: &[Iov], common: &Common) -> Result<()> {
+        self.domain.owner.check()?;
+        self.shm.recv(local, common)
+    }
+
+    /// Flags of the inject calls.
+    pub const INJECT: u64 = shm::Endpoint::INJECT;
+
+    pub fn cancel(&self, context: usize) -> Result<()> {
+        self.domain.owner.check()?;
+        self.shm.cancel(context)
+    }
+
+    #[inline]
+    pub(crate) fn progress(&self, force: bool) {
+        self.shm.progress(force);
+    }
+
+    pub(crate) fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
+        self.shm.sleep(poller)
+    }
+
+    pub(crate) fn awake(&self) {
+        self.shm.awake();
+    }
+
+    pub(crate) fn nap_ns(&self) -> u64 {
+        self.shm.nap_ns()
+    }
+
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.shm.is_stalled()
+    }
+
+    pub fn deadline_ns(&self) -> u64 {
+        self.shm.options().deadline_ns
+    }
+
+    pub fn set_deadline_ns(&self, ns: u64) {
+        self.shm.set_options(|o| o.deadline_ns = ns);
+    }
+
+    pub fn connect_timeout_ns(&self) -> u64 {
+        self.shm.options().connect_timeout_ns
+    }
+
+    pub fn set_connect_timeout_ns(&self, ns: u64) {
+        self.shm.set_options(|o| o.connect_timeout_ns = ns);
+    }
+
+    pub fn policy(&self) -> PathPolicy {
+        self.shm.options().policy
+    }
+
+    pub fn set_policy(&self, require: Paths, forbid: Paths) {
+        self.shm.set_options(|o| o.policy = PathPolicy { require, forbid });
+    }
+
+    pub fn coop(&self) -> bool {
+        self.shm.options().coop
+    }
+
+    pub fn set_coop(&self, on: bool) {
+        self.shm.set_options(|o| o.coop = on);
+    }
+
+    pub fn query(&self, key: u64) -> Result<PathAnswer> {
+        self.shm.report(key)
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.shm.stats()
+    }
+}
+
+pub(crate) fn no_flags(bits: u64) -> Result<()> {
+    if bits != 0 {
+        return Err(Error::new(errno::EBADFLAGS, format!("flags: {bits:#x}, must be 0")));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_data(data: &[u8]) -> Result<()> {
+    if data.len() > shm::DATA_MAX {
+        return Err(Error::invalid(format!("paramlen: {} bytes of private data, cm_data_size is {}", data.len(), shm::DATA_MAX)));
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Passive endpoints.
+
+use super::domain::Fabric;
+use super::endpoint::{check_data, no_flags};
+use super::eq::Eq;
+use super::info::Info;
+use super::requests::{self, RequestId};
+use crate::error::{Error, Result};
+use crate::prov::event::Request;
+use crate::prov::shm;
+use crate::sys::epoll::Poller;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+pub struct Pep {
+    fabric: Arc<Fabric>,
+    shm: shm::PassiveEndpoint,
+    eq: Mutex<Option<Arc<Eq>>>,
+    /// What it was opened with: requests carry it on to the endpoints that answer them.
+    pub(crate) info: Info,
+}
+
+impl Pep {
+    pub fn open(fabric: &Arc<Fabric>, info: &Info, context: usize) -> Result<Arc<Pep>> {
+        fabric.owner.check()?;
+        info.check()?;
+        let inner = shm::PassiveEndpoint::open(info.src_addr.as_deref(), context)?;
+        fabric.users.add();
+        let pep = Arc::new(Pep { fabric: fabric.clone(), shm: inner, eq: Mutex::new(None), info: info.clone() });
+        pep.shm.set_object(Arc::as_ptr(&pep) as usize);
+        Ok(pep)
+    }
+
+    pub fn bind_eq(self: &Arc<Self>, eq: &Arc<Eq>, bits: u64) -> Result<()> {
+        self.fabric.owner.check()?;
+        no_flags(bits)?;
+        if !Arc::ptr_eq(eq.fabric(), &self.fabric) {
+            return Err(Error::invalid("eq: belongs to another fabric than the passive endpoint"));
+        }
+        self.shm.bind(eq.events.clone())?;
+        eq.attach_pep(self);
+        *self.eq.lock() = Some(eq.clone());
+        Ok(())
+    }
+
+    pub fn listen(&self) -> Result<()> {
+        self.fabric.owner.check()?;
+        self.shm.listen()
+    }
+
+    pub fn address(&self) -> String {
+        self.shm.address()
+    }
+
+    pub fn reject(&self, id: RequestId, data: &[u8]) -> Result<()> {
+        self.fabric.owner.check()?;
+        check_data(data)?;
+        let request =
+            requests::take(id).ok_or_else(|| Error::invalid("handle: no such connection request: answered already, or never made"))?;
+        let Request::Shm(request) = *request;
+        request.reject(data)
+    }
+
+    pub fn close(self: &Arc<Self>) -> Result<()> {
+        self.fabric.owner.check()?;
+        let me = Arc::as_ptr(self) as usize;
+        if let Some(eq) = self.eq.lock().take() {
+            eq.detach_pep(self);
+            eq.events.forget(me);
+        }
+        requests::forget(me);
+        self.fabric.users.remove();
+        Ok(())
+    }
+
+    /// Takes requests that have come. `before` runs ahead of their events, if there are any.
+    pub(crate) fn progress(&self, before: impl FnOnce()) {
+        let requests = self.shm.poll();
+        if !requests.is_empty() {
+            before();
+            self.shm.announce(requests);
+        }
+    }
+
+    pub(crate) fn watch(&self, poller: &Poller) -> Result<()> {
+        self.shm.watch(poller)
+    }
+}

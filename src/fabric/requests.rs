@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connection requests by number: what the caller holds is a number, so using one twice, or one
+//! that never was, is an error and no more.
+
+use crate::prov::event::Request;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// The number in `info->handle`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId(pub usize);
+
+struct Held {
+    pep: usize,
+    request: Box<Request>,
+}
+
+static REQUESTS: Mutex<Option<(usize, HashMap<usize, Held>)>> = Mutex::new(None);
+
+/// Keeps a request that arrived at passive endpoint `pep`.
+pub fn keep(pep: usize, request: Box<Request>) -> RequestId {
+    let mut guard = REQUESTS.lock();
+    let (next, held) = guard.get_or_insert_with(|| (0, HashMap::new()));
+    // Never 0, and spread so that a stray small integer is not a request.
+    *next += 16;
+    held.insert(*next, Held { pep, request });
+    RequestId(*next)
+}
+
+pub fn take(id: RequestId) -> Option<Box<Request>> {
+    Some(REQUESTS.lock().as_mut()?.1.remove(&id.0)?.request)
+}
+
+/// Drops, and so rejects, what a closing passive endpoint leaves unanswered.
+pub fn forget(pep: usize) {
+    let dropped: Vec<Held> = match REQUESTS.lock().as_mut() {
+        Some((_, held)) => held.extract_if(|_, h| h.pep == pep).map(|(_, h)| h).collect(),
+        None => Vec::new(),
+    };
+    drop(dropped);
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Waiting: poll for a while, then mark everything asleep, run the barrier, look once more, sleep.
+//! The progress thread of a domain is the same loop with nothing to wait for.
+
+use super::endpoint::Endpoint;
+use super::pep::Pep;
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::prov::queue::Waiter;
+use crate::prov::shm;
+use crate::sync::gate::Fences;
+use crate::sys::epoll::{Poller, Woken};
+use crate::sys::time::now_ns;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The longest sleep of a wait that has nothing to do by itself.
+const LONG_NAP: u64 = 1_000_000_000;
+
+/// What a wait drives while it waits.
+pub(crate) struct Driven {
+    pub eps: Vec<Arc<Endpoint>>,
+    pub peps: Vec<Arc<Pep>>,
+}
+
+impl Driven {
+    pub fn progress(&self, force: bool) {
+        self.eps.iter().for_each(|e| e.progress(force));
+        // A peer that completed one connection and asks for the next: told in that order.
+        let finish_connections = || self.eps.iter().for_each(|e| e.progress(true));
+        self.peps.iter().for_each(|p| p.progress(finish_connections));
+    }
+
+    /// Marks all asleep on `poller`; the barrier has run when this returns.
+    pub fn sleep(&self, poller: &Poller) -> Result<()> {
+        let mut fences: Option<Fences> = None;
+        let mut failed = None;
+        for (i, ep) in self.eps.iter().enumerate() {
+            match ep.sleep(poller) {
+                Ok(Some(Fences::Remote)) => fences = Some(Fences::Remote),
+                Ok(Some(Fences::Full)) => fences = fences.or(Some(Fences::Full)),
+                Ok(None) => {}
+                Err(e) => {
+                    self.eps[..=i].iter().for_each(|ep| ep.awake());
+                    failed = Some(e);
+                    break;
+                }
+            }
+        }
+        if let Some(e) = failed {
+            return Err(e);
+        }
+        for pep in &self.peps {
+            pep.watch(poller)?;
+        }
+        if let Some(f) = fences {
+            shm::Endpoint::barrier(f);
+        }
+        Ok(())
+    }
+
+    pub fn awake(&self) {
+        self.eps.iter().for_each(|e| e.awake());
+    }
+
+    /// Prepares for a poll of the caller's own: as `sleep`, and deadlines end the poll too.
+    pub fn sleep_for_caller(&self, poller: &Poller) -> Result<()> {
+        self.sleep(poller)?;
+        let nap = self.nap_ns();
+        if nap < LONG_NAP {
+            poller.set_timer(Some(nap))?;
+        }
+        Ok(())
+    }
+
+    /// The longest that a sleep may last.
+    pub fn nap_ns(&self) -> u64 {
+        const STALLED: u64 = 50_000;
+        self.eps.iter().map(|e| if e.is_stalled() { STALLED } else { e.nap_ns() }).min().unwrap_or(LONG_NAP)
+    }
+}
+
+/// Waits until `ready` gives something or `timeout_ms` passed (-1 = for ever): `Ok(None)`. `driven`
+/// is asked for anew before each sleep, because endpoints come and go; none: a thread of the library
+/// drives, and only `waiter` is slept on.
+pub(crate) fn wait<R>(
+    waiter: &Waiter,
+    driven: impl Fn() -> Option<Driven>,
+    timeout_ms: i32,
+    mut ready: impl FnMut() -> Option<R>,
+) -> Result<Option<R>> {
+    let start = now_ns();
+    let until = if timeout_ms < 0 { u64::MAX } else { start + timeout_ms as u64 * 1_000_000 };
+    let spin = config::get().spin_us * 1000;
+    let mut spin_until = start.saturating_add(spin).min(until);
+    let mut set = driven();
+    loop {
+        if let Some(d) = &set {
+            d.progress(false);
+        }
+        if let Some(r) = ready() {
+            return Ok(Some(r));
+        }
+        let now = now_ns();
+        if now >= until {
+            return Ok(None);
+        }
+        if now < spin_until {
+            std::hint::spin_loop();
+            continue;
+        }
+        let poller = waiter.poller()?;
+        set = driven();
+        waiter.arm();
+        if let Some(d) = &set {
+            d.sleep(poller)?;
+            d.progress(true);
+        }
+        let mut got = ready();
+        let mut interrupted = false;
+        if got.is_none() {
+            let nap = set.as_ref().map_or(LONG_NAP, Driven::nap_ns).min(until - now);
+            interrupted = poller.wait(Some(nap)) == Woken::Interrupted;
+        }
+        if let Some(d) = &set {
+            d.awake();
+            d.progress(true);
+        }
+        waiter.disarm();
+        got = got.or_else(&mut ready);
+        // What woke us is often the first of several: look for the rest before sleeping again.
+        spin_until = now_ns().saturating_add(spin).min(until);
+        if got.is_some() {
+            return Ok(got);
+        }
+        if interrupted {
+            return Err(Error::fixed(errno::EINTR, "a signal interrupted the wait"));
+        }
+    }
+}
+
+struct Shared {
+    eps: Mutex<Vec<Arc<Endpoint>>>,
+    waiter: Waiter,
+    stop: AtomicBool,
+}
+
+/// The progress thread of a domain.
+pub(crate) struct Progressor {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Progressor {
+    pub fn start() -> Result<Progressor> {
+        let shared = Arc::new(Shared { eps: Mutex::new(Vec::new()), waiter: Waiter::default(), stop: AtomicBool::new(false) });
+        shared.waiter.poller()?;
+        let of_thread = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("gdrfab-progress".into())
+            .spawn(move || run(&of_thread))
+            .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), format!("starting the progress thread: {e}")))?;
+        Ok(Progressor { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    fn kick(&self) {
+        if let Ok(p) = self.shared.waiter.poller() {
+            p.wake();
+        }
+    }
+
+    pub fn add(&self, ep: &Arc<Endpoint>) {
+        self.shared.eps.lock().push(ep.clone());
+        self.kick();
+    }
+
+    /// The thread may hold the endpoint a moment longer; it finds it closed then.
+    pub fn remove(&self, ep: &Arc<Endpoint>) {
+        self.shared.eps.lock().retain(|e| !Arc::ptr_eq(e, ep));
+        self.kick();
+    }
+
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.kick();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            crate::log!(Error, "the progress thread panicked");
+        }
+    }
+}
+
+fn run(shared: &Shared) {
+    let driven = || Some(Driven { eps: shared.eps.lock().clone(), peps: Vec::new() });
+    loop {
+        // A kick ends the sleep; the wait itself ends only by the second that it is given.
+        let stopped = || shared.stop.load(Ordering::Acquire).then_some(());
+        match wait(&shared.waiter, driven, 1000, stopped) {
+            Ok(Some(())) => return,
+            Ok(None) => {}
+            Err(e) if e.errno == errno::EINTR => {}
+            Err(e) => {
+                crate::log!(Error, "progress thread: {e}");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    }
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! gdrfab: register memory of any kind and move it between processes, from C.
+//!
+//! The C border is [`capi`]; everything below it is ordinary Rust. Layers import only what stands
+//! above them in this list.
+
+pub mod error;
+pub mod log;
+
+pub mod config;
+pub mod hmem;
+pub mod mr;
+pub mod prov;
+
+pub mod fabric;
+
+pub mod capi;
+pub mod sync;
+pub mod sys;

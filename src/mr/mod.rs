@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Registration as far as it does not depend on the provider: access rights, paths, keys.
+
+use crate::config;
+use std::hash::{BuildHasher, RandomState};
+
+bitflags::bitflags! {
+    /// Rights of a region; the bits are libfabric's.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Access: u64 {
+        const READ = 1 << 8;
+        const WRITE = 1 << 9;
+        const RECV = 1 << 10;
+        const SEND = 1 << 11;
+        const REMOTE_READ = 1 << 12;
+        const REMOTE_WRITE = 1 << 13;
+    }
+
+    /// Ways the bytes can take.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+    pub struct Paths: u64 {
+        /// Both processes map the pages; the initiator's CPU copies.
+        const DIRECT = 1;
+        /// Cross-memory attach: the initiator's kernel copies.
+        const CMA = 2;
+        /// Through the ring, with the target's progress.
+        const STAGED = 4;
+    }
+}
+
+impl Paths {
+    /// The fastest of the set.
+    pub fn best(self) -> Paths {
+        [Paths::DIRECT, Paths::CMA, Paths::STAGED].into_iter().find(|p| self.contains(*p)).unwrap_or(Paths::empty())
+    }
+
+    /// "direct,cma", or "none".
+    pub fn words(self) -> String {
+        let names: Vec<&str> = config::PATH_WORDS.iter().enumerate().filter(|(i, _)| self.bits() & 1 << i != 0).map(|(_, w)| *w).collect();
+        if names.is_empty() { "none".into() } else { names.join(",") }
+    }
+}
+
+/// What a caller may restrict a region or an endpoint to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PathPolicy {
+    pub require: Paths,
+    pub forbid: Paths,
+}
+
+impl PathPolicy {
+    pub fn allowed(self) -> Paths {
+        let base = if self.require.is_empty() { Paths::all() } else { self.require };
+        base - self.forbid
+    }
+}
+
+/// Unguessable 64-bit numbers: a keyed hash (SipHash, with a secret from the kernel) of a counter, because
+/// the kernel's generator costs 20 ns a number.
+#[derive(Default)]
+pub struct KeySource {
+    secret: RandomState,
+    count: u64,
+}
+
+impl KeySource {
+    /// A number that is never 0.
+    #[inline]
+    pub fn draw(&mut self) -> u64 {
+        self.count += 1;
+        self.secret.hash_one(self.count).max(1)
+    }
+}

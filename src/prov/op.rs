@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The shape of an operation on its way from the border to a provider.
+
+/// A local piece of memory. Laid out as `struct iovec`, so the border hands the caller's arrays on.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Iov {
+    pub addr: usize,
+    pub len: usize,
+}
+
+/// A piece of a peer's region.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct RmaIov {
+    pub addr: u64,
+    pub len: usize,
+    pub key: u64,
+}
+
+/// Pieces that an operation may have on either side.
+pub const IOV_LIMIT: usize = 8;
+
+/// Which way an RMA operation moves bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dir {
+    Write,
+    Read,
+}
+
+/// What every operation carries.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Common {
+    pub context: usize,
+    pub flags: u64,
+    pub data: u64,
+    /// The local region's descriptor, 0 if the caller gave none.
+    pub desc: u64,
+    /// Relative; 0 = the endpoint's.
+    pub timeout_ns: u64,
+}
+
+/// Sum of the lengths; `None` if it overflows.
+pub fn total(iov: &[Iov]) -> Option<usize> {
+    iov.iter().try_fold(0usize, |sum, v| sum.checked_add(v.len))
+}
+
+/// Walks local pieces: gives, for a run of `len` bytes from byte `skip`, the contiguous parts.
+pub fn parts(iov: &[Iov], mut skip: usize, mut len: usize, mut each: impl FnMut(usize, usize)) {
+    for v in iov {
+        if skip >= v.len {
+            skip -= v.len;
+            continue;
+        }
+        let take = (v.len - skip).min(len);
+        if take > 0 {
+            each(v.addr + skip, take);
+        }
+        len -= take;
+        skip = 0;
+        if len == 0 {
+            return;
+        }
+    }
+}
+
+/// Up to [`IOV_LIMIT`] pieces; the usual single one without allocating.
+#[derive(Clone, Debug)]
+pub enum Pieces {
+    One(Iov),
+    Many(Box<[Iov]>),
+}
+
+impl Pieces {
+    /// `None` if there are more than [`IOV_LIMIT`].
+    #[inline]
+    pub fn from(iov: &[Iov]) -> Option<Pieces> {
+        match iov {
+            [one] => Some(Pieces::One(*one)),
+            many if many.len() <= IOV_LIMIT => Some(Pieces::Many(many.into())),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub fn as_slice(&self) -> &[Iov] {
+        match self {
+            Pieces::One(one) => std::slice::from_ref(one),
+            Pieces::Many(list) => list,
+        }
+    }
+
+    #[inline]
+    pub fn first(&self) -> usize {
+        self.as_slice().first().map_or(0, |v| v.addr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_exactly_the_run() {
+        let iov = [Iov { addr: 1000, len: 10 }, Iov { addr: 2000, len: 0 }, Iov { addr: 3000, len: 5 }];
+        let mut got = vec![];
+        parts(&iov, 8, 6, |a, n| got.push((a, n)));
+        assert_eq!(got, [(1008, 2), (3000, 4)]);
+        got.clear();
+        parts(&iov, 15, 0, |a, n| got.push((a, n)));
+        assert!(got.is_empty());
+    }
+}

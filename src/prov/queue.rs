@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Completion queues and counters, as providers see them: places to put results.
+//!
+//! A queue never overruns: whoever posts an operation reserves the entry first, and arrivals wait in
+//! the transport until there is room.
+
+use crate::error::{Error, Result};
+use crate::sync::serial::{Serial, Threading};
+use crate::sys::epoll::Poller;
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The result of one operation.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Completion {
+    pub context: usize,
+    pub flags: u64,
+    pub len: usize,
+    pub buf: usize,
+    pub data: u64,
+}
+
+/// Marks an entry whose failure stands in the list beside the ring.
+const FAILED: u64 = 1 << 63;
+
+/// Why an operation failed, and what was lost.
+#[derive(Debug)]
+pub struct Failure {
+    pub error: Error,
+    /// Bytes that did not fit.
+    pub olen: usize,
+}
+
+/// Something to sleep on, made at first need, with a flag that tells pushers whether to wake it.
+#[derive(Default)]
+pub struct Waiter {
+    poller: OnceLock<Poller>,
+    armed: AtomicBool,
+}
+
+impl Waiter {
+    pub fn poller(&self) -> Result<&Poller> {
+        if let Some(p) = self.poller.get() {
+            return Ok(p);
+        }
+        let fresh = Poller::new()?;
+        Ok(self.poller.get_or_init(|| fresh))
+    }
+
+    /// From now on `notify` wakes the poller.
+    pub fn arm(&self) {
+        self.armed.store(true, Ordering::SeqCst);
+    }
+
+    pub fn disarm(&self) {
+        self.armed.store(false, Ordering::Relaxed);
+        if let Some(p) = self.poller.get() {
+            p.drain();
+            if let Err(e) = p.set_timer(None) {
+                crate::log!(Warn, "{e}");
+            }
+        }
+    }
+
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub fn notify(&self) {
+        if self.armed.load(Ordering::Relaxed)
+            && let Some(p) = self.poller.get()
+        {
+            p.wake();
+        }
+    }
+}
+
+/// A ring of plain entries: pushing and taking one is a copy of 40 bytes. It grows only for entries
+/// that nobody could reserve (flushed receives); failures, which are rare, stand beside it in order.
+struct Entries {
+    ring: Box<[Completion]>,
+    head: usize,
+    tail: usize,
+    reserved: usize,
+    signalled: bool,
+    failures: VecDeque<Failure>,
+}
+
+impl Entries {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    #[inline(always)]
+    fn front(&self) -> Option<&Completion> {
+        if self.head == self.tail {
+            return None;
+        }
+        self.ring.get(self.head & (self.ring.len() - 1))
+    }
+
+    #[inline(always)]
+    fn push(&mut self, done: Completion) {
+        if self.len() == self.ring.len() {
+            self.grow();
+        }
+        let mask = self.ring.len() - 1;
+        if let Some(place) = self.ring.get_mut(self.tail & mask) {
+            *place = done;
+            self.tail = self.tail.wrapping_add(1);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let mut wider = Vec::with_capacity(self.ring.len() * 2);
+        let mask = self.ring.len() - 1;
+        wider.extend((0..self.len()).filter_map(|i| self.ring.get((self.head + i) & mask).copied()));
+        self.tail = wider.len();
+        self.head = 0;
+        wider.resize(self.ring.len() * 2, Completion::default());
+        self.ring = wider.into();
+    }
+}
+
+pub struct Queue {
+    size: usize,
+    entries: Serial<Entries>,
+    pub waiter: Waiter,
+}
+
+impl Queue {
+    pub fn new(size: usize, threading: Threading) -> Queue {
+        let ring = vec![Completion::default(); size.clamp(2, 4096).next_power_of_two()].into();
+        let entries = Entries { ring, head: 0, tail: 0, reserved: 0, signalled: false, failures: VecDeque::new() };
+        Queue { size, entries: Serial::new(threading, entries), waiter: Waiter::default() }
+    }
+
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Sets an entry aside for an operation about to be posted; false if the queue could overrun.
+    #[inline]
+    pub fn reserve(&self) -> bool {
+        let mut e = self.entries.lock();
+        let free = e.len() + e.reserved < self.size;
+        e.reserved += usize::from(free);
+        free
+    }
+
+    /// Gives a reserved entry back unused.
+    #[inline]
+    pub fn release(&self) {
+        self.entries.lock().reserved -= 1;
+    }
+
+    /// Fills a reserved entry.
+    #[inline]
+    pub fn fill(&self, done: Completion) {
+        {
+            let mut e = self.entries.lock();
+            e.reserved -= 1;
+            e.push(done);
+        }
+        self.waiter.notify();
+    }
+
+    /// Adds an entry that nobody could reserve: an arrival (after `has_room`).
+    #[inline(always)]
+    pub fn push(&self, done: Completion) {
+        self.entries.lock().push(done);
+        self.waiter.notify();
+    }
+
+    /// Adds a failure; `reserved` tells whether its entry was set aside.
+    #[cold]
+    pub fn fail(&self, mut done: Completion, failure: Failure, reserved: bool) {
+        {
+            let mut e = self.entries.lock();
+            e.reserved -= usize::from(reserved);
+            done.flags |= FAILED;
+            e.failures.push_back(failure);
+            e.push(done);
+        }
+        self.waiter.notify();
+    }
+
+    #[inline(always)]
+    pub fn has_room(&self) -> bool {
+        let e = self.entries.lock();
+        e.len() + e.reserved < self.size
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.entries.lock().len() == 0
+    }
+
+    /// Hands up to `count` successes to `each`, stopping before an error.
+    #[inline(always)]
+    pub fn take(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
+        let mut e = self.entries.lock();
+        let mut n = 0;
+        loop {
+            match e.front() {
+                None => return if n == 0 { Taken::Empty } else { Taken::Some(n) },
+                Some(_) if n == count => return Taken::Some(n),
+                Some(c) if c.flags & FAILED != 0 => return if n == 0 { Taken::ErrorFirst } else { Taken::Some(n) },
+                Some(c) => each(n, c),
+            }
+            e.head = e.head.wrapping_add(1);
+            n += 1;
+        }
+    }
+
+    /// The failure at the head, if there is one.
+    pub fn take_error(&self) -> Option<(Completion, Failure)> {
+        let mut e = self.entries.lock();
+        let mut done = *e.front()?;
+        if done.flags & FAILED == 0 {
+            return None;
+        }
+        done.flags &= !FAILED;
+        let failure = e.failures.pop_front()?;
+        e.head = e.head.wrapping_add(1);
+        Some((done, failure))
+    }
+
+    /// Lets a blocked reader return.
+    pub fn signal(&self) {
+        self.entries.lock().signalled = true;
+        self.waiter.notify();
+    }
+
+    pub fn take_signal(&self) -> bool {
+        std::mem::take(&mut self.entries.lock().signalled)
+    }
+}
+
+/// What a queue gave.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub enum Taken {
+    Some(usize),
+    Empty,
+    ErrorFirst,
+}
+
+/// Counts successes and failures.
+#[derive(Default)]
+pub struct Counter {
+    value: AtomicU64,
+    errors: AtomicU64,
+    pub waiter: Waiter,
+}
+
+impl Counter {
+    pub fn add(&self, n: u64) {
+        self.value.fetch_add(n, Ordering::Release);
+        self.waiter.notify();
+    }
+
+    pub fn add_error(&self, n: u64) {
+        self.errors.fetch_add(n, Ordering::Release);
+        self.waiter.notify();
+    }
+
+    pub fn set(&self, n: u64) {
+        self.value.store(n, Ordering::Release);
+        self.waiter.notify();
+    }
+
+    pub fn set_error(&self, n: u64) {
+        self.errors.store(n, Ordering::Release);
+        self.waiter.notify();
+    }
+
+    pub fn read(&self) -> u64 {
+        self.value.load(Ordering::Acquire)
+    }
+
+    pub fn read_error(&self) -> u64 {
+        self.errors.load(Ordering::Acquire)
+    }
+}

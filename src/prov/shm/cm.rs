@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connecting: names, introductions over a local socket, and the moment when two endpoints become
+//! one link. Whoever knocks is hostile until the kernel said who it is and its packet made sense.
+
+use super::conn::Conn;
+use super::domain::Domain;
+use super::frame::{self, Frame, Intro};
+use super::layout::Segment;
+use super::link::{Link, probe_cma, probe_word};
+use super::state::{Phase, State};
+use super::table::Table;
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::event::EventKind;
+use crate::sync::gate::Fences;
+use crate::sync::ring::{Consumer, Store};
+use crate::sys::{process, socket, time};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Every address begins so.
+pub const SCHEME: &str = "shm://";
+/// Sockets that have not introduced themselves yet; more wait in the listener's backlog.
+const STRANGERS: usize = 64;
+/// How long a stranger has to introduce itself.
+const STRANGER_NS: u64 = 5_000_000_000;
+
+/// Checks an address and gives the name in it.
+pub fn check_address(address: &str) -> Result<&str> {
+    let Some(name) = address.strip_prefix(SCHEME) else {
+        return Err(Error::invalid(format!("addr: {address:?} does not begin with {SCHEME:?}")));
+    };
+    if name.is_empty() || name.len() > frame::NAME_MAX || name.chars().any(|c| c.is_control()) {
+        return Err(Error::invalid(format!("addr: the name in {address:?} must have 1 to {} printable bytes", frame::NAME_MAX)));
+    }
+    // Names of endpoints' own making tell their host.
+    if let Some(rest) = name.strip_prefix('@') {
+        let host = rest.split('.').next().and_then(|h| u32::from_str_radix(h, 16).ok());
+        match host {
+            Some(h) if h != process::host_id() => {
+                return Err(Error::new(
+                    errno::EHOSTUNREACH,
+                    format!("addr: {address:?} was made on another host (or before a reboot); shm reaches only this host"),
+                ));
+            }
+            Some(_) => {}
+            None => return Err(Error::invalid(format!("addr: {address:?} is not a complete name"))),
+        }
+    }
+    Ok(name)
+}
+
+/// A name that nobody else has.
+pub fn fresh_name() -> Result<String> {
+    let mut raw = [0u8; 8];
+    process::random(&mut raw)?;
+    Ok(format!("@{:08x}.{}.{:016x}", process::host_id(), process::pid(), u64::from_ne_bytes(raw)))
+}
+
+fn socket_name(name: &str) -> String {
+    format!("gdrfab/{name}")
+}
+
+/// A connection request: its socket and what came with it.
+pub struct Request {
+    socket: OwnedFd,
+    intro: Intro,
+    segment: OwnedFd,
+    table: OwnedFd,
+    pid: i32,
+    answered: bool,
+}
+
+impl Request {
+    pub fn data(&self) -> &[u8] {
+        &self.intro.data
+    }
+
+    pub fn name(&self) -> &str {
+        &self.intro.name
+    }
+
+    /// Sends the peer away with `data`.
+    pub fn reject(mut self, data: &[u8]) -> Result<()> {
+        self.answered = true;
+        socket::send(self.socket.as_fd(), &Frame::Reject(data.to_vec()).encode(), &[]).map(|_| ())
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.answered {
+            // Whoever drops a request unanswered turns it down.
+            let _ = socket::send(self.socket.as_fd(), &Frame::Reject(Vec::new()).encode(), &[]);
+        }
+    }
+}
+
+/// A listening socket and the strangers that have not spoken yet.
+pub struct Greeter {
+    pub name: String,
+    listener: OwnedFd,
+    strangers: Vec<(OwnedFd, u64)>,
+}
+
+impl Greeter {
+    pub fn listen(name: String) -> Result<Greeter> {
+        let listener = socket::listen(&socket_name(&name), 128)?;
+        Ok(Greeter { name, listener, strangers: Vec::new() })
+    }
+
+    pub fn each_fd(&self, mut each: impl FnMut(BorrowedFd<'_>)) {
+        each(self.listener.as_fd());
+        self.strangers.iter().for_each(|(s, _)| each(s.as_fd()));
+    }
+
+    /// Takes what has come: requests that introduced themselves well.
+    pub fn poll(&mut self, by_name: bool) -> Vec<Request> {
+        while self.strangers.len() < STRANGERS {
+            match socket::accept(self.listener.as_fd()) {
+                // Other users are turned away at the door.
+                Ok(Some(fd)) => match check_peer(fd.as_fd()) {
+                    Ok(_) => self.strangers.push((fd, time::now_ns() + STRANGER_NS)),
+                    Err(e) => crate::log!(Warn, "{e}"),
+                },
+                Ok(None) => break,
+                Err(e) => {
+                    crate::log!(Warn, "{e}");
+                    break;
+                }
+            }
+        }
+        let mut requests = Vec::new();
+        let now = time::now_ns();
+        for (fd, until) in std::mem::take(&mut self.strangers) {
+            match read_hello(fd, by_name) {
+                Ok(Heard::Request(request)) => requests.push(*request),
+                Ok(Heard::Silence(fd)) if now < until => self.strangers.push((fd, until)),
+                Ok(_) => {}
+                Err(e) => crate::log!(Warn, "a connection attempt was dropped: {e}"),
+            }
+        }
+        requests
+    }
+}
+
+enum Heard {
+    Request(Box<Request>),
+    Silence(OwnedFd),
+    Nobody,
+}
+
+fn read_hello(fd: OwnedFd, by_name: bool) -> Result<Heard> {
+    let mut buf = [0u8; frame::MAX];
+    let (len, fds) = match socket::recv(fd.as_fd(), &mut buf)? {
+        socket::Received::Nothing => return Ok(Heard::Silence(fd)),
+        socket::Received::Closed => return Ok(Heard::Nobody),
+        socket::Received::Packet { len, fds } => (len, fds),
+    };
+    let Frame::Hello(intro) = Frame::decode(&buf[..len])? else {
+        return Err(Error::fixed(errno::EPROTO, "the first packet is not an introduction"));
+    };
+    let (pid, _) = check_peer(fd.as_fd())?;
+    check_intro(&intro)?;
+    if intro.by_name != by_name {
+        return Err(Error::fixed(errno::EPROTO, "meant for another kind of endpoint"));
+    }
+    let [segment, table] = two(fds)?;
+    Ok(Heard::Request(Box::new(Request { socket: fd, intro, segment, table, pid, answered: false })))
+}
+
+fn two(fds: Vec<OwnedFd>) -> Result<[OwnedFd; 2]> {
+    <[OwnedFd; 2]>::try_from(fds).map_err(|fds| {
+        let words = if fds.is_empty() {
+            "no descriptors arrived: this process may have no free ones left (RLIMIT_NOFILE)"
+        } else {
+            "an unexpected number of descriptors arrived"
+        };
+        Error::fixed(errno::EMFILE, words)
+    })
+}
+
+/// The peer must be the same user: shared memory has no other guard.
+fn check_peer(fd: BorrowedFd<'_>) -> Result<(i32, u32)> {
+    let (pid, uid) = socket::peer(fd)?;
+    if uid != process::euid() {
+        return Err(Error::new(
+            errno::EACCES,
+            format!("the peer runs as user {uid}, this process as {}; shm connects only processes of one user", process::euid()),
+        ));
+    }
+    Ok((pid, uid))
+}
+
+fn check_intro(intro: &Intro) -> Result<()> {
+    if intro.host != process::host_id() {
+        return Err(Error::fixed(errno::EHOSTUNREACH, "the peer runs on another host"));
+    }
+    Ok(())
+}
+
+/// How an endpoint gets its peer.
+pub enum How {
+    /// Knocks at a listener.
+    Dial { name: String, by_name: bool, socket: Option<OwnedFd> },
+    /// Waits for the endpoint of that name to knock at its own listener.
+    Await { name: String },
+    /// Has accepted, and waits until the dialer says that it has joined too.
+    Joining(Box<Conn>),
+}
+
+pub struct Connecting {
+    pub how: How,
+    pub deadline: u64,
+    pub data: Vec<u8>,
+}
+
+impl State {
+    fn intro(&self, domain: &Domain, data: &[u8], by_name: bool) -> Result<Intro> {
+        let Some((segment, _)) = &self.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
+        Ok(Intro {
+            host: process::host_id(),
+            ring_lines: segment.lines().len() as u32,
+            fences_remote: domain.remote_fences,
+            probe_addr: probe_word() as *const u64 as u64,
+            probe_word: *probe_word(),
+            by_name,
+            name: self.address.as_deref().and_then(|a| a.strip_prefix(SCHEME)).unwrap_or("").to_string(),
+            data: data.to_vec(),
+        })
+    }
+
+    /// Becomes connected to a peer that introduced itself.
+    fn join(&mut self, domain: &Domain, socket: OwnedFd, pid: i32, intro: &Intro, segment: &OwnedFd, table: &OwnedFd) -> Result<()> {
+        let peer = Segment::attach(segment.as_fd(), intro.ring_lines as usize)?;
+        let table = Table::attach(table.as_fd())?;
+        let fences = if intro.fences_remote && domain.remote_fences { Fences::Remote } else { Fences::Full };
+        let cma = match domain.modes.paths.contains(Paths::CMA) {
+            true => probe_cma(pid, intro.probe_addr, intro.probe_word),
+            false => Err(Error::fixed(errno::EACCES, "ruled out by GDRFAB_SHM_PATHS")),
+        };
+        let Some((mine, _)) = self.segment.take() else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
+        let link = Arc::new(Link::new(mine.clone(), peer, table, socket, pid, fences, cma));
+        domain.add_link(link.clone());
+        self.rx = Some(Consumer::new(mine));
+        self.conn = Some(Box::new(Conn::new(link, domain.modes.paths & self.options.policy.allowed())));
+        self.phase = Phase::Connected;
+        self.peer_name = Some(intro.name.clone());
+        self.greeter = None;
+        Ok(())
+    }
+
+    /// Accepts a request. The link is known to the domain before the peer learns anything of it, so a region
+    /// that closes meanwhile finds the peer; and its regions are left alone until it says Ready.
+    pub fn accept(&mut self, domain: &Domain, mut request: Request, data: &[u8]) -> Result<()> {
+        let packet = Frame::Accept(self.intro(domain, data, request.intro.by_name)?).encode();
+        let Some((_, segment)) = &self.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
+        let segment = crate::sys::mem::duplicate(segment)?;
+        let (socket, intro) = (crate::sys::mem::duplicate(&request.socket)?, request.intro.clone());
+        self.join(domain, socket, request.pid, &intro, &request.segment, &request.table)?;
+        request.answered = true;
+        let sent = socket::send(request.socket.as_fd(), &packet, &[segment.as_fd(), domain.table_fd.as_fd()]);
+        let why = match sent {
+            Ok(true) => {
+                let deadline = time::deadline(self.options.connect_timeout_ns);
+                if let Some(conn) = self.conn.take() {
+                    self.phase = Phase::Connecting(Box::new(Connecting { how: How::Joining(conn), deadline, data: Vec::new() }));
+                }
+                return Ok(());
+            }
+            Ok(false) => "its socket takes no answer".into(),
+            Err(e) => e.words,
+        };
+        let error = Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer that asked to connect is gone: {why}"));
+        self.tear(domain, &error);
+        self.phase = Phase::Down(error.clone());
+        Err(error)
+    }
+}
+
+/// Moves a connection attempt on; its outcome goes to the event queue.
+pub fn advance(state: &mut State, domain: &Domain) {
+    if let Err(e) = try_advance(state, domain) {
+        give_up(state, domain, e, Vec::new());
+    }
+}
+
+/// The attempt failed: an error event, and the endpoint is over.
+fn give_up(state: &mut State, domain: &Domain, why: Error, data: Vec<u8>) {
+    state.tear(domain, &why);
+    state.phase = Phase::Down(why.clone());
+    state.segment = None;
+    state.greeter = None;
+    state.event(EventKind::Connected, data, Some(why));
+}
+
+fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
+    let Phase::Connecting(mut c) = std::mem::replace(&mut state.phase, Phase::Enabled) else { return Ok(()) };
+    if let How::Joining(conn) = c.how {
+        let heard = has_joined(&conn);
+        if !matches!(heard, Ok(false)) {
+            state.conn = Some(conn);
+        } else if c.deadline == 0 || time::now_ns() <= c.deadline {
+            c.how = How::Joining(conn);
+            state.phase = Phase::Connecting(c);
+            return Ok(());
+        } else {
+            state.conn = Some(conn);
+            return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer that asked to connect did not join in time"));
+        }
+        heard?;
+        state.phase = Phase::Connected;
+        state.event(EventKind::Connected, Vec::new(), None);
+        return Ok(());
+    }
+    if c.deadline != 0 && time::now_ns() > c.deadline {
+        return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer did not answer the connection request in time"));
+    }
+    match &mut c.how {
+        How::Dial { name, by_name, socket } => {
+            if socket.is_none() {
+                match socket::connect(&socket_name(name))? {
+                    socket::Connect::Busy => {}
+                    socket::Connect::Done(fd) => {
+                        check_peer(fd.as_fd())?;
+                        let packet = Frame::Hello(state.intro(domain, &c.data, *by_name)?).encode();
+                        let Some((_, segment)) = &state.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
+                        if !socket::send(fd.as_fd(), &packet, &[segment.as_fd(), domain.table_fd.as_fd()])? {
+                            return Err(Error::fixed(errno::ECONNREFUSED, "the listener's socket takes no introduction"));
+                        }
+                        *socket = Some(fd);
+                    }
+                }
+            } else if let Some(fd) = socket.take() {
+                match read_answer(&fd)? {
+                    None => *socket = Some(fd),
+                    Some(Answer::Accepted(intro, segment, table)) => {
+                        let (pid, _) = check_peer(fd.as_fd())?;
+                        state.join(domain, fd, pid, &intro, &segment, &table)?;
+                        if let Some(conn) = &state.conn {
+                            // A listener that is gone by now shows on the socket.
+                            let _ = socket::send(conn.link.socket.as_fd(), &Frame::Ready.encode(), &[]);
+                        }
+                        state.event(EventKind::Connected, intro.data, None);
+                        return Ok(());
+                    }
+                    Some(Answer::Rejected(data)) => {
+                        let why = Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection");
+                        give_up(state, domain, why, data);
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        How::Joining(_) => return Ok(()),
+        How::Await { name } => {
+            let requests = state.greeter.as_mut().map_or(Vec::new(), |g| g.poll(true));
+            for request in requests {
+                if request.name() == name.as_str() {
+                    return state.accept(domain, request, &[]);
+                }
+                crate::log!(Warn, "an endpoint {:?} knocked where {name:?} was awaited", request.name());
+            }
+        }
+    }
+    state.phase = Phase::Connecting(c);
+    Ok(())
+}
+
+/// Whether the dialer has said that it knows the link.
+fn has_joined(conn: &Conn) -> Result<bool> {
+    let mut buf = [0u8; frame::MAX];
+    match socket::recv(conn.link.socket.as_fd(), &mut buf)? {
+        socket::Received::Nothing => Ok(false),
+        socket::Received::Closed => Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone")),
+        socket::Received::Packet { len, .. } if Frame::decode(&buf[..len])? == Frame::Ready => Ok(true),
+        socket::Received::Packet { .. } => Err(super::conn::protocol("the peer did not say that it has joined")),
+    }
+}
+
+enum Answer {
+    Accepted(Intro, OwnedFd, OwnedFd),
+    Rejected(Vec<u8>),
+}
+
+fn read_answer(fd: &OwnedFd) -> Result<Option<Answer>> {
+    let mut buf = [0u8; frame::MAX];
+    let (len, fds) = match socket::recv(fd.as_fd(), &mut buf)? {
+        socket::Received::Nothing => return Ok(None),
+        socket::Received::Closed => {
+            return Err(Error::coded(errno::ECONNREFUSED, Code::PeerGone, "the listener closed without an answer"));
+        }
+        socket::Received::Packet { len, fds } => (len, fds),
+    };
+    match Frame::decode(&buf[..len])? {
+        Frame::Accept(intro) => {
+            check_intro(&intro)?;
+            let [segment, table] = two(fds)?;
+            Ok(Some(Answer::Accepted(intro, segment, table)))
+        }
+        Frame::Reject(data) => Ok(Some(Answer::Rejected(data))),
+        _ => Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the listener's answer makes no sense")),
+    }
+}
+
+/// Begins to connect by exchanged addresses: the smaller name knocks, the other waits.
+pub fn by_address(state: &mut State, peer: &str, deadline: u64) -> Result<()> {
+    let peer = check_address(peer)?.to_string();
+    let Some(greeter) = &state.greeter else {
+        return Err(Error::new(
+            errno::EOPBADSTATE,
+            "ep: the peer cannot know this endpoint's address, because ep_getname was never called on it",
+        ));
+    };
+    let how = match greeter.name.as_str().cmp(&peer) {
+        std::cmp::Ordering::Less => How::Dial { name: peer, by_name: true, socket: None },
+        std::cmp::Ordering::Greater => How::Await { name: peer },
+        std::cmp::Ordering::Equal => return Err(Error::invalid("addr: this is the endpoint's own address")),
+    };
+    state.phase = Phase::Connecting(Box::new(Connecting { how, deadline, data: Vec::new() }));
+    Ok(())
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Large copies carried by two cores: the initiator copies from the front, and a target that happens
+//! to poll joins from the back. A target that does not poll costs one line in the ring.
+//!
+//! The last bytes are left out of the sharing and copied by the initiator when everything else is in
+//! place, so that a target that polls its buffer's end sees the whole.
+//!
+//! A helper reads the initiator's buffer as it can (its mapping, or cross-memory attach), but writes
+//! into it only by cross-memory attach: a system call ends even if the helper is stopped, so after an
+//! operation was reported nothing can still change the caller's buffer.
+
+use super::conn::{Conn, Flight, Step, kind, mark, slot_word, status_of, unpack_slot};
+use super::domain::Domain;
+use super::remote::Remote;
+use super::rma::{self, RmaJob, copy_now};
+use super::state::{Ending, State};
+use crate::config;
+use crate::error::{Code, Result};
+use crate::mr::{Access, Paths};
+use crate::prov::op::{Dir, Iov, parts};
+use crate::sync::ring::Header;
+use crate::sys::process::{Attach, attach_copy, piece};
+use crate::sys::{copy, time};
+
+/// How long the initiator waits inside the posting call for the helper's last chunk.
+const LINGER_NS: u64 = 200_000;
+
+/// Bytes at the end that are not shared.
+const TAIL: usize = 64;
+
+/// A copy whose own part is over and whose helper has not reported yet.
+pub struct Shared {
+    pub end: Ending,
+    place: Remote,
+    dir: Dir,
+    /// The shared part of the local buffer; TAIL more bytes follow it.
+    local: Iov,
+    offset: u64,
+    data: Option<u64>,
+    chunk: usize,
+    chunks: u32,
+    /// First chunk of the helper's part.
+    front: u32,
+}
+
+/// Small chunks let both sides end together; each costs a hand-over of the claim's line, and on the
+/// cross-memory path a system call.
+fn chunk_size(len: usize, path: Paths) -> usize {
+    let parts = if path == Paths::DIRECT { 32 } else { 16 };
+    (len / parts).clamp((1 << 20) / parts, 512 << 10).next_multiple_of(4096)
+}
+
+/// Offers a large operation to the target and does our part. `None`: not an operation to share.
+pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, offset: u64) -> Result<Option<Step>> {
+    let ([local], config) = (job.local.as_slice(), config::get()) else { return Ok(None) };
+    if local.len < config.coop_min.max(2 * TAIL) || !state.options.coop || place.more.is_some() {
+        return Ok(None);
+    }
+    let Some(conn) = state.conn.as_deref_mut() else { return Ok(None) };
+    let header = Header { kind: kind::COOP, words: 8, ..Header::default() };
+    // A peer that does not poll must not find its ring full of invitations.
+    if !conn.tx.is_roomy().map_err(super::conn::broken)? {
+        return Ok(None);
+    }
+    let Some((slot, generation)) = conn.slots.take() else { return Ok(None) };
+    let local = &Iov { addr: local.addr, len: local.len - TAIL };
+    let len = local.len;
+    let chunk = chunk_size(len, place.path);
+    let chunks = len.div_ceil(chunk) as u32;
+    let ours = conn.link.mine.clone();
+    ours.slot(slot as usize).open(generation, chunks);
+    let (file, file_offset) = domain.regions.lock().shared_place(job.desc, *local).unwrap_or((0, 0));
+    let marks = if job.dir == Dir::Read { mark::READ } else { 0 };
+    let words =
+        [slot_word(slot, generation), place.key, place.base + offset, len as u64, chunk as u64, local.addr as u64, file, file_offset];
+    // No nudge: a sleeping target is not worth waking for this.
+    // SAFETY: there are no pieces.
+    unsafe { conn.tx.write(Header { flags: marks, ..header }, &words, &[]) };
+    let mut front = 0;
+    let mut outcome = Ok(());
+    while outcome.is_ok() && ours.slot(slot as usize).take_front(generation, front, chunks).map_err(super::conn::broken)? {
+        outcome = copy_chunk(conn, place, job.dir, local, offset, chunk, front);
+        front += 1;
+    }
+    if outcome.is_err() {
+        // The gate closed or a page vanished: let the helper finish what it began, then report.
+        front = ours.slot(slot as usize).stop(generation, front, chunks).map_err(super::conn::broken)?;
+    }
+    state.stats.moved(place.path, len + TAIL);
+    let shared = Shared {
+        end: job.end,
+        place: place.clone(),
+        dir: job.dir,
+        local: *local,
+        offset,
+        data: job.has_data().then_some(job.data),
+        chunk,
+        chunks,
+        front,
+    };
+    let until = time::now_ns() + LINGER_NS;
+    loop {
+        let reported = ours.slot(slot as usize).reported(generation);
+        if reported.chunks >= chunks - front || reported.status != 0 {
+            let conn = state.conn.as_deref_mut().ok_or_else(rma::gone)?;
+            conn.slots.give_back(slot);
+            outcome?;
+            return finish(state, &shared, reported.status).map(|()| Some(Step::Done(Ok(()))));
+        }
+        if time::now_ns() > until {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    let conn = state.conn.as_deref_mut().ok_or_else(rma::gone)?;
+    if let Err(e) = outcome {
+        // Rare enough to report at once: the helper's chunk lands in the target's own memory, or by
+        // a system call that is about to end.
+        conn.slots.give_back(slot);
+        return Err(e);
+    }
+    conn.coop += 1;
+    conn.slots.launch(slot, Flight::Coop(shared));
+    Ok(Some(Step::Flying))
+}
+
+/// Copies chunk `i`, bypassing the cache if the whole operation is large.
+fn copy_chunk(conn: &mut Conn, place: &Remote, dir: Dir, local: &Iov, offset: u64, chunk: usize, i: u32) -> Result<()> {
+    let at = i as usize * chunk;
+    let n = chunk.min(local.len - at);
+    if place.path == Paths::DIRECT && local.len >= config::get().nt_threshold {
+        let busy = conn.link.mine.busy();
+        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
+            conn.remotes.evict(place.key);
+            return Err(super::remote::no_such_key(place.key));
+        }
+        let (here, near) = (place.one.here + offset as usize + at, local.addr + at);
+        let (to, from) = if dir == Dir::Write { (here, near) } else { (near, here) };
+        // SAFETY: the chunk lies in the caller's buffer and in the bounds-checked mapping.
+        unsafe { copy::copy_streaming(to as *mut u8, from as *const u8, n) };
+        conn.gate.leave(busy);
+        return Ok(());
+    }
+    copy_now(conn, place, dir, std::slice::from_ref(local), at, offset + at as u64, n, false)
+}
+
+/// All chunks are copied, or the helper failed and its part is done again here.
+fn finish(state: &mut State, shared: &Shared, status: u16) -> Result<()> {
+    let conn = state.conn.as_deref_mut().ok_or_else(rma::gone)?;
+    if status != 0 {
+        for i in shared.front..shared.chunks {
+            copy_chunk(conn, &shared.place, shared.dir, &shared.local, shared.offset, shared.chunk, i)?;
+        }
+    } else {
+        let helped = shared.local.len.saturating_sub(shared.front as usize * shared.chunk);
+        state.stats.bytes_helped += helped as u64;
+    }
+    let whole = shared.local.len + TAIL;
+    let tail = Iov { addr: shared.local.addr + shared.local.len, len: TAIL };
+    copy_now(conn, &shared.place, shared.dir, &[tail], 0, shared.offset + shared.local.len as u64, TAIL, true)?;
+    rma::notify(conn, shared.dir, shared.data, whole, &[(shared.place.key, shared.place.event, whole)]);
+    Ok(())
+}
+
+/// The helper reported on a flight: ends it, if the ring has room for the notice.
+pub fn landed(state: &mut State, index: u16, status: u16) -> Result<bool> {
+    let Some(conn) = state.conn.as_deref_mut() else { return Ok(false) };
+    if !conn.room(Header { words: 3, bytes: 128, ..Header::default() })? {
+        return Ok(false);
+    }
+    let Some(Flight::Coop(shared)) = conn.slots.land(index) else { return Ok(false) };
+    conn.coop -= 1;
+    let result = finish(state, &shared, status);
+    state.end(&shared.end, result);
+    Ok(true)
+}
+
+/// How many chunks the helper still owes.
+pub fn owed(shared: &Shared) -> u32 {
+    shared.chunks - shared.front
+}
+
+/// Target's side: joins a copy that a peer offered. Whatever does not fit is left to the initiator.
+pub fn help(conn: &mut Conn, domain: &Domain, marks: u8, words: &[u64; 8]) -> Result<()> {
+    let (index, generation) = unpack_slot(words[0])?;
+    let [_, key, addr, len, chunk, source, file, file_offset] = *words;
+    let (Ok(len), Ok(chunk)) = (usize::try_from(len), usize::try_from(chunk)) else { return Ok(()) };
+    if chunk == 0
+        || len == 0
+        || len > super::MAX_MSG
+        || len.div_ceil(chunk) > crate::sync::claim::MAX_CHUNKS as usize
+        || source.checked_add(len as u64).is_none()
+    {
+        return Err(super::conn::protocol("the peer offered a shared copy that makes no sense"));
+    }
+    let read = marks & mark::READ != 0;
+    let allowed = conn.remotes.allowed;
+    let mapped = if file != 0 && !read && allowed.contains(Paths::DIRECT) {
+        conn.remotes.mapped(&conn.link, file, file_offset, len as u64)
+    } else {
+        None
+    };
+    if mapped.is_none() && (conn.link.cma.is_err() || !allowed.contains(Paths::CMA) || rma::check_alive(conn).is_err()) {
+        return Ok(());
+    }
+    let need = if read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+    let Ok(pin) = domain.regions.lock().pin(key, addr, len, need) else { return Ok(()) };
+    let slots = conn.link.peer.clone();
+    let slot = slots.slot(index as usize);
+    let (streaming, mut done, mut status) = (len >= config::get().nt_threshold, 0u32, 0u16);
+    // No more turns than there are chunks, whatever the peer writes into the claim meanwhile.
+    for _ in 0..len.div_ceil(chunk) {
+        let Some(i) = slot.take_back(generation) else { break };
+        let at = i as usize * chunk;
+        if at >= len {
+            status = status_of(Code::PeerBroke);
+            break;
+        }
+        let n = chunk.min(len - at);
+        let mut moved = Ok(());
+        let mut from = at;
+        parts(&pin.pieces, at, n, |here, run| {
+            moved = moved.clone().and_then(|()| help_run(conn.link.pid, mapped, source, from, here, run, read, streaming));
+            from += run;
+        });
+        if moved.is_err() {
+            status = status_of(Code::Fault);
+            break;
+        }
+        done += 1;
+    }
+    domain.regions.lock().unpin(pin);
+    if done > 0 || status != 0 {
+        slot.report(generation, status, done);
+        conn.link.nudge();
+    }
+    Ok(())
+}
+
+#[allow(clippy::too_many_arguments)]
+fn help_run(pid: i32, mapped: Option<usize>, source: u64, at: usize, here: usize, run: usize, read: bool, streaming: bool) -> Result<()> {
+    if let Some(map) = mapped {
+        // SAFETY: `mapped` covers the whole source; `here` is inside our pinned region.
+        unsafe { copy::copy(here as *mut u8, (map + at) as *const u8, run, if streaming { 0 } else { usize::MAX }) };
+        return Ok(());
+    }
+    let how = if read { Attach::Write } else { Attach::Read };
+    // SAFETY: `here` is inside our pinned region; the peer's side is checked by the kernel.
+    unsafe { attach_copy(pid, how, &[piece(here as u64, run)], &[piece(source + at as u64, run)]) }
+}

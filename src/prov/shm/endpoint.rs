@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An endpoint: the calls of the layer above, each under the endpoint's lock.
+
+use super::cm::{self, Connecting, Greeter, How, Request, SCHEME, fresh_name};
+use super::conn::Job;
+use super::domain::Domain;
+use super::frame::{DATA_MAX, Frame};
+use super::layout::Segment;
+use super::link::Link;
+use super::remote::Verdicts;
+use super::rma::{INJECT_FLAGS, Quick};
+use super::state::{Bindings, Counters, Options, Phase, State, Stats};
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::{PathPolicy, Paths};
+use crate::prov::event::EventQueue;
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, Iov, RmaIov};
+use crate::prov::queue::{Counter, Queue};
+use crate::sync::gate::Fences;
+use crate::sync::serial::Serial;
+use crate::sys::epoll::Poller;
+use crate::sys::{socket, time};
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// What is bound to an endpoint.
+pub enum Binding {
+    Cq { queue: Arc<Queue>, transmit: bool, receive: bool, selective: bool },
+    Eq(Arc<EventQueue>),
+    Counter { counter: Arc<Counter>, flags: u64 },
+}
+
+/// Which path an endpoint would take to a region, and why not the others.
+pub struct PathReport {
+    pub path: Paths,
+    pub offered: Paths,
+    pub verdicts: Verdicts,
+    pub text: String,
+}
+
+pub struct Endpoint {
+    domain: Arc<Domain>,
+    state: Serial<State>,
+}
+
+impl Endpoint {
+    pub fn open(domain: Arc<Domain>, context: usize) -> Endpoint {
+        let config = config::get();
+        let options = Options { deadline_ns: 0, connect_timeout_ns: 10_000_000_000, policy: PathPolicy::default(), coop: config.coop };
+        let state = State {
+            phase: Phase::Fresh,
+            bind: Bindings { counters: Counters::default(), ..Bindings::default() },
+            options,
+            streaming_from: config.nt_threshold,
+            shared_from: if config.coop { config.coop_min } else { usize::MAX },
+            eager_max: config.eager_max,
+            object: 0,
+            context,
+            conn: None,
+            rx: None,
+            segment: None,
+            recvs: VecDeque::new(),
+            unexpected: VecDeque::new(),
+            matched: 0,
+            published: 0,
+            stats: Stats::default(),
+            polls: 0,
+            sleepers: 0,
+            last_control: 0,
+            controls: 0,
+            recv_deadline: 0,
+            peer_name: None,
+            greeter: None,
+            address: None,
+        };
+        Endpoint { state: Serial::new(domain.threading, state), domain }
+    }
+
+    /// The handle that events name.
+    pub fn set_object(&self, object: usize) {
+        self.state.lock().object = object;
+    }
+
+    pub fn bind(&self, what: Binding) -> Result<()> {
+        let mut s = self.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
+        }
+        let taken = |what: &str| Err(Error::new(errno::EBUSY, format!("ep: {what} is bound already")));
+        match what {
+            Binding::Cq { queue, transmit, receive, selective } => {
+                if (transmit && s.bind.tx.is_some()) || (receive && s.bind.rx.is_some()) {
+                    return taken("a completion queue for these operations");
+                }
+                if transmit {
+                    s.bind.tx = Some(queue.clone());
+                    s.bind.tx_selective = selective;
+                }
+                if receive {
+                    s.bind.rx = Some(queue);
+                    s.bind.rx_selective = selective;
+                }
+            }
+            Binding::Eq(eq) => {
+                if s.bind.eq.is_some() {
+                    return taken("an event queue");
+                }
+                s.bind.eq = Some(eq);
+            }
+            Binding::Counter { counter, flags } => {
+                let c = &mut s.bind.counters;
+                let places = [
+                    (flags::SEND, &mut c.send),
+                    (flags::RECV, &mut c.recv),
+                    (flags::READ, &mut c.read),
+                    (flags::WRITE, &mut c.write),
+                    (flags::REMOTE_WRITE, &mut c.remote_write),
+                ];
+                for (bit, place) in places {
+                    if flags & bit != 0 {
+                        *place = Some(counter.clone());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn enable(&self) -> Result<()> {
+        let mut s = self.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
+        }
+        let counters = &s.bind.counters;
+        if s.bind.tx.is_none() && counters.send.is_none() && counters.write.is_none() && counters.read.is_none() {
+            return Err(Error::new(errno::ENOCQ, "ep: bind a completion queue or a counter for transmits before ep_enable"));
+        }
+        s.segment = Some(Segment::create(config::get().ring_slots as usize)?);
+        s.phase = Phase::Enabled;
+        Ok(())
+    }
+
+    fn check_can_connect(s: &State) -> Result<()> {
+        if s.bind.eq.is_none() {
+            return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
+        }
+        match s.phase {
+            Phase::Enabled => Ok(()),
+            Phase::Fresh => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
+            Phase::Connecting(_) | Phase::Connected => Err(Error::new(errno::EISCONN, "ep: connecting or connected already")),
+            Phase::Down(_) => Err(Error::new(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
+        }
+    }
+
+    pub fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        let name = cm::check_address(address)?.to_string();
+        debug_assert!(data.len() <= DATA_MAX);
+        let deadline = time::deadline(s.options.connect_timeout_ns);
+        let how = How::Dial { name, by_name: false, socket: None };
+        s.phase = Phase::Connecting(Box::new(Connecting { how, deadline, data: data.to_vec() }));
+        cm::advance(&mut s, &self.domain);
+        Ok(())
+    }
+
+    pub fn connect_addr(&self, address: &str) -> Result<()> {
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        let deadline = time::deadline(s.options.connect_timeout_ns);
+        cm::by_address(&mut s, address, deadline)?;
+        cm::advance(&mut s, &self.domain);
+        Ok(())
+    }
+
+    /// Accepts; on failure the request is lost, as its peer is.
+    pub fn accept(&self, request: Request, data: &[u8]) -> Result<()> {
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        s.accept(&self.domain, request, data)
+    }
+
+    /// The address by which a peer can connect to this endpoint.
+    pub fn address(&self) -> Result<String> {
+        let mut s = self.state.lock();
+        if let Some(known) = &s.address {
+            return Ok(known.clone());
+        }
+        let name = fresh_name()?;
+        let address = format!("{SCHEME}{name}");
+        // Once it is connecting nobody can use the name any more, but it still identifies.
+        if matches!(s.phase, Phase::Fresh | Phase::Enabled) {
+            s.greeter = Some(Greeter::listen(name)?);
+        }
+        s.address = Some(address.clone());
+        Ok(address)
+    }
+
+    pub fn peer_address(&self) -> Result<String> {
+        let s = self.state.lock();
+        match (&s.conn, &s.peer_name) {
+            (Some(_), Some(name)) => Ok(format!("{SCHEME}{name}")),
+            _ => Err(s.not_connected()),
+        }
+    }
+
+    /// Says goodbye and ends everything outstanding.
+    pub fn shutdown(&self) -> Result<()> {
+        let mut s = self.state.lock();
+        if s.conn.is_none() && !matches!(s.phase, Phase::Connecting(_)) {
+            return Err(s.not_connected());
+        }
+        self.leave(&mut s);
+        Ok(())
+    }
+
+    fn leave(&self, s: &mut State) {
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
+        if matches!(&s.phase, Phase::Connecting(c) if matches!(c.how, How::Joining(_)))
+            && let Phase::Connecting(c) = std::mem::replace(&mut s.phase, Phase::Enabled)
+            && let How::Joining(conn) = c.how
+        {
+            s.conn = Some(conn);
+        }
+        if let Some(conn) = &s.conn {
+            // A peer whose socket is full learns it from the socket's end.
+            let _ = socket::send(conn.link.socket.as_fd(), &Frame::Bye.encode(), &[]);
+        }
+        s.tear(&self.domain, &why);
+        s.greeter = None;
+        s.segment = None;
+        if !matches!(s.phase, Phase::Down(_)) {
+            s.phase = Phase::Down(why);
+        }
+    }
+
+    /// The endpoint ends; posted receives get their error entries.
+    pub fn close(&self) {
+        let mut s = self.state.lock();
+        self.leave(&mut s);
+        s.unexpected.clear();
+        s.bind = Bindings::default();
+    }
+
+    /// As [`Endpoint::rma`] for the ordinary case; `NotOrdinary` posts nothing.
+    #[inline(always)]
+    pub fn rma_quick<const WRITE: bool>(&self, buf: usize, len: usize, addr: u64, key: u64, context: usize, flags: u64) -> Quick {
+        self.state.lock().rma_quick::<WRITE>(buf, len, addr, key, context, flags)
+    }
+
+    pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {
+        self.state.lock().rma(&self.domain, dir, local, remote, common)
+    }
+
+    #[inline]
+    pub fn send(&self, local: &[Iov], common: &Common) -> Result<()> {
+        self.state.lock().send(&self.domain, local, common)
+    }
+
+    #[inline]
+    pub fn recv(&self, local: &[Iov], common: &Common) -> Result<()> {
+        self.state.lock().recv(&self.domain, local, common)
+    }
+
+    /// Flags of inject calls: no entry on success, and the buffer is the caller's again on return.
+    pub const INJECT: u64 = INJECT_FLAGS;
+
+    /// Cancels the first operation or receive of `context` that still can be.
+    pub fn cancel(&self, context: usize) -> Result<()> {
+        let mut s = self.state.lock();
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
+        if let Some(at) = s.recvs.iter().position(|r| r.context == context)
+            && let Some(recv) = s.recvs.remove(at)
+        {
+            s.abandon(&recv, why);
+            return Ok(());
+        }
+        let queued = s.conn.as_ref().is_some_and(|c| c.backlog.iter().any(|j: &Job| j.ending().context == context));
+        if queued {
+            let first = std::cell::Cell::new(true);
+            s.drop_jobs(|j| j.ending().context == context && first.replace(false), &why);
+            return Ok(());
+        }
+        let flying = s.conn.as_ref().and_then(|c| {
+            c.slots.active.iter().copied().find(|i| c.slots.flights[*i as usize].as_ref().is_some_and(|f| f.ending().context == context))
+        });
+        if let Some(index) = flying
+            && s.withdraw(index)?
+        {
+            s.land(index, Err(why));
+            return Ok(());
+        }
+        Err(Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled"))
+    }
+
+    /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this
+    /// is the last look before sleeping: that thread may have looked before the mark was set.
+    #[inline]
+    pub fn progress(&self, force: bool) {
+        if force {
+            return self.state.lock().progress(&self.domain, true);
+        }
+        if let Some(mut s) = self.state.try_lock() {
+            s.progress(&self.domain, false);
+        }
+    }
+
+    /// Watches the endpoint's sockets with `poller` and marks this side asleep, so that the peer
+    /// wakes it. The caller runs [`Endpoint::barrier`] and then progress once more before sleeping.
+    pub fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
+        let mut s = self.state.lock();
+        s.sleepers += 1;
+        if let Some(conn) = &s.conn {
+            poller.add(conn.link.socket.as_fd())?;
+            if let Some(pidfd) = conn.link.pidfd() {
+                poller.add(pidfd.as_fd())?;
+            }
+            conn.link.sleep();
+            return Ok(Some(conn.link.fences));
+        }
+        if let Phase::Connecting(c) = &s.phase {
+            match &c.how {
+                How::Dial { socket: Some(fd), .. } => poller.add(fd.as_fd())?,
+                How::Joining(conn) => poller.add(conn.link.socket.as_fd())?,
+                _ => {}
+            }
+        }
+        let mut result = Ok(());
+        if let Some(g) = &s.greeter {
+            g.each_fd(|fd| {
+                if let Err(e) = poller.add(fd) {
+                    result = Err(e);
+                }
+            });
+        }
+        result.map(|()| None)
+    }
+
+    /// Undoes one `sleep`. Another thread may still sleep on this endpoint, and the packet that woke
+    /// this one may have been meant for it: then the mark is renewed and nothing is missed.
+    pub fn awake(&self) {
+        let mut s = self.state.lock();
+        s.sleepers = s.sleepers.saturating_sub(1);
+        let others = s.sleepers > 0;
+        let Some(conn) = &s.conn else { return };
+        if !others {
+            return conn.link.awake();
+        }
+        conn.link.sleep();
+        Link::barrier(conn.link.fences);
+        s.progress(&self.domain, true);
+    }
+
+    /// The barrier between marking asleep and the last look.
+    pub fn barrier(fences: Fences) {
+        Link::barrier(fences);
+    }
+
+    /// How long a sleeper may sleep before this endpoint has something to do by itself.
+    pub fn nap_ns(&self) -> u64 {
+        const LONG: u64 = 1_000_000_000;
+        const SHORT: u64 = 1_000_000;
+        let s = self.state.lock();
+        let now = time::now_ns();
+        let mut nap = LONG;
+        if let Phase::Connecting(c) = &s.phase {
+            let dialing = matches!(&c.how, How::Dial { socket: None, .. });
+            nap = if dialing { SHORT } else { c.deadline.saturating_sub(now).clamp(SHORT, LONG) };
+        }
+        let mut sooner = |deadline: u64| {
+            if deadline != 0 {
+                nap = nap.min(deadline.saturating_sub(now).max(SHORT));
+            }
+        };
+        sooner(s.recv_deadline);
+        if let Some(conn) = &s.conn {
+            conn.backlog.iter().for_each(|j| sooner(j.ending().deadline));
+            conn.slots.active.iter().filter_map(|i| conn.slots.flights[*i as usize].as_ref()).for_each(|f| sooner(f.ending().deadline));
+        }
+        nap
+    }
+
+    /// Whether operations wait for room in the peer's ring, which no packet announces.
+    pub fn is_stalled(&self) -> bool {
+        let s = self.state.lock();
+        s.conn.as_ref().is_some_and(|c| {
+            !c.backlog.is_empty()
+                || !c.reads_out.is_empty()
+                || c.slots
+                    .active
+                    .iter()
+                    .any(|i| matches!(c.slots.flights[*i as usize], Some(super::conn::Flight::Rendezvous { sent: Some(_), .. })))
+        })
+    }
+
+    pub fn options(&self) -> Options {
+        self.state.lock().options
+    }
+
+    pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
+        let mut s = self.state.lock();
+        change(&mut s.options);
+        s.shared_from = if s.options.coop { config::get().coop_min } else { usize::MAX };
+        let allowed = self.domain.modes.paths & s.options.policy.allowed();
+        if let Some(conn) = &mut s.conn {
+            conn.remotes.allowed = allowed;
+            conn.remotes.evict_all();
+        }
+    }
+
+    pub fn report(&self, key: u64) -> Result<PathReport> {
+        let mut s = self.state.lock();
+        let Some(conn) = s.conn.as_deref_mut() else { return Err(s.not_connected()) };
+        let link = conn.link.clone();
+        let place = conn.remotes.inspect(&link, key)?;
+        super::progress::ask_for_files(conn);
+        let verdicts = conn.remotes.verdicts(&link, &place);
+        let text = format!(
+            "to the peer's region {key:#x} of {} bytes (process {}): {}\n{}",
+            place.len,
+            link.pid,
+            place.path.words(),
+            conn.remotes.words(&link, &place)
+        );
+        Ok(PathReport { path: place.path, offered: place.offered, verdicts, text })
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.state.lock().stats
+    }
+}

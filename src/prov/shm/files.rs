@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory files of a domain that peers can map: what `mem_alloc` made and what callers registered
+//! by descriptor.
+
+use super::table::{MAX_FILES, Table};
+use crate::error::{Error, Result, errno};
+use crate::sync::primitive::Ordering;
+use crate::sys::mem::{self, FileId, Mappable, Mapping, Protection};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+pub struct MemFile {
+    pub id: u64,
+    pub fd: OwnedFd,
+    pub map: Mapping,
+    identity: FileId,
+    /// Whether the file was made by `mem_alloc` and is freed by address.
+    allocated: bool,
+    writable: bool,
+    pub mappable: Mappable,
+    /// Regions that lie in it.
+    pub regions: u32,
+}
+
+#[derive(Default)]
+pub struct Files {
+    slots: Vec<Option<MemFile>>,
+    generation: u64,
+    /// Start address of each allocated file's mapping -> slot.
+    by_addr: BTreeMap<usize, usize>,
+}
+
+impl Files {
+    fn insert(&mut self, table: &Table, mut file: MemFile) -> Result<u64> {
+        let slot = match self.slots.iter().position(Option::is_none) {
+            Some(free) => free,
+            None if self.slots.len() < MAX_FILES => {
+                self.slots.push(None);
+                self.slots.len() - 1
+            }
+            None => return Err(Error::new(errno::ENOSPC, format!("this domain already has {MAX_FILES} shared memory files"))),
+        };
+        self.generation += 1;
+        file.id = self.generation * MAX_FILES as u64 + slot as u64;
+        let record = table.file(file.id);
+        record.size.store(file.map.len() as u64, Ordering::Relaxed);
+        record.fd.store(file.fd.as_raw_fd() as u64, Ordering::Relaxed);
+        // Release: whoever sees the id sees size and descriptor.
+        record.id.store(file.id, Ordering::Release);
+        if file.allocated {
+            self.by_addr.insert(file.map.as_ptr() as usize, slot);
+        }
+        let id = file.id;
+        self.slots[slot] = Some(file);
+        Ok(id)
+    }
+
+    fn remove(&mut self, table: &Table, slot: usize) {
+        if let Some(file) = self.slots[slot].take() {
+            table.file(file.id).id.store(0, Ordering::Release);
+            if file.allocated {
+                self.by_addr.remove(&(file.map.as_ptr() as usize));
+            }
+        }
+    }
+
+    pub fn get(&self, id: u64) -> Option<&MemFile> {
+        self.slots.get(id as usize % MAX_FILES)?.as_ref().filter(|f| f.id == id)
+    }
+
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut MemFile> {
+        self.slots.get_mut(id as usize % MAX_FILES)?.as_mut().filter(|f| f.id == id)
+    }
+
+    /// Makes shared memory and maps it; gives its address.
+    pub fn allocate(&mut self, table: &Table, len: usize) -> Result<usize> {
+        let bytes = match mem::page_round(len) {
+            Some(0) => return Err(Error::invalid("len: 0 bytes cannot be allocated")),
+            Some(n) if n <= isize::MAX as usize => n,
+            _ => return Err(Error::new(errno::ENOMEM, format!("len: {len} bytes are more than an address space holds"))),
+        };
+        let fd = mem::memfd("gdrfab-mem", bytes)?;
+        let map = Mapping::new(fd.as_fd(), 0, bytes, Protection::ReadWrite)?;
+        let addr = map.as_ptr() as usize;
+        let (identity, _) = mem::file_id(fd.as_fd())?;
+        self.insert(table, MemFile { id: 0, fd, map, identity, allocated: true, writable: true, mappable: Mappable::Yes, regions: 0 })?;
+        Ok(addr)
+    }
+
+    pub fn free(&mut self, table: &Table, addr: usize) -> Result<()> {
+        let Some(&slot) = self.by_addr.get(&addr) else {
+            return Err(Error::invalid("addr: not an address that mem_alloc of this domain returned (or freed already)"));
+        };
+        let regions = self.slots[slot].as_ref().map_or(0, |f| f.regions);
+        if regions > 0 {
+            return Err(Error::new(errno::EBUSY, format!("addr: {regions} open region(s) cover this memory; close them first")));
+        }
+        self.remove(table, slot);
+        Ok(())
+    }
+
+    /// The allocated file that holds `[addr, addr+len)`, and the offset there.
+    #[inline]
+    pub fn find(&self, addr: usize, len: usize) -> Option<(u64, u64)> {
+        if self.by_addr.is_empty() {
+            return None;
+        }
+        let (_, &slot) = self.by_addr.range(..=addr).next_back()?;
+        let file = self.slots[slot].as_ref()?;
+        Some((file.id, file.map.offset_of(addr, len)? as u64))
+    }
+
+    /// Takes in a caller's descriptor, or finds the file it already is. Gives the file's id.
+    pub fn adopt(&mut self, table: &Table, fd: BorrowedFd<'_>, write: bool) -> Result<u64> {
+        let (identity, size) = mem::file_id(fd).map_err(|e| e.context("dmabuf->fd"))?;
+        if size == 0 {
+            return Err(Error::invalid("dmabuf->fd: the file holds no bytes"));
+        }
+        let known = self.slots.iter().flatten().find(|f| f.identity == identity && f.map.len() as u64 == size && (f.writable || !write));
+        if let Some(file) = known {
+            return Ok(file.id);
+        }
+        let own = mem::duplicate(fd).map_err(|e| e.context("dmabuf->fd"))?;
+        let protection = if write { Protection::ReadWrite } else { Protection::ReadOnly };
+        let map = Mapping::new(own.as_fd(), 0, size as usize, protection)
+            .map_err(|e| e.context("dmabuf->fd cannot be mapped for the access asked"))?;
+        let mappable = mem::make_mappable(own.as_fd());
+        self.insert(table, MemFile { id: 0, fd: own, map, identity, allocated: false, writable: write, mappable, regions: 0 })
+    }
+
+    /// One region less lies in file `id`; an adopted file goes with its last region.
+    pub fn release(&mut self, table: &Table, id: u64) {
+        let Some(file) = self.get_mut(id) else { return };
+        file.regions = file.regions.saturating_sub(1);
+        if file.regions == 0 && !file.allocated {
+            self.remove(table, id as usize % MAX_FILES);
+        }
+    }
+
+    /// Forgets adopted files in which no region lies: what a failed registration leaves.
+    pub fn drop_unused(&mut self, table: &Table) {
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].as_ref().is_some_and(|f| f.regions == 0 && !f.allocated) {
+                self.remove(table, slot);
+            }
+        }
+    }
+
+    /// Files made by `mem_alloc` that were never freed.
+    pub fn allocations(&self) -> usize {
+        self.by_addr.len()
+    }
+}

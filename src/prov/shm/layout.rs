@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The segment of one endpoint: a sealed memory file that its owner makes and its peer maps.
+//!
+//! The owner consumes the ring, writes the words of the owner's lines and opens the slots; the peer
+//! produces into the ring, reads the owner's lines and reports into the slots. `docs/shm-format.md`
+//! describes the same for readers of dumps. The owner never reads back what the peer could scribble
+//! over, except ring lines and slots, which are checked.
+
+use crate::error::{Error, Result, errno};
+use crate::sync::claim::Slot;
+use crate::sync::primitive::{AtomicU64, Ordering};
+use crate::sync::ring::{Line, MAX_LINES, Store};
+use crate::sys::mem::{self, Mapping, Protection};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS1");
+/// Fewest lines of a ring: a message of the greatest length always fits once the consumer caught up.
+pub const MIN_LINES: usize = 256;
+const _: () = assert!(MAX_LINES <= MIN_LINES - MIN_LINES / 4);
+/// Slots for operations that the peer reports on.
+pub const SLOTS: usize = 128;
+/// Bits of the filter that tells which region indices the owner has ever resolved.
+pub const FILTER_BITS: usize = 4096;
+
+#[repr(C, align(64))]
+struct Header {
+    magic: AtomicU64,
+    ring_lines: AtomicU64,
+    pad: [u64; 6],
+}
+
+/// Written by the owner as consumer of its ring.
+#[repr(C, align(64))]
+struct Returned {
+    lines: AtomicU64,
+    messages: AtomicU64,
+    pad: [u64; 6],
+}
+
+/// One word alone on its line.
+#[repr(C, align(64))]
+struct Lone {
+    word: AtomicU64,
+    pad: [u64; 7],
+}
+
+#[repr(C, align(64))]
+struct Fixed {
+    header: Header,
+    returned: Returned,
+    /// The owner's mark while it copies into or out of the peer's regions.
+    busy: Lone,
+    /// Not 0 while the owner sleeps and wants a wake packet.
+    sleeping: Lone,
+    filter: [AtomicU64; FILTER_BITS / 64],
+    slots: [Slot; SLOTS],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Fixed>() == 4 * 64 + FILTER_BITS / 8 + SLOTS * 64);
+
+/// Bytes of a segment whose ring has `lines` lines.
+pub fn segment_bytes(lines: usize) -> usize {
+    size_of::<Fixed>() + lines * size_of::<Line>()
+}
+
+/// A mapped segment.
+pub struct Segment {
+    map: Mapping,
+    lines: usize,
+}
+
+/// Shared ownership of a segment, so that ring ends can keep it.
+#[derive(Clone)]
+pub struct SegmentRef(pub Arc<Segment>);
+
+impl Segment {
+    /// Makes the segment of a new endpoint.
+    pub fn create(lines: usize) -> Result<(SegmentRef, OwnedFd)> {
+        let bytes = segment_bytes(lines);
+        let fd = mem::memfd("gdrfab-ep", bytes)?;
+        let map = Mapping::new(fd.as_fd(), 0, bytes, Protection::ReadWrite)?;
+        let segment = Segment { map, lines };
+        segment.fixed().header.ring_lines.store(lines as u64, Ordering::Relaxed);
+        segment.fixed().header.magic.store(MAGIC, Ordering::Release);
+        Ok((SegmentRef(Arc::new(segment)), fd))
+    }
+
+    /// Maps the peer's segment after checking what the peer says of it.
+    pub fn attach(fd: BorrowedFd<'_>, lines: usize) -> Result<SegmentRef> {
+        if !lines.is_power_of_two() || !(MIN_LINES..=65536).contains(&lines) {
+            return Err(Error::new(errno::EPROTO, format!("the peer announced a ring of {lines} lines")));
+        }
+        let bytes = segment_bytes(lines);
+        mem::check_peer_file(fd, bytes as u64)?;
+        let map = Mapping::new(fd, 0, bytes, Protection::ReadWrite)?;
+        let segment = Segment { map, lines };
+        if segment.fixed().header.magic.load(Ordering::Acquire) != MAGIC {
+            return Err(Error::fixed(errno::EPROTO, "the peer's segment does not begin as a gdrfab segment of this version does"));
+        }
+        Ok(SegmentRef(Arc::new(segment)))
+    }
+
+    #[inline]
+    fn fixed(&self) -> &Fixed {
+        // SAFETY: the mapping is at least segment_bytes long, page aligned, lives as long as self,
+        // and every field is an atomic or padding, so concurrent change by the peer is defined.
+        unsafe { &*self.map.as_ptr().cast::<Fixed>() }
+    }
+
+    pub fn busy(&self) -> &AtomicU64 {
+        &self.fixed().busy.word
+    }
+
+    pub fn sleeping(&self) -> &AtomicU64 {
+        &self.fixed().sleeping.word
+    }
+
+    /// Messages matched to receives so far, for the producer's flow control.
+    pub fn matched(&self) -> &AtomicU64 {
+        &self.fixed().returned.messages
+    }
+
+    pub fn slot(&self, index: usize) -> &Slot {
+        &self.fixed().slots[index % SLOTS]
+    }
+
+    /// The filter word and bit for region `index`.
+    pub fn filter(&self, index: u32) -> (&AtomicU64, u64) {
+        let bit = index as usize % FILTER_BITS;
+        (&self.fixed().filter[bit / 64], 1 << (bit % 64))
+    }
+}
+
+impl Store for SegmentRef {
+    #[inline]
+    fn lines(&self) -> &[Line] {
+        // SAFETY: segment_bytes counted these lines after Fixed, whose size is a multiple of 64.
+        unsafe { std::slice::from_raw_parts(self.0.map.as_ptr().add(size_of::<Fixed>()).cast::<Line>(), self.0.lines) }
+    }
+
+    #[inline]
+    fn returned(&self) -> &AtomicU64 {
+        &self.0.fixed().returned.lines
+    }
+}
+
+impl std::ops::Deref for SegmentRef {
+    type Target = Segment;
+    #[inline]
+    fn deref(&self) -> &Segment {
+        &self.0
+    }
+}

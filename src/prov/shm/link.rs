@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What two connected endpoints share: both segments, the peer's region table, its process, and the
+//! socket between them. The domain keeps links too, to find out who may be inside a closing region.
+
+use super::layout::SegmentRef;
+use super::table::Table;
+use crate::error::{Error, Result, errno};
+use crate::sync::gate::{self, Fences};
+use crate::sync::primitive::Ordering;
+use crate::sys::{process, socket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+
+pub struct Link {
+    pub mine: SegmentRef,
+    pub peer: SegmentRef,
+    pub table: Table,
+    pub socket: OwnedFd,
+    pub pid: i32,
+    pub fences: Fences,
+    /// Whether cross-memory attach to the peer works, as tried when connecting.
+    pub cma: Result<()>,
+    pub gone: AtomicBool,
+    /// Opened while connecting, when the probe showed that the number means the peer; none if the kernel or
+    /// a namespace refuses.
+    pidfd: Option<OwnedFd>,
+}
+
+/// A random number at a known address: what a peer reads to find out whether it may.
+pub fn probe_word() -> &'static u64 {
+    static WORD: OnceLock<u64> = OnceLock::new();
+    WORD.get_or_init(|| {
+        let mut raw = [0u8; 8];
+        // Without random bytes the probe is weaker, not wrong.
+        let _ = process::random(&mut raw);
+        u64::from_ne_bytes(raw)
+    })
+}
+
+/// Tries to read the peer's probe word across processes.
+pub fn probe_cma(pid: i32, address: u64, expect: u64) -> Result<()> {
+    if pid <= 0 {
+        return Err(Error::fixed(errno::ESRCH, "the peer lives in another pid namespace, so cross-memory attach cannot name it"));
+    }
+    let mut seen = 0u64;
+    // SAFETY: `seen` is live for eight bytes; the remote side is checked by the kernel.
+    unsafe { process::attach_copy(pid, process::Attach::Read, &[process::piece(&raw mut seen as u64, 8)], &[process::piece(address, 8)])? };
+    if seen != expect {
+        return Err(Error::new(errno::ESRCH, format!("process {pid} is not the peer: its probe word differs")));
+    }
+    Ok(())
+}
+
+impl Link {
+    pub fn new(mine: SegmentRef, peer: SegmentRef, table: Table, socket: OwnedFd, pid: i32, fences: Fences, cma: Result<()>) -> Link {
+        let pidfd = if pid > 0 { process::open(pid).ok() } else { None };
+        Link { mine, peer, table, socket, pid, fences, cma, gone: AtomicBool::new(false), pidfd }
+    }
+
+    pub fn pidfd(&self) -> Option<&OwnedFd> {
+        self.pidfd.as_ref()
+    }
+
+    /// Whether the peer's process has ended, so that nothing of it can still copy.
+    pub fn peer_ended(&self) -> bool {
+        match self.pidfd() {
+            Some(fd) => process::ended(fd),
+            // A peer of another pid namespace has no number here: only its socket tells.
+            None => self.pid > 0 && !process::exists(self.pid),
+        }
+    }
+
+    /// Wakes the peer if it sleeps; called after anything that it may wait for was stored.
+    #[inline]
+    pub fn nudge(&self) {
+        gate::light(self.fences);
+        if self.peer.sleeping().load(Ordering::Relaxed) != 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        // Once is enough until the peer sleeps again; a full socket wakes it as well.
+        self.peer.sleeping().store(0, Ordering::Relaxed);
+        let _ = socket::send(self.socket.as_fd(), &super::frame::wake(), &[]);
+    }
+
+    /// Marks this side asleep. After the barrier, either our next look finds what the peer stored, or
+    /// the peer finds the mark.
+    pub fn sleep(&self) {
+        self.mine.sleeping().store(1, Ordering::SeqCst);
+    }
+
+    pub fn awake(&self) {
+        self.mine.sleeping().store(0, Ordering::Relaxed);
+    }
+
+    /// Runs the barrier that the peers of these fences left out of their fast paths.
+    pub fn barrier(fences: Fences) {
+        match fences {
+            Fences::Remote => process::barrier_everywhere(),
+            Fences::Full => crate::sync::primitive::fence(Ordering::SeqCst),
+        }
+    }
+}

@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Progress of an endpoint: takes what arrived, looks at reports, goes on with what waits, and now
+//! and then looks at the control socket and the deadlines.
+
+use super::conn::{
+    Conn, FRAGMENT_BYTES, Flight, Job, STATUS_SEND_FRAGMENTS, Step, broken, error_of, kind, mark, protocol, slot_word, status_of,
+    unpack_slot,
+};
+use super::domain::Domain;
+use super::frame::{self, Frame};
+use super::layout::{SLOTS, SegmentRef};
+use super::rma::ReadOut;
+use super::state::{Ending, Phase, State};
+use super::{cm, coop, msg};
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Access;
+use crate::prov::event::EventKind;
+use crate::prov::flags;
+use crate::prov::queue::Completion;
+use crate::sync::ring::{Header, Message};
+use crate::sys::{socket, time};
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+/// Messages taken from the ring in one turn.
+const BUDGET: usize = 64;
+/// Ticks between two looks at the control socket.
+const CONTROL_TICKS: u64 = 100_000;
+
+impl State {
+    /// One turn. `force`: look at the control socket now.
+    #[inline]
+    pub fn progress(&mut self, domain: &Domain, force: bool) {
+        if matches!(self.phase, Phase::Connected)
+            && let Err(e) = self.turn(domain)
+        {
+            self.down(domain, e);
+        }
+        self.polls = self.polls.wrapping_add(1);
+        if force || (self.polls & 15 == 0 && time::ticks().wrapping_sub(self.last_control) > CONTROL_TICKS) {
+            self.control(domain, force);
+        }
+    }
+
+    #[inline]
+    fn turn(&mut self, domain: &Domain) -> Result<()> {
+        if self.rx.as_ref().is_some_and(|rx| !rx.is_empty()) {
+            self.drain(domain)?;
+        }
+        if !self.unexpected.is_empty() && !self.recvs.is_empty() {
+            self.match_unexpected(domain)?;
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if !conn.slots.active.is_empty() {
+            self.poll_slots()?;
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if !conn.reads_out.is_empty() {
+            pump_reads(conn, domain)?;
+        }
+        if !conn.backlog.is_empty() {
+            self.pump_backlog(domain)?;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, domain: &Domain) -> Result<()> {
+        let Some(mut rx) = self.rx.take() else { return Ok(()) };
+        let mut result = Ok(());
+        for _ in 0..BUDGET {
+            let message = match rx.front() {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(e) => {
+                    result = Err(broken(e));
+                    break;
+                }
+            };
+            let header = message.header;
+            let gives_entry = matches!(header.kind, kind::SEND | kind::RENDEZVOUS | kind::FRAGMENT) || header.flags & mark::DATA != 0;
+            if gives_entry && self.bind.rx.as_ref().is_some_and(|q| !q.has_room()) {
+                break;
+            }
+            result = self.dispatch(domain, &message);
+            message.finish();
+            if result.is_err() || self.conn.is_none() {
+                break;
+            }
+        }
+        self.rx = self.conn.is_some().then_some(rx);
+        result
+    }
+
+    #[inline]
+    fn dispatch(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
+        match message.header.kind {
+            kind::SEND => self.on_send(message),
+            kind::RENDEZVOUS => self.on_offer(message),
+            kind::FRAGMENT => self.on_fragment(message),
+            kind::NOTIFY => self.on_notify(domain, message),
+            kind::COOP => {
+                if !self.options.coop || !config::get().coop {
+                    return Ok(());
+                }
+                let words = std::array::from_fn(|i| message.word(i));
+                match self.conn.as_deref_mut() {
+                    Some(conn) => coop::help(conn, domain, message.header.flags, &words),
+                    None => Ok(()),
+                }
+            }
+            kind::STAGED_WRITE => self.on_staged_write(domain, message),
+            kind::STAGED_READ => self.on_staged_read(message),
+            kind::STAGED_DATA => self.on_staged_data(message),
+            _ => Err(protocol("the peer sent a ring message of a kind that does not exist")),
+        }
+    }
+
+    fn remote_data(&mut self, len: u64, data: u64) {
+        if let Some(q) = &self.bind.rx {
+            let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
+            q.push(Completion { context: 0, flags: kind, len: len as usize, buf: 0, data });
+        }
+        if let Some(counter) = &self.bind.counters.remote_write {
+            counter.add(1);
+        }
+    }
+
+    fn on_notify(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
+        if message.header.flags & mark::EVENT != 0
+            && let Some(counter) = domain.regions.lock().counter(message.word(0))
+        {
+            counter.add(1);
+        }
+        if message.header.flags & mark::DATA != 0 {
+            self.remote_data(message.word(1), message.word(2));
+        }
+        Ok(())
+    }
+
+    fn on_staged_write(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
+        let (index, generation) = unpack_slot(message.word(0))?;
+        let (key, addr, len) = (message.word(1), message.word(2), message.header.bytes as usize);
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let seen = &mut conn.staged_in[index as usize];
+        if seen.0 != generation {
+            *seen = (generation, 0);
+        }
+        if seen.1 == 0 {
+            let pinned = domain.regions.lock().pin(key, addr, len, Access::REMOTE_WRITE);
+            match pinned {
+                Err(code) => seen.1 = status_of(code),
+                Ok(pin) => {
+                    let mut from = 0;
+                    for piece in &pin.pieces {
+                        // SAFETY: the piece lies in our own open region, which the pin holds.
+                        unsafe { message.copy_out(from, piece.addr as *mut u8, piece.len) };
+                        from += piece.len;
+                    }
+                    let mut regions = domain.regions.lock();
+                    regions.unpin(pin);
+                    if message.header.flags & mark::EVENT != 0
+                        && let Some(counter) = regions.counter(key)
+                    {
+                        counter.add(1);
+                    }
+                }
+            }
+        }
+        let status = seen.1;
+        if message.header.flags & mark::LAST != 0 {
+            conn.link.peer.slot(index as usize).report(generation, status, 1);
+            conn.link.nudge();
+            *seen = (generation.wrapping_sub(1), 0);
+            if message.header.flags & mark::DATA != 0 && status == 0 {
+                self.remote_data(message.word(4), message.word(3));
+            }
+        }
+        Ok(())
+    }
+
+    fn on_staged_read(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
+        let (slot, generation) = unpack_slot(message.word(0))?;
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if conn.reads_out.len() >= SLOTS * crate::prov::op::IOV_LIMIT || message.word(3) > super::MAX_MSG as u64 {
+            return Err(protocol("the peer asked for more reads than it can have in flight"));
+        }
+        conn.reads_out.push_back(ReadOut {
+            slot,
+            generation,
+            key: message.word(1),
+            addr: message.word(2),
+            len: message.word(3) as usize,
+            done: 0,
+            offset: message.word(4),
+        });
+        Ok(())
+    }
+
+    fn on_staged_data(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
+        let (index, generation) = unpack_slot(message.word(0))?;
+        let (at, len) = (message.word(1), message.header.bytes as usize);
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if conn.slots.generation[index as usize] != generation {
+            return Ok(());
+        }
+        let Some(Flight::Read { pieces, want, got, .. }) = &mut conn.slots.flights[index as usize] else { return Ok(()) };
+        if at > *want as u64 || *want - (at as usize) < len || *want - *got < len {
+            return Err(protocol("the peer answers a read with more bytes than were asked for"));
+        }
+        let mut from = 0;
+        crate::prov::op::parts(pieces.as_slice(), at as usize, len, |addr, run| {
+            // SAFETY: the local pieces of the read are the caller's promise until it ends.
+            unsafe { message.copy_out(from, addr as *mut u8, run) };
+            from += run;
+        });
+        *got += len;
+        Ok(())
+    }
+
+    /// Ends the flight in slot `index`.
+    pub fn land(&mut self, index: u16, result: Result<()>) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let Some(flight) = conn.slots.land(index) else { return };
+        match flight {
+            Flight::Ack { staged: Some(_), .. } | Flight::Read { .. } => conn.staged -= 1,
+            Flight::Coop(_) => conn.coop -= 1,
+            _ => {}
+        }
+        let end = *flight.ending();
+        self.end(&end, result);
+    }
+
+    fn poll_slots(&mut self) -> Result<()> {
+        let mut k = 0;
+        // A staged operation ends only after those before it, however the reports race.
+        let mut staged_waits = false;
+        loop {
+            let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+            let Some(&index) = conn.slots.active.get(k) else { return Ok(()) };
+            let before = conn.slots.active.len();
+            let report = conn.link.mine.slot(index as usize).reported(conn.slots.generation[index as usize]);
+            match &mut conn.slots.flights[index as usize] {
+                Some(Flight::Rendezvous { pieces, end, sent, .. }) if report.chunks == 0 && report.status == STATUS_SEND_FRAGMENTS => {
+                    let (pieces, total, from) = (pieces.clone(), end.len, sent.unwrap_or(0));
+                    if sent.is_none() || from < total {
+                        let now = msg::send_fragments(conn, index, &pieces, total, from)?;
+                        if let Some(Flight::Rendezvous { sent, .. }) = &mut conn.slots.flights[index as usize] {
+                            *sent = Some(now);
+                        }
+                    }
+                }
+                Some(Flight::Coop(shared)) if report.status != 0 || report.chunks >= coop::owed(shared) => {
+                    coop::landed(self, index, report.status)?;
+                }
+                Some(Flight::Coop(_)) => {}
+                Some(Flight::Read { want, got, .. }) => {
+                    let over = got == want && *want > 0 || report.chunks > 0 && (report.status != 0 || *want == 0);
+                    if over && !staged_waits {
+                        self.land(index, error_of(report.status));
+                    } else {
+                        staged_waits = true;
+                    }
+                }
+                Some(Flight::Ack { staged: Some(_), .. }) => {
+                    if report.chunks > 0 && !staged_waits {
+                        self.land(index, error_of(report.status));
+                    } else {
+                        staged_waits = true;
+                    }
+                }
+                Some(_) if report.chunks > 0 => self.land(index, error_of(report.status)),
+                _ => {}
+            }
+            if self.conn.as_ref().is_some_and(|c| c.slots.active.len() == before) {
+                k += 1;
+            }
+        }
+    }
+
+    fn pump_backlog(&mut self, domain: &Domain) -> Result<()> {
+        loop {
+            let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+            let Some(mut job) = conn.backlog.pop_front() else { return Ok(()) };
+            let step = match &mut job {
+                Job::Rma(job) => self.start_rma(domain, job),
+                Job::Send(job) => self.start_send(domain, job),
+            };
+            match step {
+                Step::Done(result) => {
+                    let end = *job.ending();
+                    self.end(&end, result);
+                }
+                Step::Flying => {}
+                Step::Blocked => {
+                    if let Some(conn) = &mut self.conn {
+                        conn.backlog.push_front(job);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Looks at the control socket and the deadlines.
+    #[cold]
+    pub fn control(&mut self, domain: &Domain, thorough: bool) {
+        self.last_control = time::ticks();
+        self.controls = self.controls.wrapping_add(1);
+        match self.phase {
+            Phase::Connecting(_) => cm::advance(self, domain),
+            Phase::Connected => {
+                let mut result = self.read_packets(domain);
+                // The socket tells of a peer's end unless a child of the peer still holds it.
+                if result.is_ok() && (thorough || self.controls & 63 == 0) && self.conn.as_ref().is_some_and(|c| c.link.peer_ended()) {
+                    result = self.peer_left(domain);
+                }
+                if let Err(e) = result {
+                    self.down(domain, e);
+                }
+            }
+            _ => {}
+        }
+        let now = time::now_ns();
+        msg::expire_receives(self, now);
+        if self.conn.is_some() {
+            self.expire(domain, now);
+        }
+    }
+
+    fn read_packets(&mut self, domain: &Domain) -> Result<()> {
+        let mut buf = [0u8; frame::MAX];
+        for _ in 0..16 {
+            let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+            if !conn.remotes.to_ask.is_empty() {
+                ask_for_files(conn);
+            }
+            let (len, fds) = match socket::recv(conn.link.socket.as_fd(), &mut buf)? {
+                socket::Received::Nothing => {
+                    conn.seen_alive = time::ticks();
+                    return Ok(());
+                }
+                socket::Received::Closed => return self.peer_left(domain),
+                socket::Received::Packet { len, fds } => (len, fds),
+            };
+            match Frame::decode(&buf[..len]).map_err(|e| Error::coded(e.errno, Code::PeerBroke, e.words))? {
+                Frame::Wake => {}
+                Frame::FileAsk(id) => {
+                    let regions = domain.regions.lock();
+                    let file = regions.files.get(id).filter(|f| f.regions > 0);
+                    let answer = Frame::FileBring { id, size: file.map_or(0, |f| f.map.len() as u64), found: file.is_some() };
+                    let fd: Vec<_> = file.iter().map(|f| f.fd.as_fd()).collect();
+                    if !socket::send(conn.link.socket.as_fd(), &answer.encode(), &fd)? {
+                        return Err(protocol("the peer asks for memory files and does not take the answers"));
+                    }
+                }
+                Frame::FileBring { id, size, found } => conn.remotes.brought(id, size, fds.first().filter(|_| found).map(|f| f.as_fd())),
+                Frame::Bye => return self.peer_left(domain),
+                _ => return Err(protocol("the peer introduced itself twice")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer closed or died: takes what it had finished writing, then goes down.
+    fn peer_left(&mut self, domain: &Domain) -> Result<()> {
+        loop {
+            let before = self.rx.as_ref().is_none_or(|rx| rx.is_empty());
+            if before || self.bind.rx.as_ref().is_some_and(|q| !q.has_room()) {
+                break;
+            }
+            self.drain(domain)?;
+        }
+        if self.rx.as_ref().is_some_and(|rx| !rx.is_empty()) && self.conn.is_some() {
+            // The queue is full: what waits in the ring is taken when the caller has read.
+            return Ok(());
+        }
+        let _ = self.poll_slots();
+        Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died"))
+    }
+
+    /// Ends operations whose deadline passed, as soon as the peer cannot touch their buffers.
+    fn expire(&mut self, domain: &Domain, now: u64) {
+        let late = |end: &Ending| end.deadline != 0 && end.deadline <= now;
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let flights: Vec<u16> = conn
+            .slots
+            .active
+            .iter()
+            .copied()
+            .filter(|i| conn.slots.flights[*i as usize].as_ref().is_some_and(|f| late(f.ending())))
+            .collect();
+        for index in flights {
+            let error = Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer did not finish the operation before its deadline");
+            let Some(conn) = self.conn.as_deref_mut() else { return };
+            let grace = conn.slots.flights[index as usize].as_ref().map_or(0, |f| f.ending().deadline) + config::get().close_ms * 1_000_000;
+            match self.withdraw(index) {
+                Ok(true) => self.land(index, Err(error)),
+                Ok(false) if now > grace => return self.down(domain, error),
+                Ok(false) => {}
+                Err(e) => return self.down(domain, e),
+            }
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if conn.backlog.iter().any(|j| late(j.ending())) {
+            let error = Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation could not start or finish before its deadline");
+            self.drop_jobs(|j| late(j.ending()), &error);
+        }
+    }
+
+    /// Fails queued jobs that `which` picks.
+    pub fn drop_jobs(&mut self, which: impl Fn(&Job) -> bool, error: &Error) -> usize {
+        let Some(conn) = self.conn.as_deref_mut() else { return 0 };
+        let (gone, kept): (Vec<Job>, Vec<Job>) = conn.backlog.drain(..).partition(|j| which(j));
+        conn.backlog.extend(kept);
+        for job in &gone {
+            if let Job::Rma(rma) = job
+                && let Some(slot) = rma.slot()
+            {
+                conn.slots.give_back(slot);
+                conn.staged -= 1;
+            }
+        }
+        for job in &gone {
+            let end = *job.ending();
+            self.fail(&end, error.clone());
+        }
+        gone.len()
+    }
+
+    /// Makes sure that the peer no longer touches, nor will touch, the buffers of a flight. False:
+    /// it is at it right now.
+    pub fn withdraw(&mut self, index: u16) -> Result<bool> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(true) };
+        let generation = conn.slots.generation[index as usize];
+        match &conn.slots.flights[index as usize] {
+            Some(Flight::Rendezvous { sent: Some(_), .. }) => Ok(msg::give_up(conn, index)),
+            Some(Flight::Rendezvous { .. }) => {
+                let slot = conn.link.mine.slot(index as usize);
+                let report = slot.reported(generation);
+                if report.chunks > 0 {
+                    return Ok(true);
+                }
+                if report.status == STATUS_SEND_FRAGMENTS {
+                    return Ok(msg::give_up(conn, index));
+                }
+                // One chunk that is still ours means that the receiver has not begun.
+                match slot.stop(generation, 0, 1) {
+                    Ok(first) => Ok(first == 1),
+                    // A stop that was tried before and found the receiver at work.
+                    Err(_) => Ok(slot.reported(generation).chunks > 0),
+                }
+            }
+            Some(Flight::Coop(shared)) => Ok(conn.link.mine.slot(index as usize).reported(generation).chunks >= coop::owed(shared)),
+            _ => Ok(true),
+        }
+    }
+
+    /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
+    #[cold]
+    pub fn down(&mut self, domain: &Domain, why: Error) {
+        crate::log!(Info, "connection down: {why}");
+        self.tear(domain, &why);
+        self.phase = Phase::Down(why.clone());
+        let error = (why.code != Code::PeerGone && why.code != Code::Canceled).then_some(why);
+        if error.is_some() {
+            self.event(EventKind::Shutdown, Vec::new(), error);
+        }
+        self.event(EventKind::Shutdown, Vec::new(), None);
+    }
+
+    /// Ends everything that hangs on the connection.
+    pub fn tear(&mut self, domain: &Domain, why: &Error) {
+        self.rx = None;
+        let Some(conn) = self.conn.as_deref_mut() else {
+            return self.flush_receives(why);
+        };
+        let link = conn.link.clone();
+        // Buffers must be quiet before their operations are reported: no new fetch can begin, and
+        // one that runs is given its time.
+        let until = time::now_ns() + config::get().close_ms * 1_000_000;
+        for index in conn.slots.active.clone() {
+            while !matches!(self.withdraw(index), Ok(true) | Err(_)) && !link.peer_ended() && time::now_ns() < until {
+                std::thread::yield_now();
+            }
+        }
+        link.gone.store(true, Ordering::Release);
+        let Some(conn) = self.conn.take() else { return };
+        domain.drop_link(&link);
+        let Conn { mut slots, backlog, rendezvous_in, .. } = *conn;
+        for index in slots.active.clone() {
+            if let Some(flight) = slots.land(index) {
+                let generation = slots.generation[index as usize];
+                let report = link.mine.slot(index as usize).reported(generation);
+                let finished = report.chunks > 0 && report.status == 0 && matches!(flight, Flight::Ack { .. } | Flight::Rendezvous { .. });
+                let end = *flight.ending();
+                self.end(&end, if finished { Ok(()) } else { Err(why.clone()) });
+            }
+        }
+        for job in &backlog {
+            let end = *job.ending();
+            self.fail(&end, why.clone());
+        }
+        for incoming in rendezvous_in.into_iter().flatten() {
+            self.abandon(&incoming.recv, why.clone());
+        }
+        self.unexpected.retain(|u| matches!(u, super::state::Unexpected::Eager { .. }));
+        self.flush_receives(why);
+    }
+}
+
+/// Asks the peer for memory files that could not be fetched from outside.
+pub fn ask_for_files(conn: &mut Conn) {
+    while let Some(id) = conn.remotes.to_ask.last().copied() {
+        match socket::send(conn.link.socket.as_fd(), &Frame::FileAsk(id).encode(), &[]) {
+            Ok(true) => {
+                conn.remotes.to_ask.pop();
+            }
+            // Full, or over: the next look at the socket tells.
+            _ => return,
+        }
+    }
+}
+
+/// Sends bytes of reads that peers asked for.
+fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
+    while let Some(read) = conn.reads_out.front_mut() {
+        let n = (read.len - read.done).min(FRAGMENT_BYTES);
+        let header = Header { kind: kind::STAGED_DATA, words: 2, bytes: n as u16, flags: 0 };
+        if !conn.tx.room(header.lines()).map_err(broken)? {
+            break;
+        }
+        let addr = read.addr.checked_add(read.done as u64);
+        let pinned = addr.ok_or(Code::Bounds).and_then(|addr| {
+            // The whole range is checked with the first fragment, so that a read out of bounds moves nothing.
+            let span = if read.done == 0 { read.len } else { n };
+            domain.regions.lock().pin(read.key, addr, span, Access::REMOTE_READ)
+        });
+        let slot = conn.link.peer.slot(read.slot as usize);
+        match pinned {
+            Err(code) => {
+                slot.report(read.generation, status_of(code), 1);
+                conn.reads_out.pop_front();
+            }
+            Ok(pin) => {
+                let mut pieces = Vec::with_capacity(pin.pieces.len());
+                crate::prov::op::parts(&pin.pieces, 0, n, |addr, len| pieces.push((addr as *const u8, len)));
+                if n > 0 {
+                    let words = [slot_word(read.slot, read.generation), read.offset.wrapping_add(read.done as u64)];
+                    // SAFETY: the pieces lie in our own region, which the pin holds open.
+                    unsafe { conn.tx.write(header, &words, &pieces) };
+                } else {
+                    slot.report(read.generation, 0, 1);
+                }
+                domain.regions.lock().unpin(pin);
+                read.done += n;
+                if read.done == read.len {
+                    conn.reads_out.pop_front();
+                }
+            }
+        }
+    }
+    conn.link.nudge();
+    Ok(())
+}

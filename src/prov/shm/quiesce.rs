@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Waiting until no peer copies any more: the second half of closing a region, after its gate was shut
+//! and the barrier ran.
+
+use super::link::Link;
+use crate::error::{Error, Result, errno};
+use crate::sync::gate;
+use crate::sync::primitive::Ordering;
+use crate::sys::time::now_ns;
+use std::sync::Arc;
+
+/// Waits until no initiator is inside a copy that began before the region `index` was shut.
+/// Call after the barrier. `Err` names a peer that is stuck.
+pub fn wait_for_initiators(links: &[Arc<Link>], index: u32, limit_ms: u64) -> Result<()> {
+    let mut inside: Vec<(&Arc<Link>, u64)> =
+        links.iter().filter(|l| used(l, index)).filter_map(|l| gate::inside(l.peer.busy()).map(|mark| (l, mark))).collect();
+    let deadline = now_ns() + limit_ms * 1_000_000;
+    let mut rounds = 0u32;
+    loop {
+        inside.retain(|(l, mark)| !gate::left(l.peer.busy(), *mark) && !l.gone.load(std::sync::atomic::Ordering::Acquire));
+        rounds += 1;
+        if rounds.is_multiple_of(1024) {
+            inside.retain(|(l, _)| !l.peer_ended());
+            std::thread::yield_now();
+        }
+        let Some((stuck, _)) = inside.first() else { return Ok(()) };
+        if now_ns() > deadline && !stuck.peer_ended() {
+            return Err(Error::new(
+                errno::EBUSY,
+                format!("process {} is stopped inside a copy of this region; no new copy can start, call mr_close again", stuck.pid),
+            ));
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Whether the peer of this link ever resolved region `index` (or one that shares its filter bit).
+pub fn used(link: &Link, index: u32) -> bool {
+    let (word, bit) = link.peer.filter(index);
+    word.load(Ordering::SeqCst) & bit != 0
+}

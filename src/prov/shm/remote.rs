@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A peer's regions as seen from an endpoint: looked up in the peer's table at first use, kept in a
+//! small cache, checked against the gate at every use.
+
+use super::link::Link;
+use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS};
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::{Access, Paths};
+use crate::sync::primitive::{Ordering, fence};
+use crate::sys::mem::{Mapping, Protection, check_peer_file};
+use crate::sys::process;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Entries of the cache; a power of two.
+const CACHE: usize = 128;
+
+/// A contiguous piece of a peer's region.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extent {
+    /// Address in the peer.
+    pub addr: u64,
+    pub len: u64,
+    /// Address here, if mapped.
+    pub here: usize,
+}
+
+/// What is known of a peer's region.
+#[derive(Clone, Debug, Default)]
+pub struct Remote {
+    pub key: u64,
+    pub base: u64,
+    pub len: u64,
+    pub generation: u64,
+    pub index: u32,
+    pub access: Access,
+    pub event: bool,
+    /// Mapped, of one piece, and nobody to notify: the ordinary case.
+    pub plain: bool,
+    /// The path that operations take.
+    pub path: Paths,
+    pub offered: Paths,
+    /// The only extent, or the first of `more`.
+    pub one: Extent,
+    pub more: Option<Arc<[Extent]>>,
+}
+
+impl Remote {
+    pub fn extents(&self) -> &[Extent] {
+        match &self.more {
+            Some(list) => list,
+            None => std::slice::from_ref(&self.one),
+        }
+    }
+
+    /// Checks a range; gives the offset of its first byte in the region.
+    #[inline]
+    pub fn check(&self, addr: u64, len: usize, need: Access) -> std::result::Result<u64, Error> {
+        let offset = addr.wrapping_sub(self.base);
+        if addr < self.base || offset > self.len || self.len - offset < len as u64 {
+            return Err(self.outside(addr, len));
+        }
+        if !self.access.contains(need) {
+            return Err(self.forbidden(need));
+        }
+        Ok(offset)
+    }
+
+    #[cold]
+    fn outside(&self, addr: u64, len: usize) -> Error {
+        let end = self.base.saturating_add(self.len);
+        Error::coded(
+            errno::ERANGE,
+            Code::Bounds,
+            format!("[{addr:#x}, +{len}) lies outside the peer's region {:#x}, which is [{:#x}, {end:#x})", self.key, self.base),
+        )
+    }
+
+    #[cold]
+    fn forbidden(&self, need: Access) -> Error {
+        let right = if need.contains(Access::REMOTE_WRITE) { "REMOTE_WRITE" } else { "REMOTE_READ" };
+        Error::coded(errno::EACCES, Code::Access, format!("the peer's region {:#x} was not registered with GDRFAB_{right}", self.key))
+    }
+
+    /// Gives the extents of `[offset, offset+len)`.
+    pub fn walk(&self, offset: u64, len: usize, mut each: impl FnMut(Extent, usize)) {
+        let (mut skip, mut left) = (offset, len as u64);
+        for e in self.extents() {
+            if skip >= e.len {
+                skip -= e.len;
+                continue;
+            }
+            let take = left.min(e.len - skip);
+            if take > 0 {
+                let here = if e.here == 0 { 0 } else { e.here + skip as usize };
+                each(Extent { addr: e.addr + skip, len: take, here }, take as usize);
+            }
+            left -= take;
+            skip = 0;
+            if left == 0 {
+                return;
+            }
+        }
+    }
+}
+
+pub fn no_such_key(key: u64) -> Error {
+    Error::coded(errno::EKEYREJECTED, Code::Key, format!("the peer has no region with key {key:#x}: it is stale, foreign, or closed"))
+}
+
+/// A peer's memory file mapped here.
+struct Import {
+    map: Mapping,
+    writable: bool,
+}
+
+/// Why a peer's file is not mapped here yet.
+#[derive(Clone, Debug)]
+enum Missing {
+    /// The peer was asked over the socket.
+    Asked,
+    /// It cannot be had.
+    Never(Error),
+}
+
+/// What resolving came to.
+pub enum Resolved {
+    Ready,
+    /// The peer was asked for a memory file: try again after progress.
+    Wait,
+}
+
+pub struct Remotes {
+    cache: Vec<Remote>,
+    imports: HashMap<u64, Import>,
+    missing: HashMap<u64, Missing>,
+    filter: Vec<u64>,
+    /// What this endpoint's options and environment permit.
+    pub allowed: Paths,
+    /// Files that the caller has to ask the peer for.
+    pub to_ask: Vec<u64>,
+    /// Last reasons, for explanations.
+    pidfd_refused: Option<Error>,
+}
+
+/// Why each path cannot be taken to a region; `None` = it can.
+#[derive(Default, Debug, Clone)]
+pub struct Verdicts {
+    pub direct: Option<Error>,
+    pub cma: Option<Error>,
+    pub staged: Option<Error>,
+}
+
+impl Remotes {
+    pub fn new(allowed: Paths) -> Remotes {
+        Remotes {
+            cache: vec![Remote::default(); CACHE],
+            imports: HashMap::new(),
+            missing: HashMap::new(),
+            filter: vec![0; super::layout::FILTER_BITS / 64],
+            allowed,
+            to_ask: Vec::new(),
+            pidfd_refused: None,
+        }
+    }
+
+    #[inline(always)]
+    fn place(key: u64) -> usize {
+        // Provider keys differ in their low bits; user keys usually as well.
+        (key ^ key >> 18) as usize % CACHE
+    }
+
+    /// The cached entry of `key`, if there is one; the gate decides whether it still holds.
+    #[inline(always)]
+    pub fn cached(&self, key: u64) -> Option<&Remote> {
+        let r = &self.cache[Self::place(key)];
+        (r.generation != 0 && r.key == key).then_some(r)
+    }
+
+    /// Drops the cached entry of `key`.
+    pub fn evict(&mut self, key: u64) {
+        let place = Self::place(key);
+        if self.cache[place].key == key {
+            self.cache[place] = Remote::default();
+        }
+    }
+
+    /// Forgets which paths were chosen, after the options changed.
+    pub fn evict_all(&mut self) {
+        self.cache.fill(Remote::default());
+    }
+
+    /// Makes `key` current in the cache. `Err`: an operation on it fails with that error.
+    pub fn resolve(&mut self, link: &Link, key: u64) -> Result<Resolved> {
+        if let Some(r) = self.cached(key)
+            && link.table.entry(r.index).gate.load(Ordering::Acquire) == r.generation
+        {
+            return Ok(Resolved::Ready);
+        }
+        self.evict(key);
+        let mut fresh = self.look_up(link, key)?;
+        match self.choose(link, &mut fresh) {
+            Ok(false) => {}
+            Ok(true) => return Ok(Resolved::Wait),
+            // The region may have been closed, and its memory file freed, while it was looked at.
+            Err(_) if link.table.entry(fresh.index).gate.load(Ordering::Acquire) != fresh.generation => return Err(no_such_key(key)),
+            Err(e) => return Err(e),
+        }
+        self.cache[Self::place(key)] = fresh;
+        Ok(Resolved::Ready)
+    }
+
+    fn index_of(&self, link: &Link, key: u64) -> Option<u32> {
+        let direct = (key & ((1 << INDEX_BITS) - 1)) as u32;
+        let holds = |i: u32| {
+            let e = link.table.entry(i);
+            e.gate.load(Ordering::Acquire) != 0 && e.key.load(Ordering::Relaxed) == key
+        };
+        if (direct as usize) < MAX_REGIONS && holds(direct) {
+            return Some(direct);
+        }
+        // A key of the user's choosing: once per region, so a scan is fine.
+        (0..link.table.high()).find(|i| holds(*i))
+    }
+
+    fn look_up(&mut self, link: &Link, key: u64) -> Result<Remote> {
+        let index = self.index_of(link, key).ok_or_else(|| no_such_key(key))?;
+        // The owner must know that we use this region before we trust the gate.
+        let (word, bit) = link.mine.filter(index);
+        let slot = index as usize % super::layout::FILTER_BITS / 64;
+        self.filter[slot] |= bit;
+        word.store(self.filter[slot], Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let e = link.table.entry(index);
+        let generation = e.gate.load(Ordering::Acquire);
+        let (access, offered) = table::unpack_rights(e.rights.load(Ordering::Relaxed));
+        let rights = e.rights.load(Ordering::Relaxed);
+        let mut fresh = Remote {
+            key,
+            base: e.base.load(Ordering::Relaxed),
+            len: e.len.load(Ordering::Relaxed),
+            generation,
+            index,
+            access,
+            event: rights & table::EVENT != 0,
+            plain: false,
+            path: Paths::empty(),
+            offered,
+            one: Extent::default(),
+            more: None,
+        };
+        let (addr, file, offset) = (e.addr.load(Ordering::Relaxed), e.file.load(Ordering::Relaxed), e.file_offset.load(Ordering::Relaxed));
+        let mut files = vec![(file, offset)];
+        if rights & table::MULTI != 0 {
+            let count = offset;
+            if count == 0 || addr.checked_add(count).is_none_or(|end| end > MAX_EXTENTS as u64) {
+                return Err(nonsense("its number of iovecs"));
+            }
+            let mut list = Vec::with_capacity(count as usize);
+            files.clear();
+            for k in 0..count {
+                let x = link.table.extent(addr + k);
+                list.push(Extent { addr: x.addr.load(Ordering::Relaxed), len: x.len.load(Ordering::Relaxed), here: 0 });
+                files.push((x.file.load(Ordering::Relaxed), x.file_offset.load(Ordering::Relaxed)));
+            }
+            fresh.one = list[0];
+            fresh.more = Some(list.into());
+        } else {
+            fresh.one = Extent { addr, len: fresh.len, here: 0 };
+        }
+        // Relaxed field loads above, then the gate again: unchanged means that they belong together.
+        fence(Ordering::Acquire);
+        if generation == 0 || e.gate.load(Ordering::Acquire) != generation || e.key.load(Ordering::Relaxed) != key {
+            return Err(no_such_key(key));
+        }
+        let sum = fresh.extents().iter().try_fold(0u64, |s, x| x.addr.checked_add(x.len).and(s.checked_add(x.len)));
+        if sum != Some(fresh.len) || fresh.base.checked_add(fresh.len).is_none() {
+            return Err(nonsense("its lengths"));
+        }
+        self.map_files(link, &mut fresh, &files);
+        Ok(fresh)
+    }
+
+    /// Maps the files of a region whose direct path is offered and wanted; extents that could not be
+    /// mapped keep `here` = 0.
+    fn map_files(&mut self, link: &Link, fresh: &mut Remote, files: &[(u64, u64)]) {
+        if !(fresh.offered & self.allowed).contains(Paths::DIRECT) {
+            return;
+        }
+        let mut extents: Vec<Extent> = fresh.extents().to_vec();
+        for (extent, (file, offset)) in extents.iter_mut().zip(files) {
+            if let Some(import) = self.import(link, *file, fresh.access.contains(Access::REMOTE_WRITE))
+                && offset.checked_add(extent.len).is_some_and(|end| end <= import.len() as u64)
+            {
+                extent.here = import.as_ptr() as usize + *offset as usize;
+            }
+        }
+        fresh.one = extents[0];
+        if fresh.more.is_some() {
+            fresh.more = Some(extents.into());
+        }
+    }
+
+    fn import(&mut self, link: &Link, file: u64, write: bool) -> Option<&Mapping> {
+        if self.imports.get(&file).is_some_and(|i| write && !i.writable) {
+            // Cached regions point into the mapping that goes.
+            self.evict_all();
+            self.imports.remove(&file);
+        }
+        if !self.imports.contains_key(&file) && !self.missing.contains_key(&file) {
+            self.sweep(link);
+            let record = link.table.file(file);
+            if file == 0 || record.id.load(Ordering::Acquire) != file {
+                self.missing.insert(file, Missing::Never(Error::fixed(errno::ENOENT, "the peer freed the memory file")));
+            } else if let Err(e) = self.fetch(link, file, write) {
+                // Without ptrace permission the peer itself hands the file over, at its next progress.
+                self.pidfd_refused = Some(e);
+                self.missing.insert(file, Missing::Asked);
+                self.to_ask.push(file);
+            }
+        }
+        self.imports.get(&file).map(|i| &i.map)
+    }
+
+    fn fetch(&mut self, link: &Link, file: u64, write: bool) -> Result<()> {
+        if !config::get().pidfd {
+            return Err(Error::fixed(errno::EPERM, "switched off by GDRFAB_SHM_PIDFD=0"));
+        }
+        let pidfd = link.pidfd().ok_or(Error::fixed(errno::ESRCH, "the kernel gives no pidfd of the peer"))?;
+        let record = link.table.file(file);
+        let (size, number) = (record.size.load(Ordering::Relaxed), record.fd.load(Ordering::Relaxed));
+        let fd = process::fetch_fd(pidfd, number as i32)?;
+        self.take_in(file, size, fd.as_fd(), write)
+    }
+
+    fn take_in(&mut self, file: u64, size: u64, fd: BorrowedFd<'_>, write: bool) -> Result<()> {
+        check_peer_file(fd, size)?;
+        if size == 0 || size > isize::MAX as u64 {
+            return Err(nonsense("a file's size"));
+        }
+        let map = match Mapping::new(fd, 0, size as usize, if write { Protection::ReadWrite } else { Protection::ReadOnly }) {
+            Ok(map) => map,
+            Err(e) => return Err(e.context("mapping the peer's memory")),
+        };
+        crate::log!(Debug, "mapped {size} bytes of the peer (file {file})");
+        self.imports.insert(file, Import { map, writable: write });
+        Ok(())
+    }
+
+    /// The peer answered a question for a file.
+    pub fn brought(&mut self, file: u64, size: u64, fd: Option<BorrowedFd<'_>>) {
+        if !matches!(self.missing.get(&file), Some(Missing::Asked)) {
+            return;
+        }
+        let result = match fd {
+            Some(fd) => self.take_in(file, size, fd, true).or_else(|_| self.take_in(file, size, fd, false)),
+            None => Err(Error::fixed(errno::ENOENT, "the peer has no such memory file any more")),
+        };
+        match result {
+            Ok(()) => self.missing.remove(&file),
+            Err(e) => self.missing.insert(file, Missing::Never(e)),
+        };
+    }
+
+    /// Where a peer's buffer, said to lie in `file` at `offset`, is mapped here; only if it is already.
+    pub fn mapped(&mut self, link: &Link, file: u64, offset: u64, len: u64) -> Option<usize> {
+        let map = self.import(link, file, false)?;
+        offset.checked_add(len).filter(|end| *end <= map.len() as u64)?;
+        Some(map.as_ptr() as usize + offset as usize)
+    }
+
+    /// Unmaps files that the peer has freed.
+    fn sweep(&mut self, link: &Link) {
+        let stale: Vec<u64> = self.imports.keys().copied().filter(|id| link.table.file(*id).id.load(Ordering::Acquire) != *id).collect();
+        if !stale.is_empty() {
+            // Cached regions may point into them; their gates are closed, but drop them all the same.
+            self.evict_all();
+            stale.iter().for_each(|id| drop(self.imports.remove(id)));
+        }
+        self.missing.retain(|id, _| link.table.file(*id).id.load(Ordering::Acquire) == *id);
+    }
+
+    /// Chooses the path. `Ok(true)`: wait for a memory file first.
+    fn choose(&mut self, link: &Link, r: &mut Remote) -> Result<bool> {
+        let usable = r.offered & self.allowed;
+        if usable.contains(Paths::DIRECT) {
+            if r.extents().iter().all(|x| x.here != 0) {
+                r.path = Paths::DIRECT;
+                r.plain = r.more.is_none() && !r.event;
+                return Ok(false);
+            }
+            if self.missing.values().any(|m| matches!(m, Missing::Asked)) {
+                return Ok(true);
+            }
+        }
+        if usable.contains(Paths::CMA) && link.cma.is_ok() {
+            r.path = Paths::CMA;
+        } else if usable.contains(Paths::STAGED) {
+            r.path = Paths::STAGED;
+        } else {
+            return Err(Error::coded(
+                errno::EOPNOTSUPP,
+                Code::Path,
+                format!("no path to the peer's region {:#x}:\n{}", r.key, self.words(link, r)),
+            ));
+        }
+        Ok(false)
+    }
+
+    pub fn verdicts(&self, link: &Link, r: &Remote) -> Verdicts {
+        let policy = |path: Paths| {
+            if !r.offered.contains(path) {
+                return Some(Error::fixed(errno::ENODEV, "the peer's region does not offer it (its mr_explain tells why)"));
+            }
+            if !self.allowed.contains(path) {
+                return Some(Error::fixed(errno::EACCES, "ruled out by this endpoint's options or GDRFAB_SHM_PATHS"));
+            }
+            None
+        };
+        let unmapped = || {
+            if self.missing.values().any(|m| matches!(m, Missing::Asked)) {
+                return Error::fixed(errno::EAGAIN, "the peer was asked for its memory file and has not answered yet");
+            }
+            let reason = self.missing.values().find_map(|m| if let Missing::Never(e) = m { Some(e.clone()) } else { None });
+            reason.or_else(|| self.pidfd_refused.clone()).unwrap_or(Error::fixed(errno::EAGAIN, "not mapped yet"))
+        };
+        Verdicts {
+            direct: policy(Paths::DIRECT).or_else(|| r.extents().iter().any(|x| x.here == 0).then(unmapped)),
+            cma: policy(Paths::CMA).or_else(|| link.cma.as_ref().err().cloned()),
+            staged: policy(Paths::STAGED),
+        }
+    }
+
+    /// One line per path: chosen, possible, or why not.
+    pub fn words(&self, link: &Link, r: &Remote) -> String {
+        let v = self.verdicts(link, r);
+        let mut text = String::new();
+        for (path, verdict) in [(Paths::DIRECT, v.direct), (Paths::CMA, v.cma), (Paths::STAGED, v.staged)] {
+            let words = match verdict {
+                Some(e) => format!("no: {e}"),
+                None if r.path == path => "chosen".into(),
+                None => "possible".into(),
+            };
+            text.push_str(&format!("  {}: {words}\n", path.words()));
+        }
+        text
+    }
+
+    /// A region's entry for questions: resolved without waiting.
+    pub fn inspect(&mut self, link: &Link, key: u64) -> Result<Remote> {
+        self.evict(key);
+        let mut r = self.look_up(link, key)?;
+        let _ = self.choose(link, &mut r);
+        Ok(r)
+    }
+}
+
+fn nonsense(what: &str) -> Error {
+    Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer's region table makes no sense: {what}"))
+}

@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RMA, the initiator's side: copy at once where the path allows it, otherwise stream through the
+//! ring; and in any case in the order of posting.
+
+use super::conn::{Conn, FRAGMENT_BYTES, Flight, Job, Step, kind, mark, slot_word};
+use super::domain::Domain;
+use super::remote::{Remote, Resolved, no_such_key};
+use super::state::{Ending, SILENT, State, TX_SIZE, measure};
+use super::{INJECT_SIZE, MAX_MSG};
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::{Access, Paths};
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, parts};
+use crate::prov::queue::Completion;
+use crate::sync::ring::Header;
+use crate::sys::process::{Attach, Piece, attach_copy, piece};
+use crate::sys::{copy, time};
+
+/// Ticks after which a peer's life is checked again before its number is used for a copy. Numbers
+/// are reused only after the whole pid space went round, which takes longer.
+const ALIVE_TICKS: u64 = 2_000_000;
+
+/// An RMA operation that could not start at once, or streams.
+pub struct RmaJob {
+    pub dir: Dir,
+    pub local: Pieces,
+    remote: [RmaIov; IOV_LIMIT],
+    count: usize,
+    pub total: usize,
+    pub flags: u64,
+    pub data: u64,
+    pub desc: u64,
+    pub end: Ending,
+    owned: Option<Box<[u8]>>,
+    stream: Option<Stream>,
+}
+
+/// How far a staged operation has been put into the ring.
+#[derive(Clone, Copy)]
+struct Stream {
+    slot: u16,
+    generation: u16,
+    /// Remote piece in progress, bytes of it that were sent, and bytes of the whole.
+    at: usize,
+    inside: usize,
+    sent: usize,
+}
+
+/// Target's side of a staged read: what is still to be sent.
+pub struct ReadOut {
+    pub slot: u16,
+    pub generation: u16,
+    pub key: u64,
+    pub addr: u64,
+    pub len: usize,
+    pub done: usize,
+    /// Where the bytes belong in the operation.
+    pub offset: u64,
+}
+
+impl RmaJob {
+    pub fn remote(&self) -> &[RmaIov] {
+        &self.remote[..self.count]
+    }
+
+    fn need(&self) -> Access {
+        match self.dir {
+            Dir::Write => Access::REMOTE_WRITE,
+            Dir::Read => Access::REMOTE_READ,
+        }
+    }
+
+    pub fn has_data(&self) -> bool {
+        self.flags & flags::REMOTE_CQ_DATA != 0
+    }
+
+    /// Keeps a copy of the bytes of an inject call, whose buffer the caller gets back now.
+    fn own_bytes(&mut self) {
+        if self.flags & flags::INJECT == 0 || self.owned.is_some() || self.dir == Dir::Read {
+            return;
+        }
+        let bytes = gather(self.local.as_slice(), self.total);
+        self.local = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
+        self.owned = Some(bytes);
+    }
+
+    /// Whether a slot was taken that a cancelled job has to land.
+    pub fn slot(&self) -> Option<u16> {
+        self.stream.map(|s| s.slot)
+    }
+}
+
+/// What the short way came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Quick {
+    Done,
+    Again,
+    NotOrdinary,
+}
+
+/// A copy of the caller's pieces.
+pub fn gather(iov: &[Iov], total: usize) -> Box<[u8]> {
+    let mut bytes = Vec::with_capacity(total);
+    for v in iov.iter().filter(|v| v.len > 0) {
+        // SAFETY: the caller of the C API promised that the piece is readable.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(v.addr as *const u8, v.len) });
+    }
+    bytes.into()
+}
+
+impl State {
+    /// The way that most operations take: one piece, mapped here, nothing to overtake, nobody to
+    /// notify. Everything is in registers, and the rest of the library out of the way.
+    #[inline(always)]
+    pub fn rma_quick<const WRITE: bool>(&mut self, buf: usize, len: usize, addr: u64, key: u64, context: usize, op_flags: u64) -> Quick {
+        let Some(conn) = self.conn.as_deref_mut() else { return Quick::NotOrdinary };
+        let Some(place) = conn.remotes.cached(key) else { return Quick::NotOrdinary };
+        let offset = addr.wrapping_sub(place.base);
+        let need = if WRITE { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        let ordinary = place.plain
+            & (offset <= place.len)
+            & (place.len.wrapping_sub(offset) >= len as u64)
+            & place.access.contains(need)
+            & (op_flags & (flags::REMOTE_CQ_DATA | flags::FENCE) == 0)
+            & (buf != 0)
+            & (len < self.shared_from);
+        if !ordinary || !conn.is_clear() {
+            return Quick::NotOrdinary;
+        }
+        let wanted = (op_flags & SILENT == 0) & (!self.bind.tx_selective | (op_flags & flags::COMPLETION != 0));
+        let queue = if wanted { self.bind.tx.as_deref() } else { None };
+        if let Some(q) = queue
+            && !q.has_room()
+        {
+            return Quick::Again;
+        }
+        let (here, generation) = (place.one.here + offset as usize, place.generation);
+        let gate = &conn.link.table.entry(place.index).gate;
+        let busy = conn.link.mine.busy();
+        if !conn.gate.enter(busy, gate, generation) {
+            return Quick::NotOrdinary;
+        }
+        let (to, from) = if WRITE { (here, buf) } else { (buf, here) };
+        // SAFETY: the local range is the caller's promise; the remote one was checked against the
+        // region, whose mapping outlives the cache entry.
+        unsafe { copy::copy(to as *mut u8, from as *const u8, len, self.streaming_from) };
+        if op_flags & flags::DELIVERY_COMPLETE != 0 {
+            conn.gate.leave_delivered(busy)
+        } else {
+            conn.gate.leave(busy)
+        }
+        self.stats.ops_direct += 1;
+        self.stats.bytes_direct += len as u64;
+        if let Some(q) = queue {
+            let kind = if WRITE { flags::WRITE | flags::RMA } else { flags::READ | flags::RMA };
+            q.push(Completion { context, flags: kind, len, buf, data: 0 });
+        }
+        if let Some(counter) = if WRITE { &self.bind.counters.write } else { &self.bind.counters.read } {
+            counter.add(1);
+        }
+        Quick::Done
+    }
+
+    /// The ordinary operation on memory that is not mapped here: one system call and nothing else.
+    fn rma_attach(&mut self, dir: Dir, l: &Iov, r: &RmaIov, c: &Common) -> Option<Result<()>> {
+        let wanted = self.wants_entry(c.flags);
+        let conn = self.conn.as_deref_mut()?;
+        let place = conn.remotes.cached(r.key)?;
+        let need = if dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        let offset = place.check(r.addr, r.len, need).ok()?;
+        let special = c.flags & (flags::REMOTE_CQ_DATA | flags::FENCE) != 0 || place.event || place.more.is_some();
+        if place.path != Paths::CMA
+            || special
+            || l.len != r.len
+            || l.len == 0
+            || l.addr == 0
+            || l.len >= self.shared_from
+            || !conn.is_clear()
+        {
+            return None;
+        }
+        let (far, index, generation) = (piece(place.one.addr + offset, l.len), place.index, place.generation);
+        if check_alive(conn).is_err() || (wanted && self.bind.tx.as_ref().is_some_and(|q| !q.has_room())) {
+            return None;
+        }
+        let busy = conn.link.mine.busy();
+        if !conn.gate.enter(busy, &conn.link.table.entry(index).gate, generation) {
+            return None;
+        }
+        let (how, kind) = match dir {
+            Dir::Write => (Attach::Write, flags::WRITE | flags::RMA),
+            Dir::Read => (Attach::Read, flags::READ | flags::RMA),
+        };
+        // SAFETY: the local range is the caller's promise; the kernel checks the remote one.
+        let done = unsafe { attach_copy(conn.link.pid, how, &[piece(l.addr as u64, l.len)], &[far]) };
+        conn.gate.leave(busy);
+        // What failed is tried again by the long way, which says why.
+        done.ok()?;
+        self.stats.moved(Paths::CMA, l.len);
+        if let Some(q) = self.bind.tx.as_deref().filter(|_| wanted) {
+            q.push(Completion { context: c.context, flags: kind, len: l.len, buf: l.addr, data: 0 });
+        }
+        if let Some(counter) = if dir == Dir::Write { &self.bind.counters.write } else { &self.bind.counters.read } {
+            counter.add(1);
+        }
+        Some(Ok(()))
+    }
+
+    /// Posts an RMA operation of any shape.
+    #[inline(never)]
+    pub fn rma(&mut self, domain: &Domain, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Result<()> {
+        if let ([l], [r]) = (local, remote)
+            && let Some(result) = self.rma_attach(dir, l, r, c)
+        {
+            return result;
+        }
+        if self.conn.is_none() {
+            return Err(self.not_connected());
+        }
+        let total = measure(local)?;
+        if remote.is_empty() || remote.len() > IOV_LIMIT {
+            return Err(Error::invalid(format!("rma_iov_count: {}, must be 1 to {IOV_LIMIT}", remote.len())));
+        }
+        let far = remote.iter().try_fold(0usize, |s, r| s.checked_add(r.len));
+        if far != Some(total) {
+            return Err(Error::invalid(format!("rma_iov: the remote lengths do not sum to the {total} bytes of the local ones")));
+        }
+        if c.flags & flags::INJECT != 0 && total > INJECT_SIZE {
+            return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
+        }
+        debug_assert!(total <= MAX_MSG);
+        let wanted = self.wants_entry(c.flags);
+        let kind = if dir == Dir::Write { flags::WRITE } else { flags::READ } | flags::RMA;
+        let mut far = [RmaIov::default(); IOV_LIMIT];
+        far[..remote.len()].copy_from_slice(remote);
+        let pieces = Pieces::from(local).ok_or_else(|| Error::invalid("iov_count"))?;
+        let buf = pieces.first();
+        let mut job = RmaJob {
+            dir,
+            local: pieces,
+            remote: far,
+            count: remote.len(),
+            total,
+            flags: c.flags,
+            data: c.data,
+            desc: c.desc,
+            end: Ending { context: c.context, kind, len: total, buf, wanted, deadline: self.deadline(c) },
+            owned: None,
+            stream: None,
+        };
+        if self.conn.as_ref().is_some_and(|conn| conn.outstanding() >= TX_SIZE) || !self.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        let queued = self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
+        let step = if queued { Step::Blocked } else { self.start_rma(domain, &mut job) };
+        match step {
+            Step::Done(result) => self.end(&job.end, result),
+            Step::Flying => {}
+            Step::Blocked => {
+                job.own_bytes();
+                if let Some(conn) = &mut self.conn {
+                    conn.backlog.push_back(Job::Rma(Box::new(job)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts an operation, or goes on streaming it.
+    pub fn start_rma(&mut self, domain: &Domain, job: &mut RmaJob) -> Step {
+        match self.try_rma(domain, job) {
+            Ok(step) => step,
+            Err(e) => {
+                if let (Some(conn), Some(s)) = (&mut self.conn, job.stream.take()) {
+                    conn.slots.give_back(s.slot);
+                    conn.staged -= 1;
+                }
+                Step::Done(Err(e))
+            }
+        }
+    }
+
+    fn try_rma(&mut self, domain: &Domain, job: &mut RmaJob) -> Result<Step> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
+        if job.stream.is_some() {
+            return stream(conn, job);
+        }
+        if conn.coop > 0 || (job.flags & flags::FENCE != 0 && !conn.slots.active.is_empty()) {
+            return Ok(Step::Blocked);
+        }
+        let mut places: Vec<(Remote, u64)> = Vec::with_capacity(job.count);
+        for r in job.remote() {
+            match conn.remotes.resolve(&conn.link, r.key)? {
+                Resolved::Wait => {
+                    super::progress::ask_for_files(conn);
+                    return Ok(Step::Blocked);
+                }
+                Resolved::Ready => {
+                    let place = conn.remotes.cached(r.key).ok_or_else(|| no_such_key(r.key))?;
+                    let offset = place.check(r.addr, r.len, job.need())?;
+                    places.push((place.clone(), offset));
+                }
+            }
+        }
+        if places.iter().any(|(p, _)| p.path == Paths::STAGED) {
+            let Some((slot, generation)) = conn.slots.take() else { return Ok(Step::Blocked) };
+            conn.staged += 1;
+            job.stream = Some(Stream { slot, generation, at: 0, inside: 0, sent: 0 });
+            conn.link.mine.slot(slot as usize).open(generation, 1);
+            self.stats.moved(Paths::STAGED, job.total);
+            return stream(conn, job);
+        }
+        if conn.staged > 0 {
+            return Ok(Step::Blocked);
+        }
+        let notes = job.count + 1;
+        let line = Header { words: 3, ..Header::default() };
+        if (job.has_data() || places.iter().any(|(p, _)| p.event)) && !conn.room(Header { bytes: (notes * 64) as u16, ..line })? {
+            return Ok(Step::Blocked);
+        }
+        if let [(place, offset)] = &places[..]
+            && let Some(step) = super::coop::start(self, domain, job, place, *offset)?
+        {
+            return Ok(step);
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
+        let deliver = job.flags & flags::DELIVERY_COMPLETE != 0;
+        let mut done = 0;
+        for ((place, offset), r) in places.iter().zip(job.remote()) {
+            copy_now(conn, place, job.dir, job.local.as_slice(), done, *offset, r.len, deliver)?;
+            done += r.len;
+            self.stats.moved(place.path, r.len);
+        }
+        let events: Vec<(u64, bool, usize)> = places.iter().zip(job.remote()).map(|((p, _), r)| (p.key, p.event, r.len)).collect();
+        notify(conn, job.dir, job.has_data().then_some(job.data), job.total, &events);
+        Ok(Step::Done(Ok(())))
+    }
+}
+
+pub fn gone() -> Error {
+    Error::coded(errno::ECONNRESET, Code::PeerGone, "the connection is over")
+}
+
+/// Tells the target of a write that wants to be known: by data, or because the region counts. The
+/// ring's room was checked before the copy.
+pub fn notify(conn: &mut Conn, dir: Dir, data: Option<u64>, total: usize, events: &[(u64, bool, usize)]) {
+    if dir == Dir::Read {
+        return;
+    }
+    for (key, counts, len) in events {
+        if *counts {
+            conn.put_words(kind::NOTIFY, mark::EVENT, &[*key, *len as u64, 0]);
+        }
+    }
+    if let Some(data) = data {
+        conn.put_words(kind::NOTIFY, mark::DATA, &[0, total as u64, data]);
+    }
+}
+
+/// Copies one run between local pieces and a peer's region by its path, under the gate.
+#[allow(clippy::too_many_arguments)]
+pub fn copy_now(
+    conn: &mut Conn,
+    place: &Remote,
+    dir: Dir,
+    local: &[Iov],
+    skip: usize,
+    offset: u64,
+    len: usize,
+    deliver: bool,
+) -> Result<()> {
+    if place.path == Paths::CMA {
+        check_alive(conn)?;
+    }
+    let busy = conn.link.mine.busy();
+    if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
+        conn.remotes.evict(place.key);
+        return Err(no_such_key(place.key));
+    }
+    let result = match place.path {
+        Paths::DIRECT => {
+            let (mut at, from) = (skip, config::get().nt_threshold);
+            let streaming = if len >= from { 0 } else { usize::MAX };
+            place.walk(offset, len, |far, run| {
+                let mut here = far.here;
+                parts(local, at, run, |addr, n| {
+                    let (to, from) = if dir == Dir::Write { (here, addr) } else { (addr, here) };
+                    // SAFETY: local pieces are the caller's promise; the remote run lies in a
+                    // mapping that lives as long as the cached region, and was bounds-checked.
+                    unsafe { copy::copy(to as *mut u8, from as *const u8, n, streaming) };
+                    here += n;
+                });
+                at += run;
+            });
+            Ok(())
+        }
+        _ => attach_run(conn.link.pid, place, dir, local, skip, offset, len),
+    };
+    if deliver {
+        conn.gate.leave_delivered(busy)
+    } else {
+        conn.gate.leave(busy)
+    }
+    result
+}
+
+fn attach_run(pid: i32, place: &Remote, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
+    let (mut near, mut far): (Vec<Piece>, Vec<Piece>) = (Vec::with_capacity(1), Vec::with_capacity(1));
+    parts(local, skip, len, |addr, n| near.push(piece(addr as u64, n)));
+    place.walk(offset, len, |x, n| far.push(piece(x.addr, n)));
+    if len == 0 {
+        return Ok(());
+    }
+    let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
+    // SAFETY: the near pieces are the caller's promise of readable or writable memory.
+    unsafe { attach_copy(pid, how, &near, &far) }.map_err(attach_error)
+}
+
+/// What a failed cross-memory copy means for the operation.
+pub fn attach_error(e: Error) -> Error {
+    let code = match e.errno {
+        errno::ESRCH => return Error::coded(errno::ECONNRESET, Code::PeerGone, e.words),
+        errno::EFAULT => Code::Fault,
+        errno::EPERM | errno::ENOSYS => return Error::coded(errno::EOPNOTSUPP, Code::Path, e.words),
+        _ => Code::Fault,
+    };
+    Error::coded(e.errno, code, e.words)
+}
+
+/// Makes sure now and then that the peer's number still means the peer.
+pub fn check_alive(conn: &mut Conn) -> Result<()> {
+    let now = time::ticks();
+    if now.wrapping_sub(conn.seen_alive) > ALIVE_TICKS {
+        if conn.link.peer_ended() {
+            return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer's process has ended"));
+        }
+        conn.seen_alive = now;
+    }
+    Ok(())
+}
+
+/// Puts as much of a staged operation into the ring as there is room for.
+fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
+    let Some(mut s) = job.stream else { return Ok(Step::Blocked) };
+    let word = slot_word(s.slot, s.generation);
+    while s.at < job.count {
+        let r = job.remote[s.at];
+        let last_piece = s.at + 1 == job.count;
+        if job.dir == Dir::Read {
+            let header = Header { kind: kind::STAGED_READ, words: 5, ..Header::default() };
+            if !conn.room(header)? {
+                job.stream = Some(s);
+                return Ok(Step::Blocked);
+            }
+            conn.put_words(kind::STAGED_READ, 0, &[word, r.key, r.addr, r.len as u64, s.sent as u64]);
+            s.sent += r.len;
+            s.at += 1;
+            continue;
+        }
+        let n = (r.len - s.inside).min(FRAGMENT_BYTES);
+        let ends = s.inside + n == r.len;
+        let mut marks = if ends { mark::EVENT } else { 0 };
+        if ends && last_piece {
+            marks |= mark::LAST | if job.has_data() { mark::DATA } else { 0 };
+        }
+        let header = Header { kind: kind::STAGED_WRITE, flags: marks, words: 5, bytes: n as u16 };
+        if !conn.room(header)? {
+            job.stream = Some(s);
+            conn.link.nudge();
+            return Ok(Step::Blocked);
+        }
+        let mut pieces = [(std::ptr::null::<u8>(), 0usize); IOV_LIMIT];
+        let mut used = 0;
+        parts(job.local.as_slice(), s.sent, n, |addr, len| {
+            pieces[used] = (addr as *const u8, len);
+            used += 1;
+        });
+        let data = if job.has_data() { job.data } else { 0 };
+        // SAFETY: the pieces are parts of the caller's (or our owned) bytes and sum to n.
+        unsafe { conn.tx.write(header, &[word, r.key, r.addr.wrapping_add(s.inside as u64), data, job.total as u64], &pieces[..used]) };
+        s.sent += n;
+        s.inside += n;
+        if ends {
+            s.at += 1;
+            s.inside = 0;
+        }
+    }
+    conn.link.nudge();
+    let flight = match job.dir {
+        Dir::Write => Flight::Ack { end: job.end, staged: Some(job.total) },
+        Dir::Read => Flight::Read { end: job.end, pieces: job.local.clone(), want: job.total, got: 0 },
+    };
+    conn.slots.launch(s.slot, flight);
+    Ok(Step::Flying)
+}
+
+/// Flags of the calls that give no success entry.
+pub const INJECT_FLAGS: u64 = flags::INJECT | SILENT;

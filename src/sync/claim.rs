@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Shared claims on the chunks of one operation.
+//!
+//! The initiator takes chunks from the front, the helper from the back, each by compare-and-swap on
+//! one word, so every chunk is copied by exactly one of them and either can stop the other from
+//! starting a new one. A rendezvous message is the one-chunk case in which only the receiver copies:
+//! the sender cancels by taking the chunk itself. The word carries the slot's generation, so a
+//! message about an operation that has ended cannot claim anything of the next.
+
+use super::primitive::{AtomicU64, Ordering};
+
+/// Chunks that one operation may have.
+pub const MAX_CHUNKS: u32 = (1 << 24) - 1;
+
+/// A slot in the initiator's segment, one cache line.
+#[repr(C, align(64))]
+pub struct Slot {
+    /// generation:16 | front:24 | back:24. Chunks [front, back) are unclaimed.
+    claim: AtomicU64,
+    /// generation:16 | status:16 | chunks finished by the helper:32.
+    done: AtomicU64,
+    pad: [u64; 6],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Slot>() == 64);
+
+#[cfg(loom)]
+impl Slot {
+    pub fn model() -> Slot {
+        Slot { claim: AtomicU64::new(0), done: AtomicU64::new(0), pad: [0; 6] }
+    }
+}
+
+fn pack(generation: u16, front: u32, back: u32) -> u64 {
+    u64::from(generation) << 48 | u64::from(front) << 24 | u64::from(back)
+}
+
+fn unpack(word: u64) -> (u16, u32, u32) {
+    ((word >> 48) as u16, (word >> 24) as u32 & MAX_CHUNKS, word as u32 & MAX_CHUNKS)
+}
+
+/// The helper's report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub status: u16,
+    pub chunks: u32,
+}
+
+impl Slot {
+    /// Initiator: begins an operation of `chunks`.
+    pub fn open(&self, generation: u16, chunks: u32) {
+        self.done.store(u64::from(generation) << 48, Ordering::Relaxed);
+        self.claim.store(pack(generation, 0, chunks), Ordering::Release);
+    }
+
+    /// Initiator: takes the chunk `front`, which must be its next. `Ok(false)`: the helper has the
+    /// rest. `Err`: the peer wrote nonsense.
+    pub fn take_front(&self, generation: u16, front: u32, chunks: u32) -> Result<bool, super::ring::Broken> {
+        let mut now = self.claim.load(Ordering::Relaxed);
+        loop {
+            let (g, f, b) = unpack(now);
+            if g != generation || f != front || b > chunks || b < f {
+                return Err(super::ring::Broken);
+            }
+            if f == b {
+                return Ok(false);
+            }
+            match self.claim.compare_exchange_weak(now, pack(g, f + 1, b), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(true),
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Initiator: no new chunk may be claimed from now on; gives the first chunk of the helper's part.
+    pub fn stop(&self, generation: u16, front: u32, chunks: u32) -> Result<u32, super::ring::Broken> {
+        let mut now = self.claim.load(Ordering::Relaxed);
+        loop {
+            let (g, f, b) = unpack(now);
+            if g != generation || f != front || b > chunks || b < f {
+                return Err(super::ring::Broken);
+            }
+            match self.claim.compare_exchange_weak(now, pack(g, b, b), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(b),
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Helper: takes the last unclaimed chunk, if the operation still runs.
+    pub fn take_back(&self, generation: u16) -> Option<u32> {
+        let mut now = self.claim.load(Ordering::Relaxed);
+        loop {
+            let (g, f, b) = unpack(now);
+            if g != generation || f >= b {
+                return None;
+            }
+            match self.claim.compare_exchange_weak(now, pack(g, f, b - 1), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(b - 1),
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Helper: `chunks` of its chunks are done so far, with `status` (0 = well).
+    pub fn report(&self, generation: u16, status: u16, chunks: u32) {
+        let word = u64::from(generation) << 48 | u64::from(status) << 32 | u64::from(chunks);
+        // Release: the copied bytes come before the report. A report for an ended operation must
+        // not hit its successor, hence the exchange.
+        let now = self.done.load(Ordering::Relaxed);
+        if (now >> 48) as u16 == generation {
+            let _ = self.done.compare_exchange(now, word, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Initiator: what the helper has reported.
+    #[inline]
+    pub fn reported(&self, generation: u16) -> Report {
+        let word = self.done.load(Ordering::Acquire);
+        if (word >> 48) as u16 != generation {
+            return Report { status: 0, chunks: 0 };
+        }
+        Report { status: (word >> 32) as u16, chunks: word as u32 }
+    }
+}

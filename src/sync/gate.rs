@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The gate between an initiator that copies into or out of a region and its owner that closes it.
+//!
+//! The owner publishes a generation per region; 0 means closed. An initiator marks its *busy* word,
+//! checks the generation, copies, and clears the word. The owner closes by storing 0 and then waits
+//! until each initiator's word, if it was marked, has changed. Either the initiator sees the 0 or the
+//! owner sees the mark: that needs a full fence between the store and the load on both sides. The
+//! initiator's is a compiler fence when both processes registered for membarrier, because then the
+//! owner's barrier runs on the initiator's CPU as well.
+
+use super::primitive::{AtomicU64, Ordering, fence};
+
+/// How the initiator orders its mark before its check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fences {
+    /// A fence instruction on every operation.
+    Full,
+    /// None: whoever closes or goes to sleep runs a barrier on every CPU.
+    Remote,
+}
+
+/// Orders our earlier stores before our later loads, as far as the peer's barrier does not.
+#[inline(always)]
+pub fn light(fences: Fences) {
+    match fences {
+        Fences::Full => fence(Ordering::SeqCst),
+        #[cfg(not(loom))]
+        Fences::Remote => std::sync::atomic::compiler_fence(Ordering::SeqCst),
+        #[cfg(loom)]
+        Fences::Remote => fence(Ordering::SeqCst),
+    }
+}
+
+/// The initiator's side: one per connection, used by one thread at a time.
+#[derive(Debug)]
+pub struct Initiator {
+    seq: u64,
+    fences: Fences,
+}
+
+impl Initiator {
+    pub fn new(fences: Fences) -> Self {
+        Initiator { seq: 0, fences }
+    }
+
+    /// Marks `busy` and checks that `gate` still shows `generation`. False: closed; nothing is marked.
+    #[inline(always)]
+    pub fn enter(&mut self, busy: &AtomicU64, gate: &AtomicU64, generation: u64) -> bool {
+        busy.store(self.seq | 1, Ordering::Relaxed);
+        light(self.fences);
+        if gate.load(Ordering::Acquire) == generation {
+            return true;
+        }
+        self.leave(busy);
+        false
+    }
+
+    /// The copy is over.
+    #[inline(always)]
+    pub fn leave(&mut self, busy: &AtomicU64) {
+        self.seq = self.seq.wrapping_add(2);
+        // Release: the copy's stores and loads come before the mark goes.
+        busy.store(self.seq, Ordering::Release);
+    }
+
+    /// The copy is over, and everything stored is visible everywhere when this returns.
+    #[inline(always)]
+    pub fn leave_delivered(&mut self, busy: &AtomicU64) {
+        self.seq = self.seq.wrapping_add(2);
+        // One exchange is store and full barrier in a single instruction.
+        busy.swap(self.seq, Ordering::SeqCst);
+    }
+}
+
+/// The owner's side: closes the gate. The caller then orders this store before it looks at any busy
+/// word: `fence(SeqCst)`, or the barrier everywhere.
+pub fn close(gate: &AtomicU64) {
+    gate.store(0, Ordering::SeqCst);
+}
+
+/// The mark of an initiator that may be inside; `None` if it is not.
+pub fn inside(busy: &AtomicU64) -> Option<u64> {
+    let mark = busy.load(Ordering::Acquire);
+    (mark & 1 == 1).then_some(mark)
+}
+
+/// Whether the initiator has left since `mark` was read.
+pub fn left(busy: &AtomicU64, mark: u64) -> bool {
+    busy.load(Ordering::Acquire) != mark
+}

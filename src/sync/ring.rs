@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A ring of cache lines between one producer and one consumer in different processes.
+//!
+//! Every line begins with a header word that carries the lap in which it was written, so flag and
+//! payload share the line and a message of up to 56 bytes costs one line transfer. Longer messages
+//! take consecutive lines; the first line's header is stored last, with release, and announces all
+//! of them. The consumer returns lines lazily through one word of its own.
+//!
+//! Neither side trusts the other: positions are kept privately, the peer's words are range-checked,
+//! and what does not fit is [`Broken`]. Payload moves by relaxed atomic words, so a peer that
+//! scribbles while we read gives us wrong bytes but no undefined behaviour.
+
+use super::primitive::{AtomicU64, Ordering};
+
+/// Words of payload in a line.
+pub const WORDS: usize = 7;
+/// Bytes of payload in a line.
+pub const LINE_BYTES: usize = WORDS * 8;
+/// Lines that one message may take; less than three quarters of the smallest ring.
+pub const MAX_LINES: usize = 160;
+
+/// One cache line of a ring.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Line {
+    header: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == 64);
+
+/// The peer broke the ring's rules.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub struct Broken;
+
+/// Where a ring lives.
+pub trait Store {
+    fn lines(&self) -> &[Line];
+    /// The consumer's word: how many lines it has given back.
+    fn returned(&self) -> &AtomicU64;
+}
+
+/// What a header tells of a message: a kind, flags, and the payload's length in words and bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Header {
+    pub kind: u8,
+    pub flags: u8,
+    /// Fixed words before the bytes.
+    pub words: u8,
+    /// Bytes after the fixed words.
+    pub bytes: u16,
+}
+
+impl Header {
+    /// Lines the message takes.
+    pub fn lines(self) -> usize {
+        let words = self.words as usize + (self.bytes as usize).div_ceil(8);
+        words.div_ceil(WORDS).max(1)
+    }
+
+    fn pack(self, lap: u16) -> u64 {
+        u64::from(lap)
+            | u64::from(self.kind) << 16
+            | u64::from(self.flags) << 24
+            | u64::from(self.words) << 32
+            | u64::from(self.bytes) << 40
+    }
+
+    fn unpack(raw: u64) -> Header {
+        Header { kind: (raw >> 16) as u8, flags: (raw >> 24) as u8, words: (raw >> 32) as u8, bytes: (raw >> 40) as u16 }
+    }
+}
+
+/// The lap number that lines of position `at` carry; never that of the lap before, nor 0 in the first.
+fn lap(at: u64, size: usize) -> u16 {
+    ((at / size as u64) as u16).wrapping_add(1)
+}
+
+/// The writing end.
+pub struct Producer<S> {
+    store: S,
+    tail: u64,
+    returned: u64,
+}
+
+/// The reading end.
+pub struct Consumer<S> {
+    store: S,
+    head: u64,
+    published: u64,
+}
+
+impl<S: Store> Producer<S> {
+    pub fn new(store: S) -> Self {
+        Producer { store, tail: 0, returned: 0 }
+    }
+
+    /// Free lines, looking at the consumer's word only if the last look does not suffice.
+    #[inline]
+    pub fn room(&mut self, need: usize) -> Result<bool, Broken> {
+        let size = self.store.lines().len() as u64;
+        if size - (self.tail - self.returned) >= need as u64 {
+            return Ok(true);
+        }
+        let seen = self.store.returned().load(Ordering::Acquire);
+        if seen < self.returned || seen > self.tail {
+            return Err(Broken);
+        }
+        self.returned = seen;
+        Ok(size - (self.tail - seen) >= need as u64)
+    }
+
+    /// Whether at least half of the ring is free: room for what the peer may do without.
+    pub fn is_roomy(&mut self) -> Result<bool, Broken> {
+        let half = self.store.lines().len() / 2;
+        self.room(half)
+    }
+
+    /// Writes a message whose room was checked: the fixed words, then the pieces of bytes in order.
+    ///
+    /// # Safety
+    /// Every piece is readable for its length, and the lengths sum to `header.bytes`.
+    #[inline]
+    pub unsafe fn write(&mut self, header: Header, fixed: &[u64], pieces: &[(*const u8, usize)]) {
+        debug_assert!(fixed.len() == header.words as usize && header.lines() <= MAX_LINES);
+        let lines = self.store.lines();
+        let mask = lines.len() - 1;
+        let count = header.lines();
+        let mut out = Out { lines, mask, at: self.tail, word: 0 };
+        for word in fixed {
+            out.put(*word);
+        }
+        // SAFETY: the pieces are the caller's promise.
+        unsafe { out.bytes(pieces) };
+        let lap = lap(self.tail, lines.len());
+        for k in (1..count).rev() {
+            let at = self.tail + k as u64;
+            let of_line = self::lap(at, lines.len());
+            lines[at as usize & mask].header.store(u64::from(of_line), Ordering::Relaxed);
+        }
+        // Release: whoever sees this header sees the payload and the other headers.
+        lines[self.tail as usize & mask].header.store(header.pack(lap), Ordering::Release);
+        self.tail += count as u64;
+    }
+}
+
+/// Cursor over payload words being written.
+struct Out<'a> {
+    lines: &'a [Line],
+    mask: usize,
+    at: u64,
+    word: usize,
+}
+
+impl Out<'_> {
+    #[inline]
+    fn put(&mut self, value: u64) {
+        if self.word == WORDS {
+            self.word = 0;
+            self.at += 1;
+        }
+        self.lines[self.at as usize & self.mask].words[self.word].store(value, Ordering::Relaxed);
+        self.word += 1;
+    }
+
+    /// # Safety
+    /// Every piece is readable for its length.
+    #[inline]
+    unsafe fn bytes(&mut self, pieces: &[(*const u8, usize)]) {
+        let (mut carry, mut held) = ([0u8; 8], 0usize);
+        for &(mut from, mut len) in pieces {
+            while len > 0 {
+                if held == 0 && len >= 8 {
+                    // SAFETY: eight bytes remain in the piece.
+                    unsafe {
+                        self.put(from.cast::<u64>().read_unaligned());
+                        from = from.add(8);
+                    }
+                    len -= 8;
+                    continue;
+                }
+                // SAFETY: at least one byte remains in the piece.
+                unsafe {
+                    carry[held] = from.read();
+                    from = from.add(1);
+                }
+                len -= 1;
+                held += 1;
+                if held == 8 {
+                    self.put(u64::from_ne_bytes(carry));
+                    held = 0;
+                }
+            }
+        }
+        if held > 0 {
+            carry[held..].fill(0);
+            self.put(u64::from_ne_bytes(carry));
+        }
+    }
+}
+
+/// A message at the head of the ring; `finish` gives its lines back.
+pub struct Message<'a, S> {
+    of: &'a mut Consumer<S>,
+    pub header: Header,
+}
+
+impl<S: Store> Consumer<S> {
+    pub fn new(store: S) -> Self {
+        Consumer { store, head: 0, published: 0 }
+    }
+
+    /// The oldest message, if one has fully arrived.
+    #[inline]
+    pub fn front(&mut self) -> Result<Option<Message<'_, S>>, Broken> {
+        let lines = self.store.lines();
+        let mask = lines.len() - 1;
+        let raw = lines[self.head as usize & mask].header.load(Ordering::Acquire);
+        if raw as u16 != lap(self.head, lines.len()) {
+            return Ok(None);
+        }
+        let header = Header::unpack(raw);
+        let count = header.lines();
+        if count > MAX_LINES {
+            return Err(Broken);
+        }
+        for k in 1..count as u64 {
+            let at = self.head + k;
+            if lines[at as usize & mask].header.load(Ordering::Relaxed) as u16 != lap(at, lines.len()) {
+                return Err(Broken);
+            }
+        }
+        Ok(Some(Message { of: self, header }))
+    }
+
+    /// Whether a message waits.
+    pub fn is_empty(&self) -> bool {
+        let lines = self.store.lines();
+        let raw = lines[self.head as usize & (lines.len() - 1)].header.load(Ordering::Acquire);
+        raw as u16 != lap(self.head, lines.len())
+    }
+}
+
+impl<S: Store> Message<'_, S> {
+    /// Payload word `index`; words past the message's own are read as 0.
+    #[inline]
+    pub fn word(&self, index: usize) -> u64 {
+        if index >= self.header.words as usize {
+            return 0;
+        }
+        self.raw_word(index)
+    }
+
+    #[inline]
+    fn raw_word(&self, index: usize) -> u64 {
+        let lines = self.of.store.lines();
+        let at = self.of.head as usize + index / WORDS;
+        lines[at & (lines.len() - 1)].words[index % WORDS].load(Ordering::Relaxed)
+    }
+
+    /// Copies payload bytes `[from, from+len)` to `to`; a range outside the message copies nothing
+    /// and is false.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    #[inline]
+    pub unsafe fn copy_out(&self, from: usize, mut to: *mut u8, len: usize) -> bool {
+        match from.checked_add(len) {
+            Some(end) if end <= self.header.bytes as usize => {}
+            _ => return false,
+        }
+        let base = self.header.words as usize;
+        let mut at = from;
+        let end = from + len;
+        while at < end {
+            let bytes = self.raw_word(base + at / 8).to_ne_bytes();
+            let skip = at % 8;
+            let take = (8 - skip).min(end - at);
+            // SAFETY: `take` bytes remain of the caller's range.
+            unsafe {
+                if take == 8 {
+                    to.cast::<u64>().write_unaligned(u64::from_ne_bytes(bytes));
+                } else {
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr().add(skip), to, take);
+                }
+                to = to.add(take);
+            }
+            at += take;
+        }
+        true
+    }
+
+    /// Gives the message's lines back to the producer, a quarter of the ring at a time.
+    #[inline]
+    pub fn finish(self) {
+        let consumer = self.of;
+        consumer.head += self.header.lines() as u64;
+        if consumer.head - consumer.published >= consumer.store.lines().len() as u64 / 4 {
+            consumer.published = consumer.head;
+            // Release: our reads of the lines come before the producer's next writes to them.
+            consumer.store.returned().store(consumer.head, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(any(test, loom))]
+pub mod model {
+    //! A ring in plain memory, for tests and models.
+    use super::*;
+    use std::sync::Arc;
+
+    pub struct Heap {
+        lines: Vec<Line>,
+        returned: AtomicU64,
+    }
+
+    #[derive(Clone)]
+    pub struct Shared(Arc<Heap>);
+
+    impl Shared {
+        pub fn new(lines: usize) -> Shared {
+            let fresh = || Line { header: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) };
+            Shared(Arc::new(Heap { lines: (0..lines).map(|_| fresh()).collect(), returned: AtomicU64::new(0) }))
+        }
+
+        pub fn scribble(&self, line: usize, word: usize, value: u64) {
+            match word {
+                0 => self.0.lines[line].header.store(value, Ordering::Relaxed),
+                8 => self.0.returned.store(value, Ordering::Relaxed),
+                _ => self.0.lines[line].words[word - 1].store(value, Ordering::Relaxed),
+            }
+        }
+    }
+
+    impl Store for Shared {
+        fn lines(&self) -> &[Line] {
+            &self.0.lines
+        }
+        fn returned(&self) -> &AtomicU64 {
+            &self.0.returned
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::model::Shared;
+    use super::*;
+
+    fn send(p: &mut Producer<Shared>, kind: u8, fixed: &[u64], bytes: &[u8]) -> bool {
+        let header = Header { kind, flags: 0, words: fixed.len() as u8, bytes: bytes.len() as u16 };
+        if !p.room(header.lines()).unwrap() {
+            return false;
+        }
+        // SAFETY: the slice is live for its length.
+        unsafe { p.write(header, fixed, &[(bytes.as_ptr(), bytes.len())]) };
+        true
+    }
+
+    #[test]
+    fn messages_of_every_length_arrive_in_order_over_many_laps() {
+        let shared = Shared::new(1024);
+        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        let data: Vec<u8> = (0..8000u32).map(|i| (i % 251) as u8).collect();
+        for round in 0..3000usize {
+            let len = round * 13 % 5000;
+            assert!(send(&mut p, 9, &[round as u64, 5], &data[..len]));
+            let message = c.front().unwrap().expect("just sent");
+            assert_eq!((message.header.kind, message.word(0), message.word(1), message.word(2)), (9, round as u64, 5, 0));
+            let mut out = vec![0u8; len + 1];
+            // SAFETY: out holds len + 1 bytes.
+            unsafe {
+                assert!(!message.copy_out(0, out.as_mut_ptr(), len + 1));
+                assert!(message.copy_out(0, out.as_mut_ptr(), len));
+                assert_eq!(out[..len], data[..len]);
+                if len > 3 {
+                    assert!(message.copy_out(3, out.as_mut_ptr(), len - 3));
+                    assert_eq!(out[..len - 3], data[3..len]);
+                }
+            }
+            message.finish();
+            assert!(c.front().unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn a_full_ring_refuses_and_recovers() {
+        let shared = Shared::new(1024);
+        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        let mut sent = 0u64;
+        while send(&mut p, 1, &[sent], &[]) {
+            sent += 1;
+        }
+        assert_eq!(sent, 1024);
+        for expect in 0..sent {
+            let m = c.front().unwrap().expect("sent");
+            assert_eq!(m.word(0), expect);
+            m.finish();
+        }
+        assert!(send(&mut p, 1, &[0], &[]));
+    }
+
+    #[test]
+    fn scribbled_words_are_an_error_or_wrong_bytes_but_never_a_panic() {
+        let mut seed = 1u64;
+        let mut rnd = move || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            seed >> 20
+        };
+        for _ in 0..3000 {
+            let shared = Shared::new(1024);
+            let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared.clone()));
+            for _ in 0..40 {
+                let (line, word) = (rnd() as usize % 48, rnd() as usize % 9);
+                let value = if rnd() & 1 == 0 { rnd() << 40 | rnd() } else { rnd() & !0xffff | 1 };
+                shared.scribble(line, word, value);
+                let header = Header { kind: 1, words: 1, bytes: 100, ..Header::default() };
+                if p.room(header.lines()) == Ok(true) {
+                    // SAFETY: a live array of 100 bytes.
+                    unsafe { p.write(header, &[3], &[([0u8; 100].as_ptr(), 100)]) };
+                }
+                if let Ok(Some(m)) = c.front() {
+                    let mut out = vec![0u8; m.header.bytes as usize];
+                    // SAFETY: out holds header.bytes bytes.
+                    unsafe { m.copy_out(0, out.as_mut_ptr(), out.len()) };
+                    m.finish();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A mutex that the caller may promise away.
+//!
+//! A domain opened with `GDRFAB_THREAD_DOMAIN` is used by one thread at a time: that is the C
+//! caller's promise, and it buys the data path two atomic operations per lock.
+
+use parking_lot::RawMutex;
+use parking_lot::lock_api::RawMutex as _;
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+
+/// Who keeps two threads apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Threading {
+    /// The library locks.
+    Safe,
+    /// The caller promised that calls never overlap.
+    Promised,
+}
+
+pub struct Serial<T> {
+    threading: Threading,
+    lock: RawMutex,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: with Safe the value is reached only under the mutex; with Promised the caller of the C
+// API serialises every call on the domain, which includes the happens-before edge between threads.
+unsafe impl<T: Send> Sync for Serial<T> {}
+
+pub struct Guard<'a, T> {
+    of: &'a Serial<T>,
+}
+
+impl<T> Serial<T> {
+    pub fn new(threading: Threading, value: T) -> Self {
+        Serial { threading, lock: RawMutex::INIT, value: UnsafeCell::new(value) }
+    }
+
+    #[inline(always)]
+    pub fn lock(&self) -> Guard<'_, T> {
+        if self.threading == Threading::Safe {
+            self.lock.lock();
+        }
+        Guard { of: self }
+    }
+
+    /// `None` if another thread is inside: it does the work then.
+    #[inline(always)]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        // Made only if locked: a Guard that is dropped unlocks.
+        if self.threading == Threading::Promised || self.lock.try_lock() { Some(Guard { of: self }) } else { None }
+    }
+
+    pub fn threading(&self) -> Threading {
+        self.threading
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: a Guard exists only while the mutex is held or the caller's promise stands.
+        unsafe { &*self.of.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the Guard is borrowed exclusively.
+        unsafe { &mut *self.of.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.of.threading == Threading::Safe {
+            // SAFETY: this Guard locked it, and only once.
+            unsafe { self.of.lock.unlock() };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_try_leaves_the_lock_with_its_holder() {
+        let serial = Serial::new(Threading::Safe, 1);
+        let held = serial.lock();
+        assert!(serial.try_lock().is_none());
+        assert!(serial.try_lock().is_none(), "the first try has unlocked it");
+        drop(held);
+        assert!(serial.try_lock().is_some());
+    }
+}

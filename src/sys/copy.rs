@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Copies into and out of memory that another process may be reading or writing.
+//!
+//! The last eight bytes of a copy of eight bytes or more become visible after all others, and an
+//! aligned eight-byte copy is one store: what a peer that polls the tail of its buffer relies on.
+
+use std::sync::atomic::{Ordering, fence};
+
+#[cfg(target_arch = "x86_64")]
+fn wide() -> bool {
+    use std::sync::OnceLock;
+    static WIDE: OnceLock<bool> = OnceLock::new();
+    *WIDE.get_or_init(|| std::arch::is_x86_feature_detected!("avx512f"))
+}
+
+/// Streams past the caches, 256 bytes a turn, and fences; returns how many bytes it did.
+///
+/// # Safety
+/// As for [`copy_ordered`]; the CPU must have AVX-512F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn stream_512(dst: *mut u8, src: *const u8, len: usize) -> usize {
+    use core::arch::x86_64::{__m512i, _mm_sfence, _mm512_loadu_si512, _mm512_stream_si512};
+    let mut done = 0;
+    while len - done >= 256 {
+        for k in [0, 64, 128, 192] {
+            // SAFETY: done + k + 64 <= len, inside both ranges by the caller's promise; the caller
+            // aligned dst to 64.
+            unsafe { _mm512_stream_si512(dst.add(done + k).cast::<__m512i>(), _mm512_loadu_si512(src.add(done + k).cast())) };
+        }
+        done += 256;
+    }
+    _mm_sfence();
+    done
+}
+
+/// The SSE2 form, for CPUs without AVX-512.
+///
+/// # Safety
+/// As for [`copy_ordered`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream_128(dst: *mut u8, src: *const u8, len: usize) -> usize {
+    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    let mut done = 0;
+    while len - done >= 64 {
+        for k in [0, 16, 32, 48] {
+            // SAFETY: done + k + 16 <= len, inside both ranges by the caller's promise; the caller
+            // aligned dst to 64; SSE2 is part of x86-64.
+            unsafe { _mm_stream_si128(dst.add(done + k).cast::<__m128i>(), _mm_loadu_si128(src.add(done + k).cast())) };
+        }
+        done += 64;
+    }
+    // SAFETY: sfence has no preconditions.
+    unsafe { _mm_sfence() };
+    done
+}
+
+/// Copies `len` bytes with stores that bypass the caches where the CPU has them.
+///
+/// # Safety
+/// As for [`copy_ordered`].
+pub unsafe fn copy_streaming(dst: *mut u8, src: *const u8, len: usize) {
+    let mut done = 0;
+    #[cfg(target_arch = "x86_64")]
+    if len >= 512 {
+        let head = dst.align_offset(64);
+        // What is left for the end holds the last eight bytes, which must come after the fence.
+        let body = len - head - 8;
+        // SAFETY: head < 64 and head + body < len; the ranges are the caller's promise; wide() checked
+        // the CPU.
+        unsafe {
+            std::ptr::copy_nonoverlapping(src, dst, head);
+            let (to, from) = (dst.add(head), src.add(head));
+            done = head + if wide() { stream_512(to, from, body) } else { stream_128(to, from, body) };
+        }
+    }
+    // SAFETY: the rest of the same ranges.
+    unsafe { copy_ordered(dst.add(done), src.add(done), len - done) };
+}
+
+/// Copies `len` bytes; the last eight become visible last.
+///
+/// # Safety
+/// `src..src+len` is readable and `dst..dst+len` writable, and they do not overlap. Either may be
+/// changed meanwhile by another process: the bytes are then unspecified, and nobody takes them for more.
+#[inline(always)]
+pub unsafe fn copy_ordered(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: every access below stays inside the ranges that the caller promised; volatile because
+    // a peer may look at any moment, unaligned because the user's buffers may be.
+    unsafe {
+        if len >= 8 {
+            if len > 8 {
+                std::ptr::copy_nonoverlapping(src, dst, len - 8);
+                fence(Ordering::Release);
+            }
+            let word = src.add(len - 8).cast::<u64>().read_unaligned();
+            let to = dst.add(len - 8).cast::<u64>();
+            if to.is_aligned() { to.write_volatile(word) } else { to.write_unaligned(word) }
+        } else {
+            for i in 0..len {
+                dst.add(i).write_volatile(src.add(i).read_volatile());
+            }
+        }
+    }
+}
+
+/// Copies by whichever of the two ways is faster for the size.
+///
+/// # Safety
+/// As for [`copy_ordered`].
+#[inline(always)]
+pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, streaming_from: usize) {
+    // SAFETY: handed on.
+    unsafe { if len >= streaming_from { copy_streaming(dst, src, len) } else { copy_ordered(dst, src, len) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_and_alignment_copies_exactly() {
+        let src: Vec<u8> = (0..4096u32).map(|i| (i * 7 + 3) as u8).collect();
+        for way in [copy_ordered as unsafe fn(*mut u8, *const u8, usize), copy_streaming] {
+            for len in (0..600).chain([1023, 1024, 1025, 3000]) {
+                for shift in [0usize, 1, 7, 63] {
+                    let mut dst = vec![0xEEu8; 4096];
+                    // SAFETY: shift + len < 4096, both inside their vectors.
+                    unsafe { way(dst.as_mut_ptr().add(64 + shift), src.as_ptr().add(shift), len) };
+                    assert_eq!(&dst[64 + shift..64 + shift + len], &src[shift..shift + len]);
+                    assert!(dst[..64 + shift].iter().chain(&dst[64 + shift + len..]).all(|b| *b == 0xEE), "len {len} shift {shift}");
+                }
+            }
+        }
+    }
+}

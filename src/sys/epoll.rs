@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An epoll set with a built-in event for local wake-ups: what a blocking wait sleeps on, and the
+//! pollable descriptor that a caller may put into its own loop.
+
+use crate::error::{Error, Result};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+pub struct Poller {
+    set: OwnedFd,
+    wake: OwnedFd,
+    timer: OnceLock<OwnedFd>,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    Ready,
+    Timeout,
+    Interrupted,
+}
+
+impl Poller {
+    pub fn new() -> Result<Poller> {
+        let set = epoll::create(CreateFlags::CLOEXEC).map_err(|e| Error::os("creating a wait object (epoll)", e))?;
+        let wake =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| Error::os("creating a wait object (eventfd)", e))?;
+        let poller = Poller { set, wake, timer: OnceLock::new() };
+        poller.add(poller.wake.as_fd())?;
+        Ok(poller)
+    }
+
+    /// Level-triggered interest in `fd` becoming readable or hung up. Closing `fd` removes it.
+    pub fn add(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        match epoll::add(&self.set, fd, EventData::new_u64(0), EventFlags::IN | EventFlags::RDHUP) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+            Err(e) => Err(Error::os("adding a descriptor to a wait object", e)),
+        }
+    }
+
+    pub fn remove(&self, fd: BorrowedFd<'_>) {
+        // An fd that was never added is no trouble.
+        let _ = epoll::delete(&self.set, fd);
+    }
+
+    /// Makes the current or next wait return.
+    pub fn wake(&self) {
+        // EAGAIN means that the counter is full, hence already readable.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Makes the set readable once `ns` have passed, or never.
+    pub fn set_timer(&self, ns: Option<u64>) -> Result<()> {
+        let timer = match (self.timer.get(), ns) {
+            (Some(t), _) => t,
+            (None, None) => return Ok(()),
+            (None, Some(_)) => {
+                let fresh = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+                    .map_err(|e| Error::os("creating a wait object (timerfd)", e))?;
+                self.add(fresh.as_fd())?;
+                self.timer.get_or_init(|| fresh)
+            }
+        };
+        let ns = ns.map_or(0, |n| n.max(1));
+        let value = Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ };
+        let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        timerfd_settime(timer, TimerfdTimerFlags::empty(), &spec).map(|_| ()).map_err(|e| Error::os("setting a timer", e))
+    }
+
+    /// Takes back pending wakes.
+    pub fn drain(&self) {
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&self.wake, &mut count);
+    }
+
+    /// Sleeps until a descriptor is ready, `wake` is called, or `timeout_ns` passed (`None` = for ever).
+    pub fn wait(&self, timeout_ns: Option<u64>) -> Woken {
+        let mut events = [rustix::event::PollFd::new(&self.set, rustix::event::PollFlags::IN)];
+        let limit = timeout_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ });
+        match rustix::event::poll(&mut events, limit.as_ref()) {
+            Ok(0) => Woken::Timeout,
+            Err(rustix::io::Errno::INTR) => Woken::Interrupted,
+            _ => Woken::Ready,
+        }
+    }
+
+    /// The descriptor for callers' own loops.
+    pub fn raw_fd(&self) -> i32 {
+        self.set.as_raw_fd()
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory files and mappings: memfds sealed so that no peer can make a mapping fault, and dma-bufs.
+
+use crate::error::{Error, Result, errno};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// Bytes in a page.
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// `len` rounded up to whole pages; `None` if that overflows.
+pub fn page_round(len: usize) -> Option<usize> {
+    let page = page_size();
+    Some(len.checked_add(page - 1)? / page * page)
+}
+
+/// A mapping that is undone when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    addr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a Mapping is an address range owned by value; what may be done with the bytes is decided
+// by those who make pointers from it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method gives access to the bytes.
+unsafe impl Sync for Mapping {}
+
+/// What a mapping may be used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protection {
+    ReadOnly,
+    ReadWrite,
+}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` from `offset` (page multiple), shared.
+    pub fn new(fd: BorrowedFd<'_>, offset: u64, len: usize, prot: Protection) -> Result<Mapping> {
+        let prot = match prot {
+            Protection::ReadOnly => ProtFlags::READ,
+            Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a fresh address chosen by the kernel disturbs no existing memory.
+        let addr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset) }
+            .map_err(|e| Error::os(format_args!("mapping {len} bytes of shared memory"), e))?;
+        match NonNull::new(addr.cast()) {
+            Some(addr) => Ok(Mapping { addr, len }),
+            None => Err(Error::fixed(errno::ENOMEM, "the kernel mapped shared memory at address zero")),
+        }
+    }
+
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.addr.as_ptr()
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether `[addr, addr+len)` lies inside, and if so its offset.
+    pub fn offset_of(&self, addr: usize, len: usize) -> Option<usize> {
+        let offset = addr.checked_sub(self.addr.as_ptr() as usize)?;
+        (offset.checked_add(len)? <= self.len).then_some(offset)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range came from mmap and is unmapped once; whoever made pointers into it kept
+        // the Mapping alive.
+        if let Err(e) = unsafe { rustix::mm::munmap(self.addr.as_ptr().cast(), self.len) } {
+            crate::log!(Error, "munmap of {} bytes: {e}", self.len);
+        }
+    }
+}
+
+/// Whether a peer can map a file without the risk that its owner shrinks it under the mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mappable {
+    Yes,
+    No(&'static str),
+}
+
+/// An anonymous memory file of `len` bytes that can never change its size.
+pub fn memfd(name: &str, len: usize) -> Result<OwnedFd> {
+    let doing = || format!("creating {len} bytes of shared memory");
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|e| Error::os(doing(), e))?;
+    rustix::fs::ftruncate(&fd, len as u64).map_err(|e| Error::os(doing(), e))?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(|e| Error::os(doing(), e))?;
+    Ok(fd)
+}
+
+/// Forbids any further writable mapping and any further seal; mappings that exist stay writable.
+pub fn seal_against_writers(fd: BorrowedFd<'_>) -> Result<()> {
+    rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL).map_err(|e| Error::os("sealing shared memory", e))
+}
+
+/// Identity and size of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    pub dev: u64,
+    pub ino: u64,
+}
+
+pub fn file_id(fd: BorrowedFd<'_>) -> Result<(FileId, u64)> {
+    let st = rustix::fs::fstat(fd).map_err(|e| Error::os("looking at a file descriptor", e))?;
+    let mut size = st.st_size.max(0) as u64;
+    if size == 0 && is_dmabuf(fd) {
+        // A dma-buf's size shows only by seeking.
+        size = rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)).map_err(|e| Error::os("asking a dma-buf for its size", e))?;
+    }
+    Ok((FileId { dev: st.st_dev as u64, ino: st.st_ino as u64 }, size))
+}
+
+/// "DMAB", the magic of the kernel's dma-buf file system.
+const DMA_BUF_MAGIC: u64 = 0x444d_4142;
+
+pub fn is_dmabuf(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|s| s.f_type as u64 == DMA_BUF_MAGIC)
+}
+
+/// Seals `fd` against shrinking if it is not yet, and says whether a peer may map it.
+pub fn make_mappable(fd: BorrowedFd<'_>) -> Mappable {
+    if is_dmabuf(fd) {
+        return Mappable::Yes;
+    }
+    match rustix::fs::fcntl_get_seals(fd) {
+        Err(_) => Mappable::No("the file cannot be sealed (not a memfd or dma-buf), so its owner could shrink it under a peer's mapping"),
+        Ok(seals) if seals.contains(SealFlags::SHRINK) => Mappable::Yes,
+        Ok(_) => match rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK) {
+            Ok(()) => Mappable::Yes,
+            Err(_) => Mappable::No(
+                "the memfd was made without MFD_ALLOW_SEALING and so cannot be sealed against shrinking, which would kill a peer that maps it",
+            ),
+        },
+    }
+}
+
+/// Checks a file that a peer handed over: it must hold `need` bytes and never shrink.
+pub fn check_peer_file(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
+    let sealed = is_dmabuf(fd) || rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK));
+    if !sealed {
+        return Err(Error::fixed(errno::EPROTO, "the peer offered a file that can shrink under our mapping"));
+    }
+    let (_, size) = file_id(fd)?;
+    if size < need {
+        return Err(Error::new(errno::EPROTO, format!("the peer offered a file of {size} bytes where {need} were announced")));
+    }
+    Ok(())
+}
+
+/// A second descriptor for the same open file, closed on exec.
+pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|e| Error::os("duplicating a file descriptor", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_memfd_cannot_shrink_and_a_bare_one_is_refused() {
+        let fd = memfd("gdrfab-test", 8192).unwrap();
+        assert!(rustix::fs::ftruncate(&fd, 4096).is_err());
+        assert_eq!(make_mappable(fd.as_fd()), Mappable::Yes);
+        assert!(check_peer_file(fd.as_fd(), 8192).is_ok());
+        assert_eq!(check_peer_file(fd.as_fd(), 8193).unwrap_err().errno, errno::EPROTO);
+        let bare = rustix::fs::memfd_create("gdrfab-test", MemfdFlags::CLOEXEC).unwrap();
+        assert!(matches!(make_mappable(bare.as_fd()), Mappable::No(_)));
+        assert!(check_peer_file(bare.as_fd(), 0).is_err());
+    }
+
+    #[test]
+    fn a_file_sealed_against_writers_still_shows_the_owner_s_writes() {
+        let fd = memfd("gdrfab-test", 4096).unwrap();
+        let own = Mapping::new(fd.as_fd(), 0, 4096, Protection::ReadWrite).unwrap();
+        seal_against_writers(fd.as_fd()).unwrap();
+        assert!(Mapping::new(fd.as_fd(), 0, 4096, Protection::ReadWrite).is_err());
+        let peer = Mapping::new(fd.as_fd(), 0, 4096, Protection::ReadOnly).unwrap();
+        // SAFETY: both mappings are 4096 bytes and live.
+        unsafe {
+            own.as_ptr().write_volatile(7);
+            assert_eq!(peer.as_ptr().read_volatile(), 7);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Facts of the operating system and the CPU, without policy: every raw system call and every
+//! instruction-set detail of the library sits here.
+
+pub mod copy;
+pub mod epoll;
+pub mod mem;
+pub mod process;
+pub mod socket;
+pub mod time;

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Other processes: cross-memory attach, pidfds, and the process-wide barrier that lets a fast path
+//! go without fences.
+
+use crate::error::{Error, Result, errno};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A local or remote piece for cross-memory attach: address and length.
+pub type Piece = libc::iovec;
+
+pub fn piece(addr: u64, len: usize) -> Piece {
+    Piece { iov_base: addr as *mut libc::c_void, iov_len: len }
+}
+
+/// Direction of a cross-memory copy, seen from this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attach {
+    Read,
+    Write,
+}
+
+/// Copies between this process and `pid`, all of it or an error.
+///
+/// # Safety
+/// Every local piece is readable (`Write`) or writable (`Read`) and stays so. The remote pieces are
+/// checked by the kernel.
+pub unsafe fn attach_copy(pid: i32, how: Attach, local: &[Piece], remote: &[Piece]) -> Result<()> {
+    let want: usize = remote.iter().map(|p| p.iov_len).sum();
+    // The kernel stops at MAX_RW_COUNT (2 GiB less a page), so large copies go in pieces.
+    const LIMIT: usize = 1 << 30;
+    if want > LIMIT && local.len() == 1 && remote.len() == 1 {
+        let mut done = 0;
+        while done < want {
+            let n = LIMIT.min(want - done);
+            let (l, r) = (piece(local[0].iov_base as u64 + done as u64, n), piece(remote[0].iov_base as u64 + done as u64, n));
+            // SAFETY: parts of the caller's pieces.
+            unsafe { attach_copy(pid, how, &[l], &[r])? };
+            done += n;
+        }
+        return Ok(());
+    }
+    // SAFETY: the arrays are live and their counts true; local pieces are the caller's promise.
+    let got = unsafe {
+        match how {
+            Attach::Read => libc::process_vm_readv(pid, local.as_ptr(), local.len() as _, remote.as_ptr(), remote.len() as _, 0),
+            Attach::Write => libc::process_vm_writev(pid, local.as_ptr(), local.len() as _, remote.as_ptr(), remote.len() as _, 0),
+        }
+    };
+    if got == want as isize {
+        return Ok(());
+    }
+    let name = if how == Attach::Read { "process_vm_readv" } else { "process_vm_writev" };
+    if got < 0 {
+        let e = std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EIO);
+        return Err(Error::new(e, format!("{name} with process {pid}: {}", errno::words(e))));
+    }
+    // A short count means that a later page was not there.
+    Err(Error::new(errno::EFAULT, format!("{name} with process {pid} moved {got} of {want} bytes: the rest is not mapped")))
+}
+
+/// A pidfd of a live process.
+pub fn open(pid: i32) -> Result<OwnedFd> {
+    let Some(pid) = Pid::from_raw(pid) else { return Err(Error::fixed(errno::ESRCH, "process id 0")) };
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|e| Error::os("opening a pidfd of the peer", e))
+}
+
+/// Whether the process behind a pidfd has ended.
+pub fn ended(pidfd: &OwnedFd) -> bool {
+    let mut fds = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
+    let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut fds, Some(&zero)), Ok(n) if n > 0)
+}
+
+/// Whether some process has this number; for where no pidfd can be had.
+pub fn exists(pid: i32) -> bool {
+    match Pid::from_raw(pid) {
+        Some(pid) => !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH)),
+        None => false,
+    }
+}
+
+/// Takes a copy of the peer's descriptor `number`; needs the permission that ptrace needs.
+pub fn fetch_fd(pidfd: &OwnedFd, number: i32) -> Result<OwnedFd> {
+    rustix::process::pidfd_getfd(pidfd.as_fd(), number, PidfdGetfdFlags::empty())
+        .map_err(|e| Error::os("fetching the peer's memory file by pidfd_getfd", e))
+}
+
+pub fn pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// A word that holds this process's number, and 0 in a child that a fork made: it lies in a page that
+/// the kernel wipes there. Where the kernel cannot, the word never changes.
+pub fn instance() -> &'static AtomicU64 {
+    static PAGE: OnceLock<Option<Page>> = OnceLock::new();
+    static FALLBACK: AtomicU64 = AtomicU64::new(0);
+    let word = match PAGE.get_or_init(Page::new) {
+        Some(page) => page.word(),
+        None => &FALLBACK,
+    };
+    if word.load(Ordering::Relaxed) == 0 {
+        word.store(pid() as u64, Ordering::Relaxed);
+    }
+    word
+}
+
+/// A page that is zeroed in children.
+struct Page(usize);
+
+impl Page {
+    fn new() -> Option<Page> {
+        use rustix::mm::{Advice, MapFlags, ProtFlags};
+        let len = super::mem::page_size();
+        // SAFETY: a fresh private mapping, never unmapped, on which advice is then given.
+        unsafe {
+            let at = rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE).ok()?;
+            rustix::mm::madvise(at, len, Advice::LinuxWipeOnFork).ok()?;
+            Some(Page(at as usize))
+        }
+    }
+
+    fn word(&self) -> &'static AtomicU64 {
+        // SAFETY: the page lives for ever and begins with eight aligned bytes.
+        unsafe { &*(self.0 as *const AtomicU64) }
+    }
+}
+
+pub fn euid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+const MEMBARRIER_GLOBAL_EXPEDITED: i32 = 1 << 1;
+const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
+
+fn membarrier(command: i32) -> i64 {
+    // SAFETY: membarrier takes plain integers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+}
+
+/// Registers this process for [`barrier_everywhere`]; true if the kernel agreed. Both sides of a
+/// pair must have registered before either leaves out its fences.
+pub fn barrier_register() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED) == 0 && membarrier(MEMBARRIER_GLOBAL_EXPEDITED) == 0)
+}
+
+/// A full memory barrier on every thread of every registered process before it returns.
+pub fn barrier_everywhere() {
+    if membarrier(MEMBARRIER_GLOBAL_EXPEDITED) != 0 {
+        crate::log!(Error, "membarrier failed after it had been registered");
+    }
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// An opaque identity of this boot of this host: two processes can only share memory if theirs agree.
+pub fn host_id() -> u32 {
+    static ID: OnceLock<u32> = OnceLock::new();
+    *ID.get_or_init(|| {
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        // FNV-1a: no secret, only equality matters.
+        boot.iter().fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))
+    })
+}
+
+/// Random bytes from the kernel.
+pub fn random(out: &mut [u8]) -> Result<()> {
+    let mut done = 0;
+    while done < out.len() {
+        done += rustix::rand::getrandom(&mut out[done..], rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| Error::os("reading random bytes", e))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attach_reads_and_writes_our_own_memory() {
+        let (mut a, b) = ([0u8; 100], [7u8; 100]);
+        let (pa, pb) = (piece(a.as_mut_ptr() as u64, 100), piece(b.as_ptr() as u64, 100));
+        // SAFETY: both arrays are live for 100 bytes.
+        let done = unsafe { attach_copy(pid(), Attach::Read, &[pa], &[pb]) };
+        if done.as_ref().is_err_and(|e| matches!(e.errno, errno::EPERM | errno::ENOSYS)) {
+            return;
+        }
+        done.unwrap();
+        assert_eq!(a, b);
+        // SAFETY: local piece is live; the remote one is nonsense on purpose.
+        let bad = unsafe { attach_copy(pid(), Attach::Write, &[pa], &[piece(8, 100)]) };
+        assert_eq!(bad.unwrap_err().errno, errno::EFAULT);
+    }
+
+    #[test]
+    fn a_pidfd_tells_that_its_process_ended() {
+        let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
+        let fd = open(child.id() as i32).unwrap();
+        assert!(!ended(&fd));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(ended(&fd));
+    }
+}

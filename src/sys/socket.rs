@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! AF_UNIX SOCK_SEQPACKET sockets in the abstract namespace (nothing to clean up in any file
+//! system), with descriptor passing and peer credentials.
+
+use crate::error::{Error, Result, errno};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Descriptors that one packet may carry.
+pub const MAX_FDS: usize = 4;
+
+fn fresh() -> Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+        .map_err(|e| Error::os("creating a local socket", e))
+}
+
+fn address(name: &str) -> Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|e| Error::os(format_args!("forming the local address {name:?}"), e))
+}
+
+/// A non-blocking listener on abstract name `name`; `EADDRINUSE` if somebody has it.
+pub fn listen(name: &str, backlog: i32) -> Result<OwnedFd> {
+    let fd = fresh()?;
+    rustix::net::bind(&fd, &address(name)?).map_err(|e| Error::os(format_args!("listening on {name:?}"), e))?;
+    rustix::net::listen(&fd, backlog).map_err(|e| Error::os(format_args!("listening on {name:?}"), e))?;
+    Ok(fd)
+}
+
+/// What a connection attempt came to at once.
+pub enum Connect {
+    Done(OwnedFd),
+    /// The listener's backlog is full: try again later.
+    Busy,
+}
+
+pub fn connect(name: &str) -> Result<Connect> {
+    let fd = fresh()?;
+    match rustix::net::connect(&fd, &address(name)?) {
+        Ok(()) => Ok(Connect::Done(fd)),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Connect::Busy),
+        Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT) => {
+            Err(Error::new(errno::ECONNREFUSED, format!("nobody listens on {name:?} on this host (or only in another network namespace)")))
+        }
+        Err(e) => Err(Error::os(format_args!("connecting to {name:?}"), e)),
+    }
+}
+
+/// The next connection, or none yet.
+pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => Ok(None),
+        Err(e) => Err(Error::os("accepting a connection", e)),
+    }
+}
+
+/// Process and user at the other end, as this process's namespaces see them; pid 0 if it has none here.
+pub fn peer(fd: BorrowedFd<'_>) -> Result<(i32, u32)> {
+    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: cred and len are live, and len is cred's size.
+    let rc = unsafe {
+        libc::getsockopt(std::os::fd::AsRawFd::as_raw_fd(&fd), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut len)
+    };
+    if rc != 0 {
+        return Err(Error::new(errno::EIO, "the kernel does not tell who the peer is (SO_PEERCRED)"));
+    }
+    Ok((cred.pid, cred.uid))
+}
+
+/// Sends one packet; false if the socket is full.
+pub fn send(fd: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Error::fixed(errno::E2BIG, "too many descriptors for one packet"));
+    }
+    match rustix::net::sendmsg(fd, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
+        Err(e) => Err(Error::os("sending to the peer", e)),
+    }
+}
+
+/// What arrived on a socket. Descriptors that did not fit into this process's limit are missing.
+pub enum Received {
+    Packet {
+        len: usize,
+        fds: Vec<OwnedFd>,
+    },
+    Nothing,
+    /// The peer closed or died.
+    Closed,
+}
+
+/// Receives one packet into `buf`; one longer than `buf` is an error.
+pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = match rustix::net::recvmsg(fd, &mut [IoSliceMut::new(buf)], &mut control, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT) {
+        Ok(m) => m,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Received::Nothing),
+        Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return Ok(Received::Closed),
+        Err(e) => return Err(Error::os("receiving from the peer", e)),
+    };
+    let mut fds = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    if message.flags.contains(rustix::net::ReturnFlags::TRUNC) {
+        return Err(Error::fixed(errno::EPROTO, "a packet of the peer is too long"));
+    }
+    if message.bytes == 0 && fds.is_empty() {
+        return Ok(Received::Closed);
+    }
+    Ok(Received::Packet { len: message.bytes, fds })
+}
+
+/// Whether `fd` is readable or hung up right now.
+pub fn readable(fd: impl AsFd) -> bool {
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut fds, Some(&zero)), Ok(n) if n > 0)
+}

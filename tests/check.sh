@@ -1,0 +1,60 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs the steps of `make check` (its arguments) one after the other, all of them even if one fails, and sums up.
+# The output of each is kept in $CARGO_TARGET_DIR/check/<step>.log; a failure shows its end.
+set -u
+
+make=${MAKE:-make}
+logs=${CARGO_TARGET_DIR:-target}/check
+mkdir -p "$logs"
+
+for tool in cargo gcc g++ pkg-config readelf abidiff valgrind; do
+	if ! command -v "$tool" >/dev/null; then
+		echo "check: $tool is missing; 'make deps' installs what the tests need" >&2
+		exit 1
+	fi
+done
+
+# One line of figures out of a step's log.
+figures() { # <step>
+	case $1 in
+	rust | loom)
+		awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
+			END { printf "%d passed, %d failed, %d ignored", passed, failed, ignored }' "$logs/$1.log"
+		;;
+	c | guards | memcheck | tsan) grep -v '^make' "$logs/$1.log" | tail -n 1 ;;
+	esac
+}
+
+failed=0
+summary=
+begin=$SECONDS
+for step in "$@"; do
+	printf '%-10s ' "$step"
+	start=$SECONDS
+	if "$make" --no-print-directory "check-$step" >"$logs/$step.log" 2>&1; then
+		verdict=ok
+	else
+		verdict=FAILED
+	fi
+	# A filter that matches nothing passes; a model that does not run proves nothing.
+	if [ "$step" = loom ] && [ "$verdict" = ok ] && ! grep -q '^test result: ok. [1-9]' "$logs/loom.log"; then
+		verdict=FAILED
+		echo "no loom model ran" >>"$logs/loom.log"
+	fi
+	line=$(printf '%-6s %4ds  %s' "$verdict" $((SECONDS - start)) "$(figures "$step")")
+	echo "$line"
+	summary+=$(printf '  %-10s %s' "$step" "$line")$'\n'
+	if [ "$verdict" != ok ]; then
+		failed=$((failed + 1))
+		echo "---- end of $logs/$step.log"
+		tail -n 60 "$logs/$step.log"
+		echo "----"
+	fi
+done
+
+if [ "$failed" -ne 0 ]; then
+	printf '\ncheck: %d of %d steps FAILED in %ds (logs in %s)\n%s' "$failed" $# $((SECONDS - begin)) "$logs" "$summary"
+	exit 1
+fi
+echo "check: all $# steps passed in $((SECONDS - begin))s (logs in $logs)"

@@ -1,0 +1,159 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# The border of the installed library, seen from outside: what it exports, what it needs, that C and C++ can use it,
+# and that its ABI has not moved. `make check-guards` sets the environment:
+#
+#   PREFIX           where the library is installed        VERSION, SONAME  what they must be
+#   PKG_CONFIG_PATH, LD_LIBRARY_PATH  point into PREFIX     DEBUG_SO         a build of it with full debug information
+#   MAKE             for install and uninstall
+set -u
+export LC_ALL=C
+
+so=$PREFIX/lib/libgdrfab.so
+header=$PREFIX/include/gdrfab.h
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+strict=(-Wall -Wextra -Wpedantic -Werror -fmax-errors=3)
+
+# Each guard prints what is wrong and returns non-zero.
+
+guard_needed() { # a program that links gdrfab must start on a host that has nothing but the C library
+	local bad
+	bad=$(readelf -dW "$so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so\.6|libm\.so\.6|libgcc_s\.so\.1|ld-linux.*)$')
+	[ -z "$bad" ] || { echo "needs ${bad//$'\n'/ }"; return 1; }
+	! readelf -dW "$so" | grep -E '\((RPATH|RUNPATH)\)'
+}
+
+guard_soname() {
+	local got
+	got=$(readelf -dW "$so" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
+	[ "$got" = "$SONAME" ] || { echo "SONAME is '$got', not $SONAME"; return 1; }
+	got="$(readlink "$so") $(readlink "$PREFIX/lib/$SONAME")"
+	[ "$got" = "$SONAME libgdrfab.so.$VERSION" ] || { echo "libgdrfab.so and $SONAME link to $got"; return 1; }
+}
+
+guard_flags() { # no unloading under running thread destructors, no lazy binding, nothing both writable and executable
+	local dynamic segments
+	dynamic=$(readelf -dW "$so")
+	segments=$(readelf -lW "$so")
+	grep -q 'FLAGS_1.*NODELETE' <<<"$dynamic" || { echo "not NODELETE"; return 1; }
+	grep -q 'FLAGS_1.*NOW' <<<"$dynamic" || { echo "lazy binding"; return 1; }
+	grep -q GNU_RELRO <<<"$segments" || { echo "no RELRO"; return 1; }
+	! grep TEXTREL <<<"$dynamic" || return 1
+	! awk '/^ *(LOAD|GNU_STACK) / && /RWE/' <<<"$segments" | grep . || { echo "writable and executable"; return 1; }
+}
+
+exported() {
+	nm -D --defined-only "$so" | awk '{ print $3 }' | sort
+}
+
+declared() { # the functions of the header: what stands before the first parenthesis of each prototype
+	gcc -fpreprocessed -dD -E -P "$header" 2>/dev/null | grep -v '^#' | tr '\n' ' ' | tr ';{}' '[\n*]' |
+		grep -v typedef | sed -n 's/^[^(]*[ *]\(gdrfab_[a-z0-9_]*\) *(.*/\1/p' | sort -u
+}
+
+guard_symbols() {
+	exported >"$work/exported"
+	declared >"$work/declared"
+	[ -s "$work/declared" ] || { echo "found no function in the header"; return 1; }
+	! grep -v '^gdrfab_' "$work/exported" || { echo "exported, and not ours"; return 1; }
+	diff --label exported --label header -u "$work/exported" "$work/declared"
+}
+
+guard_c99() {
+	printf '#include <gdrfab.h>\n#include <gdrfab.h>\n%s\n' \
+		'int main(void) { gdrfab_eq_cm_entry event[2]; return GDRFAB_EQ_CM_DATA(event) != (const void *)&event[1]; }' >"$work/c99.c"
+	# shellcheck disable=SC2046 # words
+	gcc -std=c99 "${strict[@]}" $(pkg-config --cflags gdrfab) -c -o "$work/c99.o" "$work/c99.c"
+}
+
+guard_cxx11() {
+	cp "$work/c99.c" "$work/cxx.cpp"
+	# shellcheck disable=SC2046
+	g++ -std=c++11 "${strict[@]}" $(pkg-config --cflags gdrfab) -c -o "$work/cxx.o" "$work/cxx.cpp"
+}
+
+guard_readme() { # the first program a newcomer copies
+	sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d' >"$work/readme.c"
+	[ -s "$work/readme.c" ] || { echo "README.md has no C example"; return 1; }
+	# shellcheck disable=SC2046
+	gcc -std=c99 "${strict[@]}" $(pkg-config --cflags gdrfab) -o "$work/readme" "$work/readme.c" $(pkg-config --libs gdrfab)
+}
+
+program='#include <gdrfab.h>
+#include <stdio.h>
+int main(void) { return printf("%u\n", (unsigned)gdrfab_version()) > 0 ? 0 : 1; }'
+
+guard_dynamic_link() {
+	echo "$program" >"$work/dynamic.c"
+	[ "$(pkg-config --modversion gdrfab)" = "$VERSION" ] || { echo "gdrfab.pc says $(pkg-config --modversion gdrfab)"; return 1; }
+	# shellcheck disable=SC2046
+	gcc -std=c99 "${strict[@]}" -o "$work/dynamic" "$work/dynamic.c" $(pkg-config --cflags --libs gdrfab) || return 1
+	readelf -dW "$work/dynamic" | grep -q "NEEDED.*\[$SONAME\]" || { echo "the program does not ask for $SONAME"; return 1; }
+	"$work/dynamic" >/dev/null
+}
+
+guard_static_link() { # -l:libgdrfab.a, since a plain -lgdrfab prefers the .so beside it
+	local libs
+	libs=$(pkg-config --static --libs gdrfab)
+	echo "$program" >"$work/static.c"
+	# shellcheck disable=SC2046,SC2086
+	gcc -std=c99 "${strict[@]}" -o "$work/static" "$work/static.c" $(pkg-config --cflags gdrfab) ${libs/-lgdrfab/-l:libgdrfab.a} || return 1
+	! readelf -dW "$work/static" | grep libgdrfab || return 1
+	env -u LD_LIBRARY_PATH "$work/static" >/dev/null
+}
+
+guard_abi() { # added functions and grown size-tagged structs are welcome; `make abi` accepts anything else
+	if [ "$(uname -m)" != x86_64 ]; then
+		echo "skipped: the baseline is of x86_64"
+		return 0
+	fi
+	tests/abi-dump.sh "$work/now.abi" && abidiff --no-added-syms --suppressions abi/gdrfab.supp abi/gdrfab.abi "$work/now.abi"
+}
+
+# "struct size" and "struct.field offset" of every public struct, from abidw's XML.
+layout() { # <xml>
+	awk -F"'" '
+		/<class-decl / { name = ($2 ~ /^gdrfab_/ && /size-in-bits/ && !/declaration-only/) ? $2 : "" }
+		/<class-decl / && name { match($0, /size-in-bits=.[0-9]+/); print name, substr($0, RSTART + 14, RLENGTH - 14) }
+		/<\/class-decl>/ { name = "" }
+		name && /<data-member / { match($0, /layout-offset-in-bits=.[0-9]+/); offset = substr($0, RSTART + 23, RLENGTH - 23) }
+		name && /<var-decl / && offset != "" { print name "." $2, offset; offset = "" }
+	' "$1" | sort -u
+}
+
+guard_layout() { # the header is made from source text; this compares it with what the compiler built
+	[ -s "$work/now.abi" ] || tests/abi-dump.sh "$work/now.abi" || return 1
+	abidw --load-all-types --no-show-locs --out-file "$work/rust.abi" "$DEBUG_SO" || return 1
+	layout "$work/now.abi" >"$work/layout.c"
+	[ -s "$work/layout.c" ] || { echo "found no struct in the header"; return 1; }
+	# Handles are opaque in C and have a layout in Rust: only what the header defines is compared.
+	cut -d' ' -f1 "$work/layout.c" | cut -d. -f1 | sort -u >"$work/public"
+	layout "$work/rust.abi" | awk 'NR == FNR { public[$1]; next } { split($1, part, ".") } part[1] in public' "$work/public" - >"$work/layout.rust"
+	diff --label header --label library -u "$work/layout.c" "$work/layout.rust"
+}
+
+guard_install() {
+	local dest=$work/dest
+	"$MAKE" -s install DESTDIR="$dest" PREFIX=/opt/gdrfab LIBDIR=/opt/gdrfab/lib64 || return 1
+	(cd "$dest/opt/gdrfab" && find . ! -type d | sort) >"$work/installed"
+	printf './%s\n' bin/gdrfab-info bin/gdrfab-perf include/gdrfab.h lib64/libgdrfab.a lib64/libgdrfab.so \
+		"lib64/$SONAME" "lib64/libgdrfab.so.$VERSION" lib64/pkgconfig/gdrfab.pc | sort | diff -u - "$work/installed" || return 1
+	! grep -n "$work" "$dest/opt/gdrfab/lib64/pkgconfig/gdrfab.pc" || { echo "DESTDIR has found its way into gdrfab.pc"; return 1; }
+	! grep -n '@' "$dest/opt/gdrfab/lib64/pkgconfig/gdrfab.pc" || { echo "gdrfab.pc is not filled in"; return 1; }
+	"$MAKE" -s uninstall DESTDIR="$dest" PREFIX=/opt/gdrfab LIBDIR=/opt/gdrfab/lib64 || return 1
+	! find "$dest" ! -type d | grep . || { echo "uninstall left these behind"; return 1; }
+}
+
+failed=0
+guards=(needed soname flags symbols c99 cxx11 readme dynamic_link static_link abi layout install)
+for guard in "${guards[@]}"; do
+	if output=$("guard_$guard" 2>&1); then
+		echo "ok      $guard $(grep '^skipped' <<<"$output")"
+	else
+		printf 'FAILED  %s\n%s\n' "$guard" "$output"
+		failed=$((failed + 1))
+	fi
+done
+echo "guards: $((${#guards[@]} - failed)) of ${#guards[@]} hold"
+[ "$failed" -eq 0 ]

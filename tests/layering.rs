@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The arrows between the layers of src/ point one way; docs/architecture.md draws them.
+//!
+//! The sources are read as text, so that an import counts wherever it is written: in a `use`, in a
+//! path inside an expression, through `super`, under a `cfg` that this build leaves out.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Bottom up: a layer may import itself and what stands before it.
+const LAYERS: [&str; 10] = ["error", "log", "config", "sys", "sync", "hmem", "mr", "prov", "fabric", "capi"];
+
+/// Modules of one directory that must not know each other.
+const PEERS: [(&str, &[&str]); 2] =
+    [("hmem", &["system", "cuda", "rocr", "ze", "neuron", "synapseai"]), ("prov", &["shm", "tcp", "verbs"])];
+
+/// Words that belong to certain places: (tokens, where they may stand, why).
+const RESERVED: [(&[&str], &[&str], &str); 9] = [
+    (&["no_mangle"], &["capi"], "only the C border exports symbols"),
+    (&["export_name"], &["capi"], "only the C border exports symbols"),
+    (&["process", "::", "exit"], &["bin"], "a library does not end its caller"),
+    (&["process", "::", "abort"], &["bin"], "a library does not end its caller"),
+    (&["env", "::", "var"], &["log", "config", "bin"], "the environment is read in config, GDRFAB_LOG in log"),
+    (&["env", "::", "var_os"], &["log", "config", "bin"], "the environment is read in config, GDRFAB_LOG in log"),
+    (&["println", "!"], &["bin"], "nothing is printed unless asked"),
+    (&["eprintln", "!"], &["log", "bin"], "nothing is printed unless asked"),
+    (&["dbg", "!"], &[], "nothing is printed unless asked"),
+];
+
+/// Splits Rust into identifiers, `::` and single characters; comments and literals are left out.
+fn tokens(source: &str) -> Vec<String> {
+    let text: Vec<char> = source.chars().collect();
+    let at = |i: usize| text.get(i).copied().unwrap_or('\0');
+    let mut out = Vec::new();
+    let mut i = 0;
+    while i < text.len() {
+        let c = text[i];
+        let raw_string = |from: usize| {
+            let hashes = (from..).take_while(|&k| at(k) == '#').count();
+            (at(from + hashes) == '"').then_some(hashes)
+        };
+        if c == '/' && at(i + 1) == '/' {
+            while i < text.len() && text[i] != '\n' {
+                i += 1;
+            }
+        } else if c == '/' && at(i + 1) == '*' {
+            let mut depth = 1;
+            i += 2;
+            while i < text.len() && depth > 0 {
+                match (text[i], at(i + 1)) {
+                    ('/', '*') => depth += 1,
+                    ('*', '/') => depth -= 1,
+                    _ => {
+                        i += 1;
+                        continue;
+                    }
+                }
+                i += 2;
+            }
+        } else if let ('r', Some(hashes)) = (c, raw_string(i + 1)) {
+            i += 2 + hashes;
+            while i < text.len() && !(text[i] == '"' && (1..=hashes).all(|k| at(i + k) == '#')) {
+                i += 1;
+            }
+            i += 1 + hashes;
+        } else if c == '"' {
+            i += 1;
+            while i < text.len() && text[i] != '"' {
+                i += if text[i] == '\\' { 2 } else { 1 };
+            }
+            i += 1;
+        } else if c == '\'' && (at(i + 1) == '\\' || at(i + 2) == '\'') {
+            i += if at(i + 1) == '\\' { 3 } else { 2 };
+            while i < text.len() && text[i] != '\'' {
+                i += 1;
+            }
+            i += 1;
+        } else if c.is_alphanumeric() || c == '_' {
+            let start = i;
+            while at(i).is_alphanumeric() || at(i) == '_' {
+                i += 1;
+            }
+            // The prefix of a byte, C or raw string is not a word.
+            if at(i) != '"' || i - start > 2 {
+                out.push(text[start..i].iter().collect());
+            } else if text[i - 1] == 'r' {
+                i -= 1;
+            }
+        } else if c == ':' && at(i + 1) == ':' {
+            out.push("::".to_string());
+            i += 2;
+        } else {
+            if !c.is_whitespace() {
+                out.push(c.to_string());
+            }
+            i += 1;
+        }
+    }
+    out
+}
+
+/// Follows a path or a use tree from `i`, the token after a `::`; returns where it ends.
+fn follow(tokens: &[String], mut i: usize, mut path: Vec<String>, found: &mut Vec<Vec<String>>) -> usize {
+    let token = |i: usize| tokens.get(i).map_or("", String::as_str);
+    loop {
+        if token(i) == "{" {
+            i += 1;
+            while !matches!(token(i), "}" | "") {
+                i = follow(tokens, i, path.clone(), found);
+                while !matches!(token(i), "," | "}" | "") {
+                    i += 1;
+                }
+                if token(i) == "," {
+                    i += 1;
+                }
+            }
+            return i + 1;
+        }
+        if !matches!(token(i), "self" | "*") {
+            path.push(token(i).to_string());
+        }
+        i += 1;
+        if token(i) != "::" || !token(i + 1).starts_with(|c: char| c.is_alphabetic() || matches!(c, '_' | '{' | '*')) {
+            found.push(path);
+            return i;
+        }
+        i += 1;
+    }
+}
+
+/// Every path from the crate's root that a module mentions.
+fn mentions(module: &[String], tokens: &[String]) -> Vec<Vec<String>> {
+    let token = |i: usize| tokens.get(i).map_or("", String::as_str);
+    let mut found = Vec::new();
+    let mut inline: Vec<(String, usize)> = Vec::new();
+    let mut depth = 0;
+    let mut i = 0;
+    while i < tokens.len() {
+        match token(i) {
+            "{" => depth += 1,
+            "}" => {
+                depth -= 1;
+                if inline.last().is_some_and(|(_, opened)| *opened == depth) {
+                    inline.pop();
+                }
+            }
+            "mod" if token(i + 2) == "{" => inline.push((token(i + 1).to_string(), depth)),
+            "crate" if token(i + 1) == "::" => {
+                i = follow(tokens, i + 2, Vec::new(), &mut found);
+                continue;
+            }
+            "super" if token(i + 1) == "::" => {
+                let mut here: Vec<String> = module.iter().cloned().chain(inline.iter().map(|(name, _)| name.clone())).collect();
+                while token(i) == "super" && token(i + 1) == "::" {
+                    here.pop();
+                    i += 2;
+                }
+                i = follow(tokens, i, here, &mut found);
+                continue;
+            }
+            _ => (),
+        }
+        i += 1;
+    }
+    found
+}
+
+/// `prov/shm/ring.rs` is prov::shm::ring, `prov/mod.rs` is prov.
+fn module_of(file: &Path) -> Vec<String> {
+    let mut parts: Vec<String> = file.with_extension("").iter().map(|p| p.to_string_lossy().into_owned()).collect();
+    if parts.last().is_some_and(|last| last == "mod") {
+        parts.pop();
+    }
+    parts
+}
+
+/// Checks one file of src/; returns the arrows it draws to other layers, and what is wrong.
+fn check(file: &Path, source: &str) -> (usize, Vec<String>) {
+    let name = file.display();
+    let module = module_of(file);
+    let layer = module[0].as_str();
+    let tokens = tokens(source);
+    let mut wrong = Vec::new();
+    for (words, places, why) in RESERVED {
+        if tokens.windows(words.len()).any(|w| w == words) && !places.contains(&layer) {
+            wrong.push(format!("{name}: {}: {why}", words.concat()));
+        }
+    }
+    // The root only lists the modules, and the programs stand above everything.
+    if matches!(layer, "lib" | "bin") {
+        return (0, wrong);
+    }
+    let Some(rank) = LAYERS.iter().position(|l| *l == layer) else {
+        wrong.push(format!("{name}: {layer} has no place in the order of layers"));
+        return (0, wrong);
+    };
+    let mut arrows = 0;
+    for path in mentions(&module, &tokens) {
+        let Some(target) = path.first().and_then(|first| LAYERS.iter().position(|l| l == first)) else { continue };
+        arrows += usize::from(target != rank);
+        if target > rank {
+            wrong.push(format!("{name}: {layer} must not know {}", path.join("::")));
+        }
+        for (directory, peers) in PEERS {
+            let peer_of = |m: &[String]| match m {
+                [d, p, ..] if d == directory => peers.iter().position(|x| x == p),
+                _ => None,
+            };
+            if let (Some(this), Some(other)) = (peer_of(&module), peer_of(&path))
+                && this != other
+            {
+                wrong.push(format!("{name}: {} must not know {}", module.join("::"), path.join("::")));
+            }
+        }
+    }
+    (arrows, wrong)
+}
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display())) {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn arrows_point_one_way() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    let mut arrows = 0;
+    let mut wrong = Vec::new();
+    for file in &files {
+        let (n, mut w) = check(file.strip_prefix(&src).unwrap(), &fs::read_to_string(file).unwrap());
+        arrows += n;
+        wrong.append(&mut w);
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert!(arrows >= LAYERS.len(), "only {arrows} imports found in {} files: does the scanner still read them?", files.len());
+}
+
+/// The check above is worth what it would catch.
+#[test]
+fn violations_are_seen() {
+    for (file, source) in [
+        ("sys/mem.rs", "use crate::prov::Op;"),
+        ("error.rs", "use crate::log;"),
+        ("sys/mod.rs", "use crate::{error::Error, fabric};"),
+        ("mr/mod.rs", "fn f() -> u32 { crate::capi::types::f() }"),
+        ("hmem/system.rs", "use super::super::prov::flags;"),
+        ("hmem/system.rs", "mod tests { use super::super::super::fabric::cq; }"),
+        ("fabric/cq.rs", "#[cfg(feature = \"x\")] use crate::error::Error; use crate :: capi :: mem;"),
+        ("prov/shm/mod.rs", "use crate::prov::tcp::wire;"),
+        ("prov/shm/mr.rs", "use super::super::{op::Op, verbs};"),
+        ("prov/verbs/mod.rs", "use super::shm;"),
+        ("hmem/cuda.rs", "use super::{dmabuf, rocr::Device};"),
+        ("sync/ring.rs", "#[unsafe(no_mangle)] pub extern \"C\" fn gdrfab_x() {}"),
+        ("fabric/mod.rs", "fn f() { std::process::abort() }"),
+        ("prov/shm/mod.rs", "fn f() { let c = '\"'; println!(\"{c}\"); }"),
+        ("util.rs", "//! a new file that nobody has placed"),
+    ] {
+        assert_eq!(check(Path::new(file), source).1.len(), 1, "{file}: {source}");
+    }
+    for (file, source) in [
+        ("prov/shm/mod.rs", "use crate::{error, sys::mem, prov::{op, shm::ring}}; use super::super::mr::Key;"),
+        ("prov/mod.rs", "use crate::prov::{shm, tcp}; pub mod verbs;"),
+        ("hmem/mod.rs", "use crate::hmem::{cuda, rocr};"),
+        ("error.rs", "// crate::prov\n/* crate::capi /* nested */ crate::capi */ const S: &str = \"crate::fabric \\\" crate::capi\";"),
+        ("error.rs", "const R: &str = r#\"crate::capi \" no_mangle\"#; const B: &[u8] = b\"crate::mr\"; const Q: char = '\\'';"),
+        ("error.rs", "impl<'a> From<&'a str> for Error { fn from(_: &'a str) -> Self { Self::<u8>::new() } }"),
+        ("log.rs", "mod tests { use super::*; use super::super::error; }"),
+        ("capi/mod.rs", "#[unsafe(no_mangle)] extern \"C\" fn gdrfab_x() { crate::fabric::x::<u8>() }"),
+        ("bin/gdrfab-info.rs", "fn main() { println!(\"x\"); std::process::exit(1) }"),
+        ("lib.rs", "pub mod capi; mod prov;"),
+    ] {
+        assert_eq!(check(Path::new(file), source).1, Vec::<String>::new(), "{file}: {source}");
+    }
+}

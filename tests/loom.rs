@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Models of what two processes do to shared words at once: every interleaving (up to a bound of
+//! preemptions) of the ring, of a closing region against a copy, and of claims on chunks.
+//!
+//! Run by `make check-loom`, which builds the crate with `--cfg loom`; otherwise this file is empty.
+//! The gate is modelled with a fence on both sides. In the product the initiator's may be a compiler
+//! fence, because the owner then runs membarrier(2), which is that fence executed on its behalf.
+#![cfg(loom)]
+
+use gdrfab::sync::claim::Slot;
+use gdrfab::sync::gate::{self, Fences, Initiator};
+use gdrfab::sync::ring::model::Shared;
+use gdrfab::sync::ring::{Consumer, Header, Producer};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::thread;
+
+fn send(p: &mut Producer<Shared>, kind: u8, words: &[u64]) -> bool {
+    let header = Header { kind, words: words.len() as u8, ..Header::default() };
+    if !p.room(header.lines()).unwrap() {
+        return false;
+    }
+    // SAFETY: there are no pieces.
+    unsafe { p.write(header, words, &[]) };
+    true
+}
+
+#[test]
+fn a_message_is_seen_whole_or_not_at_all() {
+    loom::model(|| {
+        let shared = Shared::new(4);
+        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        let sender = thread::spawn(move || {
+            // Two lines: seven words in the first, one in the second.
+            assert!(send(&mut p, 7, &[1, 2, 3, 4, 5, 6, 7, 8]));
+        });
+        if let Some(m) = c.front().unwrap() {
+            assert_eq!((m.header.kind, m.header.lines()), (7, 2));
+            for i in 0..8 {
+                assert_eq!(m.word(i), i as u64 + 1);
+            }
+            m.finish();
+        }
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn lines_given_back_are_not_overwritten_while_they_are_read() {
+    loom::model(|| {
+        let shared = Shared::new(2);
+        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        assert!(send(&mut p, 1, &[10]));
+        assert!(send(&mut p, 1, &[11]));
+        let sender = thread::spawn(move || send(&mut p, 1, &[12]));
+        let m = c.front().unwrap().expect("sent before");
+        assert_eq!(m.word(0), 10);
+        m.finish();
+        let m = c.front().unwrap().expect("sent before");
+        assert_eq!(m.word(0), 11);
+        m.finish();
+        let went = sender.join().unwrap();
+        let third = c.front().unwrap().map(|m| m.word(0));
+        assert_eq!(third, went.then_some(12));
+    });
+}
+
+#[test]
+fn no_copy_runs_in_a_region_whose_close_has_returned() {
+    loom::model(|| {
+        let (gate_word, busy, gone) = (Arc::new(AtomicU64::new(5)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (g, b, f) = (gate_word.clone(), busy.clone(), gone.clone());
+        let initiator = thread::spawn(move || {
+            let mut me = Initiator::new(Fences::Full);
+            if me.enter(&b, &g, 5) {
+                // Inside: the memory must still be there, at the beginning and at the end of the copy.
+                assert_eq!(f.load(Ordering::Relaxed), 0);
+                assert_eq!(f.load(Ordering::Relaxed), 0);
+                me.leave(&b);
+            }
+        });
+        gate::close(&gate_word);
+        fence(Ordering::SeqCst);
+        if let Some(mark) = gate::inside(&busy) {
+            while !gate::left(&busy, mark) {
+                thread::yield_now();
+            }
+        }
+        gone.store(1, Ordering::Relaxed);
+        initiator.join().unwrap();
+    });
+}
+
+#[test]
+fn every_chunk_is_copied_by_exactly_one() {
+    loom::model(|| {
+        let slot = Arc::new(Slot::model());
+        slot.open(3, 2);
+        let theirs = slot.clone();
+        let helper = thread::spawn(move || {
+            let mut taken = 0;
+            while theirs.take_back(3).is_some() {
+                taken += 1;
+            }
+            theirs.report(3, 0, taken);
+            taken
+        });
+        let mut mine = 0;
+        while slot.take_front(3, mine, 2).unwrap() {
+            mine += 1;
+        }
+        let theirs = helper.join().unwrap();
+        assert_eq!(mine + theirs, 2);
+        assert_eq!(slot.reported(3).chunks, theirs);
+    });
+}
+
+#[test]
+fn a_cancelled_message_is_not_fetched_and_a_fetched_one_not_cancelled() {
+    loom::model(|| {
+        let slot = Arc::new(Slot::model());
+        slot.open(9, 1);
+        let theirs = slot.clone();
+        let receiver = thread::spawn(move || {
+            let fetched = theirs.take_back(9).is_some();
+            if fetched {
+                theirs.report(9, 0, 1);
+            }
+            fetched
+        });
+        let cancelled = slot.stop(9, 0, 1).unwrap() == 1;
+        let fetched = receiver.join().unwrap();
+        assert_ne!(cancelled, fetched);
+    });
+}
+
+#[test]
+fn a_report_about_an_ended_operation_does_not_touch_its_successor() {
+    loom::model(|| {
+        let slot = Arc::new(Slot::model());
+        slot.open(1, 1);
+        let theirs = slot.clone();
+        let late = thread::spawn(move || theirs.report(1, 0, 1));
+        slot.open(2, 1);
+        late.join().unwrap();
+        assert_eq!(slot.reported(2).chunks, 0);
+    });
+}

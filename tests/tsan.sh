@@ -1,0 +1,62 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs the threaded conformance claims with a library built for ThreadSanitizer. `make check-tsan` sets the environment:
+# PREFIX, where the ordinary library is installed, and CARGO_TARGET_DIR. Arguments go to c-tests/run.sh in place of the
+# usual programs.
+#
+# helgrind is no substitute: it knows the locks of pthread, and the library's are others.
+set -eu -o pipefail
+
+work=$CARGO_TARGET_DIR/tsan
+host=$(rustc -vV | sed -n 's/^host: //p')
+mkdir -p "$work/prefix/lib/pkgconfig"
+
+# rustc calls these, and the runtime of older gccs lacks them; its own memcpy does the checking.
+cat >"$work/mem.c" <<'C'
+#include <string.h>
+void *__tsan_memcpy(void *to, const void *from, size_t n) { return memcpy(to, from, n); }
+void *__tsan_memmove(void *to, const void *from, size_t n) { return memmove(to, from, n); }
+void *__tsan_memset(void *to, int c, size_t n) { return memset(to, c, n); }
+C
+gcc -O1 -fno-builtin -fPIC -c -o "$work/mem.o" "$work/mem.c"
+
+# The sanitizers are not stable in rustc yet, hence RUSTC_BOOTSTRAP. That the standard library is built without is what
+# tsan.supp is for; newer compilers want to be told that it is meant so.
+export RUSTC_BOOTSTRAP=1
+flags=-Zsanitizer=thread
+meant="-Cunsafe-allow-abi-mismatch=sanitizer"
+if echo 'pub fn f() {}' | rustc --crate-type lib --crate-name probe $flags $meant --out-dir "$work" - 2>/dev/null; then
+	flags="$flags $meant"
+fi
+# With --target the flags stay off build scripts.
+RUSTFLAGS="$flags -Clink-arg=$work/mem.o" cargo build --lib --target "$host" --target-dir "$work"
+
+# The same installation with the other library in it.
+cp -r "$PREFIX/include" "$work/prefix/"
+sed "s|^prefix=.*|prefix=$work/prefix|" "$PREFIX/lib/pkgconfig/gdrfab.pc" >"$work/prefix/lib/pkgconfig/gdrfab.pc"
+cp "$work/$host/debug/libgdrfab.so" "$work/prefix/lib/"
+ln -sf libgdrfab.so "$work/prefix/lib/$(readelf -dW "$work/prefix/lib/libgdrfab.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')"
+
+# Older runtimes cannot place their shadow memory where the kernel randomises widely.
+fixed=()
+setarch "$(uname -m)" -R true 2>/dev/null && fixed=(setarch "$(uname -m)" -R)
+
+run() {
+	PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig LD_LIBRARY_PATH=$work/prefix/lib BUILD=$work/c-tests \
+		TEST_FAST=1 TEST_TIME_SCALE=${TEST_TIME_SCALE:-5} \
+		TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp die_after_fork=0 exitcode=99" \
+		"${fixed[@]}" c-tests/run.sh --cflags -fsanitize=thread "$@"
+}
+
+if [ $# -gt 0 ]; then
+	run "$@"
+	exit
+fi
+# Of the threaded claims one is left out: that automatic progress has written to memory is told to its reader by
+# another process, and the sanitizer cannot see an order that another process makes.
+status=0
+{
+	run --claim one threads && run --claim each threads && run cntr connection cq deadline eq fork info msg options wait
+} | tee "$work/log" || status=1
+awk '/ passed, .* failed, .* skipped$/ { p += $1; f += $3; s += $5 } END { print p " passed, " f " failed, " s " skipped" }' "$work/log"
+exit $status

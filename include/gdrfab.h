@@ -2310,7 +2310,7 @@ int gdrfab_cq_fd(struct gdrfab_cq *cq,
 /**
  * Prepares for blocking on the descriptor. Mirrors fi_trywait.
  *
- * @return 0 the caller may poll now; -EAGAIN there is something to read first; -EINVAL, -ENOSYS, -EPERM
+ * @return 0 the caller may poll now; -EAGAIN something came, or may have: read first; -EINVAL, -ENOSYS, -EPERM
  */
 int gdrfab_cq_trywait(struct gdrfab_cq *cq);
 

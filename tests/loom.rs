@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Models of what two processes do to shared words at once: every interleaving (up to a bound of
-//! preemptions) of the ring, of a closing region against a copy, and of claims on chunks.
+//! preemptions) of the ring, of a closing region against a copy, of claims on chunks, and of waking.
 //!
 //! Run by `make check-loom`, which builds the crate with `--cfg loom`; otherwise this file is empty.
 //! The gate is modelled with a fence on both sides. In the product the initiator's may be a compiler
@@ -11,6 +11,7 @@ use gdrfab::sync::claim::Slot;
 use gdrfab::sync::gate::{self, Fences, Initiator};
 use gdrfab::sync::ring::model::Shared;
 use gdrfab::sync::ring::{Consumer, Header, Producer};
+use gdrfab::sync::sleep;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
@@ -144,5 +145,36 @@ fn a_report_about_an_ended_operation_does_not_touch_its_successor() {
         slot.open(2, 1);
         late.join().unwrap();
         assert_eq!(slot.reported(2).chunks, 0);
+    });
+}
+
+/// Packets are swallowed by each last look, as the socket's are.
+#[test]
+fn nobody_sleeps_while_a_message_waits() {
+    loom::model(|| {
+        let (word, said, packets) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (w, s, p) = (word.clone(), said.clone(), packets.clone());
+        let speaker = thread::spawn(move || {
+            for message in 1..=2 {
+                s.store(message, Ordering::Release);
+                if sleep::must_wake(&w, Fences::Full) {
+                    p.fetch_add(1, Ordering::Release);
+                }
+            }
+        });
+        let last_look = || {
+            sleep::mark(&word);
+            fence(Ordering::SeqCst);
+            packets.swap(0, Ordering::Acquire);
+            (said.load(Ordering::Acquire), sleep::is_marked(&word))
+        };
+        // Sleeps again after the first message, whether the packet or the look told of it.
+        let (mut heard, mut may_sleep) = last_look();
+        if heard == 1 || !may_sleep {
+            sleep::clear(&word);
+            (heard, may_sleep) = last_look();
+        }
+        speaker.join().unwrap();
+        assert!(heard == 2 || !may_sleep || packets.load(Ordering::Acquire) > 0, "asleep with message {heard} of 2");
     });
 }

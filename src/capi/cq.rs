@@ -307,7 +307,7 @@ pub unsafe extern "C" fn gdrfab_cq_fd(cq: *mut gdrfab_cq, fd: *mut c_int) -> c_i
 
 /// Prepares for blocking on the descriptor. Mirrors fi_trywait.
 ///
-/// @return 0 the caller may poll now; -EAGAIN there is something to read first; -EINVAL, -ENOSYS, -EPERM
+/// @return 0 the caller may poll now; -EAGAIN something came, or may have: read first; -EINVAL, -ENOSYS, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_trywait(cq: *mut gdrfab_cq) -> c_int {
     // SAFETY: the C caller says that the handle is open.

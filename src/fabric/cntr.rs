@@ -94,9 +94,10 @@ impl Cntr {
     }
 
     fn disarm(&self) {
-        if self.fd_armed.swap(false, Ordering::Relaxed)
-            && let Some(d) = self.driven()
-        {
+        if !self.fd_armed.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(d) = self.driven() {
             d.awake();
             d.progress(true);
         }
@@ -147,12 +148,12 @@ impl Cntr {
         self.disarm();
         let poller = self.counter.waiter.poller()?;
         self.counter.waiter.arm();
-        if let Some(d) = self.driven() {
-            d.sleep_for_caller(poller)?;
-            self.fd_armed.store(true, Ordering::Relaxed);
-            d.progress(true);
+        let driven = self.driven();
+        if let Some(d) = &driven {
+            d.sleep_for_caller(poller).inspect_err(|_| self.counter.waiter.disarm())?;
         }
-        if self.counter.read() == before {
+        self.fd_armed.store(true, Ordering::Relaxed);
+        if driven.is_none_or(|d| d.look()) && self.counter.read() == before {
             return Ok(());
         }
         self.disarm();

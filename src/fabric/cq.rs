@@ -168,12 +168,12 @@ impl Cq {
         }
         let poller = self.queue.waiter.poller()?;
         self.queue.waiter.arm();
-        if let Some(d) = self.driven() {
-            d.sleep_for_caller(poller)?;
-            self.fd_armed.store(true, Ordering::Relaxed);
-            d.progress(true);
+        let driven = self.driven();
+        if let Some(d) = &driven {
+            d.sleep_for_caller(poller).inspect_err(|_| self.queue.waiter.disarm())?;
         }
-        if self.queue.is_empty() {
+        self.fd_armed.store(true, Ordering::Relaxed);
+        if driven.is_none_or(|d| d.look()) && self.queue.is_empty() {
             return Ok(());
         }
         self.disarm();
@@ -184,9 +184,10 @@ impl Cq {
 
     #[cold]
     fn disarm(&self) {
-        if self.fd_armed.swap(false, Ordering::Relaxed)
-            && let Some(d) = self.driven()
-        {
+        if !self.fd_armed.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(d) = self.driven() {
             d.awake();
             d.progress(true);
         }

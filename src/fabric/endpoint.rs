@@ -216,6 +216,10 @@ impl Endpoint {
         self.shm.sleep(poller)
     }
 
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.shm.may_sleep()
+    }
+
     pub(crate) fn awake(&self) {
         self.shm.awake();
     }

@@ -131,10 +131,9 @@ impl Eq {
         poller.drain();
         self.events.waiter.arm();
         let d = self.driven();
-        d.sleep_for_caller(poller)?;
+        d.sleep_for_caller(poller).inspect_err(|_| self.events.waiter.disarm())?;
         self.fd_armed.store(true, Ordering::Relaxed);
-        d.progress(true);
-        if self.events.is_empty() {
+        if d.look() && self.events.is_empty() {
             return Ok(());
         }
         self.disarm();

@@ -32,7 +32,7 @@ impl Driven {
         self.peps.iter().for_each(|p| p.progress(finish_connections));
     }
 
-    /// Marks all asleep on `poller`; the barrier has run when this returns.
+    /// Marks all asleep on `poller`; the barrier has run when this returns. `look` comes next.
     pub fn sleep(&self, poller: &Poller) -> Result<()> {
         let mut fences: Option<Fences> = None;
         let mut failed = None;
@@ -58,6 +58,12 @@ impl Driven {
             shm::Endpoint::barrier(f);
         }
         Ok(())
+    }
+
+    /// The last look before sleeping. False: something came meanwhile, so look for it instead.
+    pub fn look(&self) -> bool {
+        self.progress(true);
+        self.eps.iter().all(|e| e.may_sleep())
     }
 
     pub fn awake(&self) {
@@ -113,13 +119,14 @@ pub(crate) fn wait<R>(
         let poller = waiter.poller()?;
         set = driven();
         waiter.arm();
+        let mut quiet = true;
         if let Some(d) = &set {
-            d.sleep(poller)?;
-            d.progress(true);
+            d.sleep(poller).inspect_err(|_| waiter.disarm())?;
+            quiet = d.look();
         }
         let mut got = ready();
         let mut interrupted = false;
-        if got.is_none() {
+        if got.is_none() && quiet {
             let nap = set.as_ref().map_or(LONG_NAP, Driven::nap_ns).min(until - now);
             interrupted = poller.wait(Some(nap)) == Woken::Interrupted;
         }

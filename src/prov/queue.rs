@@ -9,7 +9,7 @@ use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
 use std::collections::VecDeque;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The result of one operation.
 #[derive(Debug, Default, Clone, Copy)]
@@ -32,11 +32,12 @@ pub struct Failure {
     pub olen: usize,
 }
 
-/// Something to sleep on, made at first need, with a flag that tells pushers whether to wake it.
+/// Something to sleep on, made at first need, with a count that tells pushers whether to wake it.
 #[derive(Default)]
 pub struct Waiter {
     poller: OnceLock<Poller>,
-    armed: AtomicBool,
+    /// Threads that sleep or are about to, and a caller's own poll.
+    armed: AtomicUsize,
 }
 
 impl Waiter {
@@ -48,13 +49,16 @@ impl Waiter {
         Ok(self.poller.get_or_init(|| fresh))
     }
 
-    /// From now on `notify` wakes the poller.
+    /// From now on, until as many `disarm`, `notify` wakes the poller.
     pub fn arm(&self) {
-        self.armed.store(true, Ordering::SeqCst);
+        self.armed.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Undoes one `arm`. What woke this sleeper stays for the others: only the last takes it back.
     pub fn disarm(&self) {
-        self.armed.store(false, Ordering::Relaxed);
+        if self.armed.fetch_sub(1, Ordering::Relaxed) != 1 {
+            return;
+        }
         if let Some(p) = self.poller.get() {
             p.drain();
             if let Err(e) = p.set_timer(None) {
@@ -64,12 +68,12 @@ impl Waiter {
     }
 
     pub fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::Relaxed)
+        self.armed.load(Ordering::Relaxed) != 0
     }
 
     #[inline(always)]
     pub fn notify(&self) {
-        if self.armed.load(Ordering::Relaxed)
+        if self.is_armed()
             && let Some(p) = self.poller.get()
         {
             p.wake();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What several threads or processes touch at once: the ring, the gate between a copy and a
-//! closing region, shared claims on a large copy, and the lock that a caller may promise away.
+//! closing region, shared claims on a large copy, who sleeps, and the lock that a caller may promise
+//! away.
 
 pub mod claim;
 pub mod gate;
 pub mod primitive;
 pub mod ring;
 pub mod serial;
+pub mod sleep;

@@ -308,7 +308,7 @@ impl Endpoint {
     }
 
     /// Watches the endpoint's sockets with `poller` and marks this side asleep, so that the peer
-    /// wakes it. The caller runs [`Endpoint::barrier`] and then progress once more before sleeping.
+    /// wakes it. The caller runs [`Endpoint::barrier`] and then progress once more, and sleeps if `may_sleep`.
     pub fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
         let mut s = self.state.lock();
         s.sleepers += 1;
@@ -336,6 +336,11 @@ impl Endpoint {
             });
         }
         result.map(|()| None)
+    }
+
+    /// After the look that follows `sleep`: whether nothing has woken this endpoint since.
+    pub fn may_sleep(&self) -> bool {
+        self.state.lock().conn.as_ref().is_none_or(|conn| conn.link.may_sleep())
     }
 
     /// Undoes one `sleep`. Another thread may still sleep on this endpoint, and the packet that woke

@@ -5,8 +5,9 @@
 use super::layout::SegmentRef;
 use super::table::Table;
 use crate::error::{Error, Result, errno};
-use crate::sync::gate::{self, Fences};
-use crate::sync::primitive::Ordering;
+use crate::sync::gate::Fences;
+use crate::sync::primitive::{Ordering, fence};
+use crate::sync::sleep;
 use crate::sys::{process, socket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
@@ -74,34 +75,37 @@ impl Link {
     /// Wakes the peer if it sleeps; called after anything that it may wait for was stored.
     #[inline]
     pub fn nudge(&self) {
-        gate::light(self.fences);
-        if self.peer.sleeping().load(Ordering::Relaxed) != 0 {
+        if sleep::must_wake(self.peer.sleeping(), self.fences) {
             self.wake();
         }
     }
 
     #[cold]
     fn wake(&self) {
-        // Once is enough until the peer sleeps again; a full socket wakes it as well.
-        self.peer.sleeping().store(0, Ordering::Relaxed);
+        // A full socket wakes it as well.
         let _ = socket::send(self.socket.as_fd(), &super::frame::wake(), &[]);
     }
 
     /// Marks this side asleep. After the barrier, either our next look finds what the peer stored, or
-    /// the peer finds the mark.
+    /// the peer finds the mark. [`Link::may_sleep`] comes last.
     pub fn sleep(&self) {
-        self.mine.sleeping().store(1, Ordering::SeqCst);
+        sleep::mark(self.mine.sleeping());
     }
 
     pub fn awake(&self) {
-        self.mine.sleeping().store(0, Ordering::Relaxed);
+        sleep::clear(self.mine.sleeping());
+    }
+
+    /// After the last look: false if a waker came before or during it, whose packet may be gone.
+    pub fn may_sleep(&self) -> bool {
+        sleep::is_marked(self.mine.sleeping())
     }
 
     /// Runs the barrier that the peers of these fences left out of their fast paths.
     pub fn barrier(fences: Fences) {
         match fences {
             Fences::Remote => process::barrier_everywhere(),
-            Fences::Full => crate::sync::primitive::fence(Ordering::SeqCst),
+            Fences::Full => fence(Ordering::SeqCst),
         }
     }
 }

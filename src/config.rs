@@ -15,7 +15,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "GDRFAB_LOG", default: "off", help: "off, error, warn, info or debug: lines on stderr" },
     Variable { name: "GDRFAB_PROVIDER", default: "", help: "only this provider is offered by getinfo (shm)" },
     Variable { name: "GDRFAB_SPIN_US", default: "50", help: "microseconds that a blocking wait polls before it sleeps" },
-    Variable { name: "GDRFAB_SHM_PATHS", default: "direct,cma,staged", help: "paths this process may use or offer" },
+    Variable { name: "GDRFAB_SHM_PATHS", default: "direct,cma,staged,ipc", help: "paths this process may use or offer" },
     Variable {
         name: "GDRFAB_SHM_RING_SLOTS",
         default: "2048",
@@ -28,6 +28,12 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "GDRFAB_SHM_CLOSE_MS", default: "1000", help: "milliseconds mr_close and ep_close wait for a peer's copy in flight" },
     Variable { name: "GDRFAB_SHM_PIDFD", default: "1", help: "0: never fetch a peer's memory file by pidfd_getfd, always ask the peer" },
     Variable {
+        name: "GDRFAB_HMEM",
+        default: "cuda,rocr,ze,neuron,synapseai",
+        help: "device interfaces that may be used; \"none\" for host memory only",
+    },
+    Variable { name: "GDRFAB_HMEM_INIT", default: "1", help: "0: never load or initialise a driver that the process has not" },
+    Variable {
         name: "GDRFAB_SHM_MEMBARRIER",
         default: "1",
         help: "0: fences on every operation instead of membarrier(2) on close and sleep",
@@ -35,7 +41,19 @@ pub const VARIABLES: &[Variable] = &[
 ];
 
 /// Bits of `GDRFAB_SHM_PATHS`, in the order of the path bits.
-pub const PATH_WORDS: [&str; 3] = ["direct", "cma", "staged"];
+pub const PATH_WORDS: [&str; 4] = ["direct", "cma", "staged", "ipc"];
+
+/// Words of `GDRFAB_HMEM`, in the order of the interfaces' numbers from 1.
+const HMEM_WORDS: [&str; 5] = ["cuda", "rocr", "ze", "neuron", "synapseai"];
+
+/// What may be done about device drivers.
+#[derive(Debug, Clone)]
+pub struct Hmem {
+    /// Bit per interface number.
+    pub allowed: u32,
+    /// Only drivers that the process has loaded and initialised itself.
+    pub adopt: bool,
+}
 
 /// The values in force in this process.
 #[derive(Debug, Clone)]
@@ -51,6 +69,7 @@ pub struct Config {
     pub close_ms: u64,
     pub pidfd: bool,
     pub membarrier: bool,
+    pub hmem: Hmem,
 }
 
 fn text(name: &str) -> Option<String> {
@@ -86,6 +105,19 @@ fn paths() -> u64 {
     if bits == 0 { all } else { bits }
 }
 
+fn hmem() -> Hmem {
+    let adopt = number("GDRFAB_HMEM_INIT", 0, 1) == 0;
+    let Some(raw) = text("GDRFAB_HMEM") else { return Hmem { allowed: u32::MAX, adopt } };
+    let mut allowed = 0;
+    for word in raw.split(',').map(str::trim).filter(|w| *w != "none") {
+        match HMEM_WORDS.iter().position(|w| *w == word) {
+            Some(i) => allowed |= 2 << i,
+            None => crate::log!(Warn, "GDRFAB_HMEM: unknown interface {word:?}"),
+        }
+    }
+    Hmem { allowed, adopt }
+}
+
 /// The configuration, read from the environment at first use.
 pub fn get() -> &'static Config {
     static CONFIG: OnceLock<Config> = OnceLock::new();
@@ -104,5 +136,6 @@ pub fn get() -> &'static Config {
         close_ms: number("GDRFAB_SHM_CLOSE_MS", 1, 600_000),
         pidfd: number("GDRFAB_SHM_PIDFD", 0, 1) == 1,
         membarrier: number("GDRFAB_SHM_MEMBARRIER", 0, 1) == 1,
+        hmem: hmem(),
     })
 }

@@ -113,7 +113,7 @@ fn environment_json() -> Json {
 fn memory() -> Vec<(&'static str, Result<(), String>)> {
     let all = [Iface::System, Iface::Cuda, Iface::Rocr, Iface::Ze, Iface::Neuron, Iface::SynapseAi];
     let why = |e: gdrfab::error::Error| e.words.strip_prefix("attr->iface: ").unwrap_or(&e.words).to_string();
-    all.into_iter().map(|i| (i.name(), i.usable().map_err(why))).collect()
+    all.into_iter().map(|i| (i.name(), gdrfab::hmem::get(i).map(|_| ()).map_err(why))).collect()
 }
 
 fn text(options: &Options, providers: &[Provider], complaints: &[String]) -> String {

@@ -323,7 +323,9 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
             }
             Source::File { fd: BorrowedFd::borrow_raw(d.fd), offset: d.offset, len: d.len, base_addr: d.base_addr as u64 }
         } else {
-            iface.usable()?;
+            if iface != Iface::System {
+                crate::hmem::get(iface)?;
+            }
             check_count(a.iov_count)?;
             Source::Iov(iovecs(a.mr_iov, a.iov_count, "attr->mr_iov")?)
         };

@@ -1,13 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What memory is and how it can be reached. Host memory only so far; every other interface is
-//! known by name and answers why it cannot be used.
+//! What memory is and how it can be reached: one [`Interface`] per vendor, opened when its memory is
+//! first named, never before, and never on behalf of another vendor.
 
+pub mod cuda;
+pub mod dmabuf;
+pub mod neuron;
+pub mod rocr;
+pub mod stream;
+pub mod synapseai;
+pub mod system;
+pub mod ze;
+
+use crate::config;
 use crate::error::{Error, Result, errno};
+use crate::sys::process;
+use parking_lot::Mutex;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+pub use stream::Stream;
 
 /// Who made the memory; the numbers are libfabric's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(u32)]
 pub enum Iface {
+    #[default]
     System = 0,
     Cuda = 1,
     Rocr = 2,
@@ -17,9 +33,10 @@ pub enum Iface {
 }
 
 impl Iface {
+    pub const ALL: [Iface; 6] = [Iface::System, Iface::Cuda, Iface::Rocr, Iface::Ze, Iface::Neuron, Iface::SynapseAi];
+
     pub fn from_raw(raw: u32) -> Option<Iface> {
-        use Iface::*;
-        [System, Cuda, Rocr, Ze, Neuron, SynapseAi].into_iter().find(|i| *i as u32 == raw)
+        Iface::ALL.into_iter().find(|i| *i as u32 == raw)
     }
 
     pub fn name(self) -> &'static str {
@@ -32,18 +49,298 @@ impl Iface {
             Iface::SynapseAi => "synapseai",
         }
     }
+}
 
-    /// Whether this build can handle the interface, and if not why.
-    pub fn usable(self) -> Result<()> {
+/// How an allocation came to be, as far as it decides what can be done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum Kind {
+    /// Host memory that no vendor knows.
+    #[default]
+    Host = 0,
+    /// Device memory of the vendor's plain allocator.
+    Plain = 1,
+    /// Device memory of a stream-ordered pool.
+    Pool = 2,
+    /// One physical segment of a mapped address range.
+    Segment = 3,
+    /// Memory that migrates between host and device.
+    Managed = 4,
+    /// Host memory that the vendor allocated or pinned.
+    Pinned = 5,
+    /// Device memory of another process, mapped here.
+    Imported = 6,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
         match self {
-            Iface::System => Ok(()),
-            other => Err(Error::new(
-                errno::ENOSYS,
-                format!(
-                    "attr->iface: this version of gdrfab cannot reach {} memory by address; a mappable dma-buf of it can be registered with GDRFAB_MR_DMABUF",
-                    other.name()
-                ),
-            )),
+            Kind::Host => "host",
+            Kind::Plain => "plain",
+            Kind::Pool => "pool",
+            Kind::Segment => "vmm segment",
+            Kind::Managed => "managed",
+            Kind::Pinned => "pinned host",
+            Kind::Imported => "imported",
         }
     }
+}
+
+/// What a pointer points into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Allocation {
+    pub iface: Iface,
+    /// The vendor's number of the device in this process.
+    pub device: u32,
+    pub kind: Kind,
+    /// First byte and length of the allocation, or of the physical segment.
+    pub base: u64,
+    pub len: u64,
+    /// Never given to another allocation of this process; 0: the vendor has no such number.
+    pub id: u64,
+}
+
+impl Allocation {
+    pub fn end(&self) -> u64 {
+        self.base.saturating_add(self.len)
+    }
+}
+
+/// Names a device across processes, whatever their numbering: a UUID, or a PCI address in ASCII.
+pub type DeviceId = [u8; 16];
+
+/// What is known of a device.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceFacts {
+    pub id: DeviceId,
+    pub name: String,
+    /// "0000:4d:00.0", or empty.
+    pub pci: String,
+    /// Bytes of memory; 0: unknown.
+    pub memory: u64,
+    /// Whether dma-bufs of its memory can be exported, and if not why.
+    pub dmabuf: Option<Error>,
+    /// Whether its memory can be mapped by another process, and if not why.
+    pub ipc: Option<Error>,
+    /// Devices of this process that can copy to and from it without the host.
+    pub peers: Vec<u32>,
+}
+
+/// A dma-buf and where the asked range begins in it.
+#[derive(Debug)]
+pub struct DmaBuf {
+    pub fd: OwnedFd,
+    pub offset: u64,
+    /// Bytes of the whole dma-buf.
+    pub len: u64,
+}
+
+/// Bytes of a vendor's handle for another process.
+pub const HANDLE_BYTES: usize = 64;
+
+/// What another process of this host needs to map an allocation.
+#[derive(Debug)]
+pub struct Export {
+    /// The vendor's own tag for how to open it.
+    pub how: u32,
+    pub device: DeviceId,
+    pub handle: [u8; HANDLE_BYTES],
+    /// Travels beside the handle where the vendor needs one.
+    pub fd: Option<OwnedFd>,
+    /// First byte here, and bytes, of what is exported.
+    pub base: u64,
+    pub len: u64,
+}
+
+/// An [`Export`] as it arrived from a peer: nothing in it is trusted.
+pub struct Offer<'a> {
+    pub how: u32,
+    pub device: DeviceId,
+    pub handle: [u8; HANDLE_BYTES],
+    pub fd: Option<BorrowedFd<'a>>,
+    pub len: u64,
+}
+
+/// A peer's allocation mapped here; dropping it unmaps. No copy may be in flight then.
+pub struct Import {
+    pub iface: Iface,
+    pub device: u32,
+    pub base: u64,
+    pub len: u64,
+    /// Undoes the mapping.
+    pub undo: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        if let Some(undo) = self.undo.take() {
+            undo();
+        }
+    }
+}
+
+/// Where a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dir {
+    ToDevice,
+    FromDevice,
+    /// Between device memory and device memory, of one device or two.
+    Within,
+}
+
+/// One vendor. Implementations call the vendor's driver only, leave the caller's context as it was,
+/// and keep driver codes as integers.
+pub trait Interface: Send + Sync {
+    fn iface(&self) -> Iface;
+
+    fn devices(&self) -> &[DeviceFacts];
+
+    /// What `addr` is; `None`: not this vendor's.
+    fn detect(&self, addr: u64) -> Result<Option<Allocation>>;
+
+    /// The identity of the allocation that `addr` lies in now, by the cheapest question there is; 0
+    /// where the vendor has no identities, `None` if `addr` is not the vendor's any more.
+    fn identity(&self, addr: u64) -> Option<u64> {
+        self.detect(addr).ok().flatten().map(|a| a.id)
+    }
+
+    /// A dma-buf that covers `[addr, addr+len)`, which may span allocations if the vendor can.
+    /// `pcie`: ask for the mapping that goes through the PCIe BAR.
+    fn export_dmabuf(&self, addr: u64, len: u64, pcie: bool) -> Result<DmaBuf>;
+
+    /// What another process of this host needs to map `of`.
+    fn export(&self, of: &Allocation) -> Result<Export>;
+
+    /// Maps what a peer exported, reachable from `device` if the caller has one in mind.
+    fn import(&self, offer: &Offer<'_>, device: Option<u32>) -> Result<Import>;
+
+    /// Copies and returns when the bytes are in place. `device` is that of the device memory.
+    ///
+    /// # Safety
+    /// The host side, if there is one, is readable or writable for `len` bytes.
+    unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()>;
+
+    /// An order of copies that run while the caller goes on.
+    fn stream(&self, device: u32) -> Result<Box<dyn Stream>>;
+
+    /// Makes host memory fast for the vendor's copies; a hint.
+    fn pin(&self, _addr: u64, _len: u64) -> Result<Pinned> {
+        Err(Error::new(errno::ENOSYS, format!("{}: pinning host memory is not offered", self.iface().name())))
+    }
+
+    /// Device memory that can be exported.
+    fn alloc(&self, device: u32, len: u64) -> Result<u64>;
+
+    /// Frees what `alloc` gave.
+    fn free(&self, addr: u64) -> Result<()>;
+}
+
+/// Host memory pinned for a vendor; dropping it unpins.
+pub struct Pinned(pub Option<Box<dyn FnOnce() + Send>>);
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Some(undo) = self.0.take() {
+            undo();
+        }
+    }
+}
+
+/// An interface in force, or why it is not.
+#[derive(Clone)]
+enum State {
+    Unknown,
+    Up(&'static dyn Interface),
+    Absent(Error),
+}
+
+static STATES: [Mutex<State>; 6] = [const { Mutex::new(State::Unknown) }; 6];
+
+/// The interface, opened at first use, or why it cannot be used. An answer of "absent" is kept, except
+/// where the process may still load or initialise the driver itself.
+pub fn get(iface: Iface) -> Result<&'static dyn Interface> {
+    let policy = &config::get().hmem;
+    if policy.allowed & 1 << iface as u32 == 0 && iface != Iface::System {
+        return Err(Error::new(errno::ENOSYS, format!("{}: ruled out by GDRFAB_HMEM", iface.name())));
+    }
+    let mut state = STATES[iface as usize].lock();
+    match &*state {
+        State::Up(up) => {
+            // Drivers do not survive a fork: the child has to live without.
+            return if process::instance().load(Ordering::Relaxed) == process::pid() as u64 && opened_here(iface) {
+                Ok(*up)
+            } else {
+                Err(Error::new(errno::EPERM, format!("{}: the driver was opened before this process was forked", iface.name())))
+            };
+        }
+        State::Absent(e) => return Err(e.clone()),
+        State::Unknown => {}
+    }
+    let opened: Result<Box<dyn Interface>> = match iface {
+        Iface::System => Ok(Box::new(system::System)),
+        Iface::Cuda => cuda::open(policy.adopt),
+        Iface::Rocr => rocr::open(policy.adopt),
+        Iface::Ze => ze::open(policy.adopt),
+        Iface::Neuron => neuron::open(policy.adopt),
+        Iface::SynapseAi => synapseai::open(policy.adopt),
+    };
+    match opened {
+        Ok(up) => {
+            // For ever: handles of it lie in streams and imports of unknown lifetime.
+            let up: &'static dyn Interface = Box::leak(up);
+            OPENERS[iface as usize].store(process::pid() as u32, Ordering::Relaxed);
+            *state = State::Up(up);
+            Ok(up)
+        }
+        Err(e) => {
+            let e = e.context(iface.name());
+            if !policy.adopt {
+                *state = State::Absent(e.clone());
+            }
+            Err(e)
+        }
+    }
+}
+
+static OPENERS: [std::sync::atomic::AtomicU32; 6] = [const { std::sync::atomic::AtomicU32::new(0) }; 6];
+
+fn opened_here(iface: Iface) -> bool {
+    iface == Iface::System || OPENERS[iface as usize].load(Ordering::Relaxed) == process::pid() as u32
+}
+
+/// The interface if it has been opened already: what detection may ask without opening anything.
+pub fn opened(iface: Iface) -> Option<&'static dyn Interface> {
+    matches!(&*STATES[iface as usize].lock(), State::Up(_)).then(|| get(iface).ok()).flatten()
+}
+
+/// What `addr` is, asked of every vendor that is here; host memory if none knows it.
+pub fn detect(addr: u64) -> Result<Allocation> {
+    for iface in Iface::ALL.into_iter().filter(|i| *i != Iface::System) {
+        if let Ok(up) = get(iface)
+            && let Some(found) = up.detect(addr)?
+        {
+            return Ok(found);
+        }
+    }
+    Ok(Allocation::default())
+}
+
+/// The allocations that `[addr, addr+len)` lies in, in order, without a gap; an error names where one is.
+pub fn span(up: &dyn Interface, addr: u64, len: u64) -> Result<Vec<Allocation>> {
+    let name = up.iface().name();
+    let end = addr.checked_add(len).ok_or_else(|| Error::invalid("iov: address plus length overflows"))?;
+    let mut list = Vec::with_capacity(1);
+    let mut at = addr;
+    while at < end {
+        let found = up.detect(at)?.ok_or_else(|| match list.is_empty() {
+            true => Error::invalid(format!("iov: {at:#x} is not {name} memory of this process")),
+            false => Error::invalid(format!("iov: {name} memory ends at {at:#x}, {} bytes before the range does", end - at)),
+        })?;
+        if found.end() <= at {
+            return Err(Error::new(errno::EIO, format!("{name}: the driver says that {at:#x} lies outside its own allocation")));
+        }
+        at = found.end();
+        list.push(found);
+    }
+    Ok(list)
 }

@@ -25,13 +25,15 @@ bitflags::bitflags! {
         const CMA = 2;
         /// Through the ring, with the target's progress.
         const STAGED = 4;
+        /// The initiator's device driver copies through a mapping of the peer's device memory.
+        const IPC = 8;
     }
 }
 
 impl Paths {
     /// The fastest of the set.
     pub fn best(self) -> Paths {
-        [Paths::DIRECT, Paths::CMA, Paths::STAGED].into_iter().find(|p| self.contains(*p)).unwrap_or(Paths::empty())
+        [Paths::DIRECT, Paths::IPC, Paths::CMA, Paths::STAGED].into_iter().find(|p| self.contains(*p)).unwrap_or(Paths::empty())
     }
 
     /// "direct,cma", or "none".

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Device memory for the fake drivers. The program sees addresses that it cannot touch: a stray load or store dies at
+ * once. The fake itself copies through an alias. An allocation is a memory file, so that another process can map it as
+ * well, at another address and again without access.
+ *
+ * Faults: the environment variable FAKE_FAULT, read at each call, lists `function=code` or `function=code@n` (only the
+ * n-th call from now on, counted per function), separated by commas. A function asks FAKE_FAULT(name) first.
+ */
+#ifndef FAKEMEM_H
+#define FAKEMEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct fake_block {
+	uint64_t va, len; /* what the program sees */
+	char *alias;	  /* where the fake copies */
+	int fd;		  /* the memory file, owned */
+	uint64_t id;	  /* never used twice in a process */
+	int device;
+	int kind;	 /* the driver's own */
+	bool imported;
+	struct fake_block *next;
+};
+
+/* `len` bytes of device memory at a fresh address with this alignment (a power of two); NULL without memory. */
+struct fake_block *fake_new(uint64_t len, uint64_t align, int device, int kind);
+
+/* The memory file `fd` (duplicated) mapped as device memory; at `va` if that is not 0, over whatever is reserved there. */
+struct fake_block *fake_map(int fd, uint64_t offset, uint64_t len, uint64_t va, int device, int kind);
+
+/* Inaccessible addresses to map into later. */
+uint64_t fake_reserve(uint64_t len, uint64_t align);
+void fake_unreserve(uint64_t va, uint64_t len);
+
+/* Unmaps and forgets. `keep_reserved`: the addresses stay taken. */
+void fake_delete(struct fake_block *b, bool keep_reserved);
+
+/* The block that `va` lies in, or NULL. */
+struct fake_block *fake_find(uint64_t va);
+
+/* Copies; either side may be device memory, of one block or of neighbours, or host memory. False: a range of device
+ * memory is left in the middle of the copy. */
+bool fake_copy(uint64_t to, uint64_t from, uint64_t len);
+
+/* A file of another process, by number: how a handle that is only bytes becomes memory here. -1 with errno. */
+int fake_fetch_fd(int pid, int fd);
+
+/* The code that FAKE_FAULT names for this call, or 0. */
+int fake_fault(const char *function);
+
+/* Devices that the fake pretends to have: FAKE_DEVICES, else `normally`. */
+int fake_devices(int normally);
+
+#define FAKE_FAULT(name)                                                                                               \
+	do {                                                                                                           \
+		int fault_ = fake_fault(#name);                                                                        \
+		if (fault_)                                                                                            \
+			return fault_;                                                                                 \
+	} while (0)
+
+/* The driver may be called from any thread. */
+void fake_lock(void);
+void fake_unlock(void);
+
+#endif

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Libraries opened at run time, and tables of their entry points. A library or a symbol that is not
+//! there is an answer with words, never a panic and never a link-time need.
+
+use crate::error::{Error, Result, errno};
+use libloading::os::unix::{Library as Raw, RTLD_LOCAL, RTLD_NOW};
+
+/// Not exported by libloading on Linux: only what the process has loaded already.
+const RTLD_NOLOAD: i32 = 4;
+
+/// A loaded library; never unloaded, because drivers leave threads and exit handlers behind.
+pub struct Library {
+    raw: std::mem::ManuallyDrop<Raw>,
+    /// The name by which it was found.
+    pub name: &'static str,
+}
+
+impl Library {
+    /// Opens the first of `names` that can be had; with `adopt_only`, the first that the process has
+    /// loaded already.
+    pub fn open(names: &[&'static str], adopt_only: bool) -> Result<Library> {
+        let flags = RTLD_NOW | RTLD_LOCAL | if adopt_only { RTLD_NOLOAD } else { 0 };
+        let mut why = String::new();
+        for name in names {
+            // SAFETY: loading a vendor's driver library runs its constructors, which is what the caller
+            // of the C API asks for by naming that vendor's memory.
+            match unsafe { Raw::open(Some(*name), flags) } {
+                Ok(raw) => return Ok(Library { raw: std::mem::ManuallyDrop::new(raw), name }),
+                Err(_) if adopt_only => why = format!("{name} is not loaded in this process"),
+                Err(e) => why = words_of(&e),
+            }
+        }
+        Err(Error::new(errno::ENOSYS, format!("opening {}: {why}", names.join(" or "))))
+    }
+
+    /// The address of `symbol` (with its NUL), as a function pointer of type `F`.
+    ///
+    /// # Safety
+    /// `F` is the function's true type.
+    pub unsafe fn symbol<F: Copy>(&self, symbol: &'static str) -> Option<F> {
+        // SAFETY: the type is the caller's promise; the library is never unloaded.
+        unsafe { self.raw.get::<F>(symbol.as_bytes()).ok().map(|s| *s) }
+    }
+
+    /// The error of a call whose symbol the library lacks.
+    pub fn lacks(name: &str, symbol: &str) -> Error {
+        Error::new(errno::ENOSYS, format!("{name} has no symbol {symbol}"))
+    }
+}
+
+fn words_of(e: &libloading::Error) -> String {
+    let mut text = e.to_string();
+    if let Some(source) = std::error::Error::source(e) {
+        text = format!("{text}: {source}");
+    }
+    text
+}
+
+/// A table of a library's entry points. Each becomes an unsafe method that gives `ENOSYS` with the
+/// symbol's name if the library lacks it; `has` asks beforehand.
+///
+/// ```ignore
+/// entry_points! {
+///     /// What we call of libfoo.
+///     pub struct Foo {
+///         fn foo_open(number: c_int) -> c_int;
+///     }
+/// }
+/// ```
+macro_rules! entry_points {
+    ($(#[$doc:meta])* pub struct $table:ident { $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)* }) => {
+        $(#[$doc])*
+        #[allow(non_snake_case)]
+        pub struct $table {
+            library: $crate::sys::dl::Library,
+            $($name: Option<unsafe extern "C" fn($($type),*) -> $result>,)*
+        }
+
+        #[allow(non_snake_case, dead_code, clippy::too_many_arguments, clippy::missing_safety_doc)]
+        impl $table {
+            pub fn load(library: $crate::sys::dl::Library) -> Self {
+                $table {
+                    // SAFETY: the types in the table are those of the vendor's header.
+                    $($name: unsafe { library.symbol(concat!(stringify!($name), "\0")) },)*
+                    library,
+                }
+            }
+
+            /// The library's name as it was opened.
+            pub fn library(&self) -> &'static str {
+                self.library.name
+            }
+
+            /// Whether the library has the symbol of this name.
+            pub fn has(&self, symbol: &str) -> bool {
+                $(if symbol == stringify!($name) { return self.$name.is_some(); })*
+                false
+            }
+
+            $(
+                /// # Safety
+                /// As the vendor's documentation of the function of this name demands.
+                #[inline]
+                pub unsafe fn $name(&self, $($arg: $type),*) -> $crate::error::Result<$result> {
+                    match self.$name {
+                        // SAFETY: the caller's promise, handed on.
+                        Some(f) => Ok(unsafe { f($($arg),*) }),
+                        None => Err($crate::sys::dl::Library::lacks(self.library.name, stringify!($name))),
+                    }
+                }
+            )*
+        }
+    };
+}
+
+pub(crate) use entry_points;

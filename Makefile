@@ -115,6 +115,10 @@ check-memcheck: check-install
 check-tsan: check-install
 	$(USE_TEST_PREFIX) tests/tsan.sh
 
+# Needs GPUs, so `check` leaves it out. Elsewhere built programs run there by tests/check-gpu.sh alone.
+check-gpu: check-install
+	$(USE_TEST_PREFIX) tests/check-gpu.sh
+
 # ---- generated and committed
 
 header:
@@ -143,4 +147,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all examples install uninstall check $(addprefix check-,$(CHECKS)) header abi demo bench deps deps-bench clean
+.PHONY: all examples install uninstall check check-gpu $(addprefix check-,$(CHECKS)) header abi demo bench deps deps-bench clean

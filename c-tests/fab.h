@@ -41,6 +41,7 @@ struct node {
 	char service[64];
 	int fds;         /* open files before the library opened any */
 	bool idle;       /* do not drive progress while waiting for the other side */
+	bool drivers;    /* a vendor's driver may have been opened: it keeps descriptors to the end */
 	gdrfab_info *info;
 	gdrfab_info *request; /* the server's: what came with the connection request */
 	gdrfab_fabric *fabric;
@@ -150,8 +151,13 @@ struct memkind {
 	uint64_t paths; /* what this kind can offer where the kernel permits it */
 	void (*alloc)(struct node *n, struct mem *m);
 	void (*release)(struct node *n, struct mem *m);
-	bool dmabuf; /* registered by file descriptor */
+	bool dmabuf;    /* registered by file descriptor */
+	uint64_t maybe; /* of paths: those that are only a courtesy */
+	uint32_t iface; /* GDRFAB_HMEM_* */
+	bool opaque;    /* not for the CPU: bytes go through the driver */
+	int flavour;    /* for the vendor's functions */
 };
+#define MEM_HANDLES 4
 struct mem {
 	const struct memkind *kind;
 	unsigned char *addr;
@@ -161,16 +167,46 @@ struct mem {
 	uint64_t key;
 	uint64_t base; /* remote address of the registered part's first byte */
 	size_t registered;
+	uint32_t device;
+	uint64_t handles[MEM_HANDLES]; /* of the vendor */
+	size_t reserved;	       /* bytes that alloc took */
 };
 enum { KIND_MALLOC, KIND_MEM_ALLOC, KIND_MEMFD, KINDS };
 extern const struct memkind memkinds[KINDS];
+
+/* Kinds of device memory, of the interfaces that TEST_IFACES names ("cuda,rocr"): the processes that make the list and
+ * fork must not open a driver, which would not survive that. */
+enum { DEVICE_KINDS = 32 };
+extern const struct memkind *device_kinds[DEVICE_KINDS];
+size_t device_kinds_list(void);
+/* CUDA's, made by calls of its driver beside the library. */
+enum { CUDA_PLAIN, CUDA_POOL, CUDA_PRIVATE_POOL, CUDA_VMM, CUDA_SEGMENTS, CUDA_MANAGED, CUDA_HOST, CUDA_KINDS };
+extern const struct memkind cuda_kinds[CUDA_KINDS];
+/* An entry of libcuda.so.1; the claim is skipped where there is none. */
+void *cuda_entry(const char *name);
+/* A call of the driver whose code must be 0. `types` are its parameters'. */
+#define CU(name, types, ...)                                                                                           \
+	do {                                                                                                           \
+		int (*call_) types;                                                                                    \
+		*(void **)(void *)&call_ = cuda_entry(#name);                                                          \
+		test_at(__FILE__, __LINE__);                                                                           \
+		int code_ = call_(__VA_ARGS__);                                                                        \
+		if (code_ != 0)                                                                                        \
+			test_fail(__FILE__, __LINE__, "%s is %d", #name, code_);                                       \
+	} while (0)
+/* Makes the primary context of a device current, for calls that need one. */
+void cuda_use(uint32_t device);
+/* How much of the memory one physical segment holds. */
+size_t cuda_segment_size(uint32_t device);
 
 struct path {
 	const char *name;
 	uint64_t bit;
 };
-enum { PATH_DIRECT, PATH_CMA, PATH_STAGED, PATHS };
+enum { PATH_DIRECT, PATH_CMA, PATH_STAGED, PATH_IPC, PATHS };
 extern const struct path paths[PATHS];
+/* Bytes that an endpoint has moved by each path. */
+void path_bytes(struct node *n, uint64_t bytes[PATHS]);
 
 void mem_new(struct node *n, struct mem *m, const struct memkind *kind, size_t len);
 /* Registers [offset, offset+len) of m; returns the library's result. require: GDRFAB_PATH_* or 0. */
@@ -179,6 +215,22 @@ int mem_try_register(struct node *n, struct mem *m, size_t offset, size_t len, u
 void mem_register(struct node *n, struct mem *m, size_t offset, size_t len, uint64_t access, uint64_t require);
 void mem_unregister(struct mem *m);
 void mem_end(struct node *n, struct mem *m);
+/* Devices of an interface in this process; the claim is skipped where it cannot be used. */
+uint32_t device_count(struct node *n, uint32_t iface);
+/* The library's descriptor for local operations; NULL if not registered. */
+void *mem_desc(const struct mem *m);
+/* What operations must be given: device memory has to be named, host memory need not. */
+void *mem_needed_desc(const struct mem *m);
+
+/* Bytes in and out of memory of any kind. */
+void mem_write(struct mem *m, size_t offset, const void *from, size_t len);
+void mem_read(struct mem *m, size_t offset, void *to, size_t len);
+/* As fill() and check_filled(), of bytes that begin at offset. */
+void mem_fill(struct mem *m, size_t offset, size_t len, size_t position, uint32_t seed);
+void mem_check(const char *file, int line, const char *what, struct mem *m, size_t offset, size_t len, size_t position,
+	       uint32_t seed);
+#define CHECK_MEM(what, m, offset, len, position, seed)                                                                \
+	mem_check(__FILE__, __LINE__, what, m, offset, len, position, seed)
 
 /* What the other side needs to know of a region. */
 struct remote {
@@ -191,11 +243,13 @@ struct remote mem_fetch(struct node *n);
 struct way {
 	const struct path *path;
 	const struct memkind *kind;
-	char name[32];
+	char name[48];
 };
-extern struct way ways[PATHS * KINDS];
-/* Fills ways; returns how many there are. */
+extern struct way ways[PATHS * (KINDS + DEVICE_KINDS)];
+/* Fills ways with those to host memory; returns how many there are. */
 size_t ways_list(void);
+/* And with those to device memory behind them; returns how many there are in all. */
+size_t all_ways_list(void);
 /* At the target: registers so that only this way is offered; skips the claim where the kind need not offer it. */
 void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way);
 /* At the initiator: skips the claim where the kernel refuses the path, fails it where it does not. */

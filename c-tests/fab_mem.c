@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Memory of every kind and the paths to it: the parts of fab.h that are about regions. */
+/*
+ * Memory of every kind and the paths to it: the parts of fab.h that are about regions. Device memory cannot be touched;
+ * its bytes are made and looked at in host memory, and the library's copies carry them over.
+ */
 #include "fab.h"
 
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 
@@ -49,34 +53,175 @@ static void memfd_end(TEST_UNUSED struct node *n, struct mem *m)
 }
 
 /* Another process can map what lies in a file; process_vm_readv and the ring reach everything that has an address. */
+#define ANY_HOST (GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED)
 const struct memkind memkinds[KINDS] = {
-	{"malloc", GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED, malloc_new, malloc_end, false},
-	{"mem_alloc", GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED, mem_alloc_new, mem_alloc_end, false},
-	{"memfd", GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED, memfd_new, memfd_end, true},
+	{.name = "malloc", .paths = ANY_HOST, .alloc = malloc_new, .release = malloc_end},
+	{.name = "mem_alloc", .paths = GDRFAB_PATH_DIRECT | ANY_HOST, .alloc = mem_alloc_new, .release = mem_alloc_end},
+	/* Of a file descriptor only direct mapping is promised: the caller's own mapping of it is a courtesy. */
+	{.name = "memfd",
+	 .paths = GDRFAB_PATH_DIRECT | ANY_HOST,
+	 .alloc = memfd_new,
+	 .release = memfd_end,
+	 .dmabuf = true,
+	 .maybe = GDRFAB_PATH_CMA},
 };
 
 const struct path paths[PATHS] = {
 	{"direct", GDRFAB_PATH_DIRECT},
 	{"cma", GDRFAB_PATH_CMA},
 	{"staged", GDRFAB_PATH_STAGED},
+	{"ipc", GDRFAB_PATH_IPC},
 };
 
-struct way ways[PATHS * KINDS];
+void path_bytes(struct node *n, uint64_t bytes[PATHS])
+{
+	gdrfab_stats s;
+	memset(&s, 0, sizeof s);
+	s.struct_size = sizeof s;
+	OK(gdrfab_ep_stats(n->ep, &s));
+	bytes[PATH_DIRECT] = s.bytes_direct;
+	bytes[PATH_CMA] = s.bytes_cma;
+	bytes[PATH_STAGED] = s.bytes_staged;
+	bytes[PATH_IPC] = s.bytes_ipc;
+}
+
+/* --- device memory --- */
+
+/* Runtimes that are the application's to initialise, before anybody uses them. */
+static void *entry(const char *library, const char *name)
+{
+	void *handle = dlopen(library, RTLD_NOW);
+	void *found = handle ? dlsym(handle, name) : NULL;
+	if (!found)
+		test_skip("TEST_IFACES names an interface, but there is no %s of %s", name, library);
+	return found;
+}
+
+static void initialise(const struct node *n, uint32_t iface)
+{
+	static bool done[GDRFAB_HMEM_SYNAPSEAI + 1];
+	if (done[iface])
+		return;
+	done[iface] = true;
+	if (iface == GDRFAB_HMEM_NEURON) {
+		int (*init)(int, const char *, const char *);
+		*(void **)(void *)&init = entry("libnrt.so.1", "nrt_init");
+		CHECK_EQ(init(1, "", ""), 0);
+	}
+	if (iface == GDRFAB_HMEM_SYNAPSEAI) {
+		int (*init)(void), (*acquire)(uint32_t *, uint32_t);
+		uint32_t device;
+		*(void **)(void *)&init = entry("libSynapse.so", "synInitialize");
+		*(void **)(void *)&acquire = entry("libSynapse.so", "synDeviceAcquireByModuleId");
+		CHECK_EQ(init(), 0);
+		/* A device serves one process; whichever it is, this process calls it 0. */
+		CHECK_EQ(acquire(&device, n->side == TEST_SERVER ? 0 : 1), 0);
+	}
+}
+
+uint32_t device_count(struct node *n, uint32_t iface)
+{
+	initialise(n, iface);
+	gdrfab_hmem_info info;
+	memset(&info, 0, sizeof info);
+	info.struct_size = sizeof info;
+	n->drivers = true;
+	int result = gdrfab_hmem_query(iface, UINT32_MAX, &info);
+	if (result != 0)
+		test_fail(__FILE__, __LINE__, "TEST_IFACES names an interface that cannot be used: %s",
+			  gdrfab_last_error());
+	CHECK(info.devices > 0);
+	return iface == GDRFAB_HMEM_SYNAPSEAI ? 1 : info.devices;
+}
+
+static void device_new(struct node *n, struct mem *m)
+{
+	void *addr = NULL;
+	OK(gdrfab_mem_alloc_on(n->domain, m->kind->iface, m->device, m->len, 0, &addr));
+	m->addr = (unsigned char *)addr;
+	CHECK(m->addr != NULL);
+}
+
+#define DEVICE_KIND(text, number, ways)                                                                                \
+	{                                                                                                              \
+		.name = text "_alloc", .paths = ways, .alloc = device_new, .release = mem_alloc_end, .iface = number,  \
+		.opaque = true                                                                                         \
+	}
+#define MAPPED (GDRFAB_PATH_IPC | GDRFAB_PATH_STAGED)
+
+static const struct {
+	const char *iface;
+	struct memkind kind;
+} of_interface[] = {
+	{"cuda", DEVICE_KIND("cuda", GDRFAB_HMEM_CUDA, MAPPED)},
+	{"rocr", DEVICE_KIND("rocr", GDRFAB_HMEM_ROCR, MAPPED)},
+	{"ze", DEVICE_KIND("ze", GDRFAB_HMEM_ZE, MAPPED)},
+	{"neuron", DEVICE_KIND("neuron", GDRFAB_HMEM_NEURON, GDRFAB_PATH_STAGED)},
+	{"synapseai", DEVICE_KIND("synapseai", GDRFAB_HMEM_SYNAPSEAI, GDRFAB_PATH_STAGED)},
+};
+
+const struct memkind *device_kinds[DEVICE_KINDS];
+
+static bool is_listed(const char *list, const char *word)
+{
+	size_t len = strlen(word);
+	while (list && *list) {
+		if (strncmp(list, word, len) == 0 && (list[len] == 0 || list[len] == ','))
+			return true;
+		list = strchr(list, ',');
+		list += list != NULL;
+	}
+	return false;
+}
+
+size_t device_kinds_list(void)
+{
+	const char *list = getenv("TEST_IFACES");
+	size_t count = 0;
+	for (size_t i = 0; i < sizeof of_interface / sizeof of_interface[0]; i++) {
+		if (!is_listed(list, of_interface[i].iface))
+			continue;
+		device_kinds[count++] = &of_interface[i].kind;
+		for (size_t k = 0; k < CUDA_KINDS && of_interface[i].kind.iface == GDRFAB_HMEM_CUDA; k++)
+			device_kinds[count++] = &cuda_kinds[k];
+	}
+	return count;
+}
+
+/* --- ways --- */
+
+struct way ways[PATHS * (KINDS + DEVICE_KINDS)];
+
+static size_t add_ways(size_t count, int path, const struct memkind *kind)
+{
+	if (!(kind->paths & paths[path].bit))
+		return count;
+	struct way *w = &ways[count];
+	w->path = &paths[path];
+	w->kind = kind;
+	snprintf(w->name, sizeof w->name, "%s_%s", w->path->name, w->kind->name);
+	return count + 1;
+}
 
 size_t ways_list(void)
 {
 	size_t count = 0;
 	for (int p = 0; p < PATHS; p++)
-		for (int k = 0; k < KINDS; k++) {
-			if (!(memkinds[k].paths & paths[p].bit))
-				continue;
-			struct way *w = &ways[count++];
-			w->path = &paths[p];
-			w->kind = &memkinds[k];
-			snprintf(w->name, sizeof w->name, "%s_%s", w->path->name, w->kind->name);
-		}
+		for (int k = 0; k < KINDS; k++)
+			count = add_ways(count, p, &memkinds[k]);
 	return count;
 }
+
+size_t all_ways_list(void)
+{
+	size_t count = ways_list(), kinds = device_kinds_list();
+	for (size_t k = 0; k < kinds; k++)
+		for (int p = 0; p < PATHS; p++)
+			count = add_ways(count, p, device_kinds[k]);
+	return count;
+}
+
+/* --- memory and its bytes --- */
 
 void mem_new(struct node *n, struct mem *m, const struct memkind *kind, size_t len)
 {
@@ -84,7 +229,67 @@ void mem_new(struct node *n, struct mem *m, const struct memkind *kind, size_t l
 	m->kind = kind;
 	m->len = len;
 	m->fd = -1;
+	/* Two devices where there are two: the server has the first, the client the last. */
+	if (kind->iface != GDRFAB_HMEM_SYSTEM) {
+		uint32_t devices = device_count(n, kind->iface);
+		m->device = n->side == TEST_SERVER ? 0 : devices - 1;
+	}
 	kind->alloc(n, m);
+}
+
+void mem_write(struct mem *m, size_t offset, const void *from, size_t len)
+{
+	CHECK(offset <= m->len && len <= m->len - offset);
+	if (m->kind->opaque)
+		OK(gdrfab_hmem_copy_to(m->kind->iface, m->device, m->addr + offset, from, len));
+	else
+		memcpy(m->addr + offset, from, len);
+}
+
+void mem_read(struct mem *m, size_t offset, void *to, size_t len)
+{
+	CHECK(offset <= m->len && len <= m->len - offset);
+	if (m->kind->opaque)
+		OK(gdrfab_hmem_copy_from(m->kind->iface, m->device, to, m->addr + offset, len));
+	else
+		memcpy(to, m->addr + offset, len);
+}
+
+void mem_fill(struct mem *m, size_t offset, size_t len, size_t position, uint32_t seed)
+{
+	if (len == 0)
+		return;
+	unsigned char *shadow = m->kind->opaque ? (unsigned char *)malloc(len) : m->addr + offset;
+	CHECK(shadow != NULL);
+	fill(shadow, len, position, seed);
+	if (m->kind->opaque) {
+		mem_write(m, offset, shadow, len);
+		free(shadow);
+	}
+}
+
+void mem_check(const char *file, int line, const char *what, struct mem *m, size_t offset, size_t len, size_t position,
+	       uint32_t seed)
+{
+	if (len == 0)
+		return;
+	unsigned char *shadow = m->kind->opaque ? (unsigned char *)malloc(len) : m->addr + offset;
+	CHECK(shadow != NULL);
+	if (m->kind->opaque)
+		mem_read(m, offset, shadow, len);
+	check_filled(file, line, what, shadow, len, position, seed);
+	if (m->kind->opaque)
+		free(shadow);
+}
+
+void *mem_desc(const struct mem *m)
+{
+	return m->mr ? gdrfab_mr_desc(m->mr) : NULL;
+}
+
+void *mem_needed_desc(const struct mem *m)
+{
+	return m->kind->iface != GDRFAB_HMEM_SYSTEM ? mem_desc(m) : NULL;
 }
 
 int mem_try_register(struct node *n, struct mem *m, size_t offset, size_t len, uint64_t access, uint64_t require,
@@ -99,6 +304,8 @@ int mem_try_register(struct node *n, struct mem *m, size_t offset, size_t len, u
 	attr.access = access;
 	attr.requested_key = requested_key;
 	attr.require = require;
+	attr.iface = m->kind->iface;
+	attr.device = m->device;
 	if (m->kind->dmabuf)
 		attr.dmabuf = &dmabuf;
 	else
@@ -127,8 +334,7 @@ void mem_register(struct node *n, struct mem *m, size_t offset, size_t len, uint
 void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way)
 {
 	int result = mem_try_register(n, m, offset, len, ANY_ACCESS, way->path->bit, 0);
-	/* Of a file descriptor only direct mapping is promised: the caller's own mapping of it is a courtesy. */
-	if (result == -EOPNOTSUPP && way->kind->dmabuf && way->path->bit == GDRFAB_PATH_CMA)
+	if (result == -EOPNOTSUPP && (way->kind->maybe & way->path->bit))
 		test_skip("%s", gdrfab_last_error());
 	CHECK_EQ(result, 0);
 }
@@ -191,8 +397,8 @@ void way_check(struct node *n, const struct way *way, uint64_t key)
 		test_skip("this kernel does not let a process copy another's memory (process_vm_readv: %s)",
 			  strerror(refused));
 	test_fail(__FILE__, __LINE__,
-		  "the path %s is not taken: path 0x%llx of 0x%llx, offered 0x%llx; direct: %s, cma: %s, staged: %s; %s",
+		  "the path %s is not taken: path 0x%llx of 0x%llx, offered 0x%llx; direct: %s, cma: %s, staged: %s, ipc: %s; %s",
 		  way->path->name, (unsigned long long)info.path, (unsigned long long)info.paths,
 		  (unsigned long long)info.offered, strerror(info.direct_errno), strerror(info.cma_errno),
-		  strerror(info.staged_errno), words);
+		  strerror(info.staged_errno), strerror(info.ipc_errno), words);
 }

@@ -137,8 +137,9 @@ static void offers(const void *arg)
 	CHECK_EQ(info.paths & ~kind->paths, 0);
 	CHECK((info.paths & GDRFAB_PATH_STAGED) != 0);
 	CHECK_EQ(info.paths & GDRFAB_PATH_DIRECT, kind->paths & GDRFAB_PATH_DIRECT);
+	CHECK_EQ(info.paths & GDRFAB_PATH_IPC, kind->paths & GDRFAB_PATH_IPC);
 	/* The best is one of those offered, and the fastest of them. */
-	CHECK_EQ(info.path, info.paths & -info.paths);
+	CHECK_EQ(info.path, info.paths & GDRFAB_PATH_IPC ? GDRFAB_PATH_IPC : info.paths & -info.paths);
 
 	ssize_t len = gdrfab_mr_explain(m.mr, words, sizeof words);
 	CHECK(len > 0);
@@ -418,5 +419,10 @@ TEST_TABLE(kinds)
 	for (int k = 0; k < KINDS; k++) {
 		snprintf(name, sizeof name, "paths_offered_by_%s", memkinds[k].name);
 		test_add(name, offers, &memkinds[k], 20);
+	}
+	size_t devices = device_kinds_list();
+	for (size_t k = 0; k < devices; k++) {
+		snprintf(name, sizeof name, "paths_offered_by_%s", device_kinds[k]->name);
+		test_add(name, offers, device_kinds[k], 20);
 	}
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Messages: every call, sizes from nothing to 8 MiB, scattered at both ends, received late or early or too short, many
- * at once and in order.
+ * at once and in order; from and to memory of devices as well.
  */
 #include "fab.h"
 
@@ -17,93 +17,132 @@ static const size_t sizes[] = {0,    1,	    63,	   64,	  65,	 4095,		 4096,
 			       4097, 16384, 65536, 65537, 70000, 1024 * 1024 + 3, LARGEST};
 #define SIZES (sizeof sizes / sizeof sizes[0])
 
-/* A receive buffer between two edges that must stay as they are. */
-static void edges_set(unsigned char *buf, size_t len)
+/* Which memory messages come from and go to. */
+struct buffers {
+	const struct memkind *from, *to;
+	bool described; /* host memory too is registered, and its descriptor passed */
+};
+static const struct buffers plain = {&memkinds[KIND_MALLOC], &memkinds[KIND_MALLOC], false};
+
+static const struct buffers *buffers_of(const struct node *n)
 {
-	fill(buf, EDGE + len + EDGE, 0, EDGE_SEED);
+	return n->arg ? (const struct buffers *)n->arg : &plain;
 }
 
-static void edges_check(const unsigned char *buf, size_t len)
+static void buffer_new(struct node *n, struct mem *m, const struct memkind *kind, size_t len)
 {
-	CHECK_FILLED("in front of the receive buffer", buf, EDGE, 0, EDGE_SEED);
-	CHECK_FILLED("behind the receive buffer", buf + EDGE + len, EDGE, EDGE + len, EDGE_SEED);
+	mem_new(n, m, kind, len);
+	if (kind->opaque || buffers_of(n)->described)
+		mem_register(n, m, 0, len, GDRFAB_SEND | GDRFAB_RECV, 0);
+}
+
+/* A part of a buffer. */
+struct part {
+	struct mem *mem;
+	size_t offset, len;
+};
+
+static unsigned char *start(struct part p)
+{
+	return p.mem->addr + p.offset;
+}
+
+/* A receive buffer between two edges that must stay as they are. */
+static void edges_set(struct mem *m, size_t len)
+{
+	mem_fill(m, 0, EDGE + len + EDGE, 0, EDGE_SEED);
+}
+
+static void edges_check(struct mem *m, size_t len)
+{
+	CHECK_MEM("in front of the receive buffer", m, 0, EDGE, 0, EDGE_SEED);
+	CHECK_MEM("behind the receive buffer", m, EDGE + len, EDGE, EDGE + len, EDGE_SEED);
 }
 
 /* --- each call once per size; the receiver posts before or after the message is sent --- */
 
-enum call { SEND, SENDV, SENDDATA, SENDMSG, SENDMSG_DATA, INJECT, INJECTDATA, CALLS };
+enum call { SEND, SENDV, SENDDATA, SENDMSG, SENDMSG_DATA, SENDMSG_INJECT, INJECT, INJECTDATA, CALLS };
 
 static bool carries_data(enum call call)
 {
 	return call == SENDDATA || call == SENDMSG_DATA || call == INJECTDATA;
 }
 
-static size_t in_pieces(unsigned char *buf, size_t len, size_t limit, struct iovec *iov)
+struct message {
+	gdrfab_msg msg;
+	struct iovec iov[5];
+	void *desc[5];
+};
+
+static void in_pieces(struct message *m, struct part p, size_t limit)
 {
 	size_t count = limit < 5 ? limit : 5, from = 0;
+	memset(&m->msg, 0, sizeof m->msg);
+	m->msg.struct_size = sizeof m->msg;
+	m->msg.msg_iov = m->iov;
+	m->msg.desc = mem_desc(p.mem) ? m->desc : NULL;
+	m->msg.iov_count = count;
+	m->msg.context = start(p);
 	for (size_t i = 0; i < count; i++) {
-		size_t piece = i + 1 == count ? len - from : i == 1 ? 0 : (len - from) / 3;
-		iov[i].iov_base = buf + from;
-		iov[i].iov_len = piece;
+		size_t piece = i + 1 == count ? p.len - from : i == 1 ? 0 : (p.len - from) / 3;
+		m->iov[i].iov_base = start(p) + from;
+		m->iov[i].iov_len = piece;
+		m->desc[i] = mem_desc(p.mem);
 		from += piece;
 	}
-	return count;
 }
 
-static void send_by(struct node *n, enum call call, unsigned char *buf, size_t len, uint64_t data)
+static void send_by(struct node *n, enum call call, struct part p, uint64_t data)
 {
-	struct iovec iov[5];
-	gdrfab_msg msg;
-	memset(&msg, 0, sizeof msg);
-	msg.struct_size = sizeof msg;
-	msg.msg_iov = iov;
-	msg.iov_count = in_pieces(buf, len, n->info->tx_iov_limit, iov);
-	msg.context = buf;
-	msg.data = data;
+	unsigned char *buf = start(p);
+	void *desc = mem_desc(p.mem);
+	struct message m;
+	in_pieces(&m, p, n->info->tx_iov_limit);
+	m.msg.data = data;
 	switch (call) {
 	case SEND:
-		POST(n->cq, gdrfab_send(n->ep, buf, len, NULL, GDRFAB_ADDR_UNSPEC, buf));
+		POST(n->cq, gdrfab_send(n->ep, buf, p.len, desc, GDRFAB_ADDR_UNSPEC, buf));
 		break;
 	case SENDV:
-		POST(n->cq, gdrfab_sendv(n->ep, iov, NULL, msg.iov_count, GDRFAB_ADDR_UNSPEC, buf));
+		POST(n->cq, gdrfab_sendv(n->ep, m.iov, m.msg.desc, m.msg.iov_count, GDRFAB_ADDR_UNSPEC, buf));
 		break;
 	case SENDDATA:
-		POST(n->cq, gdrfab_senddata(n->ep, buf, len, NULL, data, GDRFAB_ADDR_UNSPEC, buf));
+		POST(n->cq, gdrfab_senddata(n->ep, buf, p.len, desc, data, GDRFAB_ADDR_UNSPEC, buf));
 		break;
 	case SENDMSG:
-		POST(n->cq, gdrfab_sendmsg(n->ep, &msg, GDRFAB_COMPLETION));
+		POST(n->cq, gdrfab_sendmsg(n->ep, &m.msg, GDRFAB_COMPLETION));
 		break;
 	case SENDMSG_DATA:
-		POST(n->cq, gdrfab_sendmsg(n->ep, &msg, GDRFAB_COMPLETION | GDRFAB_REMOTE_CQ_DATA));
+		POST(n->cq, gdrfab_sendmsg(n->ep, &m.msg, GDRFAB_COMPLETION | GDRFAB_REMOTE_CQ_DATA));
+		break;
+	case SENDMSG_INJECT:
+		POST(n->cq, gdrfab_sendmsg(n->ep, &m.msg, GDRFAB_COMPLETION | GDRFAB_INJECT));
+		mem_fill(p.mem, p.offset, p.len, 0, 99);
 		break;
 	case INJECT:
-		POST(n->cq, gdrfab_inject(n->ep, buf, len, GDRFAB_ADDR_UNSPEC));
-		memset(buf, 0xee, len);
+		POST(n->cq, gdrfab_inject(n->ep, buf, p.len, GDRFAB_ADDR_UNSPEC));
+		memset(buf, 0xee, p.len);
 		return;
 	default:
-		POST(n->cq, gdrfab_injectdata(n->ep, buf, len, data, GDRFAB_ADDR_UNSPEC));
-		memset(buf, 0xee, len);
+		POST(n->cq, gdrfab_injectdata(n->ep, buf, p.len, data, GDRFAB_ADDR_UNSPEC));
+		memset(buf, 0xee, p.len);
 		return;
 	}
 	done entry;
 	DONE(n->cq, buf, SENT, &entry);
 }
 
-static void recv_by(struct node *n, unsigned way, unsigned char *buf, size_t len)
+static void recv_by(struct node *n, unsigned way, struct part p)
 {
-	struct iovec iov[5];
-	gdrfab_msg msg;
-	memset(&msg, 0, sizeof msg);
-	msg.struct_size = sizeof msg;
-	msg.msg_iov = iov;
-	msg.iov_count = in_pieces(buf, len, n->info->rx_iov_limit, iov);
-	msg.context = buf;
+	unsigned char *buf = start(p);
+	struct message m;
+	in_pieces(&m, p, n->info->rx_iov_limit);
 	if (way == 0)
-		POST(n->cq, gdrfab_recv(n->ep, buf, len, NULL, GDRFAB_ADDR_UNSPEC, buf));
+		POST(n->cq, gdrfab_recv(n->ep, buf, p.len, mem_desc(p.mem), GDRFAB_ADDR_UNSPEC, buf));
 	else if (way == 1)
-		POST(n->cq, gdrfab_recvv(n->ep, iov, NULL, msg.iov_count, GDRFAB_ADDR_UNSPEC, buf));
+		POST(n->cq, gdrfab_recvv(n->ep, m.iov, m.msg.desc, m.msg.iov_count, GDRFAB_ADDR_UNSPEC, buf));
 	else
-		POST(n->cq, gdrfab_recvmsg(n->ep, &msg, GDRFAB_COMPLETION));
+		POST(n->cq, gdrfab_recvmsg(n->ep, &m.msg, GDRFAB_COMPLETION));
 }
 
 static uint64_t data_of(size_t size, unsigned call)
@@ -111,15 +150,19 @@ static uint64_t data_of(size_t size, unsigned call)
 	return 0xfedcba9876543210u ^ (uint64_t)size << 8 ^ call;
 }
 
+/* Both sides agree: an inject call takes no descriptor, and so no memory of a device. */
 static bool possible(const struct node *n, unsigned call, size_t len)
 {
-	return (call != INJECT && call != INJECTDATA) || len <= n->info->inject_size;
+	if (call != SENDMSG_INJECT && call != INJECT && call != INJECTDATA)
+		return true;
+	return len <= n->info->inject_size && (call == SENDMSG_INJECT || !buffers_of(n)->from->opaque);
 }
 
 static void call_sender(struct node *n)
 {
-	unsigned char *buf = (unsigned char *)malloc(LARGEST + 1);
+	struct mem m;
 	node_up(n);
+	buffer_new(n, &m, buffers_of(n)->from, LARGEST + 1);
 	CHECK(n->info->inject_size >= 64);
 	CHECK(n->info->max_msg_size >= LARGEST);
 	oob_send(n, &n->info->inject_size, sizeof n->info->inject_size);
@@ -128,22 +171,24 @@ static void call_sender(struct node *n)
 			if (!possible(n, call, sizes[s]))
 				continue;
 			bool early = (call + s) % 2;
-			fill(buf, sizes[s], 0, (uint32_t)(call * 100 + s));
+			struct part p = {&m, 0, sizes[s]};
+			mem_fill(&m, 0, sizes[s], 0, (uint32_t)(call * 100 + s));
 			if (!early)
 				barrier(n);
-			send_by(n, (enum call)call, buf, sizes[s], data_of(s, call));
+			send_by(n, (enum call)call, p, data_of(s, call));
 			barrier(n);
 		}
 	QUIET(n->cq, 5);
-	free(buf);
+	mem_end(n, &m);
 	node_down(n);
 }
 
 static void call_receiver(struct node *n)
 {
-	unsigned char *buf = (unsigned char *)malloc(LARGEST + 2 * EDGE);
+	struct mem m;
 	size_t theirs;
 	node_up(n);
+	buffer_new(n, &m, buffers_of(n)->to, LARGEST + 2 * EDGE);
 	oob_recv(n, &theirs, sizeof theirs);
 	CHECK_EQ(theirs, n->info->inject_size);
 	for (unsigned call = 0; call < CALLS; call++)
@@ -152,28 +197,29 @@ static void call_receiver(struct node *n)
 				continue;
 			bool early = (call + s) % 2;
 			size_t len = sizes[s];
-			edges_set(buf, len);
+			struct part p = {&m, EDGE, len};
+			edges_set(&m, len);
 			if (early) {
 				/* Unexpected: it is on its way, or here, before there is a place for it. */
 				uint64_t until = test_now_ms() + 1;
 				while (test_now_ms() < until)
 					gdrfab_cq_read(n->cq, NULL, 0);
 			}
-			recv_by(n, (unsigned)((call + s) % 3), buf + EDGE, len);
+			recv_by(n, (unsigned)((call + s) % 3), p);
 			if (!early)
 				barrier(n);
 			done entry;
 			bool data = carries_data((enum call)call);
-			DONE(n->cq, buf + EDGE, RECEIVED | (data ? GDRFAB_REMOTE_CQ_DATA : 0), &entry);
+			DONE(n->cq, start(p), RECEIVED | (data ? GDRFAB_REMOTE_CQ_DATA : 0), &entry);
 			CHECK_EQ(entry.len, len);
 			CHECK_EQ(entry.flags & GDRFAB_REMOTE_CQ_DATA, data ? GDRFAB_REMOTE_CQ_DATA : 0);
 			if (data)
 				CHECK_EQ(entry.data, data_of(s, call));
-			CHECK_FILLED("the message", buf + EDGE, len, 0, (uint32_t)(call * 100 + s));
-			edges_check(buf, len);
+			CHECK_MEM("the message", &m, EDGE, len, 0, (uint32_t)(call * 100 + s));
+			edges_check(&m, len);
 			barrier(n);
 		}
-	free(buf);
+	mem_end(n, &m);
 	node_down(n);
 }
 
@@ -192,45 +238,49 @@ TEST_WITHIN(40, every_call_and_size_by_address)
 
 static void long_sender(struct node *n)
 {
-	unsigned char *buf = (unsigned char *)malloc(LARGEST);
-	fill(buf, LARGEST, 0, 3);
+	struct mem m;
 	node_up(n);
+	buffer_new(n, &m, buffers_of(n)->from, LARGEST);
+	mem_fill(&m, 0, LARGEST, 0, 3);
 	for (size_t s = 0; s < SIZES; s++) {
 		if (sizes[s] < 2)
 			continue;
-		send_by(n, SEND, buf, sizes[s], 0);
+		send_by(n, SEND, (struct part){&m, 0, sizes[s]}, 0);
 		barrier(n);
 	}
-	send_by(n, SEND, buf, 10, 0);
-	free(buf);
+	send_by(n, SEND, (struct part){&m, 0, 10}, 0);
+	mem_end(n, &m);
 	node_down(n);
 }
 
 static void short_receiver(struct node *n)
 {
-	unsigned char *buf = (unsigned char *)malloc(LARGEST + 2 * EDGE);
+	struct mem m;
 	struct failure f;
 	node_up(n);
+	buffer_new(n, &m, buffers_of(n)->to, LARGEST + 2 * EDGE);
 	for (size_t s = 0; s < SIZES; s++) {
 		if (sizes[s] < 2)
 			continue;
 		size_t len = s % 3 == 0 ? sizes[s] - 1 : s % 3 == 1 ? sizes[s] / 2 : 0;
-		edges_set(buf, len);
-		recv_by(n, (unsigned)(s % 2), buf + EDGE, len);
-		FAILED(n->cq, buf + EDGE, GDRFAB_ETRUNC, GDRFAB_PROV_TRUNC, &f);
+		struct part p = {&m, EDGE, len};
+		edges_set(&m, len);
+		recv_by(n, (unsigned)(s % 2), p);
+		FAILED(n->cq, start(p), GDRFAB_ETRUNC, GDRFAB_PROV_TRUNC, &f);
 		CHECK_EQ(f.entry.len, len);
 		CHECK_EQ(f.entry.olen, sizes[s] - len);
 		CHECK_EQ(f.entry.flags & RECEIVED, RECEIVED);
-		CHECK_FILLED("what fitted", buf + EDGE, len, 0, 3);
-		edges_check(buf, len);
+		CHECK_MEM("what fitted", &m, EDGE, len, 0, 3);
+		edges_check(&m, len);
 		barrier(n);
 	}
 	/* The next message is received as if nothing had been. */
-	recv_by(n, 0, buf, 10);
+	struct part p = {&m, 0, 10};
+	recv_by(n, 0, p);
 	done entry;
-	DONE(n->cq, buf, RECEIVED, &entry);
+	DONE(n->cq, start(p), RECEIVED, &entry);
 	CHECK_EQ(entry.len, 10);
-	free(buf);
+	mem_end(n, &m);
 	node_down(n);
 }
 
@@ -493,13 +543,14 @@ TEST_WITHIN(40, receive_queue_full)
 
 struct variant {
 	const char *variable, *value;
+	const struct buffers *buffers;
 };
 
 static void with_setting(const void *arg)
 {
 	const struct variant *v = (const struct variant *)arg;
 	setenv(v->variable, v->value, 1);
-	pair(NULL, call_receiver, call_sender, NULL);
+	pair(NULL, call_receiver, call_sender, v->buffers);
 }
 
 static void order_with_setting(const void *arg)
@@ -512,10 +563,10 @@ static void order_with_setting(const void *arg)
 TEST_TABLE(settings)
 {
 	static const struct variant variants[] = {
-		{"GDRFAB_SHM_PATHS", "staged"},
-		{"GDRFAB_SHM_EAGER_MAX", "0"},
-		{"GDRFAB_SHM_EAGER_MAX", "8192"},
-		{"GDRFAB_SHM_RING_SLOTS", "256"},
+		{"GDRFAB_SHM_PATHS", "staged", NULL},
+		{"GDRFAB_SHM_EAGER_MAX", "0", NULL},
+		{"GDRFAB_SHM_EAGER_MAX", "8192", NULL},
+		{"GDRFAB_SHM_RING_SLOTS", "256", NULL},
 	};
 	char name[96];
 	for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
@@ -523,5 +574,58 @@ TEST_TABLE(settings)
 		test_add(name, with_setting, &variants[i], 40);
 		snprintf(name, sizeof name, "ten_thousand_in_order_%s=%s", variants[i].variable, variants[i].value);
 		test_add(name, order_with_setting, &variants[i], 40);
+	}
+}
+
+/* --- memory of devices --- */
+
+static void every_call(const void *arg)
+{
+	pair(NULL, call_receiver, call_sender, arg);
+}
+
+static void too_long(const void *arg)
+{
+	pair(NULL, short_receiver, long_sender, arg);
+}
+
+static void add(const struct memkind *from, const struct memkind *to, bool described)
+{
+	static struct buffers list[5 * DEVICE_KINDS];
+	static struct variant staged[5 * DEVICE_KINDS];
+	static size_t used;
+	struct buffers *b = &list[used];
+	char name[96];
+	b->from = from;
+	b->to = to;
+	b->described = described;
+	snprintf(name, sizeof name, "every_call_and_size_%s_to_%s", from->name, to->name);
+	test_add(name, every_call, b, 40);
+	snprintf(name, sizeof name, "too_long_for_the_receive_%s_to_%s", from->name, to->name);
+	test_add(name, too_long, b, 40);
+	/* Without any mapping, what a vendor's memory can always do. */
+	if (from == to && from->alloc != cuda_kinds[0].alloc) {
+		struct variant v = {"GDRFAB_SHM_PATHS", "staged", b};
+		staged[used] = v;
+		snprintf(name, sizeof name, "every_call_and_size_%s_to_%s_staged", from->name, to->name);
+		test_add(name, with_setting, &staged[used], 40);
+	}
+	used++;
+}
+
+TEST_TABLE(devices)
+{
+	size_t kinds = device_kinds_list();
+	for (size_t k = 0; k < kinds; k++) {
+		const struct memkind *kind = device_kinds[k];
+		if (!kind->opaque)
+			continue;
+		add(kind, kind, false);
+		/* One of a vendor's kinds is enough for what concerns the host's side. */
+		if (kind->alloc == cuda_kinds[0].alloc)
+			continue;
+		add(kind, &memkinds[KIND_MALLOC], false);
+		add(&memkinds[KIND_MALLOC], kind, false);
+		add(&memkinds[KIND_MEM_ALLOC], kind, true);
 	}
 }

@@ -111,7 +111,7 @@ static gdrfab_path_info path_to(struct node *n, uint64_t key)
 	ssize_t len = gdrfab_ep_explain(n->ep, key, text, sizeof text);
 	CHECK(len > 0 && (size_t)len < sizeof text && strlen(text) == (size_t)len);
 	CHECK_EQ(gdrfab_ep_explain(n->ep, key, NULL, 0), len);
-	const int refused[PATHS] = {info.direct_errno, info.cma_errno, info.staged_errno};
+	const int refused[PATHS] = {info.direct_errno, info.cma_errno, info.staged_errno, info.ipc_errno};
 	for (int p = 0; p < PATHS; p++) {
 		/* As data and as text alike. */
 		CHECK_EQ((info.paths & paths[p].bit) != 0, refused[p] == 0);

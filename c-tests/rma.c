@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Every RMA call over every path to every kind of memory: sizes around the edges of cache lines, pages and rings,
- * unaligned at both ends, scattered over many iovecs, and checked byte for byte on both sides of the target.
+ * Every RMA call over every path from and to every kind of memory: sizes around the edges of cache lines, pages and
+ * rings, unaligned at both ends, scattered over many iovecs, and checked byte for byte on both sides of the target.
  */
 #include "fab.h"
 
@@ -16,6 +16,18 @@ static const size_t sizes[] = {0, 1, 63, 64, 65, 4095, 4096, 4097, 1024 * 1024 +
 static const size_t offsets[] = {MARGIN, MARGIN + 1, MARGIN + 4095};
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
+/* What one claim is about. */
+struct plan {
+	const struct way *way;
+	const struct memkind *local; /* the initiator's memory */
+	const char *variable, *value; /* a setting of the provider, or NULL */
+};
+
+static const struct plan *plan_of(const struct node *n)
+{
+	return (const struct plan *)n->arg;
+}
+
 /* --- the target: checks what the initiator says it has written --- */
 
 enum { VERIFY, END };
@@ -26,13 +38,13 @@ struct order {
 	uint64_t data;
 };
 
-static void check_around(const unsigned char *at, size_t total, size_t offset, size_t len, size_t margin, uint32_t seed)
+static void check_around(struct mem *m, size_t offset, size_t len, uint32_t seed)
 {
-	size_t from = offset > margin ? offset - margin : 0;
-	size_t end = offset + len, to = end + margin < total ? end + margin : total;
-	CHECK_FILLED("before the target bytes", at + from, offset - from, from, BASE_SEED);
-	CHECK_FILLED("target bytes", at + offset, len, 0, seed);
-	CHECK_FILLED("after the target bytes", at + end, to - end, end, BASE_SEED);
+	size_t from = offset > MARGIN ? offset - MARGIN : 0;
+	size_t end = offset + len, to = end + MARGIN < TARGET_SIZE ? end + MARGIN : TARGET_SIZE;
+	CHECK_MEM("before the target bytes", m, from, offset - from, from, BASE_SEED);
+	CHECK_MEM("target bytes", m, offset, len, 0, seed);
+	CHECK_MEM("after the target bytes", m, end, to - end, end, BASE_SEED);
 }
 
 static void obey(struct node *n, struct mem *m)
@@ -49,21 +61,21 @@ static void obey(struct node *n, struct mem *m)
 			CHECK_EQ(entry.data, o.data);
 			CHECK_EQ(entry.len, o.len);
 		}
-		check_around(m->addr, TARGET_SIZE, o.offset, o.len, MARGIN, o.seed);
-		fill(m->addr + o.offset, o.len, o.offset, BASE_SEED);
+		check_around(m, o.offset, o.len, o.seed);
+		mem_fill(m, o.offset, o.len, o.offset, BASE_SEED);
 		oob_send(n, &ack, 1);
 	}
-	CHECK_FILLED("the whole target at the end", m->addr, TARGET_SIZE, 0, BASE_SEED);
+	CHECK_MEM("the whole target at the end", m, 0, TARGET_SIZE, 0, BASE_SEED);
 	QUIET(n->cq, 0);
 }
 
 static void target(struct node *n)
 {
-	const struct way *way = (const struct way *)n->arg;
+	const struct way *way = plan_of(n)->way;
 	struct mem m;
 	node_up(n);
 	mem_new(n, &m, way->kind, TARGET_SIZE);
-	fill(m.addr, TARGET_SIZE, 0, BASE_SEED);
+	mem_fill(&m, 0, TARGET_SIZE, 0, BASE_SEED);
 	way_register(n, &m, 0, TARGET_SIZE, way);
 	mem_publish(n, &m);
 	obey(n, &m);
@@ -83,8 +95,9 @@ static void order(struct node *n, const struct order *o)
 struct transfer {
 	struct node *n;
 	struct remote to;
-	unsigned char *buf;
-	size_t len, offset;
+	struct mem *local;
+	unsigned char *buf; /* in local, `lead` bytes from its start */
+	size_t lead, len, offset;
 	void *desc;
 	uint64_t data;
 	size_t iov_limit, rma_limit;
@@ -103,13 +116,14 @@ static size_t split(size_t len, size_t count, size_t *ends)
 	return count;
 }
 
-static void scatter(const struct transfer *t, struct iovec *iov, size_t count)
+static void scatter(const struct transfer *t, struct iovec *iov, void **desc, size_t count)
 {
 	size_t ends[MAX_IOV], from = 0;
 	split(t->len, count, ends);
 	for (size_t i = 0; i < count; i++) {
 		iov[i].iov_base = t->buf + from;
 		iov[i].iov_len = ends[i] - from;
+		desc[i] = t->desc;
 		from = ends[i];
 	}
 }
@@ -132,66 +146,6 @@ static uint64_t there(const struct transfer *t)
 	return t->to.base + t->offset;
 }
 
-static void put(struct transfer *t)
-{
-	POST(t->n->cq, gdrfab_write(t->n->ep, t->buf, t->len, t->desc, GDRFAB_ADDR_UNSPEC, there(t), t->to.key, t));
-	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
-}
-
-static void put_v(struct transfer *t)
-{
-	struct iovec iov[MAX_IOV];
-	void *desc[MAX_IOV];
-	scatter(t, iov, t->iov_limit);
-	for (size_t i = 0; i < t->iov_limit; i++)
-		desc[i] = t->desc;
-	POST(t->n->cq, gdrfab_writev(t->n->ep, iov, t->desc ? desc : NULL, t->iov_limit, GDRFAB_ADDR_UNSPEC, there(t),
-				     t->to.key, t));
-	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
-}
-
-static void rma_message(const struct transfer *t, gdrfab_msg_rma *msg, struct iovec *iov, gdrfab_rma_iov *remote)
-{
-	memset(msg, 0, sizeof *msg);
-	scatter(t, iov, t->iov_limit);
-	msg->struct_size = sizeof *msg;
-	msg->msg_iov = iov;
-	msg->iov_count = t->iov_limit;
-	msg->addr = GDRFAB_ADDR_UNSPEC;
-	msg->rma_iov = remote;
-	msg->rma_iov_count = scatter_remote(t, remote);
-	msg->context = (void *)t;
-	msg->data = t->data;
-}
-
-static void put_msg(struct transfer *t)
-{
-	struct iovec iov[MAX_IOV];
-	gdrfab_rma_iov remote[3];
-	gdrfab_msg_rma msg;
-	rma_message(t, &msg, iov, remote);
-	POST(t->n->cq, gdrfab_writemsg(t->n->ep, &msg, GDRFAB_COMPLETION | GDRFAB_DELIVERY_COMPLETE));
-	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
-}
-
-static void put_msg_data(struct transfer *t)
-{
-	struct iovec iov[MAX_IOV];
-	gdrfab_rma_iov remote[3];
-	gdrfab_msg_rma msg;
-	rma_message(t, &msg, iov, remote);
-	POST(t->n->cq, gdrfab_writemsg(t->n->ep, &msg,
-				       GDRFAB_COMPLETION | GDRFAB_DELIVERY_COMPLETE | GDRFAB_REMOTE_CQ_DATA));
-	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
-}
-
-static void put_data(struct transfer *t)
-{
-	POST(t->n->cq, gdrfab_writedata(t->n->ep, t->buf, t->len, t->desc, t->data, GDRFAB_ADDR_UNSPEC, there(t),
-					t->to.key, t));
-	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
-}
-
 /* An injected write says nothing when it is done: a fenced read behind it does. */
 static void fence(struct transfer *t)
 {
@@ -208,6 +162,78 @@ static void fence(struct transfer *t)
 	msg.context = &byte;
 	POST(t->n->cq, gdrfab_readmsg(t->n->ep, &msg, GDRFAB_COMPLETION | GDRFAB_FENCE));
 	DONE(t->n->cq, &byte, GDRFAB_READ | GDRFAB_RMA, NULL);
+}
+
+static void put(struct transfer *t)
+{
+	POST(t->n->cq, gdrfab_write(t->n->ep, t->buf, t->len, t->desc, GDRFAB_ADDR_UNSPEC, there(t), t->to.key, t));
+	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
+}
+
+static void put_v(struct transfer *t)
+{
+	struct iovec iov[MAX_IOV];
+	void *desc[MAX_IOV];
+	scatter(t, iov, desc, t->iov_limit);
+	POST(t->n->cq, gdrfab_writev(t->n->ep, iov, t->desc ? desc : NULL, t->iov_limit, GDRFAB_ADDR_UNSPEC, there(t),
+				     t->to.key, t));
+	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
+}
+
+struct message {
+	gdrfab_msg_rma msg;
+	struct iovec iov[MAX_IOV];
+	void *desc[MAX_IOV];
+	gdrfab_rma_iov remote[3];
+};
+
+static const gdrfab_msg_rma *rma_message(const struct transfer *t, struct message *m)
+{
+	memset(&m->msg, 0, sizeof m->msg);
+	scatter(t, m->iov, m->desc, t->iov_limit);
+	m->msg.struct_size = sizeof m->msg;
+	m->msg.msg_iov = m->iov;
+	m->msg.desc = t->desc ? m->desc : NULL;
+	m->msg.iov_count = t->iov_limit;
+	m->msg.addr = GDRFAB_ADDR_UNSPEC;
+	m->msg.rma_iov = m->remote;
+	m->msg.rma_iov_count = scatter_remote(t, m->remote);
+	m->msg.context = (void *)t;
+	m->msg.data = t->data;
+	return &m->msg;
+}
+
+static void put_msg(struct transfer *t)
+{
+	struct message m;
+	POST(t->n->cq, gdrfab_writemsg(t->n->ep, rma_message(t, &m), GDRFAB_COMPLETION | GDRFAB_DELIVERY_COMPLETE));
+	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
+}
+
+static void put_msg_data(struct transfer *t)
+{
+	struct message m;
+	POST(t->n->cq, gdrfab_writemsg(t->n->ep, rma_message(t, &m),
+				       GDRFAB_COMPLETION | GDRFAB_DELIVERY_COMPLETE | GDRFAB_REMOTE_CQ_DATA));
+	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
+}
+
+/* The one inject call that takes a descriptor, and so memory of a device. */
+static void put_msg_inject(struct transfer *t)
+{
+	struct message m;
+	POST(t->n->cq, gdrfab_writemsg(t->n->ep, rma_message(t, &m), GDRFAB_COMPLETION | GDRFAB_INJECT));
+	mem_fill(t->local, t->lead, t->len, 0, 99); /* the buffer is the caller's again at once */
+	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
+	/* Complete when the buffer may be reused; a fenced read behind it proves that the bytes are there. */
+	fence(t);
+}
+
+static void put_data(struct transfer *t)
+{
+	POST(t->n->cq, gdrfab_writedata(t->n->ep, t->buf, t->len, t->desc, t->data, GDRFAB_ADDR_UNSPEC, there(t),
+					t->to.key, t));
+	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
 }
 
 static void put_inject(struct transfer *t)
@@ -234,36 +260,36 @@ static void get(struct transfer *t)
 static void get_v(struct transfer *t)
 {
 	struct iovec iov[MAX_IOV];
-	scatter(t, iov, t->iov_limit);
-	POST(t->n->cq, gdrfab_readv(t->n->ep, iov, NULL, t->iov_limit, GDRFAB_ADDR_UNSPEC, there(t), t->to.key, t));
+	void *desc[MAX_IOV];
+	scatter(t, iov, desc, t->iov_limit);
+	POST(t->n->cq, gdrfab_readv(t->n->ep, iov, t->desc ? desc : NULL, t->iov_limit, GDRFAB_ADDR_UNSPEC, there(t), t->to.key, t));
 	DONE(t->n->cq, t, GDRFAB_READ | GDRFAB_RMA, NULL);
 }
 
 static void get_msg(struct transfer *t)
 {
-	struct iovec iov[MAX_IOV];
-	gdrfab_rma_iov remote[3];
-	gdrfab_msg_rma msg;
-	rma_message(t, &msg, iov, remote);
-	POST(t->n->cq, gdrfab_readmsg(t->n->ep, &msg, GDRFAB_COMPLETION));
+	struct message m;
+	POST(t->n->cq, gdrfab_readmsg(t->n->ep, rma_message(t, &m), GDRFAB_COMPLETION));
 	DONE(t->n->cq, t, GDRFAB_READ | GDRFAB_RMA, NULL);
 }
 
 static const struct {
 	void (*call)(struct transfer *t);
-	bool reads, injects, announces;
+	bool reads, injects, announces, nameless; /* nameless: takes no descriptor */
 } calls[] = {
-	{put, false, false, false},
-	{put_v, false, false, false},
-	{put_msg, false, false, false},
-	{put_msg_data, false, false, true},
-	{put_data, false, false, true},
-	{put_inject, false, true, false},
-	{put_inject_data, false, true, true},
-	{get, true, false, false},
-	{get_v, true, false, false},
-	{get_msg, true, false, false},
+	{put, false, false, false, false},
+	{put_v, false, false, false, false},
+	{put_msg, false, false, false, false},
+	{put_msg_data, false, false, true, false},
+	{put_data, false, false, true, false},
+	{put_inject, false, true, false, true},
+	{put_inject_data, false, true, true, true},
+	{put_msg_inject, false, true, false, false},
+	{get, true, false, false, false},
+	{get_v, true, false, false, false},
+	{get_msg, true, false, false, false},
 };
+enum { CALL_WRITE = 0, CALL_READ = 8 };
 
 static size_t at_most(size_t value, size_t limit)
 {
@@ -271,39 +297,56 @@ static size_t at_most(size_t value, size_t limit)
 }
 
 /* One transfer into or out of the middle of a local buffer, whose edges must stay as they were. */
-static void transfer(struct node *n, struct remote to, unsigned char *local, void *desc, size_t call, size_t len,
+static void transfer(struct node *n, struct remote to, struct mem *local, void *desc, size_t call, size_t len,
 		     size_t offset, uint32_t seed)
 {
 	size_t lead = 64 + offset % 7, total = lead + len + 64;
-	struct transfer t = {n, to, local + lead, len, offset, desc, 0x1122334455667788u * (seed + 1), 0, 0};
+	struct transfer t = {n, to, local, local->addr + lead, lead, len, offset, desc, 0x1122334455667788u * (seed + 1),
+			     0, 0};
 	t.iov_limit = at_most(n->info->tx_iov_limit, MAX_IOV);
 	t.rma_limit = n->info->rma_iov_limit;
 
-	fill(local, total, 0, 2);
+	mem_fill(local, 0, total, 0, 2);
 	if (!calls[call].reads)
-		fill(t.buf, len, 0, seed);
+		mem_fill(local, lead, len, 0, seed);
 	calls[call].call(&t);
-	CHECK_FILLED("before the local bytes", local, lead, 0, 2);
-	CHECK_FILLED("after the local bytes", t.buf + len, 64, lead + len, 2);
+	CHECK_MEM("before the local bytes", local, 0, lead, 0, 2);
+	CHECK_MEM("after the local bytes", local, lead + len, 64, lead + len, 2);
 	if (calls[call].reads) {
-		CHECK_FILLED("bytes read", t.buf, len, offset, BASE_SEED);
+		CHECK_MEM("bytes read", local, lead, len, offset, BASE_SEED);
 		return;
 	}
 	struct order o = {VERIFY, seed, offset, len, calls[call].announces, t.data};
 	order(n, &o);
 }
 
+/* The bytes went the way asked for, and no other. */
+static void check_path(struct node *n)
+{
+	const struct plan *plan = plan_of(n);
+	/* A driver moves what lies in its memory here, also where the CPU maps the other side. */
+	bool driver = plan->local->opaque && plan->way->path == &paths[PATH_DIRECT];
+	const struct path *wanted = driver ? &paths[PATH_IPC] : plan->way->path;
+	uint64_t bytes[PATHS];
+	path_bytes(n, bytes);
+	for (int p = 0; p < PATHS; p++)
+		/* A fence reads into host memory. */
+		if ((bytes[p] > 0) != (wanted == &paths[p]) && !(driver && p == PATH_DIRECT && bytes[p] < 1000))
+			test_fail(__FILE__, __LINE__, "%llu bytes went the path %s, asked for was %s",
+				  (unsigned long long)bytes[p], paths[p].name, wanted->name);
+}
+
 static void initiator(struct node *n)
 {
-	const struct way *way = (const struct way *)n->arg;
+	const struct plan *plan = plan_of(n);
 	node_up(n);
 	CHECK(n->info->tx_iov_limit >= 1);
 	CHECK(n->info->rma_iov_limit >= 1);
 	struct remote to = mem_fetch(n);
-	way_check(n, way, to.key);
+	way_check(n, plan->way, to.key);
 
 	struct mem local;
-	mem_new(n, &local, &memkinds[KIND_MALLOC], TARGET_SIZE);
+	mem_new(n, &local, plan->local, TARGET_SIZE);
 	mem_register(n, &local, 0, TARGET_SIZE, GDRFAB_READ | GDRFAB_WRITE, 0);
 	uint32_t seed = 10;
 	for (size_t call = 0; call < COUNT(calls); call++)
@@ -311,19 +354,17 @@ static void initiator(struct node *n)
 			for (size_t o = 0; o < (sizes[s] > 65536 ? 1 : COUNT(offsets)); o++) {
 				if (calls[call].injects && sizes[s] > n->info->inject_size)
 					continue;
-				/* A local registration may be passed or left out. */
-				void *desc = o & 1 ? gdrfab_mr_desc(local.mr) : NULL;
-				transfer(n, to, local.addr, desc, call, sizes[s], offsets[(o + s) % 3], seed++);
+				if (calls[call].nameless && plan->local->opaque)
+					continue;
+				/* Of host memory a registration may be passed or left out. */
+				void *desc = o & 1 ? mem_desc(&local) : mem_needed_desc(&local);
+				transfer(n, to, &local, desc, call, sizes[s], offsets[(o + s) % 3], seed++);
 			}
+	check_path(n);
 	gdrfab_stats stats;
 	memset(&stats, 0, sizeof stats);
 	stats.struct_size = sizeof stats;
 	OK(gdrfab_ep_stats(n->ep, &stats));
-	uint64_t bytes[PATHS] = {stats.bytes_direct, stats.bytes_cma, stats.bytes_staged};
-	for (int p = 0; p < PATHS; p++)
-		if ((bytes[p] > 0) != (way->path == &paths[p]))
-			test_fail(__FILE__, __LINE__, "%llu bytes went the path %s, asked for was %s",
-				  (unsigned long long)bytes[p], paths[p].name, way->path->name);
 	CHECK_EQ(stats.errors, 0);
 
 	struct order end = {END, 0, 0, 0, 0, 0};
@@ -334,6 +375,9 @@ static void initiator(struct node *n)
 
 static void every_call(const void *arg)
 {
+	const struct plan *plan = (const struct plan *)arg;
+	if (plan->variable)
+		setenv(plan->variable, plan->value, 1);
 	pair(NULL, target, initiator, arg);
 }
 
@@ -345,7 +389,7 @@ static void offset_target(struct node *n)
 	node_up(n);
 	CHECK_EQ(n->request->mr_mode & (GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY), 0);
 	mem_new(n, &m, &memkinds[KIND_MEM_ALLOC], TARGET_SIZE);
-	fill(m.addr, TARGET_SIZE, 0, BASE_SEED);
+	mem_fill(&m, 0, TARGET_SIZE, 0, BASE_SEED);
 	OK(mem_try_register(n, &m, 0, TARGET_SIZE, REMOTE_ACCESS, 0, 4711));
 	CHECK_EQ(m.key, 4711);
 	CHECK_EQ(m.base, 0);
@@ -360,14 +404,15 @@ static void offset_initiator(struct node *n)
 	node_up(n);
 	barrier(n);
 	struct remote to = {4711, 0, TARGET_SIZE};
-	unsigned char *local = (unsigned char *)malloc(TARGET_SIZE);
+	struct mem local;
+	mem_new(n, &local, &memkinds[KIND_MALLOC], TARGET_SIZE);
 	for (size_t s = 0; s < COUNT(sizes); s++) {
-		transfer(n, to, local, NULL, 0, sizes[s], MARGIN + 17, 20 + (uint32_t)s);
-		transfer(n, to, local, NULL, 7, sizes[s], MARGIN + 17, 40 + (uint32_t)s);
+		transfer(n, to, &local, NULL, CALL_WRITE, sizes[s], MARGIN + 17, 20 + (uint32_t)s);
+		transfer(n, to, &local, NULL, CALL_READ, sizes[s], MARGIN + 17, 40 + (uint32_t)s);
 	}
 	struct order end = {END, 0, 0, 0, 0, 0};
 	oob_send(n, &end, sizeof end);
-	free(local);
+	mem_end(n, &local);
 	node_down(n);
 }
 
@@ -377,48 +422,71 @@ TEST(offset_addressing_and_requested_keys)
 	pair(&s, offset_target, offset_initiator, NULL);
 }
 
-/* The same with a setting of the provider changed: what is slower or smaller is as correct. */
-struct variant {
+/* --- the claims --- */
+
+/* With a setting of the provider changed: what is slower or smaller is as correct. */
+static const struct {
 	const char *variable, *value;
 	int path, kind;
-	const struct way *way;
+} variants[] = {
+	{"GDRFAB_SHM_PIDFD", "0", PATH_DIRECT, KIND_MEM_ALLOC},
+	{"GDRFAB_SHM_PIDFD", "0", PATH_DIRECT, KIND_MEMFD},
+	{"GDRFAB_SHM_MEMBARRIER", "0", PATH_DIRECT, KIND_MEM_ALLOC},
+	{"GDRFAB_SHM_MEMBARRIER", "0", PATH_STAGED, KIND_MALLOC},
+	{"GDRFAB_SHM_NT_THRESHOLD", "4096", PATH_DIRECT, KIND_MEM_ALLOC},
+	{"GDRFAB_SHM_COOP", "0", PATH_DIRECT, KIND_MEM_ALLOC},
+	{"GDRFAB_SHM_COOP_MIN", "4096", PATH_DIRECT, KIND_MEM_ALLOC},
+	{"GDRFAB_SHM_COOP_MIN", "4096", PATH_CMA, KIND_MALLOC},
+	{"GDRFAB_SHM_RING_SLOTS", "256", PATH_STAGED, KIND_MALLOC},
+	{"GDRFAB_SHM_EAGER_MAX", "0", PATH_STAGED, KIND_MALLOC},
 };
 
-static struct variant variants[] = {
-	{"GDRFAB_SHM_PIDFD", "0", PATH_DIRECT, KIND_MEM_ALLOC, NULL},
-	{"GDRFAB_SHM_PIDFD", "0", PATH_DIRECT, KIND_MEMFD, NULL},
-	{"GDRFAB_SHM_MEMBARRIER", "0", PATH_DIRECT, KIND_MEM_ALLOC, NULL},
-	{"GDRFAB_SHM_MEMBARRIER", "0", PATH_STAGED, KIND_MALLOC, NULL},
-	{"GDRFAB_SHM_NT_THRESHOLD", "4096", PATH_DIRECT, KIND_MEM_ALLOC, NULL},
-	{"GDRFAB_SHM_COOP", "0", PATH_DIRECT, KIND_MEM_ALLOC, NULL},
-	{"GDRFAB_SHM_COOP_MIN", "4096", PATH_DIRECT, KIND_MEM_ALLOC, NULL},
-	{"GDRFAB_SHM_COOP_MIN", "4096", PATH_CMA, KIND_MALLOC, NULL},
-	{"GDRFAB_SHM_RING_SLOTS", "256", PATH_STAGED, KIND_MALLOC, NULL},
-	{"GDRFAB_SHM_EAGER_MAX", "0", PATH_STAGED, KIND_MALLOC, NULL},
-};
-
-static void every_call_with(const void *arg)
+static void add(const struct way *way, const struct memkind *local, const char *variable, const char *value)
 {
-	const struct variant *v = (const struct variant *)arg;
-	setenv(v->variable, v->value, 1);
-	pair(NULL, target, initiator, v->way);
+	static struct plan plans[256];
+	static size_t used;
+	char name[96];
+	if (used == COUNT(plans))
+		abort();
+	struct plan *plan = &plans[used++];
+	plan->way = way;
+	plan->local = local;
+	plan->variable = variable;
+	plan->value = value;
+	int len = snprintf(name, sizeof name, "every_call_%s", way->name);
+	if (local != &memkinds[KIND_MALLOC])
+		len += snprintf(name + len, sizeof name - (size_t)len, "_from_%s", local->name);
+	if (variable)
+		snprintf(name + len, sizeof name - (size_t)len, "_%s=%s", variable, value);
+	test_add(name, every_call, plan, 60);
+}
+
+/* From memory of a device: to host memory each way, and to its own kind. */
+static bool worth_it(const struct memkind *local, const struct way *way)
+{
+	if (way->kind->iface == GDRFAB_HMEM_SYSTEM)
+		return way->path->bit == GDRFAB_PATH_DIRECT ? way->kind == &memkinds[KIND_MEM_ALLOC]
+							    : way->kind == &memkinds[KIND_MALLOC];
+	return way->kind == local || (local->iface == way->kind->iface && way->path->bit == GDRFAB_PATH_IPC &&
+				      way->kind->alloc == local->alloc && way->kind->flavour == CUDA_SEGMENTS);
 }
 
 TEST_TABLE(every_call)
 {
-	size_t count = ways_list();
-	char name[96];
-	for (size_t i = 0; i < count; i++) {
-		snprintf(name, sizeof name, "every_call_%s", ways[i].name);
-		test_add(name, every_call, &ways[i], 60);
-	}
+	const struct memkind *host = &memkinds[KIND_MALLOC];
+	size_t count = all_ways_list(), kinds = device_kinds_list();
+	for (size_t i = 0; i < count; i++)
+		add(&ways[i], host, NULL, NULL);
 	for (size_t v = 0; v < COUNT(variants); v++)
-		for (size_t i = 0; i < count; i++) {
-			if (ways[i].path != &paths[variants[v].path] || ways[i].kind != &memkinds[variants[v].kind])
-				continue;
-			variants[v].way = &ways[i];
-			snprintf(name, sizeof name, "every_call_%s_%s=%s", ways[i].name, variants[v].variable,
-				 variants[v].value);
-			test_add(name, every_call_with, &variants[v], 60);
-		}
+		for (size_t i = 0; i < count; i++)
+			if (ways[i].path == &paths[variants[v].path] && ways[i].kind == &memkinds[variants[v].kind])
+				add(&ways[i], host, variants[v].variable, variants[v].value);
+	/* A peer's allocation that travels by descriptor, with and without the peer's help. */
+	for (size_t i = 0; i < count; i++)
+		if (ways[i].path->bit == GDRFAB_PATH_IPC)
+			add(&ways[i], host, "GDRFAB_SHM_PIDFD", "0");
+	for (size_t k = 0; k < kinds; k++)
+		for (size_t i = 0; i < count; i++)
+			if (device_kinds[k]->opaque && worth_it(device_kinds[k], &ways[i]))
+				add(&ways[i], device_kinds[k], NULL, NULL);
 }

@@ -7,15 +7,19 @@
 #     --claim TEXT       only claims with TEXT in their names
 #     --valgrind         under memcheck (also --memcheck); implies TEST_FAST=1
 #     --helgrind         under helgrind; implies TEST_FAST=1
+#     --build            builds, and runs nothing
 #     --cc CC --cxx CXX --cflags '...'
 #
 # The library is found by pkg-config alone: set PKG_CONFIG_PATH unless it is installed where pkg-config looks. BUILD is
 # where the programs go (target/c-tests). Prints one line per claim, and at last `N passed, N failed, N skipped`.
+#
+# Device memory is that of fake drivers, built beside the programs; TEST_IFACES names those that are used (all of them).
+# TEST_REAL=1: the machine's own drivers; then TEST_IFACES says which (cuda).
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
-cc=${CC:-cc} cxx=${CXX:-c++} cflags= tool= claim=
+cc=${CC:-cc} cxx=${CXX:-c++} cflags= tool= claim= build_only=
 programs=()
 
 while [ $# -gt 0 ]; do
@@ -24,11 +28,12 @@ while [ $# -gt 0 ]; do
 	--claim) claim=$2 && shift ;;
 	--valgrind | --memcheck) tool=memcheck ;;
 	--helgrind) tool=helgrind ;;
+	--build) build_only=1 ;;
 	--cc) cc=$2 && shift ;;
 	--cxx) cxx=$2 && shift ;;
 	--cflags) cflags=$2 && shift ;;
 	-*)
-		sed -n '3,13s/^# \{0,1\}//p' "$0" >&2
+		sed -n '3,17s/^# \{0,1\}//p' "$0" >&2
 		exit 2
 		;;
 	*) programs+=("$1") ;;
@@ -45,7 +50,7 @@ mkdir -p "$build" || exit 1
 
 strict="-Wall -Wextra -Wpedantic -Werror -D_GNU_SOURCE -g -O1 -pthread"
 use_cflags=$(pkg-config --cflags gdrfab)
-use_libs="$(pkg-config --libs gdrfab) -Wl,-rpath,$(pkg-config --variable=libdir gdrfab)"
+use_libs="$(pkg-config --libs gdrfab) -Wl,-rpath,$(pkg-config --variable=libdir gdrfab) -ldl"
 
 # What a memory checker finds ends a process with 99; the frame makes that a failed claim. Only definite losses count.
 # A forked child has none of its parent's other threads, and nobody frees what they held: no leaks are sought there.
@@ -56,7 +61,7 @@ under_checker() { # <program> <command...>
 	case $tool in
 	memcheck)
 		valgrind -q --fair-sched=try --tool=memcheck --error-exitcode=99 --trace-children=yes --leak-check=$leaks \
-			--show-leak-kinds=definite --errors-for-leak-kinds=definite "$@"
+			--show-leak-kinds=definite --errors-for-leak-kinds=definite --suppressions="$here/valgrind.supp" "$@"
 		;;
 	helgrind) valgrind -q --fair-sched=try --tool=helgrind --error-exitcode=99 --trace-children=yes "$@" ;;
 	*) "$@" ;;
@@ -69,6 +74,26 @@ if [ -n "$tool" ]; then
 fi
 
 cd "$here" || exit 1
+
+# Device memory: of the real drivers, or of fake ones under their names.
+fakes=$build/fakes
+if [ "${TEST_REAL:-0}" = 1 ]; then
+	export TEST_IFACES=${TEST_IFACES:-cuda}
+else
+	if ! CC=$cc fakes/build.sh "$fakes"; then
+		echo "FAIL fakes: do not compile"
+		echo "0 passed, 1 failed, 0 skipped"
+		exit 1
+	fi
+	all=
+	for pair in cuda:libcuda.so.1 rocr:libhsa-runtime64.so.1 ze:libze_loader.so.1 neuron:libnrt.so.1 \
+		synapseai:libSynapse.so; do
+		[ -e "$fakes/${pair#*:}" ] && all=${all:+$all,}${pair%%:*}
+	done
+	export TEST_IFACES=${TEST_IFACES-$all} GDRFAB_FAKES=$fakes
+	export LD_LIBRARY_PATH=$fakes${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
+
 if [ ${#programs[@]} -eq 0 ]; then
 	for file in $(grep -l '^TEST' ./*.c ./*.cpp | LC_ALL=C sort); do
 		file=${file#./}
@@ -78,7 +103,7 @@ fi
 
 passed=0 failed=0 skipped=0
 common=()
-for part in test fab fab_mem; do
+for part in test fab fab_mem fab_cuda; do
 	# shellcheck disable=SC2086
 	if ! $cc -std=c99 $strict $cflags $use_cflags -c -o "$build/$part.o" $part.c; then
 		echo "FAIL $part: does not compile"
@@ -105,6 +130,7 @@ for program in "${programs[@]}"; do
 		failed=$((failed + 1))
 		continue
 	fi
+	[ -n "$build_only" ] && continue
 	under_checker "$program" "$build/$program" ${claim:+"$claim"} 2>&1 | tee "$build/$program.log"
 	status=${PIPESTATUS[0]}
 	ok=$(grep -c '^ok ' "$build/$program.log")
@@ -119,4 +145,5 @@ for program in "${programs[@]}"; do
 done
 
 echo "$passed passed, $failed failed, $skipped skipped"
+[ -n "$build_only" ] && exit $((failed > 0))
 [ "$failed" -eq 0 ] && [ $((passed + skipped)) -gt 0 ]

@@ -241,6 +241,12 @@
 #define GDRFAB_PATH_STAGED (1ull << 2)
 
 /**
+ * The initiator's device driver copies through a mapping of the peer's device memory. For memory that the vendor lets
+ * another process map.
+ */
+#define GDRFAB_PATH_IPC (1ull << 3)
+
+/**
  * Host memory.
  */
 #define GDRFAB_HMEM_SYSTEM 0
@@ -269,6 +275,51 @@
  * Intel Gaudi memory.
  */
 #define GDRFAB_HMEM_SYNAPSEAI 5
+
+/**
+ * Whatever the pointer says: every vendor that is here is asked. Libfabric has no such number.
+ */
+#define GDRFAB_HMEM_AUTO 4294967295
+
+/**
+ * Host memory that no vendor knows.
+ */
+#define GDRFAB_HMEM_KIND_HOST 0
+
+/**
+ * Device memory of the vendor's plain allocator (cudaMalloc).
+ */
+#define GDRFAB_HMEM_KIND_PLAIN 1
+
+/**
+ * Device memory of a stream-ordered pool (cudaMallocAsync).
+ */
+#define GDRFAB_HMEM_KIND_POOL 2
+
+/**
+ * A physical segment of a mapped address range (CUDA's virtual memory management, expandable segments).
+ */
+#define GDRFAB_HMEM_KIND_SEGMENT 3
+
+/**
+ * Memory that migrates between host and device.
+ */
+#define GDRFAB_HMEM_KIND_MANAGED 4
+
+/**
+ * Host memory that the vendor allocated or pinned.
+ */
+#define GDRFAB_HMEM_KIND_PINNED 5
+
+/**
+ * Device memory of another process, mapped here.
+ */
+#define GDRFAB_HMEM_KIND_IMPORTED 6
+
+/**
+ * Flag of gdrfab_hmem_export_dmabuf(): the mapping that goes through the PCIe BAR, where the vendor has two.
+ */
+#define GDRFAB_DMABUF_PCIE (1ull << 0)
 
 /**
  * Any kind of endpoint.
@@ -570,6 +621,13 @@
  * uint32_t 0 or 1 (the default): offer large copies to a polling target, and help with a peer's.
  */
 #define GDRFAB_OPT_COOP 260
+
+/**
+ * uint64_t, a stream of the caller's as a number (a CUstream, ...): copies that a device's driver carries out for
+ * operations posted from now on begin after what that stream holds when they are posted; 0 (the default) = none.
+ * -ENOSYS of the operation where the vendor has no such order.
+ */
+#define GDRFAB_OPT_STREAM 261
 
 /**
  * A counter.
@@ -968,6 +1026,115 @@ typedef struct gdrfab_mr_info {
 } gdrfab_mr_info;
 
 /**
+ * An interface and one of its devices.
+ */
+typedef struct gdrfab_hmem_info {
+    /**
+     * sizeof(gdrfab_hmem_info), set by the caller
+     */
+    size_t struct_size;
+    /**
+     * GDRFAB_HMEM_*
+     */
+    uint32_t iface;
+    /**
+     * Number of the device in this process; UINT32_MAX if none was asked for.
+     */
+    uint32_t device;
+    /**
+     * Devices of the interface; 0 for GDRFAB_HMEM_SYSTEM.
+     */
+    uint32_t devices;
+    /**
+     * 0: dma-bufs of its memory can be exported; else the negative errno that stands against it.
+     */
+    int dmabuf;
+    /**
+     * 0: other processes can map its memory; else the negative errno that stands against it.
+     */
+    int ipc;
+    /**
+     * 0
+     */
+    uint32_t reserved;
+    /**
+     * Bytes of memory; 0: unknown.
+     */
+    uint64_t memory;
+    /**
+     * Bit per number, below 64, of the devices that can copy to and from it without the host.
+     */
+    uint64_t peers;
+    /**
+     * Bytes per second of a copy from the host; 0: not measured.
+     */
+    uint64_t rate_to;
+    /**
+     * Bytes per second of a copy to the host; 0: not measured.
+     */
+    uint64_t rate_from;
+    /**
+     * Bytes per second of a copy to the first of its peers; 0: not measured.
+     */
+    uint64_t rate_peer;
+    /**
+     * Names the device in every process: a UUID, or the PCI address as text.
+     */
+    uint8_t id[16];
+    /**
+     * PCI address as text, "0000:4d:00.0"; empty: unknown.
+     */
+    char pci[16];
+    /**
+     * Name, cut to 63 bytes.
+     */
+    char name[64];
+} gdrfab_hmem_info;
+
+/**
+ * What a pointer points into.
+ */
+typedef struct gdrfab_hmem_place {
+    /**
+     * sizeof(gdrfab_hmem_place), set by the caller
+     */
+    size_t struct_size;
+    /**
+     * GDRFAB_HMEM_*; GDRFAB_HMEM_SYSTEM: no vendor that is here knows the pointer.
+     */
+    uint32_t iface;
+    /**
+     * Number of the device in this process.
+     */
+    uint32_t device;
+    /**
+     * GDRFAB_HMEM_KIND_*
+     */
+    uint32_t kind;
+    /**
+     * 0
+     */
+    uint32_t reserved;
+    /**
+     * First byte of the allocation, or of the physical segment, that holds the pointer; 0 for host memory.
+     */
+    uint64_t base;
+    /**
+     * Its bytes; 0 for host memory, whose extent nobody knows.
+     */
+    uint64_t len;
+    /**
+     * Never given to another allocation of this process; 0: the vendor has no such number.
+     */
+    uint64_t id;
+    /**
+     * Bytes from the pointer on that lie in memory of this interface and device without a gap: to the end of the
+     * allocation, and through its neighbours until the length that was asked for is covered. Of host memory: that length.
+     */
+    uint64_t covered;
+} gdrfab_hmem_place;
+
+/**
  * A piece of a peer's region (mirrors fi_rma_iov).
  */
 typedef struct gdrfab_rma_iov {
@@ -1190,9 +1357,9 @@ typedef struct gdrfab_path_info {
      */
     int staged_errno;
     /**
-     * 0
+     * Why not GDRFAB_PATH_IPC.
      */
-    int reserved;
+    int ipc_errno;
 } gdrfab_path_info;
 
 /**
@@ -1247,6 +1414,14 @@ typedef struct gdrfab_stats {
      * Messages that came before their receive.
      */
     uint64_t unexpected;
+    /**
+     * RMA operations by GDRFAB_PATH_IPC.
+     */
+    uint64_t ops_ipc;
+    /**
+     * Bytes by GDRFAB_PATH_IPC.
+     */
+    uint64_t bytes_ipc;
 } gdrfab_stats;
 
 /**
@@ -1862,13 +2037,150 @@ ssize_t gdrfab_mr_explain(struct gdrfab_mr *mr, char *buf, size_t len);
 int gdrfab_mem_alloc(struct gdrfab_domain *domain, size_t len, uint64_t flags, void **addr);
 
 /**
- * Frees memory of gdrfab_mem_alloc().
+ * Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on().
  *
  * @param domain the domain that allocated it
- * @param addr   the address that gdrfab_mem_alloc() gave
- * @return 0, -EBUSY while an open region covers it, -EINVAL if it is no such address
+ * @param addr   the address that was given
+ * @return 0, -EBUSY while an open region covers it, -EINVAL if it is no such address; of device memory also an errno of
+ *   the driver, and then it is still there
  */
-int gdrfab_mem_free(struct gdrfab_domain *domain, void *addr);
+int gdrfab_mem_free(struct gdrfab_domain *domain,
+                    void *addr);
+
+/**
+ * Tells whether an interface can be used, how many devices it has, and what one of them can do. Libfabric has no such call.
+ *
+ * It loads and initialises the vendor's driver if nothing of the library has used it yet; GDRFAB_HMEM and
+ * GDRFAB_HMEM_INIT restrict that. Callable from any thread; a child of fork() gets -EPERM for a driver that its parent opened.
+ *
+ * @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
+ * @param device number of the device; UINT32_MAX asks for the interface alone: iface and devices are set, the rest is 0
+ * @param info   gets the facts; its struct_size is set by the caller
+ * @return 0, or
+ *   -EINVAL a bad argument;
+ *   -ENOSYS the driver is not installed, is too old, or is ruled out by GDRFAB_HMEM;
+ *   -ENODEV the driver finds no device, or has none of that number (host memory has none at all);
+ *   -EPERM the driver was opened before this process was forked; gdrfab_last_error() has the reason in words;
+ *   -EIO or another errno: the driver failed
+ */
+int gdrfab_hmem_query(uint32_t iface,
+                      uint32_t device,
+                      struct gdrfab_hmem_info *info);
+
+/**
+ * Tells in words whether an interface can be used or why not, and of each device what it is, the devices that it reaches
+ * without the host, and whether its memory can be exported as dma-buf and mapped by other processes, with reasons.
+ *
+ * An interface that cannot be used is no error here: the text says so. As gdrfab_hmem_query() it may open the driver.
+ *
+ * @param iface GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: all of them
+ * @param buf   gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
+ * @param len   bytes of buf
+ * @return length of the whole text without NUL, or -EINVAL
+ */
+ssize_t gdrfab_hmem_explain(uint32_t iface,
+                            char *buf,
+                            size_t len);
+
+/**
+ * Tells what a pointer points into, by asking the driver of every vendor that is here (ofi_get_hmem_iface is what libfabric's
+ * providers do inside).
+ *
+ * A pointer that no vendor knows is host memory; whether it can be touched is not examined. The answer holds until the
+ * memory is freed. As gdrfab_hmem_query() it may open drivers; callable from any thread.
+ *
+ * @param ptr   any address but NULL; it is never followed
+ * @param len   bytes from it that `covered` is to look at; 0: only the allocation of ptr
+ * @param place gets the answer; its struct_size is set by the caller
+ * @return 0, -EINVAL (an argument; ptr plus len overflows), -EIO or another errno if a driver failed
+ */
+int gdrfab_hmem_detect(const void *ptr,
+                       size_t len,
+                       struct gdrfab_hmem_place *place);
+
+/**
+ * Exports device memory as a dma-buf that other drivers, and gdrfab_mr_regattr() with GDRFAB_MR_DMABUF, take as it is.
+ *
+ * The driver exports whole pages; `out` says where the range begins in them, and that its first byte has the address ptr.
+ * The dma-buf keeps the memory alive, but not its address. Libfabric has no such call (ofi_hmem_get_dmabuf_fd is inside).
+ * Callable from any thread.
+ *
+ * @param ptr   first byte, in memory of a device
+ * @param len   bytes, not 0; they may span allocations where the vendor can export that
+ * @param flags 0, GDRFAB_DMABUF_PCIE
+ * @param out   gets descriptor (close-on-exec; the caller closes it), offset, len and base_addr
+ * @return 0, or
+ *   -EINVAL a bad argument, or the memory ends before the range does; -GDRFAB_EBADFLAGS unknown flags;
+ *   -EOPNOTSUPP host memory, or memory whose vendor, device or allocation cannot be exported: gdrfab_last_error() tells which;
+ *   -ENOSYS the driver lacks the function; -EMFILE, -ENOMEM, -EIO or another errno of the driver
+ */
+int gdrfab_hmem_export_dmabuf(const void *ptr,
+                              size_t len,
+                              uint64_t flags,
+                              struct gdrfab_mr_dmabuf *out);
+
+/**
+ * Copies host memory into memory of a device; when it returns 0, the bytes are there. It orders itself after nothing that
+ * the caller has put on a stream of its own, and leaves the caller's context as it was. Callable from any thread; two
+ * copies that touch the same bytes are the callers' to order. Mirrors ofi_copy_to_hmem.
+ *
+ * @param iface  GDRFAB_HMEM_* of dest (GDRFAB_HMEM_SYSTEM: both sides are host memory); GDRFAB_HMEM_AUTO: asks the drivers
+ * @param device number of the device of dest; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO
+ * @param dest   first byte in the device's memory
+ * @param src    first byte in host memory; must not overlap dest
+ * @param len    bytes; 0 checks iface and device and copies nothing
+ * @return 0, or
+ *   -EINVAL a bad argument: dest is not memory of that interface and device up to its end, or src is device memory;
+ *   -ENOSYS, -ENODEV, -EPERM as gdrfab_hmem_query(); -EIO or another errno: the driver failed, and what dest holds is undefined
+ */
+int gdrfab_hmem_copy_to(uint32_t iface,
+                        uint32_t device,
+                        void *dest,
+                        const void *src,
+                        size_t len);
+
+/**
+ * Copies memory of a device into host memory; when it returns 0, the bytes are there. As gdrfab_hmem_copy_to() otherwise.
+ * Mirrors ofi_copy_from_hmem.
+ *
+ * @param iface  GDRFAB_HMEM_* of src; GDRFAB_HMEM_AUTO: asks the drivers
+ * @param device number of the device of src; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO
+ * @param dest   first byte in host memory; must not overlap src
+ * @param src    first byte in the device's memory
+ * @param len    bytes; 0 checks iface and device and copies nothing
+ * @return as gdrfab_hmem_copy_to(), with the sides exchanged
+ */
+int gdrfab_hmem_copy_from(uint32_t iface,
+                          uint32_t device,
+                          void *dest,
+                          const void *src,
+                          size_t len);
+
+/**
+ * Allocates memory of a device that peers can be given: of the kind that the vendor lets other processes map, where it has
+ * one. With GDRFAB_HMEM_SYSTEM it is gdrfab_mem_alloc(). Libfabric has no such call.
+ *
+ * Device memory is not zeroed. It still has to be registered, and belongs to the domain: gdrfab_mem_free() frees it, and the
+ * domain does not close before. The memory may be used by the vendor's own functions as any other of that device.
+ * Callable from any thread (GDRFAB_THREAD_SAFE).
+ *
+ * @param domain open domain
+ * @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
+ * @param device number of the device; 0 for GDRFAB_HMEM_SYSTEM
+ * @param len    bytes, not 0; the driver rounds up to its granularity
+ * @param flags  0
+ * @param addr   gets the address
+ * @return 0, or
+ *   -EINVAL a bad argument; -GDRFAB_EBADFLAGS; -ENOSYS, -ENODEV, -EPERM as gdrfab_hmem_query();
+ *   -EOPNOTSUPP the vendor's driver lets nobody allocate in its place; -ENOMEM; -EIO or another errno of the driver;
+ *   with GDRFAB_HMEM_SYSTEM as gdrfab_mem_alloc()
+ */
+int gdrfab_mem_alloc_on(struct gdrfab_domain *domain,
+                        uint32_t iface,
+                        uint32_t device,
+                        size_t len,
+                        uint64_t flags,
+                        void **addr);
 
 /**
  * Writes local memory into a peer's region. Mirrors fi_write.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! gdrfab-info: what this build of the library offers on this host, what it cannot do here, and why.
 
+#[path = "gdrfab-info/accelerators.rs"]
+mod accelerators;
 #[path = "common/cli.rs"]
 mod cli;
 #[path = "gdrfab-info/host.rs"]
@@ -10,8 +12,8 @@ mod json;
 #[path = "gdrfab-info/provider.rs"]
 mod provider;
 
+use accelerators::Vendor;
 use cli::{Args, Word};
-use gdrfab::hmem::Iface;
 use gdrfab::log::{self, Level};
 use gdrfab::{config, prov};
 use host::Fact;
@@ -27,6 +29,8 @@ const HELP: &str = "\
 gdrfab-info: what gdrfab offers on this host, and why not more
 
 Usage: gdrfab-info [options]
+
+The drivers of accelerators are opened to ask them; GDRFAB_HMEM=none leaves them alone.
 
   -p, --provider PROV  only this provider
   -e, --env            the environment variables: default, value now, meaning
@@ -109,14 +113,7 @@ fn environment_json() -> Json {
     }))
 }
 
-/// Kinds of memory, and why some cannot be registered by address.
-fn memory() -> Vec<(&'static str, Result<(), String>)> {
-    let all = [Iface::System, Iface::Cuda, Iface::Rocr, Iface::Ze, Iface::Neuron, Iface::SynapseAi];
-    let why = |e: gdrfab::error::Error| e.words.strip_prefix("attr->iface: ").unwrap_or(&e.words).to_string();
-    all.into_iter().map(|i| (i.name(), gdrfab::hmem::get(i).map(|_| ()).map_err(why))).collect()
-}
-
-fn text(options: &Options, providers: &[Provider], complaints: &[String]) -> String {
+fn text(options: &Options, providers: &[Provider], vendors: &[Vendor], complaints: &[String]) -> String {
     let mut out = format!("gdrfab {VERSION}\n");
     let shown: Vec<Fact> = host::facts().into_iter().filter(|f| options.verbose || f.brief).collect();
     let pairs: Vec<String> = shown.iter().map(|f| f.value.clone()).collect();
@@ -132,19 +129,7 @@ fn text(options: &Options, providers: &[Provider], complaints: &[String]) -> Str
         out.push('\n');
         out.push_str(&provider.text(options.verbose));
     }
-    out.push_str("\nmemory\n");
-    let (can, cannot): (Vec<_>, Vec<_>) = memory().into_iter().partition(|(_, usable)| usable.is_ok());
-    for (name, _) in can {
-        let _ = writeln!(out, "  {name:<16} yes");
-    }
-    if options.verbose {
-        for (name, why) in cannot {
-            let _ = writeln!(out, "  {name:<16} no: {}", why.err().unwrap_or_default());
-        }
-    } else {
-        let names: Vec<&str> = cannot.iter().map(|(n, _)| *n).collect();
-        let _ = writeln!(out, "  not by address   {} (-v tells why)", names.join(", "));
-    }
+    let _ = write!(out, "\naccelerators\n{}", accelerators::text(vendors, options.verbose));
     if options.env {
         let _ = write!(out, "\nenvironment\n{}", indent(&environment_text()));
     }
@@ -158,16 +143,13 @@ fn indent(text: &str) -> String {
     text.lines().map(|l| format!("  {l}\n")).collect()
 }
 
-fn as_json(providers: &[Provider], complaints: &[String]) -> Json {
-    let memory = memory().into_iter().map(|(name, usable)| {
-        Json::map([("name", Json::str(name)), ("usable", Json::Bool(usable.is_ok())), ("reason", Json::maybe(usable.err()))])
-    });
+fn as_json(providers: &[Provider], vendors: &[Vendor], complaints: &[String]) -> Json {
     Json::map([
         ("program", Json::str("gdrfab-info")),
         ("version", Json::str(VERSION)),
         ("host", Json::map(host::facts().into_iter().map(|f| (f.name.replace(' ', "_"), Json::Str(f.value))))),
         ("providers", Json::list(providers.iter().map(Provider::json))),
-        ("memory", Json::list(memory)),
+        ("accelerators", Json::list(vendors.iter().map(Vendor::json))),
         ("environment", environment_json()),
         ("complaints", Json::list(complaints.iter().map(Json::str))),
     ])
@@ -190,12 +172,13 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let only_env = options.env && !options.verbose && options.provider.is_none() && !options.json;
+    let vendors = if only_env { Vec::new() } else { accelerators::all() };
     let complaints = complaints.lock().unwrap_or_else(|e| e.into_inner()).clone();
-    let only_env = options.env && !options.verbose && options.provider.is_none();
     cli::say(&match (options.json, only_env) {
-        (true, _) => format!("{}\n", as_json(&providers, &complaints)),
+        (true, _) => format!("{}\n", as_json(&providers, &vendors, &complaints)),
         (false, true) => environment_text() + &complaints.iter().map(|c| format!("\n{c}\n")).collect::<String>(),
-        (false, false) => text(&options, &providers, &complaints),
+        (false, false) => text(&options, &providers, &vendors, &complaints),
     });
     if only_env || providers.iter().any(|p| p.is_usable()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -6,10 +6,10 @@ use super::objects::{gdrfab_cntr, gdrfab_domain};
 use super::types::*;
 use crate::error::{Error, Result, errno};
 use crate::fabric::{Domain, Mr};
-use crate::hmem::Iface;
+use crate::hmem::{Iface, Site};
 use crate::mr::{Access, PathPolicy, Paths};
 use crate::prov::op::Iov;
-use crate::prov::shm::{MR_IOV_LIMIT, Source, Wish};
+use crate::prov::shm::{MR_IOV_LIMIT, Memory, Source, Wish};
 use libc::{c_char, c_int, c_void, iovec, ssize_t};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -127,6 +127,20 @@ fn check_flags(flags: u64) -> Result<()> {
     match flags & !(GDRFAB_RMA_EVENT | GDRFAB_MR_DMABUF) {
         0 => Ok(()),
         unknown => Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {unknown:#x} are not flags of registration"))),
+    }
+}
+
+fn memory_of(iface: u32, device: u64) -> Result<Memory> {
+    if iface == GDRFAB_HMEM_AUTO {
+        return Ok(Memory::Auto);
+    }
+    match Iface::from_raw(iface) {
+        None => Err(Error::invalid(format!("attr->iface: {iface} is no GDRFAB_HMEM_*"))),
+        Some(Iface::System) => Ok(Memory::Host),
+        Some(iface) => match u32::try_from(device) {
+            Ok(device) => Ok(Memory::Device(Site { iface, device })),
+            Err(_) => Err(Error::invalid(format!("attr->device: {device} is no number of a device"))),
+        },
     }
 }
 
@@ -303,7 +317,7 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
         let out = output(mr, "mr")?;
         let a = read_sized(attr, "attr")?;
         check_flags(flags)?;
-        let iface = Iface::from_raw(a.iface).ok_or_else(|| Error::invalid(format!("attr->iface: {} is no GDRFAB_HMEM_*", a.iface)))?;
+        let memory = memory_of(a.iface, a.device)?;
         if a.reserved != 0 {
             return Err(Error::invalid("attr->reserved: must be 0"));
         }
@@ -323,14 +337,12 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
             }
             Source::File { fd: BorrowedFd::borrow_raw(d.fd), offset: d.offset, len: d.len, base_addr: d.base_addr as u64 }
         } else {
-            if iface != Iface::System {
-                crate::hmem::get(iface)?;
-            }
             check_count(a.iov_count)?;
             Source::Iov(iovecs(a.mr_iov, a.iov_count, "attr->mr_iov")?)
         };
         let wish = Wish {
             source,
+            memory,
             access: access(a.access)?,
             offset: a.offset,
             requested_key: a.requested_key,
@@ -413,8 +425,8 @@ pub unsafe extern "C" fn gdrfab_mr_query(mr: *mut gdrfab_mr, info: *mut gdrfab_m
             access: f.access.bits(),
             paths: f.paths.bits(),
             path: f.paths.best().bits(),
-            device: 0,
-            iface: GDRFAB_HMEM_SYSTEM,
+            device: u64::from(f.site.device),
+            iface: f.site.iface as u32,
             iov_count: f.iov_count,
         };
         write_sized(out, &facts);
@@ -455,11 +467,12 @@ pub unsafe extern "C" fn gdrfab_mem_alloc(domain: *mut gdrfab_domain, len: usize
     })
 }
 
-/// Frees memory of gdrfab_mem_alloc().
+/// Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on().
 ///
 /// @param domain the domain that allocated it
-/// @param addr   the address that gdrfab_mem_alloc() gave
-/// @return 0, -EBUSY while an open region covers it, -EINVAL if it is no such address
+/// @param addr   the address that was given
+/// @return 0, -EBUSY while an open region covers it, -EINVAL if it is no such address; of device memory also an errno of
+///   the driver, and then it is still there
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mem_free(domain: *mut gdrfab_domain, addr: *mut c_void) -> c_int {
     // SAFETY: the C caller says that the handle is open; the address is looked up.

@@ -17,6 +17,8 @@ pub mod connection;
 
 pub mod memory;
 
+pub mod hmem;
+
 pub mod rma;
 
 pub mod msg;

@@ -221,7 +221,7 @@ pub unsafe extern "C" fn gdrfab_recv(
     src_addr: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = (desc, src_addr);
+    let _ = src_addr;
     // SAFETY: the C caller says that the handle is open.
     let ep = match unsafe { object(ep, "ep") } {
         Ok(ep) => ep,
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn gdrfab_recv(
     if buf.is_null() && len != 0 {
         return posted(Err(null("buf")));
     }
-    let c = Common { context: context as usize, ..Common::default() };
+    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
     posted(ep.recv(&[Iov { addr: buf as usize, len }], &c))
 }
 
@@ -252,10 +252,15 @@ pub unsafe extern "C" fn gdrfab_recvv(
     src_addr: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = (desc, src_addr);
-    let c = Common { context: context as usize, ..Common::default() };
+    let _ = src_addr;
     // SAFETY: the C caller says that the handle is open and the arrays live.
-    posted(unsafe { object(ep, "ep").and_then(|ep| ep.recv(iovecs(iov, count, "iov")?, &c)) })
+    posted(unsafe {
+        object(ep, "ep").and_then(|ep| {
+            let iov = iovecs(iov, count, "iov")?;
+            let c = Common { context: context as usize, desc: first_desc(desc, count), ..Common::default() };
+            ep.recv(iov, &c)
+        })
+    })
 }
 
 /// Posts a receive with everything. Mirrors fi_recvmsg.

@@ -25,6 +25,11 @@ pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
 /// uint32_t 0 or 1 (the default): offer large copies to a polling target, and help with a peer's.
 pub const GDRFAB_OPT_COOP: c_int = 260;
 
+/// uint64_t, a stream of the caller's as a number (a CUstream, ...): copies that a device's driver carries out for
+/// operations posted from now on begin after what that stream holds when they are posted; 0 (the default) = none.
+/// -ENOSYS of the operation where the vendor has no such order.
+pub const GDRFAB_OPT_STREAM: c_int = 261;
+
 /// Which path an operation takes, and why not another.
 #[repr(C)]
 pub struct gdrfab_path_info {
@@ -42,8 +47,8 @@ pub struct gdrfab_path_info {
     pub cma_errno: c_int,
     /// Why not GDRFAB_PATH_STAGED.
     pub staged_errno: c_int,
-    /// 0
-    pub reserved: c_int,
+    /// Why not GDRFAB_PATH_IPC.
+    pub ipc_errno: c_int,
 }
 
 /// What an endpoint has done.
@@ -73,6 +78,10 @@ pub struct gdrfab_stats {
     pub errors: u64,
     /// Messages that came before their receive.
     pub unexpected: u64,
+    /// RMA operations by GDRFAB_PATH_IPC.
+    pub ops_ipc: u64,
+    /// Bytes by GDRFAB_PATH_IPC.
+    pub bytes_ipc: u64,
 }
 
 // SAFETY: repr(C), size first, integers only.
@@ -131,6 +140,7 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
             GDRFAB_OPT_CONNECT_TIMEOUT => ep.set_connect_timeout_ns(value(optval, optlen)?),
             GDRFAB_OPT_REQUIRE_PATH => ep.set_policy(paths(value(optval, optlen)?)?, ep.policy().forbid),
             GDRFAB_OPT_FORBID_PATH => ep.set_policy(ep.policy().require, paths(value(optval, optlen)?)?),
+            GDRFAB_OPT_STREAM => ep.set_stream(value(optval, optlen)?),
             GDRFAB_OPT_COOP => match value::<u32>(optval, optlen)? {
                 on @ (0 | 1) => ep.set_coop(on == 1),
                 n => return Err(Error::invalid(format!("optval: {n}, must be 0 or 1"))),
@@ -168,6 +178,7 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
             GDRFAB_OPT_CONNECT_TIMEOUT => ep.connect_timeout_ns().to_ne_bytes().into(),
             GDRFAB_OPT_REQUIRE_PATH => ep.policy().require.bits().to_ne_bytes().into(),
             GDRFAB_OPT_FORBID_PATH => ep.policy().forbid.bits().to_ne_bytes().into(),
+            GDRFAB_OPT_STREAM => ep.stream().to_ne_bytes().into(),
             GDRFAB_OPT_COOP => u32::from(ep.coop()).to_ne_bytes().into(),
             n => return Err(unknown(n)),
         };
@@ -202,7 +213,7 @@ pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mu
         let out = output_sized(info, "info")?;
         let a = ep.query(key)?;
         let v = &a.verdicts;
-        let all = [(Paths::DIRECT, &v.direct), (Paths::CMA, &v.cma), (Paths::STAGED, &v.staged)];
+        let all = [(Paths::DIRECT, &v.direct), (Paths::IPC, &v.ipc), (Paths::CMA, &v.cma), (Paths::STAGED, &v.staged)];
         let possible = all.iter().filter(|(_, no)| no.is_none()).fold(Paths::empty(), |sum, (p, _)| sum | *p);
         let errno_of = |e: &Option<Error>| e.as_ref().map_or(0, |e| e.errno);
         let answer = gdrfab_path_info {
@@ -213,7 +224,7 @@ pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mu
             direct_errno: errno_of(&v.direct),
             cma_errno: errno_of(&v.cma),
             staged_errno: errno_of(&v.staged),
-            reserved: 0,
+            ipc_errno: errno_of(&v.ipc),
         };
         write_sized(out, &answer);
         Ok(())
@@ -262,6 +273,8 @@ pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_
             recvs: s.recvs,
             errors: s.errors,
             unexpected: s.unexpected,
+            ops_ipc: s.ops_ipc,
+            bytes_ipc: s.bytes_ipc,
         };
         write_sized(out, &counts);
         Ok(())

@@ -9,6 +9,7 @@ use crate::error::{Error, Result, errno};
 use crate::fabric::{Endpoint, Quick};
 use crate::prov::flags::OP_FLAGS;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, total};
+use crate::prov::shm::DEVICE_DESC;
 use libc::{c_void, iovec, ssize_t};
 
 /// A piece of a peer's region (mirrors fi_rma_iov).
@@ -65,6 +66,9 @@ unsafe fn single<const WRITE: bool>(ep: *mut gdrfab_ep, buf: usize, len: usize, 
         Ok(ep) => ep,
         Err(e) => return posted(Err(e)),
     };
+    if c.desc & DEVICE_DESC != 0 {
+        return general(ep, if WRITE { Dir::Write } else { Dir::Read }, buf, len, addr, key, &c);
+    }
     match ep.rma_quick::<WRITE>(buf, len, addr, key, c.context, c.flags | ep.tx_op_flags()) {
         Quick::Done => 0,
         Quick::Again => -errno::EAGAIN as ssize_t,

@@ -99,6 +99,9 @@ pub const GDRFAB_PATH_DIRECT: u64 = 1u64 << 0;
 pub const GDRFAB_PATH_CMA: u64 = 1u64 << 1;
 /// Through the shared ring, with the target's progress. For any memory, always possible.
 pub const GDRFAB_PATH_STAGED: u64 = 1u64 << 2;
+/// The initiator's device driver copies through a mapping of the peer's device memory. For memory that the vendor lets
+/// another process map.
+pub const GDRFAB_PATH_IPC: u64 = 1u64 << 3;
 
 // Memory interfaces, libfabric's fi_hmem_iface.
 /// Host memory.
@@ -113,6 +116,27 @@ pub const GDRFAB_HMEM_ZE: u32 = 3;
 pub const GDRFAB_HMEM_NEURON: u32 = 4;
 /// Intel Gaudi memory.
 pub const GDRFAB_HMEM_SYNAPSEAI: u32 = 5;
+/// Whatever the pointer says: every vendor that is here is asked. Libfabric has no such number.
+pub const GDRFAB_HMEM_AUTO: u32 = 0xffffffff;
+
+// How an allocation came to be, as far as it decides what can be done with it.
+/// Host memory that no vendor knows.
+pub const GDRFAB_HMEM_KIND_HOST: u32 = 0;
+/// Device memory of the vendor's plain allocator (cudaMalloc).
+pub const GDRFAB_HMEM_KIND_PLAIN: u32 = 1;
+/// Device memory of a stream-ordered pool (cudaMallocAsync).
+pub const GDRFAB_HMEM_KIND_POOL: u32 = 2;
+/// A physical segment of a mapped address range (CUDA's virtual memory management, expandable segments).
+pub const GDRFAB_HMEM_KIND_SEGMENT: u32 = 3;
+/// Memory that migrates between host and device.
+pub const GDRFAB_HMEM_KIND_MANAGED: u32 = 4;
+/// Host memory that the vendor allocated or pinned.
+pub const GDRFAB_HMEM_KIND_PINNED: u32 = 5;
+/// Device memory of another process, mapped here.
+pub const GDRFAB_HMEM_KIND_IMPORTED: u32 = 6;
+
+/// Flag of gdrfab_hmem_export_dmabuf(): the mapping that goes through the PCIe BAR, where the vendor has two.
+pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 
 // Enumerations, with libfabric's values.
 /// Any kind of endpoint.
@@ -218,7 +242,8 @@ pub const GDRFAB_VERSION_PATCH: u32 = 0;
 
 use crate::error::{Code, errno};
 use crate::fabric;
-use crate::hmem::Iface;
+use crate::hmem::{Iface, Kind};
+use crate::mr::Paths;
 use crate::prov::{EventKind, flags, shm};
 
 const _: () = {
@@ -236,7 +261,13 @@ const _: () = {
             && GDRFAB_GETINFO_ALL == flags::GETINFO_ALL
     );
     assert!(GDRFAB_MR_VIRT_ADDR == flags::MR_MODE_VIRT_ADDR && GDRFAB_MR_PROV_KEY == flags::MR_MODE_PROV_KEY);
+    assert!(GDRFAB_PATH_DIRECT == Paths::DIRECT.bits() && GDRFAB_PATH_CMA == Paths::CMA.bits());
+    assert!(GDRFAB_PATH_STAGED == Paths::STAGED.bits() && GDRFAB_PATH_IPC == Paths::IPC.bits());
     assert!(GDRFAB_HMEM_SYSTEM == Iface::System as u32 && GDRFAB_HMEM_SYNAPSEAI == Iface::SynapseAi as u32);
+    assert!(GDRFAB_HMEM_KIND_HOST == Kind::Host as u32 && GDRFAB_HMEM_KIND_PLAIN == Kind::Plain as u32);
+    assert!(GDRFAB_HMEM_KIND_POOL == Kind::Pool as u32 && GDRFAB_HMEM_KIND_SEGMENT == Kind::Segment as u32);
+    assert!(GDRFAB_HMEM_KIND_MANAGED == Kind::Managed as u32 && GDRFAB_HMEM_KIND_PINNED == Kind::Pinned as u32);
+    assert!(GDRFAB_HMEM_KIND_IMPORTED == Kind::Imported as u32);
     assert!(GDRFAB_NOTIFY == EventKind::Notify as u32 && GDRFAB_SHUTDOWN == EventKind::Shutdown as u32);
     assert!(GDRFAB_ETOOSMALL == errno::ETOOSMALL && GDRFAB_EOPBADSTATE == errno::EOPBADSTATE && GDRFAB_EAVAIL == errno::EAVAIL);
     assert!(GDRFAB_EBADFLAGS == errno::EBADFLAGS && GDRFAB_ENOEQ == errno::ENOEQ && GDRFAB_ENOCQ == errno::ENOCQ);

@@ -7,12 +7,14 @@ use super::info::{Info, PROGRESS_AUTO, THREAD_DOMAIN};
 use super::wait::Progressor;
 use super::{Owner, Users};
 use crate::error::{Error, Result, errno};
+use crate::hmem::{self, Iface};
 use crate::mr::Access;
 use crate::prov::flags;
 use crate::prov::op::Iov;
 use crate::prov::shm::{self, Facts, RegionId, Wish};
 use crate::sync::serial::{Serial, Threading};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub struct Fabric {
@@ -44,6 +46,8 @@ pub struct Domain {
     progressor: Option<Progressor>,
     /// Endpoints that are enabled: what a counter of a region drives.
     eps: Mutex<Vec<Arc<Endpoint>>>,
+    /// Device memory that was allocated here and not freed yet: address -> who made it, and its length.
+    device_memory: Mutex<HashMap<u64, (Iface, u64)>>,
     /// Handles of closed regions, for the next ones.
     #[allow(clippy::vec_box)] // they are handed out and taken back as pointers
     spares: Serial<Vec<Box<Mr>>>,
@@ -69,6 +73,7 @@ impl Domain {
             threading,
             progressor,
             eps: Mutex::new(Vec::new()),
+            device_memory: Mutex::default(),
             spares: Serial::new(threading, Vec::new()),
         }))
     }
@@ -76,6 +81,10 @@ impl Domain {
     pub fn check_close(&self) -> Result<()> {
         self.owner.check()?;
         self.users.none_or_busy("domain")?;
+        let allocations = self.device_memory.lock().len();
+        if allocations > 0 {
+            return Err(Error::new(errno::EBUSY, format!("domain: {allocations} allocation(s) of device memory are still there")));
+        }
         match self.shm.in_use() {
             Some(what) => Err(Error::new(errno::EBUSY, format!("domain: {what} are still there"))),
             None => Ok(()),
@@ -132,9 +141,37 @@ impl Domain {
         self.shm.allocate(len)
     }
 
+    /// Memory of a device that peers can be given; of the host, what `allocate` gives.
+    pub fn allocate_on(&self, iface: Iface, device: u32, len: usize) -> Result<usize> {
+        if iface == Iface::System {
+            return match device {
+                0 => self.allocate(len),
+                n => Err(Error::new(errno::ENODEV, format!("device: {n}; host memory is device 0 of iface 0"))),
+            };
+        }
+        self.owner.check()?;
+        super::hmem::device(iface, device)?;
+        if len == 0 {
+            return Err(Error::invalid("len: 0 bytes cannot be allocated"));
+        }
+        let addr = hmem::get(iface)?.alloc(device, len as u64)?;
+        self.device_memory.lock().insert(addr, (iface, len as u64));
+        Ok(addr as usize)
+    }
+
     pub fn free(&self, addr: usize) -> Result<()> {
         self.owner.check()?;
-        self.shm.free(addr)
+        let key = addr as u64;
+        // Taken out before the driver is asked, so that two threads cannot free the same memory.
+        let Some((iface, len)) = self.device_memory.lock().remove(&key) else { return self.shm.free(addr) };
+        let freed = match self.shm.regions_covering(key, len) {
+            0 => hmem::get(iface).and_then(|up| up.free(key)),
+            n => Err(Error::new(errno::EBUSY, format!("addr: {n} open region(s) cover this memory; close them first"))),
+        };
+        if freed.is_err() {
+            self.device_memory.lock().insert(key, (iface, len));
+        }
+        freed
     }
 }
 
@@ -148,7 +185,7 @@ pub struct Mr {
 /// Handles that a domain keeps.
 const SPARES: usize = 4096;
 /// Names no region: what a kept handle has.
-const NO_REGION: RegionId = RegionId { index: u32::MAX, generation: 0, key: 0 };
+const NO_REGION: RegionId = RegionId { index: u32::MAX, generation: 0, key: 0, on_device: false };
 
 impl Mr {
     /// A handle for region `id` of `domain`; `own` shares the domain, if a new handle has to be made.
@@ -190,7 +227,7 @@ impl Mr {
 
     /// What operations take as `desc`: a number, never followed as a pointer.
     pub fn desc(&self) -> u64 {
-        self.id.key
+        self.id.desc()
     }
 
     pub fn bind_cntr(&self, cntr: &Cntr) -> Result<()> {

@@ -264,6 +264,14 @@ impl Endpoint {
         self.shm.set_options(|o| o.coop = on);
     }
 
+    pub fn stream(&self) -> u64 {
+        self.shm.options().stream
+    }
+
+    pub fn set_stream(&self, stream: u64) {
+        self.shm.set_options(|o| o.stream = stream);
+    }
+
     pub fn query(&self, key: u64) -> Result<PathAnswer> {
         self.shm.report(key)
     }

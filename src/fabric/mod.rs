@@ -7,6 +7,7 @@ mod cq;
 mod domain;
 mod endpoint;
 mod eq;
+pub mod hmem;
 mod info;
 mod pep;
 mod requests;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What every vendor's dma-buf has in common: page congruence and the size that the kernel tells.
 
+use super::{Dir, DmaBuf};
 use crate::error::{Error, Result, errno};
-use crate::sys::mem;
+use crate::sys::{copy, mem};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// `[addr, addr+len)` widened to host pages: where it begins, its length, and the asked range's offset.
 pub fn widen(addr: u64, len: u64) -> Result<(u64, u64, u64)> {
@@ -13,6 +15,64 @@ pub fn widen(addr: u64, len: u64) -> Result<(u64, u64, u64)> {
         Some(end) if len > 0 => Ok((start, end - start, addr - start)),
         _ => Err(Error::new(errno::EINVAL, format!("len: {len} bytes from {addr:#x} are no range of memory"))),
     }
+}
+
+/// A driver's descriptor with the asked range at `offset` in it, if the kernel agrees that it holds that much.
+pub fn checked(fd: OwnedFd, offset: u64, len: u64) -> Result<DmaBuf> {
+    let (_, size) = mem::file_id(fd.as_fd())?;
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(DmaBuf { fd, offset, len: size }),
+        _ => Err(Error::new(errno::EIO, format!("the driver gave a dma-buf of {size} bytes for {len} bytes at offset {offset}"))),
+    }
+}
+
+/// Of `linux/dma-buf.h`.
+const DMA_BUF_IOCTL_SYNC: u32 = 0x4008_6200;
+const SYNC_READ: u64 = 1;
+const SYNC_WRITE: u64 = 2;
+const SYNC_END: u64 = 4;
+
+/// Tells the exporter that the CPU begins or ends an access.
+fn sync(fd: BorrowedFd<'_>, flags: u64) -> Result<()> {
+    if !mem::is_dmabuf(fd) {
+        return Ok(());
+    }
+    loop {
+        // SAFETY: the kernel reads the eight bytes of `flags`, which live until the call returns.
+        if unsafe { libc::ioctl(fd.as_raw_fd(), DMA_BUF_IOCTL_SYNC as _, &flags) } == 0 {
+            return Ok(());
+        }
+        match std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EIO) {
+            errno::EINTR | errno::EAGAIN => {}
+            e => return Err(Error::new(e, format!("DMA_BUF_IOCTL_SYNC: {}", errno::words(e)))),
+        }
+    }
+}
+
+/// Copies `len` bytes between `host` and the beginning of the range of `buf`, by the CPU through a
+/// mapping made for this copy; an error if the exporter cannot be mapped.
+///
+/// # Safety
+/// The host side is readable or writable for `len` bytes.
+pub unsafe fn copy_mapped(buf: &DmaBuf, dir: Dir, host: u64, len: usize) -> Result<()> {
+    let within = (buf.offset % mem::page_size() as u64) as usize;
+    let size = len.checked_add(within).and_then(mem::page_round).filter(|_| buf.offset.checked_add(len as u64) <= Some(buf.len));
+    let size = size.ok_or_else(|| Error::invalid("the copy leaves the dma-buf"))?;
+    let (prot, flags) = match dir {
+        Dir::FromDevice => (mem::Protection::ReadOnly, SYNC_READ),
+        _ => (mem::Protection::ReadWrite, SYNC_WRITE),
+    };
+    let map = mem::Mapping::new(buf.fd.as_fd(), buf.offset - within as u64, size, prot).map_err(|e| e.context("dma-buf"))?;
+    sync(buf.fd.as_fd(), flags)?;
+    // SAFETY: within + len <= size, and the file is that long; the host side is the caller's promise.
+    unsafe {
+        let device = map.as_ptr().add(within);
+        match dir {
+            Dir::FromDevice => copy::copy(host as *mut u8, device, len, usize::MAX),
+            _ => copy::copy(device, host as *const u8, len, usize::MAX),
+        }
+    }
+    sync(buf.fd.as_fd(), flags | SYNC_END)
 }
 
 #[cfg(test)]
@@ -26,5 +86,20 @@ mod tests {
         assert_eq!(widen(page * 3, page + 1).unwrap(), (page * 3, page * 2, 0));
         assert!(widen(5, 0).is_err());
         assert!(widen(u64::MAX - 5, 10).is_err());
+    }
+
+    #[test]
+    fn a_file_that_can_be_mapped_is_copied_at_its_offset() {
+        let page = mem::page_size();
+        let buf = checked(mem::memfd("gdrfab-test", page * 2).unwrap(), page as u64 + 3, 5).unwrap();
+        let (out, mut back) = (*b"12345", [0u8; 5]);
+        // SAFETY: both arrays have five bytes.
+        unsafe {
+            copy_mapped(&buf, Dir::ToDevice, out.as_ptr() as u64, 5).unwrap();
+            copy_mapped(&buf, Dir::FromDevice, back.as_mut_ptr() as u64, 5).unwrap();
+            assert!(copy_mapped(&buf, Dir::FromDevice, back.as_mut_ptr() as u64, page).is_err());
+        }
+        assert_eq!(out, back);
+        assert!(checked(buf.fd, page as u64, page as u64 + 1).is_err());
     }
 }

@@ -2,6 +2,7 @@
 //! What memory is and how it can be reached: one [`Interface`] per vendor, opened when its memory is
 //! first named, never before, and never on behalf of another vendor.
 
+pub mod chain;
 pub mod cuda;
 pub mod dmabuf;
 pub mod neuron;
@@ -16,7 +17,8 @@ use crate::error::{Error, Result, errno};
 use crate::sys::process;
 use parking_lot::Mutex;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub use stream::Stream;
 
 /// Who made the memory; the numbers are libfabric's.
@@ -246,35 +248,39 @@ impl Drop for Pinned {
     }
 }
 
-/// An interface in force, or why it is not.
-#[derive(Clone)]
-enum State {
-    Unknown,
-    Up(&'static dyn Interface),
-    Absent(Error),
-}
-
-static STATES: [Mutex<State>; 6] = [const { Mutex::new(State::Unknown) }; 6];
+/// Opened interfaces, for ever: handles of them lie in streams and imports of unknown lifetime.
+static UP: [OnceLock<&'static dyn Interface>; 6] = [const { OnceLock::new() }; 6];
+/// The process that opened each.
+static OPENERS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
+static ANY_OPENED: AtomicBool = AtomicBool::new(false);
+/// Why the others are absent, once that was found out.
+static ABSENT: Mutex<[Option<Error>; 6]> = Mutex::new([const { None }; 6]);
 
 /// The interface, opened at first use, or why it cannot be used. An answer of "absent" is kept, except
 /// where the process may still load or initialise the driver itself.
+#[inline]
 pub fn get(iface: Iface) -> Result<&'static dyn Interface> {
-    let policy = &config::get().hmem;
-    if policy.allowed & 1 << iface as u32 == 0 && iface != Iface::System {
+    let i = iface as usize;
+    match UP[i].get() {
+        Some(up) if OPENERS[i].load(Ordering::Relaxed) == process::instance().load(Ordering::Relaxed) => Ok(*up),
+        // Drivers do not survive a fork: the child has to live without.
+        Some(_) => Err(Error::new(errno::EPERM, format!("{}: the driver was opened before this process was forked", iface.name()))),
+        None => open(iface),
+    }
+}
+
+#[cold]
+fn open(iface: Iface) -> Result<&'static dyn Interface> {
+    let (i, policy) = (iface as usize, &config::get().hmem);
+    if policy.allowed & 1 << i == 0 && iface != Iface::System {
         return Err(Error::new(errno::ENOSYS, format!("{}: ruled out by GDRFAB_HMEM", iface.name())));
     }
-    let mut state = STATES[iface as usize].lock();
-    match &*state {
-        State::Up(up) => {
-            // Drivers do not survive a fork: the child has to live without.
-            return if process::instance().load(Ordering::Relaxed) == process::pid() as u64 && opened_here(iface) {
-                Ok(*up)
-            } else {
-                Err(Error::new(errno::EPERM, format!("{}: the driver was opened before this process was forked", iface.name())))
-            };
-        }
-        State::Absent(e) => return Err(e.clone()),
-        State::Unknown => {}
+    let mut absent = ABSENT.lock();
+    if let Some(up) = UP[i].get() {
+        return Ok(*up);
+    }
+    if let Some(e) = &absent[i] {
+        return Err(e.clone());
     }
     let opened: Result<Box<dyn Interface>> = match iface {
         Iface::System => Ok(Box::new(system::System)),
@@ -286,31 +292,25 @@ pub fn get(iface: Iface) -> Result<&'static dyn Interface> {
     };
     match opened {
         Ok(up) => {
-            // For ever: handles of it lie in streams and imports of unknown lifetime.
-            let up: &'static dyn Interface = Box::leak(up);
-            OPENERS[iface as usize].store(process::pid() as u32, Ordering::Relaxed);
-            *state = State::Up(up);
-            Ok(up)
+            OPENERS[i].store(process::instance().load(Ordering::Relaxed), Ordering::Relaxed);
+            if iface != Iface::System {
+                ANY_OPENED.store(true, Ordering::Relaxed);
+            }
+            Ok(*UP[i].get_or_init(|| Box::leak(up)))
         }
         Err(e) => {
             let e = e.context(iface.name());
             if !policy.adopt {
-                *state = State::Absent(e.clone());
+                absent[i] = Some(e.clone());
             }
             Err(e)
         }
     }
 }
 
-static OPENERS: [std::sync::atomic::AtomicU32; 6] = [const { std::sync::atomic::AtomicU32::new(0) }; 6];
-
-fn opened_here(iface: Iface) -> bool {
-    iface == Iface::System || OPENERS[iface as usize].load(Ordering::Relaxed) == process::pid() as u32
-}
-
 /// The interface if it has been opened already: what detection may ask without opening anything.
 pub fn opened(iface: Iface) -> Option<&'static dyn Interface> {
-    matches!(&*STATES[iface as usize].lock(), State::Up(_)).then(|| get(iface).ok()).flatten()
+    UP[iface as usize].get().and_then(|_| get(iface).ok())
 }
 
 /// What `addr` is, asked of every vendor that is here; host memory if none knows it.
@@ -343,4 +343,50 @@ pub fn span(up: &dyn Interface, addr: u64, len: u64) -> Result<Vec<Allocation>> 
         list.push(found);
     }
     Ok(list)
+}
+
+/// Where memory lies: who copies it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+pub struct Site {
+    pub iface: Iface,
+    pub device: u32,
+}
+
+impl Site {
+    /// Memory that the CPU reaches.
+    pub const HOST: Site = Site { iface: Iface::System, device: 0 };
+
+    #[inline]
+    pub fn is_host(self) -> bool {
+        self.iface == Iface::System
+    }
+
+    /// Copies host bytes to `to` in this memory, and returns when they are there.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes; `to`, where this is the host, writable.
+    pub unsafe fn store(self, to: u64, from: *const u8, len: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { get(self.iface)?.copy(self.device, Dir::ToDevice, to, from as u64, len) }
+    }
+
+    /// Copies from `from` in this memory to host bytes, and returns when they are there.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes; `from`, where this is the host, readable.
+    pub unsafe fn load(self, to: *mut u8, from: u64, len: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { get(self.iface)?.copy(self.device, Dir::FromDevice, to as u64, from, len) }
+    }
+}
+
+impl std::fmt::Display for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_host() { f.write_str("host") } else { write!(f, "{}:{}", self.iface.name(), self.device) }
+    }
+}
+
+/// Whether any vendor's interface has been opened: until then no pointer of this process needs a question.
+pub fn any_opened() -> bool {
+    ANY_OPENED.load(Ordering::Relaxed)
 }

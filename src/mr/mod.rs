@@ -31,9 +31,12 @@ bitflags::bitflags! {
 }
 
 impl Paths {
+    /// Every path, fastest first.
+    pub const ALL: [Paths; 4] = [Paths::DIRECT, Paths::IPC, Paths::CMA, Paths::STAGED];
+
     /// The fastest of the set.
     pub fn best(self) -> Paths {
-        [Paths::DIRECT, Paths::IPC, Paths::CMA, Paths::STAGED].into_iter().find(|p| self.contains(*p)).unwrap_or(Paths::empty())
+        Paths::ALL.into_iter().find(|p| self.contains(*p)).unwrap_or(Paths::empty())
     }
 
     /// "direct,cma", or "none".

@@ -26,9 +26,12 @@ Usage: gdrfab-perf TEST [options]           the server: waits for a client
   -D, --duration SEC    run each size for so long instead
   -w, --warm-up N       iterations before those that count (a tenth)
   -d, --depth N         operations in flight, for bandwidth and rate (64)
-      --memory KIND     malloc, alloc (gdrfab_mem_alloc, the default) or memfd
-      --remote-memory KIND   the same for the server (as --memory)
-      --path PATH       direct, cma or staged: nothing else will do; of messages,
+      --local-mem KIND  (or --memory) host (gdrfab_mem_alloc, the default), malloc, memfd,
+                        or a device's: cuda:N, rocr:N, ze:N, neuron:N, synapseai:N;
+                        cuda:N,HOW is plain (cuMemAlloc), pool, vmm (gdrfab_mem_alloc_on),
+                        vmm2 (two segments) or managed
+      --remote-mem KIND (or --remote-memory) the same for the server (as --local-mem)
+      --path PATH       direct, ipc, cma or staged: nothing else will do; of messages,
                         it concerns those too long for the ring
       --verify          check what arrived, byte for byte
       --threading MODE  safe or domain (one thread at a time: the default)
@@ -48,7 +51,8 @@ Usage: gdrfab-perf TEST [options]           the server: waits for a client
   -h, --help            this text
 
 The client's options rule; of its own a server takes --name, --cpus, -k, -p, --json.
-MB are 10^6 bytes. t_typical is the median. Exit status: 0, 1 if the run failed, 2 for a
+With device memory write-lat is one write at a time, from post to delivery, because no CPU
+can poll there. MB are 10^6 bytes. t_typical is the median. Exit status: 0, 1 if the run failed, 2 for a
 wrong command line.
 "
     )
@@ -89,6 +93,13 @@ pub struct Options {
     pub parent: Option<i32>,
 }
 
+impl Options {
+    /// Whether latency of writes is that of one at a time: one side's memory cannot be polled.
+    pub fn one_way(&self) -> bool {
+        self.test == Test::WriteLat && (self.memory.is_device() || self.remote_memory.is_device())
+    }
+}
+
 pub enum Parsed {
     Run(Box<Options>),
     Help,
@@ -123,7 +134,7 @@ fn sizes(text: &str) -> Result<Vec<usize>, String> {
 }
 
 fn memory(option: &str, value: &str) -> Result<Kind, String> {
-    Kind::parse(value).ok_or_else(|| format!("{option} {value}: {} is expected", Kind::ALL.map(Kind::name).join(", ")))
+    Kind::parse(value).ok_or_else(|| format!("{option} {value}: {} is expected", Kind::EXPECTED))
 }
 
 fn cpus(value: &str) -> Result<Vec<usize>, String> {
@@ -178,8 +189,8 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
             "-D" | "--duration" => o.seconds = Some(seconds(&mut args, &option)?),
             "-w" | "--warm-up" => o.warm_up = Some(args.number(&option, "a number")?),
             "-d" | "--depth" => o.depth = args.number(&option, "a number")?,
-            "--memory" => o.memory = memory(&option, &args.value(&option)?)?,
-            "--remote-memory" => remote_memory = Some(memory(&option, &args.value(&option)?)?),
+            "--memory" | "--local-mem" => o.memory = memory(&option, &args.value(&option)?)?,
+            "--remote-memory" | "--remote-mem" => remote_memory = Some(memory(&option, &args.value(&option)?)?),
             "--path" => o.path = path(&args.value(&option)?)?,
             "--verify" => o.verify = true,
             "--threading" => o.one_thread = threading(&args.value(&option)?)?,
@@ -269,6 +280,7 @@ mod unit {
             ("fly", "fly"),
             ("write-lat -s 8:4", "--size"),
             ("write-lat --path air", "--path"),
+            ("write-lat --local-mem tape", "--local-mem"),
             ("write-lat -n 0", "-n"),
             ("write-lat -n 1 -D 1", "exclude"),
             ("write-lat --local x", "exclude"),

@@ -2,7 +2,7 @@
 //! The client: leads the server through the sizes, times the operations, and judges what arrived.
 
 use crate::args::Options;
-use crate::io::Link;
+use crate::io::{Link, Op};
 use crate::measure::{Flow, PARTS, Pulse, Until, Window, latency, window};
 use crate::memory::{Mismatch, POISON};
 use crate::report::{Bar, Figures, Latency, Rate, Report, Row};
@@ -77,7 +77,7 @@ impl Client<'_> {
             self.link.memory.fill(layout.source(size), size, seed(size, 0, false));
             self.link.memory.set(layout.target(size), size + GUARD, POISON);
         }
-        self.link.memory.store(layout.target(size) + size - 1, 0);
+        self.link.memory.set(layout.target(size) + size - 1, 1, 0);
         self.link.post_mail(Kinds::Begin, &words(&[size as u64, u64::from(checked)]))?;
         let [path] = self.link.expect(Kinds::Ready, "server that is ready")?.words();
         Ok(Paths::from_bits_truncate(path))
@@ -94,9 +94,10 @@ impl Client<'_> {
         let back = self.begin(size, false)?;
         self.link.stats();
         let done = match test {
+            Test::WriteLat if self.options.one_way() => self.one_by_one(self.link.op(Dir::Write, size).delivered(), size)?,
             Test::WriteLat => self.ping_writes(size, back, None)?,
             Test::SendLat => self.ping_messages(size, None)?,
-            Test::ReadLat => self.reads(size)?,
+            Test::ReadLat => self.one_by_one(self.link.op(Dir::Read, size), size)?,
             _ => self.windows(size)?,
         };
         let stats = self.link.stats();
@@ -134,12 +135,17 @@ impl Client<'_> {
             }
             return Ok((both_ways(back, ours), 0.0));
         }
-        let counts = [(Paths::DIRECT, stats.ops_direct), (Paths::CMA, stats.ops_cma), (Paths::STAGED, stats.ops_staged)];
+        let counts = [
+            (Paths::DIRECT, stats.ops_direct),
+            (Paths::IPC, stats.ops_ipc),
+            (Paths::CMA, stats.ops_cma),
+            (Paths::STAGED, stats.ops_staged),
+        ];
         let taken = counts.into_iter().filter(|(_, n)| *n > 0).fold(Paths::empty(), |all, (p, _)| all | p);
         check_required(size, required, taken)?;
-        let bytes = stats.bytes_direct + stats.bytes_cma + stats.bytes_staged + stats.bytes_helped;
+        let bytes = stats.bytes_direct + stats.bytes_ipc + stats.bytes_cma + stats.bytes_staged + stats.bytes_helped;
         let helped = if bytes == 0 { 0.0 } else { stats.bytes_helped as f64 / bytes as f64 };
-        let back = if test == Test::WriteLat { back } else { taken };
+        let back = if test == Test::WriteLat && !self.options.one_way() { back } else { taken };
         check_required(size, required, back)?;
         Ok((both_ways(taken, back), helped))
     }
@@ -201,19 +207,18 @@ impl Client<'_> {
         Ok(Outcome { iterations, batch: 1, figures: Figures::Latency(Latency::of(&samples, self.clock, 2)) })
     }
 
-    fn reads(&mut self, size: usize) -> Result<Outcome> {
-        let op = self.link.op(Dir::Read, size);
-        let read = move |l: &mut Link| {
+    fn one_by_one(&mut self, op: Op, size: usize) -> Result<Outcome> {
+        let once = move |l: &mut Link| {
             let next = l.done + 1;
-            l.must("room for a read", |l| l.rma(&op, true))?;
-            l.wait("completion of a read", |l| l.done >= next)
+            l.must("room for an operation", |l| l.rma(&op, true))?;
+            l.wait("completion", |l| l.done >= next)
         };
-        let warm_up = warm(self.link, self.warm_up(size), read)?;
+        let warm_up = warm(self.link, self.warm_up(size), once)?;
         let batch = batch(self.clock, warm_up);
         let mut samples = Histogram::new();
         let until = self.until(size);
         let mut pulse = beat(self.report.bar(), size, self.clock, Some(self.link.patience));
-        let iterations = latency(self.link, until, batch, &mut samples, read, &mut pulse)?;
+        let iterations = latency(self.link, until, batch, &mut samples, once, &mut pulse)?;
         Ok(Outcome { iterations, batch, figures: Figures::Latency(Latency::of(&samples, self.clock, batch)) })
     }
 
@@ -241,7 +246,7 @@ impl Client<'_> {
 
     fn verify(&mut self, size: usize) -> Result<()> {
         match self.options.test {
-            Test::WriteLat | Test::SendLat => {
+            Test::WriteLat | Test::SendLat if !self.options.one_way() => {
                 let back = self.begin(size, true)?;
                 match self.options.test {
                     Test::WriteLat => self.ping_writes(size, back, Some(CHECKED_ROUNDS))?,

@@ -4,7 +4,7 @@
 use crate::cli;
 use crate::io::Link;
 use crate::layout::Layout;
-use crate::memory::Memory;
+use crate::memory::{Kind, Memory};
 use crate::stats::Clock;
 use crate::wire::{self, Place, Plan};
 use gdrfab::error::{Code, Error, Result, errno};
@@ -51,7 +51,7 @@ pub struct Side {
 
 impl Side {
     /// Opens everything up to an enabled endpoint whose receives are posted.
-    fn open(mut info: Info, plan: &Plan, memory: crate::memory::Kind, clock: Clock, cpu: Option<usize>) -> Result<Side> {
+    fn open(mut info: Info, plan: &Plan, memory: Kind, clock: Clock, cpu: Option<usize>) -> Result<Side> {
         info.threading = if plan.one_thread { THREAD_DOMAIN } else { THREAD_SAFE };
         info.progress = if plan.auto { PROGRESS_AUTO } else { PROGRESS_MANUAL };
         let fabric = Fabric::open(&info)?;
@@ -61,6 +61,7 @@ impl Side {
         let layout = Layout::of(plan);
         let memory = Memory::new(memory, &domain, layout.bytes())?;
         let mr = memory.register(&domain, layout.bytes())?;
+        let mailbox = Memory::new(Kind::Malloc, &domain, layout.mailbox())?;
         let eq = Eq::open(&fabric, false)?;
         let cq = Cq::open(&domain, 4 * plan.depth + 64, CqFormat::Data, false)?;
         let ep = Endpoint::open(&domain, &info, 0)?;
@@ -72,7 +73,7 @@ impl Side {
         ep.set_connect_timeout_ns(patience_ms(plan).saturating_mul(1_000_000));
         ep.enable()?;
         let patience = clock.ticks_of_us(patience_ms(plan) as f64 * 1000.0);
-        let link = Link::new(ep, cq, memory, plan, mr.desc(), patience);
+        let link = Link::new(ep, cq, memory, mailbox, plan, mr.desc(), patience);
         link.post_receives()?;
         Ok(Side { link, domain, fabric, eq, mr: Some(mr), open: true })
     }
@@ -105,14 +106,7 @@ impl Side {
     }
 
     /// Connects to a server.
-    pub fn dial(
-        server: &str,
-        provider: Option<&str>,
-        plan: &Plan,
-        memory: crate::memory::Kind,
-        clock: Clock,
-        cpu: Option<usize>,
-    ) -> Result<Side> {
+    pub fn dial(server: &str, provider: Option<&str>, plan: &Plan, memory: Kind, clock: Clock, cpu: Option<usize>) -> Result<Side> {
         let info = discover(provider, Some(server), false)?;
         let address = info.dest_addr.clone().ok_or(Error::fixed(errno::EINVAL, "the server's address makes no sense"))?;
         let mut side = Side::open(info, plan, memory, clock, cpu)?;

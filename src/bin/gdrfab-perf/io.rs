@@ -26,6 +26,15 @@ pub struct Op {
     dir: Dir,
     local: Iov,
     remote: RmaIov,
+    /// Beside the wish for a completion.
+    flags: u64,
+}
+
+impl Op {
+    /// Complete only when the bytes are in the target's memory.
+    pub fn delivered(self) -> Op {
+        Op { flags: flags::DELIVERY_COMPLETE, ..self }
+    }
 }
 
 /// Counts fruitless turns; now and then it looks at the clock.
@@ -45,6 +54,8 @@ pub struct Link {
     pub ep: Arc<Endpoint>,
     pub cq: Arc<Cq>,
     pub memory: Memory,
+    /// Where control messages arrive, unless messages are under test.
+    mailbox: Memory,
     pub layout: Layout,
     pub peer: Place,
     pub desc: u64,
@@ -66,11 +77,12 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(ep: Arc<Endpoint>, cq: Arc<Cq>, memory: Memory, plan: &Plan, desc: u64, patience: u64) -> Link {
+    pub fn new(ep: Arc<Endpoint>, cq: Arc<Cq>, memory: Memory, mailbox: Memory, plan: &Plan, desc: u64, patience: u64) -> Link {
         Link {
             ep,
             cq,
             memory,
+            mailbox,
             layout: Layout::of(plan),
             peer: Place::default(),
             desc,
@@ -96,8 +108,14 @@ impl Link {
     }
 
     fn post_receive(&self, place: usize, len: usize) -> Result<()> {
-        let common = Common { context: place, desc: self.desc, ..Common::default() };
-        self.ep.recv(&[self.memory.iov(place, len)], &common)
+        let desc = if self.layout.mailbox() > 0 { 0 } else { self.desc };
+        let common = Common { context: place, desc, ..Common::default() };
+        self.ep.recv(&[self.inbox().iov(place, len)], &common)
+    }
+
+    /// The memory that receives are posted with.
+    fn inbox(&self) -> &Memory {
+        if self.layout.mailbox() > 0 { &self.mailbox } else { &self.memory }
     }
 
     /// One turn of progress, with what it brought.
@@ -143,7 +161,7 @@ impl Link {
                 Some(data) => {
                     let kind = Kinds::from_data(data)
                         .ok_or_else(|| Error::new(errno::EPROTO, format!("the peer sent a control message of kind {data}")))?;
-                    let bytes = self.memory.copy_out(a.place, a.len.min(MAIL_MAX));
+                    let bytes = self.inbox().copy_out(a.place, a.len.min(MAIL_MAX));
                     self.mail.push_back(Mail { kind, bytes });
                 }
             }
@@ -223,13 +241,19 @@ impl Link {
             Dir::Write => (self.layout.source(size), self.layout.target(size)),
             Dir::Read => (self.layout.target(size), self.layout.source(size)),
         };
-        Op { dir, local: self.memory.iov(near, size), remote: RmaIov { addr: self.peer.base + far as u64, len: size, key: self.peer.key } }
+        Op {
+            dir,
+            local: self.memory.iov(near, size),
+            remote: RmaIov { addr: self.peer.base + far as u64, len: size, key: self.peer.key },
+            flags: 0,
+        }
     }
 
     /// False: no room, make progress first.
     #[inline]
     pub fn rma(&self, op: &Op, signal: bool) -> Result<bool> {
-        let common = Common { flags: completion(signal), desc: self.desc, timeout_ns: self.timeout_ns, ..Common::default() };
+        let flags = completion(signal) | op.flags;
+        let common = Common { flags, desc: self.desc, timeout_ns: self.timeout_ns, ..Common::default() };
         posted(self.ep.rma(op.dir, &[op.local], &[op.remote], &common))
     }
 
@@ -343,6 +367,8 @@ impl Link {
             bytes_direct: now.bytes_direct - then.bytes_direct,
             bytes_cma: now.bytes_cma - then.bytes_cma,
             bytes_staged: now.bytes_staged - then.bytes_staged,
+            ops_ipc: now.ops_ipc - then.ops_ipc,
+            bytes_ipc: now.bytes_ipc - then.bytes_ipc,
             bytes_helped: now.bytes_helped - then.bytes_helped,
             ..now
         }

@@ -8,8 +8,9 @@ const PAGE: usize = 4096;
 /// Memory that receive buffers may take together before receives share them.
 const RECEIVE_BUDGET: usize = 64 << 20;
 
-/// A source, places where operations land, and places for control messages. Each is followed by a
-/// page that nobody may touch.
+/// A source, and places where operations land. Each is followed by a page that nobody may touch.
+/// Control messages have host memory of their own, unless messages are under test: nobody can tell
+/// beforehand which receive will take which.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     stride: usize,
@@ -28,7 +29,7 @@ impl Layout {
     }
 
     pub fn bytes(&self) -> usize {
-        self.stride * (1 + self.slots) + PAGE
+        self.stride * (1 + self.slots)
     }
 
     /// Where an operation of `size` bytes starts, so that it ends on a word, which is written last
@@ -48,6 +49,12 @@ impl Layout {
 
     /// Where receive `i` puts its message, and how long that may be.
     pub fn inbox(&self, i: usize) -> (usize, usize) {
-        if self.messages { (self.slot(i), self.stride - PAGE) } else { (self.stride * (1 + self.slots) + i * 256, MAIL_MAX) }
+        if self.messages { (self.slot(i), self.stride - PAGE) } else { (i * 256, MAIL_MAX) }
+    }
+
+    /// Bytes of the memory for control messages, which the places of `inbox` lie in; 0: they lie in
+    /// the memory under test.
+    pub fn mailbox(&self) -> usize {
+        if self.messages { 0 } else { self.receives * 256 }
     }
 }

@@ -7,6 +7,7 @@ mod args;
 mod cli;
 mod client;
 mod conn;
+mod devmem;
 mod io;
 #[path = "../common/json.rs"]
 mod json;
@@ -88,6 +89,7 @@ fn about(o: &Options, server: &str, cpus: &[usize], plan: &Plan, path: String) -
     if !o.test.is_latency() {
         how.push(format!("depth {}", o.depth));
     }
+    let help = if o.one_way() { "one write at a time, from post to delivery" } else { o.test.help() };
     let mut cpu_words = match pinned {
         [a, b, ..] => format!("client {a}, server {b}"),
         [a] => format!("client {a}"),
@@ -98,7 +100,7 @@ fn about(o: &Options, server: &str, cpus: &[usize], plan: &Plan, path: String) -
     }
     About {
         lines: vec![
-            ("test", format!("{}: {}", o.test.name(), o.test.help())),
+            ("test", format!("{}: {help}", o.test.name())),
             ("server", address.clone()),
             ("memory", format!("{} here, {} there", o.memory.name(), o.remote_memory.name())),
             ("path", path.clone()),
@@ -131,7 +133,10 @@ fn path_words(o: &Options, answer: &PathAnswer) -> Result<String> {
         return Ok(format!("messages up to {} bytes in the ring; longer ones are fetched by the receiver", config::get().eager_max));
     }
     let mut words = answer.path.words();
-    for (name, verdict) in [("direct", &answer.verdicts.direct), ("cma", &answer.verdicts.cma)] {
+    // Device memory is not for the CPU to map, and host memory not for a device's driver: that goes without saying.
+    let needless = if o.remote_memory.is_device() { "direct" } else { "ipc" };
+    let faster = [("direct", &answer.verdicts.direct), ("ipc", &answer.verdicts.ipc), ("cma", &answer.verdicts.cma)];
+    for (name, verdict) in faster.into_iter().filter(|(name, _)| *name != needless) {
         if name == answer.path.words() {
             break;
         }

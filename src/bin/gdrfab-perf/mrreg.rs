@@ -30,7 +30,7 @@ pub fn run(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
         lines: vec![
             ("test", format!("{}: {}", o.test.name(), o.test.help())),
             ("provider", provider.clone()),
-            ("memory", o.memory.name().to_string()),
+            ("memory", o.memory.name()),
             ("live", format!("{} other regions open", o.live)),
             ("cpus", cpu.map_or("not pinned".to_string(), |c| c.to_string())),
         ],

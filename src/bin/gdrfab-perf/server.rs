@@ -99,10 +99,10 @@ fn unexpected(mail: &Mail) -> Error {
 fn phase(link: &mut Link, plan: &Plan, size: usize, checked: bool) -> Result<()> {
     let layout = link.layout;
     let before = link.arrived;
-    link.memory.store(layout.target(size) + size - 1, 0);
+    link.memory.set(layout.target(size) + size - 1, 1, 0);
     if plan.verify {
         link.memory.fill(layout.source(size), size, seed(size, 0, true));
-        if plan.test != Test::WriteLat {
+        if plan.test != Test::WriteLat || plan.one_way {
             (0..layout.slots).for_each(|i| link.memory.set(landing(link, plan.test, size, i), size + GUARD, POISON));
         }
         link.places = Some(Vec::new());
@@ -110,7 +110,7 @@ fn phase(link: &mut Link, plan: &Plan, size: usize, checked: bool) -> Result<()>
     let back = if plan.test.is_round_trip() || plan.test.is_message() { link.path()?.path } else { Paths::empty() };
     link.post_mail(Kinds::Ready, &words(&[back.bits()]))?;
     let mismatch = match plan.test {
-        Test::WriteLat => echo_writes(link, size, back, checked)?,
+        Test::WriteLat if !plan.one_way => echo_writes(link, size, back, checked)?,
         Test::SendLat => echo_messages(link, size, checked)?,
         _ => {
             let mail = link.next_mail("end of the run", plan.sleep)?;

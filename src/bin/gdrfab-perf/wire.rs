@@ -8,7 +8,7 @@ use crate::tests::Test;
 use gdrfab::mr::Paths;
 
 /// "gdrfabp" and the version of what follows.
-const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabp\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabp\x02");
 
 fn pack(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
@@ -48,6 +48,8 @@ pub struct Plan {
     pub sleep: bool,
     /// Both sides run on one CPU, so that who waits gives it away.
     pub yields: bool,
+    /// Latency of writes is that of one at a time: one side's memory cannot be polled.
+    pub one_way: bool,
 }
 
 impl Plan {
@@ -66,11 +68,12 @@ impl Plan {
             auto: o.auto,
             sleep: o.sleep,
             yields,
+            one_way: o.one_way(),
         }
     }
 
     pub fn encode(&self, place: Place) -> Vec<u8> {
-        let bits = [self.coop, self.verify, self.one_thread, self.auto, self.sleep, self.yields];
+        let bits = [self.coop, self.verify, self.one_thread, self.auto, self.sleep, self.yields, self.one_way];
         let flags = bits.iter().enumerate().fold(0, |f, (i, on)| f | u64::from(*on) << i);
         pack(&[
             MAGIC,
@@ -108,6 +111,7 @@ impl Plan {
             auto: on(3),
             sleep: on(4),
             yields: on(5),
+            one_way: on(6),
         };
         Ok((plan, Place { base, key }))
     }
@@ -226,6 +230,7 @@ mod unit {
             auto: true,
             sleep: false,
             yields: true,
+            one_way: true,
         };
         let place = Place { base: 77, key: u64::MAX };
         let bytes = plan.encode(place);

@@ -2,6 +2,7 @@
 //! A live connection: the transmitting end of the ring, operations that wait for their turn, and
 //! operations that wait for the peer's report in a slot.
 
+use super::device::Devices;
 use super::layout::SLOTS;
 use super::layout::SegmentRef;
 use super::link::Link;
@@ -10,6 +11,7 @@ use super::remote::Remotes;
 use super::rma::{ReadOut, RmaJob};
 use super::state::Ending;
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
 use crate::mr::Paths;
 use crate::prov::op::Pieces;
 use crate::sync::gate::Initiator;
@@ -41,6 +43,8 @@ pub mod mark {
     pub const EVENT: u8 = 8;
     /// Cooperation on a read instead of a write.
     pub const READ: u8 = 16;
+    /// The offered buffer is device memory.
+    pub const DEVICE: u8 = 32;
 }
 
 /// Bytes of a staged fragment.
@@ -96,10 +100,11 @@ pub enum Flight {
     /// A staged write, or a send that completes on delivery.
     Ack { end: Ending, staged: Option<usize> },
     /// A rendezvous: the receiver fetches, or asks for fragments (`sent` counts them).
-    /// `_owned` keeps the bytes of an inject call until they were fetched.
-    Rendezvous { end: Ending, pieces: Pieces, _owned: Option<Box<[u8]>>, sent: Option<usize> },
+    /// `_owned` keeps the bytes of an inject call, or a copy of device memory, until they were fetched.
+    Rendezvous { end: Ending, pieces: Pieces, site: Site, _owned: Option<Box<[u8]>>, sent: Option<usize> },
     /// A staged read: bytes arrive as ring messages.
-    Read { end: Ending, pieces: Pieces, want: usize, got: usize },
+    /// For device memory they gather in `bounce` first.
+    Read { end: Ending, pieces: Pieces, want: usize, got: usize, bounce: Option<(Site, Box<[u8]>)> },
     /// A shared copy whose last chunks the helper still has.
     Coop(super::coop::Shared),
 }
@@ -186,6 +191,8 @@ pub struct Conn {
     pub link: Arc<Link>,
     pub tx: Producer<SegmentRef>,
     pub gate: Initiator,
+    /// Before the mappings, which must outlive the copies.
+    pub devices: Devices,
     pub remotes: Remotes,
     pub slots: Slots,
     pub backlog: VecDeque<Job>,
@@ -208,6 +215,7 @@ impl Conn {
         Conn {
             tx: Producer::new(link.peer.clone()),
             gate: Initiator::new(link.fences),
+            devices: Devices::default(),
             remotes: Remotes::new(allowed),
             slots: Slots::new(),
             backlog: VecDeque::new(),
@@ -226,11 +234,11 @@ impl Conn {
     /// Whether a copy of our own may run now without overtaking anything.
     #[inline(always)]
     pub fn is_clear(&self) -> bool {
-        self.backlog.is_empty() && self.staged == 0 && self.coop == 0
+        self.backlog.is_empty() && self.staged == 0 && self.coop == 0 && self.devices.is_idle()
     }
 
     pub fn outstanding(&self) -> usize {
-        self.backlog.len() + self.slots.active.len()
+        self.backlog.len() + self.slots.active.len() + self.devices.len()
     }
 
     pub fn room(&mut self, header: Header) -> Result<bool> {

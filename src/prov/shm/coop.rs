@@ -196,7 +196,7 @@ pub fn help(conn: &mut Conn, domain: &Domain, marks: u8, words: &[u64; 8]) -> Re
     let read = marks & mark::READ != 0;
     let allowed = conn.remotes.allowed;
     let mapped = if file != 0 && !read && allowed.contains(Paths::DIRECT) {
-        conn.remotes.mapped(&conn.link, file, file_offset, len as u64)
+        conn.remotes.mapped(&conn.link, file, file_offset, len as u64).filter(|(_, site)| site.is_host()).map(|(here, _)| here)
     } else {
         None
     };
@@ -205,6 +205,10 @@ pub fn help(conn: &mut Conn, domain: &Domain, marks: u8, words: &[u64; 8]) -> Re
     }
     let need = if read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
     let Ok(pin) = domain.regions.lock().pin(key, addr, len, need) else { return Ok(()) };
+    if !pin.site.is_host() {
+        domain.regions.lock().unpin(pin);
+        return Ok(());
+    }
     let slots = conn.link.peer.clone();
     let slot = slots.slot(index as usize);
     let (streaming, mut done, mut status) = (len >= config::get().nt_threshold, 0u32, 0u16);

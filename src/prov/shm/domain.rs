@@ -2,8 +2,9 @@
 //! A domain of the shm provider: its regions, its memory files, and the links of its endpoints.
 
 use super::link::Link;
-use super::mr::{Facts, Modes, RegionId, Regions, Wish};
+use super::mr::Regions;
 use super::quiesce;
+use super::region::{Facts, Modes, RegionId, Wish};
 use super::table::Table;
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -129,6 +130,11 @@ impl Domain {
 
     pub fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         self.regions.lock().bind_counter(id, counter)
+    }
+
+    /// Open regions that touch `[addr, addr+len)`.
+    pub fn regions_covering(&self, addr: u64, len: u64) -> usize {
+        self.regions.lock().covering(addr, len)
     }
 
     pub fn allocate(&self, len: usize) -> Result<usize> {

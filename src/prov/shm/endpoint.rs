@@ -48,7 +48,8 @@ pub struct Endpoint {
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, context: usize) -> Endpoint {
         let config = config::get();
-        let options = Options { deadline_ns: 0, connect_timeout_ns: 10_000_000_000, policy: PathPolicy::default(), coop: config.coop };
+        let options =
+            Options { deadline_ns: 0, connect_timeout_ns: 10_000_000_000, policy: PathPolicy::default(), coop: config.coop, stream: 0 };
         let state = State {
             phase: Phase::Fresh,
             bind: Bindings { counters: Counters::default(), ..Bindings::default() },
@@ -382,6 +383,7 @@ impl Endpoint {
         sooner(s.recv_deadline);
         if let Some(conn) = &s.conn {
             conn.backlog.iter().for_each(|j| sooner(j.ending().deadline));
+            conn.devices.deadlines().for_each(&mut sooner);
             conn.slots.active.iter().filter_map(|i| conn.slots.flights[*i as usize].as_ref()).for_each(|f| sooner(f.ending().deadline));
         }
         nap
@@ -392,6 +394,7 @@ impl Endpoint {
         let s = self.state.lock();
         s.conn.as_ref().is_some_and(|c| {
             !c.backlog.is_empty()
+                || !c.devices.is_idle()
                 || !c.reads_out.is_empty()
                 || c.slots
                     .active

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory files of a domain that peers can map: what `mem_alloc` made and what callers registered
-//! by descriptor.
+//! What peers can map of a domain: memory files, which `mem_alloc` made or callers registered by
+//! descriptor, and allocations of devices.
 
-use super::table::{MAX_FILES, Table};
+use super::table::{MAX_FILES, NO_FD, Table};
 use crate::error::{Error, Result, errno};
+use crate::hmem::{Allocation, Export, Interface};
 use crate::sync::primitive::Ordering;
 use crate::sys::mem::{self, FileId, Mappable, Mapping, Protection};
 use std::collections::BTreeMap;
@@ -11,15 +12,52 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 pub struct MemFile {
     pub id: u64,
-    pub fd: OwnedFd,
+    pub what: What,
+    /// Regions that lie in it.
+    pub regions: u32,
+}
+
+pub enum What {
+    Host(HostFile),
+    Device { of: Allocation, export: Export },
+}
+
+pub struct HostFile {
+    fd: OwnedFd,
     pub map: Mapping,
     identity: FileId,
     /// Whether the file was made by `mem_alloc` and is freed by address.
     allocated: bool,
     writable: bool,
     pub mappable: Mappable,
-    /// Regions that lie in it.
-    pub regions: u32,
+}
+
+impl MemFile {
+    pub fn size(&self) -> u64 {
+        match &self.what {
+            What::Host(file) => file.map.len() as u64,
+            What::Device { export, .. } => export.len,
+        }
+    }
+
+    /// The descriptor that a peer needs to map it.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.what {
+            What::Host(file) => Some(file.fd.as_fd()),
+            What::Device { export, .. } => export.fd.as_ref().map(OwnedFd::as_fd),
+        }
+    }
+
+    pub fn host(&self) -> Option<&HostFile> {
+        match &self.what {
+            What::Host(file) => Some(file),
+            What::Device { .. } => None,
+        }
+    }
+
+    fn is_allocated(&self) -> bool {
+        self.host().is_some_and(|f| f.allocated)
+    }
 }
 
 #[derive(Default)]
@@ -43,12 +81,16 @@ impl Files {
         self.generation += 1;
         file.id = self.generation * MAX_FILES as u64 + slot as u64;
         let record = table.file(file.id);
-        record.size.store(file.map.len() as u64, Ordering::Relaxed);
-        record.fd.store(file.fd.as_raw_fd() as u64, Ordering::Relaxed);
+        record.size.store(file.size(), Ordering::Relaxed);
+        record.fd.store(file.fd().map_or(NO_FD, |fd| fd.as_raw_fd() as u64), Ordering::Relaxed);
+        match &file.what {
+            What::Host(_) => record.how.store(0, Ordering::Relaxed),
+            What::Device { of, export } => record.describe(of.iface, export),
+        }
         // Release: whoever sees the id sees size and descriptor.
         record.id.store(file.id, Ordering::Release);
-        if file.allocated {
-            self.by_addr.insert(file.map.as_ptr() as usize, slot);
+        if let What::Host(HostFile { allocated: true, map, .. }) = &file.what {
+            self.by_addr.insert(map.as_ptr() as usize, slot);
         }
         let id = file.id;
         self.slots[slot] = Some(file);
@@ -58,8 +100,8 @@ impl Files {
     fn remove(&mut self, table: &Table, slot: usize) {
         if let Some(file) = self.slots[slot].take() {
             table.file(file.id).id.store(0, Ordering::Release);
-            if file.allocated {
-                self.by_addr.remove(&(file.map.as_ptr() as usize));
+            if let What::Host(HostFile { allocated: true, map, .. }) = &file.what {
+                self.by_addr.remove(&(map.as_ptr() as usize));
             }
         }
     }
@@ -83,7 +125,8 @@ impl Files {
         let map = Mapping::new(fd.as_fd(), 0, bytes, Protection::ReadWrite)?;
         let addr = map.as_ptr() as usize;
         let (identity, _) = mem::file_id(fd.as_fd())?;
-        self.insert(table, MemFile { id: 0, fd, map, identity, allocated: true, writable: true, mappable: Mappable::Yes, regions: 0 })?;
+        let file = HostFile { fd, map, identity, allocated: true, writable: true, mappable: Mappable::Yes };
+        self.insert(table, MemFile { id: 0, what: What::Host(file), regions: 0 })?;
         Ok(addr)
     }
 
@@ -107,7 +150,7 @@ impl Files {
         }
         let (_, &slot) = self.by_addr.range(..=addr).next_back()?;
         let file = self.slots[slot].as_ref()?;
-        Some((file.id, file.map.offset_of(addr, len)? as u64))
+        Some((file.id, file.host()?.map.offset_of(addr, len)? as u64))
     }
 
     /// Takes in a caller's descriptor, or finds the file it already is. Gives the file's id.
@@ -116,7 +159,8 @@ impl Files {
         if size == 0 {
             return Err(Error::invalid("dmabuf->fd: the file holds no bytes"));
         }
-        let known = self.slots.iter().flatten().find(|f| f.identity == identity && f.map.len() as u64 == size && (f.writable || !write));
+        let same = |f: &HostFile| f.identity == identity && f.map.len() as u64 == size && (f.writable || !write);
+        let known = self.slots.iter().flatten().find(|f| f.host().is_some_and(same));
         if let Some(file) = known {
             return Ok(file.id);
         }
@@ -125,14 +169,25 @@ impl Files {
         let map = Mapping::new(own.as_fd(), 0, size as usize, protection)
             .map_err(|e| e.context("dmabuf->fd cannot be mapped for the access asked"))?;
         let mappable = mem::make_mappable(own.as_fd());
-        self.insert(table, MemFile { id: 0, fd: own, map, identity, allocated: false, writable: write, mappable, regions: 0 })
+        let file = HostFile { fd: own, map, identity, allocated: false, writable: write, mappable };
+        self.insert(table, MemFile { id: 0, what: What::Host(file), regions: 0 })
+    }
+
+    /// Exports a device's allocation, or finds the export it already has. Gives the file's id.
+    pub fn adopt_device(&mut self, table: &Table, up: &dyn Interface, of: &Allocation) -> Result<u64> {
+        let same = |f: &MemFile| matches!(&f.what, What::Device { of: known, .. } if known == of && of.id != 0);
+        if let Some(known) = self.slots.iter().flatten().find(|f| same(f)) {
+            return Ok(known.id);
+        }
+        let export = up.export(of)?;
+        self.insert(table, MemFile { id: 0, what: What::Device { of: *of, export }, regions: 0 })
     }
 
     /// One region less lies in file `id`; an adopted file goes with its last region.
     pub fn release(&mut self, table: &Table, id: u64) {
         let Some(file) = self.get_mut(id) else { return };
         file.regions = file.regions.saturating_sub(1);
-        if file.regions == 0 && !file.allocated {
+        if file.regions == 0 && !file.is_allocated() {
             self.remove(table, id as usize % MAX_FILES);
         }
     }
@@ -140,7 +195,7 @@ impl Files {
     /// Forgets adopted files in which no region lies: what a failed registration leaves.
     pub fn drop_unused(&mut self, table: &Table) {
         for slot in 0..self.slots.len() {
-            if self.slots[slot].as_ref().is_some_and(|f| f.regions == 0 && !f.allocated) {
+            if self.slots[slot].as_ref().is_some_and(|f| f.regions == 0 && !f.is_allocated()) {
                 self.remove(table, slot);
             }
         }

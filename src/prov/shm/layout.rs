@@ -14,7 +14,7 @@ use crate::sys::mem::{self, Mapping, Protection};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS1");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS2");
 /// Fewest lines of a ring: a message of the greatest length always fits once the consumer caught up.
 pub const MIN_LINES: usize = 256;
 const _: () = assert!(MAX_LINES <= MIN_LINES - MIN_LINES / 4);
@@ -22,6 +22,9 @@ const _: () = assert!(MAX_LINES <= MIN_LINES - MIN_LINES / 4);
 pub const SLOTS: usize = 128;
 /// Bits of the filter that tells which region indices the owner has ever resolved.
 pub const FILTER_BITS: usize = 4096;
+
+/// Device copies that an endpoint can have in flight.
+pub const FLIGHTS: usize = 64;
 
 #[repr(C, align(64))]
 struct Header {
@@ -54,11 +57,13 @@ struct Fixed {
     /// Not 0 while the owner sleeps and wants a wake packet.
     sleeping: Lone,
     filter: [AtomicU64; FILTER_BITS / 64],
+    /// The owner's device copies in flight: the peer's region index + 1, and a number from bit 32; 0: none.
+    flights: [AtomicU64; FLIGHTS],
     slots: [Slot; SLOTS],
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Fixed>() == 4 * 64 + FILTER_BITS / 8 + SLOTS * 64);
+const _: () = assert!(size_of::<Fixed>() == 4 * 64 + FILTER_BITS / 8 + FLIGHTS * 8 + SLOTS * 64);
 
 /// Bytes of a segment whose ring has `lines` lines.
 pub fn segment_bytes(lines: usize) -> usize {
@@ -124,6 +129,11 @@ impl Segment {
 
     pub fn slot(&self, index: usize) -> &Slot {
         &self.fixed().slots[index % SLOTS]
+    }
+
+    /// The word of a device copy in flight.
+    pub fn flight(&self, k: usize) -> &AtomicU64 {
+        &self.fixed().flights[k % FLIGHTS]
     }
 
     /// The filter word and bit for region `index`.

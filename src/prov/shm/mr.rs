@@ -2,8 +2,11 @@
 //! Regions of a domain: their private truth here, their public face in the region table.
 
 use super::files::Files;
+use super::locate;
+use super::region::{Facts, Located, Modes, PRIVATE, Piece, PieceList, Pin, Region, RegionId, Slot, Verdicts, Wish, desc_fits, desc_index};
 use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS, Table};
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::{self, Kind, Site};
 use crate::mr::{Access, KeySource, PathPolicy, Paths};
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
@@ -12,108 +15,7 @@ use crate::sync::primitive::Ordering;
 use crate::sys::mem::Mappable;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-
-/// Why memory that nobody shares cannot be mapped.
-const PRIVATE: &str = "private memory of this process, not from mem_alloc and not given as a file descriptor";
-
-/// Iovecs that one region may have.
-pub const MR_IOV_LIMIT: usize = 16;
-
-/// What a caller wants registered.
-pub enum Source<'a> {
-    Iov(&'a [Iov]),
-    /// A mappable file: `[offset, offset+len)` of it, whose first byte peers address as
-    /// `base_addr + offset`.
-    File {
-        fd: BorrowedFd<'a>,
-        offset: u64,
-        len: usize,
-        base_addr: u64,
-    },
-}
-
-pub struct Wish<'a> {
-    pub source: Source<'a>,
-    pub access: Access,
-    /// Remote address of the first byte where the domain does not address virtually.
-    pub offset: u64,
-    pub requested_key: u64,
-    pub policy: PathPolicy,
-    pub event: bool,
-}
-
-/// A contiguous piece of a region.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    iov: Iov,
-    file: u64,
-    file_offset: u64,
-}
-
-enum PieceList {
-    One(Piece),
-    Many(Box<[Piece]>),
-}
-
-impl PieceList {
-    fn as_slice(&self) -> &[Piece] {
-        match self {
-            PieceList::One(p) => std::slice::from_ref(p),
-            PieceList::Many(list) => list,
-        }
-    }
-}
-
-struct Region {
-    base: u64,
-    len: u64,
-    access: Access,
-    paths: Paths,
-    policy: PathPolicy,
-    pieces: PieceList,
-    /// Why peers cannot map it, if they cannot.
-    direct: std::result::Result<(), Cow<'static, str>>,
-    counter: Option<Arc<Counter>>,
-    event: bool,
-    extents: Option<(u32, u32)>,
-}
-
-#[derive(Default)]
-struct Slot {
-    generation: u64,
-    key: u64,
-    /// Copies of this process in or out of the region right now.
-    users: u32,
-    closing: bool,
-    region: Option<Region>,
-}
-
-/// A region's public facts.
-#[derive(Clone, Debug)]
-pub struct Facts {
-    pub key: u64,
-    pub base: u64,
-    pub len: u64,
-    pub access: Access,
-    pub paths: Paths,
-    pub iov_count: u32,
-}
-
-/// Names a region of a domain; stale after close.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionId {
-    pub index: u32,
-    pub generation: u64,
-    pub key: u64,
-}
-
-/// A region held open while this process copies: must be given back with `unpin`.
-pub struct Pin {
-    index: u32,
-    pub pieces: Vec<Iov>,
-}
 
 #[derive(Default)]
 struct Extents {
@@ -162,11 +64,9 @@ impl Regions {
 
     /// Registers; nothing is left behind on failure.
     pub fn register(&mut self, table: &Table, modes: Modes, wish: &Wish<'_>) -> Result<RegionId> {
-        let (pieces, natural_base, len) = self.locate(table, wish)?;
-        let result = self.finish_registration(table, modes, wish, pieces, natural_base, len);
-        if result.is_err()
-            && let Source::File { .. } = wish.source
-        {
+        let located = locate::locate(&mut self.files, table, modes, wish);
+        let result = located.and_then(|l| self.finish_registration(table, modes, wish, l));
+        if result.is_err() {
             self.files.drop_unused(table);
         }
         result
@@ -176,19 +76,19 @@ impl Regions {
     /// addresses of the provider's choosing. `None`: not ordinary, or no slot; nothing is done.
     #[inline]
     pub fn register_plain(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
-        if !modes.virt_addr || !modes.prov_key {
+        if !modes.virt_addr || !modes.prov_key || hmem::any_opened() {
             return None;
         }
         let (file, file_offset) = self.files.find(iov.addr, iov.len).unwrap_or((0, 0));
-        let (direct, offered) = match self.files.get_mut(file) {
-            Some(f) if f.mappable == Mappable::Yes => {
+        let verdicts = match self.files.get_mut(file) {
+            Some(f) if f.host().is_some_and(|h| h.mappable == Mappable::Yes) => {
                 f.regions += 1;
-                (Ok(()), Paths::all())
+                Verdicts::host(Ok(()))
             }
             Some(_) => return None,
-            None => (Err(Cow::Borrowed(PRIVATE)), Paths::CMA | Paths::STAGED),
+            None => Verdicts::host(Err(Cow::Borrowed(PRIVATE))),
         };
-        let paths = offered & modes.paths;
+        let paths = verdicts.paths() & modes.paths;
         let index = match self.free.pop() {
             Some(i) => i,
             None if self.slots.len() < MAX_REGIONS => {
@@ -221,7 +121,7 @@ impl Regions {
         slot.generation = key;
         slot.key = key;
         slot.closing = false;
-        let pieces = PieceList::One(Piece { iov, file, file_offset });
+        let pieces = PieceList::One(Piece { iov, file, file_offset, id: 0 });
         slot.region = Some(Region {
             base,
             len,
@@ -229,76 +129,20 @@ impl Regions {
             paths,
             policy: PathPolicy::default(),
             pieces,
-            direct,
+            site: Site::HOST,
+            kind: Kind::Host,
+            verdicts,
+            pins: Vec::new(),
             counter: None,
             event: false,
             extents: None,
         });
         self.open += 1;
-        Some(RegionId { index, generation: key, key })
+        Some(RegionId { index, generation: key, key, on_device: false })
     }
 
-    fn locate(&mut self, table: &Table, wish: &Wish<'_>) -> Result<(PieceList, u64, u64)> {
-        match wish.source {
-            Source::Iov([one]) => {
-                check_range(one, 0)?;
-                Ok((PieceList::One(self.piece(*one)), one.addr as u64, one.len as u64))
-            }
-            Source::Iov(many) => {
-                let mut sum = 0u64;
-                let mut list = Vec::with_capacity(many.len());
-                for (i, iov) in many.iter().enumerate() {
-                    check_range(iov, i)?;
-                    sum = sum.checked_add(iov.len as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
-                    list.push(self.piece(*iov));
-                }
-                let base = many.first().map_or(0, |v| v.addr as u64);
-                base.checked_add(sum).ok_or_else(|| Error::invalid("iov: first address plus total length overflows"))?;
-                Ok((PieceList::Many(list.into()), base, sum))
-            }
-            Source::File { fd, offset, len, base_addr } => {
-                let id = self.files.adopt(table, fd, wish.access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ))?;
-                let file = self.files.get(id).ok_or(Error::fixed(errno::EIO, "an adopted file vanished"))?;
-                let size = file.map.len() as u64;
-                let addr = file.map.as_ptr() as usize;
-                let fits = offset.checked_add(len as u64).is_some_and(|end| end <= size);
-                let base = base_addr.checked_add(offset).filter(|b| b.checked_add(len as u64).is_some());
-                match (fits, base, len) {
-                    (true, Some(base), 1..) => {
-                        let piece = Piece { iov: Iov { addr: addr + offset as usize, len }, file: id, file_offset: offset };
-                        Ok((PieceList::One(piece), base, len as u64))
-                    }
-                    (_, _, 0) => {
-                        self.files.drop_unused(table);
-                        Err(Error::invalid("dmabuf->len: 0"))
-                    }
-                    (false, ..) => {
-                        self.files.drop_unused(table);
-                        Err(Error::invalid(format!("dmabuf->offset {offset} + len {len} lie beyond the file's {size} bytes")))
-                    }
-                    _ => {
-                        self.files.drop_unused(table);
-                        Err(Error::invalid("dmabuf->base_addr + offset + len overflows"))
-                    }
-                }
-            }
-        }
-    }
-
-    fn piece(&self, iov: Iov) -> Piece {
-        let (file, file_offset) = self.files.find(iov.addr, iov.len).unwrap_or((0, 0));
-        Piece { iov, file, file_offset }
-    }
-
-    fn finish_registration(
-        &mut self,
-        table: &Table,
-        modes: Modes,
-        wish: &Wish<'_>,
-        pieces: PieceList,
-        natural_base: u64,
-        len: u64,
-    ) -> Result<RegionId> {
+    fn finish_registration(&mut self, table: &Table, modes: Modes, wish: &Wish<'_>, located: Located) -> Result<RegionId> {
+        let Located { pieces, base: natural_base, len, site, kind, verdicts } = located;
         let base = match modes.virt_addr {
             true if wish.offset != 0 => return Err(Error::invalid("offset: must be 0 in a domain with GDRFAB_MR_VIRT_ADDR")),
             true => natural_base,
@@ -307,19 +151,14 @@ impl Regions {
         if base.checked_add(len).is_none() {
             return Err(Error::invalid("offset: offset plus length overflows"));
         }
-        let direct = self.can_map(&pieces);
-        let mut paths = (Paths::CMA | Paths::STAGED) & modes.paths;
-        if direct.is_ok() {
-            paths |= Paths::DIRECT & modes.paths;
-        }
-        paths &= wish.policy.allowed();
+        let paths = verdicts.paths() & modes.paths & wish.policy.allowed();
         if paths.is_empty() {
-            let why = direct.err().unwrap_or(Cow::Borrowed("possible"));
+            let chain: String = Paths::ALL.iter().map(|p| format!("\n  {}: {}", p.words(), verdicts.words(*p))).collect();
             return Err(Error::coded(
                 errno::EOPNOTSUPP,
                 Code::Path,
                 format!(
-                    "attr->require {} forbid {}: no path is left for this memory (direct: {why}; this process permits {})",
+                    "attr->require {} forbid {}: no path is left for this memory (this process permits {}):{chain}",
                     wish.policy.require.words(),
                     wish.policy.forbid.words(),
                     modes.paths.words()
@@ -359,26 +198,16 @@ impl Regions {
             paths,
             policy: wish.policy,
             pieces,
-            direct,
+            site,
+            kind,
+            verdicts,
+            pins: Vec::new(),
             counter: None,
             event: wish.event,
             extents,
         });
         self.open += 1;
-        Ok(RegionId { index, generation, key })
-    }
-
-    fn can_map(&self, pieces: &PieceList) -> std::result::Result<(), Cow<'static, str>> {
-        for piece in pieces.as_slice() {
-            match self.files.get(piece.file).map(|f| &f.mappable) {
-                None => {
-                    return Err(Cow::Borrowed(PRIVATE));
-                }
-                Some(Mappable::No(why)) => return Err(Cow::Borrowed(why)),
-                Some(Mappable::Yes) => {}
-            }
-        }
-        Ok(())
+        Ok(RegionId { index, generation, key, on_device: !site.is_host() })
     }
 
     fn take_slot(&mut self, modes: Modes, requested: u64) -> Result<(u32, u64, u64)> {
@@ -521,14 +350,24 @@ impl Regions {
 
     pub fn facts(&self, id: RegionId) -> Result<Facts> {
         let r = self.region(id)?;
-        Ok(Facts { key: id.key, base: r.base, len: r.len, access: r.access, paths: r.paths, iov_count: r.pieces.as_slice().len() as u32 })
+        Ok(Facts {
+            site: r.site,
+            kind: r.kind,
+            key: id.key,
+            base: r.base,
+            len: r.len,
+            access: r.access,
+            paths: r.paths,
+            iov_count: r.pieces.as_slice().len() as u32,
+        })
     }
 
     /// The region's paths in words: what is offered, and why the rest is not.
     pub fn explain(&self, id: RegionId, modes: Modes) -> Result<String> {
         let r = self.region(id)?;
-        let mut text = format!("region of {} bytes, key {:#x}: offers {}\n", r.len, id.key, r.paths.words());
-        for path in [Paths::DIRECT, Paths::CMA, Paths::STAGED] {
+        let mut text =
+            format!("region of {} bytes of {} memory ({}), key {:#x}: offers {}\n", r.len, r.site, r.kind.name(), id.key, r.paths.words());
+        for path in Paths::ALL {
             let verdict = if r.paths.contains(path) {
                 "offered".to_string()
             } else if !modes.paths.contains(path) {
@@ -536,10 +375,7 @@ impl Regions {
             } else if !r.policy.allowed().contains(path) {
                 "ruled out by attr->require or attr->forbid".to_string()
             } else {
-                match &r.direct {
-                    Err(why) => format!("impossible, ENODEV: {why}"),
-                    Ok(()) => "impossible".to_string(),
-                }
+                r.verdicts.words(path)
             };
             text.push_str(&format!("  {}: {verdict}\n", path.words()));
         }
@@ -576,13 +412,16 @@ impl Regions {
             }
             let take = left.min(piece.iov.len - skip);
             if take > 0 {
+                if is_stale(region.site, piece) {
+                    return Err(Code::Fault);
+                }
                 pieces.push(Iov { addr: piece.iov.addr + skip, len: take });
             }
             left -= take;
             skip = 0;
         }
         slot.users += 1;
-        Ok(Pin { index, pieces })
+        Ok(Pin { index, site: region.site, pieces })
     }
 
     pub fn unpin(&mut self, pin: Pin) {
@@ -594,30 +433,73 @@ impl Regions {
         self.slots.get(self.find(key)? as usize)?.region.as_ref()?.counter.clone()
     }
 
+    fn described(&self, desc: u64) -> Option<u32> {
+        let index = desc_index(desc);
+        let slot = self.slots.get(index as usize)?;
+        (desc_fits(desc, slot.generation) && !slot.closing && slot.region.is_some()).then_some(index)
+    }
+
     /// Where peers can map a local buffer that lies in the region `desc` names.
     pub fn shared_place(&self, desc: u64, iov: Iov) -> Option<(u64, u64)> {
-        self.find(desc)?;
-        self.files.find(iov.addr, iov.len)
+        let region = self.slots[self.described(desc)? as usize].region.as_ref()?;
+        if region.site.is_host() {
+            return self.files.find(iov.addr, iov.len);
+        }
+        let piece = region.pieces.as_slice().iter().find(|p| holds(&p.iov, iov.addr, iov.len))?;
+        (piece.file != 0).then(|| (piece.file, piece.file_offset + (iov.addr - piece.iov.addr) as u64))
+    }
+
+    /// Where the local pieces lie that an operation describes by `desc`: checked to be inside the region,
+    /// and to be still what was registered.
+    pub fn local_site(&self, desc: u64, local: &[Iov]) -> Result<Site> {
+        let stale = || Error::invalid("desc: names no open region of this domain");
+        let region = self.described(desc).and_then(|i| self.slots[i as usize].region.as_ref()).ok_or_else(stale)?;
+        if region.site.is_host() {
+            return Ok(Site::HOST);
+        }
+        for (i, iov) in local.iter().enumerate() {
+            let (mut at, end) = (iov.addr, iov.addr.saturating_add(iov.len));
+            while at < end {
+                let Some(piece) = region.pieces.as_slice().iter().find(|p| holds(&p.iov, at, 1)) else {
+                    return Err(Error::invalid(format!("iov[{i}]: [{:#x}, +{}) lies outside the region of its desc", iov.addr, iov.len)));
+                };
+                if is_stale(region.site, piece) {
+                    let words = format!("iov[{i}]: the {} memory at {at:#x} was freed after it was registered", region.site);
+                    return Err(Error::coded(errno::EFAULT, Code::Fault, words));
+                }
+                at = piece.iov.addr + piece.iov.len;
+            }
+        }
+        Ok(region.site)
+    }
+
+    /// Pins the host memory of the region `desc` names for copies of `site`'s vendor, once.
+    pub fn pin_host(&mut self, desc: u64, site: Site) {
+        let Some(region) = self.described(desc).and_then(|i| self.slots[i as usize].region.as_mut()) else { return };
+        if !region.site.is_host() || region.kind == Kind::Pinned || region.pins.iter().any(|(s, _)| s.iface == site.iface) {
+            return;
+        }
+        for piece in region.pieces.as_slice() {
+            region.pins.push((site, locate::pin(site, piece.iov.addr as u64, piece.iov.len as u64)));
+        }
+    }
+
+    /// Open regions that touch `[addr, addr+len)`.
+    pub fn covering(&self, addr: u64, len: u64) -> usize {
+        let end = addr.saturating_add(len);
+        let touches = |p: &Piece| (p.iov.addr as u64) < end && (p.iov.addr + p.iov.len) as u64 > addr;
+        self.slots.iter().filter_map(|s| s.region.as_ref()).filter(|r| r.pieces.as_slice().iter().any(touches)).count()
     }
 }
 
-fn check_range(iov: &Iov, i: usize) -> Result<()> {
-    if iov.addr == 0 {
-        return Err(Error::invalid(format!("iov[{i}]: the address is NULL")));
-    }
-    if iov.len == 0 {
-        return Err(Error::invalid(format!("iov[{i}]: the length is 0")));
-    }
-    if iov.addr.checked_add(iov.len).is_none() {
-        return Err(Error::invalid(format!("iov[{i}]: address plus length overflows")));
-    }
-    Ok(())
+fn holds(iov: &Iov, addr: usize, len: usize) -> bool {
+    addr >= iov.addr && addr.checked_add(len).is_some_and(|end| end <= iov.addr + iov.len)
 }
 
-/// How a domain addresses its regions, and what this process permits.
-#[derive(Clone, Copy, Debug)]
-pub struct Modes {
-    pub virt_addr: bool,
-    pub prov_key: bool,
-    pub paths: Paths,
+/// Whether the device allocation behind a piece is another one than when it was registered.
+fn is_stale(site: Site, piece: &Piece) -> bool {
+    if site.is_host() || piece.id == 0 {
+        return false;
+    }
+    hmem::get(site.iface).map_or(true, |up| up.identity(piece.iov.addr as u64) != Some(piece.id))
 }

@@ -6,13 +6,16 @@
 use super::conn::{
     Conn, FRAGMENT_BYTES, Flight, Job, STATUS_SEND_FRAGMENTS, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot,
 };
+use super::device;
 use super::domain::Domain;
 use super::layout::SegmentRef;
-use super::rma::{attach_error, check_alive, gather, gone};
+use super::region::DEVICE_DESC;
+use super::rma::{attach_error, check_alive, gone};
 use super::state::{Ending, Phase, Recv, State, TX_SIZE, Unexpected, WINDOW, measure};
 use super::{INJECT_SIZE, MAX_MSG, RX_SIZE};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::{self, Site};
 use crate::prov::flags;
 use crate::prov::op::{Common, IOV_LIMIT, Iov, Pieces, parts};
 use crate::prov::queue::Completion;
@@ -24,6 +27,7 @@ use crate::sys::process::{Attach, Piece, attach_copy, piece};
 /// A send that could not start at once.
 pub struct SendJob {
     pieces: Pieces,
+    site: Site,
     total: usize,
     flags: u64,
     data: u64,
@@ -40,6 +44,8 @@ pub struct Offered {
     data: Option<u64>,
     file: u64,
     file_offset: u64,
+    /// The buffer is device memory: only a mapping of `file` reaches it.
+    on_device: bool,
     pieces: Vec<(u64, usize)>,
 }
 
@@ -77,13 +83,17 @@ impl State {
             return Err(Error::AGAIN);
         }
         let end = Ending { context: c.context, kind: flags::SEND | flags::MSG, len: total, buf: pieces.first(), wanted, deadline };
-        let mut job = SendJob { pieces, total, flags: c.flags, data: c.data, desc: c.desc, end, owned: None };
+        let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(c.desc, local)? };
+        let mut job = SendJob { pieces, site, total, flags: c.flags, data: c.data, desc: c.desc, end, owned: None };
         let step = if queued { Step::Blocked } else { self.start_send(domain, &mut job) };
         match step {
             Step::Done(result) => self.end(&job.end, result),
             Step::Flying => {}
             Step::Blocked => {
-                job.own_bytes();
+                if let Err(e) = job.own_bytes() {
+                    self.end(&job.end, Err(e));
+                    return Ok(());
+                }
                 if let Some(conn) = &mut self.conn {
                     conn.backlog.push_back(Job::Send(Box::new(job)));
                 }
@@ -99,8 +109,15 @@ impl State {
         let wanted = self.wants_entry(c.flags);
         let limit = if c.flags & flags::INJECT != 0 { self.eager_max.min(INJECT_SIZE) } else { self.eager_max };
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
-        let special = c.flags & (flags::DELIVERY_COMPLETE | flags::FENCE) != 0 || (one.addr == 0 && one.len > 0);
-        if one.len > limit || special || !conn.backlog.is_empty() || conn.coop > 0 || conn.sent - conn.credited >= WINDOW {
+        let special =
+            c.flags & (flags::DELIVERY_COMPLETE | flags::FENCE) != 0 || c.desc & DEVICE_DESC != 0 || (one.addr == 0 && one.len > 0);
+        if one.len > limit
+            || special
+            || !conn.backlog.is_empty()
+            || conn.coop > 0
+            || !conn.devices.is_idle()
+            || conn.sent - conn.credited >= WINDOW
+        {
             return Ok(false);
         }
         let has_data = c.flags & flags::REMOTE_CQ_DATA != 0;
@@ -167,7 +184,8 @@ impl State {
         if deadline != 0 && (self.recv_deadline == 0 || deadline < self.recv_deadline) {
             self.recv_deadline = deadline;
         }
-        self.recvs.push_back(Recv { pieces, room, context: c.context, wanted, deadline });
+        let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(c.desc, local)? };
+        self.recvs.push_back(Recv { pieces, site, room, context: c.context, wanted, deadline });
         if !self.unexpected.is_empty() {
             self.match_unexpected(domain)?;
         }
@@ -182,20 +200,28 @@ impl State {
             match message {
                 Unexpected::Eager { bytes, data, ack } => {
                     let n = bytes.len().min(recv.room);
-                    let mut at = 0;
-                    parts(recv.pieces.as_slice(), 0, n, |addr, run| {
-                        // SAFETY: the receive's pieces are the caller's promise; `at + run <= n`.
-                        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(at), addr as *mut u8, run) };
-                        at += run;
-                    });
-                    self.received(&recv, n, bytes.len() - n, data);
-                    self.acknowledge(ack, 0);
+                    let placed = device::store_pieces(recv.site, recv.pieces.as_slice(), 0, &bytes[..n]);
+                    self.placed(&recv, placed, n, bytes.len() - n, data, ack);
                     self.count_match();
                 }
                 Unexpected::Rendezvous(offered) => self.accept_offer(offered, recv)?,
             }
         }
         Ok(())
+    }
+
+    /// A short message was put into its receive, or could not be.
+    fn placed(&mut self, recv: &Recv, outcome: Result<()>, n: usize, lost: usize, data: Option<u64>, ack: Option<(u16, u16)>) {
+        match outcome {
+            Ok(()) => {
+                self.received(recv, n, lost, data);
+                self.acknowledge(ack, 0);
+            }
+            Err(e) => {
+                self.abandon(recv, Error::coded(e.errno, Code::Fault, e.words));
+                self.acknowledge(ack, status_of(Code::Fault));
+            }
+        }
     }
 
     fn acknowledge(&self, ack: Option<(u16, u16)>, status: u16) {
@@ -218,14 +244,9 @@ impl State {
             && let Some(recv) = self.recvs.pop_front()
         {
             let n = len.min(recv.room);
-            let mut at = 0;
-            parts(recv.pieces.as_slice(), 0, n, |addr, run| {
-                // SAFETY: the receive's pieces are the caller's promise.
-                unsafe { message.copy_out(at, addr as *mut u8, run) };
-                at += run;
-            });
-            self.received(&recv, n, len - n, data);
-            self.acknowledge(ack, 0);
+            // SAFETY: the receive's pieces are the caller's promise.
+            let placed = unsafe { deliver(message, recv.site, recv.pieces.as_slice(), 0, n) };
+            self.placed(&recv, placed, n, len - n, data, ack);
             self.count_match();
             return Ok(());
         }
@@ -266,6 +287,7 @@ impl State {
             data: (message.header.flags & mark::DATA != 0).then(|| message.word(3)),
             file: message.word(4),
             file_offset: message.word(5),
+            on_device: message.header.flags & mark::DEVICE != 0,
             pieces,
         };
         if self.unexpected.is_empty()
@@ -335,16 +357,18 @@ impl State {
             return Err(protocol("a fragment of a message does not follow the one before"));
         }
         let take = incoming.recv.room.saturating_sub(incoming.got).min(len);
-        let mut from = 0;
-        parts(incoming.recv.pieces.as_slice(), incoming.got, take, |addr, run| {
-            // SAFETY: the receive's pieces are the caller's promise.
-            unsafe { message.copy_out(from, addr as *mut u8, run) };
-            from += run;
-        });
+        // SAFETY: the receive's pieces are the caller's promise.
+        let placed = unsafe { deliver(message, incoming.recv.site, incoming.recv.pieces.as_slice(), incoming.got, take) };
         incoming.got += len;
-        if incoming.got == incoming.total
-            && let Some(done) = place.take()
-        {
+        let complete = incoming.got == incoming.total;
+        if let Err(e) = placed {
+            let Some(ended) = place.take() else { return Ok(()) };
+            conn.link.peer.slot(index as usize).report(generation, status_of(Code::Fault), 1);
+            conn.link.nudge();
+            self.abandon(&ended.recv, Error::coded(e.errno, Code::Fault, e.words));
+            return Ok(());
+        }
+        if complete && let Some(done) = place.take() {
             conn.link.peer.slot(index as usize).report(generation, 0, 1);
             conn.link.nudge();
             let n = done.total.min(done.recv.room);
@@ -355,14 +379,41 @@ impl State {
 }
 
 impl SendJob {
-    fn own_bytes(&mut self) {
+    fn own_bytes(&mut self) -> Result<()> {
         if self.flags & flags::INJECT == 0 || self.owned.is_some() {
-            return;
+            return Ok(());
         }
-        let bytes = gather(self.pieces.as_slice(), self.total);
+        self.hold_copy()
+    }
+
+    /// Works on a copy of the caller's bytes from now on.
+    fn hold_copy(&mut self) -> Result<()> {
+        let bytes = device::gather(self.site, self.pieces.as_slice(), self.total)?;
+        (self.site, self.desc) = (Site::HOST, 0);
         self.pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
         self.owned = Some(bytes);
+        Ok(())
     }
+}
+
+/// Puts bytes of a ring message into pieces of memory at `site`, from byte `skip` of them on.
+///
+/// # Safety
+/// The pieces are memory that may be written.
+pub unsafe fn deliver(message: &Message<'_, SegmentRef>, site: Site, pieces: &[Iov], skip: usize, len: usize) -> Result<()> {
+    if site.is_host() {
+        let mut at = 0;
+        parts(pieces, skip, len, |addr, run| {
+            // SAFETY: the caller's promise.
+            unsafe { message.copy_out(at, addr as *mut u8, run) };
+            at += run;
+        });
+        return Ok(());
+    }
+    let mut bytes = vec![0u8; len];
+    // SAFETY: `bytes` holds `len`.
+    unsafe { message.copy_out(0, bytes.as_mut_ptr(), len) };
+    device::store_pieces(site, pieces, skip, &bytes)
 }
 
 /// Whether the receiver can take another message unmatched.
@@ -380,15 +431,22 @@ fn credit(conn: &mut Conn) -> Result<bool> {
 
 #[inline]
 fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step> {
-    if conn.coop > 0 || !credit(conn)? || (job.flags & flags::FENCE != 0 && !conn.slots.active.is_empty()) {
+    if conn.coop > 0 || !conn.devices.is_idle() || !credit(conn)? || (job.flags & flags::FENCE != 0 && !conn.slots.active.is_empty()) {
         return Ok(Step::Blocked);
     }
     let has_data = job.flags & flags::REMOTE_CQ_DATA != 0;
+    if !job.site.is_host() && job.total <= config::get().eager_max {
+        job.hold_copy()?;
+    }
     if job.total > config::get().eager_max {
         let place = match job.pieces.as_slice() {
             [one] if job.desc != 0 => domain.regions.lock().shared_place(job.desc, *one),
             _ => None,
         };
+        // Memory of a device that the peer cannot map itself is offered as a copy.
+        if !job.site.is_host() && place.is_none() {
+            job.hold_copy()?;
+        }
         return offer(conn, job, has_data, place.unwrap_or((0, 0)));
     }
     let acked = job.flags & flags::DELIVERY_COMPLETE != 0;
@@ -436,15 +494,22 @@ fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u64)) 
         return Ok(Step::Blocked);
     }
     let Some((slot, generation)) = conn.slots.take() else { return Ok(Step::Blocked) };
-    job.own_bytes();
+    if let Err(e) = job.own_bytes() {
+        conn.slots.give_back(slot);
+        return Err(e);
+    }
     let iov = job.pieces.as_slice();
     let (file, file_offset) = place;
     conn.link.mine.slot(slot as usize).open(generation, 1);
     let mut words = vec![slot_word(slot, generation), job.total as u64, iov.len() as u64, job.data, file, file_offset];
     words.extend(iov.iter().flat_map(|v| [v.addr as u64, v.len as u64]));
-    conn.put_words(kind::RENDEZVOUS, header.flags, &words);
+    let device = if job.site.is_host() { 0 } else { mark::DEVICE };
+    conn.put_words(kind::RENDEZVOUS, header.flags | device, &words);
     conn.sent += 1;
-    conn.slots.launch(slot, Flight::Rendezvous { end: job.end, pieces: job.pieces.clone(), _owned: job.owned.take(), sent: None });
+    conn.slots.launch(
+        slot,
+        Flight::Rendezvous { end: job.end, pieces: job.pieces.clone(), site: job.site, _owned: job.owned.take(), sent: None },
+    );
     Ok(Step::Flying)
 }
 
@@ -455,11 +520,15 @@ enum Fetched {
 }
 
 fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
-    if !conn.remotes.allowed.is_empty()
-        && offered.file != 0
-        && conn.remotes.allowed.contains(crate::mr::Paths::DIRECT)
-        && let Some(from) = conn.remotes.mapped(&conn.link, offered.file, offered.file_offset, offered.total as u64)
+    let path = if offered.on_device { crate::mr::Paths::IPC } else { crate::mr::Paths::DIRECT };
+    conn.remotes.near = (!recv.site.is_host()).then_some(recv.site.device);
+    if offered.file != 0
+        && conn.remotes.allowed.contains(path)
+        && let Some((from, site)) = conn.remotes.mapped(&conn.link, offered.file, offered.file_offset, offered.total as u64)
     {
+        if !site.is_host() || !recv.site.is_host() {
+            return fetch_by_driver(recv, n, from as u64, site);
+        }
         let mut at = 0;
         parts(recv.pieces.as_slice(), 0, n, |addr, run| {
             // SAFETY: the mapping covers the offered bytes; the receive is the caller's promise.
@@ -468,7 +537,7 @@ fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
         });
         return Fetched::Done;
     }
-    if conn.link.cma.is_err() || !conn.remotes.allowed.contains(crate::mr::Paths::CMA) {
+    if offered.on_device || !recv.site.is_host() || conn.link.cma.is_err() || !conn.remotes.allowed.contains(crate::mr::Paths::CMA) {
         return Fetched::Impossible;
     }
     if n == 0 {
@@ -493,6 +562,35 @@ fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
         Ok(()) => Fetched::Done,
         Err(e) if matches!(e.errno, errno::EPERM | errno::ENOSYS) => Fetched::Impossible,
         Err(e) => Fetched::Failed(attach_error(e)),
+    }
+}
+
+/// Device memory on one side or both, mapped: one blocking copy per piece.
+fn fetch_by_driver(recv: &Recv, n: usize, from: u64, site: Site) -> Fetched {
+    let of = if site.is_host() { recv.site } else { site };
+    if !site.is_host() && !recv.site.is_host() && site.iface != recv.site.iface {
+        return Fetched::Impossible;
+    }
+    let dir = match (site.is_host(), recv.site.is_host()) {
+        (true, _) => hmem::Dir::ToDevice,
+        (_, true) => hmem::Dir::FromDevice,
+        _ => hmem::Dir::Within,
+    };
+    let up = match hmem::get(of.iface) {
+        Ok(up) => up,
+        Err(e) => return Fetched::Failed(e),
+    };
+    let (mut outcome, mut at) = (Ok(()), 0u64);
+    parts(recv.pieces.as_slice(), 0, n, |addr, run| {
+        if outcome.is_ok() {
+            // SAFETY: the mapping covers the offered bytes; the receive is the caller's promise.
+            outcome = unsafe { up.copy(of.device, dir, addr as u64, from + at, run) };
+        }
+        at += run as u64;
+    });
+    match outcome {
+        Ok(()) => Fetched::Done,
+        Err(e) => Fetched::Failed(Error::coded(e.errno, Code::Fault, e.words)),
     }
 }
 

@@ -11,12 +11,14 @@ use super::frame::{self, Frame};
 use super::layout::{SLOTS, SegmentRef};
 use super::rma::ReadOut;
 use super::state::{Ending, Phase, State};
-use super::{cm, coop, msg};
+use super::{cm, coop, device, msg};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
 use crate::mr::Access;
 use crate::prov::event::EventKind;
 use crate::prov::flags;
+use crate::prov::op::{Iov, Pieces};
 use crate::prov::queue::Completion;
 use crate::sync::ring::{Header, Message};
 use crate::sys::{socket, time};
@@ -54,6 +56,10 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if !conn.slots.active.is_empty() {
             self.poll_slots()?;
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if !conn.devices.is_idle() {
+            device::poll(self)?;
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if !conn.reads_out.is_empty() {
@@ -151,15 +157,15 @@ impl State {
             match pinned {
                 Err(code) => seen.1 = status_of(code),
                 Ok(pin) => {
-                    let mut from = 0;
-                    for piece in &pin.pieces {
-                        // SAFETY: the piece lies in our own open region, which the pin holds.
-                        unsafe { message.copy_out(from, piece.addr as *mut u8, piece.len) };
-                        from += piece.len;
+                    // SAFETY: the pieces lie in our own open region, which the pin holds.
+                    if let Err(e) = unsafe { msg::deliver(message, pin.site, &pin.pieces, 0, len) } {
+                        crate::log!(Warn, "a staged write failed: {e}");
+                        seen.1 = status_of(Code::Fault);
                     }
                     let mut regions = domain.regions.lock();
                     regions.unpin(pin);
-                    if message.header.flags & mark::EVENT != 0
+                    if seen.1 == 0
+                        && message.header.flags & mark::EVENT != 0
                         && let Some(counter) = regions.counter(key)
                     {
                         counter.add(1);
@@ -204,16 +210,20 @@ impl State {
         if conn.slots.generation[index as usize] != generation {
             return Ok(());
         }
-        let Some(Flight::Read { pieces, want, got, .. }) = &mut conn.slots.flights[index as usize] else { return Ok(()) };
+        let Some(Flight::Read { pieces, want, got, bounce, .. }) = &mut conn.slots.flights[index as usize] else { return Ok(()) };
         if at > *want as u64 || *want - (at as usize) < len || *want - *got < len {
             return Err(protocol("the peer answers a read with more bytes than were asked for"));
         }
-        let mut from = 0;
-        crate::prov::op::parts(pieces.as_slice(), at as usize, len, |addr, run| {
+        match bounce {
+            Some((_, bytes)) => {
+                if let Some(part) = bytes.get_mut(at as usize..).and_then(|rest| rest.get_mut(..len)) {
+                    // SAFETY: the part is ours and has `len` bytes.
+                    unsafe { message.copy_out(0, part.as_mut_ptr(), len) };
+                }
+            }
             // SAFETY: the local pieces of the read are the caller's promise until it ends.
-            unsafe { message.copy_out(from, addr as *mut u8, run) };
-            from += run;
-        });
+            None => unsafe { msg::deliver(message, Site::HOST, pieces.as_slice(), at as usize, len)? },
+        }
         *got += len;
         Ok(())
     }
@@ -222,6 +232,10 @@ impl State {
     pub fn land(&mut self, index: u16, result: Result<()>) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         let Some(flight) = conn.slots.land(index) else { return };
+        let mut result = result;
+        if let (Ok(()), Flight::Read { bounce: Some((site, bytes)), pieces, .. }) = (&result, &flight) {
+            result = device::store_pieces(*site, pieces.as_slice(), 0, bytes).map_err(|e| Error::coded(e.errno, Code::Fault, e.words));
+        }
         match flight {
             Flight::Ack { staged: Some(_), .. } | Flight::Read { .. } => conn.staged -= 1,
             Flight::Coop(_) => conn.coop -= 1,
@@ -241,7 +255,25 @@ impl State {
             let before = conn.slots.active.len();
             let report = conn.link.mine.slot(index as usize).reported(conn.slots.generation[index as usize]);
             match &mut conn.slots.flights[index as usize] {
-                Some(Flight::Rendezvous { pieces, end, sent, .. }) if report.chunks == 0 && report.status == STATUS_SEND_FRAGMENTS => {
+                Some(Flight::Rendezvous { pieces, end, sent, site, _owned, .. })
+                    if report.chunks == 0 && report.status == STATUS_SEND_FRAGMENTS =>
+                {
+                    if !site.is_host() {
+                        match device::gather(*site, pieces.as_slice(), end.len) {
+                            Ok(bytes) => {
+                                *pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
+                                (*_owned, *site) = (Some(bytes), Site::HOST);
+                            }
+                            Err(e) => {
+                                // The receiver learns that nothing comes; if it cannot yet, this is tried again.
+                                if msg::give_up(conn, index) {
+                                    self.land(index, Err(e));
+                                }
+                                k += 1;
+                                continue;
+                            }
+                        }
+                    }
                     let (pieces, total, from) = (pieces.clone(), end.len, sent.unwrap_or(0));
                     if sent.is_none() || from < total {
                         let now = msg::send_fragments(conn, index, &pieces, total, from)?;
@@ -321,6 +353,12 @@ impl State {
             }
             _ => {}
         }
+        if let Some(conn) = self.conn.as_deref_mut()
+            && conn.devices.is_idle()
+        {
+            conn.remotes.busy = false;
+            conn.remotes.sweep(&conn.link);
+        }
         let now = time::now_ns();
         msg::expire_receives(self, now);
         if self.conn.is_some() {
@@ -348,13 +386,15 @@ impl State {
                 Frame::FileAsk(id) => {
                     let regions = domain.regions.lock();
                     let file = regions.files.get(id).filter(|f| f.regions > 0);
-                    let answer = Frame::FileBring { id, size: file.map_or(0, |f| f.map.len() as u64), found: file.is_some() };
-                    let fd: Vec<_> = file.iter().map(|f| f.fd.as_fd()).collect();
+                    let answer = Frame::FileBring { id, size: file.map_or(0, |f| f.size()), found: file.is_some() };
+                    let fd: Vec<_> = file.and_then(|f| f.fd()).into_iter().collect();
                     if !socket::send(conn.link.socket.as_fd(), &answer.encode(), &fd)? {
                         return Err(protocol("the peer asks for memory files and does not take the answers"));
                     }
                 }
-                Frame::FileBring { id, size, found } => conn.remotes.brought(id, size, fds.first().filter(|_| found).map(|f| f.as_fd())),
+                Frame::FileBring { id, size, found } => {
+                    conn.remotes.brought(&conn.link, id, size, fds.first().filter(|_| found).map(|f| f.as_fd()))
+                }
                 Frame::Bye => return self.peer_left(domain),
                 _ => return Err(protocol("the peer introduced itself twice")),
             }
@@ -402,6 +442,11 @@ impl State {
             }
         }
         let Some(conn) = self.conn.as_deref_mut() else { return };
+        let grace = config::get().close_ms * 1_000_000;
+        if conn.devices.deadlines().any(|d| d != 0 && now > d + grace) {
+            let error = Error::coded(errno::ETIMEDOUT, Code::Deadline, "a device's copy did not end by its deadline");
+            return self.down(domain, error);
+        }
         if conn.backlog.iter().any(|j| late(j.ending())) {
             let error = Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation could not start or finish before its deadline");
             self.drop_jobs(|j| late(j.ending()), &error);
@@ -479,7 +524,9 @@ impl State {
         // Buffers must be quiet before their operations are reported: no new fetch can begin, and
         // one that runs is given its time.
         let until = time::now_ns() + config::get().close_ms * 1_000_000;
-        for index in conn.slots.active.clone() {
+        let active = conn.slots.active.clone();
+        device::tear(self, why);
+        for index in active {
             while !matches!(self.withdraw(index), Ok(true) | Err(_)) && !link.peer_ended() && time::now_ns() < until {
                 std::thread::yield_now();
             }
@@ -545,10 +592,25 @@ fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
             Ok(pin) => {
                 let mut pieces = Vec::with_capacity(pin.pieces.len());
                 crate::prov::op::parts(&pin.pieces, 0, n, |addr, len| pieces.push((addr as *const u8, len)));
+                let mut bounce = Box::default();
+                if !pin.site.is_host() {
+                    match device::gather(pin.site, &pin.pieces, n) {
+                        Ok(bytes) => bounce = bytes,
+                        Err(e) => {
+                            crate::log!(Warn, "a staged read failed: {e}");
+                            slot.report(read.generation, status_of(Code::Fault), 1);
+                            conn.reads_out.pop_front();
+                            domain.regions.lock().unpin(pin);
+                            continue;
+                        }
+                    }
+                    pieces = vec![(bounce.as_ptr(), n)];
+                }
                 if n > 0 {
                     let words = [slot_word(read.slot, read.generation), read.offset.wrapping_add(read.done as u64)];
                     // SAFETY: the pieces lie in our own region, which the pin holds open.
                     unsafe { conn.tx.write(header, &words, &pieces) };
+                    drop(bounce);
                 } else {
                     slot.report(read.generation, 0, 1);
                 }

@@ -2,6 +2,7 @@
 //! Waiting until no peer copies any more: the second half of closing a region, after its gate was shut
 //! and the barrier ran.
 
+use super::layout::FLIGHTS;
 use super::link::Link;
 use crate::error::{Error, Result, errno};
 use crate::sync::gate;
@@ -12,12 +13,21 @@ use std::sync::Arc;
 /// Waits until no initiator is inside a copy that began before the region `index` was shut.
 /// Call after the barrier. `Err` names a peer that is stuck.
 pub fn wait_for_initiators(links: &[Arc<Link>], index: u32, limit_ms: u64) -> Result<()> {
-    let mut inside: Vec<(&Arc<Link>, u64)> =
-        links.iter().filter(|l| used(l, index)).filter_map(|l| gate::inside(l.peer.busy()).map(|mark| (l, mark))).collect();
+    // The busy mark says "some region"; a device copy's word names the region.
+    let mut inside: Vec<(&Arc<Link>, Inside)> = Vec::new();
+    for l in links.iter().filter(|l| used(l, index)) {
+        inside.extend(gate::inside(l.peer.busy()).map(|mark| (l, Inside::Copy(mark))));
+        for k in 0..FLIGHTS {
+            let word = l.peer.flight(k).load(Ordering::Acquire);
+            if word as u32 == index + 1 {
+                inside.push((l, Inside::Flight(k, word)));
+            }
+        }
+    }
     let deadline = now_ns() + limit_ms * 1_000_000;
     let mut rounds = 0u32;
     loop {
-        inside.retain(|(l, mark)| !gate::left(l.peer.busy(), *mark) && !l.gone.load(std::sync::atomic::Ordering::Acquire));
+        inside.retain(|(l, inside)| !inside.is_over(l) && !l.gone.load(std::sync::atomic::Ordering::Acquire));
         rounds += 1;
         if rounds.is_multiple_of(1024) {
             inside.retain(|(l, _)| !l.peer_ended());
@@ -27,10 +37,28 @@ pub fn wait_for_initiators(links: &[Arc<Link>], index: u32, limit_ms: u64) -> Re
         if now_ns() > deadline && !stuck.peer_ended() {
             return Err(Error::new(
                 errno::EBUSY,
-                format!("process {} is stopped inside a copy of this region; no new copy can start, call mr_close again", stuck.pid),
+                format!(
+                    "process {} is inside a copy of this region and does not end it; no new copy can start, call mr_close again",
+                    stuck.pid
+                ),
             ));
         }
         std::hint::spin_loop();
+    }
+}
+
+/// What a peer was seen doing.
+enum Inside {
+    Copy(u64),
+    Flight(usize, u64),
+}
+
+impl Inside {
+    fn is_over(&self, link: &Link) -> bool {
+        match *self {
+            Inside::Copy(mark) => gate::left(link.peer.busy(), mark),
+            Inside::Flight(k, word) => link.peer.flight(k).load(Ordering::Acquire) != word,
+        }
     }
 }
 

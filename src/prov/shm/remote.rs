@@ -3,9 +3,10 @@
 //! small cache, checked against the gate at every use.
 
 use super::link::Link;
-use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS};
+use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS, NO_FD};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::{self, Iface, Pinned, Site};
 use crate::mr::{Access, Paths};
 use crate::sync::primitive::{Ordering, fence};
 use crate::sys::mem::{Mapping, Protection, check_peer_file};
@@ -41,6 +42,8 @@ pub struct Remote {
     pub plain: bool,
     /// The path that operations take.
     pub path: Paths,
+    /// Who copies what is mapped here.
+    pub site: Site,
     pub offered: Paths,
     /// The only extent, or the first of `more`.
     pub one: Extent,
@@ -110,10 +113,33 @@ pub fn no_such_key(key: u64) -> Error {
     Error::coded(errno::EKEYREJECTED, Code::Key, format!("the peer has no region with key {key:#x}: it is stale, foreign, or closed"))
 }
 
-/// A peer's memory file mapped here.
-struct Import {
-    map: Mapping,
-    writable: bool,
+/// A peer's memory file or device allocation, mapped here.
+enum Import {
+    Host { map: Mapping, writable: bool, pinned: Option<Option<Pinned>> },
+    Device(hmem::Import),
+}
+
+impl Import {
+    fn base(&self) -> usize {
+        match self {
+            Import::Host { map, .. } => map.as_ptr() as usize,
+            Import::Device(import) => import.base as usize,
+        }
+    }
+
+    fn len(&self) -> u64 {
+        match self {
+            Import::Host { map, .. } => map.len() as u64,
+            Import::Device(import) => import.len,
+        }
+    }
+
+    fn site(&self) -> Site {
+        match self {
+            Import::Host { .. } => Site::HOST,
+            Import::Device(import) => Site { iface: import.iface, device: import.device },
+        }
+    }
 }
 
 /// Why a peer's file is not mapped here yet.
@@ -141,6 +167,10 @@ pub struct Remotes {
     pub allowed: Paths,
     /// Files that the caller has to ask the peer for.
     pub to_ask: Vec<u64>,
+    /// Copies of a driver are in flight.
+    pub busy: bool,
+    /// Device of the operation that is being resolved, for new mappings.
+    pub near: Option<u32>,
     /// Last reasons, for explanations.
     pidfd_refused: Option<Error>,
 }
@@ -149,6 +179,7 @@ pub struct Remotes {
 #[derive(Default, Debug, Clone)]
 pub struct Verdicts {
     pub direct: Option<Error>,
+    pub ipc: Option<Error>,
     pub cma: Option<Error>,
     pub staged: Option<Error>,
 }
@@ -162,6 +193,8 @@ impl Remotes {
             filter: vec![0; super::layout::FILTER_BITS / 64],
             allowed,
             to_ask: Vec::new(),
+            near: None,
+            busy: false,
             pidfd_refused: None,
         }
     }
@@ -247,6 +280,7 @@ impl Remotes {
             event: rights & table::EVENT != 0,
             plain: false,
             path: Paths::empty(),
+            site: Site::HOST,
             offered,
             one: Extent::default(),
             more: None,
@@ -283,18 +317,19 @@ impl Remotes {
         Ok(fresh)
     }
 
-    /// Maps the files of a region whose direct path is offered and wanted; extents that could not be
-    /// mapped keep `here` = 0.
+    /// Maps what a region lies in, where a path through mappings is offered and wanted; extents that
+    /// could not be mapped keep `here` = 0.
     fn map_files(&mut self, link: &Link, fresh: &mut Remote, files: &[(u64, u64)]) {
-        if !(fresh.offered & self.allowed).contains(Paths::DIRECT) {
+        if !(fresh.offered & self.allowed).intersects(Paths::DIRECT | Paths::IPC) {
             return;
         }
         let mut extents: Vec<Extent> = fresh.extents().to_vec();
         for (extent, (file, offset)) in extents.iter_mut().zip(files) {
             if let Some(import) = self.import(link, *file, fresh.access.contains(Access::REMOTE_WRITE))
-                && offset.checked_add(extent.len).is_some_and(|end| end <= import.len() as u64)
+                && offset.checked_add(extent.len).is_some_and(|end| end <= import.len())
             {
-                extent.here = import.as_ptr() as usize + *offset as usize;
+                extent.here = import.base() + *offset as usize;
+                fresh.site = import.site();
             }
         }
         fresh.one = extents[0];
@@ -303,8 +338,8 @@ impl Remotes {
         }
     }
 
-    fn import(&mut self, link: &Link, file: u64, write: bool) -> Option<&Mapping> {
-        if self.imports.get(&file).is_some_and(|i| write && !i.writable) {
+    fn import(&mut self, link: &Link, file: u64, write: bool) -> Option<&Import> {
+        if self.imports.get(&file).is_some_and(|i| write && matches!(i, Import::Host { writable: false, .. })) {
             // Cached regions point into the mapping that goes.
             self.evict_all();
             self.imports.remove(&file);
@@ -313,15 +348,29 @@ impl Remotes {
             self.sweep(link);
             let record = link.table.file(file);
             if file == 0 || record.id.load(Ordering::Acquire) != file {
-                self.missing.insert(file, Missing::Never(Error::fixed(errno::ENOENT, "the peer freed the memory file")));
-            } else if let Err(e) = self.fetch(link, file, write) {
-                // Without ptrace permission the peer itself hands the file over, at its next progress.
+                self.missing.insert(file, Missing::Never(Error::fixed(errno::ENOENT, "the peer freed the memory")));
+            } else {
+                self.obtain(link, file, write);
+            }
+        }
+        self.imports.get(&file)
+    }
+
+    /// Maps a file by what the peer's record says, or notes what is missing for that.
+    fn obtain(&mut self, link: &Link, file: u64, write: bool) {
+        let record = link.table.file(file);
+        let without = record.fd.load(Ordering::Relaxed) == NO_FD;
+        let result = if without { self.take_in_device(link, file, None) } else { self.fetch(link, file, write) };
+        match result {
+            Ok(()) => {}
+            Err(e) if without => drop(self.missing.insert(file, Missing::Never(e))),
+            // Without ptrace permission the peer itself hands the file over, at its next progress.
+            Err(e) => {
                 self.pidfd_refused = Some(e);
                 self.missing.insert(file, Missing::Asked);
                 self.to_ask.push(file);
             }
         }
-        self.imports.get(&file).map(|i| &i.map)
     }
 
     fn fetch(&mut self, link: &Link, file: u64, write: bool) -> Result<()> {
@@ -332,10 +381,20 @@ impl Remotes {
         let record = link.table.file(file);
         let (size, number) = (record.size.load(Ordering::Relaxed), record.fd.load(Ordering::Relaxed));
         let fd = process::fetch_fd(pidfd, number as i32)?;
-        self.take_in(file, size, fd.as_fd(), write)
+        match self.take_in(link, file, size, fd.as_fd(), write) {
+            // The fd is there; what fails from here on would fail with the peer's help as well.
+            Err(e) if record.how.load(Ordering::Relaxed) != 0 => {
+                self.missing.insert(file, Missing::Never(e));
+                Ok(())
+            }
+            other => other,
+        }
     }
 
-    fn take_in(&mut self, file: u64, size: u64, fd: BorrowedFd<'_>, write: bool) -> Result<()> {
+    fn take_in(&mut self, link: &Link, file: u64, size: u64, fd: BorrowedFd<'_>, write: bool) -> Result<()> {
+        if link.table.file(file).how.load(Ordering::Relaxed) != 0 {
+            return self.take_in_device(link, file, Some(fd));
+        }
         check_peer_file(fd, size)?;
         if size == 0 || size > isize::MAX as u64 {
             return Err(nonsense("a file's size"));
@@ -345,17 +404,41 @@ impl Remotes {
             Err(e) => return Err(e.context("mapping the peer's memory")),
         };
         crate::log!(Debug, "mapped {size} bytes of the peer (file {file})");
-        self.imports.insert(file, Import { map, writable: write });
+        self.imports.insert(file, Import::Host { map, writable: write, pinned: None });
         Ok(())
     }
 
+    fn take_in_device(&mut self, link: &Link, file: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
+        let (iface, offer) = link.table.file(file).offer(fd).ok_or_else(|| nonsense("a file without a descriptor"))?;
+        let iface = Iface::from_raw(iface).filter(|i| *i != Iface::System).ok_or_else(|| nonsense("a device interface"))?;
+        if offer.len == 0 || offer.len > isize::MAX as u64 {
+            return Err(nonsense("an allocation's size"));
+        }
+        let import =
+            hmem::get(iface).and_then(|up| up.import(&offer, self.near)).map_err(|e| e.context("mapping the peer's device memory"))?;
+        if import.len < offer.len {
+            return Err(nonsense("an allocation's size"));
+        }
+        crate::log!(Debug, "mapped {} bytes of the peer's {} memory (file {file})", import.len, iface.name());
+        self.imports.insert(file, Import::Device(import));
+        Ok(())
+    }
+
+    /// Pins a mapped file of the peer's for copies of `site`'s vendor, once.
+    pub fn pin(&mut self, here: usize, site: Site) {
+        let inside = |i: &&mut Import| here >= i.base() && ((here - i.base()) as u64) < i.len();
+        if let Some(Import::Host { map, pinned: pinned @ None, .. }) = self.imports.values_mut().find(inside) {
+            *pinned = Some(super::locate::pin(site, map.as_ptr() as u64, map.len() as u64));
+        }
+    }
+
     /// The peer answered a question for a file.
-    pub fn brought(&mut self, file: u64, size: u64, fd: Option<BorrowedFd<'_>>) {
+    pub fn brought(&mut self, link: &Link, file: u64, size: u64, fd: Option<BorrowedFd<'_>>) {
         if !matches!(self.missing.get(&file), Some(Missing::Asked)) {
             return;
         }
         let result = match fd {
-            Some(fd) => self.take_in(file, size, fd, true).or_else(|_| self.take_in(file, size, fd, false)),
+            Some(fd) => self.take_in(link, file, size, fd, true).or_else(|_| self.take_in(link, file, size, fd, false)),
             None => Err(Error::fixed(errno::ENOENT, "the peer has no such memory file any more")),
         };
         match result {
@@ -364,16 +447,19 @@ impl Remotes {
         };
     }
 
-    /// Where a peer's buffer, said to lie in `file` at `offset`, is mapped here; only if it is already.
-    pub fn mapped(&mut self, link: &Link, file: u64, offset: u64, len: u64) -> Option<usize> {
-        let map = self.import(link, file, false)?;
-        offset.checked_add(len).filter(|end| *end <= map.len() as u64)?;
-        Some(map.as_ptr() as usize + offset as usize)
+    /// Where a peer's buffer, said to lie in `file` at `offset`, is mapped here, and who copies it; only
+    /// if it can be mapped at once.
+    pub fn mapped(&mut self, link: &Link, file: u64, offset: u64, len: u64) -> Option<(usize, Site)> {
+        let import = self.import(link, file, false)?;
+        offset.checked_add(len).filter(|end| *end <= import.len())?;
+        Some((import.base() + offset as usize, import.site()))
     }
 
-    /// Unmaps files that the peer has freed.
-    fn sweep(&mut self, link: &Link) {
-        let stale: Vec<u64> = self.imports.keys().copied().filter(|id| link.table.file(*id).id.load(Ordering::Acquire) != *id).collect();
+    /// Unmaps what the peer has freed or closed, unless a driver may still be copying there.
+    pub fn sweep(&mut self, link: &Link) {
+        let gone = |id: &u64| link.table.file(*id).id.load(Ordering::Acquire) != *id;
+        let held = |i: &Import| self.busy && matches!(i, Import::Device(_) | Import::Host { pinned: Some(Some(_)), .. });
+        let stale: Vec<u64> = self.imports.iter().filter(|(id, import)| gone(id) && !held(import)).map(|(id, _)| *id).collect();
         if !stale.is_empty() {
             // Cached regions may point into them; their gates are closed, but drop them all the same.
             self.evict_all();
@@ -385,10 +471,11 @@ impl Remotes {
     /// Chooses the path. `Ok(true)`: wait for a memory file first.
     fn choose(&mut self, link: &Link, r: &mut Remote) -> Result<bool> {
         let usable = r.offered & self.allowed;
-        if usable.contains(Paths::DIRECT) {
-            if r.extents().iter().all(|x| x.here != 0) {
-                r.path = Paths::DIRECT;
-                r.plain = r.more.is_none() && !r.event;
+        if usable.intersects(Paths::DIRECT | Paths::IPC) {
+            let path = if r.site.is_host() { Paths::DIRECT } else { Paths::IPC };
+            if r.extents().iter().all(|x| x.here != 0) && usable.contains(path) {
+                r.path = path;
+                r.plain = r.more.is_none() && !r.event && path == Paths::DIRECT;
                 return Ok(false);
             }
             if self.missing.values().any(|m| matches!(m, Missing::Asked)) {
@@ -428,6 +515,7 @@ impl Remotes {
         };
         Verdicts {
             direct: policy(Paths::DIRECT).or_else(|| r.extents().iter().any(|x| x.here == 0).then(unmapped)),
+            ipc: policy(Paths::IPC).or_else(|| r.extents().iter().any(|x| x.here == 0).then(unmapped)),
             cma: policy(Paths::CMA).or_else(|| link.cma.as_ref().err().cloned()),
             staged: policy(Paths::STAGED),
         }
@@ -437,7 +525,7 @@ impl Remotes {
     pub fn words(&self, link: &Link, r: &Remote) -> String {
         let v = self.verdicts(link, r);
         let mut text = String::new();
-        for (path, verdict) in [(Paths::DIRECT, v.direct), (Paths::CMA, v.cma), (Paths::STAGED, v.staged)] {
+        for (path, verdict) in [(Paths::DIRECT, v.direct), (Paths::IPC, v.ipc), (Paths::CMA, v.cma), (Paths::STAGED, v.staged)] {
             let words = match verdict {
                 Some(e) => format!("no: {e}"),
                 None if r.path == path => "chosen".into(),

@@ -3,12 +3,15 @@
 //! ring; and in any case in the order of posting.
 
 use super::conn::{Conn, FRAGMENT_BYTES, Flight, Job, Step, kind, mark, slot_word};
+use super::device;
 use super::domain::Domain;
+use super::region::DEVICE_DESC;
 use super::remote::{Remote, Resolved, no_such_key};
 use super::state::{Ending, SILENT, State, TX_SIZE, measure};
 use super::{INJECT_SIZE, MAX_MSG};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
 use crate::mr::{Access, Paths};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, parts};
@@ -23,6 +26,8 @@ const ALIVE_TICKS: u64 = 2_000_000;
 
 /// An RMA operation that could not start at once, or streams.
 pub struct RmaJob {
+    /// Where the local pieces lie.
+    pub site: Site,
     pub dir: Dir,
     pub local: Pieces,
     remote: [RmaIov; IOV_LIMIT],
@@ -32,7 +37,7 @@ pub struct RmaJob {
     pub data: u64,
     pub desc: u64,
     pub end: Ending,
-    owned: Option<Box<[u8]>>,
+    pub owned: Option<Box<[u8]>>,
     stream: Option<Stream>,
 }
 
@@ -76,13 +81,21 @@ impl RmaJob {
     }
 
     /// Keeps a copy of the bytes of an inject call, whose buffer the caller gets back now.
-    fn own_bytes(&mut self) {
+    fn own_bytes(&mut self) -> Result<()> {
         if self.flags & flags::INJECT == 0 || self.owned.is_some() || self.dir == Dir::Read {
-            return;
+            return Ok(());
         }
-        let bytes = gather(self.local.as_slice(), self.total);
+        self.hold_copy()
+    }
+
+    /// Works on a copy of the caller's bytes from now on.
+    fn hold_copy(&mut self) -> Result<()> {
+        let bytes = device::gather(self.site, self.local.as_slice(), self.total)?;
         self.local = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
         self.owned = Some(bytes);
+        self.site = Site::HOST;
+        self.desc = 0;
+        Ok(())
     }
 
     /// Whether a slot was taken that a cancelled job has to land.
@@ -175,6 +188,7 @@ impl State {
             || l.len != r.len
             || l.len == 0
             || l.addr == 0
+            || c.desc & DEVICE_DESC != 0
             || l.len >= self.shared_from
             || !conn.is_clear()
         {
@@ -235,9 +249,11 @@ impl State {
         let mut far = [RmaIov::default(); IOV_LIMIT];
         far[..remote.len()].copy_from_slice(remote);
         let pieces = Pieces::from(local).ok_or_else(|| Error::invalid("iov_count"))?;
+        let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(c.desc, local)? };
         let buf = pieces.first();
         let mut job = RmaJob {
             dir,
+            site,
             local: pieces,
             remote: far,
             count: remote.len(),
@@ -258,7 +274,10 @@ impl State {
             Step::Done(result) => self.end(&job.end, result),
             Step::Flying => {}
             Step::Blocked => {
-                job.own_bytes();
+                if let Err(e) = job.own_bytes() {
+                    self.end(&job.end, Err(e));
+                    return Ok(());
+                }
                 if let Some(conn) = &mut self.conn {
                     conn.backlog.push_back(Job::Rma(Box::new(job)));
                 }
@@ -286,9 +305,12 @@ impl State {
         if job.stream.is_some() {
             return stream(conn, job);
         }
-        if conn.coop > 0 || (job.flags & flags::FENCE != 0 && !conn.slots.active.is_empty()) {
+        let fenced = job.flags & flags::FENCE != 0 && !(conn.slots.active.is_empty() && conn.devices.is_idle());
+        if conn.coop > 0 || fenced {
             return Ok(Step::Blocked);
         }
+        conn.remotes.near = (!job.site.is_host()).then_some(job.site.device);
+        conn.remotes.busy = !conn.devices.is_idle();
         let mut places: Vec<(Remote, u64)> = Vec::with_capacity(job.count);
         for r in job.remote() {
             match conn.remotes.resolve(&conn.link, r.key)? {
@@ -304,6 +326,12 @@ impl State {
             }
         }
         if places.iter().any(|(p, _)| p.path == Paths::STAGED) {
+            if !conn.devices.is_idle() {
+                return Ok(Step::Blocked);
+            }
+            if !job.site.is_host() && job.dir == Dir::Write {
+                job.hold_copy()?;
+            }
             let Some((slot, generation)) = conn.slots.take() else { return Ok(Step::Blocked) };
             conn.staged += 1;
             job.stream = Some(Stream { slot, generation, at: 0, inside: 0, sent: 0 });
@@ -317,6 +345,23 @@ impl State {
         let notes = job.count + 1;
         let line = Header { words: 3, ..Header::default() };
         if (job.has_data() || places.iter().any(|(p, _)| p.event)) && !conn.room(Header { bytes: (notes * 64) as u16, ..line })? {
+            return Ok(Step::Blocked);
+        }
+        // An inject call's buffer is the caller's again on return, and a driver's copy runs on.
+        if job.flags & flags::INJECT != 0 && (!job.site.is_host() || places.iter().any(|(p, _)| p.path == Paths::IPC)) {
+            job.own_bytes()?;
+        }
+        conn.devices.after = (self.options.stream != 0).then_some(self.options.stream);
+        if let Some(step) = device::start(conn, domain, job, &places)? {
+            if !matches!(step, Step::Blocked) {
+                self.stats.moved(
+                    places.first().map_or(Paths::IPC, |(p, _)| if p.path == Paths::CMA { Paths::CMA } else { Paths::IPC }),
+                    job.total,
+                );
+            }
+            return Ok(step);
+        }
+        if !conn.devices.is_idle() {
             return Ok(Step::Blocked);
         }
         if let [(place, offset)] = &places[..]
@@ -489,7 +534,10 @@ fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
     conn.link.nudge();
     let flight = match job.dir {
         Dir::Write => Flight::Ack { end: job.end, staged: Some(job.total) },
-        Dir::Read => Flight::Read { end: job.end, pieces: job.local.clone(), want: job.total, got: 0 },
+        Dir::Read => {
+            let bounce = (!job.site.is_host()).then(|| (job.site, vec![0u8; job.total].into_boxed_slice()));
+            Flight::Read { end: job.end, pieces: job.local.clone(), want: job.total, got: 0, bounce }
+        }
     };
     conn.slots.launch(s.slot, flight);
     Ok(Step::Flying)

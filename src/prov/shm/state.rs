@@ -6,6 +6,7 @@ use super::cm::Connecting;
 use super::conn::Conn;
 use super::layout::SegmentRef;
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
 use crate::mr::{PathPolicy, Paths};
 use crate::prov::event::{Event, EventKind, EventQueue};
 use crate::prov::flags;
@@ -61,6 +62,8 @@ pub struct Options {
     pub connect_timeout_ns: u64,
     pub policy: PathPolicy,
     pub coop: bool,
+    /// The caller's stream behind which device copies go; 0: none.
+    pub stream: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,9 +71,11 @@ pub struct Stats {
     pub ops_direct: u64,
     pub ops_cma: u64,
     pub ops_staged: u64,
+    pub ops_ipc: u64,
     pub bytes_direct: u64,
     pub bytes_cma: u64,
     pub bytes_staged: u64,
+    pub bytes_ipc: u64,
     pub bytes_helped: u64,
     pub sends: u64,
     pub recvs: u64,
@@ -84,6 +89,7 @@ impl Stats {
         let (ops, sum) = match path {
             Paths::DIRECT => (&mut self.ops_direct, &mut self.bytes_direct),
             Paths::CMA => (&mut self.ops_cma, &mut self.bytes_cma),
+            Paths::IPC => (&mut self.ops_ipc, &mut self.bytes_ipc),
             _ => (&mut self.ops_staged, &mut self.bytes_staged),
         };
         *ops += 1;
@@ -108,6 +114,7 @@ pub struct Ending {
 /// A posted receive.
 pub struct Recv {
     pub pieces: Pieces,
+    pub site: Site,
     pub room: usize,
     pub context: usize,
     pub wanted: bool,

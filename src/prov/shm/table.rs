@@ -6,6 +6,7 @@
 //! gate, the fields, and the gate again; and once more under its busy mark before each copy.
 
 use crate::error::{Error, Result, errno};
+use crate::hmem::{Export, HANDLE_BYTES, Iface, Offer};
 use crate::mr::{Access, Paths};
 use crate::sync::primitive::{AtomicU64, Ordering};
 use crate::sys::mem::{self, Mapping, Protection};
@@ -43,14 +44,57 @@ pub struct Extent {
     pub file_offset: AtomicU64,
 }
 
-/// A memory file that extents lie in; `id` 0 = unused. The slot is `id % MAX_FILES`.
-#[repr(C)]
+/// What extents lie in: a memory file, or an allocation of a device; `id` 0 = unused. The slot is
+/// `id % MAX_FILES`.
+#[repr(C, align(64))]
 pub struct File {
     pub id: AtomicU64,
     pub size: AtomicU64,
-    /// Descriptor number in the owner, for pidfd_getfd.
+    /// Descriptor number in the owner, for pidfd_getfd; [`NO_FD`]: none.
     pub fd: AtomicU64,
-    pad: u64,
+    /// 0: a file to map. Else the interface's number, and its own way of opening from bit 32.
+    pub how: AtomicU64,
+    /// The device's name across processes.
+    pub device: [AtomicU64; 2],
+    pad: [u64; 2],
+    /// The vendor's handle.
+    pub handle: [AtomicU64; HANDLE_BYTES / 8],
+}
+
+/// What stands where a descriptor's number would.
+pub const NO_FD: u64 = u64::MAX;
+
+impl File {
+    /// Writes a device allocation's record; the id comes last, by the caller.
+    pub fn describe(&self, iface: Iface, export: &Export) {
+        self.how.store(iface as u64 | u64::from(export.how) << 32, Ordering::Relaxed);
+        words_into(&self.device, &export.device);
+        words_into(&self.handle, &export.handle);
+    }
+
+    /// The record of a device allocation, as the peer wrote it; `None`: a file to map.
+    pub fn offer<'a>(&self, fd: Option<BorrowedFd<'a>>) -> Option<(u32, Offer<'a>)> {
+        let how = self.how.load(Ordering::Relaxed);
+        if how == 0 {
+            return None;
+        }
+        let (mut device, mut handle) = ([0; 16], [0; HANDLE_BYTES]);
+        words_out_of(&self.device, &mut device);
+        words_out_of(&self.handle, &mut handle);
+        Some((how as u32, Offer { how: (how >> 32) as u32, device, handle, fd, len: self.size.load(Ordering::Relaxed) }))
+    }
+}
+
+fn words_into(words: &[AtomicU64], bytes: &[u8]) {
+    for (word, eight) in words.iter().zip(bytes.chunks_exact(8)) {
+        word.store(eight.try_into().map_or(0, u64::from_ne_bytes), Ordering::Relaxed);
+    }
+}
+
+fn words_out_of(words: &[AtomicU64], bytes: &mut [u8]) {
+    for (word, eight) in words.iter().zip(bytes.chunks_exact_mut(8)) {
+        eight.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
 }
 
 #[repr(C, align(64))]
@@ -64,7 +108,7 @@ struct Layout {
     entries: [Entry; MAX_REGIONS],
 }
 
-const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT1");
+const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT2");
 
 pub fn pack_rights(access: Access, paths: Paths, extra: u64) -> u64 {
     access.bits() >> 8 & 0xffff | (paths.bits() & 0xffff) << 16 | extra

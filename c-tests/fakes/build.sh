@@ -1,0 +1,30 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Builds the fake drivers into DIR, under the names by which programs load the real ones; old versions into DIR/old.
+#
+#   c-tests/fakes/build.sh DIR
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+dir=${1:?usage: build.sh DIR}
+mkdir -p "$dir/old"
+
+# build SONAME FILE [FLAGS]: SONAME may name a file of old/
+build() {
+	out=$1 source=$2
+	shift 2
+	${CC:-cc} -std=c99 -O1 -g -Wall -Wextra -Wpedantic -Werror -shared -fPIC -fvisibility=hidden \
+		-Wl,-soname,"${out##*/}" -o "$dir/$out" "$here/$source" "$here/fakemem.c" -pthread "$@"
+}
+
+build libnrt.so.1 nrt.c
+build old/libnrt.so.1 nrt.c -DFAKE_OLD
+build libhl-thunk.so hlthunk.c
+build old/libhl-thunk.so hlthunk.c -DFAKE_OLD
+build libSynapse.so synapse.c -L"$dir" -l:libhl-thunk.so -Wl,-rpath,'$ORIGIN'
+build libhsa-runtime64.so.1 hsa.c
+build old/libhsa-runtime64.so.1 hsa.c -DFAKE_OLD
+build libcuda.so.1 cuda.c "$here/cuda_mem.c" "$here/cuda_async.c"
+build old/libcuda.so.1 cuda.c "$here/cuda_mem.c" "$here/cuda_async.c" -DFAKE_OLD
+build libze_loader.so.1 ze.c
+build old/libze_loader.so.1 ze.c -DFAKE_OLD

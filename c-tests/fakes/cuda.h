@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What the parts of the fake libcuda share. */
+#ifndef FAKE_CUDA_H
+#define FAKE_CUDA_H
+
+#include "fakemem.h"
+
+#define API __attribute__((visibility("default")))
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef struct fake_context *CUcontext;
+typedef struct fake_stream *CUstream;
+typedef struct fake_event *CUevent;
+
+enum {
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_OUT_OF_MEMORY = 2,
+	CUDA_ERROR_NOT_INITIALIZED = 3,
+	CUDA_ERROR_NO_DEVICE = 100,
+	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
+	CUDA_ERROR_INVALID_HANDLE = 400,
+	CUDA_ERROR_NOT_FOUND = 500,
+	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+	CUDA_ERROR_NOT_SUPPORTED = 801
+};
+
+#define MAX_DEVICES 16
+#define PAGE 4096ull
+#define GRAIN (2ull << 20) /* of physical memory and reservations */
+
+struct fake_context {
+	CUdevice device;
+	unsigned retained; /* 0: not active */
+	unsigned flags;
+};
+
+/* Kinds of memory. */
+enum { PLAIN = 1, SEGMENT, POOLED, OPENED, HOST, MANAGED };
+
+struct pool;
+struct phys;
+
+/* An allocation or a mapping. Device memory has a block; host and managed memory is the program's to touch. */
+struct mem {
+	uint64_t va, len;
+	int kind;
+	CUdevice device;
+	uint64_t id; /* BUFFER_ID */
+	struct fake_block *block;
+	CUcontext context;	 /* NULL: segments and pools */
+	struct pool *pool;	 /* POOLED */
+	struct phys *phys;	 /* SEGMENT */
+	unsigned access;	 /* SEGMENT: bit per device */
+	bool registered, opened; /* HOST: not allocated here; POOLED: another process's */
+	unsigned users;		 /* OPENED, POOLED: how often it was opened */
+	unsigned char handle[64];
+	struct mem *next;
+};
+
+/* In the order of use: fault, then the lock, then the context. */
+#define ENTER(name)                                                                                                    \
+	do {                                                                                                           \
+		FAKE_FAULT(name);                                                                                      \
+		if (!cuda_alive())                                                                                     \
+			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
+	} while (0)
+#define NEED_CONTEXT()                                                                                                 \
+	do {                                                                                                           \
+		if (!cuda_current())                                                                                   \
+			return CUDA_ERROR_INVALID_CONTEXT;                                                             \
+	} while (0)
+
+bool cuda_alive(void);
+int cuda_devices(void);
+bool cuda_device_ok(CUdevice d);
+CUcontext cuda_current(void);
+bool cuda_p2p(CUdevice a, CUdevice b);
+
+/* The memory at `va`, or NULL; under the lock. */
+struct mem *cuda_find(uint64_t va);
+/* Whether all of the range is device memory that `device` may touch; under the lock. */
+bool cuda_covers(uint64_t va, uint64_t len, CUdevice device);
+/* Whether any of the range is; under the lock. */
+bool cuda_touches(uint64_t va, uint64_t len);
+/* Whether the host memory is of one allocation or registration, or wholly unknown; under the lock. */
+bool cuda_pinned_alike(uint64_t va, uint64_t len);
+
+/* Runs everything posted, of all streams; under the lock. */
+void cuda_drain(void);
+/* Ends the program if a copy that was posted still needs the range: it would write into what comes next. */
+void cuda_must_be_idle(const char *who, uint64_t va, uint64_t len);
+
+#endif

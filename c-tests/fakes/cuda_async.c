@@ -1,0 +1,593 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Streams, events and copies of the fake libcuda. What is posted takes effect later: when the stream is synchronised,
+ * when it is queried for the second time, or by a thread of the driver after a while; never before what was posted
+ * earlier to the same stream, or what it waits for.
+ */
+#define _GNU_SOURCE
+#include "cuda.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* After this the driver's own thread does what nobody asks for. */
+#define LINGER_NS 100000
+
+enum op_kind { COPY, FILL, WRITE32, RECORD, WAIT };
+
+struct op {
+	enum op_kind kind;
+	uint64_t to, from, len;
+	CUevent event;
+	uint64_t turn; /* which recording of the event */
+	int64_t posted, due;
+	int refusals; /* queries to be answered with "not ready" */
+	struct op *next;
+};
+
+struct fake_event {
+	CUcontext context;
+	uint64_t recorded, fired;
+	unsigned waiting; /* operations that name it */
+	bool destroyed;
+	struct fake_event *next;
+};
+
+struct fake_stream {
+	CUcontext context;
+	struct op *head, **tail;
+	struct fake_stream *next;
+};
+
+static struct fake_stream *streams, *null_stream;
+static struct fake_event *events;
+static pid_t worker;
+
+static int64_t now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static int64_t delay(void)
+{
+	const char *text = getenv("FAKE_DELAY_US");
+	return text ? atoll(text) * 1000 : 0;
+}
+
+static void drop_event(CUevent event)
+{
+	if (!event->destroyed || event->waiting)
+		return;
+	for (CUevent *p = &events; *p; p = &(*p)->next)
+		if (*p == event) {
+			*p = event->next;
+			free(event);
+			return;
+		}
+}
+
+/* Whether the operation at the head can run now; `force`: time does not matter. */
+static bool ready(struct op *op, bool force)
+{
+	if (op->kind == WAIT)
+		return op->event->fired >= op->turn;
+	return force || op->due <= now();
+}
+
+static void run(CUstream s)
+{
+	struct op *op = s->head;
+	switch (op->kind) {
+	case COPY:
+		fake_copy(op->to, op->from, op->len);
+		break;
+	case FILL: {
+		static unsigned char bytes[65536];
+		memset(bytes, (int)op->from, sizeof bytes);
+		for (uint64_t at = 0; at < op->len; at += sizeof bytes)
+			fake_copy(op->to + at, (uint64_t)(uintptr_t)bytes, op->len - at < sizeof bytes ? op->len - at : sizeof bytes);
+		break;
+	}
+	case WRITE32: {
+		uint32_t value = (uint32_t)op->from;
+		fake_copy(op->to, (uint64_t)(uintptr_t)&value, 4);
+		break;
+	}
+	case RECORD:
+		if (op->event->fired < op->turn)
+			op->event->fired = op->turn;
+		/* fall through */
+	case WAIT:
+		op->event->waiting--;
+		drop_event(op->event);
+		break;
+	}
+	s->head = op->next;
+	if (!s->head)
+		s->tail = &s->head;
+	free(op);
+}
+
+/* Runs what can run, until `s` (or every stream, if NULL) is empty or nothing moves. */
+static void advance(CUstream s, bool force)
+{
+	bool moved = true;
+	while (moved && (!s || s->head)) {
+		moved = false;
+		/* The others too: `s` may wait for them. */
+		for (CUstream one = streams; one; one = one->next)
+			while (one->head && ready(one->head, force && (one == s || !s || (s->head && s->head->kind == WAIT)))) {
+				run(one);
+				moved = true;
+			}
+	}
+}
+
+void cuda_drain(void)
+{
+	advance(NULL, true);
+}
+
+static bool overlap(uint64_t a, uint64_t a_len, uint64_t b, uint64_t b_len)
+{
+	return a < b + b_len && b < a + a_len;
+}
+
+void cuda_must_be_idle(const char *who, uint64_t va, uint64_t len)
+{
+	for (CUstream s = streams; s; s = s->next)
+		for (struct op *op = s->head; op; op = op->next)
+			if (op->kind == COPY && (overlap(op->to, op->len, va, len) || overlap(op->from, op->len, va, len))) {
+				fprintf(stderr, "fake libcuda: %s of %#llx while a copy from %#llx to %#llx is in flight\n", who,
+					(unsigned long long)va, (unsigned long long)op->from, (unsigned long long)op->to);
+				abort();
+			}
+}
+
+static void *work(void *unused)
+{
+	(void)unused;
+	fake_lock();
+	for (;;) {
+		int64_t wait = -1;
+		for (CUstream s = streams; s; s = s->next) {
+			while (s->head && s->head->posted + LINGER_NS <= now() && ready(s->head, false))
+				run(s);
+			if (s->head)
+				wait = LINGER_NS / 2;
+		}
+		fake_unlock();
+		/* The lock is fakemem's own, so there is nothing to wait on but time. */
+		struct timespec t = {0, wait < 0 ? 1000000 : wait};
+		nanosleep(&t, NULL);
+		fake_lock();
+	}
+	return NULL;
+}
+
+static bool known(CUstream s)
+{
+	for (CUstream one = streams; one; one = one->next)
+		if (one == s)
+			return true;
+	return false;
+}
+
+static CUstream make(CUcontext context)
+{
+	CUstream s = calloc(1, sizeof *s);
+	if (!s)
+		return NULL;
+	s->context = context;
+	s->tail = &s->head;
+	s->next = streams;
+	streams = s;
+	return s;
+}
+
+/* The stream behind a handle: NULL, 1 and 2 are the default streams. NULL if there is none. */
+static CUstream stream_of(CUstream s)
+{
+	if ((uintptr_t)s > 2)
+		return known(s) ? s : NULL;
+	if (!null_stream)
+		null_stream = make(cuda_current());
+	return null_stream;
+}
+
+static struct op *post(CUstream s, enum op_kind kind)
+{
+	struct op *op = calloc(1, sizeof *op);
+	if (!op)
+		return NULL;
+	op->kind = kind;
+	op->posted = now();
+	struct op *last = s->head;
+	while (last && last->next)
+		last = last->next;
+	int64_t from = last && last->due > op->posted ? last->due : op->posted;
+	bool copies = kind == COPY || kind == FILL;
+	op->due = from + (copies ? delay() : 0);
+	op->refusals = copies && !delay();
+	*s->tail = op;
+	s->tail = &op->next;
+	if (worker != getpid()) {
+		pthread_t thread;
+		worker = getpid();
+		if (pthread_create(&thread, NULL, work, NULL) == 0)
+			pthread_detach(thread);
+	}
+	return op;
+}
+
+/* Work of a query: true if the head may run. A copy that was just posted is never ready at the first look. */
+static bool look(CUstream s)
+{
+	if (s->head && s->head->refusals > 0) {
+		s->head->refusals--;
+		return false;
+	}
+	advance(s, false);
+	return true;
+}
+
+API CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+	ENTER(cuStreamCreate);
+	NEED_CONTEXT();
+	if (flags > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	fake_lock();
+	*stream = make(cuda_current());
+	fake_unlock();
+	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+	(void)priority;
+	return cuStreamCreate(stream, flags);
+}
+
+API CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
+{
+	ENTER(cuStreamGetCtx);
+	fake_lock();
+	CUstream s = (uintptr_t)stream > 2 && known(stream) ? stream : NULL;
+	*context = s ? s->context : cuda_current();
+	fake_unlock();
+	return s || ((uintptr_t)stream <= 2 && *context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+API CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	ENTER(cuStreamDestroy_v2);
+	fake_lock();
+	bool mine = (uintptr_t)stream > 2 && known(stream);
+	if (mine) {
+		/* The real one lets the work end later; nobody can tell. */
+		advance(stream, true);
+		for (CUstream *p = &streams; *p; p = &(*p)->next)
+			if (*p == stream) {
+				*p = stream->next;
+				break;
+			}
+		free(stream);
+	}
+	fake_unlock();
+	return mine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+API CUresult cuStreamQuery(CUstream stream)
+{
+	ENTER(cuStreamQuery);
+	fake_lock();
+	CUstream s = stream_of(stream);
+	CUresult r = !s ? CUDA_ERROR_INVALID_HANDLE : look(s) && !s->head ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+	fake_unlock();
+	return r;
+}
+
+/* Waits until `s` is empty, or the event has fired; time passes as it does. */
+static void wait_for(CUstream s, CUevent event, uint64_t turn)
+{
+	for (;;) {
+		advance(s, delay() == 0);
+		if (s ? !s->head : event->fired >= turn)
+			return;
+		fake_unlock();
+		usleep(20);
+		fake_lock();
+	}
+}
+
+API CUresult cuStreamSynchronize(CUstream stream)
+{
+	ENTER(cuStreamSynchronize);
+	fake_lock();
+	CUstream s = stream_of(stream);
+	if (s)
+		wait_for(s, NULL, 0);
+	fake_unlock();
+	return s ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+API CUresult cuCtxSynchronize(void)
+{
+	ENTER(cuCtxSynchronize);
+	NEED_CONTEXT();
+	fake_lock();
+	cuda_drain();
+	fake_unlock();
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuEventCreate(CUevent *event, unsigned flags)
+{
+	ENTER(cuEventCreate);
+	NEED_CONTEXT();
+	if (flags > 7)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUevent e = calloc(1, sizeof *e);
+	if (!e)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	e->context = cuda_current();
+	fake_lock();
+	e->next = events;
+	events = e;
+	fake_unlock();
+	*event = e;
+	return CUDA_SUCCESS;
+}
+
+static bool event_ok(CUevent event)
+{
+	for (CUevent e = events; e; e = e->next)
+		if (e == event)
+			return !e->destroyed;
+	return false;
+}
+
+API CUresult cuEventDestroy_v2(CUevent event)
+{
+	ENTER(cuEventDestroy_v2);
+	fake_lock();
+	bool ok = event_ok(event);
+	if (ok) {
+		event->destroyed = true;
+		drop_event(event);
+	}
+	fake_unlock();
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult on_event(CUstream stream, CUevent event, enum op_kind kind)
+{
+	fake_lock();
+	CUstream s = stream_of(stream);
+	CUresult r = CUDA_ERROR_INVALID_HANDLE;
+	/* An event is recorded in its own context, and waited for anywhere. */
+	if (s && event_ok(event) && (kind == WAIT || s == null_stream || s->context == event->context)) {
+		struct op *op = post(s, kind);
+		r = op ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		if (op) {
+			op->event = event;
+			op->turn = kind == RECORD ? ++event->recorded : event->recorded;
+			event->waiting++;
+		}
+	}
+	fake_unlock();
+	return r;
+}
+
+API CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	ENTER(cuEventRecord);
+	return on_event(stream, event, RECORD);
+}
+
+API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+	ENTER(cuStreamWaitEvent);
+	return flags ? CUDA_ERROR_INVALID_VALUE : on_event(stream, event, WAIT);
+}
+
+API CUresult cuEventQuery(CUevent event)
+{
+	ENTER(cuEventQuery);
+	fake_lock();
+	CUresult r = CUDA_ERROR_INVALID_HANDLE;
+	if (event_ok(event)) {
+		if (event->fired < event->recorded)
+			for (CUstream s = streams; s; s = s->next)
+				for (struct op *op = s->head; op; op = op->next)
+					if (op->kind == RECORD && op->event == event) {
+						look(s);
+						goto looked;
+					}
+	looked:
+		r = event->fired >= event->recorded ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+	}
+	fake_unlock();
+	return r;
+}
+
+API CUresult cuEventSynchronize(CUevent event)
+{
+	ENTER(cuEventSynchronize);
+	fake_lock();
+	bool ok = event_ok(event);
+	if (ok)
+		wait_for(NULL, event, event->recorded);
+	fake_unlock();
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+enum side { HOST_SIDE, DEVICE_SIDE, ANY_SIDE };
+
+/* The default streams are everybody's. */
+static CUdevice device_of(CUstream s)
+{
+	return s == null_stream && cuda_current() ? cuda_current()->device : s->context->device;
+}
+
+/* Whether the range is what the function was told. Host memory is taken on trust, as the real driver does, but must not
+ * be pinned in part only. */
+static bool side_ok(enum side side, uint64_t va, uint64_t len, CUdevice device)
+{
+	bool touches = cuda_touches(va, len);
+	if (side == ANY_SIDE)
+		side = touches ? DEVICE_SIDE : HOST_SIDE;
+	if (side == DEVICE_SIDE) {
+		struct mem *m = cuda_find(va);
+		return cuda_covers(va, len, device) || (m && !m->block && va - m->va + len <= m->len);
+	}
+	return !touches && cuda_pinned_alike(va, len);
+}
+
+static CUresult copy(CUstream stream, uint64_t to, enum side to_side, uint64_t from, enum side from_side, uint64_t len)
+{
+	fake_lock();
+	CUstream s = stream_of(stream);
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
+	if (!s)
+		r = CUDA_ERROR_INVALID_HANDLE;
+	else if (!len)
+		r = CUDA_SUCCESS;
+	else if (side_ok(to_side, to, len, device_of(s)) && side_ok(from_side, from, len, device_of(s))) {
+		struct op *op = post(s, COPY);
+		r = op ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		if (op) {
+			op->to = to;
+			op->from = from;
+			op->len = len;
+		}
+	}
+	fake_unlock();
+	return r;
+}
+
+API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream stream)
+{
+	ENTER(cuMemcpyAsync);
+	NEED_CONTEXT();
+	return copy(stream, to, ANY_SIDE, from, ANY_SIDE, len);
+}
+
+API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t len, CUstream stream)
+{
+	ENTER(cuMemcpyHtoDAsync_v2);
+	NEED_CONTEXT();
+	return copy(stream, to, DEVICE_SIDE, (uint64_t)(uintptr_t)from, HOST_SIDE, len);
+}
+
+API CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t len, CUstream stream)
+{
+	ENTER(cuMemcpyDtoHAsync_v2);
+	NEED_CONTEXT();
+	return copy(stream, (uint64_t)(uintptr_t)to, HOST_SIDE, from, DEVICE_SIDE, len);
+}
+
+API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream stream)
+{
+	ENTER(cuMemcpyDtoDAsync_v2);
+	NEED_CONTEXT();
+	return copy(stream, to, DEVICE_SIDE, from, DEVICE_SIDE, len);
+}
+
+API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t len,
+			       CUstream stream)
+{
+	ENTER(cuMemcpyPeerAsync);
+	NEED_CONTEXT();
+	if (!to_context || !from_context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return copy(stream, to, DEVICE_SIDE, from, DEVICE_SIDE, len);
+}
+
+/* The synchronous ones, for programs that prepare and check memory. */
+static CUresult copy_now(uint64_t to, enum side to_side, uint64_t from, enum side from_side, uint64_t len)
+{
+	CUresult r = copy(NULL, to, to_side, from, from_side, len);
+	return r ? r : cuStreamSynchronize(NULL);
+}
+
+API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t len)
+{
+	ENTER(cuMemcpyHtoD_v2);
+	NEED_CONTEXT();
+	return copy_now(to, DEVICE_SIDE, (uint64_t)(uintptr_t)from, HOST_SIDE, len);
+}
+
+API CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t len)
+{
+	ENTER(cuMemcpyDtoH_v2);
+	NEED_CONTEXT();
+	return copy_now((uint64_t)(uintptr_t)to, HOST_SIDE, from, DEVICE_SIDE, len);
+}
+
+API CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char byte, size_t len, CUstream stream)
+{
+	ENTER(cuMemsetD8Async);
+	NEED_CONTEXT();
+	fake_lock();
+	CUstream s = stream_of(stream);
+	CUresult r = !s ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+	if (s && side_ok(DEVICE_SIDE, to, len, device_of(s))) {
+		struct op *op = post(s, FILL);
+		r = op ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		if (op) {
+			op->to = to;
+			op->from = byte;
+			op->len = len;
+		}
+	}
+	fake_unlock();
+	return r;
+}
+
+API CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char byte, size_t len)
+{
+	ENTER(cuMemsetD8_v2);
+	CUresult r = cuMemsetD8Async(to, byte, len, NULL);
+	return r ? r : cuStreamSynchronize(NULL);
+}
+
+static CUresult write32(CUstream stream, CUdeviceptr to, uint32_t value, unsigned flags)
+{
+	if (flags > 1 || to & 3)
+		return CUDA_ERROR_INVALID_VALUE;
+	fake_lock();
+	CUstream s = stream_of(stream);
+	CUresult r = !s ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+	/* Device memory, or host memory that the driver knows. */
+	if (s && cuda_find(to)) {
+		struct op *op = post(s, WRITE32);
+		r = op ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		if (op) {
+			op->to = to;
+			op->from = value;
+			op->len = 4;
+		}
+	}
+	fake_unlock();
+	return r;
+}
+
+API CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr to, uint32_t value, unsigned flags)
+{
+	ENTER(cuStreamWriteValue32);
+	return write32(stream, to, value, flags);
+}
+
+API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr to, uint32_t value, unsigned flags)
+{
+	ENTER(cuStreamWriteValue32_v2);
+	return write32(stream, to, value, flags);
+}

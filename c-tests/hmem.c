@@ -1,0 +1,611 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Device memory apart from transfers: what devices there are, what a pointer is, dma-bufs, copies and allocations. The
+ * claims about devices run on each vendor whose driver is here: the fakes of GDRFAB_FAKES, or a real one.
+ */
+#include "misuse.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+struct vendor {
+	uint32_t iface;
+	const char *name;
+	void (*prepare)(void); /* what the runtime wants of its application */
+};
+
+/* The function of a runtime that its application has to call; the claim is skipped without it. */
+static void entry(const char *library, const char *symbol, void *function)
+{
+	void *handle = dlopen(library, RTLD_NOW);
+	void *found = handle ? dlsym(handle, symbol) : NULL;
+	if (!found)
+		test_skip("no %s of %s here", symbol, library);
+	memcpy(function, &found, sizeof found);
+}
+
+static void neuron_prepare(void)
+{
+	int (*init)(int, const char *, const char *);
+	entry("libnrt.so.1", "nrt_init", &init);
+	CHECK_EQ(init(1, "", ""), 0);
+}
+
+static void synapseai_prepare(void)
+{
+	int (*init)(void), (*acquire)(uint32_t *, uint32_t);
+	uint32_t device;
+	entry("libSynapse.so", "synInitialize", &init);
+	entry("libSynapse.so", "synDeviceAcquireByModuleId", &acquire);
+	CHECK_EQ(init(), 0);
+	for (uint32_t module = 0; module < 2; module++)
+		CHECK_EQ(acquire(&device, module), 0);
+}
+
+static const struct vendor vendors[] = {
+	{GDRFAB_HMEM_CUDA, "cuda", NULL},
+	{GDRFAB_HMEM_ROCR, "rocr", NULL},
+	{GDRFAB_HMEM_ZE, "ze", NULL},
+	{GDRFAB_HMEM_NEURON, "neuron", neuron_prepare},
+	{GDRFAB_HMEM_SYNAPSEAI, "synapseai", synapseai_prepare},
+};
+#define VENDORS (sizeof vendors / sizeof vendors[0])
+
+#define PIECE 100000
+
+static int query(uint32_t iface, uint32_t device, gdrfab_hmem_info *info)
+{
+	memset(info, 0x5a, sizeof *info);
+	info->struct_size = sizeof *info;
+	return gdrfab_hmem_query(iface, device, info);
+}
+
+static gdrfab_hmem_place detect(const void *ptr, size_t len)
+{
+	gdrfab_hmem_place place;
+	memset(&place, 0x5a, sizeof place);
+	place.struct_size = sizeof place;
+	OK(gdrfab_hmem_detect(ptr, len, &place));
+	CHECK_EQ(place.struct_size, sizeof place);
+	CHECK_EQ(place.reserved, 0);
+	return place;
+}
+
+/* Opens the vendor's driver, or skips the claim; the number of devices. */
+static uint32_t use(const struct vendor *v)
+{
+	gdrfab_hmem_info info;
+	if (v->prepare)
+		v->prepare();
+	int result = query(v->iface, UINT32_MAX, &info);
+	if (result != 0)
+		test_skip("%s", gdrfab_last_error());
+	CHECK_EQ(info.iface, v->iface);
+	CHECK_EQ(info.device, UINT32_MAX);
+	CHECK(info.devices > 0);
+	return info.devices;
+}
+
+static unsigned char *alloc_on(struct node *n, const struct vendor *v, uint32_t device, size_t len)
+{
+	void *at = NULL;
+	int result = gdrfab_mem_alloc_on(n->domain, v->iface, device, len, 0, &at);
+	if (result == -EOPNOTSUPP)
+		test_skip("%s", gdrfab_last_error());
+	CHECK_EQ(result, 0);
+	CHECK(at != NULL);
+	return (unsigned char *)at;
+}
+
+/* --- without any device --- */
+
+TEST(misuse_of_questions)
+{
+	gdrfab_hmem_info info, before;
+	gdrfab_hmem_place place, untouched;
+	char text[64];
+	memset(&info, 0x5a, sizeof info);
+	info.struct_size = sizeof info;
+	before = info;
+	MISUSE(gdrfab_hmem_query(GDRFAB_HMEM_SYSTEM, UINT32_MAX, NULL), -EINVAL, "info");
+	MISUSE(gdrfab_hmem_query(6, UINT32_MAX, &info), -EINVAL, "iface");
+	MISUSE(gdrfab_hmem_query(GDRFAB_HMEM_AUTO, UINT32_MAX, &info), -EINVAL, "iface");
+	MISUSE(gdrfab_hmem_query(GDRFAB_HMEM_SYSTEM, 0, &info), -ENODEV, "device");
+	CHECK(memcmp(&info, &before, sizeof info) == 0);
+	info.struct_size = sizeof(size_t);
+	MISUSE(gdrfab_hmem_query(GDRFAB_HMEM_SYSTEM, UINT32_MAX, &info), -EINVAL, "struct_size");
+
+	memset(&place, 0x5a, sizeof place);
+	place.struct_size = sizeof place;
+	untouched = place;
+	MISUSE(gdrfab_hmem_detect(text, 1, NULL), -EINVAL, "place");
+	MISUSE(gdrfab_hmem_detect(NULL, 1, &place), -EINVAL, "ptr");
+	MISUSE(gdrfab_hmem_detect(text, SIZE_MAX, &place), -EINVAL, "len");
+	CHECK(memcmp(&place, &untouched, sizeof place) == 0);
+
+	MISUSE(gdrfab_hmem_explain(GDRFAB_HMEM_CUDA, NULL, 1), -EINVAL, "buf");
+	MISUSE(gdrfab_hmem_explain(17, text, sizeof text), -EINVAL, "iface");
+}
+
+TEST(misuse_of_copies)
+{
+	char a[16] = "to", b[16] = "from";
+	for (int back = 0; back < 2; back++) {
+		int (*copy)(uint32_t, uint32_t, void *, const void *, size_t) =
+			back ? gdrfab_hmem_copy_from : gdrfab_hmem_copy_to;
+		MISUSE(copy(6, 0, a, b, 4), -EINVAL, "iface");
+		MISUSE(copy(6, 0, a, b, 0), -EINVAL, "iface");
+		MISUSE(copy(GDRFAB_HMEM_SYSTEM, 0, NULL, b, 4), -EINVAL, "dest");
+		MISUSE(copy(GDRFAB_HMEM_SYSTEM, 0, a, NULL, 4), -EINVAL, "src");
+		MISUSE(copy(GDRFAB_HMEM_SYSTEM, 0, a, b, SIZE_MAX), -EINVAL, "len");
+		MISUSE(copy(GDRFAB_HMEM_SYSTEM, 1, a, b, 4), -ENODEV, "device");
+		CHECK(strcmp(a, "to") == 0 && strcmp(b, "from") == 0);
+		OK(copy(GDRFAB_HMEM_SYSTEM, 0, NULL, NULL, 0));
+		OK(copy(GDRFAB_HMEM_AUTO, 7, NULL, NULL, 0));
+	}
+}
+
+TEST(misuse_of_dmabufs)
+{
+	static char host[8192];
+	gdrfab_mr_dmabuf out = {-7, 0, 0, 0, NULL};
+	int fds = test_count_fds();
+	MISUSE(gdrfab_hmem_export_dmabuf(NULL, 4096, 0, &out), -EINVAL, "ptr");
+	MISUSE(gdrfab_hmem_export_dmabuf(host, 0, 0, &out), -EINVAL, "len");
+	MISUSE(gdrfab_hmem_export_dmabuf(host, 4096, 0, NULL), -EINVAL, "out");
+	BAD_FLAGS(gdrfab_hmem_export_dmabuf(host, 4096, 2, &out));
+	MISUSE(gdrfab_hmem_export_dmabuf(host, 4096, GDRFAB_DMABUF_PCIE, &out), -EOPNOTSUPP, "host memory");
+	CHECK_EQ(out.fd, -7);
+	CHECK_EQ(test_count_fds(), fds);
+}
+
+TEST(misuse_of_allocation)
+{
+	struct node n;
+	void *marker = MARKER(void), *at = marker;
+	char host[64];
+	node_alone(&n, NULL);
+	MISUSE(gdrfab_mem_alloc_on(NULL, GDRFAB_HMEM_SYSTEM, 0, 64, 0, &at), -EINVAL, "domain");
+	MISUSE(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_SYSTEM, 0, 64, 0, NULL), -EINVAL, "addr");
+	MISUSE(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_SYSTEM, 0, 0, 0, &at), -EINVAL, "len");
+	MISUSE(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_SYSTEM, 1, 64, 0, &at), -ENODEV, "device");
+	MISUSE(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_AUTO, 0, 64, 0, &at), -EINVAL, "iface");
+	MISUSE(gdrfab_mem_alloc_on(n.domain, 6, 0, 64, 0, &at), -EINVAL, "iface");
+	BAD_FLAGS(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_SYSTEM, 0, 64, 1, &at));
+	CHECK(at == marker);
+	MISUSE(gdrfab_mem_free(n.domain, host), -EINVAL, "addr");
+	node_close(&n);
+}
+
+TEST(host_memory)
+{
+	struct node n;
+	static char data[64];
+	void *at = NULL;
+	node_alone(&n, NULL);
+	OK(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_SYSTEM, 0, 5000, 0, &at));
+	const void *places[] = {&n, data, at, "text", (const void *)(uintptr_t)8};
+	for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+		gdrfab_hmem_place place = detect(places[i], 12);
+		CHECK_EQ(place.iface, GDRFAB_HMEM_SYSTEM);
+		CHECK_EQ(place.kind, GDRFAB_HMEM_KIND_HOST);
+		CHECK_EQ(place.device, 0);
+		CHECK_EQ(place.base, 0);
+		CHECK_EQ(place.len, 0);
+		CHECK_EQ(place.id, 0);
+		CHECK_EQ(place.covered, 12);
+	}
+	fill(data, sizeof data, 0, 1);
+	OK(gdrfab_hmem_copy_to(GDRFAB_HMEM_SYSTEM, 0, at, data, sizeof data));
+	CHECK_FILLED("copied to", at, sizeof data, 0, 1);
+	memset(data, 0, sizeof data);
+	OK(gdrfab_hmem_copy_from(GDRFAB_HMEM_AUTO, 3, data, at, sizeof data));
+	CHECK_FILLED("copied from", data, sizeof data, 0, 1);
+	OK(gdrfab_mem_free(n.domain, at));
+	node_close(&n);
+}
+
+/* GDRFAB_HMEM rules a vendor out: then nothing of it is opened, and every call says why. */
+TEST(ruled_out)
+{
+	static char host[64];
+	char text[1024];
+	void *at = NULL;
+	struct node n;
+	setenv("GDRFAB_HMEM", "none", 1);
+	node_alone(&n, NULL);
+	for (size_t i = 0; i < VENDORS; i++) {
+		const struct vendor *v = &vendors[i];
+		gdrfab_hmem_info info;
+		MISUSE(query(v->iface, UINT32_MAX, &info), -ENOSYS, v->name);
+		MISUSE(query(v->iface, 0, &info), -ENOSYS, "GDRFAB_HMEM");
+		MISUSE(gdrfab_mem_alloc_on(n.domain, v->iface, 0, 64, 0, &at), -ENOSYS, v->name);
+		MISUSE(gdrfab_hmem_copy_to(v->iface, 0, host, host + 32, 32), -ENOSYS, v->name);
+		MISUSE(gdrfab_hmem_copy_from(v->iface, 0, host, host + 32, 32), -ENOSYS, v->name);
+		CHECK(gdrfab_hmem_explain(v->iface, text, sizeof text) > 0);
+		CHECK(names(text, v->name) && names(text, "not usable") && names(text, "GDRFAB_HMEM"));
+	}
+	CHECK(at == NULL);
+	CHECK_EQ(detect(host, 1).iface, GDRFAB_HMEM_SYSTEM);
+	node_close(&n);
+}
+
+TEST(words_for_all)
+{
+	char text[65536], one[65536], cut[8];
+	ssize_t len = gdrfab_hmem_explain(GDRFAB_HMEM_AUTO, text, sizeof text);
+	CHECK(len > 0 && (size_t)len < sizeof text && strlen(text) == (size_t)len);
+	CHECK(names(text, "system: usable"));
+	for (size_t i = 0; i < VENDORS; i++) {
+		gdrfab_hmem_info info;
+		int result = query(vendors[i].iface, UINT32_MAX, &info);
+		CHECK(gdrfab_hmem_explain(vendors[i].iface, one, sizeof one) > 0);
+		CHECK(strstr(text, one) != NULL);
+		CHECK(strncmp(one, vendors[i].name, strlen(vendors[i].name)) == 0);
+		CHECK_EQ(names(one, ": not usable: "), result != 0);
+		if (result == 0)
+			continue;
+		CHECK(result == -ENOSYS || result == -ENODEV || result == -EPERM);
+		CHECK(query(vendors[i].iface, UINT32_MAX, &info) == result);
+		CHECK(names(gdrfab_last_error(), vendors[i].name));
+	}
+	/* Another length than before would mean that asking changed the answer. */
+	CHECK_EQ(gdrfab_hmem_explain(GDRFAB_HMEM_AUTO, NULL, 0), len);
+	CHECK_EQ(gdrfab_hmem_explain(GDRFAB_HMEM_AUTO, cut, sizeof cut), len);
+	CHECK_EQ(strlen(cut), sizeof cut - 1);
+}
+
+/* --- with devices --- */
+
+static void devices(const void *arg)
+{
+	const struct vendor *v = (const struct vendor *)arg;
+	uint32_t count = use(v);
+	gdrfab_hmem_info info[64], beyond;
+	for (uint32_t d = 0; d < count && d < 64; d++) {
+		OK(query(v->iface, d, &info[d]));
+		CHECK_EQ(info[d].struct_size, sizeof info[d]);
+		CHECK_EQ(info[d].iface, v->iface);
+		CHECK_EQ(info[d].device, d);
+		CHECK_EQ(info[d].devices, count);
+		CHECK_EQ(info[d].reserved, 0);
+		CHECK(info[d].dmabuf <= 0 && info[d].ipc <= 0);
+		CHECK(memchr(info[d].name, 0, sizeof info[d].name) != NULL && info[d].name[0] != 0);
+		CHECK(memchr(info[d].pci, 0, sizeof info[d].pci) != NULL);
+		CHECK_EQ(info[d].peers >> d & 1, 0);
+		CHECK_EQ(info[d].peers >> (count < 63 ? count : 63) >> 1, 0);
+	}
+	MISUSE(query(v->iface, count, &beyond), -ENODEV, "device");
+	MISUSE(query(v->iface, UINT32_MAX - 1, &beyond), -ENODEV, v->name);
+	struct node n;
+	void *at = NULL;
+	char host[8];
+	node_alone(&n, NULL);
+	MISUSE(gdrfab_mem_alloc_on(n.domain, v->iface, count, 64, 0, &at), -ENODEV, "device");
+	MISUSE(gdrfab_mem_alloc_on(n.domain, v->iface, 0, 0, 0, &at), -EINVAL, "len");
+	MISUSE(gdrfab_hmem_copy_to(v->iface, count, host, host, 0), -ENODEV, "device");
+	CHECK(at == NULL);
+	node_close(&n);
+}
+
+static void pointers(const void *arg)
+{
+	const struct vendor *v = (const struct vendor *)arg;
+	uint32_t count = use(v);
+	struct node n;
+	node_alone(&n, NULL);
+	for (uint32_t d = 0; d < count && d < 2; d++) {
+		unsigned char *at = alloc_on(&n, v, d, PIECE);
+		gdrfab_hmem_place place = detect(at, 0), inside = detect(at + 4097, 100);
+		CHECK_EQ(place.iface, v->iface);
+		CHECK_EQ(place.device, d);
+		CHECK(place.kind != GDRFAB_HMEM_KIND_HOST && place.kind <= GDRFAB_HMEM_KIND_IMPORTED);
+		CHECK(place.base <= (uintptr_t)at && place.base + place.len >= (uintptr_t)at + PIECE);
+		CHECK(place.covered >= PIECE);
+		CHECK_EQ(place.covered, place.base + place.len - (uintptr_t)at);
+		CHECK_EQ(inside.base, place.base);
+		CHECK_EQ(inside.len, place.len);
+		CHECK_EQ(inside.id, place.id);
+		CHECK_EQ(inside.covered, place.covered - 4097);
+		/* What lies behind may be memory of the same device, and is counted only as far as it is asked for. */
+		CHECK(detect(at, place.covered).covered == place.covered);
+		CHECK(detect(at + place.covered - 1, 1).covered >= 1);
+		OK(gdrfab_mem_free(n.domain, at));
+		MISUSE(gdrfab_mem_free(n.domain, at), -EINVAL, "addr");
+		/* Freed: nobody's, or only a part of memory that the process holds as a whole. */
+		gdrfab_hmem_place gone = detect(at, 1);
+		CHECK(gone.iface == GDRFAB_HMEM_SYSTEM || (gone.iface == v->iface && (gone.id != place.id || gone.id == 0)));
+	}
+	/* An identity is never used twice, whatever happens to the address. */
+	uint64_t last = 0;
+	for (int i = 0; i < 8; i++) {
+		unsigned char *at = alloc_on(&n, v, 0, PIECE);
+		uint64_t id = detect(at, 1).id;
+		CHECK(id == 0 || id != last);
+		last = id;
+		OK(gdrfab_mem_free(n.domain, at));
+	}
+	node_close(&n);
+}
+
+static void copies(const void *arg)
+{
+	static unsigned char host[PIECE], back[PIECE];
+	const struct vendor *v = (const struct vendor *)arg;
+	uint32_t count = use(v);
+	struct node n;
+	node_alone(&n, NULL);
+	unsigned char *at = alloc_on(&n, v, 0, PIECE);
+	size_t room = (size_t)(detect(at, 0).base + detect(at, 0).len - (uintptr_t)at);
+	static const size_t sizes[] = {1, 7, 64, 4096, 4097, 65536, PIECE - 13};
+	for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+		uint32_t iface = i % 2 ? GDRFAB_HMEM_AUTO : v->iface;
+		fill(host, sizeof host, 0, (uint32_t)i);
+		OK(gdrfab_hmem_copy_to(v->iface, 0, at, host, PIECE));
+		fill(host, sizes[i], 0, 100 + (uint32_t)i);
+		OK(gdrfab_hmem_copy_to(iface, 0, at + 13, host, sizes[i]));
+		memset(back, 0, sizeof back);
+		OK(gdrfab_hmem_copy_from(iface, 0, back, at, PIECE));
+		CHECK_FILLED("before the copy", back, 13, 0, (uint32_t)i);
+		CHECK_FILLED("the copy", back + 13, sizes[i], 0, 100 + (uint32_t)i);
+		CHECK_FILLED("behind the copy", back + 13 + sizes[i], PIECE - 13 - sizes[i], 13 + sizes[i], (uint32_t)i);
+		memset(back, 0, sizeof back);
+		OK(gdrfab_hmem_copy_from(iface, 0, back, at + 13, sizes[i]));
+		CHECK_FILLED("a part", back, sizes[i], 0, 100 + (uint32_t)i);
+	}
+	/* Wrong pointers are errors with words, and touch nothing. */
+	MISUSE(gdrfab_hmem_copy_to(v->iface, 0, host, back, 64), -EINVAL, v->name);
+	MISUSE(gdrfab_hmem_copy_from(v->iface, 0, host, back, 64), -EINVAL, v->name);
+	MISUSE(gdrfab_hmem_copy_to(v->iface, 0, at, at + 64, 64), -EINVAL, "src");
+	MISUSE(gdrfab_hmem_copy_from(v->iface, 0, at, at + 64, 64), -EINVAL, "dest");
+	MISUSE(gdrfab_hmem_copy_to(GDRFAB_HMEM_SYSTEM, 0, at, host, 64), -EINVAL, v->name);
+	MISUSE(gdrfab_hmem_copy_from(GDRFAB_HMEM_SYSTEM, 0, host, at, 64), -EINVAL, v->name);
+	if (detect(at + room - 1, 2).covered == 1)
+		MISUSE(gdrfab_hmem_copy_to(v->iface, 0, at + room - 32, host, 64), -EINVAL, "dest");
+	if (count > 1 && detect(at, 1).id != 0)
+		MISUSE(gdrfab_hmem_copy_to(v->iface, 1, at, host, 64), -EINVAL, "device");
+	memset(back, 0, sizeof back);
+	OK(gdrfab_hmem_copy_from(v->iface, 0, back, at + 13, sizes[6]));
+	CHECK_FILLED("after the wrong ones", back, sizes[6], 0, 106);
+	bool elsewhere = detect(at, 1).id != 0;
+	OK(gdrfab_mem_free(n.domain, at));
+	if (elsewhere && detect(at, 1).iface == GDRFAB_HMEM_SYSTEM) {
+		MISUSE(gdrfab_hmem_copy_to(v->iface, 0, at, host, 64), -EINVAL, v->name);
+		MISUSE(gdrfab_hmem_copy_from(v->iface, 0, host, at, 64), -EINVAL, v->name);
+	}
+	node_close(&n);
+}
+
+static void dmabufs(const void *arg)
+{
+	static unsigned char host[PIECE];
+	const struct vendor *v = (const struct vendor *)arg;
+	gdrfab_hmem_info info;
+	struct node n;
+	use(v);
+	OK(query(v->iface, 0, &info));
+	node_alone(&n, NULL);
+	unsigned char *at = alloc_on(&n, v, 0, PIECE);
+	fill(host, sizeof host, 0, 5);
+	OK(gdrfab_hmem_copy_to(v->iface, 0, at, host, sizeof host));
+	gdrfab_mr_dmabuf out = {-1, 77, 0, 0, NULL};
+	int fds = test_count_fds(), result = gdrfab_hmem_export_dmabuf(at + 5000, 60000, 0, &out);
+	if (info.dmabuf != 0) {
+		CHECK(result < 0 && gdrfab_last_error()[0] != 0);
+		OK(gdrfab_mem_free(n.domain, at));
+		node_close(&n);
+		test_skip("%s exports no dma-buf here", v->name);
+	}
+	CHECK_EQ(result, 0);
+	CHECK_EQ(test_count_fds(), fds + 1);
+	CHECK_EQ(fcntl(out.fd, F_GETFD), FD_CLOEXEC);
+	CHECK_EQ(out.reserved, 0);
+	CHECK_EQ(out.len, 60000);
+	CHECK_EQ((uintptr_t)out.base_addr + out.offset, (uintptr_t)at + 5000);
+	off_t size = lseek(out.fd, 0, SEEK_END);
+	CHECK(size < 0 || (uint64_t)size >= out.offset + out.len);
+	/* It is what registration takes, where the CPU can map it. */
+	gdrfab_mr_attr attr;
+	gdrfab_mr *mr = NULL;
+	memset(&attr, 0, sizeof attr);
+	attr.struct_size = sizeof attr;
+	attr.dmabuf = &out;
+	attr.iov_count = 1;
+	attr.access = REMOTE_ACCESS;
+	result = gdrfab_mr_regattr(n.domain, &attr, GDRFAB_MR_DMABUF, &mr);
+	unsigned char *map = (unsigned char *)mmap(NULL, (size_t)out.offset + out.len, PROT_READ, MAP_SHARED, out.fd, 0);
+	if (map != MAP_FAILED) {
+		CHECK_FILLED("the dma-buf", map + out.offset, out.len, 5000, 5);
+		munmap(map, (size_t)out.offset + out.len);
+		CHECK_EQ(result, 0);
+	}
+	if (result == 0) {
+		gdrfab_mr_info region;
+		memset(&region, 0, sizeof region);
+		region.struct_size = sizeof region;
+		OK(gdrfab_mr_query(mr, &region));
+		CHECK_EQ(region.base, (uintptr_t)at + 5000);
+		CHECK_EQ(region.len, 60000);
+		OK(gdrfab_mr_close(mr));
+	} else {
+		CHECK(gdrfab_last_error()[0] != 0);
+	}
+	close(out.fd);
+	/* Ranges that are not all there, and many exports. */
+	size_t room = (size_t)detect(at, 0).covered;
+	if (detect(at, room + 1).covered == room)
+		CHECK(gdrfab_hmem_export_dmabuf(at, room + 1, 0, &out) < 0);
+	for (int i = 0; i < test_count(2000, 100); i++) {
+		OK(gdrfab_hmem_export_dmabuf(at, PIECE, 0, &out));
+		CHECK_EQ(close(out.fd), 0);
+	}
+	OK(gdrfab_mem_free(n.domain, at));
+	CHECK(test_count_fds() <= fds);
+	node_close(&n);
+}
+
+/* The allocation belongs to its domain. */
+static void belonging(const void *arg)
+{
+	const struct vendor *v = (const struct vendor *)arg;
+	struct node n, other;
+	use(v);
+	node_alone(&n, NULL);
+	node_alone(&other, NULL);
+	unsigned char *at = alloc_on(&n, v, 0, PIECE), *second = alloc_on(&n, v, 0, 1);
+	MISUSE(gdrfab_mem_free(other.domain, at), -EINVAL, "addr");
+	MISUSE(gdrfab_mem_free(n.domain, at + 1), -EINVAL, "addr");
+	OK(gdrfab_cq_close(n.cq));
+	MISUSE(gdrfab_domain_close(n.domain), -EBUSY, "device memory");
+	OK(gdrfab_mem_free(n.domain, second));
+	MISUSE(gdrfab_domain_close(n.domain), -EBUSY, "device memory");
+	OK(gdrfab_mem_free(n.domain, at));
+	n.cq = cq_new(&n, GDRFAB_CQ_FORMAT_DATA, 16, GDRFAB_WAIT_NONE);
+	node_close(&other);
+	node_close(&n);
+}
+
+/* Memory in which a region lies is not freed. */
+static void covered_by_a_region(const void *arg)
+{
+	const struct vendor *v = (const struct vendor *)arg;
+	struct node n;
+	gdrfab_mr *mr = NULL;
+	gdrfab_mr_attr attr;
+	use(v);
+	node_alone(&n, NULL);
+	unsigned char *at = alloc_on(&n, v, 0, PIECE);
+	struct iovec iov = {at + 100, 1000};
+	memset(&attr, 0, sizeof attr);
+	attr.struct_size = sizeof attr;
+	attr.mr_iov = &iov;
+	attr.iov_count = 1;
+	attr.access = REMOTE_ACCESS;
+	attr.iface = v->iface;
+	int result = gdrfab_mr_regattr(n.domain, &attr, 0, &mr);
+	if (result == 0) {
+		MISUSE(gdrfab_mem_free(n.domain, at), -EBUSY, "region");
+		OK(gdrfab_mr_close(mr));
+	}
+	OK(gdrfab_mem_free(n.domain, at));
+	node_close(&n);
+	CHECK_EQ(result, 0);
+}
+
+/* Drivers do not survive a fork. */
+static void forked(const void *arg)
+{
+	const struct vendor *v = (const struct vendor *)arg;
+	use(v);
+	pid_t pid = test_fork(TEST_CLIENT);
+	if (pid == 0) {
+		gdrfab_hmem_info info;
+		MISUSE(query(v->iface, UINT32_MAX, &info), -EPERM, "fork");
+		MISUSE(gdrfab_hmem_copy_to(v->iface, 0, &info, &info, 0), -EPERM, v->name);
+		test_child_done();
+	}
+	int status = 0;
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	test_child_ended(TEST_CLIENT, status);
+}
+
+TEST_TABLE(of_vendors)
+{
+	static const struct {
+		const char *name;
+		test_fn fn;
+	} claims[] = {
+		{"devices", devices}, {"pointers", pointers},	{"copies", copies},
+		{"dmabufs", dmabufs}, {"belonging", belonging}, {"covered_by_a_region", covered_by_a_region},
+		{"forked", forked},
+	};
+	static char words[VENDORS * sizeof claims / sizeof claims[0]][64];
+	size_t used = 0;
+	for (size_t i = 0; i < VENDORS; i++)
+		for (size_t c = 0; c < sizeof claims / sizeof claims[0]; c++) {
+			char *name = words[used++];
+			snprintf(name, sizeof words[0], "%s_%s", vendors[i].name, claims[c].name);
+			test_add(name, claims[c].fn, &vendors[i], 30);
+		}
+}
+
+/* What CUDA's own allocators make is told apart, and memory of several segments is one range for those who ask for it. */
+TEST(cuda_kinds_of_memory)
+{
+	static const uint32_t kinds[CUDA_KINDS] = {
+		[CUDA_PLAIN] = GDRFAB_HMEM_KIND_PLAIN,	[CUDA_POOL] = GDRFAB_HMEM_KIND_POOL,
+		[CUDA_PRIVATE_POOL] = GDRFAB_HMEM_KIND_POOL, [CUDA_VMM] = GDRFAB_HMEM_KIND_SEGMENT,
+		[CUDA_SEGMENTS] = GDRFAB_HMEM_KIND_SEGMENT, [CUDA_MANAGED] = GDRFAB_HMEM_KIND_MANAGED,
+		[CUDA_HOST] = GDRFAB_HMEM_KIND_PINNED,
+	};
+	struct node n;
+	use(&vendors[0]);
+	node_alone(&n, NULL);
+	for (int k = 0; k < CUDA_KINDS; k++) {
+		struct mem m;
+		size_t len = k == CUDA_SEGMENTS ? 2 * cuda_segment_size(0) : 2 * PIECE;
+		unsigned char *host = (unsigned char *)malloc(2 * len);
+		CHECK(host != NULL);
+		mem_new(&n, &m, &cuda_kinds[k], len);
+		gdrfab_hmem_place one = detect(m.addr + 100, 0), all = detect(m.addr + 100, len - 100);
+		CHECK_EQ(one.iface, GDRFAB_HMEM_CUDA);
+		WANT_EQ(one.kind, kinds[k]);
+		CHECK(one.base <= (uintptr_t)m.addr + 100);
+		CHECK_EQ(one.covered, one.base + one.len - (uintptr_t)m.addr - 100);
+		CHECK(all.covered >= len - 100);
+		CHECK_EQ(all.base, one.base);
+		if (k == CUDA_SEGMENTS) {
+			gdrfab_hmem_place last = detect(m.addr + len - 1, 1);
+			CHECK(one.covered < len - 100);
+			CHECK(last.id != one.id && last.base >= one.base + one.len);
+		}
+		fill(host, len, 0, (uint32_t)k);
+		OK(gdrfab_hmem_copy_to(GDRFAB_HMEM_CUDA, one.device, m.addr, host, len));
+		OK(gdrfab_hmem_copy_from(GDRFAB_HMEM_AUTO, 0, host + len, m.addr, len));
+		CHECK_FILLED("copied there and back", host + len, len, 0, (uint32_t)k);
+		const unsigned char *was = m.addr;
+		mem_end(&n, &m);
+		CHECK(detect(was, 1).id != one.id);
+		free(host);
+	}
+	node_close(&n);
+}
+
+/* --- faults that only a fake can be told to have --- */
+
+static void need_fakes(void)
+{
+	if (!getenv("GDRFAB_FAKES"))
+		test_skip("GDRFAB_FAKES names no fake drivers");
+}
+
+TEST(a_driver_that_fails)
+{
+	static unsigned char host[PIECE];
+	gdrfab_mr_dmabuf out = {-1, 0, 0, 0, NULL};
+	void *none = NULL;
+	struct node n;
+	need_fakes();
+	use(&vendors[0]);
+	node_alone(&n, NULL);
+	unsigned char *at = alloc_on(&n, &vendors[0], 0, PIECE);
+	int fds = test_count_fds();
+	/* Numbers that no driver has are errors like the others. */
+	setenv("FAKE_FAULT", "cuMemGetHandleForAddressRange=801", 1);
+	MISUSE(gdrfab_hmem_export_dmabuf(at, PIECE, 0, &out), -EOPNOTSUPP, "801");
+	setenv("FAKE_FAULT", "cuMemGetHandleForAddressRange=31337", 1);
+	MISUSE(gdrfab_hmem_export_dmabuf(at, PIECE, 0, &out), -EIO, "31337");
+	setenv("FAKE_FAULT", "cuMemCreate=2,cuMemAlloc_v2=2", 1);
+	MISUSE(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_CUDA, 0, PIECE, 0, &none), -ENOMEM, "cu");
+	setenv("FAKE_FAULT", "cuMemcpyHtoDAsync_v2=719,cuMemcpyAsync=719", 1);
+	MISUSE(gdrfab_hmem_copy_to(GDRFAB_HMEM_CUDA, 0, at, host, PIECE), -EIO, "719");
+	unsetenv("FAKE_FAULT");
+	CHECK(none == NULL && out.fd == -1);
+	CHECK_EQ(test_count_fds(), fds);
+	OK(gdrfab_hmem_copy_to(GDRFAB_HMEM_CUDA, 0, at, host, PIECE));
+	OK(gdrfab_mem_free(n.domain, at));
+	node_close(&n);
+}

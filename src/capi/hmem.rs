@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Device memory: what devices there are, what a pointer is, dma-bufs, copies and allocations.
+
+use super::boundary::{Sized0, control, counted, null, object, output, output_sized, write_sized, write_text};
+use super::memory::gdrfab_mr_dmabuf;
+use super::objects::gdrfab_domain;
+use super::types::*;
+use crate::error::{Error, Result};
+use crate::fabric::hmem::{self, At};
+use crate::hmem::{DeviceFacts, Iface};
+use libc::{c_char, c_int, c_void, ssize_t};
+use std::os::fd::IntoRawFd;
+
+/// An interface and one of its devices.
+#[repr(C)]
+pub struct gdrfab_hmem_info {
+    /// sizeof(gdrfab_hmem_info), set by the caller
+    pub struct_size: usize,
+    /// GDRFAB_HMEM_*
+    pub iface: u32,
+    /// Number of the device in this process; UINT32_MAX if none was asked for.
+    pub device: u32,
+    /// Devices of the interface; 0 for GDRFAB_HMEM_SYSTEM.
+    pub devices: u32,
+    /// 0: dma-bufs of its memory can be exported; else the negative errno that stands against it.
+    pub dmabuf: c_int,
+    /// 0: other processes can map its memory; else the negative errno that stands against it.
+    pub ipc: c_int,
+    /// 0
+    pub reserved: u32,
+    /// Bytes of memory; 0: unknown.
+    pub memory: u64,
+    /// Bit per number, below 64, of the devices that can copy to and from it without the host.
+    pub peers: u64,
+    /// Bytes per second of a copy from the host; 0: not measured.
+    pub rate_to: u64,
+    /// Bytes per second of a copy to the host; 0: not measured.
+    pub rate_from: u64,
+    /// Bytes per second of a copy to the first of its peers; 0: not measured.
+    pub rate_peer: u64,
+    /// Names the device in every process: a UUID, or the PCI address as text.
+    pub id: [u8; 16],
+    /// PCI address as text, "0000:4d:00.0"; empty: unknown.
+    pub pci: [c_char; 16],
+    /// Name, cut to 63 bytes.
+    pub name: [c_char; 64],
+}
+
+/// What a pointer points into.
+#[repr(C)]
+pub struct gdrfab_hmem_place {
+    /// sizeof(gdrfab_hmem_place), set by the caller
+    pub struct_size: usize,
+    /// GDRFAB_HMEM_*; GDRFAB_HMEM_SYSTEM: no vendor that is here knows the pointer.
+    pub iface: u32,
+    /// Number of the device in this process.
+    pub device: u32,
+    /// GDRFAB_HMEM_KIND_*
+    pub kind: u32,
+    /// 0
+    pub reserved: u32,
+    /// First byte of the allocation, or of the physical segment, that holds the pointer; 0 for host memory.
+    pub base: u64,
+    /// Its bytes; 0 for host memory, whose extent nobody knows.
+    pub len: u64,
+    /// Never given to another allocation of this process; 0: the vendor has no such number.
+    pub id: u64,
+    /// Bytes from the pointer on that lie in memory of this interface and device without a gap: to the end of the
+    /// allocation, and through its neighbours until the length that was asked for is covered. Of host memory: that length.
+    pub covered: u64,
+}
+
+// SAFETY: repr(C), size first, integers and arrays of them.
+unsafe impl Sized0 for gdrfab_hmem_info {
+    const FIRST: usize = 168;
+}
+// SAFETY: repr(C), size first, integers only.
+unsafe impl Sized0 for gdrfab_hmem_place {
+    const FIRST: usize = 56;
+}
+
+/// Asks for no device in particular.
+const NO_DEVICE: u32 = u32::MAX;
+
+fn iface_of(raw: u32) -> Result<Iface> {
+    Iface::from_raw(raw).ok_or_else(|| Error::invalid(format!("iface: {raw} is no GDRFAB_HMEM_* that can be used here")))
+}
+
+fn place_of(iface: u32, device: u32) -> Result<At> {
+    let iface = if iface == GDRFAB_HMEM_AUTO { None } else { Some(iface_of(iface)?) };
+    Ok(At { iface, device })
+}
+
+/// Text in a field of fixed size: as much as fits before the NUL, in whole characters.
+fn field<const N: usize>(text: &str) -> [c_char; N] {
+    let mut end = text.len().min(N - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut out = [0; N];
+    out.iter_mut().zip(&text.as_bytes()[..end]).for_each(|(to, byte)| *to = *byte as c_char);
+    out
+}
+
+fn info_of(iface: Iface, device: u32, count: usize, facts: &DeviceFacts) -> gdrfab_hmem_info {
+    let refused = |why: &Option<Error>| why.as_ref().map_or(0, |e| -e.errno);
+    gdrfab_hmem_info {
+        struct_size: 0,
+        iface: iface as u32,
+        device,
+        devices: count as u32,
+        dmabuf: refused(&facts.dmabuf),
+        ipc: refused(&facts.ipc),
+        reserved: 0,
+        memory: facts.memory,
+        peers: facts.peers.iter().filter(|n| **n < 64).fold(0, |bits, n| bits | 1 << n),
+        rate_to: 0,
+        rate_from: 0,
+        rate_peer: 0,
+        id: facts.id,
+        pci: field(&facts.pci),
+        name: field(&facts.name),
+    }
+}
+
+/// The length of a range that a pointer begins, which must not be empty.
+fn range(ptr: *const c_void, len: usize) -> Result<(u64, u64)> {
+    match len {
+        _ if ptr.is_null() => Err(null("ptr")),
+        0 => Err(Error::invalid("len: 0")),
+        n => Ok((ptr as u64, n as u64)),
+    }
+}
+
+fn check_copy(dest: *const c_void, src: *const c_void, len: usize) -> Result<()> {
+    match len {
+        0 => Ok(()),
+        _ if dest.is_null() => Err(null("dest")),
+        _ if src.is_null() => Err(null("src")),
+        n if n > isize::MAX as usize => Err(Error::invalid(format!("len: {n} bytes are more than an address space holds"))),
+        _ => Ok(()),
+    }
+}
+
+/// Tells whether an interface can be used, how many devices it has, and what one of them can do. Libfabric has no such call.
+///
+/// It loads and initialises the vendor's driver if nothing of the library has used it yet; GDRFAB_HMEM and
+/// GDRFAB_HMEM_INIT restrict that. Callable from any thread; a child of fork() gets -EPERM for a driver that its parent opened.
+///
+/// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
+/// @param device number of the device; UINT32_MAX asks for the interface alone: iface and devices are set, the rest is 0
+/// @param info   gets the facts; its struct_size is set by the caller
+/// @return 0, or
+///   -EINVAL a bad argument;
+///   -ENOSYS the driver is not installed, is too old, or is ruled out by GDRFAB_HMEM;
+///   -ENODEV the driver finds no device, or has none of that number (host memory has none at all);
+///   -EPERM the driver was opened before this process was forked; gdrfab_last_error() has the reason in words;
+///   -EIO or another errno: the driver failed
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_hmem_query(iface: u32, device: u32, info: *mut gdrfab_hmem_info) -> c_int {
+    // SAFETY: the C caller says that the struct is writable for its size.
+    control(|| unsafe {
+        let out = output_sized(info, "info")?;
+        let iface = iface_of(iface)?;
+        let count = hmem::devices(iface)?.len();
+        let facts = match device {
+            NO_DEVICE => info_of(iface, device, count, &DeviceFacts::default()),
+            number => info_of(iface, device, count, hmem::device(iface, number)?),
+        };
+        write_sized(out, &facts);
+        Ok(())
+    })
+}
+
+/// Tells in words whether an interface can be used or why not, and of each device what it is, the devices that it reaches
+/// without the host, and whether its memory can be exported as dma-buf and mapped by other processes, with reasons.
+///
+/// An interface that cannot be used is no error here: the text says so. As gdrfab_hmem_query() it may open the driver.
+///
+/// @param iface GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: all of them
+/// @param buf   gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
+/// @param len   bytes of buf
+/// @return length of the whole text without NUL, or -EINVAL
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_hmem_explain(iface: u32, buf: *mut c_char, len: usize) -> ssize_t {
+    // SAFETY: the C caller says that the buffer is writable.
+    counted(|| unsafe {
+        let text = match iface {
+            GDRFAB_HMEM_AUTO => Iface::ALL.into_iter().map(hmem::explain).collect(),
+            one => hmem::explain(iface_of(one)?),
+        };
+        write_text(buf, len, &text)
+    })
+}
+
+/// Tells what a pointer points into, by asking the driver of every vendor that is here (ofi_get_hmem_iface is what libfabric's
+/// providers do inside).
+///
+/// A pointer that no vendor knows is host memory; whether it can be touched is not examined. The answer holds until the
+/// memory is freed. As gdrfab_hmem_query() it may open drivers; callable from any thread.
+///
+/// @param ptr   any address but NULL; it is never followed
+/// @param len   bytes from it that `covered` is to look at; 0: only the allocation of ptr
+/// @param place gets the answer; its struct_size is set by the caller
+/// @return 0, -EINVAL (an argument; ptr plus len overflows), -EIO or another errno if a driver failed
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_hmem_detect(ptr: *const c_void, len: usize, place: *mut gdrfab_hmem_place) -> c_int {
+    // SAFETY: the C caller says that the struct is writable for its size.
+    control(|| unsafe {
+        let out = output_sized(place, "place")?;
+        if ptr.is_null() {
+            return Err(null("ptr"));
+        }
+        let found = hmem::detect(ptr as u64, len as u64)?;
+        let answer = gdrfab_hmem_place {
+            struct_size: 0,
+            iface: found.of.iface as u32,
+            device: found.of.device,
+            kind: found.of.kind as u32,
+            reserved: 0,
+            base: found.of.base,
+            len: found.of.len,
+            id: found.of.id,
+            covered: found.covered,
+        };
+        write_sized(out, &answer);
+        Ok(())
+    })
+}
+
+/// Exports device memory as a dma-buf that other drivers, and gdrfab_mr_regattr() with GDRFAB_MR_DMABUF, take as it is.
+///
+/// The driver exports whole pages; `out` says where the range begins in them, and that its first byte has the address ptr.
+/// The dma-buf keeps the memory alive, but not its address. Libfabric has no such call (ofi_hmem_get_dmabuf_fd is inside).
+/// Callable from any thread.
+///
+/// @param ptr   first byte, in memory of a device
+/// @param len   bytes, not 0; they may span allocations where the vendor can export that
+/// @param flags 0, GDRFAB_DMABUF_PCIE
+/// @param out   gets descriptor (close-on-exec; the caller closes it), offset, len and base_addr
+/// @return 0, or
+///   -EINVAL a bad argument, or the memory ends before the range does; -GDRFAB_EBADFLAGS unknown flags;
+///   -EOPNOTSUPP host memory, or memory whose vendor, device or allocation cannot be exported: gdrfab_last_error() tells which;
+///   -ENOSYS the driver lacks the function; -EMFILE, -ENOMEM, -EIO or another errno of the driver
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_hmem_export_dmabuf(ptr: *const c_void, len: usize, flags: u64, out: *mut gdrfab_mr_dmabuf) -> c_int {
+    // SAFETY: the C caller says that the struct is writable.
+    control(|| unsafe {
+        let out = output(out, "out")?;
+        let (addr, bytes) = range(ptr, len)?;
+        if flags & !GDRFAB_DMABUF_PCIE != 0 {
+            return Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {flags:#x}, must be 0 or GDRFAB_DMABUF_PCIE")));
+        }
+        let made = hmem::export_dmabuf(addr, bytes, flags & GDRFAB_DMABUF_PCIE != 0)?;
+        let base_addr = (addr - made.offset) as *mut c_void;
+        out.write(gdrfab_mr_dmabuf { fd: made.fd.into_raw_fd(), reserved: 0, offset: made.offset, len, base_addr });
+        Ok(())
+    })
+}
+
+/// Copies host memory into memory of a device; when it returns 0, the bytes are there. It orders itself after nothing that
+/// the caller has put on a stream of its own, and leaves the caller's context as it was. Callable from any thread; two
+/// copies that touch the same bytes are the callers' to order. Mirrors ofi_copy_to_hmem.
+///
+/// @param iface  GDRFAB_HMEM_* of dest (GDRFAB_HMEM_SYSTEM: both sides are host memory); GDRFAB_HMEM_AUTO: asks the drivers
+/// @param device number of the device of dest; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO
+/// @param dest   first byte in the device's memory
+/// @param src    first byte in host memory; must not overlap dest
+/// @param len    bytes; 0 checks iface and device and copies nothing
+/// @return 0, or
+///   -EINVAL a bad argument: dest is not memory of that interface and device up to its end, or src is device memory;
+///   -ENOSYS, -ENODEV, -EPERM as gdrfab_hmem_query(); -EIO or another errno: the driver failed, and what dest holds is undefined
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_hmem_copy_to(iface: u32, device: u32, dest: *mut c_void, src: *const c_void, len: usize) -> c_int {
+    // SAFETY: the C caller says that the host side is readable for len bytes, and dest writable if it is host memory.
+    control(|| unsafe {
+        let at = place_of(iface, device)?;
+        check_copy(dest, src, len)?;
+        hmem::copy_to(at, dest as u64, src as u64, len)
+    })
+}
+
+/// Copies memory of a device into host memory; when it returns 0, the bytes are there. As gdrfab_hmem_copy_to() otherwise.
+/// Mirrors ofi_copy_from_hmem.
+///
+/// @param iface  GDRFAB_HMEM_* of src; GDRFAB_HMEM_AUTO: asks the drivers
+/// @param device number of the device of src; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO
+/// @param dest   first byte in host memory; must not overlap src
+/// @param src    first byte in the device's memory
+/// @param len    bytes; 0 checks iface and device and copies nothing
+/// @return as gdrfab_hmem_copy_to(), with the sides exchanged
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_hmem_copy_from(iface: u32, device: u32, dest: *mut c_void, src: *const c_void, len: usize) -> c_int {
+    // SAFETY: the C caller says that the host side is writable for len bytes, and src readable if it is host memory.
+    control(|| unsafe {
+        let at = place_of(iface, device)?;
+        check_copy(dest, src, len)?;
+        hmem::copy_from(at, dest as u64, src as u64, len)
+    })
+}
+
+/// Allocates memory of a device that peers can be given: of the kind that the vendor lets other processes map, where it has
+/// one. With GDRFAB_HMEM_SYSTEM it is gdrfab_mem_alloc(). Libfabric has no such call.
+///
+/// Device memory is not zeroed. It still has to be registered, and belongs to the domain: gdrfab_mem_free() frees it, and the
+/// domain does not close before. The memory may be used by the vendor's own functions as any other of that device.
+/// Callable from any thread (GDRFAB_THREAD_SAFE).
+///
+/// @param domain open domain
+/// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
+/// @param device number of the device; 0 for GDRFAB_HMEM_SYSTEM
+/// @param len    bytes, not 0; the driver rounds up to its granularity
+/// @param flags  0
+/// @param addr   gets the address
+/// @return 0, or
+///   -EINVAL a bad argument; -GDRFAB_EBADFLAGS; -ENOSYS, -ENODEV, -EPERM as gdrfab_hmem_query();
+///   -EOPNOTSUPP the vendor's driver lets nobody allocate in its place; -ENOMEM; -EIO or another errno of the driver;
+///   with GDRFAB_HMEM_SYSTEM as gdrfab_mem_alloc()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mem_alloc_on(
+    domain: *mut gdrfab_domain,
+    iface: u32,
+    device: u32,
+    len: usize,
+    flags: u64,
+    addr: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the C caller says that the handle is open and addr live.
+    control(|| unsafe {
+        let out = output(addr, "addr")?;
+        if flags != 0 {
+            return Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {flags:#x}, must be 0")));
+        }
+        let iface = iface_of(iface)?;
+        out.write(object(domain, "domain")?.allocate_on(iface, device, len)? as *mut c_void);
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_a_field_ends_with_a_nul_and_a_whole_character() {
+        let bytes = |f: [c_char; 5]| f.map(|c| c as u8);
+        assert_eq!(bytes(field("ab")), *b"ab\0\0\0");
+        assert_eq!(bytes(field("abcdef")), *b"abcd\0");
+        assert_eq!(bytes(field("abcé")), *b"abc\0\0");
+    }
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Device memory apart from any region: which devices there are, what a pointer points into, and
+//! copies that a caller asks for. Each argument is checked against the driver's own answer first, so
+//! that a wrong pointer is an error with words and not a fault in the middle of a copy.
+
+use crate::error::{Error, Result, errno};
+use crate::hmem::{self, Allocation, DeviceFacts, Dir, DmaBuf, Iface, Interface, Kind};
+use std::fmt::Write;
+
+/// The devices of an interface, or why it cannot be used.
+pub fn devices(iface: Iface) -> Result<&'static [DeviceFacts]> {
+    Ok(hmem::get(iface)?.devices())
+}
+
+/// One device of an interface.
+pub fn device(iface: Iface, number: u32) -> Result<&'static DeviceFacts> {
+    let all = devices(iface)?;
+    all.get(number as usize).ok_or_else(|| no_device(iface, number, all.len()))
+}
+
+fn no_device(iface: Iface, number: u32, count: usize) -> Error {
+    let have = match count {
+        0 => "no devices".to_string(),
+        1 => "one device, number 0".to_string(),
+        n => format!("{n} devices, numbers 0 to {}", n - 1),
+    };
+    Error::new(errno::ENODEV, format!("device: {number}; {} has {have}", iface.name()))
+}
+
+/// A count of bytes as people write it.
+pub fn human(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.iter().find(|(shift, _)| bytes >> shift != 0) {
+        Some((shift, unit)) => format!("{} {unit}", (bytes as f64 / (1u64 << shift) as f64 * 10.0).round() / 10.0),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+/// Whether an interface can be used, and what each of its devices can do, in words.
+pub fn explain(iface: Iface) -> String {
+    let found = match devices(iface) {
+        Ok(found) => found,
+        Err(e) => return format!("{}: not usable: {}\n", iface.name(), without_name(iface, &e)),
+    };
+    if iface == Iface::System {
+        return "system: usable: host memory, which needs no device\n".to_string();
+    }
+    let mut text = format!("{}: usable: {} device{}\n", iface.name(), found.len(), if found.len() == 1 { "" } else { "s" });
+    for (number, facts) in found.iter().enumerate() {
+        // A String takes every write.
+        let _ = writeln!(text, "  device {number}: {}", describe(facts));
+        let _ = writeln!(text, "    dma-buf: {}", verdict(&facts.dmabuf));
+        let _ = writeln!(text, "    IPC: {}", verdict(&facts.ipc));
+        let peers: Vec<String> = facts.peers.iter().map(u32::to_string).collect();
+        let links = if peers.is_empty() { "no other device".to_string() } else { format!("device {}", peers.join(", ")) };
+        let _ = writeln!(text, "    copies without the host to and from: {links}");
+    }
+    text
+}
+
+/// The words of an error that an interface's name stands in front of already.
+pub fn without_name(iface: Iface, e: &Error) -> String {
+    let text = e.to_string();
+    text.strip_prefix(iface.name()).and_then(|t| t.strip_prefix(": ")).map_or(text.clone(), str::to_string)
+}
+
+/// Name, address and memory of a device, as far as they are known.
+pub fn describe(facts: &DeviceFacts) -> String {
+    let name = if facts.name.is_empty() { "of unknown name" } else { &facts.name };
+    let mut text = name.to_string();
+    if !facts.pci.is_empty() {
+        let _ = write!(text, ", {}", facts.pci);
+    }
+    if facts.memory != 0 {
+        let _ = write!(text, ", {}", human(facts.memory));
+    }
+    text
+}
+
+/// "yes", or why not.
+pub fn verdict(refused: &Option<Error>) -> String {
+    refused.as_ref().map_or("yes".to_string(), |e| format!("no: {e}"))
+}
+
+/// What a pointer points into, and how far that reaches.
+pub struct Place {
+    pub of: Allocation,
+    /// Bytes from the pointer on that lie in memory of the same interface and device without a gap:
+    /// to the end of an allocation, and of further ones only until the length that was asked for is covered.
+    pub covered: u64,
+}
+
+/// Asks every vendor that is here. Of host memory nobody knows the extent: the asked length is taken.
+pub fn detect(addr: u64, len: u64) -> Result<Place> {
+    let end = addr.checked_add(len).ok_or_else(|| Error::invalid(format!("len: {addr:#x} plus {len} overflows")))?;
+    let of = hmem::detect(addr)?;
+    if of.iface == Iface::System {
+        return Ok(Place { of, covered: len });
+    }
+    let up = hmem::get(of.iface)?;
+    let mut at = of.end();
+    while at < end {
+        match up.detect(at)? {
+            Some(next) if next.device == of.device && next.end() > at => at = next.end(),
+            _ => break,
+        }
+    }
+    Ok(Place { of, covered: at.saturating_sub(addr) })
+}
+
+/// A dma-buf that holds `[addr, addr+len)` of some device's memory.
+pub fn export_dmabuf(addr: u64, len: u64, pcie: bool) -> Result<DmaBuf> {
+    let place = detect(addr, len)?;
+    let name = place.of.iface.name();
+    if place.of.iface != Iface::System && place.covered < len {
+        return Err(Error::invalid(format!("len: {len}; {name} memory ends {} bytes after ptr", place.covered)));
+    }
+    let made = hmem::get(place.of.iface)?.export_dmabuf(addr, len, pcie)?;
+    match made.offset.checked_add(len) {
+        Some(end) if end <= made.len && made.offset <= addr => Ok(made),
+        _ => Err(Error::new(
+            errno::EIO,
+            format!("{name}: the driver exported {} bytes, which do not hold the {len} from byte {}", made.len, made.offset),
+        )),
+    }
+}
+
+/// Where a copy's device side lies: what the caller says, or with `None` what the pointer itself says.
+#[derive(Clone, Copy)]
+pub struct At {
+    pub iface: Option<Iface>,
+    pub device: u32,
+}
+
+/// Copies host bytes into memory of a device, and returns when they are there.
+///
+/// # Safety
+/// `from` is readable for `len` bytes; `to`, if it is host memory, is writable.
+pub unsafe fn copy_to(at: At, to: u64, from: u64, len: usize) -> Result<()> {
+    match side(at, "dest", to, "src", from, len)? {
+        // SAFETY: the host side is the caller's promise; the device's side was checked.
+        Some((up, device)) => unsafe { up.copy(device, Dir::ToDevice, to, from, len) },
+        None => Ok(()),
+    }
+}
+
+/// Copies memory of a device into host bytes, and returns when they are there.
+///
+/// # Safety
+/// `to` is writable for `len` bytes; `from`, if it is host memory, is readable.
+pub unsafe fn copy_from(at: At, to: u64, from: u64, len: usize) -> Result<()> {
+    match side(at, "src", from, "dest", to, len)? {
+        // SAFETY: as in `copy_to`.
+        Some((up, device)) => unsafe { up.copy(device, Dir::FromDevice, to, from, len) },
+        None => Ok(()),
+    }
+}
+
+/// Checks both sides of a copy; gives who copies and on which device. `None`: nothing to copy.
+fn side(at: At, near: &str, addr: u64, far: &str, host: u64, len: usize) -> Result<Option<(&'static dyn Interface, u32)>> {
+    let found = match at.iface {
+        None if len > 0 => hmem::detect(addr)?,
+        None => return Ok(None),
+        Some(Iface::System) if at.device != 0 => return Err(no_device(Iface::System, at.device, 0)),
+        Some(Iface::System) => Allocation::default(),
+        Some(iface) => {
+            device(iface, at.device)?;
+            let up = hmem::get(iface)?;
+            if len == 0 {
+                return Ok(None);
+            }
+            up.detect(addr)?.ok_or_else(|| foreign(near, addr, iface))?
+        }
+    };
+    if len == 0 {
+        return Ok(None);
+    }
+    for (name, start) in [(near, addr), (far, host)] {
+        start.checked_add(len as u64).ok_or_else(|| Error::invalid(format!("len: {name} plus {len} overflows")))?;
+    }
+    check_host(far, host)?;
+    let up = hmem::get(found.iface)?;
+    if found.iface == Iface::System {
+        check_host(near, addr)?;
+        return Ok(Some((up, 0)));
+    }
+    // Memory without an identity is known by its address alone, and not every vendor tells its device then.
+    if at.iface.is_some() && found.id != 0 && belongs_to_device(found.kind) && found.device != at.device {
+        let (vendor, device) = (found.iface.name(), found.device);
+        return Err(Error::invalid(format!("{near}: {addr:#x} is memory of {vendor} device {device}, not {}", at.device)));
+    }
+    // The last byte stands for all of them: a gap in the middle is left to the driver, which would
+    // have to be asked for every allocation on the way.
+    let last = addr + (len as u64 - 1);
+    if found.end() <= last && up.detect(last)?.is_none() {
+        return Err(Error::invalid(format!("len: {len}; {near} is {} memory only up to {:#x}", found.iface.name(), found.end())));
+    }
+    Ok(Some((up, found.device)))
+}
+
+/// Whether memory of this kind has one device that it lies on.
+fn belongs_to_device(kind: Kind) -> bool {
+    matches!(kind, Kind::Plain | Kind::Pool | Kind::Segment)
+}
+
+fn foreign(name: &str, addr: u64, iface: Iface) -> Error {
+    Error::invalid(format!("{name}: {addr:#x} is not {} memory of this process", iface.name()))
+}
+
+/// The CPU must be able to reach this side. Drivers that nobody has opened have no memory here.
+fn check_host(name: &str, addr: u64) -> Result<()> {
+    for up in Iface::ALL.into_iter().filter(|i| *i != Iface::System).filter_map(hmem::opened) {
+        if let Some(found) = up.detect(addr)?
+            && (belongs_to_device(found.kind) || found.kind == Kind::Imported)
+        {
+            let (vendor, device) = (found.iface.name(), found.device);
+            return Err(Error::invalid(format!("{name}: {addr:#x} is memory of {vendor} device {device}, and must be host memory")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_memory_is_what_nobody_knows() {
+        let byte = 7u8;
+        let place = detect(&raw const byte as u64, 100).unwrap();
+        assert_eq!((place.of, place.covered), (Allocation::default(), 100));
+        assert!(detect(u64::MAX, 2).is_err());
+        assert_eq!(device(Iface::System, 0).unwrap_err().errno, errno::ENODEV);
+    }
+
+    #[test]
+    fn host_to_host_is_a_copy_by_the_cpu() {
+        let from = [1u8, 2, 3];
+        let mut to = [0u8; 3];
+        let at = At { iface: Some(Iface::System), device: 0 };
+        // SAFETY: two arrays of three bytes.
+        unsafe { copy_to(at, to.as_mut_ptr() as u64, from.as_ptr() as u64, 3) }.unwrap();
+        assert_eq!(to, from);
+        // SAFETY: no byte is copied.
+        assert!(unsafe { copy_from(at, u64::MAX, from.as_ptr() as u64, 3) }.is_err());
+    }
+
+    #[test]
+    fn sizes_are_written_for_people() {
+        assert_eq!((human(80 << 30), human(1536), human(7)), ("80 GiB".into(), "1.5 KiB".into(), "7 bytes".into()));
+    }
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An order of copies for drivers that have no streams but marks: signals or events that a copy sets
+//! when it is done and can wait for before it begins. Each copy waits for the mark of the one before.
+
+use super::{Dir, Stream};
+use crate::error::{Error, Result, errno};
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::time::Duration;
+
+/// How long the end of a broken or dropped order waits for copies that still run.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One copy as it was posted.
+#[derive(Clone, Copy)]
+pub struct Move {
+    pub dir: Dir,
+    pub to: u64,
+    pub from: u64,
+    pub len: usize,
+}
+
+/// What came of starting a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Started {
+    /// It runs, and sets its mark.
+    Flying,
+    /// It is done, and so are those before it; the mark was not used.
+    Done,
+}
+
+/// The driver's part of the order.
+pub trait Engine: Send {
+    type Mark: Copy + Send;
+
+    /// A mark that nothing has set yet.
+    fn make(&mut self) -> Result<Self::Mark>;
+
+    /// Makes a mark that was set, and that nothing waits for, new again.
+    fn rearm(&mut self, mark: Self::Mark) -> Result<()>;
+
+    /// Starts `copy` behind the copy of `after`. On an error nothing was started.
+    ///
+    /// # Safety
+    /// Both sides stay valid until the copy is done.
+    unsafe fn start(&mut self, copy: Move, after: Option<Self::Mark>, mark: Self::Mark) -> Result<Started>;
+
+    /// Whether the mark is set. An error is that of its copy.
+    fn finished(&mut self, mark: Self::Mark) -> Result<bool>;
+
+    /// Waits until the mark is set or its copy failed; false: neither within `limit`.
+    fn wait(&mut self, mark: Self::Mark, limit: Duration) -> bool;
+
+    /// Sets the mark of a failed copy, if those behind it would wait for ever otherwise.
+    fn excuse(&mut self, _mark: Self::Mark) {}
+
+    fn destroy(&mut self, mark: Self::Mark);
+}
+
+/// The order; see [`Stream`].
+pub struct Chain<E: Engine> {
+    engine: ManuallyDrop<E>,
+    /// Marks of copies not yet known to be done, oldest first.
+    flying: VecDeque<E::Mark>,
+    /// Mark of the last copy known to be done: the next may not have looked at it yet.
+    spent: Option<E::Mark>,
+    free: Vec<E::Mark>,
+    posted: u64,
+    done: u64,
+    broken: Option<Error>,
+    /// A copy may still run: the engine must stay.
+    stuck: bool,
+}
+
+impl<E: Engine> Chain<E> {
+    pub fn new(engine: E) -> Self {
+        Chain {
+            engine: ManuallyDrop::new(engine),
+            flying: VecDeque::new(),
+            spent: None,
+            free: Vec::new(),
+            posted: 0,
+            done: 0,
+            broken: None,
+            stuck: false,
+        }
+    }
+
+    /// The oldest copy is done: its predecessor's mark has served.
+    fn retire(&mut self, mark: E::Mark) {
+        self.done += 1;
+        if let Some(old) = self.spent.replace(mark) {
+            match self.engine.rearm(old) {
+                Ok(()) => self.free.push(old),
+                Err(_) => self.engine.destroy(old),
+            }
+        }
+    }
+
+    /// Waits until all that was posted is done: drivers differ in what a copy of nothing does to its mark.
+    fn settle(&mut self) -> Result<()> {
+        while let Some(mark) = self.flying.back().copied() {
+            self.engine.wait(mark, Duration::from_secs(1));
+            self.done()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what still runs. If that does not end, its marks are left to the driver for ever.
+    fn drain(&mut self) {
+        while let Some(mark) = self.flying.pop_front() {
+            if !self.engine.wait(mark, PATIENCE) {
+                self.stuck = true;
+                return self.flying.clear();
+            }
+            // Failed or not: it no longer runs, and those behind it may.
+            self.engine.excuse(mark);
+            self.free.push(mark);
+        }
+    }
+
+    fn fail(&mut self, e: Error) -> Error {
+        let e = e.context(format!("copy {} of {}", self.done + 1, self.posted));
+        self.drain();
+        let e = match self.stuck {
+            true => Error::new(errno::EIO, format!("{e}; a copy still runs after {} s, and may touch its memory", PATIENCE.as_secs())),
+            false => e,
+        };
+        self.broken = Some(e.clone());
+        e
+    }
+}
+
+impl<E: Engine> Stream for Chain<E> {
+    unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
+        if let Some(e) = &self.broken {
+            return Err(e.clone());
+        }
+        if len == 0 {
+            self.settle()?;
+            self.posted += 1;
+            self.done = self.posted;
+            return Ok(self.posted);
+        }
+        let mark = match self.free.pop() {
+            Some(mark) => mark,
+            None => self.engine.make()?,
+        };
+        let after = self.flying.back().copied();
+        // SAFETY: the caller's promise.
+        match unsafe { self.engine.start(Move { dir, to, from, len }, after, mark) } {
+            Ok(Started::Flying) => {
+                self.posted += 1;
+                self.flying.push_back(mark);
+            }
+            Ok(Started::Done) => {
+                self.free.push(mark);
+                while let Some(before) = self.flying.pop_front() {
+                    self.retire(before);
+                }
+                self.posted += 1;
+                self.done = self.posted;
+            }
+            Err(e) => {
+                self.free.push(mark);
+                return Err(e);
+            }
+        }
+        Ok(self.posted)
+    }
+
+    fn done(&mut self) -> Result<u64> {
+        if let Some(e) = &self.broken {
+            return Err(e.clone());
+        }
+        while let Some(mark) = self.flying.front().copied() {
+            match self.engine.finished(mark) {
+                Ok(true) => {
+                    self.flying.pop_front();
+                    self.retire(mark);
+                }
+                Ok(false) => break,
+                Err(e) => return Err(self.fail(e)),
+            }
+        }
+        Ok(self.done)
+    }
+}
+
+impl<E: Engine> Drop for Chain<E> {
+    fn drop(&mut self) {
+        self.drain();
+        if self.stuck {
+            return;
+        }
+        for mark in self.free.drain(..).chain(self.spent.take()) {
+            self.engine.destroy(mark);
+        }
+        // SAFETY: dropped here only, and not used again.
+        unsafe { ManuallyDrop::drop(&mut self.engine) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// Marks are indexes; 0 is armed, 1 set, 2 failed. The test sets them.
+    #[derive(Default)]
+    struct Book {
+        marks: Vec<u8>,
+        starts: Vec<(usize, Option<usize>)>,
+        destroyed: usize,
+        gone: bool,
+    }
+
+    struct Paper(Arc<Mutex<Book>>, Started);
+
+    impl Engine for Paper {
+        type Mark = usize;
+
+        fn make(&mut self) -> Result<usize> {
+            let marks = &mut self.0.lock().unwrap().marks;
+            marks.push(0);
+            Ok(marks.len() - 1)
+        }
+
+        fn rearm(&mut self, mark: usize) -> Result<()> {
+            assert_eq!(std::mem::replace(&mut self.0.lock().unwrap().marks[mark], 0), 1);
+            Ok(())
+        }
+
+        unsafe fn start(&mut self, _copy: Move, after: Option<usize>, mark: usize) -> Result<Started> {
+            let mut book = self.0.lock().unwrap();
+            assert_eq!(book.marks[mark], 0, "a used mark was given out");
+            book.starts.push((mark, after));
+            Ok(self.1)
+        }
+
+        fn finished(&mut self, mark: usize) -> Result<bool> {
+            match self.0.lock().unwrap().marks[mark] {
+                2 => Err(Error::fixed(errno::EIO, "bad copy")),
+                state => Ok(state == 1),
+            }
+        }
+
+        fn wait(&mut self, mark: usize, _limit: Duration) -> bool {
+            let state = &mut self.0.lock().unwrap().marks[mark];
+            *state = (*state).max(1);
+            true
+        }
+
+        fn destroy(&mut self, _mark: usize) {
+            self.0.lock().unwrap().destroyed += 1;
+        }
+    }
+
+    impl Drop for Paper {
+        fn drop(&mut self) {
+            self.0.lock().unwrap().gone = true;
+        }
+    }
+
+    fn post(chain: &mut Chain<Paper>) -> u64 {
+        // SAFETY: nothing is copied.
+        unsafe { chain.post(Dir::Within, 1, 2, 3) }.unwrap()
+    }
+
+    #[test]
+    fn each_waits_for_the_one_before_and_marks_come_back_late() {
+        let book = Arc::new(Mutex::new(Book::default()));
+        let mut chain = Chain::new(Paper(book.clone(), Started::Flying));
+        assert_eq!((post(&mut chain), post(&mut chain), chain.done().unwrap()), (1, 2, 0));
+        book.lock().unwrap().marks[1] = 1;
+        assert_eq!(chain.done().unwrap(), 0, "the second cannot be reported before the first");
+        book.lock().unwrap().marks[0] = 1;
+        assert_eq!(chain.done().unwrap(), 2);
+        assert_eq!((post(&mut chain), post(&mut chain)), (3, 4));
+        assert_eq!(book.lock().unwrap().starts, [(0, None), (1, Some(0)), (0, None), (2, Some(0))]);
+        drop(chain);
+        let book = book.lock().unwrap();
+        assert_eq!((book.destroyed, book.marks.len(), book.gone), (3, 3, true));
+    }
+
+    #[test]
+    fn an_error_ends_it() {
+        let book = Arc::new(Mutex::new(Book::default()));
+        let mut chain = Chain::new(Paper(book.clone(), Started::Flying));
+        post(&mut chain);
+        post(&mut chain);
+        book.lock().unwrap().marks[0] = 2;
+        assert!(chain.done().unwrap_err().words.contains("copy 1 of 2"));
+        assert!(chain.done().is_err());
+        // SAFETY: nothing is copied.
+        assert!(unsafe { chain.post(Dir::Within, 1, 2, 3) }.is_err());
+        drop(chain);
+        assert_eq!(book.lock().unwrap().destroyed, 2);
+    }
+
+    #[test]
+    fn a_copy_may_be_done_at_once() {
+        let book = Arc::new(Mutex::new(Book::default()));
+        let mut chain = Chain::new(Paper(book, Started::Done));
+        assert_eq!((post(&mut chain), post(&mut chain), chain.done().unwrap()), (1, 2, 2));
+    }
+
+    #[test]
+    fn a_copy_of_nothing_waits_for_those_before() {
+        let book = Arc::new(Mutex::new(Book::default()));
+        let mut chain = Chain::new(Paper(book.clone(), Started::Flying));
+        post(&mut chain);
+        book.lock().unwrap().marks[0] = 1;
+        // SAFETY: nothing is copied.
+        assert_eq!(unsafe { chain.post(Dir::Within, 1, 2, 0) }.unwrap(), 2);
+        assert_eq!((chain.done().unwrap(), book.lock().unwrap().starts.len()), (2, 1));
+    }
+}

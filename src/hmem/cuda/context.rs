@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Contexts: a device's primary one is retained when first needed and made current around a call, and
+//! what was current before is current again after it, on errors too.
+
+use super::Core;
+use super::driver::Driver;
+use crate::error::{Error, Result, errno};
+use cudarc::driver::sys::CUcontext;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The primary context of one device, once somebody needed it. It is never released: streams, mappings
+/// and pinned memory of unknown lifetime depend on it.
+#[derive(Default)]
+pub struct Primary {
+    context: AtomicUsize,
+    retaining: Mutex<()>,
+}
+
+/// A context that is current until this is dropped. Not `Send`: currency belongs to a thread.
+pub struct Current<'a> {
+    /// To pop with; `None` if nothing was pushed.
+    driver: Option<&'a Driver>,
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        if let Some(driver) = self.driver {
+            let mut popped: CUcontext = std::ptr::null_mut();
+            // SAFETY: pops what `enter` pushed on this thread.
+            let status = unsafe { driver.cuCtxPopCurrent_v2(&mut popped) };
+            if !matches!(status, Ok(0)) {
+                crate::log!(Warn, "cuda: cuCtxPopCurrent: {status:?}");
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// Makes `context` current; costs nothing more than a look if it is already.
+    #[inline]
+    pub(super) fn enter(&self, context: CUcontext) -> Result<Current<'_>> {
+        let mut now: CUcontext = std::ptr::null_mut();
+        // SAFETY: the driver writes one pointer.
+        let status = unsafe { self.cuCtxGetCurrent(&mut now) }?;
+        let pushed = status != 0 || now != context;
+        if pushed {
+            // SAFETY: `context` is a primary context that is kept, or one that live memory or a live
+            // stream of the caller belongs to.
+            let status = unsafe { self.cuCtxPushCurrent_v2(context) }?;
+            self.check("cuCtxPushCurrent", status)?;
+        }
+        Ok(Current { driver: pushed.then_some(self), _thread: std::marker::PhantomData })
+    }
+}
+
+impl Core {
+    /// The device's primary context, retained at first use.
+    pub fn primary(&self, device: u32) -> Result<CUcontext> {
+        let slot = self
+            .primaries
+            .get(device as usize)
+            .ok_or_else(|| Error::new(errno::ENODEV, format!("cuda: this process has {} devices, none is {device}", self.facts.len())))?;
+        let mut context = slot.context.load(Ordering::Acquire) as CUcontext;
+        if context.is_null() {
+            let _one = slot.retaining.lock();
+            context = slot.context.load(Ordering::Acquire) as CUcontext;
+            if context.is_null() {
+                // SAFETY: the driver writes one pointer; the device number is one of its own.
+                let status = unsafe { self.driver.cuDevicePrimaryCtxRetain(&mut context, device as i32) }?;
+                self.driver.check("cuDevicePrimaryCtxRetain", status)?;
+                slot.context.store(context as usize, Ordering::Release);
+            }
+        }
+        Ok(context)
+    }
+
+    /// Makes the device's primary context current.
+    #[inline]
+    pub fn enter(&self, device: u32) -> Result<Current<'_>> {
+        self.driver.enter(self.primary(device)?)
+    }
+
+    /// Makes current the context that the memory at `addr` belongs to; memory of pools and of mapped
+    /// segments belongs to none, there the device's primary context serves.
+    pub fn enter_owner(&self, addr: u64, device: u32) -> Result<Current<'_>> {
+        match self.driver.pointer(super::driver::pointer::CONTEXT, addr) {
+            Ok(context) if context != 0 => self.driver.enter(context as usize as CUcontext),
+            _ => self.enter(device),
+        }
+    }
+
+    /// Whether somebody in this process uses the device already.
+    pub fn active(&self, device: u32) -> bool {
+        if self.primaries.get(device as usize).is_some_and(|p| p.context.load(Ordering::Relaxed) != 0) {
+            return true;
+        }
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: the driver writes two ints.
+        let status = unsafe { self.driver.cuDevicePrimaryCtxGetState(device as i32, &mut flags, &mut active) };
+        matches!(status, Ok(0)) && active != 0
+    }
+}

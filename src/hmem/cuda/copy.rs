@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Copies on streams of our own, which wait for nobody: neither the legacy default stream nor the device
+//! is ever synchronised.
+
+use super::Core;
+use super::driver::{self, Driver, pointer};
+use crate::error::{Error, Result, errno};
+use crate::hmem::{Dir, Stream};
+use crate::sys::mem::page_size;
+use cudarc::driver::sys::{CUcontext, CUevent, CUstream};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Copies after which an event is recorded while more follow, so that a deep queue reports the first
+/// before the last is done. What stands behind the last event is asked of the stream itself.
+const EVENT_EVERY: u64 = 4;
+/// Bytes after which one is recorded whatever the number.
+const EVENT_BYTES: usize = 256 << 10;
+/// Events in flight at most; beyond, the answer only gets coarser.
+const EVENTS: usize = 16;
+/// Handles of the legacy and the per-thread default stream are no pointers.
+const LAST_SPECIAL_STREAM: u64 = 2;
+
+/// Starts one copy; the right context is current.
+///
+/// # Safety
+/// Both sides are valid until the stream has passed the copy.
+#[inline]
+unsafe fn begin(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    match unsafe { start(driver, stream, dir, to, from, len) } {
+        Err(e) if e.errno == errno::EINVAL && dir != Dir::Within => {
+            // SAFETY: as above.
+            unsafe { start_parts(driver, stream, dir, to, from, len, e) }
+        }
+        started => started,
+    }
+}
+
+/// One call of the driver.
+///
+/// # Safety
+/// As for [`begin`].
+#[inline]
+unsafe fn start(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
+    match dir {
+        Dir::ToDevice => {
+            // SAFETY: the caller's promise.
+            let status = unsafe { driver.cuMemcpyHtoDAsync_v2(to, from as *const _, len, stream) }?;
+            driver.check("cuMemcpyHtoDAsync", status)
+        }
+        Dir::FromDevice => {
+            // SAFETY: the caller's promise.
+            let status = unsafe { driver.cuMemcpyDtoHAsync_v2(to as *mut _, from, len, stream) }?;
+            driver.check("cuMemcpyDtoHAsync", status)
+        }
+        Dir::Within => {
+            // Told apart by the driver, because memory that is pinned on the host counts as its own too.
+            // SAFETY: the caller's promise.
+            let status = unsafe { driver.cuMemcpyAsync(to, from, len, stream) }?;
+            driver.check("cuMemcpyAsync", status)
+        }
+    }
+}
+
+/// Starts a copy that the driver refused, in pieces: host memory of which a part is pinned, or that two
+/// registrations cover, has to be copied part by part.
+///
+/// # Safety
+/// As for [`start`].
+#[cold]
+unsafe fn start_parts(driver: &Driver, stream: CUstream, dir: Dir, mut to: u64, mut from: u64, len: usize, refused: Error) -> Result<()> {
+    let page = page_size() as u64;
+    let owner = |at: u64| driver.pointer(pointer::BUFFER_ID, at).unwrap_or(0);
+    let mut left = len as u64;
+    while left > 0 {
+        let host = if dir == Dir::ToDevice { from } else { to };
+        let first = owner(host);
+        let mut part = page - host % page;
+        while part < left && owner(host + part) == first {
+            part += page;
+        }
+        let part = part.min(left);
+        if part == len as u64 {
+            return Err(refused);
+        }
+        // SAFETY: the caller's promise, for a part.
+        unsafe { start(driver, stream, dir, to, from, part as usize)? };
+        (to, from, left) = (to + part, from + part, left - part);
+    }
+    Ok(())
+}
+
+/// A stream that does not wait for the default one; the right context is current.
+fn new_stream(driver: &Driver) -> Result<CUstream> {
+    let mut stream: CUstream = std::ptr::null_mut();
+    // SAFETY: the driver writes one pointer.
+    let status = unsafe { driver.cuStreamCreate(&mut stream, driver::STREAM_NON_BLOCKING) }?;
+    driver.check("cuStreamCreate", status).map(|()| stream)
+}
+
+fn new_event(driver: &Driver) -> Result<CUevent> {
+    let mut event: CUevent = std::ptr::null_mut();
+    // SAFETY: the driver writes one pointer.
+    let status = unsafe { driver.cuEventCreate(&mut event, driver::EVENT_DISABLE_TIMING) }?;
+    driver.check("cuEventCreate", status).map(|()| event)
+}
+
+impl Core {
+    /// # Safety
+    /// As for [`crate::hmem::Interface::copy`].
+    pub unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let _current = self.enter(device)?;
+        // One stream per thread that copies at the same time; they are kept for the next ones.
+        let kept = {
+            let mut streams = self.streams.lock();
+            streams.iter().position(|(d, _)| *d == device).map(|i| streams.swap_remove(i).1)
+        };
+        let stream = match kept {
+            Some(stream) => stream as CUstream,
+            None => new_stream(&self.driver)?,
+        };
+        // SAFETY: the caller's promise; the stream is drained before this returns.
+        let started = unsafe { begin(&self.driver, stream, dir, to, from, len) };
+        // SAFETY: a stream of ours, with its context current.
+        let drained = unsafe { self.driver.cuStreamSynchronize(stream) };
+        self.streams.lock().push((device, stream as usize));
+        started?;
+        self.driver.check("cuStreamSynchronize", drained?)
+    }
+
+    pub fn stream(self: &Arc<Self>, device: u32) -> Result<Box<dyn Stream>> {
+        let context = self.primary(device)?;
+        let _current = self.driver.enter(context)?;
+        let stream = new_stream(&self.driver)?;
+        Ok(Box::new(Order {
+            core: self.clone(),
+            context,
+            stream,
+            marks: VecDeque::new(),
+            spare: Vec::new(),
+            posted: 0,
+            marked: 0,
+            unmarked_bytes: 0,
+            done: 0,
+            failed: None,
+        }))
+    }
+}
+
+/// Copies in order on one stream.
+struct Order {
+    core: Arc<Core>,
+    context: CUcontext,
+    stream: CUstream,
+    /// Events in flight, oldest first, each with the last copy that it stands behind.
+    marks: VecDeque<(CUevent, u64)>,
+    spare: Vec<CUevent>,
+    posted: u64,
+    /// The last copy that an event stands behind.
+    marked: u64,
+    /// Bytes posted behind the last event.
+    unmarked_bytes: usize,
+    done: u64,
+    failed: Option<Error>,
+}
+
+// SAFETY: the driver's handles may be used from any thread, and `&mut` makes it one at a time.
+unsafe impl Send for Order {}
+
+impl Order {
+    /// Puts an event behind everything posted; its context is current. A failure only costs precision.
+    fn mark(&mut self) {
+        let driver = &self.core.driver;
+        let Some(event) = self.spare.pop().or_else(|| new_event(driver).ok()) else { return };
+        // SAFETY: event and stream are ours and of one context.
+        if let Ok(0) = unsafe { driver.cuEventRecord(event, self.stream) } {
+            self.marks.push_back((event, self.posted));
+            self.marked = self.posted;
+            self.unmarked_bytes = 0;
+        } else {
+            self.spare.push(event);
+        }
+    }
+
+    /// Ends the stream. There is no bounded way to stop copies, so this waits for them: afterwards the
+    /// memory is no longer touched.
+    #[cold]
+    fn fail(&mut self, e: Error) -> Error {
+        // SAFETY: our stream; its result is no news any more.
+        let _ = unsafe { self.core.driver.cuStreamSynchronize(self.stream) };
+        self.failed = Some(e.clone());
+        e
+    }
+
+    fn poll(&mut self) -> Result<u64> {
+        let core = self.core.clone();
+        let driver = &core.driver;
+        while let Some((event, mark)) = self.marks.front().copied() {
+            // SAFETY: an event of ours that was recorded.
+            match unsafe { driver.cuEventQuery(event) }? {
+                0 => {
+                    self.done = mark;
+                    self.marks.pop_front();
+                    self.spare.push(event);
+                }
+                driver::NOT_READY => return Ok(self.done),
+                status => return Err(driver.error("cuEventQuery", status)),
+            }
+        }
+        // SAFETY: our stream.
+        match if self.done == self.posted { 0 } else { unsafe { driver.cuStreamQuery(self.stream) }? } {
+            0 => {
+                self.done = self.posted;
+                self.marked = self.posted;
+                self.unmarked_bytes = 0;
+            }
+            driver::NOT_READY => {}
+            status => return Err(driver.error("cuStreamQuery", status)),
+        }
+        Ok(self.done)
+    }
+}
+
+impl Stream for Order {
+    unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
+        if let Some(e) = &self.failed {
+            return Err(e.clone());
+        }
+        let core = self.core.clone();
+        let _current = core.driver.enter(self.context)?;
+        let unmarked = self.posted - self.marked.max(self.done);
+        if unmarked > 0 && (unmarked >= EVENT_EVERY || self.unmarked_bytes >= EVENT_BYTES) && self.marks.len() < EVENTS {
+            self.mark();
+        }
+        // A copy of nothing keeps its place in the order.
+        if len > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { begin(&core.driver, self.stream, dir, to, from, len)? };
+        }
+        self.unmarked_bytes = self.unmarked_bytes.saturating_add(len);
+        self.posted += 1;
+        Ok(self.posted)
+    }
+
+    fn done(&mut self) -> Result<u64> {
+        if let Some(e) = &self.failed {
+            return Err(e.clone());
+        }
+        if self.done == self.posted {
+            return Ok(self.done);
+        }
+        self.poll().map_err(|e| self.fail(e))
+    }
+
+    fn after(&mut self, stream: u64) -> Result<()> {
+        let driver = &self.core.driver;
+        let theirs = stream as usize as CUstream;
+        let mut context = self.context;
+        let mut asked: CUcontext = std::ptr::null_mut();
+        // A default stream is that of the current context, if there is one.
+        // SAFETY: the driver writes one pointer; a stream that is none is the caller's broken promise.
+        let status = unsafe {
+            if stream <= LAST_SPECIAL_STREAM { driver.cuCtxGetCurrent(&mut asked) } else { driver.cuStreamGetCtx(theirs, &mut asked) }
+        }?;
+        driver.check("cuStreamGetCtx", status)?;
+        if !asked.is_null() {
+            context = asked;
+        }
+        let _current = driver.enter(context)?;
+        let event = new_event(driver)?;
+        // SAFETY: the event is of the caller's stream's context, which is current.
+        let ordered = unsafe { driver.cuEventRecord(event, theirs) }
+            .and_then(|s| driver.check("cuEventRecord", s))
+            // SAFETY: an event may be waited for in another context than its own.
+            .and_then(|()| unsafe { driver.cuStreamWaitEvent(self.stream, event, 0) })
+            .and_then(|s| driver.check("cuStreamWaitEvent", s));
+        // SAFETY: the driver keeps an event until what waits for it is over.
+        let _ = unsafe { driver.cuEventDestroy_v2(event) };
+        ordered
+    }
+}
+
+impl Drop for Order {
+    fn drop(&mut self) {
+        let driver = &self.core.driver;
+        let Ok(_current) = driver.enter(self.context) else { return };
+        // SAFETY: our own handles, each given back once, after everything posted is over.
+        unsafe {
+            let _ = driver.cuStreamSynchronize(self.stream);
+            for event in self.marks.iter().map(|(event, _)| event).chain(&self.spare) {
+                let _ = driver.cuEventDestroy_v2(*event);
+            }
+            let _ = driver.cuStreamDestroy_v2(self.stream);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory given away: dma-bufs for devices, handles for processes of this host.
+
+use super::driver::{self, own_fd, pointer};
+use super::vmm::Physical;
+use super::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT};
+use crate::error::{Error, Result, errno};
+use crate::hmem::{Allocation, DmaBuf, Export, HANDLE_BYTES, Kind, dmabuf};
+use cudarc::driver::sys::{CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool};
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::os::fd::OwnedFd;
+
+/// Handles of plain allocations by base and identity, oldest first. Only these are kept: a descriptor
+/// would keep the memory behind it alive after its owner freed it.
+pub type Handles = VecDeque<(u64, u64, [u8; HANDLE_BYTES])>;
+
+/// How many are kept.
+const HANDLES: usize = 64;
+
+fn refused(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(errno::EOPNOTSUPP, why)
+}
+
+impl Core {
+    pub fn export_dmabuf(&self, addr: u64, len: u64, pcie: bool) -> Result<DmaBuf> {
+        let what = "cuMemGetHandleForAddressRange";
+        let (start, whole, offset) = dmabuf::widen(addr, len)?;
+        let found = self.detect(addr)?.ok_or_else(|| Error::invalid(format!("addr: {addr:#x} is not cuda memory of this process")))?;
+        if matches!(found.kind, Kind::Managed | Kind::Imported) {
+            return Err(refused(format!("{} memory has no dma-buf", found.kind.name())));
+        }
+        if let Some(why) = self.facts.get(found.device as usize).and_then(|f| f.dmabuf.clone()) {
+            return Err(why);
+        }
+        let _current = self.enter_owner(addr, found.device)?;
+        let flags = if pcie { driver::RANGE_FLAG_PCIE } else { 0 };
+        let mut fd: c_int = -1;
+        // SAFETY: the driver writes one descriptor, and checks the range.
+        let status = unsafe {
+            self.driver.cuMemGetHandleForAddressRange((&raw mut fd).cast(), start, whole as usize, driver::RANGE_HANDLE_DMA_BUF, flags)
+        }?;
+        let checked = self.driver.check(what, status);
+        checked.map_err(|e| e.context(format_args!("dma-buf of {whole} bytes of {} memory at {start:#x}", found.kind.name())))?;
+        Ok(DmaBuf { fd: own_fd(what, fd)?, offset, len: whole })
+    }
+
+    pub fn export(&self, of: &Allocation) -> Result<Export> {
+        let facts = self.facts.get(of.device as usize);
+        let device = facts.ok_or_else(|| Error::invalid(format!("device {} is none of cuda's", of.device)))?.id;
+        let (how, handle, fd) = match of.kind {
+            Kind::Plain => (HOW_IPC, self.ipc_handle(of)?, None),
+            Kind::Segment => (HOW_SEGMENT, [0; HANDLE_BYTES], Some(self.segment_fd(of)?)),
+            Kind::Pool => {
+                let (handle, fd) = self.pool_handle(of)?;
+                (HOW_POOL, handle, Some(fd))
+            }
+            Kind::Managed => return Err(refused("managed memory migrates, and no other process can map it")),
+            Kind::Pinned | Kind::Host => return Err(refused("host memory has no device handle; share it as host memory")),
+            Kind::Imported => return Err(refused("memory imported from another process cannot be passed on; its owner can export it")),
+        };
+        Ok(Export { how, device, handle, fd, base: of.base, len: of.len })
+    }
+
+    fn ipc_handle(&self, of: &Allocation) -> Result<[u8; HANDLE_BYTES]> {
+        if let Some((.., handle)) = self.handles.lock().iter().find(|(base, id, _)| (*base, *id) == (of.base, of.id) && of.id != 0) {
+            return Ok(*handle);
+        }
+        let _current = self.enter_owner(of.base, of.device)?;
+        let mut raw = CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
+        // SAFETY: the driver writes 64 bytes, and checks the address.
+        let status = unsafe { self.driver.cuIpcGetMemHandle(&mut raw, of.base) }?;
+        self.driver.check("cuIpcGetMemHandle", status)?;
+        let handle = raw.reserved.map(|c| c as u8);
+        let mut handles = self.handles.lock();
+        handles.retain(|(base, ..)| *base != of.base);
+        if handles.len() >= HANDLES {
+            handles.pop_front();
+        }
+        handles.push_back((of.base, of.id, handle));
+        Ok(handle)
+    }
+
+    fn segment_fd(&self, of: &Allocation) -> Result<OwnedFd> {
+        let what = "cuMemExportToShareableHandle";
+        self.exportable(of, "was created")?;
+        let memory = Physical::behind(&self.driver, of.base)?;
+        let mut fd: c_int = -1;
+        // SAFETY: the driver writes one descriptor.
+        let status = unsafe { self.driver.cuMemExportToShareableHandle((&raw mut fd).cast(), memory.handle, driver::HANDLE_POSIX_FD, 0) }?;
+        self.driver.check(what, status)?;
+        own_fd(what, fd)
+    }
+
+    fn pool_handle(&self, of: &Allocation) -> Result<([u8; HANDLE_BYTES], OwnedFd)> {
+        let what = "cuMemPoolExportToShareableHandle";
+        self.exportable(of, "comes from a pool that was created")?;
+        let pool = self.driver.pointer(pointer::MEMPOOL_HANDLE, of.base)? as usize as CUmemoryPool;
+        let _current = self.enter(of.device)?;
+        let mut fd: c_int = -1;
+        // SAFETY: the driver writes one descriptor; the pool is that of live memory.
+        let status = unsafe { self.driver.cuMemPoolExportToShareableHandle((&raw mut fd).cast(), pool, driver::HANDLE_POSIX_FD, 0) }?;
+        self.driver.check(what, status)?;
+        let fd = own_fd(what, fd)?;
+        // Only after its pool was exported does the driver export a pointer.
+        let mut data = CUmemPoolPtrExportData { reserved: [0; HANDLE_BYTES] };
+        // SAFETY: the driver writes 64 bytes, and checks the address.
+        let status = unsafe { self.driver.cuMemPoolExportPointer(&mut data, of.base) }?;
+        self.driver.check("cuMemPoolExportPointer", status)?;
+        Ok((data.reserved, fd))
+    }
+
+    /// Whether its creator allowed a descriptor. A driver that cannot tell is asked by trying.
+    fn exportable(&self, of: &Allocation, how: &str) -> Result<()> {
+        match self.driver.pointer(pointer::ALLOWED_HANDLE_TYPES, of.base) {
+            Ok(allowed) if allowed & driver::HANDLE_POSIX_FD as u64 == 0 => Err(refused(format!(
+                "this {} memory {how} without a shareable handle type: create it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
+                of.kind.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory of other processes of this host, mapped here.
+//!
+//! A handle opened twice is opened once and counted: the driver gives one address for it, or refuses.
+//! The plain allocator's handles are opened per device, because the mapping counts as memory of the device
+//! that opened it, and another one's copies would take the way through the host. A pool's pointer has one
+//! address whoever opens it; there devices are given access one by one.
+
+use super::driver::{self, pointer};
+use super::vmm::{self, Physical};
+use super::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT};
+use crate::error::{Error, Result, errno};
+use crate::hmem::{HANDLE_BYTES, Iface, Import, Offer};
+use cudarc::driver::sys::{CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// What tells openings apart: how, on which device if that matters, and the handle.
+type Key = (u32, Option<u32>, [u8; HANDLE_BYTES]);
+
+/// A handle that is open.
+pub struct Opened {
+    key: Key,
+    base: u64,
+    len: u64,
+    users: usize,
+    /// The device whose context was current when it was opened.
+    device: u32,
+    /// Where it came from; 0 for the plain allocator's.
+    pool: usize,
+}
+
+impl Core {
+    /// Whether `base` is a mapping of a peer's memory.
+    pub fn is_import(&self, base: u64) -> bool {
+        self.imports.read().contains(&base)
+    }
+
+    pub fn import(self: &Arc<Self>, offer: &Offer<'_>, wished: Option<u32>) -> Result<Import> {
+        let devices = self.candidates(offer, wished);
+        match offer.how {
+            HOW_IPC | HOW_POOL => {
+                let mut refused = None;
+                for device in devices {
+                    match self.open_counted(offer, device) {
+                        Ok(import) => return Ok(import),
+                        // No device changes what the peer says.
+                        Err(e) if e.errno == errno::EPROTO => return Err(e),
+                        Err(e) => refused = refused.or(Some(e)),
+                    }
+                }
+                Err(refused.unwrap_or_else(|| Error::new(errno::ENODEV, "cuda: no device to open the peer's memory on")))
+            }
+            HOW_SEGMENT => self.import_segment(offer, &devices),
+            how => Err(Error::new(errno::EPROTO, format!("cuda: the peer's memory is offered in a way unknown here ({how})"))),
+        }
+    }
+
+    /// The devices to map for, best first: the caller's wish, the memory's own, the others.
+    fn candidates(&self, offer: &Offer<'_>, wished: Option<u32>) -> Vec<u32> {
+        let own = self.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
+        let mut list: Vec<u32> = Vec::with_capacity(self.facts.len());
+        for device in wished.into_iter().chain(own).chain(0..self.facts.len() as u32) {
+            // A device is able if it is the memory's own, or its peer; where that one is not visible
+            // in this process, trying tells.
+            let able = own.is_none_or(|own| own == device || self.facts.get(own as usize).is_some_and(|f| f.peers.contains(&device)));
+            if able && (device as usize) < self.facts.len() && !list.contains(&device) {
+                list.push(device);
+            }
+        }
+        list
+    }
+
+    fn open_counted(self: &Arc<Self>, offer: &Offer<'_>, device: u32) -> Result<Import> {
+        let key = (offer.how, (offer.how == HOW_IPC).then_some(device), offer.handle);
+        // Held while the driver opens, so that two threads do not open the same handle.
+        let mut opened = self.opened.lock();
+        let (base, len) = match opened.iter_mut().find(|o| o.key == key) {
+            Some(open) => {
+                if open.device != device {
+                    self.allow_pool(open.pool as CUmemoryPool, device)?;
+                }
+                open.users += 1;
+                (open.base, open.len)
+            }
+            None => {
+                let (base, pool) = if offer.how == HOW_IPC { (self.open_ipc(offer, device)?, 0) } else { self.open_pool(offer, device)? };
+                // What the driver cannot tell the length of counts as empty, and is refused below.
+                let told = self.driver.pointer(pointer::RANGE_SIZE, base);
+                let len = told.or_else(|_| self.range(base, device).map(|(_, len)| len)).unwrap_or(0);
+                opened.push(Opened { key, base, len, users: 1, device, pool });
+                self.imports.write().push(base);
+                (base, len)
+            }
+        };
+        drop(opened);
+        let core = self.clone();
+        let undo: Box<dyn FnOnce() + Send> = Box::new(move || core.close_counted(key));
+        let import = Import { iface: Iface::Cuda, device, base, len: offer.len, undo: Some(undo) };
+        if offer.len > len {
+            let words = format!("cuda: the peer says that its memory has {} bytes; the driver says {len}", offer.len);
+            return Err(Error::new(errno::EPROTO, words));
+        }
+        Ok(import)
+    }
+
+    fn open_ipc(&self, offer: &Offer<'_>, device: u32) -> Result<u64> {
+        let _current = self.enter(device)?;
+        let handle = CUipcMemHandle { reserved: offer.handle.map(|b| b as _) };
+        let mut base = 0;
+        // SAFETY: the driver checks the handle, and writes an address.
+        let status = unsafe { self.driver.cuIpcOpenMemHandle_v2(&mut base, handle, driver::IPC_LAZY_PEER_ACCESS) }?;
+        self.driver.check("cuIpcOpenMemHandle", status)?;
+        Ok(base)
+    }
+
+    fn open_pool(&self, offer: &Offer<'_>, device: u32) -> Result<(u64, usize)> {
+        let driver = &self.driver;
+        let fd = offer.fd.ok_or_else(|| Error::new(errno::EPROTO, "cuda: pool memory was offered without a descriptor"))?;
+        let _current = self.enter(device)?;
+        let mut pool: CUmemoryPool = std::ptr::null_mut();
+        let number = fd.as_raw_fd() as usize as *mut _;
+        // SAFETY: the driver refuses a descriptor that is not one of its own.
+        let status = unsafe { driver.cuMemPoolImportFromShareableHandle(&mut pool, number, driver::HANDLE_POSIX_FD, 0) }?;
+        driver.check("cuMemPoolImportFromShareableHandle", status)?;
+        let mut data = CUmemPoolPtrExportData { reserved: offer.handle };
+        let mut base = 0;
+        let status = self.allow_pool(pool, device).and_then(|()| {
+            // SAFETY: the driver checks the 64 bytes, and writes an address.
+            unsafe { driver.cuMemPoolImportPointer(&mut base, pool, &mut data) }
+        });
+        if let Err(e) = status.and_then(|s| driver.check("cuMemPoolImportPointer", s)) {
+            // SAFETY: nothing of the pool is in use.
+            let _ = unsafe { driver.cuMemPoolDestroy(pool) };
+            return Err(e);
+        }
+        Ok((base, pool as usize))
+    }
+
+    /// Lets a device reach an imported pool.
+    fn allow_pool(&self, pool: CUmemoryPool, device: u32) -> Result<()> {
+        // SAFETY: a pool that is imported and not destroyed; one descriptor.
+        let status = unsafe { self.driver.cuMemPoolSetAccess(pool, &vmm::access(device), 1) }?;
+        self.driver.check("cuMemPoolSetAccess", status)
+    }
+
+    fn close_counted(&self, key: Key) {
+        let mut opened = self.opened.lock();
+        let Some(i) = opened.iter().position(|o| o.key == key) else { return };
+        let Some(open) = opened.get_mut(i) else { return };
+        open.users -= 1;
+        if open.users > 0 {
+            return;
+        }
+        let gone = opened.swap_remove(i);
+        self.forget_import(gone.base);
+        let Ok(_current) = self.enter(gone.device) else { return };
+        let status = if gone.key.0 == HOW_IPC {
+            // SAFETY: opened once, closed once, and whoever drops an import has no copy in flight.
+            unsafe { self.driver.cuIpcCloseMemHandle(gone.base) }
+        } else {
+            // SAFETY: as above; the pool goes with its only pointer.
+            unsafe {
+                let freed = self.driver.cuMemFree_v2(gone.base);
+                let destroyed = self.driver.cuMemPoolDestroy(gone.pool as CUmemoryPool);
+                if matches!(freed, Ok(0)) { destroyed } else { freed }
+            }
+        };
+        if !matches!(status, Ok(0)) {
+            crate::log!(Warn, "cuda: closing a peer's memory at {:#x}: {status:?}", gone.base);
+        }
+    }
+
+    fn forget_import(&self, base: u64) {
+        let mut imports = self.imports.write();
+        if let Some(i) = imports.iter().position(|b| *b == base) {
+            imports.swap_remove(i);
+        }
+    }
+
+    fn import_segment(self: &Arc<Self>, offer: &Offer<'_>, devices: &[u32]) -> Result<Import> {
+        let fd = offer.fd.ok_or_else(|| Error::new(errno::EPROTO, "cuda: a segment was offered without a descriptor"))?;
+        let len = usize::try_from(offer.len).ok().filter(|len| *len > 0);
+        let len = len.ok_or_else(|| Error::new(errno::EPROTO, format!("cuda: the peer offers a segment of {} bytes", offer.len)))?;
+        let Some(first) = devices.first() else {
+            return Err(Error::new(errno::ENODEV, "cuda: no device to map the peer's memory for"));
+        };
+        let _current = self.enter(*first)?;
+        let memory = Physical::from_fd(&self.driver, fd)?;
+        let (base, device) = self.map(&memory, len, devices)?;
+        self.imports.write().push(base);
+        let core = self.clone();
+        let undo: Box<dyn FnOnce() + Send> = Box::new(move || {
+            core.forget_import(base);
+            let _current = core.enter(device);
+            vmm::unmap(&core.driver, base, len, true);
+        });
+        Ok(Import { iface: Iface::Cuda, device, base, len: offer.len, undo: Some(undo) })
+    }
+}

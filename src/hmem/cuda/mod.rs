@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! CUDA, by its driver library alone. The work is done by [`Core`]; its parts are one file per question:
+//! which context, what is it, how does it get out, how does it come in, how is it copied.
+
+mod context;
+mod copy;
+mod detect;
+pub mod driver;
+mod export;
+mod import;
+mod vmm;
+
+use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream};
+use crate::error::{Error, Result, errno};
+use crate::log;
+use cudarc::driver::sys::CUuuid;
+use driver::{Driver, device, pointer};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char};
+use std::sync::Arc;
+
+/// Tags of [`Export::how`].
+pub const HOW_IPC: u32 = 1;
+pub const HOW_SEGMENT: u32 = 2;
+pub const HOW_POOL: u32 = 3;
+
+/// The driver and everything that is remembered about it. Shared, because streams and imports outlive
+/// the calls that made them. Locks are never held two at a time, except `opened` before `imports`.
+struct Core {
+    driver: Driver,
+    facts: Vec<DeviceFacts>,
+    primaries: Vec<context::Primary>,
+    handles: Mutex<export::Handles>,
+    opened: Mutex<Vec<import::Opened>>,
+    /// Bases of all imports.
+    imports: RwLock<Vec<u64>>,
+    /// Idle streams of synchronous copies, by device.
+    streams: Mutex<Vec<(u32, usize)>>,
+    /// What `alloc` gave: device, and the mapping's length or 0 for the plain allocator's.
+    allocations: Mutex<HashMap<u64, (u32, usize)>>,
+}
+
+struct Cuda(Arc<Core>);
+
+/// Opens the driver and lists its devices. With `adopt`, only a driver that this process has loaded and
+/// initialised already.
+pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
+    let driver = Driver::open(adopt)?;
+    if !adopt {
+        // SAFETY: no arguments to get wrong.
+        driver.check("cuInit", unsafe { driver.cuInit(0) }?)?;
+    }
+    let mut count = 0;
+    // SAFETY: the driver writes one int.
+    match unsafe { driver.cuDeviceGetCount(&mut count) }? {
+        driver::NOT_INITIALIZED if adopt => {
+            return Err(Error::new(errno::ENODEV, format!("{} is loaded, but this process has not called cuInit", driver.library())));
+        }
+        status => driver.check("cuDeviceGetCount", status)?,
+    }
+    if count <= 0 {
+        return Err(Error::new(errno::ENODEV, format!("{}: the driver is here, but there is no device", driver.library())));
+    }
+    let facts: Vec<DeviceFacts> = (0..count).map(|number| describe(&driver, number, count)).collect();
+    Ok(Box::new(Cuda(Arc::new(Core {
+        primaries: facts.iter().map(|_| Default::default()).collect(),
+        driver,
+        facts,
+        handles: Default::default(),
+        opened: Default::default(),
+        imports: Default::default(),
+        streams: Default::default(),
+        allocations: Default::default(),
+    }))))
+}
+
+/// A string that the driver writes; empty if it does not.
+fn text(fill: impl FnOnce(*mut c_char, i32) -> Result<driver::Status>) -> String {
+    let mut buffer = [0u8; 256];
+    match fill(buffer.as_mut_ptr().cast(), buffer.len() as i32 - 1) {
+        Ok(0) => CStr::from_bytes_until_nul(&buffer).map(|s| s.to_string_lossy().into_owned()).unwrap_or_default(),
+        _ => String::new(),
+    }
+}
+
+/// What the driver says about a device. A fact that it does not give stays empty.
+fn describe(driver: &Driver, number: i32, count: i32) -> DeviceFacts {
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // The newer question tells the parts of a partitioned device apart.
+    // SAFETY: the driver writes 16 bytes.
+    if !matches!(unsafe { driver.cuDeviceGetUuid_v2(&mut uuid, number) }, Ok(0)) {
+        // SAFETY: as above.
+        let _ = unsafe { driver.cuDeviceGetUuid(&mut uuid, number) };
+    }
+    let mut memory = 0usize;
+    // SAFETY: the driver writes one size.
+    let _ = unsafe { driver.cuDeviceTotalMem_v2(&mut memory, number) };
+    let can_reach = |peer: &i32| {
+        let mut can = 0;
+        // SAFETY: the driver writes one int.
+        let status = unsafe { driver.cuDeviceCanAccessPeer(&mut can, number, *peer) };
+        matches!(status, Ok(0)) && can != 0
+    };
+    let dmabuf = if !driver.has("cuMemGetHandleForAddressRange") {
+        Some(Error::new(errno::ENOSYS, "dma-buf: the driver is older than 11.7, it has no cuMemGetHandleForAddressRange"))
+    } else if driver.attribute(device::DMA_BUF_SUPPORTED, number) == 0 {
+        let words = "dma-buf: the driver says that the device has none (CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0)";
+        Some(Error::new(errno::EOPNOTSUPP, words))
+    } else {
+        None
+    };
+    let ipc = (!driver.has("cuIpcGetMemHandle") && driver.attribute(device::HANDLE_TYPE_POSIX_FD, number) == 0)
+        .then(|| Error::new(errno::ENOSYS, "the driver has neither cuIpcGetMemHandle nor file descriptors for memory"));
+    DeviceFacts {
+        id: uuid.bytes.map(|b| b as u8),
+        // SAFETY: the driver writes at most `len` bytes.
+        name: text(|to, len| unsafe { driver.cuDeviceGetName(to, len, number) }),
+        // SAFETY: as above.
+        pci: text(|to, len| unsafe { driver.cuDeviceGetPCIBusId(to, len, number) }).to_lowercase(),
+        memory: memory as u64,
+        dmabuf,
+        ipc,
+        peers: (0..count).filter(|peer| *peer != number).filter(can_reach).map(|peer| peer as u32).collect(),
+    }
+}
+
+impl Core {
+    /// Whether memory can be made as segments that have a descriptor.
+    fn segments(&self, number: u32) -> bool {
+        let wanted = [device::VIRTUAL_MEMORY_MANAGEMENT, device::HANDLE_TYPE_POSIX_FD];
+        self.driver.has("cuMemCreate") && wanted.iter().all(|a| self.driver.attribute(*a, number as i32) != 0)
+    }
+
+    fn pin(self: &Arc<Self>, addr: u64, len: u64) -> Result<Pinned> {
+        // Any context does for pinning that all may use; a device that is in use already costs nothing.
+        let count = self.facts.len() as u32;
+        let device = (0..count).find(|d| self.active(*d)).unwrap_or(0);
+        let _current = self.enter(device)?;
+        // SAFETY: pinning changes no byte; the caller keeps the memory until it unpins.
+        let status = unsafe { self.driver.cuMemHostRegister_v2(addr as *mut _, len as usize, driver::HOST_REGISTER_PORTABLE) }?;
+        if status == driver::HOST_MEMORY_ALREADY_REGISTERED {
+            // Somebody else's to undo.
+            return Ok(Pinned(None));
+        }
+        self.driver.check("cuMemHostRegister", status)?;
+        let core = self.clone();
+        Ok(Pinned(Some(Box::new(move || {
+            let _current = core.enter(device);
+            // SAFETY: registered above; unregistered once.
+            let status = unsafe { core.driver.cuMemHostUnregister(addr as *mut _) };
+            if !matches!(status, Ok(0)) {
+                log!(Warn, "cuda: cuMemHostUnregister of {addr:#x}: {status:?}");
+            }
+        }))))
+    }
+}
+
+impl Interface for Cuda {
+    fn iface(&self) -> Iface {
+        Iface::Cuda
+    }
+
+    fn devices(&self) -> &[DeviceFacts] {
+        &self.0.facts
+    }
+
+    fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
+        self.0.detect(addr)
+    }
+
+    #[inline]
+    fn identity(&self, addr: u64) -> Option<u64> {
+        let mut id = 0u64;
+        // SAFETY: eight bytes; needs no context, and answers for foreign pointers with a code.
+        let status = unsafe { self.0.driver.cuPointerGetAttribute((&raw mut id).cast(), pointer::BUFFER_ID, addr) };
+        matches!(status, Ok(0)).then_some(id)
+    }
+
+    fn export_dmabuf(&self, addr: u64, len: u64, pcie: bool) -> Result<DmaBuf> {
+        self.0.export_dmabuf(addr, len, pcie)
+    }
+
+    fn export(&self, of: &Allocation) -> Result<Export> {
+        self.0.export(of)
+    }
+
+    fn import(&self, offer: &Offer<'_>, device: Option<u32>) -> Result<Import> {
+        self.0.import(offer, device)
+    }
+
+    unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.copy(device, dir, to, from, len) }
+    }
+
+    fn stream(&self, device: u32) -> Result<Box<dyn Stream>> {
+        self.0.stream(device)
+    }
+
+    fn pin(&self, addr: u64, len: u64) -> Result<Pinned> {
+        self.0.pin(addr, len)
+    }
+
+    fn alloc(&self, device: u32, len: u64) -> Result<u64> {
+        self.0.alloc(device, len)
+    }
+
+    fn free(&self, addr: u64) -> Result<()> {
+        self.0.free(addr)
+    }
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Copies by the HSA runtime: at once, or ordered by signals.
+//!
+//! Agents reach memory of a pool, and host memory that was locked, at the address that the lock gave.
+//! Any other host memory is locked by the runtime for the length of one blocking copy. It cannot be
+//! locked here per copy: an unlock names an address without a length, and could undo another's.
+
+use super::super::chain::{Engine, Move, Started};
+use super::super::{Dir, Kind};
+use super::Shared;
+use super::driver::{Agent, POINTER_HSA, POINTER_LOCKED, SIGNAL_CONDITION_LT, Signal, WAIT_STATE_BLOCKED, call};
+use crate::error::{Error, Result, errno};
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// One side of a copy as agents see it.
+struct Side {
+    agent: Agent,
+    at: u64,
+    /// The GPU that owns the memory; `None`: host memory.
+    device: Option<u32>,
+    /// Every agent reaches it.
+    open: bool,
+}
+
+impl Shared {
+    /// How agents reach `[addr, addr+len)`; `None`: they cannot as it is.
+    fn side(&self, addr: u64, len: u64, is_host: bool) -> Result<Option<Side>> {
+        if !is_host
+            && let Some(a) = self.detect(addr)?
+            && a.kind != Kind::Pinned
+        {
+            let agent = self.gpu(a.device)?.agent;
+            let whole = a.end() >= addr.saturating_add(len);
+            return Ok(whole.then_some(Side { agent, at: addr, device: Some(a.device), open: a.kind == Kind::Imported }));
+        }
+        let info = self.pointer_info(addr)?;
+        if info.kind != POINTER_LOCKED && info.kind != POINTER_HSA {
+            return Ok(None);
+        }
+        let bases = [info.host_base, info.agent_base];
+        let Some(base) = bases.into_iter().find(|b| addr >= *b && addr - b < info.len as u64) else { return Ok(None) };
+        let offset = addr - base;
+        let whole = len <= info.len as u64 - offset && info.agent_base != 0;
+        Ok(whole.then_some(Side { agent: self.cpu, at: info.agent_base + offset, device: None, open: true }))
+    }
+
+    /// Whether the GPUs of both sides reach both: what one copy of an engine needs.
+    fn mutual(&self, a: &Side, b: &Side) -> bool {
+        match (a.device, b.device) {
+            (Some(x), Some(y)) if x != y => (a.open || self.reaches(b.agent, a.at)) && (b.open || self.reaches(a.agent, b.at)),
+            // Locked host memory is open to every agent, unless somebody else locked it for a few.
+            (Some(_), None) => self.reaches(a.agent, b.at),
+            (None, Some(_)) => self.reaches(b.agent, a.at),
+            _ => true,
+        }
+    }
+
+    /// Both sides, if an engine can copy between them.
+    fn sides(&self, copy: &Move) -> Result<Option<(Side, Side)>> {
+        let len = copy.len as u64;
+        let Some(to) = self.side(copy.to, len, copy.dir == Dir::FromDevice)? else { return Ok(None) };
+        let Some(from) = self.side(copy.from, len, copy.dir == Dir::ToDevice)? else { return Ok(None) };
+        Ok(self.mutual(&to, &from).then_some((to, from)))
+    }
+
+    /// The runtime's own blocking copy: any two addresses, over host memory if need be.
+    ///
+    /// # Safety
+    /// Both sides are valid for `len` bytes.
+    pub unsafe fn copy_blocking(&self, copy: Move) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { call!(self.hsa, hsa_memory_copy(copy.to as *mut c_void, copy.from as *const c_void, copy.len)) }
+    }
+
+    /// Copies and waits.
+    ///
+    /// # Safety
+    /// Both sides are valid for `len` bytes.
+    pub unsafe fn copy_now(self: &Arc<Self>, copy: Move) -> Result<()> {
+        // Between two GPUs the blocking copy goes over host memory, an engine need not.
+        if copy.dir == Dir::Within && self.sides(&copy)?.is_some_and(|(to, from)| to.device != from.device) {
+            let mut engine = Signals { shared: self.clone() };
+            let mark = engine.make()?;
+            // SAFETY: the caller's promise; the wait below outlasts the copy.
+            let started = unsafe { engine.start(copy, None, mark) };
+            let result = started.and_then(|started| {
+                while started == Started::Flying && !engine.wait(mark, Duration::from_secs(1)) {}
+                if started == Started::Flying { engine.finished(mark).map(|_| ()) } else { Ok(()) }
+            });
+            engine.destroy(mark);
+            return result;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_blocking(copy) }
+    }
+}
+
+/// Copies by engines, each with a signal: 1, 0 when it is done, negative when it failed.
+pub struct Signals {
+    pub shared: Arc<Shared>,
+}
+
+impl Engine for Signals {
+    type Mark = Signal;
+
+    fn make(&mut self) -> Result<Signal> {
+        let mut signal = Signal::default();
+        // SAFETY: `signal` is ours; no consumers: anyone may wait.
+        unsafe { call!(self.shared.hsa, hsa_signal_create(1, 0, ptr::null(), &mut signal))? };
+        Ok(signal)
+    }
+
+    fn rearm(&mut self, mark: Signal) -> Result<()> {
+        // SAFETY: a signal of `make`.
+        unsafe { self.shared.hsa.hsa_signal_store_screlease(mark, 1) }
+    }
+
+    unsafe fn start(&mut self, copy: Move, after: Option<Signal>, mark: Signal) -> Result<Started> {
+        let Some((to, from)) = self.shared.sides(&copy)? else {
+            if let Some(after) = after {
+                while !self.wait(after, Duration::from_secs(1)) {}
+                self.finished(after)?;
+            }
+            // SAFETY: the caller's promise.
+            return unsafe { self.shared.copy_blocking(copy) }.map(|()| Started::Done);
+        };
+        let (to_ptr, from_ptr) = (to.at as *mut c_void, from.at as *const c_void);
+        let (count, deps) = match &after {
+            Some(after) => (1, ptr::from_ref(after)),
+            None => (0, ptr::null()),
+        };
+        // SAFETY: the caller's promise; both signals are of `make`.
+        unsafe {
+            call!(self.shared.hsa, hsa_amd_memory_async_copy(to_ptr, to.agent, from_ptr, from.agent, copy.len, count, deps, mark))?;
+        }
+        Ok(Started::Flying)
+    }
+
+    fn finished(&mut self, mark: Signal) -> Result<bool> {
+        // SAFETY: a signal of `make`.
+        match unsafe { self.shared.hsa.hsa_signal_load_scacquire(mark)? } {
+            ..0 => Err(Error::new(errno::EIO, "hsa_amd_memory_async_copy: the copy failed after it was started")),
+            value => Ok(value == 0),
+        }
+    }
+
+    fn wait(&mut self, mark: Signal, limit: Duration) -> bool {
+        let begin = Instant::now();
+        loop {
+            // The hint is in ticks of an unknown clock, and only a hint: short, and asked again.
+            // SAFETY: a signal of `make`.
+            let value = unsafe { self.shared.hsa.hsa_signal_wait_scacquire(mark, SIGNAL_CONDITION_LT, 1, 1_000_000, WAIT_STATE_BLOCKED) };
+            match value {
+                Ok(1..) if begin.elapsed() < limit => {}
+                Ok(value) => return value < 1,
+                // Without this symbol: ask until it is done.
+                Err(_) => match self.finished(mark) {
+                    Ok(false) if begin.elapsed() < limit => std::thread::yield_now(),
+                    Ok(done) => return done,
+                    Err(_) => return true,
+                },
+            }
+        }
+    }
+
+    fn excuse(&mut self, mark: Signal) {
+        // A copy waits for 0 and would never see it. It may run now: nobody will ask about it.
+        // SAFETY: a signal of `make`.
+        let _ = unsafe { self.shared.hsa.hsa_signal_store_screlease(mark, 0) };
+    }
+
+    fn destroy(&mut self, mark: Signal) {
+        // SAFETY: a signal of `make`, and no copy uses it any more.
+        let _ = unsafe { self.shared.hsa.hsa_signal_destroy(mark) };
+    }
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory of AMD GPUs, by the HSA runtime that ROCm and HIP stand on.
+//!
+//! Two things of it are worth knowing. An IPC handle is served by a thread of the exporter: attaching
+//! one of a process that lives but no longer answers takes the runtime many seconds. And the runtime does
+//! not verify the length that an attach names, so it is verified here.
+
+mod copy;
+mod driver;
+mod probe;
+mod watch;
+
+use super::chain::{Chain, Move};
+use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Interface, Kind, Offer, Pinned, Stream, dmabuf};
+use crate::error::{Error, Result, errno};
+use driver::*;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_void;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::{mem as memory, ptr};
+
+/// `Export::how`: an `hsa_amd_ipc_memory_t`.
+const HOW_IPC: u32 = 1;
+
+/// One GPU of this process.
+#[derive(Clone, Copy)]
+struct Gpu {
+    agent: Agent,
+    /// Its coarse-grained pool, and the unit of allocation there.
+    pool: Option<(Pool, u64)>,
+}
+
+struct Shared {
+    hsa: Hsa,
+    gpus: Vec<Gpu>,
+    /// Stands for host memory.
+    cpu: Agent,
+    facts: Vec<DeviceFacts>,
+    /// What `alloc` gave, by base.
+    allocs: Mutex<BTreeSet<u64>>,
+    /// What `import` mapped, by base, with how often: one handle may give one address twice.
+    imports: Mutex<BTreeMap<u64, (Allocation, u32)>>,
+}
+
+struct Rocr(Arc<Shared>);
+
+pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
+    let hsa = Hsa::open(adopt)?;
+    probe::initialise(&hsa, adopt)?;
+    let found = probe::look(&hsa);
+    let (cpu, gpus, facts) = match found {
+        Ok(found) => found,
+        Err(e) => {
+            // SAFETY: gives back the reference that `initialise` took.
+            let _ = unsafe { hsa.hsa_shut_down() };
+            return Err(e);
+        }
+    };
+    let (allocs, imports) = (Mutex::default(), Mutex::default());
+    Ok(Box::new(Rocr(Arc::new(Shared { hsa, gpus, cpu, facts, allocs, imports }))))
+}
+
+impl Shared {
+    fn gpu(&self, device: u32) -> Result<&Gpu> {
+        self.gpus.get(device as usize).ok_or_else(|| Error::invalid(format!("device: rocr has {}, and no {device}", self.gpus.len())))
+    }
+
+    fn pointer_info(&self, addr: u64) -> Result<PointerInfo> {
+        // SAFETY: all zeros is a valid value of this plain struct.
+        let mut info: PointerInfo = unsafe { memory::zeroed() };
+        info.size = size_of::<PointerInfo>() as u32;
+        if addr == 0 {
+            return Ok(info); // an error for the runtime, unknown memory for us
+        }
+        // SAFETY: `info` tells its size; the list of agents is not asked for.
+        unsafe { call!(self.hsa, hsa_amd_pointer_info(addr as *const c_void, &mut info, None, ptr::null_mut(), ptr::null_mut()))? };
+        Ok(info)
+    }
+
+    /// Whether `agent` may access the memory at `addr` directly.
+    fn reaches(&self, agent: Agent, addr: u64) -> bool {
+        // SAFETY: all zeros is a valid value of this plain struct.
+        let mut info: PointerInfo = unsafe { memory::zeroed() };
+        info.size = size_of::<PointerInfo>() as u32;
+        let (mut count, mut list) = (0u32, ptr::null_mut::<Agent>());
+        let at = addr as *const c_void;
+        // SAFETY: `info` tells its size; the list is allocated with `malloc`, and freed below.
+        let status = unsafe { call!(self.hsa, hsa_amd_pointer_info(at, &mut info, Some(libc::malloc), &mut count, &mut list)) };
+        if list.is_null() {
+            return false;
+        }
+        // SAFETY: the runtime put `count` agents there.
+        let found = status.is_ok() && unsafe { std::slice::from_raw_parts(list, count as usize) }.contains(&agent);
+        // SAFETY: allocated with `malloc` for this call.
+        unsafe { libc::free(list.cast()) };
+        found
+    }
+
+    fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
+        if let Some((_, (known, _))) = self.imports.lock().range(..=addr).next_back().filter(|(_, (a, _))| addr < a.end()) {
+            return Ok(Some(*known));
+        }
+        if let Some(known) = watch::find(addr) {
+            return Ok(Some(known));
+        }
+        match self.ask(addr)? {
+            Some(a) if a.kind == Kind::Plain => watch::meet(&self.hsa, addr, || self.ask(addr)),
+            other => Ok(other),
+        }
+    }
+
+    /// What the runtime says of `addr`.
+    fn ask(&self, addr: u64) -> Result<Option<Allocation>> {
+        let info = self.pointer_info(addr)?;
+        let owner = self.gpus.iter().position(|g| g.agent == info.owner);
+        let (kind, device) = match (info.kind, owner) {
+            (POINTER_UNKNOWN, _) => return Ok(None),
+            (POINTER_LOCKED, _) => (Kind::Pinned, 0),
+            (POINTER_HSA, Some(device)) => (Kind::Plain, device),
+            (POINTER_HSA, None) if info.owner == self.cpu || self.is_cpu(info.owner) => (Kind::Pinned, 0),
+            (POINTER_HSA, None) => {
+                let words = format!("rocr: {addr:#x} is memory of a GPU that this process cannot use (ROCR_VISIBLE_DEVICES)");
+                return Err(Error::new(errno::ENODEV, words));
+            }
+            // The runtime finds the owner of these itself when it copies.
+            (POINTER_GRAPHICS | POINTER_IPC, owner) => (Kind::Imported, owner.unwrap_or(0)),
+            // A kind of a later runtime, such as a reserved address: nothing known to copy from.
+            _ => return Ok(None),
+        };
+        let len = info.len as u64;
+        let base = [info.agent_base, info.host_base].into_iter().find(|base| addr >= *base && addr - base < len);
+        Ok(base.map(|base| Allocation { iface: Iface::Rocr, device: device as u32, kind, base, len, id: 0 }))
+    }
+
+    fn is_cpu(&self, agent: Agent) -> bool {
+        agent.handle != 0 && probe::number(&self.hsa, agent, AGENT_INFO_DEVICE).is_ok_and(|kind| kind == DEVICE_TYPE_CPU)
+    }
+
+    /// Device memory of this process that nothing else owns, with `[addr, addr+len)` inside.
+    fn own(&self, addr: u64, len: u64, what: &str) -> Result<Allocation> {
+        let a = self.detect(addr)?.ok_or_else(|| Error::invalid(format!("{addr:#x} is not rocr memory of this process")))?;
+        if a.kind != Kind::Plain {
+            return Err(Error::new(errno::EOPNOTSUPP, format!("{} memory at {addr:#x} has no {what}", a.kind.name())));
+        }
+        match addr.checked_add(len) {
+            Some(end) if len > 0 && end <= a.end() => Ok(a),
+            _ => {
+                let words = format!("{len} bytes from {addr:#x} lie not in one allocation, which ends at {:#x}: no {what}", a.end());
+                Err(Error::invalid(words))
+            }
+        }
+    }
+
+    fn detach(&self, base: u64) {
+        // Before the call: once detached, the address may be given to another import at once.
+        let mut imports = self.imports.lock();
+        if let Some((_, times)) = imports.get_mut(&base) {
+            *times -= 1;
+            if *times == 0 {
+                imports.remove(&base);
+            }
+        }
+        drop(imports);
+        // SAFETY: an address that attach gave; the importer ended all copies.
+        let result = unsafe { call!(self.hsa, hsa_amd_ipc_memory_detach(base as *mut c_void)) };
+        if let Err(e) = result {
+            crate::log!(Warn, "rocr: {e}");
+        }
+    }
+}
+
+impl Interface for Rocr {
+    fn iface(&self) -> Iface {
+        Iface::Rocr
+    }
+
+    fn devices(&self) -> &[DeviceFacts] {
+        &self.0.facts
+    }
+
+    fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
+        self.0.detect(addr)
+    }
+
+    fn export_dmabuf(&self, addr: u64, len: u64, pcie: bool) -> Result<DmaBuf> {
+        let hsa = &self.0.hsa;
+        // Beforehand, because the runtime crashes over memory that it imported.
+        let a = self.0.own(addr, len, "dma-buf")?;
+        if let Some(why) = self.0.facts.get(a.device as usize).and_then(|f| f.dmabuf.clone()) {
+            return Err(why);
+        }
+        let (mut fd, mut offset) = (-1, 0u64);
+        let at = addr as *const c_void;
+        // SAFETY: the range lies in one allocation; `fd` and `offset` are ours.
+        let result = unsafe {
+            match pcie {
+                true => call!(hsa, hsa_amd_portable_export_dmabuf_v2(at, len as usize, &mut fd, &mut offset, DMABUF_MAPPING_PCIE)),
+                false => call!(hsa, hsa_amd_portable_export_dmabuf(at, len as usize, &mut fd, &mut offset)),
+            }
+        };
+        result?;
+        if fd < 0 {
+            return Err(Error::new(errno::EIO, "hsa_amd_portable_export_dmabuf: succeeded without a file descriptor"));
+        }
+        // SAFETY: the descriptor is the caller's from here; hsa_amd_portable_close_dmabuf is close().
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        dmabuf::checked(fd, offset, len)
+    }
+
+    fn export(&self, of: &Allocation) -> Result<Export> {
+        let a = self.0.own(of.base, of.len, "IPC handle")?;
+        let mut words: IpcHandle = [0; 8];
+        // SAFETY: first byte and length of an allocation; `words` is ours.
+        unsafe { call!(self.0.hsa, hsa_amd_ipc_memory_create(a.base as *mut c_void, a.len as usize, &mut words))? };
+        let mut handle = [0; HANDLE_BYTES];
+        for (bytes, word) in handle.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        let device = self.0.facts.get(a.device as usize).map(|f| f.id).unwrap_or_default();
+        Ok(Export { how: HOW_IPC, device, handle, fd: None, base: a.base, len: a.len })
+    }
+
+    fn import(&self, offer: &Offer<'_>, device: Option<u32>) -> Result<Import> {
+        let shared = &self.0;
+        if offer.how != HOW_IPC || offer.len == 0 {
+            return Err(Error::invalid(format!("rocr: a handle of kind {} for {} bytes", offer.how, offer.len)));
+        }
+        let mut words: IpcHandle = [0; 8];
+        for (bytes, word) in offer.handle.chunks_exact(4).zip(&mut words) {
+            *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        let home = shared.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
+        let device = home.or(device).unwrap_or(0);
+        let mut at = ptr::null_mut();
+        // SAFETY: both are ours; no list of agents: every one of this process may access it.
+        unsafe { call!(shared.hsa, hsa_amd_ipc_memory_attach(&words, offer.len as usize, 0, ptr::null(), &mut at))? };
+        let base = at as u64;
+        let found = Allocation { iface: Iface::Rocr, device, kind: Kind::Imported, base, len: offer.len, id: 0 };
+        // The first and the last byte have to be the same import: the length came from a peer.
+        let last = base.saturating_add(offer.len - 1);
+        let same = |a: Option<Allocation>| a.is_some_and(|a| a.base == base && a.kind == Kind::Imported && a.end() > last);
+        let sound = shared.ask(base).map(same).and_then(|first| Ok(first && shared.ask(last).map(same)?));
+        shared.imports.lock().entry(base).or_insert((found, 0)).1 += 1;
+        if !matches!(sound, Ok(true)) {
+            shared.detach(base);
+            sound?;
+            return Err(Error::invalid(format!("rocr: the peer's allocation has not the {} bytes that it offered", offer.len)));
+        }
+        let shared = shared.clone();
+        Ok(Import { iface: Iface::Rocr, device, base, len: offer.len, undo: Some(Box::new(move || shared.detach(base))) })
+    }
+
+    unsafe fn copy(&self, _device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.copy_now(Move { dir, to, from, len }) }
+    }
+
+    fn stream(&self, device: u32) -> Result<Box<dyn Stream>> {
+        self.0.gpu(device)?;
+        Ok(Box::new(Chain::new(copy::Signals { shared: self.0.clone() })))
+    }
+
+    fn pin(&self, addr: u64, len: u64) -> Result<Pinned> {
+        let mut agent_ptr = ptr::null_mut();
+        // SAFETY: the runtime looks whether the range is there; no list of agents: every one may access it.
+        unsafe { call!(self.0.hsa, hsa_amd_memory_lock(addr as *mut c_void, len as usize, ptr::null_mut(), 0, &mut agent_ptr))? };
+        let shared = self.0.clone();
+        Ok(Pinned(Some(Box::new(move || {
+            // SAFETY: locked above.
+            let result = unsafe { call!(shared.hsa, hsa_amd_memory_unlock(addr as *mut c_void)) };
+            if let Err(e) = result {
+                crate::log!(Warn, "rocr: {e}");
+            }
+        }))))
+    }
+
+    fn alloc(&self, device: u32, len: u64) -> Result<u64> {
+        let shared = &self.0;
+        let Some((pool, granule)) = shared.gpu(device)?.pool else {
+            return Err(Error::new(errno::EOPNOTSUPP, format!("rocr: device {device} has no coarse-grained pool to allocate from")));
+        };
+        let rounded = len.max(1).checked_next_multiple_of(granule).ok_or_else(|| Error::invalid("len: too much"))?;
+        let mut at = ptr::null_mut();
+        // SAFETY: a pool of the runtime; `at` is ours.
+        unsafe { call!(shared.hsa, hsa_amd_memory_pool_allocate(pool, rounded as usize, 0, &mut at))? };
+        // The owner and whoever can: copies between two GPUs need both.
+        let peers = shared.facts.get(device as usize).map(|f| f.peers.as_slice()).unwrap_or_default();
+        let all = shared.gpus.iter().enumerate().filter(|(i, _)| *i == device as usize || peers.contains(&(*i as u32)));
+        let agents: Vec<Agent> = all.map(|(_, g)| g.agent).collect();
+        // SAFETY: our allocation, and agents of the runtime.
+        let allowed = unsafe { call!(shared.hsa, hsa_amd_agents_allow_access(agents.len() as u32, agents.as_ptr(), ptr::null(), at)) };
+        if let Err(e) = allowed {
+            // SAFETY: allocated above, and known to nobody.
+            let _ = unsafe { shared.hsa.hsa_amd_memory_pool_free(at) };
+            return Err(e);
+        }
+        shared.allocs.lock().insert(at as u64);
+        Ok(at as u64)
+    }
+
+    fn free(&self, addr: u64) -> Result<()> {
+        if !self.0.allocs.lock().remove(&addr) {
+            return Err(Error::invalid(format!("rocr: {addr:#x} is no allocation of gdrfab")));
+        }
+        // SAFETY: of `alloc`, and freed once.
+        unsafe { call!(self.0.hsa, hsa_amd_memory_pool_free(addr as *mut c_void)) }
+    }
+}

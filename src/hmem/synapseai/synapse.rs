@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! libSynapse: which devices the application has acquired, where their memory lies, and copies.
+//!
+//! Gaudi's DMA reaches host memory only where that is mapped for it, so copies go through a piece of
+//! host memory of ours: what the caller gave is never touched by the device, not even late. It is not
+//! `synHostMalloc`'s, which would go away under us when the application releases the device.
+
+use crate::error::{Error, Result, errno};
+use crate::hmem::Dir;
+use crate::sys::copy;
+use crate::sys::dl::{Library, entry_points};
+use crate::sys::mem::{self, Mapping, Protection};
+use parking_lot::Mutex;
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsFd;
+
+entry_points! {
+    /// What is called of libSynapse: `synStatus` is an int, `synStreamHandle` opaque.
+    pub struct Lib {
+        fn synDeviceGetInfoV2(device: u32, info: *mut Info) -> c_int;
+        fn synDeviceMalloc(device: u32, size: u64, wish: u64, flags: u32, addr: *mut u64) -> c_int;
+        fn synDeviceFree(device: u32, addr: u64, flags: u32) -> c_int;
+        fn synHostMap(device: u32, size: u64, addr: *const c_void) -> c_int;
+        fn synHostUnmap(device: u32, addr: *const c_void) -> c_int;
+        fn synStreamCreateGeneric(stream: *mut *mut c_void, device: u32, flags: u32) -> c_int;
+        fn synStreamDestroy(stream: *mut c_void) -> c_int;
+        fn synMemCopyAsync(stream: *mut c_void, src: u64, size: u64, dst: u64, direction: c_int) -> c_int;
+        fn synStreamSynchronize(stream: *mut c_void) -> c_int;
+    }
+}
+
+/// `synDeviceInfoV2`, with room to grow.
+#[repr(C)]
+pub struct Info {
+    sram_base: u64,
+    dram_base: u64,
+    sram_size: u32,
+    dram_size: u64,
+    tpc_mask: u64,
+    dram_enabled: u8,
+    device_id: u32,
+    fd: u32,
+    device_type: c_int,
+    device_index: u8,
+    /// Older versions leave it 0.
+    hbm_base: u64,
+    room: [u64; 23],
+}
+
+const _: () = assert!(std::mem::offset_of!(Info, fd) == 48 && std::mem::offset_of!(Info, hbm_base) == 64 && size_of::<Info>() == 256);
+
+/// `synDeviceGaudi`: the first generation maps nothing, its memory begins at `dram_base`.
+const GAUDI: c_int = 2;
+const HOST_TO_DRAM: c_int = 0;
+const DRAM_TO_HOST: c_int = 1;
+const DRAM_TO_DRAM: c_int = 2;
+/// Ids asked for.
+const IDS: u32 = 32;
+/// Bytes per step of a copy from or to the host.
+const BOUNCE: usize = 1 << 20;
+
+/// The memory of a device that this process has acquired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pool {
+    pub device: u32,
+    /// The driver's descriptor, which is SynapseAI's.
+    pub fd: c_int,
+    pub base: u64,
+    pub len: u64,
+    /// Whether `base` is where the driver's mapping begins, as exports need.
+    pub exact: bool,
+}
+
+impl Pool {
+    pub fn holds(&self, addr: u64, len: u64) -> bool {
+        addr.checked_sub(self.base).and_then(|at| at.checked_add(len)).is_some_and(|end| end <= self.len)
+    }
+}
+
+/// What copies of a device need.
+struct Copier {
+    pool: Pool,
+    /// `synStreamHandle`, used by one thread at a time.
+    stream: usize,
+    bounce: Mapping,
+}
+
+/// Why a copy failed.
+enum Failed {
+    /// It was refused, and nothing runs.
+    Refused(Error),
+    /// It may still run.
+    Running(Error),
+}
+
+pub struct Synapse {
+    lib: Lib,
+    pools: Mutex<Vec<Pool>>,
+    copiers: Mutex<Vec<Copier>>,
+}
+
+fn check(what: &str, status: c_int) -> Result<()> {
+    let (errno, name) = match status {
+        0 => return Ok(()),
+        1 => (errno::EINVAL, "synInvalidArgument"),
+        3 => (errno::ENOMEM, "synOutOfHostMemory"),
+        4 => (errno::ENOMEM, "synOutOfDeviceMemory"),
+        6 => (errno::ENODEV, "synObjectNotInitialized"),
+        8 => (errno::ENODEV, "synNoDeviceFound"),
+        14 => (errno::ENOMEM, "synFailedToAllocateDeviceMemory"),
+        17 => (errno::EIO, "synDeviceReset"),
+        18 => (errno::EOPNOTSUPP, "synUnsupported"),
+        22 => (errno::EBUSY, "synBusy"),
+        26 => (errno::EIO, "synFail"),
+        27 => (errno::ENOMEM, "synOutOfResources"),
+        28 => (errno::ENODEV, "synUninitialized"),
+        31 => (errno::ENODEV, "synSynapseTerminated"),
+        34 => (errno::EINVAL, "synMappingNotFound"),
+        42 => (errno::ETIMEDOUT, "synTimeout"),
+        _ => return Err(Error::new(errno::EIO, format!("{what}: {status}"))),
+    };
+    Err(Error::new(errno, format!("{what}: {status} ({name})")))
+}
+
+impl Synapse {
+    pub fn open(adopt: bool) -> Result<Synapse> {
+        let lib = Lib::load(Library::open(&["libSynapse.so", "libSynapse.so.1"], adopt)?);
+        Ok(Synapse { lib, pools: Mutex::default(), copiers: Mutex::default() })
+    }
+
+    fn ask(&self, device: u32) -> Option<Pool> {
+        let mut info = Info {
+            sram_base: 0,
+            dram_base: 0,
+            sram_size: 0,
+            dram_size: 0,
+            tpc_mask: 0,
+            dram_enabled: 0,
+            device_id: 0,
+            fd: 0,
+            device_type: 0,
+            device_index: 0,
+            hbm_base: 0,
+            room: [0; 23],
+        };
+        // SAFETY: the struct is longer than any version's.
+        let status = unsafe { self.lib.synDeviceGetInfoV2(device, &mut info) };
+        if !status.is_ok_and(|status| status == 0) || info.dram_size == 0 {
+            return None;
+        }
+        let (base, exact) = match (info.device_type, info.hbm_base) {
+            (GAUDI, _) => (info.dram_base, true),
+            (_, 0) => (info.dram_base, false),
+            (_, base) => (base, true),
+        };
+        Some(Pool { device, fd: info.fd as c_int, base, len: info.dram_size, exact })
+    }
+
+    /// The devices that the process has acquired.
+    pub fn pools(&self) -> Vec<Pool> {
+        let now: Vec<Pool> = (0..IDS).filter_map(|id| self.ask(id)).collect();
+        self.pools.lock().clone_from(&now);
+        now
+    }
+
+    /// The device memory that all of `[addr, addr+len)` lies in.
+    pub fn pool(&self, addr: u64, len: u64) -> Option<Pool> {
+        let known = self.pools.lock().clone();
+        let find = |pools: &[Pool]| pools.iter().copied().find(|p| p.holds(addr, len));
+        match find(&known) {
+            Some(found) if self.ask(found.device) == Some(found) => Some(found),
+            None if !known.is_empty() => None,
+            // No device was acquired so far, or this one was released since and perhaps acquired anew.
+            _ => find(&self.pools()),
+        }
+    }
+
+    pub fn alloc(&self, device: u32, len: u64) -> Result<u64> {
+        let mut addr = 0;
+        // SAFETY: the result is written on success.
+        check("synDeviceMalloc", unsafe { self.lib.synDeviceMalloc(device, len, 0, 0, &mut addr)? })?;
+        Ok(addr)
+    }
+
+    pub fn free(&self, device: u32, addr: u64) -> Result<()> {
+        // SAFETY: made by `alloc`, and its owner gives it up.
+        check("synDeviceFree", unsafe { self.lib.synDeviceFree(device, addr, 0)? })
+    }
+
+    fn copier(&self, pool: Pool) -> Result<Copier> {
+        let bounce = Mapping::new(mem::memfd("gdrfab-gaudi", BOUNCE)?.as_fd(), 0, BOUNCE, Protection::ReadWrite)?;
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: the mapping is BOUNCE bytes and lives as long as it is mapped for the device; the stream is
+        // written on success.
+        unsafe {
+            check("synHostMap", self.lib.synHostMap(pool.device, BOUNCE as u64, bounce.as_ptr().cast())?)?;
+            let made = self.lib.synStreamCreateGeneric(&mut stream, pool.device, 0);
+            if let Err(e) = made.and_then(|status| check("synStreamCreateGeneric", status)) {
+                self.lib.synHostUnmap(pool.device, bounce.as_ptr().cast())?;
+                return Err(e);
+            }
+        }
+        Ok(Copier { pool, stream: stream as usize, bounce })
+    }
+
+    /// Undoes `copier` for one on which nothing runs.
+    fn discard(&self, copier: Copier) {
+        // SAFETY: the stream and the mapping were made with it, and are used by nobody else.
+        let undone = unsafe {
+            let destroyed = self.lib.synStreamDestroy(copier.stream as *mut c_void);
+            destroyed.and_then(|_| self.lib.synHostUnmap(copier.pool.device, copier.bounce.as_ptr().cast()))
+        };
+        if !undone.is_ok_and(|status| status == 0) {
+            std::mem::forget(copier);
+        }
+    }
+
+    /// A copy between the host and the memory of `pool`, or within that.
+    ///
+    /// # Safety
+    /// The host side, if there is one, is readable or writable for `len` bytes; the device side lies in `pool`.
+    pub unsafe fn copy(&self, pool: Pool, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
+        let mut copiers = self.copiers.lock();
+        let known = copiers.iter().position(|c| c.pool.device == pool.device).map(|i| copiers.swap_remove(i));
+        let (mut copier, mut fresh) = match known.filter(|c| c.pool == pool) {
+            Some(copier) => (copier, false),
+            None => (self.copier(pool)?, true),
+        };
+        let mut former = None;
+        loop {
+            // SAFETY: the caller's promise; the lock keeps others from this copier.
+            match unsafe { self.run(&copier, dir, to, from, len) } {
+                Ok(()) => {
+                    copiers.push(copier);
+                    return Ok(());
+                }
+                Err(Failed::Running(e)) => {
+                    std::mem::forget(copier);
+                    return Err(e);
+                }
+                Err(Failed::Refused(e)) if fresh => {
+                    // It was the copy, not the stream.
+                    match former {
+                        None => copiers.push(copier),
+                        Some(former) => {
+                            copiers.push(former);
+                            self.discard(copier);
+                        }
+                    }
+                    return Err(e);
+                }
+                // A device that was released and acquired anew knows nothing of its former streams.
+                Err(Failed::Refused(e)) => match self.copier(pool) {
+                    Ok(new) => (former, fresh) = (Some(std::mem::replace(&mut copier, new)), true),
+                    Err(_) => {
+                        copiers.push(copier);
+                        return Err(e);
+                    }
+                },
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Synapse::copy`]; no other thread uses the copier.
+    unsafe fn run(&self, copier: &Copier, dir: Dir, to: u64, from: u64, len: usize) -> std::result::Result<(), Failed> {
+        let step = if dir == Dir::Within { len.max(1) } else { BOUNCE };
+        let bounce = copier.bounce.as_ptr();
+        for at in (0..len).step_by(step) {
+            let (to, from, piece) = (to + at as u64, from + at as u64, (len - at).min(step));
+            // SAFETY: the host side is the caller's promise; piece <= BOUNCE where the bounce memory is used, and
+            // no copy runs there between two steps.
+            unsafe {
+                match dir {
+                    Dir::ToDevice => {
+                        copy::copy(bounce, from as *const u8, piece, usize::MAX);
+                        self.step(copier, bounce as u64, piece, to, HOST_TO_DRAM)?;
+                    }
+                    Dir::FromDevice => {
+                        self.step(copier, from, piece, bounce as u64, DRAM_TO_HOST)?;
+                        copy::copy(to as *mut u8, bounce, piece, usize::MAX);
+                    }
+                    Dir::Within => self.step(copier, from, piece, to, DRAM_TO_DRAM)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// Both sides stay valid until the stream has done it.
+    unsafe fn step(&self, copier: &Copier, from: u64, len: usize, to: u64, direction: c_int) -> std::result::Result<(), Failed> {
+        let stream = copier.stream as *mut c_void;
+        // SAFETY: the stream was made with the copier; the sides are the caller's promise.
+        let posted = unsafe { self.lib.synMemCopyAsync(stream, from, len as u64, to, direction) };
+        posted.and_then(|status| check("synMemCopyAsync", status)).map_err(Failed::Refused)?;
+        // SAFETY: as above.
+        let done = unsafe { self.lib.synStreamSynchronize(stream) };
+        done.and_then(|status| check("synStreamSynchronize", status)).map_err(Failed::Running)
+    }
+}

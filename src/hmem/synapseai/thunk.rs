@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! libhl-thunk, the library between the kernel driver and everything else: dma-bufs of all memory, and
+//! memory of our own where no SynapseAI is.
+
+use crate::error::{Error, Result, errno};
+use crate::hmem::{DmaBuf, dmabuf};
+use crate::sys::dl::{Library, entry_points};
+use parking_lot::Mutex;
+use std::ffi::{CStr, c_char, c_int};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+entry_points! {
+    /// What is called of libhl-thunk: 0 or a descriptor, or a negative errno; handles and addresses are 0 on failure.
+    pub struct HlThunk {
+        fn hlthunk_get_device_count(name: c_int) -> c_int;
+        fn hlthunk_open(name: c_int, busid: *const c_char) -> c_int;
+        fn hlthunk_close(fd: c_int) -> c_int;
+        fn hlthunk_get_device_name_from_fd(fd: c_int) -> c_int;
+        fn hlthunk_get_pci_bus_id_from_fd(fd: c_int, out: *mut c_char, len: c_int) -> c_int;
+        fn hlthunk_device_memory_alloc(fd: c_int, size: u64, page_size: u64, contiguous: bool, shared: bool) -> u64;
+        fn hlthunk_device_memory_free(fd: c_int, handle: u64) -> c_int;
+        fn hlthunk_device_memory_map(fd: c_int, handle: u64, hint: u64) -> u64;
+        fn hlthunk_memory_unmap(fd: c_int, va: u64) -> c_int;
+        fn hlthunk_device_memory_export_dmabuf_fd(fd: c_int, addr: u64, size: u64, flags: u32) -> c_int;
+        fn hlthunk_device_mapped_memory_export_dmabuf_fd(fd: c_int, addr: u64, size: u64, offset: u64, flags: u32) -> c_int;
+    }
+}
+
+/// `enum hlthunk_device_name`: the first generation, whose memory is exported by another call, and any device.
+const GAUDI: c_int = 2;
+const DONT_CARE: c_int = 4;
+/// The kernel driver accepts exactly these.
+const EXPORT_FLAGS: u32 = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
+
+/// The device that is held for memory of our own.
+#[derive(Default)]
+struct Held {
+    fd: Option<c_int>,
+    blocks: usize,
+}
+
+/// Memory allocated here.
+#[derive(Clone, Copy)]
+pub struct Block {
+    fd: c_int,
+    pub va: u64,
+    handle: u64,
+}
+
+pub struct Thunk {
+    lib: HlThunk,
+    held: Mutex<Held>,
+}
+
+fn failed(what: &str, rc: c_int) -> Error {
+    match rc {
+        -4095..=-1 => Error::new(-rc, format!("{what}: {rc} ({})", errno::words(-rc))),
+        _ => Error::new(errno::EIO, format!("{what}: {rc}")),
+    }
+}
+
+impl Thunk {
+    pub fn open(adopt: bool) -> Result<Thunk> {
+        let lib = HlThunk::load(Library::open(&["libhl-thunk.so", "libhl-thunk.so.1"], adopt)?);
+        Ok(Thunk { lib, held: Mutex::default() })
+    }
+
+    /// Devices of this host.
+    pub fn count(&self) -> Result<u32> {
+        // SAFETY: no preconditions.
+        let count = unsafe { self.lib.hlthunk_get_device_count(DONT_CARE)? };
+        u32::try_from(count).map_err(|_| failed("hlthunk_get_device_count", count))
+    }
+
+    /// "0000:4d:00.0" of the device open at `fd`.
+    pub fn pci(&self, fd: c_int) -> Option<String> {
+        let mut text = [0u8; 32];
+        // SAFETY: the last byte is kept, so that a NUL ends the text in any case.
+        let rc = unsafe { self.lib.hlthunk_get_pci_bus_id_from_fd(fd, text.as_mut_ptr().cast(), 31) };
+        (rc.ok()? == 0).then(|| CStr::from_bytes_until_nul(&text).ok()?.to_str().ok().map(str::to_string))?
+    }
+
+    /// Why memory cannot be exported as a dma-buf, if so.
+    pub fn lacks_export(&self) -> Option<Error> {
+        const NAMES: [&str; 2] = ["hlthunk_device_mapped_memory_export_dmabuf_fd", "hlthunk_device_memory_export_dmabuf_fd"];
+        NAMES.iter().all(|name| !self.lib.has(name)).then(|| Library::lacks(self.lib.library(), NAMES[0]))
+    }
+
+    /// A dma-buf of `[base + at, base + at + len)`; `base` is what the device's driver mapped, exactly.
+    pub fn export(&self, fd: c_int, base: u64, at: u64, len: u64) -> Result<DmaBuf> {
+        let (start, size, within) = dmabuf::widen(at, len)?;
+        // SAFETY: numbers only.
+        let first = unsafe { self.lib.hlthunk_get_device_name_from_fd(fd) }.is_ok_and(|name| name == GAUDI);
+        let (what, rc) = if first {
+            // SAFETY: numbers only; the result is a new descriptor.
+            let rc = unsafe { self.lib.hlthunk_device_memory_export_dmabuf_fd(fd, base.saturating_add(start), size, EXPORT_FLAGS)? };
+            ("hlthunk_device_memory_export_dmabuf_fd", rc)
+        } else {
+            // SAFETY: as above.
+            let rc = unsafe { self.lib.hlthunk_device_mapped_memory_export_dmabuf_fd(fd, base, size, start, EXPORT_FLAGS)? };
+            ("hlthunk_device_mapped_memory_export_dmabuf_fd", rc)
+        };
+        if rc < 0 {
+            return Err(failed(what, rc));
+        }
+        // SAFETY: a descriptor that the driver made for the caller to close.
+        dmabuf::checked(unsafe { OwnedFd::from_raw_fd(rc) }, within, len)
+    }
+
+    /// Exports part of a block of ours.
+    pub fn export_block(&self, block: &Block, at: u64, len: u64) -> Result<DmaBuf> {
+        self.export(block.fd, block.va, at, len)
+    }
+
+    /// Memory on the first device that is free, which is held as long as there is such memory.
+    pub fn alloc(&self, len: u64) -> Result<Block> {
+        let mut held = self.held.lock();
+        let fd = match held.fd {
+            Some(fd) => fd,
+            None => {
+                // SAFETY: without a bus id, any device.
+                let fd = unsafe { self.lib.hlthunk_open(DONT_CARE, std::ptr::null())? };
+                if fd < 0 {
+                    return Err(
+                        failed("hlthunk_open", fd).context("no Gaudi device is free, and this process has acquired none by SynapseAI")
+                    );
+                }
+                *held.fd.insert(fd)
+            }
+        };
+        let block = self.block(fd, len);
+        held.blocks += block.is_ok() as usize;
+        self.release_if_unused(&mut held);
+        block
+    }
+
+    fn block(&self, fd: c_int, len: u64) -> Result<Block> {
+        // SAFETY: numbers only; page size 0 is the default.
+        let handle = unsafe { self.lib.hlthunk_device_memory_alloc(fd, len, 0, true, true)? };
+        if handle == 0 {
+            return Err(Error::new(errno::ENOMEM, format!("hlthunk_device_memory_alloc: no {len} bytes")));
+        }
+        // SAFETY: the handle was made above.
+        let va = unsafe { self.lib.hlthunk_device_memory_map(fd, handle, 0) };
+        match va {
+            Ok(va) if va != 0 => Ok(Block { fd, va, handle }),
+            other => {
+                // SAFETY: made above, and known to nobody else.
+                unsafe { self.lib.hlthunk_device_memory_free(fd, handle)? };
+                Err(other.err().unwrap_or(Error::fixed(errno::ENOMEM, "hlthunk_device_memory_map: no address")))
+            }
+        }
+    }
+
+    pub fn free(&self, block: Block) -> Result<()> {
+        let mut held = self.held.lock();
+        // SAFETY: the block was made by `alloc`, and its owner gives it up.
+        let (unmap, free) = unsafe {
+            let unmap = self.lib.hlthunk_memory_unmap(block.fd, block.va)?;
+            (unmap, self.lib.hlthunk_device_memory_free(block.fd, block.handle)?)
+        };
+        held.blocks = held.blocks.saturating_sub(1);
+        self.release_if_unused(&mut held);
+        match (unmap, free) {
+            (0, 0) => Ok(()),
+            (0, rc) => Err(failed("hlthunk_device_memory_free", rc)),
+            (rc, _) => Err(failed("hlthunk_memory_unmap", rc)),
+        }
+    }
+
+    /// A device serves one process, so it is not kept for nothing.
+    fn release_if_unused(&self, held: &mut Held) {
+        if let (0, Some(fd)) = (held.blocks, held.fd) {
+            held.fd = None;
+            // SAFETY: opened by `alloc`, and no block of it is left.
+            if let Err(e) = unsafe { self.lib.hlthunk_close(fd) } {
+                crate::log!(Warn, "{e}");
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory of Intel GPUs, by Level Zero.
+//!
+//! Each driver gets one context of ours. Intel's driver knows the memory of all contexts in each of
+//! them; the specification allows another to answer "unknown" for memory of the caller's contexts, and
+//! such memory is then foreign to us as well.
+//!
+//! File descriptors that Level Zero names stay its own: what leaves here is a duplicate.
+
+mod copy;
+mod driver;
+mod probe;
+
+use super::chain::{Chain, Move};
+use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Interface, Kind, Offer, Stream, dmabuf};
+use crate::error::{Error, Result, errno};
+use crate::sys::mem;
+use driver::*;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+/// `Export::how`: a `ze_ipc_mem_handle_t` whose descriptor travels beside it.
+const HOW_IPC: u32 = 1;
+/// The largest unit in which drivers allocate: a dma-buf that is longer holds other allocations too.
+const LARGEST_PAGE: u64 = 2 << 20;
+const ALLOC_ALIGN: usize = 64 << 10;
+
+struct Driver {
+    context: Handle,
+}
+
+struct Device {
+    handle: Handle,
+    driver: usize,
+    /// Ordinal of the queues that copy.
+    queue: u32,
+    /// The list of blocking copies, made at the first.
+    list: Mutex<Option<Handle>>,
+}
+
+struct Shared {
+    ze: Loader,
+    drivers: Vec<Driver>,
+    devices: Vec<Device>,
+    facts: Vec<DeviceFacts>,
+    /// What `alloc` gave, and the context that it is of.
+    allocs: Mutex<BTreeMap<u64, Handle>>,
+    /// What `import` mapped, by base, with how often: one handle may give one address twice.
+    imports: Mutex<BTreeMap<u64, (Allocation, u32)>>,
+}
+
+struct Ze(Arc<Shared>);
+
+pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
+    let ze = Loader::open(adopt)?;
+    probe::initialise(&ze, adopt)?;
+    let (drivers, devices, facts) = probe::look(&ze)?;
+    let (allocs, imports) = (Mutex::default(), Mutex::default());
+    Ok(Box::new(Ze(Arc::new(Shared { ze, drivers, devices, facts, allocs, imports }))))
+}
+
+/// What one context says of an address.
+struct Known {
+    context: Handle,
+    kind: u32,
+    id: u64,
+    device: Handle,
+}
+
+fn no_properties() -> AllocationProperties {
+    AllocationProperties { head: Head::new(STYPE_MEMORY_ALLOCATION_PROPERTIES), kind: 0, id: 0, page_size: 0 }
+}
+
+impl Shared {
+    fn device(&self, device: u32) -> Result<&Device> {
+        self.devices.get(device as usize).ok_or_else(|| Error::invalid(format!("device: ze has {}, and no {device}", self.devices.len())))
+    }
+
+    fn context(&self, of: &Device) -> Result<Handle> {
+        self.drivers.get(of.driver).map(|d| d.context).ok_or(Error::fixed(errno::EIO, "ze: a device without a driver"))
+    }
+
+    /// The first driver that knows `addr`.
+    fn ask(&self, addr: u64) -> Result<Option<Known>> {
+        if addr == 0 {
+            return Ok(None); // an error for the driver, foreign for us
+        }
+        for (index, Driver { context }) in self.drivers.iter().enumerate() {
+            let (mut p, mut device) = (no_properties(), Handle::NULL);
+            // SAFETY: `p` says its kind, and chains nothing.
+            let asked = unsafe { call!(self.ze, zeMemGetAllocProperties(*context, addr as *const c_void, &mut p, &mut device)) };
+            match asked {
+                Ok(()) if matches!(p.kind, MEMORY_HOST | MEMORY_DEVICE | MEMORY_SHARED | MEMORY_HOST_IMPORTED) => {
+                    // Numbers are each driver's own, and may begin with 0.
+                    let id = p.id.wrapping_add(1) ^ (index as u64) << 56;
+                    return Ok(Some(Known { context: *context, kind: p.kind, id, device }));
+                }
+                Err(e) if e.errno != errno::EINVAL => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn range(&self, context: Handle, addr: u64) -> Result<(u64, u64)> {
+        let (mut base, mut len) = (ptr::null_mut(), 0usize);
+        // SAFETY: both are ours.
+        unsafe { call!(self.ze, zeMemGetAddressRange(context, addr as *const c_void, &mut base, &mut len))? };
+        Ok((base as u64, len as u64))
+    }
+
+    /// Our number of a device; an allocation may name one of its tiles.
+    fn number(&self, device: Handle, context: Handle) -> u32 {
+        let find = |handle| self.devices.iter().position(|d| d.handle == handle);
+        let root = || {
+            let mut root = Handle::NULL;
+            // SAFETY: a device of the driver; `root` is ours.
+            unsafe { call!(self.ze, zeDeviceGetRootDevice(device, &mut root)).ok()? };
+            find(root)
+        };
+        let first = || self.devices.iter().position(|d| self.context(d).is_ok_and(|c| c == context));
+        // Host memory has no device: the first of its driver copies it.
+        let known = if device == Handle::NULL { None } else { find(device).or_else(root) };
+        known.or_else(first).unwrap_or(0) as u32
+    }
+
+    fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
+        if let Some((_, (known, _))) = self.imports.lock().range(..=addr).next_back().filter(|(_, (a, _))| addr < a.end()) {
+            return Ok(Some(*known));
+        }
+        // Two questions that belong together: the answers count if nothing changed in between.
+        for _ in 0..4 {
+            let Some(known) = self.ask(addr)? else { return Ok(None) };
+            let range = self.range(known.context, addr);
+            if self.ask(addr)?.is_none_or(|again| again.id != known.id) {
+                continue;
+            }
+            let (base, len) = range?;
+            let kind = match known.kind {
+                MEMORY_DEVICE => Kind::Plain,
+                MEMORY_SHARED => Kind::Managed,
+                _ => Kind::Pinned,
+            };
+            let device = self.number(known.device, known.context);
+            return Ok(Some(Allocation { iface: Iface::Ze, device, kind, base, len, id: known.id }));
+        }
+        Err(Error::new(errno::EBUSY, format!("ze: the memory at {addr:#x} is freed and allocated all the time")))
+    }
+
+    /// Device memory of this process that nothing else owns, with `[addr, addr+len)` inside.
+    fn own(&self, addr: u64, len: u64, what: &str) -> Result<(Allocation, Handle)> {
+        let a = self.detect(addr)?.ok_or_else(|| Error::invalid(format!("{addr:#x} is not ze memory of this process")))?;
+        if a.kind != Kind::Plain {
+            return Err(Error::new(errno::EOPNOTSUPP, format!("{} memory at {addr:#x} has no {what}", a.kind.name())));
+        }
+        match addr.checked_add(len) {
+            Some(end) if len > 0 && end <= a.end() => Ok((a, self.context(self.device(a.device)?)?)),
+            _ => {
+                let words = format!("{len} bytes from {addr:#x} lie not in one allocation, which ends at {:#x}: no {what}", a.end());
+                Err(Error::invalid(words))
+            }
+        }
+    }
+
+    fn close(&self, context: Handle, base: u64) {
+        // Before the call: once closed, the address may be given to another import at once.
+        let mut imports = self.imports.lock();
+        if let Some((_, times)) = imports.get_mut(&base) {
+            *times -= 1;
+            if *times == 0 {
+                imports.remove(&base);
+            }
+        }
+        drop(imports);
+        // SAFETY: an address that open gave; the importer ended all copies.
+        let result = unsafe { call!(self.ze, zeMemCloseIpcHandle(context, base as *const c_void)) };
+        if let Err(e) = result {
+            crate::log!(Warn, "ze: {e}");
+        }
+    }
+}
+
+/// A duplicate of a descriptor that the driver names and keeps.
+fn duplicate(fd: i32) -> Result<OwnedFd> {
+    if fd < 0 {
+        return Err(Error::new(errno::EOPNOTSUPP, format!("the driver names no file descriptor ({fd})")));
+    }
+    // SAFETY: borrowed for this one call; a number that is not open makes it fail.
+    mem::duplicate(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+impl Interface for Ze {
+    fn iface(&self) -> Iface {
+        Iface::Ze
+    }
+
+    fn devices(&self) -> &[DeviceFacts] {
+        &self.0.facts
+    }
+
+    fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
+        self.0.detect(addr)
+    }
+
+    fn identity(&self, addr: u64) -> Option<u64> {
+        self.0.ask(addr).ok().flatten().map(|known| known.id)
+    }
+
+    fn export_dmabuf(&self, addr: u64, len: u64, _pcie: bool) -> Result<DmaBuf> {
+        let (a, context) = self.0.own(addr, len, "dma-buf")?;
+        if let Some(why) = self.0.facts.get(a.device as usize).and_then(|f| f.dmabuf.clone()) {
+            return Err(why);
+        }
+        let mut out = ExportFd { head: Head::new(STYPE_EXTERNAL_MEMORY_EXPORT_FD), flags: EXTERNAL_MEMORY_DMA_BUF, fd: -1 };
+        let mut p = no_properties();
+        p.head.next = ptr::from_mut(&mut out).cast();
+        // SAFETY: both structs say their kind, and outlive the call; the device is not asked for.
+        let asked = unsafe { call!(self.0.ze, zeMemGetAllocProperties(context, addr as *const c_void, &mut p, ptr::null_mut())) };
+        let fd = asked.and_then(|()| duplicate(out.fd)).map_err(|e| {
+            let hint =
+                "memory can be exported if it was allocated with ze_external_memory_export_desc_t (dma-buf), or by gdrfab_mem_alloc()";
+            let number = if e.errno == errno::EINVAL { errno::EOPNOTSUPP } else { e.errno };
+            Error::new(number, format!("{}; {hint}", e.words))
+        })?;
+        let buf = dmabuf::checked(fd, addr - a.base, len)?;
+        if a.len.checked_next_multiple_of(LARGEST_PAGE).is_some_and(|most| buf.len > most) {
+            let words = format!("the driver keeps this allocation of {} bytes in a dma-buf of {}, and does not tell where", a.len, buf.len);
+            return Err(Error::new(errno::EOPNOTSUPP, words));
+        }
+        Ok(buf)
+    }
+
+    fn export(&self, of: &Allocation) -> Result<Export> {
+        let (a, context) = self.0.own(of.base, of.len, "IPC handle")?;
+        let mut ipc = IpcHandle { data: [0; HANDLE_BYTES] };
+        // SAFETY: `ipc` is ours.
+        unsafe { call!(self.0.ze, zeMemGetIpcHandle(context, a.base as *const c_void, &mut ipc))? };
+        let [b0, b1, b2, b3, ..] = ipc.data;
+        let fd = duplicate(i32::from_ne_bytes([b0, b1, b2, b3]));
+        if self.0.ze.has("zeMemPutIpcHandle") {
+            // SAFETY: got above. Its descriptor lives on in the duplicate.
+            let _ = unsafe { self.0.ze.zeMemPutIpcHandle(context, ipc) };
+        }
+        let fd = fd.map_err(|e| e.context("zeMemGetIpcHandle: its first bytes are no file descriptor"))?;
+        let (_, whole) = mem::file_id(fd.as_fd())?;
+        if whole < a.len {
+            let words = format!("zeMemGetIpcHandle: its first bytes name a file of {whole} bytes, the memory has {}", a.len);
+            return Err(Error::new(errno::EOPNOTSUPP, words));
+        }
+        let device = self.0.facts.get(a.device as usize).map(|f| f.id).unwrap_or_default();
+        Ok(Export { how: HOW_IPC, device, handle: ipc.data, fd: Some(fd), base: a.base, len: a.len })
+    }
+
+    fn import(&self, offer: &Offer<'_>, device: Option<u32>) -> Result<Import> {
+        let shared = &self.0;
+        let (HOW_IPC, Some(fd), 1..) = (offer.how, offer.fd, offer.len) else {
+            let with = if offer.fd.is_some() { "with" } else { "without" };
+            return Err(Error::invalid(format!("ze: a handle of kind {} {with} a file descriptor for {} bytes", offer.how, offer.len)));
+        };
+        let (_, whole) = mem::file_id(fd)?;
+        if whole < offer.len {
+            return Err(Error::invalid(format!("ze: the peer offers {} bytes, its file has {whole}", offer.len)));
+        }
+        // The exporter's own GPU if it is visible here: it needs no peer access.
+        let home = shared.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
+        let on = home.or(device).ok_or_else(|| Error::new(errno::ENODEV, "ze: the peer's GPU is not visible in this process"))?;
+        let target = shared.device(on)?;
+        if let Some(wish) = device
+            && !probe::can_reach(&shared.ze, shared.device(wish)?.handle, target.handle)
+        {
+            return Err(Error::new(errno::EOPNOTSUPP, format!("zeDeviceCanAccessPeer: device {wish} cannot reach device {on}")));
+        }
+        let mut ipc = IpcHandle { data: offer.handle };
+        // The handle has the exporter's number of the descriptor; the rest, such as an offset, stays.
+        ipc.data.iter_mut().zip(fd.as_raw_fd().to_ne_bytes()).for_each(|(to, from)| *to = from);
+        let context = shared.context(target)?;
+        let mut at = ptr::null_mut();
+        // SAFETY: a device and its context, a descriptor that is open during the call; `at` is ours.
+        unsafe { call!(shared.ze, zeMemOpenIpcHandle(context, target.handle, ipc, 0, &mut at))? };
+        let base = at as u64;
+        let found = Allocation { iface: Iface::Ze, device: on, kind: Kind::Imported, base, len: offer.len, id: 0 };
+        shared.imports.lock().entry(base).or_insert((found, 0)).1 += 1;
+        // The peer's bytes decided where `base` lies in what was opened.
+        let range = shared.range(context, base);
+        let inside = |(start, len): (u64, u64)| start <= base && base.saturating_add(offer.len) <= start.saturating_add(len);
+        if !range.as_ref().is_ok_and(|r| inside(*r)) {
+            shared.close(context, base);
+            range?;
+            return Err(Error::invalid(format!("ze: the peer's allocation has not the {} bytes that it offered", offer.len)));
+        }
+        let shared = shared.clone();
+        Ok(Import { iface: Iface::Ze, device: on, base, len: offer.len, undo: Some(Box::new(move || shared.close(context, base))) })
+    }
+
+    unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.copy_now(device, Move { dir, to, from, len }) }
+    }
+
+    fn stream(&self, device: u32) -> Result<Box<dyn Stream>> {
+        Ok(Box::new(Chain::new(copy::Events::new(self.0.clone(), device)?)))
+    }
+
+    fn alloc(&self, device: u32, len: u64) -> Result<u64> {
+        let target = self.0.device(device)?;
+        let context = self.0.context(target)?;
+        let mut export = Flags { head: Head::new(STYPE_EXTERNAL_MEMORY_EXPORT_DESC), flags: EXTERNAL_MEMORY_DMA_BUF };
+        let mut desc = FlagsAndNumber { head: Head::new(STYPE_DEVICE_MEM_ALLOC_DESC), flags: 0, number: 0 };
+        if self.0.facts.get(device as usize).is_some_and(|f| f.dmabuf.is_none()) {
+            desc.head.next = ptr::from_mut(&mut export).cast();
+        }
+        let mut at = ptr::null_mut();
+        // SAFETY: a device and its context; the structs say their kind, and outlive the call.
+        unsafe { call!(self.0.ze, zeMemAllocDevice(context, &desc, len.max(1) as usize, ALLOC_ALIGN, target.handle, &mut at))? };
+        self.0.allocs.lock().insert(at as u64, context);
+        Ok(at as u64)
+    }
+
+    fn free(&self, addr: u64) -> Result<()> {
+        let Some(context) = self.0.allocs.lock().remove(&addr) else {
+            return Err(Error::invalid(format!("ze: {addr:#x} is no allocation of gdrfab")));
+        };
+        // SAFETY: of `alloc`, and freed once.
+        unsafe { call!(self.0.ze, zeMemFree(context, addr as *mut c_void)) }
+    }
+}

@@ -27,6 +27,7 @@ fn side(domain: &Arc<Domain>, info: &Info, eq: &Arc<Eq>) -> Side {
 
 fn wish(iov: &[Iov]) -> Wish<'_> {
     Wish {
+        memory: gdrfab::prov::shm::Memory::Host,
         source: Source::Iov(iov),
         access: Access::REMOTE_READ | Access::REMOTE_WRITE,
         offset: 0,

@@ -301,7 +301,10 @@ TEST(no_driver_at_all)
 	const char *fakes = getenv("GDRFAB_FAKES");
 	if (fakes) {
 		char *path = getenv("LD_LIBRARY_PATH"), *at = path ? strstr(path, fakes) : NULL;
+		char self[4096] = "";
 		CHECK(at != NULL);
+		/* Asked for by name: under a memory checker the link itself leads to the checker. */
+		CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
 		pid_t pid = fork();
 		if (pid == 0) {
 			/* A letter less, and the folder is none. */
@@ -310,7 +313,7 @@ TEST(no_driver_at_all)
 			setenv("TEST_IFACES", "", 1);
 			int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 			dup2(null, 1);
-			execl("/proc/self/exe", "device", "no_driver_at_all", (char *)NULL);
+			execl(self, "device", "no_driver_at_all", (char *)NULL);
 			_exit(98);
 		}
 		int status = 0;
@@ -491,6 +494,8 @@ static void closes_under_copies(struct node *n)
 	struct mem m;
 	char word;
 	target_new(n, &m, 1);
+	barrier(n);
+	/* The copies go on without this side's help. */
 	n->idle = true;
 	oob_recv(n, &word, 1);
 	n->idle = false;
@@ -512,6 +517,7 @@ static void copies_slowly(struct node *n)
 	fill(buf, LEN, 0, 9);
 	POST(n->cq, gdrfab_write(n->ep, buf, 1, NULL, 0, to.base, to.key, buf));
 	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	barrier(n);
 	setenv("FAKE_DELAY_US", "50000", 1);
 	for (int i = 0; i < POSTS; i++)
 		POST(n->cq, gdrfab_write(n->ep, buf, LEN, NULL, 0, to.base, to.key, buf));
@@ -932,6 +938,8 @@ TEST_TABLE(devices)
 	for (size_t w = 0; w < count; w++) {
 		const struct way *way = &ways[w];
 		bool ipc = way->path->bit == GDRFAB_PATH_IPC, cuda = way->kind->iface == GDRFAB_HMEM_CUDA;
+		if (test_count(0, 1) && way->kind != device_kinds[0] && way->kind->alloc == cuda_kinds[0].alloc)
+			continue;
 		bool by_driver = way->kind->alloc == cuda_kinds[0].alloc && way->kind->opaque;
 		if (by_driver && way->kind->flavour != CUDA_MANAGED)
 			add("freed_under_a_region", way->name, freed_under_a_region, way, 20);

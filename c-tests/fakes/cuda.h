@@ -44,8 +44,42 @@ struct fake_context {
 /* Kinds of memory. */
 enum { PLAIN = 1, SEGMENT, POOLED, OPENED, HOST, MANAGED };
 
-struct pool;
-struct phys;
+/* Physical memory; mappings and handles count. */
+struct phys {
+	int fd;
+	uint64_t len;
+	CUdevice device;
+	int handle_types;
+	unsigned handles, mappings;
+	struct phys *next;
+};
+
+struct pool {
+	CUdevice device;
+	int handle_types;
+	bool imported, destroyed, exported;
+	uint64_t number; /* with the process, names it elsewhere */
+	int pid;
+	unsigned users;
+	struct pool *next;
+};
+
+struct reservation {
+	uint64_t va, len;
+	struct reservation *next;
+};
+
+/* The bytes of an IPC handle and of a pool's pointer, as the other process reads them. */
+struct handle {
+	uint32_t magic;
+	int32_t pid, fd, device;
+	uint64_t inode, skew, len, id, pool;
+};
+#define MAGIC 0xc0da1234u
+
+struct ipc_handle {
+	unsigned char bytes[64];
+};
 
 /* An allocation or a mapping. Device memory has a block; host and managed memory is the program's to touch. */
 struct mem {
@@ -63,6 +97,12 @@ struct mem {
 	unsigned char handle[64];
 	struct mem *next;
 };
+
+/* Everything that the driver knows, and reserved addresses. */
+extern struct mem *cuda_all;
+extern struct reservation *cuda_reservations;
+
+CUresult cuMemFree_v2(CUdeviceptr va);
 
 /* In the order of use: fault, then the lock, then the context. */
 #define ENTER(name)                                                                                                    \
@@ -91,6 +131,18 @@ bool cuda_covers(uint64_t va, uint64_t len, CUdevice device);
 bool cuda_touches(uint64_t va, uint64_t len);
 /* Whether the host memory is of one allocation or registration, or wholly unknown; under the lock. */
 bool cuda_pinned_alike(uint64_t va, uint64_t len);
+
+/* Under the lock: a new entry, its end, and device memory with one. */
+struct mem *cuda_add(uint64_t va, uint64_t len, int kind, CUdevice device, struct fake_block *block);
+void cuda_take(struct mem *m);
+struct mem *cuda_device_memory(uint64_t len, int kind, CUdevice device);
+
+/* Under the lock: a handle of the memory, and the memory that another process's handle names, if it still is that. */
+CUresult cuda_fill(struct handle *h, struct mem *m);
+struct mem *cuda_opened(const struct handle *h, int kind);
+
+/* One user of the pool less. */
+void cuda_release_pool(struct pool *pool);
 
 /* Runs everything posted, of all streams; under the lock. */
 void cuda_drain(void);

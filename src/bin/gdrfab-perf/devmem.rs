@@ -179,7 +179,7 @@ mod table {
                     let made = check("cuMemAllocManaged", unsafe { (c.cuMemAllocManaged)(&raw mut at, len, 1) });
                     freed_so(made, at)
                 }
-                How::Pool => self.from_pool(c, len),
+                How::Pool => self.of_pool(c, len),
                 How::Vmm2 => self.segments(c, len),
                 How::Plain | How::Vmm => {
                     // SAFETY: the output is live.
@@ -189,7 +189,7 @@ mod table {
             })
         }
 
-        fn from_pool(&self, c: &Driver, len: usize) -> Result<(Ptr, Undo)> {
+        fn of_pool(&self, c: &Driver, len: usize) -> Result<(Ptr, Undo)> {
             let properties =
                 PoolProperties { kind: 1, handles: 1, location: self.here(), win32: null_mut(), max_size: 0, reserved: [0; 56] };
             let (mut pool, mut at) = (null_mut(), 0);

@@ -11,12 +11,23 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 
-/// Handles of plain allocations by base and identity, oldest first. Only these are kept: a descriptor
-/// would keep the memory behind it alive after its owner freed it.
-pub type Handles = VecDeque<(u64, u64, [u8; HANDLE_BYTES])>;
+/// Handles given away, oldest first. Segments are not among them: their descriptor would keep the memory
+/// on the device after its owner freed it, while one of a pool does not.
+pub type Handles = VecDeque<Kept>;
+
+pub struct Kept {
+    base: u64,
+    id: u64,
+    handle: [u8; HANDLE_BYTES],
+    /// Of the pool.
+    fd: Option<OwnedFd>,
+}
 
 /// How many are kept.
 const HANDLES: usize = 64;
+
+/// What goes to the other process: bytes, and beside them a descriptor where there is one.
+type Handle = ([u8; HANDLE_BYTES], Option<OwnedFd>);
 
 fn refused(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(errno::EOPNOTSUPP, why)
@@ -48,13 +59,10 @@ impl Core {
     pub fn export(&self, of: &Allocation) -> Result<Export> {
         let facts = self.facts.get(of.device as usize);
         let device = facts.ok_or_else(|| Error::invalid(format!("device {} is none of cuda's", of.device)))?.id;
-        let (how, handle, fd) = match of.kind {
-            Kind::Plain => (HOW_IPC, self.ipc_handle(of)?, None),
-            Kind::Segment => (HOW_SEGMENT, [0; HANDLE_BYTES], Some(self.segment_fd(of)?)),
-            Kind::Pool => {
-                let (handle, fd) = self.pool_handle(of)?;
-                (HOW_POOL, handle, Some(fd))
-            }
+        let (how, (handle, fd)) = match of.kind {
+            Kind::Plain => (HOW_IPC, self.kept(of, || Ok((self.ipc_handle(of)?, None)))?),
+            Kind::Segment => (HOW_SEGMENT, ([0; HANDLE_BYTES], Some(self.segment_fd(of)?))),
+            Kind::Pool => (HOW_POOL, self.kept(of, || self.pool_handle(of))?),
             Kind::Managed => return Err(refused("managed memory migrates, and no other process can map it")),
             Kind::Pinned | Kind::Host => return Err(refused("host memory has no device handle; share it as host memory")),
             Kind::Imported => return Err(refused("memory imported from another process cannot be passed on; its owner can export it")),
@@ -62,23 +70,35 @@ impl Core {
         Ok(Export { how, device, handle, fd, base: of.base, len: of.len })
     }
 
-    fn ipc_handle(&self, of: &Allocation) -> Result<[u8; HANDLE_BYTES]> {
-        if let Some((.., handle)) = self.handles.lock().iter().find(|(base, id, _)| (*base, *id) == (of.base, of.id) && of.id != 0) {
-            return Ok(*handle);
+    /// The handle of an allocation that was exported before, or a new one.
+    fn kept(&self, of: &Allocation, make: impl FnOnce() -> Result<Handle>) -> Result<Handle> {
+        let copy = |k: &Kept| -> Result<Handle> {
+            let fd = k.fd.as_ref().map(OwnedFd::try_clone).transpose();
+            Ok((k.handle, fd.map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("duplicating a descriptor: {e}")))?))
+        };
+        // An allocation without an identity cannot be told from its successor.
+        if let Some(k) = self.handles.lock().iter().find(|k| (k.base, k.id) == (of.base, of.id) && of.id != 0) {
+            return copy(k);
         }
+        let (handle, fd) = make()?;
+        let kept = Kept { base: of.base, id: of.id, handle, fd };
+        let made = copy(&kept);
+        let mut handles = self.handles.lock();
+        handles.retain(|k| k.base != of.base);
+        if handles.len() >= HANDLES {
+            handles.pop_front();
+        }
+        handles.push_back(kept);
+        made
+    }
+
+    fn ipc_handle(&self, of: &Allocation) -> Result<[u8; HANDLE_BYTES]> {
         let _current = self.enter_owner(of.base, of.device)?;
         let mut raw = CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
         // SAFETY: the driver writes 64 bytes, and checks the address.
         let status = unsafe { self.driver.cuIpcGetMemHandle(&mut raw, of.base) }?;
         self.driver.check("cuIpcGetMemHandle", status)?;
-        let handle = raw.reserved.map(|c| c as u8);
-        let mut handles = self.handles.lock();
-        handles.retain(|(base, ..)| *base != of.base);
-        if handles.len() >= HANDLES {
-            handles.pop_front();
-        }
-        handles.push_back((of.base, of.id, handle));
-        Ok(handle)
+        Ok(raw.reserved.map(|c| c as u8))
     }
 
     fn segment_fd(&self, of: &Allocation) -> Result<OwnedFd> {
@@ -92,7 +112,7 @@ impl Core {
         own_fd(what, fd)
     }
 
-    fn pool_handle(&self, of: &Allocation) -> Result<([u8; HANDLE_BYTES], OwnedFd)> {
+    fn pool_handle(&self, of: &Allocation) -> Result<Handle> {
         let what = "cuMemPoolExportToShareableHandle";
         self.exportable(of, "comes from a pool that was created")?;
         let pool = self.driver.pointer(pointer::MEMPOOL_HANDLE, of.base)? as usize as CUmemoryPool;
@@ -107,7 +127,7 @@ impl Core {
         // SAFETY: the driver writes 64 bytes, and checks the address.
         let status = unsafe { self.driver.cuMemPoolExportPointer(&mut data, of.base) }?;
         self.driver.check("cuMemPoolExportPointer", status)?;
-        Ok((data.reserved, fd))
+        Ok((data.reserved, Some(fd)))
     }
 
     /// Whether its creator allowed a descriptor. A driver that cannot tell is asked by trying.

@@ -567,7 +567,8 @@ fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
 
 /// Device memory on one side or both, mapped: one blocking copy per piece.
 fn fetch_by_driver(recv: &Recv, n: usize, from: u64, site: Site) -> Fetched {
-    let of = if site.is_host() { recv.site } else { site };
+    // What is mapped here for one device can be reached by the others; the receive's memory need not be.
+    let of = if recv.site.is_host() { site } else { recv.site };
     if !site.is_host() && !recv.site.is_host() && site.iface != recv.site.iface {
         return Fetched::Impossible;
     }

@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What an old driver lacks of the fake libcuda: dma-bufs, physical memory mapped in segments, and pools. */
+#define _GNU_SOURCE
+#include "cuda.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct pool *pools;
+struct reservation *cuda_reservations;
+
+void cuda_release_pool(struct pool *pool)
+{
+	pool->users--;
+	if (!pool->destroyed || pool->users)
+		return;
+	for (struct pool **p = &pools; *p; p = &(*p)->next)
+		if (*p == pool) {
+			*p = pool->next;
+			free(pool);
+			return;
+		}
+}
+
+#ifndef FAKE_OLD
+
+struct location {
+	int type, id; /* DEVICE 1 */
+};
+
+struct alloc_prop {
+	int type, handle_types; /* PINNED 1; POSIX_FD 1 */
+	struct location location;
+	void *win32;
+	unsigned char compression, rdma;
+	unsigned short usage;
+	unsigned char reserved[4];
+};
+
+struct access_desc {
+	struct location location;
+	int flags; /* READ 1, READWRITE 3 */
+};
+
+/* Files that stand for memory carry its kind and device in their names. */
+static int memory_file(const char *what, CUdevice device, uint64_t len)
+{
+	char name[64];
+	snprintf(name, sizeof name, "fake-cuda-%s-%d", what, device);
+	int fd = memfd_create(name, MFD_CLOEXEC);
+	if (fd >= 0 && ftruncate(fd, (off_t)len)) {
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+static bool is_memory_file(int fd, const char *what, CUdevice *device)
+{
+	char path[64], name[128], format[64];
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(path, name, sizeof name - 1);
+	if (n <= 0)
+		return false;
+	name[n] = '\0';
+	snprintf(format, sizeof format, "/memfd:fake-cuda-%s-", what);
+	size_t len = strlen(format);
+	if (strncmp(name, format, len) != 0)
+		return false;
+	*device = atoi(name + len);
+	return cuda_device_ok(*device);
+}
+
+/* dma-bufs. */
+
+API CUresult cuMemGetHandleForAddressRange(int *out, CUdeviceptr va, size_t len, int type, unsigned long long flags)
+{
+	ENTER(cuMemGetHandleForAddressRange);
+	NEED_CONTEXT();
+	if (type != 1 || flags > 1 || !len || va % PAGE || len % PAGE)
+		return CUDA_ERROR_INVALID_VALUE;
+	fake_lock();
+	struct fake_block *first = fake_find(va);
+	bool ok = first != NULL, one = first && va + len <= first->va + first->len;
+	int kind = first ? first->kind : 0;
+	for (uint64_t at = va; ok && at < va + len;) {
+		struct fake_block *b = fake_find(at);
+		/* One allocation, or mapped segments without a gap, of one device. */
+		ok = b && b->kind == kind && b->device == first->device && b->kind != OPENED && (b == first || b->kind == SEGMENT);
+		/* Nor memory that a peer's pool lent. */
+		struct mem *m = b ? cuda_find(at) : NULL;
+		ok = ok && !(m && m->opened);
+		at = b ? b->va + b->len : va + len;
+	}
+	CUresult r = ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (ok && (getenv("FAKE_NO_DMABUF") || (flags && !getenv("FAKE_PCIE"))))
+		r = CUDA_ERROR_NOT_SUPPORTED;
+	if (!r && one && va == first->va && getenv("FAKE_DMABUF_MMAP")) {
+		*out = fcntl(first->fd, F_DUPFD_CLOEXEC, 0);
+		r = *out < 0 ? 304 : CUDA_SUCCESS;
+	} else if (!r) {
+		/* Has a size, and cannot be mapped: its descriptor does not read. */
+		int fd = memory_file("dmabuf", first->device, len);
+		char path[64];
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		*out = fd < 0 ? -1 : open(path, O_WRONLY | O_CLOEXEC);
+		if (fd >= 0)
+			close(fd);
+		r = *out < 0 ? 304 : CUDA_SUCCESS; /* OPERATING_SYSTEM */
+	}
+	fake_unlock();
+	return r;
+}
+
+/* Physical memory, mapped in segments. */
+
+static struct phys *physical;
+
+static void release_phys(struct phys *p)
+{
+	if (p->handles || p->mappings)
+		return;
+	for (struct phys **at = &physical; *at; at = &(*at)->next)
+		if (*at == p) {
+			*at = p->next;
+			close(p->fd);
+			free(p);
+			return;
+		}
+}
+
+static struct phys *phys_of(unsigned long long handle)
+{
+	for (struct phys *p = physical; p; p = p->next)
+		if ((uint64_t)(uintptr_t)p == handle && p->handles)
+			return p;
+	return NULL;
+}
+
+static CUresult new_phys(unsigned long long *out, int fd, uint64_t len, CUdevice device, int handle_types)
+{
+	struct phys *p = fd < 0 ? NULL : calloc(1, sizeof *p);
+	if (!p) {
+		if (fd >= 0)
+			close(fd);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	p->fd = fd;
+	p->len = len;
+	p->device = device;
+	p->handle_types = handle_types;
+	p->handles = 1;
+	fake_lock();
+	p->next = physical;
+	physical = p;
+	fake_unlock();
+	*out = (uint64_t)(uintptr_t)p;
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuMemGetAllocationGranularity(size_t *out, const struct alloc_prop *prop, int option)
+{
+	ENTER(cuMemGetAllocationGranularity);
+	if (prop->type != 1 || prop->location.type != 1 || option < 0 || option > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = GRAIN;
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuMemCreate(unsigned long long *out, size_t len, const struct alloc_prop *prop, unsigned long long flags)
+{
+	ENTER(cuMemCreate);
+	if (flags || !len || len % GRAIN || prop->type != 1 || prop->location.type != 1 || prop->handle_types & ~1)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!cuda_device_ok(prop->location.id))
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (len > (size_t)8 << 30)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	int fd = memory_file("vmm", prop->location.id, len);
+	return new_phys(out, fd, len, prop->location.id, prop->handle_types);
+}
+
+API CUresult cuMemRelease(unsigned long long handle)
+{
+	ENTER(cuMemRelease);
+	fake_lock();
+	struct phys *p = phys_of(handle);
+	if (p) {
+		p->handles--;
+		release_phys(p);
+	}
+	fake_unlock();
+	return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuMemRetainAllocationHandle(unsigned long long *out, void *at)
+{
+	ENTER(cuMemRetainAllocationHandle);
+	fake_lock();
+	struct mem *m = cuda_find((uint64_t)(uintptr_t)at);
+	bool ok = m && m->kind == SEGMENT;
+	if (ok) {
+		m->phys->handles++;
+		*out = (uint64_t)(uintptr_t)m->phys;
+	}
+	fake_unlock();
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuMemGetAllocationPropertiesFromHandle(struct alloc_prop *prop, unsigned long long handle)
+{
+	ENTER(cuMemGetAllocationPropertiesFromHandle);
+	fake_lock();
+	struct phys *p = phys_of(handle);
+	if (p) {
+		memset(prop, 0, sizeof *prop);
+		prop->type = prop->location.type = prop->rdma = 1;
+		prop->handle_types = p->handle_types;
+		prop->location.id = p->device;
+	}
+	fake_unlock();
+	return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuMemExportToShareableHandle(int *out, unsigned long long handle, int type, unsigned long long flags)
+{
+	ENTER(cuMemExportToShareableHandle);
+	fake_lock();
+	struct phys *p = phys_of(handle);
+	CUresult r = p && type == 1 && !flags && p->handle_types & 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (!r) {
+		*out = fcntl(p->fd, F_DUPFD_CLOEXEC, 0);
+		r = *out < 0 ? 304 : CUDA_SUCCESS;
+	}
+	fake_unlock();
+	return r;
+}
+
+API CUresult cuMemImportFromShareableHandle(unsigned long long *out, void *os_handle, int type)
+{
+	ENTER(cuMemImportFromShareableHandle);
+	struct stat st;
+	CUdevice device = 0;
+	int fd = (int)(intptr_t)os_handle;
+	if (type != 1 || !is_memory_file(fd, "vmm", &device) || fstat(fd, &st))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* What was imported cannot be exported again. */
+	return new_phys(out, fcntl(fd, F_DUPFD_CLOEXEC, 0), (uint64_t)st.st_size, device, 0);
+}
+
+API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t len, size_t align, CUdeviceptr at, unsigned long long flags)
+{
+	ENTER(cuMemAddressReserve);
+	(void)at;
+	if (flags || !len || len % GRAIN || (align & (align - 1)))
+		return CUDA_ERROR_INVALID_VALUE;
+	struct reservation *r = calloc(1, sizeof *r);
+	uint64_t va = r ? fake_reserve(len, align > GRAIN ? align : GRAIN) : 0;
+	if (!va) {
+		free(r);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	r->va = va;
+	r->len = len;
+	fake_lock();
+	r->next = cuda_reservations;
+	cuda_reservations = r;
+	fake_unlock();
+	*out = va;
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuMemAddressFree(CUdeviceptr va, size_t len)
+{
+	ENTER(cuMemAddressFree);
+	fake_lock();
+	struct reservation **p = &cuda_reservations;
+	while (*p && !((*p)->va == va && (*p)->len == len))
+		p = &(*p)->next;
+	bool ok = *p && !cuda_touches(va, len);
+	if (ok) {
+		struct reservation *r = *p;
+		*p = r->next;
+		fake_unreserve(va, len);
+		free(r);
+	}
+	fake_unlock();
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuMemMap(CUdeviceptr va, size_t len, size_t offset, unsigned long long handle, unsigned long long flags)
+{
+	ENTER(cuMemMap);
+	fake_lock();
+	struct phys *p = phys_of(handle);
+	struct reservation *in = cuda_reservations;
+	while (in && !(va >= in->va && va - in->va < in->len && va - in->va + len <= in->len))
+		in = in->next;
+	CUresult r = CUDA_SUCCESS;
+	if (!p || flags || va % GRAIN || !len || (p && len <= p->len && !in) || cuda_touches(va, len))
+		r = CUDA_ERROR_INVALID_VALUE;
+	else if (offset || len != p->len)
+		r = CUDA_ERROR_NOT_SUPPORTED;
+	if (!r) {
+		struct fake_block *b = fake_map(p->fd, 0, len, va, p->device, SEGMENT);
+		struct mem *m = b ? cuda_add(va, len, SEGMENT, p->device, b) : NULL;
+		r = m ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		if (m) {
+			m->phys = p;
+			p->mappings++;
+		} else if (b) {
+			fake_delete(b, true);
+		}
+	}
+	fake_unlock();
+	return r;
+}
+
+API CUresult cuMemUnmap(CUdeviceptr va, size_t len)
+{
+	ENTER(cuMemUnmap);
+	fake_lock();
+	uint64_t at = va;
+	bool ok = len > 0;
+	while (ok && at < va + len) {
+		struct mem *m = cuda_find(at);
+		ok = m && m->kind == SEGMENT && m->va == at && m->va + m->len <= va + len;
+		at += m ? m->len : 0;
+	}
+	if (ok)
+		cuda_must_be_idle("cuMemUnmap", va, len);
+	for (at = va; ok && at < va + len;) {
+		struct mem *m = cuda_find(at);
+		struct phys *p = m->phys;
+		at += m->len;
+		fake_delete(m->block, true);
+		cuda_take(m);
+		p->mappings--;
+		release_phys(p);
+	}
+	fake_unlock();
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuMemSetAccess(CUdeviceptr va, size_t len, const struct access_desc *desc, size_t count)
+{
+	ENTER(cuMemSetAccess);
+	CUresult r = len && count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	fake_lock();
+	for (size_t i = 0; i < count && !r; i++) {
+		CUdevice device = desc[i].location.id;
+		if (desc[i].location.type != 1 || desc[i].flags & ~3)
+			r = CUDA_ERROR_INVALID_VALUE;
+		else if (!cuda_device_ok(device))
+			r = CUDA_ERROR_INVALID_DEVICE;
+		for (uint64_t at = va; !r && at < va + len;) {
+			struct mem *m = cuda_find(at);
+			if (!m || m->kind != SEGMENT || m->va != at || m->va + m->len > va + len) {
+				r = CUDA_ERROR_INVALID_VALUE;
+			} else if (!cuda_p2p(device, m->device)) {
+				r = CUDA_ERROR_INVALID_DEVICE;
+			} else {
+				m->access = desc[i].flags == 3 ? m->access | 1u << device : m->access & ~(1u << device);
+				at += m->len;
+			}
+		}
+	}
+	fake_unlock();
+	return r;
+}
+
+/* Pools. */
+
+static struct pool *default_pools[MAX_DEVICES];
+static uint64_t last_pool;
+
+static struct pool *new_pool(CUdevice device, int handle_types)
+{
+	struct pool *p = calloc(1, sizeof *p);
+	if (!p)
+		return NULL;
+	p->device = device;
+	p->handle_types = handle_types;
+	p->number = ++last_pool;
+	p->pid = getpid();
+	p->next = pools;
+	pools = p;
+	return p;
+}
+
+static bool pool_ok(struct pool *pool)
+{
+	for (struct pool *p = pools; p; p = p->next)
+		if (p == pool)
+			return !p->destroyed;
+	return false;
+}
+
+API CUresult cuMemPoolCreate(struct pool **out, const struct alloc_prop *props)
+{
+	ENTER(cuMemPoolCreate);
+	/* The first members are those of an allocation's. */
+	if (props->type != 1 || props->location.type != 1 || props->handle_types & ~1)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!cuda_device_ok(props->location.id))
+		return CUDA_ERROR_INVALID_DEVICE;
+	fake_lock();
+	*out = new_pool(props->location.id, props->handle_types);
+	fake_unlock();
+	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+API CUresult cuDeviceGetDefaultMemPool(struct pool **out, CUdevice device)
+{
+	ENTER(cuDeviceGetDefaultMemPool);
+	if (!cuda_device_ok(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	fake_lock();
+	if (!default_pools[device])
+		default_pools[device] = new_pool(device, 0);
+	*out = default_pools[device];
+	fake_unlock();
+	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+API CUresult cuMemPoolDestroy(struct pool *pool)
+{
+	ENTER(cuMemPoolDestroy);
+	fake_lock();
+	bool ok = pool_ok(pool);
+	if (ok) {
+		pool->destroyed = true;
+		pool->users++;
+		cuda_release_pool(pool);
+	}
+	fake_unlock();
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t len, struct pool *pool, CUstream stream)
+{
+	ENTER(cuMemAllocFromPoolAsync);
+	NEED_CONTEXT();
+	(void)stream;
+	fake_lock();
+	bool ok = len && pool_ok(pool) && !pool->imported;
+	struct mem *m = ok ? cuda_device_memory(len, POOLED, pool->device) : NULL;
+	if (m) {
+		m->pool = pool;
+		pool->users++;
+		*out = m->va;
+	}
+	fake_unlock();
+	return m ? CUDA_SUCCESS : ok ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t len, CUstream stream)
+{
+	ENTER(cuMemAllocAsync);
+	NEED_CONTEXT();
+	struct pool *pool;
+	CUresult r = cuDeviceGetDefaultMemPool(&pool, cuda_current()->device);
+	return r ? r : cuMemAllocFromPoolAsync(out, len, pool, stream);
+}
+
+API CUresult cuMemFreeAsync(CUdeviceptr va, CUstream stream)
+{
+	ENTER(cuMemFreeAsync);
+	(void)stream;
+	return cuMemFree_v2(va);
+}
+
+API CUresult cuMemPoolSetAccess(struct pool *pool, const struct access_desc *desc, size_t count)
+{
+	ENTER(cuMemPoolSetAccess);
+	fake_lock();
+	CUresult r = pool_ok(pool) && count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < count && !r; i++)
+		if (desc[i].location.type != 1 || desc[i].flags & ~3)
+			r = CUDA_ERROR_INVALID_VALUE;
+		else if (!cuda_device_ok(desc[i].location.id) || !cuda_p2p(desc[i].location.id, pool->device))
+			r = CUDA_ERROR_INVALID_DEVICE;
+	fake_unlock();
+	return r;
+}
+
+API CUresult cuMemPoolExportToShareableHandle(int *out, struct pool *pool, int type, unsigned long long flags)
+{
+	ENTER(cuMemPoolExportToShareableHandle);
+	fake_lock();
+	bool ok = pool_ok(pool) && !pool->imported && pool->handle_types & 1 && type == 1 && !flags;
+	CUresult r = ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	int fd = r ? -1 : memory_file("pool", pool->device, PAGE);
+	if (!r && (fd < 0 || pwrite(fd, &pool->number, 8, 0) != 8 || pwrite(fd, &pool->pid, 4, 8) != 4))
+		r = 304;
+	else if (!r)
+		pool->exported = true;
+	fake_unlock();
+	if (!r)
+		*out = fd;
+	else if (fd >= 0)
+		close(fd);
+	return r;
+}
+
+API CUresult cuMemPoolImportFromShareableHandle(struct pool **out, void *os_handle, int type, unsigned long long flags)
+{
+	ENTER(cuMemPoolImportFromShareableHandle);
+	int fd = (int)(intptr_t)os_handle, pid;
+	uint64_t number;
+	CUdevice device = 0;
+	if (type != 1 || flags || !is_memory_file(fd, "pool", &device))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (pread(fd, &number, 8, 0) != 8 || pread(fd, &pid, 4, 8) != 4)
+		return CUDA_ERROR_INVALID_VALUE;
+	fake_lock();
+	struct pool *p = new_pool(device, 0);
+	if (p) {
+		p->imported = true;
+		p->number = number;
+		p->pid = pid;
+		*out = p;
+	}
+	fake_unlock();
+	return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Works only once the pool has been exported. */
+API CUresult cuMemPoolExportPointer(struct ipc_handle *out, CUdeviceptr va)
+{
+	ENTER(cuMemPoolExportPointer);
+	struct handle h;
+	fake_lock();
+	struct mem *m = cuda_find(va);
+	bool ok = m && m->kind == POOLED && m->va == va && !m->opened && m->pool->exported;
+	CUresult r = ok ? cuda_fill(&h, m) : CUDA_ERROR_INVALID_VALUE;
+	fake_unlock();
+	if (!r) {
+		memset(out, 0, sizeof *out);
+		memcpy(out, &h, sizeof h);
+	}
+	return r;
+}
+
+API CUresult cuMemPoolImportPointer(CUdeviceptr *out, struct pool *pool, struct ipc_handle *data)
+{
+	ENTER(cuMemPoolImportPointer);
+	struct handle h;
+	memcpy(&h, data, sizeof h);
+	fake_lock();
+	struct mem *m = cuda_all;
+	bool ok = h.magic == MAGIC && pool_ok(pool) && pool->imported && h.pool == pool->number && h.pid == pool->pid;
+	/* One address in a process, by however many imports of the pool; the first to free it ends it for all. */
+	while (ok && m && !(m->opened && memcmp(m->handle, &h, sizeof h) == 0))
+		m = m->next;
+	if (!ok) {
+		m = NULL;
+	} else if (!m && (m = cuda_opened(&h, POOLED)) != NULL) {
+		m->opened = true;
+		m->pool = pool;
+		pool->users++;
+	}
+	if (m)
+		*out = m->va;
+	fake_unlock();
+	return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+#endif

@@ -78,7 +78,7 @@ cd "$here" || exit 1
 # Device memory: of the real drivers, or of fake ones under their names.
 fakes=$build/fakes
 if [ "${TEST_REAL:-0}" = 1 ]; then
-	export TEST_IFACES=${TEST_IFACES:-cuda}
+	export TEST_IFACES=${TEST_IFACES-cuda}
 else
 	if ! CC=$cc fakes/build.sh "$fakes"; then
 		echo "FAIL fakes: do not compile"

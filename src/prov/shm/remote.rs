@@ -42,8 +42,9 @@ pub struct Remote {
     pub plain: bool,
     /// The path that operations take.
     pub path: Paths,
-    /// Who copies what is mapped here.
+    /// Who copies what is mapped here, and for whom it was mapped.
     pub site: Site,
+    pub near: Near,
     pub offered: Paths,
     /// The only extent, or the first of `more`.
     pub one: Extent,
@@ -151,6 +152,9 @@ enum Missing {
     Never(Error),
 }
 
+/// The device that a mapping is for.
+pub type Near = Option<u32>;
+
 /// What resolving came to.
 pub enum Resolved {
     Ready,
@@ -160,7 +164,9 @@ pub enum Resolved {
 
 pub struct Remotes {
     cache: Vec<Remote>,
-    imports: HashMap<u64, Import>,
+    /// By file and, for device memory, the device it was mapped for: a driver copies at full speed only
+    /// through a mapping of the device that copies.
+    imports: HashMap<(u64, Near), Import>,
     missing: HashMap<u64, Missing>,
     filter: Vec<u64>,
     /// What this endpoint's options and environment permit.
@@ -169,8 +175,8 @@ pub struct Remotes {
     pub to_ask: Vec<u64>,
     /// Copies of a driver are in flight.
     pub busy: bool,
-    /// Device of the operation that is being resolved, for new mappings.
-    pub near: Option<u32>,
+    /// Device of the operation that is being resolved; none: the CPU, or any will do.
+    pub near: Near,
     /// Last reasons, for explanations.
     pidfd_refused: Option<Error>,
 }
@@ -229,6 +235,7 @@ impl Remotes {
     pub fn resolve(&mut self, link: &Link, key: u64) -> Result<Resolved> {
         if let Some(r) = self.cached(key)
             && link.table.entry(r.index).gate.load(Ordering::Acquire) == r.generation
+            && (r.path != Paths::IPC || r.near == self.near)
         {
             return Ok(Resolved::Ready);
         }
@@ -281,6 +288,7 @@ impl Remotes {
             plain: false,
             path: Paths::empty(),
             site: Site::HOST,
+            near: self.near,
             offered,
             one: Extent::default(),
             more: None,
@@ -339,12 +347,14 @@ impl Remotes {
     }
 
     fn import(&mut self, link: &Link, file: u64, write: bool) -> Option<&Import> {
-        if self.imports.get(&file).is_some_and(|i| write && matches!(i, Import::Host { writable: false, .. })) {
+        let on_device = link.table.file(file).how.load(Ordering::Relaxed) != 0;
+        let place = (file, self.near.filter(|_| on_device));
+        if self.imports.get(&place).is_some_and(|i| write && matches!(i, Import::Host { writable: false, .. })) {
             // Cached regions point into the mapping that goes.
             self.evict_all();
-            self.imports.remove(&file);
+            self.imports.remove(&place);
         }
-        if !self.imports.contains_key(&file) && !self.missing.contains_key(&file) {
+        if !self.imports.contains_key(&place) && !self.missing.contains_key(&file) {
             self.sweep(link);
             let record = link.table.file(file);
             if file == 0 || record.id.load(Ordering::Acquire) != file {
@@ -353,7 +363,7 @@ impl Remotes {
                 self.obtain(link, file, write);
             }
         }
-        self.imports.get(&file)
+        self.imports.get(&place)
     }
 
     /// Maps a file by what the peer's record says, or notes what is missing for that.
@@ -404,7 +414,7 @@ impl Remotes {
             Err(e) => return Err(e.context("mapping the peer's memory")),
         };
         crate::log!(Debug, "mapped {size} bytes of the peer (file {file})");
-        self.imports.insert(file, Import::Host { map, writable: write, pinned: None });
+        self.imports.insert((file, None), Import::Host { map, writable: write, pinned: None });
         Ok(())
     }
 
@@ -420,7 +430,7 @@ impl Remotes {
             return Err(nonsense("an allocation's size"));
         }
         crate::log!(Debug, "mapped {} bytes of the peer's {} memory (file {file})", import.len, iface.name());
-        self.imports.insert(file, Import::Device(import));
+        self.imports.insert((file, self.near), Import::Device(import));
         Ok(())
     }
 
@@ -457,13 +467,14 @@ impl Remotes {
 
     /// Unmaps what the peer has freed or closed, unless a driver may still be copying there.
     pub fn sweep(&mut self, link: &Link) {
-        let gone = |id: &u64| link.table.file(*id).id.load(Ordering::Acquire) != *id;
+        let gone = |id: u64| link.table.file(id).id.load(Ordering::Acquire) != id;
         let held = |i: &Import| self.busy && matches!(i, Import::Device(_) | Import::Host { pinned: Some(Some(_)), .. });
-        let stale: Vec<u64> = self.imports.iter().filter(|(id, import)| gone(id) && !held(import)).map(|(id, _)| *id).collect();
+        let stale: Vec<(u64, Near)> =
+            self.imports.iter().filter(|(place, import)| gone(place.0) && !held(import)).map(|(place, _)| *place).collect();
         if !stale.is_empty() {
             // Cached regions may point into them; their gates are closed, but drop them all the same.
             self.evict_all();
-            stale.iter().for_each(|id| drop(self.imports.remove(id)));
+            stale.iter().for_each(|place| drop(self.imports.remove(place)));
         }
         self.missing.retain(|id, _| link.table.file(*id).id.load(Ordering::Acquire) == *id);
     }

@@ -91,6 +91,19 @@ pub(super) unsafe fn object<'a, H: Handle>(handle: *mut H, name: &'static str) -
     Ok(unsafe { &*handle.cast::<H::Inner>() })
 }
 
+/// As `object` without words for what is wrong, so that a leaf function stays one.
+///
+/// # Safety
+/// As for `object`.
+#[inline(always)]
+pub(super) unsafe fn object_if<'a, H: Handle>(handle: *mut H) -> Option<&'a H::Inner> {
+    if !handle.cast::<H::Inner>().is_aligned() {
+        return None;
+    }
+    // SAFETY: the C caller says that the handle is open.
+    unsafe { handle.cast::<H::Inner>().as_ref() }
+}
+
 /// As `object`, sharing ownership.
 ///
 /// # Safety

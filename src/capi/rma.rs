@@ -2,7 +2,7 @@
 //! Remote memory access. `dest_addr` and `src_addr` are there for unconnected endpoints to come; connected
 //! ones ignore them.
 
-use super::boundary::{Sized0, first_desc, iovecs, null, object, posted, read_sized};
+use super::boundary::{Sized0, first_desc, iovecs, null, object, object_if, posted, read_sized};
 use super::objects::gdrfab_ep;
 use super::types::*;
 use crate::error::{Error, Result, errno};
@@ -65,10 +65,38 @@ unsafe fn single<const WRITE: bool>(ep: *mut gdrfab_ep, buf: usize, len: usize, 
         Ok(ep) => ep,
         Err(e) => return posted(Err(e)),
     };
+    let short = match c.flags {
+        0 => ep.rma_short::<WRITE, true, false>(buf, len, addr, key, c.context),
+        Endpoint::INJECT => ep.rma_short::<WRITE, false, false>(buf, len, addr, key, c.context),
+        _ => false,
+    };
+    if short {
+        return 0;
+    }
     match ep.rma_quick::<WRITE>(buf, len, addr, key, c.context, c.flags | ep.tx_op_flags()) {
         Quick::Done => 0,
         Quick::Again => -errno::EAGAIN as ssize_t,
         Quick::NotOrdinary => general(ep, if WRITE { Dir::Write } else { Dir::Read }, buf, len, addr, key, &c),
+    }
+}
+
+/// `single` for one word in a domain without locks: a leaf function. False: nothing was posted.
+///
+/// # Safety
+/// As for `single`.
+#[inline(always)]
+unsafe fn word<const WRITE: bool, const ENTRY: bool>(
+    ep: *mut gdrfab_ep,
+    buf: usize,
+    len: usize,
+    addr: u64,
+    key: u64,
+    context: usize,
+) -> bool {
+    // SAFETY: the C caller says that the handle is open.
+    match unsafe { object_if(ep) } {
+        Some(ep) => ep.rma_short::<WRITE, ENTRY, true>(buf, len, addr, key, context),
+        None => false,
     }
 }
 
@@ -168,6 +196,31 @@ pub unsafe extern "C" fn gdrfab_write(
     context: *mut c_void,
 ) -> ssize_t {
     let _ = dest_addr;
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        if word::<true, true>(ep, buf as usize, len, addr, key, context as usize) {
+            return 0;
+        }
+        write_longer(ep, buf, len, desc, addr, addr, key, context)
+    }
+}
+
+/// gdrfab_write() of anything but one word. It takes and uses the same parameters, so that the call is a jump.
+///
+/// # Safety
+/// As for gdrfab_write().
+#[inline(never)]
+unsafe extern "C" fn write_longer(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    std::hint::black_box(dest_addr);
     let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
@@ -264,7 +317,29 @@ pub unsafe extern "C" fn gdrfab_inject_write(
     addr: u64,
     key: u64,
 ) -> ssize_t {
-    let _ = dest_addr;
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        if word::<true, false>(ep, buf as usize, len, addr, key, 0) {
+            return 0;
+        }
+        inject_write_longer(ep, buf, len, dest_addr, addr, key)
+    }
+}
+
+/// gdrfab_inject_write() of anything but one word. It takes and uses the same parameters, so that the call is a jump.
+///
+/// # Safety
+/// As for gdrfab_inject_write().
+#[inline(never)]
+unsafe extern "C" fn inject_write_longer(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+) -> ssize_t {
+    std::hint::black_box(dest_addr);
     let c = Common { flags: Endpoint::INJECT, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
@@ -319,6 +394,31 @@ pub unsafe extern "C" fn gdrfab_read(
     context: *mut c_void,
 ) -> ssize_t {
     let _ = src_addr;
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        if word::<false, true>(ep, buf as usize, len, addr, key, context as usize) {
+            return 0;
+        }
+        read_longer(ep, buf, len, desc, addr, addr, key, context)
+    }
+}
+
+/// gdrfab_read() of anything but one word. It takes and uses the same parameters, so that the call is a jump.
+///
+/// # Safety
+/// As for gdrfab_read().
+#[inline(never)]
+unsafe extern "C" fn read_longer(
+    ep: *mut gdrfab_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    src_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    std::hint::black_box(src_addr);
     let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { single::<false>(ep, buf as usize, len, addr, key, c) }

@@ -186,6 +186,8 @@ pub struct Conn {
     pub link: Arc<Link>,
     pub tx: Producer<SegmentRef>,
     pub gate: Initiator,
+    /// Address of our busy word.
+    pub busy: usize,
     pub remotes: Remotes,
     pub slots: Slots,
     pub backlog: VecDeque<Job>,
@@ -208,6 +210,7 @@ impl Conn {
         Conn {
             tx: Producer::new(link.peer.clone()),
             gate: Initiator::new(link.fences),
+            busy: std::ptr::from_ref(link.mine.busy()) as usize,
             remotes: Remotes::new(allowed),
             slots: Slots::new(),
             backlog: VecDeque::new(),
@@ -226,7 +229,7 @@ impl Conn {
     /// Whether a copy of our own may run now without overtaking anything.
     #[inline(always)]
     pub fn is_clear(&self) -> bool {
-        self.backlog.is_empty() && self.staged == 0 && self.coop == 0
+        self.backlog.len() as u64 | u64::from(self.staged) | u64::from(self.coop) == 0
     }
 
     pub fn outstanding(&self) -> usize {

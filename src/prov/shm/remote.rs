@@ -35,10 +35,14 @@ pub struct Remote {
     pub len: u64,
     pub generation: u64,
     pub index: u32,
+    /// Address of the region's gate word in the peer's table, which the link maps.
+    pub gate: usize,
     pub access: Access,
     pub event: bool,
-    /// Mapped, of one piece, and nobody to notify: the ordinary case.
-    pub plain: bool,
+    /// The rights, if it is mapped, of one piece, and nobody is to be notified: the ordinary case. Otherwise none.
+    pub plain: Access,
+    /// Offsets at which eight bytes fit.
+    pub words: u64,
     /// The path that operations take.
     pub path: Paths,
     pub offered: Paths,
@@ -133,7 +137,7 @@ pub enum Resolved {
 }
 
 pub struct Remotes {
-    cache: Vec<Remote>,
+    cache: Box<[Remote; CACHE]>,
     imports: HashMap<u64, Import>,
     missing: HashMap<u64, Missing>,
     filter: Vec<u64>,
@@ -156,7 +160,7 @@ pub struct Verdicts {
 impl Remotes {
     pub fn new(allowed: Paths) -> Remotes {
         Remotes {
-            cache: vec![Remote::default(); CACHE],
+            cache: Box::new(std::array::from_fn(|_| Remote::default())),
             imports: HashMap::new(),
             missing: HashMap::new(),
             filter: vec![0; super::layout::FILTER_BITS / 64],
@@ -177,6 +181,14 @@ impl Remotes {
     pub fn cached(&self, key: u64) -> Option<&Remote> {
         let r = &self.cache[Self::place(key)];
         (r.generation != 0 && r.key == key).then_some(r)
+    }
+
+    /// The cached entry of `key` if it is plain and permits `need`.
+    #[inline(always)]
+    pub fn plain(&self, key: u64, need: Access) -> Option<&Remote> {
+        let r = &self.cache[Self::place(key)];
+        // An empty entry permits nothing.
+        (r.key == key && r.plain.contains(need)).then_some(r)
     }
 
     /// Drops the cached entry of `key`.
@@ -243,9 +255,11 @@ impl Remotes {
             len: e.len.load(Ordering::Relaxed),
             generation,
             index,
+            gate: (&raw const e.gate) as usize,
             access,
             event: rights & table::EVENT != 0,
-            plain: false,
+            plain: Access::empty(),
+            words: 0,
             path: Paths::empty(),
             offered,
             one: Extent::default(),
@@ -388,7 +402,10 @@ impl Remotes {
         if usable.contains(Paths::DIRECT) {
             if r.extents().iter().all(|x| x.here != 0) {
                 r.path = Paths::DIRECT;
-                r.plain = r.more.is_none() && !r.event;
+                if r.more.is_none() && !r.event {
+                    r.plain = r.access;
+                    r.words = r.len.saturating_sub(7);
+                }
                 return Ok(false);
             }
             if self.missing.values().any(|m| matches!(m, Missing::Asked)) {

@@ -12,6 +12,7 @@ use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, total};
 use crate::prov::queue::{Completion, Counter, Failure, Queue};
 use crate::sync::ring::Consumer;
+use crate::sync::serial::Threading;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -52,6 +53,14 @@ pub struct Bindings {
     pub rx_selective: bool,
     pub eq: Option<Arc<EventQueue>>,
     pub counters: Counters,
+}
+
+impl Bindings {
+    /// Whether every RMA operation gives an entry without a lock, and nothing else.
+    pub fn is_short(&self) -> bool {
+        let counted = self.counters.write.is_some() || self.counters.read.is_some();
+        !counted && !self.tx_selective && self.tx.as_ref().is_some_and(|q| q.threading() == Threading::Promised)
+    }
 }
 
 /// Options that `setopt` changes.

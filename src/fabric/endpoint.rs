@@ -205,7 +205,7 @@ impl Endpoint {
     ) -> bool {
         // SAFETY: `short` is the process's number only from an `enable` on that found the promises kept.
         self.owner.is(self.short.load(Ordering::Relaxed))
-            && unsafe { self.shm.rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context, self.tx_op_flags) }
+            && unsafe { self.shm.rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
     }
 
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {

@@ -56,6 +56,7 @@ impl Endpoint {
             streaming_from: config.nt_threshold,
             shared_from: if config.coop { config.coop_min } else { usize::MAX },
             eager_max: config.eager_max,
+            deliver: false,
             object: 0,
             context,
             conn: None,
@@ -141,6 +142,7 @@ impl Endpoint {
         }
         s.segment = Some(Segment::create(config::get().ring_slots as usize)?);
         s.phase = Phase::Enabled;
+        s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
         let promised = self.state.threading() == Threading::Promised;
         Ok(promised && s.bind.is_short() && op_flags & super::rma::LONG_FLAGS == 0)
     }
@@ -256,7 +258,7 @@ impl Endpoint {
     /// As `rma_quick` for what needs neither lock nor call; false posts nothing.
     ///
     /// # Safety
-    /// `enable` returned true, with these `flags`.
+    /// `enable` returned true.
     #[inline(always)]
     pub unsafe fn rma_short<const WRITE: bool, const ENTRY: bool, const WORD: bool>(
         &self,
@@ -265,10 +267,9 @@ impl Endpoint {
         addr: u64,
         key: u64,
         context: usize,
-        flags: u64,
     ) -> bool {
         // SAFETY: handed on.
-        unsafe { self.state.promised_unchecked().rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context, flags) }
+        unsafe { self.state.promised_unchecked().rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
     }
 
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {

@@ -171,7 +171,7 @@ impl State {
     /// was done.
     ///
     /// # Safety
-    /// State and queue are `Promised`, and `Bindings::is_short`; `op_flags` are without `LONG_FLAGS`.
+    /// State and queue are `Promised`, and `Bindings::is_short`; operations by default are without `LONG_FLAGS`.
     #[inline(always)]
     pub unsafe fn rma_short<const WRITE: bool, const ENTRY: bool, const WORD: bool>(
         &mut self,
@@ -180,7 +180,6 @@ impl State {
         addr: u64,
         key: u64,
         context: usize,
-        op_flags: u64,
     ) -> bool {
         if len > copy::SHORT || (WORD && len != 8) {
             return false;
@@ -213,7 +212,7 @@ impl State {
         // SAFETY: the local range is the caller's promise; the remote one was checked against the
         // region, whose mapping outlives the cache entry.
         unsafe { copy::copy_short(to as *mut u8, from as *const u8, len) };
-        if op_flags & flags::DELIVERY_COMPLETE != 0 {
+        if self.deliver {
             conn.gate.leave_delivered(busy)
         } else {
             conn.gate.leave(busy)

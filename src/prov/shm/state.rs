@@ -138,6 +138,8 @@ pub struct State {
     /// Length from which an operation is offered to the peer as well; usize::MAX with cooperation off.
     pub shared_from: usize,
     pub eager_max: usize,
+    /// Operations are delivery-complete by default.
+    pub deliver: bool,
     pub object: usize,
     pub context: usize,
     pub conn: Option<Box<Conn>>,

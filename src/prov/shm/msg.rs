@@ -54,6 +54,12 @@ pub struct RendezvousIn {
 
 const OFFER_WORDS: usize = 6;
 
+/// Bytes up to which a message travels in the ring if the receiver cannot map where it lies: the other way is a
+/// system call, which costs as much as two copies of some 4 KiB.
+fn copied_max(eager_max: usize) -> usize {
+    (3 * eager_max).min(FRAGMENT_BYTES)
+}
+
 impl State {
     /// Posts a message.
     pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
@@ -384,12 +390,15 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
         return Ok(Step::Blocked);
     }
     let has_data = job.flags & flags::REMOTE_CQ_DATA != 0;
-    if job.total > config::get().eager_max {
+    let eager_max = config::get().eager_max;
+    if job.total > eager_max {
         let place = match job.pieces.as_slice() {
             [one] if job.desc != 0 => domain.regions.lock().shared_place(job.desc, *one),
             _ => None,
         };
-        return offer(conn, job, has_data, place.unwrap_or((0, 0)));
+        if place.is_some() || job.total > copied_max(eager_max) {
+            return offer(conn, job, has_data, place.unwrap_or((0, 0)));
+        }
     }
     let acked = job.flags & flags::DELIVERY_COMPLETE != 0;
     let count = usize::from(has_data) + usize::from(acked);

@@ -4,6 +4,7 @@
 use crate::error::{Error, Result, errno};
 use crate::fabric;
 use crate::prov::op::Iov;
+use crate::prov::shm::DEVICE_DESC;
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -89,6 +90,19 @@ pub(super) unsafe fn object<'a, H: Handle>(handle: *mut H, name: &'static str) -
     }
     // SAFETY: the C caller says that the handle is open.
     Ok(unsafe { &*handle.cast::<H::Inner>() })
+}
+
+/// As `object` without words for what is wrong, so that a leaf function stays one.
+///
+/// # Safety
+/// As for `object`.
+#[inline(always)]
+pub(super) unsafe fn object_if<'a, H: Handle>(handle: *mut H) -> Option<&'a H::Inner> {
+    if !handle.cast::<H::Inner>().is_aligned() {
+        return None;
+    }
+    // SAFETY: the C caller says that the handle is open.
+    unsafe { handle.cast::<H::Inner>().as_ref() }
 }
 
 /// As `object`, sharing ownership.
@@ -259,17 +273,23 @@ pub(super) unsafe fn iovecs<'a>(from: *const libc::iovec, count: usize, name: &'
 
 const _: () = assert!(size_of::<Iov>() == size_of::<libc::iovec>() && align_of::<Iov>() == align_of::<libc::iovec>());
 
-/// The first descriptor of an array that may be missing.
+/// The descriptor that stands for all pieces of an operation: the first. Whether the CPU reaches them must be
+/// the same for all.
 ///
 /// # Safety
-/// NULL, or readable for one pointer if `count` is not 0.
+/// NULL, or readable for `count` pointers.
 #[inline]
-pub(super) unsafe fn first_desc(from: *const *mut c_void, count: usize) -> u64 {
+pub(super) unsafe fn one_desc(from: *const *mut c_void, count: usize) -> Result<u64> {
     if from.is_null() || count == 0 || !from.is_aligned() {
-        return 0;
+        return Ok(0);
     }
     // SAFETY: the caller's promise.
-    unsafe { *from as u64 }
+    let all = unsafe { std::slice::from_raw_parts(from, count) };
+    let first = all[0] as u64;
+    match all.iter().position(|d| (*d as u64 ^ first) & DEVICE_DESC != 0) {
+        None => Ok(first),
+        Some(i) => Err(Error::invalid(format!("desc[{i}]: host and device memory cannot be pieces of one operation"))),
+    }
 }
 
 /// Writes text as snprintf does; gives the length that it needs, without the NUL.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reading completion queues.
 
-use super::boundary::{Sized0, control, counted, failed, null, object, output, output_sized, write_sized, write_text};
+use super::boundary::{Sized0, control, counted, failed, null, object, object_if, output, output_sized, write_sized, write_text};
 use super::objects::gdrfab_cq;
 use super::types::*;
 use crate::error::{Code, Error, Result, errno};
@@ -126,6 +126,29 @@ unsafe fn queue<'a>(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> Resul
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_read(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and that buf holds count entries.
+    unsafe {
+        if let Some(q) = object_if(cq).filter(|_| !buf.is_null()) {
+            // A loop for each format, and no call: the rest is behind `read_on`.
+            let ready = match q.format {
+                CqFormat::Context => q.read_ready(count, |i, c| put(CqFormat::Context, buf, i, c)),
+                CqFormat::Msg => q.read_ready(count, |i, c| put(CqFormat::Msg, buf, i, c)),
+                CqFormat::Data => q.read_ready(count, |i, c| put(CqFormat::Data, buf, i, c)),
+            };
+            if let Some(taken) = ready {
+                return outcome(taken);
+            }
+        }
+        read_on(cq, buf, count)
+    }
+}
+
+/// gdrfab_cq_read() when nothing lies ready, or not without a lock.
+///
+/// # Safety
+/// As for gdrfab_cq_read().
+#[inline(never)]
+unsafe extern "C" fn read_on(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
+    // SAFETY: handed on.
     unsafe {
         match queue(cq, buf, count) {
             Ok(q) => {

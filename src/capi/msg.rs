@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages.
 
-use super::boundary::{Sized0, first_desc, iovecs, null, object, posted, read_sized};
+use super::boundary::{Sized0, iovecs, null, object, one_desc, posted, read_sized};
 use super::objects::gdrfab_ep;
 use super::rma::check_op_flags;
 use super::types::*;
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn gdrfab_sendv(
     // SAFETY: the C caller says that the handle is open and the arrays live.
     posted(unsafe {
         object(ep, "ep").and_then(|ep| {
-            let c = Common { context: context as usize, flags: ep.tx_op_flags(), desc: first_desc(desc, count), ..Common::default() };
+            let c = Common { context: context as usize, flags: ep.tx_op_flags(), desc: one_desc(desc, count)?, ..Common::default() };
             ep.send(iovecs(iov, count, "iov")?, &c)
         })
     })
@@ -116,8 +116,7 @@ unsafe fn parse<'a>(msg: *const gdrfab_msg, flags: u64) -> Result<(&'a [Iov], Co
     unsafe {
         let m = read_sized(msg, "msg")?;
         check_op_flags(flags)?;
-        let c =
-            Common { context: m.context as usize, flags, data: m.data, desc: first_desc(m.desc, m.iov_count), timeout_ns: m.timeout_ns };
+        let c = Common { context: m.context as usize, flags, data: m.data, desc: one_desc(m.desc, m.iov_count)?, timeout_ns: m.timeout_ns };
         Ok((iovecs(m.msg_iov, m.iov_count, "msg->msg_iov")?, c))
     }
 }
@@ -257,7 +256,7 @@ pub unsafe extern "C" fn gdrfab_recvv(
     posted(unsafe {
         object(ep, "ep").and_then(|ep| {
             let iov = iovecs(iov, count, "iov")?;
-            let c = Common { context: context as usize, desc: first_desc(desc, count), ..Common::default() };
+            let c = Common { context: context as usize, desc: one_desc(desc, count)?, ..Common::default() };
             ep.recv(iov, &c)
         })
     })

@@ -2,7 +2,7 @@
 //! Remote memory access. `dest_addr` and `src_addr` are there for unconnected endpoints to come; connected
 //! ones ignore them.
 
-use super::boundary::{Sized0, first_desc, iovecs, null, object, posted, read_sized};
+use super::boundary::{Sized0, iovecs, null, object, object_if, one_desc, posted, read_sized};
 use super::objects::gdrfab_ep;
 use super::types::*;
 use crate::error::{Error, Result, errno};
@@ -69,10 +69,44 @@ unsafe fn single<const WRITE: bool>(ep: *mut gdrfab_ep, buf: usize, len: usize, 
     if c.desc & DEVICE_DESC != 0 {
         return general(ep, if WRITE { Dir::Write } else { Dir::Read }, buf, len, addr, key, &c);
     }
+    let short = match c.flags {
+        0 => ep.rma_short::<WRITE, true, false>(buf, len, addr, key, c.context),
+        Endpoint::INJECT => ep.rma_short::<WRITE, false, false>(buf, len, addr, key, c.context),
+        _ => false,
+    };
+    if short {
+        return 0;
+    }
     match ep.rma_quick::<WRITE>(buf, len, addr, key, c.context, c.flags | ep.tx_op_flags()) {
         Quick::Done => 0,
         Quick::Again => -errno::EAGAIN as ssize_t,
         Quick::NotOrdinary => general(ep, if WRITE { Dir::Write } else { Dir::Read }, buf, len, addr, key, &c),
+    }
+}
+
+/// Whether a descriptor, or none, stands for memory that the CPU reaches.
+#[inline(always)]
+fn on_host(desc: *mut c_void) -> bool {
+    desc as u64 & DEVICE_DESC == 0
+}
+
+/// `single` for one word in a domain without locks: a leaf function. False: nothing was posted.
+///
+/// # Safety
+/// As for `single`.
+#[inline(always)]
+unsafe fn word<const WRITE: bool, const ENTRY: bool>(
+    ep: *mut gdrfab_ep,
+    buf: usize,
+    len: usize,
+    addr: u64,
+    key: u64,
+    context: usize,
+) -> bool {
+    // SAFETY: the C caller says that the handle is open.
+    match unsafe { object_if(ep) } {
+        Some(ep) => ep.rma_short::<WRITE, ENTRY, true>(buf, len, addr, key, context),
+        None => false,
     }
 }
 
@@ -106,7 +140,7 @@ unsafe fn vector(
         object(ep, "ep").and_then(|ep| {
             let local = iovecs(iov, count, "iov")?;
             let len = total(local).ok_or_else(|| Error::invalid("iov: the lengths overflow"))?;
-            let c = Common { context: context as usize, flags: ep.tx_op_flags(), desc: first_desc(desc, count), ..Common::default() };
+            let c = Common { context: context as usize, flags: ep.tx_op_flags(), desc: one_desc(desc, count)?, ..Common::default() };
             ep.rma(dir, local, &[RmaIov { addr, len, key }], &c)
         })
     })
@@ -128,8 +162,7 @@ unsafe fn message(ep: *mut gdrfab_ep, dir: Dir, msg: *const gdrfab_msg_rma, flag
             return Err(null("msg->rma_iov"));
         }
         let remote = std::slice::from_raw_parts(m.rma_iov.cast::<RmaIov>(), m.rma_iov_count);
-        let c =
-            Common { context: m.context as usize, flags, data: m.data, desc: first_desc(m.desc, m.iov_count), timeout_ns: m.timeout_ns };
+        let c = Common { context: m.context as usize, flags, data: m.data, desc: one_desc(m.desc, m.iov_count)?, timeout_ns: m.timeout_ns };
         ep.rma(dir, local, remote, &c)
     }
 }
@@ -172,6 +205,31 @@ pub unsafe extern "C" fn gdrfab_write(
     context: *mut c_void,
 ) -> ssize_t {
     let _ = dest_addr;
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        if on_host(desc) && word::<true, true>(ep, buf as usize, len, addr, key, context as usize) {
+            return 0;
+        }
+        write_longer(ep, buf, len, desc, addr, addr, key, context)
+    }
+}
+
+/// gdrfab_write() of anything but one word. It takes and uses the same parameters, so that the call is a jump.
+///
+/// # Safety
+/// As for gdrfab_write().
+#[inline(never)]
+unsafe extern "C" fn write_longer(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    std::hint::black_box(dest_addr);
     let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
@@ -268,7 +326,29 @@ pub unsafe extern "C" fn gdrfab_inject_write(
     addr: u64,
     key: u64,
 ) -> ssize_t {
-    let _ = dest_addr;
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        if word::<true, false>(ep, buf as usize, len, addr, key, 0) {
+            return 0;
+        }
+        inject_write_longer(ep, buf, len, dest_addr, addr, key)
+    }
+}
+
+/// gdrfab_inject_write() of anything but one word. It takes and uses the same parameters, so that the call is a jump.
+///
+/// # Safety
+/// As for gdrfab_inject_write().
+#[inline(never)]
+unsafe extern "C" fn inject_write_longer(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+) -> ssize_t {
+    std::hint::black_box(dest_addr);
     let c = Common { flags: Endpoint::INJECT, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
@@ -323,6 +403,31 @@ pub unsafe extern "C" fn gdrfab_read(
     context: *mut c_void,
 ) -> ssize_t {
     let _ = src_addr;
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        if on_host(desc) && word::<false, true>(ep, buf as usize, len, addr, key, context as usize) {
+            return 0;
+        }
+        read_longer(ep, buf, len, desc, addr, addr, key, context)
+    }
+}
+
+/// gdrfab_read() of anything but one word. It takes and uses the same parameters, so that the call is a jump.
+///
+/// # Safety
+/// As for gdrfab_read().
+#[inline(never)]
+unsafe extern "C" fn read_longer(
+    ep: *mut gdrfab_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    src_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    std::hint::black_box(src_addr);
     let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { single::<false>(ep, buf as usize, len, addr, key, c) }

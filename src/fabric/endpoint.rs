@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connected endpoints.
 
+use super::Owner;
 use super::cntr::Cntr;
 use super::cq::Cq;
 use super::domain::Domain;
@@ -17,6 +18,7 @@ use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use crate::prov::shm::{PathReport as PathAnswer, Quick, Stats};
 
@@ -29,6 +31,10 @@ struct Bound {
 
 pub struct Endpoint {
     domain: Arc<Domain>,
+    /// The domain's, where the data path finds it.
+    owner: Owner,
+    /// The owner's number once nothing about this endpoint keeps operations from the shortest way; `NOBODY` before.
+    short: AtomicU64,
     pub(crate) shm: shm::Endpoint,
     request: Mutex<Option<Box<Request>>>,
     bound: Mutex<Bound>,
@@ -49,6 +55,8 @@ impl Endpoint {
         domain.users.add();
         let ep = Arc::new(Endpoint {
             domain: domain.clone(),
+            owner: domain.owner,
+            short: AtomicU64::new(Owner::NOBODY),
             shm: shm::Endpoint::open(domain.shm.clone(), context),
             request: Mutex::new(request),
             bound: Mutex::new(Bound::default()),
@@ -107,7 +115,9 @@ impl Endpoint {
 
     pub fn enable(self: &Arc<Self>) -> Result<()> {
         self.domain.owner.check()?;
-        self.shm.enable()?;
+        if self.shm.enable(self.tx_op_flags)? {
+            self.short.store(self.owner.id, Ordering::Relaxed);
+        }
         self.domain.watch(self);
         Ok(())
     }
@@ -176,10 +186,26 @@ impl Endpoint {
     /// posted, and `rma` is to be called.
     #[inline(always)]
     pub fn rma_quick<const WRITE: bool>(&self, buf: usize, len: usize, addr: u64, key: u64, context: usize, flags: u64) -> Quick {
-        if !self.domain.owner.is_here() {
+        if !self.owner.is_here() {
             return Quick::NotOrdinary;
         }
         self.shm.rma_quick::<WRITE>(buf, len, addr, key, context, flags)
+    }
+
+    /// As [`Endpoint::rma_quick`] for the shortest operations of a domain without locks, in a leaf function. False:
+    /// nothing was posted. `ENTRY`: a success gives one.
+    #[inline(always)]
+    pub fn rma_short<const WRITE: bool, const ENTRY: bool, const WORD: bool>(
+        &self,
+        buf: usize,
+        len: usize,
+        addr: u64,
+        key: u64,
+        context: usize,
+    ) -> bool {
+        // SAFETY: `short` is the process's number only from an `enable` on that found the promises kept.
+        self.owner.is(self.short.load(Ordering::Relaxed))
+            && unsafe { self.shm.rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
     }
 
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {

@@ -70,6 +70,15 @@ impl Owner {
         self.word.load(Ordering::Relaxed) == self.id
     }
 
+    /// No process has this number. (0 is what a fork's child finds until it opens something.)
+    const NOBODY: u64 = u64::MAX;
+
+    /// Whether `id` is this process's number.
+    #[inline(always)]
+    fn is(self, id: u64) -> bool {
+        self.word.load(Ordering::Relaxed) == id
+    }
+
     #[cold]
     fn foreign(self) -> Error {
         Error::new(errno::EPERM, format!("this handle was opened by process {}; a fork's child opens its own", self.id))

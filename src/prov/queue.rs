@@ -5,7 +5,7 @@
 //! the transport until there is room.
 
 use crate::error::{Error, Result};
-use crate::sync::serial::{Serial, Threading};
+use crate::sync::serial::{Promised, Serial, Threading};
 use crate::sys::epoll::Poller;
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -73,9 +73,16 @@ impl Waiter {
 
     #[inline(always)]
     pub fn notify(&self) {
-        if self.is_armed()
-            && let Some(p) = self.poller.get()
-        {
+        if self.is_armed() {
+            self.wake();
+        }
+    }
+
+    /// Apart, so that whoever notifies keeps nothing for a call that is hardly ever made.
+    #[cold]
+    #[inline(never)]
+    fn wake(&self) {
+        if let Some(p) = self.poller.get() {
             p.wake();
         }
     }
@@ -83,11 +90,16 @@ impl Waiter {
 
 /// A ring of plain entries: pushing and taking one is a copy of 40 bytes. It grows only for entries
 /// that nobody could reserve (flushed receives); failures, which are rare, stand beside it in order.
-struct Entries {
+pub struct Entries {
     ring: Box<[Completion]>,
     head: usize,
     tail: usize,
+    /// Entries of the ring, less one.
+    mask: usize,
+    size: usize,
     reserved: usize,
+    /// Entries up to which one more fits without a reservation and without growing.
+    open: usize,
     signalled: bool,
     failures: VecDeque<Failure>,
 }
@@ -96,6 +108,33 @@ impl Entries {
     #[inline(always)]
     fn len(&self) -> usize {
         self.tail.wrapping_sub(self.head)
+    }
+
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.tail == self.head
+    }
+
+    #[inline(always)]
+    fn set_reserved(&mut self, reserved: usize) {
+        self.reserved = reserved;
+        self.mask = self.ring.len() - 1;
+        self.open = self.size.saturating_sub(reserved).min(self.ring.len());
+    }
+
+    /// Room for one entry more, at hand.
+    #[inline(always)]
+    pub fn is_open(&self) -> bool {
+        self.len() < self.open
+    }
+
+    /// Adds an entry after `is_open`; the caller notifies.
+    #[inline(always)]
+    pub fn put(&mut self, done: Completion) {
+        debug_assert!(self.is_open() && self.mask == self.ring.len() - 1);
+        // SAFETY: a power of two entries, at least 2 (`new`, `grow`), so the mask keeps the index inside.
+        unsafe { *self.ring.get_unchecked_mut(self.tail & self.mask) = done };
+        self.tail = self.tail.wrapping_add(1);
     }
 
     #[inline(always)]
@@ -118,6 +157,31 @@ impl Entries {
         }
     }
 
+    /// Hands up to `count` successes to `each`, stopping before an error.
+    #[inline(always)]
+    pub fn take(&mut self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
+        let (there, head, mask, ring) = (self.len(), self.head, self.mask, self.ring.as_ptr());
+        if there == 0 {
+            return Taken::Empty;
+        }
+        let most = there.min(count);
+        let mut n = 0;
+        while n < most {
+            // SAFETY: a power of two entries, at least 2 (`new`, `grow`), so the mask keeps the index inside.
+            let c = unsafe { &*ring.add(head.wrapping_add(n) & mask) };
+            if c.flags & FAILED != 0 {
+                if n == 0 {
+                    return Taken::ErrorFirst;
+                }
+                break;
+            }
+            each(n, c);
+            n += 1;
+        }
+        self.head = head.wrapping_add(n);
+        Taken::Some(n)
+    }
+
     #[cold]
     fn grow(&mut self) {
         let mut wider = Vec::with_capacity(self.ring.len() * 2);
@@ -127,6 +191,7 @@ impl Entries {
         self.head = 0;
         wider.resize(self.ring.len() * 2, Completion::default());
         self.ring = wider.into();
+        self.set_reserved(self.reserved);
     }
 }
 
@@ -139,7 +204,9 @@ pub struct Queue {
 impl Queue {
     pub fn new(size: usize, threading: Threading) -> Queue {
         let ring = vec![Completion::default(); size.clamp(2, 4096).next_power_of_two()].into();
-        let entries = Entries { ring, head: 0, tail: 0, reserved: 0, signalled: false, failures: VecDeque::new() };
+        let mut entries =
+            Entries { ring, head: 0, tail: 0, mask: 0, size, reserved: 0, open: 0, signalled: false, failures: VecDeque::new() };
+        entries.set_reserved(0);
         Queue { size, entries: Serial::new(threading, entries), waiter: Waiter::default() }
     }
 
@@ -152,14 +219,17 @@ impl Queue {
     pub fn reserve(&self) -> bool {
         let mut e = self.entries.lock();
         let free = e.len() + e.reserved < self.size;
-        e.reserved += usize::from(free);
+        let reserved = e.reserved + usize::from(free);
+        e.set_reserved(reserved);
         free
     }
 
     /// Gives a reserved entry back unused.
     #[inline]
     pub fn release(&self) {
-        self.entries.lock().reserved -= 1;
+        let mut e = self.entries.lock();
+        let reserved = e.reserved - 1;
+        e.set_reserved(reserved);
     }
 
     /// Fills a reserved entry.
@@ -167,7 +237,8 @@ impl Queue {
     pub fn fill(&self, done: Completion) {
         {
             let mut e = self.entries.lock();
-            e.reserved -= 1;
+            let reserved = e.reserved - 1;
+            e.set_reserved(reserved);
             e.push(done);
         }
         self.waiter.notify();
@@ -185,7 +256,8 @@ impl Queue {
     pub fn fail(&self, mut done: Completion, failure: Failure, reserved: bool) {
         {
             let mut e = self.entries.lock();
-            e.reserved -= usize::from(reserved);
+            let reserved = e.reserved - usize::from(reserved);
+            e.set_reserved(reserved);
             done.flags |= FAILED;
             e.failures.push_back(failure);
             e.push(done);
@@ -199,26 +271,35 @@ impl Queue {
         e.len() + e.reserved < self.size
     }
 
+    /// The entries, where the caller keeps threads apart.
+    #[inline(always)]
+    pub fn promised(&self) -> Option<Promised<'_, Entries>> {
+        self.entries.promised()
+    }
+
+    /// As `promised`, where that was looked at before.
+    ///
+    /// # Safety
+    /// `threading()` is `Promised`.
+    #[inline(always)]
+    pub unsafe fn promised_unchecked(&self) -> Promised<'_, Entries> {
+        // SAFETY: handed on.
+        unsafe { self.entries.promised_unchecked() }
+    }
+
+    pub fn threading(&self) -> Threading {
+        self.entries.threading()
+    }
+
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.entries.lock().len() == 0
+        self.entries.lock().is_empty()
     }
 
     /// Hands up to `count` successes to `each`, stopping before an error.
     #[inline(always)]
-    pub fn take(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
-        let mut e = self.entries.lock();
-        let mut n = 0;
-        loop {
-            match e.front() {
-                None => return if n == 0 { Taken::Empty } else { Taken::Some(n) },
-                Some(_) if n == count => return Taken::Some(n),
-                Some(c) if c.flags & FAILED != 0 => return if n == 0 { Taken::ErrorFirst } else { Taken::Some(n) },
-                Some(c) => each(n, c),
-            }
-            e.head = e.head.wrapping_add(1);
-            n += 1;
-        }
+    pub fn take(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Taken {
+        self.entries.lock().take(count, each)
     }
 
     /// The failure at the head, if there is one.

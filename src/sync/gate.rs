@@ -46,13 +46,19 @@ impl Initiator {
     /// Marks `busy` and checks that `gate` still shows `generation`. False: closed; nothing is marked.
     #[inline(always)]
     pub fn enter(&mut self, busy: &AtomicU64, gate: &AtomicU64, generation: u64) -> bool {
-        busy.store(self.seq | 1, Ordering::Relaxed);
-        light(self.fences);
-        if gate.load(Ordering::Acquire) == generation {
+        self.mark(busy);
+        if shows(gate, generation) {
             return true;
         }
         self.leave(busy);
         false
+    }
+
+    /// The first half of `enter`; `shows` is the second, and `leave` undoes it.
+    #[inline(always)]
+    pub fn mark(&mut self, busy: &AtomicU64) {
+        busy.store(self.seq | 1, Ordering::Relaxed);
+        light(self.fences);
     }
 
     /// The copy is over.
@@ -70,6 +76,12 @@ impl Initiator {
         // One exchange is store and full barrier in a single instruction.
         busy.swap(self.seq, Ordering::SeqCst);
     }
+}
+
+/// Whether the gate is open for `generation`; asked under the mark.
+#[inline(always)]
+pub fn shows(gate: &AtomicU64, generation: u64) -> bool {
+    gate.load(Ordering::Acquire) == generation
 }
 
 /// The owner's side: closes the gate. The caller then orders this store before it looks at any busy

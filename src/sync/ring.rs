@@ -164,6 +164,27 @@ impl Out<'_> {
         self.word += 1;
     }
 
+    /// Fills whole lines from the start of one; gives how many bytes went.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    #[inline]
+    unsafe fn whole_lines(&mut self, from: *const u8, len: usize) -> usize {
+        let mut done = 0;
+        while len - done >= LINE_BYTES {
+            if self.word == WORDS {
+                self.at += 1;
+            }
+            for (i, word) in self.lines[self.at as usize & self.mask].words.iter().enumerate() {
+                // SAFETY: done + LINE_BYTES <= len.
+                word.store(unsafe { from.add(done + i * 8).cast::<u64>().read_unaligned() }, Ordering::Relaxed);
+            }
+            self.word = WORDS;
+            done += LINE_BYTES;
+        }
+        done
+    }
+
     /// # Safety
     /// Every piece is readable for its length.
     #[inline]
@@ -171,6 +192,15 @@ impl Out<'_> {
         let (mut carry, mut held) = ([0u8; 8], 0usize);
         for &(mut from, mut len) in pieces {
             while len > 0 {
+                if held == 0 && len >= LINE_BYTES && self.word.is_multiple_of(WORDS) {
+                    // SAFETY: `len` bytes remain in the piece.
+                    unsafe {
+                        let done = self.whole_lines(from, len);
+                        from = from.add(done);
+                        len -= done;
+                    }
+                    continue;
+                }
                 if held == 0 && len >= 8 {
                     // SAFETY: eight bytes remain in the piece.
                     unsafe {
@@ -274,6 +304,14 @@ impl<S: Store> Message<'_, S> {
         let mut at = from;
         let end = from + len;
         while at < end {
+            if end - at >= LINE_BYTES && at.is_multiple_of(8) && (base + at / 8).is_multiple_of(WORDS) {
+                // SAFETY: `end - at` bytes remain of the caller's range.
+                let done = unsafe { self.whole_lines((base + at / 8) / WORDS, to, end - at) };
+                // SAFETY: as above.
+                to = unsafe { to.add(done) };
+                at += done;
+                continue;
+            }
             let bytes = self.raw_word(base + at / 8).to_ne_bytes();
             let skip = at % 8;
             let take = (8 - skip).min(end - at);
@@ -289,6 +327,24 @@ impl<S: Store> Message<'_, S> {
             at += take;
         }
         true
+    }
+
+    /// Copies whole lines from line `first` of the message, up to `len` bytes; gives how many.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    #[inline]
+    unsafe fn whole_lines(&self, first: usize, to: *mut u8, len: usize) -> usize {
+        let lines = self.of.store.lines();
+        let (start, mask) = (self.of.head as usize + first, lines.len() - 1);
+        let count = len / LINE_BYTES;
+        for k in 0..count {
+            for (i, word) in lines[(start + k) & mask].words.iter().enumerate() {
+                // SAFETY: (k + 1) * LINE_BYTES <= len.
+                unsafe { to.add(k * LINE_BYTES + i * 8).cast::<u64>().write_unaligned(word.load(Ordering::Relaxed)) };
+            }
+        }
+        count * LINE_BYTES
     }
 
     /// Gives the message's lines back to the producer, a quarter of the ring at a time.

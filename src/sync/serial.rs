@@ -52,8 +52,47 @@ impl<T> Serial<T> {
         if self.threading == Threading::Promised || self.lock.try_lock() { Some(Guard { of: self }) } else { None }
     }
 
+    /// The value without a lock, where the caller promised that calls never overlap; `None` where the library
+    /// locks. Unlike a [`Guard`] it has nothing to undo, so a leaf function stays one.
+    #[inline(always)]
+    pub fn promised(&self) -> Option<Promised<'_, T>> {
+        (self.threading == Threading::Promised).then_some(Promised { value: &self.value })
+    }
+
+    /// As `promised`, where the caller of this function has looked before.
+    ///
+    /// # Safety
+    /// `threading()` is `Promised`.
+    #[inline(always)]
+    pub unsafe fn promised_unchecked(&self) -> Promised<'_, T> {
+        debug_assert!(self.threading == Threading::Promised);
+        Promised { value: &self.value }
+    }
+
     pub fn threading(&self) -> Threading {
         self.threading
+    }
+}
+
+/// Access by the caller's promise.
+pub struct Promised<'a, T> {
+    value: &'a UnsafeCell<T>,
+}
+
+impl<T> Deref for Promised<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: made only where the caller's promise stands.
+        unsafe { &*self.value.get() }
+    }
+}
+
+impl<T> DerefMut for Promised<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and borrowed exclusively.
+        unsafe { &mut *self.value.get() }
     }
 }
 
@@ -87,6 +126,14 @@ impl<T> Drop for Guard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_promise_opens_without_the_lock() {
+        assert!(Serial::new(Threading::Safe, 1).promised().is_none());
+        let serial = Serial::new(Threading::Promised, 1);
+        *serial.promised().expect("promised") += 1;
+        assert_eq!(*serial.lock(), 2);
+    }
 
     #[test]
     fn a_failed_try_leaves_the_lock_with_its_holder() {

@@ -97,10 +97,60 @@ pub unsafe fn copy_ordered(dst: *mut u8, src: *const u8, len: usize) {
             let to = dst.add(len - 8).cast::<u64>();
             if to.is_aligned() { to.write_volatile(word) } else { to.write_unaligned(word) }
         } else {
-            for i in 0..len {
-                dst.add(i).write_volatile(src.add(i).read_volatile());
-            }
+            bytes(dst, src, len);
         }
+    }
+}
+
+/// Bytes up to which [`copy_short`] copies.
+pub const SHORT: usize = 64;
+
+/// As [`copy_ordered`], for up to [`SHORT`] bytes, without a call.
+///
+/// # Safety
+/// As for [`copy_ordered`], and `len` is at most [`SHORT`].
+#[inline(always)]
+pub unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: every access stays inside the ranges that the caller promised: `body` bytes, then the last eight.
+    unsafe {
+        let body = len.wrapping_sub(8);
+        if len == 8 {
+            // One store, as nearly all of them are.
+        } else if len > 8 {
+            let run = |at: usize, n: usize| std::ptr::copy_nonoverlapping(src.add(at), dst.add(at), n);
+            if body >= 16 {
+                // Runs of 16 from the front, and one that ends where the body does.
+                run(0, 16);
+                if body > 32 {
+                    run(16, 16);
+                    run(body - 32, 16);
+                }
+                run(body - 16, 16);
+            } else if body >= 8 {
+                run(0, 8);
+                run(body - 8, 8);
+            } else {
+                bytes(dst, src, body);
+            }
+            fence(Ordering::Release);
+        } else {
+            return bytes(dst, src, len);
+        }
+        let word = src.add(body).cast::<u64>().read_unaligned();
+        let to = dst.add(body).cast::<u64>();
+        if to.is_aligned() { to.write_volatile(word) } else { to.write_unaligned(word) }
+    }
+}
+
+/// Copies byte by byte.
+///
+/// # Safety
+/// As for [`copy_ordered`].
+#[inline(always)]
+unsafe fn bytes(dst: *mut u8, src: *const u8, len: usize) {
+    for i in 0..len {
+        // SAFETY: inside both ranges; volatile because a peer may look at any moment.
+        unsafe { dst.add(i).write_volatile(src.add(i).read_volatile()) };
     }
 }
 
@@ -117,6 +167,20 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, streaming_from: usi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_short_length_copies_exactly() {
+        let src: Vec<u8> = (0..128u8).map(|i| i.wrapping_mul(7).wrapping_add(3)).collect();
+        for len in 0..=SHORT {
+            for shift in 0..9 {
+                let mut dst = vec![0xEEu8; 160];
+                // SAFETY: shift + len < 128, both inside their vectors.
+                unsafe { copy_short(dst.as_mut_ptr().add(40 + shift), src.as_ptr().add(shift), len) };
+                assert_eq!(&dst[40 + shift..40 + shift + len], &src[shift..shift + len]);
+                assert!(dst[..40 + shift].iter().chain(&dst[40 + shift + len..]).all(|b| *b == 0xEE), "len {len} shift {shift}");
+            }
+        }
+    }
 
     #[test]
     fn every_length_and_alignment_copies_exactly() {

@@ -191,6 +191,8 @@ pub struct Conn {
     pub link: Arc<Link>,
     pub tx: Producer<SegmentRef>,
     pub gate: Initiator,
+    /// Address of our busy word.
+    pub busy: usize,
     /// Before the mappings, which must outlive the copies.
     pub devices: Devices,
     pub remotes: Remotes,
@@ -215,6 +217,7 @@ impl Conn {
         Conn {
             tx: Producer::new(link.peer.clone()),
             gate: Initiator::new(link.fences),
+            busy: std::ptr::from_ref(link.mine.busy()) as usize,
             devices: Devices::default(),
             remotes: Remotes::new(allowed),
             slots: Slots::new(),
@@ -234,7 +237,7 @@ impl Conn {
     /// Whether a copy of our own may run now without overtaking anything.
     #[inline(always)]
     pub fn is_clear(&self) -> bool {
-        self.backlog.is_empty() && self.staged == 0 && self.coop == 0 && self.devices.is_idle()
+        self.backlog.len() as u64 | u64::from(self.staged) | u64::from(self.coop) | self.devices.len() as u64 == 0
     }
 
     pub fn outstanding(&self) -> usize {

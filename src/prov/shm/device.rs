@@ -57,6 +57,8 @@ pub struct Devices {
     flights: VecDeque<Flying>,
     held: Words,
     turn: u32,
+    /// How the copies of a stream that was given up failed, if they did.
+    fate: Option<Error>,
     /// The caller's stream behind which copies go.
     pub after: Option<u64>,
 }
@@ -99,6 +101,22 @@ impl Devices {
             link.mine.flight(k).store(0, Ordering::Release);
         }
         self.held &= !words;
+    }
+
+    /// Ends a stream that refused a copy; what it took before that still counts.
+    fn give_up(&mut self, lane: usize) {
+        let last = self.flights.back().map_or(0, |f| f.ticket);
+        let mut lane = self.lanes.remove(lane);
+        let until = time::now_ns() + config::get().close_ms * 1_000_000;
+        self.fate = loop {
+            match lane.stream.done() {
+                Err(e) => break Some(e),
+                Ok(done) if done >= last => break None,
+                Ok(_) if time::now_ns() > until => break Some(Error::fixed(errno::EIO, "copies before a refused one did not end")),
+                Ok(_) => std::thread::yield_now(),
+            }
+        };
+        self.current = usize::MAX;
     }
 
     /// Waits until no copy is in flight any more; gives what they were.
@@ -169,8 +187,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &[(Remo
         }
         Err(e) => {
             // What was posted before must not run on when the failure is reported: a stream's end waits.
-            conn.devices.lanes.remove(lane);
-            conn.devices.current = usize::MAX;
+            conn.devices.give_up(lane);
             let link = conn.link.clone();
             conn.devices.release(&link, words);
             Err(e)
@@ -233,9 +250,21 @@ unsafe fn post(conn: &mut Conn, lane: usize, job: &RmaJob, place: &Remote, offse
     outcome.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))
 }
 
+/// Waits for what the caller's stream holds now, for copies that go to no stream of ours; once, then
+/// `stream` is 0.
+pub fn settle(site: Site, stream: &mut u64) -> Result<()> {
+    let theirs = std::mem::take(stream);
+    if theirs != 0 && !site.is_host() {
+        // The end of a stream waits for all that it holds.
+        hmem::get(site.iface)?.stream(site.device)?.after(theirs)?;
+    }
+    Ok(())
+}
+
 /// Between device memory here and a peer's private host memory: through a buffer of ours.
-fn bounce(conn: &mut Conn, job: &RmaJob, places: &[(Remote, u64)]) -> Result<()> {
+fn bounce(conn: &mut Conn, job: &mut RmaJob, places: &[(Remote, u64)]) -> Result<()> {
     rma::check_alive(conn)?;
+    settle(job.site, &mut job.stream_after)?;
     let mut buffer = vec![0u8; job.total.min(BOUNCE)];
     let mut skip = 0;
     for ((place, offset), r) in places.iter().zip(job.remote()) {
@@ -331,8 +360,11 @@ pub fn poll(state: &mut State) -> Result<()> {
     let done = match conn.devices.lanes.get_mut(current).map(|lane| lane.stream.done()) {
         Some(Ok(done)) => done,
         Some(Err(e)) => return failed(state, e),
-        // The stream has ended, and waited for what it held.
-        None => u64::MAX,
+        // The stream was given up, and waited for what it held.
+        None => match conn.devices.fate.take() {
+            None => u64::MAX,
+            Some(e) => return failed(state, e),
+        },
     };
     while let Some(conn) = state.conn.as_deref_mut()
         && conn.devices.flights.front().is_some_and(|f| f.ticket <= done)

@@ -18,7 +18,7 @@ use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::queue::{Counter, Queue};
 use crate::sync::gate::Fences;
-use crate::sync::serial::Serial;
+use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
 use crate::sys::{socket, time};
 use std::collections::VecDeque;
@@ -57,6 +57,7 @@ impl Endpoint {
             streaming_from: config.nt_threshold,
             shared_from: if config.coop { config.coop_min } else { usize::MAX },
             eager_max: config.eager_max,
+            deliver: false,
             object: 0,
             context,
             conn: None,
@@ -129,7 +130,9 @@ impl Endpoint {
         Ok(())
     }
 
-    pub fn enable(&self) -> Result<()> {
+    /// Enables it for operations that the layer above posts with `op_flags` by default; tells whether they may take
+    /// the shortest way.
+    pub fn enable(&self, op_flags: u64) -> Result<bool> {
         let mut s = self.state.lock();
         if !matches!(s.phase, Phase::Fresh) {
             return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
@@ -140,7 +143,9 @@ impl Endpoint {
         }
         s.segment = Some(Segment::create(config::get().ring_slots as usize)?);
         s.phase = Phase::Enabled;
-        Ok(())
+        s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
+        let promised = self.state.threading() == Threading::Promised;
+        Ok(promised && s.bind.is_short() && op_flags & super::rma::LONG_FLAGS == 0)
     }
 
     fn check_can_connect(s: &State) -> Result<()> {
@@ -249,6 +254,23 @@ impl Endpoint {
     #[inline(always)]
     pub fn rma_quick<const WRITE: bool>(&self, buf: usize, len: usize, addr: u64, key: u64, context: usize, flags: u64) -> Quick {
         self.state.lock().rma_quick::<WRITE>(buf, len, addr, key, context, flags)
+    }
+
+    /// As `rma_quick` for what needs neither lock nor call; false posts nothing.
+    ///
+    /// # Safety
+    /// `enable` returned true.
+    #[inline(always)]
+    pub unsafe fn rma_short<const WRITE: bool, const ENTRY: bool, const WORD: bool>(
+        &self,
+        buf: usize,
+        len: usize,
+        addr: u64,
+        key: u64,
+        context: usize,
+    ) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.state.promised_unchecked().rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
     }
 
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {

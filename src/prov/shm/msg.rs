@@ -28,6 +28,8 @@ use crate::sys::process::{Attach, Piece, attach_copy, piece};
 pub struct SendJob {
     pieces: Pieces,
     site: Site,
+    /// The caller's stream to wait for, 0: none.
+    stream_after: u64,
     total: usize,
     flags: u64,
     data: u64,
@@ -60,6 +62,12 @@ pub struct RendezvousIn {
 
 const OFFER_WORDS: usize = 6;
 
+/// Bytes up to which a message travels in the ring if the receiver cannot map where it lies: the other way is a
+/// system call, which costs as much as two copies of some 4 KiB.
+fn copied_max(eager_max: usize) -> usize {
+    (3 * eager_max).min(FRAGMENT_BYTES)
+}
+
 impl State {
     /// Posts a message.
     pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
@@ -84,7 +92,17 @@ impl State {
         }
         let end = Ending { context: c.context, kind: flags::SEND | flags::MSG, len: total, buf: pieces.first(), wanted, deadline };
         let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(c.desc, local)? };
-        let mut job = SendJob { pieces, site, total, flags: c.flags, data: c.data, desc: c.desc, end, owned: None };
+        let mut job = SendJob {
+            pieces,
+            site,
+            stream_after: self.options.stream,
+            total,
+            flags: c.flags,
+            data: c.data,
+            desc: c.desc,
+            end,
+            owned: None,
+        };
         let step = if queued { Step::Blocked } else { self.start_send(domain, &mut job) };
         match step {
             Step::Done(result) => self.end(&job.end, result),
@@ -435,19 +453,23 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
         return Ok(Step::Blocked);
     }
     let has_data = job.flags & flags::REMOTE_CQ_DATA != 0;
-    if !job.site.is_host() && job.total <= config::get().eager_max {
+    let eager_max = config::get().eager_max;
+    device::settle(job.site, &mut job.stream_after)?;
+    if !job.site.is_host() && job.total <= eager_max {
         job.hold_copy()?;
     }
-    if job.total > config::get().eager_max {
+    if job.total > eager_max {
         let place = match job.pieces.as_slice() {
             [one] if job.desc != 0 => domain.regions.lock().shared_place(job.desc, *one),
             _ => None,
         };
-        // Memory of a device that the peer cannot map itself is offered as a copy.
+        // Memory of a device that the peer cannot map itself travels as a copy.
         if !job.site.is_host() && place.is_none() {
             job.hold_copy()?;
         }
-        return offer(conn, job, has_data, place.unwrap_or((0, 0)));
+        if place.is_some() || job.total > copied_max(eager_max) {
+            return offer(conn, job, has_data, place.unwrap_or((0, 0)));
+        }
     }
     let acked = job.flags & flags::DELIVERY_COMPLETE != 0;
     let count = usize::from(has_data) + usize::from(acked);

@@ -36,10 +36,14 @@ pub struct Remote {
     pub len: u64,
     pub generation: u64,
     pub index: u32,
+    /// Address of the region's gate word in the peer's table, which the link maps.
+    pub gate: usize,
     pub access: Access,
     pub event: bool,
-    /// Mapped, of one piece, and nobody to notify: the ordinary case.
-    pub plain: bool,
+    /// The rights, if it is mapped, of one piece, and nobody is to be notified: the ordinary case. Otherwise none.
+    pub plain: Access,
+    /// Offsets at which eight bytes fit.
+    pub words: u64,
     /// The path that operations take.
     pub path: Paths,
     /// Who copies what is mapped here, and for whom it was mapped.
@@ -163,7 +167,7 @@ pub enum Resolved {
 }
 
 pub struct Remotes {
-    cache: Vec<Remote>,
+    cache: Box<[Remote; CACHE]>,
     /// By file and, for device memory, the device it was mapped for: a driver copies at full speed only
     /// through a mapping of the device that copies.
     imports: HashMap<(u64, Near), Import>,
@@ -193,7 +197,7 @@ pub struct Verdicts {
 impl Remotes {
     pub fn new(allowed: Paths) -> Remotes {
         Remotes {
-            cache: vec![Remote::default(); CACHE],
+            cache: Box::new(std::array::from_fn(|_| Remote::default())),
             imports: HashMap::new(),
             missing: HashMap::new(),
             filter: vec![0; super::layout::FILTER_BITS / 64],
@@ -216,6 +220,14 @@ impl Remotes {
     pub fn cached(&self, key: u64) -> Option<&Remote> {
         let r = &self.cache[Self::place(key)];
         (r.generation != 0 && r.key == key).then_some(r)
+    }
+
+    /// The cached entry of `key` if it is plain and permits `need`.
+    #[inline(always)]
+    pub fn plain(&self, key: u64, need: Access) -> Option<&Remote> {
+        let r = &self.cache[Self::place(key)];
+        // An empty entry permits nothing.
+        (r.key == key && r.plain.contains(need)).then_some(r)
     }
 
     /// Drops the cached entry of `key`.
@@ -283,9 +295,11 @@ impl Remotes {
             len: e.len.load(Ordering::Relaxed),
             generation,
             index,
+            gate: (&raw const e.gate) as usize,
             access,
             event: rights & table::EVENT != 0,
-            plain: false,
+            plain: Access::empty(),
+            words: 0,
             path: Paths::empty(),
             site: Site::HOST,
             near: self.near,
@@ -486,7 +500,10 @@ impl Remotes {
             let path = if r.site.is_host() { Paths::DIRECT } else { Paths::IPC };
             if r.extents().iter().all(|x| x.here != 0) && usable.contains(path) {
                 r.path = path;
-                r.plain = r.more.is_none() && !r.event && path == Paths::DIRECT;
+                if r.more.is_none() && !r.event && path == Paths::DIRECT {
+                    r.plain = r.access;
+                    r.words = r.len.saturating_sub(7);
+                }
                 return Ok(false);
             }
             if self.missing.values().any(|m| matches!(m, Missing::Asked)) {

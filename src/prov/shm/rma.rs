@@ -16,6 +16,8 @@ use crate::mr::{Access, Paths};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, parts};
 use crate::prov::queue::Completion;
+use crate::sync::gate;
+use crate::sync::primitive::AtomicU64;
 use crate::sync::ring::Header;
 use crate::sys::process::{Attach, Piece, attach_copy, piece};
 use crate::sys::{copy, time};
@@ -24,10 +26,15 @@ use crate::sys::{copy, time};
 /// are reused only after the whole pid space went round, which takes longer.
 const ALIVE_TICKS: u64 = 2_000_000;
 
+/// What keeps an operation from the shortest way.
+pub const LONG_FLAGS: u64 = flags::REMOTE_CQ_DATA | flags::FENCE;
+
 /// An RMA operation that could not start at once, or streams.
 pub struct RmaJob {
     /// Where the local pieces lie.
     pub site: Site,
+    /// The caller's stream to wait for, 0: none.
+    pub stream_after: u64,
     pub dir: Dir,
     pub local: Pieces,
     remote: [RmaIov; IOV_LIMIT],
@@ -90,6 +97,7 @@ impl RmaJob {
 
     /// Works on a copy of the caller's bytes from now on.
     fn hold_copy(&mut self) -> Result<()> {
+        device::settle(self.site, &mut self.stream_after)?;
         let bytes = device::gather(self.site, self.local.as_slice(), self.total)?;
         self.local = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
         self.owned = Some(bytes);
@@ -131,10 +139,9 @@ impl State {
         let Some(place) = conn.remotes.cached(key) else { return Quick::NotOrdinary };
         let offset = addr.wrapping_sub(place.base);
         let need = if WRITE { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
-        let ordinary = place.plain
+        let ordinary = place.plain.contains(need)
             & (offset <= place.len)
             & (place.len.wrapping_sub(offset) >= len as u64)
-            & place.access.contains(need)
             & (op_flags & (flags::REMOTE_CQ_DATA | flags::FENCE) == 0)
             & (buf != 0)
             & (len < self.shared_from);
@@ -173,6 +180,67 @@ impl State {
             counter.add(1);
         }
         Quick::Done
+    }
+
+    /// The way of short operations where the caller keeps threads apart: everything is in registers, nothing is
+    /// called, and whatever is not as usual is found before the copy and left to the longer ways. False: nothing
+    /// was done.
+    ///
+    /// # Safety
+    /// State and queue are `Promised`, and `Bindings::is_short`; operations by default are without `LONG_FLAGS`.
+    #[inline(always)]
+    pub unsafe fn rma_short<const WRITE: bool, const ENTRY: bool, const WORD: bool>(
+        &mut self,
+        buf: usize,
+        len: usize,
+        addr: u64,
+        key: u64,
+        context: usize,
+    ) -> bool {
+        if len > copy::SHORT || (WORD && len != 8) {
+            return false;
+        }
+        let len = if WORD { 8 } else { len };
+        let Some(conn) = self.conn.as_deref_mut() else { return false };
+        let need = if WRITE { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        let Some(place) = conn.remotes.plain(key, need) else { return false };
+        let offset = addr.wrapping_sub(place.base);
+        let inside = if WORD { offset < place.words } else { offset <= place.len && place.len - offset >= len as u64 };
+        if !inside || buf == 0 || !conn.is_clear() {
+            return false;
+        }
+        let Some(queue) = self.bind.tx.as_deref() else { return false };
+        // SAFETY: the caller's promise.
+        let mut entries = unsafe { queue.promised_unchecked() };
+        if ENTRY && !entries.is_open() {
+            return false;
+        }
+        // SAFETY: a word of our own segment, which the link of this connection maps.
+        let busy = unsafe { &*(conn.busy as *const AtomicU64) };
+        conn.gate.mark(busy);
+        // SAFETY: the gate word of the region's entry in the peer's table, which the link maps as well.
+        if !gate::shows(unsafe { &*(place.gate as *const AtomicU64) }, place.generation) {
+            conn.gate.leave(busy);
+            return false;
+        }
+        let here = place.one.here + offset as usize;
+        let (to, from) = if WRITE { (here, buf) } else { (buf, here) };
+        // SAFETY: the local range is the caller's promise; the remote one was checked against the
+        // region, whose mapping outlives the cache entry.
+        unsafe { copy::copy_short(to as *mut u8, from as *const u8, len) };
+        if self.deliver {
+            conn.gate.leave_delivered(busy)
+        } else {
+            conn.gate.leave(busy)
+        }
+        self.stats.ops_direct += 1;
+        self.stats.bytes_direct += len as u64;
+        if ENTRY {
+            let kind = if WRITE { flags::WRITE | flags::RMA } else { flags::READ | flags::RMA };
+            entries.put(Completion { context, flags: kind, len, buf, data: 0 });
+            queue.waiter.notify();
+        }
+        true
     }
 
     /// The ordinary operation on memory that is not mapped here: one system call and nothing else.
@@ -254,6 +322,7 @@ impl State {
         let mut job = RmaJob {
             dir,
             site,
+            stream_after: self.options.stream,
             local: pieces,
             remote: far,
             count: remote.len(),
@@ -329,6 +398,7 @@ impl State {
             if !conn.devices.is_idle() {
                 return Ok(Step::Blocked);
             }
+            device::settle(job.site, &mut job.stream_after)?;
             if !job.site.is_host() && job.dir == Dir::Write {
                 job.hold_copy()?;
             }

@@ -13,6 +13,7 @@ use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, total};
 use crate::prov::queue::{Completion, Counter, Failure, Queue};
 use crate::sync::ring::Consumer;
+use crate::sync::serial::Threading;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -53,6 +54,14 @@ pub struct Bindings {
     pub rx_selective: bool,
     pub eq: Option<Arc<EventQueue>>,
     pub counters: Counters,
+}
+
+impl Bindings {
+    /// Whether every RMA operation gives an entry without a lock, and nothing else.
+    pub fn is_short(&self) -> bool {
+        let counted = self.counters.write.is_some() || self.counters.read.is_some();
+        !counted && !self.tx_selective && self.tx.as_ref().is_some_and(|q| q.threading() == Threading::Promised)
+    }
 }
 
 /// Options that `setopt` changes.
@@ -136,6 +145,8 @@ pub struct State {
     /// Length from which an operation is offered to the peer as well; usize::MAX with cooperation off.
     pub shared_from: usize,
     pub eager_max: usize,
+    /// Operations are delivery-complete by default.
+    pub deliver: bool,
     pub object: usize,
     pub context: usize,
     pub conn: Option<Box<Conn>>,

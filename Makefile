@@ -5,6 +5,7 @@
 #   make check       every test, with one summary; `make check-<step>` runs one (see CHECKS)
 #   make install     PREFIX=/usr/local LIBDIR=$PREFIX/lib DESTDIR=
 #   make bench       gdrfab beside libfabric and UCX; needs `make deps-bench`
+#   make check-gpu   the conformance programs on this machine's NVIDIA GPUs; `make bench-gpu` the speed there
 
 PREFIX     ?= /usr/local
 BINDIR     ?= $(PREFIX)/bin
@@ -138,6 +139,14 @@ bench: deps-bench
 	@$(INSTALL_TEST_PREFIX)
 	$(USE_TEST_PREFIX) $(MAKE) -C benches/peers bench
 
+# On a machine with NVIDIA GPUs: gdrfab beside the bare driver.
+bench-gpu:
+	@$(INSTALL_TEST_PREFIX)
+	@mkdir -p $(EXAMPLES_OUT)
+	$(CC) -std=c99 -D_GNU_SOURCE -O2 -Wall -Wextra -o $(EXAMPLES_OUT)/gpu-bench benches/gpu/main.c \
+		$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab) -Wl,-rpath,$(TEST_PREFIX)/lib -ldl
+	$(EXAMPLES_OUT)/gpu-bench
+
 deps:
 	@tests/deps.sh build
 
@@ -147,4 +156,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all examples install uninstall check check-gpu $(addprefix check-,$(CHECKS)) header abi demo bench deps deps-bench clean
+.PHONY: all examples install uninstall check check-gpu $(addprefix check-,$(CHECKS)) header abi demo bench bench-gpu deps deps-bench clean

@@ -200,7 +200,7 @@ static void leaves_nothing(const void *arg)
 	register_often(&n, &m, 10);
 	limit_fds();
 	int fds = test_count_fds();
-	register_often(&n, &m, test_count(100000, 2000));
+	register_often(&n, &m, test_count(getenv("TEST_REAL") ? 10000 : 100000, 2000));
 	CHECK_EQ(test_count_fds(), fds);
 	if (getenv("GDRFAB_FAKES")) {
 		/* Memory that was never exported, so that a refusal is not covered up by an earlier answer. */
@@ -222,6 +222,8 @@ static void no_fds_left(const void *arg)
 	struct mem m;
 	struct node n;
 	gdrfab_mr *mr = NULL, *staged = NULL;
+	if (getenv("TEST_REAL") && strstr(kind->name, "pool"))
+		test_skip("CUDA 13.0 breaks a pool whose export finds no descriptor free: 999 from then on, and an abort at its end");
 	node_alone(&n, NULL);
 	mem_new(&n, &m, kind, LEN);
 	static int taken[1024];

@@ -335,7 +335,8 @@ void node_close(struct node *n)
 	gdrfab_freeinfo(n->info);
 	n->ep = NULL, n->cq = NULL, n->domain = NULL, n->pep = NULL, n->eq = NULL, n->fabric = NULL;
 	n->info = n->request = NULL;
-	if (!n->drivers)
+	/* A real driver keeps files of its own, also where only a peer's memory made the library open it. */
+	if (!n->drivers && !getenv("TEST_REAL"))
 		CHECK_EQ(test_count_fds(), n->fds);
 }
 

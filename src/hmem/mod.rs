@@ -316,10 +316,15 @@ pub fn opened(iface: Iface) -> Option<&'static dyn Interface> {
 /// What `addr` is, asked of every vendor that is here; host memory if none knows it.
 pub fn detect(addr: u64) -> Result<Allocation> {
     for iface in Iface::ALL.into_iter().filter(|i| *i != Iface::System) {
-        if let Ok(up) = get(iface)
-            && let Some(found) = up.detect(addr)?
-        {
-            return Ok(found);
+        match get(iface) {
+            Ok(up) => {
+                if let Some(found) = up.detect(addr)? {
+                    return Ok(found);
+                }
+            }
+            // Its memory may be this: a forked child cannot tell.
+            Err(e) if UP[iface as usize].get().is_some() => return Err(e),
+            Err(_) => {}
         }
     }
     Ok(Allocation::default())

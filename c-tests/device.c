@@ -6,6 +6,7 @@
 #include "fab.h"
 
 #include <ctype.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -248,6 +249,44 @@ static void no_fds_left(const void *arg)
 	OK(gdrfab_mr_close(mr));
 	CHECK(test_count_fds() <= fds + 4);
 	mem_end(&n, &m);
+	node_close(&n);
+}
+
+/* GDRFAB_HMEM_THREAD=1: this thread never enters the driver. */
+static void apart(const void *arg)
+{
+	static const char *const libraries[] = {
+		[GDRFAB_HMEM_CUDA] = "libcuda.so.1",
+		[GDRFAB_HMEM_ROCR] = "libhsa-runtime64.so.1",
+		[GDRFAB_HMEM_ZE] = "libze_loader.so.1",
+	};
+	const struct memkind *kind = (const struct memkind *)arg;
+	char bytes[64] = "there and back", back[64];
+	gdrfab_mr *mr = NULL;
+	gdrfab_hmem_place place;
+	struct node n;
+	struct mem m;
+	if (!getenv("GDRFAB_FAKES"))
+		test_skip("only a fake counts who enters it");
+	setenv("GDRFAB_HMEM_THREAD", "1", 1);
+	node_alone(&n, NULL);
+	mem_new(&n, &m, kind, LEN);
+	OK(register_as(&n, m.addr, LEN, GDRFAB_HMEM_AUTO, 0, 0, &mr));
+	OK(gdrfab_hmem_copy_to(kind->iface, m.device, m.addr, bytes, sizeof bytes));
+	OK(gdrfab_hmem_copy_from(kind->iface, m.device, back, m.addr, sizeof back));
+	CHECK(memcmp(bytes, back, sizeof back) == 0);
+	memset(&place, 0, sizeof place);
+	place.struct_size = sizeof place;
+	OK(gdrfab_hmem_detect(m.addr, 0, &place));
+	CHECK_EQ(place.iface, kind->iface);
+	OK(gdrfab_mr_close(mr));
+	mem_end(&n, &m);
+	int (*calls)(void) = NULL;
+	void *library = dlopen(libraries[kind->iface], RTLD_NOW | RTLD_NOLOAD);
+	CHECK(library != NULL);
+	*(void **)&calls = dlsym(library, "fake_calls_of_thread");
+	CHECK(calls != NULL);
+	CHECK_EQ(calls(), 0);
 	node_close(&n);
 }
 
@@ -925,6 +964,8 @@ TEST_TABLE(devices)
 		if (kind->alloc != cuda_kinds[0].alloc) {
 			add("host_memory_beside", kind->name, host_memory_stays_host_memory, kind, 20);
 			add("forked", kind->name, forked, kind, 20);
+			if (kind->paths & GDRFAB_PATH_IPC)
+				add("apart", kind->name, apart, kind, 20);
 		}
 		if (kind->paths & GDRFAB_PATH_IPC) {
 			add("no_fds_left", kind->name, no_fds_left, kind, 20);

@@ -486,6 +486,13 @@ TEST_TABLE(every_call)
 	for (size_t i = 0; i < count; i++)
 		if (ways[i].path->bit == GDRFAB_PATH_IPC && !fast)
 			add(&ways[i], host, "GDRFAB_SHM_PIDFD", "0");
+	/* Drivers that only a thread of the library's own may enter. */
+	uint32_t last = GDRFAB_HMEM_SYSTEM;
+	for (size_t i = 0; i < count; i++)
+		if (ways[i].path->bit == GDRFAB_PATH_IPC && ways[i].kind->iface != last) {
+			last = ways[i].kind->iface;
+			add(&ways[i], ways[i].kind, "GDRFAB_HMEM_THREAD", "1");
+		}
 	for (size_t k = 0; k < kinds; k++)
 		for (size_t i = 0; i < count; i++)
 			if (device_kinds[k]->opaque && !(fast && device_kinds[k]->alloc == cuda_kinds[0].alloc) &&

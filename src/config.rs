@@ -34,6 +34,11 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable { name: "GDRFAB_HMEM_INIT", default: "1", help: "0: never load or initialise a driver that the process has not" },
     Variable {
+        name: "GDRFAB_HMEM_THREAD",
+        default: "0",
+        help: "1: device drivers are called on a thread of the library's own, never on the caller's",
+    },
+    Variable {
         name: "GDRFAB_SHM_MEMBARRIER",
         default: "1",
         help: "0: fences on every operation instead of membarrier(2) on close and sleep",
@@ -53,6 +58,8 @@ pub struct Hmem {
     pub allowed: u32,
     /// Only drivers that the process has loaded and initialised itself.
     pub adopt: bool,
+    /// Drivers are called on threads of the library's own only.
+    pub apart: bool,
 }
 
 /// The values in force in this process.
@@ -107,7 +114,8 @@ fn paths() -> u64 {
 
 fn hmem() -> Hmem {
     let adopt = number("GDRFAB_HMEM_INIT", 0, 1) == 0;
-    let Some(raw) = text("GDRFAB_HMEM") else { return Hmem { allowed: u32::MAX, adopt } };
+    let apart = number("GDRFAB_HMEM_THREAD", 0, 1) == 1;
+    let Some(raw) = text("GDRFAB_HMEM") else { return Hmem { allowed: u32::MAX, adopt, apart } };
     let mut allowed = 0;
     for word in raw.split(',').map(str::trim).filter(|w| *w != "none") {
         match HMEM_WORDS.iter().position(|w| *w == word) {
@@ -115,7 +123,7 @@ fn hmem() -> Hmem {
             None => crate::log!(Warn, "GDRFAB_HMEM: unknown interface {word:?}"),
         }
     }
-    Hmem { allowed, adopt }
+    Hmem { allowed, adopt, apart }
 }
 
 /// The configuration, read from the environment at first use.

@@ -165,8 +165,16 @@ static int count_call(const char *function)
 	return 0;
 }
 
+static __thread int calls_of_thread;
+
+int fake_calls_of_thread(void)
+{
+	return calls_of_thread;
+}
+
 int fake_fault(const char *function)
 {
+	calls_of_thread++;
 	const char *list = getenv("FAKE_FAULT");
 	size_t len = strlen(function);
 	while (list && *list) {

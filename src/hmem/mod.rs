@@ -2,6 +2,7 @@
 //! What memory is and how it can be reached: one [`Interface`] per vendor, opened when its memory is
 //! first named, never before, and never on behalf of another vendor.
 
+mod apart;
 pub mod chain;
 pub mod cuda;
 pub mod dmabuf;
@@ -282,14 +283,17 @@ fn open(iface: Iface) -> Result<&'static dyn Interface> {
     if let Some(e) = &absent[i] {
         return Err(e.clone());
     }
-    let opened: Result<Box<dyn Interface>> = match iface {
-        Iface::System => Ok(Box::new(system::System)),
-        Iface::Cuda => cuda::open(policy.adopt),
-        Iface::Rocr => rocr::open(policy.adopt),
-        Iface::Ze => ze::open(policy.adopt),
-        Iface::Neuron => neuron::open(policy.adopt),
-        Iface::SynapseAi => synapseai::open(policy.adopt),
+    let here = || -> Result<Box<dyn Interface>> {
+        match iface {
+            Iface::System => Ok(Box::new(system::System)),
+            Iface::Cuda => cuda::open(policy.adopt),
+            Iface::Rocr => rocr::open(policy.adopt),
+            Iface::Ze => ze::open(policy.adopt),
+            Iface::Neuron => neuron::open(policy.adopt),
+            Iface::SynapseAi => synapseai::open(policy.adopt),
+        }
     };
+    let opened = if policy.apart && iface != Iface::System { apart::open(iface.name(), here) } else { here() };
     match opened {
         Ok(up) => {
             OPENERS[i].store(process::instance().load(Ordering::Relaxed), Ordering::Relaxed);

@@ -153,12 +153,12 @@ impl Regions {
         }
         let paths = verdicts.paths() & modes.paths & wish.policy.allowed();
         if paths.is_empty() {
-            let chain: String = Paths::ALL.iter().map(|p| format!("\n  {}: {}", p.words(), verdicts.words(*p))).collect();
+            let chain: String = Paths::ALL.iter().map(|p| format!("{}: {}; ", p.words(), verdicts.words(*p))).collect();
             return Err(Error::coded(
                 errno::EOPNOTSUPP,
                 Code::Path,
                 format!(
-                    "attr->require {} forbid {}: no path is left for this memory (this process permits {}):{chain}",
+                    "attr->require {} forbid {}: no path is left for this memory ({chain}this process permits {})",
                     wish.policy.require.words(),
                     wish.policy.forbid.words(),
                     modes.paths.words()

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A vendor's driver that is called on one thread of the library's own and on no other: for callers
+//! whose threads must not enter a driver (`GDRFAB_HMEM_THREAD=1`). Each call goes there and waits for
+//! its answer, which costs two switches of thread.
+
+use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream};
+use crate::error::{Error, Result, errno};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel, sync_channel};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The thread: it lives as long as somebody can give it work.
+#[derive(Clone)]
+struct Worker(Arc<Mutex<Sender<Job>>>);
+
+fn gone() -> Error {
+    Error::fixed(errno::EIO, "the thread that calls this vendor's driver has ended")
+}
+
+impl Worker {
+    fn start(name: &str) -> Result<Worker> {
+        let (give, take) = channel::<Job>();
+        std::thread::Builder::new()
+            .name(format!("gdrfab-{name}"))
+            .spawn(move || take.into_iter().for_each(|job| job()))
+            .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), format!("starting a thread for the driver: {e}")))?;
+        Ok(Worker(Arc::new(Mutex::new(give))))
+    }
+
+    /// Runs `f` over there and waits until it is over.
+    fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> Result<R> {
+        let (answer, wait) = sync_channel(1);
+        let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || drop(answer.send(f())));
+        // SAFETY: this call does not return before the job was run or dropped: either ends the channel
+        // that is waited for, so nothing that the job borrows goes away under it.
+        let job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(job) };
+        self.0.lock().send(job).map_err(|_| gone())?;
+        wait.recv().map_err(|_| gone())
+    }
+}
+
+pub struct Apart {
+    inner: Box<dyn Interface>,
+    worker: Worker,
+}
+
+/// Opens an interface on a thread of its own.
+pub fn open(name: &str, open: impl FnOnce() -> Result<Box<dyn Interface>> + Send) -> Result<Box<dyn Interface>> {
+    let worker = Worker::start(name)?;
+    let inner = worker.run(open)??;
+    Ok(Box::new(Apart { inner, worker }))
+}
+
+impl Apart {
+    fn run<R: Send>(&self, f: impl FnOnce(&dyn Interface) -> Result<R> + Send) -> Result<R> {
+        self.worker.run(|| f(&*self.inner))?
+    }
+
+    /// What undoes a driver's work belongs on the driver's thread as well.
+    fn undo(&self, undo: &mut Option<Box<dyn FnOnce() + Send>>) {
+        if let Some(inner) = undo.take() {
+            let worker = self.worker.clone();
+            *undo = Some(Box::new(move || drop(worker.run(inner))));
+        }
+    }
+}
+
+impl Interface for Apart {
+    fn iface(&self) -> Iface {
+        self.inner.iface()
+    }
+
+    fn devices(&self) -> &[DeviceFacts] {
+        self.inner.devices()
+    }
+
+    fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
+        self.run(|i| i.detect(addr))
+    }
+
+    fn identity(&self, addr: u64) -> Option<u64> {
+        self.worker.run(|| self.inner.identity(addr)).ok().flatten()
+    }
+
+    fn export_dmabuf(&self, addr: u64, len: u64, pcie: bool) -> Result<DmaBuf> {
+        self.run(|i| i.export_dmabuf(addr, len, pcie))
+    }
+
+    fn export(&self, of: &Allocation) -> Result<Export> {
+        self.run(|i| i.export(of))
+    }
+
+    fn import(&self, offer: &Offer<'_>, device: Option<u32>) -> Result<Import> {
+        let mut import = self.run(|i| i.import(offer, device))?;
+        self.undo(&mut import.undo);
+        Ok(import)
+    }
+
+    unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
+        // SAFETY: the caller's promise, which lasts for this call, and this call waits.
+        self.run(|i| unsafe { i.copy(device, dir, to, from, len) })
+    }
+
+    fn stream(&self, device: u32) -> Result<Box<dyn Stream>> {
+        let inner = self.run(|i| i.stream(device))?;
+        Ok(Box::new(ApartStream { inner: Some(inner), worker: self.worker.clone() }))
+    }
+
+    fn pin(&self, addr: u64, len: u64) -> Result<Pinned> {
+        let mut pinned = self.run(|i| i.pin(addr, len))?;
+        self.undo(&mut pinned.0);
+        Ok(pinned)
+    }
+
+    fn alloc(&self, device: u32, len: u64) -> Result<u64> {
+        self.run(|i| i.alloc(device, len))
+    }
+
+    fn free(&self, addr: u64) -> Result<()> {
+        self.run(|i| i.free(addr))
+    }
+}
+
+struct ApartStream {
+    inner: Option<Box<dyn Stream>>,
+    worker: Worker,
+}
+
+impl ApartStream {
+    fn run<R: Send>(&mut self, f: impl FnOnce(&mut dyn Stream) -> Result<R> + Send) -> Result<R> {
+        let inner = self.inner.as_deref_mut().ok_or_else(gone)?;
+        self.worker.run(|| f(inner))?
+    }
+}
+
+impl Stream for ApartStream {
+    unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
+        // SAFETY: handed on.
+        self.run(|s| unsafe { s.post(dir, to, from, len) })
+    }
+
+    fn done(&mut self) -> Result<u64> {
+        self.run(|s| s.done())
+    }
+
+    fn after(&mut self, stream: u64) -> Result<()> {
+        self.run(|s| s.after(stream))
+    }
+}
+
+impl Drop for ApartStream {
+    fn drop(&mut self) {
+        let inner = self.inner.take();
+        // Its end waits for copies, and calls the driver.
+        let _ = self.worker.run(move || drop(inner));
+    }
+}

@@ -3,7 +3,10 @@
 //! c-tests/fakes/build.sh), or the machine's own with GDRFAB_FAKES=real. The test runs itself again, with
 //! the library path set, once per kind of driver, and as the process that imports.
 
+mod fakes;
+
 use cudarc::driver::sys::{CUmemPoolProps, CUmemoryPool};
+use fakes::{fault, fds, hex, unhex};
 use gdrfab::error::errno;
 use gdrfab::hmem::cuda::{self, driver::Driver};
 use gdrfab::hmem::{self, Dir, Export, Interface, Kind, Offer, Stream};
@@ -132,16 +135,12 @@ impl Program {
 
 fn store(up: &dyn Interface, to: u64, bytes: &[u8]) {
     let device = up.detect(to).unwrap().unwrap().device;
-    // SAFETY: the bytes are there.
-    unsafe { up.copy(device, Dir::ToDevice, to, bytes.as_ptr() as u64, bytes.len()) }.unwrap();
+    fakes::store(up, device, to, bytes).unwrap();
 }
 
 fn load(up: &dyn Interface, from: u64, len: usize) -> Vec<u8> {
     let device = up.detect(from).unwrap().unwrap().device;
-    let mut bytes = vec![0; len];
-    // SAFETY: there is room.
-    unsafe { up.copy(device, Dir::FromDevice, bytes.as_mut_ptr() as u64, from, len) }.unwrap();
-    bytes
+    fakes::load(up, device, from, len).unwrap()
 }
 
 fn pattern(seed: u8) -> Vec<u8> {
@@ -155,10 +154,6 @@ fn wait(stream: &mut dyn Stream, number: u64) {
     }
 }
 
-fn files() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
 fn timed<T>(what: &str, mut f: impl FnMut() -> T) {
     f();
     let start = Instant::now();
@@ -168,15 +163,14 @@ fn timed<T>(what: &str, mut f: impl FnMut() -> T) {
 
 /// Lets another process map the memory, read it and write to it.
 fn share(up: &dyn Interface, list: &[Export], wished: &str) {
-    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-    let mut fds: Vec<OwnedFd> = Vec::new();
+    let mut kept: Vec<OwnedFd> = Vec::new();
     let mut offers = Vec::new();
     for (i, e) in list.iter().enumerate() {
         store(up, e.base, &pattern(i as u8));
         let fd = e.fd.as_ref().map(|fd| rustix::io::dup(fd).unwrap());
         let number = fd.as_ref().map_or(-1, |fd| fd.as_raw_fd());
         offers.push(format!("{} {} {} {} {}", e.how, e.len, number, hex(&e.device), hex(&e.handle)));
-        fds.extend(fd);
+        kept.extend(fd);
     }
     assert!(again("import", None, &[("OFFERS", offers.join("/")), ("WISHED", wished.into())]), "the importing process, for {wished}");
     for (i, e) in list.iter().enumerate() {
@@ -186,7 +180,6 @@ fn share(up: &dyn Interface, list: &[Export], wished: &str) {
 
 fn import() {
     let up = cuda::open(false).unwrap();
-    let unhex = |text: &str| (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect::<Vec<u8>>();
     let wished = std::env::var("WISHED").unwrap().parse::<u32>().ok();
     let mut kept = Vec::new();
     for (i, text) in std::env::var("OFFERS").unwrap().split('/').enumerate() {
@@ -197,8 +190,8 @@ fn import() {
             len: part[1].parse().unwrap(),
             // SAFETY: inherited for this.
             fd: (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) }),
-            device: unhex(part[3]).try_into().unwrap(),
-            handle: unhex(part[4]).try_into().unwrap(),
+            device: unhex(part[3]),
+            handle: unhex(part[4]),
         };
         let one = up.import(&offer, wished).unwrap();
         drop(up.import(&offer, wished).unwrap());
@@ -324,7 +317,7 @@ fn whole() {
             [plain, second, made, lent[0], lent[1]].map(|at| up.export(&up.detect(at).unwrap().unwrap()).unwrap()).into();
         assert_eq!(list.iter().map(|e| e.how).collect::<Vec<_>>(), [1, 1, 2, 3, 3]);
         share(up, &list, &wished);
-        open.push(files());
+        open.push(fds());
     }
     // Beside those that the driver opens for itself at first use.
     assert!(open.windows(2).all(|w| w[0] == w[1]), "descriptors left open: {open:?}");
@@ -373,11 +366,9 @@ fn old() {
 
 fn faults() {
     let up: &'static dyn Interface = Box::leak(cuda::open(false).unwrap());
-    // SAFETY: this stage runs on one thread.
-    let fault = |text: &str| unsafe { std::env::set_var("FAKE_FAULT", text) };
     let made = up.alloc(0, BYTES as u64).unwrap();
     let found = up.detect(made).unwrap().unwrap();
-    let open = files();
+    let open = fds();
     for name in ["cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemGetAllocationGranularity"] {
         fault(&format!("{name}=4242"));
         let e = up.alloc(0, 100).unwrap_err();
@@ -412,6 +403,6 @@ fn faults() {
     fault("");
     assert!(load(up, made, BYTES) == bytes && stream.done().is_err());
     drop(stream);
-    assert_eq!(files(), open, "descriptors left open");
+    assert_eq!(fds(), open, "descriptors left open");
     up.free(made).unwrap();
 }

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Neuron memory against the fake runtime of `c-tests/fakes`: GDRFAB_FAKES names the directory that
-//! `c-tests/fakes/build.sh` filled. Each case runs in a process of its own, because libraries are found
-//! by LD_LIBRARY_PATH as it was at the start, and an interface is opened once.
+//! Neuron memory against the fake runtime of `c-tests/fakes`; `fakes` says how the cases run.
 
+mod fakes;
+
+use fakes::{Case, fails, fault, fds, pattern, refused};
 use gdrfab::error::{Result, errno};
 use gdrfab::hmem::{self, Dir, Iface, Interface};
 use libloading::os::unix::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
-use std::path::Path;
-use std::process::Command;
 use std::ptr::null_mut;
-
-/// (name, directory below GDRFAB_FAKES, environment, what the process does)
-type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], fn());
 
 const CASES: &[Case] = &[
     ("ours", "", &[], ours),
@@ -25,22 +21,6 @@ const CASES: &[Case] = &[
     ("no core", "", &[("FAKE_DEVICES", "0")], no_core),
     ("faults", "", &[], faults),
 ];
-
-#[test]
-fn neuron() {
-    let Some(fakes) = std::env::var_os("GDRFAB_FAKES") else {
-        println!("skipped: GDRFAB_FAKES does not name a directory of fake drivers");
-        return;
-    };
-    if let Ok(name) = std::env::var("CASE") {
-        return CASES.iter().find(|case| case.0 == name).unwrap().3();
-    }
-    for (name, dir, env, _) in CASES {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "neuron", "--nocapture"]).env("CASE", name).env("LD_LIBRARY_PATH", Path::new(&fakes).join(dir));
-        assert!(command.envs(env.iter().copied()).status().unwrap().success(), "{name}");
-    }
-}
 
 /// The application's side.
 struct App(Library);
@@ -76,33 +56,21 @@ impl App {
     }
 }
 
+#[test]
+fn neuron() {
+    fakes::each(CASES, &[]);
+}
+
 fn up() -> &'static dyn Interface {
     hmem::get(Iface::Neuron).unwrap()
 }
 
-fn fault(text: &str) {
-    // SAFETY: no other thread of this process reads the environment.
-    unsafe { std::env::set_var("FAKE_FAULT", text) }
-}
-
-fn fds() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
 fn store(to: u64, bytes: &[u8]) -> Result<()> {
-    // SAFETY: a slice.
-    unsafe { up().copy(0, Dir::ToDevice, to, bytes.as_ptr() as u64, bytes.len()) }
+    fakes::store(up(), 0, to, bytes)
 }
 
 fn load(from: u64, len: usize) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; len];
-    // SAFETY: a vector of `len` bytes.
-    unsafe { up().copy(0, Dir::FromDevice, bytes.as_mut_ptr() as u64, from, len) }.map(|()| bytes)
-}
-
-/// Bytes that are all different from their neighbours.
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+    fakes::load(up(), 0, from, len)
 }
 
 /// What the dma-buf of `[addr, addr+len)` holds, read by its file.
@@ -192,9 +160,8 @@ fn foreign_old() {
 
 fn not_initialised() {
     let up = up();
-    let e = up.alloc(0, 4096).unwrap_err();
-    assert!(e.errno == errno::ENODEV && e.words.contains("nrt_init"), "{e}");
-    assert!(up.detect(&raw const e as u64).unwrap().is_none());
+    fails(up.alloc(0, 4096), errno::ENODEV, "nrt_init");
+    assert!(up.detect(&raw const up as u64).unwrap().is_none());
     let _app = App::new().init();
     assert!(up.alloc(0, 4096).is_ok());
 }
@@ -203,20 +170,18 @@ fn adopted() {
     let e = hmem::get(Iface::Neuron).map(|_| ()).unwrap_err();
     assert!(e.words.contains("not loaded"), "{e}");
     let app = App::new();
-    let e = hmem::get(Iface::Neuron).map(|_| ()).unwrap_err();
-    assert!(e.errno == errno::ENODEV && e.words.contains("NRT_UNINITIALIZED"), "{e}");
+    refused(Iface::Neuron, errno::ENODEV, "NRT_UNINITIALIZED");
     let _app = app.init();
     assert!(hmem::get(Iface::Neuron).is_ok());
 }
 
 fn without_addresses() {
     let _app = App::new().init();
-    let e = up().alloc(0, 4096).unwrap_err();
-    assert!(e.errno == errno::EOPNOTSUPP && e.words.contains("NEURON_RT_MAP_HBM"), "{e}");
+    fails(up().alloc(0, 4096), errno::EOPNOTSUPP, "NEURON_RT_MAP_HBM");
 }
 
 fn no_core() {
-    assert_eq!(hmem::get(Iface::Neuron).map(|_| ()).unwrap_err().errno, errno::ENODEV);
+    refused(Iface::Neuron, errno::ENODEV, "");
 }
 
 fn faults() {

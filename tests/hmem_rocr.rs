@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ROCm memory against the fake HSA runtime of `c-tests/fakes`: GDRFAB_FAKES names the directory that
-//! `c-tests/fakes/build.sh` filled. Each case runs in a process of its own, because libraries are found
-//! by LD_LIBRARY_PATH as it was at the start, and an interface is opened once.
+//! ROCm memory against the fake HSA runtime of `c-tests/fakes`; `fakes` says how the cases run.
 
-use gdrfab::error::{Result, errno};
+mod fakes;
+
+use fakes::{Case, again, fails, fault, fds, hex, load, pattern, refuse, refused, store, unhex};
+use gdrfab::error::errno;
 use gdrfab::hmem::{self, Dir, HANDLE_BYTES, Iface, Interface, Kind, Offer};
 use libloading::os::unix::Library;
-use std::path::Path;
-use std::process::Command;
-
-/// (name, directory below GDRFAB_FAKES, environment, what the process does)
-type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], fn());
 
 const CASES: &[Case] = &[
     ("detection", "", &[], detection),
@@ -19,74 +15,35 @@ const CASES: &[Case] = &[
     ("old runtime", "old", &[], old),
     ("ipc", "", &[], ipc),
     ("copies", "", &[], copies),
-    ("broken stream", "", &[("FAKE_FAULT", "hsa_copy_engine=-7@2")], broken_stream),
+    ("broken stream", "", &[("FAKE_FAULT", "hsa_copy_engine=-7@2")], || drop(fakes::broken_stream(up()))),
     ("faults", "", &[], faults),
-    ("no gpu", "", &[("FAKE_DEVICES", "0")], || refused(errno::ENODEV, "lists no GPU")),
-    ("no kfd", "", &[("FAKE_DEVICES", "0"), ("FAKE_HSA_NO_KFD", "1")], || refused(errno::ENODEV, "HSA_STATUS_ERROR_OUT_OF_RESOURCES")),
-    ("not loaded", "", &[("GDRFAB_HMEM_INIT", "0")], || refused(errno::ENOSYS, "is not loaded")),
+    ("no gpu", "", &[("FAKE_DEVICES", "0")], || refused(Iface::Rocr, errno::ENODEV, "lists no GPU")),
+    ("no kfd", "", &[("FAKE_DEVICES", "0"), ("FAKE_HSA_NO_KFD", "1")], || {
+        refused(Iface::Rocr, errno::ENODEV, "HSA_STATUS_ERROR_OUT_OF_RESOURCES")
+    }),
+    ("not loaded", "", &[("GDRFAB_HMEM_INIT", "0")], || refused(Iface::Rocr, errno::ENOSYS, "is not loaded")),
     ("adopted", "", &[("GDRFAB_HMEM_INIT", "0")], adopted),
-    ("unknown code", "", &[("FAKE_FAULT", "hsa_iterate_agents=0x77")], || refused(errno::EIO, "hsa_iterate_agents: 0x77")),
+    ("unknown code", "", &[("FAKE_FAULT", "hsa_iterate_agents=0x77")], || refused(Iface::Rocr, errno::EIO, "hsa_iterate_agents: 0x77")),
 ];
 
 const PAGE: u64 = 4096;
 
 #[test]
 fn rocr() {
-    let Some(fakes) = std::env::var_os("GDRFAB_FAKES") else {
-        println!("skipped: GDRFAB_FAKES does not name a directory of fake drivers");
-        return;
-    };
-    match std::env::var("CASE") {
-        Ok(name) if name == "importer" => return importer(),
-        Ok(name) => return CASES.iter().find(|case| case.0 == name).unwrap().3(),
-        Err(_) => {}
-    }
-    for (name, dir, env, _) in CASES {
-        let mut command = again(name);
-        command.env("LD_LIBRARY_PATH", Path::new(&fakes).join(dir)).envs(env.iter().copied());
-        assert!(command.status().unwrap().success(), "{name}");
-    }
-}
-
-fn again(case: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "rocr", "--nocapture"]).env("CASE", case);
-    command
+    fakes::each(CASES, &[("importer", importer)]);
 }
 
 fn up() -> &'static dyn Interface {
     hmem::get(Iface::Rocr).unwrap()
 }
 
-fn refused(errno: i32, words: &str) {
-    let e = hmem::get(Iface::Rocr).err().unwrap();
-    assert!(e.errno == errno && e.words.contains(words), "{e}");
-}
-
-fn fails<T>(result: Result<T>, errno: i32, words: &str) {
-    let e = result.err().unwrap();
-    assert!(e.errno == errno && e.words.contains(words), "{e}");
-}
-
 fn adopted() {
     // SAFETY: the fake has no constructors.
     let app = unsafe { Library::new("libhsa-runtime64.so.1") }.unwrap();
-    refused(errno::ENODEV, "the process has not initialised HSA");
+    refused(Iface::Rocr, errno::ENODEV, "the process has not initialised HSA");
     // SAFETY: the prototype of hsa.h.
     assert_eq!(unsafe { app.get::<unsafe extern "C" fn() -> u32>(b"hsa_init\0").unwrap()() }, 0);
     assert_eq!(up().devices().len(), 2);
-}
-
-fn store(up: &dyn Interface, device: u32, to: u64, bytes: &[u8]) -> Result<()> {
-    // SAFETY: the bytes are readable.
-    unsafe { up.copy(device, Dir::ToDevice, to, bytes.as_ptr() as u64, bytes.len()) }
-}
-
-fn load(up: &dyn Interface, device: u32, from: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    // SAFETY: the bytes are writable.
-    unsafe { up.copy(device, Dir::FromDevice, bytes.as_mut_ptr() as u64, from, len) }.unwrap();
-    bytes
 }
 
 fn detection() {
@@ -150,7 +107,7 @@ fn old() {
     assert_eq!((up.identity(a), up.detect(a).unwrap().unwrap().len), (Some(0), PAGE));
     fails(up.export_dmabuf(a, 1, false), errno::ENOSYS, "no symbol hsa_amd_portable_export_dmabuf");
     store(up, 0, a, b"old").unwrap();
-    assert_eq!(load(up, 0, a, 3), b"old");
+    assert_eq!(load(up, 0, a, 3).unwrap(), b"old");
 }
 
 fn ipc() {
@@ -159,21 +116,18 @@ fn ipc() {
     store(up, 1, a + PAGE, b"from the exporter").unwrap();
     let export = up.export(&up.detect(a + 7).unwrap().unwrap()).unwrap();
     assert_eq!((export.base, export.len), (a, 3 * PAGE));
-    let hex: String = export.handle.iter().map(|b| format!("{b:02x}")).collect();
-    assert!(again("importer").env("HANDLE", hex).status().unwrap().success());
-    assert_eq!(load(up, 1, a + 2 * PAGE - 4, 8), b"imported");
+    assert!(again("importer").env("HANDLE", hex(&export.handle)).status().unwrap().success());
+    assert_eq!(load(up, 1, a + 2 * PAGE - 4, 8).unwrap(), b"imported");
 }
 
 fn importer() {
     let up = up();
-    let hex = std::env::var("HANDLE").unwrap();
-    let mut handle = [0; HANDLE_BYTES];
-    handle.iter_mut().enumerate().for_each(|(i, b)| *b = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap());
+    let handle = unhex(&std::env::var("HANDLE").unwrap());
     let offer = |how, len| Offer { how, device: *b"00fa4e0000000001", handle, fd: None, len };
     let open = |len| up.import(&offer(1, len), None);
     let one = open(3 * PAGE).unwrap();
     assert_eq!((one.device, one.len), (1, 3 * PAGE));
-    assert_eq!(load(up, 1, one.base + PAGE, 17), b"from the exporter");
+    assert_eq!(load(up, 1, one.base + PAGE, 17).unwrap(), b"from the exporter");
     store(up, 1, one.base + 2 * PAGE - 4, b"imported").unwrap();
     assert_eq!(up.detect(one.base + 1).unwrap().unwrap().kind, Kind::Imported);
     // Imported memory is not ours to export; the runtime would crash.
@@ -189,7 +143,7 @@ fn importer() {
         stream.post(Dir::Within, two.base, b, 17).unwrap()
     };
     while stream.done().unwrap() != last {}
-    assert_eq!(load(up, 1, two.base, 17), b"from the exporter");
+    assert_eq!(load(up, 1, two.base, 17).unwrap(), b"from the exporter");
     drop((one, two, stream));
     assert!(up.detect(base).unwrap().is_none());
     // A peer that lies about the length, the handle or the kind.
@@ -202,11 +156,11 @@ fn importer() {
 fn copies() {
     let up = up();
     let (a, b) = (up.alloc(0, 4 * PAGE).unwrap(), up.alloc(1, 4 * PAGE).unwrap());
-    let text: Vec<u8> = (0..PAGE).map(|i| i as u8 ^ 0x35).collect();
+    let text = pattern(PAGE as usize);
     store(up, 0, a + 100, &text).unwrap();
     // SAFETY: device memory.
     unsafe { up.copy(0, Dir::Within, b + 50, a + 100, text.len()) }.unwrap();
-    assert_eq!(load(up, 1, b + 50, text.len()), text);
+    assert_eq!(load(up, 1, b + 50, text.len()).unwrap(), text);
 
     // Every copy reads what the one before wrote: pinned and pageable host memory, both GPUs.
     let (mut pinned_host, mut host) = (vec![0u8; 64], vec![1u8, 2, 3, 4, 5, 6, 7, 8]);
@@ -236,7 +190,7 @@ fn copies() {
     }
     while stream.done().unwrap() != last {}
     drop((stream, pinned));
-    assert_eq!((load(up, 0, a + 24, 8), host), ((1..=8).collect(), (1..=8).collect()));
+    assert_eq!((load(up, 0, a + 24, 8).unwrap(), host), ((1..=8).collect(), (1..=8).collect()));
     assert_eq!(pinned_host[8..16], [1, 2, 3, 4, 5, 6, 7, 8]);
 
     // Dropped with copies in flight: they end first.
@@ -247,26 +201,7 @@ fn copies() {
         stream.post(Dir::Within, a + 68, a + 64, 4).unwrap();
     }
     drop(stream);
-    assert_eq!(load(up, 0, a + 68, 4), [1, 2, 3, 4]);
-}
-
-fn broken_stream() {
-    let up = up();
-    let a = up.alloc(0, PAGE).unwrap();
-    let mut stream = up.stream(0).unwrap();
-    for i in 0..4 {
-        // SAFETY: device memory.
-        unsafe { stream.post(Dir::Within, a + 8 * i, a + 8 * i + 100, 8) }.unwrap();
-    }
-    let e = loop {
-        match stream.done() {
-            Ok(n) => assert!(n < 2),
-            Err(e) => break e,
-        }
-    };
-    assert!(e.words.contains("copy 2 of 4"), "{e}");
-    // SAFETY: nothing is started.
-    assert!(stream.done().is_err() && unsafe { stream.post(Dir::Within, a, a + 8, 8) }.is_err());
+    assert_eq!(load(up, 0, a + 68, 4).unwrap(), [1, 2, 3, 4]);
 }
 
 /// Every call refused once, with nothing left open.
@@ -274,18 +209,7 @@ fn faults() {
     let up = up();
     let a = up.alloc(0, PAGE).unwrap();
     let all = up.detect(a).unwrap().unwrap();
-    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let before = open();
-    let refuse = |list: &str, errno: i32, call: &dyn Fn() -> Result<()>| {
-        let function = list.split('=').next().unwrap();
-        // SAFETY: this process has one thread that looks at the environment.
-        unsafe { std::env::set_var("FAKE_FAULT", list) };
-        let result = call();
-        // SAFETY: as above.
-        unsafe { std::env::remove_var("FAKE_FAULT") };
-        fails(result, errno, function);
-        call().unwrap();
-    };
+    let before = fds();
     let mut host = [0u8; 64];
     let h = host.as_mut_ptr() as u64;
     refuse("hsa_amd_memory_pool_allocate=0x1008", errno::ENOMEM, &|| up.alloc(0, 1).map(|_| ()));
@@ -302,12 +226,10 @@ fn faults() {
     refuse("hsa_amd_memory_async_copy=0x1004", errno::EINVAL, &within);
     // Without a notice of its end an allocation has no identity, and is still found.
     let b = up.alloc(0, PAGE).unwrap();
-    // SAFETY: as above.
-    unsafe { std::env::set_var("FAKE_FAULT", "hsa_amd_register_deallocation_callback=0x1008") };
+    fault("hsa_amd_register_deallocation_callback=0x1008");
     assert_eq!(up.identity(b), Some(0));
-    // SAFETY: as above.
-    unsafe { std::env::remove_var("FAKE_FAULT") };
+    fault("");
     assert!(up.identity(b).unwrap() > 0);
     // The allocations of the fake hold one descriptor each.
-    assert_eq!(open(), before + 3);
+    assert_eq!(fds(), before + 3);
 }

@@ -1,46 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Gaudi memory against the fake libraries of `c-tests/fakes`: GDRFAB_FAKES names the directory that
-//! `c-tests/fakes/build.sh` filled. Each case runs in a process of its own, because libraries are found
-//! by LD_LIBRARY_PATH as it was at the start, and an interface is opened once.
+//! Gaudi memory against the fake libraries of `c-tests/fakes`; `fakes` says how the cases run.
 
+mod fakes;
+
+use fakes::{Case, fails, fault, fds, pattern, refused};
 use gdrfab::error::{Result, errno};
 use gdrfab::hmem::{self, Dir, Iface, Interface};
 use libloading::os::unix::Library;
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
-use std::path::Path;
-use std::process::Command;
-
-/// (name, directory below GDRFAB_FAKES that goes first, environment, what the process does)
-type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], fn());
 
 const CASES: &[Case] = &[
     ("acquired", "", &[], acquired),
-    ("first generation", "old", &[], first_generation),
+    ("first generation", "old:.", &[], first_generation),
     ("old software", "", &[("FAKE_SYNAPSE_OLD", "1")], old_software),
     ("without SynapseAI", "", &[], without_synapse),
     ("adopted", "", &[("GDRFAB_HMEM_INIT", "0")], adopted),
     ("no device", "", &[("FAKE_DEVICES", "0")], no_device),
     ("faults", "", &[], faults),
 ];
-
-#[test]
-fn synapseai() {
-    let Some(fakes) = std::env::var_os("GDRFAB_FAKES") else {
-        println!("skipped: GDRFAB_FAKES does not name a directory of fake drivers");
-        return;
-    };
-    if let Ok(name) = std::env::var("CASE") {
-        return CASES.iter().find(|case| case.0 == name).unwrap().3();
-    }
-    let fakes = Path::new(&fakes);
-    for (name, dir, env, _) in CASES {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let path = format!("{}:{}", fakes.join(dir).display(), fakes.display());
-        command.args(["--exact", "synapseai", "--nocapture"]).env("CASE", name).env("LD_LIBRARY_PATH", path);
-        assert!(command.envs(env.iter().copied()).status().unwrap().success(), "{name}");
-    }
-}
 
 /// The application's side.
 struct App(Library);
@@ -83,33 +61,21 @@ impl App {
     }
 }
 
+#[test]
+fn synapseai() {
+    fakes::each(CASES, &[]);
+}
+
 fn up() -> &'static dyn Interface {
     hmem::get(Iface::SynapseAi).unwrap()
 }
 
-fn fault(text: &str) {
-    // SAFETY: no other thread of this process reads the environment.
-    unsafe { std::env::set_var("FAKE_FAULT", text) }
-}
-
-fn fds() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
 fn store(to: u64, bytes: &[u8]) -> Result<()> {
-    // SAFETY: a slice.
-    unsafe { up().copy(0, Dir::ToDevice, to, bytes.as_ptr() as u64, bytes.len()) }
+    fakes::store(up(), 0, to, bytes)
 }
 
 fn load(from: u64, len: usize) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; len];
-    // SAFETY: a vector of `len` bytes.
-    unsafe { up().copy(0, Dir::FromDevice, bytes.as_mut_ptr() as u64, from, len) }.map(|()| bytes)
-}
-
-/// Bytes that are all different from their neighbours.
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+    fakes::load(up(), 0, from, len)
 }
 
 /// The device address that the exported `[addr, addr+len)` begins at, as the fake noted it in its dma-buf.
@@ -181,8 +147,7 @@ fn old_software() {
     let a = app.malloc(1 << 20);
     store(a + 1, b"gaudi").unwrap();
     assert_eq!(load(a + 1, 5).unwrap(), b"gaudi");
-    let e = exported(a, 4096).unwrap_err();
-    assert!(e.errno == errno::EOPNOTSUPP && e.words.contains("globalHbmBaseAddress"), "{e}");
+    fails(exported(a, 4096), errno::EOPNOTSUPP, "globalHbmBaseAddress");
 }
 
 fn without_synapse() {
@@ -194,8 +159,7 @@ fn without_synapse() {
     let found = up.detect(b + 10000).unwrap().unwrap();
     assert!(found.base == b && found.len == 12288 && found.id == 2);
     assert_eq!(exported(b + 5000, 100).unwrap(), b + 5000);
-    let e = store(a, &[1]).unwrap_err();
-    assert!(e.errno == errno::ENOSYS && e.words.contains("SynapseAI"), "{e}");
+    fails(store(a, &[1]), errno::ENOSYS, "SynapseAI");
     assert_eq!(up.alloc(1, 10000).unwrap_err().errno, errno::ENODEV);
     fault("hlthunk_device_memory_map=1");
     assert_eq!(up.alloc(0, 4096).unwrap_err().errno, errno::ENOMEM);
@@ -212,13 +176,13 @@ fn adopted() {
     let e = hmem::get(Iface::SynapseAi).map(|_| ()).unwrap_err();
     assert!(e.words.contains("libSynapse.so") && e.words.contains("libhl-thunk.so"), "{e}");
     let app = App::loaded();
-    assert_eq!(hmem::get(Iface::SynapseAi).map(|_| ()).unwrap_err().errno, errno::ENODEV);
+    refused(Iface::SynapseAi, errno::ENODEV, "");
     app.acquire();
     assert!(up().detect(app.malloc(100)).unwrap().is_some());
 }
 
 fn no_device() {
-    assert_eq!(hmem::get(Iface::SynapseAi).map(|_| ()).unwrap_err().errno, errno::ENODEV);
+    refused(Iface::SynapseAi, errno::ENODEV, "");
 }
 
 fn faults() {

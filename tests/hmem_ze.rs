@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Level Zero memory against the fake loader of `c-tests/fakes`: GDRFAB_FAKES names the directory that
-//! `c-tests/fakes/build.sh` filled. Each case runs in a process of its own, because libraries are found
-//! by LD_LIBRARY_PATH as it was at the start, and an interface is opened once.
+//! Level Zero memory against the fake loader of `c-tests/fakes`; `fakes` says how the cases run.
 
-use gdrfab::error::{Result, errno};
+mod fakes;
+
+use fakes::{Case, again, fails, fds, hex, load, pattern, refuse, refused, store, unhex};
+use gdrfab::error::errno;
 use gdrfab::hmem::{self, Dir, HANDLE_BYTES, Iface, Interface, Kind, Offer};
 use libloading::os::unix::Library;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::ptr::null_mut;
-
-/// (name, directory below GDRFAB_FAKES, environment, what the process does)
-type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], fn());
 
 const CASES: &[Case] = &[
     ("detection", "", &[], detection),
@@ -25,51 +22,22 @@ const CASES: &[Case] = &[
     ("copies", "", &[], copies),
     ("broken stream", "", &[("FAKE_FAULT", "ze_copy_engine=0x70000001@2")], broken_stream),
     ("faults", "", &[], faults),
-    ("no gpu", "", &[("FAKE_DEVICES", "0")], || refused(errno::ENODEV, "no usable GPU: zeInit: 0x78000001")),
-    ("not loaded", "", &[("GDRFAB_HMEM_INIT", "0")], || refused(errno::ENOSYS, "is not loaded")),
+    ("no gpu", "", &[("FAKE_DEVICES", "0")], || refused(Iface::Ze, errno::ENODEV, "no usable GPU: zeInit: 0x78000001")),
+    ("not loaded", "", &[("GDRFAB_HMEM_INIT", "0")], || refused(Iface::Ze, errno::ENOSYS, "is not loaded")),
     ("adopted", "", &[("GDRFAB_HMEM_INIT", "0")], adopted),
-    ("unknown code", "", &[("FAKE_FAULT", "zeDriverGet=0x77")], || refused(errno::EIO, "zeDriverGet: 0x77")),
-    ("lost", "", &[("FAKE_FAULT", "zeContextCreate=0x70000001")], || refused(errno::ENODEV, "ERROR_DEVICE_LOST")),
+    ("unknown code", "", &[("FAKE_FAULT", "zeDriverGet=0x77")], || refused(Iface::Ze, errno::EIO, "zeDriverGet: 0x77")),
+    ("lost", "", &[("FAKE_FAULT", "zeContextCreate=0x70000001")], || refused(Iface::Ze, errno::ENODEV, "ERROR_DEVICE_LOST")),
 ];
 
 const PAGE: u64 = 4096;
 
 #[test]
 fn ze() {
-    let Some(fakes) = std::env::var_os("GDRFAB_FAKES") else {
-        println!("skipped: GDRFAB_FAKES does not name a directory of fake drivers");
-        return;
-    };
-    match std::env::var("CASE") {
-        Ok(name) if name == "importer" => return importer(),
-        Ok(name) => return CASES.iter().find(|case| case.0 == name).unwrap().3(),
-        Err(_) => {}
-    }
-    for (name, dir, env, _) in CASES {
-        let mut command = again(name);
-        command.env("LD_LIBRARY_PATH", Path::new(&fakes).join(dir)).envs(env.iter().copied());
-        assert!(command.status().unwrap().success(), "{name}");
-    }
-}
-
-fn again(case: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "ze", "--nocapture"]).env("CASE", case);
-    command
+    fakes::each(CASES, &[("importer", importer)]);
 }
 
 fn up() -> &'static dyn Interface {
     hmem::get(Iface::Ze).unwrap()
-}
-
-fn refused(errno: i32, words: &str) {
-    let e = hmem::get(Iface::Ze).err().unwrap();
-    assert!(e.errno == errno && e.words.contains(words), "{e}");
-}
-
-fn fails<T>(result: Result<T>, errno: i32, words: &str) {
-    let e = result.err().unwrap();
-    assert!(e.errno == errno && e.words.contains(words), "{e}");
 }
 
 /// The application's side: its library, context and first device.
@@ -135,22 +103,10 @@ impl App {
 fn adopted() {
     // SAFETY: the fake has no constructors.
     let loaded = unsafe { Library::new("libze_loader.so.1") }.unwrap();
-    refused(errno::ENODEV, "the process has not initialised Level Zero");
+    refused(Iface::Ze, errno::ENODEV, "the process has not initialised Level Zero");
     let _app = App::new();
     assert_eq!(up().devices().len(), 2);
     drop(loaded);
-}
-
-fn store(up: &dyn Interface, device: u32, to: u64, bytes: &[u8]) -> Result<()> {
-    // SAFETY: the bytes are readable.
-    unsafe { up.copy(device, Dir::ToDevice, to, bytes.as_ptr() as u64, bytes.len()) }
-}
-
-fn load(up: &dyn Interface, device: u32, from: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    // SAFETY: the bytes are writable.
-    unsafe { up.copy(device, Dir::FromDevice, bytes.as_mut_ptr() as u64, from, len) }.unwrap();
-    bytes
 }
 
 fn uuid(index: u8) -> [u8; 16] {
@@ -219,23 +175,20 @@ fn ipc() {
     store(up, 1, a + PAGE, b"from the exporter").unwrap();
     let export = up.export(&up.detect(a + 7).unwrap().unwrap()).unwrap();
     assert_eq!((export.base, export.len, export.device), (a, 3 * PAGE, uuid(1)));
-    let hex: String = export.handle.iter().map(|b| format!("{b:02x}")).collect();
     // The descriptor travels as the importer's standard input.
-    assert!(again("importer").env("HANDLE", hex).stdin(Stdio::from(export.fd.unwrap())).status().unwrap().success());
-    assert_eq!(load(up, 1, a + 2 * PAGE - 4, 8), b"imported");
+    assert!(again("importer").env("HANDLE", hex(&export.handle)).stdin(Stdio::from(export.fd.unwrap())).status().unwrap().success());
+    assert_eq!(load(up, 1, a + 2 * PAGE - 4, 8).unwrap(), b"imported");
 }
 
 fn importer() {
     let up = up();
-    let hex = std::env::var("HANDLE").unwrap();
-    let mut handle = [0; HANDLE_BYTES];
-    handle.iter_mut().enumerate().for_each(|(i, b)| *b = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap());
+    let handle = unhex(&std::env::var("HANDLE").unwrap());
     let (input, null) = (std::io::stdin(), std::fs::File::open("/dev/null").unwrap());
     let offer = |how, len| Offer { how, device: uuid(1), handle, fd: Some(input.as_fd()), len };
     let open = |len| up.import(&offer(1, len), None);
     let one = open(3 * PAGE).unwrap();
     assert_eq!((one.device, one.len), (1, 3 * PAGE));
-    assert_eq!(load(up, 1, one.base + PAGE, 17), b"from the exporter");
+    assert_eq!(load(up, 1, one.base + PAGE, 17).unwrap(), b"from the exporter");
     store(up, 1, one.base + 2 * PAGE - 4, b"imported").unwrap();
     assert_eq!(up.detect(one.base + 1).unwrap().unwrap().kind, Kind::Imported);
     fails(up.export(&up.detect(one.base).unwrap().unwrap()).map(|_| ()), errno::EOPNOTSUPP, "imported");
@@ -259,11 +212,11 @@ fn importer() {
 fn copies() {
     let up = up();
     let (a, b) = (up.alloc(0, 4 * PAGE).unwrap(), up.alloc(1, 4 * PAGE).unwrap());
-    let text: Vec<u8> = (0..PAGE).map(|i| i as u8 ^ 0x35).collect();
+    let text = pattern(PAGE as usize);
     store(up, 0, a + 100, &text).unwrap();
     // SAFETY: device memory.
     unsafe { up.copy(0, Dir::Within, b + 50, a + 100, text.len()) }.unwrap();
-    assert_eq!(load(up, 1, b + 50, text.len()), text);
+    assert_eq!(load(up, 1, b + 50, text.len()).unwrap(), text);
     std::thread::scope(|threads| {
         for i in 0..4 {
             threads.spawn(move || (0..200).for_each(|_| store(up, 0, a + 8 * i, &[i as u8; 8]).unwrap()));
@@ -293,7 +246,7 @@ fn copies() {
     assert_eq!(last, 405);
     while stream.done().unwrap() != last {}
     drop(stream);
-    assert_eq!((load(up, 0, a + 16, 8), host), ((1..=8).collect(), (1..=8).collect()));
+    assert_eq!((load(up, 0, a + 16, 8).unwrap(), host), ((1..=8).collect(), (1..=8).collect()));
 
     // Dropped with copies in flight: they end first.
     let mut stream = up.stream(1).unwrap();
@@ -303,26 +256,12 @@ fn copies() {
         stream.post(Dir::Within, a + 68, a + 64, 4).unwrap();
     }
     drop(stream);
-    assert_eq!(load(up, 0, a + 68, 4), [1, 2, 3, 4]);
+    assert_eq!(load(up, 0, a + 68, 4).unwrap(), [1, 2, 3, 4]);
 }
 
 fn broken_stream() {
-    let up = up();
-    let a = up.alloc(0, PAGE).unwrap();
-    let mut stream = up.stream(0).unwrap();
-    for i in 0..4 {
-        // SAFETY: device memory.
-        unsafe { stream.post(Dir::Within, a + 8 * i, a + 8 * i + 100, 8) }.unwrap();
-    }
-    let e = loop {
-        match stream.done() {
-            Ok(n) => assert!(n < 2),
-            Err(e) => break e,
-        }
-    };
-    assert!(e.errno == errno::ENODEV && e.words.contains("copy 2 of 4") && e.words.contains("DEVICE_LOST"), "{e}");
-    // SAFETY: nothing is started.
-    assert!(stream.done().is_err() && unsafe { stream.post(Dir::Within, a, a + 8, 8) }.is_err());
+    let e = fakes::broken_stream(up());
+    assert!(e.errno == errno::ENODEV && e.words.contains("DEVICE_LOST"), "{e}");
 }
 
 /// Every call refused once, with nothing left open.
@@ -330,18 +269,7 @@ fn faults() {
     let up = up();
     let a = up.alloc(0, PAGE).unwrap();
     let all = up.detect(a).unwrap().unwrap();
-    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let before = open();
-    let refuse = |list: &str, errno: i32, call: &dyn Fn() -> Result<()>| {
-        let function = list.split('=').next().unwrap();
-        // SAFETY: this process has one thread that looks at the environment.
-        unsafe { std::env::set_var("FAKE_FAULT", list) };
-        let result = call();
-        // SAFETY: as above.
-        unsafe { std::env::remove_var("FAKE_FAULT") };
-        fails(result, errno, function);
-        call().unwrap();
-    };
+    let before = fds();
     // SAFETY: device memory.
     let within = || unsafe { up.stream(0)?.post(Dir::Within, a, a + 64, 64) }.map(|_| ());
     refuse("zeMemAllocDevice=0x70000003", errno::ENOMEM, &|| up.alloc(0, 1).map(|_| ()));
@@ -356,5 +284,5 @@ fn faults() {
     refuse("zeEventCreate=0x70000003", errno::ENOMEM, &within);
     refuse("zeCommandListAppendMemoryCopy=0x78000004", errno::EINVAL, &within);
     // The one allocation more holds one descriptor of the fake.
-    assert_eq!(open(), before + 1);
+    assert_eq!(fds(), before + 1);
 }

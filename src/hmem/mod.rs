@@ -374,7 +374,13 @@ impl Site {
     ///
     /// # Safety
     /// `from` is readable for `len` bytes; `to`, where this is the host, writable.
+    #[inline]
     pub unsafe fn store(self, to: u64, from: *const u8, len: usize) -> Result<()> {
+        if self.is_host() {
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, len) };
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
         unsafe { get(self.iface)?.copy(self.device, Dir::ToDevice, to, from as u64, len) }
     }
@@ -383,7 +389,13 @@ impl Site {
     ///
     /// # Safety
     /// `to` is writable for `len` bytes; `from`, where this is the host, readable.
+    #[inline]
     pub unsafe fn load(self, to: *mut u8, from: u64, len: usize) -> Result<()> {
+        if self.is_host() {
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len) };
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
         unsafe { get(self.iface)?.copy(self.device, Dir::FromDevice, to as u64, from, len) }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CUDA, by its driver library alone. The work is done by [`Core`]; its parts are one file per question:
+//! CUDA, by its driver library alone. The work is done by `Core`; its parts are one file per question:
 //! which context, what is it, how does it get out, how does it come in, how is it copied.
 
 mod context;

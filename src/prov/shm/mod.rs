@@ -21,7 +21,9 @@ mod progress;
 mod quiesce;
 mod region;
 mod remote;
+mod rendezvous;
 mod rma;
+mod staged;
 mod state;
 mod table;
 

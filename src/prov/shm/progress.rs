@@ -2,25 +2,20 @@
 //! Progress of an endpoint: takes what arrived, looks at reports, goes on with what waits, and now
 //! and then looks at the control socket and the deadlines.
 
-use super::conn::{
-    Conn, FRAGMENT_BYTES, Flight, Job, STATUS_SEND_FRAGMENTS, Step, broken, error_of, kind, mark, protocol, slot_word, status_of,
-    unpack_slot,
-};
+use super::conn::{Conn, Flight, Job, STATUS_SEND_FRAGMENTS, Step, broken, error_of, kind, mark, protocol};
 use super::domain::Domain;
 use super::frame::{self, Frame};
-use super::layout::{SLOTS, SegmentRef};
-use super::rma::ReadOut;
+use super::layout::SegmentRef;
 use super::state::{Ending, Phase, State};
-use super::{cm, coop, device, msg};
+use super::{cm, coop, device, msg, rendezvous, staged};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
-use crate::mr::Access;
 use crate::prov::event::EventKind;
 use crate::prov::flags;
 use crate::prov::op::{Iov, Pieces};
 use crate::prov::queue::Completion;
-use crate::sync::ring::{Header, Message};
+use crate::sync::ring::Message;
 use crate::sys::{socket, time};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -63,7 +58,7 @@ impl State {
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if !conn.reads_out.is_empty() {
-            pump_reads(conn, domain)?;
+            staged::pump_reads(conn, domain)?;
         }
         if !conn.backlog.is_empty() {
             self.pump_backlog(domain)?;
@@ -122,7 +117,7 @@ impl State {
         }
     }
 
-    fn remote_data(&mut self, len: u64, data: u64) {
+    pub fn remote_data(&mut self, len: u64, data: u64) {
         if let Some(q) = &self.bind.rx {
             let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
             q.push(Completion { context: 0, flags: kind, len: len as usize, buf: 0, data });
@@ -141,90 +136,6 @@ impl State {
         if message.header.flags & mark::DATA != 0 {
             self.remote_data(message.word(1), message.word(2));
         }
-        Ok(())
-    }
-
-    fn on_staged_write(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
-        let (index, generation) = unpack_slot(message.word(0))?;
-        let (key, addr, len) = (message.word(1), message.word(2), message.header.bytes as usize);
-        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        let seen = &mut conn.staged_in[index as usize];
-        if seen.0 != generation {
-            *seen = (generation, 0);
-        }
-        if seen.1 == 0 {
-            let pinned = domain.regions.lock().pin(key, addr, len, Access::REMOTE_WRITE);
-            match pinned {
-                Err(code) => seen.1 = status_of(code),
-                Ok(pin) => {
-                    // SAFETY: the pieces lie in our own open region, which the pin holds.
-                    if let Err(e) = unsafe { msg::deliver(message, pin.site, &pin.pieces, 0, len) } {
-                        crate::log!(Warn, "a staged write failed: {e}");
-                        seen.1 = status_of(Code::Fault);
-                    }
-                    let mut regions = domain.regions.lock();
-                    regions.unpin(pin);
-                    if seen.1 == 0
-                        && message.header.flags & mark::EVENT != 0
-                        && let Some(counter) = regions.counter(key)
-                    {
-                        counter.add(1);
-                    }
-                }
-            }
-        }
-        let status = seen.1;
-        if message.header.flags & mark::LAST != 0 {
-            conn.link.peer.slot(index as usize).report(generation, status, 1);
-            conn.link.nudge();
-            *seen = (generation.wrapping_sub(1), 0);
-            if message.header.flags & mark::DATA != 0 && status == 0 {
-                self.remote_data(message.word(4), message.word(3));
-            }
-        }
-        Ok(())
-    }
-
-    fn on_staged_read(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
-        let (slot, generation) = unpack_slot(message.word(0))?;
-        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        if conn.reads_out.len() >= SLOTS * crate::prov::op::IOV_LIMIT || message.word(3) > super::MAX_MSG as u64 {
-            return Err(protocol("the peer asked for more reads than it can have in flight"));
-        }
-        conn.reads_out.push_back(ReadOut {
-            slot,
-            generation,
-            key: message.word(1),
-            addr: message.word(2),
-            len: message.word(3) as usize,
-            done: 0,
-            offset: message.word(4),
-        });
-        Ok(())
-    }
-
-    fn on_staged_data(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
-        let (index, generation) = unpack_slot(message.word(0))?;
-        let (at, len) = (message.word(1), message.header.bytes as usize);
-        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        if conn.slots.generation[index as usize] != generation {
-            return Ok(());
-        }
-        let Some(Flight::Read { pieces, want, got, bounce, .. }) = &mut conn.slots.flights[index as usize] else { return Ok(()) };
-        if at > *want as u64 || *want - (at as usize) < len || *want - *got < len {
-            return Err(protocol("the peer answers a read with more bytes than were asked for"));
-        }
-        match bounce {
-            Some((_, bytes)) => {
-                if let Some(part) = bytes.get_mut(at as usize..).and_then(|rest| rest.get_mut(..len)) {
-                    // SAFETY: the part is ours and has `len` bytes.
-                    unsafe { message.copy_out(0, part.as_mut_ptr(), len) };
-                }
-            }
-            // SAFETY: the local pieces of the read are the caller's promise until it ends.
-            None => unsafe { msg::deliver(message, Site::HOST, pieces.as_slice(), at as usize, len)? },
-        }
-        *got += len;
         Ok(())
     }
 
@@ -266,7 +177,7 @@ impl State {
                             }
                             Err(e) => {
                                 // The receiver learns that nothing comes; if it cannot yet, this is tried again.
-                                if msg::give_up(conn, index) {
+                                if rendezvous::give_up(conn, index) {
                                     self.land(index, Err(e));
                                 }
                                 k += 1;
@@ -276,7 +187,7 @@ impl State {
                     }
                     let (pieces, total, from) = (pieces.clone(), end.len, sent.unwrap_or(0));
                     if sent.is_none() || from < total {
-                        let now = msg::send_fragments(conn, index, &pieces, total, from)?;
+                        let now = rendezvous::send_fragments(conn, index, &pieces, total, from)?;
                         if let Some(Flight::Rendezvous { sent, .. }) = &mut conn.slots.flights[index as usize] {
                             *sent = Some(now);
                         }
@@ -479,7 +390,7 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(true) };
         let generation = conn.slots.generation[index as usize];
         match &conn.slots.flights[index as usize] {
-            Some(Flight::Rendezvous { sent: Some(_), .. }) => Ok(msg::give_up(conn, index)),
+            Some(Flight::Rendezvous { sent: Some(_), .. }) => Ok(rendezvous::give_up(conn, index)),
             Some(Flight::Rendezvous { .. }) => {
                 let slot = conn.link.mine.slot(index as usize);
                 let report = slot.reported(generation);
@@ -487,7 +398,7 @@ impl State {
                     return Ok(true);
                 }
                 if report.status == STATUS_SEND_FRAGMENTS {
-                    return Ok(msg::give_up(conn, index));
+                    return Ok(rendezvous::give_up(conn, index));
                 }
                 // One chunk that is still ours means that the receiver has not begun.
                 match slot.stop(generation, 0, 1) {
@@ -567,61 +478,4 @@ pub fn ask_for_files(conn: &mut Conn) {
             _ => return,
         }
     }
-}
-
-/// Sends bytes of reads that peers asked for.
-fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
-    while let Some(read) = conn.reads_out.front_mut() {
-        let n = (read.len - read.done).min(FRAGMENT_BYTES);
-        let header = Header { kind: kind::STAGED_DATA, words: 2, bytes: n as u16, flags: 0 };
-        if !conn.tx.room(header.lines()).map_err(broken)? {
-            break;
-        }
-        let addr = read.addr.checked_add(read.done as u64);
-        let pinned = addr.ok_or(Code::Bounds).and_then(|addr| {
-            // The whole range is checked with the first fragment, so that a read out of bounds moves nothing.
-            let span = if read.done == 0 { read.len } else { n };
-            domain.regions.lock().pin(read.key, addr, span, Access::REMOTE_READ)
-        });
-        let slot = conn.link.peer.slot(read.slot as usize);
-        match pinned {
-            Err(code) => {
-                slot.report(read.generation, status_of(code), 1);
-                conn.reads_out.pop_front();
-            }
-            Ok(pin) => {
-                let mut pieces = Vec::with_capacity(pin.pieces.len());
-                crate::prov::op::parts(&pin.pieces, 0, n, |addr, len| pieces.push((addr as *const u8, len)));
-                let mut bounce = Box::default();
-                if !pin.site.is_host() {
-                    match device::gather(pin.site, &pin.pieces, n) {
-                        Ok(bytes) => bounce = bytes,
-                        Err(e) => {
-                            crate::log!(Warn, "a staged read failed: {e}");
-                            slot.report(read.generation, status_of(Code::Fault), 1);
-                            conn.reads_out.pop_front();
-                            domain.regions.lock().unpin(pin);
-                            continue;
-                        }
-                    }
-                    pieces = vec![(bounce.as_ptr(), n)];
-                }
-                if n > 0 {
-                    let words = [slot_word(read.slot, read.generation), read.offset.wrapping_add(read.done as u64)];
-                    // SAFETY: the pieces lie in our own region, which the pin holds open.
-                    unsafe { conn.tx.write(header, &words, &pieces) };
-                    drop(bounce);
-                } else {
-                    slot.report(read.generation, 0, 1);
-                }
-                domain.regions.lock().unpin(pin);
-                read.done += n;
-                if read.done == read.len {
-                    conn.reads_out.pop_front();
-                }
-            }
-        }
-    }
-    conn.link.nudge();
-    Ok(())
 }

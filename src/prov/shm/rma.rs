@@ -2,11 +2,12 @@
 //! RMA, the initiator's side: copy at once where the path allows it, otherwise stream through the
 //! ring; and in any case in the order of posting.
 
-use super::conn::{Conn, FRAGMENT_BYTES, Flight, Job, Step, kind, mark, slot_word};
+use super::conn::{Conn, Job, Step, kind, mark};
 use super::device;
 use super::domain::Domain;
 use super::region::DEVICE_DESC;
 use super::remote::{Remote, Resolved, no_such_key};
+use super::staged::{self, Stream};
 use super::state::{Ending, SILENT, State, TX_SIZE, measure};
 use super::{INJECT_SIZE, MAX_MSG};
 use crate::config;
@@ -37,38 +38,15 @@ pub struct RmaJob {
     pub stream_after: u64,
     pub dir: Dir,
     pub local: Pieces,
-    remote: [RmaIov; IOV_LIMIT],
-    count: usize,
+    pub remote: [RmaIov; IOV_LIMIT],
+    pub count: usize,
     pub total: usize,
     pub flags: u64,
     pub data: u64,
     pub desc: u64,
     pub end: Ending,
     pub owned: Option<Box<[u8]>>,
-    stream: Option<Stream>,
-}
-
-/// How far a staged operation has been put into the ring.
-#[derive(Clone, Copy)]
-struct Stream {
-    slot: u16,
-    generation: u16,
-    /// Remote piece in progress, bytes of it that were sent, and bytes of the whole.
-    at: usize,
-    inside: usize,
-    sent: usize,
-}
-
-/// Target's side of a staged read: what is still to be sent.
-pub struct ReadOut {
-    pub slot: u16,
-    pub generation: u16,
-    pub key: u64,
-    pub addr: u64,
-    pub len: usize,
-    pub done: usize,
-    /// Where the bytes belong in the operation.
-    pub offset: u64,
+    pub stream: Option<Stream>,
 }
 
 impl RmaJob {
@@ -372,7 +350,7 @@ impl State {
     fn try_rma(&mut self, domain: &Domain, job: &mut RmaJob) -> Result<Step> {
         let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
         if job.stream.is_some() {
-            return stream(conn, job);
+            return staged::stream(conn, job);
         }
         let fenced = job.flags & flags::FENCE != 0 && !(conn.slots.active.is_empty() && conn.devices.is_idle());
         if conn.coop > 0 || fenced {
@@ -407,7 +385,7 @@ impl State {
             job.stream = Some(Stream { slot, generation, at: 0, inside: 0, sent: 0 });
             conn.link.mine.slot(slot as usize).open(generation, 1);
             self.stats.moved(Paths::STAGED, job.total);
-            return stream(conn, job);
+            return staged::stream(conn, job);
         }
         if conn.staged > 0 {
             return Ok(Step::Blocked);
@@ -553,64 +531,6 @@ pub fn check_alive(conn: &mut Conn) -> Result<()> {
         conn.seen_alive = now;
     }
     Ok(())
-}
-
-/// Puts as much of a staged operation into the ring as there is room for.
-fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
-    let Some(mut s) = job.stream else { return Ok(Step::Blocked) };
-    let word = slot_word(s.slot, s.generation);
-    while s.at < job.count {
-        let r = job.remote[s.at];
-        let last_piece = s.at + 1 == job.count;
-        if job.dir == Dir::Read {
-            let header = Header { kind: kind::STAGED_READ, words: 5, ..Header::default() };
-            if !conn.room(header)? {
-                job.stream = Some(s);
-                return Ok(Step::Blocked);
-            }
-            conn.put_words(kind::STAGED_READ, 0, &[word, r.key, r.addr, r.len as u64, s.sent as u64]);
-            s.sent += r.len;
-            s.at += 1;
-            continue;
-        }
-        let n = (r.len - s.inside).min(FRAGMENT_BYTES);
-        let ends = s.inside + n == r.len;
-        let mut marks = if ends { mark::EVENT } else { 0 };
-        if ends && last_piece {
-            marks |= mark::LAST | if job.has_data() { mark::DATA } else { 0 };
-        }
-        let header = Header { kind: kind::STAGED_WRITE, flags: marks, words: 5, bytes: n as u16 };
-        if !conn.room(header)? {
-            job.stream = Some(s);
-            conn.link.nudge();
-            return Ok(Step::Blocked);
-        }
-        let mut pieces = [(std::ptr::null::<u8>(), 0usize); IOV_LIMIT];
-        let mut used = 0;
-        parts(job.local.as_slice(), s.sent, n, |addr, len| {
-            pieces[used] = (addr as *const u8, len);
-            used += 1;
-        });
-        let data = if job.has_data() { job.data } else { 0 };
-        // SAFETY: the pieces are parts of the caller's (or our owned) bytes and sum to n.
-        unsafe { conn.tx.write(header, &[word, r.key, r.addr.wrapping_add(s.inside as u64), data, job.total as u64], &pieces[..used]) };
-        s.sent += n;
-        s.inside += n;
-        if ends {
-            s.at += 1;
-            s.inside = 0;
-        }
-    }
-    conn.link.nudge();
-    let flight = match job.dir {
-        Dir::Write => Flight::Ack { end: job.end, staged: Some(job.total) },
-        Dir::Read => {
-            let bounce = (!job.site.is_host()).then(|| (job.site, vec![0u8; job.total].into_boxed_slice()));
-            Flight::Read { end: job.end, pieces: job.local.clone(), want: job.total, got: 0, bounce }
-        }
-    };
-    conn.slots.launch(s.slot, flight);
-    Ok(Step::Flying)
 }
 
 /// Flags of the calls that give no success entry.

@@ -133,7 +133,7 @@ pub struct Recv {
 /// A message that came before its receive.
 pub enum Unexpected {
     Eager { bytes: Box<[u8]>, data: Option<u64>, ack: Option<(u16, u16)> },
-    Rendezvous(super::msg::Offered),
+    Rendezvous(super::rendezvous::Offered),
 }
 
 pub struct State {

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Long messages: the sender offers its buffer, and the receiver, once it has a receive, fetches the
+//! bytes itself (by mapping, by a device's driver, by cross-memory attach) or asks for fragments.
+
+use super::MAX_MSG;
+use super::conn::{
+    Conn, FRAGMENT_BYTES, Flight, STATUS_SEND_FRAGMENTS, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot,
+};
+use super::layout::SegmentRef;
+use super::msg::{RendezvousIn, SendJob, deliver};
+use super::rma::{attach_error, check_alive};
+use super::state::{Recv, State, Unexpected};
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::{self, Site};
+use crate::mr::Paths;
+use crate::prov::op::{IOV_LIMIT, Pieces, parts};
+use crate::sync::ring::{Header, Message};
+use crate::sys::copy;
+use crate::sys::process::{Attach, Piece, attach_copy, piece};
+
+/// A long message that the peer offers.
+pub struct Offered {
+    pub slot: u16,
+    pub generation: u16,
+    pub total: usize,
+    pub data: Option<u64>,
+    pub file: u64,
+    pub file_offset: u64,
+    /// The buffer is device memory: only a mapping of `file` reaches it.
+    pub on_device: bool,
+    pub pieces: Vec<(u64, usize)>,
+}
+
+const OFFER_WORDS: usize = 6;
+
+impl State {
+    /// A long message was offered.
+    pub fn on_offer(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
+        let (slot, generation) = unpack_slot(message.word(0))?;
+        let (total, count) = (message.word(1), message.word(2) as usize);
+        let sane = total <= MAX_MSG as u64 && (1..=IOV_LIMIT).contains(&count) && message.header.words as usize == OFFER_WORDS + 2 * count;
+        if !sane {
+            return Err(protocol("the peer offered a message that makes no sense"));
+        }
+        let pieces: Vec<(u64, usize)> =
+            (0..count).map(|k| (message.word(OFFER_WORDS + 2 * k), message.word(OFFER_WORDS + 2 * k + 1) as usize)).collect();
+        if pieces.iter().try_fold(0usize, |s, p| s.checked_add(p.1)) != Some(total as usize) {
+            return Err(protocol("the pieces of an offered message do not sum to its length"));
+        }
+        let offered = Offered {
+            slot,
+            generation,
+            total: total as usize,
+            data: (message.header.flags & mark::DATA != 0).then(|| message.word(3)),
+            file: message.word(4),
+            file_offset: message.word(5),
+            on_device: message.header.flags & mark::DEVICE != 0,
+            pieces,
+        };
+        if self.unexpected.is_empty()
+            && let Some(recv) = self.recvs.pop_front()
+        {
+            return self.accept_offer(offered, recv);
+        }
+        self.check_window()?;
+        self.unexpected.push_back(Unexpected::Rendezvous(offered));
+        self.stats.unexpected += 1;
+        Ok(())
+    }
+
+    /// Fetches an offered message into a receive, or asks for it in fragments.
+    pub fn accept_offer(&mut self, offered: Offered, recv: Recv) -> Result<()> {
+        self.count_match();
+        let Some(conn) = self.conn.as_deref_mut() else {
+            self.recvs.push_front(recv);
+            return Ok(());
+        };
+        let peer = conn.link.peer.clone();
+        let slot = peer.slot(offered.slot as usize);
+        if slot.take_back(offered.generation).is_none() {
+            // The sender cancelled it: as if it had never come.
+            self.recvs.push_front(recv);
+            return Ok(());
+        }
+        let n = offered.total.min(recv.room);
+        match fetch(conn, &offered, &recv, n) {
+            Fetched::Done => {
+                slot.report(offered.generation, 0, 1);
+                conn.link.nudge();
+                self.received(&recv, n, offered.total - n, offered.data);
+            }
+            Fetched::Failed(e) => {
+                slot.report(offered.generation, status_of(Code::Fault), 1);
+                conn.link.nudge();
+                self.abandon(&recv, e);
+            }
+            Fetched::Impossible => {
+                let incoming = RendezvousIn { generation: offered.generation, recv, total: offered.total, got: 0, data: offered.data };
+                conn.rendezvous_in[offered.slot as usize] = Some(incoming);
+                slot.report(offered.generation, STATUS_SEND_FRAGMENTS, 0);
+                conn.link.nudge();
+            }
+        }
+        Ok(())
+    }
+
+    /// A part of a long message arrived.
+    pub fn on_fragment(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
+        let (index, generation) = unpack_slot(message.word(0))?;
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let place = &mut conn.rendezvous_in[index as usize];
+        let Some(incoming) = place.as_mut().filter(|r| r.generation == generation) else { return Ok(()) };
+        if message.header.flags & mark::LAST != 0 {
+            if let Some(ended) = place.take() {
+                self.abandon(
+                    &ended.recv,
+                    Error::coded(errno::ECANCELED, Code::Canceled, "the sender gave the message up before it was complete"),
+                );
+            }
+            return Ok(());
+        }
+        let (at, len) = (message.word(1), message.header.bytes as usize);
+        if at != incoming.got as u64 || incoming.total - incoming.got < len {
+            return Err(protocol("a fragment of a message does not follow the one before"));
+        }
+        let take = incoming.recv.room.saturating_sub(incoming.got).min(len);
+        // SAFETY: the receive's pieces are the caller's promise.
+        let placed = unsafe { deliver(message, incoming.recv.site, incoming.recv.pieces.as_slice(), incoming.got, take) };
+        incoming.got += len;
+        let complete = incoming.got == incoming.total;
+        if let Err(e) = placed {
+            let Some(ended) = place.take() else { return Ok(()) };
+            conn.link.peer.slot(index as usize).report(generation, status_of(Code::Fault), 1);
+            conn.link.nudge();
+            self.abandon(&ended.recv, Error::coded(e.errno, Code::Fault, e.words));
+            return Ok(());
+        }
+        if complete && let Some(done) = place.take() {
+            conn.link.peer.slot(index as usize).report(generation, 0, 1);
+            conn.link.nudge();
+            let n = done.total.min(done.recv.room);
+            self.received(&done.recv, n, done.total - n, done.data);
+        }
+        Ok(())
+    }
+}
+
+/// Offers a long message.
+pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u64)) -> Result<Step> {
+    let count = job.pieces.as_slice().len();
+    let header =
+        Header { kind: kind::RENDEZVOUS, flags: if has_data { mark::DATA } else { 0 }, words: (OFFER_WORDS + 2 * count) as u8, bytes: 0 };
+    if !conn.room(header)? {
+        return Ok(Step::Blocked);
+    }
+    let Some((slot, generation)) = conn.slots.take() else { return Ok(Step::Blocked) };
+    if let Err(e) = job.own_bytes() {
+        conn.slots.give_back(slot);
+        return Err(e);
+    }
+    let iov = job.pieces.as_slice();
+    let (file, file_offset) = place;
+    conn.link.mine.slot(slot as usize).open(generation, 1);
+    let mut words = vec![slot_word(slot, generation), job.total as u64, iov.len() as u64, job.data, file, file_offset];
+    words.extend(iov.iter().flat_map(|v| [v.addr as u64, v.len as u64]));
+    let device = if job.site.is_host() { 0 } else { mark::DEVICE };
+    conn.put_words(kind::RENDEZVOUS, header.flags | device, &words);
+    conn.sent += 1;
+    conn.slots.launch(
+        slot,
+        Flight::Rendezvous { end: job.end, pieces: job.pieces.clone(), site: job.site, _owned: job.owned.take(), sent: None },
+    );
+    Ok(Step::Flying)
+}
+
+enum Fetched {
+    Done,
+    Failed(Error),
+    Impossible,
+}
+
+fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
+    let path = if offered.on_device { Paths::IPC } else { Paths::DIRECT };
+    conn.remotes.near = (!recv.site.is_host()).then_some(recv.site.device);
+    if offered.file != 0
+        && conn.remotes.allowed.contains(path)
+        && let Some((from, site)) = conn.remotes.mapped(&conn.link, offered.file, offered.file_offset, offered.total as u64)
+    {
+        if !site.is_host() || !recv.site.is_host() {
+            return fetch_by_driver(recv, n, from as u64, site);
+        }
+        let mut at = 0;
+        parts(recv.pieces.as_slice(), 0, n, |addr, run| {
+            // SAFETY: the mapping covers the offered bytes; the receive is the caller's promise.
+            unsafe { copy::copy(addr as *mut u8, (from + at) as *const u8, run, config::get().nt_threshold) };
+            at += run;
+        });
+        return Fetched::Done;
+    }
+    if offered.on_device || !recv.site.is_host() || conn.link.cma.is_err() || !conn.remotes.allowed.contains(Paths::CMA) {
+        return Fetched::Impossible;
+    }
+    if n == 0 {
+        return Fetched::Done;
+    }
+    if let Err(e) = check_alive(conn) {
+        return Fetched::Failed(e);
+    }
+    let mut near: Vec<Piece> = Vec::with_capacity(1);
+    parts(recv.pieces.as_slice(), 0, n, |addr, run| near.push(piece(addr as u64, run)));
+    let mut far: Vec<Piece> = Vec::with_capacity(1);
+    let mut left = n;
+    for (addr, len) in &offered.pieces {
+        let take = left.min(*len);
+        if take > 0 {
+            far.push(piece(*addr, take));
+        }
+        left -= take;
+    }
+    // SAFETY: the receive's pieces are the caller's promise.
+    match unsafe { attach_copy(conn.link.pid, Attach::Read, &near, &far) } {
+        Ok(()) => Fetched::Done,
+        Err(e) if matches!(e.errno, errno::EPERM | errno::ENOSYS) => Fetched::Impossible,
+        Err(e) => Fetched::Failed(attach_error(e)),
+    }
+}
+
+/// Device memory on one side or both, mapped: one blocking copy per piece.
+fn fetch_by_driver(recv: &Recv, n: usize, from: u64, site: Site) -> Fetched {
+    // What is mapped here for one device can be reached by the others; the receive's memory need not be.
+    let of = if recv.site.is_host() { site } else { recv.site };
+    if !site.is_host() && !recv.site.is_host() && site.iface != recv.site.iface {
+        return Fetched::Impossible;
+    }
+    let dir = match (site.is_host(), recv.site.is_host()) {
+        (true, _) => hmem::Dir::ToDevice,
+        (_, true) => hmem::Dir::FromDevice,
+        _ => hmem::Dir::Within,
+    };
+    let up = match hmem::get(of.iface) {
+        Ok(up) => up,
+        Err(e) => return Fetched::Failed(e),
+    };
+    let (mut outcome, mut at) = (Ok(()), 0u64);
+    parts(recv.pieces.as_slice(), 0, n, |addr, run| {
+        if outcome.is_ok() {
+            // SAFETY: the mapping covers the offered bytes; the receive is the caller's promise.
+            outcome = unsafe { up.copy(of.device, dir, addr as u64, from + at, run) };
+        }
+        at += run as u64;
+    });
+    match outcome {
+        Ok(()) => Fetched::Done,
+        Err(e) => Fetched::Failed(Error::coded(e.errno, Code::Fault, e.words)),
+    }
+}
+
+/// Puts fragments of an offered message into the ring, from byte `sent`; gives the new count.
+pub fn send_fragments(conn: &mut Conn, slot: u16, pieces: &Pieces, total: usize, mut sent: usize) -> Result<usize> {
+    let word = slot_word(slot, conn.slots.generation[slot as usize]);
+    while sent < total || total == 0 {
+        let n = (total - sent).min(FRAGMENT_BYTES);
+        let header = Header { kind: kind::FRAGMENT, words: 2, bytes: n as u16, flags: 0 };
+        if !conn.tx.room(header.lines()).map_err(broken)? {
+            break;
+        }
+        let mut list = [(std::ptr::null::<u8>(), 0usize); IOV_LIMIT];
+        let mut used = 0;
+        parts(pieces.as_slice(), sent, n, |addr, len| {
+            list[used] = (addr as *const u8, len);
+            used += 1;
+        });
+        // SAFETY: parts of the caller's (or owned) bytes that sum to n.
+        unsafe { conn.tx.write(header, &[word, sent as u64], &list[..used]) };
+        sent += n;
+        if total == 0 {
+            break;
+        }
+    }
+    conn.link.nudge();
+    Ok(sent)
+}
+
+/// Tells the receiver that no more fragments of a message come; false if the ring has no room.
+pub fn give_up(conn: &mut Conn, slot: u16) -> bool {
+    let header = Header { kind: kind::FRAGMENT, flags: mark::LAST, words: 2, bytes: 0 };
+    if !matches!(conn.tx.room(header.lines()), Ok(true)) {
+        return false;
+    }
+    let word = slot_word(slot, conn.slots.generation[slot as usize]);
+    conn.put_words(kind::FRAGMENT, mark::LAST, &[word, 0]);
+    true
+}

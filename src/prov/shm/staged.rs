@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RMA through the ring, with the target's progress: the way that always works.
+
+use super::conn::{Conn, FRAGMENT_BYTES, Flight, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
+use super::domain::Domain;
+use super::layout::{SLOTS, SegmentRef};
+use super::rma::RmaJob;
+use super::state::State;
+use super::{device, msg};
+use crate::error::{Code, Result};
+use crate::hmem::Site;
+use crate::mr::Access;
+use crate::prov::op::{Dir, IOV_LIMIT, parts};
+use crate::sync::ring::{Header, Message};
+
+/// How far a staged operation has been put into the ring.
+#[derive(Clone, Copy)]
+pub struct Stream {
+    pub slot: u16,
+    pub generation: u16,
+    /// Remote piece in progress, bytes of it that were sent, and bytes of the whole.
+    pub at: usize,
+    pub inside: usize,
+    pub sent: usize,
+}
+
+/// Target's side of a staged read: what is still to be sent.
+pub struct ReadOut {
+    pub slot: u16,
+    pub generation: u16,
+    pub key: u64,
+    pub addr: u64,
+    pub len: usize,
+    pub done: usize,
+    /// Where the bytes belong in the operation.
+    pub offset: u64,
+}
+
+impl State {
+    pub fn on_staged_write(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
+        let (index, generation) = unpack_slot(message.word(0))?;
+        let (key, addr, len) = (message.word(1), message.word(2), message.header.bytes as usize);
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let seen = &mut conn.staged_in[index as usize];
+        if seen.0 != generation {
+            *seen = (generation, 0);
+        }
+        if seen.1 == 0 {
+            let pinned = domain.regions.lock().pin(key, addr, len, Access::REMOTE_WRITE);
+            match pinned {
+                Err(code) => seen.1 = status_of(code),
+                Ok(pin) => {
+                    // SAFETY: the pieces lie in our own open region, which the pin holds.
+                    if let Err(e) = unsafe { msg::deliver(message, pin.site, &pin.pieces, 0, len) } {
+                        crate::log!(Warn, "a staged write failed: {e}");
+                        seen.1 = status_of(Code::Fault);
+                    }
+                    let mut regions = domain.regions.lock();
+                    regions.unpin(pin);
+                    if seen.1 == 0
+                        && message.header.flags & mark::EVENT != 0
+                        && let Some(counter) = regions.counter(key)
+                    {
+                        counter.add(1);
+                    }
+                }
+            }
+        }
+        let status = seen.1;
+        if message.header.flags & mark::LAST != 0 {
+            conn.link.peer.slot(index as usize).report(generation, status, 1);
+            conn.link.nudge();
+            *seen = (generation.wrapping_sub(1), 0);
+            if message.header.flags & mark::DATA != 0 && status == 0 {
+                self.remote_data(message.word(4), message.word(3));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn on_staged_read(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
+        let (slot, generation) = unpack_slot(message.word(0))?;
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if conn.reads_out.len() >= SLOTS * IOV_LIMIT || message.word(3) > super::MAX_MSG as u64 {
+            return Err(protocol("the peer asked for more reads than it can have in flight"));
+        }
+        conn.reads_out.push_back(ReadOut {
+            slot,
+            generation,
+            key: message.word(1),
+            addr: message.word(2),
+            len: message.word(3) as usize,
+            done: 0,
+            offset: message.word(4),
+        });
+        Ok(())
+    }
+
+    pub fn on_staged_data(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
+        let (index, generation) = unpack_slot(message.word(0))?;
+        let (at, len) = (message.word(1), message.header.bytes as usize);
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if conn.slots.generation[index as usize] != generation {
+            return Ok(());
+        }
+        let Some(Flight::Read { pieces, want, got, bounce, .. }) = &mut conn.slots.flights[index as usize] else { return Ok(()) };
+        if at > *want as u64 || *want - (at as usize) < len || *want - *got < len {
+            return Err(protocol("the peer answers a read with more bytes than were asked for"));
+        }
+        match bounce {
+            Some((_, bytes)) => {
+                if let Some(part) = bytes.get_mut(at as usize..).and_then(|rest| rest.get_mut(..len)) {
+                    // SAFETY: the part is ours and has `len` bytes.
+                    unsafe { message.copy_out(0, part.as_mut_ptr(), len) };
+                }
+            }
+            // SAFETY: the local pieces of the read are the caller's promise until it ends.
+            None => unsafe { msg::deliver(message, Site::HOST, pieces.as_slice(), at as usize, len)? },
+        }
+        *got += len;
+        Ok(())
+    }
+}
+
+/// Puts as much of a staged operation into the ring as there is room for.
+pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
+    let Some(mut s) = job.stream else { return Ok(Step::Blocked) };
+    let word = slot_word(s.slot, s.generation);
+    while s.at < job.count {
+        let r = job.remote[s.at];
+        let last_piece = s.at + 1 == job.count;
+        if job.dir == Dir::Read {
+            let header = Header { kind: kind::STAGED_READ, words: 5, ..Header::default() };
+            if !conn.room(header)? {
+                job.stream = Some(s);
+                return Ok(Step::Blocked);
+            }
+            conn.put_words(kind::STAGED_READ, 0, &[word, r.key, r.addr, r.len as u64, s.sent as u64]);
+            s.sent += r.len;
+            s.at += 1;
+            continue;
+        }
+        let n = (r.len - s.inside).min(FRAGMENT_BYTES);
+        let ends = s.inside + n == r.len;
+        let mut marks = if ends { mark::EVENT } else { 0 };
+        if ends && last_piece {
+            marks |= mark::LAST | if job.has_data() { mark::DATA } else { 0 };
+        }
+        let header = Header { kind: kind::STAGED_WRITE, flags: marks, words: 5, bytes: n as u16 };
+        if !conn.room(header)? {
+            job.stream = Some(s);
+            conn.link.nudge();
+            return Ok(Step::Blocked);
+        }
+        let mut pieces = [(std::ptr::null::<u8>(), 0usize); IOV_LIMIT];
+        let mut used = 0;
+        parts(job.local.as_slice(), s.sent, n, |addr, len| {
+            pieces[used] = (addr as *const u8, len);
+            used += 1;
+        });
+        let data = if job.has_data() { job.data } else { 0 };
+        // SAFETY: the pieces are parts of the caller's (or our owned) bytes and sum to n.
+        unsafe { conn.tx.write(header, &[word, r.key, r.addr.wrapping_add(s.inside as u64), data, job.total as u64], &pieces[..used]) };
+        s.sent += n;
+        s.inside += n;
+        if ends {
+            s.at += 1;
+            s.inside = 0;
+        }
+    }
+    conn.link.nudge();
+    let flight = match job.dir {
+        Dir::Write => Flight::Ack { end: job.end, staged: Some(job.total) },
+        Dir::Read => {
+            let bounce = (!job.site.is_host()).then(|| (job.site, vec![0u8; job.total].into_boxed_slice()));
+            Flight::Read { end: job.end, pieces: job.local.clone(), want: job.total, got: 0, bounce }
+        }
+    };
+    conn.slots.launch(s.slot, flight);
+    Ok(Step::Flying)
+}
+
+/// Sends bytes of reads that peers asked for.
+pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
+    while let Some(read) = conn.reads_out.front_mut() {
+        let n = (read.len - read.done).min(FRAGMENT_BYTES);
+        let header = Header { kind: kind::STAGED_DATA, words: 2, bytes: n as u16, flags: 0 };
+        if !conn.tx.room(header.lines()).map_err(broken)? {
+            break;
+        }
+        let addr = read.addr.checked_add(read.done as u64);
+        let pinned = addr.ok_or(Code::Bounds).and_then(|addr| {
+            // The whole range is checked with the first fragment, so that a read out of bounds moves nothing.
+            let span = if read.done == 0 { read.len } else { n };
+            domain.regions.lock().pin(read.key, addr, span, Access::REMOTE_READ)
+        });
+        let slot = conn.link.peer.slot(read.slot as usize);
+        match pinned {
+            Err(code) => {
+                slot.report(read.generation, status_of(code), 1);
+                conn.reads_out.pop_front();
+            }
+            Ok(pin) => {
+                let mut pieces = Vec::with_capacity(pin.pieces.len());
+                parts(&pin.pieces, 0, n, |addr, len| pieces.push((addr as *const u8, len)));
+                let mut bounce = Box::default();
+                if !pin.site.is_host() {
+                    match device::gather(pin.site, &pin.pieces, n) {
+                        Ok(bytes) => bounce = bytes,
+                        Err(e) => {
+                            crate::log!(Warn, "a staged read failed: {e}");
+                            slot.report(read.generation, status_of(Code::Fault), 1);
+                            conn.reads_out.pop_front();
+                            domain.regions.lock().unpin(pin);
+                            continue;
+                        }
+                    }
+                    pieces = vec![(bounce.as_ptr(), n)];
+                }
+                if n > 0 {
+                    let words = [slot_word(read.slot, read.generation), read.offset.wrapping_add(read.done as u64)];
+                    // SAFETY: the pieces lie in our own region, which the pin holds open.
+                    unsafe { conn.tx.write(header, &words, &pieces) };
+                    drop(bounce);
+                } else {
+                    slot.report(read.generation, 0, 1);
+                }
+                domain.regions.lock().unpin(pin);
+                read.done += n;
+                if read.done == read.len {
+                    conn.reads_out.pop_front();
+                }
+            }
+        }
+    }
+    conn.link.nudge();
+    Ok(())
+}

@@ -958,11 +958,11 @@ typedef struct gdrfab_mr_attr {
      */
     void *context;
     /**
-     * Number of the device; 0 for GDRFAB_HMEM_SYSTEM.
+     * Number of the device in this process; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO.
      */
     uint64_t device;
     /**
-     * GDRFAB_HMEM_*
+     * GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: what the first address is decides, asked of every driver that is here.
      */
     uint32_t iface;
     /**
@@ -1952,7 +1952,8 @@ int gdrfab_mr_regv(struct gdrfab_domain *domain,
 /**
  * Registers memory of any kind. Mirrors fi_mr_regattr.
  *
- * Nothing is pinned and no page is touched. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths the region offers and
+ * Nothing is pinned and no page is touched. Of device memory the driver's handle for other processes is made, where
+ * the vendor has one; the range may span several allocations of one device and kind. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths the region offers and
  * why not the others. Callable from any thread (GDRFAB_THREAD_SAFE).
  *
  * @param domain open domain
@@ -1960,9 +1961,10 @@ int gdrfab_mr_regv(struct gdrfab_domain *domain,
  * @param flags  0, GDRFAB_MR_DMABUF, GDRFAB_RMA_EVENT
  * @param mr     the handle; close it with gdrfab_mr_close()
  * @return 0, or
- *   -EINVAL a bad argument (NULL, length 0, overflow, count, unknown rights, offset beyond the file);
+ *   -EINVAL a bad argument (NULL, length 0, overflow, count, unknown rights, offset beyond the file; memory that is
+ *   not, or not to its end, of the iface and device asked for);
  *   -E2BIG attr of a newer version; -GDRFAB_EBADFLAGS unknown flags;
- *   -ENOSYS an iface that this version cannot reach;
+ *   -ENOSYS, -ENODEV the iface's driver, or its devices, are not here; -EPERM it was opened before a fork;
  *   -EOPNOTSUPP no path is left after require and forbid; gdrfab_last_error() tells why for each;
  *   -GDRFAB_ENOKEY requested_key is taken; -ENOSPC mr_cnt regions are open;
  *   -EBADF, -EACCES, -ENODEV the descriptor is none, lacks the mode for the access, or cannot be mapped; -EMFILE, -ENOMEM
@@ -1989,7 +1991,9 @@ uint64_t gdrfab_mr_key(struct gdrfab_mr *mr);
 
 /**
  * The descriptor that operations take for local buffers inside the region; NULL for NULL. It is a number in a
- * pointer's clothes. Passing it is never required by shm, and lets a peer help with large copies. Mirrors fi_mr_desc.
+ * pointer's clothes. For device memory it is required: without it an operation takes its buffer for host memory. For
+ * host memory it is not, but lets a peer help with large copies, and a device's driver pin the memory. Pieces of one
+ * operation are all host memory, or all inside the region of the first descriptor. Mirrors fi_mr_desc.
  */
 void *gdrfab_mr_desc(struct gdrfab_mr *mr);
 

@@ -57,9 +57,9 @@ pub struct gdrfab_mr_attr {
     pub requested_key: u64,
     /// The caller's.
     pub context: *mut c_void,
-    /// Number of the device; 0 for GDRFAB_HMEM_SYSTEM.
+    /// Number of the device in this process; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO.
     pub device: u64,
-    /// GDRFAB_HMEM_*
+    /// GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: what the first address is decides, asked of every driver that is here.
     pub iface: u32,
     /// 0
     pub reserved: u32,
@@ -287,7 +287,8 @@ pub unsafe extern "C" fn gdrfab_mr_regv(
 
 /// Registers memory of any kind. Mirrors fi_mr_regattr.
 ///
-/// Nothing is pinned and no page is touched. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths the region offers and
+/// Nothing is pinned and no page is touched. Of device memory the driver's handle for other processes is made, where
+/// the vendor has one; the range may span several allocations of one device and kind. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths the region offers and
 /// why not the others. Callable from any thread (GDRFAB_THREAD_SAFE).
 ///
 /// @param domain open domain
@@ -295,9 +296,10 @@ pub unsafe extern "C" fn gdrfab_mr_regv(
 /// @param flags  0, GDRFAB_MR_DMABUF, GDRFAB_RMA_EVENT
 /// @param mr     the handle; close it with gdrfab_mr_close()
 /// @return 0, or
-///   -EINVAL a bad argument (NULL, length 0, overflow, count, unknown rights, offset beyond the file);
+///   -EINVAL a bad argument (NULL, length 0, overflow, count, unknown rights, offset beyond the file; memory that is
+///   not, or not to its end, of the iface and device asked for);
 ///   -E2BIG attr of a newer version; -GDRFAB_EBADFLAGS unknown flags;
-///   -ENOSYS an iface that this version cannot reach;
+///   -ENOSYS, -ENODEV the iface's driver, or its devices, are not here; -EPERM it was opened before a fork;
 ///   -EOPNOTSUPP no path is left after require and forbid; gdrfab_last_error() tells why for each;
 ///   -GDRFAB_ENOKEY requested_key is taken; -ENOSPC mr_cnt regions are open;
 ///   -EBADF, -EACCES, -ENODEV the descriptor is none, lacks the mode for the access, or cannot be mapped; -EMFILE, -ENOMEM
@@ -382,7 +384,9 @@ pub unsafe extern "C" fn gdrfab_mr_key(mr: *mut gdrfab_mr) -> u64 {
 }
 
 /// The descriptor that operations take for local buffers inside the region; NULL for NULL. It is a number in a
-/// pointer's clothes. Passing it is never required by shm, and lets a peer help with large copies. Mirrors fi_mr_desc.
+/// pointer's clothes. For device memory it is required: without it an operation takes its buffer for host memory. For
+/// host memory it is not, but lets a peer help with large copies, and a device's driver pin the memory. Pieces of one
+/// operation are all host memory, or all inside the region of the first descriptor. Mirrors fi_mr_desc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_desc(mr: *mut gdrfab_mr) -> *mut c_void {
     // SAFETY: the C caller says that the handle is open.

@@ -5,7 +5,6 @@
  */
 #include "fab.h"
 
-#include <ctype.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -13,21 +12,9 @@
 
 #define LEN ((size_t)300000)
 
-static bool says(const char *text, const char *word)
-{
-	for (; *text; text++) {
-		size_t i = 0;
-		while (word[i] && tolower((unsigned char)text[i]) == tolower((unsigned char)word[i]))
-			i++;
-		if (!word[i])
-			return true;
-	}
-	return false;
-}
-
 #define SAYS(text, word)                                                                                               \
 	do {                                                                                                           \
-		if (!says(text, word))                                                                                 \
+		if (!test_says(text, word))                                                                                 \
 			test_fail(__FILE__, __LINE__, "the words are silent about %s: %s", word, text);                \
 	} while (0)
 
@@ -37,7 +24,7 @@ static void says_code(int line, const char *text, unsigned code)
 	char decimal[16], hex[16];
 	snprintf(decimal, sizeof decimal, "%u", code);
 	snprintf(hex, sizeof hex, "%x", code);
-	if (!says(text, decimal) && !says(text, hex))
+	if (!test_says(text, decimal) && !test_says(text, hex))
 		test_fail(__FILE__, line, "the words are silent about the driver's code %s: %s", decimal, text);
 }
 #define SAYS_CODE(text, code) says_code(__LINE__, text, code)

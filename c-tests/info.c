@@ -2,10 +2,8 @@
 /* Discovery: what is offered, each wish alone, and words for what cannot be had. */
 #include "fab.h"
 
-#include <ctype.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <strings.h>
 #include <sys/mman.h>
 
 static gdrfab_info *get(const gdrfab_info *hints, uint64_t flags)
@@ -187,15 +185,6 @@ static const struct wish impossible[] = {
 	WISH(cm_data_size, 1u << 20),
 };
 
-static bool says(const char *text, const char *word)
-{
-	size_t len = strlen(word);
-	for (; text && *text; text++)
-		if (strncasecmp(text, word, len) == 0)
-			return true;
-	return len == 0;
-}
-
 TEST(each_wish_that_cannot_be_met)
 {
 	for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++) {
@@ -212,8 +201,8 @@ TEST(each_wish_that_cannot_be_met)
 		}
 		if (info != marker)
 			test_wrong(__FILE__, __LINE__, "hints->%s: *info was written", w->name);
-		if (!says(gdrfab_last_error(), w->name) ||
-		    (rc == -ENODATA && !says(gdrfab_last_error(), provider())))
+		if (!test_says(gdrfab_last_error(), w->name) ||
+		    (rc == -ENODATA && !test_says(gdrfab_last_error(), provider())))
 			test_wrong(__FILE__, __LINE__, "hints->%s: the words name not both it and the provider: %s",
 				   w->name, gdrfab_last_error());
 
@@ -226,7 +215,7 @@ TEST(each_wish_that_cannot_be_met)
 				   test_words(rc));
 			continue;
 		}
-		if (!info->reason_errno || !says(info->reason, w->name))
+		if (!info->reason_errno || !test_says(info->reason, w->name))
 			test_wrong(__FILE__, __LINE__, "GETINFO_ALL, hints->%s: reason %u, \"%s\"", w->name,
 				   info->reason_errno, info->reason ? info->reason : "");
 		gdrfab_freeinfo(info);
@@ -244,11 +233,11 @@ TEST(names_that_do_not_exist)
 		hints.struct_size = sizeof hints;
 		*name[i] = nosuch;
 		CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, "a", 0, &hints, &info), -ENODATA);
-		if (!says(gdrfab_last_error(), "nosuch"))
+		if (!test_says(gdrfab_last_error(), "nosuch"))
 			test_fail(__FILE__, __LINE__, "the words do not name \"nosuch\": %s", gdrfab_last_error());
 	}
 	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), "another.host.example", "a", 0, NULL, &info), -ENODATA);
-	if (!says(gdrfab_last_error(), "another.host.example"))
+	if (!test_says(gdrfab_last_error(), "another.host.example"))
 		test_fail(__FILE__, __LINE__, "the words do not name the host: %s", gdrfab_last_error());
 	CHECK(info == &hints);
 }
@@ -273,7 +262,7 @@ TEST(environment_names_a_provider)
 	gdrfab_info *info = NULL;
 	setenv("GDRFAB_PROVIDER", "nosuch", 1);
 	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, "a", 0, NULL, &info), -ENODATA);
-	if (!says(gdrfab_last_error(), "GDRFAB_PROVIDER"))
+	if (!test_says(gdrfab_last_error(), "GDRFAB_PROVIDER"))
 		test_fail(__FILE__, __LINE__, "the words do not name the variable: %s", gdrfab_last_error());
 }
 
@@ -321,7 +310,7 @@ static void text(const void *data, uint32_t type, const char *word)
 {
 	char full[8192], cut[8];
 	ssize_t len = gdrfab_tostr(data, type, full, sizeof full);
-	if (len < 0 || (size_t)len >= sizeof full || strlen(full) != (size_t)len || !says(full, word)) {
+	if (len < 0 || (size_t)len >= sizeof full || strlen(full) != (size_t)len || !test_says(full, word)) {
 		full[sizeof full - 1] = 0;
 		test_wrong(__FILE__, __LINE__, "type %u: %zd, without \"%s\": %.500s", type, len, word,
 			   len < 0 ? gdrfab_last_error() : full);
@@ -392,7 +381,7 @@ TEST(versions_and_words)
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	CHECK_EQ(gdrfab_last_error()[0], 0);
 	CHECK_EQ(gdrfab_fabric_close(NULL), -EINVAL);
-	CHECK(says(gdrfab_last_error(), "fabric"));
+	CHECK(test_says(gdrfab_last_error(), "fabric"));
 }
 
 /* --- silence, unless asked --- */

@@ -2,7 +2,6 @@
 /* Regions as their owner sees them: keys, addresses, paths offered and refused, file descriptors, allocation. */
 #include "fab.h"
 
-#include <ctype.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -17,18 +16,6 @@ static gdrfab_mr_info query(gdrfab_mr *mr)
 	info.struct_size = sizeof info;
 	OK(gdrfab_mr_query(mr, &info));
 	return info;
-}
-
-static bool says(const char *text, const char *word)
-{
-	for (; *text; text++) {
-		size_t i = 0;
-		while (word[i] && tolower((unsigned char)text[i]) == tolower((unsigned char)word[i]))
-			i++;
-		if (!word[i])
-			return true;
-	}
-	return false;
 }
 
 TEST(keys_differ_and_cannot_be_guessed)
@@ -146,7 +133,7 @@ static void offers(const void *arg)
 	CHECK((size_t)len < sizeof words);
 	CHECK_EQ(strlen(words), len);
 	for (int p = 0; p < PATHS; p++)
-		if (!says(words, paths[p].name))
+		if (!test_says(words, paths[p].name))
 			test_fail(__FILE__, __LINE__, "the explanation is silent about %s: %s", paths[p].name, words);
 	CHECK_EQ(gdrfab_mr_explain(m.mr, NULL, 0), len);
 	memset(cut, 'x', sizeof cut);
@@ -167,7 +154,7 @@ static void offers(const void *arg)
 		} else {
 			CHECK_EQ(rc, -EOPNOTSUPP);
 			CHECK(m.mr == NULL);
-			if (!says(gdrfab_last_error(), paths[p].name))
+			if (!test_says(gdrfab_last_error(), paths[p].name))
 				test_fail(__FILE__, __LINE__, "the words do not name %s: %s", paths[p].name,
 					  gdrfab_last_error());
 		}
@@ -274,7 +261,7 @@ TEST(unsealable_file_falls_back_with_words)
 	OK(register_fd(&n, fd, 0, 8192, addr, REMOTE_ACCESS, 0, &mr));
 	CHECK_EQ(query(mr).paths & GDRFAB_PATH_DIRECT, 0);
 	CHECK(gdrfab_mr_explain(mr, words, sizeof words) > 0);
-	if (!says(words, "seal"))
+	if (!test_says(words, "seal"))
 		test_fail(__FILE__, __LINE__, "the explanation does not speak of seals: %s", words);
 	OK(gdrfab_mr_close(mr));
 	mr = NULL;

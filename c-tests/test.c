@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -211,6 +212,15 @@ void check_filled(const char *file, int line, const char *what, const void *at, 
 	if (bad)
 		test_fail(file, line, "%s: %zu of %zu bytes differ, the first at %zu: 0x%02x, not 0x%02x (seed %u)",
 			  what, bad, len, first, bytes[first], pattern(position + first, seed), seed);
+}
+
+bool test_says(const char *text, const char *word)
+{
+	size_t len = strlen(word);
+	for (; text && *text; text++)
+		if (strncasecmp(text, word, len) == 0)
+			return true;
+	return len == 0;
 }
 
 int test_count_fds(void)

@@ -126,6 +126,8 @@ void check_filled(const char *file, int line, const char *what, const void *at, 
 
 /* Open file descriptors of this process. */
 int test_count_fds(void);
+/* Whether the word stands in the text, in upper or lower case. text may be NULL. */
+bool test_says(const char *text, const char *word);
 
 /* A small fast generator: the same seed gives the same run. */
 uint64_t test_random(uint64_t *state);

@@ -402,10 +402,8 @@ impl State {
         conn.devices.after = (self.options.stream != 0).then_some(self.options.stream);
         if let Some(step) = device::start(conn, domain, job, &places)? {
             if !matches!(step, Step::Blocked) {
-                self.stats.moved(
-                    places.first().map_or(Paths::IPC, |(p, _)| if p.path == Paths::CMA { Paths::CMA } else { Paths::IPC }),
-                    job.total,
-                );
+                // Counted by the way to the peer's region, as ep_query tells it, whoever copies.
+                self.stats.moved(places.first().map_or(Paths::IPC, |(p, _)| p.path), job.total);
             }
             return Ok(step);
         }

@@ -7,7 +7,7 @@ use gdrfab::fabric::{Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, getinfo};
 use gdrfab::mr::{Access, PathPolicy};
 use gdrfab::prov::flags;
 use gdrfab::prov::op::Iov;
-use gdrfab::prov::shm::{Source, Wish};
+use gdrfab::prov::wish::{Source, Wish};
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn side(domain: &Arc<Domain>, info: &Info, eq: &Arc<Eq>) -> Side {
 
 fn wish(iov: &[Iov]) -> Wish<'_> {
     Wish {
-        memory: gdrfab::prov::shm::Memory::Host,
+        memory: gdrfab::prov::wish::Memory::Host,
         source: Source::Iov(iov),
         access: Access::REMOTE_READ | Access::REMOTE_WRITE,
         offset: 0,
@@ -74,7 +74,7 @@ fn pieces(c: &mut Criterion) {
                     // The first write finds out about the region by the long way.
                     let local = [Iov { addr: source.as_ptr() as usize, len: size }];
                     let remote = [gdrfab::prov::op::RmaIov { addr: memory as u64, len: size, key: mr.key() }];
-                    a.ep.rma(gdrfab::prov::op::Dir::Write, &local, &remote, &Default::default()).expect("write");
+                    a.ep.rma(gdrfab::prov::op::Dir::Write, &local, &remote, &Default::default(), &[]).expect("write");
                     b.cq.read(0, |_, _| {});
                 }
             });

@@ -146,7 +146,15 @@
 #define GDRFAB_GETINFO_ALL (1ull << 60)
 
 /**
- * Local buffers are registered and their descriptors passed. Never required by shm.
+ * gdrfab_info.mode: a write with data takes a posted receive of its target, whose context its entry carries; without a
+ * posted receive the initiator waits. verbs, unless the endpoint is opened without GDRFAB_MSG and GDRFAB_RECV: then the
+ * provider keeps receives of its own (FI_RX_CQ_DATA).
+ */
+#define GDRFAB_RX_CQ_DATA (1ull << 56)
+
+/**
+ * Local buffers of operations lie in regions, and gdrfab_mr_desc() of those is passed, except to inject calls. Required by
+ * verbs, never by shm.
  */
 #define GDRFAB_MR_LOCAL (1u << 2)
 
@@ -245,6 +253,21 @@
  * another process map.
  */
 #define GDRFAB_PATH_IPC (1ull << 3)
+
+/**
+ * The RDMA device reads and writes host pages that it has pinned (ibv_reg_mr).
+ */
+#define GDRFAB_PATH_NIC (1ull << 4)
+
+/**
+ * The RDMA device reaches the memory through a dma-buf (ibv_reg_dmabuf_mr).
+ */
+#define GDRFAB_PATH_DMABUF (1ull << 5)
+
+/**
+ * The RDMA device reaches device memory through the vendor's peer-memory module (ibv_reg_mr).
+ */
+#define GDRFAB_PATH_PEER_MEM (1ull << 6)
 
 /**
  * Host memory.
@@ -796,7 +819,7 @@ typedef struct gdrfab_info {
      */
     char *dest_addr;
     /**
-     * "shm"
+     * "shm" or "verbs"
      */
     char *prov_name;
     /**
@@ -815,6 +838,10 @@ typedef struct gdrfab_info {
      * In a GDRFAB_CONNREQ event: the request.
      */
     struct gdrfab_connreq *handle;
+    /**
+     * What the provider asks of its user beyond the common rules: GDRFAB_RX_CQ_DATA. Ignored in hints.
+     */
+    uint64_t mode;
 } gdrfab_info;
 
 /**
@@ -1422,6 +1449,14 @@ typedef struct gdrfab_stats {
      * Bytes by GDRFAB_PATH_IPC.
      */
     uint64_t bytes_ipc;
+    /**
+     * RMA operations that an RDMA device carried out (GDRFAB_PATH_NIC, DMABUF, PEER_MEM on this side).
+     */
+    uint64_t ops_nic;
+    /**
+     * Their bytes.
+     */
+    uint64_t bytes_nic;
 } gdrfab_stats;
 
 /**

@@ -13,7 +13,7 @@ pub struct Variable {
 /// All variables the library reads.
 pub const VARIABLES: &[Variable] = &[
     Variable { name: "GDRFAB_LOG", default: "off", help: "off, error, warn, info or debug: lines on stderr" },
-    Variable { name: "GDRFAB_PROVIDER", default: "", help: "only this provider is offered by getinfo (shm)" },
+    Variable { name: "GDRFAB_PROVIDER", default: "", help: "only this provider is offered by getinfo (shm or verbs)" },
     Variable { name: "GDRFAB_SPIN_US", default: "50", help: "microseconds that a blocking wait polls before it sleeps" },
     Variable { name: "GDRFAB_SHM_PATHS", default: "direct,cma,staged,ipc", help: "paths this process may use or offer" },
     Variable {
@@ -43,10 +43,35 @@ pub const VARIABLES: &[Variable] = &[
         default: "1",
         help: "0: fences on every operation instead of membarrier(2) on close and sleep",
     },
+    Variable { name: "GDRFAB_VERBS_DEVICE", default: "", help: "only these RDMA devices are offered (mlx5_0,mlx5_1)" },
+    Variable { name: "GDRFAB_VERBS_GID_INDEX", default: "-1", help: "index in the port's GID table; -1: the best of each type" },
+    Variable { name: "GDRFAB_VERBS_TX_SIZE", default: "512", help: "operations that can be outstanding on an endpoint without hints" },
+    Variable { name: "GDRFAB_VERBS_RX_SIZE", default: "512", help: "receives that can be posted on an endpoint without hints" },
+    Variable { name: "GDRFAB_VERBS_INLINE", default: "220", help: "bytes that travel inside the work request, as far as the device can" },
+    Variable { name: "GDRFAB_VERBS_PATHS", default: "nic,dmabuf,peer-mem,staged", help: "ways a region may be registered" },
+    Variable { name: "GDRFAB_VERBS_TIMEOUT", default: "14", help: "4.096 us << this is waited for an acknowledgement (0 = for ever)" },
+    Variable { name: "GDRFAB_VERBS_RETRIES", default: "7", help: "repeats of an unacknowledged packet before the connection fails" },
+    Variable { name: "GDRFAB_VERBS_RNR_RETRIES", default: "7", help: "repeats where the peer has posted no receive; 7 = without end" },
+    Variable { name: "GDRFAB_VERBS_MIN_RNR_TIMER", default: "12", help: "code of the time a sender waits where no receive is posted (12: 0.64 ms)" },
+    Variable { name: "GDRFAB_VERBS_MTU", default: "0", help: "largest packet in bytes; 0: the port's" },
+    Variable { name: "GDRFAB_VERBS_SERVICE_LEVEL", default: "0", help: "InfiniBand service level of connections by exchanged addresses" },
+    Variable { name: "GDRFAB_VERBS_TRAFFIC_CLASS", default: "0", help: "traffic class (RoCE v2: DSCP << 2) of connections by exchanged addresses" },
+    Variable {
+        name: "GDRFAB_VERBS_RELAXED_ORDERING",
+        default: "1",
+        help: "0: writes of the device to memory keep their order on the bus; 1: relaxed where the device knows it and the caller forbids nothing",
+    },
+    Variable { name: "GDRFAB_VERBS_ODP", default: "0", help: "1: host memory is registered for on-demand paging where the device can" },
+    Variable { name: "GDRFAB_VERBS_REG_THREADS", default: "4", help: "threads that register large host memory side by side (1 = none)" },
+    Variable { name: "GDRFAB_VERBS_LIBRARY", default: "", help: "opened in place of libibverbs.so.1" },
+    Variable { name: "GDRFAB_RDMACM_LIBRARY", default: "", help: "opened in place of librdmacm.so.1" },
 ];
 
-/// Bits of `GDRFAB_SHM_PATHS`, in the order of the path bits.
-pub const PATH_WORDS: [&str; 4] = ["direct", "cma", "staged", "ipc"];
+/// Words of `GDRFAB_SHM_PATHS` and their path bits.
+const SHM_PATHS: [(&str, u64); 4] = [("direct", 1), ("cma", 2), ("staged", 4), ("ipc", 8)];
+
+/// Words of `GDRFAB_VERBS_PATHS` and their path bits.
+const VERBS_PATHS: [(&str, u64); 4] = [("staged", 1 << 2), ("nic", 1 << 4), ("dmabuf", 1 << 5), ("peer-mem", 1 << 6)];
 
 /// Words of `GDRFAB_HMEM`, in the order of the interfaces' numbers from 1.
 const HMEM_WORDS: [&str; 5] = ["cuda", "rocr", "ze", "neuron", "synapseai"];
@@ -60,6 +85,30 @@ pub struct Hmem {
     pub adopt: bool,
     /// Drivers are called on threads of the library's own only.
     pub apart: bool,
+}
+
+/// How RDMA devices are used.
+#[derive(Debug, Clone)]
+pub struct Verbs {
+    /// Only these; empty: all.
+    pub devices: Vec<String>,
+    pub gid_index: Option<u8>,
+    pub tx_size: usize,
+    pub rx_size: usize,
+    pub inline: usize,
+    pub paths: u64,
+    pub timeout: u8,
+    pub retries: u8,
+    pub rnr_retries: u8,
+    pub min_rnr_timer: u8,
+    pub mtu: u32,
+    pub service_level: u8,
+    pub traffic_class: u8,
+    pub relaxed_ordering: bool,
+    pub odp: bool,
+    pub reg_threads: usize,
+    pub library: Option<String>,
+    pub cm_library: Option<String>,
 }
 
 /// The values in force in this process.
@@ -77,6 +126,7 @@ pub struct Config {
     pub pidfd: bool,
     pub membarrier: bool,
     pub hmem: Hmem,
+    pub verbs: Verbs,
 }
 
 fn text(name: &str) -> Option<String> {
@@ -99,17 +149,42 @@ fn number(name: &str, low: u64, high: u64) -> u64 {
     }
 }
 
-fn paths() -> u64 {
-    let all = (1 << PATH_WORDS.len()) - 1;
-    let Some(raw) = text("GDRFAB_SHM_PATHS") else { return all };
+/// The bits of the words in a variable; all where it is unset or has none of them.
+fn paths(name: &str, known: &[(&str, u64)]) -> u64 {
+    let all = known.iter().fold(0, |sum, (_, bit)| sum | bit);
+    let Some(raw) = text(name) else { return all };
     let mut bits = 0;
     for word in raw.split(',') {
-        match PATH_WORDS.iter().position(|w| *w == word.trim()) {
-            Some(i) => bits |= 1 << i,
-            None => crate::log!(Warn, "GDRFAB_SHM_PATHS: unknown path {word:?}"),
+        match known.iter().find(|(w, _)| *w == word.trim()) {
+            Some((_, bit)) => bits |= bit,
+            None => crate::log!(Warn, "{name}: unknown path {word:?}"),
         }
     }
     if bits == 0 { all } else { bits }
+}
+
+fn verbs() -> Verbs {
+    let byte = |name: &str, high: u64| number(name, 0, high) as u8;
+    Verbs {
+        devices: text("GDRFAB_VERBS_DEVICE").map_or(Vec::new(), |t| t.split(',').map(|w| w.trim().to_string()).collect()),
+        gid_index: text("GDRFAB_VERBS_GID_INDEX").filter(|t| t != "-1").map(|_| byte("GDRFAB_VERBS_GID_INDEX", 255)),
+        tx_size: number("GDRFAB_VERBS_TX_SIZE", 1, 1 << 20) as usize,
+        rx_size: number("GDRFAB_VERBS_RX_SIZE", 1, 1 << 20) as usize,
+        inline: number("GDRFAB_VERBS_INLINE", 0, 4096) as usize,
+        paths: paths("GDRFAB_VERBS_PATHS", &VERBS_PATHS),
+        timeout: byte("GDRFAB_VERBS_TIMEOUT", 31),
+        retries: byte("GDRFAB_VERBS_RETRIES", 7),
+        rnr_retries: byte("GDRFAB_VERBS_RNR_RETRIES", 7),
+        min_rnr_timer: byte("GDRFAB_VERBS_MIN_RNR_TIMER", 31),
+        mtu: number("GDRFAB_VERBS_MTU", 0, 4096) as u32,
+        service_level: byte("GDRFAB_VERBS_SERVICE_LEVEL", 15),
+        traffic_class: byte("GDRFAB_VERBS_TRAFFIC_CLASS", 255),
+        relaxed_ordering: number("GDRFAB_VERBS_RELAXED_ORDERING", 0, 1) == 1,
+        odp: number("GDRFAB_VERBS_ODP", 0, 1) == 1,
+        reg_threads: number("GDRFAB_VERBS_REG_THREADS", 1, 64) as usize,
+        library: text("GDRFAB_VERBS_LIBRARY"),
+        cm_library: text("GDRFAB_RDMACM_LIBRARY"),
+    }
 }
 
 fn hmem() -> Hmem {
@@ -132,7 +207,7 @@ pub fn get() -> &'static Config {
     CONFIG.get_or_init(|| Config {
         provider: text("GDRFAB_PROVIDER"),
         spin_us: number("GDRFAB_SPIN_US", 0, 1_000_000),
-        paths: paths(),
+        paths: paths("GDRFAB_SHM_PATHS", &SHM_PATHS),
         ring_slots: (number("GDRFAB_SHM_RING_SLOTS", 256, 65536) as u32).next_power_of_two(),
         eager_max: number("GDRFAB_SHM_EAGER_MAX", 0, 8192) as usize,
         nt_threshold: match number("GDRFAB_SHM_NT_THRESHOLD", 0, u64::MAX) {
@@ -145,5 +220,6 @@ pub fn get() -> &'static Config {
         pidfd: number("GDRFAB_SHM_PIDFD", 0, 1) == 1,
         membarrier: number("GDRFAB_SHM_MEMBARRIER", 0, 1) == 1,
         hmem: hmem(),
+        verbs: verbs(),
     })
 }

@@ -21,6 +21,7 @@ pub mod errno {
     pub const ETRUNC: i32 = 265;
     pub const ENOKEY: i32 = 266;
     pub const EOVERRUN: i32 = 268;
+    pub const ENORX: i32 = 269;
     pub use libc::*;
 
     /// Words for an errno, ours or the C library's.
@@ -36,6 +37,7 @@ pub mod errno {
             ETRUNC => "message truncated",
             ENOKEY => "requested key is not available",
             EOVERRUN => "queue has been overrun",
+            ENORX => "receiver not ready: no receive was posted in time",
             _ => return std::io::Error::from_raw_os_error(err).to_string().replace(&format!(" (os error {err})"), ""),
         };
         own.to_string()
@@ -44,32 +46,38 @@ pub mod errno {
 
 /// What went wrong in the provider, beside the errno (`prov_errno` of an error entry).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(i32)]
-pub enum Code {
-    #[default]
-    None = 0,
+pub struct Code(pub i32);
+
+#[allow(non_upper_case_globals)] // they read as what they are: the variants of an open enumeration
+impl Code {
+    pub const None: Code = Code(0);
     /// No such key at the peer: stale, foreign or closed.
-    Key = 1,
+    pub const Key: Code = Code(1);
     /// Outside the region.
-    Bounds = 2,
+    pub const Bounds: Code = Code(2);
     /// The region lacks the access right.
-    Access = 3,
+    pub const Access: Code = Code(3);
     /// No path is both possible and permitted.
-    Path = 4,
+    pub const Path: Code = Code(4);
     /// Memory vanished under a copy.
-    Fault = 5,
+    pub const Fault: Code = Code(5);
     /// The peer closed or died.
-    PeerGone = 6,
+    pub const PeerGone: Code = Code(6);
     /// The peer wrote nonsense into shared memory or its socket.
-    PeerBroke = 7,
+    pub const PeerBroke: Code = Code(7);
     /// The operation's deadline passed.
-    Deadline = 8,
+    pub const Deadline: Code = Code(8);
     /// Cancelled, or flushed by a local close.
-    Canceled = 9,
+    pub const Canceled: Code = Code(9);
     /// Message longer than the receive.
-    Trunc = 10,
+    pub const Trunc: Code = Code(10);
     /// The peer rejected the connection.
-    Rejected = 11,
+    pub const Rejected: Code = Code(11);
+    /// A status of a verbs work completion; drivers may have ones that nobody has heard of.
+    pub const fn verbs(status: u32) -> Code {
+        Code(Code::VERBS.saturating_add(status as i32))
+    }
+    const VERBS: i32 = 100;
 }
 
 impl Code {
@@ -88,6 +96,7 @@ impl Code {
             9 => "cancelled, or flushed by a close or shutdown of this side",
             10 => "the message was longer than the receive",
             11 => "the peer rejected the connection",
+            n if n >= Code::VERBS => "a work completion of the RDMA device failed: 100 + its ibv_wc_status",
             _ => "unknown provider error",
         }
     }

@@ -4,7 +4,6 @@
 use crate::error::{Error, Result, errno};
 use crate::fabric;
 use crate::prov::op::Iov;
-use crate::prov::shm::DEVICE_DESC;
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -273,23 +272,17 @@ pub(super) unsafe fn iovecs<'a>(from: *const libc::iovec, count: usize, name: &'
 
 const _: () = assert!(size_of::<Iov>() == size_of::<libc::iovec>() && align_of::<Iov>() == align_of::<libc::iovec>());
 
-/// The descriptor that stands for all pieces of an operation: the first. Whether the CPU reaches them must be
-/// the same for all.
+/// The descriptors of an operation's pieces, or none.
 ///
 /// # Safety
-/// NULL, or readable for `count` pointers.
+/// NULL, or readable for `count` pointers as long as the result is used.
 #[inline]
-pub(super) unsafe fn one_desc(from: *const *mut c_void, count: usize) -> Result<u64> {
+pub(super) unsafe fn descs<'a>(from: *const *mut c_void, count: usize) -> &'a [u64] {
     if from.is_null() || count == 0 || !from.is_aligned() {
-        return Ok(0);
+        return &[];
     }
-    // SAFETY: the caller's promise.
-    let all = unsafe { std::slice::from_raw_parts(from, count) };
-    let first = all[0] as u64;
-    match all.iter().position(|d| (*d as u64 ^ first) & DEVICE_DESC != 0) {
-        None => Ok(first),
-        Some(i) => Err(Error::invalid(format!("desc[{i}]: host and device memory cannot be pieces of one operation"))),
-    }
+    // SAFETY: the caller's promise; a descriptor is a number in a pointer's clothes.
+    unsafe { std::slice::from_raw_parts(from.cast::<u64>(), count) }
 }
 
 /// Writes text as snprintf does; gives the length that it needs, without the NUL.

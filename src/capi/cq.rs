@@ -243,7 +243,7 @@ pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfa
             data: c.data,
             olen: f.olen,
             err: f.error.errno,
-            prov_errno: f.error.code as c_int,
+            prov_errno: f.error.code.0,
             err_data: data,
             err_data_size: written,
         };

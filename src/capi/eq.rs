@@ -197,7 +197,7 @@ pub unsafe extern "C" fn gdrfab_eq_readerr(eq: *mut gdrfab_eq, entry: *mut gdrfa
             context: e.context as *mut c_void,
             data: u64::from(e.kind),
             err: why.errno,
-            prov_errno: why.code as c_int,
+            prov_errno: why.code.0,
             err_data: data,
             err_data_size: written,
         };

@@ -80,7 +80,7 @@ pub struct gdrfab_info {
     pub src_addr: *mut c_char,
     /// Address to connect to, or NULL.
     pub dest_addr: *mut c_char,
-    /// "shm"
+    /// "shm" or "verbs"
     pub prov_name: *mut c_char,
     /// Name of the fabric.
     pub fabric_name: *mut c_char,
@@ -90,6 +90,8 @@ pub struct gdrfab_info {
     pub reason: *mut c_char,
     /// In a GDRFAB_CONNREQ event: the request.
     pub handle: *mut gdrfab_connreq,
+    /// What the provider asks of its user beyond the common rules: GDRFAB_RX_CQ_DATA. Ignored in hints.
+    pub mode: u64,
 }
 
 // SAFETY: repr(C), begins with its size; zeros and any integers are valid, pointers are checked at use.
@@ -124,6 +126,7 @@ pub(super) fn export(from: &Info) -> *mut gdrfab_info {
     let (dest_addr, dest_addrlen) = string(&from.dest_addr);
     let info = gdrfab_info {
         caps: from.caps,
+        mode: from.mode,
         tx_op_flags: from.tx_op_flags,
         msg_order: from.msg_order,
         paths: from.paths.bits(),
@@ -170,6 +173,7 @@ pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Res
         let string = |p: *mut c_char, what| Ok::<_, Error>(text(p, what)?.map(str::to_string));
         Ok(Info {
             caps: c.caps,
+            mode: c.mode,
             tx_op_flags: c.tx_op_flags,
             msg_order: c.msg_order,
             paths: Paths::from_bits_retain(c.paths),
@@ -197,6 +201,7 @@ pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Res
             domain_name: string(c.domain_name, "info->domain_name")?,
             reason: (c.reason_errno != 0).then(|| Error::fixed(c.reason_errno as i32, "left out")),
             request: (!c.handle.is_null()).then_some(RequestId(c.handle as usize)),
+            ..Info::default()
         })
     }
 }

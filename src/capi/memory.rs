@@ -9,7 +9,7 @@ use crate::fabric::{Domain, Mr};
 use crate::hmem::{Iface, Site};
 use crate::mr::{Access, PathPolicy, Paths};
 use crate::prov::op::Iov;
-use crate::prov::shm::{MR_IOV_LIMIT, Memory, Source, Wish};
+use crate::prov::wish::{MR_IOV_LIMIT, Memory, Source, Wish};
 use libc::{c_char, c_int, c_void, iovec, ssize_t};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages.
 
-use super::boundary::{Sized0, iovecs, null, object, one_desc, posted, read_sized};
+use super::boundary::{Sized0, descs, iovecs, null, object, posted, read_sized};
 use super::objects::gdrfab_ep;
 use super::rma::check_op_flags;
 use super::types::*;
@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::fabric::Endpoint;
 use crate::prov::op::{Common, Iov};
 use libc::{c_void, iovec, ssize_t};
+use std::slice::from_ref;
 
 /// A message operation with everything (mirrors fi_msg).
 #[repr(C)]
@@ -49,7 +50,7 @@ unsafe fn send_one(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, mut c: Co
         return posted(Err(null("buf")));
     }
     c.flags |= ep.tx_op_flags();
-    posted(ep.send(&[Iov { addr: buf as usize, len }], &c))
+    posted(ep.send(&[Iov { addr: buf as usize, len }], &c, from_ref(&c.desc)))
 }
 
 /// Sends a message. Mirrors fi_send.
@@ -103,21 +104,21 @@ pub unsafe extern "C" fn gdrfab_sendv(
     // SAFETY: the C caller says that the handle is open and the arrays live.
     posted(unsafe {
         object(ep, "ep").and_then(|ep| {
-            let c = Common { context: context as usize, flags: ep.tx_op_flags(), desc: one_desc(desc, count)?, ..Common::default() };
-            ep.send(iovecs(iov, count, "iov")?, &c)
+            let c = Common { context: context as usize, flags: ep.tx_op_flags(), ..Common::default() };
+            ep.send(iovecs(iov, count, "iov")?, &c, descs(desc, count))
         })
     })
 }
 
 /// # Safety
 /// The struct and its arrays are live for the call.
-unsafe fn parse<'a>(msg: *const gdrfab_msg, flags: u64) -> Result<(&'a [Iov], Common)> {
+unsafe fn parse<'a>(msg: *const gdrfab_msg, flags: u64) -> Result<(&'a [Iov], Common, &'a [u64])> {
     // SAFETY: the C caller's promise.
     unsafe {
         let m = read_sized(msg, "msg")?;
         check_op_flags(flags)?;
-        let c = Common { context: m.context as usize, flags, data: m.data, desc: one_desc(m.desc, m.iov_count)?, timeout_ns: m.timeout_ns };
-        Ok((iovecs(m.msg_iov, m.iov_count, "msg->msg_iov")?, c))
+        let c = Common { context: m.context as usize, flags, data: m.data, desc: 0, timeout_ns: m.timeout_ns };
+        Ok((iovecs(m.msg_iov, m.iov_count, "msg->msg_iov")?, c, descs(m.desc, m.iov_count)))
     }
 }
 
@@ -133,8 +134,8 @@ pub unsafe extern "C" fn gdrfab_sendmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_m
     // SAFETY: the C caller says that the handle is open and the structs live.
     posted(unsafe {
         object(ep, "ep").and_then(|ep| {
-            let (iov, c) = parse(msg, flags)?;
-            ep.send(iov, &c)
+            let (iov, c, descs) = parse(msg, flags)?;
+            ep.send(iov, &c, descs)
         })
     })
 }
@@ -230,7 +231,7 @@ pub unsafe extern "C" fn gdrfab_recv(
         return posted(Err(null("buf")));
     }
     let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
-    posted(ep.recv(&[Iov { addr: buf as usize, len }], &c))
+    posted(ep.recv(&[Iov { addr: buf as usize, len }], &c, from_ref(&c.desc)))
 }
 
 /// Posts several pieces for one message. Mirrors fi_recvv.
@@ -256,8 +257,8 @@ pub unsafe extern "C" fn gdrfab_recvv(
     posted(unsafe {
         object(ep, "ep").and_then(|ep| {
             let iov = iovecs(iov, count, "iov")?;
-            let c = Common { context: context as usize, desc: one_desc(desc, count)?, ..Common::default() };
-            ep.recv(iov, &c)
+            let c = Common { context: context as usize, ..Common::default() };
+            ep.recv(iov, &c, descs(desc, count))
         })
     })
 }
@@ -273,9 +274,9 @@ pub unsafe extern "C" fn gdrfab_recvmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_m
     // SAFETY: the C caller says that the handle is open and the structs live.
     posted(unsafe {
         object(ep, "ep").and_then(|ep| {
-            let (iov, c) = parse(msg, flags)?;
+            let (iov, c, descs) = parse(msg, flags)?;
             match flags & !(GDRFAB_COMPLETION | GDRFAB_MORE) {
-                0 => ep.recv(iov, &c),
+                0 => ep.recv(iov, &c, descs),
                 unknown => Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {unknown:#x} have no meaning for a receive"))),
             }
         })

@@ -3,7 +3,6 @@
 
 use super::boundary::{Sized0, control, counted, null, object, output, output_sized, write_sized, write_text};
 use super::objects::gdrfab_ep;
-use super::types::*;
 use crate::error::{Error, Result, errno};
 use crate::fabric::Endpoint;
 use crate::mr::Paths;
@@ -82,6 +81,10 @@ pub struct gdrfab_stats {
     pub ops_ipc: u64,
     /// Bytes by GDRFAB_PATH_IPC.
     pub bytes_ipc: u64,
+    /// RMA operations that an RDMA device carried out (GDRFAB_PATH_NIC, DMABUF, PEER_MEM on this side).
+    pub ops_nic: u64,
+    /// Their bytes.
+    pub bytes_nic: u64,
 }
 
 // SAFETY: repr(C), size first, integers only.
@@ -173,7 +176,7 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
         check_level(level)?;
         let optlen = output(optlen, "optlen")?;
         let raw: Vec<u8> = match optname {
-            GDRFAB_OPT_CM_DATA_SIZE => GDRFAB_CM_DATA_MAX.to_ne_bytes().into(),
+            GDRFAB_OPT_CM_DATA_SIZE => ep.cm_data_size().to_ne_bytes().into(),
             GDRFAB_OPT_DEADLINE => ep.deadline_ns().to_ne_bytes().into(),
             GDRFAB_OPT_CONNECT_TIMEOUT => ep.connect_timeout_ns().to_ne_bytes().into(),
             GDRFAB_OPT_REQUIRE_PATH => ep.policy().require.bits().to_ne_bytes().into(),
@@ -213,13 +216,11 @@ pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mu
         let out = output_sized(info, "info")?;
         let a = ep.query(key)?;
         let v = &a.verdicts;
-        let all = [(Paths::DIRECT, &v.direct), (Paths::IPC, &v.ipc), (Paths::CMA, &v.cma), (Paths::STAGED, &v.staged)];
-        let possible = all.iter().filter(|(_, no)| no.is_none()).fold(Paths::empty(), |sum, (p, _)| sum | *p);
         let errno_of = |e: &Option<Error>| e.as_ref().map_or(0, |e| e.errno);
         let answer = gdrfab_path_info {
             struct_size: 0,
             path: a.path.bits(),
-            paths: possible.bits(),
+            paths: a.paths.bits(),
             offered: a.offered.bits(),
             direct_errno: errno_of(&v.direct),
             cma_errno: errno_of(&v.cma),
@@ -274,6 +275,8 @@ pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_
             errors: s.errors,
             unexpected: s.unexpected,
             ops_ipc: s.ops_ipc,
+            ops_nic: s.ops_nic,
+            bytes_nic: s.bytes_nic,
             bytes_ipc: s.bytes_ipc,
         };
         write_sized(out, &counts);

@@ -2,15 +2,16 @@
 //! Remote memory access. `dest_addr` and `src_addr` are there for unconnected endpoints to come; connected
 //! ones ignore them.
 
-use super::boundary::{Sized0, iovecs, null, object, object_if, one_desc, posted, read_sized};
+use super::boundary::{Sized0, descs, iovecs, null, object, object_if, posted, read_sized};
 use super::objects::gdrfab_ep;
 use super::types::*;
 use crate::error::{Error, Result, errno};
 use crate::fabric::{Endpoint, Quick};
 use crate::prov::flags::OP_FLAGS;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, total};
-use crate::prov::shm::DEVICE_DESC;
+use crate::prov::wish::DEVICE_DESC;
 use libc::{c_void, iovec, ssize_t};
+use std::slice::from_ref;
 
 /// A piece of a peer's region (mirrors fi_rma_iov).
 #[repr(C)]
@@ -117,7 +118,7 @@ fn general(ep: &Endpoint, dir: Dir, buf: usize, len: usize, addr: u64, key: u64,
         return posted(Err(null("buf")));
     }
     let c = Common { flags: c.flags | ep.tx_op_flags(), ..*c };
-    posted(ep.rma(dir, &[Iov { addr: buf, len }], &[RmaIov { addr, len, key }], &c))
+    posted(ep.rma(dir, &[Iov { addr: buf, len }], &[RmaIov { addr, len, key }], &c, from_ref(&c.desc)))
 }
 
 /// Several local ranges against one remote range.
@@ -140,8 +141,8 @@ unsafe fn vector(
         object(ep, "ep").and_then(|ep| {
             let local = iovecs(iov, count, "iov")?;
             let len = total(local).ok_or_else(|| Error::invalid("iov: the lengths overflow"))?;
-            let c = Common { context: context as usize, flags: ep.tx_op_flags(), desc: one_desc(desc, count)?, ..Common::default() };
-            ep.rma(dir, local, &[RmaIov { addr, len, key }], &c)
+            let c = Common { context: context as usize, flags: ep.tx_op_flags(), ..Common::default() };
+            ep.rma(dir, local, &[RmaIov { addr, len, key }], &c, descs(desc, count))
         })
     })
 }
@@ -162,8 +163,8 @@ unsafe fn message(ep: *mut gdrfab_ep, dir: Dir, msg: *const gdrfab_msg_rma, flag
             return Err(null("msg->rma_iov"));
         }
         let remote = std::slice::from_raw_parts(m.rma_iov.cast::<RmaIov>(), m.rma_iov_count);
-        let c = Common { context: m.context as usize, flags, data: m.data, desc: one_desc(m.desc, m.iov_count)?, timeout_ns: m.timeout_ns };
-        ep.rma(dir, local, remote, &c)
+        let c = Common { context: m.context as usize, flags, data: m.data, desc: 0, timeout_ns: m.timeout_ns };
+        ep.rma(dir, local, remote, &c, descs(m.desc, m.iov_count))
     }
 }
 

@@ -57,7 +57,12 @@ pub const GDRFAB_SELECTIVE_COMPLETION: u64 = 1u64 << 59;
 pub const GDRFAB_GETINFO_ALL: u64 = 1u64 << 60;
 
 // mr_mode bits, libfabric's: what the caller takes upon itself.
-/// Local buffers are registered and their descriptors passed. Never required by shm.
+/// gdrfab_info.mode: a write with data takes a posted receive of its target, whose context its entry carries; without a
+/// posted receive the initiator waits. verbs, unless the endpoint is opened without GDRFAB_MSG and GDRFAB_RECV: then the
+/// provider keeps receives of its own (FI_RX_CQ_DATA).
+pub const GDRFAB_RX_CQ_DATA: u64 = 1u64 << 56;
+/// Local buffers of operations lie in regions, and gdrfab_mr_desc() of those is passed, except to inject calls. Required by
+/// verbs, never by shm.
 pub const GDRFAB_MR_LOCAL: u32 = 1u32 << 2;
 /// Remote addresses are the target's virtual addresses; without it they count from attr->offset.
 pub const GDRFAB_MR_VIRT_ADDR: u32 = 1u32 << 4;
@@ -102,6 +107,12 @@ pub const GDRFAB_PATH_STAGED: u64 = 1u64 << 2;
 /// The initiator's device driver copies through a mapping of the peer's device memory. For memory that the vendor lets
 /// another process map.
 pub const GDRFAB_PATH_IPC: u64 = 1u64 << 3;
+/// The RDMA device reads and writes host pages that it has pinned (ibv_reg_mr).
+pub const GDRFAB_PATH_NIC: u64 = 1u64 << 4;
+/// The RDMA device reaches the memory through a dma-buf (ibv_reg_dmabuf_mr).
+pub const GDRFAB_PATH_DMABUF: u64 = 1u64 << 5;
+/// The RDMA device reaches device memory through the vendor's peer-memory module (ibv_reg_mr).
+pub const GDRFAB_PATH_PEER_MEM: u64 = 1u64 << 6;
 
 // Memory interfaces, libfabric's fi_hmem_iface.
 /// Host memory.
@@ -263,6 +274,9 @@ const _: () = {
     assert!(GDRFAB_MR_VIRT_ADDR == flags::MR_MODE_VIRT_ADDR && GDRFAB_MR_PROV_KEY == flags::MR_MODE_PROV_KEY);
     assert!(GDRFAB_PATH_DIRECT == Paths::DIRECT.bits() && GDRFAB_PATH_CMA == Paths::CMA.bits());
     assert!(GDRFAB_PATH_STAGED == Paths::STAGED.bits() && GDRFAB_PATH_IPC == Paths::IPC.bits());
+    assert!(GDRFAB_PATH_NIC == Paths::NIC.bits() && GDRFAB_PATH_DMABUF == Paths::DMABUF.bits());
+    assert!(GDRFAB_PATH_PEER_MEM == Paths::PEER_MEM.bits() && GDRFAB_RX_CQ_DATA == flags::RX_CQ_DATA);
+    assert!(GDRFAB_MR_LOCAL == flags::MR_MODE_LOCAL);
     assert!(GDRFAB_HMEM_SYSTEM == Iface::System as u32 && GDRFAB_HMEM_SYNAPSEAI == Iface::SynapseAi as u32);
     assert!(GDRFAB_HMEM_KIND_HOST == Kind::Host as u32 && GDRFAB_HMEM_KIND_PLAIN == Kind::Plain as u32);
     assert!(GDRFAB_HMEM_KIND_POOL == Kind::Pool as u32 && GDRFAB_HMEM_KIND_SEGMENT == Kind::Segment as u32);
@@ -273,9 +287,9 @@ const _: () = {
     assert!(GDRFAB_EBADFLAGS == errno::EBADFLAGS && GDRFAB_ENOEQ == errno::ENOEQ && GDRFAB_ENOCQ == errno::ENOCQ);
     assert!(GDRFAB_ETRUNC == errno::ETRUNC && GDRFAB_ENOKEY == errno::ENOKEY && GDRFAB_EOVERRUN == errno::EOVERRUN);
     assert!(
-        GDRFAB_PROV_KEY == Code::Key as c_int
-            && GDRFAB_PROV_REJECTED == Code::Rejected as c_int
-            && GDRFAB_PROV_DEADLINE == Code::Deadline as c_int
+        GDRFAB_PROV_KEY == Code::Key.0
+            && GDRFAB_PROV_REJECTED == Code::Rejected.0
+            && GDRFAB_PROV_DEADLINE == Code::Deadline.0
     );
     assert!(GDRFAB_CM_DATA_MAX == shm::DATA_MAX && GDRFAB_ADDR_MAX > shm::NAME_MAX + shm::SCHEME.len());
     assert!(GDRFAB_EP_MSG == fabric::EP_MSG && GDRFAB_THREAD_SAFE == fabric::THREAD_SAFE && GDRFAB_THREAD_DOMAIN == fabric::THREAD_DOMAIN);

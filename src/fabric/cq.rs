@@ -5,6 +5,7 @@ use super::domain::Domain;
 use super::endpoint::Endpoint;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
+use crate::prov::Source;
 use crate::prov::queue::{Completion, Failure, Queue, Taken};
 use crate::sync::serial::Serial;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub enum CqFormat {
 pub struct Cq {
     domain: Arc<Domain>,
     pub(crate) queue: Arc<Queue>,
+    pub(crate) source: Source,
     pub format: CqFormat,
     wait_fd: bool,
     /// `trywait` has put the endpoints to sleep for the caller's own poll.
@@ -33,15 +35,17 @@ pub struct Cq {
 impl Cq {
     pub fn open(domain: &Arc<Domain>, size: usize, format: CqFormat, wait_fd: bool) -> Result<Arc<Cq>> {
         domain.owner.check()?;
-        let queue = Queue::new(size, domain.threading);
+        let queue = Arc::new(Queue::new(size, domain.threading));
         if wait_fd {
             queue.waiter.poller()?;
         }
+        let source = domain.prov.open_source(size, &queue)?;
         domain.users.add();
         let eps = Serial::new(domain.threading, Vec::new());
         Ok(Arc::new(Cq {
             domain: domain.clone(),
-            queue: Arc::new(queue),
+            queue,
+            source,
             format,
             wait_fd,
             fd_armed: AtomicBool::new(false),
@@ -78,6 +82,10 @@ impl Cq {
     /// Drives the endpoints; if another thread does, that is enough.
     #[inline]
     fn progress(&self, force: bool) {
+        #[cfg(feature = "verbs")]
+        if let Source::Verbs(cq) = &self.source {
+            cq.poll(force);
+        }
         if let Some(eps) = self.eps.try_lock() {
             for ep in eps.iter() {
                 ep.progress(force);

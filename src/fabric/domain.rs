@@ -9,15 +9,17 @@ use super::{Owner, Users};
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Iface};
 use crate::mr::Access;
-use crate::prov::flags;
+use crate::prov::on_provider;
 use crate::prov::op::Iov;
-use crate::prov::shm::{self, Facts, RegionId, Wish};
+use crate::prov::wish::{Facts, RegionId, Wish};
+use crate::prov;
 use crate::sync::serial::{Serial, Threading};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 pub struct Fabric {
+    provider: String,
     pub(crate) owner: Owner,
     pub(crate) users: Users,
 }
@@ -25,7 +27,9 @@ pub struct Fabric {
 impl Fabric {
     pub fn open(info: &Info) -> Result<Arc<Fabric>> {
         match info.prov_name.as_deref() {
-            Some("shm") => Ok(Arc::new(Fabric { owner: Owner::here(), users: Users::default() })),
+            Some(name) if prov::names().contains(&name) => {
+                Ok(Arc::new(Fabric { provider: name.to_string(), owner: Owner::here(), users: Users::default() }))
+            }
             Some(other) => Err(Error::new(errno::ENODEV, format!("info->prov_name: there is no provider {other:?}"))),
             None => Err(Error::invalid("info->prov_name: missing; pass an info that getinfo returned")),
         }
@@ -41,7 +45,7 @@ pub struct Domain {
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) owner: Owner,
     pub(crate) users: Users,
-    pub(crate) shm: Arc<shm::Domain>,
+    pub(crate) prov: prov::Domain,
     pub threading: Threading,
     progressor: Option<Progressor>,
     /// Endpoints that are enabled: what a counter of a region drives.
@@ -56,20 +60,21 @@ pub struct Domain {
 impl Domain {
     pub fn open(fabric: &Arc<Fabric>, info: &Info) -> Result<Arc<Domain>> {
         fabric.owner.check()?;
-        info.check()?;
+        super::info::check(info)?;
+        if info.prov_name.as_deref() != Some(&fabric.provider) {
+            return Err(Error::invalid(format!("info->prov_name: the fabric was opened with {:?}", fabric.provider)));
+        }
         let auto = info.progress == PROGRESS_AUTO;
         // A progress thread and the caller's thread meet, whatever the caller promised.
         let threading = if info.threading == THREAD_DOMAIN && !auto { Threading::Promised } else { Threading::Safe };
-        let virt_addr = info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0;
-        let prov_key = info.mr_mode & flags::MR_MODE_PROV_KEY != 0;
-        let shm = Arc::new(shm::Domain::open(threading, virt_addr, prov_key)?);
+        let prov = prov::Domain::open(info, threading)?;
         let progressor = if auto { Some(Progressor::start()?) } else { None };
         fabric.users.add();
         Ok(Arc::new(Domain {
             fabric: fabric.clone(),
             owner: Owner::here(),
             users: Users::default(),
-            shm,
+            prov,
             threading,
             progressor,
             eps: Mutex::new(Vec::new()),
@@ -85,7 +90,7 @@ impl Domain {
         if allocations > 0 {
             return Err(Error::new(errno::EBUSY, format!("domain: {allocations} allocation(s) of device memory are still there")));
         }
-        match self.shm.in_use() {
+        match on_provider!(Domain, &self.prov, p => p.in_use()) {
             Some(what) => Err(Error::new(errno::EBUSY, format!("domain: {what} are still there"))),
             None => Ok(()),
         }
@@ -126,19 +131,22 @@ impl Domain {
 
     pub fn register(self: &Arc<Domain>, wish: &Wish<'_>) -> Result<Box<Mr>> {
         self.owner.check()?;
-        let id = self.shm.register(wish)?;
+        let id = on_provider!(Domain, &self.prov, p => p.register(wish))?;
         Ok(Mr::of(self, id, || self.clone()))
     }
 
     /// As `register` for one plain range, checked by the caller. `None`: nothing was done.
     #[inline]
     pub fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
-        if self.owner.is_here() { self.shm.register_plain(iov, access) } else { None }
+        match &self.prov {
+            prov::Domain::Shm(shm) if self.owner.is_here() => shm.register_plain(iov, access),
+            _ => None,
+        }
     }
 
     pub fn allocate(&self, len: usize) -> Result<usize> {
         self.owner.check()?;
-        self.shm.allocate(len)
+        on_provider!(Domain, &self.prov, p => p.allocate(len))
     }
 
     /// Memory of a device that peers can be given; of the host, what `allocate` gives.
@@ -163,8 +171,8 @@ impl Domain {
         self.owner.check()?;
         let key = addr as u64;
         // Taken out before the driver is asked, so that two threads cannot free the same memory.
-        let Some((iface, len)) = self.device_memory.lock().remove(&key) else { return self.shm.free(addr) };
-        let freed = match self.shm.regions_covering(key, len) {
+        let Some((iface, len)) = self.device_memory.lock().remove(&key) else { return on_provider!(Domain, &self.prov, p => p.free(addr)) };
+        let freed = match on_provider!(Domain, &self.prov, p => p.regions_covering(key, len)) {
             0 => hmem::get(iface).and_then(|up| up.free(key)),
             n => Err(Error::new(errno::EBUSY, format!("addr: {n} open region(s) cover this memory; close them first"))),
         };
@@ -185,7 +193,7 @@ pub struct Mr {
 /// Handles that a domain keeps.
 const SPARES: usize = 4096;
 /// Names no region: what a kept handle has.
-const NO_REGION: RegionId = RegionId { index: u32::MAX, generation: 0, key: 0, on_device: false };
+const NO_REGION: RegionId = RegionId { index: u32::MAX, generation: 0, key: 0, desc: 0 };
 
 impl Mr {
     /// A handle for region `id` of `domain`; `own` shares the domain, if a new handle has to be made.
@@ -218,7 +226,7 @@ impl Mr {
     #[inline]
     pub fn close(&self) -> Result<()> {
         self.domain.owner.check()?;
-        self.domain.shm.close_region(self.id)
+        on_provider!(Domain, &self.domain.prov, p => p.close_region(self.id))
     }
 
     pub fn key(&self) -> u64 {
@@ -227,7 +235,7 @@ impl Mr {
 
     /// What operations take as `desc`: a number, never followed as a pointer.
     pub fn desc(&self) -> u64 {
-        self.id.desc()
+        self.id.desc
     }
 
     pub fn bind_cntr(&self, cntr: &Cntr) -> Result<()> {
@@ -235,16 +243,16 @@ impl Mr {
         if !Arc::ptr_eq(cntr.domain(), &self.domain) {
             return Err(Error::invalid("cntr: belongs to another domain than the region"));
         }
-        self.domain.shm.bind_counter(self.id, cntr.counter.clone())?;
+        on_provider!(Domain, &self.domain.prov, p => p.bind_counter(self.id, cntr.counter.clone()))?;
         cntr.count_for_region();
         Ok(())
     }
 
     pub fn facts(&self) -> Result<Facts> {
-        self.domain.shm.facts(self.id)
+        on_provider!(Domain, &self.domain.prov, p => p.facts(self.id))
     }
 
     pub fn explain(&self) -> Result<String> {
-        self.domain.shm.explain_region(self.id)
+        on_provider!(Domain, &self.domain.prov, p => p.explain_region(self.id))
     }
 }

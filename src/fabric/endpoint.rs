@@ -10,17 +10,20 @@ use super::info::Info;
 use super::requests;
 use crate::error::{Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
+use crate::prov::bind::Binding;
 use crate::prov::event::Request;
 use crate::prov::flags;
+use crate::prov::on_provider;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
-use crate::prov::shm;
+use crate::prov::wish::DEVICE_DESC;
+use crate::prov;
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use crate::prov::shm::{PathReport as PathAnswer, Quick, Stats};
+pub use crate::prov::bind::{PathReport as PathAnswer, Quick, Stats};
 
 #[derive(Default)]
 struct Bound {
@@ -35,7 +38,7 @@ pub struct Endpoint {
     owner: Owner,
     /// The owner's number once nothing about this endpoint keeps operations from the shortest way; `NOBODY` before.
     short: AtomicU64,
-    pub(crate) shm: shm::Endpoint,
+    prov: prov::Endpoint,
     request: Mutex<Option<Box<Request>>>,
     bound: Mutex<Bound>,
     tx_op_flags: u64,
@@ -45,24 +48,24 @@ impl Endpoint {
     /// Opens an endpoint; one whose info carries a connection request answers that request.
     pub fn open(domain: &Arc<Domain>, info: &Info, context: usize) -> Result<Arc<Endpoint>> {
         domain.owner.check()?;
-        info.check()?;
+        super::info::check(info)?;
         let request = match info.request {
             None => None,
             Some(id) => Some(requests::take(id).ok_or_else(|| {
                 Error::invalid("info->handle: no such connection request: answered already, or its passive endpoint is closed")
             })?),
         };
-        domain.users.add();
         let ep = Arc::new(Endpoint {
             domain: domain.clone(),
             owner: domain.owner,
             short: AtomicU64::new(Owner::NOBODY),
-            shm: shm::Endpoint::open(domain.shm.clone(), context),
+            prov: domain.prov.open_endpoint(info, context)?,
             request: Mutex::new(request),
             bound: Mutex::new(Bound::default()),
             tx_op_flags: info.tx_op_flags,
         });
-        ep.shm.set_object(Arc::as_ptr(&ep) as usize);
+        domain.users.add();
+        on_provider!(Endpoint, &ep.prov, p => p.set_object(Arc::as_ptr(&ep) as usize));
         Ok(ep)
     }
 
@@ -80,7 +83,8 @@ impl Endpoint {
         }
         let (transmit, receive) = (bits & flags::SEND != 0, bits & flags::RECV != 0);
         let selective = bits & flags::SELECTIVE_COMPLETION != 0;
-        self.shm.bind(shm::Binding::Cq { queue: cq.queue.clone(), transmit, receive, selective })?;
+        let (queue, source) = (cq.queue.clone(), cq.source.clone());
+        on_provider!(Endpoint, &self.prov, p => p.bind(Binding::Cq { queue, source, transmit, receive, selective }))?;
         cq.attach(self);
         self.bound.lock().cqs.push(cq.clone());
         Ok(())
@@ -92,7 +96,7 @@ impl Endpoint {
         if !Arc::ptr_eq(eq.fabric(), &self.domain.fabric) {
             return Err(Error::invalid("eq: belongs to another fabric than the endpoint"));
         }
-        self.shm.bind(shm::Binding::Eq(eq.events.clone()))?;
+        on_provider!(Endpoint, &self.prov, p => p.bind(Binding::Eq(eq.events.clone())))?;
         eq.attach_ep(self);
         self.bound.lock().eq = Some(eq.clone());
         Ok(())
@@ -107,7 +111,7 @@ impl Endpoint {
         if !Arc::ptr_eq(cntr.domain(), &self.domain) {
             return Err(Error::invalid("cntr: belongs to another domain than the endpoint"));
         }
-        self.shm.bind(shm::Binding::Counter { counter: cntr.counter.clone(), flags: bits })?;
+        on_provider!(Endpoint, &self.prov, p => p.bind(Binding::Counter { counter: cntr.counter.clone(), flags: bits }))?;
         cntr.attach(self);
         self.bound.lock().cntrs.push(cntr.clone());
         Ok(())
@@ -115,7 +119,7 @@ impl Endpoint {
 
     pub fn enable(self: &Arc<Self>) -> Result<()> {
         self.domain.owner.check()?;
-        if self.shm.enable(self.tx_op_flags)? {
+        if on_provider!(Endpoint, &self.prov, p => p.enable(self.tx_op_flags))? {
             self.short.store(self.owner.id, Ordering::Relaxed);
         }
         self.domain.watch(self);
@@ -124,39 +128,53 @@ impl Endpoint {
 
     pub fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
         self.domain.owner.check()?;
-        check_data(data)?;
-        self.shm.connect(address, data)
+        self.check_data(data)?;
+        on_provider!(Endpoint, &self.prov, p => p.connect(address, data))
+    }
+
+    /// Bytes of private data that connect and accept take.
+    pub fn cm_data_size(&self) -> usize {
+        on_provider!(Endpoint, &self.prov, p => p.cm_data_size())
+    }
+
+    fn check_data(&self, data: &[u8]) -> Result<()> {
+        check_data(data, self.cm_data_size())
     }
 
     pub fn connect_addr(&self, address: &str) -> Result<()> {
         self.domain.owner.check()?;
-        self.shm.connect_addr(address)
+        on_provider!(Endpoint, &self.prov, p => p.connect_addr(address))
     }
 
     pub fn accept(&self, data: &[u8]) -> Result<()> {
         self.domain.owner.check()?;
-        check_data(data)?;
+        self.check_data(data)?;
         let taken = self.request.lock().take();
         let Some(request) = taken else {
             return Err(Error::new(errno::EOPBADSTATE, "ep: was not opened from a connection request (info->handle), or has answered it"));
         };
-        let Request::Shm(request) = *request;
-        self.shm.accept(request, data)
+        match (*request, &self.prov) {
+            (Request::Shm(request), prov::Endpoint::Shm(p)) => p.accept(request, data),
+            #[cfg(feature = "verbs")]
+            (Request::Verbs(request), prov::Endpoint::Verbs(p)) => p.accept(request, data),
+            #[cfg(feature = "verbs")]
+            _ => Err(Error::invalid("info->handle: a request of another provider")),
+        }
     }
 
     pub fn shutdown(&self, bits: u64) -> Result<()> {
         self.domain.owner.check()?;
         no_flags(bits)?;
-        self.shm.shutdown()
+        on_provider!(Endpoint, &self.prov, p => p.shutdown())
     }
 
     pub fn address(&self) -> Result<String> {
         self.domain.owner.check()?;
-        self.shm.address()
+        on_provider!(Endpoint, &self.prov, p => p.address())
     }
 
     pub fn peer_address(&self) -> Result<String> {
-        self.shm.peer_address()
+        on_provider!(Endpoint, &self.prov, p => p.peer_address())
     }
 
     /// Ends the endpoint. Error entries of what was outstanding stay in the queue.
@@ -164,7 +182,7 @@ impl Endpoint {
         self.domain.owner.check()?;
         self.domain.unwatch(self);
         drop(self.request.lock().take());
-        self.shm.close();
+        on_provider!(Endpoint, &self.prov, p => p.close());
         let bound = std::mem::take(&mut *self.bound.lock());
         bound.cqs.iter().for_each(|cq| cq.detach(self));
         bound.cntrs.iter().for_each(|c| c.detach(self));
@@ -189,7 +207,11 @@ impl Endpoint {
         if !self.owner.is_here() {
             return Quick::NotOrdinary;
         }
-        self.shm.rma_quick::<WRITE>(buf, len, addr, key, context, flags)
+        match &self.prov {
+            prov::Endpoint::Shm(p) => p.rma_quick::<WRITE>(buf, len, addr, key, context, flags),
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(_) => Quick::NotOrdinary,
+        }
     }
 
     /// As [`Endpoint::rma_quick`] for the shortest operations of a domain without locks, in a leaf function. False:
@@ -203,107 +225,136 @@ impl Endpoint {
         key: u64,
         context: usize,
     ) -> bool {
-        // SAFETY: `short` is the process's number only from an `enable` on that found the promises kept.
-        self.owner.is(self.short.load(Ordering::Relaxed))
-            && unsafe { self.shm.rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
+        match &self.prov {
+            // SAFETY: `short` is the process's number only from an `enable` on that found the promises kept.
+            prov::Endpoint::Shm(p) => {
+                self.owner.is(self.short.load(Ordering::Relaxed))
+                    && unsafe { p.rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
+            }
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(_) => false,
+        }
     }
 
-    pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {
+    /// `descs`: of each local piece, or none.
+    pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
-        self.shm.rma(dir, local, remote, common)
+        match &self.prov {
+            prov::Endpoint::Shm(p) => p.rma(dir, local, remote, &one_kind(common, descs)?),
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(p) => p.rma(dir, local, remote, common, descs),
+        }
     }
 
     #[inline]
-    pub fn send(&self, local: &[Iov], common: &Common) -> Result<()> {
+    pub fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
-        self.shm.send(local, common)
+        match &self.prov {
+            prov::Endpoint::Shm(p) => p.send(local, &one_kind(common, descs)?),
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(p) => p.send(local, common, descs),
+        }
     }
 
     #[inline]
-    pub fn recv(&self, local: &[Iov], common: &Common) -> Result<()> {
+    pub fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
-        self.shm.recv(local, common)
+        match &self.prov {
+            prov::Endpoint::Shm(p) => p.recv(local, &one_kind(common, descs)?),
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(p) => p.recv(local, common, descs),
+        }
     }
 
     /// Flags of the inject calls.
-    pub const INJECT: u64 = shm::Endpoint::INJECT;
+    pub const INJECT: u64 = crate::prov::bind::INJECT_FLAGS;
 
     pub fn cancel(&self, context: usize) -> Result<()> {
         self.domain.owner.check()?;
-        self.shm.cancel(context)
+        on_provider!(Endpoint, &self.prov, p => p.cancel(context))
     }
 
     #[inline]
     pub(crate) fn progress(&self, force: bool) {
-        self.shm.progress(force);
+        on_provider!(Endpoint, &self.prov, p => p.progress(force));
     }
 
     pub(crate) fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
-        self.shm.sleep(poller)
+        on_provider!(Endpoint, &self.prov, p => p.sleep(poller))
     }
 
     pub(crate) fn may_sleep(&self) -> bool {
-        self.shm.may_sleep()
+        on_provider!(Endpoint, &self.prov, p => p.may_sleep())
     }
 
     pub(crate) fn awake(&self) {
-        self.shm.awake();
+        on_provider!(Endpoint, &self.prov, p => p.awake());
     }
 
     pub(crate) fn nap_ns(&self) -> u64 {
-        self.shm.nap_ns()
+        on_provider!(Endpoint, &self.prov, p => p.nap_ns())
     }
 
     pub(crate) fn is_stalled(&self) -> bool {
-        self.shm.is_stalled()
+        on_provider!(Endpoint, &self.prov, p => p.is_stalled())
     }
 
     pub fn deadline_ns(&self) -> u64 {
-        self.shm.options().deadline_ns
+        on_provider!(Endpoint, &self.prov, p => p.options()).deadline_ns
     }
 
     pub fn set_deadline_ns(&self, ns: u64) {
-        self.shm.set_options(|o| o.deadline_ns = ns);
+        on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.deadline_ns = ns));
     }
 
     pub fn connect_timeout_ns(&self) -> u64 {
-        self.shm.options().connect_timeout_ns
+        on_provider!(Endpoint, &self.prov, p => p.options()).connect_timeout_ns
     }
 
     pub fn set_connect_timeout_ns(&self, ns: u64) {
-        self.shm.set_options(|o| o.connect_timeout_ns = ns);
+        on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.connect_timeout_ns = ns));
     }
 
     pub fn policy(&self) -> PathPolicy {
-        self.shm.options().policy
+        on_provider!(Endpoint, &self.prov, p => p.options()).policy
     }
 
     pub fn set_policy(&self, require: Paths, forbid: Paths) {
-        self.shm.set_options(|o| o.policy = PathPolicy { require, forbid });
+        on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.policy = PathPolicy { require, forbid }));
     }
 
     pub fn coop(&self) -> bool {
-        self.shm.options().coop
+        on_provider!(Endpoint, &self.prov, p => p.options()).coop
     }
 
     pub fn set_coop(&self, on: bool) {
-        self.shm.set_options(|o| o.coop = on);
+        on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.coop = on));
     }
 
     pub fn stream(&self) -> u64 {
-        self.shm.options().stream
+        on_provider!(Endpoint, &self.prov, p => p.options()).stream
     }
 
     pub fn set_stream(&self, stream: u64) {
-        self.shm.set_options(|o| o.stream = stream);
+        on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.stream = stream));
     }
 
     pub fn query(&self, key: u64) -> Result<PathAnswer> {
-        self.shm.report(key)
+        on_provider!(Endpoint, &self.prov, p => p.report(key))
     }
 
     pub fn stats(&self) -> Stats {
-        self.shm.stats()
+        on_provider!(Endpoint, &self.prov, p => p.stats())
+    }
+}
+
+/// With shm the pieces of one operation lie in the first descriptor's region, or all in host memory.
+#[inline]
+fn one_kind(common: &Common, descs: &[u64]) -> Result<Common> {
+    let first = descs.first().copied().unwrap_or(0);
+    match descs.iter().position(|d| (d ^ first) & DEVICE_DESC != 0) {
+        None => Ok(Common { desc: first, ..*common }),
+        Some(i) => Err(Error::invalid(format!("desc[{i}]: host and device memory cannot be pieces of one operation"))),
     }
 }
 
@@ -314,9 +365,9 @@ pub(crate) fn no_flags(bits: u64) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn check_data(data: &[u8]) -> Result<()> {
-    if data.len() > shm::DATA_MAX {
-        return Err(Error::invalid(format!("paramlen: {} bytes of private data, cm_data_size is {}", data.len(), shm::DATA_MAX)));
+pub(crate) fn check_data(data: &[u8], max: usize) -> Result<()> {
+    if data.len() > max {
+        return Err(Error::invalid(format!("paramlen: {} bytes of private data, cm_data_size is {max}", data.len())));
     }
     Ok(())
 }

@@ -8,6 +8,8 @@ use super::pep::Pep;
 use super::requests;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
+#[cfg(feature = "verbs")]
+use crate::prov::event::Request;
 use crate::prov::event::{Event, EventQueue};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -106,7 +108,13 @@ impl Eq {
         let request = event.request.take()?;
         let attached = self.attached.lock();
         let pep = attached.peps.iter().find(|p| Arc::as_ptr(p) as usize == event.object)?;
-        Some(Info { request: Some(requests::keep(event.object, request)), ..pep.info.clone() })
+        let mut info = pep.info.clone();
+        #[cfg(feature = "verbs")]
+        if let Request::Verbs(r) = &*request {
+            r.adjust(&mut info);
+        }
+        info.request = Some(requests::keep(event.object, request));
+        Some(info)
     }
 
     pub fn write(&self, event: Event) -> Result<()> {

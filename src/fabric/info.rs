@@ -2,114 +2,39 @@
 //! Discovery: what each provider offers, held against the caller's hints, with the reason where it
 //! does not fit.
 
-use super::requests::RequestId;
 use crate::config;
 use crate::error::{Error, Result, errno};
-use crate::mr::Paths;
-use crate::prov::{self, flags, op, shm};
+use crate::prov::info::Ask;
+use crate::prov::{self, flags};
 
-/// A candidate, or as hints a wish: there a zero or `None` means "any".
-#[derive(Clone, Debug, Default)]
-pub struct Info {
-    pub caps: u64,
-    pub tx_op_flags: u64,
-    pub msg_order: u64,
-    pub paths: Paths,
-    pub mr_mode: u32,
-    pub ep_type: u32,
-    pub threading: u32,
-    pub progress: u32,
-    pub addr_format: u32,
-    pub cq_data_size: usize,
-    pub inject_size: usize,
-    pub tx_size: usize,
-    pub rx_size: usize,
-    pub tx_iov_limit: usize,
-    pub rx_iov_limit: usize,
-    pub rma_iov_limit: usize,
-    pub mr_iov_limit: usize,
-    pub max_msg_size: usize,
-    pub mr_key_size: usize,
-    pub mr_cnt: usize,
-    pub cm_data_size: usize,
-    pub src_addr: Option<String>,
-    pub dest_addr: Option<String>,
-    pub prov_name: Option<String>,
-    pub fabric_name: Option<String>,
-    pub domain_name: Option<String>,
-    /// Why this candidate was left out.
-    pub reason: Option<Error>,
-    pub request: Option<RequestId>,
-}
+pub use crate::prov::info::{ADDR_STR, EP_MSG, Info, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
 
-pub const EP_MSG: u32 = 1;
-pub const THREAD_SAFE: u32 = 1;
-pub const THREAD_DOMAIN: u32 = 3;
-pub const PROGRESS_AUTO: u32 = 1;
-pub const PROGRESS_MANUAL: u32 = 2;
-pub const ADDR_STR: u32 = 9;
-
-/// What the caller must honour in any domain of the shm provider, if it asked for it.
-const MR_MODES: u32 = flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY;
 /// Bits of libfabric's mr_mode that a caller may offer.
 const MR_MODES_KNOWN: u32 = 0x1ffc;
 const TX_OP_FLAGS: u64 = flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE;
 
-impl Info {
-    /// Checks the choices of an info that comes back to open something.
-    pub(crate) fn check(&self) -> Result<()> {
-        let within = |what: &str, value: u32, known: &[u32]| {
-            if known.contains(&value) {
-                Ok(())
-            } else {
-                Err(Error::invalid(format!("info->{what}: {value}, this provider knows {known:?}")))
-            }
-        };
-        within("ep_type", self.ep_type, &[0, EP_MSG])?;
-        within("threading", self.threading, &[0, THREAD_SAFE, THREAD_DOMAIN])?;
-        within("progress", self.progress, &[0, PROGRESS_AUTO, PROGRESS_MANUAL])?;
-        within("addr_format", self.addr_format, &[0, ADDR_STR])?;
-        if self.mr_mode & !MR_MODES_KNOWN != 0 {
-            return Err(Error::invalid(format!("info->mr_mode: {:#x} holds unknown bits", self.mr_mode)));
+/// Checks the choices of an info that comes back to open something.
+pub(crate) fn check(info: &Info) -> Result<()> {
+    let within = |what: &str, value: u32, known: &[u32]| {
+        if known.contains(&value) {
+            Ok(())
+        } else {
+            Err(Error::invalid(format!("info->{what}: {value}, this provider knows {known:?}")))
         }
-        if self.tx_op_flags & !TX_OP_FLAGS != 0 {
-            return Err(Error::invalid(format!("info->tx_op_flags: {:#x} holds bits that are no default flags", self.tx_op_flags)));
-        }
-        match &self.reason {
-            Some(_) => Err(Error::invalid("info: this candidate was left out; its reason says why")),
-            None => Ok(()),
-        }
+    };
+    within("ep_type", info.ep_type, &[0, EP_MSG])?;
+    within("threading", info.threading, &[0, THREAD_SAFE, THREAD_DOMAIN])?;
+    within("progress", info.progress, &[0, PROGRESS_AUTO, PROGRESS_MANUAL])?;
+    within("addr_format", info.addr_format, &[0, ADDR_STR])?;
+    if info.mr_mode & !MR_MODES_KNOWN != 0 {
+        return Err(Error::invalid(format!("info->mr_mode: {:#x} holds unknown bits", info.mr_mode)));
     }
-}
-
-fn shm_info() -> Info {
-    let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE;
-    Info {
-        caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::RMA_EVENT | flags::LOCAL_COMM,
-        tx_op_flags: 0,
-        msg_order: flags::ORDER_ALL,
-        paths: Paths::from_bits_truncate(config::get().paths),
-        mr_mode: MR_MODES,
-        ep_type: EP_MSG,
-        threading: THREAD_SAFE,
-        progress: PROGRESS_MANUAL,
-        addr_format: ADDR_STR,
-        cq_data_size: 8,
-        inject_size: shm::INJECT_SIZE,
-        tx_size: shm::TX_SIZE,
-        rx_size: shm::RX_SIZE,
-        tx_iov_limit: op::IOV_LIMIT,
-        rx_iov_limit: op::IOV_LIMIT,
-        rma_iov_limit: op::IOV_LIMIT,
-        mr_iov_limit: shm::MR_IOV_LIMIT,
-        max_msg_size: shm::MAX_MSG,
-        mr_key_size: 8,
-        mr_cnt: shm::MAX_REGIONS,
-        cm_data_size: shm::DATA_MAX,
-        prov_name: Some("shm".into()),
-        fabric_name: Some("shm".into()),
-        domain_name: Some("shm".into()),
-        ..Info::default()
+    if info.tx_op_flags & !TX_OP_FLAGS != 0 {
+        return Err(Error::invalid(format!("info->tx_op_flags: {:#x} holds bits that are no default flags", info.tx_op_flags)));
+    }
+    match &info.reason {
+        Some(_) => Err(Error::invalid("info: this candidate was left out; its reason says why")),
+        None => Ok(()),
     }
 }
 
@@ -142,28 +67,30 @@ fn name(what: &str, wish: &Option<String>, offer: &Option<String>) -> Result<()>
     }
 }
 
-/// The address of a service that may be named with or without the scheme.
-fn shm_address(service: &str) -> String {
-    if service.starts_with(shm::SCHEME) { service.to_string() } else { format!("{}{service}", shm::SCHEME) }
-}
-
 /// Holds a candidate against the hints and takes over what they choose.
 fn fit(info: &mut Info, hints: &Info) -> Result<()> {
-    name("prov_name", &hints.prov_name, &info.prov_name)?;
+    let most = |limit: usize, says: usize| if limit == 0 { says } else { limit };
     name("fabric_name", &hints.fabric_name, &info.fabric_name)?;
     name("domain_name", &hints.domain_name, &info.domain_name)?;
     bits("caps", hints.caps, info.caps)?;
-    bits("tx_op_flags", hints.tx_op_flags, TX_OP_FLAGS)?;
+    bits("tx_op_flags", hints.tx_op_flags, info.limits.tx_op_flags)?;
     bits("msg_order", hints.msg_order, info.msg_order)?;
     bits("mr_mode", u64::from(hints.mr_mode), u64::from(MR_MODES_KNOWN))?;
+    if info.limits.mr_mode & !hints.mr_mode != 0 {
+        let lacks = info.limits.mr_mode & !hints.mr_mode;
+        return Err(Error::new(
+            errno::ENODATA,
+            format!("hints->mr_mode = {:#x} lacks {lacks:#x} ({}), which this provider needs", hints.mr_mode, flags::mr_mode_words(lacks)),
+        ));
+    }
     one_of("ep_type", hints.ep_type, &[EP_MSG])?;
     one_of("threading", hints.threading, &[THREAD_SAFE, THREAD_DOMAIN])?;
     one_of("progress", hints.progress, &[PROGRESS_AUTO, PROGRESS_MANUAL])?;
     one_of("addr_format", hints.addr_format, &[ADDR_STR])?;
     at_least("cq_data_size", hints.cq_data_size, info.cq_data_size)?;
-    at_least("inject_size", hints.inject_size, info.inject_size)?;
-    at_least("tx_size", hints.tx_size, info.tx_size)?;
-    at_least("rx_size", hints.rx_size, info.rx_size)?;
+    at_least("inject_size", hints.inject_size, most(info.limits.inject_size, info.inject_size))?;
+    at_least("tx_size", hints.tx_size, most(info.limits.tx_size, info.tx_size))?;
+    at_least("rx_size", hints.rx_size, most(info.limits.rx_size, info.rx_size))?;
     at_least("tx_iov_limit", hints.tx_iov_limit, info.tx_iov_limit)?;
     at_least("rx_iov_limit", hints.rx_iov_limit, info.rx_iov_limit)?;
     at_least("rma_iov_limit", hints.rma_iov_limit, info.rma_iov_limit)?;
@@ -178,61 +105,54 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
             format!("hints->paths asks for {}, the provider has {}", hints.paths.words(), info.paths.words()),
         ));
     }
+    let provider = info.prov_name.as_deref().unwrap_or_default();
     if let Some(addr) = &hints.src_addr {
-        shm::check_address(addr).map_err(|e| e.context("hints->src_addr"))?;
+        prov::check_address(provider, addr).map_err(|e| e.context("hints->src_addr"))?;
         info.src_addr = Some(addr.clone());
     }
     if let Some(addr) = &hints.dest_addr {
-        shm::check_address(addr).map_err(|e| e.context("hints->dest_addr"))?;
+        prov::check_address(provider, addr).map_err(|e| e.context("hints->dest_addr"))?;
         info.dest_addr = Some(addr.clone());
     }
     // Without the bit the caller does without: offsets instead of addresses, keys of its own.
     info.mr_mode &= hints.mr_mode;
     info.caps = if hints.caps == 0 { info.caps } else { hints.caps };
+    if info.caps & (flags::MSG | flags::RECV) == 0 {
+        // Without receives of the caller's, the provider keeps its own for what needs one.
+        info.mode &= !flags::RX_CQ_DATA;
+    }
     info.tx_op_flags = hints.tx_op_flags;
     info.threading = if hints.threading == 0 { info.threading } else { hints.threading };
     info.progress = if hints.progress == 0 { info.progress } else { hints.progress };
+    info.tx_size = info.tx_size.max(hints.tx_size);
+    info.rx_size = info.rx_size.max(hints.rx_size);
+    info.inject_size = info.inject_size.max(hints.inject_size);
     Ok(())
 }
 
-fn consider(
-    info: &mut Info,
-    usable: Result<()>,
-    node: Option<&str>,
-    service: Option<&str>,
-    asked: u64,
-    hints: Option<&Info>,
-) -> Result<()> {
-    let config = config::get();
-    usable?;
-    if let Some(only) = &config.provider
+fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
+    if let Some(only) = &config::get().provider
         && Some(only) != info.prov_name.as_ref()
     {
         return Err(Error::new(errno::ENODATA, format!("GDRFAB_PROVIDER={only} leaves only that provider")));
     }
-    let here = ["localhost", "127.0.0.1", "::1"];
-    if let Some(node) = node
-        && !here.contains(&node)
-        && rustix::system::uname().nodename().to_str() != Ok(node)
-    {
-        return Err(Error::new(errno::ENODATA, format!("node {node:?} is not this host, and shm reaches only this host")));
+    if let Some(h) = hints {
+        name("prov_name", &h.prov_name, &info.prov_name)?;
     }
-    if let Some(service) = service {
-        let address = shm_address(service);
-        let place = if asked & flags::SOURCE != 0 { &mut info.src_addr } else { &mut info.dest_addr };
-        *place = Some(address);
-    }
-    match hints {
-        Some(h) => fit(info, h),
-        None => Ok(()),
+    match (&info.reason, hints) {
+        (Some(e), _) => Err(e.clone()),
+        (None, Some(h)) => fit(info, h),
+        (None, None) => Ok(()),
     }
 }
 
 /// One line per candidate that was left out.
 pub fn left_out(candidates: &[Info]) -> String {
-    let lines: Vec<String> =
-        candidates.iter().filter_map(|i| Some(format!("{}: {}", i.prov_name.as_deref().unwrap_or("?"), i.reason.as_ref()?))).collect();
-    lines.join("; ")
+    let line = |i: &Info| {
+        let domain = i.domain_name.as_ref().filter(|d| Some(*d) != i.prov_name.as_ref()).map_or(String::new(), |d| format!(" ({d})"));
+        Some(format!("{}{domain}: {}", i.prov_name.as_deref().unwrap_or("?"), i.reason.as_ref()?))
+    };
+    candidates.iter().filter_map(line).collect::<Vec<_>>().join("; ")
 }
 
 /// Candidates, best first. `ENODATA` names why each was left out. With `GETINFO_ALL` those come too.
@@ -240,21 +160,23 @@ pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Opt
     if asked & !(flags::SOURCE | flags::GETINFO_ALL) != 0 {
         return Err(Error::new(errno::EBADFLAGS, format!("flags: {:#x} holds unknown bits", asked)));
     }
-    if let Some(name) = service {
-        shm::check_address(&shm_address(name)).map_err(|e| e.context("service"))?;
-    }
-    let mut all = Vec::new();
-    for offer in prov::offers() {
-        let mut info = shm_info();
-        if let Err(e) = consider(&mut info, offer.usable, node, service, asked, hints) {
+    let hinted = hints.and_then(|h| h.prov_name.as_deref());
+    let configured = config::get().provider.as_deref();
+    let wanted = |name: &str| hinted.is_none_or(|h| h == name) && configured.is_none_or(|c| c == name);
+    let mut all = prov::candidates(&Ask { node, service, source: asked & flags::SOURCE != 0 }, wanted);
+    for info in &mut all {
+        if let Err(e) = consider(info, hints) {
             info.reason = Some(e);
         }
-        all.push(info);
     }
     if asked & flags::GETINFO_ALL != 0 {
         return Ok(all);
     }
     if all.iter().all(|i| i.reason.is_some()) {
+        // What no provider could understand is the caller's mistake, not a lack.
+        if let Some(wrong) = all.iter().filter_map(|i| i.reason.as_ref()).find(|e| e.errno == errno::EINVAL) {
+            return Err(wrong.clone());
+        }
         return Err(Error::new(errno::ENODATA, format!("no provider fits: {}", left_out(&all))));
     }
     all.retain(|i| i.reason.is_none());

@@ -8,14 +8,14 @@ use super::info::Info;
 use super::requests::{self, RequestId};
 use crate::error::{Error, Result};
 use crate::prov::event::Request;
-use crate::prov::shm;
+use crate::prov::{self, on_provider};
 use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 pub struct Pep {
     fabric: Arc<Fabric>,
-    shm: shm::PassiveEndpoint,
+    prov: prov::PassiveEndpoint,
     eq: Mutex<Option<Arc<Eq>>>,
     /// What it was opened with: requests carry it on to the endpoints that answer them.
     pub(crate) info: Info,
@@ -24,11 +24,11 @@ pub struct Pep {
 impl Pep {
     pub fn open(fabric: &Arc<Fabric>, info: &Info, context: usize) -> Result<Arc<Pep>> {
         fabric.owner.check()?;
-        info.check()?;
-        let inner = shm::PassiveEndpoint::open(info.src_addr.as_deref(), context)?;
+        super::info::check(info)?;
+        let inner = prov::PassiveEndpoint::open(info, context)?;
         fabric.users.add();
-        let pep = Arc::new(Pep { fabric: fabric.clone(), shm: inner, eq: Mutex::new(None), info: info.clone() });
-        pep.shm.set_object(Arc::as_ptr(&pep) as usize);
+        let pep = Arc::new(Pep { fabric: fabric.clone(), prov: inner, eq: Mutex::new(None), info: info.clone() });
+        on_provider!(PassiveEndpoint, &pep.prov, p => p.set_object(Arc::as_ptr(&pep) as usize));
         Ok(pep)
     }
 
@@ -38,7 +38,7 @@ impl Pep {
         if !Arc::ptr_eq(eq.fabric(), &self.fabric) {
             return Err(Error::invalid("eq: belongs to another fabric than the passive endpoint"));
         }
-        self.shm.bind(eq.events.clone())?;
+        on_provider!(PassiveEndpoint, &self.prov, p => p.bind(eq.events.clone()))?;
         eq.attach_pep(self);
         *self.eq.lock() = Some(eq.clone());
         Ok(())
@@ -46,20 +46,23 @@ impl Pep {
 
     pub fn listen(&self) -> Result<()> {
         self.fabric.owner.check()?;
-        self.shm.listen()
+        on_provider!(PassiveEndpoint, &self.prov, p => p.listen())
     }
 
     pub fn address(&self) -> String {
-        self.shm.address()
+        on_provider!(PassiveEndpoint, &self.prov, p => p.address())
     }
 
     pub fn reject(&self, id: RequestId, data: &[u8]) -> Result<()> {
         self.fabric.owner.check()?;
-        check_data(data)?;
+        check_data(data, on_provider!(PassiveEndpoint, &self.prov, p => p.cm_data_size()))?;
         let request =
             requests::take(id).ok_or_else(|| Error::invalid("handle: no such connection request: answered already, or never made"))?;
-        let Request::Shm(request) = *request;
-        request.reject(data)
+        match *request {
+            Request::Shm(request) => request.reject(data),
+            #[cfg(feature = "verbs")]
+            Request::Verbs(request) => request.reject(data),
+        }
     }
 
     pub fn close(self: &Arc<Self>) -> Result<()> {
@@ -76,14 +79,16 @@ impl Pep {
 
     /// Takes requests that have come. `before` runs ahead of their events, if there are any.
     pub(crate) fn progress(&self, before: impl FnOnce()) {
-        let requests = self.shm.poll();
-        if !requests.is_empty() {
-            before();
-            self.shm.announce(requests);
-        }
+        on_provider!(PassiveEndpoint, &self.prov, p => {
+            let requests = p.poll();
+            if !requests.is_empty() {
+                before();
+                p.announce(requests);
+            }
+        });
     }
 
     pub(crate) fn watch(&self, poller: &Poller) -> Result<()> {
-        self.shm.watch(poller)
+        on_provider!(PassiveEndpoint, &self.prov, p => p.watch(poller))
     }
 }

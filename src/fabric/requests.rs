@@ -3,12 +3,9 @@
 //! that never was, is an error and no more.
 
 use crate::prov::event::Request;
+pub use crate::prov::info::RequestId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-
-/// The number in `info->handle`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RequestId(pub usize);
 
 struct Held {
     pep: usize,

@@ -49,6 +49,20 @@ fn sync(fd: BorrowedFd<'_>, flags: u64) -> Result<()> {
     }
 }
 
+fn sync_flags(write: bool) -> u64 {
+    if write { SYNC_READ | SYNC_WRITE } else { SYNC_READ }
+}
+
+/// Before the CPU touches a mapping of a dma-buf; nothing for other files.
+pub fn begin_cpu(fd: BorrowedFd<'_>, write: bool) -> Result<()> {
+    sync(fd, sync_flags(write))
+}
+
+/// After it.
+pub fn end_cpu(fd: BorrowedFd<'_>, write: bool) -> Result<()> {
+    sync(fd, sync_flags(write) | SYNC_END)
+}
+
 /// Copies `len` bytes between `host` and the beginning of the range of `buf`, by the CPU through a
 /// mapping made for this copy; an error if the exporter cannot be mapped.
 ///

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Registration as far as it does not depend on the provider: access rights, paths, keys.
 
-use crate::config;
 use std::hash::{BuildHasher, RandomState};
 
 bitflags::bitflags! {
@@ -27,12 +26,23 @@ bitflags::bitflags! {
         const STAGED = 4;
         /// The initiator's device driver copies through a mapping of the peer's device memory.
         const IPC = 8;
+        /// The RDMA device reads and writes host pages that it has pinned (ibv_reg_mr).
+        const NIC = 16;
+        /// The RDMA device reaches the memory through a dma-buf (ibv_reg_dmabuf_mr).
+        const DMABUF = 32;
+        /// The RDMA device reaches device memory through the vendor's peer-memory module (ibv_reg_mr).
+        const PEER_MEM = 64;
     }
 }
 
 impl Paths {
+    /// Every path of the shm provider, fastest first.
+    pub const SHM: [Paths; 4] = [Paths::DIRECT, Paths::IPC, Paths::CMA, Paths::STAGED];
     /// Every path, fastest first.
-    pub const ALL: [Paths; 4] = [Paths::DIRECT, Paths::IPC, Paths::CMA, Paths::STAGED];
+    pub const ALL: [Paths; 7] =
+        [Paths::DIRECT, Paths::IPC, Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::CMA, Paths::STAGED];
+    /// Their names, in the order of the bits.
+    pub const WORDS: [&str; 7] = ["direct", "cma", "staged", "ipc", "nic", "dmabuf", "peer-mem"];
 
     /// The fastest of the set.
     pub fn best(self) -> Paths {
@@ -41,7 +51,7 @@ impl Paths {
 
     /// "direct,cma", or "none".
     pub fn words(self) -> String {
-        let names: Vec<&str> = config::PATH_WORDS.iter().enumerate().filter(|(i, _)| self.bits() & 1 << i != 0).map(|(_, w)| *w).collect();
+        let names: Vec<&str> = Paths::WORDS.iter().enumerate().filter(|(i, _)| self.bits() & 1 << i != 0).map(|(_, w)| *w).collect();
         if names.is_empty() { "none".into() } else { names.join(",") }
     }
 }

@@ -3,6 +3,8 @@
 
 use super::queue::Waiter;
 use super::shm;
+#[cfg(feature = "verbs")]
+use super::verbs;
 use crate::error::Error;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -20,6 +22,8 @@ pub enum EventKind {
 /// A connection request that waits for accept or reject; dropped, it rejects.
 pub enum Request {
     Shm(shm::Request),
+    #[cfg(feature = "verbs")]
+    Verbs(verbs::Request),
 }
 
 /// One event. `object` and `context` are the caller's handle and context of the endpoint that it

@@ -30,9 +30,23 @@ pub const GETINFO_ALL: u64 = 1 << 60;
 /// What an operation may be posted with.
 pub const OP_FLAGS: u64 = REMOTE_CQ_DATA | MORE | FENCE | COMPLETION | INJECT | INJECT_COMPLETE | TRANSMIT_COMPLETE | DELIVERY_COMPLETE;
 
+/// Of `info->mode`: a write with data takes a posted receive of its target (libfabric's FI_RX_CQ_DATA).
+pub const RX_CQ_DATA: u64 = 1 << 56;
+
+pub const MR_MODE_LOCAL: u32 = 1 << 2;
 pub const MR_MODE_VIRT_ADDR: u32 = 1 << 4;
 pub const MR_MODE_PROV_KEY: u32 = 1 << 6;
 
 /// Message order that a connected endpoint keeps: everything after everything (FI_ORDER_STRICT
 /// less the atomics).
 pub const ORDER_ALL: u64 = 0x1ff;
+
+/// What a reliable queue pair keeps: everything after everything but what follows a read, which may overtake it
+/// without GDRFAB_FENCE. (libfabric's RAR, RAW, RAS, WAW, WAS, SAW, SAS.)
+pub const ORDER_VERBS: u64 = 0x1ff & !(1 << 3) & !(1 << 6);
+
+/// Names of the bits of `mr_mode` that a provider may need.
+pub fn mr_mode_words(bits: u32) -> String {
+    let names = [(MR_MODE_LOCAL, "GDRFAB_MR_LOCAL"), (MR_MODE_VIRT_ADDR, "GDRFAB_MR_VIRT_ADDR"), (MR_MODE_PROV_KEY, "GDRFAB_MR_PROV_KEY")];
+    names.iter().filter(|(b, _)| bits & b != 0).map(|(_, n)| *n).collect::<Vec<_>>().join(", ")
+}

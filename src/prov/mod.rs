@@ -1,25 +1,148 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transports, and what they share: the shape of an operation, queues that results go to, and the
-//! list of what is built in.
+//! list of what is built in. Who uses one holds an enum of them: `on_provider!` reaches the one inside.
 
+pub mod bind;
 pub mod event;
 pub mod flags;
+pub mod info;
 pub mod op;
 pub mod queue;
 pub mod shm;
+#[cfg(feature = "verbs")]
+pub mod verbs;
+pub mod wish;
 
 pub use event::{Event, EventKind, EventQueue};
 pub use queue::{Completion, Counter, Queue};
 
+#[cfg(not(feature = "verbs"))]
+use crate::error::errno;
+use crate::error::{Error, Result};
+use crate::sync::serial::Threading;
+use info::{Ask, Info};
+use std::sync::Arc;
+
 /// What a provider offers on this host, or why it does not.
 pub struct Offer {
     pub name: &'static str,
-    pub usable: crate::error::Result<()>,
+    pub usable: Result<()>,
     /// One line per fact: what works here and what does not, and why.
-    pub facts: Vec<(String, Result<String, String>)>,
+    pub facts: Vec<(String, std::result::Result<String, String>)>,
 }
 
 /// Every provider of this build, best first.
 pub fn offers() -> Vec<Offer> {
-    vec![shm::offer()]
+    vec![
+        shm::offer(),
+        #[cfg(feature = "verbs")]
+        verbs::offer(),
+    ]
+}
+
+/// Names of the providers of this build.
+pub fn names() -> &'static [&'static str] {
+    if cfg!(feature = "verbs") { &["shm", "verbs"] } else { &["shm"] }
+}
+
+/// Candidates of every provider, best first; those of one that is not `wanted` are not looked for.
+pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
+    let stub = |name: &str| Info { prov_name: Some(name.into()), ..Info::default() };
+    let mut all = if wanted("shm") { shm::candidates(ask) } else { vec![stub("shm")] };
+    #[cfg(feature = "verbs")]
+    all.extend(if wanted("verbs") { verbs::candidates(ask) } else { vec![stub("verbs")] });
+    #[cfg(not(feature = "verbs"))]
+    all.push(Info { reason: Some(Error::fixed(errno::ENOSYS, "this build has no verbs (cargo feature \"verbs\")")), ..stub("verbs") });
+    all
+}
+
+/// Whether `address` is one of the provider `name`'s.
+pub fn check_address(name: &str, address: &str) -> Result<()> {
+    match name {
+        #[cfg(feature = "verbs")]
+        "verbs" => verbs::check_address(address),
+        _ => shm::check_address(address).map(|_| ()),
+    }
+}
+
+pub enum Domain {
+    Shm(Arc<shm::Domain>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::Domain>),
+}
+
+pub enum Endpoint {
+    Shm(shm::Endpoint),
+    #[cfg(feature = "verbs")]
+    Verbs(Box<verbs::Endpoint>),
+}
+
+pub enum PassiveEndpoint {
+    Shm(shm::PassiveEndpoint),
+    #[cfg(feature = "verbs")]
+    Verbs(verbs::PassiveEndpoint),
+}
+
+/// Where a completion queue gets its entries from: for shm, from its endpoints.
+#[derive(Clone)]
+pub enum Source {
+    Endpoints,
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::Cq>),
+}
+
+/// Runs the same words on whichever provider is inside.
+macro_rules! on_provider {
+    ($enum:ident, $of:expr, $p:ident => $do:expr) => {
+        match $of {
+            $crate::prov::$enum::Shm($p) => $do,
+            #[cfg(feature = "verbs")]
+            $crate::prov::$enum::Verbs($p) => $do,
+        }
+    };
+}
+pub(crate) use on_provider;
+
+impl Domain {
+    pub fn open(info: &Info, threading: Threading) -> Result<Domain> {
+        match info.prov_name.as_deref() {
+            #[cfg(feature = "verbs")]
+            Some("verbs") => Ok(Domain::Verbs(verbs::Domain::open(info, threading)?)),
+            Some("shm") => Ok(Domain::Shm(Arc::new(shm::Domain::open(
+                threading,
+                info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0,
+                info.mr_mode & flags::MR_MODE_PROV_KEY != 0,
+            )?))),
+            _ => Err(Error::invalid("info->prov_name: not the provider of the fabric")),
+        }
+    }
+
+    /// Opens what feeds a completion queue of `size` entries.
+    pub fn open_source(&self, size: usize, queue: &Arc<Queue>) -> Result<Source> {
+        let _ = (size, queue); // of no interest to shm
+        match self {
+            Domain::Shm(_) => Ok(Source::Endpoints),
+            #[cfg(feature = "verbs")]
+            Domain::Verbs(d) => Ok(Source::Verbs(verbs::Cq::open(d, size, queue)?)),
+        }
+    }
+
+    pub fn open_endpoint(&self, info: &Info, context: usize) -> Result<Endpoint> {
+        let _ = info; // of no interest to shm
+        match self {
+            Domain::Shm(d) => Ok(Endpoint::Shm(shm::Endpoint::open(d.clone(), context))),
+            #[cfg(feature = "verbs")]
+            Domain::Verbs(d) => Ok(Endpoint::Verbs(Box::new(verbs::Endpoint::open(d.clone(), info, context)?))),
+        }
+    }
+}
+
+impl PassiveEndpoint {
+    pub fn open(info: &Info, context: usize) -> Result<PassiveEndpoint> {
+        match info.prov_name.as_deref() {
+            #[cfg(feature = "verbs")]
+            Some("verbs") => Ok(PassiveEndpoint::Verbs(verbs::PassiveEndpoint::open(info.src_addr.as_deref(), context)?)),
+            _ => Ok(PassiveEndpoint::Shm(shm::PassiveEndpoint::open(info.src_addr.as_deref(), context)?)),
+        }
+    }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The shape of an operation on its way from the border to a provider.
 
+use crate::error::{Error, Result, errno};
+
 /// A local piece of memory. Laid out as `struct iovec`, so the border hands the caller's arrays on.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -43,6 +45,22 @@ pub struct Common {
 /// Sum of the lengths; `None` if it overflows.
 pub fn total(iov: &[Iov]) -> Option<usize> {
     iov.iter().try_fold(0usize, |sum, v| sum.checked_add(v.len))
+}
+
+/// Checks and measures local pieces of an operation of at most `max` bytes.
+pub fn measure(iov: &[Iov], max: usize) -> Result<usize> {
+    if iov.len() > IOV_LIMIT {
+        return Err(Error::invalid(format!("iov_count: {} pieces, the limit is {IOV_LIMIT}", iov.len())));
+    }
+    for (i, v) in iov.iter().enumerate() {
+        if v.addr == 0 && v.len > 0 {
+            return Err(Error::invalid(format!("iov[{i}]: the address is NULL but the length is {}", v.len)));
+        }
+    }
+    match total(iov) {
+        Some(n) if n <= max => Ok(n),
+        _ => Err(Error::new(errno::EMSGSIZE, format!("len: more than the {max} bytes of max_msg_size"))),
+    }
 }
 
 /// Walks local pieces: gives, for a run of `len` bytes from byte `skip`, the contiguous parts.

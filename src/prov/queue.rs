@@ -271,6 +271,15 @@ impl Queue {
         e.len() + e.reserved < self.size
     }
 
+    /// How many arrivals may be fetched from a transport that cannot take them back. Where reservations alone fill
+    /// the queue it is 1, since what frees them comes the same way.
+    #[inline(always)]
+    pub fn room_for_arrivals(&self) -> usize {
+        let e = self.entries.lock();
+        let free = self.size.saturating_sub(e.len() + e.reserved);
+        if free == 0 && e.is_empty() { 1 } else { free }
+    }
+
     /// The entries, where the caller keeps threads apart.
     #[inline(always)]
     pub fn promised(&self) -> Option<Promised<'_, Entries>> {

@@ -83,6 +83,13 @@ impl Drop for Mapping {
     }
 }
 
+/// Gives a range its pages now; what cannot be done is left to whoever touches it.
+pub fn populate(addr: usize, len: usize, write: bool) {
+    let advice = if write { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
+    // SAFETY: populating changes no byte, and the kernel checks the range.
+    let _ = unsafe { rustix::mm::madvise(addr as *mut std::ffi::c_void, len, advice) };
+}
+
 /// Whether a peer can map a file without the risk that its owner shrinks it under the mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mappable {

@@ -4,7 +4,6 @@
 use crate::cli::{Args, Word};
 use crate::memory::Kind;
 use crate::tests::{Test, sweep};
-use gdrfab::config::PATH_WORDS;
 use gdrfab::mr::Paths;
 
 pub const DEFAULT_NAME: &str = "gdrfab-perf";
@@ -248,7 +247,7 @@ fn seconds(args: &mut Args, option: &str) -> Result<f64, String> {
 }
 
 fn path(word: &str) -> Result<Paths, String> {
-    let bit = PATH_WORDS.iter().position(|w| *w == word).ok_or_else(|| format!("--path {word}: {} is expected", PATH_WORDS.join(", ")))?;
+    let bit = Paths::WORDS.iter().position(|w| *w == word).ok_or_else(|| format!("--path {word}: {} is expected", Paths::WORDS.join(", ")))?;
     Ok(Paths::from_bits_truncate(1 << bit))
 }
 

@@ -110,7 +110,7 @@ impl Link {
     fn post_receive(&self, place: usize, len: usize) -> Result<()> {
         let desc = if self.layout.mailbox() > 0 { 0 } else { self.desc };
         let common = Common { context: place, desc, ..Common::default() };
-        self.ep.recv(&[self.inbox().iov(place, len)], &common)
+        self.ep.recv(&[self.inbox().iov(place, len)], &common, &[common.desc])
     }
 
     /// The memory that receives are posted with.
@@ -254,20 +254,20 @@ impl Link {
     pub fn rma(&self, op: &Op, signal: bool) -> Result<bool> {
         let flags = completion(signal) | op.flags;
         let common = Common { flags, desc: self.desc, timeout_ns: self.timeout_ns, ..Common::default() };
-        posted(self.ep.rma(op.dir, &[op.local], &[op.remote], &common))
+        posted(self.ep.rma(op.dir, &[op.local], &[op.remote], &common, &[common.desc]))
     }
 
     /// Sends the first `size` bytes of the source.
     #[inline]
     pub fn send(&self, size: usize, signal: bool) -> Result<bool> {
         let common = Common { flags: completion(signal), desc: self.desc, timeout_ns: self.timeout_ns, ..Common::default() };
-        posted(self.ep.send(&[self.memory.iov(self.layout.source(size), size)], &common))
+        posted(self.ep.send(&[self.memory.iov(self.layout.source(size), size)], &common, &[common.desc]))
     }
 
     pub fn post_mail(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
         let local = Iov { addr: bytes.as_ptr() as usize, len: bytes.len() };
         let common = Common { flags: Endpoint::INJECT | flags::REMOTE_CQ_DATA, data: kind as u64, ..Common::default() };
-        self.must("room for a control message", |l| posted(l.ep.send(&[local], &common)))
+        self.must("room for a control message", |l| posted(l.ep.send(&[local], &common, &[common.desc])))
     }
 
     pub fn has_mail(&self) -> bool {

@@ -9,7 +9,7 @@ use gdrfab::fabric::{Domain, Mr};
 use gdrfab::hmem::{self, Dir, Iface, Site};
 use gdrfab::mr::{Access, PathPolicy};
 use gdrfab::prov::op::Iov;
-use gdrfab::prov::shm::{self, Source, Wish};
+use gdrfab::prov::wish::{self, Source, Wish};
 use gdrfab::sys::mem::{Mapping, Protection, memfd};
 use std::alloc::Layout;
 use std::os::fd::{AsFd, OwnedFd};
@@ -197,7 +197,7 @@ impl Memory {
         };
         domain.register(&Wish {
             source,
-            memory: if self.site.is_host() { shm::Memory::Host } else { shm::Memory::Device(self.site) },
+            memory: if self.site.is_host() { wish::Memory::Host } else { wish::Memory::Device(self.site) },
             access: Access::all(),
             offset: 0,
             requested_key: 0,

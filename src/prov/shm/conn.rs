@@ -56,7 +56,7 @@ pub const STATUS_SEND_FRAGMENTS: u16 = 0x100;
 
 /// A report's status for an error, and back.
 pub fn status_of(code: Code) -> u16 {
-    code as i32 as u16
+    code.0 as u16
 }
 
 pub fn error_of(status: u16) -> Result<()> {
@@ -71,7 +71,7 @@ pub fn error_of(status: u16) -> Result<()> {
         9 => (Code::Canceled, errno::ECANCELED),
         _ => (Code::PeerBroke, errno::EPROTO),
     };
-    Err(Error::coded(errno, code, format!("the peer reports: {}", Code::words(code as i32))))
+    Err(Error::coded(errno, code, format!("the peer reports: {}", Code::words(code.0))))
 }
 
 pub fn broken(_: Broken) -> Error {

@@ -7,16 +7,12 @@ use super::domain::Domain;
 use super::frame::{DATA_MAX, Frame};
 use super::layout::Segment;
 use super::link::Link;
-use super::remote::Verdicts;
-use super::rma::{INJECT_FLAGS, Quick};
-use super::state::{Bindings, Counters, Options, Phase, State, Stats};
+use super::state::{Bindings, Options, Phase, State, Stats};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
-use crate::mr::{PathPolicy, Paths};
-use crate::prov::event::EventQueue;
+use crate::prov::bind::{Binding, PathReport, Quick};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
-use crate::prov::queue::{Counter, Queue};
 use crate::sync::gate::Fences;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
@@ -24,21 +20,6 @@ use crate::sys::{socket, time};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-
-/// What is bound to an endpoint.
-pub enum Binding {
-    Cq { queue: Arc<Queue>, transmit: bool, receive: bool, selective: bool },
-    Eq(Arc<EventQueue>),
-    Counter { counter: Arc<Counter>, flags: u64 },
-}
-
-/// Which path an endpoint would take to a region, and why not the others.
-pub struct PathReport {
-    pub path: Paths,
-    pub offered: Paths,
-    pub verdicts: Verdicts,
-    pub text: String,
-}
 
 pub struct Endpoint {
     domain: Arc<Domain>,
@@ -48,11 +29,10 @@ pub struct Endpoint {
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, context: usize) -> Endpoint {
         let config = config::get();
-        let options =
-            Options { deadline_ns: 0, connect_timeout_ns: 10_000_000_000, policy: PathPolicy::default(), coop: config.coop, stream: 0 };
+        let options = Options::new(config.coop);
         let state = State {
             phase: Phase::Fresh,
-            bind: Bindings { counters: Counters::default(), ..Bindings::default() },
+            bind: Bindings::default(),
             options,
             streaming_from: config.nt_threshold,
             shared_from: if config.coop { config.coop_min } else { usize::MAX },
@@ -85,49 +65,17 @@ impl Endpoint {
         self.state.lock().object = object;
     }
 
+    /// Bytes of private data that connect and accept take.
+    pub fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
     pub fn bind(&self, what: Binding) -> Result<()> {
         let mut s = self.state.lock();
         if !matches!(s.phase, Phase::Fresh) {
             return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
         }
-        let taken = |what: &str| Err(Error::new(errno::EBUSY, format!("ep: {what} is bound already")));
-        match what {
-            Binding::Cq { queue, transmit, receive, selective } => {
-                if (transmit && s.bind.tx.is_some()) || (receive && s.bind.rx.is_some()) {
-                    return taken("a completion queue for these operations");
-                }
-                if transmit {
-                    s.bind.tx = Some(queue.clone());
-                    s.bind.tx_selective = selective;
-                }
-                if receive {
-                    s.bind.rx = Some(queue);
-                    s.bind.rx_selective = selective;
-                }
-            }
-            Binding::Eq(eq) => {
-                if s.bind.eq.is_some() {
-                    return taken("an event queue");
-                }
-                s.bind.eq = Some(eq);
-            }
-            Binding::Counter { counter, flags } => {
-                let c = &mut s.bind.counters;
-                let places = [
-                    (flags::SEND, &mut c.send),
-                    (flags::RECV, &mut c.recv),
-                    (flags::READ, &mut c.read),
-                    (flags::WRITE, &mut c.write),
-                    (flags::REMOTE_WRITE, &mut c.remote_write),
-                ];
-                for (bit, place) in places {
-                    if flags & bit != 0 {
-                        *place = Some(counter.clone());
-                    }
-                }
-            }
-        }
-        Ok(())
+        s.bind.bind(what)
     }
 
     /// Enables it for operations that the layer above posts with `op_flags` by default; tells whether they may take
@@ -137,10 +85,7 @@ impl Endpoint {
         if !matches!(s.phase, Phase::Fresh) {
             return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
         }
-        let counters = &s.bind.counters;
-        if s.bind.tx.is_none() && counters.send.is_none() && counters.write.is_none() && counters.read.is_none() {
-            return Err(Error::new(errno::ENOCQ, "ep: bind a completion queue or a counter for transmits before ep_enable"));
-        }
+        s.bind.check_complete()?;
         s.segment = Some(Segment::create(config::get().ring_slots as usize)?);
         s.phase = Phase::Enabled;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
@@ -286,9 +231,6 @@ impl Endpoint {
     pub fn recv(&self, local: &[Iov], common: &Common) -> Result<()> {
         self.state.lock().recv(&self.domain, local, common)
     }
-
-    /// Flags of inject calls: no entry on success, and the buffer is the caller's again on return.
-    pub const INJECT: u64 = INJECT_FLAGS;
 
     /// Cancels the first operation or receive of `context` that still can be.
     pub fn cancel(&self, context: usize) -> Result<()> {
@@ -454,7 +396,8 @@ impl Endpoint {
             place.path.words(),
             conn.remotes.words(&link, &place)
         );
-        Ok(PathReport { path: place.path, offered: place.offered, verdicts, text })
+        let paths = verdicts.possible();
+        Ok(PathReport { path: place.path, paths, offered: place.offered, verdicts, text })
     }
 
     pub fn stats(&self) -> Stats {

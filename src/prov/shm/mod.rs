@@ -29,16 +29,18 @@ mod table;
 
 pub use cm::{Request, SCHEME, check_address};
 pub use domain::Domain;
-pub use endpoint::{Binding, Endpoint, PathReport};
+pub use endpoint::Endpoint;
 pub use frame::{DATA_MAX, NAME_MAX};
 pub use pep::PassiveEndpoint;
-pub use region::{DEVICE_DESC, Facts, MR_IOV_LIMIT, Memory, RegionId, Source, Wish};
-pub use rma::Quick;
-pub use state::{Stats, TX_SIZE};
+pub use state::TX_SIZE;
 pub use table::MAX_REGIONS;
 
-use super::Offer;
+use super::info::{ADDR_STR, Ask, EP_MSG, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
+use super::wish::MR_IOV_LIMIT;
+use super::{Offer, flags, op};
 use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::mr::Paths;
 use crate::sys::{mem, process};
 
 /// Largest message or RMA operation.
@@ -51,7 +53,7 @@ pub const RX_SIZE: usize = 16384;
 /// What this host lets the provider do.
 pub fn offer() -> Offer {
     let mut facts = Vec::new();
-    let mut fact = |name: &str, value: Result<String, String>| facts.push((name.to_string(), value));
+    let mut fact = |name: &str, value: std::result::Result<String, String>| facts.push((name.to_string(), value));
     let file = mem::memfd("gdrfab-probe", mem::page_size());
     let usable = file.as_ref().map(|_| ()).map_err(|e| e.clone().context("shm needs memfd_create and file sealing"));
     fact(
@@ -83,4 +85,65 @@ pub fn offer() -> Offer {
         },
     );
     Offer { name: "shm", usable, facts }
+}
+
+fn info() -> Info {
+    let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE;
+    Info {
+        caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::RMA_EVENT | flags::LOCAL_COMM,
+        msg_order: flags::ORDER_ALL,
+        paths: Paths::from_bits_truncate(config::get().paths),
+        mr_mode: flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY,
+        ep_type: EP_MSG,
+        threading: THREAD_SAFE,
+        progress: PROGRESS_MANUAL,
+        addr_format: ADDR_STR,
+        cq_data_size: 8,
+        inject_size: INJECT_SIZE,
+        tx_size: TX_SIZE,
+        rx_size: RX_SIZE,
+        tx_iov_limit: op::IOV_LIMIT,
+        rx_iov_limit: op::IOV_LIMIT,
+        rma_iov_limit: op::IOV_LIMIT,
+        mr_iov_limit: MR_IOV_LIMIT,
+        max_msg_size: MAX_MSG,
+        mr_key_size: 8,
+        mr_cnt: MAX_REGIONS,
+        cm_data_size: DATA_MAX,
+        prov_name: Some("shm".into()),
+        fabric_name: Some("shm".into()),
+        domain_name: Some("shm".into()),
+        limits: Limits {
+            tx_op_flags: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE,
+            ..Limits::default()
+        },
+        ..Info::default()
+    }
+}
+
+/// Why shm cannot serve what was asked; otherwise the address is filled in.
+fn answer(info: &mut Info, ask: &Ask<'_>) -> Result<()> {
+    let address = |s: &str| if s.starts_with(SCHEME) { s.to_string() } else { format!("{SCHEME}{s}") };
+    let address = ask.service.map(address);
+    if let Some(a) = &address {
+        check_address(a).map_err(|e| e.context("service"))?;
+    }
+    offer().usable?;
+    if let Some(node) = ask.node
+        && !["localhost", "127.0.0.1", "::1"].contains(&node)
+        && rustix::system::uname().nodename().to_str() != Ok(node)
+    {
+        return Err(Error::new(errno::ENODATA, format!("node {node:?} is not this host, and shm reaches only this host")));
+    }
+    *(if ask.source { &mut info.src_addr } else { &mut info.dest_addr }) = address;
+    Ok(())
+}
+
+/// The one candidate of this host.
+pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
+    let mut info = info();
+    if let Err(e) = answer(&mut info, ask) {
+        info.reason = Some(e);
+    }
+    vec![info]
 }

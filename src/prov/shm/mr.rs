@@ -3,7 +3,7 @@
 
 use super::files::Files;
 use super::locate;
-use super::region::{Facts, Located, Modes, PRIVATE, Piece, PieceList, Pin, Region, RegionId, Slot, Verdicts, Wish, desc_fits, desc_index};
+use super::region::{Facts, Located, Modes, PRIVATE, Piece, PieceList, Pin, Region, RegionId, Slot, Verdicts, Wish, desc_fits, desc_index, desc_of};
 use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS, Table};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Kind, Site};
@@ -138,7 +138,7 @@ impl Regions {
             extents: None,
         });
         self.open += 1;
-        Some(RegionId { index, generation: key, key, on_device: false })
+        Some(RegionId { index, generation: key, key, desc: desc_of(index, key, false) })
     }
 
     fn finish_registration(&mut self, table: &Table, modes: Modes, wish: &Wish<'_>, located: Located) -> Result<RegionId> {
@@ -153,7 +153,7 @@ impl Regions {
         }
         let paths = verdicts.paths() & modes.paths & wish.policy.allowed();
         if paths.is_empty() {
-            let chain: String = Paths::ALL.iter().map(|p| format!("{}: {}; ", p.words(), verdicts.words(*p))).collect();
+            let chain: String = Paths::SHM.iter().map(|p| format!("{}: {}; ", p.words(), verdicts.words(*p))).collect();
             return Err(Error::coded(
                 errno::EOPNOTSUPP,
                 Code::Path,
@@ -207,7 +207,7 @@ impl Regions {
             extents,
         });
         self.open += 1;
-        Ok(RegionId { index, generation, key, on_device: !site.is_host() })
+        Ok(RegionId { index, generation, key, desc: desc_of(index, generation, !site.is_host()) })
     }
 
     fn take_slot(&mut self, modes: Modes, requested: u64) -> Result<(u32, u64, u64)> {
@@ -367,7 +367,7 @@ impl Regions {
         let r = self.region(id)?;
         let mut text =
             format!("region of {} bytes of {} memory ({}), key {:#x}: offers {}\n", r.len, r.site, r.kind.name(), id.key, r.paths.words());
-        for path in Paths::ALL {
+        for path in Paths::SHM {
             let verdict = if r.paths.contains(path) {
                 "offered".to_string()
             } else if !modes.paths.contains(path) {

@@ -6,16 +6,16 @@ use super::conn::{Conn, FRAGMENT_BYTES, Flight, Job, Step, broken, kind, mark, p
 use super::device;
 use super::domain::Domain;
 use super::layout::SegmentRef;
-use super::region::DEVICE_DESC;
 use super::rma::gone;
-use super::state::{Ending, Phase, Recv, State, TX_SIZE, Unexpected, WINDOW, measure};
-use super::{INJECT_SIZE, RX_SIZE};
+use super::state::{Ending, Phase, Recv, State, TX_SIZE, Unexpected, WINDOW};
+use super::{INJECT_SIZE, MAX_MSG, RX_SIZE};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::prov::flags;
-use crate::prov::op::{Common, IOV_LIMIT, Iov, Pieces, parts};
+use crate::prov::op::{Common, IOV_LIMIT, Iov, Pieces, measure, parts};
 use crate::prov::queue::Completion;
+use crate::prov::wish::DEVICE_DESC;
 use crate::sync::primitive::Ordering;
 use crate::sync::ring::{Broken, Header, Message};
 
@@ -59,7 +59,7 @@ impl State {
             }
         }
         let wanted = self.wants_entry(c.flags);
-        let total = measure(local)?;
+        let total = measure(local, MAX_MSG)?;
         if c.flags & flags::INJECT != 0 && total > INJECT_SIZE {
             return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
         }
@@ -172,7 +172,7 @@ impl State {
             Phase::Down(_) if self.unexpected.is_empty() => return Err(self.not_connected()),
             _ => {}
         }
-        let room = measure(local)?;
+        let room = measure(local, MAX_MSG)?;
         if self.recvs.len() >= RX_SIZE {
             return Err(Error::AGAIN);
         }

@@ -35,6 +35,11 @@ impl PassiveEndpoint {
         self.inner.lock().object = object;
     }
 
+    /// Bytes of private data that accept and reject take.
+    pub fn cm_data_size(&self) -> usize {
+        super::DATA_MAX
+    }
+
     pub fn bind(&self, eq: Arc<EventQueue>) -> Result<()> {
         let mut inner = self.inner.lock();
         if inner.eq.is_some() {

@@ -2,53 +2,17 @@
 //! What a region is: what a caller asks for, the pieces it is made of, and the names it goes by.
 
 use super::table::INDEX_BITS;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::hmem::{Allocation, Kind, Pinned, Site};
 use crate::mr::{Access, PathPolicy, Paths};
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
+pub use crate::prov::wish::{Facts, Memory, RegionId, Source, Wish, check_range};
 use std::borrow::Cow;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Why memory that nobody shares cannot be mapped.
 pub const PRIVATE: &str = "private memory of this process, not from mem_alloc and not given as a file descriptor";
-
-/// Iovecs that one region may have.
-pub const MR_IOV_LIMIT: usize = 16;
-
-/// What a caller wants registered.
-pub enum Source<'a> {
-    Iov(&'a [Iov]),
-    /// A mappable file: `[offset, offset+len)` of it, whose first byte peers address as
-    /// `base_addr + offset`.
-    File {
-        fd: BorrowedFd<'a>,
-        offset: u64,
-        len: usize,
-        base_addr: u64,
-    },
-}
-
-/// Whose memory the caller says it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Memory {
-    Host,
-    Device(Site),
-    /// The first byte decides.
-    Auto,
-}
-
-pub struct Wish<'a> {
-    pub source: Source<'a>,
-    pub memory: Memory,
-    pub access: Access,
-    /// Remote address of the first byte where the domain does not address virtually.
-    pub offset: u64,
-    pub requested_key: u64,
-    pub policy: PathPolicy,
-    pub event: bool,
-}
 
 /// A contiguous piece of a region.
 #[derive(Clone, Copy, Debug)]
@@ -158,39 +122,13 @@ impl Verdicts {
     }
 }
 
-/// A region's public facts.
-#[derive(Clone, Debug)]
-pub struct Facts {
-    pub site: Site,
-    pub kind: Kind,
-    pub key: u64,
-    pub base: u64,
-    pub len: u64,
-    pub access: Access,
-    pub paths: Paths,
-    pub iov_count: u32,
-}
-
-/// Names a region of a domain; stale after close.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionId {
-    pub index: u32,
-    pub generation: u64,
-    pub key: u64,
-    pub on_device: bool,
-}
-
-/// Marks descriptors of device memory: the quick ways are not for them.
-pub const DEVICE_DESC: u64 = 1;
 const DESC_NUMBER: u64 = u64::MAX >> (INDEX_BITS + 1);
 
-impl RegionId {
-    /// What operations take as `desc`: index, part of the generation, and whether it is device memory.
-    #[inline]
-    pub fn desc(&self) -> u64 {
-        let number = self.generation >> INDEX_BITS & DESC_NUMBER;
-        number << (INDEX_BITS + 1) | u64::from(self.index) << 1 | u64::from(self.on_device)
-    }
+/// What operations take as `desc`: index, part of the generation, and whether it is device memory.
+#[inline]
+pub fn desc_of(index: u32, generation: u64, on_device: bool) -> u64 {
+    let number = generation >> INDEX_BITS & DESC_NUMBER;
+    number << (INDEX_BITS + 1) | u64::from(index) << 1 | u64::from(on_device)
 }
 
 /// The index that a descriptor names, and whether `generation` is the one it was made for.
@@ -207,19 +145,6 @@ pub struct Pin {
     pub index: u32,
     pub site: Site,
     pub pieces: Vec<Iov>,
-}
-
-pub fn check_range(iov: &Iov, i: usize) -> Result<()> {
-    if iov.addr == 0 {
-        return Err(Error::invalid(format!("iov[{i}]: the address is NULL")));
-    }
-    if iov.len == 0 {
-        return Err(Error::invalid(format!("iov[{i}]: the length is 0")));
-    }
-    if iov.addr.checked_add(iov.len).is_none() {
-        return Err(Error::invalid(format!("iov[{i}]: address plus length overflows")));
-    }
-    Ok(())
 }
 
 /// How a domain addresses its regions, and what this process permits.

@@ -8,6 +8,7 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Iface, Pinned, Site};
 use crate::mr::{Access, Paths};
+use crate::prov::bind::Verdicts;
 use crate::sync::primitive::{Ordering, fence};
 use crate::sys::mem::{Mapping, Protection, check_peer_file};
 use crate::sys::process;
@@ -183,15 +184,6 @@ pub struct Remotes {
     pub near: Near,
     /// Last reasons, for explanations.
     pidfd_refused: Option<Error>,
-}
-
-/// Why each path cannot be taken to a region; `None` = it can.
-#[derive(Default, Debug, Clone)]
-pub struct Verdicts {
-    pub direct: Option<Error>,
-    pub ipc: Option<Error>,
-    pub cma: Option<Error>,
-    pub staged: Option<Error>,
 }
 
 impl Remotes {

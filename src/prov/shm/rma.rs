@@ -5,18 +5,19 @@
 use super::conn::{Conn, Job, Step, kind, mark};
 use super::device;
 use super::domain::Domain;
-use super::region::DEVICE_DESC;
 use super::remote::{Remote, Resolved, no_such_key};
 use super::staged::{self, Stream};
-use super::state::{Ending, SILENT, State, TX_SIZE, measure};
+use super::state::{Ending, SILENT, State, TX_SIZE};
 use super::{INJECT_SIZE, MAX_MSG};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::{Access, Paths};
 use crate::prov::flags;
-use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, parts};
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure, parts};
+use crate::prov::bind::Quick;
 use crate::prov::queue::Completion;
+use crate::prov::wish::DEVICE_DESC;
 use crate::sync::gate;
 use crate::sync::primitive::AtomicU64;
 use crate::sync::ring::Header;
@@ -88,14 +89,6 @@ impl RmaJob {
     pub fn slot(&self) -> Option<u16> {
         self.stream.map(|s| s.slot)
     }
-}
-
-/// What the short way came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Quick {
-    Done,
-    Again,
-    NotOrdinary,
 }
 
 /// A copy of the caller's pieces.
@@ -278,7 +271,7 @@ impl State {
         if self.conn.is_none() {
             return Err(self.not_connected());
         }
-        let total = measure(local)?;
+        let total = measure(local, MAX_MSG)?;
         if remote.is_empty() || remote.len() > IOV_LIMIT {
             return Err(Error::invalid(format!("rma_iov_count: {}, must be 1 to {IOV_LIMIT}", remote.len())));
         }
@@ -530,6 +523,3 @@ pub fn check_alive(conn: &mut Conn) -> Result<()> {
     }
     Ok(())
 }
-
-/// Flags of the calls that give no success entry.
-pub const INJECT_FLAGS: u64 = flags::INJECT | SILENT;

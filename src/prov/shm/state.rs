@@ -7,25 +7,20 @@ use super::conn::Conn;
 use super::layout::SegmentRef;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
-use crate::mr::{PathPolicy, Paths};
-use crate::prov::event::{Event, EventKind, EventQueue};
+pub use crate::prov::bind::{Bindings, Ending, Options, SILENT, Stats};
+use crate::prov::event::EventKind;
 use crate::prov::flags;
-use crate::prov::op::{Common, Iov, Pieces, total};
-use crate::prov::queue::{Completion, Counter, Failure, Queue};
+use crate::prov::op::{Common, Pieces};
+use crate::prov::queue::{Completion, Failure};
 use crate::sync::ring::Consumer;
-use crate::sync::serial::Threading;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 /// Operations that can be outstanding on an endpoint.
 pub const TX_SIZE: usize = 1024;
 /// Messages that may wait unmatched at the receiver before the sender is held back.
 pub const WINDOW: u64 = 1024;
-
-/// This operation gives no entry when it succeeds (inject calls).
-pub const SILENT: u64 = 1 << 63;
 
 pub enum Phase {
     Fresh,
@@ -34,90 +29,6 @@ pub enum Phase {
     Connected,
     /// Over; says why.
     Down(Error),
-}
-
-/// Which operations a counter counts.
-#[derive(Default)]
-pub struct Counters {
-    pub send: Option<Arc<Counter>>,
-    pub recv: Option<Arc<Counter>>,
-    pub read: Option<Arc<Counter>>,
-    pub write: Option<Arc<Counter>>,
-    pub remote_write: Option<Arc<Counter>>,
-}
-
-#[derive(Default)]
-pub struct Bindings {
-    pub tx: Option<Arc<Queue>>,
-    pub rx: Option<Arc<Queue>>,
-    pub tx_selective: bool,
-    pub rx_selective: bool,
-    pub eq: Option<Arc<EventQueue>>,
-    pub counters: Counters,
-}
-
-impl Bindings {
-    /// Whether every RMA operation gives an entry without a lock, and nothing else.
-    pub fn is_short(&self) -> bool {
-        let counted = self.counters.write.is_some() || self.counters.read.is_some();
-        !counted && !self.tx_selective && self.tx.as_ref().is_some_and(|q| q.threading() == Threading::Promised)
-    }
-}
-
-/// Options that `setopt` changes.
-#[derive(Clone, Copy)]
-pub struct Options {
-    pub deadline_ns: u64,
-    pub connect_timeout_ns: u64,
-    pub policy: PathPolicy,
-    pub coop: bool,
-    /// The caller's stream behind which device copies go; 0: none.
-    pub stream: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    pub ops_direct: u64,
-    pub ops_cma: u64,
-    pub ops_staged: u64,
-    pub ops_ipc: u64,
-    pub bytes_direct: u64,
-    pub bytes_cma: u64,
-    pub bytes_staged: u64,
-    pub bytes_ipc: u64,
-    pub bytes_helped: u64,
-    pub sends: u64,
-    pub recvs: u64,
-    pub errors: u64,
-    pub unexpected: u64,
-}
-
-impl Stats {
-    #[inline]
-    pub fn moved(&mut self, path: Paths, bytes: usize) {
-        let (ops, sum) = match path {
-            Paths::DIRECT => (&mut self.ops_direct, &mut self.bytes_direct),
-            Paths::CMA => (&mut self.ops_cma, &mut self.bytes_cma),
-            Paths::IPC => (&mut self.ops_ipc, &mut self.bytes_ipc),
-            _ => (&mut self.ops_staged, &mut self.bytes_staged),
-        };
-        *ops += 1;
-        *sum += bytes as u64;
-    }
-}
-
-/// How an outstanding operation of this side ends: what its entry says and what it holds.
-#[derive(Clone, Copy, Debug)]
-pub struct Ending {
-    pub context: usize,
-    /// Completion flags: SEND|MSG and the like.
-    pub kind: u64,
-    pub len: usize,
-    pub buf: usize,
-    /// A success gives an entry, which is reserved in the queue.
-    pub wanted: bool,
-    /// Absolute; 0 = none.
-    pub deadline: u64,
 }
 
 /// A posted receive.
@@ -174,12 +85,7 @@ pub struct State {
 
 impl State {
     pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
-        if let Some(eq) = &self.bind.eq {
-            let mut event = Event::new(kind, self.object, self.context);
-            event.data = data;
-            event.error = error;
-            eq.push(event);
-        }
+        self.bind.event(kind, self.object, self.context, data, error);
     }
 
     pub fn not_connected(&self) -> Error {
@@ -199,52 +105,23 @@ impl State {
 
     #[inline]
     pub fn wants_entry(&self, flags: u64) -> bool {
-        self.bind.tx.is_some() && flags & SILENT == 0 && (!self.bind.tx_selective || flags & flags::COMPLETION != 0)
+        self.bind.wants_entry(flags)
     }
 
-    /// Reserves the entry of an operation that wants one.
     #[inline]
     pub fn reserve(&self, wanted: bool) -> bool {
-        match &self.bind.tx {
-            Some(q) if wanted => q.reserve(),
-            _ => true,
-        }
+        self.bind.reserve(wanted)
     }
 
-    fn counter_of(&self, kind: u64) -> Option<&Arc<Counter>> {
-        let c = &self.bind.counters;
-        match kind {
-            k if k & flags::RECV != 0 => c.recv.as_ref(),
-            k if k & flags::SEND != 0 => c.send.as_ref(),
-            k if k & flags::READ != 0 => c.read.as_ref(),
-            _ => c.write.as_ref(),
-        }
-    }
-
-    /// An operation of this side ended well.
     #[inline]
     pub fn succeed(&mut self, end: &Ending) {
-        if end.wanted
-            && let Some(q) = &self.bind.tx
-        {
-            q.fill(Completion { context: end.context, flags: end.kind, len: end.len, buf: end.buf, data: 0 });
-        }
-        if let Some(counter) = self.counter_of(end.kind) {
-            counter.add(1);
-        }
+        self.bind.succeed(end);
     }
 
-    /// An operation of this side failed: always an entry.
     #[cold]
     pub fn fail(&mut self, end: &Ending, error: Error) {
         self.stats.errors += 1;
-        if let Some(counter) = self.counter_of(end.kind) {
-            counter.add_error(1);
-        }
-        if let Some(q) = &self.bind.tx {
-            let entry = Completion { context: end.context, flags: end.kind, len: 0, buf: end.buf, data: 0 };
-            q.fail(entry, Failure { error, olen: 0 }, end.wanted);
-        }
+        self.bind.fail(end, error);
     }
 
     pub fn end(&mut self, end: &Ending, result: Result<()>) {
@@ -263,26 +140,14 @@ impl State {
             let words = format!("the message has {} bytes, the receive only {}", len + lost, recv.room);
             return self.spoiled(entry, Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost });
         }
-        if let Some(counter) = &self.bind.counters.recv {
-            counter.add(1);
-        }
-        if let Some(q) = &self.bind.rx
-            && recv.wanted
-        {
-            q.push(entry);
-        }
+        self.bind.received(entry, recv.wanted);
     }
 
     /// A receive ended badly.
     #[cold]
     fn spoiled(&mut self, entry: Completion, failure: Failure) {
         self.stats.errors += 1;
-        if let Some(counter) = &self.bind.counters.recv {
-            counter.add_error(1);
-        }
-        if let Some(q) = &self.bind.rx {
-            q.fail(entry, failure, false);
-        }
+        self.bind.spoiled(entry, failure);
     }
 
     /// A receive that will not be filled.
@@ -309,21 +174,5 @@ impl State {
             conn.link.mine.matched().store(self.matched, crate::sync::primitive::Ordering::Release);
             conn.link.nudge();
         }
-    }
-}
-
-/// Checks and measures local pieces.
-pub fn measure(iov: &[Iov]) -> Result<usize> {
-    if iov.len() > crate::prov::op::IOV_LIMIT {
-        return Err(Error::invalid(format!("iov_count: {} pieces, the limit is {}", iov.len(), crate::prov::op::IOV_LIMIT)));
-    }
-    for (i, v) in iov.iter().enumerate() {
-        if v.addr == 0 && v.len > 0 {
-            return Err(Error::invalid(format!("iov[{i}]: the address is NULL but the length is {}", v.len)));
-        }
-    }
-    match total(iov) {
-        Some(n) if n <= super::MAX_MSG => Ok(n),
-        _ => Err(Error::new(errno::EMSGSIZE, format!("len: more than the {} bytes of max_msg_size", super::MAX_MSG))),
     }
 }

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Making memory known to the device: dma-buf through the PCIe mapping, dma-buf, peer memory, and at last
+//! staging. Each step is tried for this memory on this device, and what each refused is kept with its words.
+
+use super::backing::Backing;
+use super::device::Transport;
+use super::domain::Domain;
+use super::object::RawMr;
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::{self, Allocation, Interface, Kind, Site};
+use crate::mr::{Access, Paths};
+use crate::prov::op::Iov;
+use crate::prov::wish::{Memory, Source, Wish, check_range};
+use crate::sys::mem;
+use rdma_sys::ibv_access_flags as flag;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// One step, and why it was refused.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    pub path: Paths,
+    pub what: &'static str,
+    pub refused: Option<Error>,
+}
+
+/// Memory that the device, or staging, reaches.
+pub struct Attached {
+    /// Consecutive pieces by the addresses that operations name; none where the memory is staged.
+    pub pieces: Vec<(Iov, RawMr)>,
+    /// How the bytes are reached where the device cannot.
+    pub backing: Option<Backing>,
+    pub path: Paths,
+    /// Address of the first byte for operations of this side and of peers.
+    pub base: u64,
+    pub len: u64,
+    pub site: Site,
+    pub kind: Kind,
+    pub attempts: Vec<Attempt>,
+}
+
+/// The steps taken so far, and which may be taken at all.
+struct Steps {
+    allowed: Paths,
+    attempts: Vec<Attempt>,
+}
+
+impl Steps {
+    /// Takes a step if it is allowed; `None`: it was refused, for the reason that is kept.
+    fn take<T>(&mut self, path: Paths, what: &'static str, step: impl FnOnce() -> Result<T>) -> Option<T> {
+        let outcome = match self.allowed.contains(path) {
+            true => step(),
+            false => Err(Error::fixed(errno::EACCES, "ruled out by attr->require, attr->forbid or GDRFAB_VERBS_PATHS")),
+        };
+        let (done, refused) = match outcome {
+            Ok(done) => (Some(done), None),
+            Err(e) => (None, Some(e)),
+        };
+        self.attempts.push(Attempt { path, what, refused });
+        done
+    }
+
+    /// The error that tells of every step.
+    fn exhausted(&self) -> Error {
+        let last = self.attempts.iter().rev().filter_map(|a| a.refused.as_ref()).find(|e| e.errno != errno::EACCES);
+        let number = last.map_or(errno::EOPNOTSUPP, |e| if e.errno == errno::EFAULT { errno::EOPNOTSUPP } else { e.errno });
+        Error::coded(number, Code::Path, format!("no permitted way to register this memory: {}", words(&self.attempts)))
+    }
+}
+
+/// "dma-buf: refused, ...; staged: taken".
+pub fn words(attempts: &[Attempt]) -> String {
+    let line = |a: &Attempt| match &a.refused {
+        Some(e) => format!("{}: refused, errno {}: {e}", a.what, e.errno),
+        None => format!("{}: taken", a.what),
+    };
+    attempts.iter().map(line).collect::<Vec<_>>().join("; ")
+}
+
+/// Rights as the device knows them.
+fn device_access(domain: &Domain, access: Access, host: bool) -> u32 {
+    let mut bits = 0;
+    let local = Access::READ | Access::RECV | Access::REMOTE_WRITE;
+    if access.intersects(local) {
+        bits |= flag::IBV_ACCESS_LOCAL_WRITE.0;
+    }
+    if access.contains(Access::REMOTE_READ) {
+        bits |= flag::IBV_ACCESS_REMOTE_READ.0;
+    }
+    // Over iWARP the answer to a read is a write of the peer's.
+    let sink = domain.context().transport == Transport::Iwarp && access.contains(Access::READ);
+    if access.contains(Access::REMOTE_WRITE) || sink {
+        bits |= flag::IBV_ACCESS_REMOTE_WRITE.0;
+    }
+    if config::get().verbs.relaxed_ordering {
+        bits |= flag::IBV_ACCESS_RELAXED_ORDERING.0;
+    }
+    if host && domain.on_demand {
+        bits |= flag::IBV_ACCESS_ON_DEMAND.0;
+    }
+    bits
+}
+
+pub fn attach(domain: &Domain, wish: &Wish<'_>) -> Result<Attached> {
+    let allowed = Paths::from_bits_truncate(config::get().verbs.paths) & wish.policy.allowed();
+    let mut steps = Steps { allowed, attempts: Vec::new() };
+    match &wish.source {
+        Source::File { fd, offset, len, base_addr } => attach_file(domain, wish, &mut steps, *fd, *offset, *len, *base_addr),
+        Source::Iov(iovs) => attach_ranges(domain, wish, &mut steps, iovs),
+    }
+}
+
+fn check_limits(domain: &Domain, len: u64) -> Result<()> {
+    let most = domain.context().attr.max_mr_size;
+    if most != 0 && len > most {
+        return Err(Error::new(
+            errno::EMSGSIZE,
+            format!("len: {len} bytes, {} registers at most {most} at once; a verbs key names one registration", domain.context().name),
+        ));
+    }
+    Ok(())
+}
+
+fn attach_ranges(domain: &Domain, wish: &Wish<'_>, steps: &mut Steps, iovs: &[Iov]) -> Result<Attached> {
+    let mut sum = 0u64;
+    for (i, iov) in iovs.iter().enumerate() {
+        check_range(iov, i)?;
+        sum = sum.checked_add(iov.len as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
+        check_limits(domain, iov.len as u64)?;
+    }
+    if iovs.len() > 1 && wish.access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
+        return Err(Error::new(
+            errno::EOPNOTSUPP,
+            format!("iov_count: {}; a verbs key names one range, so regions of several are for local use only", iovs.len()),
+        ));
+    }
+    let first = iovs.first().copied().unwrap_or_default();
+    let base = if domain.virt_addr { first.addr as u64 } else { wish.offset };
+    if domain.virt_addr && wish.offset != 0 {
+        return Err(Error::invalid("offset: must be 0 in a domain with GDRFAB_MR_VIRT_ADDR"));
+    }
+    let page = mem::page_size() as u64 - 1;
+    if (base ^ first.addr as u64) & page != 0 || (!domain.virt_addr && iovs.len() > 1) {
+        return Err(Error::invalid(format!(
+            "offset: {base:#x} and the address {:#x} differ within a page, which RDMA devices cannot map; without GDRFAB_MR_VIRT_ADDR they must agree",
+            first.addr
+        )));
+    }
+    if base.checked_add(sum).is_none() {
+        return Err(Error::invalid("offset: offset plus length overflows"));
+    }
+    let memory = match wish.memory {
+        Memory::Auto => match hmem::detect(first.addr as u64)? {
+            found if found.kind == Kind::Host => Memory::Host,
+            found => Memory::Device(Site { iface: found.iface, device: found.device }),
+        },
+        asked => asked,
+    };
+    let plan = Plan { domain, access: wish.access, iovs, base, len: sum };
+    match memory {
+        Memory::Device(site) => plan.device(steps, site),
+        _ => plan.host(steps, Kind::Host),
+    }
+}
+
+struct Plan<'a> {
+    domain: &'a Domain,
+    access: Access,
+    iovs: &'a [Iov],
+    base: u64,
+    len: u64,
+}
+
+impl Plan<'_> {
+    fn attached(&self, steps: &mut Steps, pieces: Vec<(Iov, RawMr)>, path: Paths, site: Site, kind: Kind) -> Attached {
+        let attempts = std::mem::take(&mut steps.attempts);
+        let backing = pieces.is_empty().then(|| Backing::memory(site, self.iovs, self.base));
+        Attached { pieces, backing, path, base: self.base, len: self.len, site, kind, attempts }
+    }
+
+    /// The address that operations use for `iov`.
+    fn named(&self, iov: &Iov) -> u64 {
+        if self.domain.virt_addr { iov.addr as u64 } else { self.base }
+    }
+
+    /// Registers each range by `how`.
+    fn each(&self, how: impl Fn(&Iov, u64) -> Result<RawMr>) -> Result<Vec<(Iov, RawMr)>> {
+        self.iovs
+            .iter()
+            .map(|iov| {
+                let iova = self.named(iov);
+                Ok((Iov { addr: iova as usize, len: iov.len }, how(iov, iova)?))
+            })
+            .collect()
+    }
+
+    fn pinned(&self, host: bool) -> Result<Vec<(Iov, RawMr)>> {
+        let access = device_access(self.domain, self.access, host);
+        self.each(|iov, iova| {
+            // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
+            unsafe { RawMr::host(&self.domain.pd, iov.addr, iov.len, iova, access) }
+        })
+    }
+
+    fn host(&self, steps: &mut Steps, kind: Kind) -> Result<Attached> {
+        super::populate::populate(self.iovs, self.access, config::get().verbs.reg_threads);
+        if let Some(pieces) = steps.take(Paths::NIC, "host pages pinned by the device (ibv_reg_mr)", || self.pinned(true)) {
+            return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
+        }
+        // A device that refuses host memory lacks a resource, and staging would hide it: it is for those who ask.
+        if !steps.allowed.contains(Paths::NIC) && steps.take(Paths::STAGED, "staged through buffers of the library", || Ok(())).is_some() {
+            return Ok(self.attached(steps, Vec::new(), Paths::STAGED, Site::HOST, kind));
+        }
+        Err(steps.exhausted())
+    }
+
+    fn device(&self, steps: &mut Steps, site: Site) -> Result<Attached> {
+        let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
+        let mut kind = Kind::default();
+        for (i, iov) in self.iovs.iter().enumerate() {
+            for of in hmem::span(up, iov.addr as u64, iov.len as u64)? {
+                check_device(&of, site, i)?;
+                kind = of.kind;
+            }
+        }
+        if kind == Kind::Pinned {
+            return self.host(steps, kind);
+        }
+        for (pcie, what) in [(true, "dma-buf with the PCIe mapping"), (false, "dma-buf")] {
+            if let Some(pieces) = steps.take(Paths::DMABUF, what, || self.each(|iov, iova| self.exported(up, iov, iova, pcie))) {
+                return Ok(self.attached(steps, pieces, Paths::DMABUF, site, kind));
+            }
+        }
+        if let Some(pieces) = steps.take(Paths::PEER_MEM, "peer memory (ibv_reg_mr)", || self.pinned(false)) {
+            return Ok(self.attached(steps, pieces, Paths::PEER_MEM, site, kind));
+        }
+        if steps.take(Paths::STAGED, "staged through buffers of the library", || Ok(())).is_some() {
+            return Ok(self.attached(steps, Vec::new(), Paths::STAGED, site, kind));
+        }
+        Err(steps.exhausted())
+    }
+
+    /// One range of device memory by its driver's dma-buf, whose descriptor is closed again at once.
+    fn exported(&self, up: &dyn Interface, iov: &Iov, iova: u64, pcie: bool) -> Result<RawMr> {
+        self.domain.context().dmabuf()?;
+        let buf = up.export_dmabuf(iov.addr as u64, iov.len as u64, pcie)?;
+        check_congruent(iova, buf.offset)?;
+        RawMr::dmabuf(&self.domain.pd, buf.fd.as_fd(), buf.offset, iov.len, iova, device_access(self.domain, self.access, false))
+    }
+}
+
+fn check_device(of: &Allocation, site: Site, i: usize) -> Result<()> {
+    if of.device != site.device {
+        return Err(Error::invalid(format!("attr->device: {}, but iov[{i}] is memory of device {} at {:#x}", site.device, of.device, of.base)));
+    }
+    Ok(())
+}
+
+fn check_congruent(iova: u64, offset: u64) -> Result<()> {
+    if (iova ^ offset) & (mem::page_size() as u64 - 1) != 0 {
+        return Err(Error::invalid(format!(
+            "the address {iova:#x} and the offset {offset:#x} in the dma-buf differ within a page, which RDMA devices cannot map"
+        )));
+    }
+    Ok(())
+}
+
+/// A descriptor of the caller's: a dma-buf, or another file that can be mapped.
+fn attach_file(
+    domain: &Domain,
+    wish: &Wish<'_>,
+    steps: &mut Steps,
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    len: usize,
+    base_addr: u64,
+) -> Result<Attached> {
+    if len == 0 {
+        return Err(Error::invalid("dmabuf->len: 0"));
+    }
+    check_limits(domain, len as u64)?;
+    let (_, size) = mem::file_id(fd)?;
+    if offset.checked_add(len as u64).is_none_or(|end| end > size) {
+        return Err(Error::invalid(format!("dmabuf->offset {offset} + len {len} lie beyond the file's {size} bytes")));
+    }
+    let base = base_addr.checked_add(offset).ok_or_else(|| Error::invalid("dmabuf->base_addr + offset overflows"))?;
+    let base = if domain.virt_addr { base } else { wish.offset };
+    if base.checked_add(len as u64).is_none() {
+        return Err(Error::invalid("dmabuf->base_addr + offset + len overflows"));
+    }
+    check_congruent(base, offset).map_err(|e| e.context("dmabuf->base_addr"))?;
+    let named = Iov { addr: base as usize, len };
+    let done = |steps: &mut Steps, pieces, backing, path, site| {
+        let attempts = std::mem::take(&mut steps.attempts);
+        Ok(Attached { pieces, backing, path, base, len: len as u64, site, kind: Kind::Host, attempts })
+    };
+    let writable = wish.access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ);
+    let access = device_access(domain, wish.access, false);
+    let site = match wish.memory {
+        Memory::Device(site) => site,
+        _ => Site::HOST,
+    };
+    if mem::is_dmabuf(fd) {
+        let by_fd = || {
+            domain.context().dmabuf()?;
+            RawMr::dmabuf(&domain.pd, fd, offset, len, base, access)
+        };
+        if let Some(mr) = steps.take(Paths::DMABUF, "dma-buf", by_fd) {
+            return done(steps, vec![(named, mr)], None, Paths::DMABUF, site);
+        }
+    }
+    // What can be mapped can be pinned, unless the mapping has no pages of its own.
+    let backing = Backing::file(fd, offset, len, writable, base);
+    let path = if mem::is_dmabuf(fd) { Paths::PEER_MEM } else { Paths::NIC };
+    let mapped = || {
+        let backing = backing.as_ref().map_err(Clone::clone)?;
+        // SAFETY: the mapping stays as long as the region, which keeps the backing.
+        unsafe { RawMr::host(&domain.pd, backing.address(), len, base, access) }
+    };
+    if let Some(mr) = steps.take(path, "the file's mapping pinned (ibv_reg_mr)", mapped) {
+        return done(steps, vec![(named, mr)], backing.ok(), path, site);
+    }
+    match steps.take(Paths::STAGED, "staged through buffers of the library", || backing) {
+        Some(backing) => done(steps, Vec::new(), Some(backing), Paths::STAGED, site),
+        None => Err(steps.exhausted()),
+    }
+}

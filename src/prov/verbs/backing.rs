@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory that the RDMA device does not reach, as this process reaches it: by a vendor's copies, or by the CPU
+//! through a mapping of the caller's file.
+
+use crate::error::{Error, Result, errno};
+use crate::hmem::{Site, dmabuf};
+use crate::prov::op::Iov;
+use crate::sys::mem::{self, Mapping, Protection};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+enum Bytes {
+    /// Ranges of this process's address space, in order.
+    Memory { site: Site, ranges: Box<[Iov]> },
+    /// A mapping, with the first byte `within` it.
+    File { fd: OwnedFd, map: Mapping, within: usize },
+}
+
+pub struct Backing {
+    bytes: Bytes,
+    /// What operations call the first byte.
+    base: u64,
+}
+
+impl Backing {
+    pub fn memory(site: Site, ranges: &[Iov], base: u64) -> Backing {
+        Backing { bytes: Bytes::Memory { site, ranges: ranges.into() }, base }
+    }
+
+    /// Maps `[offset, offset+len)` of a file.
+    pub fn file(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool, base: u64) -> Result<Backing> {
+        let within = (offset % mem::page_size() as u64) as usize;
+        let size = mem::page_round(len + within).ok_or_else(|| Error::invalid("dmabuf->len: overflows"))?;
+        let protection = if writable { Protection::ReadWrite } else { Protection::ReadOnly };
+        let map = Mapping::new(fd, offset - within as u64, size, protection)?;
+        Ok(Backing { bytes: Bytes::File { fd: mem::duplicate(fd)?, map, within }, base })
+    }
+
+    /// Where the CPU finds the first byte, of a file.
+    pub fn address(&self) -> usize {
+        match &self.bytes {
+            Bytes::File { map, within, .. } => map.as_ptr() as usize + within,
+            Bytes::Memory { ranges, .. } => ranges.first().map_or(0, |r| r.addr),
+        }
+    }
+
+    /// Copies out of the bytes that operations call `addr`.
+    pub fn load(&self, addr: u64, into: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        self.parts(addr, into.len(), false, |site, at, n| {
+            // SAFETY: `into` holds the run; what lies at `at` was registered by the C caller, who keeps it mapped.
+            unsafe { site.load(into[done..done + n].as_mut_ptr(), at as u64, n)? };
+            done += n;
+            Ok(())
+        })
+    }
+
+    /// Copies into the bytes that operations call `addr`.
+    pub fn store(&self, addr: u64, from: &[u8]) -> Result<()> {
+        let mut done = 0;
+        self.parts(addr, from.len(), true, |site, at, n| {
+            // SAFETY: as in `load`.
+            unsafe { site.store(at as u64, from[done..done + n].as_ptr(), n)? };
+            done += n;
+            Ok(())
+        })
+    }
+
+    /// Walks the run of `len` bytes at `addr` in pieces that lie together here.
+    fn parts(&self, addr: u64, len: usize, write: bool, mut each: impl FnMut(Site, usize, usize) -> Result<()>) -> Result<()> {
+        let outside = || Error::fixed(errno::EFAULT, "the range leaves the region");
+        let skip = usize::try_from(addr.checked_sub(self.base).ok_or_else(outside)?).map_err(|_| outside())?;
+        match &self.bytes {
+            Bytes::File { fd, map, within } => {
+                let end = skip.checked_add(len).and_then(|e| e.checked_add(*within)).filter(|e| *e <= map.len());
+                end.ok_or_else(outside)?;
+                dmabuf::begin_cpu(fd.as_fd(), write)?;
+                let copied = each(Site::HOST, map.as_ptr() as usize + within + skip, len);
+                copied.and(dmabuf::end_cpu(fd.as_fd(), write))
+            }
+            Bytes::Memory { site, ranges } => {
+                let (mut left, mut outcome) = (len, Ok(()));
+                crate::prov::op::parts(ranges, skip, len, |at, n| {
+                    if outcome.is_ok() {
+                        outcome = each(*site, at, n);
+                    }
+                    left -= n;
+                });
+                if left > 0 && outcome.is_ok() { Err(outside()) } else { outcome }
+            }
+        }
+    }
+}

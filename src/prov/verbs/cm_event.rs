@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Event channels of rdma_cm, which do not block, and what comes out of them.
+//!
+//! An event is copied out and acknowledged before anyone sees it, because `rdma_destroy_id` waits for that.
+
+use super::cm_id::Id;
+use super::library::{cm, last_errno};
+use super::status::{call_error, returned};
+use crate::error::{Code, Error, Result, errno};
+use rdma_sys::{rdma_cm_event, rdma_cm_event_type as ev, rdma_event_channel};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+// As C has it; rdma-sys writes it by hand.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<rdma_cm_event>() == 80 && std::mem::offset_of!(rdma_cm_event, param) == 24);
+
+/// A queue of events; readable when [`Channel::next`] has one.
+pub struct Channel {
+    raw: NonNull<rdma_event_channel>,
+}
+
+// SAFETY: librdmacm may be called from any thread.
+unsafe impl Send for Channel {}
+// SAFETY: as above; reading events is a system call and a lock of librdmacm's own.
+unsafe impl Sync for Channel {}
+
+/// What happened to an identifier.
+#[derive(Debug)]
+pub enum CmEventKind {
+    AddrResolved,
+    AddrError,
+    RouteResolved,
+    RouteError,
+    /// At a listener: someone wants to connect. Dropping `id` rejects.
+    ConnectRequest {
+        id: Id,
+    },
+    /// The peer accepted: its queue pair is ready, ours is to follow.
+    ConnectResponse,
+    ConnectError,
+    Unreachable,
+    Rejected,
+    Established,
+    Disconnected,
+    DeviceRemoval,
+    AddrChange,
+    TimewaitExit,
+    Other(i32),
+}
+
+/// An event, copied out and acknowledged.
+#[derive(Debug)]
+pub struct CmEvent {
+    /// [`Id::number`] of whom it is for; of the listener in case of a request.
+    pub id: usize,
+    pub kind: CmEventKind,
+    /// A negative errno, or a reason for which the peer's CM rejects.
+    pub status: i32,
+    /// InfiniBand and RoCE fill it with zeros up to what fits the message.
+    pub private_data: Vec<u8>,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+    /// The peer's queue pair; 0 where the transport does not tell.
+    pub qpn: u32,
+}
+
+impl CmEvent {
+    /// The error that the event is, if it is one.
+    pub fn error(&self) -> Option<Error> {
+        let (usual, code, words) = match self.kind {
+            CmEventKind::AddrError => (errno::EADDRNOTAVAIL, Code::None, "no RDMA device reaches this address"),
+            CmEventKind::RouteError => (errno::ENETUNREACH, Code::None, "no route to the peer"),
+            CmEventKind::ConnectError => (errno::ECONNABORTED, Code::None, "the connection could not be made"),
+            CmEventKind::Unreachable => (errno::ETIMEDOUT, Code::None, "the peer does not answer"),
+            CmEventKind::Rejected => return Some(self.rejected()),
+            CmEventKind::DeviceRemoval => (errno::ENODEV, Code::None, "the RDMA device was removed"),
+            CmEventKind::AddrChange => (errno::EADDRNOTAVAIL, Code::None, "the network address moved to another device"),
+            _ => return None,
+        };
+        match self.status {
+            0 => Some(Error::coded(usual, code, words)),
+            n if (-4095..0).contains(&n) => Some(Error::coded(-n, code, format!("{words}: {}", errno::words(-n)))),
+            n => Some(Error::coded(usual, code, format!("{words} (status {n})"))),
+        }
+    }
+
+    fn rejected(&self) -> Error {
+        match self.status {
+            // Reasons of InfiniBand's CM.
+            4 => Error::fixed(errno::ETIMEDOUT, "the peer gave up: its handshake timed out"),
+            8 => Error::fixed(errno::ECONNREFUSED, "nobody listens at the peer's port"),
+            28 => Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
+            n if n < 0 => Error::coded(
+                errno::ECONNREFUSED,
+                Code::Rejected,
+                format!("the peer rejected the connection: {}", errno::words(n.saturating_abs())),
+            ),
+            n => Error::coded(errno::ECONNREFUSED, Code::Rejected, format!("the peer's CM rejected the connection (reason {n})")),
+        }
+    }
+}
+
+impl Channel {
+    pub fn new() -> Result<Arc<Channel>> {
+        // SAFETY: no preconditions.
+        let raw = unsafe { cm()?.rdma_create_event_channel()? };
+        let Some(raw) = NonNull::new(raw) else {
+            return Err(match last_errno() {
+                err @ (errno::ENOENT | errno::ENODEV | errno::ENOSYS) => Error::new(
+                    errno::ENODEV,
+                    format!("rdma_cm: the kernel has no RDMA connection manager (module rdma_ucm): {}", errno::words(err)),
+                ),
+                err => call_error("opening an rdma_cm event channel", err),
+            });
+        };
+        let channel = Channel { raw };
+        let nonblocking = rustix::fs::fcntl_getfl(channel.as_fd())
+            .and_then(|flags| rustix::fs::fcntl_setfl(channel.as_fd(), flags | rustix::fs::OFlags::NONBLOCK));
+        nonblocking.map_err(|e| Error::os("making an rdma_cm event channel non-blocking", e))?;
+        Ok(Arc::new(channel))
+    }
+
+    pub(super) fn raw(&self) -> *mut rdma_event_channel {
+        self.raw.as_ptr()
+    }
+
+    /// The next event, if there is one.
+    pub fn next(self: &Arc<Channel>) -> Result<Option<CmEvent>> {
+        let cm = cm()?;
+        let mut raw: *mut rdma_cm_event = null_mut();
+        loop {
+            // SAFETY: a channel; the event is written on success.
+            if unsafe { cm.rdma_get_cm_event(self.raw.as_ptr(), &mut raw)? } == 0 {
+                break;
+            }
+            match last_errno() {
+                errno::EAGAIN => return Ok(None),
+                errno::EINTR => continue,
+                err => return Err(call_error("reading an rdma_cm event", err)),
+            }
+        }
+        // SAFETY: an event that is not acknowledged yet.
+        let event = unsafe { self.copied(raw) };
+        // SAFETY: taken above, acknowledged once, not used again.
+        let acked = unsafe { cm.rdma_ack_cm_event(raw)? };
+        returned(acked, "acknowledging an rdma_cm event")?;
+        Ok(Some(event))
+    }
+
+    /// # Safety
+    /// `raw` was taken of this channel and is not acknowledged.
+    unsafe fn copied(self: &Arc<Channel>, raw: *const rdma_cm_event) -> CmEvent {
+        // SAFETY: the caller's promise; numbers and pointers are read, nothing is borrowed.
+        let (id, listener, number, status) = unsafe { ((*raw).id, (*raw).listen_id, (*raw).event, (*raw).status) };
+        let mut event = CmEvent {
+            id: id.addr(),
+            kind: CmEventKind::Other(number as i32),
+            status,
+            private_data: Vec::new(),
+            responder_resources: 0,
+            initiator_depth: 0,
+            qpn: 0,
+        };
+        event.kind = match number {
+            ev::RDMA_CM_EVENT_ADDR_RESOLVED => CmEventKind::AddrResolved,
+            ev::RDMA_CM_EVENT_ADDR_ERROR => CmEventKind::AddrError,
+            ev::RDMA_CM_EVENT_ROUTE_RESOLVED => CmEventKind::RouteResolved,
+            ev::RDMA_CM_EVENT_ROUTE_ERROR => CmEventKind::RouteError,
+            ev::RDMA_CM_EVENT_CONNECT_REQUEST => match NonNull::new(id) {
+                Some(raw) => {
+                    event.id = listener.addr();
+                    // SAFETY: new with this event.
+                    CmEventKind::ConnectRequest { id: unsafe { Id::adopt(raw, self) } }
+                }
+                None => return event,
+            },
+            ev::RDMA_CM_EVENT_CONNECT_RESPONSE => CmEventKind::ConnectResponse,
+            ev::RDMA_CM_EVENT_CONNECT_ERROR => CmEventKind::ConnectError,
+            ev::RDMA_CM_EVENT_UNREACHABLE => CmEventKind::Unreachable,
+            ev::RDMA_CM_EVENT_REJECTED => CmEventKind::Rejected,
+            ev::RDMA_CM_EVENT_ESTABLISHED => CmEventKind::Established,
+            ev::RDMA_CM_EVENT_DISCONNECTED => CmEventKind::Disconnected,
+            ev::RDMA_CM_EVENT_DEVICE_REMOVAL => CmEventKind::DeviceRemoval,
+            ev::RDMA_CM_EVENT_ADDR_CHANGE => CmEventKind::AddrChange,
+            ev::RDMA_CM_EVENT_TIMEWAIT_EXIT => CmEventKind::TimewaitExit,
+            _ => return event,
+        };
+        use CmEventKind as Kind;
+        if matches!(event.kind, Kind::ConnectRequest { .. } | Kind::ConnectResponse | Kind::Established | Kind::Rejected) {
+            // SAFETY: events about connections have this part; its data lives until the acknowledgement.
+            unsafe {
+                let conn = (*raw).param.conn;
+                if !conn.private_data.is_null() {
+                    let data = std::slice::from_raw_parts(conn.private_data.cast::<u8>(), conn.private_data_len.into());
+                    event.private_data = data.to_vec();
+                }
+                event.responder_resources = conn.responder_resources;
+                event.initiator_depth = conn.initiator_depth;
+                event.qpn = conn.qp_num;
+            }
+        }
+        event
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`; every identifier of it held it.
+        let _ = cm().and_then(|cm| unsafe { cm.rdma_destroy_event_channel(self.raw.as_ptr()) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_errors_with_the_kernels_errno_or_a_usual_one() {
+        let event =
+            |kind, status| CmEvent { id: 1, kind, status, private_data: vec![], responder_resources: 0, initiator_depth: 0, qpn: 0 };
+        let errno = |kind, status| event(kind, status).error().map(|e| (e.errno, e.code));
+        assert_eq!(errno(CmEventKind::Rejected, 28), Some((errno::ECONNREFUSED, Code::Rejected)));
+        assert_eq!(errno(CmEventKind::Rejected, 8), Some((errno::ECONNREFUSED, Code::None)));
+        assert_eq!(errno(CmEventKind::Rejected, -errno::ECONNREFUSED), Some((errno::ECONNREFUSED, Code::Rejected)));
+        assert_eq!(errno(CmEventKind::AddrError, -errno::ENODEV), Some((errno::ENODEV, Code::None)));
+        assert_eq!(errno(CmEventKind::Unreachable, 0), Some((errno::ETIMEDOUT, Code::None)));
+        assert_eq!(errno(CmEventKind::ConnectError, 7), Some((errno::ECONNABORTED, Code::None)));
+        assert_eq!(errno(CmEventKind::Established, 0), None);
+        assert_eq!(errno(CmEventKind::Other(99), -1), None);
+    }
+
+    #[test]
+    fn without_a_kernel_the_words_say_what_is_missing() {
+        if let Err(e) = Channel::new() {
+            assert!(!e.words.is_empty() && e.errno > 0, "{e}");
+        }
+    }
+}

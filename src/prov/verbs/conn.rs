@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connections: by rdma_cm, whose events move the attempt on while this library moves the queue pair; or by
+//! addresses that the caller exchanged.
+
+use super::address::{Address, QpAddress};
+use super::cm_id::{Channel, CmEvent, CmEventKind, ConnParam, Id};
+use super::device::Transport;
+use super::domain::Domain;
+use super::greeting::{self, Greeting};
+use super::qp::{Local, Patience, Qp, Remote};
+use super::state::{Phase, State};
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::event::EventKind;
+use crate::sys::epoll::Poller;
+use crate::sys::time::{self, now_ns};
+use rdma_sys::ibv_qp_state;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// The longest that rdma_cm looks for an address or a route at a time.
+const RESOLVE_MS: i32 = 2000;
+
+/// What a connection attempt waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    Address,
+    Route,
+    /// The peer's answer.
+    Answer,
+    /// The peer's word that it has seen ours.
+    Establish,
+}
+
+pub struct Connecting {
+    step: Step,
+    deadline: u64,
+    data: Vec<u8>,
+}
+
+/// What holds the two ends together beside the queue pairs.
+#[derive(Default)]
+pub struct Link {
+    /// The identifier before its channel: it is destroyed first.
+    id: Option<Id>,
+    channel: Option<Arc<Channel>>,
+    /// Exchanged out of band.
+    by_address: Option<QpAddress>,
+    peer: Option<SocketAddr>,
+}
+
+impl Link {
+    /// Says goodbye, if there is a way to.
+    pub fn leave(&mut self) {
+        if let Some(id) = &self.id
+            && let Err(e) = id.disconnect()
+        {
+            // Not connected yet, or not any more.
+            crate::log!(Debug, "{e}");
+        }
+    }
+
+    pub fn watch(&self, poller: &Poller) -> Result<()> {
+        self.channel.as_ref().map_or(Ok(()), |c| poller.add(c.as_fd()))
+    }
+
+    pub fn peer(&self) -> Option<Address> {
+        self.by_address.clone().map(Address::Qp).or(self.peer.map(Address::Cm))
+    }
+}
+
+impl State {
+    pub fn patience_of(config: &config::Verbs) -> Patience {
+        Patience {
+            timeout: config.timeout,
+            retries: config.retries,
+            rnr_retries: config.rnr_retries,
+            min_rnr_timer: config.min_rnr_timer,
+        }
+    }
+
+    pub fn connecting_deadline(&self) -> Option<u64> {
+        match &self.phase {
+            Phase::Connecting(c) => Some(c.deadline),
+            _ => None,
+        }
+    }
+
+    fn parameters<'a>(&self, domain: &Domain, private_data: &'a [u8]) -> Result<ConnParam<'a>> {
+        let qp = self.qp.as_ref().ok_or(Error::fixed(errno::EOPBADSTATE, "ep: not enabled"))?;
+        Ok(ConnParam {
+            private_data,
+            responder_resources: domain.context().reads_in(),
+            initiator_depth: domain.context().reads_out(),
+            retry_count: self.patience.retries,
+            rnr_retry_count: self.patience.rnr_retries,
+            qpn: qp.number,
+        })
+    }
+
+    /// Begins to connect to a listener.
+    pub fn dial(&mut self, domain: &Domain, address: &str, data: &[u8]) -> Result<()> {
+        let to = match address.parse::<Address>()? {
+            Address::Cm(to) => to,
+            Address::Qp(_) => return Err(Error::invalid("addr: the address of a queue pair is for gdrfab_ep_connect_addr")),
+        };
+        let channel = Channel::new()?;
+        let id = Id::new(&channel)?;
+        self.hurry(&id);
+        // From the domain's own address, so that rdma_cm picks the domain's device and no other.
+        let from = domain.gid.ip.filter(|ip| ip.is_ipv4() == to.is_ipv4()).map(|ip| SocketAddr::new(ip, 0));
+        id.resolve(from, to, RESOLVE_MS).map_err(|e| e.context(format_args!("connecting to {address}")))?;
+        self.link = Link { id: Some(id), channel: Some(channel), by_address: None, peer: Some(to) };
+        let deadline = time::deadline(self.options.connect_timeout_ns);
+        self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Address, deadline, data: data.to_vec() }));
+        Ok(())
+    }
+
+    /// Accepts a request; on failure it is lost, as its peer is.
+    pub fn take_request(&mut self, domain: &Domain, request: super::pep::Request, data: &[u8]) -> Result<()> {
+        let mut id = request.into_id().ok_or(Error::fixed(errno::EINVAL, "info->handle: the request was answered already"))?;
+        self.check_device(domain, &id)?;
+        let channel = Channel::new()?;
+        id.migrate(&channel)?;
+        self.hurry(&id);
+        self.steps_of(domain, &id, &[ibv_qp_state::IBV_QPS_RTR, ibv_qp_state::IBV_QPS_RTS])?;
+        let private = Greeting { service: None, data }.encode();
+        id.accept(&self.parameters(domain, &private)?)?;
+        let peer = id.peer();
+        self.link = Link { id: Some(id), channel: Some(channel), by_address: None, peer };
+        let deadline = time::deadline(self.options.connect_timeout_ns);
+        self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Establish, deadline, data: Vec::new() }));
+        Ok(())
+    }
+
+    /// How long the device waits for acknowledgements; older kernels and iWARP decide themselves.
+    fn hurry(&self, id: &Id) {
+        if let Err(e) = id.set_ack_timeout(self.patience.timeout) {
+            crate::log!(Debug, "{e}");
+        }
+    }
+
+    fn check_device(&self, domain: &Domain, id: &Id) -> Result<()> {
+        let found = (id.device(), id.port());
+        if found != (Some(domain.context().name.clone()), domain.port) {
+            return Err(Error::new(
+                errno::EADDRNOTAVAIL,
+                format!(
+                    "the way to the peer leaves through port {} of {}, the domain is port {} of {}",
+                    found.1,
+                    found.0.as_deref().unwrap_or("no device"),
+                    domain.port,
+                    domain.context().name
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Moves the queue pair as the connection manager says; over iWARP the kernel does it.
+    fn steps_of(&self, domain: &Domain, id: &Id, states: &[u32]) -> Result<()> {
+        if domain.context().transport == Transport::Iwarp {
+            return Ok(());
+        }
+        let qp = self.qp.as_ref().ok_or(Error::fixed(errno::EOPBADSTATE, "ep: not enabled"))?;
+        for state in states {
+            let (mut attr, mask) = id.qp_attr(*state)?;
+            if mask != 0 {
+                attr.min_rnr_timer = self.patience.min_rnr_timer;
+                qp.modify(&mut attr, mask, if *state == ibv_qp_state::IBV_QPS_RTR { "RTR" } else { "RTS" })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Connects to the queue pair that an exchanged address names.
+    pub fn by_address(&mut self, domain: &Domain, address: &str, psn: u32) -> Result<()> {
+        let peer = match address.parse::<Address>()? {
+            Address::Qp(peer) => peer,
+            Address::Cm(_) => return Err(Error::invalid("addr: the address of a listener is for gdrfab_ep_connect")),
+        };
+        let Some(qp) = &self.qp else { return Err(Error::fixed(errno::EOPBADSTATE, "ep: not enabled")) };
+        if peer.qpn == qp.number && peer.gid == domain.gid.raw && peer.lid == domain.lid {
+            return Err(Error::invalid("addr: this is the endpoint's own address"));
+        }
+        let config = &config::get().verbs;
+        let local = local_of(domain, psn);
+        let remote = Remote {
+            gid: peer.gid,
+            lid: peer.lid,
+            qpn: peer.qpn,
+            psn: peer.psn,
+            mtu: peer.mtu.min(domain.mtu),
+            service_level: config.service_level,
+            traffic_class: config.traffic_class,
+            hop_limit: 64,
+        };
+        qp.ready_to_receive(domain.context(), &local, &remote, &self.patience)?;
+        qp.ready_to_send(domain.context(), &local, &self.patience)?;
+        self.link = Link { by_address: Some(peer), ..Link::default() };
+        self.phase = Phase::Connected;
+        self.event(EventKind::Connected, Vec::new(), None);
+        Ok(())
+    }
+
+    /// Looks for what the connection manager has to say, and for attempts that take too long.
+    pub fn progress_connection(&mut self, domain: &Domain) {
+        while let Some(channel) = self.link.channel.clone() {
+            match channel.next() {
+                Ok(Some(event)) => self.on_cm_event(domain, event),
+                Ok(None) => break,
+                Err(e) => {
+                    crate::log!(Warn, "{e}");
+                    break;
+                }
+            }
+        }
+        if self.connecting_deadline().is_some_and(|d| d != 0 && now_ns() > d) {
+            let words = "the peer did not answer the connection request in time";
+            self.give_up(Error::coded(errno::ETIMEDOUT, Code::Deadline, words), Vec::new());
+        }
+    }
+
+    fn on_cm_event(&mut self, domain: &Domain, event: CmEvent) {
+        if !matches!(self.phase, Phase::Connecting(_)) {
+            return self.on_late_event(event);
+        }
+        let peer_data = greeting::decode(&event.private_data).map(|g| g.data.to_vec());
+        let next = match event.kind {
+            CmEventKind::AddrResolved => self.resolved(domain),
+            CmEventKind::RouteResolved => self.request(domain),
+            CmEventKind::ConnectResponse => self.answered(domain).map(|()| Some(peer_data.unwrap_or(event.private_data))),
+            CmEventKind::Established => Ok(Some(match &self.phase {
+                // The other side hears of ours; its data came with the request.
+                Phase::Connecting(c) if c.step == Step::Establish => Vec::new(),
+                _ => peer_data.unwrap_or(event.private_data),
+            })),
+            CmEventKind::Rejected => {
+                let why = Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection, or nobody listens there");
+                return self.give_up(why, peer_data.unwrap_or_default());
+            }
+            CmEventKind::TimewaitExit => Ok(None),
+            _ => Err(event.error().unwrap_or_else(|| Error::new(errno::ECONNABORTED, format!("connecting ended by event {:?}", event.kind)))),
+        };
+        match next {
+            Ok(None) => {}
+            Ok(Some(data)) => {
+                self.phase = Phase::Connected;
+                self.event(EventKind::Connected, data, None);
+            }
+            Err(e) => self.give_up(e, Vec::new()),
+        }
+    }
+
+    fn step(&mut self, to: Step) {
+        if let Phase::Connecting(c) = &mut self.phase {
+            c.step = to;
+        }
+    }
+
+    fn id(&self) -> Result<&Id> {
+        self.link.id.as_ref().ok_or(Error::fixed(errno::EOPBADSTATE, "ep: no connection identifier"))
+    }
+
+    fn resolved(&mut self, domain: &Domain) -> Result<Option<Vec<u8>>> {
+        let id = self.id()?;
+        self.check_device(domain, id)?;
+        id.resolve_route(RESOLVE_MS)?;
+        self.step(Step::Route);
+        Ok(None)
+    }
+
+    fn request(&mut self, domain: &Domain) -> Result<Option<Vec<u8>>> {
+        let data = match &self.phase {
+            Phase::Connecting(c) => c.data.as_slice(),
+            _ => &[],
+        };
+        let private = Greeting { service: None, data }.encode();
+        self.id()?.connect(&self.parameters(domain, &private)?)?;
+        self.step(Step::Answer);
+        Ok(None)
+    }
+
+    /// The peer has accepted: the queue pair follows, and the peer learns that it has.
+    fn answered(&mut self, domain: &Domain) -> Result<()> {
+        self.steps_of(domain, self.id()?, &[ibv_qp_state::IBV_QPS_RTR, ibv_qp_state::IBV_QPS_RTS])?;
+        self.id()?.establish()
+    }
+
+    fn on_late_event(&mut self, event: CmEvent) {
+        let why = match event.kind {
+            CmEventKind::Disconnected => Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died"),
+            CmEventKind::DeviceRemoval => Error::coded(errno::ENODEV, Code::PeerGone, "the RDMA device was removed"),
+            CmEventKind::TimewaitExit | CmEventKind::AddrChange | CmEventKind::Established => return,
+            _ => match event.error() {
+                Some(e) => e,
+                None => return,
+            },
+        };
+        self.begin_end(why, false);
+        self.finish_if_drained();
+    }
+
+    /// The attempt failed: an error event, and the endpoint is over.
+    fn give_up(&mut self, why: Error, data: Vec<u8>) {
+        self.begin_end(why.clone(), true);
+        self.finish_if_drained();
+        self.event(EventKind::Connected, data, Some(why));
+    }
+}
+
+pub fn local_of(domain: &Domain, psn: u32) -> Local {
+    Local { port: domain.port, gid_index: domain.gid.index, psn, global: domain.ethernet || domain.lid == 0 }
+}
+
+/// The address by which a peer's queue pair reaches this one.
+pub fn address_of(domain: &Domain, qp: &Qp, psn: u32) -> Address {
+    Address::Qp(QpAddress {
+        lid: domain.lid,
+        gid: domain.gid.raw,
+        qpn: qp.number,
+        psn,
+        mtu: domain.mtu,
+        service: None,
+        reads: domain.context().reads_in(),
+        access: 0,
+    })
+}

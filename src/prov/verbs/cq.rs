@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A completion queue of the device, shared by endpoints: what it gives is handed to the endpoint whose
+//! operation it was, which fills the caller's queue.
+//!
+//! Lock order: a `Cq` before an endpoint's state.
+
+use super::domain::Domain;
+use super::object::RawCq;
+use super::state::Shared;
+use crate::error::{Error, Result, errno};
+use crate::prov::queue::Queue;
+use crate::sync::serial::Serial;
+use crate::sys::epoll::Poller;
+use rdma_sys::ibv_wc;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Completions taken at once.
+const BATCH: usize = 16;
+/// Entries that a queue has beyond what its caller asked for, so that endpoints of the usual sizes fit without
+/// resizing, which not every device can.
+const ROOM: usize = 4096;
+
+/// A work request's number: whose it is, of which queue, and which.
+///
+/// `63: receive | 62..48: generation | 47..32: member | 31..0: sequence`
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Tag(u64);
+
+impl Tag {
+    const RECV: u64 = 1 << 63;
+
+    fn new(member: usize, generation: u16) -> Tag {
+        Tag(u64::from(generation & 0x7fff) << 48 | (member as u64) << 32)
+    }
+
+    #[inline(always)]
+    pub fn send(self, seq: u32) -> u64 {
+        self.0 | u64::from(seq)
+    }
+
+    #[inline(always)]
+    pub fn recv(self, seq: u32) -> u64 {
+        self.0 | Tag::RECV | u64::from(seq)
+    }
+
+    #[inline(always)]
+    fn member(wr_id: u64) -> usize {
+        (wr_id >> 32 & 0xffff) as usize
+    }
+
+    #[inline(always)]
+    fn is_of(self, wr_id: u64) -> bool {
+        (wr_id ^ self.0) >> 32 & 0x7fff_ffff == 0
+    }
+}
+
+struct Member {
+    tag: Tag,
+    ep: Option<Arc<Shared>>,
+    /// Completions that it can have outstanding.
+    charge: usize,
+}
+
+struct Inner {
+    wcs: Box<[ibv_wc]>,
+    members: Vec<Member>,
+    charged: usize,
+    generation: u16,
+}
+
+pub struct Cq {
+    pub raw: RawCq,
+    /// Where arrivals go; an endpoint with counters alone has none.
+    queue: Option<Arc<Queue>>,
+    inner: Serial<Inner>,
+    sleepers: AtomicUsize,
+}
+
+impl Cq {
+    pub fn open(domain: &Arc<Domain>, size: usize, queue: &Arc<Queue>) -> Result<Arc<Cq>> {
+        Self::make(domain, size, Some(queue.clone()))
+    }
+
+    /// A queue for an endpoint that has no completion queue of the caller's.
+    pub fn hidden(domain: &Arc<Domain>) -> Result<Arc<Cq>> {
+        Self::make(domain, 0, None)
+    }
+
+    fn make(domain: &Arc<Domain>, size: usize, queue: Option<Arc<Queue>>) -> Result<Arc<Cq>> {
+        let most = domain.context().attr.max_cqe.max(1) as usize;
+        let raw = RawCq::new(domain.context(), size.max(ROOM).min(most))?;
+        // SAFETY: plain numbers.
+        let wcs = (0..BATCH).map(|_| unsafe { std::mem::zeroed() }).collect();
+        let inner = Inner { wcs, members: Vec::new(), charged: 0, generation: 0 };
+        Ok(Arc::new(Cq { raw, queue, inner: Serial::new(domain.threading, inner), sleepers: AtomicUsize::new(0) }))
+    }
+
+    /// Makes room for an endpoint whose operations can have `charge` completions outstanding, so that the device's
+    /// queue cannot overrun whatever they do.
+    pub fn add(&self, ep: &Arc<Shared>, charge: usize) -> Result<Tag> {
+        let mut inner = self.inner.lock();
+        let needed = inner.charged + charge;
+        if needed > self.raw.capacity() {
+            self.raw.resize(needed.next_power_of_two()).or_else(|_| self.raw.resize(needed)).map_err(|e| {
+                Error::new(
+                    errno::ENOSPC,
+                    format!("cq: has room for {} completions, and {needed} can be outstanding; open it with a larger size ({e})", self.raw.capacity()),
+                )
+            })?;
+        }
+        let place = match inner.members.iter().position(|m| m.ep.is_none()) {
+            Some(free) => free,
+            None if inner.members.len() < 1 << 16 => {
+                inner.members.push(Member { tag: Tag::default(), ep: None, charge: 0 });
+                inner.members.len() - 1
+            }
+            None => return Err(Error::fixed(errno::ENOSPC, "cq: too many endpoints are bound to it")),
+        };
+        inner.generation = inner.generation.wrapping_add(1);
+        let tag = Tag::new(place, inner.generation);
+        inner.members[place] = Member { tag, ep: Some(ep.clone()), charge };
+        inner.charged = needed;
+        Ok(tag)
+    }
+
+    /// Forgets an endpoint; completions that it left behind go nowhere.
+    pub fn remove(&self, ep: &Arc<Shared>) {
+        let mut inner = self.inner.lock();
+        let Inner { members, charged, .. } = &mut *inner;
+        let mut gone = Vec::new();
+        for m in members.iter_mut().filter(|m| m.ep.as_ref().is_some_and(|e| Arc::ptr_eq(e, ep))) {
+            *charged -= m.charge;
+            gone.extend(m.ep.take());
+        }
+        drop(inner);
+    }
+
+    /// Takes completions and hands them to their endpoints. If another thread does, that is enough, unless `force`.
+    #[inline]
+    pub fn poll(&self, force: bool) {
+        if force {
+            self.poll_locked(&mut self.inner.lock());
+        } else if let Some(mut inner) = self.inner.try_lock() {
+            self.poll_locked(&mut inner);
+        }
+    }
+
+    fn poll_locked(&self, inner: &mut Inner) {
+        let Inner { wcs, members, .. } = inner;
+        loop {
+            let most = self.queue.as_ref().map_or(BATCH, |q| q.room_for_arrivals()).min(BATCH);
+            if most == 0 {
+                return;
+            }
+            let n = match self.raw.poll(&mut wcs[..most]) {
+                Ok(n) => n,
+                Err(e) => {
+                    crate::log!(Error, "{e}");
+                    return;
+                }
+            };
+            for wc in &wcs[..n] {
+                let member = members.get(Tag::member(wc.wr_id)).filter(|m| m.tag.is_of(wc.wr_id));
+                if let Some(ep) = member.and_then(|m| m.ep.as_ref()) {
+                    ep.complete(wc, wc.wr_id & Tag::RECV != 0, wc.wr_id as u32);
+                }
+            }
+            if n < most {
+                return;
+            }
+        }
+    }
+
+    /// Watches the queue with `poller` and arms it; `poll` comes next.
+    pub fn sleep(&self, poller: &Poller) -> Result<()> {
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        poller.add(self.raw.channel.as_fd())?;
+        self.raw.arm()
+    }
+
+    /// Undoes one `sleep`. What woke this thread may have been another sleeper's only bell: it is rung anew.
+    pub fn awake(&self) {
+        let others = self.sleepers.fetch_sub(1, Ordering::Relaxed) > 1;
+        self.raw.drain_events();
+        if others && let Err(e) = self.raw.arm() {
+            crate::log!(Warn, "{e}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_knows_its_own_and_no_other() {
+        let tag = Tag::new(7, 0x7fff);
+        for wr_id in [tag.send(0), tag.recv(u32::MAX)] {
+            assert!(tag.is_of(wr_id));
+            assert_eq!(Tag::member(wr_id), 7);
+            assert!(!Tag::new(7, 0x7ffe).is_of(wr_id) && !Tag::new(6, 0x7fff).is_of(wr_id));
+        }
+        assert_eq!(tag.recv(5) as u32, 5);
+    }
+}

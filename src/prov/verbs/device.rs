@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RDMA devices: opened by name, and asked what they and their ports can do.
+
+use super::event::{AsyncEvent, kind};
+use super::ext;
+use super::gid::{Gid, Source};
+use super::library::{last_errno, verbs};
+use super::status::{call_error, pointer, returned};
+use crate::error::{Error, Result, errno};
+use rdma_sys::{ibv_context, ibv_device, ibv_device_attr, ibv_port_attr, ibv_transport_type};
+use std::ffi::{CStr, c_int};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// How the device speaks to its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// InfiniBand's, over InfiniBand links or Ethernet (RoCE).
+    Ib,
+    Iwarp,
+    /// `enum ibv_transport_type` of a kind that has no RC queue pairs as we use them.
+    Other(i32),
+}
+
+/// Where the device sits in this host, as far as it sits anywhere.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// "0000:3b:00.0".
+    pub pci: Option<String>,
+    /// The device's directory under /sys/devices, whose ancestors are the bridges above it.
+    pub path: Option<PathBuf>,
+    pub numa: Option<u32>,
+}
+
+/// Atomic operations: none, atomic among those of this device, or with the host's CPUs as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atomics {
+    None,
+    Device,
+    Global,
+}
+
+/// On-demand paging: what a region that is not pinned may be used for by a reliable connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Odp {
+    pub supported: bool,
+    /// The whole address space as one region.
+    pub implicit: bool,
+    pub send: bool,
+    pub recv: bool,
+    pub write: bool,
+    pub read: bool,
+    pub atomic: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    InfiniBand,
+    Ethernet,
+}
+
+/// What a port said when it was asked.
+#[derive(Clone)]
+pub struct Port {
+    pub number: u8,
+    /// Traffic may flow.
+    pub active: bool,
+    /// "active", "down" and the like.
+    pub state: &'static str,
+    pub lid: u16,
+    /// Bytes.
+    pub mtu: u32,
+    pub link: Link,
+    /// Bits per second; 0 if unknown.
+    pub speed: u64,
+    /// Bytes of the longest message.
+    pub max_message: u32,
+    pub gids: Vec<Gid>,
+    pub attr: ibv_port_attr,
+}
+
+/// An open device.
+pub struct Context {
+    raw: NonNull<ibv_context>,
+    pub name: String,
+    pub attr: ibv_device_attr,
+    pub transport: Transport,
+    /// The node's GUID, in host order.
+    pub guid: u64,
+    pub place: Place,
+    inline: OnceLock<usize>,
+    dmabuf: OnceLock<Result<()>>,
+    odp: OnceLock<Result<Odp>>,
+    gone: AtomicBool,
+}
+
+// SAFETY: libibverbs may be called from any thread; what is not a call is written in `open` only.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// The devices of this host, as long as the list lives.
+struct List {
+    raw: *mut *mut ibv_device,
+    len: usize,
+}
+
+impl List {
+    fn get() -> Result<List> {
+        let mut len: c_int = 0;
+        // SAFETY: the count is written on success.
+        let raw = unsafe { verbs()?.ibv_get_device_list(&mut len)? };
+        if raw.is_null() {
+            return Err(match last_errno() {
+                errno::ENOSYS => {
+                    Error::fixed(errno::ENOSYS, "listing RDMA devices: the kernel has no RDMA support loaded (module ib_uverbs)")
+                }
+                err => call_error("listing RDMA devices", err),
+            });
+        }
+        Ok(List { raw, len: usize::try_from(len).unwrap_or(0) })
+    }
+
+    fn devices(&self) -> impl Iterator<Item = (*mut ibv_device, String)> {
+        let at = |i| {
+            // SAFETY: the list has `len` elements.
+            let device = unsafe { *self.raw.add(i) };
+            // SAFETY: a device of the list; its name ends with NUL.
+            let name =
+                unsafe { verbs().and_then(|v| v.ibv_get_device_name(device)).ok().filter(|n| !n.is_null()).map(|n| CStr::from_ptr(n)) };
+            Some((device, name?.to_string_lossy().into_owned()))
+        };
+        (0..self.len).filter_map(at)
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: made by `get`.
+        let _ = verbs().and_then(|v| unsafe { v.ibv_free_device_list(self.raw) });
+    }
+}
+
+/// Names of the RDMA devices of this host; an error where libibverbs or the kernel's support is missing.
+pub fn device_names() -> Result<Vec<String>> {
+    Ok(List::get()?.devices().map(|(_, name)| name).collect())
+}
+
+fn sysfs(name: &str) -> PathBuf {
+    PathBuf::from("/sys/class/infiniband").join(name)
+}
+
+/// "0000:3b:00.0": domain, bus, device and function.
+fn is_pci(text: &str) -> bool {
+    let hex = |part: &str, len: usize| part.len() >= len && part.bytes().all(|b| b.is_ascii_hexdigit());
+    let mut parts = text.splitn(3, ':');
+    let (Some(domain), Some(bus), Some(rest)) = (parts.next(), parts.next(), parts.next()) else { return false };
+    rest.split_once('.').is_some_and(|(device, function)| hex(domain, 4) && hex(bus, 2) && hex(device, 2) && hex(function, 1))
+}
+
+fn place(name: &str) -> Place {
+    let Ok(path) = sysfs(name).join("device").canonicalize() else { return Place::default() };
+    // A device on another bus, such as an auxiliary one, stands below its PCI function.
+    let pci = path.ancestors().filter_map(|dir| dir.file_name()?.to_str()).find(|part| is_pci(part)).map(str::to_string);
+    let numa = std::fs::read_to_string(path.join("numa_node")).ok().and_then(|text| text.trim().parse().ok());
+    Place { pci, numa, path: Some(path) }
+}
+
+impl Context {
+    /// Opens the device of this name.
+    pub fn open(name: &str) -> Result<Arc<Context>> {
+        let verbs = verbs()?;
+        let list = List::get()?;
+        let Some((device, _)) = list.devices().find(|(_, found)| found == name) else {
+            let names: Vec<String> = list.devices().map(|(_, name)| name).collect();
+            return Err(Error::new(errno::ENODEV, format!("no RDMA device {name:?}; this host has: {}", names.join(" "))));
+        };
+        // SAFETY: a device of a list that lives.
+        let (opened, transport) = unsafe { (verbs.ibv_open_device(device)?, (*device).transport_type) };
+        let raw = pointer(opened, format_args!("opening RDMA device {name}"))?;
+        // SAFETY: plain numbers.
+        let attr: ibv_device_attr = unsafe { std::mem::zeroed() };
+        let transport = match transport {
+            ibv_transport_type::IBV_TRANSPORT_IB => Transport::Ib,
+            ibv_transport_type::IBV_TRANSPORT_IWARP => Transport::Iwarp,
+            #[allow(clippy::unnecessary_cast)]
+            other => Transport::Other(other as i32),
+        };
+        // From here on, dropping it closes the device.
+        let mut context = Context {
+            raw,
+            name: name.to_string(),
+            attr,
+            transport,
+            guid: 0,
+            place: place(name),
+            inline: OnceLock::new(),
+            dmabuf: OnceLock::new(),
+            odp: OnceLock::new(),
+            gone: AtomicBool::new(false),
+        };
+        // SAFETY: an open device, and room for its attributes.
+        returned(unsafe { verbs.ibv_query_device(raw.as_ptr(), &mut context.attr)? }, format_args!("querying RDMA device {name}"))?;
+        context.guid = u64::from_be(context.attr.node_guid);
+        let nonblocking = rustix::fs::fcntl_getfl(context.async_fd())
+            .and_then(|flags| rustix::fs::fcntl_setfl(context.async_fd(), flags | rustix::fs::OFlags::NONBLOCK));
+        nonblocking.map_err(|e| Error::os(format_args!("making the event descriptor of {name} non-blocking"), e))?;
+        Ok(Arc::new(context))
+    }
+
+    /// The context itself, which lives as long as `self`.
+    pub fn raw(&self) -> *mut ibv_context {
+        self.raw.as_ptr()
+    }
+
+    /// Readable when [`Context::poll_async`] has something.
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the device.
+        unsafe { BorrowedFd::borrow_raw((*self.raw()).async_fd) }
+    }
+
+    /// The next event of the device, its ports and its queues, if there is one. The descriptor of a removed
+    /// device stays readable: that is told once, as a fatal event of the device.
+    pub fn poll_async(&self) -> Option<AsyncEvent> {
+        // SAFETY: an open device whose descriptor does not block.
+        let event = unsafe { AsyncEvent::next(self.raw()) }.unwrap_or_else(|_| Some(AsyncEvent::gone()));
+        let end = event.as_ref().is_some_and(|event| event.kind == kind::DEVICE_FATAL);
+        // Relaxed: nothing but the flag itself is shared by it.
+        if end && self.gone.swap(true, Ordering::Relaxed) { None } else { event }
+    }
+
+    /// Whether [`Context::poll_async`] has told of the device's end.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    pub fn atomics(&self) -> Atomics {
+        match self.attr.atomic_cap {
+            0 => Atomics::None,
+            1 => Atomics::Device,
+            _ => Atomics::Global,
+        }
+    }
+
+    /// On-demand paging, or why it is not known.
+    pub fn odp(&self) -> Result<Odp> {
+        let ask = || {
+            // SAFETY: an open device.
+            let caps = unsafe { ext::query_device(self.raw())? }.odp_caps;
+            let (general, rc) = (caps.general_caps, caps.per_transport_caps.rc_odp_caps);
+            let bit = |n: u32| rc & (1 << n) != 0;
+            Ok(Odp {
+                supported: general & 1 != 0,
+                implicit: general & 2 != 0,
+                send: bit(0),
+                recv: bit(1),
+                write: bit(2),
+                read: bit(3),
+                atomic: bit(4),
+            })
+        };
+        self.odp.get_or_init(ask).clone()
+    }
+
+    /// Whether the device takes dma-bufs, found by offering it one that does not exist: who looks for it
+    /// before saying no can register them.
+    pub fn dmabuf(&self) -> Result<()> {
+        let probe = || {
+            let verbs = verbs()?;
+            // SAFETY: an open device.
+            let pd = pointer(unsafe { verbs.ibv_alloc_pd(self.raw())? }, "allocating a protection domain")?;
+            // SAFETY: a protection domain; the descriptor is none.
+            let tried = unsafe { verbs.ibv_reg_dmabuf_mr(pd.as_ptr(), 0, 4096, 0, -1, 0) };
+            let err = last_errno();
+            // SAFETY: made above; a region of no descriptor would be a bug of the driver, and is given back.
+            unsafe {
+                if let Ok(mr) = tried.as_ref()
+                    && !mr.is_null()
+                {
+                    verbs.ibv_dereg_mr(*mr)?;
+                }
+                verbs.ibv_dealloc_pd(pd.as_ptr())?;
+            }
+            match (tried?.is_null(), err) {
+                (true, errno::EBADF | errno::EINVAL) | (false, _) => Ok(()),
+                (true, err) => Err(call_error(format_args!("{} and dma-bufs", self.name), err)),
+            }
+        };
+        self.dmabuf.get_or_init(probe).clone()
+    }
+
+    /// Reads of a peer that the device serves at once on one connection.
+    pub fn reads_in(&self) -> u8 {
+        self.attr.max_qp_rd_atom.clamp(1, 16) as u8
+    }
+
+    /// Reads of this side that may be under way at once on one connection.
+    pub fn reads_out(&self) -> u8 {
+        self.attr.max_qp_init_rd_atom.clamp(1, 16) as u8
+    }
+
+    /// Bytes that travel inside a work request, up to `wish`: no attribute says, so a queue pair is made and asked.
+    pub fn inline(&self, wish: usize) -> usize {
+        let known = self.inline.get_or_init(|| super::qp::probe_inline(self).unwrap_or(0));
+        wish.min(*known)
+    }
+
+    pub fn ports(&self) -> impl Iterator<Item = Result<Port>> + '_ {
+        (1..=self.attr.phys_port_cnt).map(|number| self.port(number))
+    }
+
+    /// Asks the port anew; `number` counts from 1.
+    pub fn port(&self, number: u8) -> Result<Port> {
+        if number == 0 || number > self.attr.phys_port_cnt {
+            return Err(Error::invalid(format!("port {number}: {} has ports 1..{}", self.name, self.attr.phys_port_cnt)));
+        }
+        // SAFETY: an open device.
+        let attr = unsafe { ext::query_port(self.raw(), number) }.map_err(|e| e.context(&self.name))?;
+        let link = if attr.link_layer == 2 { Link::Ethernet } else { Link::InfiniBand };
+        let dir = sysfs(&self.name);
+        let source = Source {
+            context: self.raw(),
+            sysfs: &dir,
+            port: number,
+            entries: usize::try_from(attr.gid_tbl_len).unwrap_or(0) * usize::from(self.attr.phys_port_cnt),
+            ethernet: link == Link::Ethernet,
+            iwarp: self.transport == Transport::Iwarp,
+        };
+        let rate = std::fs::read_to_string(dir.join(format!("ports/{number}/rate"))).ok();
+        Ok(Port {
+            number,
+            active: attr.state == 4,
+            state: state_words(attr.state),
+            lid: attr.lid,
+            mtu: mtu_bytes(attr.active_mtu),
+            link,
+            speed: rate.as_deref().and_then(rate_in).unwrap_or_else(|| speed_of(attr.active_speed, attr.active_width)),
+            max_message: attr.max_msg_sz,
+            // SAFETY: an open device.
+            gids: unsafe { source.read() }.map_err(|e| e.context(&self.name))?,
+            attr,
+        })
+    }
+}
+
+impl AsFd for Context {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.async_fd()
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: opened by `open`; whoever used it held this object.
+        let closed = verbs().and_then(|v| unsafe { v.ibv_close_device(self.raw()) }).and_then(|rc| returned(rc, "closing the device"));
+        if let Err(e) = closed {
+            crate::log!(Warn, "{}: {e}", self.name);
+        }
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("name", &self.name).field("transport", &self.transport).finish_non_exhaustive()
+    }
+}
+
+fn state_words(state: u32) -> &'static str {
+    match state {
+        1 => "down",
+        2 => "initialising",
+        3 => "armed",
+        4 => "active",
+        5 => "active, deferred",
+        _ => "in no known state",
+    }
+}
+
+/// `enum ibv_mtu` in bytes; 0 if unknown.
+pub fn mtu_bytes(code: u32) -> u32 {
+    if (1..=5).contains(&code) { 128 << code } else { 0 }
+}
+
+/// The `enum ibv_mtu` of so many bytes.
+pub fn mtu_code(bytes: u32) -> Option<u32> {
+    (1..=5).find(|code| mtu_bytes(*code) == bytes)
+}
+
+/// Bits per second of `active_speed` (a bit per generation) and `active_width` (a bit per number of lanes).
+fn speed_of(speed: u8, width: u8) -> u64 {
+    let lane = match speed {
+        1 => 2_500,
+        2 => 5_000,
+        4 | 8 => 10_000,
+        16 => 14_062,
+        32 => 25_000,
+        64 => 50_000,
+        128 => 100_000,
+        _ => 0,
+    };
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    lane * lanes * 1_000_000
+}
+
+/// Bits per second of sysfs' "100 Gb/sec (4X EDR)", which newer kernels know of links that the byte above does not.
+fn rate_in(text: &str) -> Option<u64> {
+    let (number, unit) = text.trim().split_once(' ')?;
+    if !unit.starts_with("Gb/sec") {
+        return None;
+    }
+    let (whole, tenth) = number.split_once('.').unwrap_or((number, "0"));
+    let tenth: u64 = tenth.get(..1)?.parse().ok()?;
+    Some((whole.parse::<u64>().ok()?.checked_mul(10)? + tenth) * 100_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtu_codes() {
+        assert_eq!([1, 2, 3, 4, 5].map(mtu_bytes), [256, 512, 1024, 2048, 4096]);
+        assert_eq!((mtu_bytes(0), mtu_bytes(6), mtu_code(1024), mtu_code(1500)), (0, 0, Some(3), None));
+    }
+
+    #[test]
+    fn speeds() {
+        assert_eq!(speed_of(32, 2), 100_000_000_000);
+        assert_eq!(speed_of(128, 2), 400_000_000_000);
+        assert_eq!(speed_of(64, 1), 50_000_000_000);
+        assert_eq!(speed_of(0, 2), 0);
+        assert_eq!(rate_in("100 Gb/sec (4X EDR)\n"), Some(100_000_000_000));
+        assert_eq!(rate_in("2.5 Gb/sec (1X SDR)\n"), Some(2_500_000_000));
+        assert_eq!(rate_in("800 Gb/sec (4X XDR)"), Some(800_000_000_000));
+        assert_eq!(rate_in("unknown"), None);
+        assert_eq!(rate_in("1. Gb/sec"), None);
+    }
+
+    #[test]
+    fn pci_addresses() {
+        assert!(is_pci("0000:3b:00.0"));
+        assert!(is_pci("10000:00:02.1"));
+        assert!(!is_pci("pci0000:00"));
+        assert!(!is_pci("virtio0"));
+        assert!(!is_pci("mlx5_core.rdma.0"));
+    }
+
+    #[test]
+    fn an_unknown_device_is_named() {
+        if let Err(e) = Context::open("no-such-device") {
+            assert!(e.words.contains("no-such-device") || e.errno == errno::ENOSYS || e.words.contains("listing"), "{e}");
+        }
+    }
+}

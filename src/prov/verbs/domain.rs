@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A domain of the verbs provider: one port of a device with one of its addresses, a protection domain, and the
+//! regions in it.
+
+use super::attach;
+use super::bounce::Pool;
+use super::device::Context;
+use super::gid::Gid;
+use super::info::Choice;
+use super::mr::Regions;
+use super::object::Pd;
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::prov::info::Info;
+use crate::prov::queue::Counter;
+use crate::prov::wish::{Facts, RegionId, Wish};
+use crate::prov::flags;
+use crate::sync::serial::{Serial, Threading};
+use crate::sys::mem::{self, Mapping, Protection};
+use crate::sys::time::now_ns;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+
+/// How long closing a region waits for copies of this process.
+const CLOSE_NS: u64 = 1_000_000_000;
+
+pub struct Domain {
+    pub me: Weak<Domain>,
+    pub pd: Arc<Pd>,
+    pub port: u8,
+    pub gid: Gid,
+    /// The port's largest packet.
+    pub mtu: u32,
+    pub lid: u16,
+    pub ethernet: bool,
+    pub threading: Threading,
+    pub virt_addr: bool,
+    /// Host memory is registered for on-demand paging.
+    pub on_demand: bool,
+    pub regions: Serial<Regions>,
+    pub pool: Mutex<Pool>,
+    memory: Mutex<HashMap<usize, Mapping>>,
+}
+
+impl Domain {
+    pub fn open(info: &Info, threading: Threading) -> Result<Arc<Domain>> {
+        let choice = Choice::of(info)?;
+        let pd = Pd::new(choice.context.clone())?;
+        let on_demand = config::get().verbs.odp && choice.context.odp().is_ok_and(|o| o.supported);
+        let port = choice.port;
+        Ok(Arc::new_cyclic(|me| Domain {
+            me: me.clone(),
+            pd,
+            port: port.number,
+            gid: choice.gid,
+            mtu: match config::get().verbs.mtu {
+                0 => port.mtu,
+                wish => wish.min(port.mtu),
+            },
+            lid: port.lid,
+            ethernet: port.link == super::device::Link::Ethernet,
+            threading,
+            virt_addr: info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0,
+            on_demand,
+            regions: Serial::new(threading, Regions::new()),
+            pool: Mutex::default(),
+            memory: Mutex::default(),
+        }))
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        &self.pd.context
+    }
+
+    /// Regions and allocations that keep the domain open.
+    pub fn in_use(&self) -> Option<String> {
+        match (self.regions.lock().open_count(), self.memory.lock().len()) {
+            (0, 0) => None,
+            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
+        }
+    }
+
+    pub fn register(&self, wish: &Wish<'_>) -> Result<RegionId> {
+        if wish.event {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_RMA_EVENT: RDMA devices do not report a peer's plain writes"));
+        }
+        // Pinning takes long and needs no lock.
+        let attached = attach::attach(self, wish)?;
+        self.regions.lock().add(attached, wish)
+    }
+
+    /// When this returns `Ok`, no peer reaches the memory, nor does a copy of this process.
+    pub fn close_region(&self, id: RegionId) -> Result<()> {
+        let staged = self.regions.lock().shut(id)?;
+        if let Some(staged) = staged {
+            let until = now_ns() + CLOSE_NS;
+            while Arc::strong_count(&staged) > 1 {
+                if now_ns() > until {
+                    return Err(Error::fixed(errno::EBUSY, "operations still copy from or to the region; call mr_close again"));
+                }
+                std::thread::yield_now();
+            }
+        }
+        self.regions.lock().detach(id)
+    }
+
+    pub fn facts(&self, id: RegionId) -> Result<Facts> {
+        self.regions.lock().facts(id)
+    }
+
+    pub fn explain_region(&self, id: RegionId) -> Result<String> {
+        self.regions.lock().explain(id, &self.context().name)
+    }
+
+    pub fn bind_counter(&self, _id: RegionId, _counter: Arc<Counter>) -> Result<()> {
+        Err(Error::fixed(errno::EOPNOTSUPP, "mr: RDMA devices do not report a peer's plain writes; use writes with data"))
+    }
+
+    pub fn regions_covering(&self, addr: u64, len: u64) -> usize {
+        self.regions.lock().covering(addr, len)
+    }
+
+    /// Host memory in whole pages. Any host memory will do for a device; this is what portable programs call.
+    pub fn allocate(&self, len: usize) -> Result<usize> {
+        let size = mem::page_round(len).filter(|n| *n > 0).ok_or_else(|| Error::invalid(format!("len: {len} bytes cannot be allocated")))?;
+        let file = mem::memfd("gdrfab-memory", size)?;
+        let map = Mapping::new(file.as_fd(), 0, size, Protection::ReadWrite)?;
+        let addr = map.as_ptr() as usize;
+        self.memory.lock().insert(addr, map);
+        Ok(addr)
+    }
+
+    pub fn free(&self, addr: usize) -> Result<()> {
+        let mut memory = self.memory.lock();
+        let Some(map) = memory.get(&addr) else {
+            return Err(Error::invalid(format!("addr: {addr:#x} is not an address that mem_alloc of this domain gave")));
+        };
+        match self.regions.lock().covering(addr as u64, map.len() as u64) {
+            0 => {
+                memory.remove(&addr);
+                Ok(())
+            }
+            n => Err(Error::new(errno::EBUSY, format!("addr: {n} open region(s) cover this memory; close them first"))),
+        }
+    }
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An endpoint: the calls of the layer above, each under the endpoint's lock.
+
+use super::conn::{self, Link};
+use super::cq::{Cq, Tag};
+use super::domain::Domain;
+use super::greeting::DATA_MAX;
+use super::pep::Request;
+use super::post::Batch;
+use super::qp::{Capacity, Qp};
+use super::ring::Ring;
+use super::state::{Phase, Shared, State};
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::bind::{Binding, Bindings, Options, PathReport, Stats, Verdicts};
+use crate::prov::info::Info;
+use crate::prov::op::{Common, Dir, Iov, RmaIov};
+use crate::prov::{Source, flags};
+use crate::sync::gate::Fences;
+use crate::sync::serial::Serial;
+use crate::sys::epoll::Poller;
+use crate::sys::time;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Turns of progress between two looks at what changes rarely.
+const RARELY: u32 = 1024;
+
+pub struct Endpoint {
+    shared: Arc<Shared>,
+    capacity: Capacity,
+    psn: u32,
+    turns: AtomicU32,
+}
+
+impl Endpoint {
+    pub fn open(domain: Arc<Domain>, info: &Info, context: usize) -> Result<Endpoint> {
+        let config = &config::get().verbs;
+        let or = |n: usize, usual: usize| if n == 0 { usual as u32 } else { n as u32 };
+        let attr = &domain.context().attr;
+        let sge = attr.max_sge.clamp(1, crate::prov::op::IOV_LIMIT as i32) as usize;
+        let capacity = Capacity {
+            tx: or(info.tx_size, config.tx_size).min(attr.max_qp_wr.max(1) as u32),
+            rx: or(info.rx_size, config.rx_size).min(attr.max_qp_wr.max(1) as u32),
+            tx_pieces: or(info.tx_iov_limit, sge).min(sge as u32),
+            rx_pieces: or(info.rx_iov_limit, sge).min(sge as u32),
+            inline: if info.inject_size == 0 { domain.context().inline(config.inline) } else { info.inject_size } as u32,
+        };
+        let state = State {
+            phase: Phase::Fresh,
+            bind: Bindings::default(),
+            options: Options::new(false),
+            patience: State::patience_of(config),
+            stats: Stats::default(),
+            object: 0,
+            context,
+            qp: None,
+            tx_cq: None,
+            rx_cq: None,
+            tx: Ring::new(capacity.tx as usize),
+            rx: Ring::new(capacity.rx as usize),
+            tx_tag: Tag::default(),
+            rx_tag: Tag::default(),
+            unsignalled: 0,
+            signal_all: false,
+            own_receives: info.caps != 0 && info.caps & (flags::MSG | flags::RECV) == 0,
+            batch: Batch::new(),
+            earliest: 0,
+            late: 0,
+            why: None,
+            drained_by: 0,
+            silent: false,
+            link: Link::default(),
+        };
+        let psn = crate::mr::KeySource::default().draw() as u32 & 0xff_ffff;
+        let shared = Arc::new(Shared { state: Serial::new(domain.threading, state), domain });
+        Ok(Endpoint { shared, capacity, psn, turns: AtomicU32::new(0) })
+    }
+
+    /// The handle that events name.
+    pub fn set_object(&self, object: usize) {
+        self.shared.state.lock().object = object;
+    }
+
+    /// Bytes of private data that connect and accept take.
+    pub fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    pub fn bind(&self, what: Binding) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
+        }
+        let source = match &what {
+            Binding::Cq { source: Source::Verbs(cq), transmit, receive, .. } => Some((cq.clone(), *transmit, *receive)),
+            _ => None,
+        };
+        s.bind.bind(what)?;
+        if let Some((cq, transmit, receive)) = source {
+            if transmit {
+                s.tx_cq = Some(cq.clone());
+            }
+            if receive {
+                s.rx_cq = Some(cq);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the queue pair. No operation takes the way without a lock or call: false.
+    pub fn enable(&self, _op_flags: u64) -> Result<bool> {
+        let domain = &self.shared.domain;
+        let mut s = self.shared.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
+        }
+        s.bind.check_complete()?;
+        let tx_cq = s.tx_cq.clone().map_or_else(|| Cq::hidden(domain), Ok)?;
+        let rx_cq = s.rx_cq.clone().map_or_else(|| if s.tx_cq.is_none() { Ok(tx_cq.clone()) } else { Cq::hidden(domain) }, Ok)?;
+        let qp = Qp::new(&domain.pd, &tx_cq.raw, &rx_cq.raw, self.capacity)?;
+        qp.init(domain.port)?;
+        s.signal_all = s.bind.counters.send.is_some() || s.bind.counters.write.is_some() || s.bind.counters.read.is_some();
+        (s.tx_cq, s.rx_cq) = (Some(tx_cq.clone()), Some(rx_cq.clone()));
+        // Queues are locked before endpoints.
+        drop(s);
+        let (tx, rx) = (self.capacity.tx as usize, self.capacity.rx as usize);
+        let tx_tag = tx_cq.add(&self.shared, tx)?;
+        let rx_tag = rx_cq.add(&self.shared, rx).inspect_err(|_| tx_cq.remove(&self.shared))?;
+        let mut s = self.shared.state.lock();
+        (s.tx_tag, s.rx_tag) = (tx_tag, rx_tag);
+        s.qp = Some(qp);
+        s.phase = Phase::Enabled;
+        if s.own_receives {
+            (0..rx).for_each(|_| s.repost_own());
+        }
+        Ok(false)
+    }
+
+    fn check_can_connect(s: &State) -> Result<()> {
+        if s.bind.eq.is_none() {
+            return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
+        }
+        match s.phase {
+            Phase::Enabled => Ok(()),
+            Phase::Fresh => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
+            Phase::Connecting(_) | Phase::Connected => Err(Error::new(errno::EISCONN, "ep: connecting or connected already")),
+            Phase::Draining | Phase::Down(_) => Err(Error::new(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
+        }
+    }
+
+    pub fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        Self::check_can_connect(&s)?;
+        s.dial(&self.shared.domain, address, data)
+    }
+
+    pub fn connect_addr(&self, address: &str) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        Self::check_can_connect(&s)?;
+        s.by_address(&self.shared.domain, address, self.psn)
+    }
+
+    /// Accepts; on failure the request is lost, as its peer is.
+    pub fn accept(&self, request: Request, data: &[u8]) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        Self::check_can_connect(&s)?;
+        s.take_request(&self.shared.domain, request, data)
+    }
+
+    /// The address by which a peer's endpoint can connect to this one's queue pair.
+    pub fn address(&self) -> Result<String> {
+        let s = self.shared.state.lock();
+        match &s.qp {
+            Some(qp) => Ok(conn::address_of(&self.shared.domain, qp, self.psn).to_string()),
+            None => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first: the address is that of its queue pair")),
+        }
+    }
+
+    pub fn peer_address(&self) -> Result<String> {
+        let s = self.shared.state.lock();
+        match (&s.phase, s.link.peer()) {
+            (Phase::Connected, Some(peer)) => Ok(peer.to_string()),
+            _ => Err(s.not_connected()),
+        }
+    }
+
+    /// Says goodbye and ends everything outstanding.
+    pub fn shutdown(&self) -> Result<()> {
+        {
+            let s = self.shared.state.lock();
+            if !matches!(s.phase, Phase::Connected | Phase::Connecting(_)) {
+                return Err(s.not_connected());
+            }
+        }
+        self.leave();
+        Ok(())
+    }
+
+    /// Ends the connection and waits until the device has given everything back.
+    fn leave(&self) {
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
+        let queues = {
+            let mut s = self.shared.state.lock();
+            s.begin_end(why, true);
+            s.finish_if_drained();
+            (s.tx_cq.clone(), s.rx_cq.clone())
+        };
+        while matches!(self.shared.state.lock().phase, Phase::Draining) {
+            queues.0.iter().chain(queues.1.iter()).for_each(|cq| cq.poll(true));
+            self.shared.state.lock().finish_if_drained();
+            std::thread::yield_now();
+        }
+    }
+
+    /// The endpoint ends; posted receives get their error entries.
+    pub fn close(&self) {
+        self.leave();
+        let queues = {
+            let mut s = self.shared.state.lock();
+            s.qp = None;
+            s.link = Link::default();
+            s.bind = Bindings::default();
+            (s.tx_cq.take(), s.rx_cq.take())
+        };
+        queues.0.iter().chain(queues.1.iter()).for_each(|cq| cq.remove(&self.shared));
+    }
+
+    pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
+        self.shared.state.lock().rma(&self.shared.domain, dir, local, remote, c, descs)
+    }
+
+    pub fn send(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+        self.shared.state.lock().send(&self.shared.domain, local, c, descs)
+    }
+
+    pub fn recv(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+        self.shared.state.lock().recv(&self.shared.domain, local, c, descs)
+    }
+
+    pub fn cancel(&self, _context: usize) -> Result<()> {
+        Err(Error::fixed(
+            errno::EOPNOTSUPP,
+            "a queue pair takes back nothing alone: shut the endpoint down, or give operations a deadline, which does so",
+        ))
+    }
+
+    /// One turn of progress. Entries come through the completion queues; what happens to the connection is looked
+    /// at now and then, and whenever `force` asks.
+    #[inline]
+    pub fn progress(&self, force: bool) {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        if force || turn % RARELY == 0 {
+            self.progress_all(force);
+        }
+    }
+
+    #[inline(never)]
+    fn progress_all(&self, force: bool) {
+        let queues = {
+            let mut s = if force {
+                self.shared.state.lock()
+            } else {
+                match self.shared.state.try_lock() {
+                    Some(s) => s,
+                    None => return,
+                }
+            };
+            // What waits for the last of its chain waits no longer than this.
+            if let Err(e) = s.ring() {
+                crate::log!(Warn, "{e}");
+            }
+            s.progress_connection(&self.shared.domain);
+            s.check_deadlines();
+            s.finish_if_drained();
+            (s.tx_cq.clone(), s.rx_cq.clone())
+        };
+        queues.0.iter().chain(queues.1.iter()).for_each(|cq| cq.poll(force));
+    }
+
+    /// Watches what can happen with `poller`, and arms it. The caller then runs progress once more.
+    pub fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
+        let queues = {
+            let s = self.shared.state.lock();
+            s.link.watch(poller)?;
+            (s.tx_cq.clone(), s.rx_cq.clone())
+        };
+        queues.0.iter().chain(queues.1.iter()).try_for_each(|cq| cq.sleep(poller))?;
+        Ok(None)
+    }
+
+    /// What came after the queues were armed has made their descriptors readable.
+    pub fn may_sleep(&self) -> bool {
+        true
+    }
+
+    pub fn awake(&self) {
+        let queues = {
+            let s = self.shared.state.lock();
+            (s.tx_cq.clone(), s.rx_cq.clone())
+        };
+        queues.0.iter().chain(queues.1.iter()).for_each(|cq| cq.awake());
+    }
+
+    /// How long a sleeper may sleep before this endpoint has something to do by itself.
+    pub fn nap_ns(&self) -> u64 {
+        const LONG: u64 = 1_000_000_000;
+        const SHORT: u64 = 1_000_000;
+        let s = self.shared.state.lock();
+        let now = time::now_ns();
+        let until = |at: u64| if at == 0 { LONG } else { at.saturating_sub(now).clamp(SHORT, LONG) };
+        let draining = if matches!(s.phase, Phase::Draining) { SHORT } else { LONG };
+        until(s.earliest).min(until(s.connecting_deadline().unwrap_or(0))).min(draining)
+    }
+
+    pub fn is_stalled(&self) -> bool {
+        false
+    }
+
+    pub fn options(&self) -> Options {
+        self.shared.state.lock().options
+    }
+
+    pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
+        change(&mut self.shared.state.lock().options);
+    }
+
+    pub fn report(&self, key: u64) -> Result<PathReport> {
+        let s = self.shared.state.lock();
+        s.check_connected()?;
+        let path = if super::mr::staged_index(key).is_some() { Paths::STAGED } else { Paths::NIC };
+        let none = || Some(Error::fixed(errno::EOPNOTSUPP, "no path of verbs"));
+        let verdicts = Verdicts { direct: none(), ipc: none(), cma: none(), staged: None };
+        let text = format!("to the peer's region {key:#x}, by {}: {}\n", self.shared.domain.context().name, path.words());
+        Ok(PathReport { path, paths: path, offered: path, verdicts, text })
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.shared.state.lock().stats
+    }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Extended verbs, which stand before the context in memory.
+//!
+//! rdma-sys has these inlines too, but looks for a marker of 32 bits where the header writes a pointer's
+//! width, so all of its extended verbs answer EOPNOTSUPP. Here as in `verbs.h`: the structure grows upwards,
+//! and its size says which operations an older library has.
+
+use super::library::verbs;
+use super::status::returned;
+use crate::error::{Error, Result, errno};
+use rdma_sys::{_compat_ibv_port_attr, ibv_context, ibv_device_attr_ex, ibv_pd, ibv_port_attr, ibv_sge, verbs_context};
+use std::mem::{offset_of, zeroed};
+
+/// An operation of the extended context, if library and provider have it.
+///
+/// # Safety
+/// `context` is an open device.
+macro_rules! op {
+    ($context:expr, $op:ident) => {{
+        let context: *mut ibv_context = $context;
+        // SAFETY: an extended context says so by this marker, and is then the end of a `verbs_context`; only as
+        // many bytes before it are read as its `sz` vouches for.
+        unsafe {
+            if (*context).abi_compat as usize == usize::MAX {
+                let extended = context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
+                let needed = size_of::<verbs_context>() - offset_of!(verbs_context, $op);
+                if (&raw const (*extended).sz).read() >= needed { (&raw const (*extended).$op).read() } else { None }
+            } else {
+                None
+            }
+        }
+    }};
+}
+
+/// Everything the device tells of a port.
+///
+/// # Safety
+/// `context` is an open device.
+pub unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port_attr> {
+    // SAFETY: plain numbers.
+    let mut attr: ibv_port_attr = unsafe { zeroed() };
+    let rc = match op!(context, query_port) {
+        // SAFETY: the caller's promise; the size is that of the structure.
+        Some(query) => unsafe { query(context, port, &mut attr, size_of::<ibv_port_attr>()) },
+        // The plain symbol fills a shorter, older structure, so the rest must be zero beforehand.
+        // SAFETY: as above.
+        None => unsafe { verbs()?.ibv_query_port(context, port, (&raw mut attr).cast::<_compat_ibv_port_attr>())? },
+    };
+    returned(rc, format_args!("querying port {port}"))?;
+    Ok(attr)
+}
+
+/// Capabilities of the device beyond those of [`rdma_sys::ibv_device_attr`]; what the provider does not know is zero.
+///
+/// # Safety
+/// `context` is an open device.
+pub unsafe fn query_device(context: *mut ibv_context) -> Result<ibv_device_attr_ex> {
+    let Some(query) = op!(context, query_device_ex) else {
+        return Err(Error::fixed(errno::EOPNOTSUPP, "the device's library has no query_device_ex"));
+    };
+    // SAFETY: plain numbers.
+    let mut attr: ibv_device_attr_ex = unsafe { zeroed() };
+    // SAFETY: the caller's promise; the size is that of the structure.
+    let rc = unsafe { query(context, std::ptr::null(), &mut attr, size_of::<ibv_device_attr_ex>()) };
+    returned(rc, "querying the device's extended attributes")?;
+    Ok(attr)
+}
+
+/// Tells the device about the use of on-demand-paged ranges; `advice` is an `ib_uverbs_advise_mr_advice`.
+///
+/// # Safety
+/// `pd` lives, and each element of `ranges` lies in a region of it.
+pub unsafe fn advise_mr(pd: *mut ibv_pd, advice: u32, flags: u32, ranges: &mut [ibv_sge]) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let context = unsafe { (*pd).context };
+    let Some(advise) = op!(context, advise_mr) else {
+        return Err(Error::fixed(errno::EOPNOTSUPP, "the device's library has no advise_mr"));
+    };
+    // SAFETY: the caller's promise.
+    let rc = unsafe { advise(pd, advice, flags, ranges.as_mut_ptr(), ranges.len() as u32) };
+    returned(rc, "advising on a region")
+}

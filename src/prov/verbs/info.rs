@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Discovery: one candidate per device, port and type of address, and the way back from a candidate to them.
+
+use super::address::Address;
+use super::device::{Context, Port, Transport, device_names};
+use super::gid::{Gid, GidKind};
+use super::greeting::DATA_MAX;
+use super::mr::{MAX_REGIONS, PATHS};
+use super::{MAX_MSG, Offer, library};
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::flags;
+use crate::prov::info::{ADDR_STR, Ask, EP_MSG, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
+use crate::prov::op::IOV_LIMIT;
+use crate::prov::wish::MR_IOV_LIMIT;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+const NAME: &str = "verbs";
+/// The kernel lists its RDMA devices here.
+const SYSFS: &str = "/sys/class/infiniband";
+
+/// What a candidate stands for.
+pub struct Choice {
+    pub context: Arc<Context>,
+    pub port: Port,
+    pub gid: Gid,
+}
+
+/// "rxe0:1:roce-v2".
+fn domain_name(context: &Context, port: &Port, kind: GidKind) -> String {
+    format!("{}:{}:{}", context.name, port.number, kind.name())
+}
+
+/// Among the entries of one type the one that fits the wished address, or else a routable one, IPv4 first.
+fn best_gid(port: &Port, kind: GidKind, ip: Option<IpAddr>) -> Option<&Gid> {
+    let mut of_kind = port.gids.iter().filter(|g| g.kind == kind);
+    if let Some(index) = config::get().verbs.gid_index {
+        return of_kind.find(|g| g.index == index);
+    }
+    if let Some(ip) = ip.filter(|ip| !ip.is_unspecified()) {
+        return of_kind.find(|g| g.ip == Some(ip));
+    }
+    let rank = |g: &&Gid| match g.ip {
+        Some(IpAddr::V4(_)) => 0,
+        Some(IpAddr::V6(v6)) if v6.segments()[0] & 0xffc0 != 0xfe80 => 1,
+        Some(_) => 2,
+        None => 3,
+    };
+    of_kind.min_by_key(rank)
+}
+
+impl Choice {
+    pub fn of(info: &Info) -> Result<Choice> {
+        let name = info.domain_name.as_deref().ok_or_else(|| Error::invalid("info->domain_name: missing; pass an info that getinfo returned"))?;
+        let wrong = || Error::invalid(format!("info->domain_name: {name:?} is not device:port:type"));
+        let mut parts = name.rsplitn(3, ':');
+        let (Some(kind), Some(port), Some(device)) = (parts.next(), parts.next(), parts.next()) else { return Err(wrong()) };
+        let context = Context::open(device)?;
+        let port = context.port(port.parse().map_err(|_| wrong())?)?;
+        let kind = GidKind::ALL.into_iter().find(|k| k.name() == kind).ok_or_else(wrong)?;
+        let ip = match info.src_addr.as_deref().map(str::parse::<Address>).transpose()? {
+            Some(Address::Cm(at)) => Some(at.ip()),
+            _ => None,
+        };
+        let gid = best_gid(&port, kind, ip).cloned();
+        let gid = gid.ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("{name}: the port has no such address now")))?;
+        Ok(Choice { context, port, gid })
+    }
+}
+
+fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
+    let iwarp = context.transport == Transport::Iwarp;
+    let config = &config::get().verbs;
+    let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE;
+    let sge = (context.attr.max_sge.max(1) as usize).min(IOV_LIMIT);
+    let work = context.attr.max_qp_wr.max(1) as usize;
+    let inline = context.inline(config.inline);
+    Info {
+        caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
+        mode: if iwarp { 0 } else { flags::RX_CQ_DATA },
+        msg_order: flags::ORDER_VERBS,
+        paths: PATHS & Paths::from_bits_truncate(config.paths),
+        mr_mode: flags::MR_MODE_LOCAL | flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY,
+        ep_type: EP_MSG,
+        threading: THREAD_SAFE,
+        progress: PROGRESS_MANUAL,
+        addr_format: ADDR_STR,
+        // iWARP has no immediate data.
+        cq_data_size: if iwarp { 0 } else { 4 },
+        inject_size: inline,
+        tx_size: config.tx_size.min(work),
+        rx_size: config.rx_size.min(work),
+        tx_iov_limit: sge,
+        rx_iov_limit: sge,
+        rma_iov_limit: 1,
+        mr_iov_limit: MR_IOV_LIMIT,
+        max_msg_size: (port.max_message as usize).clamp(1, MAX_MSG),
+        mr_key_size: 8,
+        mr_cnt: (context.attr.max_mr.max(1) as usize).min(MAX_REGIONS),
+        cm_data_size: DATA_MAX,
+        prov_name: Some(NAME.into()),
+        fabric_name: Some(fabric_name(port, gid)),
+        domain_name: Some(domain_name(context, port, gid.kind)),
+        limits: Limits {
+            tx_op_flags: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE,
+            mr_mode: flags::MR_MODE_LOCAL | flags::MR_MODE_PROV_KEY,
+            tx_size: work,
+            rx_size: work,
+            inject_size: context.inline(super::INLINE_MAX),
+        },
+        ..Info::default()
+    }
+}
+
+/// What ports can reach each other by: the subnet of InfiniBand, all of Ethernet.
+fn fabric_name(port: &Port, gid: &Gid) -> String {
+    match gid.kind {
+        GidKind::Ib => format!("IB-{}", &gid.hex()[..16]),
+        GidKind::Iwarp => "iWARP".into(),
+        _ => {
+            let _ = port;
+            "RoCE".into()
+        }
+    }
+}
+
+/// The address that node and service name, of the family that fits.
+fn lookup(node: &str, port: u16, like: Option<IpAddr>) -> Result<SocketAddr> {
+    let found: Vec<SocketAddr> = (node, port)
+        .to_socket_addrs()
+        .map_err(|e| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?}: {e}")))?
+        .collect();
+    let same = |a: &&SocketAddr| like.is_none_or(|ip| ip.is_ipv4() == a.is_ipv4());
+    found.iter().find(same).copied().ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?} has no address of this device's family")))
+}
+
+/// Fills in the addresses that were asked for, or tells why this candidate cannot serve them.
+fn answer(info: &mut Info, gid: &Gid, port: &Port, ask: &Ask<'_>) -> Result<()> {
+    if !port.active {
+        return Err(Error::new(errno::ENETDOWN, format!("port {} is {}", port.number, port.state)));
+    }
+    let own = gid.ip.map(|ip| Address::Cm(SocketAddr::new(ip, 0)).to_string());
+    info.src_addr = own;
+    let service = match ask.service {
+        None if ask.node.is_none() => return Ok(()),
+        None => 0,
+        Some(s) if s.starts_with(super::address::CM) => {
+            let address = s.parse::<Address>().map_err(|e| e.context("service"))?;
+            *(if ask.source { &mut info.src_addr } else { &mut info.dest_addr }) = Some(address.to_string());
+            return Ok(());
+        }
+        Some(s) => s.parse::<u16>().map_err(|_| Error::invalid(format!("service: {s:?} is no port number and no {}", super::address::CM)))?,
+    };
+    library::cm().map_err(|e| e.context("addresses of hosts need rdma_cm"))?;
+    let Some(ip) = gid.ip else {
+        return Err(Error::fixed(errno::EADDRNOTAVAIL, "the port has no IP address, which rdma_cm needs; connect by exchanged addresses"));
+    };
+    let named = ask.node.map(|node| lookup(node, service, Some(ip))).transpose()?;
+    match (ask.source, named) {
+        (true, Some(at)) if at.ip() != ip => {
+            return Err(Error::new(errno::EADDRNOTAVAIL, format!("node {} is not this device's address, {ip}", at.ip())));
+        }
+        (true, _) => info.src_addr = Some(Address::Cm(SocketAddr::new(ip, service)).to_string()),
+        (false, at) => info.dest_addr = Some(Address::Cm(at.unwrap_or(SocketAddr::new(ip, service))).to_string()),
+    }
+    Ok(())
+}
+
+/// The address whose entry of the table is wanted: a source that was named.
+fn wished_ip(ask: &Ask<'_>) -> Option<IpAddr> {
+    if !ask.source {
+        return None;
+    }
+    match ask.service.and_then(|s| s.parse::<Address>().ok()) {
+        Some(Address::Cm(at)) => Some(at.ip()),
+        _ => ask.node.and_then(|n| lookup(n, 0, None).ok()).map(|a| a.ip()),
+    }
+}
+
+fn left_out(domain: Option<String>, why: Error) -> Info {
+    Info { prov_name: Some(NAME.into()), domain_name: domain, reason: Some(why), ..Info::default() }
+}
+
+/// Names of the devices that may be used; an error says why there are none.
+pub fn devices() -> Result<Vec<String>> {
+    let config = &config::get().verbs;
+    if config.library.is_none() && std::fs::read_dir(SYSFS).map_or(true, |mut d| d.next().is_none()) {
+        return Err(Error::new(errno::ENODEV, format!("this host has no RDMA device ({SYSFS} is missing or empty)")));
+    }
+    let mut names = device_names()?;
+    if names.is_empty() {
+        return Err(Error::fixed(errno::ENODEV, "libibverbs knows no RDMA device of this host: its drivers may be missing, or /dev/infiniband closed to this user"));
+    }
+    if !config.devices.is_empty() {
+        names.retain(|n| config.devices.contains(n));
+    }
+    if names.is_empty() {
+        return Err(Error::new(errno::ENODEV, format!("GDRFAB_VERBS_DEVICE={} names no device of this host", config.devices.join(","))));
+    }
+    Ok(names)
+}
+
+fn of_device(name: &str, ask: &Ask<'_>) -> Result<Vec<Info>> {
+    let context = Context::open(name)?;
+    let wished = wished_ip(ask);
+    let mut all = Vec::new();
+    for port in context.ports() {
+        let port = match port {
+            Ok(port) => port,
+            Err(e) => {
+                all.push(left_out(Some(name.to_string()), e));
+                continue;
+            }
+        };
+        let before = all.len();
+        for kind in GidKind::ALL {
+            let Some(usual) = best_gid(&port, kind, None) else { continue };
+            let gid = best_gid(&port, kind, wished).unwrap_or(usual);
+            let mut info = attributes(&context, &port, gid);
+            if let Err(e) = answer(&mut info, gid, &port, ask) {
+                info.reason = Some(e);
+            }
+            all.push(info);
+        }
+        if all.len() == before {
+            let why = if port.active { "has no address (GID) yet".to_string() } else { format!("is {}", port.state) };
+            all.push(left_out(Some(format!("{name}:{}", port.number)), Error::new(errno::ENETDOWN, format!("port {} {why}", port.number))));
+        }
+    }
+    Ok(all)
+}
+
+/// Candidates, or one that says why there are none.
+pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
+    match devices() {
+        Err(e) => vec![left_out(None, e)],
+        Ok(names) => {
+            let of = |name: &String| of_device(name, ask).unwrap_or_else(|e| vec![left_out(Some(name.clone()), e)]);
+            names.iter().flat_map(of).collect()
+        }
+    }
+}
+
+pub fn check_address(address: &str) -> Result<()> {
+    address.parse::<Address>().map(|_| ())
+}
+
+/// What this host lets the provider do.
+pub fn offer() -> Offer {
+    let usable = devices();
+    let mut facts = Vec::new();
+    match library::verbs() {
+        Ok(v) => facts.push(("libibverbs".to_string(), Ok(v.library().to_string()))),
+        Err(e) => facts.push(("libibverbs".to_string(), Err(e.to_string()))),
+    }
+    match library::cm() {
+        Ok(c) => facts.push(("librdmacm".to_string(), Ok(c.library().to_string()))),
+        Err(e) => facts.push(("librdmacm".to_string(), Err(format!("{e}; connections by exchanged addresses only")))),
+    }
+    for name in usable.iter().flatten() {
+        facts.push((name.clone(), Context::open(name).and_then(|c| facts_of(&c)).map_err(|e| e.to_string())));
+    }
+    Offer { name: NAME, usable: usable.map(|_| ()), facts }
+}
+
+fn facts_of(context: &Context) -> Result<String> {
+    let dmabuf = match context.dmabuf() {
+        Ok(()) => "yes".to_string(),
+        Err(e) => format!("no ({e})"),
+    };
+    let place = match (&context.place.pci, context.place.numa) {
+        (Some(pci), Some(numa)) => format!(", PCI {pci}, NUMA node {numa}"),
+        (Some(pci), None) => format!(", PCI {pci}"),
+        _ => String::new(),
+    };
+    Ok(format!("dma-buf {dmabuf}{place}"))
+}

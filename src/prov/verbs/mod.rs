@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RDMA NICs through libibverbs: InfiniBand, RoCE and iWARP. `docs/verbs.md` follows an operation through it.
+
+pub mod address;
+mod attach;
+mod backing;
+mod bounce;
+pub mod cm_event;
+pub mod cm_id;
+mod conn;
+mod cq;
+pub mod device;
+mod domain;
+mod endpoint;
+pub mod event;
+pub mod ext;
+pub mod gid;
+mod greeting;
+mod info;
+pub mod library;
+mod mr;
+pub mod netdev;
+mod object;
+mod pep;
+mod populate;
+mod post;
+mod qp;
+mod ring;
+mod state;
+pub mod status;
+
+pub use cq::Cq;
+pub use domain::Domain;
+pub use endpoint::Endpoint;
+pub use greeting::DATA_MAX;
+pub use info::{candidates, check_address, offer};
+pub use pep::{PassiveEndpoint, Request};
+
+use super::Offer;
+
+/// Largest message or RMA operation: what the packets of the transport count.
+pub const MAX_MSG: usize = 1 << 31;
+/// The most bytes that hints may ask to have travel inside the work request.
+pub const INLINE_MAX: usize = 1024;
+/// How long a queue pair in error may take to give everything back before it is destroyed.
+const DRAIN_NS: u64 = 1_000_000_000;

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Posting: an operation becomes a work request, and work requests become one ring of the doorbell.
+
+use super::bounce;
+use super::mr::{self, Local};
+use super::state::{Phase, RxOp, State, TxOp};
+use super::status;
+use super::{Domain, MAX_MSG};
+use crate::error::{Error, Result, errno};
+use crate::prov::bind::Ending;
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, measure};
+use rdma_sys::*;
+use std::mem::zeroed;
+use std::ptr::null_mut;
+
+/// Work requests that wait for the last of their chain.
+const CHAIN: usize = 32;
+
+/// Work requests with room for their pieces.
+pub struct Batch {
+    wrs: [ibv_send_wr; CHAIN],
+    pieces: [[ibv_sge; IOV_LIMIT]; CHAIN],
+    len: usize,
+}
+
+// SAFETY: the pointers in it point into itself or at the caller's buffers, and are used only while a call posts.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    pub fn new() -> Box<Batch> {
+        // SAFETY: plain numbers and pointers.
+        unsafe { Box::new(zeroed()) }
+    }
+}
+
+const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
+const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
+const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE.0;
+
+/// What is asked of the peer's memory; 0 for messages.
+#[derive(Clone, Copy, Default)]
+struct Target {
+    addr: u64,
+    key: u32,
+}
+
+fn key_of(key: u64) -> Result<u32> {
+    u32::try_from(key).map_err(|_| Error::invalid(format!("key: {key:#x} has more than the 32 bits of a verbs key")))
+}
+
+fn data_of(c: &Common) -> Result<Option<u32>> {
+    if c.flags & flags::REMOTE_CQ_DATA == 0 {
+        return Ok(None);
+    }
+    let data = u32::try_from(c.data).map_err(|_| Error::invalid(format!("data: {:#x} has more than cq_data_size = 4 bytes", c.data)))?;
+    Ok(Some(data))
+}
+
+impl State {
+    /// Writes or reads: one remote piece against up to eight local ones.
+    #[inline]
+    pub fn rma(&mut self, domain: &Domain, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
+        let [there] = remote else {
+            return Err(Error::invalid(format!("rma_iov_count: {}, verbs takes rma_iov_limit = 1 remote piece", remote.len())));
+        };
+        let total = measure(local, MAX_MSG)?;
+        if there.len != total {
+            return Err(Error::invalid(format!("rma_iov: {} bytes, but the local pieces have {total}", there.len)));
+        }
+        let target = Target { addr: there.addr, key: key_of(there.key)? };
+        let data = data_of(c)?;
+        let (opcode, kind) = match (dir, data) {
+            (Dir::Write, None) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, flags::RMA | flags::WRITE),
+            (Dir::Write, Some(_)) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, flags::RMA | flags::WRITE),
+            (Dir::Read, None) => (ibv_wr_opcode::IBV_WR_RDMA_READ, flags::RMA | flags::READ),
+            (Dir::Read, Some(_)) => return Err(Error::invalid("flags: a read carries no remote data")),
+        };
+        self.post(domain, opcode, kind, local, total, target, data, c, descs)
+    }
+
+    #[inline]
+    pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+        let total = measure(local, MAX_MSG)?;
+        let data = data_of(c)?;
+        let opcode = if data.is_some() { ibv_wr_opcode::IBV_WR_SEND_WITH_IMM } else { ibv_wr_opcode::IBV_WR_SEND };
+        self.post(domain, opcode, flags::MSG | flags::SEND, local, total, Target::default(), data, c, descs)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    fn post(
+        &mut self,
+        domain: &Domain,
+        opcode: ibv_wr_opcode::Type,
+        kind: u64,
+        local: &[Iov],
+        total: usize,
+        target: Target,
+        data: Option<u32>,
+        c: &Common,
+        descs: &[u64],
+    ) -> Result<()> {
+        let inline_max = self.check_connected()?.capacity.inline as usize;
+        if c.flags & flags::DELIVERY_COMPLETE != 0 {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: verbs has no GDRFAB_DELIVERY_COMPLETE; its completions are TRANSMIT_COMPLETE"));
+        }
+        if self.tx.is_full() || self.batch.len == CHAIN {
+            return Err(Error::AGAIN);
+        }
+        let read = kind & flags::READ != 0;
+        let inject = c.flags & flags::INJECT != 0 && !read;
+        let at = self.batch.len;
+        let mut bounce = None;
+        if inject && total > inline_max {
+            return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, inject_size is {inline_max}")));
+        }
+        let (mut count, mut here) = mr::pieces(local, descs, inject, &mut self.batch.pieces[at])?;
+        if here == Local::Staged {
+            here = look_up(domain, local, descs, &mut self.batch.pieces[at])?;
+        }
+        if here == Local::Staged || (inject && here == Local::Device) {
+            let fresh = bounce::take(domain, local, descs, total, !read)?;
+            (self.batch.pieces[at][0], count) = (fresh.piece(), usize::from(total > 0));
+            bounce = Some(fresh);
+        }
+        let end_wanted = self.bind.wants_entry(c.flags);
+        if !self.bind.reserve(end_wanted) {
+            return Err(Error::AGAIN);
+        }
+        let deadline = self.deadline(c.timeout_ns);
+        let ahead = self.unsignalled;
+        let signal = end_wanted | self.signal_all | (deadline != 0) | bounce.is_some() | (ahead >= self.tx.limit() / 4);
+        self.unsignalled = if signal { 0 } else { ahead + 1 };
+        let inline = bounce.is_none() && !read && here == Local::Host && total <= inline_max;
+        let mut send_flags = if signal { SIGNALED } else { 0 };
+        send_flags |= if inline && total > 0 { INLINE } else { 0 };
+        send_flags |= if c.flags & flags::FENCE != 0 { FENCE } else { 0 };
+
+        let wr = &mut self.batch.wrs[at];
+        wr.wr_id = self.tx_tag.send(self.tx.next());
+        wr.next = null_mut();
+        wr.sg_list = (&raw mut self.batch.pieces[at]).cast();
+        wr.num_sge = count as i32;
+        wr.opcode = opcode;
+        wr.send_flags = send_flags;
+        wr.wr.rdma.remote_addr = target.addr;
+        wr.wr.rdma.rkey = target.key;
+        if let Some(data) = data {
+            wr.imm_data_invalidated_rkey_union.imm_data = data.to_be();
+        }
+        let buf = local.first().map_or(0, |v| v.addr);
+        self.tx.push(TxOp { end: Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline }, bounce });
+        self.batch.len = at + 1;
+        if c.flags & flags::MORE != 0 && !inject && at + 1 < CHAIN {
+            return Ok(());
+        }
+        self.ring()
+    }
+
+    /// Posts the chain. The last one's failure is the call's; those before it were promised, so theirs are entries.
+    #[inline(always)]
+    pub fn ring(&mut self) -> Result<()> {
+        let n = self.batch.len;
+        if n == 0 {
+            return Ok(());
+        }
+        self.batch.len = 0;
+        let first: *mut ibv_send_wr = self.batch.wrs.as_mut_ptr();
+        for i in 1..n {
+            // SAFETY: both lie in the array.
+            unsafe { (*first.add(i - 1)).next = first.add(i) };
+        }
+        let Some(qp) = &self.qp else { return Err(self.not_connected()) };
+        // SAFETY: the chain and its pieces are ours and live; the buffers are the C caller's promise.
+        match unsafe { qp.post_send(first) } {
+            Ok(()) => Ok(()),
+            Err((bad, err)) => self.refused(n, first, bad, err),
+        }
+    }
+
+    #[cold]
+    fn refused(&mut self, n: usize, first: *mut ibv_send_wr, bad: *mut ibv_send_wr, err: i32) -> Result<()> {
+        let taken = (bad as usize).wrapping_sub(first as usize) / size_of::<ibv_send_wr>();
+        let error = match err {
+            errno::ENOMEM => Error::AGAIN,
+            err => status::call_error("posting a work request", err),
+        };
+        // Newest first: they leave the ring in that order.
+        for i in (taken.min(n)..n).rev() {
+            let op = self.tx.unpush();
+            if i + 1 == n {
+                if op.end.wanted
+                    && let Some(q) = &self.bind.tx
+                {
+                    q.release();
+                }
+            } else {
+                self.stats.errors += 1;
+                self.bind.fail(&op.end, error.clone());
+            }
+        }
+        self.unsignalled = self.tx.limit();
+        Err(error)
+    }
+
+    /// Ends what waits for the last of its chain, which will not come.
+    pub fn drop_batch(&mut self) {
+        for _ in 0..std::mem::take(&mut self.batch.len) {
+            let op = self.tx.unpush();
+            let why = self.why.as_ref().map_or("", |e| e.words.as_ref());
+            let error = Error::coded(errno::ECANCELED, crate::error::Code::Canceled, format!("never posted: {why}"));
+            self.stats.errors += 1;
+            self.bind.fail(&op.end, error);
+        }
+    }
+
+    /// Posts a receive.
+    pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+        if self.bind.rx.is_none() && self.bind.counters.recv.is_none() {
+            return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for receives"));
+        }
+        if self.own_receives {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "ep: was opened without GDRFAB_MSG and GDRFAB_RECV"));
+        }
+        match &self.phase {
+            Phase::Fresh => return Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before posting receives")),
+            Phase::Draining | Phase::Down(_) => return Err(self.not_connected()),
+            _ => {}
+        }
+        let room = measure(local, MAX_MSG)?;
+        if self.rx.is_full() {
+            return Err(Error::AGAIN);
+        }
+        // SAFETY: plain numbers.
+        let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
+        let (mut count, mut here) = mr::pieces(local, descs, false, &mut pieces)?;
+        if here == Local::Staged {
+            here = look_up(domain, local, descs, &mut pieces)?;
+        }
+        let mut bounce = None;
+        if here == Local::Staged {
+            let fresh = bounce::take(domain, local, descs, room, false)?;
+            (pieces[0], count) = (fresh.piece(), usize::from(room > 0));
+            bounce = Some(fresh);
+        }
+        let deadline = self.deadline(c.timeout_ns);
+        let buf = local.first().map_or(0, |v| v.addr);
+        let op = RxOp { context: c.context, buf, room, wanted: self.bind.wants_receive(c.flags), own: false, deadline, bounce };
+        self.post_receive(&mut pieces, count, op)
+    }
+
+    fn post_receive(&mut self, pieces: &mut [ibv_sge; IOV_LIMIT], count: usize, op: RxOp) -> Result<()> {
+        let Some(qp) = &self.qp else { return Err(self.not_connected()) };
+        let mut wr = ibv_recv_wr { wr_id: self.rx_tag.recv(self.rx.next()), next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge: count as i32 };
+        // SAFETY: the request and its pieces are live; the buffers are the C caller's promise.
+        unsafe { qp.post_recv(&mut wr)? };
+        self.rx.push(op);
+        Ok(())
+    }
+
+    /// Posts one receive of the provider's own, without room: a write with data needs no more.
+    pub fn repost_own(&mut self) {
+        // SAFETY: plain numbers.
+        let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
+        let op = RxOp { context: self.context, wanted: self.bind.rx.is_some(), own: true, ..RxOp::default() };
+        if let Err(e) = self.post_receive(&mut pieces, 0, op) {
+            crate::log!(Error, "a receive for writes with data: {e}");
+        }
+    }
+}
+
+/// Of the pieces whose regions are looked up, those of several registrations get their own keys; one that is staged
+/// makes the operation a staged one.
+#[cold]
+fn look_up(domain: &Domain, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<Local> {
+    let regions = domain.regions.lock();
+    let mut here = Local::Host;
+    for ((i, v), place) in local.iter().enumerate().filter(|(_, v)| v.len > 0).zip(into.iter_mut()) {
+        let desc = descs.get(i).copied().unwrap_or(0);
+        if !mr::is_looked_up(desc) {
+            continue;
+        }
+        if regions.staged(desc)?.is_some() {
+            return Ok(Local::Staged);
+        }
+        *place = regions.piece(desc, v)?;
+        here = Local::Device;
+    }
+    Ok(here)
+}

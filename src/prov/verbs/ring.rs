@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Operations that the device holds, in the order of posting, which is that of their completions.
+
+/// A ring whose places are named by ever growing numbers.
+pub struct Ring<T> {
+    places: Box<[T]>,
+    /// The oldest, and one beyond the newest.
+    head: u32,
+    tail: u32,
+    /// How many it holds at most.
+    limit: u32,
+}
+
+impl<T: Default> Ring<T> {
+    pub fn new(limit: usize) -> Ring<T> {
+        let places = (0..limit.max(1).next_power_of_two()).map(|_| T::default()).collect();
+        Ring { places, head: 0, tail: 0, limit: limit as u32 }
+    }
+
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.tail == self.head
+    }
+
+    #[inline(always)]
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.limit
+    }
+
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The number that the next one gets.
+    #[inline(always)]
+    pub fn next(&self) -> u32 {
+        self.tail
+    }
+
+    #[inline(always)]
+    fn at(&self, seq: u32) -> usize {
+        seq as usize & (self.places.len() - 1)
+    }
+
+    /// Adds one; the caller has asked `is_full`.
+    #[inline(always)]
+    pub fn push(&mut self, op: T) {
+        let at = self.at(self.tail);
+        if let Some(place) = self.places.get_mut(at) {
+            *place = op;
+        }
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Takes back the newest, which was not posted after all.
+    pub fn unpush(&mut self) -> T {
+        self.tail = self.tail.wrapping_sub(1);
+        let at = self.at(self.tail);
+        std::mem::take(&mut self.places[at])
+    }
+
+    /// The oldest, if `seq` names it or a newer one that is held.
+    #[inline(always)]
+    pub fn pop_until(&mut self, seq: u32) -> Option<T> {
+        if seq.wrapping_sub(self.head) >= self.len() {
+            return None;
+        }
+        self.pop()
+    }
+
+    #[inline(always)]
+    pub fn pop(&mut self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        let at = self.at(self.head);
+        self.head = self.head.wrapping_add(1);
+        self.places.get_mut(at).map(std::mem::take)
+    }
+
+    /// Whether the oldest is the one that `seq` names.
+    #[inline(always)]
+    pub fn is_next(&self, seq: u32) -> bool {
+        self.head == seq && !self.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        (0..self.len()).filter_map(move |i| self.places.get(self.at(self.head.wrapping_add(i))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_outlive_the_places() {
+        let mut ring: Ring<u32> = Ring::new(3);
+        for round in 0..10 {
+            for i in 0..3 {
+                assert!(!ring.is_full());
+                assert_eq!(ring.next(), round * 3 + i);
+                ring.push(round * 3 + i);
+            }
+            assert!(ring.is_full());
+            assert_eq!(ring.iter().copied().collect::<Vec<_>>(), [round * 3, round * 3 + 1, round * 3 + 2]);
+            assert_eq!(ring.pop_until(round * 3 + 3), None, "not held");
+            assert_eq!(ring.unpush(), round * 3 + 2);
+            ring.push(round * 3 + 2);
+            assert_eq!(ring.pop_until(round * 3 + 1), Some(round * 3));
+            assert!(ring.is_next(round * 3 + 1));
+            assert_eq!(ring.pop_until(round * 3), None, "over");
+            assert_eq!((ring.pop(), ring.pop(), ring.pop()), (Some(round * 3 + 1), Some(round * 3 + 2), None));
+        }
+    }
+}

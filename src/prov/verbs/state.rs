@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The state of an endpoint, and how its operations end: well, badly, or flushed by the end of the connection.
+
+use super::bounce::Bounce;
+use super::conn::Connecting;
+use super::cq::{Cq, Tag};
+use super::domain::Domain;
+use super::post::Batch;
+use super::qp::{Patience, Qp};
+use super::ring::Ring;
+use super::status::{self, Failed};
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::bind::{Bindings, Ending, Options, Stats};
+use crate::prov::event::EventKind;
+use crate::prov::flags;
+use crate::prov::queue::{Completion, Failure};
+use crate::sync::serial::Serial;
+use crate::sys::time;
+use rdma_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use std::sync::Arc;
+
+pub enum Phase {
+    Fresh,
+    Enabled,
+    Connecting(Box<Connecting>),
+    Connected,
+    /// The queue pair is in error; until the device has given everything back.
+    Draining,
+    /// Over; says why.
+    Down(Error),
+}
+
+/// A posted operation.
+#[derive(Default)]
+pub struct TxOp {
+    pub end: Ending,
+    /// Registered memory of ours between the caller's and the device.
+    pub bounce: Option<Box<Bounce>>,
+}
+
+/// A posted receive.
+#[derive(Default)]
+pub struct RxOp {
+    pub context: usize,
+    pub buf: usize,
+    pub room: usize,
+    /// A success gives an entry.
+    pub wanted: bool,
+    /// The provider's own, for writes with data where the caller posts none.
+    pub own: bool,
+    /// Absolute; 0 = none.
+    pub deadline: u64,
+    pub bounce: Option<Box<Bounce>>,
+}
+
+pub struct State {
+    pub phase: Phase,
+    pub bind: Bindings,
+    pub options: Options,
+    pub patience: Patience,
+    pub stats: Stats,
+    /// The caller's handle and context, for events.
+    pub object: usize,
+    pub context: usize,
+    pub qp: Option<Qp>,
+    pub tx_cq: Option<Arc<Cq>>,
+    pub rx_cq: Option<Arc<Cq>>,
+    pub tx: Ring<TxOp>,
+    pub rx: Ring<RxOp>,
+    pub tx_tag: Tag,
+    pub rx_tag: Tag,
+    /// Operations posted since the last that asks for a completion of the device.
+    pub unsignalled: u32,
+    /// Counters move with every operation, so every one asks.
+    pub signal_all: bool,
+    pub own_receives: bool,
+    /// Work requests that wait for the last one of their chain.
+    pub batch: Box<Batch>,
+    /// Earliest deadline of anything posted; 0 = none.
+    pub earliest: u64,
+    /// When deadlines were found to have passed.
+    pub late: u64,
+    /// Why the connection ends or has ended: what came first.
+    pub why: Option<Error>,
+    /// When draining is given up and the queue pair destroyed instead.
+    pub drained_by: u64,
+    /// The peer was told, or told us, so that no event is owed for what this side began.
+    pub silent: bool,
+    pub link: super::conn::Link,
+}
+
+/// What an endpoint and its completion queues share.
+pub struct Shared {
+    pub domain: Arc<Domain>,
+    pub state: Serial<State>,
+}
+
+impl Shared {
+    /// One completion of the device.
+    #[inline]
+    pub fn complete(&self, wc: &ibv_wc, recv: bool, seq: u32) {
+        let mut s = self.state.lock();
+        if recv { s.arrived(wc, seq) } else { s.carried_out(wc, seq) }
+    }
+}
+
+fn operation(kind: u64) -> &'static str {
+    match kind {
+        k if k & flags::SEND != 0 => "send",
+        k if k & flags::READ != 0 => "read",
+        _ => "write",
+    }
+}
+
+impl State {
+    pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
+        self.bind.event(kind, self.object, self.context, data, error);
+    }
+
+    pub fn not_connected(&self) -> Error {
+        match (&self.phase, &self.why) {
+            (Phase::Down(why), _) | (Phase::Draining, Some(why)) => {
+                Error::coded(errno::ENOTCONN, why.code, format!("ep: the connection is over: {}", why.words))
+            }
+            (Phase::Connecting(_), _) => {
+                Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue")
+            }
+            _ => Error::fixed(errno::ENOTCONN, "ep: not connected"),
+        }
+    }
+
+    /// An operation of this side and all before it ended.
+    #[inline]
+    fn carried_out(&mut self, wc: &ibv_wc, seq: u32) {
+        let failed = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
+        loop {
+            let last = self.tx.is_next(seq);
+            let Some(op) = self.tx.pop_until(seq) else { break };
+            if failed && last {
+                self.tx_failed(op, wc);
+            } else {
+                self.tx_succeeded(op);
+            }
+        }
+        if failed {
+            self.finish_if_drained();
+        }
+    }
+
+    #[inline(always)]
+    fn tx_succeeded(&mut self, op: TxOp) {
+        let end = &op.end;
+        if end.kind & flags::SEND != 0 {
+            self.stats.sends += 1;
+        } else {
+            self.stats.ops_nic += 1;
+            self.stats.bytes_nic += end.len as u64;
+        }
+        match op.bounce {
+            None => self.bind.succeed(end),
+            Some(bounce) => {
+                let placed = if end.kind & flags::READ != 0 { bounce.scatter(end.len) } else { Ok(()) };
+                match placed {
+                    Ok(()) => self.bind.succeed(end),
+                    Err(e) => {
+                        self.stats.errors += 1;
+                        self.bind.fail(end, e);
+                    }
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn tx_failed(&mut self, op: TxOp, wc: &ibv_wc) {
+        let error = self.reason(wc, operation(op.end.kind), false, op.end.deadline);
+        self.stats.errors += 1;
+        self.bind.fail(&op.end, error);
+    }
+
+    /// Why a work request failed; the first failure of all ends the connection.
+    #[cold]
+    fn reason(&mut self, wc: &ibv_wc, operation: &'static str, receive: bool, deadline: u64) -> Error {
+        if wc.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
+            return self.flushed(deadline);
+        }
+        let failed = Failed { operation, receive, status: wc.status, qpn: wc.qp_num, vendor_err: wc.vendor_err };
+        let error = status::completion_error(&failed);
+        self.begin_end(error.clone(), false);
+        error
+    }
+
+    /// Why what the end of the connection takes along does not happen.
+    fn flushed(&self, deadline: u64) -> Error {
+        if deadline != 0 && self.late >= deadline {
+            return Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation's deadline passed: the queue pair was stopped, so nothing touches the buffer any more");
+        }
+        let why = self.why.as_ref().map_or("the peer ended it", |e| e.words.as_ref());
+        let code = self.why.as_ref().map_or(Code::Canceled, |e| if e.code == Code::PeerGone { Code::PeerGone } else { Code::Canceled });
+        Error::coded(errno::ECANCELED, code, format!("flushed with the connection: {why}"))
+    }
+
+    /// A receive was used, or came back.
+    fn arrived(&mut self, wc: &ibv_wc, seq: u32) {
+        let Some(op) = self.rx.pop_until(seq) else { return };
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+            self.rx_failed(op, wc);
+            return self.finish_if_drained();
+        }
+        let has_data = wc.wc_flags & rdma_sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        // SAFETY: both members are 32-bit numbers.
+        let data = if has_data { u64::from(u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data })) } else { 0 };
+        let remote = if has_data { flags::REMOTE_CQ_DATA } else { 0 };
+        let len = wc.byte_len as usize;
+        if wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
+            let entry = Completion { context: op.context, flags: flags::REMOTE_WRITE | flags::RMA | remote, len, buf: 0, data };
+            if let Some(counter) = &self.bind.counters.remote_write {
+                counter.add(1);
+            }
+            if let Some(q) = self.bind.rx.as_ref().filter(|_| op.wanted) {
+                q.push(entry);
+            }
+            if op.own {
+                self.repost_own();
+            }
+            return;
+        }
+        self.stats.recvs += 1;
+        let entry = Completion { context: op.context, flags: flags::RECV | flags::MSG | remote, len, buf: op.buf, data };
+        match op.bounce.map_or(Ok(()), |b| b.scatter(len)) {
+            Ok(()) => self.bind.received(entry, op.wanted),
+            Err(error) => {
+                self.stats.errors += 1;
+                self.bind.spoiled(entry, Failure { error, olen: 0 });
+            }
+        }
+    }
+
+    #[cold]
+    fn rx_failed(&mut self, op: RxOp, wc: &ibv_wc) {
+        let error = self.reason(wc, "receive", true, op.deadline);
+        self.abandon(&op, error);
+    }
+
+    fn abandon(&mut self, op: &RxOp, error: Error) {
+        if op.own {
+            return;
+        }
+        self.stats.errors += 1;
+        let entry = Completion { context: op.context, flags: flags::RECV | flags::MSG, len: 0, buf: op.buf, data: 0 };
+        self.bind.spoiled(entry, Failure { error, olen: 0 });
+    }
+
+    /// The connection ends, for this reason unless it was ending already: the device is told to give everything
+    /// back. `silent`: this side wanted it, so no event tells of it.
+    #[cold]
+    pub fn begin_end(&mut self, why: Error, silent: bool) {
+        if matches!(self.phase, Phase::Draining | Phase::Down(_)) {
+            return;
+        }
+        self.silent = silent || !matches!(self.phase, Phase::Connected);
+        self.why = Some(why);
+        self.phase = Phase::Draining;
+        self.drained_by = time::now_ns() + super::DRAIN_NS;
+        self.link.leave();
+        self.drop_batch();
+        if let Some(qp) = &self.qp
+            && let Err(e) = qp.fail()
+        {
+            crate::log!(Warn, "{e}");
+            self.drained_by = 0;
+        }
+    }
+
+    /// Ends for good once the device has given everything back, or could not in time: then the queue pair is
+    /// destroyed, which ends its hold on the buffers too.
+    pub fn finish_if_drained(&mut self) {
+        if !matches!(self.phase, Phase::Draining) {
+            return;
+        }
+        if !(self.tx.is_empty() && self.rx.is_empty()) {
+            if time::now_ns() < self.drained_by {
+                return;
+            }
+            self.qp = None;
+            while let Some(op) = self.tx.pop() {
+                let error = self.flushed(op.end.deadline);
+                self.stats.errors += 1;
+                self.bind.fail(&op.end, error);
+            }
+            while let Some(op) = self.rx.pop() {
+                let error = self.flushed(op.deadline);
+                self.abandon(&op, error);
+            }
+        }
+        let why = self.why.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
+        self.phase = Phase::Down(why);
+        if !self.silent {
+            self.event(EventKind::Shutdown, Vec::new(), None);
+        }
+    }
+
+    /// Ends the connection if an operation is later than it may be: the device takes nothing back by itself.
+    pub fn check_deadlines(&mut self) {
+        if self.earliest == 0 || !matches!(self.phase, Phase::Connected | Phase::Enabled) {
+            return;
+        }
+        let now = time::now_ns();
+        if now < self.earliest {
+            return;
+        }
+        let deadlines = || self.tx.iter().map(|o| o.end.deadline).chain(self.rx.iter().map(|o| o.deadline)).filter(|d| *d != 0);
+        if deadlines().any(|d| d <= now) {
+            self.late = now;
+            let words = "an operation's deadline passed: the queue pair was stopped, because a device takes nothing back by itself";
+            return self.begin_end(Error::coded(errno::ETIMEDOUT, Code::Deadline, words), false);
+        }
+        self.earliest = deadlines().min().unwrap_or(0);
+    }
+
+    /// The absolute deadline of what is posted now.
+    #[inline(always)]
+    pub fn deadline(&mut self, timeout_ns: u64) -> u64 {
+        let relative = if timeout_ns != 0 { timeout_ns } else { self.options.deadline_ns };
+        if relative == 0 {
+            return 0;
+        }
+        let deadline = time::deadline(relative);
+        if self.earliest == 0 || deadline < self.earliest {
+            self.earliest = deadline;
+        }
+        deadline
+    }
+
+    pub fn check_connected(&self) -> Result<&Qp> {
+        match (&self.phase, &self.qp) {
+            (Phase::Connected, Some(qp)) => Ok(qp),
+            _ => Err(self.not_connected()),
+        }
+    }
+}

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Builds the fake drivers into DIR, under the names by which programs load the real ones; old versions into DIR/old.
+# libibverbs goes to DIR/verbs, where it is found by GDRFAB_VERBS_LIBRARY only, if its header is there to build it.
 #
 #   c-tests/fakes/build.sh DIR
 set -eu
@@ -28,3 +29,17 @@ build libcuda.so.1 cuda.c "$here/cuda_mem.c" "$here/cuda_vmm.c" "$here/cuda_asyn
 build old/libcuda.so.1 cuda.c "$here/cuda_mem.c" "$here/cuda_vmm.c" "$here/cuda_async.c" -DFAKE_OLD
 build libze_loader.so.1 ze.c
 build old/libze_loader.so.1 ze.c -DFAKE_OLD
+
+# By another SONAME than the real one, which librdmacm needs beside it.
+verbs() {
+	name=$1
+	shift
+	mkdir -p "$dir/${name%/*}"
+	build "$name" ibverbs.c "$here/ibverbs_mr.c" "$here/ibverbs_queue.c" -Wl,-soname,libibverbs-fake.so.1 "$@"
+}
+if echo '#include <infiniband/verbs.h>' | ${CC:-cc} -E - >/dev/null 2>&1; then
+	verbs verbs/libibverbs.so.1
+	verbs verbs/old/libibverbs.so.1 -DFAKE_OLD
+else
+	echo "fakes: no infiniband/verbs.h, so no fake libibverbs" >&2
+fi

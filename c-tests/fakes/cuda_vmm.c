@@ -52,8 +52,9 @@ static int memory_file(const char *what, CUdevice device, uint64_t len)
 {
 	char name[64];
 	snprintf(name, sizeof name, "fake-cuda-%s-%d", what, device);
-	int fd = memfd_create(name, MFD_CLOEXEC);
-	if (fd >= 0 && ftruncate(fd, (off_t)len)) {
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	/* A real dma-buf is made only of a file that cannot shrink. */
+	if (fd >= 0 && (ftruncate(fd, (off_t)len) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK))) {
 		close(fd);
 		fd = -1;
 	}
@@ -101,16 +102,19 @@ API CUresult cuMemGetHandleForAddressRange(int *out, CUdeviceptr va, size_t len,
 	if (ok && (getenv("FAKE_NO_DMABUF") || (flags && !getenv("FAKE_PCIE"))))
 		r = CUDA_ERROR_NOT_SUPPORTED;
 	if (!r && one && va == first->va && getenv("FAKE_DMABUF_MMAP")) {
-		*out = fcntl(first->fd, F_DUPFD_CLOEXEC, 0);
+		*out = fake_dmabuf(first);
 		r = *out < 0 ? 304 : CUDA_SUCCESS;
 	} else if (!r) {
-		/* Has a size, and cannot be mapped: its descriptor does not read. */
-		int fd = memory_file("dmabuf", first->device, len);
-		char path[64];
-		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-		*out = fd < 0 ? -1 : open(path, O_WRONLY | O_CLOEXEC);
-		if (fd >= 0)
-			close(fd);
+		*out = one ? fake_udmabuf(first->fd, va - first->va, len) : -1;
+		if (*out < 0) {
+			/* Has a size, and cannot be mapped: its descriptor does not read. */
+			int fd = memory_file("dmabuf", first->device, len);
+			char path[64];
+			snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+			*out = fd < 0 ? -1 : open(path, O_WRONLY | O_CLOEXEC);
+			if (fd >= 0)
+				close(fd);
+		}
 		r = *out < 0 ? 304 : CUDA_SUCCESS; /* OPERATING_SYSTEM */
 	}
 	fake_unlock();

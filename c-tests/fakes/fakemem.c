@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/udmabuf.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -75,11 +77,12 @@ struct fake_block *fake_map(int fd, uint64_t offset, uint64_t len, uint64_t va, 
 
 struct fake_block *fake_new(uint64_t len, uint64_t align, int device, int kind)
 {
-	int fd = memfd_create("fake-device-memory", MFD_CLOEXEC);
+	int fd = memfd_create("fake-device-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return NULL;
 	uint64_t rounded = (len + 4095) & ~(uint64_t)4095;
-	uint64_t va = ftruncate(fd, (off_t)rounded) ? 0 : fake_reserve(rounded, align < 4096 ? 4096 : align);
+	bool sized = ftruncate(fd, (off_t)rounded) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0;
+	uint64_t va = !sized ? 0 : fake_reserve(rounded, align < 4096 ? 4096 : align);
 	struct fake_block *b = va ? fake_map(fd, 0, rounded, va, device, kind) : NULL;
 	if (!b && va)
 		fake_unreserve(va, rounded);
@@ -139,6 +142,24 @@ bool fake_copy(uint64_t to, uint64_t from, uint64_t len)
 		len -= run;
 	}
 	return true;
+}
+
+int fake_udmabuf(int fd, uint64_t offset, uint64_t len)
+{
+	int maker = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
+	if (maker < 0)
+		return -1;
+	struct udmabuf_create create = {
+		.memfd = (uint32_t)fd, .flags = UDMABUF_FLAGS_CLOEXEC, .offset = offset, .size = len};
+	int made = ioctl(maker, UDMABUF_CREATE, &create);
+	close(maker);
+	return made;
+}
+
+int fake_dmabuf(const struct fake_block *b)
+{
+	int made = fake_udmabuf(b->fd, 0, b->len);
+	return made >= 0 ? made : fcntl(b->fd, F_DUPFD_CLOEXEC, 0);
 }
 
 int fake_fetch_fd(int pid, int fd)

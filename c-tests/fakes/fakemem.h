@@ -45,6 +45,12 @@ struct fake_block *fake_find(uint64_t va);
  * memory is left in the middle of the copy. */
 bool fake_copy(uint64_t to, uint64_t from, uint64_t len);
 
+/* A real dma-buf over pages of a memory file, where the kernel makes one (/dev/udmabuf), so that an RDMA driver can
+ * import it; else -1. */
+int fake_udmabuf(int fd, uint64_t offset, uint64_t len);
+/* The same of a whole block; else its file. */
+int fake_dmabuf(const struct fake_block *b);
+
 /* A file of another process, by number: how a handle that is only bytes becomes memory here. -1 with errno. */
 int fake_fetch_fd(int pid, int fd);
 

@@ -199,8 +199,12 @@ FAKE_API int hlthunk_memory_unmap(int fd, uint64_t va)
 	return exact ? 0 : -EINVAL;
 }
 
-static int dmabuf(uint64_t addr, uint64_t size)
+/* A real one where the kernel makes it; else one that has a size and nothing more. */
+static int dmabuf(const struct fake_block *b, uint64_t addr, uint64_t size)
 {
+	int real = fake_udmabuf(b->fd, addr - b->va, size);
+	if (real >= 0)
+		return real;
 	char text[64], path[64];
 	int fd = memfd_create("fake-gaudi-dmabuf", MFD_CLOEXEC);
 	if (fd < 0)
@@ -223,7 +227,7 @@ static int export(int fd, bool exact, uint64_t addr, uint64_t size, uint64_t off
 	if (i >= 0 && (!exact || allocations[i].block->va == addr)) {
 		uint64_t left = allocations[i].block->va + allocations[i].block->len - addr;
 		if (offset <= left && size <= left - offset)
-			rc = dmabuf(addr + offset, size);
+			rc = dmabuf(allocations[i].block, addr + offset, size);
 	}
 	fake_unlock();
 	return rc;

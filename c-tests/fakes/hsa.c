@@ -635,7 +635,7 @@ static status_t export_dmabuf(const void *ptr, size_t len, int *fd, uint64_t *of
 	if (b && b->imported)
 		abort();
 	if (b && (uint64_t)(uintptr_t)ptr - b->va + len <= b->len) {
-		int copy = fcntl(b->fd, F_DUPFD_CLOEXEC, 0);
+		int copy = fake_dmabuf(b);
 		status = copy < 0 ? OUT_OF_RESOURCES : SUCCESS;
 		if (copy >= 0) {
 			*fd = copy;

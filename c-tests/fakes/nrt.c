@@ -259,7 +259,7 @@ static int dmabuf(uint64_t va, uint64_t size, int *fd, uint64_t *offset)
 	fake_lock();
 	struct fake_block *b = fake_find(va);
 	if (b && size <= b->va + b->len - va) {
-		*fd = fcntl(b->fd, F_DUPFD_CLOEXEC, 0);
+		*fd = fake_dmabuf(b);
 		*offset = va - b->va;
 		status = *fd < 0 ? NRT_RESOURCE : NRT_SUCCESS;
 	}

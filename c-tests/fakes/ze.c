@@ -478,7 +478,7 @@ result_t zeMemGetIpcHandle(void *context, const void *ptr, ipc_t *handle)
 	CONTEXT();
 	fake_lock();
 	struct fake_block *b = find(ptr);
-	int fd = b && !b->imported ? fcntl(b->fd, F_DUPFD_CLOEXEC, 0) : -1;
+	int fd = b && !b->imported ? fake_dmabuf(b) : -1;
 	fake_unlock();
 	if (!b)
 		return INVALID_ARGUMENT;

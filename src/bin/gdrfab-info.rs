@@ -9,11 +9,14 @@ mod cli;
 mod host;
 #[path = "common/json.rs"]
 mod json;
+#[path = "gdrfab-info/nics.rs"]
+mod nics;
 #[path = "gdrfab-info/provider.rs"]
 mod provider;
 
 use accelerators::Vendor;
 use cli::{Args, Word};
+use gdrfab::hmem::{Iface, Site};
 use gdrfab::log::{self, Level};
 use gdrfab::{config, prov};
 use host::Fact;
@@ -33,6 +36,7 @@ Usage: gdrfab-info [options]
 The drivers of accelerators are opened to ask them; GDRFAB_HMEM=none leaves them alone.
 
   -p, --provider PROV  only this provider
+  -n, --near WHERE     NICs in the order of their distance to an accelerator, cuda:0 for instance
   -e, --env            the environment variables: default, value now, meaning
   -v, --verbose        every attribute of every provider, and the facts of the host
       --json           everything, as JSON
@@ -45,9 +49,20 @@ Exit status: 0, 1 if no provider can be used, 2 for a wrong command line.
 #[derive(Default)]
 struct Options {
     provider: Option<String>,
+    near: Option<Site>,
     env: bool,
     verbose: bool,
     json: bool,
+}
+
+/// "cuda:0", or "cuda" for its first device.
+fn site(text: &str) -> Result<Site, String> {
+    let (name, device) = text.split_once(':').unwrap_or((text, "0"));
+    let iface = Iface::ALL.into_iter().find(|i| *i != Iface::System && i.name() == name);
+    match (iface, device.parse()) {
+        (Some(iface), Ok(device)) => Ok(Site { iface, device }),
+        _ => Err(format!("--near {text}: an interface and a number, such as cuda:0, are expected")),
+    }
 }
 
 /// What the command line asks for: options, or a text to print.
@@ -61,6 +76,7 @@ fn parse() -> Result<Result<Options, String>, String> {
         };
         match option.as_str() {
             "-p" | "--provider" => options.provider = Some(args.value(&option)?),
+            "-n" | "--near" => options.near = Some(site(&args.value(&option)?)?),
             "-e" | "--env" => options.env = true,
             "-v" | "--verbose" => options.verbose = true,
             "--json" => options.json = true,
@@ -70,7 +86,7 @@ fn parse() -> Result<Result<Options, String>, String> {
         }
     }
     if let Some(wanted) = &options.provider {
-        let names: Vec<&str> = prov::offers().iter().map(|o| o.name).collect();
+        let names = prov::names();
         if !names.contains(&wanted.as_str()) {
             return Err(format!("--provider {wanted}: this build has {}", names.join(", ")));
         }
@@ -165,14 +181,14 @@ fn main() -> ExitCode {
         Err(words) => return cli::usage("gdrfab-info", &words),
     };
     let complaints = listen_to_complaints();
-    let providers = match provider::all(options.provider.as_deref()) {
+    let providers = match provider::all(options.provider.as_deref(), options.near) {
         Ok(providers) => providers,
         Err(e) => {
             cli::complain(&format!("gdrfab-info: {e}"));
             return ExitCode::FAILURE;
         }
     };
-    let only_env = options.env && !options.verbose && options.provider.is_none() && !options.json;
+    let only_env = options.env && !options.verbose && options.provider.is_none() && options.near.is_none() && !options.json;
     let vendors = if only_env { Vec::new() } else { accelerators::all() };
     let complaints = complaints.lock().unwrap_or_else(|e| e.into_inner()).clone();
     cli::say(&match (options.json, only_env) {

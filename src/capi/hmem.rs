@@ -92,7 +92,7 @@ fn place_of(iface: u32, device: u32) -> Result<At> {
 }
 
 /// Text in a field of fixed size: as much as fits before the NUL, in whole characters.
-fn field<const N: usize>(text: &str) -> [c_char; N] {
+pub(super) fn field<const N: usize>(text: &str) -> [c_char; N] {
     let mut end = text.len().min(N - 1);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -5,6 +5,7 @@ use super::boundary::{Sized0, control, counted, last_words, null, output, read_s
 use super::types::*;
 use crate::error::{Error, Result, errno};
 use crate::fabric::{self, Info, RequestId};
+use crate::hmem::{Iface, Site};
 use crate::mr::Paths;
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::collections::BTreeMap;
@@ -92,6 +93,12 @@ pub struct gdrfab_info {
     pub handle: *mut gdrfab_connreq,
     /// What the provider asks of its user beyond the common rules: GDRFAB_RX_CQ_DATA. Ignored in hints.
     pub mode: u64,
+    /// GDRFAB_HMEM_* of an accelerator, 0 = none. Hint: of the candidates of a provider with NICs those come first that
+    /// are nearest to it (below the same PCIe switch, then the same root complex, then in the same NUMA node); its
+    /// driver is opened to learn where it is. Kept in results.
+    pub near_iface: u32,
+    /// Its number, as in gdrfab_mr_attr; used with near_iface only.
+    pub near_device: u32,
 }
 
 // SAFETY: repr(C), begins with its size; zeros and any integers are valid, pointers are checked at use.
@@ -157,9 +164,19 @@ pub(super) fn export(from: &Info) -> *mut gdrfab_info {
         domain_name: string(&from.domain_name).0,
         reason: string(&from.reason.as_ref().map(|e| e.words.to_string())).0,
         handle: from.request.map_or(null_mut(), |r| r.0 as *mut gdrfab_connreq),
+        near_iface: from.near.map_or(0, |at| at.iface as u32),
+        near_device: from.near.map_or(0, |at| at.device),
         ..blank()
     };
     Box::into_raw(Box::new(Owned { info, strings })).cast()
+}
+
+fn near(iface: u32, device: u32) -> Result<Option<Site>> {
+    match Iface::from_raw(iface) {
+        Some(Iface::System) => Ok(None),
+        Some(iface) => Ok(Some(Site { iface, device })),
+        None => Err(Error::invalid(format!("near_iface: {iface} is no GDRFAB_HMEM_* of an accelerator"))),
+    }
 }
 
 /// Reads a caller's struct, of hints or of a result that comes back.
@@ -201,6 +218,7 @@ pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Res
             domain_name: string(c.domain_name, "info->domain_name")?,
             reason: (c.reason_errno != 0).then(|| Error::fixed(c.reason_errno as i32, "left out")),
             request: (!c.handle.is_null()).then_some(RequestId(c.handle as usize)),
+            near: near(c.near_iface, c.near_device)?,
             ..Info::default()
         })
     }
@@ -240,7 +258,9 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 
 /// Finds providers that fit. Mirrors fi_getinfo.
 ///
-/// Opens no device and starts no thread; callable from any thread.
+/// Starts no thread; callable from any thread. Opens no accelerator but the one that hints->near_iface names. The
+/// candidates of a provider come in the order of that hint, then of speed, then of names; an RDMA device is opened to
+/// be asked, and closed again, unless hints name another provider or domain, or GDRFAB_PROVIDER another provider.
 ///
 /// @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
 /// @param node    host name, or NULL; a name of another host leaves shm out
@@ -251,7 +271,8 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 /// @return 0, or
 ///   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it was left out;
 ///   -EINVAL a bad argument; -E2BIG hints of a newer version; -GDRFAB_EBADFLAGS unknown flags;
-///   -ENOSYS version is newer than this library
+///   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
+///   -ENODEV hints->near_device does not exist
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_getinfo(
     version: u32,

@@ -11,6 +11,8 @@ pub mod types;
 
 pub mod info;
 
+pub mod nic;
+
 pub mod objects;
 
 pub mod connection;

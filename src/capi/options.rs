@@ -4,7 +4,7 @@
 use super::boundary::{Sized0, control, counted, null, object, output, output_sized, write_sized, write_text};
 use super::objects::gdrfab_ep;
 use crate::error::{Error, Result, errno};
-use crate::fabric::Endpoint;
+use crate::fabric::{Effort, Endpoint};
 use crate::mr::Paths;
 use libc::{c_char, c_int, c_void, ssize_t};
 
@@ -28,6 +28,19 @@ pub const GDRFAB_OPT_COOP: c_int = 260;
 /// operations posted from now on begin after what that stream holds when they are posted; 0 (the default) = none.
 /// -ENOSYS of the operation where the vendor has no such order.
 pub const GDRFAB_OPT_STREAM: c_int = 261;
+
+/// uint32_t 0 to 31, verbs only, set before connecting or accepting: 4.096 us << value is waited for an acknowledgement
+/// before a packet is repeated; 0 = for ever. Default: GDRFAB_VERBS_TIMEOUT.
+pub const GDRFAB_OPT_ACK_TIMEOUT: c_int = 262;
+/// uint32_t 0 to 7, verbs only, set before connecting or accepting: repeats of an unacknowledged packet before the
+/// connection fails. Default: GDRFAB_VERBS_RETRIES.
+pub const GDRFAB_OPT_RETRY_COUNT: c_int = 263;
+/// uint32_t 0 to 7, verbs only, set before connecting or accepting: repeats where the peer has posted no receive; 7 =
+/// without end. Default: GDRFAB_VERBS_RNR_RETRIES.
+pub const GDRFAB_OPT_RNR_RETRY: c_int = 264;
+/// uint32_t 0 to 31, verbs only, set before connecting or accepting: the verbs' code of the time that a peer is asked to
+/// wait where this side has posted no receive (12 = 0.64 ms). Default: GDRFAB_VERBS_MIN_RNR_TIMER.
+pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
 
 /// Which path an operation takes, and why not another.
 #[repr(C)]
@@ -120,6 +133,16 @@ fn paths(bits: u64) -> Result<Paths> {
     Paths::from_bits(bits).ok_or_else(|| Error::invalid(format!("optval: {bits:#x} are no GDRFAB_PATH_*")))
 }
 
+fn effort(optname: c_int) -> Option<Effort> {
+    match optname {
+        GDRFAB_OPT_ACK_TIMEOUT => Some(Effort::AckTimeout),
+        GDRFAB_OPT_RETRY_COUNT => Some(Effort::Retries),
+        GDRFAB_OPT_RNR_RETRY => Some(Effort::RnrRetries),
+        GDRFAB_OPT_MIN_RNR_TIMER => Some(Effort::MinRnrTimer),
+        _ => None,
+    }
+}
+
 fn unknown(optname: c_int) -> Error {
     Error::new(errno::ENOPROTOOPT, format!("optname: {optname} is no option that can be used so"))
 }
@@ -131,7 +154,8 @@ fn unknown(optname: c_int) -> Error {
 /// @param optname GDRFAB_OPT_*
 /// @param optval  the value, of the option's type
 /// @param optlen  its bytes
-/// @return 0, -EINVAL (NULL, size, value), -ENOPROTOOPT (no such option)
+/// @return 0, -EINVAL (NULL, size, value), -ENOPROTOOPT (no such option, or not of this provider),
+///   -GDRFAB_EOPBADSTATE (an option that is set before connecting, of an endpoint that has begun to)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optname: c_int, optval: *const c_void, optlen: usize) -> c_int {
     // SAFETY: the C caller says that the handle is open and the value readable.
@@ -148,7 +172,10 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
                 on @ (0 | 1) => ep.set_coop(on == 1),
                 n => return Err(Error::invalid(format!("optval: {n}, must be 0 or 1"))),
             },
-            n => return Err(unknown(n)),
+            n => match effort(n) {
+                Some(what) => ep.set_effort(what, value(optval, optlen)?)?,
+                None => return Err(unknown(n)),
+            },
         }
         Ok(())
     })
@@ -183,7 +210,10 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
             GDRFAB_OPT_FORBID_PATH => ep.policy().forbid.bits().to_ne_bytes().into(),
             GDRFAB_OPT_STREAM => ep.stream().to_ne_bytes().into(),
             GDRFAB_OPT_COOP => u32::from(ep.coop()).to_ne_bytes().into(),
-            n => return Err(unknown(n)),
+            n => match effort(n) {
+                Some(what) => ep.effort(what)?.to_ne_bytes().into(),
+                None => return Err(unknown(n)),
+            },
         };
         let room = optlen.read();
         if room < raw.len() {

@@ -25,6 +25,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use crate::prov::bind::{PathReport as PathAnswer, Quick, Stats};
 
+/// What decides how hard an RDMA device tries before it fails an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effort {
+    AckTimeout,
+    Retries,
+    RnrRetries,
+    MinRnrTimer,
+}
+
 #[derive(Default)]
 struct Bound {
     cqs: Vec<Arc<Cq>>,
@@ -339,6 +348,39 @@ impl Endpoint {
         on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.stream = stream));
     }
 
+    pub fn effort(&self, what: Effort) -> Result<u32> {
+        match &self.prov {
+            prov::Endpoint::Shm(_) => Err(no_effort()),
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(p) => {
+                let now = p.patience();
+                Ok(u32::from(match what {
+                    Effort::AckTimeout => now.timeout,
+                    Effort::Retries => now.retries,
+                    Effort::RnrRetries => now.rnr_retries,
+                    Effort::MinRnrTimer => now.min_rnr_timer,
+                }))
+            }
+        }
+    }
+
+    /// Takes the verbs' codes: up to 7 repeats, and times up to 31.
+    pub fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
+        let most = if matches!(what, Effort::Retries | Effort::RnrRetries) { 7 } else { 31 };
+        match (&self.prov, u8::try_from(value)) {
+            (prov::Endpoint::Shm(_), _) => Err(no_effort()),
+            #[cfg(feature = "verbs")]
+            (prov::Endpoint::Verbs(p), Ok(value)) if value <= most => p.set_patience(|now| match what {
+                Effort::AckTimeout => now.timeout = value,
+                Effort::Retries => now.retries = value,
+                Effort::RnrRetries => now.rnr_retries = value,
+                Effort::MinRnrTimer => now.min_rnr_timer = value,
+            }),
+            #[cfg(feature = "verbs")]
+            _ => Err(Error::invalid(format!("optval: {value}, must be 0 to {most}"))),
+        }
+    }
+
     pub fn query(&self, key: u64) -> Result<PathAnswer> {
         on_provider!(Endpoint, &self.prov, p => p.report(key))
     }
@@ -346,6 +388,10 @@ impl Endpoint {
     pub fn stats(&self) -> Stats {
         on_provider!(Endpoint, &self.prov, p => p.stats())
     }
+}
+
+fn no_effort() -> Error {
+    Error::fixed(errno::ENOPROTOOPT, "optname: an option of RDMA devices; this endpoint has none")
 }
 
 /// With shm the pieces of one operation lie in the first descriptor's region, or all in host memory.

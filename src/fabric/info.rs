@@ -4,10 +4,11 @@
 
 use crate::config;
 use crate::error::{Error, Result, errno};
+use crate::hmem::Site;
 use crate::prov::info::Ask;
 use crate::prov::{self, flags};
 
-pub use crate::prov::info::{ADDR_STR, EP_MSG, Info, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
+pub use crate::prov::info::{ADDR_STR, EP_MSG, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
 
 /// Bits of libfabric's mr_mode that a caller may offer.
 const MR_MODES_KNOWN: u32 = 0x1ffc;
@@ -130,6 +131,18 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     Ok(())
 }
 
+/// The PCI address of an accelerator, whose driver is asked for it.
+fn pci_of(near: Site) -> Result<String> {
+    let found = super::hmem::device(near.iface, near.device).map_err(|e| e.context("near_iface, near_device"))?;
+    Ok(found.pci.clone())
+}
+
+/// The NIC behind an info of a list.
+pub fn nic(info: &Info) -> Result<Nic> {
+    let near = info.near.map(pci_of).transpose()?;
+    prov::nic(info, near.as_deref())
+}
+
 fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
     if let Some(only) = &config::get().provider
         && Some(only) != info.prov_name.as_ref()
@@ -163,8 +176,12 @@ pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Opt
     let hinted = hints.and_then(|h| h.prov_name.as_deref());
     let configured = config::get().provider.as_deref();
     let wanted = |name: &str| hinted.is_none_or(|h| h == name) && configured.is_none_or(|c| c == name);
-    let mut all = prov::candidates(&Ask { node, service, source: asked & flags::SOURCE != 0 }, wanted);
+    let near = hints.and_then(|h| h.near).map(pci_of).transpose()?;
+    let domain = hints.and_then(|h| h.domain_name.as_deref());
+    let ask = Ask { node, service, source: asked & flags::SOURCE != 0, domain, near: near.as_deref() };
+    let mut all = prov::candidates(&ask, wanted);
     for info in &mut all {
+        info.near = hints.and_then(|h| h.near);
         if let Err(e) = consider(info, hints) {
             info.reason = Some(e);
         }

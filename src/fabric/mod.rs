@@ -16,9 +16,9 @@ mod wait;
 pub use cntr::{Cntr, Reached};
 pub use cq::{Cq, CqFormat};
 pub use domain::{Domain, Fabric, Mr};
-pub use endpoint::{Endpoint, PathAnswer, Quick, Stats};
+pub use endpoint::{Effort, Endpoint, PathAnswer, Quick, Stats};
 pub use eq::Eq;
-pub use info::{ADDR_STR, EP_MSG, Info, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE, getinfo, left_out};
+pub use info::{ADDR_STR, EP_MSG, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE, getinfo, left_out, nic};
 pub use pep::Pep;
 pub use requests::RequestId;
 

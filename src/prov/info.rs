@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a provider offers as one candidate of discovery, and what discovery was asked.
 
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::hmem::Site;
 use crate::mr::Paths;
 
 pub const EP_MSG: u32 = 1;
@@ -49,6 +50,8 @@ pub struct Info {
     /// Why this candidate was left out.
     pub reason: Option<Error>,
     pub request: Option<RequestId>,
+    /// The accelerator whose nearest NICs come first.
+    pub near: Option<Site>,
     pub limits: Limits,
 }
 
@@ -72,4 +75,84 @@ pub struct Ask<'a> {
     pub service: Option<&'a str>,
     /// Node and service are this side's.
     pub source: bool,
+    /// Candidates of other domains need not be looked at.
+    pub domain: Option<&'a str>,
+    /// PCI address of the accelerator whose nearest NICs come first.
+    pub near: Option<&'a str>,
+}
+
+/// How near a NIC is to an accelerator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Near {
+    /// Below one PCIe switch.
+    Switch = 1,
+    /// Below one root complex.
+    RootComplex = 2,
+    /// In one NUMA node.
+    Node = 3,
+    Far = 4,
+}
+
+impl Near {
+    pub fn words(self) -> &'static str {
+        match self {
+            Near::Switch => "same PCIe switch",
+            Near::RootComplex => "same root complex",
+            Near::Node => "same NUMA node",
+            Near::Far => "another NUMA node, or unknown",
+        }
+    }
+}
+
+/// The NIC behind a candidate: what its device and port say of themselves.
+#[derive(Clone, Debug)]
+pub struct Nic {
+    pub device: String,
+    pub netdev: Option<String>,
+    pub pci: Option<String>,
+    pub numa: Option<u32>,
+    pub firmware: String,
+    pub guid: u64,
+    pub vendor_id: u32,
+    pub vendor_part_id: u32,
+    pub hw_version: u32,
+    pub port: u8,
+    pub up: bool,
+    /// "active", "down" and the like.
+    pub state: &'static str,
+    /// "InfiniBand" or "Ethernet".
+    pub link: &'static str,
+    /// Bits per second; 0: unknown.
+    pub speed: u64,
+    /// Bytes of the largest packet.
+    pub mtu: u32,
+    pub lid: u16,
+    pub gid_index: u8,
+    /// As an IPv6 address is written.
+    pub gid: String,
+    /// "RoCE v2" and the like.
+    pub gid_type: &'static str,
+    /// The address that rdma_cm finds it by.
+    pub address: Option<String>,
+    /// 0: none, 1: among this device's, 2: with the CPUs' too.
+    pub atomics: u32,
+    /// Bits of on-demand paging: 0 supported, 1 whole address spaces, 2 send, 3 receive, 4 write, 5 read, 6 atomics.
+    pub odp: u32,
+    /// Whether dma-bufs can be registered, found by trying.
+    pub dmabuf: Result<()>,
+    pub max_mr_size: u64,
+    pub max_mr: u64,
+    pub max_message: u64,
+    pub max_qp: u32,
+    pub max_qp_wr: u32,
+    pub max_cq: u32,
+    pub max_cqe: u32,
+    pub max_sge: u32,
+    pub max_pd: u32,
+    /// Reads of a peer that it serves at once, and reads of its own under way, on one connection.
+    pub reads_in: u32,
+    pub reads_out: u32,
+    /// To the accelerator that was asked for, if one was.
+    pub near: Option<Near>,
 }

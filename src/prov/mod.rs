@@ -65,6 +65,17 @@ pub fn check_address(name: &str, address: &str) -> Result<()> {
     }
 }
 
+/// The NIC behind a candidate; `near` is the PCI address of an accelerator.
+pub fn nic(info: &Info, near: Option<&str>) -> Result<info::Nic> {
+    let _ = near;
+    match info.prov_name.as_deref() {
+        #[cfg(feature = "verbs")]
+        Some("verbs") => verbs::nic(info, near),
+        Some(name) => Err(Error::new(crate::error::errno::ENODATA, format!("info: provider {name} has no NIC"))),
+        None => Err(Error::invalid("info->prov_name: missing; pass an info that getinfo returned")),
+    }
+}
+
 pub enum Domain {
     Shm(Arc<shm::Domain>),
     #[cfg(feature = "verbs")]

@@ -2,27 +2,38 @@
 //! A provider for a reader: its attributes with their names, and what it found out about the host.
 
 use crate::json::Json;
+use crate::nics::{self, Port};
 use gdrfab::error::Result;
 use gdrfab::fabric::{self, ADDR_STR, EP_MSG, Info, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
+use gdrfab::hmem::Site;
 use gdrfab::prov::{self, Offer, flags};
 use std::fmt::Write;
 
 pub struct Provider {
     offer: Offer,
+    /// The first that can be used, or if none can, the first.
     info: Info,
+    ports: Vec<Port>,
 }
 
-/// The providers of this build, or the one of that name.
-pub fn all(only: Option<&str>) -> Result<Vec<Provider>> {
-    let infos = fabric::getinfo(None, None, flags::GETINFO_ALL, None)?;
+/// What a caller can do that can do everything.
+const EVERY_MR_MODE: u32 = 0x1ffc;
+
+/// The providers of this build, or the one of that name; `near`: an accelerator whose nearest NICs come first.
+pub fn all(only: Option<&str>, near: Option<Site>) -> Result<Vec<Provider>> {
+    let hints = Info { prov_name: only.map(str::to_string), near, mr_mode: EVERY_MR_MODE, ..Info::default() };
+    let hints = (only.is_some() || near.is_some()).then_some(&hints);
+    let infos = fabric::getinfo(None, None, flags::GETINFO_ALL, hints)?;
     let mut found = Vec::new();
     for offer in prov::offers() {
         if only.is_some_and(|name| name != offer.name) {
             continue;
         }
-        let mut of_it = infos.iter().filter(|i| i.prov_name.as_deref() == Some(offer.name));
-        if let Some(info) = of_it.next().cloned() {
-            found.push(Provider { offer, info });
+        let of_it: Vec<Info> = infos.iter().filter(|i| i.prov_name.as_deref() == Some(offer.name)).cloned().collect();
+        let first = of_it.iter().find(|i| i.reason.is_none()).or(of_it.first()).cloned();
+        if let Some(info) = first {
+            let ports = if offer.name == "shm" { Vec::new() } else { nics::of(&of_it) };
+            found.push(Provider { offer, info, ports });
         }
     }
     Ok(found)
@@ -43,7 +54,11 @@ const CAPS: [(u64, &str); 12] = [
     (flags::REMOTE_COMM, "REMOTE_COMM"),
 ];
 
-const MR_MODES: [(u64, &str); 2] = [(flags::MR_MODE_VIRT_ADDR as u64, "VIRT_ADDR"), (flags::MR_MODE_PROV_KEY as u64, "PROV_KEY")];
+const MR_MODES: [(u64, &str); 3] = [
+    (flags::MR_MODE_LOCAL as u64, "LOCAL"),
+    (flags::MR_MODE_VIRT_ADDR as u64, "VIRT_ADDR"),
+    (flags::MR_MODE_PROV_KEY as u64, "PROV_KEY"),
+];
 
 /// Names of bits; a bit without a name shows as a number.
 fn names(bits: u64, of: &[(u64, &str)]) -> Vec<String> {
@@ -79,12 +94,13 @@ impl Provider {
 
     fn words(&self) -> Vec<(&'static str, String)> {
         let i = &self.info;
+        let addresses = if self.offer.name == "shm" { "text: shm://name" } else { "text: verbs://host:port, or that of a queue pair" };
         vec![
             ("fabric", i.fabric_name.clone().unwrap_or_default()),
             ("domain", i.domain_name.clone().unwrap_or_default()),
             ("endpoints", named(i.ep_type, &[(EP_MSG, "MSG: connected, reliable")])),
             ("capabilities", names(i.caps, &CAPS).join(" ")),
-            ("addresses", named(i.addr_format, &[(ADDR_STR, "text: shm://name")])),
+            ("addresses", named(i.addr_format, &[(ADDR_STR, addresses)])),
             ("threading", named(i.threading, &[(THREAD_SAFE, "SAFE; DOMAIN may be asked for"), (THREAD_DOMAIN, "DOMAIN")])),
             ("progress", named(i.progress, &[(PROGRESS_MANUAL, "MANUAL; AUTO may be asked for"), (PROGRESS_AUTO, "AUTO")])),
             ("mr_mode", names(u64::from(i.mr_mode), &MR_MODES).join(" ")),
@@ -126,6 +142,10 @@ impl Provider {
                 Err(words) => line(name, &format!("no: {words}")),
             }
         }
+        self.ports.iter().for_each(|port| port.text(&mut out, verbose));
+        let mut line = |name: &str, value: &str| {
+            let _ = writeln!(out, "  {name:<16} {value}");
+        };
         let brief = ["endpoints", "capabilities"];
         self.words().iter().filter(|(name, _)| verbose || brief.contains(name)).for_each(|(name, value)| line(name, value));
         if verbose {
@@ -156,14 +176,16 @@ impl Provider {
             ("mr_mode", strings(names(u64::from(i.mr_mode), &MR_MODES))),
             ("msg_order", Json::Str(format!("{:#x}", i.msg_order))),
         ];
+        let nics = (!self.ports.is_empty()).then(|| ("nics", Json::list(self.ports.iter().map(Port::json))));
         let limits = self.limits().into_iter().map(|(name, n)| (name, Json::Int(n as u64)));
-        Json::map([
+        let all = [
             ("name", Json::str(self.offer.name)),
             ("usable", Json::Bool(self.is_usable())),
             ("reason", Json::maybe(i.reason.as_ref().map(|e| e.to_string()))),
             ("paths", Json::list(i.paths.words().split(',').map(Json::str))),
             ("facts", Json::list(facts)),
             ("attributes", Json::map(attributes.into_iter().chain(limits))),
-        ])
+        ];
+        Json::map(all.into_iter().chain(nics))
     }
 }

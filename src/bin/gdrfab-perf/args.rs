@@ -3,6 +3,7 @@
 
 use crate::cli::{Args, Word};
 use crate::memory::Kind;
+use crate::provider::Choice;
 use crate::tests::{Test, sweep};
 use gdrfab::mr::Paths;
 
@@ -12,10 +13,11 @@ pub fn help() -> String {
     let tests: String = Test::ALL.iter().map(|t| format!("  {:<11} {}\n", t.name(), t.help())).collect();
     format!(
         "\
-gdrfab-perf: how fast gdrfab moves memory between two processes of this host
+gdrfab-perf: how fast gdrfab moves memory between two processes
 
 Usage: gdrfab-perf TEST [options]           the server: waits for a client
-       gdrfab-perf TEST [options] SERVER    the client: SERVER is a name or shm://name
+       gdrfab-perf TEST [options] SERVER    the client: SERVER is a name or shm://name, or over
+                                            RDMA verbs://HOST:PORT (with -p verbs HOST[:PORT])
        gdrfab-perf TEST [options] --local   both, each on a CPU of its own
 
 {tests}
@@ -25,13 +27,16 @@ Usage: gdrfab-perf TEST [options]           the server: waits for a client
   -D, --duration SEC    run each size for so long instead
   -w, --warm-up N       iterations before those that count (a tenth)
   -d, --depth N         operations in flight, for bandwidth and rate (64)
+  -Q, --cq-mod N        one completion for N operations, for bandwidth and rate (1 for more
+                        than 8 KiB, a quarter of the depth else)
       --local-mem KIND  (or --memory) host (gdrfab_mem_alloc, the default), malloc, memfd,
                         or a device's: cuda:N, rocr:N, ze:N, neuron:N, synapseai:N;
                         cuda:N,HOW is plain (cuMemAlloc), pool, vmm (gdrfab_mem_alloc_on),
                         vmm2 (two segments) or managed
       --remote-mem KIND (or --remote-memory) the same for the server (as --local-mem)
       --path PATH       direct, ipc, cma or staged: nothing else will do; of messages,
-                        it concerns those too long for the ring
+                        it concerns those too long for the ring. Over RDMA nic, dmabuf,
+                        peer-mem or staged: how both sides register their memory
       --verify          check what arrived, byte for byte
       --threading MODE  safe or domain (one thread at a time: the default)
       --auto            a thread of the library makes progress
@@ -41,15 +46,18 @@ Usage: gdrfab-perf TEST [options]           the server: waits for a client
       --deadline MS     limit for connecting, for every operation, and for every wait
                         for the peer (10000, and none for operations)
       --cpus A,B        the client's CPU and the server's
-      --name NAME       where the server listens ({DEFAULT_NAME})
+      --name NAME       where the server listens ({DEFAULT_NAME}); over RDMA HOST or HOST:PORT
+      --port N          the same over RDMA, on the device's own address (7471; 0: any)
+      --device NAME     this RDMA device (mlx5_0)
   -k, --keep            the server serves one client after another
-  -p, --provider PROV   only this provider
+  -p, --provider PROV   only this provider: shm or verbs
       --local           start a server for this run only
       --json            results as JSON
   -V, --version         the version
   -h, --help            this text
 
-The client's options rule; of its own a server takes --name, --cpus, -k, -p, --json.
+The client's options rule; of its own a server takes --name, --port, --device, --cpus, -k, -p,
+--json.
 With device memory write-lat is one write at a time, from post to delivery, because no CPU
 can poll there. MB are 10^6 bytes. t_typical is the median. Exit status: 0, 1 if the run failed, 2 for a
 wrong command line.
@@ -68,12 +76,15 @@ pub enum Role {
 pub struct Options {
     pub test: Test,
     pub role: Role,
-    pub name: String,
+    pub name: Option<String>,
+    pub port: Option<u16>,
     pub sizes: Vec<usize>,
     pub iterations: Option<u64>,
     pub seconds: Option<f64>,
     pub warm_up: Option<u64>,
     pub depth: usize,
+    /// Operations to a completion.
+    pub cq_mod: Option<usize>,
     pub memory: Kind,
     pub remote_memory: Kind,
     pub path: Paths,
@@ -86,7 +97,7 @@ pub struct Options {
     pub deadline_ms: Option<u64>,
     pub cpus: Vec<usize>,
     pub keep: bool,
-    pub provider: Option<String>,
+    pub choice: Choice,
     pub json: bool,
     /// The process that started this server for its own run.
     pub parent: Option<i32>,
@@ -96,6 +107,11 @@ impl Options {
     /// Whether latency of writes is that of one at a time: one side's memory cannot be polled.
     pub fn one_way(&self) -> bool {
         self.test == Test::WriteLat && (self.memory.is_device() || self.remote_memory.is_device())
+    }
+
+    /// Operations to a completion: each large one has its own, of small ones a few to a window are enough.
+    pub fn completion_every(&self, size: usize) -> usize {
+        self.cq_mod.unwrap_or(if size > 8192 { 1 } else { (self.depth / 4).max(1) })
     }
 }
 
@@ -151,12 +167,14 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
     let mut o = Options {
         test: Test::WriteLat,
         role: Role::Server,
-        name: DEFAULT_NAME.to_string(),
+        name: None,
+        port: None,
         sizes: Vec::new(),
         iterations: None,
         seconds: None,
         warm_up: None,
         depth: 64,
+        cq_mod: None,
         memory: Kind::Alloc,
         remote_memory: Kind::Alloc,
         path: Paths::empty(),
@@ -169,7 +187,7 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
         deadline_ms: None,
         cpus: Vec::new(),
         keep: false,
-        provider: None,
+        choice: Choice::default(),
         json: false,
         parent: None,
     };
@@ -188,6 +206,7 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
             "-D" | "--duration" => o.seconds = Some(seconds(&mut args, &option)?),
             "-w" | "--warm-up" => o.warm_up = Some(args.number(&option, "a number")?),
             "-d" | "--depth" => o.depth = args.number(&option, "a number")?,
+            "-Q" | "--cq-mod" => o.cq_mod = Some(args.number(&option, "a number")?),
             "--memory" | "--local-mem" => o.memory = memory(&option, &args.value(&option)?)?,
             "--remote-memory" | "--remote-mem" => remote_memory = Some(memory(&option, &args.value(&option)?)?),
             "--path" => o.path = path(&args.value(&option)?)?,
@@ -199,9 +218,11 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
             "--live" => o.live = args.number(&option, "a number")?,
             "--deadline" => o.deadline_ms = Some(args.number(&option, "milliseconds").and_then(at_least_one(&option))?),
             "--cpus" => o.cpus = cpus(&args.value(&option)?)?,
-            "--name" => o.name = args.value(&option)?,
+            "--name" => o.name = Some(args.value(&option)?),
+            "--port" => o.port = Some(args.number(&option, "a port")?),
+            "--device" => o.choice.device = Some(args.value(&option)?),
             "-k" | "--keep" => o.keep = true,
-            "-p" | "--provider" => o.provider = Some(args.value(&option)?),
+            "-p" | "--provider" => o.choice.provider = Some(args.value(&option)?),
             "--local" => local = true,
             "--json" => o.json = true,
             "--parent" => o.parent = Some(args.number(&option, "a process")?),
@@ -230,6 +251,9 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
     }
     if !(1..=MAX_DEPTH).contains(&o.depth) {
         return Err(format!("--depth {}: 1 to {MAX_DEPTH} is expected", o.depth));
+    }
+    if let Some(n) = o.cq_mod.filter(|n| !(1..=o.depth).contains(n)) {
+        return Err(format!("--cq-mod {n}: 1 to the depth, {}, is expected", o.depth));
     }
     let (low, high) = o.test.default_sizes();
     o.sizes = chosen.unwrap_or_else(|| sweep(low, high));
@@ -284,6 +308,8 @@ mod unit {
             ("write-lat -n 1 -D 1", "exclude"),
             ("write-lat --local x", "exclude"),
             ("write-lat -d 0", "--depth"),
+            ("write-bw -d 8 -Q 9", "--cq-mod"),
+            ("write-bw --port 70000", "--port"),
             ("write-lat --frob", "--frob"),
             ("mr-reg x", "mr-reg"),
             ("write-lat a b", "\"b\""),

@@ -94,7 +94,7 @@ impl Client<'_> {
         let back = self.begin(size, false)?;
         self.link.stats();
         let done = match test {
-            Test::WriteLat if self.options.one_way() => self.one_by_one(self.link.op(Dir::Write, size).delivered(), size)?,
+            Test::WriteLat if self.options.one_way() => self.one_by_one(self.link.op(Dir::Write, size).complete(self.link.manners.delivered), size)?,
             Test::WriteLat => self.ping_writes(size, back, None)?,
             Test::SendLat => self.ping_messages(size, None)?,
             Test::ReadLat => self.one_by_one(self.link.op(Dir::Read, size), size)?,
@@ -122,9 +122,14 @@ impl Client<'_> {
 
     /// The path that the bytes took, in words; an error if another was required.
     fn path(&mut self, size: usize, back: Paths, stats: &Stats) -> Result<(String, f64)> {
-        let required = self.options.path;
         let test = self.options.test;
+        let nic = self.link.manners.nic;
+        // Of a device, the path is that of the registration, which had to be the required one.
+        let required = if nic { Paths::empty() } else { self.options.path };
         if test.is_message() {
+            if nic {
+                return Ok((Paths::NIC.words(), 0.0));
+            }
             if size <= config::get().eager_max {
                 return Ok(("ring".into(), 0.0));
             }
@@ -140,10 +145,11 @@ impl Client<'_> {
             (Paths::IPC, stats.ops_ipc),
             (Paths::CMA, stats.ops_cma),
             (Paths::STAGED, stats.ops_staged),
+            (Paths::NIC, stats.ops_nic),
         ];
         let taken = counts.into_iter().filter(|(_, n)| *n > 0).fold(Paths::empty(), |all, (p, _)| all | p);
         check_required(size, required, taken)?;
-        let bytes = stats.bytes_direct + stats.bytes_ipc + stats.bytes_cma + stats.bytes_staged + stats.bytes_helped;
+        let bytes = stats.bytes_direct + stats.bytes_ipc + stats.bytes_cma + stats.bytes_staged + stats.bytes_nic + stats.bytes_helped;
         let helped = if bytes == 0 { 0.0 } else { stats.bytes_helped as f64 / bytes as f64 };
         let back = if test == Test::WriteLat && !self.options.one_way() { back } else { taken };
         check_required(size, required, back)?;
@@ -226,7 +232,7 @@ impl Client<'_> {
         let (clock, test) = (self.clock, self.options.test);
         let op = self.link.op(if test == Test::ReadBw { Dir::Read } else { Dir::Write }, size);
         let post = |l: &Link, signal: bool| if test == Test::SendBw { l.send(size, signal) } else { l.rma(&op, signal) };
-        let mut shape = Window::new(self.options.depth, size, u64::MAX, 0);
+        let mut shape = Window::new(self.options.depth, self.options.completion_every(size), u64::MAX, 0);
         if self.options.warm_up == Some(0) {
             shape.slice = shape.depth;
         } else {

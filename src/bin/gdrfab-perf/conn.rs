@@ -5,13 +5,15 @@ use crate::cli;
 use crate::io::Link;
 use crate::layout::Layout;
 use crate::memory::{Kind, Memory};
+use crate::provider::{Choice, Manners};
 use crate::stats::Clock;
 use crate::wire::{self, Place, Plan};
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::fabric::{
-    Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr, PROGRESS_AUTO, PROGRESS_MANUAL, Pep, THREAD_DOMAIN, THREAD_SAFE, getinfo,
+    Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr, PROGRESS_AUTO, PROGRESS_MANUAL, Pep, THREAD_DOMAIN, THREAD_SAFE,
 };
 use gdrfab::mr::Paths;
+use gdrfab::prov::wish::Facts;
 use gdrfab::prov::{Event, EventKind, flags};
 use gdrfab::sys::time::now_ns;
 use std::sync::Arc;
@@ -21,14 +23,6 @@ const PATIENCE_MS: u64 = 10_000;
 
 pub fn patience_ms(plan: &Plan) -> u64 {
     if plan.deadline_ms == 0 { PATIENCE_MS } else { plan.deadline_ms }
-}
-
-/// The info of a provider for one side, listening at or connecting to `address`.
-pub fn discover(provider: Option<&str>, address: Option<&str>, listens: bool) -> Result<Info> {
-    let hints =
-        Info { prov_name: provider.map(String::from), mr_mode: flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY, ..Info::default() };
-    let asked = if listens { flags::SOURCE } else { 0 };
-    Ok(getinfo(None, address, asked, Some(&hints))?.remove(0))
 }
 
 /// Keeps this thread, and those that it starts later, on one CPU.
@@ -46,6 +40,11 @@ pub struct Side {
     fabric: Arc<Fabric>,
     eq: Arc<Eq>,
     mr: Option<Box<Mr>>,
+    /// Of the memory for control messages, where that needs one.
+    mail_mr: Option<Box<Mr>>,
+    /// Where the other side is, and the device that leads there.
+    pub address: String,
+    pub device: Option<String>,
     open: bool,
 }
 
@@ -59,28 +58,54 @@ impl Side {
         // After the domain, so that a progress thread is not tied to the same CPU.
         pin(cpu)?;
         let layout = Layout::of(plan);
+        let manners = Manners::of(&info);
+        let receives = manners.receives(plan, layout.receives);
+        if manners.nic {
+            // Room for control messages as well.
+            info.tx_size = info.tx_size.max(plan.depth + 8);
+            info.rx_size = info.rx_size.max(receives);
+        }
         let memory = Memory::new(memory, &domain, layout.bytes())?;
-        let mr = memory.register(&domain, layout.bytes())?;
+        let mr = memory.register(&domain, layout.bytes(), manners.of_region(plan.path))?;
         let mailbox = Memory::new(Kind::Malloc, &domain, layout.mailbox())?;
+        let mail_mr = match layout.mailbox() {
+            n if n > 0 && manners.local => Some(mailbox.register(&domain, n, manners.of_region(Paths::empty()))?),
+            _ => None,
+        };
         let eq = Eq::open(&fabric, false)?;
-        let cq = Cq::open(&domain, 4 * plan.depth + 64, CqFormat::Data, false)?;
+        let cq = Cq::open(&domain, 4 * plan.depth + 64 + (receives - layout.receives), CqFormat::Data, false)?;
         let ep = Endpoint::open(&domain, &info, 0)?;
         ep.bind_cq(&cq, flags::SEND | flags::SELECTIVE_COMPLETION)?;
         ep.bind_cq(&cq, flags::RECV)?;
         ep.bind_eq(&eq, 0)?;
         ep.set_coop(plan.coop);
-        ep.set_policy(plan.path, Paths::empty());
+        if !manners.nic {
+            ep.set_policy(plan.path, Paths::empty());
+        }
         ep.set_connect_timeout_ns(patience_ms(plan).saturating_mul(1_000_000));
         ep.enable()?;
         let patience = clock.ticks_of_us(patience_ms(plan) as f64 * 1000.0);
-        let link = Link::new(ep, cq, memory, mailbox, plan, mr.desc(), patience);
-        link.post_receives()?;
-        Ok(Side { link, domain, fabric, eq, mr: Some(mr), open: true })
+        let descs = (mr.desc(), mail_mr.as_ref().map_or(0, |mr| mr.desc()));
+        let link = Link::new(ep, cq, memory, mailbox, plan, descs, manners, patience);
+        link.post_receives(receives)?;
+        let device = info.domain_name.filter(|_| manners.nic);
+        let address = info.dest_addr.unwrap_or_default();
+        Ok(Side { link, domain, fabric, eq, mr: Some(mr), mail_mr, address, device, open: true })
+    }
+
+    fn facts(&self) -> Result<Facts> {
+        self.mr.as_ref().ok_or(Error::fixed(errno::EINVAL, "the region is closed"))?.facts()
     }
 
     fn place(&self) -> Result<Place> {
-        let facts = self.mr.as_ref().ok_or(Error::fixed(errno::EINVAL, "the region is closed"))?.facts()?;
+        let facts = self.facts()?;
         Ok(Place { base: facts.base, key: facts.key })
+    }
+
+    /// How this side's memory was registered, where that is not the same for all.
+    pub fn registered(&self) -> Option<String> {
+        self.device.as_ref()?;
+        Some(self.facts().ok()?.paths.words())
     }
 
     /// Waits for the end of a connection attempt; gives what the peer sent with it.
@@ -106,8 +131,8 @@ impl Side {
     }
 
     /// Connects to a server.
-    pub fn dial(server: &str, provider: Option<&str>, plan: &Plan, memory: Kind, clock: Clock, cpu: Option<usize>) -> Result<Side> {
-        let info = discover(provider, Some(server), false)?;
+    pub fn dial(server: &str, choice: &Choice, plan: &Plan, memory: Kind, clock: Clock, cpu: Option<usize>) -> Result<Side> {
+        let info = choice.discover(Some(server), false)?;
         let address = info.dest_addr.clone().ok_or(Error::fixed(errno::EINVAL, "the server's address makes no sense"))?;
         let mut side = Side::open(info, plan, memory, clock, cpu)?;
         side.link.ep.connect(&address, &plan.encode(side.place()?))?;
@@ -123,7 +148,7 @@ impl Side {
             return Ok(());
         }
         let mut first = self.link.ep.close();
-        if let Some(mr) = self.mr.take() {
+        for mr in [self.mr.take(), self.mail_mr.take()].into_iter().flatten() {
             first = first.and(mr.close());
         }
         first = first.and(self.link.memory.release());
@@ -153,17 +178,20 @@ pub struct Listener {
     fabric: Arc<Fabric>,
     eq: Arc<Eq>,
     pep: Arc<Pep>,
+    /// Bytes that a refusal can carry.
+    room: usize,
 }
 
 impl Listener {
-    pub fn open(name: &str, provider: Option<&str>) -> Result<Listener> {
-        let info = discover(provider, Some(name), true)?;
+    pub fn open(name: &str, choice: &Choice) -> Result<Listener> {
+        let info = choice.discover(Some(name), true)?;
         let fabric = Fabric::open(&info)?;
         let eq = Eq::open(&fabric, false)?;
         let pep = Pep::open(&fabric, &info, 0)?;
         pep.bind_eq(&eq, 0)?;
         pep.listen()?;
-        Ok(Listener { fabric, eq, pep })
+        let room = Manners::of(&info).private.min(256);
+        Ok(Listener { fabric, eq, pep, room })
     }
 
     pub fn address(&self) -> String {
@@ -180,7 +208,7 @@ impl Listener {
                 Ok(plan) => plan,
                 Err(words) => {
                     cli::complain(&format!("gdrfab-perf: a client was turned away: {words}"));
-                    self.pep.reject(request, words.as_bytes())?;
+                    self.pep.reject(request, wire::clip(words, self.room))?;
                     continue;
                 }
             };
@@ -188,7 +216,7 @@ impl Listener {
                 Ok(side) => side,
                 Err(e) => {
                     // It may have been taken out of our hands, and is rejected then.
-                    let _ = self.pep.reject(request, wire::clip(&e.to_string(), 256));
+                    let _ = self.pep.reject(request, wire::clip(&e.to_string(), self.room));
                     return Err(e.context("getting ready for a client"));
                 }
             };

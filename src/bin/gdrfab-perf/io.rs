@@ -3,6 +3,7 @@
 
 use crate::layout::Layout;
 use crate::memory::Memory;
+use crate::provider::Manners;
 use crate::wire::{self, Kinds, MAIL_MAX, Mail, Place, Plan};
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::fabric::{Cq, Endpoint, PathAnswer, Stats};
@@ -31,9 +32,9 @@ pub struct Op {
 }
 
 impl Op {
-    /// Complete only when the bytes are in the target's memory.
-    pub fn delivered(self) -> Op {
-        Op { flags: flags::DELIVERY_COMPLETE, ..self }
+    /// Complete as late as `flag` says.
+    pub fn complete(self, flag: u64) -> Op {
+        Op { flags: flag, ..self }
     }
 }
 
@@ -59,6 +60,8 @@ pub struct Link {
     pub layout: Layout,
     pub peer: Place,
     pub desc: u64,
+    mail_desc: u64,
+    pub manners: Manners,
     /// Limit for an operation; 0 = none. Receives have none: they wait for as long as it takes.
     timeout_ns: u64,
     /// Ticks that a wait for the peer may last.
@@ -77,7 +80,18 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(ep: Arc<Endpoint>, cq: Arc<Cq>, memory: Memory, mailbox: Memory, plan: &Plan, desc: u64, patience: u64) -> Link {
+    /// `descs`: of the memory under test, and of that for control messages.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        ep: Arc<Endpoint>,
+        cq: Arc<Cq>,
+        memory: Memory,
+        mailbox: Memory,
+        plan: &Plan,
+        descs: (u64, u64),
+        manners: Manners,
+        patience: u64,
+    ) -> Link {
         Link {
             ep,
             cq,
@@ -85,7 +99,9 @@ impl Link {
             mailbox,
             layout: Layout::of(plan),
             peer: Place::default(),
-            desc,
+            desc: descs.0,
+            mail_desc: descs.1,
+            manners,
             timeout_ns: plan.deadline_ms.saturating_mul(1_000_000),
             patience,
             yields: plan.yields,
@@ -100,15 +116,15 @@ impl Link {
     }
 
     /// Posts every receive; from then on there is always one for a control message.
-    pub fn post_receives(&self) -> Result<()> {
-        (0..self.layout.receives).try_for_each(|i| {
+    pub fn post_receives(&self, count: usize) -> Result<()> {
+        (0..count).try_for_each(|i| {
             let (place, len) = self.layout.inbox(i);
             self.post_receive(place, len)
         })
     }
 
     fn post_receive(&self, place: usize, len: usize) -> Result<()> {
-        let desc = if self.layout.mailbox() > 0 { 0 } else { self.desc };
+        let desc = if self.layout.mailbox() > 0 { self.mail_desc } else { self.desc };
         let common = Common { context: place, desc, ..Common::default() };
         self.ep.recv(&[self.inbox().iov(place, len)], &common, &[common.desc])
     }
@@ -150,7 +166,8 @@ impl Link {
     fn take_in(&mut self) -> Result<()> {
         let mut fresh = std::mem::take(&mut self.fresh);
         for a in fresh.drain(..) {
-            match a.control {
+            let control = if self.manners.data { a.control } else { self.enveloped(&a) };
+            match control {
                 None => {
                     self.arrived += 1;
                     self.last = a.place;
@@ -161,7 +178,8 @@ impl Link {
                 Some(data) => {
                     let kind = Kinds::from_data(data)
                         .ok_or_else(|| Error::new(errno::EPROTO, format!("the peer sent a control message of kind {data}")))?;
-                    let bytes = self.inbox().copy_out(a.place, a.len.min(MAIL_MAX));
+                    let envelope = if self.manners.data { 0 } else { wire::ENVELOPE };
+                    let bytes = self.inbox().copy_out(a.place + envelope, a.len.min(MAIL_MAX) - envelope);
                     self.mail.push_back(Mail { kind, bytes });
                 }
             }
@@ -174,6 +192,14 @@ impl Link {
         }
         self.fresh = fresh;
         Ok(())
+    }
+
+    /// The kind of a control message that carries it in front.
+    fn enveloped(&self, a: &Arrival) -> Option<u64> {
+        if a.len < wire::ENVELOPE || a.len > MAIL_MAX {
+            return None;
+        }
+        wire::open_envelope(&self.inbox().copy_out(a.place, wire::ENVELOPE))
     }
 
     /// Why the queue holds an error.
@@ -265,8 +291,11 @@ impl Link {
     }
 
     pub fn post_mail(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
+        let wrapped = if self.manners.data { Vec::new() } else { [wire::envelope(kind).as_slice(), bytes].concat() };
+        let bytes = if self.manners.data { bytes } else { &wrapped };
+        let beside = if self.manners.data { flags::REMOTE_CQ_DATA } else { 0 };
         let local = Iov { addr: bytes.as_ptr() as usize, len: bytes.len() };
-        let common = Common { flags: Endpoint::INJECT | flags::REMOTE_CQ_DATA, data: kind as u64, ..Common::default() };
+        let common = Common { flags: Endpoint::INJECT | beside, data: kind as u64, ..Common::default() };
         self.must("room for a control message", |l| posted(l.ep.send(&[local], &common, &[common.desc])))
     }
 
@@ -315,7 +344,8 @@ impl Link {
     /// Tells the peer why this side gives up; it may be gone already.
     pub fn complain(&mut self, e: &Error) {
         let text = e.to_string();
-        let _ = self.post_mail(Kinds::Fail, wire::clip(&text, MAIL_MAX));
+        let room = MAIL_MAX.min(self.manners.inject).saturating_sub(if self.manners.data { 0 } else { wire::ENVELOPE });
+        let _ = self.post_mail(Kinds::Fail, wire::clip(&text, room));
     }
 
     /// Waits until the byte at `offset` is `want` (true) or a control message came (false).
@@ -369,6 +399,8 @@ impl Link {
             bytes_staged: now.bytes_staged - then.bytes_staged,
             ops_ipc: now.ops_ipc - then.ops_ipc,
             bytes_ipc: now.bytes_ipc - then.bytes_ipc,
+            ops_nic: now.ops_nic - then.ops_nic,
+            bytes_nic: now.bytes_nic - then.bytes_nic,
             bytes_helped: now.bytes_helped - then.bytes_helped,
             ..now
         }

@@ -30,12 +30,20 @@ impl LocalServer {
         process::random(&mut raw)?;
         let name = format!("gdrfab-perf.{}.{:016x}", process::pid(), u64::from_ne_bytes(raw));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args([o.test.name(), "--name", &name, "--parent", &process::pid().to_string()]);
+        command.args([o.test.name(), "--parent", &process::pid().to_string()]);
+        match (&o.name, o.choice.is_verbs(o.name.as_deref())) {
+            (Some(place), true) => command.args(["--name", place, "--port", "0"]),
+            (None, true) => command.args(["--port", "0"]),
+            (_, false) => command.args(["--name", &name]),
+        };
         if let Some(cpu) = cpus.last() {
             command.args(["--cpus", &cpu.to_string()]);
         }
-        if let Some(provider) = &o.provider {
+        if let Some(provider) = &o.choice.provider {
             command.args(["--provider", provider]);
+        }
+        if let Some(device) = &o.choice.device {
+            command.args(["--device", device]);
         }
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
         let mut address = String::new();

@@ -16,6 +16,7 @@ mod local;
 mod measure;
 mod memory;
 mod mrreg;
+mod provider;
 mod report;
 mod server;
 mod stats;
@@ -28,6 +29,7 @@ use conn::{Side, patience_ms};
 use gdrfab::config;
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::fabric::PathAnswer;
+use gdrfab::mr::Paths;
 use json::Json;
 use local::LocalServer;
 use report::{About, Report};
@@ -59,8 +61,8 @@ fn client(o: &Options, clock: Clock, server: &str, cpus: &[usize], report: &mut 
     let shared = o.role == Role::Local && (cpus.len() < 2 || cpus[0] == cpus[1]);
     let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
     let plan = Plan::of(o, shared || alone);
-    let mut side = Side::dial(server, o.provider.as_deref(), &plan, o.memory, clock, cpus.first().copied())?;
-    let result = lead(o, clock, server, cpus, &plan, &mut side, report);
+    let mut side = Side::dial(server, &o.choice, &plan, o.memory, clock, cpus.first().copied())?;
+    let result = lead(o, clock, cpus, &plan, &mut side, report);
     if let Err(e) = &result
         && e.code != gdrfab::error::Code::PeerGone
     {
@@ -69,25 +71,31 @@ fn client(o: &Options, clock: Clock, server: &str, cpus: &[usize], report: &mut 
     result.and(side.close())
 }
 
-fn lead(o: &Options, clock: Clock, server: &str, cpus: &[usize], plan: &Plan, side: &mut Side, report: &mut Report) -> Result<()> {
+fn lead(o: &Options, clock: Clock, cpus: &[usize], plan: &Plan, side: &mut Side, report: &mut Report) -> Result<()> {
     let answer = side.link.path()?;
     let path = path_words(o, &answer)?;
-    report.begin(about(o, server, cpus, plan, path))?;
+    report.begin(about(o, side, cpus, plan, path))?;
     Client { link: &mut side.link, options: o, clock, report }.run()
 }
 
-fn about(o: &Options, server: &str, cpus: &[usize], plan: &Plan, path: String) -> About {
-    let address = if server.contains("://") { server.to_string() } else { format!("shm://{server}") };
+fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) -> About {
+    let address = side.address.clone();
     // Of a server elsewhere only its own command line knows the CPU.
     let pinned = if o.role == Role::Local { cpus } else { cpus.get(..1).unwrap_or_default() };
     let (threading, progress) = (if o.one_thread { "domain" } else { "safe" }, if o.auto { "auto" } else { "manual" });
     let mut how = vec![format!("threading {threading}"), format!("{progress} progress")];
-    how.push(if plan.coop { "the target helps with large copies" } else { "no help from the target" }.into());
+    if side.device.is_none() {
+        how.push(if plan.coop { "the target helps with large copies" } else { "no help from the target" }.into());
+    }
     if o.sleep {
         how.push("the target sleeps".into());
     }
     if !o.test.is_latency() {
         how.push(format!("depth {}", o.depth));
+        let mut every: Vec<usize> = o.sizes.iter().map(|size| o.completion_every(*size)).collect();
+        every.dedup();
+        let every: Vec<String> = every.iter().map(usize::to_string).collect();
+        how.push(format!("{} operation(s) to a completion", every.join(" and ")));
     }
     let help = if o.one_way() { "one write at a time, from post to delivery" } else { o.test.help() };
     let mut cpu_words = match pinned {
@@ -98,11 +106,12 @@ fn about(o: &Options, server: &str, cpus: &[usize], plan: &Plan, path: String) -
     if plan.yields {
         cpu_words.push_str(" (shared: these are the scheduler's figures)");
     }
-    About {
+    let registered = side.registered().map_or(String::new(), |path| format!(" ({path})"));
+    let mut about = About {
         lines: vec![
             ("test", format!("{}: {help}", o.test.name())),
             ("server", address.clone()),
-            ("memory", format!("{} here, {} there", o.memory.name(), o.remote_memory.name())),
+            ("memory", format!("{} here{registered}, {} there", o.memory.name(), o.remote_memory.name())),
             ("path", path.clone()),
             ("cpus", cpu_words),
             ("how", how.join(", ")),
@@ -120,14 +129,22 @@ fn about(o: &Options, server: &str, cpus: &[usize], plan: &Plan, path: String) -
             ("target_sleeps", Json::Bool(o.sleep)),
             ("depth", if o.test.is_latency() { Json::Null } else { Json::Int(o.depth as u64) }),
             ("deadline_ms", Json::Int(patience_ms(plan))),
+            ("device", Json::maybe(side.device.clone())),
         ],
+    };
+    if let Some(device) = &side.device {
+        about.lines.insert(2, ("device", device.clone()));
     }
+    about
 }
 
 /// The chosen path, and why none of the faster ones.
 fn path_words(o: &Options, answer: &PathAnswer) -> Result<String> {
     if answer.path.is_empty() {
         return Err(Error::new(errno::EOPNOTSUPP, answer.text.trim_end().to_string()));
+    }
+    if answer.path.contains(Paths::NIC) {
+        return Ok(answer.path.words());
     }
     if o.test.is_message() {
         return Ok(format!("messages up to {} bytes in the ring; longer ones are fetched by the receiver", config::get().eager_max));

@@ -98,10 +98,8 @@ pub struct Window {
 }
 
 impl Window {
-    pub fn new(depth: usize, size: usize, slice: u64, slice_ticks: u64) -> Window {
-        // A completion for each large operation; of small ones a few to a window are enough.
-        let signal = if size > 8192 { 1 } else { (depth / 4).max(1) as u64 };
-        Window { depth: depth as u64, signal, slice: slice.max(1), slice_ticks }
+    pub fn new(depth: usize, signal: usize, slice: u64, slice_ticks: u64) -> Window {
+        Window { depth: depth as u64, signal: signal as u64, slice: slice.max(1), slice_ticks }
     }
 }
 

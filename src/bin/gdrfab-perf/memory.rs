@@ -68,23 +68,23 @@ impl Kind {
     }
 
     /// The number by which peers know it.
-    pub fn code(self) -> u64 {
-        let of = |position: Option<usize>| position.unwrap_or(0) as u64;
+    pub fn code(self) -> u32 {
+        let of = |position: Option<usize>| position.unwrap_or(0) as u32;
         match self {
             Kind::Device(site, how) => {
-                3 | (site.iface as u64) << 8 | of(How::ALL.iter().position(|h| *h == how)) << 16 | u64::from(site.device) << 32
+                3 | (site.iface as u32) << 8 | of(How::ALL.iter().position(|h| *h == how)) << 16 | site.device << 20
             }
             host => of(Kind::OF_HOST.iter().position(|k| *k == host)),
         }
     }
 
-    pub fn from_code(code: u64) -> Option<Kind> {
+    pub fn from_code(code: u32) -> Option<Kind> {
         if code & 0xff != 3 {
             return Kind::OF_HOST.get(usize::try_from(code).ok()?).copied();
         }
-        let iface = Iface::from_raw((code >> 8 & 0xff) as u32)?;
-        let how = How::ALL.get((code >> 16 & 0xffff) as usize)?;
-        Kind::device(Site { iface, device: (code >> 32) as u32 }, *how)
+        let iface = Iface::from_raw(code >> 8 & 0xff)?;
+        let how = How::ALL.get((code >> 16 & 0xf) as usize)?;
+        Kind::device(Site { iface, device: code >> 20 }, *how)
     }
 
     /// The device that the CPU needs for a look.
@@ -189,7 +189,7 @@ impl Memory {
     }
 
     /// Registers `[0, len)` for every kind of operation.
-    pub fn register(&self, domain: &Arc<Domain>, len: usize) -> Result<Box<Mr>> {
+    pub fn register(&self, domain: &Arc<Domain>, len: usize, policy: PathPolicy) -> Result<Box<Mr>> {
         let iov = [self.iov(0, len)];
         let source = match &self.origin {
             Origin::File { fd, .. } => Source::File { fd: fd.as_fd(), offset: 0, len, base_addr: self.addr as u64 },
@@ -201,7 +201,7 @@ impl Memory {
             access: Access::all(),
             offset: 0,
             requested_key: 0,
-            policy: PathPolicy::default(),
+            policy,
             event: false,
         })
     }
@@ -333,7 +333,7 @@ mod unit {
         for wrong in ["", "gpu:0", "cuda:x", "cuda:0,vmm3", "rocr:0,pool", "system:0", "ze:5000", "malloc:0"] {
             assert_eq!(Kind::parse(wrong), None, "{wrong}");
         }
-        assert!([u64::MAX, 4, 3, 3 | 6 << 8, 3 | 1 << 8 | 5 << 16, 3 | 2 << 8 | 1 << 16].into_iter().all(|c| Kind::from_code(c).is_none()));
+        assert!([u32::MAX, 4, 3, 3 | 6 << 8, 3 | 1 << 8 | 5 << 16, 3 | 2 << 8 | 1 << 16].into_iter().all(|c| Kind::from_code(c).is_none()));
     }
 
     #[test]
@@ -353,7 +353,7 @@ mod unit {
                     assert_eq!(m.check(3, len, 42).map(|x| x.offset), Some(len - 1));
                 }
             }
-            m.register(&domain, 5000).unwrap().close().unwrap();
+            m.register(&domain, 5000, PathPolicy::default()).unwrap().close().unwrap();
         }
     }
 }

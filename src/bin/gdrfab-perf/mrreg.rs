@@ -3,7 +3,7 @@
 
 use crate::args::Options;
 use crate::client::{batch, warm};
-use crate::conn::{discover, pin};
+use crate::conn::pin;
 use crate::json::Json;
 use crate::local::choose_cpus;
 use crate::measure::{Pulse, Until, latency};
@@ -12,10 +12,11 @@ use crate::report::{About, Figures, Latency, Report, Row};
 use crate::stats::{Clock, Histogram};
 use gdrfab::error::Result;
 use gdrfab::fabric::{Domain, Fabric, Mr, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
+use gdrfab::mr::PathPolicy;
 use std::sync::Arc;
 
 pub fn run(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
-    let mut info = discover(o.provider.as_deref(), None, false)?;
+    let mut info = o.choice.discover(None, false)?;
     info.threading = if o.one_thread { THREAD_DOMAIN } else { THREAD_SAFE };
     info.progress = if o.auto { PROGRESS_AUTO } else { PROGRESS_MANUAL };
     let fabric = Fabric::open(&info)?;
@@ -24,7 +25,7 @@ pub fn run(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
     pin(cpu)?;
     let largest = o.sizes.iter().copied().max().unwrap_or(1);
     let memory = Memory::new(o.memory, &domain, largest)?;
-    let others: Vec<_> = (0..o.live).map(|_| memory.register(&domain, o.sizes[0])).collect::<Result<_>>()?;
+    let others: Vec<_> = (0..o.live).map(|_| memory.register(&domain, o.sizes[0], PathPolicy::default())).collect::<Result<_>>()?;
     let provider = info.prov_name.clone().unwrap_or_default();
     report.begin(About {
         lines: vec![
@@ -56,11 +57,11 @@ pub fn run(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
 }
 
 fn measure(o: &Options, clock: Clock, memory: &Memory, domain: &Arc<Domain>, size: usize, report: &mut Report) -> Result<Row> {
-    let mut whole = memory.register(domain, size)?;
+    let mut whole = memory.register(domain, size, PathPolicy::default())?;
     let paths = whole.facts()?.paths;
     let once = |last: &mut Box<Mr>| {
         last.close()?;
-        *last = memory.register(domain, size)?;
+        *last = memory.register(domain, size, PathPolicy::default())?;
         Ok(())
     };
     let iterations = o.iterations.unwrap_or_else(|| o.test.default_iterations(size));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The server: the target of one-sided tests, and the other half of the ping-pongs.
 
-use crate::args::Options;
+use crate::args::{DEFAULT_NAME, Options};
 use crate::cli;
 use crate::conn::Listener;
 use crate::io::Link;
 use crate::memory::{Mismatch, POISON};
+use crate::provider::listening;
 use crate::stats::Clock;
 use crate::tests::Test;
 use crate::wire::{Kinds, Mail, Plan, pack_mismatch, seed, words};
@@ -20,7 +21,7 @@ pub fn run(o: &Options, clock: Clock) -> Result<()> {
     if let Some(parent) = o.parent {
         stay_with(parent)?;
     }
-    let mut listener = Some(Listener::open(&o.name, o.provider.as_deref())?);
+    let mut listener = Some(Listener::open(&listening(&o.choice, o.name.as_deref(), o.port, DEFAULT_NAME), &o.choice)?);
     while let Some(open) = &listener {
         announce(o, &open.address());
         let accepted = open.accept(clock, o.cpus.last().copied());
@@ -57,7 +58,8 @@ fn announce(o: &Options, address: &str) {
     if o.parent.is_some() {
         cli::say(&format!("{address}\n"));
     } else if !o.json {
-        cli::say(&format!("waiting on {address} for: gdrfab-perf {} [options] {}\n", o.test.name(), o.name));
+        let name = if o.choice.is_verbs(o.name.as_deref()) { address } else { o.name.as_deref().unwrap_or(DEFAULT_NAME) };
+        cli::say(&format!("waiting on {address} for: gdrfab-perf {} [options] {name}\n", o.test.name()));
     }
 }
 

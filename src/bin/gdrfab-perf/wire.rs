@@ -8,7 +8,7 @@ use crate::tests::Test;
 use gdrfab::mr::Paths;
 
 /// "gdrfabp" and the version of what follows.
-const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabp\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabp\x03");
 
 fn pack(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
@@ -75,36 +75,26 @@ impl Plan {
     pub fn encode(&self, place: Place) -> Vec<u8> {
         let bits = [self.coop, self.verify, self.one_thread, self.auto, self.sleep, self.yields, self.one_way];
         let flags = bits.iter().enumerate().fold(0, |f, (i, on)| f | u64::from(*on) << i);
-        pack(&[
-            MAGIC,
-            self.test.code(),
-            self.max_size as u64,
-            self.depth as u64,
-            self.memory.code(),
-            self.path.bits(),
-            self.deadline_ms,
-            flags,
-            place.base,
-            place.key,
-        ])
+        let small = self.test.code() | flags << 8 | self.path.bits() << 16 | (self.depth as u64) << 32;
+        let memory = u64::from(self.memory.code()) | self.deadline_ms.min(u64::from(u32::MAX)) << 32;
+        pack(&[MAGIC, small, memory, self.max_size as u64, place.base, place.key])
     }
 
     /// Words for a client whose plan cannot be read.
     pub fn decode(bytes: &[u8]) -> Result<(Plan, Place), &'static str> {
-        let [magic, test, max_size, depth, memory, path, deadline_ms, flags, base, key] =
-            unpack::<10>(bytes).ok_or("this is gdrfab-perf, and the request is none of gdrfab-perf's")?;
+        let [magic, small, memory, max_size, base, key] = unpack::<6>(bytes).ok_or("this is gdrfab-perf; who are you?")?;
         if magic != MAGIC {
-            return Err("client and server are of different versions of gdrfab-perf");
+            return Err("a different version of gdrfab-perf");
         }
-        let on = |i: u32| flags >> i & 1 == 1;
-        let wrong = "the plan asks for what this server does not know";
+        let on = |i: u32| small >> (8 + i) & 1 == 1;
+        let wrong = "an unknown plan";
         let plan = Plan {
-            test: Test::from_code(test).ok_or(wrong)?,
+            test: Test::from_code(small & 0xff).ok_or(wrong)?,
             max_size: usize::try_from(max_size).ok().filter(|n| (1..=1 << 40).contains(n)).ok_or(wrong)?,
-            depth: usize::try_from(depth).ok().filter(|n| (1..=1024).contains(n)).ok_or(wrong)?,
-            memory: Kind::from_code(memory).ok_or(wrong)?,
-            path: Paths::from_bits(path).ok_or(wrong)?,
-            deadline_ms,
+            depth: Some((small >> 32) as usize).filter(|n| (1..=1024).contains(n)).ok_or(wrong)?,
+            memory: Kind::from_code(memory as u32).ok_or(wrong)?,
+            path: Paths::from_bits(small >> 16 & 0xffff).ok_or(wrong)?,
+            deadline_ms: memory >> 32,
             coop: on(0),
             verify: on(1),
             one_thread: on(2),
@@ -160,6 +150,18 @@ impl Kinds {
 
 /// Bytes that a control message may have.
 pub const MAIL_MAX: usize = 240;
+
+/// What precedes a control message that cannot carry its kind as remote data: no pattern begins so.
+pub const ENVELOPE: usize = 16;
+
+pub fn envelope(kind: Kinds) -> Vec<u8> {
+    pack(&[MAGIC, kind as u64])
+}
+
+pub fn open_envelope(bytes: &[u8]) -> Option<u64> {
+    let [magic, kind] = unpack::<2>(bytes)?;
+    (magic == MAGIC).then_some(kind)
+}
 
 /// A control message as it arrived.
 #[derive(Clone, Debug)]
@@ -235,13 +237,15 @@ mod unit {
         let place = Place { base: 77, key: u64::MAX };
         let bytes = plan.encode(place);
         assert_eq!(Plan::decode(&bytes), Ok((plan, place)));
-        assert!(Plan::decode(&bytes[..70]).is_err() && Plan::decode(&[0; 80]).is_err());
-        for field in 1..6 {
+        assert!(bytes.len() <= 48, "what rdma_cm leaves of a request over InfiniBand");
+        assert!(Plan::decode(&bytes[..40]).is_err() && Plan::decode(&[0; 48]).is_err());
+        for field in [8..9, 10..12, 12..16, 16..20, 24..32] {
             let mut bad = bytes.clone();
-            bad[field * 8..field * 8 + 8].fill(0xFF);
-            assert!(Plan::decode(&bad).is_err(), "{field}");
+            bad[field.clone()].fill(0xFF);
+            assert!(Plan::decode(&bad).is_err(), "{field:?}");
         }
         assert_eq!(decode_answer(&encode_answer(place)), Some(place));
+        assert_eq!((open_envelope(&envelope(Kinds::Bye)), open_envelope(&[0; 16])), (Some(7), None));
         assert_eq!(clip("aä", 2), b"a");
     }
 }

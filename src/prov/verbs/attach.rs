@@ -28,6 +28,8 @@ pub struct Attempt {
 pub struct Attached {
     /// Consecutive pieces by the addresses that operations name; none where the memory is staged.
     pub pieces: Vec<(Iov, RawMr)>,
+    /// The same memory under this process's addresses, where peers use others.
+    pub local: Option<RawMr>,
     /// How the bytes are reached where the device cannot.
     pub backing: Option<Backing>,
     pub path: Paths,
@@ -163,6 +165,9 @@ fn attach_ranges(domain: &Domain, wish: &Wish<'_>, steps: &mut Steps, iovs: &[Io
     }
 }
 
+/// Registrations of the ranges, and one for operations of this side if those need another.
+type Registered = (Vec<(Iov, RawMr)>, Option<RawMr>);
+
 struct Plan<'a> {
     domain: &'a Domain,
     access: Access,
@@ -172,10 +177,10 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn attached(&self, steps: &mut Steps, pieces: Vec<(Iov, RawMr)>, path: Paths, site: Site, kind: Kind) -> Attached {
+    fn attached(&self, steps: &mut Steps, (pieces, local): Registered, path: Paths, site: Site, kind: Kind) -> Attached {
         let attempts = std::mem::take(&mut steps.attempts);
         let backing = pieces.is_empty().then(|| Backing::memory(site, self.iovs, self.base));
-        Attached { pieces, backing, path, base: self.base, len: self.len, site, kind, attempts }
+        Attached { pieces, local, backing, path, base: self.base, len: self.len, site, kind, attempts }
     }
 
     /// The address that operations use for `iov`.
@@ -184,17 +189,21 @@ impl Plan<'_> {
     }
 
     /// Registers each range by `how`.
-    fn each(&self, how: impl Fn(&Iov, u64) -> Result<RawMr>) -> Result<Vec<(Iov, RawMr)>> {
-        self.iovs
-            .iter()
-            .map(|iov| {
-                let iova = self.named(iov);
-                Ok((Iov { addr: iova as usize, len: iov.len }, how(iov, iova)?))
-            })
-            .collect()
+    fn each(&self, how: impl Fn(&Iov, u64) -> Result<RawMr>) -> Result<Registered> {
+        let one = |iov: &Iov| {
+            let iova = self.named(iov);
+            Ok((Iov { addr: iova as usize, len: iov.len }, how(iov, iova)?))
+        };
+        let pieces = self.iovs.iter().map(one).collect::<Result<Vec<_>>>()?;
+        let used_here = self.access.intersects(Access::SEND | Access::RECV | Access::READ | Access::WRITE);
+        let local = match self.iovs {
+            [iov] if used_here && self.named(iov) != iov.addr as u64 => Some(how(iov, iov.addr as u64)?),
+            _ => None,
+        };
+        Ok((pieces, local))
     }
 
-    fn pinned(&self, host: bool) -> Result<Vec<(Iov, RawMr)>> {
+    fn pinned(&self, host: bool) -> Result<Registered> {
         let access = device_access(self.domain, self.access, host);
         self.each(|iov, iova| {
             // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
@@ -209,7 +218,7 @@ impl Plan<'_> {
         }
         // A device that refuses host memory lacks a resource, and staging would hide it: it is for those who ask.
         if !steps.allowed.contains(Paths::NIC) && steps.take(Paths::STAGED, "staged through buffers of the library", || Ok(())).is_some() {
-            return Ok(self.attached(steps, Vec::new(), Paths::STAGED, Site::HOST, kind));
+            return Ok(self.attached(steps, (Vec::new(), None), Paths::STAGED, Site::HOST, kind));
         }
         Err(steps.exhausted())
     }
@@ -235,7 +244,7 @@ impl Plan<'_> {
             return Ok(self.attached(steps, pieces, Paths::PEER_MEM, site, kind));
         }
         if steps.take(Paths::STAGED, "staged through buffers of the library", || Ok(())).is_some() {
-            return Ok(self.attached(steps, Vec::new(), Paths::STAGED, site, kind));
+            return Ok(self.attached(steps, (Vec::new(), None), Paths::STAGED, site, kind));
         }
         Err(steps.exhausted())
     }
@@ -288,11 +297,19 @@ fn attach_file(
     if base.checked_add(len as u64).is_none() {
         return Err(Error::invalid("dmabuf->base_addr + offset + len overflows"));
     }
-    check_congruent(base, offset).map_err(|e| e.context("dmabuf->base_addr"))?;
+    check_congruent(base, offset).map_err(|e| e.context(if domain.virt_addr { "dmabuf->base_addr" } else { "offset" }))?;
     let named = Iov { addr: base as usize, len };
-    let done = |steps: &mut Steps, pieces, backing, path, site| {
+    // Operations of this side name the bytes by base_addr, whatever peers call them.
+    let own = base_addr + offset;
+    let used_here = wish.access.intersects(Access::SEND | Access::RECV | Access::READ | Access::WRITE);
+    let twice = |how: &dyn Fn(u64) -> Result<RawMr>| -> Result<Registered> {
+        let local = if used_here && own != base { Some(how(own)?) } else { None };
+        Ok((vec![(named, how(base)?)], local))
+    };
+    let done = |steps: &mut Steps, pieces: Registered, backing, path, site| {
         let attempts = std::mem::take(&mut steps.attempts);
-        Ok(Attached { pieces, backing, path, base, len: len as u64, site, kind: Kind::Host, attempts })
+        let (pieces, local) = pieces;
+        Ok(Attached { pieces, local, backing, path, base, len: len as u64, site, kind: Kind::Host, attempts })
     };
     let writable = wish.access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ);
     let access = device_access(domain, wish.access, false);
@@ -303,10 +320,10 @@ fn attach_file(
     if mem::is_dmabuf(fd) {
         let by_fd = || {
             domain.context().dmabuf()?;
-            RawMr::dmabuf(&domain.pd, fd, offset, len, base, access)
+            twice(&|iova| RawMr::dmabuf(&domain.pd, fd, offset, len, iova, access))
         };
-        if let Some(mr) = steps.take(Paths::DMABUF, "dma-buf", by_fd) {
-            return done(steps, vec![(named, mr)], None, Paths::DMABUF, site);
+        if let Some(pieces) = steps.take(Paths::DMABUF, "dma-buf", by_fd) {
+            return done(steps, pieces, None, Paths::DMABUF, site);
         }
     }
     // What can be mapped can be pinned, unless the mapping has no pages of its own.
@@ -315,13 +332,13 @@ fn attach_file(
     let mapped = || {
         let backing = backing.as_ref().map_err(Clone::clone)?;
         // SAFETY: the mapping stays as long as the region, which keeps the backing.
-        unsafe { RawMr::host(&domain.pd, backing.address(), len, base, access) }
+        twice(&|iova| unsafe { RawMr::host(&domain.pd, backing.address(), len, iova, access) })
     };
-    if let Some(mr) = steps.take(path, "the file's mapping pinned (ibv_reg_mr)", mapped) {
-        return done(steps, vec![(named, mr)], backing.ok(), path, site);
+    if let Some(pieces) = steps.take(path, "the file's mapping pinned (ibv_reg_mr)", mapped) {
+        return done(steps, pieces, backing.ok(), path, site);
     }
     match steps.take(Paths::STAGED, "staged through buffers of the library", || backing) {
-        Some(backing) => done(steps, Vec::new(), Some(backing), Paths::STAGED, site),
+        Some(backing) => done(steps, (Vec::new(), None), Some(backing), Paths::STAGED, site),
         None => Err(steps.exhausted()),
     }
 }

@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 
 /// Bytes that a domain keeps for reuse.
 const KEPT: usize = 64 << 20;
+const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
 /// The largest single one.
 const LARGEST: usize = 1 << 30;
 
@@ -46,7 +47,19 @@ pub struct Bounce {
 }
 
 impl Buffer {
-    fn new(domain: &Domain, len: usize) -> Result<Buffer> {
+    pub fn address(&self) -> usize {
+        self.map.as_ptr() as usize
+    }
+
+    pub fn lkey(&self) -> u32 {
+        self.mr.keys().0
+    }
+
+    pub fn rkey(&self) -> u32 {
+        self.mr.keys().1
+    }
+
+    fn new(domain: &Domain, len: usize, access: u32) -> Result<Buffer> {
         if len > LARGEST {
             return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes; what is staged moves at most {LARGEST} at once")));
         }
@@ -54,8 +67,8 @@ impl Buffer {
         let file = mem::memfd("gdrfab-bounce", len)?;
         let map = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite)?;
         let addr = map.as_ptr() as usize;
-        // SAFETY: the mapping is dropped after the region (field order does not matter: `Buffer` drops `mr` explicitly).
-        let mr = unsafe { RawMr::host(&domain.pd, addr, len, addr as u64, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0)? };
+        // SAFETY: the mapping is undone after the region: `Buffer` closes it before its fields are dropped.
+        let mr = unsafe { RawMr::host(&domain.pd, addr, len, addr as u64, access)? };
         Ok(Buffer { map, mr })
     }
 }
@@ -81,7 +94,12 @@ pub fn buffer(domain: &Domain, len: usize) -> Result<Buffer> {
             return Ok(found);
         }
     }
-    Buffer::new(domain, len)
+    Buffer::new(domain, len, LOCAL)
+}
+
+/// A buffer that the peer may write and read too; it is nobody else's afterwards.
+pub fn shared_buffer(domain: &Domain, len: usize) -> Result<Buffer> {
+    Buffer::new(domain, len, LOCAL | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0)
 }
 
 fn give_back(domain: &Domain, buffer: Buffer) {

@@ -8,7 +8,9 @@ use super::device::Transport;
 use super::domain::Domain;
 use super::greeting::{self, Greeting};
 use super::qp::{Local, Patience, Qp, Remote};
+use super::service::{Service, kind};
 use super::state::{Phase, State};
+use super::status::{self, Failed};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
@@ -21,6 +23,8 @@ use std::sync::Arc;
 
 /// The longest that rdma_cm looks for an address or a route at a time.
 const RESOLVE_MS: i32 = 2000;
+/// How often a peer that no connection manager watches is asked for a sign of life.
+const ALIVE_NS: u64 = 1_000_000_000;
 
 /// What a connection attempt waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +35,8 @@ pub enum Step {
     Answer,
     /// The peer's word that it has seen ours.
     Establish,
+    /// The acknowledgement of a first message by the peer's service queue pair.
+    Hello,
 }
 
 pub struct Connecting {
@@ -48,6 +54,14 @@ pub struct Link {
     /// Exchanged out of band.
     by_address: Option<QpAddress>,
     peer: Option<SocketAddr>,
+    /// The peer's service queue pair.
+    service: Option<Remote>,
+    /// The peer has said goodbye, so it needs none.
+    heard_bye: bool,
+    /// The service queue pair found nobody and begins anew.
+    again: bool,
+    /// When the peer was last asked for a sign of life.
+    asked_alive: u64,
 }
 
 impl Link {
@@ -59,6 +73,10 @@ impl Link {
             // Not connected yet, or not any more.
             crate::log!(Debug, "{e}");
         }
+    }
+
+    pub fn heard_bye(&mut self) {
+        self.heard_bye = true;
     }
 
     pub fn watch(&self, poller: &Poller) -> Result<()> {
@@ -111,7 +129,7 @@ impl State {
         // From the domain's own address, so that rdma_cm picks the domain's device and no other.
         let from = domain.gid.ip.filter(|ip| ip.is_ipv4() == to.is_ipv4()).map(|ip| SocketAddr::new(ip, 0));
         id.resolve(from, to, RESOLVE_MS).map_err(|e| e.context(format_args!("connecting to {address}")))?;
-        self.link = Link { id: Some(id), channel: Some(channel), by_address: None, peer: Some(to) };
+        self.link = Link { id: Some(id), channel: Some(channel), peer: Some(to), ..Link::default() };
         let deadline = time::deadline(self.options.connect_timeout_ns);
         self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Address, deadline, data: data.to_vec() }));
         Ok(())
@@ -119,16 +137,17 @@ impl State {
 
     /// Accepts a request; on failure it is lost, as its peer is.
     pub fn take_request(&mut self, domain: &Domain, request: super::pep::Request, data: &[u8]) -> Result<()> {
+        let service = request.service();
         let mut id = request.into_id().ok_or(Error::fixed(errno::EINVAL, "info->handle: the request was answered already"))?;
         self.check_device(domain, &id)?;
         let channel = Channel::new()?;
         id.migrate(&channel)?;
         self.hurry(&id);
-        self.steps_of(domain, &id, &[ibv_qp_state::IBV_QPS_RTR, ibv_qp_state::IBV_QPS_RTS])?;
-        let private = Greeting { service: None, data }.encode();
+        self.steps_of(domain, &id, service)?;
+        let private = Greeting { service: self.service_number(), data }.encode();
         id.accept(&self.parameters(domain, &private)?)?;
         let peer = id.peer();
-        self.link = Link { id: Some(id), channel: Some(channel), by_address: None, peer };
+        self.link = Link { id: Some(id), channel: Some(channel), peer, ..Link::default() };
         let deadline = time::deadline(self.options.connect_timeout_ns);
         self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Establish, deadline, data: Vec::new() }));
         Ok(())
@@ -158,20 +177,80 @@ impl State {
         Ok(())
     }
 
-    /// Moves the queue pair as the connection manager says; over iWARP the kernel does it.
-    fn steps_of(&self, domain: &Domain, id: &Id, states: &[u32]) -> Result<()> {
+    fn service_number(&self) -> Option<u32> {
+        self.service.as_ref().map(|s| s.qp.number)
+    }
+
+    /// Moves the queue pairs as the connection manager says; over iWARP the kernel does it.
+    fn steps_of(&mut self, domain: &Domain, id: &Id, service: Option<u32>) -> Result<()> {
         if domain.context().transport == Transport::Iwarp {
             return Ok(());
         }
         let qp = self.qp.as_ref().ok_or(Error::fixed(errno::EOPBADSTATE, "ep: not enabled"))?;
-        for state in states {
-            let (mut attr, mask) = id.qp_attr(*state)?;
-            if mask != 0 {
-                attr.min_rnr_timer = self.patience.min_rnr_timer;
-                qp.modify(&mut attr, mask, if *state == ibv_qp_state::IBV_QPS_RTR { "RTR" } else { "RTS" })?;
+        for (state, words) in [(ibv_qp_state::IBV_QPS_RTR, "RTR"), (ibv_qp_state::IBV_QPS_RTS, "RTS")] {
+            let (mut attr, mask) = id.qp_attr(state)?;
+            attr.min_rnr_timer = self.patience.min_rnr_timer;
+            qp.modify(&mut attr, mask, words)?;
+            if let (Some(mine), Some(peer)) = (&self.service, service) {
+                (attr.dest_qp_num, attr.rq_psn, attr.sq_psn) = (peer, Service::psn(peer), Service::psn(mine.qp.number));
+                attr.rnr_retry = 7;
+                mine.qp.modify(&mut attr, mask, words)?;
             }
         }
+        if let Some(mine) = &mut self.service {
+            mine.up = service.is_some();
+        }
         Ok(())
+    }
+
+    /// Connects the service queue pair to the one that an exchanged address names.
+    fn service_steps(&self, domain: &Domain) -> Result<()> {
+        let (Some(mine), Some(peer)) = (&self.service, &self.link.service) else { return Ok(()) };
+        let local = local_of(domain, Service::psn(mine.qp.number));
+        let patience = Patience { rnr_retries: 7, ..self.patience };
+        mine.qp.ready_to_receive(domain.context(), &local, peer, &patience)?;
+        mine.qp.ready_to_send(domain.context(), &local, &patience)
+    }
+
+    /// Asks the peer's device for a sign that it is there.
+    fn say_hello(&mut self) -> Result<()> {
+        self.link.asked_alive = now_ns();
+        match &mut self.service {
+            Some(s) => s.send([u64::from(kind::HELLO), 0, 0, 0, 0, 0, 0, 0]),
+            None => Ok(()),
+        }
+    }
+
+    /// A message of ours has reached the peer's device.
+    pub fn on_sent(&mut self, sent: u8) {
+        if sent == kind::HELLO && matches!(&self.phase, Phase::Connecting(c) if c.step == Step::Hello) {
+            if let Some(s) = &mut self.service {
+                s.up = true;
+            }
+            self.phase = Phase::Connected;
+            self.event(EventKind::Connected, Vec::new(), None);
+        }
+    }
+
+    /// The peer's service queue pair does not answer.
+    pub fn on_service_failed(&mut self, status: u32) {
+        if matches!(&self.phase, Phase::Connecting(c) if c.step == Step::Hello) {
+            self.link.again = true;
+            return;
+        }
+        let failed = Failed { operation: "sign of life", receive: false, status, qpn: self.service_number().unwrap_or(0), vendor_err: 0 };
+        let e = status::completion_error(&failed);
+        self.begin_end(Error::coded(e.errno, Code::PeerGone, e.words), false);
+    }
+
+    /// Tells the peer that this side ends: by the connection manager, or by a message where there is none.
+    pub fn say_goodbye(&mut self) {
+        self.link.leave();
+        let Some(s) = &mut self.service else { return };
+        let told = self.link.by_address.is_some() && s.up && !self.link.heard_bye && s.send([u64::from(kind::BYE), 0, 0, 0, 0, 0, 0, 0]).is_ok();
+        if !told && let Err(e) = s.qp.fail() {
+            crate::log!(Warn, "{e}");
+        }
     }
 
     /// Connects to the queue pair that an exchanged address names.
@@ -198,10 +277,18 @@ impl State {
         };
         qp.ready_to_receive(domain.context(), &local, &remote, &self.patience)?;
         qp.ready_to_send(domain.context(), &local, &self.patience)?;
-        self.link = Link { by_address: Some(peer), ..Link::default() };
-        self.phase = Phase::Connected;
-        self.event(EventKind::Connected, Vec::new(), None);
-        Ok(())
+        let service = peer.service.map(|qpn| Remote { qpn, psn: Service::psn(qpn), ..remote });
+        self.link = Link { by_address: Some(peer), service, ..Link::default() };
+        if self.link.service.is_none() || self.service.is_none() {
+            // A peer without one: nothing but an operation can tell whether it is there.
+            self.phase = Phase::Connected;
+            self.event(EventKind::Connected, Vec::new(), None);
+            return Ok(());
+        }
+        self.service_steps(domain)?;
+        let deadline = time::deadline(self.options.connect_timeout_ns);
+        self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Hello, deadline, data: Vec::new() }));
+        self.say_hello()
     }
 
     /// Looks for what the connection manager has to say, and for attempts that take too long.
@@ -216,9 +303,33 @@ impl State {
                 }
             }
         }
+        if std::mem::take(&mut self.link.again)
+            && let Err(e) = self.try_again(domain)
+        {
+            self.give_up(e, Vec::new());
+        }
+        self.look_alive();
         if self.connecting_deadline().is_some_and(|d| d != 0 && now_ns() > d) {
             let words = "the peer did not answer the connection request in time";
             self.give_up(Error::coded(errno::ETIMEDOUT, Code::Deadline, words), Vec::new());
+        }
+    }
+
+    /// The peer was not there yet: from the beginning.
+    fn try_again(&mut self, domain: &Domain) -> Result<()> {
+        if let Some(s) = &mut self.service {
+            s.restart(domain.port)?;
+        }
+        self.service_steps(domain)?;
+        self.say_hello()
+    }
+
+    /// Without a connection manager nobody tells of a peer that dies, so its device is asked now and then.
+    fn look_alive(&mut self) {
+        let idle = self.service.as_ref().is_some_and(|s| s.up && s.outstanding == 0);
+        let due = matches!(self.phase, Phase::Connected) && self.link.by_address.is_some() && now_ns() > self.link.asked_alive + ALIVE_NS;
+        if idle && due && let Err(e) = self.say_hello() {
+            crate::log!(Warn, "{e}");
         }
     }
 
@@ -226,11 +337,13 @@ impl State {
         if !matches!(self.phase, Phase::Connecting(_)) {
             return self.on_late_event(event);
         }
-        let peer_data = greeting::decode(&event.private_data).map(|g| g.data.to_vec());
+        let greeting = greeting::decode(&event.private_data);
+        let service = greeting.as_ref().and_then(|g| g.service);
+        let peer_data = greeting.map(|g| g.data.to_vec());
         let next = match event.kind {
             CmEventKind::AddrResolved => self.resolved(domain),
             CmEventKind::RouteResolved => self.request(domain),
-            CmEventKind::ConnectResponse => self.answered(domain).map(|()| Some(peer_data.unwrap_or(event.private_data))),
+            CmEventKind::ConnectResponse => self.answered(domain, service).map(|()| Some(peer_data.unwrap_or(event.private_data))),
             CmEventKind::Established => Ok(Some(match &self.phase {
                 // The other side hears of ours; its data came with the request.
                 Phase::Connecting(c) if c.step == Step::Establish => Vec::new(),
@@ -276,16 +389,18 @@ impl State {
             Phase::Connecting(c) => c.data.as_slice(),
             _ => &[],
         };
-        let private = Greeting { service: None, data }.encode();
+        let private = Greeting { service: self.service_number(), data }.encode();
         self.id()?.connect(&self.parameters(domain, &private)?)?;
         self.step(Step::Answer);
         Ok(None)
     }
 
-    /// The peer has accepted: the queue pair follows, and the peer learns that it has.
-    fn answered(&mut self, domain: &Domain) -> Result<()> {
-        self.steps_of(domain, self.id()?, &[ibv_qp_state::IBV_QPS_RTR, ibv_qp_state::IBV_QPS_RTS])?;
-        self.id()?.establish()
+    /// The peer has accepted: the queue pairs follow, and the peer learns that they have.
+    fn answered(&mut self, domain: &Domain, service: Option<u32>) -> Result<()> {
+        let Some(id) = self.link.id.take() else { return Err(Error::fixed(errno::EOPBADSTATE, "ep: no connection identifier")) };
+        let moved = self.steps_of(domain, &id, service).and_then(|()| id.establish());
+        self.link.id = Some(id);
+        moved
     }
 
     fn on_late_event(&mut self, event: CmEvent) {
@@ -315,14 +430,14 @@ pub fn local_of(domain: &Domain, psn: u32) -> Local {
 }
 
 /// The address by which a peer's queue pair reaches this one.
-pub fn address_of(domain: &Domain, qp: &Qp, psn: u32) -> Address {
+pub fn address_of(domain: &Domain, qp: &Qp, psn: u32, service: Option<u32>) -> Address {
     Address::Qp(QpAddress {
         lid: domain.lid,
         gid: domain.gid.raw,
         qpn: qp.number,
         psn,
         mtu: domain.mtu,
-        service: None,
+        service,
         reads: domain.context().reads_in(),
         access: 0,
     })

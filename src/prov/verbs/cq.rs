@@ -74,27 +74,34 @@ pub struct Cq {
     pub raw: RawCq,
     /// Where arrivals go; an endpoint with counters alone has none.
     queue: Option<Arc<Queue>>,
+    /// It carries the library's own words between endpoints.
+    service: bool,
     inner: Serial<Inner>,
     sleepers: AtomicUsize,
 }
 
 impl Cq {
     pub fn open(domain: &Arc<Domain>, size: usize, queue: &Arc<Queue>) -> Result<Arc<Cq>> {
-        Self::make(domain, size, Some(queue.clone()))
+        Self::make(domain, size, Some(queue.clone()), false)
     }
 
     /// A queue for an endpoint that has no completion queue of the caller's.
     pub fn hidden(domain: &Arc<Domain>) -> Result<Arc<Cq>> {
-        Self::make(domain, 0, None)
+        Self::make(domain, 0, None, false)
     }
 
-    fn make(domain: &Arc<Domain>, size: usize, queue: Option<Arc<Queue>>) -> Result<Arc<Cq>> {
+    /// The queue of a domain's service queue pairs.
+    pub fn service(domain: &Domain) -> Result<Arc<Cq>> {
+        Self::make(domain, 0, None, true)
+    }
+
+    fn make(domain: &Domain, size: usize, queue: Option<Arc<Queue>>, service: bool) -> Result<Arc<Cq>> {
         let most = domain.context().attr.max_cqe.max(1) as usize;
         let raw = RawCq::new(domain.context(), size.max(ROOM).min(most))?;
         // SAFETY: plain numbers.
         let wcs = (0..BATCH).map(|_| unsafe { std::mem::zeroed() }).collect();
         let inner = Inner { wcs, members: Vec::new(), charged: 0, generation: 0 };
-        Ok(Arc::new(Cq { raw, queue, inner: Serial::new(domain.threading, inner), sleepers: AtomicUsize::new(0) }))
+        Ok(Arc::new(Cq { raw, queue, service, inner: Serial::new(domain.threading, inner), sleepers: AtomicUsize::new(0) }))
     }
 
     /// Makes room for an endpoint whose operations can have `charge` completions outstanding, so that the device's
@@ -164,7 +171,8 @@ impl Cq {
             for wc in &wcs[..n] {
                 let member = members.get(Tag::member(wc.wr_id)).filter(|m| m.tag.is_of(wc.wr_id));
                 if let Some(ep) = member.and_then(|m| m.ep.as_ref()) {
-                    ep.complete(wc, wc.wr_id & Tag::RECV != 0, wc.wr_id as u32);
+                    let (recv, seq) = (wc.wr_id & Tag::RECV != 0, wc.wr_id as u32);
+                    if self.service { ep.complete_service(wc, recv, seq) } else { ep.complete(wc, recv, seq) }
                 }
             }
             if n < most {

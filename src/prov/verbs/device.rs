@@ -7,7 +7,9 @@ use super::gid::{Gid, Source};
 use super::library::{last_errno, verbs};
 use super::status::{call_error, pointer, returned};
 use crate::error::{Error, Result, errno};
+use parking_lot::Mutex;
 use rdma_sys::{ibv_context, ibv_device, ibv_device_attr, ibv_port_attr, ibv_transport_type};
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -154,14 +156,15 @@ fn sysfs(name: &str) -> PathBuf {
 }
 
 /// "0000:3b:00.0": domain, bus, device and function.
-fn is_pci(text: &str) -> bool {
+pub(super) fn is_pci(text: &str) -> bool {
     let hex = |part: &str, len: usize| part.len() >= len && part.bytes().all(|b| b.is_ascii_hexdigit());
     let mut parts = text.splitn(3, ':');
     let (Some(domain), Some(bus), Some(rest)) = (parts.next(), parts.next(), parts.next()) else { return false };
     rest.split_once('.').is_some_and(|(device, function)| hex(domain, 4) && hex(bus, 2) && hex(device, 2) && hex(function, 1))
 }
 
-fn place(name: &str) -> Place {
+/// Where the device of this name sits, without opening it.
+pub fn place(name: &str) -> Place {
     let Ok(path) = sysfs(name).join("device").canonicalize() else { return Place::default() };
     // A device on another bus, such as an auxiliary one, stands below its PCI function.
     let pci = path.ancestors().filter_map(|dir| dir.file_name()?.to_str()).find(|part| is_pci(part)).map(str::to_string);
@@ -304,8 +307,19 @@ impl Context {
 
     /// Bytes that travel inside a work request, up to `wish`: no attribute says, so a queue pair is made and asked.
     pub fn inline(&self, wish: usize) -> usize {
-        let known = self.inline.get_or_init(|| super::qp::probe_inline(self).unwrap_or(0));
-        wish.min(*known)
+        // Of the hardware, so that a device opened anew need not be tried anew.
+        static KNOWN: Mutex<BTreeMap<(String, u64), usize>> = Mutex::new(BTreeMap::new());
+        let probe = || {
+            let key = (self.name.clone(), self.guid);
+            if let Some(known) = KNOWN.lock().get(&key) {
+                return *known;
+            }
+            match super::qp::probe_inline(self) {
+                Ok(found) => *KNOWN.lock().entry(key).or_insert(found),
+                Err(_) => 0,
+            }
+        };
+        wish.min(*self.inline.get_or_init(probe))
     }
 
     pub fn ports(&self) -> impl Iterator<Item = Result<Port>> + '_ {

@@ -4,14 +4,17 @@
 
 use super::attach;
 use super::bounce::Pool;
+use super::cq::Cq;
 use super::device::Context;
 use super::gid::Gid;
 use super::info::Choice;
 use super::mr::Regions;
 use super::object::Pd;
+use super::watch::Watch;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::info::Info;
+use crate::prov::op::IOV_LIMIT;
 use crate::prov::queue::Counter;
 use crate::prov::wish::{Facts, RegionId, Wish};
 use crate::prov::flags;
@@ -21,7 +24,7 @@ use crate::sys::time::now_ns;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// How long closing a region waits for copies of this process.
 const CLOSE_NS: u64 = 1_000_000_000;
@@ -40,8 +43,10 @@ pub struct Domain {
     /// Host memory is registered for on-demand paging.
     pub on_demand: bool,
     pub regions: Serial<Regions>,
+    pub watch: Watch,
     pub pool: Mutex<Pool>,
     memory: Mutex<HashMap<usize, Mapping>>,
+    service_cq: OnceLock<Arc<Cq>>,
 }
 
 impl Domain {
@@ -65,9 +70,30 @@ impl Domain {
             virt_addr: info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0,
             on_demand,
             regions: Serial::new(threading, Regions::new()),
+            watch: Watch::default(),
             pool: Mutex::default(),
             memory: Mutex::default(),
+            service_cq: OnceLock::new(),
         }))
+    }
+
+    /// Pieces that a work request of ours may have.
+    pub fn most_pieces(&self) -> u32 {
+        self.context().attr.max_sge.clamp(1, IOV_LIMIT as i32) as u32
+    }
+
+    /// The queue of the service queue pairs, made when the first is needed.
+    pub fn service_cq(&self) -> Result<&Arc<Cq>> {
+        if self.service_cq.get().is_none() {
+            let fresh = Cq::service(self)?;
+            return Ok(self.service_cq.get_or_init(|| fresh));
+        }
+        self.opened_service_cq().ok_or(Error::fixed(errno::EIO, "the service queue vanished"))
+    }
+
+    /// The same, if one was needed already.
+    pub fn opened_service_cq(&self) -> Option<&Arc<Cq>> {
+        self.service_cq.get()
     }
 
     pub fn context(&self) -> &Arc<Context> {

@@ -3,12 +3,15 @@
 
 use super::conn::{self, Link};
 use super::cq::{Cq, Tag};
+use super::device::Transport;
 use super::domain::Domain;
 use super::greeting::DATA_MAX;
 use super::pep::Request;
 use super::post::Batch;
-use super::qp::{Capacity, Qp};
+use super::qp::{Capacity, Patience, Qp};
 use super::ring::Ring;
+use super::service::Service;
+use super::staged::Staging;
 use super::state::{Phase, Shared, State};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -22,7 +25,7 @@ use crate::sync::serial::Serial;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Turns of progress between two looks at what changes rarely.
 const RARELY: u32 = 1024;
@@ -72,9 +75,13 @@ impl Endpoint {
             drained_by: 0,
             silent: false,
             link: Link::default(),
+            service: None,
+            staging: Staging::default(),
+            data_sent: 0,
+            data_seen: 0,
         };
         let psn = crate::mr::KeySource::default().draw() as u32 & 0xff_ffff;
-        let shared = Arc::new(Shared { state: Serial::new(domain.threading, state), domain });
+        let shared = Arc::new(Shared { staging: AtomicBool::new(false), state: Serial::new(domain.threading, state), domain });
         Ok(Endpoint { shared, capacity, psn, turns: AtomicU32::new(0) })
     }
 
@@ -132,6 +139,7 @@ impl Endpoint {
         (s.tx_tag, s.rx_tag) = (tx_tag, rx_tag);
         s.qp = Some(qp);
         s.phase = Phase::Enabled;
+        domain.watch.add(&self.shared);
         if s.own_receives {
             (0..rx).for_each(|_| s.repost_own());
         }
@@ -150,7 +158,32 @@ impl Endpoint {
         }
     }
 
+    /// Makes the queue pair for the library's own messages, where the transport allows one. Without it there are no
+    /// staged transfers.
+    fn ensure_service(&self) {
+        let domain = &self.shared.domain;
+        {
+            let s = self.shared.state.lock();
+            if s.service.is_some() || !matches!(s.phase, Phase::Enabled) || domain.context().transport == Transport::Iwarp {
+                return;
+            }
+        }
+        let make = || {
+            let cq = domain.service_cq()?.clone();
+            let mut service = Service::new(domain, cq.clone())?;
+            // Queues are locked before endpoints.
+            let tag = cq.add(&self.shared, Service::CHARGE)?;
+            service.begin(tag).inspect_err(|_| cq.remove(&self.shared))?;
+            Ok::<_, Error>(service)
+        };
+        match make() {
+            Ok(service) => self.shared.state.lock().service = Some(service),
+            Err(e) => crate::log!(Info, "no staged transfers on this endpoint: {e}"),
+        }
+    }
+
     pub fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
+        self.ensure_service();
         let mut s = self.shared.state.lock();
         Self::check_can_connect(&s)?;
         s.dial(&self.shared.domain, address, data)
@@ -159,11 +192,15 @@ impl Endpoint {
     pub fn connect_addr(&self, address: &str) -> Result<()> {
         let mut s = self.shared.state.lock();
         Self::check_can_connect(&s)?;
-        s.by_address(&self.shared.domain, address, self.psn)
+        s.by_address(&self.shared.domain, address, self.psn)?;
+        drop(s);
+        self.shared.domain.expect_removal();
+        Ok(())
     }
 
     /// Accepts; on failure the request is lost, as its peer is.
     pub fn accept(&self, request: Request, data: &[u8]) -> Result<()> {
+        self.ensure_service();
         let mut s = self.shared.state.lock();
         Self::check_can_connect(&s)?;
         s.take_request(&self.shared.domain, request, data)
@@ -171,9 +208,10 @@ impl Endpoint {
 
     /// The address by which a peer's endpoint can connect to this one's queue pair.
     pub fn address(&self) -> Result<String> {
+        self.ensure_service();
         let s = self.shared.state.lock();
         match &s.qp {
-            Some(qp) => Ok(conn::address_of(&self.shared.domain, qp, self.psn).to_string()),
+            Some(qp) => Ok(conn::address_of(&self.shared.domain, qp, self.psn, s.service.as_ref().map(|v| v.qp.number)).to_string()),
             None => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first: the address is that of its queue pair")),
         }
     }
@@ -198,6 +236,10 @@ impl Endpoint {
         Ok(())
     }
 
+    fn queues(&self, s: &State) -> [Option<Arc<Cq>>; 3] {
+        [s.tx_cq.clone(), s.rx_cq.clone(), s.service.as_ref().map(|v| v.cq.clone())]
+    }
+
     /// Ends the connection and waits until the device has given everything back.
     fn leave(&self) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
@@ -205,10 +247,10 @@ impl Endpoint {
             let mut s = self.shared.state.lock();
             s.begin_end(why, true);
             s.finish_if_drained();
-            (s.tx_cq.clone(), s.rx_cq.clone())
+            self.queues(&s)
         };
         while matches!(self.shared.state.lock().phase, Phase::Draining) {
-            queues.0.iter().chain(queues.1.iter()).for_each(|cq| cq.poll(true));
+            queues.iter().flatten().for_each(|cq| cq.poll(true));
             self.shared.state.lock().finish_if_drained();
             std::thread::yield_now();
         }
@@ -222,9 +264,11 @@ impl Endpoint {
             s.qp = None;
             s.link = Link::default();
             s.bind = Bindings::default();
-            (s.tx_cq.take(), s.rx_cq.take())
+            let queues = self.queues(&s);
+            (s.tx_cq, s.rx_cq, s.service) = (None, None, None);
+            queues
         };
-        queues.0.iter().chain(queues.1.iter()).for_each(|cq| cq.remove(&self.shared));
+        queues.iter().flatten().for_each(|cq| cq.remove(&self.shared));
     }
 
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
@@ -253,11 +297,16 @@ impl Endpoint {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         if force || turn % RARELY == 0 {
             self.progress_all(force);
+        } else if self.shared.staging.load(Ordering::Relaxed)
+            && let Some(cq) = self.shared.domain.opened_service_cq()
+        {
+            cq.poll(false);
         }
     }
 
     #[inline(never)]
     fn progress_all(&self, force: bool) {
+        self.shared.domain.poll_async();
         let queues = {
             let mut s = if force {
                 self.shared.state.lock()
@@ -274,19 +323,20 @@ impl Endpoint {
             s.progress_connection(&self.shared.domain);
             s.check_deadlines();
             s.finish_if_drained();
-            (s.tx_cq.clone(), s.rx_cq.clone())
+            self.queues(&s)
         };
-        queues.0.iter().chain(queues.1.iter()).for_each(|cq| cq.poll(force));
+        queues.iter().flatten().for_each(|cq| cq.poll(force));
     }
 
     /// Watches what can happen with `poller`, and arms it. The caller then runs progress once more.
     pub fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
+        self.shared.domain.watch_async(poller)?;
         let queues = {
             let s = self.shared.state.lock();
             s.link.watch(poller)?;
-            (s.tx_cq.clone(), s.rx_cq.clone())
+            self.queues(&s)
         };
-        queues.0.iter().chain(queues.1.iter()).try_for_each(|cq| cq.sleep(poller))?;
+        queues.iter().flatten().try_for_each(|cq| cq.sleep(poller))?;
         Ok(None)
     }
 
@@ -298,9 +348,9 @@ impl Endpoint {
     pub fn awake(&self) {
         let queues = {
             let s = self.shared.state.lock();
-            (s.tx_cq.clone(), s.rx_cq.clone())
+            self.queues(&s)
         };
-        queues.0.iter().chain(queues.1.iter()).for_each(|cq| cq.awake());
+        queues.iter().flatten().for_each(|cq| cq.awake());
     }
 
     /// How long a sleeper may sleep before this endpoint has something to do by itself.
@@ -324,6 +374,22 @@ impl Endpoint {
 
     pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
         change(&mut self.shared.state.lock().options);
+    }
+
+    pub fn patience(&self) -> Patience {
+        self.shared.state.lock().patience
+    }
+
+    /// How hard the connection will try, which is agreed on when it is made.
+    pub fn set_patience(&self, change: impl FnOnce(&mut Patience)) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        match s.phase {
+            Phase::Fresh | Phase::Enabled => {
+                change(&mut s.patience);
+                Ok(())
+            }
+            _ => Err(Error::fixed(errno::EOPBADSTATE, "ep: this option is set before connecting or accepting")),
+        }
     }
 
     pub fn report(&self, key: u64) -> Result<PathReport> {

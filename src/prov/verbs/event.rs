@@ -51,6 +51,7 @@ pub mod kind {
     pub const DEVICE_FATAL: i32 = 8;
     pub const PORT_ACTIVE: i32 = 9;
     pub const PORT_ERR: i32 = 10;
+    pub const LID_CHANGE: i32 = 11;
     pub const GID_CHANGE: i32 = 18;
 }
 

@@ -2,10 +2,11 @@
 //! Discovery: one candidate per device, port and type of address, and the way back from a candidate to them.
 
 use super::address::Address;
-use super::device::{Context, Port, Transport, device_names};
+use super::device::{self, Context, Place, Port, Transport, device_names};
 use super::gid::{Gid, GidKind};
 use super::greeting::DATA_MAX;
 use super::mr::{MAX_REGIONS, PATHS};
+use super::near::{self, Distance};
 use super::{MAX_MSG, Offer, library};
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -14,6 +15,7 @@ use crate::prov::flags;
 use crate::prov::info::{ADDR_STR, Ask, EP_MSG, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
 use crate::prov::op::IOV_LIMIT;
 use crate::prov::wish::MR_IOV_LIMIT;
+use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
@@ -183,8 +185,9 @@ fn left_out(domain: Option<String>, why: Error) -> Info {
     Info { prov_name: Some(NAME.into()), domain_name: domain, reason: Some(why), ..Info::default() }
 }
 
-/// Names of the devices that may be used; an error says why there are none.
-pub fn devices() -> Result<Vec<String>> {
+/// Names of the devices that may be used, nearest first if an accelerator's PCI address is given; an error says why
+/// there are none.
+pub fn devices(near: Option<&str>) -> Result<Vec<String>> {
     let config = &config::get().verbs;
     if config.library.is_none() && std::fs::read_dir(SYSFS).map_or(true, |mut d| d.next().is_none()) {
         return Err(Error::new(errno::ENODEV, format!("this host has no RDMA device ({SYSFS} is missing or empty)")));
@@ -199,10 +202,21 @@ pub fn devices() -> Result<Vec<String>> {
     if names.is_empty() {
         return Err(Error::new(errno::ENODEV, format!("GDRFAB_VERBS_DEVICE={} names no device of this host", config.devices.join(","))));
     }
+    let there = near.map(near::of_pci);
+    names.sort_by_cached_key(|name| {
+        let (stem, number, len) = near::counted(name);
+        (distance(name, there.as_ref()), stem.to_string(), number, len)
+    });
     Ok(names)
 }
 
-fn of_device(name: &str, ask: &Ask<'_>) -> Result<Vec<Info>> {
+/// From the device of this name to the accelerator that sits `there`.
+fn distance(name: &str, there: Option<&Place>) -> Option<Distance> {
+    there.map(|there| near::between(&device::place(name), there))
+}
+
+/// The candidates of a device, each with its port's speed.
+fn of_device(name: &str, ask: &Ask<'_>) -> Result<Vec<(u64, Info)>> {
     let context = Context::open(name)?;
     let wished = wished_ip(ask);
     let mut all = Vec::new();
@@ -210,7 +224,7 @@ fn of_device(name: &str, ask: &Ask<'_>) -> Result<Vec<Info>> {
         let port = match port {
             Ok(port) => port,
             Err(e) => {
-                all.push(left_out(Some(name.to_string()), e));
+                all.push((0, left_out(Some(name.to_string()), e)));
                 continue;
             }
         };
@@ -222,34 +236,49 @@ fn of_device(name: &str, ask: &Ask<'_>) -> Result<Vec<Info>> {
             if let Err(e) = answer(&mut info, gid, &port, ask) {
                 info.reason = Some(e);
             }
-            all.push(info);
+            all.push((port.speed, info));
         }
         if all.len() == before {
             let why = if port.active { "has no address (GID) yet".to_string() } else { format!("is {}", port.state) };
-            all.push(left_out(Some(format!("{name}:{}", port.number)), Error::new(errno::ENETDOWN, format!("port {} {why}", port.number))));
+            let why = Error::new(errno::ENETDOWN, format!("port {} {why}", port.number));
+            all.push((port.speed, left_out(Some(format!("{name}:{}", port.number)), why)));
         }
     }
     Ok(all)
 }
 
-/// Candidates, or one that says why there are none.
+/// Candidates, or one that says why there are none: the nearest first, of the equally near the fastest, and then by name.
 pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
-    match devices() {
-        Err(e) => vec![left_out(None, e)],
-        Ok(names) => {
-            let of = |name: &String| of_device(name, ask).unwrap_or_else(|e| vec![left_out(Some(name.clone()), e)]);
-            names.iter().flat_map(of).collect()
+    let names = match devices(ask.near) {
+        Err(e) => return vec![left_out(None, e)],
+        Ok(names) => names,
+    };
+    let there = ask.near.map(near::of_pci);
+    let mut all = Vec::new();
+    for name in &names {
+        // Opening takes long, and another device was asked for: its name is enough to leave it out by.
+        if ask.domain.is_some_and(|wish| wish.split(':').next() != Some(name)) {
+            all.push((None, 0, Info { prov_name: Some(NAME.into()), domain_name: Some(name.clone()), ..Info::default() }));
+            continue;
+        }
+        let near = distance(name, there.as_ref());
+        match of_device(name, ask) {
+            Ok(found) => all.extend(found.into_iter().map(|(speed, info)| (near, speed, info))),
+            Err(e) => all.push((near, 0, left_out(Some(name.clone()), e))),
         }
     }
+    // Stable, so that names and a port's types of address keep their order.
+    all.sort_by_key(|(near, speed, _)| (*near, Reverse(*speed)));
+    all.into_iter().map(|(.., info)| info).collect()
 }
 
 pub fn check_address(address: &str) -> Result<()> {
     address.parse::<Address>().map(|_| ())
 }
 
-/// What this host lets the provider do.
+/// What this host lets the provider do: the libraries, and each device.
 pub fn offer() -> Offer {
-    let usable = devices();
+    let usable = devices(None);
     let mut facts = Vec::new();
     match library::verbs() {
         Ok(v) => facts.push(("libibverbs".to_string(), Ok(v.library().to_string()))),
@@ -259,21 +288,5 @@ pub fn offer() -> Offer {
         Ok(c) => facts.push(("librdmacm".to_string(), Ok(c.library().to_string()))),
         Err(e) => facts.push(("librdmacm".to_string(), Err(format!("{e}; connections by exchanged addresses only")))),
     }
-    for name in usable.iter().flatten() {
-        facts.push((name.clone(), Context::open(name).and_then(|c| facts_of(&c)).map_err(|e| e.to_string())));
-    }
     Offer { name: NAME, usable: usable.map(|_| ()), facts }
-}
-
-fn facts_of(context: &Context) -> Result<String> {
-    let dmabuf = match context.dmabuf() {
-        Ok(()) => "yes".to_string(),
-        Err(e) => format!("no ({e})"),
-    };
-    let place = match (&context.place.pci, context.place.numa) {
-        (Some(pci), Some(numa)) => format!(", PCI {pci}, NUMA node {numa}"),
-        (Some(pci), None) => format!(", PCI {pci}"),
-        _ => String::new(),
-    };
-    Ok(format!("dma-buf {dmabuf}{place}"))
 }

@@ -19,21 +19,27 @@ mod greeting;
 mod info;
 pub mod library;
 mod mr;
+pub mod near;
 pub mod netdev;
+mod nic;
 mod object;
 mod pep;
 mod populate;
 mod post;
 mod qp;
 mod ring;
+mod service;
+mod staged;
 mod state;
 pub mod status;
+mod watch;
 
 pub use cq::Cq;
 pub use domain::Domain;
 pub use endpoint::Endpoint;
 pub use greeting::DATA_MAX;
 pub use info::{candidates, check_address, offer};
+pub use nic::nic;
 pub use pep::{PassiveEndpoint, Request};
 
 use super::Offer;

@@ -131,7 +131,7 @@ impl Regions {
         let device = !attached.site.is_host();
         let (key, desc, backing) = match attached.pieces.as_slice() {
             [(_, one)] => {
-                let (lkey, rkey) = one.keys();
+                let (lkey, rkey) = (attached.local.as_ref().unwrap_or(one).keys().0, one.keys().1);
                 (u64::from(rkey), desc_of(lkey, device, false), None)
             }
             [] => {
@@ -171,7 +171,9 @@ impl Regions {
         let region = self.region(id)?.clone();
         let mut region = region.lock();
         region.closing = true;
+        // The one that peers know first.
         region.attached.pieces.iter_mut().try_for_each(|(_, mr)| mr.close())?;
+        region.attached.local.iter_mut().try_for_each(|mr| mr.close())?;
         drop(region);
         if let Some(slot) = self.slots.get_mut(id.index as usize) {
             *slot = Slot::default();

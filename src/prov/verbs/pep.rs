@@ -17,12 +17,18 @@ const BACKLOG: i32 = 1024;
 /// A peer that wants to connect. Dropped, it is rejected.
 pub struct Request {
     id: Option<Id>,
+    service: Option<u32>,
     data: Vec<u8>,
 }
 
 impl Request {
     pub fn data(&self) -> &[u8] {
         &self.data
+    }
+
+    /// The peer's service queue pair.
+    pub fn service(&self) -> Option<u32> {
+        self.service
     }
 
     /// The device and port that it came through.
@@ -150,8 +156,10 @@ impl PassiveEndpoint {
             match bound.channel.next() {
                 Ok(Some(event)) => {
                     if let CmEventKind::ConnectRequest { id } = event.kind {
-                        let data = greeting::decode(&event.private_data).map_or(event.private_data.clone(), |g| g.data.to_vec());
-                        requests.push(Request { id: Some(id), data });
+                        let greeting = greeting::decode(&event.private_data);
+                        let service = greeting.as_ref().and_then(|g| g.service);
+                        let data = greeting.map_or(event.private_data.clone(), |g| g.data.to_vec());
+                        requests.push(Request { id: Some(id), service, data });
                     }
                 }
                 Ok(None) => return requests,

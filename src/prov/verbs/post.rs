@@ -3,6 +3,7 @@
 
 use super::bounce;
 use super::mr::{self, Local};
+use super::staged::{self, Job, Transfer};
 use super::state::{Phase, RxOp, State, TxOp};
 use super::status;
 use super::{Domain, MAX_MSG};
@@ -45,6 +46,31 @@ struct Target {
     key: u32,
 }
 
+/// A work request that is not posted yet.
+pub struct Ready {
+    opcode: ibv_wr_opcode::Type,
+    pieces: [ibv_sge; IOV_LIMIT],
+    count: usize,
+    target: Target,
+    data: Option<u32>,
+    send_flags: u32,
+    /// The bytes of an inject call, to which the only piece points.
+    _owned: Option<Box<[u8]>>,
+    pub op: TxOp,
+}
+
+// SAFETY: the pieces are numbers to this library; the buffers behind them are the C caller's promise.
+unsafe impl Send for Ready {}
+
+impl Ready {
+    /// One without bytes, that asks for a completion.
+    pub fn empty(opcode: ibv_wr_opcode::Type, data: Option<u32>) -> Ready {
+        // SAFETY: plain numbers.
+        let pieces = unsafe { zeroed() };
+        Ready { opcode, pieces, count: 0, target: Target::default(), data, send_flags: SIGNALED, _owned: None, op: TxOp::default() }
+    }
+}
+
 fn key_of(key: u64) -> Result<u32> {
     u32::try_from(key).map_err(|_| Error::invalid(format!("key: {key:#x} has more than the 32 bits of a verbs key")))
 }
@@ -68,8 +94,11 @@ impl State {
         if there.len != total {
             return Err(Error::invalid(format!("rma_iov: {} bytes, but the local pieces have {total}", there.len)));
         }
-        let target = Target { addr: there.addr, key: key_of(there.key)? };
         let data = data_of(c)?;
+        if there.key >> 32 != 0 && mr::staged_index(there.key).is_some() {
+            return self.transfer(domain, dir, local, total, there, data, c, descs);
+        }
+        let target = Target { addr: there.addr, key: key_of(there.key)? };
         let (opcode, kind) = match (dir, data) {
             (Dir::Write, None) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, flags::RMA | flags::WRITE),
             (Dir::Write, Some(_)) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, flags::RMA | flags::WRITE),
@@ -137,6 +166,13 @@ impl State {
         send_flags |= if inline && total > 0 { INLINE } else { 0 };
         send_flags |= if c.flags & flags::FENCE != 0 { FENCE } else { 0 };
 
+        let buf = local.first().map_or(0, |v| v.addr);
+        let op = TxOp { end: Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline }, bounce, internal: false };
+        if self.must_wait() {
+            let pieces = self.batch.pieces[at];
+            let ready = Ready { opcode, pieces, count, target, data, send_flags: send_flags | SIGNALED, _owned: None, op };
+            return self.wait_in_line(ready, inject);
+        }
         let wr = &mut self.batch.wrs[at];
         wr.wr_id = self.tx_tag.send(self.tx.next());
         wr.next = null_mut();
@@ -149,13 +185,130 @@ impl State {
         if let Some(data) = data {
             wr.imm_data_invalidated_rkey_union.imm_data = data.to_be();
         }
-        let buf = local.first().map_or(0, |v| v.addr);
-        self.tx.push(TxOp { end: Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline }, bounce });
+        self.tx.push(op);
+        self.data_sent += u64::from(opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
         self.batch.len = at + 1;
         if c.flags & flags::MORE != 0 && !inject && at + 1 < CHAIN {
             return Ok(());
         }
         self.ring()
+    }
+
+    /// A transfer to or from memory that the peer's device does not reach.
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    fn transfer(
+        &mut self,
+        domain: &Domain,
+        dir: Dir,
+        local: &[Iov],
+        total: usize,
+        there: &RmaIov,
+        data: Option<u32>,
+        c: &Common,
+        descs: &[u64],
+    ) -> Result<()> {
+        self.check_connected()?;
+        if c.flags & flags::DELIVERY_COMPLETE != 0 {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: verbs has no GDRFAB_DELIVERY_COMPLETE"));
+        }
+        if self.staging.jobs.len() >= self.tx.limit() as usize {
+            return Err(Error::AGAIN);
+        }
+        let inject = c.flags & flags::INJECT != 0 && dir == Dir::Write;
+        // SAFETY: plain numbers.
+        let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
+        let (mut count, mut here) = mr::pieces(local, descs, inject, &mut pieces)?;
+        if here == Local::Staged {
+            here = look_up(domain, local, descs, &mut pieces)?;
+        }
+        let mut bounce = None;
+        if here == Local::Staged || inject {
+            let fresh = bounce::take(domain, local, descs, total, dir == Dir::Write)?;
+            (pieces[0], count) = (fresh.piece(), usize::from(total > 0));
+            bounce = Some(fresh);
+        }
+        let wanted = self.bind.wants_entry(c.flags);
+        if !self.bind.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        let deadline = self.deadline(c.timeout_ns);
+        let buf = local.first().map_or(0, |v| v.addr);
+        let end = Ending { context: c.context, kind: staged::kind_of(dir), len: total, buf, wanted, deadline };
+        let t = Transfer::new(dir, there.key, there.addr, pieces, count, bounce, data, end);
+        // What was promised to go out with the next one goes now.
+        self.ring()?;
+        self.line_up(Job::Transfer(Box::new(t)))
+    }
+
+    /// Behind transfers that take longer. The bytes of an inject call are copied, since the caller gets them back now.
+    #[cold]
+    fn wait_in_line(&mut self, mut ready: Ready, inject: bool) -> Result<()> {
+        if self.staging.jobs.len() >= self.tx.limit() as usize {
+            if ready.op.end.wanted
+                && let Some(q) = &self.bind.tx
+            {
+                q.release();
+            }
+            return Err(Error::AGAIN);
+        }
+        if inject && ready.op.bounce.is_none() {
+            let mut bytes = Vec::with_capacity(ready.op.end.len);
+            for p in &ready.pieces[..ready.count] {
+                // SAFETY: the C caller promised readable bytes for the call.
+                bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(p.addr as *const u8, p.length as usize) });
+            }
+            let owned: Box<[u8]> = bytes.into();
+            ready.pieces[0] = ibv_sge { addr: owned.as_ptr() as u64, length: owned.len() as u32, lkey: 0 };
+            ready.count = usize::from(!owned.is_empty());
+            ready._owned = Some(owned);
+        }
+        self.line_up(Job::Plain(Box::new(ready)))
+    }
+
+    /// Posts what waited in line; the caller has asked whether there is room. A failure is an entry.
+    pub fn post_ready(&mut self, mut ready: Ready) {
+        // SAFETY: plain numbers and pointers.
+        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        wr.wr_id = self.tx_tag.send(self.tx.next());
+        wr.sg_list = ready.pieces.as_mut_ptr();
+        wr.num_sge = ready.count as i32;
+        wr.opcode = ready.opcode;
+        wr.send_flags = ready.send_flags;
+        wr.wr.rdma.remote_addr = ready.target.addr;
+        wr.wr.rdma.rkey = ready.target.key;
+        if let Some(data) = ready.data {
+            wr.imm_data_invalidated_rkey_union.imm_data = data.to_be();
+        }
+        let posted = match &self.qp {
+            // SAFETY: the request is live; inline bytes are copied, others are the C caller's promise.
+            Some(qp) => unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("posting a work request", err)),
+            None => Err(self.not_connected()),
+        };
+        match posted {
+            Ok(()) => {
+                self.unsignalled = 0;
+                self.data_sent += u64::from(ready.opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+                self.tx.push(ready.op);
+            }
+            Err(e) if !ready.op.internal => {
+                self.stats.errors += 1;
+                self.bind.fail(&ready.op.end, e);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Makes sure that the end of what is posted will be heard.
+    pub fn ask_for_an_end(&mut self) {
+        if let Err(e) = self.ring() {
+            crate::log!(Warn, "{e}");
+        }
+        if self.unsignalled > 0 && !self.tx.is_full() {
+            let mut ready = Ready::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE, None);
+            ready.op.internal = true;
+            self.post_ready(ready);
+        }
     }
 
     /// Posts the chain. The last one's failure is the call's; those before it were promised, so theirs are entries.

@@ -115,6 +115,14 @@ impl Qp {
         returned(unsafe { verbs()?.ibv_modify_qp(self.raw(), attr, mask as c_int)? }, format_args!("moving queue pair {:#x} to {to}", self.number))
     }
 
+    /// Forgets everything, posted receives too.
+    pub fn reset(&self) -> Result<()> {
+        // SAFETY: plain numbers.
+        let mut attr: ibv_qp_attr = unsafe { zeroed() };
+        attr.qp_state = ibv_qp_state::IBV_QPS_RESET;
+        self.modify(&mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32, "RESET")
+    }
+
     /// RESET to INIT on `port`.
     pub fn init(&self, port: u8) -> Result<()> {
         // SAFETY: plain numbers.

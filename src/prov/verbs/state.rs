@@ -8,6 +8,8 @@ use super::domain::Domain;
 use super::post::Batch;
 use super::qp::{Patience, Qp};
 use super::ring::Ring;
+use super::service::{Heard, Service, kind};
+use super::staged::Staging;
 use super::status::{self, Failed};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::{Bindings, Ending, Options, Stats};
@@ -18,6 +20,7 @@ use crate::sync::serial::Serial;
 use crate::sys::time;
 use rdma_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub enum Phase {
     Fresh,
@@ -36,6 +39,8 @@ pub struct TxOp {
     pub end: Ending,
     /// Registered memory of ours between the caller's and the device.
     pub bounce: Option<Box<Bounce>>,
+    /// Not the caller's: nobody hears of it.
+    pub internal: bool,
 }
 
 /// A posted receive.
@@ -87,11 +92,18 @@ pub struct State {
     /// The peer was told, or told us, so that no event is owed for what this side began.
     pub silent: bool,
     pub link: super::conn::Link,
+    pub service: Option<Service>,
+    pub staging: Staging,
+    /// Writes with data that were posted, and that arrived.
+    pub data_sent: u64,
+    pub data_seen: u64,
 }
 
 /// What an endpoint and its completion queues share.
 pub struct Shared {
     pub domain: Arc<Domain>,
+    /// Staged transfers were asked for: every turn of progress looks for the library's own messages.
+    pub staging: AtomicBool,
     pub state: Serial<State>,
 }
 
@@ -101,6 +113,28 @@ impl Shared {
     pub fn complete(&self, wc: &ibv_wc, recv: bool, seq: u32) {
         let mut s = self.state.lock();
         if recv { s.arrived(wc, seq) } else { s.carried_out(wc, seq) }
+        if s.must_wait() {
+            s.pump();
+        }
+    }
+
+    /// One completion of the service queue pair.
+    pub fn complete_service(&self, wc: &ibv_wc, recv: bool, seq: u32) {
+        let mut s = self.state.lock();
+        let Some(service) = &mut s.service else { return };
+        match service.complete(wc, recv, seq) {
+            Heard::Nothing => {}
+            Heard::Message(words) => {
+                if matches!(words[0] as u8, kind::OPEN | kind::OPENED) {
+                    self.staging.store(true, Ordering::Relaxed);
+                }
+                s.on_message(&self.domain, &words);
+            }
+            Heard::Sent(sent) => s.on_sent(sent),
+            Heard::Read(slot) => s.free_slot(slot),
+            Heard::Failed(status) => s.on_service_failed(status),
+        }
+        s.finish_if_drained();
     }
 }
 
@@ -149,6 +183,9 @@ impl State {
 
     #[inline(always)]
     fn tx_succeeded(&mut self, op: TxOp) {
+        if op.internal {
+            return;
+        }
         let end = &op.end;
         if end.kind & flags::SEND != 0 {
             self.stats.sends += 1;
@@ -174,6 +211,9 @@ impl State {
     #[cold]
     fn tx_failed(&mut self, op: TxOp, wc: &ibv_wc) {
         let error = self.reason(wc, operation(op.end.kind), false, op.end.deadline);
+        if op.internal {
+            return;
+        }
         self.stats.errors += 1;
         self.bind.fail(&op.end, error);
     }
@@ -191,7 +231,7 @@ impl State {
     }
 
     /// Why what the end of the connection takes along does not happen.
-    fn flushed(&self, deadline: u64) -> Error {
+    pub fn flushed(&self, deadline: u64) -> Error {
         if deadline != 0 && self.late >= deadline {
             return Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation's deadline passed: the queue pair was stopped, so nothing touches the buffer any more");
         }
@@ -213,6 +253,9 @@ impl State {
         let remote = if has_data { flags::REMOTE_CQ_DATA } else { 0 };
         let len = wc.byte_len as usize;
         if wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
+            // Of a staged write the device sees the data alone; the bytes came before, and were counted.
+            let len = self.staging.noted(self.data_seen).unwrap_or(len);
+            self.data_seen += 1;
             let entry = Completion { context: op.context, flags: flags::REMOTE_WRITE | flags::RMA | remote, len, buf: 0, data };
             if let Some(counter) = &self.bind.counters.remote_write {
                 counter.add(1);
@@ -262,7 +305,7 @@ impl State {
         self.why = Some(why);
         self.phase = Phase::Draining;
         self.drained_by = time::now_ns() + super::DRAIN_NS;
-        self.link.leave();
+        self.say_goodbye();
         self.drop_batch();
         if let Some(qp) = &self.qp
             && let Err(e) = qp.fail()
@@ -278,21 +321,25 @@ impl State {
         if !matches!(self.phase, Phase::Draining) {
             return;
         }
-        if !(self.tx.is_empty() && self.rx.is_empty()) {
+        if !(self.tx.is_empty() && self.rx.is_empty() && self.service.as_ref().is_none_or(|s| s.outstanding == 0)) {
             if time::now_ns() < self.drained_by {
                 return;
             }
             self.qp = None;
+            self.service = None;
             while let Some(op) = self.tx.pop() {
                 let error = self.flushed(op.end.deadline);
-                self.stats.errors += 1;
-                self.bind.fail(&op.end, error);
+                if !op.internal {
+                    self.stats.errors += 1;
+                    self.bind.fail(&op.end, error);
+                }
             }
             while let Some(op) = self.rx.pop() {
                 let error = self.flushed(op.deadline);
                 self.abandon(&op, error);
             }
         }
+        self.flush_line();
         let why = self.why.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
         self.phase = Phase::Down(why);
         if !self.silent {
@@ -309,7 +356,9 @@ impl State {
         if now < self.earliest {
             return;
         }
-        let deadlines = || self.tx.iter().map(|o| o.end.deadline).chain(self.rx.iter().map(|o| o.deadline)).filter(|d| *d != 0);
+        let lined_up = || self.staging.jobs.iter().map(|j| j.ending().deadline);
+        let posted = || self.tx.iter().map(|o| o.end.deadline).chain(self.rx.iter().map(|o| o.deadline));
+        let deadlines = || posted().chain(lined_up()).filter(|d| *d != 0);
         if deadlines().any(|d| d <= now) {
             self.late = now;
             let words = "an operation's deadline passed: the queue pair was stopped, because a device takes nothing back by itself";

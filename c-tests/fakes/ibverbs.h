@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The fake libibverbs: what its control calls (ibverbs.c) and its queues (ibverbs_queue.c) share. */
+#ifndef FAKE_IBVERBS_H
+#define FAKE_IBVERBS_H
+
+#include "fakemem.h"
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdbool.h>
+
+/* Inline wrappers of the header stand before the functions that are defined here. */
+#undef ibv_get_device_list
+#undef ibv_query_port
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+#define API __attribute__((visibility("default")))
+
+/* For the calls that give NULL and set errno. */
+#define FAULT_NULL(name)                                                                                               \
+	do {                                                                                                           \
+		int fault_ = fake_fault(#name);                                                                        \
+		if (fault_) {                                                                                          \
+			errno = fault_;                                                                                \
+			return NULL;                                                                                   \
+		}                                                                                                      \
+	} while (0)
+
+struct context {
+	struct verbs_context verbs; /* ends with the ibv_context that programs see */
+	int async_write;
+	struct context *next;
+};
+
+struct channel {
+	struct ibv_comp_channel ibv;
+	int write;
+};
+
+struct cq {
+	struct ibv_cq ibv;
+	pthread_spinlock_t lock;
+	struct ibv_wc *ring;
+	uint32_t size, head, count;
+	bool armed, overrun;
+};
+
+struct qp {
+	struct ibv_qp ibv;
+	pthread_spinlock_t lock; /* of the receives */
+	uint64_t *receives;
+	uint32_t size, head, count;
+	bool signal_all, faulty;
+	uint32_t max_inline;
+	struct ibv_qp_attr attr;
+	struct qp *peer, *next;
+};
+
+/* Counts of what lives; every create adds one and every destroy takes one away. */
+void object_made(void);
+void object_gone(void);
+
+/* Writes an event that ibv_get_async_event will give. */
+void raise_event(struct ibv_context *c, int kind, void *element);
+
+/* The data path, for the context's operations. */
+int queue_poll(struct ibv_cq *cq, int max, struct ibv_wc *wc);
+int queue_arm(struct ibv_cq *cq, int solicited_only);
+int queue_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int queue_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+
+#endif

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The NICs behind a provider's candidates: one block per port, with its addresses and what it can do.
+
+use crate::json::Json;
+use gdrfab::config;
+use gdrfab::error::Error;
+use gdrfab::fabric::{self, Info, Nic};
+use std::fmt::Write;
+
+/// One port with the candidates that use it, in the order of discovery.
+pub struct Port {
+    name: String,
+    nic: Result<Nic, Error>,
+    domains: Vec<Domain>,
+}
+
+struct Domain {
+    info: Info,
+    nic: Option<Nic>,
+}
+
+/// Bits of `Nic::odp`, from the first.
+const ODP: [&str; 7] = ["supported", "implicit", "send", "receive", "write", "read", "atomics"];
+
+/// Asks about every candidate that names a device.
+pub fn of(infos: &[Info]) -> Vec<Port> {
+    let mut ports: Vec<Port> = Vec::new();
+    for info in infos {
+        let Some(domain) = &info.domain_name else { continue };
+        let asked = fabric::nic(info);
+        let name = match &asked {
+            Ok(nic) => format!("{}:{}", nic.device, nic.port),
+            Err(_) => domain.splitn(3, ':').take(2).collect::<Vec<_>>().join(":"),
+        };
+        let place = ports.iter().position(|p| p.name == name).unwrap_or_else(|| {
+            ports.push(Port { name, nic: asked.clone(), domains: Vec::new() });
+            ports.len() - 1
+        });
+        ports[place].domains.push(Domain { info: info.clone(), nic: asked.ok() });
+    }
+    ports
+}
+
+/// Bits per second as people write them.
+fn rate(bits: u64) -> String {
+    match bits {
+        0 => "speed unknown".into(),
+        n if n % 1_000_000_000 == 0 => format!("{} Gb/s", n / 1_000_000_000),
+        n => format!("{:.1} Gb/s", n as f64 / 1e9),
+    }
+}
+
+fn odp(nic: &Nic) -> String {
+    if nic.odp & 1 == 0 {
+        return "no".into();
+    }
+    let able: Vec<&str> = ODP.iter().enumerate().skip(1).filter(|(i, _)| nic.odp & 1 << i != 0).map(|(_, word)| *word).collect();
+    format!("{}{}", able.join(", "), if config::get().verbs.odp { "" } else { " (used with GDRFAB_VERBS_ODP=1)" })
+}
+
+fn relaxed() -> &'static str {
+    match config::get().verbs.relaxed_ordering {
+        true => "asked for; no device says whether it does so",
+        false => "no: GDRFAB_VERBS_RELAXED_ORDERING=0",
+    }
+}
+
+impl Port {
+    pub fn text(&self, out: &mut String, verbose: bool) {
+        let mut line = |name: &str, value: &str| {
+            let _ = writeln!(out, "  {name:<16} {value}");
+        };
+        match &self.nic {
+            Ok(nic) => {
+                let mut words = vec![nic.state.to_string(), nic.link.to_string(), rate(nic.speed), format!("MTU {}", nic.mtu)];
+                words.extend(nic.netdev.iter().map(|name| format!("interface {name}")));
+                words.extend(nic.pci.iter().map(|pci| format!("PCI {pci}")));
+                words.extend(nic.numa.map(|node| format!("NUMA node {node}")));
+                line(&self.name, &words.join(", "));
+                if let Some(near) = nic.near {
+                    line("  distance", near.words());
+                }
+                match &nic.dmabuf {
+                    Ok(()) => line("  dma-buf", "yes"),
+                    Err(e) => line("  dma-buf", &format!("no: {e}")),
+                }
+                line("  on demand", &odp(nic));
+                line("  relaxed order", relaxed());
+                if verbose {
+                    let part = format!("{:04x}:{:04x} version {}", nic.vendor_id, nic.vendor_part_id, nic.hw_version);
+                    line("  hardware", &format!("{part}, firmware {}, GUID {:016x}", nic.firmware, nic.guid));
+                    let atomics = ["none", "among this device's", "with the CPUs' too"];
+                    line("  atomics", atomics.get(nic.atomics as usize).unwrap_or(&"unknown"));
+                    line("  regions", &format!("{} of up to {} bytes", nic.max_mr, nic.max_mr_size));
+                    line("  endpoints", &format!("{} of {} work requests with {} pieces", nic.max_qp, nic.max_qp_wr, nic.max_sge));
+                    line("  reads", &format!("{} served, {} under way at once", nic.reads_in, nic.reads_out));
+                }
+            }
+            Err(e) => line(&self.name, &format!("no: {e}")),
+        }
+        for domain in &self.domains {
+            let (info, nic) = (&domain.info, &domain.nic);
+            let name = info.domain_name.as_deref().unwrap_or_default();
+            let mut words = Vec::new();
+            words.extend(nic.iter().map(|nic| format!("GID {} {}", nic.gid_index, nic.gid)));
+            words.push(info.src_addr.clone().unwrap_or("no IP address: connects by exchanged addresses only".into()));
+            match &info.reason {
+                Some(why) if self.nic.is_ok() => line(&format!("  {name}"), &format!("no: {why}")),
+                Some(_) => {}
+                None => line(&format!("  {name}"), &words.join(", ")),
+            }
+        }
+    }
+
+    pub fn json(&self) -> Json {
+        let domains = Json::list(self.domains.iter().map(|domain| {
+            let (info, nic) = (&domain.info, domain.nic.as_ref());
+            Json::map([
+                ("domain", Json::maybe(info.domain_name.clone())),
+                ("usable", Json::Bool(info.reason.is_none())),
+                ("reason", Json::maybe(info.reason.as_ref().map(Error::to_string))),
+                ("fabric", Json::maybe(info.fabric_name.clone())),
+                ("src_addr", Json::maybe(info.src_addr.clone())),
+                ("gid", Json::maybe(nic.map(|n| n.gid.clone()))),
+                ("gid_index", Json::Int(nic.map_or(0, |n| u64::from(n.gid_index)))),
+                ("gid_type", Json::maybe(nic.map(|n| n.gid_type.to_string()))),
+                ("inject_size", Json::Int(info.inject_size as u64)),
+                ("cq_data_size", Json::Int(info.cq_data_size as u64)),
+                ("max_msg_size", Json::Int(info.max_msg_size as u64)),
+            ])
+        }));
+        let nic = match &self.nic {
+            Ok(nic) => nic,
+            Err(e) => return Json::map([("name", Json::str(&self.name)), ("reason", Json::Str(e.to_string())), ("domains", domains)]),
+        };
+        let number = |n: u64| Json::Int(n);
+        let odp = ODP.iter().enumerate().filter(|(i, _)| nic.odp & 1 << i != 0).map(|(_, word)| Json::str(*word));
+        Json::map([
+            ("name", Json::str(&self.name)),
+            ("device", Json::str(&nic.device)),
+            ("port", number(nic.port.into())),
+            ("state", Json::str(nic.state)),
+            ("link", Json::str(nic.link)),
+            ("speed", number(nic.speed)),
+            ("mtu", number(nic.mtu.into())),
+            ("lid", number(nic.lid.into())),
+            ("netdev", Json::maybe(nic.netdev.clone())),
+            ("pci", Json::maybe(nic.pci.clone())),
+            ("numa_node", nic.numa.map_or(Json::Null, |n| number(n.into()))),
+            ("distance", Json::maybe(nic.near.map(|near| near.words().to_string()))),
+            ("guid", Json::Str(format!("{:016x}", nic.guid))),
+            ("vendor_id", number(nic.vendor_id.into())),
+            ("vendor_part_id", number(nic.vendor_part_id.into())),
+            ("hw_version", number(nic.hw_version.into())),
+            ("firmware", Json::str(&nic.firmware)),
+            ("dmabuf", possible(nic.dmabuf.as_ref().err())),
+            ("odp", Json::list(odp)),
+            ("relaxed_ordering", Json::str(relaxed())),
+            ("atomics", number(nic.atomics.into())),
+            ("max_mr_size", number(nic.max_mr_size)),
+            ("max_mr", number(nic.max_mr)),
+            ("max_message", number(nic.max_message)),
+            ("max_qp", number(nic.max_qp.into())),
+            ("max_qp_wr", number(nic.max_qp_wr.into())),
+            ("max_cqe", number(nic.max_cqe.into())),
+            ("max_sge", number(nic.max_sge.into())),
+            ("domains", domains),
+        ])
+    }
+}
+
+fn possible(refused: Option<&Error>) -> Json {
+    Json::map([("possible", Json::Bool(refused.is_none())), ("reason", Json::maybe(refused.map(Error::to_string)))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_written_as_they_are_spoken() {
+        assert_eq!([rate(0), rate(400_000_000_000), rate(2_500_000_000)], ["speed unknown", "400 Gb/s", "2.5 Gb/s"]);
+    }
+}

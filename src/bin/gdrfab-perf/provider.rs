@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the providers differ in as far as a benchmark notices: how a place is named, which device leads there, and what
+//! an info asks of whoever posts.
+
+use crate::wire::Plan;
+use gdrfab::config;
+use gdrfab::error::{Error, Result, errno};
+use gdrfab::fabric::{Info, getinfo};
+use gdrfab::mr::{PathPolicy, Paths};
+use gdrfab::prov::flags;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
+
+const VERBS: &str = "verbs";
+const SCHEME: &str = "verbs://";
+/// Where a server listens if nobody says otherwise.
+const DEFAULT_PORT: u16 = 7471;
+
+/// What the command line says about the provider and the device.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Choice {
+    pub provider: Option<String>,
+    pub device: Option<String>,
+}
+
+impl Choice {
+    /// Whether an address is that of a host and a port rather than a name.
+    pub fn is_verbs(&self, address: Option<&str>) -> bool {
+        let only = self.provider.as_deref().or(config::get().provider.as_deref());
+        only == Some(VERBS) || only.is_none() && address.is_some_and(|a| a.starts_with(SCHEME))
+    }
+
+    /// The info for one side, listening at or connecting to `address`.
+    pub fn discover(&self, address: Option<&str>, listens: bool) -> Result<Info> {
+        let verbs = self.is_verbs(address);
+        let known = flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY | if verbs { flags::MR_MODE_LOCAL } else { 0 };
+        let provider = if verbs { Some(VERBS.to_string()) } else { self.provider.clone() };
+        let hints = Info { prov_name: provider, mr_mode: known, ..Info::default() };
+        let asked = if listens { flags::SOURCE } else { 0 };
+        if !verbs {
+            return Ok(getinfo(None, address, asked, Some(&hints))?.remove(0));
+        }
+        let (node, port) = address.map_or((None, None), |a| place(a, listens));
+        let port = address.map(|_| port.map_or(DEFAULT_PORT.to_string(), String::from));
+        let mut found = getinfo(node, port.as_deref(), asked, Some(&hints))?;
+        if let Some(device) = &self.device {
+            found.retain(|i| i.domain_name.as_ref().is_some_and(|d| d == device || d.split(':').next() == Some(device)));
+        }
+        // The device of the address that the kernel would send from.
+        let source = node.filter(|_| !listens).and_then(leaves_from).map(|ip| format!("{SCHEME}{}", bracketed(ip)));
+        let leads_there = |i: &Info| source.as_ref().is_some_and(|s| i.src_addr.as_ref().is_some_and(|a| a.starts_with(s.as_str())));
+        let first = found.iter().position(leads_there).unwrap_or(0);
+        match found.into_iter().nth(first) {
+            Some(info) => Ok(info),
+            None => Err(Error::new(errno::ENODEV, format!("--device {}: not offered", self.device.as_deref().unwrap_or("any")))),
+        }
+    }
+}
+
+fn bracketed(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(v4) => format!("{v4}:"),
+        IpAddr::V6(v6) => format!("[{v6}]:"),
+    }
+}
+
+/// Host and port of `verbs://HOST:PORT`, `HOST:PORT`, a host alone, or where something listens a port alone.
+fn place(address: &str, listens: bool) -> (Option<&str>, Option<&str>) {
+    let address = address.strip_prefix(SCHEME).unwrap_or(address);
+    let is_port = |word: &str| word.parse::<u16>().is_ok();
+    if listens && is_port(address) {
+        return (None, Some(address));
+    }
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if is_port(port) && (!host.contains(':') || host.ends_with(']')) => (host, Some(port)),
+        _ => (address, None),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    (Some(host).filter(|h| !h.is_empty()), port)
+}
+
+/// Where a server listens: a name, or a place.
+pub fn listening(choice: &Choice, name: Option<&str>, port: Option<u16>, usual: &str) -> String {
+    if !choice.is_verbs(name) {
+        return name.unwrap_or(usual).to_string();
+    }
+    let port = port.unwrap_or(DEFAULT_PORT);
+    match name {
+        None => port.to_string(),
+        Some(name) if place(name, true).1.is_none() => format!("{name}:{port}"),
+        Some(name) => name.to_string(),
+    }
+}
+
+/// The address that packets to `node` would carry as their source.
+fn leaves_from(node: &str) -> Option<IpAddr> {
+    let to = (node, DEFAULT_PORT).to_socket_addrs().ok()?.next()?;
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(to).ok()?;
+    socket.local_addr().ok().map(|a| a.ip())
+}
+
+/// What an info asks of whoever posts, and what it does without.
+#[derive(Clone, Copy, Debug)]
+pub struct Manners {
+    /// Bytes move through a device: no path of the CPU's, and no help from the peer's.
+    pub nic: bool,
+    /// Every local buffer lies in a region, whose descriptor goes along.
+    pub local: bool,
+    /// Flag of the latest completion that there is: in the target's memory, or acknowledged.
+    pub delivered: u64,
+    /// Bytes that go without a region.
+    pub inject: usize,
+    /// Messages can carry their kind beside their bytes.
+    pub data: bool,
+    /// Bytes of private data.
+    pub private: usize,
+}
+
+impl Manners {
+    pub fn of(info: &Info) -> Manners {
+        let delivery = info.limits.tx_op_flags & flags::DELIVERY_COMPLETE != 0;
+        Manners {
+            nic: info.paths.contains(Paths::NIC),
+            local: info.mr_mode & flags::MR_MODE_LOCAL != 0,
+            delivered: if delivery { flags::DELIVERY_COMPLETE } else { flags::TRANSMIT_COMPLETE },
+            inject: info.inject_size,
+            data: info.cq_data_size > 0,
+            private: info.cm_data_size,
+        }
+    }
+
+    /// How a region must be reached, where that is decided when it is registered.
+    pub fn of_region(&self, path: Paths) -> PathPolicy {
+        PathPolicy { require: if self.nic { path } else { Paths::empty() }, forbid: Paths::empty() }
+    }
+
+    /// Receives for messages under test. Where nothing keeps a message that finds none, its sender has to try again,
+    /// which takes long; so there are some for the window that is on its way while another is looked at.
+    pub fn receives(&self, plan: &Plan, usual: usize) -> usize {
+        if self.nic && plan.test.is_message() { 2 * usual + 8 } else { usual }
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn places_are_split() {
+        assert_eq!(place("verbs://10.0.0.1:5", false), (Some("10.0.0.1"), Some("5")));
+        assert_eq!(place("host:5", false), (Some("host"), Some("5")));
+        assert_eq!(place("host", false), (Some("host"), None));
+        assert_eq!((place("5", true), place("5", false)), ((None, Some("5")), (Some("5"), None)));
+        assert_eq!(place("[fe80::1]:5", false), (Some("fe80::1"), Some("5")));
+        assert_eq!(place("fe80::1", false), (Some("fe80::1"), None));
+    }
+
+    #[test]
+    fn who_listens_has_a_name_or_a_port() {
+        let of = |p: &str| Choice { provider: Some(p.into()), device: None };
+        assert_eq!(listening(&of("shm"), None, Some(5), "usual"), "usual");
+        assert_eq!(listening(&of("verbs"), None, None, "usual"), "7471");
+        assert_eq!(listening(&of("verbs"), None, Some(0), "usual"), "0");
+        assert_eq!(listening(&of("verbs"), Some("10.0.0.1"), Some(5), "usual"), "10.0.0.1:5");
+        assert_eq!(listening(&of("verbs"), Some("10.0.0.1:7471"), None, "usual"), "10.0.0.1:7471");
+        assert!(Choice::default().is_verbs(Some("verbs://x:1")) && !of("shm").is_verbs(Some("verbs://x:1")));
+    }
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A second queue pair beside the caller's, for the library's own words: that the other side is there, that it goes,
+//! and transfers to memory that its device does not reach (`staged.rs`). It has receives of its own, so nothing here
+//! ever takes one of the caller's.
+//!
+//! Messages have 64 bytes. Each request has one answer, and no side has more requests out than the other has receives,
+//! so none is ever turned away for want of one.
+
+use super::bounce::{self, Buffer};
+use super::cq::{Cq, Tag};
+use super::domain::Domain;
+use super::mr::Staged;
+use super::qp::{Capacity, Qp};
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Access;
+use rdma_sys::*;
+use std::collections::VecDeque;
+use std::mem::zeroed;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// Words of a message.
+pub type Words = [u64; 8];
+const MESSAGE: usize = size_of::<Words>();
+/// Receives that are always posted.
+const RECEIVES: usize = 32;
+/// Messages that may be on their way.
+const SENDS: usize = 32;
+/// Work requests beside them: bulk of staged transfers.
+const BULK: usize = 32;
+/// A target's buffers for staged transfers, which the initiator fills and empties.
+pub const SLOTS: usize = 4;
+pub const SLOT_BYTES: usize = 256 << 10;
+
+/// First byte of a message.
+pub mod kind {
+    /// Nothing but a sign of life: its arrival is acknowledged by the device.
+    pub const HELLO: u8 = 1;
+    pub const BYE: u8 = 2;
+    /// Asks for the slots; the answer names them.
+    pub const OPEN: u8 = 3;
+    pub const OPENED: u8 = 4;
+    /// A slot holds bytes for a region.
+    pub const PUT: u8 = 5;
+    /// A slot is to get bytes of a region.
+    pub const GET: u8 = 6;
+    /// What became of a PUT or GET.
+    pub const DONE: u8 = 7;
+}
+
+/// Kinds of work requests, in their numbers.
+pub mod work {
+    pub const SEND: u8 = 1;
+    pub const BULK: u8 = 2;
+    pub const READ: u8 = 3;
+}
+
+/// What a completion of the service's was.
+pub enum Heard {
+    Nothing,
+    Message(Words),
+    /// The message that is there was acknowledged by the peer's device.
+    Sent(u8),
+    /// Bytes of this slot have been read.
+    Read(usize),
+    /// The peer does not answer, or the queue pair failed otherwise.
+    Failed(u32),
+}
+
+pub struct Service {
+    pub qp: Qp,
+    pub cq: Arc<Cq>,
+    tag: Tag,
+    /// Receives first, then messages to send.
+    area: Buffer,
+    /// Messages that wait for a place.
+    waiting: VecDeque<Words>,
+    /// Places of messages that are on their way.
+    sending: [Option<u8>; SENDS],
+    /// Work requests that the device holds, receives left out.
+    pub outstanding: u32,
+    /// Counts restarts: completions of an earlier life are told by it.
+    epoch: u8,
+    /// Connected to the peer's.
+    pub up: bool,
+    /// The slots that this side offers.
+    slots: Option<Buffer>,
+}
+
+impl Service {
+    pub fn new(domain: &Domain, cq: Arc<Cq>) -> Result<Service> {
+        let wish = Capacity { tx: (SENDS + BULK) as u32, rx: RECEIVES as u32, tx_pieces: domain.most_pieces(), rx_pieces: 1, inline: 0 };
+        let qp = Qp::new(&domain.pd, &cq.raw, &cq.raw, wish)?;
+        qp.init(domain.port)?;
+        let area = bounce::buffer(domain, (RECEIVES + SENDS) * MESSAGE)?;
+        Ok(Service {
+            qp,
+            cq,
+            tag: Tag::default(),
+            area,
+            waiting: VecDeque::new(),
+            sending: [None; SENDS],
+            outstanding: 0,
+            epoch: 0,
+            up: false,
+            slots: None,
+        })
+    }
+
+    /// Completions that it can have outstanding.
+    pub const CHARGE: usize = RECEIVES + SENDS + BULK;
+
+    /// From now on its completions are told by `tag`; posts the receives.
+    pub fn begin(&mut self, tag: Tag) -> Result<()> {
+        self.tag = tag;
+        (0..RECEIVES).try_for_each(|i| self.post_receive(i))
+    }
+
+    /// Both sides count their packets from their queue pair's number on.
+    pub fn psn(number: u32) -> u32 {
+        number & 0xff_ffff
+    }
+
+    fn seq(&self, what: u8, index: usize) -> u32 {
+        u32::from(self.epoch) << 24 | u32::from(what) << 16 | index as u32
+    }
+
+    fn piece(&self, place: usize) -> ibv_sge {
+        ibv_sge { addr: (self.area.address() + place * MESSAGE) as u64, length: MESSAGE as u32, lkey: self.area.lkey() }
+    }
+
+    fn words_at(&self, place: usize) -> *mut Words {
+        (self.area.address() + place * MESSAGE) as *mut Words
+    }
+
+    fn post_receive(&self, place: usize) -> Result<()> {
+        let mut piece = self.piece(place);
+        let mut wr = ibv_recv_wr { wr_id: self.tag.recv(self.seq(0, place)), next: null_mut(), sg_list: &mut piece, num_sge: 1 };
+        // SAFETY: the request is live, and the buffer ours.
+        unsafe { self.qp.post_recv(&mut wr) }
+    }
+
+    /// Posts a work request that gives a completion.
+    fn post(&mut self, what: u8, index: usize, opcode: ibv_wr_opcode::Type, pieces: &mut [ibv_sge], addr: u64, rkey: u32) -> Result<()> {
+        // SAFETY: plain numbers and pointers.
+        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        wr.wr_id = self.tag.send(self.seq(what, index));
+        wr.sg_list = pieces.as_mut_ptr();
+        wr.num_sge = pieces.len() as i32;
+        wr.opcode = opcode;
+        wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        wr.wr.rdma.remote_addr = addr;
+        wr.wr.rdma.rkey = rkey;
+        // SAFETY: the request is live; whoever gave the pieces keeps their bytes until the completion.
+        match unsafe { self.qp.post_send(&mut wr) } {
+            Ok(()) => {
+                self.outstanding += 1;
+                Ok(())
+            }
+            Err((_, err)) => Err(super::status::call_error("posting a work request of the library's own", err)),
+        }
+    }
+
+    /// Sends a message, now or when there is room.
+    pub fn send(&mut self, words: Words) -> Result<()> {
+        self.waiting.push_back(words);
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        while let Some(place) = self.sending.iter().position(Option::is_none)
+            && let Some(words) = self.waiting.pop_front()
+        {
+            // SAFETY: the place is ours, aligned, and no message in it is on its way.
+            unsafe { self.words_at(RECEIVES + place).write(words) };
+            self.sending[place] = Some(words[0] as u8);
+            let mut piece = [self.piece(RECEIVES + place)];
+            self.post(work::SEND, place, ibv_wr_opcode::IBV_WR_SEND, &mut piece, 0, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Writes into a slot of the peer's.
+    pub fn write(&mut self, pieces: &mut [ibv_sge], addr: u64, rkey: u32) -> Result<()> {
+        self.post(work::BULK, 0, ibv_wr_opcode::IBV_WR_RDMA_WRITE, pieces, addr, rkey)
+    }
+
+    /// Reads out of slot `slot` of the peer's.
+    pub fn read(&mut self, slot: usize, pieces: &mut [ibv_sge], addr: u64, rkey: u32) -> Result<()> {
+        self.post(work::READ, slot, ibv_wr_opcode::IBV_WR_RDMA_READ, pieces, addr, rkey)
+    }
+
+    /// Room for one bulk request more.
+    pub fn has_room(&self) -> bool {
+        (self.outstanding as usize) < BULK
+    }
+
+    /// One completion.
+    pub fn complete(&mut self, wc: &ibv_wc, recv: bool, seq: u32) -> Heard {
+        if (seq >> 24) as u8 != self.epoch {
+            return Heard::Nothing;
+        }
+        let (what, index) = ((seq >> 16) as u8, (seq & 0xffff) as usize);
+        let good = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
+        if recv {
+            if !good || index >= RECEIVES {
+                return Heard::Nothing;
+            }
+            // SAFETY: a place of ours, aligned, that the device has filled and let go of.
+            let words = unsafe { self.words_at(index).read() };
+            if let Err(e) = self.post_receive(index) {
+                crate::log!(Warn, "{e}");
+            }
+            return if wc.byte_len as usize == MESSAGE { Heard::Message(words) } else { Heard::Nothing };
+        }
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if what == work::SEND
+            && let Some(sent) = self.sending.get_mut(index).and_then(Option::take)
+            && good
+        {
+            if let Err(e) = self.flush() {
+                crate::log!(Warn, "{e}");
+            }
+            return Heard::Sent(sent);
+        }
+        match (good, what) {
+            (false, _) => Heard::Failed(wc.status),
+            (true, work::READ) => Heard::Read(index),
+            _ => Heard::Nothing,
+        }
+    }
+
+    /// Begins anew with the same number, for a peer that was not there yet.
+    pub fn restart(&mut self, port: u8) -> Result<()> {
+        self.epoch = self.epoch.wrapping_add(1);
+        (self.outstanding, self.sending) = (0, [None; SENDS]);
+        self.waiting.clear();
+        self.qp.reset()?;
+        self.qp.init(port)?;
+        (0..RECEIVES).try_for_each(|i| self.post_receive(i))
+    }
+
+    // ---- the target's side of staged transfers
+
+    /// The slots for the peer, made when it first asks.
+    pub fn open_slots(&mut self, domain: &Domain) -> Result<Words> {
+        if self.slots.is_none() {
+            self.slots = Some(bounce::shared_buffer(domain, SLOTS * SLOT_BYTES)?);
+        }
+        let (addr, rkey) = self.slots.as_ref().map_or((0, 0), |s| (s.address() as u64, s.rkey()));
+        Ok([u64::from(kind::OPENED), addr, u64::from(rkey), SLOTS as u64, SLOT_BYTES as u64, 0, 0, 0])
+    }
+
+    /// Carries out a PUT or GET, and gives the answer. Everything in it is the peer's and is checked.
+    pub fn serve(&self, domain: &Domain, words: &Words) -> Words {
+        let [head, id, key, addr, len, ..] = *words;
+        let slot = (head >> 8 & 0xff) as usize;
+        let outcome = self.transfer(domain, head as u8 == kind::PUT, slot, key, addr, len);
+        let (err, code) = outcome.map_or_else(|e| (e.errno, e.code.0), |()| (0, 0));
+        [u64::from(kind::DONE) | (slot as u64) << 8, id, err as u64, code as u64, 0, 0, 0, 0]
+    }
+
+    fn transfer(&self, domain: &Domain, put: bool, slot: usize, key: u64, addr: u64, len: u64) -> Result<()> {
+        let slots = self.slots.as_ref().filter(|_| slot < SLOTS && len <= SLOT_BYTES as u64);
+        let slots = slots.ok_or(Error::fixed(errno::EPROTO, "no such slot"))?;
+        let region = domain.regions.lock().by_key(key);
+        let region: Arc<Staged> = region.ok_or(Error::coded(errno::EKEYREJECTED, Code::Key, "no such key"))?;
+        let need = if put { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        if !region.access.contains(need) {
+            return Err(Error::coded(errno::EKEYREJECTED, Code::Access, "no such right"));
+        }
+        let end = addr.checked_add(len).filter(|end| addr >= region.base && *end <= region.base + region.len);
+        end.ok_or(Error::coded(errno::EKEYREJECTED, Code::Bounds, "out of bounds"))?;
+        // SAFETY: a slot of ours, of this length; the peer writes it only between its answers, and what it scribbles
+        // meanwhile is bytes like others.
+        let bytes = unsafe { std::slice::from_raw_parts_mut((slots.address() + slot * SLOT_BYTES) as *mut u8, len as usize) };
+        if put { region.backing.store(addr, bytes) } else { region.backing.load(addr, bytes) }
+    }
+}
+
+/// The error that a DONE tells of; none: it went well.
+pub fn outcome(words: &Words) -> Option<Error> {
+    let (err, code) = (words[2] as i32, Code(words[3] as i32));
+    match err {
+        0 => None,
+        err => Some(Error::coded(err, code, format!("the peer reports: {}", Code::words(code.0)))),
+    }
+}

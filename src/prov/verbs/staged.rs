@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The initiator's side of transfers to memory that the peer's device does not reach: through the peer's slots, with
+//! its help. While such operations are under way, later ones of the endpoint wait in line, so that the order of
+//! posting stays the order of effects.
+
+use super::bounce::Bounce;
+use super::domain::Domain;
+use super::post::Ready;
+use super::service::{self, SLOTS, Service, Words, kind};
+use super::state::{State, TxOp};
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::bind::Ending;
+use crate::prov::flags;
+use crate::prov::op::{Dir, IOV_LIMIT};
+use rdma_sys::{ibv_sge, ibv_wr_opcode};
+use std::collections::VecDeque;
+use std::mem::zeroed;
+
+/// The peer's slots.
+#[derive(Clone, Copy)]
+struct There {
+    addr: u64,
+    rkey: u32,
+    count: usize,
+    size: usize,
+}
+
+/// What a slot is used for.
+#[derive(Clone, Copy)]
+struct Chunk {
+    offset: usize,
+    len: usize,
+}
+
+/// A transfer through the slots.
+pub struct Transfer {
+    pub dir: Dir,
+    pub key: u64,
+    pub addr: u64,
+    pub pieces: [ibv_sge; IOV_LIMIT],
+    pub count: usize,
+    pub bounce: Option<Box<Bounce>>,
+    pub data: Option<u32>,
+    pub end: Ending,
+    /// Bytes begun and bytes arrived; requests without an answer.
+    begun: usize,
+    open: usize,
+    asked: bool,
+    failed: Option<Error>,
+}
+
+// SAFETY: the pieces are numbers to this library; the buffers behind them are the C caller's promise.
+unsafe impl Send for Transfer {}
+
+/// What waits in line.
+pub enum Job {
+    Transfer(Box<Transfer>),
+    /// An operation of the caller's queue pair.
+    Plain(Box<Ready>),
+}
+
+#[derive(Default)]
+pub struct Staging {
+    pub jobs: VecDeque<Job>,
+    there: Option<There>,
+    asked: bool,
+    busy: [Option<Chunk>; SLOTS],
+    /// Of the peer's staged writes with data: which arrival it will be, and how many bytes.
+    notes: VecDeque<(u64, usize)>,
+}
+
+impl Staging {
+    /// The bytes of the peer's staged write whose data arrives as number `seen`.
+    #[inline(always)]
+    pub fn noted(&mut self, seen: u64) -> Option<usize> {
+        self.notes.pop_front_if(|n| n.0 == seen).map(|n| n.1)
+    }
+}
+
+/// Notes of a hostile peer that are kept.
+const NOTES: usize = 4096;
+
+impl Transfer {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        dir: Dir,
+        key: u64,
+        addr: u64,
+        pieces: [ibv_sge; IOV_LIMIT],
+        count: usize,
+        bounce: Option<Box<Bounce>>,
+        data: Option<u32>,
+        end: Ending,
+    ) -> Transfer {
+        Transfer { dir, key, addr, pieces, count, bounce, data, end, begun: 0, open: 0, asked: false, failed: None }
+    }
+
+    /// The local pieces of a run.
+    fn cut(&self, mut skip: usize, mut len: usize) -> ([ibv_sge; IOV_LIMIT], usize) {
+        // SAFETY: plain numbers.
+        let mut out: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
+        let mut n = 0;
+        for p in &self.pieces[..self.count] {
+            let have = p.length as usize;
+            if skip >= have {
+                skip -= have;
+                continue;
+            }
+            let take = (have - skip).min(len);
+            if take == 0 {
+                break;
+            }
+            out[n] = ibv_sge { addr: p.addr + skip as u64, length: take as u32, lkey: p.lkey };
+            (n, len, skip) = (n + 1, len - take, 0);
+        }
+        (out, n)
+    }
+}
+
+impl Job {
+    pub fn ending(&self) -> &Ending {
+        match self {
+            Job::Transfer(t) => &t.end,
+            Job::Plain(p) => &p.op.end,
+        }
+    }
+}
+
+impl State {
+    /// Puts an operation in line.
+    pub fn line_up(&mut self, job: Job) -> Result<()> {
+        if let Job::Transfer(_) = &job
+            && !self.service.as_ref().is_some_and(|s| s.up)
+        {
+            if job.ending().wanted
+                && let Some(q) = &self.bind.tx
+            {
+                q.release();
+            }
+            return Err(Error::coded(
+                errno::EOPNOTSUPP,
+                Code::Path,
+                "key: names a staged region, and this connection has no way for staged transfers (iWARP, or a peer that is no gdrfab)",
+            ));
+        }
+        self.staging.jobs.push_back(job);
+        self.pump();
+        Ok(())
+    }
+
+    /// Moves what is in line on.
+    pub fn pump(&mut self) {
+        while let Some(job) = self.staging.jobs.pop_front() {
+            match job {
+                Job::Plain(ready) => {
+                    if self.tx.is_full() {
+                        return self.staging.jobs.push_front(Job::Plain(ready));
+                    }
+                    self.post_ready(*ready);
+                }
+                Job::Transfer(mut t) => match self.advance(&mut t) {
+                    Ok(true) => self.finish_transfer(*t),
+                    Ok(false) => return self.staging.jobs.push_front(Job::Transfer(t)),
+                    Err(e) => {
+                        t.failed = Some(e);
+                        self.finish_transfer(*t);
+                    }
+                },
+            }
+        }
+    }
+
+    /// One step of the transfer at the head; true: it is over.
+    fn advance(&mut self, t: &mut Transfer) -> Result<bool> {
+        if !t.asked && t.begun == 0 && !self.tx.is_empty() {
+            // What was posted before has its effect before.
+            self.ask_for_an_end();
+            return Ok(false);
+        }
+        let Some(service) = self.service.as_mut() else { return Err(Error::fixed(errno::ENOTCONN, "ep: not connected")) };
+        let Some(there) = self.staging.there else {
+            if !self.staging.asked {
+                self.staging.asked = true;
+                service.send([u64::from(kind::OPEN), 0, 0, 0, 0, 0, 0, 0])?;
+            }
+            return Ok(false);
+        };
+        let total = t.end.len;
+        while t.failed.is_none() && (t.begun < total || !t.asked) && service.has_room() {
+            let Some(slot) = self.staging.busy[..there.count].iter().position(Option::is_none) else { break };
+            let len = (total - t.begun).min(there.size);
+            let chunk = Chunk { offset: t.begun, len };
+            let place = there.addr + (slot * there.size) as u64;
+            if t.dir == Dir::Write && len > 0 {
+                let (mut pieces, n) = t.cut(chunk.offset, len);
+                service.write(&mut pieces[..n], place, there.rkey)?;
+            }
+            let what = if t.dir == Dir::Write { kind::PUT } else { kind::GET };
+            let last = t.begun + len == total;
+            let note = if last && t.data.is_some() { self.data_sent + 1 } else { 0 };
+            service.send([u64::from(what) | (slot as u64) << 8, 0, t.key, t.addr + chunk.offset as u64, len as u64, note, total as u64, 0])?;
+            self.staging.busy[slot] = Some(chunk);
+            (t.begun, t.asked, t.open) = (t.begun + len, true, t.open + 1);
+        }
+        Ok(t.open == 0 && (t.begun == total || t.failed.is_some()) && t.asked)
+    }
+
+    fn finish_transfer(&mut self, t: Transfer) {
+        let placed = match (t.failed, &t.bounce) {
+            (Some(e), _) => Err(e),
+            (None, Some(bounce)) if t.dir == Dir::Read => bounce.scatter(t.end.len),
+            _ => Ok(()),
+        };
+        match (placed, t.data) {
+            (Err(e), _) => {
+                self.stats.errors += 1;
+                self.bind.fail(&t.end, e);
+            }
+            (Ok(()), None) => {
+                self.stats.moved(Paths::STAGED, t.end.len);
+                self.bind.succeed(&t.end);
+            }
+            (Ok(()), Some(data)) => {
+                self.stats.moved(Paths::STAGED, t.end.len);
+                let mut ready = Ready::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, Some(data));
+                ready.op = TxOp { end: t.end, ..TxOp::default() };
+                self.post_ready(ready);
+            }
+        }
+    }
+
+    /// A message of the peer's library, or word of one of ours.
+    pub fn on_message(&mut self, domain: &Domain, words: &Words) {
+        let answer = |s: &mut State, words: Words| {
+            if let Some(service) = &mut s.service
+                && let Err(e) = service.send(words)
+            {
+                crate::log!(Warn, "{e}");
+            }
+        };
+        match words[0] as u8 {
+            kind::BYE => {
+                self.link.heard_bye();
+                self.begin_end(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"), false);
+            }
+            kind::OPEN => {
+                let opened = self.service.as_mut().map(|s| s.open_slots(domain));
+                match opened {
+                    Some(Ok(words)) => answer(self, words),
+                    Some(Err(e)) => {
+                        crate::log!(Error, "slots for staged transfers: {e}");
+                        answer(self, [u64::from(kind::OPENED), 0, 0, 0, 0, 0, 0, 0]);
+                    }
+                    None => {}
+                }
+            }
+            kind::OPENED => self.on_opened(words),
+            kind::PUT | kind::GET => {
+                if words[5] != 0 && self.staging.notes.len() < NOTES {
+                    self.staging.notes.push_back((words[5] - 1, words[6] as usize));
+                }
+                if let Some(done) = self.service.as_ref().map(|s: &Service| s.serve(domain, words)) {
+                    answer(self, done);
+                }
+            }
+            kind::DONE => self.on_done(words),
+            _ => {}
+        }
+    }
+
+    fn on_opened(&mut self, words: &Words) {
+        let (count, size) = (words[3] as usize, words[4] as usize);
+        if count == 0 || count > SLOTS || size == 0 || size > 1 << 30 {
+            let why = Error::coded(errno::ENOMEM, Code::Path, "the peer has no buffers for staged transfers");
+            while let Some(job) = self.staging.jobs.pop_front() {
+                match job {
+                    Job::Transfer(mut t) => {
+                        t.failed = Some(why.clone());
+                        self.finish_transfer(*t);
+                    }
+                    Job::Plain(ready) => self.post_ready(*ready),
+                }
+            }
+            self.staging.asked = false;
+            return;
+        }
+        self.staging.there = Some(There { addr: words[1], rkey: words[2] as u32, count, size });
+        self.pump();
+    }
+
+    /// The peer has dealt with a slot.
+    fn on_done(&mut self, words: &Words) {
+        let slot = (words[0] >> 8 & 0xff) as usize;
+        let Some(chunk) = self.staging.busy.get(slot).copied().flatten() else { return };
+        let Some(Job::Transfer(t)) = self.staging.jobs.front_mut() else { return };
+        let mut over = true;
+        match (service::outcome(words), t.dir, self.staging.there, &mut self.service) {
+            (Some(e), ..) => t.failed = Some(e),
+            (None, Dir::Read, Some(there), Some(service)) if chunk.len > 0 => {
+                let (mut pieces, n) = t.cut(chunk.offset, chunk.len);
+                match service.read(slot, &mut pieces[..n], there.addr + (slot * there.size) as u64, there.rkey) {
+                    Ok(()) => over = false,
+                    Err(e) => t.failed = Some(e),
+                }
+            }
+            _ => {}
+        }
+        if over {
+            self.free_slot(slot);
+        }
+    }
+
+    /// A slot has served.
+    pub fn free_slot(&mut self, slot: usize) {
+        if self.staging.busy.get_mut(slot).and_then(Option::take).is_none() {
+            return;
+        }
+        if let Some(Job::Transfer(t)) = self.staging.jobs.front_mut() {
+            t.open = t.open.saturating_sub(1);
+        }
+        self.pump();
+    }
+
+    /// Ends what is in line: the connection is over and the device has let go of everything.
+    pub fn flush_line(&mut self) {
+        for job in std::mem::take(&mut self.staging.jobs) {
+            let end = *job.ending();
+            let error = self.flushed(end.deadline);
+            self.stats.errors += 1;
+            self.bind.fail(&end, error);
+        }
+        self.staging = Staging::default();
+    }
+
+    /// Whether an operation that goes to the caller's queue pair must wait in line.
+    #[inline(always)]
+    pub fn must_wait(&self) -> bool {
+        !self.staging.jobs.is_empty()
+    }
+}
+
+/// Completion flags of RMA by direction.
+pub fn kind_of(dir: Dir) -> u64 {
+    flags::RMA | if dir == Dir::Write { flags::WRITE } else { flags::READ }
+}

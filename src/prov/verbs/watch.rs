@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What happens to a device, its ports and its queues beside completions, handed to the endpoints that it concerns.
+//!
+//! Every domain opens its device anew, so each hears of all that happens to the device, and of its own queues only.
+//! Two ways: the device's asynchronous events; and, because the drivers of soft devices send none when they are
+//! removed, the connection manager's, which tells the owner of an identifier bound to the device.
+//!
+//! Lock order: nothing of this file is held while an endpoint is locked.
+
+use super::cm_id::{Channel, CmEventKind, Id};
+use super::domain::Domain;
+use super::event::{AsyncEvent, kind};
+use super::state::{Shared, State};
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::event::EventKind;
+use crate::sys::epoll::Poller;
+use crate::sys::time::now_ns;
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Two looks at the descriptors are at least so far apart: each is a system call, and endpoints share them.
+const APART_NS: u64 = 50_000;
+
+/// Bound to the device, so that the connection manager tells of its removal.
+struct Bound {
+    /// Before its channel: it is destroyed first.
+    _id: Id,
+    channel: Arc<Channel>,
+}
+
+#[derive(Default)]
+struct Inner {
+    endpoints: Vec<Weak<Shared>>,
+    bound: Option<Bound>,
+    /// Binding was tried.
+    tried: bool,
+}
+
+#[derive(Default)]
+pub struct Watch {
+    inner: Mutex<Inner>,
+    looked: AtomicU64,
+}
+
+/// What an event means for one endpoint.
+enum Concern {
+    None,
+    /// Its connection is over.
+    End(Error),
+    /// Something is wrong, and the connection goes on as far as it can.
+    Warning(Error),
+    /// Good to know.
+    Notice(String),
+}
+
+impl Watch {
+    /// Endpoints are told from now on, as long as they live.
+    pub fn add(&self, ep: &Arc<Shared>) {
+        let mut inner = self.inner.lock();
+        inner.endpoints.retain(|e| e.strong_count() > 0);
+        inner.endpoints.push(Arc::downgrade(ep));
+    }
+
+    fn endpoints(&self) -> Vec<Arc<Shared>> {
+        self.inner.lock().endpoints.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Domain {
+    /// For connections that the connection manager knows nothing of: has it tell of the device's removal. Where it
+    /// cannot, a removal shows by operations that fail.
+    pub fn expect_removal(&self) {
+        let Some(ip) = self.gid.ip else { return };
+        {
+            let mut inner = self.watch.inner.lock();
+            if std::mem::replace(&mut inner.tried, true) {
+                return;
+            }
+        }
+        let at = match SocketAddr::new(ip, 0) {
+            SocketAddr::V6(mut v6) if v6.ip().is_unicast_link_local() => {
+                v6.set_scope_id(self.gid.scope);
+                SocketAddr::V6(v6)
+            }
+            other => other,
+        };
+        let bind = || {
+            let channel = Channel::new()?;
+            let id = Id::new(&channel)?;
+            id.bind(at)?;
+            Ok(Bound { _id: id, channel })
+        };
+        match bind() {
+            Ok(bound) => self.watch.inner.lock().bound = Some(bound),
+            Err(e) => {
+                let e: Error = e;
+                crate::log!(Info, "removal of {} will not be noticed at once: {e}", self.context().name);
+            }
+        }
+    }
+
+    /// Takes what the device has to say and tells the endpoints. No endpoint is locked by the caller.
+    pub fn poll_async(&self) {
+        let now = now_ns();
+        // Relaxed: which of two threads looks does not matter.
+        let last = self.watch.looked.load(Ordering::Relaxed);
+        if now.wrapping_sub(last) < APART_NS {
+            return;
+        }
+        self.watch.looked.store(now, Ordering::Relaxed);
+        while !self.context().is_gone() {
+            match self.context().poll_async() {
+                Some(event) => self.tell(&event),
+                None => break,
+            }
+        }
+        if self.removed() {
+            self.tell(&AsyncEvent::gone());
+        }
+    }
+
+    /// Whether the connection manager says that the device is being removed, which waits until it is closed.
+    fn removed(&self) -> bool {
+        let mut inner = self.watch.inner.lock();
+        let Some(bound) = &inner.bound else { return false };
+        loop {
+            match bound.channel.next() {
+                Ok(Some(event)) if matches!(event.kind, CmEventKind::DeviceRemoval) => break,
+                Ok(Some(_)) => {}
+                Ok(None) => return false,
+                Err(e) => {
+                    crate::log!(Warn, "{e}");
+                    return false;
+                }
+            }
+        }
+        // What is bound to the device keeps it from going.
+        inner.bound = None;
+        true
+    }
+
+    fn tell(&self, event: &AsyncEvent) {
+        crate::log!(Info, "{}: {} ({event:?})", self.context().name, event.words);
+        for ep in self.watch.endpoints() {
+            let mut s = ep.state.lock();
+            match self.concern(&s, event) {
+                Concern::None => {}
+                Concern::End(why) => s.broken(why),
+                Concern::Warning(why) => s.event(EventKind::Notify, Vec::new(), Some(why)),
+                Concern::Notice(words) => s.event(EventKind::Notify, words.into_bytes(), None),
+            }
+        }
+    }
+
+    fn concern(&self, s: &State, event: &AsyncEvent) -> Concern {
+        let name = &self.context().name;
+        match *event {
+            AsyncEvent { qpn: Some(qpn), fatal, .. } => match &s.qp {
+                Some(qp) if qp.number == qpn && fatal => {
+                    let number = match event.kind {
+                        kind::QP_ACCESS_ERR => errno::EACCES,
+                        kind::QP_REQ_ERR => errno::EREMOTEIO,
+                        _ => errno::EIO,
+                    };
+                    Concern::End(Error::new(number, format!("{name}, queue pair {qpn:#x}: {}", event.words)))
+                }
+                _ => Concern::None,
+            },
+            AsyncEvent { cq: Some(cq), .. } => {
+                let uses = [&s.tx_cq, &s.rx_cq].into_iter().flatten().any(|q| q.raw.raw().addr() == cq);
+                match uses {
+                    true => Concern::End(Error::new(errno::EIO, format!("{name}: {}", event.words))),
+                    false => Concern::None,
+                }
+            }
+            AsyncEvent { port: Some(port), .. } if port != self.port => Concern::None,
+            AsyncEvent { port: Some(port), .. } => match event.kind {
+                kind::PORT_ERR => {
+                    let words = "operations are repeated until it is back, or until their retries are spent";
+                    Concern::Warning(Error::new(errno::ENETDOWN, format!("port {port} of {name} went down; {words}")))
+                }
+                kind::PORT_ACTIVE => Concern::Notice(format!("port {port} of {name} is active")),
+                kind::LID_CHANGE => match self.context().port(port) {
+                    Ok(now) if now.lid != self.lid => Concern::Warning(Error::new(
+                        errno::EADDRNOTAVAIL,
+                        format!("port {port} of {name} has LID {:#x} now, not {:#x}: peers no longer reach it by the old one", now.lid, self.lid),
+                    )),
+                    _ => Concern::None,
+                },
+                kind::GID_CHANGE => match self.context().port(port) {
+                    Ok(now) if !now.gids.iter().any(|g| g.index == self.gid.index && g.raw == self.gid.raw) => Concern::Warning(Error::new(
+                        errno::EADDRNOTAVAIL,
+                        format!("the address at index {} of port {port} of {name}, which this domain uses, is gone", self.gid.index),
+                    )),
+                    _ => Concern::None,
+                },
+                _ => Concern::None,
+            },
+            AsyncEvent { fatal: true, .. } if event.kind == kind::DEVICE_FATAL => {
+                Concern::End(Error::coded(errno::ENODEV, Code::PeerGone, format!("{name}: {}", event.words)))
+            }
+            _ => Concern::None,
+        }
+    }
+
+    /// Has what the device says end a sleep on `poller`.
+    pub fn watch_async(&self, poller: &Poller) -> Result<()> {
+        if self.context().is_gone() {
+            // The descriptor of a device that is gone stays readable for ever.
+            poller.remove(self.context().async_fd());
+        } else {
+            poller.add(self.context().async_fd())?;
+        }
+        let channel = self.watch.inner.lock().bound.as_ref().map(|b| b.channel.clone());
+        channel.map_or(Ok(()), |c| poller.add(c.as_fd()))
+    }
+}
+
+impl State {
+    /// The connection is over for a reason of this side's device: the event queue gets the reason, and then the end.
+    fn broken(&mut self, why: Error) {
+        use super::state::Phase;
+        if matches!(self.phase, Phase::Connected | Phase::Connecting(_)) {
+            self.event(EventKind::Shutdown, Vec::new(), Some(why.clone()));
+        }
+        self.begin_end(why, false);
+        self.finish_if_drained();
+    }
+}

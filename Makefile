@@ -33,6 +33,13 @@ USE_TEST_PREFIX = PKG_CONFIG_PATH=$(TEST_PREFIX)/lib/pkgconfig LD_LIBRARY_PATH=$
 INSTALL_TEST_PREFIX = $(MAKE) --no-print-directory install PREFIX=$(TEST_PREFIX) BINDIR=$(TEST_PREFIX)/bin \
 	LIBDIR=$(TEST_PREFIX)/lib INCLUDEDIR=$(TEST_PREFIX)/include DESTDIR=
 
+# Where tests/deps.sh puts a libclang for bindgen if the system's is too new. It comes without C's own headers; gcc has them.
+LIBCLANG := $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gdrfab-libclang/libclang.so)
+ifneq ($(LIBCLANG),)
+export LIBCLANG_PATH ?= $(dir $(LIBCLANG))
+export BINDGEN_EXTRA_CLANG_ARGS ?= -isystem $(shell gcc -print-file-name=include)
+endif
+
 all: $(OUT)/native-static-libs
 	$(CARGO) build --release
 
@@ -66,7 +73,7 @@ uninstall:
 
 # ---- tests: each step stands alone; tests/check.sh runs them all and sums up
 
-CHECKS := fmt clippy doc rust loom install examples c guards memcheck tsan
+CHECKS := fmt clippy doc rust loom install examples c guards memcheck tsan verbs
 
 check:
 	@MAKE="$(MAKE)" tests/check.sh $(CHECKS)
@@ -118,6 +125,10 @@ check-memcheck: check-install
 check-tsan: check-install
 	$(USE_TEST_PREFIX) tests/tsan.sh
 
+# In a virtual machine whose kernel has soft-RoCE; needs neither root nor RDMA hardware. See tests/check-verbs.sh.
+check-verbs: check-install
+	$(USE_TEST_PREFIX) tests/check-verbs.sh
+
 # Needs GPUs, so `check` leaves it out. Elsewhere built programs run there by tests/check-gpu.sh alone.
 check-gpu: check-install
 	$(USE_TEST_PREFIX) tests/check-gpu.sh
@@ -141,6 +152,11 @@ bench: deps-bench
 	@$(INSTALL_TEST_PREFIX)
 	$(USE_TEST_PREFIX) $(MAKE) -C benches/peers bench
 
+# In the virtual machine of check-verbs: gdrfab beside perftest.
+bench-verbs:
+	@$(INSTALL_TEST_PREFIX)
+	$(USE_TEST_PREFIX) tests/check-verbs.sh --programs layout --passes rxe --timeout 3600 --shell-cmd /gdrfab/perftest.sh
+
 # On a machine with NVIDIA GPUs: gdrfab beside the bare driver.
 bench-gpu:
 	@$(INSTALL_TEST_PREFIX)
@@ -158,4 +174,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all examples install uninstall check check-gpu $(addprefix check-,$(CHECKS)) header abi demo bench bench-gpu deps deps-bench clean
+.PHONY: all examples install uninstall check check-gpu $(addprefix check-,$(CHECKS)) header abi demo bench bench-gpu bench-verbs deps deps-bench clean

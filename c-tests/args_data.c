@@ -22,7 +22,7 @@ static void partner(struct node *n)
 	barrier(n);
 	CHECK_FILLED("the target of what was never posted", m.addr, 8192, 0, 1);
 	QUIET(n->cq, 5);
-	POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, NULL, 0, in));
+	POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, local_desc(n, in, sizeof in), 0, in));
 	barrier(n);
 	done e;
 	DONE(n->cq, in, GDRFAB_RECV, &e);
@@ -38,7 +38,8 @@ static void still_well(struct node *n)
 	QUIET(n->cq, 5);
 	barrier(n);
 	barrier(n);
-	POST(n->cq, gdrfab_send(n->ep, "well", 4, NULL, 0, n));
+	static char well[] = "well";
+	POST(n->cq, gdrfab_send(n->ep, well, 4, local_desc(n, well, 4), 0, n));
 	DONE(n->cq, n, GDRFAB_SEND, NULL);
 	barrier(n);
 	node_down(n);
@@ -46,6 +47,7 @@ static void still_well(struct node *n)
 
 static char buf[4096];
 static struct iovec many[MANY];
+static void *descs[MANY]; /* as many as there may be pieces */
 
 static void misuses_messages(struct node *n)
 {
@@ -54,13 +56,14 @@ static void misuses_messages(struct node *n)
 	gdrfab_ep *ep = n->ep;
 	struct iovec one = {buf, 64}, hole = {NULL, 64}, endless[2] = {{buf, SIZE_MAX - 10}, {buf, 100}};
 	size_t over = n->info->max_msg_size + 1;
+	void *desc = local_desc(n, buf, sizeof buf);
 	for (int i = 0; i < MANY; i++)
-		many[i] = one;
+		many[i] = one, descs[i] = desc;
 
 	MISUSE(gdrfab_send(NULL, buf, 1, NULL, 0, NULL), -EINVAL, "ep");
 	MISUSE(gdrfab_send(ep, NULL, 1, NULL, 0, NULL), -EINVAL, "buf");
-	MISUSE_EITHER(gdrfab_send(ep, buf, over, NULL, 0, NULL), -EMSGSIZE, -EINVAL, "len");
-	MISUSE_EITHER(gdrfab_send(ep, buf, SIZE_MAX, NULL, 0, NULL), -EMSGSIZE, -EINVAL, "len");
+	MISUSE_EITHER(gdrfab_send(ep, buf, over, desc, 0, NULL), -EMSGSIZE, -EINVAL, "len");
+	MISUSE_EITHER(gdrfab_send(ep, buf, SIZE_MAX, desc, 0, NULL), -EMSGSIZE, -EINVAL, "len");
 	MISUSE(gdrfab_sendv(NULL, &one, NULL, 1, 0, NULL), -EINVAL, "ep");
 	MISUSE(gdrfab_sendv(ep, NULL, NULL, 1, 0, NULL), -EINVAL, "iov");
 	MISUSE(gdrfab_sendv(ep, &hole, NULL, 1, 0, NULL), -EINVAL, "iov");
@@ -87,6 +90,7 @@ static void misuses_messages(struct node *n)
 	memset(&good, 0, sizeof good);
 	good.struct_size = sizeof good;
 	good.msg_iov = &one;
+	good.desc = desc ? descs : NULL;
 	good.iov_count = 1;
 	MISUSE(gdrfab_sendmsg(NULL, &good, 0), -EINVAL, "ep");
 	MISUSE(gdrfab_sendmsg(ep, NULL, 0), -EINVAL, "msg");
@@ -116,9 +120,10 @@ static void misuses_rma(struct node *n)
 	struct remote to = mem_fetch(n);
 	gdrfab_ep *ep = n->ep;
 	uint64_t at = to.base, key = to.key;
+	void *desc = local_desc(n, buf, sizeof buf);
 	struct iovec one = {buf, 64}, hole = {NULL, 64}, endless[2] = {{buf, SIZE_MAX - 10}, {buf, 100}};
 	for (int i = 0; i < MANY; i++)
-		many[i] = one;
+		many[i] = one, descs[i] = desc;
 
 	MISUSE(gdrfab_write(NULL, buf, 1, NULL, 0, at, key, NULL), -EINVAL, "ep");
 	MISUSE(gdrfab_write(ep, NULL, 1, NULL, 0, at, key, NULL), -EINVAL, "buf");
@@ -150,6 +155,7 @@ static void misuses_rma(struct node *n)
 	memset(&good, 0, sizeof good);
 	good.struct_size = sizeof good;
 	good.msg_iov = &one;
+	good.desc = desc ? descs : NULL;
 	good.iov_count = 1;
 	good.rma_iov = remote;
 	good.rma_iov_count = 1;
@@ -175,9 +181,9 @@ static void misuses_rma(struct node *n)
 	MISUSE(gdrfab_writemsg(ep, &bad, 0), -EINVAL, "iov_count");
 	/* As many bytes here as there. */
 	remote[0].len = 63;
-	MISUSE(gdrfab_writemsg(ep, &good, 0), -EINVAL, "len");
+	MISUSE(gdrfab_writemsg(ep, &good, 0), -EINVAL, "rma_iov");
 	remote[0].len = 65;
-	MISUSE(gdrfab_readmsg(ep, &good, 0), -EINVAL, "len");
+	MISUSE(gdrfab_readmsg(ep, &good, 0), -EINVAL, "rma_iov");
 	still_well(n);
 }
 

@@ -9,7 +9,12 @@ static void private_data(unsigned char *to, size_t len, uint32_t seed)
 
 /* --- accept and reject, with data both ways --- */
 
-static const size_t data_sizes[] = {0, 1, 17, GDRFAB_CM_DATA_MAX};
+/* Nothing, little, more, and as much as there is room for. */
+static size_t data_size(const struct node *n, uint32_t i)
+{
+	static const size_t sizes[] = {0, 1, 17};
+	return i < 3 ? sizes[i] : n->info->cm_data_size;
+}
 
 static void accepting(struct node *n)
 {
@@ -17,12 +22,12 @@ static void accepting(struct node *n)
 	struct event e;
 	node_open(n);
 	node_listen(n);
-	CHECK_EQ(n->info->cm_data_size, GDRFAB_CM_DATA_MAX);
+	CHECK(n->info->cm_data_size > 17 && n->info->cm_data_size <= GDRFAB_CM_DATA_MAX);
 	barrier(n);
 	for (uint32_t i = 0; i < 4; i++) {
 		EVENT(n->eq, GDRFAB_CONNREQ, n->pep, &e);
 		CHECK(e.entry.context == n);
-		CHECK_EQ(e.data_len, data_sizes[i]);
+		CHECK_EQ(e.data_len, data_size(n, i));
 		CHECK_FILLED("the data of connect", e.data, e.data_len, 0, i);
 		n->request = e.entry.info;
 		CHECK(n->request != NULL);
@@ -30,7 +35,7 @@ static void accepting(struct node *n)
 			node_domain(n, n->request);
 		n->ep = ep_new(n, n->request, &e);
 		private_data(data, sizeof data, 100 + i);
-		OK(gdrfab_ep_accept(n->ep, data, data_sizes[3 - i]));
+		OK(gdrfab_ep_accept(n->ep, data, data_size(n, 3 - i)));
 		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
 		barrier(n);
 		OK(gdrfab_ep_close(n->ep));
@@ -53,11 +58,11 @@ static void connecting(struct node *n)
 	for (uint32_t i = 0; i < 4; i++) {
 		n->ep = ep_new(n, n->info, &e);
 		private_data(data, sizeof data, i);
-		OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, data, data_sizes[i]));
+		OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, data, data_size(n, i)));
 		memset(data, 0, sizeof data);
 		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, &e);
 		CHECK(e.entry.context == &e);
-		CHECK_EQ(e.data_len, data_sizes[3 - i]);
+		CHECK_EQ(e.data_len, data_size(n, 3 - i));
 		CHECK_FILLED("the data of accept", e.data, e.data_len, 0, 100 + i);
 		barrier(n);
 		OK(gdrfab_ep_close(n->ep));
@@ -67,7 +72,8 @@ static void connecting(struct node *n)
 	/* More than fits is refused before anything happens. */
 	n->ep = ep_new(n, n->info, NULL);
 	unsigned char much[GDRFAB_CM_DATA_MAX + 1] = {0};
-	CHECK_EQ(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, much, sizeof much), -EINVAL);
+	CHECK_EQ(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, much, n->info->cm_data_size + 1),
+		 -EINVAL);
 	node_down(n);
 }
 
@@ -85,7 +91,7 @@ static void rejecting(struct node *n)
 	for (uint32_t i = 0; i < 4; i++) {
 		gdrfab_info *request = node_await_request(n);
 		private_data(data, sizeof data, 200 + i);
-		OK(gdrfab_pep_reject(n->pep, request->handle, data, data_sizes[i]));
+		OK(gdrfab_pep_reject(n->pep, request->handle, data, data_size(n, i)));
 		gdrfab_freeinfo(request);
 		barrier(n);
 	}
@@ -94,7 +100,7 @@ static void rejecting(struct node *n)
 
 static void rejected(struct node *n)
 {
-	char name[300];
+	char name[300], byte = 'x';
 	node_open(n);
 	barrier(n);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -104,12 +110,12 @@ static void rejected(struct node *n)
 		EQ_FAILED(n->eq, n->ep, ECONNREFUSED, 10000, &f);
 		CHECK_EQ(f.entry.prov_errno, GDRFAB_PROV_REJECTED);
 		CHECK(f.entry.context == n);
-		CHECK_EQ(f.entry.err_data_size, data_sizes[i]);
-		CHECK_FILLED("the data of reject", f.data, data_sizes[i], 0, 200 + i);
+		CHECK_EQ(f.entry.err_data_size, data_size(n, i));
+		CHECK_FILLED("the data of reject", f.data, data_size(n, i), 0, 200 + i);
 		const char *text = gdrfab_eq_strerror(n->eq, f.entry.prov_errno, NULL, name, sizeof name);
 		CHECK(text && *text);
 		/* What was refused is not connected. */
-		CHECK_EQ(gdrfab_send(n->ep, "x", 1, NULL, 0, NULL), -ENOTCONN);
+		CHECK_EQ(gdrfab_send(n->ep, &byte, 1, local_desc(n, &byte, 1), 0, NULL), -ENOTCONN);
 		OK(gdrfab_ep_close(n->ep));
 		n->ep = NULL;
 		barrier(n);
@@ -210,7 +216,7 @@ TEST(name_taken)
 static void one_posted(struct node *n, char *buf, size_t len, int count)
 {
 	for (int i = 0; i < count; i++)
-		POST(n->cq, gdrfab_recv(n->ep, buf, len, NULL, 0, buf + i));
+		POST(n->cq, gdrfab_recv(n->ep, buf, len, local_desc(n, buf, len), 0, buf + i));
 }
 
 static void all_failed(struct node *n, char *buf, int count, int err, int prov)
@@ -222,7 +228,7 @@ static void all_failed(struct node *n, char *buf, int count, int err, int prov)
 		done entry;
 		CHECK_EQ(cq_next(n->cq, &entry, 10000), -1);
 		cq_failure(__FILE__, __LINE__, n->cq, &f);
-		if (f.entry.err != err || f.entry.prov_errno != prov)
+		if (!failure_is(&f.entry, err, prov))
 			test_fail(__FILE__, __LINE__, "%s, provider code %d, \"%s\"; not %s, %d",
 				  test_number(-f.entry.err), f.entry.prov_errno, f.words, test_number(-err), prov);
 		CHECK((f.entry.flags & GDRFAB_RECV) != 0);
@@ -243,7 +249,7 @@ static void parts_first(struct node *n)
 	if (shutdown) {
 		OK(gdrfab_ep_shutdown(n->ep, 0));
 		all_failed(n, buf, 5, ECANCELED, GDRFAB_PROV_CANCELED);
-		CHECK_EQ(gdrfab_send(n->ep, buf, 1, NULL, 0, NULL), -ENOTCONN);
+		CHECK_EQ(gdrfab_send(n->ep, buf, 1, local_desc(n, buf, 1), 0, NULL), -ENOTCONN);
 		OK(gdrfab_ep_close(n->ep));
 	} else {
 		OK(gdrfab_ep_close(n->ep));
@@ -263,10 +269,10 @@ static void left_behind(struct node *n)
 	barrier(n);
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
 	all_failed(n, buf, 7, ECONNRESET, GDRFAB_PROV_PEER_GONE);
-	CHECK_EQ(gdrfab_send(n->ep, buf, 1, NULL, 0, NULL), -ENOTCONN);
-	CHECK_EQ(gdrfab_recv(n->ep, buf, 1, NULL, 0, NULL), -ENOTCONN);
-	CHECK_EQ(gdrfab_write(n->ep, buf, 1, NULL, 0, 0, 1, NULL), -ENOTCONN);
-	CHECK_EQ(gdrfab_read(n->ep, buf, 1, NULL, 0, 0, 1, NULL), -ENOTCONN);
+	CHECK_EQ(gdrfab_send(n->ep, buf, 1, local_desc(n, buf, 1), 0, NULL), -ENOTCONN);
+	CHECK_EQ(gdrfab_recv(n->ep, buf, 1, local_desc(n, buf, 1), 0, NULL), -ENOTCONN);
+	CHECK_EQ(gdrfab_write(n->ep, buf, 1, local_desc(n, buf, 1), 0, 0, 1, NULL), -ENOTCONN);
+	CHECK_EQ(gdrfab_read(n->ep, buf, 1, local_desc(n, buf, 1), 0, 0, 1, NULL), -ENOTCONN);
 	QUIET(n->cq, 5);
 	barrier(n);
 	node_down(n);
@@ -287,9 +293,10 @@ static void last_words(struct node *n)
 {
 	static char buf[20][64];
 	node_up(n);
+	meet_if_hasty(n);
 	for (int i = 0; i < 20; i++) {
 		memset(buf[i], i, sizeof buf[i]);
-		POST(n->cq, gdrfab_send(n->ep, buf[i], sizeof buf[i], NULL, 0, NULL));
+		POST(n->cq, gdrfab_send(n->ep, buf[i], sizeof buf[i], local_desc(n, buf[i], sizeof buf[i]), 0, NULL));
 	}
 	for (int i = 0; i < 20; i++)
 		DONE(n->cq, NULL, GDRFAB_SEND, NULL);
@@ -304,7 +311,8 @@ static void hears_them(struct node *n)
 	static char buf[20][64];
 	node_up(n);
 	for (int i = 0; i < 20; i++)
-		POST(n->cq, gdrfab_recv(n->ep, buf[i], sizeof buf[i], NULL, 0, buf[i]));
+		POST(n->cq, gdrfab_recv(n->ep, buf[i], sizeof buf[i], local_desc(n, buf[i], sizeof buf[i]), 0, buf[i]));
+	meet_if_hasty(n);
 	for (int i = 0; i < 20; i++) {
 		DONE(n->cq, buf[i], GDRFAB_RECV, NULL);
 		CHECK_EQ(buf[i][63], i);

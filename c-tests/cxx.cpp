@@ -35,16 +35,19 @@ Region registered(node *n, std::vector<char> &memory)
 void server(node *n)
 {
 	node_up(n);
+	skip_unless(n->info->cq_data_size > 0, "no data goes with writes");
 	std::vector<char> memory(64, '.'), in(64, '.');
 	{
 		Region region = registered(n, memory);
 		remote r = {gdrfab_mr_key(region.get()), reinterpret_cast<uintptr_t>(memory.data()), memory.size()};
-		POST(n->cq, gdrfab_recv(n->ep, in.data(), in.size(), nullptr, 0, in.data()));
+		void *desc = local_desc(n, in.data(), in.size());
+		POST(n->cq, gdrfab_recv(n->ep, in.data(), in.size(), desc, 0, in.data()));
+		data_room(n);
 		oob_send(n, &r, sizeof r);
 		done e;
 		DONE(n->cq, in.data(), GDRFAB_RECV | GDRFAB_MSG, &e);
 		CHECK_EQ(std::string(in.data(), e.len).compare("message"), 0);
-		DONE(n->cq, nullptr, GDRFAB_REMOTE_WRITE | GDRFAB_REMOTE_CQ_DATA, &e);
+		DATA_CAME(n, &e);
 		CHECK_EQ(e.data, 42);
 		CHECK_EQ(std::string(memory.data(), e.len).compare("written"), 0);
 		barrier(n);
@@ -55,11 +58,14 @@ void server(node *n)
 void client(node *n)
 {
 	node_up(n);
+	skip_unless(n->info->cq_data_size > 0, "no data goes with writes");
 	remote to = mem_fetch(n);
 	std::string message = "message", written = "written";
-	POST(n->cq, gdrfab_send(n->ep, message.data(), message.size(), nullptr, 0, &message));
+	void *desc = local_desc(n, message.data(), message.size());
+	POST(n->cq, gdrfab_send(n->ep, message.data(), message.size(), desc, 0, &message));
 	DONE(n->cq, &message, GDRFAB_SEND, nullptr);
-	POST(n->cq, gdrfab_writedata(n->ep, written.data(), written.size(), nullptr, 42, 0, to.base, to.key, &written));
+	desc = local_desc(n, written.data(), written.size());
+	POST(n->cq, gdrfab_writedata(n->ep, written.data(), written.size(), desc, 42, 0, to.base, to.key, &written));
 	DONE(n->cq, &written, GDRFAB_WRITE, nullptr);
 	barrier(n);
 	node_down(n);
@@ -74,10 +80,14 @@ TEST(message_and_write_from_cxx)
 
 TEST(info_from_cxx)
 {
+	static const setup defaults = {};
 	gdrfab_info *raw = nullptr;
-	OK(gdrfab_getinfo(gdrfab_version(), nullptr, "cxx", 0, nullptr, &raw));
+	const std::string service(traits()->numbered ? "18515" : "cxx"), scheme(traits()->scheme);
+	Info hints(hints_new(&defaults), gdrfab_freeinfo);
+	OK(provider_getinfo(service.c_str(), 0, hints.get(), &raw));
 	Info info(raw, gdrfab_freeinfo);
-	CHECK_EQ(std::string(info->dest_addr).compare("shm://cxx"), 0);
+	const std::string host(node_name() ? node_name() + std::string(":") : std::string());
+	CHECK_EQ(std::string(info->dest_addr).compare(scheme + host + service), 0);
 	struct event e;
 	CHECK(GDRFAB_EQ_CM_DATA(&e) == e.data);
 }

@@ -1,26 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Two processes that connect, and waits that end with words: the parts of fab.h that are about endpoints. */
+/* Two processes that open the library each for itself, and connect. */
 #include "fab.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-const char *provider(void)
-{
-	const char *name = getenv("TEST_PROVIDER");
-	return name && *name ? name : "shm";
-}
-
-void unique_service(char *to, size_t size)
-{
-	static unsigned next;
-	snprintf(to, size, "c-tests-%d-%u", (int)getpid(), next++);
-}
-
 /* --- the two processes --- */
+
+/* What a provider's libraries open once and keep is open before descriptors are counted. */
+static void settle(void)
+{
+	static const struct setup defaults;
+	gdrfab_info *hints, *info = NULL;
+	gdrfab_fabric *fabric = NULL;
+	gdrfab_domain *domain = NULL;
+	gdrfab_pep *pep = NULL;
+	gdrfab_eq *eq = NULL;
+	char service[64];
+	if (!traits()->numbered)
+		return;
+	unique_service(service, sizeof service);
+	hints = hints_new(&defaults);
+	OK(provider_getinfo(service, GDRFAB_SOURCE, hints, &info));
+	OK(gdrfab_fabric_open(info, NULL, &fabric));
+	OK(gdrfab_eq_open(fabric, NULL, NULL, &eq));
+	OK(gdrfab_domain_open(fabric, info, NULL, &domain));
+	OK(gdrfab_pep_open(fabric, info, NULL, &pep));
+	OK(gdrfab_pep_bind_eq(pep, eq, 0));
+	OK(gdrfab_pep_listen(pep));
+	OK(gdrfab_pep_close(pep));
+	OK(gdrfab_domain_close(domain));
+	OK(gdrfab_eq_close(eq));
+	OK(gdrfab_fabric_close(fabric));
+	gdrfab_freeinfo(info);
+	gdrfab_freeinfo(hints);
+}
 
 static void run_side(enum test_side side, const struct setup *setup, side_fn fn, const void *arg, int oob,
 		     const char *service)
@@ -35,6 +51,8 @@ static void run_side(enum test_side side, const struct setup *setup, side_fn fn,
 	pid_t me = getpid();
 	oob_send(&n, &me, sizeof me);
 	oob_recv(&n, &n.peer, sizeof n.peer);
+	local_prepare();
+	settle();
 	n.fds = test_count_fds();
 	fn(&n);
 	test_child_done();
@@ -182,24 +200,27 @@ gdrfab_info *hints_new(const struct setup *setup)
 {
 	gdrfab_info *hints = gdrfab_dupinfo(NULL);
 	CHECK(hints != NULL);
-	hints->caps = GDRFAB_MSG | GDRFAB_RMA;
+	hints->caps = setup->caps ? setup->caps : GDRFAB_MSG | GDRFAB_RMA;
 	hints->ep_type = GDRFAB_EP_MSG;
-	hints->mr_mode = setup->offsets ? 0 : GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
+	hints->mr_mode = GDRFAB_MR_LOCAL;
+	hints->mr_mode |= setup->offsets ? 0 : GDRFAB_MR_VIRT_ADDR;
+	hints->mr_mode |= setup->given_keys ? 0 : GDRFAB_MR_PROV_KEY;
 	hints->progress = setup->progress;
 	hints->threading = setup->threading;
-	hints->tx_op_flags = setup->tx_op_flags ? setup->tx_op_flags : GDRFAB_COMPLETION | GDRFAB_DELIVERY_COMPLETE;
+	hints->tx_op_flags = setup->tx_op_flags ? setup->tx_op_flags : GDRFAB_COMPLETION | traits()->delivery;
 	return hints;
 }
 
 void node_info(struct node *n)
 {
 	gdrfab_info *hints = hints_new(n->setup);
-	/* A string in hints is the caller's, so it is out again before freeinfo. */
-	hints->prov_name = strdup(provider());
-	uint64_t flags = n->side == TEST_SERVER ? GDRFAB_SOURCE : 0;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, n->service, flags, hints, &n->info));
-	free(hints->prov_name);
-	hints->prov_name = NULL;
+	int rc = provider_getinfo(n->service, n->side == TEST_SERVER ? GDRFAB_SOURCE : 0, hints, &n->info);
+	/* Not every provider can all that a setup may ask for beyond the usual. */
+	if (rc == -ENODATA) {
+		skip_unless(!n->setup->given_keys, "keys cannot be requested");
+		skip_unless(!n->setup->offsets, "remote addresses are virtual");
+	}
+	CHECK_EQ(rc, 0);
 	gdrfab_freeinfo(hints);
 	CHECK(n->info != NULL);
 }
@@ -223,6 +244,7 @@ void node_domain(struct node *n, const gdrfab_info *info)
 void node_open(struct node *n)
 {
 	node_info(n);
+	skip_unless(!n->setup->by_address || by_address_too(n), "no connection by exchanged addresses over iWARP");
 	OK(gdrfab_fabric_open(n->info, n, &n->fabric));
 	gdrfab_eq_attr attr = {sizeof attr, 0, 0, GDRFAB_WAIT_UNSPEC, 0};
 	OK(gdrfab_eq_open(n->fabric, &attr, n, &n->eq));
@@ -238,6 +260,8 @@ void node_alone(struct node *n, const struct setup *setup)
 	n->setup = setup ? setup : &defaults;
 	n->oob = -1;
 	unique_service(n->service, sizeof n->service);
+	local_prepare();
+	settle();
 	n->fds = test_count_fds();
 	node_open(n);
 }
@@ -275,6 +299,7 @@ gdrfab_info *node_await_request(struct node *n)
 
 void node_accept(struct node *n)
 {
+	gdrfab_freeinfo(n->request);
 	n->request = node_await_request(n);
 	if (!n->domain)
 		node_domain(n, n->request);
@@ -298,14 +323,14 @@ void ep_connect_by_address(struct node *n, gdrfab_ep *ep)
 	EVENT(n->eq, GDRFAB_CONNECTED, ep, NULL);
 }
 
-void node_up(struct node *n)
+static void connection(struct node *n)
 {
-	node_open(n);
 	if (n->setup->by_address) {
 		n->ep = ep_new(n, n->info, n);
 		ep_connect_by_address(n, n->ep);
 	} else if (n->side == TEST_SERVER) {
-		node_listen(n);
+		if (!n->pep)
+			node_listen(n);
 		barrier(n);
 		node_accept(n);
 	} else {
@@ -317,12 +342,64 @@ void node_up(struct node *n)
 	barrier(n);
 }
 
+void node_up(struct node *n)
+{
+	node_open(n);
+	connection(n);
+}
+
+void recover(struct node *n)
+{
+	if (traits()->survives_failures)
+		return;
+	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
+	OK(gdrfab_ep_close(n->ep));
+	n->ep = NULL;
+	/* What was outstanding has been flushed. */
+	for (;;) {
+		gdrfab_cq_data_entry entry;
+		struct failure f;
+		ssize_t got = gdrfab_cq_read(n->cq, &entry, 1);
+		if (got == -EAGAIN)
+			break;
+		if (got == -GDRFAB_EAVAIL)
+			cq_failure(__FILE__, __LINE__, n->cq, &f);
+	}
+	connection(n);
+}
+
+void lead_recovery(struct node *n)
+{
+	char again = 'r';
+	if (traits()->survives_failures)
+		return;
+	oob_send(n, &again, 1);
+	recover(n);
+}
+
+void lead_no_more(struct node *n)
+{
+	char end = 'e';
+	oob_send(n, &end, 1);
+}
+
+void follow_recovery(struct node *n)
+{
+	char word;
+	for (oob_recv(n, &word, 1); word == 'r'; oob_recv(n, &word, 1)) {
+		recover(n);
+		data_room(n);
+	}
+	CHECK_EQ(word, 'e');
+}
+
 void node_close(struct node *n)
 {
 	if (n->ep)
 		OK(gdrfab_ep_close(n->ep));
 	if (n->cq)
 		OK(gdrfab_cq_close(n->cq));
+	local_forget_all(n);
 	if (n->domain)
 		OK(gdrfab_domain_close(n->domain));
 	if (n->pep)
@@ -344,163 +421,4 @@ void node_down(struct node *n)
 {
 	barrier(n);
 	node_close(n);
-}
-
-/* --- completions and events --- */
-
-int cq_next(gdrfab_cq *cq, done *entry, int ms)
-{
-	uint64_t until = test_now_ms() + (uint64_t)test_ms(ms);
-	for (;;) {
-		ssize_t got = gdrfab_cq_read(cq, entry, 1);
-		if (got == 1)
-			return 1;
-		if (got == -GDRFAB_EAVAIL)
-			return -1;
-		if (got != -EAGAIN)
-			test_fail(__FILE__, __LINE__, "gdrfab_cq_read is %s%s", test_number(got), test_words(got));
-		if (test_now_ms() >= until)
-			return 0;
-		sched_yield();
-	}
-}
-
-void cq_failure(const char *file, int line, gdrfab_cq *cq, struct failure *f)
-{
-	memset(f, 0, sizeof *f);
-	f->entry.struct_size = sizeof f->entry;
-	f->entry.err_data = f->words;
-	f->entry.err_data_size = sizeof f->words;
-	ssize_t got = gdrfab_cq_readerr(cq, &f->entry, 0);
-	if (got != 1)
-		test_fail(file, line, "gdrfab_cq_readerr is %s%s", test_number(got), test_words(got));
-	f->words[sizeof f->words - 1] = 0;
-}
-
-void expect_done(const char *file, int line, gdrfab_cq *cq, const void *context, uint64_t flags, done *entry)
-{
-	done local;
-	struct failure f;
-	if (!entry)
-		entry = &local;
-	test_at(file, line);
-	switch (cq_next(cq, entry, 10000)) {
-	case 0:
-		test_fail(file, line, "no completion within %d ms", test_ms(10000));
-	case -1:
-		cq_failure(file, line, cq, &f);
-		test_fail(file, line, "an error instead of a completion: %s, provider code %d, \"%s\"",
-			  test_number(-f.entry.err), f.entry.prov_errno, f.words);
-	}
-	if (entry->op_context != context)
-		test_fail(file, line, "the completion's context is %p, not %p (flags 0x%llx)", entry->op_context,
-			  context, (unsigned long long)entry->flags);
-	if ((entry->flags & flags) != flags)
-		test_fail(file, line, "the completion's flags are 0x%llx, without all of 0x%llx",
-			  (unsigned long long)entry->flags, (unsigned long long)flags);
-}
-
-void expect_failed(const char *file, int line, gdrfab_cq *cq, const void *context, int err, int prov,
-		   struct failure *f)
-{
-	struct failure local;
-	done entry;
-	if (!f)
-		f = &local;
-	test_at(file, line);
-	switch (cq_next(cq, &entry, 10000)) {
-	case 0:
-		test_fail(file, line, "no error entry within %d ms", test_ms(10000));
-	case 1:
-		test_fail(file, line, "a success (context %p, flags 0x%llx, len %zu) instead of the error %s",
-			  entry.op_context, (unsigned long long)entry.flags, entry.len, test_number(-err));
-	}
-	cq_failure(file, line, cq, f);
-	if (f->entry.err != err || f->entry.prov_errno != prov)
-		test_fail(file, line, "the error is %s, provider code %d, \"%s\"; not %s, %d",
-			  test_number(-f->entry.err), f->entry.prov_errno, f->words, test_number(-err), prov);
-	if (f->entry.op_context != context)
-		test_fail(file, line, "the error entry's context is %p, not %p", f->entry.op_context, context);
-	if (!f->words[0])
-		test_fail(file, line, "the error entry (%s) came without words", test_number(-err));
-}
-
-void expect_quiet(const char *file, int line, gdrfab_cq *cq, int ms)
-{
-	done entry;
-	struct failure f;
-	test_at(file, line);
-	switch (cq_next(cq, &entry, ms)) {
-	case 1:
-		test_fail(file, line, "an unexpected completion: context %p, flags 0x%llx, len %zu", entry.op_context,
-			  (unsigned long long)entry.flags, entry.len);
-	case -1:
-		cq_failure(file, line, cq, &f);
-		test_fail(file, line, "an unexpected error entry: %s, \"%s\"", test_number(-f.entry.err), f.words);
-	}
-}
-
-void expect_event(const char *file, int line, gdrfab_eq *eq, uint32_t event, const void *object, struct event *out)
-{
-	struct event local;
-	uint32_t got = UINT32_MAX;
-	if (!out)
-		out = &local;
-	memset(out, 0, sizeof *out);
-	test_at(file, line);
-	ssize_t size;
-	do
-		size = gdrfab_eq_sread(eq, &got, out, sizeof out->entry + sizeof out->data, test_ms(10000), 0);
-	while (size == -EINTR);
-	if (size == -GDRFAB_EAVAIL) {
-		struct eq_failure f;
-		memset(&f, 0, sizeof f);
-		f.entry.struct_size = sizeof f.entry;
-		f.entry.err_data = f.data;
-		f.entry.err_data_size = sizeof f.data - 1;
-		gdrfab_eq_readerr(eq, &f.entry, 0);
-		test_fail(file, line, "an error instead of event %u: %s, provider code %d, \"%s\"", event,
-			  test_number(-f.entry.err), f.entry.prov_errno, (const char *)f.data);
-	}
-	if (size < 0)
-		test_fail(file, line, "no event %u: gdrfab_eq_sread is %s%s", event, test_number(size),
-			  test_words(size));
-	if (got != event)
-		test_fail(file, line, "event %u, not %u", got, event);
-	if ((size_t)size < sizeof out->entry)
-		test_fail(file, line, "event %u is only %zd bytes", event, size);
-	out->data_len = (size_t)size - sizeof out->entry;
-	if (object && out->entry.object != object)
-		test_fail(file, line, "event %u is about %p, not %p", event, out->entry.object, object);
-}
-
-void expect_eq_failure(const char *file, int line, gdrfab_eq *eq, const void *object, int err, int ms,
-		       struct eq_failure *out)
-{
-	struct eq_failure local;
-	struct event unwanted;
-	uint32_t event = UINT32_MAX;
-	if (!out)
-		out = &local;
-	test_at(file, line);
-	ssize_t size;
-	do
-		size = gdrfab_eq_sread(eq, &event, &unwanted, sizeof unwanted.entry + sizeof unwanted.data, test_ms(ms), 0);
-	while (size == -EINTR);
-	if (size >= 0)
-		test_fail(file, line, "event %u instead of the error %s", event, test_number(-err));
-	if (size != -GDRFAB_EAVAIL)
-		test_fail(file, line, "no error event: gdrfab_eq_sread is %s%s", test_number(size), test_words(size));
-	memset(out, 0, sizeof *out);
-	out->entry.struct_size = sizeof out->entry;
-	out->entry.err_data = out->data;
-	out->entry.err_data_size = sizeof out->data;
-	size = gdrfab_eq_readerr(eq, &out->entry, 0);
-	if (size <= 0)
-		test_fail(file, line, "gdrfab_eq_readerr is %s%s", test_number(size), test_words(size));
-	if (out->entry.err != err)
-		test_fail(file, line, "the error event is %s, provider code %d, not %s", test_number(-out->entry.err),
-			  out->entry.prov_errno, test_number(-err));
-	if (object && out->entry.object != object)
-		test_fail(file, line, "the error event is about %p, not %p", out->entry.object, object);
 }

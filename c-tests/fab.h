@@ -9,9 +9,17 @@
 #include "test.h"
 
 #include <gdrfab.h>
+#include <sys/uio.h>
 
 #ifdef __cplusplus
 extern "C" {
+#endif
+
+/* Of providers of network adapters. */
+#ifndef GDRFAB_PATH_NIC
+#define GDRFAB_PATH_NIC (1ull << 4)
+#define GDRFAB_PATH_DMABUF (1ull << 5)
+#define GDRFAB_PATH_PEER_MEM (1ull << 6)
 #endif
 
 #define REMOTE_ACCESS (GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE)
@@ -25,8 +33,10 @@ struct setup {
 	uint32_t cq_wait;     /* GDRFAB_WAIT_* */
 	size_t cq_size;       /* 0: 1024 */
 	uint64_t cq_flags;    /* beside TRANSMIT|RECV when the CQ is bound */
-	uint64_t tx_op_flags; /* 0: COMPLETION|DELIVERY_COMPLETE */
-	bool offsets;         /* mr_mode 0: addresses start at 0, keys are requested */
+	uint64_t tx_op_flags; /* 0: COMPLETION, and DELIVERY_COMPLETE where there is that */
+	uint64_t caps;        /* 0: MSG|RMA */
+	bool offsets;         /* mr_mode without VIRT_ADDR: addresses start at 0 */
+	bool given_keys;      /* mr_mode without PROV_KEY: keys are requested */
 	bool by_address;      /* connect by exchanged addresses instead of listen and connect */
 	uint64_t deadline_ms; /* GDRFAB_OPT_DEADLINE */
 	enum test_side victim; /* this side is expected to be killed by SIGKILL */
@@ -50,6 +60,7 @@ struct node {
 	gdrfab_domain *domain;
 	gdrfab_cq *cq;
 	gdrfab_ep *ep;
+	struct local *locals; /* what local_desc has registered */
 };
 
 typedef void (*side_fn)(struct node *n);
@@ -57,10 +68,51 @@ typedef void (*side_fn)(struct node *n);
 /* Forks both sides; each gets a node with nothing open. Returns when both have ended well. */
 void pair(const struct setup *setup, side_fn server, side_fn client, const void *arg);
 
-/* The provider under test: TEST_PROVIDER, or shm. */
+/* --- the provider under test: TEST_PROVIDER, or shm --- */
+
+/* What no info tells. */
+struct traits {
+	const char *name;
+	const char *scheme;     /* what its addresses begin with */
+	uint64_t paths;         /* those that it knows */
+	uint64_t delivery;      /* GDRFAB_DELIVERY_COMPLETE, or 0 */
+	bool numbered;          /* services are port numbers, and TEST_NODE is the address */
+	bool survives_failures; /* after an operation has failed the connection is as good as before; else it is over */
+	bool knows_regions;     /* an initiator learns what a peer's region is and offers */
+	bool keeps_messages;    /* that come before their receive */
+	bool cancels;           /* gdrfab_cancel takes back what was posted, and deadlines only what is late */
+};
+const struct traits *traits(void);
 const char *provider(void);
-/* A name nobody else listens on. */
+/* Skips the claim, with the provider's name and the reason, where something is not to be had of it. */
+void skip_unless(bool possible, const char *why);
+/* A name nobody else listens on, and the host where they listen (or NULL). */
 void unique_service(char *to, size_t size);
+const char *node_name(void);
+/* gdrfab_getinfo for this provider alone; and the one of a list that is of it, and of the device at TEST_NODE. */
+int provider_getinfo(const char *service, uint64_t flags, gdrfab_info *hints, gdrfab_info **info);
+gdrfab_info *provider_pick(gdrfab_info *list);
+/* A key that names nothing, of the same sort as this one. */
+uint64_t wrong_key(uint64_t key);
+/* A send without a receive waits, here or there. Where it does not (iWARP), the two sides have to meet before. */
+bool waits_for_receive(const struct node *n);
+/* A write that the peer's side refuses ends as a failure. Over iWARP it has ended well when the refusal comes, which
+ * ends the connection; a read is flushed with that. */
+bool tells_failed_writes(const struct node *n);
+/* Endpoints connect by exchanged addresses as well. */
+bool by_address_too(const struct node *n);
+void meet_if_hasty(struct node *n);
+
+/* Is it the failure that has this errno and code over shm? Of a message that was longer than its receive, seen by the
+ * sender of a provider whose connection ends with it: EREMOTEIO, TOO_LONG. */
+enum { TOO_LONG = -1 };
+bool failure_is(const gdrfab_cq_err_entry *e, int err, int prov);
+/* Does an operation that fails with this key take the connection along? */
+bool failure_ends(uint64_t key);
+/* An operation that ended because its connection did, where connections end with a failure. */
+bool flushed(const gdrfab_cq_err_entry *e);
+
+/* --- the two processes --- */
 
 /* One process alone: everything but an endpoint is opened. */
 void node_alone(struct node *n, const struct setup *setup);
@@ -77,6 +129,13 @@ void node_listen(struct node *n);
 gdrfab_info *node_await_request(struct node *n); /* the caller frees it */
 void node_accept(struct node *n);
 void ep_connect_by_address(struct node *n, gdrfab_ep *ep);
+/* Both sides, after an operation has failed: where that ended the connection, a new one of a new endpoint. */
+void recover(struct node *n);
+/* The same where only one side knows when: the one leads, and the other follows until the first has no more, each time
+ * with room for a write with data. */
+void lead_recovery(struct node *n);
+void lead_no_more(struct node *n);
+void follow_recovery(struct node *n);
 /* Meets the other side, closes everything, and finds as many files open as before. */
 void node_down(struct node *n);
 /* The same without the other side. */
@@ -128,6 +187,15 @@ void expect_quiet(const char *file, int line, gdrfab_cq *cq, int ms);
 				  test_words(posted_));                                                                \
 	} while (0)
 
+/* The next entry is that of a peer's write with data, which takes a posted receive where the provider says so: then
+ * data_room() must have posted one before the peer writes. */
+bool data_takes_receive(const struct node *n);
+void data_room(struct node *n);
+void expect_data(const char *file, int line, struct node *n, done *entry);
+#define DATA_CAME(n, entry) expect_data(__FILE__, __LINE__, n, entry)
+/* As much of a value as remote CQ data holds. */
+uint64_t cq_data(const struct node *n, uint64_t value);
+
 /* --- events --- */
 struct event {
 	gdrfab_eq_cm_entry entry;
@@ -148,11 +216,12 @@ void expect_eq_failure(const char *file, int line, gdrfab_eq *eq, const void *ob
 struct mem;
 struct memkind {
 	const char *name;
-	uint64_t paths; /* what this kind can offer where the kernel permits it */
+	uint64_t paths; /* what this kind can offer where the kernel permits it; see kind_paths() */
 	void (*alloc)(struct node *n, struct mem *m);
 	void (*release)(struct node *n, struct mem *m);
-	bool dmabuf;    /* registered by file descriptor */
-	uint64_t maybe; /* of paths: those that are only a courtesy */
+	bool file;      /* registered by its file descriptor */
+	bool dmabuf;    /* and it is a dma-buf */
+	uint64_t maybe; /* of paths: those that are only a courtesy; see kind_maybe() */
 	uint32_t iface; /* GDRFAB_HMEM_* */
 	bool opaque;    /* not for the CPU: bytes go through the driver */
 	int flavour;    /* for the vendor's functions */
@@ -171,8 +240,20 @@ struct mem {
 	uint64_t handles[MEM_HANDLES]; /* of the vendor */
 	size_t reserved;	       /* bytes that alloc took */
 };
-enum { KIND_MALLOC, KIND_MEM_ALLOC, KIND_MEMFD, KINDS };
+enum { KIND_MALLOC, KIND_MEM_ALLOC, KIND_MEMFD, EVERYWHERE, KIND_UDMABUF = EVERYWHERE, KIND_HEAP, KIND_VGEM, KINDS };
 extern const struct memkind memkinds[KINDS];
+/* Is this kind worth a claim? Those below EVERYWHERE are. */
+bool kind_listed(int kind);
+/* What it can offer with the provider under test, and what of that is a courtesy. */
+uint64_t kind_paths(const struct memkind *kind);
+uint64_t kind_maybe(const struct memkind *kind);
+/* Those made by the kernel's exporters of dma-bufs; the claim is skipped where there is no such exporter. */
+void udmabuf_new(struct node *n, struct mem *m);
+void heap_new(struct node *n, struct mem *m);
+void vgem_new(struct node *n, struct mem *m);
+void dmabuf_end(struct node *n, struct mem *m);
+/* Stands around the CPU's own accesses to a dma-buf. */
+void dmabuf_access(const struct mem *m, bool begins);
 
 /* Kinds of device memory, of the interfaces that TEST_IFACES names ("cuda,rocr"): the processes that make the list and
  * fork must not open a driver, which would not survive that. */
@@ -203,8 +284,10 @@ struct path {
 	const char *name;
 	uint64_t bit;
 };
-enum { PATH_DIRECT, PATH_CMA, PATH_STAGED, PATH_IPC, PATHS };
+enum { PATH_DIRECT, PATH_CMA, PATH_STAGED, PATH_IPC, PATH_NIC, PATH_DMABUF, PATH_PEER_MEM, PATHS };
 extern const struct path paths[PATHS];
+/* Does the provider know it? */
+bool path_known(int path);
 /* Bytes that an endpoint has moved by each path. */
 void path_bytes(struct node *n, uint64_t bytes[PATHS]);
 
@@ -219,8 +302,19 @@ void mem_end(struct node *n, struct mem *m);
 uint32_t device_count(struct node *n, uint32_t iface);
 /* The library's descriptor for local operations; NULL if not registered. */
 void *mem_desc(const struct mem *m);
-/* What operations must be given: device memory has to be named, host memory need not. */
-void *mem_needed_desc(const struct mem *m);
+/* What operations must be given: device memory has to be named, host memory only where the provider says so. */
+void *mem_needed_desc(struct node *n, const struct mem *m);
+
+/* The descriptor for a local buffer of host memory: NULL where none is needed. The region lasts as long as the domain,
+ * or until the memory is forgotten, which it must be before its pages are given back (free() does not). */
+bool local_needed(const struct node *n);
+void *local_desc(struct node *n, const void *at, size_t len);
+/* The same of several pieces: fills desc and returns it, or NULL. */
+void **local_descs(struct node *n, const struct iovec *iov, size_t count, void **desc);
+void local_forget(struct node *n, const void *at, size_t len);
+void local_forget_all(struct node *n);
+/* Before any memory is allocated that a process will name by local_desc. */
+void local_prepare(void);
 
 /* Bytes in and out of memory of any kind. */
 void mem_write(struct mem *m, size_t offset, const void *from, size_t len);

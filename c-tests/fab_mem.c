@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Memory of every kind and the paths to it: the parts of fab.h that are about regions. Device memory cannot be touched;
+ * Memory of every kind: the parts of fab.h that are about regions. Device memory cannot be touched;
  * its bytes are made and looked at in host memory, and the library's copies carry them over.
  */
 #include "fab.h"
@@ -54,36 +54,31 @@ static void memfd_end(TEST_UNUSED struct node *n, struct mem *m)
 
 /* Another process can map what lies in a file; process_vm_readv and the ring reach everything that has an address. */
 #define ANY_HOST (GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED)
+/* A mapping of a dma-buf has no pages that process_vm_readv could follow. */
+#define DMABUF_KIND(text, make)                                                                                        \
+	{                                                                                                              \
+		.name = text, .paths = GDRFAB_PATH_DIRECT | GDRFAB_PATH_STAGED, .alloc = make, .release = dmabuf_end,  \
+		.file = true, .dmabuf = true                                                                           \
+	}
 const struct memkind memkinds[KINDS] = {
-	{.name = "malloc", .paths = ANY_HOST, .alloc = malloc_new, .release = malloc_end},
-	{.name = "mem_alloc", .paths = GDRFAB_PATH_DIRECT | ANY_HOST, .alloc = mem_alloc_new, .release = mem_alloc_end},
+	[KIND_MALLOC] = {.name = "malloc", .paths = ANY_HOST, .alloc = malloc_new, .release = malloc_end},
+	[KIND_MEM_ALLOC] =
+		{.name = "mem_alloc",
+		 .paths = GDRFAB_PATH_DIRECT | ANY_HOST,
+		 .alloc = mem_alloc_new,
+		 .release = mem_alloc_end},
 	/* Of a file descriptor only direct mapping is promised: the caller's own mapping of it is a courtesy. */
-	{.name = "memfd",
-	 .paths = GDRFAB_PATH_DIRECT | ANY_HOST,
-	 .alloc = memfd_new,
-	 .release = memfd_end,
-	 .dmabuf = true,
-	 .maybe = GDRFAB_PATH_CMA},
+	[KIND_MEMFD] =
+		{.name = "memfd",
+		 .paths = GDRFAB_PATH_DIRECT | ANY_HOST,
+		 .alloc = memfd_new,
+		 .release = memfd_end,
+		 .file = true,
+		 .maybe = GDRFAB_PATH_CMA},
+	[KIND_UDMABUF] = DMABUF_KIND("udmabuf", udmabuf_new),
+	[KIND_HEAP] = DMABUF_KIND("dma_heap", heap_new),
+	[KIND_VGEM] = DMABUF_KIND("vgem", vgem_new),
 };
-
-const struct path paths[PATHS] = {
-	{"direct", GDRFAB_PATH_DIRECT},
-	{"cma", GDRFAB_PATH_CMA},
-	{"staged", GDRFAB_PATH_STAGED},
-	{"ipc", GDRFAB_PATH_IPC},
-};
-
-void path_bytes(struct node *n, uint64_t bytes[PATHS])
-{
-	gdrfab_stats s;
-	memset(&s, 0, sizeof s);
-	s.struct_size = sizeof s;
-	OK(gdrfab_ep_stats(n->ep, &s));
-	bytes[PATH_DIRECT] = s.bytes_direct;
-	bytes[PATH_CMA] = s.bytes_cma;
-	bytes[PATH_STAGED] = s.bytes_staged;
-	bytes[PATH_IPC] = s.bytes_ipc;
-}
 
 /* --- device memory --- */
 
@@ -192,39 +187,6 @@ size_t device_kinds_list(void)
 	return count;
 }
 
-/* --- ways --- */
-
-struct way ways[PATHS * (KINDS + DEVICE_KINDS)];
-
-static size_t add_ways(size_t count, int path, const struct memkind *kind)
-{
-	if (!(kind->paths & paths[path].bit))
-		return count;
-	struct way *w = &ways[count];
-	w->path = &paths[path];
-	w->kind = kind;
-	snprintf(w->name, sizeof w->name, "%s_%s", w->path->name, w->kind->name);
-	return count + 1;
-}
-
-size_t ways_list(void)
-{
-	size_t count = 0;
-	for (int p = 0; p < PATHS; p++)
-		for (int k = 0; k < KINDS; k++)
-			count = add_ways(count, p, &memkinds[k]);
-	return count;
-}
-
-size_t all_ways_list(void)
-{
-	size_t count = ways_list(), kinds = device_kinds_list();
-	for (size_t k = 0; k < kinds; k++)
-		for (int p = 0; p < PATHS; p++)
-			count = add_ways(count, p, device_kinds[k]);
-	return count;
-}
-
 /* --- memory and its bytes --- */
 
 void mem_new(struct node *n, struct mem *m, const struct memkind *kind, size_t len)
@@ -244,19 +206,25 @@ void mem_new(struct node *n, struct mem *m, const struct memkind *kind, size_t l
 void mem_write(struct mem *m, size_t offset, const void *from, size_t len)
 {
 	CHECK(offset <= m->len && len <= m->len - offset);
-	if (m->kind->opaque)
+	if (m->kind->opaque) {
 		OK(gdrfab_hmem_copy_to(m->kind->iface, m->device, m->addr + offset, from, len));
-	else
-		memcpy(m->addr + offset, from, len);
+		return;
+	}
+	dmabuf_access(m, true);
+	memcpy(m->addr + offset, from, len);
+	dmabuf_access(m, false);
 }
 
 void mem_read(struct mem *m, size_t offset, void *to, size_t len)
 {
 	CHECK(offset <= m->len && len <= m->len - offset);
-	if (m->kind->opaque)
+	if (m->kind->opaque) {
 		OK(gdrfab_hmem_copy_from(m->kind->iface, m->device, to, m->addr + offset, len));
-	else
-		memcpy(to, m->addr + offset, len);
+		return;
+	}
+	dmabuf_access(m, true);
+	memcpy(to, m->addr + offset, len);
+	dmabuf_access(m, false);
 }
 
 void mem_fill(struct mem *m, size_t offset, size_t len, size_t position, uint32_t seed)
@@ -265,7 +233,9 @@ void mem_fill(struct mem *m, size_t offset, size_t len, size_t position, uint32_
 		return;
 	unsigned char *shadow = m->kind->opaque ? (unsigned char *)malloc(len) : m->addr + offset;
 	CHECK(shadow != NULL);
+	dmabuf_access(m, true);
 	fill(shadow, len, position, seed);
+	dmabuf_access(m, false);
 	if (m->kind->opaque) {
 		mem_write(m, offset, shadow, len);
 		free(shadow);
@@ -281,7 +251,9 @@ void mem_check(const char *file, int line, const char *what, struct mem *m, size
 	CHECK(shadow != NULL);
 	if (m->kind->opaque)
 		mem_read(m, offset, shadow, len);
+	dmabuf_access(m, true);
 	check_filled(file, line, what, shadow, len, position, seed);
+	dmabuf_access(m, false);
 	if (m->kind->opaque)
 		free(shadow);
 }
@@ -291,9 +263,11 @@ void *mem_desc(const struct mem *m)
 	return m->mr ? gdrfab_mr_desc(m->mr) : NULL;
 }
 
-void *mem_needed_desc(const struct mem *m)
+void *mem_needed_desc(struct node *n, const struct mem *m)
 {
-	return m->kind->iface != GDRFAB_HMEM_SYSTEM ? mem_desc(m) : NULL;
+	if (m->kind->iface == GDRFAB_HMEM_SYSTEM && !local_needed(n))
+		return NULL;
+	return m->mr ? mem_desc(m) : local_desc(n, m->addr, m->len);
 }
 
 int mem_try_register(struct node *n, struct mem *m, size_t offset, size_t len, uint64_t access, uint64_t require,
@@ -310,11 +284,11 @@ int mem_try_register(struct node *n, struct mem *m, size_t offset, size_t len, u
 	attr.require = require;
 	attr.iface = m->kind->iface;
 	attr.device = m->device;
-	if (m->kind->dmabuf)
+	if (m->kind->file)
 		attr.dmabuf = &dmabuf;
 	else
 		attr.mr_iov = &iov;
-	int result = gdrfab_mr_regattr(n->domain, &attr, m->kind->dmabuf ? GDRFAB_MR_DMABUF : 0, &m->mr);
+	int result = gdrfab_mr_regattr(n->domain, &attr, m->kind->file ? GDRFAB_MR_DMABUF : 0, &m->mr);
 	if (result != 0)
 		return result;
 	CHECK(m->mr != NULL);
@@ -335,14 +309,6 @@ void mem_register(struct node *n, struct mem *m, size_t offset, size_t len, uint
 	OK(mem_try_register(n, m, offset, len, access, require, 0));
 }
 
-void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way)
-{
-	int result = mem_try_register(n, m, offset, len, ANY_ACCESS, way->path->bit, 0);
-	if (result == -EOPNOTSUPP && (way->kind->maybe & way->path->bit))
-		test_skip("%s", gdrfab_last_error());
-	CHECK_EQ(result, 0);
-}
-
 void mem_unregister(struct mem *m)
 {
 	OK(gdrfab_mr_close(m->mr));
@@ -353,6 +319,7 @@ void mem_end(struct node *n, struct mem *m)
 {
 	if (m->mr)
 		mem_unregister(m);
+	local_forget(n, m->addr, m->len);
 	m->kind->release(n, m);
 	m->addr = NULL;
 }
@@ -368,41 +335,4 @@ struct remote mem_fetch(struct node *n)
 	struct remote r;
 	oob_recv(n, &r, sizeof r);
 	return r;
-}
-
-int cma_refused(struct node *n)
-{
-	/* Both sides are forks of one image: this byte has the same address over there. */
-	static const char there = 'c';
-	char here = 0;
-	struct iovec local = {&here, 1}, remote = {(void *)(uintptr_t)&there, 1};
-	if (process_vm_readv(n->peer, &local, 1, &remote, 1, 0) == 1 && here == 'c')
-		return 0;
-	return errno ? errno : EIO;
-}
-
-void way_check(struct node *n, const struct way *way, uint64_t key)
-{
-	gdrfab_path_info info;
-	memset(&info, 0, sizeof info);
-	info.struct_size = sizeof info;
-	/* Where a mapping must first be asked for, it is there a moment after the first question. */
-	uint64_t until = test_now_ms() + (uint64_t)test_ms(1000);
-	do {
-		OK(gdrfab_ep_query(n->ep, key, &info));
-		if (info.path == way->path->bit)
-			return;
-		gdrfab_cq_read(n->cq, NULL, 0);
-	} while (test_now_ms() < until);
-	char words[512] = "";
-	gdrfab_ep_explain(n->ep, key, words, sizeof words);
-	int refused = way->path->bit == GDRFAB_PATH_CMA ? cma_refused(n) : 0;
-	if (refused)
-		test_skip("this kernel does not let a process copy another's memory (process_vm_readv: %s)",
-			  strerror(refused));
-	test_fail(__FILE__, __LINE__,
-		  "the path %s is not taken: path 0x%llx of 0x%llx, offered 0x%llx; direct: %s, cma: %s, staged: %s, ipc: %s; %s",
-		  way->path->name, (unsigned long long)info.path, (unsigned long long)info.paths,
-		  (unsigned long long)info.offered, strerror(info.direct_errno), strerror(info.cma_errno),
-		  strerror(info.staged_errno), strerror(info.ipc_errno), words);
 }

@@ -75,8 +75,9 @@ static void flag_initiator(struct node *n)
 		struct round r = {number, sizes[number % 6]};
 		fill(data, r.size, 0, (uint32_t)number);
 		oob_send(n, &r, sizeof r);
-		POST(n->cq, gdrfab_write(n->ep, data, r.size, NULL, 0, to.base, to.key, data));
-		POST(n->cq, gdrfab_write(n->ep, &number, sizeof number, NULL, 0, to.base + SIZE, to.key, &number));
+		POST(n->cq, gdrfab_write(n->ep, data, r.size, local_desc(n, data, r.size), 0, to.base, to.key, data));
+		POST(n->cq, gdrfab_write(n->ep, &number, sizeof number, local_desc(n, &number, sizeof number), 0,
+					 to.base + SIZE, to.key, &number));
 		/* The bytes arrive in order; which completion is read first is not said. */
 		done first, second;
 		CHECK_EQ(cq_next(n->cq, &first, 10000), 1);
@@ -134,12 +135,12 @@ static void still_initiator(struct node *n)
 	/* The first operation may open the way (map the memory); even that needs nothing from the target. */
 	peer_stop(n);
 	fill(buf, 64, 0, 2);
-	POST(n->cq, gdrfab_write(n->ep, buf, 64, NULL, 0, to.base, to.key, buf));
+	POST(n->cq, gdrfab_write(n->ep, buf, 64, local_desc(n, buf, 64), 0, to.base, to.key, buf));
 	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
 	fill(buf, large, 0, 3);
-	POST(n->cq, gdrfab_write(n->ep, buf, large, NULL, 0, to.base + 4096, to.key, buf));
+	POST(n->cq, gdrfab_write(n->ep, buf, large, local_desc(n, buf, large), 0, to.base + 4096, to.key, buf));
 	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
-	POST(n->cq, gdrfab_read(n->ep, back, large, NULL, 0, to.base + 4096, to.key, back));
+	POST(n->cq, gdrfab_read(n->ep, back, large, local_desc(n, back, large), 0, to.base + 4096, to.key, back));
 	DONE(n->cq, back, GDRFAB_READ, NULL);
 	CHECK_FILLED("read back from the stopped process", back, large, 0, 3);
 	peer_continue(n);
@@ -191,7 +192,8 @@ static void window_initiator(struct node *n)
 		/* Fill up until told to stop, only then look at completions. */
 		for (; posted < SLOTS; posted++) {
 			unsigned char *at = data + posted * SLOT;
-			ssize_t rc = gdrfab_write(n->ep, at, SLOT, NULL, 0, to.base + posted * SLOT, to.key, at);
+			void *desc = local_desc(n, data, (size_t)SLOT * SLOTS);
+			ssize_t rc = gdrfab_write(n->ep, at, SLOT, desc, 0, to.base + posted * SLOT, to.key, at);
 			if (rc == -EAGAIN)
 				break;
 			OK(rc);
@@ -243,9 +245,9 @@ static void crossing(struct node *n)
 	for (int round = 0; round < rounds; round++) {
 		fill(out, len, 0, mine * 1000 + (uint32_t)round);
 		barrier(n);
-		POST(n->cq, gdrfab_write(n->ep, out, len, NULL, 0, to.base, to.key, out));
+		POST(n->cq, gdrfab_write(n->ep, out, len, local_desc(n, out, len), 0, to.base, to.key, out));
 		DONE(n->cq, out, GDRFAB_WRITE, NULL);
-		POST(n->cq, gdrfab_read(n->ep, in, len, NULL, 0, to.base, to.key, in));
+		POST(n->cq, gdrfab_read(n->ep, in, len, local_desc(n, in, len), 0, to.base, to.key, in));
 		DONE(n->cq, in, GDRFAB_READ, NULL);
 		CHECK_FILLED("what this side wrote, read back", in, len, 0, mine * 1000 + (uint32_t)round);
 		barrier(n);

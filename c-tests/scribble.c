@@ -345,8 +345,11 @@ static uint64_t env_number(const char *name, uint64_t otherwise)
 	return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
+static const char no_sharing[] = "two processes share no memory of the library's";
+
 TEST_WITHIN(150, a_lying_peer_costs_a_connection_at_most)
 {
+	skip_unless(path_known(PATH_DIRECT), no_sharing);
 	uint64_t first = env_number("SCRIBBLE_FIRST", 1);
 	uint64_t seeds = env_number("SCRIBBLE_SEEDS", (uint64_t)test_count(3000, 100));
 	static struct victim v;
@@ -438,5 +441,6 @@ static void tries_to_shrink(struct node *n)
 
 TEST(shared_segments_cannot_shrink)
 {
+	skip_unless(path_known(PATH_DIRECT), no_sharing);
 	pair(NULL, tries_to_shrink, tries_to_shrink, NULL);
 }

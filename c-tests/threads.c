@@ -11,6 +11,8 @@
 #define THREADS 8
 #define SLOT 1024
 
+static const char hasty[] = "a send does not wait for its receive";
+
 static void run_threads(void *(*fn)(void *), void *args, size_t size)
 {
 	pthread_t thread[THREADS];
@@ -90,14 +92,14 @@ static void *writes_own_slot(void *arg)
 	for (int i = 0; i < s->rounds; i++) {
 		size_t len = 1 + (size_t)(i * 37 % SLOT);
 		fill(out, len, 0, (uint32_t)(s->number * 10000 + i));
-		FLY(n, &f, gdrfab_write(n->ep, out, len, NULL, 0, at, s->to.key, &f));
+		FLY(n, &f, gdrfab_write(n->ep, out, len, local_desc(n, out, len), 0, at, s->to.key, &f));
 		land(n, &f, "write");
-		FLY(n, &f, gdrfab_read(n->ep, back, len, NULL, 0, at, s->to.key, &f));
+		FLY(n, &f, gdrfab_read(n->ep, back, len, local_desc(n, back, len), 0, at, s->to.key, &f));
 		land(n, &f, "read");
 		CHECK_FILLED("read back by the thread that wrote", back, len, 0, (uint32_t)(s->number * 10000 + i));
 	}
 	fill(out, SLOT, 0, (uint32_t)s->number);
-	FLY(n, &f, gdrfab_write(n->ep, out, SLOT, NULL, 0, at, s->to.key, &f));
+	FLY(n, &f, gdrfab_write(n->ep, out, SLOT, local_desc(n, out, SLOT), 0, at, s->to.key, &f));
 	land(n, &f, "write");
 	return NULL;
 }
@@ -159,7 +161,7 @@ static void *sends_letters(void *arg)
 		l.thread = (uint32_t)s->number;
 		l.number = (uint32_t)i;
 		fill(l.body, sizeof l.body, 0, l.thread * 100000 + l.number);
-		FLY(s->n, &f, gdrfab_send(s->n->ep, &l, sizeof l, NULL, 0, &f));
+		FLY(s->n, &f, gdrfab_send(s->n->ep, &l, sizeof l, local_desc(s->n, &l, sizeof l), 0, &f));
 		land(s->n, &f, "send");
 	}
 	return NULL;
@@ -173,7 +175,7 @@ static void *receives_letters(void *arg)
 	struct letter l;
 	struct flight f;
 	for (int i = 0; i < s->rounds; i++) {
-		FLY(s->n, &f, gdrfab_recv(s->n->ep, &l, sizeof l, NULL, 0, &f));
+		FLY(s->n, &f, gdrfab_recv(s->n->ep, &l, sizeof l, local_desc(s->n, &l, sizeof l), 0, &f));
 		land(s->n, &f, "receive");
 		CHECK(l.thread < THREADS && l.number < (uint32_t)s->rounds);
 		CHECK_FILLED("a letter", l.body, sizeof l.body, 0, l.thread * 100000 + l.number);
@@ -186,6 +188,7 @@ static void letters(struct node *n)
 {
 	struct shared s[THREADS];
 	node_up(n);
+	skip_unless(waits_for_receive(n), hasty);
 	for (int i = 0; i < THREADS; i++) {
 		s[i].n = n;
 		s[i].number = i;
@@ -227,14 +230,14 @@ static void *plays_ping_pong(void *arg)
 		size_t len = (size_t)(i * 71 % 3000);
 		done e;
 		fill(out, len, 0, (uint32_t)(o->number * 1000 + i));
-		POST(o->cq, gdrfab_recv(o->ep, in, sizeof in, NULL, 0, in));
+		POST(o->cq, gdrfab_recv(o->ep, in, sizeof in, local_desc(o->n, in, sizeof in), 0, in));
 		if (first)
-			POST(o->cq, gdrfab_send(o->ep, out, len, NULL, 0, out));
+			POST(o->cq, gdrfab_send(o->ep, out, len, local_desc(o->n, out, len), 0, out));
 		for (int left = first ? 2 : 1; left > 0; left--)
 			CHECK_EQ(cq_next(o->cq, &e, 15000), 1);
 		CHECK_FILLED("ping or pong", in, len, 0, (uint32_t)(o->number * 1000 + i));
 		if (!first) {
-			POST(o->cq, gdrfab_send(o->ep, out, len, NULL, 0, out));
+			POST(o->cq, gdrfab_send(o->ep, out, len, local_desc(o->n, out, len), 0, out));
 			CHECK_EQ(cq_next(o->cq, &e, 15000), 1);
 		}
 		/* And registration while others transfer. */
@@ -249,6 +252,7 @@ static void endpoint_each(struct node *n)
 {
 	static struct own o[THREADS];
 	node_open(n);
+	skip_unless(waits_for_receive(n), hasty);
 	gdrfab_cq *common = n->cq;
 	for (int i = 0; i < THREADS; i++) {
 		o[i].n = n;
@@ -286,8 +290,9 @@ static void idle_target(struct node *n)
 	mem_new(n, &m, &memkinds[KIND_MALLOC], PLENTY);
 	memset(m.addr, 0, PLENTY);
 	memset(in, 0, PLENTY);
-	mem_register(n, &m, 0, PLENTY, REMOTE_ACCESS, GDRFAB_PATH_STAGED);
-	POST(n->cq, gdrfab_recv(n->ep, in, PLENTY, NULL, 0, in));
+	/* Where there is always a path that needs the target, that one. */
+	mem_register(n, &m, 0, PLENTY, REMOTE_ACCESS, kind_paths(m.kind) & ~kind_maybe(m.kind) & GDRFAB_PATH_STAGED);
+	POST(n->cq, gdrfab_recv(n->ep, in, PLENTY, local_desc(n, in, PLENTY), 0, in));
 	mem_publish(n, &m);
 	n->idle = true;
 	barrier(n);
@@ -308,13 +313,13 @@ static void busy_initiator(struct node *n)
 	node_up(n);
 	struct remote to = mem_fetch(n);
 	fill(out, PLENTY, 0, 1);
-	POST(n->cq, gdrfab_write(n->ep, out, PLENTY, NULL, 0, to.base, to.key, out));
+	POST(n->cq, gdrfab_write(n->ep, out, PLENTY, local_desc(n, out, PLENTY), 0, to.base, to.key, out));
 	DONE(n->cq, out, GDRFAB_WRITE, NULL);
-	POST(n->cq, gdrfab_read(n->ep, back, PLENTY, NULL, 0, to.base, to.key, back));
+	POST(n->cq, gdrfab_read(n->ep, back, PLENTY, local_desc(n, back, PLENTY), 0, to.base, to.key, back));
 	DONE(n->cq, back, GDRFAB_READ, NULL);
 	CHECK_FILLED("read without the target's help", back, PLENTY, 0, 1);
 	fill(out, PLENTY, 0, 2);
-	POST(n->cq, gdrfab_send(n->ep, out, PLENTY, NULL, 0, out));
+	POST(n->cq, gdrfab_send(n->ep, out, PLENTY, local_desc(n, out, PLENTY), 0, out));
 	DONE(n->cq, out, GDRFAB_SEND, NULL);
 	barrier(n);
 	free(out);
@@ -355,15 +360,17 @@ static void posts_while_another_sleeps(struct node *n)
 	pthread_t thread;
 	int rounds = test_count(400, 30);
 	node_up(n);
+	skip_unless(waits_for_receive(n), hasty);
 	struct sleeping s = {n, 2 * rounds, 0};
 	CHECK_EQ(pthread_create(&thread, NULL, sleeps, &s), 0);
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(15000);
 	for (int i = 0; i < rounds; i++) {
+		void *to = local_desc(n, in, sizeof in), *from = local_desc(n, &word, 1);
 		ssize_t rc;
-		while ((rc = gdrfab_recv(n->ep, in, sizeof in, NULL, 0, NULL)) == -EAGAIN && test_now_ms() < until)
+		while ((rc = gdrfab_recv(n->ep, in, sizeof in, to, 0, NULL)) == -EAGAIN && test_now_ms() < until)
 			sched_yield();
 		OK(rc);
-		while ((rc = gdrfab_send(n->ep, &word, 1, NULL, 0, NULL)) == -EAGAIN && test_now_ms() < until)
+		while ((rc = gdrfab_send(n->ep, &word, 1, from, 0, NULL)) == -EAGAIN && test_now_ms() < until)
 			sched_yield();
 		OK(rc);
 		if (i % 16 == 0)

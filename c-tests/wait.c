@@ -29,6 +29,7 @@ static void waker(struct node *n)
 	struct wish w;
 	uint64_t word = 1;
 	node_up(n);
+	void *desc = local_desc(n, &word, 8);
 	for (;;) {
 		oob_recv(n, &w, sizeof w);
 		if (w.what == WANT_END)
@@ -36,9 +37,9 @@ static void waker(struct node *n)
 		if (w.after_ms)
 			test_sleep_ms(w.after_ms);
 		if (w.what == WANT_SEND)
-			POST(n->cq, gdrfab_send(n->ep, &word, 1, NULL, 0, &word));
+			POST(n->cq, gdrfab_send(n->ep, &word, 1, desc, 0, &word));
 		else
-			POST(n->cq, gdrfab_writedata(n->ep, &word, 8, NULL, 77, 0, w.to.base, w.to.key, &word));
+			POST(n->cq, gdrfab_writedata(n->ep, &word, 8, desc, 77, 0, w.to.base, w.to.key, &word));
 		DONE(n->cq, &word, 0, NULL);
 	}
 	node_down(n);
@@ -78,8 +79,8 @@ static void sleeper(struct node *n)
 
 	for (int round = 0; round < test_count(60, 8); round++) {
 		int pause = round < 5 ? 50 : round % 3;
-		int what = round % 2 ? WANT_WRITEDATA : WANT_SEND;
-		POST(n->cq, gdrfab_recv(n->ep, &in, 1, NULL, 0, &in));
+		int what = round % 2 && n->info->cq_data_size > 0 ? WANT_WRITEDATA : WANT_SEND;
+		POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
 		wish(n, what, pause, &m);
 		start = test_now_ms();
 		CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, round % 4 == 3 ? -1 : test_ms(LONG)), 1);
@@ -161,9 +162,9 @@ static void poller(struct node *n)
 	mem_register(n, &m, 0, 4096, REMOTE_ACCESS, 0);
 	int rounds = test_count(300, 20);
 	for (int round = 0; round < rounds; round++) {
-		bool writes = round % 2;
-		if (!writes)
-			POST(n->cq, gdrfab_recv(n->ep, &in, 1, NULL, 0, &in));
+		bool writes = round % 2 && n->info->cq_data_size > 0;
+		if (!writes || data_takes_receive(n))
+			POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
 		/* Before, during and after the moment in which this side goes to sleep. */
 		wish(n, writes ? WANT_WRITEDATA : WANT_SEND, round % 10 == 0 ? 5 : 0, &m);
 		for (int turns = 0;; turns++) {
@@ -187,7 +188,7 @@ static void poller(struct node *n)
 		}
 	}
 	/* With something to read nobody may sleep. */
-	POST(n->cq, gdrfab_recv(n->ep, &in, 1, NULL, 0, &in));
+	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
 	wish(n, WANT_SEND, 0, NULL);
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(LONG);
 	while (gdrfab_cq_trywait(n->cq) == 0) {
@@ -224,7 +225,7 @@ static void poller_of_a_dying_peer(struct node *n)
 	int fd = -1;
 	node_up(n);
 	OK(gdrfab_cq_fd(n->cq, &fd));
-	POST(n->cq, gdrfab_recv(n->ep, &in, 1, NULL, 0, &in));
+	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
 	barrier(n);
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(LONG);
 	done e;
@@ -259,7 +260,7 @@ static void sleeper_with_a_dying_peer(struct node *n)
 	char in;
 	done e;
 	node_up(n);
-	POST(n->cq, gdrfab_recv(n->ep, &in, 1, NULL, 0, &in));
+	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
 	barrier(n);
 	CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, -1), -GDRFAB_EAVAIL);
 	FAILED(n->cq, &in, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);

@@ -425,7 +425,8 @@
 #define GDRFAB_ADDR_STR 9
 
 /**
- * Event: written by gdrfab_eq_write().
+ * Event: written by gdrfab_eq_write(); or of an endpoint, whose RDMA port is active again: words, without NUL, follow the
+ * gdrfab_eq_cm_entry.
  */
 #define GDRFAB_NOTIFY 0
 
@@ -490,6 +491,11 @@
 #define GDRFAB_EOVERRUN 268
 
 /**
+ * The peer posted no receive in time.
+ */
+#define GDRFAB_ENORX 269
+
+/**
  * EKEYREJECTED: the peer has no region with this key; it is stale, foreign or closed.
  */
 #define GDRFAB_PROV_KEY 1
@@ -545,6 +551,11 @@
 #define GDRFAB_PROV_REJECTED 11
 
 /**
+ * From here on: this plus the `ibv_wc_status` of a failed work request.
+ */
+#define GDRFAB_PROV_VERBS 100
+
+/**
  * No address: what gdrfab_cq_readfrom() gives on connected endpoints.
  */
 #define GDRFAB_ADDR_UNSPEC UINT64_MAX
@@ -552,7 +563,7 @@
 /**
  * Bytes that hold any address, its NUL included.
  */
-#define GDRFAB_ADDR_MAX 128
+#define GDRFAB_ADDR_MAX 256
 
 /**
  * Bytes of private data with connect, accept and reject.
@@ -610,6 +621,81 @@
 #define GDRFAB_TYPE_ACCESS 6
 
 /**
+ * Not known.
+ */
+#define GDRFAB_LINK_UNKNOWN 0
+
+/**
+ * Nothing can be sent.
+ */
+#define GDRFAB_LINK_DOWN 1
+
+/**
+ * The port is active.
+ */
+#define GDRFAB_LINK_UP 2
+
+/**
+ * Bits of gdrfab_nic_attr.odp: on-demand paging is possible at all.
+ */
+#define GDRFAB_ODP_SUPPORTED 1
+
+/**
+ * Of the whole address space as one region.
+ */
+#define GDRFAB_ODP_IMPLICIT 2
+
+/**
+ * Regions that are paged on demand can be sent from.
+ */
+#define GDRFAB_ODP_SEND 4
+
+/**
+ * They can be received into.
+ */
+#define GDRFAB_ODP_RECV 8
+
+/**
+ * They can be written to or from.
+ */
+#define GDRFAB_ODP_WRITE 16
+
+/**
+ * They can be read from or into.
+ */
+#define GDRFAB_ODP_READ 32
+
+/**
+ * They can be targets of atomics.
+ */
+#define GDRFAB_ODP_ATOMIC 64
+
+/**
+ * Not asked for: gdrfab_info.near_iface is 0.
+ */
+#define GDRFAB_NEAR_UNASKED 0
+
+/**
+ * Below the same PCIe switch.
+ */
+#define GDRFAB_NEAR_SWITCH 1
+
+/**
+ * Below the same PCIe root complex.
+ */
+#define GDRFAB_NEAR_ROOT 2
+
+/**
+ * In the same NUMA node.
+ */
+#define GDRFAB_NEAR_NODE 3
+
+/**
+ * In another NUMA node, or nobody knows.
+ */
+#define GDRFAB_NEAR_FAR 4
+
+/**
  * Level of all options.
  */
 #define GDRFAB_OPT_ENDPOINT 0
@@ -651,6 +737,30 @@
  * -ENOSYS of the operation where the vendor has no such order.
  */
 #define GDRFAB_OPT_STREAM 261
+
+/**
+ * uint32_t 0 to 31, verbs only, set before connecting or accepting: 4.096 us << value is waited for an acknowledgement
+ * before a packet is repeated; 0 = for ever. Default: GDRFAB_VERBS_TIMEOUT.
+ */
+#define GDRFAB_OPT_ACK_TIMEOUT 262
+
+/**
+ * uint32_t 0 to 7, verbs only, set before connecting or accepting: repeats of an unacknowledged packet before the
+ * connection fails. Default: GDRFAB_VERBS_RETRIES.
+ */
+#define GDRFAB_OPT_RETRY_COUNT 263
+
+/**
+ * uint32_t 0 to 7, verbs only, set before connecting or accepting: repeats where the peer has posted no receive; 7 =
+ * without end. Default: GDRFAB_VERBS_RNR_RETRIES.
+ */
+#define GDRFAB_OPT_RNR_RETRY 264
+
+/**
+ * uint32_t 0 to 31, verbs only, set before connecting or accepting: the verbs' code of the time that a peer is asked to
+ * wait where this side has posted no receive (12 = 0.64 ms). Default: GDRFAB_VERBS_MIN_RNR_TIMER.
+ */
+#define GDRFAB_OPT_MIN_RNR_TIMER 265
 
 /**
  * A counter.
@@ -842,7 +952,167 @@ typedef struct gdrfab_info {
      * What the provider asks of its user beyond the common rules: GDRFAB_RX_CQ_DATA. Ignored in hints.
      */
     uint64_t mode;
+    /**
+     * GDRFAB_HMEM_* of an accelerator, 0 = none. Hint: of the candidates of a provider with NICs those come first that
+     * are nearest to it (below the same PCIe switch, then the same root complex, then in the same NUMA node); its
+     * driver is opened to learn where it is. Kept in results.
+     */
+    uint32_t near_iface;
+    /**
+     * Its number, as in gdrfab_mr_attr; used with near_iface only.
+     */
+    uint32_t near_device;
 } gdrfab_info;
+
+/**
+ * What the device and the port behind an info say of themselves (mirrors fi_info->nic, flattened).
+ */
+typedef struct gdrfab_nic_attr {
+    /**
+     * sizeof(gdrfab_nic_attr), set by the caller
+     */
+    size_t struct_size;
+    /**
+     * Bits per second; 0: unknown.
+     */
+    uint64_t speed;
+    /**
+     * The node's GUID.
+     */
+    uint64_t guid;
+    /**
+     * Bytes of the largest region.
+     */
+    uint64_t max_mr_size;
+    /**
+     * Regions of the whole device.
+     */
+    uint64_t max_mr;
+    /**
+     * Bytes of the largest message.
+     */
+    uint64_t max_message;
+    /**
+     * GDRFAB_LINK_*
+     */
+    uint32_t state;
+    /**
+     * Number of the port, from 1.
+     */
+    uint32_t port;
+    /**
+     * Bytes of the largest packet.
+     */
+    uint32_t mtu;
+    /**
+     * Local identifier on InfiniBand; otherwise 0.
+     */
+    uint32_t lid;
+    /**
+     * Where the port's table has the GID.
+     */
+    uint32_t gid_index;
+    /**
+     * NUMA node; -1: unknown.
+     */
+    int32_t numa_node;
+    /**
+     * PCI vendor.
+     */
+    uint32_t vendor_id;
+    /**
+     * The vendor's number of the part.
+     */
+    uint32_t vendor_part_id;
+    /**
+     * The vendor's version of the hardware.
+     */
+    uint32_t hw_version;
+    /**
+     * Atomic operations: 0 none, 1 atomic among this device's, 2 with the CPUs' as well.
+     */
+    uint32_t atomics;
+    /**
+     * GDRFAB_ODP_*
+     */
+    uint32_t odp;
+    /**
+     * 0: dma-bufs can be registered, found by trying; else the negative errno that stands against it.
+     */
+    int dmabuf;
+    /**
+     * GDRFAB_NEAR_* to the accelerator that the info names.
+     */
+    uint32_t near;
+    /**
+     * Queue pairs (endpoints) of the device.
+     */
+    uint32_t max_qp;
+    /**
+     * Work requests of a queue.
+     */
+    uint32_t max_qp_wr;
+    /**
+     * Completion queues.
+     */
+    uint32_t max_cq;
+    /**
+     * Entries of a completion queue.
+     */
+    uint32_t max_cqe;
+    /**
+     * Pieces of a work request.
+     */
+    uint32_t max_sge;
+    /**
+     * Protection domains.
+     */
+    uint32_t max_pd;
+    /**
+     * Reads of a peer that one connection serves at once.
+     */
+    uint32_t max_reads_in;
+    /**
+     * Reads of its own that one connection has under way at once.
+     */
+    uint32_t max_reads_out;
+    /**
+     * 0
+     */
+    uint32_t reserved;
+    /**
+     * Name of the device, "mlx5_0".
+     */
+    char device[64];
+    /**
+     * Version of the firmware.
+     */
+    char firmware[64];
+    /**
+     * The GID, as an IPv6 address is written.
+     */
+    char gid[48];
+    /**
+     * "InfiniBand", "RoCE v1", "RoCE v2" or "iWARP".
+     */
+    char gid_type[16];
+    /**
+     * IP address by which rdma_cm finds the port; empty: none, connect by exchanged addresses.
+     */
+    char address[48];
+    /**
+     * Network interface; empty: none, or unknown.
+     */
+    char netdev[16];
+    /**
+     * "InfiniBand" or "Ethernet".
+     */
+    char link[16];
+    /**
+     * PCI address, "0000:3b:00.0"; empty: not on a PCI bus.
+     */
+    char pci[16];
+} gdrfab_nic_attr;
 
 /**
  * Attributes of a completion queue (mirrors fi_cq_attr).
@@ -1330,7 +1600,8 @@ typedef struct gdrfab_eq_err_entry {
      */
     void *context;
     /**
-     * The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN.
+     * The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on (the RDMA
+     * port went down, or its address changed).
      */
     uint64_t data;
     /**
@@ -1569,7 +1840,9 @@ const char *gdrfab_last_error(void);
 /**
  * Finds providers that fit. Mirrors fi_getinfo.
  *
- * Opens no device and starts no thread; callable from any thread.
+ * Starts no thread; callable from any thread. Opens no accelerator but the one that hints->near_iface names. The
+ * candidates of a provider come in the order of that hint, then of speed, then of names; an RDMA device is opened to
+ * be asked, and closed again, unless hints name another provider or domain, or GDRFAB_PROVIDER another provider.
  *
  * @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
  * @param node    host name, or NULL; a name of another host leaves shm out
@@ -1580,7 +1853,8 @@ const char *gdrfab_last_error(void);
  * @return 0, or
  *   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it was left out;
  *   -EINVAL a bad argument; -E2BIG hints of a newer version; -GDRFAB_EBADFLAGS unknown flags;
- *   -ENOSYS version is newer than this library
+ *   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
+ *   -ENODEV hints->near_device does not exist
  */
 int gdrfab_getinfo(uint32_t version,
                    const char *node,
@@ -1612,6 +1886,21 @@ struct gdrfab_info *gdrfab_dupinfo(const struct gdrfab_info *info);
  * @return length of the whole text without NUL, or -EINVAL
  */
 ssize_t gdrfab_tostr(const void *data, uint32_t type, char *buf, size_t len);
+
+/**
+ * Tells of the NIC behind an info: opens its device, asks, and closes it again. Mirrors fi_info->nic.
+ *
+ * The info may be one that was left out of a list (GDRFAB_GETINFO_ALL), as long as its domain_name is complete.
+ *
+ * @param info of a list of gdrfab_getinfo()
+ * @param attr gets the answer; its struct_size is set by the caller
+ * @return 0, or
+ *   -ENODATA the provider has no NIC (shm); -EINVAL a bad argument, or an info without a whole domain_name;
+ *   -ENODEV the device is not there any more; -EADDRNOTAVAIL the port has lost the address;
+ *   what opening the device gives (-ENOSYS no libibverbs, -EACCES, -EMFILE)
+ */
+int gdrfab_info_nic(const struct gdrfab_info *info,
+                    struct gdrfab_nic_attr *attr);
 
 /**
  * Opens a fabric. Mirrors fi_fabric.
@@ -2735,7 +3024,7 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * Reads an event, and drives connecting, listening and the endpoints bound to the queue. Mirrors fi_eq_read.
  *
  * @param eq    queue
- * @param event gets GDRFAB_CONNREQ, GDRFAB_CONNECTED, GDRFAB_SHUTDOWN, or what gdrfab_eq_write() named
+ * @param event gets GDRFAB_CONNREQ, GDRFAB_CONNECTED, GDRFAB_SHUTDOWN, GDRFAB_NOTIFY, or what gdrfab_eq_write() named
  * @param buf   gets a gdrfab_eq_cm_entry and private data, or what gdrfab_eq_write() wrote
  * @param len   its bytes; sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX hold any connection event
  * @param flags 0
@@ -2830,7 +3119,8 @@ int gdrfab_eq_trywait(struct gdrfab_eq *eq);
  * @param optname GDRFAB_OPT_*
  * @param optval  the value, of the option's type
  * @param optlen  its bytes
- * @return 0, -EINVAL (NULL, size, value), -ENOPROTOOPT (no such option)
+ * @return 0, -EINVAL (NULL, size, value), -ENOPROTOOPT (no such option, or not of this provider),
+ *   -GDRFAB_EOPBADSTATE (an option that is set before connecting, of an endpoint that has begun to)
  */
 int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *optval, size_t optlen);
 

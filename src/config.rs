@@ -58,8 +58,8 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "GDRFAB_VERBS_TRAFFIC_CLASS", default: "0", help: "traffic class (RoCE v2: DSCP << 2) of connections by exchanged addresses" },
     Variable {
         name: "GDRFAB_VERBS_RELAXED_ORDERING",
-        default: "1",
-        help: "0: writes of the device to memory keep their order on the bus; 1: relaxed where the device knows it and the caller forbids nothing",
+        default: "0",
+        help: "1: writes to memory may overtake each other on the bus where the device can: faster on some hosts, but only completions tell of arrival then",
     },
     Variable { name: "GDRFAB_VERBS_ODP", default: "0", help: "1: host memory is registered for on-demand paging where the device can" },
     Variable { name: "GDRFAB_VERBS_REG_THREADS", default: "4", help: "threads that register large host memory side by side (1 = none)" },

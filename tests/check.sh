@@ -23,10 +23,11 @@ figures() { # <step>
 			END { printf "%d passed, %d failed, %d ignored", passed, failed, ignored }' "$logs/$1.log"
 		;;
 	c | guards | memcheck | tsan) grep -v '^make' "$logs/$1.log" | tail -n 1 ;;
+	verbs) grep -E '^SKIP: | passed, .* failed, .* skipped$' "$logs/$1.log" | tail -n 1 ;;
 	esac
 }
 
-failed=0
+failed=0 skipped=0
 summary=
 begin=$SECONDS
 for step in "$@"; do
@@ -34,6 +35,9 @@ for step in "$@"; do
 	start=$SECONDS
 	if "$make" --no-print-directory "check-$step" >"$logs/$step.log" 2>&1; then
 		verdict=ok
+	elif grep -q '^SKIP: ' "$logs/$step.log"; then
+		verdict=skipped
+		skipped=$((skipped + 1))
 	else
 		verdict=FAILED
 	fi
@@ -42,10 +46,10 @@ for step in "$@"; do
 		verdict=FAILED
 		echo "no loom model ran" >>"$logs/loom.log"
 	fi
-	line=$(printf '%-6s %4ds  %s' "$verdict" $((SECONDS - start)) "$(figures "$step")")
+	line=$(printf '%-7s %4ds  %s' "$verdict" $((SECONDS - start)) "$(figures "$step")")
 	echo "$line"
 	summary+=$(printf '  %-10s %s' "$step" "$line")$'\n'
-	if [ "$verdict" != ok ]; then
+	if [ "$verdict" = FAILED ]; then
 		failed=$((failed + 1))
 		echo "---- end of $logs/$step.log"
 		tail -n 60 "$logs/$step.log"
@@ -57,4 +61,4 @@ if [ "$failed" -ne 0 ]; then
 	printf '\ncheck: %d of %d steps FAILED in %ds (logs in %s)\n%s' "$failed" $# $((SECONDS - begin)) "$logs" "$summary"
 	exit 1
 fi
-echo "check: all $# steps passed in $((SECONDS - begin))s (logs in $logs)"
+echo "check: $(($# - skipped)) steps passed, $skipped skipped, in $((SECONDS - begin))s (logs in $logs)"

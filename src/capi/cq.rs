@@ -5,7 +5,7 @@ use super::boundary::{Sized0, control, counted, failed, null, object, object_if,
 use super::objects::gdrfab_cq;
 use super::types::*;
 use crate::error::{Code, Error, Result, errno};
-use crate::fabric::{Cq, CqFormat};
+use crate::fabric::{Cq, CqFormat, Gate};
 use crate::prov::queue::{Completion, Taken};
 use libc::{c_char, c_int, c_void, ssize_t};
 
@@ -129,16 +129,35 @@ pub unsafe extern "C" fn gdrfab_cq_read(cq: *mut gdrfab_cq, buf: *mut c_void, co
     unsafe {
         if let Some(q) = object_if(cq).filter(|_| !buf.is_null()) {
             // A loop for each format, and no call: the rest is behind `read_on`.
-            let ready = match q.format {
-                CqFormat::Context => q.read_ready(count, |i, c| put(CqFormat::Context, buf, i, c)),
-                CqFormat::Msg => q.read_ready(count, |i, c| put(CqFormat::Msg, buf, i, c)),
-                CqFormat::Data => q.read_ready(count, |i, c| put(CqFormat::Data, buf, i, c)),
+            let ready = match q.gate {
+                Gate::Context => q.read_ready(count, |i, c| put(CqFormat::Context, buf, i, c)),
+                Gate::Msg => q.read_ready(count, |i, c| put(CqFormat::Msg, buf, i, c)),
+                Gate::Data => q.read_ready(count, |i, c| put(CqFormat::Data, buf, i, c)),
+                Gate::Device => return read_device(cq, buf, count),
             };
             if let Some(taken) = ready {
                 return outcome(taken);
             }
         }
         read_on(cq, buf, count)
+    }
+}
+
+/// gdrfab_cq_read() of a queue that a device fills.
+///
+/// # Safety
+/// As for gdrfab_cq_read(), which has checked the pointers.
+#[inline(never)]
+unsafe extern "C" fn read_device(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
+    // SAFETY: handed on.
+    unsafe {
+        let q = &*cq.cast::<Cq>();
+        let taken = match q.format {
+            CqFormat::Context => q.read_device(count, |i, c| put(CqFormat::Context, buf, i, c)),
+            CqFormat::Msg => q.read_device(count, |i, c| put(CqFormat::Msg, buf, i, c)),
+            CqFormat::Data => q.read_device(count, |i, c| put(CqFormat::Data, buf, i, c)),
+        };
+        taken.map_or_else(|| read_on(cq, buf, count), |n| n as ssize_t)
     }
 }
 

@@ -30,7 +30,8 @@ pub struct gdrfab_eq_err_entry {
     pub object: *mut c_void,
     /// That object's context.
     pub context: *mut c_void,
-    /// The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN.
+    /// The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on (the RDMA
+    /// port went down, or its address changed).
     pub data: u64,
     /// Errno, positive.
     pub err: c_int,
@@ -115,7 +116,7 @@ unsafe fn hand_out(q: &fabric::Eq, result: Option<(Look, Option<Event>)>, event:
 /// Reads an event, and drives connecting, listening and the endpoints bound to the queue. Mirrors fi_eq_read.
 ///
 /// @param eq    queue
-/// @param event gets GDRFAB_CONNREQ, GDRFAB_CONNECTED, GDRFAB_SHUTDOWN, or what gdrfab_eq_write() named
+/// @param event gets GDRFAB_CONNREQ, GDRFAB_CONNECTED, GDRFAB_SHUTDOWN, GDRFAB_NOTIFY, or what gdrfab_eq_write() named
 /// @param buf   gets a gdrfab_eq_cm_entry and private data, or what gdrfab_eq_write() wrote
 /// @param len   its bytes; sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX hold any connection event
 /// @param flags 0

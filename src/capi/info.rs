@@ -216,7 +216,10 @@ pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Res
             prov_name: string(c.prov_name, "info->prov_name")?,
             fabric_name: string(c.fabric_name, "info->fabric_name")?,
             domain_name: string(c.domain_name, "info->domain_name")?,
-            reason: (c.reason_errno != 0).then(|| Error::fixed(c.reason_errno as i32, "left out")),
+            reason: match c.reason_errno {
+                0 => None,
+                err => Some(Error::new(err as i32, string(c.reason, "info->reason")?.unwrap_or_else(|| "left out".into()))),
+            },
             request: (!c.handle.is_null()).then_some(RequestId(c.handle as usize)),
             near: near(c.near_iface, c.near_device)?,
             ..Info::default()

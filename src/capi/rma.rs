@@ -6,7 +6,7 @@ use super::boundary::{Sized0, descs, iovecs, null, object, object_if, posted, re
 use super::objects::gdrfab_ep;
 use super::types::*;
 use crate::error::{Error, Result, errno};
-use crate::fabric::{Endpoint, Quick};
+use crate::fabric::{Armed, Endpoint, Quick};
 use crate::prov::flags::OP_FLAGS;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, total};
 use crate::prov::wish::DEVICE_DESC;
@@ -208,10 +208,62 @@ pub unsafe extern "C" fn gdrfab_write(
     let _ = dest_addr;
     // SAFETY: the C caller's promises, handed on.
     unsafe {
+        if by_nic(ep) {
+            return write_nic(ep, buf, len, desc, dest_addr, addr, key, context);
+        }
         if on_host(desc) && word::<true, true>(ep, buf as usize, len, addr, key, context as usize) {
             return 0;
         }
         write_longer(ep, buf, len, desc, addr, addr, key, context)
+    }
+}
+
+/// Whether the endpoint is there and a device moves its bytes.
+///
+/// # Safety
+/// As for `single`.
+#[inline(always)]
+unsafe fn by_nic(ep: *mut gdrfab_ep) -> bool {
+    // SAFETY: the C caller says that the handle is open.
+    unsafe { object_if(ep) }.is_some_and(Endpoint::is_nic)
+}
+
+#[inline(always)]
+fn fire(mut armed: Armed<'_>) -> ssize_t {
+    match armed.post() {
+        0 => 0,
+        rc => misfired(armed, rc),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn misfired(mut armed: Armed<'_>, rc: i32) -> ssize_t {
+    posted(Err(armed.refused(rc)))
+}
+
+/// gdrfab_write() by a device. It takes the same parameters, so that the call is a jump.
+///
+/// # Safety
+/// As for gdrfab_write(), which has checked `ep`.
+#[inline(never)]
+unsafe extern "C" fn write_nic(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        let open = &*ep.cast::<Endpoint>();
+        match open.nic_quick::<true>(buf as usize, len, addr, key, desc as u64, context as usize) {
+            Some(armed) => fire(armed),
+            None => write_longer(ep, buf, len, desc, dest_addr, addr, key, context),
+        }
     }
 }
 
@@ -406,10 +458,38 @@ pub unsafe extern "C" fn gdrfab_read(
     let _ = src_addr;
     // SAFETY: the C caller's promises, handed on.
     unsafe {
+        if by_nic(ep) {
+            return read_nic(ep, buf, len, desc, src_addr, addr, key, context);
+        }
         if on_host(desc) && word::<false, true>(ep, buf as usize, len, addr, key, context as usize) {
             return 0;
         }
         read_longer(ep, buf, len, desc, addr, addr, key, context)
+    }
+}
+
+/// gdrfab_read() by a device. It takes the same parameters, so that the call is a jump.
+///
+/// # Safety
+/// As for gdrfab_read(), which has checked `ep`.
+#[inline(never)]
+unsafe extern "C" fn read_nic(
+    ep: *mut gdrfab_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    src_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        let open = &*ep.cast::<Endpoint>();
+        match open.nic_quick::<false>(buf as usize, len, addr, key, desc as u64, context as usize) {
+            Some(armed) => fire(armed),
+            None => read_longer(ep, buf, len, desc, src_addr, addr, key, context),
+        }
     }
 }
 

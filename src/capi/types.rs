@@ -182,7 +182,8 @@ pub const GDRFAB_WAIT_UNSPEC: u32 = 1;
 pub const GDRFAB_WAIT_FD: u32 = 3;
 /// Addresses are NUL-terminated text, "shm://name".
 pub const GDRFAB_ADDR_STR: u32 = 9;
-/// Event: written by gdrfab_eq_write().
+/// Event: written by gdrfab_eq_write(); or of an endpoint, whose RDMA port is active again: words, without NUL, follow the
+/// gdrfab_eq_cm_entry.
 pub const GDRFAB_NOTIFY: u32 = 0;
 /// Event: a peer asks a passive endpoint for a connection.
 pub const GDRFAB_CONNREQ: u32 = 1;
@@ -210,6 +211,8 @@ pub const GDRFAB_ETRUNC: c_int = 265;
 pub const GDRFAB_ENOKEY: c_int = 266;
 /// A queue was overrun.
 pub const GDRFAB_EOVERRUN: c_int = 268;
+/// The peer posted no receive in time.
+pub const GDRFAB_ENORX: c_int = 269;
 
 // Provider codes in prov_errno of error entries.
 /// EKEYREJECTED: the peer has no region with this key; it is stale, foreign or closed.
@@ -234,12 +237,14 @@ pub const GDRFAB_PROV_CANCELED: c_int = 9;
 pub const GDRFAB_PROV_TRUNC: c_int = 10;
 /// ECONNREFUSED: the peer rejected the connection; err_data is its private data.
 pub const GDRFAB_PROV_REJECTED: c_int = 11;
+/// From here on: this plus the `ibv_wc_status` of a failed work request.
+pub const GDRFAB_PROV_VERBS: c_int = 100;
 
 // Limits.
 /// No address: what gdrfab_cq_readfrom() gives on connected endpoints.
 pub const GDRFAB_ADDR_UNSPEC: u64 = u64::MAX;
 /// Bytes that hold any address, its NUL included.
-pub const GDRFAB_ADDR_MAX: usize = 128;
+pub const GDRFAB_ADDR_MAX: usize = 256;
 /// Bytes of private data with connect, accept and reject.
 pub const GDRFAB_CM_DATA_MAX: usize = 256;
 
@@ -285,11 +290,12 @@ const _: () = {
     assert!(GDRFAB_NOTIFY == EventKind::Notify as u32 && GDRFAB_SHUTDOWN == EventKind::Shutdown as u32);
     assert!(GDRFAB_ETOOSMALL == errno::ETOOSMALL && GDRFAB_EOPBADSTATE == errno::EOPBADSTATE && GDRFAB_EAVAIL == errno::EAVAIL);
     assert!(GDRFAB_EBADFLAGS == errno::EBADFLAGS && GDRFAB_ENOEQ == errno::ENOEQ && GDRFAB_ENOCQ == errno::ENOCQ);
-    assert!(GDRFAB_ETRUNC == errno::ETRUNC && GDRFAB_ENOKEY == errno::ENOKEY && GDRFAB_EOVERRUN == errno::EOVERRUN);
+    assert!(GDRFAB_ETRUNC == errno::ETRUNC && GDRFAB_ENOKEY == errno::ENOKEY && GDRFAB_EOVERRUN == errno::EOVERRUN && GDRFAB_ENORX == errno::ENORX);
     assert!(
         GDRFAB_PROV_KEY == Code::Key.0
             && GDRFAB_PROV_REJECTED == Code::Rejected.0
             && GDRFAB_PROV_DEADLINE == Code::Deadline.0
+            && GDRFAB_PROV_VERBS == Code::verbs(0).0
     );
     assert!(GDRFAB_CM_DATA_MAX == shm::DATA_MAX && GDRFAB_ADDR_MAX > shm::NAME_MAX + shm::SCHEME.len());
     assert!(GDRFAB_EP_MSG == fabric::EP_MSG && GDRFAB_THREAD_SAFE == fabric::THREAD_SAFE && GDRFAB_THREAD_DOMAIN == fabric::THREAD_DOMAIN);

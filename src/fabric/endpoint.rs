@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use crate::prov::bind::{PathReport as PathAnswer, Quick, Stats};
+pub use crate::prov::Armed;
 
 /// What decides how hard an RDMA device tries before it fails an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -235,13 +236,41 @@ impl Endpoint {
         context: usize,
     ) -> bool {
         match &self.prov {
-            // SAFETY: `short` is the process's number only from an `enable` on that found the promises kept.
-            prov::Endpoint::Shm(p) => {
-                self.owner.is(self.short.load(Ordering::Relaxed))
-                    && unsafe { p.rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
+            prov::Endpoint::Shm(p) if self.owner.is(self.short.load(Ordering::Relaxed)) => {
+                // SAFETY: `short` is the process's number only from an `enable` on that found the promises kept.
+                unsafe { p.rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
             }
+            prov::Endpoint::Shm(_) => false,
             #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(_) => false,
+        }
+    }
+
+    /// Whether a device moves the bytes.
+    #[inline(always)]
+    pub fn is_nic(&self) -> bool {
+        !matches!(self.prov, prov::Endpoint::Shm(_))
+    }
+
+    /// As [`Endpoint::rma_quick`] where a device moves the bytes, but for the posting, which is left to the caller.
+    /// `None`: `rma` is to be called.
+    #[inline(always)]
+    pub fn nic_quick<const WRITE: bool>(
+        &self,
+        buf: usize,
+        len: usize,
+        addr: u64,
+        key: u64,
+        desc: u64,
+        context: usize,
+    ) -> Option<Armed<'_>> {
+        match &self.prov {
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(p) if self.owner.is_here() => p.rma_quick::<WRITE>(buf, len, addr, key, desc, context),
+            _ => {
+                let _ = (buf, len, addr, key, desc, context);
+                None
+            }
         }
     }
 

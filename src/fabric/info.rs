@@ -17,11 +17,7 @@ const TX_OP_FLAGS: u64 = flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRA
 /// Checks the choices of an info that comes back to open something.
 pub(crate) fn check(info: &Info) -> Result<()> {
     let within = |what: &str, value: u32, known: &[u32]| {
-        if known.contains(&value) {
-            Ok(())
-        } else {
-            Err(Error::invalid(format!("info->{what}: {value}, this provider knows {known:?}")))
-        }
+        if known.contains(&value) { Ok(()) } else { Err(Error::invalid(format!("info->{what}: {value}, this provider knows {known:?}"))) }
     };
     within("ep_type", info.ep_type, &[0, EP_MSG])?;
     within("threading", info.threading, &[0, THREAD_SAFE, THREAD_DOMAIN])?;

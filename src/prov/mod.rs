@@ -76,16 +76,35 @@ pub fn nic(info: &Info, near: Option<&str>) -> Result<info::Nic> {
     }
 }
 
+#[cfg(feature = "verbs")]
+pub use verbs::Armed;
+
+/// Without a device there is nothing to arm.
+#[cfg(not(feature = "verbs"))]
+pub struct Armed<'a>(std::convert::Infallible, std::marker::PhantomData<&'a ()>);
+
+#[cfg(not(feature = "verbs"))]
+impl Armed<'_> {
+    pub fn post(&mut self) -> i32 {
+        match self.0 {}
+    }
+
+    pub fn refused(&mut self, _: i32) -> crate::error::Error {
+        match self.0 {}
+    }
+}
+
 pub enum Domain {
     Shm(Arc<shm::Domain>),
     #[cfg(feature = "verbs")]
     Verbs(Arc<verbs::Domain>),
 }
 
+#[allow(clippy::large_enum_variant)] // whoever holds one is on the heap as a whole
 pub enum Endpoint {
     Shm(shm::Endpoint),
     #[cfg(feature = "verbs")]
-    Verbs(Box<verbs::Endpoint>),
+    Verbs(verbs::Endpoint),
 }
 
 pub enum PassiveEndpoint {
@@ -143,7 +162,7 @@ impl Domain {
         match self {
             Domain::Shm(d) => Ok(Endpoint::Shm(shm::Endpoint::open(d.clone(), context))),
             #[cfg(feature = "verbs")]
-            Domain::Verbs(d) => Ok(Endpoint::Verbs(Box::new(verbs::Endpoint::open(d.clone(), info, context)?))),
+            Domain::Verbs(d) => Ok(Endpoint::Verbs(verbs::Endpoint::open(d.clone(), info, context)?)),
         }
     }
 }

@@ -128,6 +128,30 @@ impl Entries {
         self.len() < self.open
     }
 
+    /// As `Queue::reserve`, where `open` is enough to go by: it is never more than there is.
+    #[inline(always)]
+    pub fn reserve_open(&mut self) -> bool {
+        if self.len() >= self.open {
+            return false;
+        }
+        self.reserved = self.reserved.wrapping_add(1);
+        self.open -= 1;
+        true
+    }
+
+    /// Gives `n` reserved entries back, whose results went another way.
+    #[inline(always)]
+    pub fn unreserve(&mut self, n: usize) {
+        self.reserved = self.reserved.wrapping_sub(n);
+        self.open = self.open.wrapping_add(n).min(self.ring.len());
+    }
+
+    /// Whether it is empty and takes `n` that nobody reserved.
+    #[inline(always)]
+    pub fn has_room_for(&self, n: usize) -> bool {
+        self.is_empty() && self.open >= n
+    }
+
     /// Adds an entry after `is_open`; the caller notifies.
     #[inline(always)]
     pub fn put(&mut self, done: Completion) {

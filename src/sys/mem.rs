@@ -135,6 +135,16 @@ pub fn is_dmabuf(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|s| s.f_type as u64 == DMA_BUF_MAGIC)
 }
 
+/// The size of a dma-buf; `None` for any other file.
+pub fn dmabuf_size(fd: BorrowedFd<'_>) -> Result<Option<u64>> {
+    if !is_dmabuf(fd) {
+        return Ok(None);
+    }
+    // It shows only by seeking, which moves nothing.
+    let size = rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)).map_err(|e| Error::os("asking a dma-buf for its size", e))?;
+    Ok(Some(size))
+}
+
 /// Seals `fd` against shrinking if it is not yet, and says whether a peer may map it.
 pub fn make_mappable(fd: BorrowedFd<'_>) -> Mappable {
     if is_dmabuf(fd) {

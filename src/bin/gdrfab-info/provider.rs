@@ -54,11 +54,8 @@ const CAPS: [(u64, &str); 12] = [
     (flags::REMOTE_COMM, "REMOTE_COMM"),
 ];
 
-const MR_MODES: [(u64, &str); 3] = [
-    (flags::MR_MODE_LOCAL as u64, "LOCAL"),
-    (flags::MR_MODE_VIRT_ADDR as u64, "VIRT_ADDR"),
-    (flags::MR_MODE_PROV_KEY as u64, "PROV_KEY"),
-];
+const MR_MODES: [(u64, &str); 3] =
+    [(flags::MR_MODE_LOCAL as u64, "LOCAL"), (flags::MR_MODE_VIRT_ADDR as u64, "VIRT_ADDR"), (flags::MR_MODE_PROV_KEY as u64, "PROV_KEY")];
 
 /// Names of bits; a bit without a name shows as a number.
 fn names(bits: u64, of: &[(u64, &str)]) -> Vec<String> {
@@ -146,6 +143,9 @@ impl Provider {
         let mut line = |name: &str, value: &str| {
             let _ = writeln!(out, "  {name:<16} {value}");
         };
+        if !self.is_usable() {
+            return out;
+        }
         let brief = ["endpoints", "capabilities"];
         self.words().iter().filter(|(name, _)| verbose || brief.contains(name)).for_each(|(name, value)| line(name, value));
         if verbose {

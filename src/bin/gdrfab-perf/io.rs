@@ -181,6 +181,10 @@ impl Link {
                     let envelope = if self.manners.data { 0 } else { wire::ENVELOPE };
                     let bytes = self.inbox().copy_out(a.place + envelope, a.len.min(MAIL_MAX) - envelope);
                     self.mail.push_back(Mail { kind, bytes });
+                    // It overwrote what lay there.
+                    if let Some(places) = self.places.as_mut().filter(|_| envelope > 0) {
+                        places.retain(|p| *p != a.place);
+                    }
                 }
             }
             let room = self.layout.inbox(0).1;
@@ -291,11 +295,25 @@ impl Link {
     }
 
     pub fn post_mail(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
+        self.post_flagged(kind, bytes, Endpoint::INJECT)
+    }
+
+    /// The last message before this side closes. A device forgets what it has not sent by then.
+    pub fn post_last(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
+        if !self.manners.nic {
+            return self.post_mail(kind, bytes);
+        }
+        let next = self.done + 1;
+        self.post_flagged(kind, bytes, flags::INJECT | flags::COMPLETION)?;
+        self.wait("end of the last message", |l| l.done >= next)
+    }
+
+    fn post_flagged(&mut self, kind: Kinds, bytes: &[u8], how: u64) -> Result<()> {
         let wrapped = if self.manners.data { Vec::new() } else { [wire::envelope(kind).as_slice(), bytes].concat() };
         let bytes = if self.manners.data { bytes } else { &wrapped };
         let beside = if self.manners.data { flags::REMOTE_CQ_DATA } else { 0 };
         let local = Iov { addr: bytes.as_ptr() as usize, len: bytes.len() };
-        let common = Common { flags: Endpoint::INJECT | beside, data: kind as u64, ..Common::default() };
+        let common = Common { flags: how | beside, data: kind as u64, ..Common::default() };
         self.must("room for a control message", |l| posted(l.ep.send(&[local], &common, &[common.desc])))
     }
 
@@ -345,7 +363,7 @@ impl Link {
     pub fn complain(&mut self, e: &Error) {
         let text = e.to_string();
         let room = MAIL_MAX.min(self.manners.inject).saturating_sub(if self.manners.data { 0 } else { wire::ENVELOPE });
-        let _ = self.post_mail(Kinds::Fail, wire::clip(&text, room));
+        let _ = self.post_last(Kinds::Fail, wire::clip(&text, room));
     }
 
     /// Waits until the byte at `offset` is `want` (true) or a control message came (false).

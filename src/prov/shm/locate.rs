@@ -176,7 +176,10 @@ fn locate_file(
         .filter(|b| b.checked_add(len as u64).is_some())
         .ok_or_else(|| Error::invalid("dmabuf->base_addr + offset + len overflows"))?;
     let piece = Piece { iov: Iov { addr: addr + offset as usize, len }, file: id, file_offset: offset, id: 0 };
-    let verdicts = Verdicts::host(can_map(files, &[piece]));
+    let mut verdicts = Verdicts::host(can_map(files, &[piece]));
+    if mem::is_dmabuf(fd) {
+        verdicts.cma = Err(Cow::Borrowed("the mapping of a dma-buf has no pages that the kernel would copy"));
+    }
     Ok(Located { pieces: PieceList::One(piece), base, len: len as u64, site: Site::HOST, kind: Kind::Host, verdicts })
 }
 

@@ -80,7 +80,7 @@ pub fn words(attempts: &[Attempt]) -> String {
 }
 
 /// Rights as the device knows them.
-fn device_access(domain: &Domain, access: Access, host: bool) -> u32 {
+fn device_access(domain: &Domain, access: Access) -> u32 {
     let mut bits = 0;
     let local = Access::READ | Access::RECV | Access::REMOTE_WRITE;
     if access.intersects(local) {
@@ -96,9 +96,6 @@ fn device_access(domain: &Domain, access: Access, host: bool) -> u32 {
     }
     if config::get().verbs.relaxed_ordering {
         bits |= flag::IBV_ACCESS_RELAXED_ORDERING.0;
-    }
-    if host && domain.on_demand {
-        bits |= flag::IBV_ACCESS_ON_DEMAND.0;
     }
     bits
 }
@@ -203,8 +200,8 @@ impl Plan<'_> {
         Ok((pieces, local))
     }
 
-    fn pinned(&self, host: bool) -> Result<Registered> {
-        let access = device_access(self.domain, self.access, host);
+    fn pinned(&self, extra: u32) -> Result<Registered> {
+        let access = device_access(self.domain, self.access) | extra;
         self.each(|iov, iova| {
             // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
             unsafe { RawMr::host(&self.domain.pd, iov.addr, iov.len, iova, access) }
@@ -212,8 +209,13 @@ impl Plan<'_> {
     }
 
     fn host(&self, steps: &mut Steps, kind: Kind) -> Result<Attached> {
+        if self.domain.on_demand
+            && let Some(pieces) = steps.take(Paths::NIC, "host pages on demand (ibv_reg_mr)", || self.pinned(flag::IBV_ACCESS_ON_DEMAND.0))
+        {
+            return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
+        }
         super::populate::populate(self.iovs, self.access, config::get().verbs.reg_threads);
-        if let Some(pieces) = steps.take(Paths::NIC, "host pages pinned by the device (ibv_reg_mr)", || self.pinned(true)) {
+        if let Some(pieces) = steps.take(Paths::NIC, "host pages pinned by the device (ibv_reg_mr)", || self.pinned(0)) {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }
         // A device that refuses host memory lacks a resource, and staging would hide it: it is for those who ask.
@@ -240,7 +242,7 @@ impl Plan<'_> {
                 return Ok(self.attached(steps, pieces, Paths::DMABUF, site, kind));
             }
         }
-        if let Some(pieces) = steps.take(Paths::PEER_MEM, "peer memory (ibv_reg_mr)", || self.pinned(false)) {
+        if let Some(pieces) = steps.take(Paths::PEER_MEM, "peer memory (ibv_reg_mr)", || self.pinned(0)) {
             return Ok(self.attached(steps, pieces, Paths::PEER_MEM, site, kind));
         }
         if steps.take(Paths::STAGED, "staged through buffers of the library", || Ok(())).is_some() {
@@ -254,7 +256,7 @@ impl Plan<'_> {
         self.domain.context().dmabuf()?;
         let buf = up.export_dmabuf(iov.addr as u64, iov.len as u64, pcie)?;
         check_congruent(iova, buf.offset)?;
-        RawMr::dmabuf(&self.domain.pd, buf.fd.as_fd(), buf.offset, iov.len, iova, device_access(self.domain, self.access, false))
+        RawMr::dmabuf(&self.domain.pd, buf.fd.as_fd(), buf.offset, iov.len, iova, device_access(self.domain, self.access))
     }
 }
 
@@ -288,7 +290,9 @@ fn attach_file(
         return Err(Error::invalid("dmabuf->len: 0"));
     }
     check_limits(domain, len as u64)?;
-    let (_, size) = mem::file_id(fd)?;
+    // Few questions: of a small dma-buf each shows beside the registration itself.
+    let dmabuf = mem::dmabuf_size(fd)?;
+    let size = dmabuf.map_or_else(|| mem::file_id(fd).map(|(_, size)| size), Ok)?;
     if offset.checked_add(len as u64).is_none_or(|end| end > size) {
         return Err(Error::invalid(format!("dmabuf->offset {offset} + len {len} lie beyond the file's {size} bytes")));
     }
@@ -312,12 +316,12 @@ fn attach_file(
         Ok(Attached { pieces, local, backing, path, base, len: len as u64, site, kind: Kind::Host, attempts })
     };
     let writable = wish.access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ);
-    let access = device_access(domain, wish.access, false);
+    let access = device_access(domain, wish.access);
     let site = match wish.memory {
         Memory::Device(site) => site,
         _ => Site::HOST,
     };
-    if mem::is_dmabuf(fd) {
+    if dmabuf.is_some() {
         let by_fd = || {
             domain.context().dmabuf()?;
             twice(&|iova| RawMr::dmabuf(&domain.pd, fd, offset, len, iova, access))
@@ -328,7 +332,7 @@ fn attach_file(
     }
     // What can be mapped can be pinned, unless the mapping has no pages of its own.
     let backing = Backing::file(fd, offset, len, writable, base);
-    let path = if mem::is_dmabuf(fd) { Paths::PEER_MEM } else { Paths::NIC };
+    let path = if dmabuf.is_some() { Paths::PEER_MEM } else { Paths::NIC };
     let mapped = || {
         let backing = backing.as_ref().map_err(Clone::clone)?;
         // SAFETY: the mapping stays as long as the region, which keeps the backing.

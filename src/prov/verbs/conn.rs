@@ -23,6 +23,8 @@ use std::sync::Arc;
 
 /// The longest that rdma_cm looks for an address or a route at a time.
 const RESOLVE_MS: i32 = 2000;
+/// `IB_CM_REJ_CONSUMER_DEFINED`.
+const CONSUMER_DEFINED: i32 = 28;
 /// How often a peer that no connection manager watches is asked for a sign of life.
 const ALIVE_NS: u64 = 1_000_000_000;
 
@@ -84,7 +86,7 @@ impl Link {
     }
 
     pub fn peer(&self) -> Option<Address> {
-        self.by_address.clone().map(Address::Qp).or(self.peer.map(Address::Cm))
+        self.by_address.map(Address::Qp).or(self.peer.map(Address::Cm))
     }
 }
 
@@ -190,6 +192,8 @@ impl State {
         for (state, words) in [(ibv_qp_state::IBV_QPS_RTR, "RTR"), (ibv_qp_state::IBV_QPS_RTS, "RTS")] {
             let (mut attr, mask) = id.qp_attr(state)?;
             attr.min_rnr_timer = self.patience.min_rnr_timer;
+            // The manager's are what the peer wished for its own sake.
+            (attr.retry_cnt, attr.rnr_retry) = (self.patience.retries, self.patience.rnr_retries);
             qp.modify(&mut attr, mask, words)?;
             if let (Some(mine), Some(peer)) = (&self.service, service) {
                 (attr.dest_qp_num, attr.rq_psn, attr.sq_psn) = (peer, Service::psn(peer), Service::psn(mine.qp.number));
@@ -350,7 +354,14 @@ impl State {
                 _ => peer_data.unwrap_or(event.private_data),
             })),
             CmEventKind::Rejected => {
-                let why = Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection, or nobody listens there");
+                // A gdrfab that turns us away says so in its own words; others by the reason that means "by its program".
+                let why = match peer_data.is_some() || event.status == CONSUMER_DEFINED {
+                    true => Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
+                    false => {
+                        let there = self.link.peer().map_or(String::new(), |p| p.to_string());
+                        Error::new(errno::ECONNREFUSED, format!("nobody listens at {there} (rdma_cm's reason {})", event.status))
+                    }
+                };
                 return self.give_up(why, peer_data.unwrap_or_default());
             }
             CmEventKind::TimewaitExit => Ok(None),

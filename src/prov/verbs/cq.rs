@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Completions taken at once.
-const BATCH: usize = 16;
+pub const BATCH: usize = 16;
 /// Entries that a queue has beyond what its caller asked for, so that endpoints of the usual sizes fit without
 /// resizing, which not every device can.
 const ROOM: usize = 4096;
@@ -46,8 +46,14 @@ impl Tag {
     }
 
     #[inline(always)]
-    fn member(wr_id: u64) -> usize {
+    pub fn member(wr_id: u64) -> usize {
         (wr_id >> 32 & 0xffff) as usize
+    }
+
+    /// Whether it is the number of an operation, not a receive.
+    #[inline(always)]
+    pub fn sent(self, wr_id: u64) -> bool {
+        (wr_id ^ self.0) >> 32 == 0
     }
 
     #[inline(always)]
@@ -56,16 +62,16 @@ impl Tag {
     }
 }
 
-struct Member {
-    tag: Tag,
-    ep: Option<Arc<Shared>>,
+pub struct Member {
+    pub tag: Tag,
+    pub ep: Option<Arc<Shared>>,
     /// Completions that it can have outstanding.
     charge: usize,
 }
 
-struct Inner {
-    wcs: Box<[ibv_wc]>,
-    members: Vec<Member>,
+pub struct Inner {
+    pub wcs: Box<[ibv_wc; BATCH]>,
+    pub members: Vec<Member>,
     charged: usize,
     generation: u16,
 }
@@ -73,10 +79,10 @@ struct Inner {
 pub struct Cq {
     pub raw: RawCq,
     /// Where arrivals go; an endpoint with counters alone has none.
-    queue: Option<Arc<Queue>>,
+    pub queue: Option<Arc<Queue>>,
     /// It carries the library's own words between endpoints.
     service: bool,
-    inner: Serial<Inner>,
+    pub inner: Serial<Inner>,
     sleepers: AtomicUsize,
 }
 
@@ -99,7 +105,7 @@ impl Cq {
         let most = domain.context().attr.max_cqe.max(1) as usize;
         let raw = RawCq::new(domain.context(), size.max(ROOM).min(most))?;
         // SAFETY: plain numbers.
-        let wcs = (0..BATCH).map(|_| unsafe { std::mem::zeroed() }).collect();
+        let wcs = unsafe { Box::new(std::mem::zeroed()) };
         let inner = Inner { wcs, members: Vec::new(), charged: 0, generation: 0 };
         Ok(Arc::new(Cq { raw, queue, service, inner: Serial::new(domain.threading, inner), sleepers: AtomicUsize::new(0) }))
     }
@@ -168,15 +174,20 @@ impl Cq {
                     return;
                 }
             };
-            for wc in &wcs[..n] {
-                let member = members.get(Tag::member(wc.wr_id)).filter(|m| m.tag.is_of(wc.wr_id));
-                if let Some(ep) = member.and_then(|m| m.ep.as_ref()) {
-                    let (recv, seq) = (wc.wr_id & Tag::RECV != 0, wc.wr_id as u32);
-                    if self.service { ep.complete_service(wc, recv, seq) } else { ep.complete(wc, recv, seq) }
-                }
-            }
+            self.hand_over(&wcs[..n], members);
             if n < most {
                 return;
+            }
+        }
+    }
+
+    /// Hands completions to their endpoints.
+    pub fn hand_over(&self, wcs: &[ibv_wc], members: &[Member]) {
+        for wc in wcs {
+            let member = members.get(Tag::member(wc.wr_id)).filter(|m| m.tag.is_of(wc.wr_id));
+            if let Some(ep) = member.and_then(|m| m.ep.as_ref()) {
+                let (recv, seq) = (wc.wr_id & Tag::RECV != 0, wc.wr_id as u32);
+                if self.service { ep.complete_service(wc, recv, seq) } else { ep.complete(wc, recv, seq) }
             }
         }
     }

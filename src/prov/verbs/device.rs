@@ -104,14 +104,14 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// The devices of this host, as long as the list lives.
-struct List {
+/// The devices of this host, as long as the list lives. Making it reads sysfs for each device.
+pub struct Devices {
     raw: *mut *mut ibv_device,
     len: usize,
 }
 
-impl List {
-    fn get() -> Result<List> {
+impl Devices {
+    pub fn list() -> Result<Devices> {
         let mut len: c_int = 0;
         // SAFETY: the count is written on success.
         let raw = unsafe { verbs()?.ibv_get_device_list(&mut len)? };
@@ -123,7 +123,11 @@ impl List {
                 err => call_error("listing RDMA devices", err),
             });
         }
-        Ok(List { raw, len: usize::try_from(len).unwrap_or(0) })
+        Ok(Devices { raw, len: usize::try_from(len).unwrap_or(0) })
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.devices().map(|(_, name)| name).collect()
     }
 
     fn devices(&self) -> impl Iterator<Item = (*mut ibv_device, String)> {
@@ -139,16 +143,11 @@ impl List {
     }
 }
 
-impl Drop for List {
+impl Drop for Devices {
     fn drop(&mut self) {
         // SAFETY: made by `get`.
         let _ = verbs().and_then(|v| unsafe { v.ibv_free_device_list(self.raw) });
     }
-}
-
-/// Names of the RDMA devices of this host; an error where libibverbs or the kernel's support is missing.
-pub fn device_names() -> Result<Vec<String>> {
-    Ok(List::get()?.devices().map(|(_, name)| name).collect())
 }
 
 fn sysfs(name: &str) -> PathBuf {
@@ -175,10 +174,14 @@ pub fn place(name: &str) -> Place {
 impl Context {
     /// Opens the device of this name.
     pub fn open(name: &str) -> Result<Arc<Context>> {
+        Self::open_of(&Devices::list()?, name)
+    }
+
+    /// As `open`, for who opens several.
+    pub fn open_of(list: &Devices, name: &str) -> Result<Arc<Context>> {
         let verbs = verbs()?;
-        let list = List::get()?;
         let Some((device, _)) = list.devices().find(|(_, found)| found == name) else {
-            let names: Vec<String> = list.devices().map(|(_, name)| name).collect();
+            let names = list.names();
             return Err(Error::new(errno::ENODEV, format!("no RDMA device {name:?}; this host has: {}", names.join(" "))));
         };
         // SAFETY: a device of a list that lives.

@@ -5,7 +5,7 @@
 use super::attach;
 use super::bounce::Pool;
 use super::cq::Cq;
-use super::device::Context;
+use super::device::{Context, Transport};
 use super::gid::Gid;
 use super::info::Choice;
 use super::mr::Regions;
@@ -80,6 +80,14 @@ impl Domain {
     /// Pieces that a work request of ours may have.
     pub fn most_pieces(&self) -> u32 {
         self.context().attr.max_sge.clamp(1, IOV_LIMIT as i32) as u32
+    }
+
+    /// Local pieces that a read may have: over iWARP often one.
+    pub fn read_pieces(&self) -> usize {
+        match self.context().transport {
+            Transport::Iwarp => self.context().attr.max_sge_rd.max(1) as usize,
+            _ => IOV_LIMIT,
+        }
     }
 
     /// The queue of the service queue pairs, made when the first is needed.

@@ -8,6 +8,7 @@ use super::domain::Domain;
 use super::greeting::DATA_MAX;
 use super::pep::Request;
 use super::post::Batch;
+use super::quick::Armed;
 use super::qp::{Capacity, Patience, Qp};
 use super::ring::Ring;
 use super::service::Service;
@@ -53,7 +54,7 @@ impl Endpoint {
         let state = State {
             phase: Phase::Fresh,
             bind: Bindings::default(),
-            options: Options::new(false),
+            options: Options::new(true),
             patience: State::patience_of(config),
             stats: Stats::default(),
             object: 0,
@@ -67,8 +68,10 @@ impl Endpoint {
             rx_tag: Tag::default(),
             unsignalled: 0,
             signal_all: false,
+            unordered: domain.context().transport == Transport::Iwarp,
             own_receives: info.caps != 0 && info.caps & (flags::MSG | flags::RECV) == 0,
             batch: Batch::new(),
+            quick: Default::default(),
             earliest: 0,
             late: 0,
             why: None,
@@ -128,7 +131,7 @@ impl Endpoint {
         let rx_cq = s.rx_cq.clone().map_or_else(|| if s.tx_cq.is_none() { Ok(tx_cq.clone()) } else { Cq::hidden(domain) }, Ok)?;
         let qp = Qp::new(&domain.pd, &tx_cq.raw, &rx_cq.raw, self.capacity)?;
         qp.init(domain.port)?;
-        s.signal_all = s.bind.counters.send.is_some() || s.bind.counters.write.is_some() || s.bind.counters.read.is_some();
+        s.signal_all = s.unordered || s.bind.counters.send.is_some() || s.bind.counters.write.is_some() || s.bind.counters.read.is_some();
         (s.tx_cq, s.rx_cq) = (Some(tx_cq.clone()), Some(rx_cq.clone()));
         // Queues are locked before endpoints.
         drop(s);
@@ -189,7 +192,15 @@ impl Endpoint {
         s.dial(&self.shared.domain, address, data)
     }
 
+    fn check_by_address(&self) -> Result<()> {
+        match self.shared.domain.context().transport {
+            Transport::Iwarp => Err(Error::fixed(errno::EOPNOTSUPP, "iWARP connects by rdma_cm alone, not by exchanged addresses")),
+            _ => Ok(()),
+        }
+    }
+
     pub fn connect_addr(&self, address: &str) -> Result<()> {
+        self.check_by_address()?;
         let mut s = self.shared.state.lock();
         Self::check_can_connect(&s)?;
         s.by_address(&self.shared.domain, address, self.psn)?;
@@ -208,6 +219,7 @@ impl Endpoint {
 
     /// The address by which a peer's endpoint can connect to this one's queue pair.
     pub fn address(&self) -> Result<String> {
+        self.check_by_address()?;
         self.ensure_service();
         let s = self.shared.state.lock();
         match &s.qp {
@@ -271,6 +283,12 @@ impl Endpoint {
         queues.iter().flatten().for_each(|cq| cq.remove(&self.shared));
     }
 
+    /// As `rma` for the usual operation, but for the posting; `None`: `rma` is to be called.
+    #[inline(always)]
+    pub fn rma_quick<const WRITE: bool>(&self, buf: usize, len: usize, addr: u64, key: u64, desc: u64, context: usize) -> Option<Armed<'_>> {
+        self.shared.arm_quick::<WRITE>(buf, len, addr, key, desc, context)
+    }
+
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
         self.shared.state.lock().rma(&self.shared.domain, dir, local, remote, c, descs)
     }
@@ -295,7 +313,7 @@ impl Endpoint {
     #[inline]
     pub fn progress(&self, force: bool) {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
-        if force || turn % RARELY == 0 {
+        if force || turn.is_multiple_of(RARELY) {
             self.progress_all(force);
         } else if self.shared.staging.load(Ordering::Relaxed)
             && let Some(cq) = self.shared.domain.opened_service_cq()
@@ -373,7 +391,9 @@ impl Endpoint {
     }
 
     pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
-        change(&mut self.shared.state.lock().options);
+        let mut s = self.shared.state.lock();
+        change(&mut s.options);
+        s.close_quick();
     }
 
     pub fn patience(&self) -> Patience {

@@ -2,7 +2,7 @@
 //! Discovery: one candidate per device, port and type of address, and the way back from a candidate to them.
 
 use super::address::Address;
-use super::device::{self, Context, Place, Port, Transport, device_names};
+use super::device::{self, Context, Devices, Place, Port, Transport};
 use super::gid::{Gid, GidKind};
 use super::greeting::DATA_MAX;
 use super::mr::{MAX_REGIONS, PATHS};
@@ -55,7 +55,8 @@ fn best_gid(port: &Port, kind: GidKind, ip: Option<IpAddr>) -> Option<&Gid> {
 
 impl Choice {
     pub fn of(info: &Info) -> Result<Choice> {
-        let name = info.domain_name.as_deref().ok_or_else(|| Error::invalid("info->domain_name: missing; pass an info that getinfo returned"))?;
+        let name =
+            info.domain_name.as_deref().ok_or_else(|| Error::invalid("info->domain_name: missing; pass an info that getinfo returned"))?;
         let wrong = || Error::invalid(format!("info->domain_name: {name:?} is not device:port:type"));
         let mut parts = name.rsplitn(3, ':');
         let (Some(kind), Some(port), Some(device)) = (parts.next(), parts.next(), parts.next()) else { return Err(wrong()) };
@@ -130,12 +131,14 @@ fn fabric_name(port: &Port, gid: &Gid) -> String {
 
 /// The address that node and service name, of the family that fits.
 fn lookup(node: &str, port: u16, like: Option<IpAddr>) -> Result<SocketAddr> {
-    let found: Vec<SocketAddr> = (node, port)
-        .to_socket_addrs()
-        .map_err(|e| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?}: {e}")))?
-        .collect();
+    let found: Vec<SocketAddr> =
+        (node, port).to_socket_addrs().map_err(|e| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?}: {e}")))?.collect();
     let same = |a: &&SocketAddr| like.is_none_or(|ip| ip.is_ipv4() == a.is_ipv4());
-    found.iter().find(same).copied().ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?} has no address of this device's family")))
+    found
+        .iter()
+        .find(same)
+        .copied()
+        .ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?} has no address of this device's family")))
 }
 
 /// Fills in the addresses that were asked for, or tells why this candidate cannot serve them.
@@ -153,7 +156,9 @@ fn answer(info: &mut Info, gid: &Gid, port: &Port, ask: &Ask<'_>) -> Result<()> 
             *(if ask.source { &mut info.src_addr } else { &mut info.dest_addr }) = Some(address.to_string());
             return Ok(());
         }
-        Some(s) => s.parse::<u16>().map_err(|_| Error::invalid(format!("service: {s:?} is no port number and no {}", super::address::CM)))?,
+        Some(s) => {
+            s.parse::<u16>().map_err(|_| Error::new(errno::ENODATA, format!("service {s:?} is no port number and no {}", super::address::CM)))?
+        }
     };
     library::cm().map_err(|e| e.context("addresses of hosts need rdma_cm"))?;
     let Some(ip) = gid.ip else {
@@ -187,14 +192,18 @@ fn left_out(domain: Option<String>, why: Error) -> Info {
 
 /// Names of the devices that may be used, nearest first if an accelerator's PCI address is given; an error says why
 /// there are none.
-pub fn devices(near: Option<&str>) -> Result<Vec<String>> {
+fn devices(near: Option<&str>) -> Result<(Devices, Vec<String>)> {
     let config = &config::get().verbs;
     if config.library.is_none() && std::fs::read_dir(SYSFS).map_or(true, |mut d| d.next().is_none()) {
         return Err(Error::new(errno::ENODEV, format!("this host has no RDMA device ({SYSFS} is missing or empty)")));
     }
-    let mut names = device_names()?;
+    let list = Devices::list()?;
+    let mut names = list.names();
     if names.is_empty() {
-        return Err(Error::fixed(errno::ENODEV, "libibverbs knows no RDMA device of this host: its drivers may be missing, or /dev/infiniband closed to this user"));
+        return Err(Error::fixed(
+            errno::ENODEV,
+            "libibverbs knows no RDMA device of this host: its drivers may be missing, or /dev/infiniband closed to this user",
+        ));
     }
     if !config.devices.is_empty() {
         names.retain(|n| config.devices.contains(n));
@@ -207,7 +216,7 @@ pub fn devices(near: Option<&str>) -> Result<Vec<String>> {
         let (stem, number, len) = near::counted(name);
         (distance(name, there.as_ref()), stem.to_string(), number, len)
     });
-    Ok(names)
+    Ok((list, names))
 }
 
 /// From the device of this name to the accelerator that sits `there`.
@@ -216,8 +225,8 @@ fn distance(name: &str, there: Option<&Place>) -> Option<Distance> {
 }
 
 /// The candidates of a device, each with its port's speed.
-fn of_device(name: &str, ask: &Ask<'_>) -> Result<Vec<(u64, Info)>> {
-    let context = Context::open(name)?;
+fn of_device(list: &Devices, name: &str, ask: &Ask<'_>) -> Result<Vec<(u64, Info)>> {
+    let context = Context::open_of(list, name)?;
     let wished = wished_ip(ask);
     let mut all = Vec::new();
     for port in context.ports() {
@@ -249,9 +258,9 @@ fn of_device(name: &str, ask: &Ask<'_>) -> Result<Vec<(u64, Info)>> {
 
 /// Candidates, or one that says why there are none: the nearest first, of the equally near the fastest, and then by name.
 pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
-    let names = match devices(ask.near) {
+    let (list, names) = match devices(ask.near) {
         Err(e) => return vec![left_out(None, e)],
-        Ok(names) => names,
+        Ok(found) => found,
     };
     let there = ask.near.map(near::of_pci);
     let mut all = Vec::new();
@@ -262,7 +271,7 @@ pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
             continue;
         }
         let near = distance(name, there.as_ref());
-        match of_device(name, ask) {
+        match of_device(&list, name, ask) {
             Ok(found) => all.extend(found.into_iter().map(|(speed, info)| (near, speed, info))),
             Err(e) => all.push((near, 0, left_out(Some(name.clone()), e))),
         }

@@ -27,6 +27,7 @@ mod pep;
 mod populate;
 mod post;
 mod qp;
+mod quick;
 mod ring;
 mod service;
 mod staged;
@@ -41,6 +42,7 @@ pub use greeting::DATA_MAX;
 pub use info::{candidates, check_address, offer};
 pub use nic::nic;
 pub use pep::{PassiveEndpoint, Request};
+pub use quick::Armed;
 
 use super::Offer;
 

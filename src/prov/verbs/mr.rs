@@ -263,6 +263,18 @@ impl Regions {
     }
 }
 
+/// Whether a descriptor carries the device's own key.
+#[inline(always)]
+pub fn is_plain(desc: u64) -> bool {
+    desc & (SET | LOOKED_UP) == SET
+}
+
+/// The key in it.
+#[inline(always)]
+pub fn local_key(desc: u64) -> u32 {
+    (desc >> NUMBER_SHIFT) as u32
+}
+
 /// Whether a descriptor's region is looked up.
 pub fn is_looked_up(desc: u64) -> bool {
     desc & LOOKED_UP != 0

@@ -99,7 +99,10 @@ mod tests {
             from_gpu(other_root, Some(0)),
             from_gpu(other_domain, Some(1)),
         ];
-        assert_eq!(order, [Distance::Switch { hops: 4 }, Distance::Switch { hops: 6 }, Distance::RootComplex, Distance::Node, Distance::Far]);
+        assert_eq!(
+            order,
+            [Distance::Switch { hops: 4 }, Distance::Switch { hops: 6 }, Distance::RootComplex, Distance::Node, Distance::Far]
+        );
         assert!(order.is_sorted());
     }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Verbs objects with an owner: each is destroyed when dropped, and keeps alive what it was made from.
 
-use super::device::Context;
+use super::device::{Context, Transport};
 use super::library::verbs;
 use super::status::{call_error, pointer, returned};
-use crate::error::{Result, errno};
+use crate::error::{Error, Result, errno};
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -190,6 +190,9 @@ impl RawMr {
     /// The range stays mapped until this is dropped.
     pub unsafe fn host(pd: &Arc<Pd>, addr: usize, len: usize, iova: u64, access: u32) -> Result<RawMr> {
         let v = verbs()?;
+        if pd.context.transport == Transport::Iwarp && iova != addr as u64 {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "iWARP devices know memory by this process's addresses alone"));
+        }
         let doing = format_args!("registering {len} bytes at {addr:#x} with {}", pd.context.name);
         // Bits that a driver may ignore are only understood by the newer call.
         let plain = iova == addr as u64 && access & !0xff == 0;

@@ -33,6 +33,10 @@ impl Batch {
         // SAFETY: plain numbers and pointers.
         unsafe { Box::new(zeroed()) }
     }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
 }
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -73,6 +77,11 @@ impl Ready {
 
 fn key_of(key: u64) -> Result<u32> {
     u32::try_from(key).map_err(|_| Error::invalid(format!("key: {key:#x} has more than the 32 bits of a verbs key")))
+}
+
+#[cold]
+fn too_many(pieces: usize, most: u32) -> Error {
+    Error::invalid(format!("iov_count: {pieces} pieces, the device's limit is {most}"))
 }
 
 fn data_of(c: &Common) -> Result<Option<u32>> {
@@ -130,7 +139,11 @@ impl State {
         c: &Common,
         descs: &[u64],
     ) -> Result<()> {
-        let inline_max = self.check_connected()?.capacity.inline as usize;
+        let capacity = self.check_connected()?.capacity;
+        let inline_max = capacity.inline as usize;
+        if local.len() > capacity.tx_pieces as usize {
+            return Err(too_many(local.len(), capacity.tx_pieces));
+        }
         if c.flags & flags::DELIVERY_COMPLETE != 0 {
             return Err(Error::fixed(errno::EOPNOTSUPP, "flags: verbs has no GDRFAB_DELIVERY_COMPLETE; its completions are TRANSMIT_COMPLETE"));
         }
@@ -153,6 +166,9 @@ impl State {
             (self.batch.pieces[at][0], count) = (fresh.piece(), usize::from(total > 0));
             bounce = Some(fresh);
         }
+        if read && count > domain.read_pieces() {
+            return Err(Error::invalid(format!("iov_count: {count} pieces; {} scatters a read over {}", domain.context().name, domain.read_pieces())));
+        }
         let end_wanted = self.bind.wants_entry(c.flags);
         if !self.bind.reserve(end_wanted) {
             return Err(Error::AGAIN);
@@ -167,7 +183,9 @@ impl State {
         send_flags |= if c.flags & flags::FENCE != 0 { FENCE } else { 0 };
 
         let buf = local.first().map_or(0, |v| v.addr);
-        let op = TxOp { end: Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline }, bounce, internal: false };
+        let end = Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline };
+        let plain = end_wanted && !self.signal_all && bounce.is_none();
+        let op = TxOp { end, plain, bounce, internal: false, over: false, fate: None };
         if self.must_wait() {
             let pieces = self.batch.pieces[at];
             let ready = Ready { opcode, pieces, count, target, data, send_flags: send_flags | SIGNALED, _owned: None, op };
@@ -189,9 +207,12 @@ impl State {
         self.data_sent += u64::from(opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
         self.batch.len = at + 1;
         if c.flags & flags::MORE != 0 && !inject && at + 1 < CHAIN {
+            self.close_quick();
             return Ok(());
         }
-        self.ring()
+        self.ring()?;
+        self.look_quick(domain.threading);
+        Ok(())
     }
 
     /// A transfer to or from memory that the peer's device does not reach.
@@ -382,6 +403,10 @@ impl State {
             _ => {}
         }
         let room = measure(local, MAX_MSG)?;
+        let most = self.qp.as_ref().map_or(0, |q| q.capacity.rx_pieces);
+        if local.len() > most as usize {
+            return Err(too_many(local.len(), most));
+        }
         if self.rx.is_full() {
             return Err(Error::AGAIN);
         }
@@ -405,6 +430,8 @@ impl State {
 
     fn post_receive(&mut self, pieces: &mut [ibv_sge; IOV_LIMIT], count: usize, op: RxOp) -> Result<()> {
         let Some(qp) = &self.qp else { return Err(self.not_connected()) };
+        // Soft-iWARP takes no receive without a piece.
+        let count = if self.unordered { count.max(1) } else { count };
         let mut wr = ibv_recv_wr { wr_id: self.rx_tag.recv(self.rx.next()), next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge: count as i32 };
         // SAFETY: the request and its pieces are live; the buffers are the C caller's promise.
         unsafe { qp.post_recv(&mut wr)? };
@@ -416,7 +443,7 @@ impl State {
     pub fn repost_own(&mut self) {
         // SAFETY: plain numbers.
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
-        let op = RxOp { context: self.context, wanted: self.bind.rx.is_some(), own: true, ..RxOp::default() };
+        let op = RxOp { wanted: self.bind.rx.is_some(), own: true, ..RxOp::default() };
         if let Err(e) = self.post_receive(&mut pieces, 0, op) {
             crate::log!(Error, "a receive for writes with data: {e}");
         }

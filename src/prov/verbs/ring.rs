@@ -4,6 +4,8 @@
 /// A ring whose places are named by ever growing numbers.
 pub struct Ring<T> {
     places: Box<[T]>,
+    /// Places, which are a power of two, less one.
+    mask: u32,
     /// The oldest, and one beyond the newest.
     head: u32,
     tail: u32,
@@ -13,8 +15,8 @@ pub struct Ring<T> {
 
 impl<T: Default> Ring<T> {
     pub fn new(limit: usize) -> Ring<T> {
-        let places = (0..limit.max(1).next_power_of_two()).map(|_| T::default()).collect();
-        Ring { places, head: 0, tail: 0, limit: limit as u32 }
+        let places: Box<[T]> = (0..limit.max(1).next_power_of_two()).map(|_| T::default()).collect();
+        Ring { mask: (places.len() - 1) as u32, places, head: 0, tail: 0, limit: limit as u32 }
     }
 
     #[inline(always)]
@@ -44,7 +46,7 @@ impl<T: Default> Ring<T> {
 
     #[inline(always)]
     fn at(&self, seq: u32) -> usize {
-        seq as usize & (self.places.len() - 1)
+        (seq & self.mask) as usize
     }
 
     /// Adds one; the caller has asked `is_full`.
@@ -55,6 +57,38 @@ impl<T: Default> Ring<T> {
             *place = op;
         }
         self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// The place of the next one, which holds a default or what `forget` left there; the caller has asked `is_full`.
+    #[inline(always)]
+    pub fn place(&mut self) -> &mut T {
+        let at = self.at(self.tail);
+        debug_assert!(at < self.places.len());
+        // SAFETY: the mask keeps it inside, and the places never change.
+        unsafe { self.places.get_unchecked_mut(at) }
+    }
+
+    /// What lies in that place counts from now on.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// The oldest, if `seq` names it; its place may be vacant.
+    #[inline(always)]
+    pub fn oldest(&mut self, seq: u32) -> Option<&mut T> {
+        if self.head != seq {
+            return None;
+        }
+        let at = self.at(seq);
+        // SAFETY: as in `place`.
+        Some(unsafe { self.places.get_unchecked_mut(at) })
+    }
+
+    /// Drops the oldest where it lies, without making it a default again; the caller knows that there is one.
+    #[inline(always)]
+    pub fn forget(&mut self) {
+        self.head = self.head.wrapping_add(1);
     }
 
     /// Takes back the newest, which was not posted after all.
@@ -71,6 +105,21 @@ impl<T: Default> Ring<T> {
             return None;
         }
         self.pop()
+    }
+
+    /// The one that `seq` names, if it is held.
+    pub fn get_mut(&mut self, seq: u32) -> Option<&mut T> {
+        if seq.wrapping_sub(self.head) >= self.len() {
+            return None;
+        }
+        let at = self.at(seq);
+        self.places.get_mut(at)
+    }
+
+    /// The oldest, if `fits` says so.
+    pub fn pop_if(&mut self, fits: impl FnOnce(&T) -> bool) -> Option<T> {
+        let oldest = self.places.get(self.at(self.head)).filter(|_| !self.is_empty())?;
+        if fits(oldest) { self.pop() } else { None }
     }
 
     #[inline(always)]
@@ -115,7 +164,10 @@ mod tests {
             assert_eq!(ring.pop_until(round * 3 + 1), Some(round * 3));
             assert!(ring.is_next(round * 3 + 1));
             assert_eq!(ring.pop_until(round * 3), None, "over");
-            assert_eq!((ring.pop(), ring.pop(), ring.pop()), (Some(round * 3 + 1), Some(round * 3 + 2), None));
+            assert!(ring.oldest(round * 3 + 2).is_none());
+            assert_eq!(ring.oldest(round * 3 + 1).copied(), Some(round * 3 + 1));
+            ring.forget();
+            assert_eq!((ring.pop(), ring.pop()), (Some(round * 3 + 2), None));
         }
     }
 }

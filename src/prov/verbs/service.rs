@@ -267,10 +267,10 @@ impl Service {
         let region: Arc<Staged> = region.ok_or(Error::coded(errno::EKEYREJECTED, Code::Key, "no such key"))?;
         let need = if put { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         if !region.access.contains(need) {
-            return Err(Error::coded(errno::EKEYREJECTED, Code::Access, "no such right"));
+            return Err(Error::coded(errno::EACCES, Code::Access, "no such right"));
         }
         let end = addr.checked_add(len).filter(|end| addr >= region.base && *end <= region.base + region.len);
-        end.ok_or(Error::coded(errno::EKEYREJECTED, Code::Bounds, "out of bounds"))?;
+        end.ok_or(Error::coded(errno::ERANGE, Code::Bounds, "out of bounds"))?;
         // SAFETY: a slot of ours, of this length; the peer writes it only between its answers, and what it scribbles
         // meanwhile is bytes like others.
         let bytes = unsafe { std::slice::from_raw_parts_mut((slots.address() + slot * SLOT_BYTES) as *mut u8, len as usize) };

@@ -74,7 +74,10 @@ impl Staging {
     /// The bytes of the peer's staged write whose data arrives as number `seen`.
     #[inline(always)]
     pub fn noted(&mut self, seen: u64) -> Option<usize> {
-        self.notes.pop_front_if(|n| n.0 == seen).map(|n| n.1)
+        if self.notes.front()?.0 != seen {
+            return None;
+        }
+        self.notes.pop_front().map(|n| n.1)
     }
 }
 
@@ -144,6 +147,7 @@ impl State {
                 "key: names a staged region, and this connection has no way for staged transfers (iWARP, or a peer that is no gdrfab)",
             ));
         }
+        self.close_quick();
         self.staging.jobs.push_back(job);
         self.pump();
         Ok(())

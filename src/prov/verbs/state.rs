@@ -41,6 +41,12 @@ pub struct TxOp {
     pub bounce: Option<Box<Bounce>>,
     /// Not the caller's: nobody hears of it.
     pub internal: bool,
+    /// Ended, while an older one has not.
+    pub over: bool,
+    /// And how, if not well.
+    pub fate: Option<Box<Error>>,
+    /// Its success is an entry and nothing else.
+    pub plain: bool,
 }
 
 /// A posted receive.
@@ -78,9 +84,12 @@ pub struct State {
     pub unsignalled: u32,
     /// Counters move with every operation, so every one asks.
     pub signal_all: bool,
+    /// Completions of the device may overtake each other (iWARP's reads are overtaken by later writes).
+    pub unordered: bool,
     pub own_receives: bool,
     /// Work requests that wait for the last one of their chain.
     pub batch: Box<Batch>,
+    pub quick: super::quick::Template,
     /// Earliest deadline of anything posted; 0 = none.
     pub earliest: u64,
     /// When deadlines were found to have passed.
@@ -167,6 +176,9 @@ impl State {
     #[inline]
     fn carried_out(&mut self, wc: &ibv_wc, seq: u32) {
         let failed = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
+        if self.unordered {
+            return self.carried_out_unordered(wc, seq, failed);
+        }
         loop {
             let last = self.tx.is_next(seq);
             let Some(op) = self.tx.pop_until(seq) else { break };
@@ -174,6 +186,27 @@ impl State {
                 self.tx_failed(op, wc);
             } else {
                 self.tx_succeeded(op);
+            }
+        }
+        if failed {
+            self.finish_if_drained();
+        }
+    }
+
+    /// Every operation has a completion of its own; entries keep the order of posting all the same.
+    fn carried_out_unordered(&mut self, wc: &ibv_wc, seq: u32, failed: bool) {
+        let Some(end) = self.tx.get_mut(seq).map(|op| op.end) else { return };
+        let fate = failed.then(|| Box::new(self.reason(wc, operation(end.kind), false, end.deadline)));
+        if let Some(op) = self.tx.get_mut(seq) {
+            (op.over, op.fate) = (true, fate);
+        }
+        while let Some(mut op) = self.tx.pop_if(|op| op.over) {
+            match op.fate.take() {
+                None => self.tx_succeeded(op),
+                Some(error) => {
+                    self.stats.errors += 1;
+                    self.bind.fail(&op.end, *error);
+                }
             }
         }
         if failed {
@@ -301,6 +334,7 @@ impl State {
         if matches!(self.phase, Phase::Draining | Phase::Down(_)) {
             return;
         }
+        self.close_quick();
         self.silent = silent || !matches!(self.phase, Phase::Connected);
         self.why = Some(why);
         self.phase = Phase::Draining;

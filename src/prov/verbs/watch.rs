@@ -18,8 +18,8 @@ use crate::sys::time::now_ns;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Two looks at the descriptors are at least so far apart: each is a system call, and endpoints share them.
 const APART_NS: u64 = 50_000;
@@ -186,15 +186,20 @@ impl Domain {
                 kind::LID_CHANGE => match self.context().port(port) {
                     Ok(now) if now.lid != self.lid => Concern::Warning(Error::new(
                         errno::EADDRNOTAVAIL,
-                        format!("port {port} of {name} has LID {:#x} now, not {:#x}: peers no longer reach it by the old one", now.lid, self.lid),
+                        format!(
+                            "port {port} of {name} has LID {:#x} now, not {:#x}: peers no longer reach it by the old one",
+                            now.lid, self.lid
+                        ),
                     )),
                     _ => Concern::None,
                 },
                 kind::GID_CHANGE => match self.context().port(port) {
-                    Ok(now) if !now.gids.iter().any(|g| g.index == self.gid.index && g.raw == self.gid.raw) => Concern::Warning(Error::new(
-                        errno::EADDRNOTAVAIL,
-                        format!("the address at index {} of port {port} of {name}, which this domain uses, is gone", self.gid.index),
-                    )),
+                    Ok(now) if !now.gids.iter().any(|g| g.index == self.gid.index && g.raw == self.gid.raw) => {
+                        Concern::Warning(Error::new(
+                            errno::EADDRNOTAVAIL,
+                            format!("the address at index {} of port {port} of {name}, which this domain uses, is gone", self.gid.index),
+                        ))
+                    }
                     _ => Concern::None,
                 },
                 _ => Concern::None,

@@ -1,0 +1,46 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# How many instructions gdrfab adds to a posted 8-byte write and its completion, beside ibv_post_send and ibv_poll_cq with
+# the same work request: counted by callgrind over a libibverbs whose queues do nothing, so that it needs neither RDMA nor
+# quiet. The difference of two lengths, so that neither opening nor closing counts. Exit status 1 if it is too many.
+#
+#   PREFIX=... FAKES=... BUILD=... benches/verbs/count.sh
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+target=${CARGO_TARGET_DIR:-$here/../../target}
+prefix=${PREFIX:-$target/prefix} fakes=${FAKES:-$target/fakes} build=${BUILD:-$target/bench-verbs}
+most=120
+command -v valgrind >/dev/null || { echo "SKIP: no valgrind"; exit 77; }
+mkdir -p "$build"
+[ -n "${FAKES:-}" ] || CC=${CC:-cc} sh "$here/../../c-tests/fakes/build.sh" "$fakes"
+${CC:-cc} -std=c99 -O2 -g -Wall -Wextra -Werror -o "$build/count" "$here/count.c" \
+	-I"$prefix/include" -L"$prefix/lib" -lgdrfab -Wl,-rpath,"$prefix/lib" -ldl
+export GDRFAB_VERBS_LIBRARY=$fakes/verbs/libibverbs.so.1 GDRFAB_LOG=${GDRFAB_LOG:-error}
+
+total() { # <how> <depth> <rounds>
+	valgrind --tool=callgrind --callgrind-out-file="$build/count.$1.$2.out" --toggle-collect='measured_*' "$build/count" "$@" \
+		2>"$build/count.log" || { cat "$build/count.log" >&2 && return 1; }
+	sed -n 's/.*Collected : *//p' "$build/count.log"
+}
+
+each() { # <how> <depth>: instructions per write, one decimal
+	local few=256 many=2304
+	local a b
+	a=$(total "$1" "$2" $few) && b=$(total "$1" "$2" $many) || return 1
+	awk -v a="$a" -v b="$b" -v n=$(((many - few) * $2)) 'BEGIN { printf "%.1f", (b - a) / n }'
+}
+
+status=0
+echo "| writes of 8 bytes | threading | bare verbs | gdrfab | above | bar |"
+echo "|---|---|---:|---:|---:|---|"
+for depth in 1 16; do
+	raw=$(each raw $depth)
+	for how in domain safe; do
+		ours=$(each $how $depth)
+		above=$(awk -v a="$ours" -v b="$raw" 'BEGIN { printf "%.1f", a - b }')
+		echo "| $depth and their completions | $how | $raw | $ours | $above | <= $most |"
+		[ $how = safe ] || awk -v a="$above" -v m=$most 'BEGIN { exit a > m }' || status=1
+	done
+done
+exit $status

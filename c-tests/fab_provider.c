@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * What providers differ in, in one place: the claims ask here, and are the same for all. Whatever an info tells is not
+ * here.
+ */
+#include "fab.h"
+
+#define OWN_PATHS (GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED | GDRFAB_PATH_IPC)
+#define NIC_PATHS (GDRFAB_PATH_STAGED | GDRFAB_PATH_NIC | GDRFAB_PATH_DMABUF | GDRFAB_PATH_PEER_MEM)
+
+static const struct traits known[] = {
+	{.name = "shm",
+	 .scheme = "shm://",
+	 .paths = OWN_PATHS,
+	 .delivery = GDRFAB_DELIVERY_COMPLETE,
+	 .survives_failures = true,
+	 .knows_regions = true,
+	 .keeps_messages = true,
+	 .cancels = true},
+	{.name = "verbs", .scheme = "verbs://", .paths = NIC_PATHS, .numbered = true},
+};
+
+const struct traits *traits(void)
+{
+	const char *name = getenv("TEST_PROVIDER");
+	if (!name || !*name)
+		return &known[0];
+	for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+		if (strcmp(known[i].name, name) == 0)
+			return &known[i];
+	fprintf(stderr, "TEST_PROVIDER=%s: these programs do not know it\n", name);
+	exit(1);
+}
+
+const char *provider(void)
+{
+	return traits()->name;
+}
+
+void skip_unless(bool possible, const char *why)
+{
+	if (!possible)
+		test_skip("provider %s: %s", provider(), why);
+}
+
+void unique_service(char *to, size_t size)
+{
+	static unsigned next;
+	if (traits()->numbered)
+		snprintf(to, size, "%u", 20000 + ((unsigned)getpid() * 16 + next++ % 16) % 40000);
+	else
+		snprintf(to, size, "c-tests-%d-%u", (int)getpid(), next++);
+}
+
+const char *node_name(void)
+{
+	return traits()->numbered ? getenv("TEST_NODE") : NULL;
+}
+
+gdrfab_info *provider_pick(gdrfab_info *list)
+{
+	char own[GDRFAB_ADDR_MAX];
+	gdrfab_info *i = list;
+	snprintf(own, sizeof own, "%s%s:", traits()->scheme, node_name() ? node_name() : "");
+	for (; i; i = i->next) {
+		bool here = !node_name() || (i->src_addr && strncmp(i->src_addr, own, strlen(own)) == 0);
+		if (i->prov_name && strcmp(i->prov_name, provider()) == 0 && (here || i->reason_errno))
+			return i;
+	}
+	test_fail(__FILE__, __LINE__, "nothing of the provider %s in the list", provider());
+}
+
+int provider_getinfo(const char *service, uint64_t flags, gdrfab_info *hints, gdrfab_info **info)
+{
+	/* A string in hints is the caller's, so it is out again before anybody frees them. */
+	char *before = hints->prov_name, name[16];
+	snprintf(name, sizeof name, "%s", provider());
+	hints->prov_name = name;
+	int result = gdrfab_getinfo(gdrfab_version(), node_name(), service, flags, hints, info);
+	hints->prov_name = before;
+	if (result == 0 && node_name() && !(flags & GDRFAB_GETINFO_ALL)) {
+		gdrfab_info *list = *info;
+		*info = gdrfab_dupinfo(provider_pick(list));
+		gdrfab_freeinfo(list);
+	}
+	return result;
+}
+
+uint64_t wrong_key(uint64_t key)
+{
+	if (!traits()->numbered)
+		return ~key;
+	return key <= UINT32_MAX ? ~key & UINT32_MAX : key ^ 0xffffull << 24;
+}
+
+static bool is_iwarp(const struct node *n)
+{
+	return strcmp(n->info->fabric_name, "iWARP") == 0;
+}
+
+bool waits_for_receive(const struct node *n)
+{
+	return !is_iwarp(n);
+}
+
+bool tells_failed_writes(const struct node *n)
+{
+	return !is_iwarp(n);
+}
+
+bool by_address_too(const struct node *n)
+{
+	return !is_iwarp(n);
+}
+
+void meet_if_hasty(struct node *n)
+{
+	if (!waits_for_receive(n))
+		barrier(n);
+}
+
+/* The codes of a queue pair's completions are its status behind 100. */
+enum {
+	NIC_LENGTH = 101,
+	NIC_FAILED_HERE = 102,
+	NIC_FLUSHED = 105,
+	NIC_INVALID = 109,
+	NIC_ACCESS = 110,
+	NIC_FAILED_THERE = 111,
+	NIC_SILENCE = 112,
+};
+
+/* How a failure that has a name of the library's shows where an adapter finds it. */
+static const struct {
+	int prov;
+	struct {
+		int err, prov;
+	} by_nic[4];
+} failures[] = {
+	{GDRFAB_PROV_KEY, {{EKEYREJECTED, NIC_ACCESS}}},
+	{GDRFAB_PROV_BOUNDS, {{EKEYREJECTED, NIC_ACCESS}}},
+	{GDRFAB_PROV_ACCESS, {{EKEYREJECTED, NIC_ACCESS}}},
+	/* What was posted is flushed; what is on its way may find that nobody answers. */
+	{GDRFAB_PROV_PEER_GONE,
+	 {{ECANCELED, GDRFAB_PROV_PEER_GONE},
+	  {ECANCELED, GDRFAB_PROV_CANCELED},
+	  {ETIMEDOUT, NIC_SILENCE},
+	  {ECONNRESET, GDRFAB_PROV_PEER_GONE}}},
+	{GDRFAB_PROV_CANCELED,
+	 {{ECANCELED, GDRFAB_PROV_CANCELED}, {ECANCELED, GDRFAB_PROV_PEER_GONE}, {ECANCELED, NIC_FLUSHED}}},
+	/* Some adapters tell the receiver in the words that they tell the sender; soft-RoCE sees a receive that it
+	 * cannot carry out, and says no more. */
+	{GDRFAB_PROV_TRUNC, {{GDRFAB_ETRUNC, NIC_LENGTH}, {GDRFAB_ETRUNC, NIC_INVALID}, {EIO, NIC_FAILED_HERE}}},
+	{TOO_LONG, {{EREMOTEIO, NIC_INVALID}, {EREMOTEIO, NIC_FAILED_THERE}}},
+};
+
+bool failure_is(const gdrfab_cq_err_entry *e, int err, int prov)
+{
+	if (e->err == err && e->prov_errno == prov)
+		return true;
+	if (traits()->survives_failures)
+		return false;
+	for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++)
+		for (size_t k = 0; failures[i].prov == prov && k < 4; k++)
+			if (e->err && e->err == failures[i].by_nic[k].err &&
+			    e->prov_errno == failures[i].by_nic[k].prov)
+				return true;
+	return false;
+}
+
+bool failure_ends(uint64_t key)
+{
+	/* What no adapter reaches, and so the library looks after itself, has longer keys. */
+	return !traits()->survives_failures && key <= UINT32_MAX;
+}
+
+bool flushed(const gdrfab_cq_err_entry *e)
+{
+	return !traits()->survives_failures && failure_is(e, ECANCELED, GDRFAB_PROV_CANCELED);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Paths, which kinds of memory can offer which of them, and claims that are about one of each. */
+#include "fab.h"
+
+#include <sys/uio.h>
+
+bool kind_listed(int kind)
+{
+	/* Where a dma-buf is no more than a file that can be mapped, one sort of them is enough. */
+	return kind < EVERYWHERE || traits()->numbered ||
+	       (kind == KIND_UDMABUF && access("/dev/udmabuf", R_OK | W_OK) == 0);
+}
+
+uint64_t kind_paths(const struct memkind *kind)
+{
+	if (traits()->paths & GDRFAB_PATH_DIRECT)
+		return kind->paths;
+	/* A mapping of a dma-buf may have pages that an adapter can pin. */
+	if (kind->dmabuf)
+		return GDRFAB_PATH_DMABUF | GDRFAB_PATH_PEER_MEM | GDRFAB_PATH_STAGED;
+	return (kind->opaque ? GDRFAB_PATH_DMABUF : GDRFAB_PATH_NIC) | GDRFAB_PATH_STAGED;
+}
+
+uint64_t kind_maybe(const struct memkind *kind)
+{
+	/* Which memory an adapter reaches is its driver's business, and the vendor's. */
+	return traits()->paths & GDRFAB_PATH_DIRECT ? kind->maybe : kind_paths(kind) & ~GDRFAB_PATH_NIC;
+}
+
+const struct path paths[PATHS] = {
+	[PATH_DIRECT] = {"direct", GDRFAB_PATH_DIRECT},
+	[PATH_CMA] = {"cma", GDRFAB_PATH_CMA},
+	[PATH_STAGED] = {"staged", GDRFAB_PATH_STAGED},
+	[PATH_IPC] = {"ipc", GDRFAB_PATH_IPC},
+	[PATH_NIC] = {"nic", GDRFAB_PATH_NIC},
+	[PATH_DMABUF] = {"dmabuf", GDRFAB_PATH_DMABUF},
+	[PATH_PEER_MEM] = {"peer-mem", GDRFAB_PATH_PEER_MEM},
+};
+
+bool path_known(int path)
+{
+	return (traits()->paths & paths[path].bit) != 0;
+}
+
+void path_bytes(struct node *n, uint64_t bytes[PATHS])
+{
+	gdrfab_stats s;
+	memset(&s, 0, sizeof s);
+	s.struct_size = sizeof s;
+	OK(gdrfab_ep_stats(n->ep, &s));
+	memset(bytes, 0, PATHS * sizeof bytes[0]);
+	bytes[PATH_DIRECT] = s.bytes_direct;
+	bytes[PATH_CMA] = s.bytes_cma;
+	bytes[PATH_STAGED] = s.bytes_staged;
+	bytes[PATH_IPC] = s.bytes_ipc;
+#ifdef GDRFAB_RX_CQ_DATA
+	bytes[PATH_NIC] = s.bytes_nic;
+#endif
+}
+
+struct way ways[PATHS * (KINDS + DEVICE_KINDS)];
+
+static size_t add_ways(size_t count, int path, const struct memkind *kind)
+{
+	if (!path_known(path) || !(kind_paths(kind) & paths[path].bit))
+		return count;
+	struct way *w = &ways[count];
+	w->path = &paths[path];
+	w->kind = kind;
+	snprintf(w->name, sizeof w->name, "%s_%s", w->path->name, w->kind->name);
+	return count + 1;
+}
+
+size_t ways_list(void)
+{
+	size_t count = 0;
+	for (int p = 0; p < PATHS; p++)
+		for (int k = 0; k < KINDS; k++)
+			if (kind_listed(k))
+				count = add_ways(count, p, &memkinds[k]);
+	return count;
+}
+
+size_t all_ways_list(void)
+{
+	size_t count = ways_list(), kinds = device_kinds_list();
+	for (size_t k = 0; k < kinds; k++)
+		for (int p = 0; p < PATHS; p++)
+			count = add_ways(count, p, device_kinds[k]);
+	return count;
+}
+
+void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way)
+{
+	int result = mem_try_register(n, m, offset, len, ANY_ACCESS, way->path->bit, 0);
+	/* Of a driver that was asked the errno may be its own. */
+	bool refused = result == -EOPNOTSUPP || (result < 0 && way->kind->opaque && traits()->numbered);
+	if (refused && (kind_maybe(way->kind) & way->path->bit))
+		test_skip("%s", gdrfab_last_error());
+	CHECK_EQ(result, 0);
+}
+
+int cma_refused(struct node *n)
+{
+	/* Both sides are forks of one image: this byte has the same address over there. */
+	static const char there = 'c';
+	char here = 0;
+	struct iovec local = {&here, 1}, remote = {(void *)(uintptr_t)&there, 1};
+	if (process_vm_readv(n->peer, &local, 1, &remote, 1, 0) == 1 && here == 'c')
+		return 0;
+	return errno ? errno : EIO;
+}
+
+void way_check(struct node *n, const struct way *way, uint64_t key)
+{
+	gdrfab_path_info info;
+	memset(&info, 0, sizeof info);
+	info.struct_size = sizeof info;
+	/* An adapter cannot ask another what lies behind a key: the key alone tells whether it is for an adapter. */
+	if (!traits()->knows_regions) {
+		OK(gdrfab_ep_query(n->ep, key, &info));
+		CHECK_EQ(info.path, way->path->bit == GDRFAB_PATH_STAGED ? GDRFAB_PATH_STAGED : GDRFAB_PATH_NIC);
+		return;
+	}
+	/* Where a mapping must first be asked for, it is there a moment after the first question. */
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(1000);
+	do {
+		OK(gdrfab_ep_query(n->ep, key, &info));
+		if (info.path == way->path->bit)
+			return;
+		gdrfab_cq_read(n->cq, NULL, 0);
+	} while (test_now_ms() < until);
+	char words[512] = "";
+	gdrfab_ep_explain(n->ep, key, words, sizeof words);
+	int refused = way->path->bit == GDRFAB_PATH_CMA ? cma_refused(n) : 0;
+	if (refused)
+		test_skip("this kernel does not let a process copy another's memory (process_vm_readv: %s)",
+			  strerror(refused));
+	test_fail(__FILE__, __LINE__,
+		  "the path %s is not taken: path 0x%llx of 0x%llx, offered 0x%llx; direct: %s, cma: %s, staged: %s, ipc: %s; %s",
+		  way->path->name, (unsigned long long)info.path, (unsigned long long)info.paths,
+		  (unsigned long long)info.offered, strerror(info.direct_errno), strerror(info.cma_errno),
+		  strerror(info.staged_errno), strerror(info.ipc_errno), words);
+}

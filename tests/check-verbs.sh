@@ -1,0 +1,108 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs the conformance programs over verbs, in a virtual machine: its kernel has soft-RoCE with import of dma-bufs,
+# soft-RoCE without, and soft-iWARP. Nothing is needed but what `make deps` installs and a way to download packages; where
+# there is no virtual machine to be had, one line that begins with "SKIP:" says why, and the exit status is 77.
+#
+#   tests/check-verbs.sh [options]
+#     --programs "P..."    only these (default: all, on each device those that apply)
+#     --claim TEXT         only claims with TEXT in their names
+#     --passes "D..."      only these devices: rxe, norxe (refuses dma-bufs), siw; or shm, the other provider in the guest
+#     --keep-going         the next device even if one had failures
+#     --stock              the packaged soft-RoCE instead of the patched one, and no soft-iWARP
+#     --shell-cmd 'CMD'    runs CMD in the prepared guest instead, with the environment of the first device
+#     --vm 'OPTIONS'       more options for tests/vm/run.sh, as --vm '--pkgs "valgrind libc6-dbg" --mem 2048'
+#     --timeout SECONDS    for the guest (1500)
+#
+# The installed library is that in PREFIX (target/prefix), the programs are in BUILD (target/c-tests), built if they are older
+# than their sources.
+set -u -o pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+prefix=${PREFIX:-$target/prefix} build=${BUILD:-$target/c-tests}
+stage=$target/vm
+
+programs= claim= passes= keep_going= stock= shell_cmd= vm= limit=1500
+while [ $# -gt 0 ]; do
+	case $1 in
+	--programs) programs=$2 && shift ;;
+	--claim) claim=$2 && shift ;;
+	--passes) passes=$2 && shift ;;
+	--keep-going) keep_going=1 ;;
+	--stock) stock=1 ;;
+	--shell-cmd) shell_cmd=$2 && shift ;;
+	--vm) vm=$2 && shift ;;
+	--timeout) limit=$2 && shift ;;
+	*)
+		sed -n '3,21s/^# \{0,1\}//p' "$0" >&2
+		exit 2
+		;;
+	esac
+	shift
+done
+
+# ---- what goes into the guest
+all=$(cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort)
+wanted=${programs:-$all}
+stale=
+for program in $wanted; do
+	if [ ! -x "$build/$program" ] || [ ! -d "$build/fakes" ] || [ -n "$(find "$root/c-tests" "$prefix/include/gdrfab.h" \
+		\( -name '*.h' -o -name 'fab*.c' -o -name 'test.c' -o -name "$program.c*" -o -path '*/fakes/*' \) \
+		-newer "$build/$program" 2>&1)" ]; then
+		stale="$stale $program"
+	fi
+done
+if [ -n "$stale" ]; then
+	# shellcheck disable=SC2086 # a list of words
+	BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig "$root/c-tests/run.sh" --build $stale >"$target/vm-build.log" 2>&1 || {
+		grep -v '^==' "$target/vm-build.log"
+		exit 1
+	}
+fi
+
+rm -rf "$stage" && mkdir -p "$stage/gdrfab"/{lib,bin,tests} "$stage/modules" || exit 1
+cp -a "$prefix"/lib/libgdrfab.so* "$stage/gdrfab/lib/" && cp "$prefix"/bin/gdrfab-* "$stage/gdrfab/bin/" || exit 1
+cp -a "$build/fakes" "$stage/gdrfab/tests/" || exit 1
+for program in $wanted; do
+	cp "$build/$program" "$stage/gdrfab/tests/" || exit 1
+done
+cp "$root"/tests/vm/{programs,perftest}.sh "$stage/gdrfab/" 2>/dev/null
+# The guest's memory holds all this.
+find "$stage/gdrfab" -type f \( -name '*.so*' -o -perm -100 \) ! -name '*.sh' -exec strip -g {} + 2>/dev/null
+${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -O2 -fPIC -shared -fvisibility=hidden \
+	-o "$stage/gdrfab/lib/libgdrfab-dmabuf.so" "$root/tests/vm/dmabuf-shim.c" -Wl,--no-as-needed -libverbs -ldl || exit 1
+
+modules=() module_note="the packaged rdma_rxe"
+if [ -z "$stock" ]; then
+	"$root/tests/vm/build-modules.sh" "$stage/modules" || exit
+	modules=(--module "$stage/modules/rdma_rxe.ko no_dmabuf=rxe1" --module "$stage/modules/siw.ko")
+	module_note="rdma_rxe with import of dma-bufs but on rxe1, $(sha256sum "$stage/modules/rdma_rxe.ko" | cut -c 1-12)"
+	module_note="$module_note, and siw, $(sha256sum "$stage/modules/siw.ko" | cut -c 1-12)"
+fi
+
+# ---- what runs there
+if [ -z "$passes" ]; then
+	passes=rxe
+	[ -n "$stock" ] || passes="rxe norxe siw"
+fi
+list=
+for pass in $passes; do
+	case $pass in
+	# The other devices repeat only what depends on them.
+	norxe) default="device memory rma" ;;
+	siw) default="info connection cq msg rma wait" ;;
+	*) default=$all ;;
+	esac
+	# shellcheck disable=SC2086
+	list="$list $pass=$(echo ${programs:-$default} | tr ' ' ,)"
+done
+command="echo \"kernel \$(uname -r), \$(cat /etc/versions)\"; echo 'modules: $module_note'; rdma link"
+if [ -n "$shell_cmd" ]; then
+	command="$command; /gdrfab/programs.sh --shell ${passes%% *} $(printf %q "$shell_cmd")"
+else
+	command="$command; /gdrfab/programs.sh ${claim:+--claim $(printf %q "$claim")} ${keep_going:+--keep-going}$list"
+fi
+eval "set -- $vm"
+exec "$root/tests/vm/run.sh" --net two --timeout "$limit" --mem 2048 --add "$stage/gdrfab:/gdrfab" \
+	${modules[@]+"${modules[@]}"} "$@" -- "$command"

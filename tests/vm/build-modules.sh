@@ -1,0 +1,69 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Builds drivers for the guest's kernel: soft-RoCE with import of dma-bufs (rxe-dmabuf.h), which no kernel has yet, and
+# soft-iWARP, which Debian leaves out.
+#
+#   tests/vm/build-modules.sh OUTDIR     makes OUTDIR/rdma_rxe.ko and OUTDIR/siw.ko
+#
+# The patched soft-RoCE has a parameter no_dmabuf=DEVICE (also /sys/module/rdma_rxe/parameters/no_dmabuf): that device
+# refuses dma-bufs, as the packaged driver does. To have the packaged driver, do not load this one.
+#
+# Sources and results are kept in $GDRFAB_VM_CACHE, nothing is installed. Exit status 77: it cannot be done here.
+set -u -o pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/packages.sh"
+. "$here/kernel.sh"
+
+[ $# -eq 1 ] && mkdir -p "$1" || die "usage: build-modules.sh OUTDIR"
+out=$(cd "$1" && pwd)
+for program in gcc make; do
+	command -v $program >/dev/null || skip "$program is missing, and drivers have to be built"
+done
+lock
+want xz-utils || skip "cannot download packages"
+kernel_find
+release=${kernel%-amd64} series=$(echo "$kernel" | grep -oE '^[0-9]+\.[0-9]+')
+build=$cache/build/$kernel-$(cat "$0" "$here/rxe-dmabuf.h" | sha256sum | cut -c 1-12)
+
+fetch() {
+	local version debs deb source
+	version=$(cat "${vmlinuz%/boot/*}/version")
+	say "fetching the kernel's sources and headers (170 MB)"
+	debs=$(APT_CONFIG=$kernel_apt download "linux-source-$series=$version" "linux-headers-$kernel=$version" \
+		"linux-headers-$release-common=$version" "linux-kbuild-$release=$version") || return 1
+	for deb in $debs; do
+		case $deb in
+		*/linux-source-*) source=$deb ;;
+		*) dpkg-deb -x "$deb" "$build" || return 1 ;;
+		esac
+	done
+	dpkg-deb --fsys-tarfile "$source" | tar -xO "./usr/src/linux-source-$series.tar.xz" | run_tool xz -dc -T2 |
+		tar -x --wildcards --strip-components=4 -C "$build" "linux-source-$series/drivers/infiniband/sw/rxe" \
+			"linux-source-$series/drivers/infiniband/sw/siw" || return 1
+	# shellcheck disable=SC2086
+	rm -f $debs
+	# The headers' own Makefile names the place where they would be installed.
+	echo "include $build/usr/src/linux-headers-$release-common/Makefile" >"$build/usr/src/linux-headers-$kernel/Makefile"
+	# The first to set an operation prevails.
+	cp "$here/rxe-dmabuf.h" "$build/rxe/" &&
+		sed -i -e 's/^static const struct ib_device_ops rxe_dev_ops = {/#include "rxe-dmabuf.h"\n\n&/' \
+			-e 's/^\tib_set_device_ops(dev, &rxe_dev_ops);/\tib_set_device_ops(dev, \&rxe_dmabuf_ops);\n&/' \
+			"$build/rxe/rxe_verbs.c" && [ "$(grep -c 'rxe.dmabuf' "$build/rxe/rxe_verbs.c")" = 2 ]
+}
+
+compile() { # <directory> <module> <option>
+	# The kernel's own compiler goes by another name; where that is another version, this one does as well.
+	quietly make -s -C "$build/usr/src/linux-headers-$kernel" M="$build/$1" CC=gcc "$3=m" CONFIG_DEBUG_INFO_BTF_MODULES= \
+		-j"$(nproc)" modules && strip -g -o "$build/$2.ko" "$build/$1/$2.ko"
+}
+
+if [ ! -e "$build/.complete" ]; then
+	rm -rf "$build" && mkdir -p "$build" || die "cannot write $build"
+	fetch || skip "the kernel's sources cannot be had"
+	say "compiling"
+	compile rxe rdma_rxe CONFIG_RDMA_RXE && compile siw siw CONFIG_RDMA_SIW || die "a driver does not compile"
+	rm -rf "$build"/{usr,lib,rxe,siw}
+	touch "$build/.complete"
+fi
+cp "$build"/{rdma_rxe,siw}.ko "$out/"

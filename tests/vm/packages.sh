@@ -1,0 +1,138 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Debian packages without installing any: what the host has is used, the rest is downloaded by apt-get and unpacked in the
+# cache. So no root is needed, and nothing on the host changes. Sourced by the scripts beside it, under `set -u`.
+
+cache=${GDRFAB_VM_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/gdrfab-vm}
+# Programs and libraries of one release do not run with those of another.
+unpacked=$cache/root-$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown}${VERSION_ID:-}")
+arch=x86_64-linux-gnu
+
+say() { [ -n "${quiet:-}" ] || echo "vm: $*" >&2; }
+die() { echo "vm: $*" >&2 && exit 2; }
+skip() { echo "SKIP: no virtual machine: $*" >&2 && exit 77; }
+
+# Checks what everything here relies on, makes the cache, and keeps other runs out of it until unlock.
+lock() {
+	[ "$(uname -sm)" = "Linux x86_64" ] || skip "the guest is Linux on amd64, and this is $(uname -sm)"
+	local tool
+	for tool in apt-get apt-cache dpkg dpkg-deb dpkg-query flock tar; do
+		command -v $tool >/dev/null || skip "$tool is missing; the packages come from Debian or Ubuntu"
+	done
+	mkdir -p "$cache"/{debs,kernel,apt} "$unpacked" || skip "cannot write $cache; GDRFAB_VM_CACHE names another place"
+	exec 9>"$cache/lock"
+	flock -w 1200 9 || die "another run holds $cache/lock"
+}
+unlock() { exec 9>&-; }
+
+# Says the end of a command's output, if it fails.
+quietly() {
+	local log status
+	log=$(mktemp) || return 1
+	"$@" >"$log" 2>&1
+	status=$?
+	[ $status -eq 0 ] || tail -n 5 "$log" >&2
+	rm -f "$log"
+	return $status
+}
+
+# A private apt state in the cache: with the host's own sources, or with the one line given. Prints its configuration file.
+apt_state() { # <name> [line of a sources.list]
+	local dir=$cache/apt/$1
+	mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial" || return 1
+	{
+		printf 'Dir::State::Lists "%s";\nDir::Cache "%s";\n' "$dir/lists" "$dir/cache"
+		printf 'Debug::NoLocking "1";\nAPT::Sandbox::User "root";\nAcquire::Languages "none";\n'
+		if [ $# -gt 1 ]; then
+			echo "$2" >"$dir/sources.list"
+			printf 'Dir::Etc::SourceList "%s";\nDir::Etc::SourceParts "/dev/null";\n' "$dir/sources.list"
+			printf 'Dir::Etc::PreferencesParts "/dev/null";\n'
+		fi
+	} >"$dir/apt.conf"
+	echo "$dir/apt.conf"
+}
+
+# Downloads into the cache; prints the files' paths. Takes the state from APT_CONFIG, like apt-get itself.
+download() { # <package[=version]...>
+	local dir file
+	dir=$(mktemp -d "$cache/debs/new.XXXXXX") || return 1
+	if (cd "$dir" && quietly apt-get -q -o APT::Sandbox::User=root download "$@"); then
+		for file in "$dir"/*.deb; do
+			mv -f "$file" "$cache/debs/" && echo "$cache/debs/${file##*/}"
+		done
+	fi
+	rmdir "$dir" 2>/dev/null || { rm -rf "$dir" && return 1; }
+}
+
+installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+have() { [ -e "$unpacked/.files-$1" ] || installed "$1"; }
+
+# What apt would install for these packages, as name=version. Only a simulation: nothing is installed or locked.
+would_install() {
+	apt-get -s -o Debug::NoLocking=1 install --no-install-recommends "$@" 2>/dev/null |
+		sed -n 's/^Inst \([^ ]*\) .*(\([^ ]*\) .*/\1=\2/p'
+}
+
+unpack() { # <.deb...>
+	local deb name link target
+	for deb in "$@"; do
+		name=$(dpkg-deb -f "$deb" Package)
+		dpkg-deb -x "$deb" "$unpacked" || return 1
+		dpkg-deb --fsys-tarfile "$deb" | tar -t | sed 's|^\.||' >"$unpacked/.files-$name"
+		dpkg-deb -f "$deb" Version >"$unpacked/.version-$name"
+		rm -f "$deb"
+	done
+	# Absolute links (/sbin/depmod -> /bin/kmod) have to stay inside.
+	find "$unpacked" -type l -lname '/*' -printf '%p\t%l\n' | while IFS=$'\t' read -r link target; do
+		case $target in "$cache"/*) ;; *) ln -sfn "$unpacked$target" "$link" ;; esac
+	done
+}
+
+# Makes sure of these packages, with all that they need beyond what the host has.
+want() { # <package...>
+	local missing=() name list
+	for name in "$@"; do
+		have "$name" || missing+=("$name")
+	done
+	[ ${#missing[@]} -gt 0 ] || return 0
+	say "fetching ${missing[*]}"
+	list=$(would_install "${missing[@]}")
+	# shellcheck disable=SC2086 # a list of words
+	if [ -z "$list" ] || ! list=$(download $list 2>/dev/null); then
+		# The host's package lists are missing or old. Only root may renew those.
+		local APT_CONFIG
+		APT_CONFIG=$(apt_state host) && export APT_CONFIG && quietly apt-get -q update || return 1
+		list=$(would_install "${missing[@]}")
+		[ -n "$list" ] && list=$(download $list) || return 1
+	fi
+	# shellcheck disable=SC2086
+	unpack $list
+}
+
+files_of() { cat "$unpacked/.files-$1" 2>/dev/null || dpkg-query -L "$1"; }
+version_of() { cat "$unpacked/.version-$1" 2>/dev/null || dpkg-query -W -f='${Version}\n' "$1" 2>/dev/null; }
+
+# Where a program, a library or a directory is: unpacked, else the host's.
+tool() { # <program>
+	local dir
+	for dir in "$unpacked"/{usr/bin,bin,usr/sbin,sbin} /usr/bin /bin /usr/sbin /sbin; do
+		[ -x "$dir/$1" ] && echo "$dir/$1" && return
+	done
+	command -v "$1"
+}
+library() { # <file name>
+	local dir
+	for dir in "$unpacked"/{usr/lib,lib}/$arch /usr/lib/$arch /lib/$arch; do
+		[ -e "$dir/$1" ] && echo "$dir/$1" && return
+	done
+	return 1
+}
+
+# Runs a program by its name, with the libraries that were unpacked beside it.
+unpacked_libs=$unpacked/lib/$arch:$unpacked/usr/lib/$arch
+run_tool() {
+	local program
+	program=$(tool "$1") || die "no program $1"
+	shift
+	LD_LIBRARY_PATH=$unpacked_libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$program" "$@"
+}

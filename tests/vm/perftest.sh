@@ -1,0 +1,105 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# In the guest: gdrfab-perf beside perftest on the same device with the same settings, in turns, and prints a table in
+# Markdown. Emulated CPUs are slow and noisy, so the figure is the ratio: the median over the rounds of gdrfab's result
+# divided by perftest's of the same round. `make bench-verbs` runs it.
+#
+#   ROUNDS=9 DEVICE=rxe0 NODE=10.77.0.1 GID=1 perftest.sh [TEST...]
+#   PROVIDER=perftest measures perftest against itself: the noise of the method.
+#   TESTs: write-bw:64K write-bw:1M read-bw:64K read-bw:1M write-lat:8 send-lat:8, bandwidth also with :N for one
+#   completion every N operations on both sides (perftest's -Q; without, each has its own, which is perftest's usual for
+#   more than 8 KiB)
+#
+# Same on both sides: device, GID index and so MTU, tx depth, number of operations, completions, placing on CPUs. Both
+# connect over the device's own address; perftest exchanges its addresses over TCP, gdrfab by rdma_cm.
+set -u
+
+rounds=${ROUNDS:-9} device=${DEVICE:-rxe0} node=${NODE:-${TEST_NODE:-10.77.0.1}} gid=${GID:-1}
+provider=${PROVIDER:-${TEST_PROVIDER:-verbs}}
+[ $# -gt 0 ] || set -- write-bw:64K write-bw:64K:100 write-bw:1M write-bw:1M:100 read-bw:64K read-bw:64K:100 read-bw:1M \
+	read-bw:1M:100 write-lat:8 send-lat:8
+depth=128
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export GDRFAB_VERBS_GID_INDEX=$gid
+
+iterations() { # <test> <bytes>
+	case $1:$2 in
+	*-lat:*) echo "${LAT_ITERS:-2000}" ;;
+	*:65536) echo "${BW_ITERS:-2000}" ;;
+	*) echo "${BIG_ITERS:-512}" ;;
+	esac
+}
+
+# Each prints one number: MB/s (10^6 bytes), or the median in us. The server has CPU 0, the client CPU 1.
+
+perftest() { # <test> <bytes> <iterations> <operations to a completion>
+	local program=ib_${1/-/_} options="-d $device -x $gid -F -s $2 -n $3" server i
+	case $1 in *-bw) options="$options -t $depth -Q $4" ;; esac
+	# shellcheck disable=SC2086 # a list of words
+	taskset 1 timeout 120 "$program" $options >/dev/null 2>"$work/err" &
+	server=$!
+	# Until it listens (port 18515).
+	for ((i = 0; i < 100; i++)); do
+		grep -q ':4853 00000000:0000 0A' /proc/net/tcp && break
+		grep -q ':4853 .* 0A' /proc/net/tcp6 2>/dev/null && break
+		sleep 0.1
+	done
+	# shellcheck disable=SC2086
+	timeout 120 taskset 2 "$program" $options 127.0.0.1 2>>"$work/err" | tee "$work/perftest.out" |
+		awk -v test="$1" -v bytes="$2" '$1 == bytes { print test ~ /bw$/ ? $4 * 1.048576 : $5 }'
+	wait $server
+}
+
+gdrfab() { # <test> <bytes> <iterations> <operations to a completion>
+	[ "$provider" != perftest ] || { perftest "$@" && return; }
+	local options="-p $provider -s $2 -n $3 --cpus 1,0" key=t_typical_usec
+	[ "$provider" != verbs ] || options="$options --name $node"
+	case $1 in *-bw) options="$options -d $depth -Q $4" key=bw_average_mb_s ;; esac
+	# shellcheck disable=SC2086
+	timeout 120 gdrfab-perf "$1" $options --local --json 2>"$work/err" | tee "$work/gdrfab.out" |
+		sed -n "s/.*\"$key\": \([0-9.]*\).*/\1/p"
+}
+
+median() { # of the numbers on stdin
+	sort -g | awk '{ v[NR] = $1 } END { if (NR) print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
+}
+
+status=0
+echo "perftest $(ib_write_bw --version 2>&1 | sed -n 's/^Version: *//p') and gdrfab $(gdrfab-perf --version | sed 's/.* //')" \
+	"on $device (GID $gid), $rounds rounds, kernel $(uname -r)"
+echo
+echo "| test | size | tx depth | completion every | perftest | gdrfab | unit | ratio | of all rounds | bar |"
+echo "|---|---|---|---|---:|---:|---|---:|---|---|"
+for each in "$@"; do
+	IFS=: read -r test size every <<<"$each"
+	bytes=$(echo "$size" | sed 's/K$/ * 1024/; s/M$/ * 1048576/')
+	bytes=$((bytes))
+	n=$(iterations "$test" "$bytes")
+	rm -f "$work"/{perftest,gdrfab,ratio}
+	for ((round = 0; round < rounds; round++)); do
+		# In turns also within the round.
+		if [ $((round % 2)) -eq 0 ]; then
+			p=$(perftest "$test" "$bytes" "$n" "${every:-1}") g=$(gdrfab "$test" "$bytes" "$n" "${every:-1}")
+		else
+			g=$(gdrfab "$test" "$bytes" "$n" "${every:-1}") p=$(perftest "$test" "$bytes" "$n" "${every:-1}")
+		fi
+		if [ -z "$p" ] || [ -z "$g" ]; then
+			echo "$test $size: perftest '$p', gdrfab '$g': $(tail -n 2 "$work/err")" >&2
+			status=1
+			continue
+		fi
+		echo "$p" >>"$work/perftest"
+		echo "$g" >>"$work/gdrfab"
+		awk -v g="$g" -v p="$p" 'BEGIN { printf "%.3f\n", g / p }' >>"$work/ratio"
+	done
+	case $test in
+	*-bw) unit=MB/s bar=">= 0.97" in_flight=$depth ;;
+	*) unit=us bar="<= 1.05" in_flight=1 every= ;;
+	esac
+	touch "$work"/{perftest,gdrfab,ratio}
+	printf '| %s | %s | %s | %s | %.4g | %.4g | %s | %.3f | %s | %s |\n' "$test" "$size" $in_flight "${every:-1}" \
+		"$(median <"$work/perftest")" "$(median <"$work/gdrfab")" $unit "$(median <"$work/ratio")" \
+		"$(sort -g "$work/ratio" | sed -n '1p;$p' | paste -sd- | sed 's/-/ to /')" "$bar"
+done
+exit $status

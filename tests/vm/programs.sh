@@ -1,0 +1,78 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# In the guest: runs conformance programs that were built on the host, once for each pass, and sums up as c-tests/run.sh
+# does. tests/check-verbs.sh puts everything below /gdrfab and calls it.
+#
+#   programs.sh [--claim TEXT] [--keep-going] PASS=PROGRAM,PROGRAM...
+#   programs.sh --shell PASS 'CMD'        runs CMD with the environment of a pass
+#
+# A pass is a device: rxe, norxe (soft-RoCE that refuses dma-bufs), siw; or shm, without one.
+set -u
+
+at=/gdrfab
+claim= keep_going= shell=
+while [ $# -gt 0 ]; do
+	case $1 in
+	--claim) claim=$2 && shift ;;
+	--keep-going) keep_going=1 ;;
+	--shell) shell=1 ;;
+	*) break ;;
+	esac
+	shift
+done
+
+export LD_LIBRARY_PATH=$at/lib:$at/tests/fakes GDRFAB_FAKES=$at/tests/fakes PATH=$PATH:$at/bin
+export GDRFAB_VERBS_LIBRARY=$at/lib/libgdrfab-dmabuf.so
+# Links and devices of this machine may be taken away.
+export TEST_BREAK=1
+# Emulated CPUs are slow.
+export TEST_FAST=${TEST_FAST:-1} TEST_TIME_SCALE=${TEST_TIME_SCALE:-8}
+TEST_IFACES=
+for pair in cuda:libcuda.so.1 rocr:libhsa-runtime64.so.1 ze:libze_loader.so.1 neuron:libnrt.so.1 synapseai:libSynapse.so; do
+	[ -e "$GDRFAB_FAKES/${pair#*:}" ] && TEST_IFACES=${TEST_IFACES:+$TEST_IFACES,}${pair%%:*}
+done
+export TEST_IFACES
+
+choose() { # <pass>
+	export TEST_PROVIDER=verbs
+	case $1 in
+	rxe) export TEST_NODE=10.77.0.1 ;;
+	norxe) export TEST_NODE=10.78.0.1 ;;
+	siw) export TEST_NODE=10.88.0.1 ;;
+	shm) export TEST_PROVIDER=shm && unset TEST_NODE ;;
+	*) echo "programs.sh: there is no pass $1" >&2 && exit 2 ;;
+	esac
+}
+
+passed=0 failed=0 skipped=0
+one() { # <pass> <program>
+	local log=/tmp/$1.$2.log status ok bad start=$SECONDS
+	echo "== $2 ($1)"
+	timeout -k 5 900 "$at/tests/$2" ${claim:+"$claim"} 2>&1 | tee "$log"
+	status=${PIPESTATUS[0]}
+	ok=$(grep -c '^ok ' "$log") bad=$(grep -c '^FAIL ' "$log")
+	# An end that no claim accounts for.
+	if [ "$bad" -eq 0 ] && [ "$status" -ne 0 ] && { [ "$status" -ne 77 ] || [ "$ok" -ne 0 ]; }; then
+		echo "FAIL $2: exit status $status"
+		bad=1
+	fi
+	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + $(grep -c '^skip ' "$log")))
+	echo "-- $2 ($1): $((SECONDS - start))s"
+}
+
+cd /root || exit
+if [ -n "$shell" ]; then
+	choose "$1"
+	exec bash -c "$2"
+fi
+for pass in "$@"; do
+	choose "${pass%%=*}"
+	for program in $(echo "${pass#*=}" | tr , ' '); do
+		one "${pass%%=*}" "$program"
+	done
+	# What fails on one device fails on the next.
+	[ -n "$keep_going" ] || [ $failed -eq 0 ] || break
+done
+dmesg | grep -E 'BUG:|WARNING:|Oops|Call Trace' | head -n 5
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ] && [ $((passed + skipped)) -gt 0 ]

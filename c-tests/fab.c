@@ -413,8 +413,11 @@ void node_close(struct node *n)
 	n->ep = NULL, n->cq = NULL, n->domain = NULL, n->pep = NULL, n->eq = NULL, n->fabric = NULL;
 	n->info = n->request = NULL;
 	/* A real driver keeps files of its own, also where only a peer's memory made the library open it. */
-	if (!n->drivers && !getenv("TEST_REAL"))
-		CHECK_EQ(test_count_fds(), n->fds);
+	if (n->drivers || getenv("TEST_REAL"))
+		return;
+	if (test_count_fds() != n->fds)
+		test_list_fds();
+	CHECK_EQ(test_count_fds(), n->fds);
 }
 
 void node_down(struct node *n)

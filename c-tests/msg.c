@@ -260,10 +260,13 @@ static void long_sender(struct node *n)
 			POST(n->cq, gdrfab_send(n->ep, m.addr, sizes[s], mem_desc(&m), GDRFAB_ADDR_UNSPEC, &m));
 			struct failure f;
 			done entry;
-			CHECK_EQ(cq_next(n->cq, &entry, 10000), -1);
-			cq_failure(__FILE__, __LINE__, n->cq, &f);
+			int came = cq_next(n->cq, &entry, 10000);
+			/* Where a send has ended well before it is refused, the connection's end tells. */
+			CHECK(came == -1 || (came == 1 && !tells_failed_writes(n)));
+			if (came == -1)
+				cq_failure(__FILE__, __LINE__, n->cq, &f);
 			/* The end of the connection may be here before the adapter's answer. */
-			if (!failure_is(&f.entry, EREMOTEIO, TOO_LONG) && !flushed(&f.entry))
+			if (came == -1 && tells_failed_writes(n) && !failure_is(&f.entry, EREMOTEIO, TOO_LONG) && !flushed(&f.entry))
 				test_fail(__FILE__, __LINE__, "%s, provider code %d, \"%s\"",
 					  test_number(-f.entry.err), f.entry.prov_errno, f.words);
 		}

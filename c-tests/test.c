@@ -235,6 +235,17 @@ int test_count_fds(void)
 	return count;
 }
 
+void test_list_fds(void)
+{
+	char path[64], to[128];
+	for (int fd = 0; fd < 1024; fd++) {
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		ssize_t len = readlink(path, to, sizeof to - 1);
+		if (len > 0)
+			fprintf(stderr, "     descriptor %d is %.*s\n", fd, (int)len, to);
+	}
+}
+
 uint64_t test_random(uint64_t *state)
 {
 	uint64_t z = *state += 0x9e3779b97f4a7c15u;

@@ -126,6 +126,8 @@ void check_filled(const char *file, int line, const char *what, const void *at, 
 
 /* Open file descriptors of this process. */
 int test_count_fds(void);
+/* Says which they are. */
+void test_list_fds(void);
 /* Whether the word stands in the text, in upper or lower case. text may be NULL. */
 bool test_says(const char *text, const char *word);
 

@@ -52,10 +52,18 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "GDRFAB_VERBS_TIMEOUT", default: "14", help: "4.096 us << this is waited for an acknowledgement (0 = for ever)" },
     Variable { name: "GDRFAB_VERBS_RETRIES", default: "7", help: "repeats of an unacknowledged packet before the connection fails" },
     Variable { name: "GDRFAB_VERBS_RNR_RETRIES", default: "7", help: "repeats where the peer has posted no receive; 7 = without end" },
-    Variable { name: "GDRFAB_VERBS_MIN_RNR_TIMER", default: "12", help: "code of the time a sender waits where no receive is posted (12: 0.64 ms)" },
+    Variable {
+        name: "GDRFAB_VERBS_MIN_RNR_TIMER",
+        default: "12",
+        help: "code of the time a sender waits where no receive is posted (12: 0.64 ms)",
+    },
     Variable { name: "GDRFAB_VERBS_MTU", default: "0", help: "largest packet in bytes; 0: the port's" },
     Variable { name: "GDRFAB_VERBS_SERVICE_LEVEL", default: "0", help: "InfiniBand service level of connections by exchanged addresses" },
-    Variable { name: "GDRFAB_VERBS_TRAFFIC_CLASS", default: "0", help: "traffic class (RoCE v2: DSCP << 2) of connections by exchanged addresses" },
+    Variable {
+        name: "GDRFAB_VERBS_TRAFFIC_CLASS",
+        default: "0",
+        help: "traffic class (RoCE v2: DSCP << 2) of connections by exchanged addresses",
+    },
     Variable {
         name: "GDRFAB_VERBS_RELAXED_ORDERING",
         default: "0",

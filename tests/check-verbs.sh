@@ -90,9 +90,10 @@ list=
 for pass in $passes; do
 	case $pass in
 	# The other devices repeat only what depends on them.
-	norxe) default="device memory rma" ;;
-	siw) default="info connection cq msg rma wait" ;;
-	*) default=$all ;;
+	norxe) default="device memory rma:_from_ verbs:refused" ;;
+	siw) default="info connection cq memory msg rma wait" ;;
+	# This one takes links and devices away.
+	*) default="$(echo "$all" | grep -vx verbs) verbs" ;;
 	esac
 	# shellcheck disable=SC2086
 	list="$list $pass=$(echo ${programs:-$default} | tr ' ' ,)"

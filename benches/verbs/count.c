@@ -3,10 +3,10 @@
  * Posts 8-byte writes and reads their completions, by gdrfab or by the bare verbs, over one and the same libibverbs: the
  * fake one, whose queues do nothing (c-tests/fakes). count.sh counts the instructions of `measured` under callgrind.
  *
- *   GDRFAB_VERBS_LIBRARY=.../libibverbs.so.1 count raw|domain|safe DEPTH ROUNDS
+ *   GDRFAB_VERBS_LIBRARY=.../libibverbs.so.1 count raw|domain|safe|real DEPTH ROUNDS
  *
  * A round posts DEPTH writes and then takes their completions. Every write asks for its completion and carries its bytes
- * in the work request, on both sides.
+ * in the work request, on both sides. `real` is for a real device: as domain, and the bytes must arrive.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -34,7 +34,7 @@ static void fail(const char *what, const char *why)
 			fail(#call, gdrfab_last_error());                                                              \
 	} while (0)
 
-static uint64_t source, target;
+static volatile uint64_t source, target;
 
 /* ---- the bare verbs */
 
@@ -67,7 +67,7 @@ static struct raw raw_open(void)
 	if (!context)
 		fail("opening a device", "there is none");
 	struct ibv_pd *pd = CALL(ibv_alloc_pd)(context);
-	r.mr = CALL(ibv_reg_mr)(pd, &source, sizeof source, IBV_ACCESS_LOCAL_WRITE);
+	r.mr = CALL(ibv_reg_mr)(pd, (void *)&source, sizeof source, IBV_ACCESS_LOCAL_WRITE);
 	r.cq = CALL(ibv_create_cq)(context, 4096, NULL, NULL, 0);
 	struct ibv_qp_init_attr init = {.send_cq = r.cq, .recv_cq = r.cq, .qp_type = IBV_QPT_RC};
 	init.cap = (struct ibv_qp_cap){512, 512, 1, 1, 220};
@@ -143,7 +143,7 @@ static __attribute__((noinline)) void measured_gdrfab(struct side *s, void *desc
 	gdrfab_cq_data_entry entry[16];
 	for (long round = 0; round < rounds; round++) {
 		for (int i = 0; i < depth; i++)
-			if (gdrfab_write(s->ep, &source, BYTES, desc, 0, (uintptr_t)&target, key, s))
+			if (gdrfab_write(s->ep, (void *)&source, BYTES, desc, 0, (uintptr_t)&target, key, s))
 				fail("gdrfab_write", gdrfab_last_error());
 		for (int done = 0; done < depth;) {
 			ssize_t n = gdrfab_cq_read(s->cq, entry, depth < 16 ? (size_t)depth : 16);
@@ -154,11 +154,11 @@ static __attribute__((noinline)) void measured_gdrfab(struct side *s, void *desc
 	}
 }
 
-static void by_gdrfab(bool one_thread, int depth, long rounds)
+static void by_gdrfab(bool one_thread, bool real, int depth, long rounds)
 {
 	gdrfab_info *hints = gdrfab_dupinfo(NULL), *info;
 	gdrfab_fabric *fabric;
-	gdrfab_mr *mr;
+	gdrfab_mr *mr, *there;
 	char name[] = "verbs";
 	hints->prov_name = name;
 	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
@@ -169,15 +169,24 @@ static void by_gdrfab(bool one_thread, int depth, long rounds)
 	struct side a = side_open(info, fabric), b = side_open(info, fabric);
 	OK(gdrfab_ep_connect_addr(a.ep, b.address, b.length));
 	OK(gdrfab_ep_connect_addr(b.ep, a.address, a.length));
-	OK(gdrfab_mr_reg(a.domain, &source, sizeof source, GDRFAB_WRITE, 0, 0, 0, NULL, &mr));
+	OK(gdrfab_mr_reg(a.domain, (void *)&source, sizeof source, GDRFAB_WRITE, 0, 0, 0, NULL, &mr));
+	OK(gdrfab_mr_reg(b.domain, (void *)&target, sizeof target, GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &there));
 	/* The fake looks after a peer of its own process; the bare queue pair has none either. */
-	OK(gdrfab_ep_close(b.ep));
-	measured_gdrfab(&a, gdrfab_mr_desc(mr), gdrfab_mr_key(mr), depth, rounds);
+	if (!real)
+		OK(gdrfab_ep_close(b.ep));
+	measured_gdrfab(&a, gdrfab_mr_desc(mr), gdrfab_mr_key(there), depth, rounds);
+	for (source = 1; real && source < 1000; source++) {
+		measured_gdrfab(&a, gdrfab_mr_desc(mr), gdrfab_mr_key(there), 1, 1);
+		if (target != source)
+			fail("gdrfab_write", "its completion came, and its bytes did not");
+	}
+	OK(gdrfab_ep_close(a.ep));
+	if (real)
+		OK(gdrfab_ep_close(b.ep));
 	OK(gdrfab_mr_close(mr));
+	OK(gdrfab_mr_close(there));
 	for (int i = 0; i < 2; i++) {
 		struct side *s = i ? &b : &a;
-		if (s == &a)
-			OK(gdrfab_ep_close(s->ep));
 		OK(gdrfab_cq_close(s->cq));
 		OK(gdrfab_eq_close(s->eq));
 		OK(gdrfab_domain_close(s->domain));
@@ -192,14 +201,14 @@ int main(int argc, char **argv)
 	int depth = argc == 4 ? atoi(argv[2]) : 0;
 	long rounds = argc == 4 ? atol(argv[3]) : 0;
 	if (depth < 1 || depth > MOST || rounds < 1) {
-		fprintf(stderr, "usage: count raw|domain|safe DEPTH ROUNDS\n");
+		fprintf(stderr, "usage: count raw|domain|safe|real DEPTH ROUNDS\n");
 		return 2;
 	}
 	if (!strcmp(argv[1], "raw")) {
 		struct raw r = raw_open();
 		measured_raw(&r, depth, rounds);
 	} else {
-		by_gdrfab(!strcmp(argv[1], "domain"), depth, rounds);
+		by_gdrfab(strcmp(argv[1], "safe") != 0, !strcmp(argv[1], "real"), depth, rounds);
 	}
 	return 0;
 }

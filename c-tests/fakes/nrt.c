@@ -176,9 +176,9 @@ API int nrt_tensor_allocate(int placement, int core, size_t size, const char *na
 	if (status)
 		return status;
 	uint64_t len = (size + PAGE) & ~PAGE;
-	int fd = memfd_create("fake-neuron-memory", MFD_CLOEXEC);
+	int fd = memfd_create("fake-neuron-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	fake_lock();
-	if (fd >= 0 && ftruncate(fd, (off_t)len) == 0) {
+	if (fd >= 0 && ftruncate(fd, (off_t)len) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0) {
 		uint64_t va = hbm[core / 2] ? place(core, len) : 0;
 		if (va || !hbm[core / 2])
 			(*tensor)->block = fake_map(fd, 0, len, va, core, va != 0);

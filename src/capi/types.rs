@@ -290,7 +290,12 @@ const _: () = {
     assert!(GDRFAB_NOTIFY == EventKind::Notify as u32 && GDRFAB_SHUTDOWN == EventKind::Shutdown as u32);
     assert!(GDRFAB_ETOOSMALL == errno::ETOOSMALL && GDRFAB_EOPBADSTATE == errno::EOPBADSTATE && GDRFAB_EAVAIL == errno::EAVAIL);
     assert!(GDRFAB_EBADFLAGS == errno::EBADFLAGS && GDRFAB_ENOEQ == errno::ENOEQ && GDRFAB_ENOCQ == errno::ENOCQ);
-    assert!(GDRFAB_ETRUNC == errno::ETRUNC && GDRFAB_ENOKEY == errno::ENOKEY && GDRFAB_EOVERRUN == errno::EOVERRUN && GDRFAB_ENORX == errno::ENORX);
+    assert!(
+        GDRFAB_ETRUNC == errno::ETRUNC
+            && GDRFAB_ENOKEY == errno::ENOKEY
+            && GDRFAB_EOVERRUN == errno::EOVERRUN
+            && GDRFAB_ENORX == errno::ENORX
+    );
     assert!(
         GDRFAB_PROV_KEY == Code::Key.0
             && GDRFAB_PROV_REJECTED == Code::Rejected.0

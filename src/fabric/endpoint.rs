@@ -10,21 +10,21 @@ use super::info::Info;
 use super::requests;
 use crate::error::{Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
+use crate::prov;
 use crate::prov::bind::Binding;
 use crate::prov::event::Request;
 use crate::prov::flags;
 use crate::prov::on_provider;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::wish::DEVICE_DESC;
-use crate::prov;
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use crate::prov::bind::{PathReport as PathAnswer, Quick, Stats};
 pub use crate::prov::Armed;
+pub use crate::prov::bind::{PathReport as PathAnswer, Quick, Stats};
 
 /// What decides how hard an RDMA device tries before it fails an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -26,6 +26,15 @@ pub fn checked(fd: OwnedFd, offset: u64, len: u64) -> Result<DmaBuf> {
     }
 }
 
+/// Where a mapping that holds byte `offset` of a file begins, and that byte in it. A dma-buf is mapped from its
+/// beginning: exporters of graphics drivers (vgem, and others that share its code) give its first pages whatever
+/// offset is asked for.
+pub fn map_from(fd: BorrowedFd<'_>, offset: u64) -> Result<(u64, usize)> {
+    let within = if mem::is_dmabuf(fd) { offset } else { offset % mem::page_size() as u64 };
+    let size = usize::try_from(within).map_err(|_| Error::invalid("dmabuf->offset: beyond the address space"))?;
+    Ok((offset - within, size))
+}
+
 /// Of `linux/dma-buf.h`.
 const DMA_BUF_IOCTL_SYNC: u32 = 0x4008_6200;
 const SYNC_READ: u64 = 1;
@@ -69,14 +78,14 @@ pub fn end_cpu(fd: BorrowedFd<'_>, write: bool) -> Result<()> {
 /// # Safety
 /// The host side is readable or writable for `len` bytes.
 pub unsafe fn copy_mapped(buf: &DmaBuf, dir: Dir, host: u64, len: usize) -> Result<()> {
-    let within = (buf.offset % mem::page_size() as u64) as usize;
+    let (start, within) = map_from(buf.fd.as_fd(), buf.offset)?;
     let size = len.checked_add(within).and_then(mem::page_round).filter(|_| buf.offset.checked_add(len as u64) <= Some(buf.len));
     let size = size.ok_or_else(|| Error::invalid("the copy leaves the dma-buf"))?;
     let (prot, flags) = match dir {
         Dir::FromDevice => (mem::Protection::ReadOnly, SYNC_READ),
         _ => (mem::Protection::ReadWrite, SYNC_WRITE),
     };
-    let map = mem::Mapping::new(buf.fd.as_fd(), buf.offset - within as u64, size, prot).map_err(|e| e.context("dma-buf"))?;
+    let map = mem::Mapping::new(buf.fd.as_fd(), start, size, prot).map_err(|e| e.context("dma-buf"))?;
     sync(buf.fd.as_fd(), flags)?;
     // SAFETY: within + len <= size, and the file is that long; the host side is the caller's promise.
     unsafe {

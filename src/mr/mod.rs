@@ -39,8 +39,7 @@ impl Paths {
     /// Every path of the shm provider, fastest first.
     pub const SHM: [Paths; 4] = [Paths::DIRECT, Paths::IPC, Paths::CMA, Paths::STAGED];
     /// Every path, fastest first.
-    pub const ALL: [Paths; 7] =
-        [Paths::DIRECT, Paths::IPC, Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::CMA, Paths::STAGED];
+    pub const ALL: [Paths; 7] = [Paths::DIRECT, Paths::IPC, Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::CMA, Paths::STAGED];
     /// Their names, in the order of the bits.
     pub const WORDS: [&str; 7] = ["direct", "cma", "staged", "ipc", "nic", "dmabuf", "peer-mem"];
 

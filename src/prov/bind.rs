@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What an endpoint is bound to, and the one way in which its operations end there: the same for every provider.
 
-use super::event::{Event, EventKind, EventQueue};
 use super::Source;
+use super::event::{Event, EventKind, EventQueue};
 use super::flags;
 use super::queue::{Completion, Counter, Failure, Queue};
 use crate::error::{Error, Result, errno};

@@ -3,7 +3,7 @@
 # In the guest: runs conformance programs that were built on the host, once for each pass, and sums up as c-tests/run.sh
 # does. tests/check-verbs.sh puts everything below /gdrfab and calls it.
 #
-#   programs.sh [--claim TEXT] [--keep-going] PASS=PROGRAM,PROGRAM...
+#   programs.sh [--claim TEXT] [--keep-going] PASS=PROGRAM[:CLAIM TEXT],PROGRAM...
 #   programs.sh --shell PASS 'CMD'        runs CMD with the environment of a pass
 #
 # A pass is a device: rxe, norxe (soft-RoCE that refuses dma-bufs), siw; or shm, without one.
@@ -44,11 +44,23 @@ choose() { # <pass>
 	esac
 }
 
+# A claim that failed may have left a link down or a device removed.
+restore() {
+	local each device driver link
+	for each in rxe0:rxe:rdma-eth0 rxe1:rxe:rdma-eth1 siw0:siw:rdma-eth2; do
+		IFS=: read -r device driver link <<<"$each"
+		[ -d "/sys/class/net/$link" ] || continue
+		ip link set "$link" up
+		[ -d "/sys/class/infiniband/$device" ] || rdma link add "$device" type "$driver" netdev "$link"
+	done
+}
+
 passed=0 failed=0 skipped=0
-one() { # <pass> <program>
+one() { # <pass> <program> <claim text>
 	local log=/tmp/$1.$2.log status ok bad start=$SECONDS
-	echo "== $2 ($1)"
-	timeout -k 5 900 "$at/tests/$2" ${claim:+"$claim"} 2>&1 | tee "$log"
+	echo "== $2 ($1${3:+, $3})"
+	restore
+	timeout -k 5 900 "$at/tests/$2" ${3:+"$3"} 2>&1 | tee "$log"
 	status=${PIPESTATUS[0]}
 	ok=$(grep -c '^ok ' "$log") bad=$(grep -c '^FAIL ' "$log")
 	# An end that no claim accounts for.
@@ -68,7 +80,8 @@ fi
 for pass in "$@"; do
 	choose "${pass%%=*}"
 	for program in $(echo "${pass#*=}" | tr , ' '); do
-		one "${pass%%=*}" "$program"
+		text=${claim:-${program#"${program%%:*}"}}
+		one "${pass%%=*}" "${program%%:*}" "${text#:}"
 	done
 	# What fails on one device fails on the next.
 	[ -n "$keep_going" ] || [ $failed -eq 0 ] || break

@@ -61,7 +61,7 @@ fn odp(nic: &Nic) -> String {
 fn relaxed() -> &'static str {
     match config::get().verbs.relaxed_ordering {
         true => "asked for; no device says whether it does so",
-        false => "no: GDRFAB_VERBS_RELAXED_ORDERING=0",
+        false => "no (asked for with GDRFAB_VERBS_RELAXED_ORDERING=1)",
     }
 }
 

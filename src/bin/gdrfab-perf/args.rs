@@ -271,7 +271,8 @@ fn seconds(args: &mut Args, option: &str) -> Result<f64, String> {
 }
 
 fn path(word: &str) -> Result<Paths, String> {
-    let bit = Paths::WORDS.iter().position(|w| *w == word).ok_or_else(|| format!("--path {word}: {} is expected", Paths::WORDS.join(", ")))?;
+    let bit =
+        Paths::WORDS.iter().position(|w| *w == word).ok_or_else(|| format!("--path {word}: {} is expected", Paths::WORDS.join(", ")))?;
     Ok(Paths::from_bits_truncate(1 << bit))
 }
 

@@ -94,7 +94,9 @@ impl Client<'_> {
         let back = self.begin(size, false)?;
         self.link.stats();
         let done = match test {
-            Test::WriteLat if self.options.one_way() => self.one_by_one(self.link.op(Dir::Write, size).complete(self.link.manners.delivered), size)?,
+            Test::WriteLat if self.options.one_way() => {
+                self.one_by_one(self.link.op(Dir::Write, size).complete(self.link.manners.delivered), size)?
+            }
             Test::WriteLat => self.ping_writes(size, back, None)?,
             Test::SendLat => self.ping_messages(size, None)?,
             Test::ReadLat => self.one_by_one(self.link.op(Dir::Read, size), size)?,

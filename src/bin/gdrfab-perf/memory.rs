@@ -71,9 +71,7 @@ impl Kind {
     pub fn code(self) -> u32 {
         let of = |position: Option<usize>| position.unwrap_or(0) as u32;
         match self {
-            Kind::Device(site, how) => {
-                3 | (site.iface as u32) << 8 | of(How::ALL.iter().position(|h| *h == how)) << 16 | site.device << 20
-            }
+            Kind::Device(site, how) => 3 | (site.iface as u32) << 8 | of(How::ALL.iter().position(|h| *h == how)) << 16 | site.device << 20,
             host => of(Kind::OF_HOST.iter().position(|k| *k == host)),
         }
     }

@@ -3,7 +3,9 @@
 
 use super::files::Files;
 use super::locate;
-use super::region::{Facts, Located, Modes, PRIVATE, Piece, PieceList, Pin, Region, RegionId, Slot, Verdicts, Wish, desc_fits, desc_index, desc_of};
+use super::region::{
+    Facts, Located, Modes, PRIVATE, Piece, PieceList, Pin, Region, RegionId, Slot, Verdicts, Wish, desc_fits, desc_index, desc_of,
+};
 use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS, Table};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Kind, Site};

@@ -41,6 +41,16 @@ pub struct Attached {
     pub attempts: Vec<Attempt>,
 }
 
+/// Whether a region can be reached by copies: of peers only where there is a service queue pair to ask for them.
+fn may_stage(domain: &Domain, access: Access) -> Result<()> {
+    match domain.service_cq() {
+        None if access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) => {
+            Err(Error::fixed(errno::EOPNOTSUPP, "no staged transfers with peers over this transport (iWARP)"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The steps taken so far, and which may be taken at all.
 struct Steps {
     allowed: Paths,
@@ -219,7 +229,9 @@ impl Plan<'_> {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }
         // A device that refuses host memory lacks a resource, and staging would hide it: it is for those who ask.
-        if !steps.allowed.contains(Paths::NIC) && steps.take(Paths::STAGED, "staged through buffers of the library", || Ok(())).is_some() {
+        if !steps.allowed.contains(Paths::NIC)
+            && steps.take(Paths::STAGED, "staged through buffers of the library", || may_stage(self.domain, self.access)).is_some()
+        {
             return Ok(self.attached(steps, (Vec::new(), None), Paths::STAGED, Site::HOST, kind));
         }
         Err(steps.exhausted())
@@ -245,7 +257,7 @@ impl Plan<'_> {
         if let Some(pieces) = steps.take(Paths::PEER_MEM, "peer memory (ibv_reg_mr)", || self.pinned(0)) {
             return Ok(self.attached(steps, pieces, Paths::PEER_MEM, site, kind));
         }
-        if steps.take(Paths::STAGED, "staged through buffers of the library", || Ok(())).is_some() {
+        if steps.take(Paths::STAGED, "staged through buffers of the library", || may_stage(self.domain, self.access)).is_some() {
             return Ok(self.attached(steps, (Vec::new(), None), Paths::STAGED, site, kind));
         }
         Err(steps.exhausted())
@@ -262,7 +274,10 @@ impl Plan<'_> {
 
 fn check_device(of: &Allocation, site: Site, i: usize) -> Result<()> {
     if of.device != site.device {
-        return Err(Error::invalid(format!("attr->device: {}, but iov[{i}] is memory of device {} at {:#x}", site.device, of.device, of.base)));
+        return Err(Error::invalid(format!(
+            "attr->device: {}, but iov[{i}] is memory of device {} at {:#x}",
+            site.device, of.device, of.base
+        )));
     }
     Ok(())
 }
@@ -341,7 +356,7 @@ fn attach_file(
     if let Some(pieces) = steps.take(path, "the file's mapping pinned (ibv_reg_mr)", mapped) {
         return done(steps, pieces, backing.ok(), path, site);
     }
-    match steps.take(Paths::STAGED, "staged through buffers of the library", || backing) {
+    match steps.take(Paths::STAGED, "staged through buffers of the library", || may_stage(domain, wish.access).and(backing)) {
         Some(backing) => done(steps, (Vec::new(), None), Some(backing), Paths::STAGED, site),
         None => Err(steps.exhausted()),
     }

@@ -28,10 +28,10 @@ impl Backing {
 
     /// Maps `[offset, offset+len)` of a file.
     pub fn file(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool, base: u64) -> Result<Backing> {
-        let within = (offset % mem::page_size() as u64) as usize;
-        let size = mem::page_round(len + within).ok_or_else(|| Error::invalid("dmabuf->len: overflows"))?;
+        let (start, within) = dmabuf::map_from(fd, offset)?;
+        let size = len.checked_add(within).and_then(mem::page_round).ok_or_else(|| Error::invalid("dmabuf->len: overflows"))?;
         let protection = if writable { Protection::ReadWrite } else { Protection::ReadOnly };
-        let map = Mapping::new(fd, offset - within as u64, size, protection)?;
+        let map = Mapping::new(fd, start, size, protection)?;
         Ok(Backing { bytes: Bytes::File { fd: mem::duplicate(fd)?, map, within }, base })
     }
 

@@ -92,12 +92,7 @@ impl Link {
 
 impl State {
     pub fn patience_of(config: &config::Verbs) -> Patience {
-        Patience {
-            timeout: config.timeout,
-            retries: config.retries,
-            rnr_retries: config.rnr_retries,
-            min_rnr_timer: config.min_rnr_timer,
-        }
+        Patience { timeout: config.timeout, retries: config.retries, rnr_retries: config.rnr_retries, min_rnr_timer: config.min_rnr_timer }
     }
 
     pub fn connecting_deadline(&self) -> Option<u64> {
@@ -251,7 +246,8 @@ impl State {
     pub fn say_goodbye(&mut self) {
         self.link.leave();
         let Some(s) = &mut self.service else { return };
-        let told = self.link.by_address.is_some() && s.up && !self.link.heard_bye && s.send([u64::from(kind::BYE), 0, 0, 0, 0, 0, 0, 0]).is_ok();
+        let told =
+            self.link.by_address.is_some() && s.up && !self.link.heard_bye && s.send([u64::from(kind::BYE), 0, 0, 0, 0, 0, 0, 0]).is_ok();
         if !told && let Err(e) = s.qp.fail() {
             crate::log!(Warn, "{e}");
         }
@@ -332,7 +328,10 @@ impl State {
     fn look_alive(&mut self) {
         let idle = self.service.as_ref().is_some_and(|s| s.up && s.outstanding == 0);
         let due = matches!(self.phase, Phase::Connected) && self.link.by_address.is_some() && now_ns() > self.link.asked_alive + ALIVE_NS;
-        if idle && due && let Err(e) = self.say_hello() {
+        if idle
+            && due
+            && let Err(e) = self.say_hello()
+        {
             crate::log!(Warn, "{e}");
         }
     }
@@ -365,7 +364,9 @@ impl State {
                 return self.give_up(why, peer_data.unwrap_or_default());
             }
             CmEventKind::TimewaitExit => Ok(None),
-            _ => Err(event.error().unwrap_or_else(|| Error::new(errno::ECONNABORTED, format!("connecting ended by event {:?}", event.kind)))),
+            _ => {
+                Err(event.error().unwrap_or_else(|| Error::new(errno::ECONNABORTED, format!("connecting ended by event {:?}", event.kind))))
+            }
         };
         match next {
             Ok(None) => {}
@@ -401,7 +402,8 @@ impl State {
             _ => &[],
         };
         let private = Greeting { service: self.service_number(), data }.encode();
-        self.id()?.connect(&self.parameters(domain, &private)?)?;
+        let there = || self.link.peer().map_or(String::new(), |p| p.to_string());
+        self.id()?.connect(&self.parameters(domain, &private)?).map_err(|e| e.context(format_args!("connecting to {}", there())))?;
         self.step(Step::Answer);
         Ok(None)
     }

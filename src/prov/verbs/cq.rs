@@ -4,12 +4,13 @@
 //!
 //! Lock order: a `Cq` before an endpoint's state.
 
+use super::device::Context;
 use super::domain::Domain;
 use super::object::RawCq;
 use super::state::Shared;
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::Queue;
-use crate::sync::serial::Serial;
+use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
 use rdma_sys::ibv_wc;
 use std::os::fd::AsFd;
@@ -88,26 +89,26 @@ pub struct Cq {
 
 impl Cq {
     pub fn open(domain: &Arc<Domain>, size: usize, queue: &Arc<Queue>) -> Result<Arc<Cq>> {
-        Self::make(domain, size, Some(queue.clone()), false)
+        Self::make(domain.context(), domain.threading, size, Some(queue.clone()), false)
     }
 
     /// A queue for an endpoint that has no completion queue of the caller's.
     pub fn hidden(domain: &Arc<Domain>) -> Result<Arc<Cq>> {
-        Self::make(domain, 0, None, false)
+        Self::make(domain.context(), domain.threading, 0, None, false)
     }
 
     /// The queue of a domain's service queue pairs.
-    pub fn service(domain: &Domain) -> Result<Arc<Cq>> {
-        Self::make(domain, 0, None, true)
+    pub fn service(context: &Arc<Context>, threading: Threading) -> Result<Arc<Cq>> {
+        Self::make(context, threading, 0, None, true)
     }
 
-    fn make(domain: &Domain, size: usize, queue: Option<Arc<Queue>>, service: bool) -> Result<Arc<Cq>> {
-        let most = domain.context().attr.max_cqe.max(1) as usize;
-        let raw = RawCq::new(domain.context(), size.max(ROOM).min(most))?;
+    fn make(context: &Arc<Context>, threading: Threading, size: usize, queue: Option<Arc<Queue>>, service: bool) -> Result<Arc<Cq>> {
+        let most = context.attr.max_cqe.max(1) as usize;
+        let raw = RawCq::new(context, size.max(ROOM).min(most))?;
         // SAFETY: plain numbers.
         let wcs = unsafe { Box::new(std::mem::zeroed()) };
         let inner = Inner { wcs, members: Vec::new(), charged: 0, generation: 0 };
-        Ok(Arc::new(Cq { raw, queue, service, inner: Serial::new(domain.threading, inner), sleepers: AtomicUsize::new(0) }))
+        Ok(Arc::new(Cq { raw, queue, service, inner: Serial::new(threading, inner), sleepers: AtomicUsize::new(0) }))
     }
 
     /// Makes room for an endpoint whose operations can have `charge` completions outstanding, so that the device's
@@ -119,7 +120,10 @@ impl Cq {
             self.raw.resize(needed.next_power_of_two()).or_else(|_| self.raw.resize(needed)).map_err(|e| {
                 Error::new(
                     errno::ENOSPC,
-                    format!("cq: has room for {} completions, and {needed} can be outstanding; open it with a larger size ({e})", self.raw.capacity()),
+                    format!(
+                        "cq: has room for {} completions, and {needed} can be outstanding; open it with a larger size ({e})",
+                        self.raw.capacity()
+                    ),
                 )
             })?;
         }

@@ -13,18 +13,18 @@ use super::object::Pd;
 use super::watch::Watch;
 use crate::config;
 use crate::error::{Error, Result, errno};
+use crate::prov::flags;
 use crate::prov::info::Info;
 use crate::prov::op::IOV_LIMIT;
 use crate::prov::queue::Counter;
 use crate::prov::wish::{Facts, RegionId, Wish};
-use crate::prov::flags;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::mem::{self, Mapping, Protection};
 use crate::sys::time::now_ns;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::fd::AsFd;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 /// How long closing a region waits for copies of this process.
 const CLOSE_NS: u64 = 1_000_000_000;
@@ -46,7 +46,7 @@ pub struct Domain {
     pub watch: Watch,
     pub pool: Mutex<Pool>,
     memory: Mutex<HashMap<usize, Mapping>>,
-    service_cq: OnceLock<Arc<Cq>>,
+    service_cq: Option<Arc<Cq>>,
 }
 
 impl Domain {
@@ -55,6 +55,11 @@ impl Domain {
         let pd = Pd::new(choice.context.clone())?;
         let on_demand = config::get().verbs.odp && choice.context.odp().is_ok_and(|o| o.supported);
         let port = choice.port;
+        // Here and not with the first endpoint, so that a domain's descriptors are all there from the beginning.
+        let service_cq = match choice.context.transport {
+            Transport::Iwarp => None,
+            _ => Cq::service(&choice.context, threading).inspect_err(|e| crate::log!(Info, "no staged transfers in this domain: {e}")).ok(),
+        };
         Ok(Arc::new_cyclic(|me| Domain {
             me: me.clone(),
             pd,
@@ -73,7 +78,7 @@ impl Domain {
             watch: Watch::default(),
             pool: Mutex::default(),
             memory: Mutex::default(),
-            service_cq: OnceLock::new(),
+            service_cq,
         }))
     }
 
@@ -82,26 +87,9 @@ impl Domain {
         self.context().attr.max_sge.clamp(1, IOV_LIMIT as i32) as u32
     }
 
-    /// Local pieces that a read may have: over iWARP often one.
-    pub fn read_pieces(&self) -> usize {
-        match self.context().transport {
-            Transport::Iwarp => self.context().attr.max_sge_rd.max(1) as usize,
-            _ => IOV_LIMIT,
-        }
-    }
-
-    /// The queue of the service queue pairs, made when the first is needed.
-    pub fn service_cq(&self) -> Result<&Arc<Cq>> {
-        if self.service_cq.get().is_none() {
-            let fresh = Cq::service(self)?;
-            return Ok(self.service_cq.get_or_init(|| fresh));
-        }
-        self.opened_service_cq().ok_or(Error::fixed(errno::EIO, "the service queue vanished"))
-    }
-
-    /// The same, if one was needed already.
-    pub fn opened_service_cq(&self) -> Option<&Arc<Cq>> {
-        self.service_cq.get()
+    /// The queue of the service queue pairs, where the transport allows those.
+    pub fn service_cq(&self) -> Option<&Arc<Cq>> {
+        self.service_cq.as_ref()
     }
 
     pub fn context(&self) -> &Arc<Context> {
@@ -158,7 +146,8 @@ impl Domain {
 
     /// Host memory in whole pages. Any host memory will do for a device; this is what portable programs call.
     pub fn allocate(&self, len: usize) -> Result<usize> {
-        let size = mem::page_round(len).filter(|n| *n > 0).ok_or_else(|| Error::invalid(format!("len: {len} bytes cannot be allocated")))?;
+        let size =
+            mem::page_round(len).filter(|n| *n > 0).ok_or_else(|| Error::invalid(format!("len: {len} bytes cannot be allocated")))?;
         let file = mem::memfd("gdrfab-memory", size)?;
         let map = Mapping::new(file.as_fd(), 0, size, Protection::ReadWrite)?;
         let addr = map.as_ptr() as usize;

@@ -8,8 +8,8 @@ use super::domain::Domain;
 use super::greeting::DATA_MAX;
 use super::pep::Request;
 use super::post::Batch;
-use super::quick::Armed;
 use super::qp::{Capacity, Patience, Qp};
+use super::quick::Armed;
 use super::ring::Ring;
 use super::service::Service;
 use super::staged::Staging;
@@ -172,7 +172,7 @@ impl Endpoint {
             }
         }
         let make = || {
-            let cq = domain.service_cq()?.clone();
+            let cq = domain.service_cq().ok_or(Error::fixed(errno::ENOSYS, "the domain has no queue for them"))?.clone();
             let mut service = Service::new(domain, cq.clone())?;
             // Queues are locked before endpoints.
             let tag = cq.add(&self.shared, Service::CHARGE)?;
@@ -276,16 +276,24 @@ impl Endpoint {
             s.qp = None;
             s.link = Link::default();
             s.bind = Bindings::default();
-            let queues = self.queues(&s);
-            (s.tx_cq, s.rx_cq, s.service) = (None, None, None);
-            queues
+            s.service = None;
+            [s.tx_cq.take(), s.rx_cq.take()]
         };
-        queues.iter().flatten().for_each(|cq| cq.remove(&self.shared));
+        // The service queue pair may be gone before, with a queue pair that gave nothing back.
+        queues.iter().flatten().chain(self.shared.domain.service_cq()).for_each(|cq| cq.remove(&self.shared));
     }
 
     /// As `rma` for the usual operation, but for the posting; `None`: `rma` is to be called.
     #[inline(always)]
-    pub fn rma_quick<const WRITE: bool>(&self, buf: usize, len: usize, addr: u64, key: u64, desc: u64, context: usize) -> Option<Armed<'_>> {
+    pub fn rma_quick<const WRITE: bool>(
+        &self,
+        buf: usize,
+        len: usize,
+        addr: u64,
+        key: u64,
+        desc: u64,
+        context: usize,
+    ) -> Option<Armed<'_>> {
         self.shared.arm_quick::<WRITE>(buf, len, addr, key, desc, context)
     }
 
@@ -316,7 +324,7 @@ impl Endpoint {
         if force || turn.is_multiple_of(RARELY) {
             self.progress_all(force);
         } else if self.shared.staging.load(Ordering::Relaxed)
-            && let Some(cq) = self.shared.domain.opened_service_cq()
+            && let Some(cq) = self.shared.domain.service_cq()
         {
             cq.poll(false);
         }

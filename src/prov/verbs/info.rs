@@ -95,7 +95,8 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
         inject_size: inline,
         tx_size: config.tx_size.min(work),
         rx_size: config.rx_size.min(work),
-        tx_iov_limit: sge,
+        // An iWARP read has one place for its answer.
+        tx_iov_limit: if iwarp { 1 } else { sge },
         rx_iov_limit: sge,
         rma_iov_limit: 1,
         mr_iov_limit: MR_IOV_LIMIT,
@@ -108,7 +109,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
         domain_name: Some(domain_name(context, port, gid.kind)),
         limits: Limits {
             tx_op_flags: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE,
-            mr_mode: flags::MR_MODE_LOCAL | flags::MR_MODE_PROV_KEY,
+            mr_mode: flags::MR_MODE_LOCAL | flags::MR_MODE_PROV_KEY | if iwarp { flags::MR_MODE_VIRT_ADDR } else { 0 },
             tx_size: work,
             rx_size: work,
             inject_size: context.inline(super::INLINE_MAX),
@@ -156,9 +157,9 @@ fn answer(info: &mut Info, gid: &Gid, port: &Port, ask: &Ask<'_>) -> Result<()> 
             *(if ask.source { &mut info.src_addr } else { &mut info.dest_addr }) = Some(address.to_string());
             return Ok(());
         }
-        Some(s) => {
-            s.parse::<u16>().map_err(|_| Error::new(errno::ENODATA, format!("service {s:?} is no port number and no {}", super::address::CM)))?
-        }
+        Some(s) => s
+            .parse::<u16>()
+            .map_err(|_| Error::new(errno::ENODATA, format!("service {s:?} is no port number and no {}", super::address::CM)))?,
     };
     library::cm().map_err(|e| e.context("addresses of hosts need rdma_cm"))?;
     let Some(ip) = gid.ip else {

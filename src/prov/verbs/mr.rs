@@ -137,7 +137,8 @@ impl Regions {
             [] => {
                 let key = STAGED_KEY | (number << INDEX_BITS & !STAGED_KEY) | u64::from(index);
                 let backing = attached.backing.take();
-                let staged = backing.map(|backing| Arc::new(Staged { backing, base: attached.base, len: attached.len, access: wish.access }));
+                let staged =
+                    backing.map(|backing| Arc::new(Staged { backing, base: attached.base, len: attached.len, access: wish.access }));
                 (key, desc_of(index, device, true), staged)
             }
             // For local use only, so the key opens nothing.
@@ -215,10 +216,12 @@ impl Regions {
     /// Open regions that touch `[addr, addr+len)`.
     pub fn covering(&self, addr: u64, len: u64) -> usize {
         let touches = |at: u64, n: u64| at < addr.saturating_add(len) && addr < at.saturating_add(n);
-        let covers = |s: &&Slot| s.region.as_ref().is_some_and(|r| {
-            let r = r.lock();
-            touches(r.attached.base, r.attached.len)
-        });
+        let covers = |s: &&Slot| {
+            s.region.as_ref().is_some_and(|r| {
+                let r = r.lock();
+                touches(r.attached.base, r.attached.len)
+            })
+        };
         self.slots.iter().filter(covers).count()
     }
 

@@ -69,7 +69,8 @@ impl CompChannel {
         // SAFETY: the context is open.
         let raw = unsafe { verbs()?.ibv_create_comp_channel(context.raw())? };
         let channel = CompChannel { raw: pointer(raw, "creating a completion channel")?, _context: context.clone() };
-        rustix::io::ioctl_fionbio(channel.as_fd(), true).map_err(|e| call_error("making a completion channel non-blocking", e.raw_os_error()))?;
+        rustix::io::ioctl_fionbio(channel.as_fd(), true)
+            .map_err(|e| call_error("making a completion channel non-blocking", e.raw_os_error()))?;
         Ok(channel)
     }
 }
@@ -99,7 +100,11 @@ impl RawCq {
         let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
         // SAFETY: context and channel are open.
         let raw = unsafe { verbs()?.ibv_create_cq(context.raw(), entries, null_mut(), channel.raw(), 0)? };
-        Ok(RawCq { raw: pointer(raw, format_args!("creating a completion queue of {entries} entries"))?, channel, unacked: AtomicU32::new(0) })
+        Ok(RawCq {
+            raw: pointer(raw, format_args!("creating a completion queue of {entries} entries"))?,
+            channel,
+            unacked: AtomicU32::new(0),
+        })
     }
 
     #[inline(always)]

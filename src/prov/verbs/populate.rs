@@ -24,7 +24,8 @@ pub fn populate(iovs: &[Iov], access: Access, threads: usize) {
         std::thread::scope(|scope| {
             for at in (start..end).step_by(share) {
                 let n = share.min(end - at);
-                let spawned = std::thread::Builder::new().name("gdrfab-populate".into()).spawn_scoped(scope, move || mem::populate(at, n, write));
+                let spawned =
+                    std::thread::Builder::new().name("gdrfab-populate".into()).spawn_scoped(scope, move || mem::populate(at, n, write));
                 if spawned.is_err() {
                     break;
                 }

@@ -145,7 +145,10 @@ impl State {
             return Err(too_many(local.len(), capacity.tx_pieces));
         }
         if c.flags & flags::DELIVERY_COMPLETE != 0 {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: verbs has no GDRFAB_DELIVERY_COMPLETE; its completions are TRANSMIT_COMPLETE"));
+            return Err(Error::fixed(
+                errno::EOPNOTSUPP,
+                "flags: verbs has no GDRFAB_DELIVERY_COMPLETE; its completions are TRANSMIT_COMPLETE",
+            ));
         }
         if self.tx.is_full() || self.batch.len == CHAIN {
             return Err(Error::AGAIN);
@@ -165,9 +168,6 @@ impl State {
             let fresh = bounce::take(domain, local, descs, total, !read)?;
             (self.batch.pieces[at][0], count) = (fresh.piece(), usize::from(total > 0));
             bounce = Some(fresh);
-        }
-        if read && count > domain.read_pieces() {
-            return Err(Error::invalid(format!("iov_count: {count} pieces; {} scatters a read over {}", domain.context().name, domain.read_pieces())));
         }
         let end_wanted = self.bind.wants_entry(c.flags);
         if !self.bind.reserve(end_wanted) {
@@ -432,7 +432,8 @@ impl State {
         let Some(qp) = &self.qp else { return Err(self.not_connected()) };
         // Soft-iWARP takes no receive without a piece.
         let count = if self.unordered { count.max(1) } else { count };
-        let mut wr = ibv_recv_wr { wr_id: self.rx_tag.recv(self.rx.next()), next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge: count as i32 };
+        let mut wr =
+            ibv_recv_wr { wr_id: self.rx_tag.recv(self.rx.next()), next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge: count as i32 };
         // SAFETY: the request and its pieces are live; the buffers are the C caller's promise.
         unsafe { qp.post_recv(&mut wr)? };
         self.rx.push(op);

@@ -69,7 +69,8 @@ unsafe impl Send for Qp {}
 // SAFETY: as above.
 unsafe impl Sync for Qp {}
 
-const ACCESS: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+const ACCESS: u32 =
+    ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
 
 /// The verbs' code of an MTU in bytes: the largest that fits.
 fn mtu_code(bytes: u32) -> ibv_mtu::Type {
@@ -98,7 +99,8 @@ impl Qp {
         };
         // SAFETY: domain and queues live, and the owner keeps the queues as long as the pair.
         let raw = unsafe { verbs()?.ibv_create_qp(pd.raw(), &mut attr)? };
-        let raw = pointer(raw, format_args!("creating a queue pair of {} sends and {} receives with {}", wish.tx, wish.rx, pd.context.name))?;
+        let raw =
+            pointer(raw, format_args!("creating a queue pair of {} sends and {} receives with {}", wish.tx, wish.rx, pd.context.name))?;
         // SAFETY: just made.
         let number = unsafe { (*raw.as_ptr()).qp_num };
         // Devices round up; what was asked for is what is counted.
@@ -112,7 +114,10 @@ impl Qp {
 
     pub fn modify(&self, attr: &mut ibv_qp_attr, mask: i32, to: &str) -> Result<()> {
         // SAFETY: the pair lives, and the mask names fields that are set.
-        returned(unsafe { verbs()?.ibv_modify_qp(self.raw(), attr, mask as c_int)? }, format_args!("moving queue pair {:#x} to {to}", self.number))
+        returned(
+            unsafe { verbs()?.ibv_modify_qp(self.raw(), attr, mask as c_int)? },
+            format_args!("moving queue pair {:#x} to {to}", self.number),
+        )
     }
 
     /// Forgets everything, posted receives too.
@@ -130,7 +135,10 @@ impl Qp {
         attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
         attr.port_num = port;
         attr.qp_access_flags = ACCESS;
-        let mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_PKEY_INDEX | ibv_qp_attr_mask::IBV_QP_PORT | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
+        let mask = ibv_qp_attr_mask::IBV_QP_STATE
+            | ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
+            | ibv_qp_attr_mask::IBV_QP_PORT
+            | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
         self.modify(&mut attr, mask.0 as i32, "INIT")
     }
 
@@ -222,7 +230,8 @@ impl Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         // SAFETY: created by us, destroyed once.
-        if let Err(e) = verbs().and_then(|v| unsafe { v.ibv_destroy_qp(self.raw()) }).and_then(|rc| returned(rc, "destroying a queue pair")) {
+        if let Err(e) = verbs().and_then(|v| unsafe { v.ibv_destroy_qp(self.raw()) }).and_then(|rc| returned(rc, "destroying a queue pair"))
+        {
             crate::log!(Warn, "{e}");
         }
     }

@@ -103,7 +103,8 @@ impl State {
 
     #[cold]
     fn open_quick(&mut self) {
-        let usual = !self.unordered && !self.signal_all && !self.bind.tx_selective && self.bind.tx.is_some() && self.options.deadline_ns == 0;
+        let usual =
+            !self.unordered && !self.signal_all && !self.bind.tx_selective && self.bind.tx.is_some() && self.options.deadline_ns == 0;
         let idle = matches!(self.phase, Phase::Connected) && !self.must_wait() && self.batch.is_empty();
         let Some(qp) = self.qp.as_ref().filter(|_| usual && idle) else { return };
         let t = &mut self.quick;

@@ -203,7 +203,16 @@ impl State {
             let what = if t.dir == Dir::Write { kind::PUT } else { kind::GET };
             let last = t.begun + len == total;
             let note = if last && t.data.is_some() { self.data_sent + 1 } else { 0 };
-            service.send([u64::from(what) | (slot as u64) << 8, 0, t.key, t.addr + chunk.offset as u64, len as u64, note, total as u64, 0])?;
+            service.send([
+                u64::from(what) | (slot as u64) << 8,
+                0,
+                t.key,
+                t.addr + chunk.offset as u64,
+                len as u64,
+                note,
+                total as u64,
+                0,
+            ])?;
             self.staging.busy[slot] = Some(chunk);
             (t.begun, t.asked, t.open) = (t.begun + len, true, t.open + 1);
         }

@@ -121,7 +121,11 @@ impl Shared {
     #[inline]
     pub fn complete(&self, wc: &ibv_wc, recv: bool, seq: u32) {
         let mut s = self.state.lock();
-        if recv { s.arrived(wc, seq) } else { s.carried_out(wc, seq) }
+        if recv {
+            s.arrived(wc, seq)
+        } else {
+            s.carried_out(wc, seq)
+        }
         if s.must_wait() {
             s.pump();
         }
@@ -266,7 +270,11 @@ impl State {
     /// Why what the end of the connection takes along does not happen.
     pub fn flushed(&self, deadline: u64) -> Error {
         if deadline != 0 && self.late >= deadline {
-            return Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation's deadline passed: the queue pair was stopped, so nothing touches the buffer any more");
+            return Error::coded(
+                errno::ETIMEDOUT,
+                Code::Deadline,
+                "the operation's deadline passed: the queue pair was stopped, so nothing touches the buffer any more",
+            );
         }
         let why = self.why.as_ref().map_or("the peer ended it", |e| e.words.as_ref());
         let code = self.why.as_ref().map_or(Code::Canceled, |e| if e.code == Code::PeerGone { Code::PeerGone } else { Code::Canceled });

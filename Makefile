@@ -110,7 +110,9 @@ check-examples: examples
 	$(USE_TEST_PREFIX) examples/hello.sh $(EXAMPLES_OUT)/hello
 	$(USE_TEST_PREFIX) sh -e -c 'for e in $(filter-out hello,$(EXAMPLES)); do $(EXAMPLES_OUT)/$$e; done'
 
+# Once more without locks, where operations take a shorter way.
 check-c: check-install
+	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh rma rma_order msg cq protect
 	$(USE_TEST_PREFIX) c-tests/run.sh
 
 # The layout guard reads the debug information of a development build, which check-rust has made already.
@@ -152,10 +154,14 @@ bench: deps-bench
 	@$(INSTALL_TEST_PREFIX)
 	$(USE_TEST_PREFIX) $(MAKE) -C benches/peers bench
 
-# In the virtual machine of check-verbs: gdrfab beside perftest.
+# In the virtual machine of check-verbs: gdrfab beside perftest and the bare verbs; and its instructions, on this machine.
 bench-verbs:
 	@$(INSTALL_TEST_PREFIX)
-	$(USE_TEST_PREFIX) tests/check-verbs.sh --programs layout --passes rxe --timeout 3600 --shell-cmd /gdrfab/perftest.sh
+	$(USE_TEST_PREFIX) benches/verbs/run.sh
+
+bench-verbs-count:
+	@$(INSTALL_TEST_PREFIX)
+	$(USE_TEST_PREFIX) benches/verbs/count.sh
 
 # On a machine with NVIDIA GPUs: gdrfab beside the bare driver.
 bench-gpu:
@@ -174,4 +180,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all examples install uninstall check check-gpu $(addprefix check-,$(CHECKS)) header abi demo bench bench-gpu bench-verbs deps deps-bench clean
+.PHONY: all examples install uninstall check check-gpu $(addprefix check-,$(CHECKS)) header abi demo bench bench-gpu bench-verbs bench-verbs-count deps deps-bench clean

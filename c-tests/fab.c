@@ -206,7 +206,11 @@ gdrfab_info *hints_new(const struct setup *setup)
 	hints->mr_mode |= setup->offsets ? 0 : GDRFAB_MR_VIRT_ADDR;
 	hints->mr_mode |= setup->given_keys ? 0 : GDRFAB_MR_PROV_KEY;
 	hints->progress = setup->progress;
+	/* TEST_THREADING=domain: these processes have one thread, and say so. */
+	const char *threading = getenv("TEST_THREADING");
 	hints->threading = setup->threading;
+	if (!hints->threading && threading && strcmp(threading, "domain") == 0)
+		hints->threading = GDRFAB_THREAD_DOMAIN;
 	hints->tx_op_flags = setup->tx_op_flags ? setup->tx_op_flags : GDRFAB_COMPLETION | traits()->delivery;
 	return hints;
 }

@@ -129,7 +129,7 @@ static void explains(struct node *n)
 	CHECK_EQ(info.path, GDRFAB_PATH_STAGED);
 	CHECK(gdrfab_mr_explain(m.mr, words, sizeof words) > 0);
 	/* Every step, in its order, with its errno: EOPNOTSUPP, EFAULT. */
-	const char *first = strstr(words, "dma-buf: refused, errno 95");
+	const char *first = strstr(words, "dmabuf: dma-buf: refused, errno 95");
 	const char *second = strstr(words, "pinned (ibv_reg_mr): refused, errno 14");
 	const char *third = strstr(words, "staged through buffers of the library: taken");
 	if (!first || !second || !third || first > second || second > third)

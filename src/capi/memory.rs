@@ -11,7 +11,7 @@ use crate::mr::{Access, PathPolicy, Paths};
 use crate::prov::op::Iov;
 use crate::prov::wish::{MR_IOV_LIMIT, Memory, Source, Wish};
 use libc::{c_char, c_int, c_void, iovec, ssize_t};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 /// A registered region.
@@ -334,8 +334,8 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
             if d.reserved != 0 {
                 return Err(Error::invalid("attr->dmabuf->reserved: must be 0"));
             }
-            if d.fd < 0 || libc::fcntl(d.fd, libc::F_GETFD) < 0 {
-                return Err(Error::new(errno::EBADF, format!("attr->dmabuf->fd: {} is no open descriptor", d.fd)));
+            if d.fd < 0 {
+                return Err(no_descriptor(d.fd));
             }
             Source::File { fd: BorrowedFd::borrow_raw(d.fd), offset: d.offset, len: d.len, base_addr: d.base_addr as u64 }
         } else {
@@ -351,9 +351,18 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
             policy: PathPolicy { require: paths(a.require, "attr->require")?, forbid: paths(a.forbid, "attr->forbid")? },
             event: flags & GDRFAB_RMA_EVENT != 0,
         };
-        out.write(give_mr(domain_of(domain)?.register(&wish)?));
+        // Whether a descriptor is open is what the first question about it tells.
+        let named = |e: Error| match &wish.source {
+            Source::File { fd, .. } if e.errno == errno::EBADF => no_descriptor(fd.as_raw_fd()),
+            _ => e,
+        };
+        out.write(give_mr(domain_of(domain)?.register(&wish).map_err(named)?));
         Ok(())
     })
+}
+
+fn no_descriptor(fd: c_int) -> Error {
+    Error::new(errno::EBADF, format!("attr->dmabuf->fd: {fd} is no open descriptor"))
 }
 
 /// Closes a region. When it returns 0, no peer reaches the memory: copies in flight have ended, and every

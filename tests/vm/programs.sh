@@ -6,7 +6,8 @@
 #   programs.sh [--claim TEXT] [--keep-going] PASS=PROGRAM[:CLAIM TEXT],PROGRAM...
 #   programs.sh --shell PASS 'CMD'        runs CMD with the environment of a pass
 #
-# A pass is a device: rxe, norxe (soft-RoCE that refuses dma-bufs), siw; or shm, without one.
+# A pass is a device: rxe, norxe (soft-RoCE that refuses dma-bufs), siw; domain, which is rxe by programs that promise to
+# use a domain from one thread at a time; or shm, without a device.
 set -u
 
 at=/gdrfab
@@ -35,8 +36,10 @@ export TEST_IFACES
 
 choose() { # <pass>
 	export TEST_PROVIDER=verbs
+	unset TEST_THREADING
 	case $1 in
 	rxe) export TEST_NODE=10.77.0.1 ;;
+	domain) export TEST_NODE=10.77.0.1 TEST_THREADING=domain ;;
 	norxe) export TEST_NODE=10.78.0.1 ;;
 	siw) export TEST_NODE=10.88.0.1 ;;
 	shm) export TEST_PROVIDER=shm && unset TEST_NODE ;;

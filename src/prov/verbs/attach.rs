@@ -80,13 +80,25 @@ impl Steps {
     }
 }
 
-/// "dma-buf: refused, ...; staged: taken".
-pub fn words(attempts: &[Attempt]) -> String {
-    let line = |a: &Attempt| match &a.refused {
-        Some(e) => format!("{}: refused, errno {}: {e}", a.what, e.errno),
-        None => format!("{}: taken", a.what),
-    };
-    attempts.iter().map(line).collect::<Vec<_>>().join("; ")
+impl Attempt {
+    /// "dma-buf: refused, errno 95: ..."
+    fn words(&self) -> String {
+        match &self.refused {
+            Some(e) => format!("{}: refused, errno {}: {e}", self.what, e.errno),
+            None => format!("{}: taken", self.what),
+        }
+    }
+}
+
+fn words(attempts: &[Attempt]) -> String {
+    attempts.iter().map(Attempt::words).collect::<Vec<_>>().join("; ")
+}
+
+/// A line for each step that was taken, and for each path that was not come to.
+pub fn lines(attempts: &[Attempt]) -> String {
+    let tried = attempts.iter().map(|a| format!("  {}: {}\n", a.path.words(), a.words()));
+    let untried = Paths::ALL.into_iter().filter(|p| super::mr::PATHS.contains(*p) && !attempts.iter().any(|a| a.path == *p));
+    tried.chain(untried.map(|p| format!("  {}: not tried\n", p.words()))).collect()
 }
 
 /// Rights as the device knows them.

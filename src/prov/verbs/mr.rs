@@ -4,7 +4,7 @@
 //! A descriptor of plain memory carries the device's own local key, so that an operation looks nothing up; a wrong
 //! one is refused by the device. Regions of several registrations, and staged ones, are found by their number.
 
-use super::attach::{Attached, words};
+use super::attach::{Attached, lines};
 use super::backing::Backing;
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
@@ -202,14 +202,14 @@ impl Regions {
     pub fn explain(&self, id: RegionId, device: &str) -> Result<String> {
         let r = self.region(id)?.lock();
         let a = &r.attached;
-        let steps = words(&a.attempts).replace("; ", "\n  ");
         Ok(format!(
-            "region of {} bytes of {} memory ({}) on {device}, key {:#x}: {}\n  {steps}\n",
+            "region of {} bytes of {} memory ({}) on {device}, key {:#x}: {}\n{}",
             a.len,
             a.site,
             a.kind.name(),
             r.key,
-            a.path.words()
+            a.path.words(),
+            lines(&a.attempts)
         ))
     }
 

@@ -180,7 +180,9 @@ impl State {
         let inline = bounce.is_none() && !read && here == Local::Host && total <= inline_max;
         let mut send_flags = if signal { SIGNALED } else { 0 };
         send_flags |= if inline && total > 0 { INLINE } else { 0 };
-        send_flags |= if c.flags & flags::FENCE != 0 { FENCE } else { 0 };
+        // Reads of one connection are answered in order, and soft-iWARP refuses a fence before one.
+        let fence = c.flags & flags::FENCE != 0 && !(read && self.unordered);
+        send_flags |= if fence { FENCE } else { 0 };
 
         let buf = local.first().map_or(0, |v| v.addr);
         let end = Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline };

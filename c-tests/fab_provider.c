@@ -57,7 +57,7 @@ const char *node_name(void)
 	return traits()->numbered ? getenv("TEST_NODE") : NULL;
 }
 
-gdrfab_info *provider_pick(gdrfab_info *list)
+static gdrfab_info *find(gdrfab_info *list)
 {
 	char own[GDRFAB_ADDR_MAX];
 	gdrfab_info *i = list;
@@ -67,7 +67,15 @@ gdrfab_info *provider_pick(gdrfab_info *list)
 		if (i->prov_name && strcmp(i->prov_name, provider()) == 0 && (here || i->reason_errno))
 			return i;
 	}
-	test_fail(__FILE__, __LINE__, "nothing of the provider %s in the list", provider());
+	return NULL;
+}
+
+gdrfab_info *provider_pick(gdrfab_info *list)
+{
+	gdrfab_info *found = find(list);
+	if (!found)
+		test_fail(__FILE__, __LINE__, "nothing of the provider %s in the list", provider());
+	return found;
 }
 
 int provider_getinfo(const char *service, uint64_t flags, gdrfab_info *hints, gdrfab_info **info)
@@ -79,8 +87,10 @@ int provider_getinfo(const char *service, uint64_t flags, gdrfab_info *hints, gd
 	int result = gdrfab_getinfo(gdrfab_version(), node_name(), service, flags, hints, info);
 	hints->prov_name = before;
 	if (result == 0 && node_name() && !(flags & GDRFAB_GETINFO_ALL)) {
-		gdrfab_info *list = *info;
-		*info = gdrfab_dupinfo(provider_pick(list));
+		/* Others may have what this device lacks. */
+		gdrfab_info *list = *info, *mine = find(list);
+		*info = mine ? gdrfab_dupinfo(mine) : NULL;
+		result = mine ? 0 : -ENODATA;
 		gdrfab_freeinfo(list);
 	}
 	return result;

@@ -105,7 +105,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
         mr_cnt: (context.attr.max_mr.max(1) as usize).min(MAX_REGIONS),
         cm_data_size: DATA_MAX,
         prov_name: Some(NAME.into()),
-        fabric_name: Some(fabric_name(port, gid)),
+        fabric_name: Some(fabric_name(gid)),
         domain_name: Some(domain_name(context, port, gid.kind)),
         limits: Limits {
             tx_op_flags: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE,
@@ -119,14 +119,11 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
 }
 
 /// What ports can reach each other by: the subnet of InfiniBand, all of Ethernet.
-fn fabric_name(port: &Port, gid: &Gid) -> String {
+fn fabric_name(gid: &Gid) -> String {
     match gid.kind {
         GidKind::Ib => format!("IB-{}", &gid.hex()[..16]),
         GidKind::Iwarp => "iWARP".into(),
-        _ => {
-            let _ = port;
-            "RoCE".into()
-        }
+        _ => "RoCE".into(),
     }
 }
 

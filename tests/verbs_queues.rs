@@ -157,6 +157,13 @@ fn chain_breaks() {
     (7..=10).for_each(|context| post(context, flags::MORE).unwrap());
     post(11, 0).unwrap();
     assert_eq!(world.contexts(), [6, 7, 8, 9, 10, 11]);
+    // A chain whose last one never came is posted by progress: then all of it was promised, the last one too.
+    fault("post_send=22");
+    (12..=13).for_each(|context| post(context, flags::MORE).unwrap());
+    world.cq.sread(1, 10, |_, _| ()).unwrap();
+    let mut failed: Vec<_> = (0..2).map(|_| world.cq.read_error().unwrap()).map(|(c, why)| (c.context, why.error.errno)).collect();
+    failed.sort();
+    assert_eq!(failed, [(12, errno::EINVAL), (13, errno::EINVAL)]);
     fault("post_recv=12@1");
     let receive = || a.recv(&[iov(&bytes)], &Common { context: 1, ..Common::default() }, &[mr.desc()]);
     assert!(receive().is_err_and(|e| e.is_again()));

@@ -115,15 +115,12 @@ impl Domain {
 
     /// When this returns `Ok`, no peer reaches the memory, nor does a copy of this process.
     pub fn close_region(&self, id: RegionId) -> Result<()> {
-        let staged = self.regions.lock().shut(id)?;
-        if let Some(staged) = staged {
-            let until = now_ns() + CLOSE_NS;
-            while Arc::strong_count(&staged) > 1 {
-                if now_ns() > until {
-                    return Err(Error::fixed(errno::EBUSY, "operations still copy from or to the region; call mr_close again"));
-                }
-                std::thread::yield_now();
+        let until = now_ns() + CLOSE_NS;
+        while !self.regions.lock().shut(id)? {
+            if now_ns() > until {
+                return Err(Error::fixed(errno::EBUSY, "operations still copy from or to the region; call mr_close again"));
             }
+            std::thread::yield_now();
         }
         self.regions.lock().detach(id)
     }

@@ -343,9 +343,7 @@ impl Endpoint {
                 }
             };
             // What waits for the last of its chain waits no longer than this.
-            if let Err(e) = s.ring() {
-                crate::log!(Warn, "{e}");
-            }
+            s.ring_promised();
             s.progress_connection(&self.shared.domain);
             s.check_deadlines();
             s.finish_if_drained();

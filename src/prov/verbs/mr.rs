@@ -74,7 +74,6 @@ struct Region {
     attached: Attached,
     access: Access,
     key: u64,
-    closing: bool,
 }
 
 #[derive(Default)]
@@ -83,6 +82,8 @@ struct Slot {
     region: Option<Arc<parking_lot::Mutex<Region>>>,
     /// For copies, which do not wait for the lock of a region that closes.
     backing: Option<Arc<Staged>>,
+    /// No copy starts any more.
+    closing: bool,
 }
 
 /// A region that is reached by copies.
@@ -144,8 +145,9 @@ impl Regions {
             // For local use only, so the key opens nothing.
             _ => (0, desc_of(index, device, true), None),
         };
-        let region = Region { attached, access: wish.access, key, closing: false };
-        self.slots[index as usize] = Slot { generation: number, region: Some(Arc::new(parking_lot::Mutex::new(region))), backing };
+        let region = Region { attached, access: wish.access, key };
+        self.slots[index as usize] =
+            Slot { generation: number, region: Some(Arc::new(parking_lot::Mutex::new(region))), backing, closing: false };
         self.open += 1;
         Ok(RegionId { index, generation: number, key, desc })
     }
@@ -161,17 +163,19 @@ impl Regions {
         self.slot(id)?.region.as_ref().ok_or(Error::fixed(errno::EINVAL, "mr: this region is closed"))
     }
 
-    /// First step of closing: no copy of this side starts from now on. Gives what may still be copying.
-    pub fn shut(&mut self, id: RegionId) -> Result<Option<Arc<Staged>>> {
+    /// First step of closing: no copy starts from now on. Tells whether none runs any more: those hold the backing, and
+    /// so does the slot, once, until the region is gone.
+    pub fn shut(&mut self, id: RegionId) -> Result<bool> {
         self.slot(id)?;
-        Ok(self.slots[id.index as usize].backing.take())
+        let slot = &mut self.slots[id.index as usize];
+        slot.closing = true;
+        Ok(slot.backing.as_ref().is_none_or(|b| Arc::strong_count(b) == 1))
     }
 
     /// Second step: the device lets go. It stays open if that fails.
     pub fn detach(&mut self, id: RegionId) -> Result<()> {
         let region = self.region(id)?.clone();
         let mut region = region.lock();
-        region.closing = true;
         // The one that peers know first.
         region.attached.pieces.iter_mut().try_for_each(|(_, mr)| mr.close())?;
         region.attached.local.iter_mut().try_for_each(|mr| mr.close())?;
@@ -228,14 +232,14 @@ impl Regions {
     /// The staged region of a descriptor; `None`: it is one of several registrations.
     pub fn staged(&self, desc: u64) -> Result<Option<Arc<Staged>>> {
         let number = (desc >> NUMBER_SHIFT) as u32;
-        let slot = self.slots.get(number as usize).filter(|s| s.region.is_some());
+        let slot = self.slots.get(number as usize).filter(|s| s.region.is_some() && !s.closing);
         let slot = slot.ok_or(Error::fixed(errno::EINVAL, "desc: the region is closed"))?;
         Ok(slot.backing.clone())
     }
 
     /// The staged region that a peer's key names.
     pub fn by_key(&self, key: u64) -> Option<Arc<Staged>> {
-        let slot = self.slots.get(staged_index(key)? as usize)?;
+        let slot = self.slots.get(staged_index(key)? as usize).filter(|s| !s.closing)?;
         let matches = slot.region.as_ref().is_some_and(|r| r.lock().key == key);
         if matches { slot.backing.clone() } else { None }
     }
@@ -302,5 +306,40 @@ mod tests {
         assert!(pieces(&iov, &[], false, &mut sges).is_err_and(|e| e.words.contains("desc[0]")));
         assert!(pieces(&iov, &[0x1234; 3], false, &mut sges).is_err());
         assert_eq!(pieces(&iov, &[], true, &mut sges).expect("unnamed"), (2, Local::Host));
+    }
+
+    #[test]
+    fn a_region_is_not_shut_as_long_as_a_copy_runs_however_often_that_is_asked() {
+        let place = [Iov { addr: 4096, len: 64 }];
+        let wish = Wish {
+            source: crate::prov::wish::Source::Iov(&place),
+            memory: crate::prov::wish::Memory::Host,
+            access: Access::REMOTE_READ,
+            offset: 0,
+            requested_key: 0,
+            policy: crate::mr::PathPolicy::default(),
+            event: false,
+        };
+        let attached = Attached {
+            pieces: Vec::new(),
+            local: None,
+            backing: Some(Backing::memory(Site::HOST, &place, 4096)),
+            path: Paths::STAGED,
+            base: 4096,
+            len: 64,
+            site: Site::HOST,
+            kind: crate::hmem::Kind::Host,
+            attempts: Vec::new(),
+        };
+        let mut regions = Regions::new();
+        let id = regions.add(attached, &wish).expect("a place");
+        let copying = regions.by_key(id.key).expect("its key");
+        assert!(!regions.shut(id).expect("open"));
+        assert!(!regions.shut(id).expect("open"), "the second time as well");
+        assert!(regions.by_key(id.key).is_none() && regions.staged(id.desc).is_err(), "no copy starts any more");
+        drop(copying);
+        assert!(regions.shut(id).expect("open"));
+        regions.detach(id).expect("quiet");
+        assert!(regions.shut(id).is_err() && regions.open_count() == 0);
     }
 }

@@ -80,6 +80,11 @@ fn key_of(key: u64) -> Result<u32> {
 }
 
 #[cold]
+fn data_with_read() -> Error {
+    Error::invalid("flags: a read carries no remote data")
+}
+
+#[cold]
 fn too_many(pieces: usize, most: u32) -> Error {
     Error::invalid(format!("iov_count: {pieces} pieces, the device's limit is {most}"))
 }
@@ -105,6 +110,9 @@ impl State {
         }
         let data = data_of(c)?;
         if there.key >> 32 != 0 && mr::staged_index(there.key).is_some() {
+            if dir == Dir::Read && data.is_some() {
+                return Err(data_with_read());
+            }
             return self.transfer(domain, dir, local, total, there, data, c, descs);
         }
         let target = Target { addr: there.addr, key: key_of(there.key)? };
@@ -112,7 +120,7 @@ impl State {
             (Dir::Write, None) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, flags::RMA | flags::WRITE),
             (Dir::Write, Some(_)) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, flags::RMA | flags::WRITE),
             (Dir::Read, None) => (ibv_wr_opcode::IBV_WR_RDMA_READ, flags::RMA | flags::READ),
-            (Dir::Read, Some(_)) => return Err(Error::invalid("flags: a read carries no remote data")),
+            (Dir::Read, Some(_)) => return Err(data_with_read()),
         };
         self.post(domain, opcode, kind, local, total, target, data, c, descs)
     }
@@ -212,7 +220,7 @@ impl State {
             self.close_quick();
             return Ok(());
         }
-        self.ring()?;
+        self.ring(true)?;
         self.look_quick(domain.threading);
         Ok(())
     }
@@ -231,7 +239,10 @@ impl State {
         c: &Common,
         descs: &[u64],
     ) -> Result<()> {
-        self.check_connected()?;
+        let most = self.check_connected()?.capacity.tx_pieces;
+        if local.len() > most as usize {
+            return Err(too_many(local.len(), most));
+        }
         if c.flags & flags::DELIVERY_COMPLETE != 0 {
             return Err(Error::fixed(errno::EOPNOTSUPP, "flags: verbs has no GDRFAB_DELIVERY_COMPLETE"));
         }
@@ -260,7 +271,7 @@ impl State {
         let end = Ending { context: c.context, kind: staged::kind_of(dir), len: total, buf, wanted, deadline };
         let t = Transfer::new(dir, there.key, there.addr, pieces, count, bounce, data, end);
         // What was promised to go out with the next one goes now.
-        self.ring()?;
+        self.ring_promised();
         self.line_up(Job::Transfer(Box::new(t)))
     }
 
@@ -324,9 +335,7 @@ impl State {
 
     /// Makes sure that the end of what is posted will be heard.
     pub fn ask_for_an_end(&mut self) {
-        if let Err(e) = self.ring() {
-            crate::log!(Warn, "{e}");
-        }
+        self.ring_promised();
         if self.unsignalled > 0 && !self.tx.is_full() {
             let mut ready = Ready::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE, None);
             ready.op.internal = true;
@@ -334,9 +343,17 @@ impl State {
         }
     }
 
-    /// Posts the chain. The last one's failure is the call's; those before it were promised, so theirs are entries.
+    /// Posts a chain whose every operation was promised before: failures are entries.
+    pub fn ring_promised(&mut self) {
+        if let Err(e) = self.ring(false) {
+            crate::log!(Warn, "{e}");
+        }
+    }
+
+    /// Posts the chain. Operations of earlier calls were promised, so their failures are entries; that of the last one,
+    /// where it is `own`, is the call's.
     #[inline(always)]
-    pub fn ring(&mut self) -> Result<()> {
+    fn ring(&mut self, own: bool) -> Result<()> {
         let n = self.batch.len;
         if n == 0 {
             return Ok(());
@@ -351,12 +368,12 @@ impl State {
         // SAFETY: the chain and its pieces are ours and live; the buffers are the C caller's promise.
         match unsafe { qp.post_send(first) } {
             Ok(()) => Ok(()),
-            Err((bad, err)) => self.refused(n, first, bad, err),
+            Err((bad, err)) => self.refused(n, first, bad, err, own),
         }
     }
 
     #[cold]
-    fn refused(&mut self, n: usize, first: *mut ibv_send_wr, bad: *mut ibv_send_wr, err: i32) -> Result<()> {
+    fn refused(&mut self, n: usize, first: *mut ibv_send_wr, bad: *mut ibv_send_wr, err: i32, own: bool) -> Result<()> {
         let taken = (bad as usize).wrapping_sub(first as usize) / size_of::<ibv_send_wr>();
         let error = match err {
             errno::ENOMEM => Error::AGAIN,
@@ -365,7 +382,9 @@ impl State {
         // Newest first: they leave the ring in that order.
         for i in (taken.min(n)..n).rev() {
             let op = self.tx.unpush();
-            if i + 1 == n {
+            let with_data = self.batch.wrs.get(i).is_some_and(|wr| wr.opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+            self.data_sent -= u64::from(with_data);
+            if own && i + 1 == n {
                 if op.end.wanted
                     && let Some(q) = &self.bind.tx
                 {

@@ -16,7 +16,7 @@ struct field {
 
 /* Of 64-bit machines, which is where the library runs. */
 static const struct field fields[] = {
-	WHOLE(gdrfab_info, 256),
+	WHOLE(gdrfab_info, 272),
 	FIELD(gdrfab_info, struct_size, 0, 8),
 	FIELD(gdrfab_info, next, 8, 8),
 	FIELD(gdrfab_info, caps, 16, 8),
@@ -53,6 +53,8 @@ static const struct field fields[] = {
 	FIELD(gdrfab_info, mode, 240, 8),
 	FIELD(gdrfab_info, near_iface, 248, 4),
 	FIELD(gdrfab_info, near_device, 252, 4),
+	FIELD(gdrfab_info, auth_key, 256, 8),
+	FIELD(gdrfab_info, auth_key_size, 264, 8),
 	WHOLE(gdrfab_cq_attr, 32),
 	FIELD(gdrfab_cq_attr, struct_size, 0, 8),
 	FIELD(gdrfab_cq_attr, size, 8, 8),
@@ -226,7 +228,7 @@ static const struct field fields[] = {
 	FIELD(gdrfab_nic_attr, max_reads_in, 124, 4),
 	FIELD(gdrfab_nic_attr, max_reads_out, 128, 4),
 	FIELD(gdrfab_nic_attr, reserved, 132, 4),
-	WHOLE(gdrfab_stats, 128),
+	WHOLE(gdrfab_stats, 144),
 	FIELD(gdrfab_stats, struct_size, 0, 8),
 	FIELD(gdrfab_stats, ops_direct, 8, 8),
 	FIELD(gdrfab_stats, ops_cma, 16, 8),
@@ -243,6 +245,8 @@ static const struct field fields[] = {
 	FIELD(gdrfab_stats, bytes_ipc, 104, 8),
 	FIELD(gdrfab_stats, ops_nic, 112, 8),
 	FIELD(gdrfab_stats, bytes_nic, 120, 8),
+	FIELD(gdrfab_stats, ops_socket, 128, 8),
+	FIELD(gdrfab_stats, bytes_socket, 136, 8),
 };
 
 TEST(structs)
@@ -312,6 +316,7 @@ static const struct constant constants[] = {
 	VALUE(GDRFAB_PATH_NIC, 16),
 	VALUE(GDRFAB_PATH_DMABUF, 32),
 	VALUE(GDRFAB_PATH_PEER_MEM, 64),
+	VALUE(GDRFAB_PATH_SOCKET, 128),
 	VALUE(GDRFAB_RX_CQ_DATA, 1ull << 56),
 	VALUE(GDRFAB_HMEM_SYSTEM, 0),
 	VALUE(GDRFAB_HMEM_CUDA, 1),

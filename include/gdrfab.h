@@ -244,7 +244,8 @@
 #define GDRFAB_PATH_CMA (1ull << 1)
 
 /**
- * Through the shared ring, with the target's progress. For any memory, always possible.
+ * Through buffers of the library (the shared ring, pinned slots), with the target's progress. For any memory, always
+ * possible.
  */
 #define GDRFAB_PATH_STAGED (1ull << 2)
 
@@ -268,6 +269,11 @@
  * The RDMA device reaches device memory through the vendor's peer-memory module (ibv_reg_mr).
  */
 #define GDRFAB_PATH_PEER_MEM (1ull << 6)
+
+/**
+ * The kernel copies between the memory and a socket, with the target's progress. For memory that the CPU reaches.
+ */
+#define GDRFAB_PATH_SOCKET (1ull << 7)
 
 /**
  * Host memory.
@@ -929,7 +935,7 @@ typedef struct gdrfab_info {
      */
     char *dest_addr;
     /**
-     * "shm" or "verbs"
+     * "shm", "tcp" or "verbs"
      */
     char *prov_name;
     /**
@@ -962,6 +968,15 @@ typedef struct gdrfab_info {
      * Its number, as in gdrfab_mr_attr; used with near_iface only.
      */
     uint32_t near_device;
+    /**
+     * A secret that both sides of a tcp connection must know, or NULL: then that of GDRFAB_TCP_KEY_FILE, if there is one.
+     * 16 to 1024 bytes, copied by the calls that take an info. Kept in results; other providers do not use it.
+     */
+    const void *auth_key;
+    /**
+     * Bytes of auth_key.
+     */
+    size_t auth_key_size;
 } gdrfab_info;
 
 /**
@@ -1728,6 +1743,14 @@ typedef struct gdrfab_stats {
      * Their bytes.
      */
     uint64_t bytes_nic;
+    /**
+     * RMA operations by GDRFAB_PATH_SOCKET.
+     */
+    uint64_t ops_socket;
+    /**
+     * Bytes by GDRFAB_PATH_SOCKET.
+     */
+    uint64_t bytes_socket;
 } gdrfab_stats;
 
 /**

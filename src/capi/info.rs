@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Version, words, discovery.
 
-use super::boundary::{Sized0, control, counted, last_words, null, output, read_sized, text, write_text};
+use super::boundary::{Sized0, control, counted, last_words, null as is_null, output, read_sized, text, write_text};
 use super::types::*;
 use crate::error::{Error, Result, errno};
-use crate::fabric::{self, Info, RequestId};
+use crate::fabric::{self, Info, RequestId, Secret};
 use crate::hmem::{Iface, Site};
 use crate::mr::Paths;
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 /// A connection request: in `info->handle` of a GDRFAB_CONNREQ event, consumed by gdrfab_ep_open() or
 /// gdrfab_pep_reject(). It is a number, not memory: using one twice is an error (-EINVAL).
@@ -81,7 +81,7 @@ pub struct gdrfab_info {
     pub src_addr: *mut c_char,
     /// Address to connect to, or NULL.
     pub dest_addr: *mut c_char,
-    /// "shm" or "verbs"
+    /// "shm", "tcp" or "verbs"
     pub prov_name: *mut c_char,
     /// Name of the fabric.
     pub fabric_name: *mut c_char,
@@ -99,6 +99,11 @@ pub struct gdrfab_info {
     pub near_iface: u32,
     /// Its number, as in gdrfab_mr_attr; used with near_iface only.
     pub near_device: u32,
+    /// A secret that both sides of a tcp connection must know, or NULL: then that of GDRFAB_TCP_KEY_FILE, if there is one.
+    /// 16 to 1024 bytes, copied by the calls that take an info. Kept in results; other providers do not use it.
+    pub auth_key: *const c_void,
+    /// Bytes of auth_key.
+    pub auth_key_size: usize,
 }
 
 // SAFETY: repr(C), begins with its size; zeros and any integers are valid, pointers are checked at use.
@@ -111,6 +116,7 @@ unsafe impl Sized0 for gdrfab_info {
 struct Owned {
     info: gdrfab_info,
     strings: Vec<CString>,
+    _secret: Option<Secret>,
 }
 
 fn blank() -> gdrfab_info {
@@ -166,9 +172,11 @@ pub(super) fn export(from: &Info) -> *mut gdrfab_info {
         handle: from.request.map_or(null_mut(), |r| r.0 as *mut gdrfab_connreq),
         near_iface: from.near.map_or(0, |at| at.iface as u32),
         near_device: from.near.map_or(0, |at| at.device),
+        auth_key: from.auth_key.as_ref().map_or(null(), |key| key.bytes().as_ptr().cast()),
+        auth_key_size: from.auth_key.as_ref().map_or(0, |key| key.bytes().len()),
         ..blank()
     };
-    Box::into_raw(Box::new(Owned { info, strings })).cast()
+    Box::into_raw(Box::new(Owned { info, strings, _secret: from.auth_key.clone() })).cast()
 }
 
 fn near(iface: u32, device: u32) -> Result<Option<Site>> {
@@ -176,6 +184,17 @@ fn near(iface: u32, device: u32) -> Result<Option<Site>> {
         Some(Iface::System) => Ok(None),
         Some(iface) => Ok(Some(Site { iface, device })),
         None => Err(Error::invalid(format!("near_iface: {iface} is no GDRFAB_HMEM_* of an accelerator"))),
+    }
+}
+
+/// # Safety
+/// `key` is NULL or readable for `len` bytes.
+unsafe fn secret(key: *const c_void, len: usize) -> Result<Option<Secret>> {
+    match (key.is_null(), len) {
+        (true, 0) => Ok(None),
+        (true, _) => Err(Error::invalid(format!("auth_key: NULL, but auth_key_size is {len}"))),
+        // SAFETY: the caller's promise.
+        (false, _) => Secret::new(unsafe { std::slice::from_raw_parts(key.cast(), len.min(Secret::MAX + 1)) }).map(Some),
     }
 }
 
@@ -222,6 +241,7 @@ pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Res
             },
             request: (!c.handle.is_null()).then_some(RequestId(c.handle as usize)),
             near: near(c.near_iface, c.near_device)?,
+            auth_key: secret(c.auth_key, c.auth_key_size)?,
             ..Info::default()
         })
     }
@@ -326,7 +346,7 @@ pub unsafe extern "C" fn gdrfab_dupinfo(info: *const gdrfab_info) -> *mut gdrfab
     let mut copy = null_mut();
     control(|| {
         if info.is_null() {
-            copy = Box::into_raw(Box::new(Owned { info: blank(), strings: Vec::new() })).cast();
+            copy = Box::into_raw(Box::new(Owned { info: blank(), strings: Vec::new(), _secret: None })).cast();
             return Ok(());
         }
         // SAFETY: the C caller says that info is live and its strings end.
@@ -437,7 +457,7 @@ pub unsafe extern "C" fn gdrfab_tostr(data: *const c_void, r#type: u32, buf: *mu
     // SAFETY: the C caller says that data has the type named and that buf holds len bytes.
     counted(|| unsafe {
         if data.is_null() {
-            return Err(null("data"));
+            return Err(is_null("data"));
         }
         let wide = || data.cast::<u64>().read_unaligned();
         let narrow = || data.cast::<u32>().read_unaligned();

@@ -98,6 +98,10 @@ pub struct gdrfab_stats {
     pub ops_nic: u64,
     /// Their bytes.
     pub bytes_nic: u64,
+    /// RMA operations by GDRFAB_PATH_SOCKET.
+    pub ops_socket: u64,
+    /// Bytes by GDRFAB_PATH_SOCKET.
+    pub bytes_socket: u64,
 }
 
 // SAFETY: repr(C), size first, integers only.
@@ -307,6 +311,8 @@ pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_
             ops_ipc: s.ops_ipc,
             ops_nic: s.ops_nic,
             bytes_nic: s.bytes_nic,
+            ops_socket: s.ops_socket,
+            bytes_socket: s.bytes_socket,
             bytes_ipc: s.bytes_ipc,
         };
         write_sized(out, &counts);

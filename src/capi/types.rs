@@ -102,7 +102,8 @@ pub const GDRFAB_ORDER_SAS: u64 = 1u64 << 8;
 pub const GDRFAB_PATH_DIRECT: u64 = 1u64 << 0;
 /// The initiator's kernel copies (process_vm_readv, process_vm_writev). For any memory, where ptrace would be permitted.
 pub const GDRFAB_PATH_CMA: u64 = 1u64 << 1;
-/// Through the shared ring, with the target's progress. For any memory, always possible.
+/// Through buffers of the library (the shared ring, pinned slots), with the target's progress. For any memory, always
+/// possible.
 pub const GDRFAB_PATH_STAGED: u64 = 1u64 << 2;
 /// The initiator's device driver copies through a mapping of the peer's device memory. For memory that the vendor lets
 /// another process map.
@@ -113,6 +114,8 @@ pub const GDRFAB_PATH_NIC: u64 = 1u64 << 4;
 pub const GDRFAB_PATH_DMABUF: u64 = 1u64 << 5;
 /// The RDMA device reaches device memory through the vendor's peer-memory module (ibv_reg_mr).
 pub const GDRFAB_PATH_PEER_MEM: u64 = 1u64 << 6;
+/// The kernel copies between the memory and a socket, with the target's progress. For memory that the CPU reaches.
+pub const GDRFAB_PATH_SOCKET: u64 = 1u64 << 7;
 
 // Memory interfaces, libfabric's fi_hmem_iface.
 /// Host memory.
@@ -281,7 +284,7 @@ const _: () = {
     assert!(GDRFAB_PATH_STAGED == Paths::STAGED.bits() && GDRFAB_PATH_IPC == Paths::IPC.bits());
     assert!(GDRFAB_PATH_NIC == Paths::NIC.bits() && GDRFAB_PATH_DMABUF == Paths::DMABUF.bits());
     assert!(GDRFAB_PATH_PEER_MEM == Paths::PEER_MEM.bits() && GDRFAB_RX_CQ_DATA == flags::RX_CQ_DATA);
-    assert!(GDRFAB_MR_LOCAL == flags::MR_MODE_LOCAL);
+    assert!(GDRFAB_PATH_SOCKET == Paths::SOCKET.bits() && GDRFAB_MR_LOCAL == flags::MR_MODE_LOCAL);
     assert!(GDRFAB_HMEM_SYSTEM == Iface::System as u32 && GDRFAB_HMEM_SYNAPSEAI == Iface::SynapseAi as u32);
     assert!(GDRFAB_HMEM_KIND_HOST == Kind::Host as u32 && GDRFAB_HMEM_KIND_PLAIN == Kind::Plain as u32);
     assert!(GDRFAB_HMEM_KIND_POOL == Kind::Pool as u32 && GDRFAB_HMEM_KIND_SEGMENT == Kind::Segment as u32);

@@ -8,7 +8,7 @@ use crate::hmem::Site;
 use crate::prov::info::Ask;
 use crate::prov::{self, flags};
 
-pub use crate::prov::info::{ADDR_STR, EP_MSG, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
+pub use crate::prov::info::{ADDR_STR, EP_MSG, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, Secret, THREAD_DOMAIN, THREAD_SAFE};
 
 /// Bits of libfabric's mr_mode that a caller may offer.
 const MR_MODES_KNOWN: u32 = 0x1ffc;
@@ -178,6 +178,7 @@ pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Opt
     let mut all = prov::candidates(&ask, wanted);
     for info in &mut all {
         info.near = hints.and_then(|h| h.near);
+        info.auth_key = hints.and_then(|h| h.auth_key.clone());
         if let Err(e) = consider(info, hints) {
             info.reason = Some(e);
         }

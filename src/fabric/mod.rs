@@ -18,7 +18,9 @@ pub use cq::{Cq, CqFormat, Gate};
 pub use domain::{Domain, Fabric, Mr};
 pub use endpoint::{Armed, Effort, Endpoint, PathAnswer, Quick, Stats};
 pub use eq::Eq;
-pub use info::{ADDR_STR, EP_MSG, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE, getinfo, left_out, nic};
+pub use info::{
+    ADDR_STR, EP_MSG, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, Secret, THREAD_DOMAIN, THREAD_SAFE, getinfo, left_out, nic,
+};
 pub use pep::Pep;
 pub use requests::RequestId;
 

@@ -22,7 +22,7 @@ bitflags::bitflags! {
         const DIRECT = 1;
         /// Cross-memory attach: the initiator's kernel copies.
         const CMA = 2;
-        /// Through the ring, with the target's progress.
+        /// Through buffers of the library, with the target's progress.
         const STAGED = 4;
         /// The initiator's device driver copies through a mapping of the peer's device memory.
         const IPC = 8;
@@ -32,6 +32,8 @@ bitflags::bitflags! {
         const DMABUF = 32;
         /// The RDMA device reaches device memory through the vendor's peer-memory module (ibv_reg_mr).
         const PEER_MEM = 64;
+        /// The kernel copies between the memory and a socket; the target's progress puts the bytes in place.
+        const SOCKET = 128;
     }
 }
 
@@ -39,9 +41,10 @@ impl Paths {
     /// Every path of the shm provider, fastest first.
     pub const SHM: [Paths; 4] = [Paths::DIRECT, Paths::IPC, Paths::CMA, Paths::STAGED];
     /// Every path, fastest first.
-    pub const ALL: [Paths; 7] = [Paths::DIRECT, Paths::IPC, Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::CMA, Paths::STAGED];
+    pub const ALL: [Paths; 8] =
+        [Paths::DIRECT, Paths::IPC, Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::CMA, Paths::SOCKET, Paths::STAGED];
     /// Their names, in the order of the bits.
-    pub const WORDS: [&str; 7] = ["direct", "cma", "staged", "ipc", "nic", "dmabuf", "peer-mem"];
+    pub const WORDS: [&str; 8] = ["direct", "cma", "staged", "ipc", "nic", "dmabuf", "peer-mem", "socket"];
 
     /// The fastest of the set.
     pub fn best(self) -> Paths {

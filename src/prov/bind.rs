@@ -66,11 +66,13 @@ pub struct Stats {
     pub ops_staged: u64,
     pub ops_ipc: u64,
     pub ops_nic: u64,
+    pub ops_socket: u64,
     pub bytes_direct: u64,
     pub bytes_cma: u64,
     pub bytes_staged: u64,
     pub bytes_ipc: u64,
     pub bytes_nic: u64,
+    pub bytes_socket: u64,
     pub bytes_helped: u64,
     pub sends: u64,
     pub recvs: u64,
@@ -86,6 +88,7 @@ impl Stats {
             Paths::CMA => (&mut self.ops_cma, &mut self.bytes_cma),
             Paths::IPC => (&mut self.ops_ipc, &mut self.bytes_ipc),
             Paths::STAGED => (&mut self.ops_staged, &mut self.bytes_staged),
+            Paths::SOCKET => (&mut self.ops_socket, &mut self.bytes_socket),
             _ => (&mut self.ops_nic, &mut self.bytes_nic),
         };
         *ops += 1;

@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::hmem::Site;
 use crate::mr::Paths;
+use std::sync::Arc;
 
 pub const EP_MSG: u32 = 1;
 pub const ADDR_STR: u32 = 9;
@@ -52,7 +53,35 @@ pub struct Info {
     pub request: Option<RequestId>,
     /// The accelerator whose nearest NICs come first.
     pub near: Option<Site>,
+    /// What both sides of a connection must know.
+    pub auth_key: Option<Secret>,
     pub limits: Limits,
+}
+
+/// A shared key. Its bytes show up nowhere but where they are asked for.
+#[derive(Clone)]
+pub struct Secret(Arc<[u8]>);
+
+impl Secret {
+    pub const MIN: usize = 16;
+    pub const MAX: usize = 1024;
+
+    pub fn new(bytes: &[u8]) -> Result<Secret> {
+        match bytes.len() {
+            Secret::MIN..=Secret::MAX => Ok(Secret(bytes.into())),
+            n => Err(Error::invalid(format!("auth_key_size: {n}; a key has {} to {} bytes", Secret::MIN, Secret::MAX))),
+        }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Secret({} bytes)", self.0.len())
+    }
 }
 
 /// What hints are held against and the caller does not see: a candidate's attributes are what one gets without hints.

@@ -6,9 +6,11 @@ pub mod bind;
 pub mod event;
 pub mod flags;
 pub mod info;
+pub mod memory;
 pub mod op;
 pub mod queue;
 pub mod shm;
+pub mod survey;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 pub mod wish;

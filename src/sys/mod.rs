@@ -8,4 +8,5 @@ pub mod epoll;
 pub mod mem;
 pub mod process;
 pub mod socket;
+pub mod stream;
 pub mod time;

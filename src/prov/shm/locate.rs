@@ -3,12 +3,13 @@
 //! which paths that memory permits.
 
 use super::files::Files;
-use super::region::{Located, Memory, Modes, ON_DEVICE, PRIVATE, Piece, PieceList, Source, Verdicts, Wish, check_range};
+use super::region::{Located, Modes, ON_DEVICE, PRIVATE, Piece, PieceList, Source, Verdicts, Wish};
 use super::table::Table;
 use crate::error::{Error, Result, errno};
-use crate::hmem::{self, Iface, Interface, Kind, Pinned, Site};
+use crate::hmem::{self, Interface, Kind, Pinned, Site};
 use crate::mr::{Access, Paths};
 use crate::prov::op::Iov;
+use crate::prov::survey;
 use crate::sys::mem::{self, Mappable};
 use crate::sys::process;
 use std::borrow::Cow;
@@ -19,23 +20,10 @@ pub fn locate(files: &mut Files, table: &Table, modes: Modes, wish: &Wish<'_>) -
         Source::File { fd, offset, len, base_addr } => return locate_file(files, table, wish.access, fd, offset, len, base_addr),
         Source::Iov(iovs) => iovs,
     };
-    let mut sum = 0u64;
-    for (i, iov) in iovs.iter().enumerate() {
-        check_range(iov, i)?;
-        sum = sum.checked_add(iov.len as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
-    }
-    let base = iovs.first().map_or(0, |v| v.addr as u64);
-    base.checked_add(sum).ok_or_else(|| Error::invalid("iov: first address plus total length overflows"))?;
-    let memory = match wish.memory {
-        Memory::Auto => match hmem::detect(base)? {
-            found if found.kind == Kind::Host => Memory::Host,
-            found => Memory::Device(Site { iface: found.iface, device: found.device }),
-        },
-        asked => asked,
-    };
-    match memory {
-        Memory::Device(site) => locate_device(files, table, modes.paths & wish.policy.allowed(), iovs, (base, sum), site),
-        _ => locate_host(files, iovs, (base, sum)),
+    let (base, sum) = survey::extent(iovs)?;
+    match survey::site_of(wish.memory, base)? {
+        Some(site) => locate_device(files, table, modes.paths & wish.policy.allowed(), iovs, (base, sum), site),
+        None => locate_host(files, iovs, (base, sum)),
     }
 }
 
@@ -50,9 +38,7 @@ fn pieces_of(mut list: Vec<Piece>) -> PieceList {
 }
 
 fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Result<Located> {
-    if hmem::any_opened() {
-        refuse_device_memory(iovs)?;
-    }
+    survey::refuse_device_memory(iovs)?;
     let list: Vec<Piece> = iovs
         .iter()
         .map(|iov| {
@@ -62,27 +48,6 @@ fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Result<L
         .collect();
     let verdicts = Verdicts::host(can_map(files, &list));
     Ok(Located { pieces: pieces_of(list), base, len, site: Site::HOST, kind: Kind::Host, verdicts })
-}
-
-/// The CPU would die of, or the kernel refuse, an address of a device. Asked only of drivers that are
-/// open already: nothing else can have told this process such an address through us.
-fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {
-    for up in Iface::ALL.into_iter().skip(1).filter_map(hmem::opened) {
-        for (i, iov) in iovs.iter().enumerate() {
-            if let Some(found) = up.detect(iov.addr as u64)?
-                && !matches!(found.kind, Kind::Pinned | Kind::Managed | Kind::Host)
-            {
-                let name = up.iface().name();
-                return Err(Error::invalid(format!(
-                    "attr->iface: iov[{i}] is {} memory of {name} device {}, not host memory; say GDRFAB_HMEM_{} or GDRFAB_HMEM_AUTO",
-                    found.kind.name(),
-                    found.device,
-                    name.to_uppercase()
-                )));
-            }
-        }
-    }
-    Ok(())
 }
 
 fn can_map(files: &Files, pieces: &[Piece]) -> std::result::Result<(), Cow<'static, str>> {
@@ -99,33 +64,18 @@ fn can_map(files: &Files, pieces: &[Piece]) -> std::result::Result<(), Cow<'stat
 fn locate_device(files: &mut Files, table: &Table, wanted: Paths, iovs: &[Iov], (base, len): (u64, u64), site: Site) -> Result<Located> {
     let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
     let mut list = Vec::with_capacity(1);
-    let mut kind = None;
     let mut ipc =
         if wanted.contains(Paths::IPC) { Ok(()) } else { Err(Error::fixed(errno::EACCES, "not wanted, so nothing was exported")) };
-    for (i, iov) in iovs.iter().enumerate() {
-        let mut at = iov.addr as u64;
-        for of in hmem::span(up, at, iov.len as u64)? {
-            if of.device != site.device {
-                return Err(Error::invalid(format!(
-                    "attr->device: {}, but iov[{i}] is memory of device {} at {at:#x}",
-                    site.device, of.device
-                )));
-            }
-            if *kind.get_or_insert(of.kind) != of.kind {
-                return Err(Error::invalid(format!("iov[{i}]: {} memory at {at:#x} amid memory of another kind", of.kind.name())));
-            }
-            let file = match &ipc {
-                Ok(()) => files.adopt_device(table, up, &of).unwrap_or_else(|e| {
-                    ipc = Err(e);
-                    0
-                }),
-                Err(_) => 0,
-            };
-            list.push(Piece::within(iov, at, &of, file));
-            at = of.end();
-        }
-    }
-    let kind = kind.unwrap_or_default();
+    let kind = survey::each_allocation(up, site, iovs, |iov, at, of| {
+        let file = match &ipc {
+            Ok(()) => files.adopt_device(table, up, of).unwrap_or_else(|e| {
+                ipc = Err(e);
+                0
+            }),
+            Err(_) => 0,
+        };
+        list.push(Piece::within(iov, at, of, file));
+    })?;
     if kind == Kind::Pinned {
         return Ok(pinned(list, (base, len)));
     }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a region is: what a caller asks for, the pieces it is made of, and the names it goes by.
 
-use super::table::INDEX_BITS;
 use crate::error::Error;
 use crate::hmem::{Allocation, Kind, Pinned, Site};
 use crate::mr::{Access, PathPolicy, Paths};
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
-pub use crate::prov::wish::{Facts, Memory, RegionId, Source, Wish, check_range};
+pub use crate::prov::wish::{Facts, RegionId, Source, Wish, desc_fits, desc_index, desc_of};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -120,24 +119,6 @@ impl Verdicts {
         }
         .map_or_else(|| "possible".into(), |why| format!("impossible, {why}"))
     }
-}
-
-const DESC_NUMBER: u64 = u64::MAX >> (INDEX_BITS + 1);
-
-/// What operations take as `desc`: index, part of the generation, and whether it is device memory.
-#[inline]
-pub fn desc_of(index: u32, generation: u64, on_device: bool) -> u64 {
-    let number = generation >> INDEX_BITS & DESC_NUMBER;
-    number << (INDEX_BITS + 1) | u64::from(index) << 1 | u64::from(on_device)
-}
-
-/// The index that a descriptor names, and whether `generation` is the one it was made for.
-pub fn desc_index(desc: u64) -> u32 {
-    (desc >> 1) as u32 & ((1 << INDEX_BITS) - 1)
-}
-
-pub fn desc_fits(desc: u64, generation: u64) -> bool {
-    desc >> (INDEX_BITS + 1) == generation >> INDEX_BITS & DESC_NUMBER
 }
 
 /// A region held open while this process copies: must be given back with `unpin`.

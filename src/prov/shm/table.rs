@@ -13,7 +13,7 @@ use crate::sys::mem::{self, Mapping, Protection};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bits of a provider key that hold the entry's index.
-pub const INDEX_BITS: u32 = 18;
+pub use crate::prov::wish::INDEX_BITS;
 pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
 pub const MAX_EXTENTS: usize = 1 << 15;
 pub const MAX_FILES: usize = 4096;

@@ -11,6 +11,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Allocation, Interface, Kind, Site};
 use crate::mr::{Access, Paths};
 use crate::prov::op::Iov;
+use crate::prov::survey;
 use crate::prov::wish::{Memory, Source, Wish, check_range};
 use crate::sys::mem;
 use rdma_sys::ibv_access_flags as flag;
@@ -170,17 +171,11 @@ fn attach_ranges(domain: &Domain, wish: &Wish<'_>, steps: &mut Steps, iovs: &[Io
     if base.checked_add(sum).is_none() {
         return Err(Error::invalid("offset: offset plus length overflows"));
     }
-    let memory = match wish.memory {
-        Memory::Auto => match hmem::detect(first.addr as u64)? {
-            found if found.kind == Kind::Host => Memory::Host,
-            found => Memory::Device(Site { iface: found.iface, device: found.device }),
-        },
-        asked => asked,
-    };
+    let site = survey::site_of(wish.memory, first.addr as u64)?;
     let plan = Plan { domain, access: wish.access, iovs, base, len: sum };
-    match memory {
-        Memory::Device(site) => plan.device(steps, site),
-        _ => plan.host(steps, Kind::Host),
+    match site {
+        Some(site) => plan.device(steps, site),
+        None => plan.host(steps, Kind::Host),
     }
 }
 

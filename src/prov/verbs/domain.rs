@@ -15,15 +15,13 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::flags;
 use crate::prov::info::Info;
+use crate::prov::memory::Allocations;
 use crate::prov::op::IOV_LIMIT;
 use crate::prov::queue::Counter;
 use crate::prov::wish::{Facts, RegionId, Wish};
 use crate::sync::serial::{Serial, Threading};
-use crate::sys::mem::{self, Mapping, Protection};
 use crate::sys::time::now_ns;
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 /// How long closing a region waits for copies of this process.
@@ -45,7 +43,7 @@ pub struct Domain {
     pub regions: Serial<Regions>,
     pub watch: Watch,
     pub pool: Mutex<Pool>,
-    memory: Mutex<HashMap<usize, Mapping>>,
+    memory: Allocations,
     service_cq: Option<Arc<Cq>>,
 }
 
@@ -77,7 +75,7 @@ impl Domain {
             regions: Serial::new(threading, Regions::new()),
             watch: Watch::default(),
             pool: Mutex::default(),
-            memory: Mutex::default(),
+            memory: Allocations::default(),
             service_cq,
         }))
     }
@@ -98,7 +96,7 @@ impl Domain {
 
     /// Regions and allocations that keep the domain open.
     pub fn in_use(&self) -> Option<String> {
-        match (self.regions.lock().open_count(), self.memory.lock().len()) {
+        match (self.regions.lock().open_count(), self.memory.count()) {
             (0, 0) => None,
             (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
         }
@@ -141,28 +139,11 @@ impl Domain {
         self.regions.lock().covering(addr, len)
     }
 
-    /// Host memory in whole pages. Any host memory will do for a device; this is what portable programs call.
     pub fn allocate(&self, len: usize) -> Result<usize> {
-        let size =
-            mem::page_round(len).filter(|n| *n > 0).ok_or_else(|| Error::invalid(format!("len: {len} bytes cannot be allocated")))?;
-        let file = mem::memfd("gdrfab-memory", size)?;
-        let map = Mapping::new(file.as_fd(), 0, size, Protection::ReadWrite)?;
-        let addr = map.as_ptr() as usize;
-        self.memory.lock().insert(addr, map);
-        Ok(addr)
+        self.memory.allocate(len)
     }
 
     pub fn free(&self, addr: usize) -> Result<()> {
-        let mut memory = self.memory.lock();
-        let Some(map) = memory.get(&addr) else {
-            return Err(Error::invalid(format!("addr: {addr:#x} is not an address that mem_alloc of this domain gave")));
-        };
-        match self.regions.lock().covering(addr as u64, map.len() as u64) {
-            0 => {
-                memory.remove(&addr);
-                Ok(())
-            }
-            n => Err(Error::new(errno::EBUSY, format!("addr: {n} open region(s) cover this memory; close them first"))),
-        }
+        self.memory.free(addr, |addr, len| self.regions_covering(addr, len))
     }
 }

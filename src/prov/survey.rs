@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Finding out what memory a caller wants registered, as far as it is the same for every provider.
+
+use super::wish::{Memory, check_range};
+use crate::error::{Error, Result};
+use crate::hmem::{self, Allocation, Iface, Interface, Kind, Site};
+use crate::prov::op::Iov;
+
+/// Checks ranges; gives the first address and the sum of the lengths.
+pub fn extent(iovs: &[Iov]) -> Result<(u64, u64)> {
+    let mut sum = 0u64;
+    for (i, iov) in iovs.iter().enumerate() {
+        check_range(iov, i)?;
+        sum = sum.checked_add(iov.len as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
+    }
+    let base = iovs.first().map_or(0, |v| v.addr as u64);
+    base.checked_add(sum).ok_or_else(|| Error::invalid("iov: first address plus total length overflows"))?;
+    Ok((base, sum))
+}
+
+/// Whose memory it is: the first byte decides where the caller leaves it to us. `None`: the host's.
+pub fn site_of(memory: Memory, base: u64) -> Result<Option<Site>> {
+    match memory {
+        Memory::Host => Ok(None),
+        Memory::Device(site) => Ok(Some(site)),
+        Memory::Auto => Ok(match hmem::detect(base)? {
+            found if found.kind == Kind::Host => None,
+            found => Some(Site { iface: found.iface, device: found.device }),
+        }),
+    }
+}
+
+/// The CPU would die of, or the kernel refuse, an address of a device. Asked only of drivers that are
+/// open already: nothing else can have told this process such an address through us.
+pub fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {
+    if !hmem::any_opened() {
+        return Ok(());
+    }
+    for up in Iface::ALL.into_iter().skip(1).filter_map(hmem::opened) {
+        for (i, iov) in iovs.iter().enumerate() {
+            if let Some(found) = up.detect(iov.addr as u64)?
+                && !matches!(found.kind, Kind::Pinned | Kind::Managed | Kind::Host)
+            {
+                let name = up.iface().name();
+                return Err(Error::invalid(format!(
+                    "attr->iface: iov[{i}] is {} memory of {name} device {}, not host memory; say GDRFAB_HMEM_{} or GDRFAB_HMEM_AUTO",
+                    found.kind.name(),
+                    found.device,
+                    name.to_uppercase()
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives each allocation of `site` that the ranges lie in, with its range and the address where its part begins. All
+/// must be of one kind, which is the result.
+pub fn each_allocation(up: &dyn Interface, site: Site, iovs: &[Iov], mut each: impl FnMut(&Iov, u64, &Allocation)) -> Result<Kind> {
+    let mut kind = None;
+    for (i, iov) in iovs.iter().enumerate() {
+        let mut at = iov.addr as u64;
+        for of in hmem::span(up, at, iov.len as u64)? {
+            if of.device != site.device {
+                return Err(Error::invalid(format!(
+                    "attr->device: {}, but iov[{i}] is memory of device {} at {at:#x}",
+                    site.device, of.device
+                )));
+            }
+            if *kind.get_or_insert(of.kind) != of.kind {
+                return Err(Error::invalid(format!("iov[{i}]: {} memory at {at:#x} amid memory of another kind", of.kind.name())));
+            }
+            each(iov, at, &of);
+            at = of.end();
+        }
+    }
+    Ok(kind.unwrap_or_default())
+}

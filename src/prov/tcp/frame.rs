@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Frames: what stands on the wire ahead of every body. `docs/tcp-wire.md` is the contract. Reading one here means
+//! checking all of it that does not depend on the connection's state.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::op::IOV_LIMIT;
+
+/// Bytes of a frame's header.
+pub const HEADER: usize = 16;
+/// The most words behind it: data, number, and three for each piece.
+pub const WORDS: usize = 2 + 3 * IOV_LIMIT;
+/// Bytes of a whole head.
+pub const HEAD_MAX: usize = HEADER + 8 * WORDS;
+/// The longest body without parts.
+pub const WHOLE_MAX: u64 = 16 << 10;
+/// Bytes of a part.
+pub const PART: u64 = 256 << 10;
+/// The longest body.
+pub const BODY_MAX: u64 = 1 << 40;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    Ready = 0,
+    Write = 1,
+    Read = 2,
+    Answered = 3,
+    Send = 4,
+    Offer = 5,
+    Take = 6,
+    Taken = 7,
+    Report = 8,
+    Got = 9,
+    Matched = 10,
+    Nothing = 11,
+    Bye = 12,
+}
+
+const KINDS: [Kind; 13] = [
+    Kind::Ready,
+    Kind::Write,
+    Kind::Read,
+    Kind::Answered,
+    Kind::Send,
+    Kind::Offer,
+    Kind::Take,
+    Kind::Taken,
+    Kind::Report,
+    Kind::Got,
+    Kind::Matched,
+    Kind::Nothing,
+    Kind::Bye,
+];
+
+pub const DATA: u8 = 1;
+pub const ACK: u8 = 2;
+pub const PROMPT: u8 = 4;
+pub const PARTS: u8 = 8;
+pub const FAILED: u8 = 16;
+
+/// The header's `paths`.
+pub const SOCKET: u8 = 1;
+pub const STAGED: u8 = 2;
+
+impl Kind {
+    /// Flags that make sense with it.
+    fn flags(self) -> u8 {
+        match self {
+            Kind::Write => DATA | PROMPT | PARTS,
+            Kind::Answered => PARTS | FAILED,
+            Kind::Send => DATA | ACK | PARTS,
+            Kind::Offer => DATA | ACK,
+            Kind::Taken => PARTS,
+            _ => 0,
+        }
+    }
+
+    fn has_pieces(self) -> bool {
+        matches!(self, Kind::Write | Kind::Read)
+    }
+
+    pub fn has_body(self) -> bool {
+        matches!(self, Kind::Write | Kind::Answered | Kind::Send | Kind::Taken)
+    }
+
+    /// Words behind data and number that are no pieces.
+    fn plain_words(self, flags: u8) -> usize {
+        match self {
+            Kind::Send => usize::from(flags & ACK != 0),
+            Kind::Offer | Kind::Take | Kind::Taken => 1,
+            Kind::Report | Kind::Got | Kind::Matched => 2,
+            Kind::Answered => usize::from(flags & FAILED != 0),
+            _ => 0,
+        }
+    }
+}
+
+/// A header as it stands on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub kind: Kind,
+    pub flags: u8,
+    pub pieces: u8,
+    pub paths: u8,
+    pub done: u32,
+    pub len: u64,
+}
+
+impl Header {
+    pub fn new(kind: Kind, flags: u8, len: u64) -> Header {
+        Header { kind, flags, pieces: 0, paths: 0, done: 0, len }
+    }
+
+    #[inline]
+    pub fn encode(&self) -> [u8; HEADER] {
+        let (done, len) = (self.done.to_le_bytes(), self.len.to_le_bytes());
+        let mut bytes = [0; HEADER];
+        bytes[0] = self.kind as u8;
+        bytes[1] = self.flags;
+        bytes[2] = self.pieces;
+        bytes[3] = self.paths;
+        bytes[4..8].copy_from_slice(&done);
+        bytes[8..].copy_from_slice(&len);
+        bytes
+    }
+
+    /// Reads a header; an error ends the connection.
+    #[inline]
+    pub fn decode(bytes: &[u8; HEADER]) -> Result<Header> {
+        let [kind, flags, pieces, paths, done @ .., _, _, _, _, _, _, _, _] = *bytes;
+        let len = u64::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15]]);
+        let Some(kind) = KINDS.get(kind as usize).copied() else { return Err(broken("a frame of a kind that does not exist")) };
+        let header = Header { kind, flags, pieces, paths, done: u32::from_le_bytes(done), len };
+        header.check()?;
+        Ok(header)
+    }
+
+    fn check(&self) -> Result<()> {
+        let pieces_fit = if self.kind.has_pieces() { (1..=IOV_LIMIT as u8).contains(&self.pieces) } else { self.pieces == 0 };
+        let paths_fit = if self.kind.has_pieces() { self.paths & !(SOCKET | STAGED) == 0 } else { self.paths == 0 };
+        let counts = self.kind.has_body() || matches!(self.kind, Kind::Read | Kind::Offer | Kind::Take);
+        let long = self.len > WHOLE_MAX;
+        let words = match () {
+            () if self.flags & !self.kind.flags() != 0 => "a frame with flags that its kind does not have",
+            () if !pieces_fit || !paths_fit => "a frame with a wrong number of pieces, or paths that do not exist",
+            () if self.len > if counts { BODY_MAX } else { 0 } => "a frame that is longer than it may be",
+            () if self.flags & FAILED != 0 && (self.len != 0 || self.flags & PARTS != 0) => "a failed answer with a body",
+            () if self.kind.has_body() && long != (self.flags & PARTS != 0) => "a body whose parts do not fit its length",
+            () => return Ok(()),
+        };
+        Err(broken(words))
+    }
+
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Words that follow.
+    #[inline]
+    pub fn words(&self) -> usize {
+        usize::from(self.has(DATA)) + self.kind.plain_words(self.flags) + 3 * usize::from(self.pieces)
+    }
+}
+
+/// The word at `index` behind the header.
+#[inline]
+pub fn word(words: &[u8], index: usize) -> u64 {
+    words.get(8 * index..8 * index + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+/// The peer broke the protocol.
+#[cold]
+pub fn broken(words: &'static str) -> Error {
+    Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer sent {words}"))
+}
+
+/// A status word for an error.
+pub fn status_of(code: Code) -> u64 {
+    match code {
+        // What has no code of its own is memory that could not be reached.
+        Code(0) => Code::Fault.0 as u64,
+        Code(n) => n as u64,
+    }
+}
+
+/// What a status word says.
+pub fn error_of(status: u64) -> Result<()> {
+    let (code, errno) = match status {
+        0 => return Ok(()),
+        1 => (Code::Key, errno::EKEYREJECTED),
+        2 => (Code::Bounds, errno::ERANGE),
+        3 => (Code::Access, errno::EACCES),
+        4 => (Code::Path, errno::EOPNOTSUPP),
+        5 => (Code::Fault, errno::EFAULT),
+        8 => (Code::Deadline, errno::ETIMEDOUT),
+        9 => (Code::Canceled, errno::ECANCELED),
+        10 => (Code::Trunc, errno::ETRUNC),
+        _ => (Code::PeerBroke, errno::EPROTO),
+    };
+    Err(Error::coded(errno, code, format!("the peer reports: {}", Code::words(code.0))))
+}
+
+/// Where byte `at` of a body on the wire lies, words between its parts included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spot {
+    /// In the word before a part: byte of the word.
+    Word(u8),
+    /// Byte of the body itself, and how many follow in this part.
+    Byte(u64, u64),
+    End,
+}
+
+/// Bytes that a body of `len` takes on the wire.
+pub fn wire_len(len: u64, parts: bool) -> u64 {
+    if parts { len + 8 * (len.div_ceil(PART) + 1) } else { len }
+}
+
+#[inline]
+pub fn spot(at: u64, len: u64, parts: bool) -> Spot {
+    if !parts {
+        return if at < len { Spot::Byte(at, len - at) } else { Spot::End };
+    }
+    if at >= wire_len(len, true) {
+        return Spot::End;
+    }
+    let (part, inside) = (at / (PART + 8), at % (PART + 8));
+    // The last part may be short; the word behind it comes that much earlier.
+    let begin = part * PART;
+    let bytes = (len - begin.min(len)).min(PART);
+    match inside {
+        0..8 => Spot::Word(inside as u8),
+        _ if inside - 8 < bytes => Spot::Byte(begin + inside - 8, bytes - (inside - 8)),
+        _ => Spot::Word((inside - 8 - bytes) as u8),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_survives() {
+        for kind in KINDS {
+            let h = Header { pieces: u8::from(kind.has_pieces()), done: 0xfedc_ba98, ..Header::new(kind, 0, 0) };
+            assert_eq!(Header::decode(&h.encode()).unwrap(), h);
+        }
+        let h = Header { pieces: 8, paths: 3, done: 7, ..Header::new(Kind::Write, DATA | PROMPT | PARTS, 1 << 30) };
+        assert_eq!(Header::decode(&h.encode()).unwrap(), h);
+        assert_eq!((h.words(), 8 * h.words() + HEADER <= HEAD_MAX), (25, true));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let bad = [
+            Header::new(Kind::Write, 0, 8),
+            Header { pieces: 9, ..Header::new(Kind::Write, 0, 8) },
+            Header { pieces: 1, paths: 4, ..Header::new(Kind::Read, 0, 8) },
+            Header { pieces: 1, ..Header::new(Kind::Send, 0, 8) },
+            Header::new(Kind::Send, PROMPT, 8),
+            Header::new(Kind::Send, PARTS, 8),
+            Header::new(Kind::Send, 0, WHOLE_MAX + 1),
+            Header::new(Kind::Send, PARTS, BODY_MAX + 1),
+            Header::new(Kind::Offer, 0, u64::MAX),
+            Header::new(Kind::Nothing, 0, 1),
+            Header::new(Kind::Answered, FAILED, 1),
+            Header::new(Kind::Bye, 128, 0),
+        ];
+        for h in bad {
+            assert!(Header::decode(&h.encode()).is_err(), "{h:?}");
+        }
+        let mut bytes = Header::new(Kind::Bye, 0, 0).encode();
+        bytes[0] = 13;
+        assert!(Header::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn parts_have_words_around_them() {
+        assert_eq!((spot(0, 5, false), spot(4, 5, false), spot(5, 5, false)), (Spot::Byte(0, 5), Spot::Byte(4, 1), Spot::End));
+        let len = 2 * PART + 10;
+        assert_eq!(wire_len(len, true), len + 32);
+        assert_eq!((spot(0, len, true), spot(7, len, true), spot(8, len, true)), (Spot::Word(0), Spot::Word(7), Spot::Byte(0, PART)));
+        assert_eq!((spot(PART + 7, len, true), spot(PART + 8, len, true)), (Spot::Byte(PART - 1, 1), Spot::Word(0)));
+        let third = 2 * (PART + 8);
+        assert_eq!((spot(third + 8, len, true), spot(third + 17, len, true)), (Spot::Byte(2 * PART, 10), Spot::Byte(2 * PART + 9, 1)));
+        assert_eq!((spot(third + 18, len, true), spot(third + 25, len, true)), (Spot::Word(0), Spot::Word(7)));
+        assert_eq!(spot(third + 26, len, true), Spot::End);
+        let whole = 2 * PART;
+        assert_eq!((spot(third, whole, true), spot(third + 8, whole, true)), (Spot::Word(0), Spot::End));
+    }
+}

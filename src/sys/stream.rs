@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Bytes in and out of a connected stream socket, from and to memory that the caller vouches for. Nothing here waits.
+
+use crate::error::{Error, Result, errno};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// A piece of memory as the kernel takes it.
+pub type Piece = libc::iovec;
+
+pub fn piece(addr: usize, len: usize) -> Piece {
+    libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len }
+}
+
+/// What a call came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    Bytes(usize),
+    /// Nothing to read, or no room to write.
+    Blocked,
+    /// The peer has sent its last byte.
+    Ended,
+    /// Some of the memory is not there.
+    Fault,
+}
+
+fn outcome(n: isize, doing: &'static str) -> Result<Moved> {
+    if n >= 0 {
+        return Ok(Moved::Bytes(n as usize));
+    }
+    match std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EIO) {
+        errno::EAGAIN | errno::EINTR => Ok(Moved::Blocked),
+        errno::EFAULT => Ok(Moved::Fault),
+        e => Err(Error::new(e, format!("{doing}: {}", errno::words(e)))),
+    }
+}
+
+const SENDING: &str = "sending to the peer";
+const RECEIVING: &str = "receiving from the peer";
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<Moved> {
+    // SAFETY: the slice is readable.
+    outcome(unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), SEND_FLAGS) }, SENDING)
+}
+
+/// Sends what the pieces hold, in one call.
+///
+/// # Safety
+/// The pieces are readable, or not there at all.
+pub unsafe fn send_pieces(fd: BorrowedFd<'_>, pieces: &[Piece]) -> Result<Moved> {
+    // SAFETY: zeros are a message header without anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = pieces.as_ptr().cast_mut();
+    message.msg_iovlen = pieces.len() as _;
+    // SAFETY: the header lives; the kernel checks what it points to, and reads only.
+    outcome(unsafe { libc::sendmsg(fd.as_raw_fd(), &message, SEND_FLAGS) }, SENDING)
+}
+
+pub fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> Result<Moved> {
+    // SAFETY: the slice is writable.
+    let n = unsafe { libc::recv(fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
+    if n == 0 && !into.is_empty() { Ok(Moved::Ended) } else { outcome(n, RECEIVING) }
+}
+
+/// Receives into the pieces, in one call.
+///
+/// # Safety
+/// The pieces are writable, or not there at all; nobody else uses them meanwhile who would mind.
+pub unsafe fn receive_pieces(fd: BorrowedFd<'_>, pieces: &mut [Piece]) -> Result<Moved> {
+    // SAFETY: zeros are a message header without anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = pieces.as_mut_ptr();
+    message.msg_iovlen = pieces.len() as _;
+    // SAFETY: the header lives; the kernel checks what it points to.
+    match unsafe { libc::recvmsg(fd.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) } {
+        0 => Ok(Moved::Ended),
+        n => outcome(n, RECEIVING),
+    }
+}
+
+/// No more is sent.
+pub fn finish(fd: BorrowedFd<'_>) {
+    // A peer that is gone already needs no end.
+    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+}
+
+/// Waits until the socket takes bytes again, at most `ms`.
+pub fn wait_for_room(fd: BorrowedFd<'_>, ms: u64) {
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::OUT)];
+    let limit = rustix::event::Timespec { tv_sec: (ms / 1000) as _, tv_nsec: (ms % 1000 * 1_000_000) as _ };
+    let _ = rustix::event::poll(&mut fds, Some(&limit));
+}

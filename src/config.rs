@@ -13,7 +13,7 @@ pub struct Variable {
 /// All variables the library reads.
 pub const VARIABLES: &[Variable] = &[
     Variable { name: "GDRFAB_LOG", default: "off", help: "off, error, warn, info or debug: lines on stderr" },
-    Variable { name: "GDRFAB_PROVIDER", default: "", help: "only this provider is offered by getinfo (shm or verbs)" },
+    Variable { name: "GDRFAB_PROVIDER", default: "", help: "only this provider is offered by getinfo (shm, tcp or verbs)" },
     Variable { name: "GDRFAB_SPIN_US", default: "50", help: "microseconds that a blocking wait polls before it sleeps" },
     Variable { name: "GDRFAB_SHM_PATHS", default: "direct,cma,staged,ipc", help: "paths this process may use or offer" },
     Variable {
@@ -42,6 +42,35 @@ pub const VARIABLES: &[Variable] = &[
         name: "GDRFAB_SHM_MEMBARRIER",
         default: "1",
         help: "0: fences on every operation instead of membarrier(2) on close and sleep",
+    },
+    Variable {
+        name: "GDRFAB_TCP_IFACE",
+        default: "",
+        help: "interface whose address tcp uses where none is named; unset: listens on the loopback, and routes choose for connections",
+    },
+    Variable {
+        name: "GDRFAB_TCP_KEY_FILE",
+        default: "",
+        help: "file with the key (16 to 1024 bytes, readable by its owner only) that tcp peers must know, where auth_key is not given",
+    },
+    Variable { name: "GDRFAB_TCP_PATHS", default: "socket,staged", help: "paths of tcp that this process may use or offer" },
+    Variable {
+        name: "GDRFAB_TCP_STRANGERS",
+        default: "64",
+        help: "connections that a tcp listener keeps before they have introduced themselves",
+    },
+    Variable { name: "GDRFAB_TCP_GREETING_MS", default: "5000", help: "milliseconds that a tcp connection has to introduce itself" },
+    Variable {
+        name: "GDRFAB_TCP_TIMEOUT_MS",
+        default: "30000",
+        help: "milliseconds of silence after which a tcp peer is taken for dead (0 = the kernel's defaults)",
+    },
+    Variable { name: "GDRFAB_TCP_BUFFER", default: "0", help: "bytes of each tcp socket's send and receive buffer; 0: by the path" },
+    Variable { name: "GDRFAB_TCP_WINDOW", default: "1024", help: "messages that a tcp endpoint keeps until their receives are posted" },
+    Variable {
+        name: "GDRFAB_TCP_BUDGET",
+        default: "1048576",
+        help: "bytes of messages that a tcp endpoint keeps until their receives are posted",
     },
     Variable { name: "GDRFAB_VERBS_DEVICE", default: "", help: "only these RDMA devices are offered (mlx5_0,mlx5_1)" },
     Variable { name: "GDRFAB_VERBS_GID_INDEX", default: "-1", help: "index in the port's GID table; -1: the best of each type" },
@@ -78,6 +107,9 @@ pub const VARIABLES: &[Variable] = &[
 /// Words of `GDRFAB_SHM_PATHS` and their path bits.
 const SHM_PATHS: [(&str, u64); 4] = [("direct", 1), ("cma", 2), ("staged", 4), ("ipc", 8)];
 
+/// Words of `GDRFAB_TCP_PATHS` and their path bits.
+const TCP_PATHS: [(&str, u64); 2] = [("staged", 1 << 2), ("socket", 1 << 7)];
+
 /// Words of `GDRFAB_VERBS_PATHS` and their path bits.
 const VERBS_PATHS: [(&str, u64); 4] = [("staged", 1 << 2), ("nic", 1 << 4), ("dmabuf", 1 << 5), ("peer-mem", 1 << 6)];
 
@@ -93,6 +125,22 @@ pub struct Hmem {
     pub adopt: bool,
     /// Drivers are called on threads of the library's own only.
     pub apart: bool,
+}
+
+/// How sockets are used.
+#[derive(Debug, Clone)]
+pub struct Tcp {
+    pub iface: Option<String>,
+    pub key_file: Option<String>,
+    pub paths: u64,
+    pub strangers: usize,
+    pub greeting_ms: u64,
+    /// 0: the kernel's defaults.
+    pub timeout_ms: u32,
+    /// Bytes; 0: by the path.
+    pub buffer: usize,
+    pub window: u32,
+    pub budget: u32,
 }
 
 /// How RDMA devices are used.
@@ -134,6 +182,7 @@ pub struct Config {
     pub pidfd: bool,
     pub membarrier: bool,
     pub hmem: Hmem,
+    pub tcp: Tcp,
     pub verbs: Verbs,
 }
 
@@ -169,6 +218,20 @@ fn paths(name: &str, known: &[(&str, u64)]) -> u64 {
         }
     }
     if bits == 0 { all } else { bits }
+}
+
+fn tcp() -> Tcp {
+    Tcp {
+        iface: text("GDRFAB_TCP_IFACE"),
+        key_file: text("GDRFAB_TCP_KEY_FILE"),
+        paths: paths("GDRFAB_TCP_PATHS", &TCP_PATHS),
+        strangers: number("GDRFAB_TCP_STRANGERS", 1, 65536) as usize,
+        greeting_ms: number("GDRFAB_TCP_GREETING_MS", 1, 600_000),
+        timeout_ms: number("GDRFAB_TCP_TIMEOUT_MS", 0, 86_400_000) as u32,
+        buffer: number("GDRFAB_TCP_BUFFER", 0, 1 << 30) as usize,
+        window: number("GDRFAB_TCP_WINDOW", 1, 1 << 20) as u32,
+        budget: number("GDRFAB_TCP_BUDGET", 0, 1 << 30) as u32,
+    }
 }
 
 fn verbs() -> Verbs {
@@ -228,6 +291,7 @@ pub fn get() -> &'static Config {
         pidfd: number("GDRFAB_SHM_PIDFD", 0, 1) == 1,
         membarrier: number("GDRFAB_SHM_MEMBARRIER", 0, 1) == 1,
         hmem: hmem(),
+        tcp: tcp(),
         verbs: verbs(),
     })
 }

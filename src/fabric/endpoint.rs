@@ -167,7 +167,6 @@ impl Endpoint {
             (Request::Shm(request), prov::Endpoint::Shm(p)) => p.accept(request, data),
             #[cfg(feature = "verbs")]
             (Request::Verbs(request), prov::Endpoint::Verbs(p)) => p.accept(request, data),
-            #[cfg(feature = "verbs")]
             _ => Err(Error::invalid("info->handle: a request of another provider")),
         }
     }

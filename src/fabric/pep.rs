@@ -60,6 +60,7 @@ impl Pep {
             requests::take(id).ok_or_else(|| Error::invalid("handle: no such connection request: answered already, or never made"))?;
         match *request {
             Request::Shm(request) => request.reject(data),
+            Request::Tcp(request) => request.reject(data),
             #[cfg(feature = "verbs")]
             Request::Verbs(request) => request.reject(data),
         }

@@ -2,9 +2,9 @@
 //! The event queue: what happens to connections, in order, with errors in between.
 
 use super::queue::Waiter;
-use super::shm;
 #[cfg(feature = "verbs")]
 use super::verbs;
+use super::{shm, tcp};
 use crate::error::Error;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -22,6 +22,7 @@ pub enum EventKind {
 /// A connection request that waits for accept or reject; dropped, it rejects.
 pub enum Request {
     Shm(shm::Request),
+    Tcp(tcp::Request),
     #[cfg(feature = "verbs")]
     Verbs(verbs::Request),
 }

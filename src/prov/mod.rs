@@ -11,6 +11,7 @@ pub mod op;
 pub mod queue;
 pub mod shm;
 pub mod survey;
+pub mod tcp;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 pub mod wish;
@@ -39,12 +40,13 @@ pub fn offers() -> Vec<Offer> {
         shm::offer(),
         #[cfg(feature = "verbs")]
         verbs::offer(),
+        tcp::offer(),
     ]
 }
 
 /// Names of the providers of this build.
 pub fn names() -> &'static [&'static str] {
-    if cfg!(feature = "verbs") { &["shm", "verbs"] } else { &["shm"] }
+    if cfg!(feature = "verbs") { &["shm", "verbs", "tcp"] } else { &["shm", "tcp"] }
 }
 
 /// Candidates of every provider, best first; those of one that is not `wanted` are not looked for.
@@ -55,6 +57,7 @@ pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
     all.extend(if wanted("verbs") { verbs::candidates(ask) } else { vec![stub("verbs")] });
     #[cfg(not(feature = "verbs"))]
     all.push(Info { reason: Some(Error::fixed(errno::ENOSYS, "this build has no verbs (cargo feature \"verbs\")")), ..stub("verbs") });
+    all.extend(if wanted("tcp") { tcp::candidates(ask) } else { vec![stub("tcp")] });
     all
 }
 
@@ -63,6 +66,7 @@ pub fn check_address(name: &str, address: &str) -> Result<()> {
     match name {
         #[cfg(feature = "verbs")]
         "verbs" => verbs::check_address(address),
+        "tcp" => tcp::check_address(address),
         _ => shm::check_address(address).map(|_| ()),
     }
 }
@@ -111,6 +115,7 @@ pub enum Endpoint {
 
 pub enum PassiveEndpoint {
     Shm(shm::PassiveEndpoint),
+    Tcp(tcp::PassiveEndpoint),
     #[cfg(feature = "verbs")]
     Verbs(verbs::PassiveEndpoint),
 }
@@ -125,6 +130,15 @@ pub enum Source {
 
 /// Runs the same words on whichever provider is inside.
 macro_rules! on_provider {
+    // Until tcp has the other objects too.
+    (PassiveEndpoint, $of:expr, $p:ident => $do:expr) => {
+        match $of {
+            $crate::prov::PassiveEndpoint::Shm($p) => $do,
+            $crate::prov::PassiveEndpoint::Tcp($p) => $do,
+            #[cfg(feature = "verbs")]
+            $crate::prov::PassiveEndpoint::Verbs($p) => $do,
+        }
+    };
     ($enum:ident, $of:expr, $p:ident => $do:expr) => {
         match $of {
             $crate::prov::$enum::Shm($p) => $do,
@@ -174,6 +188,7 @@ impl PassiveEndpoint {
         match info.prov_name.as_deref() {
             #[cfg(feature = "verbs")]
             Some("verbs") => Ok(PassiveEndpoint::Verbs(verbs::PassiveEndpoint::open(info.src_addr.as_deref(), context)?)),
+            Some("tcp") => Ok(PassiveEndpoint::Tcp(tcp::PassiveEndpoint::open(info, context)?)),
             _ => Ok(PassiveEndpoint::Shm(shm::PassiveEndpoint::open(info.src_addr.as_deref(), context)?)),
         }
     }

@@ -9,4 +9,5 @@ pub mod mem;
 pub mod process;
 pub mod socket;
 pub mod stream;
+pub mod tcp;
 pub mod time;

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A listener and those who have connected to it and are not known yet. Whoever connects is hostile until its
+//! introduction has been checked, so what it can cost is bounded here: one descriptor, a little memory, a little time.
+
+use super::hello::{Purpose, Status, Terms};
+use super::shake::{Door, Heard, Stranger};
+use crate::config;
+use crate::error::{Error, Result};
+use crate::prov::info::Secret;
+use crate::sys::epoll::Poller;
+use crate::sys::{tcp, time};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Connections that the kernel keeps while there is no room; it may be set to keep fewer (net.core.somaxconn).
+const BACKLOG: i32 = 4096;
+/// Who has said nothing for so long makes room for others.
+const SILENCE_NS: u64 = 100_000_000;
+/// How long to leave the kernel's queue alone when this process cannot take from it.
+const REST_NS: u64 = 100_000_000;
+
+/// A connection request. Dropped, it is rejected.
+pub struct Request {
+    heard: Option<Heard>,
+    peer: SocketAddr,
+    terms: Terms,
+}
+
+impl Request {
+    fn new(mut heard: Heard) -> Request {
+        let terms = std::mem::take(&mut heard.terms);
+        Request { peer: heard.peer, heard: Some(heard), terms }
+    }
+
+    /// The private data of connect.
+    pub fn data(&self) -> &[u8] {
+        &self.terms.data
+    }
+
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Tells the peer that it is accepted. What its socket has next is its first frame.
+    pub fn accept(mut self, terms: Terms) -> Result<OwnedFd> {
+        let Some(heard) = self.heard.take() else { return Err(Error::invalid("handle: this connection request has been answered")) };
+        heard.answer(Status::Good, &terms)?;
+        Ok(heard.socket)
+    }
+
+    /// Sends the peer away with `data`.
+    pub fn reject(mut self, data: &[u8]) -> Result<()> {
+        match self.heard.take() {
+            Some(heard) => heard.answer(Status::Rejected, &Terms { data: data.to_vec(), ..Terms::default() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(heard) = self.heard.take()
+            && let Err(e) = heard.answer(Status::Rejected, &Terms::default())
+        {
+            crate::log!(Debug, "{e}");
+        }
+    }
+}
+
+/// A listening socket and the strangers that have not introduced themselves yet.
+pub struct Greeter {
+    listener: OwnedFd,
+    at: SocketAddr,
+    door: Door,
+    /// Oldest first.
+    strangers: Vec<Stranger>,
+    most: usize,
+    patience_ns: u64,
+    /// Until then the kernel's queue is left alone.
+    rest: u64,
+    /// Wakes a sleeper when a stranger's time is over; made when there is the first one.
+    timer: Option<time::Timer>,
+    alarm: u64,
+}
+
+impl Greeter {
+    /// Listens on `at`; port 0: the kernel chooses one. `token`: what dialers must name, 0 for a passive endpoint.
+    pub fn listen(at: SocketAddr, purpose: Purpose, token: u64, key: Option<Secret>) -> Result<Greeter> {
+        Greeter::start(tcp::bind(at)?, purpose, token, key)
+    }
+
+    /// Listens on a bound socket.
+    pub fn start(bound: OwnedFd, purpose: Purpose, token: u64, key: Option<Secret>) -> Result<Greeter> {
+        let at = tcp::local(bound.as_fd())?;
+        tcp::start(bound.as_fd(), BACKLOG).map_err(|e| e.context(at))?;
+        let config = &config::get().tcp;
+        Ok(Greeter {
+            listener: bound,
+            at,
+            door: Door { purpose, token, key },
+            strangers: Vec::new(),
+            most: config.strangers,
+            patience_ns: config.greeting_ms.saturating_mul(1_000_000),
+            rest: 0,
+            timer: None,
+            alarm: 0,
+        })
+    }
+
+    pub fn local(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// How many have connected and are not known yet.
+    pub fn strangers(&self) -> usize {
+        self.strangers.len()
+    }
+
+    /// Who has been silent for longest, and since when.
+    fn most_silent(&self) -> Option<(usize, u64)> {
+        self.strangers.iter().map(Stranger::heard).enumerate().min_by_key(|(_, heard)| *heard)
+    }
+
+    /// When the next connection can be taken; now, if that is past.
+    fn room_at(&self) -> u64 {
+        let full = self.strangers.len() >= self.most;
+        let room = self.most_silent().filter(|_| full).map_or(0, |(_, heard)| heard + SILENCE_NS);
+        room.max(self.rest)
+    }
+
+    /// What tells that `poll` has something to do: the strangers, a timer, and the listener while there is room.
+    pub fn each_fd(&self, mut each: impl FnMut(BorrowedFd<'_>)) {
+        if self.room_at() <= time::now_ns() {
+            each(self.listener.as_fd());
+        }
+        if let Some(timer) = &self.timer {
+            each(timer.as_fd());
+        }
+        self.strangers.iter().for_each(|s| each(s.fd()));
+    }
+
+    /// Makes `poller` tell of what `each_fd` names, and no longer of the listener while there is no room.
+    pub fn watch(&self, poller: &Poller) -> Result<()> {
+        if self.room_at() > time::now_ns() {
+            poller.remove(self.listener.as_fd());
+        }
+        let mut result = Ok(());
+        self.each_fd(|fd| {
+            if let Err(e) = poller.add(fd) {
+                result = Err(e);
+            }
+        });
+        result
+    }
+
+    /// Takes what has come: requests that introduced themselves well.
+    pub fn poll(&mut self) -> Vec<Request> {
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.listener.as_fd()).chain(self.strangers.iter().map(Stranger::fd)).collect();
+        let ready = tcp::readable(&fds);
+        let mut requests = Vec::new();
+        if self.strangers.is_empty() && !ready[0] && self.alarm == 0 {
+            return requests;
+        }
+        let now = time::now_ns();
+        for (stranger, ready) in std::mem::take(&mut self.strangers).into_iter().zip(&ready[1..]) {
+            if *ready {
+                self.hear(stranger, now, &mut requests);
+            } else {
+                self.keep(stranger, now);
+            }
+        }
+        if ready[0] {
+            self.take(now, &mut requests);
+        }
+        self.set_alarm();
+        requests
+    }
+
+    fn hear(&mut self, stranger: Stranger, now: u64, requests: &mut Vec<Request>) {
+        let peer = stranger.peer();
+        match stranger.advance(&self.door) {
+            Ok(Ok(heard)) => requests.push(Request::new(heard)),
+            Ok(Err(stranger)) => self.keep(stranger, now),
+            Err(e) => crate::log!(Info, "a connection attempt of {peer} was dropped: {e}"),
+        }
+    }
+
+    fn keep(&mut self, stranger: Stranger, now: u64) {
+        if now < stranger.until() {
+            self.strangers.push(stranger);
+        } else {
+            crate::log!(Debug, "{} did not introduce itself in time", stranger.peer());
+        }
+    }
+
+    /// Takes connections out of the kernel's queue while there is room for them. Newcomers are not silent yet, so this
+    /// ends.
+    fn take(&mut self, now: u64, requests: &mut Vec<Request>) {
+        while self.room_at() <= now {
+            match tcp::accept(self.listener.as_fd()) {
+                Ok(Some((socket, peer))) => {
+                    if self.strangers.len() >= self.most
+                        && let Some((silent, _)) = self.most_silent()
+                    {
+                        self.strangers.remove(silent).refuse(Status::Busy);
+                    }
+                    match Stranger::new(socket, peer, self.patience_ns) {
+                        Ok(stranger) => self.hear(stranger, now, requests),
+                        Err(e) => crate::log!(Info, "{e}"),
+                    }
+                }
+                Ok(None) => return,
+                Err(e) => {
+                    // Out of descriptors or memory: the queue stays as it is, and looking at it again at once
+                    // would change nothing.
+                    crate::log!(Warn, "{e}");
+                    self.rest = now + REST_NS;
+                }
+            }
+        }
+    }
+
+    /// The next time at which something is to be done though nobody says anything.
+    fn set_alarm(&mut self) {
+        let over = self.strangers.iter().map(Stranger::until).min();
+        let room = Some(self.room_at()).filter(|at| *at > time::now_ns());
+        let alarm = over.into_iter().chain(room).min().unwrap_or(0);
+        if alarm == self.alarm {
+            return;
+        }
+        if self.timer.is_none() {
+            match time::Timer::new() {
+                Ok(timer) => self.timer = Some(timer),
+                Err(e) => return crate::log!(Warn, "{e}"),
+            }
+        }
+        match self.timer.as_ref().map(|t| t.set(alarm)) {
+            Some(Err(e)) => crate::log!(Warn, "{e}"),
+            _ => self.alarm = alarm,
+        }
+    }
+}

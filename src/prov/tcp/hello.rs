@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The words of the handshake as bytes; docs/tcp-wire.md has their layout. Nothing here touches a socket: whoever reads
+//! bytes of a stranger asks this file what they mean.
+
+use crate::error::{Code, Error, Result, errno};
+
+/// Versions of the format that this library speaks.
+pub const LOWEST: u16 = 1;
+pub const HIGHEST: u16 = 1;
+/// Bytes of HELLO and of CHALLENGE.
+pub const HELLO_LEN: usize = 64;
+/// Bytes of INTRO and of ANSWER before their body.
+pub const HEAD_LEN: usize = 48;
+/// Of these, what the proof covers: all that stands before it.
+pub const HEAD_PROVEN: usize = 16;
+/// The longest body.
+pub const BODY_MAX: usize = 1024;
+/// The longest address in a body.
+pub const ADDRESS_MAX: usize = 255;
+/// The most private data of accept, reject and connect.
+pub const DATA_MAX: usize = 256;
+pub const NONCE_LEN: usize = 32;
+pub const PROOF_LEN: usize = 32;
+
+const MAGIC: [u8; 8] = *b"GDRFABt\0";
+/// Flag of HELLO and CHALLENGE: this side has a key and insists on one.
+const KEYED: u8 = 1;
+
+fn nonsense(words: &'static str) -> Error {
+    Error::coded(errno::EPROTO, Code::PeerBroke, words)
+}
+
+/// Whom a dialer wants to speak to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Purpose {
+    /// A passive endpoint.
+    Passive = 0,
+    /// An endpoint, whose address was exchanged.
+    Endpoint = 1,
+}
+
+/// Why a connection goes no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Status {
+    Good = 0,
+    Rejected = 1,
+    Version = 2,
+    KeyNeeded = 3,
+    KeyWrong = 4,
+    WrongDoor = 5,
+    Busy = 6,
+}
+
+impl Status {
+    const ALL: [Status; 7] =
+        [Status::Good, Status::Rejected, Status::Version, Status::KeyNeeded, Status::KeyWrong, Status::WrongDoor, Status::Busy];
+
+    fn decode(raw: u16) -> Result<Status> {
+        Status::ALL.get(usize::from(raw)).copied().ok_or_else(|| nonsense("the handshake has an unknown status"))
+    }
+}
+
+/// HELLO, and CHALLENGE, which answers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub lowest: u16,
+    pub highest: u16,
+    pub keyed: bool,
+    /// `Purpose`, or one that nobody has heard of.
+    pub purpose: u8,
+    pub status: Status,
+    pub nonce: [u8; NONCE_LEN],
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+impl Hello {
+    pub fn encode(&self) -> [u8; HELLO_LEN] {
+        let mut out = [0; HELLO_LEN];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..10].copy_from_slice(&self.lowest.to_le_bytes());
+        out[10..12].copy_from_slice(&self.highest.to_le_bytes());
+        out[12] = if self.keyed { KEYED } else { 0 };
+        out[13] = self.purpose;
+        out[14..16].copy_from_slice(&(self.status as u16).to_le_bytes());
+        out[16..48].copy_from_slice(&self.nonce);
+        out
+    }
+
+    /// Other versions may fill what is zero in ours, so without a common one only the versions count.
+    pub fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Hello> {
+        if bytes[..8] != MAGIC {
+            return Err(nonsense("the peer does not speak gdrfab's tcp"));
+        }
+        let mut nonce = [0; NONCE_LEN];
+        nonce.copy_from_slice(&bytes[16..48]);
+        let mut hello = Hello {
+            lowest: u16_at(bytes, 8),
+            highest: u16_at(bytes, 10),
+            keyed: bytes[12] & KEYED != 0,
+            purpose: bytes[13],
+            status: Status::Version,
+            nonce,
+        };
+        if hello.lowest > hello.highest {
+            return Err(nonsense("the handshake has no range of versions"));
+        }
+        if !hello.speaks_ours() {
+            return Ok(hello);
+        }
+        hello.status = Status::decode(u16_at(bytes, 14))?;
+        if bytes[12] & !KEYED != 0 || bytes[48..].iter().any(|b| *b != 0) {
+            return Err(nonsense("the handshake has unknown flags, or bytes that must be zero"));
+        }
+        Ok(hello)
+    }
+
+    /// The version that both sides speak is the only one there is so far.
+    pub fn speaks_ours(&self) -> bool {
+        (self.lowest..=self.highest).contains(&HIGHEST)
+    }
+}
+
+/// What INTRO and ANSWER have before their body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// At most `BODY_MAX`.
+    pub body: usize,
+    pub status: Status,
+    pub token: u64,
+    pub proof: [u8; PROOF_LEN],
+}
+
+impl Head {
+    pub fn encode(&self) -> [u8; HEAD_LEN] {
+        let mut out = [0; HEAD_LEN];
+        out[..HEAD_PROVEN].copy_from_slice(&self.proven());
+        out[16..48].copy_from_slice(&self.proof);
+        out
+    }
+
+    /// The bytes that the proof covers.
+    pub fn proven(&self) -> [u8; HEAD_PROVEN] {
+        let mut out = [0; HEAD_PROVEN];
+        out[..4].copy_from_slice(&(self.body as u32).to_le_bytes());
+        out[4..6].copy_from_slice(&(self.status as u16).to_le_bytes());
+        out[8..16].copy_from_slice(&self.token.to_le_bytes());
+        out
+    }
+
+    pub fn decode(bytes: &[u8; HEAD_LEN]) -> Result<Head> {
+        let body = u32_at(bytes, 0) as usize;
+        if body > BODY_MAX {
+            return Err(nonsense("the handshake has a body that is too long"));
+        }
+        if bytes[6..8] != [0, 0] {
+            return Err(nonsense("the handshake has bytes that must be zero"));
+        }
+        let mut token = [0; 8];
+        token.copy_from_slice(&bytes[8..16]);
+        let mut proof = [0; PROOF_LEN];
+        proof.copy_from_slice(&bytes[16..48]);
+        Ok(Head { body, status: Status::decode(u16_at(bytes, 4))?, token: u64::from_le_bytes(token), proof })
+    }
+}
+
+/// What a side tells of itself: the body of INTRO and ANSWER.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Messages that may wait here for their receives.
+    pub window: u32,
+    /// Bytes of them.
+    pub budget: u32,
+    pub address: String,
+    pub data: Vec<u8>,
+}
+
+impl Terms {
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        if self.address.len() > ADDRESS_MAX {
+            return Err(Error::invalid(format!("addr: longer than {ADDRESS_MAX} bytes")));
+        }
+        if self.data.len() > DATA_MAX {
+            return Err(Error::invalid(format!("datalen: {}; at most {DATA_MAX} bytes of private data", self.data.len())));
+        }
+        let mut out = Vec::with_capacity(16 + self.address.len() + self.data.len());
+        out.extend_from_slice(&self.window.to_le_bytes());
+        out.extend_from_slice(&self.budget.to_le_bytes());
+        out.extend_from_slice(&0u32.to_le_bytes());
+        for bytes in [self.address.as_bytes(), &self.data] {
+            out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+            out.extend_from_slice(bytes);
+        }
+        Ok(out)
+    }
+
+    pub fn decode(body: &[u8]) -> Result<Terms> {
+        if body.len() < 12 || body.len() > BODY_MAX {
+            return Err(nonsense("the handshake has a body of a length that cannot be"));
+        }
+        if u32_at(body, 8) != 0 {
+            return Err(nonsense("the handshake has unknown flags"));
+        }
+        let (address, rest) = counted(&body[12..], ADDRESS_MAX)?;
+        let (data, rest) = counted(rest, DATA_MAX)?;
+        if !rest.is_empty() {
+            return Err(nonsense("the handshake has a body with more in it than it can have"));
+        }
+        let address = std::str::from_utf8(address).map_err(|_| nonsense("the handshake has an address that is no text"))?;
+        Ok(Terms { window: u32_at(body, 0), budget: u32_at(body, 4), address: address.to_string(), data: data.to_vec() })
+    }
+}
+
+/// Two bytes of length, and as many bytes.
+fn counted(bytes: &[u8], max: usize) -> Result<(&[u8], &[u8])> {
+    let Some((len, rest)) = bytes.split_first_chunk::<2>() else { return Err(nonsense("the handshake has a body that ends too early")) };
+    let len = usize::from(u16::from_le_bytes(*len));
+    if len > max {
+        return Err(nonsense("the handshake has an address or private data that is too long"));
+    }
+    rest.split_at_checked(len).ok_or_else(|| nonsense("the handshake has a body that ends too early"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello { lowest: 1, highest: 3, keyed: true, purpose: 1, status: Status::Good, nonce: std::array::from_fn(|i| i as u8) }
+    }
+
+    fn head() -> Head {
+        Head { body: BODY_MAX, status: Status::Busy, token: 0x0123_4567_89ab_cdef, proof: [7; PROOF_LEN] }
+    }
+
+    fn terms(address: usize, data: usize) -> Terms {
+        Terms { window: 1024, budget: 1 << 20, address: "a".repeat(address), data: vec![9; data] }
+    }
+
+    #[test]
+    fn the_layout_is_the_documents() {
+        let bytes = hello().encode();
+        assert_eq!(&bytes[..8], b"GDRFABt\0");
+        assert_eq!(bytes[8..16], [1, 0, 3, 0, 1, 1, 0, 0]);
+        assert_eq!((bytes[16], bytes[47], bytes[48]), (0, 31, 0));
+        let bytes = head().encode();
+        assert_eq!(bytes[..8], [0, 4, 0, 0, 6, 0, 0, 0]);
+        assert_eq!(bytes[8..16], 0x0123_4567_89ab_cdef_u64.to_le_bytes());
+        assert_eq!(bytes[..16], head().proven());
+        let body = Terms { window: 1, budget: 2, address: "ab".into(), data: vec![5] }.encode().unwrap();
+        assert_eq!(body, [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, b'a', b'b', 1, 0, 5]);
+    }
+
+    #[test]
+    fn words_survive_the_round_trip() {
+        assert_eq!(Hello::decode(&hello().encode()).unwrap(), hello());
+        for status in Status::ALL {
+            let head = Head { status, ..head() };
+            assert_eq!(Head::decode(&head.encode()).unwrap(), head);
+        }
+        for (address, data) in [(0, 0), (1, 0), (0, 1), (ADDRESS_MAX, DATA_MAX)] {
+            let terms = terms(address, data);
+            assert_eq!(Terms::decode(&terms.encode().unwrap()).unwrap(), terms);
+        }
+    }
+
+    #[test]
+    fn nothing_longer_than_its_bound_is_sent_or_taken() {
+        assert!(terms(ADDRESS_MAX + 1, 0).encode().is_err() && terms(0, DATA_MAX + 1).encode().is_err());
+        for len in [BODY_MAX as u32 + 1, 1 << 16, u32::MAX] {
+            let mut bytes = head().encode();
+            bytes[..4].copy_from_slice(&len.to_le_bytes());
+            assert_eq!(Head::decode(&bytes).unwrap_err().errno, errno::EPROTO);
+        }
+        let good = terms(ADDRESS_MAX, DATA_MAX).encode().unwrap();
+        for at in [12, 14 + ADDRESS_MAX] {
+            for len in [0u16, 1, 254, 257, 258, 4096, u16::MAX] {
+                let mut body = good.clone();
+                body[at..at + 2].copy_from_slice(&len.to_le_bytes());
+                assert!(Terms::decode(&body).is_err(), "{len} at {at}");
+            }
+        }
+        for len in 0..good.len() {
+            assert!(Terms::decode(&good[..len]).is_err(), "{len}");
+        }
+        let longer: Vec<u8> = good.iter().copied().chain([0]).collect();
+        assert!(Terms::decode(&longer).is_err() && Terms::decode(&[0; BODY_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn what_must_be_zero_is() {
+        for at in 48..64 {
+            let mut bytes = hello().encode();
+            bytes[at] = 1;
+            assert!(Hello::decode(&bytes).is_err(), "{at}");
+        }
+        for (at, value) in [(12, 2), (14, 7), (15, 1), (0, b'g'), (7, 1)] {
+            let mut bytes = hello().encode();
+            bytes[at] = value;
+            assert!(Hello::decode(&bytes).is_err(), "{at}");
+        }
+        for (at, value) in [(4, 7), (5, 1), (6, 1), (7, 1)] {
+            let mut bytes = head().encode();
+            bytes[at] = value;
+            assert!(Head::decode(&bytes).is_err(), "{at}");
+        }
+        let mut body = terms(3, 3).encode().unwrap();
+        body[8] = 1;
+        assert!(Terms::decode(&body).is_err());
+        body[8] = 0;
+        body[14] = 0xff;
+        assert!(Terms::decode(&body).is_err(), "no UTF-8");
+    }
+
+    #[test]
+    fn of_another_version_only_the_versions_are_read() {
+        let mut bytes = Hello { lowest: 2, highest: 9, ..hello() }.encode();
+        bytes[12] = 0xff;
+        bytes[60] = 1;
+        let got = Hello::decode(&bytes).unwrap();
+        assert!(!got.speaks_ours() && (got.lowest, got.highest) == (2, 9));
+        let upside_down = Hello { lowest: 2, highest: 1, ..hello() }.encode();
+        assert!(Hello::decode(&upside_down).is_err());
+    }
+
+    #[test]
+    fn garbage_never_panics() {
+        let mut x = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut byte = || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x as u8
+        };
+        for _ in 0..20_000 {
+            let mut bytes = [0; HELLO_LEN];
+            bytes.fill_with(&mut byte);
+            let _ = Hello::decode(&bytes);
+            bytes[..8].copy_from_slice(&MAGIC);
+            let _ = Hello::decode(&bytes);
+            let mut head = [0; HEAD_LEN];
+            head.copy_from_slice(&bytes[16..]);
+            let _ = Head::decode(&head);
+            let body: Vec<u8> = (0..byte()).map(|i| if (8..14).contains(&i) { 0 } else { byte() }).collect();
+            let _ = Terms::decode(&body);
+        }
+    }
+}

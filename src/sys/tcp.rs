@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! TCP sockets: making, connecting and tuning them, and the addresses of this host's interfaces. No socket of
+//! these ever blocks.
+
+use crate::error::{Code, Error, Result, errno};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
+use std::ffi::{CStr, CString};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+fn fresh(of: SocketAddr) -> Result<OwnedFd> {
+    let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, Some(ipproto::TCP))
+        .map_err(|e| Error::os(format_args!("creating a TCP socket for {of}"), e))
+}
+
+/// A socket that has `at`; port 0: the kernel chooses one. A v6 address leaves the v4 port of that number to others.
+pub fn bind(at: SocketAddr) -> Result<OwnedFd> {
+    let fd = fresh(at)?;
+    let bound = || -> rustix::io::Result<()> {
+        // A program that comes back at once gets its port again.
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        if at.is_ipv6() {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        rustix::net::bind(&fd, &at)
+    };
+    bound().map_err(|e| match e {
+        Errno::ADDRNOTAVAIL => Error::new(errno::EADDRNOTAVAIL, format!("listening on {at}: no address of this host")),
+        e => Error::os(format_args!("listening on {at}"), e),
+    })?;
+    Ok(fd)
+}
+
+/// A bound socket takes connections from now on; the kernel keeps up to `backlog` of them.
+pub fn start(fd: BorrowedFd<'_>, backlog: i32) -> Result<()> {
+    rustix::net::listen(fd, backlog).map_err(|e| Error::os("listening", e))
+}
+
+/// A listener on `at`.
+pub fn listen(at: SocketAddr, backlog: i32) -> Result<OwnedFd> {
+    use std::os::fd::AsFd;
+    let fd = bind(at)?;
+    start(fd.as_fd(), backlog).map_err(|e| e.context(at))?;
+    Ok(fd)
+}
+
+/// Begins to connect; `connected` tells how it went. `from`: this side's address, where the routes are not to choose it.
+pub fn connect(to: SocketAddr, from: Option<SocketAddr>) -> Result<OwnedFd> {
+    let fd = fresh(to)?;
+    if let Some(from) = from {
+        // The port is chosen when the peer is known, so that there are enough of them. Older kernels choose it now.
+        let _ = set_int(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+        rustix::net::bind(&fd, &from).map_err(|e| Error::os(format_args!("connecting from {from}"), e))?;
+    }
+    match rustix::net::connect(&fd, &to) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR | Errno::AGAIN) => Ok(fd),
+        Err(e) => Err(no_connection(e).context(to)),
+    }
+}
+
+/// Whether a connection has come about; `None`: not yet.
+pub fn connected(fd: BorrowedFd<'_>) -> Result<Option<()>> {
+    let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
+    match rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        Ok(0) | Err(Errno::INTR) => return Ok(None),
+        Ok(_) => {}
+        Err(e) => return Err(Error::os("connecting", e)),
+    }
+    match sockopt::socket_error(fd) {
+        Ok(Ok(())) => Ok(Some(())),
+        Ok(Err(e)) | Err(e) => Err(no_connection(e)),
+    }
+}
+
+/// What the errors of connecting mean to a reader.
+fn no_connection(e: Errno) -> Error {
+    let (errno, words) = match e {
+        Errno::CONNREFUSED => (errno::ECONNREFUSED, "nobody listens there"),
+        Errno::TIMEDOUT => (errno::ETIMEDOUT, "no answer: the host is down, or a firewall drops packets for this port"),
+        Errno::HOSTUNREACH => (errno::EHOSTUNREACH, "the host cannot be reached, or a firewall refuses"),
+        Errno::NETUNREACH => (errno::ENETUNREACH, "no route leads there"),
+        Errno::INVAL => (errno::EINVAL, "cannot be reached from the address of this side that was given"),
+        e => return Error::os("connecting", e),
+    };
+    Error::fixed(errno, words)
+}
+
+/// The next connection, or none yet.
+pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<(OwnedFd, SocketAddr)>> {
+    match rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok((fd, from)) => match from.and_then(|a| SocketAddr::try_from(a).ok()) {
+            Some(from) => Ok(Some((fd, from))),
+            None => Err(Error::fixed(errno::EPROTO, "accepting a connection: it comes from no IP address")),
+        },
+        // Errors of that connection, which is gone again: accept(2) wants them treated as nothing.
+        Err(
+            Errno::AGAIN
+            | Errno::INTR
+            | Errno::CONNABORTED
+            | Errno::NETDOWN
+            | Errno::PROTO
+            | Errno::NOPROTOOPT
+            | Errno::HOSTDOWN
+            | Errno::NONET
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH,
+        ) => Ok(None),
+        Err(e) => Err(Error::os("accepting a connection", e)),
+    }
+}
+
+/// This side's address.
+pub fn local(fd: BorrowedFd<'_>) -> Result<SocketAddr> {
+    let at = rustix::net::getsockname(fd).map_err(|e| Error::os("asking for a socket's address", e))?;
+    SocketAddr::try_from(at).map_err(|e| Error::os("asking for a socket's address", e))
+}
+
+/// The other side's address.
+pub fn peer(fd: BorrowedFd<'_>) -> Result<SocketAddr> {
+    let at = rustix::net::getpeername(fd).map_err(|e| Error::os("asking for the peer's address", e))?;
+    at.and_then(|a| SocketAddr::try_from(a).ok()).ok_or_else(|| Error::fixed(errno::ENOTCONN, "the socket has no peer"))
+}
+
+/// Small packets leave at once.
+pub fn set_no_delay(fd: BorrowedFd<'_>) -> Result<()> {
+    sockopt::set_tcp_nodelay(fd, true).map_err(|e| Error::os("setting TCP_NODELAY", e))
+}
+
+/// When to ask whether an idle peer lives, how often, and how many questions may stay unanswered.
+fn probes(timeout_ms: u32) -> (u64, u64, u32) {
+    let whole = u64::from(timeout_ms.div_ceil(1000)).clamp(1, 30_000);
+    let idle = (whole / 2).max(1);
+    let rest = (whole - idle).max(1);
+    let every = (rest / 3).max(1);
+    (idle, every, (rest / every).clamp(1, 127) as u32)
+}
+
+/// A peer that answers nothing for about this long, idle or not, is taken for dead.
+pub fn set_keep_alive(fd: BorrowedFd<'_>, user_timeout_ms: u32) -> Result<()> {
+    let (idle, every, count) = probes(user_timeout_ms);
+    let set = || -> rustix::io::Result<()> {
+        sockopt::set_socket_keepalive(fd, true)?;
+        sockopt::set_tcp_keepidle(fd, Duration::from_secs(idle))?;
+        sockopt::set_tcp_keepintvl(fd, Duration::from_secs(every))?;
+        sockopt::set_tcp_keepcnt(fd, count)?;
+        sockopt::set_tcp_user_timeout(fd, user_timeout_ms)
+    };
+    set().map_err(|e| Error::os("setting how long a peer may stay silent", e))
+}
+
+/// Sizes of the kernel's buffers, which it sizes by itself otherwise.
+pub fn set_buffers(fd: BorrowedFd<'_>, bytes: usize) -> Result<()> {
+    sockopt::set_socket_send_buffer_size(fd, bytes)
+        .and_then(|()| sockopt::set_socket_recv_buffer_size(fd, bytes))
+        .map_err(|e| Error::os("setting the sizes of a socket's buffers", e))
+}
+
+fn set_int(fd: &OwnedFd, level: i32, name: i32, value: i32) -> bool {
+    // SAFETY: value is live and as long as the length says.
+    unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), size_of::<i32>() as libc::socklen_t) == 0 }
+}
+
+/// Sends what the socket takes; 0: nothing now.
+pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
+    match rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Ok(n) => Ok(n),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(e) => Err(gone(e)),
+    }
+}
+
+/// Receives what is there, at most `buf`; `None`: nothing now.
+pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Option<usize>> {
+    match rustix::net::recv(fd, buf, RecvFlags::DONTWAIT) {
+        Ok((_, 0)) => Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection")),
+        Ok((_, n)) => Ok(Some(n)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(e) => Err(gone(e)),
+    }
+}
+
+fn gone(e: Errno) -> Error {
+    Error::coded(e.raw_os_error(), Code::PeerGone, format!("the connection to the peer is lost: {}", errno::words(e.raw_os_error())))
+}
+
+/// Which of `fds` have something to read, or to tell by reading; asked with one call for all.
+pub fn readable(fds: &[BorrowedFd<'_>]) -> Vec<bool> {
+    let mut all: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    match rustix::event::poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        Ok(0) | Err(Errno::INTR) => vec![false; fds.len()],
+        Ok(_) => all.iter().map(|p| !p.revents().is_empty()).collect(),
+        // Reading one that has nothing does no harm.
+        Err(_) => vec![true; fds.len()],
+    }
+}
+
+/// An address of an interface of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    pub name: String,
+    pub ip: IpAddr,
+    pub up: bool,
+}
+
+/// An IP address as the kernel hands it out.
+///
+/// # Safety
+/// `at` is NULL or points to a socket address as long as its family says.
+unsafe fn ip_of(at: *const libc::sockaddr) -> Option<IpAddr> {
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: by contract; the family tells which of the structures it is. They may lie unaligned.
+    unsafe {
+        match i32::from((&raw const (*at).sa_family).read_unaligned()) {
+            libc::AF_INET => {
+                let raw = at.cast::<libc::sockaddr_in>().read_unaligned();
+                Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr))))
+            }
+            libc::AF_INET6 => Some(IpAddr::V6(Ipv6Addr::from(at.cast::<libc::sockaddr_in6>().read_unaligned().sin6_addr.s6_addr))),
+            _ => None,
+        }
+    }
+}
+
+/// All IP addresses of this host's interfaces, in the kernel's order.
+pub fn interfaces() -> Result<Vec<Interface>> {
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: `list` is live; the list that it gets is freed below.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        let e = std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EIO);
+        return Err(Error::new(e, format!("listing this host's interfaces (getifaddrs): {}", errno::words(e))));
+    }
+    let mut found = Vec::new();
+    let mut next = list;
+    while !next.is_null() {
+        // SAFETY: the C library made this list; names are C strings, addresses as long as their family says.
+        let entry = unsafe { &*next };
+        // SAFETY: as above.
+        if let Some(ip) = unsafe { ip_of(entry.ifa_addr) } {
+            // SAFETY: as above.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
+            found.push(Interface { name, ip, up: entry.ifa_flags & libc::IFF_UP as u32 != 0 });
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: `list` is what getifaddrs gave, and nothing of it is held any more.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
+/// An address that means nothing without the interface's number.
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if v6.segments()[0] & 0xffc0 == 0xfe80)
+}
+
+/// The first address of that family that the interface `name` has.
+pub fn interface_address(name: &str, v6: bool) -> Result<IpAddr> {
+    let all = interfaces()?;
+    let mut its = all.iter().filter(|i| i.name == name).peekable();
+    if its.peek().is_none() {
+        let mut names: Vec<&str> = all.iter().map(|i| i.name.as_str()).collect();
+        names.dedup();
+        names.sort_unstable();
+        names.dedup();
+        return Err(Error::new(errno::ENODEV, format!("no interface {name:?} with an IP address; this host has {}", names.join(", "))));
+    }
+    its.find(|i| i.ip.is_ipv6() == v6 && !is_link_local(i.ip)).map(|i| i.ip).ok_or_else(|| {
+        let family = if v6 { "IPv6" } else { "IPv4" };
+        Error::new(errno::EADDRNOTAVAIL, format!("interface {name:?} has no {family} address that others could use"))
+    })
+}
+
+/// The TCP port that this host's list of services gives `name`.
+pub fn service_port(name: &str) -> Option<u16> {
+    let name = CString::new(name).ok().filter(|n| !n.is_empty())?;
+    // SAFETY: all bits zero are a valid addrinfo.
+    let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
+    hints.ai_family = libc::AF_INET;
+    hints.ai_socktype = libc::SOCK_STREAM;
+    let mut list: *mut libc::addrinfo = std::ptr::null_mut();
+    // SAFETY: the name is a C string, hints and list are live.
+    if unsafe { libc::getaddrinfo(std::ptr::null(), name.as_ptr(), &raw const hints, &raw mut list) } != 0 || list.is_null() {
+        return None;
+    }
+    // SAFETY: the list has an entry, and AF_INET was asked for.
+    let port = unsafe { (*list).ai_addr.cast::<libc::sockaddr_in>().read_unaligned().sin_port };
+    // SAFETY: `list` is what getaddrinfo gave, and nothing of it is held any more.
+    unsafe { libc::freeaddrinfo(list) };
+    Some(u16::from_be(port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+    fn until<T>(mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        for _ in 0..2000 {
+            if let Some(got) = ask()? {
+                return Ok(got);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("nothing in two seconds")
+    }
+
+    #[test]
+    fn two_sockets_meet_and_are_tuned() {
+        let listener = listen(ANY, 8).unwrap();
+        let at = local(listener.as_fd()).unwrap();
+        assert_ne!(at.port(), 0);
+        let one = connect(at, Some(ANY)).unwrap();
+        until(|| connected(one.as_fd())).unwrap();
+        let (two, from) = until(|| accept(listener.as_fd())).unwrap();
+        assert_eq!((from, at), (local(one.as_fd()).unwrap(), peer(one.as_fd()).unwrap()));
+        for fd in [one.as_fd(), two.as_fd()] {
+            set_no_delay(fd).unwrap();
+            set_keep_alive(fd, 30_000).unwrap();
+            set_buffers(fd, 1 << 16).unwrap();
+        }
+        assert_eq!(sockopt::tcp_user_timeout(&one).unwrap(), 30_000);
+        assert_eq!(send(one.as_fd(), b"abc").unwrap(), 3);
+        assert_eq!(readable(&[one.as_fd(), two.as_fd()]), [false, true]);
+        let mut buf = [0; 8];
+        assert_eq!(until(|| recv(two.as_fd(), &mut buf)).unwrap(), 3);
+        assert!(recv(two.as_fd(), &mut buf).unwrap().is_none());
+        drop(one);
+        assert_eq!(until(|| recv(two.as_fd(), &mut buf)).unwrap_err().code, Code::PeerGone);
+    }
+
+    #[test]
+    fn nobody_listens_where_nobody_does() {
+        let bound = bind(ANY).unwrap();
+        let at = local(bound.as_fd()).unwrap();
+        let e = connect(at, None).and_then(|fd| until(|| connected(fd.as_fd()))).unwrap_err();
+        assert_eq!(e.errno, errno::ECONNREFUSED, "{e}");
+        let e = bind("192.0.2.1:0".parse().unwrap()).unwrap_err();
+        assert!(e.errno == errno::EADDRNOTAVAIL && e.words.contains("192.0.2.1"), "{e}");
+    }
+
+    #[test]
+    fn a_dead_peer_is_noticed_in_about_the_timeout() {
+        for ms in [1, 1000, 2000, 5000, 30_000, 60_000, 3_600_000] {
+            let (idle, every, count) = probes(ms);
+            let whole = idle + every * u64::from(count);
+            let wish = u64::from(ms.div_ceil(1000));
+            assert!(whole <= wish + 1 && whole + every >= wish, "{ms}: {idle} + {every} * {count}");
+        }
+    }
+
+    #[test]
+    fn the_loopback_interface_has_its_address() {
+        let lo = interfaces().unwrap().into_iter().find(|i| i.ip == IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        assert_eq!(interface_address(&lo.name, false).unwrap(), lo.ip);
+        let e = interface_address("none-such", false).unwrap_err();
+        assert!(e.words.contains("none-such") && e.words.contains(&lo.name), "{e}");
+        assert_eq!((service_port("7471"), service_port("no such service"), service_port("")), (Some(7471), None, None));
+    }
+}

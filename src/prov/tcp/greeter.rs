@@ -244,3 +244,48 @@ impl Greeter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::time::Duration;
+
+    #[test]
+    fn who_does_not_introduce_itself_in_time_is_gone() {
+        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        greeter.patience_ns = 60_000_000;
+        let mut slow = TcpStream::connect(greeter.local()).unwrap();
+        for _ in 0..1000 {
+            if greeter.strangers() == 1 {
+                break;
+            }
+            assert!(greeter.poll().is_empty());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // It keeps talking, which gives it no more time; the timer wakes whoever sleeps.
+        use std::io::Write;
+        slow.write_all(b"GDR").unwrap();
+        let timer = greeter.timer.as_ref().map(|t| t.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(tcp::readable(&[timer.as_fd()]), [false]);
+        assert!(greeter.poll().is_empty() && greeter.strangers() == 1);
+        std::thread::sleep(Duration::from_millis(70));
+        assert_eq!(tcp::readable(&[timer.as_fd()]), [true]);
+        assert!(greeter.poll().is_empty() && greeter.strangers() == 0);
+        assert_eq!((tcp::readable(&[timer.as_fd()]), greeter.alarm), (vec![false], 0));
+    }
+
+    #[test]
+    fn a_listener_without_descriptors_rests() {
+        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        greeter.rest = time::now_ns() + 50_000_000;
+        greeter.set_alarm();
+        let _one = TcpStream::connect(greeter.local()).unwrap();
+        assert!(greeter.poll().is_empty() && greeter.strangers() == 0);
+        let mut fds = 0;
+        greeter.each_fd(|_| fds += 1);
+        assert_eq!(fds, 1, "the timer only");
+        std::thread::sleep(Duration::from_millis(60));
+        assert!(greeter.poll().is_empty() && greeter.strangers() == 1);
+    }
+}

@@ -165,6 +165,7 @@ impl Endpoint {
         };
         match (*request, &self.prov) {
             (Request::Shm(request), prov::Endpoint::Shm(p)) => p.accept(request, data),
+            (Request::Tcp(request), prov::Endpoint::Tcp(p)) => p.accept(request, data),
             #[cfg(feature = "verbs")]
             (Request::Verbs(request), prov::Endpoint::Verbs(p)) => p.accept(request, data),
             _ => Err(Error::invalid("info->handle: a request of another provider")),
@@ -218,6 +219,7 @@ impl Endpoint {
         }
         match &self.prov {
             prov::Endpoint::Shm(p) => p.rma_quick::<WRITE>(buf, len, addr, key, context, flags),
+            prov::Endpoint::Tcp(_) => Quick::NotOrdinary,
             #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(_) => Quick::NotOrdinary,
         }
@@ -239,7 +241,7 @@ impl Endpoint {
                 // SAFETY: `short` is the process's number only from an `enable` on that found the promises kept.
                 unsafe { p.rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
             }
-            prov::Endpoint::Shm(_) => false,
+            prov::Endpoint::Shm(_) | prov::Endpoint::Tcp(_) => false,
             #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(_) => false,
         }
@@ -248,7 +250,7 @@ impl Endpoint {
     /// Whether a device moves the bytes.
     #[inline(always)]
     pub fn is_nic(&self) -> bool {
-        !matches!(self.prov, prov::Endpoint::Shm(_))
+        !matches!(self.prov, prov::Endpoint::Shm(_) | prov::Endpoint::Tcp(_))
     }
 
     /// As [`Endpoint::rma_quick`] where a device moves the bytes, but for the posting, which is left to the caller.
@@ -278,6 +280,7 @@ impl Endpoint {
         self.domain.owner.check()?;
         match &self.prov {
             prov::Endpoint::Shm(p) => p.rma(dir, local, remote, &one_kind(common, descs)?),
+            prov::Endpoint::Tcp(p) => p.rma(dir, local, remote, &one_kind(common, descs)?),
             #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => p.rma(dir, local, remote, common, descs),
         }
@@ -288,6 +291,7 @@ impl Endpoint {
         self.domain.owner.check()?;
         match &self.prov {
             prov::Endpoint::Shm(p) => p.send(local, &one_kind(common, descs)?),
+            prov::Endpoint::Tcp(p) => p.send(local, &one_kind(common, descs)?),
             #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => p.send(local, common, descs),
         }
@@ -298,6 +302,7 @@ impl Endpoint {
         self.domain.owner.check()?;
         match &self.prov {
             prov::Endpoint::Shm(p) => p.recv(local, &one_kind(common, descs)?),
+            prov::Endpoint::Tcp(p) => p.recv(local, &one_kind(common, descs)?),
             #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => p.recv(local, common, descs),
         }
@@ -378,7 +383,7 @@ impl Endpoint {
 
     pub fn effort(&self, what: Effort) -> Result<u32> {
         match &self.prov {
-            prov::Endpoint::Shm(_) => Err(no_effort()),
+            prov::Endpoint::Shm(_) | prov::Endpoint::Tcp(_) => Err(no_effort()),
             #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => {
                 let now = p.patience();
@@ -396,7 +401,7 @@ impl Endpoint {
     pub fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
         let most = if matches!(what, Effort::Retries | Effort::RnrRetries) { 7 } else { 31 };
         match (&self.prov, u8::try_from(value)) {
-            (prov::Endpoint::Shm(_), _) => Err(no_effort()),
+            (prov::Endpoint::Shm(_) | prov::Endpoint::Tcp(_), _) => Err(no_effort()),
             #[cfg(feature = "verbs")]
             (prov::Endpoint::Verbs(p), Ok(value)) if value <= most => p.set_patience(|now| match what {
                 Effort::AckTimeout => now.timeout = value,
@@ -422,7 +427,7 @@ fn no_effort() -> Error {
     Error::fixed(errno::ENOPROTOOPT, "optname: an option of RDMA devices; this endpoint has none")
 }
 
-/// With shm the pieces of one operation lie in the first descriptor's region, or all in host memory.
+/// With shm and tcp the pieces of one operation lie in the first descriptor's region, or all in host memory.
 #[inline]
 fn one_kind(common: &Common, descs: &[u64]) -> Result<Common> {
     let first = descs.first().copied().unwrap_or(0);

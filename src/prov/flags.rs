@@ -41,9 +41,9 @@ pub const MR_MODE_PROV_KEY: u32 = 1 << 6;
 /// less the atomics).
 pub const ORDER_ALL: u64 = 0x1ff;
 
-/// What a reliable queue pair keeps: everything after everything but what follows a read, which may overtake it
+/// What reliable queue pairs and tcp keep: everything after everything but what follows a read, which may overtake it
 /// without GDRFAB_FENCE. (libfabric's RAR, RAW, RAS, WAW, WAS, SAW, SAS.)
-pub const ORDER_VERBS: u64 = 0x1ff & !(1 << 3) & !(1 << 6);
+pub const ORDER_UNLESS_READ: u64 = 0x1ff & !(1 << 3) & !(1 << 6);
 
 /// Names of the bits of `mr_mode` that a provider may need.
 pub fn mr_mode_words(bits: u32) -> String {

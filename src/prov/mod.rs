@@ -102,6 +102,7 @@ impl Armed<'_> {
 
 pub enum Domain {
     Shm(Arc<shm::Domain>),
+    Tcp(Arc<tcp::Domain>),
     #[cfg(feature = "verbs")]
     Verbs(Arc<verbs::Domain>),
 }
@@ -109,6 +110,7 @@ pub enum Domain {
 #[allow(clippy::large_enum_variant)] // whoever holds one is on the heap as a whole
 pub enum Endpoint {
     Shm(shm::Endpoint),
+    Tcp(tcp::Endpoint),
     #[cfg(feature = "verbs")]
     Verbs(verbs::Endpoint),
 }
@@ -120,7 +122,7 @@ pub enum PassiveEndpoint {
     Verbs(verbs::PassiveEndpoint),
 }
 
-/// Where a completion queue gets its entries from: for shm, from its endpoints.
+/// Where a completion queue gets its entries from: for shm and tcp, from its endpoints.
 #[derive(Clone)]
 pub enum Source {
     Endpoints,
@@ -142,6 +144,7 @@ macro_rules! on_provider {
     ($enum:ident, $of:expr, $p:ident => $do:expr) => {
         match $of {
             $crate::prov::$enum::Shm($p) => $do,
+            $crate::prov::$enum::Tcp($p) => $do,
             #[cfg(feature = "verbs")]
             $crate::prov::$enum::Verbs($p) => $do,
         }
@@ -154,6 +157,7 @@ impl Domain {
         match info.prov_name.as_deref() {
             #[cfg(feature = "verbs")]
             Some("verbs") => Ok(Domain::Verbs(verbs::Domain::open(info, threading)?)),
+            Some("tcp") => Ok(Domain::Tcp(Arc::new(tcp::Domain::open(info, threading)?))),
             Some("shm") => Ok(Domain::Shm(Arc::new(shm::Domain::open(
                 threading,
                 info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0,
@@ -165,18 +169,18 @@ impl Domain {
 
     /// Opens what feeds a completion queue of `size` entries.
     pub fn open_source(&self, size: usize, queue: &Arc<Queue>) -> Result<Source> {
-        let _ = (size, queue); // of no interest to shm
+        let _ = (size, queue); // of no interest to most
         match self {
-            Domain::Shm(_) => Ok(Source::Endpoints),
+            Domain::Shm(_) | Domain::Tcp(_) => Ok(Source::Endpoints),
             #[cfg(feature = "verbs")]
             Domain::Verbs(d) => Ok(Source::Verbs(verbs::Cq::open(d, size, queue)?)),
         }
     }
 
     pub fn open_endpoint(&self, info: &Info, context: usize) -> Result<Endpoint> {
-        let _ = info; // of no interest to shm
         match self {
             Domain::Shm(d) => Ok(Endpoint::Shm(shm::Endpoint::open(d.clone(), context))),
+            Domain::Tcp(d) => Ok(Endpoint::Tcp(tcp::Endpoint::open(d.clone(), info, context)?)),
             #[cfg(feature = "verbs")]
             Domain::Verbs(d) => Ok(Endpoint::Verbs(verbs::Endpoint::open(d.clone(), info, context)?)),
         }

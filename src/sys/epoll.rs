@@ -41,6 +41,17 @@ impl Poller {
         }
     }
 
+    /// As `add`, and with `write` also in room for writing. What was asked of `fd` before is forgotten.
+    pub fn watch(&self, fd: BorrowedFd<'_>, write: bool) -> Result<()> {
+        let mut wanted = EventFlags::IN | EventFlags::RDHUP;
+        wanted.set(EventFlags::OUT, write);
+        let result = match epoll::add(&self.set, fd, EventData::new_u64(0), wanted) {
+            Err(rustix::io::Errno::EXIST) => epoll::modify(&self.set, fd, EventData::new_u64(0), wanted),
+            result => result,
+        };
+        result.map_err(|e| Error::os("adding a descriptor to a wait object", e))
+    }
+
     pub fn remove(&self, fd: BorrowedFd<'_>) {
         // An fd that was never added is no trouble.
         let _ = epoll::delete(&self.set, fd);

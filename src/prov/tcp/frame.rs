@@ -70,7 +70,7 @@ impl Kind {
             Kind::Answered => PARTS | FAILED,
             Kind::Send => DATA | ACK | PARTS,
             Kind::Offer => DATA | ACK,
-            Kind::Taken => PARTS,
+            Kind::Taken => PARTS | FAILED,
             _ => 0,
         }
     }
@@ -87,7 +87,8 @@ impl Kind {
     fn plain_words(self, flags: u8) -> usize {
         match self {
             Kind::Send => usize::from(flags & ACK != 0),
-            Kind::Offer | Kind::Take | Kind::Taken => 1,
+            Kind::Offer | Kind::Take => 1,
+            Kind::Taken => 1 + usize::from(flags & FAILED != 0),
             Kind::Report | Kind::Got | Kind::Matched => 2,
             Kind::Answered => usize::from(flags & FAILED != 0),
             _ => 0,
@@ -145,7 +146,8 @@ impl Header {
             () if !pieces_fit || !paths_fit => "a frame with a wrong number of pieces, or paths that do not exist",
             () if self.len > if counts { BODY_MAX } else { 0 } => "a frame that is longer than it may be",
             () if self.flags & FAILED != 0 && (self.len != 0 || self.flags & PARTS != 0) => "a failed answer with a body",
-            () if self.kind.has_body() && long != (self.flags & PARTS != 0) => "a body whose parts do not fit its length",
+            () if self.kind.has_body() && long && self.flags & PARTS == 0 => "a long body without parts",
+            () if self.len == 0 && self.flags & PARTS != 0 => "parts of no body",
             () => return Ok(()),
         };
         Err(broken(words))
@@ -257,7 +259,7 @@ mod tests {
             Header { pieces: 1, paths: 4, ..Header::new(Kind::Read, 0, 8) },
             Header { pieces: 1, ..Header::new(Kind::Send, 0, 8) },
             Header::new(Kind::Send, PROMPT, 8),
-            Header::new(Kind::Send, PARTS, 8),
+            Header::new(Kind::Send, PARTS, 0),
             Header::new(Kind::Send, 0, WHOLE_MAX + 1),
             Header::new(Kind::Send, PARTS, BODY_MAX + 1),
             Header::new(Kind::Offer, 0, u64::MAX),

@@ -37,7 +37,7 @@ fn info() -> Info {
     let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE | flags::RMA_EVENT;
     Info {
         caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
-        msg_order: flags::ORDER_ALL,
+        msg_order: flags::ORDER_UNLESS_READ,
         paths: Paths::from_bits_truncate(config::get().tcp.paths),
         mr_mode: flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY,
         ep_type: EP_MSG,

@@ -2,21 +2,41 @@
 //! The tcp provider: the same fabric where there is no RDMA NIC, over plain sockets, between hosts.
 //!
 //! `docs/tcp-wire.md` describes what two endpoints say to each other. A connection begins in `shake` (dialer) and
-//! `stranger` (listener), in the words of `hello`, proven by `auth`, and is a stream of frames from then on.
+//! `stranger` (listener), in the words of `hello`, proven by `auth`, and is a stream of frames from then on: `tx` and `body`
+//! send them, `rx` and `handle` take them, `slots` bring device memory to and from them.
 
 pub mod address;
 pub mod auth;
+mod body;
+mod cm;
+mod conn;
+mod domain;
+mod endpoint;
+pub mod frame;
 pub mod greeter;
+mod handle;
 pub mod hello;
 pub mod info;
+mod locate;
+mod mr;
+mod msg;
 pub mod pep;
+mod progress;
+mod rma;
+mod rx;
 pub mod shake;
+mod slots;
+mod state;
 pub mod stranger;
+mod tx;
 
 pub use address::{Address, SCHEME};
+pub use domain::Domain;
+pub use endpoint::Endpoint;
 pub use greeter::{Greeter, Request};
 pub use hello::{ADDRESS_MAX, DATA_MAX, Purpose, Terms};
 pub use info::{candidates, check_address, offer};
+pub use mr::MAX_REGIONS;
 pub use pep::PassiveEndpoint;
 pub use shake::{Dial, Dialed};
 pub use stranger::Stranger;
@@ -29,5 +49,3 @@ pub const INJECT_SIZE: usize = 1024;
 pub const TX_SIZE: usize = 1024;
 /// Receives that can be posted.
 pub const RX_SIZE: usize = 16384;
-/// Regions that a domain can have.
-pub const MAX_REGIONS: usize = 1 << 20;

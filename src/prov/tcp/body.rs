@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A body on its way out: where its bytes lie, how far it is, and how it ends early without the stream losing step.
+
+use super::frame::{PART, Spot, WHOLE_MAX, spot, status_of, wire_len};
+use super::mr::Region;
+use super::slots::{Lanes, Loading};
+use crate::error::{Code, Error, errno};
+use crate::prov::bind::Ending;
+use crate::prov::op::{Iov, Pieces, parts};
+use crate::sys::stream::{Piece, piece};
+use std::sync::Arc;
+
+static NO_WORD: [u8; 8] = [0; 8];
+static ZEROS: [u8; 8192] = [0; 8192];
+
+/// Whose operation a body belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A WRITE: its sequence.
+    Write(u32),
+    /// A SEND or TAKEN, and the number under which its operation waits for more than the last byte.
+    Send(Option<u64>),
+    /// An answer to the peer.
+    Answer,
+}
+
+/// A run of a region's bytes.
+pub struct Run {
+    pub region: Arc<Region>,
+    pub skip: u64,
+    pub len: u64,
+}
+
+/// Where a body's bytes come from.
+pub enum Source {
+    Pieces(Pieces),
+    /// Bytes from this one of the body on.
+    Owned(Box<[u8]>, u64),
+    Regions(Box<[Run]>),
+    Device(Loading),
+    /// What it was is not there any more.
+    Nothing,
+}
+
+pub struct Body {
+    pub source: Source,
+    pub owner: Owner,
+    /// What the last byte completes.
+    pub end: Option<Ending>,
+    len: u64,
+    in_parts: bool,
+    /// Bytes on the wire so far.
+    at: u64,
+    /// Given up: where the word stands that says so, and the word.
+    cut: Option<u64>,
+    word: [u8; 8],
+    /// Why, for the operation.
+    pub why: Option<Error>,
+}
+
+/// What one call to the kernel will be given.
+pub struct Call<'a> {
+    pub pieces: &'a mut [Piece],
+    pub count: usize,
+    pub bytes: u64,
+    pub limit: u64,
+    /// Regions that must be left again after the call.
+    pub entered: Vec<Arc<Region>>,
+}
+
+impl Call<'_> {
+    pub fn is_full(&self) -> bool {
+        self.count == self.pieces.len() || self.bytes >= self.limit
+    }
+
+    /// Adds a piece; gives how much of it fits.
+    pub fn add(&mut self, addr: usize, len: usize) -> usize {
+        let n = len.min((self.limit - self.bytes.min(self.limit)) as usize);
+        match self.pieces.get_mut(self.count) {
+            Some(place) if n > 0 => {
+                *place = piece(addr, n);
+                self.count += 1;
+                self.bytes += n as u64;
+                n
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// A copy of `len` bytes from byte `skip` of host pieces on.
+pub fn gather(pieces: &[Iov], skip: u64, len: u64) -> Box<[u8]> {
+    let mut bytes = Vec::with_capacity(len as usize);
+    parts(pieces, skip as usize, len as usize, |addr, n| {
+        // SAFETY: the C caller promised that the pieces are readable until completion.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
+    });
+    bytes.into()
+}
+
+impl Body {
+    pub fn new(source: Source, owner: Owner, end: Option<Ending>, len: u64) -> Body {
+        // Those whose memory may go away in the middle need words to say so.
+        let in_parts = len > WHOLE_MAX || matches!(source, Source::Device(_) | Source::Regions(_));
+        Body { source, owner, end, len, in_parts, at: 0, cut: None, word: NO_WORD, why: None }
+    }
+
+    /// Whether the frame has to say PARTS.
+    pub fn in_parts(&self) -> bool {
+        self.in_parts
+    }
+
+    fn wire_end(&self) -> u64 {
+        self.cut.map_or(wire_len(self.len, self.in_parts), |cut| cut + 8)
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.at >= self.wire_end()
+    }
+
+    /// Whether it was given up.
+    pub fn is_cut(&self) -> bool {
+        self.why.is_some()
+    }
+
+    /// The byte of the body that comes next on the wire.
+    fn byte_at(&self, at: u64) -> u64 {
+        match spot(at, self.len, self.in_parts) {
+            Spot::Byte(byte, _) => byte,
+            Spot::Word(k) if (at - u64::from(k)).is_multiple_of(PART + 8) => (at / (PART + 8) * PART).min(self.len),
+            _ => self.len,
+        }
+    }
+
+    /// Takes note of `n` bytes that left; gives how many of them were this body's.
+    pub fn advance(&mut self, n: u64, lanes: &mut Lanes) -> u64 {
+        let taken = n.min(self.wire_end() - self.at);
+        self.at += taken;
+        let byte = self.byte_at(self.at);
+        if let Source::Device(loading) = &mut self.source {
+            loading.release(lanes, byte);
+        }
+        taken
+    }
+
+    /// Gives the body up: the part that was begun is finished, from what `keep` can save of it, and a word says the rest.
+    /// Afterwards the memory that it came from is not touched any more.
+    pub fn give_up(&mut self, lanes: &mut Lanes, why: Error, keep: bool) {
+        if self.is_cut() || self.is_over() {
+            return;
+        }
+        let spot = spot(self.at, self.len, self.in_parts);
+        // What the wire was promised already: the rest of the part, and of the word before it.
+        let (rest, first, run) = match spot {
+            Spot::Byte(at, run) => (0, at, run),
+            Spot::Word(k) if k > 0 => (8 - u64::from(k), self.byte_at(self.at), (self.len - self.byte_at(self.at)).min(PART)),
+            _ => (0, 0, 0),
+        };
+        let cut = self.at + rest + run;
+        if self.in_parts && cut < wire_len(self.len, true) {
+            self.cut = Some(cut);
+            self.word = status_of(why.code).to_le_bytes();
+        }
+        let (first, run) = if self.in_parts { (first, run) } else { (self.at, self.len - self.at) };
+        self.source = match std::mem::replace(&mut self.source, Source::Nothing) {
+            Source::Pieces(pieces) if keep && run > 0 => Source::Owned(gather(pieces.as_slice(), first, run), first),
+            Source::Device(mut loading) => {
+                let saved = loading.find(lanes, first).filter(|(_, n)| keep && run > 0 && *n >= run);
+                let saved = saved.map(|(addr, _)| gather(&[Iov { addr, len: run as usize }], 0, run));
+                loading.end(lanes);
+                saved.map_or(Source::Nothing, |bytes| Source::Owned(bytes, first))
+            }
+            owned @ Source::Owned(..) => owned,
+            _ => Source::Nothing,
+        };
+        self.why = Some(why);
+    }
+
+    /// Enters the regions that the kernel is about to read; gives the body up if one is closed.
+    fn enter(&mut self, call: &mut Call<'_>, lanes: &mut Lanes) {
+        let Source::Regions(runs) = &self.source else { return };
+        let before = call.entered.len();
+        for run in runs {
+            let entered = run.region.enter().and_then(|()| {
+                run.region.begin_cpu(false).map_err(|_| {
+                    run.region.leave();
+                    Code::Fault
+                })
+            });
+            match entered {
+                Ok(()) => call.entered.push(run.region.clone()),
+                Err(code) => {
+                    call.entered.drain(before..).for_each(|r| leave(&r));
+                    let why = Error::coded(errno::EKEYREJECTED, code, "the region was closed while a peer read it");
+                    return self.give_up(lanes, why, false);
+                }
+            }
+        }
+    }
+
+    /// Adds what can go out now; false: not all of it.
+    pub fn collect(&mut self, call: &mut Call<'_>, lanes: &mut Lanes) -> bool {
+        self.enter(call, lanes);
+        let (mut at, end) = (self.at, self.wire_end());
+        while at < end {
+            if call.is_full() {
+                return false;
+            }
+            if let Some(cut) = self.cut.filter(|cut| at >= *cut) {
+                let word = &self.word[(at - cut) as usize..];
+                at += call.add(word.as_ptr() as usize, word.len()) as u64;
+                continue;
+            }
+            let n = match spot(at, self.len, self.in_parts) {
+                Spot::Word(k) => {
+                    let next = self.byte_at(at);
+                    if k == 0 && next < self.len && !self.is_there(next, lanes) {
+                        return false;
+                    }
+                    let word = &NO_WORD[usize::from(k)..];
+                    call.add(word.as_ptr() as usize, word.len())
+                }
+                Spot::Byte(byte, run) => self.add_bytes(call, lanes, byte, run),
+                Spot::End => return true,
+            };
+            if n == 0 {
+                return false;
+            }
+            at += n as u64;
+        }
+        true
+    }
+
+    fn is_there(&self, byte: u64, lanes: &mut Lanes) -> bool {
+        match &self.source {
+            Source::Device(loading) => loading.find(lanes, byte).is_some(),
+            _ => true,
+        }
+    }
+
+    fn add_bytes(&self, call: &mut Call<'_>, lanes: &mut Lanes, byte: u64, run: u64) -> usize {
+        let mut n = 0;
+        match &self.source {
+            Source::Pieces(pieces) => parts(pieces.as_slice(), byte as usize, run as usize, |addr, len| n += call.add(addr, len)),
+            Source::Owned(bytes, first) => {
+                let rest = bytes.get((byte - first) as usize..).unwrap_or(&[]);
+                n = call.add(rest.as_ptr() as usize, rest.len().min(run as usize));
+            }
+            Source::Regions(runs) => {
+                let (mut skip, mut left) = (byte, run);
+                for r in runs {
+                    if skip >= r.len {
+                        skip -= r.len;
+                        continue;
+                    }
+                    let take = left.min(r.len - skip);
+                    r.region.parts(r.skip + skip, take, |addr, len| n += call.add(addr, len));
+                    (skip, left) = (0, left - take);
+                }
+            }
+            Source::Device(loading) => {
+                if let Some((addr, len)) = loading.find(lanes, byte) {
+                    n = call.add(addr, len.min(run) as usize);
+                }
+            }
+            Source::Nothing => n = call.add(ZEROS.as_ptr() as usize, ZEROS.len().min(run as usize)),
+        }
+        n
+    }
+}
+
+/// Undoes `Body::enter` of one region.
+pub fn leave(region: &Region) {
+    if let Err(e) = region.end_cpu(false) {
+        crate::log!(Warn, "{e}");
+    }
+    region.leave();
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connecting: what an endpoint does until it has a connection, and the moment when it has one.
+
+use super::address::Address;
+use super::conn::Conn;
+use super::domain::Domain;
+use super::frame::{Header, Kind};
+use super::greeter::{Greeter, Request};
+use super::hello::{Purpose, Terms};
+use super::info::usual;
+use super::shake::{Dial, Dialed};
+use super::state::{How, Phase, State};
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::event::EventKind;
+use crate::sys::{process, tcp, time};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Socket buffers of a connection within one host: small enough to stay in the cache, which is faster than the kernel's
+/// own choice. Between hosts the kernel grows them as the path needs.
+const LOCAL_BUFFER: usize = 256 << 10;
+
+impl State {
+    fn terms(&self, data: &[u8]) -> Terms {
+        let config = &config::get().tcp;
+        Terms { window: config.window, budget: config.budget, address: self.address.clone().unwrap_or_default(), data: data.to_vec() }
+    }
+
+    /// Begins to call a passive endpoint.
+    pub fn dial(&mut self, domain: &Domain, address: &str, data: &[u8]) -> Result<()> {
+        let to: Address = address.parse()?;
+        if to.token.is_some() {
+            return Err(Error::invalid(format!("addr: {address:?} is an endpoint's own address; use gdrfab_ep_connect_addr")));
+        }
+        self.call(domain, &to, Purpose::Passive, 0, data)
+    }
+
+    fn call(&mut self, domain: &Domain, to: &Address, purpose: Purpose, token: u64, data: &[u8]) -> Result<()> {
+        let deadline = time::deadline(self.options.connect_timeout_ns);
+        let from = match self.source {
+            None if config::get().tcp.iface.is_some() => Some(usual(to.resolve()?.first().map(SocketAddr::ip))?),
+            source => source,
+        };
+        match Dial::new(to, from, purpose, token, self.terms(data), domain.key.clone()) {
+            Ok(dial) => self.phase = Phase::Connecting { how: How::Dial(Box::new(dial)), deadline },
+            // What cannot even begin, the event queue tells as well as what fails later.
+            Err(e) if e.errno != errno::EINVAL => self.give_up(e, Vec::new()),
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// Connects by exchanged addresses: the endpoint with the smaller token calls, the other waits.
+    pub fn by_address(&mut self, domain: &Domain, address: &str) -> Result<()> {
+        let to: Address = address.parse()?;
+        let theirs =
+            to.token.ok_or_else(|| Error::invalid(format!("addr: {address:?} is not the address of an endpoint (gdrfab_ep_getname)")))?;
+        let Some(own) = self.address.as_deref().map(str::parse::<Address>).transpose()?.and_then(|a| a.token) else {
+            return Err(Error::new(
+                errno::EOPBADSTATE,
+                "ep: the peer cannot know this endpoint's address, because ep_getname was never called on it",
+            ));
+        };
+        match own.cmp(&theirs) {
+            std::cmp::Ordering::Equal => Err(Error::invalid("addr: this is the endpoint's own address")),
+            std::cmp::Ordering::Less => self.call(domain, &to, Purpose::Endpoint, theirs, &[]),
+            std::cmp::Ordering::Greater => {
+                let deadline = time::deadline(self.options.connect_timeout_ns);
+                self.phase = Phase::Connecting { how: How::Await(to.to_string()), deadline };
+                Ok(())
+            }
+        }
+    }
+
+    /// The address by which a peer's endpoint can reach this one: it listens from now on.
+    pub fn own_address(&mut self, domain: &Domain) -> Result<String> {
+        if let Some(known) = &self.address {
+            return Ok(known.clone());
+        }
+        let mut raw = [0u8; 8];
+        process::random(&mut raw)?;
+        let token = u64::from_le_bytes(raw).max(1);
+        let at = SocketAddr::new(self.source.map_or_else(|| usual(None), Ok)?, 0);
+        let address = match (&self.phase, &self.conn) {
+            // Once it is connecting nobody can use the address any more, but it still identifies.
+            (Phase::Fresh | Phase::Enabled, _) => {
+                let greeter = Greeter::listen(at, Purpose::Endpoint, token, domain.key.clone())?;
+                let address = Address::of(greeter.local(), Some(token));
+                self.greeter = Some(greeter);
+                address
+            }
+            (_, Some(conn)) => Address::of(tcp::local(conn.socket())?, Some(token)),
+            _ => Address::of(at, Some(token)),
+        };
+        Ok(self.address.insert(address.to_string()).clone())
+    }
+
+    /// Accepts a request: the connection is there, and told of when the dialer has said that it knows.
+    pub fn accept(&mut self, request: Request, data: &[u8]) -> Result<()> {
+        let terms = request.terms().clone();
+        let deadline = time::deadline(self.options.connect_timeout_ns);
+        match request.accept(self.terms(data)) {
+            Ok(socket) => {
+                self.join(socket, &terms, false)?;
+                self.phase = Phase::Connecting { how: How::Joining, deadline };
+                Ok(())
+            }
+            Err(e) => {
+                let words = format!("the peer that asked to connect is gone: {}", e.words);
+                let error = Error::coded(errno::ECONNRESET, Code::PeerGone, words);
+                self.tear(&error);
+                self.phase = Phase::Down(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    fn join(&mut self, socket: OwnedFd, terms: &Terms, is_dialer: bool) -> Result<()> {
+        let config = &config::get().tcp;
+        let (local, peer) = (tcp::local(socket.as_fd())?, tcp::peer(socket.as_fd())?);
+        tcp::set_no_delay(socket.as_fd())?;
+        tcp::set_keep_alive(socket.as_fd(), config.timeout_ms)?;
+        let bytes = if config.buffer == 0 && local.ip() == peer.ip() { LOCAL_BUFFER } else { config.buffer };
+        if bytes > 0 {
+            tcp::set_buffers(socket.as_fd(), bytes)?;
+        }
+        let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
+        let ours = (config.window, config.budget);
+        self.conn = Some(Box::new(Conn::new(socket, name, terms, ours, is_dialer, None)));
+        self.greeter = None;
+        Ok(())
+    }
+
+    /// The attempt failed: an error event, and the endpoint is over.
+    fn give_up(&mut self, why: Error, data: Vec<u8>) {
+        self.tear(&why);
+        self.phase = Phase::Down(why.clone());
+        self.greeter = None;
+        self.event(EventKind::Connected, data, Some(why));
+    }
+}
+
+/// Moves a connection attempt on; its outcome goes to the event queue.
+pub fn advance(state: &mut State, domain: &Domain) {
+    if let Err(e) = try_advance(state, domain) {
+        state.give_up(e, Vec::new());
+    }
+}
+
+fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
+    let Phase::Connecting { how, deadline } = &mut state.phase else { return Ok(()) };
+    let late = *deadline != 0 && time::now_ns() > *deadline;
+    match how {
+        How::Joining => match &state.conn {
+            Some(conn) if conn.ready => {
+                state.phase = Phase::Connected;
+                state.event(EventKind::Connected, Vec::new(), None);
+                return Ok(());
+            }
+            Some(conn) if conn.dying.is_some() => {
+                return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone"));
+            }
+            Some(_) if late => {
+                return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer that asked to connect did not join in time"));
+            }
+            _ => {}
+        },
+        How::Dial(dial) => match dial.advance()? {
+            Dialed::Waiting => {}
+            Dialed::Accepted { socket, terms } => {
+                state.join(socket, &terms, true)?;
+                state.phase = Phase::Connected;
+                state.event(EventKind::Connected, terms.data, None);
+                if let Some(conn) = state.conn.as_deref_mut() {
+                    conn.put(Header::new(Kind::Ready, 0, 0));
+                }
+                state.flush(domain);
+                return Ok(());
+            }
+            Dialed::Rejected(data) => {
+                let why = Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection");
+                state.give_up(why, data);
+                return Ok(());
+            }
+        },
+        How::Await(peer) => {
+            let requests = state.greeter.as_mut().map_or(Vec::new(), Greeter::poll);
+            for request in requests {
+                if request.terms().address == *peer {
+                    return state.accept(request, &[]);
+                }
+                crate::log!(Warn, "an endpoint {:?} called where {peer:?} was awaited", request.terms().address);
+            }
+        }
+    }
+    if late && matches!(state.phase, Phase::Connecting { .. }) {
+        return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer did not answer the connection request in time"));
+    }
+    Ok(())
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A live connection: what this side has asked of the peer and not heard of yet, and what it owes the peer.
+
+use super::frame::{Header, Kind, WHOLE_MAX, broken};
+use super::hello::Terms;
+use super::mr::Region;
+use super::rx::Rx;
+use super::state::Recv;
+use super::tx::Tx;
+use crate::error::{Error, Result};
+use crate::hmem::Site;
+use crate::prov::bind::Ending;
+use crate::prov::op::Pieces;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// READs that may wait for their answers.
+pub const READS: usize = 1024;
+/// Acknowledgements that are sent without being asked for.
+const OWED: u32 = 256;
+/// Turns in which nothing came, after which they are sent.
+const IDLE: u8 = 2;
+/// Bytes of answers that a peer may leave untaken.
+const UNTAKEN: usize = 8 << 20;
+
+/// How far a write is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its end has not been told.
+    Open,
+    /// Its success was told when its bytes were out.
+    Told,
+    /// Its end was told otherwise.
+    Over,
+}
+
+/// A WRITE that was not acknowledged yet.
+pub struct WriteOp {
+    pub end: Ending,
+    pub fate: Fate,
+    pub refused: Option<Error>,
+}
+
+/// A READ that was not answered yet.
+pub struct ReadOp {
+    pub end: Ending,
+    pub pieces: Pieces,
+    pub site: Site,
+    /// Its end was told; what comes is left out.
+    pub over: bool,
+}
+
+/// A message under a number: offered, or on its way and awaited at the other end.
+pub struct SentOp {
+    pub number: u64,
+    pub end: Ending,
+    pub ack: bool,
+    /// What was offered, until it is taken.
+    pub offered: Option<Offered>,
+}
+
+pub struct Offered {
+    pub pieces: Pieces,
+    pub site: Site,
+    pub owned: Option<Box<[u8]>>,
+    pub len: u64,
+}
+
+/// A receive that has asked for an offer's bytes.
+pub struct Taking {
+    pub number: u64,
+    /// None: it was given up meanwhile.
+    pub recv: Option<Recv>,
+    /// Bytes that were asked for, and that the message has.
+    pub want: u64,
+    pub len: u64,
+    pub data: Option<u64>,
+    pub ack: bool,
+}
+
+pub struct Conn {
+    pub fd: OwnedFd,
+    pub peer: String,
+    pub tx: Tx,
+    pub rx: Rx,
+    /// The dialer has said READY, or this side is the dialer.
+    pub ready: bool,
+    pub is_dialer: bool,
+    /// It is over, as soon as what came before the end has been taken.
+    pub dying: Option<Error>,
+
+    pub sequence: u32,
+    pub acked: u32,
+    pub writes: VecDeque<WriteOp>,
+    pub reads: VecDeque<ReadOp>,
+    pub sends: VecDeque<SentOp>,
+    next_number: u64,
+    /// What the peer grants, what was used of it since the beginning, and what it gave back.
+    window: u64,
+    budget: u64,
+    used: (u64, u64),
+    pub freed: (u64, u64),
+
+    pub done: u32,
+    told: u32,
+    pub prompt: bool,
+    idle: u8,
+    /// What this side grants; messages and bytes that came, that left the window, and that the peer was told of.
+    own_window: u64,
+    own_budget: u64,
+    came: (u64, u64),
+    matched: (u64, u64),
+    matched_told: (u64, u64),
+    pub taking: VecDeque<Taking>,
+    pub answers: usize,
+    /// The region of the last operation: the next one is often in it too.
+    pub region: Option<Arc<Region>>,
+}
+
+impl Conn {
+    pub fn new(fd: OwnedFd, peer: String, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Conn {
+        Conn {
+            fd,
+            peer,
+            tx: Tx::new(short),
+            rx: Rx::new(short),
+            ready: is_dialer,
+            is_dialer,
+            dying: None,
+            sequence: 0,
+            acked: 0,
+            writes: VecDeque::new(),
+            reads: VecDeque::new(),
+            sends: VecDeque::new(),
+            next_number: 0,
+            window: u64::from(theirs.window),
+            budget: u64::from(theirs.budget),
+            used: (0, 0),
+            freed: (0, 0),
+            done: 0,
+            told: 0,
+            prompt: false,
+            idle: 0,
+            own_window: u64::from(ours.0),
+            own_budget: u64::from(ours.1),
+            came: (0, 0),
+            matched: (0, 0),
+            matched_told: (0, 0),
+            taking: VecDeque::new(),
+            answers: 0,
+            region: None,
+        }
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Operations of this side that have not ended.
+    #[inline]
+    pub fn outstanding(&self) -> usize {
+        self.writes.len() + self.reads.len() + self.sends.len() + self.tx.ends()
+    }
+
+    /// Queues a frame's header, which carries what this side has carried out.
+    #[inline]
+    pub fn put(&mut self, mut header: Header) {
+        header.done = self.done;
+        self.told = self.done;
+        self.prompt = false;
+        self.tx.put_header(&header);
+    }
+
+    pub fn put_words(&mut self, kind: Kind, flags: u8, len: u64, words: &[u64]) {
+        self.put(Header::new(kind, flags, len));
+        words.iter().for_each(|w| self.tx.put_word(*w));
+    }
+
+    /// Whether a message of `len` bytes may go, and whether whole or as an offer; `None`: the window is full.
+    #[inline]
+    pub fn admit(&mut self, len: u64) -> Option<bool> {
+        if self.used.0 - self.freed.0 >= self.window {
+            return None;
+        }
+        let whole = self.used.1 - self.freed.1 + len <= self.budget;
+        self.used.0 += 1;
+        self.used.1 += if whole { len } else { 0 };
+        Some(whole)
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// Where the message of this number stands; `None`: its end was told otherwise. One that was never sent is an error.
+    pub fn sent(&self, number: u64) -> Result<Option<usize>> {
+        if number == 0 || number > self.next_number {
+            return Err(broken("the number of a message that was never sent"));
+        }
+        Ok(self.sends.iter().position(|s| s.number == number))
+    }
+
+    /// A message came, with bytes or as an offer.
+    pub fn count_arrival(&mut self, bytes: u64) -> Result<()> {
+        self.came.0 += 1;
+        self.came.1 += bytes;
+        if self.came.0 - self.matched_told.0 > self.own_window || self.came.1 - self.matched_told.1 > self.own_budget {
+            return Err(broken("more messages than it was granted"));
+        }
+        Ok(())
+    }
+
+    /// A message has left the window.
+    pub fn count_match(&mut self, bytes: u64) {
+        self.matched.0 += 1;
+        self.matched.1 += bytes;
+        let news = (self.matched.0 - self.matched_told.0, self.matched.1 - self.matched_told.1);
+        if news.0 >= self.own_window.div_ceil(4) || (news.1 > 0 && news.1 >= self.own_budget / 4) {
+            self.tell_matched();
+        }
+    }
+
+    fn tell_matched(&mut self) {
+        self.matched_told = self.matched;
+        self.put_words(Kind::Matched, 0, 0, &[self.matched.0, self.matched.1]);
+    }
+
+    /// What the peer gave back.
+    pub fn freed(&mut self, messages: u64, bytes: u64) -> Result<()> {
+        if messages < self.freed.0 || bytes < self.freed.1 || messages > self.used.0 || bytes > self.used.1 {
+            return Err(broken("a report of messages that were never sent"));
+        }
+        self.freed = (messages, bytes);
+        Ok(())
+    }
+
+    /// Queues what the peer waits for. `came`: something arrived in this turn; `now`: all of it, since this side may sleep.
+    #[inline]
+    pub fn pay(&mut self, came: bool, now: bool) {
+        let owed = self.done.wrapping_sub(self.told);
+        if owed == 0 && !now {
+            return;
+        }
+        self.idle = if came { 0 } else { self.idle.saturating_add(1) };
+        if owed > 0 && (self.prompt || now || owed >= OWED || self.idle >= IDLE) {
+            self.put(Header::new(Kind::Nothing, 0, 0));
+        }
+        if now && self.matched != self.matched_told {
+            self.tell_matched();
+        }
+    }
+
+    /// Whether the peer is owed something that it may wait for.
+    pub fn owes(&self) -> bool {
+        self.done != self.told
+    }
+
+    /// A peer that asks and does not take the answers cannot have our memory for it.
+    pub fn check_untaken(&self) -> Result<()> {
+        if self.tx.waiting() > UNTAKEN || self.answers > READS {
+            return Err(broken("more than it takes answers to"));
+        }
+        Ok(())
+    }
+}
+
+const _: () = assert!(UNTAKEN > WHOLE_MAX as usize);

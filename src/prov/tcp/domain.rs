@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A domain of the tcp provider: its regions, its memory, and what its endpoints' connections begin with.
+
+use super::auth;
+use super::locate::Modes;
+use super::mr::Regions;
+use super::state::State;
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::flags;
+use crate::prov::info::{Info, PROGRESS_AUTO, Secret};
+use crate::prov::memory::Allocations;
+use crate::prov::queue::Counter;
+use crate::prov::wish::{Facts, RegionId, Wish};
+use crate::sync::serial::{Serial, Threading};
+use crate::sys::time::now_ns;
+use std::sync::Arc;
+
+/// How long closing a region waits for a copy that touches it.
+const CLOSE_NS: u64 = 1_000_000_000;
+
+pub struct Domain {
+    pub threading: Threading,
+    pub modes: Modes,
+    /// A thread of the library drives the endpoints: what is posted goes out at once.
+    pub auto: bool,
+    pub regions: Serial<Regions>,
+    /// What both sides of a connection must know.
+    pub key: Option<Secret>,
+    memory: Allocations,
+    /// Those whose copies a closing region may have to wait for.
+    endpoints: Serial<Vec<Arc<Serial<State>>>>,
+}
+
+impl Domain {
+    pub fn open(info: &Info, threading: Threading) -> Result<Domain> {
+        let modes = Modes {
+            virt_addr: info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0,
+            prov_key: info.mr_mode & flags::MR_MODE_PROV_KEY != 0,
+            paths: Paths::from_bits_truncate(config::get().tcp.paths),
+        };
+        Ok(Domain {
+            threading,
+            modes,
+            auto: info.progress == PROGRESS_AUTO,
+            regions: Serial::new(threading, Regions::new()),
+            key: auth::key(info)?,
+            memory: Allocations::default(),
+            endpoints: Serial::new(threading, Vec::new()),
+        })
+    }
+
+    pub fn add(&self, state: &Arc<Serial<State>>) {
+        self.endpoints.lock().push(state.clone());
+    }
+
+    pub fn remove(&self, state: &Arc<Serial<State>>) {
+        self.endpoints.lock().retain(|s| !Arc::ptr_eq(s, state));
+    }
+
+    /// Regions and allocations that keep the domain open.
+    pub fn in_use(&self) -> Option<String> {
+        match (self.regions.lock().open_count(), self.memory.count()) {
+            (0, 0) => None,
+            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
+        }
+    }
+
+    pub fn register(&self, wish: &Wish<'_>) -> Result<RegionId> {
+        self.regions.lock().register(self.modes, wish)
+    }
+
+    /// When this returns `Ok`, nothing of a peer's touches the memory, nor will: a transfer that is under way goes on
+    /// without it, and fails.
+    pub fn close_region(&self, id: RegionId) -> Result<()> {
+        let until = now_ns() + CLOSE_NS;
+        while !self.regions.lock().shut(id)? {
+            if now_ns() > until {
+                return Err(Error::fixed(errno::EBUSY, "a device's copy still touches the region; call mr_close again"));
+            }
+            // Copies end in the turns of the endpoints that began them.
+            let endpoints = self.endpoints.lock().clone();
+            endpoints.iter().filter_map(|s| s.try_lock()).for_each(|mut s| s.progress(self, true));
+            std::thread::yield_now();
+        }
+        self.regions.lock().forget(id);
+        Ok(())
+    }
+
+    pub fn facts(&self, id: RegionId) -> Result<Facts> {
+        self.regions.lock().facts(id)
+    }
+
+    pub fn explain_region(&self, id: RegionId) -> Result<String> {
+        self.regions.lock().explain(id)
+    }
+
+    pub fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
+        self.regions.lock().bind_counter(id, counter)
+    }
+
+    pub fn regions_covering(&self, addr: u64, len: u64) -> usize {
+        self.regions.lock().covering(addr, len)
+    }
+
+    pub fn allocate(&self, len: usize) -> Result<usize> {
+        self.memory.allocate(len)
+    }
+
+    pub fn free(&self, addr: usize) -> Result<()> {
+        self.memory.free(addr, |addr, len| self.regions_covering(addr, len))
+    }
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An endpoint: the calls of the layer above, each under the endpoint's lock.
+
+use super::address::Address;
+use super::cm;
+use super::domain::Domain;
+use super::greeter::Request;
+use super::hello::DATA_MAX;
+use super::state::{How, Phase, State};
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::bind::{Binding, Bindings, Options, PathReport, Stats, Verdicts};
+use crate::prov::info::Info;
+use crate::prov::op::{Common, Dir, Iov, RmaIov};
+use crate::sync::gate::Fences;
+use crate::sync::serial::Serial;
+use crate::sys::epoll::Poller;
+use crate::sys::time;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+pub struct Endpoint {
+    domain: Arc<Domain>,
+    state: Arc<Serial<State>>,
+}
+
+impl Endpoint {
+    pub fn open(domain: Arc<Domain>, info: &Info, context: usize) -> Result<Endpoint> {
+        // Where it listens if it is asked for its address, and where it calls from.
+        let source = match info.src_addr.as_deref().filter(|_| info.request.is_none()) {
+            Some(text) => {
+                let address: Address = text.parse().map_err(|e: Error| e.context("info->src_addr"))?;
+                address.resolve().map_err(|e| e.context("info->src_addr"))?.first().map(SocketAddr::ip)
+            }
+            None => None,
+        };
+        let state = State {
+            phase: Phase::Fresh,
+            bind: Bindings::default(),
+            options: Options::new(false),
+            object: 0,
+            context,
+            conn: None,
+            recvs: VecDeque::new(),
+            unexpected: VecDeque::new(),
+            stats: Stats::default(),
+            earliest: 0,
+            greeter: None,
+            address: None,
+            source,
+            turns: 0,
+            last_look: 0,
+        };
+        let state = Arc::new(Serial::new(domain.threading, state));
+        domain.add(&state);
+        Ok(Endpoint { domain, state })
+    }
+
+    /// The handle that events name.
+    pub fn set_object(&self, object: usize) {
+        self.state.lock().object = object;
+    }
+
+    /// Bytes of private data that connect and accept take.
+    pub fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    pub fn bind(&self, what: Binding) -> Result<()> {
+        let mut s = self.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
+        }
+        s.bind.bind(what)
+    }
+
+    /// No operation takes the way without a lock or call: false.
+    pub fn enable(&self, _op_flags: u64) -> Result<bool> {
+        let mut s = self.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
+        }
+        s.bind.check_complete()?;
+        s.phase = Phase::Enabled;
+        Ok(false)
+    }
+
+    fn check_can_connect(s: &State) -> Result<()> {
+        if s.bind.eq.is_none() {
+            return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
+        }
+        match s.phase {
+            Phase::Enabled => Ok(()),
+            Phase::Fresh => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
+            Phase::Connecting { .. } | Phase::Connected => Err(Error::new(errno::EISCONN, "ep: connecting or connected already")),
+            Phase::Down(_) => Err(Error::new(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
+        }
+    }
+
+    pub fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        s.dial(&self.domain, address, data)?;
+        cm::advance(&mut s, &self.domain);
+        Ok(())
+    }
+
+    pub fn connect_addr(&self, address: &str) -> Result<()> {
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        s.by_address(&self.domain, address)?;
+        cm::advance(&mut s, &self.domain);
+        Ok(())
+    }
+
+    /// Accepts; on failure the request is lost, as its peer is.
+    pub fn accept(&self, request: Request, data: &[u8]) -> Result<()> {
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        s.accept(request, data)
+    }
+
+    /// The address by which a peer can connect to this endpoint.
+    pub fn address(&self) -> Result<String> {
+        self.state.lock().own_address(&self.domain)
+    }
+
+    pub fn peer_address(&self) -> Result<String> {
+        let s = self.state.lock();
+        match (&s.phase, &s.conn) {
+            (Phase::Connected, Some(conn)) => Ok(conn.peer.clone()),
+            _ => Err(s.not_connected()),
+        }
+    }
+
+    /// Says goodbye and ends everything outstanding.
+    pub fn shutdown(&self) -> Result<()> {
+        let mut s = self.state.lock();
+        if s.conn.is_none() && !matches!(s.phase, Phase::Connecting { .. }) {
+            return Err(s.not_connected());
+        }
+        self.leave(&mut s);
+        Ok(())
+    }
+
+    fn leave(&self, s: &mut State) {
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
+        s.say_goodbye(&self.domain);
+        s.tear(&why);
+        s.greeter = None;
+        if !matches!(s.phase, Phase::Down(_)) {
+            s.phase = Phase::Down(why);
+        }
+    }
+
+    /// The endpoint ends; posted receives get their error entries.
+    pub fn close(&self) {
+        let mut s = self.state.lock();
+        self.leave(&mut s);
+        s.unexpected.clear();
+        s.bind = Bindings::default();
+        drop(s);
+        self.domain.remove(&self.state);
+    }
+
+    pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {
+        self.state.lock().rma(&self.domain, dir, local, remote, common)
+    }
+
+    #[inline]
+    pub fn send(&self, local: &[Iov], common: &Common) -> Result<()> {
+        self.state.lock().send(&self.domain, local, common)
+    }
+
+    #[inline]
+    pub fn recv(&self, local: &[Iov], common: &Common) -> Result<()> {
+        self.state.lock().recv(&self.domain, local, common)
+    }
+
+    /// Cancels the first operation or receive of `context` that has not ended.
+    pub fn cancel(&self, context: usize) -> Result<()> {
+        self.state.lock().cancel(&self.domain, context)
+    }
+
+    /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this
+    /// is the last look before sleeping.
+    #[inline]
+    pub fn progress(&self, force: bool) {
+        if force {
+            return self.state.lock().progress(&self.domain, true);
+        }
+        if let Some(mut s) = self.state.try_lock() {
+            s.progress(&self.domain, false);
+        }
+    }
+
+    /// Watches the endpoint's sockets with `poller`. The caller then runs progress once more, and sleeps if `may_sleep`.
+    pub fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
+        let s = self.state.lock();
+        if let Some(conn) = &s.conn {
+            poller.watch(conn.socket(), conn.tx.blocked)?;
+        }
+        if let Phase::Connecting { how: How::Dial(dial), .. } = &s.phase
+            && let Some(fd) = dial.fd()
+        {
+            poller.watch(fd, dial.wants_write())?;
+        }
+        if let Some(greeter) = &s.greeter {
+            greeter.watch(poller)?;
+        }
+        Ok(None)
+    }
+
+    /// After the look that follows `sleep`: whether nothing waits that no socket announces.
+    pub fn may_sleep(&self) -> bool {
+        let s = self.state.lock();
+        s.conn.as_ref().is_none_or(|c| !c.rx.has_bytes() || c.rx.body.is_some() || c.rx.bytes().len() < super::frame::HEADER)
+    }
+
+    pub fn awake(&self) {}
+
+    /// How long a sleeper may sleep before this endpoint has something to do by itself.
+    pub fn nap_ns(&self) -> u64 {
+        const LONG: u64 = 1_000_000_000;
+        const SHORT: u64 = 1_000_000;
+        let s = self.state.lock();
+        let now = time::now_ns();
+        let until = |deadline: u64| if deadline == 0 { LONG } else { deadline.saturating_sub(now).clamp(SHORT, LONG) };
+        match &s.phase {
+            // A host with several addresses gets the next one tried after a while.
+            Phase::Connecting { deadline, how: How::Dial(_) } => until(*deadline).min(LONG / 4),
+            Phase::Connecting { deadline, .. } => until(*deadline),
+            _ => until(s.earliest),
+        }
+    }
+
+    /// Whether a device's copies are awaited, which no socket announces.
+    pub fn is_stalled(&self) -> bool {
+        let s = self.state.lock();
+        s.conn.as_ref().is_some_and(|c| c.rx.awaits_device() || c.tx.awaits_device())
+    }
+
+    pub fn options(&self) -> Options {
+        self.state.lock().options
+    }
+
+    pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
+        change(&mut self.state.lock().options);
+    }
+
+    /// A region of the peer's is known by its key alone: what path it takes depends on the memory that it is of.
+    pub fn report(&self, key: u64) -> Result<PathReport> {
+        let s = self.state.lock();
+        let Some(conn) = &s.conn else { return Err(s.not_connected()) };
+        let both = Paths::SOCKET | Paths::STAGED;
+        let paths = both & s.options.policy.allowed() & self.domain.modes.paths;
+        let no = |words| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
+        let verdicts = Verdicts {
+            direct: no("the peer is reached over tcp: its memory cannot be mapped"),
+            ipc: no("the peer is reached over tcp: its device memory cannot be mapped"),
+            cma: no("the peer is reached over tcp, not within this host"),
+            staged: (!paths.contains(Paths::STAGED)).then(|| Error::fixed(errno::EACCES, "ruled out by the endpoint or GDRFAB_TCP_PATHS")),
+        };
+        let text = format!(
+            "to the peer's region {key:#x} ({}): {}\n  socket: host memory on both sides, the kernel copies between it and the connection\n  \
+             staged: device memory on either side, through pinned slots there\n",
+            conn.peer,
+            paths.best().words()
+        );
+        Ok(PathReport { path: paths.best(), paths, offered: both, verdicts, text })
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.state.lock().stats
+    }
+}

@@ -1,0 +1,562 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Frames of the peer, one after the other: each is checked, carried out, and answered for before the next is looked at.
+
+use super::body::{Body, Owner, Run, Source};
+use super::conn::{Conn, Fate, Taking};
+use super::domain::Domain;
+use super::frame::{self, ACK, DATA, FAILED, HEADER, Header, Kind, PARTS, PROMPT, broken, error_of, status_of, word};
+use super::mr::Region;
+use super::rx::{Incoming, Read, Sink, Then};
+use super::slots::{Loading, Place, Storing};
+use super::state::{Recv, State, Unexpected};
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
+use crate::mr::{Access, Paths};
+use crate::prov::op::{Iov, Pieces};
+use std::sync::Arc;
+
+/// Times that the socket is read in one turn.
+const BUDGET: usize = 16;
+/// Answers up to this are copied, so that they leave together.
+const ANSWER_COPY: u64 = 4 << 10;
+
+/// A refusal, which the frame's body has to be read past.
+fn refused(code: Code) -> Error {
+    Error::coded(errno::EACCES, code, "refused here")
+}
+
+fn paths_of(bits: u8) -> Paths {
+    let mut paths = Paths::empty();
+    paths.set(Paths::SOCKET, bits & frame::SOCKET != 0);
+    paths.set(Paths::STAGED, bits & frame::STAGED != 0);
+    paths
+}
+
+/// Where an operation of a peer goes.
+enum Target {
+    Host(Box<[Run]>),
+    Device(Site, Box<[Run]>),
+}
+
+impl Conn {
+    /// The region that a key names.
+    #[inline]
+    fn look_up(&mut self, domain: &Domain, key: u64) -> Option<&Arc<Region>> {
+        if !self.region.as_ref().is_some_and(|r| r.is(key)) {
+            self.region = domain.regions.lock().find(key).cloned();
+        }
+        self.region.as_ref()
+    }
+
+    /// Checks the pieces that a WRITE or READ names.
+    fn target(&mut self, domain: &Domain, h: &Header, words: &[u8], need: Access) -> std::result::Result<Target, Code> {
+        let permitted = paths_of(h.paths);
+        let mut runs = Vec::with_capacity(h.pieces.into());
+        let mut site = None;
+        for i in 0..usize::from(h.pieces) {
+            let (addr, len, key) = (word(words, 3 * i), word(words, 3 * i + 1), word(words, 3 * i + 2));
+            let region = self.look_up(domain, key).ok_or(Code::Key)?;
+            let skip = region.check(addr, len, need, permitted)?;
+            if *site.get_or_insert(region.site()) != region.site() {
+                return Err(Code::Path);
+            }
+            if region.is_stale() {
+                return Err(Code::Fault);
+            }
+            runs.push(Run { region: region.clone(), skip, len });
+        }
+        match site {
+            Some(site) if !site.is_host() => Ok(Target::Device(site, runs.into())),
+            _ => Ok(Target::Host(runs.into())),
+        }
+    }
+}
+
+/// The sum of the pieces' lengths must be the frame's.
+fn check_sum(h: &Header, words: &[u8]) -> Result<()> {
+    let sum = (0..usize::from(h.pieces)).try_fold(0u64, |sum, i| sum.checked_add(word(words, 3 * i + 1)));
+    if sum != Some(h.len) {
+        return Err(broken("pieces whose lengths do not make the frame's"));
+    }
+    Ok(())
+}
+
+fn place(site: Site, runs: &[Run]) -> std::result::Result<Place, Code> {
+    let mut pieces = Vec::with_capacity(runs.len());
+    let mut inside = Vec::with_capacity(runs.len());
+    for run in runs {
+        inside.push(run.region.hold()?);
+        run.region.parts(run.skip, run.len, |addr, len| pieces.push(Iov { addr, len }));
+    }
+    Ok(Place { site, pieces: pieces.into(), _inside: inside })
+}
+
+/// Where bytes for memory of this side go.
+pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> Sink {
+    match site.is_host() {
+        true => Sink::Pieces(pieces, room),
+        false => Sink::Device(Storing::new(Place { site, pieces: pieces.as_slice().into(), _inside: Vec::new() }), room),
+    }
+}
+
+impl State {
+    /// Takes what has come; tells whether anything has.
+    pub fn receive(&mut self, domain: &Domain) -> Result<bool> {
+        let mut came = false;
+        for _ in 0..BUDGET {
+            let Some(conn) = self.conn.as_deref_mut() else { return Ok(came) };
+            if conn.rx.has_bytes() || conn.rx.body.is_some() {
+                let more = self.parse(domain)?;
+                if !more {
+                    return Ok(came);
+                }
+            }
+            let Some(conn) = self.conn.as_deref_mut() else { return Ok(came) };
+            let Conn { fd, rx, .. } = conn;
+            match rx.read(std::os::fd::AsFd::as_fd(fd)) {
+                Ok(Read::Some(more)) => {
+                    came = true;
+                    if !self.parse(domain)? || !more {
+                        return Ok(came);
+                    }
+                }
+                Ok(Read::Nothing) => return Ok(came),
+                Ok(Read::Ended) => {
+                    let why = "the peer closed the connection or died";
+                    conn.dying.get_or_insert(Error::coded(errno::ECONNRESET, Code::PeerGone, why));
+                    return Ok(came);
+                }
+                Err(e) => {
+                    let words = format!("the peer is gone: {}", e.words);
+                    conn.dying.get_or_insert(Error::coded(e.errno, Code::PeerGone, words));
+                    return Ok(came);
+                }
+            }
+        }
+        Ok(came)
+    }
+
+    /// Carries out what is in the buffer; false: it has to wait for room in a queue, or for a device.
+    pub fn parse(&mut self, domain: &Domain) -> Result<bool> {
+        loop {
+            let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
+            if conn.rx.body.is_some() {
+                if !conn.rx.feed() {
+                    return Ok(!conn.rx.has_bytes());
+                }
+                let Some(mut body) = conn.rx.body.take() else { continue };
+                if !body.settled(&mut conn.rx.lanes) {
+                    conn.rx.body = Some(body);
+                    return Ok(false);
+                }
+                self.finish(*body)?;
+                continue;
+            }
+            let bytes = conn.rx.bytes();
+            let Some(head) = bytes.first_chunk::<HEADER>() else { return Ok(true) };
+            let header = Header::decode(head)?;
+            let size = HEADER + 8 * header.words();
+            if bytes.len() < size {
+                return Ok(true);
+            }
+            let gives_entry = matches!(header.kind, Kind::Send | Kind::Offer | Kind::Taken) || header.has(DATA);
+            if gives_entry && self.bind.rx.as_ref().is_some_and(|q| !q.has_room()) {
+                return Ok(false);
+            }
+            self.handle(domain, &header, size)?;
+        }
+    }
+
+    #[inline]
+    fn handle(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if !conn.ready && h.kind != Kind::Ready {
+            return Err(broken("something else than READY first"));
+        }
+        if h.done != conn.acked {
+            self.acknowledge(h.done)?;
+        }
+        if h.kind == Kind::Write && h.pieces == 1 && !h.has(PARTS) && self.write_short(domain, h, size)? {
+            return Ok(());
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let mut words = [0u8; 8 * frame::WORDS];
+        let count = size - HEADER;
+        words[..count].copy_from_slice(&conn.rx.bytes()[HEADER..size]);
+        conn.rx.consume(size);
+        conn.rx.expect(h.len);
+        // What the words begin with.
+        let (data, words) = match h.has(DATA) {
+            true => (Some(word(&words, 0)), &words[8..count]),
+            false => (None, &words[..count]),
+        };
+        match h.kind {
+            Kind::Write => self.on_write(domain, h, data, words),
+            Kind::Read => self.on_read(domain, h, words),
+            Kind::Answered => self.on_answer(h, words),
+            Kind::Send => self.on_send(h, data, h.has(ACK).then(|| word(words, 0))),
+            Kind::Offer => self.on_offer(h, data, word(words, 0)),
+            Kind::Take => self.on_take(h, word(words, 0)),
+            Kind::Taken => self.on_taken(h, words),
+            Kind::Report => self.on_report(word(words, 0), word(words, 1)),
+            Kind::Got => self.on_got(word(words, 0), word(words, 1)),
+            Kind::Matched => conn.freed(word(words, 0), word(words, 1)),
+            Kind::Nothing => Ok(()),
+            Kind::Ready if conn.ready => Err(broken("READY where it has no place")),
+            Kind::Ready => {
+                conn.ready = true;
+                Ok(())
+            }
+            Kind::Bye => {
+                conn.dying = Some(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"));
+                Ok(())
+            }
+        }
+    }
+
+    /// The peer has carried out the first `done` of our writes.
+    #[inline]
+    fn acknowledge(&mut self, done: u32) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let news = done.wrapping_sub(conn.acked) as usize;
+        if news > conn.writes.len() {
+            return Err(broken("an acknowledgement of writes that were never sent"));
+        }
+        conn.acked = done;
+        for _ in 0..news {
+            let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+            let Some(op) = conn.writes.pop_front() else { return Ok(()) };
+            match (op.fate, op.refused) {
+                (Fate::Open, None) => self.bind.succeed(&op.end),
+                (Fate::Open | Fate::Told, Some(why)) => self.fail(&op.end, why),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The way of most writes: one piece of host memory, all of it in the buffer. False: something is not ordinary.
+    #[inline]
+    fn write_short(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<bool> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
+        let data_words = usize::from(h.has(DATA));
+        let bytes = conn.rx.bytes();
+        if ((bytes.len() - size) as u64) < h.len {
+            return Ok(false);
+        }
+        let words = &bytes[HEADER..size];
+        let data = if data_words == 1 { Some(word(words, 0)) } else { None };
+        let (addr, len, key) = (word(words, data_words), word(words, data_words + 1), word(words, data_words + 2));
+        let permitted = paths_of(h.paths);
+        let Some(region) = conn.look_up(domain, key).cloned() else { return Ok(false) };
+        let Ok(skip) = region.check(addr, h.len, Access::REMOTE_WRITE, permitted) else { return Ok(false) };
+        if len != h.len || !region.site().is_host() || region.enter().is_err() {
+            return Ok(false);
+        }
+        if let Err(e) = region.begin_cpu(true) {
+            crate::log!(Warn, "{e}");
+            region.leave();
+            return Ok(false);
+        }
+        let mut from = conn.rx.bytes()[size..].as_ptr();
+        region.parts(skip, h.len, |addr, n| {
+            // SAFETY: the buffer holds `len` bytes; the region is entered, so its memory is there and was given for this.
+            unsafe {
+                std::ptr::copy_nonoverlapping(from, addr as *mut u8, n);
+                from = from.add(n);
+            }
+        });
+        let ended = region.end_cpu(true);
+        region.leave();
+        if let Err(e) = ended {
+            crate::log!(Warn, "{e}");
+        }
+        conn.rx.consume(size + h.len as usize);
+        conn.done = conn.done.wrapping_add(1);
+        conn.prompt |= h.has(PROMPT);
+        region.count_write();
+        if let Some(data) = data {
+            self.remote_data(h.len, data);
+        }
+        Ok(true)
+    }
+
+    fn begin(&mut self, sink: Sink, then: Then, h: &Header, failed: Option<Error>) -> Result<()> {
+        let mut body = Incoming::new(sink, then, h.len, h.has(PARTS));
+        body.failed = failed;
+        if body.all_came() {
+            return self.finish(body);
+        }
+        if let Some(conn) = self.conn.as_deref_mut() {
+            conn.rx.body = Some(Box::new(body));
+        }
+        Ok(())
+    }
+
+    fn on_write(&mut self, domain: &Domain, h: &Header, data: Option<u64>, words: &[u8]) -> Result<()> {
+        check_sum(h, words)?;
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let prompt = h.has(PROMPT);
+        let (sink, regions, failed) = match conn.target(domain, h, words, Access::REMOTE_WRITE) {
+            Ok(Target::Host(runs)) => {
+                let regions = runs.iter().map(|r| r.region.clone()).collect();
+                (Sink::Regions(runs), regions, None)
+            }
+            Ok(Target::Device(site, runs)) => match place(site, &runs) {
+                Ok(place) => (Sink::Device(Storing::new(place), h.len), runs.iter().map(|r| r.region.clone()).collect(), None),
+                Err(code) => (Sink::Nothing, Vec::new(), Some(refused(code))),
+            },
+            Err(code) => (Sink::Nothing, Vec::new(), Some(refused(code))),
+        };
+        self.begin(sink, Then::Write { data, regions: regions.into(), prompt }, h, failed)
+    }
+
+    fn on_read(&mut self, domain: &Domain, h: &Header, words: &[u8]) -> Result<()> {
+        check_sum(h, words)?;
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        conn.check_untaken()?;
+        let source = match conn.target(domain, h, words, Access::REMOTE_READ) {
+            Ok(Target::Host(runs)) if h.len <= ANSWER_COPY => match copy_out(&runs, h.len) {
+                Ok(bytes) => {
+                    conn.put(Header::new(Kind::Answered, 0, h.len));
+                    conn.tx.put(&bytes);
+                    return Ok(());
+                }
+                Err(code) => Err(code),
+            },
+            Ok(Target::Host(runs)) => Ok(Source::Regions(runs)),
+            Ok(Target::Device(..)) if h.len == 0 => {
+                conn.put(Header::new(Kind::Answered, 0, 0));
+                return Ok(());
+            }
+            Ok(Target::Device(site, runs)) => place(site, &runs).map(|place| Source::Device(Loading::new(place, h.len))),
+            Err(code) => Err(code),
+        };
+        match source {
+            Ok(source) => {
+                let body = Body::new(source, Owner::Answer, None, h.len);
+                conn.put(Header::new(Kind::Answered, PARTS, h.len));
+                conn.tx.put_body(body);
+                conn.answers += 1;
+            }
+            Err(code) => conn.put_words(Kind::Answered, FAILED, 0, &[status_of(code)]),
+        }
+        Ok(())
+    }
+
+    fn on_answer(&mut self, h: &Header, words: &[u8]) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let Some(read) = conn.reads.front() else { return Err(broken("an answer to no read")) };
+        if h.has(FAILED) {
+            let why = error_of(word(words, 0)).err().ok_or_else(|| broken("a failure that is none"))?;
+            return self.begin(Sink::Nothing, Then::Answer, h, Some(why));
+        }
+        if h.len != read.end.len as u64 {
+            return Err(broken("an answer of another length than was asked for"));
+        }
+        let sink = if read.over { Sink::Nothing } else { sink_of(read.pieces.clone(), read.site, h.len) };
+        self.begin(sink, Then::Answer, h, None)
+    }
+
+    fn on_send(&mut self, h: &Header, data: Option<u64>, number: Option<u64>) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        conn.count_arrival(h.len)?;
+        if let Some(recv) = self.next_receive() {
+            let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+            conn.count_match(h.len);
+            let sink = sink_of(recv.pieces.clone(), recv.site, h.len.min(recv.room as u64));
+            return self.begin(sink, Then::Message { recv: Some(recv), len: h.len, data, number }, h, None);
+        }
+        self.stats.unexpected += 1;
+        // Within the budget, so this is memory that was granted.
+        self.begin(Sink::Kept(Vec::with_capacity(h.len as usize)), Then::Keep { data, number }, h, None)
+    }
+
+    /// The receive for a message that comes now: none if others still wait for theirs.
+    fn next_receive(&mut self) -> Option<Recv> {
+        if self.unexpected.is_empty() { self.recvs.pop_front() } else { None }
+    }
+
+    fn on_offer(&mut self, h: &Header, data: Option<u64>, number: u64) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        conn.count_arrival(0)?;
+        let offer = Unexpected::Offered { number, len: h.len, data, ack: h.has(ACK) };
+        match self.next_receive() {
+            Some(recv) => self.deliver(recv, offer),
+            None => {
+                self.stats.unexpected += 1;
+                self.unexpected.push_back(offer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a message that waited its receive.
+    pub fn deliver(&mut self, recv: Recv, message: Unexpected) {
+        match message {
+            Unexpected::Kept { bytes, data, number } => {
+                if let Some(conn) = self.conn.as_deref_mut() {
+                    conn.count_match(bytes.len() as u64);
+                }
+                let n = bytes.len().min(recv.room);
+                let placed = super::msg::store(recv.site, &recv.pieces, &bytes[..n]);
+                self.end_message(Some(recv), bytes.len() as u64, data, number, placed);
+            }
+            Unexpected::Offered { number, len, data, ack } => {
+                let Some(conn) = self.conn.as_deref_mut() else { return };
+                conn.count_match(0);
+                let want = len.min(recv.room as u64);
+                conn.put_words(Kind::Take, 0, want, &[number]);
+                conn.taking.push_back(Taking { number, recv: Some(recv), want, len, data, ack });
+            }
+        }
+    }
+
+    /// A message has filled its receive, or has not.
+    fn end_message(&mut self, recv: Option<Recv>, len: u64, data: Option<u64>, number: Option<u64>, result: Result<()>) {
+        if let (Some(number), Some(conn)) = (number, self.conn.as_deref_mut()) {
+            let status = match (&recv, &result) {
+                (None, _) => status_of(Code::Canceled),
+                (_, Err(e)) => status_of(e.code),
+                _ => 0,
+            };
+            conn.put_words(Kind::Got, 0, 0, &[number, status]);
+        }
+        match (recv, result) {
+            (Some(recv), Ok(())) => self.received(&recv, len, data),
+            (Some(recv), Err(e)) => self.abandon(&recv, e),
+            (None, _) => {}
+        }
+    }
+
+    fn on_take(&mut self, h: &Header, number: u64) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        conn.check_untaken()?;
+        let Some(at) = conn.sent(number)? else {
+            conn.put_words(Kind::Taken, FAILED, 0, &[number, status_of(Code::Canceled)]);
+            return Ok(());
+        };
+        let Some(offered) = conn.sends.get_mut(at).and_then(|op| op.offered.take()) else {
+            return Err(broken("a second TAKE for one offer"));
+        };
+        if h.len > offered.len {
+            return Err(broken("a TAKE of more than was offered"));
+        }
+        let (end, ack) = conn.sends.get(at).map(|op| (op.end, op.ack)).unwrap_or_default();
+        if !ack {
+            conn.sends.remove(at);
+        }
+        self.send_taken(number, offered, h.len, (!ack).then_some(end));
+        Ok(())
+    }
+
+    fn on_taken(&mut self, h: &Header, words: &[u8]) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let number = word(words, 0);
+        let at = conn.taking.iter().position(|t| t.number == number).ok_or_else(|| broken("bytes that nobody asked for"))?;
+        let Some(t) = conn.taking.remove(at) else { return Ok(()) };
+        let failed = match h.has(FAILED) {
+            true => Some(error_of(word(words, 1)).err().ok_or_else(|| broken("a failure that is none"))?),
+            false if h.len != t.want => return Err(broken("another length than was taken")),
+            false => None,
+        };
+        let sink = match &t.recv {
+            Some(recv) if failed.is_none() => sink_of(recv.pieces.clone(), recv.site, t.want),
+            _ => Sink::Nothing,
+        };
+        let number = t.ack.then_some(t.number);
+        self.begin(sink, Then::Message { recv: t.recv, len: t.len, data: t.data, number }, h, failed)
+    }
+
+    fn on_report(&mut self, sequence: u64, status: u64) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let at = (sequence as u32).wrapping_sub(conn.acked).wrapping_sub(1) as usize;
+        let why = error_of(status).err().ok_or_else(|| broken("a failure that is none"))?;
+        let Some(op) = conn.writes.get_mut(at) else { return Err(broken("a report of a write that was never sent")) };
+        op.refused = Some(why);
+        Ok(())
+    }
+
+    fn on_got(&mut self, number: u64, status: u64) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let Some(at) = conn.sent(number)? else { return Ok(()) };
+        if !conn.sends.get(at).is_some_and(|op| op.ack && op.offered.is_none()) {
+            return Err(broken("a GOT for what it has not got"));
+        }
+        if let Some(op) = conn.sends.remove(at) {
+            self.end(&op.end, error_of(status));
+        }
+        Ok(())
+    }
+
+    /// A body has come, and is in its place or is not.
+    fn finish(&mut self, mut body: Incoming) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let mut result = match body.status {
+            0 => Ok(()),
+            status => error_of(status),
+        };
+        if body.status != 0 {
+            body.divert(&mut conn.rx.lanes, refused(Code::Canceled));
+        } else if let Some(why) = body.failed.take() {
+            result = Err(why);
+        }
+        match body.then {
+            Then::Write { data, regions, prompt } => {
+                let sequence = conn.done.wrapping_add(1);
+                if let Err(why) = &result {
+                    conn.put_words(Kind::Report, 0, 0, &[u64::from(sequence), status_of(why.code)]);
+                }
+                conn.done = sequence;
+                conn.prompt |= prompt;
+                if result.is_ok() {
+                    regions.iter().for_each(|r| r.count_write());
+                    if let Some(data) = data {
+                        self.remote_data(body.len, data);
+                    }
+                }
+            }
+            Then::Answer => {
+                if let Some(read) = conn.reads.pop_front()
+                    && !read.over
+                {
+                    self.end(&read.end, result);
+                }
+            }
+            Then::Message { recv, len, data, number } => self.end_message(recv, len, data, number, result),
+            Then::Keep { data, number } => match (result, body.sink) {
+                (Ok(()), Sink::Kept(bytes)) => self.keep(Unexpected::Kept { bytes, data, number }),
+                // The sender gave the message up before anybody asked for it.
+                _ => conn.count_match(body.len),
+            },
+        }
+        Ok(())
+    }
+
+    /// A message that came without a receive; one may have been posted meanwhile.
+    fn keep(&mut self, message: Unexpected) {
+        match self.next_receive() {
+            Some(recv) => self.deliver(recv, message),
+            None => self.unexpected.push_back(message),
+        }
+    }
+}
+
+/// The bytes of regions, for an answer that is copied.
+fn copy_out(runs: &[Run], len: u64) -> std::result::Result<Vec<u8>, Code> {
+    let mut bytes = Vec::with_capacity(len as usize);
+    for run in runs {
+        run.region.enter()?;
+        let began = run.region.begin_cpu(false);
+        if began.is_ok() {
+            run.region.parts(run.skip, run.len, |addr, n| {
+                // SAFETY: the region is entered, so its memory is there and was given for this.
+                bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
+            });
+        }
+        let ended = began.and_then(|()| run.region.end_cpu(false));
+        run.region.leave();
+        ended.map_err(|_| Code::Fault)?;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Messages. Within what the receiver grants they go whole, for whom it is ready or not; beyond that they are offered,
+//! and go when it has a receive for them.
+
+use super::body::{Body, Owner};
+use super::conn::{Offered, SentOp};
+use super::domain::Domain;
+use super::frame::{ACK, DATA, Header, Kind, PARTS};
+use super::rma::{COPY_MAX, load, measure_op, source_of};
+use super::state::{Phase, Recv, State};
+use super::tx::QUEUE_MAX;
+use super::{MAX_MSG, RX_SIZE, TX_SIZE};
+use crate::error::{Error, Result, errno};
+use crate::hmem::Site;
+use crate::prov::bind::Ending;
+use crate::prov::flags;
+use crate::prov::op::{Common, Iov, Pieces, measure, parts};
+
+/// Copies host bytes into pieces of memory at `site`.
+pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {
+    let (mut outcome, mut at) = (Ok(()), 0);
+    parts(pieces.as_slice(), 0, bytes.len(), |addr, n| {
+        if outcome.is_ok() {
+            // SAFETY: `bytes` holds the run; the pieces are the promise of whoever posted them.
+            outcome = unsafe { site.store(addr as u64, bytes[at..at + n].as_ptr(), n) };
+        }
+        at += n;
+    });
+    outcome
+}
+
+impl State {
+    /// Posts a message.
+    pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
+        let total = measure_op(local, c, false)?;
+        self.up()?;
+        let site = self.site_of(domain, c.desc, local)?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let wanted = self.bind.wants_entry(c.flags);
+        let conn = self.up()?;
+        let fenced = c.flags & flags::FENCE != 0 && !conn.reads.is_empty();
+        if conn.outstanding() >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || fenced || !self.bind.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        let Some(whole) = self.up()?.admit(total as u64) else {
+            if let (true, Some(q)) = (wanted, &self.bind.tx) {
+                q.release();
+            }
+            return Err(Error::AGAIN);
+        };
+        let deadline = self.deadline(c);
+        let end = Ending { context: c.context, kind: flags::SEND | flags::MSG, len: total, buf: pieces.first(), wanted, deadline };
+        self.stats.sends += 1;
+        let put = if whole { self.put_send(local, c, end, pieces, site) } else { self.put_offer(c, end, pieces, site) };
+        match put {
+            Err(e) => self.fail(&end, e),
+            Ok(ends_when_out) => {
+                self.kick(domain, c.flags & flags::MORE != 0);
+                match self.conn.as_deref_mut() {
+                    Some(conn) if ends_when_out && !conn.tx.is_empty() => conn.tx.mark(end),
+                    Some(_) if ends_when_out => self.bind.succeed(&end),
+                    None if ends_when_out => {
+                        let why = self.not_connected();
+                        self.fail(&end, Error::coded(errno::ECANCELED, why.code, why.words));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues a whole message; true: it ends when what was queued is out, and nobody else says so.
+    fn put_send(&mut self, local: &[Iov], c: &Common, end: Ending, pieces: Pieces, site: Site) -> Result<bool> {
+        let stream = self.options.stream;
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
+        let (total, ack) = (end.len, c.flags & flags::DELIVERY_COMPLETE != 0);
+        let owned = c.flags & flags::INJECT != 0;
+        let source = match total > 0 && (total > COPY_MAX || !site.is_host()) {
+            true => Some(source_of(&mut conn.tx.lanes, pieces, site, total, owned, stream)?),
+            false => None,
+        };
+        let has_data = c.flags & flags::REMOTE_CQ_DATA != 0;
+        let number = if ack { Some(conn.number()) } else { None };
+        let body = source.map(|s| Body::new(s, Owner::Send(number), (!ack).then_some(end), total as u64));
+        let bits =
+            if has_data { DATA } else { 0 } | if ack { ACK } else { 0 } | if body.as_ref().is_some_and(Body::in_parts) { PARTS } else { 0 };
+        conn.put(Header::new(Kind::Send, bits, total as u64));
+        if has_data {
+            conn.tx.put_word(c.data);
+        }
+        if let Some(number) = number {
+            conn.tx.put_word(number);
+            conn.sends.push_back(SentOp { number, end, ack, offered: None });
+        }
+        let copied = body.is_none();
+        match body {
+            Some(body) => conn.tx.put_body(body),
+            None => conn.tx.put_pieces(local),
+        }
+        Ok(copied && !ack)
+    }
+
+    fn put_offer(&mut self, c: &Common, end: Ending, pieces: Pieces, site: Site) -> Result<bool> {
+        let stream = self.options.stream;
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
+        let ack = c.flags & flags::DELIVERY_COMPLETE != 0;
+        if !site.is_host() {
+            conn.tx.lanes.after(site, stream)?;
+        }
+        let owned = match c.flags & flags::INJECT != 0 {
+            true if site.is_host() => Some(super::body::gather(pieces.as_slice(), 0, end.len as u64)),
+            true => Some(load(site, pieces.as_slice(), end.len)?),
+            false => None,
+        };
+        let has_data = c.flags & flags::REMOTE_CQ_DATA != 0;
+        let number = conn.number();
+        let bits = if has_data { DATA } else { 0 } | if ack { ACK } else { 0 };
+        conn.put(Header::new(Kind::Offer, bits, end.len as u64));
+        if has_data {
+            conn.tx.put_word(c.data);
+        }
+        conn.tx.put_word(number);
+        let offered = Some(Offered { pieces, site, owned, len: end.len as u64 });
+        conn.sends.push_back(SentOp { number, end, ack, offered });
+        Ok(false)
+    }
+
+    /// The receiver has asked for an offer: its bytes go. `end`: what the last of them completes.
+    pub fn send_taken(&mut self, number: u64, offered: Offered, want: u64, end: Option<Ending>) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if want == 0 {
+            conn.put_words(Kind::Taken, 0, 0, &[number]);
+            if let Some(end) = end {
+                conn.tx.mark(end);
+            }
+            return;
+        }
+        let source = match offered.owned {
+            Some(bytes) => Ok(super::body::Source::Owned(bytes, 0)),
+            None => source_of(&mut conn.tx.lanes, offered.pieces, offered.site, want as usize, false, 0),
+        };
+        match source {
+            Ok(source) => {
+                let body = Body::new(source, Owner::Send(Some(number)), end, want);
+                conn.put_words(Kind::Taken, if body.in_parts() { PARTS } else { 0 }, want, &[number]);
+                conn.tx.put_body(body);
+            }
+            Err(e) => {
+                let status = super::frame::status_of(e.code);
+                conn.put_words(Kind::Taken, super::frame::FAILED, 0, &[number, status]);
+                let waiting = conn.sends.iter().position(|s| s.number == number).and_then(|at| conn.sends.remove(at));
+                if let Some(end) = end.or(waiting.map(|op| op.end)) {
+                    self.fail(&end, e);
+                }
+            }
+        }
+    }
+
+    /// Posts a receive.
+    pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
+        if self.bind.rx.is_none() && self.bind.counters.recv.is_none() {
+            return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for receives"));
+        }
+        match &self.phase {
+            Phase::Fresh => return Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before posting receives")),
+            Phase::Down(_) if self.unexpected.is_empty() => return Err(self.not_connected()),
+            _ => {}
+        }
+        let room = measure(local, MAX_MSG)?;
+        let site = self.site_of(domain, c.desc, local)?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        if self.recvs.len() >= RX_SIZE {
+            return Err(Error::AGAIN);
+        }
+        let deadline = self.deadline(c);
+        let recv = Recv { pieces, site, room, context: c.context, wanted: self.bind.wants_receive(c.flags), deadline };
+        let has_room = self.bind.rx.as_ref().is_none_or(|q| q.has_room());
+        match self.unexpected.pop_front() {
+            Some(message) if self.recvs.is_empty() && has_room => {
+                self.deliver(recv, message);
+                self.kick(domain, false);
+            }
+            Some(message) => {
+                self.unexpected.push_front(message);
+                self.recvs.push_back(recv);
+            }
+            None => self.recvs.push_back(recv),
+        }
+        Ok(())
+    }
+
+    /// Gives messages that waited to receives that were posted while the queue had no room.
+    pub fn match_unexpected(&mut self) {
+        while !self.recvs.is_empty() && !self.unexpected.is_empty() && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
+            if let (Some(recv), Some(message)) = (self.recvs.pop_front(), self.unexpected.pop_front()) {
+                self.deliver(recv, message);
+            }
+        }
+    }
+}

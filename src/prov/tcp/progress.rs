@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Progress of an endpoint: sends what waits, takes what came, pays what it owes, and now and then looks at the clock.
+//! And the ends that do not come from the peer: deadlines, cancelling, the loss of the connection.
+
+use super::body::Owner;
+use super::cm;
+use super::conn::{Conn, Fate};
+use super::domain::Domain;
+use super::frame::{Header, Kind};
+use super::rx::Then;
+use super::state::{Phase, State, Unexpected};
+use super::tx::Left;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::bind::Ending;
+use crate::prov::event::EventKind;
+use crate::sys::{stream, time};
+
+/// Ticks between two looks at the clock.
+const LOOK: u64 = 100_000;
+/// How long a goodbye may wait for room in the socket.
+const GOODBYE_MS: u64 = 200;
+
+impl State {
+    /// One turn. `force`: the last look before this side sleeps.
+    #[inline]
+    pub fn progress(&mut self, domain: &Domain, force: bool) {
+        if self.conn.is_some()
+            && let Err(e) = self.turn(domain, force)
+        {
+            self.down(e);
+        }
+        self.turns = self.turns.wrapping_add(1);
+        if force || (self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK) {
+            self.look(domain);
+        }
+    }
+
+    #[inline]
+    fn turn(&mut self, domain: &Domain, force: bool) -> Result<()> {
+        self.flush(domain);
+        let came = self.receive(domain)?;
+        if !self.unexpected.is_empty() && !self.recvs.is_empty() {
+            self.match_unexpected();
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        conn.pay(came, force);
+        if !conn.tx.is_empty() && !conn.tx.blocked {
+            self.flush(domain);
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if conn.dying.is_some() {
+            return self.die();
+        }
+        Ok(())
+    }
+
+    /// The connection is over, once what came before its end has been taken.
+    #[cold]
+    fn die(&mut self) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        // The queue is full: what waits is taken when the caller has read.
+        let full = self.bind.rx.as_ref().is_some_and(|q| !q.has_room());
+        if full && (conn.rx.has_bytes() || conn.rx.body.as_ref().is_some_and(|b| b.all_came())) {
+            return Ok(());
+        }
+        let copying = conn.rx.body.as_ref().is_some_and(|b| b.all_came());
+        match conn.dying.clone() {
+            Some(why) if !copying => Err(why),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends what waits and ends what has left with it.
+    #[inline]
+    pub fn flush(&mut self, _domain: &Domain) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if conn.tx.is_empty() {
+            return;
+        }
+        let Conn { fd, tx, dying, .. } = conn;
+        if let Err(e) = tx.flush(std::os::fd::AsFd::as_fd(fd)) {
+            // What the peer said before it went is still to be read.
+            let words = format!("the peer is gone: {}", e.words);
+            dying.get_or_insert(Error::coded(e.errno, Code::PeerGone, words));
+        }
+        if !tx.left.is_empty() {
+            self.end_left();
+        }
+    }
+
+    fn end_left(&mut self) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        for left in std::mem::take(&mut conn.tx.left) {
+            match left {
+                Left::Mark(end) => self.bind.succeed(&end),
+                Left::Body(body) => {
+                    let Some(conn) = self.conn.as_deref_mut() else { return };
+                    match (body.owner, body.why, body.end) {
+                        (Owner::Answer, ..) => conn.answers -= 1,
+                        (_, None, Some(end)) => self.bind.succeed(&end),
+                        (_, Some(why), Some(end)) => self.fail(&end, why),
+                        (Owner::Write(sequence), Some(why), None) => self.end_write(sequence, why),
+                        (Owner::Send(Some(number)), Some(why), None) => self.end_send(number, why),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// A write's bytes could not be had: it ends now, with a reason that the target does not know.
+    fn end_write(&mut self, sequence: u32, why: Error) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let at = sequence.wrapping_sub(conn.acked).wrapping_sub(1) as usize;
+        if let Some(op) = conn.writes.get_mut(at)
+            && op.fate == Fate::Open
+        {
+            op.fate = Fate::Over;
+            let end = op.end;
+            self.fail(&end, why);
+        }
+    }
+
+    fn end_send(&mut self, number: u64, why: Error) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if let Some(at) = conn.sends.iter().position(|s| s.number == number)
+            && let Some(op) = conn.sends.remove(at)
+        {
+            self.fail(&op.end, why);
+        }
+    }
+
+    /// Looks at what changes rarely.
+    #[cold]
+    fn look(&mut self, domain: &Domain) {
+        self.last_look = time::ticks();
+        if matches!(self.phase, Phase::Connecting { .. }) {
+            cm::advance(self, domain);
+        }
+        if self.earliest != 0 {
+            let now = time::now_ns();
+            if now >= self.earliest {
+                self.expire(now);
+                self.flush(domain);
+            }
+        }
+    }
+
+    /// Ends operations whose deadline has passed, and finds the next one.
+    fn expire(&mut self, now: u64) {
+        let late = |end: &Ending| end.deadline != 0 && end.deadline <= now;
+        let why = Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation did not end before its deadline");
+        self.end_operations(late, &why, usize::MAX);
+        self.end_receives(|deadline, _| deadline != 0 && deadline <= now, &why, usize::MAX);
+        let mut earliest = u64::MAX;
+        let mut seen = |deadline: u64| {
+            if deadline != 0 {
+                earliest = earliest.min(deadline);
+            }
+        };
+        self.recvs.iter().for_each(|r| seen(r.deadline));
+        if let Some(conn) = self.conn.as_deref() {
+            conn.writes.iter().filter(|w| w.fate == Fate::Open).for_each(|w| seen(w.end.deadline));
+            conn.reads.iter().filter(|r| !r.over).for_each(|r| seen(r.end.deadline));
+            conn.sends.iter().for_each(|s| seen(s.end.deadline));
+            conn.tx.each_end(|end| seen(end.deadline));
+            conn.taking.iter().filter_map(|t| t.recv.as_ref()).for_each(|r| seen(r.deadline));
+            if let Some(Then::Message { recv: Some(recv), .. }) = conn.rx.body.as_ref().map(|b| &b.then) {
+                seen(recv.deadline);
+            }
+        }
+        self.earliest = if earliest == u64::MAX { 0 } else { earliest };
+    }
+
+    /// Ends up to `most` operations that `which` picks: their memory is left alone from now on, whatever the peer still
+    /// says of them. Gives how many.
+    fn end_operations(&mut self, which: impl Fn(&Ending) -> bool, why: &Error, most: usize) -> usize {
+        let mut ended: Vec<Ending> = Vec::new();
+        let Some(conn) = self.conn.as_deref_mut() else { return 0 };
+        for i in 0..conn.writes.len() {
+            let Some(op) = conn.writes.get_mut(i).filter(|op| op.fate == Fate::Open && which(&op.end)) else { continue };
+            if ended.len() == most {
+                break;
+            }
+            op.fate = Fate::Over;
+            ended.push(op.end);
+            conn.tx.give_up(Owner::Write(conn.acked.wrapping_add(1 + i as u32)), why);
+        }
+        for i in 0..conn.reads.len() {
+            let Some(op) = conn.reads.get_mut(i).filter(|op| !op.over && which(&op.end)) else { continue };
+            if ended.len() == most {
+                break;
+            }
+            op.over = true;
+            ended.push(op.end);
+            // The oldest may be arriving.
+            if i == 0
+                && let Some(body) = conn.rx.body.as_mut().filter(|b| matches!(b.then, Then::Answer))
+            {
+                body.divert(&mut conn.rx.lanes, why.clone());
+            }
+        }
+        let mut i = 0;
+        while i < conn.sends.len() && ended.len() < most {
+            match conn.sends.get(i).filter(|op| which(&op.end)).map(|op| op.number) {
+                Some(number) => {
+                    ended.extend(conn.sends.remove(i).map(|op| op.end));
+                    conn.tx.give_up(Owner::Send(Some(number)), why);
+                }
+                None => i += 1,
+            }
+        }
+        ended.extend(conn.tx.take_ends(&which, why, most - ended.len()));
+        ended.iter().for_each(|end| self.fail(end, why.clone()));
+        ended.len()
+    }
+
+    /// The same for receives: by deadline and context.
+    fn end_receives(&mut self, which: impl Fn(u64, usize) -> bool, why: &Error, most: usize) -> usize {
+        let mut ended = Vec::new();
+        let mut i = 0;
+        while i < self.recvs.len() && ended.len() < most {
+            match self.recvs.get(i).is_some_and(|r| which(r.deadline, r.context)) {
+                true => ended.extend(self.recvs.remove(i)),
+                false => i += 1,
+            }
+        }
+        if let Some(conn) = self.conn.as_deref_mut() {
+            for t in &mut conn.taking {
+                if ended.len() < most && t.recv.as_ref().is_some_and(|r| which(r.deadline, r.context)) {
+                    ended.extend(t.recv.take());
+                }
+            }
+            let Conn { rx, .. } = conn;
+            if ended.len() < most
+                && let Some(body) = rx.body.as_mut()
+                && let Then::Message { recv, .. } = &mut body.then
+                && recv.as_ref().is_some_and(|r| which(r.deadline, r.context))
+            {
+                ended.extend(recv.take());
+                body.divert(&mut rx.lanes, why.clone());
+            }
+        }
+        ended.iter().for_each(|recv| self.abandon(recv, why.clone()));
+        ended.len()
+    }
+
+    /// Cancels the first operation or receive of `context`.
+    pub fn cancel(&mut self, domain: &Domain, context: usize) -> Result<()> {
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
+        if self.end_receives(|_, c| c == context, &why, 1) + self.end_operations(|end| end.context == context, &why, 1) == 0 {
+            return Err(Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled"));
+        }
+        self.flush(domain);
+        Ok(())
+    }
+
+    /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
+    #[cold]
+    pub fn down(&mut self, why: Error) {
+        crate::log!(Info, "connection down: {why}");
+        self.tear(&why);
+        self.phase = Phase::Down(why.clone());
+        let error = (why.code != Code::PeerGone && why.code != Code::Canceled).then_some(why);
+        if error.is_some() {
+            self.event(EventKind::Shutdown, Vec::new(), error);
+        }
+        self.event(EventKind::Shutdown, Vec::new(), None);
+    }
+
+    /// Ends everything that hangs on the connection.
+    pub fn tear(&mut self, why: &Error) {
+        let Some(mut conn) = self.conn.take() else { return self.flush_receives(why) };
+        stream::finish(conn.socket());
+        let mut ended: Vec<Ending> = Vec::new();
+        let mut receives = Vec::new();
+        if let Some(mut body) = conn.rx.body.take() {
+            body.divert(&mut conn.rx.lanes, why.clone());
+            if let Then::Message { recv, .. } = body.then {
+                receives.extend(recv);
+            }
+        }
+        for left in conn.tx.take_all() {
+            match left {
+                Left::Mark(end) => ended.push(end),
+                Left::Body(body) => ended.extend(body.end),
+            }
+        }
+        ended.extend(conn.writes.iter().filter(|w| w.fate == Fate::Open).map(|w| w.end));
+        ended.extend(conn.reads.iter().filter(|r| !r.over).map(|r| r.end));
+        ended.extend(conn.sends.iter().map(|s| s.end));
+        receives.extend(conn.taking.drain(..).filter_map(|t| t.recv));
+        drop(conn);
+        ended.iter().for_each(|end| self.fail(end, why.clone()));
+        receives.iter().for_each(|recv| self.abandon(recv, why.clone()));
+        self.unexpected.retain(|u| matches!(u, Unexpected::Kept { .. }));
+        self.flush_receives(why);
+    }
+
+    fn flush_receives(&mut self, why: &Error) {
+        for recv in std::mem::take(&mut self.recvs) {
+            self.abandon(&recv, why.clone());
+        }
+    }
+
+    /// Says goodbye, after what has been promised; a peer that does not listen gets no more than its time.
+    pub fn say_goodbye(&mut self, domain: &Domain) {
+        let until = time::now_ns() + GOODBYE_MS * 1_000_000;
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if conn.dying.is_some() || !conn.ready {
+            return;
+        }
+        if !conn.tx.has_bodies() {
+            conn.pay(false, true);
+            conn.put(Header::new(Kind::Bye, 0, 0));
+        }
+        loop {
+            self.flush(domain);
+            let Some(conn) = self.conn.as_deref_mut() else { return };
+            let now = time::now_ns();
+            if conn.tx.is_empty() || conn.dying.is_some() || now > until {
+                return;
+            }
+            stream::wait_for_room(conn.socket(), (until - now) / 1_000_000);
+        }
+    }
+}

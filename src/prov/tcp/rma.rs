@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RMA, the initiator's side: an operation becomes a frame, whose small bytes are copied behind it and whose long ones the
+//! kernel gathers from the caller's memory.
+
+use super::body::{Body, Owner, Source, gather};
+use super::conn::{Fate, READS, ReadOp, WriteOp};
+use super::domain::Domain;
+use super::frame::{self, DATA, Header, Kind, PARTS, PROMPT};
+use super::slots::{Loading, Place};
+use super::state::State;
+use super::tx::{BATCH, QUEUE_MAX};
+use super::{INJECT_SIZE, MAX_MSG, TX_SIZE};
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
+use crate::mr::Paths;
+use crate::prov::bind::Ending;
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
+use crate::prov::wish::DEVICE_DESC;
+use crate::sys::time::ticks;
+
+/// Bytes up to which a copy of ours is cheaper than one more piece for the kernel.
+pub const COPY_MAX: usize = 4 << 10;
+/// Ticks within which operations wait for company: some microseconds, as long as a call takes.
+const COMPANY: u64 = 8_000;
+
+/// Checks what every operation has in common; gives its bytes.
+pub fn measure_op(local: &[Iov], c: &Common, read: bool) -> Result<usize> {
+    let total = measure(local, MAX_MSG)?;
+    if c.flags & flags::INJECT != 0 && !read && total > INJECT_SIZE {
+        return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
+    }
+    Ok(total)
+}
+
+impl State {
+    /// Where the local pieces lie; an error if the endpoint's policy forbids the path from there.
+    pub fn site_of(&self, domain: &Domain, desc: u64, local: &[Iov]) -> Result<Site> {
+        let site = if desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(desc, local)? };
+        let path = if site.is_host() { Paths::SOCKET } else { Paths::STAGED };
+        let allowed = self.options.policy.allowed() & domain.modes.paths;
+        if !allowed.contains(path) {
+            let words = format!("{site} memory goes by the path {}, which this endpoint or GDRFAB_TCP_PATHS rules out", path.words());
+            return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
+        }
+        Ok(site)
+    }
+
+    /// What the target may do for an operation of this endpoint.
+    fn paths_bits(&self) -> u8 {
+        let allowed = self.options.policy.allowed();
+        let bit = |path, bit| if allowed.contains(path) { bit } else { 0 };
+        bit(Paths::SOCKET, frame::SOCKET) | bit(Paths::STAGED, frame::STAGED)
+    }
+
+    pub fn rma(&mut self, domain: &Domain, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Result<()> {
+        let total = measure_op(local, c, dir == Dir::Read)?;
+        if remote.is_empty() || remote.len() > IOV_LIMIT {
+            return Err(Error::invalid(format!("rma_iov_count: {}, must be 1 to {IOV_LIMIT}", remote.len())));
+        }
+        let far = remote.iter().try_fold(0usize, |sum, r| sum.checked_add(r.len));
+        if far != Some(total) {
+            return Err(Error::invalid("rma_iov: the remote lengths do not sum to the local ones"));
+        }
+        if self.bind.tx.is_none() && dir == Dir::Read && self.bind.counters.read.is_none() {
+            return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for reads"));
+        }
+        self.up()?;
+        let site = self.site_of(domain, c.desc, local)?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let wanted = self.bind.wants_entry(c.flags);
+        let conn = self.up()?;
+        let full = conn.outstanding() >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || (dir == Dir::Read && conn.reads.len() >= READS);
+        let fenced = c.flags & flags::FENCE != 0 && !conn.reads.is_empty();
+        if full || fenced || !self.bind.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        let deadline = self.deadline(c);
+        let kind = flags::RMA | if dir == Dir::Read { flags::READ } else { flags::WRITE };
+        let end = Ending { context: c.context, kind, len: total, buf: pieces.first(), wanted, deadline };
+        let path = if site.is_host() { Paths::SOCKET } else { Paths::STAGED };
+        self.stats.moved(path, total);
+        match dir {
+            Dir::Write => self.put_write(local, remote, c, end, pieces, site),
+            Dir::Read => self.put_read(remote, end, pieces, site),
+        }
+        self.kick(domain, c.flags & flags::MORE != 0);
+        Ok(())
+    }
+
+    fn put_write(&mut self, local: &[Iov], remote: &[RmaIov], c: &Common, end: Ending, pieces: Pieces, site: Site) {
+        let paths = self.paths_bits();
+        let stream = self.options.stream;
+        let has_data = c.flags & flags::REMOTE_CQ_DATA != 0;
+        let early = c.flags & flags::INJECT_COMPLETE != 0;
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let total = end.len;
+        let (body, refused) = if total > 0 && (total > COPY_MAX || !site.is_host()) {
+            let owned = c.flags & flags::INJECT != 0;
+            match source_of(&mut conn.tx.lanes, pieces, site, total, owned, stream) {
+                Ok(source) => (Some(source), None),
+                Err(e) => (None, Some(e)),
+            }
+        } else {
+            (None, None)
+        };
+        if let Some(e) = refused {
+            return self.fail(&end, e);
+        }
+        conn.sequence = conn.sequence.wrapping_add(1);
+        let body = body.map(|source| Body::new(source, Owner::Write(conn.sequence), None, total as u64));
+        let bits = if has_data { DATA } else { 0 }
+            | if c.flags & flags::DELIVERY_COMPLETE != 0 { PROMPT } else { 0 }
+            | if body.as_ref().is_some_and(Body::in_parts) { PARTS } else { 0 };
+        conn.put(Header { pieces: remote.len() as u8, paths, ..Header::new(Kind::Write, bits, total as u64) });
+        if has_data {
+            conn.tx.put_word(c.data);
+        }
+        for r in remote {
+            conn.tx.put_word(r.addr);
+            conn.tx.put_word(r.len as u64);
+            conn.tx.put_word(r.key);
+        }
+        match body {
+            Some(body) => conn.tx.put_body(body),
+            None => conn.tx.put_pieces(local),
+        }
+        if early {
+            conn.tx.mark(end);
+        }
+        let fate = if early { Fate::Told } else { Fate::Open };
+        conn.writes.push_back(WriteOp { end: Ending { wanted: end.wanted && !early, ..end }, fate, refused: None });
+    }
+
+    fn put_read(&mut self, remote: &[RmaIov], end: Ending, pieces: Pieces, site: Site) {
+        let paths = self.paths_bits();
+        let stream = self.options.stream;
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if !site.is_host()
+            && let Err(e) = conn.rx.lanes.after(site, stream)
+        {
+            return self.fail(&end, e);
+        }
+        conn.put(Header { pieces: remote.len() as u8, paths, ..Header::new(Kind::Read, 0, end.len as u64) });
+        for r in remote {
+            conn.tx.put_word(r.addr);
+            conn.tx.put_word(r.len as u64);
+            conn.tx.put_word(r.key);
+        }
+        conn.reads.push_back(ReadOp { end, pieces, site, over: false });
+    }
+
+    /// Sends what waits, unless more is about to come.
+    #[inline]
+    pub fn kick(&mut self, domain: &Domain, more: bool) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if conn.tx.blocked {
+            return;
+        }
+        // While operations follow one another faster than calls can be made, they leave together, at the latest when this
+        // side looks at its queues.
+        let alone = domain.auto || conn.tx.has_bodies() || conn.tx.waiting() >= BATCH;
+        if !alone && (more || ticks().wrapping_sub(conn.tx.last) < COMPANY) {
+            return;
+        }
+        self.flush(domain);
+    }
+}
+
+/// The source of a body of local memory. `owned`: the caller gets its buffer back now.
+pub fn source_of(lanes: &mut super::slots::Lanes, pieces: Pieces, site: Site, total: usize, owned: bool, stream: u64) -> Result<Source> {
+    if site.is_host() {
+        return Ok(match owned {
+            true => Source::Owned(gather(pieces.as_slice(), 0, total as u64), 0),
+            false => Source::Pieces(pieces),
+        });
+    }
+    lanes.after(site, stream)?;
+    if owned {
+        return Ok(Source::Owned(load(site, pieces.as_slice(), total)?, 0));
+    }
+    let place = Place { site, pieces: pieces.as_slice().into(), _inside: Vec::new() };
+    Ok(Source::Device(Loading::new(place, total as u64)))
+}
+
+/// A copy of a device's bytes, now.
+pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
+    let mut bytes = vec![0u8; total];
+    let (mut outcome, mut at) = (Ok(()), 0);
+    crate::prov::op::parts(pieces, 0, total, |addr, n| {
+        if outcome.is_ok() {
+            // SAFETY: `bytes` holds the run; the device side is checked by the driver.
+            outcome = unsafe { site.load(bytes[at..at + n].as_mut_ptr(), addr as u64, n) };
+        }
+        at += n;
+    });
+    outcome.map(|()| bytes.into())
+}

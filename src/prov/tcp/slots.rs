@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Device memory on its way to and from the socket: pinned slots of one part each, with the device's copies beside the
+//! wire. Nothing here waits for the device; who has to, looks again in the next turn.
+
+use super::frame::PART;
+use super::mr::Inside;
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::{self, Dir, Pinned, Site, Stream};
+use crate::prov::op::{Iov, parts};
+use crate::sys::mem::{self, Mapping, Protection};
+use crate::sys::time::now_ns;
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+
+/// Slots of a lane.
+const COUNT: u8 = 4;
+const BYTES: usize = PART as usize;
+/// How long a few copies may take before their whole stream is given up.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// A device's copies in one direction, and the host memory that they go through.
+pub struct Lane {
+    pub site: Site,
+    /// Before the memory: its end waits for what it still copies.
+    stream: Box<dyn Stream>,
+    _pin: Option<Pinned>,
+    memory: Mapping,
+    free: Vec<u8>,
+    done: u64,
+}
+
+impl Lane {
+    fn new(site: Site) -> Result<Lane> {
+        let up = hmem::get(site.iface)?;
+        let len = BYTES * usize::from(COUNT);
+        let file = mem::memfd("gdrfab-slots", len)?;
+        let memory = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite)?;
+        let pin = up.pin(memory.as_ptr() as u64, len as u64);
+        let pin = pin.map_err(|e| crate::log!(Info, "slots for {site} stay unpinned, so its copies are slower: {e}")).ok();
+        Ok(Lane { site, stream: up.stream(site.device)?, _pin: pin, memory, free: (0..COUNT).rev().collect(), done: 0 })
+    }
+
+    fn addr(&self, slot: u8) -> usize {
+        self.memory.as_ptr() as usize + usize::from(slot) * BYTES
+    }
+
+    /// Looks how far the copies are.
+    fn poll(&mut self) -> Result<u64> {
+        self.done = self.stream.done().map_err(|e| Error::coded(e.errno, Code::Fault, format!("the device's copy failed: {}", e.words)))?;
+        Ok(self.done)
+    }
+
+    /// Posts copies between a slot and `len` bytes from byte `skip` of the device's pieces.
+    ///
+    /// # Safety
+    /// The pieces stay what they are until the copies are done.
+    unsafe fn post(&mut self, dir: Dir, slot: u8, pieces: &[Iov], skip: u64, len: usize) -> Result<u64> {
+        let mut at = self.addr(slot) as u64;
+        let mut outcome = Ok(0);
+        parts(pieces, skip as usize, len, |addr, n| {
+            if outcome.is_ok() {
+                let (to, from) = if dir == Dir::ToDevice { (addr as u64, at) } else { (at, addr as u64) };
+                // SAFETY: the slot holds the run; the device's side is the caller's promise.
+                outcome = unsafe { self.stream.post(dir, to, from, n) };
+            }
+            at += n as u64;
+        });
+        outcome.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))
+    }
+}
+
+/// The lanes of a connection's direction, made when first needed. One that failed is dropped with its stream.
+#[derive(Default)]
+pub struct Lanes(Vec<Lane>);
+
+impl Lanes {
+    pub fn of(&mut self, site: Site) -> Result<&mut Lane> {
+        let at = match self.0.iter().position(|l| l.site == site) {
+            Some(at) => at,
+            None => {
+                self.0.push(Lane::new(site)?);
+                self.0.len() - 1
+            }
+        };
+        self.0.get_mut(at).ok_or(Error::fixed(errno::EIO, "no lane"))
+    }
+
+    fn give_up(&mut self, site: Site) {
+        self.0.retain(|l| l.site != site);
+    }
+
+    /// Copies to come begin behind what the caller's stream holds now.
+    pub fn after(&mut self, site: Site, stream: u64) -> Result<()> {
+        if stream == 0 { Ok(()) } else { self.of(site)?.stream.after(stream) }
+    }
+}
+
+/// Memory of a device: pieces, and for how long they are known to stay.
+pub struct Place {
+    pub site: Site,
+    pub pieces: Box<[Iov]>,
+    /// Regions that they lie in, of peers' operations.
+    pub _inside: Vec<Inside>,
+}
+
+struct Flight {
+    slot: u8,
+    ticket: u64,
+    /// Byte of the body that the slot begins with.
+    first: u64,
+    len: u64,
+}
+
+/// A body that comes out of a device.
+pub struct Loading {
+    place: Place,
+    len: u64,
+    posted: u64,
+    flights: VecDeque<Flight>,
+}
+
+impl Loading {
+    pub fn new(place: Place, len: u64) -> Loading {
+        Loading { place, len, posted: 0, flights: VecDeque::new() }
+    }
+
+    /// Keeps the slots filling; true once every copy is posted, so that the next body may begin.
+    pub fn pump(&mut self, lanes: &mut Lanes) -> Result<bool> {
+        let outcome = self.try_pump(lanes);
+        if outcome.is_err() {
+            self.flights.clear();
+            lanes.give_up(self.place.site);
+        }
+        outcome
+    }
+
+    fn try_pump(&mut self, lanes: &mut Lanes) -> Result<bool> {
+        let lane = lanes.of(self.place.site)?;
+        while self.posted < self.len {
+            let Some(slot) = lane.free.pop() else { break };
+            let len = (self.len - self.posted).min(PART);
+            // SAFETY: a region of ours is held open; other memory is the C caller's promise until completion.
+            match unsafe { lane.post(Dir::FromDevice, slot, &self.place.pieces, self.posted, len as usize) } {
+                Ok(ticket) => self.flights.push_back(Flight { slot, ticket, first: self.posted, len }),
+                Err(e) => {
+                    lane.free.push(slot);
+                    return Err(e);
+                }
+            }
+            self.posted += len;
+        }
+        if !self.flights.is_empty() {
+            lane.poll()?;
+        }
+        Ok(self.posted == self.len)
+    }
+
+    /// Where byte `at` of the body lies, if its copy is done, and how many follow.
+    pub fn find(&self, lanes: &mut Lanes, at: u64) -> Option<(usize, u64)> {
+        let lane = lanes.of(self.place.site).ok()?;
+        let flight = self.flights.iter().find(|f| at >= f.first && at - f.first < f.len && f.ticket <= lane.done)?;
+        let skip = at - flight.first;
+        Some((lane.addr(flight.slot) + skip as usize, flight.len - skip))
+    }
+
+    /// Bytes before `at` are on the wire.
+    pub fn release(&mut self, lanes: &mut Lanes, at: u64) {
+        let Ok(lane) = lanes.of(self.place.site) else { return };
+        while let Some(flight) = self.flights.front().filter(|f| f.first + f.len <= at) {
+            lane.free.push(flight.slot);
+            self.flights.pop_front();
+        }
+    }
+
+    /// Takes no more from the device, and waits for what it copies now: a few parts.
+    pub fn end(&mut self, lanes: &mut Lanes) {
+        let until = now_ns() + PATIENCE_NS;
+        loop {
+            let Ok(lane) = lanes.of(self.place.site) else { return };
+            let quiet = match lane.poll() {
+                Ok(done) => self.flights.iter().all(|f| f.ticket <= done),
+                Err(_) => false,
+            };
+            if quiet {
+                lane.free.extend(self.flights.drain(..).map(|f| f.slot));
+                return;
+            }
+            if now_ns() > until || lane.poll().is_err() {
+                // The end of its stream waits for all that it holds.
+                self.flights.clear();
+                return lanes.give_up(self.place.site);
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A body that goes into a device.
+pub struct Storing {
+    place: Place,
+    /// The slot that is being filled, and the byte of the body that it begins with.
+    filling: Option<(u8, u64)>,
+    flights: VecDeque<Flight>,
+}
+
+impl Storing {
+    pub fn new(place: Place) -> Storing {
+        Storing { place, filling: None, flights: VecDeque::new() }
+    }
+
+    /// Where byte `at` goes, and how many bytes fit behind it; `None`: no slot is free yet.
+    pub fn find(&mut self, lanes: &mut Lanes, at: u64) -> Result<Option<(usize, u64)>> {
+        self.retire(lanes)?;
+        let lane = lanes.of(self.place.site)?;
+        let (slot, first) = match self.filling {
+            Some(filling) => filling,
+            None => match lane.free.pop() {
+                Some(slot) => *self.filling.insert((slot, at - at % PART)),
+                None => return Ok(None),
+            },
+        };
+        let skip = at - first;
+        Ok(Some((lane.addr(slot) + skip as usize, PART - skip)))
+    }
+
+    /// Bytes before `at` are in the slot; `end`: they are the last of it.
+    pub fn filled(&mut self, lanes: &mut Lanes, at: u64, end: bool) -> Result<()> {
+        let Some((slot, first)) = self.filling else { return Ok(()) };
+        if at - first < PART && !end {
+            return Ok(());
+        }
+        self.filling = None;
+        let lane = lanes.of(self.place.site)?;
+        // SAFETY: a region of ours is held open; other memory is the C caller's promise until completion.
+        match unsafe { lane.post(Dir::ToDevice, slot, &self.place.pieces, first, (at - first) as usize) } {
+            Ok(ticket) => {
+                self.flights.push_back(Flight { slot, ticket, first, len: at - first });
+                Ok(())
+            }
+            Err(e) => {
+                self.fail(lanes);
+                Err(e)
+            }
+        }
+    }
+
+    /// Takes back slots whose copies are done.
+    fn retire(&mut self, lanes: &mut Lanes) -> Result<()> {
+        if self.flights.is_empty() {
+            return Ok(());
+        }
+        let lane = lanes.of(self.place.site)?;
+        let done = match lane.poll() {
+            Ok(done) => done,
+            Err(e) => {
+                self.fail(lanes);
+                return Err(e);
+            }
+        };
+        while let Some(flight) = self.flights.front().filter(|f| f.ticket <= done) {
+            lane.free.push(flight.slot);
+            self.flights.pop_front();
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, lanes: &mut Lanes) {
+        self.filling = None;
+        self.flights.clear();
+        lanes.give_up(self.place.site);
+    }
+
+    /// Whether all that came is in the device's memory.
+    pub fn settled(&mut self, lanes: &mut Lanes) -> Result<bool> {
+        self.retire(lanes)?;
+        Ok(self.flights.is_empty())
+    }
+
+    /// Leaves out what is in the slot being filled, and waits for the copies that run.
+    pub fn end(&mut self, lanes: &mut Lanes) {
+        if let Some((slot, _)) = self.filling.take()
+            && let Ok(lane) = lanes.of(self.place.site)
+        {
+            lane.free.push(slot);
+        }
+        let until = now_ns() + PATIENCE_NS;
+        while matches!(self.settled(lanes), Ok(false)) {
+            if now_ns() > until {
+                return self.fail(lanes);
+            }
+            std::thread::yield_now();
+        }
+    }
+}

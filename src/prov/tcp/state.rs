@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The state of an endpoint: its phase, its bindings, receives that wait for messages and messages that wait for receives;
+//! and the one way in which operations end.
+
+use super::conn::Conn;
+use super::greeter::Greeter;
+use super::shake::Dial;
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
+use crate::prov::bind::{Bindings, Ending, Options, Stats};
+use crate::prov::event::EventKind;
+use crate::prov::flags;
+use crate::prov::op::{Common, Pieces};
+use crate::prov::queue::{Completion, Failure};
+use crate::sys::time;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+/// How an endpoint gets its peer.
+pub enum How {
+    Dial(Box<Dial>),
+    /// Waits for the endpoint with this address to call.
+    Await(String),
+    /// Has accepted, and waits until the dialer says that it knows.
+    Joining,
+}
+
+pub enum Phase {
+    Fresh,
+    Enabled,
+    Connecting {
+        how: How,
+        deadline: u64,
+    },
+    Connected,
+    /// Over; says why.
+    Down(Error),
+}
+
+/// A posted receive.
+pub struct Recv {
+    pub pieces: Pieces,
+    pub site: Site,
+    pub room: usize,
+    pub context: usize,
+    pub wanted: bool,
+    pub deadline: u64,
+}
+
+/// A message that came before its receive.
+pub enum Unexpected {
+    Kept { bytes: Vec<u8>, data: Option<u64>, number: Option<u64> },
+    Offered { number: u64, len: u64, data: Option<u64>, ack: bool },
+}
+
+pub struct State {
+    pub phase: Phase,
+    pub bind: Bindings,
+    pub options: Options,
+    pub object: usize,
+    pub context: usize,
+    pub conn: Option<Box<Conn>>,
+    pub recvs: VecDeque<Recv>,
+    pub unexpected: VecDeque<Unexpected>,
+    pub stats: Stats,
+    /// Some operation or receive may have a deadline: the earliest that was seen; 0: none.
+    pub earliest: u64,
+    /// Where this endpoint listens for a peer that knows its address.
+    pub greeter: Option<Greeter>,
+    pub address: Option<String>,
+    /// The address of this host that it listens on, and calls from.
+    pub source: Option<IpAddr>,
+    pub turns: u32,
+    pub last_look: u64,
+}
+
+impl State {
+    pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
+        self.bind.event(kind, self.object, self.context, data, error);
+    }
+
+    #[cold]
+    pub fn not_connected(&self) -> Error {
+        match &self.phase {
+            Phase::Down(why) => Error::coded(errno::ENOTCONN, why.code, format!("ep: the connection is over: {}", why.words)),
+            Phase::Connecting { .. } => {
+                Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue")
+            }
+            _ => Error::fixed(errno::ENOTCONN, "ep: not connected"),
+        }
+    }
+
+    /// The connection, once it is up.
+    #[inline]
+    pub fn up(&mut self) -> Result<&mut Conn> {
+        if !matches!(self.phase, Phase::Connected) {
+            return Err(self.not_connected());
+        }
+        match self.conn.as_deref_mut() {
+            Some(conn) => Ok(conn),
+            None => Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
+        }
+    }
+
+    /// The absolute deadline of an operation posted now.
+    #[inline]
+    pub fn deadline(&mut self, c: &Common) -> u64 {
+        let relative = if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns };
+        let deadline = time::deadline(relative);
+        if deadline != 0 && (self.earliest == 0 || deadline < self.earliest) {
+            self.earliest = deadline;
+        }
+        deadline
+    }
+
+    #[cold]
+    pub fn fail(&mut self, end: &Ending, error: Error) {
+        self.stats.errors += 1;
+        self.bind.fail(end, error);
+    }
+
+    pub fn end(&mut self, end: &Ending, result: Result<()>) {
+        match result {
+            Ok(()) => self.bind.succeed(end),
+            Err(e) => self.fail(end, e),
+        }
+    }
+
+    /// A receive ended: of a message of `len` bytes, perhaps with remote data.
+    pub fn received(&mut self, recv: &Recv, len: u64, data: Option<u64>) {
+        let kind = flags::RECV | flags::MSG | if data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
+        self.stats.recvs += 1;
+        let placed = len.min(recv.room as u64) as usize;
+        let entry = Completion { context: recv.context, flags: kind, len: placed, buf: recv.pieces.first(), data: data.unwrap_or(0) };
+        if len > recv.room as u64 {
+            let words = format!("the message has {len} bytes, the receive only {}", recv.room);
+            let error = Error::coded(errno::ETRUNC, Code::Trunc, words);
+            return self.spoiled(entry, Failure { error, olen: (len - recv.room as u64) as usize });
+        }
+        self.bind.received(entry, recv.wanted);
+    }
+
+    #[cold]
+    fn spoiled(&mut self, entry: Completion, failure: Failure) {
+        self.stats.errors += 1;
+        self.bind.spoiled(entry, failure);
+    }
+
+    /// A receive that will not be filled.
+    #[cold]
+    pub fn abandon(&mut self, recv: &Recv, error: Error) {
+        let entry = Completion { context: recv.context, flags: flags::RECV | flags::MSG, len: 0, buf: recv.pieces.first(), data: 0 };
+        self.spoiled(entry, Failure { error, olen: 0 });
+    }
+
+    /// A write with data of `len` bytes has arrived.
+    pub fn remote_data(&mut self, len: u64, data: u64) {
+        if let Some(q) = &self.bind.rx {
+            let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
+            q.push(Completion { context: 0, flags: kind, len: len as usize, buf: 0, data });
+        }
+        if let Some(counter) = &self.bind.counters.remote_write {
+            counter.add(1);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What goes out: bytes of our own making in one run, and between them bodies that the kernel gathers from where they lie.
+//! Many small frames leave in one call.
+
+use super::body::{Body, Call, Owner, Source, leave};
+use super::frame::{HEADER, Header, PART};
+use super::slots::Lanes;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::bind::Ending;
+use crate::prov::op::Iov;
+use crate::sys::stream::{self, Moved, piece};
+use crate::sys::time::ticks;
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+
+/// Bytes of our own that may wait before posting has to.
+pub const QUEUE_MAX: usize = 256 << 10;
+/// Bytes that wait for company at most.
+pub const BATCH: usize = 16 << 10;
+/// Pieces and bytes of one call: enough for the call to be cheap, and little enough to stay in the cache.
+const PIECES: usize = 64;
+const CALL: u64 = 2 * PART;
+
+enum Item {
+    Body(Box<Body>),
+    /// An operation that ends when the bytes before it are out; none: it was told otherwise.
+    Mark(Option<Ending>),
+}
+
+/// What left.
+pub enum Left {
+    Mark(Ending),
+    Body(Box<Body>),
+}
+
+#[derive(Default)]
+pub struct Tx {
+    out: Vec<u8>,
+    /// Bytes of `out` that are on the wire.
+    sent: usize,
+    /// Number of the first byte of `out` since the beginning.
+    base: u64,
+    /// With the number of the byte before which each stands.
+    items: VecDeque<(u64, Item)>,
+    ends: usize,
+    bodies: usize,
+    pub lanes: Lanes,
+    pub left: Vec<Left>,
+    /// The socket takes no more for now.
+    pub blocked: bool,
+    /// When something was last sent, in ticks.
+    pub last: u64,
+    /// Bytes of one call at most.
+    pub short: usize,
+}
+
+impl Tx {
+    pub fn new(short: Option<usize>) -> Tx {
+        Tx { short: short.unwrap_or(usize::MAX), ..Tx::default() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sent == self.out.len() && self.items.is_empty()
+    }
+
+    /// Bytes of our own that wait.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Operations that end with what waits here.
+    #[inline]
+    pub fn ends(&self) -> usize {
+        self.ends
+    }
+
+    /// Whether there are bodies, which gain nothing by waiting.
+    #[inline]
+    pub fn has_bodies(&self) -> bool {
+        self.bodies > 0
+    }
+
+    /// Whether a device's copies are awaited, which no socket announces.
+    pub fn awaits_device(&self) -> bool {
+        self.items.iter().any(|(_, i)| matches!(i, Item::Body(b) if matches!(b.source, Source::Device(_))))
+    }
+
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    #[inline]
+    pub fn put_header(&mut self, header: &Header) {
+        let bytes: [u8; HEADER] = header.encode();
+        self.out.extend_from_slice(&bytes);
+    }
+
+    #[inline]
+    pub fn put_word(&mut self, word: u64) {
+        self.out.extend_from_slice(&word.to_le_bytes());
+    }
+
+    /// Copies host pieces behind what waits.
+    #[inline]
+    pub fn put_pieces(&mut self, pieces: &[Iov]) {
+        for v in pieces.iter().filter(|v| v.len > 0) {
+            // SAFETY: the C caller promised that the pieces are readable.
+            self.out.extend_from_slice(unsafe { std::slice::from_raw_parts(v.addr as *const u8, v.len) });
+        }
+    }
+
+    pub fn put_body(&mut self, body: Body) {
+        let at = self.base + self.out.len() as u64;
+        self.ends += usize::from(body.end.is_some());
+        self.bodies += 1;
+        self.items.push_back((at, Item::Body(Box::new(body))));
+    }
+
+    /// The operation ends when what was put before is out.
+    pub fn mark(&mut self, end: Ending) {
+        let at = self.base + self.out.len() as u64;
+        self.ends += 1;
+        self.items.push_back((at, Item::Mark(Some(end))));
+    }
+
+    /// Takes up to `most` ends away that `which` picks: they are told otherwise.
+    pub fn take_ends(&mut self, which: impl Fn(&Ending) -> bool, why: &Error, most: usize) -> Vec<Ending> {
+        let mut taken = Vec::new();
+        for (_, item) in &mut self.items {
+            let end = match item {
+                Item::Mark(end) => end,
+                Item::Body(body) => &mut body.end,
+            };
+            if taken.len() == most || !end.is_some_and(|e| which(&e)) {
+                continue;
+            }
+            taken.extend(end.take());
+            if let Item::Body(body) = item {
+                body.give_up(&mut self.lanes, why.clone(), true);
+            }
+        }
+        self.ends -= taken.len();
+        taken
+    }
+
+    /// Operations that end with what waits here.
+    pub fn each_end(&self, mut each: impl FnMut(&Ending)) {
+        for (_, item) in &self.items {
+            match item {
+                Item::Mark(end) => end.iter().for_each(&mut each),
+                Item::Body(body) => body.end.iter().for_each(&mut each),
+            }
+        }
+    }
+
+    /// Gives up the body of an operation whose end is told elsewhere.
+    pub fn give_up(&mut self, owner: Owner, why: &Error) {
+        for (_, item) in &mut self.items {
+            if let Item::Body(body) = item
+                && body.owner == owner
+            {
+                body.give_up(&mut self.lanes, why.clone(), true);
+            }
+        }
+    }
+
+    /// Everything that has not left.
+    pub fn take_all(&mut self) -> Vec<Left> {
+        // Dropped first: their end waits for copies.
+        self.lanes = Lanes::default();
+        let mut all = std::mem::take(&mut self.left);
+        all.extend(self.items.drain(..).filter_map(|(_, i)| match i {
+            Item::Body(b) => Some(Left::Body(b)),
+            Item::Mark(end) => end.map(Left::Mark),
+        }));
+        all
+    }
+
+    /// Sends as much as the socket takes.
+    #[inline]
+    pub fn flush(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
+        if self.items.is_empty() {
+            if self.sent == self.out.len() {
+                return Ok(());
+            }
+            let end = self.out.len().min(self.sent.saturating_add(self.short));
+            let moved = stream::send(fd, &self.out[self.sent..end])?;
+            self.last = ticks();
+            match moved {
+                Moved::Bytes(n) => {
+                    self.sent += n;
+                    self.blocked = self.sent < end;
+                    self.compact();
+                }
+                _ => self.blocked = true,
+            }
+            return Ok(());
+        }
+        self.flush_items(fd)
+    }
+
+    fn compact(&mut self) {
+        if self.sent == self.out.len() {
+            self.base += self.sent as u64;
+            self.out.clear();
+            self.sent = 0;
+        } else if self.sent > QUEUE_MAX {
+            self.out.drain(..self.sent);
+            self.base += self.sent as u64;
+            self.sent = 0;
+        }
+    }
+
+    fn flush_items(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
+        loop {
+            self.advance(0);
+            self.pump_devices();
+            let mut pieces = [piece(0, 0); PIECES];
+            let limit = CALL.min(self.short as u64);
+            let mut call = Call { pieces: &mut pieces, count: 0, bytes: 0, limit, entered: Vec::new() };
+            self.collect(&mut call);
+            let Call { count, bytes, entered, .. } = call;
+            if count == 0 {
+                self.blocked = false;
+                return Ok(());
+            }
+            // SAFETY: our own bytes live; users' are their promise until completion, and regions are entered.
+            let moved = unsafe { stream::send_pieces(fd, &pieces[..count]) };
+            entered.iter().for_each(|r| leave(r));
+            self.last = ticks();
+            match moved? {
+                Moved::Bytes(n) => {
+                    self.advance(n as u64);
+                    self.compact();
+                    if (n as u64) < bytes || self.short != usize::MAX {
+                        self.blocked = (n as u64) < bytes;
+                        return Ok(());
+                    }
+                }
+                Moved::Fault => self.spoil_first(),
+                _ => {
+                    self.blocked = true;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn collect(&mut self, call: &mut Call<'_>) {
+        let mut at = self.sent;
+        for (stand, item) in &mut self.items {
+            let own = (*stand - self.base) as usize;
+            if at < own {
+                let n = call.add(self.out[at..].as_ptr() as usize, own - at);
+                if n < own - at {
+                    return;
+                }
+                at = own;
+            }
+            if let Item::Body(body) = item
+                && !body.collect(call, &mut self.lanes)
+            {
+                return;
+            }
+        }
+        call.add(self.out[at..].as_ptr() as usize, self.out.len() - at);
+    }
+
+    /// Takes note of `n` bytes that left, and of what ended with them.
+    fn advance(&mut self, mut n: u64) {
+        loop {
+            let here = self.base + self.sent as u64;
+            let Some((stand, item)) = self.items.front_mut() else {
+                self.sent += n as usize;
+                return;
+            };
+            let own = n.min(*stand - here);
+            self.sent += own as usize;
+            n -= own;
+            if here + own < *stand {
+                return;
+            }
+            let over = match item {
+                Item::Mark(_) => true,
+                Item::Body(body) => {
+                    n -= body.advance(n, &mut self.lanes);
+                    body.is_over()
+                }
+            };
+            if !over {
+                return;
+            }
+            match self.items.pop_front() {
+                Some((_, Item::Mark(end))) => {
+                    self.ends -= usize::from(end.is_some());
+                    self.left.extend(end.map(Left::Mark));
+                }
+                Some((_, Item::Body(body))) => {
+                    self.ends -= usize::from(body.end.is_some());
+                    self.bodies -= 1;
+                    self.left.push(Left::Body(body));
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Keeps the slots of device memory filling: of a body only once those before it are on their way.
+    fn pump_devices(&mut self) {
+        for (_, item) in &mut self.items {
+            let Item::Body(body) = item else { continue };
+            let Source::Device(loading) = &mut body.source else { continue };
+            match loading.pump(&mut self.lanes) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(e) => body.give_up(&mut self.lanes, e, false),
+            }
+        }
+    }
+
+    /// The kernel could not read the first body's memory.
+    #[cold]
+    fn spoil_first(&mut self) {
+        let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot read the operation's memory");
+        if let Some((_, Item::Body(body))) = self.items.iter_mut().find(|(_, i)| matches!(i, Item::Body(_))) {
+            // Once more at this place, and what is begun would never end.
+            match body.is_cut() {
+                false => body.give_up(&mut self.lanes, why, false),
+                true => body.source = Source::Nothing,
+            }
+        }
+    }
+}

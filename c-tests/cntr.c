@@ -330,7 +330,7 @@ static void no_region_counter(TEST_UNUSED const void *arg)
 TEST_TABLE(per_way)
 {
 	/* Who sees every write that comes in can count them. */
-	if (!path_known(PATH_DIRECT)) {
+	if (traits()->adapter) {
 		test_add("region_counter", no_region_counter, NULL, 20);
 		return;
 	}

@@ -316,7 +316,7 @@ static void stands_still(struct node *n)
 	node_up(n);
 	mem_new(n, &m, &memkinds[KIND_MALLOC], LARGE);
 	fill(m.addr, LARGE, 0, 50);
-	mem_register(n, &m, 0, LARGE, REMOTE_ACCESS, GDRFAB_PATH_STAGED);
+	mem_register(n, &m, 0, LARGE, REMOTE_ACCESS, helped_path());
 	mem_publish(n, &m);
 	barrier(n);
 	/* Stopped in here. Afterwards only what was sent while the buffer was the library's may be found. */
@@ -380,7 +380,7 @@ static void does_not_wait(struct node *n)
 
 TEST_WITHIN(30, staged_transfer_with_a_stopped_peer)
 {
-	skip_unless(path_known(PATH_DIRECT), "host memory is staged for those alone who ask for it");
+	skip_unless(helped_path() != 0, "host memory is staged for those alone who ask for it");
 	pair(NULL, stands_still, does_not_wait, NULL);
 }
 

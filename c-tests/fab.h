@@ -21,6 +21,9 @@ extern "C" {
 #define GDRFAB_PATH_DMABUF (1ull << 5)
 #define GDRFAB_PATH_PEER_MEM (1ull << 6)
 #endif
+#ifndef GDRFAB_PATH_SOCKET
+#define GDRFAB_PATH_SOCKET (1ull << 7)
+#endif
 
 #define REMOTE_ACCESS (GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE)
 #define ANY_ACCESS (GDRFAB_SEND | GDRFAB_RECV | GDRFAB_READ | GDRFAB_WRITE | REMOTE_ACCESS)
@@ -77,6 +80,8 @@ struct traits {
 	uint64_t paths;         /* those that it knows */
 	uint64_t delivery;      /* GDRFAB_DELIVERY_COMPLETE, or 0 */
 	bool numbered;          /* services are port numbers, and TEST_NODE is the address */
+	const char *node;       /* that address, if TEST_NODE is not set */
+	bool adapter;           /* an adapter of the network does the work: its limits, its keys, its words */
 	bool survives_failures; /* after an operation has failed the connection is as good as before; else it is over */
 	bool knows_regions;     /* an initiator learns what a peer's region is and offers */
 	bool keeps_messages;    /* that come before their receive */
@@ -89,6 +94,8 @@ void skip_unless(bool possible, const char *why);
 /* A name nobody else listens on, and the host where they listen (or NULL). */
 void unique_service(char *to, size_t size);
 const char *node_name(void);
+/* What an address of that host begins with: "verbs://10.0.0.1:", "tcp://[::1]:", "shm://". */
+void address_start(char *to, size_t size);
 /* gdrfab_getinfo for this provider alone; and the one of a list that is of it, and of the device at TEST_NODE. */
 int provider_getinfo(const char *service, uint64_t flags, gdrfab_info *hints, gdrfab_info **info);
 gdrfab_info *provider_pick(gdrfab_info *list);
@@ -99,6 +106,10 @@ bool waits_for_receive(const struct node *n);
 /* A write that the peer's side refuses ends as a failure. Over iWARP it has ended well when the refusal comes, which
  * ends the connection; a read is flushed with that. */
 bool tells_failed_writes(const struct node *n);
+/* The path to the host memory of gdrfab_mem_alloc, where nothing is in its way. */
+uint64_t best_path(void);
+/* The path to host memory that needs the target's progress; 0: there is none that is always to be had. */
+uint64_t helped_path(void);
 /* Endpoints connect by exchanged addresses as well. */
 bool by_address_too(const struct node *n);
 void meet_if_hasty(struct node *n);
@@ -284,7 +295,7 @@ struct path {
 	const char *name;
 	uint64_t bit;
 };
-enum { PATH_DIRECT, PATH_CMA, PATH_STAGED, PATH_IPC, PATH_NIC, PATH_DMABUF, PATH_PEER_MEM, PATHS };
+enum { PATH_DIRECT, PATH_CMA, PATH_STAGED, PATH_IPC, PATH_NIC, PATH_DMABUF, PATH_PEER_MEM, PATH_SOCKET, PATHS };
 extern const struct path paths[PATHS];
 /* Does the provider know it? */
 bool path_known(int path);
@@ -339,6 +350,8 @@ struct way {
 	const struct memkind *kind;
 	char name[48];
 };
+/* The target's process has no part in it. */
+bool one_sided(const struct way *way);
 extern struct way ways[PATHS * (KINDS + DEVICE_KINDS)];
 /* Fills ways with those to host memory; returns how many there are. */
 size_t ways_list(void);

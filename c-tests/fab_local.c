@@ -23,7 +23,7 @@ static bool forced(void)
 
 void local_prepare(void)
 {
-	if (!forced() && !traits()->numbered)
+	if (!forced() && !traits()->adapter)
 		return;
 	mallopt(M_MMAP_MAX, 0);
 	mallopt(M_TRIM_THRESHOLD, -1);

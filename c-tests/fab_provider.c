@@ -17,7 +17,16 @@ static const struct traits known[] = {
 	 .knows_regions = true,
 	 .keeps_messages = true,
 	 .cancels = true},
-	{.name = "verbs", .scheme = "verbs://", .paths = NIC_PATHS, .numbered = true},
+	{.name = "verbs", .scheme = "verbs://", .paths = NIC_PATHS, .numbered = true, .adapter = true},
+	{.name = "tcp",
+	 .scheme = "tcp://",
+	 .paths = GDRFAB_PATH_SOCKET | GDRFAB_PATH_STAGED,
+	 .delivery = GDRFAB_DELIVERY_COMPLETE,
+	 .numbered = true,
+	 .node = "127.0.0.1",
+	 .survives_failures = true,
+	 .keeps_messages = true,
+	 .cancels = true},
 };
 
 const struct traits *traits(void)
@@ -46,24 +55,34 @@ void skip_unless(bool possible, const char *why)
 void unique_service(char *to, size_t size)
 {
 	static unsigned next;
+	/* Below the ports that the kernel gives to whoever connects. */
 	if (traits()->numbered)
-		snprintf(to, size, "%u", 20000 + ((unsigned)getpid() * 16 + next++ % 16) % 40000);
+		snprintf(to, size, "%u", 10000 + ((unsigned)getpid() * 16 + next++ % 16) % 22000);
 	else
 		snprintf(to, size, "c-tests-%d-%u", (int)getpid(), next++);
 }
 
 const char *node_name(void)
 {
-	return traits()->numbered ? getenv("TEST_NODE") : NULL;
+	const char *node = getenv("TEST_NODE");
+	return !traits()->numbered ? NULL : node && *node ? node : traits()->node;
+}
+
+void address_start(char *to, size_t size)
+{
+	const char *node = node_name() ? node_name() : "", *v6 = strchr(node, ':');
+	snprintf(to, size, "%s%s%s%s%s", traits()->scheme, v6 ? "[" : "", node, v6 ? "]" : "",
+		 traits()->numbered ? ":" : "");
 }
 
 static gdrfab_info *find(gdrfab_info *list)
 {
 	char own[GDRFAB_ADDR_MAX];
 	gdrfab_info *i = list;
-	snprintf(own, sizeof own, "%s%s:", traits()->scheme, node_name() ? node_name() : "");
+	address_start(own, sizeof own);
 	for (; i; i = i->next) {
-		bool here = !node_name() || (i->src_addr && strncmp(i->src_addr, own, strlen(own)) == 0);
+		bool any = !traits()->adapter || !node_name();
+		bool here = any || (i->src_addr && strncmp(i->src_addr, own, strlen(own)) == 0);
 		if (i->prov_name && strcmp(i->prov_name, provider()) == 0 && (here || i->reason_errno))
 			return i;
 	}
@@ -84,9 +103,11 @@ int provider_getinfo(const char *service, uint64_t flags, gdrfab_info *hints, gd
 	char *before = hints->prov_name, name[16];
 	snprintf(name, sizeof name, "%s", provider());
 	hints->prov_name = name;
-	int result = gdrfab_getinfo(gdrfab_version(), node_name(), service, flags, hints, info);
+	/* In a network namespace of its own this process listens somewhere else than the other side. */
+	const char *own = flags & GDRFAB_SOURCE ? getenv("TEST_OWN_NODE") : NULL;
+	int result = gdrfab_getinfo(gdrfab_version(), own ? own : node_name(), service, flags, hints, info);
 	hints->prov_name = before;
-	if (result == 0 && node_name() && !(flags & GDRFAB_GETINFO_ALL)) {
+	if (result == 0 && traits()->adapter && node_name() && !(flags & GDRFAB_GETINFO_ALL)) {
 		/* Others may have what this device lacks. */
 		gdrfab_info *list = *info, *mine = find(list);
 		*info = mine ? gdrfab_dupinfo(mine) : NULL;
@@ -98,7 +119,7 @@ int provider_getinfo(const char *service, uint64_t flags, gdrfab_info *hints, gd
 
 uint64_t wrong_key(uint64_t key)
 {
-	if (!traits()->numbered)
+	if (!traits()->adapter)
 		return ~key;
 	return key <= UINT32_MAX ? ~key & UINT32_MAX : key ^ 0xffffull << 24;
 }
@@ -116,6 +137,19 @@ bool waits_for_receive(const struct node *n)
 bool tells_failed_writes(const struct node *n)
 {
 	return !is_iwarp(n);
+}
+
+uint64_t best_path(void)
+{
+	uint64_t known = traits()->paths;
+	if (known & (GDRFAB_PATH_DIRECT | GDRFAB_PATH_NIC))
+		return known & (GDRFAB_PATH_DIRECT | GDRFAB_PATH_NIC);
+	return GDRFAB_PATH_SOCKET;
+}
+
+uint64_t helped_path(void)
+{
+	return traits()->adapter ? 0 : traits()->paths & GDRFAB_PATH_SOCKET ? GDRFAB_PATH_SOCKET : GDRFAB_PATH_STAGED;
 }
 
 bool by_address_too(const struct node *n)

@@ -7,7 +7,7 @@
 bool kind_listed(int kind)
 {
 	/* Where a dma-buf is no more than a file that can be mapped, one sort of them is enough. */
-	return kind < EVERYWHERE || traits()->numbered ||
+	return kind < EVERYWHERE || traits()->adapter ||
 	       (kind == KIND_UDMABUF && access("/dev/udmabuf", R_OK | W_OK) == 0);
 }
 
@@ -15,6 +15,8 @@ uint64_t kind_paths(const struct memkind *kind)
 {
 	if (traits()->paths & GDRFAB_PATH_DIRECT)
 		return kind->paths;
+	if (traits()->paths & GDRFAB_PATH_SOCKET)
+		return kind->opaque ? GDRFAB_PATH_STAGED : GDRFAB_PATH_SOCKET;
 	/* A mapping of a dma-buf may have pages that an adapter can pin. */
 	if (kind->dmabuf)
 		return GDRFAB_PATH_DMABUF | GDRFAB_PATH_PEER_MEM | GDRFAB_PATH_STAGED;
@@ -24,7 +26,9 @@ uint64_t kind_paths(const struct memkind *kind)
 uint64_t kind_maybe(const struct memkind *kind)
 {
 	/* Which memory an adapter reaches is its driver's business, and the vendor's. */
-	return traits()->paths & GDRFAB_PATH_DIRECT ? kind->maybe : kind_paths(kind) & ~GDRFAB_PATH_NIC;
+	if (traits()->adapter)
+		return kind_paths(kind) & ~GDRFAB_PATH_NIC;
+	return kind->maybe & traits()->paths;
 }
 
 const struct path paths[PATHS] = {
@@ -35,6 +39,7 @@ const struct path paths[PATHS] = {
 	[PATH_NIC] = {"nic", GDRFAB_PATH_NIC},
 	[PATH_DMABUF] = {"dmabuf", GDRFAB_PATH_DMABUF},
 	[PATH_PEER_MEM] = {"peer-mem", GDRFAB_PATH_PEER_MEM},
+	[PATH_SOCKET] = {"socket", GDRFAB_PATH_SOCKET},
 };
 
 bool path_known(int path)
@@ -56,6 +61,12 @@ void path_bytes(struct node *n, uint64_t bytes[PATHS])
 #ifdef GDRFAB_RX_CQ_DATA
 	bytes[PATH_NIC] = s.bytes_nic;
 #endif
+	bytes[PATH_SOCKET] = s.bytes_socket;
+}
+
+bool one_sided(const struct way *way)
+{
+	return !(way->path->bit & (GDRFAB_PATH_STAGED | GDRFAB_PATH_SOCKET));
 }
 
 struct way ways[PATHS * (KINDS + DEVICE_KINDS)];
@@ -94,7 +105,7 @@ void way_register(struct node *n, struct mem *m, size_t offset, size_t len, cons
 {
 	int result = mem_try_register(n, m, offset, len, ANY_ACCESS, way->path->bit, 0);
 	/* Of a driver that was asked the errno may be its own. */
-	bool refused = result == -EOPNOTSUPP || (result < 0 && way->kind->opaque && traits()->numbered);
+	bool refused = result == -EOPNOTSUPP || (result < 0 && way->kind->opaque && traits()->adapter);
 	/* iWARP has no staged transfers between two sides, and knows memory by its address alone. */
 	bool hasty = refused && !by_address_too(n) && (way->kind->file || way->path->bit == GDRFAB_PATH_STAGED);
 	if (hasty || (refused && (kind_maybe(way->kind) & way->path->bit)))
@@ -121,6 +132,12 @@ void way_check(struct node *n, const struct way *way, uint64_t key)
 	/* An adapter cannot ask another what lies behind a key: the key alone tells whether it is for an adapter. */
 	if (!traits()->knows_regions) {
 		OK(gdrfab_ep_query(n->ep, key, &info));
+		/* What memory a region is of is not for a peer to know: its own half of the way is the socket. */
+		if (path_known(PATH_SOCKET)) {
+			CHECK_EQ(info.path, GDRFAB_PATH_SOCKET);
+			CHECK_EQ(info.paths, GDRFAB_PATH_SOCKET | GDRFAB_PATH_STAGED);
+			return;
+		}
 		CHECK_EQ(info.path, way->path->bit == GDRFAB_PATH_STAGED ? GDRFAB_PATH_STAGED : GDRFAB_PATH_NIC);
 		return;
 	}

@@ -241,7 +241,7 @@ static void drives(struct node *n)
 		to = mem_fetch(n);
 		way_check(n, f->way, to.key);
 	}
-	bool one_sided = f->way && f->way->path->bit != GDRFAB_PATH_STAGED;
+	bool alone = f->way && one_sided(f->way);
 	barrier(n);
 	struct later later = {n, 3 + f->round * 5, 0, 0};
 	CHECK_EQ(pthread_create(&later.thread, NULL, strike_later, &later), 0);
@@ -275,7 +275,7 @@ static void drives(struct node *n)
 			ended++;
 			after += (size_t)__atomic_load_n(&later.struck, __ATOMIC_ACQUIRE);
 			/* Nothing that happens to a stopped process disturbs a one-sided transfer. */
-			stop = stop || (!killed && one_sided && after > 20);
+			stop = stop || (!killed && alone && after > 20);
 		} else if (next == -1) {
 			cq_failure(__FILE__, __LINE__, n->cq, &why);
 			ended++;
@@ -285,7 +285,7 @@ static void drives(struct node *n)
 					 (failed > 1 && flushed(&why.entry));
 			/* To an adapter a dying process loses its regions before its queue pairs. */
 			bool gone = failure_is(&why.entry, ECONNRESET, GDRFAB_PROV_PEER_GONE) ||
-				    (traits()->numbered && (failure_is(&why.entry, EKEYREJECTED, GDRFAB_PROV_KEY) ||
+				    (traits()->adapter && (failure_is(&why.entry, EKEYREJECTED, GDRFAB_PROV_KEY) ||
 							    failure_is(&why.entry, EREMOTEIO, TOO_LONG)));
 			/* A message nobody receives may run into its deadline before the blow. */
 			if (killed ? !gone && !(f->kind == SENDS && timed_out) : !timed_out)
@@ -301,7 +301,7 @@ static void drives(struct node *n)
 		await_gone(n);
 		EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
 		CHECK_EQ(gdrfab_send(n->ep, buf, 1, local_desc(n, buf, 1), 0, NULL), -ENOTCONN);
-	} else if (one_sided) {
+	} else if (alone) {
 		CHECK_EQ(failed, 0);
 	} else {
 		CHECK(failed > 0);

@@ -314,7 +314,7 @@ static void hears_of_the_death(struct node *n)
 
 TEST(a_death_is_noticed_although_a_child_lives)
 {
-	skip_unless(!traits()->numbered, "the kernel keeps queue pairs for whoever holds their descriptors");
+	skip_unless(!traits()->adapter, "the kernel keeps queue pairs for whoever holds their descriptors");
 	struct setup s = {.victim = TEST_CLIENT};
 	pair(&s, hears_of_the_death, leaves_an_heir, NULL);
 }

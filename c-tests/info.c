@@ -23,9 +23,8 @@ static gdrfab_info *get(const gdrfab_info *hints, uint64_t flags)
 static const char *address(void)
 {
 	static char text[GDRFAB_ADDR_MAX];
-	bool numbered = traits()->numbered;
-	snprintf(text, sizeof text, "%s%s%s%s", traits()->scheme, numbered && node_name() ? node_name() : "",
-		 numbered ? ":" : "", service());
+	address_start(text, sizeof text);
+	snprintf(text + strlen(text), sizeof text - strlen(text), "%s", service());
 	return text;
 }
 
@@ -37,9 +36,10 @@ static bool iwarp(const gdrfab_info *info)
 TEST(without_hints)
 {
 	gdrfab_info *list = get(NULL, 0), *info = provider_pick(list);
-	bool own = path_known(PATH_DIRECT);
+	/* What the library does itself has no limits but its own. */
+	bool own = !traits()->adapter;
 	uint32_t mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
-	CHECK(info == list || !own);
+	CHECK(info == list || !path_known(PATH_DIRECT));
 	CHECK_EQ(info->struct_size, sizeof *info);
 	CHECK_EQ(info->ep_type, GDRFAB_EP_MSG);
 	CHECK_EQ(info->mr_mode, own ? mode : mode | GDRFAB_MR_LOCAL);
@@ -53,9 +53,9 @@ TEST(without_hints)
 	uint64_t caps = GDRFAB_MSG | GDRFAB_RMA | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_SEND | GDRFAB_RECV |
 			GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE | GDRFAB_LOCAL_COMM;
 	CHECK_EQ(info->caps & caps, caps);
-	CHECK_EQ(info->caps & GDRFAB_REMOTE_COMM, own ? 0 : GDRFAB_REMOTE_COMM);
+	CHECK_EQ(info->caps & GDRFAB_REMOTE_COMM, path_known(PATH_DIRECT) ? 0 : GDRFAB_REMOTE_COMM);
 	CHECK_EQ(info->paths & ~traits()->paths, 0);
-	CHECK((info->paths & (own ? GDRFAB_PATH_DIRECT : GDRFAB_PATH_NIC)) != 0);
+	CHECK((info->paths & best_path()) != 0);
 	CHECK((info->paths & GDRFAB_PATH_STAGED) != 0 || !own);
 	uint64_t order = GDRFAB_ORDER_SAS | GDRFAB_ORDER_WAW;
 	CHECK_EQ(info->msg_order & order, order);
@@ -100,7 +100,7 @@ struct wish {
 	const char *name; /* what the words speak of when it cannot be met */
 	size_t offset, size;
 	uint64_t value;
-	const char *only; /* of this provider */
+	const char *only; /* of these providers */
 };
 
 #define WISH_OF(only, member, value)                                                                                   \
@@ -122,7 +122,7 @@ static void set(gdrfab_info *hints, const struct wish *w)
 
 static bool concerns_us(const struct wish *w)
 {
-	return !w->only || strcmp(w->only, provider()) == 0;
+	return !w->only || strstr(w->only, provider()) != NULL;
 }
 
 static uint64_t field(const gdrfab_info *info, const struct wish *w)
@@ -137,18 +137,18 @@ static const struct wish possible[] = {
 	WISH(caps, GDRFAB_MSG | GDRFAB_SEND),
 	WISH(caps, GDRFAB_RMA),
 	WISH(caps, GDRFAB_RMA | GDRFAB_READ | GDRFAB_REMOTE_READ),
-	WISH_OF("shm", caps, GDRFAB_RMA | GDRFAB_RMA_EVENT),
+	WISH_OF("shm tcp", caps, GDRFAB_RMA | GDRFAB_RMA_EVENT),
 	WISH(caps, GDRFAB_MSG | GDRFAB_RMA | GDRFAB_LOCAL_COMM),
 	WISH(tx_op_flags, GDRFAB_COMPLETION),
-	WISH_OF("shm", tx_op_flags, GDRFAB_DELIVERY_COMPLETE),
+	WISH_OF("shm tcp", tx_op_flags, GDRFAB_DELIVERY_COMPLETE),
 	WISH(tx_op_flags, GDRFAB_INJECT_COMPLETE),
 	WISH(tx_op_flags, GDRFAB_TRANSMIT_COMPLETE | GDRFAB_COMPLETION),
 	WISH(msg_order, GDRFAB_ORDER_SAS),
 	WISH(msg_order, GDRFAB_ORDER_WAW | GDRFAB_ORDER_SAS),
 	WISH_OF("shm", paths, GDRFAB_PATH_DIRECT),
-	WISH_OF("shm", paths, GDRFAB_PATH_STAGED),
-	WISH_OF("shm", mr_mode, GDRFAB_MR_VIRT_ADDR),
-	WISH_OF("shm", mr_mode, GDRFAB_MR_PROV_KEY),
+	WISH_OF("shm tcp", paths, GDRFAB_PATH_STAGED),
+	WISH_OF("shm tcp", mr_mode, GDRFAB_MR_VIRT_ADDR),
+	WISH_OF("shm tcp", mr_mode, GDRFAB_MR_PROV_KEY),
 	WISH(mr_mode, MODE(GDRFAB_MR_ALLOCATED)),
 	WISH(ep_type, GDRFAB_EP_MSG),
 	WISH(threading, GDRFAB_THREAD_SAFE),
@@ -157,20 +157,23 @@ static const struct wish possible[] = {
 	WISH(progress, GDRFAB_PROGRESS_AUTO),
 	WISH(addr_format, GDRFAB_ADDR_STR),
 	WISH(cq_data_size, 1),
-	WISH_OF("shm", cq_data_size, 8),
+	WISH_OF("shm tcp", cq_data_size, 8),
 	WISH(inject_size, 16),
-	WISH_OF("shm", inject_size, 64),
+	WISH_OF("shm tcp", inject_size, 64),
 	WISH(tx_size, 16),
 	WISH(rx_size, 16),
-	WISH_OF("shm", tx_iov_limit, 4),
-	WISH_OF("shm", rx_iov_limit, 4),
+	WISH_OF("shm tcp", tx_iov_limit, 4),
+	WISH_OF("shm tcp", rx_iov_limit, 4),
 	WISH(rma_iov_limit, 1),
-	WISH_OF("shm", mr_iov_limit, 4),
+	WISH_OF("shm tcp", mr_iov_limit, 4),
 	WISH(max_msg_size, 1u << 30),
-	WISH_OF("shm", mr_key_size, 8),
-	WISH_OF("shm", mr_cnt, 10000),
-	WISH_OF("shm", cm_data_size, GDRFAB_CM_DATA_MAX),
-	WISH_OF("verbs", caps, GDRFAB_MSG | GDRFAB_RMA | GDRFAB_REMOTE_COMM),
+	WISH_OF("shm tcp", mr_key_size, 8),
+	WISH_OF("shm tcp", mr_cnt, 10000),
+	WISH_OF("shm tcp", cm_data_size, GDRFAB_CM_DATA_MAX),
+	WISH_OF("verbs tcp", caps, GDRFAB_MSG | GDRFAB_RMA | GDRFAB_REMOTE_COMM),
+	WISH_OF("tcp", paths, GDRFAB_PATH_SOCKET),
+	WISH_OF("tcp", paths, GDRFAB_PATH_SOCKET | GDRFAB_PATH_DIRECT),
+	WISH_OF("tcp", max_msg_size, 1ull << 32),
 	WISH_OF("verbs", paths, GDRFAB_PATH_NIC),
 	WISH_OF("verbs", paths, GDRFAB_PATH_NIC | GDRFAB_PATH_DIRECT),
 	WISH_OF("verbs", mr_mode, GDRFAB_MR_LOCAL | GDRFAB_MR_PROV_KEY),
@@ -234,7 +237,8 @@ static const struct wish impossible[] = {
 	WISH(cm_data_size, 1u << 20),
 	WISH_OF("verbs", caps, GDRFAB_RMA | GDRFAB_RMA_EVENT),
 	WISH_OF("verbs", tx_op_flags, GDRFAB_DELIVERY_COMPLETE),
-	WISH_OF("verbs", paths, GDRFAB_PATH_DIRECT),
+	WISH_OF("verbs tcp", paths, GDRFAB_PATH_DIRECT),
+	WISH_OF("tcp", paths, GDRFAB_PATH_NIC),
 	WISH_OF("verbs", mr_mode, GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY),
 	WISH_OF("verbs", mr_mode, GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR),
 	WISH_OF("verbs", cq_data_size, 5),
@@ -328,15 +332,18 @@ TEST(environment_names_a_provider)
 
 TEST(environment_restricts_paths)
 {
-	skip_unless(path_known(PATH_DIRECT), "its paths are not for an environment to choose");
-	setenv("GDRFAB_SHM_PATHS", "staged", 1);
+	bool tcp = path_known(PATH_SOCKET);
+	skip_unless(tcp || path_known(PATH_DIRECT), "its paths are not for an environment to choose");
+	/* Named, or another provider may have what this one is not to use. */
+	setenv("GDRFAB_PROVIDER", provider(), 1);
+	setenv(tcp ? "GDRFAB_TCP_PATHS" : "GDRFAB_SHM_PATHS", "staged", 1);
 	gdrfab_info *info = get(NULL, 0), hints, *none = NULL;
 	CHECK_EQ(info->paths, GDRFAB_PATH_STAGED);
 	gdrfab_freeinfo(info);
 	memset(&hints, 0, sizeof hints);
 	hints.struct_size = sizeof hints;
-	hints.paths = GDRFAB_PATH_DIRECT;
-	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, "a", 0, &hints, &none), -ENODATA);
+	hints.paths = best_path();
+	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), node_name(), service(), 0, &hints, &none), -ENODATA);
 }
 
 /* --- copies and text --- */

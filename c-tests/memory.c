@@ -36,7 +36,7 @@ TEST(keys_differ_and_cannot_be_guessed)
 		same_high += c >> 32 == b >> 32;
 	}
 	/* A peer that knows one key must not be able to compute the next. Hardware makes no such promise. */
-	if (!traits()->numbered) {
+	if (!traits()->adapter) {
 		CHECK(same_step < MANY / 100);
 		CHECK(same_high < MANY / 100);
 	}
@@ -106,7 +106,7 @@ TEST(remote_addresses_by_offset)
 	CHECK_EQ(base_of(&n, buf, 0x10000), 0x10000);
 	CHECK_EQ(base_of(&n, buf + 3, 3), 3);
 	/* An adapter maps pages: the offset within one is the same on both sides. */
-	if (traits()->numbered) {
+	if (traits()->adapter) {
 		gdrfab_mr *mr = NULL;
 		CHECK_EQ(gdrfab_mr_reg(n.domain, buf + 3, 4000, REMOTE_ACCESS, 0, 1, 0, NULL, &mr), -EINVAL);
 		CHECK(mr == NULL);
@@ -125,11 +125,11 @@ TEST(regions_of_several_parts)
 	gdrfab_mr *mr;
 	struct node n;
 	node_alone(&n, NULL);
-	skip_unless(n.info->mr_iov_limit >= 3 || !traits()->numbered, "regions have fewer than three parts");
+	skip_unless(n.info->mr_iov_limit >= 3 || !traits()->adapter, "regions have fewer than three parts");
 	CHECK(n.info->mr_iov_limit >= 3);
 	int rc = gdrfab_mr_regv(n.domain, iov, 3, REMOTE_ACCESS, 0, 0, 0, NULL, &mr);
 	/* Where a key names one range, peers cannot be given more; local operations can. */
-	if (rc == -EOPNOTSUPP && traits()->numbered) {
+	if (rc == -EOPNOTSUPP && traits()->adapter) {
 		CHECK(gdrfab_last_error()[0] != 0);
 		rc = gdrfab_mr_regv(n.domain, iov, 3, GDRFAB_READ | GDRFAB_WRITE, 0, 0, 0, NULL, &mr);
 	}
@@ -185,7 +185,7 @@ static void offers(const void *arg)
 		m.mr = NULL;
 		int rc = mem_try_register(&n, &m, 0, 65536, REMOTE_ACCESS, paths[p].bit, 0);
 		/* Where paths are tried in turn, those after the first that will do are for who requires them. */
-		bool later = traits()->numbered && rc == 0 && (kind_maybe(kind) & paths[p].bit);
+		bool later = traits()->adapter && rc == 0 && (kind_maybe(kind) & paths[p].bit);
 		if (later || (kind_paths(kind) & info.paths & paths[p].bit)) {
 			CHECK_EQ(rc, 0);
 			CHECK_EQ(query(m.mr).paths, paths[p].bit);
@@ -193,7 +193,7 @@ static void offers(const void *arg)
 			mem_unregister(&m);
 		} else {
 			/* Of a driver that was asked the errno may be its own. */
-			CHECK(rc == -EOPNOTSUPP || (rc < 0 && kind->opaque && traits()->numbered));
+			CHECK(rc == -EOPNOTSUPP || (rc < 0 && kind->opaque && traits()->adapter));
 			CHECK(m.mr == NULL);
 			if (!gdrfab_last_error()[0] ||
 			    (traits()->knows_regions && !test_says(gdrfab_last_error(), paths[p].name)))
@@ -358,7 +358,7 @@ TEST_WITHIN(60, ten_thousand_live_regions)
 	struct node n;
 	node_alone(&n, NULL);
 	int count = test_count(10000, 500);
-	if (traits()->numbered && n.info->mr_cnt < (size_t)count)
+	if (traits()->adapter && n.info->mr_cnt < (size_t)count)
 		count = (int)n.info->mr_cnt;
 	CHECK(n.info->mr_cnt >= (size_t)count);
 	for (int i = 0; i < count; i++)
@@ -439,7 +439,7 @@ TEST(allocated_memory)
 	/* Two regions over it, one of a part: it stays until both are closed. */
 	OK(gdrfab_mr_reg(n.domain, addr[4], 1 << 20, REMOTE_ACCESS, 0, 0, 0, NULL, &first));
 	OK(gdrfab_mr_reg(n.domain, (char *)addr[4] + 5000, 100, REMOTE_ACCESS, 0, 0, 0, NULL, &second));
-	CHECK_EQ(query(second).path, path_known(PATH_DIRECT) ? GDRFAB_PATH_DIRECT : GDRFAB_PATH_NIC);
+	CHECK_EQ(query(second).path, best_path());
 	CHECK_EQ(gdrfab_mem_free(n.domain, addr[4]), -EBUSY);
 	OK(gdrfab_mr_close(first));
 	CHECK_EQ(gdrfab_mem_free(n.domain, addr[4]), -EBUSY);

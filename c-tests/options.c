@@ -15,8 +15,7 @@ TEST(set_and_get)
 	uint32_t coop = 7;
 	size_t len = sizeof value, cm = 0;
 	const int level = GDRFAB_OPT_ENDPOINT;
-	const uint64_t two = path_known(PATH_DIRECT) ? GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA
-						     : GDRFAB_PATH_NIC | GDRFAB_PATH_DMABUF;
+	const uint64_t known = traits()->paths, best = known & -known, two = best | ((known & ~best) & -(known & ~best));
 
 	OK(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_CM_DATA_SIZE, &cm, &len));
 	CHECK_EQ(cm, n.info->cm_data_size);

@@ -130,7 +130,7 @@ static void every_call_refused(struct refusal r)
 	msg.context = &r;
 	void *desc = local_desc(n, scratch, r.len);
 	/* No bytes, no key: an adapter does not look at it. */
-	if (r.len == 0 && !traits()->knows_regions)
+	if (r.len == 0 && traits()->adapter)
 		return;
 	test_at(__FILE__, __LINE__);
 	if (!r.write_ok && tells_failed_writes(n)) {
@@ -272,7 +272,7 @@ static void parts_target(struct node *n)
 	struct mem m;
 	struct iovec iov[PARTS];
 	node_up(n);
-	skip_unless(n->info->mr_iov_limit >= PARTS || !traits()->numbered, few_parts);
+	skip_unless(n->info->mr_iov_limit >= PARTS || !traits()->adapter, few_parts);
 	mem_new(n, &m, way->kind, PARTS_SPACE);
 	for (int p = 0; p < PARTS; p++) {
 		iov[p].iov_base = m.addr + part_at[p];
@@ -287,7 +287,7 @@ static void parts_target(struct node *n)
 	attr.require = way->path->bit;
 	int rc = gdrfab_mr_regattr(n->domain, &attr, 0, &m.mr);
 	/* A key of an adapter's names one range. */
-	if (rc == -EOPNOTSUPP && traits()->numbered)
+	if (rc == -EOPNOTSUPP && traits()->adapter)
 		test_skip("%s", gdrfab_last_error());
 	CHECK_EQ(rc, 0);
 	gdrfab_mr_info info;
@@ -316,7 +316,7 @@ static void parts_initiator(struct node *n)
 	const struct way *way = (const struct way *)n->arg;
 	unsigned char out[PARTS_TOTAL], in[PARTS_TOTAL];
 	node_up(n);
-	skip_unless(n->info->mr_iov_limit >= PARTS || !traits()->numbered, few_parts);
+	skip_unless(n->info->mr_iov_limit >= PARTS || !traits()->adapter, few_parts);
 	struct remote to = mem_fetch(n);
 	way_check(n, way, to.key);
 	for (uint32_t s = 0; s < SPANS; s++) {

@@ -332,6 +332,14 @@ static void check_path(struct node *n)
 	const struct path *wanted = plan->way->path;
 	uint64_t bytes[PATHS];
 	path_bytes(n, bytes);
+	/* From memory that the CPU reaches, or to it, the socket; else through pinned memory on the way. */
+	if (path_known(PATH_SOCKET)) {
+		bool device = plan->local->opaque;
+		CHECK_EQ(bytes[PATH_SOCKET] > 0, !device);
+		CHECK_EQ(bytes[PATH_STAGED] > 0, device);
+		CHECK_EQ(bytes[PATH_NIC] + bytes[PATH_DIRECT] + bytes[PATH_CMA] + bytes[PATH_IPC], 0);
+		return;
+	}
 	/* What an adapter carries out is not told apart further. */
 	if (!traits()->knows_regions) {
 		CHECK(bytes[PATH_NIC] > 0 || wanted->bit == GDRFAB_PATH_STAGED);
@@ -520,7 +528,7 @@ TEST_TABLE(every_call)
 			add(&ways[i], ways[i].kind, "GDRFAB_HMEM_THREAD", "1");
 		}
 	for (int k = EVERYWHERE; k < KINDS && !has_variants(); k++)
-		for (size_t i = 0; i < count; i++)
+		for (size_t i = 0; i < count && kind_listed(k); i++)
 			if (worth_it(&memkinds[k], &ways[i]))
 				add(&ways[i], &memkinds[k], NULL, NULL);
 	for (size_t k = 0; k < kinds; k++)

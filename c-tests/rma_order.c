@@ -32,7 +32,7 @@ static uint64_t flag_of(struct mem *m)
 static void flag_target(struct node *n)
 {
 	const struct way *way = (const struct way *)n->arg;
-	bool helps = way->path->bit == GDRFAB_PATH_STAGED;
+	bool helps = !one_sided(way);
 	struct mem m;
 	node_up(n);
 	mem_new(n, &m, way->kind, SIZE + 64);
@@ -275,7 +275,7 @@ TEST_TABLE(per_way)
 		test_add(name, flag_after_data, &ways[i], 30);
 	}
 	for (size_t i = 0; i < count; i++) {
-		if (ways[i].path->bit == GDRFAB_PATH_STAGED)
+		if (!one_sided(&ways[i]))
 			continue;
 		snprintf(name, sizeof name, "target_stands_still_%s", ways[i].name);
 		test_add(name, target_stands_still, &ways[i], 30);

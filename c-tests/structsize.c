@@ -196,7 +196,7 @@ static void sizes_of_messages(struct node *n)
 	stats.now.struct_size = sizeof stats;
 	OK(gdrfab_ep_query(n->ep, to.key, &path.now));
 	OK(gdrfab_ep_stats(n->ep, &stats.now));
-	CHECK_EQ(path.now.path, path_known(PATH_DIRECT) ? GDRFAB_PATH_DIRECT : GDRFAB_PATH_NIC);
+	CHECK_EQ(path.now.path, best_path());
 	CHECK(stats.now.sends >= 1);
 	CHECK(stats.now.ops_direct >= 2 || !path_known(PATH_DIRECT));
 	/* An older caller's struct ends earlier. */

@@ -103,7 +103,7 @@ fi
 
 passed=0 failed=0 skipped=0
 common=()
-for part in test fab fab_provider fab_wait fab_local fab_mem fab_ways fab_dmabuf fab_cuda; do
+for part in test fab fab_provider fab_wait fab_local fab_mem fab_ways fab_dmabuf fab_cuda fab_raw fab_siege; do
 	# shellcheck disable=SC2086
 	if ! $cc -std=c99 $strict $cflags $use_cflags -c -o "$build/$part.o" $part.c; then
 		echo "FAIL $part: does not compile"

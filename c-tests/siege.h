@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * A listener under attack: one process serves, one uses it as a program does and checks every byte, and one is hostile.
+ * Whatever the last does, the second must not notice, and the first must not grow.
+ */
+#ifndef SIEGE_H
+#define SIEGE_H
+
+#include "raw.h"
+
+#define SIEGE_LEN ((size_t)256 * 1024) /* of each region */
+#define SIEGE_SEED 41u
+
+/* What the three know of each other; shared. */
+struct siege {
+	char service[64];
+	int ready;        /* the server serves, and the good one uses it */
+	struct remote open, readable, closed;
+	uint64_t secret;  /* the address of memory that is not registered */
+	size_t rss_begin, rss_most; /* of the server, KiB */
+	int fds_begin, fds_most;
+	int taken, turned_down, gone;
+	unsigned rounds, connections;
+	unsigned slowest_ms, slowest_connection_ms;
+};
+extern struct siege *siege;
+
+/* Runs one; `attack` is the hostile process, which may use raw.h and siege. limit_ms: for a new connection in between. */
+void siege_run(void (*attack)(void), int limit_ms);
+/* A connection of the hostile process that has got as far as frames. */
+int siege_greeted(void);
+/* Is the server as large as it was, and has it as few descriptors, up to so many KiB and so many? Says what it found. */
+void siege_was_bounded(const char *what, size_t kib, int fds);
+
+#endif

@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * A client of the tcp provider's wire that does not keep to docs/tcp-wire.md: at most it loses its own connection. All
+ * the while a good peer puts, gets and sends, and connects anew; every byte of it is checked, and so is the rest of the
+ * server's memory.
+ */
+#include "siege.h"
+
+#include <sys/socket.h>
+
+#define SOON 5000 /* ms: by then a connection that broke the protocol is closed */
+#define LIMIT 5000
+
+static void only_tcp(void)
+{
+	skip_unless(path_known(PATH_SOCKET), "this is about what tcp says on the wire");
+}
+
+/* --- before there is a connection --- */
+
+struct greeting {
+	const char *what;
+	int at, bytes; /* in HELLO, or behind it in INTRO and its body */
+	uint64_t value;
+	int status; /* of the CHALLENGE or ANSWER; 0: closed without one, or with any */
+};
+
+static const struct greeting greetings[] = {
+	{"another magic", 0, 8, 0x1122334455667788u, 0},
+	{"a magic that ends otherwise", 7, 1, 1, 0},
+	{"no version", 8, 4, 0, RAW_VERSION},
+	{"versions to come", 8, 4, 0x00090007, RAW_VERSION},
+	{"versions the wrong way round", 8, 4, 0x00000001, RAW_VERSION},
+	{"all flags", 12, 1, 255, 0},
+	{"a key that nobody has", 12, 1, 1, RAW_KEY_NEEDED},
+	{"a purpose that does not exist", 13, 1, 7, RAW_WRONG_DOOR},
+	{"an endpoint's purpose at a listener", 13, 1, 1, RAW_WRONG_DOOR},
+	{"a body that is one byte too long", 64, 4, RAW_BODY_MAX + 1, 0},
+	{"a body of 4 GiB", 64, 4, UINT32_MAX, 0},
+	{"a body of half that", 64, 4, INT32_MAX, 0},
+	{"no body at all", 64, 4, 0, 0},
+	{"a body that ends in its first field", 64, 4, 3, 0},
+	{"a body that ends before its data", 64, 4, 14, 0},
+	{"a token where none is", 72, 8, 4711, RAW_WRONG_DOOR},
+	{"an address longer than the body", 64 + 48 + 12, 2, 65535, 0},
+	{"an address longer than addresses are", 64 + 48 + 12, 2, 256, 0},
+	{"an address that is no text", 64 + 48 + 14, 8, 0xfffefdfcfbfaf9f8u, 0},
+	{"data longer than the body", 64 + 48 + 14 + 17, 2, 65535, 0},
+	{"data longer than data is", 64 + 48 + 14 + 17, 2, 257, 0},
+	{"data shorter than the body", 64 + 48 + 14 + 17, 2, 1, 0},
+};
+
+static void greets(const struct greeting *g)
+{
+	unsigned char bytes[RAW_HELLO + RAW_INTRO + RAW_BODY_MAX], answer[RAW_HELLO];
+	int fd = raw_connect(siege->service);
+	CHECK(fd >= 0);
+	raw_hello(bytes, 5);
+	size_t len = RAW_HELLO + raw_intro(bytes + RAW_HELLO, 16, 65536, "hostile", 7);
+	raw_put(bytes + g->at, g->value, g->bytes);
+	bool in_hello = g->at < RAW_HELLO;
+	/* What is wrong with the HELLO is not known before it is all there; INTRO is not sent before the CHALLENGE. */
+	if (!raw_send(fd, bytes, RAW_HELLO))
+		goto closed;
+	int got = raw_recv(fd, answer, RAW_HELLO, SOON);
+	int status = got == 1 ? (int)raw_get(answer + 14, 2) : -1;
+	if (in_hello) {
+		if (g->status && status != g->status)
+			test_wrong(__FILE__, __LINE__, "%s: status %d (%d), not %d", g->what, status, got, g->status);
+		if (got == 1 && status == 0)
+			test_wrong(__FILE__, __LINE__, "%s: the listener goes on", g->what);
+	} else {
+		CHECK_EQ(got, 1);
+		CHECK_EQ(status, 0);
+		if (!raw_send(fd, bytes + RAW_HELLO, len - RAW_HELLO))
+			goto closed;
+		got = raw_recv(fd, answer, RAW_INTRO, SOON);
+		status = got == 1 ? (int)raw_get(answer + 4, 2) : -1;
+		if (g->status && got == 1 && status != g->status)
+			test_wrong(__FILE__, __LINE__, "%s: status %d, not %d", g->what, status, g->status);
+		if (got == 1 && status == 0)
+			test_wrong(__FILE__, __LINE__, "%s: the listener takes it", g->what);
+	}
+	if (!raw_closed(fd, SOON))
+		test_wrong(__FILE__, __LINE__, "%s: the connection is still there", g->what);
+closed:
+	raw_reset(fd);
+}
+
+static void greets_wrongly(void)
+{
+	uint64_t random = 3;
+	for (size_t i = 0; i < sizeof greetings / sizeof greetings[0]; i++)
+		greets(&greetings[i]);
+	/* Proofs where there is no key, and bytes that are nothing at all. */
+	for (int i = 0; i < test_count(100, 20); i++) {
+		unsigned char bytes[4096];
+		int fd = raw_connect(siege->service);
+		CHECK(fd >= 0);
+		for (size_t k = 0; k < sizeof bytes; k += 8)
+			raw_put(bytes + k, test_random(&random), 8);
+		if (i % 2)
+			raw_hello(bytes, random);
+		raw_send(fd, bytes, (size_t)(test_random(&random) % sizeof bytes) + 1);
+		if (i % 4 < 2)
+			shutdown(fd, SHUT_WR);
+		if (i % 4 == 0 && !raw_closed(fd, SOON))
+			test_wrong(__FILE__, __LINE__, "garbage %d: the connection is still there", i);
+		raw_reset(fd);
+	}
+}
+
+TEST_WITHIN(60, greetings_that_make_no_sense)
+{
+	only_tcp();
+	siege_run(greets_wrongly, LIMIT);
+	siege_was_bounded("wrong greetings", 4096, 120);
+}
+
+/* --- frames that make no sense: each ends its connection --- */
+
+static struct raw_frame frame(int kind, int flags, uint64_t len)
+{
+	struct raw_frame f;
+	memset(&f, 0, sizeof f);
+	f.kind = (uint8_t)kind;
+	f.flags = (uint8_t)flags;
+	f.len = len;
+	return f;
+}
+
+static struct raw_frame rma(int kind, int flags, uint64_t addr, uint64_t key, uint64_t len)
+{
+	struct raw_frame f = frame(kind, flags, len);
+	f.pieces = 1;
+	f.paths = 3;
+	f.word[0] = addr, f.word[1] = len, f.word[2] = key;
+	f.words = 3;
+	return f;
+}
+
+static struct raw_frame with_words(int kind, int flags, uint64_t len, uint64_t first, uint64_t second, int words)
+{
+	struct raw_frame f = frame(kind, flags, len);
+	f.word[0] = first, f.word[1] = second;
+	f.words = words;
+	return f;
+}
+
+static void says(const char *what, int number, const struct raw_frame *frames, int count, size_t body)
+{
+	static unsigned char bytes[1024], filler[65536];
+	int fd = siege_greeted();
+	for (int i = 0; i < count; i++) {
+		size_t len = raw_frame(bytes, &frames[i]);
+		raw_send(fd, bytes, len);
+	}
+	for (size_t left = body; left > 0;) {
+		size_t piece = left < sizeof filler ? left : sizeof filler;
+		if (!raw_send(fd, filler, piece))
+			break;
+		left -= piece;
+	}
+	if (!raw_closed(fd, SOON))
+		test_wrong(__FILE__, __LINE__, "%s (%d): the connection is still there", what, number);
+	raw_reset(fd);
+}
+
+static void says_one(const char *what, int number, struct raw_frame f)
+{
+	says(what, number, &f, 1, 0);
+}
+
+static void unknown_kinds_and_flags(void)
+{
+	for (int kind = RAW_KINDS; kind < 256; kind += kind < 16 ? 1 : 47)
+		says_one("a kind that does not exist", kind, frame(kind, 0, 0));
+	says_one("a kind that does not exist", 255, frame(255, 0, 0));
+	for (int kind = RAW_READY; kind < RAW_KINDS; kind++)
+		for (int flag = 5; flag < 8; flag++)
+			says_one("a flag that does not exist", kind, frame(kind, 1 << flag, 0));
+	says_one("READY twice", 0, frame(RAW_READY, 0, 0));
+}
+
+/* A length beyond its bound in every field that has one. */
+static void lengths(void)
+{
+	static const uint64_t giant[] = {(1ull << 40) + 1, 1ull << 48, 1ull << 63, UINT64_MAX};
+	const struct remote *to = &siege->open;
+	for (int i = 0; i < 4; i++) {
+		says_one("a WRITE", i, rma(RAW_WRITE, RAW_PARTS, to->base, to->key, giant[i]));
+		says_one("a READ", i, rma(RAW_READ, 0, to->base, to->key, giant[i]));
+		says_one("a SEND", i, frame(RAW_SEND, RAW_PARTS, giant[i]));
+		says_one("an OFFER", i, with_words(RAW_OFFER, 0, giant[i], 1, 0, 1));
+		says_one("a TAKE", i, with_words(RAW_TAKE, 0, giant[i], 1, 0, 1));
+		says_one("a TAKEN", i, with_words(RAW_TAKEN, RAW_PARTS, giant[i], 1, 0, 1));
+		says_one("an ANSWERED", i, frame(RAW_ANSWERED, RAW_PARTS, giant[i]));
+		says_one("a NOTHING", i, frame(RAW_NOTHING, 0, giant[i]));
+		says_one("a BYE", i, frame(RAW_BYE, 0, giant[i]));
+	}
+	says_one("a WRITE too long for one body", 0, rma(RAW_WRITE, 0, to->base, to->key, RAW_WHOLE_MAX + 1));
+	says_one("a short WRITE in parts", 0, rma(RAW_WRITE, RAW_PARTS, to->base, to->key, 100));
+	says_one("a SEND too long for one body", 0, frame(RAW_SEND, 0, RAW_WHOLE_MAX + 1));
+	/* Pieces: none, too many, of lengths that are another sum, and one that overflows to the right sum. */
+	struct raw_frame f = rma(RAW_WRITE, 0, to->base, to->key, 8);
+	f.pieces = 0;
+	says_one("a WRITE of no pieces", 0, f);
+	f.pieces = 9;
+	f.words = 27;
+	says_one("a WRITE of too many pieces", 9, f);
+	f.pieces = 255;
+	says_one("a WRITE of too many pieces", 255, f);
+	f = rma(RAW_WRITE, 0, to->base, to->key, 8);
+	f.word[1] = 9;
+	says_one("a piece longer than its frame", 9, f);
+	f.word[1] = UINT64_MAX;
+	says_one("a piece longer than its frame", -1, f);
+	f = rma(RAW_READ, 0, to->base, to->key, 8);
+	f.pieces = 2;
+	f.words = 6;
+	f.word[1] = UINT64_MAX - 7;
+	f.word[3] = to->base, f.word[4] = 16, f.word[5] = to->key;
+	says_one("pieces whose sum overflows", 2, f);
+	f = rma(RAW_WRITE, 0, to->base, to->key, 8);
+	f.paths = 4;
+	says_one("a path that does not exist", 4, f);
+	f = frame(RAW_SEND, 0, 8);
+	f.pieces = 1;
+	says_one("a SEND of pieces", 1, f);
+}
+
+/* Answers to what was never asked, counts of what was never sent. */
+static void out_of_nothing(void)
+{
+	says_one("ANSWERED without a READ", 0, frame(RAW_ANSWERED, 0, 8));
+	says_one("ANSWERED without a READ", 1, with_words(RAW_ANSWERED, RAW_FAILED, 0, 1, 0, 1));
+	says_one("TAKE of no offer", 0, with_words(RAW_TAKE, 0, 8, 77, 0, 1));
+	says_one("TAKEN that nobody took", 0, with_words(RAW_TAKEN, 0, 8, 77, 0, 1));
+	says_one("GOT of no message", 0, with_words(RAW_GOT, 0, 0, 77, 0, 2));
+	says_one("REPORT of no write", 0, with_words(RAW_REPORT, 0, 0, 1, 1, 2));
+	says_one("REPORT of no write", 1, with_words(RAW_REPORT, 0, 0, UINT64_MAX, 1, 2));
+	says_one("more MATCHED than sent", 0, with_words(RAW_MATCHED, 0, 0, 1, 0, 2));
+	says_one("more MATCHED than sent", 1, with_words(RAW_MATCHED, 0, 0, 0, 1, 2));
+	says_one("more MATCHED than sent", 2, with_words(RAW_MATCHED, 0, 0, UINT64_MAX, UINT64_MAX, 2));
+	struct raw_frame f = frame(RAW_NOTHING, 0, 0);
+	f.done = 1;
+	says_one("done of no write", 1, f);
+	f.done = UINT32_MAX;
+	says_one("done of no write", -1, f);
+	struct raw_frame two[2] = {with_words(RAW_OFFER, 0, 100, 5, 0, 1), with_words(RAW_OFFER, 0, 100, 5, 0, 1)};
+	says("one number for two offers", 5, two, 2, 0);
+	two[0] = frame(RAW_BYE, 0, 0);
+	two[1] = frame(RAW_NOTHING, 0, 0);
+	says("something behind BYE", 0, two, 2, 0);
+}
+
+/* More than the receiver has granted, in messages and in bytes. */
+static void beyond_the_budget(void)
+{
+	struct raw_terms terms;
+	static unsigned char bytes[RAW_HEADER + 8], body[RAW_WHOLE_MAX];
+	for (int large = 0; large < 2; large++) {
+		int fd = raw_connect(siege->service);
+		CHECK(fd >= 0 && raw_greet(fd, &terms));
+		CHECK(terms.window > 0 && terms.budget > 0);
+		struct raw_frame f = frame(RAW_SEND, 0, large ? sizeof body : 1);
+		size_t len = raw_frame(bytes, &f);
+		uint64_t most = (uint64_t)terms.window + terms.budget / (large ? sizeof body : 1) + 2, sent = 0;
+		while (sent < most && raw_send(fd, bytes, len) && raw_send(fd, body, large ? sizeof body : 1))
+			sent++;
+		if (!raw_closed(fd, SOON))
+			test_wrong(__FILE__, __LINE__, "%llu messages of %zu bytes, window %u, budget %u: the connection"
+				   " is still there", (unsigned long long)sent, large ? sizeof body : (size_t)1,
+				   terms.window, terms.budget);
+		raw_reset(fd);
+	}
+	struct raw_frame f = frame(RAW_SEND, RAW_PARTS, (uint64_t)terms.budget + RAW_PART);
+	says("one message beyond the budget", 1, &f, 1, 1 << 20);
+}
+
+/* What goes before READY: raw_greet sends it, so this greets by itself. */
+static void not_ready(void)
+{
+	unsigned char bytes[RAW_INTRO + RAW_BODY_MAX], answer[RAW_BODY_MAX];
+	int fd = raw_connect(siege->service);
+	CHECK(fd >= 0);
+	raw_hello(bytes, 8);
+	CHECK(raw_send(fd, bytes, RAW_HELLO) && raw_recv(fd, answer, RAW_HELLO, SOON) == 1);
+	CHECK(raw_send(fd, bytes, raw_intro(bytes, 16, 65536, NULL, 0)) && raw_recv(fd, answer, RAW_INTRO, SOON) == 1);
+	CHECK_EQ(raw_recv(fd, answer, (size_t)raw_get(answer, 4), SOON), 1);
+	struct raw_frame f = rma(RAW_READ, 0, siege->open.base, siege->open.key, 8);
+	raw_send(fd, bytes, raw_frame(bytes, &f));
+	if (!raw_closed(fd, SOON))
+		test_wrong(__FILE__, __LINE__, "a READ instead of READY: the connection is still there");
+	raw_reset(fd);
+}
+
+static void breaks_the_protocol(void)
+{
+	unknown_kinds_and_flags();
+	lengths();
+	out_of_nothing();
+	beyond_the_budget();
+	not_ready();
+}
+
+TEST_WITHIN(100, frames_that_make_no_sense)
+{
+	only_tcp();
+	siege_run(breaks_the_protocol, LIMIT);
+	siege_was_bounded("senseless frames", 16384, 16);
+}
+
+/* --- requests that are merely refused: the connection is as good as before --- */
+
+static void reads_well(int fd, const char *what)
+{
+	unsigned char bytes[256], body[64];
+	struct raw_frame f = rma(RAW_READ, 0, siege->readable.base + 100, siege->readable.key, sizeof body), back;
+	if (!raw_send(fd, bytes, raw_frame(bytes, &f)) || raw_next(fd, &back, body, sizeof body, SOON) != 1)
+		test_fail(__FILE__, __LINE__, "after %s: the connection is gone", what);
+	if (back.kind != RAW_ANSWERED || (back.flags & RAW_FAILED) || back.len != sizeof body)
+		test_fail(__FILE__, __LINE__, "after %s: kind %d, flags %d, length %llu", what, back.kind, back.flags,
+			  (unsigned long long)back.len);
+	CHECK_FILLED("an answer to the raw client", body, sizeof body, 100, SIEGE_SEED + 1);
+}
+
+static void refused_read(int fd, const char *what, struct raw_frame f, uint64_t status)
+{
+	unsigned char bytes[512], body[64];
+	struct raw_frame back;
+	CHECK(raw_send(fd, bytes, raw_frame(bytes, &f)));
+	int rc = raw_next(fd, &back, body, sizeof body, SOON);
+	if (rc != 1)
+		test_fail(__FILE__, __LINE__, "a read of %s: %s", what, rc == 0 ? "the connection is gone" : "no answer");
+	if (back.kind != RAW_ANSWERED || !(back.flags & RAW_FAILED) || back.len != 0 || back.word[0] != status)
+		test_wrong(__FILE__, __LINE__, "a read of %s: kind %d, flags %d, length %llu, status %llu, not %llu", what,
+			   back.kind, back.flags, (unsigned long long)back.len, (unsigned long long)back.word[0],
+			   (unsigned long long)status);
+	reads_well(fd, what);
+}
+
+static void refused_write(int fd, const char *what, struct raw_frame f, uint64_t sequence, uint64_t status)
+{
+	static unsigned char bytes[512], body[RAW_WHOLE_MAX];
+	struct raw_frame back;
+	f.flags |= RAW_PROMPT;
+	CHECK(f.len <= sizeof body);
+	CHECK(raw_send(fd, bytes, raw_frame(bytes, &f)) && raw_send(fd, body, (size_t)f.len));
+	int rc = raw_next(fd, &back, body, sizeof body, SOON);
+	if (rc != 1)
+		test_fail(__FILE__, __LINE__, "a write to %s: %s", what, rc == 0 ? "the connection is gone" : "no report");
+	if (back.kind != RAW_REPORT || back.word[0] != sequence || back.word[1] != status)
+		test_wrong(__FILE__, __LINE__, "a write to %s: kind %d, sequence %llu, status %llu, not %llu, %llu", what,
+			   back.kind, (unsigned long long)back.word[0], (unsigned long long)back.word[1],
+			   (unsigned long long)sequence, (unsigned long long)status);
+	reads_well(fd, what);
+}
+
+static void asks_for_too_much(void)
+{
+	const struct remote *r = &siege->readable, *w = &siege->open, *c = &siege->closed;
+	const struct {
+		const char *what;
+		uint64_t addr, key, len;
+		uint64_t read, write; /* status */
+	} wishes[] = {
+		{"memory that is no region", siege->secret, w->key, 64, 2, 2},
+		{"memory that is no region, with key 0", siege->secret, 0, 64, 1, 1},
+		{"a key that names nothing", w->base, ~w->key, 64, 1, 1},
+		{"the key of a closed region", c->base, c->key, 64, 1, 1},
+		{"the byte in front", w->base - 1, w->key, 1, 2, 2},
+		{"the byte behind", w->base + w->len, w->key, 1, 2, 2},
+		{"one byte too far", w->base + w->len - 63, w->key, 64, 2, 2},
+		{"address 0", 0, w->key, 8, 2, 2},
+		{"an end that overflows", UINT64_MAX - 3, w->key, 8, 2, 2},
+		{"an end that overflows to the region", UINT64_MAX - 4096, w->key, 16384, 2, 2},
+		{"a region to be read only", r->base, r->key, 64, 0, 3},
+	};
+	uint64_t sequence = 0;
+	int fd = siege_greeted();
+	reads_well(fd, "nothing");
+	for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++) {
+		if (wishes[i].read)
+			refused_read(fd, wishes[i].what, rma(RAW_READ, 0, wishes[i].addr, wishes[i].key, wishes[i].len),
+				     wishes[i].read);
+		refused_write(fd, wishes[i].what, rma(RAW_WRITE, 0, wishes[i].addr, wishes[i].key, wishes[i].len),
+			      ++sequence, wishes[i].write);
+	}
+	/* A read as long as there may be one, of a region that is not. */
+	refused_read(fd, "2^40 bytes", rma(RAW_READ, 0, w->base, w->key, 1ull << 40), 2);
+	/* One bad piece of two spoils both. */
+	struct raw_frame f = rma(RAW_WRITE, 0, w->base, w->key, 8);
+	f.pieces = 2;
+	f.words = 6;
+	f.len = 16;
+	f.word[3] = w->base + w->len, f.word[4] = 8, f.word[5] = w->key;
+	refused_write(fd, "a second piece behind the region", f, ++sequence, 2);
+	/* No permitted path: only to memory of devices, which this is not. */
+	f = rma(RAW_WRITE, 0, w->base, w->key, 8);
+	f.paths = 2;
+	refused_write(fd, "host memory as memory of a device", f, ++sequence, 4);
+	raw_reset(fd);
+	/* Many refusals at once, whose reports nobody reads: at most this connection is lost. */
+	unsigned char bytes[512];
+	fd = siege_greeted();
+	f = rma(RAW_READ, 0, w->base, ~w->key, 64);
+	size_t len = raw_frame(bytes, &f);
+	for (int i = 0; i < 200000; i++)
+		if (send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+			break;
+	test_sleep_ms(300);
+	raw_reset(fd);
+	/* Reads of much, whose bytes nobody takes. */
+	fd = siege_greeted();
+	f = rma(RAW_READ, 0, r->base, r->key, r->len);
+	len = raw_frame(bytes, &f);
+	for (int i = 0; i < 200000; i++)
+		if (send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+			break;
+	test_sleep_ms(300);
+	raw_reset(fd);
+	/* The whole region, begun and not ended. */
+	fd = siege_greeted();
+	f = rma(RAW_WRITE, RAW_PARTS, w->base, w->key, w->len / 2);
+	raw_send(fd, bytes, raw_frame(bytes, &f));
+	raw_reset(fd);
+}
+
+TEST_WITHIN(60, requests_that_are_refused)
+{
+	only_tcp();
+	siege_run(asks_for_too_much, LIMIT);
+	siege_was_bounded("refused requests", 16384, 16);
+}
+
+/* --- a byte at a time, and in two pieces split anywhere --- */
+
+struct session {
+	unsigned char bytes[2048];
+	size_t len, hello_end, intro_end;
+};
+
+/* HELLO, INTRO, READY, a WRITE and a READ of it. */
+static void session_new(struct session *s, uint32_t seed)
+{
+	unsigned char *at = s->bytes;
+	const struct remote *to = &siege->open;
+	raw_hello(at, seed);
+	s->hello_end = RAW_HELLO;
+	s->intro_end = RAW_HELLO + raw_intro(at + RAW_HELLO, 16, 65536, "split", 5);
+	at += s->intro_end;
+	memset(at, 0, RAW_HEADER);
+	at += RAW_HEADER;
+	struct raw_frame f = rma(RAW_WRITE, RAW_PROMPT, to->base + 8, to->key, 96);
+	at += raw_frame(at, &f);
+	fill(at, 96, 0, seed);
+	at += 96;
+	f = rma(RAW_READ, 0, to->base + 8, to->key, 96);
+	at += raw_frame(at, &f);
+	s->len = (size_t)(at - s->bytes);
+}
+
+/* [from, to), cut at `cut` if that lies inside; 0: a byte at a time. */
+static void dribble(int fd, const struct session *s, size_t from, size_t to, size_t cut)
+{
+	while (from < to) {
+		size_t end = cut == 0 ? from + 1 : from < cut && cut < to ? cut : to;
+		CHECK(raw_send(fd, s->bytes + from, end - from));
+		from = end;
+		/* Long enough for the other side to look. */
+		if (from < to && (cut != 0 || from % 16 == 0))
+			test_sleep_ms(cut == 0 ? 1 : 2);
+	}
+}
+
+static void split_at(size_t cut, uint32_t seed)
+{
+	struct session s;
+	unsigned char answer[RAW_HELLO + RAW_INTRO + RAW_BODY_MAX], body[96];
+	struct raw_frame back;
+	int fd = raw_connect(siege->service);
+	CHECK(fd >= 0);
+	session_new(&s, seed);
+	dribble(fd, &s, 0, s.hello_end, cut);
+	CHECK_EQ(raw_recv(fd, answer, RAW_HELLO, SOON), 1);
+	CHECK_EQ(raw_get(answer + 14, 2), 0);
+	dribble(fd, &s, s.hello_end, s.intro_end, cut);
+	CHECK_EQ(raw_recv(fd, answer, RAW_INTRO, SOON), 1);
+	CHECK_EQ(raw_get(answer + 4, 2), 0);
+	CHECK(raw_get(answer, 4) <= RAW_BODY_MAX);
+	CHECK_EQ(raw_recv(fd, answer, (size_t)raw_get(answer, 4), SOON), 1);
+	dribble(fd, &s, s.intro_end, s.len, cut);
+	if (raw_next(fd, &back, body, sizeof body, SOON) != 1 || back.kind != RAW_ANSWERED || back.flags != 0 || back.len != 96)
+		test_fail(__FILE__, __LINE__, "split at %zu: kind %d, flags %d, length %llu", cut, back.kind, back.flags,
+			  (unsigned long long)back.len);
+	check_filled(__FILE__, __LINE__, "what was written in pieces", body, sizeof body, 0, seed);
+	raw_reset(fd);
+}
+
+static void splits(void)
+{
+	struct session s;
+	session_new(&s, 1);
+	size_t step = (size_t)test_count(1, 7);
+	for (size_t cut = 0; cut < s.len; cut += step)
+		split_at(cut, 1000 + (uint32_t)cut);
+}
+
+TEST_WITHIN(60, frames_split_at_every_byte)
+{
+	only_tcp();
+	siege_run(splits, LIMIT);
+	siege_was_bounded("split frames", 16384, 16);
+}

@@ -235,7 +235,13 @@ gdrfab_info *hints_new(const struct setup *setup)
 void node_info(struct node *n)
 {
 	gdrfab_info *hints = hints_new(n->setup);
+	const char *key = n->setup->key[n->side];
+	hints->auth_key = key;
+	hints->auth_key_size = key ? strlen(key) : 0;
 	int rc = provider_getinfo(n->service, n->side == TEST_SERVER ? GDRFAB_SOURCE : 0, hints, &n->info);
+	/* The caller's, as strings in hints are. */
+	hints->auth_key = NULL;
+	hints->auth_key_size = 0;
 	/* Not every provider can all that a setup may ask for beyond the usual. */
 	if (rc == -ENODATA) {
 		skip_unless(!traits()->adapter || !n->setup->given_keys, "keys cannot be requested");

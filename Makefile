@@ -73,7 +73,7 @@ uninstall:
 
 # ---- tests: each step stands alone; tests/check.sh runs them all and sums up
 
-CHECKS := fmt clippy doc rust loom install examples c guards memcheck tsan verbs
+CHECKS := fmt clippy doc rust loom install examples c guards memcheck tsan tcp verbs
 
 check:
 	@MAKE="$(MAKE)" tests/check.sh $(CHECKS)
@@ -126,6 +126,10 @@ check-memcheck: check-install
 
 check-tsan: check-install
 	$(USE_TEST_PREFIX) tests/tsan.sh
+
+# Over loopback, and between network namespaces where this user may make them. See tests/check-tcp.sh.
+check-tcp: check-install
+	$(USE_TEST_PREFIX) tests/check-tcp.sh
 
 # In a virtual machine whose kernel has soft-RoCE; needs neither root nor RDMA hardware. See tests/check-verbs.sh.
 check-verbs: check-install

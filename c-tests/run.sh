@@ -8,6 +8,7 @@
 #     --valgrind         under memcheck (also --memcheck); implies TEST_FAST=1
 #     --helgrind         under helgrind; implies TEST_FAST=1
 #     --build            builds, and runs nothing
+#     --built            runs what an earlier --build has made
 #     --cc CC --cxx CXX --cflags '...'
 #
 # The library is found by pkg-config alone: set PKG_CONFIG_PATH unless it is installed where pkg-config looks. BUILD is
@@ -19,7 +20,7 @@ set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
-cc=${CC:-cc} cxx=${CXX:-c++} cflags= tool= claim= build_only=
+cc=${CC:-cc} cxx=${CXX:-c++} cflags= tool= claim= build_only= built=
 programs=()
 
 while [ $# -gt 0 ]; do
@@ -29,11 +30,12 @@ while [ $# -gt 0 ]; do
 	--valgrind | --memcheck) tool=memcheck ;;
 	--helgrind) tool=helgrind ;;
 	--build) build_only=1 ;;
+	--built) built=1 ;;
 	--cc) cc=$2 && shift ;;
 	--cxx) cxx=$2 && shift ;;
 	--cflags) cflags=$2 && shift ;;
 	-*)
-		sed -n '3,17s/^# \{0,1\}//p' "$0" >&2
+		sed -n '3,18s/^# \{0,1\}//p' "$0" >&2
 		exit 2
 		;;
 	*) programs+=("$1") ;;
@@ -80,7 +82,7 @@ fakes=$build/fakes
 if [ "${TEST_REAL:-0}" = 1 ]; then
 	export TEST_IFACES=${TEST_IFACES-cuda}
 else
-	if ! CC=$cc fakes/build.sh "$fakes"; then
+	if [ -z "$built" ] && ! CC=$cc fakes/build.sh "$fakes"; then
 		echo "FAIL fakes: do not compile"
 		echo "0 passed, 1 failed, 0 skipped"
 		exit 1
@@ -105,7 +107,7 @@ passed=0 failed=0 skipped=0
 common=()
 for part in test fab fab_provider fab_wait fab_local fab_mem fab_ways fab_dmabuf fab_cuda fab_raw fab_siege; do
 	# shellcheck disable=SC2086
-	if ! $cc -std=c99 $strict $cflags $use_cflags -c -o "$build/$part.o" $part.c; then
+	if [ -z "$built" ] && ! $cc -std=c99 $strict $cflags $use_cflags -c -o "$build/$part.o" $part.c; then
 		echo "FAIL $part: does not compile"
 		echo "0 passed, 1 failed, 0 skipped"
 		exit 1
@@ -133,7 +135,7 @@ for program in "${programs[@]}"; do
 		skipped=$((skipped + 1))
 		continue
 	fi
-	if ! build_program "$program"; then
+	if [ -z "$built" ] && ! build_program "$program"; then
 		echo "FAIL $program: does not compile"
 		failed=$((failed + 1))
 		continue

@@ -77,6 +77,8 @@ for set in "$@"; do
 		need pkg-config pkg-config
 		need readelf binutils
 		need abidiff abigail-tools
+		need ip iproute2
+		need nsenter util-linux
 		need valgrind valgrind libc6-dbg
 		need pkg-config:libibverbs libibverbs-dev
 		need pkg-config:librdmacm librdmacm-dev

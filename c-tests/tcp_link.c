@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Between two hosts a link can be cut, and nobody says so: deadlines still hold, the connection ends within
+ * GDRFAB_TCP_TIMEOUT_MS, and what is back in time costs nothing. TEST_LINK names the network device to cut, in the
+ * server's network namespace; tests/check-tcp.sh makes both.
+ */
+#include "fab.h"
+
+#define LARGE ((size_t)4 * 1024 * 1024)
+#define TIMEOUT 1500 /* ms: GDRFAB_TCP_TIMEOUT_MS */
+#define DEADLINE 400
+
+static void may_cut(void)
+{
+	const char *link = getenv("TEST_LINK");
+	skip_unless(path_known(PATH_SOCKET), "this is about links below sockets");
+	if (!link || !*link || !getenv("TEST_CLIENT_NETNS"))
+		test_skip("TEST_LINK and TEST_CLIENT_NETNS name no link that may be cut");
+}
+
+static void link_is(const char *state)
+{
+	char command[128];
+	snprintf(command, sizeof command, "ip link set dev %s %s", getenv("TEST_LINK"), state);
+	CHECK_EQ(system(command), 0);
+}
+
+/* What a peer does for whom the link is cut: asks for it and reads what comes of it. */
+enum { CUT = 'c', MEND = 'm', END = 'e' };
+
+static void ask(struct node *n, char what)
+{
+	oob_send(n, &what, 1);
+	oob_recv(n, &what, 1);
+	CHECK_EQ(what, 'k');
+}
+
+static void obey(struct node *n)
+{
+	for (char word = 0;;) {
+		oob_recv(n, &word, 1);
+		if (word == END)
+			return;
+		link_is(word == CUT ? "down" : "up");
+		oob_send(n, "k", 1);
+	}
+}
+
+static void target_begin(struct node *n, struct mem *m)
+{
+	node_up(n);
+	mem_new(n, m, &memkinds[KIND_MALLOC], LARGE);
+	memset(m->addr, 0, LARGE);
+	mem_register(n, m, 0, LARGE, REMOTE_ACCESS, 0);
+	mem_publish(n, m);
+}
+
+/* --- cut for good --- */
+
+static void is_cut_off(struct node *n)
+{
+	static char in[64];
+	struct mem m;
+	target_begin(n, &m);
+	POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, NULL, 0, in));
+	obey(n);
+	/* This side waits for a message, and hears in time that none will come. */
+	struct failure f;
+	FAILED(n->cq, in, ECONNRESET, GDRFAB_PROV_PEER_GONE, &f);
+	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
+	link_is("up");
+	barrier(n);
+	mem_end(n, &m);
+	node_close(n);
+}
+
+static void cuts_off(struct node *n)
+{
+	bool idle = n->arg != NULL;
+	unsigned char *out = (unsigned char *)malloc(LARGE);
+	static char in[64];
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	memset(out, 1, LARGE);
+	uint64_t deadline = (uint64_t)test_ms(DEADLINE) * 1000000u, none = 0;
+	POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, NULL, 0, in));
+	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &deadline, sizeof deadline));
+	size_t posted = 0, ended = 0, late = 0;
+	while (!idle && posted < 4) {
+		POST(n->cq, gdrfab_write(n->ep, out, LARGE, NULL, 0, to.base, to.key, out));
+		posted++;
+	}
+	ask(n, CUT);
+	uint64_t start = test_now_ms();
+	/* In the middle of a transfer: those that were not through end by their deadline, not by the connection's end. */
+	while (!idle && posted - ended < 4)
+		if (gdrfab_write(n->ep, out, LARGE, NULL, 0, to.base, to.key, out) == 0)
+			posted++;
+		else
+			break;
+	while (ended < posted) {
+		done e;
+		struct failure f;
+		int next = cq_next(n->cq, &e, DEADLINE + 5000);
+		CHECK(next != 0);
+		if (next == -1) {
+			cq_failure(__FILE__, __LINE__, n->cq, &f);
+			CHECK(f.entry.op_context == out);
+			CHECK_EQ(f.entry.err, ETIMEDOUT);
+			CHECK_EQ(f.entry.prov_errno, GDRFAB_PROV_DEADLINE);
+			late++;
+		}
+		ended++;
+	}
+	if (!idle) {
+		CHECK(late > 0);
+		CHECK(test_now_ms() - start < (uint64_t)test_ms(DEADLINE + 700));
+	}
+	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &none, sizeof none));
+	FAILED(n->cq, in, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);
+	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
+	uint64_t took = test_now_ms() - start;
+	fprintf(stderr, "     the connection ended %llu ms after its link was cut; GDRFAB_TCP_TIMEOUT_MS=%d\n",
+		(unsigned long long)took, TIMEOUT);
+	if (took > (uint64_t)test_ms(3 * TIMEOUT + 1000))
+		test_fail(__FILE__, __LINE__, "the connection ended %llu ms after its link was cut",
+			  (unsigned long long)took);
+	oob_send(n, "e", 1);
+	barrier(n);
+	free(out);
+	node_close(n);
+}
+
+static void cut(const char *idle)
+{
+	char text[16];
+	may_cut();
+	snprintf(text, sizeof text, "%d", TIMEOUT);
+	setenv("GDRFAB_TCP_TIMEOUT_MS", text, 1);
+	pair(NULL, is_cut_off, cuts_off, idle);
+}
+
+TEST_WITHIN(40, cut_in_the_middle_of_a_transfer)
+{
+	cut(NULL);
+}
+
+TEST_WITHIN(40, cut_while_nothing_moves)
+{
+	cut("idle");
+}
+
+/* --- cut for a moment --- */
+
+static void is_written_to(struct node *n)
+{
+	struct mem m;
+	target_begin(n, &m);
+	obey(n);
+	CHECK_FILLED("what came over a link that was gone for a moment", m.addr, LARGE, 0, 40);
+	barrier(n);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+static void writes_through(struct node *n)
+{
+	unsigned char *out = (unsigned char *)malloc(LARGE), *in = (unsigned char *)malloc(LARGE);
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	for (uint32_t round = 0; round <= 40; round++) {
+		fill(out, LARGE, 0, round);
+		POST(n->cq, gdrfab_write(n->ep, out, LARGE, NULL, 0, to.base, to.key, out));
+		if (round % 10 == 5) {
+			ask(n, CUT);
+			test_sleep_ms(100);
+			ask(n, MEND);
+		}
+		DONE(n->cq, out, GDRFAB_WRITE, NULL);
+		if (round % 10 == 5) {
+			POST(n->cq, gdrfab_read(n->ep, in, LARGE, NULL, 0, to.base, to.key, in));
+			DONE(n->cq, in, GDRFAB_READ, NULL);
+			CHECK_FILLED("read back", in, LARGE, 0, round);
+		}
+	}
+	oob_send(n, "e", 1);
+	barrier(n);
+	free(out);
+	free(in);
+	node_down(n);
+}
+
+TEST_WITHIN(60, gone_for_a_moment)
+{
+	may_cut();
+	pair(NULL, is_written_to, writes_through, NULL);
+}
+
+/* --- nobody there: the address exists, and no packet comes back --- */
+
+static void listens_in_vain(struct node *n)
+{
+	node_open(n);
+	node_listen(n);
+	barrier(n);
+	obey(n);
+	barrier(n);
+	link_is("up");
+	node_close(n);
+}
+
+static void connects_into_the_void(struct node *n)
+{
+	uint64_t ns = 600000000;
+	node_open(n);
+	barrier(n);
+	ask(n, CUT);
+	n->ep = ep_new(n, n->info, NULL);
+	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &ns, sizeof ns));
+	uint64_t start = test_now_ms();
+	int rc = gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0);
+	OK(rc);
+	struct event e;
+	uint32_t event = UINT32_MAX;
+	ssize_t size = gdrfab_eq_sread(n->eq, &event, &e, sizeof e.entry + sizeof e.data, test_ms(8000), 0);
+	CHECK_EQ(size, -GDRFAB_EAVAIL);
+	struct eq_failure f;
+	memset(&f, 0, sizeof f);
+	f.entry.struct_size = sizeof f.entry;
+	CHECK(gdrfab_eq_readerr(n->eq, &f.entry, 0) > 0);
+	/* The kernel may know before the time is over. */
+	CHECK(f.entry.err == ETIMEDOUT || f.entry.err == EHOSTUNREACH || f.entry.err == ENETUNREACH);
+	CHECK(test_now_ms() - start < (uint64_t)test_ms(3000));
+	oob_send(n, "e", 1);
+	barrier(n);
+	node_close(n);
+}
+
+TEST_WITHIN(30, connect_over_a_cut_link)
+{
+	may_cut();
+	pair(NULL, listens_in_vain, connects_into_the_void, NULL);
+}

@@ -1,0 +1,217 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs the conformance programs over tcp: over loopback of both families, and between two network namespaces that it makes
+# itself, with a link of 1,500-byte packets, a slow one that loses packets, and one that is cut. Nothing of the machine's
+# own network is touched. What cannot be had is one line that begins with "skip" and says why.
+#
+#   tests/check-tcp.sh [options]
+#     --passes "P..."      only these: loopback, ipv6, domain (without locks), apart (two namespaces), mtu, lossy, cut
+#     --programs "P..."    these programs instead of the passes' own; PROGRAM or PROGRAM:TEXT in a claim's name
+#     --full               without TEST_FAST
+#
+# The library is found by pkg-config, as by c-tests/run.sh; BUILD is where the programs go.
+set -u -o pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+self=$root/tests/check-tcp.sh
+target=${CARGO_TARGET_DIR:-$root/target}
+build=${BUILD:-$target/c-tests}
+passes="loopback ipv6 domain apart mtu lossy cut"
+programs= inside= fast=1
+while [ $# -gt 0 ]; do
+	case $1 in
+	--passes) passes=$2 && shift ;;
+	--programs) programs=$2 && shift ;;
+	--full) fast= ;;
+	--inside) inside=$2 && shift ;; # in a network namespace of its own: a file for the counts
+	*)
+		sed -n '3,14s/^# \{0,1\}//p' "$0" >&2
+		exit 2
+		;;
+	esac
+	shift
+done
+export TEST_PROVIDER=tcp BUILD=$build
+[ -n "$fast" ] && export TEST_FAST=${TEST_FAST:-1}
+
+# ---- passes
+
+# What a pass repeats of the whole: where a way of connecting, of locking or of losing packets can make a difference.
+of_pass() { # <pass>
+	case $1 in
+	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort) |
+		grep -vx -e verbs -e verbs_raw -e tcp_link ;;
+	ipv6) echo connection connection_many:names info:addresses info:wish msg:every_call_and_size rma:every_call_socket tcp_hostile:split ;;
+	domain) echo cq rma_order:malloc rma:every_call_socket_malloc rma:every_call_staged_cuda_alloc msg:every_call_and_size_by protect:malloc ;;
+	apart) echo connection faults msg rma:every_call_socket_malloc rma_order:malloc wait deadline tcp_hostile:split ;;
+	mtu) echo msg:every_call_and_size rma:every_call_socket_malloc rma_order:malloc ;;
+	lossy) echo connection:data msg:every_call_and_size msg:in_order rma:every_call_socket_malloc rma_order:flag deadline:receive ;;
+	cut) echo tcp_link ;;
+	*) echo "check-tcp.sh: there is no pass $1" >&2 && exit 2 ;;
+	esac
+}
+
+passed=0 failed=0 skipped=0 broken=
+run_pass() { # <pass>
+	local item claim counts
+	echo "==== tcp, $1"
+	for item in ${programs:-$(of_pass "$1")}; do
+		claim=${item#*:}
+		[ "$claim" = "$item" ] && claim=
+		"$root/c-tests/run.sh" --built ${claim:+--claim "$claim"} "${item%%:*}" >"$build/tcp.log" 2>&1
+		counts=$(tail -n 1 "$build/tcp.log")
+		sed '$d' "$build/tcp.log"
+		if ! [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+			echo "FAIL $1 $item: $counts"
+			failed=$((failed + 1)) broken="$broken $1/$item"
+			continue
+		fi
+		passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
+		[ "${BASH_REMATCH[2]}" -eq 0 ] || broken="$broken $1/$item"
+		# A name that no claim has any more tests nothing.
+		if [ -n "$claim" ] && [ -z "$programs" ] && [ "$counts" = "0 passed, 0 failed, 0 skipped" ]; then
+			echo "FAIL $1 $item: no claim has this name"
+			failed=$((failed + 1)) broken="$broken $1/$item"
+		fi
+	done
+}
+
+skip() { # <pass> <reason>
+	echo "skip $1: $2"
+	skipped=$((skipped + 1))
+}
+
+wanted() { # <pass>
+	[[ " $passes " = *" $1 "* ]]
+}
+
+# ---- in a network namespace of its own, with a second one beside
+
+link=gdr0
+peer=
+in_peer() {
+	nsenter -t "$peer" -n "$@"
+}
+
+# A pair of devices with this name and packets of 1,500 bytes at most; addresses of both families.
+addresses() { # <device> <third byte>
+	ip addr add "10.77.$2.1/24" dev "$1" && in_peer ip addr add "10.77.$2.2/24" dev "$1" &&
+		ip link set "$1" mtu 1500 up && in_peer ip link set "$1" mtu 1500 up || return
+	export TEST_NODE=10.77.$2.1 TEST_CLIENT_NODE=10.77.$2.2 GDRFAB_TCP_IFACE=$1
+}
+
+lossy_link() {
+	if tc qdisc add dev $link root netem delay 5ms loss 1% 2>/dev/null &&
+		in_peer tc qdisc add dev $link root netem delay 5ms loss 1% 2>/dev/null; then
+		echo "     netem: 5 ms and 1 % loss each way"
+		return
+	fi
+	tc qdisc del dev $link root 2>/dev/null
+	if [ ! -e /dev/net/tun ]; then
+		skip lossy "neither netem (tc: $(tc qdisc add dev lo root netem delay 5ms 2>&1 | head -n 1)) nor /dev/net/tun"
+		return 1
+	fi
+	${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -O2 -o "$build/lossy-link" "$root/tests/lossy-link.c" || return 1
+	coproc relay { exec "$build/lossy-link" gdrlossy "/proc/$peer/ns/net" 5 10 2>&1; }
+	local word
+	if ! read -r -t 5 -u "${relay[0]}" word || [ "$word" != ready ]; then
+		skip lossy "no netem, and no device of one's own: ${word:-no answer}"
+		return 1
+	fi
+	echo "     no netem in this kernel: tests/lossy-link.c, 5 ms and 1 % loss each way"
+	addresses gdrlossy 1
+}
+
+namespaces() {
+	ip link set lo up || exit
+	unshare -n sleep 100000 &
+	peer=$!
+	trap 'kill $peer ${relay_PID:-} 2>/dev/null' EXIT
+	# It has one of its own a moment later.
+	for _ in $(seq 100); do
+		[ "$(readlink /proc/$peer/ns/net)" != "$(readlink /proc/$$/ns/net)" ] && break
+		sleep 0.05
+	done
+	export TEST_CLIENT_NETNS=/proc/$peer/ns/net
+	local words
+	if ! words=$(ip link add $link type veth peer name $link netns "$peer" 2>&1); then
+		for pass in apart mtu lossy cut; do
+			wanted $pass && skip $pass "no veth: $words"
+		done
+		return
+	fi
+	in_peer ip link set lo up && addresses $link 0 || exit
+	wanted apart && run_pass apart
+	wanted cut && TEST_LINK=$link run_pass cut
+	if wanted mtu; then
+		# Packets as large as the sender pleases would pass a veth whole.
+		ip link set dev $link gso_max_segs 1 && in_peer ip link set dev $link gso_max_segs 1 || exit
+		run_pass mtu
+	fi
+	if wanted lossy && lossy_link; then
+		TEST_TIME_SCALE=${TEST_TIME_SCALE:-3} run_pass lossy
+	fi
+}
+
+if [ -n "$inside" ]; then
+	# Its addresses are those of the passes.
+	unset GDRFAB_TCP_IFACE TEST_NODE
+	namespaces
+	echo "$passed $failed $skipped $broken" >"$inside"
+	exit 0
+fi
+
+# ---- all of them
+
+start=$SECONDS
+all=$(of_pass loopback)
+mkdir -p "$build"
+# shellcheck disable=SC2046,SC2086 # lists of words
+"$root/c-tests/run.sh" --build $(printf '%s\n' ${programs:-$all tcp_link} | sed 's/:.*//' | sort -u) >"$build.log" 2>&1 || {
+	cat "$build.log"
+	exit 1
+}
+unset TEST_NODE TEST_CLIENT_NETNS GDRFAB_TCP_IFACE
+wanted loopback && run_pass loopback
+if wanted ipv6; then
+	if grep -q '^00000000000000000000000000000001 ' /proc/net/if_inet6 2>/dev/null; then
+		TEST_NODE=::1 run_pass ipv6
+	else
+		skip ipv6 "this machine has no ::1"
+	fi
+fi
+wanted domain && TEST_THREADING=domain run_pass domain
+
+apart=
+for pass in apart mtu lossy cut; do
+	wanted $pass && apart="$apart $pass"
+done
+if [ -n "$apart" ]; then
+	why= as=
+	if ! command -v ip >/dev/null || ! command -v nsenter >/dev/null; then
+		why="no ip (iproute2) or no nsenter"
+	elif unshare -n true 2>/dev/null; then
+		as=-n
+	elif why=$(unshare -Urn true 2>&1); then
+		as=-Urn
+	fi
+	if [ -n "$as" ]; then
+		counts=$(mktemp)
+		unshare $as "$self" --inside "$counts" --passes "$apart" ${programs:+--programs "$programs"} $([ -n "$fast" ] || echo --full)
+		if read -r p f s b <"$counts"; then
+			passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)) broken="$broken $b"
+		else
+			echo "FAIL namespaces: ended early"
+			failed=$((failed + 1))
+		fi
+		rm -f "$counts"
+	else
+		for pass in $apart; do
+			skip "$pass" "no network namespace of one's own: $why"
+		done
+	fi
+fi
+[ -z "${broken// /}" ] || echo "failed:$broken"
+echo "tcp took $((SECONDS - start)) s"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ $((passed + skipped)) -gt 0 ]

@@ -750,6 +750,58 @@ static void unknown_codes(const void *arg)
 	pair(NULL, waits, fails_to_copy, arg);
 }
 
+/* Where the other side's driver copies: it fails there, and is told here. */
+static void target_fails(struct node *n)
+{
+	struct mem m;
+	target_new(n, &m, 1);
+	barrier(n);
+	setenv("FAKE_FAULT", copy_fault(way_of(n)->kind->iface), 1);
+	barrier(n);
+	barrier(n);
+	unsetenv("FAKE_FAULT");
+	barrier(n);
+	barrier(n);
+	CHECK_MEM("what came when the driver was well", &m, 0, LEN, 0, 12);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+static void hears_of_it(struct node *n)
+{
+	unsigned char *buf = (unsigned char *)malloc(LEN);
+	struct remote to = initiator_new(n);
+	struct failure f;
+	done e;
+	fill(buf, LEN, 0, 12);
+	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	barrier(n);
+	barrier(n);
+	for (int i = 0; i < POSTS; i++)
+		POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+	for (int i = 0; i < POSTS; i++) {
+		CHECK_EQ(cq_next(n->cq, &e, 10000), -1);
+		cq_failure(__FILE__, __LINE__, n->cq, &f);
+		CHECK_EITHER(f.entry.err, EFAULT, EIO);
+		CHECK_EQ(f.entry.prov_errno, GDRFAB_PROV_FAULT);
+		CHECK(f.words[0] != 0);
+	}
+	barrier(n);
+	barrier(n);
+	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	barrier(n);
+	free(buf);
+	node_down(n);
+}
+
+static void target_driver_fails(const void *arg)
+{
+	fakes_only();
+	pair(NULL, target_fails, hears_of_it, arg);
+}
+
 /* Where the peer's memory cannot be mapped, its bytes still arrive. */
 static void cannot_import(struct node *n)
 {
@@ -990,6 +1042,8 @@ TEST_TABLE(devices)
 		add("initiator_killed", way->name, initiator_killed, way, 20);
 		add("target_killed", way->name, target_killed, way, 20);
 		add("told_after_the_data", way->name, told_after_the_data, way, 20);
+		if (!ipc && (way->kind->paths & GDRFAB_PATH_IPC))
+			add("target_driver_fails", way->name, target_driver_fails, way, 20);
 		if (!ipc)
 			continue;
 		add("unknown_codes", way->name, unknown_codes, way, 20);

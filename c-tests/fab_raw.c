@@ -196,8 +196,9 @@ static int words_of(const struct raw_frame *f)
 		return words + (f->flags & RAW_ACK ? 1 : 0);
 	case RAW_OFFER:
 	case RAW_TAKE:
-	case RAW_TAKEN:
 		return words + 1;
+	case RAW_TAKEN:
+		return words + 1 + (f->flags & RAW_FAILED ? 1 : 0);
 	case RAW_REPORT:
 	case RAW_GOT:
 	case RAW_MATCHED:

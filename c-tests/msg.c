@@ -608,17 +608,27 @@ static void order_with_setting(const void *arg)
 
 TEST_TABLE(settings)
 {
-	/* They are of shm. */
-	if (!path_known(PATH_DIRECT))
-		return;
-	static const struct variant variants[] = {
-		{"GDRFAB_SHM_PATHS", "staged", NULL},
-		{"GDRFAB_SHM_EAGER_MAX", "0", NULL},
-		{"GDRFAB_SHM_EAGER_MAX", "8192", NULL},
-		{"GDRFAB_SHM_RING_SLOTS", "256", NULL},
+	static const struct {
+		const char *provider;
+		struct variant variant;
+	} all[] = {
+		{"shm", {"GDRFAB_SHM_PATHS", "staged", NULL}},
+		{"shm", {"GDRFAB_SHM_EAGER_MAX", "0", NULL}},
+		{"shm", {"GDRFAB_SHM_EAGER_MAX", "8192", NULL}},
+		{"shm", {"GDRFAB_SHM_RING_SLOTS", "256", NULL}},
+		/* Every message has to be asked for; one at a time; and frames that fit no buffer. */
+		{"tcp", {"GDRFAB_TCP_BUDGET", "0", NULL}},
+		{"tcp", {"GDRFAB_TCP_BUDGET", "5000", NULL}},
+		{"tcp", {"GDRFAB_TCP_WINDOW", "1", NULL}},
+		{"tcp", {"GDRFAB_TCP_BUFFER", "4096", NULL}},
 	};
+	static struct variant variants[sizeof all / sizeof all[0]];
+	size_t count = 0;
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+		if (strcmp(all[i].provider, provider()) == 0)
+			variants[count++] = all[i].variant;
 	char name[96];
-	for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+	for (size_t i = 0; i < count; i++) {
 		snprintf(name, sizeof name, "every_call_and_size_%s=%s", variants[i].variable, variants[i].value);
 		test_add(name, with_setting, &variants[i], 40);
 		snprintf(name, sizeof name, "ten_thousand_in_order_%s=%s", variants[i].variable, variants[i].value);

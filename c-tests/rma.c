@@ -5,6 +5,7 @@
  */
 #include "fab.h"
 
+#include <strings.h>
 #include <sys/uio.h>
 
 #define TARGET_SIZE ((size_t)1536 * 1024)
@@ -450,12 +451,6 @@ TEST(offset_addressing)
 
 /* --- the claims --- */
 
-/* The settings are of shm. */
-static bool has_variants(void)
-{
-	return path_known(PATH_DIRECT);
-}
-
 /* With a setting of the provider changed: what is slower or smaller is as correct. */
 static const struct {
 	const char *variable, *value;
@@ -471,7 +466,14 @@ static const struct {
 	{"GDRFAB_SHM_COOP_MIN", "4096", PATH_CMA, KIND_MALLOC},
 	{"GDRFAB_SHM_RING_SLOTS", "256", PATH_STAGED, KIND_MALLOC},
 	{"GDRFAB_SHM_EAGER_MAX", "0", PATH_STAGED, KIND_MALLOC},
+	{"GDRFAB_TCP_BUFFER", "4096", PATH_SOCKET, KIND_MALLOC},
 };
+
+static bool is_ours(const char *variable)
+{
+	const char *name = variable + strlen("GDRFAB_");
+	return strncasecmp(name, provider(), strlen(provider())) == 0;
+}
 
 static void add(const struct way *way, const struct memkind *local, const char *variable, const char *value)
 {
@@ -511,8 +513,8 @@ TEST_TABLE(every_call)
 	size_t count = all_ways_list(), kinds = device_kinds_list();
 	for (size_t i = 0; i < count; i++)
 		add(&ways[i], host, NULL, NULL);
-	for (size_t v = 0; v < COUNT(variants) && has_variants(); v++)
-		for (size_t i = 0; i < count; i++)
+	for (size_t v = 0; v < COUNT(variants); v++)
+		for (size_t i = 0; i < count && is_ours(variants[v].variable); i++)
 			if (ways[i].path == &paths[variants[v].path] && ways[i].kind == &memkinds[variants[v].kind])
 				add(&ways[i], host, variants[v].variable, variants[v].value);
 	/* A peer's allocation that travels by descriptor, with and without the peer's help. */
@@ -527,7 +529,7 @@ TEST_TABLE(every_call)
 			last = ways[i].kind->iface;
 			add(&ways[i], ways[i].kind, "GDRFAB_HMEM_THREAD", "1");
 		}
-	for (int k = EVERYWHERE; k < KINDS && !has_variants(); k++)
+	for (int k = EVERYWHERE; k < KINDS && !path_known(PATH_DIRECT); k++)
 		for (size_t i = 0; i < count && kind_listed(k); i++)
 			if (worth_it(&memkinds[k], &ways[i]))
 				add(&ways[i], &memkinds[k], NULL, NULL);

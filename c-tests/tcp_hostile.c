@@ -199,7 +199,7 @@ static void lengths(void)
 		says_one("a BYE", i, frame(RAW_BYE, 0, giant[i]));
 	}
 	says_one("a WRITE too long for one body", 0, rma(RAW_WRITE, 0, to->base, to->key, RAW_WHOLE_MAX + 1));
-	says_one("a short WRITE in parts", 0, rma(RAW_WRITE, RAW_PARTS, to->base, to->key, 100));
+	says_one("parts of nothing", 0, rma(RAW_WRITE, RAW_PARTS, to->base, to->key, 0));
 	says_one("a SEND too long for one body", 0, frame(RAW_SEND, 0, RAW_WHOLE_MAX + 1));
 	/* Pieces: none, too many, of lengths that are another sum, and one that overflows to the right sum. */
 	struct raw_frame f = rma(RAW_WRITE, 0, to->base, to->key, 8);
@@ -247,10 +247,7 @@ static void out_of_nothing(void)
 	says_one("done of no write", 1, f);
 	f.done = UINT32_MAX;
 	says_one("done of no write", -1, f);
-	struct raw_frame two[2] = {with_words(RAW_OFFER, 0, 100, 5, 0, 1), with_words(RAW_OFFER, 0, 100, 5, 0, 1)};
-	says("one number for two offers", 5, two, 2, 0);
-	two[0] = frame(RAW_BYE, 0, 0);
-	two[1] = frame(RAW_NOTHING, 0, 0);
+	struct raw_frame two[2] = {frame(RAW_BYE, 0, 0), frame(RAW_NOTHING, 0, 0)};
 	says("something behind BYE", 0, two, 2, 0);
 }
 
@@ -401,26 +398,8 @@ static void asks_for_too_much(void)
 	f.paths = 2;
 	refused_write(fd, "host memory as memory of a device", f, ++sequence, 4);
 	raw_reset(fd);
-	/* Many refusals at once, whose reports nobody reads: at most this connection is lost. */
+	/* A body begun and not ended. */
 	unsigned char bytes[512];
-	fd = siege_greeted();
-	f = rma(RAW_READ, 0, w->base, ~w->key, 64);
-	size_t len = raw_frame(bytes, &f);
-	for (int i = 0; i < 200000; i++)
-		if (send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-			break;
-	test_sleep_ms(300);
-	raw_reset(fd);
-	/* Reads of much, whose bytes nobody takes. */
-	fd = siege_greeted();
-	f = rma(RAW_READ, 0, r->base, r->key, r->len);
-	len = raw_frame(bytes, &f);
-	for (int i = 0; i < 200000; i++)
-		if (send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-			break;
-	test_sleep_ms(300);
-	raw_reset(fd);
-	/* The whole region, begun and not ended. */
 	fd = siege_greeted();
 	f = rma(RAW_WRITE, RAW_PARTS, w->base, w->key, w->len / 2);
 	raw_send(fd, bytes, raw_frame(bytes, &f));
@@ -432,6 +411,52 @@ TEST_WITHIN(60, requests_that_are_refused)
 	only_tcp();
 	siege_run(asks_for_too_much, LIMIT);
 	siege_was_bounded("refused requests", 16384, 16);
+}
+
+/* --- asks and asks, and never takes an answer: at most this connection is lost, and no memory kept for it --- */
+
+static void asks_without_listening(const char *what, struct raw_frame f)
+{
+	static unsigned char many[64 * 1024];
+	size_t len = raw_frame(many, &f), count = sizeof many / len, sent = 0;
+	int fd = siege_greeted();
+	for (size_t i = 1; i < count; i++)
+		memcpy(many + i * len, many, len);
+	/* Until it is closed, or takes no more for a while. */
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(1500);
+	size_t at = 0;
+	while (test_now_ms() < until && sent < (size_t)256 << 20) {
+		ssize_t n = send(fd, many + at, count * len - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (n < 0 && errno != EAGAIN)
+			break;
+		if (n < 0) {
+			test_sleep_ms(1);
+			continue;
+		}
+		until = test_now_ms() + (uint64_t)test_ms(1500);
+		sent += (size_t)n;
+		at = (at + (size_t)n) % (count * len);
+	}
+	fprintf(stderr, "     %s: %zu KiB were taken\n", what, sent / 1024);
+	raw_reset(fd);
+}
+
+static void never_listens(void)
+{
+	const struct remote *r = &siege->readable, *w = &siege->open;
+	struct raw_frame prompt = rma(RAW_WRITE, RAW_PROMPT, w->base, w->key, 0);
+	asks_without_listening("READs that are refused", rma(RAW_READ, 0, w->base, ~w->key, 64));
+	asks_without_listening("READs of little", rma(RAW_READ, 0, r->base, r->key, 64));
+	asks_without_listening("READs of much", rma(RAW_READ, 0, r->base, r->key, r->len));
+	asks_without_listening("WRITEs that are refused", rma(RAW_WRITE, RAW_PROMPT, w->base, ~w->key, 0));
+	asks_without_listening("WRITEs that want an answer each", prompt);
+}
+
+TEST_WITHIN(90, answers_that_nobody_takes)
+{
+	only_tcp();
+	siege_run(never_listens, LIMIT);
+	siege_was_bounded("answers that nobody takes", 32768, 16);
 }
 
 /* --- a byte at a time, and in two pieces split anywhere --- */

@@ -98,7 +98,8 @@ static void is_what_it_is(const void *arg)
 		CHECK_EQ(~info.paths & kind_paths(kind) & ~kind_maybe(kind), 0);
 		if (kind_paths(kind) & GDRFAB_PATH_IPC)
 			CHECK_EQ(info.path, GDRFAB_PATH_IPC);
-		if (kind->iface == GDRFAB_HMEM_CUDA && kind->flavour == CUDA_SEGMENTS && path_known(PATH_IPC))
+		if (kind->iface == GDRFAB_HMEM_CUDA && kind->flavour == CUDA_SEGMENTS &&
+		    (path_known(PATH_IPC) || path_known(PATH_SOCKET)))
 			CHECK(info.iov_count > 1);
 		else
 			CHECK_EQ(info.iov_count, 1);

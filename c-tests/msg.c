@@ -620,7 +620,7 @@ TEST_TABLE(settings)
 		{"tcp", {"GDRFAB_TCP_BUDGET", "0", NULL}},
 		{"tcp", {"GDRFAB_TCP_BUDGET", "5000", NULL}},
 		{"tcp", {"GDRFAB_TCP_WINDOW", "1", NULL}},
-		{"tcp", {"GDRFAB_TCP_BUFFER", "4096", NULL}},
+		{"tcp", {"GDRFAB_TCP_BUFFER", "32768", NULL}},
 	};
 	static struct variant variants[sizeof all / sizeof all[0]];
 	size_t count = 0;

@@ -65,7 +65,16 @@ pub const VARIABLES: &[Variable] = &[
         default: "30000",
         help: "milliseconds of silence after which a tcp peer is taken for dead (0 = the kernel's defaults)",
     },
-    Variable { name: "GDRFAB_TCP_BUFFER", default: "0", help: "bytes of each tcp socket's send and receive buffer; 0: by the path" },
+    Variable {
+        name: "GDRFAB_TCP_BUFFER",
+        default: "0",
+        help: "bytes of each tcp socket's send and receive buffer, at least 32768; 0: by the path",
+    },
+    Variable {
+        name: "GDRFAB_TCP_CONGESTION",
+        default: "",
+        help: "congestion control of tcp's sockets (reno, cubic, bbr...); unset: reno within a host, else the host's",
+    },
     Variable { name: "GDRFAB_TCP_WINDOW", default: "1024", help: "messages that a tcp endpoint keeps until their receives are posted" },
     Variable {
         name: "GDRFAB_TCP_BUDGET",
@@ -228,7 +237,12 @@ fn tcp() -> Tcp {
         strangers: number("GDRFAB_TCP_STRANGERS", 1, 65536) as usize,
         greeting_ms: number("GDRFAB_TCP_GREETING_MS", 1, 600_000),
         timeout_ms: number("GDRFAB_TCP_TIMEOUT_MS", 0, 86_400_000) as u32,
-        buffer: number("GDRFAB_TCP_BUFFER", 0, 1 << 30) as usize,
+        buffer: match number("GDRFAB_TCP_BUFFER", 0, 1 << 30) {
+            0 => 0,
+            // With less than half a segment of the loopback the kernel waits for room that never comes.
+            n => n.max(32768) as usize,
+        },
+        congestion: text("GDRFAB_TCP_CONGESTION"),
         window: number("GDRFAB_TCP_WINDOW", 1, 1 << 20) as u32,
         budget: number("GDRFAB_TCP_BUDGET", 0, 1 << 30) as u32,
     }

@@ -159,6 +159,11 @@ pub fn set_buffers(fd: BorrowedFd<'_>, bytes: usize) -> Result<()> {
         .map_err(|e| Error::os("setting the sizes of a socket's buffers", e))
 }
 
+/// The algorithm that decides how much may be on the way. Which ones a user may choose is the host's matter.
+pub fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
+    sockopt::set_tcp_congestion(fd, name).map_err(|e| Error::os(format_args!("choosing congestion control {name:?}"), e))
+}
+
 fn set_int(fd: &OwnedFd, level: i32, name: i32, value: i32) -> bool {
     // SAFETY: value is live and as long as the length says.
     unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), size_of::<i32>() as libc::socklen_t) == 0 }

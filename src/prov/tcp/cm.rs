@@ -17,9 +17,9 @@ use crate::sys::{process, tcp, time};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Socket buffers of a connection within one host: small enough to stay in the cache, which is faster than the kernel's
-/// own choice. Between hosts the kernel grows them as the path needs.
-const LOCAL_BUFFER: usize = 256 << 10;
+/// Congestion control of a connection within one host, which has no path to be careful with: every kernel has it, and it
+/// paces nothing.
+const LOCAL_CONGESTION: &str = "reno";
 
 impl State {
     fn terms(&self, data: &[u8]) -> Terms {
@@ -121,9 +121,12 @@ impl State {
         let (local, peer) = (tcp::local(socket.as_fd())?, tcp::peer(socket.as_fd())?);
         tcp::set_no_delay(socket.as_fd())?;
         tcp::set_keep_alive(socket.as_fd(), config.timeout_ms)?;
-        let bytes = if config.buffer == 0 && local.ip() == peer.ip() { LOCAL_BUFFER } else { config.buffer };
-        if bytes > 0 {
-            tcp::set_buffers(socket.as_fd(), bytes)?;
+        if config.buffer > 0 {
+            tcp::set_buffers(socket.as_fd(), config.buffer)?;
+        }
+        let algorithm = config.congestion.as_deref().or((local.ip() == peer.ip()).then_some(LOCAL_CONGESTION));
+        if let Some(Err(e)) = algorithm.map(|name| tcp::set_congestion(socket.as_fd(), name)) {
+            crate::log!(Info, "{e}; the host's choice stays");
         }
         let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
         let ours = (config.window, config.budget);
@@ -195,7 +198,12 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
         }
     }
     if late && matches!(state.phase, Phase::Connecting { .. }) {
-        return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer did not answer the connection request in time"));
+        let whom = match &state.phase {
+            Phase::Connecting { how: How::Dial(dial), .. } => format!("{} did not answer", dial.peer()),
+            Phase::Connecting { how: How::Await(peer), .. } => format!("{peer} did not call"),
+            _ => "the peer did not join".to_string(),
+        };
+        return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("connecting: {whom} in time")));
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::prov::bind::Ending;
 use crate::prov::op::Pieces;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::Weak;
 
 /// READs that may wait for their answers.
 pub const READS: usize = 1024;
@@ -115,7 +115,7 @@ pub struct Conn {
     pub taking: VecDeque<Taking>,
     pub answers: usize,
     /// The region of the last operation: the next one is often in it too.
-    pub region: Option<Arc<Region>>,
+    pub region: Weak<Region>,
 }
 
 impl Conn {
@@ -149,7 +149,7 @@ impl Conn {
             matched_told: (0, 0),
             taking: VecDeque::new(),
             answers: 0,
-            region: None,
+            region: Weak::new(),
         }
     }
 

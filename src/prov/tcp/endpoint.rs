@@ -38,7 +38,7 @@ impl Endpoint {
         let state = State {
             phase: Phase::Fresh,
             bind: Bindings::default(),
-            options: Options::new(false),
+            options: Options::new(true),
             object: 0,
             context,
             conn: None,

@@ -20,6 +20,12 @@ const BUDGET: usize = 16;
 /// Answers up to this are copied, so that they leave together.
 const ANSWER_COPY: u64 = 4 << 10;
 
+/// The socket has failed: the peer is lost, however the kernel puts it.
+pub fn gone(e: &Error) -> Error {
+    let errno = if e.errno == errno::EPIPE { errno::ECONNRESET } else { e.errno };
+    Error::coded(errno, Code::PeerGone, format!("the peer is gone: {}", e.words))
+}
+
 /// A refusal, which the frame's body has to be read past.
 fn refused(code: Code) -> Error {
     Error::coded(errno::EACCES, code, "refused here")
@@ -41,11 +47,13 @@ enum Target {
 impl Conn {
     /// The region that a key names.
     #[inline]
-    fn look_up(&mut self, domain: &Domain, key: u64) -> Option<&Arc<Region>> {
-        if !self.region.as_ref().is_some_and(|r| r.is(key)) {
-            self.region = domain.regions.lock().find(key).cloned();
+    fn look_up(&mut self, domain: &Domain, key: u64) -> Option<Arc<Region>> {
+        if let Some(last) = self.region.upgrade().filter(|r| r.is(key)) {
+            return Some(last);
         }
-        self.region.as_ref()
+        let found = domain.regions.lock().find(key).cloned()?;
+        self.region = Arc::downgrade(&found);
+        Some(found)
     }
 
     /// Checks the pieces that a WRITE or READ names.
@@ -63,7 +71,7 @@ impl Conn {
             if region.is_stale() {
                 return Err(Code::Fault);
             }
-            runs.push(Run { region: region.clone(), skip, len });
+            runs.push(Run { region, skip, len });
         }
         match site {
             Some(site) if !site.is_host() => Ok(Target::Device(site, runs.into())),
@@ -127,8 +135,7 @@ impl State {
                     return Ok(came);
                 }
                 Err(e) => {
-                    let words = format!("the peer is gone: {}", e.words);
-                    conn.dying.get_or_insert(Error::coded(e.errno, Code::PeerGone, words));
+                    conn.dying.get_or_insert(gone(&e));
                     return Ok(came);
                 }
             }
@@ -164,6 +171,7 @@ impl State {
                 return Ok(false);
             }
             self.handle(domain, &header, size)?;
+            self.conn.as_ref().map_or(Ok(()), |c| c.check_untaken())?;
         }
     }
 
@@ -248,7 +256,7 @@ impl State {
         let data = if data_words == 1 { Some(word(words, 0)) } else { None };
         let (addr, len, key) = (word(words, data_words), word(words, data_words + 1), word(words, data_words + 2));
         let permitted = paths_of(h.paths);
-        let Some(region) = conn.look_up(domain, key).cloned() else { return Ok(false) };
+        let Some(region) = conn.look_up(domain, key) else { return Ok(false) };
         let Ok(skip) = region.check(addr, h.len, Access::REMOTE_WRITE, permitted) else { return Ok(false) };
         if len != h.len || !region.site().is_host() || region.enter().is_err() {
             return Ok(false);
@@ -314,7 +322,6 @@ impl State {
     fn on_read(&mut self, domain: &Domain, h: &Header, words: &[u8]) -> Result<()> {
         check_sum(h, words)?;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        conn.check_untaken()?;
         let source = match conn.target(domain, h, words, Access::REMOTE_READ) {
             Ok(Target::Host(runs)) if h.len <= ANSWER_COPY => match copy_out(&runs, h.len) {
                 Ok(bytes) => {
@@ -431,7 +438,6 @@ impl State {
 
     fn on_take(&mut self, h: &Header, number: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        conn.check_untaken()?;
         let Some(at) = conn.sent(number)? else {
             conn.put_words(Kind::Taken, FAILED, 0, &[number, status_of(Code::Canceled)]);
             return Ok(());

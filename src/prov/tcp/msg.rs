@@ -6,7 +6,7 @@ use super::body::{Body, Owner};
 use super::conn::{Offered, SentOp};
 use super::domain::Domain;
 use super::frame::{ACK, DATA, Header, Kind, PARTS};
-use super::rma::{COPY_MAX, load, measure_op, source_of};
+use super::rma::{COPY_MAX, load, measure_op, site_of, source_of};
 use super::state::{Phase, Recv, State};
 use super::tx::QUEUE_MAX;
 use super::{MAX_MSG, RX_SIZE, TX_SIZE};
@@ -34,7 +34,7 @@ impl State {
     pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
         let total = measure_op(local, c, false)?;
         self.up()?;
-        let site = self.site_of(domain, c.desc, local)?;
+        let site = site_of(domain, c.desc, local)?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let wanted = self.bind.wants_entry(c.flags);
         let conn = self.up()?;
@@ -42,7 +42,9 @@ impl State {
         if conn.outstanding() >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || fenced || !self.bind.reserve(wanted) {
             return Err(Error::AGAIN);
         }
-        let Some(whole) = self.up()?.admit(total as u64) else {
+        let permitted = self.check_path(domain, site);
+        let whole = if permitted.is_ok() { self.up()?.admit(total as u64) } else { Some(true) };
+        let Some(whole) = whole else {
             if let (true, Some(q)) = (wanted, &self.bind.tx) {
                 q.release();
             }
@@ -51,7 +53,13 @@ impl State {
         let deadline = self.deadline(c);
         let end = Ending { context: c.context, kind: flags::SEND | flags::MSG, len: total, buf: pieces.first(), wanted, deadline };
         self.stats.sends += 1;
-        let put = if whole { self.put_send(local, c, end, pieces, site) } else { self.put_offer(c, end, pieces, site) };
+        let put = if let Err(e) = permitted {
+            Err(e)
+        } else if whole {
+            self.put_send(local, c, end, pieces, site)
+        } else {
+            self.put_offer(c, end, pieces, site)
+        };
         match put {
             Err(e) => self.fail(&end, e),
             Ok(ends_when_out) => {
@@ -168,13 +176,17 @@ impl State {
             _ => {}
         }
         let room = measure(local, MAX_MSG)?;
-        let site = self.site_of(domain, c.desc, local)?;
+        let site = site_of(domain, c.desc, local)?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         if self.recvs.len() >= RX_SIZE {
             return Err(Error::AGAIN);
         }
         let deadline = self.deadline(c);
         let recv = Recv { pieces, site, room, context: c.context, wanted: self.bind.wants_receive(c.flags), deadline };
+        if let Err(e) = self.check_path(domain, site) {
+            self.abandon(&recv, e);
+            return Ok(());
+        }
         let has_room = self.bind.rx.as_ref().is_none_or(|q| q.has_room());
         match self.unexpected.pop_front() {
             Some(message) if self.recvs.is_empty() && has_room => {

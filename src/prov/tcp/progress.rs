@@ -80,8 +80,7 @@ impl State {
         let Conn { fd, tx, dying, .. } = conn;
         if let Err(e) = tx.flush(std::os::fd::AsFd::as_fd(fd)) {
             // What the peer said before it went is still to be read.
-            let words = format!("the peer is gone: {}", e.words);
-            dying.get_or_insert(Error::coded(e.errno, Code::PeerGone, words));
+            dying.get_or_insert(super::handle::gone(&e));
         }
         if !tx.left.is_empty() {
             self.end_left();

@@ -33,17 +33,25 @@ pub fn measure_op(local: &[Iov], c: &Common, read: bool) -> Result<usize> {
     Ok(total)
 }
 
+/// Where the local pieces of an operation lie.
+pub fn site_of(domain: &Domain, desc: u64, local: &[Iov]) -> Result<Site> {
+    if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { domain.regions.lock().local_site(desc, local) }
+}
+
+fn path_of(site: Site) -> Paths {
+    if site.is_host() { Paths::SOCKET } else { Paths::STAGED }
+}
+
 impl State {
-    /// Where the local pieces lie; an error if the endpoint's policy forbids the path from there.
-    pub fn site_of(&self, domain: &Domain, desc: u64, local: &[Iov]) -> Result<Site> {
-        let site = if desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(desc, local)? };
-        let path = if site.is_host() { Paths::SOCKET } else { Paths::STAGED };
+    /// Why operations of this endpoint may not touch memory at `site`.
+    pub fn check_path(&self, domain: &Domain, site: Site) -> Result<()> {
+        let path = path_of(site);
         let allowed = self.options.policy.allowed() & domain.modes.paths;
-        if !allowed.contains(path) {
-            let words = format!("{site} memory goes by the path {}, which this endpoint or GDRFAB_TCP_PATHS rules out", path.words());
-            return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
+        if allowed.contains(path) {
+            return Ok(());
         }
-        Ok(site)
+        let words = format!("{site} memory goes by the path {}, which this endpoint or GDRFAB_TCP_PATHS rules out", path.words());
+        Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
     }
 
     /// What the target may do for an operation of this endpoint.
@@ -66,7 +74,7 @@ impl State {
             return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for reads"));
         }
         self.up()?;
-        let site = self.site_of(domain, c.desc, local)?;
+        let site = site_of(domain, c.desc, local)?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let wanted = self.bind.wants_entry(c.flags);
         let conn = self.up()?;
@@ -78,8 +86,11 @@ impl State {
         let deadline = self.deadline(c);
         let kind = flags::RMA | if dir == Dir::Read { flags::READ } else { flags::WRITE };
         let end = Ending { context: c.context, kind, len: total, buf: pieces.first(), wanted, deadline };
-        let path = if site.is_host() { Paths::SOCKET } else { Paths::STAGED };
-        self.stats.moved(path, total);
+        if let Err(e) = self.check_path(domain, site) {
+            self.fail(&end, e);
+            return Ok(());
+        }
+        self.stats.moved(path_of(site), total);
         match dir {
             Dir::Write => self.put_write(local, remote, c, end, pieces, site),
             Dir::Read => self.put_read(remote, end, pieces, site),

@@ -6,7 +6,7 @@ use crate::error::{Code, Error, Result, errno};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -280,23 +280,20 @@ pub fn interface_address(name: &str, v6: bool) -> Result<IpAddr> {
     })
 }
 
-/// The TCP port that this host's list of services gives `name`.
+/// The TCP port that this host's list of services gives `name`. The list is read here, because asking the resolver
+/// loads all that it is configured with.
 pub fn service_port(name: &str) -> Option<u16> {
-    let name = CString::new(name).ok().filter(|n| !n.is_empty())?;
-    // SAFETY: all bits zero are a valid addrinfo.
-    let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
-    hints.ai_family = libc::AF_INET;
-    hints.ai_socktype = libc::SOCK_STREAM;
-    let mut list: *mut libc::addrinfo = std::ptr::null_mut();
-    // SAFETY: the name is a C string, hints and list are live.
-    if unsafe { libc::getaddrinfo(std::ptr::null(), name.as_ptr(), &raw const hints, &raw mut list) } != 0 || list.is_null() {
-        return None;
-    }
-    // SAFETY: the list has an entry, and AF_INET was asked for.
-    let port = unsafe { (*list).ai_addr.cast::<libc::sockaddr_in>().read_unaligned().sin_port };
-    // SAFETY: `list` is what getaddrinfo gave, and nothing of it is held any more.
-    unsafe { libc::freeaddrinfo(list) };
-    Some(u16::from_be(port))
+    listed(&std::fs::read_to_string("/etc/services").ok()?, name)
+}
+
+/// Lines of services(5): a name, "port/protocol", and perhaps other names.
+fn listed(services: &str, name: &str) -> Option<u16> {
+    services.lines().find_map(|line| {
+        let mut words = line.split('#').next()?.split_ascii_whitespace();
+        let first = words.next()?;
+        let port = words.next()?.strip_suffix("/tcp")?;
+        (first == name || words.any(|other| other == name)).then(|| port.parse().ok())?
+    })
 }
 
 #[cfg(test)]
@@ -366,6 +363,15 @@ mod tests {
         assert_eq!(interface_address(&lo.name, false).unwrap(), lo.ip);
         let e = interface_address("none-such", false).unwrap_err();
         assert!(e.words.contains("none-such") && e.words.contains(&lo.name), "{e}");
-        assert_eq!((service_port("7471"), service_port("no such service"), service_port("")), (Some(7471), None, None));
+    }
+
+    #[test]
+    fn services_have_their_ports() {
+        let text = "# all\ndomain\t53/udp\ndomain\t53/tcp\t# of names\nhttp 80/tcp www web\n\nlate 99999/tcp\nodd\n";
+        for (name, port) in
+            [("domain", Some(53)), ("www", Some(80)), ("80/tcp", None), ("of", None), ("late", None), ("odd", None), ("", None)]
+        {
+            assert_eq!(listed(text, name), port, "{name}");
+        }
     }
 }

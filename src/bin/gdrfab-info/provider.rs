@@ -32,7 +32,7 @@ pub fn all(only: Option<&str>, near: Option<Site>) -> Result<Vec<Provider>> {
         let of_it: Vec<Info> = infos.iter().filter(|i| i.prov_name.as_deref() == Some(offer.name)).cloned().collect();
         let first = of_it.iter().find(|i| i.reason.is_none()).or(of_it.first()).cloned();
         if let Some(info) = first {
-            let ports = if offer.name == "shm" { Vec::new() } else { nics::of(&of_it) };
+            let ports = if offer.name == "verbs" { nics::of(&of_it) } else { Vec::new() };
             found.push(Provider { offer, info, ports });
         }
     }

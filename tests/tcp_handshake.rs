@@ -169,6 +169,8 @@ fn good_peers_meet_and_nothing_behind_the_handshake_is_taken() {
         };
         let to = Address::of(greeter.local(), Some(token));
         let mut dial = Dial::new(&to, Some(at.ip()), purpose, token, terms(&[9; 256]), key).unwrap();
+        let poller = Poller::new().unwrap();
+        greeter.watch(&poller).unwrap();
         let request = request(&mut greeter, &mut dial);
         assert_eq!((request.data(), request.terms()), (&[9; 256][..], &terms(&[9; 256])));
         assert_eq!((request.peer().ip(), greeter.strangers()), (at.ip(), 0));
@@ -184,6 +186,9 @@ fn good_peers_meet_and_nothing_behind_the_handshake_is_taken() {
         ours.read_exact(&mut buf).unwrap();
         assert_eq!(&buf, b"frame");
         ours.write_all(b"ready").unwrap();
+        // That is no longer the listener's: whoever sleeps on it sleeps on.
+        assert!(greeter.poll().is_empty());
+        assert!(poller.wait(Some(5_000_000)) == Woken::Timeout);
         theirs.read_exact(&mut buf).unwrap();
         assert_eq!(&buf, b"ready");
     }
@@ -515,7 +520,7 @@ fn two_thousand_silent_strangers_cost_little() {
     println!("{crowd} silent: served after {took:?}, {} descriptors, {} KiB more", after.0 - before.0, grown / 1024);
     assert!(after.0 - before.0 <= crowd + 64 + 64, "{before:?} {after:?}");
     assert!(grown < 16 << 20, "{before:?} {after:?}");
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
     drop(silent);
 }
 
@@ -532,7 +537,8 @@ fn a_full_listener_lets_its_sleeper_sleep_and_wakes_it_in_time() {
     }
     greeter.watch(&poller).unwrap();
     // Sixteen wait in the kernel's queue, and there is nothing to do about them yet.
-    assert!(poller.wait(Some(30_000_000)) == Woken::Timeout);
+    let woken = poller.wait(Some(30_000_000));
+    assert!(woken == Woken::Timeout || start.elapsed() > Duration::from_millis(90));
     assert!(poller.wait(Some(1_000_000_000)) == Woken::Ready && start.elapsed() > Duration::from_millis(90));
     let mut served = 0;
     while served < 16 && start.elapsed() < LIMIT {

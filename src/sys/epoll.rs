@@ -103,3 +103,10 @@ impl Poller {
         self.set.as_raw_fd()
     }
 }
+
+/// A set can be an element of another one.
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+}

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Monotonic time, a coarse tick cheap enough for a poll loop, and a timer to sleep on.
-
-use crate::error::{Error, Result};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+//! Monotonic time, and a coarse tick cheap enough for a poll loop.
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub fn now_ns() -> u64 {
@@ -29,27 +25,4 @@ pub fn ticks() -> u64 {
 /// The absolute deadline for a relative timeout; 0 stands for "none" in both.
 pub fn deadline(timeout_ns: u64) -> u64 {
     if timeout_ns == 0 { 0 } else { now_ns().saturating_add(timeout_ns) }
-}
-
-/// A descriptor that becomes readable at a time, and stays so until it is set again.
-pub struct Timer(OwnedFd);
-
-impl Timer {
-    pub fn new() -> Result<Timer> {
-        let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
-        fd.map(Timer).map_err(|e| Error::os("creating a timer", e))
-    }
-
-    /// Readable once `now_ns` has reached `at`; 0: never.
-    pub fn set(&self, at: u64) -> Result<()> {
-        let part = |n: u64| rustix::time::Timespec { tv_sec: (n / 1_000_000_000) as _, tv_nsec: (n % 1_000_000_000) as _ };
-        let spec = Itimerspec { it_interval: part(0), it_value: part(at) };
-        timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &spec).map(|_| ()).map_err(|e| Error::os("setting a timer", e))
-    }
-}
-
-impl AsFd for Timer {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
 }

@@ -82,8 +82,13 @@ pub struct Greeter {
     patience_ns: u64,
     /// Until then the kernel's queue is left alone.
     rest: u64,
-    /// Wakes a sleeper when a stranger's time is over; made when there is the first one.
-    timer: Option<time::Timer>,
+    /// The strangers, the listener while there is room, and a timer for what is to be done though nobody says
+    /// anything. A set of its own, because whoever sleeps on it must hear nothing more of a stranger that has become a
+    /// connection: leaving this one is enough.
+    set: Poller,
+    /// Whether the listener is in the set.
+    listens: bool,
+    /// What the timer is set to; 0: nothing.
     alarm: u64,
 }
 
@@ -98,6 +103,8 @@ impl Greeter {
         let at = tcp::local(bound.as_fd())?;
         tcp::start(bound.as_fd(), BACKLOG).map_err(|e| e.context(at))?;
         let config = &config::get().tcp;
+        let set = Poller::new()?;
+        set.add(bound.as_fd())?;
         Ok(Greeter {
             listener: bound,
             at,
@@ -106,7 +113,8 @@ impl Greeter {
             most: config.strangers,
             patience_ns: config.greeting_ms.saturating_mul(1_000_000),
             rest: 0,
-            timer: None,
+            set,
+            listens: true,
             alarm: 0,
         })
     }
@@ -132,29 +140,13 @@ impl Greeter {
         room.max(self.rest)
     }
 
-    /// What tells that `poll` has something to do: the strangers, a timer, and the listener while there is room.
+    /// What becomes readable when `poll` has something to do.
     pub fn each_fd(&self, mut each: impl FnMut(BorrowedFd<'_>)) {
-        if self.room_at() <= time::now_ns() {
-            each(self.listener.as_fd());
-        }
-        if let Some(timer) = &self.timer {
-            each(timer.as_fd());
-        }
-        self.strangers.iter().for_each(|s| each(s.fd()));
+        each(self.set.as_fd());
     }
 
-    /// Makes `poller` tell of what `each_fd` names, and no longer of the listener while there is no room.
     pub fn watch(&self, poller: &Poller) -> Result<()> {
-        if self.room_at() > time::now_ns() {
-            poller.remove(self.listener.as_fd());
-        }
-        let mut result = Ok(());
-        self.each_fd(|fd| {
-            if let Err(e) = poller.add(fd) {
-                result = Err(e);
-            }
-        });
-        result
+        poller.add(self.set.as_fd())
     }
 
     /// Takes what has come: requests that introduced themselves well.
@@ -176,14 +168,17 @@ impl Greeter {
         if ready[0] {
             self.take(now, &mut requests);
         }
-        self.set_alarm();
+        self.sleep_well();
         requests
     }
 
     fn hear(&mut self, stranger: Stranger, now: u64, requests: &mut Vec<Request>) {
         let peer = stranger.peer();
         match stranger.advance(&self.door) {
-            Ok(Ok(heard)) => requests.push(Request::new(heard)),
+            Ok(Ok(heard)) => {
+                self.set.remove(heard.socket.as_fd());
+                requests.push(Request::new(heard));
+            }
             Ok(Err(stranger)) => self.keep(stranger, now),
             Err(e) => crate::log!(Info, "a connection attempt of {peer} was dropped: {e}"),
         }
@@ -208,7 +203,7 @@ impl Greeter {
                     {
                         self.strangers.remove(silent).refuse(Status::Busy);
                     }
-                    match Stranger::new(socket, peer, self.patience_ns) {
+                    match self.set.add(socket.as_fd()).and_then(|()| Stranger::new(socket, peer, self.patience_ns)) {
                         Ok(stranger) => self.hear(stranger, now, requests),
                         Err(e) => crate::log!(Info, "{e}"),
                     }
@@ -224,23 +219,27 @@ impl Greeter {
         }
     }
 
-    /// The next time at which something is to be done though nobody says anything.
-    fn set_alarm(&mut self) {
+    /// Lets the set wake nobody in vain: the listener is in it while there is room, and the timer is set to the next time
+    /// at which there will be, or a stranger's is over.
+    fn sleep_well(&mut self) {
+        let (now, room) = (time::now_ns(), self.room_at());
+        if self.listens != (room <= now) {
+            self.listens = !self.listens;
+            if !self.listens {
+                self.set.remove(self.listener.as_fd());
+            } else if let Err(e) = self.set.add(self.listener.as_fd()) {
+                crate::log!(Warn, "{e}");
+            }
+        }
         let over = self.strangers.iter().map(Stranger::until).min();
-        let room = Some(self.room_at()).filter(|at| *at > time::now_ns());
-        let alarm = over.into_iter().chain(room).min().unwrap_or(0);
+        let alarm = over.into_iter().chain(Some(room).filter(|at| *at > now)).min().unwrap_or(0);
         if alarm == self.alarm {
             return;
         }
-        if self.timer.is_none() {
-            match time::Timer::new() {
-                Ok(timer) => self.timer = Some(timer),
-                Err(e) => return crate::log!(Warn, "{e}"),
-            }
-        }
-        match self.timer.as_ref().map(|t| t.set(alarm)) {
-            Some(Err(e)) => crate::log!(Warn, "{e}"),
-            _ => self.alarm = alarm,
+        let after = (alarm != 0).then(|| alarm.saturating_sub(now));
+        match self.set.set_timer(after) {
+            Ok(()) => self.alarm = alarm,
+            Err(e) => crate::log!(Warn, "{e}"),
         }
     }
 }
@@ -248,13 +247,15 @@ impl Greeter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::epoll::Woken;
+    use std::io::Write;
     use std::net::{Ipv4Addr, TcpStream};
     use std::time::Duration;
 
     #[test]
     fn who_does_not_introduce_itself_in_time_is_gone() {
         let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
-        greeter.patience_ns = 60_000_000;
+        greeter.patience_ns = 400_000_000;
         let mut slow = TcpStream::connect(greeter.local()).unwrap();
         for _ in 0..1000 {
             if greeter.strangers() == 1 {
@@ -264,28 +265,24 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         // It keeps talking, which gives it no more time; the timer wakes whoever sleeps.
-        use std::io::Write;
         slow.write_all(b"GDR").unwrap();
-        let timer = greeter.timer.as_ref().map(|t| t.as_fd().try_clone_to_owned().unwrap()).unwrap();
-        assert_eq!(tcp::readable(&[timer.as_fd()]), [false]);
-        assert!(greeter.poll().is_empty() && greeter.strangers() == 1);
-        std::thread::sleep(Duration::from_millis(70));
-        assert_eq!(tcp::readable(&[timer.as_fd()]), [true]);
+        while greeter.set.wait(Some(20_000_000)) == Woken::Ready {
+            assert!(greeter.poll().is_empty() && greeter.strangers() == 1);
+        }
+        assert!(greeter.set.wait(Some(1_000_000_000)) == Woken::Ready);
         assert!(greeter.poll().is_empty() && greeter.strangers() == 0);
-        assert_eq!((tcp::readable(&[timer.as_fd()]), greeter.alarm), (vec![false], 0));
+        assert!((greeter.set.wait(Some(0)), greeter.alarm) == (Woken::Timeout, 0));
     }
 
     #[test]
     fn a_listener_without_descriptors_rests() {
         let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
-        greeter.rest = time::now_ns() + 50_000_000;
-        greeter.set_alarm();
+        greeter.rest = time::now_ns() + 200_000_000;
+        greeter.sleep_well();
         let _one = TcpStream::connect(greeter.local()).unwrap();
         assert!(greeter.poll().is_empty() && greeter.strangers() == 0);
-        let mut fds = 0;
-        greeter.each_fd(|_| fds += 1);
-        assert_eq!(fds, 1, "the timer only");
-        std::thread::sleep(Duration::from_millis(60));
+        assert!(greeter.set.wait(Some(10_000_000)) == Woken::Timeout);
+        assert!(greeter.set.wait(Some(1_000_000_000)) == Woken::Ready);
         assert!(greeter.poll().is_empty() && greeter.strangers() == 1);
     }
 }

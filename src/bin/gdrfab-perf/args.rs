@@ -16,8 +16,9 @@ pub fn help() -> String {
 gdrfab-perf: how fast gdrfab moves memory between two processes
 
 Usage: gdrfab-perf TEST [options]           the server: waits for a client
-       gdrfab-perf TEST [options] SERVER    the client: SERVER is a name or shm://name, or over
-                                            RDMA verbs://HOST:PORT (with -p verbs HOST[:PORT])
+       gdrfab-perf TEST [options] SERVER    the client: SERVER is a name or shm://name, or of
+                                            another host tcp://HOST:PORT or verbs://HOST:PORT
+                                            (with -p tcp or -p verbs HOST[:PORT])
        gdrfab-perf TEST [options] --local   both, each on a CPU of its own
 
 {tests}
@@ -35,8 +36,9 @@ Usage: gdrfab-perf TEST [options]           the server: waits for a client
                         vmm2 (two segments) or managed
       --remote-mem KIND (or --remote-memory) the same for the server (as --local-mem)
       --path PATH       direct, ipc, cma or staged: nothing else will do; of messages,
-                        it concerns those too long for the ring. Over RDMA nic, dmabuf,
-                        peer-mem or staged: how both sides register their memory
+                        it concerns those too long for the ring. Over tcp socket or
+                        staged; over RDMA nic, dmabuf, peer-mem or staged: how both
+                        sides register their memory
       --verify          check what arrived, byte for byte
       --threading MODE  safe or domain (one thread at a time: the default)
       --auto            a thread of the library makes progress
@@ -46,11 +48,13 @@ Usage: gdrfab-perf TEST [options]           the server: waits for a client
       --deadline MS     limit for connecting, for every operation, and for every wait
                         for the peer (10000, and none for operations)
       --cpus A,B        the client's CPU and the server's
-      --name NAME       where the server listens ({DEFAULT_NAME}); over RDMA HOST or HOST:PORT
-      --port N          the same over RDMA, on the device's own address (7471; 0: any)
+      --name NAME       where the server listens ({DEFAULT_NAME}); over tcp and RDMA HOST or
+                        HOST:PORT
+      --port N          the same over tcp, on 127.0.0.1 unless GDRFAB_TCP_IFACE says otherwise,
+                        and over RDMA, on the device's own address (7471; 0: any)
       --device NAME     this RDMA device (mlx5_0)
   -k, --keep            the server serves one client after another
-  -p, --provider PROV   only this provider: shm or verbs
+  -p, --provider PROV   only this provider: shm, tcp or verbs
       --local           start a server for this run only
       --json            results as JSON
   -V, --version         the version

@@ -125,18 +125,18 @@ impl Client<'_> {
     /// The path that the bytes took, in words; an error if another was required.
     fn path(&mut self, size: usize, back: Paths, stats: &Stats) -> Result<(String, f64)> {
         let test = self.options.test;
-        let nic = self.link.manners.nic;
+        let (nic, far) = (self.link.manners.nic, self.link.manners.far);
         // Of a device, the path is that of the registration, which had to be the required one.
         let required = if nic { Paths::empty() } else { self.options.path };
         if test.is_message() {
             if nic {
                 return Ok((Paths::NIC.words(), 0.0));
             }
-            if size <= config::get().eager_max {
+            if !far && size <= config::get().eager_max {
                 return Ok(("ring".into(), 0.0));
             }
-            // The receiver fetches, so its path counts.
-            let ours = if test == Test::SendLat { self.link.path()?.path } else { back };
+            // Over shared memory the receiver fetches, so its path counts; over a network both memories do.
+            let ours = if far || test == Test::SendLat { self.link.path()?.path } else { back };
             for path in [back, ours] {
                 check_required(size, required, path)?;
             }
@@ -148,13 +148,22 @@ impl Client<'_> {
             (Paths::CMA, stats.ops_cma),
             (Paths::STAGED, stats.ops_staged),
             (Paths::NIC, stats.ops_nic),
+            (Paths::SOCKET, stats.ops_socket),
         ];
         let taken = counts.into_iter().filter(|(_, n)| *n > 0).fold(Paths::empty(), |all, (p, _)| all | p);
         // Counted when they complete, which the last ones did unheard.
-        let taken = if nic && taken.is_empty() { self.link.path()?.path } else { taken };
+        let taken = if far && taken.is_empty() { self.link.path()?.path } else { taken };
         check_required(size, required, taken)?;
-        let bytes = stats.bytes_direct + stats.bytes_ipc + stats.bytes_cma + stats.bytes_staged + stats.bytes_nic + stats.bytes_helped;
-        let helped = if bytes == 0 { 0.0 } else { stats.bytes_helped as f64 / bytes as f64 };
+        let bytes = [
+            stats.bytes_direct,
+            stats.bytes_ipc,
+            stats.bytes_cma,
+            stats.bytes_staged,
+            stats.bytes_nic,
+            stats.bytes_socket,
+            stats.bytes_helped,
+        ];
+        let helped = stats.bytes_helped as f64 / bytes.into_iter().sum::<u64>().max(1) as f64;
         let back = if test == Test::WriteLat && !self.options.one_way() { back } else { taken };
         check_required(size, required, back)?;
         Ok((both_ways(taken, back), helped))

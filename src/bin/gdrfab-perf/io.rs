@@ -298,9 +298,9 @@ impl Link {
         self.post_flagged(kind, bytes, Endpoint::INJECT)
     }
 
-    /// The last message before this side closes. A device forgets what it has not sent by then.
+    /// The last message before this side closes.
     pub fn post_last(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
-        if !self.manners.nic {
+        if !self.manners.far {
             return self.post_mail(kind, bytes);
         }
         let next = self.done + 1;
@@ -385,9 +385,10 @@ impl Link {
         }
     }
 
-    /// How often to look at memory before making progress: seldom where the peer's CPU does it all.
+    /// How often to look at memory before making progress: seldom where nothing arrives without.
     pub fn looks(&self, size: usize, incoming: Paths) -> u32 {
-        if incoming == Paths::STAGED || incoming.is_empty() || size >= LARGE { 1 } else { LOOKS }
+        let idle = Paths::STAGED | Paths::SOCKET;
+        if incoming.is_empty() || incoming.intersects(idle) || size >= LARGE { 1 } else { LOOKS }
     }
 
     /// The path to the peer's region. Its memory file may have to be asked for first.
@@ -419,6 +420,8 @@ impl Link {
             bytes_ipc: now.bytes_ipc - then.bytes_ipc,
             ops_nic: now.ops_nic - then.ops_nic,
             bytes_nic: now.bytes_nic - then.bytes_nic,
+            ops_socket: now.ops_socket - then.ops_socket,
+            bytes_socket: now.bytes_socket - then.bytes_socket,
             bytes_helped: now.bytes_helped - then.bytes_helped,
             ..now
         }

@@ -31,7 +31,7 @@ impl LocalServer {
         let name = format!("gdrfab-perf.{}.{:016x}", process::pid(), u64::from_ne_bytes(raw));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args([o.test.name(), "--parent", &process::pid().to_string()]);
-        match (&o.name, o.choice.is_verbs(o.name.as_deref())) {
+        match (&o.name, o.choice.network(o.name.as_deref()).is_some()) {
             (Some(place), true) => command.args(["--name", place, "--port", "0"]),
             (None, true) => command.args(["--port", "0"]),
             (_, false) => command.args(["--name", &name]),

@@ -29,7 +29,6 @@ use conn::{Side, patience_ms};
 use gdrfab::config;
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::fabric::PathAnswer;
-use gdrfab::mr::Paths;
 use json::Json;
 use local::LocalServer;
 use report::{About, Report};
@@ -73,7 +72,7 @@ fn client(o: &Options, clock: Clock, server: &str, cpus: &[usize], report: &mut 
 
 fn lead(o: &Options, clock: Clock, cpus: &[usize], plan: &Plan, side: &mut Side, report: &mut Report) -> Result<()> {
     let answer = side.link.path()?;
-    let path = path_words(o, &answer)?;
+    let path = path_words(o, &answer, side.link.manners.far)?;
     report.begin(about(o, side, cpus, plan, path))?;
     Client { link: &mut side.link, options: o, clock, report }.run()
 }
@@ -84,7 +83,7 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
     let pinned = if o.role == Role::Local { cpus } else { cpus.get(..1).unwrap_or_default() };
     let (threading, progress) = (if o.one_thread { "domain" } else { "safe" }, if o.auto { "auto" } else { "manual" });
     let mut how = vec![format!("threading {threading}"), format!("{progress} progress")];
-    if side.device.is_none() {
+    if !side.link.manners.far {
         how.push(if plan.coop { "the target helps with large copies" } else { "no help from the target" }.into());
     }
     if o.sleep {
@@ -138,12 +137,12 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
     about
 }
 
-/// The chosen path, and why none of the faster ones.
-fn path_words(o: &Options, answer: &PathAnswer) -> Result<String> {
+/// The chosen path, and why none of the faster ones, which a network has not.
+fn path_words(o: &Options, answer: &PathAnswer, far: bool) -> Result<String> {
     if answer.path.is_empty() {
         return Err(Error::new(errno::EOPNOTSUPP, answer.text.trim_end().to_string()));
     }
-    if answer.path.contains(Paths::NIC) {
+    if far {
         return Ok(answer.path.words());
     }
     if o.test.is_message() {

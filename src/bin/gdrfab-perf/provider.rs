@@ -11,7 +11,9 @@ use gdrfab::prov::flags;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 
 const VERBS: &str = "verbs";
-const SCHEME: &str = "verbs://";
+const TCP: &str = "tcp";
+/// Providers whose places are hosts and ports.
+const NETWORKS: [&str; 2] = [VERBS, TCP];
 /// Where a server listens if nobody says otherwise.
 const DEFAULT_PORT: u16 = 7471;
 
@@ -23,20 +25,22 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Whether an address is that of a host and a port rather than a name.
-    pub fn is_verbs(&self, address: Option<&str>) -> bool {
+    /// The provider, if it is one for which an address is that of a host and a port rather than a name.
+    pub fn network(&self, address: Option<&str>) -> Option<&'static str> {
         let only = self.provider.as_deref().or(config::get().provider.as_deref());
-        only == Some(VERBS) || only.is_none() && address.is_some_and(|a| a.starts_with(SCHEME))
+        let named = only.or_else(|| Some(address?.split_once("://")?.0));
+        NETWORKS.into_iter().find(|n| named == Some(n))
     }
 
     /// The info for one side, listening at or connecting to `address`.
     pub fn discover(&self, address: Option<&str>, listens: bool) -> Result<Info> {
-        let verbs = self.is_verbs(address);
+        let network = self.network(address);
+        let verbs = network == Some(VERBS);
         let known = flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY | if verbs { flags::MR_MODE_LOCAL } else { 0 };
-        let provider = if verbs { Some(VERBS.to_string()) } else { self.provider.clone() };
+        let provider = network.map(String::from).or_else(|| self.provider.clone());
         let hints = Info { prov_name: provider, mr_mode: known, ..Info::default() };
         let asked = if listens { flags::SOURCE } else { 0 };
-        if !verbs {
+        if network.is_none() {
             return Ok(getinfo(None, address, asked, Some(&hints))?.remove(0));
         }
         let (node, port) = address.map_or((None, None), |a| place(a, listens));
@@ -46,7 +50,7 @@ impl Choice {
             found.retain(|i| i.domain_name.as_ref().is_some_and(|d| d == device || d.split(':').next() == Some(device)));
         }
         // The device of the address that the kernel would send from.
-        let source = node.filter(|_| !listens).and_then(leaves_from).map(|ip| format!("{SCHEME}{}", bracketed(ip)));
+        let source = node.filter(|_| verbs && !listens).and_then(leaves_from).map(|ip| format!("{VERBS}://{}", bracketed(ip)));
         let leads_there = |i: &Info| source.as_ref().is_some_and(|s| i.src_addr.as_ref().is_some_and(|a| a.starts_with(s.as_str())));
         let first = found.iter().position(leads_there).unwrap_or(0);
         match found.into_iter().nth(first) {
@@ -63,9 +67,9 @@ fn bracketed(ip: IpAddr) -> String {
     }
 }
 
-/// Host and port of `verbs://HOST:PORT`, `HOST:PORT`, a host alone, or where something listens a port alone.
+/// Host and port of `tcp://HOST:PORT`, `HOST:PORT`, a host alone, or where something listens a port alone.
 fn place(address: &str, listens: bool) -> (Option<&str>, Option<&str>) {
-    let address = address.strip_prefix(SCHEME).unwrap_or(address);
+    let address = address.split_once("://").map_or(address, |(_, place)| place);
     let is_port = |word: &str| word.parse::<u16>().is_ok();
     if listens && is_port(address) {
         return (None, Some(address));
@@ -80,12 +84,13 @@ fn place(address: &str, listens: bool) -> (Option<&str>, Option<&str>) {
 
 /// Where a server listens: a name, or a place.
 pub fn listening(choice: &Choice, name: Option<&str>, port: Option<u16>, usual: &str) -> String {
-    if !choice.is_verbs(name) {
+    if choice.network(name).is_none() {
         return name.unwrap_or(usual).to_string();
     }
     let port = port.unwrap_or(DEFAULT_PORT);
     match name {
         None => port.to_string(),
+        Some(name) if name.parse::<Ipv6Addr>().is_ok() => format!("[{name}]:{port}"),
         Some(name) if place(name, true).1.is_none() => format!("{name}:{port}"),
         Some(name) => name.to_string(),
     }
@@ -103,8 +108,11 @@ fn leaves_from(node: &str) -> Option<IpAddr> {
 /// What an info asks of whoever posts, and what it does without.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
-    /// Bytes move through a device: no path of the CPU's, and no help from the peer's.
+    /// Bytes move through a device: no path of the CPU's.
     pub nic: bool,
+    /// No memory is shared with the peer: it has no ring, it cannot help with a copy, and what this side has not handed to
+    /// the network when it ends is lost.
+    pub far: bool,
     /// Every local buffer lies in a region, whose descriptor goes along.
     pub local: bool,
     /// Flag of the latest completion that there is: in the target's memory, or acknowledged.
@@ -122,6 +130,7 @@ impl Manners {
         let delivery = info.limits.tx_op_flags & flags::DELIVERY_COMPLETE != 0;
         Manners {
             nic: info.paths.contains(Paths::NIC),
+            far: info.prov_name.as_deref().is_some_and(|name| NETWORKS.contains(&name)),
             local: info.mr_mode & flags::MR_MODE_LOCAL != 0,
             delivered: if delivery { flags::DELIVERY_COMPLETE } else { flags::TRANSMIT_COMPLETE },
             inject: info.inject_size,
@@ -149,6 +158,7 @@ mod unit {
     #[test]
     fn places_are_split() {
         assert_eq!(place("verbs://10.0.0.1:5", false), (Some("10.0.0.1"), Some("5")));
+        assert_eq!(place("tcp://[::1]:5", true), (Some("::1"), Some("5")));
         assert_eq!(place("host:5", false), (Some("host"), Some("5")));
         assert_eq!(place("host", false), (Some("host"), None));
         assert_eq!((place("5", true), place("5", false)), ((None, Some("5")), (Some("5"), None)));
@@ -164,6 +174,10 @@ mod unit {
         assert_eq!(listening(&of("verbs"), None, Some(0), "usual"), "0");
         assert_eq!(listening(&of("verbs"), Some("10.0.0.1"), Some(5), "usual"), "10.0.0.1:5");
         assert_eq!(listening(&of("verbs"), Some("10.0.0.1:7471"), None, "usual"), "10.0.0.1:7471");
-        assert!(Choice::default().is_verbs(Some("verbs://x:1")) && !of("shm").is_verbs(Some("verbs://x:1")));
+        assert_eq!(listening(&of("tcp"), Some("::1"), Some(5), "usual"), "[::1]:5");
+        assert_eq!(listening(&of("tcp"), None, None, "usual"), "7471");
+        assert_eq!(Choice::default().network(Some("verbs://x:1")), Some("verbs"));
+        assert_eq!(Choice::default().network(Some("tcp://x:1")), Some("tcp"));
+        assert_eq!((Choice::default().network(Some("shm://x")), of("shm").network(Some("tcp://x:1"))), (None, None));
     }
 }

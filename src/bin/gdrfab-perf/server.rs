@@ -58,7 +58,7 @@ fn announce(o: &Options, address: &str) {
     if o.parent.is_some() {
         cli::say(&format!("{address}\n"));
     } else if !o.json {
-        let name = if o.choice.is_verbs(o.name.as_deref()) { address } else { o.name.as_deref().unwrap_or(DEFAULT_NAME) };
+        let name = if o.choice.network(o.name.as_deref()).is_some() { address } else { o.name.as_deref().unwrap_or(DEFAULT_NAME) };
         cli::say(&format!("waiting on {address} for: gdrfab-perf {} [options] {name}\n", o.test.name()));
     }
 }

@@ -53,7 +53,8 @@ def run(argv, env=None):
         f = line.split(',')
         if f[0] == 'RES':
             results.append(Result(f[2], int(f[3]), f[4], float(f[5]), float(f[6])))
-    return Run(results, notes, why and ': '.join([why, *words[-2:]]))
+    # both sides often say the same
+    return Run(results, notes, why and ': '.join([why, *dict.fromkeys(words[-2:])])[:400])
 
 
 def rmabench(spec, mode, sizes=None, reps=11):
@@ -62,7 +63,7 @@ def rmabench(spec, mode, sizes=None, reps=11):
     env = dict(w.split('=', 1) for w in words[:-1] if '=' in w)
     flags = [w for w in words[:-1] if '=' not in w]
     argv = ['rmabench', '-t', words[-1], '-m', mode, '-r', str(reps), *flags]
-    if sizes:
+    if sizes and any(sizes):
         argv += ['-s', ','.join(str(s) for s in sizes)]
     return argv, env
 

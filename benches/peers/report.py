@@ -16,102 +16,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import namedtuple
 
-from compare import BUILD, boost, rmabench, run
-
-K, M = 1 << 10, 1 << 20
-POSIX = 'UCX_TLS=posix,self '           # its fastest for mapped memory: with CMA it copies slower from 4 KiB on
-CMA = 'UCX_TLS=posix,cma,self '
-
-# command: (sizes, reps) -> (argv, env); keep: does this result belong to the figure?
-Column = namedtuple('Column', 'needs command keep')
-# who is held against ref at this size; kind '<=' or '<' bounds the ratio of times, '>=' that of rates
-Bar = namedtuple('Bar', 'size kind limit ref who', defaults=('gdrfab',))
-Row = namedtuple('Row', 'name sizes columns bars rate', defaults=(False,))
-
-
-def rma(mode, **specs):
-    def column(spec):
-        name = spec.split()[-1].split(':')[0]
-        return Column({name}, lambda sizes, reps: rmabench(spec, mode, sizes, reps), lambda r: r.unit == 'ns')
-    return {label.replace('_', ' '): column(spec) for label, spec in specs.items()}
-
-
-def coop(*cases):
-    """The bare two-core copy; the fastest of the ways named."""
-    return {'floor': Column(set(), lambda sizes, reps: (
-        ['raw_coop', '-s', ','.join(map(str, sizes)), '-r', str(reps)], {}),
-        lambda r: r.unit == 'ns' and r.case in cases)}
-
-
-def reg(live, **specs):
-    def column(spec):
-        return Column({spec.split(':')[0]}, lambda sizes, reps: (
-            ['mr_cost', '-t', spec, '-n', str(live), '-s', ','.join(map(str, sizes)), '-r', str(reps)], {}),
-            lambda r: '/reg+close/' in r.case)
-    return {label.replace('_', ' '): column(spec) for label, spec in specs.items()}
-
-
-def startup(what, **names):
-    def column(name):
-        return Column({name}, lambda sizes, reps: ([f'startup_{name}', 'shm', str(max(reps, 9))], {}),
-                      lambda r: r.case.endswith(what))
-    return {label: column(name) for label, name in names.items()}
-
-
-def rows():
-    two_core = coop('memcpy/2core', 'nt/2core')
-    idle = "target idle (the peers' polls: they may need it)"
-    yield Row('put, half round trip', [8, 64, K, 4 * K],
-              rma('lat', floor='memfd', gdrfab='gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm,inject'),
-              [Bar(8, '<=', 1.08, 'floor'), Bar(8, '<', 1, 'UCX')])
-    yield Row('put until complete at the initiator', [8, 4 * K],
-              rma('dclat', floor='memfd', gdrfab='gdrfab:dc', UCX=POSIX + 'ucp', libfabric='ofi:shm,dc'),
-              [Bar(8, '<=', 0.65, 'UCX')])
-    yield Row('put in a window, per put', [8, 64],
-              rma('bw', floor='memfd', gdrfab='gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm,inject'),
-              [Bar(8, '<=', 0.5, 'UCX')])
-    yield Row('get', [8, 64, K, 4 * K],
-              rma('getlat', floor='memfd', gdrfab='gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm'),
-              [Bar(8, '<=', 0.1, 'UCX'), Bar(4 * K, '<=', 1.3, 'floor')])
-    yield Row('send/recv, half round trip; heap = buffers in private memory', [8, 64, K, 4 * K, 64 * K, M],
-              rma('sendlat', floor='memfd', gdrfab='gdrfab', gdrfab_heap='gdrfab:srcheap', UCX=CMA + 'ucp',
-                  libfabric='ofi:shm,inject'),
-              [Bar(8, '<=', 0.9, 'UCX'), Bar(8, '<=', 0.5, 'libfabric'),
-               Bar(4 * K, '<=', 0.75, 'UCX'), Bar(4 * K, '<=', 0.75, 'UCX', 'gdrfab heap')])
-    yield Row('send rate, per message; heap = buffers in private memory', [8, 4 * K, 64 * K, M],
-              rma('sendrate', floor='memfd', gdrfab='gdrfab', gdrfab_heap='gdrfab:srcheap', UCX=CMA + 'ucp',
-                  libfabric='ofi:shm,inject'),
-              [Bar(8, '<=', 0.7, 'UCX')])
-    for verb, mode in ('put', 'bw'), ('get', 'getbw'):
-        yield Row(f'{verb} bandwidth, {idle}', [64 * K, M],
-                  rma(mode, floor='-i memfd', gdrfab='-i gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm'),
-                  [Bar(n, '>=', x, ref) for n in (64 * K, M) for x, ref in ((0.95, 'floor'), (1, 'UCX'))], True)
-        yield Row(f'{verb} bandwidth, {idle}, non-temporal floor', [64 * M],
-                  rma(mode, floor='-i memfd:nt', gdrfab='-i gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm'),
-                  [Bar(64 * M, '>=', 0.95, 'floor'), Bar(64 * M, '>=', 1.25, 'UCX')], True)
-        yield Row(f'{verb} bandwidth, target polling; floor = bare copy by two cores', [M, 64 * M],
-                  {**two_core, **rma(mode, gdrfab='gdrfab', gdrfab_nocoop='gdrfab:nocoop', UCX=POSIX + 'ucp',
-                                     libfabric='ofi:shm')},
-                  [Bar(M, '>=', 2, 'UCX'), Bar(64 * M, '>=', 1.8, 'UCX')], True)
-    yield Row('put to private memory, half round trip', [8, 4 * K],
-              rma('lat', floor='cma', gdrfab='gdrfab:heap,srcheap', UCX=CMA + 'ucp:heap', libfabric='ofi:shm'),
-              [Bar(8, '<=', 1.1, 'floor')])
-    yield Row(f'put bandwidth to private memory, {idle}', [64 * K, 64 * M],
-              rma('bw', floor='-i cma', gdrfab='-i gdrfab:heap,srcheap', UCX=CMA + 'ucp:heap', libfabric='ofi:shm'),
-              [Bar(64 * K, '>=', 0.97, 'floor'), Bar(64 * M, '>=', 0.97, 'floor')], True)
-    yield Row('put bandwidth to private memory, target polling; floor = CMA from both sides', [M, 64 * M],
-              {**coop('cma/2core'), **rma('bw', gdrfab='gdrfab:heap,srcheap', one_side='gdrfab:heap,srcheap,nocoop',
-                                          UCX=CMA + 'ucp:heap', libfabric='ofi:shm')},
-              [Bar(M, '>=', 2, 'one side'), Bar(64 * M, '>=', 2, 'one side')], True)
-    for live in 0, 10000:
-        yield Row(f'register + close, {live} live; heap = private memory', [4 * K, 1024 * M],
-                  reg(live, gdrfab='gdrfab', gdrfab_heap='gdrfab:heap', libfabric='ofi:shm'),
-                  [Bar(n, '<=', 0.6, 'libfabric', who) for n in (4 * K, 1024 * M) for who in ('gdrfab', 'gdrfab heap')])
-    yield Row('exec to first put completed', [0],
-              startup('/exec_to_first_put', gdrfab='gdrfab', libfabric='ofi'), [Bar(0, '<=', 1, 'libfabric')])
-    yield Row('main to first put completed', [0], startup('/main_to_first_put', gdrfab='gdrfab', libfabric='ofi'), [])
+from compare import BUILD, boost, run
+from figures import K, M, rows
 
 
 def output(*argv, **kw):
@@ -169,10 +76,9 @@ def size_text(n):
 def path_text(notes):
     """What the back-end said about its path, and how much of its bytes the peer carried."""
     for line in reversed(notes):
-        m = re.match(r'#gdrfab bytes direct=(\d+) cma=(\d+) staged=(\d+) helped=(\d+)', line)
-        if m:
-            *by_path, helped = map(int, m.groups())
-            total = sum(by_path)
+        if line.startswith('#gdrfab bytes '):
+            count = {name: int(n) for name, n in re.findall(r'(\w+)=(\d+)', line)}
+            helped, total = count['helped'], sum(count[p] for p in ('direct', 'cma', 'staged', 'socket'))
             helped_text = f', {100 * helped / total:.0f} % of the bytes carried by the peer' if total and helped else ''
             name = next((n.split('=', 1)[1] for n in notes if n.startswith('#gdrfab path=')), '?')
             return f'path {name}{helped_text}'
@@ -208,6 +114,9 @@ def measure(row, sizes, rounds, reps, built):
 def judge(bar, cells):
     """The bar, its ratio, the floor's own ratio where that says more, and a verdict: ok, MISS, or none."""
     def ratio(who):
+        if bar.ref is None:
+            mine = cells.get(who, {}).get(bar.size)
+            return mine and mine['median']
         a, b = cells.get(who, {}).get(bar.size), cells.get(bar.ref, {}).get(bar.size)
         if not a or not b:
             return None
@@ -215,18 +124,26 @@ def judge(bar, cells):
 
     def reached(x):
         return x >= bar.limit if bar.kind == '>=' else x <= bar.limit if bar.kind == '<=' else x < bar.limit
-    mine, floor = ratio(bar.who), ratio('floor') if bar.ref != 'floor' else None
+    mine, floor = ratio(bar.who), ratio('floor') if bar.ref not in ('floor', None) else None
+    best = None
+    if mine is not None and bar.ref:
+        a, b = cells[bar.who][bar.size]['best'], cells[bar.ref][bar.size]['best']
+        best = b / a if bar.kind == '>=' else a / b
     verdict = 'none' if mine is None else 'ok' if reached(mine) else 'MISS'
-    return {**bar._asdict(), 'ratio': mine, 'floor_ratio': floor, 'verdict': verdict}
+    return {**bar._asdict(), 'ratio': mine, 'best_ratio': best, 'floor_ratio': floor, 'verdict': verdict}
 
 
 def verdict_text(b, rate):
     what = f"{size_text(b['size'])} {b['who']}: ".lstrip()
+    if b['ref'] is None:
+        text = f"{what}must be {b['kind']} {amount(b['limit'], 0, False):g} {unit(b['limit'], False)}: "
+        return text + ('not measured' if b['verdict'] == 'none' else b['verdict'])
     must = f"{b['kind']} {b['limit']} x {b['ref']}" + (' (rate)' if rate else '')
     if b['verdict'] == 'none':
         return f'{what}must be {must}: not measured'
     own = f" (the floor's own: {b['floor_ratio']:.2f})" if b['verdict'] == 'MISS' and b['floor_ratio'] else ''
-    return f"{what}{b['ratio']:.{2 if b['ratio'] >= 0.1 else 4}f}, must be {must}: {b['verdict']}{own}"
+    ratio, best = (f"{r:.{2 if r >= 0.1 else 4}f}" for r in (b['ratio'], b['best_ratio']))
+    return f"{what}{ratio} (of the best {best}), must be {must}: {b['verdict']}{own}"
 
 
 def show(row, sizes, cells, paths, errors, bars):

@@ -10,6 +10,8 @@
  *   getbw     window of gets
  *   sendlat   message ping-pong, two receives always posted; half round trip
  *   sendrate  window of sends to posted receives, until the last has arrived; ns per message
+ *   waitlat   sendlat with both sides in the back-end's blocking wait
+ *   idle      both sides wait in vain for a second; CPU time of side 0, ns per second; no sizes
  * -i: in the one-way modes (dclat getlat bw getbw) side 1 sleeps instead of driving its transport. A transport that
  *     needs its target's help never ends with it. */
 #include "bench.h"
@@ -34,8 +36,10 @@ static const struct tp_ops *const backends[] = {
 };
 #define NBACKENDS (sizeof backends / sizeof *backends)
 
-enum mode { LAT, DCLAT, GETLAT, BW, GETBW, SENDLAT, SENDRATE, NMODES };
-static const char *const mode_name[] = { "lat", "dclat", "getlat", "bw", "getbw", "sendlat", "sendrate" };
+enum mode { LAT, DCLAT, GETLAT, BW, GETBW, SENDLAT, SENDRATE, WAITLAT, IDLE, NMODES };
+static const char *const mode_name[] = {
+	"lat", "dclat", "getlat", "bw", "getbw", "sendlat", "sendrate", "waitlat", "idle"
+};
 
 struct ctl {
 	_Alignas(128) _Atomic uint64_t gate;
@@ -159,7 +163,7 @@ static void post_recv(size_t off, size_t n)
 }
 
 /* Two receives stay posted, so that re-posting is off the critical path and no message comes unexpected. */
-static double sendlat(size_t n, long it)
+static double sendlat(int (*turn_of)(struct tp *), size_t n, long it)
 {
 	size_t half = tp->bytes / 2;
 	long first = tp->received, in_flight = 0;
@@ -175,14 +179,14 @@ static double sendlat(size_t n, long it)
 		for (int turn = 0; turn < 2; turn++)
 			if (turn == side) {
 				while (in_flight)
-					in_flight -= tp->ops->progress(tp);
+					in_flight -= turn_of(tp);
 				atomic_store_explicit(tail(tp->source, 0, n), (uint64_t)i, memory_order_relaxed);
 				while (!tp->ops->send(tp, 0, n))
 					in_flight -= tp->ops->progress(tp);
 				in_flight++;
 			} else {
 				while (tp->received < first + i)
-					in_flight -= tp->ops->progress(tp);
+					in_flight -= turn_of(tp);
 				if (atomic_load_explicit(tail(tp->source, at, n), memory_order_relaxed) != (uint64_t)i)
 					DIE("side %d: message %ld of %zu bytes carries other data", side, i, n);
 			}
@@ -194,6 +198,28 @@ static double sendlat(size_t n, long it)
 		in_flight -= tp->ops->progress(tp);
 	gate();
 	return t;
+}
+
+static int asleep(struct tp *t)
+{
+	return t->ops->wait(t, 1000);
+}
+
+/* CPU time of this process in a second of waiting for nothing */
+static double idle_second(void)
+{
+	struct timespec a, b;
+	double t;
+
+	gate();
+	t = now_ns();
+	CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a));
+	for (double left = 1e9; left > 1e6; left = t + 1e9 - now_ns())
+		tp->ops->wait(tp, (int)(left / 1e6));
+	CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b));
+	t = now_ns() - t;
+	gate();
+	return ((double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec)) / t * 1e9;
 }
 
 static double sendrate(size_t n, long it)
@@ -247,7 +273,8 @@ static void run(const char *name, enum mode m, size_t n, int reps)
 	char tag[128];
 
 	for (int r = -2; r < reps; r++) {	/* two to warm up */
-		double x = m == LAT ? lat(n, it) : m == SENDLAT ? sendlat(n, it) :
+		double x = m == LAT ? lat(n, it) : m == SENDLAT ? sendlat(tp->ops->progress, n, it) :
+			   m == WAITLAT ? sendlat(asleep, n, it) : m == IDLE ? idle_second() :
 			   m == SENDRATE ? sendrate(n, it) : oneway(m, n, it);
 
 		if (r >= 0) {
@@ -261,7 +288,7 @@ static void run(const char *name, enum mode m, size_t n, int reps)
 	for (char *p = tag; *p; p++)
 		if (*p == ',')
 			*p = '+';
-	report("rma", tag, n, "ns", v, reps);
+	report("rma", tag, m == IDLE ? 0 : n, m == IDLE ? "ns/s" : "ns", v, reps);
 	if (streams)
 		report("rma", tag, n, "GB/s", b, reps);
 }
@@ -328,7 +355,10 @@ int main(int argc, char **argv)
 		DIE("no mode %s", mode);
 	if (reps < 1 || reps > MAX_REPS)
 		DIE("-r takes 1 to %d", MAX_REPS);
-	open.msg = m == SENDLAT || m == SENDRATE;
+	open.msg = m >= SENDLAT;
+	open.sleeps = m == WAITLAT || m == IDLE;
+	if (open.sleeps && !ops->wait)
+		DIE("%s does not wait asleep", ops->name);
 	if (open.msg && !ops->send)
 		DIE("%s has no messages", ops->name);
 	if (idle && (m == LAT || open.msg))
@@ -340,6 +370,11 @@ int main(int argc, char **argv)
 		if (e == p || sz[nsz - 1] < 8 || sz[nsz - 1] % 8)
 			DIE("-s: sizes are multiples of 8");
 		end = e;
+	}
+	if (m == IDLE) {
+		sizes = "";
+		sz[0] = 8;
+		nsz = 1;
 	}
 	for (size_t i = 0; !sizes && i < NSIZES; i++)
 		if (!open.msg || bench_sizes[i] <= (1 << 20))

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* gdrfab, through the installed library; connected by exchanged addresses.
- * Exposed memory is gdrfab_mem_alloc's, so the path is direct; source memory is too, and registered. Options:
+ * Over shm, exposed memory is gdrfab_mem_alloc's, so the path is direct; source memory is too, and registered. Options:
+ *   tcp      the provider tcp over loopback instead of shm: the path is socket, all memory private and anonymous
+ *   fd       mode idle and waitlat poll() the queue's descriptor instead of calling gdrfab_cq_sread
  *   heap     expose private anonymous memory: the path is CMA
  *   staged   require the staged path of the exposed region
  *   srcheap  source is private anonymous memory (still registered)
@@ -16,6 +18,7 @@
 #include "transport.h"
 #include <gdrfab.h>
 #include <inttypes.h>
+#include <poll.h>
 
 #define OK(x) do { \
 	long r_ = (long)(x); \
@@ -37,7 +40,7 @@ struct gf {
 	uint64_t rbase, rkey;
 	long posted, reaped, injected;
 	size_t inject;
-	int dc, heap, srcheap, side;
+	int dc, tcp, heap, srcheap, side, fd;
 };
 struct hello {
 	char addr[GDRFAB_ADDR_MAX];
@@ -49,21 +52,18 @@ static const char *g_version(void)
 	return gdrfab_version_string();
 }
 
-/* Sends, puts and gets carry no context; a receive carries the transport. */
-static int g_progress(struct tp *t)
+/* What one call brought. Sends, puts and gets carry no context; a receive carries the transport. */
+static int taken(struct gf *g, const gdrfab_cq_entry *e, ssize_t r)
 {
-	struct gf *g = (void *)t;
-	gdrfab_cq_entry e[16];
 	int n = 0;
-	ssize_t r = gdrfab_cq_read(g->cq, e, 16);
 
 	if (r > 0) {
 		for (ssize_t i = 0; i < r; i++)
 			if (e[i].op_context)
-				t->received++;
+				g->tp.received++;
 			else
 				n++;
-	} else if (r != -EAGAIN) {
+	} else if (r != -EAGAIN && r != -EINTR) {
 		char words[256] = "";
 		gdrfab_cq_err_entry er = { .struct_size = sizeof er, .err_data = words,
 			.err_data_size = sizeof words };
@@ -76,6 +76,31 @@ static int g_progress(struct tp *t)
 	n += (int)g->injected;
 	g->injected = 0;
 	return n;
+}
+
+static int g_progress(struct tp *t)
+{
+	struct gf *g = (void *)t;
+	gdrfab_cq_entry e[16];
+
+	return taken(g, e, gdrfab_cq_read(g->cq, e, 16));
+}
+
+static int g_wait(struct tp *t, int ms)
+{
+	struct gf *g = (void *)t;
+	struct pollfd p = { .fd = g->fd, .events = POLLIN };
+	gdrfab_cq_entry e[16];
+	int r;
+
+	if (g->fd < 0)
+		return taken(g, e, gdrfab_cq_sread(g->cq, e, 16, NULL, ms));
+	r = gdrfab_cq_trywait(g->cq);
+	if (!r)
+		CHECK(poll(&p, 1, ms));
+	else if (r != -EAGAIN)
+		OK(r);
+	return g_progress(t);
 }
 
 static char *memory(struct gf *g, size_t n, int heap)
@@ -110,7 +135,8 @@ static void path_name(uint64_t path, char *buf, size_t n)
 
 static void check_path(struct gf *g, const struct tp_open *o)
 {
-	uint64_t want = has_opt(o->arg, "staged") ? GDRFAB_PATH_STAGED : g->heap ? GDRFAB_PATH_CMA : GDRFAB_PATH_DIRECT;
+	uint64_t want = g->tcp ? GDRFAB_PATH_SOCKET : has_opt(o->arg, "staged") ? GDRFAB_PATH_STAGED :
+		g->heap ? GDRFAB_PATH_CMA : GDRFAB_PATH_DIRECT;
 	gdrfab_path_info pi = { .struct_size = sizeof pi };
 	char words[2048], name[64], asked[64];
 
@@ -159,12 +185,18 @@ static struct tp *g_open(const struct tp_open *o)
 	g->dc = has_opt(o->arg, "dc");
 	if (g->dc)
 		h.tx_op_flags = GDRFAB_DELIVERY_COMPLETE;
-	h.prov_name = (char[]){ "shm" };
+	g->tcp = has_opt(o->arg, "tcp");
+	h.prov_name = g->tcp ? (char[]){ "tcp" } : (char[]){ "shm" };
+	if (o->sleeps && has_opt(o->arg, "fd"))
+		cq.wait_obj = GDRFAB_WAIT_FD;
 	OK(gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, NULL, NULL, 0, &h, &g->info));
 	OK(gdrfab_fabric_open(g->info, NULL, &g->fabric));
 	OK(gdrfab_domain_open(g->fabric, g->info, NULL, &g->domain));
+	g->fd = -1;
 	OK(gdrfab_eq_open(g->fabric, NULL, NULL, &g->eq));
 	OK(gdrfab_cq_open(g->domain, &cq, NULL, &g->cq));
+	if (cq.wait_obj)
+		OK(gdrfab_cq_fd(g->cq, &g->fd));
 	OK(gdrfab_ep_open(g->domain, g->info, NULL, &g->ep));
 	OK(gdrfab_ep_bind_eq(g->ep, g->eq, 0));
 	OK(gdrfab_ep_bind_cq(g->ep, g->cq, GDRFAB_SEND | GDRFAB_RECV));
@@ -172,8 +204,8 @@ static struct tp *g_open(const struct tp_open *o)
 		OK(gdrfab_ep_setopt(g->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_COOP, &off, sizeof off));
 	OK(gdrfab_ep_enable(g->ep));
 	g->side = o->side;
-	g->heap = has_opt(o->arg, "heap");
-	g->srcheap = has_opt(o->arg, "srcheap");
+	g->heap = g->tcp || has_opt(o->arg, "heap");
+	g->srcheap = g->tcp || has_opt(o->arg, "srcheap");
 	g->tp.bytes = o->bytes;
 	g->tp.exposed = memory(g, o->bytes, g->heap);
 	g->tp.source = memory(g, o->bytes, g->srcheap);
@@ -282,9 +314,9 @@ static void g_close(struct tp *t)
 
 	OK(gdrfab_ep_stats(g->ep, &s));
 	if (!g->side && getenv("TP_VERBOSE"))
-		fprintf(stderr, "#gdrfab bytes direct=%" PRIu64 " cma=%" PRIu64 " staged=%" PRIu64 " helped=%" PRIu64
-			" unexpected=%" PRIu64 "\n", s.bytes_direct, s.bytes_cma, s.bytes_staged, s.bytes_helped,
-			s.unexpected);
+		fprintf(stderr, "#gdrfab bytes direct=%" PRIu64 " cma=%" PRIu64 " staged=%" PRIu64 " socket=%" PRIu64
+			" helped=%" PRIu64 " unexpected=%" PRIu64 "\n", s.bytes_direct, s.bytes_cma, s.bytes_staged,
+			s.bytes_socket, s.bytes_helped, s.unexpected);
 	OK(gdrfab_mr_close(g->mr_in));
 	OK(gdrfab_mr_close(g->mr_src));
 	OK(gdrfab_ep_close(g->ep));
@@ -300,6 +332,6 @@ static void g_close(struct tp *t)
 }
 
 const struct tp_ops tp_gdrfab = {
-	"gdrfab", "[heap][,staged][,srcheap][,nodesc][,dc][,inject][,safe][,nocoop][,auto]", g_version, NULL, g_open,
-	g_put, g_get, g_send, g_recv, g_progress, g_flush, g_close
+	"gdrfab", "[tcp][,fd][,heap][,staged][,srcheap][,nodesc][,dc][,inject][,safe][,nocoop][,auto]", g_version, NULL, g_open,
+	g_put, g_get, g_send, g_recv, g_progress, g_wait, g_flush, g_close
 };

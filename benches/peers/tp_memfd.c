@@ -180,5 +180,5 @@ static void m_close(struct tp *t)
 
 const struct tp_ops tp_memfd = {
 	"memfd", "the floor: shared mapping, plain stores [nt]", m_version, m_setup, m_open, m_put, m_get,
-	m_send, m_recv, m_progress, m_flush, m_close
+	m_send, m_recv, m_progress, NULL, m_flush, m_close
 };

@@ -21,6 +21,7 @@ struct tp_open {
 	int side;
 	int oob;		/* connected stream socket */
 	int msg;		/* 1: the run sends and receives; 0: it puts and gets */
+	int sleeps;		/* 1: the run calls wait */
 	size_t bytes;
 };
 
@@ -38,6 +39,8 @@ struct tp_ops {
 	int (*recv)(struct tp *, size_t off, size_t len);	/* NULL together with send: no messages */
 	/* drive the transport; returns newly finished transfers of ours, receives apart (tp->received) */
 	int (*progress)(struct tp *);
+	/* the same, asleep until something comes or `ms` have passed; NULL: this back-end cannot, or nobody asked it yet */
+	int (*wait)(struct tp *, int ms);
 	/* return once every posted put is visible in the peer's memory */
 	void (*flush)(struct tp *);
 	void (*close)(struct tp *);

@@ -167,13 +167,14 @@ bench-verbs-count:
 	@$(INSTALL_TEST_PREFIX)
 	$(USE_TEST_PREFIX) benches/verbs/count.sh
 
-# On a machine with NVIDIA GPUs: gdrfab beside the bare driver.
+# On a machine with NVIDIA GPUs: gdrfab beside the bare driver, and over tcp beside host memory.
 bench-gpu:
 	@$(INSTALL_TEST_PREFIX)
 	@mkdir -p $(EXAMPLES_OUT)
 	$(CC) -std=c99 -D_GNU_SOURCE -O2 -Wall -Wextra -o $(EXAMPLES_OUT)/gpu-bench benches/gpu/main.c \
 		$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab) -Wl,-rpath,$(TEST_PREFIX)/lib -ldl
 	$(EXAMPLES_OUT)/gpu-bench
+	$(USE_TEST_PREFIX) benches/gpu/tcp.py --perf $(TEST_PREFIX)/bin/gdrfab-perf $(GPU_TCP_FLAGS)
 
 deps:
 	@tests/deps.sh build

@@ -42,6 +42,7 @@ def machine():
     parts = [first('/proc/cpuinfo', r'^model name\s*:\s*(.*)') or platform.machine(),
              'model ' + first('/proc/cpuinfo', r'^model\s*:\s*(.*)'), f'{os.cpu_count()} cores',
              f'{kib / M:.0f} GiB', 'kernel ' + platform.release(),
+             'tcp ' + (first('/proc/sys/net/ipv4/tcp_congestion_control') or '?'),
              'shmem huge pages ' + (first('/sys/kernel/mm/transparent_hugepage/shmem_enabled', r'\[(\w+)\]') or '?'),
              f'load {os.getloadavg()[0]:.1f}']
     if 'hypervisor' in first('/proc/cpuinfo', r'^flags\s*:\s*(.*)'):

@@ -8,7 +8,8 @@
  *   small    frames of `bytes` behind 32 bytes of header, walked and copied out by the receiver; one send for each, or
  *            one for as many as fit into 4 or 64 KiB; ns per frame
  *   stream   transfers of `bytes` into place, pieces of at most cap per call, socket buffers of a fixed size or the
- *            kernel's own; one connection, or two that carry a half each; ns per transfer and GB/s
+ *            kernel's own; one connection, or two that carry a half each; the system's congestion control or reno,
+ *            which paces nothing; ns per transfer and GB/s
  * A run of stream has several ways; the fastest is the floor of that size. */
 #include "bench.h"
 #include <arpa/inet.h>
@@ -28,17 +29,19 @@ struct way {
 	size_t cap;		/* 0: all of it */
 	int buffer;		/* 0: the kernel's choice */
 	int conns;
+	int reno;		/* where it is permitted */
 };
 static const struct way ways[] = {
-	{ "whole", 0, 0, 1 },
-	{ "cap32K", 32 << 10, 0, 1 },
-	{ "cap512K", 512 << 10, 0, 1 },
-	{ "cap128K+buf128K", 128 << 10, 128 << 10, 1 },
-	{ "cap256K+buf256K", 256 << 10, 256 << 10, 1 },
-	{ "cap512K+buf512K", 512 << 10, 512 << 10, 1 },
-	{ "cap512K+buf1M", 512 << 10, 1 << 20, 1 },
-	{ "cap512K+2conns", 512 << 10, 0, 2 },
-	{ "cap256K+buf256K+2conns", 256 << 10, 256 << 10, 2 },
+	{ "whole", 0, 0, 1, 0 },
+	{ "whole+reno", 0, 0, 1, 1 },
+	{ "cap32K", 32 << 10, 0, 1, 0 },
+	{ "cap512K", 512 << 10, 0, 1, 0 },
+	{ "cap512K+reno", 512 << 10, 0, 1, 1 },
+	{ "cap128K+buf128K", 128 << 10, 128 << 10, 1, 0 },
+	{ "cap256K+buf256K", 256 << 10, 256 << 10, 1, 0 },
+	{ "cap512K+buf512K", 512 << 10, 512 << 10, 1, 0 },
+	{ "cap512K+buf1M", 512 << 10, 1 << 20, 1, 0 },
+	{ "whole+2conns", 0, 0, 2, 0 },
 };
 #define NWAYS (sizeof ways / sizeof *ways)
 
@@ -62,7 +65,7 @@ static void spinning(int fd)
 }
 
 /* Buffers are set before the connection is made: the window's scale is settled by then. */
-static void connection(int s[2], int buffer)
+static void connection(int s[2], int buffer, int reno)
 {
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
 	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -86,6 +89,8 @@ static void connection(int s[2], int buffer)
 	close(l);
 	for (int k = 0; k < 2; k++) {
 		CHECK(setsockopt(s[k], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
+		if (reno)
+			setsockopt(s[k], IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 		spinning(s[k]);
 	}
 }
@@ -250,10 +255,10 @@ int main(int argc, char **argv)
 		size[i] = bench_sizes[i];
 	nsize = nsize ? nsize : NSIZES;
 	turn = mem_shared(4096);
-	connection(pair[0], 0);
+	connection(pair[0], 0, 0);
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair[1]));
 	for (size_t i = 0; i < NWAYS * 2; i++)
-		connection(pair[2 + i], ways[i / 2].buffer);
+		connection(pair[2 + i], ways[i / 2].buffer, ways[i / 2].reno);
 	kid = fork();
 	CHECK(kid);
 	side = kid == 0;

@@ -113,25 +113,27 @@ def measure(row, sizes, rounds, reps, built):
 
 
 def judge(bar, cells):
-    """The bar, its ratio, the floor's own ratio where that says more, and a verdict: ok, MISS, or none."""
-    def ratio(who):
-        if bar.ref is None:
-            mine = cells.get(who, {}).get(bar.size)
-            return mine and mine['median']
+    """The bar, its ratio, the floor's own ratio where that says more, and a verdict: ok, MISS, or none.
+
+    The ratio is the median of the rounds' ratios: what the machine does to all columns of a round cancels out."""
+    def ratios(who, what):
         a, b = cells.get(who, {}).get(bar.size), cells.get(bar.ref, {}).get(bar.size)
-        if not a or not b:
-            return None
-        return b['median'] / a['median'] if bar.kind == '>=' else a['median'] / b['median']
+        if bar.ref is None:
+            return [a['median']] if a else []
+        pairs = zip(what(a), what(b)) if a and b else []
+        return [y / x if bar.kind == '>=' else x / y for x, y in pairs]
+
+    def middle(xs):
+        return statistics.median(xs) if xs else None
 
     def reached(x):
         return x >= bar.limit if bar.kind == '>=' else x <= bar.limit if bar.kind == '<=' else x < bar.limit
-    mine, floor = ratio(bar.who), ratio('floor') if bar.ref not in ('floor', None) else None
-    best = None
-    if mine is not None and bar.ref:
-        a, b = cells[bar.who][bar.size]['best'], cells[bar.ref][bar.size]['best']
-        best = b / a if bar.kind == '>=' else a / b
-    verdict = 'none' if mine is None else 'ok' if reached(mine) else 'MISS'
-    return {**bar._asdict(), 'ratio': mine, 'best_ratio': best, 'floor_ratio': floor, 'verdict': verdict}
+    rounds = ratios(bar.who, lambda c: c['runs'])
+    mine = middle(rounds)
+    return {**bar._asdict(), 'ratio': mine, 'rounds': [min(rounds), max(rounds)] if rounds else None,
+            'best_ratio': middle(ratios(bar.who, lambda c: [c['best']])),
+            'floor_ratio': middle(ratios('floor', lambda c: c['runs'])) if bar.ref not in ('floor', None) else None,
+            'verdict': 'none' if mine is None else 'ok' if reached(mine) else 'MISS'}
 
 
 def verdict_text(b, rate):
@@ -143,8 +145,8 @@ def verdict_text(b, rate):
     if b['verdict'] == 'none':
         return f'{what}must be {must}: not measured'
     own = f" (the floor's own: {b['floor_ratio']:.2f})" if b['verdict'] == 'MISS' and b['floor_ratio'] else ''
-    ratio, best = (f"{r:.{2 if r >= 0.1 else 4}f}" for r in (b['ratio'], b['best_ratio']))
-    return f"{what}{ratio} (of the best {best}), must be {must}: {b['verdict']}{own}"
+    ratio, low, high, best = (f"{r:.{2 if r >= 0.1 else 4}f}" for r in (b['ratio'], *b['rounds'], b['best_ratio']))
+    return f"{what}{ratio} (rounds {low} to {high}, of the best {best}), must be {must}: {b['verdict']}{own}"
 
 
 def show(row, sizes, cells, paths, errors, bars):

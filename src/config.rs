@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every `GDRFAB_*` environment variable: parsed once, listed by `gdrfab-info -e`.
 
+pub mod faults;
+
 use std::sync::OnceLock;
 
 /// One variable, for listings.
@@ -111,6 +113,11 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "GDRFAB_VERBS_REG_THREADS", default: "4", help: "threads that register large host memory side by side (1 = none)" },
     Variable { name: "GDRFAB_VERBS_LIBRARY", default: "", help: "opened in place of libibverbs.so.1" },
     Variable { name: "GDRFAB_RDMACM_LIBRARY", default: "", help: "opened in place of librdmacm.so.1" },
+    Variable {
+        name: "GDRFAB_FAULT",
+        default: "",
+        help: "faults on demand: delay=US[:OP], drop=N[:OP][:once], refuse=STEP[:N], short=N, each of all providers or of one (tcp/drop=5)",
+    },
 ];
 
 /// Words of `GDRFAB_SHM_PATHS` and their path bits.
@@ -193,6 +200,8 @@ pub struct Config {
     pub hmem: Hmem,
     pub tcp: Tcp,
     pub verbs: Verbs,
+    /// Faults on demand; usually none.
+    pub faults: Vec<faults::Fault>,
 }
 
 fn text(name: &str) -> Option<String> {
@@ -286,6 +295,19 @@ fn hmem() -> Hmem {
     Hmem { allowed, adopt, apart }
 }
 
+/// Whoever has forgotten that the variable is set should find it in the log.
+fn faults() -> Vec<faults::Fault> {
+    let Some(raw) = text("GDRFAB_FAULT") else { return Vec::new() };
+    let (faults, wrong) = faults::parse(&raw);
+    for why in wrong {
+        crate::log!(Warn, "GDRFAB_FAULT: {why}; it is left out");
+    }
+    if !faults.is_empty() {
+        crate::log!(Warn, "GDRFAB_FAULT={raw}: {} fault(s) happen on purpose", faults.len());
+    }
+    faults
+}
+
 /// The configuration, read from the environment at first use.
 pub fn get() -> &'static Config {
     static CONFIG: OnceLock<Config> = OnceLock::new();
@@ -307,5 +329,6 @@ pub fn get() -> &'static Config {
         hmem: hmem(),
         tcp: tcp(),
         verbs: verbs(),
+        faults: faults(),
     })
 }

@@ -4,6 +4,7 @@
 
 pub mod bind;
 pub mod event;
+pub mod fault;
 pub mod flags;
 pub mod info;
 pub mod memory;

@@ -243,7 +243,8 @@ impl State {
         let link = Arc::new(Link::new(mine.clone(), peer, table, socket, pid, fences, cma));
         domain.add_link(link.clone());
         self.rx = Some(Consumer::new(mine));
-        self.conn = Some(Box::new(Conn::new(link, domain.modes.paths & self.options.policy.allowed())));
+        let short = self.faults.as_ref().and_then(|f| f.plan.short());
+        self.conn = Some(Box::new(Conn::new(link, domain.modes.paths & self.options.policy.allowed(), short)));
         self.phase = Phase::Connected;
         self.peer_name = Some(intro.name.clone());
         self.greeter = None;

@@ -17,6 +17,7 @@ use crate::mr::Paths;
 use crate::prov::op::Pieces;
 use crate::sync::gate::Initiator;
 use crate::sync::ring::{Broken, Header, Producer};
+use crate::sys::time;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -170,6 +171,15 @@ pub enum Job {
 }
 
 impl Job {
+    /// Whether a fault on demand keeps it from starting.
+    pub fn is_held(&self) -> bool {
+        let until = match self {
+            Job::Rma(job) => job.held,
+            Job::Send(job) => job.held,
+        };
+        until != 0 && time::now_ns() < until
+    }
+
     pub fn ending(&self) -> &Ending {
         match self {
             Job::Rma(job) => &job.end,
@@ -211,10 +221,12 @@ pub struct Conn {
     pub rendezvous_in: Vec<Option<RendezvousIn>>,
     /// When the peer was last known to live, in ticks.
     pub seen_alive: u64,
+    /// Bytes of a fragment: `FRAGMENT_BYTES`, or less by a fault on demand.
+    pub fragment: usize,
 }
 
 impl Conn {
-    pub fn new(link: Arc<Link>, allowed: Paths) -> Conn {
+    pub fn new(link: Arc<Link>, allowed: Paths, short: Option<usize>) -> Conn {
         Conn {
             tx: Producer::new(link.peer.clone()),
             gate: Initiator::new(link.fences),
@@ -230,7 +242,8 @@ impl Conn {
             staged_in: vec![(0, 0); SLOTS],
             reads_out: VecDeque::new(),
             rendezvous_in: (0..SLOTS).map(|_| None).collect(),
-            seen_alive: crate::sys::time::ticks(),
+            seen_alive: time::ticks(),
+            fragment: short.map_or(FRAGMENT_BYTES, |n| n.min(FRAGMENT_BYTES)),
             link,
         }
     }

@@ -35,7 +35,12 @@ impl Domain {
         let config = config::get();
         Ok(Domain {
             threading,
-            modes: Modes { virt_addr, prov_key, paths: crate::mr::Paths::from_bits_truncate(config.paths) },
+            modes: Modes {
+                virt_addr,
+                prov_key,
+                paths: crate::mr::Paths::from_bits_truncate(config.paths),
+                plain: virt_addr && prov_key && config.faults.is_empty(),
+            },
             table,
             table_fd,
             regions: Serial::new(threading, Regions::new()),

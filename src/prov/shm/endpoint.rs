@@ -4,6 +4,7 @@
 use super::cm::{self, Connecting, Greeter, How, Request, SCHEME, fresh_name};
 use super::conn::Job;
 use super::domain::Domain;
+use super::fault::Faults;
 use super::frame::{DATA_MAX, Frame};
 use super::layout::Segment;
 use super::link::Link;
@@ -11,6 +12,7 @@ use super::state::{Bindings, Options, Phase, State, Stats};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::{Binding, PathReport, Quick};
+use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::sync::gate::Fences;
@@ -26,17 +28,28 @@ pub struct Endpoint {
     state: Serial<State>,
 }
 
+/// Length from which an operation takes no short way.
+fn shared_from(coop: bool, faults: bool) -> usize {
+    match (faults, coop) {
+        (true, _) => 0,
+        (_, true) => config::get().coop_min,
+        _ => usize::MAX,
+    }
+}
+
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, context: usize) -> Endpoint {
         let config = config::get();
         let options = Options::new(config.coop);
+        let faults = Plan::of("shm").map(|plan| Faults { plan, held: VecDeque::new() });
         let state = State {
             phase: Phase::Fresh,
             bind: Bindings::default(),
             options,
             streaming_from: config.nt_threshold,
-            shared_from: if config.coop { config.coop_min } else { usize::MAX },
-            eager_max: config.eager_max,
+            shared_from: shared_from(config.coop, faults.is_some()),
+            eager_end: if faults.is_some() { 0 } else { config.eager_max + 1 },
+            faults,
             deliver: false,
             object: 0,
             context,
@@ -90,7 +103,7 @@ impl Endpoint {
         s.phase = Phase::Enabled;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
         let promised = self.state.threading() == Threading::Promised;
-        Ok(promised && s.bind.is_short() && op_flags & super::rma::LONG_FLAGS == 0)
+        Ok(promised && s.faults.is_none() && s.bind.is_short() && op_flags & super::rma::LONG_FLAGS == 0)
     }
 
     fn check_can_connect(s: &State) -> Result<()> {
@@ -242,6 +255,13 @@ impl Endpoint {
             s.abandon(&recv, why);
             return Ok(());
         }
+        if let Some(faults) = &mut s.faults
+            && let Some(at) = faults.held.iter().position(|(_, r)| r.context == context)
+            && let Some((_, recv)) = faults.held.remove(at)
+        {
+            s.abandon(&recv, why);
+            return Ok(());
+        }
         let queued = s.conn.as_ref().is_some_and(|c| c.backlog.iter().any(|j: &Job| j.ending().context == context));
         if queued {
             let first = std::cell::Cell::new(true);
@@ -345,6 +365,7 @@ impl Endpoint {
             }
         };
         sooner(s.recv_deadline);
+        sooner(s.faults.as_ref().and_then(|f| f.held.front()).map_or(0, |(until, _)| *until));
         if let Some(conn) = &s.conn {
             conn.backlog.iter().for_each(|j| sooner(j.ending().deadline));
             conn.devices.deadlines().for_each(&mut sooner);
@@ -374,7 +395,7 @@ impl Endpoint {
     pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
         let mut s = self.state.lock();
         change(&mut s.options);
-        s.shared_from = if s.options.coop { config::get().coop_min } else { usize::MAX };
+        s.shared_from = shared_from(s.options.coop, s.faults.is_some());
         let allowed = self.domain.modes.paths & s.options.policy.allowed();
         if let Some(conn) = &mut s.conn {
             conn.remotes.allowed = allowed;

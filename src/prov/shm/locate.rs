@@ -83,7 +83,7 @@ fn locate_device(files: &mut Files, table: &Table, wanted: Paths, iovs: &[Iov], 
         list.iter_mut().for_each(|p| p.file = 0);
         files.drop_unused(table);
     }
-    let verdicts = Verdicts { direct: Err(Cow::Borrowed(ON_DEVICE)), cma: Err(Cow::Borrowed(ON_DEVICE)), ipc };
+    let verdicts = Verdicts { direct: Err(Cow::Borrowed(ON_DEVICE)), cma: Err(Cow::Borrowed(ON_DEVICE)), ipc, refused: Paths::empty() };
     Ok(Located { pieces: pieces_of(list), base, len, site, kind, verdicts })
 }
 

@@ -9,6 +9,7 @@ mod coop;
 mod device;
 mod domain;
 mod endpoint;
+mod fault;
 mod files;
 mod frame;
 mod layout;

@@ -10,6 +10,7 @@ use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS, Table};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Kind, Site};
 use crate::mr::{Access, KeySource, PathPolicy, Paths};
+use crate::prov::fault::Plan;
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 use crate::sync::gate;
@@ -45,6 +46,7 @@ pub struct Regions {
     extents: Extents,
     open: usize,
     pub files: Files,
+    faults: Option<Box<Plan>>,
 }
 
 impl Regions {
@@ -57,6 +59,7 @@ impl Regions {
             extents: Extents::default(),
             open: 0,
             files: Files::default(),
+            faults: Plan::of("shm"),
         }
     }
 
@@ -66,8 +69,13 @@ impl Regions {
 
     /// Registers; nothing is left behind on failure.
     pub fn register(&mut self, table: &Table, modes: Modes, wish: &Wish<'_>) -> Result<RegionId> {
-        let located = locate::locate(&mut self.files, table, modes, wish);
-        let result = located.and_then(|l| self.finish_registration(table, modes, wish, l));
+        let refused = self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
+        let tried = Modes { paths: modes.paths - refused, ..modes };
+        let located = locate::locate(&mut self.files, table, tried, wish);
+        let result = located.and_then(|mut l| {
+            l.verdicts.refused = refused;
+            self.finish_registration(table, modes, wish, l)
+        });
         if result.is_err() {
             self.files.drop_unused(table);
         }
@@ -78,7 +86,7 @@ impl Regions {
     /// addresses of the provider's choosing. `None`: not ordinary, or no slot; nothing is done.
     #[inline]
     pub fn register_plain(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
-        if !modes.virt_addr || !modes.prov_key || hmem::any_opened() {
+        if !modes.plain || hmem::any_opened() {
             return None;
         }
         let (file, file_offset) = self.files.find(iov.addr, iov.len).unwrap_or((0, 0));
@@ -156,8 +164,9 @@ impl Regions {
         let paths = verdicts.paths() & modes.paths & wish.policy.allowed();
         if paths.is_empty() {
             let chain: String = Paths::SHM.iter().map(|p| format!("{}: {}; ", p.words(), verdicts.words(*p))).collect();
+            let number = if verdicts.refused.is_empty() { errno::EOPNOTSUPP } else { errno::EIO };
             return Err(Error::coded(
-                errno::EOPNOTSUPP,
+                number,
                 Code::Path,
                 format!(
                     "attr->require {} forbid {}: no path is left for this memory ({chain}this process permits {})",

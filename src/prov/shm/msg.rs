@@ -12,6 +12,7 @@ use super::{INJECT_SIZE, MAX_MSG, RX_SIZE};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
+use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, IOV_LIMIT, Iov, Pieces, measure, parts};
 use crate::prov::queue::Completion;
@@ -31,6 +32,8 @@ pub struct SendJob {
     pub desc: u64,
     pub end: Ending,
     pub owned: Option<Box<[u8]>>,
+    /// A fault on demand keeps it until then; 0 = none does.
+    pub held: u64,
 }
 
 /// A long message that arrives in fragments.
@@ -82,8 +85,13 @@ impl State {
             desc: c.desc,
             end,
             owned: None,
+            held: 0,
         };
-        let step = if queued { Step::Blocked } else { self.start_send(domain, &mut job) };
+        let verdict = self.judge(Op::Send);
+        if let Verdict::Hold(until) = verdict {
+            job.held = until;
+        }
+        let step = if queued || verdict != Verdict::Go { Step::Blocked } else { self.start_send(domain, &mut job) };
         match step {
             Step::Done(result) => self.end(&job.end, result),
             Step::Flying => {}
@@ -97,6 +105,9 @@ impl State {
                 }
             }
         }
+        if verdict == Verdict::Lose {
+            self.down(domain, Plan::gone());
+        }
         Ok(())
     }
 
@@ -105,11 +116,11 @@ impl State {
     #[inline]
     fn send_short(&mut self, one: &Iov, c: &Common) -> std::result::Result<bool, Broken> {
         let wanted = self.wants_entry(c.flags);
-        let limit = if c.flags & flags::INJECT != 0 { self.eager_max.min(INJECT_SIZE) } else { self.eager_max };
+        let end = if c.flags & flags::INJECT != 0 { self.eager_end.min(INJECT_SIZE + 1) } else { self.eager_end };
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
         let special =
             c.flags & (flags::DELIVERY_COMPLETE | flags::FENCE) != 0 || c.desc & DEVICE_DESC != 0 || (one.addr == 0 && one.len > 0);
-        if one.len > limit
+        if one.len >= end
             || special
             || !conn.backlog.is_empty()
             || conn.coop > 0
@@ -183,7 +194,11 @@ impl State {
             self.recv_deadline = deadline;
         }
         let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(c.desc, local)? };
-        self.recvs.push_back(Recv { pieces, site, room, context: c.context, wanted, deadline });
+        let recv = Recv { pieces, site, room, context: c.context, wanted, deadline };
+        if self.faults.is_some() {
+            return self.recv_faulty(domain, recv);
+        }
+        self.recvs.push_back(recv);
         if !self.unexpected.is_empty() {
             self.match_unexpected(domain)?;
         }

@@ -225,6 +225,10 @@ impl State {
         loop {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
             let Some(mut job) = conn.backlog.pop_front() else { return Ok(()) };
+            if job.is_held() {
+                conn.backlog.push_front(job);
+                return Ok(());
+            }
             let step = match &mut job {
                 Job::Rma(job) => self.start_rma(domain, job),
                 Job::Send(job) => self.start_send(domain, job),
@@ -271,6 +275,11 @@ impl State {
             conn.remotes.sweep(&conn.link);
         }
         let now = time::now_ns();
+        if self.faults.is_some()
+            && let Err(e) = self.release_receives(domain, now)
+        {
+            self.down(domain, e);
+        }
         msg::expire_receives(self, now);
         if self.conn.is_some() {
             self.expire(domain, now);

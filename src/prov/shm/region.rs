@@ -4,6 +4,7 @@
 use crate::error::Error;
 use crate::hmem::{Allocation, Kind, Pinned, Site};
 use crate::mr::{Access, PathPolicy, Paths};
+use crate::prov::fault;
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 pub use crate::prov::wish::{Facts, RegionId, Source, Wish, desc_fits, desc_index, desc_of};
@@ -89,6 +90,8 @@ pub struct Verdicts {
     pub direct: std::result::Result<(), Cow<'static, str>>,
     pub cma: std::result::Result<(), Cow<'static, str>>,
     pub ipc: std::result::Result<(), Error>,
+    /// Those that faults on demand refuse, whatever else speaks against them.
+    pub refused: Paths,
 }
 
 /// Host memory has no device, and needs none.
@@ -98,7 +101,7 @@ pub const ON_DEVICE: &str = "device memory: the CPU does not reach it";
 
 impl Verdicts {
     pub fn host(direct: std::result::Result<(), Cow<'static, str>>) -> Verdicts {
-        Verdicts { direct, cma: Ok(()), ipc: Err(NOT_DEVICE) }
+        Verdicts { direct, cma: Ok(()), ipc: Err(NOT_DEVICE), refused: Paths::empty() }
     }
 
     pub fn paths(&self) -> Paths {
@@ -106,11 +109,14 @@ impl Verdicts {
         paths.set(Paths::DIRECT, self.direct.is_ok());
         paths.set(Paths::CMA, self.cma.is_ok());
         paths.set(Paths::IPC, self.ipc.is_ok());
-        paths
+        paths - self.refused
     }
 
     /// The verdict on `path`, in words.
     pub fn words(&self, path: Paths) -> String {
+        if self.refused.contains(path) {
+            return fault::refusal(path).to_string();
+        }
         match path {
             Paths::DIRECT => self.direct.as_ref().err().map(|why| format!("ENODEV: {why}")),
             Paths::CMA => self.cma.as_ref().err().map(|why| format!("EFAULT: {why}")),
@@ -134,4 +140,7 @@ pub struct Modes {
     pub virt_addr: bool,
     pub prov_key: bool,
     pub paths: Paths,
+    /// Nothing keeps registrations from the short way: keys and addresses are the provider's, and there are no faults
+    /// on demand.
+    pub plain: bool,
 }

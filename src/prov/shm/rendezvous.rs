@@ -3,9 +3,7 @@
 //! bytes itself (by mapping, by a device's driver, by cross-memory attach) or asks for fragments.
 
 use super::MAX_MSG;
-use super::conn::{
-    Conn, FRAGMENT_BYTES, Flight, STATUS_SEND_FRAGMENTS, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot,
-};
+use super::conn::{Conn, Flight, STATUS_SEND_FRAGMENTS, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
 use super::layout::SegmentRef;
 use super::msg::{RendezvousIn, SendJob, deliver};
 use super::rma::{attach_error, check_alive};
@@ -260,7 +258,7 @@ fn fetch_by_driver(recv: &Recv, n: usize, from: u64, site: Site) -> Fetched {
 pub fn send_fragments(conn: &mut Conn, slot: u16, pieces: &Pieces, total: usize, mut sent: usize) -> Result<usize> {
     let word = slot_word(slot, conn.slots.generation[slot as usize]);
     while sent < total || total == 0 {
-        let n = (total - sent).min(FRAGMENT_BYTES);
+        let n = (total - sent).min(conn.fragment);
         let header = Header { kind: kind::FRAGMENT, words: 2, bytes: n as u16, flags: 0 };
         if !conn.tx.room(header.lines()).map_err(broken)? {
             break;

@@ -14,6 +14,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::{Access, Paths};
 use crate::prov::bind::Quick;
+use crate::prov::fault::{Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure, parts};
 use crate::prov::queue::Completion;
@@ -48,6 +49,8 @@ pub struct RmaJob {
     pub end: Ending,
     pub owned: Option<Box<[u8]>>,
     pub stream: Option<Stream>,
+    /// A fault on demand keeps it until then; 0 = none does.
+    pub held: u64,
 }
 
 impl RmaJob {
@@ -304,11 +307,16 @@ impl State {
             end: Ending { context: c.context, kind, len: total, buf, wanted, deadline: self.deadline(c) },
             owned: None,
             stream: None,
+            held: 0,
         };
         if self.conn.as_ref().is_some_and(|conn| conn.outstanding() >= TX_SIZE) || !self.reserve(wanted) {
             return Err(Error::AGAIN);
         }
-        let queued = self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
+        let verdict = self.judge(dir.into());
+        if let Verdict::Hold(until) = verdict {
+            job.held = until;
+        }
+        let queued = verdict != Verdict::Go || self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
         let step = if queued { Step::Blocked } else { self.start_rma(domain, &mut job) };
         match step {
             Step::Done(result) => self.end(&job.end, result),
@@ -322,6 +330,9 @@ impl State {
                     conn.backlog.push_back(Job::Rma(Box::new(job)));
                 }
             }
+        }
+        if verdict == Verdict::Lose {
+            self.down(domain, Plan::gone());
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RMA through the ring, with the target's progress: the way that always works.
 
-use super::conn::{Conn, FRAGMENT_BYTES, Flight, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
+use super::conn::{Conn, Flight, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
 use super::domain::Domain;
 use super::layout::{SLOTS, SegmentRef};
 use super::rma::RmaJob;
@@ -140,7 +140,7 @@ pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
             s.at += 1;
             continue;
         }
-        let n = (r.len - s.inside).min(FRAGMENT_BYTES);
+        let n = (r.len - s.inside).min(conn.fragment);
         let ends = s.inside + n == r.len;
         let mut marks = if ends { mark::EVENT } else { 0 };
         if ends && last_piece {
@@ -183,7 +183,7 @@ pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
 /// Sends bytes of reads that peers asked for.
 pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
     while let Some(read) = conn.reads_out.front_mut() {
-        let n = (read.len - read.done).min(FRAGMENT_BYTES);
+        let n = (read.len - read.done).min(conn.fragment);
         let header = Header { kind: kind::STAGED_DATA, words: 2, bytes: n as u16, flags: 0 };
         if !conn.tx.room(header.lines()).map_err(broken)? {
             break;

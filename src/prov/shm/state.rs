@@ -53,9 +53,12 @@ pub struct State {
     pub options: Options,
     /// From the configuration, kept where the data path finds them.
     pub streaming_from: usize,
-    /// Length from which an operation is offered to the peer as well; usize::MAX with cooperation off.
+    /// Length from which an operation is offered to the peer as well, and takes no short way; usize::MAX with
+    /// cooperation off, 0 with faults on demand.
     pub shared_from: usize,
-    pub eager_max: usize,
+    /// Length from which a message takes no short way; 0 with faults on demand.
+    pub eager_end: usize,
+    pub faults: Option<super::fault::Faults>,
     /// Operations are delivery-complete by default.
     pub deliver: bool,
     pub object: usize,
@@ -158,6 +161,9 @@ impl State {
 
     /// Fails every posted receive.
     pub fn flush_receives(&mut self, error: &Error) {
+        if let Some(faults) = &mut self.faults {
+            self.recvs.extend(faults.held.drain(..).map(|(_, recv)| recv));
+        }
         for recv in std::mem::take(&mut self.recvs) {
             self.abandon(&recv, error.clone());
         }

@@ -10,6 +10,7 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Allocation, Interface, Kind, Site};
 use crate::mr::{Access, Paths};
+use crate::prov::fault;
 use crate::prov::op::Iov;
 use crate::prov::survey;
 use crate::prov::wish::{Memory, Source, Wish, check_range};
@@ -55,6 +56,8 @@ fn may_stage(domain: &Domain, access: Access) -> Result<()> {
 /// The steps taken so far, and which may be taken at all.
 struct Steps {
     allowed: Paths,
+    /// By faults on demand.
+    refused: Paths,
     attempts: Vec<Attempt>,
 }
 
@@ -62,6 +65,7 @@ impl Steps {
     /// Takes a step if it is allowed; `None`: it was refused, for the reason that is kept.
     fn take<T>(&mut self, path: Paths, what: &'static str, step: impl FnOnce() -> Result<T>) -> Option<T> {
         let outcome = match self.allowed.contains(path) {
+            true if self.refused.contains(path) => Err(fault::refusal(path)),
             true => step(),
             false => Err(Error::fixed(errno::EACCES, "ruled out by attr->require, attr->forbid or GDRFAB_VERBS_PATHS")),
         };
@@ -125,7 +129,8 @@ fn device_access(domain: &Domain, access: Access) -> u32 {
 
 pub fn attach(domain: &Domain, wish: &Wish<'_>) -> Result<Attached> {
     let allowed = Paths::from_bits_truncate(config::get().verbs.paths) & wish.policy.allowed();
-    let mut steps = Steps { allowed, attempts: Vec::new() };
+    let refused = domain.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
+    let mut steps = Steps { allowed, refused, attempts: Vec::new() };
     match &wish.source {
         Source::File { fd, offset, len, base_addr } => attach_file(domain, wish, &mut steps, *fd, *offset, *len, *base_addr),
         Source::Iov(iovs) => attach_ranges(domain, wish, &mut steps, iovs),

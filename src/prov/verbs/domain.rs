@@ -13,6 +13,7 @@ use super::object::Pd;
 use super::watch::Watch;
 use crate::config;
 use crate::error::{Error, Result, errno};
+use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::info::Info;
 use crate::prov::memory::Allocations;
@@ -45,6 +46,7 @@ pub struct Domain {
     pub pool: Mutex<Pool>,
     memory: Allocations,
     service_cq: Option<Arc<Cq>>,
+    pub faults: Option<Box<Plan>>,
 }
 
 impl Domain {
@@ -77,6 +79,7 @@ impl Domain {
             pool: Mutex::default(),
             memory: Allocations::default(),
             service_cq,
+            faults: Plan::of("verbs"),
         }))
     }
 

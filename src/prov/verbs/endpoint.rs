@@ -5,6 +5,7 @@ use super::conn::{self, Link};
 use super::cq::{Cq, Tag};
 use super::device::Transport;
 use super::domain::Domain;
+use super::fault::Faults;
 use super::greeting::DATA_MAX;
 use super::pep::Request;
 use super::post::Batch;
@@ -18,6 +19,7 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::bind::{Binding, Bindings, Options, PathReport, Stats, Verdicts};
+use crate::prov::fault::Plan;
 use crate::prov::info::Info;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::{Source, flags};
@@ -25,10 +27,11 @@ use crate::sync::gate::Fences;
 use crate::sync::serial::Serial;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Turns of progress between two looks at what changes rarely.
+/// Turns of progress between two looks at what changes rarely: a power of two.
 const RARELY: u32 = 1024;
 
 pub struct Endpoint {
@@ -36,6 +39,8 @@ pub struct Endpoint {
     capacity: Capacity,
     psn: u32,
     turns: AtomicU32,
+    /// Bits of their number that are 0 when it is time for what changes rarely.
+    mask: u32,
 }
 
 impl Endpoint {
@@ -82,10 +87,13 @@ impl Endpoint {
             staging: Staging::default(),
             data_sent: 0,
             data_seen: 0,
+            faults: Plan::of("verbs").map(|plan| Faults { plan, held: VecDeque::new() }),
         };
+        // A fault's delay ends by itself, so it is looked for in every turn.
+        let mask = if state.faults.is_some() { 0 } else { RARELY - 1 };
         let psn = crate::mr::KeySource::default().draw() as u32 & 0xff_ffff;
         let shared = Arc::new(Shared { staging: AtomicBool::new(false), state: Serial::new(domain.threading, state), domain });
-        Ok(Endpoint { shared, capacity, psn, turns: AtomicU32::new(0) })
+        Ok(Endpoint { shared, capacity, psn, turns: AtomicU32::new(0), mask })
     }
 
     /// The handle that events name.
@@ -321,7 +329,7 @@ impl Endpoint {
     #[inline]
     pub fn progress(&self, force: bool) {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
-        if force || turn.is_multiple_of(RARELY) {
+        if force || turn & self.mask == 0 {
             self.progress_all(force);
         } else if self.shared.staging.load(Ordering::Relaxed)
             && let Some(cq) = self.shared.domain.service_cq()
@@ -345,6 +353,9 @@ impl Endpoint {
             // What waits for the last of its chain waits no longer than this.
             s.ring_promised();
             s.progress_connection(&self.shared.domain);
+            if s.faults.is_some() {
+                s.release_held();
+            }
             s.check_deadlines();
             s.finish_if_drained();
             self.queues(&s)
@@ -385,7 +396,7 @@ impl Endpoint {
         let now = time::now_ns();
         let until = |at: u64| if at == 0 { LONG } else { at.saturating_sub(now).clamp(SHORT, LONG) };
         let draining = if matches!(s.phase, Phase::Draining) { SHORT } else { LONG };
-        until(s.earliest).min(until(s.connecting_deadline().unwrap_or(0))).min(draining)
+        until(s.earliest).min(until(s.held_until())).min(until(s.connecting_deadline().unwrap_or(0))).min(draining)
     }
 
     pub fn is_stalled(&self) -> bool {

@@ -14,6 +14,7 @@ mod domain;
 mod endpoint;
 pub mod event;
 pub mod ext;
+mod fault;
 pub mod gid;
 mod greeting;
 mod info;

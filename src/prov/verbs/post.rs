@@ -61,6 +61,8 @@ pub struct Ready {
     /// The bytes of an inject call, to which the only piece points.
     _owned: Option<Box<[u8]>>,
     pub op: TxOp,
+    /// A fault on demand keeps it until then; 0 = none does.
+    pub held: u64,
 }
 
 // SAFETY: the pieces are numbers to this library; the buffers behind them are the C caller's promise.
@@ -71,7 +73,17 @@ impl Ready {
     pub fn empty(opcode: ibv_wr_opcode::Type, data: Option<u32>) -> Ready {
         // SAFETY: plain numbers.
         let pieces = unsafe { zeroed() };
-        Ready { opcode, pieces, count: 0, target: Target::default(), data, send_flags: SIGNALED, _owned: None, op: TxOp::default() }
+        Ready {
+            opcode,
+            pieces,
+            count: 0,
+            target: Target::default(),
+            data,
+            send_flags: SIGNALED,
+            _owned: None,
+            op: TxOp::default(),
+            held: 0,
+        }
     }
 }
 
@@ -196,9 +208,10 @@ impl State {
         let end = Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline };
         let plain = end_wanted && !self.signal_all && bounce.is_none();
         let op = TxOp { end, plain, bounce, internal: false, over: false, fate: None };
-        if self.must_wait() {
+        // With faults on demand everything goes through the line, where they are committed.
+        if self.must_wait() || self.faults.is_some() {
             let pieces = self.batch.pieces[at];
-            let ready = Ready { opcode, pieces, count, target, data, send_flags: send_flags | SIGNALED, _owned: None, op };
+            let ready = Ready { opcode, pieces, count, target, data, send_flags: send_flags | SIGNALED, _owned: None, op, held: 0 };
             return self.wait_in_line(ready, inject);
         }
         let wr = &mut self.batch.wrs[at];
@@ -446,10 +459,13 @@ impl State {
         let deadline = self.deadline(c.timeout_ns);
         let buf = local.first().map_or(0, |v| v.addr);
         let op = RxOp { context: c.context, buf, room, wanted: self.bind.wants_receive(c.flags), own: false, deadline, bounce };
+        if self.faults.is_some() {
+            return self.recv_faulty(pieces, count, op);
+        }
         self.post_receive(&mut pieces, count, op)
     }
 
-    fn post_receive(&mut self, pieces: &mut [ibv_sge; IOV_LIMIT], count: usize, op: RxOp) -> Result<()> {
+    pub fn post_receive(&mut self, pieces: &mut [ibv_sge; IOV_LIMIT], count: usize, op: RxOp) -> Result<()> {
         let Some(qp) = &self.qp else { return Err(self.not_connected()) };
         // Soft-iWARP takes no receive without a piece.
         let count = if self.unordered { count.max(1) } else { count };

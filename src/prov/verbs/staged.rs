@@ -11,8 +11,10 @@ use super::state::{State, TxOp};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::bind::Ending;
+use crate::prov::fault::{Op, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Dir, IOV_LIMIT};
+use crate::sys::time::now_ns;
 use rdma_sys::{ibv_sge, ibv_wr_opcode};
 use std::collections::VecDeque;
 use std::mem::zeroed;
@@ -48,6 +50,8 @@ pub struct Transfer {
     open: usize,
     asked: bool,
     failed: Option<Error>,
+    /// A fault on demand keeps it until then; 0 = none does.
+    pub held: u64,
 }
 
 // SAFETY: the pieces are numbers to this library; the buffers behind them are the C caller's promise.
@@ -96,7 +100,7 @@ impl Transfer {
         data: Option<u32>,
         end: Ending,
     ) -> Transfer {
-        Transfer { dir, key, addr, pieces, count, bounce, data, end, begun: 0, open: 0, asked: false, failed: None }
+        Transfer { dir, key, addr, pieces, count, bounce, data, end, begun: 0, open: 0, asked: false, failed: None, held: 0 }
     }
 
     /// The local pieces of a run.
@@ -128,11 +132,26 @@ impl Job {
             Job::Plain(p) => &p.op.end,
         }
     }
+
+    /// Until when a fault on demand keeps it from starting; 0 = none does.
+    pub fn held(&self) -> u64 {
+        match self {
+            Job::Transfer(t) => t.held,
+            Job::Plain(p) => p.held,
+        }
+    }
+
+    fn hold(&mut self, until: u64) {
+        match self {
+            Job::Transfer(t) => t.held = until,
+            Job::Plain(p) => p.held = until,
+        }
+    }
 }
 
 impl State {
     /// Puts an operation in line.
-    pub fn line_up(&mut self, job: Job) -> Result<()> {
+    pub fn line_up(&mut self, mut job: Job) -> Result<()> {
         if let Job::Transfer(_) = &job
             && !self.service.as_ref().is_some_and(|s| s.up)
         {
@@ -148,14 +167,28 @@ impl State {
             ));
         }
         self.close_quick();
+        let verdict = self.judge(op_of(job.ending().kind));
+        match verdict {
+            Verdict::Go => {}
+            Verdict::Hold(until) => job.hold(until),
+            // It ends with what else is in line.
+            Verdict::Lose => job.hold(u64::MAX),
+        }
         self.staging.jobs.push_back(job);
-        self.pump();
+        if verdict == Verdict::Lose {
+            self.lose();
+        } else {
+            self.pump();
+        }
         Ok(())
     }
 
     /// Moves what is in line on.
     pub fn pump(&mut self) {
         while let Some(job) = self.staging.jobs.pop_front() {
+            if job.held() != 0 && now_ns() < job.held() {
+                return self.staging.jobs.push_front(job);
+            }
             match job {
                 Job::Plain(ready) => {
                     if self.tx.is_full() {
@@ -191,9 +224,10 @@ impl State {
             return Ok(false);
         };
         let total = t.end.len;
+        let most = self.faults.as_ref().and_then(|f| f.plan.short()).map_or(there.size, |n| n.min(there.size));
         while t.failed.is_none() && (t.begun < total || !t.asked) && service.has_room() {
             let Some(slot) = self.staging.busy[..there.count].iter().position(Option::is_none) else { break };
-            let len = (total - t.begun).min(there.size);
+            let len = (total - t.begun).min(most);
             let chunk = Chunk { offset: t.begun, len };
             let place = there.addr + (slot * there.size) as u64;
             if t.dir == Dir::Write && len > 0 {
@@ -350,6 +384,14 @@ impl State {
     #[inline(always)]
     pub fn must_wait(&self) -> bool {
         !self.staging.jobs.is_empty()
+    }
+}
+
+fn op_of(kind: u64) -> Op {
+    match kind {
+        k if k & flags::SEND != 0 => Op::Send,
+        k if k & flags::READ != 0 => Op::Read,
+        _ => Op::Write,
     }
 }
 

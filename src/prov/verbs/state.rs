@@ -106,6 +106,7 @@ pub struct State {
     /// Writes with data that were posted, and that arrived.
     pub data_sent: u64,
     pub data_seen: u64,
+    pub faults: Option<super::fault::Faults>,
 }
 
 /// What an endpoint and its completion queues share.
@@ -326,7 +327,7 @@ impl State {
         self.abandon(&op, error);
     }
 
-    fn abandon(&mut self, op: &RxOp, error: Error) {
+    pub fn abandon(&mut self, op: &RxOp, error: Error) {
         if op.own {
             return;
         }
@@ -381,6 +382,7 @@ impl State {
                 self.abandon(&op, error);
             }
         }
+        self.flush_held();
         self.flush_line();
         let why = self.why.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
         self.phase = Phase::Down(why);

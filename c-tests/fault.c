@@ -1,0 +1,812 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * GDRFAB_FAULT: each fault that docs/faults.md promises happens when it was told to, and looks to both sides like the
+ * real one. Every claim is a process of its own, so each has its own faults.
+ */
+#include "fab.h"
+
+#include <stdarg.h>
+
+#define LEN ((size_t)4096)
+#define LONG_AGO 60 /* ms of a delay that must be seen */
+
+/* %s is the provider under test. */
+__attribute__((format(printf, 1, 2))) static void faults(const char *format, ...)
+{
+	char text[512];
+	va_list list;
+	va_start(list, format);
+	vsnprintf(text, sizeof text, format, list);
+	va_end(list);
+	setenv("GDRFAB_FAULT", text, 1);
+}
+
+static const char *another_provider(void)
+{
+	return strcmp(provider(), "verbs") == 0 ? "shm" : "verbs";
+}
+
+/* --- a connection that is lost --- */
+
+enum op { WRITE, READ, SEND, RECV, OPS };
+static const char *const op_words[OPS] = {"write", "read", "send", "recv"};
+
+/* What both sides of these claims have. */
+struct place {
+	struct mem m;
+	struct remote to;
+};
+
+static void place_up(struct node *n, struct place *p)
+{
+	node_up(n);
+	mem_new(n, &p->m, &memkinds[KIND_MEM_ALLOC], LEN);
+	mem_register(n, &p->m, 0, LEN, ANY_ACCESS, 0);
+	mem_publish(n, &p->m);
+	p->to = mem_fetch(n);
+}
+
+static ssize_t post(struct node *n, struct place *p, enum op op, size_t at, size_t len)
+{
+	unsigned char *buf = p->m.addr + at;
+	void *desc = mem_desc(&p->m);
+	switch (op) {
+	case WRITE:
+		return gdrfab_write(n->ep, buf, len, desc, 0, p->to.base + at, p->to.key, buf);
+	case READ:
+		return gdrfab_read(n->ep, buf, len, desc, 0, p->to.base + at, p->to.key, buf);
+	case SEND:
+		return gdrfab_send(n->ep, buf, len, desc, 0, buf);
+	default:
+		return gdrfab_recv(n->ep, buf, len, desc, 0, buf);
+	}
+}
+
+/* The connection is over, for the reason that a dead peer gives. */
+static void is_over(struct node *n, struct place *p)
+{
+	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
+	for (int op = 0; op < OPS; op++)
+		CHECK_EQ(post(n, p, (enum op)op, 0, 8), -ENOTCONN);
+	QUIET(n->cq, 20);
+}
+
+static void place_down(struct node *n, struct place *p)
+{
+	barrier(n);
+	mem_end(n, &p->m);
+	node_down(n);
+}
+
+static void stays(struct node *n)
+{
+	enum op op = *(const enum op *)n->arg;
+	unsigned char *in;
+	struct place p;
+	place_up(n, &p);
+	in = p.m.addr;
+	for (size_t i = 0; i < 5; i++)
+		POST(n->cq, post(n, &p, RECV, i * 64, 64));
+	barrier(n);
+	size_t came = op == SEND ? 2 : 0;
+	for (size_t i = 0; i < came; i++)
+		DONE(n->cq, in + i * 64, GDRFAB_RECV | GDRFAB_MSG, NULL);
+	for (size_t i = came; i < 5; i++)
+		FAILED(n->cq, in + i * 64, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);
+	is_over(n, &p);
+	place_down(n, &p);
+}
+
+static void loses(struct node *n)
+{
+	enum op op = *(const enum op *)n->arg;
+	struct place p;
+	place_up(n, &p);
+	barrier(n);
+	for (size_t i = 0; i < 2; i++) {
+		POST(n->cq, post(n, &p, op, i * 64, 64));
+		DONE(n->cq, p.m.addr + i * 64, 0, NULL);
+	}
+	/* The call takes the operation; what becomes of it is told as usual. */
+	POST(n->cq, post(n, &p, op, 128, 64));
+	FAILED(n->cq, p.m.addr + 128, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);
+	is_over(n, &p);
+	place_down(n, &p);
+}
+
+static void dropped(const void *arg, uint32_t threading)
+{
+	enum op op = *(const enum op *)arg;
+	struct setup s = {.threading = threading};
+	faults("drop=3:%s", op_words[op]);
+	pair(&s, stays, loses, arg);
+}
+
+static void dropped_with_locks(const void *arg)
+{
+	dropped(arg, GDRFAB_THREAD_SAFE);
+}
+
+static void dropped_without_locks(const void *arg)
+{
+	dropped(arg, GDRFAB_THREAD_DOMAIN);
+}
+
+TEST_TABLE(drops)
+{
+	static const enum op ops[] = {WRITE, READ, SEND};
+	char name[64];
+	for (size_t i = 0; i < 3; i++) {
+		snprintf(name, sizeof name, "the_third_%s_is_lost", op_words[ops[i]]);
+		test_add(name, dropped_with_locks, &ops[i], 20);
+		snprintf(name, sizeof name, "the_third_%s_is_lost_without_locks", op_words[ops[i]]);
+		test_add(name, dropped_without_locks, &ops[i], 20);
+	}
+}
+
+static void waits(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	barrier(n);
+	is_over(n, &p);
+	place_down(n, &p);
+}
+
+/* Operations of every kind count, and those of another provider's faults do not. */
+static void mixes(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	barrier(n);
+	POST(n->cq, post(n, &p, WRITE, 0, 64));
+	DONE(n->cq, p.m.addr, GDRFAB_WRITE, NULL);
+	POST(n->cq, post(n, &p, RECV, 64, 64));
+	POST(n->cq, post(n, &p, READ, 128, 64));
+	DONE(n->cq, p.m.addr + 128, GDRFAB_READ, NULL);
+	POST(n->cq, post(n, &p, WRITE, 192, 64));
+	/* Receives end beside the rest, in no order with them. */
+	bool seen[2] = {false, false};
+	for (int i = 0; i < 2; i++) {
+		done e;
+		struct failure f;
+		CHECK_EQ(cq_next(n->cq, &e, 10000), -1);
+		cq_failure(__FILE__, __LINE__, n->cq, &f);
+		CHECK(failure_is(&f.entry, ECONNRESET, GDRFAB_PROV_PEER_GONE));
+		CHECK(f.entry.op_context == p.m.addr + 64 || f.entry.op_context == p.m.addr + 192);
+		seen[f.entry.op_context == p.m.addr + 192] = true;
+	}
+	CHECK(seen[0] && seen[1]);
+	is_over(n, &p);
+	place_down(n, &p);
+}
+
+TEST(all_operations_count_together)
+{
+	faults("%s/drop=4,%s/drop=1,%s/drop=2", provider(), another_provider(), another_provider());
+	pair(NULL, waits, mixes, NULL);
+}
+
+static void loses_a_receive(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	barrier(n);
+	POST(n->cq, post(n, &p, RECV, 0, 64));
+	POST(n->cq, post(n, &p, RECV, 64, 64));
+	FAILED(n->cq, p.m.addr, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);
+	FAILED(n->cq, p.m.addr + 64, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);
+	is_over(n, &p);
+	place_down(n, &p);
+}
+
+TEST(each_side_counts_its_own_receives)
+{
+	faults("drop=2:recv");
+	pair(NULL, waits, loses_a_receive, NULL);
+}
+
+/* What was outstanding goes with it, in the order of posting, and none of it has happened. */
+static void loses_many(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	mem_fill(&p.m, 0, LEN, 0, 7);
+	barrier(n);
+	for (size_t i = 0; i < 4; i++)
+		POST(n->cq, post(n, &p, WRITE, i * 64, 64));
+	for (size_t i = 0; i < 4; i++)
+		FAILED(n->cq, p.m.addr + i * 64, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);
+	is_over(n, &p);
+	place_down(n, &p);
+}
+
+static void is_left_alone(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	mem_fill(&p.m, 0, LEN, 0, 9);
+	barrier(n);
+	is_over(n, &p);
+	CHECK_MEM("memory that nothing has reached", &p.m, 0, LEN, 0, 9);
+	place_down(n, &p);
+}
+
+TEST(what_was_outstanding_is_lost_too)
+{
+	faults("delay=5000000:write,drop=4:write");
+	pair(NULL, is_left_alone, loses_many, NULL);
+}
+
+static void connect_again(struct node *n)
+{
+	done e;
+	struct failure f;
+	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
+	OK(gdrfab_ep_close(n->ep));
+	n->ep = NULL;
+	while (cq_next(n->cq, &e, 0) == -1)
+		cq_failure(__FILE__, __LINE__, n->cq, &f);
+	barrier(n);
+	if (n->side == TEST_SERVER) {
+		node_accept(n);
+		return;
+	}
+	n->ep = ep_new(n, n->info, n);
+	OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
+	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+}
+
+static void recovers(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	barrier(n);
+	for (int round = 0; round < 2; round++) {
+		if (n->side == TEST_CLIENT) {
+			POST(n->cq, post(n, &p, WRITE, 0, 64));
+			FAILED(n->cq, p.m.addr, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);
+		}
+		connect_again(n);
+		barrier(n);
+		bool once = n->arg != NULL;
+		if (once)
+			break;
+	}
+	/* With `once` it works from now on; without, each endpoint counts anew. */
+	if (n->side == TEST_CLIENT && n->arg) {
+		for (int i = 0; i < 3; i++) {
+			POST(n->cq, post(n, &p, WRITE, 0, 64));
+			DONE(n->cq, p.m.addr, GDRFAB_WRITE, NULL);
+		}
+	}
+	place_down(n, &p);
+}
+
+TEST(every_endpoint_counts_for_itself)
+{
+	faults("drop=1:write");
+	pair(NULL, recovers, recovers, NULL);
+}
+
+TEST(what_happens_once_leaves_the_next_connection_alone)
+{
+	faults("drop=1:write:once");
+	pair(NULL, recovers, recovers, "once");
+}
+
+/* --- operations that are late --- */
+
+static uint64_t since(uint64_t start)
+{
+	return test_now_ms() - start;
+}
+
+static void takes_all(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	for (size_t i = 0; i < 8; i++)
+		POST(n->cq, post(n, &p, RECV, 2048 + i * 64, 64));
+	barrier(n);
+	barrier(n);
+	CHECK_MEM("what was written late", &p.m, 0, 1024, 0, 3);
+	place_down(n, &p);
+}
+
+static void is_late(struct node *n)
+{
+	enum op op = *(const enum op *)n->arg;
+	struct place p;
+	place_up(n, &p);
+	mem_fill(&p.m, 0, 1024, 0, 3);
+	POST(n->cq, post(n, &p, RECV, 2048, 64));
+	barrier(n);
+	if (op != WRITE) {
+		POST(n->cq, post(n, &p, WRITE, 0, 1024));
+		DONE(n->cq, p.m.addr, GDRFAB_WRITE, NULL);
+	}
+	uint64_t start = test_now_ms();
+	size_t len = op == WRITE ? 128 : 64;
+	for (size_t i = 0; i < 8; i++)
+		POST(n->cq, post(n, &p, op, i * len, len));
+	/* The calls themselves do not wait. */
+	CHECK(since(start) < (uint64_t)test_ms(LONG_AGO));
+	for (size_t i = 0; i < 8; i++) {
+		done e;
+		ssize_t got;
+		do
+			got = gdrfab_cq_sread(n->cq, &e, 1, NULL, 5000);
+		while (got == -EINTR);
+		CHECK_EQ(got, 1);
+		CHECK(e.op_context == p.m.addr + i * len);
+		if (since(start) + 1 < (uint64_t)test_ms(LONG_AGO))
+			test_fail(__FILE__, __LINE__, "%s %zu ended after %llu of %d ms", op_words[op], i,
+				  (unsigned long long)since(start), test_ms(LONG_AGO));
+	}
+	CHECK_MEM("what was written and read late", &p.m, 0, 512, 0, 3);
+	barrier(n);
+	place_down(n, &p);
+}
+
+static void late(const void *arg, uint32_t threading, uint32_t progress)
+{
+	struct setup s = {.threading = threading, .progress = progress};
+	faults("%s/delay=%d:%s", provider(), test_ms(LONG_AGO) * 1000, op_words[*(const enum op *)arg]);
+	pair(&s, takes_all, is_late, arg);
+}
+
+static void late_with_locks(const void *arg)
+{
+	late(arg, 0, 0);
+}
+
+static void late_without_locks(const void *arg)
+{
+	late(arg, GDRFAB_THREAD_DOMAIN, 0);
+}
+
+static void late_by_a_thread(const void *arg)
+{
+	late(arg, 0, GDRFAB_PROGRESS_AUTO);
+}
+
+TEST_TABLE(delays)
+{
+	static const enum op ops[] = {WRITE, READ, SEND};
+	char name[64];
+	for (size_t i = 0; i < 3; i++) {
+		snprintf(name, sizeof name, "a_%s_is_late", op_words[ops[i]]);
+		test_add(name, late_with_locks, &ops[i], 20);
+		snprintf(name, sizeof name, "a_%s_is_late_without_locks", op_words[ops[i]]);
+		test_add(name, late_without_locks, &ops[i], 20);
+		snprintf(name, sizeof name, "a_%s_is_late_with_automatic_progress", op_words[ops[i]]);
+		test_add(name, late_by_a_thread, &ops[i], 20);
+	}
+}
+
+static void sends_at_once(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	mem_fill(&p.m, 0, LEN, 0, 4);
+	barrier(n);
+	barrier(n);
+	for (size_t i = 0; i < 4; i++)
+		POST(n->cq, post(n, &p, SEND, i * 64, 64));
+	for (size_t i = 0; i < 4; i++)
+		DONE(n->cq, p.m.addr + i * 64, GDRFAB_SEND, NULL);
+	place_down(n, &p);
+}
+
+static void receives_late(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	barrier(n);
+	uint64_t start = test_now_ms();
+	for (size_t i = 0; i < 4; i++)
+		POST(n->cq, post(n, &p, RECV, i * 64, 64));
+	barrier(n);
+	for (size_t i = 0; i < 4; i++) {
+		DONE(n->cq, p.m.addr + i * 64, GDRFAB_RECV, NULL);
+		CHECK(since(start) + 1 >= (uint64_t)test_ms(LONG_AGO));
+	}
+	CHECK_MEM("messages that waited", &p.m, 0, 256, 0, 4);
+	place_down(n, &p);
+}
+
+TEST(a_receive_is_late)
+{
+	/* Only the server posts receives. */
+	faults("delay=%d:recv", test_ms(LONG_AGO) * 1000);
+	pair(NULL, receives_late, sends_at_once, NULL);
+}
+
+static void gives_buffers_back(struct node *n)
+{
+	struct place p;
+	unsigned char word[8];
+	place_up(n, &p);
+	barrier(n);
+	for (size_t i = 0; i < 32; i++) {
+		fill(word, sizeof word, i * sizeof word, 5);
+		POST(n->cq, gdrfab_inject_write(n->ep, word, sizeof word, 0, p.to.base + i * sizeof word, p.to.key));
+	}
+	memset(word, 0, sizeof word);
+	/* Behind all of them. */
+	POST(n->cq, post(n, &p, READ, 0, 256));
+	DONE(n->cq, p.m.addr, GDRFAB_READ, NULL);
+	CHECK_MEM("injected late", &p.m, 0, 256, 0, 5);
+	place_down(n, &p);
+}
+
+static void idles(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	barrier(n);
+	place_down(n, &p);
+}
+
+TEST(the_buffer_of_an_injected_write_is_the_callers_at_once)
+{
+	faults("delay=%d:write", test_ms(20) * 1000);
+	pair(NULL, idles, gives_buffers_back, NULL);
+}
+
+/* Other operations are as fast as ever, but for those behind. */
+static void is_not_late(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	barrier(n);
+	uint64_t start = test_now_ms();
+	POST(n->cq, post(n, &p, WRITE, 0, 64));
+	DONE(n->cq, p.m.addr, GDRFAB_WRITE, NULL);
+	POST(n->cq, post(n, &p, READ, 0, 64));
+	DONE(n->cq, p.m.addr, GDRFAB_READ, NULL);
+	CHECK(since(start) < 30000);
+	place_down(n, &p);
+}
+
+TEST_WITHIN(40, a_delay_of_one_operation_is_not_anothers)
+{
+	faults("delay=30000000:send,%s/delay=30000000", another_provider());
+	pair(NULL, idles, is_not_late, NULL);
+}
+
+static void cancels(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	skip_unless(traits()->cancels, "nothing is taken back alone");
+	barrier(n);
+	static const enum op ops[] = {RECV, SEND, WRITE, READ};
+	for (size_t i = 0; i < 4; i++) {
+		POST(n->cq, post(n, &p, ops[i], i * 64, 64));
+		OK(gdrfab_cancel(n->ep, p.m.addr + i * 64));
+		FAILED(n->cq, p.m.addr + i * 64, ECANCELED, GDRFAB_PROV_CANCELED, NULL);
+	}
+	place_down(n, &p);
+}
+
+TEST(what_is_late_can_be_cancelled)
+{
+	faults("delay=30000000");
+	pair(NULL, idles, cancels, NULL);
+}
+
+static void is_too_late(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	barrier(n);
+	POST(n->cq, post(n, &p, RECV, 0, 64));
+	POST(n->cq, post(n, &p, WRITE, 64, 64));
+	bool seen[2] = {false, false};
+	for (int i = 0; i < 2; i++) {
+		done e;
+		struct failure f;
+		CHECK_EQ(cq_next(n->cq, &e, 10000), -1);
+		cq_failure(__FILE__, __LINE__, n->cq, &f);
+		CHECK(failure_is(&f.entry, ETIMEDOUT, GDRFAB_PROV_DEADLINE) || (i > 0 && flushed(&f.entry)));
+		seen[f.entry.op_context != p.m.addr] = true;
+	}
+	CHECK(seen[0] && seen[1]);
+	place_down(n, &p);
+}
+
+TEST(a_deadline_comes_before_a_longer_delay)
+{
+	struct setup s = {.deadline_ms = (uint64_t)test_ms(100)};
+	faults("delay=30000000");
+	pair(&s, idles, is_too_late, NULL);
+}
+
+static void closes_what_is_late(struct node *n)
+{
+	struct place p;
+	place_up(n, &p);
+	barrier(n);
+	POST(n->cq, post(n, &p, RECV, 0, 64));
+	POST(n->cq, post(n, &p, WRITE, 64, 64));
+	OK(gdrfab_ep_shutdown(n->ep, 0));
+	FAILED(n->cq, p.m.addr + 64, ECANCELED, GDRFAB_PROV_CANCELED, NULL);
+	FAILED(n->cq, p.m.addr, ECANCELED, GDRFAB_PROV_CANCELED, NULL);
+	place_down(n, &p);
+}
+
+TEST(what_is_late_ends_with_its_endpoint)
+{
+	skip_unless(traits()->survives_failures, "the order of flushed operations is the adapter's");
+	faults("delay=30000000");
+	pair(NULL, idles, closes_what_is_late, NULL);
+}
+
+/* --- registrations that are refused --- */
+
+static void explained(const struct mem *m, const char *word)
+{
+	char text[4096];
+	CHECK(gdrfab_mr_explain(m->mr, text, sizeof text) > 0);
+	/* A chain that ended well before it came to the step says so. */
+	if (!strstr(text, word) && !strstr(text, "not tried"))
+		test_fail(__FILE__, __LINE__, "nothing of %s in: %s", word, text);
+}
+
+static void refused(const void *arg)
+{
+	const struct way *way = (const struct way *)arg;
+	char word[64];
+	struct node n;
+	struct mem m;
+	gdrfab_mr_info info;
+	snprintf(word, sizeof word, "GDRFAB_FAULT=refuse=%s", way->path->name);
+	faults("refuse=%s", way->path->name);
+	node_alone(&n, NULL);
+	mem_new(&n, &m, way->kind, LEN);
+	/* Nothing else is permitted: an error that says why. */
+	CHECK_EQ(mem_try_register(&n, &m, 0, LEN, ANY_ACCESS, way->path->bit, 0), -EIO);
+	CHECK(strstr(gdrfab_last_error(), word) != NULL);
+	CHECK(m.mr == NULL);
+	/* The next best, if there is one. */
+	int rc = mem_try_register(&n, &m, 0, LEN, ANY_ACCESS, 0, 0);
+	if (rc != 0) {
+		CHECK_EQ(rc, -EIO);
+		CHECK(strstr(gdrfab_last_error(), word) != NULL);
+	} else {
+		memset(&info, 0, sizeof info);
+		info.struct_size = sizeof info;
+		OK(gdrfab_mr_query(m.mr, &info));
+		CHECK_EQ(info.paths & way->path->bit, 0);
+		CHECK(info.paths != 0);
+		explained(&m, word);
+	}
+	mem_end(&n, &m);
+	node_close(&n);
+}
+
+TEST_TABLE(refusals)
+{
+	size_t count = all_ways_list();
+	char name[96];
+	for (size_t w = 0; w < count; w++) {
+		snprintf(name, sizeof name, "refused_%s", ways[w].name);
+		test_add(name, refused, &ways[w], 20);
+	}
+}
+
+TEST(nothing_is_left_when_every_step_is_refused)
+{
+	struct node n;
+	struct mem m;
+	faults("refuse=direct,refuse=cma,refuse=staged,refuse=ipc,refuse=nic,refuse=dmabuf,refuse=peer-mem,"
+	       "refuse=socket");
+	node_alone(&n, NULL);
+	for (int kind = 0; kind < EVERYWHERE; kind++) {
+		mem_new(&n, &m, &memkinds[kind], LEN);
+		CHECK_EQ(mem_try_register(&n, &m, 0, LEN, ANY_ACCESS, 0, 0), -EIO);
+		CHECK(strstr(gdrfab_last_error(), "GDRFAB_FAULT=refuse=") != NULL);
+		mem_end(&n, &m);
+	}
+	node_close(&n);
+}
+
+TEST(the_second_registration_is_refused)
+{
+	struct node n;
+	struct mem m;
+	faults("%s/refuse=register:2,%s/refuse=register", provider(), another_provider());
+	node_alone(&n, NULL);
+	mem_new(&n, &m, &memkinds[KIND_MALLOC], LEN);
+	for (int i = 1; i <= 4; i++) {
+		int rc = mem_try_register(&n, &m, 0, LEN, ANY_ACCESS, 0, 0);
+		CHECK_EQ(rc, i == 2 ? -EIO : 0);
+		if (rc == 0)
+			mem_unregister(&m);
+		else
+			CHECK(strstr(gdrfab_last_error(), "GDRFAB_FAULT=refuse=register") != NULL);
+	}
+	/* The plain call as well. */
+	OK(gdrfab_mr_reg(n.domain, m.addr, LEN, ANY_ACCESS, 0, 0, 0, NULL, &m.mr));
+	mem_end(&n, &m);
+	node_close(&n);
+}
+
+TEST(the_plain_call_is_refused_too)
+{
+	struct node n;
+	struct mem m;
+	gdrfab_mr *mr = NULL;
+	faults("refuse=register");
+	node_alone(&n, NULL);
+	mem_new(&n, &m, &memkinds[KIND_MALLOC], LEN);
+	CHECK_EQ(gdrfab_mr_reg(n.domain, m.addr, LEN, ANY_ACCESS, 0, 0, 0, NULL, &mr), -EIO);
+	CHECK(strstr(gdrfab_last_error(), "GDRFAB_FAULT=refuse=register") != NULL);
+	CHECK(mr == NULL);
+	mem_end(&n, &m);
+	node_close(&n);
+}
+
+/* What is refused one way goes another. */
+static void writes_around(struct node *n)
+{
+	struct place p;
+	uint64_t bytes[PATHS];
+	place_up(n, &p);
+	mem_fill(&p.m, 0, 1024, 0, 3);
+	barrier(n);
+	POST(n->cq, post(n, &p, WRITE, 0, 1024));
+	DONE(n->cq, p.m.addr, GDRFAB_WRITE, NULL);
+	path_bytes(n, bytes);
+	CHECK_EQ(bytes[PATH_DIRECT], 0);
+	CHECK_EQ(bytes[PATH_CMA] + bytes[PATH_STAGED], 1024);
+	barrier(n);
+	place_down(n, &p);
+}
+
+TEST(what_is_refused_one_way_goes_another)
+{
+	skip_unless(path_known(PATH_DIRECT), "there is no other way to memory like this");
+	faults("refuse=direct");
+	pair(NULL, takes_all, writes_around, NULL);
+}
+
+/* --- few bytes at a time --- */
+
+static const struct {
+	int bytes;
+	size_t len;
+} shorts[] = {{1, 3000}, {7, 20011}, {1000, 65536}, {4095, 1 << 20}, {1 << 30, 1 << 20}};
+
+struct few {
+	const struct way *way; /* NULL: messages */
+	size_t len;
+};
+
+static void few_there(struct node *n)
+{
+	const struct few *f = (const struct few *)n->arg;
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, f->way ? f->way->kind : &memkinds[KIND_MALLOC], f->len + 2);
+	mem_fill(&m, 0, f->len + 2, 0, 1);
+	if (f->way)
+		way_register(n, &m, 0, f->len + 2, f->way);
+	else
+		mem_register(n, &m, 0, f->len + 2, ANY_ACCESS, 0);
+	if (f->way) {
+		mem_publish(n, &m);
+		barrier(n);
+		barrier(n);
+		CHECK_MEM("the byte before", &m, 0, 1, 0, 1);
+		CHECK_MEM("what was written a few bytes at a time", &m, 1, f->len, 0, 2);
+		CHECK_MEM("the byte behind", &m, f->len + 1, 1, f->len + 1, 1);
+	} else {
+		done e;
+		for (size_t i = 0; i < 3; i++)
+			POST(n->cq, gdrfab_recv(n->ep, m.addr + 1, f->len, mem_desc(&m), 0, &m));
+		barrier(n);
+		/* A short message may overtake the end of a long one. */
+		int empty = 0;
+		for (int i = 0; i < 3; i++) {
+			DONE(n->cq, &m, GDRFAB_RECV, &e);
+			CHECK(e.len == f->len || e.len == 0);
+			empty += e.len == 0;
+		}
+		CHECK_EQ(empty, 1);
+		CHECK_MEM("a message that came a few bytes at a time", &m, 1, f->len, 0, 2);
+		barrier(n);
+	}
+	mem_end(n, &m);
+	node_down(n);
+}
+
+static void few_here(struct node *n)
+{
+	const struct few *f = (const struct few *)n->arg;
+	unsigned char *buf = (unsigned char *)malloc(f->len);
+	node_up(n);
+	void *desc = local_desc(n, buf, f->len);
+	if (f->way) {
+		struct remote to = mem_fetch(n);
+		way_check(n, f->way, to.key);
+		barrier(n);
+		POST(n->cq, gdrfab_read(n->ep, buf, f->len, desc, 0, to.base + 1, to.key, buf));
+		DONE(n->cq, buf, GDRFAB_READ, NULL);
+		CHECK_FILLED("read a few bytes at a time", buf, f->len, 1, 1);
+		fill(buf, f->len, 0, 2);
+		POST(n->cq, gdrfab_write(n->ep, buf, f->len, desc, 0, to.base + 1, to.key, buf));
+		DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+		POST(n->cq, gdrfab_read(n->ep, buf, 0, desc, 0, to.base, to.key, buf));
+		DONE(n->cq, buf, GDRFAB_READ, NULL);
+		barrier(n);
+	} else {
+		fill(buf, f->len, 0, 2);
+		barrier(n);
+		POST(n->cq, gdrfab_send(n->ep, buf, f->len, desc, 0, buf));
+		POST(n->cq, gdrfab_send(n->ep, buf, 0, NULL, 0, buf));
+		POST(n->cq, gdrfab_send(n->ep, buf, f->len, desc, 0, buf));
+		for (int i = 0; i < 3; i++)
+			DONE(n->cq, buf, GDRFAB_SEND, NULL);
+		barrier(n);
+	}
+	node_down(n);
+	free(buf);
+}
+
+static void few_at_a_time(const void *arg)
+{
+	/* Without another way shm sends long messages in fragments. */
+	if (!arg)
+		setenv("GDRFAB_SHM_PATHS", "staged", 1);
+	for (int i = 0; i < test_count(5, 3); i++) {
+		struct few f = {(const struct way *)arg, shorts[i].len};
+		faults("short=%d", shorts[i].bytes);
+		pair(NULL, few_there, few_here, &f);
+	}
+}
+
+TEST_TABLE(few)
+{
+	size_t count = ways_list();
+	char name[96];
+	test_add("messages_a_few_bytes_at_a_time", few_at_a_time, NULL, 60);
+	for (size_t w = 0; w < count; w++) {
+		/* One kind of memory for each path will do. */
+		if (w > 0 && ways[w].path == ways[w - 1].path)
+			continue;
+		snprintf(name, sizeof name, "%s_a_few_bytes_at_a_time", ways[w].path->name);
+		test_add(name, few_at_a_time, &ways[w], 60);
+	}
+}
+
+/* --- words that make no sense --- */
+
+static char complaints[4096];
+
+static void keep(TEST_UNUSED void *arg, TEST_UNUSED int level, const char *message)
+{
+	size_t used = strlen(complaints);
+	snprintf(complaints + used, sizeof complaints - used, "%s\n", message);
+}
+
+TEST(what_makes_no_sense_is_told_and_left_out)
+{
+	struct node n;
+	struct mem m;
+	faults("drop=never,refuse=register:1,nobody/drop=1,delay,short=0");
+	OK(gdrfab_log_set(2, keep, NULL));
+	node_alone(&n, NULL);
+	OK(gdrfab_log_set(0, NULL, NULL));
+	static const char *const words[] = {"GDRFAB_FAULT", "drop=never", "nobody", "\"delay\"", "short=0", "1 fault"};
+	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+		if (!strstr(complaints, words[i]))
+			test_fail(__FILE__, __LINE__, "nothing of %s in: %s", words[i], complaints);
+	mem_new(&n, &m, &memkinds[KIND_MALLOC], LEN);
+	CHECK_EQ(mem_try_register(&n, &m, 0, LEN, ANY_ACCESS, 0, 0), -EIO);
+	mem_register(&n, &m, 0, LEN, ANY_ACCESS, 0);
+	mem_end(&n, &m);
+	node_close(&n);
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The words of `GDRFAB_FAULT`: which faults are wanted, of which provider. `prov::fault` commits them;
+//! `docs/faults.md` tells what each does.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// What an operation is, as far as faults tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    Write,
+    Read,
+    Send,
+    Recv,
+}
+
+/// What a registration is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The bit of a path.
+    Path(u64),
+    /// All of it, before anything is tried.
+    Whole,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    Delay {
+        ns: u64,
+        op: Option<Op>,
+    },
+    Drop {
+        nth: u64,
+        op: Option<Op>,
+        /// Whether this has happened, of one that is to happen once in this process.
+        once: Option<Arc<AtomicBool>>,
+    },
+    Refuse {
+        step: Step,
+        nth: Option<u64>,
+    },
+    Short(usize),
+}
+
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Only endpoints and domains of this provider.
+    pub provider: Option<&'static str>,
+    pub what: What,
+}
+
+/// Every provider there may be, in this build or another.
+const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
+
+/// In the order of the paths' bits.
+const STEPS: [&str; 8] = ["direct", "cma", "staged", "ipc", "nic", "dmabuf", "peer-mem", "socket"];
+
+const OPS: [(&str, Op); 4] = [("write", Op::Write), ("read", Op::Read), ("send", Op::Send), ("recv", Op::Recv)];
+
+fn number(text: &str, low: u64, high: u64) -> Result<u64, String> {
+    text.parse().ok().filter(|n| (low..=high).contains(n)).ok_or_else(|| format!("{text:?} is no number from {low} to {high}"))
+}
+
+fn op(word: &str) -> Result<Op, String> {
+    let known = OPS.iter().find(|(w, _)| *w == word).map(|(_, op)| *op);
+    known.ok_or_else(|| format!("{word:?} is no operation (write, read, send, recv)"))
+}
+
+fn step(word: &str) -> Result<Step, String> {
+    if word == "register" {
+        return Ok(Step::Whole);
+    }
+    let bit = STEPS.iter().position(|w| *w == word).map(|i| 1 << i);
+    bit.map(Step::Path).ok_or_else(|| format!("{word:?} is no step (register, {})", STEPS.join(", ")))
+}
+
+/// One fault, without the provider.
+fn what(text: &str) -> Result<What, String> {
+    let (word, value) = text.split_once('=').ok_or("delay=, drop=, refuse= or short= is expected")?;
+    let mut parts = value.split(':');
+    let first = parts.next().unwrap_or_default();
+    let what = match word {
+        "delay" => What::Delay { ns: number(first, 1, 60_000_000)? * 1000, op: parts.next().map(op).transpose()? },
+        "drop" => {
+            let nth = number(first, 1, u64::MAX)?;
+            let (mut of, mut once) = (None, None);
+            for part in parts.by_ref() {
+                match part {
+                    "once" if once.is_none() => once = Some(Arc::default()),
+                    _ if of.is_none() && once.is_none() => of = Some(op(part)?),
+                    _ => return Err(format!("{part:?} is one word too many")),
+                }
+            }
+            What::Drop { nth, op: of, once }
+        }
+        "refuse" => What::Refuse { step: step(first)?, nth: parts.next().map(|n| number(n, 1, u64::MAX)).transpose()? },
+        "short" => What::Short(number(first, 1, 1 << 30)? as usize),
+        _ => return Err(format!("{word:?} is no fault (delay, drop, refuse, short)")),
+    };
+    match parts.next() {
+        None => Ok(what),
+        Some(more) => Err(format!("{more:?} is one word too many")),
+    }
+}
+
+fn one(text: &str) -> Result<Fault, String> {
+    let (provider, rest) = match text.split_once('/') {
+        None => (None, text),
+        Some((name, rest)) => match PROVIDERS.iter().find(|p| **p == name) {
+            Some(known) => (Some(*known), rest),
+            None => return Err(format!("{name:?} is no provider ({})", PROVIDERS.join(", "))),
+        },
+    };
+    Ok(Fault { provider, what: what(rest)? })
+}
+
+/// The faults of a list, and for each that makes no sense why: a test that believes in a fault which is not
+/// there proves nothing, so these are told.
+pub fn parse(text: &str) -> (Vec<Fault>, Vec<String>) {
+    let (mut faults, mut wrong) = (Vec::new(), Vec::new());
+    for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        match one(item) {
+            Ok(fault) => faults.push(fault),
+            Err(why) => wrong.push(format!("{item:?}: {why}")),
+        }
+    }
+    (faults, wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only(text: &str) -> Fault {
+        let (mut faults, wrong) = parse(text);
+        assert!(wrong.is_empty() && faults.len() == 1, "{text}: {wrong:?}");
+        faults.remove(0)
+    }
+
+    #[test]
+    fn every_word_of_the_list_is_understood() {
+        assert!(matches!(only("delay=200").what, What::Delay { ns: 200_000, op: None }));
+        assert!(matches!(only("delay=1:recv").what, What::Delay { ns: 1000, op: Some(Op::Recv) }));
+        assert!(matches!(only("drop=5").what, What::Drop { nth: 5, op: None, once: None }));
+        assert!(matches!(only("drop=1:read").what, What::Drop { nth: 1, op: Some(Op::Read), once: None }));
+        assert!(matches!(only("drop=7:once").what, What::Drop { nth: 7, op: None, once: Some(_) }));
+        assert!(matches!(only("drop=7:send:once").what, What::Drop { op: Some(Op::Send), once: Some(_), .. }));
+        assert!(matches!(only("refuse=register").what, What::Refuse { step: Step::Whole, nth: None }));
+        assert!(matches!(only("refuse=cma:3").what, What::Refuse { step: Step::Path(2), nth: Some(3) }));
+        assert!(matches!(only("short=1").what, What::Short(1)));
+        assert_eq!(only(" tcp/drop=5 ").provider, Some("tcp"));
+        assert_eq!(parse("short=1, verbs/refuse=nic:1,refuse=peer-mem").0.len(), 3);
+        assert_eq!(parse(" , ").0.len() + parse("").1.len(), 0);
+    }
+
+    #[test]
+    fn steps_are_the_paths_in_the_order_of_their_bits() {
+        for (i, word) in crate::mr::Paths::WORDS.iter().enumerate() {
+            assert!(matches!(only(&format!("refuse={word}")).what, What::Refuse { step: Step::Path(bit), .. } if bit == 1 << i));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told_and_spoils_nothing_else() {
+        let bad = [
+            "delay",
+            "delay=",
+            "delay=0",
+            "delay=60000001",
+            "delay=5:atomic",
+            "delay=5:send:recv",
+            "drop=0",
+            "drop=-1",
+            "drop=5:once:once",
+            "drop=5:once:send",
+            "drop=5:send:read",
+            "refuse=",
+            "refuse=dma",
+            "refuse=cma:0",
+            "refuse=cma:1:2",
+            "short=0",
+            "short=2:send",
+            "mangle=1",
+            "udp/drop=1",
+            "/drop=1",
+            "tcp/",
+            "delay=99999999999999999999999",
+            "=",
+            "\u{0}=\u{ffff}",
+        ];
+        for text in bad {
+            let (faults, wrong) = parse(&format!("short=9,{text}"));
+            assert!(faults.len() == 1 && wrong.len() == 1, "{text:?}: {faults:?} {wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Faults on demand: what `GDRFAB_FAULT` asks of a provider, so that programs can test their own recovery on
+//! the library that they ship with. `docs/faults.md` is for them.
+//!
+//! A provider asks [`Plan::of`] once for each endpoint and domain, and is given nothing unless faults are
+//! wanted. With a plan it takes no short ways at all, so that these need not ask.
+
+use crate::config;
+use crate::config::faults::{Fault, Step, What};
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
+use crate::sys::time;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use crate::config::faults::Op;
+
+/// Kinds of operations.
+const OPS: usize = 4;
+
+/// What becomes of an operation that was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Go,
+    /// It starts no sooner than this (of [`time::now_ns`]), and what is posted behind it not before it.
+    Hold(u64),
+    /// It takes the connection along, as if the peer had died: it ends with [`Plan::gone`], and so does
+    /// everything outstanding.
+    Lose,
+}
+
+impl From<crate::prov::op::Dir> for Op {
+    fn from(dir: crate::prov::op::Dir) -> Op {
+        match dir {
+            crate::prov::op::Dir::Write => Op::Write,
+            crate::prov::op::Dir::Read => Op::Read,
+        }
+    }
+}
+
+/// The faults of one endpoint or domain.
+#[derive(Debug)]
+pub struct Plan {
+    faults: Vec<Fault>,
+    /// Operations so far, by kind.
+    posted: [u64; OPS],
+    /// Registrations so far; they may come from several threads, and need no lock otherwise.
+    registered: AtomicU64,
+}
+
+impl Plan {
+    /// What is wanted of `provider`; usually nothing.
+    pub fn of(provider: &str) -> Option<Box<Plan>> {
+        Plan::among(&config::get().faults, provider)
+    }
+
+    fn among(faults: &[Fault], provider: &str) -> Option<Box<Plan>> {
+        let faults: Vec<Fault> = faults.iter().filter(|f| f.provider.is_none_or(|p| p == provider)).cloned().collect();
+        (!faults.is_empty()).then(|| Box::new(Plan { faults, posted: [0; OPS], registered: AtomicU64::new(0) }))
+    }
+
+    /// An operation of a connected endpoint was accepted: nothing but the fault keeps it from starting now. One
+    /// that the caller is told to post again is not counted, so ask last.
+    pub fn post(&mut self, op: Op) -> Verdict {
+        self.posted[op as usize] += 1;
+        let (own, all) = (self.posted[op as usize], self.posted.iter().sum::<u64>());
+        let lost = |f: &Fault| match &f.what {
+            What::Drop { nth, op: None, once } => *nth == all && claim(once),
+            What::Drop { nth, op: Some(of), once } => *of == op && *nth == own && claim(once),
+            _ => false,
+        };
+        // Each is asked, since one that happens once is spent by being asked.
+        if self.faults.iter().filter(|f| lost(f)).count() > 0 {
+            return Verdict::Lose;
+        }
+        self.early(op)
+    }
+
+    /// As `post` for a receive that was posted before the endpoint is connected: it can be late, and there is
+    /// nothing to lose or to count yet.
+    pub fn early(&self, op: Op) -> Verdict {
+        let delays = self.faults.iter().filter_map(|f| match &f.what {
+            What::Delay { ns, op: of } if of.is_none_or(|o| o == op) => Some(*ns),
+            _ => None,
+        });
+        delays.max().map_or(Verdict::Go, |ns| Verdict::Hold(time::deadline(ns)))
+    }
+
+    /// Why the connection is over.
+    pub fn gone() -> Error {
+        Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died (so GDRFAB_FAULT=drop has it)")
+    }
+
+    /// Another registration begins: the steps that it is refused; `Err`: all of it.
+    pub fn register(&self) -> Result<Paths> {
+        // Relaxed: a number for each is all that is wanted.
+        let this = self.registered.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut refused = Paths::empty();
+        for fault in &self.faults {
+            match fault.what {
+                What::Refuse { nth: Some(n), .. } if n != this => {}
+                What::Refuse { step: Step::Path(bit), .. } => refused |= Paths::from_bits_truncate(bit),
+                What::Refuse { step: Step::Whole, .. } => {
+                    return Err(Error::fixed(errno::EIO, "mr: refused on demand, GDRFAB_FAULT=refuse=register"));
+                }
+                _ => {}
+            }
+        }
+        Ok(refused)
+    }
+
+    /// The most bytes that a read or write of a socket may move at once, or a fragment may have.
+    pub fn short(&self) -> Option<usize> {
+        self.faults.iter().filter_map(|f| if let What::Short(n) = f.what { Some(n) } else { None }).min()
+    }
+}
+
+/// What the refusal of a step says.
+pub fn refusal(path: Paths) -> Error {
+    Error::new(errno::EIO, format!("refused on demand, GDRFAB_FAULT=refuse={}", path.words()))
+}
+
+/// Whether this fault still is to happen.
+fn claim(once: &Option<std::sync::Arc<std::sync::atomic::AtomicBool>>) -> bool {
+    // Relaxed: nothing else hangs on it.
+    once.as_ref().is_none_or(|done| !done.swap(true, Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::faults::parse;
+
+    fn plan(text: &str) -> Box<Plan> {
+        let (faults, wrong) = parse(text);
+        assert!(wrong.is_empty(), "{wrong:?}");
+        Plan::among(&faults, "shm").expect("a plan")
+    }
+
+    #[test]
+    fn nobody_has_a_plan_unless_faults_are_wanted_of_his_provider() {
+        let faults = parse("tcp/drop=5,verbs/short=3").0;
+        assert!(Plan::among(&[], "shm").is_none() && Plan::among(&faults, "shm").is_none());
+        assert_eq!(Plan::among(&faults, "tcp").expect("a plan").short(), None);
+        assert_eq!(Plan::among(&faults, "verbs").expect("a plan").short(), Some(3));
+    }
+
+    #[test]
+    fn the_nth_operation_is_lost_and_no_other() {
+        let mut p = plan("drop=3");
+        let ops = [Op::Write, Op::Recv, Op::Send, Op::Read, Op::Write];
+        assert_eq!(ops.map(|op| p.post(op) == Verdict::Lose), [false, false, true, false, false]);
+        let mut p = plan("drop=2:send,drop=1:read");
+        let ops = [Op::Send, Op::Write, Op::Send, Op::Read, Op::Send];
+        assert_eq!(ops.map(|op| p.post(op) == Verdict::Lose), [false, false, true, true, false]);
+    }
+
+    #[test]
+    fn what_happens_once_happens_on_one_endpoint() {
+        let faults = parse("drop=1:once").0;
+        let mut first = Plan::among(&faults, "shm").expect("a plan");
+        let mut second = Plan::among(&faults, "shm").expect("a plan");
+        assert_eq!(first.post(Op::Send), Verdict::Lose);
+        assert_eq!((second.post(Op::Send), second.post(Op::Send)), (Verdict::Go, Verdict::Go));
+    }
+
+    #[test]
+    fn the_longest_delay_of_an_operation_counts() {
+        let mut p = plan("delay=100,delay=5000:send,drop=9");
+        let now = time::now_ns();
+        let held = |v: Verdict| if let Verdict::Hold(until) = v { until.saturating_sub(now) } else { 0 };
+        assert!((100_000..5_000_000).contains(&held(p.post(Op::Write))));
+        assert!(held(p.post(Op::Send)) >= 5_000_000);
+        assert!(held(p.early(Op::Recv)) >= 100_000);
+        assert_eq!(plan("delay=100:send").post(Op::Recv), Verdict::Go);
+    }
+
+    #[test]
+    fn a_registration_is_refused_the_steps_it_was_told() {
+        let p = plan("refuse=cma:2,refuse=direct");
+        assert_eq!(p.register().expect("first"), Paths::DIRECT);
+        assert_eq!(p.register().expect("second"), Paths::DIRECT | Paths::CMA);
+        assert_eq!(p.register().expect("third"), Paths::DIRECT);
+        let p = plan("refuse=register:2");
+        assert!(p.register().is_ok());
+        assert!(p.register().is_err_and(|e| e.errno == errno::EIO && e.words.contains("GDRFAB_FAULT=refuse=register")));
+        assert!(p.register().is_ok());
+        assert!(refusal(Paths::PEER_MEM).words.contains("refuse=peer-mem"));
+    }
+
+    #[test]
+    fn the_shortest_of_several_counts() {
+        assert_eq!(plan("short=100,short=7").short(), Some(7));
+        assert_eq!(plan("drop=1").short(), None);
+    }
+}

@@ -64,16 +64,17 @@ pub(super) fn say(transcript: &Transcript, key: Option<&Secret>, side: Side, sta
     Ok([&head.encode(), body].concat())
 }
 
-/// What a status of the listener means to the dialer.
+/// What a status of the listener means to the dialer. `Code::Rejected` is the program's own refusal alone: with it goes the
+/// program's data, with the others words.
 fn refused(status: Status) -> Error {
     let (errno, code, words) = match status {
         Status::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener speaks no version of the format that this library does"),
         Status::KeyNeeded => {
-            (errno::EACCES, Code::Rejected, "one side insists on a key (auth_key, GDRFAB_TCP_KEY_FILE) and the other has none")
+            (errno::EACCES, Code::None, "one side insists on a key (auth_key, GDRFAB_TCP_KEY_FILE) and the other has none")
         }
-        Status::KeyWrong => (errno::EACCES, Code::Rejected, "the listener has another key (auth_key, GDRFAB_TCP_KEY_FILE)"),
-        Status::WrongDoor => (errno::ECONNREFUSED, Code::Rejected, "no endpoint of that address is there, or it is of another kind"),
-        Status::Busy => (errno::ECONNREFUSED, Code::Rejected, "the listener has too many connection attempts at once"),
+        Status::KeyWrong => (errno::EACCES, Code::None, "the listener has another key (auth_key, GDRFAB_TCP_KEY_FILE)"),
+        Status::WrongDoor => (errno::ECONNREFUSED, Code::None, "no endpoint of that address is there, or it is of another kind"),
+        Status::Busy => (errno::ECONNREFUSED, Code::None, "the listener has too many connection attempts at once"),
         Status::Good | Status::Rejected => (errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
     };
     Error::coded(errno, code, words)

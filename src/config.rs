@@ -155,6 +155,7 @@ pub struct Tcp {
     pub timeout_ms: u32,
     /// Bytes; 0: by the path.
     pub buffer: usize,
+    pub congestion: Option<String>,
     pub window: u32,
     pub budget: u32,
 }

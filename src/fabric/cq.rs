@@ -35,6 +35,8 @@ pub struct Cq {
     pub(crate) source: Source,
     pub format: CqFormat,
     pub gate: Gate,
+    /// A read that finds nothing pauses: where what comes is a line of memory, and not the result of a system call.
+    pauses: bool,
     wait_fd: bool,
     /// `trywait` has put the endpoints to sleep for the caller's own poll.
     fd_armed: AtomicBool,
@@ -66,6 +68,7 @@ impl Cq {
             source,
             format,
             gate,
+            pauses: matches!(domain.prov, crate::prov::Domain::Shm(_)),
             wait_fd,
             fd_armed: AtomicBool::new(false),
             full_turns: AtomicU32::new(0),
@@ -168,7 +171,7 @@ impl Cq {
         }
         self.progress(false);
         let taken = self.queue.take(count, &mut each);
-        if taken == Taken::Empty {
+        if taken == Taken::Empty && self.pauses {
             // Gives way to a sibling thread of the core, and keeps a polled line with its writer a
             // little longer, which shortens the hand-over.
             std::hint::spin_loop();

@@ -27,7 +27,8 @@ fn outcome(n: isize, doing: &'static str) -> Result<Moved> {
     if n >= 0 {
         return Ok(Moved::Bytes(n as usize));
     }
-    match std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EIO) {
+    // SAFETY: the C library's errno of this thread; a poll loop is here most of the time.
+    match unsafe { *libc::__errno_location() } {
         errno::EAGAIN | errno::EINTR => Ok(Moved::Blocked),
         errno::EFAULT => Ok(Moved::Fault),
         e => Err(Error::new(e, format!("{doing}: {}", errno::words(e)))),

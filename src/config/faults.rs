@@ -154,13 +154,6 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_the_paths_in_the_order_of_their_bits() {
-        for (i, word) in crate::mr::Paths::WORDS.iter().enumerate() {
-            assert!(matches!(only(&format!("refuse={word}")).what, What::Refuse { step: Step::Path(bit), .. } if bit == 1 << i));
-        }
-    }
-
-    #[test]
     fn what_makes_no_sense_is_told_and_spoils_nothing_else() {
         let bad = [
             "delay",

@@ -188,6 +188,13 @@ mod tests {
     }
 
     #[test]
+    fn steps_are_called_as_paths_are() {
+        for path in Paths::ALL {
+            assert_eq!(plan(&format!("refuse={}", path.words())).register().expect("one step"), path);
+        }
+    }
+
+    #[test]
     fn the_shortest_of_several_counts() {
         assert_eq!(plan("short=100,short=7").short(), Some(7));
         assert_eq!(plan("drop=1").short(), None);

@@ -130,7 +130,8 @@ impl State {
         }
         let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
         let ours = (config.window, config.budget);
-        self.conn = Some(Box::new(Conn::new(socket, name, terms, ours, is_dialer, None)));
+        let short = self.faults.as_ref().and_then(|f| f.short());
+        self.conn = Some(Box::new(Conn::new(socket, name, terms, ours, is_dialer, short)));
         self.greeter = None;
         Ok(())
     }

@@ -177,16 +177,19 @@ impl Conn {
         words.iter().for_each(|w| self.tx.put_word(*w));
     }
 
-    /// Whether a message of `len` bytes may go, and whether whole or as an offer; `None`: the window is full.
+    /// Whether the peer takes another message.
     #[inline]
-    pub fn admit(&mut self, len: u64) -> Option<bool> {
-        if self.used.0 - self.freed.0 >= self.window {
-            return None;
-        }
+    pub fn has_window(&self) -> bool {
+        self.used.0 - self.freed.0 < self.window
+    }
+
+    /// Counts a message of `len` bytes: true if it may go whole, else it is to be offered.
+    #[inline]
+    pub fn admit(&mut self, len: u64) -> bool {
         let whole = self.used.1 - self.freed.1 + len <= self.budget;
         self.used.0 += 1;
         self.used.1 += if whole { len } else { 0 };
-        Some(whole)
+        whole
     }
 
     pub fn number(&mut self) -> u64 {

@@ -8,6 +8,7 @@ use super::state::State;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::Paths;
+use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::info::{Info, PROGRESS_AUTO, Secret};
 use crate::prov::memory::Allocations;
@@ -26,6 +27,8 @@ pub struct Domain {
     /// A thread of the library drives the endpoints: what is posted goes out at once.
     pub auto: bool,
     pub regions: Serial<Regions>,
+    /// Faults on demand.
+    faults: Option<Box<Plan>>,
     /// What both sides of a connection must know.
     pub key: Option<Secret>,
     memory: Allocations,
@@ -45,6 +48,7 @@ impl Domain {
             modes,
             auto: info.progress == PROGRESS_AUTO,
             regions: Serial::new(threading, Regions::new()),
+            faults: Plan::of("tcp"),
             key: auth::key(info)?,
             memory: Allocations::default(),
             endpoints: Serial::new(threading, Vec::new()),
@@ -68,7 +72,8 @@ impl Domain {
     }
 
     pub fn register(&self, wish: &Wish<'_>) -> Result<RegionId> {
-        self.regions.lock().register(self.modes, wish)
+        let refused = self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
+        self.regions.lock().register(self.modes, wish, refused)
     }
 
     /// When this returns `Ok`, nothing of a peer's touches the memory, nor will: a transfer that is under way goes on

@@ -4,6 +4,7 @@
 use super::address::Address;
 use super::cm;
 use super::domain::Domain;
+use super::fault::Faults;
 use super::greeter::Request;
 use super::hello::DATA_MAX;
 use super::state::{How, Phase, State};
@@ -49,6 +50,7 @@ impl Endpoint {
             greeter: None,
             address: None,
             source,
+            faults: Faults::wanted(),
             turns: 0,
             last_look: 0,
         };
@@ -231,7 +233,7 @@ impl Endpoint {
             // A host with several addresses gets the next one tried after a while.
             Phase::Connecting { deadline, how: How::Dial(_) } => until(*deadline).min(LONG / 4),
             Phase::Connecting { deadline, .. } => until(*deadline),
-            _ => until(s.earliest),
+            _ => until(s.earliest).min(s.faults.as_ref().map_or(LONG, |f| until(f.next()))),
         }
     }
 

@@ -12,6 +12,7 @@ mod cm;
 mod conn;
 mod domain;
 mod endpoint;
+mod fault;
 pub mod frame;
 pub mod greeter;
 mod handle;

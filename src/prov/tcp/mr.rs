@@ -6,6 +6,7 @@ use super::locate::{self, Located, Modes};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site, dmabuf};
 use crate::mr::{Access, KeySource, Paths};
+use crate::prov::fault;
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 use crate::prov::wish::{Facts, INDEX_BITS, RegionId, Wish, desc_fits, desc_index, desc_of};
@@ -165,7 +166,7 @@ impl Regions {
     }
 
     /// Registers; nothing is left behind on failure.
-    pub fn register(&mut self, modes: Modes, wish: &Wish<'_>) -> Result<RegionId> {
+    pub fn register(&mut self, modes: Modes, wish: &Wish<'_>, refused: Paths) -> Result<RegionId> {
         let located = locate::locate(wish)?;
         let base = match modes.virt_addr {
             true if wish.offset != 0 => return Err(Error::invalid("offset: must be 0 in a domain with GDRFAB_MR_VIRT_ADDR")),
@@ -177,6 +178,9 @@ impl Regions {
         }
         let path = located.path();
         locate::check_path(path, modes.paths, &wish.policy)?;
+        if refused.contains(path) {
+            return Err(fault::refusal(path));
+        }
         let (index, generation, key) = self.take_slot(modes, wish.requested_key)?;
         let device = !located.site.is_host();
         let region = Region {
@@ -350,7 +354,7 @@ mod tests {
     fn a_peer_gets_what_was_registered_and_no_more() {
         let mut regions = Regions::new();
         let iov = [Iov { addr: 0x10000, len: 64 }, Iov { addr: 0x20000, len: 16 }];
-        let id = regions.register(MODES, &wish(&iov, 0)).unwrap();
+        let id = regions.register(MODES, &wish(&iov, 0), Paths::empty()).unwrap();
         let region = regions.find(id.key).unwrap().clone();
         let all = Paths::SOCKET;
         assert_eq!(region.check(0x10000, 80, Access::REMOTE_READ, all), Ok(0));
@@ -369,7 +373,7 @@ mod tests {
     fn closing_waits_for_those_inside() {
         let mut regions = Regions::new();
         let iov = [Iov { addr: 0x10000, len: 64 }];
-        let id = regions.register(MODES, &wish(&iov, 0)).unwrap();
+        let id = regions.register(MODES, &wish(&iov, 0), Paths::empty()).unwrap();
         let region = regions.find(id.key).unwrap().clone();
         let inside = region.hold().ok().unwrap();
         assert!(!regions.shut(id).unwrap() && regions.find(id.key).is_none());
@@ -385,9 +389,9 @@ mod tests {
         let mut regions = Regions::new();
         let modes = Modes { prov_key: false, ..MODES };
         let iov = [Iov { addr: 0x10000, len: 64 }];
-        let id = regions.register(modes, &wish(&iov, 7)).unwrap();
+        let id = regions.register(modes, &wish(&iov, 7), Paths::empty()).unwrap();
         assert_eq!(id.key, 7);
-        assert!(regions.register(modes, &wish(&iov, 7)).is_err_and(|e| e.errno == errno::ENOKEY));
+        assert!(regions.register(modes, &wish(&iov, 7), Paths::empty()).is_err_and(|e| e.errno == errno::ENOKEY));
         assert!(regions.find(7).is_some() && regions.find(0).is_none());
         assert!(regions.shut(id).unwrap() && regions.find(7).is_none());
     }

@@ -5,6 +5,7 @@
 use super::body::{Body, Owner};
 use super::conn::{Offered, SentOp};
 use super::domain::Domain;
+use super::fault::{Job, Posted};
 use super::frame::{ACK, DATA, Header, Kind, PARTS};
 use super::rma::{COPY_MAX, load, measure_op, site_of, source_of};
 use super::state::{Phase, Recv, State};
@@ -37,28 +38,47 @@ impl State {
         let site = site_of(domain, c.desc, local)?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let wanted = self.bind.wants_entry(c.flags);
+        let held = self.held();
         let conn = self.up()?;
         let fenced = c.flags & flags::FENCE != 0 && !conn.reads.is_empty();
-        if conn.outstanding() >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || fenced || !self.bind.reserve(wanted) {
+        let full = conn.outstanding() + held >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || !conn.has_window();
+        if full || fenced || !self.bind.reserve(wanted) {
             return Err(Error::AGAIN);
         }
-        let permitted = self.check_path(domain, site);
-        let whole = if permitted.is_ok() { self.up()?.admit(total as u64) } else { Some(true) };
-        let Some(whole) = whole else {
-            if let (true, Some(q)) = (wanted, &self.bind.tx) {
-                q.release();
-            }
-            return Err(Error::AGAIN);
-        };
         let deadline = self.deadline(c);
         let end = Ending { context: c.context, kind: flags::SEND | flags::MSG, len: total, buf: pieces.first(), wanted, deadline };
+        if let Err(e) = self.check_path(domain, site) {
+            self.fail(&end, e);
+            return Ok(());
+        }
         self.stats.sends += 1;
-        let put = if let Err(e) = permitted {
-            Err(e)
-        } else if whole {
-            self.put_send(local, c, end, pieces, site)
-        } else {
-            self.put_offer(c, end, pieces, site)
+        if self.faults.is_some() {
+            if let Some(job) = self.faulty(Job::Send(Posted::new(pieces, site, c, end))) {
+                self.start(domain, job);
+            }
+            return Ok(());
+        }
+        self.start_send(domain, pieces, c, end, site);
+        Ok(())
+    }
+
+    /// Starts an operation that was accepted; a message for which the receiver has no room any more is given back.
+    pub fn start(&mut self, domain: &Domain, job: Job) -> Option<Job> {
+        match job {
+            Job::Rma { dir, remote, posted: p } => self.start_rma(domain, dir, p.pieces, &remote, &p.c, p.end, p.site),
+            Job::Send(p) if self.conn.as_ref().is_some_and(|c| !c.has_window()) => return Some(Job::Send(p)),
+            Job::Send(p) => self.start_send(domain, p.pieces, &p.c, p.end, p.site),
+            Job::Recv(recv) => self.start_recv(domain, recv),
+        }
+        None
+    }
+
+    #[inline]
+    fn start_send(&mut self, domain: &Domain, pieces: Pieces, c: &Common, end: Ending, site: Site) {
+        let whole = self.conn.as_deref_mut().is_some_and(|conn| conn.admit(end.len as u64));
+        let put = match whole {
+            true => self.put_send(c, end, pieces, site),
+            false => self.put_offer(c, end, pieces, site),
         };
         match put {
             Err(e) => self.fail(&end, e),
@@ -75,17 +95,16 @@ impl State {
                 }
             }
         }
-        Ok(())
     }
 
     /// Queues a whole message; true: it ends when what was queued is out, and nobody else says so.
-    fn put_send(&mut self, local: &[Iov], c: &Common, end: Ending, pieces: Pieces, site: Site) -> Result<bool> {
+    fn put_send(&mut self, c: &Common, end: Ending, pieces: Pieces, site: Site) -> Result<bool> {
         let stream = self.options.stream;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
         let (total, ack) = (end.len, c.flags & flags::DELIVERY_COMPLETE != 0);
         let owned = c.flags & flags::INJECT != 0;
         let source = match total > 0 && (total > COPY_MAX || !site.is_host()) {
-            true => Some(source_of(&mut conn.tx.lanes, pieces, site, total, owned, stream)?),
+            true => Some(source_of(&mut conn.tx.lanes, pieces.clone(), site, total, owned, stream)?),
             false => None,
         };
         let has_data = c.flags & flags::REMOTE_CQ_DATA != 0;
@@ -104,7 +123,7 @@ impl State {
         let copied = body.is_none();
         match body {
             Some(body) => conn.tx.put_body(body),
-            None => conn.tx.put_pieces(local),
+            None => conn.tx.put_pieces(pieces.as_slice()),
         }
         Ok(copied && !ack)
     }
@@ -178,7 +197,7 @@ impl State {
         let room = measure(local, MAX_MSG)?;
         let site = site_of(domain, c.desc, local)?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
-        if self.recvs.len() >= RX_SIZE {
+        if self.recvs.len() + self.held() >= RX_SIZE {
             return Err(Error::AGAIN);
         }
         let deadline = self.deadline(c);
@@ -187,19 +206,18 @@ impl State {
             self.abandon(&recv, e);
             return Ok(());
         }
-        let has_room = self.bind.rx.as_ref().is_none_or(|q| q.has_room());
-        match self.unexpected.pop_front() {
-            Some(message) if self.recvs.is_empty() && has_room => {
-                self.deliver(recv, message);
-                self.kick(domain, false);
-            }
-            Some(message) => {
-                self.unexpected.push_front(message);
-                self.recvs.push_back(recv);
-            }
-            None => self.recvs.push_back(recv),
+        if let Some(Job::Recv(recv)) = self.faulty(Job::Recv(recv)) {
+            self.start_recv(domain, recv);
         }
         Ok(())
+    }
+
+    fn start_recv(&mut self, domain: &Domain, recv: Recv) {
+        self.recvs.push_back(recv);
+        if !self.unexpected.is_empty() {
+            self.match_unexpected();
+            self.kick(domain, false);
+        }
     }
 
     /// Gives messages that waited to receives that were posted while the queue had no room.

@@ -136,6 +136,9 @@ impl State {
         if matches!(self.phase, Phase::Connecting { .. }) {
             cm::advance(self, domain);
         }
+        if self.faults.is_some() {
+            self.release_held(domain, time::now_ns());
+        }
         if self.earliest != 0 {
             let now = time::now_ns();
             if now >= self.earliest {
@@ -210,6 +213,9 @@ impl State {
             }
         }
         ended.extend(conn.tx.take_ends(&which, why, most - ended.len()));
+        if let Some(faults) = &mut self.faults {
+            ended.extend(faults.take(&which, |_| false, most - ended.len()).0);
+        }
         ended.iter().for_each(|end| self.fail(end, why.clone()));
         ended.len()
     }
@@ -240,6 +246,9 @@ impl State {
                 body.divert(&mut rx.lanes, why.clone());
             }
         }
+        if let Some(faults) = &mut self.faults {
+            ended.extend(faults.take(|_| false, |r| which(r.deadline, r.context), most - ended.len()).1);
+        }
         ended.iter().for_each(|recv| self.abandon(recv, why.clone()));
         ended.len()
     }
@@ -257,8 +266,13 @@ impl State {
     /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
     #[cold]
     pub fn down(&mut self, why: Error) {
-        crate::log!(Info, "connection down: {why}");
         self.tear(&why);
+        self.over(why);
+    }
+
+    /// Says that the connection is over.
+    pub fn over(&mut self, why: Error) {
+        crate::log!(Info, "connection down: {why}");
         self.phase = Phase::Down(why.clone());
         let error = (why.code != Code::PeerGone && why.code != Code::Canceled).then_some(why);
         if error.is_some() {
@@ -269,6 +283,11 @@ impl State {
 
     /// Ends everything that hangs on the connection.
     pub fn tear(&mut self, why: &Error) {
+        if let Some(faults) = &mut self.faults {
+            let (ends, receives) = faults.take(|_| true, |_| true, usize::MAX);
+            ends.iter().for_each(|end| self.fail(end, why.clone()));
+            receives.iter().for_each(|recv| self.abandon(recv, why.clone()));
+        }
         let Some(mut conn) = self.conn.take() else { return self.flush_receives(why) };
         stream::finish(conn.socket());
         let mut ended: Vec<Ending> = Vec::new();
@@ -300,6 +319,12 @@ impl State {
         for recv in std::mem::take(&mut self.recvs) {
             self.abandon(&recv, why.clone());
         }
+    }
+
+    /// Operations that a fault on demand holds back.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.faults.as_ref().map_or(0, |f| f.held())
     }
 
     /// Says goodbye, after what has been promised; a peer that does not listen gets no more than its time.

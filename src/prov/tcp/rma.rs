@@ -5,6 +5,7 @@
 use super::body::{Body, Owner, Source, gather};
 use super::conn::{Fate, READS, ReadOp, WriteOp};
 use super::domain::Domain;
+use super::fault::{Job, Posted};
 use super::frame::{self, DATA, Header, Kind, PARTS, PROMPT};
 use super::slots::{Loading, Place};
 use super::state::State;
@@ -43,20 +44,23 @@ fn path_of(site: Site) -> Paths {
 }
 
 impl State {
-    /// Why operations of this endpoint may not touch memory at `site`.
+    /// Why operations of this endpoint may not touch device memory at `site`. Of host memory the other side decides: the
+    /// way is a socket only if it is host memory there as well.
     pub fn check_path(&self, domain: &Domain, site: Site) -> Result<()> {
-        let path = path_of(site);
-        let allowed = self.options.policy.allowed() & domain.modes.paths;
-        if allowed.contains(path) {
+        if site.is_host() || self.allowed(domain).contains(Paths::STAGED) {
             return Ok(());
         }
-        let words = format!("{site} memory goes by the path {}, which this endpoint or GDRFAB_TCP_PATHS rules out", path.words());
+        let words = format!("{site} memory goes by the path staged, which this endpoint or GDRFAB_TCP_PATHS rules out");
         Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
     }
 
-    /// What the target may do for an operation of this endpoint.
-    fn paths_bits(&self) -> u8 {
-        let allowed = self.options.policy.allowed();
+    fn allowed(&self, domain: &Domain) -> Paths {
+        self.options.policy.allowed() & domain.modes.paths
+    }
+
+    /// What the target may do for an operation with memory of this side at `site`.
+    fn paths_bits(&self, domain: &Domain, site: Site) -> u8 {
+        let allowed = if site.is_host() { self.allowed(domain) } else { Paths::SOCKET | Paths::STAGED };
         let bit = |path, bit| if allowed.contains(path) { bit } else { 0 };
         bit(Paths::SOCKET, frame::SOCKET) | bit(Paths::STAGED, frame::STAGED)
     }
@@ -77,8 +81,9 @@ impl State {
         let site = site_of(domain, c.desc, local)?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let wanted = self.bind.wants_entry(c.flags);
+        let held = self.held();
         let conn = self.up()?;
-        let full = conn.outstanding() >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || (dir == Dir::Read && conn.reads.len() >= READS);
+        let full = conn.outstanding() + held >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || (dir == Dir::Read && conn.reads.len() >= READS);
         let fenced = c.flags & flags::FENCE != 0 && !conn.reads.is_empty();
         if full || fenced || !self.bind.reserve(wanted) {
             return Err(Error::AGAIN);
@@ -91,35 +96,45 @@ impl State {
             return Ok(());
         }
         self.stats.moved(path_of(site), total);
-        match dir {
-            Dir::Write => self.put_write(local, remote, c, end, pieces, site),
-            Dir::Read => self.put_read(remote, end, pieces, site),
+        if self.faults.is_some() {
+            let posted = Posted::new(pieces, site, c, end);
+            if let Some(job) = self.faulty(Job::Rma { dir, remote: remote.into(), posted }) {
+                self.start(domain, job);
+            }
+            return Ok(());
         }
-        self.kick(domain, c.flags & flags::MORE != 0);
+        self.start_rma(domain, dir, pieces, remote, c, end, site);
         Ok(())
     }
 
-    fn put_write(&mut self, local: &[Iov], remote: &[RmaIov], c: &Common, end: Ending, pieces: Pieces, site: Site) {
-        let paths = self.paths_bits();
+    #[inline]
+    #[allow(clippy::too_many_arguments)]
+    pub fn start_rma(&mut self, domain: &Domain, dir: Dir, pieces: Pieces, remote: &[RmaIov], c: &Common, end: Ending, site: Site) {
+        let paths = self.paths_bits(domain, site);
+        match dir {
+            Dir::Write => self.put_write(remote, c, end, pieces, site, paths),
+            Dir::Read => self.put_read(remote, end, pieces, site, paths),
+        }
+        self.kick(domain, c.flags & flags::MORE != 0);
+    }
+
+    fn put_write(&mut self, remote: &[RmaIov], c: &Common, end: Ending, pieces: Pieces, site: Site, paths: u8) {
         let stream = self.options.stream;
         let has_data = c.flags & flags::REMOTE_CQ_DATA != 0;
         let early = c.flags & flags::INJECT_COMPLETE != 0;
         let Some(conn) = self.conn.as_deref_mut() else { return };
         let total = end.len;
-        let (body, refused) = if total > 0 && (total > COPY_MAX || !site.is_host()) {
+        let source = if total > 0 && (total > COPY_MAX || !site.is_host()) {
             let owned = c.flags & flags::INJECT != 0;
-            match source_of(&mut conn.tx.lanes, pieces, site, total, owned, stream) {
-                Ok(source) => (Some(source), None),
-                Err(e) => (None, Some(e)),
+            match source_of(&mut conn.tx.lanes, pieces.clone(), site, total, owned, stream) {
+                Ok(source) => Some(source),
+                Err(e) => return self.fail(&end, e),
             }
         } else {
-            (None, None)
+            None
         };
-        if let Some(e) = refused {
-            return self.fail(&end, e);
-        }
         conn.sequence = conn.sequence.wrapping_add(1);
-        let body = body.map(|source| Body::new(source, Owner::Write(conn.sequence), None, total as u64));
+        let body = source.map(|source| Body::new(source, Owner::Write(conn.sequence), None, total as u64));
         let bits = if has_data { DATA } else { 0 }
             | if c.flags & flags::DELIVERY_COMPLETE != 0 { PROMPT } else { 0 }
             | if body.as_ref().is_some_and(Body::in_parts) { PARTS } else { 0 };
@@ -134,7 +149,7 @@ impl State {
         }
         match body {
             Some(body) => conn.tx.put_body(body),
-            None => conn.tx.put_pieces(local),
+            None => conn.tx.put_pieces(pieces.as_slice()),
         }
         if early {
             conn.tx.mark(end);
@@ -143,8 +158,7 @@ impl State {
         conn.writes.push_back(WriteOp { end: Ending { wanted: end.wanted && !early, ..end }, fate, refused: None });
     }
 
-    fn put_read(&mut self, remote: &[RmaIov], end: Ending, pieces: Pieces, site: Site) {
-        let paths = self.paths_bits();
+    fn put_read(&mut self, remote: &[RmaIov], end: Ending, pieces: Pieces, site: Site, paths: u8) {
         let stream = self.options.stream;
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if !site.is_host()

@@ -3,6 +3,7 @@
 //! and the one way in which operations end.
 
 use super::conn::Conn;
+use super::fault::Faults;
 use super::greeter::Greeter;
 use super::shake::Dial;
 use crate::error::{Code, Error, Result, errno};
@@ -70,6 +71,8 @@ pub struct State {
     pub address: Option<String>,
     /// The address of this host that it listens on, and calls from.
     pub source: Option<IpAddr>,
+    /// Faults on demand.
+    pub faults: Option<Box<Faults>>,
     pub turns: u32,
     pub last_look: u64,
 }

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Faults on demand of a tcp endpoint: operations that were accepted and start late, or take the connection along.
+
+use super::body::gather;
+use super::domain::Domain;
+use super::rma::load;
+use super::state::{Phase, Recv, State};
+use crate::error::Result;
+use crate::hmem::Site;
+use crate::prov::bind::Ending;
+use crate::prov::fault::{Op, Plan, Verdict};
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov};
+use std::collections::VecDeque;
+
+/// An operation as it was accepted.
+pub enum Job {
+    Rma { dir: Dir, remote: Box<[RmaIov]>, posted: Posted },
+    Send(Posted),
+    Recv(Recv),
+}
+
+/// What RMA and messages have in common.
+pub struct Posted {
+    pub pieces: Pieces,
+    pub site: Site,
+    pub c: Common,
+    pub end: Ending,
+    /// The bytes of an inject call, whose buffer the caller has again.
+    _owned: Option<Box<[u8]>>,
+}
+
+impl Posted {
+    pub fn new(pieces: Pieces, site: Site, c: &Common, end: Ending) -> Posted {
+        Posted { pieces, site, c: *c, end, _owned: None }
+    }
+
+    /// Works on a copy of the bytes of an inject call from now on.
+    fn own(mut self) -> Result<Posted> {
+        if self.c.flags & flags::INJECT != 0 && self.end.kind & flags::READ == 0 {
+            let bytes = match self.site.is_host() {
+                true => gather(self.pieces.as_slice(), 0, self.end.len as u64),
+                false => load(self.site, self.pieces.as_slice(), self.end.len)?,
+            };
+            self.pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
+            (self.site, self._owned) = (Site::HOST, Some(bytes));
+        }
+        Ok(self)
+    }
+}
+
+/// Faults on demand of an endpoint.
+pub struct Faults {
+    plan: Box<Plan>,
+    /// What has been accepted and has not started, and when it may.
+    held: VecDeque<(u64, Job)>,
+}
+
+impl Faults {
+    pub fn wanted() -> Option<Box<Faults>> {
+        Plan::of("tcp").map(|plan| Box::new(Faults { plan, held: VecDeque::new() }))
+    }
+
+    pub fn short(&self) -> Option<usize> {
+        self.plan.short()
+    }
+
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// When something is to be started.
+    pub fn next(&self) -> u64 {
+        self.held.front().map_or(0, |(until, _)| *until)
+    }
+
+    fn judge(&mut self, op: Op, connected: bool) -> Verdict {
+        match (if connected { self.plan.post(op) } else { self.plan.early(op) }, self.held.back()) {
+            // Behind what is held.
+            (Verdict::Go, Some((until, _))) => Verdict::Hold(*until),
+            (Verdict::Hold(until), Some((before, _))) => Verdict::Hold(until.max(*before)),
+            (verdict, _) => verdict,
+        }
+    }
+
+    /// Takes up to `most` operations and receives away.
+    pub fn take(&mut self, operation: impl Fn(&Ending) -> bool, receive: impl Fn(&Recv) -> bool, most: usize) -> (Vec<Ending>, Vec<Recv>) {
+        let (mut ends, mut receives) = (Vec::new(), Vec::new());
+        for (until, job) in std::mem::take(&mut self.held) {
+            let room = ends.len() + receives.len() < most;
+            match job {
+                Job::Rma { posted, .. } | Job::Send(posted) if room && operation(&posted.end) => ends.push(posted.end),
+                Job::Recv(recv) if room && receive(&recv) => receives.push(recv),
+                job => self.held.push_back((until, job)),
+            }
+        }
+        (ends, receives)
+    }
+}
+
+impl State {
+    /// With faults: starts, holds or loses an operation that was accepted. Gives it back if there are none.
+    #[inline]
+    pub fn faulty(&mut self, job: Job) -> Option<Job> {
+        if self.faults.is_none() { Some(job) } else { self.judge(job) }
+    }
+
+    #[cold]
+    fn judge(&mut self, job: Job) -> Option<Job> {
+        let connected = matches!(self.phase, Phase::Connected);
+        let faults = self.faults.as_mut().filter(|_| connected || matches!(self.phase, Phase::Enabled | Phase::Connecting { .. }));
+        // What is over is not late any more.
+        let Some(faults) = faults else { return Some(job) };
+        let op = match &job {
+            Job::Rma { dir, .. } => Op::from(*dir),
+            Job::Send(_) => Op::Send,
+            Job::Recv(_) => Op::Recv,
+        };
+        match faults.judge(op, connected) {
+            Verdict::Go => return Some(job),
+            Verdict::Hold(until) => {
+                let owned = match job {
+                    Job::Rma { dir, remote, posted } => {
+                        let end = posted.end;
+                        posted.own().map(|posted| Job::Rma { dir, remote, posted }).map_err(|e| (e, end))
+                    }
+                    Job::Send(posted) => {
+                        let end = posted.end;
+                        posted.own().map(Job::Send).map_err(|e| (e, end))
+                    }
+                    recv => Ok(recv),
+                };
+                match owned {
+                    Ok(job) => faults.held.push_back((until, job)),
+                    Err((e, end)) => self.fail(&end, e),
+                }
+            }
+            Verdict::Lose => {
+                // In the order of posting: those before it end first.
+                self.tear(&Plan::gone());
+                match job {
+                    Job::Rma { posted, .. } | Job::Send(posted) => self.fail(&posted.end, Plan::gone()),
+                    Job::Recv(recv) => self.abandon(&recv, Plan::gone()),
+                }
+                self.over(Plan::gone());
+            }
+        }
+        None
+    }
+
+    /// Starts what was held long enough.
+    #[cold]
+    pub fn release_held(&mut self, domain: &Domain, now: u64) {
+        while let Some(faults) = &mut self.faults
+            && faults.held.front().is_some_and(|(until, _)| *until <= now)
+        {
+            let Some((until, job)) = faults.held.pop_front() else { return };
+            // A message may have to wait for room in the window, and what is behind it with it.
+            if let Some(job) = self.start(domain, job) {
+                if let Some(faults) = &mut self.faults {
+                    faults.held.push_front((until, job));
+                }
+                return;
+            }
+        }
+    }
+}

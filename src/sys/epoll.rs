@@ -110,3 +110,34 @@ impl AsFd for Poller {
         self.set.as_fd()
     }
 }
+
+/// A set that tells once of each arrival, for many descriptors at a time.
+pub struct Edges(OwnedFd);
+
+impl Edges {
+    pub fn new() -> Result<Edges> {
+        epoll::create(CreateFlags::CLOEXEC).map(Edges).map_err(|e| Error::os("creating a set of sockets (epoll)", e))
+    }
+
+    /// Closing `fd` removes it.
+    pub fn add(&self, fd: BorrowedFd<'_>, number: u64) -> Result<()> {
+        epoll::add(&self.0, fd, EventData::new_u64(number), EventFlags::IN | EventFlags::RDHUP | EventFlags::ET)
+            .map_err(|e| Error::os("adding a socket to a set (epoll)", e))
+    }
+
+    /// Names those to which something has come since they were named last; does not wait.
+    pub fn poll(&self, mut each: impl FnMut(u64)) {
+        const MOST: usize = 64;
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut events = Vec::with_capacity(MOST);
+        loop {
+            events.clear();
+            // An interrupted look is repeated in the next round.
+            let found = epoll::wait(&self.0, rustix::buffer::spare_capacity(&mut events), Some(&zero)).unwrap_or(0);
+            events.iter().for_each(|e: &epoll::Event| each(e.data.u64()));
+            if found < MOST {
+                return;
+            }
+        }
+    }
+}

@@ -45,7 +45,7 @@ impl State {
         match Dial::new(to, from, purpose, token, self.terms(data), domain.key.clone()) {
             Ok(dial) => self.phase = Phase::Connecting { how: How::Dial(Box::new(dial)), deadline },
             // What cannot even begin, the event queue tells as well as what fails later.
-            Err(e) if e.errno != errno::EINVAL => self.give_up(e, Vec::new()),
+            Err(e) if e.errno != errno::EINVAL => self.give_up(domain, e, Vec::new()),
             Err(e) => return Err(e),
         }
         Ok(())
@@ -97,26 +97,26 @@ impl State {
     }
 
     /// Accepts a request: the connection is there, and told of when the dialer has said that it knows.
-    pub fn accept(&mut self, request: Request, data: &[u8]) -> Result<()> {
+    pub fn accept(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
         let terms = request.terms().clone();
         let deadline = time::deadline(self.options.connect_timeout_ns);
         match request.accept(self.terms(data)) {
             Ok(socket) => {
-                self.join(socket, &terms, false)?;
+                self.join(domain, socket, &terms, false)?;
                 self.phase = Phase::Connecting { how: How::Joining, deadline };
                 Ok(())
             }
             Err(e) => {
                 let words = format!("the peer that asked to connect is gone: {}", e.words);
                 let error = Error::coded(errno::ECONNRESET, Code::PeerGone, words);
-                self.tear(&error);
+                self.tear(domain, &error);
                 self.phase = Phase::Down(error.clone());
                 Err(error)
             }
         }
     }
 
-    fn join(&mut self, socket: OwnedFd, terms: &Terms, is_dialer: bool) -> Result<()> {
+    fn join(&mut self, domain: &Domain, socket: OwnedFd, terms: &Terms, is_dialer: bool) -> Result<()> {
         let config = &config::get().tcp;
         let (local, peer) = (tcp::local(socket.as_fd())?, tcp::peer(socket.as_fd())?);
         tcp::set_no_delay(socket.as_fd())?;
@@ -130,15 +130,16 @@ impl State {
         }
         let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
         let ours = (config.window, config.budget);
+        let member = domain.crowd.join(socket.as_fd())?;
         let short = self.faults.as_ref().and_then(|f| f.short());
-        self.conn = Some(Box::new(Conn::new(socket, name, terms, ours, is_dialer, short)));
+        self.conn = Some(Box::new(Conn::new(socket, member, name, terms, ours, is_dialer, short)));
         self.greeter = None;
         Ok(())
     }
 
     /// The attempt failed: an error event, and the endpoint is over.
-    fn give_up(&mut self, why: Error, data: Vec<u8>) {
-        self.tear(&why);
+    fn give_up(&mut self, domain: &Domain, why: Error, data: Vec<u8>) {
+        self.tear(domain, &why);
         self.phase = Phase::Down(why.clone());
         self.greeter = None;
         self.event(EventKind::Connected, data, Some(why));
@@ -148,7 +149,7 @@ impl State {
 /// Moves a connection attempt on; its outcome goes to the event queue.
 pub fn advance(state: &mut State, domain: &Domain) {
     if let Err(e) = try_advance(state, domain) {
-        state.give_up(e, Vec::new());
+        state.give_up(domain, e, Vec::new());
     }
 }
 
@@ -173,7 +174,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
         How::Dial(dial) => match dial.advance()? {
             Dialed::Waiting => {}
             Dialed::Accepted { socket, terms } => {
-                state.join(socket, &terms, true)?;
+                state.join(domain, socket, &terms, true)?;
                 state.phase = Phase::Connected;
                 state.event(EventKind::Connected, terms.data, None);
                 if let Some(conn) = state.conn.as_deref_mut() {
@@ -184,7 +185,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
             }
             Dialed::Rejected(data) => {
                 let why = Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection");
-                state.give_up(why, data);
+                state.give_up(domain, why, data);
                 return Ok(());
             }
         },
@@ -192,7 +193,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
             let requests = state.greeter.as_mut().map_or(Vec::new(), Greeter::poll);
             for request in requests {
                 if request.terms().address == *peer {
-                    return state.accept(request, &[]);
+                    return state.accept(domain, request, &[]);
                 }
                 crate::log!(Warn, "an endpoint {:?} called where {peer:?} was awaited", request.terms().address);
             }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A live connection: what this side has asked of the peer and not heard of yet, and what it owes the peer.
 
+use super::crowd::Member;
 use super::frame::{Header, Kind, WHOLE_MAX, broken};
 use super::hello::Terms;
 use super::mr::Region;
@@ -84,6 +85,8 @@ pub struct Conn {
     pub peer: String,
     pub tx: Tx,
     pub rx: Rx,
+    /// Among the domain's other connections.
+    pub member: Member,
     /// The dialer has said READY, or this side is the dialer.
     pub ready: bool,
     pub is_dialer: bool,
@@ -119,12 +122,13 @@ pub struct Conn {
 }
 
 impl Conn {
-    pub fn new(fd: OwnedFd, peer: String, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Conn {
+    pub fn new(fd: OwnedFd, member: Member, peer: String, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Conn {
         Conn {
             fd,
             peer,
             tx: Tx::new(short),
             rx: Rx::new(short),
+            member,
             ready: is_dialer,
             is_dialer,
             dying: None,

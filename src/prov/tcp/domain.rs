@@ -2,6 +2,7 @@
 //! A domain of the tcp provider: its regions, its memory, and what its endpoints' connections begin with.
 
 use super::auth;
+use super::crowd::Crowd;
 use super::locate::Modes;
 use super::mr::Regions;
 use super::state::State;
@@ -32,6 +33,7 @@ pub struct Domain {
     /// What both sides of a connection must know.
     pub key: Option<Secret>,
     memory: Allocations,
+    pub crowd: Crowd,
     /// Those whose copies a closing region may have to wait for.
     endpoints: Serial<Vec<Arc<Serial<State>>>>,
 }
@@ -51,6 +53,7 @@ impl Domain {
             faults: Plan::of("tcp"),
             key: auth::key(info)?,
             memory: Allocations::default(),
+            crowd: Crowd::default(),
             endpoints: Serial::new(threading, Vec::new()),
         })
     }

@@ -120,7 +120,7 @@ impl Endpoint {
     pub fn accept(&self, request: Request, data: &[u8]) -> Result<()> {
         let mut s = self.state.lock();
         Self::check_can_connect(&s)?;
-        s.accept(request, data)
+        s.accept(&self.domain, request, data)
     }
 
     /// The address by which a peer can connect to this endpoint.
@@ -149,7 +149,7 @@ impl Endpoint {
     fn leave(&self, s: &mut State) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
         s.say_goodbye(&self.domain);
-        s.tear(&why);
+        s.tear(&self.domain, &why);
         s.greeter = None;
         if !matches!(s.phase, Phase::Down(_)) {
             s.phase = Phase::Down(why);

@@ -101,12 +101,12 @@ impl Faults {
 impl State {
     /// With faults: starts, holds or loses an operation that was accepted. Gives it back if there are none.
     #[inline]
-    pub fn faulty(&mut self, job: Job) -> Option<Job> {
-        if self.faults.is_none() { Some(job) } else { self.judge(job) }
+    pub fn faulty(&mut self, domain: &Domain, job: Job) -> Option<Job> {
+        if self.faults.is_none() { Some(job) } else { self.judge(domain, job) }
     }
 
     #[cold]
-    fn judge(&mut self, job: Job) -> Option<Job> {
+    fn judge(&mut self, domain: &Domain, job: Job) -> Option<Job> {
         let connected = matches!(self.phase, Phase::Connected);
         let faults = self.faults.as_mut().filter(|_| connected || matches!(self.phase, Phase::Enabled | Phase::Connecting { .. }));
         // What is over is not late any more.
@@ -137,7 +137,7 @@ impl State {
             }
             Verdict::Lose => {
                 // In the order of posting: those before it end first.
-                self.tear(&Plan::gone());
+                self.tear(domain, &Plan::gone());
                 match job {
                     Job::Rma { posted, .. } | Job::Send(posted) => self.fail(&posted.end, Plan::gone()),
                     Job::Recv(recv) => self.abandon(&recv, Plan::gone()),

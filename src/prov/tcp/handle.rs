@@ -113,11 +113,8 @@ impl State {
         let mut came = false;
         for _ in 0..BUDGET {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(came) };
-            if conn.rx.has_bytes() || conn.rx.body.is_some() {
-                let more = self.parse(domain)?;
-                if !more {
-                    return Ok(came);
-                }
+            if (conn.rx.has_bytes() || conn.rx.body.is_some()) && !self.parse(domain)? {
+                return Ok(came);
             }
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(came) };
             let Conn { fd, rx, .. } = conn;
@@ -139,6 +136,9 @@ impl State {
                     return Ok(came);
                 }
             }
+        }
+        if let Some(conn) = &self.conn {
+            conn.member.put_back();
         }
         Ok(came)
     }

@@ -10,6 +10,7 @@ pub mod auth;
 mod body;
 mod cm;
 mod conn;
+mod crowd;
 mod domain;
 mod endpoint;
 mod fault;

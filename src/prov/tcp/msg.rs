@@ -53,7 +53,7 @@ impl State {
         }
         self.stats.sends += 1;
         if self.faults.is_some() {
-            if let Some(job) = self.faulty(Job::Send(Posted::new(pieces, site, c, end))) {
+            if let Some(job) = self.faulty(domain, Job::Send(Posted::new(pieces, site, c, end))) {
                 self.start(domain, job);
             }
             return Ok(());
@@ -206,7 +206,7 @@ impl State {
             self.abandon(&recv, e);
             return Ok(());
         }
-        if let Some(Job::Recv(recv)) = self.faulty(Job::Recv(recv)) {
+        if let Some(Job::Recv(recv)) = self.faulty(domain, Job::Recv(recv)) {
             self.start_recv(domain, recv);
         }
         Ok(())

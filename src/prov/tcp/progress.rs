@@ -27,7 +27,7 @@ impl State {
         if self.conn.is_some()
             && let Err(e) = self.turn(domain, force)
         {
-            self.down(e);
+            self.down(domain, e);
         }
         self.turns = self.turns.wrapping_add(1);
         if force || (self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK) {
@@ -38,7 +38,12 @@ impl State {
     #[inline]
     fn turn(&mut self, domain: &Domain, force: bool) -> Result<()> {
         self.flush(domain);
-        let came = self.receive(domain)?;
+        domain.crowd.turn();
+        let came = match self.conn.as_deref() {
+            // Nothing has come, and nothing of what came before is left.
+            Some(conn) if !force && domain.crowd.is_big() && !conn.member.take() && !conn.rx.is_amid() => false,
+            _ => self.receive(domain)?,
+        };
         if !self.unexpected.is_empty() && !self.recvs.is_empty() {
             self.match_unexpected();
         }
@@ -265,8 +270,8 @@ impl State {
 
     /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
     #[cold]
-    pub fn down(&mut self, why: Error) {
-        self.tear(&why);
+    pub fn down(&mut self, domain: &Domain, why: Error) {
+        self.tear(domain, &why);
         self.over(why);
     }
 
@@ -282,7 +287,7 @@ impl State {
     }
 
     /// Ends everything that hangs on the connection.
-    pub fn tear(&mut self, why: &Error) {
+    pub fn tear(&mut self, domain: &Domain, why: &Error) {
         if let Some(faults) = &mut self.faults {
             let (ends, receives) = faults.take(|_| true, |_| true, usize::MAX);
             ends.iter().for_each(|end| self.fail(end, why.clone()));
@@ -290,6 +295,7 @@ impl State {
         }
         let Some(mut conn) = self.conn.take() else { return self.flush_receives(why) };
         stream::finish(conn.socket());
+        domain.crowd.leave(&conn.member);
         let mut ended: Vec<Ending> = Vec::new();
         let mut receives = Vec::new();
         if let Some(mut body) = conn.rx.body.take() {

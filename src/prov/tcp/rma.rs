@@ -98,7 +98,7 @@ impl State {
         self.stats.moved(path_of(site), total);
         if self.faults.is_some() {
             let posted = Posted::new(pieces, site, c, end);
-            if let Some(job) = self.faulty(Job::Rma { dir, remote: remote.into(), posted }) {
+            if let Some(job) = self.faulty(domain, Job::Rma { dir, remote: remote.into(), posted }) {
                 self.start(domain, job);
             }
             return Ok(());

@@ -429,6 +429,11 @@ impl Rx {
         })
     }
 
+    /// Whether a body or something in the buffer is to be gone on with, whether more comes or not.
+    pub fn is_amid(&self) -> bool {
+        self.body.is_some() || self.has_bytes()
+    }
+
     /// Whether something has come that waits in the buffer.
     pub fn has_bytes(&self) -> bool {
         self.start < self.end

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Many connections of a domain: then one question tells which of them have something, in place of one to each. Few
+//! are asked directly, which is sooner.
+
+use crate::error::Result;
+use crate::sys::epoll::Edges;
+use parking_lot::Mutex;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Up to so many connections are asked one by one.
+const FEW: usize = 4;
+
+#[derive(Default)]
+pub struct Crowd {
+    edges: OnceLock<Edges>,
+    /// By their numbers in the set: who is told that something came.
+    members: Mutex<Vec<Option<Arc<AtomicBool>>>>,
+    count: AtomicUsize,
+    turns: AtomicUsize,
+}
+
+/// A place in the crowd; given back with `leave`.
+pub struct Member {
+    number: usize,
+    came: Arc<AtomicBool>,
+}
+
+impl Member {
+    /// Whether something may have come since it was last asked.
+    pub fn take(&self) -> bool {
+        // Acquire is not needed: the socket itself orders what it brings.
+        self.came.swap(false, Ordering::Relaxed)
+    }
+
+    /// There is more than was taken.
+    pub fn put_back(&self) {
+        self.came.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Crowd {
+    pub fn join(&self, fd: BorrowedFd<'_>) -> Result<Member> {
+        let edges = match self.edges.get() {
+            Some(edges) => edges,
+            None => {
+                let fresh = Edges::new()?;
+                self.edges.get_or_init(|| fresh)
+            }
+        };
+        let came = Arc::new(AtomicBool::new(true));
+        let mut members = self.members.lock();
+        let number = members.iter().position(Option::is_none).unwrap_or(members.len());
+        edges.add(fd, number as u64)?;
+        match members.get_mut(number) {
+            Some(place) => *place = Some(came.clone()),
+            None => members.push(Some(came.clone())),
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(Member { number, came })
+    }
+
+    /// The connection is over; its socket leaves the set when it is closed.
+    pub fn leave(&self, member: &Member) {
+        if let Some(place) = self.members.lock().get_mut(member.number) {
+            *place = None;
+        }
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn is_big(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > FEW
+    }
+
+    /// A turn of one of the connections: in each round of all of them the question is asked once.
+    #[inline]
+    pub fn turn(&self) {
+        let count = self.count.load(Ordering::Relaxed);
+        if count > FEW && self.turns.fetch_add(1, Ordering::Relaxed).is_multiple_of(count) {
+            self.ask();
+        }
+    }
+
+    fn ask(&self) {
+        let Some(edges) = self.edges.get() else { return };
+        let members = self.members.lock();
+        edges.poll(|number| {
+            if let Some(Some(came)) = members.get(number as usize) {
+                came.store(true, Ordering::Relaxed);
+            }
+        });
+    }
+}

@@ -410,7 +410,7 @@ TEST(a_black_hole)
 	/* The queue has room for one; more of them hang as this one will. */
 	fds[0] = raw_connect(service);
 	CHECK(fds[0] >= 0);
-	connects_in_vain(service, ETIMEDOUT, 700, "");
+	connects_in_vain(service, ETIMEDOUT, 700, "in time");
 	close(fds[0]);
 	close(fd);
 }
@@ -421,7 +421,7 @@ TEST(a_listener_that_says_nothing)
 	char service[16];
 	only_tcp();
 	int fd = raw_listen(service, sizeof service, 8);
-	connects_in_vain(service, ETIMEDOUT, 500, "");
+	connects_in_vain(service, ETIMEDOUT, 500, "in time");
 	close(fd);
 }
 
@@ -545,7 +545,10 @@ static void has_both(struct node *n)
 		mem_register(n, &other, 0, other.len, REMOTE_ACCESS, 0);
 		mem_publish(n, &other);
 	}
+	char in[8];
+	POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, NULL, 0, in));
 	barrier(n);
+	DONE(n->cq, in, GDRFAB_RECV, NULL);
 	if (device)
 		mem_end(n, &other);
 	mem_end(n, &host);
@@ -613,10 +616,12 @@ static void chooses(struct node *n)
 		put(n, other, EOPNOTSUPP);
 		get(n, other, EOPNOTSUPP);
 	}
-	/* Staged is a way to this side's memory of a device, or to the other's: host memory there is host memory. */
+	/* Both halves of the way count: from host memory here, through the socket, and to memory of a device there. */
 	option(n, GDRFAB_OPT_REQUIRE_PATH, GDRFAB_PATH_STAGED);
 	put(n, host, EOPNOTSUPP);
 	get(n, host, EOPNOTSUPP);
+	option(n, GDRFAB_OPT_REQUIRE_PATH, GDRFAB_PATH_STAGED | GDRFAB_PATH_SOCKET);
+	put(n, host, 0);
 	if (device) {
 		put(n, other, 0);
 		get(n, other, 0);
@@ -628,8 +633,9 @@ static void chooses(struct node *n)
 		put(n, other, EOPNOTSUPP);
 	option(n, GDRFAB_OPT_FORBID_PATH, GDRFAB_PATH_SOCKET);
 	put(n, host, EOPNOTSUPP);
-	if (device)
-		put(n, other, 0);
+	/* These are about RMA; a message has no path to choose. */
+	POST(n->cq, gdrfab_send(n->ep, words, 8, NULL, 0, words));
+	DONE(n->cq, words, GDRFAB_SEND, NULL);
 	option(n, GDRFAB_OPT_FORBID_PATH, 0);
 	put(n, host, 0);
 	barrier(n);

@@ -41,11 +41,12 @@ of_pass() { # <pass>
 	case $1 in
 	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort) |
 		grep -vx -e verbs -e verbs_raw -e tcp_link ;;
-	ipv6) echo connection connection_many:names info:addresses info:wish msg:every_call_and_size rma:every_call_socket tcp_hostile:split ;;
-	domain) echo cq rma_order:malloc rma:every_call_socket_malloc rma:every_call_staged_cuda_alloc msg:every_call_and_size_by protect:malloc ;;
-	apart) echo connection faults msg rma:every_call_socket_malloc rma_order:malloc wait deadline tcp_hostile:split ;;
-	mtu) echo msg:every_call_and_size rma:every_call_socket_malloc rma_order:malloc ;;
-	lossy) echo connection:data msg:every_call_and_size msg:in_order rma:every_call_socket_malloc rma_order:flag deadline:receive ;;
+	ipv6) echo connection connection_many:name info:addresses info:wish msg:by_address rma:socket_mem_alloc tcp_hostile:split ;;
+	domain) echo cq rma_order:malloc rma:every_call_socket_mem rma:staged_cuda_alloc msg:by_address protect:malloc ;;
+	apart) echo connection faults:killed faults:stopped_while msg:by_address msg:order_auto rma:socket_mem rma:staged_cuda_plain \
+		rma_order:malloc wait:fd deadline:receive ;;
+	mtu) echo msg:by_address rma:socket_mem rma_order:both_at_once_socket_malloc ;;
+	lossy) echo connection:data msg:by_address msg:large_in_order rma:socket_memfd rma_order:both_at_once_socket_malloc deadline:large ;;
 	cut) echo tcp_link ;;
 	*) echo "check-tcp.sh: there is no pass $1" >&2 && exit 2 ;;
 	esac
@@ -53,14 +54,15 @@ of_pass() { # <pass>
 
 passed=0 failed=0 skipped=0 broken=
 run_pass() { # <pass>
-	local item claim counts
+	local item claim counts start
 	echo "==== tcp, $1"
 	for item in ${programs:-$(of_pass "$1")}; do
-		claim=${item#*:}
+		claim=${item#*:} start=$SECONDS
 		[ "$claim" = "$item" ] && claim=
 		"$root/c-tests/run.sh" --built ${claim:+--claim "$claim"} "${item%%:*}" >"$build/tcp.log" 2>&1
 		counts=$(tail -n 1 "$build/tcp.log")
 		sed '$d' "$build/tcp.log"
+		[ $((SECONDS - start)) -lt 10 ] || echo "     $1 $item took $((SECONDS - start)) s"
 		if ! [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
 			echo "FAIL $1 $item: $counts"
 			failed=$((failed + 1)) broken="$broken $1/$item"

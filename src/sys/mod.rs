@@ -5,6 +5,7 @@
 pub mod copy;
 pub mod dl;
 pub mod epoll;
+pub mod fork;
 pub mod mem;
 pub mod process;
 pub mod socket;

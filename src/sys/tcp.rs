@@ -2,19 +2,22 @@
 //! TCP sockets: making, connecting and tuning them, and the addresses of this host's interfaces. No socket of
 //! these ever blocks.
 
+use super::fork;
 use crate::error::{Code, Error, Result, errno};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 fn fresh(of: SocketAddr) -> Result<OwnedFd> {
     let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, Some(ipproto::TCP))
-        .map_err(|e| Error::os(format_args!("creating a TCP socket for {of}"), e))
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, Some(ipproto::TCP))
+        .map_err(|e| Error::os(format_args!("creating a TCP socket for {of}"), e))?;
+    fork::keep_from_children(fd.as_fd());
+    Ok(fd)
 }
 
 /// A socket that has `at`; port 0: the kernel chooses one. A v6 address leaves the v4 port of that number to others.
@@ -42,7 +45,6 @@ pub fn start(fd: BorrowedFd<'_>, backlog: i32) -> Result<()> {
 
 /// A listener on `at`.
 pub fn listen(at: SocketAddr, backlog: i32) -> Result<OwnedFd> {
-    use std::os::fd::AsFd;
     let fd = bind(at)?;
     start(fd.as_fd(), backlog).map_err(|e| e.context(at))?;
     Ok(fd)
@@ -93,7 +95,10 @@ fn no_connection(e: Errno) -> Error {
 pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<(OwnedFd, SocketAddr)>> {
     match rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok((fd, from)) => match from.and_then(|a| SocketAddr::try_from(a).ok()) {
-            Some(from) => Ok(Some((fd, from))),
+            Some(from) => {
+                fork::keep_from_children(fd.as_fd());
+                Ok(Some((fd, from)))
+            }
             None => Err(Error::fixed(errno::EPROTO, "accepting a connection: it comes from no IP address")),
         },
         // Errors of that connection, which is gone again: accept(2) wants them treated as nothing.

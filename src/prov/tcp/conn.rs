@@ -196,6 +196,12 @@ impl Conn {
         whole
     }
 
+    /// One that was admitted did not go after all.
+    pub fn take_back(&mut self, len: u64, whole: bool) {
+        self.used.0 -= 1;
+        self.used.1 -= if whole { len } else { 0 };
+    }
+
     pub fn number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number

@@ -47,10 +47,6 @@ impl State {
         }
         let deadline = self.deadline(c);
         let end = Ending { context: c.context, kind: flags::SEND | flags::MSG, len: total, buf: pieces.first(), wanted, deadline };
-        if let Err(e) = self.check_path(domain, site) {
-            self.fail(&end, e);
-            return Ok(());
-        }
         self.stats.sends += 1;
         if self.faults.is_some() {
             if let Some(job) = self.faulty(domain, Job::Send(Posted::new(pieces, site, c, end))) {
@@ -81,7 +77,12 @@ impl State {
             false => self.put_offer(c, end, pieces, site),
         };
         match put {
-            Err(e) => self.fail(&end, e),
+            Err(e) => {
+                if let Some(conn) = self.conn.as_deref_mut() {
+                    conn.take_back(end.len as u64, whole);
+                }
+                self.fail(&end, e);
+            }
             Ok(ends_when_out) => {
                 self.kick(domain, c.flags & flags::MORE != 0);
                 match self.conn.as_deref_mut() {
@@ -202,10 +203,6 @@ impl State {
         }
         let deadline = self.deadline(c);
         let recv = Recv { pieces, site, room, context: c.context, wanted: self.bind.wants_receive(c.flags), deadline };
-        if let Err(e) = self.check_path(domain, site) {
-            self.abandon(&recv, e);
-            return Ok(());
-        }
         if let Some(Job::Recv(recv)) = self.faulty(domain, Job::Recv(recv)) {
             self.start_recv(domain, recv);
         }

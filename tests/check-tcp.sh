@@ -59,9 +59,9 @@ run_pass() { # <pass>
 	for item in ${programs:-$(of_pass "$1")}; do
 		claim=${item#*:} start=$SECONDS
 		[ "$claim" = "$item" ] && claim=
-		"$root/c-tests/run.sh" --built ${claim:+--claim "$claim"} "${item%%:*}" >"$build/tcp.log" 2>&1
-		counts=$(tail -n 1 "$build/tcp.log")
-		sed '$d' "$build/tcp.log"
+		"$root/c-tests/run.sh" --built ${claim:+--claim "$claim"} "${item%%:*}" >"$build.pass" 2>&1
+		counts=$(tail -n 1 "$build.pass")
+		sed '$d' "$build.pass"
 		[ $((SECONDS - start)) -lt 10 ] || echo "     $1 $item took $((SECONDS - start)) s"
 		if ! [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
 			echo "FAIL $1 $item: $counts"

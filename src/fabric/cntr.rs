@@ -98,7 +98,7 @@ impl Cntr {
             return;
         }
         if let Some(d) = self.driven() {
-            d.awake();
+            d.awake(self.counter.waiter.poller().ok());
             d.progress(true);
         }
         self.counter.waiter.disarm();

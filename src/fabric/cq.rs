@@ -251,7 +251,7 @@ impl Cq {
             return;
         }
         if let Some(d) = self.driven() {
-            d.awake();
+            d.awake(self.queue.waiter.poller().ok());
             d.progress(true);
         }
         self.queue.waiter.disarm();

@@ -219,7 +219,7 @@ impl Endpoint {
         }
         match &self.prov {
             prov::Endpoint::Shm(p) => p.rma_quick::<WRITE>(buf, len, addr, key, context, flags),
-            prov::Endpoint::Tcp(_) => Quick::NotOrdinary,
+            prov::Endpoint::Tcp(p) => p.rma_quick::<WRITE>(buf, len, addr, key, context, flags),
             #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(_) => Quick::NotOrdinary,
         }
@@ -329,8 +329,8 @@ impl Endpoint {
         on_provider!(Endpoint, &self.prov, p => p.may_sleep())
     }
 
-    pub(crate) fn awake(&self) {
-        on_provider!(Endpoint, &self.prov, p => p.awake());
+    pub(crate) fn awake(&self, poller: Option<&Poller>) {
+        on_provider!(Endpoint, &self.prov, p => p.awake(poller));
     }
 
     pub(crate) fn nap_ns(&self) -> u64 {

@@ -152,7 +152,7 @@ impl Eq {
     fn disarm(&self) {
         if self.fd_armed.swap(false, Ordering::Relaxed) {
             let d = self.driven();
-            d.awake();
+            d.awake(self.events.waiter.poller().ok());
             self.events.waiter.disarm();
             d.progress(true);
         }

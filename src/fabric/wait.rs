@@ -42,7 +42,7 @@ impl Driven {
                 Ok(Some(Fences::Full)) => fences = fences.or(Some(Fences::Full)),
                 Ok(None) => {}
                 Err(e) => {
-                    self.eps[..=i].iter().for_each(|ep| ep.awake());
+                    self.eps[..=i].iter().for_each(|ep| ep.awake(Some(poller)));
                     failed = Some(e);
                     break;
                 }
@@ -66,8 +66,9 @@ impl Driven {
         self.eps.iter().all(|e| e.may_sleep())
     }
 
-    pub fn awake(&self) {
-        self.eps.iter().for_each(|e| e.awake());
+    /// Undoes `sleep` on `poller`.
+    pub fn awake(&self, poller: Option<&Poller>) {
+        self.eps.iter().for_each(|e| e.awake(poller));
     }
 
     /// Prepares for a poll of the caller's own: as `sleep`, and deadlines end the poll too.
@@ -131,7 +132,7 @@ pub(crate) fn wait<R>(
             interrupted = poller.wait(Some(nap)) == Woken::Interrupted;
         }
         if let Some(d) = &set {
-            d.awake();
+            d.awake(Some(poller));
             d.progress(true);
         }
         waiter.disarm();

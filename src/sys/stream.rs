@@ -23,6 +23,7 @@ pub enum Moved {
     Fault,
 }
 
+#[inline]
 fn outcome(n: isize, doing: &'static str) -> Result<Moved> {
     if n >= 0 {
         return Ok(Moved::Bytes(n as usize));
@@ -39,6 +40,7 @@ const SENDING: &str = "sending to the peer";
 const RECEIVING: &str = "receiving from the peer";
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
+#[inline]
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<Moved> {
     // SAFETY: the slice is readable.
     outcome(unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), SEND_FLAGS) }, SENDING)
@@ -57,6 +59,7 @@ pub unsafe fn send_pieces(fd: BorrowedFd<'_>, pieces: &[Piece]) -> Result<Moved>
     outcome(unsafe { libc::sendmsg(fd.as_raw_fd(), &message, SEND_FLAGS) }, SENDING)
 }
 
+#[inline]
 pub fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> Result<Moved> {
     // SAFETY: the slice is writable.
     let n = unsafe { libc::recv(fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };

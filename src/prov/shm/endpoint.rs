@@ -330,7 +330,7 @@ impl Endpoint {
 
     /// Undoes one `sleep`. Another thread may still sleep on this endpoint, and the packet that woke
     /// this one may have been meant for it: then the mark is renewed and nothing is missed.
-    pub fn awake(&self) {
+    pub fn awake(&self, _poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
         let others = s.sleepers > 0;

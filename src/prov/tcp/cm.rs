@@ -130,7 +130,7 @@ impl State {
         }
         let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
         let ours = (config.window, config.budget);
-        let member = domain.crowd.join(socket.as_fd())?;
+        let member = domain.crowd.join();
         let short = self.faults.as_ref().and_then(|f| f.short());
         self.conn = Some(Box::new(Conn::new(socket, member, name, terms, ours, is_dialer, short)));
         self.greeter = None;

@@ -7,19 +7,24 @@ use super::hello::Terms;
 use super::mr::Region;
 use super::rx::Rx;
 use super::state::Recv;
-use super::tx::Tx;
+use super::tx::{BATCH, Tx};
 use crate::error::{Error, Result};
 use crate::hmem::Site;
 use crate::prov::bind::Ending;
 use crate::prov::op::Pieces;
+use crate::sys::time::ticks;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Weak;
 
 /// READs that may wait for their answers.
 pub const READS: usize = 1024;
+/// Ticks within which operations wait for company: some microseconds, as long as a call takes.
+const COMPANY: u64 = 8_000;
 /// Acknowledgements that are sent without being asked for.
-const OWED: u32 = 256;
+const OWED: u32 = 64;
+/// Writes under way from which on the peer has enough to do: others wait for company.
+const STREAM: usize = 32;
 /// Turns in which nothing came, after which they are sent.
 const IDLE: u8 = 2;
 /// Bytes of answers that a peer may leave untaken.
@@ -40,7 +45,7 @@ pub enum Fate {
 pub struct WriteOp {
     pub end: Ending,
     pub fate: Fate,
-    pub refused: Option<Error>,
+    pub refused: Option<Box<Error>>,
 }
 
 /// A READ that was not answered yet.
@@ -167,6 +172,19 @@ impl Conn {
         self.writes.len() + self.reads.len() + self.sends.len() + self.tx.ends()
     }
 
+    /// Whether what waits gains by waiting for company: operations follow one another faster than calls can be made, or
+    /// many are under way already.
+    #[inline]
+    pub fn may_wait(&self) -> bool {
+        !self.tx.has_bodies() && self.tx.waiting() < BATCH && ticks().wrapping_sub(self.tx.last) < COMPANY
+    }
+
+    /// As `may_wait`, for what waits already when this side looks at its queues.
+    #[inline]
+    pub fn may_wait_on(&self) -> bool {
+        self.writes.len() >= STREAM && self.may_wait()
+    }
+
     /// Queues a frame's header, which carries what this side has carried out.
     #[inline]
     pub fn put(&mut self, mut header: Header) {
@@ -181,6 +199,27 @@ impl Conn {
         words.iter().for_each(|w| self.tx.put_word(*w));
     }
 
+    /// As `put`, with words behind it.
+    #[inline]
+    pub fn put_with<const N: usize>(&mut self, mut header: Header, words: &[u64; N]) {
+        header.done = self.done;
+        self.told = self.done;
+        self.prompt = false;
+        self.tx.put_head(&header, words);
+    }
+
+    /// Whether nothing waits here, to be sent, taken or ended.
+    #[inline(always)]
+    pub fn is_quiet(&self) -> bool {
+        self.tx.is_empty() && !self.rx.is_amid() && self.dying.is_none()
+    }
+
+    /// Whether a message of `len` bytes need not be offered.
+    #[inline]
+    pub fn may_go_whole(&self, len: u64) -> bool {
+        self.has_window() && self.used.1 - self.freed.1 + len <= self.budget
+    }
+
     /// Whether the peer takes another message.
     #[inline]
     pub fn has_window(&self) -> bool {
@@ -190,7 +229,7 @@ impl Conn {
     /// Counts a message of `len` bytes: true if it may go whole, else it is to be offered.
     #[inline]
     pub fn admit(&mut self, len: u64) -> bool {
-        let whole = self.used.1 - self.freed.1 + len <= self.budget;
+        let whole = self.may_go_whole(len);
         self.used.0 += 1;
         self.used.1 += if whole { len } else { 0 };
         whole

@@ -25,15 +25,11 @@ pub struct Crowd {
 pub struct Member {
     number: usize,
     came: Arc<AtomicBool>,
+    /// Its socket is in the set.
+    asked: bool,
 }
 
 impl Member {
-    /// Whether something may have come since it was last asked.
-    pub fn take(&self) -> bool {
-        // Acquire is not needed: the socket itself orders what it brings.
-        self.came.swap(false, Ordering::Relaxed)
-    }
-
     /// There is more than was taken.
     pub fn put_back(&self) {
         self.came.store(true, Ordering::Relaxed);
@@ -41,24 +37,16 @@ impl Member {
 }
 
 impl Crowd {
-    pub fn join(&self, fd: BorrowedFd<'_>) -> Result<Member> {
-        let edges = match self.edges.get() {
-            Some(edges) => edges,
-            None => {
-                let fresh = Edges::new()?;
-                self.edges.get_or_init(|| fresh)
-            }
-        };
+    pub fn join(&self) -> Member {
         let came = Arc::new(AtomicBool::new(true));
         let mut members = self.members.lock();
         let number = members.iter().position(Option::is_none).unwrap_or(members.len());
-        edges.add(fd, number as u64)?;
         match members.get_mut(number) {
             Some(place) => *place = Some(came.clone()),
             None => members.push(Some(came.clone())),
         }
         self.count.fetch_add(1, Ordering::Relaxed);
-        Ok(Member { number, came })
+        Member { number, came, asked: false }
     }
 
     /// The connection is over; its socket leaves the set when it is closed.
@@ -69,18 +57,43 @@ impl Crowd {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    #[inline]
-    pub fn is_big(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > FEW
+    #[inline(always)]
+    pub fn is_small(&self) -> bool {
+        self.count.load(Ordering::Relaxed) <= FEW
     }
 
-    /// A turn of one of the connections: in each round of all of them the question is asked once.
+    /// A turn of one of the connections: whether something may have come. In each round of all of them the question is
+    /// asked once.
     #[inline]
-    pub fn turn(&self) {
+    pub fn turn(&self, member: &mut Member, fd: BorrowedFd<'_>) -> bool {
         let count = self.count.load(Ordering::Relaxed);
-        if count > FEW && self.turns.fetch_add(1, Ordering::Relaxed).is_multiple_of(count) {
+        count <= FEW || self.turn_of_many(member, fd, count)
+    }
+
+    #[cold]
+    fn turn_of_many(&self, member: &mut Member, fd: BorrowedFd<'_>, count: usize) -> bool {
+        // Only now: a socket that is in a set costs each packet a look at it.
+        if !member.asked && self.enter(member, fd).is_err() {
+            return true;
+        }
+        if self.turns.fetch_add(1, Ordering::Relaxed).is_multiple_of(count) {
             self.ask();
         }
+        // Acquire is not needed: the socket itself orders what it brings.
+        member.came.swap(false, Ordering::Relaxed)
+    }
+
+    fn enter(&self, member: &mut Member, fd: BorrowedFd<'_>) -> Result<()> {
+        let edges = match self.edges.get() {
+            Some(edges) => edges,
+            None => {
+                let fresh = Edges::new()?;
+                self.edges.get_or_init(|| fresh)
+            }
+        };
+        edges.add(fd, member.number as u64)?;
+        member.asked = true;
+        Ok(())
     }
 
     fn ask(&self) {

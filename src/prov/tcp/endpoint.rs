@@ -10,7 +10,7 @@ use super::hello::DATA_MAX;
 use super::state::{How, Phase, State};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
-use crate::prov::bind::{Binding, Bindings, Options, PathReport, Stats, Verdicts};
+use crate::prov::bind::{Binding, Bindings, Options, PathReport, Quick, Stats, Verdicts};
 use crate::prov::info::Info;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::sync::gate::Fences;
@@ -51,6 +51,7 @@ impl Endpoint {
             address: None,
             source,
             faults: Faults::wanted(),
+            sleepers: 0,
             turns: 0,
             last_look: 0,
         };
@@ -166,6 +167,12 @@ impl Endpoint {
         self.domain.remove(&self.state);
     }
 
+    /// As `rma` for the ordinary case; `NotOrdinary` posts nothing.
+    #[inline]
+    pub fn rma_quick<const WRITE: bool>(&self, buf: usize, len: usize, addr: u64, key: u64, context: usize, flags: u64) -> Quick {
+        self.state.lock().rma_quick::<WRITE>(&self.domain, buf, len, addr, key, context, flags)
+    }
+
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {
         self.state.lock().rma(&self.domain, dir, local, remote, common)
     }
@@ -199,7 +206,8 @@ impl Endpoint {
 
     /// Watches the endpoint's sockets with `poller`. The caller then runs progress once more, and sleeps if `may_sleep`.
     pub fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
-        let s = self.state.lock();
+        let mut s = self.state.lock();
+        s.sleepers += 1;
         if let Some(conn) = &s.conn {
             poller.watch(conn.socket(), conn.tx.blocked)?;
         }
@@ -220,7 +228,14 @@ impl Endpoint {
         s.conn.as_ref().is_none_or(|c| !c.rx.has_bytes() || c.rx.body.is_some() || c.rx.bytes().len() < super::frame::HEADER)
     }
 
-    pub fn awake(&self) {}
+    /// Undoes one `sleep`: a socket that somebody watches costs each packet a look at who that is.
+    pub fn awake(&self, poller: Option<&Poller>) {
+        let mut s = self.state.lock();
+        s.sleepers = s.sleepers.saturating_sub(1);
+        if let (0, Some(conn), Some(poller)) = (s.sleepers, &s.conn, poller) {
+            poller.remove(conn.socket());
+        }
+    }
 
     /// How long a sleeper may sleep before this endpoint has something to do by itself.
     pub fn nap_ns(&self) -> u64 {

@@ -132,7 +132,11 @@ impl Header {
         let len = u64::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15]]);
         let Some(kind) = KINDS.get(kind as usize).copied() else { return Err(broken("a frame of a kind that does not exist")) };
         let header = Header { kind, flags, pieces, paths, done: u32::from_le_bytes(done), len };
-        header.check()?;
+        // Most are short writes of one piece.
+        let usual = (kind == Kind::Write) & (flags & !PROMPT == 0) & (pieces == 1) & (paths <= SOCKET | STAGED) & (len <= WHOLE_MAX);
+        if !usual {
+            header.check()?;
+        }
         Ok(header)
     }
 

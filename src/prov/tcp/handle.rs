@@ -103,7 +103,7 @@ fn place(site: Site, runs: &[Run]) -> std::result::Result<Place, Code> {
 pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> Sink {
     match site.is_host() {
         true => Sink::Pieces(pieces, room),
-        false => Sink::Device(Storing::new(Place { site, pieces: pieces.as_slice().into(), _inside: Vec::new() }), room),
+        false => Sink::Device(Storing::new(Place { site, pieces: pieces.as_slice().into(), _inside: Vec::new() }, room), room),
     }
 }
 
@@ -184,7 +184,12 @@ impl State {
         if h.done != conn.acked {
             self.acknowledge(h.done)?;
         }
-        if h.kind == Kind::Write && h.pieces == 1 && !h.has(PARTS) && self.write_short(domain, h, size)? {
+        let is_short = match h.kind {
+            Kind::Write => h.pieces == 1 && !h.has(PARTS) && self.write_short(domain, h, size)?,
+            Kind::Send => self.take_short(h, size)?,
+            _ => false,
+        };
+        if is_short {
             return Ok(());
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
@@ -236,7 +241,7 @@ impl State {
             let Some(op) = conn.writes.pop_front() else { return Ok(()) };
             match (op.fate, op.refused) {
                 (Fate::Open, None) => self.bind.succeed(&op.end),
-                (Fate::Open | Fate::Told, Some(why)) => self.fail(&op.end, why),
+                (Fate::Open | Fate::Told, Some(why)) => self.fail(&op.end, *why),
                 _ => {}
             }
         }
@@ -311,7 +316,7 @@ impl State {
                 (Sink::Regions(runs), regions, None)
             }
             Ok(Target::Device(site, runs)) => match place(site, &runs) {
-                Ok(place) => (Sink::Device(Storing::new(place), h.len), runs.iter().map(|r| r.region.clone()).collect(), None),
+                Ok(place) => (Sink::Device(Storing::new(place, h.len), h.len), runs.iter().map(|r| r.region.clone()).collect(), None),
                 Err(code) => (Sink::Nothing, Vec::new(), Some(refused(code))),
             },
             Err(code) => (Sink::Nothing, Vec::new(), Some(refused(code))),
@@ -479,7 +484,7 @@ impl State {
         let at = (sequence as u32).wrapping_sub(conn.acked).wrapping_sub(1) as usize;
         let why = error_of(status).err().ok_or_else(|| broken("a failure that is none"))?;
         let Some(op) = conn.writes.get_mut(at) else { return Err(broken("a report of a write that was never sent")) };
-        op.refused = Some(why);
+        op.refused = Some(Box::new(why));
         Ok(())
     }
 

@@ -24,6 +24,7 @@ mod mr;
 mod msg;
 pub mod pep;
 mod progress;
+mod quick;
 mod rma;
 mod rx;
 pub mod shake;

@@ -13,7 +13,7 @@ use super::tx::QUEUE_MAX;
 use super::{MAX_MSG, RX_SIZE, TX_SIZE};
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
-use crate::prov::bind::Ending;
+use crate::prov::bind::{Ending, Quick};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure, parts};
 
@@ -33,6 +33,13 @@ pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {
 impl State {
     /// Posts a message.
     pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
+        if let [one] = local {
+            match self.send_quick(domain, one, c) {
+                Quick::Done => return Ok(()),
+                Quick::Again => return Err(Error::AGAIN),
+                Quick::NotOrdinary => {}
+            }
+        }
         let total = measure_op(local, c, false)?;
         self.up()?;
         let site = site_of(domain, c.desc, local)?;
@@ -85,15 +92,22 @@ impl State {
             }
             Ok(ends_when_out) => {
                 self.kick(domain, c.flags & flags::MORE != 0);
-                match self.conn.as_deref_mut() {
-                    Some(conn) if ends_when_out && !conn.tx.is_empty() => conn.tx.mark(end),
-                    Some(_) if ends_when_out => self.bind.succeed(&end),
-                    None if ends_when_out => {
-                        let why = self.not_connected();
-                        self.fail(&end, Error::coded(errno::ECANCELED, why.code, why.words));
-                    }
-                    _ => {}
+                if ends_when_out {
+                    self.end_when_out(&end);
                 }
+            }
+        }
+    }
+
+    /// What was queued last completes an operation when it is out.
+    #[inline]
+    pub fn end_when_out(&mut self, end: &Ending) {
+        match self.conn.as_deref_mut() {
+            Some(conn) if !conn.tx.is_empty() => conn.tx.mark(*end),
+            Some(_) => self.bind.succeed(end),
+            None => {
+                let why = self.not_connected();
+                self.fail(end, Error::coded(errno::ECANCELED, why.code, why.words));
             }
         }
     }

@@ -24,10 +24,11 @@ impl State {
     /// One turn. `force`: the last look before this side sleeps.
     #[inline]
     pub fn progress(&mut self, domain: &Domain, force: bool) {
-        if self.conn.is_some()
-            && let Err(e) = self.turn(domain, force)
-        {
-            self.down(domain, e);
+        if self.conn.is_some() {
+            let quiet = if force { None } else { self.quiet_turn(domain) };
+            if let Err(e) = quiet.unwrap_or_else(|| self.turn(domain, force)) {
+                self.down(domain, e);
+            }
         }
         self.turns = self.turns.wrapping_add(1);
         if force || (self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK) {
@@ -35,21 +36,26 @@ impl State {
         }
     }
 
-    #[inline]
     fn turn(&mut self, domain: &Domain, force: bool) -> Result<()> {
-        self.flush(domain);
-        domain.crowd.turn();
-        let came = match self.conn.as_deref() {
-            // Nothing has come, and nothing of what came before is left.
-            Some(conn) if !force && domain.crowd.is_big() && !conn.member.take() && !conn.rx.is_amid() => false,
-            _ => self.receive(domain)?,
-        };
+        if force || !self.conn.as_ref().is_some_and(|c| c.may_wait_on()) {
+            self.flush(domain);
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let Conn { fd, member, rx, .. } = conn;
+        let may_have = domain.crowd.turn(member, std::os::fd::AsFd::as_fd(fd)) || force || rx.is_amid();
+        let came = may_have && self.receive(domain)?;
+        self.end_turn(domain, came, force)
+    }
+
+    /// What a turn ends with, whether something came in it or not.
+    #[inline]
+    pub fn end_turn(&mut self, domain: &Domain, came: bool, force: bool) -> Result<()> {
         if !self.unexpected.is_empty() && !self.recvs.is_empty() {
             self.match_unexpected();
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         conn.pay(came, force);
-        if !conn.tx.is_empty() && !conn.tx.blocked {
+        if !conn.tx.is_empty() && !conn.tx.blocked && (force || !conn.may_wait_on()) {
             self.flush(domain);
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };

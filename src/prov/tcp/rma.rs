@@ -18,12 +18,9 @@ use crate::prov::bind::Ending;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
 use crate::prov::wish::DEVICE_DESC;
-use crate::sys::time::ticks;
 
 /// Bytes up to which a copy of ours is cheaper than one more piece for the kernel.
 pub const COPY_MAX: usize = 4 << 10;
-/// Ticks within which operations wait for company: some microseconds, as long as a call takes.
-const COMPANY: u64 = 8_000;
 
 /// Checks what every operation has in common; gives its bytes.
 pub fn measure_op(local: &[Iov], c: &Common, read: bool) -> Result<usize> {
@@ -59,7 +56,8 @@ impl State {
     }
 
     /// What the target may do for an operation with memory of this side at `site`.
-    fn paths_bits(&self, domain: &Domain, site: Site) -> u8 {
+    #[inline]
+    pub fn paths_bits(&self, domain: &Domain, site: Site) -> u8 {
         let allowed = if site.is_host() { self.allowed(domain) } else { Paths::SOCKET | Paths::STAGED };
         let bit = |path, bit| if allowed.contains(path) { bit } else { 0 };
         bit(Paths::SOCKET, frame::SOCKET) | bit(Paths::STAGED, frame::STAGED)
@@ -182,10 +180,8 @@ impl State {
         if conn.tx.blocked {
             return;
         }
-        // While operations follow one another faster than calls can be made, they leave together, at the latest when this
-        // side looks at its queues.
-        let alone = domain.auto || conn.tx.has_bodies() || conn.tx.waiting() >= BATCH;
-        if !alone && (more || ticks().wrapping_sub(conn.tx.last) < COMPANY) {
+        let more = more && conn.tx.waiting() < BATCH;
+        if !domain.auto && (more || conn.may_wait()) {
             return;
         }
         self.flush(domain);

@@ -106,7 +106,7 @@ impl Incoming {
                     if n == 0 {
                         break;
                     }
-                    self.after(at + n as u64, n as u64 == run, lanes);
+                    self.after(at + n as u64, lanes);
                     n
                 }
             };
@@ -130,10 +130,10 @@ impl Incoming {
         }
     }
 
-    /// Bytes up to `at` are in place; `end`: a part of them is complete.
-    fn after(&mut self, at: u64, end: bool, lanes: &mut Lanes) {
+    /// Bytes up to `at` are in place.
+    fn after(&mut self, at: u64, lanes: &mut Lanes) {
         if let Sink::Device(storing, room) = &mut self.sink
-            && let Err(e) = storing.filled(lanes, at.min(*room), end || at >= *room)
+            && let Err(e) = storing.filled(lanes, at.min(*room), at >= *room)
         {
             self.divert(lanes, e);
         }
@@ -212,9 +212,9 @@ impl Incoming {
 
     /// Bytes that went to their place without us.
     fn came(&mut self, n: u64, lanes: &mut Lanes) {
-        if let Spot::Byte(at, run) = spot(self.at, self.len, self.in_parts) {
+        if let Spot::Byte(at, _) = spot(self.at, self.len, self.in_parts) {
             self.at += n;
-            self.after(at + n, n == run, lanes);
+            self.after(at + n, lanes);
         }
     }
 
@@ -233,7 +233,7 @@ impl Incoming {
     }
 }
 
-fn scatter(pieces: &Pieces, at: u64, bytes: &[u8]) {
+pub fn scatter(pieces: &Pieces, at: u64, bytes: &[u8]) {
     let mut done = 0;
     parts(pieces.as_slice(), at as usize, bytes.len(), |addr, n| {
         // SAFETY: the C caller promised that the pieces are writable until completion.

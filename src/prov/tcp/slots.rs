@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Device memory on its way to and from the socket: pinned slots of one part each, with the device's copies beside the
-//! wire. Nothing here waits for the device; who has to, looks again in the next turn.
+//! Device memory on its way to and from the socket: pinned slots, with the device's copies beside the wire. Nothing here waits for the device; who has to, looks again in the next turn.
 
 use super::frame::PART;
 use super::mr::Inside;
@@ -14,7 +13,8 @@ use std::os::fd::AsFd;
 
 /// Slots of a lane.
 const COUNT: u8 = 4;
-const BYTES: usize = PART as usize;
+/// Bytes of a slot: starting a copy costs as much as moving some 100 KiB through a socket.
+const BYTES: usize = 4 * PART as usize;
 /// How long a few copies may take before their whole stream is given up.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
@@ -111,17 +111,23 @@ struct Flight {
     len: u64,
 }
 
+/// Bytes of a copy: short bodies are cut so that copies and wire overlap, long ones so that copies are few.
+fn chunk(len: u64) -> u64 {
+    (len / u64::from(COUNT)).next_multiple_of(PART).clamp(PART, BYTES as u64)
+}
+
 /// A body that comes out of a device.
 pub struct Loading {
     place: Place,
     len: u64,
+    chunk: u64,
     posted: u64,
     flights: VecDeque<Flight>,
 }
 
 impl Loading {
     pub fn new(place: Place, len: u64) -> Loading {
-        Loading { place, len, posted: 0, flights: VecDeque::new() }
+        Loading { place, len, chunk: chunk(len), posted: 0, flights: VecDeque::new() }
     }
 
     /// Keeps the slots filling; true once every copy is posted, so that the next body may begin.
@@ -138,7 +144,7 @@ impl Loading {
         let lane = lanes.of(self.place.site)?;
         while self.posted < self.len {
             let Some(slot) = lane.free.pop() else { break };
-            let len = (self.len - self.posted).min(PART);
+            let len = (self.len - self.posted).min(self.chunk);
             // SAFETY: a region of ours is held open; other memory is the C caller's promise until completion.
             match unsafe { lane.post(Dir::FromDevice, slot, &self.place.pieces, self.posted, len as usize) } {
                 Ok(ticket) => self.flights.push_back(Flight { slot, ticket, first: self.posted, len }),
@@ -149,7 +155,8 @@ impl Loading {
             }
             self.posted += len;
         }
-        if !self.flights.is_empty() {
+        // Copies end in the order in which they go out, so the next one is enough to know.
+        if self.flights.front().is_some_and(|f| f.ticket > lane.done) {
             lane.poll()?;
         }
         Ok(self.posted == self.len)
@@ -198,35 +205,37 @@ impl Loading {
 /// A body that goes into a device.
 pub struct Storing {
     place: Place,
+    chunk: u64,
     /// The slot that is being filled, and the byte of the body that it begins with.
     filling: Option<(u8, u64)>,
     flights: VecDeque<Flight>,
 }
 
 impl Storing {
-    pub fn new(place: Place) -> Storing {
-        Storing { place, filling: None, flights: VecDeque::new() }
+    pub fn new(place: Place, len: u64) -> Storing {
+        Storing { place, chunk: chunk(len), filling: None, flights: VecDeque::new() }
     }
 
     /// Where byte `at` goes, and how many bytes fit behind it; `None`: no slot is free yet.
     pub fn find(&mut self, lanes: &mut Lanes, at: u64) -> Result<Option<(usize, u64)>> {
-        self.retire(lanes)?;
+        if self.filling.is_none() {
+            // Asking costs a call of the driver: only where slots run out.
+            if lanes.of(self.place.site)?.free.is_empty() {
+                self.retire(lanes)?;
+            }
+            let Some(slot) = lanes.of(self.place.site)?.free.pop() else { return Ok(None) };
+            self.filling = Some((slot, at - at % self.chunk));
+        }
+        let Some((slot, first)) = self.filling else { return Ok(None) };
         let lane = lanes.of(self.place.site)?;
-        let (slot, first) = match self.filling {
-            Some(filling) => filling,
-            None => match lane.free.pop() {
-                Some(slot) => *self.filling.insert((slot, at - at % PART)),
-                None => return Ok(None),
-            },
-        };
         let skip = at - first;
-        Ok(Some((lane.addr(slot) + skip as usize, PART - skip)))
+        Ok(Some((lane.addr(slot) + skip as usize, self.chunk - skip)))
     }
 
-    /// Bytes before `at` are in the slot; `end`: they are the last of it.
+    /// Bytes before `at` are in the slot; `end`: they are the body's last.
     pub fn filled(&mut self, lanes: &mut Lanes, at: u64, end: bool) -> Result<()> {
         let Some((slot, first)) = self.filling else { return Ok(()) };
-        if at - first < PART && !end {
+        if at - first < self.chunk && !end {
             return Ok(());
         }
         self.filling = None;

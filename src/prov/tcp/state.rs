@@ -73,6 +73,8 @@ pub struct State {
     pub source: Option<IpAddr>,
     /// Faults on demand.
     pub faults: Option<Box<Faults>>,
+    /// Waits that sleep until this endpoint has something.
+    pub sleepers: u32,
     pub turns: u32,
     pub last_look: u64,
 }

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 /// Bytes of our own that may wait before posting has to.
 pub const QUEUE_MAX: usize = 256 << 10;
 /// Bytes that wait for company at most.
-pub const BATCH: usize = 16 << 10;
+pub const BATCH: usize = 4 << 10;
 /// Pieces and bytes of one call: enough for the call to be cheap, and little enough to stay in the cache.
 const PIECES: usize = 64;
 const CALL: u64 = 2 * PART;
@@ -95,6 +95,16 @@ impl Tx {
     pub fn put_header(&mut self, header: &Header) {
         let bytes: [u8; HEADER] = header.encode();
         self.out.extend_from_slice(&bytes);
+    }
+
+    /// A header and words of ours, in one piece.
+    #[inline]
+    pub fn put_head<const N: usize>(&mut self, header: &Header, words: &[u64; N]) {
+        self.out.reserve(HEADER + 8 * N);
+        self.out.extend_from_slice(&header.encode());
+        for word in words {
+            self.out.extend_from_slice(&word.to_le_bytes());
+        }
     }
 
     #[inline]

@@ -380,7 +380,7 @@ impl Endpoint {
         true
     }
 
-    pub fn awake(&self) {
+    pub fn awake(&self, _poller: Option<&Poller>) {
         let queues = {
             let s = self.shared.state.lock();
             self.queues(&s)

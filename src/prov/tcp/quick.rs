@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The ways that most operations take: one short piece of host memory, an ordinary entry, nothing in between. What is
+//! not ordinary goes the long way, which does the same.
+
+use super::conn::{Conn, Fate, READS, ReadOp, WriteOp};
+use super::domain::Domain;
+use super::frame::{ACK, DATA, HEADER, Header, Kind, PROMPT, word};
+use super::rma::COPY_MAX;
+use super::rx::Read;
+use super::state::{Phase, State};
+use super::tx::QUEUE_MAX;
+use super::{INJECT_SIZE, TX_SIZE};
+use crate::error::Result;
+use crate::hmem::Site;
+use crate::mr::Paths;
+use crate::prov::bind::{Ending, Quick, SILENT};
+use crate::prov::flags;
+use crate::prov::op::{Common, Iov, Pieces};
+use crate::prov::wish::DEVICE_DESC;
+use std::os::fd::AsFd;
+
+/// Flags that change nothing here but what is looked at.
+const ORDINARY: u64 = SILENT | flags::INJECT | flags::COMPLETION | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE;
+
+impl State {
+    /// Whether an operation may take the short way at all; `Again`: there is no room for it now.
+    #[inline(always)]
+    fn is_ordinary(&self, len: usize, op_flags: u64) -> std::result::Result<&Conn, Quick> {
+        let Some(conn) = self.conn.as_deref() else { return Err(Quick::NotOrdinary) };
+        let plain = matches!(self.phase, Phase::Connected) & self.faults.is_none() & (self.options.deadline_ns == 0);
+        let most = if op_flags & flags::INJECT != 0 { INJECT_SIZE } else { COPY_MAX };
+        if !plain || op_flags & !ORDINARY != 0 || len > most {
+            return Err(Quick::NotOrdinary);
+        }
+        if conn.outstanding() >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX {
+            return Err(Quick::Again);
+        }
+        Ok(conn)
+    }
+
+    /// Posts an RMA operation of one piece of host memory.
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
+    pub fn rma_quick<const WRITE: bool>(
+        &mut self,
+        domain: &Domain,
+        buf: usize,
+        len: usize,
+        addr: u64,
+        key: u64,
+        context: usize,
+        op_flags: u64,
+    ) -> Quick {
+        let conn = match self.is_ordinary(len, op_flags) {
+            Ok(conn) => conn,
+            Err(why) => return why,
+        };
+        if (buf == 0 && len > 0) || (!WRITE && (conn.reads.len() >= READS || self.bind.tx.is_none())) {
+            return Quick::NotOrdinary;
+        }
+        let wanted = self.bind.wants_entry(op_flags);
+        if !self.bind.reserve(wanted) {
+            return Quick::Again;
+        }
+        let paths = self.paths_bits(domain, Site::HOST);
+        self.stats.moved(Paths::SOCKET, len);
+        let Some(conn) = self.conn.as_deref_mut() else { return Quick::NotOrdinary };
+        let kind = flags::RMA | if WRITE { flags::WRITE } else { flags::READ };
+        let end = Ending { context, kind, len, buf, wanted, deadline: 0 };
+        let (frame, bits) = match WRITE {
+            true if op_flags & flags::DELIVERY_COMPLETE != 0 => (Kind::Write, PROMPT),
+            true => (Kind::Write, 0),
+            false => (Kind::Read, 0),
+        };
+        let header = Header { pieces: 1, paths, ..Header::new(frame, bits, len as u64) };
+        conn.put_with(header, &[addr, len as u64, key]);
+        if WRITE {
+            conn.sequence = conn.sequence.wrapping_add(1);
+            conn.tx.put_pieces(&[Iov { addr: buf, len }]);
+            conn.writes.push_back(WriteOp { end, fate: Fate::Open, refused: None });
+        } else {
+            conn.reads.push_back(ReadOp { end, pieces: Pieces::One(Iov { addr: buf, len }), site: Site::HOST, over: false });
+        }
+        self.kick(domain, false);
+        Quick::Done
+    }
+
+    /// Posts a message of one piece of host memory.
+    #[inline]
+    pub fn send_quick(&mut self, domain: &Domain, one: &Iov, c: &Common) -> Quick {
+        let conn = match self.is_ordinary(one.len, c.flags) {
+            Ok(conn) => conn,
+            Err(why) => return why,
+        };
+        let ordinary = c.flags & flags::DELIVERY_COMPLETE == 0 && c.desc & DEVICE_DESC == 0 && c.timeout_ns == 0;
+        if !ordinary || (one.addr == 0 && one.len > 0) || !conn.may_go_whole(one.len as u64) {
+            return Quick::NotOrdinary;
+        }
+        let wanted = self.bind.wants_entry(c.flags);
+        if !self.bind.reserve(wanted) {
+            return Quick::Again;
+        }
+        let end = Ending { context: c.context, kind: flags::SEND | flags::MSG, len: one.len, buf: one.addr, wanted, deadline: 0 };
+        self.stats.sends += 1;
+        let Some(conn) = self.conn.as_deref_mut() else { return Quick::NotOrdinary };
+        conn.admit(one.len as u64);
+        conn.put(Header::new(Kind::Send, 0, one.len as u64));
+        conn.tx.put_pieces(std::slice::from_ref(one));
+        self.kick(domain, false);
+        self.end_when_out(&end);
+        Quick::Done
+    }
+
+    /// A message, all of it in the buffer, for a receive in host memory. False: something is not ordinary.
+    #[inline]
+    pub fn take_short(&mut self, h: &Header, size: usize) -> Result<bool> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
+        if h.flags & !DATA != 0 || ((conn.rx.bytes().len() - size) as u64) < h.len || !self.unexpected.is_empty() {
+            return Ok(false);
+        }
+        let fits = |r: &&super::state::Recv| r.site.is_host() && h.len <= r.room as u64;
+        if self.recvs.front().as_ref().filter(|r| fits(r)).is_none() {
+            return Ok(false);
+        }
+        debug_assert!(h.flags & ACK == 0);
+        conn.count_arrival(h.len)?;
+        conn.count_match(h.len);
+        let Some(recv) = self.recvs.pop_front() else { return Ok(false) };
+        let bytes = conn.rx.bytes();
+        let data = h.has(DATA).then(|| word(&bytes[HEADER..], 0));
+        super::rx::scatter(&recv.pieces, 0, &bytes[size..size + h.len as usize]);
+        conn.rx.consume(size + h.len as usize);
+        self.received(&recv, h.len, data);
+        Ok(true)
+    }
+
+    /// The turn of a connection on which nothing waits: a look at the socket, and mostly that is all. `None`: it takes
+    /// more than that.
+    #[inline(always)]
+    pub fn quiet_turn(&mut self, domain: &Domain) -> Option<Result<()>> {
+        let conn = self.conn.as_deref_mut()?;
+        if !conn.is_quiet() || !domain.crowd.is_small() {
+            return None;
+        }
+        let Conn { fd, rx, .. } = conn;
+        match rx.read(fd.as_fd()) {
+            Ok(Read::Nothing) if !conn.owes() => Some(Ok(())),
+            Ok(Read::Nothing) => Some(self.end_turn(domain, false, false)),
+            Ok(Read::Some(more)) => Some(self.take_what_came(domain, more)),
+            // Found again, and dealt with, by the next look.
+            _ => None,
+        }
+    }
+
+    fn take_what_came(&mut self, domain: &Domain, more: bool) -> Result<()> {
+        if self.parse(domain)? && more {
+            self.receive(domain)?;
+        }
+        self.end_turn(domain, true, false)
+    }
+}

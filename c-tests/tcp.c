@@ -616,12 +616,10 @@ static void chooses(struct node *n)
 		put(n, other, EOPNOTSUPP);
 		get(n, other, EOPNOTSUPP);
 	}
-	/* Both halves of the way count: from host memory here, through the socket, and to memory of a device there. */
+	/* Staged is a way from memory of a device, or to it: between host memory and host memory it is none. */
 	option(n, GDRFAB_OPT_REQUIRE_PATH, GDRFAB_PATH_STAGED);
 	put(n, host, EOPNOTSUPP);
 	get(n, host, EOPNOTSUPP);
-	option(n, GDRFAB_OPT_REQUIRE_PATH, GDRFAB_PATH_STAGED | GDRFAB_PATH_SOCKET);
-	put(n, host, 0);
 	if (device) {
 		put(n, other, 0);
 		get(n, other, 0);
@@ -633,6 +631,8 @@ static void chooses(struct node *n)
 		put(n, other, EOPNOTSUPP);
 	option(n, GDRFAB_OPT_FORBID_PATH, GDRFAB_PATH_SOCKET);
 	put(n, host, EOPNOTSUPP);
+	if (device)
+		put(n, other, 0);
 	/* These are about RMA; a message has no path to choose. */
 	POST(n->cq, gdrfab_send(n->ep, words, 8, NULL, 0, words));
 	DONE(n->cq, words, GDRFAB_SEND, NULL);

@@ -81,7 +81,7 @@ impl State {
         let mut raw = [0u8; 8];
         process::random(&mut raw)?;
         let token = u64::from_le_bytes(raw).max(1);
-        let at = SocketAddr::new(self.source.map_or_else(|| usual(None), Ok)?, 0);
+        let at = SocketAddr::new(self.source.map_or_else(|| usual(self.like), Ok)?, 0);
         let address = match (&self.phase, &self.conn) {
             // Once it is connecting nobody can use the address any more, but it still identifies.
             (Phase::Fresh | Phase::Enabled, _) => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An endpoint: the calls of the layer above, each under the endpoint's lock.
 
-use super::address::Address;
+use super::address::{Address, Host};
 use super::cm;
 use super::domain::Domain;
 use super::fault::Faults;
@@ -36,6 +36,10 @@ impl Endpoint {
             }
             None => None,
         };
+        let like = match info.dest_addr.as_deref().and_then(|text| text.parse::<Address>().ok()).map(|a| a.host) {
+            Some(Host::Ip(at)) => Some(at.ip()),
+            _ => None,
+        };
         let state = State {
             phase: Phase::Fresh,
             bind: Bindings::default(),
@@ -50,6 +54,7 @@ impl Endpoint {
             greeter: None,
             address: None,
             source,
+            like,
             faults: Faults::wanted(),
             sleepers: 0,
             turns: 0,

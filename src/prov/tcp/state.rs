@@ -71,6 +71,8 @@ pub struct State {
     pub address: Option<String>,
     /// The address of this host that it listens on, and calls from.
     pub source: Option<IpAddr>,
+    /// An address that it was opened for: without one of its own it listens on the loopback of that family.
+    pub like: Option<IpAddr>,
     /// Faults on demand.
     pub faults: Option<Box<Faults>>,
     /// Waits that sleep until this endpoint has something.

@@ -538,10 +538,12 @@ static void has_both(struct node *n)
 	struct mem host, other;
 	node_up(n);
 	mem_new(n, &host, &memkinds[KIND_MALLOC], 65536);
+	memset(host.addr, 0, host.len);
 	mem_register(n, &host, 0, host.len, REMOTE_ACCESS, 0);
 	mem_publish(n, &host);
 	if (device) {
 		mem_new(n, &other, device, 65536);
+		mem_fill(&other, 0, other.len, 0, 1);
 		mem_register(n, &other, 0, other.len, REMOTE_ACCESS, 0);
 		mem_publish(n, &other);
 	}

@@ -129,9 +129,23 @@ impl State {
             crate::log!(Info, "{e}; the host's choice stays");
         }
         let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
-        let ours = (config.window, config.budget);
-        let member = domain.crowd.join();
         let short = self.faults.as_ref().and_then(|f| f.short());
+        self.talk(domain, socket, name, terms, (config.window, config.budget), is_dialer, short)
+    }
+
+    /// The stream of frames begins.
+    #[allow(clippy::too_many_arguments)]
+    pub fn talk(
+        &mut self,
+        domain: &Domain,
+        socket: OwnedFd,
+        name: String,
+        terms: &Terms,
+        ours: (u32, u32),
+        is_dialer: bool,
+        short: Option<usize>,
+    ) -> Result<()> {
+        let member = domain.crowd.join();
         self.conn = Some(Box::new(Conn::new(socket, member, name, terms, ours, is_dialer, short)));
         self.greeter = None;
         Ok(())

@@ -6,7 +6,7 @@ use super::cm;
 use super::domain::Domain;
 use super::fault::Faults;
 use super::greeter::Request;
-use super::hello::DATA_MAX;
+use super::hello::{DATA_MAX, Terms};
 use super::state::{How, Phase, State};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
@@ -19,6 +19,7 @@ use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 pub struct Endpoint {
@@ -119,6 +120,15 @@ impl Endpoint {
         Self::check_can_connect(&s)?;
         s.by_address(&self.domain, address)?;
         cm::advance(&mut s, &self.domain);
+        Ok(())
+    }
+
+    /// Begins where a handshake has just ended, on any stream socket: for `fuzz/`, which is the peer.
+    #[doc(hidden)]
+    pub fn adopt(&self, socket: OwnedFd, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
+        let mut s = self.state.lock();
+        s.talk(&self.domain, socket, theirs.address.clone(), theirs, ours, is_dialer, short)?;
+        s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { how: How::Joining, deadline: 0 } };
         Ok(())
     }
 

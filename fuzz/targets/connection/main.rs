@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A connection whose peer is the fuzzer: an endpoint of the library on one end of a pair of sockets, and at the other
+//! frames and bytes of the input's choice, in pieces of its choice, while operations are posted and cancelled, regions
+//! come and go, and deadlines pass.
+//!
+//! What must hold: nothing panics or overflows; nobody touches memory that was not lent or not any more (guards, and
+//! AddressSanitizer over memory that is freed as soon as its operation ended or its region was closed); a peer writes and
+//! reads no region without the right to; it costs a bounded amount of memory; every operation ends exactly once.
+#![no_main]
+
+mod input;
+mod memory;
+mod peer;
+mod side;
+
+use gdrfab::prov::op::Dir;
+use input::Input;
+use libfuzzer_sys::fuzz_target;
+use peer::Peer;
+use side::Side;
+use std::os::unix::net::UnixStream;
+
+/// What a peer may cost beside what was lent: answers that it does not take (8 MiB, in a buffer that may double), messages
+/// within their budget, and what this side's operations are themselves.
+const COST_MAX: usize = 40 << 20;
+
+unsafe extern "C" {
+    safe fn __sanitizer_get_current_allocated_bytes() -> usize;
+}
+
+fuzz_target!(|data: &[u8]| {
+    let before = __sanitizer_get_current_allocated_bytes();
+    let mut input = Input(data);
+    let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+    theirs.set_nonblocking(true).expect("a socket that does not block");
+    let mut peer = Peer::new(theirs);
+    let mut side = Side::new(&mut input, ours.into());
+    let check = |side: &Side, peer: &Peer| {
+        let now = __sanitizer_get_current_allocated_bytes();
+        assert!(now < before + side.weight() + peer.weight() + COST_MAX, "{} bytes, and {before} before", now);
+    };
+    for turn in 0..256 {
+        if input.is_over() {
+            break;
+        }
+        step(&mut input, &mut side, &mut peer);
+        if turn % 16 == 15 {
+            check(&side, &peer);
+        }
+    }
+    // What is on its way arrives, if there is anybody to take it.
+    peer.chunk = 0;
+    for _ in 0..8 {
+        peer.push();
+        side.progress(false);
+        side.take(usize::MAX);
+        peer.pull(usize::MAX);
+    }
+    side.progress(true);
+    check(&side, &peer);
+    // A goodbye waits for a peer that does not read.
+    if peer.pull(usize::MAX) > 0 {
+        peer.end(false);
+    }
+    side.close();
+});
+
+fn step(input: &mut Input<'_>, side: &mut Side, peer: &mut Peer) {
+    match input.below(20) {
+        0..4 => peer.frame(input, &side.known),
+        4 => peer.put(&input.bytes()),
+        5 => peer.fill(input.size()),
+        6..9 => {
+            let how = input.byte();
+            for _ in 0..=how & 7 {
+                peer.push();
+                side.progress(how & 8 != 0);
+                if how & 16 != 0 {
+                    peer.pull(usize::MAX);
+                }
+                if how & 32 != 0 {
+                    side.take(usize::MAX);
+                }
+            }
+        }
+        9 => peer.chunk = [0, 1, 2, 7, 8, 15, 100, 5000, 65_536][input.below(9)],
+        10 => side.receive(input),
+        11 => side.post(input, peer, Some(Dir::Write)),
+        12 => side.post(input, peer, Some(Dir::Read)),
+        13 => side.post(input, peer, None),
+        14 => side.register(input),
+        15 => side.close_region(input.below(8)),
+        16 => side.cancel(input.below(64)),
+        17 => side.take(1 + input.below(4)),
+        18 => drop(peer.pull(1 + input.size())),
+        _ => match input.below(8) {
+            0 => side.shutdown_when_heard(peer),
+            1 => peer.end(true),
+            2 => peer.end(false),
+            _ => side.look(input.number()),
+        },
+    }
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory that the library is lent: with guards around it, known bytes in it, and gone as soon as the library has no
+//! business there any more, so that AddressSanitizer sees whoever comes too late.
+
+use gdrfab::prov::op::Iov;
+use std::sync::OnceLock;
+
+/// No area is larger.
+const AREA_MAX: usize = 1 << 20;
+const GUARD: usize = 32;
+/// Repeated wherever the peer must not read; what it reads is searched for it.
+const SECRET: u64 = 0x9f3b_d1c7_5ae8_2607;
+/// Bytes of our own that the peer may see.
+const PLAIN: u8 = 0x11;
+
+/// What the other side may do with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum May {
+    Nothing,
+    Read,
+    Write,
+    Both,
+}
+
+impl May {
+    fn read(self) -> bool {
+        matches!(self, May::Read | May::Both)
+    }
+
+    fn write(self) -> bool {
+        matches!(self, May::Write | May::Both)
+    }
+}
+
+pub struct Area {
+    bytes: Box<[u8]>,
+    may: May,
+}
+
+/// What areas are made of and compared with, as a whole: every loop of ours would be watched step by step.
+struct Patterns {
+    plain: Vec<u8>,
+    secret: Vec<u8>,
+}
+
+fn patterns() -> &'static Patterns {
+    static ONCE: OnceLock<Patterns> = OnceLock::new();
+    ONCE.get_or_init(|| Patterns { plain: vec![PLAIN; AREA_MAX], secret: SECRET.to_le_bytes().repeat(AREA_MAX / 8 + 2 * GUARD) })
+}
+
+impl Area {
+    pub fn new(len: usize, may: May) -> Area {
+        let Patterns { plain, secret } = patterns();
+        let mut bytes = Vec::with_capacity(GUARD + len + GUARD);
+        bytes.extend_from_slice(&secret[..GUARD]);
+        bytes.extend_from_slice(if may.read() { &plain[..len] } else { &secret[GUARD..GUARD + len] });
+        bytes.extend_from_slice(&secret[GUARD + len..GUARD + len + GUARD]);
+        Area { bytes: bytes.into(), may }
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len() - 2 * GUARD
+    }
+
+    /// The whole as `n` pieces, some of them empty if there are more than bytes.
+    pub fn pieces(&self, n: usize) -> Vec<Iov> {
+        let (base, len) = (self.bytes.as_ptr() as usize + GUARD, self.len());
+        let step = len / n;
+        (0..n).map(|i| Iov { addr: base + i * step, len: if i + 1 == n { len - i * step } else { step } }).collect()
+    }
+
+    /// Whether all that must not have changed from byte `from` on is as it was.
+    fn is_intact(&self, from: usize) -> bool {
+        let (Patterns { plain, secret }, len) = (patterns(), self.len());
+        let (before, rest) = self.bytes.split_at(GUARD);
+        let (inside, behind) = rest.split_at(len);
+        let was = if self.may.read() { &plain[..len] } else { &secret[GUARD..GUARD + len] };
+        before == &secret[..GUARD] && behind == &secret[GUARD + len..GUARD + len + GUARD] && inside[from..] == was[from..]
+    }
+
+    /// The library is done with it, having written no further than `written`.
+    pub fn end(self, written: usize) {
+        let from = if self.may.write() { written } else { 0 };
+        assert!(self.is_intact(from.min(self.len())), "memory was written that nobody may write: {:?}, {} bytes", self.may, self.len());
+    }
+}
+
+/// Whether a run of the secret is in what the peer was sent. Compared as products, so that the fuzzer learns nothing
+/// from its looking over our shoulder.
+pub fn has_secret(bytes: &[u8]) -> bool {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let wanted: [u64; 8] = std::array::from_fn(|k| SECRET.rotate_right(8 * k as u32).wrapping_mul(ODD));
+    // Without a branch: 0 once one of them is equal.
+    let differ = |a: u64, b: u64| ((a ^ b) | (a ^ b).wrapping_neg()) >> 63;
+    let none = bytes.as_chunks::<8>().0.iter().fold(1, |none, c| {
+        let found = u64::from_le_bytes(*c).wrapping_mul(ODD);
+        none & differ(found, wanted[0])
+            & differ(found, wanted[1])
+            & differ(found, wanted[2])
+            & differ(found, wanted[3])
+            & differ(found, wanted[4])
+            & differ(found, wanted[5])
+            & differ(found, wanted[6])
+            & differ(found, wanted[7])
+    });
+    none == 0
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The peer that the fuzzer plays: makes frames, good ones, nearly good ones and none, and lets go of as many bytes of them
+//! at a time as the input says.
+
+use super::input::Input;
+use super::memory::has_secret;
+use gdrfab::prov::tcp::frame::{DATA, FAILED, Header, Kind, PART, PARTS, WHOLE_MAX};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+/// Bytes that may wait to be sent: more make an input slow and no other.
+const WAITING_MAX: usize = 2 << 20;
+
+const KINDS: [Kind; 13] = [
+    Kind::Ready,
+    Kind::Write,
+    Kind::Read,
+    Kind::Answered,
+    Kind::Send,
+    Kind::Offer,
+    Kind::Take,
+    Kind::Taken,
+    Kind::Report,
+    Kind::Got,
+    Kind::Matched,
+    Kind::Nothing,
+    Kind::Bye,
+];
+
+/// A region as the peer knows it, perhaps closed meanwhile.
+#[derive(Clone, Copy)]
+pub struct Known {
+    pub key: u64,
+    pub base: u64,
+    pub len: u64,
+}
+
+pub struct Peer {
+    socket: Option<UnixStream>,
+    waiting: Vec<u8>,
+    sent: usize,
+    /// Bytes of one turn; 0: all.
+    pub chunk: usize,
+    done: u32,
+    /// Writes and reads that the library was given.
+    pub writes: u32,
+    pub reads: Vec<usize>,
+}
+
+impl Peer {
+    pub fn new(socket: UnixStream) -> Peer {
+        Peer { socket: Some(socket), waiting: Vec::new(), sent: 0, chunk: 0, done: 0, writes: 0, reads: Vec::new() }
+    }
+
+    pub fn put(&mut self, bytes: &[u8]) {
+        if self.waiting.len() + bytes.len() <= WAITING_MAX {
+            self.waiting.extend_from_slice(bytes);
+        }
+    }
+
+    pub fn fill(&mut self, n: usize) {
+        self.put(&vec![0; n]);
+    }
+
+    /// Bytes of this side's own.
+    pub fn weight(&self) -> usize {
+        self.waiting.capacity()
+    }
+
+    /// Lets one turn's bytes go.
+    pub fn push(&mut self) {
+        let Some(socket) = &mut self.socket else { return };
+        let rest = &self.waiting[self.sent..];
+        let n = if self.chunk == 0 { rest.len() } else { rest.len().min(self.chunk) };
+        // A socket that is full or dead takes nothing.
+        self.sent += socket.write(&rest[..n]).unwrap_or(0);
+        if self.sent == self.waiting.len() {
+            self.waiting.clear();
+            self.sent = 0;
+        }
+    }
+
+    /// Reads what has come, up to `most` bytes, and looks for what must never come; gives how many.
+    pub fn pull(&mut self, most: usize) -> usize {
+        let Some(socket) = &mut self.socket else { return 0 };
+        let (mut buf, mut all) = ([0u8; 16 << 10], 0);
+        while all < most {
+            match socket.read(&mut buf) {
+                Ok(n) if n > 0 => {
+                    assert!(!has_secret(&buf[..n]), "memory was sent that the peer may not read");
+                    all += n;
+                }
+                _ => break,
+            }
+        }
+        all
+    }
+
+    pub fn end(&mut self, half: bool) {
+        match &self.socket {
+            Some(socket) if half => drop(socket.shutdown(Shutdown::Write)),
+            _ => self.socket = None,
+        }
+    }
+
+    fn header(&mut self, input: &mut Input<'_>) -> Header {
+        let how = input.byte();
+        let kind = KINDS[input.below(KINDS.len())];
+        let mut len = match (kind, input.byte()) {
+            (Kind::Answered, 128..) => self.reads.first().map_or(0, |n| *n as u64),
+            (_, 240..) => input.number(),
+            (_, n) => Input(&[n]).size() as u64,
+        };
+        let mut flags = if how & 1 != 0 { input.byte() } else { 0 };
+        let body = kind.has_body() && len > 0;
+        if body && (len > WHOLE_MAX || how & 2 != 0) {
+            flags |= PARTS;
+        }
+        if how & 4 == 0 && !kind.has_body() && !matches!(kind, Kind::Read | Kind::Offer | Kind::Take) || flags & FAILED != 0 {
+            len = if how & 4 == 0 { 0 } else { len };
+        }
+        self.done = match how >> 3 & 7 {
+            0..5 => self.done,
+            5 => self.done.wrapping_add(1),
+            6 => self.writes,
+            _ => input.number() as u32,
+        };
+        let rma = matches!(kind, Kind::Write | Kind::Read);
+        let pieces = if rma { 1 + input.byte() % if how & 64 != 0 { 16 } else { 8 } } else { 0 };
+        Header { kind, flags, pieces, paths: if rma { 3 } else { 0 }, done: self.done, len }
+    }
+
+    /// A frame of the input's choice; most are well formed.
+    pub fn frame(&mut self, input: &mut Input<'_>, regions: &[Known]) {
+        let h = self.header(input);
+        self.put(&h.encode());
+        let mut words = h.words();
+        if h.flags & DATA != 0 && words > 0 {
+            self.put(&input.number().to_le_bytes());
+            words -= 1;
+        }
+        if h.pieces > 0 {
+            self.pieces(input, &h, regions);
+            words = words.saturating_sub(3 * usize::from(h.pieces));
+        }
+        for _ in 0..words {
+            self.put(&input.number().to_le_bytes());
+        }
+        if h.kind == Kind::Answered && !self.reads.is_empty() {
+            self.reads.remove(0);
+        }
+        if h.kind.has_body() {
+            self.body(input, &h);
+        }
+    }
+
+    fn pieces(&mut self, input: &mut Input<'_>, h: &Header, regions: &[Known]) {
+        let n = u64::from(h.pieces);
+        for i in 0..n {
+            let all = h.len / n;
+            let len = if i + 1 == n { h.len - i * all } else { all };
+            let region = regions.get(input.below(regions.len().max(1))).copied().unwrap_or(Known { key: 1, base: 0, len: 64 });
+            let (addr, len) = match input.below(8) {
+                0..4 => (region.base, len),
+                4 => (region.base.wrapping_add(region.len).wrapping_sub(len), len),
+                5 => (region.base.wrapping_add(input.number()), len),
+                6 => (input.number(), len),
+                _ => (region.base, input.number()),
+            };
+            for word in [addr, len, region.key] {
+                self.put(&word.to_le_bytes());
+            }
+        }
+    }
+
+    /// All of it, some of it, or given up in the middle.
+    fn body(&mut self, input: &mut Input<'_>, h: &Header) {
+        let how = input.below(8);
+        if how == 7 || h.len > WAITING_MAX as u64 {
+            return;
+        }
+        if h.flags & PARTS == 0 {
+            return self.fill(if how == 6 { (h.len / 2) as usize } else { h.len as usize });
+        }
+        let mut left = h.len;
+        while left > 0 {
+            if how == 5 && (input.flag() || left < h.len) {
+                break;
+            }
+            let n = left.min(PART);
+            self.put(&[0; 8]);
+            self.fill(if how == 6 { (n / 2) as usize } else { n as usize });
+            left -= n;
+        }
+        self.put(&if how == 5 || how == 4 { input.number() } else { 0 }.to_le_bytes());
+    }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The library's side: an endpoint, what was posted on it, and a ledger that every operation must leave exactly once.
+
+use super::input::Input;
+use super::memory::{Area, May};
+use super::peer::{Known, Peer};
+use gdrfab::mr::{Access, PathPolicy};
+use gdrfab::prov::bind::{Binding, INJECT_FLAGS, SILENT};
+use gdrfab::prov::info::{Info, PROGRESS_MANUAL};
+use gdrfab::prov::op::{Common, Dir, RmaIov};
+use gdrfab::prov::queue::Taken;
+use gdrfab::prov::tcp::{Domain, Endpoint, Terms};
+use gdrfab::prov::wish::{Memory, RegionId, Source as From, Wish};
+use gdrfab::prov::{Counter, EventQueue, Queue, Source, flags};
+use gdrfab::sync::serial::Threading;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Operations at once: more make an input slow.
+const OPS: usize = 64;
+const REGIONS: usize = 6;
+
+struct Op {
+    area: Area,
+    addr: usize,
+    kind: u64,
+    /// It gives no entry when it ends well.
+    silent: bool,
+}
+
+struct Region {
+    id: RegionId,
+    area: Area,
+}
+
+pub struct Side {
+    domain: Arc<Domain>,
+    endpoint: Endpoint,
+    queues: Vec<(Arc<Queue>, usize)>,
+    counter: Arc<Counter>,
+    regions: Vec<Option<Region>>,
+    pub known: Vec<Known>,
+    ops: BTreeMap<usize, Op>,
+    /// Writes that were told to be over once their bytes were out, and may still be refused.
+    told: Vec<usize>,
+    next: usize,
+    virt_addr: bool,
+}
+
+impl Side {
+    pub fn new(input: &mut Input<'_>, socket: OwnedFd) -> Side {
+        let how = input.byte();
+        let threading = if how & 1 != 0 { Threading::Promised } else { Threading::Safe };
+        let virt_addr = how & 2 != 0;
+        let mr_mode = if virt_addr { flags::MR_MODE_VIRT_ADDR } else { 0 } | if how & 4 != 0 { flags::MR_MODE_PROV_KEY } else { 0 };
+        let info = Info { mr_mode, progress: PROGRESS_MANUAL, ..Info::default() };
+        let domain = Arc::new(Domain::open(&info, threading).expect("a domain"));
+        let endpoint = Endpoint::open(domain.clone(), &info, 7).expect("an endpoint");
+        let size = if how & 8 != 0 { 4 } else { 256 };
+        let sides: &[(bool, bool)] = if how & 16 != 0 { &[(true, true)] } else { &[(true, false), (false, true)] };
+        let queues: Vec<_> = sides.iter().map(|_| (Arc::new(Queue::new(size, threading)), size)).collect();
+        for (&(transmit, receive), (queue, _)) in sides.iter().zip(&queues) {
+            let cq = Binding::Cq { queue: queue.clone(), source: Source::Endpoints, transmit, receive, selective: false };
+            endpoint.bind(cq).expect("a queue");
+        }
+        let counter = Arc::new(Counter::default());
+        let counted = flags::SEND | flags::RECV | flags::READ | flags::WRITE | flags::REMOTE_WRITE;
+        endpoint.bind(Binding::Counter { counter: counter.clone(), flags: counted }).expect("a counter");
+        endpoint.bind(Binding::Eq(Arc::new(EventQueue::default()))).expect("an event queue");
+        endpoint.enable(0).expect("enabled");
+        let (theirs, ours) = ((input.byte(), input.byte()), (input.byte(), input.byte()));
+        let window = |n: u8| [0, 1, 3, 1024][usize::from(n) % 4];
+        let budget = |n: u8| [0, 1000, 70_000, 1 << 20][usize::from(n) % 4];
+        let theirs = Terms { window: window(theirs.0), budget: budget(theirs.1), ..Terms::default() };
+        let short = [None, None, None, Some(1), Some(7), Some(5000)][input.below(6)];
+        endpoint.adopt(socket, &theirs, (window(ours.0).max(1), budget(ours.1)), how & 32 == 0, short).expect("connected");
+        let (regions, known, ops) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut side = Side { domain, endpoint, queues, counter, regions, known, ops, told: Vec::new(), next: 1, virt_addr };
+        (0..input.below(4)).for_each(|_| side.register(input));
+        side
+    }
+
+    pub fn register(&mut self, input: &mut Input<'_>) {
+        if self.regions.len() >= REGIONS {
+            return;
+        }
+        let (may, rights) = match input.below(4) {
+            0 => (May::Both, Access::REMOTE_READ | Access::REMOTE_WRITE),
+            1 => (May::Read, Access::REMOTE_READ | Access::READ),
+            2 => (May::Write, Access::REMOTE_WRITE | Access::WRITE),
+            _ => (May::Nothing, Access::READ | Access::WRITE | Access::SEND | Access::RECV),
+        };
+        let area = Area::new(input.size().max(1), may);
+        let pieces: Vec<_> = area.pieces(1 + input.below(3)).into_iter().filter(|p| p.len > 0).collect();
+        let wish = Wish {
+            source: From::Iov(&pieces),
+            memory: Memory::Host,
+            access: rights,
+            offset: if self.virt_addr { 0 } else { [0, 4096, 1 << 40][input.below(3)] },
+            requested_key: 1 + self.regions.len() as u64,
+            policy: PathPolicy::default(),
+            event: input.flag(),
+        };
+        let event = wish.event;
+        let id = self.domain.register(&wish).expect("a region");
+        if event {
+            self.domain.bind_counter(id, self.counter.clone()).expect("a region's counter");
+        }
+        let facts = self.domain.facts(id).expect("facts");
+        self.known.push(Known { key: id.key, base: facts.base, len: facts.len });
+        self.regions.push(Some(Region { id, area }));
+    }
+
+    pub fn close_region(&mut self, which: usize) {
+        let n = self.regions.len().max(1);
+        if let Some(region) = self.regions.get_mut(which % n).and_then(Option::take) {
+            self.domain.close_region(region.id).expect("closed");
+            // What a peer may write it may have written anywhere.
+            region.area.end(usize::MAX);
+        }
+    }
+
+    fn common(&mut self, input: &mut Input<'_>) -> Common {
+        let (few, bits) = (input.byte(), [flags::REMOTE_CQ_DATA, flags::MORE, flags::FENCE, flags::COMPLETION, INJECT_FLAGS]);
+        let more = [flags::INJECT_COMPLETE, flags::DELIVERY_COMPLETE, flags::INJECT];
+        let flags = bits.iter().chain(&more).enumerate().filter(|(i, _)| few & 1 << i != 0).fold(0, |sum, (_, f)| sum | f);
+        let timeout_ns = [0, 0, 1, 1000, u64::MAX][input.below(5)];
+        Common { context: self.next, flags, data: 5, desc: 0, timeout_ns }
+    }
+
+    pub fn post(&mut self, input: &mut Input<'_>, peer: &mut Peer, dir: Option<Dir>) {
+        let (c, size, n) = (self.common(input), input.size(), 1 + input.below(3));
+        let read = dir == Some(Dir::Read);
+        let area = Area::new(size, if read { May::Write } else { May::Read });
+        let (local, kind) = (
+            area.pieces(n),
+            match dir {
+                Some(Dir::Read) => flags::READ,
+                Some(Dir::Write) => flags::WRITE,
+                None => flags::SEND,
+            },
+        );
+        let posted = self.ops.len() < OPS
+            && match dir {
+                Some(dir) => {
+                    let pieces = 1 + input.below(3);
+                    let one = RmaIov { addr: 64, len: size / pieces, key: 9 };
+                    let mut remote = vec![one; pieces];
+                    remote[0].len += size % pieces;
+                    self.endpoint.rma(dir, &local, &remote, &c).is_ok()
+                }
+                None => self.endpoint.send(&local, &c).is_ok(),
+            };
+        if !posted {
+            return area.end(0);
+        }
+        match dir {
+            Some(Dir::Write) => peer.writes = peer.writes.wrapping_add(1),
+            Some(Dir::Read) => peer.reads.push(size),
+            None => {}
+        }
+        let addr = local[0].addr;
+        self.next += 1;
+        // The buffer of an inject call is the caller's as soon as it returns.
+        let area = if !read && c.flags & flags::INJECT != 0 {
+            area.end(0);
+            Area::new(size, May::Read)
+        } else {
+            area
+        };
+        if dir == Some(Dir::Write) && c.flags & flags::INJECT_COMPLETE != 0 {
+            self.told.push(c.context);
+        }
+        self.ops.insert(c.context, Op { area, addr, kind, silent: c.flags & SILENT != 0 });
+    }
+
+    pub fn receive(&mut self, input: &mut Input<'_>) {
+        let (c, area) = (self.common(input), Area::new(input.size(), May::Write));
+        let local = area.pieces(1 + input.below(3));
+        if self.ops.len() >= OPS || self.endpoint.recv(&local, &Common { flags: 0, ..c }).is_err() {
+            return area.end(0);
+        }
+        self.next += 1;
+        self.ops.insert(c.context, Op { area, addr: local[0].addr, kind: flags::RECV, silent: false });
+    }
+
+    pub fn cancel(&mut self, which: usize) {
+        if let Some(context) = self.ops.keys().nth(which % self.ops.len().max(1)).copied() {
+            // It may be too late for it.
+            let _ = self.endpoint.cancel(context);
+        }
+    }
+
+    pub fn progress(&self, force: bool) {
+        self.endpoint.progress(force);
+    }
+
+    /// What a program asks now and then.
+    pub fn look(&self, key: u64) {
+        self.endpoint.may_sleep();
+        self.endpoint.nap_ns();
+        self.endpoint.is_stalled();
+        self.endpoint.stats();
+        let _ = (self.endpoint.report(key), self.endpoint.peer_address());
+    }
+
+    /// Takes up to `most` entries of each queue, and with them the memory of what has ended.
+    pub fn take(&mut self, most: usize) {
+        for i in 0..self.queues.len() {
+            let mut ended = Vec::new();
+            let queue = &self.queues[i].0;
+            while ended.len() < most {
+                match queue.take(1, |_, c| ended.push((*c, None))) {
+                    Taken::Some(_) => {}
+                    Taken::Empty => break,
+                    Taken::ErrorFirst => ended.extend(queue.take_error().map(|(c, f)| (c, Some(f.error)))),
+                }
+            }
+            for (c, error) in ended {
+                if c.flags & flags::REMOTE_WRITE != 0 {
+                    assert!(error.is_none() && c.context == 0);
+                    continue;
+                }
+                self.end(c.context, c.flags, c.len, c.buf, error.is_none());
+            }
+        }
+    }
+
+    fn end(&mut self, context: usize, kind: u64, len: usize, buf: usize, well: bool) {
+        let Some(op) = self.ops.remove(&context) else {
+            let at = self.told.iter().position(|t| *t == context && !well);
+            self.told.remove(at.expect("an operation ended twice"));
+            return;
+        };
+        assert!(kind & op.kind != 0 && buf == op.addr && !(well && op.silent), "the entry is another operation's");
+        let all = op.area.len();
+        match op.kind {
+            flags::RECV => op.area.end(if well { len } else { all }),
+            flags::READ => op.area.end(all),
+            _ => op.area.end(0),
+        }
+        assert!(len <= all && (!well || op.kind == flags::RECV || len == all));
+        if !well {
+            self.told.retain(|t| *t != context);
+        }
+    }
+
+    /// Shuts down; a goodbye would wait for a peer that does not read.
+    pub fn shutdown_when_heard(&mut self, peer: &mut Peer) {
+        for _ in 0..4 {
+            self.progress(false);
+            if peer.pull(usize::MAX) == 0 {
+                break;
+            }
+        }
+        let _ = self.endpoint.shutdown();
+    }
+
+    /// Bytes of what is lent.
+    pub fn weight(&self) -> usize {
+        let regions = self.regions.iter().flatten().map(|r| r.area.len());
+        regions.chain(self.ops.values().map(|op| op.area.len())).map(|n| n + 256).sum()
+    }
+
+    /// The end: nothing is outstanding, no reservation is lost, nothing holds the domain open.
+    pub fn close(mut self) {
+        self.endpoint.close();
+        self.take(usize::MAX);
+        self.ops.retain(|_, op| !op.silent);
+        assert!(self.ops.is_empty(), "{} operations never ended", self.ops.len());
+        for (queue, size) in &self.queues {
+            assert_eq!((0..=*size).take_while(|_| queue.reserve()).count(), *size, "entries of the queue are lost");
+        }
+        (0..self.regions.len()).for_each(|i| self.close_region(i));
+        assert!(self.domain.in_use().is_none());
+    }
+}

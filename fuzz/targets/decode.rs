@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Everything that reads bytes of a stranger without knowing anything else: heads of frames, the words of the handshake,
+//! addresses. What decodes must encode to the same bytes, and must keep the bounds that its readers count on.
+#![no_main]
+
+use gdrfab::prov::tcp::Address;
+use gdrfab::prov::tcp::frame::{self, BODY_MAX, HEAD_MAX, HEADER, Header, PART, PARTS, Spot, WHOLE_MAX, spot, wire_len};
+use gdrfab::prov::tcp::hello::{self, HEAD_LEN, HELLO_LEN, Head, Hello, Terms};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((which, rest)) = data.split_first() else { return };
+    match which % 5 {
+        0 => header(rest),
+        1 => greeting(rest),
+        2 => head(rest),
+        3 => terms(rest),
+        _ => address(rest),
+    }
+});
+
+fn header(data: &[u8]) {
+    let Some((bytes, rest)) = data.split_first_chunk::<HEADER>() else { return };
+    let Ok(h) = Header::decode(bytes) else { return };
+    assert_eq!(h.encode(), *bytes);
+    assert!(HEADER + 8 * h.words() <= HEAD_MAX && h.len <= BODY_MAX);
+    for i in 0..h.words() {
+        let known = rest.get(8 * i..8 * i + 8).map_or(0, |b| b.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
+        assert_eq!(frame::word(rest, i), known);
+    }
+    if let Err(e) = frame::error_of(frame::word(rest, 0)) {
+        assert!(e.errno != 0 && frame::status_of(e.code) != 0);
+    }
+    if !h.kind.has_body() {
+        return;
+    }
+    let in_parts = h.has(PARTS);
+    assert!(in_parts || h.len <= WHOLE_MAX);
+    walk(h.len, in_parts, frame::word(rest, 1));
+}
+
+/// A body is a sequence of runs without gaps, wherever one begins to look.
+fn walk(len: u64, in_parts: bool, from: u64) {
+    let end = wire_len(len, in_parts);
+    assert!(end >= len && spot(end, len, in_parts) == Spot::End);
+    let mut at = from % (end + 2);
+    for _ in 0..8 {
+        match spot(at, len, in_parts) {
+            Spot::End => return assert!(at >= end),
+            Spot::Word(k) => {
+                assert!(in_parts && k < 8 && at + 8 - u64::from(k) <= end);
+                at += 8 - u64::from(k);
+            }
+            Spot::Byte(byte, run) => {
+                assert!(run > 0 && byte + run <= len && at + run <= end && (!in_parts || run <= PART));
+                at += run;
+            }
+        }
+    }
+}
+
+fn greeting(data: &[u8]) {
+    let Some(bytes) = data.first_chunk::<HELLO_LEN>() else { return };
+    let Ok(hello) = Hello::decode(bytes) else { return };
+    assert!(hello.lowest <= hello.highest);
+    if hello.speaks_ours() {
+        assert_eq!(hello.encode(), *bytes);
+    }
+}
+
+fn head(data: &[u8]) {
+    let Some(bytes) = data.first_chunk::<HEAD_LEN>() else { return };
+    let Ok(head) = Head::decode(bytes) else { return };
+    assert!(head.body <= hello::BODY_MAX);
+    assert_eq!(head.encode(), *bytes);
+    assert_eq!(head.proven(), bytes[..hello::HEAD_PROVEN]);
+}
+
+fn terms(data: &[u8]) {
+    let Ok(terms) = Terms::decode(data) else { return };
+    assert!(terms.address.len() <= hello::ADDRESS_MAX && terms.data.len() <= hello::DATA_MAX);
+    assert_eq!(terms.encode().expect("what was taken can be said"), data);
+}
+
+fn address(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(address) = text.parse::<Address>() else { return };
+    assert_eq!(address.to_string().parse::<Address>().expect("what it prints it reads"), address);
+}

@@ -246,6 +246,11 @@ impl Conn {
         self.next_number
     }
 
+    /// The write of this sequence, if it has not been acknowledged.
+    pub fn write(&mut self, sequence: u32) -> Option<&mut WriteOp> {
+        self.writes.get_mut(sequence.wrapping_sub(self.acked).wrapping_sub(1) as usize)
+    }
+
     /// Where the message of this number stands; `None`: its end was told otherwise. One that was never sent is an error.
     pub fn sent(&self, number: u64) -> Result<Option<usize>> {
         if number == 0 || number > self.next_number {

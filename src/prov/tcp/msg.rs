@@ -103,7 +103,7 @@ impl State {
     #[inline]
     pub fn end_when_out(&mut self, end: &Ending) {
         match self.conn.as_deref_mut() {
-            Some(conn) if !conn.tx.is_empty() => conn.tx.mark(*end),
+            Some(conn) if !conn.tx.is_empty() => conn.tx.mark(*end, Owner::Send(None)),
             Some(_) => self.bind.succeed(end),
             None => {
                 let why = self.not_connected();
@@ -174,7 +174,7 @@ impl State {
         if want == 0 {
             conn.put_words(Kind::Taken, 0, 0, &[number]);
             if let Some(end) = end {
-                conn.tx.mark(end);
+                conn.tx.mark(end, Owner::Send(Some(number)));
             }
             return;
         }

@@ -108,8 +108,8 @@ impl State {
                     match (body.owner, body.why, body.end) {
                         (Owner::Answer, ..) => conn.answers -= 1,
                         (_, None, Some(end)) => self.bind.succeed(&end),
+                        (Owner::Write(sequence), Some(why), early) => self.end_write(sequence, early, why),
                         (_, Some(why), Some(end)) => self.fail(&end, why),
-                        (Owner::Write(sequence), Some(why), None) => self.end_write(sequence, why),
                         (Owner::Send(Some(number)), Some(why), None) => self.end_send(number, why),
                         _ => {}
                     }
@@ -118,15 +118,15 @@ impl State {
         }
     }
 
-    /// A write's bytes could not be had: it ends now, with a reason that the target does not know.
-    fn end_write(&mut self, sequence: u32, why: Error) {
+    /// A write's bytes could not be had: it ends now, with a reason that the target does not know. `early`: how it ends, if
+    /// it was to end when its bytes are out.
+    fn end_write(&mut self, sequence: u32, early: Option<Ending>, why: Error) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
-        let at = sequence.wrapping_sub(conn.acked).wrapping_sub(1) as usize;
-        if let Some(op) = conn.writes.get_mut(at)
-            && op.fate == Fate::Open
-        {
-            op.fate = Fate::Over;
-            let end = op.end;
+        let open = conn.write(sequence).and_then(|op| match std::mem::replace(&mut op.fate, Fate::Over) {
+            Fate::Open => Some(op.end),
+            _ => None,
+        });
+        if let Some(end) = early.or(open) {
             self.fail(&end, why);
         }
     }
@@ -223,7 +223,14 @@ impl State {
                 None => i += 1,
             }
         }
-        ended.extend(conn.tx.take_ends(&which, why, most - ended.len()));
+        for (end, owner) in conn.tx.take_ends(&which, why, most - ended.len()) {
+            ended.push(end);
+            if let Owner::Write(sequence) = owner
+                && let Some(op) = conn.write(sequence)
+            {
+                op.fate = Fate::Over;
+            }
+        }
         if let Some(faults) = &mut self.faults {
             ended.extend(faults.take(&which, |_| false, most - ended.len()).0);
         }

@@ -132,7 +132,8 @@ impl State {
             None
         };
         conn.sequence = conn.sequence.wrapping_add(1);
-        let body = source.map(|source| Body::new(source, Owner::Write(conn.sequence), None, total as u64));
+        let owner = Owner::Write(conn.sequence);
+        let body = source.map(|source| Body::new(source, owner, early.then_some(end), total as u64));
         let bits = if has_data { DATA } else { 0 }
             | if c.flags & flags::DELIVERY_COMPLETE != 0 { PROMPT } else { 0 }
             | if body.as_ref().is_some_and(Body::in_parts) { PARTS } else { 0 };
@@ -147,10 +148,12 @@ impl State {
         }
         match body {
             Some(body) => conn.tx.put_body(body),
-            None => conn.tx.put_pieces(pieces.as_slice()),
-        }
-        if early {
-            conn.tx.mark(end);
+            None => {
+                conn.tx.put_pieces(pieces.as_slice());
+                if early {
+                    conn.tx.mark(end, owner);
+                }
+            }
         }
         let fate = if early { Fate::Told } else { Fate::Open };
         conn.writes.push_back(WriteOp { end: Ending { wanted: end.wanted && !early, ..end }, fate, refused: None });

@@ -24,7 +24,7 @@ const CALL: u64 = 2 * PART;
 enum Item {
     Body(Box<Body>),
     /// An operation that ends when the bytes before it are out; none: it was told otherwise.
-    Mark(Option<Ending>),
+    Mark(Option<Ending>, Owner),
 }
 
 /// What left.
@@ -129,24 +129,24 @@ impl Tx {
     }
 
     /// The operation ends when what was put before is out.
-    pub fn mark(&mut self, end: Ending) {
+    pub fn mark(&mut self, end: Ending, owner: Owner) {
         let at = self.base + self.out.len() as u64;
         self.ends += 1;
-        self.items.push_back((at, Item::Mark(Some(end))));
+        self.items.push_back((at, Item::Mark(Some(end), owner)));
     }
 
     /// Takes up to `most` ends away that `which` picks: they are told otherwise.
-    pub fn take_ends(&mut self, which: impl Fn(&Ending) -> bool, why: &Error, most: usize) -> Vec<Ending> {
+    pub fn take_ends(&mut self, which: impl Fn(&Ending) -> bool, why: &Error, most: usize) -> Vec<(Ending, Owner)> {
         let mut taken = Vec::new();
         for (_, item) in &mut self.items {
-            let end = match item {
-                Item::Mark(end) => end,
-                Item::Body(body) => &mut body.end,
+            let (end, owner) = match item {
+                Item::Mark(end, owner) => (end, *owner),
+                Item::Body(body) => (&mut body.end, body.owner),
             };
             if taken.len() == most || !end.is_some_and(|e| which(&e)) {
                 continue;
             }
-            taken.extend(end.take());
+            taken.extend(end.take().map(|end| (end, owner)));
             if let Item::Body(body) = item {
                 body.give_up(&mut self.lanes, why.clone(), true);
             }
@@ -159,7 +159,7 @@ impl Tx {
     pub fn each_end(&self, mut each: impl FnMut(&Ending)) {
         for (_, item) in &self.items {
             match item {
-                Item::Mark(end) => end.iter().for_each(&mut each),
+                Item::Mark(end, _) => end.iter().for_each(&mut each),
                 Item::Body(body) => body.end.iter().for_each(&mut each),
             }
         }
@@ -183,7 +183,7 @@ impl Tx {
         let mut all = std::mem::take(&mut self.left);
         all.extend(self.items.drain(..).filter_map(|(_, i)| match i {
             Item::Body(b) => Some(Left::Body(b)),
-            Item::Mark(end) => end.map(Left::Mark),
+            Item::Mark(end, _) => end.map(Left::Mark),
         }));
         all
     }
@@ -293,7 +293,7 @@ impl Tx {
                 return;
             }
             let over = match item {
-                Item::Mark(_) => true,
+                Item::Mark(..) => true,
                 Item::Body(body) => {
                     n -= body.advance(n, &mut self.lanes);
                     body.is_over()
@@ -303,7 +303,7 @@ impl Tx {
                 return;
             }
             match self.items.pop_front() {
-                Some((_, Item::Mark(end))) => {
+                Some((_, Item::Mark(end, _))) => {
                     self.ends -= usize::from(end.is_some());
                     self.left.extend(end.map(Left::Mark));
                 }

@@ -235,6 +235,10 @@ impl State {
         if news > conn.writes.len() {
             return Err(broken("an acknowledgement of writes that were never sent"));
         }
+        // Believed, it would give the caller memory back that is still being sent.
+        if conn.tx.first_write().is_some_and(|first| (first.wrapping_sub(conn.acked) as usize) <= news) {
+            return Err(broken("an acknowledgement of a write that is still on its way"));
+        }
         conn.acked = done;
         for _ in 0..news {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
@@ -493,6 +497,9 @@ impl State {
         let Some(at) = conn.sent(number)? else { return Ok(()) };
         if !conn.sends.get(at).is_some_and(|op| op.ack && op.offered.is_none()) {
             return Err(broken("a GOT for what it has not got"));
+        }
+        if conn.tx.holds_message(number) {
+            return Err(broken("a GOT for a message that is still on its way"));
         }
         if let Some(op) = conn.sends.remove(at) {
             self.end(&op.end, error_of(status));

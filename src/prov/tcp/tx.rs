@@ -165,6 +165,24 @@ impl Tx {
         }
     }
 
+    fn owners(&self) -> impl Iterator<Item = Owner> {
+        self.items.iter().map(|(_, item)| match item {
+            Item::Mark(_, owner) => *owner,
+            Item::Body(body) => body.owner,
+        })
+    }
+
+    /// The oldest write that has not all left.
+    #[inline]
+    pub fn first_write(&self) -> Option<u32> {
+        self.owners().find_map(|o| if let Owner::Write(sequence) = o { Some(sequence) } else { None })
+    }
+
+    /// Whether the message of this number has not all left.
+    pub fn holds_message(&self, number: u64) -> bool {
+        self.owners().any(|o| o == Owner::Send(Some(number)))
+    }
+
     /// Gives up the body of an operation whose end is told elsewhere.
     pub fn give_up(&mut self, owner: Owner, why: &Error) {
         for (_, item) in &mut self.items {

@@ -469,12 +469,13 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let number = word(words, 0);
         let at = conn.taking.iter().position(|t| t.number == number).ok_or_else(|| broken("bytes that nobody asked for"))?;
-        let Some(t) = conn.taking.remove(at) else { return Ok(()) };
+        let want = conn.taking.get(at).map_or(0, |t| t.want);
         let failed = match h.has(FAILED) {
             true => Some(error_of(word(words, 1)).err().ok_or_else(|| broken("a failure that is none"))?),
-            false if h.len != t.want => return Err(broken("another length than was taken")),
+            false if h.len != want => return Err(broken("another length than was taken")),
             false => None,
         };
+        let Some(t) = conn.taking.remove(at) else { return Ok(()) };
         let sink = match &t.recv {
             Some(recv) if failed.is_none() => sink_of(recv.pieces.clone(), recv.site, t.want),
             _ => Sink::Nothing,

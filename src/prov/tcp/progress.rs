@@ -30,6 +30,9 @@ impl State {
                 self.down(domain, e);
             }
         }
+        if self.conn.is_none() && !self.recvs.is_empty() {
+            self.take_what_is_left();
+        }
         self.turns = self.turns.wrapping_add(1);
         if force || (self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK) {
             self.look(domain);
@@ -332,6 +335,17 @@ impl State {
         receives.iter().for_each(|recv| self.abandon(recv, why.clone()));
         self.unexpected.retain(|u| matches!(u, Unexpected::Kept { .. }));
         self.flush_receives(why);
+    }
+
+    /// After the end of a connection: messages that came before it may have had to wait for room in the queue.
+    #[cold]
+    fn take_what_is_left(&mut self) {
+        let Phase::Down(why) = &self.phase else { return };
+        let why = why.clone();
+        self.match_unexpected();
+        if self.unexpected.is_empty() {
+            self.flush_receives(&why);
+        }
     }
 
     fn flush_receives(&mut self, why: &Error) {

@@ -3,6 +3,7 @@
 #
 #   make demo        from a machine with Rust to two C processes that move memory
 #   make check       every test, with one summary; `make check-<step>` runs one (see CHECKS)
+#   make fuzz        looks for bytes that the tcp provider cannot bear; SECONDS=600 for each of two targets
 #   make install     PREFIX=/usr/local LIBDIR=$PREFIX/lib DESTDIR=
 #   make bench       gdrfab beside libfabric and UCX; needs `make deps-bench`
 #   make check-gpu   the conformance programs on this machine's NVIDIA GPUs; `make bench-gpu` the speed there
@@ -73,13 +74,14 @@ uninstall:
 
 # ---- tests: each step stands alone; tests/check.sh runs them all and sums up
 
-CHECKS := fmt clippy doc rust loom install examples c guards memcheck tsan tcp verbs
+CHECKS := fmt clippy doc rust loom install examples c guards memcheck tsan tcp fuzz verbs
 
 check:
 	@MAKE="$(MAKE)" tests/check.sh $(CHECKS)
 
 check-fmt:
 	$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 
 check-clippy:
 	$(CARGO) clippy --all-targets -- -D warnings
@@ -130,6 +132,17 @@ check-tsan: check-install
 # Over loopback, and between network namespaces where this user may make them. See tests/check-tcp.sh.
 check-tcp: check-install
 	$(USE_TEST_PREFIX) tests/check-tcp.sh
+
+# A minute for each target. See fuzz/run.sh.
+check-fuzz:
+	fuzz/run.sh decode 60
+	fuzz/run.sh connection 60
+
+# For longer: SECONDS for each target.
+fuzz: SECONDS ?= 600
+fuzz:
+	fuzz/run.sh decode $(SECONDS)
+	fuzz/run.sh connection $(SECONDS)
 
 # In a virtual machine whose kernel has soft-RoCE; needs neither root nor RDMA hardware. See tests/check-verbs.sh.
 check-verbs: check-install
@@ -185,4 +198,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all examples install uninstall check check-gpu $(addprefix check-,$(CHECKS)) header abi demo bench bench-gpu bench-verbs bench-verbs-count deps deps-bench clean
+.PHONY: all examples install uninstall check check-gpu $(addprefix check-,$(CHECKS)) fuzz header abi demo bench bench-gpu bench-verbs bench-verbs-count deps deps-bench clean

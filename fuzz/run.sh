@@ -3,7 +3,7 @@
 # Builds one fuzz target and runs it.
 #
 #   fuzz/run.sh TARGET SECONDS [arguments of libFuzzer]      looks for inputs, from fuzz/corpus/TARGET on
-#   fuzz/run.sh TARGET minimise                              what was found and is worth keeping goes to fuzz/corpus/TARGET
+#   fuzz/run.sh TARGET minimise                              fuzz/corpus/TARGET is made anew, of what reaches more
 #   fuzz/run.sh TARGET FILE                                  runs one input, as one that has failed
 #
 # TARGET is `decode` or `connection`. What a run finds lies in $CARGO_TARGET_DIR/fuzz/found/TARGET, failures beside it.
@@ -57,7 +57,11 @@ minimise)
 	;;
 *[!0-9]*) "$program" $limits "$@" "$what" ;;
 *)
+	log=$work/$target.log
 	"$program" $limits -max_total_time="$what" -print_final_stats=1 -artifact_prefix="$work/failed/$target/" "$@" \
-		"$work/found/$target" "$here/corpus/$target"
+		"$work/found/$target" "$here/corpus/$target" 2>&1 | tee "$log"
+	inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+	edges=$(sed -n 's/^#.*DONE *cov: \([0-9]*\).*/\1/p' "$log")
+	echo "fuzz: $target: $inputs inputs, $edges edges reached, nothing found"
 	;;
 esac

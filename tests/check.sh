@@ -23,6 +23,7 @@ figures() { # <step>
 			END { printf "%d passed, %d failed, %d ignored", passed, failed, ignored }' "$logs/$1.log"
 		;;
 	c | guards | memcheck | tsan) grep -v '^make' "$logs/$1.log" | tail -n 1 ;;
+	fuzz) sed -n 's/^SKIP: //p; s/^fuzz: //p' "$logs/fuzz.log" | paste -s -d ';' ;;
 	tcp | verbs) grep -E '^SKIP: | passed, .* failed, .* skipped$' "$logs/$1.log" | tail -n 1 ;;
 	esac
 }

@@ -160,6 +160,10 @@ impl FromStr for Address {
         if address.token.is_some() && address.port() == 0 {
             return Err(invalid("port", "an endpoint's address has one"));
         }
+        // What is told to others has the port in any case.
+        if address.to_string().len() > MAX {
+            return Err(Error::invalid(format!("addr: longer than {MAX} bytes with its port")));
+        }
         Ok(address)
     }
 }
@@ -252,6 +256,7 @@ mod tests {
             assert!(parse(text).is_err(), "{text:?}");
         }
         assert!(parse(&format!("tcp://{}:1", "a".repeat(254))).is_err());
+        assert!(parse(&format!("tcp://{}", "a".repeat(247))).is_ok() && parse(&format!("tcp://{}", "a".repeat(248))).is_err());
         // Every one-byte change of a good address either fails or reads as another good one, and never panics.
         for i in 0..OWN.len() {
             for c in ["", "&", "=", "/", "0", "f", "é", "\u{0}", "%", "[", ":"] {

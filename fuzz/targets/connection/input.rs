@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The input as a sequence of choices. Where it ends, every choice is 0.
 
-/// Around every bound of the format, and of the code behind it.
-const SIZES: [usize; 16] = [0, 1, 8, 64, 1000, 1024, 4096, 4097, 9000, 16384, 16385, 70_000, 262_144, 262_145, 300_000, 524_289];
+/// Around every bound of the format, and of the code behind it; long ones are rare because they take long.
+const SIZES: [usize; 32] = [
+    0, 1, 8, 64, 1000, 1024, 4096, 4097, 9000, 16384, 16385, 70_000, 262_144, 262_145, 300_000, 524_289, //
+    0, 1, 2, 3, 8, 16, 64, 100, 1000, 2000, 4096, 4097, 5000, 16384, 16385, 20_000,
+];
 
 pub struct Input<'a>(pub &'a [u8]);
 

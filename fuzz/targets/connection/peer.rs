@@ -60,7 +60,9 @@ impl Peer {
     }
 
     pub fn fill(&mut self, n: usize) {
-        self.put(&vec![0; n]);
+        if self.waiting.len() + n <= WAITING_MAX {
+            self.waiting.resize(self.waiting.len() + n, 0);
+        }
     }
 
     /// Bytes of this side's own.

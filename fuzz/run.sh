@@ -50,10 +50,9 @@ export ASAN_OPTIONS=quarantine_size_mb=64:malloc_context_size=12:${ASAN_OPTIONS:
 mkdir -p "$here/corpus/$target"
 case $what in
 minimise)
-	mv "$here/corpus/$target" "$work/old-$target"
-	mkdir "$here/corpus/$target"
-	"$program" $limits -merge=1 "$@" "$here/corpus/$target" "$work/old-$target" "$work/found/$target"
-	rm -r "$work/old-$target"
+	# Those with names stay; of the others as few as reach the same branches.
+	find "$here/corpus/$target" -type f -regextype egrep -regex '.*/[0-9a-f]{40}' -exec mv -t "$work/found/$target" {} +
+	"$program" $limits -set_cover_merge=1 -use_counters=0 "$@" "$here/corpus/$target" "$work/found/$target"
 	;;
 *[!0-9]*) "$program" $limits "$@" "$what" ;;
 *)

@@ -7,7 +7,7 @@ use super::hello::Terms;
 use super::mr::Region;
 use super::rx::Rx;
 use super::state::Recv;
-use super::tx::{BATCH, Tx};
+use super::tx::Tx;
 use crate::error::{Error, Result};
 use crate::hmem::Site;
 use crate::prov::bind::Ending;
@@ -176,7 +176,7 @@ impl Conn {
     /// many are under way already.
     #[inline]
     pub fn may_wait(&self) -> bool {
-        !self.tx.has_bodies() && self.tx.waiting() < BATCH && ticks().wrapping_sub(self.tx.last) < COMPANY
+        !self.tx.is_worth_a_call() && ticks().wrapping_sub(self.tx.last) < COMPANY
     }
 
     /// As `may_wait`, for what waits already when this side looks at its queues.

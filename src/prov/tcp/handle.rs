@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Times that the socket is read in one turn.
 const BUDGET: usize = 16;
 /// Answers up to this are copied, so that they leave together.
-const ANSWER_COPY: u64 = 4 << 10;
+pub const ANSWER_COPY: u64 = 4 << 10;
 
 /// The socket has failed: the peer is lost, however the kernel puts it.
 pub fn gone(e: &Error) -> Error {
@@ -31,7 +31,7 @@ fn refused(code: Code) -> Error {
     Error::coded(errno::EACCES, code, "refused here")
 }
 
-fn paths_of(bits: u8) -> Paths {
+pub fn paths_of(bits: u8) -> Paths {
     let mut paths = Paths::empty();
     paths.set(Paths::SOCKET, bits & frame::SOCKET != 0);
     paths.set(Paths::STAGED, bits & frame::STAGED != 0);
@@ -47,7 +47,7 @@ enum Target {
 impl Conn {
     /// The region that a key names.
     #[inline]
-    fn look_up(&mut self, domain: &Domain, key: u64) -> Option<Arc<Region>> {
+    pub fn look_up(&mut self, domain: &Domain, key: u64) -> Option<Arc<Region>> {
         if let Some(last) = self.region.upgrade().filter(|r| r.is(key)) {
             return Some(last);
         }
@@ -184,9 +184,16 @@ impl State {
         if h.done != conn.acked {
             self.acknowledge(h.done)?;
         }
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let is_short = match h.kind {
             Kind::Write => h.pieces == 1 && !h.has(PARTS) && self.write_short(domain, h, size)?,
             Kind::Send => self.take_short(h, size)?,
+            Kind::Read => self.answer_short(domain, h, size),
+            Kind::Answered => self.end_short(h, size),
+            Kind::Nothing => {
+                conn.rx.consume(size);
+                true
+            }
             _ => false,
         };
         if is_short {

@@ -122,6 +122,11 @@ impl Region {
         !self.site().is_host() && self.located.pieces.iter().any(|p| is_stale(self.site(), p))
     }
 
+    /// Whether its memory is a mapping of a caller's file.
+    pub fn is_file(&self) -> bool {
+        self.located.file.is_some()
+    }
+
     /// Around accesses of the CPU to a dma-buf's mapping; nothing for other memory.
     pub fn begin_cpu(&self, write: bool) -> Result<()> {
         self.located.file.as_ref().map_or(Ok(()), |f| dmabuf::begin_cpu(f.fd.as_fd(), write))

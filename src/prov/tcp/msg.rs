@@ -16,6 +16,7 @@ use crate::hmem::Site;
 use crate::prov::bind::{Ending, Quick};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure, parts};
+use crate::prov::wish::DEVICE_DESC;
 
 /// Copies host bytes into pieces of memory at `site`.
 pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {
@@ -208,6 +209,17 @@ impl State {
             Phase::Fresh => return Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before posting receives")),
             Phase::Down(_) if self.unexpected.is_empty() => return Err(self.not_connected()),
             _ => {}
+        }
+        if let ([one], Phase::Connected, 0, None) = (local, &self.phase, c.timeout_ns | self.options.deadline_ns, &self.faults)
+            && c.desc & DEVICE_DESC == 0
+            && (one.addr != 0 || one.len == 0)
+            && one.len <= MAX_MSG
+            && self.recvs.len() < RX_SIZE
+        {
+            let wanted = self.bind.wants_receive(c.flags);
+            let pieces = Pieces::One(*one);
+            self.start_recv(domain, Recv { pieces, site: Site::HOST, room: one.len, context: c.context, wanted, deadline: 0 });
+            return Ok(());
         }
         let room = measure(local, MAX_MSG)?;
         let site = site_of(domain, c.desc, local)?;

@@ -5,6 +5,7 @@
 use super::conn::{Conn, Fate, READS, ReadOp, WriteOp};
 use super::domain::Domain;
 use super::frame::{ACK, DATA, HEADER, Header, Kind, PROMPT, word};
+use super::handle::{ANSWER_COPY, paths_of};
 use super::rma::COPY_MAX;
 use super::rx::Read;
 use super::state::{Phase, State};
@@ -12,7 +13,7 @@ use super::tx::QUEUE_MAX;
 use super::{INJECT_SIZE, TX_SIZE};
 use crate::error::Result;
 use crate::hmem::Site;
-use crate::mr::Paths;
+use crate::mr::{Access, Paths};
 use crate::prov::bind::{Ending, Quick, SILENT};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces};
@@ -132,6 +133,45 @@ impl State {
         conn.rx.consume(size + h.len as usize);
         self.received(&recv, h.len, data);
         Ok(true)
+    }
+
+    /// A READ of a few bytes of one region in host memory, answered at once. False: something is not ordinary.
+    #[inline]
+    pub fn answer_short(&mut self, domain: &Domain, h: &Header, size: usize) -> bool {
+        let Some(conn) = self.conn.as_deref_mut() else { return false };
+        if h.pieces != 1 || h.len > ANSWER_COPY {
+            return false;
+        }
+        let words = &conn.rx.bytes()[HEADER..size];
+        let (addr, len, key) = (word(words, 0), word(words, 1), word(words, 2));
+        let Some(region) = conn.look_up(domain, key) else { return false };
+        let Ok(skip) = region.check(addr, h.len, Access::REMOTE_READ, paths_of(h.paths)) else { return false };
+        // A dma-buf is told of accesses, which can fail.
+        if len != h.len || !region.site().is_host() || region.is_file() || region.enter().is_err() {
+            return false;
+        }
+        conn.rx.consume(size);
+        conn.put(Header::new(Kind::Answered, 0, h.len));
+        // SAFETY: the region is entered, so its memory is there and was given for this.
+        region.parts(skip, h.len, |addr, n| conn.tx.put(unsafe { std::slice::from_raw_parts(addr as *const u8, n) }));
+        region.leave();
+        true
+    }
+
+    /// The answer to the oldest read, all of it in the buffer, for host memory. False: something is not ordinary.
+    #[inline]
+    pub fn end_short(&mut self, h: &Header, size: usize) -> bool {
+        let Some(conn) = self.conn.as_deref_mut() else { return false };
+        let Some(read) = conn.reads.front() else { return false };
+        let came = ((conn.rx.bytes().len() - size) as u64) >= h.len;
+        if h.flags != 0 || !came || h.len != read.end.len as u64 || read.over || !read.site.is_host() {
+            return false;
+        }
+        let Some(read) = conn.reads.pop_front() else { return false };
+        super::rx::scatter(&read.pieces, 0, &conn.rx.bytes()[size..size + h.len as usize]);
+        conn.rx.consume(size + h.len as usize);
+        self.bind.succeed(&read.end);
+        true
     }
 
     /// The turn of a connection on which nothing waits: a look at the socket, and mostly that is all. `None`: it takes

@@ -9,7 +9,7 @@ use super::fault::{Job, Posted};
 use super::frame::{self, DATA, Header, Kind, PARTS, PROMPT};
 use super::slots::{Loading, Place};
 use super::state::State;
-use super::tx::{BATCH, QUEUE_MAX};
+use super::tx::QUEUE_MAX;
 use super::{INJECT_SIZE, MAX_MSG, TX_SIZE};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -183,7 +183,7 @@ impl State {
         if conn.tx.blocked {
             return;
         }
-        let more = more && conn.tx.waiting() < BATCH;
+        let more = more && !conn.tx.is_worth_a_call();
         if !domain.auto && (more || conn.may_wait()) {
             return;
         }

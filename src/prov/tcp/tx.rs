@@ -15,8 +15,9 @@ use std::os::fd::BorrowedFd;
 
 /// Bytes of our own that may wait before posting has to.
 pub const QUEUE_MAX: usize = 256 << 10;
-/// Bytes that wait for company at most.
-pub const BATCH: usize = 4 << 10;
+/// Bytes and frames that wait for company at most.
+const BATCH: usize = 16 << 10;
+const BATCH_FRAMES: u32 = 96;
 /// Pieces and bytes of one call: enough for the call to be cheap, and little enough to stay in the cache.
 const PIECES: usize = 64;
 const CALL: u64 = 2 * PART;
@@ -44,6 +45,8 @@ pub struct Tx {
     items: VecDeque<(u64, Item)>,
     ends: usize,
     bodies: usize,
+    /// Frames put since something was last sent.
+    frames: u32,
     pub lanes: Lanes,
     pub left: Vec<Left>,
     /// The socket takes no more for now.
@@ -61,6 +64,12 @@ impl Tx {
 
     pub fn is_empty(&self) -> bool {
         self.sent == self.out.len() && self.items.is_empty()
+    }
+
+    /// Whether what waits is enough for a call of its own.
+    #[inline]
+    pub fn is_worth_a_call(&self) -> bool {
+        self.bodies > 0 || self.frames >= BATCH_FRAMES || self.waiting() >= BATCH
     }
 
     /// Bytes of our own that wait.
@@ -93,6 +102,7 @@ impl Tx {
 
     #[inline]
     pub fn put_header(&mut self, header: &Header) {
+        self.frames += 1;
         let bytes: [u8; HEADER] = header.encode();
         self.out.extend_from_slice(&bytes);
     }
@@ -100,6 +110,7 @@ impl Tx {
     /// A header and words of ours, in one piece.
     #[inline]
     pub fn put_head<const N: usize>(&mut self, header: &Header, words: &[u64; N]) {
+        self.frames += 1;
         self.out.reserve(HEADER + 8 * N);
         self.out.extend_from_slice(&header.encode());
         for word in words {
@@ -209,6 +220,7 @@ impl Tx {
     /// Sends as much as the socket takes.
     #[inline]
     pub fn flush(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
+        self.frames = 0;
         if self.items.is_empty() {
             if self.sent == self.out.len() {
                 return Ok(());

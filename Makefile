@@ -124,6 +124,7 @@ check-guards: check-install
 		DEBUG_SO=$(CARGO_TARGET_DIR)/debug/$(SO) tests/guards.sh
 
 check-memcheck: check-install
+	$(USE_TEST_PREFIX) TEST_PROVIDER=tcp c-tests/run.sh --memcheck tcp tcp_key tcp_hostile connection cntr cq
 	$(USE_TEST_PREFIX) TEST_FAST=1 c-tests/run.sh --memcheck
 
 check-tsan: check-install

@@ -300,6 +300,18 @@ int siege_greeted(void)
 	return fd;
 }
 
+static bool under_checker(void)
+{
+	char line[512];
+	bool found = false;
+	FILE *file = fopen("/proc/self/maps", "r");
+	while (file && !found && fgets(line, sizeof line, file))
+		found = strstr(line, "vgpreload") != NULL;
+	if (file)
+		fclose(file);
+	return found;
+}
+
 void siege_was_bounded(const char *what, size_t kib, int fds)
 {
 	size_t grown = siege->rss_most - siege->rss_begin;
@@ -309,7 +321,8 @@ void siege_was_bounded(const char *what, size_t kib, int fds)
 		" %u good rounds, the slowest %u ms; %u new connections, the slowest %u ms\n",
 		what, grown, siege->rss_begin, more, siege->taken, siege->turned_down, siege->rounds, siege->slowest_ms,
 		siege->connections, siege->slowest_connection_ms);
-	if (grown > kib)
+	/* A memory checker keeps what was freed. */
+	if (grown > kib && !under_checker())
 		test_wrong(__FILE__, __LINE__, "%s: the server grew by %zu KiB, more than %zu", what, grown, kib);
 	if (more > fds)
 		test_wrong(__FILE__, __LINE__, "%s: the server had %d more descriptors, more than %d", what, more, fds);

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #define FLOOD 5000
+#define STRANGERS 64 /* GDRFAB_TCP_STRANGERS */
 #define LIMIT 15000 /* ms for a new connection in the middle of it */
 
 static void only_tcp(void)
@@ -98,6 +99,39 @@ TEST_WITHIN(90, five_thousand_connections)
 	siege_run(floods, LIMIT);
 	siege_was_bounded("5,000 strangers", 8192, 64 + 16);
 	/* A put that takes a few milliseconds is none that had to wait for strangers. */
+	CHECK(siege->slowest_ms < (unsigned)test_ms(2000));
+}
+
+/* As many as a listener keeps, none of them ever silent for long enough to be sent away: those who come in order wait until
+ * their time is over, and no longer. */
+static void keep_talking(void)
+{
+	static size_t said[STRANGERS];
+	unsigned char hello[RAW_HELLO];
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(test_count(12000, 6000));
+	raw_hello(hello, 9);
+	for (int i = 0; i < STRANGERS; i++)
+		held[i] = -1;
+	while (test_now_ms() < until) {
+		for (int i = 0; i < STRANGERS; i++) {
+			if (held[i] >= 0 && send(held[i], hello + said[i]++ % RAW_HELLO, 1, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+				continue;
+			if (held[i] >= 0)
+				raw_reset(held[i]);
+			held[i] = comes();
+			said[i] = 0;
+		}
+		test_sleep_ms(40);
+	}
+	let_go(STRANGERS);
+}
+
+TEST_WITHIN(60, strangers_who_keep_talking)
+{
+	only_tcp();
+	setenv("GDRFAB_TCP_GREETING_MS", "2000", 1);
+	siege_run(keep_talking, LIMIT);
+	siege_was_bounded("strangers who keep talking", 8192, STRANGERS + 16);
 	CHECK(siege->slowest_ms < (unsigned)test_ms(2000));
 }
 

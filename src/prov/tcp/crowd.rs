@@ -18,7 +18,8 @@ pub struct Crowd {
     /// By their numbers in the set: who is told that something came.
     members: Mutex<Vec<Option<Arc<AtomicBool>>>>,
     count: AtomicUsize,
-    turns: AtomicUsize,
+    /// Begins anew when somebody has his second turn in it: then the question is asked.
+    round: AtomicUsize,
 }
 
 /// A place in the crowd; given back with `leave`.
@@ -27,6 +28,8 @@ pub struct Member {
     came: Arc<AtomicBool>,
     /// Its socket is in the set.
     asked: bool,
+    /// Of its last turn.
+    round: usize,
 }
 
 impl Member {
@@ -46,7 +49,7 @@ impl Crowd {
             None => members.push(Some(came.clone())),
         }
         self.count.fetch_add(1, Ordering::Relaxed);
-        Member { number, came, asked: false }
+        Member { number, came, asked: false, round: usize::MAX }
     }
 
     /// The connection is over; its socket leaves the set when it is closed.
@@ -62,22 +65,27 @@ impl Crowd {
         self.count.load(Ordering::Relaxed) <= FEW
     }
 
-    /// A turn of one of the connections: whether something may have come. In each round of all of them the question is
-    /// asked once.
+    /// A turn of one of the connections: whether something may have come. In each round of those that have turns the
+    /// question is asked once.
     #[inline]
     pub fn turn(&self, member: &mut Member, fd: BorrowedFd<'_>) -> bool {
         let count = self.count.load(Ordering::Relaxed);
-        count <= FEW || self.turn_of_many(member, fd, count)
+        count <= FEW || self.turn_of_many(member, fd)
     }
 
     #[cold]
-    fn turn_of_many(&self, member: &mut Member, fd: BorrowedFd<'_>, count: usize) -> bool {
+    fn turn_of_many(&self, member: &mut Member, fd: BorrowedFd<'_>) -> bool {
         // Only now: a socket that is in a set costs each packet a look at it.
         if !member.asked && self.enter(member, fd).is_err() {
             return true;
         }
-        if self.turns.fetch_add(1, Ordering::Relaxed).is_multiple_of(count) {
+        let round = self.round.load(Ordering::Relaxed);
+        if member.round == round {
+            self.round.store(round.wrapping_add(1), Ordering::Relaxed);
+            member.round = round.wrapping_add(1);
             self.ask();
+        } else {
+            member.round = round;
         }
         // Acquire is not needed: the socket itself orders what it brings.
         member.came.swap(false, Ordering::Relaxed)

@@ -20,10 +20,9 @@ const BUDGET: usize = 16;
 /// Answers up to this are copied, so that they leave together.
 pub const ANSWER_COPY: u64 = 4 << 10;
 
-/// The socket has failed: the peer is lost, however the kernel puts it.
+/// The socket has failed: the peer is lost, however the kernel puts it. Its words tell whether by silence or by a word.
 pub fn gone(e: &Error) -> Error {
-    let errno = if e.errno == errno::EPIPE { errno::ECONNRESET } else { e.errno };
-    Error::coded(errno, Code::PeerGone, format!("the peer is gone: {}", e.words))
+    Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer is gone: {}", e.words))
 }
 
 /// A refusal, which the frame's body has to be read past.

@@ -40,7 +40,7 @@ if echo 'pub fn f() {}' | rustc --crate-type lib --crate-name probe -Zsanitizer=
 	flags="$flags $meant"
 fi
 # With --target the flags stay off build scripts.
-RUSTFLAGS="$flags" cargo build --locked --release --manifest-path "$here/Cargo.toml" --bin "$target" --target "$host" \
+RUSTFLAGS="$flags" cargo build --release --manifest-path "$here/Cargo.toml" --bin "$target" --target "$host" \
 	--target-dir "$work"
 program=$work/$host/release/$target
 

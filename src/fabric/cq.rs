@@ -7,7 +7,9 @@ use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
 use crate::prov::queue::{Completion, Failure, Queue, Taken};
-use crate::sync::serial::{Serial, Threading};
+use crate::sync::serial::Serial;
+#[cfg(feature = "verbs")]
+use crate::sync::serial::Threading;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

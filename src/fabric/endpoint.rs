@@ -381,6 +381,7 @@ impl Endpoint {
         on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.stream = stream));
     }
 
+    #[cfg_attr(not(feature = "verbs"), allow(unused_variables))]
     pub fn effort(&self, what: Effort) -> Result<u32> {
         match &self.prov {
             prov::Endpoint::Shm(_) | prov::Endpoint::Tcp(_) => Err(no_effort()),
@@ -398,6 +399,7 @@ impl Endpoint {
     }
 
     /// Takes the verbs' codes: up to 7 repeats, and times up to 31.
+    #[cfg_attr(not(feature = "verbs"), allow(unused_variables))]
     pub fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
         let most = if matches!(what, Effort::Retries | Effort::RnrRetries) { 7 } else { 31 };
         match (&self.prov, u8::try_from(value)) {

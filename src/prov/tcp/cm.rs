@@ -194,7 +194,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                 if let Some(conn) = state.conn.as_deref_mut() {
                     conn.put(Header::new(Kind::Ready, 0, 0));
                 }
-                state.flush(domain);
+                state.flush();
                 return Ok(());
             }
             Dialed::Rejected(data) => {

@@ -164,7 +164,7 @@ impl Endpoint {
 
     fn leave(&self, s: &mut State) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
-        s.say_goodbye(&self.domain);
+        s.say_goodbye();
         s.tear(&self.domain, &why);
         s.greeter = None;
         if !matches!(s.phase, Phase::Down(_)) {
@@ -204,7 +204,7 @@ impl Endpoint {
 
     /// Cancels the first operation or receive of `context` that has not ended.
     pub fn cancel(&self, context: usize) -> Result<()> {
-        self.state.lock().cancel(&self.domain, context)
+        self.state.lock().cancel(context)
     }
 
     /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this

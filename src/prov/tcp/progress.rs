@@ -41,28 +41,29 @@ impl State {
 
     fn turn(&mut self, domain: &Domain, force: bool) -> Result<()> {
         if force || !self.conn.as_ref().is_some_and(|c| c.may_wait_on()) {
-            self.flush(domain);
+            self.flush();
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Conn { fd, member, rx, .. } = conn;
         let may_have = domain.crowd.turn(member, std::os::fd::AsFd::as_fd(fd)) || force || rx.is_amid();
         let came = may_have && self.receive(domain)?;
-        self.end_turn(domain, came, force)
+        self.end_turn(came, force)
     }
 
     /// What a turn ends with, whether something came in it or not.
     #[inline]
-    pub fn end_turn(&mut self, domain: &Domain, came: bool, force: bool) -> Result<()> {
+    pub fn end_turn(&mut self, came: bool, force: bool) -> Result<()> {
         if !self.unexpected.is_empty() && !self.recvs.is_empty() {
             self.match_unexpected();
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         conn.pay(came, force);
         if !conn.tx.is_empty() && !conn.tx.blocked && (force || !conn.may_wait_on()) {
-            self.flush(domain);
+            self.flush();
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        if conn.dying.is_some() {
+        // What the peer said before its end comes first, however long it takes to be read.
+        if conn.dying.is_some() && !came {
             return self.die();
         }
         Ok(())
@@ -86,7 +87,7 @@ impl State {
 
     /// Sends what waits and ends what has left with it.
     #[inline]
-    pub fn flush(&mut self, _domain: &Domain) {
+    pub fn flush(&mut self) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if conn.tx.is_empty() {
             return;
@@ -157,7 +158,7 @@ impl State {
             let now = time::now_ns();
             if now >= self.earliest {
                 self.expire(now);
-                self.flush(domain);
+                self.flush();
             }
         }
     }
@@ -275,12 +276,12 @@ impl State {
     }
 
     /// Cancels the first operation or receive of `context`.
-    pub fn cancel(&mut self, domain: &Domain, context: usize) -> Result<()> {
+    pub fn cancel(&mut self, context: usize) -> Result<()> {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
         if self.end_receives(|_, c| c == context, &why, 1) + self.end_operations(|end| end.context == context, &why, 1) == 0 {
             return Err(Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled"));
         }
-        self.flush(domain);
+        self.flush();
         Ok(())
     }
 
@@ -361,7 +362,7 @@ impl State {
     }
 
     /// Says goodbye, after what has been promised; a peer that does not listen gets no more than its time.
-    pub fn say_goodbye(&mut self, domain: &Domain) {
+    pub fn say_goodbye(&mut self) {
         let until = time::now_ns() + GOODBYE_MS * 1_000_000;
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if conn.dying.is_some() || !conn.ready {
@@ -372,7 +373,7 @@ impl State {
             conn.put(Header::new(Kind::Bye, 0, 0));
         }
         loop {
-            self.flush(domain);
+            self.flush();
             let Some(conn) = self.conn.as_deref_mut() else { return };
             let now = time::now_ns();
             if conn.tx.is_empty() || conn.dying.is_some() || now > until {

@@ -185,7 +185,7 @@ impl State {
         let Conn { fd, rx, .. } = conn;
         match rx.read(fd.as_fd()) {
             Ok(Read::Nothing) if !conn.owes() => Some(Ok(())),
-            Ok(Read::Nothing) => Some(self.end_turn(domain, false, false)),
+            Ok(Read::Nothing) => Some(self.end_turn(false, false)),
             Ok(Read::Some(more)) => Some(self.take_what_came(domain, more)),
             // Found again, and dealt with, by the next look.
             _ => None,
@@ -196,6 +196,6 @@ impl State {
         if self.parse(domain)? && more {
             self.receive(domain)?;
         }
-        self.end_turn(domain, true, false)
+        self.end_turn(true, false)
     }
 }

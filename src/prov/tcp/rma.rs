@@ -187,7 +187,7 @@ impl State {
         if !domain.auto && (more || conn.may_wait()) {
             return;
         }
-        self.flush(domain);
+        self.flush();
     }
 }
 

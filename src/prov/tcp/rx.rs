@@ -12,9 +12,11 @@ use crate::sys::stream::{self, Moved, Piece, piece};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Bytes that one call reads ahead: few while bodies are long, so that little of them is copied twice.
+/// Bytes that one call reads ahead, at first and at most.
 const REACH_MIN: usize = 4 << 10;
 const REACH_MAX: usize = 64 << 10;
+/// The same behind a long body: the head of the next frame, and little of what would be copied once more.
+const AHEAD: usize = 512;
 /// What is left of a part below this is not worth a call of its own into its place.
 const DIRECT_MIN: u64 = 4 << 10;
 const PIECES: usize = 64;
@@ -331,7 +333,7 @@ impl Rx {
     #[inline]
     pub fn expect(&mut self, len: u64) {
         if len >= WHOLE_MAX {
-            self.reach = REACH_MIN;
+            self.reach = AHEAD;
         }
     }
 
@@ -402,7 +404,7 @@ impl Rx {
             (count, direct) = (1, (self.short as u64).min(pieces[0].iov_len as u64));
             pieces[0].iov_len = direct as usize;
         }
-        let ahead = if direct == 0 { self.buf.len() } else { REACH_MIN };
+        let ahead = if direct == 0 { self.buf.len() } else { AHEAD };
         let ahead = ahead.min(self.short.saturating_sub(direct as usize));
         if ahead > 0 {
             pieces[count] = piece(self.buf.as_mut_ptr() as usize, ahead);
@@ -445,4 +447,4 @@ impl Rx {
     }
 }
 
-const _: () = assert!(REACH_MAX > super::frame::HEAD_MAX && PART as usize > REACH_MAX);
+const _: () = assert!(AHEAD > super::frame::HEAD_MAX && PART as usize > REACH_MAX);

@@ -91,7 +91,7 @@
 #define GDRFAB_INJECT (1ull << 25)
 
 /**
- * Complete when the buffer may be reused.
+ * Complete when the buffer may be reused. What fails afterwards gives an error entry besides.
  */
 #define GDRFAB_INJECT_COMPLETE (1ull << 26)
 
@@ -426,7 +426,7 @@
 #define GDRFAB_WAIT_FD 3
 
 /**
- * Addresses are NUL-terminated text, "shm://name".
+ * Addresses are NUL-terminated text: "shm://name", "tcp://host:port", "verbs://host:port", and what gdrfab_ep_getname() gives.
  */
 #define GDRFAB_ADDR_STR 9
 
@@ -1869,7 +1869,8 @@ const char *gdrfab_last_error(void);
  *
  * @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
  * @param node    host name, or NULL; a name of another host leaves shm out
- * @param service a name to listen on (with GDRFAB_SOURCE) or to connect to, "name" or "shm://name"; or NULL
+ * @param service what to listen on (with GDRFAB_SOURCE) or to connect to: a name (shm), a port (tcp, verbs), or an address with
+ *   its scheme; or NULL
  * @param flags   0, GDRFAB_SOURCE, GDRFAB_GETINFO_ALL
  * @param hints   wishes, or NULL for none
  * @param info    list of candidates, best first; free it with gdrfab_freeinfo()
@@ -2150,7 +2151,7 @@ int gdrfab_pep_listen(struct gdrfab_pep *pep);
  * EACCES (the listener is another user), EPROTO (another version).
  *
  * @param ep       enabled endpoint with an event queue
- * @param addr     "shm://name", as gdrfab_pep_getname() or info->dest_addr gives it
+ * @param addr     "shm://name", "tcp://host:port" or "verbs://host:port", as gdrfab_pep_getname() or info->dest_addr gives it
  * @param addrlen  its bytes, NUL included
  * @param param    private data for the peer's GDRFAB_CONNREQ, or NULL
  * @param paramlen its bytes, up to cm_data_size

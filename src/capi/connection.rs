@@ -83,7 +83,7 @@ pub unsafe extern "C" fn gdrfab_pep_listen(pep: *mut gdrfab_pep) -> c_int {
 /// EACCES (the listener is another user), EPROTO (another version).
 ///
 /// @param ep       enabled endpoint with an event queue
-/// @param addr     "shm://name", as gdrfab_pep_getname() or info->dest_addr gives it
+/// @param addr     "shm://name", "tcp://host:port" or "verbs://host:port", as gdrfab_pep_getname() or info->dest_addr gives it
 /// @param addrlen  its bytes, NUL included
 /// @param param    private data for the peer's GDRFAB_CONNREQ, or NULL
 /// @param paramlen its bytes, up to cm_data_size

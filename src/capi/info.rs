@@ -287,7 +287,8 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 ///
 /// @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
 /// @param node    host name, or NULL; a name of another host leaves shm out
-/// @param service a name to listen on (with GDRFAB_SOURCE) or to connect to, "name" or "shm://name"; or NULL
+/// @param service what to listen on (with GDRFAB_SOURCE) or to connect to: a name (shm), a port (tcp, verbs), or an address with
+///   its scheme; or NULL
 /// @param flags   0, GDRFAB_SOURCE, GDRFAB_GETINFO_ALL
 /// @param hints   wishes, or NULL for none
 /// @param info    list of candidates, best first; free it with gdrfab_freeinfo()

@@ -33,7 +33,7 @@ pub const GDRFAB_FENCE: u64 = 1u64 << 21;
 pub const GDRFAB_COMPLETION: u64 = 1u64 << 24;
 /// The buffer is the caller's again when the call returns; up to inject_size bytes.
 pub const GDRFAB_INJECT: u64 = 1u64 << 25;
-/// Complete when the buffer may be reused.
+/// Complete when the buffer may be reused. What fails afterwards gives an error entry besides.
 pub const GDRFAB_INJECT_COMPLETE: u64 = 1u64 << 26;
 /// Complete when the operation no longer depends on this side (the default).
 pub const GDRFAB_TRANSMIT_COMPLETE: u64 = 1u64 << 27;
@@ -183,7 +183,7 @@ pub const GDRFAB_WAIT_NONE: u32 = 0;
 pub const GDRFAB_WAIT_UNSPEC: u32 = 1;
 /// A descriptor that poll() can wait on.
 pub const GDRFAB_WAIT_FD: u32 = 3;
-/// Addresses are NUL-terminated text, "shm://name".
+/// Addresses are NUL-terminated text: "shm://name", "tcp://host:port", "verbs://host:port", and what gdrfab_ep_getname() gives.
 pub const GDRFAB_ADDR_STR: u32 = 9;
 /// Event: written by gdrfab_eq_write(); or of an endpoint, whose RDMA port is active again: words, without NUL, follow the
 /// gdrfab_eq_cm_entry.

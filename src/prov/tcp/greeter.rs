@@ -11,9 +11,12 @@ use crate::sys::epoll::Poller;
 use crate::sys::{tcp, time};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Connections that the kernel keeps while there is no room; it may be set to keep fewer (net.core.somaxconn).
 const BACKLOG: i32 = 4096;
+/// Requests that wait for the program's answer; more are refused.
+const REQUESTS: usize = 1024;
 /// Who has said nothing for so long makes room for others.
 const SILENCE_NS: u64 = 100_000_000;
 /// How long to leave the kernel's queue alone when this process cannot take from it.
@@ -24,12 +27,14 @@ pub struct Request {
     heard: Option<Heard>,
     peer: SocketAddr,
     terms: Terms,
+    /// Counted by its greeter as long as it is there.
+    _counted: Arc<()>,
 }
 
 impl Request {
-    fn new(mut heard: Heard) -> Request {
+    fn new(mut heard: Heard, counted: Arc<()>) -> Request {
         let terms = std::mem::take(&mut heard.terms);
-        Request { peer: heard.peer, heard: Some(heard), terms }
+        Request { peer: heard.peer, heard: Some(heard), terms, _counted: counted }
     }
 
     /// The private data of connect.
@@ -90,6 +95,8 @@ pub struct Greeter {
     listens: bool,
     /// What the timer is set to; 0: nothing.
     alarm: u64,
+    requests: Arc<()>,
+    most_requests: usize,
 }
 
 impl Greeter {
@@ -111,6 +118,8 @@ impl Greeter {
             door: Door { purpose, token, key },
             strangers: Vec::new(),
             most: config.strangers,
+            requests: Arc::default(),
+            most_requests: REQUESTS,
             patience_ns: config.greeting_ms.saturating_mul(1_000_000),
             rest: 0,
             set,
@@ -177,7 +186,14 @@ impl Greeter {
         match stranger.advance(&self.door) {
             Ok(Ok(heard)) => {
                 self.set.remove(heard.socket.as_fd());
-                requests.push(Request::new(heard));
+                // One is ours.
+                if Arc::strong_count(&self.requests) > self.most_requests {
+                    crate::log!(Info, "{peer} is refused: {} connection requests wait for an answer", self.most_requests);
+                    // It learns it from the end of the connection too.
+                    let _ = heard.answer(Status::Busy, &Terms::default());
+                    return;
+                }
+                requests.push(Request::new(heard, self.requests.clone()));
             }
             Ok(Err(stranger)) => self.keep(stranger, now),
             Err(e) => crate::log!(Info, "a connection attempt of {peer} was dropped: {e}"),
@@ -284,5 +300,35 @@ mod tests {
         assert!(greeter.set.wait(Some(10_000_000)) == Woken::Timeout);
         assert!(greeter.set.wait(Some(1_000_000_000)) == Woken::Ready);
         assert!(greeter.poll().is_empty() && greeter.strangers() == 1);
+    }
+
+    /// Drives both sides until the dialer knows, or the greeter has a request.
+    fn call(greeter: &mut Greeter) -> (Result<super::super::Dialed>, super::super::Dial, Vec<Request>) {
+        use super::super::{Address, Dial, Dialed};
+        let to = Address::of(greeter.local(), None);
+        let mut dial = Dial::new(&to, None, Purpose::Passive, 0, Terms::default(), None).unwrap();
+        let mut requests = Vec::new();
+        for _ in 0..2000 {
+            let dialed = dial.advance();
+            requests.extend(greeter.poll());
+            if !requests.is_empty() || !matches!(dialed, Ok(Dialed::Waiting)) {
+                return (dialed, dial, requests);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("neither an answer nor a request");
+    }
+
+    #[test]
+    fn requests_that_nobody_answers_are_bounded() {
+        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        greeter.most_requests = 1;
+        let (_, _first, held) = call(&mut greeter);
+        assert_eq!(held.len(), 1);
+        let (refused, _, none) = call(&mut greeter);
+        assert!(none.is_empty() && refused.is_err_and(|e| e.errno == crate::error::errno::ECONNREFUSED));
+        drop(held);
+        let (_, _third, held) = call(&mut greeter);
+        assert_eq!(held.len(), 1, "there is room again");
     }
 }

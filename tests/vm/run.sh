@@ -136,32 +136,46 @@ esac
 [ -z "$share" ] || machine+=(-virtfs "local,path=$share,mount_tag=host,security_model=none,multidevs=remap")
 kernel_arguments="console=ttyS0 panic=-1 reboot=t quiet loglevel=5 mitigations=off nokaslr tsc=reliable no_timer_check"
 
-touch "$work"/{out,status,console}
 say "kernel $kernel, $accel, prepared in $((SECONDS - begin))s"
 begin=$SECONDS
-LD_LIBRARY_PATH=$unpacked_libs "$qemu" "${machine[@]}" -smp "$smp" -m "$mem" -machine pc -nodefaults -no-user-config \
-	-display none -no-reboot -kernel "$vmlinuz" -initrd "$work/initrd" -append "$kernel_arguments" \
-	-chardev file,id=console,path="$work/console" -serial chardev:console \
-	-chardev file,id=out1,path="$work/out",append=on -serial chardev:out1 \
-	-chardev file,id=status,path="$work/status" -serial chardev:status \
-	-device virtio-serial-pci -chardev file,id=out2,path="$work/out",append=on -device virtserialport,chardev=out2,name=out \
-	</dev/null 2>"$work/qemu.err" &
-qemu_pid=$!
-tail -n +1 -s 0.2 --pid=$qemu_pid -f "$work/out" &
-tail_pid=$!
-timed_out=
-while kill -0 $qemu_pid 2>/dev/null; do
-	if [ $((SECONDS - begin)) -ge "$limit" ]; then
-		timed_out=1
-		kill $qemu_pid
+
+boot() {
+	: >"$work/out" >"$work/status" >"$work/console"
+	LD_LIBRARY_PATH=$unpacked_libs "$qemu" "${machine[@]}" -smp "$smp" -m "$mem" -machine pc -nodefaults -no-user-config \
+		-display none -no-reboot -kernel "$vmlinuz" -initrd "$work/initrd" -append "$kernel_arguments" \
+		-chardev file,id=console,path="$work/console" -serial chardev:console \
+		-chardev file,id=out1,path="$work/out",append=on -serial chardev:out1 \
+		-chardev file,id=status,path="$work/status" -serial chardev:status \
+		-device virtio-serial-pci -chardev file,id=out2,path="$work/out",append=on \
+		-device virtserialport,chardev=out2,name=out \
+		</dev/null 2>"$work/qemu.err" &
+	qemu_pid=$!
+	tail -n +1 -s 0.2 --pid=$qemu_pid -f "$work/out" &
+	tail_pid=$!
+	timed_out=
+	while kill -0 $qemu_pid 2>/dev/null; do
+		if [ $((SECONDS - begin)) -ge "$limit" ]; then
+			timed_out=1
+			kill $qemu_pid
+			break
+		fi
+		sleep 0.2
+	done
+	wait $qemu_pid 2>/dev/null
+	qemu_status=$?
+	qemu_pid=
+	wait $tail_pid 2>/dev/null
+}
+
+# While a kernel boots it patches its own code, which two emulated CPUs sometimes do not survive. Nothing of the run has
+# happened then, so it begins anew; a guest that dies later is a failure.
+for attempt in 1 2 3; do
+	boot
+	if [ "$accel" = kvm ] || [ -s "$work/out" ] || [ -s "$work/status" ] || ! grep -q 'Kernel panic' "$work/console"; then
 		break
 	fi
-	sleep 0.2
+	say "the guest's kernel died while it booted (attempt $attempt of 3): $(grep -m 1 'RIP: ' "$work/console")"
 done
-wait $qemu_pid 2>/dev/null
-qemu_status=$?
-qemu_pid=
-wait $tail_pid 2>/dev/null
 
 [ -z "$console" ] || cp "$work/console" "$console"
 status=$(sed -n 's/^status \([0-9]*\).*/\1/p' "$work/status" | tail -n 1)

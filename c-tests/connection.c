@@ -63,6 +63,10 @@ static void connecting(struct node *n)
 		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, &e);
 		CHECK(e.entry.context == &e);
 		CHECK_EQ(e.data_len, data_size(n, 3 - i));
+		char peer[GDRFAB_ADDR_MAX];
+		size_t len = sizeof peer;
+		OK(gdrfab_ep_getpeer(n->ep, peer, &len));
+		CHECK(strcmp(n->info->prov_name, "shm") != 0 || strcmp(peer, n->info->dest_addr) == 0);
 		CHECK_FILLED("the data of accept", e.data, e.data_len, 0, 100 + i);
 		barrier(n);
 		OK(gdrfab_ep_close(n->ep));
@@ -90,6 +94,10 @@ static void rejecting(struct node *n)
 	barrier(n);
 	for (uint32_t i = 0; i < 4; i++) {
 		gdrfab_info *request = node_await_request(n);
+		/* Who asks. */
+		CHECK(request->dest_addr && strncmp(request->dest_addr, n->info->prov_name, strlen(n->info->prov_name)) == 0);
+		CHECK_EQ(request->dest_addrlen, strlen(request->dest_addr) + 1);
+		CHECK(strcmp(request->dest_addr, n->info->dest_addr ? n->info->dest_addr : "") != 0);
 		private_data(data, sizeof data, 200 + i);
 		OK(gdrfab_pep_reject(n->pep, request->handle, data, data_size(n, i)));
 		gdrfab_freeinfo(request);

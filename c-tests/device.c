@@ -961,6 +961,34 @@ static void after_the_callers_stream(const void *arg)
 	pair(NULL, is_filled, fills_by_stream, arg);
 }
 
+/* Host memory goes to a peer's device by one that this process uses: a context on the peer's would take turns with its
+ * kernels. */
+static void writes_by_own_device(struct node *n)
+{
+	static unsigned char bytes[LEN];
+	gdrfab_hmem_info far = {.struct_size = sizeof far};
+	int devices = 0;
+	CU(cuInit, (unsigned), 0);
+	CU(cuDeviceGetCount, (int *), &devices);
+	if (devices < 2)
+		test_skip("one device");
+	cuda_use((uint32_t)devices - 1);
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	fill(bytes, LEN, 0, 31);
+	POST(n->cq, gdrfab_write(n->ep, bytes, LEN, NULL, 0, to.base, to.key, bytes));
+	DONE(n->cq, bytes, GDRFAB_WRITE, NULL);
+	OK(gdrfab_hmem_query(GDRFAB_HMEM_CUDA, 0, &far));
+	CHECK_EQ(far.active, 0);
+	barrier(n);
+	node_down(n);
+}
+
+static void by_own_device(const void *arg)
+{
+	pair(NULL, is_filled, writes_by_own_device, arg);
+}
+
 /* --- memory of one vendor here and of another there --- */
 
 struct two {
@@ -1051,6 +1079,8 @@ TEST_TABLE(devices)
 		add("import_refused", way->name, import_refused, way, 20);
 		if (cuda)
 			add("closed_under_copies", way->name, closed_under_copies, way, 20);
+		if (cuda)
+			add("by_own_device", way->name, by_own_device, way, 20);
 	}
 	for (size_t w = 0; w < count && kinds && device_kinds[0]->iface == GDRFAB_HMEM_CUDA; w++)
 		if ((ways[w].kind == &cuda_kinds[CUDA_PLAIN] && ways[w].path->bit == GDRFAB_PATH_IPC) ||

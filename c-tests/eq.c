@@ -68,6 +68,36 @@ TEST(too_small_a_buffer_keeps_the_event)
 	node_close(&n);
 }
 
+TEST(peeking_leaves_the_event)
+{
+	char in[40], out[40];
+	uint32_t event = 77;
+	struct node n;
+	node_alone(&n, NULL);
+	gdrfab_eq *eq = own_queue(&n, 0, GDRFAB_WAIT_UNSPEC);
+	CHECK_EQ(gdrfab_eq_read(eq, &event, NULL, 0, GDRFAB_PEEK), -EAGAIN);
+	CHECK_EQ(gdrfab_eq_sread(eq, &event, NULL, 0, 20, GDRFAB_PEEK), -EAGAIN);
+	CHECK_EQ(gdrfab_eq_read(eq, &event, out, sizeof out, GDRFAB_PEEK | GDRFAB_MORE), -GDRFAB_EBADFLAGS);
+	CHECK_EQ(event, 77);
+	fill(in, sizeof in, 0, 3);
+	CHECK_EQ(gdrfab_eq_write(eq, 5000, in, sizeof in, 0), sizeof in);
+	CHECK_EQ(gdrfab_eq_write(eq, 5001, in, 1, 0), 1);
+	memset(out, 'x', sizeof out);
+	for (int i = 0; i < 3; i++) {
+		event = 77;
+		CHECK_EQ(gdrfab_eq_sread(eq, &event, out, sizeof out, test_ms(LONG), GDRFAB_PEEK), sizeof in);
+		CHECK_EQ(event, 5000);
+		CHECK_EQ(gdrfab_eq_read(eq, &event, NULL, 0, GDRFAB_PEEK), sizeof in);
+		CHECK_EQ(out[i], 'x');
+	}
+	CHECK_EQ(gdrfab_eq_read(eq, &event, out, sizeof out, 0), sizeof in);
+	CHECK_FILLED("the event", out, sizeof out, 0, 3);
+	CHECK_EQ(gdrfab_eq_read(eq, &event, out, sizeof out, GDRFAB_PEEK), 1);
+	CHECK_EQ(event, 5001);
+	OK(gdrfab_eq_close(eq));
+	node_close(&n);
+}
+
 /* A connection request is too large for a buffer of no size, and waits. */
 static void request_kept(struct node *n)
 {

@@ -228,6 +228,11 @@ gdrfab_info *hints_new(const struct setup *setup)
 	hints->threading = setup->threading;
 	if (!hints->threading && threading && strcmp(threading, "domain") == 0)
 		hints->threading = GDRFAB_THREAD_DOMAIN;
+	/* TEST_COMP_ORDER=strict: all of these claims hold there, too. */
+	const char *order = getenv("TEST_COMP_ORDER");
+	hints->comp_order = setup->comp_order;
+	if (order && strcmp(order, "strict") == 0)
+		hints->comp_order = GDRFAB_ORDER_STRICT;
 	hints->tx_op_flags = setup->tx_op_flags ? setup->tx_op_flags : GDRFAB_COMPLETION | traits()->delivery;
 	return hints;
 }

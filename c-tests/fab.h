@@ -38,6 +38,7 @@ struct setup {
 	uint64_t cq_flags;    /* beside TRANSMIT|RECV when the CQ is bound */
 	uint64_t tx_op_flags; /* 0: COMPLETION, and DELIVERY_COMPLETE where there is that */
 	uint64_t caps;        /* 0: MSG|RMA */
+	uint64_t comp_order;  /* GDRFAB_ORDER_STRICT: also with TEST_COMP_ORDER=strict */
 	bool offsets;         /* mr_mode without VIRT_ADDR: addresses start at 0 */
 	bool given_keys;      /* mr_mode without PROV_KEY: keys are requested */
 	bool by_address;      /* connect by exchanged addresses instead of listen and connect */

@@ -505,6 +505,8 @@ static void is_too_late(struct node *n)
 	place_up(n, &p);
 	barrier(n);
 	POST(n->cq, post(n, &p, RECV, 0, 64));
+	/* Their deadlines pass one after the other. */
+	test_sleep_ms(20);
 	POST(n->cq, post(n, &p, WRITE, 64, 64));
 	bool seen[2] = {false, false};
 	for (int i = 0; i < 2; i++) {

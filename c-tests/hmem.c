@@ -182,6 +182,15 @@ TEST(misuse_of_allocation)
 	node_close(&n);
 }
 
+TEST(misuse_of_flushes)
+{
+	MISUSE(gdrfab_hmem_flush(6, 0), -EINVAL, "iface");
+	MISUSE(gdrfab_hmem_flush(GDRFAB_HMEM_AUTO, 0), -EINVAL, "iface");
+	MISUSE(gdrfab_hmem_flush(GDRFAB_HMEM_SYSTEM, 1), -ENODEV, "device");
+	MISUSE(gdrfab_hmem_flush(GDRFAB_HMEM_SYSTEM, UINT32_MAX), -ENODEV, "device");
+	OK(gdrfab_hmem_flush(GDRFAB_HMEM_SYSTEM, 0));
+}
+
 TEST(host_memory)
 {
 	struct node n;
@@ -227,6 +236,7 @@ TEST(ruled_out)
 		MISUSE(gdrfab_mem_alloc_on(n.domain, v->iface, 0, 64, 0, &at), -ENOSYS, v->name);
 		MISUSE(gdrfab_hmem_copy_to(v->iface, 0, host, host + 32, 32), -ENOSYS, v->name);
 		MISUSE(gdrfab_hmem_copy_from(v->iface, 0, host, host + 32, 32), -ENOSYS, v->name);
+		MISUSE(gdrfab_hmem_flush(v->iface, 0), -ENOSYS, v->name);
 		CHECK(gdrfab_hmem_explain(v->iface, text, sizeof text) > 0);
 		CHECK(names(text, v->name) && names(text, "not usable") && names(text, "GDRFAB_HMEM"));
 	}
@@ -273,7 +283,7 @@ static void devices(const void *arg)
 		CHECK_EQ(info[d].iface, v->iface);
 		CHECK_EQ(info[d].device, d);
 		CHECK_EQ(info[d].devices, count);
-		CHECK_EQ(info[d].reserved, 0);
+		CHECK(info[d].active <= 1);
 		CHECK(info[d].dmabuf <= 0 && info[d].ipc <= 0);
 		CHECK(memchr(info[d].name, 0, sizeof info[d].name) != NULL && info[d].name[0] != 0);
 		CHECK(memchr(info[d].pci, 0, sizeof info[d].pci) != NULL);
@@ -289,6 +299,8 @@ static void devices(const void *arg)
 	MISUSE(gdrfab_mem_alloc_on(n.domain, v->iface, count, 64, 0, &at), -ENODEV, "device");
 	MISUSE(gdrfab_mem_alloc_on(n.domain, v->iface, 0, 0, 0, &at), -EINVAL, "len");
 	MISUSE(gdrfab_hmem_copy_to(v->iface, count, host, host, 0), -ENODEV, "device");
+	MISUSE(gdrfab_hmem_flush(v->iface, count), -ENODEV, "device");
+	MISUSE(gdrfab_hmem_flush(v->iface, UINT32_MAX), -ENODEV, "device");
 	CHECK(at == NULL);
 	node_close(&n);
 }
@@ -379,6 +391,19 @@ static void copies(const void *arg)
 		MISUSE(gdrfab_hmem_copy_from(v->iface, 0, host, at, 64), -EINVAL, v->name);
 	}
 	node_close(&n);
+}
+
+/* Either a flush is not needed or done, or words say that there is none. */
+static void flushes(const void *arg)
+{
+	const struct vendor *v = (const struct vendor *)arg;
+	uint32_t count = use(v);
+	for (uint32_t d = 0; d < count; d++) {
+		int result = gdrfab_hmem_flush(v->iface, d);
+		if (v->iface != GDRFAB_HMEM_CUDA || result != 0)
+			MISUSE(result, -EOPNOTSUPP, v->name);
+		CHECK_EQ(gdrfab_hmem_flush(v->iface, d), result);
+	}
 }
 
 static void dmabufs(const void *arg)
@@ -507,6 +532,7 @@ static void forked(const void *arg)
 		gdrfab_hmem_info info;
 		MISUSE(query(v->iface, UINT32_MAX, &info), -EPERM, "fork");
 		MISUSE(gdrfab_hmem_copy_to(v->iface, 0, &info, &info, 0), -EPERM, v->name);
+		MISUSE(gdrfab_hmem_flush(v->iface, 0), -EPERM, v->name);
 		test_child_done();
 	}
 	int status = 0;
@@ -521,8 +547,8 @@ TEST_TABLE(of_vendors)
 		test_fn fn;
 	} claims[] = {
 		{"devices", devices}, {"pointers", pointers},	{"copies", copies},
-		{"dmabufs", dmabufs}, {"belonging", belonging}, {"covered_by_a_region", covered_by_a_region},
-		{"forked", forked},
+		{"flushes", flushes}, {"dmabufs", dmabufs},	{"belonging", belonging},
+		{"forked", forked},   {"covered_by_a_region", covered_by_a_region},
 	};
 	static char words[VENDORS * sizeof claims / sizeof claims[0]][64];
 	size_t used = 0;
@@ -532,6 +558,45 @@ TEST_TABLE(of_vendors)
 			snprintf(name, sizeof words[0], "%s_%s", vendors[i].name, claims[c].name);
 			test_add(name, claims[c].fn, &vendors[i], 30);
 		}
+}
+
+static uint32_t active(uint32_t device)
+{
+	gdrfab_hmem_info info;
+	OK(query(GDRFAB_HMEM_CUDA, device, &info));
+	return info.active;
+}
+
+/* Asking about a device makes no context on it; using it does, whoever uses it, and only there. */
+TEST(cuda_devices_in_use)
+{
+	static unsigned char host[64];
+	gdrfab_hmem_info info;
+	struct node n;
+	uint32_t count = use(&vendors[0]), last = count - 1;
+	char text[4096];
+	node_alone(&n, NULL);
+	CHECK(gdrfab_hmem_explain(GDRFAB_HMEM_CUDA, text, sizeof text) > 0);
+	CHECK_EQ(detect(host, sizeof host).iface, GDRFAB_HMEM_SYSTEM);
+	for (int again = 0; again < 2; again++)
+		for (uint32_t d = 0; d < count; d++) {
+			unsigned flags = 0;
+			int state = -1;
+			CHECK_EQ(active(d), 0);
+			CU(cuDevicePrimaryCtxGetState, (int, unsigned *, int *), (int)d, &flags, &state);
+			CHECK_EQ(state, 0);
+		}
+	OK(query(GDRFAB_HMEM_CUDA, UINT32_MAX, &info));
+	CHECK_EQ(info.active, 0);
+	/* The library's own use. */
+	unsigned char *at = alloc_on(&n, &vendors[0], last, PIECE);
+	for (uint32_t d = 0; d < count; d++)
+		CHECK_EQ(active(d), d == last);
+	OK(gdrfab_mem_free(n.domain, at));
+	/* The program's. */
+	cuda_use(0);
+	CHECK_EQ(active(0), 1);
+	node_close(&n);
 }
 
 /* What CUDA's own allocators make is told apart, and memory of several segments is one range for those who ask for it. */
@@ -610,4 +675,58 @@ TEST(a_driver_that_fails)
 	OK(gdrfab_hmem_copy_to(GDRFAB_HMEM_CUDA, 0, at, host, PIECE));
 	OK(gdrfab_mem_free(n.domain, at));
 	node_close(&n);
+}
+
+static unsigned flushes_of(int device)
+{
+	unsigned (*times)(int);
+	*(void **)(void *)&times = cuda_entry("fake_cuda_flushes");
+	return times(device);
+}
+
+/* The driver is asked to flush only where the device does not order what NICs write, and in that device's context. */
+TEST(cuda_flushes)
+{
+	static const char *orderings[] = {"0", "100", "200"};
+	need_fakes();
+	for (int i = 0; i < 3; i++) {
+		pid_t pid = test_fork(TEST_CLIENT);
+		if (pid == 0) {
+			setenv("FAKE_RDMA_ORDERING", orderings[i], 1);
+			CHECK_EQ(use(&vendors[0]), 2);
+			OK(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 1));
+			OK(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 1));
+			CHECK_EQ(flushes_of(1), i == 0 ? 2 : 0);
+			CHECK_EQ(flushes_of(0), 0);
+			/* Nor is a context made for what needs none; and the caller's stays current. */
+			CHECK_EQ(active(1), i == 0);
+			CHECK_EQ(active(0), 0);
+			cuda_use(0);
+			OK(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 1));
+			int device = -1;
+			CU(cuCtxGetDevice, (int *), &device);
+			CHECK_EQ(device, 0);
+			setenv("FAKE_FAULT", "cuFlushGPUDirectRDMAWrites=719", 1);
+			if (i == 0)
+				MISUSE(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 1), -EIO, "719");
+			else
+				OK(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 1));
+			CU(cuCtxGetDevice, (int *), &device);
+			CHECK_EQ(device, 0);
+			test_child_done();
+		}
+		int status = 0;
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+		test_child_ended(TEST_CLIENT, status);
+	}
+}
+
+TEST(cuda_without_a_flush)
+{
+	need_fakes();
+	setenv("FAKE_RDMA_ORDERING", "0", 1);
+	setenv("FAKE_NO_FLUSH", "1", 1);
+	use(&vendors[0]);
+	MISUSE(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 0), -EOPNOTSUPP, "flush");
+	CHECK_EQ(active(0), 0);
 }

@@ -87,6 +87,12 @@ TEST(addresses)
 	CHECK_EQ(at->dest_addrlen, 0);
 	gdrfab_freeinfo(out);
 	gdrfab_freeinfo(in);
+	/* An address is its provider's alone. */
+	gdrfab_info *whole = NULL;
+	OK(gdrfab_getinfo(gdrfab_version(), NULL, strcmp(provider(), "tcp") == 0 ? "tcp://127.0.0.1:7" : "shm://a", 0, NULL, &whole));
+	for (const gdrfab_info *i = whole; i; i = i->next)
+		CHECK(strncmp(i->dest_addr, i->prov_name, strlen(i->prov_name)) == 0);
+	gdrfab_freeinfo(whole);
 	/* No service, no address; the caller may have it from elsewhere. */
 	gdrfab_info *none = NULL;
 	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &none));
@@ -136,6 +142,7 @@ static const struct wish possible[] = {
 	WISH(caps, GDRFAB_MSG),
 	WISH(caps, GDRFAB_MSG | GDRFAB_SEND),
 	WISH(caps, GDRFAB_RMA),
+	WISH(caps, GDRFAB_RMA | GDRFAB_HMEM),
 	WISH(caps, GDRFAB_RMA | GDRFAB_READ | GDRFAB_REMOTE_READ),
 	WISH_OF("shm tcp", caps, GDRFAB_RMA | GDRFAB_RMA_EVENT),
 	WISH(caps, GDRFAB_MSG | GDRFAB_RMA | GDRFAB_LOCAL_COMM),
@@ -144,6 +151,7 @@ static const struct wish possible[] = {
 	WISH(tx_op_flags, GDRFAB_INJECT_COMPLETE),
 	WISH(tx_op_flags, GDRFAB_TRANSMIT_COMPLETE | GDRFAB_COMPLETION),
 	WISH(msg_order, GDRFAB_ORDER_SAS),
+	WISH(comp_order, GDRFAB_ORDER_STRICT),
 	WISH(msg_order, GDRFAB_ORDER_WAW | GDRFAB_ORDER_SAS),
 	WISH_OF("shm", paths, GDRFAB_PATH_DIRECT),
 	WISH_OF("shm tcp", paths, GDRFAB_PATH_STAGED),
@@ -220,8 +228,8 @@ TEST(each_wish_that_can_be_met)
 static const struct wish impossible[] = {
 	WISH_OF("shm", caps, GDRFAB_MSG | GDRFAB_REMOTE_COMM),
 	WISH(caps, 1ull << 63),
-	WISH_OF("shm", caps, GDRFAB_HMEM),
 	WISH(msg_order, 1ull << 40),
+	WISH(comp_order, 1ull << 40),
 	WISH(paths, 1ull << 40),
 	WISH(ep_type, 3),
 	WISH(addr_format, 2),

@@ -16,7 +16,7 @@ struct field {
 
 /* Of 64-bit machines, which is where the library runs. */
 static const struct field fields[] = {
-	WHOLE(gdrfab_info, 272),
+	WHOLE(gdrfab_info, 280),
 	FIELD(gdrfab_info, struct_size, 0, 8),
 	FIELD(gdrfab_info, next, 8, 8),
 	FIELD(gdrfab_info, caps, 16, 8),
@@ -55,6 +55,7 @@ static const struct field fields[] = {
 	FIELD(gdrfab_info, near_device, 252, 4),
 	FIELD(gdrfab_info, auth_key, 256, 8),
 	FIELD(gdrfab_info, auth_key_size, 264, 8),
+	FIELD(gdrfab_info, comp_order, 272, 8),
 	WHOLE(gdrfab_cq_attr, 32),
 	FIELD(gdrfab_cq_attr, struct_size, 0, 8),
 	FIELD(gdrfab_cq_attr, size, 8, 8),
@@ -110,7 +111,7 @@ static const struct field fields[] = {
 	FIELD(gdrfab_hmem_info, devices, 16, 4),
 	FIELD(gdrfab_hmem_info, dmabuf, 20, 4),
 	FIELD(gdrfab_hmem_info, ipc, 24, 4),
-	FIELD(gdrfab_hmem_info, reserved, 28, 4),
+	FIELD(gdrfab_hmem_info, active, 28, 4),
 	FIELD(gdrfab_hmem_info, memory, 32, 8),
 	FIELD(gdrfab_hmem_info, peers, 40, 8),
 	FIELD(gdrfab_hmem_info, rate_to, 48, 8),

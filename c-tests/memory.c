@@ -289,6 +289,32 @@ TEST(bad_file_descriptors)
 	node_close(&n);
 }
 
+TEST(bad_dma_bufs)
+{
+	struct mem m;
+	struct node n;
+	gdrfab_mr *mr = NULL;
+	node_alone(&n, NULL);
+	mem_new(&n, &m, &memkinds[KIND_UDMABUF], 8192);
+	int fds = test_count_fds();
+
+	/* Whoever finds it out, the device's driver or gdrfab, the words are gdrfab's. */
+	static const struct { uint64_t offset; size_t len; } beyond[] = {{0, 8193}, {4096, 4097}, {8192, 1}, {UINT64_MAX - 4095, 8192}};
+	for (size_t i = 0; i < sizeof beyond / sizeof beyond[0]; i++) {
+		CHECK_EQ(register_fd(&n, m.fd, beyond[i].offset, beyond[i].len, NULL, REMOTE_ACCESS, 0, &mr), -EINVAL);
+		if (!test_says(gdrfab_last_error(), "offset"))
+			test_fail(__FILE__, __LINE__, "no word of the offset: %s", gdrfab_last_error());
+	}
+	CHECK(mr == NULL);
+	CHECK_EQ(test_count_fds(), fds);
+
+	OK(register_fd(&n, m.fd, 4096, 4096, m.addr, REMOTE_ACCESS, 0, &mr));
+	CHECK_EQ(query(mr).base, (uintptr_t)m.addr + 4096);
+	OK(gdrfab_mr_close(mr));
+	mem_end(&n, &m);
+	node_close(&n);
+}
+
 TEST(unsealable_file_falls_back_with_words)
 {
 	char words[2048];

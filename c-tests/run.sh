@@ -105,7 +105,7 @@ fi
 
 passed=0 failed=0 skipped=0
 common=()
-for part in test fab fab_provider fab_wait fab_local fab_mem fab_ways fab_dmabuf fab_cuda fab_raw fab_siege; do
+for part in test fab fab_provider fab_wait fab_local fab_mem fab_ways fab_dmabuf fab_cuda fab_raw fab_siege nccl_drive nccl_ops; do
 	# shellcheck disable=SC2086
 	if [ -z "$built" ] && ! $cc -std=c99 $strict $cflags $use_cflags -c -o "$build/$part.o" $part.c; then
 		echo "FAIL $part: does not compile"
@@ -116,11 +116,12 @@ for part in test fab fab_provider fab_wait fab_local fab_mem fab_ways fab_dmabuf
 done
 
 build_program() { # <program>
-	local use_libs=$use_libs
+	local use_libs=$use_libs std=c++11
+	case $1 in rdma_transport*) std=c++17 ;; esac
 	[ "$1" = verbs_raw ] && use_libs="$use_libs -libverbs"
 	# shellcheck disable=SC2086
 	if [ -f "$1.cpp" ]; then
-		$cxx -std=c++11 $strict $cflags $use_cflags -o "$build/$1" "$1.cpp" "${common[@]}" $use_libs
+		$cxx -std=$std $strict $cflags $use_cflags -o "$build/$1" "$1.cpp" "${common[@]}" $use_libs
 	else
 		$cc -std=c99 $strict $cflags $use_cflags -o "$build/$1" "$1.c" "${common[@]}" $use_libs
 	fi

@@ -8,7 +8,7 @@
 
 #include "raw.h"
 
-#define SIEGE_LEN ((size_t)256 * 1024) /* of each region */
+#define SIEGE_LEN ((size_t)512 * 1024) /* of each region; the second half is the good peer's */
 #define SIEGE_SEED 41u
 
 /* What the three know of each other; shared. */

@@ -255,6 +255,44 @@ TEST(fd_wakes_when_the_peer_dies)
 	pair(&s, poller_of_a_dying_peer, dies_a_little_later, NULL);
 }
 
+/* Nothing comes, and the descriptor becomes readable when the deadline has passed, however far away it was. */
+static void poller_with_a_deadline(struct node *n)
+{
+	char in;
+	int fd = -1;
+	done e;
+	ssize_t got;
+	node_up(n);
+	OK(gdrfab_cq_fd(n->cq, &fd));
+	barrier(n);
+	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
+	uint64_t start = test_now_ms();
+	while ((got = gdrfab_cq_read(n->cq, &e, 1)) == -EAGAIN) {
+		struct pollfd p = {fd, POLLIN, 0};
+		if (gdrfab_cq_trywait(n->cq) == 0)
+			CHECK_EQ(poll(&p, 1, test_ms(LONG)), 1);
+	}
+	CHECK_EQ(got, -GDRFAB_EAVAIL);
+	CHECK(since(start) >= 1500 && since(start) < (uint64_t)test_ms(LONG));
+	FAILED(n->cq, &in, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
+	barrier(n);
+	node_close(n);
+}
+
+static void says_nothing(struct node *n)
+{
+	node_up(n);
+	barrier(n);
+	barrier(n);
+	node_close(n);
+}
+
+TEST(fd_wakes_for_a_deadline)
+{
+	struct setup s = {.cq_wait = GDRFAB_WAIT_FD, .deadline_ms = 1500};
+	pair(&s, poller_with_a_deadline, says_nothing, NULL);
+}
+
 static void sleeper_with_a_dying_peer(struct node *n)
 {
 	char in;

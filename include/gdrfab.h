@@ -76,6 +76,11 @@
 #define GDRFAB_MORE (1ull << 18)
 
 /**
+ * Flag of gdrfab_eq_read() and gdrfab_eq_sread(): the event stays in the queue.
+ */
+#define GDRFAB_PEEK (1ull << 19)
+
+/**
  * Start only after all earlier operations of the endpoint have completed.
  */
 #define GDRFAB_FENCE (1ull << 21)
@@ -232,6 +237,11 @@
  * Send after send.
  */
 #define GDRFAB_ORDER_SAS (1ull << 8)
+
+/**
+ * Everything after everything.
+ */
+#define GDRFAB_ORDER_STRICT 511
 
 /**
  * Both processes map the pages; the initiator's CPU copies. For memory of gdrfab_mem_alloc() and mappable descriptors.
@@ -769,6 +779,16 @@
 #define GDRFAB_OPT_MIN_RNR_TIMER 265
 
 /**
+ * uint32_t 0 or 1 (the default), set before connecting or accepting: 0 = operations and progress of this endpoint call no
+ * device driver in this process. shm's copies between device memory (the ipc path) are then made by a process of the
+ * library's own, `gdrfab-copier`, which setting the option starts; what needs a driver here fails with EOPNOTSUPP: copies
+ * between host and device memory, messages in device memory, a peer's staged access to it. For callers whose kernels wait
+ * for such copies, because a driver's call may wait for the kernels. Registration still calls the driver. Default:
+ * GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
+ */
+#define GDRFAB_OPT_DRIVER_CALLS 266
+
+/**
  * A counter.
  */
 typedef struct gdrfab_cntr gdrfab_cntr;
@@ -931,7 +951,8 @@ typedef struct gdrfab_info {
      */
     char *src_addr;
     /**
-     * Address to connect to, or NULL.
+     * Address to connect to, or NULL. In a GDRFAB_CONNREQ event: who asks, as far as the provider knows ("shm://" alone: it
+     * has no address).
      */
     char *dest_addr;
     /**
@@ -977,6 +998,12 @@ typedef struct gdrfab_info {
      * Bytes of auth_key.
      */
     size_t auth_key_size;
+    /**
+     * GDRFAB_ORDER_STRICT: entries of what an endpoint initiates come in the order of posting; always so of verbs. 0: as
+     * operations end. Hint: GDRFAB_ORDER_STRICT if it is needed; small operations then wait for large ones that were posted
+     * before. Entries of what arrives are in the order of the messages either way.
+     */
+    uint64_t comp_order;
 } gdrfab_info;
 
 /**
@@ -1274,7 +1301,9 @@ typedef struct gdrfab_mr_attr {
      */
     uint64_t device;
     /**
-     * GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: what the first address is decides, asked of every driver that is here.
+     * GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: what the first address is decides, asked of every driver that is here. A file says
+     * nothing of whose memory it is: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM, and the CPU may read small
+     * operations' bytes; name the device (gdrfab_hmem_detect()) where it must not.
      */
     uint32_t iface;
     /**
@@ -1366,9 +1395,11 @@ typedef struct gdrfab_hmem_info {
      */
     int ipc;
     /**
-     * 0
+     * 1: this process uses the device already, so that work on it makes no new context. GDRFAB_HMEM_CUDA: the device's
+     * primary context is active, whoever made it so, this library included; contexts of cuCtxCreate are not seen.
+     * 0: it does not, or the interface cannot tell: always of the other interfaces, and if no device was asked for.
      */
-    uint32_t reserved;
+    uint32_t active;
     /**
      * Bytes of memory; 0: unknown.
      */
@@ -2240,14 +2271,16 @@ int gdrfab_ep_getname(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
 int gdrfab_pep_getname(struct gdrfab_pep *pep, void *addr, size_t *addrlen);
 
 /**
- * Gives the peer's address; "shm://" alone if the peer connected without one. Mirrors fi_getpeer.
+ * Gives the peer's address, or that of its listener; "shm://" alone if the peer that connected has none. Mirrors fi_getpeer.
  *
  * @param ep      connected endpoint
  * @param addr    gets NUL-terminated text; GDRFAB_ADDR_MAX bytes suffice
  * @param addrlen in: bytes of addr; out: bytes used, NUL included. Also written with -GDRFAB_ETOOSMALL
  * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -ENOTCONN
  */
-int gdrfab_ep_getpeer(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
+int gdrfab_ep_getpeer(struct gdrfab_ep *ep,
+                      void *addr,
+                      size_t *addrlen);
 
 /**
  * Registers one range of host memory. Mirrors fi_mr_reg.
@@ -2403,7 +2436,8 @@ int gdrfab_mem_free(struct gdrfab_domain *domain,
  * Tells whether an interface can be used, how many devices it has, and what one of them can do. Libfabric has no such call.
  *
  * It loads and initialises the vendor's driver if nothing of the library has used it yet; GDRFAB_HMEM and
- * GDRFAB_HMEM_INIT restrict that. Callable from any thread; a child of fork() gets -EPERM for a driver that its parent opened.
+ * GDRFAB_HMEM_INIT restrict that. With CUDA it calls cuInit() and asks what needs no context, so it makes none on any device.
+ * Callable from any thread; a child of fork() gets -EPERM for a driver that its parent opened.
  *
  * @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
  * @param device number of the device; UINT32_MAX asks for the interface alone: iface and devices are set, the rest is 0
@@ -2507,6 +2541,27 @@ int gdrfab_hmem_copy_from(uint32_t iface,
                           void *dest,
                           const void *src,
                           size_t len);
+
+/**
+ * Makes what a NIC has written into memory of a device before this call visible to the device's kernels, those that run
+ * already too. It concerns memory that a NIC reaches by itself (GDRFAB_PATH_DMABUF, GDRFAB_PATH_PEER_MEM of verbs): call it
+ * after the completion that told of the bytes, and before a kernel is told. Libfabric has no such call.
+ *
+ * CUDA: returns at once where the device orders these writes itself (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
+ * else the driver flushes, with the device's primary context current, which this makes if it is not there yet. That holds for
+ * memory of this context and for mapped segments and pools, not for memory of contexts that the program made by cuCtxCreate:
+ * there it calls cuFlushGPUDirectRDMAWrites itself. It waits for no stream, and is callable from any thread.
+ *
+ * @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO; GDRFAB_HMEM_SYSTEM needs no flush: 0
+ * @param device number of the device; 0 for GDRFAB_HMEM_SYSTEM
+ * @return 0, or
+ *   -EINVAL iface; -ENOSYS, -ENODEV, -EPERM as gdrfab_hmem_query();
+ *   -EOPNOTSUPP the device neither orders the writes nor has such a flush: of the other interfaces none has, and neither have
+ *   CUDA drivers before 11.3; gdrfab_last_error() tells which;
+ *   -EIO or another errno of the driver
+ */
+int gdrfab_hmem_flush(uint32_t iface,
+                      uint32_t device);
 
 /**
  * Allocates memory of a device that peers can be given: of the kind that the vendor lets other processes map, where it has
@@ -2626,7 +2681,8 @@ ssize_t gdrfab_writedata(struct gdrfab_ep *ep,
                          void *context);
 
 /**
- * Writes up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry.
+ * Writes up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry (the loss of
+ * the connection none).
  * Mirrors fi_inject_write.
  *
  * @param ep        connected endpoint
@@ -2793,7 +2849,8 @@ ssize_t gdrfab_senddata(struct gdrfab_ep *ep,
                         void *context);
 
 /**
- * Sends up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry.
+ * Sends up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry (the loss of
+ * the connection none).
  * Mirrors fi_inject.
  *
  * @param ep        connected endpoint
@@ -2802,7 +2859,10 @@ ssize_t gdrfab_senddata(struct gdrfab_ep *ep,
  * @param dest_addr unused
  * @return as gdrfab_send(); -EMSGSIZE longer than inject_size
  */
-ssize_t gdrfab_inject(struct gdrfab_ep *ep, const void *buf, size_t len, uint64_t dest_addr);
+ssize_t gdrfab_inject(struct gdrfab_ep *ep,
+                      const void *buf,
+                      size_t len,
+                      uint64_t dest_addr);
 
 /**
  * gdrfab_inject() with data for the peer's completion entry. Mirrors fi_injectdata.
@@ -3051,8 +3111,8 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * @param event gets GDRFAB_CONNREQ, GDRFAB_CONNECTED, GDRFAB_SHUTDOWN, GDRFAB_NOTIFY, or what gdrfab_eq_write() named
  * @param buf   gets a gdrfab_eq_cm_entry and private data, or what gdrfab_eq_write() wrote
  * @param len   its bytes; sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX hold any connection event
- * @param flags 0
- * @return bytes written, or
+ * @param flags 0, or GDRFAB_PEEK: the event stays, buf is left alone and may be NULL
+ * @return bytes written (with GDRFAB_PEEK: that reading it takes), or
  *   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_eq_readerr(); -GDRFAB_ETOOSMALL the event stays;
  *   -EINVAL, -GDRFAB_EBADFLAGS
  */
@@ -3070,7 +3130,7 @@ ssize_t gdrfab_eq_read(struct gdrfab_eq *eq,
  * @param buf        as gdrfab_eq_read()
  * @param len        as gdrfab_eq_read()
  * @param timeout_ms milliseconds, -1 = no limit
- * @param flags      0
+ * @param flags      as gdrfab_eq_read(): with GDRFAB_PEEK it only waits
  * @return as gdrfab_eq_read(); -EAGAIN after the timeout; -EINTR by a signal; -EPERM in a process that did not open it; -EMFILE
  */
 ssize_t gdrfab_eq_sread(struct gdrfab_eq *eq,
@@ -3143,10 +3203,16 @@ int gdrfab_eq_trywait(struct gdrfab_eq *eq);
  * @param optname GDRFAB_OPT_*
  * @param optval  the value, of the option's type
  * @param optlen  its bytes
- * @return 0, -EINVAL (NULL, size, value), -ENOPROTOOPT (no such option, or not of this provider),
- *   -GDRFAB_EOPBADSTATE (an option that is set before connecting, of an endpoint that has begun to)
+ * @return 0, -EINVAL (NULL, size, value), -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that
+ *   this provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, of an endpoint that has
+ *   begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier where it is looked for), -EPROTO (it is of another
+ *   build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or what its driver answers (-EBUSY, -ENOMEM, ...)
  */
-int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *optval, size_t optlen);
+int gdrfab_ep_setopt(struct gdrfab_ep *ep,
+                     int level,
+                     int optname,
+                     const void *optval,
+                     size_t optlen);
 
 /**
  * Reads an option. Mirrors fi_getopt.

@@ -41,6 +41,12 @@ pub const VARIABLES: &[Variable] = &[
         help: "1: device drivers are called on a thread of the library's own, never on the caller's",
     },
     Variable {
+        name: "GDRFAB_HMEM_PROCESS",
+        default: "0",
+        help: "1: operations of shm call no device driver here unless an endpoint says so; a process of the library's own copies (GDRFAB_OPT_DRIVER_CALLS)",
+    },
+    Variable { name: "GDRFAB_COPIER", default: "", help: "the program of that process; unset: gdrfab/gdrfab-copier beside the library" },
+    Variable {
         name: "GDRFAB_SHM_MEMBARRIER",
         default: "1",
         help: "0: fences on every operation instead of membarrier(2) on close and sleep",
@@ -76,6 +82,11 @@ pub const VARIABLES: &[Variable] = &[
         name: "GDRFAB_TCP_CONGESTION",
         default: "",
         help: "congestion control of tcp's sockets (reno, cubic, bbr...); unset: reno within a host, else the host's",
+    },
+    Variable {
+        name: "GDRFAB_TCP_STREAMS",
+        default: "1",
+        help: "2 to 16: transfers of 256 KiB and more go over so many tcp connections beside the first, if both sides want it",
     },
     Variable { name: "GDRFAB_TCP_WINDOW", default: "1024", help: "messages that a tcp endpoint keeps until their receives are posted" },
     Variable {
@@ -141,6 +152,9 @@ pub struct Hmem {
     pub adopt: bool,
     /// Drivers are called on threads of the library's own only.
     pub apart: bool,
+    /// Endpoints begin with driver calls forbidden.
+    pub process: bool,
+    pub copier: Option<String>,
 }
 
 /// How sockets are used.
@@ -156,6 +170,8 @@ pub struct Tcp {
     /// Bytes; 0: by the path.
     pub buffer: usize,
     pub congestion: Option<String>,
+    /// Connections for long bodies, beside the first; 1: none, the first carries all.
+    pub streams: u32,
     pub window: u32,
     pub budget: u32,
 }
@@ -253,6 +269,7 @@ fn tcp() -> Tcp {
             n => n.max(32768) as usize,
         },
         congestion: text("GDRFAB_TCP_CONGESTION"),
+        streams: number("GDRFAB_TCP_STREAMS", 1, 16) as u32,
         window: number("GDRFAB_TCP_WINDOW", 1, 1 << 20) as u32,
         budget: number("GDRFAB_TCP_BUDGET", 0, 1 << 30) as u32,
     }
@@ -285,7 +302,9 @@ fn verbs() -> Verbs {
 fn hmem() -> Hmem {
     let adopt = number("GDRFAB_HMEM_INIT", 0, 1) == 0;
     let apart = number("GDRFAB_HMEM_THREAD", 0, 1) == 1;
-    let Some(raw) = text("GDRFAB_HMEM") else { return Hmem { allowed: u32::MAX, adopt, apart } };
+    let process = number("GDRFAB_HMEM_PROCESS", 0, 1) == 1;
+    let all = Hmem { allowed: u32::MAX, adopt, apart, process, copier: text("GDRFAB_COPIER") };
+    let Some(raw) = text("GDRFAB_HMEM") else { return all };
     let mut allowed = 0;
     for word in raw.split(',').map(str::trim).filter(|w| *w != "none") {
         match HMEM_WORDS.iter().position(|w| *w == word) {
@@ -293,7 +312,7 @@ fn hmem() -> Hmem {
             None => crate::log!(Warn, "GDRFAB_HMEM: unknown interface {word:?}"),
         }
     }
-    Hmem { allowed, adopt, apart }
+    Hmem { allowed, ..all }
 }
 
 /// Whoever has forgotten that the variable is set should find it in the log.

@@ -360,6 +360,8 @@ fn old() {
     assert_eq!(up.detect(&raw const found as u64).unwrap(), None);
     assert_eq!(up.devices()[0].dmabuf.as_ref().map(|e| e.errno), Some(errno::ENOSYS));
     assert_eq!(up.export_dmabuf(made, 100, false).unwrap_err().errno, errno::ENOSYS);
+    assert_eq!(up.flush(0).unwrap_err().errno, errno::EOPNOTSUPP);
+    assert_eq!(up.flush(99).unwrap_err().errno, errno::ENODEV);
     share(up, &[up.export(&found).unwrap()], "1");
     up.free(made).unwrap();
 }

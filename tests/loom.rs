@@ -47,6 +47,34 @@ fn a_message_is_seen_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_cursor_sees_short_messages_whole_and_in_order() {
+    loom::model(|| {
+        let shared = Shared::new(2);
+        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        let sender = thread::spawn(move || {
+            for value in [5u64, 6] {
+                assert!(p.is_open());
+                // SAFETY: a live word.
+                unsafe { p.write_line(7, (&raw const value).cast(), 8) };
+            }
+            assert!(!p.is_open());
+        });
+        let mut cursor = c.cursor();
+        for expect in [5u64, 6] {
+            let mut got = 0u64;
+            let Some(len) = cursor.plain(7) else { break };
+            assert_eq!(len, 8);
+            // SAFETY: a live word.
+            unsafe { cursor.take((&raw mut got).cast(), len) };
+            assert_eq!(got, expect);
+        }
+        let head = cursor.head();
+        c.pass(head);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
 fn lines_given_back_are_not_overwritten_while_they_are_read() {
     loom::model(|| {
         let shared = Shared::new(2);

@@ -29,7 +29,7 @@ fn greeter(key: Option<Secret>) -> Greeter {
 }
 
 fn terms(data: &[u8]) -> Terms {
-    Terms { window: 7, budget: 1 << 20, address: "tcp://127.0.0.1:1".into(), data: data.to_vec() }
+    Terms { window: 7, budget: 1 << 20, address: "tcp://127.0.0.1:1".into(), data: data.to_vec(), ..Terms::default() }
 }
 
 fn dial(at: SocketAddr, key: Option<Secret>) -> Dial {
@@ -276,8 +276,8 @@ fn the_body_of_an_unproven_introduction_is_not_looked_at() {
 #[test]
 fn without_a_common_version_the_listener_says_which_it_has() {
     let mut greeter = greeter(None);
-    let mut raw = Raw::greet(&mut greeter, Hello { lowest: 2, highest: 9, ..hello(false, 1) });
-    assert_eq!(raw.transcript.challenge[8..12], [1, 0, 1, 0]);
+    let mut raw = Raw::greet(&mut greeter, Hello { lowest: 3, highest: 9, ..hello(false, 1) });
+    assert_eq!(raw.transcript.challenge[8..12], [1, 0, 2, 0]);
     assert_eq!(raw.challenge().status, Status::Version);
     assert!(answer::<1>(&mut greeter, &mut raw.stream).is_none());
 }

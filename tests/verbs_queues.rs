@@ -84,7 +84,7 @@ fn posting() {
     a.send(&[iov(&bytes[..100])], &common(0, 0), &[desc]).unwrap();
     a.send(&[iov(&bytes[..100])], &common(flags::REMOTE_CQ_DATA, 0x1234_5678), &[desc]).unwrap();
     a.rma(Dir::Write, &[iov(&bytes)], &there, &common(flags::REMOTE_CQ_DATA, 5), &[desc]).unwrap();
-    let (_, found) = world.read();
+    let found = world.entries();
     let got: Vec<_> = found.iter().filter(|c| c.context >= 100).map(|c| (c.context, c.flags, c.data)).collect();
     let recv = flags::RECV | flags::MSG;
     assert_eq!(got[..2], [(100, recv, 0), (101, recv | flags::REMOTE_CQ_DATA, 0x1234_5678)]);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Posts 8-byte writes and reads their completions, by gdrfab or by the bare verbs, over one and the same libibverbs: the
- * fake one, whose queues do nothing (c-tests/fakes). count.sh counts the instructions of `measured` under callgrind.
+ * Posts 8-byte writes or messages and reads their completions, by gdrfab or by the bare verbs, over one and the same
+ * libibverbs: the fake one, whose queues do nothing (c-tests/fakes). count.sh counts the instructions of `measured` under
+ * callgrind.
  *
- *   GDRFAB_VERBS_LIBRARY=.../libibverbs.so.1 count raw|domain|safe|real DEPTH ROUNDS
+ *   GDRFAB_VERBS_LIBRARY=.../libibverbs.so.1 count raw|domain|safe|real write|message DEPTH ROUNDS
  *
- * A round posts DEPTH writes and then takes their completions. Every write asks for its completion and carries its bytes
- * in the work request, on both sides. `real` is for a real device: as domain, and the bytes must arrive.
+ * A round posts DEPTH writes and then takes their completions; or DEPTH receives on another queue pair and as many sends,
+ * and takes the completions of both. Every operation asks for its completion and carries its bytes in the work request,
+ * on both sides. `real` is for a real device: as domain, and the bytes must arrive.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -55,13 +57,17 @@ struct raw {
 	struct ibv_mr *mr;
 };
 
-static struct raw raw_open(void)
+static void raw_load(void)
 {
-	struct raw r;
 	const char *name = getenv("GDRFAB_VERBS_LIBRARY");
 	library = dlopen(name ? name : "libibverbs.so.1", RTLD_NOW);
 	if (!library)
 		fail("libibverbs", dlerror());
+}
+
+static struct raw raw_open(uint32_t peer)
+{
+	struct raw r;
 	struct ibv_device **list = CALL(ibv_get_device_list)(NULL);
 	struct ibv_context *context = list && list[0] ? CALL(ibv_open_device)(list[0]) : NULL;
 	if (!context)
@@ -76,8 +82,8 @@ static struct raw raw_open(void)
 		fail("making a queue pair", "refused");
 	/* The fake looks at states only, not at what a device would need to get there. */
 	for (int state = IBV_QPS_INIT; state <= IBV_QPS_RTS; state++) {
-		struct ibv_qp_attr attr = {.qp_state = (enum ibv_qp_state)state};
-		if (CALL(ibv_modify_qp)(r.qp, &attr, IBV_QP_STATE))
+		struct ibv_qp_attr attr = {.qp_state = (enum ibv_qp_state)state, .dest_qp_num = peer};
+		if (CALL(ibv_modify_qp)(r.qp, &attr, IBV_QP_STATE | (peer ? IBV_QP_DEST_QPN : 0)))
 			fail("ibv_modify_qp", "refused");
 	}
 	return r;
@@ -103,6 +109,39 @@ static __attribute__((noinline)) void measured_raw(struct raw *r, int depth, lon
 				fail("ibv_poll_cq", "a failure");
 			done += n;
 		}
+	}
+}
+
+static void raw_take(struct raw *r, int depth)
+{
+	struct ibv_wc wc[16];
+	for (int done = 0; done < depth;) {
+		int n = ibv_poll_cq(r->cq, depth < 16 ? depth : 16, wc);
+		if (n < 0 || (n > 0 && (wc[0].status || wc[0].wr_id != (uintptr_t)r)))
+			fail("ibv_poll_cq", "a failure");
+		done += n;
+	}
+}
+
+static __attribute__((noinline)) void measured_raw_message(struct raw *r, struct raw *to, int depth, long rounds)
+{
+	for (long round = 0; round < rounds; round++) {
+		for (int i = 0; i < depth; i++) {
+			struct ibv_sge sge = {(uintptr_t)&target, BYTES, to->mr->lkey};
+			struct ibv_recv_wr wr = {.wr_id = (uintptr_t)to, .sg_list = &sge, .num_sge = 1}, *bad;
+			if (ibv_post_recv(to->qp, &wr, &bad))
+				fail("ibv_post_recv", "refused");
+		}
+		for (int i = 0; i < depth; i++) {
+			struct ibv_sge sge = {(uintptr_t)&source, BYTES, r->mr->lkey};
+			struct ibv_send_wr wr = {.wr_id = (uintptr_t)r, .sg_list = &sge, .num_sge = 1}, *bad;
+			wr.opcode = IBV_WR_SEND;
+			wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+			if (ibv_post_send(r->qp, &wr, &bad))
+				fail("ibv_post_send", "refused");
+		}
+		raw_take(r, depth);
+		raw_take(to, depth);
 	}
 }
 
@@ -154,7 +193,33 @@ static __attribute__((noinline)) void measured_gdrfab(struct side *s, void *desc
 	}
 }
 
-static void by_gdrfab(bool one_thread, bool real, int depth, long rounds)
+static void take(struct side *s, int depth)
+{
+	gdrfab_cq_data_entry entry[16];
+	for (int done = 0; done < depth;) {
+		ssize_t n = gdrfab_cq_read(s->cq, entry, depth < 16 ? (size_t)depth : 16);
+		if ((n < 0 && n != -EAGAIN) || (n > 0 && entry[0].op_context != s))
+			fail("gdrfab_cq_read", "a failure");
+		done += n > 0 ? (int)n : 0;
+	}
+}
+
+static __attribute__((noinline)) void measured_gdrfab_message(struct side *s, struct side *to, void *desc, void *there,
+							       int depth, long rounds)
+{
+	for (long round = 0; round < rounds; round++) {
+		for (int i = 0; i < depth; i++)
+			if (gdrfab_recv(to->ep, (void *)&target, BYTES, there, 0, to))
+				fail("gdrfab_recv", gdrfab_last_error());
+		for (int i = 0; i < depth; i++)
+			if (gdrfab_send(s->ep, (void *)&source, BYTES, desc, 0, s))
+				fail("gdrfab_send", gdrfab_last_error());
+		take(s, depth);
+		take(to, depth);
+	}
+}
+
+static void by_gdrfab(bool one_thread, bool real, bool messages, int depth, long rounds)
 {
 	gdrfab_info *hints = gdrfab_dupinfo(NULL), *info;
 	gdrfab_fabric *fabric;
@@ -172,16 +237,19 @@ static void by_gdrfab(bool one_thread, bool real, int depth, long rounds)
 	OK(gdrfab_mr_reg(a.domain, (void *)&source, sizeof source, GDRFAB_WRITE, 0, 0, 0, NULL, &mr));
 	OK(gdrfab_mr_reg(b.domain, (void *)&target, sizeof target, GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &there));
 	/* The fake looks after a peer of its own process; the bare queue pair has none either. */
-	if (!real)
+	if (!real && !messages)
 		OK(gdrfab_ep_close(b.ep));
-	measured_gdrfab(&a, gdrfab_mr_desc(mr), gdrfab_mr_key(there), depth, rounds);
+	if (messages)
+		measured_gdrfab_message(&a, &b, gdrfab_mr_desc(mr), gdrfab_mr_desc(there), depth, rounds);
+	else
+		measured_gdrfab(&a, gdrfab_mr_desc(mr), gdrfab_mr_key(there), depth, rounds);
 	for (source = 1; real && source < 1000; source++) {
 		measured_gdrfab(&a, gdrfab_mr_desc(mr), gdrfab_mr_key(there), 1, 1);
 		if (target != source)
 			fail("gdrfab_write", "its completion came, and its bytes did not");
 	}
 	OK(gdrfab_ep_close(a.ep));
-	if (real)
+	if (real || messages)
 		OK(gdrfab_ep_close(b.ep));
 	OK(gdrfab_mr_close(mr));
 	OK(gdrfab_mr_close(there));
@@ -198,17 +266,27 @@ static void by_gdrfab(bool one_thread, bool real, int depth, long rounds)
 
 int main(int argc, char **argv)
 {
-	int depth = argc == 4 ? atoi(argv[2]) : 0;
-	long rounds = argc == 4 ? atol(argv[3]) : 0;
+	bool messages = argc == 5 && !strcmp(argv[2], "message");
+	int depth = argc == 5 ? atoi(argv[3]) : 0;
+	long rounds = argc == 5 ? atol(argv[4]) : 0;
 	if (depth < 1 || depth > MOST || rounds < 1) {
-		fprintf(stderr, "usage: count raw|domain|safe|real DEPTH ROUNDS\n");
+		fprintf(stderr, "usage: count raw|domain|safe|real write|message DEPTH ROUNDS\n");
 		return 2;
 	}
 	if (!strcmp(argv[1], "raw")) {
-		struct raw r = raw_open();
-		measured_raw(&r, depth, rounds);
+		raw_load();
+		struct raw r = raw_open(0);
+		if (messages) {
+			struct raw to = raw_open(r.qp->qp_num);
+			struct ibv_qp_attr attr = {.dest_qp_num = to.qp->qp_num};
+			if (CALL(ibv_modify_qp)(r.qp, &attr, IBV_QP_DEST_QPN))
+				fail("ibv_modify_qp", "refused");
+			measured_raw_message(&r, &to, depth, rounds);
+		} else {
+			measured_raw(&r, depth, rounds);
+		}
 	} else {
-		by_gdrfab(strcmp(argv[1], "safe") != 0, !strcmp(argv[1], "real"), depth, rounds);
+		by_gdrfab(strcmp(argv[1], "safe") != 0, !strcmp(argv[1], "real"), messages, depth, rounds);
 	}
 	return 0;
 }

@@ -15,7 +15,7 @@ ${CC:-cc} -std=c99 -O2 -Wall -Wextra -Werror -o "$build/register" "$root/benches
 # Twenty runs of up to a minute for each row and round, on a busy host.
 "$root/tests/check-verbs.sh" --programs layout --passes rxe --timeout $((1200 + 600 * rounds)) \
 	--vm "--add $build/register:/root/register" \
-	--shell-cmd "ROUNDS=$rounds /gdrfab/perftest.sh; echo; /root/register $((rounds * 11)) rxe0"
+	--shell-cmd "ROUNDS=$rounds /gdrfab/perftest.sh; echo; echo 34 >/proc/sys/vm/nr_hugepages; /root/register $((rounds * 11)) rxe0"
 status=$?
 echo
 "$root/benches/verbs/count.sh" || status=$?

@@ -7,6 +7,8 @@
  *   FAKE_NO_P2P=1         no device reaches another
  *   FAKE_NO_DMABUF=1      the devices have no dma-buf; FAKE_PCIE=1: the mapping through the PCIe BAR can be had
  *   FAKE_DMABUF_MMAP=1    a dma-buf of a whole allocation can be mapped by the CPU, as with drivers from 13.3
+ *   FAKE_RDMA_ORDERING=N  how the devices order what NICs write: 0 not at all, 100 for themselves, 200 (so without) for all
+ *   FAKE_NO_FLUSH=1       and the host cannot flush
  *   FAKE_DELAY_US=N       a copy takes effect N microseconds after it was posted, or after the one before it
  *
  * -DFAKE_OLD: a driver without dma-buf, mapped segments, pools, and the newer attributes.
@@ -101,6 +103,7 @@ API CUresult cuGetErrorName(CUresult code, const char **name)
 		     {500, "CUDA_ERROR_NOT_FOUND"},
 		     {600, "CUDA_ERROR_NOT_READY"},
 		     {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+		     {704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"},
 		     {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
 		     {800, "CUDA_ERROR_NOT_PERMITTED"},
 		     {801, "CUDA_ERROR_NOT_SUPPORTED"},
@@ -208,13 +211,15 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 	case 110: /* GPU_DIRECT_RDMA_WITH_CUDA_VMM */
 	case 115: /* MEMORY_POOLS */
 	case 116: /* GPU_DIRECT_RDMA_SUPPORTED */
-	case 117: /* GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS */
 	case 119: /* MEMPOOL_SUPPORTED_HANDLE_TYPES */
 	case 124: /* DMA_BUF_SUPPORTED */
 		*value = attribute != 124 || !getenv("FAKE_NO_DMABUF");
 		return NEW ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	case 117: /* GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: HOST 1, MEMOPS 2 */
+		*value = getenv("FAKE_NO_FLUSH") ? 2 : 1;
+		return NEW ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	case 118: /* GPU_DIRECT_RDMA_WRITES_ORDERING */
-		*value = 200;
+		*value = getenv("FAKE_RDMA_ORDERING") ? atoi(getenv("FAKE_RDMA_ORDERING")) : 200;
 		return NEW ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
@@ -318,11 +323,44 @@ API CUresult cuCtxGetDevice(CUdevice *device)
 	return CUDA_SUCCESS;
 }
 
+static bool peer_access[MAX_DEVICES][MAX_DEVICES];
+
 API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
 	ENTER(cuCtxEnablePeerAccess);
 	NEED_CONTEXT();
 	if (flags || !valid(peer) || peer == cuda_current())
 		return CUDA_ERROR_INVALID_VALUE;
-	return cuda_p2p(peer->device, cuda_current()->device) ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+	if (!cuda_p2p(peer->device, cuda_current()->device))
+		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+	fake_lock();
+	bool *enabled = &peer_access[cuda_current()->device][peer->device], before = *enabled;
+	*enabled = true;
+	fake_unlock();
+	return before ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED : CUDA_SUCCESS;
 }
+
+#ifndef FAKE_OLD
+static unsigned flushes[MAX_DEVICES];
+
+API CUresult cuFlushGPUDirectRDMAWrites(int target, int scope)
+{
+	ENTER(cuFlushGPUDirectRDMAWrites);
+	NEED_CONTEXT();
+	/* CURRENT_CTX; TO_OWNER, TO_ALL_DEVICES */
+	if (target != 0 || (scope != 100 && scope != 200))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (getenv("FAKE_NO_FLUSH"))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	fake_lock();
+	flushes[cuda_current()->device]++;
+	fake_unlock();
+	return CUDA_SUCCESS;
+}
+
+/* For programs, which find it by dlsym: how often the device was flushed. */
+API unsigned fake_cuda_flushes(CUdevice device)
+{
+	return cuda_device_ok(device) ? flushes[device] : 0;
+}
+#endif

@@ -473,6 +473,7 @@ API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, struct ipc_handle handle, u
 	memcpy(&h, &handle, sizeof h);
 	if (h.magic != MAGIC || flags != 1 || h.pool)
 		return CUDA_ERROR_INVALID_VALUE;
+	/* As the real one in the process that made the handle. */
 	if (h.pid == getpid())
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!cuda_p2p(cuda_current()->device, h.device))

@@ -7,8 +7,6 @@ mod accelerators;
 mod cli;
 #[path = "gdrfab-info/host.rs"]
 mod host;
-#[path = "common/json.rs"]
-mod json;
 #[path = "gdrfab-info/nics.rs"]
 mod nics;
 #[path = "gdrfab-info/provider.rs"]
@@ -20,8 +18,8 @@ use gdrfab::hmem::{Iface, Site};
 use gdrfab::log::{self, Level};
 use gdrfab::{config, prov};
 use host::Fact;
-use json::Json;
 use provider::Provider;
+use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -118,15 +116,9 @@ fn environment_text() -> String {
     out
 }
 
-fn environment_json() -> Json {
-    Json::list(config::VARIABLES.iter().map(|v| {
-        Json::map([
-            ("name", Json::str(v.name)),
-            ("default", Json::str(v.default)),
-            ("value", Json::maybe(value_now(v.name))),
-            ("help", Json::str(v.help)),
-        ])
-    }))
+fn environment_json() -> Value {
+    let variables = config::VARIABLES.iter();
+    variables.map(|v| json!({"name": v.name, "default": v.default, "value": value_now(v.name), "help": v.help})).collect()
 }
 
 fn text(options: &Options, providers: &[Provider], vendors: &[Vendor], complaints: &[String]) -> String {
@@ -159,16 +151,16 @@ fn indent(text: &str) -> String {
     text.lines().map(|l| format!("  {l}\n")).collect()
 }
 
-fn as_json(providers: &[Provider], vendors: &[Vendor], complaints: &[String]) -> Json {
-    Json::map([
-        ("program", Json::str("gdrfab-info")),
-        ("version", Json::str(VERSION)),
-        ("host", Json::map(host::facts().into_iter().map(|f| (f.name.replace(' ', "_"), Json::Str(f.value))))),
-        ("providers", Json::list(providers.iter().map(Provider::json))),
-        ("accelerators", Json::list(vendors.iter().map(Vendor::json))),
-        ("environment", environment_json()),
-        ("complaints", Json::list(complaints.iter().map(Json::str))),
-    ])
+fn as_json(providers: &[Provider], vendors: &[Vendor], complaints: &[String]) -> Value {
+    json!({
+        "program": "gdrfab-info",
+        "version": VERSION,
+        "host": host::facts().into_iter().map(|f| (f.name.replace(' ', "_"), f.value.into())).collect::<Map<_, _>>(),
+        "providers": providers.iter().map(Provider::json).collect::<Value>(),
+        "accelerators": vendors.iter().map(Vendor::json).collect::<Value>(),
+        "environment": environment_json(),
+        "complaints": complaints,
+    })
 }
 
 fn main() -> ExitCode {
@@ -192,7 +184,7 @@ fn main() -> ExitCode {
     let vendors = if only_env { Vec::new() } else { accelerators::all() };
     let complaints = complaints.lock().unwrap_or_else(|e| e.into_inner()).clone();
     cli::say(&match (options.json, only_env) {
-        (true, _) => format!("{}\n", as_json(&providers, &vendors, &complaints)),
+        (true, _) => format!("{:#}\n", as_json(&providers, &vendors, &complaints)),
         (false, true) => environment_text() + &complaints.iter().map(|c| format!("\n{c}\n")).collect::<String>(),
         (false, false) => text(&options, &providers, &vendors, &complaints),
     });

@@ -195,7 +195,7 @@ pub unsafe extern "C" fn gdrfab_pep_getname(pep: *mut gdrfab_pep, addr: *mut c_v
     })
 }
 
-/// Gives the peer's address; "shm://" alone if the peer connected without one. Mirrors fi_getpeer.
+/// Gives the peer's address, or that of its listener; "shm://" alone if the peer that connected has none. Mirrors fi_getpeer.
 ///
 /// @param ep      connected endpoint
 /// @param addr    gets NUL-terminated text; GDRFAB_ADDR_MAX bytes suffice

@@ -6,7 +6,7 @@ use super::objects::gdrfab_cq;
 use super::types::*;
 use crate::error::{Code, Error, Result, errno};
 use crate::fabric::{Cq, CqFormat, Gate};
-use crate::prov::queue::{Completion, Taken};
+use crate::prov::queue::{Completion, Found, Taken};
 use libc::{c_char, c_int, c_void, ssize_t};
 
 /// GDRFAB_CQ_FORMAT_CONTEXT (mirrors fi_cq_entry)
@@ -128,36 +128,132 @@ pub unsafe extern "C" fn gdrfab_cq_read(cq: *mut gdrfab_cq, buf: *mut c_void, co
     // SAFETY: the C caller says that the handle is open and that buf holds count entries.
     unsafe {
         if let Some(q) = object_if(cq).filter(|_| !buf.is_null()) {
-            // A loop for each format, and no call: the rest is behind `read_on`.
-            let ready = match q.gate {
-                Gate::Context => q.read_ready(count, |i, c| put(CqFormat::Context, buf, i, c)),
-                Gate::Msg => q.read_ready(count, |i, c| put(CqFormat::Msg, buf, i, c)),
-                Gate::Data => q.read_ready(count, |i, c| put(CqFormat::Data, buf, i, c)),
-                Gate::Device => return read_device(cq, buf, count),
+            // A function for each, so that none saves registers for another.
+            return match q.gate {
+                Gate::Context => ready_contexts(cq, buf, count),
+                Gate::Msg => ready_msgs(cq, buf, count),
+                Gate::Data => ready_data(cq, buf, count),
+                Gate::DeviceContext => read_contexts(cq, buf, count),
+                Gate::DeviceMsg => read_msgs(cq, buf, count),
+                Gate::DeviceData => read_data(cq, buf, count),
+                Gate::DeviceLocked => read_locked(cq, buf, count),
             };
-            if let Some(taken) = ready {
-                return outcome(taken);
-            }
         }
         read_on(cq, buf, count)
     }
 }
 
-/// gdrfab_cq_read() of a queue that a device fills.
+/// gdrfab_cq_read() of an empty queue to which messages may come on the shortest way.
 ///
 /// # Safety
 /// As for gdrfab_cq_read(), which has checked the pointers.
 #[inline(never)]
-unsafe extern "C" fn read_device(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
+unsafe extern "C" fn read_arrivals(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
     // SAFETY: handed on.
     unsafe {
         let q = &*cq.cast::<Cq>();
-        let taken = match q.format {
-            CqFormat::Context => q.read_device(count, |i, c| put(CqFormat::Context, buf, i, c)),
-            CqFormat::Msg => q.read_device(count, |i, c| put(CqFormat::Msg, buf, i, c)),
-            CqFormat::Data => q.read_device(count, |i, c| put(CqFormat::Data, buf, i, c)),
+        let format = q.format;
+        match q.read_arrivals(count, |i, c| put(format, buf, i, c)) {
+            Some(taken) => outcome(taken),
+            None => read_on(cq, buf, count),
+        }
+    }
+}
+
+macro_rules! read_ready {
+    ($name:ident, $format:expr) => {
+        /// gdrfab_cq_read() of a queue that its endpoints fill.
+        ///
+        /// # Safety
+        /// As for gdrfab_cq_read(), which has checked the pointers.
+        #[inline(never)]
+        unsafe extern "C" fn $name(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
+            // SAFETY: handed on.
+            unsafe {
+                let q = &*cq.cast::<Cq>();
+                match q.read_ready(count, |i, c| put($format, buf, i, c)) {
+                    Some(taken) => outcome(taken),
+                    None if q.may_arrive(count) => read_arrivals(cq, buf, count),
+                    None => read_on(cq, buf, count),
+                }
+            }
+        }
+    };
+}
+read_ready!(ready_contexts, CqFormat::Context);
+read_ready!(ready_msgs, CqFormat::Msg);
+read_ready!(ready_data, CqFormat::Data);
+
+macro_rules! read_device {
+    ($name:ident, $format:expr) => {
+        /// gdrfab_cq_read() of a queue that a device fills, in a domain without locks.
+        ///
+        /// # Safety
+        /// As for gdrfab_cq_read(), which has checked the pointers and the gate.
+        #[inline(never)]
+        unsafe extern "C" fn $name(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
+            // SAFETY: handed on.
+            unsafe {
+                match (*cq.cast::<Cq>()).look::<false>(count, |i, c| put($format, buf, i, c)) {
+                    Found::Some(n) => n as ssize_t,
+                    Found::Due(n) => due(cq, n),
+                    Found::Nothing => read_after(cq, buf, count),
+                    Found::Elsewhere => read_on(cq, buf, count),
+                }
+            }
+        }
+    };
+}
+read_device!(read_contexts, CqFormat::Context);
+read_device!(read_msgs, CqFormat::Msg);
+read_device!(read_data, CqFormat::Data);
+
+/// As `read_data` for any format, where the library locks.
+///
+/// # Safety
+/// As for `read_data`.
+#[inline(never)]
+unsafe extern "C" fn read_locked(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
+    // SAFETY: handed on.
+    unsafe {
+        let q = &*cq.cast::<Cq>();
+        let found = match q.format {
+            CqFormat::Context => q.look::<true>(count, |i, c| put(CqFormat::Context, buf, i, c)),
+            CqFormat::Msg => q.look::<true>(count, |i, c| put(CqFormat::Msg, buf, i, c)),
+            CqFormat::Data => q.look::<true>(count, |i, c| put(CqFormat::Data, buf, i, c)),
         };
-        taken.map_or_else(|| read_on(cq, buf, count), |n| n as ssize_t)
+        match found {
+            Found::Some(n) => n as ssize_t,
+            Found::Due(n) => due(cq, n),
+            Found::Nothing => read_after(cq, buf, count),
+            Found::Elsewhere => read_on(cq, buf, count),
+        }
+    }
+}
+
+/// The end of gdrfab_cq_read() when the endpoints' turn has come.
+///
+/// # Safety
+/// As for `read_data`.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn due(cq: *mut gdrfab_cq, n: usize) -> ssize_t {
+    // SAFETY: handed on.
+    unsafe { (*cq.cast::<Cq>()).due() };
+    n as ssize_t
+}
+
+/// gdrfab_cq_read() when the device has nothing.
+///
+/// # Safety
+/// As for `read_data`.
+#[inline(never)]
+unsafe extern "C" fn read_after(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
+    // SAFETY: handed on.
+    unsafe {
+        let q = &*cq.cast::<Cq>();
+        let format = q.format;
+        outcome(q.read_after(count, |i, c| put(format, buf, i, c)))
     }
 }
 
@@ -172,7 +268,7 @@ unsafe extern "C" fn read_on(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize)
         match queue(cq, buf, count) {
             Ok(q) => {
                 let format = q.format;
-                outcome(q.read(count, |i, c| put(format, buf, i, c)))
+                outcome(q.read_queue(count, |i, c| put(format, buf, i, c)))
             }
             Err(e) => failed(&e) as isize,
         }

@@ -55,6 +55,11 @@ pub(super) fn no_flags(flags: u64) -> Result<()> {
     }
 }
 
+/// Whether the event is to stay in the queue.
+fn peek(flags: u64) -> Result<bool> {
+    no_flags(flags & !GDRFAB_PEEK).map(|()| flags & GDRFAB_PEEK != 0)
+}
+
 /// Whether an event was written by the caller, raw.
 fn is_raw(event: &Event) -> bool {
     event.object == 0
@@ -69,12 +74,16 @@ enum Look {
     Take,
     TooSmall(usize),
     Error,
+    /// It stays; its number and its bytes.
+    Stays(u32, usize),
 }
 
-fn look(event: &Event, room: usize) -> (bool, Look) {
+fn look(event: &Event, room: usize, peek: bool) -> (bool, Look) {
     let need = size_of_event(event);
     if event.error.is_some() {
         (false, Look::Error)
+    } else if peek {
+        (false, Look::Stays(event.kind, need))
     } else if need > room {
         (false, Look::TooSmall(need))
     } else {
@@ -89,6 +98,11 @@ unsafe fn hand_out(q: &fabric::Eq, result: Option<(Look, Option<Event>)>, event:
         None => Err(Error::AGAIN),
         Some((Look::Error, _)) => Err(Error::fixed(errno::EAVAIL, "eq: an error entry is next: gdrfab_eq_readerr()")),
         Some((Look::TooSmall(need), _)) => Err(Error::new(errno::ETOOSMALL, format!("len: the event needs {need} bytes"))),
+        Some((Look::Stays(kind, need), _)) => {
+            // SAFETY: the caller's promise.
+            unsafe { event.write(kind) };
+            Ok(need)
+        }
         Some((Look::Take, None)) => Err(Error::AGAIN),
         Some((Look::Take, Some(mut e))) => {
             let size = size_of_event(&e);
@@ -119,8 +133,8 @@ unsafe fn hand_out(q: &fabric::Eq, result: Option<(Look, Option<Event>)>, event:
 /// @param event gets GDRFAB_CONNREQ, GDRFAB_CONNECTED, GDRFAB_SHUTDOWN, GDRFAB_NOTIFY, or what gdrfab_eq_write() named
 /// @param buf   gets a gdrfab_eq_cm_entry and private data, or what gdrfab_eq_write() wrote
 /// @param len   its bytes; sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX hold any connection event
-/// @param flags 0
-/// @return bytes written, or
+/// @param flags 0, or GDRFAB_PEEK: the event stays, buf is left alone and may be NULL
+/// @return bytes written (with GDRFAB_PEEK: that reading it takes), or
 ///   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_eq_readerr(); -GDRFAB_ETOOSMALL the event stays;
 ///   -EINVAL, -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
@@ -129,11 +143,11 @@ pub unsafe extern "C" fn gdrfab_eq_read(eq: *mut gdrfab_eq, event: *mut u32, buf
     counted(|| unsafe {
         let q = object(eq, "eq")?;
         let event = output(event, "event")?;
-        no_flags(flags)?;
-        if buf.is_null() {
+        let peek = peek(flags)?;
+        if buf.is_null() && !peek {
             return Err(null("buf"));
         }
-        hand_out(q, q.read(|e| look(e, len)), event, buf)
+        hand_out(q, q.read(|e| look(e, len, peek)), event, buf)
     })
 }
 
@@ -144,7 +158,7 @@ pub unsafe extern "C" fn gdrfab_eq_read(eq: *mut gdrfab_eq, event: *mut u32, buf
 /// @param buf        as gdrfab_eq_read()
 /// @param len        as gdrfab_eq_read()
 /// @param timeout_ms milliseconds, -1 = no limit
-/// @param flags      0
+/// @param flags      as gdrfab_eq_read(): with GDRFAB_PEEK it only waits
 /// @return as gdrfab_eq_read(); -EAGAIN after the timeout; -EINTR by a signal; -EPERM in a process that did not open it; -EMFILE
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_sread(
@@ -159,11 +173,11 @@ pub unsafe extern "C" fn gdrfab_eq_sread(
     counted(|| unsafe {
         let q = object(eq, "eq")?;
         let event = output(event, "event")?;
-        no_flags(flags)?;
-        if buf.is_null() {
+        let peek = peek(flags)?;
+        if buf.is_null() && !peek {
             return Err(null("buf"));
         }
-        hand_out(q, q.sread(timeout_ms, |e| look(e, len))?, event, buf)
+        hand_out(q, q.sread(timeout_ms, |e| look(e, len, peek))?, event, buf)
     })
 }
 

@@ -26,8 +26,10 @@ pub struct gdrfab_hmem_info {
     pub dmabuf: c_int,
     /// 0: other processes can map its memory; else the negative errno that stands against it.
     pub ipc: c_int,
-    /// 0
-    pub reserved: u32,
+    /// 1: this process uses the device already, so that work on it makes no new context. GDRFAB_HMEM_CUDA: the device's
+    /// primary context is active, whoever made it so, this library included; contexts of cuCtxCreate are not seen.
+    /// 0: it does not, or the interface cannot tell: always of the other interfaces, and if no device was asked for.
+    pub active: u32,
     /// Bytes of memory; 0: unknown.
     pub memory: u64,
     /// Bit per number, below 64, of the devices that can copy to and from it without the host.
@@ -102,7 +104,7 @@ pub(super) fn field<const N: usize>(text: &str) -> [c_char; N] {
     out
 }
 
-fn info_of(iface: Iface, device: u32, count: usize, facts: &DeviceFacts) -> gdrfab_hmem_info {
+fn info_of(iface: Iface, device: u32, count: usize, facts: &DeviceFacts, active: bool) -> gdrfab_hmem_info {
     let refused = |why: &Option<Error>| why.as_ref().map_or(0, |e| -e.errno);
     gdrfab_hmem_info {
         struct_size: 0,
@@ -111,7 +113,7 @@ fn info_of(iface: Iface, device: u32, count: usize, facts: &DeviceFacts) -> gdrf
         devices: count as u32,
         dmabuf: refused(&facts.dmabuf),
         ipc: refused(&facts.ipc),
-        reserved: 0,
+        active: active as u32,
         memory: facts.memory,
         peers: facts.peers.iter().filter(|n| **n < 64).fold(0, |bits, n| bits | 1 << n),
         rate_to: 0,
@@ -145,7 +147,8 @@ fn check_copy(dest: *const c_void, src: *const c_void, len: usize) -> Result<()>
 /// Tells whether an interface can be used, how many devices it has, and what one of them can do. Libfabric has no such call.
 ///
 /// It loads and initialises the vendor's driver if nothing of the library has used it yet; GDRFAB_HMEM and
-/// GDRFAB_HMEM_INIT restrict that. Callable from any thread; a child of fork() gets -EPERM for a driver that its parent opened.
+/// GDRFAB_HMEM_INIT restrict that. With CUDA it calls cuInit() and asks what needs no context, so it makes none on any device.
+/// Callable from any thread; a child of fork() gets -EPERM for a driver that its parent opened.
 ///
 /// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
 /// @param device number of the device; UINT32_MAX asks for the interface alone: iface and devices are set, the rest is 0
@@ -164,8 +167,8 @@ pub unsafe extern "C" fn gdrfab_hmem_query(iface: u32, device: u32, info: *mut g
         let iface = iface_of(iface)?;
         let count = hmem::devices(iface)?.len();
         let facts = match device {
-            NO_DEVICE => info_of(iface, device, count, &DeviceFacts::default()),
-            number => info_of(iface, device, count, hmem::device(iface, number)?),
+            NO_DEVICE => info_of(iface, device, count, &DeviceFacts::default(), false),
+            number => info_of(iface, device, count, hmem::device(iface, number)?, hmem::active(iface, number)),
         };
         write_sized(out, &facts);
         Ok(())
@@ -297,6 +300,27 @@ pub unsafe extern "C" fn gdrfab_hmem_copy_from(iface: u32, device: u32, dest: *m
         check_copy(dest, src, len)?;
         hmem::copy_from(at, dest as u64, src as u64, len)
     })
+}
+
+/// Makes what a NIC has written into memory of a device before this call visible to the device's kernels, those that run
+/// already too. It concerns memory that a NIC reaches by itself (GDRFAB_PATH_DMABUF, GDRFAB_PATH_PEER_MEM of verbs): call it
+/// after the completion that told of the bytes, and before a kernel is told. Libfabric has no such call.
+///
+/// CUDA: returns at once where the device orders these writes itself (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
+/// else the driver flushes, with the device's primary context current, which this makes if it is not there yet. That holds for
+/// memory of this context and for mapped segments and pools, not for memory of contexts that the program made by cuCtxCreate:
+/// there it calls cuFlushGPUDirectRDMAWrites itself. It waits for no stream, and is callable from any thread.
+///
+/// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO; GDRFAB_HMEM_SYSTEM needs no flush: 0
+/// @param device number of the device; 0 for GDRFAB_HMEM_SYSTEM
+/// @return 0, or
+///   -EINVAL iface; -ENOSYS, -ENODEV, -EPERM as gdrfab_hmem_query();
+///   -EOPNOTSUPP the device neither orders the writes nor has such a flush: of the other interfaces none has, and neither have
+///   CUDA drivers before 11.3; gdrfab_last_error() tells which;
+///   -EIO or another errno of the driver
+#[unsafe(no_mangle)]
+pub extern "C" fn gdrfab_hmem_flush(iface: u32, device: u32) -> c_int {
+    control(|| hmem::flush(iface_of(iface)?, device))
 }
 
 /// Allocates memory of a device that peers can be given: of the kind that the vendor lets other processes map, where it has

@@ -79,7 +79,8 @@ pub struct gdrfab_info {
     pub dest_addrlen: usize,
     /// Address to listen on, or NULL.
     pub src_addr: *mut c_char,
-    /// Address to connect to, or NULL.
+    /// Address to connect to, or NULL. In a GDRFAB_CONNREQ event: who asks, as far as the provider knows ("shm://" alone: it
+    /// has no address).
     pub dest_addr: *mut c_char,
     /// "shm", "tcp" or "verbs"
     pub prov_name: *mut c_char,
@@ -104,6 +105,10 @@ pub struct gdrfab_info {
     pub auth_key: *const c_void,
     /// Bytes of auth_key.
     pub auth_key_size: usize,
+    /// GDRFAB_ORDER_STRICT: entries of what an endpoint initiates come in the order of posting; always so of verbs. 0: as
+    /// operations end. Hint: GDRFAB_ORDER_STRICT if it is needed; small operations then wait for large ones that were posted
+    /// before. Entries of what arrives are in the order of the messages either way.
+    pub comp_order: u64,
 }
 
 // SAFETY: repr(C), begins with its size; zeros and any integers are valid, pointers are checked at use.
@@ -174,6 +179,7 @@ pub(super) fn export(from: &Info) -> *mut gdrfab_info {
         near_device: from.near.map_or(0, |at| at.device),
         auth_key: from.auth_key.as_ref().map_or(null(), |key| key.bytes().as_ptr().cast()),
         auth_key_size: from.auth_key.as_ref().map_or(0, |key| key.bytes().len()),
+        comp_order: from.comp_order,
         ..blank()
     };
     Box::into_raw(Box::new(Owned { info, strings, _secret: from.auth_key.clone() })).cast()
@@ -242,6 +248,7 @@ pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Res
             request: (!c.handle.is_null()).then_some(RequestId(c.handle as usize)),
             near: near(c.near_iface, c.near_device)?,
             auth_key: secret(c.auth_key, c.auth_key_size)?,
+            comp_order: c.comp_order,
             ..Info::default()
         })
     }

@@ -59,7 +59,9 @@ pub struct gdrfab_mr_attr {
     pub context: *mut c_void,
     /// Number of the device in this process; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO.
     pub device: u64,
-    /// GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: what the first address is decides, asked of every driver that is here.
+    /// GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: what the first address is decides, asked of every driver that is here. A file says
+    /// nothing of whose memory it is: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM, and the CPU may read small
+    /// operations' bytes; name the device (gdrfab_hmem_detect()) where it must not.
     pub iface: u32,
     /// 0
     pub reserved: u32,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages.
 
-use super::boundary::{Sized0, descs, iovecs, null, object, posted, read_sized};
+use super::boundary::{Sized0, descs, iovecs, null, object, object_if, posted, read_sized};
 use super::objects::gdrfab_ep;
-use super::rma::check_op_flags;
+use super::rma::{check_op_flags, fire, on_host};
 use super::types::*;
 use crate::error::{Error, Result};
-use crate::fabric::Endpoint;
-use crate::prov::op::{Common, Iov};
+use crate::fabric::{Endpoint, Quick};
+use crate::prov::op::{Common, Iov, One};
+use crate::prov::wish::DEVICE_DESC;
 use libc::{c_void, iovec, ssize_t};
 use std::slice::from_ref;
 
@@ -37,20 +38,49 @@ unsafe impl Sized0 for gdrfab_msg {
     const FIRST: usize = 64;
 }
 
+/// A message of one line in a domain without locks, in a leaf function. False: nothing was posted.
+///
+/// # Safety
+/// As for `send_one`.
+#[inline(always)]
+unsafe fn send_line<const ENTRY: bool>(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    context: *mut c_void,
+) -> bool {
+    // SAFETY: the C caller says that the handle is open.
+    match unsafe { object_if(ep) } {
+        Some(ep) => on_host(desc) && ep.send_short::<ENTRY>(buf as usize, len, context as usize),
+        None => false,
+    }
+}
+
 /// # Safety
 /// `ep` is open and the buffer as the operation needs it until its completion.
-#[inline]
+#[inline(always)]
 unsafe fn send_one(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, mut c: Common) -> ssize_t {
     // SAFETY: the C caller says that the handle is open.
     let ep = match unsafe { object(ep, "ep") } {
         Ok(ep) => ep,
         Err(e) => return posted(Err(e)),
     };
-    if buf.is_null() && len != 0 {
+    c.flags |= ep.tx_op_flags();
+    let one = Iov { addr: buf as usize, len };
+    if c.desc & DEVICE_DESC == 0 && ep.send_quick(&one, &c) == Quick::Done {
+        return 0;
+    }
+    general(ep, &one, &c)
+}
+
+/// What is not ordinary about a message is found out, and said, here.
+#[inline(never)]
+fn general(ep: &Endpoint, one: &Iov, c: &Common) -> ssize_t {
+    if one.addr == 0 && one.len != 0 {
         return posted(Err(null("buf")));
     }
-    c.flags |= ep.tx_op_flags();
-    posted(ep.send(&[Iov { addr: buf as usize, len }], &c, from_ref(&c.desc)))
+    posted(ep.send(from_ref(one), c, from_ref(&c.desc)))
 }
 
 /// Sends a message. Mirrors fi_send.
@@ -76,7 +106,101 @@ pub unsafe extern "C" fn gdrfab_send(
     dest_addr: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = dest_addr;
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        if send_line::<true>(ep, buf, len, desc, context) {
+            return 0;
+        }
+        send_longer(ep, buf, len, desc, dest_addr, context)
+    }
+}
+
+/// gdrfab_send() by a device.
+///
+/// # Safety
+/// As for gdrfab_send(); `ep` is open, and `is_nic`.
+#[inline(never)]
+unsafe extern "C" fn send_nic(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let one = One { buf: buf as usize, len, addr: 0, key: 0, desc: desc as u64, context: context as usize };
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        let open = &*ep.cast::<Endpoint>();
+        if !open.is_short() {
+            return send_locked(ep, buf, len, desc, dest_addr, context);
+        }
+        match open.nic_send::<false>(one) {
+            Some(armed) => fire(armed),
+            None => send_on(ep, buf, len, desc, dest_addr, context),
+        }
+    }
+}
+
+/// gdrfab_send() by a device, where the library locks.
+///
+/// # Safety
+/// As for `send_nic`.
+#[inline(never)]
+unsafe extern "C" fn send_locked(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let one = One { buf: buf as usize, len, addr: 0, key: 0, desc: desc as u64, context: context as usize };
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        match (*ep.cast::<Endpoint>()).nic_send::<true>(one) {
+            Some(armed) => fire(armed),
+            None => send_on(ep, buf, len, desc, dest_addr, context),
+        }
+    }
+}
+
+/// gdrfab_send() of anything else. It takes and uses the same parameters, so that the call is a jump.
+///
+/// # Safety
+/// As for gdrfab_send().
+#[inline(never)]
+unsafe extern "C" fn send_longer(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        match object_if(ep) {
+            Some(open) if open.is_nic() => send_nic(ep, buf, len, desc, dest_addr, context),
+            _ => send_on(ep, buf, len, desc, dest_addr, context),
+        }
+    }
+}
+
+/// gdrfab_send() of what no short way takes.
+///
+/// # Safety
+/// As for gdrfab_send().
+#[inline(never)]
+unsafe extern "C" fn send_on(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    std::hint::black_box(dest_addr);
     let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { send_one(ep, buf, len, c) }
@@ -166,7 +290,8 @@ pub unsafe extern "C" fn gdrfab_senddata(
     unsafe { send_one(ep, buf, len, c) }
 }
 
-/// Sends up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry.
+/// Sends up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry (the loss of
+/// the connection none).
 /// Mirrors fi_inject.
 ///
 /// @param ep        connected endpoint
@@ -176,7 +301,22 @@ pub unsafe extern "C" fn gdrfab_senddata(
 /// @return as gdrfab_send(); -EMSGSIZE longer than inject_size
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_inject(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, dest_addr: u64) -> ssize_t {
-    let _ = dest_addr;
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        if send_line::<false>(ep, buf, len, std::ptr::null_mut(), std::ptr::null_mut()) {
+            return 0;
+        }
+        inject_longer(ep, buf, len, dest_addr)
+    }
+}
+
+/// gdrfab_inject() of anything else, as `send_longer`.
+///
+/// # Safety
+/// As for gdrfab_inject().
+#[inline(never)]
+unsafe extern "C" fn inject_longer(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, dest_addr: u64) -> ssize_t {
+    std::hint::black_box(dest_addr);
     let c = Common { flags: Endpoint::INJECT, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { send_one(ep, buf, len, c) }
@@ -221,12 +361,56 @@ pub unsafe extern "C" fn gdrfab_recv(
     src_addr: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = src_addr;
+    // SAFETY: the C caller says that the handle is open.
+    unsafe {
+        if let Some(open) = object_if(ep)
+            && on_host(desc)
+            && open.recv_short(buf as usize, len, context as usize)
+        {
+            return 0;
+        }
+        recv_longer(ep, buf, len, desc, src_addr, context)
+    }
+}
+
+/// gdrfab_recv() of anything else, as `send_longer`.
+///
+/// # Safety
+/// As for gdrfab_recv().
+#[inline(never)]
+unsafe extern "C" fn recv_longer(
+    ep: *mut gdrfab_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    src_addr: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    std::hint::black_box(src_addr);
     // SAFETY: the C caller says that the handle is open.
     let ep = match unsafe { object(ep, "ep") } {
         Ok(ep) => ep,
         Err(e) => return posted(Err(e)),
     };
+    if ep.is_nic() {
+        // SAFETY: looked at.
+        let done = unsafe {
+            match ep.is_short() {
+                true => ep.nic_recv::<false>(buf as usize, len, desc as u64, context as usize),
+                false => ep.nic_recv::<true>(buf as usize, len, desc as u64, context as usize),
+            }
+        };
+        return if done { 0 } else { recv_on(ep, buf, len, desc, context) };
+    }
+    if on_host(desc) && ep.recv_quick(buf as usize, len, context as usize) {
+        return 0;
+    }
+    recv_on(ep, buf, len, desc, context)
+}
+
+/// gdrfab_recv() of what no short way takes.
+#[inline(never)]
+fn recv_on(ep: &Endpoint, buf: *mut c_void, len: usize, desc: *mut c_void, context: *mut c_void) -> ssize_t {
     if buf.is_null() && len != 0 {
         return posted(Err(null("buf")));
     }

@@ -41,6 +41,13 @@ pub const GDRFAB_OPT_RNR_RETRY: c_int = 264;
 /// uint32_t 0 to 31, verbs only, set before connecting or accepting: the verbs' code of the time that a peer is asked to
 /// wait where this side has posted no receive (12 = 0.64 ms). Default: GDRFAB_VERBS_MIN_RNR_TIMER.
 pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
+/// uint32_t 0 or 1 (the default), set before connecting or accepting: 0 = operations and progress of this endpoint call no
+/// device driver in this process. shm's copies between device memory (the ipc path) are then made by a process of the
+/// library's own, `gdrfab-copier`, which setting the option starts; what needs a driver here fails with EOPNOTSUPP: copies
+/// between host and device memory, messages in device memory, a peer's staged access to it. For callers whose kernels wait
+/// for such copies, because a driver's call may wait for the kernels. Registration still calls the driver. Default:
+/// GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
+pub const GDRFAB_OPT_DRIVER_CALLS: c_int = 266;
 
 /// Which path an operation takes, and why not another.
 #[repr(C)]
@@ -133,6 +140,16 @@ unsafe fn value<T: Copy>(from: *const c_void, len: usize) -> Result<T> {
     Ok(unsafe { from.cast::<T>().read_unaligned() })
 }
 
+/// # Safety
+/// As for `value`.
+unsafe fn switch(from: *const c_void, len: usize) -> Result<bool> {
+    // SAFETY: the caller's promise.
+    match unsafe { value::<u32>(from, len)? } {
+        on @ (0 | 1) => Ok(on == 1),
+        n => Err(Error::invalid(format!("optval: {n}, must be 0 or 1"))),
+    }
+}
+
 fn paths(bits: u64) -> Result<Paths> {
     Paths::from_bits(bits).ok_or_else(|| Error::invalid(format!("optval: {bits:#x} are no GDRFAB_PATH_*")))
 }
@@ -158,8 +175,10 @@ fn unknown(optname: c_int) -> Error {
 /// @param optname GDRFAB_OPT_*
 /// @param optval  the value, of the option's type
 /// @param optlen  its bytes
-/// @return 0, -EINVAL (NULL, size, value), -ENOPROTOOPT (no such option, or not of this provider),
-///   -GDRFAB_EOPBADSTATE (an option that is set before connecting, of an endpoint that has begun to)
+/// @return 0, -EINVAL (NULL, size, value), -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that
+///   this provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, of an endpoint that has
+///   begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier where it is looked for), -EPROTO (it is of another
+///   build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or what its driver answers (-EBUSY, -ENOMEM, ...)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optname: c_int, optval: *const c_void, optlen: usize) -> c_int {
     // SAFETY: the C caller says that the handle is open and the value readable.
@@ -172,10 +191,8 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
             GDRFAB_OPT_REQUIRE_PATH => ep.set_policy(paths(value(optval, optlen)?)?, ep.policy().forbid),
             GDRFAB_OPT_FORBID_PATH => ep.set_policy(ep.policy().require, paths(value(optval, optlen)?)?),
             GDRFAB_OPT_STREAM => ep.set_stream(value(optval, optlen)?),
-            GDRFAB_OPT_COOP => match value::<u32>(optval, optlen)? {
-                on @ (0 | 1) => ep.set_coop(on == 1),
-                n => return Err(Error::invalid(format!("optval: {n}, must be 0 or 1"))),
-            },
+            GDRFAB_OPT_COOP => ep.set_coop(switch(optval, optlen)?),
+            GDRFAB_OPT_DRIVER_CALLS => ep.set_driver_calls(switch(optval, optlen)?)?,
             n => match effort(n) {
                 Some(what) => ep.set_effort(what, value(optval, optlen)?)?,
                 None => return Err(unknown(n)),
@@ -214,6 +231,7 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
             GDRFAB_OPT_FORBID_PATH => ep.policy().forbid.bits().to_ne_bytes().into(),
             GDRFAB_OPT_STREAM => ep.stream().to_ne_bytes().into(),
             GDRFAB_OPT_COOP => u32::from(ep.coop()).to_ne_bytes().into(),
+            GDRFAB_OPT_DRIVER_CALLS => u32::from(ep.driver_calls()).to_ne_bytes().into(),
             n => match effort(n) {
                 Some(what) => ep.effort(what)?.to_ne_bytes().into(),
                 None => return Err(unknown(n)),

@@ -8,7 +8,7 @@ use super::types::*;
 use crate::error::{Error, Result, errno};
 use crate::fabric::{Armed, Endpoint, Quick};
 use crate::prov::flags::OP_FLAGS;
-use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, total};
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, One, RmaIov, total};
 use crate::prov::wish::DEVICE_DESC;
 use libc::{c_void, iovec, ssize_t};
 use std::slice::from_ref;
@@ -87,7 +87,7 @@ unsafe fn single<const WRITE: bool>(ep: *mut gdrfab_ep, buf: usize, len: usize, 
 
 /// Whether a descriptor, or none, stands for memory that the CPU reaches.
 #[inline(always)]
-fn on_host(desc: *mut c_void) -> bool {
+pub(super) fn on_host(desc: *mut c_void) -> bool {
     desc as u64 & DEVICE_DESC == 0
 }
 
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn gdrfab_write(
     let _ = dest_addr;
     // SAFETY: the C caller's promises, handed on.
     unsafe {
-        if by_nic(ep) {
+        if object_if(ep).is_some_and(Endpoint::is_nic) {
             return write_nic(ep, buf, len, desc, dest_addr, addr, key, context);
         }
         if on_host(desc) && word::<true, true>(ep, buf as usize, len, addr, key, context as usize) {
@@ -218,18 +218,9 @@ pub unsafe extern "C" fn gdrfab_write(
     }
 }
 
-/// Whether the endpoint is there and a device moves its bytes.
-///
-/// # Safety
-/// As for `single`.
+/// Posts; the call's end.
 #[inline(always)]
-unsafe fn by_nic(ep: *mut gdrfab_ep) -> bool {
-    // SAFETY: the C caller says that the handle is open.
-    unsafe { object_if(ep) }.is_some_and(Endpoint::is_nic)
-}
-
-#[inline(always)]
-fn fire(mut armed: Armed<'_>) -> ssize_t {
+pub(super) fn fire<const LOCKED: bool>(mut armed: Armed<'_, LOCKED>) -> ssize_t {
     match armed.post() {
         0 => 0,
         rc => misfired(armed, rc),
@@ -238,14 +229,14 @@ fn fire(mut armed: Armed<'_>) -> ssize_t {
 
 #[cold]
 #[inline(never)]
-fn misfired(mut armed: Armed<'_>, rc: i32) -> ssize_t {
+fn misfired<const LOCKED: bool>(mut armed: Armed<'_, LOCKED>, rc: i32) -> ssize_t {
     posted(Err(armed.refused(rc)))
 }
 
-/// gdrfab_write() by a device. It takes the same parameters, so that the call is a jump.
+/// gdrfab_write() by a device. Apart, so that it saves no registers for the way of the CPU, nor that for it.
 ///
 /// # Safety
-/// As for gdrfab_write(), which has checked `ep`.
+/// As for gdrfab_write(), which has checked `ep`, and that it `is_nic`.
 #[inline(never)]
 unsafe extern "C" fn write_nic(
     ep: *mut gdrfab_ep,
@@ -257,10 +248,39 @@ unsafe extern "C" fn write_nic(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
+    let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
     // SAFETY: the C caller's promises, handed on.
     unsafe {
         let open = &*ep.cast::<Endpoint>();
-        match open.nic_quick::<true>(buf as usize, len, addr, key, desc as u64, context as usize) {
+        if !open.is_short() {
+            return write_locked(ep, buf, len, desc, dest_addr, addr, key, context);
+        }
+        match open.nic_quick::<true, false>(one) {
+            Some(armed) => fire(armed),
+            None => write_longer(ep, buf, len, desc, dest_addr, addr, key, context),
+        }
+    }
+}
+
+/// gdrfab_write() by a device, where the library locks. It takes the same parameters, so that the call is a jump.
+///
+/// # Safety
+/// As for `write_nic`.
+#[inline(never)]
+unsafe extern "C" fn write_locked(
+    ep: *mut gdrfab_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        match (*ep.cast::<Endpoint>()).nic_quick::<true, true>(one) {
             Some(armed) => fire(armed),
             None => write_longer(ep, buf, len, desc, dest_addr, addr, key, context),
         }
@@ -360,7 +380,8 @@ pub unsafe extern "C" fn gdrfab_writedata(
     unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
 }
 
-/// Writes up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry.
+/// Writes up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry (the loss of
+/// the connection none).
 /// Mirrors fi_inject_write.
 ///
 /// @param ep        connected endpoint
@@ -458,7 +479,7 @@ pub unsafe extern "C" fn gdrfab_read(
     let _ = src_addr;
     // SAFETY: the C caller's promises, handed on.
     unsafe {
-        if by_nic(ep) {
+        if object_if(ep).is_some_and(Endpoint::is_nic) {
             return read_nic(ep, buf, len, desc, src_addr, addr, key, context);
         }
         if on_host(desc) && word::<false, true>(ep, buf as usize, len, addr, key, context as usize) {
@@ -468,10 +489,10 @@ pub unsafe extern "C" fn gdrfab_read(
     }
 }
 
-/// gdrfab_read() by a device. It takes the same parameters, so that the call is a jump.
+/// gdrfab_read() by a device. Apart, so that it saves no registers for the way of the CPU, nor that for it.
 ///
 /// # Safety
-/// As for gdrfab_read(), which has checked `ep`.
+/// As for gdrfab_read(), which has checked `ep`, and that it `is_nic`.
 #[inline(never)]
 unsafe extern "C" fn read_nic(
     ep: *mut gdrfab_ep,
@@ -483,10 +504,39 @@ unsafe extern "C" fn read_nic(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
+    let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
     // SAFETY: the C caller's promises, handed on.
     unsafe {
         let open = &*ep.cast::<Endpoint>();
-        match open.nic_quick::<false>(buf as usize, len, addr, key, desc as u64, context as usize) {
+        if !open.is_short() {
+            return read_locked(ep, buf, len, desc, src_addr, addr, key, context);
+        }
+        match open.nic_quick::<false, false>(one) {
+            Some(armed) => fire(armed),
+            None => read_longer(ep, buf, len, desc, src_addr, addr, key, context),
+        }
+    }
+}
+
+/// gdrfab_read() by a device, where the library locks. It takes the same parameters, so that the call is a jump.
+///
+/// # Safety
+/// As for `read_nic`.
+#[inline(never)]
+unsafe extern "C" fn read_locked(
+    ep: *mut gdrfab_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    src_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
+    // SAFETY: the C caller's promises, handed on.
+    unsafe {
+        match (*ep.cast::<Endpoint>()).nic_quick::<false, true>(one) {
             Some(armed) => fire(armed),
             None => read_longer(ep, buf, len, desc, src_addr, addr, key, context),
         }

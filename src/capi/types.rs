@@ -27,6 +27,8 @@ pub const GDRFAB_REMOTE_WRITE: u64 = 1u64 << 13;
 pub const GDRFAB_REMOTE_CQ_DATA: u64 = 1u64 << 17;
 /// More operations follow at once (a hint; shm has no doorbell to save).
 pub const GDRFAB_MORE: u64 = 1u64 << 18;
+/// Flag of gdrfab_eq_read() and gdrfab_eq_sread(): the event stays in the queue.
+pub const GDRFAB_PEEK: u64 = 1u64 << 19;
 /// Start only after all earlier operations of the endpoint have completed.
 pub const GDRFAB_FENCE: u64 = 1u64 << 21;
 /// Give an entry even where the queue is bound with GDRFAB_SELECTIVE_COMPLETION.
@@ -96,6 +98,8 @@ pub const GDRFAB_ORDER_SAR: u64 = 1u64 << 6;
 pub const GDRFAB_ORDER_SAW: u64 = 1u64 << 7;
 /// Send after send.
 pub const GDRFAB_ORDER_SAS: u64 = 1u64 << 8;
+/// Everything after everything.
+pub const GDRFAB_ORDER_STRICT: u64 = 0x1ff;
 
 // Paths that the bytes can take.
 /// Both processes map the pages; the initiator's CPU copies. For memory of gdrfab_mem_alloc() and mappable descriptors.

@@ -150,10 +150,14 @@ impl Cntr {
         self.counter.waiter.arm();
         let driven = self.driven();
         if let Some(d) = &driven {
-            d.sleep_for_caller(poller).inspect_err(|_| self.counter.waiter.disarm())?;
+            d.sleep(poller).inspect_err(|_| self.counter.waiter.disarm())?;
         }
         self.fd_armed.store(true, Ordering::Relaxed);
-        if driven.is_none_or(|d| d.look()) && self.counter.read() == before {
+        let quiet = match &driven {
+            Some(d) => d.look_for_caller(poller).inspect_err(|_| self.disarm())?,
+            None => true,
+        };
+        if quiet && self.counter.read() == before {
             return Ok(());
         }
         self.disarm();

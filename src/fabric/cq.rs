@@ -6,7 +6,7 @@ use super::endpoint::Endpoint;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
-use crate::prov::queue::{Completion, Failure, Queue, Taken};
+use crate::prov::queue::{Completion, Failure, Found, Queue, Taken};
 use crate::sync::serial::Serial;
 #[cfg(feature = "verbs")]
 use crate::sync::serial::Threading;
@@ -22,13 +22,16 @@ pub enum CqFormat {
 }
 
 /// The shortest way of reading: by the format where entries are put into the queue, and straight from the device where
-/// one gives them and no lock is needed.
+/// one gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     Context,
     Msg,
     Data,
-    Device,
+    DeviceContext,
+    DeviceMsg,
+    DeviceData,
+    DeviceLocked,
 }
 
 pub struct Cq {
@@ -59,7 +62,12 @@ impl Cq {
         let eps = Serial::new(domain.threading, Vec::new());
         let gate = match (&source, format) {
             #[cfg(feature = "verbs")]
-            (Source::Verbs(_), _) if domain.threading == Threading::Promised => Gate::Device,
+            (Source::Verbs(_), format) => match (domain.threading, format) {
+                (Threading::Safe, _) => Gate::DeviceLocked,
+                (_, CqFormat::Context) => Gate::DeviceContext,
+                (_, CqFormat::Msg) => Gate::DeviceMsg,
+                (_, CqFormat::Data) => Gate::DeviceData,
+            },
             (_, CqFormat::Context) => Gate::Context,
             (_, CqFormat::Msg) => Gate::Msg,
             (_, CqFormat::Data) => Gate::Data,
@@ -110,6 +118,12 @@ impl Cq {
         if let Source::Verbs(cq) = &self.source {
             cq.poll(force);
         }
+        self.turn(force);
+    }
+
+    /// The endpoints' part of it.
+    #[inline]
+    fn turn(&self, force: bool) {
         if let Some(eps) = self.eps.try_lock() {
             for ep in eps.iter() {
                 ep.progress(force);
@@ -129,30 +143,64 @@ impl Cq {
         Some(entries.take(count, each))
     }
 
-    /// As [`Cq::read`] behind [`Gate::Device`]: what the device gives while the queue is empty; `None` leaves everything
-    /// to `read`.
+    /// What the device gives while the queue is empty.
+    ///
+    /// # Safety
+    /// The gate is one of a device, and the one without locks if not `LOCKED`.
     #[inline(always)]
-    pub fn read_device(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Option<usize> {
-        // Now and then the endpoints get their turn, even if the device always has something.
-        let turn = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
-        self.full_turns.store(turn, Ordering::Relaxed);
-        if turn & 63 == 0 || self.fd_armed.load(Ordering::Relaxed) {
-            return None;
-        }
+    pub unsafe fn look<const LOCKED: bool>(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Found {
+        let _ = (count, &each); // of no interest without a device
         match &self.source {
-            // SAFETY: the gate is one of domains without locks.
+            // SAFETY: handed on; a source is made by `open`.
             #[cfg(feature = "verbs")]
-            Source::Verbs(cq) if self.gate == Gate::Device => unsafe { cq.take_quick(count, each) },
-            _ => {
-                let _ = (count, each);
-                None
-            }
+            Source::Verbs(cq) => unsafe { cq.take_quick::<LOCKED>(count, each) },
+            // SAFETY: the caller has looked at the gate.
+            Source::Endpoints => unsafe { std::hint::unreachable_unchecked() },
         }
     }
 
+    /// The endpoints' turn, even if the device always has something.
+    #[cold]
+    #[inline(never)]
+    pub fn due(&self) {
+        if self.fd_armed.load(Ordering::Relaxed) {
+            self.disarm();
+        }
+        self.turn(false);
+    }
+
     /// Hands out up to `count` entries, driving the endpoints first if none is there.
-    #[inline(always)]
+    #[inline]
     pub fn read(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
+        // SAFETY: by the gate.
+        let found = unsafe {
+            match self.gate {
+                Gate::Context | Gate::Msg | Gate::Data => Found::Elsewhere,
+                Gate::DeviceLocked => self.look::<true>(count, &mut each),
+                _ => self.look::<false>(count, &mut each),
+            }
+        };
+        match found {
+            Found::Some(n) => Taken::Some(n),
+            Found::Due(n) => {
+                self.due();
+                Taken::Some(n)
+            }
+            Found::Nothing => self.read_after(count, each),
+            Found::Elsewhere => self.read_queue(count, each),
+        }
+    }
+
+    /// The rest of `read` after a device that had nothing.
+    #[inline]
+    pub fn read_after(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Taken {
+        self.due();
+        self.queue.take(count, each)
+    }
+
+    /// `read` without a look at the device before.
+    #[inline(always)]
+    pub fn read_queue(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
         if self.fd_armed.load(Ordering::Relaxed) {
             self.disarm();
         }
@@ -173,12 +221,54 @@ impl Cq {
         }
         self.progress(false);
         let taken = self.queue.take(count, &mut each);
-        if taken == Taken::Empty && self.pauses {
-            // Gives way to a sibling thread of the core, and keeps a polled line with its writer a
-            // little longer, which shortens the hand-over.
-            std::hint::spin_loop();
+        if taken == Taken::Empty {
+            self.pause();
         }
         taken
+    }
+
+    /// Whether `read_arrivals` is worth trying.
+    #[inline(always)]
+    pub fn may_arrive(&self, count: usize) -> bool {
+        let open = self.queue.promised().is_some_and(|entries| entries.has_room_for(1));
+        open && self.pauses && count > 0 && !self.fd_armed.load(Ordering::Relaxed)
+    }
+
+    /// As [`Cq::read`] after `may_arrive`, for messages that go straight to the reader, past the empty queue. `None`:
+    /// nothing was read, and something wants the long way.
+    #[inline(always)]
+    pub fn read_arrivals(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Option<Taken> {
+        let eps = self.eps.promised()?;
+        let (mut n, mut all) = (0, true);
+        for ep in eps.iter() {
+            if n == count {
+                break;
+            }
+            match ep.arrive_short(&self.queue, count - n, |i, c| each(n + i, c)) {
+                Some(k) => n += k,
+                None => all = false,
+            }
+        }
+        if !all {
+            if n == 0 {
+                return None;
+            }
+            self.progress(false);
+        }
+        if n > 0 {
+            return Some(Taken::Some(n));
+        }
+        self.pause();
+        Some(Taken::Empty)
+    }
+
+    /// Gives way to a sibling thread of the core, and keeps a polled line with its writer a little longer, which shortens
+    /// the hand-over.
+    #[inline(always)]
+    fn pause(&self) {
+        if self.pauses {
+            std::hint::spin_loop();
+        }
     }
 
     pub fn read_error(&self) -> Option<(Completion, Failure)> {
@@ -235,10 +325,14 @@ impl Cq {
         self.queue.waiter.arm();
         let driven = self.driven();
         if let Some(d) = &driven {
-            d.sleep_for_caller(poller).inspect_err(|_| self.queue.waiter.disarm())?;
+            d.sleep(poller).inspect_err(|_| self.queue.waiter.disarm())?;
         }
         self.fd_armed.store(true, Ordering::Relaxed);
-        if driven.is_none_or(|d| d.look()) && self.queue.is_empty() {
+        let quiet = match &driven {
+            Some(d) => d.look_for_caller(poller).inspect_err(|_| self.disarm())?,
+            None => true,
+        };
+        if quiet && self.queue.is_empty() {
             return Ok(());
         }
         self.disarm();

@@ -83,6 +83,11 @@ impl Domain {
         }))
     }
 
+    /// The provider that it was opened of.
+    pub fn provider(&self) -> &str {
+        &self.fabric.provider
+    }
+
     pub fn check_close(&self) -> Result<()> {
         self.owner.check()?;
         self.users.none_or_busy("domain")?;
@@ -140,6 +145,8 @@ impl Domain {
     pub fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
         match &self.prov {
             prov::Domain::Shm(shm) if self.owner.is_here() => shm.register_plain(iov, access),
+            #[cfg(feature = "verbs")]
+            prov::Domain::Verbs(verbs) if self.owner.is_here() => verbs.register_plain(iov, access),
             _ => None,
         }
     }

@@ -15,7 +15,8 @@ use crate::prov::bind::Binding;
 use crate::prov::event::Request;
 use crate::prov::flags;
 use crate::prov::on_provider;
-use crate::prov::op::{Common, Dir, Iov, RmaIov};
+use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
+use crate::prov::queue::{Completion, Queue};
 use crate::prov::wish::DEVICE_DESC;
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
@@ -74,6 +75,9 @@ impl Endpoint {
             bound: Mutex::new(Bound::default()),
             tx_op_flags: info.tx_op_flags,
         });
+        if info.comp_order != 0 {
+            on_provider!(Endpoint, &ep.prov, p => p.bind(Binding::Order))?;
+        }
         domain.users.add();
         on_provider!(Endpoint, &ep.prov, p => p.set_object(Arc::as_ptr(&ep) as usize));
         Ok(ep)
@@ -253,25 +257,64 @@ impl Endpoint {
         !matches!(self.prov, prov::Endpoint::Shm(_) | prov::Endpoint::Tcp(_))
     }
 
+    /// Whether nothing but the operation itself can keep it from the shortest way without locks.
+    #[inline(always)]
+    pub fn is_short(&self) -> bool {
+        self.owner.is(self.short.load(Ordering::Relaxed))
+    }
+
     /// As [`Endpoint::rma_quick`] where a device moves the bytes, but for the posting, which is left to the caller.
     /// `None`: `rma` is to be called.
+    ///
+    /// # Safety
+    /// `is_nic`; and `LOCKED`, or `is_short`.
     #[inline(always)]
-    pub fn nic_quick<const WRITE: bool>(
-        &self,
-        buf: usize,
-        len: usize,
-        addr: u64,
-        key: u64,
-        desc: u64,
-        context: usize,
-    ) -> Option<Armed<'_>> {
+    pub unsafe fn nic_quick<const WRITE: bool, const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
+        let _ = one; // of no interest without a device
         match &self.prov {
             #[cfg(feature = "verbs")]
-            prov::Endpoint::Verbs(p) if self.owner.is_here() => p.rma_quick::<WRITE>(buf, len, addr, key, desc, context),
-            _ => {
-                let _ = (buf, len, addr, key, desc, context);
-                None
-            }
+            prov::Endpoint::Verbs(_) if LOCKED && !self.owner.is_here() => None,
+            // SAFETY: handed on: `enable` has given `short` its number.
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(p) => unsafe { p.rma_quick::<WRITE, LOCKED>(one) },
+            // SAFETY: the caller has looked.
+            _ => unsafe { std::hint::unreachable_unchecked() },
+        }
+    }
+
+    /// As `nic_quick`, for a message.
+    ///
+    /// # Safety
+    /// As for `nic_quick`.
+    #[inline(always)]
+    pub unsafe fn nic_send<const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
+        let _ = one;
+        match &self.prov {
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(_) if LOCKED && !self.owner.is_here() => None,
+            // SAFETY: as in `nic_quick`.
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(p) => unsafe { p.send_quick::<LOCKED>(one) },
+            // SAFETY: as in `nic_quick`.
+            _ => unsafe { std::hint::unreachable_unchecked() },
+        }
+    }
+
+    /// As `nic_send`, for a receive, which is posted. False: `recv` is to be called.
+    ///
+    /// # Safety
+    /// As for `nic_quick`.
+    #[inline(always)]
+    pub unsafe fn nic_recv<const LOCKED: bool>(&self, buf: usize, len: usize, desc: u64, context: usize) -> bool {
+        let _ = (buf, len, desc, context);
+        match &self.prov {
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(_) if LOCKED && !self.owner.is_here() => false,
+            // SAFETY: as in `nic_quick`.
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(p) => unsafe { p.recv_quick::<LOCKED>(buf, len, desc, context) },
+            // SAFETY: as in `nic_quick`.
+            _ => unsafe { std::hint::unreachable_unchecked() },
         }
     }
 
@@ -286,6 +329,27 @@ impl Endpoint {
         }
     }
 
+    /// As [`Endpoint::send`] for the shortest messages from host memory, in a leaf function, as `rma_short`.
+    #[inline(always)]
+    pub fn send_short<const ENTRY: bool>(&self, buf: usize, len: usize, context: usize) -> bool {
+        match &self.prov {
+            prov::Endpoint::Shm(p) if self.owner.is(self.short.load(Ordering::Relaxed)) => {
+                // SAFETY: as in `rma_short`.
+                unsafe { p.send_short::<ENTRY>(buf, len, context) }
+            }
+            _ => false,
+        }
+    }
+
+    /// As [`Endpoint::send`] for the ordinary case: one piece of host memory.
+    #[inline(always)]
+    pub fn send_quick(&self, one: &Iov, common: &Common) -> Quick {
+        match &self.prov {
+            prov::Endpoint::Shm(p) if self.owner.is_here() => p.send_quick(one, common),
+            _ => Quick::NotOrdinary,
+        }
+    }
+
     #[inline]
     pub fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
@@ -294,6 +358,36 @@ impl Endpoint {
             prov::Endpoint::Tcp(p) => p.send(local, &one_kind(common, descs)?),
             #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => p.send(local, common, descs),
+        }
+    }
+
+    /// As [`Endpoint::recv`] for the ordinary case in a domain without locks, in a leaf function; false posts nothing.
+    #[inline(always)]
+    pub fn recv_short(&self, buf: usize, len: usize, context: usize) -> bool {
+        match &self.prov {
+            prov::Endpoint::Shm(p) if self.owner.is(self.short.load(Ordering::Relaxed)) => {
+                // SAFETY: as in `rma_short`.
+                unsafe { p.recv_short(buf, len, context) }
+            }
+            _ => false,
+        }
+    }
+
+    /// As [`Endpoint::recv`] for the ordinary case: one piece of host memory; false posts nothing.
+    #[inline(always)]
+    pub fn recv_quick(&self, buf: usize, len: usize, context: usize) -> bool {
+        match &self.prov {
+            prov::Endpoint::Shm(p) if self.owner.is_here() => p.recv_quick(buf, len, context),
+            _ => false,
+        }
+    }
+
+    /// As [`Endpoint::progress`], which is to be called after `None`: see the provider's.
+    #[inline(always)]
+    pub(crate) fn arrive_short(&self, queue: &Queue, most: usize, each: impl FnMut(usize, &Completion)) -> Option<usize> {
+        match &self.prov {
+            prov::Endpoint::Shm(p) => p.arrive_short(queue, most, each),
+            _ => None,
         }
     }
 
@@ -335,6 +429,11 @@ impl Endpoint {
 
     pub(crate) fn nap_ns(&self) -> u64 {
         on_provider!(Endpoint, &self.prov, p => p.nap_ns())
+    }
+
+    /// Changes when there is something else to watch than before.
+    pub(crate) fn watched(&self) -> u64 {
+        on_provider!(Endpoint, &self.prov, p => p.watched())
     }
 
     pub(crate) fn is_stalled(&self) -> bool {
@@ -379,6 +478,18 @@ impl Endpoint {
 
     pub fn set_stream(&self, stream: u64) {
         on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.stream = stream));
+    }
+
+    pub fn driver_calls(&self) -> bool {
+        on_provider!(Endpoint, &self.prov, p => p.options()).driver_calls
+    }
+
+    pub fn set_driver_calls(&self, on: bool) -> Result<()> {
+        match &self.prov {
+            prov::Endpoint::Shm(p) => p.set_driver_calls(on),
+            _ if on => Ok(()),
+            _ => Err(Error::new(errno::EOPNOTSUPP, "optval: only shm copies device memory without calling its driver in this process")),
+        }
     }
 
     #[cfg_attr(not(feature = "verbs"), allow(unused_variables))]

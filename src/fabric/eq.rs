@@ -102,7 +102,7 @@ impl Eq {
         wait(&self.events.waiter, || Some(self.driven()), timeout_ms, ready)
     }
 
-    /// What to open the endpoint with that answers a connection request: the passive endpoint's info,
+    /// What to open the endpoint with that answers a connection request: the passive endpoint's info, the peer's address
     /// and the request under a number that the caller can hold.
     pub fn request_info(&self, event: &mut Event) -> Option<Info> {
         let request = event.request.take()?;
@@ -113,6 +113,8 @@ impl Eq {
         if let Request::Verbs(r) = &*request {
             r.adjust(&mut info);
         }
+        // Who asks.
+        info.dest_addr = Some(request.from());
         info.request = Some(requests::keep(event.object, request));
         Some(info)
     }
@@ -139,9 +141,10 @@ impl Eq {
         poller.drain();
         self.events.waiter.arm();
         let d = self.driven();
-        d.sleep_for_caller(poller).inspect_err(|_| self.events.waiter.disarm())?;
+        d.sleep(poller).inspect_err(|_| self.events.waiter.disarm())?;
         self.fd_armed.store(true, Ordering::Relaxed);
-        if d.look() && self.events.is_empty() {
+        let quiet = d.look_for_caller(poller).inspect_err(|_| self.disarm())?;
+        if quiet && self.events.is_empty() {
             return Ok(());
         }
         self.disarm();

@@ -18,6 +18,11 @@ pub fn device(iface: Iface, number: u32) -> Result<&'static DeviceFacts> {
     all.get(number as usize).ok_or_else(|| no_device(iface, number, all.len()))
 }
 
+/// Whether this process uses a device already; false for one that is not there.
+pub fn active(iface: Iface, number: u32) -> bool {
+    hmem::get(iface).is_ok_and(|up| up.active(number))
+}
+
 fn no_device(iface: Iface, number: u32, count: usize) -> Error {
     let have = match count {
         0 => "no devices".to_string(),
@@ -154,6 +159,16 @@ pub unsafe fn copy_from(at: At, to: u64, from: u64, len: usize) -> Result<()> {
         Some((up, device)) => unsafe { up.copy(device, Dir::FromDevice, to, from, len) },
         None => Ok(()),
     }
+}
+
+/// Makes what a NIC wrote into memory of a device visible to its kernels.
+pub fn flush(iface: Iface, number: u32) -> Result<()> {
+    match (iface, number) {
+        // Host memory has no devices, and is number 0 to every caller.
+        (Iface::System, 0) => {}
+        _ => drop(device(iface, number)?),
+    }
+    hmem::get(iface)?.flush(number)
 }
 
 /// Checks both sides of a copy; gives who copies and on which device. `None`: nothing to copy.

@@ -29,6 +29,9 @@ pub(crate) fn check(info: &Info) -> Result<()> {
     if info.tx_op_flags & !TX_OP_FLAGS != 0 {
         return Err(Error::invalid(format!("info->tx_op_flags: {:#x} holds bits that are no default flags", info.tx_op_flags)));
     }
+    if info.comp_order & !flags::ORDER_ALL != 0 {
+        return Err(Error::invalid(format!("info->comp_order: {:#x} holds unknown bits", info.comp_order)));
+    }
     match &info.reason {
         Some(_) => Err(Error::invalid("info: this candidate was left out; its reason says why")),
         None => Ok(()),
@@ -72,6 +75,7 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     bits("caps", hints.caps, info.caps)?;
     bits("tx_op_flags", hints.tx_op_flags, info.limits.tx_op_flags)?;
     bits("msg_order", hints.msg_order, info.msg_order)?;
+    bits("comp_order", hints.comp_order, flags::ORDER_ALL)?;
     bits("mr_mode", u64::from(hints.mr_mode), u64::from(MR_MODES_KNOWN))?;
     if info.limits.mr_mode & !hints.mr_mode != 0 {
         let lacks = info.limits.mr_mode & !hints.mr_mode;
@@ -119,6 +123,7 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
         info.mode &= !flags::RX_CQ_DATA;
     }
     info.tx_op_flags = hints.tx_op_flags;
+    info.comp_order |= hints.comp_order;
     info.threading = if hints.threading == 0 { info.threading } else { hints.threading };
     info.progress = if hints.progress == 0 { info.progress } else { hints.progress };
     info.tx_size = info.tx_size.max(hints.tx_size);

@@ -89,6 +89,11 @@ impl Pep {
         });
     }
 
+    /// Changes when there is something else to watch than before.
+    pub(crate) fn watched(&self) -> u64 {
+        on_provider!(PassiveEndpoint, &self.prov, p => p.watched())
+    }
+
     pub(crate) fn watch(&self, poller: &Poller) -> Result<()> {
         on_provider!(PassiveEndpoint, &self.prov, p => p.watch(poller))
     }

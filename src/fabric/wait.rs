@@ -60,10 +60,19 @@ impl Driven {
         Ok(())
     }
 
-    /// The last look before sleeping. False: something came meanwhile, so look for it instead.
+    /// The last look before sleeping. False: something came meanwhile, so look for it instead. What the look itself has
+    /// opened, a connection or a stranger, is watched by nobody yet, so that counts as well.
     pub fn look(&self) -> bool {
+        let before = self.watched();
         self.progress(true);
-        self.eps.iter().all(|e| e.may_sleep())
+        self.eps.iter().all(|e| e.may_sleep()) && self.watched() == before
+    }
+
+    /// What there is to watch, as a sum.
+    fn watched(&self) -> u64 {
+        let eps = self.eps.iter().map(|e| e.watched());
+        let all = eps.chain(self.peps.iter().map(|p| p.watched()));
+        all.fold(0, |sum, n| sum.wrapping_mul(0x100_0000_01b3).wrapping_add(n))
     }
 
     /// Undoes `sleep` on `poller`.
@@ -71,20 +80,22 @@ impl Driven {
         self.eps.iter().for_each(|e| e.awake(poller));
     }
 
-    /// Prepares for a poll of the caller's own: as `sleep`, and deadlines end the poll too.
-    pub fn sleep_for_caller(&self, poller: &Poller) -> Result<()> {
-        self.sleep(poller)?;
+    /// The last look before a poll of the caller's own. As `look`; deadlines, and what nobody announces, end the poll too.
+    pub fn look_for_caller(&self, poller: &Poller) -> Result<bool> {
+        if !self.look() {
+            return Ok(false);
+        }
         let nap = self.nap_ns();
-        if nap < LONG_NAP {
+        if nap < u64::MAX {
             poller.set_timer(Some(nap))?;
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// The longest that a sleep may last.
+    /// The longest that a sleep may last; `u64::MAX`: until something wakes it.
     pub fn nap_ns(&self) -> u64 {
         const STALLED: u64 = 50_000;
-        self.eps.iter().map(|e| if e.is_stalled() { STALLED } else { e.nap_ns() }).min().unwrap_or(LONG_NAP)
+        self.eps.iter().map(|e| if e.is_stalled() { e.nap_ns().min(STALLED) } else { e.nap_ns() }).min().unwrap_or(u64::MAX)
     }
 }
 
@@ -128,7 +139,7 @@ pub(crate) fn wait<R>(
         let mut got = ready();
         let mut interrupted = false;
         if got.is_none() && quiet {
-            let nap = set.as_ref().map_or(LONG_NAP, Driven::nap_ns).min(until - now);
+            let nap = set.as_ref().map_or(LONG_NAP, Driven::nap_ns).min(LONG_NAP).min(until - now);
             interrupted = poller.wait(Some(nap)) == Woken::Interrupted;
         }
         if let Some(d) = &set {

@@ -76,6 +76,10 @@ impl Interface for Apart {
         self.inner.devices()
     }
 
+    fn active(&self, device: u32) -> bool {
+        self.worker.run(|| self.inner.active(device)).unwrap_or(false)
+    }
+
     fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
         self.run(|i| i.detect(addr))
     }
@@ -98,9 +102,17 @@ impl Interface for Apart {
         Ok(import)
     }
 
+    fn reach(&self, of: &Allocation, device: Option<u32>) -> Result<u32> {
+        self.run(|i| i.reach(of, device))
+    }
+
     unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
         // SAFETY: the caller's promise, which lasts for this call, and this call waits.
         self.run(|i| unsafe { i.copy(device, dir, to, from, len) })
+    }
+
+    fn flush(&self, device: u32) -> Result<()> {
+        self.run(|i| i.flush(device))
     }
 
     fn stream(&self, device: u32) -> Result<Box<dyn Stream>> {

@@ -4,6 +4,7 @@
 
 mod apart;
 pub mod chain;
+pub mod copier;
 pub mod cuda;
 pub mod dmabuf;
 pub mod neuron;
@@ -20,7 +21,7 @@ use parking_lot::Mutex;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-pub use stream::Stream;
+pub use stream::{Copy, Stream};
 
 /// Who made the memory; the numbers are libfabric's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -198,6 +199,11 @@ pub trait Interface: Send + Sync {
 
     fn devices(&self) -> &[DeviceFacts];
 
+    /// Whether this process uses the device already, asked without beginning to; false where that is not known.
+    fn active(&self, _device: u32) -> bool {
+        false
+    }
+
     /// What `addr` is; `None`: not this vendor's.
     fn detect(&self, addr: u64) -> Result<Option<Allocation>>;
 
@@ -217,11 +223,23 @@ pub trait Interface: Send + Sync {
     /// Maps what a peer exported, reachable from `device` if the caller has one in mind.
     fn import(&self, offer: &Offer<'_>, device: Option<u32>) -> Result<Import>;
 
+    /// As `import` for an allocation of this very process, which another domain of it has exported: lets a device reach
+    /// it at the address that it has, and gives the device that copies. An error where it is to be imported like another's.
+    fn reach(&self, _of: &Allocation, _device: Option<u32>) -> Result<u32> {
+        Err(Error::new(errno::EOPNOTSUPP, format!("{}: opens what this process exported as well", self.iface().name())))
+    }
+
     /// Copies and returns when the bytes are in place. `device` is that of the device memory.
     ///
     /// # Safety
     /// The host side, if there is one, is readable or writable for `len` bytes.
     unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()>;
+
+    /// Makes what a NIC wrote into the device's memory before this call visible to its kernels.
+    fn flush(&self, _device: u32) -> Result<()> {
+        let words = format!("{}: the driver has no call that makes a NIC's writes visible to a device's kernels", self.iface().name());
+        Err(Error::new(errno::EOPNOTSUPP, words))
+    }
 
     /// An order of copies that run while the caller goes on.
     fn stream(&self, device: u32) -> Result<Box<dyn Stream>>;

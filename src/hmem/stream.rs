@@ -4,6 +4,15 @@
 use super::{Dir, Interface};
 use crate::error::{Error, Result, errno};
 
+/// One copy of several.
+#[derive(Clone, Copy, Debug)]
+pub struct Copy {
+    pub dir: Dir,
+    pub to: u64,
+    pub from: u64,
+    pub len: usize,
+}
+
 /// Copies of one order. Each gets the next number, beginning with 1; used by one thread at a time.
 pub trait Stream: Send {
     /// Starts a copy behind those posted before, and gives its number.
@@ -11,6 +20,20 @@ pub trait Stream: Send {
     /// # Safety
     /// Both sides stay valid until the copy is done.
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64>;
+
+    /// Starts several, none of which needs another one's result, in one call of the driver where it can; gives the last
+    /// one's number. After an error some may have begun: the stream is of no use any more.
+    ///
+    /// # Safety
+    /// As for `post`, for each.
+    unsafe fn post_all(&mut self, copies: &[Copy]) -> Result<u64> {
+        let mut last = 0;
+        for c in copies {
+            // SAFETY: the caller's promise.
+            last = unsafe { self.post(c.dir, c.to, c.from, c.len)? };
+        }
+        Ok(last)
+    }
 
     /// The number of the last copy that is done; all before it are. An error ends the stream: what was
     /// posted and not yet reported is lost, and no longer touches memory.

@@ -4,10 +4,12 @@
 use super::Source;
 use super::event::{Event, EventKind, EventQueue};
 use super::flags;
+use super::order::{Order, Ticket};
 use super::queue::{Completion, Counter, Failure, Queue};
-use crate::error::{Error, Result, errno};
+use crate::error::{Code, Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
 use crate::sync::serial::Threading;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// This operation gives no entry when it succeeds (inject calls).
@@ -17,9 +19,20 @@ pub const INJECT_FLAGS: u64 = flags::INJECT | SILENT;
 
 /// What a caller binds to an endpoint.
 pub enum Binding {
-    Cq { queue: Arc<Queue>, source: Source, transmit: bool, receive: bool, selective: bool },
+    Cq {
+        queue: Arc<Queue>,
+        source: Source,
+        transmit: bool,
+        receive: bool,
+        selective: bool,
+    },
     Eq(Arc<EventQueue>),
-    Counter { counter: Arc<Counter>, flags: u64 },
+    Counter {
+        counter: Arc<Counter>,
+        flags: u64,
+    },
+    /// Nothing: entries of what this side initiates come in the order of posting.
+    Order,
 }
 
 /// Which operations a counter counts.
@@ -40,7 +53,24 @@ pub struct Bindings {
     pub rx_selective: bool,
     pub eq: Option<Arc<EventQueue>>,
     pub counters: Counters,
+    /// If entries of what this side initiates are to come in the order of posting: those that are under way.
+    sent: Option<Box<RefCell<Order<Ended>>>>,
+    /// Receives that are matched and not complete, and what arrived behind them.
+    arrived: RefCell<Order<Arrival>>,
 }
+
+/// An operation of this side that ended, and why it failed if it did.
+type Ended = (Ending, Option<Error>);
+
+/// What an arrival says, when its turn comes.
+struct Arrival {
+    entry: Completion,
+    wanted: bool,
+    lost: Option<Failure>,
+}
+
+/// Writes with data that wait behind a message, at most: a peer may never complete it.
+const BEHIND_MAX: usize = 16384;
 
 /// Options that `setopt` changes.
 #[derive(Clone, Copy)]
@@ -51,11 +81,13 @@ pub struct Options {
     pub coop: bool,
     /// The caller's stream behind which device copies go; 0: none.
     pub stream: u64,
+    /// Operations may call a device's driver in this process.
+    pub driver_calls: bool,
 }
 
 impl Options {
     pub fn new(coop: bool) -> Options {
-        Options { deadline_ns: 0, connect_timeout_ns: 10_000_000_000, policy: PathPolicy::default(), coop, stream: 0 }
+        Options { deadline_ns: 0, connect_timeout_ns: 10_000_000_000, policy: PathPolicy::default(), coop, stream: 0, driver_calls: true }
     }
 }
 
@@ -108,6 +140,10 @@ pub struct Ending {
     pub wanted: bool,
     /// Absolute; 0 = none.
     pub deadline: u64,
+    /// An inject call, which has nobody who waits for it: lost with the connection, it gives no entry.
+    pub silent: bool,
+    /// Its place, where entries come in the order of posting.
+    pub ticket: Option<Ticket>,
 }
 
 /// What the short way of an operation came to.
@@ -163,6 +199,7 @@ impl Bindings {
                     self.rx_selective = selective;
                 }
             }
+            Binding::Order => self.sent = Some(Box::default()),
             Binding::Eq(eq) => {
                 if self.eq.is_some() {
                     return taken("an event queue");
@@ -223,6 +260,41 @@ impl Bindings {
         }
     }
 
+    /// Whether an operation that is over at once may say so at once.
+    #[inline(always)]
+    pub fn is_calm(&self) -> bool {
+        self.sent.as_ref().is_none_or(|order| order.borrow().is_calm())
+    }
+
+    /// Gives an operation that was accepted its place in the order.
+    #[inline]
+    pub fn place(&self, end: Ending) -> Ending {
+        match &self.sent {
+            Some(order) if end.wanted => Ending { ticket: Some(order.borrow_mut().begin()), ..end },
+            _ => end,
+        }
+    }
+
+    /// An operation with a place has ended: it and those that waited for it are told.
+    #[cold]
+    fn take_turns(&self, ticket: Ticket, end: &Ending, why: Option<Error>) {
+        let Some(order) = &self.sent else { return };
+        let mut order = order.borrow_mut();
+        if let Some((end, why)) = order.end(ticket, (*end, why)) {
+            self.tell(&end, why);
+        }
+        while let Some((end, why)) = order.take() {
+            self.tell(&end, why);
+        }
+    }
+
+    fn tell(&self, end: &Ending, why: Option<Error>) {
+        match why {
+            None => self.tell_success(end),
+            Some(error) => self.tell_failure(end, error),
+        }
+    }
+
     fn counter_of(&self, kind: u64) -> Option<&Arc<Counter>> {
         let c = &self.counters;
         match kind {
@@ -236,6 +308,14 @@ impl Bindings {
     /// An operation of this side ended well.
     #[inline]
     pub fn succeed(&self, end: &Ending) {
+        match end.ticket {
+            None => self.tell_success(end),
+            Some(ticket) => self.take_turns(ticket, end, None),
+        }
+    }
+
+    #[inline]
+    fn tell_success(&self, end: &Ending) {
         if end.wanted
             && let Some(q) = &self.tx
         {
@@ -249,8 +329,20 @@ impl Bindings {
     /// An operation of this side failed: always an entry.
     #[cold]
     pub fn fail(&self, end: &Ending, error: Error) {
+        match end.ticket {
+            None => self.tell_failure(end, error),
+            Some(ticket) => self.take_turns(ticket, end, Some(error)),
+        }
+    }
+
+    #[cold]
+    fn tell_failure(&self, end: &Ending, error: Error) {
         if let Some(counter) = self.counter_of(end.kind) {
             counter.add_error(1);
+        }
+        // The event queue tells of the connection, and what was injected has no context to tell it by.
+        if end.silent && matches!(error.code, Code::Canceled | Code::PeerGone) {
+            return;
         }
         if let Some(q) = &self.tx {
             let entry = Completion { context: end.context, flags: end.kind, len: 0, buf: end.buf, data: 0 };
@@ -258,28 +350,82 @@ impl Bindings {
         }
     }
 
-    /// A receive ended well.
+    /// Whether no message is on its way into a receive, so that what arrives now is next.
+    #[inline(always)]
+    pub fn none_arriving(&self) -> bool {
+        self.arrived.borrow().is_calm()
+    }
+
+    /// A message has found its receive. `later`: its bytes come later.
     #[inline]
-    pub fn received(&self, entry: Completion, wanted: bool) {
-        if let Some(counter) = &self.counters.recv {
-            counter.add(1);
+    pub fn matched(&self, later: bool) -> Option<Ticket> {
+        if !later && self.none_arriving() {
+            return None;
         }
-        if let Some(q) = &self.rx
-            && wanted
-        {
-            q.push(entry);
+        Some(self.arrived.borrow_mut().begin())
+    }
+
+    /// A receive ended well, or its message was longer than it.
+    #[inline]
+    pub fn received(&self, ticket: Option<Ticket>, entry: Completion, wanted: bool, lost: Option<Failure>) {
+        match ticket {
+            None => self.tell_arrival(Arrival { entry, wanted, lost }),
+            Some(ticket) => self.arrive(ticket, Arrival { entry, wanted, lost }),
         }
     }
 
-    /// A receive ended badly.
     #[cold]
-    pub fn spoiled(&self, entry: Completion, failure: Failure) {
-        if let Some(counter) = &self.counters.recv {
-            counter.add_error(1);
+    fn arrive(&self, ticket: Ticket, arrival: Arrival) {
+        if let Some(arrival) = self.arrived.borrow_mut().end(ticket, arrival) {
+            self.tell_arrival(arrival);
         }
-        if let Some(q) = &self.rx {
-            q.fail(entry, failure, false);
+        self.tell_arrivals();
+    }
+
+    fn tell_arrivals(&self) {
+        while let Some(arrival) = self.arrived.borrow_mut().take() {
+            self.tell_arrival(arrival);
         }
+    }
+
+    #[inline]
+    fn tell_arrival(&self, arrival: Arrival) {
+        let Arrival { entry, wanted, lost } = arrival;
+        if entry.flags & flags::REMOTE_WRITE != 0 {
+            if let Some(counter) = &self.counters.remote_write {
+                counter.add(1);
+            }
+        } else if let Some(counter) = &self.counters.recv {
+            match &lost {
+                None => counter.add(1),
+                Some(_) => counter.add_error(1),
+            }
+        }
+        let Some(q) = &self.rx else { return };
+        match lost {
+            None if wanted => q.push(entry),
+            None => {}
+            Some(failure) => q.fail(entry, failure, false),
+        }
+    }
+
+    /// A receive will not be filled: that is told at once, and holds nobody up.
+    #[cold]
+    pub fn spoiled(&self, ticket: Option<Ticket>, entry: Completion, failure: Failure) {
+        self.tell_arrival(Arrival { entry, wanted: true, lost: Some(failure) });
+        if let Some(ticket) = ticket {
+            self.arrived.borrow_mut().leave(ticket);
+            self.tell_arrivals();
+        }
+    }
+
+    /// A peer's write of `len` bytes with data has arrived.
+    pub fn remote_data(&self, len: usize, data: u64) {
+        let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
+        let entry = Completion { context: 0, flags: kind, len, buf: 0, data };
+        let behind = self.arrived.borrow().under_way();
+        let ticket = if behind < BEHIND_MAX { self.matched(false) } else { None };
+        self.received(ticket, entry, true, None);
     }
 
     /// Something happened to the connection of the caller's `object`.

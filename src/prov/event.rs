@@ -27,6 +27,18 @@ pub enum Request {
     Verbs(verbs::Request),
 }
 
+impl Request {
+    /// The address of who asks.
+    pub fn from(&self) -> String {
+        match self {
+            Request::Shm(r) => r.from(),
+            Request::Tcp(r) => r.from(),
+            #[cfg(feature = "verbs")]
+            Request::Verbs(r) => r.from(),
+        }
+    }
+}
+
 /// One event. `object` and `context` are the caller's handle and context of the endpoint that it
 /// belongs to: opaque numbers here.
 pub struct Event {

@@ -25,6 +25,7 @@ pub struct Info {
     pub mode: u64,
     pub tx_op_flags: u64,
     pub msg_order: u64,
+    pub comp_order: u64,
     pub paths: Paths,
     pub mr_mode: u32,
     pub ep_type: u32,

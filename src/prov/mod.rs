@@ -9,6 +9,7 @@ pub mod flags;
 pub mod info;
 pub mod memory;
 pub mod op;
+pub mod order;
 pub mod queue;
 pub mod shm;
 pub mod survey;
@@ -88,10 +89,10 @@ pub use verbs::Armed;
 
 /// Without a device there is nothing to arm.
 #[cfg(not(feature = "verbs"))]
-pub struct Armed<'a>(std::convert::Infallible, std::marker::PhantomData<&'a ()>);
+pub struct Armed<'a, const LOCKED: bool>(std::convert::Infallible, std::marker::PhantomData<&'a ()>);
 
 #[cfg(not(feature = "verbs"))]
-impl Armed<'_> {
+impl<const LOCKED: bool> Armed<'_, LOCKED> {
     pub fn post(&mut self) -> i32 {
         match self.0 {}
     }

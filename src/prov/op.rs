@@ -42,6 +42,17 @@ pub struct Common {
     pub timeout_ns: u64,
 }
 
+/// An RMA operation of one piece on each side, or a message of one piece.
+#[derive(Clone, Copy)]
+pub struct One {
+    pub buf: usize,
+    pub len: usize,
+    pub addr: u64,
+    pub key: u64,
+    pub desc: u64,
+    pub context: usize,
+}
+
 /// Sum of the lengths; `None` if it overflows.
 pub fn total(iov: &[Iov]) -> Option<usize> {
     iov.iter().try_fold(0usize, |sum, v| sum.checked_add(v.len))

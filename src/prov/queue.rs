@@ -5,7 +5,7 @@
 //! the transport until there is room.
 
 use crate::error::{Error, Result};
-use crate::sync::serial::{Promised, Serial, Threading};
+use crate::sync::serial::{Promised, Reached, Serial, Threading};
 use crate::sys::epoll::Poller;
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -97,14 +97,30 @@ pub struct Entries {
     /// Entries of the ring, less one.
     mask: usize,
     size: usize,
-    reserved: usize,
-    /// Entries up to which one more fits without a reservation and without growing.
-    open: usize,
+    /// Entries that are neither taken nor reserved, of those that fit without growing. One number, because every
+    /// operation changes it twice.
+    free: isize,
+    /// What `free` is when the queue is full: below 0 where the ring is still smaller than the queue.
+    floor: isize,
     signalled: bool,
     failures: VecDeque<Failure>,
 }
 
 impl Entries {
+    fn new(size: usize) -> Entries {
+        let ring: Box<[Completion]> = vec![Completion::default(); size.clamp(2, 4096).next_power_of_two()].into();
+        let mask = ring.len() - 1;
+        let mut entries = Entries { ring, head: 0, tail: 0, mask, size, free: 0, floor: 0, signalled: false, failures: VecDeque::new() };
+        entries.free = entries.bound();
+        entries.floor = entries.bound() - size as isize;
+        entries
+    }
+
+    /// How many entries `free` counts.
+    fn bound(&self) -> isize {
+        self.size.min(self.ring.len()) as isize
+    }
+
     #[inline(always)]
     fn len(&self) -> usize {
         self.tail.wrapping_sub(self.head)
@@ -115,41 +131,53 @@ impl Entries {
         self.tail == self.head
     }
 
+    /// Entries that may still be reserved or pushed.
     #[inline(always)]
-    fn set_reserved(&mut self, reserved: usize) {
-        self.reserved = reserved;
-        self.mask = self.ring.len() - 1;
-        self.open = self.size.saturating_sub(reserved).min(self.ring.len());
+    fn room(&self) -> isize {
+        self.free - self.floor
     }
 
     /// Room for one entry more, at hand.
     #[inline(always)]
     pub fn is_open(&self) -> bool {
-        self.len() < self.open
+        self.free > 0
     }
 
-    /// As `Queue::reserve`, where `open` is enough to go by: it is never more than there is.
+    /// As `Queue::reserve`, as long as the ring need not grow for it.
     #[inline(always)]
     pub fn reserve_open(&mut self) -> bool {
-        if self.len() >= self.open {
-            return false;
+        self.free -= 1;
+        self.free >= 0 || self.is_not_open()
+    }
+
+    /// The same where even a call that is hardly ever made costs too much: what is kept across it.
+    #[inline(always)]
+    pub fn reserve_if_open(&mut self) -> bool {
+        let open = self.is_open();
+        if open {
+            self.free -= 1;
         }
-        self.reserved = self.reserved.wrapping_add(1);
-        self.open -= 1;
-        true
+        open
+    }
+
+    /// Apart, so that the usual case is a subtraction and a look at its sign.
+    #[cold]
+    #[inline(never)]
+    fn is_not_open(&mut self) -> bool {
+        self.free += 1;
+        false
     }
 
     /// Gives `n` reserved entries back, whose results went another way.
     #[inline(always)]
     pub fn unreserve(&mut self, n: usize) {
-        self.reserved = self.reserved.wrapping_sub(n);
-        self.open = self.open.wrapping_add(n).min(self.ring.len());
+        self.free += n as isize;
     }
 
     /// Whether it is empty and takes `n` that nobody reserved.
     #[inline(always)]
     pub fn has_room_for(&self, n: usize) -> bool {
-        self.is_empty() && self.open >= n
+        self.is_empty() && self.free >= n as isize
     }
 
     /// Adds an entry after `is_open`; the caller notifies.
@@ -159,6 +187,7 @@ impl Entries {
         // SAFETY: a power of two entries, at least 2 (`new`, `grow`), so the mask keeps the index inside.
         unsafe { *self.ring.get_unchecked_mut(self.tail & self.mask) = done };
         self.tail = self.tail.wrapping_add(1);
+        self.free -= 1;
     }
 
     #[inline(always)]
@@ -169,8 +198,9 @@ impl Entries {
         self.ring.get(self.head & (self.ring.len() - 1))
     }
 
+    /// Adds an entry that was reserved.
     #[inline(always)]
-    fn push(&mut self, done: Completion) {
+    fn append(&mut self, done: Completion) {
         if self.len() == self.ring.len() {
             self.grow();
         }
@@ -203,11 +233,13 @@ impl Entries {
             n += 1;
         }
         self.head = head.wrapping_add(n);
+        self.free += n as isize;
         Taken::Some(n)
     }
 
     #[cold]
     fn grow(&mut self) {
+        let bound = self.bound();
         let mut wider = Vec::with_capacity(self.ring.len() * 2);
         let mask = self.ring.len() - 1;
         wider.extend((0..self.len()).filter_map(|i| self.ring.get((self.head + i) & mask).copied()));
@@ -215,7 +247,9 @@ impl Entries {
         self.head = 0;
         wider.resize(self.ring.len() * 2, Completion::default());
         self.ring = wider.into();
-        self.set_reserved(self.reserved);
+        self.mask = self.ring.len() - 1;
+        self.free += self.bound() - bound;
+        self.floor = self.bound() - self.size as isize;
     }
 }
 
@@ -227,11 +261,7 @@ pub struct Queue {
 
 impl Queue {
     pub fn new(size: usize, threading: Threading) -> Queue {
-        let ring = vec![Completion::default(); size.clamp(2, 4096).next_power_of_two()].into();
-        let mut entries =
-            Entries { ring, head: 0, tail: 0, mask: 0, size, reserved: 0, open: 0, signalled: false, failures: VecDeque::new() };
-        entries.set_reserved(0);
-        Queue { size, entries: Serial::new(threading, entries), waiter: Waiter::default() }
+        Queue { size, entries: Serial::new(threading, Entries::new(size)), waiter: Waiter::default() }
     }
 
     pub fn size(&self) -> usize {
@@ -242,36 +272,32 @@ impl Queue {
     #[inline]
     pub fn reserve(&self) -> bool {
         let mut e = self.entries.lock();
-        let free = e.len() + e.reserved < self.size;
-        let reserved = e.reserved + usize::from(free);
-        e.set_reserved(reserved);
+        let free = e.room() > 0;
+        e.free -= isize::from(free);
         free
     }
 
     /// Gives a reserved entry back unused.
     #[inline]
     pub fn release(&self) {
-        let mut e = self.entries.lock();
-        let reserved = e.reserved - 1;
-        e.set_reserved(reserved);
+        self.entries.lock().free += 1;
     }
 
     /// Fills a reserved entry.
     #[inline]
     pub fn fill(&self, done: Completion) {
-        {
-            let mut e = self.entries.lock();
-            let reserved = e.reserved - 1;
-            e.set_reserved(reserved);
-            e.push(done);
-        }
+        self.entries.lock().append(done);
         self.waiter.notify();
     }
 
     /// Adds an entry that nobody could reserve: an arrival (after `has_room`).
     #[inline(always)]
     pub fn push(&self, done: Completion) {
-        self.entries.lock().push(done);
+        {
+            let mut e = self.entries.lock();
+            e.append(done);
+            e.free -= 1;
+        }
         self.waiter.notify();
     }
 
@@ -280,19 +306,23 @@ impl Queue {
     pub fn fail(&self, mut done: Completion, failure: Failure, reserved: bool) {
         {
             let mut e = self.entries.lock();
-            let reserved = e.reserved - usize::from(reserved);
-            e.set_reserved(reserved);
             done.flags |= FAILED;
             e.failures.push_back(failure);
-            e.push(done);
+            e.append(done);
+            e.free -= isize::from(!reserved);
         }
         self.waiter.notify();
     }
 
     #[inline(always)]
     pub fn has_room(&self) -> bool {
-        let e = self.entries.lock();
-        e.len() + e.reserved < self.size
+        self.entries.lock().room() > 0
+    }
+
+    /// Entries that fit without a reservation.
+    #[inline(always)]
+    pub fn free(&self) -> usize {
+        self.entries.lock().room().max(0) as usize
     }
 
     /// How many arrivals may be fetched from a transport that cannot take them back. Where reservations alone fill
@@ -300,8 +330,18 @@ impl Queue {
     #[inline(always)]
     pub fn room_for_arrivals(&self) -> usize {
         let e = self.entries.lock();
-        let free = self.size.saturating_sub(e.len() + e.reserved);
+        let free = e.room().max(0) as usize;
         if free == 0 && e.is_empty() { 1 } else { free }
+    }
+
+    /// The entries, where the caller of this function has found that the caller of the library keeps threads apart.
+    ///
+    /// # Safety
+    /// The queue is `Promised`.
+    #[inline(always)]
+    pub unsafe fn promised_unchecked(&self) -> Promised<'_, Entries> {
+        // SAFETY: handed on.
+        unsafe { self.entries.promised_unchecked() }
     }
 
     /// The entries, where the caller keeps threads apart.
@@ -310,14 +350,14 @@ impl Queue {
         self.entries.promised()
     }
 
-    /// As `promised`, where that was looked at before.
+    /// As `promised`, or with the lock, as was looked at before.
     ///
     /// # Safety
-    /// `threading()` is `Promised`.
+    /// `LOCKED`, or `threading()` is `Promised`.
     #[inline(always)]
-    pub unsafe fn promised_unchecked(&self) -> Promised<'_, Entries> {
+    pub unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, Entries, LOCKED> {
         // SAFETY: handed on.
-        unsafe { self.entries.promised_unchecked() }
+        unsafe { self.entries.reach() }
     }
 
     pub fn threading(&self) -> Threading {
@@ -345,6 +385,7 @@ impl Queue {
         done.flags &= !FAILED;
         let failure = e.failures.pop_front()?;
         e.head = e.head.wrapping_add(1);
+        e.free += 1;
         Some((done, failure))
     }
 
@@ -357,6 +398,19 @@ impl Queue {
     pub fn take_signal(&self) -> bool {
         std::mem::take(&mut self.entries.lock().signalled)
     }
+}
+
+/// What a look at a device brought.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub enum Found {
+    /// So many entries, which are handed out.
+    Some(usize),
+    /// As `Some`, and it is time for what else there is to look at.
+    Due(usize),
+    /// It has none.
+    Nothing,
+    /// Whoever looks into the queue knows.
+    Elsewhere,
 }
 
 /// What a queue gave.
@@ -402,5 +456,73 @@ impl Counter {
 
     pub fn read_error(&self) -> u64 {
         self.errors.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a queue may take is its size less what lies in it and what is reserved, whichever way it came there.
+    #[test]
+    fn what_is_free_is_neither_taken_nor_reserved() {
+        for size in [0, 1, 3, 64, 5000] {
+            let q = Queue::new(size, Threading::Promised);
+            let (mut there, mut reserved) = (0usize, 0usize);
+            let entry = || Completion::default();
+            let failure = || Failure { error: Error::AGAIN, olen: 0 };
+            let mut random = 1u64;
+            for _ in 0..200_000 {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let free = (size as isize) - (there + reserved) as isize;
+                assert_eq!(q.has_room(), free > 0);
+                assert_eq!(q.room_for_arrivals(), if free <= 0 && there == 0 { 1 } else { free.max(0) as usize });
+                match random >> 60 {
+                    0..5 => {
+                        assert_eq!(q.reserve(), free > 0);
+                        reserved += usize::from(free > 0);
+                    }
+                    5 => {
+                        let mut e = q.promised().expect("no locks");
+                        let quick = e.reserve_open();
+                        assert!(!quick || free > 0, "never more than there is");
+                        reserved += usize::from(quick);
+                    }
+                    6 if reserved > 0 => {
+                        q.release();
+                        reserved -= 1;
+                    }
+                    7 if reserved > 0 => {
+                        q.promised().expect("no locks").unreserve(1);
+                        reserved -= 1;
+                    }
+                    8 | 9 if reserved > 0 => {
+                        q.fill(entry());
+                        (reserved, there) = (reserved - 1, there + 1);
+                    }
+                    10 if reserved > 0 => {
+                        q.fail(entry(), failure(), true);
+                        (reserved, there) = (reserved - 1, there + 1);
+                    }
+                    11 => {
+                        // A flushed receive asks nobody.
+                        q.fail(entry(), failure(), false);
+                        there += 1;
+                    }
+                    12 if free > 0 => {
+                        q.push(entry());
+                        there += 1;
+                    }
+                    _ => match q.take((random >> 40 & 7) as usize, |_, _| {}) {
+                        Taken::Some(n) => there -= n,
+                        Taken::Empty => assert_eq!(there, 0),
+                        Taken::ErrorFirst => {
+                            assert!(q.take_error().is_some());
+                            there -= 1;
+                        }
+                    },
+                }
+            }
+        }
     }
 }

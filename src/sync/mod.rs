@@ -4,7 +4,9 @@
 //! away.
 
 pub mod claim;
+pub mod cursor;
 pub mod gate;
+pub mod line;
 pub mod primitive;
 pub mod ring;
 pub mod serial;

@@ -10,25 +10,12 @@
 //! and what does not fit is [`Broken`]. Payload moves by relaxed atomic words, so a peer that
 //! scribbles while we read gives us wrong bytes but no undefined behaviour.
 
+use super::cursor::Cursor;
+use super::line::{LINE_BYTES, Line, WORDS, tail};
 use super::primitive::{AtomicU64, Ordering};
 
-/// Words of payload in a line.
-pub const WORDS: usize = 7;
-/// Bytes of payload in a line.
-pub const LINE_BYTES: usize = WORDS * 8;
 /// Lines that one message may take; less than three quarters of the smallest ring.
 pub const MAX_LINES: usize = 160;
-
-/// One cache line of a ring.
-#[repr(C, align(64))]
-#[derive(Default)]
-pub struct Line {
-    header: AtomicU64,
-    words: [AtomicU64; WORDS],
-}
-
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<Line>() == 64);
 
 /// The peer broke the ring's rules.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -67,19 +54,34 @@ impl Header {
             | u64::from(self.bytes) << 40
     }
 
+    /// The bytes of the message under this header, if it is of `kind`, in lap `lap`, and without fixed words and flags.
+    #[inline(always)]
+    pub(super) fn plain(raw: u64, kind: u8, lap: u16) -> Option<usize> {
+        let low = Header { kind, ..Header::default() }.pack(lap);
+        ((raw ^ low) << 24 == 0).then_some((raw >> 40) as u16 as usize)
+    }
+
     fn unpack(raw: u64) -> Header {
         Header { kind: (raw >> 16) as u8, flags: (raw >> 24) as u8, words: (raw >> 32) as u8, bytes: (raw >> 40) as u16 }
     }
 }
 
-/// The lap number that lines of position `at` carry; never that of the lap before, nor 0 in the first.
-fn lap(at: u64, size: usize) -> u16 {
-    ((at / size as u64) as u16).wrapping_add(1)
+/// The lap number that lines of position `at` carry in a ring of 2^`shift` lines; never that of the lap before, nor 0 in
+/// the first.
+#[inline(always)]
+pub(super) fn lap(at: u64, shift: u32) -> u16 {
+    ((at >> shift) as u16).wrapping_add(1)
+}
+
+/// The binary logarithm of a ring's lines.
+fn shift_of<S: Store>(store: &S) -> u32 {
+    store.lines().len().trailing_zeros()
 }
 
 /// The writing end.
 pub struct Producer<S> {
     store: S,
+    shift: u32,
     tail: u64,
     returned: u64,
 }
@@ -87,13 +89,37 @@ pub struct Producer<S> {
 /// The reading end.
 pub struct Consumer<S> {
     store: S,
+    shift: u32,
     head: u64,
     published: u64,
 }
 
 impl<S: Store> Producer<S> {
     pub fn new(store: S) -> Self {
-        Producer { store, tail: 0, returned: 0 }
+        Producer { shift: shift_of(&store), store, tail: 0, returned: 0 }
+    }
+
+    /// Whether a line is free for all that the last look at the consumer's word tells.
+    #[inline(always)]
+    pub fn is_open(&self) -> bool {
+        (self.tail - self.returned) >> self.shift == 0
+    }
+
+    /// Writes a message of bytes alone that fits into one line, after `is_open`.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes, at most [`LINE_BYTES`].
+    #[inline(always)]
+    pub unsafe fn write_line(&mut self, kind: u8, from: *const u8, len: usize) {
+        debug_assert!(self.is_open() && len <= LINE_BYTES);
+        let lines = self.store.lines();
+        let Some(line) = lines.get(self.tail as usize & lines.len().wrapping_sub(1)) else { return };
+        // SAFETY: the caller's promise.
+        unsafe { line.fill(from, len) };
+        let header = Header { kind, flags: 0, words: 0, bytes: len as u16 };
+        // Release: whoever sees the header sees the payload.
+        line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
+        self.tail += 1;
     }
 
     /// Free lines, looking at the consumer's word only if the last look does not suffice.
@@ -133,10 +159,10 @@ impl<S: Store> Producer<S> {
         }
         // SAFETY: the pieces are the caller's promise.
         unsafe { out.bytes(pieces) };
-        let lap = lap(self.tail, lines.len());
+        let lap = lap(self.tail, self.shift);
         for k in (1..count).rev() {
             let at = self.tail + k as u64;
-            let of_line = self::lap(at, lines.len());
+            let of_line = self::lap(at, self.shift);
             lines[at as usize & mask].header.store(u64::from(of_line), Ordering::Relaxed);
         }
         // Release: whoever sees this header sees the payload and the other headers.
@@ -175,10 +201,8 @@ impl Out<'_> {
             if self.word == WORDS {
                 self.at += 1;
             }
-            for (i, word) in self.lines[self.at as usize & self.mask].words.iter().enumerate() {
-                // SAFETY: done + LINE_BYTES <= len.
-                word.store(unsafe { from.add(done + i * 8).cast::<u64>().read_unaligned() }, Ordering::Relaxed);
-            }
+            // SAFETY: done + LINE_BYTES <= len.
+            unsafe { self.lines[self.at as usize & self.mask].fill(from.add(done), LINE_BYTES) };
             self.word = WORDS;
             done += LINE_BYTES;
         }
@@ -190,7 +214,8 @@ impl Out<'_> {
     #[inline]
     unsafe fn bytes(&mut self, pieces: &[(*const u8, usize)]) {
         let (mut carry, mut held) = ([0u8; 8], 0usize);
-        for &(mut from, mut len) in pieces {
+        for (i, &(mut from, mut len)) in pieces.iter().enumerate() {
+            let last = i + 1 == pieces.len();
             while len > 0 {
                 if held == 0 && len >= LINE_BYTES && self.word.is_multiple_of(WORDS) {
                     // SAFETY: `len` bytes remain in the piece.
@@ -209,6 +234,11 @@ impl Out<'_> {
                     }
                     len -= 8;
                     continue;
+                }
+                if held == 0 && last {
+                    // SAFETY: 1 to 7 bytes, which remain in the piece.
+                    self.put(unsafe { tail(from, len) });
+                    return;
                 }
                 // SAFETY: at least one byte remains in the piece.
                 unsafe {
@@ -238,7 +268,30 @@ pub struct Message<'a, S> {
 
 impl<S: Store> Consumer<S> {
     pub fn new(store: S) -> Self {
-        Consumer { store, head: 0, published: 0 }
+        Consumer { shift: shift_of(&store), store, head: 0, published: 0 }
+    }
+
+    /// Where the next messages lie, apart from all else, so that a loop keeps it in registers.
+    #[inline(always)]
+    pub fn cursor(&self) -> Cursor<'_> {
+        Cursor::new(self.store.lines(), self.shift, self.head)
+    }
+
+    /// Gives back the lines that a cursor, now at `head`, has passed.
+    #[inline(always)]
+    pub fn pass(&mut self, head: u64) {
+        self.give_back(head - self.head);
+    }
+
+    /// Gives lines back to the producer, a quarter of the ring at a time.
+    #[inline(always)]
+    fn give_back(&mut self, count: u64) {
+        self.head += count;
+        if self.head - self.published >= self.store.lines().len() as u64 / 4 {
+            self.published = self.head;
+            // Release: our reads of the lines come before the producer's next writes to them.
+            self.store.returned().store(self.head, Ordering::Release);
+        }
     }
 
     /// The oldest message, if one has fully arrived.
@@ -247,7 +300,7 @@ impl<S: Store> Consumer<S> {
         let lines = self.store.lines();
         let mask = lines.len() - 1;
         let raw = lines[self.head as usize & mask].header.load(Ordering::Acquire);
-        if raw as u16 != lap(self.head, lines.len()) {
+        if raw as u16 != lap(self.head, self.shift) {
             return Ok(None);
         }
         let header = Header::unpack(raw);
@@ -257,7 +310,7 @@ impl<S: Store> Consumer<S> {
         }
         for k in 1..count as u64 {
             let at = self.head + k;
-            if lines[at as usize & mask].header.load(Ordering::Relaxed) as u16 != lap(at, lines.len()) {
+            if lines[at as usize & mask].header.load(Ordering::Relaxed) as u16 != lap(at, self.shift) {
                 return Err(Broken);
             }
         }
@@ -268,7 +321,7 @@ impl<S: Store> Consumer<S> {
     pub fn is_empty(&self) -> bool {
         let lines = self.store.lines();
         let raw = lines[self.head as usize & (lines.len() - 1)].header.load(Ordering::Acquire);
-        raw as u16 != lap(self.head, lines.len())
+        raw as u16 != lap(self.head, self.shift)
     }
 }
 
@@ -339,24 +392,16 @@ impl<S: Store> Message<'_, S> {
         let (start, mask) = (self.of.head as usize + first, lines.len() - 1);
         let count = len / LINE_BYTES;
         for k in 0..count {
-            for (i, word) in lines[(start + k) & mask].words.iter().enumerate() {
-                // SAFETY: (k + 1) * LINE_BYTES <= len.
-                unsafe { to.add(k * LINE_BYTES + i * 8).cast::<u64>().write_unaligned(word.load(Ordering::Relaxed)) };
-            }
+            // SAFETY: (k + 1) * LINE_BYTES <= len.
+            unsafe { lines[(start + k) & mask].drain(to.add(k * LINE_BYTES), LINE_BYTES) };
         }
         count * LINE_BYTES
     }
 
-    /// Gives the message's lines back to the producer, a quarter of the ring at a time.
+    /// Gives the message's lines back to the producer.
     #[inline]
     pub fn finish(self) {
-        let consumer = self.of;
-        consumer.head += self.header.lines() as u64;
-        if consumer.head - consumer.published >= consumer.store.lines().len() as u64 / 4 {
-            consumer.published = consumer.head;
-            // Release: our reads of the lines come before the producer's next writes to them.
-            consumer.store.returned().store(consumer.head, Ordering::Release);
-        }
+        self.of.give_back(self.header.lines() as u64);
     }
 }
 
@@ -376,8 +421,7 @@ pub mod model {
 
     impl Shared {
         pub fn new(lines: usize) -> Shared {
-            let fresh = || Line { header: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) };
-            Shared(Arc::new(Heap { lines: (0..lines).map(|_| fresh()).collect(), returned: AtomicU64::new(0) }))
+            Shared(Arc::new(Heap { lines: (0..lines).map(|_| Line::empty()).collect(), returned: AtomicU64::new(0) }))
         }
 
         pub fn scribble(&self, line: usize, word: usize, value: u64) {
@@ -438,6 +482,47 @@ mod tests {
             message.finish();
             assert!(c.front().unwrap().is_none());
         }
+    }
+
+    #[test]
+    fn a_cursor_takes_plain_messages_and_leaves_others() {
+        let shared = Shared::new(1024);
+        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared.clone()));
+        let data: Vec<u8> = (0..8000u32).map(|i| (i % 251) as u8).collect();
+        for len in (0..2000).chain([8000]) {
+            assert!(send(&mut p, 9, &[], &data[..len]) && p.room(1).unwrap());
+            if len <= LINE_BYTES {
+                // SAFETY: `data` is longer.
+                unsafe { p.write_line(9, data.as_ptr(), len) };
+            }
+            assert!(send(&mut p, 9, &[1], &[]));
+            let mut cursor = c.cursor();
+            for _ in 0..if len <= LINE_BYTES { 2 } else { 1 } {
+                assert_eq!((cursor.plain(8), cursor.plain(9)), (None, Some(len)));
+                let mut out = vec![0xEEu8; len + 8];
+                // SAFETY: `out` holds more.
+                unsafe { cursor.take(out.as_mut_ptr(), len) };
+                assert!(out[..len] == data[..len] && out[len..] == [0xEE; 8]);
+            }
+            assert!(cursor.plain(9).is_none() && !cursor.is_empty(), "the one with a fixed word");
+            let head = cursor.head();
+            c.pass(head);
+            c.front().unwrap().expect("the one with a fixed word").finish();
+            assert!(c.cursor().is_empty() && c.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_cursor_leaves_a_long_message_whose_lines_are_not_in_order() {
+        let shared = Shared::new(1024);
+        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared.clone()));
+        assert!(send(&mut p, 9, &[], &[1; 100]));
+        shared.scribble(1, 0, 77);
+        assert_eq!(c.cursor().plain(9), None);
+        assert!(matches!(c.front(), Err(Broken)));
+        // More lines than a message may have.
+        shared.scribble(0, 0, Header { kind: 9, bytes: u16::MAX, ..Header::default() }.pack(1));
+        assert_eq!(c.cursor().plain(9), None);
     }
 
     #[test]

@@ -69,8 +69,63 @@ impl<T> Serial<T> {
         Promised { value: &self.value }
     }
 
+    /// The value, where how it is reached is known when compiling: under the lock, or by the promise alone.
+    ///
+    /// # Safety
+    /// `LOCKED`, or `threading()` is `Promised`.
+    #[inline(always)]
+    pub unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, T, LOCKED> {
+        debug_assert!(LOCKED == (self.threading == Threading::Safe));
+        if LOCKED {
+            self.lock.lock();
+        }
+        Reached { of: self }
+    }
+
+    /// As `reach`; `None` if another thread is inside.
+    ///
+    /// # Safety
+    /// As for `reach`.
+    #[inline(always)]
+    pub unsafe fn try_reach<const LOCKED: bool>(&self) -> Option<Reached<'_, T, LOCKED>> {
+        debug_assert!(LOCKED == (self.threading == Threading::Safe));
+        if !LOCKED || self.lock.try_lock() { Some(Reached { of: self }) } else { None }
+    }
+
     pub fn threading(&self) -> Threading {
         self.threading
+    }
+}
+
+/// Access by `reach`.
+pub struct Reached<'a, T, const LOCKED: bool> {
+    of: &'a Serial<T>,
+}
+
+impl<T, const LOCKED: bool> Deref for Reached<'_, T, LOCKED> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: made only under the lock or by the caller's promise.
+        unsafe { &*self.of.value.get() }
+    }
+}
+
+impl<T, const LOCKED: bool> DerefMut for Reached<'_, T, LOCKED> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and borrowed exclusively.
+        unsafe { &mut *self.of.value.get() }
+    }
+}
+
+impl<T, const LOCKED: bool> Drop for Reached<'_, T, LOCKED> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if LOCKED {
+            // SAFETY: it was locked when this was made, and only once.
+            unsafe { self.of.lock.unlock() };
+        }
     }
 }
 
@@ -133,6 +188,20 @@ mod tests {
         let serial = Serial::new(Threading::Promised, 1);
         *serial.promised().expect("promised") += 1;
         assert_eq!(*serial.lock(), 2);
+    }
+
+    #[test]
+    fn what_is_reached_under_the_lock_is_locked_as_long() {
+        let safe = Serial::new(Threading::Safe, 1);
+        // SAFETY: by the lock.
+        let held = unsafe { safe.reach::<true>() };
+        assert!(safe.try_lock().is_none());
+        // SAFETY: as above.
+        assert!(unsafe { safe.try_reach::<true>() }.is_none());
+        drop(held);
+        // SAFETY: as above.
+        *unsafe { safe.try_reach::<true>() }.expect("free again") += 1;
+        assert_eq!(*safe.try_lock().expect("free again"), 2);
     }
 
     #[test]

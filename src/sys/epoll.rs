@@ -6,8 +6,12 @@ use crate::error::{Error, Result};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+
+/// Sleeps shorter than this are kept to as exactly as the kernel can.
+const SHORT_NS: u64 = 1_000_000;
 
 pub struct Poller {
     set: OwnedFd,
@@ -43,7 +47,13 @@ impl Poller {
 
     /// As `add`, and with `write` also in room for writing. What was asked of `fd` before is forgotten.
     pub fn watch(&self, fd: BorrowedFd<'_>, write: bool) -> Result<()> {
-        let mut wanted = EventFlags::IN | EventFlags::RDHUP;
+        self.watch_for(fd, true, write)
+    }
+
+    /// As `watch`; without `read` only until it is hung up.
+    pub fn watch_for(&self, fd: BorrowedFd<'_>, read: bool, write: bool) -> Result<()> {
+        let mut wanted = EventFlags::RDHUP;
+        wanted.set(EventFlags::IN, read);
         wanted.set(EventFlags::OUT, write);
         let result = match epoll::add(&self.set, fd, EventData::new_u64(0), wanted) {
             Err(rustix::io::Errno::EXIST) => epoll::modify(&self.set, fd, EventData::new_u64(0), wanted),
@@ -91,7 +101,16 @@ impl Poller {
     pub fn wait(&self, timeout_ns: Option<u64>) -> Woken {
         let mut events = [rustix::event::PollFd::new(&self.set, rustix::event::PollFlags::IN)];
         let limit = timeout_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ });
-        match rustix::event::poll(&mut events, limit.as_ref()) {
+        // The kernel may let a sleep last longer, usually by 50 us: too much of a short one.
+        let usual = timeout_ns.filter(|ns| *ns < SHORT_NS).and_then(|_| rustix::thread::current_timer_slack().ok());
+        if usual.is_some() {
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
+        }
+        let woken = rustix::event::poll(&mut events, limit.as_ref());
+        if let Some(usual) = usual {
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(usual));
+        }
+        match woken {
             Ok(0) => Woken::Timeout,
             Err(rustix::io::Errno::INTR) => Woken::Interrupted,
             _ => Woken::Ready,

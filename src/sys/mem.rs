@@ -6,10 +6,21 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes in a page.
 pub fn page_size() -> usize {
-    rustix::param::page_size()
+    // Kept, because the C library looks it up in a table of all that can be asked.
+    static SIZE: AtomicUsize = AtomicUsize::new(0);
+    // Relaxed: the number is all that is shared, and always the same.
+    match SIZE.load(Ordering::Relaxed) {
+        0 => {
+            let size = rustix::param::page_size();
+            SIZE.store(size, Ordering::Relaxed);
+            size
+        }
+        size => size,
+    }
 }
 
 /// `len` rounded up to whole pages; `None` if that overflows.
@@ -88,6 +99,13 @@ pub fn populate(addr: usize, len: usize, write: bool) {
     let advice = if write { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
     // SAFETY: populating changes no byte, and the kernel checks the range.
     let _ = unsafe { rustix::mm::madvise(addr as *mut std::ffi::c_void, len, advice) };
+}
+
+/// Whether the page that begins at `addr` is there without a fault; of memory that is not mapped it is not.
+pub fn is_resident(addr: usize) -> bool {
+    let mut flags = 0u8;
+    // SAFETY: the kernel writes one byte for the one page, and checks the address.
+    unsafe { libc::mincore(addr as *mut std::ffi::c_void, 1, &raw mut flags) == 0 && flags & 1 != 0 }
 }
 
 /// Whether a peer can map a file without the risk that its owner shrinks it under the mapping.

@@ -123,6 +123,25 @@ pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received> {
     Ok(Received::Packet { len: message.bytes, fds })
 }
 
+/// Two ends of a connection without a name, neither of which goes to child programs.
+pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|e| Error::os("creating a pair of sockets", e))
+}
+
+/// Sleeps until `fd` is readable or hung up, or for so many milliseconds; negative: without a limit.
+pub fn wait_readable(fd: impl AsFd, ms: i64) {
+    let limit = rustix::event::Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    let _ = rustix::event::poll(&mut fds, (ms >= 0).then_some(&limit));
+}
+
+/// Sleeps until one of the two is readable or hung up.
+pub fn wait_either(a: impl AsFd, b: impl AsFd) {
+    let wanted = rustix::event::PollFlags::IN;
+    let _ = rustix::event::poll(&mut [rustix::event::PollFd::new(&a, wanted), rustix::event::PollFd::new(&b, wanted)], None);
+}
+
 /// Whether `fd` is readable or hung up right now.
 pub fn readable(fd: impl AsFd) -> bool {
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];

@@ -169,9 +169,26 @@ pub fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
     sockopt::set_tcp_congestion(fd, name).map_err(|e| Error::os(format_args!("choosing congestion control {name:?}"), e))
 }
 
-fn set_int(fd: &OwnedFd, level: i32, name: i32, value: i32) -> bool {
+/// Takes no more than about so many bytes that cannot be sent yet: others can carry them.
+pub fn set_unsent(fd: BorrowedFd<'_>, bytes: i32) -> Result<()> {
+    match set_int(&fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes) {
+        true => Ok(()),
+        false => Err(Error::fixed(errno::EIO, "setting TCP_NOTSENT_LOWAT")),
+    }
+}
+
+/// Which of `fds` are hung up, whatever they still have to read.
+pub fn hung_up(fds: &[BorrowedFd<'_>]) -> Vec<bool> {
+    let mut all: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::RDHUP)).collect();
+    match rustix::event::poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        Ok(n) if n > 0 => all.iter().map(|p| !p.revents().is_empty()).collect(),
+        _ => vec![false; fds.len()],
+    }
+}
+
+fn set_int(fd: &impl AsFd, level: i32, name: i32, value: i32) -> bool {
     // SAFETY: value is live and as long as the length says.
-    unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), size_of::<i32>() as libc::socklen_t) == 0 }
+    unsafe { libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, (&raw const value).cast(), size_of::<i32>() as libc::socklen_t) == 0 }
 }
 
 /// Sends what the socket takes; 0: nothing now.

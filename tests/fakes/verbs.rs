@@ -112,13 +112,18 @@ impl World {
         (taken, found)
     }
 
-    /// The contexts of the next entries, until there are no more.
-    pub fn contexts(&self) -> Vec<usize> {
+    /// The next entries, until there are no more: one read gives those that come by the same way.
+    pub fn entries(&self) -> Vec<Completion> {
         let mut all = Vec::new();
         while let (Taken::Some(_), found) = self.read() {
-            all.extend(found.iter().map(|c| c.context));
+            all.extend(found);
         }
         all
+    }
+
+    /// Their contexts.
+    pub fn contexts(&self) -> Vec<usize> {
+        self.entries().iter().map(|c| c.context).collect()
     }
 }
 

@@ -35,6 +35,14 @@ impl Args {
         Args { rest: words.into_iter().collect(), inline: None, only_plain: false }
     }
 
+    /// Takes the first word off if it is one of these.
+    #[allow(dead_code, reason = "only one of the two programs has commands")]
+    pub fn command(&mut self, names: &[&'static str]) -> Option<&'static str> {
+        let found = names.iter().find(|name| self.rest.front().is_some_and(|word| word == *name))?;
+        self.rest.pop_front();
+        Some(found)
+    }
+
     pub fn next(&mut self) -> Result<Option<Word>, String> {
         match self.inline.take() {
             Some((value, true)) => return Err(format!("\"={value}\" follows an option that takes no value")),

@@ -2,10 +2,10 @@
 //! The accelerators of this host: per vendor whether its memory can be used or why not, the devices,
 //! and which of them reach each other. Looking opens the drivers, which `getinfo` never does.
 
-use crate::json::Json;
 use gdrfab::error::Error;
 use gdrfab::fabric::hmem::{describe, devices, verdict, without_name};
 use gdrfab::hmem::{DeviceFacts, Iface};
+use serde_json::{Value, json};
 use std::fmt::Write;
 
 pub struct Vendor {
@@ -56,17 +56,17 @@ impl Vendor {
         }
     }
 
-    pub fn json(&self) -> Json {
+    pub fn json(&self) -> Value {
         let (found, reason) = match &self.found {
             Ok(found) => (*found, None),
             Err(e) => (&[][..], Some(without_name(self.iface, e))),
         };
-        Json::map([
-            ("name", Json::str(self.iface.name())),
-            ("usable", Json::Bool(reason.is_none())),
-            ("reason", Json::maybe(reason)),
-            ("devices", Json::list(found.iter().enumerate().map(|(number, facts)| device_json(number, facts)))),
-        ])
+        json!({
+            "name": self.iface.name(),
+            "usable": reason.is_none(),
+            "reason": reason,
+            "devices": found.iter().enumerate().map(|(number, facts)| device_json(number, facts)).collect::<Value>(),
+        })
     }
 }
 
@@ -87,21 +87,19 @@ fn link(from: usize, facts: &DeviceFacts, to: usize) -> char {
     }
 }
 
-fn device_json(number: usize, facts: &DeviceFacts) -> Json {
-    let ability = |refused: &Option<Error>| {
-        Json::map([("possible", Json::Bool(refused.is_none())), ("reason", Json::maybe(refused.as_ref().map(Error::to_string)))])
-    };
+fn device_json(number: usize, facts: &DeviceFacts) -> Value {
+    let ability = |refused: &Option<Error>| json!({"possible": refused.is_none(), "reason": refused.as_ref().map(Error::to_string)});
     let id: String = facts.id.iter().map(|byte| format!("{byte:02x}")).collect();
-    Json::map([
-        ("device", Json::Int(number as u64)),
-        ("name", Json::str(&facts.name)),
-        ("id", Json::Str(id)),
-        ("pci", Json::str(&facts.pci)),
-        ("memory", Json::Int(facts.memory)),
-        ("dmabuf", ability(&facts.dmabuf)),
-        ("ipc", ability(&facts.ipc)),
-        ("peers", Json::list(facts.peers.iter().map(|n| Json::Int(u64::from(*n))))),
-    ])
+    json!({
+        "device": number,
+        "name": facts.name,
+        "id": id,
+        "pci": facts.pci,
+        "memory": facts.memory,
+        "dmabuf": ability(&facts.dmabuf),
+        "ipc": ability(&facts.ipc),
+        "peers": facts.peers,
+    })
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The NICs behind a provider's candidates: one block per port, with its addresses and what it can do.
 
-use crate::json::Json;
 use gdrfab::config;
 use gdrfab::error::Error;
 use gdrfab::fabric::{self, Info, Nic};
+use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// One port with the candidates that use it, in the order of discovery.
@@ -112,65 +112,68 @@ impl Port {
         }
     }
 
-    pub fn json(&self) -> Json {
-        let domains = Json::list(self.domains.iter().map(|domain| {
-            let (info, nic) = (&domain.info, domain.nic.as_ref());
-            Json::map([
-                ("domain", Json::maybe(info.domain_name.clone())),
-                ("usable", Json::Bool(info.reason.is_none())),
-                ("reason", Json::maybe(info.reason.as_ref().map(Error::to_string))),
-                ("fabric", Json::maybe(info.fabric_name.clone())),
-                ("src_addr", Json::maybe(info.src_addr.clone())),
-                ("gid", Json::maybe(nic.map(|n| n.gid.clone()))),
-                ("gid_index", Json::Int(nic.map_or(0, |n| u64::from(n.gid_index)))),
-                ("gid_type", Json::maybe(nic.map(|n| n.gid_type.to_string()))),
-                ("inject_size", Json::Int(info.inject_size as u64)),
-                ("cq_data_size", Json::Int(info.cq_data_size as u64)),
-                ("max_msg_size", Json::Int(info.max_msg_size as u64)),
-            ])
-        }));
+    pub fn json(&self) -> Value {
+        let domains: Value = self.domains.iter().map(Domain::json).collect();
         let nic = match &self.nic {
             Ok(nic) => nic,
-            Err(e) => return Json::map([("name", Json::str(&self.name)), ("reason", Json::Str(e.to_string())), ("domains", domains)]),
+            Err(e) => return json!({"name": self.name, "reason": e.to_string(), "domains": domains}),
         };
-        let number = |n: u64| Json::Int(n);
-        let odp = ODP.iter().enumerate().filter(|(i, _)| nic.odp & 1 << i != 0).map(|(_, word)| Json::str(*word));
-        Json::map([
-            ("name", Json::str(&self.name)),
-            ("device", Json::str(&nic.device)),
-            ("port", number(nic.port.into())),
-            ("state", Json::str(nic.state)),
-            ("link", Json::str(nic.link)),
-            ("speed", number(nic.speed)),
-            ("mtu", number(nic.mtu.into())),
-            ("lid", number(nic.lid.into())),
-            ("netdev", Json::maybe(nic.netdev.clone())),
-            ("pci", Json::maybe(nic.pci.clone())),
-            ("numa_node", nic.numa.map_or(Json::Null, |n| number(n.into()))),
-            ("distance", Json::maybe(nic.near.map(|near| near.words().to_string()))),
-            ("guid", Json::Str(format!("{:016x}", nic.guid))),
-            ("vendor_id", number(nic.vendor_id.into())),
-            ("vendor_part_id", number(nic.vendor_part_id.into())),
-            ("hw_version", number(nic.hw_version.into())),
-            ("firmware", Json::str(&nic.firmware)),
-            ("dmabuf", possible(nic.dmabuf.as_ref().err())),
-            ("odp", Json::list(odp)),
-            ("relaxed_ordering", Json::str(relaxed())),
-            ("atomics", number(nic.atomics.into())),
-            ("max_mr_size", number(nic.max_mr_size)),
-            ("max_mr", number(nic.max_mr)),
-            ("max_message", number(nic.max_message)),
-            ("max_qp", number(nic.max_qp.into())),
-            ("max_qp_wr", number(nic.max_qp_wr.into())),
-            ("max_cqe", number(nic.max_cqe.into())),
-            ("max_sge", number(nic.max_sge.into())),
-            ("domains", domains),
-        ])
+        let odp: Value = ODP.iter().enumerate().filter(|(i, _)| nic.odp & 1 << i != 0).map(|(_, word)| *word).collect();
+        json!({
+            "name": self.name,
+            "device": nic.device,
+            "port": nic.port,
+            "state": nic.state,
+            "link": nic.link,
+            "speed": nic.speed,
+            "mtu": nic.mtu,
+            "lid": nic.lid,
+            "netdev": nic.netdev,
+            "pci": nic.pci,
+            "numa_node": nic.numa,
+            "distance": nic.near.map(|near| near.words().to_string()),
+            "guid": format!("{:016x}", nic.guid),
+            "vendor_id": nic.vendor_id,
+            "vendor_part_id": nic.vendor_part_id,
+            "hw_version": nic.hw_version,
+            "firmware": nic.firmware,
+            "dmabuf": possible(nic.dmabuf.as_ref().err()),
+            "odp": odp,
+            "relaxed_ordering": relaxed(),
+            "atomics": nic.atomics,
+            "max_mr_size": nic.max_mr_size,
+            "max_mr": nic.max_mr,
+            "max_message": nic.max_message,
+            "max_qp": nic.max_qp,
+            "max_qp_wr": nic.max_qp_wr,
+            "max_cqe": nic.max_cqe,
+            "max_sge": nic.max_sge,
+            "domains": domains,
+        })
     }
 }
 
-fn possible(refused: Option<&Error>) -> Json {
-    Json::map([("possible", Json::Bool(refused.is_none())), ("reason", Json::maybe(refused.map(Error::to_string)))])
+impl Domain {
+    fn json(&self) -> Value {
+        let (info, nic) = (&self.info, self.nic.as_ref());
+        json!({
+            "domain": info.domain_name,
+            "usable": info.reason.is_none(),
+            "reason": info.reason.as_ref().map(Error::to_string),
+            "fabric": info.fabric_name,
+            "src_addr": info.src_addr,
+            "gid": nic.map(|n| n.gid.clone()),
+            "gid_index": nic.map_or(0, |n| n.gid_index),
+            "gid_type": nic.map(|n| n.gid_type.to_string()),
+            "inject_size": info.inject_size,
+            "cq_data_size": info.cq_data_size,
+            "max_msg_size": info.max_msg_size,
+        })
+    }
+}
+
+fn possible(refused: Option<&Error>) -> Value {
+    json!({"possible": refused.is_none(), "reason": refused.map(Error::to_string)})
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A provider for a reader: its attributes with their names, and what it found out about the host.
 
-use crate::json::Json;
 use crate::nics::{self, Port};
 use gdrfab::error::Result;
 use gdrfab::fabric::{self, ADDR_STR, EP_MSG, Info, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
 use gdrfab::hmem::Site;
 use gdrfab::prov::{self, Offer, flags};
+use serde_json::{Value, json};
 use std::fmt::Write;
 
 pub struct Provider {
@@ -72,7 +72,12 @@ fn named(value: u32, of: &[(u32, &str)]) -> String {
 }
 
 fn order(bits: u64) -> String {
-    if bits == flags::ORDER_ALL { "everything after everything".to_string() } else { format!("{bits:#x}") }
+    if bits == flags::ORDER_ALL {
+        return "everything after everything".to_string();
+    }
+    let names = ["RAR", "RAW", "RAS", "WAR", "WAW", "WAS", "SAR", "SAW", "SAS"];
+    let held: Vec<&str> = names.into_iter().enumerate().filter(|(i, _)| bits & 1 << i != 0).map(|(_, name)| name).collect();
+    format!("{} (R read, W write, S send; A after)", held.join(" "))
 }
 
 /// A count of bytes or things as people write it.
@@ -91,7 +96,11 @@ impl Provider {
 
     fn words(&self) -> Vec<(&'static str, String)> {
         let i = &self.info;
-        let addresses = if self.offer.name == "shm" { "text: shm://name" } else { "text: verbs://host:port, or that of a queue pair" };
+        let addresses = match self.offer.name {
+            "shm" => "text: shm://name",
+            "tcp" => "text: tcp://host:port",
+            _ => "text: verbs://host:port, or that of a queue pair",
+        };
         vec![
             ("fabric", i.fabric_name.clone().unwrap_or_default()),
             ("domain", i.domain_name.clone().unwrap_or_default()),
@@ -154,38 +163,39 @@ impl Provider {
         out
     }
 
-    pub fn json(&self) -> Json {
+    pub fn json(&self) -> Value {
         let i = &self.info;
-        let strings = |list: Vec<String>| Json::list(list.into_iter().map(Json::Str));
         let facts = self.offer.facts.iter().map(|(name, fact)| {
             let words = match fact {
                 Ok(words) | Err(words) => words,
             };
-            Json::map([("name", Json::str(name)), ("ok", Json::Bool(fact.is_ok())), ("words", Json::str(words))])
+            json!({"name": name, "ok": fact.is_ok(), "words": words})
         });
         let threading = |t| named(t, &[(THREAD_SAFE, "safe"), (THREAD_DOMAIN, "domain")]);
         let progress = |p| named(p, &[(PROGRESS_MANUAL, "manual"), (PROGRESS_AUTO, "auto")]);
-        let attributes = [
-            ("fabric", Json::maybe(i.fabric_name.clone())),
-            ("domain", Json::maybe(i.domain_name.clone())),
-            ("ep_type", Json::Str(named(i.ep_type, &[(EP_MSG, "msg")]))),
-            ("caps", strings(names(i.caps, &CAPS))),
-            ("addr_format", Json::Str(named(i.addr_format, &[(ADDR_STR, "str")]))),
-            ("threading", Json::Str(threading(i.threading))),
-            ("progress", Json::Str(progress(i.progress))),
-            ("mr_mode", strings(names(u64::from(i.mr_mode), &MR_MODES))),
-            ("msg_order", Json::Str(format!("{:#x}", i.msg_order))),
-        ];
-        let nics = (!self.ports.is_empty()).then(|| ("nics", Json::list(self.ports.iter().map(Port::json))));
-        let limits = self.limits().into_iter().map(|(name, n)| (name, Json::Int(n as u64)));
-        let all = [
-            ("name", Json::str(self.offer.name)),
-            ("usable", Json::Bool(self.is_usable())),
-            ("reason", Json::maybe(i.reason.as_ref().map(|e| e.to_string()))),
-            ("paths", Json::list(i.paths.words().split(',').map(Json::str))),
-            ("facts", Json::list(facts)),
-            ("attributes", Json::map(attributes.into_iter().chain(limits))),
-        ];
-        Json::map(all.into_iter().chain(nics))
+        let mut attributes = json!({
+            "fabric": i.fabric_name,
+            "domain": i.domain_name,
+            "ep_type": named(i.ep_type, &[(EP_MSG, "msg")]),
+            "caps": names(i.caps, &CAPS),
+            "addr_format": named(i.addr_format, &[(ADDR_STR, "str")]),
+            "threading": threading(i.threading),
+            "progress": progress(i.progress),
+            "mr_mode": names(u64::from(i.mr_mode), &MR_MODES),
+            "msg_order": format!("{:#x}", i.msg_order),
+        });
+        self.limits().into_iter().for_each(|(name, n)| attributes[name] = n.into());
+        let mut all = json!({
+            "name": self.offer.name,
+            "usable": self.is_usable(),
+            "reason": i.reason.as_ref().map(|e| e.to_string()),
+            "paths": i.paths.words().split(',').collect::<Value>(),
+            "facts": facts.collect::<Value>(),
+            "attributes": attributes,
+        });
+        if !self.ports.is_empty() {
+            all["nics"] = self.ports.iter().map(Port::json).collect();
+        }
+        all
     }
 }

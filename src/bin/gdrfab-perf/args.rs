@@ -2,15 +2,20 @@
 //! The command line.
 
 use crate::cli::{Args, Word};
+use crate::compare::{self, Compare};
+use crate::drive::{self, Drive};
 use crate::memory::Kind;
+use crate::output::{self, Format, Output};
+use crate::plot::{self, Plot};
 use crate::provider::Choice;
 use crate::tests::{Test, sweep};
 use gdrfab::mr::Paths;
 
 pub const DEFAULT_NAME: &str = "gdrfab-perf";
 
-pub fn help() -> String {
+fn help() -> String {
     let tests: String = Test::ALL.iter().map(|t| format!("  {:<11} {}\n", t.name(), t.help())).collect();
+    let drive = drive::HELP;
     format!(
         "\
 gdrfab-perf: how fast gdrfab moves memory between two processes
@@ -27,14 +32,17 @@ Usage: gdrfab-perf TEST [options]           the server: waits for a client
   -n, --iters N         iterations for each size
   -D, --duration SEC    run each size for so long instead
   -w, --warm-up N       iterations before those that count (a tenth)
-  -d, --depth N         operations in flight, for bandwidth and rate (64)
+  -d, --depth N         (or -t) operations in flight, for bandwidth and rate (64)
   -Q, --cq-mod N        one completion for N operations, for bandwidth and rate (1 for more
                         than 8 KiB, a quarter of the depth else)
-      --local-mem KIND  (or --memory) host (gdrfab_mem_alloc, the default), malloc, memfd,
-                        or a device's: cuda:N, rocr:N, ze:N, neuron:N, synapseai:N;
+{drive}      --mem KIND        memory of both sides: host (gdrfab_mem_alloc, the default), malloc,
+                        memfd, hugepages (2 MiB), udmabuf, dma-heap, or a device's: cuda:N,
+                        rocr:N (or rocm), ze:N, neuron:N, synapseai:N (or gaudi);
                         cuda:N,HOW is plain (cuMemAlloc), pool, vmm (gdrfab_mem_alloc_on),
-                        vmm2 (two segments) or managed
-      --remote-mem KIND (or --remote-memory) the same for the server (as --local-mem)
+                        vmm2 (two segments) or managed; a device's with ,dmabuf or ,pcie at
+                        the end is registered as a dma-buf of the program's own (over RDMA)
+      --local-mem KIND  (or --memory) of the client
+      --remote-mem KIND (or --remote-memory) of the server (as --local-mem)
       --path PATH       direct, ipc, cma or staged: nothing else will do; of messages,
                         it concerns those too long for the ring. Over tcp socket or
                         staged; over RDMA nic, dmabuf, peer-mem or staged: how both
@@ -56,16 +64,16 @@ Usage: gdrfab-perf TEST [options]           the server: waits for a client
   -k, --keep            the server serves one client after another
   -p, --provider PROV   only this provider: shm, tcp or verbs
       --local           start a server for this run only
-      --json            results as JSON
   -V, --version         the version
   -h, --help            this text
-
+{results}
 The client's options rule; of its own a server takes --name, --port, --device, --cpus, -k, -p,
---json.
+--json, --csv.
 With device memory write-lat is one write at a time, from post to delivery, because no CPU
 can poll there. MB are 10^6 bytes. t_typical is the median. Exit status: 0, 1 if the run failed, 2 for a
 wrong command line.
-"
+",
+        results = output::HELP
     )
 }
 
@@ -102,7 +110,8 @@ pub struct Options {
     pub cpus: Vec<usize>,
     pub keep: bool,
     pub choice: Choice,
-    pub json: bool,
+    pub output: Output,
+    pub drive: Drive,
     /// The process that started this server for its own run.
     pub parent: Option<i32>,
 }
@@ -115,13 +124,17 @@ impl Options {
 
     /// Operations to a completion: each large one has its own, of small ones a few to a window are enough.
     pub fn completion_every(&self, size: usize) -> usize {
-        self.cq_mod.unwrap_or(if size > 8192 { 1 } else { (self.depth / 4).max(1) })
+        let usual = if size > 8192 { 1 } else { (self.depth / 4).max(1) };
+        // A list has one completion at most.
+        self.cq_mod.unwrap_or((usual / self.drive.list).max(1) * self.drive.list)
     }
 }
 
 pub enum Parsed {
     Run(Box<Options>),
-    Help,
+    Plot(Plot),
+    Compare(Compare),
+    Help(String),
     Version,
 }
 
@@ -164,8 +177,13 @@ fn cpus(value: &str) -> Result<Vec<usize>, String> {
 }
 
 pub fn parse(mut args: Args) -> Result<Parsed, String> {
+    match args.command(&["plot", "compare"]) {
+        Some("plot") => return Ok(plot::parse(args)?.map_or(Parsed::Help(plot::HELP.into()), Parsed::Plot)),
+        Some(_) => return Ok(compare::parse(args)?.map_or(Parsed::Help(compare::HELP.into()), Parsed::Compare)),
+        None => {}
+    }
     let mut operands = Vec::new();
-    let mut remote_memory = None;
+    let (mut both_memory, mut local_memory, mut remote_memory) = (None, None, None);
     let mut local = false;
     let mut chosen = None;
     let mut o = Options {
@@ -192,7 +210,8 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
         cpus: Vec::new(),
         keep: false,
         choice: Choice::default(),
-        json: false,
+        output: Output::default(),
+        drive: Drive::default(),
         parent: None,
     };
     while let Some(word) = args.next()? {
@@ -203,15 +222,19 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
             }
             Word::Option(option) => option,
         };
+        if o.drive.take(&option, &mut args)? {
+            continue;
+        }
         match option.as_str() {
             "-s" | "--size" => chosen = Some(sizes(&args.value(&option)?)?),
             "-a" | "--all" => chosen = Some(sweep(1, 64 << 20)),
             "-n" | "--iters" => o.iterations = Some(args.number(&option, "a number from 1 up").and_then(at_least_one(&option))?),
             "-D" | "--duration" => o.seconds = Some(seconds(&mut args, &option)?),
             "-w" | "--warm-up" => o.warm_up = Some(args.number(&option, "a number")?),
-            "-d" | "--depth" => o.depth = args.number(&option, "a number")?,
+            "-d" | "-t" | "--depth" => o.depth = args.number(&option, "a number")?,
             "-Q" | "--cq-mod" => o.cq_mod = Some(args.number(&option, "a number")?),
-            "--memory" | "--local-mem" => o.memory = memory(&option, &args.value(&option)?)?,
+            "--mem" => both_memory = Some(memory(&option, &args.value(&option)?)?),
+            "--memory" | "--local-mem" => local_memory = Some(memory(&option, &args.value(&option)?)?),
             "--remote-memory" | "--remote-mem" => remote_memory = Some(memory(&option, &args.value(&option)?)?),
             "--path" => o.path = path(&args.value(&option)?)?,
             "--verify" => o.verify = true,
@@ -228,10 +251,13 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
             "-k" | "--keep" => o.keep = true,
             "-p" | "--provider" => o.choice.provider = Some(args.value(&option)?),
             "--local" => local = true,
-            "--json" => o.json = true,
+            "--json" => o.output.choose(Format::Json)?,
+            "--csv" => o.output.choose(Format::Csv)?,
+            "--out" => o.output.keep(args.value(&option)?)?,
+            "--cpu-util" => o.output.cpu = true,
             "--parent" => o.parent = Some(args.number(&option, "a process")?),
             "-V" | "--version" => return Ok(Parsed::Version),
-            "-h" | "--help" => return Ok(Parsed::Help),
+            "-h" | "--help" => return Ok(Parsed::Help(help())),
             _ => return Err(format!("{option}: there is no such option")),
         }
     }
@@ -250,6 +276,11 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
     if o.test == Test::MrReg && matches!(o.role, Role::Client(_)) {
         return Err("mr-reg needs no SERVER".into());
     }
+    if let (Some((path, _)), Role::Server) = (&o.output.file, &o.role)
+        && o.test != Test::MrReg
+    {
+        return Err(format!("--out {path}: a server has no results; the client keeps them"));
+    }
     if o.iterations.is_some() && o.seconds.is_some() {
         return Err("--iters and --duration exclude each other".into());
     }
@@ -259,9 +290,11 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
     if let Some(n) = o.cq_mod.filter(|n| !(1..=o.depth).contains(n)) {
         return Err(format!("--cq-mod {n}: 1 to the depth, {}, is expected", o.depth));
     }
+    o.drive.check(o.test, o.depth, o.cq_mod)?;
     let (low, high) = o.test.default_sizes();
     o.sizes = chosen.unwrap_or_else(|| sweep(low, high));
-    o.remote_memory = remote_memory.unwrap_or(o.memory);
+    o.memory = local_memory.or(both_memory).unwrap_or(Kind::Alloc);
+    o.remote_memory = remote_memory.or(both_memory).unwrap_or(o.memory);
     Ok(Parsed::Run(Box::new(o)))
 }
 
@@ -303,6 +336,8 @@ mod unit {
     fn options_are_understood_and_mistakes_named() {
         let o = run("write-bw -s 4K:16K -n10 --memory malloc --path cma --cpus 0,1 shm://x").unwrap();
         assert_eq!((o.sizes, o.iterations, o.role), (vec![4096, 8192, 16384], Some(10), Role::Client("shm://x".into())));
+        let of = |line| run(line).unwrap().completion_every(8);
+        assert_eq!((of("write-bw -l 10"), of("write-bw -l 64"), of("write-bw -l 4 -Q 32")), (10, 64, 32));
         assert_eq!((o.remote_memory, o.path, o.cpus), (Kind::Malloc, Paths::CMA, vec![0, 1]));
         for (line, word) in [
             ("fly", "fly"),
@@ -315,7 +350,22 @@ mod unit {
             ("write-lat -d 0", "--depth"),
             ("write-bw -d 8 -Q 9", "--cq-mod"),
             ("write-bw --port 70000", "--port"),
+            ("write-lat -q 2", "one operation"),
+            ("read-lat -b", "--bidirectional"),
+            ("write-bw -q 65", "--endpoints"),
+            ("write-bw -l 65", "--post-list"),
+            ("write-bw -l 4 -Q 6", "multiple"),
+            ("write-bw -I 5000", "--inline"),
+            ("write-bw --burst 4", "--rate-limit"),
+            ("write-bw --rate-limit 0", "--rate-limit"),
+            ("write-bw --rate-limit 1 --rate-unit x", "--rate-unit"),
+            ("write-bw --rate-limit 1 -l 4 --burst 2", "--burst"),
+            ("write-bw --connect pigeon", "--connect"),
+            ("write-bw --control-port 5", "--control-port"),
             ("write-lat --frob", "--frob"),
+            ("write-lat --json --csv x", "exclude"),
+            ("write-lat --out results.txt x", "--out"),
+            ("write-lat --out results.csv", "client"),
             ("mr-reg x", "mr-reg"),
             ("write-lat a b", "\"b\""),
         ] {

@@ -2,14 +2,17 @@
 //! The client: leads the server through the sizes, times the operations, and judges what arrived.
 
 use crate::args::Options;
+use crate::cpu::CpuUse;
 use crate::io::{Link, Op};
-use crate::measure::{Flow, PARTS, Pulse, Until, Window, latency, window};
+use crate::measure::{Pulse, Until, latency};
 use crate::memory::{Mismatch, POISON};
-use crate::report::{Bar, Figures, Latency, Rate, Report, Row};
-use crate::server::{GUARD, check_range};
+use crate::report::{Bar, Figures, Latency, Report, Row};
+use crate::server::{GUARD, inspect, poison};
 use crate::stats::{Clock, Histogram};
+use crate::stream::Stream;
 use crate::tests::Test;
-use crate::wire::{Kinds, seed, unpack_mismatch, words};
+use crate::window::Flow;
+use crate::wire::{Kinds, Stopped, seed, unpack_mismatch, words};
 use gdrfab::config;
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::fabric::Stats;
@@ -20,13 +23,12 @@ use gdrfab::sys::time::ticks;
 /// Rounds of a ping-pong in which every arrival is checked.
 const CHECKED_ROUNDS: u64 = 16;
 /// Microseconds between two signs of life on the terminal.
-const BEAT_US: f64 = 100_000.0;
+pub const BEAT_US: f64 = 100_000.0;
 /// A sample of reads covers at least so much, because looking at the clock takes about 10 ns.
 const SAMPLE_US: f64 = 1.0;
-const SLICE_US: f64 = 20.0;
 /// What a size takes at most if the command line does not say how much of it is wanted.
-const RUN_S: f64 = 2.0;
-const WARM_UP_S: f64 = 0.2;
+pub const RUN_S: f64 = 2.0;
+pub const WARM_UP_S: f64 = 0.2;
 
 pub struct Client<'a> {
     pub link: &'a mut Link,
@@ -40,6 +42,15 @@ struct Outcome {
     iterations: u64,
     batch: u64,
     figures: Figures,
+    cpu: f64,
+}
+
+impl Outcome {
+    /// Of writes and then reads: both, as times.
+    fn and_read(self, read: Outcome) -> Outcome {
+        let typical = |o: &Outcome| if let Figures::Latency(l) = o.figures { l.typical } else { 0.0 };
+        Outcome { figures: Figures::Transfer(typical(&self), typical(&read)), cpu: (self.cpu + read.cpu) / 2.0, ..self }
+    }
 }
 
 impl Client<'_> {
@@ -70,6 +81,12 @@ impl Client<'_> {
         }
     }
 
+    fn stream(&self, size: usize) -> Stream {
+        let o = self.options;
+        let (gap_ns, burst) = o.drive.limit.map_or((0, 0), |limit| (limit.gap_ns(size), limit.burst));
+        Stream { depth: o.depth, list: o.drive.list, signal: o.completion_every(size), gap_ns, burst }
+    }
+
     /// Asks the server to get ready; gives its path to our memory.
     fn begin(&mut self, size: usize, checked: bool) -> Result<Paths> {
         let layout = self.link.layout;
@@ -78,47 +95,67 @@ impl Client<'_> {
             self.link.memory.set(layout.target(size), size + GUARD, POISON);
         }
         self.link.memory.set(layout.target(size) + size - 1, 1, 0);
-        self.link.post_mail(Kinds::Begin, &words(&[size as u64, u64::from(checked)]))?;
+        let stream = self.stream(size);
+        let begin = [size as u64, u64::from(checked), stream.signal as u64, stream.gap_ns, stream.burst];
+        self.link.post_mail(Kinds::Begin, &words(&begin))?;
         let [path] = self.link.expect(Kinds::Ready, "server that is ready")?.words();
+        if self.options.verify && self.options.drive.both {
+            poison(self.link, self.options.test, size);
+        }
         Ok(Paths::from_bits_truncate(path))
     }
 
-    fn stop(&mut self) -> Result<(u64, Option<Mismatch>)> {
-        self.link.post_mail(Kinds::Stop, &[])?;
-        let answer: [u64; 5] = self.link.expect(Kinds::Stopped, "end of the run at the server")?.words();
-        Ok((answer[0], unpack_mismatch(&answer[1..])))
+    /// `before`: messages that had arrived and that were sent before this run.
+    fn stop(&mut self, (arrived, sent): (u64, u64)) -> Result<Stopped> {
+        self.link.post_mail(Kinds::Stop, &words(&[self.link.sent - sent]))?;
+        let stopped = Stopped::decode(&self.link.expect(Kinds::Stopped, "end of the run at the server")?);
+        if self.options.drive.both {
+            // They may have come over other endpoints, and be slower.
+            self.link.wait("last messages of the server", |l| l.arrived - arrived >= stopped.sent)?;
+        }
+        Ok(stopped)
     }
 
     fn measure(&mut self, size: usize) -> Result<Row> {
         let test = self.options.test;
+        let before = (self.link.arrived, self.link.sent);
         let back = self.begin(size, false)?;
         self.link.stats();
+        let delivered = self.link.manners.delivered;
         let done = match test {
-            Test::WriteLat if self.options.one_way() => {
-                self.one_by_one(self.link.op(Dir::Write, size).complete(self.link.manners.delivered), size)?
-            }
+            Test::WriteLat if self.options.one_way() => self.one_by_one(self.link.op(Dir::Write, size).complete(delivered), size)?,
             Test::WriteLat => self.ping_writes(size, back, None)?,
             Test::SendLat => self.ping_messages(size, None)?,
             Test::ReadLat => self.one_by_one(self.link.op(Dir::Read, size), size)?,
+            Test::RdmaTransport => {
+                let write = self.one_by_one(self.link.op(Dir::Write, size).complete(delivered), size)?;
+                let read = self.one_by_one(self.link.op(Dir::Read, size), size)?;
+                write.and_read(read)
+            }
             _ => self.windows(size)?,
         };
         let stats = self.link.stats();
-        let (arrived, _) = self.stop()?;
-        if test.is_message() && arrived < done.iterations {
-            return Err(Error::new(errno::EIO, format!("{size} bytes: the server saw {arrived} of at least {} messages", done.iterations)));
+        let stopped = self.stop(before)?;
+        if test.is_message() && stopped.arrived < done.iterations {
+            let saw = stopped.arrived;
+            return Err(Error::new(errno::EIO, format!("{size} bytes: the server saw {saw} of at least {} messages", done.iterations)));
         }
         if self.options.verify {
             self.verify(size)?;
         }
         let (path, helped) = self.path(size, back, &stats)?;
+        let (figures, other) = match done.figures {
+            Figures::Rate(rate) if self.options.drive.both => (Figures::Rate(rate + stopped.rate), Some(stopped.rate.avg)),
+            figures => (figures, None),
+        };
         Ok(Row {
-            size,
-            iterations: done.iterations,
-            batch: done.batch,
-            figures: done.figures,
             path: Some(path),
             helped,
             verified: self.options.verify,
+            back: other,
+            cpu_client: Some(done.cpu),
+            cpu_server: Some(stopped.cpu_percent),
+            ..Row::new(size, done.iterations, done.batch, figures)
         })
     }
 
@@ -222,8 +259,10 @@ impl Client<'_> {
         }
         let until = checked.map_or_else(|| self.until(size), Until::count);
         let mut pulse = beat(self.report.bar(), size, self.clock, None);
+        let cpu = CpuUse::start();
         let iterations = latency(self.link, until, 1, &mut samples, op, &mut pulse)?;
-        Ok(Outcome { iterations, batch: 1, figures: Figures::Latency(Latency::of(&samples, self.clock, 2)) })
+        let cpu = cpu.percent();
+        Ok(Outcome { iterations, batch: 1, figures: Figures::Latency(Latency::of(&samples, self.clock, 2)), cpu })
     }
 
     fn one_by_one(&mut self, op: Op, size: usize) -> Result<Outcome> {
@@ -237,64 +276,73 @@ impl Client<'_> {
         let mut samples = Histogram::new();
         let until = self.until(size);
         let mut pulse = beat(self.report.bar(), size, self.clock, Some(self.link.patience));
+        let cpu = CpuUse::start();
         let iterations = latency(self.link, until, batch, &mut samples, once, &mut pulse)?;
-        Ok(Outcome { iterations, batch, figures: Figures::Latency(Latency::of(&samples, self.clock, batch)) })
+        let cpu = cpu.percent();
+        Ok(Outcome { iterations, batch, figures: Figures::Latency(Latency::of(&samples, self.clock, batch)), cpu })
+    }
+
+    /// Lets the server's window begin, where it has one.
+    fn go(&mut self) -> Result<()> {
+        if self.options.drive.both {
+            self.link.post_mail(Kinds::Go, &[])?;
+            self.link.expect(Kinds::Go, "start of the server")?;
+        }
+        Ok(())
     }
 
     fn windows(&mut self, size: usize) -> Result<Outcome> {
-        let (clock, test) = (self.clock, self.options.test);
-        let op = self.link.op(if test == Test::ReadBw { Dir::Read } else { Dir::Write }, size);
-        let post = |l: &Link, signal: bool| if test == Test::SendBw { l.send(size, signal) } else { l.rma(&op, signal) };
-        let mut shape = Window::new(self.options.depth, self.options.completion_every(size), u64::MAX, 0);
-        if self.options.warm_up == Some(0) {
-            shape.slice = shape.depth;
-        } else {
+        let (clock, what, stream) = (self.clock, (self.options.test, size), self.stream(size));
+        let mut before = None;
+        if self.options.warm_up != Some(0) {
+            self.go()?;
             let until = self.warm_up(size);
             let mut pulse = beat(self.report.bar(), size, clock, Some(self.link.patience));
-            let flow = window(self.link, until, shape, &mut Histogram::new(), post, &mut pulse)?;
-            shape.slice = (clock.ticks_of_us(SLICE_US) * flow.ops / flow.ticks.max(1)).max(1);
+            before = Some(stream.run(self.link, what, None, until, clock, &mut pulse, |_| false)?.flow);
         }
-        shape.slice_ticks = clock.ticks_of_us(SLICE_US / 2.0);
+        self.go()?;
         let until = self.until(size);
-        let mut samples = Histogram::new();
         let mut pulse = beat(self.report.bar(), size, clock, Some(self.link.patience));
-        let flow = window(self.link, until, shape, &mut samples, post, &mut pulse)?;
-        let rate = rate(size, flow, &samples, clock);
-        Ok(Outcome { iterations: flow.ops, batch: shape.slice, figures: Figures::Rate(rate) })
+        let cpu = CpuUse::start();
+        let run = stream.run(self.link, what, before, until, clock, &mut pulse, |_| false)?;
+        Ok(Outcome { iterations: run.flow.ops, batch: run.slice, figures: Figures::Rate(run.rate), cpu: cpu.percent() })
     }
 
     fn verify(&mut self, size: usize) -> Result<()> {
-        match self.options.test {
-            Test::WriteLat | Test::SendLat if !self.options.one_way() => {
-                let back = self.begin(size, true)?;
-                match self.options.test {
-                    Test::WriteLat => self.ping_writes(size, back, Some(CHECKED_ROUNDS))?,
-                    _ => self.ping_messages(size, Some(CHECKED_ROUNDS))?,
-                };
-                match self.stop()? {
-                    (_, Some(m)) => Err(mismatch(size, "what the server got", m)),
-                    _ => Ok(()),
-                }
-            }
-            Test::ReadLat | Test::ReadBw => match check_range(self.link, self.link.layout.target(size), size, seed(size, 0, true)) {
-                Some(m) => Err(mismatch(size, "what was read", m)),
+        let test = self.options.test;
+        if test.is_round_trip() && !self.options.one_way() {
+            let before = (self.link.arrived, self.link.sent);
+            let back = self.begin(size, true)?;
+            match test {
+                Test::WriteLat => self.ping_writes(size, back, Some(CHECKED_ROUNDS))?,
+                _ => self.ping_messages(size, Some(CHECKED_ROUNDS))?,
+            };
+            return match self.stop(before)?.mismatch {
+                Some(m) => Err(mismatch(size, "what the server got", m)),
                 None => Ok(()),
-            },
-            _ => {
-                self.link.post_mail(Kinds::Check, &[])?;
-                let verdict: [u64; 4] = self.link.expect(Kinds::Verdict, "verdict of the server")?.words();
-                match unpack_mismatch(&verdict) {
-                    Some(m) => Err(mismatch(size, "what the server got", m)),
-                    None => Ok(()),
-                }
-            }
+            };
+        }
+        let (both, reads) = (self.options.drive.both, matches!(test, Test::ReadLat | Test::ReadBw));
+        if (both || reads || test == Test::RdmaTransport)
+            && let Some(m) = inspect(self.link, test, size, true)
+        {
+            return Err(mismatch(size, if reads { "what was read" } else { "what came from the server" }, m));
+        }
+        if reads && !both {
+            return Ok(());
+        }
+        self.link.post_mail(Kinds::Check, &[])?;
+        let verdict: [u64; 4] = self.link.expect(Kinds::Verdict, "verdict of the server")?.words();
+        match unpack_mismatch(&verdict) {
+            Some(m) => Err(mismatch(size, "what the server got", m)),
+            None => Ok(()),
         }
     }
 }
 
 /// Turns of progress that are enough for a look at the connection. A loop that always finds its own
 /// completions makes none.
-const LOOK_TURNS: u32 = 64;
+pub const LOOK_TURNS: u32 = 64;
 
 /// Draws the bar, looks whether the server lives, and if it would otherwise hear nothing, tells it
 /// that we do.
@@ -327,19 +375,6 @@ pub fn warm<C>(context: &mut C, until: Until, mut op: impl FnMut(&mut C) -> Resu
 pub fn batch(clock: Clock, warm_up: Flow) -> u64 {
     let each = warm_up.ticks as f64 / warm_up.ops.max(1) as f64;
     if warm_up.ops == 0 { 1 } else { ((SAMPLE_US * clock.ticks_per_us / each.max(1.0)) as u64).clamp(1, 256) }
-}
-
-fn rate(size: usize, flow: Flow, samples: &Histogram, clock: Clock) -> Rate {
-    let of = |ticks_per_op: f64| if ticks_per_op > 0.0 { size as f64 / clock.us(ticks_per_op) } else { 0.0 };
-    let part = |t: f64| of(t / PARTS as f64);
-    let each = flow.ticks as f64 / flow.ops.max(1) as f64;
-    Rate {
-        peak: part(flow.best as f64),
-        avg: of(each),
-        median: part(samples.quantile(0.5)),
-        p99: part(samples.quantile(0.99)),
-        mops: 1.0 / clock.us(each),
-    }
 }
 
 fn both_ways(there: Paths, back: Paths) -> String {

@@ -7,19 +7,20 @@ use crate::layout::Layout;
 use crate::memory::{Kind, Memory};
 use crate::provider::{Choice, Manners};
 use crate::stats::Clock;
-use crate::wire::{self, Place, Plan};
+use crate::wire::{self, Answer, Place, Plan};
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::fabric::{
-    Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr, PROGRESS_AUTO, PROGRESS_MANUAL, Pep, THREAD_DOMAIN, THREAD_SAFE,
+    Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr, PROGRESS_AUTO, PROGRESS_MANUAL, Pep, RequestId, THREAD_DOMAIN, THREAD_SAFE,
 };
 use gdrfab::mr::Paths;
 use gdrfab::prov::wish::Facts;
 use gdrfab::prov::{Event, EventKind, flags};
-use gdrfab::sys::time::now_ns;
+use gdrfab::sys::process;
+use gdrfab::sys::time::{now_ns, ticks};
 use std::sync::Arc;
 
 /// Milliseconds that the peer may be silent, unless the command line says otherwise.
-const PATIENCE_MS: u64 = 10_000;
+pub const PATIENCE_MS: u64 = 10_000;
 
 pub fn patience_ms(plan: &Plan) -> u64 {
     if plan.deadline_ms == 0 { PATIENCE_MS } else { plan.deadline_ms }
@@ -31,6 +32,35 @@ pub fn pin(cpu: Option<usize>) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     rustix::thread::sched_setaffinity(None, &set).map_err(|e| Error::os(format_args!("pinning to CPU {cpu}"), e))
+}
+
+/// Fits what endpoints are opened with to the plan.
+fn fit(info: &mut Info, plan: &Plan, receives: usize) -> Result<()> {
+    let manners = Manners::of(info);
+    let posts = plan.test.is_round_trip() || plan.both;
+    match plan.inline {
+        // The library takes 0 for its default, so that has to be none from the start, and is for a client.
+        Some(0) if manners.nic && info.inject_size > 0 && posts => {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "--inline 0: this side posts as well; start the server with --inline 0 too"));
+        }
+        Some(0) | None => {}
+        Some(n) => {
+            let most = if info.limits.inject_size > 0 { info.limits.inject_size } else { info.inject_size };
+            if n > most {
+                let provider = info.prov_name.as_deref().unwrap_or_default();
+                return Err(Error::new(errno::EMSGSIZE, format!("--inline {n}: {provider} takes up to {most} bytes here")));
+            }
+            if manners.nic {
+                info.inject_size = n;
+            }
+        }
+    }
+    if manners.nic {
+        // Room for control messages as well.
+        info.tx_size = info.tx_size.max(plan.depth + 8);
+        info.rx_size = info.rx_size.max(receives);
+    }
+    Ok(())
 }
 
 /// Everything that one side of a connection owns.
@@ -45,12 +75,19 @@ pub struct Side {
     /// Where the other side is, and the device that leads there.
     pub address: String,
     pub device: Option<String>,
+    pub provider: String,
+    /// Bytes of the region under test, and the nanoseconds that registering them took.
+    pub registered_bytes: usize,
+    pub registration_ns: u64,
+    pub peer_registration_ns: u64,
+    /// What every endpoint is opened with.
+    info: Info,
     open: bool,
 }
 
 impl Side {
     /// Opens everything up to an enabled endpoint whose receives are posted.
-    fn open(mut info: Info, plan: &Plan, memory: Kind, clock: Clock, cpu: Option<usize>) -> Result<Side> {
+    pub fn open(mut info: Info, plan: &Plan, memory: Kind, clock: Clock, cpu: Option<usize>) -> Result<Side> {
         info.threading = if plan.one_thread { THREAD_DOMAIN } else { THREAD_SAFE };
         info.progress = if plan.auto { PROGRESS_AUTO } else { PROGRESS_MANUAL };
         let fabric = Fabric::open(&info)?;
@@ -58,48 +95,90 @@ impl Side {
         // After the domain, so that a progress thread is not tied to the same CPU.
         pin(cpu)?;
         let layout = Layout::of(plan);
+        let receives = Manners::of(&info).receives(plan, layout.receives);
+        fit(&mut info, plan, receives)?;
         let manners = Manners::of(&info);
-        let receives = manners.receives(plan, layout.receives);
-        if manners.nic {
-            // Room for control messages as well.
-            info.tx_size = info.tx_size.max(plan.depth + 8);
-            info.rx_size = info.rx_size.max(receives);
-        }
         let memory = Memory::new(memory, &domain, layout.bytes())?;
-        let mr = memory.register(&domain, layout.bytes(), manners.of_region(plan.path))?;
+        let registered_bytes = layout.bytes();
+        let before = now_ns();
+        let mr = memory.register(&domain, registered_bytes, manners.of_region(plan.path))?;
+        let registration_ns = now_ns() - before;
         let mailbox = Memory::new(Kind::Malloc, &domain, layout.mailbox())?;
-        let mail_mr = match layout.mailbox() {
-            n if n > 0 && manners.local => Some(mailbox.register(&domain, n, manners.of_region(Paths::empty()))?),
-            _ => None,
+        let mail_mr = match manners.local {
+            true => Some(mailbox.register(&domain, layout.mailbox(), manners.of_region(Paths::empty()))?),
+            false => None,
         };
         let eq = Eq::open(&fabric, false)?;
-        let cq = Cq::open(&domain, 4 * plan.depth + 64 + (receives - layout.receives), CqFormat::Data, false)?;
-        let ep = Endpoint::open(&domain, &info, 0)?;
-        ep.bind_cq(&cq, flags::SEND | flags::SELECTIVE_COMPLETION)?;
-        ep.bind_cq(&cq, flags::RECV)?;
-        ep.bind_eq(&eq, 0)?;
+        let entries = 4 * plan.depth + 64 + (receives - layout.receives) + (plan.endpoints - 1) * (2 * plan.depth + receives);
+        let cq = Cq::open(&domain, entries, CqFormat::Data, false)?;
+        let patience = clock.ticks_of_us(patience_ms(plan) as f64 * 1000.0);
+        let descs = (mr.desc(), mail_mr.as_ref().map_or(0, |mr| mr.desc()));
+        let link = Link::new(cq, memory, mailbox, plan, descs, manners, patience);
+        let device = info.domain_name.clone().filter(|_| manners.nic);
+        let address = info.dest_addr.clone().unwrap_or_default();
+        let provider = info.prov_name.clone().unwrap_or_default();
+        let mut side = Side {
+            link,
+            domain,
+            fabric,
+            eq,
+            mr: Some(mr),
+            mail_mr,
+            address,
+            device,
+            provider,
+            registered_bytes,
+            registration_ns,
+            peer_registration_ns: 0,
+            info,
+            open: true,
+        };
+        let request = side.info.request.take();
+        side.add(request, plan)?;
+        Ok(side)
+    }
+
+    /// Opens one more endpoint, which answers `request` if there is one.
+    pub fn add(&mut self, request: Option<RequestId>, plan: &Plan) -> Result<()> {
+        let info = Info { request, ..self.info.clone() };
+        let manners = self.link.manners;
+        let ep = Endpoint::open(&self.domain, &info, 0)?;
+        ep.bind_cq(&self.link.cq, flags::SEND | flags::SELECTIVE_COMPLETION)?;
+        ep.bind_cq(&self.link.cq, flags::RECV)?;
+        ep.bind_eq(&self.eq, 0)?;
         ep.set_coop(plan.coop);
         if !manners.nic {
             ep.set_policy(plan.path, Paths::empty());
         }
         ep.set_connect_timeout_ns(patience_ms(plan).saturating_mul(1_000_000));
         ep.enable()?;
-        let patience = clock.ticks_of_us(patience_ms(plan) as f64 * 1000.0);
-        let descs = (mr.desc(), mail_mr.as_ref().map_or(0, |mr| mr.desc()));
-        let link = Link::new(ep, cq, memory, mailbox, plan, descs, manners, patience);
-        link.post_receives(receives)?;
-        let device = info.domain_name.filter(|_| manners.nic);
-        let address = info.dest_addr.unwrap_or_default();
-        Ok(Side { link, domain, fabric, eq, mr: Some(mr), mail_mr, address, device, open: true })
+        // Control messages go through the first alone.
+        let receives = if self.link.eps.is_empty() || plan.test.is_message() { self.link.layout.receives } else { 0 };
+        self.link.add(ep, if receives > 0 { manners.receives(plan, receives) } else { 0 })
+    }
+
+    /// The newest endpoint.
+    fn newest(&self) -> Result<&Arc<Endpoint>> {
+        self.link.eps.last().ok_or(Error::fixed(errno::EINVAL, "there is no endpoint"))
     }
 
     fn facts(&self) -> Result<Facts> {
         self.mr.as_ref().ok_or(Error::fixed(errno::EINVAL, "the region is closed"))?.facts()
     }
 
-    fn place(&self) -> Result<Place> {
+    pub fn place(&self) -> Result<Place> {
         let facts = self.facts()?;
         Ok(Place { base: facts.base, key: facts.key })
+    }
+
+    /// What this side, a server, says to its client.
+    pub fn answer(&self, token: u64) -> Result<Vec<u8>> {
+        Ok(Answer { place: self.place()?, registration_ns: self.registration_ns, token }.encode())
+    }
+
+    /// Takes over what the server said.
+    pub fn hear(&mut self, answer: &Answer) {
+        (self.link.peer, self.peer_registration_ns) = (answer.place, answer.registration_ns);
     }
 
     /// How this side's memory was registered, where that is not the same for all.
@@ -108,8 +187,13 @@ impl Side {
         Some(self.facts().ok()?.paths.words())
     }
 
+    /// Bytes up to which operations travel with their requests; none if nobody said so and no device does it by itself.
+    pub fn inline(&self, plan: &Plan) -> Option<usize> {
+        if self.link.manners.nic { Some(self.link.manners.inject) } else { plan.inline }
+    }
+
     /// Waits for the end of a connection attempt; gives what the peer sent with it.
-    fn connected(&self, plan: &Plan) -> Result<Vec<u8>> {
+    pub fn connected(&self, plan: &Plan) -> Result<Vec<u8>> {
         // The library's own limit comes first and has better words.
         let until = now_ns() + (patience_ms(plan) + 1000) * 1_000_000;
         while now_ns() < until {
@@ -135,11 +219,27 @@ impl Side {
         let info = choice.discover(Some(server), false)?;
         let address = info.dest_addr.clone().ok_or(Error::fixed(errno::EINVAL, "the server's address makes no sense"))?;
         let mut side = Side::open(info, plan, memory, clock, cpu)?;
-        side.link.ep.connect(&address, &plan.encode(side.place()?))?;
+        side.newest()?.connect(&address, &plan.encode(side.place()?))?;
         let answer = side.connected(plan)?;
-        side.link.peer =
-            wire::decode_answer(&answer).ok_or(Error::fixed(errno::EPROTO, "who answered is not gdrfab-perf, or of another version"))?;
+        let answer =
+            Answer::decode(&answer).ok_or(Error::fixed(errno::EPROTO, "who answered is not gdrfab-perf, or of another version"))?;
+        side.hear(&answer);
+        for lane in 1..plan.endpoints {
+            let of = |e: Error| e.context(format_args!("endpoint {} of {}", lane + 1, plan.endpoints));
+            side.add(None, plan)?;
+            side.newest()?.connect(&address, &wire::encode_join(answer.token, lane)).map_err(of)?;
+            side.connected(plan).map_err(of)?;
+        }
         Ok(side)
+    }
+
+    /// Whether the peer is still there, while nothing is awaited from it.
+    fn check_alive(&mut self) -> Result<()> {
+        self.link.poll()?;
+        match next_event(&self.eq, 0)? {
+            Some(_) => Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the client left before all its endpoints were connected")),
+            None => Ok(()),
+        }
     }
 
     /// Ends everything; the first failure is told, the rest is closed all the same.
@@ -147,7 +247,10 @@ impl Side {
         if !std::mem::take(&mut self.open) {
             return Ok(());
         }
-        let mut first = self.link.ep.close();
+        let mut first = Ok(());
+        for ep in &self.link.eps {
+            first = first.and(ep.close());
+        }
         for mr in [self.mr.take(), self.mail_mr.take()].into_iter().flatten() {
             first = first.and(mr.close());
         }
@@ -198,13 +301,11 @@ impl Listener {
         self.pep.address()
     }
 
-    /// Waits for a client, gets ready for its plan, and accepts it.
+    /// Waits for a client, gets ready for its plan, and accepts it with all its endpoints.
     pub fn accept(&self, clock: Clock, cpu: Option<usize>) -> Result<(Side, Plan)> {
         loop {
-            let Some(mut event) = next_event(&self.eq, 1000)? else { continue };
-            let Some(info) = self.eq.request_info(&mut event) else { continue };
-            let Some(request) = info.request else { continue };
-            let (plan, place) = match Plan::decode(&event.data) {
+            let Some((info, request, hello)) = self.request(1000)? else { continue };
+            let (plan, place) = match Plan::decode(&hello) {
                 Ok(plan) => plan,
                 Err(words) => {
                     cli::complain(&format!("gdrfab-perf: a client was turned away: {words}"));
@@ -221,10 +322,48 @@ impl Listener {
                 }
             };
             side.link.peer = place;
-            side.link.ep.accept(&wire::encode_answer(side.place()?))?;
+            let mut raw = [0u8; 8];
+            process::random(&mut raw)?;
+            let token = u64::from_ne_bytes(raw);
+            side.newest()?.accept(&side.answer(token)?)?;
             side.connected(&plan)?;
+            for lane in 1..plan.endpoints {
+                self.join(&mut side, &plan, token, lane as u64)?;
+            }
+            side.link.heard = ticks();
             return Ok((side, plan));
         }
+    }
+
+    /// A request of a client's, and what came with it; none if none came in time.
+    fn request(&self, timeout_ms: i32) -> Result<Option<(Info, RequestId, Vec<u8>)>> {
+        let Some(mut event) = next_event(&self.eq, timeout_ms)? else { return Ok(None) };
+        let Some(info) = self.eq.request_info(&mut event) else { return Ok(None) };
+        let Some(request) = info.request else { return Ok(None) };
+        Ok(Some((info, request, event.data)))
+    }
+
+    /// Waits for one more endpoint of the same client. Others are turned away meanwhile.
+    fn join(&self, side: &mut Side, plan: &Plan, token: u64, lane: u64) -> Result<()> {
+        let until = now_ns() + patience_ms(plan).saturating_mul(1_000_000);
+        while now_ns() < until {
+            side.check_alive()?;
+            let Some((info, request, hello)) = self.request(20)? else { continue };
+            if wire::decode_join(&hello) != Some((token, lane)) {
+                self.pep.reject(request, wire::clip("busy with another client", self.room))?;
+                continue;
+            }
+            if info.domain_name != side.info.domain_name {
+                let words = "this endpoint came by another device than the first";
+                self.pep.reject(request, wire::clip(words, self.room))?;
+                return Err(Error::fixed(errno::EXDEV, words));
+            }
+            side.add(Some(request), plan)?;
+            side.newest()?.accept(&[])?;
+            side.connected(plan)?;
+            return Ok(());
+        }
+        Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("the client is silent: no endpoint {} of {}", lane + 1, plan.endpoints)))
     }
 
     pub fn close(self) -> Result<()> {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One side of a connection at work: posting, polling, control messages, and waits that end.
+//! One side of a connection at work: posting, polling, and waits that end. Control messages are in `mail`.
 
+use crate::control::Control;
 use crate::layout::Layout;
-use crate::memory::Memory;
+use crate::mail::{peer_failed, silent};
+use crate::memory::{Memory, POISON};
 use crate::provider::Manners;
 use crate::wire::{self, Kinds, MAIL_MAX, Mail, Place, Plan};
 use gdrfab::error::{Code, Error, Result, errno};
@@ -29,6 +31,8 @@ pub struct Op {
     remote: RmaIov,
     /// Beside the wish for a completion.
     flags: u64,
+    /// The bytes travel with the request.
+    inject: bool,
 }
 
 impl Op {
@@ -38,6 +42,18 @@ impl Op {
     }
 }
 
+/// Which endpoint an operation of a window goes through, and how.
+#[derive(Clone, Copy)]
+pub struct Turn {
+    pub lane: usize,
+    pub signal: bool,
+    /// Another of the same list follows.
+    pub more: bool,
+}
+
+/// Of an operation that stands alone.
+const ALONE: Turn = Turn { lane: 0, signal: false, more: false };
+
 /// Counts fruitless turns; now and then it looks at the clock.
 #[derive(Default)]
 pub struct Spin {
@@ -46,54 +62,71 @@ pub struct Spin {
 }
 
 struct Arrival {
+    lane: usize,
     place: usize,
     len: usize,
     control: Option<u64>,
 }
 
+/// The context of a control message on its way: no endpoint's number.
+pub const LETTER: usize = usize::MAX;
+/// Bits of a receive's context that name its endpoint.
+const LANE_BITS: u32 = 6;
+
+/// Completions that nobody has looked at, as `sort` divides them.
+#[derive(Default)]
+struct Fresh {
+    arrivals: Vec<Arrival>,
+    letters: u64,
+}
+
 pub struct Link {
-    pub ep: Arc<Endpoint>,
+    /// The first carries all control messages.
+    pub eps: Vec<Arc<Endpoint>>,
     pub cq: Arc<Cq>,
     pub memory: Memory,
-    /// Where control messages arrive, unless messages are under test.
-    mailbox: Memory,
+    /// Where control messages arrive, unless messages are under test, and where they leave from if they have to be in a
+    /// region.
+    pub mailbox: Memory,
     pub layout: Layout,
     pub peer: Place,
     pub desc: u64,
-    mail_desc: u64,
+    pub mail_desc: u64,
     pub manners: Manners,
+    /// Bytes up to which an operation travels with its request because the command line says so.
+    inline: usize,
     /// Limit for an operation; 0 = none. Receives have none: they wait for as long as it takes.
-    timeout_ns: u64,
+    pub timeout_ns: u64,
     /// Ticks that a wait for the peer may last.
     pub patience: u64,
+    /// When the peer last gave a sign of life, in ticks.
+    pub heard: u64,
+    /// Where the sides told each other their addresses, open as long as the peer's process.
+    pub control: Option<Control>,
     pub yields: bool,
-    /// Completions of our own that were asked for.
+    /// Completions of our own that were asked for, and of each endpoint.
     pub done: u64,
+    pub ends: Vec<u64>,
+    /// Control messages of this side that left from the mailbox.
+    pub letters: u64,
+    /// Messages under test that this side sent.
+    pub sent: u64,
     /// Messages that are no control messages, and where the last one lies.
     pub arrived: u64,
     pub last: usize,
     /// Where messages landed since the list was emptied, if somebody wants to know.
     pub places: Option<Vec<usize>>,
-    fresh: Vec<Arrival>,
-    mail: VecDeque<Mail>,
+    fresh: Fresh,
+    pub mail: VecDeque<Mail>,
     counted: Stats,
 }
 
 impl Link {
     /// `descs`: of the memory under test, and of that for control messages.
     #[allow(clippy::too_many_arguments)]
-    pub fn new(
-        ep: Arc<Endpoint>,
-        cq: Arc<Cq>,
-        memory: Memory,
-        mailbox: Memory,
-        plan: &Plan,
-        descs: (u64, u64),
-        manners: Manners,
-        patience: u64,
-    ) -> Link {
+    pub fn new(cq: Arc<Cq>, memory: Memory, mailbox: Memory, plan: &Plan, descs: (u64, u64), manners: Manners, patience: u64) -> Link {
         Link {
-            ep,
+            eps: Vec::new(),
             cq,
             memory,
             mailbox,
@@ -103,49 +136,63 @@ impl Link {
             mail_desc: descs.1,
             manners,
             timeout_ns: plan.deadline_ms.saturating_mul(1_000_000),
+            inline: plan.inline.unwrap_or(0),
             patience,
+            heard: ticks(),
+            control: None,
             yields: plan.yields,
             done: 0,
+            ends: Vec::new(),
+            letters: 0,
+            sent: 0,
             arrived: 0,
             last: 0,
             places: plan.verify.then(Vec::new),
-            fresh: Vec::with_capacity(64),
+            fresh: Fresh { arrivals: Vec::with_capacity(64), letters: 0 },
             mail: VecDeque::new(),
             counted: Stats::default(),
         }
     }
 
-    /// Posts every receive; from then on there is always one for a control message.
-    pub fn post_receives(&self, count: usize) -> Result<()> {
-        (0..count).try_for_each(|i| {
-            let (place, len) = self.layout.inbox(i);
-            self.post_receive(place, len)
+    /// Takes an endpoint in, with its receives. From then on there is always one for a control message on the first.
+    pub fn add(&mut self, ep: Arc<Endpoint>, receives: usize) -> Result<()> {
+        self.eps.push(ep);
+        self.ends.push(0);
+        let lane = self.eps.len() - 1;
+        (0..receives).try_for_each(|i| {
+            let (place, len) = self.layout.inbox(lane, i);
+            self.post_receive(lane, place, len)
         })
     }
 
-    fn post_receive(&self, place: usize, len: usize) -> Result<()> {
-        let desc = if self.layout.mailbox() > 0 { self.mail_desc } else { self.desc };
-        let common = Common { context: place, desc, ..Common::default() };
-        self.ep.recv(&[self.inbox().iov(place, len)], &common, &[common.desc])
+    fn post_receive(&self, lane: usize, place: usize, len: usize) -> Result<()> {
+        let desc = if self.layout.messages { self.desc } else { self.mail_desc };
+        let common = Common { context: place << LANE_BITS | lane, desc, ..Common::default() };
+        self.eps[lane].recv(&[self.inbox().iov(place, len)], &common, &[common.desc])
     }
 
     /// The memory that receives are posted with.
     fn inbox(&self) -> &Memory {
-        if self.layout.mailbox() > 0 { &self.mailbox } else { &self.memory }
+        if self.layout.messages { &self.memory } else { &self.mailbox }
+    }
+
+    /// Control messages from the mailbox that are not complete.
+    pub fn letters_under_way(&self) -> u64 {
+        self.letters - self.fresh.letters
     }
 
     /// One turn of progress, with what it brought.
     #[inline]
     pub fn poll(&mut self) -> Result<()> {
-        let Link { cq, fresh, done, .. } = self;
-        let taken = cq.read(32, |_, c| sort(c, fresh, done));
+        let Link { cq, fresh, done, ends, .. } = self;
+        let taken = cq.read(32, |_, c| sort(c, fresh, done, ends));
         self.digest(taken)
     }
 
     /// The same, asleep until something comes or `ms` passed.
     pub fn nap(&mut self, ms: i32) -> Result<()> {
-        let Link { cq, fresh, done, .. } = self;
-        match cq.sread(32, ms, |_, c| sort(c, fresh, done)) {
+        let Link { cq, fresh, done, ends, .. } = self;
+        match cq.sread(32, ms, |_, c| sort(c, fresh, done, ends)) {
             Ok(taken) => self.digest(taken),
             Err(e) if e.errno == errno::EINTR => Ok(()),
             Err(e) => Err(e),
@@ -157,14 +204,14 @@ impl Link {
         if taken == Taken::ErrorFirst {
             return Err(self.failure());
         }
-        if !self.fresh.is_empty() {
+        if !self.fresh.arrivals.is_empty() {
             self.take_in()?;
         }
         Ok(())
     }
 
     fn take_in(&mut self) -> Result<()> {
-        let mut fresh = std::mem::take(&mut self.fresh);
+        let mut fresh = std::mem::take(&mut self.fresh.arrivals);
         for a in fresh.drain(..) {
             let control = if self.manners.data { a.control } else { self.enveloped(&a) };
             match control {
@@ -175,26 +222,37 @@ impl Link {
                         places.push(a.place);
                     }
                 }
-                Some(data) => {
-                    let kind = Kinds::from_data(data)
-                        .ok_or_else(|| Error::new(errno::EPROTO, format!("the peer sent a control message of kind {data}")))?;
-                    let envelope = if self.manners.data { 0 } else { wire::ENVELOPE };
-                    let bytes = self.inbox().copy_out(a.place + envelope, a.len.min(MAIL_MAX) - envelope);
-                    self.mail.push_back(Mail { kind, bytes });
-                    // It overwrote what lay there.
-                    if let Some(places) = self.places.as_mut().filter(|_| envelope > 0) {
-                        places.retain(|p| *p != a.place);
-                    }
-                }
+                Some(_) if a.lane > 0 => return Err(Error::fixed(errno::EPROTO, "the peer sent a control message on a wrong endpoint")),
+                Some(data) => self.file(data, &a)?,
             }
-            let room = self.layout.inbox(0).1;
-            match self.post_receive(a.place, room) {
+            let room = self.layout.inbox(a.lane, 0).1;
+            match self.post_receive(a.lane, a.place, room) {
                 // A peer that said goodbye and left; what it said still counts.
                 Err(e) if e.errno == errno::ENOTCONN => {}
                 other => other?,
             }
         }
-        self.fresh = fresh;
+        self.fresh.arrivals = fresh;
+        Ok(())
+    }
+
+    fn file(&mut self, data: u64, a: &Arrival) -> Result<()> {
+        let kind =
+            Kinds::from_data(data).ok_or_else(|| Error::new(errno::EPROTO, format!("the peer sent a control message of kind {data}")))?;
+        let envelope = if self.manners.data { 0 } else { wire::ENVELOPE };
+        let bytes = self.inbox().copy_out(a.place + envelope, a.len.min(MAIL_MAX) - envelope);
+        self.heard = ticks();
+        if kind != Kinds::Tick {
+            self.mail.push_back(Mail { kind, bytes });
+        }
+        // It overwrote what lay there.
+        if self.layout.messages
+            && a.len > 0
+            && let Some(places) = &mut self.places
+        {
+            places.retain(|p| *p != a.place);
+            self.memory.set(a.place, a.len, POISON);
+        }
         Ok(())
     }
 
@@ -224,24 +282,33 @@ impl Link {
         if failure.error.code == Code::PeerGone { failure.error } else { failure.error.context(what) }
     }
 
-    /// A turn that found nothing. Ends a wait that lasts too long.
+    /// Lets another thread have the CPU that both sides run on.
     #[inline]
-    pub fn idle(&self, spin: &mut Spin, what: &str) -> Result<()> {
+    pub fn give_way(&self) {
         if self.yields {
             std::thread::yield_now();
         }
+    }
+
+    /// A turn that found nothing. Ends a wait that lasts too long.
+    #[inline]
+    pub fn idle(&mut self, spin: &mut Spin, what: &str) -> Result<()> {
+        self.give_way();
         spin.turns = spin.turns.wrapping_add(1);
         if spin.turns & 255 == 0 { self.look_at_clock(spin, what) } else { Ok(()) }
     }
 
     #[cold]
-    fn look_at_clock(&self, spin: &mut Spin, what: &str) -> Result<()> {
+    fn look_at_clock(&mut self, spin: &mut Spin, what: &str) -> Result<()> {
         let now = ticks();
         if spin.since == 0 {
             spin.since = now;
         }
-        if now - spin.since > self.patience {
-            return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("the peer is silent: no {what} before the deadline")));
+        if let Some(control) = &mut self.control {
+            control.look(now)?;
+        }
+        if now.saturating_sub(spin.since.max(self.heard)) > self.patience {
+            return Err(silent(what));
         }
         Ok(())
     }
@@ -274,96 +341,36 @@ impl Link {
         Op {
             dir,
             local: self.memory.iov(near, size),
-            remote: RmaIov { addr: self.peer.base + far as u64, len: size, key: self.peer.key },
+            remote: RmaIov { addr: self.peer.base.wrapping_add(far as u64), len: size, key: self.peer.key },
             flags: 0,
+            inject: dir == Dir::Write && size <= self.inline,
         }
     }
 
     /// False: no room, make progress first.
     #[inline]
     pub fn rma(&self, op: &Op, signal: bool) -> Result<bool> {
-        let flags = completion(signal) | op.flags;
-        let common = Common { flags, desc: self.desc, timeout_ns: self.timeout_ns, ..Common::default() };
-        posted(self.ep.rma(op.dir, &[op.local], &[op.remote], &common, &[common.desc]))
+        self.rma_by(op, Turn { signal, ..ALONE })
+    }
+
+    #[inline(always)]
+    pub fn rma_by(&self, op: &Op, turn: Turn) -> Result<bool> {
+        let flags = flags_of(turn, op.inject) | op.flags;
+        let common = Common { context: turn.lane, flags, desc: self.desc, timeout_ns: self.timeout_ns, ..Common::default() };
+        posted(self.eps[turn.lane].rma(op.dir, &[op.local], &[op.remote], &common, &[common.desc]))
     }
 
     /// Sends the first `size` bytes of the source.
     #[inline]
     pub fn send(&self, size: usize, signal: bool) -> Result<bool> {
-        let common = Common { flags: completion(signal), desc: self.desc, timeout_ns: self.timeout_ns, ..Common::default() };
-        posted(self.ep.send(&[self.memory.iov(self.layout.source(size), size)], &common, &[common.desc]))
+        self.send_by(size, Turn { signal, ..ALONE })
     }
 
-    pub fn post_mail(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
-        self.post_flagged(kind, bytes, Endpoint::INJECT)
-    }
-
-    /// The last message before this side closes.
-    pub fn post_last(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
-        if !self.manners.far {
-            return self.post_mail(kind, bytes);
-        }
-        let next = self.done + 1;
-        self.post_flagged(kind, bytes, flags::INJECT | flags::COMPLETION)?;
-        self.wait("end of the last message", |l| l.done >= next)
-    }
-
-    fn post_flagged(&mut self, kind: Kinds, bytes: &[u8], how: u64) -> Result<()> {
-        let wrapped = if self.manners.data { Vec::new() } else { [wire::envelope(kind).as_slice(), bytes].concat() };
-        let bytes = if self.manners.data { bytes } else { &wrapped };
-        let beside = if self.manners.data { flags::REMOTE_CQ_DATA } else { 0 };
-        let local = Iov { addr: bytes.as_ptr() as usize, len: bytes.len() };
-        let common = Common { flags: how | beside, data: kind as u64, ..Common::default() };
-        self.must("room for a control message", |l| posted(l.ep.send(&[local], &common, &[common.desc])))
-    }
-
-    pub fn has_mail(&self) -> bool {
-        !self.mail.is_empty()
-    }
-
-    pub fn take_mail(&mut self) -> Option<Mail> {
-        self.mail.pop_front()
-    }
-
-    /// The next control message that is not just a sign of life; asleep meanwhile if asked.
-    pub fn next_mail(&mut self, what: &str, asleep: bool) -> Result<Mail> {
-        loop {
-            if asleep {
-                let limit = ticks().saturating_add(self.patience);
-                while !self.has_mail() {
-                    self.nap(100)?;
-                    if ticks() > limit {
-                        return Err(Error::coded(
-                            errno::ETIMEDOUT,
-                            Code::Deadline,
-                            format!("the peer is silent: no {what} before the deadline"),
-                        ));
-                    }
-                }
-            } else {
-                self.wait(what, Link::has_mail)?;
-            }
-            match self.take_mail() {
-                Some(m) if m.kind == Kinds::Fail => return Err(peer_failed(&m)),
-                Some(m) if m.kind != Kinds::Tick => return Ok(m),
-                _ => {}
-            }
-        }
-    }
-
-    pub fn expect(&mut self, kind: Kinds, what: &str) -> Result<Mail> {
-        let mail = self.next_mail(what, false)?;
-        if mail.kind != kind {
-            return Err(Error::new(errno::EPROTO, format!("the peer sent {:?} where {kind:?} was due", mail.kind)));
-        }
-        Ok(mail)
-    }
-
-    /// Tells the peer why this side gives up; it may be gone already.
-    pub fn complain(&mut self, e: &Error) {
-        let text = e.to_string();
-        let room = MAIL_MAX.min(self.manners.inject).saturating_sub(if self.manners.data { 0 } else { wire::ENVELOPE });
-        let _ = self.post_last(Kinds::Fail, wire::clip(&text, room));
+    #[inline(always)]
+    pub fn send_by(&self, size: usize, turn: Turn) -> Result<bool> {
+        let flags = flags_of(turn, size <= self.inline);
+        let common = Common { context: turn.lane, flags, desc: self.desc, timeout_ns: self.timeout_ns, ..Common::default() };
+        posted(self.eps[turn.lane].send(&[self.memory.iov(self.layout.source(size), size)], &common, &[common.desc]))
     }
 
     /// Waits until the byte at `offset` is `want` (true) or a control message came (false).
@@ -375,7 +382,10 @@ impl Link {
                 if self.memory.load(offset) == want {
                     return Ok(true);
                 }
-                std::hint::spin_loop();
+                // Memory that a device writes is seen later with pauses, and an emulated CPU does much else in one.
+                if !self.manners.nic {
+                    std::hint::spin_loop();
+                }
             }
             self.poll()?;
             if self.has_mail() {
@@ -396,7 +406,7 @@ impl Link {
         let mut spin = Spin::default();
         let until = ticks().saturating_add(self.patience.min(1 << 31));
         loop {
-            let answer = self.ep.query(self.peer.key)?;
+            let answer = self.eps[0].query(self.peer.key)?;
             if !answer.path.is_empty() || ticks() > until {
                 return Ok(answer);
             }
@@ -405,36 +415,42 @@ impl Link {
         }
     }
 
-    /// What the endpoint did since the last question.
+    /// What the endpoints did since the last question.
     pub fn stats(&mut self) -> Stats {
-        let (now, then) = (self.ep.stats(), self.counted);
-        self.counted = now;
-        Stats {
-            ops_direct: now.ops_direct - then.ops_direct,
-            ops_cma: now.ops_cma - then.ops_cma,
-            ops_staged: now.ops_staged - then.ops_staged,
-            bytes_direct: now.bytes_direct - then.bytes_direct,
-            bytes_cma: now.bytes_cma - then.bytes_cma,
-            bytes_staged: now.bytes_staged - then.bytes_staged,
-            ops_ipc: now.ops_ipc - then.ops_ipc,
-            bytes_ipc: now.bytes_ipc - then.bytes_ipc,
-            ops_nic: now.ops_nic - then.ops_nic,
-            bytes_nic: now.bytes_nic - then.bytes_nic,
-            ops_socket: now.ops_socket - then.ops_socket,
-            bytes_socket: now.bytes_socket - then.bytes_socket,
-            bytes_helped: now.bytes_helped - then.bytes_helped,
-            ..now
-        }
+        let now = self.eps.iter().map(|ep| ep.stats()).fold(Stats::default(), |a, b| each(a, b, u64::wrapping_add));
+        each(now, std::mem::replace(&mut self.counted, now), u64::wrapping_sub)
     }
 }
 
-#[inline]
-fn completion(signal: bool) -> u64 {
-    if signal { flags::COMPLETION } else { 0 }
+/// The counters that say which path bytes took.
+fn each(a: Stats, b: Stats, of: fn(u64, u64) -> u64) -> Stats {
+    Stats {
+        ops_direct: of(a.ops_direct, b.ops_direct),
+        ops_cma: of(a.ops_cma, b.ops_cma),
+        ops_staged: of(a.ops_staged, b.ops_staged),
+        bytes_direct: of(a.bytes_direct, b.bytes_direct),
+        bytes_cma: of(a.bytes_cma, b.bytes_cma),
+        bytes_staged: of(a.bytes_staged, b.bytes_staged),
+        ops_ipc: of(a.ops_ipc, b.ops_ipc),
+        bytes_ipc: of(a.bytes_ipc, b.bytes_ipc),
+        ops_nic: of(a.ops_nic, b.ops_nic),
+        bytes_nic: of(a.bytes_nic, b.bytes_nic),
+        ops_socket: of(a.ops_socket, b.ops_socket),
+        bytes_socket: of(a.bytes_socket, b.bytes_socket),
+        bytes_helped: of(a.bytes_helped, b.bytes_helped),
+        ..a
+    }
+}
+
+/// A list is posted whole, so of its operations only the last may ask for its buffer back at once.
+#[inline(always)]
+fn flags_of(turn: Turn, inject: bool) -> u64 {
+    let signal = if turn.signal { flags::COMPLETION } else { 0 };
+    signal | if turn.more { flags::MORE } else { 0 } | if inject && !turn.more { flags::INJECT } else { 0 }
 }
 
 #[inline]
-fn posted(result: Result<()>) -> Result<bool> {
+pub fn posted(result: Result<()>) -> Result<bool> {
     match result {
         Ok(()) => Ok(true),
         Err(e) if e.is_again() => Ok(false),
@@ -443,15 +459,15 @@ fn posted(result: Result<()>) -> Result<bool> {
 }
 
 #[inline]
-fn sort(c: &Completion, fresh: &mut Vec<Arrival>, done: &mut u64) {
-    if c.flags & flags::RECV == 0 {
+fn sort(c: &Completion, fresh: &mut Fresh, done: &mut u64, ends: &mut [u64]) {
+    if c.flags & flags::RECV != 0 {
+        let control = (c.flags & flags::REMOTE_CQ_DATA != 0).then_some(c.data);
+        let lane = c.context & ((1 << LANE_BITS) - 1);
+        fresh.arrivals.push(Arrival { lane, place: c.context >> LANE_BITS, len: c.len, control });
+    } else if let Some(end) = ends.get_mut(c.context) {
         *done += 1;
-        return;
+        *end += 1;
+    } else {
+        fresh.letters += 1;
     }
-    let control = (c.flags & flags::REMOTE_CQ_DATA != 0).then_some(c.data);
-    fresh.push(Arrival { place: c.context, len: c.len, control });
-}
-
-fn peer_failed(mail: &Mail) -> Error {
-    Error::new(errno::ECONNABORTED, format!("the peer gave up: {}", mail.text()))
 }

@@ -5,6 +5,9 @@
 use crate::wire::{MAIL_MAX, Plan};
 
 const PAGE: usize = 4096;
+/// Control messages that can be on their way out of the mailbox.
+pub const LETTERS: usize = 8;
+const MAIL_STRIDE: usize = 256;
 /// Memory that receive buffers may take together before receives share them.
 const RECEIVE_BUDGET: usize = 64 << 20;
 
@@ -15,8 +18,11 @@ const RECEIVE_BUDGET: usize = 64 << 20;
 pub struct Layout {
     stride: usize,
     pub slots: usize,
-    messages: bool,
-    /// Receives that are posted at any time.
+    /// Slots of the first endpoint alone, where control messages land as well. The others have as many together.
+    first: usize,
+    /// Messages are under test, so control messages land in the same places.
+    pub messages: bool,
+    /// Receives that an endpoint has posted at any time.
     pub receives: usize,
 }
 
@@ -24,8 +30,9 @@ impl Layout {
     pub fn of(plan: &Plan) -> Layout {
         let stride = (plan.max_size + 8).next_multiple_of(PAGE) + PAGE;
         let messages = plan.test.is_message();
-        let slots = if messages { (RECEIVE_BUDGET / stride).clamp(2, plan.depth.max(2)) } else { 1 };
-        Layout { stride, slots, messages, receives: if messages { plan.depth.max(2) } else { 4 } }
+        let first = if messages { (RECEIVE_BUDGET / stride).clamp(2, plan.depth.max(2)) } else { 1 };
+        let slots = if messages && plan.endpoints > 1 { 2 * first } else { first };
+        Layout { stride, slots, first, messages, receives: if messages { plan.depth.max(2) } else { 4 } }
     }
 
     pub fn bytes(&self) -> usize {
@@ -47,14 +54,26 @@ impl Layout {
         self.stride * (1 + i % self.slots)
     }
 
-    /// Where receive `i` puts its message, and how long that may be.
-    pub fn inbox(&self, i: usize) -> (usize, usize) {
-        if self.messages { (self.slot(i), self.stride - PAGE) } else { (i * 256, MAIL_MAX) }
+    /// Where receive `i` of an endpoint puts its message, and how long that may be.
+    pub fn inbox(&self, lane: usize, i: usize) -> (usize, usize) {
+        if !self.messages {
+            return (i * MAIL_STRIDE, MAIL_MAX);
+        }
+        let slot = i % self.first + if lane > 0 { self.slots - self.first } else { 0 };
+        (self.slot(slot), self.stride - PAGE)
     }
 
-    /// Bytes of the memory for control messages, which the places of `inbox` lie in; 0: they lie in
-    /// the memory under test.
+    /// Where this side's control message of that number leaves from, if it needs a place.
+    pub fn letter(&self, number: u64) -> usize {
+        (self.mail_receives() + number as usize % LETTERS) * MAIL_STRIDE
+    }
+
+    fn mail_receives(&self) -> usize {
+        if self.messages { 0 } else { self.receives }
+    }
+
+    /// Bytes of the memory for control messages.
     pub fn mailbox(&self) -> usize {
-        if self.messages { 0 } else { self.receives * 256 }
+        (self.mail_receives() + LETTERS) * MAIL_STRIDE
     }
 }

@@ -32,6 +32,8 @@ impl LocalServer {
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args([o.test.name(), "--parent", &process::pid().to_string()]);
         match (&o.name, o.choice.network(o.name.as_deref()).is_some()) {
+            (Some(place), true) if o.drive.addresses => command.args(["--name", place]),
+            _ if o.drive.addresses => &mut command,
             (Some(place), true) => command.args(["--name", place, "--port", "0"]),
             (None, true) => command.args(["--port", "0"]),
             (_, false) => command.args(["--name", &name]),
@@ -44,6 +46,15 @@ impl LocalServer {
         }
         if let Some(device) = &o.choice.device {
             command.args(["--device", device]);
+        }
+        if o.drive.addresses {
+            command.args(["--connect", "addresses", "--control-port", "0"]);
+        }
+        if o.drive.inline == Some(0) {
+            command.args(["--inline", "0"]);
+        }
+        if let Some(index) = o.drive.gid_index {
+            command.args(["--gid-index", &index.to_string()]);
         }
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
         let mut address = String::new();

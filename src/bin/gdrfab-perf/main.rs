@@ -3,24 +3,39 @@
 //! the cost of registration; always with the path that the bytes took.
 
 mod args;
+mod axes;
 #[path = "../common/cli.rs"]
 mod cli;
 mod client;
+mod compare;
 mod conn;
+mod control;
+mod cpu;
+mod csv;
 mod devmem;
+mod drive;
+mod hostmem;
 mod io;
-#[path = "../common/json.rs"]
-mod json;
+mod kind;
 mod layout;
 mod local;
+mod mail;
 mod measure;
 mod memory;
 mod mrreg;
+mod output;
+mod plot;
 mod provider;
 mod report;
+mod results;
+mod runtime;
+mod save;
 mod server;
 mod stats;
+mod stream;
 mod tests;
+mod transfer;
+mod window;
 mod wire;
 
 use args::{Options, Parsed, Role};
@@ -29,9 +44,9 @@ use conn::{Side, patience_ms};
 use gdrfab::config;
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::fabric::PathAnswer;
-use json::Json;
 use local::LocalServer;
 use report::{About, Report};
+use serde_json::json;
 use stats::Clock;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,8 +54,11 @@ use tests::Test;
 use wire::Plan;
 
 fn run(o: &Options) -> Result<()> {
+    if let Some((path, _)) = &o.output.file {
+        save::check("--out", path)?;
+    }
     let clock = Clock::calibrate();
-    let mut report = Report::new(o.json);
+    let mut report = Report::new(&o.output, o.drive.gbits);
     match (&o.role, o.test) {
         (_, Test::MrReg) => mrreg::run(o, clock, &mut report)?,
         (Role::Server, _) => return server::run(o, clock),
@@ -60,7 +78,11 @@ fn client(o: &Options, clock: Clock, server: &str, cpus: &[usize], report: &mut 
     let shared = o.role == Role::Local && (cpus.len() < 2 || cpus[0] == cpus[1]);
     let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
     let plan = Plan::of(o, shared || alone);
-    let mut side = Side::dial(server, &o.choice, &plan, o.memory, clock, cpus.first().copied())?;
+    let cpu = cpus.first().copied();
+    let mut side = match o.drive.addresses {
+        true => Side::call(o, server, &plan, clock, cpu)?,
+        false => Side::dial(server, &o.choice, &plan, o.memory, clock, cpu)?,
+    };
     let result = lead(o, clock, cpus, &plan, &mut side, report);
     if let Err(e) = &result
         && e.code != gdrfab::error::Code::PeerGone
@@ -73,7 +95,14 @@ fn client(o: &Options, clock: Clock, server: &str, cpus: &[usize], report: &mut 
 fn lead(o: &Options, clock: Clock, cpus: &[usize], plan: &Plan, side: &mut Side, report: &mut Report) -> Result<()> {
     let answer = side.link.path()?;
     let path = path_words(o, &answer, side.link.manners.far)?;
-    report.begin(about(o, side, cpus, plan, path))?;
+    let mut about = about(o, side, cpus, plan, path);
+    if o.test == Test::RdmaTransport {
+        let policy = side.link.manners.of_region(plan.path);
+        let us = transfer::registration(&side.domain, o.memory, policy, clock)?;
+        about.lines.push(("register", format!("and deregister {} bytes: {us:.3} usec", transfer::BYTES)));
+        about.json["register_8k_usec"] = report::rounded(us);
+    }
+    report.begin(about)?;
     Client { link: &mut side.link, options: o, clock, report }.run()
 }
 
@@ -85,6 +114,9 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
     let mut how = vec![format!("threading {threading}"), format!("{progress} progress")];
     if !side.link.manners.far {
         how.push(if plan.coop { "the target helps with large copies" } else { "no help from the target" }.into());
+        if gdrfab::config::get().hmem.process {
+            how.push("device memory is copied by another process".into());
+        }
     }
     if o.sleep {
         how.push("the target sleeps".into());
@@ -96,6 +128,9 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
         let every: Vec<String> = every.iter().map(usize::to_string).collect();
         how.push(format!("{} operation(s) to a completion", every.join(" and ")));
     }
+    how.extend(o.drive.words());
+    let inline = side.inline(plan);
+    how.extend(inline.map(|n| if n > 0 { format!("up to {n} bytes inline") } else { "nothing inline".into() }));
     let help = if o.one_way() { "one write at a time, from post to delivery" } else { o.test.help() };
     let mut cpu_words = match pinned {
         [a, b, ..] => format!("client {a}, server {b}"),
@@ -111,30 +146,59 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
             ("test", format!("{}: {help}", o.test.name())),
             ("server", address.clone()),
             ("memory", format!("{} here{registered}, {} there", o.memory.name(), o.remote_memory.name())),
+            ("registered", registration_words(side)),
             ("path", path.clone()),
             ("cpus", cpu_words),
             ("how", how.join(", ")),
         ],
-        json: vec![
-            ("test", Json::str(o.test.name())),
-            ("server", Json::Str(address)),
-            ("memory", Json::str(o.memory.name())),
-            ("remote_memory", Json::str(o.remote_memory.name())),
-            ("path", Json::Str(path)),
-            ("cpus", Json::list(pinned.iter().map(|c| Json::Int(*c as u64)))),
-            ("threading", Json::str(threading)),
-            ("progress", Json::str(progress)),
-            ("coop", Json::Bool(plan.coop)),
-            ("target_sleeps", Json::Bool(o.sleep)),
-            ("depth", if o.test.is_latency() { Json::Null } else { Json::Int(o.depth as u64) }),
-            ("deadline_ms", Json::Int(patience_ms(plan))),
-            ("device", Json::maybe(side.device.clone())),
-        ],
+        json: json!({
+            "test": o.test.name(),
+            "provider": side.provider,
+            "server": address,
+            "memory": o.memory.name(),
+            "remote_memory": o.remote_memory.name(),
+            "registration_bytes": side.registered_bytes,
+            "registration_usec": usec(side.registration_ns),
+            "remote_registration_usec": usec(side.peer_registration_ns),
+            "path": path,
+            "cpus": pinned,
+            "threading": threading,
+            "progress": progress,
+            "coop": plan.coop,
+            "target_sleeps": o.sleep,
+            "depth": (!o.test.is_latency()).then_some(o.depth),
+            "post_list": o.drive.list,
+            "bidirectional": o.drive.both,
+            "endpoints": o.drive.endpoints,
+            "inline": inline,
+            "rate_limit": o.drive.limit.map(|l| l.rate),
+            "rate_unit": o.drive.limit.map(|l| l.unit.words()),
+            "burst": o.drive.limit.map(|l| l.burst),
+            "connect": if o.drive.addresses { "addresses" } else { "cm" },
+            "cpus_online": cpu::count(),
+            "deadline_ms": patience_ms(plan),
+            "device": side.device,
+        }),
     };
     if let Some(device) = &side.device {
         about.lines.insert(2, ("device", device.clone()));
     }
     about
+}
+
+fn usec(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}
+
+fn registration_words(side: &Side) -> String {
+    let n = side.registered_bytes;
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let size = match units.into_iter().find(|(shift, _)| n >= 1 << shift) {
+        Some((shift, unit)) if n.is_multiple_of(1 << shift) => format!("{} {unit}", n >> shift),
+        Some((shift, unit)) => format!("{:.1} {unit}", n as f64 / (1u64 << shift) as f64),
+        None => format!("{n} bytes"),
+    };
+    format!("{size} in {:.1} us here, {:.1} us there", usec(side.registration_ns), usec(side.peer_registration_ns))
 }
 
 /// The chosen path, and why none of the faster ones, which a network has not.
@@ -163,24 +227,46 @@ fn path_words(o: &Options, answer: &PathAnswer, far: bool) -> Result<String> {
     Ok(words)
 }
 
+fn ended(outcome: Result<()>, who: &str) -> ExitCode {
+    match outcome {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(e) if e.words == report::UNREAD.words => {}
+        Err(e) => cli::complain(&format!("gdrfab-perf: {who}{e}")),
+    }
+    ExitCode::FAILURE
+}
+
+/// What the library takes from the environment alone, once, before it is asked anything.
+fn choose(o: &Options) {
+    let set = |name: &str, value: String| {
+        // SAFETY: this process has no other thread yet.
+        unsafe { std::env::set_var(name, value) }
+    };
+    if let Some(index) = o.drive.gid_index {
+        set("GDRFAB_VERBS_GID_INDEX", index.to_string());
+    }
+    if o.drive.inline == Some(0) {
+        set("GDRFAB_VERBS_INLINE", "0".into());
+    }
+}
+
 fn main() -> ExitCode {
     let parsed = cli::Args::of_process().and_then(args::parse);
     match parsed {
-        Ok(Parsed::Help) => cli::say(&args::help()),
+        Ok(Parsed::Help(text)) => cli::say(&text),
         Ok(Parsed::Version) => cli::say(concat!("gdrfab-perf ", env!("CARGO_PKG_VERSION"), "\n")),
         Err(words) => return cli::usage("gdrfab-perf", &words),
+        Ok(Parsed::Plot(plot)) => return ended(plot::run(&plot), ""),
+        Ok(Parsed::Compare(compare)) => {
+            let outcome = compare::run(&compare);
+            let Ok(Some(words)) = outcome else { return ended(outcome.map(|_| ()), "") };
+            cli::complain(&format!("gdrfab-perf: {words}"));
+            return ExitCode::FAILURE;
+        }
         Ok(Parsed::Run(options)) => {
-            return match run(&options) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(e) => {
-                    let serves = options.role == Role::Server && options.test != Test::MrReg;
-                    let side = if serves { "server: " } else { "" };
-                    if e.words != report::UNREAD.words {
-                        cli::complain(&format!("gdrfab-perf: {side}{e}"));
-                    }
-                    ExitCode::FAILURE
-                }
-            };
+            choose(&options);
+            let serves = options.role == Role::Server && options.test != Test::MrReg;
+            return ended(run(&options), if serves { "server: " } else { "" });
         }
     };
     ExitCode::SUCCESS

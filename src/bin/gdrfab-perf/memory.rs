@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory under test. A kind knows how to get memory, how to register it, and how the CPU writes and
-//! checks patterns in it; whoever adds a kind adds it here and nowhere else.
+//! Memory under test: how each kind is got and registered, and how the CPU writes and checks patterns in it.
 
 use crate::cli;
 use crate::devmem::{How, Made};
+use crate::hostmem::{self, Huge};
+use crate::kind::Given;
+pub use crate::kind::Kind;
+use crate::provider::VERBS;
+use crate::runtime;
 use gdrfab::error::{Error, Result, errno};
-use gdrfab::fabric::{Domain, Mr};
-use gdrfab::hmem::{self, Dir, Iface, Site};
-use gdrfab::mr::{Access, PathPolicy};
+use gdrfab::fabric::{self, Domain, Mr};
+use gdrfab::hmem::{self, Dir, Iface, Site, dmabuf};
+use gdrfab::mr::{Access, PathPolicy, Paths};
 use gdrfab::prov::op::Iov;
 use gdrfab::prov::wish::{self, Source, Wish};
 use gdrfab::sys::mem::{Mapping, Protection, memfd};
@@ -16,92 +20,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Where the bytes come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// The program's own heap: peers cannot map it.
-    Malloc,
-    /// `gdrfab_mem_alloc`: made to be mapped by peers.
-    Alloc,
-    /// A memfd of the program, registered by descriptor.
-    Memfd,
-    /// Memory of a device.
-    Device(Site, How),
-}
-
-/// Largest number of a device that is taken for meant.
-const MAX_DEVICE: u32 = 4095;
-
-impl Kind {
-    pub const OF_HOST: [Kind; 3] = [Kind::Malloc, Kind::Alloc, Kind::Memfd];
-    pub const EXPECTED: &str = "host, malloc, alloc, memfd, or a device such as cuda:0, rocr:0, ze:0, neuron:0, synapseai:0 \
-        (of cuda also cuda:0,plain, pool, vmm, vmm2 or managed)";
-
-    pub fn name(self) -> String {
-        match self {
-            Kind::Malloc => "malloc".into(),
-            Kind::Alloc => "alloc".into(),
-            Kind::Memfd => "memfd".into(),
-            Kind::Device(site, How::Plain) if site.iface != Iface::Cuda => site.to_string(),
-            Kind::Device(site, how) => format!("{site},{}", how.name()),
-        }
-    }
-
-    pub fn parse(name: &str) -> Option<Kind> {
-        if name == "host" {
-            return Some(Kind::Alloc);
-        }
-        if let Some(host) = Kind::OF_HOST.into_iter().find(|k| k.name() == name) {
-            return Some(host);
-        }
-        let (place, how) = name.split_once(',').unwrap_or((name, How::Plain.name()));
-        let (vendor, number) = place.split_once(':').unwrap_or((place, "0"));
-        let iface = Iface::ALL.into_iter().find(|i| *i != Iface::System && i.name() == vendor)?;
-        let device = number.parse().ok()?;
-        let how = How::ALL.into_iter().find(|h| h.name() == how)?;
-        Kind::device(Site { iface, device }, how)
-    }
-
-    fn device(site: Site, how: How) -> Option<Kind> {
-        let known = how == How::Plain || site.iface == Iface::Cuda;
-        (known && site.device <= MAX_DEVICE && !site.is_host()).then_some(Kind::Device(site, how))
-    }
-
-    /// The number by which peers know it.
-    pub fn code(self) -> u32 {
-        let of = |position: Option<usize>| position.unwrap_or(0) as u32;
-        match self {
-            Kind::Device(site, how) => 3 | (site.iface as u32) << 8 | of(How::ALL.iter().position(|h| *h == how)) << 16 | site.device << 20,
-            host => of(Kind::OF_HOST.iter().position(|k| *k == host)),
-        }
-    }
-
-    pub fn from_code(code: u32) -> Option<Kind> {
-        if code & 0xff != 3 {
-            return Kind::OF_HOST.get(usize::try_from(code).ok()?).copied();
-        }
-        let iface = Iface::from_raw(code >> 8 & 0xff)?;
-        let how = How::ALL.get((code >> 16 & 0xf) as usize)?;
-        Kind::device(Site { iface, device: code >> 20 }, *how)
-    }
-
-    /// The device that the CPU needs for a look.
-    pub fn site(self) -> Site {
-        match self {
-            Kind::Device(site, _) => site,
-            _ => Site::HOST,
-        }
-    }
-
-    pub fn is_device(self) -> bool {
-        !self.site().is_host()
-    }
-}
-
 enum Origin {
     Heap(Layout),
     Alloc(Arc<Domain>),
-    File { fd: OwnedFd, _map: Mapping },
+    /// A memfd, or a dma-buf of the host's.
+    File {
+        fd: OwnedFd,
+        _map: Mapping,
+    },
+    Huge {
+        _pages: Huge,
+    },
     Driver(Box<Made>),
     Gone,
 }
@@ -110,7 +39,9 @@ enum Origin {
 pub struct Memory {
     addr: usize,
     len: usize,
+    /// As this process knows it.
     site: Site,
+    given: Given,
     origin: Origin,
 }
 
@@ -151,6 +82,12 @@ fn lost(e: &Error) -> ! {
 
 impl Memory {
     pub fn new(kind: Kind, domain: &Arc<Domain>, len: usize) -> Result<Memory> {
+        Memory::of(kind, domain, len).map_err(|e| e.context(format_args!("{} memory", kind.name())))
+    }
+
+    fn of(kind: Kind, domain: &Arc<Domain>, len: usize) -> Result<Memory> {
+        let of_file = |fd: OwnedFd, map: Mapping| (map.as_ptr() as usize, Origin::File { fd, _map: map });
+        let site = runtime::start(kind.site())?;
         let page = gdrfab::sys::mem::page_size();
         let (addr, origin) = match kind {
             Kind::Malloc => {
@@ -168,19 +105,28 @@ impl Memory {
                 let bytes = len.next_multiple_of(page);
                 let fd = memfd("gdrfab-perf", bytes)?;
                 let map = Mapping::new(fd.as_fd(), 0, bytes, Protection::ReadWrite)?;
-                (map.as_ptr() as usize, Origin::File { fd, _map: map })
+                of_file(fd, map)
             }
-            Kind::Device(site, how) if site.iface == Iface::Cuda && how != How::Vmm => {
-                let made = Made::new(site.device, how, len).map_err(|e| e.context(format_args!("{} memory", kind.name())))?;
+            Kind::Hugepages => {
+                let pages = Huge::new(len)?;
+                (pages.addr, Origin::Huge { _pages: pages })
+            }
+            Kind::Udmabuf | Kind::DmaHeap => {
+                let buf = if kind == Kind::Udmabuf { hostmem::udmabuf(len)? } else { hostmem::dma_heap(len)? };
+                of_file(buf.fd, buf.map)
+            }
+            Kind::Device(_, how, _) if site.iface == Iface::Cuda && how != How::Vmm => {
+                let made = Made::new(site.device, how, len)?;
                 (made.addr as usize, Origin::Driver(Box::new(made)))
             }
-            Kind::Device(site, _) => (domain.allocate_on(site.iface, site.device, len)?, Origin::Alloc(domain.clone())),
+            Kind::Device(..) => (domain.allocate_on(site.iface, site.device, len)?, Origin::Alloc(domain.clone())),
         };
         // The interface is opened here, where its absence has somewhere to be reported.
-        hmem::get(kind.site().iface)?;
-        let memory = Memory { addr, len, site: kind.site(), origin };
+        hmem::get(site.iface)?;
+        let given = if let Kind::Device(_, _, given) = kind { given } else { Given::Address };
+        let memory = Memory { addr, len, site, given, origin };
         // Not every driver copies what it allocates, and that is better said here than in the middle of a run.
-        memory.try_put(0, &[POISON][..len.min(1)]).map_err(|e| e.context(format_args!("{} memory", kind.name())))?;
+        memory.try_put(0, &[POISON][..len.min(1)])?;
         // Pages come with the first write; no measurement should pay for that.
         memory.set(0, len, POISON);
         Ok(memory)
@@ -188,12 +134,38 @@ impl Memory {
 
     /// Registers `[0, len)` for every kind of operation.
     pub fn register(&self, domain: &Arc<Domain>, len: usize, policy: PathPolicy) -> Result<Box<Mr>> {
+        if self.given != Given::Address {
+            return self.register_exported(domain, len, policy).map_err(|e| e.context("memory given as a dma-buf"));
+        }
         let iov = [self.iov(0, len)];
         let source = match &self.origin {
             Origin::File { fd, .. } => Source::File { fd: fd.as_fd(), offset: 0, len, base_addr: self.addr as u64 },
             _ => Source::Iov(&iov),
         };
-        domain.register(&Wish {
+        domain.register(&self.wish(source, policy))
+    }
+
+    /// By a dma-buf exported for this region, whose descriptor is closed again: the device keeps what it needs. There is
+    /// no other way here, not even a slower one, so that what is measured is what was asked for.
+    fn register_exported(&self, domain: &Arc<Domain>, len: usize, policy: PathPolicy) -> Result<Box<Mr>> {
+        if domain.provider() != VERBS {
+            let words = format!("RDMA devices take those (provider {VERBS}); {} reaches the memory by its address", domain.provider());
+            return Err(Error::new(errno::EOPNOTSUPP, words));
+        }
+        let require = if policy.require.is_empty() { Paths::DMABUF } else { policy.require & Paths::DMABUF };
+        if require.is_empty() {
+            return Err(Error::invalid(format!("--path {}: not with ,dmabuf or ,pcie", policy.require.words())));
+        }
+        let buf = fabric::hmem::export_dmabuf(self.addr as u64, len as u64, self.given == Given::Pcie)?;
+        let base_addr = (self.addr as u64).checked_sub(buf.offset).ok_or_else(|| {
+            Error::new(errno::EIO, format!("the driver says that the range begins at byte {} of the dma-buf", buf.offset))
+        })?;
+        let source = Source::File { fd: buf.fd.as_fd(), offset: buf.offset, len, base_addr };
+        domain.register(&self.wish(source, PathPolicy { require, ..policy }))
+    }
+
+    fn wish<'a>(&self, source: Source<'a>, policy: PathPolicy) -> Wish<'a> {
+        Wish {
             source,
             memory: if self.site.is_host() { wish::Memory::Host } else { wish::Memory::Device(self.site) },
             access: Access::all(),
@@ -201,7 +173,7 @@ impl Memory {
             requested_key: 0,
             policy,
             event: false,
-        })
+        }
     }
 
     /// A piece for an operation.
@@ -237,7 +209,7 @@ impl Memory {
     }
 
     /// Puts bytes into memory of any kind.
-    fn put(&self, offset: usize, bytes: &[u8]) {
+    pub fn put(&self, offset: usize, bytes: &[u8]) {
         self.try_put(offset, bytes).unwrap_or_else(|e| lost(&e));
     }
 
@@ -251,10 +223,19 @@ impl Memory {
     /// # Safety
     /// Both ranges are valid for `len` bytes in their memories, and do not overlap.
     unsafe fn copy(&self, dir: Dir, to: *mut u8, from: *mut u8, len: usize) -> Result<()> {
-        match len {
-            0 => Ok(()),
-            // SAFETY: the caller's promise.
-            _ => unsafe { hmem::get(self.site.iface)?.copy(self.site.device, dir, to as u64, from as u64, len) },
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        let copied = || unsafe { hmem::get(self.site.iface)?.copy(self.site.device, dir, to as u64, from as u64, len) };
+        match &self.origin {
+            // The exporter of a dma-buf is told; polls of single bytes do without, as caches are coherent where this runs.
+            Origin::File { fd, .. } => {
+                let writes = dir == Dir::ToDevice;
+                dmabuf::begin_cpu(fd.as_fd(), writes)?;
+                copied().and(dmabuf::end_cpu(fd.as_fd(), writes))
+            }
+            _ => copied(),
         }
     }
 
@@ -302,7 +283,7 @@ impl Memory {
             Origin::Heap(layout) => unsafe { std::alloc::dealloc(self.addr as *mut u8, layout) },
             Origin::Alloc(domain) => domain.free(self.addr)?,
             Origin::Driver(made) => made.free()?,
-            Origin::File { .. } | Origin::Gone => {}
+            Origin::File { .. } | Origin::Huge { .. } | Origin::Gone => {}
         }
         Ok(())
     }
@@ -320,26 +301,11 @@ mod unit {
     use super::*;
 
     #[test]
-    fn kinds_are_read_written_and_numbered_alike() {
-        for name in
-            ["malloc", "alloc", "memfd", "cuda:0,plain", "cuda:3,vmm2", "cuda:1,managed", "rocr:7", "ze:0", "neuron:15", "synapseai:2"]
-        {
-            let kind = Kind::parse(name).unwrap();
-            assert_eq!((kind.name(), Kind::from_code(kind.code())), (name.to_string(), Some(kind)));
-        }
-        assert_eq!((Kind::parse("host"), Kind::parse("cuda")), (Some(Kind::Alloc), Kind::parse("cuda:0,plain")));
-        for wrong in ["", "gpu:0", "cuda:x", "cuda:0,vmm3", "rocr:0,pool", "system:0", "ze:5000", "malloc:0"] {
-            assert_eq!(Kind::parse(wrong), None, "{wrong}");
-        }
-        assert!([u32::MAX, 4, 3, 3 | 6 << 8, 3 | 1 << 8 | 5 << 16, 3 | 2 << 8 | 1 << 16].into_iter().all(|c| Kind::from_code(c).is_none()));
-    }
-
-    #[test]
     fn a_pattern_is_found_again_and_every_changed_byte_is_named() {
         let info = gdrfab::fabric::getinfo(None, None, 0, None).unwrap().remove(0);
         let fabric = gdrfab::fabric::Fabric::open(&info).unwrap();
         let domain = Domain::open(&fabric, &info).unwrap();
-        for kind in Kind::OF_HOST {
+        for kind in Kind::EVERYWHERE {
             let m = Memory::new(kind, &domain, 10_000).unwrap();
             for len in [0, 1, 7, 8, 9, 4097] {
                 m.set(0, m.len, POISON);

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a registration costs: open and close a region over and over, beside others that stay open.
+//! What a registration costs: open and close a region over and over, beside others that stay open. The path of each
+//! size stands in its row: of a device the way by which it got hold of the memory, else what the region offers to peers.
 
 use crate::args::Options;
-use crate::client::{batch, warm};
+use crate::client::{RUN_S, WARM_UP_S, batch, warm};
 use crate::conn::pin;
-use crate::json::Json;
 use crate::local::choose_cpus;
 use crate::measure::{Pulse, Until, latency};
 use crate::memory::Memory;
+use crate::provider::Manners;
 use crate::report::{About, Figures, Latency, Report, Row};
 use crate::stats::{Clock, Histogram};
 use gdrfab::error::Result;
 use gdrfab::fabric::{Domain, Fabric, Mr, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
 use gdrfab::mr::PathPolicy;
+use serde_json::json;
 use std::sync::Arc;
 
 pub fn run(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
@@ -25,9 +27,11 @@ pub fn run(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
     pin(cpu)?;
     let largest = o.sizes.iter().copied().max().unwrap_or(1);
     let memory = Memory::new(o.memory, &domain, largest)?;
-    let others: Vec<_> = (0..o.live).map(|_| memory.register(&domain, o.sizes[0], PathPolicy::default())).collect::<Result<_>>()?;
+    let subject = Subject { memory: &memory, domain: &domain, policy: policy(o), nic: Manners::of(&info).nic };
+    let others: Vec<_> = (0..o.live).map(|_| subject.register(o.sizes[0])).collect::<Result<_>>()?;
     let provider = info.prov_name.clone().unwrap_or_default();
-    report.begin(About {
+    let device = info.domain_name.clone().filter(|_| subject.nic);
+    let mut about = About {
         lines: vec![
             ("test", format!("{}: {}", o.test.name(), o.test.help())),
             ("provider", provider.clone()),
@@ -35,16 +39,21 @@ pub fn run(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
             ("live", format!("{} other regions open", o.live)),
             ("cpus", cpu.map_or("not pinned".to_string(), |c| c.to_string())),
         ],
-        json: vec![
-            ("test", Json::str(o.test.name())),
-            ("provider", Json::Str(provider)),
-            ("memory", Json::str(o.memory.name())),
-            ("live", Json::Int(o.live as u64)),
-            ("cpu", cpu.map_or(Json::Null, |c| Json::Int(c as u64))),
-        ],
-    })?;
+        json: json!({
+            "test": o.test.name(),
+            "provider": provider,
+            "memory": o.memory.name(),
+            "live": o.live,
+            "cpu": cpu,
+            "device": device,
+        }),
+    };
+    if let Some(device) = device {
+        about.lines.insert(2, ("device", device));
+    }
+    report.begin(about)?;
     for size in &o.sizes {
-        let row = measure(o, clock, &memory, &domain, *size, report)?;
+        let row = measure(o, clock, &subject, *size, report)?;
         report.row(row)?;
     }
     for mr in &others {
@@ -56,20 +65,47 @@ pub fn run(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
     fabric.check_close()
 }
 
-fn measure(o: &Options, clock: Clock, memory: &Memory, domain: &Arc<Domain>, size: usize, report: &mut Report) -> Result<Row> {
-    let mut whole = memory.register(domain, size, PathPolicy::default())?;
-    let paths = whole.facts()?.paths;
+/// The paths that the command line permits, of every provider.
+fn policy(o: &Options) -> PathPolicy {
+    PathPolicy { require: o.path, ..PathPolicy::default() }
+}
+
+/// What is registered, and where.
+struct Subject<'a> {
+    memory: &'a Memory,
+    domain: &'a Arc<Domain>,
+    policy: PathPolicy,
+    nic: bool,
+}
+
+impl Subject<'_> {
+    fn register(&self, size: usize) -> Result<Box<Mr>> {
+        self.memory.register(self.domain, size, self.policy)
+    }
+}
+
+fn measure(o: &Options, clock: Clock, subject: &Subject<'_>, size: usize, report: &mut Report) -> Result<Row> {
+    let mut whole = subject.register(size)?;
+    let paths = whole.facts()?.paths.words();
+    let path = if subject.nic { paths } else { format!("offers {paths}") };
     let once = |last: &mut Box<Mr>| {
         last.close()?;
-        *last = memory.register(domain, size, PathPolicy::default())?;
+        *last = subject.register(size)?;
         Ok(())
     };
+    // Pinning takes long where there is much to pin.
+    let span = |seconds: f64| clock.ticks_of_us(seconds * 1e6);
     let iterations = o.iterations.unwrap_or_else(|| o.test.default_iterations(size));
-    let warm_up = warm(&mut whole, Until::count(o.warm_up.unwrap_or((iterations / 10).clamp(1, 10_000))), once)?;
+    let first = match o.warm_up {
+        Some(n) => Until::count(n),
+        None => Until::within((iterations / 10).clamp(1, 10_000), span(WARM_UP_S)),
+    };
+    let warm_up = warm(&mut whole, first, once)?;
     let batch = batch(clock, warm_up);
-    let until = match o.seconds {
-        Some(s) => Until::time(clock.ticks_of_us(s * 1e6)),
-        None => Until::count(iterations),
+    let until = match (o.seconds, o.iterations) {
+        (Some(s), _) => Until::time(span(s)),
+        (_, Some(n)) => Until::count(n),
+        _ => Until::within(iterations, span(RUN_S)),
     };
     let bar = report.bar();
     let beat = |_: &mut Box<Mr>, share: f64| {
@@ -81,5 +117,5 @@ fn measure(o: &Options, clock: Clock, memory: &Memory, domain: &Arc<Domain>, siz
     let iterations = latency(&mut whole, until, batch, &mut samples, once, &mut pulse)?;
     whole.close()?;
     let figures = Figures::Latency(Latency::of(&samples, clock, batch));
-    Ok(Row { size, iterations, batch, figures, path: Some(format!("offers {}", paths.words())), helped: 0.0, verified: false })
+    Ok(Row { path: Some(path), ..Row::new(size, iterations, batch, figures) })
 }

@@ -10,7 +10,7 @@ use gdrfab::mr::{PathPolicy, Paths};
 use gdrfab::prov::flags;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 
-const VERBS: &str = "verbs";
+pub const VERBS: &str = "verbs";
 const TCP: &str = "tcp";
 /// Providers whose places are hosts and ports.
 const NETWORKS: [&str; 2] = [VERBS, TCP];
@@ -60,6 +60,19 @@ impl Choice {
     }
 }
 
+impl Choice {
+    /// The info for a side that tells the other its own addresses: on the device that has `here`, if that says anything.
+    pub fn discover_own(&self, here: Option<IpAddr>) -> Result<Info> {
+        let Some(network) = self.network(None) else { return self.discover(None, false) };
+        let node = here.filter(|ip| !ip.is_loopback()).map(|ip| bracketed(ip) + "0");
+        match self.discover(node.as_deref(), node.is_some()) {
+            // A device need not have the address by which its host is reached.
+            Err(_) if network == VERBS && node.is_some() => self.discover(None, false),
+            found => found,
+        }
+    }
+}
+
 fn bracketed(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(v4) => format!("{v4}:"),
@@ -68,7 +81,7 @@ fn bracketed(ip: IpAddr) -> String {
 }
 
 /// Host and port of `tcp://HOST:PORT`, `HOST:PORT`, a host alone, or where something listens a port alone.
-fn place(address: &str, listens: bool) -> (Option<&str>, Option<&str>) {
+pub fn place(address: &str, listens: bool) -> (Option<&str>, Option<&str>) {
     let address = address.split_once("://").map_or(address, |(_, place)| place);
     let is_port = |word: &str| word.parse::<u16>().is_ok();
     if listens && is_port(address) {
@@ -97,7 +110,7 @@ pub fn listening(choice: &Choice, name: Option<&str>, port: Option<u16>, usual: 
 }
 
 /// The address that packets to `node` would carry as their source.
-fn leaves_from(node: &str) -> Option<IpAddr> {
+pub fn leaves_from(node: &str) -> Option<IpAddr> {
     let to = (node, DEFAULT_PORT).to_socket_addrs().ok()?.next()?;
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Results for people, in perftest's columns, or for programs, as JSON; and a progress bar where
-//! somebody watches.
+//! Results for people, in perftest's columns, or for programs, as JSON or CSV; and a progress bar
+//! where somebody watches.
 
-use crate::cli;
-use crate::json::Json;
+use crate::output::{Format, Output};
 use crate::stats::{Clock, Histogram};
+use crate::{cli, csv, save};
 use gdrfab::error::{Error, Result, errno};
+use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 
 /// Microseconds.
@@ -37,7 +38,7 @@ impl Latency {
 }
 
 /// MB are 10^6 bytes; the rate is in millions a second.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rate {
     pub peak: f64,
     pub avg: f64,
@@ -47,10 +48,26 @@ pub struct Rate {
     pub mops: f64,
 }
 
+impl std::ops::Add for Rate {
+    type Output = Rate;
+
+    fn add(self, other: Rate) -> Rate {
+        Rate {
+            peak: self.peak + other.peak,
+            avg: self.avg + other.avg,
+            median: self.median + other.median,
+            p99: self.p99 + other.p99,
+            mops: self.mops + other.mops,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub enum Figures {
     Latency(Latency),
     Rate(Rate),
+    /// Medians of a write and of a read, in microseconds.
+    Transfer(f64, f64),
 }
 
 #[derive(Clone, Debug)]
@@ -65,20 +82,36 @@ pub struct Row {
     /// Share of them that the peer's CPU carried.
     pub helped: f64,
     pub verified: bool,
+    /// MB/s of the server's direction, if both sides ran the window: the figures are sums.
+    pub back: Option<f64>,
+    /// CPU time of each process while the bytes moved, in percent of one CPU; none where it was not taken.
+    pub cpu_client: Option<f64>,
+    pub cpu_server: Option<f64>,
+}
+
+impl Row {
+    pub fn new(size: usize, iterations: u64, batch: u64, figures: Figures) -> Row {
+        Row { size, iterations, batch, figures, path: None, helped: 0.0, verified: false, back: None, cpu_client: None, cpu_server: None }
+    }
 }
 
 pub struct Report {
-    json: bool,
+    output: Output,
     bar: Bar,
-    about: Json,
+    about: Value,
     rows: Vec<Row>,
+    /// Bandwidths in Gb/s, for people.
+    gbits: bool,
 }
 
 /// What is measured and how: lines for people, and the same for programs.
 pub struct About {
     pub lines: Vec<(&'static str, String)>,
-    pub json: Vec<(&'static str, Json)>,
+    pub json: Value,
 }
+
+/// Gb/s of a MB/s.
+const GBITS: f64 = 8.0 / 1000.0;
 
 fn number(x: f64) -> String {
     match x {
@@ -88,84 +121,119 @@ fn number(x: f64) -> String {
     }
 }
 
-/// Column heads and the width of each.
-const LATENCY: [(&str, usize); 9] = [
-    ("#bytes", 10),
-    ("#iterations", 12),
-    ("t_min[usec]", 12),
-    ("t_max[usec]", 12),
-    ("t_typical[usec]", 16),
-    ("t_avg[usec]", 12),
-    ("t_stdev[usec]", 14),
-    ("99%[usec]", 12),
-    ("99.9%[usec]", 12),
-];
-const RATE: [(&str, usize); 7] = [
-    ("#bytes", 10),
-    ("#iterations", 12),
-    ("BW peak[MB/sec]", 16),
-    ("BW average[MB/sec]", 19),
-    ("MsgRate[Mpps]", 14),
-    ("BW median[MB/sec]", 18),
-    ("BW 99%[MB/sec]", 15),
-];
+/// A figure of a row: its column's head and width, and its key in JSON.
+struct Column {
+    head: &'static str,
+    width: usize,
+    key: &'static str,
+}
 
-fn line(columns: &[(&str, usize)], cells: &[String], last: &str) -> String {
-    let mut out = String::new();
-    for ((_, width), cell) in columns.iter().zip(cells) {
-        out.push_str(&format!("{cell:>width$}"));
-    }
-    out.push_str(&format!("  {last}"));
-    out.trim_end().to_string() + "\n"
+const fn column(head: &'static str, width: usize, key: &'static str) -> Column {
+    Column { head, width, key }
+}
+
+const FIRST: [Column; 2] = [column("#bytes", 10, "bytes"), column("#iterations", 12, "iterations")];
+const LATENCY: [Column; 7] = [
+    column("t_min[usec]", 12, "t_min_usec"),
+    column("t_max[usec]", 12, "t_max_usec"),
+    column("t_typical[usec]", 16, "t_typical_usec"),
+    column("t_avg[usec]", 12, "t_avg_usec"),
+    column("t_stdev[usec]", 14, "t_stdev_usec"),
+    column("99%[usec]", 12, "t_p99_usec"),
+    column("99.9%[usec]", 12, "t_p999_usec"),
+];
+const RATE: [Column; 5] = [
+    column("BW peak[MB/sec]", 16, "bw_peak_mb_s"),
+    column("BW average[MB/sec]", 19, "bw_average_mb_s"),
+    column("MsgRate[Mpps]", 14, "msg_rate_mpps"),
+    column("BW median[MB/sec]", 18, "bw_median_mb_s"),
+    column("BW 99%[MB/sec]", 15, "bw_p99_mb_s"),
+];
+const TRANSFER: [Column; 4] = [
+    column("write[usec]", 13, "write_usec"),
+    column("write[GB/sec]", 15, "write_gb_s"),
+    column("read[usec]", 13, "read_usec"),
+    column("read[GB/sec]", 15, "read_gb_s"),
+];
+const CPU: [Column; 2] = [column("CPU client[%]", 15, "cpu_client_percent"), column("CPU server[%]", 15, "cpu_server_percent")];
+
+/// A line of the table: cells with the widths of their columns, and words after them.
+fn line(cells: &[(String, usize)], last: &str) -> String {
+    let cells: String = cells.iter().map(|(cell, width)| format!("{cell:>width$}")).collect();
+    format!("{cells}  {last}").trim_end().to_string() + "\n"
+}
+
+/// More digits than these were not measured: five after the point, or of less than 1 as many significant ones.
+pub fn rounded(x: f64) -> Value {
+    let scale = 10f64.powi(5 - if x.abs() < 1.0 && x != 0.0 { x.abs().log10().ceil() as i32 } else { 0 });
+    let round = (x * scale).round() / scale;
+    // Of what is too small for a scale nothing is left to be rounded.
+    json!(if round.is_finite() { round } else { x })
 }
 
 impl Row {
-    fn columns(&self) -> &'static [(&'static str, usize)] {
+    fn figures(&self) -> Vec<(&'static Column, f64)> {
         match self.figures {
-            Figures::Latency(_) => &LATENCY,
-            Figures::Rate(_) => &RATE,
+            Figures::Latency(l) => LATENCY.iter().zip([l.min, l.max, l.typical, l.avg, l.stdev, l.p99, l.p999]).collect(),
+            Figures::Rate(r) => RATE.iter().zip([r.peak, r.avg, r.mops, r.median, r.p99]).collect(),
+            Figures::Transfer(write, read) => {
+                let speed = |us: f64| if us > 0.0 { self.size as f64 / us / 1e3 } else { 0.0 };
+                TRANSFER.iter().zip([write, speed(write), read, speed(read)]).collect()
+            }
         }
     }
 
-    fn numbers(&self) -> Vec<f64> {
-        match self.figures {
-            Figures::Latency(l) => vec![l.min, l.max, l.typical, l.avg, l.stdev, l.p99, l.p999],
-            Figures::Rate(r) => vec![r.peak, r.avg, r.mops, r.median, r.p99],
-        }
+    /// The same for people: head, width, and figure.
+    fn columns(&self, gbits: bool) -> Vec<(String, usize, f64)> {
+        let shown = |(c, x): (&Column, f64)| match c.head.strip_suffix("[MB/sec]") {
+            Some(name) if gbits => (format!("{name}[Gb/sec]"), c.width, x * GBITS),
+            _ => (c.head.to_string(), c.width, x),
+        };
+        self.figures().into_iter().map(shown).collect()
     }
 
-    fn text(&self) -> String {
-        let cells: Vec<String> =
-            [self.size.to_string(), self.iterations.to_string()].into_iter().chain(self.numbers().into_iter().map(number)).collect();
+    /// CPU use, if the columns are asked for.
+    fn cpu(&self, asked: bool) -> impl Iterator<Item = (&'static Column, Option<f64>)> {
+        CPU.iter().zip([self.cpu_client, self.cpu_server]).filter(move |_| asked)
+    }
+
+    fn heads(&self, cpu: bool, gbits: bool) -> String {
+        let of = |c: &Column| (c.head.to_string(), c.width);
+        let figures = self.columns(gbits).into_iter().map(|(head, width, _)| (head, width));
+        let heads: Vec<_> = FIRST.iter().map(of).chain(figures).chain(self.cpu(cpu).map(|(c, _)| of(c))).collect();
+        line(&heads, if self.path.is_some() { "path" } else { "" })
+    }
+
+    fn text(&self, cpu: bool, gbits: bool) -> String {
+        let first = [self.size as u64, self.iterations];
+        let mut cells: Vec<_> = FIRST.iter().zip(first).map(|(c, n)| (n.to_string(), c.width)).collect();
+        cells.extend(self.columns(gbits).into_iter().map(|(_, width, x)| (number(x), width)));
+        cells.extend(self.cpu(cpu).map(|(c, x)| (x.map_or("-".to_string(), |x| format!("{x:.1}")), c.width)));
         let mut last = self.path.clone().unwrap_or_default();
         if self.helped >= 0.005 {
             last.push_str(&format!(", {:.0}% by the peer", self.helped * 100.0));
         }
+        if let (Some(back), Figures::Rate(r)) = (self.back, self.figures) {
+            let (unit, factor) = if gbits { ("Gb/sec", GBITS) } else { ("MB/sec", 1.0) };
+            last.push_str(&format!(", both directions: {} and {} {unit}", number((r.avg - back) * factor), number(back * factor)));
+        }
         if self.verified {
             last.push_str(", verified");
         }
-        line(self.columns(), &cells, &last)
+        line(&cells, &last)
     }
 
-    fn json(&self) -> Json {
-        let names: &[&str] = match self.figures {
-            Figures::Latency(_) => {
-                &["t_min_usec", "t_max_usec", "t_typical_usec", "t_avg_usec", "t_stdev_usec", "t_p99_usec", "t_p999_usec"]
-            }
-            Figures::Rate(_) => &["bw_peak_mb_s", "bw_average_mb_s", "msg_rate_mpps", "bw_median_mb_s", "bw_p99_mb_s"],
-        };
-        let mut pairs = vec![
-            ("bytes".to_string(), Json::Int(self.size as u64)),
-            ("iterations".to_string(), Json::Int(self.iterations)),
-            ("operations_per_sample".to_string(), Json::Int(self.batch)),
-        ];
-        // More digits than these were not measured.
-        let round = |x: f64| (x * 1e5).round() / 1e5;
-        pairs.extend(names.iter().zip(self.numbers()).map(|(n, x)| (n.to_string(), Json::Num(round(x)))));
-        pairs.push(("path".to_string(), Json::maybe(self.path.clone())));
-        pairs.push(("helped_by_peer".to_string(), Json::Num(round(self.helped))));
-        pairs.push(("verified".to_string(), Json::Bool(self.verified)));
-        Json::Map(pairs)
+    fn json(&self) -> Value {
+        let mut all = json!({"bytes": self.size, "iterations": self.iterations, "operations_per_sample": self.batch});
+        self.figures().into_iter().for_each(|(column, x)| all[column.key] = rounded(x));
+        all["path"] = json!(self.path);
+        all["helped_by_peer"] = rounded(self.helped);
+        all["verified"] = json!(self.verified);
+        if let Some(back) = self.back {
+            all["bw_server_mb_s"] = rounded(back);
+        }
+        self.cpu(true).for_each(|(column, x)| all[column.key] = json!(x.map(rounded)));
+        all
     }
 }
 
@@ -177,13 +245,14 @@ fn say(text: &str) -> Result<()> {
 }
 
 impl Report {
-    pub fn new(json: bool) -> Report {
-        Report { json, bar: Bar { on: !json && std::io::stderr().is_terminal(), drawn: false }, about: Json::Null, rows: Vec::new() }
+    pub fn new(output: &Output, gbits: bool) -> Report {
+        let bar = Bar { on: output.is_text() && std::io::stderr().is_terminal(), drawn: false };
+        Report { output: output.clone(), bar, about: Value::Null, rows: Vec::new(), gbits }
     }
 
     pub fn begin(&mut self, about: About) -> Result<()> {
-        self.about = Json::map(about.json);
-        if self.json {
+        self.about = about.json;
+        if !self.output.is_text() {
             return Ok(());
         }
         let text: String = about.lines.iter().map(|(name, value)| format!(" {name:<10} {value}\n")).collect();
@@ -192,12 +261,11 @@ impl Report {
 
     pub fn row(&mut self, row: Row) -> Result<()> {
         self.bar.clear();
-        if !self.json {
+        if self.output.is_text() {
             if self.rows.is_empty() {
-                let heads: Vec<String> = row.columns().iter().map(|(head, _)| head.to_string()).collect();
-                say(&line(row.columns(), &heads, if row.path.is_some() { "path" } else { "" }))?;
+                say(&row.heads(self.output.cpu, self.gbits))?;
             }
-            say(&row.text())?;
+            say(&row.text(self.output.cpu, self.gbits))?;
         }
         self.rows.push(row);
         Ok(())
@@ -205,14 +273,26 @@ impl Report {
 
     pub fn end(&mut self) -> Result<()> {
         self.bar.clear();
-        let batched = self.rows.iter().any(|r| r.batch > 1 && matches!(r.figures, Figures::Latency(_)));
-        if !self.json {
-            return if batched { say("\n Of operations this short, a sample is the mean of several in a row.\n") } else { Ok(()) };
+        if let Some((path, format)) = &self.output.file {
+            save::whole("--out", path, &self.text(*format))?;
         }
-        let results = Json::list(self.rows.iter().map(Row::json));
-        let version = Json::str(env!("CARGO_PKG_VERSION"));
-        let all = [("program", Json::str("gdrfab-perf")), ("version", version), ("run", self.about.clone()), ("results", results)];
-        say(&format!("{}\n", Json::map(all)))
+        say(&self.text(self.output.format))
+    }
+
+    /// The results in one piece; as text, what is left to be said of them.
+    fn text(&self, format: Format) -> String {
+        let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
+        match format {
+            Format::Text if self.rows.iter().any(|r| r.batch > 1 && matches!(r.figures, Figures::Latency(_))) => {
+                "\n Of operations this short, a sample is the mean of several in a row.\n".into()
+            }
+            Format::Text => String::new(),
+            Format::Csv => csv::text(&self.about, &rows),
+            Format::Json => {
+                let version = env!("CARGO_PKG_VERSION");
+                format!("{:#}\n", json!({"program": "gdrfab-perf", "version": version, "run": self.about, "results": rows}))
+            }
+        }
     }
 
     pub fn bar(&mut self) -> &mut Bar {

@@ -3,25 +3,68 @@
 
 use crate::args::{DEFAULT_NAME, Options};
 use crate::cli;
-use crate::conn::Listener;
+use crate::client::{BEAT_US, LOOK_TURNS};
+use crate::conn::{Listener, Side};
+use crate::control::Exchange;
+use crate::cpu::CpuUse;
 use crate::io::Link;
+use crate::mail::silent;
+use crate::measure::{Pulse, Until};
 use crate::memory::{Mismatch, POISON};
 use crate::provider::listening;
 use crate::stats::Clock;
+use crate::stream::Stream;
 use crate::tests::Test;
-use crate::wire::{Kinds, Mail, Plan, pack_mismatch, seed, words};
+use crate::wire::{Kinds, Mail, Plan, Stopped, pack_mismatch, seed, words};
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::mr::Paths;
 use gdrfab::prov::op::Dir;
+use gdrfab::sys::time::ticks;
 
 /// Bytes behind a range that must stay as they were.
 pub const GUARD: usize = 64;
+
+/// Where clients come in.
+enum Door {
+    Cm(Listener),
+    Addresses(Exchange),
+}
+
+impl Door {
+    fn open(o: &Options) -> Result<Door> {
+        if o.drive.addresses {
+            return Ok(Door::Addresses(Exchange::open(o)?));
+        }
+        Ok(Door::Cm(Listener::open(&listening(&o.choice, o.name.as_deref(), o.port, DEFAULT_NAME), &o.choice)?))
+    }
+
+    fn address(&self) -> String {
+        match self {
+            Door::Cm(listener) => listener.address(),
+            Door::Addresses(exchange) => exchange.address(),
+        }
+    }
+
+    fn accept(&self, clock: Clock, cpu: Option<usize>) -> Result<(Side, Plan)> {
+        match self {
+            Door::Cm(listener) => listener.accept(clock, cpu),
+            Door::Addresses(exchange) => exchange.accept(clock, cpu),
+        }
+    }
+
+    fn close(self) -> Result<()> {
+        match self {
+            Door::Cm(listener) => listener.close(),
+            Door::Addresses(_) => Ok(()),
+        }
+    }
+}
 
 pub fn run(o: &Options, clock: Clock) -> Result<()> {
     if let Some(parent) = o.parent {
         stay_with(parent)?;
     }
-    let mut listener = Some(Listener::open(&listening(&o.choice, o.name.as_deref(), o.port, DEFAULT_NAME), &o.choice)?);
+    let mut listener = Some(Door::open(o)?);
     while let Some(open) = &listener {
         announce(o, &open.address());
         let accepted = open.accept(clock, o.cpus.last().copied());
@@ -32,7 +75,7 @@ pub fn run(o: &Options, clock: Clock) -> Result<()> {
             open.close()?;
         }
         let outcome = accepted.and_then(|(mut side, plan)| {
-            let served = serve(&mut side.link, &plan);
+            let served = serve(&mut side.link, &plan, clock);
             if let Err(e) = &served
                 && e.code != Code::PeerGone
             {
@@ -41,7 +84,7 @@ pub fn run(o: &Options, clock: Clock) -> Result<()> {
             served.and(side.close()).map(|()| plan)
         });
         match outcome {
-            Ok(plan) if o.parent.is_none() && !o.json => {
+            Ok(plan) if o.parent.is_none() && o.output.is_text() => {
                 cli::say(&format!("served {} up to {} bytes\n", plan.test.name(), plan.max_size));
             }
             Ok(_) => {}
@@ -57,9 +100,14 @@ pub fn run(o: &Options, clock: Clock) -> Result<()> {
 fn announce(o: &Options, address: &str) {
     if o.parent.is_some() {
         cli::say(&format!("{address}\n"));
-    } else if !o.json {
-        let name = if o.choice.network(o.name.as_deref()).is_some() { address } else { o.name.as_deref().unwrap_or(DEFAULT_NAME) };
-        cli::say(&format!("waiting on {address} for: gdrfab-perf {} [options] {name}\n", o.test.name()));
+    } else if o.output.is_text() {
+        let words = if o.drive.addresses { "[options] --connect addresses" } else { "[options]" };
+        let name = if o.drive.addresses || o.choice.network(o.name.as_deref()).is_some() {
+            address
+        } else {
+            o.name.as_deref().unwrap_or(DEFAULT_NAME)
+        };
+        cli::say(&format!("waiting on {address} for: gdrfab-perf {} {words} {name}\n", o.test.name()));
     }
 }
 
@@ -74,18 +122,20 @@ fn stay_with(parent: i32) -> Result<()> {
 }
 
 /// Does what one client asks until it says goodbye.
-pub fn serve(link: &mut Link, plan: &Plan) -> Result<()> {
+pub fn serve(link: &mut Link, plan: &Plan, clock: Clock) -> Result<()> {
     let mut size = 0;
     loop {
         let mail = link.next_mail("request of the client", false)?;
         match mail.kind {
             Kinds::Begin => {
-                let [wanted, checked] = mail.words();
+                let [wanted, checked, signal, gap_ns, burst] = mail.words();
                 size = usize::try_from(wanted).ok().filter(|n| (1..=plan.max_size).contains(n)).ok_or_else(|| unexpected(&mail))?;
-                phase(link, plan, size, checked != 0)?;
+                let signal = usize::try_from(signal).ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| unexpected(&mail))?;
+                let stream = Stream { depth: plan.depth, list: plan.list, signal, gap_ns, burst: burst.max(plan.list as u64) };
+                phase(link, plan, size, checked != 0, stream, clock)?;
             }
             Kinds::Check => {
-                let m = inspect(link, plan.test, size);
+                let m = inspect(link, plan.test, size, false);
                 link.post_mail(Kinds::Verdict, &words(&pack_mismatch(m)))?;
             }
             Kinds::Bye => return Ok(()),
@@ -98,43 +148,75 @@ fn unexpected(mail: &Mail) -> Error {
     Error::new(errno::EPROTO, format!("the client sent {:?}, which makes no sense here", mail.kind))
 }
 
-fn phase(link: &mut Link, plan: &Plan, size: usize, checked: bool) -> Result<()> {
+fn phase(link: &mut Link, plan: &Plan, size: usize, checked: bool, stream: Stream, clock: Clock) -> Result<()> {
     let layout = link.layout;
-    let before = link.arrived;
+    let (before, sent) = (link.arrived, link.sent);
     link.memory.set(layout.target(size) + size - 1, 1, 0);
     if plan.verify {
         link.memory.fill(layout.source(size), size, seed(size, 0, true));
         if plan.test != Test::WriteLat || plan.one_way {
-            (0..layout.slots).for_each(|i| link.memory.set(landing(link, plan.test, size, i), size + GUARD, POISON));
+            poison(link, plan.test, size);
         }
         link.places = Some(Vec::new());
     }
     let back = if plan.test.is_round_trip() || plan.test.is_message() { link.path()?.path } else { Paths::empty() };
     link.post_mail(Kinds::Ready, &words(&[back.bits()]))?;
-    let mismatch = match plan.test {
-        Test::WriteLat if !plan.one_way => echo_writes(link, size, back, checked)?,
-        Test::SendLat => echo_messages(link, size, checked)?,
-        _ => {
-            let mail = link.next_mail("end of the run", plan.sleep)?;
-            if mail.kind != Kinds::Stop {
-                return Err(unexpected(&mail));
-            }
-            None
-        }
+    let cpu = CpuUse::start();
+    let mut stopped = Stopped::default();
+    let mut end = None;
+    match plan.test {
+        Test::WriteLat if !plan.one_way => stopped.mismatch = echo_writes(link, size, back, checked)?,
+        Test::SendLat => stopped.mismatch = echo_messages(link, size, checked)?,
+        _ => end = Some(target(link, plan, size, stream, clock, &mut stopped)?),
     };
-    let mut answer = vec![link.arrived - before];
-    answer.extend(pack_mismatch(mismatch));
-    link.post_mail(Kinds::Stopped, &words(&answer))
+    stopped.cpu_percent = cpu.percent();
+    if let Some(mail) = end {
+        // Messages may have come over other endpoints than the last word.
+        let [expected] = mail.words();
+        link.wait("last messages of the client", |l| l.arrived - before >= expected)?;
+    }
+    (stopped.arrived, stopped.sent) = (link.arrived - before, link.sent - sent);
+    link.post_mail(Kinds::Stopped, &stopped.encode())
 }
 
-/// Where the bytes of a client's operation land.
+/// Until the client stops: a mere target, or with a window of its own.
+fn target(link: &mut Link, plan: &Plan, size: usize, stream: Stream, clock: Clock, stopped: &mut Stopped) -> Result<Mail> {
+    let mut before = None;
+    loop {
+        let mail = link.next_mail("end of the run", plan.sleep)?;
+        match mail.kind {
+            Kinds::Stop => return Ok(mail),
+            Kinds::Go if plan.both => {}
+            _ => return Err(unexpected(&mail)),
+        }
+        link.post_mail(Kinds::Go, &[])?;
+        // Nothing but its messages says that a client lives which is only written to.
+        let beat = |l: &mut Link, _: f64| match ticks().saturating_sub(l.heard) > l.patience {
+            true => Err(silent("message of the client")),
+            false => (0..LOOK_TURNS).try_for_each(|_| l.poll()),
+        };
+        let mut pulse = Pulse { every: clock.ticks_of_us(BEAT_US).min(link.patience / 8), beat };
+        let what = (plan.test, size);
+        let run = stream.run(link, what, before, Until::time(u64::MAX >> 1), clock, &mut pulse, Link::has_mail)?;
+        (before, stopped.rate) = (Some(run.flow), run.rate);
+    }
+}
+
+/// Where the bytes of the peer's operations land, or those that this side reads.
 fn landing(link: &Link, test: Test, size: usize, i: usize) -> usize {
     if test.is_message() { link.layout.slot(i) } else { link.layout.target(size) }
 }
 
-fn inspect(link: &mut Link, test: Test, size: usize) -> Option<Mismatch> {
+/// Makes sure that what is found afterwards has arrived.
+pub fn poison(link: &mut Link, test: Test, size: usize) {
+    (0..link.layout.slots).for_each(|i| link.memory.set(landing(link, test, size, i), size + GUARD, POISON));
+    link.places = Some(Vec::new());
+}
+
+/// What arrived, as the other side should have sent it.
+pub fn inspect(link: &mut Link, test: Test, size: usize, by_server: bool) -> Option<Mismatch> {
     let places = if test.is_message() { link.places.clone().unwrap_or_default() } else { vec![link.layout.target(size)] };
-    places.iter().find_map(|place| check_range(link, *place, size, seed(size, 0, false)))
+    places.iter().find_map(|place| check_range(link, *place, size, seed(size, 0, by_server)))
 }
 
 /// Checks a pattern and that nothing was written behind it.

@@ -11,12 +11,13 @@ pub enum Test {
     SendBw,
     WriteRate,
     MrReg,
+    RdmaTransport,
 }
 
 use Test::*;
 
 impl Test {
-    pub const ALL: [Test; 8] = [WriteLat, WriteBw, ReadLat, ReadBw, SendLat, SendBw, WriteRate, MrReg];
+    pub const ALL: [Test; 9] = [WriteLat, WriteBw, ReadLat, ReadBw, SendLat, SendBw, WriteRate, MrReg, RdmaTransport];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -28,6 +29,7 @@ impl Test {
             SendBw => "send-bw",
             WriteRate => "write-rate",
             MrReg => "mr-reg",
+            RdmaTransport => "rdma-transport",
         }
     }
 
@@ -41,6 +43,7 @@ impl Test {
             SendBw => "bandwidth of a window of messages",
             WriteRate => "small writes in a window, per second",
             MrReg => "registering a region and closing it again; needs no peer",
+            RdmaTransport => "one write at a time, from post to delivery, then one read at a time",
         }
     }
 
@@ -59,11 +62,16 @@ impl Test {
 
     /// Whether the result is a time per operation rather than a rate.
     pub fn is_latency(self) -> bool {
-        matches!(self, WriteLat | ReadLat | SendLat | MrReg)
+        matches!(self, WriteLat | ReadLat | SendLat | MrReg | RdmaTransport)
     }
 
     pub fn is_message(self) -> bool {
         matches!(self, SendLat | SendBw)
+    }
+
+    /// Whether many operations are under way at a time.
+    pub fn is_window(self) -> bool {
+        matches!(self, WriteBw | ReadBw | SendBw | WriteRate)
     }
 
     /// Whether one sample covers two ways.
@@ -78,6 +86,7 @@ impl Test {
             WriteBw | ReadBw | SendBw => (64 << 10, 64 << 10),
             WriteRate => (8, 8),
             MrReg => (4 << 10, 64 << 20),
+            RdmaTransport => (8 << 10, 256 << 20),
         }
     }
 

@@ -3,12 +3,17 @@
 //! then control messages, which carry remote data and so differ from the messages under test.
 
 use crate::args::Options;
+use crate::drive::{MAX_ENDPOINTS, MAX_INLINE};
 use crate::memory::{Kind, Mismatch};
+use crate::report::Rate;
 use crate::tests::Test;
 use gdrfab::mr::Paths;
 
+/// What the request for one more endpoint of a connection begins with.
+const JOIN: u64 = u64::from_le_bytes(*b"gdrfabj\x04");
+
 /// "gdrfabp" and the version of what follows.
-const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabp\x03");
+const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabp\x04");
 
 fn pack(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
@@ -50,6 +55,22 @@ pub struct Plan {
     pub yields: bool,
     /// Latency of writes is that of one at a time: one side's memory cannot be polled.
     pub one_way: bool,
+    /// Both sides run the window.
+    pub both: bool,
+    pub endpoints: usize,
+    /// Operations to a post.
+    pub list: usize,
+    /// Bytes that travel with a request; none: as the provider does it.
+    pub inline: Option<usize>,
+}
+
+/// Bits of the numbers that share a word.
+const DEPTH_BITS: u32 = 11;
+const ENDPOINT_BITS: u32 = 7;
+const SIZE_BITS: u32 = 41;
+
+fn bits(word: u64, at: u32, n: u32) -> usize {
+    (word >> at & ((1 << n) - 1)) as usize
 }
 
 impl Plan {
@@ -69,29 +90,39 @@ impl Plan {
             sleep: o.sleep,
             yields,
             one_way: o.one_way(),
+            both: o.drive.both,
+            endpoints: o.drive.endpoints,
+            list: o.drive.list,
+            inline: o.drive.inline,
         }
     }
 
     pub fn encode(&self, place: Place) -> Vec<u8> {
-        let bits = [self.coop, self.verify, self.one_thread, self.auto, self.sleep, self.yields, self.one_way];
-        let flags = bits.iter().enumerate().fold(0, |f, (i, on)| f | u64::from(*on) << i);
-        let small = self.test.code() | flags << 8 | self.path.bits() << 16 | (self.depth as u64) << 32;
+        let on = [self.coop, self.verify, self.one_thread, self.auto, self.sleep, self.yields, self.one_way, self.both];
+        let flags = on.iter().enumerate().fold(0, |f, (i, on)| f | u64::from(*on) << i);
+        let inline = self.inline.map_or(0, |n| n as u64 + 1);
+        let counts = self.depth as u64 | (self.endpoints as u64) << DEPTH_BITS | inline << (DEPTH_BITS + ENDPOINT_BITS);
+        let small = self.test.code() | flags << 8 | self.path.bits() << 16 | counts << 32;
         let memory = u64::from(self.memory.code()) | self.deadline_ms.min(u64::from(u32::MAX)) << 32;
-        pack(&[MAGIC, small, memory, self.max_size as u64, place.base, place.key])
+        let sizes = self.max_size as u64 | (self.list as u64) << SIZE_BITS;
+        pack(&[MAGIC, small, memory, sizes, place.base, place.key])
     }
 
     /// Words for a client whose plan cannot be read.
     pub fn decode(bytes: &[u8]) -> Result<(Plan, Place), &'static str> {
-        let [magic, small, memory, max_size, base, key] = unpack::<6>(bytes).ok_or("this is gdrfab-perf; who are you?")?;
+        let [magic, small, memory, sizes, base, key] = unpack::<6>(bytes).ok_or("this is gdrfab-perf; who are you?")?;
         if magic != MAGIC {
             return Err("a different version of gdrfab-perf");
         }
         let on = |i: u32| small >> (8 + i) & 1 == 1;
         let wrong = "an unknown plan";
+        let counts = small >> 32;
+        let depth = Some(bits(counts, 0, DEPTH_BITS)).filter(|n| (1..=1024).contains(n)).ok_or(wrong)?;
+        let inline = (counts >> (DEPTH_BITS + ENDPOINT_BITS)) as usize;
         let plan = Plan {
             test: Test::from_code(small & 0xff).ok_or(wrong)?,
-            max_size: usize::try_from(max_size).ok().filter(|n| (1..=1 << 40).contains(n)).ok_or(wrong)?,
-            depth: Some((small >> 32) as usize).filter(|n| (1..=1024).contains(n)).ok_or(wrong)?,
+            max_size: Some(bits(sizes, 0, SIZE_BITS)).filter(|n| (1..=1 << 40).contains(n)).ok_or(wrong)?,
+            depth,
             memory: Kind::from_code(memory as u32).ok_or(wrong)?,
             path: Paths::from_bits(small >> 16 & 0xffff).ok_or(wrong)?,
             deadline_ms: memory >> 32,
@@ -102,32 +133,65 @@ impl Plan {
             sleep: on(4),
             yields: on(5),
             one_way: on(6),
+            both: on(7),
+            endpoints: Some(bits(counts, DEPTH_BITS, ENDPOINT_BITS)).filter(|n| (1..=MAX_ENDPOINTS).contains(n)).ok_or(wrong)?,
+            list: usize::try_from(sizes >> SIZE_BITS).ok().filter(|n| (1..=depth).contains(n)).ok_or(wrong)?,
+            inline: match inline {
+                0 => None,
+                n if n <= MAX_INLINE + 1 => Some(n - 1),
+                _ => return Err(wrong),
+            },
         };
+        if (plan.both || plan.endpoints > 1 || plan.list > 1) && !plan.test.is_window() {
+            return Err(wrong);
+        }
         Ok((plan, Place { base, key }))
     }
 }
 
 /// The server's answer.
-pub fn encode_answer(place: Place) -> Vec<u8> {
-    pack(&[MAGIC, place.base, place.key])
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Answer {
+    pub place: Place,
+    /// Nanoseconds that registering its memory took.
+    pub registration_ns: u64,
+    /// What further endpoints of the same client name.
+    pub token: u64,
 }
 
-pub fn decode_answer(bytes: &[u8]) -> Option<Place> {
-    let [magic, base, key] = unpack::<3>(bytes)?;
-    (magic == MAGIC).then_some(Place { base, key })
+impl Answer {
+    pub fn encode(&self) -> Vec<u8> {
+        pack(&[MAGIC, self.place.base, self.place.key, self.registration_ns, self.token])
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Answer> {
+        let [magic, base, key, registration_ns, token] = unpack::<5>(bytes)?;
+        (magic == MAGIC).then_some(Answer { place: Place { base, key }, registration_ns, token })
+    }
+}
+
+/// The request of one more endpoint: its number, from 1.
+pub fn encode_join(token: u64, lane: usize) -> Vec<u8> {
+    pack(&[JOIN, token, lane as u64])
+}
+
+pub fn decode_join(bytes: &[u8]) -> Option<(u64, u64)> {
+    let [magic, token, lane] = unpack::<3>(bytes)?;
+    (magic == JOIN).then_some((token, lane))
 }
 
 /// Kinds of control messages; the number travels as remote data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Kinds {
-    /// Client: get ready for a size (size, whether every arrival is checked).
+    /// Client: get ready for a size (size, whether every arrival is checked; of a window in both directions also the
+    /// operations to a completion, the nanoseconds between bursts, and the operations of a burst).
     Begin = 1,
     /// Server: ready (the path from the server to the client's region, 0 = none).
     Ready = 2,
-    /// Client: that was the last operation.
+    /// Client: that was the last operation (messages that it sent).
     Stop = 3,
-    /// Server: so many arrived (arrivals, and a mismatch).
+    /// Server: that is what it came to (see [`Stopped`]).
     Stopped = 4,
     /// Client: look at what arrived.
     Check = 5,
@@ -139,12 +203,14 @@ pub enum Kinds {
     Fail = 8,
     /// Client: still here.
     Tick = 9,
+    /// Client: run your window until the next message; server: it begins.
+    Go = 10,
 }
 
 impl Kinds {
     pub fn from_data(data: u64) -> Option<Kinds> {
         use Kinds::*;
-        [Begin, Ready, Stop, Stopped, Check, Verdict, Bye, Fail, Tick].into_iter().find(|k| *k as u64 == data)
+        [Begin, Ready, Stop, Stopped, Check, Verdict, Bye, Fail, Tick, Go].into_iter().find(|k| *k as u64 == data)
     }
 }
 
@@ -186,6 +252,40 @@ impl Mail {
 /// The seed of the pattern of a round; the two sides never send the same bytes.
 pub fn seed(size: usize, round: u64, by_server: bool) -> u64 {
     (size as u64) << 20 ^ round << 1 ^ u64::from(by_server) ^ 0x5EED << 48
+}
+
+/// What the server says at the end of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stopped {
+    /// Messages that arrived.
+    pub arrived: u64,
+    pub mismatch: Option<Mismatch>,
+    /// Of its CPU's time, in percent of one CPU.
+    pub cpu_percent: f64,
+    /// Messages that it sent, if it runs the window too, and what that came to.
+    pub sent: u64,
+    pub rate: Rate,
+}
+
+impl Stopped {
+    pub fn encode(&self) -> Vec<u8> {
+        let rate = [self.rate.peak, self.rate.avg, self.rate.median, self.rate.p99, self.rate.mops].map(f64::to_bits);
+        let head = [self.arrived, self.cpu_percent.to_bits(), self.sent];
+        pack(&[&head[..], &pack_mismatch(self.mismatch), &rate].concat())
+    }
+
+    /// What is missing or makes no sense is 0.
+    pub fn decode(mail: &Mail) -> Stopped {
+        let words: [u64; 12] = mail.words();
+        let number = |i: usize| Some(f64::from_bits(words[i])).filter(|x| x.is_finite() && *x >= 0.0).unwrap_or(0.0);
+        Stopped {
+            arrived: words[0],
+            cpu_percent: number(1),
+            sent: words[2],
+            mismatch: unpack_mismatch(&words[3..7]),
+            rate: Rate { peak: number(7), avg: number(8), median: number(9), p99: number(10), mops: number(11) },
+        }
+    }
 }
 
 /// A mismatch, or none, as words of a control message; and back.
@@ -233,18 +333,27 @@ mod unit {
             sleep: false,
             yields: true,
             one_way: true,
+            both: true,
+            endpoints: 64,
+            list: 17,
+            inline: Some(MAX_INLINE),
         };
         let place = Place { base: 77, key: u64::MAX };
         let bytes = plan.encode(place);
-        assert_eq!(Plan::decode(&bytes), Ok((plan, place)));
+        assert_eq!(Plan::decode(&bytes), Ok((plan.clone(), place)));
         assert!(bytes.len() <= 48, "what rdma_cm leaves of a request over InfiniBand");
         assert!(Plan::decode(&bytes[..40]).is_err() && Plan::decode(&[0; 48]).is_err());
+        assert_eq!(Plan::decode(&Plan { inline: None, ..plan.clone() }.encode(place)).map(|(p, _)| p.inline), Ok(None));
+        assert!(Plan::decode(&Plan { list: 18, ..plan.clone() }.encode(place)).is_err(), "a list beyond the depth");
+        assert!(Plan::decode(&Plan { test: Test::ReadLat, ..plan.clone() }.encode(place)).is_err(), "latency in both directions");
         for field in [8..9, 10..12, 12..16, 16..20, 24..32] {
             let mut bad = bytes.clone();
             bad[field.clone()].fill(0xFF);
             assert!(Plan::decode(&bad).is_err(), "{field:?}");
         }
-        assert_eq!(decode_answer(&encode_answer(place)), Some(place));
+        let answer = Answer { place, registration_ns: 3, token: 9 };
+        assert_eq!((Answer::decode(&answer.encode()), Answer::decode(&bytes[..32])), (Some(answer), None));
+        assert_eq!((decode_join(&encode_join(9, 63)), decode_join(&bytes)), (Some((9, 63)), None));
         assert_eq!((open_envelope(&envelope(Kinds::Bye)), open_envelope(&[0; 16])), (Some(7), None));
         assert_eq!(clip("aä", 2), b"a");
     }

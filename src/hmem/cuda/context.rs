@@ -91,13 +91,11 @@ impl Core {
         }
     }
 
-    /// Whether somebody in this process uses the device already.
+    /// Whether the device's primary context is active in this process, whoever made it so. The driver is asked
+    /// even about a context that is retained here: its owner may have reset it.
     pub fn active(&self, device: u32) -> bool {
-        if self.primaries.get(device as usize).is_some_and(|p| p.context.load(Ordering::Relaxed) != 0) {
-            return true;
-        }
         let (mut flags, mut active) = (0, 0);
-        // SAFETY: the driver writes two ints.
+        // SAFETY: the driver writes two ints; the question makes no context.
         let status = unsafe { self.driver.cuDevicePrimaryCtxGetState(device as i32, &mut flags, &mut active) };
         matches!(status, Ok(0)) && active != 0
     }

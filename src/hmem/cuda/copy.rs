@@ -5,9 +5,9 @@
 use super::Core;
 use super::driver::{self, Driver, pointer};
 use crate::error::{Error, Result, errno};
-use crate::hmem::{Dir, Stream};
+use crate::hmem::{Copy, Dir, Stream};
 use crate::sys::mem::page_size;
-use cudarc::driver::sys::{CUcontext, CUevent, CUstream};
+use cudarc::driver::sys::{CUcontext, CUevent, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUstream};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -61,6 +61,24 @@ unsafe fn start(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64,
             driver.check("cuMemcpyAsync", status)
         }
     }
+}
+
+/// Several copies between device memory in one call.
+///
+/// # Safety
+/// As for [`begin`].
+unsafe fn begin_all(driver: &Driver, stream: CUstream, copies: &[Copy]) -> Result<()> {
+    let (mut to, mut from): (Vec<u64>, Vec<u64>) = copies.iter().map(|c| (c.to, c.from)).unzip();
+    let mut lens: Vec<usize> = copies.iter().map(|c| c.len).collect();
+    // SAFETY: numbers only; all zeros say nothing about where memory lies.
+    let mut how: CUmemcpyAttributes = unsafe { std::mem::zeroed() };
+    how.srcAccessOrder = CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    let mut first = 0;
+    // SAFETY: three arrays of as many places, and one attribute for all from the first on; the rest is the caller's promise.
+    let status = unsafe {
+        driver.cuMemcpyBatchAsync_v2(to.as_mut_ptr(), from.as_mut_ptr(), lens.as_mut_ptr(), copies.len(), &mut how, &mut first, 1, stream)
+    }?;
+    driver.check("cuMemcpyBatchAsync", status)
 }
 
 /// Starts a copy that the driver refused, in pieces: host memory of which a part is pinned, or that two
@@ -147,6 +165,7 @@ impl Core {
             unmarked_bytes: 0,
             done: 0,
             failed: None,
+            batches: true,
         }))
     }
 }
@@ -166,6 +185,8 @@ struct Order {
     unmarked_bytes: usize,
     done: u64,
     failed: Option<Error>,
+    /// Several copies may go to the driver at once.
+    batches: bool,
 }
 
 // SAFETY: the driver's handles may be used from any thread, and `&mut` makes it one at a time.
@@ -243,6 +264,37 @@ impl Stream for Order {
         }
         self.unmarked_bytes = self.unmarked_bytes.saturating_add(len);
         self.posted += 1;
+        Ok(self.posted)
+    }
+
+    unsafe fn post_all(&mut self, copies: &[Copy]) -> Result<u64> {
+        let driver = &self.core.driver;
+        let together = copies.len() > 1 && self.batches && driver.has("cuMemcpyBatchAsync_v2");
+        if !together || self.failed.is_some() || copies.iter().any(|c| c.dir != Dir::Within || c.len == 0) {
+            for c in copies {
+                // SAFETY: the caller's promise.
+                unsafe { self.post(c.dir, c.to, c.from, c.len)? };
+            }
+        } else {
+            let core = self.core.clone();
+            let _current = core.driver.enter(self.context)?;
+            // SAFETY: the caller's promise.
+            match unsafe { begin_all(&core.driver, self.stream, copies) } {
+                Ok(()) => self.posted += copies.len() as u64,
+                Err(e) if matches!(e.errno, errno::EOPNOTSUPP | errno::EINVAL) => {
+                    // A driver or a kind of memory that knows no batches; the call has begun none of the copies.
+                    self.batches = false;
+                    // SAFETY: the caller's promise.
+                    return unsafe { self.post_all(copies) };
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        if self.marks.len() < EVENTS && self.marked < self.posted {
+            let core = self.core.clone();
+            let _current = core.driver.enter(self.context)?;
+            self.mark();
+        }
         Ok(self.posted)
     }
 

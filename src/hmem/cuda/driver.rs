@@ -6,7 +6,7 @@ use crate::error::{Error, Result, errno};
 use crate::sys::dl::{Library, entry_points};
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemPoolPtrExportData, CUmemoryPool, CUstream, CUuuid,
+    CUmemPoolPtrExportData, CUmemcpyAttributes, CUmemoryPool, CUstream, CUuuid,
 };
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -21,6 +21,7 @@ pub const NOT_INITIALIZED: Status = 3;
 pub const INVALID_VALUE: Status = 1;
 pub const INVALID_CONTEXT: Status = 201;
 pub const NOT_READY: Status = 600;
+pub const PEER_ACCESS_ALREADY_ENABLED: Status = 704;
 pub const HOST_MEMORY_ALREADY_REGISTERED: Status = 712;
 
 /// CUpointer_attribute
@@ -44,6 +45,8 @@ pub mod device {
     pub const VIRTUAL_MEMORY_MANAGEMENT: u32 = 102;
     pub const HANDLE_TYPE_POSIX_FD: u32 = 103;
     pub const GPU_DIRECT_RDMA_WITH_VMM: u32 = 110;
+    pub const RDMA_FLUSH_OPTIONS: u32 = 117;
+    pub const RDMA_WRITES_ORDERING: u32 = 118;
     pub const DMA_BUF_SUPPORTED: u32 = 124;
 }
 
@@ -55,6 +58,8 @@ pub const STREAM_NON_BLOCKING: c_uint = 1;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const IPC_LAZY_PEER_ACCESS: c_uint = 1;
 pub const HOST_REGISTER_PORTABLE: c_uint = 1;
+pub const FLUSH_CURRENT_CONTEXT: c_uint = 0;
+pub const FLUSH_TO_OWNER: c_uint = 100;
 
 entry_points! {
     /// What is called of libcuda. The names are those of the symbols, version suffix and all.
@@ -75,6 +80,7 @@ entry_points! {
         fn cuCtxGetCurrent(out: *mut CUcontext) -> Status;
         fn cuCtxPushCurrent_v2(context: CUcontext) -> Status;
         fn cuCtxPopCurrent_v2(out: *mut CUcontext) -> Status;
+        fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -> Status;
         fn cuPointerGetAttribute(out: *mut c_void, attribute: c_uint, addr: CUdeviceptr) -> Status;
         fn cuPointerGetAttributes(count: c_uint, attributes: *mut c_uint, out: *mut *mut c_void, addr: CUdeviceptr) -> Status;
         fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, len: *mut usize, addr: CUdeviceptr) -> Status;
@@ -103,7 +109,12 @@ entry_points! {
         fn cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut CUmemPoolPtrExportData) -> Status;
         fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const CUmemAccessDesc, count: usize) -> Status;
         fn cuMemPoolDestroy(pool: CUmemoryPool) -> Status;
+        fn cuFlushGPUDirectRDMAWrites(target: c_uint, scope: c_uint) -> Status;
         fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, len: usize, stream: CUstream) -> Status;
+        fn cuMemcpyBatchAsync_v2(
+            to: *mut CUdeviceptr, from: *mut CUdeviceptr, lens: *mut usize, count: usize, how: *mut CUmemcpyAttributes, first: *mut usize,
+            hows: usize, stream: CUstream
+        ) -> Status;
         fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, len: usize, stream: CUstream) -> Status;
         fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, len: usize, stream: CUstream) -> Status;
         fn cuStreamCreate(out: *mut CUstream, flags: c_uint) -> Status;

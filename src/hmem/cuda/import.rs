@@ -10,8 +10,8 @@ use super::driver::{self, pointer};
 use super::vmm::{self, Physical};
 use super::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT};
 use crate::error::{Error, Result, errno};
-use crate::hmem::{HANDLE_BYTES, Iface, Import, Offer};
-use cudarc::driver::sys::{CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool};
+use crate::hmem::{Allocation, DeviceId, HANDLE_BYTES, Iface, Import, Kind, Offer};
+use cudarc::driver::sys::{CUcontext, CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Core {
     }
 
     pub fn import(self: &Arc<Self>, offer: &Offer<'_>, wished: Option<u32>) -> Result<Import> {
-        let devices = self.candidates(offer, wished);
+        let devices = self.candidates(&offer.device, wished);
         match offer.how {
             HOW_IPC | HOW_POOL => {
                 let mut refused = None;
@@ -56,11 +56,15 @@ impl Core {
         }
     }
 
-    /// The devices to map for, best first: the caller's wish, the memory's own, the others.
-    fn candidates(&self, offer: &Offer<'_>, wished: Option<u32>) -> Vec<u32> {
-        let own = self.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
+    /// The devices to map for, best first: the caller's wish, the memory's own, the others; of these, those that the
+    /// process uses come first. A context of ours on the peer's own device would take turns with the peer's kernels:
+    /// copies there wait for milliseconds while one runs.
+    fn candidates(&self, id: &DeviceId, wished: Option<u32>) -> Vec<u32> {
+        let own = self.facts.iter().position(|f| f.id == *id).map(|i| i as u32);
         let mut list: Vec<u32> = Vec::with_capacity(self.facts.len());
-        for device in wished.into_iter().chain(own).chain(0..self.facts.len() as u32) {
+        let all = || own.into_iter().chain(0..self.facts.len() as u32);
+        let used = all().filter(|device| self.active(*device));
+        for device in wished.into_iter().chain(used).chain(all()) {
             // A device is able if it is the memory's own, or its peer; where that one is not visible
             // in this process, trying tells.
             let able = own.is_none_or(|own| own == device || self.facts.get(own as usize).is_some_and(|f| f.peers.contains(&device)));
@@ -69,6 +73,38 @@ impl Core {
             }
         }
         list
+    }
+
+    /// Memory of this process at the address that it has: the driver opens no plain allocation's handle in the process that
+    /// made it. A segment is imported as another's is: access belongs to a mapping, and that one is the program's.
+    pub fn reach(&self, of: &Allocation, wished: Option<u32>) -> Result<u32> {
+        if !matches!(of.kind, Kind::Plain | Kind::Pool) {
+            return Err(Error::new(errno::EOPNOTSUPP, format!("cuda: a {} is mapped anew", of.kind.name())));
+        }
+        let facts = self.facts.get(of.device as usize);
+        let id = facts.ok_or_else(|| Error::new(errno::ENODEV, format!("cuda: device {} is none of this process", of.device)))?.id;
+        let mut refused = None;
+        for device in self.candidates(&id, wished) {
+            match if device == of.device { Ok(()) } else { self.let_in(of, device) } {
+                Ok(()) => return Ok(device),
+                Err(e) => refused = refused.or(Some(e)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| Error::new(errno::ENODEV, "cuda: no device reaches the memory")))
+    }
+
+    /// Lets another device than its own reach memory of this process. It stays so: others may rely on it by then.
+    fn let_in(&self, of: &Allocation, device: u32) -> Result<()> {
+        let _current = self.enter(device)?;
+        if of.kind == Kind::Pool {
+            return self.allow_pool(self.driver.pointer(pointer::MEMPOOL_HANDLE, of.base)? as usize as CUmemoryPool, device);
+        }
+        let owner = self.driver.pointer(pointer::CONTEXT, of.base)? as usize as CUcontext;
+        // SAFETY: the context of live memory; the driver refuses what is none.
+        match unsafe { self.driver.cuCtxEnablePeerAccess(owner, 0) }? {
+            driver::PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            status => self.driver.check("cuCtxEnablePeerAccess", status),
+        }
     }
 
     fn open_counted(self: &Arc<Self>, offer: &Offer<'_>, device: u32) -> Result<Import> {

@@ -7,6 +7,7 @@ mod copy;
 mod detect;
 pub mod driver;
 mod export;
+mod flush;
 mod import;
 mod vmm;
 
@@ -31,6 +32,7 @@ struct Core {
     driver: Driver,
     facts: Vec<DeviceFacts>,
     primaries: Vec<context::Primary>,
+    writes: Vec<flush::Writes>,
     handles: Mutex<export::Handles>,
     opened: Mutex<Vec<import::Opened>>,
     /// Bases of all imports.
@@ -65,6 +67,7 @@ pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
     let facts: Vec<DeviceFacts> = (0..count).map(|number| describe(&driver, number, count)).collect();
     Ok(Box::new(Cuda(Arc::new(Core {
         primaries: facts.iter().map(|_| Default::default()).collect(),
+        writes: (0..count).map(|number| flush::writes(&driver, number)).collect(),
         driver,
         facts,
         handles: Default::default(),
@@ -165,6 +168,10 @@ impl Interface for Cuda {
         &self.0.facts
     }
 
+    fn active(&self, device: u32) -> bool {
+        self.0.active(device)
+    }
+
     fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
         self.0.detect(addr)
     }
@@ -189,9 +196,17 @@ impl Interface for Cuda {
         self.0.import(offer, device)
     }
 
+    fn reach(&self, of: &Allocation, device: Option<u32>) -> Result<u32> {
+        self.0.reach(of, device)
+    }
+
     unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.0.copy(device, dir, to, from, len) }
+    }
+
+    fn flush(&self, device: u32) -> Result<()> {
+        self.0.flush(device)
     }
 
     fn stream(&self, device: u32) -> Result<Box<dyn Stream>> {

@@ -10,6 +10,7 @@ use super::link::{Link, probe_cma, probe_word};
 use super::state::{Phase, State};
 use super::table::Table;
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::copier;
 use crate::mr::Paths;
 use crate::prov::event::EventKind;
 use crate::sync::gate::Fences;
@@ -80,6 +81,11 @@ impl Request {
         &self.intro.name
     }
 
+    /// The address of who asks; the scheme alone if it has none.
+    pub fn from(&self) -> String {
+        format!("{SCHEME}{}", self.intro.name)
+    }
+
     /// Sends the peer away with `data`.
     pub fn reject(mut self, data: &[u8]) -> Result<()> {
         self.answered = true;
@@ -107,6 +113,11 @@ impl Greeter {
     pub fn listen(name: String) -> Result<Greeter> {
         let listener = socket::listen(&socket_name(&name), 128)?;
         Ok(Greeter { name, listener, strangers: Vec::new() })
+    }
+
+    /// How many have called and not introduced themselves.
+    pub fn strangers(&self) -> usize {
+        self.strangers.len()
     }
 
     pub fn each_fd(&self, mut each: impl FnMut(BorrowedFd<'_>)) {
@@ -244,7 +255,11 @@ impl State {
         domain.add_link(link.clone());
         self.rx = Some(Consumer::new(mine));
         let short = self.faults.as_ref().and_then(|f| f.plan.short());
-        self.conn = Some(Box::new(Conn::new(link, domain.modes.paths & self.options.policy.allowed(), short)));
+        let mut conn = Conn::new(link, domain.modes.paths & self.options.policy.allowed(), short);
+        if !self.options.driver_calls {
+            conn.copy_elsewhere(copier::get()?);
+        }
+        self.conn = Some(Box::new(conn));
         self.phase = Phase::Connected;
         self.peer_name = Some(intro.name.clone());
         self.greeter = None;
@@ -338,6 +353,10 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                     Some(Answer::Accepted(intro, segment, table)) => {
                         let (pid, _) = check_peer(fd.as_fd())?;
                         state.join(domain, fd, pid, &intro, &segment, &table)?;
+                        // An endpoint that accepted has no name of its own: it is its listener that was called.
+                        if intro.name.is_empty() {
+                            state.peer_name = Some(name.clone());
+                        }
                         if let Some(conn) = &state.conn {
                             // A listener that is gone by now shows on the socket.
                             let _ = socket::send(conn.link.socket.as_fd(), &Frame::Ready.encode(), &[]);

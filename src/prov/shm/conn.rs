@@ -13,6 +13,7 @@ use super::staged::ReadOut;
 use super::state::Ending;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
+use crate::hmem::copier::Copier;
 use crate::mr::Paths;
 use crate::prov::op::Pieces;
 use crate::sync::gate::Initiator;
@@ -213,6 +214,8 @@ pub struct Conn {
     pub staged: u32,
     /// Shared copies in flight: nothing may overtake them.
     pub coop: u32,
+    /// 1: operations whose entries come in the order of posting are under way.
+    pub late: u32,
     pub sent: u64,
     pub credited: u64,
     /// Per slot of the peer: generation and first error of a staged write in progress.
@@ -237,6 +240,7 @@ impl Conn {
             backlog: VecDeque::new(),
             staged: 0,
             coop: 0,
+            late: 0,
             sent: 0,
             credited: 0,
             staged_in: vec![(0, 0); SLOTS],
@@ -248,10 +252,21 @@ impl Conn {
         }
     }
 
+    /// Device memory is copied by another process, and no driver is called in this one.
+    pub fn copy_elsewhere(&mut self, copier: &'static Copier) {
+        self.devices.copier = Some(copier);
+        self.remotes.copier = Some(copier);
+    }
+
+    /// Whether the drivers of devices may be called here.
+    pub fn may_call_drivers(&self) -> bool {
+        self.devices.copier.is_none()
+    }
+
     /// Whether a copy of our own may run now without overtaking anything.
     #[inline(always)]
     pub fn is_clear(&self) -> bool {
-        self.backlog.len() as u64 | u64::from(self.staged) | u64::from(self.coop) | self.devices.len() as u64 == 0
+        self.backlog.len() as u64 | u64::from(self.staged) | u64::from(self.coop) | u64::from(self.late) | self.devices.len() as u64 == 0
     }
 
     pub fn outstanding(&self) -> usize {

@@ -205,7 +205,7 @@ pub fn help(conn: &mut Conn, domain: &Domain, marks: u8, words: &[u64; 8]) -> Re
         return Ok(());
     }
     let need = if read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-    let Ok(pin) = domain.regions.lock().pin(key, addr, len, need) else { return Ok(()) };
+    let Ok(pin) = domain.regions.lock().pin(key, addr, len, need, conn.may_call_drivers()) else { return Ok(()) };
     if !pin.site.is_host() {
         domain.regions.lock().unpin(pin);
         return Ok(());

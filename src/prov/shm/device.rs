@@ -9,14 +9,15 @@
 use super::conn::{Conn, Step};
 use super::domain::Domain;
 use super::layout::FLIGHTS;
-use super::remote::{Remote, no_such_key};
+use super::remote::{Remote, no_such_key, still_there};
 use super::rma::{self, RmaJob};
 use super::state::{Ending, State};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::copier::Copier;
 use crate::hmem::{self, Site, Stream};
 use crate::mr::Paths;
-use crate::prov::op::{Dir, IOV_LIMIT, parts};
+use crate::prov::op::{Dir, IOV_LIMIT, Iov, parts};
 use crate::sync::gate;
 use crate::sync::primitive::Ordering;
 use crate::sync::ring::Header;
@@ -61,6 +62,8 @@ pub struct Devices {
     fate: Option<Error>,
     /// The caller's stream behind which copies go.
     pub after: Option<u64>,
+    /// The process that makes the copies instead of this one.
+    pub copier: Option<&'static Copier>,
 }
 
 const _: () = assert!(FLIGHTS <= Words::BITS as usize);
@@ -84,7 +87,10 @@ impl Devices {
         let at = match self.lanes.iter().position(|l| l.site == site) {
             Some(at) => at,
             None => {
-                let stream = hmem::get(site.iface)?.stream(site.device)?;
+                let stream = match self.copier {
+                    Some(copier) => copier.stream(site)?,
+                    None => hmem::get(site.iface)?.stream(site.device)?,
+                };
                 self.lanes.push(Lane { site, stream });
                 self.lanes.len() - 1
             }
@@ -153,6 +159,11 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &[(Remo
         return Ok(Some(Step::Blocked));
     }
     let Some(lane) = conn.devices.lane(site)? else { return Ok(Some(Step::Blocked)) };
+    let elsewhere = match conn.devices.copier {
+        Some(copier) => Some(domain.regions.lock().elsewhere(job.desc, job.local.as_slice(), copier, site.device)?),
+        None => None,
+    };
+    let local = elsewhere.as_deref().unwrap_or(job.local.as_slice());
     if job.site.is_host() && job.desc != 0 {
         domain.regions.lock().pin_host(job.desc, site);
     }
@@ -171,7 +182,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &[(Remo
             }
             // SAFETY: local pieces are the caller's promise until completion; the remote ones lie in
             // mappings that stay while the flight's words are held.
-            unsafe { post(conn, lane, job, place, *offset, done, r.len, last) }
+            unsafe { post(conn, lane, job, local, place, *offset, done, r.len, last) }
         });
         if outcome.is_err() {
             break;
@@ -192,6 +203,23 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &[(Remo
             conn.devices.release(&link, words);
             Err(e)
         }
+    }
+}
+
+/// What an endpoint cannot do whose operations call no driver.
+pub fn needs_driver(words: &str) -> Error {
+    let words = format!("{words}, for which a driver would be called in this process (GDRFAB_OPT_DRIVER_CALLS is 0)");
+    Error::coded(errno::EOPNOTSUPP, Code::Path, words)
+}
+
+/// Only copies between device memory and device memory can be made elsewhere.
+pub fn check_no_driver(job: &RmaJob, places: &[(Remote, u64)]) -> Result<()> {
+    let on_devices = places.iter().filter(|(p, _)| p.path == Paths::IPC).count();
+    match (job.site.is_host(), on_devices) {
+        (true, 0) => Ok(()),
+        (false, n) if n == places.len() => Ok(()),
+        (true, _) => Err(needs_driver("host memory is copied to or from a peer's device memory")),
+        (false, _) => Err(needs_driver("device memory is copied to or from memory that is reached through the host")),
     }
 }
 
@@ -226,7 +254,17 @@ fn enter(conn: &mut Conn, place: &Remote) -> Result<Words> {
 /// # Safety
 /// Both sides stay valid until the copies are done.
 #[allow(clippy::too_many_arguments)]
-unsafe fn post(conn: &mut Conn, lane: usize, job: &RmaJob, place: &Remote, offset: u64, skip: usize, len: usize, last: u64) -> Result<u64> {
+unsafe fn post(
+    conn: &mut Conn,
+    lane: usize,
+    job: &RmaJob,
+    local: &[Iov],
+    place: &Remote,
+    offset: u64,
+    skip: usize,
+    len: usize,
+    last: u64,
+) -> Result<u64> {
     let (write, mut at) = (job.dir == Dir::Write, skip);
     let how = match (job.site.is_host(), place.site.is_host(), write) {
         (false, false, _) => hmem::Dir::Within,
@@ -237,7 +275,12 @@ unsafe fn post(conn: &mut Conn, lane: usize, job: &RmaJob, place: &Remote, offse
     let mut outcome = Ok(last);
     place.walk(offset, len, |far, run| {
         let mut here = far.here as u64;
-        parts(job.local.as_slice(), at, run, |addr, n| {
+        if outcome.is_ok()
+            && let Err(gone) = still_there(place.site, far.here, far.id)
+        {
+            outcome = Err(gone);
+        }
+        parts(local, at, run, |addr, n| {
             let (to, from) = if write { (here, addr as u64) } else { (addr as u64, here) };
             if outcome.is_ok() {
                 // SAFETY: handed on.

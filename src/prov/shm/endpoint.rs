@@ -11,10 +11,12 @@ use super::link::Link;
 use super::state::{Bindings, Options, Phase, State, Stats};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::copier;
 use crate::prov::bind::{Binding, PathReport, Quick};
 use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
+use crate::prov::queue::{Completion, Queue};
 use crate::sync::gate::Fences;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
@@ -40,7 +42,7 @@ fn shared_from(coop: bool, faults: bool) -> usize {
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, context: usize) -> Endpoint {
         let config = config::get();
-        let options = Options::new(config.coop);
+        let options = Options { driver_calls: !config.hmem.process, ..Options::new(config.coop) };
         let faults = Plan::of("shm").map(|plan| Faults { plan, held: VecDeque::new() });
         let state = State {
             phase: Phase::Fresh,
@@ -49,6 +51,8 @@ impl Endpoint {
             streaming_from: config.nt_threshold,
             shared_from: shared_from(config.coop, faults.is_some()),
             eager_end: if faults.is_some() { 0 } else { config.eager_max + 1 },
+            line_end: 0,
+            plain_receives: false,
             faults,
             deliver: false,
             object: 0,
@@ -102,6 +106,7 @@ impl Endpoint {
         s.segment = Some(Segment::create(config::get().ring_slots as usize)?);
         s.phase = Phase::Enabled;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
+        s.settle_short();
         let promised = self.state.threading() == Threading::Promised;
         Ok(promised && s.faults.is_none() && s.bind.is_short() && op_flags & super::rma::LONG_FLAGS == 0)
     }
@@ -228,19 +233,51 @@ impl Endpoint {
         context: usize,
     ) -> bool {
         // SAFETY: handed on.
-        unsafe { self.state.promised_unchecked().rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
+        unsafe { self.state.reach::<false>().rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
     }
 
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {
         self.state.lock().rma(&self.domain, dir, local, remote, common)
     }
 
-    #[inline]
+    /// As `send` for what needs neither lock nor call; false posts nothing.
+    ///
+    /// # Safety
+    /// `enable` returned true.
+    #[inline(always)]
+    pub unsafe fn send_short<const ENTRY: bool>(&self, buf: usize, len: usize, context: usize) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.state.promised_unchecked().send_short::<ENTRY>(buf, len, context) }
+    }
+
+    /// As `send` for the ordinary case.
+    #[inline(always)]
+    pub fn send_quick(&self, one: &Iov, common: &Common) -> Quick {
+        self.state.lock().send_quick(&self.domain, one, common)
+    }
+
+    #[inline(never)]
     pub fn send(&self, local: &[Iov], common: &Common) -> Result<()> {
         self.state.lock().send(&self.domain, local, common)
     }
 
-    #[inline]
+    /// As `recv` for what needs neither lock nor call; false posts nothing.
+    ///
+    /// # Safety
+    /// `enable` returned true.
+    #[inline(always)]
+    pub unsafe fn recv_short(&self, buf: usize, len: usize, context: usize) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.state.promised_unchecked().recv_short(buf, len, context) }
+    }
+
+    /// As `recv` for the ordinary case; false posts nothing.
+    #[inline(always)]
+    pub fn recv_quick(&self, buf: usize, len: usize, context: usize) -> bool {
+        self.state.lock().recv_short(buf, len, context)
+    }
+
+    #[inline(never)]
     pub fn recv(&self, local: &[Iov], common: &Common) -> Result<()> {
         self.state.lock().recv(&self.domain, local, common)
     }
@@ -278,6 +315,15 @@ impl Endpoint {
             return Ok(());
         }
         Err(Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled"))
+    }
+
+    /// As `progress` where the caller keeps threads apart; hands up to `most` arrivals to `each` instead of the empty
+    /// `queue`. `None`: nothing was done, and `progress` is to be called.
+    #[inline(always)]
+    pub fn arrive_short(&self, queue: &Queue, most: usize, each: impl FnMut(usize, &Completion)) -> Option<usize> {
+        let mut state = self.state.promised()?;
+        // SAFETY: one promise stands for all objects of the domain, and `state` is there.
+        unsafe { state.arrive_short(queue, most, each) }
     }
 
     /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this
@@ -323,6 +369,21 @@ impl Endpoint {
         result.map(|()| None)
     }
 
+    /// Changes when there is something else to watch than before.
+    pub fn watched(&self) -> u64 {
+        let s = self.state.lock();
+        let connecting = match &s.phase {
+            Phase::Connecting(c) => match &c.how {
+                How::Dial { socket, .. } => 1 + u64::from(socket.is_some()),
+                How::Joining(_) => 3,
+                How::Await { .. } => 4,
+            },
+            _ => 0,
+        };
+        let strangers = s.greeter.as_ref().map_or(0, |g| 1 + g.strangers() as u64);
+        connecting | u64::from(s.conn.is_some()) << 3 | strangers << 4
+    }
+
     /// After the look that follows `sleep`: whether nothing has woken this endpoint since.
     pub fn may_sleep(&self) -> bool {
         self.state.lock().conn.as_ref().is_none_or(|conn| conn.link.may_sleep())
@@ -350,14 +411,19 @@ impl Endpoint {
 
     /// How long a sleeper may sleep before this endpoint has something to do by itself.
     pub fn nap_ns(&self) -> u64 {
-        const LONG: u64 = 1_000_000_000;
+        const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
+        const COPY_NAP: u64 = 10_000;
         let s = self.state.lock();
         let now = time::now_ns();
         let mut nap = LONG;
         if let Phase::Connecting(c) = &s.phase {
             let dialing = matches!(&c.how, How::Dial { socket: None, .. });
-            nap = if dialing { SHORT } else { c.deadline.saturating_sub(now).clamp(SHORT, LONG) };
+            nap = match c.deadline {
+                _ if dialing => SHORT,
+                0 => LONG,
+                deadline => deadline.saturating_sub(now).max(SHORT),
+            };
         }
         let mut sooner = |deadline: u64| {
             if deadline != 0 {
@@ -370,6 +436,10 @@ impl Endpoint {
             conn.backlog.iter().for_each(|j| sooner(j.ending().deadline));
             conn.devices.deadlines().for_each(&mut sooner);
             conn.slots.active.iter().filter_map(|i| conn.slots.flights[*i as usize].as_ref()).for_each(|f| sooner(f.ending().deadline));
+            // Nothing tells of the end of a device's copy, which may be any moment.
+            if !conn.devices.is_idle() {
+                nap = nap.min(COPY_NAP);
+            }
         }
         nap
     }
@@ -401,6 +471,19 @@ impl Endpoint {
             conn.remotes.allowed = allowed;
             conn.remotes.evict_all();
         }
+    }
+
+    /// Whether operations may call a device's driver here; where not, a process of the library's own must be there.
+    pub fn set_driver_calls(&self, on: bool) -> Result<()> {
+        if !on {
+            copier::get()?.prepare()?;
+        }
+        let mut s = self.state.lock();
+        if !matches!(s.phase, Phase::Fresh | Phase::Enabled) {
+            return Err(Error::new(errno::EOPBADSTATE, "GDRFAB_OPT_DRIVER_CALLS: is set before the endpoint connects"));
+        }
+        s.options.driver_calls = on;
+        Ok(())
     }
 
     pub fn report(&self, key: u64) -> Result<PathReport> {

@@ -4,7 +4,8 @@
 
 use super::table::{MAX_FILES, NO_FD, Table};
 use crate::error::{Error, Result, errno};
-use crate::hmem::{Allocation, Export, Interface};
+use crate::hmem::copier::Copier;
+use crate::hmem::{Allocation, Export, Import, Interface, Offer};
 use crate::sync::primitive::Ordering;
 use crate::sys::mem::{self, FileId, Mappable, Mapping, Protection};
 use std::collections::BTreeMap;
@@ -19,7 +20,12 @@ pub struct MemFile {
 
 pub enum What {
     Host(HostFile),
-    Device { of: Allocation, export: Export },
+    Device {
+        of: Allocation,
+        export: Export,
+        /// Its mapping in the process that copies for this one, and that process.
+        away: Option<(i32, Import)>,
+    },
 }
 
 pub struct HostFile {
@@ -55,6 +61,23 @@ impl MemFile {
         }
     }
 
+    /// Its first byte as the process knows it that copies for this one, for the device `near`: mapped there when first asked.
+    pub fn elsewhere(&mut self, copier: &'static Copier, near: u32) -> Result<u64> {
+        let What::Device { of, export, away } = &mut self.what else {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "host memory is not mapped by the process that copies"));
+        };
+        match away {
+            Some((pid, import)) if *pid == copier.pid => Ok(import.base),
+            _ => {
+                let Export { how, device, handle, len, .. } = *export;
+                let fd = export.fd.as_ref().map(OwnedFd::as_fd);
+                let import = copier.import(of.iface, &Offer { how, device, handle, fd, len }, Some(near));
+                let import = import.map_err(|e| e.context("mapping the local memory in the process that copies"))?;
+                Ok(away.insert((copier.pid, import)).1.base)
+            }
+        }
+    }
+
     fn is_allocated(&self) -> bool {
         self.host().is_some_and(|f| f.allocated)
     }
@@ -85,7 +108,12 @@ impl Files {
         record.fd.store(file.fd().map_or(NO_FD, |fd| fd.as_raw_fd() as u64), Ordering::Relaxed);
         match &file.what {
             What::Host(_) => record.how.store(0, Ordering::Relaxed),
-            What::Device { of, export } => record.describe(of.iface, export),
+            What::Device { of, export, .. } => {
+                record.describe(of.iface, export);
+                if let Some(kin) = &table.kin {
+                    kin.note(file.id, *of);
+                }
+            }
         }
         // Release: whoever sees the id sees size and descriptor.
         record.id.store(file.id, Ordering::Release);
@@ -100,6 +128,9 @@ impl Files {
     fn remove(&mut self, table: &Table, slot: usize) {
         if let Some(file) = self.slots[slot].take() {
             table.file(file.id).id.store(0, Ordering::Release);
+            if let (What::Device { .. }, Some(kin)) = (&file.what, &table.kin) {
+                kin.forget(file.id);
+            }
             if let What::Host(HostFile { allocated: true, map, .. }) = &file.what {
                 self.by_addr.remove(&(map.as_ptr() as usize));
             }
@@ -180,7 +211,7 @@ impl Files {
             return Ok(known.id);
         }
         let export = up.export(of)?;
-        self.insert(table, MemFile { id: 0, what: What::Device { of: *of, export }, regions: 0 })
+        self.insert(table, MemFile { id: 0, what: What::Device { of: *of, export, away: None }, regions: 0 })
     }
 
     /// One region less lies in file `id`; an adopted file goes with its last region.

@@ -8,8 +8,9 @@
 
 use crate::error::{Error, Result, errno};
 use crate::sync::claim::Slot;
+use crate::sync::line::Line;
 use crate::sync::primitive::{AtomicU64, Ordering};
-use crate::sync::ring::{Line, MAX_LINES, Store};
+use crate::sync::ring::{MAX_LINES, Store};
 use crate::sys::mem::{self, Mapping, Protection};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 //! What two connected endpoints share: both segments, the peer's region table, its process, and the
 //! socket between them. The domain keeps links too, to find out who may be inside a closing region.
 
+use super::kin::{self, Kin};
 use super::layout::SegmentRef;
 use super::table::Table;
 use crate::error::{Error, Result, errno};
@@ -10,8 +11,8 @@ use crate::sync::primitive::{Ordering, fence};
 use crate::sync::sleep;
 use crate::sys::{process, socket};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 pub struct Link {
     pub mine: SegmentRef,
@@ -23,6 +24,8 @@ pub struct Link {
     /// Whether cross-memory attach to the peer works, as tried when connecting.
     pub cma: Result<()>,
     pub gone: AtomicBool,
+    /// The peer's notes, if it is a domain of this process.
+    pub kin: Option<Arc<Kin>>,
     /// Opened while connecting, when the probe showed that the number means the peer; none if the kernel or
     /// a namespace refuses.
     pidfd: Option<OwnedFd>,
@@ -56,7 +59,8 @@ pub fn probe_cma(pid: i32, address: u64, expect: u64) -> Result<()> {
 impl Link {
     pub fn new(mine: SegmentRef, peer: SegmentRef, table: Table, socket: OwnedFd, pid: i32, fences: Fences, cma: Result<()>) -> Link {
         let pidfd = if pid > 0 { process::open(pid).ok() } else { None };
-        Link { mine, peer, table, socket, pid, fences, cma, gone: AtomicBool::new(false), pidfd }
+        let kin = kin::of_peer(&table, pid);
+        Link { mine, peer, table, socket, pid, fences, cma, gone: AtomicBool::new(false), kin, pidfd }
     }
 
     pub fn pidfd(&self) -> Option<&OwnedFd> {
@@ -75,13 +79,19 @@ impl Link {
     /// Wakes the peer if it sleeps; called after anything that it may wait for was stored.
     #[inline]
     pub fn nudge(&self) {
-        if sleep::must_wake(self.peer.sleeping(), self.fences) {
+        if self.must_wake() {
             self.wake();
         }
     }
 
+    /// Whether the peer sleeps, so that `wake` is owed to it; asked at the same place as `nudge`.
+    #[inline(always)]
+    pub fn must_wake(&self) -> bool {
+        sleep::must_wake(self.peer.sleeping(), self.fences)
+    }
+
     #[cold]
-    fn wake(&self) {
+    pub fn wake(&self) {
         // A full socket wakes it as well.
         let _ = socket::send(self.socket.as_fd(), &super::frame::wake(), &[]);
     }

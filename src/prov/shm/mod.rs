@@ -12,6 +12,7 @@ mod endpoint;
 mod fault;
 mod files;
 mod frame;
+mod kin;
 mod layout;
 mod link;
 mod locate;
@@ -24,6 +25,7 @@ mod region;
 mod remote;
 mod rendezvous;
 mod rma;
+mod short;
 mod staged;
 mod state;
 mod table;
@@ -91,7 +93,7 @@ pub fn offer() -> Offer {
 fn info() -> Info {
     let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE;
     Info {
-        caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::RMA_EVENT | flags::LOCAL_COMM,
+        caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::RMA_EVENT | flags::HMEM | flags::LOCAL_COMM,
         msg_order: flags::ORDER_ALL,
         paths: Paths::from_bits_truncate(config::get().paths),
         mr_mode: flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY,
@@ -125,6 +127,9 @@ fn info() -> Info {
 /// Why shm cannot serve what was asked; otherwise the address is filled in.
 fn answer(info: &mut Info, ask: &Ask<'_>) -> Result<()> {
     let address = |s: &str| if s.starts_with(SCHEME) { s.to_string() } else { format!("{SCHEME}{s}") };
+    if let Some(other) = ask.service.filter(|s| s.contains("://") && !s.starts_with(SCHEME)) {
+        return Err(Error::new(errno::ENODATA, format!("service {other:?} is the address of another provider")));
+    }
     let address = ask.service.map(address);
     if let Some(a) = &address {
         check_address(a).map_err(|e| e.context("service"))?;

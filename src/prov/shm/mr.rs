@@ -8,6 +8,7 @@ use super::region::{
 };
 use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS, Table};
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::copier::Copier;
 use crate::hmem::{self, Kind, Site};
 use crate::mr::{Access, KeySource, PathPolicy, Paths};
 use crate::prov::fault::Plan;
@@ -404,8 +405,9 @@ impl Regions {
         (slot.key == key && slot.generation == key && !slot.closing && slot.region.is_some()).then_some(index)
     }
 
-    /// Checks an operation of a peer against our own truth and holds the region open for a copy.
-    pub fn pin(&mut self, key: u64, addr: u64, len: usize, need: Access) -> std::result::Result<Pin, Code> {
+    /// Checks an operation of a peer against our own truth and holds the region open for a copy of this process, which may
+    /// have to be one without `drivers`.
+    pub fn pin(&mut self, key: u64, addr: u64, len: usize, need: Access, drivers: bool) -> std::result::Result<Pin, Code> {
         let index = self.find(key).ok_or(Code::Key)?;
         let slot = &mut self.slots[index as usize];
         let region = slot.region.as_ref().ok_or(Code::Key)?;
@@ -413,6 +415,9 @@ impl Regions {
             addr.checked_sub(region.base).filter(|o| o.checked_add(len as u64).is_some_and(|end| end <= region.len)).ok_or(Code::Bounds)?;
         if !region.access.contains(need) {
             return Err(Code::Access);
+        }
+        if !(drivers || region.site.is_host()) {
+            return Err(Code::Path);
         }
         let mut pieces = Vec::with_capacity(1);
         let (mut skip, mut left) = (skip as usize, len);
@@ -461,8 +466,8 @@ impl Regions {
     }
 
     /// Where the local pieces lie that an operation describes by `desc`: checked to be inside the region,
-    /// and to be still what was registered.
-    pub fn local_site(&self, desc: u64, local: &[Iov]) -> Result<Site> {
+    /// and, if the driver may be asked, to be still what was registered.
+    pub fn local_site(&self, desc: u64, local: &[Iov], drivers: bool) -> Result<Site> {
         let stale = || Error::invalid("desc: names no open region of this domain");
         let region = self.described(desc).and_then(|i| self.slots[i as usize].region.as_ref()).ok_or_else(stale)?;
         if region.site.is_host() {
@@ -474,7 +479,7 @@ impl Regions {
                 let Some(piece) = region.pieces.as_slice().iter().find(|p| holds(&p.iov, at, 1)) else {
                     return Err(Error::invalid(format!("iov[{i}]: [{:#x}, +{}) lies outside the region of its desc", iov.addr, iov.len)));
                 };
-                if is_stale(region.site, piece) {
+                if drivers && is_stale(region.site, piece) {
                     let words = format!("iov[{i}]: the {} memory at {at:#x} was freed after it was registered", region.site);
                     return Err(Error::coded(errno::EFAULT, Code::Fault, words));
                 }
@@ -482,6 +487,30 @@ impl Regions {
             }
         }
         Ok(region.site)
+    }
+
+    /// The local pieces as the process knows them that copies for this one, for its device `near`. They were checked by
+    /// `local_site`.
+    pub fn elsewhere(&mut self, desc: u64, local: &[Iov], copier: &'static Copier, near: u32) -> Result<Vec<Iov>> {
+        let index = self.described(desc).ok_or(Error::fixed(errno::EINVAL, "desc: names no open region of this domain"))?;
+        let Regions { slots, files, .. } = self;
+        let region = slots[index as usize].region.as_ref().ok_or(Error::fixed(errno::EINVAL, "desc: its region is closed"))?;
+        let mut runs = Vec::with_capacity(local.len());
+        for iov in local {
+            let (mut at, end) = (iov.addr, iov.addr + iov.len);
+            while at < end {
+                let piece = region.pieces.as_slice().iter().find(|p| holds(&p.iov, at, 1)).ok_or(Error::fixed(errno::EINVAL, "desc"))?;
+                let Some(file) = files.get_mut(piece.file) else {
+                    let words = format!("the local memory cannot be mapped by another process: ipc: {}", region.verdicts.words(Paths::IPC));
+                    return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
+                };
+                let take = end.min(piece.iov.addr + piece.iov.len) - at;
+                let within = piece.file_offset as usize + (at - piece.iov.addr);
+                runs.push(Iov { addr: file.elsewhere(copier, near)? as usize + within, len: take });
+                at += take;
+            }
+        }
+        Ok(runs)
     }
 
     /// Pins the host memory of the region `desc` names for copies of `site`'s vendor, once.

@@ -12,11 +12,13 @@ use super::{INJECT_SIZE, MAX_MSG, RX_SIZE};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
+use crate::prov::bind::{Quick, SILENT};
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, IOV_LIMIT, Iov, Pieces, measure, parts};
 use crate::prov::queue::Completion;
 use crate::prov::wish::DEVICE_DESC;
+use crate::sync::line::LINE_BYTES;
 use crate::sync::primitive::Ordering;
 use crate::sync::ring::{Broken, Header, Message};
 
@@ -52,14 +54,22 @@ fn copied_max(eager_max: usize) -> usize {
 }
 
 impl State {
+    /// Where the memory of a message lies.
+    fn site_of_message(&self, domain: &Domain, local: &[Iov], c: &Common) -> Result<Site> {
+        match (c.desc & DEVICE_DESC != 0, self.options.driver_calls) {
+            (false, _) => Ok(Site::HOST),
+            (true, true) => domain.regions.lock().local_site(c.desc, local, true),
+            (true, false) => Err(device::needs_driver("messages in device memory go through the host")),
+        }
+    }
+
     /// Posts a message.
     pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
-        if let [one] = local {
-            match self.send_short(one, c) {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(Broken) => return Err(self.broke_down(domain)),
-            }
+        if let [one] = local
+            && c.desc & DEVICE_DESC == 0
+            && self.send_quick(domain, one, c) == Quick::Done
+        {
+            return Ok(());
         }
         let wanted = self.wants_entry(c.flags);
         let total = measure(local, MAX_MSG)?;
@@ -68,13 +78,26 @@ impl State {
         }
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let deadline = self.deadline(c);
+        if self.conn.is_none() {
+            return Err(self.not_connected());
+        }
+        let site = self.site_of_message(domain, local, c)?;
         let Some(conn) = self.conn.as_deref_mut() else { return Err(self.not_connected()) };
         let queued = !conn.backlog.is_empty();
         if conn.outstanding() >= TX_SIZE || !self.reserve(wanted) {
             return Err(Error::AGAIN);
         }
-        let end = Ending { context: c.context, kind: flags::SEND | flags::MSG, len: total, buf: pieces.first(), wanted, deadline };
-        let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(c.desc, local)? };
+        let kind = flags::SEND | flags::MSG;
+        let end = self.place(Ending {
+            context: c.context,
+            kind,
+            len: total,
+            buf: pieces.first(),
+            wanted,
+            deadline,
+            silent: c.flags & SILENT != 0,
+            ticket: None,
+        });
         let mut job = SendJob {
             pieces,
             site,
@@ -111,19 +134,27 @@ impl State {
         Ok(())
     }
 
-    /// The way of most messages: one short piece, room in the ring, nothing to wait for. False:
-    /// something about it is not ordinary.
-    #[inline]
-    fn send_short(&mut self, one: &Iov, c: &Common) -> std::result::Result<bool, Broken> {
+    /// The way of most messages: one short piece of host memory, room in the ring, nothing to wait for.
+    #[inline(always)]
+    pub fn send_quick(&mut self, domain: &Domain, one: &Iov, c: &Common) -> Quick {
+        match self.try_quick(one, c) {
+            Ok(true) => Quick::Done,
+            Ok(false) => Quick::NotOrdinary,
+            Err(Broken) => self.broke_down(domain),
+        }
+    }
+
+    #[inline(always)]
+    fn try_quick(&mut self, one: &Iov, c: &Common) -> std::result::Result<bool, Broken> {
         let wanted = self.wants_entry(c.flags);
         let end = if c.flags & flags::INJECT != 0 { self.eager_end.min(INJECT_SIZE + 1) } else { self.eager_end };
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
-        let special =
-            c.flags & (flags::DELIVERY_COMPLETE | flags::FENCE) != 0 || c.desc & DEVICE_DESC != 0 || (one.addr == 0 && one.len > 0);
+        let special = c.flags & (flags::DELIVERY_COMPLETE | flags::FENCE) != 0 || (one.addr == 0 && one.len > 0);
         if one.len >= end
             || special
             || !conn.backlog.is_empty()
             || conn.coop > 0
+            || conn.late > 0
             || !conn.devices.is_idle()
             || conn.sent - conn.credited >= WINDOW
         {
@@ -139,9 +170,14 @@ impl State {
         if queue.is_some_and(|q| !q.has_room()) {
             return Ok(false);
         }
-        let words = [c.data];
+        let (from, words) = (one.addr as *const u8, [c.data]);
         // SAFETY: the caller's piece, readable for its length.
-        unsafe { conn.tx.write(header, &words[..usize::from(has_data)], &[(one.addr as *const u8, one.len)]) };
+        unsafe {
+            match has_data || one.len > LINE_BYTES {
+                false => conn.tx.write_line(kind::SEND, from, one.len),
+                true => conn.tx.write(header, &words[..usize::from(has_data)], &[(from, one.len)]),
+            }
+        }
         conn.link.nudge();
         conn.sent += 1;
         self.stats.sends += 1;
@@ -156,9 +192,9 @@ impl State {
 
     /// The peer broke the ring's rules while this side was posting.
     #[cold]
-    fn broke_down(&mut self, domain: &Domain) -> Error {
+    fn broke_down(&mut self, domain: &Domain) -> Quick {
         self.down(domain, broken(Broken));
-        self.not_connected()
+        Quick::NotOrdinary
     }
 
     pub fn start_send(&mut self, domain: &Domain, job: &mut SendJob) -> Step {
@@ -193,8 +229,8 @@ impl State {
         if deadline != 0 && (self.recv_deadline == 0 || deadline < self.recv_deadline) {
             self.recv_deadline = deadline;
         }
-        let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(c.desc, local)? };
-        let recv = Recv { pieces, site, room, context: c.context, wanted, deadline };
+        let site = self.site_of_message(domain, local, c)?;
+        let recv = Recv { pieces, site, room, context: c.context, wanted, deadline, ticket: None };
         if self.faults.is_some() {
             return self.recv_faulty(domain, recv);
         }
@@ -209,9 +245,10 @@ impl State {
     pub fn match_unexpected(&mut self, _domain: &Domain) -> Result<()> {
         while !self.recvs.is_empty() && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
             let Some(message) = self.unexpected.pop_front() else { break };
-            let Some(recv) = self.recvs.pop_front() else { break };
+            let Some(mut recv) = self.recvs.pop_front() else { break };
             match message {
                 Unexpected::Eager { bytes, data, ack } => {
+                    recv.ticket = self.bind.matched(false);
                     let n = bytes.len().min(recv.room);
                     let placed = device::store_pieces(recv.site, recv.pieces.as_slice(), 0, &bytes[..n]);
                     self.placed(&recv, placed, n, bytes.len() - n, data, ack);
@@ -254,8 +291,9 @@ impl State {
         };
         let len = header.bytes as usize;
         if self.unexpected.is_empty()
-            && let Some(recv) = self.recvs.pop_front()
+            && let Some(mut recv) = self.recvs.pop_front()
         {
+            recv.ticket = self.bind.matched(false);
             let n = len.min(recv.room);
             // SAFETY: the receive's pieces are the caller's promise.
             let placed = unsafe { deliver(message, recv.site, recv.pieces.as_slice(), 0, n) };

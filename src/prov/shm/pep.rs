@@ -85,6 +85,11 @@ impl PassiveEndpoint {
         }
     }
 
+    /// Changes when there is something else to watch than before.
+    pub fn watched(&self) -> u64 {
+        self.inner.lock().greeter.as_ref().map_or(0, |g| 1 + g.strangers() as u64)
+    }
+
     pub fn watch(&self, poller: &Poller) -> Result<()> {
         let mut result = Ok(());
         if let Some(greeter) = &self.inner.lock().greeter {

@@ -12,9 +12,7 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::prov::event::EventKind;
-use crate::prov::flags;
 use crate::prov::op::{Iov, Pieces};
-use crate::prov::queue::Completion;
 use crate::sync::ring::Message;
 use crate::sys::{socket, time};
 use std::os::fd::AsFd;
@@ -67,6 +65,12 @@ impl State {
     }
 
     fn drain(&mut self, domain: &Domain) -> Result<()> {
+        if self.takes_plain() {
+            self.queue_plain(BUDGET);
+            if self.rx.as_ref().is_none_or(|rx| rx.is_empty()) {
+                return Ok(());
+            }
+        }
         let Some(mut rx) = self.rx.take() else { return Ok(()) };
         let mut result = Ok(());
         for _ in 0..BUDGET {
@@ -117,16 +121,6 @@ impl State {
         }
     }
 
-    pub fn remote_data(&mut self, len: u64, data: u64) {
-        if let Some(q) = &self.bind.rx {
-            let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
-            q.push(Completion { context: 0, flags: kind, len: len as usize, buf: 0, data });
-        }
-        if let Some(counter) = &self.bind.counters.remote_write {
-            counter.add(1);
-        }
-    }
-
     fn on_notify(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
         if message.header.flags & mark::EVENT != 0
             && let Some(counter) = domain.regions.lock().counter(message.word(0))
@@ -134,7 +128,7 @@ impl State {
             counter.add(1);
         }
         if message.header.flags & mark::DATA != 0 {
-            self.remote_data(message.word(1), message.word(2));
+            self.bind.remote_data(message.word(1) as usize, message.word(2));
         }
         Ok(())
     }

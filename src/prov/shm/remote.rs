@@ -6,7 +6,8 @@ use super::link::Link;
 use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS, NO_FD};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
-use crate::hmem::{self, Iface, Pinned, Site};
+use crate::hmem::copier::Copier;
+use crate::hmem::{self, Allocation, Iface, Pinned, Site};
 use crate::mr::{Access, Paths};
 use crate::prov::bind::Verdicts;
 use crate::sync::primitive::{Ordering, fence};
@@ -27,6 +28,9 @@ pub struct Extent {
     pub len: u64,
     /// Address here, if mapped.
     pub here: usize,
+    /// Identity of the memory there if it is the owner's own address, which nothing keeps: asked before each copy.
+    /// 0: a mapping of ours.
+    pub id: u64,
 }
 
 /// What is known of a peer's region.
@@ -104,7 +108,7 @@ impl Remote {
             let take = left.min(e.len - skip);
             if take > 0 {
                 let here = if e.here == 0 { 0 } else { e.here + skip as usize };
-                each(Extent { addr: e.addr + skip, len: take, here }, take as usize);
+                each(Extent { addr: e.addr + skip, len: take, here, id: e.id }, take as usize);
             }
             left -= take;
             skip = 0;
@@ -121,8 +125,17 @@ pub fn no_such_key(key: u64) -> Error {
 
 /// A peer's memory file or device allocation, mapped here.
 enum Import {
-    Host { map: Mapping, writable: bool, pinned: Option<Option<Pinned>> },
+    Host {
+        map: Mapping,
+        writable: bool,
+        pinned: Option<Option<Pinned>>,
+    },
     Device(hmem::Import),
+    /// The peer is in this process: its memory at its own address, and the device that copies.
+    Own {
+        of: Allocation,
+        device: u32,
+    },
 }
 
 impl Import {
@@ -130,6 +143,7 @@ impl Import {
         match self {
             Import::Host { map, .. } => map.as_ptr() as usize,
             Import::Device(import) => import.base as usize,
+            Import::Own { of, .. } => of.base as usize,
         }
     }
 
@@ -137,6 +151,7 @@ impl Import {
         match self {
             Import::Host { map, .. } => map.len() as u64,
             Import::Device(import) => import.len,
+            Import::Own { of, .. } => of.len,
         }
     }
 
@@ -144,7 +159,12 @@ impl Import {
         match self {
             Import::Host { .. } => Site::HOST,
             Import::Device(import) => Site { iface: import.iface, device: import.device },
+            Import::Own { of, device } => Site { iface: of.iface, device: *device },
         }
+    }
+
+    fn id(&self) -> u64 {
+        if let Import::Own { of, .. } = self { of.id } else { 0 }
     }
 }
 
@@ -180,10 +200,12 @@ pub struct Remotes {
     pub to_ask: Vec<u64>,
     /// Copies of a driver are in flight.
     pub busy: bool,
-    /// Device of the operation that is being resolved; none: the CPU, or any will do.
-    pub near: Near,
+    /// Device that the peer's memory is mapped for; none: any will do.
+    near: Near,
     /// Last reasons, for explanations.
     pidfd_refused: Option<Error>,
+    /// The process in which device memory is mapped instead of here.
+    pub copier: Option<&'static Copier>,
 }
 
 impl Remotes {
@@ -198,6 +220,15 @@ impl Remotes {
             near: None,
             busy: false,
             pidfd_refused: None,
+            copier: None,
+        }
+    }
+
+    /// From now on the peer's memory is mapped for the device of this local buffer. For one of the host any will do,
+    /// and going back and forth would map everything twice.
+    pub fn stay_near(&mut self, site: Site) {
+        if !site.is_host() {
+            self.near = Some(site.device);
         }
     }
 
@@ -310,13 +341,13 @@ impl Remotes {
             files.clear();
             for k in 0..count {
                 let x = link.table.extent(addr + k);
-                list.push(Extent { addr: x.addr.load(Ordering::Relaxed), len: x.len.load(Ordering::Relaxed), here: 0 });
+                list.push(Extent { addr: x.addr.load(Ordering::Relaxed), len: x.len.load(Ordering::Relaxed), ..Extent::default() });
                 files.push((x.file.load(Ordering::Relaxed), x.file_offset.load(Ordering::Relaxed)));
             }
             fresh.one = list[0];
             fresh.more = Some(list.into());
         } else {
-            fresh.one = Extent { addr, len: fresh.len, here: 0 };
+            fresh.one = Extent { addr, len: fresh.len, ..Extent::default() };
         }
         // Relaxed field loads above, then the gate again: unchanged means that they belong together.
         fence(Ordering::Acquire);
@@ -343,6 +374,7 @@ impl Remotes {
                 && offset.checked_add(extent.len).is_some_and(|end| end <= import.len())
             {
                 extent.here = import.base() + *offset as usize;
+                extent.id = import.id();
                 fresh.site = import.site();
             }
         }
@@ -374,6 +406,10 @@ impl Remotes {
 
     /// Maps a file by what the peer's record says, or notes what is missing for that.
     fn obtain(&mut self, link: &Link, file: u64, write: bool) {
+        if let Some(own) = self.own(link, file) {
+            self.imports.insert((file, self.near), own);
+            return;
+        }
         let record = link.table.file(file);
         let without = record.fd.load(Ordering::Relaxed) == NO_FD;
         let result = if without { self.take_in_device(link, file, None) } else { self.fetch(link, file, write) };
@@ -385,6 +421,18 @@ impl Remotes {
                 self.pidfd_refused = Some(e);
                 self.missing.insert(file, Missing::Asked);
                 self.to_ask.push(file);
+            }
+        }
+    }
+
+    /// Device memory of a peer in this process, where the vendor reaches it at the address that it has.
+    fn own(&self, link: &Link, file: u64) -> Option<Import> {
+        let of = link.kin.as_ref().filter(|_| self.copier.is_none())?.allocation(file)?;
+        match hmem::get(of.iface).and_then(|up| up.reach(&of, self.near)) {
+            Ok(device) => Some(Import::Own { of, device }),
+            Err(e) => {
+                crate::log!(Debug, "memory of this process (file {file}) is mapped like another's: {e}");
+                None
             }
         }
     }
@@ -430,8 +478,11 @@ impl Remotes {
         if offer.len == 0 || offer.len > isize::MAX as u64 {
             return Err(nonsense("an allocation's size"));
         }
-        let import =
-            hmem::get(iface).and_then(|up| up.import(&offer, self.near)).map_err(|e| e.context("mapping the peer's device memory"))?;
+        let import = match self.copier {
+            Some(copier) => copier.import(iface, &offer, self.near),
+            None => hmem::get(iface).and_then(|up| up.import(&offer, self.near)),
+        };
+        let import = import.map_err(|e| e.context("mapping the peer's device memory"))?;
         if import.len < offer.len {
             return Err(nonsense("an allocation's size"));
         }
@@ -466,8 +517,10 @@ impl Remotes {
     /// Where a peer's buffer, said to lie in `file` at `offset`, is mapped here, and who copies it; only
     /// if it can be mapped at once.
     pub fn mapped(&mut self, link: &Link, file: u64, offset: u64, len: u64) -> Option<(usize, Site)> {
-        let import = self.import(link, file, false)?;
+        let elsewhere = self.copier.is_some();
+        let import = self.import(link, file, false).filter(|i| !elsewhere || i.site().is_host())?;
         offset.checked_add(len).filter(|end| *end <= import.len())?;
+        still_there(import.site(), import.base() + offset as usize, import.id()).ok()?;
         Some((import.base() + offset as usize, import.site()))
     }
 
@@ -553,6 +606,9 @@ impl Remotes {
             };
             text.push_str(&format!("  {}: {words}\n", path.words()));
         }
+        if let Some(copier) = self.copier {
+            text.push_str(&format!("  no driver is called here: device memory is mapped and copied by process {}\n", copier.pid));
+        }
         text
     }
 
@@ -563,6 +619,15 @@ impl Remotes {
         let _ = self.choose(link, &mut r);
         Ok(r)
     }
+}
+
+/// Whether what lies at a peer's own address in this process is what the peer registered.
+#[inline]
+pub fn still_there(site: Site, here: usize, id: u64) -> Result<()> {
+    if id == 0 || hmem::get(site.iface)?.identity(here as u64) == Some(id) {
+        return Ok(());
+    }
+    Err(Error::coded(errno::EFAULT, Code::Fault, format!("the peer's {site} memory at {here:#x} was freed after it was registered")))
 }
 
 fn nonsense(what: &str) -> Error {

@@ -68,7 +68,7 @@ impl State {
     }
 
     /// Fetches an offered message into a receive, or asks for it in fragments.
-    pub fn accept_offer(&mut self, offered: Offered, recv: Recv) -> Result<()> {
+    pub fn accept_offer(&mut self, offered: Offered, mut recv: Recv) -> Result<()> {
         self.count_match();
         let Some(conn) = self.conn.as_deref_mut() else {
             self.recvs.push_front(recv);
@@ -82,6 +82,7 @@ impl State {
             return Ok(());
         }
         let n = offered.total.min(recv.room);
+        recv.ticket = self.bind.matched(false);
         match fetch(conn, &offered, &recv, n) {
             Fetched::Done => {
                 slot.report(offered.generation, 0, 1);
@@ -94,6 +95,7 @@ impl State {
                 self.abandon(&recv, e);
             }
             Fetched::Impossible => {
+                recv.ticket = recv.ticket.or_else(|| self.bind.matched(true));
                 let incoming = RendezvousIn { generation: offered.generation, recv, total: offered.total, got: 0, data: offered.data };
                 conn.rendezvous_in[offered.slot as usize] = Some(incoming);
                 slot.report(offered.generation, STATUS_SEND_FRAGMENTS, 0);
@@ -180,7 +182,7 @@ enum Fetched {
 
 fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
     let path = if offered.on_device { Paths::IPC } else { Paths::DIRECT };
-    conn.remotes.near = (!recv.site.is_host()).then_some(recv.site.device);
+    conn.remotes.stay_near(recv.site);
     if offered.file != 0
         && conn.remotes.allowed.contains(path)
         && let Some((from, site)) = conn.remotes.mapped(&conn.link, offered.file, offered.file_offset, offered.total as u64)

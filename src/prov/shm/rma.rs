@@ -185,7 +185,7 @@ impl State {
         }
         let Some(queue) = self.bind.tx.as_deref() else { return false };
         // SAFETY: the caller's promise.
-        let mut entries = unsafe { queue.promised_unchecked() };
+        let mut entries = unsafe { queue.reach::<false>() };
         if ENTRY && !entries.is_open() {
             return false;
         }
@@ -291,7 +291,11 @@ impl State {
         let mut far = [RmaIov::default(); IOV_LIMIT];
         far[..remote.len()].copy_from_slice(remote);
         let pieces = Pieces::from(local).ok_or_else(|| Error::invalid("iov_count"))?;
-        let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(c.desc, local)? };
+        let drivers = self.options.driver_calls;
+        let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(c.desc, local, drivers)? };
+        if !(site.is_host() || drivers) && c.flags & flags::INJECT != 0 {
+            return Err(device::needs_driver("an inject call copies device memory at once"));
+        }
         let buf = pieces.first();
         let mut job = RmaJob {
             dir,
@@ -304,7 +308,16 @@ impl State {
             flags: c.flags,
             data: c.data,
             desc: c.desc,
-            end: Ending { context: c.context, kind, len: total, buf, wanted, deadline: self.deadline(c) },
+            end: Ending {
+                context: c.context,
+                kind,
+                len: total,
+                buf,
+                wanted,
+                deadline: self.deadline(c),
+                silent: c.flags & SILENT != 0,
+                ticket: None,
+            },
             owned: None,
             stream: None,
             held: 0,
@@ -312,6 +325,7 @@ impl State {
         if self.conn.as_ref().is_some_and(|conn| conn.outstanding() >= TX_SIZE) || !self.reserve(wanted) {
             return Err(Error::AGAIN);
         }
+        job.end = self.place(job.end);
         let verdict = self.judge(dir.into());
         if let Verdict::Hold(until) = verdict {
             job.held = until;
@@ -360,7 +374,7 @@ impl State {
         if conn.coop > 0 || fenced {
             return Ok(Step::Blocked);
         }
-        conn.remotes.near = (!job.site.is_host()).then_some(job.site.device);
+        conn.remotes.stay_near(job.site);
         conn.remotes.busy = !conn.devices.is_idle();
         let mut places: Vec<(Remote, u64)> = Vec::with_capacity(job.count);
         for r in job.remote() {
@@ -375,6 +389,9 @@ impl State {
                     places.push((place.clone(), offset));
                 }
             }
+        }
+        if conn.devices.copier.is_some() {
+            device::check_no_driver(job, &places)?;
         }
         if places.iter().any(|(p, _)| p.path == Paths::STAGED) {
             if !conn.devices.is_idle() {

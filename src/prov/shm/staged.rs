@@ -41,12 +41,13 @@ impl State {
         let (index, generation) = unpack_slot(message.word(0))?;
         let (key, addr, len) = (message.word(1), message.word(2), message.header.bytes as usize);
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let drivers = conn.may_call_drivers();
         let seen = &mut conn.staged_in[index as usize];
         if seen.0 != generation {
             *seen = (generation, 0);
         }
         if seen.1 == 0 {
-            let pinned = domain.regions.lock().pin(key, addr, len, Access::REMOTE_WRITE);
+            let pinned = domain.regions.lock().pin(key, addr, len, Access::REMOTE_WRITE, drivers);
             match pinned {
                 Err(code) => seen.1 = status_of(code),
                 Ok(pin) => {
@@ -72,7 +73,7 @@ impl State {
             conn.link.nudge();
             *seen = (generation.wrapping_sub(1), 0);
             if message.header.flags & mark::DATA != 0 && status == 0 {
-                self.remote_data(message.word(4), message.word(3));
+                self.bind.remote_data(message.word(4) as usize, message.word(3));
             }
         }
         Ok(())
@@ -192,7 +193,7 @@ pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
         let pinned = addr.ok_or(Code::Bounds).and_then(|addr| {
             // The whole range is checked with the first fragment, so that a read out of bounds moves nothing.
             let span = if read.done == 0 { read.len } else { n };
-            domain.regions.lock().pin(read.key, addr, span, Access::REMOTE_READ)
+            domain.regions.lock().pin(read.key, addr, span, Access::REMOTE_READ, conn.devices.copier.is_none())
         });
         let slot = conn.link.peer.slot(read.slot as usize);
         match pinned {

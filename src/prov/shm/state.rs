@@ -11,6 +11,7 @@ pub use crate::prov::bind::{Bindings, Ending, Options, SILENT, Stats};
 use crate::prov::event::EventKind;
 use crate::prov::flags;
 use crate::prov::op::{Common, Pieces};
+use crate::prov::order::Ticket;
 use crate::prov::queue::{Completion, Failure};
 use crate::sync::ring::Consumer;
 use crate::sys::time;
@@ -39,6 +40,8 @@ pub struct Recv {
     pub context: usize,
     pub wanted: bool,
     pub deadline: u64,
+    /// Its place among arrivals, once it is matched.
+    pub ticket: Option<Ticket>,
 }
 
 /// A message that came before its receive.
@@ -58,6 +61,10 @@ pub struct State {
     pub shared_from: usize,
     /// Length from which a message takes no short way; 0 with faults on demand.
     pub eager_end: usize,
+    /// Length from which a message takes not the shortest way, which is one line; 0: none takes it.
+    pub line_end: usize,
+    /// Whether receives give one entry each, and nothing else.
+    pub plain_receives: bool,
     pub faults: Option<super::fault::Faults>,
     /// Operations are delivery-complete by default.
     pub deliver: bool,
@@ -116,15 +123,39 @@ impl State {
         self.bind.reserve(wanted)
     }
 
+    /// Gives an operation that was accepted its place in the order, if there is one.
+    #[inline]
+    pub fn place(&mut self, end: Ending) -> Ending {
+        let end = self.bind.place(end);
+        if end.ticket.is_some() {
+            self.mark_late();
+        }
+        end
+    }
+
+    /// Operations that are over at once wait for those that have a place and are under way.
+    #[cold]
+    fn mark_late(&mut self) {
+        if let Some(conn) = &mut self.conn {
+            conn.late = u32::from(!self.bind.is_calm());
+        }
+    }
+
     #[inline]
     pub fn succeed(&mut self, end: &Ending) {
         self.bind.succeed(end);
+        if end.ticket.is_some() {
+            self.mark_late();
+        }
     }
 
     #[cold]
     pub fn fail(&mut self, end: &Ending, error: Error) {
         self.stats.errors += 1;
         self.bind.fail(end, error);
+        if end.ticket.is_some() {
+            self.mark_late();
+        }
     }
 
     pub fn end(&mut self, end: &Ending, result: Result<()>) {
@@ -139,24 +170,20 @@ impl State {
         let kind = flags::RECV | flags::MSG | if data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
         self.stats.recvs += 1;
         let entry = Completion { context: recv.context, flags: kind, len, buf: recv.pieces.first(), data: data.unwrap_or(0) };
-        if lost > 0 {
+        let lost = (lost > 0).then(|| {
+            self.stats.errors += 1;
             let words = format!("the message has {} bytes, the receive only {}", len + lost, recv.room);
-            return self.spoiled(entry, Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost });
-        }
-        self.bind.received(entry, recv.wanted);
-    }
-
-    /// A receive ended badly.
-    #[cold]
-    fn spoiled(&mut self, entry: Completion, failure: Failure) {
-        self.stats.errors += 1;
-        self.bind.spoiled(entry, failure);
+            Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost }
+        });
+        self.bind.received(recv.ticket, entry, recv.wanted, lost);
     }
 
     /// A receive that will not be filled.
+    #[cold]
     pub fn abandon(&mut self, recv: &Recv, error: Error) {
         let entry = Completion { context: recv.context, flags: flags::RECV | flags::MSG, len: 0, buf: recv.pieces.first(), data: 0 };
-        self.spoiled(entry, Failure { error, olen: 0 });
+        self.stats.errors += 1;
+        self.bind.spoiled(recv.ticket, entry, Failure { error, olen: 0 });
     }
 
     /// Fails every posted receive.
@@ -173,9 +200,15 @@ impl State {
     /// One message more was matched; tells the peer now and then.
     pub fn count_match(&mut self) {
         self.matched += 1;
-        if self.matched - self.published >= WINDOW / 4
-            && let Some(conn) = &self.conn
-        {
+        if self.matched - self.published >= WINDOW / 4 {
+            self.publish_matches();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub fn publish_matches(&mut self) {
+        if let Some(conn) = &self.conn {
             self.published = self.matched;
             conn.link.mine.matched().store(self.matched, crate::sync::primitive::Ordering::Release);
             conn.link.nudge();

@@ -5,12 +5,14 @@
 //! An entry's gate word is its generation: unique per registration, 0 when closed. A peer reads the
 //! gate, the fields, and the gate again; and once more under its busy mark before each copy.
 
+use super::kin::Kin;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{Export, HANDLE_BYTES, Iface, Offer};
 use crate::mr::{Access, Paths};
 use crate::sync::primitive::{AtomicU64, Ordering};
 use crate::sys::mem::{self, Mapping, Protection};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Bits of a provider key that hold the entry's index.
 pub use crate::prov::wish::INDEX_BITS;
@@ -121,6 +123,8 @@ pub fn unpack_rights(raw: u64) -> (Access, Paths) {
 /// The table, mapped by its owner or by a peer.
 pub struct Table {
     map: Mapping,
+    /// What its owner notes beside it, if that is a domain of this process.
+    pub kin: Option<Arc<Kin>>,
 }
 
 impl Table {
@@ -128,14 +132,15 @@ impl Table {
         let fd = mem::memfd("gdrfab-table", size_of::<Layout>())?;
         let map = Mapping::new(fd.as_fd(), 0, size_of::<Layout>(), Protection::ReadWrite)?;
         mem::seal_against_writers(fd.as_fd())?;
-        let table = Table { map };
+        let table = Table { map, kin: Some(Kin::announce(mem::file_id(fd.as_fd())?.0)) };
         table.layout().magic.store(MAGIC, Ordering::Release);
         Ok((table, fd))
     }
 
     pub fn attach(fd: BorrowedFd<'_>) -> Result<Table> {
         mem::check_peer_file(fd, size_of::<Layout>() as u64)?;
-        let table = Table { map: Mapping::new(fd, 0, size_of::<Layout>(), Protection::ReadOnly)? };
+        let map = Mapping::new(fd, 0, size_of::<Layout>(), Protection::ReadOnly)?;
+        let table = Table { map, kin: Kin::find(mem::file_id(fd)?.0) };
         if table.layout().magic.load(Ordering::Acquire) != MAGIC {
             return Err(Error::fixed(errno::EPROTO, "the peer's region table does not begin as one of this version does"));
         }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A body on its way out: where its bytes lie, how far it is, and how it ends early without the stream losing step.
 
-use super::frame::{PART, Spot, WHOLE_MAX, spot, status_of, wire_len};
+use super::frame::{PART, PARTS, STRIPE_HEAD, STRIPED, Spot, WHOLE_MAX, spot, status_of, wire_len};
 use super::mr::Region;
+use super::scatter::Stripes;
 use super::slots::{Lanes, Loading};
 use crate::error::{Code, Error, errno};
 use crate::prov::bind::Ending;
@@ -47,8 +48,10 @@ pub struct Body {
     pub owner: Owner,
     /// What the last byte completes.
     pub end: Option<Ending>,
-    len: u64,
+    pub(super) len: u64,
     in_parts: bool,
+    /// It goes over several streams; what this one has of it are the words that end it.
+    pub(super) stripes: Option<Box<Stripes>>,
     /// Bytes on the wire so far.
     at: u64,
     /// Given up: where the word stands that says so, and the word.
@@ -102,15 +105,28 @@ impl Body {
     pub fn new(source: Source, owner: Owner, end: Option<Ending>, len: u64) -> Body {
         // Those whose memory may go away in the middle need words to say so.
         let in_parts = len > WHOLE_MAX || matches!(source, Source::Device(_) | Source::Regions(_));
-        Body { source, owner, end, len, in_parts, at: 0, cut: None, word: NO_WORD, why: None }
+        Body { source, owner, end, len, in_parts, stripes: None, at: 0, cut: None, word: NO_WORD, why: None }
     }
 
-    /// Whether the frame has to say PARTS.
-    pub fn in_parts(&self) -> bool {
-        self.in_parts
+    /// What the frame has to say of it.
+    pub fn flag(&self) -> u8 {
+        match (&self.stripes, self.in_parts) {
+            (Some(_), _) => STRIPED,
+            (None, true) => PARTS,
+            (None, false) => 0,
+        }
+    }
+
+    /// It goes in these stripes.
+    pub fn cut_up(&mut self, stripes: Stripes) {
+        self.in_parts = false;
+        self.stripes = Some(Box::new(stripes));
     }
 
     fn wire_end(&self) -> u64 {
+        if self.stripes.is_some() {
+            return STRIPE_HEAD as u64;
+        }
         self.cut.map_or(wire_len(self.len, self.in_parts), |cut| cut + 8)
     }
 
@@ -136,6 +152,9 @@ impl Body {
     pub fn advance(&mut self, n: u64, lanes: &mut Lanes) -> u64 {
         let taken = n.min(self.wire_end() - self.at);
         self.at += taken;
+        if self.stripes.is_some() {
+            return taken;
+        }
         let byte = self.byte_at(self.at);
         if let Source::Device(loading) = &mut self.source {
             loading.release(lanes, byte);
@@ -147,6 +166,14 @@ impl Body {
     /// Afterwards the memory that it came from is not touched any more.
     pub fn give_up(&mut self, lanes: &mut Lanes, why: Error, keep: bool) {
         if self.is_cut() || self.is_over() {
+            return;
+        }
+        if let Some(stripes) = &mut self.stripes {
+            stripes.give_up(&self.source, self.len, &why, keep);
+            if !matches!(self.source, Source::Owned(..)) {
+                self.source = Source::Nothing;
+            }
+            self.why = Some(why);
             return;
         }
         let spot = spot(self.at, self.len, self.in_parts);
@@ -177,7 +204,7 @@ impl Body {
     }
 
     /// Enters the regions that the kernel is about to read; gives the body up if one is closed.
-    fn enter(&mut self, call: &mut Call<'_>, lanes: &mut Lanes) {
+    pub(super) fn enter(&mut self, call: &mut Call<'_>, lanes: &mut Lanes) {
         let Source::Regions(runs) = &self.source else { return };
         let before = call.entered.len();
         for run in runs {
@@ -200,6 +227,10 @@ impl Body {
 
     /// Adds what can go out now; false: not all of it.
     pub fn collect(&mut self, call: &mut Call<'_>, lanes: &mut Lanes) -> bool {
+        if let Some(stripes) = &self.stripes {
+            let rest = stripes.end_words().and_then(|words| words.get(self.at as usize..)).unwrap_or(&[]);
+            return !rest.is_empty() && call.add(rest.as_ptr() as usize, rest.len()) == rest.len();
+        }
         self.enter(call, lanes);
         let (mut at, end) = (self.at, self.wire_end());
         while at < end {
@@ -238,7 +269,7 @@ impl Body {
         }
     }
 
-    fn add_bytes(&self, call: &mut Call<'_>, lanes: &mut Lanes, byte: u64, run: u64) -> usize {
+    pub(super) fn add_bytes(&self, call: &mut Call<'_>, lanes: &mut Lanes, byte: u64, run: u64) -> usize {
         let mut n = 0;
         match &self.source {
             Source::Pieces(pieces) => parts(pieces.as_slice(), byte as usize, run as usize, |addr, len| n += call.add(addr, len)),

@@ -10,12 +10,13 @@ use super::hello::{Purpose, Terms};
 use super::info::usual;
 use super::shake::{Dial, Dialed};
 use super::state::{How, Phase, State};
+use super::streams::{self, More};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::sys::{process, tcp, time};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Congestion control of a connection within one host, which has no path to be careful with: every kernel has it, and it
 /// paces nothing.
@@ -24,7 +25,8 @@ const LOCAL_CONGESTION: &str = "reno";
 impl State {
     fn terms(&self, data: &[u8]) -> Terms {
         let config = &config::get().tcp;
-        Terms { window: config.window, budget: config.budget, address: self.address.clone().unwrap_or_default(), data: data.to_vec() }
+        let address = self.address.clone().unwrap_or_default();
+        Terms { window: config.window, budget: config.budget, address, data: data.to_vec(), ..Terms::default() }
     }
 
     /// Begins to call a passive endpoint.
@@ -42,7 +44,8 @@ impl State {
             None if config::get().tcp.iface.is_some() => Some(usual(to.resolve()?.first().map(SocketAddr::ip))?),
             source => source,
         };
-        match Dial::new(to, from, purpose, token, self.terms(data), domain.key.clone()) {
+        let terms = Terms { streams: streams::wanted(), ..self.terms(data) };
+        match Dial::new(to, from, purpose, token, terms, domain.key.clone()) {
             Ok(dial) => self.phase = Phase::Connecting { how: How::Dial(Box::new(dial)), deadline },
             // What cannot even begin, the event queue tells as well as what fails later.
             Err(e) if e.errno != errno::EINVAL => self.give_up(domain, e, Vec::new()),
@@ -100,9 +103,18 @@ impl State {
     pub fn accept(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
         let terms = request.terms().clone();
         let deadline = time::deadline(self.options.connect_timeout_ns);
-        match request.accept(self.terms(data)) {
+        let mut ours = self.terms(data);
+        let door = streams::door(&request, domain);
+        if let Some((count, token, greeter)) = &door {
+            (ours.streams, ours.door) = (*count, (greeter.local().port(), *token));
+        }
+        match request.accept(ours) {
             Ok(socket) => {
                 self.join(domain, socket, &terms, false)?;
+                if let (Some((count, _, greeter)), Some(conn)) = (door, self.conn.as_deref_mut()) {
+                    conn.more = More::Awaits { count, sockets: Vec::new() };
+                    self.greeter = Some(greeter);
+                }
                 self.phase = Phase::Connecting { how: How::Joining, deadline };
                 Ok(())
             }
@@ -118,16 +130,8 @@ impl State {
 
     fn join(&mut self, domain: &Domain, socket: OwnedFd, terms: &Terms, is_dialer: bool) -> Result<()> {
         let config = &config::get().tcp;
-        let (local, peer) = (tcp::local(socket.as_fd())?, tcp::peer(socket.as_fd())?);
-        tcp::set_no_delay(socket.as_fd())?;
-        tcp::set_keep_alive(socket.as_fd(), config.timeout_ms)?;
-        if config.buffer > 0 {
-            tcp::set_buffers(socket.as_fd(), config.buffer)?;
-        }
-        let algorithm = config.congestion.as_deref().or((local.ip() == peer.ip()).then_some(LOCAL_CONGESTION));
-        if let Some(Err(e)) = algorithm.map(|name| tcp::set_congestion(socket.as_fd(), name)) {
-            crate::log!(Info, "{e}; the host's choice stays");
-        }
+        tune(socket.as_fd())?;
+        let peer = tcp::peer(socket.as_fd())?;
         let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
         let short = self.faults.as_ref().and_then(|f| f.short());
         self.talk(domain, socket, name, terms, (config.window, config.budget), is_dialer, short)
@@ -160,6 +164,22 @@ impl State {
     }
 }
 
+/// Makes a connected socket what a connection's should be.
+pub fn tune(socket: BorrowedFd<'_>) -> Result<()> {
+    let config = &config::get().tcp;
+    let (local, peer) = (tcp::local(socket)?, tcp::peer(socket)?);
+    tcp::set_no_delay(socket)?;
+    tcp::set_keep_alive(socket, config.timeout_ms)?;
+    if config.buffer > 0 {
+        tcp::set_buffers(socket, config.buffer)?;
+    }
+    let algorithm = config.congestion.as_deref().or((local.ip() == peer.ip()).then_some(LOCAL_CONGESTION));
+    if let Some(Err(e)) = algorithm.map(|name| tcp::set_congestion(socket, name)) {
+        crate::log!(Info, "{e}; the host's choice stays");
+    }
+    Ok(())
+}
+
 /// Moves a connection attempt on; its outcome goes to the event queue.
 pub fn advance(state: &mut State, domain: &Domain) {
     if let Err(e) = try_advance(state, domain) {
@@ -190,8 +210,9 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
             Dialed::Accepted { socket, terms } => {
                 state.join(domain, socket, &terms, true)?;
                 state.phase = Phase::Connected;
-                state.event(EventKind::Connected, terms.data, None);
+                state.event(EventKind::Connected, terms.data.clone(), None);
                 if let Some(conn) = state.conn.as_deref_mut() {
+                    conn.more = More::of(&terms, conn);
                     conn.put(Header::new(Kind::Ready, 0, 0));
                 }
                 state.flush();

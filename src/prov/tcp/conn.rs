@@ -7,6 +7,7 @@ use super::hello::Terms;
 use super::mr::Region;
 use super::rx::Rx;
 use super::state::Recv;
+use super::streams::More;
 use super::tx::Tx;
 use crate::error::{Error, Result};
 use crate::hmem::Site;
@@ -122,6 +123,10 @@ pub struct Conn {
     matched_told: (u64, u64),
     pub taking: VecDeque<Taking>,
     pub answers: usize,
+    /// Further streams; whether there was a body for them, and when they were last looked at.
+    pub more: More,
+    pub wants_more: bool,
+    pub looked: u64,
     /// The region of the last operation: the next one is often in it too.
     pub region: Weak<Region>,
 }
@@ -158,12 +163,20 @@ impl Conn {
             matched_told: (0, 0),
             taking: VecDeque::new(),
             answers: 0,
+            more: More::None,
+            wants_more: false,
+            looked: 0,
             region: Weak::new(),
         }
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// Whether the first stream is what there is no room in.
+    pub fn waits_for_room(&self) -> bool {
+        self.tx.blocked && !(self.tx.far.is_some() && self.tx.is_scattering())
     }
 
     /// Operations of this side that have not ended.

@@ -19,6 +19,7 @@ use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -224,7 +225,12 @@ impl Endpoint {
         let mut s = self.state.lock();
         s.sleepers += 1;
         if let Some(conn) = &s.conn {
-            poller.watch(conn.socket(), conn.tx.blocked)?;
+            match conn.dying.is_some() && conn.rx.is_gathering() {
+                // Its end is known.
+                true => poller.remove(conn.socket()),
+                false => poller.watch(conn.socket(), conn.waits_for_room())?,
+            }
+            conn.watch_streams(poller)?;
         }
         if let Phase::Connecting { how: How::Dial(dial), .. } = &s.phase
             && let Some(fd) = dial.fd()
@@ -235,6 +241,20 @@ impl Endpoint {
             greeter.watch(poller)?;
         }
         Ok(None)
+    }
+
+    /// Changes when there is something else to watch than before; a greeter watches its strangers itself.
+    pub fn watched(&self) -> u64 {
+        let s = self.state.lock();
+        let dial = match &s.phase {
+            Phase::Connecting { how: How::Dial(dial), .. } => dial.fd().map(|fd| (fd.as_raw_fd(), dial.wants_write())),
+            _ => None,
+        };
+        let conn = s.conn.as_ref().map(|c| (c.socket().as_raw_fd(), c.waits_for_room()));
+        let streams = s.conn.as_ref().map_or(0, |c| c.watched_streams());
+        [dial, conn].into_iter().fold(u64::from(s.greeter.is_some()), |sum, at| {
+            sum << 24 | at.map_or(0, |(fd, writes)| (fd as u64 + 1) << 1 | u64::from(writes))
+        }) ^ streams.rotate_left(51)
     }
 
     /// After the look that follows `sleep`: whether nothing waits that no socket announces.
@@ -249,21 +269,25 @@ impl Endpoint {
         s.sleepers = s.sleepers.saturating_sub(1);
         if let (0, Some(conn), Some(poller)) = (s.sleepers, &s.conn, poller) {
             poller.remove(conn.socket());
+            conn.forget_streams(poller);
         }
     }
 
     /// How long a sleeper may sleep before this endpoint has something to do by itself.
     pub fn nap_ns(&self) -> u64 {
-        const LONG: u64 = 1_000_000_000;
+        const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
+        /// A host with several addresses gets the next one tried after a while.
+        const NEXT_ADDRESS: u64 = 250_000_000;
         let s = self.state.lock();
         let now = time::now_ns();
         let until = |deadline: u64| if deadline == 0 { LONG } else { deadline.saturating_sub(now).clamp(SHORT, LONG) };
         match &s.phase {
-            // A host with several addresses gets the next one tried after a while.
-            Phase::Connecting { deadline, how: How::Dial(_) } => until(*deadline).min(LONG / 4),
+            Phase::Connecting { deadline, how: How::Dial(_) } => until(*deadline).min(NEXT_ADDRESS),
             Phase::Connecting { deadline, .. } => until(*deadline),
-            _ => until(s.earliest).min(s.faults.as_ref().map_or(LONG, |f| until(f.next()))),
+            _ => until(s.earliest)
+                .min(s.conn.as_ref().map_or(LONG, |c| c.streams_nap_ns()))
+                .min(s.faults.as_ref().map_or(LONG, |f| until(f.next()))),
         }
     }
 
@@ -294,9 +318,13 @@ impl Endpoint {
             cma: no("the peer is reached over tcp, not within this host"),
             staged: (!paths.contains(Paths::STAGED)).then(|| Error::fixed(errno::EACCES, "ruled out by the endpoint or GDRFAB_TCP_PATHS")),
         };
+        let streams = match conn.rx.far.as_ref().map(|far| far.count()) {
+            Some(count) => format!("  from 256 KiB of host memory on over {count} connections of their own\n"),
+            None => String::new(),
+        };
         let text = format!(
             "to the peer's region {key:#x} ({}): {}\n  socket: host memory on both sides, the kernel copies between it and the connection\n  \
-             staged: device memory on either side, through pinned slots there\n",
+             staged: device memory on either side, through pinned slots there\n{streams}",
             conn.peer,
             paths.best().words()
         );

@@ -74,6 +74,14 @@ impl Faults {
         self.held.front().map_or(0, |(until, _)| *until)
     }
 
+    /// The deadlines of what is held, 0 where there is none.
+    pub fn deadlines(&self) -> impl Iterator<Item = u64> {
+        self.held.iter().map(|(_, job)| match job {
+            Job::Rma { posted, .. } | Job::Send(posted) => posted.end.deadline,
+            Job::Recv(recv) => recv.deadline,
+        })
+    }
+
     fn judge(&mut self, op: Op, connected: bool) -> Verdict {
         match (if connected { self.plan.post(op) } else { self.plan.early(op) }, self.held.back()) {
             // Behind what is held.

@@ -17,6 +17,12 @@ pub const WHOLE_MAX: u64 = 16 << 10;
 pub const PART: u64 = 256 << 10;
 /// The longest body.
 pub const BODY_MAX: u64 = 1 << 40;
+/// Bytes of a stripe of a body that goes over several streams.
+pub const STRIPE: u64 = 64 << 10;
+/// The shortest body that does.
+pub const STRIPED_MIN: u64 = 256 << 10;
+/// Bytes before each stripe, and of what ends such a body on the first stream.
+pub const STRIPE_HEAD: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -34,9 +40,10 @@ pub enum Kind {
     Matched = 10,
     Nothing = 11,
     Bye = 12,
+    Streams = 13,
 }
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     Kind::Ready,
     Kind::Write,
     Kind::Read,
@@ -50,6 +57,7 @@ const KINDS: [Kind; 13] = [
     Kind::Matched,
     Kind::Nothing,
     Kind::Bye,
+    Kind::Streams,
 ];
 
 pub const DATA: u8 = 1;
@@ -57,6 +65,7 @@ pub const ACK: u8 = 2;
 pub const PROMPT: u8 = 4;
 pub const PARTS: u8 = 8;
 pub const FAILED: u8 = 16;
+pub const STRIPED: u8 = 32;
 
 /// The header's `paths`.
 pub const SOCKET: u8 = 1;
@@ -66,11 +75,11 @@ impl Kind {
     /// Flags that make sense with it.
     fn flags(self) -> u8 {
         match self {
-            Kind::Write => DATA | PROMPT | PARTS,
-            Kind::Answered => PARTS | FAILED,
-            Kind::Send => DATA | ACK | PARTS,
+            Kind::Write => DATA | PROMPT | PARTS | STRIPED,
+            Kind::Answered => PARTS | FAILED | STRIPED,
+            Kind::Send => DATA | ACK | PARTS | STRIPED,
             Kind::Offer => DATA | ACK,
-            Kind::Taken => PARTS | FAILED,
+            Kind::Taken => PARTS | FAILED | STRIPED,
             _ => 0,
         }
     }
@@ -143,15 +152,18 @@ impl Header {
     fn check(&self) -> Result<()> {
         let pieces_fit = if self.kind.has_pieces() { (1..=IOV_LIMIT as u8).contains(&self.pieces) } else { self.pieces == 0 };
         let paths_fit = if self.kind.has_pieces() { self.paths & !(SOCKET | STAGED) == 0 } else { self.paths == 0 };
-        let counts = self.kind.has_body() || matches!(self.kind, Kind::Read | Kind::Offer | Kind::Take);
+        let counts = self.kind.has_body() || matches!(self.kind, Kind::Read | Kind::Offer | Kind::Take | Kind::Streams);
         let long = self.len > WHOLE_MAX;
+        let cut_up = self.flags & (PARTS | STRIPED);
         let words = match () {
             () if self.flags & !self.kind.flags() != 0 => "a frame with flags that its kind does not have",
             () if !pieces_fit || !paths_fit => "a frame with a wrong number of pieces, or paths that do not exist",
             () if self.len > if counts { BODY_MAX } else { 0 } => "a frame that is longer than it may be",
-            () if self.flags & FAILED != 0 && (self.len != 0 || self.flags & PARTS != 0) => "a failed answer with a body",
-            () if self.kind.has_body() && long && self.flags & PARTS == 0 => "a long body without parts",
+            () if self.flags & FAILED != 0 && (self.len != 0 || cut_up != 0) => "a failed answer with a body",
+            () if self.kind.has_body() && long && cut_up == 0 => "a long body without parts",
             () if self.len == 0 && self.flags & PARTS != 0 => "parts of no body",
+            () if cut_up == PARTS | STRIPED => "a body both in parts and in stripes",
+            () if self.has(STRIPED) && self.len < STRIPED_MIN => "a short body in stripes",
             () => return Ok(()),
         };
         Err(broken(words))
@@ -216,6 +228,14 @@ pub enum Spot {
     End,
 }
 
+/// Two words, as they stand before a stripe and behind the last.
+pub fn two_words(first: u64, second: u64) -> [u8; STRIPE_HEAD] {
+    let mut bytes = [0; STRIPE_HEAD];
+    bytes[..8].copy_from_slice(&first.to_le_bytes());
+    bytes[8..].copy_from_slice(&second.to_le_bytes());
+    bytes
+}
+
 /// Bytes that a body of `len` takes on the wire.
 pub fn wire_len(len: u64, parts: bool) -> u64 {
     if parts { len + 8 * (len.div_ceil(PART) + 1) } else { len }
@@ -270,12 +290,16 @@ mod tests {
             Header::new(Kind::Nothing, 0, 1),
             Header::new(Kind::Answered, FAILED, 1),
             Header::new(Kind::Bye, 128, 0),
+            Header::new(Kind::Bye, STRIPED, 0),
+            Header::new(Kind::Send, STRIPED, STRIPED_MIN - 1),
+            Header::new(Kind::Send, STRIPED | PARTS, STRIPED_MIN),
+            Header::new(Kind::Answered, STRIPED | FAILED, 0),
         ];
         for h in bad {
             assert!(Header::decode(&h.encode()).is_err(), "{h:?}");
         }
         let mut bytes = Header::new(Kind::Bye, 0, 0).encode();
-        bytes[0] = 13;
+        bytes[0] = 14;
         assert!(Header::decode(&bytes).is_err());
     }
 

@@ -2,6 +2,7 @@
 //! A listener and those who have connected to it and are not known yet. Whoever connects is hostile until its
 //! introduction has been checked, so what it can cost is bounded here: one descriptor, a little memory, a little time.
 
+use super::address::Address;
 use super::hello::{Purpose, Status, Terms};
 use super::shake::{Door, Heard, Stranger};
 use crate::config;
@@ -48,6 +49,16 @@ impl Request {
 
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Where on this host it has called.
+    pub fn called_at(&self) -> Option<SocketAddr> {
+        self.heard.as_ref().and_then(|heard| tcp::local(heard.socket.as_fd()).ok())
+    }
+
+    /// The address of who asks, as the socket has it.
+    pub fn from(&self) -> String {
+        Address::of(self.peer, None).to_string()
     }
 
     /// Tells the peer that it is accepted. What its socket has next is its first frame.

@@ -4,7 +4,7 @@
 use super::body::{Body, Owner, Run, Source};
 use super::conn::{Conn, Fate, Taking};
 use super::domain::Domain;
-use super::frame::{self, ACK, DATA, FAILED, HEADER, Header, Kind, PARTS, PROMPT, broken, error_of, status_of, word};
+use super::frame::{self, ACK, DATA, FAILED, HEADER, Header, Kind, PARTS, PROMPT, STRIPED, STRIPED_MIN, broken, error_of, status_of, word};
 use super::mr::Region;
 use super::rx::{Incoming, Read, Sink, Then};
 use super::slots::{Loading, Place, Storing};
@@ -109,6 +109,12 @@ pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> Sink {
 impl State {
     /// Takes what has come; tells whether anything has.
     pub fn receive(&mut self, domain: &Domain) -> Result<bool> {
+        let came = self.receive_first(domain)?;
+        Ok(self.conn.as_deref_mut().is_some_and(|c| std::mem::take(&mut c.rx.moved)) || came)
+    }
+
+    /// The same of the first stream, and of the others as far as a body comes over them.
+    fn receive_first(&mut self, domain: &Domain) -> Result<bool> {
         let mut came = false;
         for _ in 0..BUDGET {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(came) };
@@ -147,6 +153,9 @@ impl State {
         loop {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
             if conn.rx.body.is_some() {
+                if conn.rx.far.is_some() {
+                    conn.rx.gather()?;
+                }
                 if !conn.rx.feed() {
                     return Ok(!conn.rx.has_bytes());
                 }
@@ -226,6 +235,7 @@ impl State {
                 conn.ready = true;
                 Ok(())
             }
+            Kind::Streams => self.on_streams(h.len),
             Kind::Bye => {
                 conn.dying = Some(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"));
                 Ok(())
@@ -299,7 +309,7 @@ impl State {
         conn.prompt |= h.has(PROMPT);
         region.count_write();
         if let Some(data) = data {
-            self.remote_data(h.len, data);
+            self.bind.remote_data(h.len as usize, data);
         }
         Ok(true)
     }
@@ -307,6 +317,14 @@ impl State {
     fn begin(&mut self, sink: Sink, then: Then, h: &Header, failed: Option<Error>) -> Result<()> {
         let mut body = Incoming::new(sink, then, h.len, h.has(PARTS));
         body.failed = failed;
+        if let Some(conn) = self.conn.as_deref_mut()
+            && h.len >= STRIPED_MIN
+        {
+            conn.wants_more = true;
+            if h.has(STRIPED) {
+                body.stripes = Some(conn.rx.announce(h.len)?);
+            }
+        }
         if body.all_came() {
             return self.finish(body);
         }
@@ -356,8 +374,8 @@ impl State {
         };
         match source {
             Ok(source) => {
-                let body = Body::new(source, Owner::Answer, None, h.len);
-                conn.put(Header::new(Kind::Answered, PARTS, h.len));
+                let body = conn.body(Body::new(source, Owner::Answer, None, h.len));
+                conn.put(Header::new(Kind::Answered, body.flag(), h.len));
                 conn.tx.put_body(body);
                 conn.answers += 1;
             }
@@ -396,7 +414,12 @@ impl State {
 
     /// The receive for a message that comes now: none if others still wait for theirs.
     fn next_receive(&mut self) -> Option<Recv> {
-        if self.unexpected.is_empty() { self.recvs.pop_front() } else { None }
+        if !self.unexpected.is_empty() {
+            return None;
+        }
+        let mut recv = self.recvs.pop_front()?;
+        recv.ticket = self.bind.matched(false);
+        Some(recv)
     }
 
     fn on_offer(&mut self, h: &Header, data: Option<u64>, number: u64) -> Result<()> {
@@ -414,7 +437,7 @@ impl State {
     }
 
     /// Gives a message that waited its receive.
-    pub fn deliver(&mut self, recv: Recv, message: Unexpected) {
+    pub fn deliver(&mut self, mut recv: Recv, message: Unexpected) {
         match message {
             Unexpected::Kept { bytes, data, number } => {
                 if let Some(conn) = self.conn.as_deref_mut() {
@@ -425,6 +448,7 @@ impl State {
                 self.end_message(Some(recv), bytes.len() as u64, data, number, placed);
             }
             Unexpected::Offered { number, len, data, ack } => {
+                recv.ticket = recv.ticket.or_else(|| self.bind.matched(true));
                 let Some(conn) = self.conn.as_deref_mut() else { return };
                 conn.count_match(0);
                 let want = len.min(recv.room as u64);
@@ -537,7 +561,7 @@ impl State {
                 if result.is_ok() {
                     regions.iter().for_each(|r| r.count_write());
                     if let Some(data) = data {
-                        self.remote_data(body.len, data);
+                        self.bind.remote_data(body.len as usize, data);
                     }
                 }
             }

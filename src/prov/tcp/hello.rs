@@ -6,7 +6,11 @@ use crate::error::{Code, Error, Result, errno};
 
 /// Versions of the format that this library speaks.
 pub const LOWEST: u16 = 1;
-pub const HIGHEST: u16 = 1;
+pub const HIGHEST: u16 = 2;
+/// The first that knows of several streams.
+pub const STREAMS_SINCE: u16 = 2;
+/// The most of them.
+pub const STREAMS_MAX: u32 = 16;
 /// Bytes of HELLO and of CHALLENGE.
 pub const HELLO_LEN: usize = 64;
 /// Bytes of INTRO and of ANSWER before their body.
@@ -38,6 +42,8 @@ pub enum Purpose {
     Passive = 0,
     /// An endpoint, whose address was exchanged.
     Endpoint = 1,
+    /// A connection that is there: one more stream for it.
+    Stream = 2,
 }
 
 /// Why a connection goes no further.
@@ -123,9 +129,14 @@ impl Hello {
         Ok(hello)
     }
 
-    /// The version that both sides speak is the only one there is so far.
+    /// Whether there is a version that both sides speak.
     pub fn speaks_ours(&self) -> bool {
-        (self.lowest..=self.highest).contains(&HIGHEST)
+        self.lowest <= HIGHEST && self.highest >= LOWEST
+    }
+
+    /// The highest of them, if there is one.
+    pub fn common(&self) -> u16 {
+        self.highest.min(HIGHEST)
     }
 }
 
@@ -181,6 +192,10 @@ pub struct Terms {
     pub budget: u32,
     pub address: String,
     pub data: Vec<u8>,
+    /// Further streams that this side would use.
+    pub streams: u32,
+    /// Where they call, and what they name there: of a listener that agrees.
+    pub door: (u16, u64),
 }
 
 impl Terms {
@@ -194,10 +209,14 @@ impl Terms {
         let mut out = Vec::with_capacity(16 + self.address.len() + self.data.len());
         out.extend_from_slice(&self.window.to_le_bytes());
         out.extend_from_slice(&self.budget.to_le_bytes());
-        out.extend_from_slice(&0u32.to_le_bytes());
+        out.extend_from_slice(&self.streams.to_le_bytes());
         for bytes in [self.address.as_bytes(), &self.data] {
             out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
             out.extend_from_slice(bytes);
+        }
+        if self.streams > 0 {
+            out.extend_from_slice(&self.door.0.to_le_bytes());
+            out.extend_from_slice(&self.door.1.to_le_bytes());
         }
         Ok(out)
     }
@@ -206,18 +225,27 @@ impl Terms {
         if body.len() < 12 || body.len() > BODY_MAX {
             return Err(nonsense("the handshake has a body of a length that cannot be"));
         }
-        if u32_at(body, 8) != 0 {
-            return Err(nonsense("the handshake has unknown flags"));
+        let streams = u32_at(body, 8);
+        if streams > STREAMS_MAX {
+            return Err(nonsense("the handshake wants more streams than there can be"));
         }
         let (address, rest) = counted(&body[12..], ADDRESS_MAX)?;
         let (data, rest) = counted(rest, DATA_MAX)?;
+        let (door, rest) = match rest.split_first_chunk::<DOOR>() {
+            Some(([p, q, token @ ..], rest)) if streams > 0 => ((u16::from_le_bytes([*p, *q]), u64::from_le_bytes(*token)), rest),
+            _ if streams > 0 => return Err(nonsense("the handshake has a body that ends too early")),
+            _ => ((0, 0), rest),
+        };
         if !rest.is_empty() {
             return Err(nonsense("the handshake has a body with more in it than it can have"));
         }
         let address = std::str::from_utf8(address).map_err(|_| nonsense("the handshake has an address that is no text"))?;
-        Ok(Terms { window: u32_at(body, 0), budget: u32_at(body, 4), address: address.to_string(), data: data.to_vec() })
+        Ok(Terms { window: u32_at(body, 0), budget: u32_at(body, 4), address: address.to_string(), data: data.to_vec(), streams, door })
     }
 }
+
+/// Bytes of `Terms::door`.
+const DOOR: usize = 10;
 
 /// Two bytes of length, and as many bytes.
 fn counted(bytes: &[u8], max: usize) -> Result<(&[u8], &[u8])> {
@@ -242,7 +270,7 @@ mod tests {
     }
 
     fn terms(address: usize, data: usize) -> Terms {
-        Terms { window: 1024, budget: 1 << 20, address: "a".repeat(address), data: vec![9; data] }
+        Terms { window: 1024, budget: 1 << 20, address: "a".repeat(address), data: vec![9; data], ..Terms::default() }
     }
 
     #[test]
@@ -255,7 +283,7 @@ mod tests {
         assert_eq!(bytes[..8], [0, 4, 0, 0, 6, 0, 0, 0]);
         assert_eq!(bytes[8..16], 0x0123_4567_89ab_cdef_u64.to_le_bytes());
         assert_eq!(bytes[..16], head().proven());
-        let body = Terms { window: 1, budget: 2, address: "ab".into(), data: vec![5] }.encode().unwrap();
+        let body = Terms { window: 1, budget: 2, address: "ab".into(), data: vec![5], ..Terms::default() }.encode().unwrap();
         assert_eq!(body, [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, b'a', b'b', 1, 0, 5]);
     }
 
@@ -269,6 +297,11 @@ mod tests {
         for (address, data) in [(0, 0), (1, 0), (0, 1), (ADDRESS_MAX, DATA_MAX)] {
             let terms = terms(address, data);
             assert_eq!(Terms::decode(&terms.encode().unwrap()).unwrap(), terms);
+            let more = Terms { streams: STREAMS_MAX, door: (0xabcd, u64::MAX - 1), ..terms };
+            let body = more.encode().unwrap();
+            assert_eq!(Terms::decode(&body).unwrap(), more);
+            assert!(Terms::decode(&body[..body.len() - 1]).is_err());
+            assert!(Terms::decode(&Terms { streams: STREAMS_MAX + 1, ..more }.encode().unwrap()).is_err());
         }
     }
 
@@ -322,11 +355,11 @@ mod tests {
 
     #[test]
     fn of_another_version_only_the_versions_are_read() {
-        let mut bytes = Hello { lowest: 2, highest: 9, ..hello() }.encode();
+        let mut bytes = Hello { lowest: 3, highest: 9, ..hello() }.encode();
         bytes[12] = 0xff;
         bytes[60] = 1;
         let got = Hello::decode(&bytes).unwrap();
-        assert!(!got.speaks_ours() && (got.lowest, got.highest) == (2, 9));
+        assert!(!got.speaks_ours() && (got.lowest, got.highest) == (3, 9));
         let upside_down = Hello { lowest: 2, highest: 1, ..hello() }.encode();
         assert!(Hello::decode(&upside_down).is_err());
     }

@@ -3,7 +3,8 @@
 //!
 //! `docs/tcp-wire.md` describes what two endpoints say to each other. A connection begins in `shake` (dialer) and
 //! `stranger` (listener), in the words of `hello`, proven by `auth`, and is a stream of frames from then on: `tx` and `body`
-//! send them, `rx` and `handle` take them, `slots` bring device memory to and from them.
+//! send them, `rx` and `handle` take them, `slots` bring device memory to and from them. `streams` are further connections
+//! for long bodies, which `scatter` and `gather` send and take.
 
 pub mod address;
 pub mod auth;
@@ -15,6 +16,7 @@ mod domain;
 mod endpoint;
 mod fault;
 pub mod frame;
+mod gather;
 pub mod greeter;
 mod handle;
 pub mod hello;
@@ -27,10 +29,12 @@ mod progress;
 mod quick;
 mod rma;
 mod rx;
+mod scatter;
 pub mod shake;
 mod slots;
 mod state;
 pub mod stranger;
+mod streams;
 mod tx;
 
 pub use address::{Address, SCHEME};

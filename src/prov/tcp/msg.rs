@@ -6,13 +6,14 @@ use super::body::{Body, Owner};
 use super::conn::{Offered, SentOp};
 use super::domain::Domain;
 use super::fault::{Job, Posted};
-use super::frame::{ACK, DATA, Header, Kind, PARTS};
+use super::frame::{ACK, DATA, Header, Kind};
 use super::rma::{COPY_MAX, load, measure_op, site_of, source_of};
 use super::state::{Phase, Recv, State};
 use super::tx::QUEUE_MAX;
 use super::{MAX_MSG, RX_SIZE, TX_SIZE};
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
+use crate::prov::bind::SILENT;
 use crate::prov::bind::{Ending, Quick};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure, parts};
@@ -54,7 +55,17 @@ impl State {
             return Err(Error::AGAIN);
         }
         let deadline = self.deadline(c);
-        let end = Ending { context: c.context, kind: flags::SEND | flags::MSG, len: total, buf: pieces.first(), wanted, deadline };
+        let kind = flags::SEND | flags::MSG;
+        let end = self.bind.place(Ending {
+            context: c.context,
+            kind,
+            len: total,
+            buf: pieces.first(),
+            wanted,
+            deadline,
+            silent: c.flags & SILENT != 0,
+            ticket: None,
+        });
         self.stats.sends += 1;
         if self.faults.is_some() {
             if let Some(job) = self.faulty(domain, Job::Send(Posted::new(pieces, site, c, end))) {
@@ -125,9 +136,8 @@ impl State {
         };
         let has_data = c.flags & flags::REMOTE_CQ_DATA != 0;
         let number = if ack { Some(conn.number()) } else { None };
-        let body = source.map(|s| Body::new(s, Owner::Send(number), (!ack).then_some(end), total as u64));
-        let bits =
-            if has_data { DATA } else { 0 } | if ack { ACK } else { 0 } | if body.as_ref().is_some_and(Body::in_parts) { PARTS } else { 0 };
+        let body = source.map(|s| conn.body(Body::new(s, Owner::Send(number), (!ack).then_some(end), total as u64)));
+        let bits = if has_data { DATA } else { 0 } | if ack { ACK } else { 0 } | body.as_ref().map_or(0, Body::flag);
         conn.put(Header::new(Kind::Send, bits, total as u64));
         if has_data {
             conn.tx.put_word(c.data);
@@ -185,8 +195,8 @@ impl State {
         };
         match source {
             Ok(source) => {
-                let body = Body::new(source, Owner::Send(Some(number)), end, want);
-                conn.put_words(Kind::Taken, if body.in_parts() { PARTS } else { 0 }, want, &[number]);
+                let body = conn.body(Body::new(source, Owner::Send(Some(number)), end, want));
+                conn.put_words(Kind::Taken, body.flag(), want, &[number]);
                 conn.tx.put_body(body);
             }
             Err(e) => {
@@ -218,7 +228,10 @@ impl State {
         {
             let wanted = self.bind.wants_receive(c.flags);
             let pieces = Pieces::One(*one);
-            self.start_recv(domain, Recv { pieces, site: Site::HOST, room: one.len, context: c.context, wanted, deadline: 0 });
+            self.start_recv(
+                domain,
+                Recv { pieces, site: Site::HOST, room: one.len, context: c.context, wanted, deadline: 0, ticket: None },
+            );
             return Ok(());
         }
         let room = measure(local, MAX_MSG)?;
@@ -228,7 +241,7 @@ impl State {
             return Err(Error::AGAIN);
         }
         let deadline = self.deadline(c);
-        let recv = Recv { pieces, site, room, context: c.context, wanted: self.bind.wants_receive(c.flags), deadline };
+        let recv = Recv { pieces, site, room, context: c.context, wanted: self.bind.wants_receive(c.flags), deadline, ticket: None };
         if let Some(Job::Recv(recv)) = self.faulty(domain, Job::Recv(recv)) {
             self.start_recv(domain, recv);
         }
@@ -246,7 +259,8 @@ impl State {
     /// Gives messages that waited to receives that were posted while the queue had no room.
     pub fn match_unexpected(&mut self) {
         while !self.recvs.is_empty() && !self.unexpected.is_empty() && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
-            if let (Some(recv), Some(message)) = (self.recvs.pop_front(), self.unexpected.pop_front()) {
+            if let (Some(mut recv), Some(message)) = (self.recvs.pop_front(), self.unexpected.pop_front()) {
+                recv.ticket = self.bind.matched(false);
                 self.deliver(recv, message);
             }
         }

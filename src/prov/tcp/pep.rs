@@ -112,6 +112,11 @@ impl PassiveEndpoint {
         }
     }
 
+    /// Changes when there is something else to watch than before: a greeter watches its strangers itself.
+    pub fn watched(&self) -> u64 {
+        u64::from(self.inner.lock().greeter.is_some())
+    }
+
     pub fn watch(&self, poller: &Poller) -> Result<()> {
         match &self.inner.lock().greeter {
             Some(greeter) => greeter.watch(poller),

@@ -9,6 +9,7 @@ use super::domain::Domain;
 use super::frame::{Header, Kind};
 use super::rx::Then;
 use super::state::{Phase, State, Unexpected};
+use super::streams::More;
 use super::tx::Left;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::Ending;
@@ -47,7 +48,9 @@ impl State {
         let Conn { fd, member, rx, .. } = conn;
         let may_have = domain.crowd.turn(member, std::os::fd::AsFd::as_fd(fd)) || force || rx.is_amid();
         let came = may_have && self.receive(domain)?;
-        self.end_turn(came, force)
+        // Where a thread of ours makes progress, the caller may never come back to pay what this turn owes, and the
+        // thread sleeps.
+        self.end_turn(came, force || domain.auto)
     }
 
     /// What a turn ends with, whether something came in it or not.
@@ -76,6 +79,9 @@ impl State {
         // The queue is full: what waits is taken when the caller has read.
         let full = self.bind.rx.as_ref().is_some_and(|q| !q.has_room());
         if full && (conn.rx.has_bytes() || conn.rx.body.as_ref().is_some_and(|b| b.all_came())) {
+            return Ok(());
+        }
+        if conn.rx.awaits_stripes() {
             return Ok(());
         }
         let copying = conn.rx.body.as_ref().is_some_and(|b| b.all_came());
@@ -151,6 +157,9 @@ impl State {
         if matches!(self.phase, Phase::Connecting { .. }) {
             cm::advance(self, domain);
         }
+        if self.conn.as_ref().is_some_and(|c| !matches!(c.more, More::None)) {
+            self.look_at_streams(domain, time::now_ns());
+        }
         if self.faults.is_some() {
             self.release_held(domain, time::now_ns());
         }
@@ -185,6 +194,9 @@ impl State {
             if let Some(Then::Message { recv: Some(recv), .. }) = conn.rx.body.as_ref().map(|b| &b.then) {
                 seen(recv.deadline);
             }
+        }
+        if let Some(faults) = &self.faults {
+            faults.deadlines().for_each(&mut seen);
         }
         self.earliest = if earliest == u64::MAX { 0 } else { earliest };
     }
@@ -311,7 +323,11 @@ impl State {
             receives.iter().for_each(|recv| self.abandon(recv, why.clone()));
         }
         let Some(mut conn) = self.conn.take() else { return self.flush_receives(why) };
+        self.greeter = None;
         stream::finish(conn.socket());
+        if let Some(far) = &conn.rx.far {
+            far.finish();
+        }
         domain.crowd.leave(&conn.member);
         let mut ended: Vec<Ending> = Vec::new();
         let mut receives = Vec::new();
@@ -379,7 +395,8 @@ impl State {
             if conn.tx.is_empty() || conn.dying.is_some() || now > until {
                 return;
             }
-            stream::wait_for_room(conn.socket(), (until - now) / 1_000_000);
+            let blocked = conn.tx.far.as_ref().and_then(|far| far.a_blocked_one()).filter(|_| conn.tx.is_scattering());
+            stream::wait_for_room(blocked.unwrap_or(conn.socket()), (until - now) / 1_000_000);
         }
     }
 }

@@ -67,7 +67,7 @@ impl State {
         self.stats.moved(Paths::SOCKET, len);
         let Some(conn) = self.conn.as_deref_mut() else { return Quick::NotOrdinary };
         let kind = flags::RMA | if WRITE { flags::WRITE } else { flags::READ };
-        let end = Ending { context, kind, len, buf, wanted, deadline: 0 };
+        let end = self.bind.place(Ending { context, kind, len, buf, wanted, deadline: 0, silent: op_flags & SILENT != 0, ticket: None });
         let (frame, bits) = match WRITE {
             true if op_flags & flags::DELIVERY_COMPLETE != 0 => (Kind::Write, PROMPT),
             true => (Kind::Write, 0),
@@ -101,7 +101,17 @@ impl State {
         if !self.bind.reserve(wanted) {
             return Quick::Again;
         }
-        let end = Ending { context: c.context, kind: flags::SEND | flags::MSG, len: one.len, buf: one.addr, wanted, deadline: 0 };
+        let kind = flags::SEND | flags::MSG;
+        let end = self.bind.place(Ending {
+            context: c.context,
+            kind,
+            len: one.len,
+            buf: one.addr,
+            wanted,
+            deadline: 0,
+            silent: c.flags & SILENT != 0,
+            ticket: None,
+        });
         self.stats.sends += 1;
         let Some(conn) = self.conn.as_deref_mut() else { return Quick::NotOrdinary };
         conn.admit(one.len as u64);
@@ -116,7 +126,11 @@ impl State {
     #[inline]
     pub fn take_short(&mut self, h: &Header, size: usize) -> Result<bool> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
-        if h.flags & !DATA != 0 || ((conn.rx.bytes().len() - size) as u64) < h.len || !self.unexpected.is_empty() {
+        if h.flags & !DATA != 0
+            || ((conn.rx.bytes().len() - size) as u64) < h.len
+            || !self.unexpected.is_empty()
+            || !self.bind.none_arriving()
+        {
             return Ok(false);
         }
         let fits = |r: &&super::state::Recv| r.site.is_host() && h.len <= r.room as u64;
@@ -185,7 +199,7 @@ impl State {
         let Conn { fd, rx, .. } = conn;
         match rx.read(fd.as_fd()) {
             Ok(Read::Nothing) if !conn.owes() => Some(Ok(())),
-            Ok(Read::Nothing) => Some(self.end_turn(false, false)),
+            Ok(Read::Nothing) => Some(self.end_turn(false, domain.auto)),
             Ok(Read::Some(more)) => Some(self.take_what_came(domain, more)),
             // Found again, and dealt with, by the next look.
             _ => None,
@@ -196,6 +210,6 @@ impl State {
         if self.parse(domain)? && more {
             self.receive(domain)?;
         }
-        self.end_turn(true, false)
+        self.end_turn(true, domain.auto)
     }
 }

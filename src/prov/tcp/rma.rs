@@ -6,7 +6,7 @@ use super::body::{Body, Owner, Source, gather};
 use super::conn::{Fate, READS, ReadOp, WriteOp};
 use super::domain::Domain;
 use super::fault::{Job, Posted};
-use super::frame::{self, DATA, Header, Kind, PARTS, PROMPT};
+use super::frame::{self, DATA, Header, Kind, PROMPT};
 use super::slots::{Loading, Place};
 use super::state::State;
 use super::tx::QUEUE_MAX;
@@ -15,6 +15,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::Paths;
 use crate::prov::bind::Ending;
+use crate::prov::bind::SILENT;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
 use crate::prov::wish::DEVICE_DESC;
@@ -88,7 +89,16 @@ impl State {
         }
         let deadline = self.deadline(c);
         let kind = flags::RMA | if dir == Dir::Read { flags::READ } else { flags::WRITE };
-        let end = Ending { context: c.context, kind, len: total, buf: pieces.first(), wanted, deadline };
+        let end = self.bind.place(Ending {
+            context: c.context,
+            kind,
+            len: total,
+            buf: pieces.first(),
+            wanted,
+            deadline,
+            silent: c.flags & SILENT != 0,
+            ticket: None,
+        });
         if let Err(e) = self.check_path(domain, site) {
             self.fail(&end, e);
             return Ok(());
@@ -133,10 +143,10 @@ impl State {
         };
         conn.sequence = conn.sequence.wrapping_add(1);
         let owner = Owner::Write(conn.sequence);
-        let body = source.map(|source| Body::new(source, owner, early.then_some(end), total as u64));
+        let body = source.map(|source| conn.body(Body::new(source, owner, early.then_some(end), total as u64)));
         let bits = if has_data { DATA } else { 0 }
             | if c.flags & flags::DELIVERY_COMPLETE != 0 { PROMPT } else { 0 }
-            | if body.as_ref().is_some_and(Body::in_parts) { PARTS } else { 0 };
+            | body.as_ref().map_or(0, Body::flag);
         conn.put(Header { pieces: remote.len() as u8, paths, ..Header::new(Kind::Write, bits, total as u64) });
         if has_data {
             conn.tx.put_word(c.data);
@@ -156,7 +166,9 @@ impl State {
             }
         }
         let fate = if early { Fate::Told } else { Fate::Open };
-        conn.writes.push_back(WriteOp { end: Ending { wanted: end.wanted && !early, ..end }, fate, refused: None });
+        // What is told when the bytes are out is told once.
+        let later = if early { Ending { wanted: false, ticket: None, ..end } } else { end };
+        conn.writes.push_back(WriteOp { end: later, fate, refused: None });
     }
 
     fn put_read(&mut self, remote: &[RmaIov], end: Ending, pieces: Pieces, site: Site, paths: u8) {

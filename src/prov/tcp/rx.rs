@@ -3,6 +3,7 @@
 
 use super::body::Run;
 use super::frame::{PART, Spot, WHOLE_MAX, spot, wire_len};
+use super::gather::{Gather, Gathering};
 use super::mr::Region;
 use super::slots::{Lanes, Storing};
 use super::state::Recv;
@@ -50,6 +51,8 @@ pub struct Incoming {
     pub then: Then,
     pub len: u64,
     in_parts: bool,
+    /// It comes over several streams.
+    pub stripes: Option<Box<Gathering>>,
     at: u64,
     word: [u8; 8],
     /// Why the bytes did not all get to their place, as far as this side knows.
@@ -60,10 +63,13 @@ pub struct Incoming {
 
 impl Incoming {
     pub fn new(sink: Sink, then: Then, len: u64, in_parts: bool) -> Incoming {
-        Incoming { sink, then, len, in_parts, at: 0, word: [0; 8], failed: None, status: 0 }
+        Incoming { sink, then, len, in_parts, stripes: None, at: 0, word: [0; 8], failed: None, status: 0 }
     }
 
     pub fn all_came(&self) -> bool {
+        if let Some(stripes) = &self.stripes {
+            return stripes.all_came();
+        }
         self.at >= wire_len(self.len, self.in_parts)
     }
 
@@ -90,6 +96,9 @@ impl Incoming {
 
     /// Takes bytes out of the buffer; gives how many.
     pub fn take(&mut self, bytes: &[u8], lanes: &mut Lanes) -> usize {
+        if self.stripes.is_some() {
+            return 0;
+        }
         let mut taken = 0;
         while taken < bytes.len() {
             let rest = &bytes[taken..];
@@ -133,7 +142,7 @@ impl Incoming {
     }
 
     /// Bytes up to `at` are in place.
-    fn after(&mut self, at: u64, lanes: &mut Lanes) {
+    pub(super) fn after(&mut self, at: u64, lanes: &mut Lanes) {
         if let Sink::Device(storing, room) = &mut self.sink
             && let Err(e) = storing.filled(lanes, at.min(*room), at >= *room)
         {
@@ -142,7 +151,7 @@ impl Incoming {
     }
 
     /// Copies bytes to where byte `at` of the body goes; gives how many could be.
-    fn place(&mut self, at: u64, bytes: &[u8], lanes: &mut Lanes) -> usize {
+    pub(super) fn place(&mut self, at: u64, bytes: &[u8], lanes: &mut Lanes) -> usize {
         let all = bytes.len();
         match &mut self.sink {
             Sink::Nothing => all,
@@ -179,7 +188,14 @@ impl Incoming {
 
     /// Pieces for the bytes that come next, as far as they go to one part; none: they go through the buffer.
     fn direct(&mut self, into: &mut [Piece], lanes: &mut Lanes) -> (usize, u64) {
-        let Spot::Byte(at, run) = spot(self.at, self.len, self.in_parts) else { return (0, 0) };
+        match spot(self.at, self.len, self.in_parts) {
+            Spot::Byte(at, run) if self.stripes.is_none() => self.direct_at(at, run, into, lanes),
+            _ => (0, 0),
+        }
+    }
+
+    /// Pieces for up to `run` bytes from byte `at` on.
+    pub(super) fn direct_at(&mut self, at: u64, run: u64, into: &mut [Piece], lanes: &mut Lanes) -> (usize, u64) {
         let (mut count, mut bytes) = (0, 0u64);
         let mut add = |addr: usize, n: usize| {
             if let Some(place) = into.get_mut(count) {
@@ -214,7 +230,9 @@ impl Incoming {
 
     /// Bytes that went to their place without us.
     fn came(&mut self, n: u64, lanes: &mut Lanes) {
-        if let Spot::Byte(at, _) = spot(self.at, self.len, self.in_parts) {
+        if let Spot::Byte(at, _) = spot(self.at, self.len, self.in_parts)
+            && self.stripes.is_none()
+        {
             self.at += n;
             self.after(at + n, lanes);
         }
@@ -222,8 +240,16 @@ impl Incoming {
 
     /// Whether bytes can be taken now: a device's slots may all be in use.
     fn is_ready(&mut self, lanes: &mut Lanes) -> bool {
-        match (spot(self.at, self.len, self.in_parts), &mut self.sink) {
-            (Spot::Byte(at, _), Sink::Device(storing, room)) if at < *room => match storing.find(lanes, at) {
+        match spot(self.at, self.len, self.in_parts) {
+            Spot::Byte(at, _) if self.stripes.is_none() => self.is_ready_at(at, lanes),
+            _ => true,
+        }
+    }
+
+    /// The same of byte `at`.
+    pub(super) fn is_ready_at(&mut self, at: u64, lanes: &mut Lanes) -> bool {
+        match &mut self.sink {
+            Sink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
                 Ok(place) => place.is_some(),
                 Err(e) => {
                     self.divert(lanes, e);
@@ -231,6 +257,28 @@ impl Incoming {
                 }
             },
             _ => true,
+        }
+    }
+}
+
+impl Incoming {
+    /// Enters the regions that the kernel is about to write; gives how many. One that is closed ends the writing.
+    pub(super) fn enter(&mut self, lanes: &mut Lanes) -> usize {
+        let Sink::Regions(runs) = &self.sink else { return 0 };
+        for (entered, run) in runs.iter().enumerate() {
+            if let Err(e) = enter(run) {
+                runs[..entered].iter().for_each(exit);
+                self.divert(lanes, e);
+                return 0;
+            }
+        }
+        runs.len()
+    }
+
+    /// Undoes `enter`.
+    pub(super) fn exit(&self, entered: usize) {
+        if let Sink::Regions(runs) = &self.sink {
+            runs[..entered].iter().for_each(exit);
         }
     }
 }
@@ -290,8 +338,12 @@ pub struct Rx {
     reach: usize,
     pub body: Option<Box<Incoming>>,
     pub lanes: Lanes,
+    /// Streams for long bodies, if there are any.
+    pub far: Option<Box<Gather>>,
+    /// Something has come over them since this was last asked.
+    pub moved: bool,
     /// Bytes of one call at most.
-    short: usize,
+    pub(super) short: usize,
 }
 
 /// What reading came to.
@@ -312,6 +364,8 @@ impl Rx {
             reach: REACH_MIN,
             body: None,
             lanes: Lanes::default(),
+            far: None,
+            moved: false,
             short: short.unwrap_or(usize::MAX),
         }
     }
@@ -384,21 +438,7 @@ impl Rx {
             return Ok(Read::Nothing);
         }
         let mut pieces = [piece(0, 0); PIECES];
-        let mut entered = 0;
-        if let Sink::Regions(runs) = &body.sink {
-            let refused = runs.iter().find_map(|run| match enter(run) {
-                Ok(()) => {
-                    entered += 1;
-                    None
-                }
-                Err(e) => Some(e),
-            });
-            if let Some(e) = refused {
-                runs[..entered].iter().for_each(exit);
-                entered = 0;
-                body.divert(&mut self.lanes, e);
-            }
-        }
+        let entered = body.enter(&mut self.lanes);
         let (mut count, mut direct) = body.direct(&mut pieces[..PIECES - 1], &mut self.lanes);
         if direct as usize > self.short {
             (count, direct) = (1, (self.short as u64).min(pieces[0].iov_len as u64));
@@ -412,9 +452,7 @@ impl Rx {
         }
         // SAFETY: the buffer is ours and empty; regions are entered; other memory is the C caller's promise.
         let moved = unsafe { stream::receive_pieces(fd, &mut pieces[..count]) };
-        if let Sink::Regions(runs) = &body.sink {
-            runs[..entered].iter().for_each(exit);
-        }
+        body.exit(entered);
         Ok(match moved? {
             Moved::Bytes(n) => {
                 body.came((n as u64).min(direct), &mut self.lanes);

@@ -7,7 +7,7 @@ pub use super::stranger::{Door, Heard, Stranger};
 
 use super::address::Address;
 use super::auth::{Side, Transcript};
-use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NONCE_LEN, PROOF_LEN, Purpose, Status, Terms};
+use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NONCE_LEN, PROOF_LEN, Purpose, STREAMS_SINCE, Status, Terms};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::info::Secret;
 use crate::sys::{process, tcp, time};
@@ -109,7 +109,7 @@ pub struct Dial {
     from: Option<IpAddr>,
     purpose: Purpose,
     token: u64,
-    body: Vec<u8>,
+    terms: Terms,
     key: Option<Secret>,
     transcript: Transcript,
     out: Vec<u8>,
@@ -124,7 +124,7 @@ impl Dial {
         if to.port() == 0 {
             return Err(Error::invalid(format!("addr: {to} has no port")));
         }
-        let body = terms.encode()?;
+        terms.encode()?;
         let mut others: VecDeque<SocketAddr> = to.resolve()?.into();
         if let Some(from) = from {
             others.retain(|at| at.is_ipv4() == from.is_ipv4());
@@ -143,7 +143,7 @@ impl Dial {
             from,
             purpose,
             token,
-            body,
+            terms,
             key,
             transcript,
             out: Vec::new(),
@@ -243,19 +243,19 @@ impl Dial {
     /// The listener has answered HELLO.
     fn challenged(&mut self) -> Result<()> {
         let bytes = self.inbox.array()?;
+        // A port that nobody listens on can be given to the very socket that calls it, which then hears itself.
+        if bytes == self.transcript.hello {
+            return Err(Error::fixed(errno::ECONNREFUSED, "nobody listens there"));
+        }
         let challenge = Hello::decode(&bytes)?;
         let versions = (challenge.lowest, challenge.highest);
         match challenge.status {
-            Status::Good if versions == (HIGHEST, HIGHEST) => {}
+            Status::Good if versions.0 == versions.1 && challenge.speaks_ours() => {}
             Status::Good | Status::Version => {
                 let (low, high) = versions;
                 return Err(refused(Status::Version).context(format_args!("it has {low} to {high}, this side {LOWEST} to {HIGHEST}")));
             }
             status => return Err(refused(status)),
-        }
-        // A port that nobody listens on can be given to the very socket that calls it, which then hears itself.
-        if bytes == self.transcript.hello {
-            return Err(Error::fixed(errno::ECONNREFUSED, "nobody listens there"));
         }
         if challenge.purpose != self.purpose as u8 {
             return Err(nonsense("the listener answered for another purpose"));
@@ -264,7 +264,10 @@ impl Dial {
             return Err(refused(Status::KeyNeeded));
         }
         self.transcript.challenge = bytes;
-        self.out = say(&self.transcript, self.key.as_ref(), Side::Dialer, Status::Good, self.token, &self.body)?;
+        if challenge.highest < STREAMS_SINCE {
+            self.terms.streams = 0;
+        }
+        self.out = say(&self.transcript, self.key.as_ref(), Side::Dialer, Status::Good, self.token, &self.terms.encode()?)?;
         self.inbox = Inbox::of(HEAD_LEN);
         self.step = Step::Head;
         Ok(())
@@ -283,6 +286,9 @@ impl Dial {
         let terms = Terms::decode(body)?;
         if head.status == Status::Rejected {
             return Ok(Dialed::Rejected(terms.data));
+        }
+        if terms.streams > self.terms.streams || (terms.streams > 0 && terms.door.0 == 0) {
+            return Err(nonsense("the listener wants streams that it was not offered"));
         }
         match self.socket.take() {
             Some(socket) => Ok(Dialed::Accepted { socket, terms }),

@@ -12,6 +12,7 @@ use crate::prov::bind::{Bindings, Ending, Options, Stats};
 use crate::prov::event::EventKind;
 use crate::prov::flags;
 use crate::prov::op::{Common, Pieces};
+use crate::prov::order::Ticket;
 use crate::prov::queue::{Completion, Failure};
 use crate::sys::time;
 use std::collections::VecDeque;
@@ -46,6 +47,8 @@ pub struct Recv {
     pub context: usize,
     pub wanted: bool,
     pub deadline: u64,
+    /// Its place among arrivals, once it is matched.
+    pub ticket: Option<Ticket>,
 }
 
 /// A message that came before its receive.
@@ -139,35 +142,19 @@ impl State {
         self.stats.recvs += 1;
         let placed = len.min(recv.room as u64) as usize;
         let entry = Completion { context: recv.context, flags: kind, len: placed, buf: recv.pieces.first(), data: data.unwrap_or(0) };
-        if len > recv.room as u64 {
+        let lost = (len > recv.room as u64).then(|| {
+            self.stats.errors += 1;
             let words = format!("the message has {len} bytes, the receive only {}", recv.room);
-            let error = Error::coded(errno::ETRUNC, Code::Trunc, words);
-            return self.spoiled(entry, Failure { error, olen: (len - recv.room as u64) as usize });
-        }
-        self.bind.received(entry, recv.wanted);
-    }
-
-    #[cold]
-    fn spoiled(&mut self, entry: Completion, failure: Failure) {
-        self.stats.errors += 1;
-        self.bind.spoiled(entry, failure);
+            Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: (len - recv.room as u64) as usize }
+        });
+        self.bind.received(recv.ticket, entry, recv.wanted, lost);
     }
 
     /// A receive that will not be filled.
     #[cold]
     pub fn abandon(&mut self, recv: &Recv, error: Error) {
         let entry = Completion { context: recv.context, flags: flags::RECV | flags::MSG, len: 0, buf: recv.pieces.first(), data: 0 };
-        self.spoiled(entry, Failure { error, olen: 0 });
-    }
-
-    /// A write with data of `len` bytes has arrived.
-    pub fn remote_data(&mut self, len: u64, data: u64) {
-        if let Some(q) = &self.bind.rx {
-            let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
-            q.push(Completion { context: 0, flags: kind, len: len as usize, buf: 0, data });
-        }
-        if let Some(counter) = &self.bind.counters.remote_write {
-            counter.add(1);
-        }
+        self.stats.errors += 1;
+        self.bind.spoiled(recv.ticket, entry, Failure { error, olen: 0 });
     }
 }

@@ -3,7 +3,7 @@
 //! checked.
 
 use super::auth::{Side, Transcript};
-use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NONCE_LEN, PROOF_LEN, Purpose, Status, Terms};
+use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NONCE_LEN, PROOF_LEN, Purpose, STREAMS_SINCE, Status, Terms};
 use super::shake::{Inbox, nonce, nonsense, say};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::info::Secret;
@@ -33,6 +33,8 @@ pub struct Stranger {
     transcript: Box<Transcript>,
     inbox: Inbox,
     turn: Turn,
+    /// The version that both speak.
+    version: u16,
     /// When it last said anything.
     heard: u64,
     /// When to give it up.
@@ -69,7 +71,16 @@ impl Stranger {
         tcp::set_no_delay(socket.as_fd())?;
         let now = time::now_ns();
         let transcript = Box::new(Transcript { hello: [0; HELLO_LEN], challenge: [0; HELLO_LEN] });
-        Ok(Stranger { socket, peer, transcript, inbox: Inbox::of(HELLO_LEN), turn: Turn::Hello, heard: now, until: now + patience_ns })
+        Ok(Stranger {
+            socket,
+            peer,
+            transcript,
+            inbox: Inbox::of(HELLO_LEN),
+            turn: Turn::Hello,
+            version: HIGHEST,
+            heard: now,
+            until: now + patience_ns,
+        })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -94,7 +105,7 @@ impl Stranger {
     pub fn refuse(&self, status: Status) {
         // It may be gone, or deaf: nothing is lost by that.
         let _ = match self.turn {
-            Turn::Hello => whole(self.fd(), &challenge(status, false, 0, [0; NONCE_LEN]).encode()),
+            Turn::Hello => whole(self.fd(), &challenge(status, self.version, false, 0, [0; NONCE_LEN]).encode()),
             _ => {
                 let head = Head { body: 0, status, token: 0, proof: [0; PROOF_LEN] };
                 whole(self.fd(), &head.encode())
@@ -140,6 +151,7 @@ impl Stranger {
         if !hello.speaks_ours() {
             return Err(self.turn_away(Status::Version, errno::EPROTONOSUPPORT, "speaks no version of the format that this library does"));
         }
+        self.version = hello.common();
         if hello.status != Status::Good {
             return Err(nonsense("the greeting has a status"));
         }
@@ -151,7 +163,7 @@ impl Stranger {
         if hello.purpose != door.purpose as u8 {
             return Err(self.turn_away(Status::WrongDoor, errno::ECONNREFUSED, "meant another kind of endpoint"));
         }
-        self.transcript.challenge = challenge(Status::Good, door.key.is_some(), hello.purpose, nonce()?).encode();
+        self.transcript.challenge = challenge(Status::Good, self.version, door.key.is_some(), hello.purpose, nonce()?).encode();
         whole(self.socket.as_fd(), &self.transcript.challenge)?;
         self.inbox = Inbox::of(HEAD_LEN);
         self.turn = Turn::Head;
@@ -171,12 +183,15 @@ impl Stranger {
             return Err(self.turn_away(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that is not here"));
         }
         let terms = Terms::decode(body)?;
+        if self.version < STREAMS_SINCE && terms.streams > 0 {
+            return Err(nonsense("the introduction has flags that its version does not"));
+        }
         Ok(Heard { socket: self.socket, peer: self.peer, terms, transcript: self.transcript, key: door.key.clone() })
     }
 }
 
-fn challenge(status: Status, keyed: bool, purpose: u8, nonce: [u8; NONCE_LEN]) -> Hello {
+fn challenge(status: Status, version: u16, keyed: bool, purpose: u8, nonce: [u8; NONCE_LEN]) -> Hello {
     // A refusal for want of a common version says which ones there are.
-    let lowest = if status == Status::Version { LOWEST } else { HIGHEST };
-    Hello { lowest, highest: HIGHEST, keyed, purpose, status, nonce }
+    let (lowest, highest) = if status == Status::Version { (LOWEST, HIGHEST) } else { (version, version) };
+    Hello { lowest, highest, keyed, purpose, status, nonce }
 }

@@ -4,8 +4,9 @@
 
 use super::body::{Body, Call, Owner, Source, leave};
 use super::frame::{HEADER, Header, PART};
+use super::scatter::Scatter;
 use super::slots::Lanes;
-use crate::error::{Code, Error, Result, errno};
+use crate::error::{Error, Result};
 use crate::prov::bind::Ending;
 use crate::prov::op::Iov;
 use crate::sys::stream::{self, Moved, piece};
@@ -48,6 +49,8 @@ pub struct Tx {
     /// Frames put since something was last sent.
     frames: u32,
     pub lanes: Lanes,
+    /// Streams for long bodies, if there are any.
+    pub far: Option<Box<Scatter>>,
     pub left: Vec<Left>,
     /// The socket takes no more for now.
     pub blocked: bool,
@@ -129,6 +132,22 @@ impl Tx {
         for v in pieces.iter().filter(|v| v.len > 0) {
             // SAFETY: the C caller promised that the pieces are readable.
             self.out.extend_from_slice(unsafe { std::slice::from_raw_parts(v.addr as *const u8, v.len) });
+        }
+    }
+
+    /// Whether what waits first goes over the other streams.
+    pub fn is_scattering(&self) -> bool {
+        let first = self.items.front().filter(|(stand, _)| *stand == self.base + self.sent as u64);
+        first.is_some_and(|(_, item)| matches!(item, Item::Body(b) if b.stripes.as_ref().is_some_and(|s| !s.are_out())))
+    }
+
+    /// Sends what the first body has for the other streams, once its frame has left.
+    fn scatter(&mut self) -> Result<()> {
+        let here = self.base + self.sent as u64;
+        let Tx { items, far: Some(far), lanes, short, .. } = self else { return Ok(()) };
+        match items.front_mut() {
+            Some((stand, Item::Body(body))) if *stand == here && body.stripes.is_some() => far.send(body, lanes, *short),
+            _ => Ok(()),
         }
     }
 
@@ -257,13 +276,16 @@ impl Tx {
         loop {
             self.advance(0);
             self.pump_devices();
+            if self.far.is_some() {
+                self.scatter()?;
+            }
             let mut pieces = [piece(0, 0); PIECES];
             let limit = CALL.min(self.short as u64);
             let mut call = Call { pieces: &mut pieces, count: 0, bytes: 0, limit, entered: Vec::new() };
             self.collect(&mut call);
             let Call { count, bytes, entered, .. } = call;
             if count == 0 {
-                self.blocked = false;
+                self.blocked = self.far.is_some() && self.is_scattering();
                 return Ok(());
             }
             // SAFETY: our own bytes live; users' are their promise until completion, and regions are entered.
@@ -363,13 +385,10 @@ impl Tx {
     /// The kernel could not read the first body's memory.
     #[cold]
     fn spoil_first(&mut self) {
-        let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot read the operation's memory");
-        if let Some((_, Item::Body(body))) = self.items.iter_mut().find(|(_, i)| matches!(i, Item::Body(_))) {
-            // Once more at this place, and what is begun would never end.
-            match body.is_cut() {
-                false => body.give_up(&mut self.lanes, why, false),
-                true => body.source = Source::Nothing,
-            }
+        // What is in stripes has no memory here.
+        let has_memory = |i: &Item| matches!(i, Item::Body(b) if b.stripes.is_none());
+        if let Some((_, Item::Body(body))) = self.items.iter_mut().find(|(_, i)| has_memory(i)) {
+            body.spoil(&mut self.lanes);
         }
     }
 }

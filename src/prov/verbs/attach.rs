@@ -6,25 +6,17 @@ use super::backing::Backing;
 use super::device::Transport;
 use super::domain::Domain;
 use super::object::RawMr;
+use super::steps::{PINNED, Record, Steps};
 use crate::config;
-use crate::error::{Code, Error, Result, errno};
+use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Allocation, Interface, Kind, Site};
 use crate::mr::{Access, Paths};
-use crate::prov::fault;
 use crate::prov::op::Iov;
 use crate::prov::survey;
 use crate::prov::wish::{Memory, Source, Wish, check_range};
 use crate::sys::mem;
 use rdma_sys::ibv_access_flags as flag;
 use std::os::fd::{AsFd, BorrowedFd};
-
-/// One step, and why it was refused.
-#[derive(Clone, Debug)]
-pub struct Attempt {
-    pub path: Paths,
-    pub what: &'static str,
-    pub refused: Option<Error>,
-}
 
 /// Memory that the device, or staging, reaches.
 pub struct Attached {
@@ -40,7 +32,7 @@ pub struct Attached {
     pub len: u64,
     pub site: Site,
     pub kind: Kind,
-    pub attempts: Vec<Attempt>,
+    pub record: Record,
 }
 
 /// Whether a region can be reached by copies: of peers only where there is a service queue pair to ask for them.
@@ -51,59 +43,6 @@ fn may_stage(domain: &Domain, access: Access) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// The steps taken so far, and which may be taken at all.
-struct Steps {
-    allowed: Paths,
-    /// By faults on demand.
-    refused: Paths,
-    attempts: Vec<Attempt>,
-}
-
-impl Steps {
-    /// Takes a step if it is allowed; `None`: it was refused, for the reason that is kept.
-    fn take<T>(&mut self, path: Paths, what: &'static str, step: impl FnOnce() -> Result<T>) -> Option<T> {
-        let outcome = match self.allowed.contains(path) {
-            true if self.refused.contains(path) => Err(fault::refusal(path)),
-            true => step(),
-            false => Err(Error::fixed(errno::EACCES, "ruled out by attr->require, attr->forbid or GDRFAB_VERBS_PATHS")),
-        };
-        let (done, refused) = match outcome {
-            Ok(done) => (Some(done), None),
-            Err(e) => (None, Some(e)),
-        };
-        self.attempts.push(Attempt { path, what, refused });
-        done
-    }
-
-    /// The error that tells of every step.
-    fn exhausted(&self) -> Error {
-        let last = self.attempts.iter().rev().filter_map(|a| a.refused.as_ref()).find(|e| e.errno != errno::EACCES);
-        let number = last.map_or(errno::EOPNOTSUPP, |e| if e.errno == errno::EFAULT { errno::EOPNOTSUPP } else { e.errno });
-        Error::coded(number, Code::Path, format!("no permitted way to register this memory: {}", words(&self.attempts)))
-    }
-}
-
-impl Attempt {
-    /// "dma-buf: refused, errno 95: ..."
-    fn words(&self) -> String {
-        match &self.refused {
-            Some(e) => format!("{}: refused, errno {}: {e}", self.what, e.errno),
-            None => format!("{}: taken", self.what),
-        }
-    }
-}
-
-fn words(attempts: &[Attempt]) -> String {
-    attempts.iter().map(Attempt::words).collect::<Vec<_>>().join("; ")
-}
-
-/// A line for each step that was taken, and for each path that was not come to.
-pub fn lines(attempts: &[Attempt]) -> String {
-    let tried = attempts.iter().map(|a| format!("  {}: {}\n", a.path.words(), a.words()));
-    let untried = Paths::ALL.into_iter().filter(|p| super::mr::PATHS.contains(*p) && !attempts.iter().any(|a| a.path == *p));
-    tried.chain(untried.map(|p| format!("  {}: not tried\n", p.words()))).collect()
 }
 
 /// Rights as the device knows them.
@@ -130,11 +69,36 @@ fn device_access(domain: &Domain, access: Access) -> u32 {
 pub fn attach(domain: &Domain, wish: &Wish<'_>) -> Result<Attached> {
     let allowed = Paths::from_bits_truncate(config::get().verbs.paths) & wish.policy.allowed();
     let refused = domain.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
-    let mut steps = Steps { allowed, refused, attempts: Vec::new() };
+    let mut steps = Steps::new(allowed, refused);
     match &wish.source {
         Source::File { fd, offset, len, base_addr } => attach_file(domain, wish, &mut steps, *fd, *offset, *len, *base_addr),
         Source::Iov(iovs) => attach_ranges(domain, wish, &mut steps, iovs),
     }
+}
+
+/// As `attach` for one range of host memory without conditions, checked by the caller. `None`: nothing was done, and
+/// `attach` finds out what there is to it.
+pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attached> {
+    let config = &config::get().verbs;
+    let allowed = Paths::from_bits_truncate(config.paths).contains(PINNED.path) && domain.faults.is_none();
+    let len = iov.len as u64;
+    if !allowed || !domain.virt_addr || domain.on_demand || super::populate::may(iov.len) || check_limits(domain, len).is_err() {
+        return None;
+    }
+    let base = iov.addr as u64;
+    // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
+    let mr = unsafe { RawMr::host(&domain.pd, iov.addr, iov.len, base, device_access(domain, access)) }.ok()?;
+    Some(Attached {
+        pieces: vec![(iov, mr)],
+        local: None,
+        backing: None,
+        path: PINNED.path,
+        base,
+        len,
+        site: Site::HOST,
+        kind: Kind::Host,
+        record: Record::of(PINNED),
+    })
 }
 
 fn check_limits(domain: &Domain, len: u64) -> Result<()> {
@@ -197,9 +161,9 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     fn attached(&self, steps: &mut Steps, (pieces, local): Registered, path: Paths, site: Site, kind: Kind) -> Attached {
-        let attempts = std::mem::take(&mut steps.attempts);
+        let record = std::mem::take(&mut steps.record);
         let backing = pieces.is_empty().then(|| Backing::memory(site, self.iovs, self.base));
-        Attached { pieces, local, backing, path, base: self.base, len: self.len, site, kind, attempts }
+        Attached { pieces, local, backing, path, base: self.base, len: self.len, site, kind, record }
     }
 
     /// The address that operations use for `iov`.
@@ -237,7 +201,7 @@ impl Plan<'_> {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }
         super::populate::populate(self.iovs, self.access, config::get().verbs.reg_threads);
-        if let Some(pieces) = steps.take(Paths::NIC, "host pages pinned by the device (ibv_reg_mr)", || self.pinned(0)) {
+        if let Some(pieces) = steps.take(PINNED.path, PINNED.what, || self.pinned(0)) {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }
         // A device that refuses host memory lacks a resource, and staging would hide it: it is for those who ask.
@@ -303,6 +267,16 @@ fn check_congruent(iova: u64, offset: u64) -> Result<()> {
     Ok(())
 }
 
+/// Whether a file that holds `[offset, end)` is a dma-buf.
+fn check_file(fd: BorrowedFd<'_>, offset: u64, end: u64) -> Result<bool> {
+    let dmabuf = mem::dmabuf_size(fd)?;
+    let size = dmabuf.map_or_else(|| mem::file_id(fd).map(|(_, size)| size), Ok)?;
+    match end <= size {
+        true => Ok(dmabuf.is_some()),
+        false => Err(Error::invalid(format!("dmabuf->offset {offset} + len {} lie beyond the file's {size} bytes", end - offset))),
+    }
+}
+
 /// A descriptor of the caller's: a dma-buf, or another file that can be mapped.
 fn attach_file(
     domain: &Domain,
@@ -317,12 +291,7 @@ fn attach_file(
         return Err(Error::invalid("dmabuf->len: 0"));
     }
     check_limits(domain, len as u64)?;
-    // Few questions: of a small dma-buf each shows beside the registration itself.
-    let dmabuf = mem::dmabuf_size(fd)?;
-    let size = dmabuf.map_or_else(|| mem::file_id(fd).map(|(_, size)| size), Ok)?;
-    if offset.checked_add(len as u64).is_none_or(|end| end > size) {
-        return Err(Error::invalid(format!("dmabuf->offset {offset} + len {len} lie beyond the file's {size} bytes")));
-    }
+    let end = offset.checked_add(len as u64).ok_or_else(|| Error::invalid("dmabuf->offset + len overflows"))?;
     let base = base_addr.checked_add(offset).ok_or_else(|| Error::invalid("dmabuf->base_addr + offset overflows"))?;
     let base = if domain.virt_addr { base } else { wish.offset };
     if base.checked_add(len as u64).is_none() {
@@ -338,9 +307,9 @@ fn attach_file(
         Ok((vec![(named, how(base)?)], local))
     };
     let done = |steps: &mut Steps, pieces: Registered, backing, path, site| {
-        let attempts = std::mem::take(&mut steps.attempts);
+        let record = std::mem::take(&mut steps.record);
         let (pieces, local) = pieces;
-        Ok(Attached { pieces, local, backing, path, base, len: len as u64, site, kind: Kind::Host, attempts })
+        Ok(Attached { pieces, local, backing, path, base, len: len as u64, site, kind: Kind::Host, record })
     };
     let writable = wish.access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ);
     let access = device_access(domain, wish.access);
@@ -348,18 +317,24 @@ fn attach_file(
         Memory::Device(site) => site,
         _ => Site::HOST,
     };
-    if dmabuf.is_some() {
-        let by_fd = || {
-            domain.context().dmabuf()?;
-            twice(&|iova| RawMr::dmabuf(&domain.pd, fd, offset, len, iova, access))
-        };
-        if let Some(pieces) = steps.take(Paths::DMABUF, "dma-buf", by_fd) {
-            return done(steps, pieces, None, Paths::DMABUF, site);
-        }
+    // The kernel asks the same of the descriptor as we do, whether it is a dma-buf and how large; of a small one our own
+    // questions would show beside its registration, so they wait for a refusal, which needs words.
+    let by_fd = || {
+        domain.context().dmabuf()?;
+        twice(&|iova| RawMr::dmabuf(&domain.pd, fd, offset, len, iova, access))
+    };
+    let tried = steps.permits(Paths::DMABUF).then(by_fd);
+    let is_dmabuf = match &tried {
+        Some(Ok(_)) => true,
+        _ => check_file(fd, offset, end)?,
+    };
+    let outcome = || tried.unwrap_or(Err(Error::fixed(errno::EACCES, "not permitted")));
+    if is_dmabuf && let Some(pieces) = steps.take(Paths::DMABUF, "dma-buf", outcome) {
+        return done(steps, pieces, None, Paths::DMABUF, site);
     }
     // What can be mapped can be pinned, unless the mapping has no pages of its own.
     let backing = Backing::file(fd, offset, len, writable, base);
-    let path = if dmabuf.is_some() { Paths::PEER_MEM } else { Paths::NIC };
+    let path = if is_dmabuf { Paths::PEER_MEM } else { Paths::NIC };
     let mapped = || {
         let backing = backing.as_ref().map_err(Clone::clone)?;
         // SAFETY: the mapping stays as long as the region, which keeps the backing.

@@ -81,6 +81,10 @@ impl Link {
         self.heard_bye = true;
     }
 
+    pub fn has_channel(&self) -> bool {
+        self.channel.is_some()
+    }
+
     pub fn watch(&self, poller: &Poller) -> Result<()> {
         self.channel.as_ref().map_or(Ok(()), |c| poller.add(c.as_fd()))
     }

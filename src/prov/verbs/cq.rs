@@ -12,8 +12,10 @@ use crate::error::{Error, Result, errno};
 use crate::prov::queue::Queue;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
-use rdma_sys::ibv_wc;
+use rdma_sys::{ibv_cq, ibv_wc};
+use std::ffi::c_int;
 use std::os::fd::AsFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -51,12 +53,6 @@ impl Tag {
         (wr_id >> 32 & 0xffff) as usize
     }
 
-    /// Whether it is the number of an operation, not a receive.
-    #[inline(always)]
-    pub fn sent(self, wr_id: u64) -> bool {
-        (wr_id ^ self.0) >> 32 == 0
-    }
-
     #[inline(always)]
     fn is_of(self, wr_id: u64) -> bool {
         (wr_id ^ self.0) >> 32 & 0x7fff_ffff == 0
@@ -75,6 +71,19 @@ pub struct Inner {
     pub members: Vec<Member>,
     charged: usize,
     generation: u16,
+    /// The member whose completion was the last: most probably the next one's.
+    pub last: Option<NonNull<Shared>>,
+    pub poll: PollCq,
+}
+
+// SAFETY: `last` is a member's, which is as free to go to another thread.
+unsafe impl Send for Inner {}
+
+type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
+
+/// What polls where a device cannot.
+unsafe extern "C" fn no_poll(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
+    -1
 }
 
 pub struct Cq {
@@ -107,7 +116,9 @@ impl Cq {
         let raw = RawCq::new(context, size.max(ROOM).min(most))?;
         // SAFETY: plain numbers.
         let wcs = unsafe { Box::new(std::mem::zeroed()) };
-        let inner = Inner { wcs, members: Vec::new(), charged: 0, generation: 0 };
+        // SAFETY: the queue was just made, of a context that is open.
+        let poll = unsafe { (*(*raw.raw()).context).ops.poll_cq }.unwrap_or(no_poll);
+        let inner = Inner { wcs, members: Vec::new(), charged: 0, generation: 0, last: None, poll };
         Ok(Arc::new(Cq { raw, queue, service, inner: Serial::new(threading, inner), sleepers: AtomicUsize::new(0) }))
     }
 
@@ -129,7 +140,8 @@ impl Cq {
         }
         let place = match inner.members.iter().position(|m| m.ep.is_none()) {
             Some(free) => free,
-            None if inner.members.len() < 1 << 16 => {
+            // The last is nobody's, so that not every number of 64 bits is a work request's.
+            None if inner.members.len() < 0xffff => {
                 inner.members.push(Member { tag: Tag::default(), ep: None, charge: 0 });
                 inner.members.len() - 1
             }
@@ -145,6 +157,7 @@ impl Cq {
     /// Forgets an endpoint; completions that it left behind go nowhere.
     pub fn remove(&self, ep: &Arc<Shared>) {
         let mut inner = self.inner.lock();
+        inner.last = None;
         let Inner { members, charged, .. } = &mut *inner;
         let mut gone = Vec::new();
         for m in members.iter_mut().filter(|m| m.ep.as_ref().is_some_and(|e| Arc::ptr_eq(e, ep))) {

@@ -13,11 +13,12 @@ use super::object::Pd;
 use super::watch::Watch;
 use crate::config;
 use crate::error::{Error, Result, errno};
+use crate::mr::Access;
 use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::info::Info;
 use crate::prov::memory::Allocations;
-use crate::prov::op::IOV_LIMIT;
+use crate::prov::op::{IOV_LIMIT, Iov};
 use crate::prov::queue::Counter;
 use crate::prov::wish::{Facts, RegionId, Wish};
 use crate::sync::serial::{Serial, Threading};
@@ -111,11 +112,27 @@ impl Domain {
         }
         // Pinning takes long and needs no lock.
         let attached = attach::attach(self, wish)?;
-        self.regions.lock().add(attached, wish)
+        self.regions.lock().add(attached, wish.access)
+    }
+
+    /// As `register` for one plain range of host memory, checked by the caller; `None`: nothing was done, take the long
+    /// way.
+    pub fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
+        let attached = attach::attach_plain(self, iov, access)?;
+        self.regions.lock().add(attached, access).ok()
     }
 
     /// When this returns `Ok`, no peer reaches the memory, nor does a copy of this process.
     pub fn close_region(&self, id: RegionId) -> Result<()> {
+        let quiet = self.regions.lock().shut(id)?;
+        if !quiet {
+            self.wait_for_copies(id)?;
+        }
+        self.regions.lock().detach(id)
+    }
+
+    #[cold]
+    fn wait_for_copies(&self, id: RegionId) -> Result<()> {
         let until = now_ns() + CLOSE_NS;
         while !self.regions.lock().shut(id)? {
             if now_ns() > until {
@@ -123,7 +140,7 @@ impl Domain {
             }
             std::thread::yield_now();
         }
-        self.regions.lock().detach(id)
+        Ok(())
     }
 
     pub fn facts(&self, id: RegionId) -> Result<Facts> {

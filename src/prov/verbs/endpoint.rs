@@ -10,7 +10,7 @@ use super::greeting::DATA_MAX;
 use super::pep::Request;
 use super::post::Batch;
 use super::qp::{Capacity, Patience, Qp};
-use super::quick::Armed;
+use super::quick::{Armed, READ, SEND, WRITE};
 use super::ring::Ring;
 use super::service::Service;
 use super::staged::Staging;
@@ -21,10 +21,10 @@ use crate::mr::Paths;
 use crate::prov::bind::{Binding, Bindings, Options, PathReport, Stats, Verdicts};
 use crate::prov::fault::Plan;
 use crate::prov::info::Info;
-use crate::prov::op::{Common, Dir, Iov, RmaIov};
+use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
 use crate::prov::{Source, flags};
 use crate::sync::gate::Fences;
-use crate::sync::serial::Serial;
+use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::collections::VecDeque;
@@ -73,6 +73,7 @@ impl Endpoint {
             rx_tag: Tag::default(),
             unsignalled: 0,
             signal_all: false,
+            op_flags: 0,
             unordered: domain.context().transport == Transport::Iwarp,
             own_receives: info.caps != 0 && info.caps & (flags::MSG | flags::RECV) == 0,
             batch: Batch::new(),
@@ -127,8 +128,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Makes the queue pair. No operation takes the way without a lock or call: false.
-    pub fn enable(&self, _op_flags: u64) -> Result<bool> {
+    /// Makes the queue pair. True: operations need no lock.
+    pub fn enable(&self, op_flags: u64) -> Result<bool> {
         let domain = &self.shared.domain;
         let mut s = self.shared.state.lock();
         if !matches!(s.phase, Phase::Fresh) {
@@ -149,12 +150,13 @@ impl Endpoint {
         let mut s = self.shared.state.lock();
         (s.tx_tag, s.rx_tag) = (tx_tag, rx_tag);
         s.qp = Some(qp);
+        s.op_flags = op_flags;
         s.phase = Phase::Enabled;
         domain.watch.add(&self.shared);
         if s.own_receives {
             (0..rx).for_each(|_| s.repost_own());
         }
-        Ok(false)
+        Ok(domain.threading == Threading::Promised)
     }
 
     fn check_can_connect(s: &State) -> Result<()> {
@@ -292,29 +294,88 @@ impl Endpoint {
     }
 
     /// As `rma` for the usual operation, but for the posting; `None`: `rma` is to be called.
+    ///
+    /// # Safety
+    /// `LOCKED`, or `enable` has said that no lock is needed.
     #[inline(always)]
-    pub fn rma_quick<const WRITE: bool>(
-        &self,
-        buf: usize,
-        len: usize,
-        addr: u64,
-        key: u64,
-        desc: u64,
-        context: usize,
-    ) -> Option<Armed<'_>> {
-        self.shared.arm_quick::<WRITE>(buf, len, addr, key, desc, context)
+    pub unsafe fn rma_quick<const WRITES: bool, const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
+        // SAFETY: handed on.
+        unsafe {
+            match WRITES {
+                true => self.shared.arm_quick::<WRITE, LOCKED>(one),
+                false => self.shared.arm_quick::<READ, LOCKED>(one),
+            }
+        }
+    }
+
+    /// As `rma_quick`, for a message.
+    ///
+    /// # Safety
+    /// As for `rma_quick`.
+    #[inline(always)]
+    pub unsafe fn send_quick<const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
+        // SAFETY: handed on.
+        unsafe { self.shared.arm_quick::<SEND, LOCKED>(one) }
+    }
+
+    /// As `recv` for the usual receive; false: `recv` is to be called.
+    ///
+    /// # Safety
+    /// As for `rma_quick`.
+    #[inline(always)]
+    pub unsafe fn recv_quick<const LOCKED: bool>(&self, buf: usize, room: usize, desc: u64, context: usize) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.shared.state.reach::<LOCKED>() }.try_quick_receive(buf, room, desc, context).is_some()
+    }
+
+    /// The short way of an operation with everything.
+    #[inline(always)]
+    fn try_quick<const KIND: u8>(&self, s: &mut State, one: One, c: &Common) -> Option<Result<()>> {
+        if c.timeout_ns != 0 {
+            return None;
+        }
+        match self.shared.domain.threading {
+            Threading::Promised => s.try_quick::<KIND, false>(one, c.flags),
+            Threading::Safe => s.try_quick::<KIND, true>(one, c.flags),
+        }
     }
 
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
-        self.shared.state.lock().rma(&self.shared.domain, dir, local, remote, c, descs)
+        let mut s = self.shared.state.lock();
+        if let ([here], [there], [desc]) = (local, remote, descs)
+            && here.len == there.len
+        {
+            let one = One { buf: here.addr, len: here.len, addr: there.addr, key: there.key, desc: *desc, context: c.context };
+            let done = match dir {
+                Dir::Write => self.try_quick::<WRITE>(&mut s, one, c),
+                Dir::Read => self.try_quick::<READ>(&mut s, one, c),
+            };
+            if let Some(done) = done {
+                return done;
+            }
+        }
+        s.rma(&self.shared.domain, dir, local, remote, c, descs)
     }
 
     pub fn send(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
-        self.shared.state.lock().send(&self.shared.domain, local, c, descs)
+        let mut s = self.shared.state.lock();
+        if let ([here], [desc]) = (local, descs) {
+            let one = One { buf: here.addr, len: here.len, addr: 0, key: 0, desc: *desc, context: c.context };
+            if let Some(done) = self.try_quick::<SEND>(&mut s, one, c) {
+                return done;
+            }
+        }
+        s.send(&self.shared.domain, local, c, descs)
     }
 
     pub fn recv(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
-        self.shared.state.lock().recv(&self.shared.domain, local, c, descs)
+        let mut s = self.shared.state.lock();
+        if let ([here], [desc], 0) = (local, descs, c.timeout_ns)
+            && s.try_quick_receive(here.addr, here.len, *desc, c.context).is_some()
+        {
+            return Ok(());
+        }
+        s.recv(&self.shared.domain, local, c, descs)
     }
 
     pub fn cancel(&self, _context: usize) -> Result<()> {
@@ -375,6 +436,11 @@ impl Endpoint {
         Ok(None)
     }
 
+    /// Changes when there is something else to watch than before.
+    pub fn watched(&self) -> u64 {
+        u64::from(self.shared.state.lock().link.has_channel())
+    }
+
     /// What came after the queues were armed has made their descriptors readable.
     pub fn may_sleep(&self) -> bool {
         true
@@ -390,7 +456,7 @@ impl Endpoint {
 
     /// How long a sleeper may sleep before this endpoint has something to do by itself.
     pub fn nap_ns(&self) -> u64 {
-        const LONG: u64 = 1_000_000_000;
+        const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
         let s = self.shared.state.lock();
         let now = time::now_ns();

@@ -84,6 +84,8 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
         caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
         mode: if iwarp { 0 } else { flags::RX_CQ_DATA },
         msg_order: flags::ORDER_UNLESS_READ,
+        // The device ends the work requests of a queue pair in their order, and what the library stages stands in line.
+        comp_order: flags::ORDER_ALL,
         paths: PATHS & Paths::from_bits_truncate(config.paths),
         mr_mode: flags::MR_MODE_LOCAL | flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY,
         ep_type: EP_MSG,

@@ -34,6 +34,8 @@ mod service;
 mod staged;
 mod state;
 pub mod status;
+mod steps;
+mod take;
 mod watch;
 
 pub use cq::Cq;

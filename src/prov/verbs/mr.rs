@@ -4,13 +4,13 @@
 //! A descriptor of plain memory carries the device's own local key, so that an operation looks nothing up; a wrong
 //! one is refused by the device. Regions of several registrations, and staged ones, are found by their number.
 
-use super::attach::{Attached, lines};
+use super::attach::Attached;
 use super::backing::Backing;
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::{Access, KeySource, Paths};
 use crate::prov::op::{IOV_LIMIT, Iov};
-use crate::prov::wish::{DEVICE_DESC, Facts, RegionId, Wish};
+use crate::prov::wish::{DEVICE_DESC, Facts, RegionId};
 use rdma_sys::ibv_sge;
 use std::sync::Arc;
 
@@ -98,6 +98,8 @@ pub struct Regions {
     slots: Vec<Slot>,
     free: Vec<u32>,
     keys: KeySource,
+    /// Regions that there were.
+    count: u64,
     open: usize,
 }
 
@@ -112,14 +114,14 @@ pub fn staged_index(key: u64) -> Option<u32> {
 
 impl Regions {
     pub fn new() -> Regions {
-        Regions { slots: Vec::new(), free: Vec::new(), keys: KeySource::default(), open: 0 }
+        Regions { slots: Vec::new(), free: Vec::new(), keys: KeySource::default(), count: 0, open: 0 }
     }
 
     pub fn open_count(&self) -> usize {
         self.open
     }
 
-    pub fn add(&mut self, mut attached: Attached, wish: &Wish<'_>) -> Result<RegionId> {
+    pub fn add(&mut self, mut attached: Attached, access: Access) -> Result<RegionId> {
         let index = match self.free.pop() {
             Some(i) => i,
             None if self.slots.len() < MAX_REGIONS => {
@@ -128,7 +130,8 @@ impl Regions {
             }
             None => return Err(Error::new(errno::ENOSPC, format!("this domain already has {MAX_REGIONS} regions"))),
         };
-        let number = self.keys.draw();
+        self.count += 1;
+        let generation = self.count;
         let device = !attached.site.is_host();
         let (key, desc, backing) = match attached.pieces.as_slice() {
             [(_, one)] => {
@@ -136,20 +139,18 @@ impl Regions {
                 (u64::from(rkey), desc_of(lkey, device, false), None)
             }
             [] => {
-                let key = STAGED_KEY | (number << INDEX_BITS & !STAGED_KEY) | u64::from(index);
+                let key = STAGED_KEY | (self.keys.draw() << INDEX_BITS & !STAGED_KEY) | u64::from(index);
                 let backing = attached.backing.take();
-                let staged =
-                    backing.map(|backing| Arc::new(Staged { backing, base: attached.base, len: attached.len, access: wish.access }));
+                let staged = backing.map(|backing| Arc::new(Staged { backing, base: attached.base, len: attached.len, access }));
                 (key, desc_of(index, device, true), staged)
             }
             // For local use only, so the key opens nothing.
             _ => (0, desc_of(index, device, true), None),
         };
-        let region = Region { attached, access: wish.access, key };
-        self.slots[index as usize] =
-            Slot { generation: number, region: Some(Arc::new(parking_lot::Mutex::new(region))), backing, closing: false };
+        let region = Region { attached, access, key };
+        self.slots[index as usize] = Slot { generation, region: Some(Arc::new(parking_lot::Mutex::new(region))), backing, closing: false };
         self.open += 1;
-        Ok(RegionId { index, generation: number, key, desc })
+        Ok(RegionId { index, generation, key, desc })
     }
 
     fn slot(&self, id: RegionId) -> Result<&Slot> {
@@ -213,7 +214,7 @@ impl Regions {
             a.kind.name(),
             r.key,
             a.path.words(),
-            lines(&a.attempts)
+            a.record.lines()
         ))
     }
 
@@ -270,16 +271,18 @@ impl Regions {
     }
 }
 
-/// Whether a descriptor carries the device's own key.
+/// The device's own key in a descriptor that carries one, and whether the CPU reaches the bytes as well.
 #[inline(always)]
-pub fn is_plain(desc: u64) -> bool {
-    desc & (SET | LOOKED_UP) == SET
-}
-
-/// The key in it.
-#[inline(always)]
-pub fn local_key(desc: u64) -> u32 {
-    (desc >> NUMBER_SHIFT) as u32
+pub fn plain(desc: u64) -> Option<(u32, bool)> {
+    const HOST: u64 = SET.rotate_right(NUMBER_SHIFT) >> 32;
+    const DEVICE: u64 = (SET | DEVICE_DESC).rotate_right(NUMBER_SHIFT) >> 32;
+    // The key below, and all else above.
+    let turned = desc.rotate_right(NUMBER_SHIFT);
+    match turned >> 32 {
+        HOST => Some((turned as u32, true)),
+        DEVICE => Some((turned as u32, false)),
+        _ => None,
+    }
 }
 
 /// Whether a descriptor's region is looked up.
@@ -306,20 +309,15 @@ mod tests {
         assert!(pieces(&iov, &[], false, &mut sges).is_err_and(|e| e.words.contains("desc[0]")));
         assert!(pieces(&iov, &[0x1234; 3], false, &mut sges).is_err());
         assert_eq!(pieces(&iov, &[], true, &mut sges).expect("unnamed"), (2, Local::Host));
+        assert_eq!((plain(descs[0]), plain(descs[2])), (Some((u32::MAX, true)), Some((7, false))));
+        for odd in [0, 1, 0x1234, desc_of(7, false, true), desc_of(7, true, true), descs[0] | 1 << 63, descs[0] & !SET] {
+            assert_eq!(plain(odd), None, "{odd:#x}");
+        }
     }
 
     #[test]
     fn a_region_is_not_shut_as_long_as_a_copy_runs_however_often_that_is_asked() {
         let place = [Iov { addr: 4096, len: 64 }];
-        let wish = Wish {
-            source: crate::prov::wish::Source::Iov(&place),
-            memory: crate::prov::wish::Memory::Host,
-            access: Access::REMOTE_READ,
-            offset: 0,
-            requested_key: 0,
-            policy: crate::mr::PathPolicy::default(),
-            event: false,
-        };
         let attached = Attached {
             pieces: Vec::new(),
             local: None,
@@ -329,10 +327,10 @@ mod tests {
             len: 64,
             site: Site::HOST,
             kind: crate::hmem::Kind::Host,
-            attempts: Vec::new(),
+            record: Default::default(),
         };
         let mut regions = Regions::new();
-        let id = regions.add(attached, &wish).expect("a place");
+        let id = regions.add(attached, Access::REMOTE_READ).expect("a place");
         let copying = regions.by_key(id.key).expect("its key");
         assert!(!regions.shut(id).expect("open"));
         assert!(!regions.shut(id).expect("open"), "the second time as well");

@@ -46,6 +46,11 @@ impl Request {
         }
     }
 
+    /// The peer's address.
+    pub fn from(&self) -> String {
+        self.id.as_ref().and_then(Id::peer).map_or_else(String::new, |at| Address::Cm(at).to_string())
+    }
+
     pub fn into_id(mut self) -> Option<Id> {
         self.id.take()
     }
@@ -180,6 +185,11 @@ impl PassiveEndpoint {
             event.request = Some(Box::new(event::Request::Verbs(request)));
             eq.push(event);
         }
+    }
+
+    /// Changes when there is something else to watch than before.
+    pub fn watched(&self) -> u64 {
+        u64::from(self.inner.lock().bound.is_some())
     }
 
     pub fn watch(&self, poller: &Poller) -> Result<()> {

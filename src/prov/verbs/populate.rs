@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pages before pinning: most of what registering fresh memory costs is the kernel clearing its pages, and that can
-//! be done by several threads, while one registration cannot.
+//! be done by several threads, while one registration cannot. Memory that has its pages is left alone: walking them once
+//! more would cost as much as pinning them.
 
 use crate::mr::Access;
 use crate::prov::op::Iov;
@@ -8,6 +9,23 @@ use crate::sys::mem;
 
 /// Bytes per thread that make a thread worth starting.
 const SHARE: usize = 32 << 20;
+
+/// Distance of the pages that are looked at: those of a huge page come together, and of what a program has touched its
+/// neighbours mostly too.
+const STEP: usize = 2 << 20;
+
+/// Whether there is much to clear in whole pages, judged by one of them for each step.
+fn is_fresh(start: usize, end: usize) -> bool {
+    let steps = (start..end).step_by(STEP);
+    // So many may have their pages; one more, and the rest need not be looked at.
+    let Some(most) = steps.len().checked_sub(2 * SHARE / STEP) else { return false };
+    steps.filter(|at| mem::is_resident(*at)).nth(most).is_none()
+}
+
+/// Whether a range of so many bytes may be worth it at all.
+pub fn may(len: usize) -> bool {
+    len / SHARE >= 2
+}
 
 /// Gives host ranges their pages, on up to `threads` threads. What cannot be populated is left to the registration.
 pub fn populate(iovs: &[Iov], access: Access, threads: usize) {
@@ -20,7 +38,10 @@ pub fn populate(iovs: &[Iov], access: Access, threads: usize) {
         let page = mem::page_size();
         let start = iov.addr & !(page - 1);
         let end = (iov.addr + iov.len).div_ceil(page) * page;
-        let share = ((end - start) / parts).next_multiple_of(2 << 20);
+        if !is_fresh(start, end) {
+            continue;
+        }
+        let share = ((end - start) / parts).next_multiple_of(STEP);
         std::thread::scope(|scope| {
             for at in (start..end).step_by(share) {
                 let n = share.min(end - at);
@@ -31,5 +52,26 @@ pub fn populate(iovs: &[Iov], access: Access, threads: usize) {
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    #[test]
+    fn only_memory_without_pages_is_fresh() {
+        let len = 4 * SHARE;
+        // SAFETY: a mapping of our own, which nobody else knows.
+        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }.unwrap();
+        let start = at as usize;
+        assert!(is_fresh(start, start + len) && !mem::is_resident(start));
+        mem::populate(start, len / 2, true);
+        assert!(mem::is_resident(start) && !is_fresh(start, start + len / 2));
+        assert!(is_fresh(start, start + len), "half of it still is");
+        // SAFETY: mapped above.
+        unsafe { munmap(at, len) }.unwrap();
+        assert!(!mem::is_resident(start), "what is not mapped has no pages");
     }
 }

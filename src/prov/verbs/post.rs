@@ -9,6 +9,7 @@ use super::status;
 use super::{Domain, MAX_MSG};
 use crate::error::{Error, Result, errno};
 use crate::prov::bind::Ending;
+use crate::prov::bind::SILENT;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, measure};
 use rdma_sys::*;
@@ -205,8 +206,9 @@ impl State {
         send_flags |= if fence { FENCE } else { 0 };
 
         let buf = local.first().map_or(0, |v| v.addr);
-        let end = Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline };
-        let plain = end_wanted && !self.signal_all && bounce.is_none();
+        let end =
+            Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline, silent: c.flags & SILENT != 0, ticket: None };
+        let plain = end_wanted && !self.signal_all && bounce.is_none() && deadline == 0;
         let op = TxOp { end, plain, bounce, internal: false, over: false, fate: None };
         // With faults on demand everything goes through the line, where they are committed.
         if self.must_wait() || self.faults.is_some() {
@@ -234,7 +236,7 @@ impl State {
             return Ok(());
         }
         self.ring(true)?;
-        self.look_quick(domain.threading);
+        self.look_quick();
         Ok(())
     }
 
@@ -281,7 +283,16 @@ impl State {
         }
         let deadline = self.deadline(c.timeout_ns);
         let buf = local.first().map_or(0, |v| v.addr);
-        let end = Ending { context: c.context, kind: staged::kind_of(dir), len: total, buf, wanted, deadline };
+        let end = Ending {
+            context: c.context,
+            kind: staged::kind_of(dir),
+            len: total,
+            buf,
+            wanted,
+            deadline,
+            silent: c.flags & SILENT != 0,
+            ticket: None,
+        };
         let t = Transfer::new(dir, there.key, there.addr, pieces, count, bounce, data, end);
         // What was promised to go out with the next one goes now.
         self.ring_promised();
@@ -351,7 +362,7 @@ impl State {
         self.ring_promised();
         if self.unsignalled > 0 && !self.tx.is_full() {
             let mut ready = Ready::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE, None);
-            ready.op.internal = true;
+            (ready.op.internal, ready.op.end.wanted) = (true, false);
             self.post_ready(ready);
         }
     }
@@ -458,11 +469,15 @@ impl State {
         }
         let deadline = self.deadline(c.timeout_ns);
         let buf = local.first().map_or(0, |v| v.addr);
-        let op = RxOp { context: c.context, buf, room, wanted: self.bind.wants_receive(c.flags), own: false, deadline, bounce };
+        let op =
+            RxOp { context: c.context, buf, room, wanted: self.bind.wants_receive(c.flags), own: false, deadline, plain: false, bounce };
+        let op = RxOp { plain: op.wanted && op.bounce.is_none(), ..op };
         if self.faults.is_some() {
             return self.recv_faulty(pieces, count, op);
         }
-        self.post_receive(&mut pieces, count, op)
+        self.post_receive(&mut pieces, count, op)?;
+        self.look_quick_receive();
+        Ok(())
     }
 
     pub fn post_receive(&mut self, pieces: &mut [ibv_sge; IOV_LIMIT], count: usize, op: RxOp) -> Result<()> {

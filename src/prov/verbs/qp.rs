@@ -104,7 +104,8 @@ impl Qp {
         // SAFETY: just made.
         let number = unsafe { (*raw.as_ptr()).qp_num };
         // Devices round up; what was asked for is what is counted.
-        Ok(Qp { raw, number, capacity: Capacity { inline: attr.cap.max_inline_data, ..wish }, _pd: pd.clone() })
+        let inline = attr.cap.max_inline_data.min(wish.inline);
+        Ok(Qp { raw, number, capacity: Capacity { inline, ..wish }, _pd: pd.clone() })
     }
 
     #[inline(always)]

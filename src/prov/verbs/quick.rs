@@ -1,39 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The shortest way of the usual operation: one piece on each side, an entry for every success, no locks. Whatever is
-//! not usual about an operation or a completion sends it the long way (`post.rs`, `state.rs`), which finds out what.
+//! The shortest way of the usual operation and of the usual receive: one piece, and nothing about it that needs a
+//! thought. Whatever is not usual goes the long way (`post.rs`), which finds out what. How they end is in `take.rs`.
 
-use super::cq::{BATCH, Cq, Tag};
 use super::mr;
 use super::state::{Phase, Shared, State};
 use super::status;
 use crate::error::{Error, errno};
-use crate::prov::bind::Ending;
 use crate::prov::flags;
-use crate::prov::queue::Completion;
-use crate::prov::wish::DEVICE_DESC;
-use crate::sync::serial::{Promised, Threading};
+use crate::prov::op::One;
+use crate::sync::serial::Reached;
 use rdma_sys::*;
-use std::mem::{MaybeUninit, zeroed};
+use std::mem::zeroed;
 use std::ptr::null_mut;
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
-const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
+const INLINED: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 /// The longest that takes this way; a number that a comparison holds.
 const LONGEST: usize = i32::MAX as usize;
+/// Flags that an operation may have and be usual: they say what is done anyway, or whether an entry is wanted.
+const USUAL: u64 = flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE;
+/// No work request has this number: `Tag` keeps the last member free.
+const NEVER: u64 = u64::MAX;
+
+pub const WRITE: u8 = 0;
+pub const READ: u8 = 1;
+pub const SEND: u8 = 2;
 
 type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32;
+type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32;
 
-/// A work request of one piece, made once, and what posts it.
+/// Work requests of one piece, made once, and what posts them.
 pub struct Template {
     wr: ibv_send_wr,
     piece: ibv_sge,
+    bad: *mut ibv_send_wr,
+    qp: *mut ibv_qp,
+    post: PostSend,
     /// Bytes that travel in it.
     inline: usize,
-    qp: *mut ibv_qp,
     /// False: something about the endpoint keeps operations from this way. Whoever changes that takes it back; the next
     /// operation that went the long way looks anew.
     open: bool,
-    post: PostSend,
+    /// And operations without flags want entries, so that nobody need ask.
+    every: bool,
+    recv_wr: ibv_recv_wr,
+    recv_piece: ibv_sge,
+    recv_bad: *mut ibv_recv_wr,
+    post_recv: PostRecv,
+    /// As `open`, for receives.
+    recv_open: bool,
+    /// The number of the oldest operation and of the oldest receive, as long as their ends may be short as well.
+    pub next_sent: u64,
+    pub next_received: u64,
 }
 
 // SAFETY: the pointers lead into the endpoint itself and to its queue pair, and are used under its serialisation.
@@ -44,69 +62,74 @@ unsafe extern "C" fn nothing(_: *mut ibv_qp, _: *mut ibv_send_wr, _: *mut *mut i
     errno::EINVAL
 }
 
+unsafe extern "C" fn no_receive(_: *mut ibv_qp, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> i32 {
+    errno::EINVAL
+}
+
 impl Default for Template {
     fn default() -> Template {
         // SAFETY: plain numbers and pointers.
-        let (wr, piece) = unsafe { (zeroed(), zeroed()) };
-        Template { wr, piece, inline: 0, qp: null_mut(), open: false, post: nothing }
+        let (wr, piece, recv_wr, recv_piece) = unsafe { zeroed() };
+        Template {
+            wr,
+            piece,
+            bad: null_mut(),
+            qp: null_mut(),
+            post: nothing,
+            inline: 0,
+            open: false,
+            every: false,
+            recv_wr,
+            recv_piece,
+            recv_bad: null_mut(),
+            post_recv: no_receive,
+            recv_open: false,
+            next_sent: NEVER,
+            next_received: NEVER,
+        }
     }
 }
 
 /// An operation that is written down, and not posted yet. Nothing of the call's is needed beyond here, so that posting
 /// is the call's end.
-pub struct Armed<'a>(Promised<'a, State>);
+pub struct Armed<'a, const LOCKED: bool>(Reached<'a, State, LOCKED>);
 
-impl Armed<'_> {
+impl<const LOCKED: bool> Armed<'_, LOCKED> {
     /// Posts it; gives the device's answer, an errno.
     #[inline(always)]
     pub fn post(&mut self) -> i32 {
-        let s: &mut State = &mut self.0;
-        let t = &mut s.quick;
-        let mut bad = MaybeUninit::uninit();
-        // SAFETY: request and piece are live; the buffer is the C caller's promise.
-        let rc = unsafe { (t.post)(t.qp, &raw mut t.wr, bad.as_mut_ptr()) };
-        if rc == 0 {
-            s.unsignalled = 0;
-            s.tx.advance();
-        }
-        rc
+        self.0.fire()
     }
 
     /// Takes it back after `post` failed; gives the words.
     #[cold]
     pub fn refused(&mut self, rc: i32) -> Error {
-        self.0.tx.place().plain = false;
-        if let Some(queue) = &self.0.bind.tx {
-            queue.release();
-        }
-        match rc.saturating_abs() {
-            errno::ENOMEM => Error::AGAIN,
-            err => status::call_error("posting a work request", err),
-        }
+        self.0.misfired(rc)
     }
 }
 
 impl State {
-    /// From now on operations go the long way, until one finds everything as it should be.
-    #[inline]
+    /// From now on everything goes the long way, until something finds everything as it should be.
     pub fn close_quick(&mut self) {
-        self.quick.open = false;
+        let t = &mut self.quick;
+        (t.open, t.every, t.recv_open) = (false, false, false);
+        (t.next_sent, t.next_received) = (NEVER, NEVER);
     }
 
-    /// Opens the short way if nothing speaks against it.
+    /// Opens the short way of operations if nothing speaks against it.
     #[inline(always)]
-    pub fn look_quick(&mut self, threading: Threading) {
-        if !self.quick.open && threading == Threading::Promised {
+    pub fn look_quick(&mut self) {
+        if !self.quick.open {
             self.open_quick();
         }
     }
 
     #[cold]
     fn open_quick(&mut self) {
-        let usual =
-            !self.unordered && !self.signal_all && !self.bind.tx_selective && self.bind.tx.is_some() && self.options.deadline_ns == 0;
-        let idle = matches!(self.phase, Phase::Connected) && !self.must_wait() && self.batch.is_empty();
-        let Some(qp) = self.qp.as_ref().filter(|_| usual && idle) else { return };
+        let usual = !self.unordered && !self.signal_all && self.op_flags & !USUAL == 0 && self.options.deadline_ns == 0;
+        let idle = matches!(self.phase, Phase::Connected) && !self.must_wait() && self.batch.is_empty() && self.faults.is_none();
+        let Some(qp) = self.qp.as_ref().filter(|_| usual && idle && self.bind.tx.is_some()) else { return };
+        let every = self.bind.wants_entry(self.op_flags);
         let t = &mut self.quick;
         // The state stays where it is as long as the endpoint is open.
         t.wr.sg_list = &raw mut t.piece;
@@ -115,112 +138,183 @@ impl State {
         t.qp = qp.raw();
         // SAFETY: the pair lives, and so does its context.
         if let Some(post) = unsafe { (*(*t.qp).context).ops.post_send } {
-            (t.post, t.open) = (post, true);
+            (t.post, t.open, t.every) = (post, true, every);
+            self.follow();
         }
+    }
+
+    /// As `look_quick`, for receives.
+    #[inline(always)]
+    pub fn look_quick_receive(&mut self) {
+        if !self.quick.recv_open {
+            self.open_quick_receive();
+        }
+    }
+
+    #[cold]
+    fn open_quick_receive(&mut self) {
+        let bind = &self.bind;
+        let counted = bind.counters.recv.is_some() || bind.counters.remote_write.is_some();
+        let usual = !self.unordered && !counted && bind.rx.is_some() && !bind.rx_selective && self.options.deadline_ns == 0;
+        let idle = matches!(self.phase, Phase::Enabled | Phase::Connecting(_) | Phase::Connected) && !self.must_wait();
+        let Some(qp) = self.qp.as_ref().filter(|_| usual && idle && self.faults.is_none() && !self.own_receives) else { return };
+        let t = &mut self.quick;
+        t.recv_wr.sg_list = &raw mut t.recv_piece;
+        t.recv_wr.num_sge = 1;
+        t.qp = qp.raw();
+        // SAFETY: as in `open_quick`.
+        if let Some(post) = unsafe { (*(*t.qp).context).ops.post_recv } {
+            (t.post_recv, t.recv_open) = (post, true);
+            self.follow();
+        }
+    }
+
+    /// The oldest are others than before.
+    #[inline]
+    pub fn follow(&mut self) {
+        if self.quick.open {
+            self.quick.next_sent = self.tx_tag.send(self.tx.first());
+        }
+        if self.quick.recv_open {
+            self.quick.next_received = self.rx_tag.recv(self.rx.first());
+        }
+    }
+
+    /// Writes an operation down. False: it is not that simple, the long way is to be taken.
+    #[inline(always)]
+    fn arm<const KIND: u8, const LOCKED: bool>(&mut self, one: One, wanted: bool) -> bool {
+        let Some((lkey, host)) = mr::plain(one.desc) else { return false };
+        // Each in code of its own, which is shorter than what decides between them later.
+        if KIND != READ && host && one.len.wrapping_sub(1) < self.quick.inline {
+            self.arm_sized::<KIND, LOCKED, true>(one, lkey, wanted)
+        } else {
+            one.len.wrapping_sub(1) < LONGEST && self.arm_sized::<KIND, LOCKED, false>(one, lkey, wanted)
+        }
+    }
+
+    /// As `arm`, for a length that was looked at.
+    #[inline(always)]
+    fn arm_sized<const KIND: u8, const LOCKED: bool, const INLINE: bool>(&mut self, one: One, lkey: u32, wanted: bool) -> bool {
+        let One { buf, len, addr, key, context, .. } = one;
+        if KIND != SEND && key >> 32 != 0 {
+            return false;
+        }
+        if buf == 0 || self.tx.is_full() {
+            return false;
+        }
+        let mut signalled = SIGNALED;
+        if wanted {
+            // SAFETY: the way is open only with a queue.
+            let queue = unsafe { self.bind.tx.as_ref().unwrap_unchecked() };
+            // SAFETY: of the same domain as the state, which is reached in the same way.
+            if !unsafe { queue.reach::<LOCKED>() }.reserve_if_open() {
+                return false;
+            }
+        } else if self.unsignalled >= self.tx.limit() / 4 {
+            self.unsignalled = 0;
+        } else {
+            self.unsignalled += 1;
+            signalled = 0;
+        }
+        let kind = match KIND {
+            WRITE => flags::RMA | flags::WRITE,
+            READ => flags::RMA | flags::READ,
+            _ => flags::MSG | flags::SEND,
+        };
+        let seq = self.tx.next();
+        let place = self.tx.place();
+        (place.end.context, place.end.kind, place.end.len, place.end.buf) = (context, kind, len, buf);
+        if wanted {
+            place.plain = true;
+        } else {
+            place.end.wanted = false;
+        }
+        self.tx.advance();
+        let t = &mut self.quick;
+        t.wr.wr_id = self.tx_tag.send(seq);
+        t.wr.opcode = match KIND {
+            WRITE => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            READ => ibv_wr_opcode::IBV_WR_RDMA_READ,
+            _ => ibv_wr_opcode::IBV_WR_SEND,
+        };
+        t.wr.send_flags = if INLINE { signalled | INLINED } else { signalled };
+        if KIND != SEND {
+            t.wr.wr.rdma.remote_addr = addr;
+            t.wr.wr.rdma.rkey = key as u32;
+        }
+        t.piece = ibv_sge { addr: buf as u64, length: len as u32, lkey };
+        true
+    }
+
+    #[inline(always)]
+    fn fire(&mut self) -> i32 {
+        let t = &mut self.quick;
+        // SAFETY: request, piece and place are live; the buffer is the C caller's promise.
+        unsafe { (t.post)(t.qp, &raw mut t.wr, &raw mut t.bad) }
+    }
+
+    #[cold]
+    fn misfired(&mut self, rc: i32) -> Error {
+        let op = self.tx.unpush();
+        if let Some(queue) = self.bind.tx.as_ref().filter(|_| op.end.wanted) {
+            queue.release();
+        }
+        // What went out before without asking for its end has nobody else to ask.
+        self.unsignalled = self.tx.limit();
+        match rc.saturating_abs() {
+            errno::ENOMEM => Error::AGAIN,
+            err => status::call_error("posting a work request", err),
+        }
+    }
+
+    /// Posts an operation with its `flags` if it is usual; `None`: the long way is to be taken.
+    #[inline(always)]
+    pub fn try_quick<const KIND: u8, const LOCKED: bool>(&mut self, one: One, flags: u64) -> Option<Result<(), Error>> {
+        if !self.quick.open || flags & !USUAL != 0 {
+            return None;
+        }
+        let wanted = self.quick.every || self.bind.wants_entry(flags);
+        if !self.arm::<KIND, LOCKED>(one, wanted) {
+            return None;
+        }
+        match self.fire() {
+            0 => Some(Ok(())),
+            rc => Some(Err(self.misfired(rc))),
+        }
+    }
+
+    /// Posts a receive if it is usual; `None`: the long way is to be taken, which looks at what the device says.
+    #[inline(always)]
+    pub fn try_quick_receive(&mut self, buf: usize, room: usize, desc: u64, context: usize) -> Option<()> {
+        let (lkey, _) = mr::plain(desc)?;
+        if !self.quick.recv_open || buf == 0 || room.wrapping_sub(1) >= LONGEST || self.rx.is_full() {
+            return None;
+        }
+        let t = &mut self.quick;
+        t.recv_wr.wr_id = self.rx_tag.recv(self.rx.next());
+        t.recv_piece = ibv_sge { addr: buf as u64, length: room as u32, lkey };
+        // SAFETY: as in `fire`.
+        if unsafe { (t.post_recv)(t.qp, &raw mut t.recv_wr, &raw mut t.recv_bad) } != 0 {
+            return None;
+        }
+        // What `forget` left there is as good as a default for the rest.
+        let place = self.rx.place();
+        (place.context, place.buf, place.room, place.deadline) = (context, buf, room, 0);
+        (place.wanted, place.own, place.plain) = (true, false, true);
+        self.rx.advance();
+        Some(())
     }
 }
 
 impl Shared {
-    /// Writes down a write or a read. `None`: it is not that simple, the long way is to be taken.
-    #[inline(always)]
-    pub fn arm_quick<const WRITE: bool>(
-        &self,
-        buf: usize,
-        len: usize,
-        addr: u64,
-        key: u64,
-        desc: u64,
-        context: usize,
-    ) -> Option<Armed<'_>> {
-        let mut guard = self.state.promised()?;
-        let s: &mut State = &mut guard;
-        let odd = !mr::is_plain(desc) || key >> 32 != 0 || buf == 0 || len.wrapping_sub(1) >= LONGEST;
-        if odd || !s.quick.open || s.tx.is_full() {
-            return None;
-        }
-        let seq = s.tx.next();
-        let (queue, place) = (s.bind.tx.as_ref()?, s.tx.place());
-        // SAFETY: of the same domain as the state, which is reached by the same promise.
-        if !unsafe { queue.promised_unchecked() }.reserve_open() {
-            return None;
-        }
-        let kind = if WRITE { flags::RMA | flags::WRITE } else { flags::RMA | flags::READ };
-        place.end = Ending { context, kind, len, buf, wanted: true, deadline: 0 };
-        place.plain = true;
-        let t = &mut s.quick;
-        t.wr.wr_id = s.tx_tag.send(seq);
-        t.wr.opcode = if WRITE { ibv_wr_opcode::IBV_WR_RDMA_WRITE } else { ibv_wr_opcode::IBV_WR_RDMA_READ };
-        t.wr.send_flags = if WRITE && len <= t.inline && desc & DEVICE_DESC == 0 { SIGNALED | INLINE } else { SIGNALED };
-        t.wr.wr.rdma.remote_addr = addr;
-        t.wr.wr.rdma.rkey = key as u32;
-        t.piece = ibv_sge { addr: buf as u64, length: len as u32, lkey: mr::local_key(desc) };
-        Some(Armed(guard))
-    }
-
-    /// A completion whose operation has nothing to do but give its entry.
-    #[inline(always)]
-    fn end_quick(&self, wc: &ibv_wc) -> Option<Completion> {
-        // SAFETY: of the same domain as the queue that gave the completion, which is reached by the same promise.
-        let mut guard = unsafe { self.state.promised_unchecked() };
-        let s: &mut State = &mut guard;
-        if !s.quick.open || wc.status != ibv_wc_status::IBV_WC_SUCCESS {
-            return None;
-        }
-        let op = s.tx.oldest(wc.wr_id as u32)?;
-        // The flag of a vacant place is down.
-        if !op.plain {
-            return None;
-        }
-        op.plain = false;
-        let end = &op.end;
-        let done = Completion { context: end.context, flags: end.kind, len: end.len, buf: end.buf, data: 0 };
-        s.tx.forget();
-        if done.flags & flags::SEND != 0 {
-            s.stats.sends += 1;
-        } else {
-            s.stats.ops_nic += 1;
-            s.stats.bytes_nic += done.len as u64;
-        }
-        Some(done)
-    }
-}
-
-impl Cq {
-    /// Hands completions to `each` as the device gives them, while the caller's queue is empty. `None`: none came, or
-    /// they lie in the queue now.
+    /// Writes an operation without flags down, that gives an entry. `None`: the long way is to be taken.
     ///
     /// # Safety
-    /// The domain is one without locks.
+    /// `LOCKED`, or the domain is one without locks.
     #[inline(always)]
-    pub unsafe fn take_quick(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Option<usize> {
-        let queue = self.queue.as_ref()?;
-        let most = count.min(BATCH);
-        // SAFETY: the caller's promise; so for the rest.
-        let (mut inner, mut entries) = unsafe { (self.inner.promised_unchecked(), queue.promised_unchecked()) };
-        if !entries.has_room_for(most) {
-            return None;
-        }
-        // SAFETY: the queue lives and there is room for so many.
-        let n = unsafe { ibv_poll_cq(self.raw.raw(), most as i32, inner.wcs.as_mut_ptr()) };
-        if n <= 0 || n as usize > BATCH {
-            return None;
-        }
-        let n = n as usize;
-        let mut taken = 0;
-        for wc in &inner.wcs[..n] {
-            let Some(member) = inner.members.get(Tag::member(wc.wr_id)) else { break };
-            let Some(ep) = &member.ep else { break };
-            if !member.tag.sent(wc.wr_id) {
-                break;
-            }
-            let Some(done) = ep.end_quick(wc) else { break };
-            each(taken, &done);
-            taken += 1;
-        }
-        entries.unreserve(taken);
-        if taken < n {
-            self.hand_over(&inner.wcs[taken..n], &inner.members);
-        }
-        if taken == 0 { None } else { Some(taken) }
+    pub unsafe fn arm_quick<const KIND: u8, const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
+        // SAFETY: handed on.
+        let mut s = unsafe { self.state.reach::<LOCKED>() };
+        if s.quick.every && s.arm::<KIND, LOCKED>(one, true) { Some(Armed(s)) } else { None }
     }
 }

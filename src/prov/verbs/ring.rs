@@ -38,6 +38,12 @@ impl<T: Default> Ring<T> {
         self.limit
     }
 
+    /// The number of the oldest.
+    #[inline(always)]
+    pub fn first(&self) -> u32 {
+        self.head
+    }
+
     /// The number that the next one gets.
     #[inline(always)]
     pub fn next(&self) -> u32 {
@@ -74,15 +80,12 @@ impl<T: Default> Ring<T> {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// The oldest, if `seq` names it; its place may be vacant.
+    /// The place of the oldest, which is vacant if there is none.
     #[inline(always)]
-    pub fn oldest(&mut self, seq: u32) -> Option<&mut T> {
-        if self.head != seq {
-            return None;
-        }
-        let at = self.at(seq);
+    pub fn oldest(&mut self) -> &mut T {
+        let at = self.at(self.head);
         // SAFETY: as in `place`.
-        Some(unsafe { self.places.get_unchecked_mut(at) })
+        unsafe { self.places.get_unchecked_mut(at) }
     }
 
     /// Drops the oldest where it lies, without making it a default again; the caller knows that there is one.
@@ -164,8 +167,8 @@ mod tests {
             assert_eq!(ring.pop_until(round * 3 + 1), Some(round * 3));
             assert!(ring.is_next(round * 3 + 1));
             assert_eq!(ring.pop_until(round * 3), None, "over");
-            assert!(ring.oldest(round * 3 + 2).is_none());
-            assert_eq!(ring.oldest(round * 3 + 1).copied(), Some(round * 3 + 1));
+            assert_eq!(ring.first(), round * 3 + 1);
+            assert_eq!(*ring.oldest(), round * 3 + 1);
             ring.forget();
             assert_eq!((ring.pop(), ring.pop()), (Some(round * 3 + 2), None));
         }

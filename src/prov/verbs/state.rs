@@ -34,7 +34,6 @@ pub enum Phase {
 }
 
 /// A posted operation.
-#[derive(Default)]
 pub struct TxOp {
     pub end: Ending,
     /// Registered memory of ours between the caller's and the device.
@@ -45,8 +44,16 @@ pub struct TxOp {
     pub over: bool,
     /// And how, if not well.
     pub fate: Option<Box<Error>>,
-    /// Its success is an entry and nothing else.
+    /// Its success is an entry and nothing else: but for context, kind, length and buffer it is a default.
     pub plain: bool,
+}
+
+impl Default for TxOp {
+    /// As most are, so that the short way need not say so.
+    fn default() -> TxOp {
+        let end = Ending { wanted: true, ..Ending::default() };
+        TxOp { end, bounce: None, internal: false, over: false, fate: None, plain: false }
+    }
 }
 
 /// A posted receive.
@@ -62,6 +69,8 @@ pub struct RxOp {
     /// Absolute; 0 = none.
     pub deadline: u64,
     pub bounce: Option<Box<Bounce>>,
+    /// A message in it is an entry and nothing else.
+    pub plain: bool,
 }
 
 pub struct State {
@@ -84,6 +93,8 @@ pub struct State {
     pub unsignalled: u32,
     /// Counters move with every operation, so every one asks.
     pub signal_all: bool,
+    /// Flags of operations that are posted without any.
+    pub op_flags: u64,
     /// Completions of the device may overtake each other (iWARP's reads are overtaken by later writes).
     pub unordered: bool,
     pub own_receives: bool,
@@ -127,6 +138,7 @@ impl Shared {
         } else {
             s.carried_out(wc, seq)
         }
+        s.follow();
         if s.must_wait() {
             s.pump();
         }
@@ -313,10 +325,10 @@ impl State {
         self.stats.recvs += 1;
         let entry = Completion { context: op.context, flags: flags::RECV | flags::MSG | remote, len, buf: op.buf, data };
         match op.bounce.map_or(Ok(()), |b| b.scatter(len)) {
-            Ok(()) => self.bind.received(entry, op.wanted),
+            Ok(()) => self.bind.received(None, entry, op.wanted, None),
             Err(error) => {
                 self.stats.errors += 1;
-                self.bind.spoiled(entry, Failure { error, olen: 0 });
+                self.bind.spoiled(None, entry, Failure { error, olen: 0 });
             }
         }
     }
@@ -333,7 +345,7 @@ impl State {
         }
         self.stats.errors += 1;
         let entry = Completion { context: op.context, flags: flags::RECV | flags::MSG, len: 0, buf: op.buf, data: 0 };
-        self.bind.spoiled(entry, Failure { error, olen: 0 });
+        self.bind.spoiled(None, entry, Failure { error, olen: 0 });
     }
 
     /// The connection ends, for this reason unless it was ending already: the device is told to give everything
@@ -402,7 +414,8 @@ impl State {
         }
         let lined_up = || self.staging.jobs.iter().map(|j| j.ending().deadline);
         let posted = || self.tx.iter().map(|o| o.end.deadline).chain(self.rx.iter().map(|o| o.deadline));
-        let deadlines = || posted().chain(lined_up()).filter(|d| *d != 0);
+        let held = || self.faults.iter().flat_map(|f| f.held.iter().map(|(_, held)| held.op.deadline));
+        let deadlines = || posted().chain(lined_up()).chain(held()).filter(|d| *d != 0);
         if deadlines().any(|d| d <= now) {
             self.late = now;
             let words = "an operation's deadline passed: the queue pair was stopped, because a device takes nothing back by itself";

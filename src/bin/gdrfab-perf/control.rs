@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connecting by exchanged addresses: the two sides tell each other the plan and where their endpoints are over a TCP socket
+//! of their own, which stays open so that the end of a process is noticed. Who connects to it is a stranger until its bytes
+//! have been looked at.
+
+use crate::args::Options;
+use crate::cli;
+use crate::conn::{Side, patience_ms};
+use crate::provider::{Choice, leaves_from, place};
+use crate::stats::Clock;
+use crate::wire::{self, Answer, Plan};
+use gdrfab::error::{Code, Error, Result, errno};
+use gdrfab::sys::time::ticks;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// perftest's, so that who comes from there finds the same port open.
+const DEFAULT_PORT: u16 = 18515;
+/// "gdrfabc" and the version of what follows; then the length of the rest, and the rest.
+const MAGIC: [u8; 8] = *b"gdrfabc\x01";
+/// Bytes of the rest that are taken for meant: the addresses of all endpoints, and more.
+const FRAME_MAX: usize = 32 << 10;
+const ADDRESS_MAX: usize = 256;
+const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
+/// What the rest of the server's answer begins with.
+const WELCOME: u8 = 1;
+const REFUSED: u8 = 0;
+/// Milliseconds between two looks at the socket, and that the peer's last words may take after its end.
+const LOOK_MS: u64 = 50;
+const LAST_WORDS_MS: u64 = 500;
+
+/// The socket while the endpoints are at work.
+pub struct Control {
+    socket: TcpStream,
+    tick_ms: u64,
+    next: u64,
+    ended: Option<u64>,
+}
+
+impl Control {
+    fn new(socket: TcpStream, clock: Clock) -> Result<Control> {
+        socket.set_nonblocking(true).map_err(|e| failed("the control socket", &e))?;
+        Ok(Control { socket, tick_ms: clock.ticks_of_us(1000.0), next: 0, ended: None })
+    }
+
+    /// An error if the peer's process has ended, and what it may have said by other means has had time to arrive.
+    pub fn look(&mut self, now: u64) -> Result<()> {
+        if let Some(then) = self.ended {
+            if now.saturating_sub(then) > LAST_WORDS_MS * self.tick_ms {
+                return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer's process has ended"));
+            }
+            return Ok(());
+        }
+        if now < self.next {
+            return Ok(());
+        }
+        self.next = now + LOOK_MS * self.tick_ms;
+        match self.socket.peek(&mut [0]) {
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            // Nobody has anything to say here any more.
+            _ => self.ended = Some(now),
+        }
+        Ok(())
+    }
+}
+
+fn failed(what: &str, e: &std::io::Error) -> Error {
+    match e.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("{what}: the peer is silent"))
+        }
+        ErrorKind::UnexpectedEof => Error::coded(errno::ECONNRESET, Code::PeerGone, format!("{what}: the peer hung up")),
+        _ => Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("{what}: {e}")),
+    }
+}
+
+/// A socket on which one exchange has a time limit, however its bytes come in.
+struct Talk {
+    socket: TcpStream,
+    until: Instant,
+}
+
+impl Talk {
+    fn new(socket: TcpStream, limit: Duration) -> Talk {
+        Talk { socket, until: Instant::now() + limit }
+    }
+
+    fn left(&self) -> std::io::Result<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> std::io::Result<()> {
+        let mut at = 0;
+        while at < bytes.len() {
+            self.socket.set_read_timeout(Some(self.left()?))?;
+            match self.socket.read(&mut bytes[at..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => at += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Vec<u8>> {
+        let of = |e: std::io::Error| failed("the control socket", &e);
+        let mut head = [0u8; 12];
+        self.fill(&mut head[..8]).map_err(of)?;
+        if head[..8] != MAGIC {
+            return Err(Error::fixed(errno::EPROTO, "who speaks there is not gdrfab-perf, or of another version"));
+        }
+        self.fill(&mut head[8..]).map_err(of)?;
+        let len = u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize;
+        if len > FRAME_MAX {
+            return Err(Error::new(errno::EPROTO, format!("a frame of {len} bytes, where {FRAME_MAX} are the most")));
+        }
+        let mut rest = vec![0; len];
+        self.fill(&mut rest).map_err(of)?;
+        Ok(rest)
+    }
+
+    fn send(&mut self, rest: &[u8]) -> Result<()> {
+        let frame = [&MAGIC[..], &(rest.len() as u32).to_le_bytes(), rest].concat();
+        let put = |t: &mut Talk| {
+            t.socket.set_write_timeout(Some(t.left()?))?;
+            t.socket.write_all(&frame)
+        };
+        put(self).map_err(|e| failed("the control socket", &e))
+    }
+}
+
+/// Takes a piece off the front, if it is there.
+fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (piece, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    Some(piece)
+}
+
+fn put(out: &mut Vec<u8>, piece: &[u8]) {
+    out.extend_from_slice(&(piece.len() as u16).to_le_bytes());
+    out.extend_from_slice(piece);
+}
+
+fn get<'a>(bytes: &mut &'a [u8], most: usize) -> Option<&'a [u8]> {
+    let len = take(bytes, 2)?;
+    let len = usize::from(u16::from_le_bytes([len[0], len[1]]));
+    if len > most { None } else { take(bytes, len) }
+}
+
+/// As many addresses as there are endpoints, and nothing behind them.
+fn addresses(mut bytes: &[u8], count: usize) -> Option<Vec<String>> {
+    let list: Option<Vec<String>> =
+        (0..count).map(|_| Some(std::str::from_utf8(get(&mut bytes, ADDRESS_MAX)?).ok()?.to_string())).collect();
+    list.filter(|_| bytes.is_empty())
+}
+
+/// What a client says first: the provider, its plan, and where its endpoints are.
+fn hello(bytes: &[u8]) -> std::result::Result<(&'static str, Plan, wire::Place, Vec<String>), &'static str> {
+    let mut rest = bytes;
+    let provider = get(&mut rest, 16).ok_or("an unknown plan")?;
+    let provider = PROVIDERS.into_iter().find(|p| p.as_bytes() == provider).ok_or("an unknown provider")?;
+    let (plan, place) = Plan::decode(get(&mut rest, 256).ok_or("an unknown plan")?)?;
+    let list = addresses(rest, plan.endpoints).ok_or("addresses that make no sense")?;
+    Ok((provider, plan, place, list))
+}
+
+/// This side's endpoints, one for each that the plan has, and their addresses.
+fn prepare(side: &mut Side, plan: &Plan) -> Result<Vec<u8>> {
+    for _ in 1..plan.endpoints {
+        side.add(None, plan)?;
+    }
+    let mut out = Vec::new();
+    for ep in &side.link.eps {
+        put(&mut out, ep.address()?.as_bytes());
+    }
+    Ok(out)
+}
+
+/// Connects each endpoint to its counterpart.
+fn meet(side: &mut Side, plan: &Plan, theirs: &[String]) -> Result<()> {
+    for (ep, address) in side.link.eps.iter().zip(theirs) {
+        ep.connect_addr(address)?;
+    }
+    for _ in theirs {
+        side.connected(plan)?;
+    }
+    side.link.heard = ticks();
+    Ok(())
+}
+
+impl Side {
+    /// Connects to a server by telling each other addresses.
+    pub fn call(o: &Options, server: &str, plan: &Plan, clock: Clock, cpu: Option<usize>) -> Result<Side> {
+        let (host, port) = place(server, false);
+        let host = host.ok_or(Error::fixed(errno::EINVAL, "the server's address makes no sense"))?;
+        let port = port.and_then(|p| p.parse().ok()).or(o.drive.control_port).or(o.port).unwrap_or(DEFAULT_PORT);
+        let mut choice = o.choice.clone();
+        let provider = match choice.network(Some(server)) {
+            Some(network) => network.to_string(),
+            None if choice.provider.is_none() && !leaves_from(host).is_some_and(|ip| ip.is_loopback()) => {
+                return Err(Error::fixed(errno::EINVAL, "--connect addresses: for another host name the provider, -p verbs or -p tcp"));
+            }
+            None => choice.provider.take().unwrap_or(PROVIDERS[0].into()),
+        };
+        choice.provider = Some(provider.clone());
+        let info = choice.discover_own(leaves_from(host))?;
+        let mut side = Side::open(info, plan, o.memory, clock, cpu)?;
+        side.address = format!("{host}:{port}, by addresses over {provider}");
+        let mut text = Vec::new();
+        put(&mut text, provider.as_bytes());
+        put(&mut text, &plan.encode(side.place()?));
+        text.extend(prepare(&mut side, plan)?);
+
+        let limit = Duration::from_millis(patience_ms(plan));
+        let mut talk = Talk::new(reach(host, port, limit)?, limit);
+        talk.send(&text)?;
+        let answer = talk.receive()?;
+        let wrong = || Error::fixed(errno::EPROTO, "the server's answer makes no sense");
+        let (kind, mut rest) = answer.split_first().ok_or_else(wrong)?;
+        if *kind == REFUSED {
+            return Err(Error::new(errno::ECONNREFUSED, format!("the server turned us away: {}", String::from_utf8_lossy(rest))));
+        }
+        let told = get(&mut rest, 256).and_then(Answer::decode).filter(|_| *kind == WELCOME).ok_or_else(wrong)?;
+        side.hear(&told);
+        meet(&mut side, plan, &addresses(rest, plan.endpoints).ok_or_else(wrong)?)?;
+        side.link.control = Some(Control::new(talk.socket, clock)?);
+        Ok(side)
+    }
+}
+
+fn reach(host: &str, port: u16, limit: Duration) -> Result<TcpStream> {
+    let what = format!("connecting to {host}:{port}");
+    let mut last = Error::new(errno::EADDRNOTAVAIL, format!("{what}: the name has no address"));
+    for at in (host, port).to_socket_addrs().map_err(|e| failed(&what, &e))? {
+        match TcpStream::connect_timeout(&at, limit) {
+            Ok(socket) => return Ok(socket),
+            Err(e) => last = failed(&what, &e),
+        }
+    }
+    Err(last)
+}
+
+/// Where a server waits for clients that want to exchange addresses.
+pub struct Exchange {
+    listener: TcpListener,
+    choice: Choice,
+    patience: Duration,
+}
+
+impl Exchange {
+    pub fn open(o: &Options) -> Result<Exchange> {
+        let usual = if o.choice.network(None) == Some("verbs") { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+        let (host, port) = o.name.as_deref().map_or((None, None), |name| place(name, true));
+        let port = o.drive.control_port.or(o.port).or(port.and_then(|p| p.parse().ok())).unwrap_or(DEFAULT_PORT);
+        let what = format!("listening on port {port} of {}", host.unwrap_or("this host"));
+        let listener = match host {
+            Some(host) => TcpListener::bind((host, port)),
+            None => TcpListener::bind(SocketAddr::new(IpAddr::V4(usual), port)),
+        };
+        let patience = Duration::from_millis(o.deadline_ms.unwrap_or(crate::conn::PATIENCE_MS));
+        Ok(Exchange { listener: listener.map_err(|e| failed(&what, &e))?, choice: o.choice.clone(), patience })
+    }
+
+    /// Where a client of this host finds it.
+    pub fn address(&self) -> String {
+        match self.listener.local_addr() {
+            Ok(at) if at.ip().is_unspecified() => format!("127.0.0.1:{}", at.port()),
+            Ok(at) => at.to_string(),
+            Err(_) => String::new(),
+        }
+    }
+
+    /// Waits for a client whose words make sense, gets ready for its plan, and connects.
+    pub fn accept(&self, clock: Clock, cpu: Option<usize>) -> Result<(Side, Plan)> {
+        loop {
+            let socket = match self.listener.accept() {
+                Ok((socket, _)) => socket,
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => continue,
+                Err(e) => return Err(failed("waiting for a client", &e)),
+            };
+            let mut talk = Talk::new(socket, self.patience);
+            let heard = talk.receive();
+            let said = heard.as_ref().map_err(|e| e.to_string()).and_then(|bytes| hello(bytes).map_err(String::from));
+            let wanted =
+                said.and_then(|(provider, plan, place, theirs)| match self.choice.network(None).or(self.choice.provider.as_deref()) {
+                    Some(ours) if ours != provider => Err(format!("this server is for {ours}, not {provider}")),
+                    _ => Ok((provider, plan, place, theirs)),
+                });
+            let (provider, plan, peer, theirs) = match wanted {
+                Ok(all) => all,
+                Err(words) => {
+                    cli::complain(&format!("gdrfab-perf: a client was turned away: {words}"));
+                    refuse(&mut talk, &words);
+                    continue;
+                }
+            };
+            let ready = self.get_ready(&talk, provider, &plan, clock, cpu);
+            let (mut side, ours) = match ready {
+                Ok(all) => all,
+                Err(e) => {
+                    refuse(&mut talk, &e.to_string());
+                    return Err(e.context("getting ready for a client"));
+                }
+            };
+            side.link.peer = peer;
+            // Memory may have taken its time.
+            talk.until = Instant::now() + Duration::from_millis(patience_ms(&plan));
+            talk.send(&ours)?;
+            meet(&mut side, &plan, &theirs)?;
+            side.link.control = Some(Control::new(talk.socket, clock)?);
+            return Ok((side, plan));
+        }
+    }
+
+    fn get_ready(&self, talk: &Talk, provider: &str, plan: &Plan, clock: Clock, cpu: Option<usize>) -> Result<(Side, Vec<u8>)> {
+        let here = talk.socket.local_addr().ok().map(|at| at.ip());
+        let choice = Choice { provider: Some(provider.into()), ..self.choice.clone() };
+        let mut side = Side::open(choice.discover_own(here)?, plan, plan.memory, clock, cpu)?;
+        let mut text = vec![WELCOME];
+        put(&mut text, &side.answer(0)?);
+        text.extend(prepare(&mut side, plan)?);
+        Ok((side, text))
+    }
+}
+
+/// Says why, to somebody who may be gone or not listen.
+fn refuse(talk: &mut Talk, words: &str) {
+    talk.until = Instant::now() + Duration::from_millis(100);
+    let _ = talk.send(&[&[REFUSED], wire::clip(words, ADDRESS_MAX)].concat());
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn lists_of_addresses_are_read_whole_or_not_at_all() {
+        let mut bytes = Vec::new();
+        for text in ["shm://a", "", "tcp://[::1]:5"] {
+            put(&mut bytes, text.as_bytes());
+        }
+        assert_eq!(addresses(&bytes, 3), Some(vec!["shm://a".into(), String::new(), "tcp://[::1]:5".into()]));
+        assert_eq!((addresses(&bytes, 2), addresses(&bytes, 4), addresses(&bytes[..bytes.len() - 1], 3)), (None, None, None));
+        let mut long = Vec::new();
+        put(&mut long, &[b'a'; ADDRESS_MAX + 1]);
+        assert_eq!((addresses(&long, 1), addresses(&[2, 0, 0xff, 0xfe], 1), addresses(&[], 0)), (None, None, Some(vec![])));
+        assert!(hello(&[]).is_err() && hello(&[3, 0, b's', b'h', b'm', 1, 0, 9]).is_err());
+    }
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Control messages: how this side's leave, and how the peer's are waited for.
+
+use crate::io::{LETTER, Link, posted};
+use crate::layout::LETTERS;
+use crate::wire::{self, Kinds, MAIL_MAX, Mail};
+use gdrfab::error::{Code, Error, Result, errno};
+use gdrfab::fabric::Endpoint;
+use gdrfab::prov::flags;
+use gdrfab::prov::op::{Common, Iov};
+use gdrfab::sys::time::ticks;
+
+impl Link {
+    pub fn post_mail(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
+        self.post_flagged(kind, bytes, Endpoint::INJECT)
+    }
+
+    /// The last message before this side closes.
+    pub fn post_last(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
+        if !self.manners.far {
+            return self.post_mail(kind, bytes);
+        }
+        self.post_flagged(kind, bytes, flags::INJECT | flags::COMPLETION)?;
+        self.wait("end of the last message", |l| l.letters_under_way() == 0)
+    }
+
+    fn post_flagged(&mut self, kind: Kinds, bytes: &[u8], how: u64) -> Result<()> {
+        let wrapped = if self.manners.data { Vec::new() } else { [wire::envelope(kind).as_slice(), bytes].concat() };
+        let bytes = if self.manners.data { bytes } else { &wrapped };
+        let beside = if self.manners.data { flags::REMOTE_CQ_DATA } else { 0 };
+        let fits = bytes.len() <= self.manners.inject;
+        let (local, how, desc) = if fits {
+            (Iov { addr: bytes.as_ptr() as usize, len: bytes.len() }, how, 0)
+        } else {
+            // Nothing travels with the request on this queue pair, or not as much: from the mailbox, a place for each.
+            self.wait("end of an earlier message", |l| l.letters_under_way() < LETTERS as u64)?;
+            let place = self.layout.letter(self.letters);
+            self.mailbox.put(place, bytes);
+            (self.mailbox.iov(place, bytes.len()), flags::COMPLETION, self.mail_desc)
+        };
+        let common = Common { context: LETTER, flags: how | beside, data: kind as u64, desc, ..Common::default() };
+        self.must("room for a control message", |l| posted(l.eps[0].send(&[local], &common, &[common.desc])))?;
+        self.letters += u64::from(how & flags::COMPLETION != 0);
+        Ok(())
+    }
+
+    pub fn has_mail(&self) -> bool {
+        !self.mail.is_empty()
+    }
+
+    /// The next control message; asleep meanwhile if asked.
+    pub fn next_mail(&mut self, what: &str, asleep: bool) -> Result<Mail> {
+        if asleep {
+            let start = ticks();
+            while !self.has_mail() {
+                self.nap(100)?;
+                let now = ticks();
+                if let Some(control) = &mut self.control {
+                    control.look(now)?;
+                }
+                if now.saturating_sub(start.max(self.heard)) > self.patience {
+                    return Err(silent(what));
+                }
+            }
+        } else {
+            self.wait(what, Link::has_mail)?;
+        }
+        match self.mail.pop_front() {
+            Some(m) if m.kind == Kinds::Fail => Err(peer_failed(&m)),
+            Some(m) => Ok(m),
+            None => Err(silent(what)),
+        }
+    }
+
+    pub fn expect(&mut self, kind: Kinds, what: &str) -> Result<Mail> {
+        let mail = self.next_mail(what, false)?;
+        if mail.kind != kind {
+            return Err(Error::new(errno::EPROTO, format!("the peer sent {:?} where {kind:?} was due", mail.kind)));
+        }
+        Ok(mail)
+    }
+
+    /// Tells the peer why this side gives up; it may be gone already.
+    pub fn complain(&mut self, e: &Error) {
+        let text = e.to_string();
+        let room = MAIL_MAX.saturating_sub(if self.manners.data { 0 } else { wire::ENVELOPE });
+        let _ = self.post_last(Kinds::Fail, wire::clip(&text, room));
+    }
+}
+
+pub fn silent(what: &str) -> Error {
+    Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("the peer is silent: no {what} before the deadline"))
+}
+
+pub fn peer_failed(mail: &Mail) -> Error {
+    Error::new(errno::ECONNABORTED, format!("the peer gave up: {}", mail.text()))
+}

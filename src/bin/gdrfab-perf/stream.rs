@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A window of the test's operations, the same for whoever runs it: the client, and of both directions the server too.
+
+use crate::io::{Link, Turn};
+use crate::measure::{Pulse, Until};
+use crate::report::Rate;
+use crate::stats::{Clock, Histogram};
+use crate::tests::Test;
+use crate::window::{Flow, PARTS, Pace, Window, window};
+use gdrfab::error::Result;
+use gdrfab::prov::op::Dir;
+
+/// Microseconds of a slice.
+const SLICE_US: f64 = 20.0;
+
+/// What is asked of a window beside its test and size.
+#[derive(Clone, Copy)]
+pub struct Stream {
+    pub depth: usize,
+    pub list: usize,
+    /// Operations to a completion.
+    pub signal: usize,
+    /// Nanoseconds from one burst of so many to the next; 0: no limit.
+    pub gap_ns: u64,
+    pub burst: u64,
+}
+
+impl Stream {
+    fn shape(&self, clock: Clock) -> Window {
+        let gap = clock.ticks_of_us(self.gap_ns as f64 / 1e3).max(1);
+        Window {
+            depth: self.depth as u64,
+            signal: self.signal as u64,
+            list: self.list as u64,
+            pace: (self.gap_ns > 0).then_some(Pace { burst: self.burst, gap }),
+            slice: self.depth as u64,
+            slice_ticks: 0,
+        }
+    }
+
+    /// One run. `before`: what an earlier one came to, from which the slices are made.
+    #[allow(clippy::too_many_arguments)]
+    pub fn run(
+        &self,
+        link: &mut Link,
+        (test, size): (Test, usize),
+        before: Option<Flow>,
+        until: Until,
+        clock: Clock,
+        pulse: &mut Pulse<impl FnMut(&mut Link, f64) -> Result<()>>,
+        stop: impl Fn(&Link) -> bool,
+    ) -> Result<Run> {
+        let op = link.op(if test == Test::ReadBw { Dir::Read } else { Dir::Write }, size);
+        let post = |l: &Link, turn: Turn| if test == Test::SendBw { l.send_by(size, turn) } else { l.rma_by(&op, turn) };
+        let mut shape = self.shape(clock);
+        if let Some(flow) = before {
+            shape.slice = (clock.ticks_of_us(SLICE_US) * flow.ops / flow.ticks.max(1)).max(1);
+            shape.slice_ticks = clock.ticks_of_us(SLICE_US / 2.0);
+        }
+        let mut samples = Histogram::new();
+        let flow = window(link, until, shape, &mut samples, post, pulse, stop)?;
+        if test.is_message() {
+            link.sent += flow.ops;
+        }
+        Ok(Run { flow, slice: shape.slice, rate: rate(size, flow, &samples, clock) })
+    }
+}
+
+pub struct Run {
+    pub flow: Flow,
+    /// Operations of a slice.
+    pub slice: u64,
+    pub rate: Rate,
+}
+
+fn rate(size: usize, flow: Flow, samples: &Histogram, clock: Clock) -> Rate {
+    if flow.ops == 0 {
+        return Rate::default();
+    }
+    let of = |ticks_per_op: f64| if ticks_per_op > 0.0 { size as f64 / clock.us(ticks_per_op) } else { 0.0 };
+    let part = |t: f64| of(t / PARTS as f64);
+    let each = flow.ticks as f64 / flow.ops as f64;
+    Rate {
+        peak: part(flow.best as f64),
+        avg: of(each),
+        median: part(samples.quantile(0.5)),
+        p99: part(samples.quantile(0.99)),
+        mops: 1.0 / clock.us(each),
+    }
+}

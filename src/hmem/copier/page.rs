@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a stream of copies shares with the process that makes them: a ring of copies, how many were posted, and how many
+//! are done. One side writes each word.
+
+use crate::error::{Error, Result, errno};
+use crate::sys::mem::{Mapping, Protection, memfd, page_round};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Copies that the ring holds.
+pub const ENTRIES: u64 = 1024;
+
+#[repr(C, align(64))]
+struct Line(AtomicU64);
+
+#[repr(C)]
+struct Head {
+    posted: Line,
+    done: Line,
+    /// The errno of the failure that ended the stream; 0: it lives.
+    failed: Line,
+    /// 1: whoever copies sleeps, and wants to be woken.
+    asleep: Line,
+}
+
+#[repr(C)]
+struct Entry {
+    to: AtomicU64,
+    from: AtomicU64,
+    len: AtomicU64,
+    _fill: u64,
+}
+
+fn bytes() -> usize {
+    page_round(size_of::<Head>() + ENTRIES as usize * size_of::<Entry>()).unwrap_or(usize::MAX)
+}
+
+/// Both sides' view of a stream.
+pub struct Page(Mapping);
+
+impl Page {
+    pub fn new() -> Result<(Page, OwnedFd)> {
+        let fd = memfd("gdrfab-copies", bytes())?;
+        let page = Page::attach(std::os::fd::AsFd::as_fd(&fd))?;
+        Ok((page, fd))
+    }
+
+    pub fn attach(fd: BorrowedFd<'_>) -> Result<Page> {
+        let (_, size) = crate::sys::mem::file_id(fd)?;
+        if size < bytes() as u64 {
+            return Err(Error::fixed(errno::EPROTO, "a page of copies that is too short"));
+        }
+        Mapping::new(fd, 0, bytes(), Protection::ReadWrite).map(Page)
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the mapping is long enough, aligned to a page, and holds atomics only.
+        unsafe { &*self.0.as_ptr().cast::<Head>() }
+    }
+
+    fn entry(&self, number: u64) -> &Entry {
+        // SAFETY: as above; the place lies in the ring.
+        unsafe { &*self.0.as_ptr().add(size_of::<Head>()).cast::<Entry>().add((number % ENTRIES) as usize) }
+    }
+
+    /// Writes copy `number`, the one behind the last; there is room for it.
+    pub fn post(&self, number: u64, to: u64, from: u64, len: u64) {
+        let entry = self.entry(number);
+        entry.to.store(to, Ordering::Relaxed);
+        entry.from.store(from, Ordering::Relaxed);
+        entry.len.store(len, Ordering::Relaxed);
+        // Release: whoever sees the count sees the copy.
+        self.head().posted.0.store(number, Ordering::Release);
+    }
+
+    /// Whether the process has to be woken for what was posted just now.
+    pub fn wants_waking(&self) -> bool {
+        // Either it sees the count before it sleeps, or this sees that it is about to.
+        fence(Ordering::SeqCst);
+        self.head().asleep.0.load(Ordering::Relaxed) != 0
+    }
+
+    pub fn posted(&self) -> u64 {
+        self.head().posted.0.load(Ordering::Acquire)
+    }
+
+    pub fn copy(&self, number: u64) -> (u64, u64, u64) {
+        let entry = self.entry(number);
+        (entry.to.load(Ordering::Relaxed), entry.from.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed))
+    }
+
+    pub fn done(&self) -> u64 {
+        self.head().done.0.load(Ordering::Acquire)
+    }
+
+    pub fn set_done(&self, number: u64) {
+        self.head().done.0.store(number, Ordering::Release);
+    }
+
+    pub fn failed(&self) -> i32 {
+        self.head().failed.0.load(Ordering::Acquire) as i32
+    }
+
+    pub fn fail(&self, errno: i32) {
+        self.head().failed.0.store(errno as u64, Ordering::Release);
+    }
+
+    pub fn set_asleep(&self, asleep: bool) {
+        self.head().asleep.0.store(u64::from(asleep), Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn what_one_side_posts_the_other_finds() {
+        let (mine, fd) = Page::new().unwrap();
+        let theirs = Page::attach(fd.as_fd()).unwrap();
+        for number in 1..=2 * ENTRIES {
+            mine.post(number, number, 2 * number, 3 * number);
+            assert_eq!((theirs.posted(), theirs.copy(number)), (number, (number, 2 * number, 3 * number)));
+            theirs.set_done(number);
+            assert_eq!(mine.done(), number);
+        }
+        assert!(!mine.wants_waking());
+        theirs.set_asleep(true);
+        assert!(mine.wants_waking());
+        theirs.fail(errno::EIO);
+        assert_eq!(mine.failed(), errno::EIO);
+        assert!(Page::attach(memfd("short", 4096).unwrap().as_fd()).is_err());
+    }
+}

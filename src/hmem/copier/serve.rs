@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The process that copies. It polls the pages of its streams while there is work, and for a moment after; then it sleeps
+//! until it is woken. All streams of a device go to one order of the driver's, so that what is first in each of them is
+//! handed over together: a driver takes eight copies at once in twice the time of one.
+
+use super::page::Page;
+use super::wire::{ASK_BYTES, Answer, Ask, HELLO, What, encode_answer};
+use crate::error::{Error, Result, errno};
+use crate::hmem::{self, Copy, DeviceId, Dir, Iface, Import, Offer, Site, Stream};
+use crate::sys::{process, socket, time};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// How long it polls after its last work.
+const SPIN_NS: u64 = 1_000_000;
+/// Turns between two looks at the socket.
+const TURNS: u32 = 8;
+/// How long the end of a stream waits for its copies.
+const DRAIN_NS: u64 = 30_000_000_000;
+
+/// An order of the driver's.
+struct Lane {
+    site: Site,
+    order: Box<dyn Stream>,
+    /// Copies handed over: ticket, stream, and how far that one is then.
+    flying: VecDeque<(u64, u64, u64)>,
+    batch: Vec<Copy>,
+    /// Streams with copies in `batch`.
+    of: Vec<(u64, u64)>,
+    /// The order has failed.
+    dead: bool,
+}
+
+struct Served {
+    page: Page,
+    site: Site,
+    taken: u64,
+    done: u64,
+    failed: Option<Error>,
+}
+
+struct Server {
+    socket: OwnedFd,
+    bell: OwnedFd,
+    lanes: Vec<Lane>,
+    streams: HashMap<u64, Served>,
+    maps: HashMap<u64, Import>,
+    /// First and last byte of each mapping, sorted.
+    ranges: Vec<(u64, u64)>,
+    next: u64,
+}
+
+/// What a turn came to.
+#[derive(PartialEq, Eq)]
+enum Turn {
+    /// Copies were handed over.
+    Begun,
+    /// Some are under way.
+    Waiting,
+    Idle,
+}
+
+/// Serves the process at the other end of `socket` until that one ends.
+pub fn serve(socket: OwnedFd) -> Result<()> {
+    let Some(bell) = greet(&socket)? else { return Ok(()) };
+    let mut server = Server { socket, bell, lanes: Vec::new(), streams: HashMap::new(), maps: HashMap::new(), ranges: Vec::new(), next: 1 };
+    let (mut turns, mut last) = (0u32, time::now_ns());
+    loop {
+        let turn = server.turn();
+        turns = turns.wrapping_add(1);
+        if turns % TURNS == 0 {
+            if !server.hear()? {
+                return Ok(());
+            }
+            match turn {
+                Turn::Idle if time::now_ns() - last > SPIN_NS => {
+                    server.sleep();
+                    last = time::now_ns();
+                }
+                Turn::Idle => {}
+                _ => last = time::now_ns(),
+            }
+        }
+        // Where there are fewer CPUs than threads that poll, the others are what this one waits for.
+        if turn != Turn::Begun {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The first packet says who is there, and brings what wakes.
+fn greet(socket: &OwnedFd) -> Result<Option<OwnedFd>> {
+    let mut packet = [0; 256];
+    loop {
+        match socket::recv(socket.as_fd(), &mut packet)? {
+            socket::Received::Nothing => socket::wait_readable(socket, -1),
+            socket::Received::Closed => return Ok(None),
+            socket::Received::Packet { len, mut fds } => {
+                let same = packet.get(..len) == Some(HELLO.as_bytes());
+                let answer = match fds.pop() {
+                    Some(bell) if same => Ok(bell),
+                    _ => Err(Error::new(errno::EPROTO, format!("this program is {HELLO:?}, the library is another"))),
+                };
+                let told = answer.as_ref().map(|_| Answer { number: process::pid() as u64, ..Answer::default() });
+                socket::send(socket.as_fd(), &encode_answer(&told.map_err(Error::clone)), &[])?;
+                return answer.map(Some);
+            }
+        }
+    }
+}
+
+fn ordinal(iface: Iface, id: &DeviceId) -> Result<u32> {
+    let found = hmem::get(iface)?.devices().iter().position(|f| f.id == *id);
+    found.map(|d| d as u32).ok_or_else(|| Error::new(errno::ENODEV, format!("{}: this process sees no such device", iface.name())))
+}
+
+impl Server {
+    /// Hands over what was posted, and tells what is done.
+    fn turn(&mut self) -> Turn {
+        let mut turn = Turn::Idle;
+        for (number, served) in &mut self.streams {
+            let posted = served.page.posted();
+            if posted == served.taken || served.failed.is_some() {
+                continue;
+            }
+            let Some(lane) = self.lanes.iter_mut().find(|l| l.site == served.site) else { continue };
+            // One of each stream: what is handed over together takes effect in any order.
+            let (to, from, len) = served.page.copy(served.taken + 1);
+            turn = Turn::Begun;
+            if len > 0 && !(within(&self.ranges, to, len) && within(&self.ranges, from, len)) {
+                let words = format!("a copy of {len} bytes from {from:#x} to {to:#x} leaves what is mapped");
+                served.fail(Error::new(errno::EFAULT, words));
+                continue;
+            }
+            lane.batch.push(Copy { dir: Dir::Within, to, from, len: len as usize });
+            served.taken += 1;
+            lane.of.push((*number, served.taken));
+        }
+        for lane in &mut self.lanes {
+            if !lane.of.is_empty() {
+                // SAFETY: both sides lie in mappings, which are undone after their copies only.
+                match unsafe { lane.order.post_all(&lane.batch) } {
+                    Ok(ticket) => lane.flying.extend(lane.of.drain(..).map(|(number, upto)| (ticket, number, upto))),
+                    Err(e) => give_up(lane, &mut self.streams, &e),
+                }
+                lane.batch.clear();
+            }
+            if lane.flying.is_empty() {
+                continue;
+            }
+            if turn == Turn::Idle {
+                turn = Turn::Waiting;
+            }
+            match lane.order.done() {
+                Ok(done) => {
+                    while let Some((ticket, number, upto)) = lane.flying.front().copied()
+                        && ticket <= done
+                    {
+                        if let Some(served) = self.streams.get_mut(&number) {
+                            served.done = upto;
+                            served.page.set_done(upto);
+                        }
+                        lane.flying.pop_front();
+                    }
+                }
+                Err(e) => give_up(lane, &mut self.streams, &e),
+            }
+        }
+        self.lanes.retain(|lane| !lane.dead);
+        turn
+    }
+
+    /// Answers what was asked; false: nobody asks any more.
+    fn hear(&mut self) -> Result<bool> {
+        let mut packet = [0; ASK_BYTES];
+        loop {
+            match socket::recv(self.socket.as_fd(), &mut packet)? {
+                socket::Received::Nothing => return Ok(true),
+                socket::Received::Closed => return Ok(false),
+                socket::Received::Packet { len, fds } => {
+                    let asked: Result<Ask> =
+                        packet.get(..len).ok_or(Error::fixed(errno::EPROTO, "a packet that is too long")).and_then(Ask::decode);
+                    let awaited = !asked.as_ref().is_ok_and(|ask| ask.what == What::Unmap);
+                    let answer = asked.and_then(|ask| self.answer(&ask, fds.into_iter().next()));
+                    // Who asked may have ended meanwhile.
+                    if awaited && socket::send(self.socket.as_fd(), &encode_answer(&answer), &[]).is_err() {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, ask: &Ask, fd: Option<OwnedFd>) -> Result<Answer> {
+        match ask.what {
+            What::Open => self.open(Site { iface: ask.iface, device: ordinal(ask.iface, &ask.device)? }).map(|()| Answer::default()),
+            What::Map => self.map(ask, fd),
+            What::Unmap => {
+                self.drain();
+                self.maps.remove(&ask.number);
+                self.sort();
+                Ok(Answer::default())
+            }
+            What::Stream => {
+                let site = Site { iface: ask.iface, device: ordinal(ask.iface, &ask.device)? };
+                self.open(site)?;
+                let fd = fd.ok_or(Error::fixed(errno::EPROTO, "a stream without a page"))?;
+                let page = Page::attach(fd.as_fd())?;
+                self.streams.insert(ask.number, Served { page, site, taken: 0, done: 0, failed: None });
+                Ok(Answer::default())
+            }
+            What::Close => {
+                self.drain();
+                self.streams.remove(&ask.number);
+                Ok(Answer::default())
+            }
+            What::Why => {
+                let why = self.streams.get(&ask.number).and_then(|s| s.failed.clone());
+                Ok(why.map_or_else(Answer::default, |e| Answer { errno: e.errno, words: e.words.to_string(), ..Answer::default() }))
+            }
+        }
+    }
+
+    fn open(&mut self, site: Site) -> Result<()> {
+        if !self.lanes.iter().any(|l| l.site == site) {
+            let order = hmem::get(site.iface)?.stream(site.device)?;
+            self.lanes.push(Lane { site, order, flying: VecDeque::new(), batch: Vec::new(), of: Vec::new(), dead: false });
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, ask: &Ask, fd: Option<OwnedFd>) -> Result<Answer> {
+        let up = hmem::get(ask.iface)?;
+        let near = ask.near.map(|id| ordinal(ask.iface, &id)).transpose()?;
+        let offer = Offer { how: ask.how, device: ask.device, handle: ask.handle, fd: fd.as_ref().map(AsFd::as_fd), len: ask.len };
+        let import = up.import(&offer, near)?;
+        let device = up.devices().get(import.device as usize).map(|f| f.id).unwrap_or_default();
+        let answer = Answer { number: self.next, base: import.base, len: import.len, device, ..Answer::default() };
+        self.next += 1;
+        self.maps.insert(answer.number, import);
+        self.sort();
+        Ok(answer)
+    }
+
+    fn sort(&mut self) {
+        self.ranges = self.maps.values().map(|i| (i.base, i.base.saturating_add(i.len.saturating_sub(1)))).collect();
+        self.ranges.sort_unstable();
+    }
+
+    /// Waits until the copies that were posted so far are over; others go on.
+    fn drain(&mut self) {
+        let until = time::now_ns() + DRAIN_NS;
+        let targets: Vec<(u64, u64)> = self.streams.iter().map(|(number, s)| (*number, s.page.posted())).collect();
+        let over = |s: Option<&Served>, target: u64| s.is_none_or(|s| s.failed.is_some() || s.done >= target);
+        while !targets.iter().all(|(number, target)| over(self.streams.get(number), *target)) && time::now_ns() < until {
+            if self.turn() != Turn::Begun {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Until there is something to do or to answer.
+    fn sleep(&mut self) {
+        self.streams.values().for_each(|s| s.page.set_asleep(true));
+        if self.streams.values().all(|s| s.failed.is_some() || s.page.posted() == s.taken) {
+            socket::wait_either(&self.socket, &self.bell);
+        }
+        self.streams.values().for_each(|s| s.page.set_asleep(false));
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+    }
+}
+
+impl Served {
+    fn fail(&mut self, e: Error) {
+        self.page.fail(e.errno);
+        self.failed = Some(e);
+    }
+}
+
+/// An order that failed: the copies of all its streams are lost.
+fn give_up(lane: &mut Lane, streams: &mut HashMap<u64, Served>, e: &Error) {
+    lane.flying.clear();
+    lane.of.clear();
+    lane.dead = true;
+    for served in streams.values_mut().filter(|s| s.site == lane.site && s.failed.is_none()) {
+        served.fail(e.clone());
+    }
+}
+
+/// Whether `[at, at+len)` lies in one mapping.
+fn within(ranges: &[(u64, u64)], at: u64, len: u64) -> bool {
+    let i = ranges.partition_point(|(first, _)| *first <= at);
+    let Some(end) = at.checked_add(len - 1) else { return false };
+    i > 0 && ranges.get(i - 1).is_some_and(|(_, last)| end <= *last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_stay_in_what_is_mapped() {
+        let ranges = [(100, 199), (300, 399)];
+        for (at, len, inside) in [(100, 100, true), (100, 101, false), (199, 1, true), (200, 1, false), (300, 50, true), (99, 2, false)] {
+            assert_eq!(within(&ranges, at, len), inside, "{at} {len}");
+        }
+        assert!(!within(&ranges, u64::MAX, 2));
+        assert!(!within(&[], 0, 1));
+    }
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a process and the one that copies for it say to each other over their socket: one packet asks, one answers.
+
+use crate::error::{Error, Result, errno};
+use crate::hmem::{DeviceId, HANDLE_BYTES, Iface};
+
+/// Both programs are of one build, or do not talk.
+pub const HELLO: &str = concat!("gdrfab-copier 1 of ", env!("CARGO_PKG_VERSION"));
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum What {
+    /// Makes copies on a device possible; gives nothing.
+    Open = 1,
+    /// Maps the allocation of `handle`, `how`, `len` and the descriptor; gives number, address, length and device.
+    Map = 2,
+    /// Unmaps allocation `number`, once the copies so far are done; not answered.
+    Unmap = 3,
+    /// Begins stream `number` on `device` with the page that the descriptor names.
+    Stream = 4,
+    /// Ends stream `number`, once its copies are done.
+    Close = 5,
+    /// Why stream `number` failed.
+    Why = 6,
+}
+
+impl What {
+    fn from_raw(raw: u32) -> Option<What> {
+        [What::Open, What::Map, What::Unmap, What::Stream, What::Close, What::Why].into_iter().find(|w| *w as u32 == raw)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    pub what: What,
+    pub iface: Iface,
+    /// Of `Map`: the device that the memory is on; else the one that copies.
+    pub device: DeviceId,
+    /// Of `Map`: the device that copies.
+    pub near: Option<DeviceId>,
+    pub number: u64,
+    pub how: u32,
+    pub len: u64,
+    pub handle: [u8; HANDLE_BYTES],
+}
+
+pub const ASK_BYTES: usize = 12 + 4 + 16 + 16 + 8 + 8 + HANDLE_BYTES;
+
+impl Ask {
+    pub fn new(what: What, iface: Iface, device: DeviceId) -> Ask {
+        Ask { what, iface, device, near: None, number: 0, how: 0, len: 0, handle: [0; HANDLE_BYTES] }
+    }
+
+    pub fn of(what: What, number: u64) -> Ask {
+        Ask { number, ..Ask::new(what, Iface::System, DeviceId::default()) }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(ASK_BYTES);
+        for word in [self.what as u32, self.iface as u32, self.how, u32::from(self.near.is_some())] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(self.device);
+        bytes.extend(self.near.unwrap_or_default());
+        bytes.extend(self.number.to_ne_bytes());
+        bytes.extend(self.len.to_ne_bytes());
+        bytes.extend(self.handle);
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Ask> {
+        let mut read = Reader(bytes);
+        let (what, iface, how, has_near) = (read.u32()?, read.u32()?, read.u32()?, read.u32()?);
+        let (device, near) = (read.array()?, read.array()?);
+        let (number, len, handle) = (read.u64()?, read.u64()?, read.array()?);
+        let (Some(what), Some(iface), true) = (What::from_raw(what), Iface::from_raw(iface), read.0.is_empty()) else {
+            return Err(nonsense());
+        };
+        Ok(Ask { what, iface, device, near: (has_near != 0).then_some(near), number, how, len, handle })
+    }
+}
+
+/// What an answer gives beside "done".
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    pub number: u64,
+    pub base: u64,
+    pub len: u64,
+    pub device: DeviceId,
+    /// Of `Why`: an errno and its words, though the question itself was answered.
+    pub errno: i32,
+    pub words: String,
+}
+
+/// Bytes of an error's words that travel.
+const WORDS: usize = 1024;
+pub const ANSWER_BYTES: usize = 8 + 24 + 16 + WORDS;
+
+pub fn encode_answer(answer: &Result<Answer>) -> Vec<u8> {
+    let (refused, answer) = match answer {
+        Ok(answer) => (0, answer.clone()),
+        Err(e) => (e.errno, Answer { words: e.words.to_string(), ..Answer::default() }),
+    };
+    let mut bytes = Vec::with_capacity(ANSWER_BYTES);
+    bytes.extend(refused.to_ne_bytes());
+    bytes.extend(answer.errno.to_ne_bytes());
+    for word in [answer.number, answer.base, answer.len] {
+        bytes.extend(word.to_ne_bytes());
+    }
+    bytes.extend(answer.device);
+    bytes.extend(answer.words.bytes().take(WORDS));
+    bytes
+}
+
+pub fn decode_answer(bytes: &[u8]) -> Result<Answer> {
+    let mut read = Reader(bytes);
+    let (refused, errno) = (read.u32()? as i32, read.u32()? as i32);
+    let (number, base, len, device) = (read.u64()?, read.u64()?, read.u64()?, read.array()?);
+    let words = String::from_utf8_lossy(read.0).into_owned();
+    if refused != 0 {
+        return Err(Error::new(refused, words));
+    }
+    Ok(Answer { number, base, len, device, errno, words })
+}
+
+fn nonsense() -> Error {
+    Error::fixed(errno::EPROTO, "a packet that makes no sense")
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk().ok_or_else(nonsense)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_ne_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_ne_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let ask = Ask {
+            near: Some([3; 16]),
+            number: 7,
+            how: 2,
+            len: 1 << 40,
+            handle: [9; HANDLE_BYTES],
+            ..Ask::new(What::Map, Iface::Cuda, [1; 16])
+        };
+        assert_eq!(ask.encode().len(), ASK_BYTES);
+        assert_eq!(Ask::decode(&ask.encode()).unwrap(), ask);
+        assert!(Ask::decode(&ask.encode()[1..]).is_err());
+        assert!(Ask::decode(&[ask.encode(), vec![0]].concat()).is_err());
+        let answer = Answer { number: 1, base: 2, len: 3, device: [4; 16], errno: 5, words: "why".into() };
+        assert_eq!(decode_answer(&encode_answer(&Ok(answer.clone()))).unwrap(), answer);
+        let e = decode_answer(&encode_answer(&Err(Error::new(errno::ENOMEM, "full")))).unwrap_err();
+        assert_eq!((e.errno, &*e.words), (errno::ENOMEM, "full"));
+        assert!(decode_answer(&[0; 20]).is_err());
+    }
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a NIC wrote into a device's memory: whether its kernels see it at once, or only after the driver was
+//! told to see to that.
+
+use super::Core;
+use super::driver::{Driver, FLUSH_CURRENT_CONTEXT, FLUSH_TO_OWNER, device};
+use crate::error::{Error, Result, errno};
+
+/// How a device treats writes that reach it through a NIC. Found out once: the question is asked per receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writes {
+    /// Its own kernels see them in order, with nothing done.
+    Ordered,
+    /// The driver's call makes them visible.
+    Flushed,
+    /// Neither is known of it.
+    Loose,
+}
+
+/// CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER; a larger number promises more.
+const ORDERED_FOR_OWNER: i32 = 100;
+/// CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST
+const BY_HOST: i32 = 1;
+
+/// A driver that does not know these questions answers 0 to both.
+pub fn writes(driver: &Driver, number: i32) -> Writes {
+    if driver.attribute(device::RDMA_WRITES_ORDERING, number) >= ORDERED_FOR_OWNER {
+        Writes::Ordered
+    } else if driver.attribute(device::RDMA_FLUSH_OPTIONS, number) & BY_HOST != 0 {
+        Writes::Flushed
+    } else {
+        Writes::Loose
+    }
+}
+
+impl Core {
+    pub fn flush(&self, number: u32) -> Result<()> {
+        match self.writes.get(number as usize) {
+            Some(Writes::Ordered) => Ok(()),
+            Some(Writes::Flushed) => {
+                let _current = self.enter(number)?;
+                // SAFETY: two numbers of the driver's own; it waits for writes, and changes nothing.
+                let status = unsafe { self.driver.cuFlushGPUDirectRDMAWrites(FLUSH_CURRENT_CONTEXT, FLUSH_TO_OWNER) }?;
+                self.driver.check("cuFlushGPUDirectRDMAWrites", status)
+            }
+            Some(Writes::Loose) => Err(Error::new(
+                errno::EOPNOTSUPP,
+                format!("cuda: device {number} neither orders what a NIC writes into its memory nor has a flush that the host can call"),
+            )),
+            None => Err(Error::new(errno::ENODEV, format!("cuda: this process has {} devices, none is {number}", self.facts.len()))),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Results in the order in which their operations began, whatever the order in which they end: a short message comes
+//! before a long one that is still fetched, and layers above take the order of entries for that of messages.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+
+/// A place in the order. Small, because every operation may carry one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket(NonZeroU32);
+
+/// The bit that keeps a ticket from being zero.
+const MARK: u32 = 1 << 31;
+
+#[derive(Debug)]
+enum Place<T> {
+    Open,
+    Done(T),
+    /// Its result went another way.
+    Vacant,
+}
+
+/// What began and has not been handed out, oldest first.
+#[derive(Debug)]
+pub struct Order<T> {
+    /// Number of the oldest, below `MARK`.
+    first: u32,
+    places: VecDeque<Place<T>>,
+}
+
+impl<T> Default for Order<T> {
+    fn default() -> Self {
+        Order { first: 0, places: VecDeque::new() }
+    }
+}
+
+impl<T> Order<T> {
+    /// Nothing is under way, so whatever ends now is in order.
+    #[inline(always)]
+    pub fn is_calm(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    pub fn under_way(&self) -> usize {
+        self.places.len()
+    }
+
+    /// An operation begins behind all others.
+    pub fn begin(&mut self) -> Ticket {
+        let number = self.first.wrapping_add(self.places.len() as u32) & !MARK;
+        self.places.push_back(Place::Open);
+        Ticket(NonZeroU32::new(number | MARK).unwrap_or(NonZeroU32::MAX))
+    }
+
+    fn place(&mut self, ticket: Ticket) -> Option<&mut Place<T>> {
+        let at = (ticket.0.get() & !MARK).wrapping_sub(self.first) & !MARK;
+        self.places.get_mut(at as usize).filter(|place| matches!(place, Place::Open))
+    }
+
+    /// An operation has ended: `take` gives its result when its turn comes. Gives it back if the ticket was used already.
+    pub fn end(&mut self, ticket: Ticket, result: T) -> Option<T> {
+        match self.place(ticket) {
+            Some(place) => {
+                *place = Place::Done(result);
+                None
+            }
+            None => Some(result),
+        }
+    }
+
+    /// Nobody waits for this one any more.
+    pub fn leave(&mut self, ticket: Ticket) {
+        if let Some(place) = self.place(ticket) {
+            *place = Place::Vacant;
+        }
+    }
+
+    /// The oldest result, if it is there.
+    pub fn take(&mut self) -> Option<T> {
+        while let Some(Place::Done(_) | Place::Vacant) = self.places.front() {
+            self.first = self.first.wrapping_add(1) & !MARK;
+            if let Some(Place::Done(result)) = self.places.pop_front() {
+                return Some(result);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(order: &mut Order<u32>) -> Vec<u32> {
+        std::iter::from_fn(|| order.take()).collect()
+    }
+
+    #[test]
+    fn results_come_in_the_order_of_beginning() {
+        let mut order = Order::default();
+        let t: Vec<Ticket> = (0..4).map(|_| order.begin()).collect();
+        assert_eq!(order.end(t[2], 2), None);
+        assert_eq!(order.end(t[1], 1), None);
+        assert!(all(&mut order).is_empty() && !order.is_calm());
+        assert_eq!(order.end(t[0], 0), None);
+        assert_eq!(all(&mut order), [0, 1, 2]);
+        assert_eq!(order.end(t[3], 3), None);
+        assert_eq!(all(&mut order), [3]);
+        assert!(order.is_calm());
+    }
+
+    #[test]
+    fn one_that_left_holds_nobody_up() {
+        let mut order = Order::default();
+        let (a, b, c) = (order.begin(), order.begin(), order.begin());
+        order.leave(b);
+        order.end(c, 3);
+        order.leave(a);
+        assert_eq!(all(&mut order), [3]);
+        assert!(order.is_calm());
+    }
+
+    #[test]
+    fn a_used_ticket_does_nothing() {
+        let mut order = Order::default();
+        let (a, b) = (order.begin(), order.begin());
+        order.end(a, 1);
+        assert_eq!(order.end(a, 9), Some(9));
+        assert_eq!(all(&mut order), [1]);
+        assert_eq!(order.end(a, 9), Some(9));
+        order.leave(a);
+        order.end(b, 2);
+        assert_eq!(all(&mut order), [2]);
+    }
+
+    #[test]
+    fn numbers_go_round() {
+        let mut order: Order<u32> = Order { first: !MARK - 1, places: VecDeque::new() };
+        let t: Vec<Ticket> = (0..4).map(|_| order.begin()).collect();
+        for (i, ticket) in t.iter().enumerate().rev() {
+            assert_eq!(order.end(*ticket, i as u32), None);
+        }
+        assert_eq!(all(&mut order), [0, 1, 2, 3]);
+        assert_eq!(order.first, 2);
+    }
+}

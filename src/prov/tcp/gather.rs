@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A long body on its way in over several streams: stripes come in any order, each goes to its place, and none is taken
+//! twice. What a stream has for a body that was not announced yet stays in the kernel.
+
+use super::frame::{STRIPE, STRIPE_HEAD, broken, word};
+use super::rx::{Incoming, Rx, Sink};
+use super::slots::Lanes;
+use crate::error::{Code, Error, Result, errno};
+use crate::sys::stream::{self, Moved, piece};
+use crate::sys::time;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Pieces of memory of one call.
+const PIECES: usize = 64;
+/// Times that each stream is read in one turn.
+const ROUNDS: usize = 8;
+/// How long what is under way may take once the first stream has ended, or the first stream once another has.
+const GRACE_NS: u64 = 2_000_000_000;
+
+/// How far a body is.
+pub struct Gathering {
+    number: u64,
+    /// Stripes that it has.
+    total: u64,
+    /// Those that have begun to come, and how many have come whole.
+    begun: Box<[u64]>,
+    came: u64,
+    /// One behind the last that has begun.
+    most: u64,
+    /// How many its sender has sent, once it has said so.
+    sent: Option<u64>,
+    words: [u8; STRIPE_HEAD],
+    have: usize,
+}
+
+impl Gathering {
+    pub fn all_came(&self) -> bool {
+        self.sent == Some(self.came)
+    }
+
+    /// Takes what the first stream has of the words that end the body; gives how many bytes, and the status.
+    fn end(&mut self, bytes: &[u8]) -> Result<(usize, u64)> {
+        let n = bytes.len().min(STRIPE_HEAD - self.have);
+        self.words[self.have..self.have + n].copy_from_slice(&bytes[..n]);
+        self.have += n;
+        if self.have < STRIPE_HEAD || self.sent.is_some() {
+            return Ok((n, 0));
+        }
+        let (count, status) = (word(&self.words, 0), word(&self.words, 1));
+        if count > self.total || count < self.most || (status == 0 && count < self.total) {
+            return Err(broken("a number of stripes that the body does not have"));
+        }
+        self.sent = Some(count);
+        Ok((n, status))
+    }
+
+    /// A stripe begins; false: not before others, where they have to come in order.
+    fn begin(&mut self, index: u64, in_order: bool) -> Result<bool> {
+        if index >= self.sent.unwrap_or(self.total) {
+            return Err(broken("a stripe outside of its body"));
+        }
+        let Some(bits) = self.begun.get_mut((index / 64) as usize) else { return Err(broken("a stripe outside of its body")) };
+        if *bits & (1 << (index % 64)) != 0 {
+            return Err(broken("a stripe a second time"));
+        }
+        if in_order && index != self.came {
+            return Ok(false);
+        }
+        *bits |= 1 << (index % 64);
+        self.most = self.most.max(index + 1);
+        Ok(true)
+    }
+}
+
+/// Where a stream stands.
+struct Stream {
+    fd: Arc<OwnedFd>,
+    head: [u8; STRIPE_HEAD],
+    have: usize,
+    /// The stripe that is coming: byte of the body that it begins with, its bytes, and how many have come.
+    stripe: Option<(u64, u64, u64)>,
+    /// Its stripe waits for others, or for its body.
+    waits: bool,
+    /// It has ended, or is hung up.
+    ended: bool,
+}
+
+/// The streams for long bodies, as their receiver sees them.
+pub struct Gather {
+    streams: Box<[Stream]>,
+    number: u64,
+    /// For bytes that have no place.
+    spare: Box<[u8]>,
+    /// When something came last, and since when a stream has been over; 0: none is.
+    last: u64,
+    over: u64,
+}
+
+impl Gather {
+    pub fn new(fds: &[Arc<OwnedFd>]) -> Gather {
+        let fresh =
+            |fd: &Arc<OwnedFd>| Stream { fd: fd.clone(), head: [0; STRIPE_HEAD], have: 0, stripe: None, waits: false, ended: false };
+        let streams = fds.iter().map(fresh).collect();
+        Gather { streams, number: 0, spare: vec![0; STRIPE as usize].into(), last: 0, over: 0 }
+    }
+
+    pub fn count(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// The next body in stripes was announced.
+    pub fn announce(&mut self, len: u64) -> Gathering {
+        self.number += 1;
+        self.last = time::now_ns();
+        self.streams.iter_mut().for_each(|s| s.waits = false);
+        let total = len.div_ceil(STRIPE);
+        let begun = vec![0; total.div_ceil(64) as usize].into();
+        Gathering { number: self.number, total, begun, came: 0, most: 0, sent: None, words: [0; STRIPE_HEAD], have: 0 }
+    }
+
+    /// The streams, and whether each is to be read. Those that are over are left out.
+    pub fn each(&self, amid: bool, mut each: impl FnMut(usize, BorrowedFd<'_>, bool)) {
+        for (index, s) in self.streams.iter().enumerate().filter(|(_, s)| !s.ended) {
+            each(index, s.fd.as_fd(), amid && !s.waits);
+        }
+    }
+
+    /// No more is sent.
+    pub fn finish(&self) {
+        self.streams.iter().for_each(|s| stream::finish(s.fd.as_fd()));
+    }
+
+    /// Looks whether all streams are still there. One that is not is the end of all, but what the first stream has to say
+    /// comes first.
+    pub fn check(&mut self, now: u64) -> Result<()> {
+        let fds: Vec<BorrowedFd<'_>> = self.streams.iter().map(|s| s.fd.as_fd()).collect();
+        let hung = crate::sys::tcp::hung_up(&fds);
+        let Some(first) = hung.iter().position(|h| *h) else { return Ok(()) };
+        if self.over == 0 {
+            self.over = now;
+        }
+        if now - self.over.max(self.last) < GRACE_NS {
+            return Ok(());
+        }
+        Err(lost(first, "the peer closed it, or died"))
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over != 0
+    }
+}
+
+fn lost(index: usize, why: &str) -> Error {
+    Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer is gone: stream {} of the connection: {why}", index + 1))
+}
+
+impl Rx {
+    /// A body comes in stripes: what it begins with.
+    pub fn announce(&mut self, len: u64) -> Result<Box<Gathering>> {
+        match &mut self.far {
+            Some(far) => Ok(Box::new(far.announce(len))),
+            None => Err(broken("a body for streams that there are not")),
+        }
+    }
+
+    /// Whether a body in stripes is under way.
+    pub fn is_gathering(&self) -> bool {
+        self.body.as_ref().is_some_and(|b| b.stripes.as_ref().is_some_and(|s| !s.all_came()))
+    }
+
+    /// Whether the rest of such a body may still come though the first stream is over.
+    pub fn awaits_stripes(&self) -> bool {
+        let lives = |far: &Gather| far.streams.iter().any(|s| !s.ended) && time::now_ns() - far.last < GRACE_NS;
+        self.is_gathering() && self.far.as_ref().is_some_and(|far| lives(far))
+    }
+
+    /// Takes what the streams have of the body that comes in stripes.
+    pub fn gather(&mut self) -> Result<()> {
+        let came = self.bytes().len().min(STRIPE_HEAD);
+        let mut words = [0; STRIPE_HEAD];
+        words[..came].copy_from_slice(&self.bytes()[..came]);
+        let Rx { body: Some(body), far: Some(far), lanes, short, moved, .. } = self else { return Ok(()) };
+        let Some(stripes) = &mut body.stripes else { return Ok(()) };
+        let (n, status) = stripes.end(&words[..came])?;
+        if status != 0 {
+            body.status = status;
+        }
+        let mut any = true;
+        for _ in 0..ROUNDS {
+            if !any || body.all_came() {
+                break;
+            }
+            any = false;
+            for (index, s) in far.streams.iter_mut().enumerate() {
+                let step = s.read(index, body, &mut far.spare, lanes, *short)?;
+                any |= step;
+            }
+            if any {
+                *moved = true;
+                far.last = time::now_ns();
+            }
+        }
+        if any {
+            // Whether those that waited still have to is not known.
+            far.streams.iter_mut().for_each(|s| s.waits = false);
+        }
+        self.consume(n);
+        Ok(())
+    }
+}
+
+impl Stream {
+    /// One call; whether anything came.
+    fn read(&mut self, index: usize, body: &mut Incoming, spare: &mut [u8], lanes: &mut Lanes, short: usize) -> Result<bool> {
+        if self.ended {
+            return Ok(false);
+        }
+        if self.have < STRIPE_HEAD {
+            let most = STRIPE_HEAD.min(self.have.saturating_add(short));
+            return match stream::receive(self.fd.as_fd(), &mut self.head[self.have..most]).map_err(|e| lost(index, &e.words))? {
+                Moved::Bytes(n) => {
+                    self.have += n;
+                    Ok(true)
+                }
+                Moved::Ended if self.have > 0 => Err(lost(index, "it has ended in the middle of a body")),
+                Moved::Ended => {
+                    self.ended = true;
+                    Ok(false)
+                }
+                _ => Ok(false),
+            };
+        }
+        let Some((begin, len, at)) = self.stripe(body)? else { return Ok(false) };
+        self.read_stripe(index, body, (begin, len, at), spare, lanes, short)
+    }
+
+    /// The stripe that comes; none if it has to wait.
+    fn stripe(&mut self, body: &mut Incoming) -> Result<Option<(u64, u64, u64)>> {
+        if self.stripe.is_some() {
+            return Ok(self.stripe);
+        }
+        // What is not written to any place takes stripes as they come, and so does memory of the host.
+        let in_order = matches!(body.sink, Sink::Device(..) | Sink::Kept(_));
+        let Some(stripes) = &mut body.stripes else { return Ok(None) };
+        let (number, index) = (word(&self.head, 0), word(&self.head, 1));
+        if number < stripes.number {
+            return Err(broken("a stripe of a body that has ended"));
+        }
+        self.waits = number > stripes.number || !stripes.begin(index, in_order)?;
+        if !self.waits {
+            let begin = index * STRIPE;
+            self.stripe = Some((begin, (body.len - begin).min(STRIPE), 0));
+        }
+        Ok(self.stripe)
+    }
+
+    fn read_stripe(
+        &mut self,
+        index: usize,
+        body: &mut Incoming,
+        (begin, len, at): (u64, u64, u64),
+        spare: &mut [u8],
+        lanes: &mut Lanes,
+        short: usize,
+    ) -> Result<bool> {
+        let (place, run) = (begin + at, len - at);
+        if !body.is_ready_at(place, lanes) {
+            return Ok(false);
+        }
+        let entered = body.enter(lanes);
+        let mut pieces = [piece(0, 0); PIECES];
+        let (mut count, mut direct) = body.direct_at(place, run, &mut pieces[..PIECES - 2], lanes);
+        let is_direct = direct > 0;
+        if !is_direct {
+            let fits = run.min(spare.len() as u64);
+            pieces[0] = piece(spare.as_mut_ptr() as usize, fits as usize);
+            (count, direct) = (1, fits);
+        }
+        if direct > short as u64 {
+            pieces[0].iov_len = pieces[0].iov_len.min(short);
+            (count, direct) = (1, pieces[0].iov_len as u64);
+        } else if direct == run && short == usize::MAX {
+            // The head of the next one mostly follows.
+            pieces[count] = piece(self.head.as_mut_ptr() as usize, STRIPE_HEAD);
+            count += 1;
+        }
+        // SAFETY: spare memory and head are ours; regions are entered; other memory is the C caller's promise.
+        let moved = unsafe { stream::receive_pieces(self.fd.as_fd(), &mut pieces[..count]) };
+        body.exit(entered);
+        let n = match moved.map_err(|e| lost(index, &e.words))? {
+            Moved::Bytes(n) => n as u64,
+            Moved::Ended => return Err(lost(index, "it has ended in the middle of a body")),
+            Moved::Blocked => return Ok(false),
+            Moved::Fault => {
+                body.divert(lanes, Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot write the memory"));
+                return Ok(true);
+            }
+        };
+        let took = n.min(direct);
+        if !is_direct {
+            body.place(place, &spare[..took as usize], lanes);
+        }
+        body.after(place + took, lanes);
+        self.stripe = Some((begin, len, at + took));
+        if at + took == len {
+            self.stripe = None;
+            self.have = (n - took) as usize;
+            if let Some(stripes) = &mut body.stripes {
+                stripes.came += 1;
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A long body on its way out over several streams. It is cut into stripes; each stream takes the next one when it has sent
+//! the last, so that a slow stream carries less and holds nobody up.
+
+use super::body::{Body, Call, Source, gather, leave};
+use super::frame::{STRIPE, STRIPE_HEAD, STRIPED_MIN, status_of, two_words};
+use super::slots::Lanes;
+use crate::error::{Code, Error, Result, errno};
+use crate::sys::stream::{self, Moved, piece};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Pieces of memory of one call.
+const PIECES: usize = 64;
+
+/// A stripe that a stream has begun to send.
+struct Stripe {
+    head: [u8; STRIPE_HEAD],
+    /// Byte of the body that it begins with, and how many it has.
+    begin: u64,
+    len: u64,
+    /// Bytes of head and stripe that are on the wire.
+    at: u64,
+    /// The rest of it, from this byte on, of a body that was given up.
+    saved: Option<(Box<[u8]>, u64)>,
+}
+
+impl Stripe {
+    /// Bytes of the body that are on the wire.
+    fn done(&self) -> u64 {
+        self.at.saturating_sub(STRIPE_HEAD as u64)
+    }
+}
+
+/// The stripes of a body.
+pub struct Stripes {
+    /// Of the bodies in stripes of this direction.
+    number: u64,
+    /// Given to streams; there will be so many.
+    next: u64,
+    limit: u64,
+    /// What each stream is sending.
+    under_way: Box<[Option<Stripe>]>,
+    /// How many there were, and a status.
+    end: [u8; STRIPE_HEAD],
+}
+
+impl Stripes {
+    /// What stands on the first stream behind the frame, once all stripes are out.
+    pub fn end_words(&self) -> Option<&[u8; STRIPE_HEAD]> {
+        self.are_out().then_some(&self.end)
+    }
+
+    pub fn are_out(&self) -> bool {
+        self.next == self.limit && self.under_way.iter().all(Option::is_none)
+    }
+
+    /// No stripe begins any more, and those that have end from a copy, if `keep` lets one be made.
+    pub fn give_up(&mut self, source: &Source, len: u64, why: &Error, keep: bool) {
+        for stripe in self.under_way.iter_mut().flatten() {
+            let first = stripe.begin + stripe.done();
+            if let Source::Pieces(pieces) = source
+                && keep
+            {
+                let rest = (stripe.begin + stripe.len).min(len) - first;
+                stripe.saved = Some((gather(pieces.as_slice(), first, rest), first));
+            }
+        }
+        self.limit = self.next;
+        self.end = two_words(self.limit, status_of(why.code));
+    }
+
+    /// What the stream with this index has to send next, out of its place while it is sent.
+    fn take(&mut self, index: usize, len: u64) -> Option<Stripe> {
+        let place = self.under_way.get_mut(index)?;
+        if place.is_none() && self.next < self.limit {
+            let begin = self.next * STRIPE;
+            let head = two_words(self.number, self.next);
+            *place = Some(Stripe { head, begin, len: (len - begin).min(STRIPE), at: 0, saved: None });
+            self.next += 1;
+        }
+        place.take()
+    }
+
+    fn put_back(&mut self, index: usize, stripe: Stripe) {
+        if let Some(place) = self.under_way.get_mut(index)
+            && stripe.done() < stripe.len
+        {
+            *place = Some(stripe);
+        }
+    }
+}
+
+/// What one call for a stream came to.
+#[derive(PartialEq, Eq)]
+enum Step {
+    /// It has nothing to send.
+    Idle,
+    Moved,
+    Blocked,
+}
+
+/// The streams for long bodies, as their sender sees them.
+pub struct Scatter {
+    fds: Box<[Arc<OwnedFd>]>,
+    number: u64,
+    /// Which take no more for now.
+    blocked: Box<[bool]>,
+}
+
+impl Scatter {
+    pub fn new(fds: Box<[Arc<OwnedFd>]>) -> Scatter {
+        let blocked = vec![false; fds.len()].into();
+        Scatter { fds, number: 0, blocked }
+    }
+
+    /// Cuts a body up that is long enough. A device's slots are filled in order, so its bodies go over the first stream.
+    pub fn cut_up(&mut self, body: &mut Body) {
+        if body.len < STRIPED_MIN || matches!(body.source, Source::Device(_) | Source::Nothing) {
+            return;
+        }
+        self.number += 1;
+        let total = body.len.div_ceil(STRIPE);
+        let under_way = self.fds.iter().map(|_| None).collect();
+        body.cut_up(Stripes { number: self.number, next: 0, limit: total, under_way, end: two_words(total, 0) });
+    }
+
+    /// Whether the stream with this index waits for room.
+    pub fn is_blocked(&self, index: usize) -> bool {
+        self.blocked.get(index).is_some_and(|b| *b)
+    }
+
+    /// One that waits for room, if any does.
+    pub fn a_blocked_one(&self) -> Option<BorrowedFd<'_>> {
+        self.fds.iter().zip(&self.blocked).find_map(|(fd, blocked)| blocked.then(|| fd.as_fd()))
+    }
+
+    /// Sends as much of a body as the streams take.
+    pub fn send(&mut self, body: &mut Body, lanes: &mut Lanes, short: usize) -> Result<()> {
+        self.blocked.fill(false);
+        let mut left = self.fds.len();
+        while left > 0 {
+            left = 0;
+            for (index, (fd, blocked)) in self.fds.iter().zip(&mut self.blocked).enumerate().filter(|(_, (_, b))| !**b) {
+                let step = body.send_stripe(index, fd.as_fd(), lanes, short);
+                let step = step.map_err(|e| e.context(format_args!("stream {} of the connection", index + 1)))?;
+                *blocked = step == Step::Blocked;
+                left += usize::from(step == Step::Moved);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Body {
+    /// One call for the stream with this index.
+    fn send_stripe(&mut self, index: usize, fd: BorrowedFd<'_>, lanes: &mut Lanes, short: usize) -> Result<Step> {
+        let mut pieces = [piece(0, 0); PIECES];
+        let limit = (STRIPE + STRIPE_HEAD as u64).min(short as u64);
+        let mut call = Call { pieces: &mut pieces, count: 0, bytes: 0, limit, entered: Vec::new() };
+        // May give the body up, which changes what there is to send.
+        self.enter(&mut call, lanes);
+        let len = self.len;
+        let taken = self.stripes.as_mut().and_then(|s| s.take(index, len));
+        let Some(mut stripe) = taken else {
+            call.entered.iter().for_each(|r| leave(r));
+            return Ok(Step::Idle);
+        };
+        let head = stripe.head.get(stripe.at as usize..).unwrap_or(&[]);
+        if call.add(head.as_ptr() as usize, head.len()) == head.len() {
+            let (first, run) = (stripe.begin + stripe.done(), stripe.len - stripe.done());
+            match &stripe.saved {
+                Some((bytes, begin)) => {
+                    let rest = bytes.get((first - begin) as usize..).unwrap_or(&[]);
+                    call.add(rest.as_ptr() as usize, rest.len());
+                }
+                None => {
+                    self.add_bytes(&mut call, lanes, first, run);
+                }
+            }
+        }
+        let Call { count, bytes, entered, .. } = call;
+        debug_assert!(count > 0);
+        // SAFETY: our own bytes live; users' are their promise until completion, and regions are entered.
+        let moved = unsafe { stream::send_pieces(fd, &pieces[..count]) };
+        entered.iter().for_each(|r| leave(r));
+        if let Ok(Moved::Bytes(n)) = moved {
+            stripe.at += n as u64;
+        }
+        if let Some(stripes) = &mut self.stripes {
+            stripes.put_back(index, stripe);
+        }
+        Ok(match moved? {
+            Moved::Bytes(n) if n as u64 == bytes && n > 0 => Step::Moved,
+            Moved::Fault => {
+                self.spoil(lanes);
+                Step::Moved
+            }
+            _ => Step::Blocked,
+        })
+    }
+
+    /// The kernel could not read the memory.
+    #[cold]
+    pub fn spoil(&mut self, lanes: &mut Lanes) {
+        let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot read the operation's memory");
+        // Once more at this place, and what is begun would never end.
+        match self.is_cut() {
+            false => self.give_up(lanes, why, false),
+            true => self.source = Source::Nothing,
+        }
+    }
+}

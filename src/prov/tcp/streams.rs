@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Further streams of a connection, for long bodies: agreed on when it begins, called for by the dialer once there is a
+//! body that is long enough, and used from its word on that all of them are there. Where they cannot be had, the first
+//! stream carries everything.
+
+use super::address::Address;
+use super::cm::tune;
+use super::conn::Conn;
+use super::domain::Domain;
+use super::frame::{Header, Kind, STRIPED_MIN, broken};
+use super::gather::Gather;
+use super::greeter::{Greeter, Request};
+use super::hello::{Purpose, Terms};
+use super::scatter::Scatter;
+use super::shake::{Dial, Dialed};
+use super::state::State;
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::sys::epoll::Poller;
+use crate::sys::{process, tcp};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Time between two looks at sockets that have mostly nothing to say.
+const LOOK_NS: u64 = 1_000_000;
+/// Bytes that such a stream takes ahead of what it can send: what it has, no other can carry.
+const UNSENT: i32 = 128 << 10;
+
+/// How a connection stands with further streams.
+pub enum More {
+    None,
+    /// The dialer may call for them.
+    Could {
+        at: SocketAddr,
+        token: u64,
+        count: u32,
+    },
+    Calling {
+        dials: Vec<Dial>,
+        sockets: Vec<OwnedFd>,
+        until: u64,
+    },
+    /// The listener waits for so many.
+    Awaits {
+        count: u32,
+        sockets: Vec<OwnedFd>,
+    },
+    Open,
+}
+
+/// How many this side would use.
+pub fn wanted() -> u32 {
+    match config::get().tcp.streams {
+        1 => 0,
+        n => n,
+    }
+}
+
+/// A door for the streams of who asks to connect; none where one side wants none, or it cannot be had.
+pub fn door(request: &Request, domain: &Domain) -> Option<(u32, u64, Greeter)> {
+    let count = request.terms().streams.min(wanted());
+    let mut at = request.called_at().filter(|_| count > 0)?;
+    at.set_port(0);
+    let open = || {
+        let mut raw = [0; 8];
+        process::random(&mut raw)?;
+        let token = u64::from_le_bytes(raw).max(1);
+        Ok((count, token, Greeter::listen(at, Purpose::Stream, token, domain.key.clone())?))
+    };
+    open().map_err(|e: Error| crate::log!(Info, "no further streams: {e}")).ok()
+}
+
+impl More {
+    /// What a dialer may do by what the listener has answered.
+    pub fn of(terms: &Terms, conn: &Conn) -> More {
+        let (port, token) = terms.door;
+        match tcp::peer(conn.socket()) {
+            Ok(mut at) if terms.streams > 0 => {
+                at.set_port(port);
+                More::Could { at, token, count: terms.streams }
+            }
+            _ => More::None,
+        }
+    }
+}
+
+impl Conn {
+    /// The streams are there: from now on both sides may use them.
+    fn open_streams(&mut self, sockets: Vec<OwnedFd>) {
+        for socket in &sockets {
+            if let Err(e) = tune(socket.as_fd()).and_then(|()| tcp::set_unsent(socket.as_fd(), UNSENT)) {
+                crate::log!(Info, "a further stream: {e}");
+            }
+        }
+        let fds: Vec<Arc<OwnedFd>> = sockets.into_iter().map(Arc::new).collect();
+        self.rx.far = Some(Box::new(Gather::new(&fds)));
+        self.tx.far = Some(Box::new(Scatter::new(fds.into())));
+        self.more = More::Open;
+    }
+
+    /// Watches them; a stream that is over has nothing more to tell.
+    pub fn watch_streams(&self, poller: &Poller) -> Result<()> {
+        let Some(far) = &self.rx.far else { return Ok(()) };
+        let scattering = self.tx.is_scattering();
+        let mut result = Ok(());
+        far.each(self.rx.is_gathering(), |index, fd, read| {
+            let write = scattering && self.tx.far.as_ref().is_some_and(|far| far.is_blocked(index));
+            if result.is_ok() && !far.is_over() {
+                result = poller.watch_for(fd, read, write);
+            } else if read || write {
+                // Hung up, which would wake at once: looked at often instead.
+                poller.remove(fd);
+            }
+        });
+        result
+    }
+
+    pub fn forget_streams(&self, poller: &Poller) {
+        if let Some(far) = &self.rx.far {
+            far.each(false, |_, fd, _| poller.remove(fd));
+        }
+    }
+
+    /// Changes when there is something else to watch.
+    pub fn watched_streams(&self) -> u64 {
+        let Some(far) = &self.rx.far else { return 0 };
+        let scattering = self.tx.is_scattering();
+        let mut sum = u64::from(far.is_over());
+        far.each(self.rx.is_gathering(), |index, fd, read| {
+            let write = scattering && self.tx.far.as_ref().is_some_and(|far| far.is_blocked(index));
+            sum = sum.rotate_left(7) ^ (fd.as_raw_fd() as u64) << 2 ^ u64::from(read) << 1 ^ u64::from(write);
+        });
+        sum
+    }
+
+    /// How long a sleeper may sleep before they want to be looked at.
+    pub fn streams_nap_ns(&self) -> u64 {
+        let looked_at = matches!(self.more, More::Calling { .. }) || (self.wants_more && matches!(self.more, More::Could { .. }));
+        match &self.rx.far {
+            Some(far) if far.is_over() || (self.dying.is_some() && self.rx.is_gathering()) => 5 * LOOK_NS,
+            _ if looked_at => LOOK_NS,
+            _ => u64::MAX,
+        }
+    }
+
+    /// A body that goes out: in stripes if it is long enough and there are streams.
+    pub fn body(&mut self, mut body: super::body::Body) -> super::body::Body {
+        if body.len >= STRIPED_MIN {
+            self.wants_more = true;
+            if let Some(far) = &mut self.tx.far {
+                far.cut_up(&mut body);
+            }
+        }
+        body
+    }
+}
+
+impl State {
+    /// Moves on what has to do with further streams.
+    #[cold]
+    pub fn look_at_streams(&mut self, domain: &Domain, now: u64) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if now.wrapping_sub(conn.looked) < LOOK_NS {
+            return;
+        }
+        conn.looked = now;
+        match &mut conn.more {
+            More::None => {}
+            More::Open => {
+                if let Some(Err(e)) = conn.rx.far.as_mut().map(|far| far.check(now)) {
+                    conn.dying.get_or_insert(e);
+                }
+            }
+            More::Could { at, token, count } if conn.wants_more => {
+                let (to, token, count) = (Address::of(*at, None), *token, *count);
+                let from = tcp::local(conn.socket()).map(|at| at.ip()).ok();
+                let dial = |_| Dial::new(&to, from, Purpose::Stream, token, Terms::default(), domain.key.clone());
+                let until = now + config::get().tcp.greeting_ms.saturating_mul(1_000_000);
+                conn.more = match (0..count).map(dial).collect() {
+                    Ok(dials) => More::Calling { dials, sockets: Vec::new(), until },
+                    Err(e) => {
+                        crate::log!(Info, "no further streams: {e}");
+                        More::None
+                    }
+                };
+            }
+            More::Could { .. } => {}
+            More::Calling { dials, sockets, until } => match call(dials, sockets, now > *until) {
+                Ok(false) => {}
+                Ok(true) => {
+                    let sockets = std::mem::take(sockets);
+                    conn.put(Header::new(Kind::Streams, 0, sockets.len() as u64));
+                    conn.open_streams(sockets);
+                    self.flush();
+                }
+                Err(e) => {
+                    crate::log!(Info, "no further streams: {e}");
+                    conn.more = More::None;
+                }
+            },
+            More::Awaits { count, sockets } => {
+                let requests = self.greeter.as_mut().map_or(Vec::new(), Greeter::poll);
+                // Attempts that the dialer has given up.
+                let fds: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                let mut hung = tcp::hung_up(&fds).into_iter();
+                sockets.retain(|_| !hung.next().unwrap_or(false));
+                for request in requests {
+                    // One too many is turned down by being dropped.
+                    if (sockets.len() as u32) < *count {
+                        match request.accept(Terms::default()) {
+                            Ok(socket) => sockets.push(socket),
+                            Err(e) => crate::log!(Info, "a further stream: {e}"),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The dialer says that all streams are there.
+    pub fn on_streams(&mut self, count: u64) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        match std::mem::replace(&mut conn.more, More::None) {
+            More::Awaits { sockets, .. } if count > 0 && count == sockets.len() as u64 => conn.open_streams(sockets),
+            _ => return Err(broken("word of streams that there are not")),
+        }
+        self.greeter = None;
+        Ok(())
+    }
+}
+
+/// Moves calls on; true: all were answered.
+fn call(dials: &mut Vec<Dial>, sockets: &mut Vec<OwnedFd>, late: bool) -> Result<bool> {
+    for mut dial in std::mem::take(dials) {
+        match dial.advance()? {
+            Dialed::Waiting => dials.push(dial),
+            Dialed::Accepted { socket, .. } => sockets.push(socket),
+            Dialed::Rejected(_) => return Err(Error::fixed(errno::ECONNREFUSED, "the peer takes no more of them")),
+        }
+    }
+    match late && !dials.is_empty() {
+        true => Err(Error::fixed(errno::ETIMEDOUT, "the peer did not take them in time")),
+        false => Ok(dials.is_empty()),
+    }
+}

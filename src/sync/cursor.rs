@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A reader's place in a ring for the messages that nearly all are: bytes alone, one message after the other. It checks
+//! what `ring.rs` checks, and what is not of that sort it leaves to it.
+
+use super::line::{LINE_BYTES, Line};
+use super::primitive::Ordering;
+use super::ring::{Header, MAX_LINES, lap};
+
+/// Reads messages that are bytes alone, one after the other.
+pub struct Cursor<'a> {
+    lines: &'a [Line],
+    shift: u32,
+    head: u64,
+}
+
+impl Cursor<'_> {
+    #[inline(always)]
+    pub(super) fn new(lines: &[Line], shift: u32, head: u64) -> Cursor<'_> {
+        Cursor { lines, shift, head }
+    }
+
+    #[inline(always)]
+    fn at(&self, position: u64) -> Option<&Line> {
+        self.lines.get(position as usize & self.lines.len().wrapping_sub(1))
+    }
+
+    /// The length of the next message, if it has arrived, and is of this kind and without fixed words and flags.
+    #[inline(always)]
+    pub fn plain(&self, kind: u8) -> Option<usize> {
+        let raw = self.at(self.head)?.header.load(Ordering::Acquire);
+        let len = Header::plain(raw, kind, lap(self.head, self.shift))?;
+        (len <= LINE_BYTES || self.follows(len)).then_some(len)
+    }
+
+    /// Whether the lines behind the first of a longer message are in order.
+    #[inline(never)]
+    fn follows(&self, len: usize) -> bool {
+        let count = len.div_ceil(LINE_BYTES);
+        let rest = self.head + 1..self.head + count as u64;
+        let is_one = |at| self.at(at).is_some_and(|line| line.header.load(Ordering::Relaxed) as u16 == lap(at, self.shift));
+        count <= MAX_LINES && rest.into_iter().all(is_one)
+    }
+
+    /// Where it is.
+    #[inline(always)]
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Whether no message has arrived.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.at(self.head).is_none_or(|line| line.header.load(Ordering::Acquire) as u16 != lap(self.head, self.shift))
+    }
+
+    /// Copies the message that `plain` told of, and goes on to the next.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    #[inline(always)]
+    pub unsafe fn take(&mut self, to: *mut u8, len: usize) {
+        // SAFETY: handed on.
+        unsafe {
+            match len <= LINE_BYTES {
+                true => self.take_line(to, len),
+                false => self.take_long(to, len),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `take`, and `len` is at most [`LINE_BYTES`].
+    #[inline(always)]
+    unsafe fn take_line(&mut self, to: *mut u8, len: usize) {
+        if let Some(line) = self.at(self.head) {
+            // SAFETY: the caller's promise.
+            unsafe { line.drain(to, len) };
+        }
+        self.head += 1;
+    }
+
+    /// # Safety
+    /// As for `take`.
+    #[inline(never)]
+    unsafe fn take_long(&mut self, to: *mut u8, len: usize) {
+        let mut done = 0;
+        while len - done >= LINE_BYTES {
+            if let Some(line) = self.at(self.head) {
+                // SAFETY: done + LINE_BYTES <= len.
+                unsafe { line.drain(to.add(done), LINE_BYTES) };
+            }
+            self.head += 1;
+            done += LINE_BYTES;
+        }
+        if done < len {
+            // SAFETY: the last len - done bytes, which are fewer than a line's.
+            unsafe { self.take_line(to.add(done), len - done) };
+        }
+    }
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A cache line of a ring, and how a few bytes get into it and out of it: by relaxed atomic words, with as few
+//! instructions as it takes, because a short message is hardly anything else.
+
+use super::primitive::{AtomicU64, Ordering};
+
+/// Words of payload in a line.
+pub const WORDS: usize = 7;
+/// Bytes of payload in a line.
+pub const LINE_BYTES: usize = WORDS * 8;
+
+/// One cache line of a ring.
+#[repr(C, align(64))]
+pub struct Line {
+    pub header: AtomicU64,
+    pub words: [AtomicU64; WORDS],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == 64);
+
+impl Line {
+    #[cfg(any(test, loom))]
+    pub fn empty() -> Line {
+        Line { header: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Stores `len` bytes, and zeros up to the end of the last word.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes, at most [`LINE_BYTES`].
+    #[inline(always)]
+    pub unsafe fn fill(&self, from: *const u8, len: usize) {
+        if len == 8 {
+            // As nearly all of them are.
+            // SAFETY: the caller's eight bytes.
+            return self.words[0].store(unsafe { from.cast::<u64>().read_unaligned() }, Ordering::Relaxed);
+        }
+        let full = len / 8;
+        for (i, word) in self.words.iter().enumerate().take(full) {
+            // SAFETY: eight bytes of the caller's, as i < len / 8.
+            word.store(unsafe { from.add(i * 8).cast::<u64>().read_unaligned() }, Ordering::Relaxed);
+        }
+        if !len.is_multiple_of(8)
+            && let Some(word) = self.words.get(full)
+        {
+            // SAFETY: the last len % 8 bytes of the caller's.
+            word.store(unsafe { tail(from.add(full * 8), len % 8) }, Ordering::Relaxed);
+        }
+    }
+
+    /// Loads `len` bytes.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes, at most [`LINE_BYTES`].
+    #[inline(always)]
+    pub unsafe fn drain(&self, to: *mut u8, len: usize) {
+        if len == 8 {
+            // SAFETY: the caller's eight bytes.
+            return unsafe { to.cast::<u64>().write_unaligned(self.words[0].load(Ordering::Relaxed)) };
+        }
+        let full = len / 8;
+        for (i, word) in self.words.iter().enumerate().take(full) {
+            // SAFETY: eight bytes of the caller's, as i < len / 8.
+            unsafe { to.add(i * 8).cast::<u64>().write_unaligned(word.load(Ordering::Relaxed)) };
+        }
+        if !len.is_multiple_of(8)
+            && let Some(word) = self.words.get(full)
+        {
+            // SAFETY: the last len % 8 bytes of the caller's.
+            unsafe { put_tail(to.add(full * 8), word.load(Ordering::Relaxed), len % 8) };
+        }
+    }
+}
+
+/// The first `len` bytes, 1 to 7, as a word whose other bytes are zero.
+///
+/// # Safety
+/// `from` is readable for `len` bytes.
+#[inline(always)]
+pub unsafe fn tail(from: *const u8, len: usize) -> u64 {
+    // Two loads that may overlap: what both hold is the same.
+    let word = |low: u64, high: u64, at: usize| low | high << (at * 8);
+    // SAFETY: every load lies within `len` bytes.
+    let native = unsafe {
+        match len {
+            4.. => word(
+                from.cast::<u32>().read_unaligned().to_le().into(),
+                from.add(len - 4).cast::<u32>().read_unaligned().to_le().into(),
+                len - 4,
+            ),
+            2.. => word(
+                from.cast::<u16>().read_unaligned().to_le().into(),
+                from.add(len - 2).cast::<u16>().read_unaligned().to_le().into(),
+                len - 2,
+            ),
+            _ => from.read().into(),
+        }
+    };
+    u64::from_le(native)
+}
+
+/// Writes the first `len` bytes, 1 to 7, of a word.
+///
+/// # Safety
+/// `to` is writable for `len` bytes.
+#[inline(always)]
+pub unsafe fn put_tail(to: *mut u8, word: u64, len: usize) {
+    let word = word.to_le();
+    // SAFETY: every store lies within `len` bytes; where two overlap, they store the same.
+    unsafe {
+        match len {
+            4.. => {
+                to.add(len - 4).cast::<u32>().write_unaligned(u32::from_le((word >> ((len - 4) * 8)) as u32));
+                to.cast::<u32>().write_unaligned(u32::from_le(word as u32));
+            }
+            2.. => {
+                to.add(len - 2).cast::<u16>().write_unaligned(u16::from_le((word >> ((len - 2) * 8)) as u16));
+                to.cast::<u16>().write_unaligned(u16::from_le(word as u16));
+            }
+            _ => to.write(word as u8),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_goes_in_and_out_and_nothing_beside_it() {
+        let src: Vec<u8> = (1..=LINE_BYTES as u8).collect();
+        for len in 0..=LINE_BYTES {
+            let line = Line::empty();
+            line.words.iter().for_each(|w| w.store(u64::MAX, Ordering::Relaxed));
+            let mut out = [0xEEu8; LINE_BYTES + 16];
+            // SAFETY: both arrays hold LINE_BYTES.
+            unsafe {
+                line.fill(src.as_ptr(), len);
+                line.drain(out.as_mut_ptr().add(3), len);
+            }
+            assert_eq!(&out[3..3 + len], &src[..len]);
+            assert!(out[..3].iter().chain(&out[3 + len..]).all(|b| *b == 0xEE), "len {len}");
+            let raw: Vec<u8> = line.words.iter().flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).collect();
+            let whole = len.next_multiple_of(8);
+            assert!(raw[len..whole].iter().all(|b| *b == 0) && raw[whole..].iter().all(|b| *b == 0xFF), "len {len}");
+        }
+    }
+}

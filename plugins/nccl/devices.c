@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The devices that NCCL is offered, and the truth about each: a provider is listed if gdrfab finds it usable, memory of
+ * accelerators if a region of it could be made.
+ */
+#include "plugin.h"
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Of the ways' domains; taken behind the other. */
+static pthread_mutex_t way_lock = PTHREAD_MUTEX_INITIALIZER;
+static int users;
+static struct settings chosen;
+static struct way ways[MAX_DEVICES];
+static struct device devices[MAX_DEVICES];
+static int ways_count, devices_found;
+
+const struct settings *settings(void)
+{
+	return &chosen;
+}
+
+/* ---- where tcp listens */
+
+/* As NCCL reads NCCL_SOCKET_IFNAME: "eth,ib" are beginnings, "=eth0" is a name, and "^" in front means none of these. */
+static bool named(const char *list, const char *name)
+{
+	bool not = *list == '^', whole;
+	list += not;
+	whole = *list == '=';
+	list += whole;
+	while (*list) {
+		size_t length = strcspn(list, ",");
+		if (strncmp(list, name, length) == 0 && (!whole || !name[length]))
+			return !not;
+		list += length + (list[length] == ',');
+	}
+	return not;
+}
+
+/* The address and the interface for tcp: of the interface that NCCL is told to use, else of the first that is up and
+ * leads out of this host. False: the library's own choice, which GDRFAB_TCP_IFACE decides or the loopback. */
+static bool tcp_place(char *node, size_t node_size, char *iface, size_t iface_size)
+{
+	const char *own = getenv("GDRFAB_TCP_IFACE"), *wish = getenv("NCCL_SOCKET_IFNAME");
+	struct ifaddrs *list, *best = NULL;
+	int best_rank = 0;
+	if (own && *own) {
+		snprintf(iface, iface_size, "%s", own);
+		return false;
+	}
+	snprintf(iface, iface_size, "lo");
+	if (getifaddrs(&list))
+		return false;
+	for (struct ifaddrs *i = list; i; i = i->ifa_next) {
+		if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || !(i->ifa_flags & IFF_RUNNING))
+			continue;
+		int family = i->ifa_addr->sa_family;
+		const struct sockaddr_in6 *v6 = (const void *)i->ifa_addr;
+		if (family != AF_INET && (family != AF_INET6 || IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)))
+			continue;
+		/* Bridges of containers, and the loopback, lead nowhere else. */
+		bool wished = wish && *wish && named(wish, i->ifa_name);
+		bool inner = (i->ifa_flags & IFF_LOOPBACK) || strncmp(i->ifa_name, "docker", 6) == 0;
+		int rank = (wish && *wish ? wished * 8 : 0) + !inner * 4 + (family == AF_INET) * 2;
+		if (wish && *wish && !wished)
+			rank = 0;
+		if (rank > best_rank)
+			best = i, best_rank = rank;
+	}
+	if (best) {
+		const void *at = best->ifa_addr->sa_family == AF_INET
+					 ? (const void *)&((const struct sockaddr_in *)(const void *)best->ifa_addr)->sin_addr
+					 : (const void *)&((const struct sockaddr_in6 *)(const void *)best->ifa_addr)->sin6_addr;
+		inet_ntop(best->ifa_addr->sa_family, at, node, (socklen_t)node_size);
+		snprintf(iface, iface_size, "%s", best->ifa_name);
+	}
+	freeifaddrs(list);
+	return best != NULL;
+}
+
+/* ---- what a way can do */
+
+static struct way *way_add(enum kind kind, gdrfab_info *info)
+{
+	struct way *way = ways_count < MAX_DEVICES ? &ways[ways_count++] : NULL;
+	if (!way) {
+		gdrfab_freeinfo(info);
+		return NULL;
+	}
+	memset(way, 0, sizeof *way);
+	way->kind = kind;
+	way->info = info;
+	return way;
+}
+
+ncclResult_t way_open(struct way *way)
+{
+	ncclResult_t result = ncclSuccess;
+	pthread_mutex_lock(&way_lock);
+	if (!way->fabric && gdrfab_fabric_open(way->info, NULL, &way->fabric) < 0) {
+		WARN("%s: fabric: %s", way->info->domain_name, gdrfab_last_error());
+		way->fabric = NULL;
+		result = ncclSystemError;
+	} else if (!way->domain && gdrfab_domain_open(way->fabric, way->info, NULL, &way->domain) < 0) {
+		WARN("%s: domain: %s", way->info->domain_name, gdrfab_last_error());
+		way->domain = NULL;
+		result = ncclSystemError;
+	}
+	pthread_mutex_unlock(&way_lock);
+	return result;
+}
+
+static void way_close(struct way *way)
+{
+	if (way->domain && gdrfab_domain_close(way->domain) < 0)
+		INFO("%s stays open: %s", way->info->domain_name, gdrfab_last_error());
+	else if (way->fabric && gdrfab_fabric_close(way->fabric) < 0)
+		INFO("%s stays open: %s", way->info->fabric_name, gdrfab_last_error());
+	gdrfab_freeinfo(way->info);
+}
+
+bool copies_elsewhere(gdrfab_ep *ep)
+{
+	uint32_t calls = 0;
+	return gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DRIVER_CALLS, &calls, sizeof calls) == 0;
+}
+
+/* A card reads and writes the memory itself. */
+enum { BY_CARD = GDRFAB_PATH_DMABUF | GDRFAB_PATH_PEER_MEM };
+
+/* Whether NCCL has been told to do without its LL protocol: NCCL_PROTO is "Simple", "LL128,Simple", or "^LL". */
+static bool no_ll(void)
+{
+	const char *list = getenv("NCCL_PROTO");
+	if (!list || !*list || strpbrk(list, ":;"))
+		return false;
+	bool not = *list == '^', named = false;
+	for (list += not; *list; list += *list == ',') {
+		size_t length = strcspn(list, ",");
+		named |= length == 2 && strncasecmp(list, "LL", 2) == 0;
+		list += length;
+	}
+	return named == not;
+}
+
+/* Whether memory that no card reaches may be copied nevertheless. The driver's calls wait for kernels, in some states of the
+ * process, and NCCL's kernels wait for the copies: so not from this process. */
+static bool may_copy(struct way *way, uint64_t paths, char *words, size_t size)
+{
+	gdrfab_ep *ep = NULL;
+	bool may = false;
+	switch (chosen.gpu) {
+	case GPU_HERE:
+		return true;
+	case GPU_BY_NOBODY:
+		snprintf(words, size, "GDRFAB_NCCL_GDR=0 forbids what would copy it");
+		return false;
+	default:
+		break;
+	}
+	if (!no_ll())
+		snprintf(words, size, "NCCL's LL protocol sends from host memory into memory of GPUs, which no other process copies "
+				      "(NCCL_PROTO=^LL does without it)");
+	else if (!(paths & GDRFAB_PATH_IPC))
+		snprintf(words, size, "no other process can map it, and this one must not call the driver to copy it while NCCL's "
+				      "kernels wait for that (GDRFAB_NCCL_GDR=1 allows it)");
+	else if (gdrfab_ep_open(way->domain, way->info, NULL, &ep) < 0 || !copies_elsewhere(ep))
+		snprintf(words, size, "no process copies it: %s", gdrfab_last_error());
+	else
+		may = true;
+	if (ep)
+		gdrfab_ep_close(ep);
+	return may;
+}
+
+/* Makes a region of an accelerator's memory, as NCCL's buffers will need one. */
+static bool try_device_memory(struct way *way, uint32_t device, bool dmabuf, char *words, size_t size)
+{
+	gdrfab_mr_dmabuf file = {.fd = -1};
+	gdrfab_mr_attr attr = {.struct_size = sizeof attr, .iov_count = 1, .iface = GDRFAB_HMEM_CUDA, .device = device};
+	struct iovec iov = {NULL, 65536};
+	gdrfab_mr *mr = NULL;
+	gdrfab_mr_info made_of = {.struct_size = sizeof made_of};
+	bool made = false;
+	if (way_open(way) != ncclSuccess ||
+	    gdrfab_mem_alloc_on(way->domain, GDRFAB_HMEM_CUDA, device, iov.iov_len, 0, &iov.iov_base) < 0) {
+		snprintf(words, size, "%s", gdrfab_last_error());
+		return false;
+	}
+	attr.access = GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
+	attr.mr_iov = &iov;
+	attr.dmabuf = &file;
+	if (dmabuf && gdrfab_hmem_export_dmabuf(iov.iov_base, iov.iov_len, 0, &file) < 0)
+		snprintf(words, size, "%s", gdrfab_last_error());
+	else if (gdrfab_mr_regattr(way->domain, &attr, dmabuf ? GDRFAB_MR_DMABUF : 0, &mr) < 0)
+		snprintf(words, size, "%s", gdrfab_last_error());
+	else if (gdrfab_mr_query(mr, &made_of) < 0)
+		snprintf(words, size, "%s", gdrfab_last_error());
+	else
+		made = (made_of.paths & BY_CARD) || may_copy(way, made_of.paths, words, size);
+	if (mr)
+		gdrfab_mr_close(mr);
+	if (file.fd >= 0)
+		close(file.fd);
+	gdrfab_mem_free(way->domain, iov.iov_base);
+	return made;
+}
+
+/* Asks a GPU that this process uses already: to try another would open a context there. */
+static bool device_in_use(uint32_t *device, gdrfab_hmem_info *info, char *words, size_t size)
+{
+	memset(info, 0, sizeof *info);
+	info->struct_size = sizeof *info;
+	if (gdrfab_hmem_query(GDRFAB_HMEM_CUDA, UINT32_MAX, info) < 0) {
+		snprintf(words, size, "%s", gdrfab_last_error());
+		return false;
+	}
+	for (uint32_t i = 0, n = info->devices; i < n; i++) {
+		memset(info, 0, sizeof *info);
+		info->struct_size = sizeof *info;
+		if (gdrfab_hmem_query(GDRFAB_HMEM_CUDA, i, info) == 0 && info->active) {
+			*device = i;
+			return true;
+		}
+	}
+	snprintf(words, size, "this process uses no GPU yet");
+	return false;
+}
+
+static int probe(struct way *way, bool *peers)
+{
+	char words[600] = "";
+	gdrfab_hmem_info gpu;
+	uint32_t device;
+	int support = NCCL_PTR_HOST;
+	*peers = false;
+	if (!device_in_use(&device, &gpu, words, sizeof words)) {
+		INFO("%s: host memory only: %s", way->info->domain_name, words);
+		return support;
+	}
+	*peers = gpu.peers != 0;
+	if (!try_device_memory(way, device, false, words, sizeof words)) {
+		INFO("%s: host memory only, GPU %u: %s", way->info->domain_name, device, words);
+		return support;
+	}
+	way->sees_devices = true;
+	support |= NCCL_PTR_CUDA;
+	/* Without a card, memory is named by its address, and NCCL need not export it. */
+	if (way->kind == KIND_VERBS) {
+		if (try_device_memory(way, device, true, words, sizeof words))
+			support |= NCCL_PTR_DMABUF;
+		else
+			INFO("%s: no dma-bufs from NCCL: %s", way->info->domain_name, words);
+	}
+	return support;
+}
+
+/* ---- devices */
+
+static struct device *device_add(struct way *way, const char *name)
+{
+	struct device *device = devices_found < MAX_DEVICES ? &devices[devices_found++] : NULL;
+	if (!device)
+		return NULL;
+	memset(device, 0, sizeof *device);
+	snprintf(device->name, sizeof device->name, "%s", name);
+	device->ways[device->ways_count++] = way;
+	device->guid = 0x67647266ull << 32 | (uint64_t)devices_found;
+	device->max_bytes = way->info->max_msg_size < NCCL_MAX_NET_SIZE_BYTES ? way->info->max_msg_size
+									    : NCCL_MAX_NET_SIZE_BYTES;
+	return device;
+}
+
+static gdrfab_info *ask(enum kind kind, const char *node, const char *domain)
+{
+	gdrfab_info *hints = gdrfab_dupinfo(NULL), *list = NULL;
+	if (!hints)
+		return NULL;
+	/* Without GDRFAB_MSG, cards keep receives of their own for writes with data. */
+	hints->caps = GDRFAB_RMA | GDRFAB_HMEM;
+	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
+	hints->threading = GDRFAB_THREAD_SAFE;
+	hints->progress = GDRFAB_PROGRESS_MANUAL;
+	hints->prov_name = (char *)(uintptr_t)kind_names[kind];
+	hints->domain_name = (char *)(uintptr_t)domain;
+	if (gdrfab_getinfo(gdrfab_version(), node, NULL, GDRFAB_SOURCE, hints, &list) < 0)
+		INFO("no %s device: %s", kind_names[kind], gdrfab_last_error());
+	/* The strings were ours. */
+	hints->prov_name = hints->domain_name = NULL;
+	gdrfab_freeinfo(hints);
+	return list;
+}
+
+static long from_file(const char *iface, const char *what)
+{
+	char path[256];
+	long value = -1;
+	snprintf(path, sizeof path, "/sys/class/net/%s/%s", iface, what);
+	FILE *file = fopen(path, "r");
+	if (file) {
+		if (fscanf(file, "%ld", &value) != 1)
+			value = -1;
+		fclose(file);
+	}
+	return value;
+}
+
+/* The PCI function that a link of sysfs leads to, or that carries what it leads to (a virtio device is not one itself). */
+static void pci_dir(const char *link, char *to, size_t size)
+{
+	char *path = realpath(link, NULL), *end;
+	while (path && (end = strrchr(path, '/')) && end > path) {
+		char name[512];
+		snprintf(name, sizeof name, "%s/subsystem", path);
+		char *subsystem = realpath(name, NULL);
+		bool pci = subsystem && strcmp(subsystem, "/sys/bus/pci") == 0;
+		free(subsystem);
+		if (pci && strlen(path) < size)
+			strcpy(to, path);
+		if (pci)
+			break;
+		*end = 0;
+	}
+	free(path);
+}
+
+static void offer_shm(void)
+{
+	gdrfab_info *info = ask(KIND_SHM, NULL, NULL);
+	struct way *way = info ? way_add(KIND_SHM, info) : NULL;
+	struct device *device = way ? device_add(way, "shm") : NULL;
+	bool peers;
+	if (!device)
+		return;
+	device->ptr_support = probe(way, &peers);
+	/* No wire has a say: what a core copies; or, between GPUs, what NVLink carries. NCCL sees no device faster than the
+	 * way from the GPU to this host, so the second figure is only "more than that". */
+	bool between = peers && (device->ptr_support & NCCL_PTR_CUDA);
+	device->speed = between ? 1600000 : 100000;
+	device->latency = between ? 6 : 2;
+}
+
+static void offer_tcp(void)
+{
+	char node[INET6_ADDRSTRLEN] = "", iface[64], link[128], name[80];
+	bool placed = tcp_place(node, sizeof node, iface, sizeof iface), peers;
+	gdrfab_info *info = ask(KIND_TCP, placed ? node : NULL, NULL);
+	struct way *way = info ? way_add(KIND_TCP, info) : NULL;
+	snprintf(name, sizeof name, "tcp:%s", iface);
+	struct device *device = way ? device_add(way, name) : NULL;
+	if (!device)
+		return;
+	device->ptr_support = probe(way, &peers);
+	long speed = from_file(iface, "speed");
+	device->speed = speed > 0 ? (int)speed : 10000;
+	device->latency = 15;
+	snprintf(link, sizeof link, "/sys/class/net/%s/device", iface);
+	pci_dir(link, device->pci, sizeof device->pci);
+	if (strcmp(iface, "lo") && !info->auth_key && !getenv("GDRFAB_TCP_KEY_FILE"))
+		INFO("tcp listens at %s without a key: whoever reaches that address may connect (GDRFAB_TCP_KEY_FILE)",
+		     placed ? node : iface);
+}
+
+/* One device for each port that works; its names of several kinds lead to the same wire. */
+static void offer_verbs(void)
+{
+	gdrfab_info *list = ask(KIND_VERBS, NULL, NULL);
+	char seen[MAX_DEVICES][80];
+	int seen_count = 0;
+	for (gdrfab_info *i = list; i && seen_count < MAX_DEVICES; i = i->next) {
+		gdrfab_nic_attr nic = {.struct_size = sizeof nic};
+		char name[80], link[128];
+		int known = 0;
+		bool peers;
+		if (gdrfab_info_nic(i, &nic) < 0 || nic.state != GDRFAB_LINK_UP || !nic.address[0])
+			continue;
+		snprintf(name, sizeof name, "%s:%u", nic.device, nic.port);
+		while (known < seen_count && strcmp(seen[known], name))
+			known++;
+		if (known < seen_count)
+			continue;
+		gdrfab_info *info = ask(KIND_VERBS, nic.address, i->domain_name);
+		struct way *way = info ? way_add(KIND_VERBS, info) : NULL;
+		struct device *device = way ? device_add(way, name) : NULL;
+		if (!device)
+			continue;
+		memcpy(seen[seen_count++], name, sizeof name);
+		device->ptr_support = probe(way, &peers);
+		device->speed = nic.speed ? (int)(nic.speed / 1000000) : 10000;
+		device->latency = 0;
+		device->guid = nic.guid;
+		device->port = (int)nic.port;
+		snprintf(link, sizeof link, "/sys/bus/pci/devices/%s", nic.pci);
+		if (nic.pci[0])
+			pci_dir(link, device->pci, sizeof device->pci);
+	}
+	gdrfab_freeinfo(list);
+}
+
+/* Ranks of one host use shm whatever the device; a shm device that is asked for a peer elsewhere uses the first wire. */
+static void join_ways(void)
+{
+	struct way *shm = NULL, *wire = NULL;
+	for (int i = 0; i < ways_count; i++) {
+		if (ways[i].kind == KIND_SHM)
+			shm = &ways[i];
+		else if (!wire)
+			wire = &ways[i];
+	}
+	for (int i = 0; i < devices_found; i++) {
+		struct device *device = &devices[i];
+		if (device->ways[0] != shm && shm) {
+			device->ways[1] = device->ways[0];
+			device->ways[0] = shm;
+			device->ways_count = 2;
+			if (device->ways[1]->sees_devices && !shm->sees_devices)
+				device->ptr_support &= ~NCCL_PTR_CUDA & ~NCCL_PTR_DMABUF;
+		} else if (device->ways[0] == shm && wire) {
+			device->ways[device->ways_count++] = wire;
+		}
+	}
+}
+
+static void find(void)
+{
+	bool shm = false, cards = false;
+	for (int i = 0; i < chosen.offered; i++) {
+		int before = devices_found;
+		switch (chosen.order[i]) {
+		case KIND_SHM:
+			offer_shm();
+			shm = true;
+			break;
+		case KIND_VERBS:
+			offer_verbs();
+			cards = devices_found > before;
+			break;
+		default:
+			/* Beside cards only if somebody asks for it. */
+			if (chosen.named || !cards)
+				offer_tcp();
+		}
+	}
+	/* Not a device of its own, but a shorter way for the others. */
+	if (chosen.may[KIND_SHM] && !shm) {
+		gdrfab_info *info = ask(KIND_SHM, NULL, NULL);
+		struct way *way = info ? way_add(KIND_SHM, info) : NULL;
+		bool peers;
+		if (way)
+			probe(way, &peers);
+	}
+	join_ways();
+	for (int i = 0; i < devices_found; i++) {
+		const struct device *d = &devices[i];
+		INFO("device %d: %s, %d Mbit/s, memory:%s%s%s, ways: %s%s%s", i, d->name, d->speed,
+		     d->ptr_support & NCCL_PTR_HOST ? " host" : "", d->ptr_support & NCCL_PTR_CUDA ? " cuda" : "",
+		     d->ptr_support & NCCL_PTR_DMABUF ? " dma-buf" : "", kind_names[d->ways[0]->kind],
+		     d->ways_count > 1 ? " within the host, then " : "", d->ways_count > 1 ? kind_names[d->ways[1]->kind] : "");
+	}
+}
+
+static void forget(void)
+{
+	for (int i = 0; i < ways_count; i++)
+		way_close(&ways[i]);
+	memset(ways, 0, sizeof ways);
+	memset(devices, 0, sizeof devices);
+	ways_count = devices_found = 0;
+}
+
+ncclResult_t devices_begin(void)
+{
+	ncclResult_t result = ncclSuccess;
+	pthread_mutex_lock(&lock);
+	if (users > 0) {
+		users++;
+	} else if (settings_read(&chosen)) {
+		INFO("gdrfab %s; devices: %s", gdrfab_version_string(), chosen.because);
+		users = 1;
+		find();
+	} else {
+		result = ncclInvalidUsage;
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+void devices_end(void)
+{
+	pthread_mutex_lock(&lock);
+	if (users > 0 && --users == 0)
+		forget();
+	pthread_mutex_unlock(&lock);
+}
+
+int devices_count(void)
+{
+	return devices_found;
+}
+
+struct device *device_get(int number)
+{
+	if (number >= 0 && number < devices_found)
+		return &devices[number];
+	WARN("device %d: there are %d", number, devices_found);
+	return NULL;
+}

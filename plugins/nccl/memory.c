@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Registered memory. A region belongs to a domain; NCCL may use what it registered with any communicator of the device
+ * (regIsGlobal), so a handle has a region for each domain in which it was needed.
+ */
+#include "plugin.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ACCESS = GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE };
+
+/* By its address; with a dma-buf, by that, and by the address if the card does not take it. */
+static gdrfab_mr *region_of(const struct memory *memory, struct way *way, const gdrfab_mr_dmabuf *file)
+{
+	struct iovec iov = {memory->data, memory->size};
+	gdrfab_mr_attr attr = {.struct_size = sizeof attr, .mr_iov = &iov, .iov_count = 1, .access = ACCESS};
+	gdrfab_mr *mr = NULL;
+	attr.iface = memory->host ? GDRFAB_HMEM_SYSTEM : GDRFAB_HMEM_AUTO;
+	/* The remote address is the pointer itself, whether the provider says so or takes what we say. */
+	if (!(way->info->mr_mode & GDRFAB_MR_VIRT_ADDR))
+		attr.offset = (uintptr_t)memory->data;
+	if (file) {
+		gdrfab_hmem_place place = {.struct_size = sizeof place};
+		/* A file says nothing of who made it: without a name the bytes would count as the host's to touch. */
+		if (gdrfab_hmem_detect(memory->data, memory->size, &place) == 0) {
+			attr.iface = place.iface;
+			attr.device = place.device;
+		}
+		attr.dmabuf = file;
+		if (gdrfab_mr_regattr(way->domain, &attr, GDRFAB_MR_DMABUF, &mr) == 0)
+			return mr;
+		INFO("%s: no region of the dma-buf, now by address: %s", way->info->domain_name, gdrfab_last_error());
+		attr.dmabuf = NULL;
+		attr.iface = memory->host ? GDRFAB_HMEM_SYSTEM : GDRFAB_HMEM_AUTO;
+		attr.device = 0;
+	}
+	if (gdrfab_mr_regattr(way->domain, &attr, 0, &mr) < 0) {
+		WARN("%s: registering %zu bytes of %s memory at %p: %s", way->info->domain_name, memory->size,
+		     memory->host ? "host" : "device", (void *)memory->data, gdrfab_last_error());
+		return NULL;
+	}
+	return mr;
+}
+
+static ncclResult_t make(struct comm *comm, void *data, size_t size, int type, const gdrfab_mr_dmabuf *file,
+			 struct memory **out)
+{
+	struct way *way = comm->device->ways[comm->way];
+	gdrfab_mr_info info = {.struct_size = sizeof info};
+	struct memory *memory;
+	if (type != NCCL_PTR_HOST && type != NCCL_PTR_CUDA) {
+		WARN("registering: memory of type %d is neither host nor device memory", type);
+		return ncclInvalidArgument;
+	}
+	memory = calloc(1, sizeof *memory);
+	if (!memory)
+		return ncclSystemError;
+	memory->data = data;
+	/* The library knows no empty regions; nothing is transferred through such a one. */
+	memory->size = size ? size : 1;
+	memory->host = type == NCCL_PTR_HOST;
+	memory->owner = comm->device;
+	pthread_mutex_init(&memory->lock, NULL);
+	gdrfab_mr *mr = region_of(memory, way, file);
+	if (!mr) {
+		memory_release(memory);
+		return ncclSystemError;
+	}
+	memory->regions[comm->way] = mr;
+	if (gdrfab_mr_query(mr, &info) == 0) {
+		memory->iface = info.iface;
+		memory->device = info.device;
+	}
+	*out = memory;
+	return ncclSuccess;
+}
+
+ncclResult_t memory_register(struct comm *comm, void *data, size_t size, int type, struct memory **out)
+{
+	return make(comm, data, size, type, NULL, out);
+}
+
+ncclResult_t memory_register_dmabuf(struct comm *comm, void *data, size_t size, int type, uint64_t offset, int fd,
+				    struct memory **out)
+{
+	gdrfab_mr_dmabuf file = {.fd = fd, .offset = offset, .len = size, .base_addr = data};
+	/* Only cards reach memory through a dma-buf; elsewhere its owner's driver copies, and knows it by its address. */
+	bool card = comm->device->ways[comm->way]->kind == KIND_VERBS;
+	return make(comm, data, size, type, card && type == NCCL_PTR_CUDA ? &file : NULL, out);
+}
+
+ncclResult_t memory_release(struct memory *memory)
+{
+	ncclResult_t result = ncclSuccess;
+	for (int i = 0; i < 2; i++) {
+		int r = -EBUSY;
+		/* -EBUSY: a peer is inside a copy; the call has waited for it already. */
+		for (int tries = 0; memory->regions[i] && r == -EBUSY && tries < 3; tries++)
+			r = gdrfab_mr_close(memory->regions[i]);
+		if (memory->regions[i] && r < 0) {
+			WARN("giving up %zu bytes at %p: %s", memory->size, (void *)memory->data, gdrfab_last_error());
+			result = ncclSystemError;
+		}
+	}
+	pthread_mutex_destroy(&memory->lock);
+	free(memory);
+	return result;
+}
+
+gdrfab_mr *memory_region(struct memory *memory, const struct comm *comm)
+{
+	gdrfab_mr **place = &memory->regions[comm->way];
+	gdrfab_mr *mr = __atomic_load_n(place, __ATOMIC_ACQUIRE);
+	if (mr)
+		return mr;
+	if (memory->owner != comm->device) {
+		WARN("memory that was registered with device %s is used with %s", memory->owner->name, comm->device->name);
+		return NULL;
+	}
+	pthread_mutex_lock(&memory->lock);
+	mr = *place;
+	if (!mr) {
+		mr = region_of(memory, comm->device->ways[comm->way], NULL);
+		__atomic_store_n(place, mr, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&memory->lock);
+	return mr;
+}

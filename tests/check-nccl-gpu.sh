@@ -1,0 +1,345 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# The NCCL plugin under unmodified PyTorch on the NVIDIA GPUs of this machine. Needs an installed plugin and a python3 with
+# torch; neither a compiler nor a network. The programs are in plugins/nccl/torch.
+#
+#   PREFIX=<installed gdrfab> OUT=<logs> [PYTHON=python3] [RANKS=2] tests/check-nccl-gpu.sh <mode>...
+#
+#   smoke [transport]            one all_reduce with NCCL's log: was the path taken that was meant?
+#   collectives [transports]     all operations, sizes and types; the transports' results must be equal (gdrfab p2p)
+#   bench [transports] [N=V...]  interleaved, ROUNDS=3, medians (gdrfab gdrfab-tcp socket shm p2p); N=V is for all of them
+#   sweep [N=V1,V2...]...        gdrfab with each combination of these variables, `-` for unset; one round
+#   train SECONDS                two trainings at the same time, gdrfab's and the default's: equal losses, nothing grows
+#   killed [transport]           a rank is killed while it trains: how long until the other one ends with an error
+#   train-begin SECONDS          the same in the background, for where a command may not run that long, and
+#   train-end [LIMIT]            waits for it, says how it went
+#   all                          smoke, smoke gdrfab-tcp, collectives, bench
+#
+# Transports: gdrfab (from GPU to GPU, copied by another process), gdrfab-here (GDRFAB_NCCL_GDR=1: copied by the ranks
+# themselves), gdrfab-host (GDRFAB_NCCL_GDR=0: through host memory), gdrfab-tcp (the provider tcp alone), socket (NCCL's own),
+# shm (through host memory), p2p (NCCL's default). `gdrfab,NCCL_MIN_NCHANNELS=16` is gdrfab with a setting of its own, and may stand beside gdrfab.
+# BENCH="--sizes 1M,64M --ops all_reduce,sendrecv" and TRAIN="--layers 8" are passed on to the programs; BUDGET=540 is
+# the number of seconds after which bench and sweep begin no further job. APART=1 trains one after the other. BACKEND=gloo tries all this without a GPU.
+set -u
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+programs=$root/plugins/nccl/torch
+prefix=${PREFIX:-${CARGO_TARGET_DIR:-$root/target}/prefix}
+out=${OUT:-${CARGO_TARGET_DIR:-$root/target}/check/nccl-gpu}
+python=${PYTHON:-python3} ranks=${RANKS:-2} backend=${BACKEND:-nccl}
+# Old versions of gloo do not know bfloat16, and say so at the next operation but one.
+[ "$backend" = nccl ] || : "${COLLECTIVES:=--max-mib 1 --dtypes float32,float16,float64,int32,int64,uint8,int8}"
+plugin=$prefix/lib/libnccl-net-gdrfab.so
+export LD_LIBRARY_PATH=$prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONDONTWRITEBYTECODE=1
+# What a transport is made of comes from here alone.
+unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE NCCL_NET NCCL_NET_PLUGIN NCCL_NET_GDR_LEVEL NCCL_ALGO NCCL_PROTO \
+	NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS NCCL_BUFFSIZE NCCL_P2P_NET_CHUNKSIZE NCCL_DEBUG_FILE \
+	GDRFAB_NCCL_PROVIDERS GDRFAB_NCCL_GDR CUDA_MODULE_LOADING
+# Multicast in the switch is another algorithm, not another transport, and where GPUs are lent it may not be allowed.
+export NCCL_NVLS_ENABLE=0
+# Set up once per connection, nothing per operation: whether the path was the one that was meant is asked of every job.
+export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV
+mkdir -p "$out" || exit 1
+out=$(cd "$out" && pwd)
+failed=0
+
+fail() {
+	echo "FAIL $*"
+	failed=1
+}
+
+settings() { # <transport[,NAME=VALUE...]> -> NAME=VALUE...
+	local own=
+	case $1 in *,*) own=${1#*,} ;; esac
+	case ${1%%,*} in
+	gdrfab) printf '%s ' "$(settings gdrfab-host)" GDRFAB_NCCL_GDR= NCCL_PROTO=^LL NCCL_NET_GDR_LEVEL=SYS ;;
+	# See docs/nccl.md for what a program must not do then. The programs use a stream of their own.
+	gdrfab-here) printf '%s ' "$(settings gdrfab-host)" GDRFAB_NCCL_GDR=1 NCCL_NET_GDR_LEVEL=SYS CUDA_MODULE_LOADING=EAGER ;;
+	gdrfab-host) printf '%s ' NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 "NCCL_NET_PLUGIN=$plugin" NCCL_NET=gdrfab GDRFAB_NCCL_GDR=0 ;;
+	gdrfab-tcp) printf '%s ' "$(settings gdrfab-host)" GDRFAB_NCCL_PROVIDERS=tcp ;;
+	socket) printf '%s ' NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET_PLUGIN=none NCCL_NET=Socket ;;
+	shm) printf '%s ' NCCL_P2P_DISABLE=1 NCCL_NET_PLUGIN=none ;;
+	p2p) printf '%s ' NCCL_NET_PLUGIN=none ;;
+	*)
+		echo "no such transport: $1" >&2
+		exit 2
+		;;
+	esac
+	printf '%s' "${own//,/ }"
+}
+
+# What NCCL's log must say of each connection. The last may go either way, by NVLink or not at all on a machine without.
+way() { # <transport>
+	case ${1%%,*} in
+	gdrfab | gdrfab-here) echo 'NET/gdrfab/0/GDRDMA' ;;
+	gdrfab-host | gdrfab-tcp) echo 'NET/gdrfab/0' ;;
+	socket) echo 'NET/Socket/' ;;
+	shm) echo 'SHM' ;;
+	p2p) echo 'P2P/' ;;
+	esac
+}
+
+path_was() { # <transport> <log>
+	local want other
+	want=$(way "$1")
+	[ "$backend" = nccl ] || return 0
+	case $1 in
+	gdrfab*)
+		grep -q 'Loaded net plugin gdrfab' "$2" || { fail "$1: NCCL did not load the plugin ($2)" && return 1; }
+		;;
+	esac
+	grep -qF " via $want" "$2" || { fail "$1: no connection via $want ($2)" && return 1; }
+	# One stray channel is enough to measure something else.
+	other=$(grep -E 'Channel [0-9]+.* via ' "$2" | grep -vF " via $want" | head -n 1)
+	[ -z "$other" ] || { fail "$1: not only via $want: $other" && return 1; }
+}
+
+port=$((20000 + RANDOM % 8000))
+
+# One job of all ranks, as its user would start it. A hang ends by the program's own limit, with stacks; the rest is timeout's.
+job() { # <transport> <log> <limit> <program> [arguments...]
+	local words log=$2 limit=$3 program=$4
+	words=$(settings "$1") || exit 2
+	port=$((port + 1))
+	shift 4
+	: >"$log"
+	# shellcheck disable=SC2086
+	env $words timeout -k 15 $((limit + 30)) "$python" -m torch.distributed.run --nproc_per_node="$ranks" \
+		--master_addr=127.0.0.1 --master_port=$port "$programs/$program" --backend "$backend" --limit "$limit" "$@" >>"$log" 2>&1
+}
+
+# Why a job failed, from a log that is mostly NCCL telling what it found.
+why() { # <log>
+	echo '```'
+	grep -a -E '^FAIL|NCCL WARN|Error|error:|rank [0-9]+: (the|FAIL)|[Tt]imeout|File ".*line' "$1" | grep -v -E 'NCCL INFO|elastic|ChildFailed' | awk '!seen[$0]++' |
+		cut -c 1-300 | head -n 40
+	echo "... all of it: $1"
+	echo '```'
+}
+
+smoke() { # [transport]
+	local transport=${1:-gdrfab} log
+	log=$out/smoke.$transport.log
+	echo "## Smoke: $transport"
+	NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV,TUNING job "$transport" "$log" 120 collectives.py --smoke || { fail "smoke: $transport" && why "$log"; }
+	path_was "$transport" "$log"
+	echo '```'
+	# Rank 0 says what the others say too.
+	grep -a -i -E 'net plugin|Using network|gdrfab|GPU Direct RDMA|coll channels|NCCL version| set by environment|Bytes -> Algo' "$log" |
+		grep -a -E '\[0\] NCCL|NCCL version' | sed -E 's/^[^ ]+:[0-9]+:[0-9]+ //' | awk '!seen[$0]++' | cut -c 1-220 | head -n 60
+	grep -a -E 'Channel [0-9]+.* via ' "$log" | sed -E 's/.*( via .*)/\1/' | sort | uniq -c
+	grep -a -E '^([0-9]+ checks|FAIL)' "$log"
+	echo '```'
+}
+
+collectives() { # [transports...]
+	local transport log hash first=
+	echo "## Collectives"
+	[ $# -gt 0 ] || set -- gdrfab p2p
+	for transport in "$@"; do
+		log=$out/collectives.$transport.log
+		# shellcheck disable=SC2086
+		job "$transport" "$log" 300 collectives.py ${COLLECTIVES:-} || { fail "collectives: $transport" && why "$log"; }
+		path_was "$transport" "$log"
+		hash=$(sed -n 's/^sha256 //p' "$log")
+		echo "$transport: $(grep -a -E '^[0-9]+ checks' "$log" || echo 'did not end'), sha256 ${hash:0:16}"
+		grep -a -E '^# (skipped|rank [0-9]+: descr)' "$log"
+		first=${first:-$hash}
+		if [ -z "$hash" ] || [ "$hash" != "$first" ]; then
+			fail "collectives: the results of $1 and $transport are not equal"
+		fi
+	done
+}
+
+# Runs the jobs of a list, then looks at the path of each.
+launch() { # <list> <logs>
+	local name transport rc
+	rm -rf "$2"
+	mkdir -p "$2"
+	timeout -k 10 $((${BUDGET:-540} + 120)) "$python" "$programs/launch.py" --jobs "$1" --logs "$2" --ranks "$ranks" \
+		--budget "${BUDGET:-540}" >"$2/report"
+	rc=$?
+	cat "$2/report"
+	if [ $rc != 0 ]; then
+		fail "not all jobs ended well ($2)"
+		name=$(sed -n -E 's/^([^:]*): rank .*/\1/p' "$2/report" | head -n 1)
+		[ -z "$name" ] || why "$2/$name.log"
+	fi
+	while IFS=$'\t' read -r name transport _; do
+		[ ! -f "$2/$name.log" ] || path_was "${transport%% *}" "$2/$name.log"
+	done <"$1.names"
+}
+
+add_job() { # <list> <name> <transport> <settings> <results> <title>
+	local words
+	words=$(settings "$3") || exit 2
+	printf '%s\t%s\t%s\n' "$2" "$words $4" \
+		"$programs/bench.py --backend $backend --limit 80 --name $6 --out $5 ${BENCH:-}" >>"$1"
+	printf '%s\t%s\n' "$2" "$3" >>"$1.names"
+}
+
+bench() { # [transports...] [NAME=VALUE...]
+	local transports=() common='' argument round i list=$out/bench.jobs
+	echo "## Bench"
+	for argument in "$@"; do
+		case $argument in
+		*,*=* | [!A-Z]*) transports+=("$argument") ;;
+		*=*) common="$common $argument" ;;
+		esac
+	done
+	[ ${#transports[@]} -gt 0 ] || transports=(gdrfab gdrfab-tcp socket shm p2p)
+	rm -f "$out/bench.json" "$list" "$list.names"
+	for round in $(seq "${ROUNDS:-3}"); do
+		for i in "${!transports[@]}"; do
+			add_job "$list" "$i-$round" "${transports[i]}" "$common" "$out/bench.json" "${transports[i]}"
+		done
+	done
+	launch "$list" "$out/bench"
+	echo "Settings for all:${common:- none}. GB/s: bytes over time."
+	if [ -s "$out/bench.json" ]; then
+		"$python" "$programs/table.py" by-transport "$out/bench.json"
+	else
+		fail "bench: no results"
+	fi
+}
+
+sweep() { # NAME=V1,V2...
+	local combinations=('') next one value name title list=$out/sweep.jobs i
+	echo "## Sweep"
+	[ $# -gt 0 ] || set -- NCCL_MIN_NCHANNELS=-,8,16,32 NCCL_BUFFSIZE=-,8388608,16777216
+	for name in "$@"; do
+		next=()
+		for one in "${combinations[@]}"; do
+			for value in $(tr , ' ' <<<"${name#*=}"); do
+				if [ "$value" = - ]; then next+=("$one"); else next+=("$one,${name%%=*}=$value"); fi
+			done
+		done
+		combinations=("${next[@]}")
+	done
+	rm -f "$out/sweep.json" "$list" "$list.names"
+	for i in "${!combinations[@]}"; do
+		one=${combinations[i]}
+		title=${one#,}
+		title=${title:-defaults}
+		add_job "$list" "$i" "${TRANSPORT:-gdrfab}$one" '' "$out/sweep.json" "$title"
+	done
+	launch "$list" "$out/sweep"
+	if [ -s "$out/sweep.json" ]; then
+		"$python" "$programs/table.py" by-setting "$out/sweep.json"
+	else
+		fail "sweep: no results"
+	fi
+}
+
+one_training() { # <transport> <seconds> [arguments...]
+	local transport=$1 seconds=$2 every=$(($2 / 60 > 0 ? $2 / 60 : 1))
+	shift 2
+	rm -f "$out/train.$transport" "$out/train.$transport".rank*
+	# shellcheck disable=SC2086
+	job "$transport" "$out/train.$transport.log" $((seconds + 120)) train.py --every "$every" --out "$out/train.$transport" \
+		${TRAIN:-} "$@"
+}
+
+train() { # <seconds>
+	local seconds=$1 transport background
+	local -A code=()
+	if [ -n "${APART:-}" ]; then
+		echo "## Training: gdrfab for $seconds s, then p2p for as many steps"
+		one_training gdrfab "$seconds" --seconds "$seconds"
+		code[gdrfab]=$?
+		one_training p2p "$seconds" --steps "$(grep -c '^[0-9]' "$out/train.gdrfab")"
+		code[p2p]=$?
+	else
+		echo "## Training: gdrfab, and p2p at the same time, $seconds s"
+		one_training gdrfab "$seconds" --seconds "$seconds" &
+		background=$!
+		port=$((port + 100))
+		one_training p2p "$seconds" --seconds "$seconds"
+		code[p2p]=$?
+		wait $background
+		code[gdrfab]=$?
+	fi
+	for transport in gdrfab p2p; do
+		[ "${code[$transport]}" = 0 ] || { fail "train: $transport" && why "$out/train.$transport.log"; }
+		path_was "$transport" "$out/train.$transport.log"
+		echo "$transport: $(grep -a -E '^[0-9]+ steps' "$out/train.$transport.log" || echo 'did not end')"
+	done
+	grep -a -E '^rank 0: loss' "$out/train.gdrfab.log"
+	echo '```'
+	"$python" "$programs/compare.py" "$out/train.gdrfab" "$out/train.p2p" || fail "train: see above"
+	echo '```'
+}
+
+# torchrun would end the survivor itself; launch.py lets it find out.
+killed() { # [transport]
+	local transport=${1:-gdrfab} words list=$out/killed.jobs
+	echo "## A rank is killed: $transport"
+	words=$(settings "$transport") || exit 2
+	printf 'killed\t%s\t%s\n' "$words" \
+		"$programs/train.py --backend $backend --limit 100 --steps 100000 --die 50 --out $out/killed ${TRAIN:-}" >"$list"
+	rm -rf "$out/killed.logs"
+	mkdir -p "$out/killed.logs"
+	timeout 180 "$python" "$programs/launch.py" --jobs "$list" --logs "$out/killed.logs" --ranks "$ranks" --job-limit 100 \
+		--grace 90 >"$out/killed.report"
+	cat "$out/killed.report"
+	path_was "$transport" "$out/killed.logs/killed.log"
+	grep -q 'ended with -9' "$out/killed.report" || fail "killed: nobody was killed"
+	! grep -q 'had not ended' "$out/killed.report" || fail "killed: the survivor hangs"
+	grep -a gdrfab "$out/killed.logs/killed.log" | tail -n 8 | cut -c 1-300
+	why "$out/killed.logs/killed.log"
+}
+
+train_begin() { # <seconds>
+	rm -f "$out/train.rc"
+	# shellcheck disable=SC2016
+	setsid bash -c '"$1" train "$2" >"$3/train.report" 2>&1; echo $? >"$3/train.rc"' - "$root/tests/check-nccl-gpu.sh" "$1" "$out" \
+		</dev/null >/dev/null 2>&1 &
+	echo "begun; ask with train-end"
+}
+
+train_end() { # [limit]
+	local left=${1:-570}
+	while [ ! -s "$out/train.rc" ] && [ "$left" -gt 0 ]; do
+		sleep 1
+		left=$((left - 1))
+	done
+	if [ ! -s "$out/train.rc" ]; then
+		tail -n 2 "$out"/train.*.log | cut -c 1-200
+		fail "train: not at its end yet"
+		return
+	fi
+	cat "$out/train.report"
+	failed=$(cat "$out/train.rc")
+}
+
+if [ "$backend" = nccl ] && [ ! -f "$plugin" ]; then
+	echo "no $plugin: PREFIX names where the plugin is installed" >&2
+	exit 2
+fi
+mode=${1:?smoke, collectives, bench, sweep, train, killed, train-begin, train-end or all}
+shift
+SECONDS=0
+case $mode in
+smoke) smoke "$@" ;;
+collectives) collectives "$@" ;;
+bench) bench "$@" ;;
+sweep) sweep "$@" ;;
+killed) killed "$@" ;;
+train) train "${1:?seconds}" ;;
+train-begin) train_begin "${1:?seconds}" ;;
+train-end) train_end "$@" ;;
+all)
+	smoke gdrfab
+	smoke gdrfab-tcp
+	collectives gdrfab p2p
+	bench gdrfab gdrfab-tcp socket shm p2p
+	;;
+*)
+	echo "no such mode: $mode" >&2
+	exit 2
+	;;
+esac
+echo
+echo "$mode: $([ "$failed" = 0 ] && echo ok || echo FAILED), $SECONDS s"
+exit "$failed"

@@ -1,0 +1,85 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs the programs that drive the plugin for NCCL as NCCL does: every version of the interface, over shm and over tcp on
+# loopback, with memory of the host and of a fake CUDA. Neither NCCL nor a GPU is needed.
+#
+#   tests/check-nccl.sh [options]
+#     --versions "N..."    only these (8 9 10 11 12)
+#     --providers "P..."   only these (shm tcp)
+#     --programs "P..."    only these; PROGRAM or PROGRAM:TEXT in a claim's name
+#     --fast               TEST_FAST for version 11 too, which PyTorch takes; the others always have it
+#
+# The plugin is $PREFIX/lib/libnccl-net-gdrfab.so; the library is found by pkg-config, as by c-tests/run.sh; BUILD is where
+# the programs go.
+set -u -o pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+build=${BUILD:-$target/c-tests}
+prefix=${PREFIX:-$target/prefix}
+versions="8 9 10 11 12" providers="shm tcp" fast=
+programs=$(cd "$root/c-tests" && grep -l '^TEST' nccl*.c | sed 's|\.c$||' | LC_ALL=C sort | tr '\n' ' ')
+while [ $# -gt 0 ]; do
+	case $1 in
+	--versions) versions=$2 && shift ;;
+	--providers) providers=$2 && shift ;;
+	--programs) programs=$2 && shift ;;
+	--fast) fast=1 ;;
+	*)
+		sed -n '3,14s/^# \{0,1\}//p' "$0" >&2
+		exit 2
+		;;
+	esac
+	shift
+done
+export BUILD=$build TEST_NCCL_PLUGIN=${TEST_NCCL_PLUGIN:-$prefix/lib/libnccl-net-gdrfab.so}
+if [ ! -e "$TEST_NCCL_PLUGIN" ]; then
+	echo "FAIL plugin: there is no $TEST_NCCL_PLUGIN; make install-plugin-nccl PREFIX=... puts it there"
+	echo "0 passed, 1 failed, 0 skipped"
+	exit 1
+fi
+# What a launcher or a user has set is not theirs to decide here.
+unset GDRFAB_NCCL_PROVIDERS GDRFAB_NCCL_TIMEOUT GDRFAB_NCCL_EAGER GDRFAB_TCP_IFACE NCCL_SOCKET_IFNAME
+unset WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE
+
+mkdir -p "$build"
+# shellcheck disable=SC2046,SC2086 # lists of words
+"$root/c-tests/run.sh" --build $(printf '%s\n' $programs | sed 's/:.*//' | sort -u) >"$build.log" 2>&1 || {
+	cat "$build.log"
+	exit 1
+}
+
+begin=$SECONDS passed=0 failed=0 skipped=0 broken=
+for provider in $providers; do
+	# Addresses of this machine's own network are nobody's business here.
+	[ "$provider" = tcp ] && export GDRFAB_TCP_IFACE=lo
+	for version in $versions; do
+		echo "==== nccl, version $version over $provider"
+		quick=$fast
+		[ "$version" = 11 ] || quick=1
+		for item in $programs; do
+			# What is slow because it waits has nothing to do with the version.
+			[ "$item" != nccl_patience ] || [ "$version" = 11 ] || [ "$versions" = "$version" ] || continue
+			claim=${item#*:} start=$SECONDS
+			[ "$claim" = "$item" ] && claim=
+			TEST_PROVIDER=$provider TEST_NCCL_ABI=$version TEST_FAST=${TEST_FAST:-$quick} \
+				"$root/c-tests/run.sh" --built ${claim:+--claim "$claim"} "${item%%:*}" >"$build.pass" 2>&1
+			counts=$(tail -n 1 "$build.pass")
+			sed '$d' "$build.pass"
+			[ $((SECONDS - start)) -lt 20 ] || echo "     $item took $((SECONDS - start)) s"
+			if ! [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+				echo "FAIL v$version/$provider $item: $counts"
+				failed=$((failed + 1)) broken="$broken v$version/$provider/$item"
+				continue
+			fi
+			passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))
+			skipped=$((skipped + BASH_REMATCH[3]))
+			[ "${BASH_REMATCH[2]}" -eq 0 ] || broken="$broken v$version/$provider/$item"
+		done
+	done
+	unset GDRFAB_TCP_IFACE
+done
+[ -z "$broken" ] || echo "failed:$broken"
+echo "nccl took $((SECONDS - begin)) s"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ $((passed + skipped)) -gt 0 ]

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Two processes that open the provider each for itself, and connect. */
+#include "fi_node.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+const char *test_own_strerror(int err)
+{
+	return fi_strerror(err < 0 ? -err : err);
+}
+
+/* --- the provider under test --- */
+
+static const char *env_or(const char *name, const char *otherwise)
+{
+	const char *text = getenv(name);
+	return text && *text ? text : otherwise;
+}
+
+const char *fi_provider(void)
+{
+	return env_or("TEST_FI_PROVIDER", "gdrfab");
+}
+
+bool is_gdrfab(void)
+{
+	return strcmp(fi_provider(), "gdrfab") == 0;
+}
+
+bool is_carried_by(const char *name)
+{
+	return is_gdrfab() && strcmp(env_or("TEST_PROVIDER", "shm"), name) == 0;
+}
+
+const char *node_name(void)
+{
+	return env_or("TEST_NODE", is_carried_by("shm") ? NULL : "127.0.0.1");
+}
+
+void skip_unless(bool possible, const char *why)
+{
+	if (!possible)
+		test_skip("%s%s%s: %s", fi_provider(), is_gdrfab() ? " over " : "",
+			  is_gdrfab() ? env_or("TEST_PROVIDER", "shm") : "", why);
+}
+
+bool survives_failures(void)
+{
+	return is_carried_by("shm") || is_carried_by("tcp");
+}
+
+struct fi_info *hints_new(const struct setup *setup)
+{
+	struct fi_info *hints = fi_allocinfo();
+	CHECK(hints != NULL);
+	hints->caps = setup->caps ? setup->caps : FI_MSG | FI_RMA;
+	hints->mode = FI_RX_CQ_DATA;
+	hints->ep_attr->type = FI_EP_MSG;
+	hints->domain_attr->mr_mode = setup->no_mr_mode ? 0 : setup->mr_mode ? setup->mr_mode : KNOWN_MR_MODES;
+	hints->domain_attr->threading = setup->threading;
+	hints->domain_attr->data_progress = setup->progress;
+	hints->domain_attr->control_progress = setup->progress;
+	hints->tx_attr->size = setup->tx_size;
+	hints->rx_attr->size = setup->rx_size;
+	hints->tx_attr->op_flags = setup->tx_op_flags;
+	hints->rx_attr->op_flags = setup->rx_op_flags;
+	hints->fabric_attr->prov_name = strdup(fi_provider());
+	return hints;
+}
+
+int provider_getinfo(const char *node, const char *service, uint64_t flags, struct fi_info *hints,
+		     struct fi_info **info)
+{
+	*info = NULL;
+	return fi_getinfo(fi_version(), node, service, flags, hints, info);
+}
+
+static int setup_getinfo(struct node *n, const char *node, uint64_t flags, struct fi_info *hints)
+{
+	return fi_getinfo(n->setup->version ? n->setup->version : fi_version(), node, NULL, flags, hints, &n->info);
+}
+
+/* --- the two processes --- */
+
+/* TEST_CLIENT_NETNS: the client lives in another network namespace, and listens at TEST_CLIENT_NODE if it does. */
+static void move_away(void)
+{
+	const char *path = env_or("TEST_CLIENT_NETNS", NULL), *node = env_or("TEST_CLIENT_NODE", NULL);
+	if (!path)
+		return;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || setns(fd, CLONE_NEWNET) != 0)
+		test_fail(__FILE__, __LINE__, "TEST_CLIENT_NETNS=%s: %s", path, strerror(errno));
+	close(fd);
+	if (node)
+		setenv("TEST_NODE", node, 1);
+}
+
+static void run_side(enum test_side side, const struct setup *setup, side_fn fn, const void *arg, int oob)
+{
+	struct node n;
+	memset(&n, 0, sizeof n);
+	n.side = side;
+	n.setup = setup;
+	n.arg = arg;
+	n.oob = oob;
+	pid_t me = getpid();
+	oob_send(&n, &me, sizeof me);
+	oob_recv(&n, &n.peer, sizeof n.peer);
+	if (side == TEST_CLIENT)
+		move_away();
+	fn(&n);
+	test_child_done();
+}
+
+static bool died_as_expected(const struct setup *setup, enum test_side side, int status)
+{
+	return setup->victim == side && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+}
+
+static const struct setup defaults;
+
+void pair(const struct setup *setup, side_fn server, side_fn client, const void *arg)
+{
+	if (!setup)
+		setup = &defaults;
+	int ends[2];
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
+		test_fail(__FILE__, __LINE__, "socketpair: %s", strerror(errno));
+	pid_t pid[TEST_SIDES] = {0};
+	for (int side = TEST_SERVER; side <= TEST_CLIENT; side++) {
+		pid[side] = test_fork((enum test_side)side);
+		if (pid[side] == 0) {
+			int mine = side == TEST_SERVER ? 0 : 1;
+			close(ends[!mine]);
+			run_side((enum test_side)side, setup, side == TEST_SERVER ? server : client, arg, ends[mine]);
+		}
+	}
+	close(ends[0]);
+	close(ends[1]);
+	for (int left = 2; left > 0; left--) {
+		int status;
+		pid_t ended = waitpid(-1, &status, 0);
+		enum test_side side = ended == pid[TEST_SERVER] ? TEST_SERVER : TEST_CLIENT;
+		enum test_side other = side == TEST_SERVER ? TEST_CLIENT : TEST_SERVER;
+		if (ended < 0)
+			test_fail(__FILE__, __LINE__, "waitpid: %s", strerror(errno));
+		if (died_as_expected(setup, side, status) || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
+			continue;
+		/* The other side gets a moment to say what it saw, no more. */
+		int other_status = 0;
+		for (int i = 0; left == 2 && i < 50 && waitpid(pid[other], &other_status, WNOHANG) == 0; i++)
+			test_sleep_ms(10);
+		test_child_ended(side, status);
+	}
+}
+
+void oob_send(struct node *n, const void *data, size_t len)
+{
+	const char *at = (const char *)data;
+	while (len > 0) {
+		ssize_t sent = send(n->oob, at, len, MSG_NOSIGNAL);
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent < 0)
+			test_fail(__FILE__, __LINE__, "the other side is gone (%s)", strerror(errno));
+		at += sent;
+		len -= (size_t)sent;
+	}
+}
+
+void drive(struct node *n)
+{
+	struct fi_eq_cm_entry entry;
+	uint32_t event;
+	if (n->cq)
+		fi_cq_read(n->cq, NULL, 0);
+	if (n->eq)
+		fi_eq_read(n->eq, &event, &entry, sizeof entry, FI_PEEK);
+}
+
+void oob_recv(struct node *n, void *data, size_t len)
+{
+	char *at = (char *)data;
+	for (int idle = 0; len > 0; idle++) {
+		ssize_t got = recv(n->oob, at, len, n->cq ? MSG_DONTWAIT : 0);
+		if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+			drive(n);
+			/* The other side may need the CPU more. */
+			if (idle < 1000)
+				sched_yield();
+			else
+				usleep(50);
+			continue;
+		}
+		if (got <= 0)
+			test_fail(__FILE__, __LINE__, "the other side is gone (%s)",
+				  got < 0 ? strerror(errno) : "it closed its end");
+		at += got;
+		len -= (size_t)got;
+	}
+}
+
+void barrier(struct node *n)
+{
+	char word = 'b';
+	oob_send(n, &word, 1);
+	oob_recv(n, &word, 1);
+	if (word != 'b')
+		test_fail(__FILE__, __LINE__, "the two sides are out of step (got 0x%02x)", (unsigned char)word);
+}
+
+void await_gone(struct node *n)
+{
+	char word;
+	ssize_t got;
+	while ((got = recv(n->oob, &word, 1, 0)) > 0 || (got < 0 && errno == EINTR))
+		;
+}
+
+/* --- setting up --- */
+
+static void open_objects(struct node *n)
+{
+	struct fi_eq_attr attr;
+	memset(&attr, 0, sizeof attr);
+	attr.wait_obj = n->setup->eq_wait ? n->setup->eq_wait : FI_WAIT_UNSPEC;
+	attr.flags = FI_WRITE;
+	CHECK(n->info->domain_attr && n->info->domain_attr->name && n->info->fabric_attr && n->info->fabric_attr->name);
+	OK(fi_fabric(n->info->fabric_attr, &n->fabric, n));
+	OK(fi_eq_open(n->fabric, &attr, &n->eq, n));
+	OK(fi_domain(n->fabric, n->info, &n->domain, n));
+	n->cq = cq_new(n, n->setup->format ? n->setup->format : FI_CQ_FORMAT_DATA, n->setup->cq_size,
+		       n->setup->cq_wait);
+}
+
+static void listen_somewhere(struct node *n)
+{
+	struct fi_info *hints = hints_new(n->setup);
+	/* Without a node there is nothing for FI_SOURCE to speak of. */
+	int rc = setup_getinfo(n, node_name(), node_name() ? FI_SOURCE : 0, hints);
+	if (rc)
+		test_fail(__FILE__, __LINE__, "fi_getinfo for a listener is %s", test_number(rc));
+	fi_freeinfo(hints);
+	open_objects(n);
+	n->pep = pep_new(n, n->info, n);
+	n->format = n->info->addr_format;
+	n->addrlen = sizeof n->addr;
+	OK(fi_getname(&n->pep->fid, n->addr, &n->addrlen));
+	CHECK(n->addrlen > 0 && n->addrlen <= sizeof n->addr);
+}
+
+static void find_listener(struct node *n)
+{
+	struct fi_info *hints = hints_new(n->setup);
+	hints->addr_format = n->format;
+	hints->dest_addr = malloc(n->addrlen);
+	hints->dest_addrlen = n->addrlen;
+	memcpy(hints->dest_addr, n->addr, n->addrlen);
+	int rc = setup_getinfo(n, NULL, 0, hints);
+	if (rc)
+		test_fail(__FILE__, __LINE__, "fi_getinfo with the listener's address is %s", test_number(rc));
+	fi_freeinfo(hints);
+	CHECK_EQ(n->info->addr_format, n->format);
+	CHECK(n->info->dest_addr && n->info->dest_addrlen >= n->addrlen);
+}
+
+void node_alone(struct node *n, const struct setup *setup)
+{
+	memset(n, 0, sizeof *n);
+	n->side = TEST_SERVER;
+	n->setup = setup ? setup : &defaults;
+	n->oob = -1;
+	listen_somewhere(n);
+}
+
+void node_open(struct node *n)
+{
+	if (n->side == TEST_SERVER) {
+		listen_somewhere(n);
+		oob_send(n, &n->format, sizeof n->format);
+		oob_send(n, &n->addrlen, sizeof n->addrlen);
+		oob_send(n, n->addr, n->addrlen);
+	} else {
+		oob_recv(n, &n->format, sizeof n->format);
+		oob_recv(n, &n->addrlen, sizeof n->addrlen);
+		oob_recv(n, n->addr, n->addrlen);
+		find_listener(n);
+		open_objects(n);
+	}
+}
+
+void node_up(struct node *n)
+{
+	node_open(n);
+	n->ep = node_connect(n, n);
+}
+
+struct fid_cq *cq_new(struct node *n, enum fi_cq_format format, size_t size, enum fi_wait_obj wait)
+{
+	struct fi_cq_attr attr;
+	struct fid_cq *cq = NULL;
+	memset(&attr, 0, sizeof attr);
+	attr.size = size ? size : 1024;
+	attr.format = format;
+	attr.wait_obj = wait;
+	OK(fi_cq_open(n->domain, &attr, &cq, n));
+	return cq;
+}
+
+struct fid_ep *ep_bare(struct node *n, struct fi_info *info, void *context)
+{
+	struct fid_ep *ep = NULL;
+	OK(fi_endpoint(n->domain, info, &ep, context));
+	return ep;
+}
+
+struct fid_ep *ep_new(struct node *n, struct fi_info *info, void *context)
+{
+	struct fid_ep *ep = ep_bare(n, info, context);
+	OK(fi_ep_bind(ep, &n->eq->fid, 0));
+	OK(fi_ep_bind(ep, &n->cq->fid, FI_TRANSMIT | FI_RECV | n->setup->cq_flags));
+	OK(fi_enable(ep));
+	return ep;
+}
+
+struct fid_pep *pep_new(struct node *n, struct fi_info *info, void *context)
+{
+	struct fid_pep *pep = NULL;
+	OK(fi_passive_ep(n->fabric, info, &pep, context));
+	OK(fi_pep_bind(pep, &n->eq->fid, 0));
+	OK(fi_listen(pep));
+	return pep;
+}
+
+struct fi_info *await_request(struct node *n, const struct fid_pep *pep)
+{
+	struct event e;
+	EVENT(n, FI_CONNREQ, pep, &e);
+	CHECK(e.info && e.info->handle);
+	return e.info;
+}
+
+struct fid_ep *node_connect(struct node *n, void *context)
+{
+	struct fid_ep *ep;
+	if (n->side == TEST_SERVER) {
+		struct fi_info *request = await_request(n, n->pep);
+		ep = ep_new(n, request, context);
+		fi_freeinfo(request);
+		OK(fi_accept(ep, NULL, 0));
+	} else {
+		ep = ep_new(n, n->info, context);
+		OK(fi_connect(ep, n->info->dest_addr, NULL, 0));
+	}
+	EVENT(n, FI_CONNECTED, ep, NULL);
+	return ep;
+}
+
+void node_down(struct node *n)
+{
+	barrier(n);
+	node_close(n);
+}
+
+void node_close(struct node *n)
+{
+	if (n->ep)
+		CLOSE(n->ep);
+	local_forget_all(n);
+	if (n->pep)
+		CLOSE(n->pep);
+	CLOSE(n->cq);
+	CLOSE(n->domain);
+	CLOSE(n->eq);
+	CLOSE(n->fabric);
+	fi_freeinfo(n->info);
+	int oob = n->oob;
+	memset(n, 0, sizeof *n);
+	n->oob = oob;
+}

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Attributes: what gdrfab says of a candidate against what a caller of fi_getinfo wants. What gdrfab can judge it judges
+ * (wish_make); the rest is judged here, and every refusal names the attribute, because "no data" alone helps nobody.
+ */
+#include "attr.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+/* Completion queues, counters: memory alone limits them; a number for those who ask before they allocate. */
+#define PLENTY 65536
+/* Bytes of words that an error entry's err_data may have. */
+#define ERR_DATA 512
+
+/* The part of one side; a primary capability goes with its last direction. */
+static uint64_t half(uint64_t caps, uint64_t side)
+{
+	caps &= side;
+	if (!(caps & (FI_SEND | FI_RECV)))
+		caps &= ~FI_MSG;
+	if (!(caps & RMA_ALL))
+		caps &= ~FI_RMA;
+	return caps;
+}
+
+/* ---- judging */
+
+struct candidate {
+	enum kind kind;
+	const gdrfab_info *from;
+	bool out; /* something has spoken against it */
+};
+
+#define OUT(c, ...)                                                                                                    \
+	do {                                                                                                           \
+		char why[768];                                                                                         \
+		snprintf(why, sizeof why, __VA_ARGS__);                                                                \
+		INFO(FI_LOG_FABRIC, "%s (%s) left out: %s\n", kind_names[(c)->kind], (c)->from->domain_name, why);     \
+		(c)->out = true;                                                                                       \
+	} while (0)
+
+static void at_most(struct candidate *c, const char *what, size_t wanted, size_t offered)
+{
+	if (wanted > offered)
+		OUT(c, "%s: %zu wanted, %zu offered", what, wanted, offered);
+}
+
+/* Capabilities that gdrfab has no words for, because it has not got them. */
+static const struct {
+	uint64_t bit;
+	const char *name;
+} foreign[] = {
+	{FI_TAGGED, "FI_TAGGED"},
+	{FI_ATOMIC, "FI_ATOMIC"},
+	{FI_MULTICAST, "FI_MULTICAST"},
+	{FI_COLLECTIVE, "FI_COLLECTIVE"},
+	{FI_MULTI_RECV, "FI_MULTI_RECV"},
+	{FI_TRIGGER, "FI_TRIGGER"},
+	{FI_VARIABLE_MSG, "FI_VARIABLE_MSG"},
+	{FI_RMA_PMEM, "FI_RMA_PMEM"},
+	{FI_SOURCE, "FI_SOURCE"},
+	{FI_SOURCE_ERR, "FI_SOURCE_ERR"},
+	{FI_SHARED_AV, "FI_SHARED_AV"},
+	{FI_NAMED_RX_CTX, "FI_NAMED_RX_CTX"},
+	{FI_DIRECTED_RECV, "FI_DIRECTED_RECV"},
+};
+
+static void caps_within(struct candidate *c, const char *what, uint64_t wanted, uint64_t offered)
+{
+	uint64_t lacks = wanted & ~offered, known;
+	char names[384] = "", words[256] = "";
+	size_t used = 0;
+	if (!lacks)
+		return;
+	for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
+		if (lacks & foreign[i].bit)
+			used += (size_t)snprintf(names + used, sizeof names - used, " %s", foreign[i].name);
+	known = lacks;
+	for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
+		known &= ~foreign[i].bit;
+	if (known)
+		gdrfab_tostr(&known, GDRFAB_TYPE_CAPS, words, sizeof words);
+	OUT(c, "%s: lacks%s%s%s of what is wanted", what, names, words[0] ? " " : "", words);
+}
+
+static void bits_within(struct candidate *c, const char *what, uint64_t wanted, uint64_t offered)
+{
+	if (wanted & ~offered)
+		OUT(c, "%s: 0x%" PRIx64 " wanted, 0x%" PRIx64 " offered", what, wanted, offered);
+}
+
+/* FI_ORDER_RAR and its like are RMA's and atomics' together. There are no atomics here, but layers above that make them
+ * from messages hand on what they find. */
+static uint64_t orders(uint64_t order)
+{
+	static const uint64_t both[][2] = {
+		{FI_ORDER_RAR, FI_ORDER_RMA_RAR | FI_ORDER_ATOMIC_RAR},
+		{FI_ORDER_RAW, FI_ORDER_RMA_RAW | FI_ORDER_ATOMIC_RAW},
+		{FI_ORDER_WAR, FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR},
+		{FI_ORDER_WAW, FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_WAW},
+	};
+	for (size_t i = 0; i < sizeof both / sizeof both[0]; i++)
+		if (order & both[i][0])
+			order |= both[i][1];
+	return order;
+}
+
+static void judge_ep(struct candidate *c, const struct fi_ep_attr *ep, const struct fi_ep_attr *offered)
+{
+	if (ep->protocol != FI_PROTO_UNSPEC && ep->protocol != offered->protocol)
+		OUT(c, "ep_attr->protocol: 0x%x wanted, 0x%x offered", ep->protocol, offered->protocol);
+	at_most(c, "ep_attr->protocol_version", ep->protocol_version, offered->protocol_version);
+	at_most(c, "ep_attr->max_order_raw_size", ep->max_order_raw_size, offered->max_order_raw_size);
+	at_most(c, "ep_attr->max_order_war_size", ep->max_order_war_size, offered->max_order_war_size);
+	at_most(c, "ep_attr->max_order_waw_size", ep->max_order_waw_size, offered->max_order_waw_size);
+	/* Shared contexts are SIZE_MAX. */
+	at_most(c, "ep_attr->tx_ctx_cnt", ep->tx_ctx_cnt, 1);
+	at_most(c, "ep_attr->rx_ctx_cnt", ep->rx_ctx_cnt, 1);
+}
+
+static void judge_domain(struct candidate *c, const struct fi_domain_attr *d, const struct fi_domain_attr *offered)
+{
+	at_most(c, "domain_attr->cq_cnt", d->cq_cnt, offered->cq_cnt);
+	at_most(c, "domain_attr->ep_cnt", d->ep_cnt, offered->ep_cnt);
+	at_most(c, "domain_attr->cntr_cnt", d->cntr_cnt, offered->cntr_cnt);
+	at_most(c, "domain_attr->tx_ctx_cnt", d->tx_ctx_cnt, offered->tx_ctx_cnt);
+	at_most(c, "domain_attr->rx_ctx_cnt", d->rx_ctx_cnt, offered->rx_ctx_cnt);
+	at_most(c, "domain_attr->max_ep_tx_ctx", d->max_ep_tx_ctx, offered->max_ep_tx_ctx);
+	at_most(c, "domain_attr->max_ep_rx_ctx", d->max_ep_rx_ctx, offered->max_ep_rx_ctx);
+	at_most(c, "domain_attr->max_ep_stx_ctx", d->max_ep_stx_ctx, offered->max_ep_stx_ctx);
+	at_most(c, "domain_attr->max_ep_srx_ctx", d->max_ep_srx_ctx, offered->max_ep_srx_ctx);
+	at_most(c, "domain_attr->max_err_data", d->max_err_data, offered->max_err_data);
+	caps_within(c, "domain_attr->caps", d->caps, offered->caps);
+}
+
+static void judge(struct candidate *c, const struct fi_info *hints, uint64_t all, const struct fi_info *info)
+{
+	const struct fi_tx_attr *tx = hints->tx_attr;
+	const struct fi_rx_attr *rx = hints->rx_attr;
+	uint64_t mode = rx && rx->mode ? rx->mode : hints->mode;
+	caps_within(c, "caps", hints->caps, all);
+	if (tx) {
+		caps_within(c, "tx_attr->caps", tx->caps, all);
+		bits_within(c, "tx_attr->msg_order", tx->msg_order, info->tx_attr->msg_order);
+		bits_within(c, "tx_attr->comp_order", tx->comp_order, info->tx_attr->comp_order);
+	}
+	if (rx) {
+		caps_within(c, "rx_attr->caps", rx->caps, all);
+		bits_within(c, "rx_attr->msg_order", rx->msg_order, info->rx_attr->msg_order);
+		bits_within(c, "rx_attr->comp_order", rx->comp_order, info->rx_attr->comp_order);
+		bits_within(c, "rx_attr->op_flags", rx->op_flags, FI_COMPLETION);
+		at_most(c, "rx_attr->total_buffered_recv", rx->total_buffered_recv, 0);
+	}
+	if (info->mode & FI_RX_CQ_DATA && !(mode & FI_RX_CQ_DATA))
+		OUT(c, "mode: FI_RX_CQ_DATA is not among the hints', but a write with data takes a receive here");
+	if (info->caps & FI_HMEM && hints->domain_attr && !(hints->domain_attr->mr_mode & FI_MR_HMEM))
+		OUT(c, "caps: FI_HMEM wanted without FI_MR_HMEM in mr_mode: device memory is registered here");
+	if (hints->ep_attr)
+		judge_ep(c, hints->ep_attr, info->ep_attr);
+	if (hints->domain_attr)
+		judge_domain(c, hints->domain_attr, info->domain_attr);
+	/* A secret that would be ignored is worse than none. */
+	if (c->kind != KIND_TCP && (OF(hints, ep_attr, auth_key_size) || OF(hints, domain_attr, auth_key_size)))
+		OUT(c, "auth_key: only tcp has it");
+}
+
+/* ---- making */
+
+/* Endpoints of tcp and shm have a descriptor at least; a device says how many queue pairs it has. */
+static size_t descriptors(void)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > PLENTY)
+		return PLENTY;
+	return (size_t)limit.rlim_cur;
+}
+
+static int mr_mode_told(uint32_t version, const struct fi_info *hints, const gdrfab_info *from, uint64_t caps)
+{
+	int mode = (int)from->mr_mode;
+	int asked = hints && hints->domain_attr ? hints->domain_attr->mr_mode : FI_MR_UNSPEC;
+	if (hints && hints->domain_attr && !caps_target(hints->caps))
+		mode &= ~(FI_MR_VIRT_ADDR | FI_MR_PROV_KEY);
+	if (caps & FI_HMEM)
+		mode |= FI_MR_HMEM;
+	/* Versions of old know one of two words; what is local is in fi_info's mode. */
+	if (mr_mode_old(version, asked) && (!hints || hints->domain_attr || FI_VERSION_LT(version, FI_VERSION(1, 5))))
+		return asked == FI_MR_SCALABLE ? FI_MR_SCALABLE : FI_MR_BASIC;
+	return mode;
+}
+
+static void fill_domain(struct fi_domain_attr *d, const gdrfab_info *from, const struct fi_info *hints,
+			const gdrfab_nic_attr *nic)
+{
+	bool automatic = OF(hints, domain_attr, control_progress) == FI_PROGRESS_AUTO ||
+		OF(hints, domain_attr, data_progress) == FI_PROGRESS_AUTO;
+	/* Anything else that may be asked for promises less than FI_THREAD_SAFE. */
+	d->threading = OF(hints, domain_attr, threading) == FI_THREAD_DOMAIN ? FI_THREAD_DOMAIN : FI_THREAD_SAFE;
+	/* gdrfab has one switch for both. */
+	d->control_progress = d->data_progress = automatic ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL;
+	d->resource_mgmt = FI_RM_ENABLED;
+	d->av_type = FI_AV_UNSPEC;
+	d->mr_key_size = from->mr_key_size;
+	d->cq_data_size = from->cq_data_size;
+	d->cq_cnt = nic ? nic->max_cq : PLENTY;
+	d->ep_cnt = nic ? nic->max_qp : descriptors();
+	d->cntr_cnt = PLENTY;
+	d->tx_ctx_cnt = d->rx_ctx_cnt = d->max_ep_tx_ctx = d->max_ep_rx_ctx = 1;
+	d->max_ep_stx_ctx = d->max_ep_srx_ctx = 0;
+	d->mr_iov_limit = from->mr_iov_limit;
+	d->mr_cnt = from->mr_cnt;
+	d->caps = from->caps & (FI_LOCAL_COMM | FI_REMOTE_COMM);
+	d->max_err_data = ERR_DATA;
+}
+
+static void fill_ep(struct fi_ep_attr *ep, enum kind kind, const gdrfab_info *from)
+{
+	ep->type = FI_EP_MSG;
+	ep->protocol = PROTOCOL(kind);
+	ep->protocol_version = PROTOCOL_VERSION;
+	ep->max_msg_size = from->max_msg_size;
+	ep->max_order_raw_size = from->msg_order & FI_ORDER_RAW ? from->max_msg_size : 0;
+	ep->max_order_war_size = from->msg_order & FI_ORDER_WAR ? from->max_msg_size : 0;
+	ep->max_order_waw_size = from->msg_order & FI_ORDER_WAW ? from->max_msg_size : 0;
+	ep->tx_ctx_cnt = ep->rx_ctx_cnt = 1;
+}
+
+static void fill_sides(struct fi_info *info, const gdrfab_info *from, const struct fi_info *hints)
+{
+	struct fi_tx_attr *tx = info->tx_attr;
+	struct fi_rx_attr *rx = info->rx_attr;
+	uint64_t tx_caps = OF(hints, tx_attr, caps), rx_caps = OF(hints, rx_attr, caps);
+	size_t asked;
+	tx->caps = half(tx_caps ? caps_directions(tx_caps) : info->caps, TX_CAPS);
+	rx->caps = half(rx_caps ? caps_directions(rx_caps) : info->caps, RX_CAPS);
+	tx->op_flags = OF(hints, tx_attr, op_flags);
+	rx->op_flags = OF(hints, rx_attr, op_flags);
+	tx->msg_order = rx->msg_order = orders(from->msg_order);
+	/* Endpoints are opened so (wish.c): layers above count on it and do not ask. */
+	tx->comp_order = rx->comp_order = FI_ORDER_STRICT;
+	tx->inject_size = from->inject_size;
+	/* Granted as asked for; gdrfab has seen that it is not too much. */
+	tx->size = (asked = OF(hints, tx_attr, size)) ? asked : from->tx_size;
+	rx->size = (asked = OF(hints, rx_attr, size)) ? asked : from->rx_size;
+	tx->iov_limit = (asked = OF(hints, tx_attr, iov_limit)) ? asked : from->tx_iov_limit;
+	rx->iov_limit = (asked = OF(hints, rx_attr, iov_limit)) ? asked : from->rx_iov_limit;
+	tx->rma_iov_limit = (asked = OF(hints, tx_attr, rma_iov_limit)) ? asked : from->rma_iov_limit;
+}
+
+/* true: there is none, or it is copied; false: no memory. */
+static bool key_copy(uint8_t **to, size_t *to_size, const uint8_t *from, size_t size)
+{
+	if (!from || !size)
+		return true;
+	*to = malloc(size);
+	if (!*to)
+		return false;
+	memcpy(*to, from, size);
+	*to_size = size;
+	return true;
+}
+
+static bool keys_copy(struct fi_info *info, const struct fi_info *hints)
+{
+	return key_copy(&info->ep_attr->auth_key, &info->ep_attr->auth_key_size, OF(hints, ep_attr, auth_key),
+			OF(hints, ep_attr, auth_key_size)) &&
+		key_copy(&info->domain_attr->auth_key, &info->domain_attr->auth_key_size,
+			 OF(hints, domain_attr, auth_key), OF(hints, domain_attr, auth_key_size));
+}
+
+/* Whether this host has an accelerator that gdrfab can use. Asked only of who wants to know: it opens drivers. */
+static bool devices_here(void)
+{
+	for (uint32_t iface = GDRFAB_HMEM_CUDA; iface <= GDRFAB_HMEM_SYNAPSEAI; iface++) {
+		gdrfab_hmem_info at = {.struct_size = sizeof at};
+		if (gdrfab_hmem_query(iface, UINT32_MAX, &at) == 0)
+			return true;
+		INFO(FI_LOG_FABRIC, "no FI_HMEM of interface %u: %s\n", iface, gdrfab_last_error());
+	}
+	return false;
+}
+
+static uint64_t caps_told(uint64_t all, const struct fi_info *hints)
+{
+	uint64_t caps;
+	if (!hints || !hints->caps)
+		return all & ~FI_HMEM;
+	caps = caps_directions(hints->caps) | (all & FREE_CAPS);
+	/* Nothing of what remote writes tell is there where nothing is written. */
+	return caps & FI_REMOTE_WRITE || hints->caps & FI_RMA_EVENT ? caps : caps & ~FI_RMA_EVENT;
+}
+
+int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const struct fi_info *hints,
+	      struct fi_info **made)
+{
+	struct candidate c = {.kind = kind, .from = from};
+	struct fi_info *info = libfabric.dupinfo(NULL);
+	gdrfab_nic_attr nic;
+	/* FI_FENCE is a flag of operations there, not a capability. */
+	uint64_t all = (from->caps & OPEN_CAPS) | FI_FENCE;
+	bool has_nic = nic_read(from, &nic);
+	if (!info)
+		return -FI_ENOMEM;
+	if (hints && hints->caps & FI_HMEM && !devices_here())
+		all &= ~FI_HMEM;
+	info->caps = caps_told(all, hints);
+	/* Without receives of the caller's, gdrfab keeps its own for what needs one. */
+	if (info->caps & (FI_MSG | FI_RECV))
+		info->mode = info->rx_attr->mode = from->mode & FI_RX_CQ_DATA;
+	fill_domain(info->domain_attr, from, hints, has_nic ? &nic : NULL);
+	fill_ep(info->ep_attr, kind, from);
+	fill_sides(info, from, hints);
+	info->domain_attr->mr_mode = mr_mode_told(version, hints, from, info->caps);
+	if (info->domain_attr->mr_mode & MR_OLD && from->mr_mode & FI_MR_LOCAL) {
+		info->mode |= FI_LOCAL_MR;
+		info->tx_attr->mode |= FI_LOCAL_MR;
+		info->rx_attr->mode |= FI_LOCAL_MR;
+		info->domain_attr->mode |= FI_LOCAL_MR;
+	}
+	if (hints)
+		judge(&c, hints, all, info);
+	if (c.out) {
+		libfabric.freeinfo(info);
+		return -FI_ENODATA;
+	}
+	/* prov_name stays NULL: libfabric fills it in, with the layers above us. */
+	info->fabric_attr->name = strdup(from->fabric_name);
+	info->fabric_attr->prov_version = provider.version;
+	info->fabric_attr->api_version = version;
+	info->domain_attr->name = strdup(from->domain_name);
+	info->nic = has_nic ? nic_make(&nic) : NULL;
+	if (!info->fabric_attr->name || !info->domain_attr->name || (has_nic && !info->nic) ||
+	    !keys_copy(info, hints)) {
+		libfabric.freeinfo(info);
+		return -FI_ENOMEM;
+	}
+	*made = info;
+	return 0;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Attributes: what both directions need, towards gdrfab (wish.c) and towards libfabric (attr.c). */
+#ifndef GDRFAB_FI_ATTR_H
+#define GDRFAB_FI_ATTR_H
+
+#include "provider.h"
+
+#define RMA_TARGET (FI_REMOTE_READ | FI_REMOTE_WRITE)
+#define RMA_ALL (FI_READ | FI_WRITE | RMA_TARGET)
+#define TX_CAPS (FI_MSG | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_HMEM | FI_FENCE)
+#define RX_CAPS (FI_MSG | FI_RMA | FI_RECV | RMA_TARGET | FI_HMEM | FI_RMA_EVENT)
+/* Secondary ones that cost nothing: told whether asked for or not. */
+#define FREE_CAPS (FI_LOCAL_COMM | FI_REMOTE_COMM | FI_RMA_EVENT | FI_FENCE)
+/* What gdrfab knows of an info that opens something. */
+#define OPEN_CAPS                                                                                                      \
+	(FI_MSG | FI_RMA | FI_SEND | FI_RECV | RMA_ALL | FI_HMEM | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_RMA_EVENT)
+#define TX_OP_FLAGS (FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE)
+/* mr_mode: bits that gdrfab lets callers offer, the two values of old, and what the first of these says. */
+#define MR_NEW 0x1ffc
+#define MR_OLD (FI_MR_BASIC | FI_MR_SCALABLE)
+#define MR_BASIC_MEANS (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY)
+
+/* A field of hints whose parts may be missing. */
+#define OF(hints, part, field) ((hints) && (hints)->part ? (hints)->part->field : 0)
+
+/* FI_MSG or FI_RMA alone stand for all directions. */
+uint64_t caps_directions(uint64_t caps);
+/* A caller whose memory nobody reaches needs neither keys nor addresses for peers. */
+bool caps_target(uint64_t caps);
+/* Whether mr_mode is meant as before version 1.5. */
+bool mr_mode_old(uint32_t version, int mr_mode);
+
+#endif

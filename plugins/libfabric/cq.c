@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Completion queues. gdrfab's entries are libfabric's, but for the tag that FI_CQ_FORMAT_TAGGED has room for. */
+#include "provider.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* C99 has no static assertion; an array of a negative size does not compile either. */
+#define IS_SO(name, condition) typedef char is_so_##name[(condition) ? 1 : -1]
+#define SAME(field)                                                                                                    \
+	IS_SO(field, offsetof(struct fi_cq_data_entry, field) == offsetof(gdrfab_cq_data_entry, field))
+SAME(op_context);
+SAME(flags);
+SAME(len);
+SAME(buf);
+SAME(data);
+IS_SO(all, sizeof(struct fi_cq_data_entry) == sizeof(gdrfab_cq_data_entry) &&
+		   sizeof(struct fi_cq_msg_entry) == sizeof(gdrfab_cq_msg_entry) &&
+		   sizeof(struct fi_cq_entry) == sizeof(gdrfab_cq_entry));
+
+static int cq_close(struct fid *fid)
+{
+	struct cq *q = (struct cq *)fid;
+	int result = told(gdrfab_cq_close(q->it), FI_LOG_CQ, "closing a completion queue");
+	if (result == 0)
+		free(q);
+	return result;
+}
+
+static int cq_control(struct fid *fid, int command, void *arg)
+{
+	int fd = -1, result = gdrfab_cq_fd(((struct cq *)fid)->it, &fd);
+	return wait_control(command, arg, result < 0 ? result : fd);
+}
+
+static ssize_t cq_read(struct fid_cq *cq, void *buf, size_t count)
+{
+	return gdrfab_cq_read(((struct cq *)cq)->it, buf, count);
+}
+
+static ssize_t cq_readfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t *src_addr)
+{
+	return gdrfab_cq_readfrom(((struct cq *)cq)->it, buf, count, src_addr);
+}
+
+static ssize_t cq_sread(struct fid_cq *cq, void *buf, size_t count, const void *cond, int timeout)
+{
+	(void)cond; /* more than one entry may be waited for, as libfabric says, but need not */
+	return gdrfab_cq_sread(((struct cq *)cq)->it, buf, count, NULL, timeout);
+}
+
+static void no_sources(fi_addr_t *src_addr, ssize_t n)
+{
+	for (ssize_t i = 0; src_addr && i < n; i++)
+		src_addr[i] = FI_ADDR_NOTAVAIL;
+}
+
+static ssize_t cq_sreadfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t *src_addr, const void *cond, int timeout)
+{
+	ssize_t n = cq_sread(cq, buf, count, cond, timeout);
+	no_sources(src_addr, n);
+	return n;
+}
+
+/* ---- with room for tags */
+
+enum { SOME = 16 };
+
+static ssize_t with_tags(struct fid_cq *cq, struct fi_cq_tagged_entry *to, size_t count, bool wait, int timeout)
+{
+	struct fi_cq_data_entry from[SOME];
+	ssize_t all = 0;
+	do {
+		size_t most = count - (size_t)all < SOME ? count - (size_t)all : SOME;
+		ssize_t n = wait && !all ? cq_sread(cq, from, most, NULL, timeout) : cq_read(cq, from, most);
+		if (n <= 0)
+			return all ? all : n;
+		for (ssize_t i = 0; i < n; i++, all++)
+			to[all] = (struct fi_cq_tagged_entry){from[i].op_context, from[i].flags, from[i].len,
+							      from[i].buf,	  from[i].data,	 0};
+		if ((size_t)n < most)
+			break;
+	} while ((size_t)all < count);
+	return all;
+}
+
+static ssize_t tagged_read(struct fid_cq *cq, void *buf, size_t count)
+{
+	return with_tags(cq, buf, count, false, 0);
+}
+
+static ssize_t tagged_readfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t *src_addr)
+{
+	ssize_t n = with_tags(cq, buf, count, false, 0);
+	no_sources(src_addr, n);
+	return n;
+}
+
+static ssize_t tagged_sread(struct fid_cq *cq, void *buf, size_t count, const void *cond, int timeout)
+{
+	(void)cond;
+	return with_tags(cq, buf, count, true, timeout);
+}
+
+static ssize_t tagged_sreadfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t *src_addr, const void *cond,
+				int timeout)
+{
+	ssize_t n = tagged_sread(cq, buf, count, cond, timeout);
+	no_sources(src_addr, n);
+	return n;
+}
+
+/* ---- failures */
+
+static ssize_t cq_readerr(struct fid_cq *cq, struct fi_cq_err_entry *to, uint64_t flags)
+{
+	struct cq *q = (struct cq *)cq;
+	char words[sizeof q->words];
+	gdrfab_cq_err_entry from = {.struct_size = sizeof from, .err_data = words, .err_data_size = sizeof words};
+	ssize_t n;
+	if (!to)
+		return -FI_EINVAL;
+	n = gdrfab_cq_readerr(q->it, &from, flags);
+	if (n < 0)
+		return n;
+	/* The peer's end takes posted receives along: to libfabric's clients that is what a close of ours does. */
+	if (from.flags & FI_RECV && from.err == ECONNRESET)
+		from.err = FI_ECANCELED;
+	to->op_context = from.op_context;
+	to->flags = from.flags;
+	to->len = from.len;
+	to->buf = from.buf;
+	to->data = from.data;
+	to->tag = 0;
+	to->olen = from.olen;
+	to->err = from.err;
+	to->prov_errno = from.prov_errno;
+	if (to->err_data && to->err_data_size) {
+		if (to->err_data_size > from.err_data_size)
+			to->err_data_size = from.err_data_size;
+		memcpy(to->err_data, words, to->err_data_size);
+		/* fi_cq_strerror() is given it without its length. */
+		if (to->err_data_size)
+			((char *)to->err_data)[to->err_data_size - 1] = '\0';
+	} else {
+		memcpy(q->words, words, from.err_data_size);
+		to->err_data = q->words;
+		to->err_data_size = from.err_data_size;
+	}
+	if (from.err != FI_ECANCELED)
+		INFO(FI_LOG_CQ, "an operation failed: %s\n", words);
+	return n;
+}
+
+static int cq_signal(struct fid_cq *cq)
+{
+	return gdrfab_cq_signal(((struct cq *)cq)->it);
+}
+
+static const char *cq_strerror(struct fid_cq *cq, int prov_errno, const void *err_data, char *buf, size_t len)
+{
+	return gdrfab_cq_strerror(((struct cq *)cq)->it, prov_errno, err_data, buf, len);
+}
+
+static struct fi_ops fid_ops = {
+	.size = sizeof fid_ops,
+	.close = cq_close,
+	.bind = no_bind,
+	.control = cq_control,
+	NO_FID_EXTRAS,
+};
+
+static struct fi_ops_cq ops = {
+	.size = sizeof ops,
+	.read = cq_read,
+	.readfrom = cq_readfrom,
+	.readerr = cq_readerr,
+	.sread = cq_sread,
+	.sreadfrom = cq_sreadfrom,
+	.signal = cq_signal,
+	.strerror = cq_strerror,
+};
+
+static struct fi_ops_cq tagged_ops = {
+	.size = sizeof tagged_ops,
+	.read = tagged_read,
+	.readfrom = tagged_readfrom,
+	.readerr = cq_readerr,
+	.sread = tagged_sread,
+	.sreadfrom = tagged_sreadfrom,
+	.signal = cq_signal,
+	.strerror = cq_strerror,
+};
+
+int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq, void *context)
+{
+	static const uint32_t formats[] = {
+		[FI_CQ_FORMAT_UNSPEC] = GDRFAB_CQ_FORMAT_CONTEXT, [FI_CQ_FORMAT_CONTEXT] = GDRFAB_CQ_FORMAT_CONTEXT,
+		[FI_CQ_FORMAT_MSG] = GDRFAB_CQ_FORMAT_MSG,	  [FI_CQ_FORMAT_DATA] = GDRFAB_CQ_FORMAT_DATA,
+		[FI_CQ_FORMAT_TAGGED] = GDRFAB_CQ_FORMAT_DATA,
+	};
+	gdrfab_cq_attr to = {.struct_size = sizeof to, .format = GDRFAB_CQ_FORMAT_CONTEXT};
+	struct cq *q;
+	int result = 0;
+	if (attr) {
+		if ((unsigned)attr->format > FI_CQ_FORMAT_TAGGED)
+			return REFUSE(FI_ENOSYS, FI_LOG_CQ, "fi_cq_open: attr->format: %d\n", (int)attr->format);
+		/* Which processor takes interrupts is no matter of a queue that is polled. */
+		if (attr->flags & ~FI_AFFINITY)
+			return REFUSE(FI_EBADFLAGS, FI_LOG_CQ, "fi_cq_open: attr->flags: %#llx\n",
+				      (unsigned long long)attr->flags);
+		to.format = formats[attr->format];
+		to.size = attr->size;
+		result = wait_object(attr->wait_obj, &to.wait_obj);
+	}
+	if (result < 0)
+		return result;
+	q = calloc(1, sizeof *q);
+	if (!q)
+		return -FI_ENOMEM;
+	result = told(gdrfab_cq_open(((struct domain *)domain)->it, &to, NULL, &q->it), FI_LOG_CQ, "opening a completion queue");
+	if (result < 0) {
+		free(q);
+		return result;
+	}
+	q->cq.fid.fclass = FI_CLASS_CQ;
+	q->cq.fid.context = context;
+	q->cq.fid.ops = &fid_ops;
+	q->cq.ops = attr && attr->format == FI_CQ_FORMAT_TAGGED ? &tagged_ops : &ops;
+	*cq = &q->cq;
+	return 0;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Messages and RMA: gdrfab's calls have libfabric's arguments, flags and results. */
+#include "provider.h"
+
+#define IT(ep) (((struct ep *)(ep))->it)
+
+/* ---- messages */
+
+static ssize_t msg_recv(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, void *context)
+{
+	return gdrfab_recv(IT(ep), buf, len, desc, src_addr, context);
+}
+
+static ssize_t msg_recvv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t src_addr,
+			 void *context)
+{
+	return gdrfab_recvv(IT(ep), iov, desc, count, src_addr, context);
+}
+
+static gdrfab_msg msg_of(const struct fi_msg *from)
+{
+	return (gdrfab_msg){
+		.struct_size = sizeof(gdrfab_msg),
+		.msg_iov = from->msg_iov,
+		.desc = from->desc,
+		.iov_count = from->iov_count,
+		.addr = from->addr,
+		.context = from->context,
+		.data = from->data,
+	};
+}
+
+/* More receives may follow: there is no doorbell to save. */
+static ssize_t msg_recvmsg(struct fid_ep *ep, const struct fi_msg *from, uint64_t flags)
+{
+	gdrfab_msg msg = msg_of(from);
+	return gdrfab_recvmsg(IT(ep), &msg, flags & ~FI_MORE);
+}
+
+static ssize_t msg_send(struct fid_ep *ep, const void *buf, size_t len, void *desc, fi_addr_t dest_addr, void *context)
+{
+	return gdrfab_send(IT(ep), buf, len, desc, dest_addr, context);
+}
+
+static ssize_t msg_sendv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t dest_addr,
+			 void *context)
+{
+	return gdrfab_sendv(IT(ep), iov, desc, count, dest_addr, context);
+}
+
+static ssize_t msg_sendmsg(struct fid_ep *ep, const struct fi_msg *from, uint64_t flags)
+{
+	gdrfab_msg msg = msg_of(from);
+	return gdrfab_sendmsg(IT(ep), &msg, flags);
+}
+
+static ssize_t msg_inject(struct fid_ep *ep, const void *buf, size_t len, fi_addr_t dest_addr)
+{
+	return gdrfab_inject(IT(ep), buf, len, dest_addr);
+}
+
+static ssize_t msg_senddata(struct fid_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
+			    fi_addr_t dest_addr, void *context)
+{
+	return gdrfab_senddata(IT(ep), buf, len, desc, data, dest_addr, context);
+}
+
+static ssize_t msg_injectdata(struct fid_ep *ep, const void *buf, size_t len, uint64_t data, fi_addr_t dest_addr)
+{
+	return gdrfab_injectdata(IT(ep), buf, len, data, dest_addr);
+}
+
+struct fi_ops_msg msg_ops = {
+	.size = sizeof msg_ops,
+	.recv = msg_recv,
+	.recvv = msg_recvv,
+	.recvmsg = msg_recvmsg,
+	.send = msg_send,
+	.sendv = msg_sendv,
+	.sendmsg = msg_sendmsg,
+	.inject = msg_inject,
+	.senddata = msg_senddata,
+	.injectdata = msg_injectdata,
+};
+
+/* ---- receives that ask for their completion, by rx_attr->op_flags */
+
+static ssize_t told_recvv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t src_addr,
+			  void *context)
+{
+	gdrfab_msg msg = {.struct_size = sizeof msg, .msg_iov = iov, .desc = desc, .iov_count = count, .addr = src_addr};
+	msg.context = context;
+	return gdrfab_recvmsg(IT(ep), &msg, GDRFAB_COMPLETION);
+}
+
+static ssize_t told_recv(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, void *context)
+{
+	struct iovec iov = {buf, len};
+	return told_recvv(ep, &iov, desc ? &desc : NULL, 1, src_addr, context);
+}
+
+struct fi_ops_msg msg_ops_rx_completion = {
+	.size = sizeof msg_ops_rx_completion,
+	.recv = told_recv,
+	.recvv = told_recvv,
+	.recvmsg = msg_recvmsg,
+	.send = msg_send,
+	.sendv = msg_sendv,
+	.sendmsg = msg_sendmsg,
+	.inject = msg_inject,
+	.senddata = msg_senddata,
+	.injectdata = msg_injectdata,
+};
+
+/* ---- RMA */
+
+static ssize_t rma_read(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, uint64_t addr,
+			uint64_t key, void *context)
+{
+	return gdrfab_read(IT(ep), buf, len, desc, src_addr, addr, key, context);
+}
+
+static ssize_t rma_readv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t src_addr,
+			 uint64_t addr, uint64_t key, void *context)
+{
+	return gdrfab_readv(IT(ep), iov, desc, count, src_addr, addr, key, context);
+}
+
+static gdrfab_msg_rma rma_of(const struct fi_msg_rma *from)
+{
+	return (gdrfab_msg_rma){
+		.struct_size = sizeof(gdrfab_msg_rma),
+		.msg_iov = from->msg_iov,
+		.desc = from->desc,
+		.iov_count = from->iov_count,
+		.addr = from->addr,
+		.rma_iov = (const gdrfab_rma_iov *)from->rma_iov,
+		.rma_iov_count = from->rma_iov_count,
+		.context = from->context,
+		.data = from->data,
+	};
+}
+
+static ssize_t rma_readmsg(struct fid_ep *ep, const struct fi_msg_rma *from, uint64_t flags)
+{
+	gdrfab_msg_rma msg = rma_of(from);
+	return gdrfab_readmsg(IT(ep), &msg, flags);
+}
+
+static ssize_t rma_write(struct fid_ep *ep, const void *buf, size_t len, void *desc, fi_addr_t dest_addr, uint64_t addr,
+			 uint64_t key, void *context)
+{
+	return gdrfab_write(IT(ep), buf, len, desc, dest_addr, addr, key, context);
+}
+
+static ssize_t rma_writev(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t dest_addr,
+			  uint64_t addr, uint64_t key, void *context)
+{
+	return gdrfab_writev(IT(ep), iov, desc, count, dest_addr, addr, key, context);
+}
+
+static ssize_t rma_writemsg(struct fid_ep *ep, const struct fi_msg_rma *from, uint64_t flags)
+{
+	gdrfab_msg_rma msg = rma_of(from);
+	return gdrfab_writemsg(IT(ep), &msg, flags);
+}
+
+static ssize_t rma_inject(struct fid_ep *ep, const void *buf, size_t len, fi_addr_t dest_addr, uint64_t addr, uint64_t key)
+{
+	return gdrfab_inject_write(IT(ep), buf, len, dest_addr, addr, key);
+}
+
+static ssize_t rma_writedata(struct fid_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
+			     fi_addr_t dest_addr, uint64_t addr, uint64_t key, void *context)
+{
+	return gdrfab_writedata(IT(ep), buf, len, desc, data, dest_addr, addr, key, context);
+}
+
+static ssize_t rma_injectdata(struct fid_ep *ep, const void *buf, size_t len, uint64_t data, fi_addr_t dest_addr,
+			      uint64_t addr, uint64_t key)
+{
+	return gdrfab_inject_writedata(IT(ep), buf, len, data, dest_addr, addr, key);
+}
+
+struct fi_ops_rma rma_ops = {
+	.size = sizeof rma_ops,
+	.read = rma_read,
+	.readv = rma_readv,
+	.readmsg = rma_readmsg,
+	.write = rma_write,
+	.writev = rma_writev,
+	.writemsg = rma_writemsg,
+	.inject = rma_inject,
+	.writedata = rma_writedata,
+	.injectdata = rma_injectdata,
+};

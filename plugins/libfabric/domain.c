@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Domains: regions, queues and endpoints that work together. */
+#include "provider.h"
+
+#include <stdlib.h>
+
+static int domain_close(struct fid *fid)
+{
+	struct domain *d = (struct domain *)fid;
+	int result = told(gdrfab_domain_close(d->it), FI_LOG_DOMAIN, "closing a domain");
+	if (result < 0)
+		return result;
+	gdrfab_freeinfo(d->info);
+	free(d);
+	return 0;
+}
+
+static struct fi_ops fid_ops = {
+	.size = sizeof fid_ops,
+	.close = domain_close,
+	.bind = no_bind,
+	.control = no_control,
+	NO_FID_EXTRAS,
+};
+
+static struct fi_ops_domain ops = {
+	.size = sizeof ops,
+	.av_open = no_av_open,
+	.cq_open = cq_open,
+	.endpoint = ep_open,
+	.scalable_ep = no_scalable_ep,
+	.cntr_open = cntr_open,
+	.poll_open = no_poll_open,
+	.stx_ctx = no_stx_ctx,
+	.srx_ctx = no_srx_ctx,
+	.query_atomic = no_query_atomic,
+	.query_collective = no_query_collective,
+};
+
+/* gdrfab's candidate of that name, with everything that it can do. */
+static int find(const struct fabric *fabric, const char *name, gdrfab_info **found)
+{
+	gdrfab_info *hints = gdrfab_dupinfo(NULL);
+	int result;
+	if (!hints)
+		return -FI_ENOMEM;
+	hints->prov_name = (char *)(uintptr_t)kind_names[fabric->kind];
+	hints->domain_name = (char *)(uintptr_t)name;
+	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
+	result = gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, NULL, NULL, 0, hints, found);
+	gdrfab_freeinfo(hints);
+	return told(result, FI_LOG_DOMAIN, name);
+}
+
+int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain, void *context)
+{
+	struct fabric *f = (struct fabric *)fabric;
+	struct opening opening = {.info = NULL};
+	struct domain *d;
+	int result;
+	if (!info || !info->domain_attr || !info->domain_attr->name)
+		return REFUSE(FI_EINVAL, FI_LOG_DOMAIN, "fi_domain: info->domain_attr->name: none\n");
+	d = calloc(1, sizeof *d);
+	if (!d)
+		return -FI_ENOMEM;
+	d->fabric = f;
+	result = find(f, info->domain_attr->name, &d->info);
+	if (result == 0)
+		result = opening_make(&opening, d->info, info);
+	if (result == 0)
+		result = told(gdrfab_domain_open(f->it, opening.info, NULL, &d->it), FI_LOG_DOMAIN, info->domain_attr->name);
+	opening_free(&opening);
+	if (result < 0) {
+		gdrfab_freeinfo(d->info);
+		free(d);
+		return result;
+	}
+	d->domain.fid.fclass = FI_CLASS_DOMAIN;
+	d->domain.fid.context = context;
+	d->domain.fid.ops = &fid_ops;
+	d->domain.ops = &ops;
+	d->domain.mr = &mr_ops;
+	*domain = &d->domain;
+	return 0;
+}

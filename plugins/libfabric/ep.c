@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Endpoints: opening, binding, options. */
+#include "provider.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Newer than our headers. */
+enum { OPT_CUDA_API_PERMITTED = 10, OPT_SHARED_MEMORY_PERMITTED = 11 };
+
+/* What went through it, so that a log tells which provider carried a job. */
+static void say_counts(struct ep *e)
+{
+	gdrfab_stats s = {.struct_size = sizeof s};
+	char peer[GDRFAB_ADDR_MAX] = "nobody";
+	size_t len = sizeof peer;
+	if (!libfabric.log_enabled(&provider, FI_LOG_INFO, FI_LOG_EP_CTRL) || gdrfab_ep_stats(e->it, &s) < 0)
+		return;
+	if (gdrfab_ep_getpeer(e->it, peer, &len) < 0 && *e->dest)
+		snprintf(peer, sizeof peer, "%s", e->dest);
+	INFO(FI_LOG_EP_CTRL,
+	     "%s endpoint to %s closed: %llu messages sent, %llu received; RMA operations by path: direct %llu, cma %llu, "
+	     "staged %llu, ipc %llu, nic %llu, socket %llu\n",
+	     kind_names[e->domain->fabric->kind], peer, (unsigned long long)s.sends, (unsigned long long)s.recvs,
+	     (unsigned long long)s.ops_direct, (unsigned long long)s.ops_cma, (unsigned long long)s.ops_staged,
+	     (unsigned long long)s.ops_ipc, (unsigned long long)s.ops_nic, (unsigned long long)s.ops_socket);
+}
+
+static int ep_close(struct fid *fid)
+{
+	struct ep *e = (struct ep *)fid;
+	say_counts(e);
+	int result = told(gdrfab_ep_close(e->it), FI_LOG_EP_CTRL, "closing an endpoint");
+	if (result < 0)
+		return result;
+	if (e->eq)
+		eq_forget(e->eq, fid);
+	free(e);
+	return 0;
+}
+
+static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
+{
+	struct ep *e = (struct ep *)fid;
+	int result;
+	switch (other->fclass) {
+	case FI_CLASS_CQ:
+		result = gdrfab_ep_bind_cq(e->it, ((struct cq *)other)->it, flags);
+		if (result == 0 && flags & FI_RECV && flags & FI_SELECTIVE_COMPLETION && e->rx_op_flags & FI_COMPLETION)
+			e->ep.msg = &msg_ops_rx_completion;
+		break;
+	case FI_CLASS_EQ:
+		result = gdrfab_ep_bind_eq(e->it, ((struct eq *)other)->it, flags);
+		if (result == 0)
+			e->eq = (struct eq *)other;
+		break;
+	case FI_CLASS_CNTR:
+		result = gdrfab_ep_bind_cntr(e->it, ((struct cntr *)other)->it, flags);
+		break;
+	default:
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_ep_bind: neither a queue nor a counter\n");
+	}
+	return told(result, FI_LOG_EP_CTRL, "fi_ep_bind");
+}
+
+static int ep_control(struct fid *fid, int command, void *arg)
+{
+	struct ep *e = (struct ep *)fid;
+	uint64_t *flags = arg;
+	switch (command) {
+	case FI_ENABLE:
+		return told(gdrfab_ep_enable(e->it), FI_LOG_EP_CTRL, "fi_enable");
+	case FI_GETOPSFLAG:
+		/* The caller says of which direction, and gets its flags. */
+		if (!flags || !(*flags & (FI_TRANSMIT | FI_RECV)) || (*flags & FI_TRANSMIT && *flags & FI_RECV))
+			return -FI_EINVAL;
+		*flags = *flags & FI_TRANSMIT ? e->tx_op_flags : e->rx_op_flags;
+		return 0;
+	default:
+		return -FI_ENOSYS;
+	}
+}
+
+static ssize_t ep_cancel(fid_t fid, void *context)
+{
+	return gdrfab_cancel(((struct ep *)fid)->it, context);
+}
+
+static int ep_getopt(fid_t fid, int level, int optname, void *optval, size_t *optlen)
+{
+	if (level != FI_OPT_ENDPOINT || optname != FI_OPT_CM_DATA_SIZE)
+		return -FI_ENOPROTOOPT;
+	return told(gdrfab_ep_getopt(((struct ep *)fid)->it, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CM_DATA_SIZE, optval, optlen),
+		    FI_LOG_EP_CTRL, "fi_getopt");
+}
+
+/* Over shm another process copies then; elsewhere CUDA's driver does, in this one. */
+static int driver_calls(struct ep *e, bool permitted)
+{
+	uint32_t value = permitted;
+	return gdrfab_ep_setopt(e->it, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DRIVER_CALLS, &value, sizeof value);
+}
+
+static int ep_setopt(fid_t fid, int level, int optname, const void *optval, size_t optlen)
+{
+	struct ep *e = (struct ep *)fid;
+	if (level != FI_OPT_ENDPOINT)
+		return -FI_ENOPROTOOPT;
+	switch (optname) {
+	case FI_OPT_FI_HMEM_P2P:
+		if (!optval || optlen != sizeof(int))
+			return -FI_EINVAL;
+		/* Which path a region offers is said by gdrfab and logged; none can be promised before there is a region. */
+		return *(const int *)optval == FI_HMEM_P2P_ENABLED || *(const int *)optval == FI_HMEM_P2P_PREFERRED
+			       ? 0
+			       : REFUSE(FI_EOPNOTSUPP, FI_LOG_EP_CTRL, "FI_OPT_FI_HMEM_P2P: neither required nor disabled\n");
+	case OPT_CUDA_API_PERMITTED:
+		if (!optval || optlen != sizeof(bool))
+			return -FI_EINVAL;
+		return told(driver_calls(e, *(const bool *)optval), FI_LOG_EP_CTRL, "FI_OPT_CUDA_API_PERMITTED");
+	case OPT_SHARED_MEMORY_PERMITTED:
+		if (!optval || optlen != sizeof(bool))
+			return -FI_EINVAL;
+		return *(const bool *)optval || e->domain->fabric->kind != KIND_SHM ? 0 : -FI_EOPNOTSUPP;
+	default:
+		return -FI_ENOPROTOOPT;
+	}
+}
+
+static struct fi_ops fid_ops = {
+	.size = sizeof fid_ops,
+	.close = ep_close,
+	.bind = ep_bind,
+	.control = ep_control,
+	NO_FID_EXTRAS,
+};
+
+static struct fi_ops_ep ops = {
+	.size = sizeof ops,
+	.cancel = ep_cancel,
+	.getopt = ep_getopt,
+	.setopt = ep_setopt,
+	.tx_ctx = no_tx_ctx,
+	.rx_ctx = no_rx_ctx,
+	.rx_size_left = no_size_left,
+	.tx_size_left = no_size_left,
+};
+
+/* Opens gdrfab's endpoint; one that answers a request is opened by the request's info, which it uses up. */
+static int open_it(struct ep *e, struct opening *opening, fid_t handle)
+{
+	gdrfab_info *request;
+	int result;
+	if (!handle)
+		return gdrfab_ep_open(e->domain->it, opening->info, e, &e->it);
+	request = connreq_take(e->domain->fabric, handle);
+	if (!request)
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_endpoint: info->handle: no request that waits for an answer\n");
+	opening->info->handle = request->handle;
+	if (request->src_addr)
+		snprintf(opening->src, sizeof opening->src, "%s", request->src_addr);
+	opening->info->src_addr = opening->info->dest_addr = NULL;
+	opening->info->src_addrlen = opening->info->dest_addrlen = 0;
+	result = gdrfab_ep_open(e->domain->it, opening->info, e, &e->it);
+	gdrfab_freeinfo(request);
+	return result;
+}
+
+int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, void *context)
+{
+	struct domain *d = (struct domain *)domain;
+	struct opening opening = {.info = NULL};
+	struct ep *e;
+	int result;
+	if (!info)
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_endpoint: info: NULL\n");
+	if (info->ep_attr && info->ep_attr->type != FI_EP_UNSPEC && info->ep_attr->type != FI_EP_MSG)
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_endpoint: info->ep_attr->type: endpoints are connected\n");
+	e = calloc(1, sizeof *e);
+	if (!e)
+		return -FI_ENOMEM;
+	e->domain = d;
+	e->addr_format = info->addr_format;
+	e->tx_op_flags = info->tx_attr ? info->tx_attr->op_flags : 0;
+	e->rx_op_flags = info->rx_attr ? info->rx_attr->op_flags : 0;
+	result = opening_make(&opening, d->info, info);
+	if (result == 0) {
+		result = told(open_it(e, &opening, info->handle), FI_LOG_EP_CTRL, "fi_endpoint");
+		memcpy(e->src, opening.src, sizeof e->src);
+		memcpy(e->dest, opening.dest, sizeof e->dest);
+	}
+	opening_free(&opening);
+	if (result < 0) {
+		free(e);
+		return result;
+	}
+	e->ep.fid.fclass = FI_CLASS_EP;
+	e->ep.fid.context = context;
+	e->ep.fid.ops = &fid_ops;
+	e->ep.ops = &ops;
+	e->ep.cm = &ep_cm_ops;
+	e->ep.msg = &msg_ops;
+	e->ep.rma = &rma_ops;
+	e->ep.tagged = &no_tagged;
+	e->ep.atomic = &no_atomic;
+	e->ep.collective = &no_collective;
+	*ep = &e->ep;
+	return 0;
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Fabrics: what processes that can reach each other share. One for each of gdrfab's. */
+#include "provider.h"
+
+#include <stdlib.h>
+
+static int fabric_close(struct fid *fid)
+{
+	struct fabric *f = (struct fabric *)fid;
+	int result = told(gdrfab_fabric_close(f->it), FI_LOG_FABRIC, "closing a fabric");
+	if (result < 0)
+		return result;
+	while (f->requests) {
+		struct connreq *r = f->requests;
+		f->requests = r->next;
+		gdrfab_freeinfo(r->info);
+		free(r);
+	}
+	pthread_mutex_destroy(&f->lock);
+	gdrfab_freeinfo(f->info);
+	free(f);
+	return 0;
+}
+
+/* All are ready to be slept on, or it is said that something came. */
+static int fabric_trywait(struct fid_fabric *fabric, struct fid **fids, int count)
+{
+	(void)fabric;
+	for (int i = 0; i < count; i++) {
+		int result;
+		switch (fids[i]->fclass) {
+		case FI_CLASS_CQ:
+			result = gdrfab_cq_trywait(((struct cq *)fids[i])->it);
+			break;
+		case FI_CLASS_CNTR:
+			result = gdrfab_cntr_trywait(((struct cntr *)fids[i])->it);
+			break;
+		case FI_CLASS_EQ: {
+			struct eq *eq = (struct eq *)fids[i];
+			pthread_mutex_lock(&eq->lock);
+			result = eq->failed || eq->holds ? -FI_EAGAIN : gdrfab_eq_trywait(eq->it);
+			pthread_mutex_unlock(&eq->lock);
+			break;
+		}
+		default:
+			return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "fi_trywait: fids[%d] is no queue and no counter\n", i);
+		}
+		if (result < 0)
+			return told(result, FI_LOG_FABRIC, "fi_trywait");
+	}
+	return 0;
+}
+
+int wait_object(enum fi_wait_obj wanted, uint32_t *wait_obj)
+{
+	switch (wanted) {
+	case FI_WAIT_NONE:
+		*wait_obj = GDRFAB_WAIT_NONE;
+		return 0;
+	case FI_WAIT_UNSPEC:
+		*wait_obj = GDRFAB_WAIT_UNSPEC;
+		return 0;
+	case FI_WAIT_FD:
+		*wait_obj = GDRFAB_WAIT_FD;
+		return 0;
+	default:
+		return REFUSE(FI_ENOSYS, FI_LOG_FABRIC, "wait_obj: %d; there are FI_WAIT_NONE, FI_WAIT_UNSPEC and FI_WAIT_FD\n",
+			      (int)wanted);
+	}
+}
+
+int wait_control(int command, void *arg, int fd)
+{
+	switch (command) {
+	case FI_GETWAIT:
+		if (!arg)
+			return -FI_EINVAL;
+		if (fd < 0)
+			return told(fd, FI_LOG_FABRIC, "FI_GETWAIT");
+		*(int *)arg = fd;
+		return 0;
+	case FI_GETWAITOBJ:
+		if (!arg)
+			return -FI_EINVAL;
+		*(enum fi_wait_obj *)arg = fd < 0 ? FI_WAIT_NONE : FI_WAIT_FD;
+		return 0;
+	default:
+		return -FI_ENOSYS;
+	}
+}
+
+static struct fi_ops fid_ops = {
+	.size = sizeof fid_ops,
+	.close = fabric_close,
+	.bind = no_bind,
+	.control = no_control,
+	NO_FID_EXTRAS,
+};
+
+static struct fi_ops_fabric ops = {
+	.size = sizeof ops,
+	.domain = domain_open,
+	.passive_ep = pep_open,
+	.eq_open = eq_open,
+	.wait_open = no_wait_open,
+	.trywait = fabric_trywait,
+};
+
+int fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context)
+{
+	struct fabric *f;
+	gdrfab_info *hints;
+	int result;
+	if (!attr || !attr->name)
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "fi_fabric: attr->name: none\n");
+	f = calloc(1, sizeof *f);
+	hints = gdrfab_dupinfo(NULL);
+	if (!f || !hints) {
+		free(f);
+		gdrfab_freeinfo(hints);
+		return -FI_ENOMEM;
+	}
+	f->kind = info_kind(attr->name);
+	hints->prov_name = (char *)(uintptr_t)kind_names[f->kind];
+	hints->fabric_name = attr->name;
+	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
+	result = gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, NULL, NULL, 0, hints, &f->info);
+	gdrfab_freeinfo(hints);
+	if (result == 0)
+		result = gdrfab_fabric_open(f->info, NULL, &f->it);
+	if (result < 0) {
+		told(result, FI_LOG_FABRIC, attr->name);
+		gdrfab_freeinfo(f->info);
+		free(f);
+		return result;
+	}
+	pthread_mutex_init(&f->lock, NULL);
+	f->fabric.fid.fclass = FI_CLASS_FABRIC;
+	f->fabric.fid.context = context;
+	f->fabric.fid.ops = &fid_ops;
+	f->fabric.ops = &ops;
+	f->fabric.api_version = attr->api_version;
+	*fabric = &f->fabric;
+	return 0;
+}

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * fi_getinfo: node, service and the hints' addresses become what gdrfab is asked, for each of its providers in the
+ * order in which they are offered; its candidates become fi_infos, one for each address that a server may listen on.
+ * A candidate that is left out has its reason in the log.
+ */
+#include "provider.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <inttypes.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* What the caller asked. */
+struct ask {
+	uint32_t version;
+	const char *node, *service;
+	uint64_t flags;
+	const struct fi_info *hints;
+	uint32_t addr_format;
+};
+
+/* What that comes to for one of gdrfab's providers. */
+struct place {
+	const char *node, *service; /* for gdrfab: in the texts below, or the caller's */
+	bool source;
+	char node_text[NI_MAXHOST], service_text[ADDRESS_MAX];
+	char src[ADDRESS_MAX], dest[ADDRESS_MAX]; /* of the hints, "": none */
+	bool listed; /* one result for each address of this host */
+	uint16_t port;
+};
+
+#define OUT(kind, ...)                                                                                                 \
+	do {                                                                                                           \
+		char why[512];                                                                                         \
+		snprintf(why, sizeof why, __VA_ARGS__);                                                                \
+		INFO(FI_LOG_FABRIC, "%s left out: %s\n", kind_names[kind], why);                                       \
+	} while (0)
+#define LEAVE_OUT(kind, ...)                                                                                           \
+	do {                                                                                                           \
+		OUT(kind, __VA_ARGS__);                                                                                \
+		return -FI_ENODATA;                                                                                    \
+	} while (0)
+
+enum kind info_kind(const char *fabric_name)
+{
+	if (fabric_name && strcmp(fabric_name, kind_names[KIND_SHM]) == 0)
+		return KIND_SHM;
+	/* Devices' fabrics have names of their networks: "RoCE", "IB-<subnet>". */
+	return fabric_name && strcmp(fabric_name, kind_names[KIND_TCP]) == 0 ? KIND_TCP : KIND_VERBS;
+}
+
+/* ---- what is asked */
+
+static bool numeric(const char *node)
+{
+	unsigned char at[sizeof(struct in6_addr)];
+	char v6[INET6_ADDRSTRLEN];
+	size_t length = strcspn(node, "%");
+	if (inet_pton(AF_INET, node, at) == 1)
+		return true;
+	if (length >= sizeof v6)
+		return false;
+	memcpy(v6, node, length);
+	v6[length] = 0;
+	return inet_pton(AF_INET6, v6, at) == 1;
+}
+
+/* A number, or a name in this host's list of services. -1: neither. */
+static int port_of(const char *service)
+{
+	const struct addrinfo wish = {.ai_socktype = SOCK_STREAM};
+	struct addrinfo *found;
+	char *end;
+	unsigned long port = strtoul(service, &end, 10);
+	int result = -1;
+	if (*service >= '0' && *service <= '9' && !*end)
+		return port <= UINT16_MAX ? (int)port : -1;
+	if (*service < 'A' || getaddrinfo(NULL, service, &wish, &found) != 0)
+		return -1;
+	if (found->ai_family == AF_INET)
+		result = ntohs(((struct sockaddr_in *)found->ai_addr)->sin_port);
+	else if (found->ai_family == AF_INET6)
+		result = ntohs(((struct sockaddr_in6 *)found->ai_addr)->sin6_port);
+	freeaddrinfo(found);
+	return result;
+}
+
+/* A socket address is one address: of a name's, the first, but IPv4 before IPv6, as servers list theirs. */
+static int look_up(const char *node, int family, char *text, size_t size)
+{
+	const struct addrinfo wish = {.ai_family = family, .ai_socktype = SOCK_STREAM};
+	struct addrinfo *found, *best;
+	int result = getaddrinfo(node, NULL, &wish, &found);
+	if (result)
+		LEAVE_OUT(KIND_TCP, "node \"%s\": %s", node, gai_strerror(result));
+	for (best = found; best && best->ai_family != AF_INET;)
+		best = best->ai_next;
+	best = best ? best : found;
+	result = getnameinfo(best->ai_addr, best->ai_addrlen, text, (socklen_t)size, NULL, 0, NI_NUMERICHOST);
+	freeaddrinfo(found);
+	if (result)
+		LEAVE_OUT(KIND_TCP, "node \"%s\": %s", node, gai_strerror(result));
+	return 0;
+}
+
+/* Node or service that is a whole address of gdrfab's. */
+static int whole(enum kind kind, const struct ask *ask, const char *text, struct place *p)
+{
+	if (ask->addr_format != FI_ADDR_STR)
+		LEAVE_OUT(kind, "\"%s\" is asked for with addr_format FI_ADDR_STR", text);
+	if (address_import(kind, text, strlen(text) + 1, FI_ADDR_STR, p->service_text) < 0)
+		LEAVE_OUT(kind, "\"%s\" is not its address", text);
+	p->node = NULL;
+	p->service = p->service_text;
+	return 0;
+}
+
+static int place_node(enum kind kind, const struct ask *ask, struct place *p)
+{
+	struct in6_addr at;
+	enum shm_place is = SHM_NOT;
+	if (inet_pton(AF_INET6, ask->node, &at) == 1)
+		is = address_shm_place(&at);
+	if (is != SHM_NOT && kind != KIND_SHM)
+		LEAVE_OUT(kind, "node %s is shm's", ask->node);
+	if (is == SHM_ELSEWHERE)
+		LEAVE_OUT(kind, "node %s is another host, or this one before it was booted", ask->node);
+	if (ask->flags & FI_NUMERICHOST && !numeric(ask->node))
+		LEAVE_OUT(kind, "node \"%s\" is no number, as FI_NUMERICHOST says", ask->node);
+	p->node = is == SHM_HERE ? NULL : ask->node;
+	if (kind == KIND_TCP && ask->addr_format != FI_ADDR_STR) {
+		p->node = p->node_text;
+		return look_up(ask->node, address_family(ask->addr_format), p->node_text, sizeof p->node_text);
+	}
+	return 0;
+}
+
+static int place_service(enum kind kind, const struct ask *ask, struct place *p)
+{
+	int port = port_of(ask->service);
+	if (port < 0 && kind == KIND_SHM && ask->addr_format == FI_ADDR_STR) {
+		p->service = ask->service;
+		return 0;
+	}
+	if (port < 0)
+		LEAVE_OUT(kind, "service \"%s\" is no port number and no service of this host's", ask->service);
+	p->port = (uint16_t)port;
+	if (kind == KIND_SHM && port == 0)
+		return 0;
+	snprintf(p->service_text, sizeof p->service_text, kind == KIND_SHM ? "fi-%d" : "%d", port);
+	p->service = p->service_text;
+	return 0;
+}
+
+static int place_hints(enum kind kind, const struct ask *ask, bool named, struct place *p)
+{
+	const struct fi_info *h = ask->hints;
+	if (!h)
+		return 0;
+	if ((h->src_addr && !h->src_addrlen) || (h->dest_addr && !h->dest_addrlen))
+		LEAVE_OUT(kind, "hints: an address without a length");
+	if (h->src_addr && !p->source && address_import(kind, h->src_addr, h->src_addrlen, h->addr_format, p->src) < 0)
+		LEAVE_OUT(kind, "hints->src_addr is not its address");
+	if (h->dest_addr && (p->source || !named) &&
+	    address_import(kind, h->dest_addr, h->dest_addrlen, h->addr_format, p->dest) < 0)
+		LEAVE_OUT(kind, "hints->dest_addr is not its address");
+	return 0;
+}
+
+static int place_make(enum kind kind, const struct ask *ask, struct place *p)
+{
+	const char *text = ask->node && strstr(ask->node, "://") ? ask->node
+		: ask->service && strstr(ask->service, "://")    ? ask->service
+								 : NULL;
+	bool named = ask->node || ask->service;
+	int result = 0;
+	memset(p, 0, sizeof *p);
+	p->source = named && ask->flags & FI_SOURCE;
+	if (kind == KIND_SHM && ask->addr_format == FI_SOCKADDR_IN)
+		LEAVE_OUT(kind, "addr_format: FI_SOCKADDR_IN wanted, FI_SOCKADDR_IN6 and FI_ADDR_STR offered");
+	if (text) {
+		result = whole(kind, ask, text, p);
+	} else {
+		if (ask->node)
+			result = place_node(kind, ask, p);
+		if (result == 0 && ask->service)
+			result = place_service(kind, ask, p);
+	}
+	if (result == 0)
+		result = place_hints(kind, ask, named, p);
+	if (result < 0)
+		return result;
+	if (kind == KIND_TCP && !text && !ask->node) {
+		p->listed = p->source || (!named && !p->src[0] && !p->dest[0]);
+		if (p->listed)
+			p->service = NULL;
+		else if (named && ask->addr_format == FI_SOCKADDR_IN6)
+			p->node = "::1";
+	}
+	return 0;
+}
+
+/* ---- this host's addresses */
+
+/* Those that lead out of this host first, and IPv4 before IPv6. -1: not for listening. */
+static int rank(const struct ifaddrs *i, int family)
+{
+	const char *only = getenv("GDRFAB_TCP_IFACE");
+	const struct sockaddr_in6 *v6 = (const void *)i->ifa_addr;
+	int is;
+	if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || !(i->ifa_flags & IFF_RUNNING))
+		return -1;
+	is = i->ifa_addr->sa_family;
+	if ((is != AF_INET && is != AF_INET6) || (family != AF_UNSPEC && is != family))
+		return -1;
+	/* Such an address means nothing without an interface's number, which is another on another host. */
+	if (is == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr))
+		return -1;
+	if (only && *only && strcmp(only, i->ifa_name) != 0)
+		return -1;
+	/* Containers' bridges lead nowhere else. */
+	if (i->ifa_flags & IFF_LOOPBACK)
+		return 4 + (is == AF_INET6);
+	return (strncmp(i->ifa_name, "docker", 6) == 0 ? 2 : 0) + (is == AF_INET6);
+}
+
+/* tcp's own address on the way to another; false: there is no way, or it cannot be told. */
+static bool toward(const char *dest, char *src)
+{
+	size_t len;
+	struct sockaddr_storage own = {0};
+	socklen_t own_len = sizeof own;
+	struct sockaddr *to = address_export(dest, FI_FORMAT_UNSPEC, &len);
+	bool found;
+	int fd;
+	if (!to)
+		return false;
+	/* Nothing is sent: the kernel picks a route. Port 0 would be refused. */
+	if (to->sa_family == AF_INET)
+		((struct sockaddr_in *)to)->sin_port = htons(1);
+	else
+		((struct sockaddr_in6 *)to)->sin6_port = htons(1);
+	fd = socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	found = fd >= 0 && connect(fd, to, (socklen_t)len) == 0 &&
+		getsockname(fd, (struct sockaddr *)&own, &own_len) == 0;
+	if (fd >= 0)
+		close(fd);
+	free(to);
+	if (!found)
+		return false;
+	if (own.ss_family == AF_INET)
+		((struct sockaddr_in *)&own)->sin_port = 0;
+	else
+		((struct sockaddr_in6 *)&own)->sin6_port = 0;
+	return address_import(KIND_TCP, &own, own_len, FI_SOCKADDR, src) == 0;
+}
+
+/* ---- what is answered */
+
+struct list {
+	struct fi_info *head, **tail;
+};
+
+/* Takes info, which gets its addresses; left out if they have no such form. */
+static void append(struct list *list, enum kind kind, const struct ask *ask, const char *src, const char *dest,
+		   struct fi_info *info)
+{
+	uint32_t src_is = 0, dest_is = 0;
+	if (src && *src)
+		info->src_addr = address_export(src, ask->addr_format, &info->src_addrlen);
+	if (dest && *dest)
+		info->dest_addr = address_export(dest, ask->addr_format, &info->dest_addrlen);
+	if ((src && *src && !info->src_addr) || (dest && *dest && !info->dest_addr)) {
+		OUT(kind, "%s has no form that addr_format %" PRIu32 " asks for",
+		    info->src_addr || !src || !*src ? dest : src, ask->addr_format);
+		libfabric.freeinfo(info);
+		return;
+	}
+	src_is = address_format(info->src_addr, ask->addr_format);
+	dest_is = address_format(info->dest_addr, ask->addr_format);
+	if (info->src_addr && info->dest_addr && src_is != dest_is) {
+		OUT(kind, "from %s there is no way to %s", src, dest);
+		libfabric.freeinfo(info);
+		return;
+	}
+	info->addr_format = info->src_addr ? src_is : dest_is;
+	*list->tail = info;
+	list->tail = &info->next;
+}
+
+/* One for each address that tcp may listen on. Takes info. */
+static int append_listed(struct list *list, const struct ask *ask, const struct place *p, struct fi_info *info)
+{
+	struct fi_info **before = list->tail;
+	struct ifaddrs *all;
+	int result = 0;
+	if (getifaddrs(&all) != 0) {
+		OUT(KIND_TCP, "listing this host's interfaces (getifaddrs): errno %d", errno);
+		libfabric.freeinfo(info);
+		return 0;
+	}
+	for (int now = 0; now <= 5 && result == 0; now++)
+		for (struct ifaddrs *i = all; i && result == 0; i = i->ifa_next) {
+			char src[ADDRESS_MAX];
+			struct fi_info *one;
+			if (rank(i, address_family(ask->addr_format)) != now ||
+			    address_import(KIND_TCP, i->ifa_addr, 0, FI_SOCKADDR, src) < 0)
+				continue;
+			snprintf(strrchr(src, ':'), 8, ":%u", (unsigned)p->port);
+			one = libfabric.dupinfo(info);
+			if (one)
+				append(list, KIND_TCP, ask, src, p->dest, one);
+			else
+				result = -FI_ENOMEM;
+		}
+	freeifaddrs(all);
+	libfabric.freeinfo(info);
+	if (result == 0 && list->tail == before)
+		OUT(KIND_TCP, "no interface that is up has an address of the family that is wanted");
+	return result;
+}
+
+/* The address of a port of a device, with the port of a socket address that names it. False: it names another. */
+static bool same_host(const char *own, const char *wanted, char *src)
+{
+	static const char any[] = "verbs://0.0.0.0:", any6[] = "verbs://[::]:";
+	const char *own_port = strrchr(own, ':'), *wanted_port = strrchr(wanted, ':');
+	bool wild = strncmp(wanted, any, sizeof any - 1) == 0 || strncmp(wanted, any6, sizeof any6 - 1) == 0;
+	if (!own_port || !wanted_port)
+		return false;
+	if (!wild && (own_port - own != wanted_port - wanted || strncmp(own, wanted, (size_t)(own_port - own)) != 0))
+		return false;
+	return snprintf(src, ADDRESS_MAX, "%.*s%s", (int)(own_port - own), own, wanted_port) < ADDRESS_MAX;
+}
+
+/* A candidate that fits. */
+static int answer(struct list *list, enum kind kind, const struct ask *ask, const struct place *p,
+		  const gdrfab_info *from)
+{
+	const char *dest = p->dest[0] ? p->dest : from->dest_addr;
+	char src[ADDRESS_MAX] = "";
+	struct fi_info *info;
+	int result;
+	snprintf(src, sizeof src, "%s", p->src[0] ? p->src : from->src_addr ? from->src_addr : "");
+	if (kind == KIND_VERBS) {
+		if (!from->src_addr) {
+			OUT(kind, "%s: its port has no IP address, by which it could be connected", from->domain_name);
+			return 0;
+		}
+		if (p->src[0] && !same_host(from->src_addr, p->src, src)) {
+			OUT(kind, "%s: hints->src_addr is %s, this is %s", from->domain_name, p->src, from->src_addr);
+			return 0;
+		}
+	}
+	if (kind == KIND_SHM && ask->addr_format != FI_ADDR_STR) {
+		if (!src[0])
+			snprintf(src, sizeof src, "shm://fi-0");
+		/* A host without a service, as others answer it. */
+		if (!dest && ask->node && !p->source)
+			dest = "shm://fi-0";
+	}
+	/* Layers that listen as well do it there, where a loopback would reach nobody. */
+	if (kind == KIND_TCP && !p->listed && !src[0] && dest && ask->addr_format != FI_ADDR_STR)
+		toward(dest, src);
+	result = attr_make(kind, ask->version, from, ask->hints, &info);
+	if (result < 0)
+		return result == -FI_ENODATA ? 0 : result;
+	if (p->listed)
+		return append_listed(list, ask, p, info);
+	append(list, kind, ask, src, dest, info);
+	return 0;
+}
+
+static int offer_kind(struct list *list, enum kind kind, const struct ask *ask)
+{
+	gdrfab_info wish, *all = NULL;
+	struct place p;
+	int result = place_make(kind, ask, &p);
+	if (result < 0)
+		return 0;
+	wish_make(kind, ask->version, ask->hints, &wish);
+	result = gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, p.node, p.service,
+				(p.source ? GDRFAB_SOURCE : 0) | GDRFAB_GETINFO_ALL, &wish, &all);
+	if (told(result, FI_LOG_FABRIC, kind_names[kind]) < 0)
+		return result == -FI_ENOMEM ? result : 0;
+	for (const gdrfab_info *at = all; at && result == 0; at = at->next) {
+		/* The others are there to say that they were not asked. */
+		if (!at->prov_name || strcmp(at->prov_name, kind_names[kind]) != 0)
+			continue;
+		if (at->reason_errno)
+			INFO(FI_LOG_FABRIC, "%s (%s) left out: %s\n", kind_names[kind],
+			     at->domain_name ? at->domain_name : "-",
+			     at->reason ? at->reason : gdrfab_strerror((int)at->reason_errno));
+		else
+			result = answer(list, kind, ask, &p, at);
+	}
+	gdrfab_freeinfo(all);
+	return result;
+}
+
+int info_get(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints,
+	     struct fi_info **info)
+{
+	/* Other flags are libfabric's own business, or its layers'. */
+	const struct ask ask = {version, node, service, flags, hints, hints ? hints->addr_format : FI_FORMAT_UNSPEC};
+	const struct offer *offer = offered();
+	struct list list = {.tail = &list.head};
+	enum fi_ep_type type = hints && hints->ep_attr ? hints->ep_attr->type : FI_EP_UNSPEC;
+	int result = 0;
+	if (type != FI_EP_UNSPEC && type != FI_EP_MSG)
+		return REFUSE(FI_ENODATA, FI_LOG_FABRIC, "ep_attr->type: %d wanted, FI_EP_MSG offered\n", (int)type);
+	if (ask.addr_format > FI_SOCKADDR_IN6 && ask.addr_format != FI_ADDR_STR)
+		return REFUSE(FI_ENODATA, FI_LOG_FABRIC,
+			      "addr_format: %" PRIu32 " wanted; socket addresses and text offered\n", ask.addr_format);
+	for (int i = 0; i < offer->count && result == 0; i++)
+		result = offer_kind(&list, offer->order[i], &ask);
+	if (result == 0 && !list.head)
+		result = -FI_ENODATA;
+	if (result < 0) {
+		libfabric.freeinfo(list.head);
+		return result;
+	}
+	*info = list.head;
+	return 0;
+}

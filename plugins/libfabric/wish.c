@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What gdrfab is told: a caller's hints, and a caller's fi_info to open something. */
+#include "attr.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+bool mr_mode_old(uint32_t version, int mr_mode)
+{
+	return !(mr_mode & MR_NEW) && (FI_VERSION_LT(version, FI_VERSION(1, 5)) || mr_mode & MR_OLD);
+}
+
+uint64_t caps_directions(uint64_t caps)
+{
+	if (caps & FI_MSG && !(caps & (FI_SEND | FI_RECV)))
+		caps |= FI_SEND | FI_RECV;
+	if (caps & FI_RMA && !(caps & RMA_ALL))
+		caps |= RMA_ALL;
+	return caps;
+}
+
+bool caps_target(uint64_t caps)
+{
+	return !caps || caps_directions(caps) & RMA_TARGET;
+}
+
+/* What the caller is able to do, in bits of today. */
+static int mr_mode_offered(uint32_t version, const struct fi_info *hints)
+{
+	int mode, offered;
+	if (!hints || !hints->domain_attr)
+		return MR_NEW;
+	mode = hints->domain_attr->mr_mode;
+	offered = mode & MR_NEW;
+	if (mode & FI_MR_BASIC || (mode == FI_MR_UNSPEC && FI_VERSION_LT(version, FI_VERSION(1, 5))))
+		offered |= MR_BASIC_MEANS;
+	if (mr_mode_old(version, mode) && (hints->mode | hints->domain_attr->mode) & FI_LOCAL_MR)
+		offered |= FI_MR_LOCAL;
+	if (!caps_target(hints->caps))
+		offered |= FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
+	return offered;
+}
+
+void wish_make(enum kind kind, uint32_t version, const struct fi_info *hints, gdrfab_info *wish)
+{
+	memset(wish, 0, sizeof *wish);
+	wish->struct_size = sizeof *wish;
+	wish->prov_name = (char *)(uintptr_t)kind_names[kind];
+	wish->mr_mode = (uint32_t)mr_mode_offered(version, hints);
+	if (!hints)
+		return;
+	wish->fabric_name = OF(hints, fabric_attr, name);
+	wish->tx_op_flags = OF(hints, tx_attr, op_flags);
+	wish->inject_size = OF(hints, tx_attr, inject_size);
+	wish->tx_size = OF(hints, tx_attr, size);
+	wish->tx_iov_limit = OF(hints, tx_attr, iov_limit);
+	wish->rma_iov_limit = OF(hints, tx_attr, rma_iov_limit);
+	wish->rx_size = OF(hints, rx_attr, size);
+	wish->rx_iov_limit = OF(hints, rx_attr, iov_limit);
+	wish->max_msg_size = OF(hints, ep_attr, max_msg_size);
+	wish->domain_name = OF(hints, domain_attr, name);
+	wish->cq_data_size = OF(hints, domain_attr, cq_data_size);
+	wish->mr_key_size = OF(hints, domain_attr, mr_key_size);
+	wish->mr_iov_limit = OF(hints, domain_attr, mr_iov_limit);
+	wish->mr_cnt = OF(hints, domain_attr, mr_cnt);
+	if (kind == KIND_TCP) {
+		bool of_ep = OF(hints, ep_attr, auth_key_size) != 0;
+		wish->auth_key_size = of_ep ? hints->ep_attr->auth_key_size : OF(hints, domain_attr, auth_key_size);
+		wish->auth_key = of_ep ? hints->ep_attr->auth_key : OF(hints, domain_attr, auth_key);
+	}
+}
+
+/* ---- opening */
+
+/* mr_mode and FI_LOCAL_MR in bits of today. */
+static uint32_t mr_mode_chosen(const struct fi_info *info)
+{
+	int mode = OF(info, domain_attr, mr_mode), chosen = mode & MR_NEW;
+	if (mode & FI_MR_BASIC)
+		chosen |= MR_BASIC_MEANS;
+	if (mode & MR_OLD && (info->mode | OF(info, domain_attr, mode)) & FI_LOCAL_MR)
+		chosen |= FI_MR_LOCAL;
+	if (!caps_target(info->caps))
+		chosen |= FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
+	return (uint32_t)chosen;
+}
+
+static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
+{
+	uint64_t flags = OF(info, tx_attr, op_flags), caps = info->caps & OPEN_CAPS;
+	size_t tx = OF(info, tx_attr, size), rx = OF(info, rx_attr, size), asked;
+	if (info->ep_attr && info->ep_attr->type != FI_EP_UNSPEC && info->ep_attr->type != FI_EP_MSG)
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->ep_attr->type: %d; there are FI_EP_MSG endpoints only\n",
+			      (int)info->ep_attr->type);
+	if (OF(info, ep_attr, tx_ctx_cnt) > 1 || OF(info, ep_attr, rx_ctx_cnt) > 1)
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->ep_attr: contexts are not shared, and there is one\n");
+	if (flags & ~TX_OP_FLAGS)
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC,
+			      "info->tx_attr->op_flags: 0x%" PRIx64 "; 0x%" PRIx64 " is known\n", flags,
+			      (uint64_t)TX_OP_FLAGS);
+	if (OF(info, rx_attr, op_flags) & ~FI_COMPLETION)
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->rx_attr->op_flags: FI_COMPLETION is known\n");
+	/* A device may have more than it offers unasked, and says so itself. */
+	if ((kind != KIND_VERBS && (tx > to->tx_size || rx > to->rx_size)) || tx > UINT16_MAX || rx > UINT16_MAX)
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info: sizes %zu and %zu; at most %zu and %zu\n", tx, rx,
+			      to->tx_size, to->rx_size);
+	if (caps)
+		to->caps = caps_directions(caps);
+	to->mr_mode = mr_mode_chosen(info);
+	to->tx_op_flags = flags;
+	/* As all of libfabric's connected endpoints: ofi_rxm puts long messages together by it, without asking. */
+	to->comp_order = GDRFAB_ORDER_STRICT;
+	to->threading = OF(info, domain_attr, threading) == FI_THREAD_DOMAIN ? GDRFAB_THREAD_DOMAIN
+									     : GDRFAB_THREAD_SAFE;
+	to->progress = OF(info, domain_attr, control_progress) == FI_PROGRESS_AUTO ||
+			OF(info, domain_attr, data_progress) == FI_PROGRESS_AUTO
+		? GDRFAB_PROGRESS_AUTO
+		: GDRFAB_PROGRESS_MANUAL;
+	to->tx_size = tx ? tx : to->tx_size;
+	to->rx_size = rx ? rx : to->rx_size;
+	to->tx_iov_limit = (asked = OF(info, tx_attr, iov_limit)) ? asked : to->tx_iov_limit;
+	to->rx_iov_limit = (asked = OF(info, rx_attr, iov_limit)) ? asked : to->rx_iov_limit;
+	to->rma_iov_limit = (asked = OF(info, tx_attr, rma_iov_limit)) ? asked : to->rma_iov_limit;
+	return 0;
+}
+
+/* "" for none, and for a port of shm's that is still to be chosen. */
+static int place(enum kind kind, const void *addr, size_t len, uint32_t addr_format, char *text)
+{
+	int result;
+	text[0] = 0;
+	if (!addr)
+		return 0;
+	if (!len)
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info: an address without a length\n");
+	/* A peer without a name, as a connection request has it. */
+	if (kind == KIND_SHM && addr_format == FI_ADDR_STR && len == sizeof "shm://" && memcmp(addr, "shm://", len) == 0)
+		return 0;
+	result = address_import(kind, addr, len, addr_format, text);
+	if (result == 0 && kind == KIND_SHM && strcmp(text, "shm://fi-0") == 0)
+		text[0] = 0;
+	return result;
+}
+
+int opening_make(struct opening *opening, const gdrfab_info *base, const struct fi_info *info)
+{
+	enum kind kind = info_kind(base->fabric_name);
+	gdrfab_info to = *base, wish;
+	int result;
+	opening->info = NULL;
+	opening->src[0] = opening->dest[0] = 0;
+	result = choose(&to, kind, info);
+	if (result == 0)
+		result = place(kind, info->src_addr, info->src_addrlen, info->addr_format, opening->src);
+	if (result == 0)
+		result = place(kind, info->dest_addr, info->dest_addrlen, info->addr_format, opening->dest);
+	if (result < 0)
+		return result;
+	wish_make(kind, PROVIDER_API, info, &wish);
+	if (wish.auth_key_size) {
+		to.auth_key = wish.auth_key;
+		to.auth_key_size = wish.auth_key_size;
+	}
+	to.next = NULL;
+	to.handle = NULL;
+	opening->info = gdrfab_dupinfo(&to);
+	if (!opening->info)
+		return told(-FI_EINVAL, FI_LOG_FABRIC, "copying an info");
+	opening->info->src_addr = opening->src[0] ? opening->src : NULL;
+	opening->info->dest_addr = opening->dest[0] ? opening->dest : NULL;
+	return 0;
+}
+
+void opening_free(struct opening *opening)
+{
+	gdrfab_freeinfo(opening->info);
+	opening->info = NULL;
+}

@@ -1,0 +1,477 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs the provider for libfabric under those who use libfabric: its own tools, programs of ours, Open MPI, and a newer
+# libfabric under MPICH. Neither a network card nor a GPU is needed.
+#
+#   tests/check-libfabric.sh [options]
+#     --providers "P..."  only over these (shm tcp)
+#     --parts "P..."      only these:
+#                           tools     fi_info: what is offered, and the words about what is not
+#                           pingpong  fi_pingpong with its data checked, on gdrfab and on "gdrfab;ofi_rxm"
+#                           api       the programs of c-tests/fi
+#                           mpi       the programs of tests/mpi under Open MPI
+#                           memcheck  two of the above under valgrind
+#                           verbs     the programs of c-tests/fi, and Open MPI, in the virtual machine of check-verbs
+#                           newer     the same file under the libfabric that MPICH's wheel brings
+#     --ranks "N..."      jobs of so many processes (2 4)
+#     --claims "C..."     of tests/mpi only those with one of these letters in their names
+#     --build             builds, and runs nothing
+#     --built             runs what an earlier --build has made
+#
+# The provider is $PREFIX/lib/libfabric/libgdrfab-fi.so, which finds libgdrfab.so by itself; BUILD is where the programs
+# go. TEST_FI_PROVIDER=tcp runs the same over libfabric's own provider, as far as that means anything: what fails there
+# too is not gdrfab's fault.
+set -u -o pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+build=${BUILD:-$target/c-tests}
+prefix=${PREFIX:-$target/prefix}
+# Where tests/deps.sh puts MPICH's wheel.
+mpich=${GDRFAB_MPICH:-${XDG_CACHE_HOME:-$HOME/.cache}/gdrfab-mpich}
+providers="shm tcp" parts="tools pingpong api mpi memcheck newer verbs" ranks="2 4" claims= build_only= built=
+while [ $# -gt 0 ]; do
+	case $1 in
+	--providers) providers=$2 && shift ;;
+	--parts) parts=$2 && shift ;;
+	--ranks) ranks=$2 && shift ;;
+	--claims) claims=$2 && shift ;;
+	--build) build_only=1 ;;
+	--built) built=1 ;;
+	*)
+		sed -n '3,26s/^# \{0,1\}//p' "$0" >&2
+		exit 2
+		;;
+	esac
+	shift
+done
+name=${TEST_FI_PROVIDER:-gdrfab}
+plugin=$prefix/lib/libfabric/libgdrfab-fi.so
+out=$build/libfabric scale=${TEST_TIME_SCALE:-1}
+mkdir -p "$out" || exit 1
+
+# ---- verdicts
+
+begin=$SECONDS passed=0 failed=0 skipped=0
+ok() {
+	echo "ok   $1"
+	passed=$((passed + 1))
+}
+bad() { # <claim> <why> [file whose end tells more]
+	echo "FAIL $1: $2"
+	# Of libfabric's log what the provider says, and warnings.
+	[ $# -lt 3 ] || grep -vE '^libfabric:.*(fi_param_get|:core:.*<info>)' "$3" | tail -n 25 | sed 's/^/     | /'
+	failed=$((failed + 1))
+}
+left_out() {
+	echo "skip $1: $2"
+	skipped=$((skipped + 1))
+}
+finish() {
+	echo "libfabric took $((SECONDS - begin)) s"
+	echo "$passed passed, $failed failed, $skipped skipped"
+	[ "$failed" -eq 0 ] && [ $((passed + skipped)) -gt 0 ]
+	exit
+}
+# Adds up the lines of a program of ours.
+count_lines() { # <claim> <exit status> <output>
+	local good bad_ones gone
+	good=$(grep -c '^ok ' "$3") bad_ones=$(grep -c '^FAIL ' "$3") gone=$(grep -c '^skip ' "$3")
+	grep -E '^(FAIL|skip|     [a-z_]+, rank)' "$3"
+	if [ "$2" -ne 0 ] && [ "$bad_ones" -eq 0 ] && ! { [ "$2" -eq 77 ] && [ "$good" -eq 0 ]; }; then
+		bad "$1" "exit status $2" "$3"
+	elif ! tail -n 1 "$3" | grep -q '^[0-9]* passed, [0-9]* failed, [0-9]* skipped$' && [ "$bad_ones" -eq 0 ]; then
+		bad "$1" "no last line that counts" "$3"
+	elif [ "$bad_ones" -eq 0 ]; then
+		echo "     $1: $good ok"
+	fi
+	passed=$((passed + good)) failed=$((failed + bad_ones)) skipped=$((skipped + gone))
+}
+
+if [ "$name" = gdrfab ] && [ ! -e "$plugin" ]; then
+	bad plugin "there is no $plugin; make install-plugin-libfabric PREFIX=... puts it there"
+	finish
+fi
+
+# ---- the surroundings: what a user has set is not theirs to decide here, and the file has to find the library by itself
+unset LD_LIBRARY_PATH FI_PROVIDER FI_LOG_LEVEL FI_LOG_PROV FI_LOG_SUBSYS FI_HOOK FI_GDRFAB_PROVIDERS
+unset GDRFAB_TCP_KEY_FILE GDRFAB_LOG GDRFAB_FAULT
+export FI_PROVIDER_PATH=$prefix/lib/libfabric
+# Addresses of this machine's own network are nobody's business here.
+export GDRFAB_TCP_IFACE=lo
+if [ "$(id -u)" -eq 0 ]; then
+	export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+over() { # <provider>: from here on the provider offers this alone
+	export FI_GDRFAB_PROVIDERS=$1
+}
+
+# Open MPI's own commands, not those of another MPI beside it.
+mpicc= mpirun=
+for pair in mpicc.openmpi:mpirun.openmpi mpicc:mpirun; do
+	if "${pair%:*}" --showme:version >/dev/null 2>&1 && command -v "${pair#*:}" >/dev/null; then
+		mpicc=${pair%:*} mpirun=${pair#*:}
+		break
+	fi
+done
+
+# The log of a run must have endpoints of the provider that was asked for, on which messages went both ways, and none of
+# another. (Of two that connect to each other at once, one is given up unused.) A run over libfabric's own provider has no
+# such lines to look for.
+carried() { # <claim> <provider> <endpoints at least> <log>
+	local used others
+	used=$(grep -c "gdrfab:.* $2 endpoint to .* closed: [1-9][0-9]* messages sent, [1-9]" "$4")
+	others=$(grep 'gdrfab:.* endpoint to .* closed: ' "$4" | grep -vc " $2 endpoint to ")
+	if [ "$name" != gdrfab ] || { [ "$used" -ge "$3" ] && [ "$others" -eq 0 ]; }; then
+		ok "$1"
+		return
+	fi
+	bad "$1" "the log has $used endpoints over $2 that carried messages, and $others over something else" "$4"
+	return 1
+}
+
+# ---- building
+
+strict="-std=c99 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -g -O1 -pthread"
+sources=$(cd "$root/tests/mpi" 2>/dev/null && ls -- *.c | grep -vx newer.c)
+if [ -z "$built" ]; then
+	cd "$root/tests/mpi" || exit 1
+	# shellcheck disable=SC2086 # lists of words
+	if [ -n "$mpicc" ] && ! OMPI_CC=${CC:-cc} $mpicc $strict -o "$build/mpi" $sources; then
+		bad mpi "does not compile"
+		finish
+	fi
+	# shellcheck disable=SC2086
+	if [ -e "$mpich/lib/libmpi.so.12" ] && ! { ${CC:-cc} $strict -isystem "$mpich/include" -o "$build/mpi-mpich" $sources \
+		"$mpich/lib/libmpi.so.12" -Wl,-rpath,"$mpich/lib" && ${CC:-cc} $strict -o "$build/newer" newer.c -ldl; }; then
+		bad newer "does not compile"
+		finish
+	fi
+	cd "$root" || exit 1
+	if [ -x c-tests/fi/run.sh ] && ! BUILD=$build/fi c-tests/fi/run.sh --build >"$out/build.log" 2>&1; then
+		bad api "does not compile" "$out/build.log"
+		finish
+	fi
+fi
+if [ -n "$build_only" ]; then
+	[ "$passed" -gt 0 ] || passed=1
+	finish
+fi
+
+# ---- parts
+
+# The fabrics of a listing of fi_info, each once, in its order.
+fabrics() {
+	sed -n 's/^ *fabric: //p' | awk '!seen[$0]++' | paste -s -d ' '
+}
+
+part_tools() {
+	local provider got
+	if ! command -v fi_info >/dev/null; then
+		left_out tools "no fi_info here"
+		return
+	fi
+	if [ "$name" != gdrfab ]; then
+		left_out tools "they ask gdrfab alone"
+		return
+	fi
+	# Nothing of libfabric's is linked, so that whichever copy loads the file is the one it calls.
+	if readelf -d "$plugin" | grep -q 'NEEDED.*libfabric'; then
+		bad exports "the file links a libfabric of its own"
+	elif [ "$(readelf -W --dyn-syms "$plugin" | awk '$5 == "GLOBAL" && $7 != "UND" { print $8 }')" != fi_prov_ini ]; then
+		bad exports "more than fi_prov_ini, or not even that"
+	else
+		ok exports
+	fi
+	for provider in $providers; do
+		over "$provider"
+		timeout 20 fi_info -p gdrfab -t FI_EP_MSG >"$out/info" 2>&1
+		got=$(fabrics <"$out/info")
+		if [ "$got" = "$provider" ]; then
+			ok "offers_$provider"
+		else
+			bad "offers_$provider" "FI_GDRFAB_PROVIDERS=$provider gives the fabrics '$got'" "$out/info"
+		fi
+		timeout 20 fi_info -p "gdrfab;ofi_rxm" -t FI_EP_RDM >"$out/info" 2>&1
+		got=$(fabrics <"$out/info")
+		if [ "$got" = "$provider" ] && grep -q '^provider: gdrfab;ofi_rxm$' "$out/info"; then
+			ok "offers_${provider}_with_rxm"
+		else
+			bad "offers_${provider}_with_rxm" "the fabrics are '$got'" "$out/info"
+		fi
+		# Everything of an info can be printed.
+		if timeout 20 fi_info -v -p gdrfab >"$out/info" 2>&1 && grep -q 'fi_domain_attr:' "$out/info"; then
+			ok "prints_all_of_$provider"
+		else
+			bad "prints_all_of_$provider" "fi_info -v fails" "$out/info"
+		fi
+	done
+	for order in "shm,tcp" "tcp,shm"; do
+		over "$order"
+		timeout 20 fi_info -p gdrfab -t FI_EP_MSG >"$out/info" 2>&1
+		got=$(fabrics <"$out/info")
+		if [ "$got" = "${order/,/ }" ]; then
+			ok "order_$order"
+		else
+			bad "order_$order" "the fabrics are '$got'" "$out/info"
+		fi
+	done
+	over nonsense
+	if FI_LOG_LEVEL=warn timeout 20 fi_info -p gdrfab >"$out/info" 2>&1; then
+		bad unknown_name "FI_GDRFAB_PROVIDERS=nonsense offers something" "$out/info"
+	elif grep -q 'nonsense.*shm' "$out/info"; then
+		ok unknown_name
+	else
+		bad unknown_name "no words about it" "$out/info"
+	fi
+	unset FI_GDRFAB_PROVIDERS
+	timeout 20 fi_info --env >"$out/info" 2>&1
+	if grep -q 'FI_GDRFAB_PROVIDERS' "$out/info"; then
+		ok parameters
+	else
+		bad parameters "fi_info --env does not know FI_GDRFAB_PROVIDERS"
+	fi
+	if timeout 20 fi_info -p tcp >"$out/info" 2>&1 && timeout 20 fi_info -l 2>&1 | grep -q '^gdrfab:'; then
+		ok others_stay
+	else
+		bad others_stay "fi_info lists not both tcp and gdrfab" "$out/info"
+	fi
+	# Who asks for what cannot be had learns why.
+	FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab timeout 20 fi_info -p gdrfab -t FI_EP_DGRAM >"$out/info" 2>&1
+	if grep -q 'gdrfab:.*ep_attr->type: .* wanted, FI_EP_MSG offered' "$out/info"; then
+		ok words_in_the_log
+	else
+		bad words_in_the_log "no line says what was left out" "$out/info"
+	fi
+}
+
+# A port that nobody has; where the server of fi_pingpong and its client meet.
+free_port() {
+	local port
+	while :; do
+		port=$((20000 + RANDOM % 10000))
+		grep -qi ":$(printf %04x $port) " /proc/net/tcp || break
+	done
+	echo "$port"
+}
+await_listener() { # <port>
+	for _ in $(seq 100); do
+		grep -qi ":$(printf %04x "$1") 00000000:0000 0A" /proc/net/tcp && return
+		sleep 0.1
+	done
+}
+
+pingpong() { # <claim> <provider of libfabric> <type> <rounds of each size> <log prefix> [tool and its arguments...]
+	local claim=$1 prov=$2 type=$3 rounds=$4 log=$5 port server status rows
+	shift 5
+	port=$(free_port)
+	FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab timeout -k 5 $((60 * scale)) ${@+"${@//%side/server}"} \
+		fi_pingpong -B "$port" -p "$prov" -e "$type" -c -S all -I "$rounds" >"$log.server" 2>"$log.server.err" &
+	server=$!
+	await_listener "$port"
+	FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab timeout -k 5 $((60 * scale)) ${@+"${@//%side/client}"} \
+		fi_pingpong -P "$port" -p "$prov" -e "$type" -c -S all -I "$rounds" 127.0.0.1 >"$log.client" 2>"$log.client.err"
+	status=$?
+	wait "$server" || status=$?
+	rows=$(grep -c "^[0-9.]*[km]\{0,1\} *$rounds *=$rounds " "$log.client")
+	if [ "$status" -ne 0 ] || [ "$rows" -lt 30 ]; then
+		bad "$claim" "exit status $status, $rows sizes" "$log.client.err"
+		return 1
+	fi
+	cat "$log.server.err" >>"$log.client.err"
+	carried "$claim" "$FI_GDRFAB_PROVIDERS" 2 "$log.client.err"
+}
+
+part_pingpong() {
+	local provider
+	if ! command -v fi_pingpong >/dev/null; then
+		left_out pingpong "no fi_pingpong here"
+		return
+	fi
+	for provider in $providers; do
+		over "$provider"
+		pingpong "pingpong_msg_$provider" "$name" msg 10 "$out/pingpong"
+		pingpong "pingpong_rdm_$provider" "$name;ofi_rxm" rdm 10 "$out/pingpong"
+	done
+}
+
+part_api() {
+	local provider
+	if [ ! -x "$root/c-tests/fi/run.sh" ]; then
+		left_out api "no c-tests/fi"
+		return
+	fi
+	for provider in $providers; do
+		TEST_FI_PROVIDER=$name TEST_PROVIDER=$provider BUILD=$build/fi PREFIX=$prefix \
+			"$root/c-tests/fi/run.sh" --built >"$out/api" 2>&1
+		count_lines "api over $provider" $? "$out/api"
+	done
+}
+
+# Nothing but the provider can carry a byte: no transport of Open MPI's own is permitted, neither for messages nor for
+# windows.
+open_mpi() { # <ranks> <command...>
+	local n=$1
+	shift
+	timeout -k 5 "$((240 * scale))" "$mpirun" --oversubscribe -np "$n" --mca pml cm --mca mtl ofi \
+		--mca btl self --mca osc pt2pt --mca mtl_ofi_provider_include "$name;ofi_rxm" "$@"
+}
+
+part_mpi() {
+	local provider n
+	if [ -z "$mpirun" ]; then
+		left_out mpi "no Open MPI here"
+		return
+	fi
+	for provider in $providers; do
+		over "$provider"
+		for n in $ranks; do
+			# shellcheck disable=SC2086 # a list of words
+			FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab open_mpi "$n" "$build/mpi" $claims >"$out/mpi" 2>"$out/mpi.err"
+			count_lines "mpi over $provider, $n ranks" $? "$out/mpi"
+			carried "mpi_carried_${provider}_$n" "$provider" "$n" "$out/mpi.err"
+			[ -n "$claims" ] && continue
+			open_mpi "$n" "$build/mpi" --threads >"$out/mpi" 2>"$out/mpi.err"
+			count_lines "mpi with threads over $provider, $n ranks" $? "$out/mpi"
+		done
+	done
+	# That such a job cannot run on anything else is shown by taking the provider away.
+	if [ "$name" = gdrfab ]; then
+		if FI_PROVIDER_PATH=$out/nowhere open_mpi 2 "$build/mpi" split >"$out/mpi" 2>&1; then
+			bad mpi_needs_the_provider "the same job runs without the provider" "$out/mpi"
+		else
+			ok mpi_needs_the_provider
+		fi
+	fi
+}
+
+# Open MPI and libfabric have errors of their own, mostly memory that they keep. What counts is each error with a function
+# of ours in its stack, and each in the program itself. One thing only is left out: Open MPI's windows send structures with
+# gaps that nobody has set, which valgrind sees where they go into a socket, ours or libfabric's.
+checker() { # <where the reports go>
+	echo valgrind -q --xml=yes --xml-file="$1.%p.xml" --leak-check=full --show-leak-kinds=definite --num-callers=40 \
+		--keep-debuginfo=yes --fair-sched=try
+}
+judge() { # <claim> <program> <reports...>
+	local claim=$1 program=$2 theirs ours
+	shift 2
+	ours=$(awk -v program="/$program" 'BEGIN { RS = "</error>" } /<error>/ {
+		stack = $0
+		sub(/<\/stack>.*/, "", stack)
+		ours = stack ~ /<obj>[^<]*libgdrfab/
+		if ($0 ~ /<kind>SyscallParam/ && stack ~ /libc[.]so[^<]*<\/obj>[^<]*<fn>(__libc_)?send/ && stack ~ /<fn>ompi_osc_pt2pt/)
+			next
+		# Whose code is at the top, but for the C library and valgrind itself?
+		count = split(stack, frames, /<frame>/)
+		for (i = 2; i <= count && !ours; i++) {
+			if (!match(frames[i], /<obj>[^<]*/)) continue
+			object = substr(frames[i], RSTART + 5, RLENGTH - 5)
+			if (object ~ /vgpreload|\/libc\.so|\/ld-linux/) continue
+			ours = $0 !~ /<kind>Leak/ && substr(object, length(object) - length(program) + 1) == program
+			break
+		}
+		if (ours) print
+	}' "$@")
+	theirs=$(cat "$@" | grep -c '<error>')
+	if [ -n "$ours" ]; then
+		echo "$ours" >"$out/memcheck.ours"
+		bad "$claim" "$(echo "$ours" | grep -c '<kind>') errors; the first:" <(
+			sed -n '1,/<\/stack>/p' "$out/memcheck.ours" | sed -n 's/.*<\(what\|text\|fn\)>\(.*\)<.*/\2/p' | head -n 24
+		)
+	elif ! grep -q '<state>FINISHED' "$@"; then
+		bad "$claim" "valgrind wrote no report"
+	else
+		echo "     $claim: $theirs errors without a function of ours in their stacks"
+		ok "$claim"
+	fi
+}
+
+part_memcheck() {
+	local provider tool
+	if ! command -v valgrind >/dev/null; then
+		left_out memcheck "no valgrind here"
+		return
+	fi
+	for provider in $providers; do
+		over "$provider"
+		rm -f "$out"/vg.*
+		read -r -a tool <<<"$(checker "$out/vg.%side")"
+		GDRFAB_SPIN_US=0 pingpong "pingpong_under_valgrind_$provider" "$name" msg 2 "$out/vg" "${tool[@]}" &&
+			judge "memcheck_pingpong_$provider" fi_pingpong "$out"/vg.*.xml
+		[ -n "$mpirun" ] || continue
+		rm -f "$out"/vg.*
+		read -r -a tool <<<"$(checker "$out/vg")"
+		# Without GDRFAB_SHM_COOP=0 the peer's process would write a part of large copies, and what valgrind does not see
+		# written it takes for unset.
+		# shellcheck disable=SC2086
+		GDRFAB_SHM_COOP=0 GDRFAB_SPIN_US=0 TEST_FAST=1 TEST_TIME_SCALE=4 open_mpi 2 "${tool[@]}" "$build/mpi" $claims \
+			>"$out/mpi" 2>"$out/mpi.err"
+		count_lines "mpi under valgrind over $provider" $? "$out/mpi"
+		judge "memcheck_mpi_$provider" mpi "$out"/vg.*.xml
+	done
+}
+
+# Over soft-RoCE: messages that want a receive for each write with data, small inject sizes, failures that end connections.
+part_verbs() {
+	local stage=$out/guest
+	local pkgs="openmpi-bin openmpi-common libopenmpi3 libpmix2 libmunge2 libfabric1 hostname"
+	if [ "$name" != gdrfab ] || [ -z "$mpirun" ] || [ ! -x "$build/fi/msg" ]; then
+		left_out verbs "nothing was built for the guest"
+		return
+	fi
+	rm -rf "$stage" && mkdir -p "$stage/bin" "$stage/lib" || exit 1
+	cp "$plugin" "$stage/lib/" && cp "$build/mpi" "$root/tests/vm/libfabric.sh" "$stage/bin/" || exit 1
+	for program in $verbs_programs; do
+		cp "$build/fi/$program" "$stage/bin/" || exit 1
+	done
+	PREFIX=$prefix BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib "$root/tests/check-verbs.sh" \
+		--passes rxe --programs eq --timeout $((600 * scale)) --vm "--pkgs '$pkgs' --add $stage:/fi" \
+		--shell-cmd "/fi/bin/libfabric.sh $verbs_programs -- $ranks" >"$out/verbs" 2>&1
+	case $? in
+	77) left_out verbs "$(grep '^SKIP: ' "$out/verbs" | tail -n 1)" ;;
+	*)
+		grep -q '^ok .*every_size' "$out/verbs" || bad verbs "Open MPI did not run in the guest" "$out/verbs"
+		echo "0 passed, 0 failed, 0 skipped" >>"$out/verbs"
+		count_lines "verbs, in a virtual machine" 0 "$out/verbs"
+		;;
+	esac
+}
+verbs_programs="info msg msg_mixed rma rma_fail mr cm cm_end wait cntr"
+
+part_newer() {
+	local provider n
+	if [ ! -x "$build/mpi-mpich" ]; then
+		left_out newer "no MPICH in $mpich; tests/deps.sh build fetches it"
+		return
+	fi
+	for provider in $providers; do
+		over "$provider"
+		if [ "$name" = gdrfab ]; then
+			timeout 20 "$build/newer" "$mpich/lib/mpich/libfabric.so.1" "$provider" >"$out/newer" 2>&1
+			count_lines "newer libfabric over $provider" $? "$out/newer"
+			grep '^     ' "$out/newer"
+		fi
+		for n in $ranks; do
+			# shellcheck disable=SC2086
+			MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 FI_PROVIDER="$name;ofi_rxm" FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab \
+				timeout -k 5 $((240 * scale)) "$mpich/bin/mpiexec" -n "$n" "$build/mpi-mpich" $claims >"$out/mpich" 2>"$out/mpich.err"
+			count_lines "MPICH over $provider, $n ranks" $? "$out/mpich"
+			carried "mpich_carried_${provider}_$n" "$provider" "$n" "$out/mpich.err"
+		done
+	done
+}
+
+for part in $parts; do
+	case $part in
+	tools | pingpong | api | mpi | memcheck | newer | verbs) ;;
+	*)
+		echo "check-libfabric.sh: no part '$part'" >&2
+		exit 2
+		;;
+	esac
+	echo "==== $part"
+	start=$SECONDS
+	"part_$part"
+	echo "     $part took $((SECONDS - start)) s"
+done
+finish

@@ -1,0 +1,31 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs in the guest: the provider for libfabric over soft-RoCE, under the programs of c-tests/fi and under Open MPI. Their
+# binaries are in /fi/bin, the provider in /fi/lib; tests/check-libfabric.sh counts the lines.
+#
+#   libfabric.sh PROGRAM... -- RANKS...
+set -u
+
+export FI_PROVIDER_PATH=/fi/lib FI_GDRFAB_PROVIDERS=verbs FI_PROVIDER=gdrfab TEST_FI_PROVIDER=gdrfab TEST_FAST=1
+# The guest's cards are on networks of their own, and ranks are dealt out to equal cards.
+export GDRFAB_VERBS_DEVICE=rxe0
+cd /fi/bin || exit 1
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+	echo "== fi/$1 over verbs"
+	timeout 240 "./$1" 2>&1
+	status=$?
+	[ "$status" -eq 0 ] || [ "$status" -eq 77 ] || echo "     $1: exit status $status"
+	shift
+done
+shift
+
+# ofi_rxm is named as well.
+unset FI_PROVIDER
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm=isolated
+export OMPI_MCA_rmaps_base_oversubscribe=1 TMPDIR=/tmp HOME=/root
+mkdir -p /tmp /root
+for n in "$@"; do
+	timeout 240 orterun -np "$n" --mca pml cm --mca mtl ofi --mca btl self --mca osc pt2pt \
+		--mca mtl_ofi_provider_include "gdrfab;ofi_rxm" -x FI_PROVIDER_PATH -x FI_GDRFAB_PROVIDERS \
+		-x GDRFAB_VERBS_DEVICE -x LD_LIBRARY_PATH ./mpi 2>&1 | sed 's/^==== /== mpi over verbs: /'
+done

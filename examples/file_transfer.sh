@@ -1,0 +1,165 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs both sides of file_transfer, compares what arrived, and kills each side once:
+#
+#   examples/file_transfer.sh PROGRAM [PROVIDER|ADDRESS...]
+#
+# A provider, or an address to listen at, as verbs://192.0.2.1:0; without any: shm and tcp. BIG: bytes of the largest
+# file, for machines with little room (314572800). LIMIT: seconds of silence that a slow machine needs (5). Prints a line that begins with "ok" or "FAIL" for each claim; exit
+# status 1 if one failed.
+set -u
+
+program=${1:?usage: file_transfer.sh PROGRAM [PROVIDER|ADDRESS...]}
+shift
+[ $# -gt 0 ] || set -- shm tcp
+big=${BIG:-314572800}
+limit=${LIMIT:-5} # seconds of silence that the programs bear; the watchdog of each run is longer
+work=$(mktemp -d) || exit 1
+receiver= sender= failed=0
+# shellcheck disable=SC2317 # called by the trap
+tidy() {
+	for pid in $receiver $sender; do kill -9 "$pid" 2>/dev/null; done
+	rm -rf "$work"
+}
+trap tidy EXIT
+trap 'exit 1' INT TERM
+
+claim() { # <status> <words>: 0 is ok
+	if [ "$1" -eq 0 ]; then
+		echo "ok   $2"
+	else
+		echo "FAIL $2"
+		failed=1
+		for log in receiver sender; do sed "s/^/     $log: /" "$work/$log.log"; done
+	fi
+}
+
+# The receiver in the background, once it listens: its pid in $receiver, its address in $addr.
+receive() { # <provider or address> [options]
+	local at=--provider
+	case $1 in *://*) at=--listen ;; esac
+	# An earlier address must not be taken for this one.
+	rm -f "$work/said" && : >"$work/said"
+	"$program" recv "$at" "$@" --timeout $limit --out "$work/copy" >"$work/said" 2>"$work/receiver.log" &
+	receiver=$! addr=
+	for _ in $(seq 100); do
+		addr=$(sed -n 's/^listening at //p' "$work/said")
+		[ -n "$addr" ] && return 0
+		kill -0 $receiver 2>/dev/null || return 1
+		sleep 0.05
+	done
+	return 1
+}
+
+send() { # <file>: its pid in $sender
+	"$program" send "$addr" "$1" --timeout $limit 2>"$work/sender.log" &
+	sender=$!
+}
+
+# The exit status of a side, in $status: 124 if it had to be ended.
+end_of() { # <pid> <seconds>
+	local tenths=$(($2 * 10))
+	while kill -0 "$1" 2>/dev/null && [ $tenths -gt 0 ]; do
+		sleep 0.1
+		tenths=$((tenths - 1))
+	done
+	if [ $tenths -eq 0 ] && kill -9 "$1" 2>/dev/null; then
+		wait "$1" 2>/dev/null
+		status=124
+	else
+		wait "$1" 2>/dev/null
+		status=$?
+	fi
+}
+
+both_end() { # both statuses in $sent and $received
+	end_of "$sender" 120 && sent=$status
+	end_of "$receiver" 120 && received=$status
+	sender= receiver=
+}
+
+fill() { # <bytes> <file>: numbers, so that a piece in the wrong place shows
+	seq 1 $(($1 / 8 + 2)) | sed 's/$/ bytes/' | head -c "$1" >"$2"
+}
+
+whole() { # <provider> <bytes> <window>
+	fill "$2" "$work/file"
+	rm -f "$work"/copy*
+	if ! receive "$1" --window "$3"; then
+		claim 1 "${1%%:*}: receiver listens"
+		return
+	fi
+	send "$work/file"
+	both_end
+	[ "$sent" -eq 0 ] && [ "$received" -eq 0 ] && cmp -s "$work/file" "$work/copy" && [ ! -e "$work"/copy.*.part ]
+	claim $? "${1%%:*}: $2 bytes, window $3"
+}
+
+# Both sides at work, some of the file there.
+under_way() {
+	for _ in $(seq 600); do
+		[ "$(stat -c %s "$work"/copy.*.part 2>/dev/null || echo 0)" -gt 1000000 ] && return 0
+		kill -0 "$sender" 2>/dev/null && kill -0 "$receiver" 2>/dev/null || return 1
+		sleep 0.02
+	done
+	return 1
+}
+
+# The other side ends in time with words and 1, and nothing lies under the final name.
+killed() { # <provider> sender|receiver [--resume]
+	local left victim survivor
+	rm -f "$work"/copy*
+	receive "$1" --window 1M ${3:+"$3"} && send "$work/file" && under_way || {
+		claim 1 "${1%%:*}: $2 under way"
+		return
+	}
+	[ "$2" = sender ] && victim=$sender survivor=$receiver || victim=$receiver survivor=$sender
+	kill -9 "$victim"
+	wait "$victim" 2>/dev/null
+	end_of "$survivor" $((limit + 5))
+	[ "$2" = sender ] && left=receiver || left=sender
+	receiver= sender=
+	[ $status -eq 1 ] && [ ! -e "$work/copy" ] && grep -q 'the peer is gone' "$work/$left.log"
+	claim $? "${1%%:*}: $2 killed: $(head -1 "$work/$left.log")"
+	if [ "$2" = sender ] && [ -z "${3:-}" ]; then
+		[ -z "$(find "$work" -name '*.part')" ]
+		claim $? "${1%%:*}: nothing is left of half a file"
+	fi
+}
+
+# A peer that is there and says nothing: the time limit ends it.
+stopped() { # <provider>
+	rm -f "$work"/copy*
+	receive "$1" --window 1M && send "$work/file" && under_way || {
+		claim 1 "${1%%:*}: receiver under way"
+		return
+	}
+	kill -STOP "$receiver"
+	end_of "$sender" $((limit + 5))
+	[ $status -eq 1 ] && grep -q 'no sign of the peer' "$work/sender.log"
+	claim $? "${1%%:*}: receiver stopped: $(head -1 "$work/sender.log")"
+	kill -9 "$receiver"
+	wait "$receiver" 2>/dev/null
+	receiver= sender=
+}
+
+for provider in "$@"; do
+	whole "$provider" 0 16M
+	whole "$provider" 1 16M
+	whole "$provider" 1048579 16M
+	whole "$provider" "$big" 256K
+	fill $((big / 2)) "$work/file"
+	killed "$provider" sender
+	killed "$provider" receiver
+	stopped "$provider"
+	killed "$provider" sender --resume
+	if receive "$provider" --resume; then
+		send "$work/file"
+		both_end
+		[ "$sent" -eq 0 ] && [ "$received" -eq 0 ] && cmp -s "$work/file" "$work/copy" &&
+			grep -q 'resumed at byte' "$work/sender.log"
+		claim $? "${provider%%:*}: $(cat "$work/sender.log")"
+	fi
+	rm -f "$work"/copy* "$work/file"
+done
+exit $failed

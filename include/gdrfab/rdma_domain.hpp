@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// The domains of this process. An RdmaMemory is not tied to a transport, so the transports of a process share a domain for
+// each provider (for each NIC of verbs), and memory is registered in those. A domain lives as long as a transport or a
+// memory uses it.
+#ifndef GDRFAB_RDMA_DOMAIN_HPP
+#define GDRFAB_RDMA_DOMAIN_HPP
+
+#include "rdma_status.hpp"
+#include "rdma_text.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+namespace gdrfab {
+namespace detail {
+
+template <typename T, int (*close)(T *)> struct Closer {
+	void operator()(T *handle) const noexcept { close(handle); }
+};
+struct FreeInfo {
+	void operator()(gdrfab_info *info) const noexcept { gdrfab_freeinfo(info); }
+};
+using InfoPtr = std::unique_ptr<gdrfab_info, FreeInfo>;
+using FabricPtr = std::unique_ptr<gdrfab_fabric, Closer<gdrfab_fabric, gdrfab_fabric_close>>;
+using DomainPtr = std::unique_ptr<gdrfab_domain, Closer<gdrfab_domain, gdrfab_domain_close>>;
+using EqPtr = std::unique_ptr<gdrfab_eq, Closer<gdrfab_eq, gdrfab_eq_close>>;
+using CqPtr = std::unique_ptr<gdrfab_cq, Closer<gdrfab_cq, gdrfab_cq_close>>;
+using EpPtr = std::unique_ptr<gdrfab_ep, Closer<gdrfab_ep, gdrfab_ep_close>>;
+
+// What a transport asks of a domain.
+struct DomainWish {
+	std::string provider;
+	int device = -1; // verbs: the NIC that is nearest to it
+	bool thread = true;
+	std::string auth_key;
+
+	std::string text() const
+	{
+		std::string t = provider + (thread ? "/auto" : "/manual");
+		if (provider == "verbs")
+			t += "/near" + std::to_string(device);
+		if (provider == "tcp")
+			t += "/" + auth_key;
+		return t;
+	}
+};
+
+// The accelerator that `device` numbers: the first vendor's that has one. Opens drivers, but makes no context.
+inline bool accelerator(int device, uint32_t &iface, std::string &why)
+{
+	why.clear();
+	for (uint32_t i : {GDRFAB_HMEM_CUDA, GDRFAB_HMEM_ROCR, GDRFAB_HMEM_ZE, GDRFAB_HMEM_NEURON, GDRFAB_HMEM_SYNAPSEAI}) {
+		gdrfab_hmem_info facts{};
+		facts.struct_size = sizeof facts;
+		const int rc = gdrfab_hmem_query(i, static_cast<uint32_t>(device), &facts);
+		if (rc == 0) {
+			iface = i;
+			return true;
+		}
+		why += std::string(why.empty() ? "" : "; ") + failure("gdrfab_hmem_query", rc);
+	}
+	return false;
+}
+
+// The library says of every provider why it does not fit; of those that were not asked for nobody wants to know.
+inline std::string only_of(const std::string &provider, const std::string &words)
+{
+	const size_t at = words.find(": " + provider + ": ") != std::string::npos ? words.find(": " + provider + ": ")
+										   : words.find("; " + provider + ": ");
+	if (at == std::string::npos)
+		return words;
+	const std::string rest = words.substr(at + 4 + provider.size());
+	size_t end = rest.size();
+	for (const char *other : {"; shm: hints->prov_name", "; verbs: hints->prov_name", "; tcp: hints->prov_name"})
+		end = std::min(end, rest.find(other));
+	return rest.substr(0, end);
+}
+
+// Candidates for one-sided operations, best first; null with the reason in `why`. An empty address: the library's choice.
+inline InfoPtr candidates(const DomainWish &wish, const std::string &address, std::string &why)
+{
+	InfoPtr hints(gdrfab_dupinfo(nullptr));
+	// No messages: verbs then keeps receives of its own for notifications.
+	hints->caps = GDRFAB_RMA | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
+	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_LOCAL | GDRFAB_MR_ALLOCATED | GDRFAB_MR_HMEM;
+	hints->threading = GDRFAB_THREAD_SAFE;
+	hints->progress = wish.thread ? GDRFAB_PROGRESS_AUTO : GDRFAB_PROGRESS_MANUAL;
+	// The hints' strings stay the caller's: gdrfab_freeinfo() does not free these.
+	hints->prov_name = const_cast<char *>(wish.provider.c_str());
+	if (!wish.auth_key.empty()) {
+		hints->auth_key = wish.auth_key.data();
+		hints->auth_key_size = wish.auth_key.size();
+	}
+	std::string words;
+	if (wish.provider == "verbs" && wish.device >= 0 && accelerator(wish.device, hints->near_iface, words))
+		hints->near_device = static_cast<uint32_t>(wish.device);
+	gdrfab_info *list = nullptr;
+	const bool named = wish.provider == "tcp" && !address.empty();
+	const int rc = gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, named ? address.c_str() : nullptr,
+				      named ? "0" : nullptr, named ? GDRFAB_SOURCE : 0, hints.get(), &list);
+	if (rc < 0) {
+		why = only_of(wish.provider, failure("gdrfab_getinfo", rc));
+		return nullptr;
+	}
+	InfoPtr info(list);
+	// iWARP carries no data with writes.
+	if (info->cq_data_size == 0) {
+		why = std::string(info->domain_name) + ": carries no data with writes, so it cannot notify";
+		return nullptr;
+	}
+	return info;
+}
+
+// One open domain.
+class Domain {
+public:
+	Domain(const DomainWish &wish, InfoPtr info) : provider(wish.provider), tag(random_number()), info(std::move(info))
+	{
+		gdrfab_fabric *f = nullptr;
+		check("gdrfab_fabric_open", gdrfab_fabric_open(this->info.get(), nullptr, &f));
+		fabric.reset(f);
+		gdrfab_domain *d = nullptr;
+		check("gdrfab_domain_open", gdrfab_domain_open(f, this->info.get(), nullptr, &d));
+		domain.reset(d);
+	}
+	~Domain()
+	{
+		for (gdrfab_mr *mr : busy_)
+			gdrfab_mr_close(mr);
+		for (void *at : memory_)
+			gdrfab_mem_free(domain.get(), at);
+	}
+	Domain(const Domain &) = delete;
+	Domain &operator=(const Domain &) = delete;
+
+	// A region whose close a peer kept from ending: shut for new operations already. It is closed for good with the next
+	// one, or with the domain.
+	void leave(gdrfab_mr *mr)
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		busy_.push_back(mr);
+	}
+	// Memory of this domain's that such a region keeps from being freed.
+	void leave_memory(void *at)
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		memory_.push_back(at);
+	}
+	void retry()
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		busy_.erase(std::remove_if(busy_.begin(), busy_.end(), [](gdrfab_mr *mr) { return gdrfab_mr_close(mr) == 0; }),
+			    busy_.end());
+	}
+
+	const std::string provider;
+	// Names this domain in urls and access keys: keys of another one are noticed before the wire.
+	const uint64_t tag;
+	const InfoPtr info;
+	FabricPtr fabric;
+	DomainPtr domain;
+
+private:
+	std::mutex mutex_;
+	std::vector<gdrfab_mr *> busy_;
+	std::vector<void *> memory_;
+};
+
+// Never destroyed, because memories and transports may be static objects of the program.
+class Domains {
+public:
+	static Domains &here()
+	{
+		static Domains *const it = new Domains;
+		return *it;
+	}
+
+	// null: the provider cannot be used, `why` says why not.
+	std::shared_ptr<Domain> open(const DomainWish &wish, std::string &why)
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		forget_parents();
+		const std::string key = wish.text();
+		auto known = by_wish_.find(key);
+		if (known != by_wish_.end())
+			if (auto domain = known->second.lock())
+				return domain;
+		InfoPtr info = candidates(wish, "", why);
+		if (!info)
+			return nullptr;
+		// Two accelerators may have one NIC next to them.
+		const std::string place = key.substr(0, key.find("/near")) + "@" + info->domain_name;
+		auto same = wish.provider == "verbs" ? by_wish_.find(place) : by_wish_.end();
+		std::shared_ptr<Domain> domain = same == by_wish_.end() ? nullptr : same->second.lock();
+		if (!domain) {
+			try {
+				domain = std::make_shared<Domain>(wish, std::move(info));
+			} catch (const RdmaError &e) {
+				why = e.what();
+				return nullptr;
+			}
+			open_.push_back(domain);
+		}
+		by_wish_[key] = by_wish_[place] = domain;
+		return domain;
+	}
+
+	// Those of these providers that are open now.
+	std::vector<std::shared_ptr<Domain>> of(const std::vector<std::string> &providers)
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		forget_parents();
+		std::vector<std::shared_ptr<Domain>> found;
+		open_.erase(std::remove_if(open_.begin(), open_.end(), [](const auto &w) { return w.expired(); }), open_.end());
+		for (const auto &weak : open_)
+			if (auto domain = weak.lock())
+				if (std::count(providers.begin(), providers.end(), domain->provider))
+					found.push_back(std::move(domain));
+		return found;
+	}
+
+private:
+	Domains() = default;
+	// The library's handles are of no use in a child of fork().
+	void forget_parents()
+	{
+		if (pid_ == getpid())
+			return;
+		pid_ = getpid();
+		by_wish_.clear();
+		open_.clear();
+	}
+
+	std::mutex mutex_;
+	pid_t pid_ = 0;
+	std::map<std::string, std::weak_ptr<Domain>> by_wish_;
+	std::vector<std::weak_ptr<Domain>> open_;
+};
+
+} // namespace detail
+} // namespace gdrfab
+#endif

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// Registered memory, and views of it. Every range is checked here, on the caller's side: what does not fit throws
+// std::out_of_range and never reaches a wire.
+#ifndef GDRFAB_RDMA_MEMORY_HPP
+#define GDRFAB_RDMA_MEMORY_HPP
+
+#include "rdma_domain.hpp"
+#include "rdma_remote.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace gdrfab {
+
+struct RdmaMemoryOptions {
+	// Where it may be registered: in those domains of these that the transports of this process have open; if there are
+	// none, in new ones as a transport with default options makes them. Without "verbs" the memory is not pinned.
+	std::vector<std::string> providers{"shm", "verbs", "tcp"};
+	uint64_t access = GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
+	// GDRFAB_PATH_*, as in gdrfab_mr_attr. A provider that cannot keep to them is left out.
+	uint64_t require = 0;
+	uint64_t forbid = 0;
+};
+
+namespace detail {
+
+struct Registration {
+	std::shared_ptr<Domain> domain;
+	gdrfab_mr *mr = nullptr;
+	void *desc = nullptr;
+};
+
+// What an RdmaMemory and its views share.
+class Region {
+public:
+	Region(const void *buf, size_t len, int device, RdmaMemoryOptions options)
+	    : data(static_cast<const unsigned char *>(buf)), len(len), device(device), options_(std::move(options))
+	{
+	}
+	~Region() { close(); }
+	Region(const Region &) = delete;
+	Region &operator=(const Region &) = delete;
+
+	// The registration in a domain, made now if this is the first use there. Every operation asks: no lock where the
+	// answer is known.
+	const Registration &in(const std::shared_ptr<Domain> &domain)
+	{
+		const size_t n = used_.load(std::memory_order_acquire);
+		for (size_t i = 0; i < n; i++)
+			if (slots_[i].domain == domain)
+				return slots_[i];
+		if (closed_.load(std::memory_order_acquire))
+			throw std::invalid_argument("view: its RdmaMemory is gone");
+		std::lock_guard<std::mutex> lock(mutex_);
+		return add(domain);
+	}
+
+	// Registers wherever it has to be by the options; the reasons of those that refuse are kept.
+	void add_all()
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		refused_.clear();
+		std::vector<std::shared_ptr<Domain>> domains = Domains::here().of(options_.providers);
+		if (domains.empty())
+			domains = fresh();
+		for (const auto &domain : domains) {
+			try {
+				add(domain);
+			} catch (const RdmaError &e) {
+				error_ = e.error();
+				refused_ += domain->provider + ": " + e.what() + "\n";
+			}
+		}
+		if (used_.load(std::memory_order_relaxed) == 0)
+			throw RdmaError(error_, "RdmaMemory: no provider takes this memory\n" + refused_);
+	}
+
+	template <typename Each> void each(Each use)
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		for (size_t i = 0; i < used_.load(std::memory_order_relaxed); i++)
+			use(slots_[i]);
+	}
+	std::string refused()
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		return refused_;
+	}
+
+	// After it no peer reaches the memory; false: one is stopped inside a copy, and is kept from beginning another.
+	bool close()
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		closed_.store(true, std::memory_order_release);
+		const size_t n = used_.exchange(0, std::memory_order_acq_rel);
+		bool quiet = true;
+		for (size_t i = 0; i < n; i++) {
+			if (gdrfab_mr_close(slots_[i].mr) != 0) {
+				slots_[i].domain->leave(slots_[i].mr);
+				quiet = false;
+			}
+			slots_[i] = Registration();
+		}
+		void *const at = const_cast<unsigned char *>(data);
+		if (allocator_ && gdrfab_mem_free(allocator_->domain.get(), at) != 0)
+			allocator_->leave_memory(at);
+		allocator_.reset();
+		return quiet;
+	}
+
+	const unsigned char *const data;
+	const size_t len;
+	const int device;
+
+	// The memory is this region's, of gdrfab_mem_alloc_on(), and goes with it.
+	void own(std::shared_ptr<Domain> allocator) { allocator_ = std::move(allocator); }
+
+private:
+	std::vector<std::shared_ptr<Domain>> fresh()
+	{
+		std::vector<std::shared_ptr<Domain>> domains;
+		for (const std::string &provider : options_.providers) {
+			DomainWish wish;
+			wish.provider = provider;
+			wish.device = device;
+			std::string why;
+			if (auto domain = Domains::here().open(wish, why))
+				domains.push_back(std::move(domain));
+			else
+				refused_ += provider + ": " + why + "\n";
+		}
+		return domains;
+	}
+	const Registration &add(const std::shared_ptr<Domain> &domain)
+	{
+		const size_t n = used_.load(std::memory_order_relaxed);
+		for (size_t i = 0; i < n; i++)
+			if (slots_[i].domain == domain)
+				return slots_[i];
+		if (n == slots_.size())
+			throw RdmaError(ENOSPC, "RdmaMemory: registered in " + std::to_string(n) + " domains already");
+		domain->retry();
+		const iovec iov = {const_cast<unsigned char *>(data), len};
+		gdrfab_mr_attr attr{};
+		attr.struct_size = sizeof attr;
+		attr.mr_iov = &iov;
+		attr.iov_count = 1;
+		attr.access = options_.access;
+		// AUTO would open the vendors' drivers, which a program without accelerators has no use for.
+		attr.iface = device < 0 ? static_cast<uint32_t>(GDRFAB_HMEM_SYSTEM) : GDRFAB_HMEM_AUTO;
+		attr.require = options_.require;
+		attr.forbid = options_.forbid;
+		gdrfab_mr *mr = nullptr;
+		check("gdrfab_mr_regattr", gdrfab_mr_regattr(domain->domain.get(), &attr, 0, &mr));
+		slots_[n] = Registration{domain, mr, gdrfab_mr_desc(mr)};
+		used_.store(n + 1, std::memory_order_release);
+		return slots_[n];
+	}
+
+	const RdmaMemoryOptions options_;
+	std::mutex mutex_;
+	// Filled from the front, and emptied by close() alone.
+	std::array<Registration, 16> slots_;
+	std::atomic<size_t> used_{0};
+	std::atomic<bool> closed_{false};
+	std::shared_ptr<Domain> allocator_;
+	std::string refused_;
+	int error_ = ENODEV;
+};
+
+} // namespace detail
+
+// Memory that operations read and write, and that peers reach by its remoteKey(). The program owns the bytes; they stay
+// valid, and mapped, while this object lives. Move-only.
+class RdmaMemory {
+public:
+	// A range that a write takes from. It must not outlive its memory: then it is refused by std::invalid_argument.
+	class View {
+	public:
+		const void *data() const noexcept { return at_; }
+		size_t size() const noexcept { return len_; }
+
+	protected:
+		friend class RdmaMemory;
+		friend class RdmaTransport;
+		View(std::shared_ptr<detail::Region> region, const unsigned char *at, size_t len)
+		    : region_(std::move(region)), at_(at), len_(len)
+		{
+		}
+		std::shared_ptr<detail::Region> region_;
+		const unsigned char *at_;
+		size_t len_;
+	};
+	// A range that a read fills.
+	class MutableView : public View {
+	public:
+		void *data() const noexcept { return const_cast<unsigned char *>(at_); }
+
+	private:
+		friend class RdmaMemory;
+		using View::View;
+	};
+
+	// device: -1 host memory; from 0 an accelerator's, whose vendor is found out. Throws std::invalid_argument for what
+	// is no memory of that device, RdmaError where no provider takes it.
+	RdmaMemory(const void *buf, size_t len, int device = -1, RdmaMemoryOptions options = {})
+	{
+		if (!buf)
+			throw std::invalid_argument("RdmaMemory: buf is NULL");
+		if (len == 0)
+			throw std::invalid_argument("RdmaMemory: len is 0");
+		if (len > UINTPTR_MAX - reinterpret_cast<uintptr_t>(buf))
+			throw std::invalid_argument("RdmaMemory: buf and len go beyond the address space");
+		if (device < -1)
+			throw std::invalid_argument("RdmaMemory: device " + std::to_string(device) + "; -1 is the host");
+		if (device >= 0)
+			check_place(buf, len, device);
+		region_ = std::make_shared<detail::Region>(buf, len, device, std::move(options));
+		region_->add_all();
+	}
+	// Memory that another process can map, which is the fastest between processes of one host: of the host (zeroed), or
+	// of an accelerator by its driver's allocator. It is this object's and is freed with it.
+	static RdmaMemory allocate(size_t len, int device = -1, RdmaMemoryOptions options = {})
+	{
+		uint32_t iface = GDRFAB_HMEM_SYSTEM;
+		std::string why;
+		if (len == 0)
+			throw std::invalid_argument("allocate: len is 0");
+		if (device < -1)
+			throw std::invalid_argument("allocate: device " + std::to_string(device) + "; -1 is the host");
+		if (device >= 0 && !detail::accelerator(device, iface, why))
+			throw RdmaError(ENODEV, "allocate: device " + std::to_string(device) + ": " + why);
+		detail::DomainWish wish;
+		wish.provider = "shm";
+		const auto there = detail::Domains::here().of({"shm"});
+		const auto domain = there.empty() ? detail::Domains::here().open(wish, why) : there.front();
+		if (!domain)
+			throw RdmaError(ENODEV, "allocate: shm: " + why);
+		void *at = nullptr;
+		const uint32_t number = device < 0 ? 0 : static_cast<uint32_t>(device);
+		detail::check("gdrfab_mem_alloc_on", gdrfab_mem_alloc_on(domain->domain.get(), iface, number, len, 0, &at));
+		auto region = std::make_shared<detail::Region>(at, len, device, std::move(options));
+		region->own(domain);
+		region->add_all();
+		return RdmaMemory(std::move(region));
+	}
+	~RdmaMemory()
+	{
+		if (region_)
+			region_->close();
+	}
+	RdmaMemory(RdmaMemory &&) noexcept = default;
+	RdmaMemory &operator=(RdmaMemory &&other) noexcept
+	{
+		if (this != &other) {
+			if (region_)
+				region_->close();
+			region_ = std::move(other.region_);
+		}
+		return *this;
+	}
+
+	View createView() const { return createView(size_t{0}, length()); }
+	View createView(size_t offset, size_t len) const
+	{
+		check_range("createView", offset, len);
+		return View(region_, region_->data + offset, len);
+	}
+	View createView(const void *ptr, size_t len) const { return createView(offset_of("createView", ptr, len), len); }
+	// A literal 0 is an offset, not a null pointer.
+	template <typename I, std::enable_if_t<std::is_integral_v<I>, int> = 0> View createView(I offset, size_t len) const
+	{
+		return createView(static_cast<size_t>(offset), len);
+	}
+	MutableView createMutableView() { return createMutableView(size_t{0}, length()); }
+	MutableView createMutableView(size_t offset, size_t len)
+	{
+		check_range("createMutableView", offset, len);
+		return MutableView(region_, region_->data + offset, len);
+	}
+	MutableView createMutableView(void *ptr, size_t len)
+	{
+		return createMutableView(offset_of("createMutableView", ptr, len), len);
+	}
+	template <typename I, std::enable_if_t<std::is_integral_v<I>, int> = 0>
+	MutableView createMutableView(I offset, size_t len)
+	{
+		return createMutableView(static_cast<size_t>(offset), len);
+	}
+
+	bool contains(const void *ptr, size_t len) const
+	{
+		const uintptr_t at = reinterpret_cast<uintptr_t>(ptr), base = reinterpret_cast<uintptr_t>(data());
+		return at >= base && at - base <= length() && len <= length() - (at - base);
+	}
+	const void *data() const { return region().data; }
+	size_t length() const { return region().len; }
+	int getDevice() const { return region().device; }
+	// Equal of two objects that are one registration; says nothing else.
+	const void *localKey() const { return &region(); }
+
+	// Text by which peers make an RdmaRemoteBuffer: keys, addresses, length and rights, with a checksum. Covers every
+	// domain that is open now, so a key that is taken before a transport was made may not do for it.
+	std::string remoteKey() const
+	{
+		region().add_all();
+		uint64_t access = 0;
+		detail::Text text("gdrfab-key");
+		region_->each([&](const detail::Registration &r) {
+			gdrfab_mr_info facts{};
+			facts.struct_size = sizeof facts;
+			detail::check("gdrfab_mr_query", gdrfab_mr_query(r.mr, &facts));
+			access = facts.access;
+			text.add("k", {detail::hex(r.domain->tag), detail::hex(facts.key)});
+		});
+		text.add("at", {detail::hex(reinterpret_cast<uintptr_t>(data())), detail::hex(length()), detail::hex(access)});
+		return text.done();
+	}
+
+	// Of each provider: the paths that the memory offers, and of every other one why not.
+	std::string explain() const
+	{
+		std::string out;
+		region().each([&](const detail::Registration &r) {
+			const ssize_t n = gdrfab_mr_explain(r.mr, nullptr, 0);
+			std::string words(n < 0 ? 0 : static_cast<size_t>(n) + 1, '\0');
+			if (n >= 0)
+				gdrfab_mr_explain(r.mr, &words[0], words.size());
+			out += r.domain->provider + ": " + words.substr(0, words.find('\0'));
+		});
+		return out + region_->refused();
+	}
+
+private:
+	explicit RdmaMemory(std::shared_ptr<detail::Region> region) noexcept : region_(std::move(region)) {}
+	static void check_place(const void *buf, size_t len, int device)
+	{
+		gdrfab_hmem_place place{};
+		place.struct_size = sizeof place;
+		detail::check("gdrfab_hmem_detect", gdrfab_hmem_detect(buf, len, &place));
+		if (place.iface == GDRFAB_HMEM_SYSTEM || place.kind == GDRFAB_HMEM_KIND_HOST)
+			throw std::invalid_argument("RdmaMemory: buf is no memory of an accelerator; device -1 is the host");
+		if (place.device != static_cast<uint32_t>(device))
+			throw std::invalid_argument("RdmaMemory: buf is memory of device " + std::to_string(place.device) +
+						    ", not of " + std::to_string(device));
+		if (place.covered < len)
+			throw std::invalid_argument("RdmaMemory: of len " + std::to_string(len) + " only " +
+						    std::to_string(place.covered) + " bytes are memory of the device");
+	}
+	detail::Region &region() const
+	{
+		if (!region_)
+			throw std::logic_error("RdmaMemory: it was moved from");
+		return *region_;
+	}
+	void check_range(const char *what, size_t offset, size_t len) const
+	{
+		const size_t whole = length();
+		if (offset > whole || len > whole - offset)
+			throw std::out_of_range(detail::range_words(what, offset, len, whole));
+	}
+	size_t offset_of(const char *what, const void *ptr, size_t len) const
+	{
+		const uintptr_t at = reinterpret_cast<uintptr_t>(ptr), base = reinterpret_cast<uintptr_t>(data());
+		if (at < base)
+			throw std::out_of_range(std::string(what) + ": ptr lies before the memory");
+		check_range(what, at - base, len);
+		return at - base;
+	}
+
+	std::shared_ptr<detail::Region> region_;
+};
+
+} // namespace gdrfab
+#endif

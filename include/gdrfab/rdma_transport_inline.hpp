@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// The bodies of RdmaTransport, apart from its declaration so that that can be read.
+#ifndef GDRFAB_RDMA_TRANSPORT_INLINE_HPP
+#define GDRFAB_RDMA_TRANSPORT_INLINE_HPP
+
+#include "rdma_transport.hpp"
+
+namespace gdrfab {
+
+inline RdmaTransport::RdmaTransport(int device, RdmaOptions options)
+    : device_(device), options_(std::move(options)), connection_(std::make_shared<detail::Connection>(options_.spin))
+{
+	if (device < -1)
+		throw std::invalid_argument("device " + std::to_string(device) + "; -1 is the host");
+	if (options_.providers.empty())
+		throw std::invalid_argument("RdmaOptions::providers is empty");
+	for (const std::string &p : options_.providers)
+		if (p != "shm" && p != "verbs" && p != "tcp")
+			throw std::invalid_argument("RdmaOptions::providers: there is no provider \"" + p + "\"");
+	if (options_.timeout.count() <= 0 || options_.connectTimeout.count() <= 0)
+		throw std::invalid_argument("RdmaOptions: a time limit is positive");
+	if (!options_.authKey.empty() && (options_.authKey.size() < 16 || options_.authKey.size() > 1024))
+		throw std::invalid_argument("RdmaOptions::authKey: 16 to 1024 bytes");
+	uint32_t iface = 0;
+	std::string why;
+	if (device >= 0 && !detail::accelerator(device, iface, why))
+		throw RdmaError(ENODEV, "device " + std::to_string(device) + ": no accelerator of this number (" + why + ")");
+}
+
+inline bool RdmaTransport::supported(int device, std::string *why)
+{
+	std::string words, out;
+	bool any = false;
+	for (const char *provider : {"shm", "verbs", "tcp"}) {
+		detail::DomainWish wish;
+		wish.provider = provider;
+		if (detail::candidates(wish, "", words))
+			any = true;
+		else
+			out += std::string(provider) + ": " + words + "\n";
+	}
+	uint32_t iface = 0;
+	if (device >= 0 && !detail::accelerator(device, iface, words)) {
+		any = false;
+		out += "device " + std::to_string(device) + ": " + words + "\n";
+	}
+	if (why)
+		*why = out;
+	return any;
+}
+
+inline std::string RdmaTransport::bind()
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+	if (connection_->state() == detail::Connection::Closed)
+		throw std::logic_error("bind: the transport is closed");
+	if (url_.id)
+		return url_.text();
+	detail::Url url;
+	refused_.clear();
+	for (const std::string &provider : options_.providers) {
+		detail::DomainWish wish;
+		wish.provider = provider;
+		wish.device = device_;
+		wish.thread = options_.progressThread;
+		if (provider == "tcp")
+			wish.auth_key = options_.authKey;
+		std::string why;
+		try {
+			auto domain = detail::Domains::here().open(wish, why);
+			const bool named = provider == "tcp" && !options_.address.empty();
+			detail::InfoPtr info(!domain ? nullptr
+						     : named ? detail::candidates(wish, options_.address, why).release()
+							     : gdrfab_dupinfo(domain->info.get()));
+			if (info) {
+				rails_.push_back(std::make_unique<detail::Rail>(domain, std::move(info), options_.depth,
+										options_.timeout));
+				url.offers.push_back(rails_.back()->offer);
+				continue;
+			}
+		} catch (const RdmaError &e) {
+			why = e.what();
+		}
+		refused_ += provider + ": " + why + "\n";
+	}
+	if (url.offers.empty())
+		throw RdmaError(ENODEV, "bind: no provider can be used\n" + refused_);
+	url.id = detail::random_number() | 1;
+	url.host = detail::host_token();
+	url_ = url;
+	Registry &registry = Registry::here();
+	std::lock_guard<std::mutex> registering(registry.mutex);
+	registry.by_id[url_.id] = connection_;
+	connection_->set_state(detail::Connection::Bound);
+	return url_.text();
+}
+
+inline RdmaStatus RdmaTransport::connect(const std::string &peerUrl)
+{
+	using detail::Connection;
+	const detail::Url peer = detail::Url::parse(peerUrl);
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		if (connection_->state() == Connection::New)
+			throw std::logic_error("connect: bind() comes first");
+		if (connection_->state() == Connection::Closed)
+			return connection_->end();
+		if (connection_->state() != Connection::Bound)
+			throw std::logic_error("connect: a transport connects once; make another");
+		if (peer.id == url_.id)
+			throw std::invalid_argument("peerUrl: it is this transport's own");
+		const std::string taken = detail::choose(url_, peer, chosen_why_);
+		std::unique_ptr<detail::Rail> rail;
+		for (auto &r : rails_)
+			if (r->offer.provider == taken)
+				rail = std::move(r);
+		rails_.clear();
+		if (!rail) {
+			connection_->broken(EHOSTUNREACH, "connect: the two sides have no provider that reaches the other\n" +
+								  chosen_why_ + refused_);
+			return connection_->end();
+		}
+		const detail::Offer &offer = *peer.of(taken);
+		peer_tag_ = offer.tag;
+		rail->option(GDRFAB_OPT_CONNECT_TIMEOUT, options_.connectTimeout);
+		connection_->begin(std::move(rail));
+		const int rc = gdrfab_ep_connect_addr(connection_->rail().ep.get(), offer.address.c_str(),
+						      offer.address.size() + 1);
+		if (rc < 0)
+			connection_->broken(-rc, detail::failure("gdrfab_ep_connect_addr", rc));
+	}
+	auto near = Registry::here().find(peer.id);
+	if (near && near->state() < Connection::Connecting)
+		return RdmaStatus();
+	return await_connected(near ? *near : *connection_, options_.connectTimeout);
+}
+
+// A peer in this process may have nobody else who drives it.
+inline RdmaStatus RdmaTransport::await_connected(detail::Connection &peer_or_self, std::chrono::milliseconds limit)
+{
+	using detail::Connection;
+	Connection &c = *connection_;
+	const auto until = detail::after(limit), give_up = detail::after(limit + std::chrono::milliseconds(500));
+	auto settled = [&] { return c.state() != Connection::Connecting && peer_or_self.state() != Connection::Connecting; };
+	while (!settled() && detail::Clock::now() < give_up) {
+		if (&peer_or_self == &c) {
+			// The library ends the attempt at its own limit, with its words.
+			c.wait(settled, give_up);
+		} else {
+			c.pump();
+			peer_or_self.pump();
+			if (!settled())
+				std::this_thread::sleep_for(std::chrono::microseconds(50));
+			if (c.state() != Connection::Connecting && detail::Clock::now() > until)
+				break;
+		}
+	}
+	if (c.state() == Connection::Connecting)
+		c.broken(ETIMEDOUT, "connect: the peer did not connect within the time limit");
+	if (c.state() == Connection::Connected)
+		return RdmaStatus();
+	const RdmaStatus end = c.end();
+	return end.error() == ETIMEDOUT ? RdmaStatus(RdmaCode::Timeout, ETIMEDOUT, end.what()) : end;
+}
+
+inline bool RdmaTransport::connected()
+{
+	connection_->pump();
+	return connection_->state() == detail::Connection::Connected;
+}
+
+inline void RdmaTransport::need_begun(const char *what) const
+{
+	if (connection_->state() < detail::Connection::Connecting)
+		throw std::logic_error(std::string(what) + ": connect() comes first");
+}
+
+inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &view, const RdmaRemoteBuffer &remote,
+						       bool writes, RdmaNotify notify, Timeout timeout)
+{
+	using detail::Connection;
+	Connection &c = *connection_;
+	const char *what = writes ? "write" : "read";
+	if (timeout && timeout->count() <= 0)
+		throw std::invalid_argument(std::string(what) + ": timeout is not positive");
+	if (view.size() > remote.len)
+		throw std::out_of_range(std::string(what) + ": the view has " + std::to_string(view.size()) +
+					" bytes, the remote buffer " + std::to_string(remote.len));
+	remote.check_range();
+	if (c.state() != Connection::Connected) {
+		need_begun(what);
+		const auto limit = timeout.value_or(options_.timeout);
+		c.wait([&] { return c.state() != Connection::Connecting; }, detail::after(limit));
+		if (c.state() == Connection::Connecting)
+			return settled(RdmaStatus(RdmaCode::Timeout, ETIMEDOUT, "the peer has not connected yet"));
+		if (c.state() != Connection::Connected)
+			return settled(c.end());
+	}
+	const uint64_t *key = remote.key_in(peer_tag_);
+	if (!key)
+		throw std::invalid_argument("accessKey: not of the process that this transport is connected to, or taken "
+					    "before it made its transport");
+	if (!c.enter())
+		return settled(RdmaStatus(RdmaCode::Aborted, ECANCELED, "this side closes the transport"));
+	// Its endpoint, and so its domain, stay while this thread is inside.
+	struct Inside {
+		Connection &c;
+		~Inside() { c.leave(); }
+	} inside{c};
+	detail::Rail &rail = c.rail();
+	const detail::Registration &local = view.region_->in(rail.domain);
+	const size_t most = rail.info->max_msg_size;
+	const unsigned char *at = view.at_;
+	uint64_t addr = reinterpret_cast<uintptr_t>(remote.ptr);
+	size_t left = view.size();
+	std::unique_lock<std::timed_mutex> in_order(notify_mutex_, std::defer_lock);
+	const auto limit = timeout.value_or(options_.timeout);
+	if (notify.on && !in_order.try_lock() && !in_order.try_lock_until(detail::after(limit)))
+		return settled(RdmaStatus(RdmaCode::Timeout, ETIMEDOUT,
+					  "write: an earlier one that notifies still waits for room"));
+
+	detail::Op *op = c.pool().take(2);
+	const size_t pieces = left <= most ? 1 : (left + most - 1) / most;
+	if (pieces > 1)
+		op->pieces = pieces + 1;
+	// To whichever thread takes the completion, by way of the library.
+	op->done.store(false, std::memory_order_release);
+	ssize_t rc = 0;
+	size_t posted = 0;
+	for (; posted < pieces; posted++) {
+		const size_t len = left < most ? left : most;
+		const bool last = posted + 1 == pieces && notify.on;
+		const uint64_t data = !last ? 0 : notify.value ? *notify.value : notified_ + 1;
+		rc = post(op, local, at, len, addr, *key, writes, last, data, timeout);
+		if (rc == -EAGAIN)
+			rc = post_until(detail::after(limit), op, local, at, len, addr, *key, writes, last, data);
+		if (rc < 0)
+			break;
+		at += len, addr += len, left -= len;
+	}
+	RdmaStatus status;
+	if (rc == -ETIMEDOUT)
+		status = RdmaStatus(RdmaCode::Timeout, ETIMEDOUT,
+				    std::string(what) + ": no room among the operations under way");
+	else if (rc == -ECANCELED)
+		status = RdmaStatus(RdmaCode::Aborted, ECANCELED, "this side closes the transport");
+	else if (rc < 0)
+		status = RdmaStatus(detail::code_of(static_cast<int>(-rc), 0), static_cast<int>(-rc),
+				    detail::failure(what, rc));
+	else if (notify.on)
+		notified_++;
+	if (pieces > 1)
+		c.pieces_done(op, pieces - posted + 1, status);
+	else if (rc < 0)
+		c.complete(op, std::move(status));
+	return RdmaFuture<RdmaStatus>(connection_, op);
+}
+
+inline ssize_t RdmaTransport::post(detail::Op *op, const detail::Registration &local, const unsigned char *at, size_t len,
+				   uint64_t addr, uint64_t key, bool writes, bool notify, uint64_t data, Timeout timeout)
+{
+	detail::Rail &rail = connection_->rail();
+	gdrfab_ep *ep = rail.ep.get();
+	if (notify && rail.info->cq_data_size < sizeof data) {
+		uint32_t ahead[2];
+		unsigned count = 0;
+		data = detail::Parts::split(data, ahead, count);
+		for (unsigned i = 0; i < count; i++) {
+			ssize_t rc = 0;
+			for (unsigned turn = 0;; turn++) {
+				rc = gdrfab_writedata(ep, at, 0, local.desc, ahead[i], 0, addr, key, nullptr);
+				if (rc != -EAGAIN)
+					break;
+				// Once the first part is out the others must follow it, or the connection ends.
+				if (i == 0)
+					return -EAGAIN;
+				if (connection_->closing())
+					return -ECANCELED;
+				connection_->relieve(turn);
+			}
+			if (rc < 0)
+				return rc;
+		}
+		if (count) {
+			for (unsigned turn = 0;; turn++) {
+				const ssize_t rc = gdrfab_writedata(ep, at, len, local.desc, data, 0, addr, key, op);
+				if (rc != -EAGAIN)
+					return rc;
+				if (connection_->closing())
+					return -ECANCELED;
+				connection_->relieve(turn);
+			}
+		}
+	}
+	// The endpoint's own deadline is the default's.
+	if (!timeout) {
+		if (notify)
+			return gdrfab_writedata(ep, at, len, local.desc, data, 0, addr, key, op);
+		if (writes)
+			return gdrfab_write(ep, at, len, local.desc, 0, addr, key, op);
+		return gdrfab_read(ep, const_cast<unsigned char *>(at), len, local.desc, 0, addr, key, op);
+	}
+	const iovec piece = {const_cast<unsigned char *>(at), len};
+	const gdrfab_rma_iov there = {addr, len, key};
+	void *desc = local.desc;
+	gdrfab_msg_rma msg{};
+	msg.struct_size = sizeof msg;
+	msg.msg_iov = &piece;
+	msg.desc = &desc;
+	msg.iov_count = 1;
+	msg.rma_iov = &there;
+	msg.rma_iov_count = 1;
+	msg.context = op;
+	msg.data = data;
+	msg.timeout_ns = detail::Rail::nanoseconds(*timeout);
+	const uint64_t flags = rail.flags | (notify ? +GDRFAB_REMOTE_CQ_DATA : 0);
+	return writes ? gdrfab_writemsg(ep, &msg, flags) : gdrfab_readmsg(ep, &msg, flags);
+}
+
+inline ssize_t RdmaTransport::post_until(detail::Clock::time_point until, detail::Op *op, const detail::Registration &local,
+					 const unsigned char *at, size_t len, uint64_t addr, uint64_t key, bool writes,
+					 bool notify, uint64_t data)
+{
+	// What is left of the operation's time.
+	Timeout rest;
+	for (unsigned turn = 0;; turn++) {
+		if (turn % 16 == 0) {
+			const auto now = detail::Clock::now();
+			if (now >= until)
+				return -ETIMEDOUT;
+			rest = std::chrono::ceil<std::chrono::milliseconds>(until - now);
+		}
+		connection_->relieve(turn);
+		if (connection_->closing())
+			return -ECANCELED;
+		const ssize_t rc = post(op, local, at, len, addr, key, writes, notify, data, rest);
+		if (rc != -EAGAIN)
+			return rc;
+	}
+}
+
+inline RdmaFuture<RdmaNotification> RdmaTransport::waitForWrite(Timeout timeout)
+{
+	if (timeout && timeout->count() < 0)
+		throw std::invalid_argument("waitForWrite: timeout is negative");
+	need_begun("waitForWrite");
+	return RdmaFuture<RdmaNotification>(connection_, connection_->wait_for_write(timeout.value_or(options_.timeout)));
+}
+
+inline void RdmaTransport::progress()
+{
+	connection_->pump();
+	connection_->withdraw_late();
+}
+
+inline std::string RdmaTransport::path() const
+{
+	const detail::Connection &c = *connection_;
+	return c.began() ? c.provider() : std::string();
+}
+
+inline std::string RdmaTransport::path(const RdmaRemoteBuffer &remote)
+{
+	need_begun("path");
+	const uint64_t *key = remote.key_in(peer_tag_);
+	std::string out = path();
+	if (!key || !connection_->began() || !connection_->enter())
+		return out;
+	gdrfab_path_info facts{};
+	facts.struct_size = sizeof facts;
+	if (gdrfab_ep_query(connection_->rail().ep.get(), *key, &facts) == 0 && facts.path) {
+		char words[64] = "";
+		gdrfab_tostr(&facts.path, GDRFAB_TYPE_PATHS, words, sizeof words);
+		out += std::string("/") + words;
+	}
+	connection_->leave();
+	return out;
+}
+
+inline std::string RdmaTransport::explain() const
+{
+	return chosen_why_ + refused_;
+}
+
+inline std::string RdmaTransport::explain(const RdmaRemoteBuffer &remote)
+{
+	need_begun("explain");
+	const uint64_t *key = remote.key_in(peer_tag_);
+	if (!key)
+		return explain() + "the access key is of no domain of the peer's\n";
+	if (!connection_->began() || !connection_->enter())
+		return explain();
+	std::string words(4096, '\0');
+	const ssize_t n = gdrfab_ep_explain(connection_->rail().ep.get(), *key, &words[0], words.size());
+	connection_->leave();
+	return explain() + (n < 0 ? detail::failure("gdrfab_ep_explain", n) : std::string(words.c_str()));
+}
+
+inline void RdmaTransport::close()
+{
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		if (url_.id) {
+			Registry &registry = Registry::here();
+			std::lock_guard<std::mutex> registering(registry.mutex);
+			registry.by_id.erase(url_.id);
+		}
+		rails_.clear();
+	}
+	connection_->close();
+}
+
+} // namespace gdrfab
+#endif

@@ -1,0 +1,39 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# In the guest: the examples over RDMA, each as the two processes that it is, and what gdrfab-perf promises. Prints a line
+# that begins with "ok", "FAIL" or "skip" for each claim; programs.sh counts them. tests/check-verbs.sh puts the programs
+# and their scripts below /gdrfab.
+#
+#   examples.sh [NODE [DEVICE]]
+set -u
+
+at=/gdrfab node=${1:-10.77.0.1} device=${2:-rxe0}
+# The stand-ins of drivers are for those that are given them, and the devices of this guest are on networks of their own.
+export LD_LIBRARY_PATH=$at/lib GDRFAB_VERBS_DEVICE=$device
+unset TEST_IFACES
+
+# A program that ends well says so by its status.
+ends_well() { # <program> [arguments...]
+	local log
+	log=$(timeout 60 "$at/examples/$@" 2>&1) && echo "ok   verbs: $*" && return
+	echo "FAIL verbs: $*: exit status $?"
+	printf '%s\n' "$log" | tail -n 5 | sed 's/^/     /'
+}
+
+timed() { # <name> <command...>
+	local start=$SECONDS name=$1
+	shift
+	echo "== $name (verbs)"
+	timeout 600 "$@" 2>&1 || echo "     $name: exit status $?"
+	echo "-- $name: $((SECONDS - start))s"
+}
+
+# As long as a side has to be killed at work, and no longer: a guest is slow.
+BIG=${BIG:-24000000} LIMIT=10 timed file_transfer bash $at/examples/file_transfer.sh $at/examples/file_transfer "verbs://$node:0"
+timed gaudi_pingpong bash $at/examples/gaudi_pingpong.sh $at/examples/gaudi_pingpong $at/tests/fakes verbs
+echo "== rdma_transport (verbs)"
+ends_well rdma_transport_pingpong --providers verbs --address "$node" --rounds 100
+ends_well rdma_transport_batch verbs 100
+# Its sum is only part of the one that counts.
+PERF=gdrfab-perf PROVIDERS=verbs NODE=$node GDRFAB_FAKES=$at/tests/fakes timed gdrfab-perf bash $at/check-perf.sh |
+	grep -vE '^[0-9]+ passed, '

@@ -13,7 +13,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 prefix=${PREFIX:-$target/prefix} build=${BUILD:-$target/c-tests} out=${OUT:-$target/check/gpu}
 claim=${1:-cuda}
-programs="device rma rma_order msg memory"
+programs="device one_process copier rma rma_order msg memory"
 export TEST_REAL=1 TEST_IFACES=${TEST_IFACES:-cuda}
 export LD_LIBRARY_PATH=$prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 mkdir -p "$out" || exit 1
@@ -39,8 +39,8 @@ run_all() { # <name> [command before the program...]
 	local name=$1 program
 	shift
 	for program in $programs; do
-		# device has claims of its own without the interface's name.
-		if [ "$program" = device ] && [ "$claim" = cuda ]; then
+		# These have claims without the interface's name.
+		if [[ $program = device || $program = one_process || $program = copier ]] && [ "$claim" = cuda ]; then
 			timeout 900 "$@" "$build/$program" >"$out/$name.$program" 2>&1
 		else
 			timeout 900 "$@" "$build/$program" "$claim" >"$out/$name.$program" 2>&1

@@ -1,12 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Runs the conformance programs over verbs, in a virtual machine: its kernel has soft-RoCE with import of dma-bufs,
-# soft-RoCE without, and soft-iWARP. Nothing is needed but what `make deps` installs and a way to download packages; where
+# soft-RoCE without, and soft-iWARP; and when nothing is selected, the examples and what gdrfab-perf promises (tests/perf),
+# over soft-RoCE. Nothing is needed but what `make deps` installs and a way to download packages; where
 # there is no virtual machine to be had, one line that begins with "SKIP:" says why, and the exit status is 77.
 #
 #   tests/check-verbs.sh [options]
 #     --programs "P..."    only these (default: all, on each device those that apply)
 #     --claim TEXT         only claims with TEXT in their names
+#     --examples           only the examples and gdrfab-perf
 #     --passes "D..."      only these devices: rxe, domain (rxe without locks), norxe (refuses dma-bufs), siw; or shm, the
 #                          other provider in the guest
 #     --keep-going         the next device even if one had failures
@@ -24,32 +26,39 @@ target=${CARGO_TARGET_DIR:-$root/target}
 prefix=${PREFIX:-$target/prefix} build=${BUILD:-$target/c-tests}
 stage=$target/vm
 
-programs= claim= passes= keep_going= stock= shell_cmd= vm= limit=1500
+programs= claim= passes= keep_going= stock= shell_cmd= vm= limit=1500 examples=
 while [ $# -gt 0 ]; do
 	case $1 in
 	--programs) programs=$2 && shift ;;
 	--claim) claim=$2 && shift ;;
 	--passes) passes=$2 && shift ;;
+	--examples) examples=only ;;
 	--keep-going) keep_going=1 ;;
 	--stock) stock=1 ;;
 	--shell-cmd) shell_cmd=$2 && shift ;;
 	--vm) vm=$2 && shift ;;
 	--timeout) limit=$2 && shift ;;
 	*)
-		sed -n '3,22s/^# \{0,1\}//p' "$0" >&2
+		sed -n '3,24s/^# \{0,1\}//p' "$0" >&2
 		exit 2
 		;;
 	esac
 	shift
 done
 
+[ -n "$programs$claim$passes$stock$shell_cmd$examples" ] || examples=too
+[ "$examples" != only ] || programs=layout
+
 # ---- what goes into the guest
-all=$(cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort)
-wanted=${programs:-$all}
+all=$(cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | grep -vx 'nccl.*' | LC_ALL=C sort)
+# The plugin for NCCL, if it is installed: what cards do differently from shm and tcp.
+plugin=$prefix/lib/libnccl-net-gdrfab.so nccl=
+[ -e "$plugin" ] && nccl="nccl_connect:path nccl_message:every_size nccl_order:bytes nccl_group nccl_patience"
+wanted=${programs:-$all $(for item in $nccl; do echo "${item%%:*}"; done)}
 stale=
 for program in $wanted; do
 	if [ ! -x "$build/$program" ] || [ ! -d "$build/fakes" ] || [ -n "$(find "$root/c-tests" "$prefix/include/gdrfab.h" \
-		\( -name '*.h' -o -name 'fab*.c' -o -name 'test.c' -o -name "$program.c*" -o -path '*/fakes/*' \) \
+		\( -name '*.h' -o -name 'fab*.c' -o -name 'test.c' -o -name 'nccl_drive.c' -o -name 'nccl_ops.c' -o -name "$program.c*" -o -path '*/fakes/*' \) \
 		-newer "$build/$program" 2>&1)" ]; then
 		stale="$stale $program"
 	fi
@@ -64,11 +73,25 @@ fi
 
 rm -rf "$stage" && mkdir -p "$stage/gdrfab"/{lib,bin,tests} "$stage/modules" || exit 1
 cp -a "$prefix"/lib/libgdrfab.so* "$stage/gdrfab/lib/" && cp "$prefix"/bin/gdrfab-* "$stage/gdrfab/bin/" || exit 1
+[ -z "$nccl" ] || cp "$plugin" "$stage/gdrfab/lib/" || exit 1
 cp -a "$build/fakes" "$stage/gdrfab/tests/" || exit 1
 for program in $wanted; do
 	cp "$build/$program" "$stage/gdrfab/tests/" || exit 1
 done
-cp "$root"/tests/vm/{programs,perftest}.sh "$stage/gdrfab/" 2>/dev/null
+cp "$root"/tests/vm/{programs,perftest,examples}.sh "$stage/gdrfab/" 2>/dev/null
+if [ -n "$examples" ]; then
+	mkdir -p "$stage/gdrfab/examples" && cp -r "$root"/tests/{check-perf.sh,perf} "$stage/gdrfab/" || exit 1
+	use=$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs gdrfab) || exit 1
+	for each in file_transfer gaudi_pingpong; do
+		# shellcheck disable=SC2086 # a list of words
+		${CC:-cc} -std=c99 -O2 -o "$stage/gdrfab/examples/$each" "$root/examples/$each"/*.c $use -ldl || exit 1
+		cp "$root/examples/$each.sh" "$stage/gdrfab/examples/" || exit 1
+	done
+	for each in rdma_transport_pingpong rdma_transport_batch; do
+		# shellcheck disable=SC2086
+		${CXX:-c++} -std=c++17 -O2 -pthread -o "$stage/gdrfab/examples/$each" "$root/examples/$each.cpp" $use || exit 1
+	done
+fi
 # The guest's memory holds all this.
 find "$stage/gdrfab" -type f \( -name '*.so*' -o -perm -100 \) ! -name '*.sh' -exec strip -g {} + 2>/dev/null
 ${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -O2 -fPIC -shared -fvisibility=hidden \
@@ -96,7 +119,7 @@ for pass in $passes; do
 	domain) default="cq rma_order rma:every_call_nic msg:every_call_and_size_by protect:nic_malloc" ;;
 	siw) default="info:without_hints connection cq memory:malloc memory:ten_thousand msg rma rma_order wait deadline" ;;
 	# This one takes links and devices away.
-	*) default="$(echo "$all" | grep -vx verbs) verbs" ;;
+	*) default="$(echo "$all" | grep -vx verbs) $nccl verbs" ;;
 	esac
 	# shellcheck disable=SC2086
 	list="$list $pass=$(echo ${programs:-$default} | tr ' ' ,)"
@@ -105,7 +128,9 @@ command="echo \"kernel \$(uname -r), \$(cat /etc/versions)\"; echo 'modules: $mo
 if [ -n "$shell_cmd" ]; then
 	command="$command; /gdrfab/programs.sh --shell ${passes%% *} $(printf %q "$shell_cmd")"
 else
-	command="$command; /gdrfab/programs.sh ${claim:+--claim $(printf %q "$claim")} ${keep_going:+--keep-going}$list"
+	[ "$examples" != only ] || list=
+	command="$command; /gdrfab/programs.sh ${claim:+--claim $(printf %q "$claim")} ${keep_going:+--keep-going}"
+	command="$command ${examples:+--then /gdrfab/examples.sh}$list"
 fi
 eval "set -- $vm"
 exec "$root/tests/vm/run.sh" --net two --timeout "$limit" --mem 2048 --add "$stage/gdrfab:/gdrfab" \

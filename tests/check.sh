@@ -24,12 +24,12 @@ figures() { # <step>
 		;;
 	c | guards | memcheck | tsan) grep -v '^make' "$logs/$1.log" | tail -n 1 ;;
 	fuzz) sed -n 's/^SKIP: //p; s/^fuzz: //p' "$logs/fuzz.log" | paste -s -d ';' ;;
-	tcp | verbs) grep -E '^SKIP: | passed, .* failed, .* skipped$' "$logs/$1.log" | tail -n 1 ;;
+	perf | tcp | nccl | libfabric | verbs) grep -E '^SKIP: | passed, .* failed, .* skipped$' "$logs/$1.log" | tail -n 1 ;;
 	esac
 }
 
 failed=0 skipped=0
-summary=
+summary= causes=
 begin=$SECONDS
 for step in "$@"; do
 	printf '%-10s ' "$step"
@@ -55,11 +55,14 @@ for step in "$@"; do
 		echo "---- end of $logs/$step.log"
 		tail -n 60 "$logs/$step.log"
 		echo "----"
+		causes+=$(grep -hE '^FAIL |^error|: (fatal )?error|panicked at|No space left|Killed|Terminated' "$logs/$step.log" |
+			head -n 6 | sed "s/^/  $step: /")$'\n'
 	fi
 done
 
 if [ "$failed" -ne 0 ]; then
 	printf '\ncheck: %d of %d steps FAILED in %ds (logs in %s)\n%s' "$failed" $# $((SECONDS - begin)) "$logs" "$summary"
+	printf 'what they say first:\n%s' "$causes"
 	exit 1
 fi
 echo "check: $(($# - skipped)) steps passed, $skipped skipped, in $((SECONDS - begin))s (logs in $logs)"

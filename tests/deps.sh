@@ -68,6 +68,48 @@ fetch_libclang() {
 	echo "  export LIBCLANG_PATH=$libclang_dir BINDGEN_EXTRA_CLANG_ARGS=\"-isystem \$(gcc -print-file-name=include)\""
 }
 
+# MPICH with a libfabric that is newer than any distribution's, for one part of check-libfabric: unpacked here, where the
+# script looks for it. Nothing else needs it, so a machine that cannot have it goes without.
+mpich=
+mpich_dir=${XDG_CACHE_HOME:-$HOME/.cache}/gdrfab-mpich
+need_mpich() {
+	[ -e "$mpich_dir/lib/libmpi.so.12" ] && return
+	mpich=needed
+	need curl curl ca-certificates
+	need unzip unzip
+}
+fetch_mpich() {
+	case $(uname -m) in
+	x86_64)
+		path=d0/4d/e75f3ac876dc25d65a19d82b6e067289313fbf81857e42c442b475a320da/mpich-5.0.2-py3-none-manylinux_2_28_x86_64.whl
+		sum=8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4
+		;;
+	aarch64)
+		path=63/7f/79f678b1342fe0f0f2a4046ebb3bf009d3045fa35a2f45d76de7e05cae9f/mpich-5.0.2-py3-none-manylinux_2_28_aarch64.whl
+		sum=992ae6ebb0da97d49d7a67000ae8112da9a3825da1bb1e6f1d196428a0410f2d
+		;;
+	*)
+		echo "note: there is no packed MPICH for this machine; check-libfabric leaves its newer libfabric out" >&2
+		return 0
+		;;
+	esac
+	echo "fetching MPICH 5.0.2 with its libfabric from PyPI to $mpich_dir"
+	rm -rf "$mpich_dir.new"
+	mkdir -p "$mpich_dir.new"
+	if ! curl -sSfL -o "$mpich_dir.new/wheel" "https://files.pythonhosted.org/packages/$path" ||
+		! echo "$sum  $mpich_dir.new/wheel" | sha256sum -c --quiet - ||
+		! unzip -q -o "$mpich_dir.new/wheel" -d "$mpich_dir.new"; then
+		rm -rf "$mpich_dir.new"
+		echo "note: it could not be had; check-libfabric leaves its newer libfabric out" >&2
+		return 0
+	fi
+	chmod +x "$mpich_dir.new"/mpich-*.data/data/bin/*
+	rm -rf "$mpich_dir"
+	mv "$mpich_dir.new"/mpich-*.data/data "$mpich_dir"
+	cp -r "$mpich_dir.new"/mpich-*.dist-info/licenses "$mpich_dir"
+	rm -rf "$mpich_dir.new"
+}
+
 for set in "$@"; do
 	case $set in
 	build)
@@ -83,6 +125,11 @@ for set in "$@"; do
 		need pkg-config:libibverbs libibverbs-dev
 		need pkg-config:librdmacm librdmacm-dev
 		need_libclang
+		need pkg-config:libfabric libfabric-dev
+		need fi_info libfabric-bin
+		# Another MPI's mpicc does not know this option.
+		mpicc --showme:version >/dev/null 2>&1 || need mpicc.openmpi libopenmpi-dev openmpi-bin
+		need_mpich
 		;;
 	bench)
 		need pkg-config:libfabric libfabric-dev
@@ -108,9 +155,9 @@ if ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
 		echo "note: 'make check' needs rustfmt and clippy, which this Rust lacks" >&2
 	fi
 fi
-[ -n "$packages$libclang" ] || exit 0
+[ -n "$packages$libclang$mpich" ] || exit 0
 
-if command -v apt-get >/dev/null 2>&1; then
+if [ -n "$packages$libclang" ] && command -v apt-get >/dev/null 2>&1; then
 	sudo=
 	[ "$(id -u)" -eq 0 ] || sudo=sudo
 	if [ -n "$sudo" ] && ! command -v sudo >/dev/null 2>&1; then
@@ -129,3 +176,4 @@ elif [ -n "$packages" ]; then
 	exit 1
 fi
 [ -z "$libclang" ] || fetch_libclang
+[ -z "$mpich" ] || fetch_mpich

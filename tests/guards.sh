@@ -137,8 +137,9 @@ guard_install() {
 	local dest=$work/dest
 	"$MAKE" -s install DESTDIR="$dest" PREFIX=/opt/gdrfab LIBDIR=/opt/gdrfab/lib64 || return 1
 	(cd "$dest/opt/gdrfab" && find . ! -type d | sort) >"$work/installed"
-	printf './%s\n' bin/gdrfab-info bin/gdrfab-perf include/gdrfab.h lib64/libgdrfab.a lib64/libgdrfab.so \
-		"lib64/$SONAME" "lib64/libgdrfab.so.$VERSION" lib64/pkgconfig/gdrfab.pc | sort | diff -u - "$work/installed" || return 1
+	# shellcheck disable=SC2046 # a list of words
+	printf './%s\n' bin/gdrfab-info bin/gdrfab-perf include/gdrfab.h $(ls include/gdrfab/*.hpp) lib64/gdrfab/gdrfab-copier \
+		lib64/libgdrfab.a lib64/libgdrfab.so "lib64/$SONAME" "lib64/libgdrfab.so.$VERSION" lib64/pkgconfig/gdrfab.pc | sort | diff -u - "$work/installed" || return 1
 	! grep -n "$work" "$dest/opt/gdrfab/lib64/pkgconfig/gdrfab.pc" || { echo "DESTDIR has found its way into gdrfab.pc"; return 1; }
 	! grep -n '@' "$dest/opt/gdrfab/lib64/pkgconfig/gdrfab.pc" || { echo "gdrfab.pc is not filled in"; return 1; }
 	"$MAKE" -s uninstall DESTDIR="$dest" PREFIX=/opt/gdrfab LIBDIR=/opt/gdrfab/lib64 || return 1

@@ -6,9 +6,9 @@
 #
 #   ROUNDS=9 DEVICE=rxe0 NODE=10.77.0.1 GID=1 perftest.sh [TEST...]
 #   PROVIDER=perftest measures perftest against itself: the noise of the method.
-#   TESTs: write-bw:64K write-bw:1M read-bw:64K read-bw:1M write-lat:8 send-lat:8, bandwidth also with :N for one
-#   completion every N operations on both sides (perftest's -Q; without, each has its own, which is perftest's usual for
-#   more than 8 KiB)
+#   TESTs: write-bw:64K read-bw:1M write-lat:8 send-lat:4K and so on, bandwidth also with :N for one completion every N
+#   operations on both sides (perftest's -Q; without, each has its own, which is perftest's usual for more than 8 KiB; for
+#   less it is 100)
 #
 # Same on both sides: device, GID index and so MTU, tx depth, number of operations, completions, placing on CPUs. Both
 # connect over the device's own address; perftest exchanges its addresses over TCP, gdrfab by rdma_cm.
@@ -16,8 +16,8 @@ set -u
 
 rounds=${ROUNDS:-9} device=${DEVICE:-rxe0} node=${NODE:-${TEST_NODE:-10.77.0.1}} gid=${GID:-1}
 provider=${PROVIDER:-${TEST_PROVIDER:-verbs}}
-[ $# -gt 0 ] || set -- write-bw:64K write-bw:64K:100 write-bw:1M write-bw:1M:100 read-bw:64K read-bw:64K:100 read-bw:1M \
-	read-bw:1M:100 write-lat:8 send-lat:8
+[ $# -gt 0 ] || set -- write-bw:8:100 write-bw:4K:100 write-bw:64K write-bw:1M read-bw:8:100 read-bw:4K:100 read-bw:64K \
+	read-bw:1M write-lat:8 write-lat:4K write-lat:64K write-lat:1M send-lat:8
 depth=128
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -25,9 +25,12 @@ export GDRFAB_VERBS_GID_INDEX=$gid
 
 iterations() { # <test> <bytes>
 	case $1:$2 in
+	*-lat:1048576) echo "${BIG_LAT_ITERS:-200}" ;;
+	*-lat:65536) echo "${MID_LAT_ITERS:-1000}" ;;
 	*-lat:*) echo "${LAT_ITERS:-2000}" ;;
+	*:1048576) echo "${BIG_ITERS:-512}" ;;
 	*:65536) echo "${BW_ITERS:-2000}" ;;
-	*) echo "${BIG_ITERS:-512}" ;;
+	*) echo "${SMALL_ITERS:-50000}" ;;
 	esac
 }
 
@@ -47,7 +50,10 @@ perftest() { # <test> <bytes> <iterations> <operations to a completion>
 	done
 	# shellcheck disable=SC2086
 	timeout 120 taskset 2 "$program" $options 127.0.0.1 2>>"$work/err" | tee "$work/perftest.out" |
-		awk -v test="$1" -v bytes="$2" '$1 == bytes { print test ~ /bw$/ ? $4 * 1.048576 : $5 }'
+		awk -v test="$1" -v bytes="$2" '$1 == bytes {
+			# Of its columns, that with the more digits.
+			print test ~ /lat$/ ? $5 : bytes <= 8192 ? $5 * bytes : $4 * 1.048576
+		}'
 	wait $server
 }
 

@@ -3,19 +3,21 @@
 # In the guest: runs conformance programs that were built on the host, once for each pass, and sums up as c-tests/run.sh
 # does. tests/check-verbs.sh puts everything below /gdrfab and calls it.
 #
-#   programs.sh [--claim TEXT] [--keep-going] PASS=PROGRAM[:CLAIM TEXT],PROGRAM...
+#   programs.sh [--claim TEXT] [--keep-going] [--then SCRIPT] PASS=PROGRAM[:CLAIM TEXT],PROGRAM...
 #   programs.sh --shell PASS 'CMD'        runs CMD with the environment of a pass
 #
 # A pass is a device: rxe, norxe (soft-RoCE that refuses dma-bufs), siw; domain, which is rxe by programs that promise to
-# use a domain from one thread at a time; or shm, without a device.
+# use a domain from one thread at a time; or shm, without a device. SCRIPT prints claims of its own, and runs after the
+# passes with the environment of rxe.
 set -u
 
 at=/gdrfab
-claim= keep_going= shell=
+claim= keep_going= shell= then=
 while [ $# -gt 0 ]; do
 	case $1 in
 	--claim) claim=$2 && shift ;;
 	--keep-going) keep_going=1 ;;
+	--then) then=$2 && shift ;;
 	--shell) shell=1 ;;
 	*) break ;;
 	esac
@@ -24,6 +26,7 @@ done
 
 export LD_LIBRARY_PATH=$at/lib:$at/tests/fakes GDRFAB_FAKES=$at/tests/fakes PATH=$PATH:$at/bin
 export GDRFAB_VERBS_LIBRARY=$at/lib/libgdrfab-dmabuf.so
+[ ! -e $at/lib/libnccl-net-gdrfab.so ] || export TEST_NCCL_PLUGIN=$at/lib/libnccl-net-gdrfab.so
 # Links and devices of this machine may be taken away.
 export TEST_BREAK=1
 # Emulated CPUs are slow.
@@ -89,6 +92,14 @@ for pass in "$@"; do
 	# What fails on one device fails on the next.
 	[ -n "$keep_going" ] || [ $failed -eq 0 ] || break
 done
+if [ -n "$then" ] && { [ -n "$keep_going" ] || [ $failed -eq 0 ]; }; then
+	log=/tmp/then.log
+	choose rxe
+	restore
+	timeout -k 5 900 bash "$then" 2>&1 | tee "$log" || echo "FAIL $then: ended with status $?" | tee -a "$log"
+	passed=$((passed + $(grep -c '^ok ' "$log"))) failed=$((failed + $(grep -c '^FAIL ' "$log")))
+	skipped=$((skipped + $(grep -c '^skip ' "$log")))
+fi
 dmesg | grep -E 'BUG:|WARNING:|Oops|Call Trace' | head -n 5
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ] && [ $((passed + skipped)) -gt 0 ]

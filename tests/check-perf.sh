@@ -1,0 +1,32 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# What gdrfab-perf promises on its command line, by running the installed one as a user would:
+#
+#   tests/check-perf.sh [PART...]
+#
+# A PART is a file tests/perf/PART.sh (default: all). PERF: the program (found in PREFIX/bin, or in PATH); PROVIDERS: those it is
+# run over ("shm tcp"); NODE: where a server of the provider verbs listens. Prints one line for each claim, and at last
+# `N passed, N failed, N skipped`.
+#
+# Here it is about whether options do what they say, never about speed.
+set -u
+
+here=$(cd "$(dirname "$0")/perf" && pwd)
+[ -z "${PREFIX:-}" ] || PERF=${PERF:-$PREFIX/bin/gdrfab-perf}
+export PERF=${PERF:-gdrfab-perf} PROVIDERS=${PROVIDERS:-shm tcp}
+command -v "$PERF" >/dev/null || {
+	echo "FAIL check-perf.sh: there is no $PERF"
+	exit 1
+}
+[ $# -gt 0 ] || set -- $(cd "$here" && ls ./*.sh | sed 's|^\./||; s|\.sh$||' | grep -vx claims)
+
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
+for part in "$@"; do
+	echo "== $part"
+	# A part that ends before its last line has not said all it had to say.
+	{ timeout 600 bash "$here/$part.sh" 2>&1 || echo "FAIL $part: ended with status $?"; } | tee -a "$log"
+done
+passed=$(grep -c '^ok ' "$log") failed=$(grep -c '^FAIL ' "$log") skipped=$(grep -c '^skip ' "$log")
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ $((passed + skipped)) -gt 0 ]

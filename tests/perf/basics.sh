@@ -1,0 +1,15 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Every test over every provider, with what arrived verified. See tests/check-perf.sh.
+set -u
+. "$(dirname "$0")/claims.sh"
+
+for provider in $PROVIDERS; do
+	for test in write-lat read-lat send-lat write-bw read-bw send-bw write-rate; do
+		claim "$provider: $test verifies what arrived" local_run "$provider" "$test" -s 8:4K -n 50 --verify
+	done
+done
+claim "mr-reg prints the path" bash -c '"$PERF" mr-reg -s 4K -n 50 | grep -q offers'
+claim "an unknown test is refused" refused "no such test" fly
+claim "an unknown option is refused" refused "--frob" write-lat --frob
+exit 0

@@ -6,6 +6,8 @@
 #   make fuzz        looks for bytes that the tcp provider cannot bear; SECONDS=600 for each of two targets
 #   make install     PREFIX=/usr/local LIBDIR=$PREFIX/lib DESTDIR=
 #   make bench       gdrfab beside libfabric and UCX; needs `make deps-bench`
+#   make plugin-nccl the net plugin for NCCL; `make install-plugin-nccl` puts it beside the library
+#   make plugin-libfabric  the provider for libfabric; `make install-plugin-libfabric` puts it into LIBDIR/libfabric
 #   make check-gpu   the conformance programs on this machine's NVIDIA GPUs; `make bench-gpu` the speed there
 
 PREFIX     ?= /usr/local
@@ -15,6 +17,7 @@ INCLUDEDIR ?= $(PREFIX)/include
 CARGO      ?= cargo
 RUSTC      ?= rustc
 CC         ?= cc
+CXX        ?= c++
 INSTALL    ?= install
 
 # One absolute path for cargo and for the scripts, wherever they are started.
@@ -26,12 +29,20 @@ MAJOR       := $(firstword $(subst ., ,$(VERSION)))
 SO          := libgdrfab.so
 SONAME      := $(SO).$(MAJOR)
 PROGRAMS    := gdrfab-info gdrfab-perf
+# The process that copies for those who may not call a driver; the library looks for it here, beside itself.
+COPIER      := gdrfab/gdrfab-copier
 EXAMPLES     := $(basename $(notdir $(wildcard examples/*.c)))
+# Examples of several files, each in a directory of its own; a script beside it runs both sides.
+EXAMPLE_DIRS := $(notdir $(patsubst %/main.c,%,$(wildcard examples/*/main.c)))
+EXAMPLES_CXX := $(basename $(notdir $(wildcard examples/*.cpp)))
 EXAMPLES_OUT := $(CARGO_TARGET_DIR)/c-examples
 
 # Where `check`, `demo` and `bench` find what they have just installed, and nothing else.
 USE_TEST_PREFIX = PKG_CONFIG_PATH=$(TEST_PREFIX)/lib/pkgconfig LD_LIBRARY_PATH=$(TEST_PREFIX)/lib PREFIX=$(TEST_PREFIX)
-INSTALL_TEST_PREFIX = $(MAKE) --no-print-directory install PREFIX=$(TEST_PREFIX) BINDIR=$(TEST_PREFIX)/bin \
+INSTALL_TEST_PLUGIN = $(MAKE) --no-print-directory install-plugin-nccl LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
+INSTALL_TEST_FI = $(MAKE) --no-print-directory install-plugin-libfabric LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
+# What is the same already keeps its time, so that programs built against it are not built anew.
+INSTALL_TEST_PREFIX = $(MAKE) --no-print-directory install INSTALL="$(INSTALL) -C" PREFIX=$(TEST_PREFIX) BINDIR=$(TEST_PREFIX)/bin \
 	LIBDIR=$(TEST_PREFIX)/lib INCLUDEDIR=$(TEST_PREFIX)/include DESTDIR=
 
 # Where tests/deps.sh puts a libclang for bindgen if the system's is too new. It comes without C's own headers; gcc has them.
@@ -54,12 +65,13 @@ $(OUT)/native-static-libs: Cargo.toml
 
 # `sudo make install` often runs without cargo in its PATH: then it installs what `make` has built.
 install: $(if $(shell command -v $(CARGO)),all)
-	$(INSTALL) -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR))
+	$(INSTALL) -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(LIBDIR)/gdrfab $(INCLUDEDIR)/gdrfab)
 	$(INSTALL) -m 755 $(OUT)/$(SO) $(DESTDIR)$(LIBDIR)/$(SO).$(VERSION)
 	ln -sf $(SO).$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/$(SO)
 	$(INSTALL) -m 644 $(OUT)/libgdrfab.a $(DESTDIR)$(LIBDIR)/libgdrfab.a
 	$(INSTALL) -m 644 include/gdrfab.h $(DESTDIR)$(INCLUDEDIR)/gdrfab.h
+	$(INSTALL) -m 644 include/gdrfab/*.hpp $(DESTDIR)$(INCLUDEDIR)/gdrfab
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
 		-e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|' \
 		-e 's|@INCLUDEDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(INCLUDEDIR))|' \
@@ -67,14 +79,52 @@ install: $(if $(shell command -v $(CARGO)),all)
 		pkgconfig/gdrfab.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/gdrfab.pc
 	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/gdrfab.pc
 	$(INSTALL) -m 755 $(addprefix $(OUT)/,$(PROGRAMS)) $(DESTDIR)$(BINDIR)
+	$(INSTALL) -m 755 $(OUT)/$(notdir $(COPIER)) $(DESTDIR)$(LIBDIR)/$(COPIER)
 
+# ---- plugins: C on the installed library, built as a stranger would
+
+NCCL_SO := libnccl-net-gdrfab.so
+NCCL_C  := $(wildcard plugins/nccl/*.c)
+
+# Needs neither NCCL nor CUDA, only gdrfab as pkg-config finds it in what was just installed. At run time the plugin looks
+# for libgdrfab.so beside itself first.
+plugin-nccl: check-install
+	$(CC) -std=c99 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wpedantic -Werror -shared \
+		-Wl,-soname,$(NCCL_SO) -Wl,-z,defs -Wl,-rpath,'$$ORIGIN' -o $(OUT)/$(NCCL_SO) $(NCCL_C) \
+		$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab)
+
+install-plugin-nccl: $(if $(shell command -v $(CARGO)),plugin-nccl)
+	$(INSTALL) -d $(DESTDIR)$(LIBDIR)
+	$(INSTALL) -m 755 $(OUT)/$(NCCL_SO) $(DESTDIR)$(LIBDIR)/$(NCCL_SO)
+
+FI_SO := libgdrfab-fi.so
+FI_C  := $(wildcard plugins/libfabric/*.c)
+
+# Needs libfabric's headers, but links nothing of it: whichever libfabric loads the file is the one that it calls. What
+# libfabric closes stays loaded (nodelete), as gdrfab's threads may still run in it.
+plugin-libfabric: check-install
+	$(CC) -std=c99 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wpedantic -Werror -shared \
+		-Wl,-soname,$(FI_SO) -Wl,-z,defs -Wl,-z,nodelete -Wl,-rpath,'$$ORIGIN/..' -o $(OUT)/$(FI_SO) $(FI_C) \
+		$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab) $$(pkg-config --cflags libfabric) -ldl
+
+# A directory of its own: FI_PROVIDER_PATH names it, and libfabric loads whatever lies there.
+install-plugin-libfabric: $(if $(shell command -v $(CARGO)),plugin-libfabric)
+	$(INSTALL) -d $(DESTDIR)$(LIBDIR)/libfabric
+	$(INSTALL) -m 755 $(OUT)/$(FI_SO) $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO)
+
+# Directories that others use as well stay, hence `|| true`.
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(SO) $(SONAME) $(SO).$(VERSION) libgdrfab.a pkgconfig/gdrfab.pc)
+	rm -f $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO)
+	rmdir $(DESTDIR)$(LIBDIR)/libfabric 2>/dev/null || true
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(NCCL_SO) $(SO) $(SONAME) $(SO).$(VERSION) libgdrfab.a pkgconfig/gdrfab.pc $(COPIER))
+	rmdir $(DESTDIR)$(LIBDIR)/gdrfab 2>/dev/null || true
+	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/gdrfab/,$(notdir $(wildcard include/gdrfab/*.hpp)))
+	rmdir $(DESTDIR)$(INCLUDEDIR)/gdrfab 2>/dev/null || true
 	rm -f $(DESTDIR)$(INCLUDEDIR)/gdrfab.h $(addprefix $(DESTDIR)$(BINDIR)/,$(PROGRAMS))
 
 # ---- tests: each step stands alone; tests/check.sh runs them all and sums up
 
-CHECKS := fmt clippy doc rust loom install examples c guards memcheck tsan tcp fuzz verbs
+CHECKS := fmt clippy doc rust loom install examples perf c guards memcheck tsan tcp nccl libfabric fuzz verbs
 
 check:
 	@MAKE="$(MAKE)" tests/check.sh $(CHECKS)
@@ -92,7 +142,7 @@ check-doc:
 # The tests of the vendors' interfaces need stand-ins of their drivers, and say so and pass without.
 check-rust:
 	CC="$(CC)" sh c-tests/fakes/build.sh $(CARGO_TARGET_DIR)/fakes
-	GDRFAB_FAKES=$(CARGO_TARGET_DIR)/fakes $(CARGO) test
+	GDRFAB_FAKES=$(CARGO_TARGET_DIR)/fakes $(CARGO) test --no-fail-fast
 
 # Loom swaps the atomics of the whole crate, so the models build apart.
 check-loom:
@@ -106,15 +156,31 @@ examples: check-install
 	@mkdir -p $(EXAMPLES_OUT)
 	$(USE_TEST_PREFIX) sh -e -c 'for e in $(EXAMPLES); do \
 		$(CC) -std=c99 -O2 -Wall -Wextra -Wpedantic -Werror -o $(EXAMPLES_OUT)/$$e examples/$$e.c \
+			$$(pkg-config --cflags --libs gdrfab); done; \
+		for e in $(EXAMPLE_DIRS); do \
+		$(CC) -std=c99 -O2 -Wall -Wextra -Wpedantic -Werror -o $(EXAMPLES_OUT)/$$e examples/$$e/*.c \
+			$$(pkg-config --cflags --libs gdrfab) -ldl; done; \
+		for e in $(EXAMPLES_CXX); do \
+		$(CXX) -std=c++17 -O2 -Wall -Wextra -Wpedantic -Werror -pthread -o $(EXAMPLES_OUT)/$$e examples/$$e.cpp \
 			$$(pkg-config --cflags --libs gdrfab); done'
 
 check-examples: examples
 	$(USE_TEST_PREFIX) examples/hello.sh $(EXAMPLES_OUT)/hello
-	$(USE_TEST_PREFIX) sh -e -c 'for e in $(filter-out hello,$(EXAMPLES)); do $(EXAMPLES_OUT)/$$e; done'
+	$(USE_TEST_PREFIX) sh -e -c 'for e in $(filter-out hello,$(EXAMPLES)) $(EXAMPLES_CXX); do $(EXAMPLES_OUT)/$$e; done'
+	$(USE_TEST_PREFIX) $(EXAMPLES_OUT)/rdma_transport_pingpong --providers tcp --rounds 100
+	$(USE_TEST_PREFIX) $(EXAMPLES_OUT)/rdma_transport_batch tcp
+	$(USE_TEST_PREFIX) BIG=60000000 examples/file_transfer.sh $(EXAMPLES_OUT)/file_transfer
+	CC="$(CC)" sh c-tests/fakes/build.sh $(CARGO_TARGET_DIR)/fakes
+	$(USE_TEST_PREFIX) examples/gaudi_pingpong.sh $(EXAMPLES_OUT)/gaudi_pingpong $(CARGO_TARGET_DIR)/fakes
 
-# Once more without locks, where operations take a shorter way.
+# What gdrfab-perf promises. See tests/check-perf.sh.
+check-perf: check-install
+	$(USE_TEST_PREFIX) tests/check-perf.sh
+
+# Once more without locks, where operations take a shorter way, and with entries in the order of posting.
 check-c: check-install
 	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh rma rma_order msg cq protect
+	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh rma msg cq protect deadline fault
 	$(USE_TEST_PREFIX) c-tests/run.sh
 
 # The layout guard reads the debug information of a development build, which check-rust has made already.
@@ -134,6 +200,16 @@ check-tsan: check-install
 check-tcp: check-install
 	$(USE_TEST_PREFIX) tests/check-tcp.sh
 
+# The plugin, driven as NCCL drives it, without NCCL and without a GPU. See tests/check-nccl.sh.
+check-nccl: check-install
+	$(INSTALL_TEST_PLUGIN)
+	$(USE_TEST_PREFIX) tests/check-nccl.sh
+
+# The provider under libfabric's own tools, under Open MPI and under a newer libfabric. See tests/check-libfabric.sh.
+check-libfabric: check-install
+	$(INSTALL_TEST_FI)
+	$(USE_TEST_PREFIX) tests/check-libfabric.sh
+
 # A minute for each target. See fuzz/run.sh.
 check-fuzz:
 	fuzz/run.sh decode 60
@@ -152,6 +228,11 @@ check-verbs: check-install
 # Needs GPUs, so `check` leaves it out. Elsewhere built programs run there by tests/check-gpu.sh alone.
 check-gpu: check-install
 	$(USE_TEST_PREFIX) tests/check-gpu.sh
+
+# The plugin under PyTorch (PYTHON=python3), on a machine with two GPUs or more.
+check-nccl-gpu: check-install
+	$(INSTALL_TEST_PLUGIN)
+	$(USE_TEST_PREFIX) tests/check-nccl-gpu.sh all
 
 # ---- generated and committed
 
@@ -190,6 +271,21 @@ bench-gpu:
 	$(EXAMPLES_OUT)/gpu-bench
 	$(USE_TEST_PREFIX) benches/gpu/tcp.py --perf $(TEST_PREFIX)/bin/gdrfab-perf $(GPU_TCP_FLAGS)
 
+# What torchcomms' benchmark of this name measures, and what the C++ layer adds to the C functions.
+bench-rdma-transport:
+	@$(INSTALL_TEST_PREFIX)
+	@mkdir -p $(EXAMPLES_OUT)
+	$(CXX) -std=c++17 -O2 -Wall -Wextra -pthread -o $(EXAMPLES_OUT)/rdma_transport_bench \
+		benches/cxx/rdma_transport_bench.cpp $$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab) \
+		-Wl,-rpath,$(TEST_PREFIX)/lib
+	$(EXAMPLES_OUT)/rdma_transport_bench --two $(RDMA_TRANSPORT_FLAGS)
+	$(EXAMPLES_OUT)/rdma_transport_bench --overhead
+
+# The provider for libfabric beside gdrfab's own calls, and Open MPI over it beside other ways.
+bench-libfabric: check-install
+	@$(INSTALL_TEST_FI)
+	$(USE_TEST_PREFIX) benches/libfabric/run.sh
+
 deps:
 	@tests/deps.sh build
 
@@ -199,4 +295,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all examples install uninstall check check-gpu $(addprefix check-,$(CHECKS)) fuzz header abi demo bench bench-gpu bench-verbs bench-verbs-count deps deps-bench clean
+.PHONY: all plugin-nccl install-plugin-nccl examples install uninstall check check-gpu check-nccl-gpu $(addprefix check-,$(CHECKS)) fuzz header abi demo bench bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric

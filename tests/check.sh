@@ -54,6 +54,11 @@ for step in "$@"; do
 		failed=$((failed + 1))
 		echo "---- end of $logs/$step.log"
 		tail -n 60 "$logs/$step.log"
+		# What failed may be far from the end, and whoever reads this may have these lines alone.
+		if grep -q '^FAIL ' "$logs/$step.log"; then
+			echo "---- what failed in it, with what was printed around it"
+			grep -B 3 -A 6 '^FAIL ' "$logs/$step.log" | head -n 40
+		fi
 		echo "----"
 		causes+=$(grep -hE '^FAIL |^error|: (fatal )?error|panicked at|No space left|Killed|Terminated' "$logs/$step.log" |
 			head -n 6 | sed "s/^/  $step: /")$'\n'

@@ -21,6 +21,8 @@ const CASES: &[Case] = &[
     ("a chain", "verbs", &[LIB, NO_CM, SMALL], chain),
     ("a chain that breaks", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], chain_breaks),
     ("a failed completion", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], completion_fails),
+    ("an event before its completion", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], event_first),
+    ("an event without a completion", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], event_alone),
     ("a small queue", "verbs", &[LIB, NO_CM, ("GDRFAB_VERBS_TX_SIZE", "8192")], small_queue),
     ("creation fails", "verbs", &[LIB, NO_CM], creation_fails),
     ("events of the device", "verbs", &[LIB, NO_CM, SMALL], events),
@@ -199,6 +201,43 @@ fn completion_fails() {
         }
     }
     fails(write(&a, iov(&bytes), mr.desc(), 4, 0), errno::ENOTCONN, "REM_ACCESS_ERR");
+    [a, b].iter().for_each(|ep| ep.close().unwrap());
+}
+
+/// The device says that the queue pair failed before the completion is there that says why.
+fn event_first() {
+    let world = World::new();
+    let (a, b) = world.pair(false);
+    let bytes = vec![7u8; 512];
+    let mr = world.register(memory(&[iov(&bytes)])).unwrap();
+    fault("qp_event=1@2,wc=10@2");
+    (1..=2).for_each(|context| write(&a, iov(&bytes), mr.desc(), context, 0).unwrap());
+    let (kind, _, error) = world.event();
+    assert!(kind == 3 && error.is_none(), "the completion says it: {error:?}");
+    assert_eq!(world.contexts(), [1]);
+    let (failed, why) = world.cq.read_error().unwrap();
+    assert_eq!((failed.context, why.error.errno, why.error.code), (2, errno::EKEYREJECTED, Code::verbs(10)));
+    fails(write(&a, iov(&bytes), mr.desc(), 3, 0), errno::ENOTCONN, "REM_ACCESS_ERR");
+    [a, b].iter().for_each(|ep| ep.close().unwrap());
+}
+
+/// It says so, and no completion says why.
+fn event_alone() {
+    let world = World::new();
+    let (a, b) = world.pair(false);
+    let bytes = vec![7u8; 512];
+    let mr = world.register(memory(&[iov(&bytes)])).unwrap();
+    a.recv(&[iov(&bytes)], &Common { context: 9, ..Common::default() }, &[mr.desc()]).unwrap();
+    fault("qp_event=3@1");
+    write(&a, iov(&bytes), mr.desc(), 1, 0).unwrap();
+    let (kind, _, error) = world.event();
+    let error = error.expect("a reason");
+    assert!(kind == 3 && error.errno == errno::EACCES && error.words.contains("access rights forbid"), "{error}");
+    let (kind, _, error) = world.event();
+    assert!(kind == 3 && error.is_none(), "and the end: {error:?}");
+    assert_eq!(world.contexts(), [1]);
+    let (failed, why) = world.cq.read_error().unwrap();
+    assert_eq!((failed.context, why.error.errno), (9, errno::ECANCELED));
     [a, b].iter().for_each(|ep| ep.close().unwrap());
 }
 

@@ -4,8 +4,9 @@
  * does around the calls can be counted.
  *
  * A send, or a write with immediate data, to a queue pair of this process ends the oldest receive posted there, if any.
- * Faults: `post_send`, `post_recv` and `wc` (the status of a completion); looked for only if FAKE_FAULT is set when the
- * queue pair is created, because asking takes longer than posting.
+ * Faults: `post_send`, `post_recv`, `wc` (the status of a completion) and `qp_event` (the number of an asynchronous event
+ * of the queue pair, which comes before the completion); looked for only if FAKE_FAULT is set when the queue pair is
+ * created, because asking takes longer than posting.
  */
 #define _GNU_SOURCE
 #include "ibverbs.h"
@@ -153,6 +154,9 @@ int queue_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **
 			return ENOMEM;
 		}
 		enum ibv_wc_status status = ibv->state == IBV_QPS_ERR ? IBV_WC_WR_FLUSH_ERR : (unsigned)fail(qp, "wc");
+		int event = fail(qp, "qp_event");
+		if (event)
+			raise_event(ibv->context, event, ibv);
 		if (status == IBV_WC_SUCCESS && qp->peer && qp->peer->ibv.state != IBV_QPS_ERR &&
 		    (wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_SEND_WITH_IMM ||
 		     wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM))

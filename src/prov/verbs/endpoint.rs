@@ -81,6 +81,7 @@ impl Endpoint {
             earliest: 0,
             late: 0,
             why: None,
+            fault: None,
             drained_by: 0,
             silent: false,
             link: Link::default(),

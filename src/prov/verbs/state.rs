@@ -107,6 +107,8 @@ pub struct State {
     pub late: u64,
     /// Why the connection ends or has ended: what came first.
     pub why: Option<Error>,
+    /// What the device said of the queue pair, and no operation has said better yet.
+    pub fault: Option<Error>,
     /// When draining is given up and the queue pair destroyed instead.
     pub drained_by: u64,
     /// The peer was told, or told us, so that no event is owed for what this side began.
@@ -276,6 +278,9 @@ impl State {
         }
         let failed = Failed { operation, receive, status: wc.status, qpn: wc.qp_num, vendor_err: wc.vendor_err };
         let error = status::completion_error(&failed);
+        if self.fault.take().is_some() {
+            self.why = Some(error.clone());
+        }
         self.begin_end(error.clone(), false);
         error
     }
@@ -398,7 +403,11 @@ impl State {
         self.flush_line();
         let why = self.why.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
         self.phase = Phase::Down(why);
+        let fault = self.fault.take();
         if !self.silent {
+            if fault.is_some() {
+                self.event(EventKind::Shutdown, Vec::new(), fault);
+            }
             self.event(EventKind::Shutdown, Vec::new(), None);
         }
     }

@@ -10,7 +10,7 @@
 use super::cm_id::{Channel, CmEventKind, Id};
 use super::domain::Domain;
 use super::event::{AsyncEvent, kind};
-use super::state::{Shared, State};
+use super::state::{Phase, Shared, State};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::sys::epoll::Poller;
@@ -50,6 +50,8 @@ enum Concern {
     None,
     /// Its connection is over.
     End(Error),
+    /// So it is, and an operation may know more of it than the device says.
+    Fault(Error),
     /// Something is wrong, and the connection goes on as far as it can.
     Warning(Error),
     /// Good to know.
@@ -149,6 +151,7 @@ impl Domain {
             match self.concern(&s, event) {
                 Concern::None => {}
                 Concern::End(why) => s.broken(why),
+                Concern::Fault(why) => s.faulted(why),
                 Concern::Warning(why) => s.event(EventKind::Notify, Vec::new(), Some(why)),
                 Concern::Notice(words) => s.event(EventKind::Notify, words.into_bytes(), None),
             }
@@ -165,7 +168,7 @@ impl Domain {
                         kind::QP_REQ_ERR => errno::EREMOTEIO,
                         _ => errno::EIO,
                     };
-                    Concern::End(Error::new(number, format!("{name}, queue pair {qpn:#x}: {}", event.words)))
+                    Concern::Fault(Error::new(number, format!("{name}, queue pair {qpn:#x}: {}", event.words)))
                 }
                 _ => Concern::None,
             },
@@ -225,9 +228,19 @@ impl Domain {
 }
 
 impl State {
+    /// The device gave the queue pair up. Events and completions come by different ways: that of the operation which was
+    /// the cause may follow, and tells more, so the event queue gets this reason only if none does until all are back.
+    fn faulted(&mut self, why: Error) {
+        if !matches!(self.phase, Phase::Connected) {
+            return self.broken(why);
+        }
+        self.fault = Some(why.clone());
+        self.begin_end(why, false);
+        self.finish_if_drained();
+    }
+
     /// The connection is over for a reason of this side's device: the event queue gets the reason, and then the end.
     fn broken(&mut self, why: Error) {
-        use super::state::Phase;
         if matches!(self.phase, Phase::Connected | Phase::Connecting(_)) {
             self.event(EventKind::Shutdown, Vec::new(), Some(why.clone()));
         }

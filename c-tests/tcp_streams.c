@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Long transfers over several connections (GDRFAB_TCP_STREAMS): every byte and the order of everything is as over one;
- * what is late or given up leaves its memory alone; and one of them that dies ends the whole with words that name it.
+ * Long transfers over several connections (GDRFAB_TCP_STREAMS), into memory of every kind: every byte and the order of
+ * everything is as over one; what is late or given up leaves its memory alone; and one of them that dies ends the whole with
+ * words that name it.
  */
 #include "raw.h"
 
@@ -16,6 +17,7 @@ struct plan {
 	int server, client; /* what each side is set to; 0: not set */
 	int both;	    /* what comes of it */
 	bool stops;	    /* the peer stands still meanwhile */
+	const struct memkind *to; /* the target's memory; NULL: plain host memory */
 };
 
 static void wants(int streams)
@@ -62,12 +64,13 @@ static const size_t sizes[] = {LONG - 1, LONG, LONG + 1, LONG + STRIPE - 1, (1u 
 
 static void is_used(struct node *n)
 {
+	const struct plan *p = (const struct plan *)n->arg;
 	unsigned char *in = (unsigned char *)calloc(1, LARGE);
 	unsigned char last[16] = {0};
 	struct mem m;
 	done e;
 	begin(n);
-	mem_new(n, &m, &memkinds[KIND_MALLOC], LARGE);
+	mem_new(n, &m, p->to ? p->to : &memkinds[KIND_MALLOC], LARGE);
 	mem_register(n, &m, 0, LARGE, REMOTE_ACCESS, 0);
 	mem_publish(n, &m);
 	barrier(n);
@@ -75,8 +78,8 @@ static void is_used(struct node *n)
 		/* The data of a write comes after all its bytes, and after what was written before. */
 		DATA_CAME(n, &e);
 		CHECK_EQ(e.data, round);
-		CHECK_FILLED("written with data", m.addr, sizes[round], 0, round);
-		CHECK_FILLED("written in front of it", m.addr + LARGE - 4096, 4096, 0, round + 100);
+		CHECK_MEM("written with data", &m, 0, sizes[round], 0, round);
+		CHECK_MEM("written in front of it", &m, LARGE - 4096, 4096, 0, round + 100);
 		barrier(n);
 		/* Two messages, of which the long one is first; the second time before their receives. */
 		if (round % 2)
@@ -159,6 +162,26 @@ TEST_WITHIN(40, over_two)
 TEST_WITHIN(40, over_four)
 {
 	bytes((struct setup){0}, (struct plan){.server = 4, .client = 4, .both = 4});
+}
+
+/* Stripes that arrive for device memory take its slots in any order. */
+static void into_device(const void *arg)
+{
+	bytes((struct setup){0}, *(const struct plan *)arg);
+}
+
+TEST_TABLE(devices)
+{
+	static struct plan plans[DEVICE_KINDS];
+	size_t kinds = device_kinds_list();
+	for (size_t k = 0; k < kinds; k++) {
+		char name[96];
+		if (!device_kinds[k]->opaque)
+			continue;
+		plans[k] = (struct plan){.server = 4, .client = 4, .both = 4, .to = device_kinds[k]};
+		snprintf(name, sizeof name, "over_four_into_%s", device_kinds[k]->name);
+		test_add(name, into_device, &plans[k], 60);
+	}
 }
 
 TEST_WITHIN(40, over_as_many_as_both_want)

@@ -18,6 +18,7 @@ use world::{LIB, NO_CM, SMALL, World, hints, iov, list, lives, memory, raise, wr
 const CASES: &[Case] = &[
     ("options", "verbs", &[LIB, NO_CM], options),
     ("posting", "verbs", &[LIB, NO_CM, SMALL], posting),
+    ("fences", "verbs", &[LIB, NO_CM, SMALL], fence),
     ("a chain", "verbs", &[LIB, NO_CM, SMALL], chain),
     ("a chain that breaks", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], chain_breaks),
     ("a failed completion", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], completion_fails),
@@ -110,6 +111,30 @@ fn posting() {
     a.shutdown(0).unwrap();
     fails(write(&a, iov(&bytes), desc, 1, 0), errno::ENOTCONN, "this side shut the connection down");
     fails(a.connect_addr("verbs-qp://nonsense"), errno::EOPBADSTATE, "over");
+}
+
+/// A queue pair executes in order what follows a write; only a read has to be waited for.
+fn fence() {
+    let world = World::new();
+    let (a, b) = world.pair(false);
+    let bytes = vec![7u8; 512];
+    let mr = world.register(memory(&[iov(&bytes)])).unwrap();
+    let there = [RmaIov { addr: 0x1000, len: 512, key: mr.key() }];
+    let post = |dir, context, flags| {
+        a.rma(dir, &[iov(&bytes)], &there, &Common { context, flags, ..Common::default() }, &[mr.desc()]).unwrap();
+    };
+    post(Dir::Write, 1, 0);
+    post(Dir::Write, 2, flags::FENCE);
+    post(Dir::Read, 3, flags::FENCE);
+    assert_eq!(world::fences(), 0);
+    post(Dir::Write, 4, 0);
+    post(Dir::Write, 5, flags::FENCE);
+    post(Dir::Read, 6, flags::FENCE);
+    assert_eq!(world::fences(), 2);
+    assert_eq!(world.contexts(), [1, 2, 3, 4, 5, 6]);
+    post(Dir::Write, 7, flags::FENCE);
+    assert_eq!(world::fences(), 2, "the reads are over");
+    [a, b].iter().for_each(|ep| ep.close().unwrap());
 }
 
 fn chain() {

@@ -17,6 +17,14 @@
 #include <unistd.h>
 
 static struct qp *qps; /* under fake_lock */
+static int fences;
+
+/* For tests: work requests so far that asked for a fence. */
+API int fake_verbs_fences(void);
+API int fake_verbs_fences(void)
+{
+	return __atomic_load_n(&fences, __ATOMIC_RELAXED);
+}
 
 static void complete(struct cq *cq, const struct ibv_wc *wc)
 {
@@ -146,6 +154,8 @@ int queue_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **
 			*bad = wr;
 			return refused;
 		}
+		if (wr->send_flags & IBV_SEND_FENCE)
+			__atomic_add_fetch(&fences, 1, __ATOMIC_RELAXED);
 		uint32_t len = 0;
 		for (int i = 0; i < wr->num_sge; i++)
 			len += wr->sg_list[i].length;

@@ -49,6 +49,12 @@ pub fn lives() -> i32 {
     unsafe { Library::new("libibverbs.so.1").unwrap().get::<unsafe extern "C" fn() -> c_int>(b"fake_verbs_objects\0").unwrap()() }
 }
 
+/// Work requests that asked for a fence.
+pub fn fences() -> i32 {
+    // SAFETY: as above.
+    unsafe { Library::new("libibverbs.so.1").unwrap().get::<unsafe extern "C" fn() -> c_int>(b"fake_verbs_fences\0").unwrap()() }
+}
+
 pub fn raise(kind: i32, port: c_int) {
     type Raise = unsafe extern "C" fn(c_int, *mut c_void, c_int);
     // SAFETY: as above; no element, so the port is what the event is about.

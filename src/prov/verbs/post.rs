@@ -201,8 +201,7 @@ impl State {
         let inline = bounce.is_none() && !read && here == Local::Host && total <= inline_max;
         let mut send_flags = if signal { SIGNALED } else { 0 };
         send_flags |= if inline && total > 0 { INLINE } else { 0 };
-        // Reads of one connection are answered in order, and soft-iWARP refuses a fence before one.
-        let fence = c.flags & flags::FENCE != 0 && !(read && self.unordered);
+        let fence = c.flags & flags::FENCE != 0 && self.needs_fence(read);
         send_flags |= if fence { FENCE } else { 0 };
 
         let buf = local.first().map_or(0, |v| v.addr);
@@ -238,6 +237,18 @@ impl State {
         self.ring(true)?;
         self.look_quick();
         Ok(())
+    }
+
+    /// Whether the device has to hold a fenced operation back. A queue pair executes in order all but what follows a read,
+    /// which is answered later; and soft-RoCE may forget to wake a request that it holds back.
+    #[cold]
+    fn needs_fence(&self, read: bool) -> bool {
+        // Reads of one connection are answered in order, and soft-iWARP refuses a fence before one.
+        if read && self.unordered {
+            return false;
+        }
+        // What waits in line may be a read.
+        self.must_wait() || self.faults.is_some() || self.tx.iter().any(|op| op.end.kind & flags::READ != 0)
     }
 
     /// A transfer to or from memory that the peer's device does not reach.

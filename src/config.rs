@@ -23,7 +23,11 @@ pub const VARIABLES: &[Variable] = &[
         default: "2048",
         help: "64-byte lines in each endpoint's receive ring (power of two, 256..65536)",
     },
-    Variable { name: "GDRFAB_SHM_EAGER_MAX", default: "1536", help: "bytes up to which a message travels inside the ring (0..8192)" },
+    Variable {
+        name: "GDRFAB_SHM_EAGER_MAX",
+        default: "1536",
+        help: "bytes up to which a message travels through the ring (0..8192), up to six times as many from memory that the peer cannot map",
+    },
     Variable { name: "GDRFAB_SHM_NT_THRESHOLD", default: "16777216", help: "bytes from which a copy bypasses the cache (0 = never)" },
     Variable { name: "GDRFAB_SHM_COOP", default: "1", help: "0: a polling target carries no part of large copies" },
     Variable { name: "GDRFAB_SHM_COOP_MIN", default: "262144", help: "bytes from which a copy is offered to the target's core as well" },
@@ -221,6 +225,17 @@ pub struct Config {
     pub faults: Vec<faults::Fault>,
 }
 
+/// Bytes of the longest message that travels through the ring of the shm provider, whatever the settings.
+pub const RING_MOST: usize = 8192;
+
+impl Config {
+    /// Bytes up to which a message travels through the ring. `private`: from memory that the receiver cannot map; the other
+    /// way for it is a system call, which costs more than two copies of some kilobytes.
+    pub fn ring_max(&self, private: bool) -> usize {
+        if private { (6 * self.eager_max).min(RING_MOST) } else { self.eager_max }
+    }
+}
+
 fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|v| !v.is_empty())
 }
@@ -336,7 +351,7 @@ pub fn get() -> &'static Config {
         spin_us: number("GDRFAB_SPIN_US", 0, 1_000_000),
         paths: paths("GDRFAB_SHM_PATHS", &SHM_PATHS),
         ring_slots: (number("GDRFAB_SHM_RING_SLOTS", 256, 65536) as u32).next_power_of_two(),
-        eager_max: number("GDRFAB_SHM_EAGER_MAX", 0, 8192) as usize,
+        eager_max: number("GDRFAB_SHM_EAGER_MAX", 0, RING_MOST as u64) as usize,
         nt_threshold: match number("GDRFAB_SHM_NT_THRESHOLD", 0, u64::MAX) {
             0 => usize::MAX,
             n => n as usize,

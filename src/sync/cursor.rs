@@ -41,6 +41,21 @@ impl Cursor<'_> {
         count <= MAX_LINES && rest.into_iter().all(is_one)
     }
 
+    /// Place and length of the next message's bytes, if it has arrived, is of this kind, without fixed words and flags, and
+    /// its bytes lie aside.
+    #[inline(never)]
+    pub(super) fn aside(&self, kind: u8) -> Option<[u64; 2]> {
+        let line = self.at(self.head)?;
+        let raw = line.header.load(Ordering::Acquire);
+        Header::is_aside(raw, kind, lap(self.head, self.shift)).then(|| [0, 1].map(|i| line.words[i].load(Ordering::Relaxed)))
+    }
+
+    /// Goes on to the next, behind a message of one line.
+    #[inline(always)]
+    pub fn skip(&mut self) {
+        self.head += 1;
+    }
+
     /// Where it is.
     #[inline(always)]
     pub fn head(&self) -> u64 {

@@ -3,6 +3,7 @@
 //! closing region, shared claims on a large copy, who sleeps, and the lock that a caller may promise
 //! away.
 
+pub mod aside;
 pub mod claim;
 pub mod cursor;
 pub mod gate;

@@ -10,12 +10,16 @@
 //! and what does not fit is [`Broken`]. Payload moves by relaxed atomic words, so a peer that
 //! scribbles while we read gives us wrong bytes but no undefined behaviour.
 
+use super::aside::{self, Area, Incoming, Outgoing};
 use super::cursor::Cursor;
 use super::line::{LINE_BYTES, Line, WORDS, tail};
 use super::primitive::{AtomicU64, Ordering};
 
 /// Lines that one message may take; less than three quarters of the smallest ring.
 pub const MAX_LINES: usize = 160;
+/// Flag of a message whose bytes lie aside: its first two words say where, and how many. The others belong to its kind.
+pub(super) const ASIDE: u8 = 0x80;
+const ASIDE_WORDS: usize = 2;
 
 /// The peer broke the ring's rules.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -26,6 +30,8 @@ pub trait Store {
     fn lines(&self) -> &[Line];
     /// The consumer's word: how many lines it has given back.
     fn returned(&self) -> &AtomicU64;
+    /// The area beside the ring; without one, all bytes go through the ring.
+    fn aside(&self) -> Option<Area<'_>>;
 }
 
 /// What a header tells of a message: a kind, flags, and the payload's length in words and bytes.
@@ -61,6 +67,11 @@ impl Header {
         ((raw ^ low) << 24 == 0).then_some((raw >> 40) as u16 as usize)
     }
 
+    /// Whether this header, in lap `lap`, is of a message of `kind` that has its bytes aside, and no words and flags else.
+    pub(super) fn is_aside(raw: u64, kind: u8, lap: u16) -> bool {
+        raw == Header { kind, flags: ASIDE, words: ASIDE_WORDS as u8, bytes: 0 }.pack(lap)
+    }
+
     fn unpack(raw: u64) -> Header {
         Header { kind: (raw >> 16) as u8, flags: (raw >> 24) as u8, words: (raw >> 32) as u8, bytes: (raw >> 40) as u16 }
     }
@@ -84,6 +95,7 @@ pub struct Producer<S> {
     shift: u32,
     tail: u64,
     returned: u64,
+    aside: Outgoing,
 }
 
 /// The reading end.
@@ -92,11 +104,12 @@ pub struct Consumer<S> {
     shift: u32,
     head: u64,
     published: u64,
+    aside: Incoming,
 }
 
 impl<S: Store> Producer<S> {
     pub fn new(store: S) -> Self {
-        Producer { shift: shift_of(&store), store, tail: 0, returned: 0 }
+        Producer { shift: shift_of(&store), store, tail: 0, returned: 0, aside: Outgoing::default() }
     }
 
     /// Whether a line is free for all that the last look at the consumer's word tells.
@@ -143,12 +156,53 @@ impl<S: Store> Producer<S> {
         self.room(half)
     }
 
-    /// Writes a message whose room was checked: the fixed words, then the pieces of bytes in order.
+    /// Writes a message whose room was checked: the fixed words, then the pieces of bytes in order, aside if there are many.
     ///
     /// # Safety
     /// Every piece is readable for its length, and the lengths sum to `header.bytes`.
     #[inline]
     pub unsafe fn write(&mut self, header: Header, fixed: &[u64], pieces: &[(*const u8, usize)]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if (header.bytes as usize) < aside::FROM || !self.write_aside(header, fixed, pieces) {
+                self.write_lines(header, fixed, pieces);
+            }
+        }
+    }
+
+    /// False: there is no room aside, and nothing was written.
+    ///
+    /// # Safety
+    /// As for `write`.
+    unsafe fn write_aside(&mut self, header: Header, fixed: &[u64], pieces: &[(*const u8, usize)]) -> bool {
+        let lines = self.store.lines();
+        let line = &lines[self.tail as usize & (lines.len() - 1)];
+        let Some((to, rest)) = line.words.split_at_checked(ASIDE_WORDS) else { return false };
+        let Some(area) = self.store.aside().filter(|_| fixed.len() <= rest.len()) else { return false };
+        let Some(at) = self.aside.take(header.bytes as usize, &area) else { return false };
+        let mut end = area.address(at);
+        for &(from, len) in pieces {
+            // SAFETY: the pieces are the caller's promise; `take` gave room for all of them in one piece.
+            unsafe {
+                std::ptr::copy_nonoverlapping(from, end, len);
+                end = end.add(len);
+            }
+        }
+        for (word, value) in to.iter().chain(rest).zip([at, u64::from(header.bytes)].iter().chain(fixed)) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        let words = (fixed.len() + ASIDE_WORDS) as u8;
+        let header = Header { flags: header.flags | ASIDE, words, bytes: 0, ..header };
+        // Release: whoever sees the header sees the words, and the bytes aside.
+        line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
+        self.tail += 1;
+        true
+    }
+
+    /// # Safety
+    /// As for `write`.
+    #[inline]
+    unsafe fn write_lines(&mut self, header: Header, fixed: &[u64], pieces: &[(*const u8, usize)]) {
         debug_assert!(fixed.len() == header.words as usize && header.lines() <= MAX_LINES);
         let lines = self.store.lines();
         let mask = lines.len() - 1;
@@ -263,12 +317,29 @@ impl Out<'_> {
 /// A message at the head of the ring; `finish` gives its lines back.
 pub struct Message<'a, S> {
     of: &'a mut Consumer<S>,
+    /// As its sender gave it, wherever the bytes lie.
     pub header: Header,
+    lines: usize,
+    aside: Option<Aside>,
+}
+
+/// Bytes of a message beside the ring, which lie there until everything in front of `end` is given back.
+pub struct Far {
+    pub from: *const u8,
+    pub len: usize,
+    pub end: u64,
+}
+
+/// Where the bytes of a message begin and end beside the ring.
+#[derive(Clone, Copy)]
+struct Aside {
+    at: u64,
+    end: u64,
 }
 
 impl<S: Store> Consumer<S> {
     pub fn new(store: S) -> Self {
-        Consumer { shift: shift_of(&store), store, head: 0, published: 0 }
+        Consumer { shift: shift_of(&store), store, head: 0, published: 0, aside: Incoming::default() }
     }
 
     /// Where the next messages lie, apart from all else, so that a loop keeps it in registers.
@@ -281,6 +352,22 @@ impl<S: Store> Consumer<S> {
     #[inline(always)]
     pub fn pass(&mut self, head: u64) {
         self.give_back(head - self.head);
+    }
+
+    /// The message at the cursor, if it is plain but for its bytes, which lie aside.
+    #[inline(never)]
+    pub fn far(&self, cursor: &Cursor<'_>, kind: u8) -> Option<Far> {
+        let [at, len] = cursor.aside(kind)?;
+        let (end, area) = (self.aside.check(at, len).ok()?, self.store.aside()?);
+        Some(Far { from: area.address(at), len: usize::from(u16::try_from(len).ok()?), end })
+    }
+
+    /// Gives back what lies in front of `end` aside.
+    #[inline(never)]
+    pub fn pass_aside(&mut self, end: u64) {
+        if let Some(area) = self.store.aside() {
+            self.aside.pass(end, &area);
+        }
     }
 
     /// Gives lines back to the producer, a quarter of the ring at a time.
@@ -314,7 +401,22 @@ impl<S: Store> Consumer<S> {
                 return Err(Broken);
             }
         }
-        Ok(Some(Message { of: self, header }))
+        if header.flags & ASIDE != 0 {
+            return self.front_aside(header).map(Some);
+        }
+        Ok(Some(Message { of: self, header, lines: count, aside: None }))
+    }
+
+    /// The oldest message, which has its bytes aside.
+    fn front_aside(&mut self, header: Header) -> Result<Message<'_, S>, Broken> {
+        let lines = self.store.lines();
+        let words = &lines[self.head as usize & (lines.len() - 1)].words;
+        let [at, len] = [&words[0], &words[1]].map(|w| w.load(Ordering::Relaxed));
+        let of_kind = (header.words as usize).checked_sub(ASIDE_WORDS).filter(|_| header.bytes == 0 && header.lines() == 1);
+        let (Some(of_kind), Ok(bytes), Some(_)) = (of_kind, u16::try_from(len), self.store.aside()) else { return Err(Broken) };
+        let end = self.aside.check(at, len)?;
+        let header = Header { flags: header.flags & !ASIDE, words: of_kind as u8, bytes, ..header };
+        Ok(Message { of: self, header, lines: 1, aside: Some(Aside { at, end }) })
     }
 
     /// Whether a message waits.
@@ -332,7 +434,7 @@ impl<S: Store> Message<'_, S> {
         if index >= self.header.words as usize {
             return 0;
         }
-        self.raw_word(index)
+        self.raw_word(index + if self.aside.is_some() { ASIDE_WORDS } else { 0 })
     }
 
     #[inline]
@@ -352,6 +454,12 @@ impl<S: Store> Message<'_, S> {
         match from.checked_add(len) {
             Some(end) if end <= self.header.bytes as usize => {}
             _ => return false,
+        }
+        if let (Some(aside), Some(area)) = (self.aside, self.of.store.aside()) {
+            // SAFETY: `to` is the caller's; the range is inside the bytes whose place was checked. Its peer may scribble over
+            // them meanwhile: what is copied then is nobody's but that peer's.
+            unsafe { std::ptr::copy_nonoverlapping(area.address(aside.at).add(from), to, len) };
+            return true;
         }
         let base = self.header.words as usize;
         let mut at = from;
@@ -401,7 +509,10 @@ impl<S: Store> Message<'_, S> {
     /// Gives the message's lines back to the producer.
     #[inline]
     pub fn finish(self) {
-        self.of.give_back(self.header.lines() as u64);
+        if let Some(aside) = self.aside {
+            self.of.pass_aside(aside.end);
+        }
+        self.of.give_back(self.lines as u64);
     }
 }
 
@@ -414,6 +525,8 @@ pub mod model {
     pub struct Heap {
         lines: Vec<Line>,
         returned: AtomicU64,
+        aside: Vec<u64>,
+        aside_returned: AtomicU64,
     }
 
     #[derive(Clone)]
@@ -421,7 +534,9 @@ pub mod model {
 
     impl Shared {
         pub fn new(lines: usize) -> Shared {
-            Shared(Arc::new(Heap { lines: (0..lines).map(|_| Line::empty()).collect(), returned: AtomicU64::new(0) }))
+            let lines = (0..lines).map(|_| Line::empty()).collect();
+            let aside = vec![0; aside::AREA / 8];
+            Shared(Arc::new(Heap { lines, returned: AtomicU64::new(0), aside, aside_returned: AtomicU64::new(0) }))
         }
 
         pub fn scribble(&self, line: usize, word: usize, value: u64) {
@@ -439,6 +554,10 @@ pub mod model {
         }
         fn returned(&self) -> &AtomicU64 {
             &self.0.returned
+        }
+        fn aside(&self) -> Option<Area<'_>> {
+            let base = std::ptr::NonNull::from(self.0.aside.as_slice()).cast();
+            Some(Area { base, returned: &self.0.aside_returned })
         }
     }
 }
@@ -497,16 +616,29 @@ mod tests {
             }
             assert!(send(&mut p, 9, &[1], &[]));
             let mut cursor = c.cursor();
+            let mut passed = None;
             for _ in 0..if len <= LINE_BYTES { 2 } else { 1 } {
-                assert_eq!((cursor.plain(8), cursor.plain(9)), (None, Some(len)));
                 let mut out = vec![0xEEu8; len + 8];
-                // SAFETY: `out` holds more.
-                unsafe { cursor.take(out.as_mut_ptr(), len) };
+                if len < aside::FROM {
+                    assert_eq!((cursor.plain(8), cursor.plain(9)), (None, Some(len)));
+                    assert!(c.far(&cursor, 9).is_none());
+                    // SAFETY: `out` holds more.
+                    unsafe { cursor.take(out.as_mut_ptr(), len) };
+                } else {
+                    assert!(cursor.plain(9).is_none() && c.far(&cursor, 8).is_none());
+                    let far = c.far(&cursor, 9).expect("aside");
+                    // SAFETY: so many bytes lie there, and `out` holds more.
+                    unsafe { std::ptr::copy_nonoverlapping(far.from, out.as_mut_ptr(), far.len) };
+                    (passed, _) = (Some(far.end), cursor.skip());
+                }
                 assert!(out[..len] == data[..len] && out[len..] == [0xEE; 8]);
             }
             assert!(cursor.plain(9).is_none() && !cursor.is_empty(), "the one with a fixed word");
             let head = cursor.head();
             c.pass(head);
+            if let Some(end) = passed {
+                c.pass_aside(end);
+            }
             c.front().unwrap().expect("the one with a fixed word").finish();
             assert!(c.cursor().is_empty() && c.is_empty());
         }
@@ -523,6 +655,30 @@ mod tests {
         // More lines than a message may have.
         shared.scribble(0, 0, Header { kind: 9, bytes: u16::MAX, ..Header::default() }.pack(1));
         assert_eq!(c.cursor().plain(9), None);
+    }
+
+    #[test]
+    fn long_messages_lie_aside_while_there_is_room_and_in_lines_else() {
+        let shared = Shared::new(4096);
+        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        let data: Vec<u8> = (0..8000u32).map(|i| (i % 251) as u8).collect();
+        let mut sent = 0;
+        while send(&mut p, 9, &[sent, 5, 6, 7, 8], &data) {
+            sent += 1;
+        }
+        let aside = aside::AREA / 8000;
+        assert_eq!(sent as usize, aside + (4096 - aside) / 144, "one line each, then 144");
+        for turn in 0..sent {
+            let message = c.front().unwrap().expect("sent");
+            assert_eq!((message.header.words, message.header.bytes, message.header.flags), (5, 8000, 0));
+            assert_eq!([0, 4, 5].map(|i| message.word(i)), [turn, 8, 0]);
+            let mut out = vec![0u8; 8000];
+            // SAFETY: `out` holds so many.
+            assert!(unsafe { message.copy_out(0, out.as_mut_ptr(), 8000) } && out == data);
+            message.finish();
+        }
+        // Six words and two more are more than a line has.
+        assert!(send(&mut p, 9, &[0; 6], &data[..600]) && c.front().unwrap().expect("sent").lines == 12);
     }
 
     #[test]
@@ -556,10 +712,16 @@ mod tests {
                 let (line, word) = (rnd() as usize % 48, rnd() as usize % 9);
                 let value = if rnd() & 1 == 0 { rnd() << 40 | rnd() } else { rnd() & !0xffff | 1 };
                 shared.scribble(line, word, value);
-                let header = Header { kind: 1, words: 1, bytes: 100, ..Header::default() };
+                let bytes = if rnd() & 1 == 0 { 100 } else { 600 };
+                let header = Header { kind: 1, words: 1, bytes, ..Header::default() };
                 if p.room(header.lines()) == Ok(true) {
-                    // SAFETY: a live array of 100 bytes.
-                    unsafe { p.write(header, &[3], &[([0u8; 100].as_ptr(), 100)]) };
+                    // SAFETY: a live array of more bytes.
+                    unsafe { p.write(header, &[3], &[([0u8; 600].as_ptr(), bytes as usize)]) };
+                }
+                if let Some(far) = c.far(&c.cursor(), 1) {
+                    let mut out = vec![0u8; far.len];
+                    // SAFETY: `far` was checked to be inside the area.
+                    unsafe { std::ptr::copy_nonoverlapping(far.from, out.as_mut_ptr(), far.len) };
                 }
                 if let Ok(Some(m)) = c.front() {
                     let mut out = vec![0u8; m.header.bytes as usize];

@@ -169,11 +169,12 @@ impl Client<'_> {
             if nic {
                 return Ok((Paths::NIC.words(), 0.0));
             }
-            if !far && size <= config::get().eager_max {
-                return Ok(("ring".into(), 0.0));
-            }
             // Over shared memory the receiver fetches, so its path counts; over a network both memories do.
             let ours = if far || test == Test::SendLat { self.link.path()?.path } else { back };
+            let private = !(back | ours).intersects(Paths::DIRECT | Paths::IPC);
+            if !far && size <= config::get().ring_max(private) {
+                return Ok(("ring".into(), 0.0));
+            }
             for path in [back, ours] {
                 check_required(size, required, path)?;
             }

@@ -44,6 +44,7 @@ use conn::{Side, patience_ms};
 use gdrfab::config;
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::fabric::PathAnswer;
+use gdrfab::mr::Paths;
 use local::LocalServer;
 use report::{About, Report};
 use serde_json::json;
@@ -210,7 +211,9 @@ fn path_words(o: &Options, answer: &PathAnswer, far: bool) -> Result<String> {
         return Ok(answer.path.words());
     }
     if o.test.is_message() {
-        return Ok(format!("messages up to {} bytes in the ring; longer ones are fetched by the receiver", config::get().eager_max));
+        let private = !answer.path.intersects(Paths::DIRECT | Paths::IPC);
+        let most = config::get().ring_max(private);
+        return Ok(format!("messages up to {most} bytes in the ring; longer ones are fetched by the receiver"));
     }
     let mut words = answer.path.words();
     // Device memory is not for the CPU to map, and host memory not for a device's driver: that goes without saying.

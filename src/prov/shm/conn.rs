@@ -11,6 +11,7 @@ use super::remote::Remotes;
 use super::rma::RmaJob;
 use super::staged::ReadOut;
 use super::state::Ending;
+use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::hmem::copier::Copier;
@@ -51,7 +52,7 @@ pub mod mark {
 }
 
 /// Bytes of a staged fragment.
-pub const FRAGMENT_BYTES: usize = 8192;
+pub const FRAGMENT_BYTES: usize = config::RING_MOST;
 
 /// The receiver cannot fetch the message itself and asks for fragments; not an error code.
 pub const STATUS_SEND_FRAGMENTS: u16 = 0x100;

@@ -2,20 +2,22 @@
 //! The segment of one endpoint: a sealed memory file that its owner makes and its peer maps.
 //!
 //! The owner consumes the ring, writes the words of the owner's lines and opens the slots; the peer
-//! produces into the ring, reads the owner's lines and reports into the slots. `docs/shm-format.md`
+//! produces into the ring and the area beside it, reads the owner's lines and reports into the slots. `docs/shm-format.md`
 //! describes the same for readers of dumps. The owner never reads back what the peer could scribble
 //! over, except ring lines and slots, which are checked.
 
 use crate::error::{Error, Result, errno};
+use crate::sync::aside::{AREA, Area};
 use crate::sync::claim::Slot;
 use crate::sync::line::Line;
 use crate::sync::primitive::{AtomicU64, Ordering};
 use crate::sync::ring::{MAX_LINES, Store};
 use crate::sys::mem::{self, Mapping, Protection};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS2");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS3");
 /// Fewest lines of a ring: a message of the greatest length always fits once the consumer caught up.
 pub const MIN_LINES: usize = 256;
 const _: () = assert!(MAX_LINES <= MIN_LINES - MIN_LINES / 4);
@@ -39,7 +41,8 @@ struct Header {
 struct Returned {
     lines: AtomicU64,
     messages: AtomicU64,
-    pad: [u64; 6],
+    aside: AtomicU64,
+    pad: [u64; 5],
 }
 
 /// One word alone on its line.
@@ -68,7 +71,7 @@ const _: () = assert!(size_of::<Fixed>() == 4 * 64 + FILTER_BITS / 8 + FLIGHTS *
 
 /// Bytes of a segment whose ring has `lines` lines.
 pub fn segment_bytes(lines: usize) -> usize {
-    size_of::<Fixed>() + lines * size_of::<Line>()
+    size_of::<Fixed>() + lines * size_of::<Line>() + AREA
 }
 
 /// A mapped segment.
@@ -154,6 +157,13 @@ impl Store for SegmentRef {
     #[inline]
     fn returned(&self) -> &AtomicU64 {
         &self.0.fixed().returned.lines
+    }
+
+    #[inline]
+    fn aside(&self) -> Option<Area<'_>> {
+        // SAFETY: segment_bytes counted the area after the lines.
+        let base = unsafe { self.0.map.as_ptr().add(size_of::<Fixed>() + self.0.lines * size_of::<Line>()) };
+        NonNull::new(base).map(|base| Area { base, returned: &self.0.fixed().returned.aside })
     }
 }
 

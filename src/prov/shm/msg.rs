@@ -2,7 +2,7 @@
 //! Messages. Short ones travel in the ring, some longer ones too, from memory that the receiver cannot
 //! map; the others are offered (`rendezvous.rs`).
 
-use super::conn::{Conn, FRAGMENT_BYTES, Flight, Job, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
+use super::conn::{Conn, Flight, Job, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
 use super::device;
 use super::domain::Domain;
 use super::layout::SegmentRef;
@@ -45,12 +45,6 @@ pub struct RendezvousIn {
     pub total: usize,
     pub got: usize,
     pub data: Option<u64>,
-}
-
-/// Bytes up to which a message travels in the ring if the receiver cannot map where it lies: the other way is a
-/// system call, which costs as much as two copies of some 4 KiB.
-fn copied_max(eager_max: usize) -> usize {
-    (3 * eager_max).min(FRAGMENT_BYTES)
 }
 
 impl State {
@@ -390,7 +384,7 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
         if !job.site.is_host() && place.is_none() {
             job.hold_copy()?;
         }
-        if place.is_some() || job.total > copied_max(eager_max) {
+        if place.is_some() || job.total > config::get().ring_max(true) {
             return super::rendezvous::offer(conn, job, has_data, place.unwrap_or((0, 0)));
         }
     }

@@ -104,15 +104,31 @@ impl State {
         if cursor.is_empty() {
             return Some(0);
         }
-        let mut n = 0;
+        let (mut n, mut aside) = (0, None);
         for recv in self.recvs.as_slices().0.iter().take(most) {
-            let Some(len) = cursor.plain(kind::SEND) else { break };
+            let (len, far) = match cursor.plain(kind::SEND) {
+                Some(len) => (len, None),
+                None => match rx.far(&cursor, kind::SEND) {
+                    Some(far) => (far.len, Some(far)),
+                    None => break,
+                },
+            };
             let Recv { pieces: Pieces::One(one), site, wanted: true, context, .. } = recv else { break };
             if len > one.len || !site.is_host() {
                 break;
             }
-            // SAFETY: the receive's piece is the caller's promise, and takes `len`.
-            unsafe { cursor.take(one.addr as *mut u8, len) };
+            // SAFETY: the receive's piece is the caller's promise, and takes `len`; so many bytes lie aside, where the peer may
+            // scribble over what is its own message.
+            unsafe {
+                match far {
+                    None => cursor.take(one.addr as *mut u8, len),
+                    Some(far) => {
+                        std::ptr::copy_nonoverlapping(far.from, one.addr as *mut u8, len);
+                        cursor.skip();
+                        aside = Some(far.end);
+                    }
+                }
+            }
             each(n, &Completion { context: *context, flags: flags::RECV | flags::MSG, len, buf: one.addr, data: 0 });
             n += 1;
         }
@@ -123,6 +139,9 @@ impl State {
             _ => drop(self.recvs.drain(..n)),
         }
         rx.pass(head);
+        if let Some(end) = aside {
+            rx.pass_aside(end);
+        }
         self.stats.recvs += n as u64;
         self.matched += n as u64;
         if self.matched - self.published >= WINDOW / 4 {

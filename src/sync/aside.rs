@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An area beside a ring for the bytes of its longer messages. They lie there in one piece, so that both sides copy them as
+//! they would copy anything, where in the ring each line has a header of its own. The message in the ring names the place,
+//! and its header, stored with release, announces the bytes as well.
+//!
+//! Places are given out in order and come back in order, as the ring's lines do: the writer counts what it has used, the
+//! reader what it has given back, and neither believes the other's number before it is checked.
+
+use super::primitive::{AtomicU64, Ordering};
+use super::ring::Broken;
+use std::ptr::NonNull;
+
+/// Bytes of the area.
+pub const AREA: usize = 128 * 1024;
+/// Messages of fewer bytes stay in the ring: for them the second place to look at costs more than it saves.
+pub const FROM: usize = 512;
+/// What begins a line of the cache shares it with nothing.
+const GRAIN: u64 = 64;
+
+/// Where the area is, and the reader's word.
+pub struct Area<'a> {
+    pub base: NonNull<u8>,
+    /// How many bytes the reader has given back.
+    pub returned: &'a AtomicU64,
+}
+
+impl Area<'_> {
+    /// The address of what lies at `at`.
+    #[inline]
+    pub fn address(&self, at: u64) -> *mut u8 {
+        // SAFETY: the remainder is inside the area.
+        unsafe { self.base.as_ptr().add((at % AREA as u64) as usize) }
+    }
+}
+
+/// The writer's account.
+#[derive(Default)]
+pub struct Outgoing {
+    tail: u64,
+    returned: u64,
+}
+
+impl Outgoing {
+    /// A place for `len` bytes, if there is room: the bytes go to [`Area::address`] of it.
+    #[inline]
+    pub fn take(&mut self, len: usize, area: &Area<'_>) -> Option<u64> {
+        let size = AREA as u64;
+        let need = (len as u64).next_multiple_of(GRAIN);
+        let left = size - self.tail % size;
+        // In one piece, so what is left at the end may stay unused.
+        let at = if need <= left { self.tail } else { self.tail + left };
+        let end = at + need;
+        if end - self.returned > size {
+            let seen = area.returned.load(Ordering::Acquire);
+            // A reader that counts wrong gets its messages through the ring.
+            if seen < self.returned || seen > self.tail {
+                return None;
+            }
+            self.returned = seen;
+            if end - seen > size {
+                return None;
+            }
+        }
+        self.tail = end;
+        Some(at)
+    }
+}
+
+/// The reader's account.
+#[derive(Default)]
+pub struct Incoming {
+    head: u64,
+    published: u64,
+}
+
+impl Incoming {
+    /// Whether a writer may have put `len` bytes there; gives where they end.
+    #[inline]
+    pub fn check(&self, at: u64, len: u64) -> Result<u64, Broken> {
+        let size = AREA as u64;
+        let fits = len <= size && at % size + len <= size;
+        if !fits || at.wrapping_sub(self.head) > size || !at.is_multiple_of(GRAIN) {
+            return Err(Broken);
+        }
+        Ok(at + len.next_multiple_of(GRAIN))
+    }
+
+    /// Gives everything back that lies in front of `end`, a quarter of the area at a time.
+    #[inline]
+    pub fn pass(&mut self, end: u64, area: &Area<'_>) {
+        self.head = end;
+        if end.wrapping_sub(self.published) >= AREA as u64 / 4 {
+            self.published = end;
+            // Release: our reads of the bytes come before the writer's next ones.
+            area.returned.store(end, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn area(word: &AtomicU64) -> Area<'_> {
+        Area { base: NonNull::dangling(), returned: word }
+    }
+
+    #[test]
+    fn places_are_whole_apart_and_in_order() {
+        let word = AtomicU64::new(0);
+        let (mut out, mut inn) = (Outgoing::default(), Incoming::default());
+        let mut before = 0;
+        for turn in 0..100_000usize {
+            let len = 1 + turn * 37 % 9000;
+            let at = out.take(len, &area(&word)).expect("the reader keeps up");
+            assert!(at >= before && at as usize % AREA + len <= AREA, "{at} {len}");
+            before = inn.check(at, len as u64).unwrap();
+            inn.pass(before, &area(&word));
+        }
+    }
+
+    #[test]
+    fn a_full_area_refuses_until_the_reader_gives_back() {
+        let word = AtomicU64::new(0);
+        let (mut out, mut inn) = (Outgoing::default(), Incoming::default());
+        let places: Vec<u64> = std::iter::from_fn(|| out.take(8000, &area(&word))).collect();
+        assert_eq!(places.len(), AREA / 8000);
+        for at in &places[..places.len() / 2] {
+            let end = inn.check(*at, 8000).unwrap();
+            inn.pass(end, &area(&word));
+        }
+        assert!(out.take(8000, &area(&word)).is_some());
+        // A word that nobody could have written.
+        word.store(u64::MAX, Ordering::Relaxed);
+        while out.take(8000, &area(&word)).is_some() {}
+    }
+
+    #[test]
+    fn a_place_outside_is_refused() {
+        let inn = Incoming::default();
+        let size = AREA as u64;
+        for (at, len) in [(0, size + 1), (64, size), (1, 8), (size + 64, 8), (!63, 8), (0, u64::MAX)] {
+            assert_eq!(inn.check(at, len), Err(Broken), "{at} {len}");
+        }
+        assert_eq!(inn.check(size, size), Ok(2 * size));
+    }
+}

@@ -271,18 +271,19 @@ impl Regions {
     }
 }
 
-/// The device's own key in a descriptor that carries one, and whether the CPU reaches the bytes as well.
+/// The device's own key in a descriptor of bytes that the CPU reaches as well, if it carries one.
 #[inline(always)]
-pub fn plain(desc: u64) -> Option<(u32, bool)> {
+pub fn on_host(desc: u64) -> Option<u32> {
     const HOST: u64 = SET.rotate_right(NUMBER_SHIFT) >> 32;
-    const DEVICE: u64 = (SET | DEVICE_DESC).rotate_right(NUMBER_SHIFT) >> 32;
     // The key below, and all else above.
     let turned = desc.rotate_right(NUMBER_SHIFT);
-    match turned >> 32 {
-        HOST => Some((turned as u32, true)),
-        DEVICE => Some((turned as u32, false)),
-        _ => None,
-    }
+    (turned >> 32 == HOST).then_some(turned as u32)
+}
+
+/// The same of any bytes.
+#[inline(always)]
+pub fn plain(desc: u64) -> Option<u32> {
+    on_host(desc & !DEVICE_DESC)
 }
 
 /// Whether a descriptor's region is looked up.
@@ -309,9 +310,9 @@ mod tests {
         assert!(pieces(&iov, &[], false, &mut sges).is_err_and(|e| e.words.contains("desc[0]")));
         assert!(pieces(&iov, &[0x1234; 3], false, &mut sges).is_err());
         assert_eq!(pieces(&iov, &[], true, &mut sges).expect("unnamed"), (2, Local::Host));
-        assert_eq!((plain(descs[0]), plain(descs[2])), (Some((u32::MAX, true)), Some((7, false))));
+        assert_eq!([0, 2].map(|i| (plain(descs[i]), on_host(descs[i]))), [(Some(u32::MAX), Some(u32::MAX)), (Some(7), None)]);
         for odd in [0, 1, 0x1234, desc_of(7, false, true), desc_of(7, true, true), descs[0] | 1 << 63, descs[0] & !SET] {
-            assert_eq!(plain(odd), None, "{odd:#x}");
+            assert_eq!((plain(odd), on_host(odd)), (None, None), "{odd:#x}");
         }
     }
 

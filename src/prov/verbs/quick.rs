@@ -183,23 +183,26 @@ impl State {
     /// Writes an operation down. False: it is not that simple, the long way is to be taken.
     #[inline(always)]
     fn arm<const KIND: u8, const LOCKED: bool>(&mut self, one: One, wanted: bool) -> bool {
-        let Some((lkey, host)) = mr::plain(one.desc) else { return false };
-        // Each in code of its own, which is shorter than what decides between them later.
-        if KIND != READ && host && one.len.wrapping_sub(1) < self.quick.inline {
-            self.arm_sized::<KIND, LOCKED, true>(one, lkey, wanted)
-        } else {
-            one.len.wrapping_sub(1) < LONGEST && self.arm_sized::<KIND, LOCKED, false>(one, lkey, wanted)
+        // In this order no two in a row fail alike, which the compiler would join to something longer.
+        if KIND != SEND && one.key >> 32 != 0 {
+            return false;
         }
+        // Each in code of its own, which is shorter than what decides between them later.
+        if KIND != READ
+            && let Some(lkey) = mr::on_host(one.desc)
+            && one.len.wrapping_sub(1) < self.quick.inline
+        {
+            return one.buf != 0 && self.arm_sized::<KIND, LOCKED, true>(one, lkey, wanted);
+        }
+        let Some(lkey) = mr::plain(one.desc) else { return false };
+        one.buf != 0 && one.len.wrapping_sub(1) < LONGEST && self.arm_sized::<KIND, LOCKED, false>(one, lkey, wanted)
     }
 
-    /// As `arm`, for a length that was looked at.
+    /// As `arm`, for what was looked at.
     #[inline(always)]
     fn arm_sized<const KIND: u8, const LOCKED: bool, const INLINE: bool>(&mut self, one: One, lkey: u32, wanted: bool) -> bool {
         let One { buf, len, addr, key, context, .. } = one;
-        if KIND != SEND && key >> 32 != 0 {
-            return false;
-        }
-        if buf == 0 || self.tx.is_full() {
+        if self.tx.is_full() {
             return false;
         }
         let mut signalled = SIGNALED;
@@ -286,7 +289,7 @@ impl State {
     /// Posts a receive if it is usual; `None`: the long way is to be taken, which looks at what the device says.
     #[inline(always)]
     pub fn try_quick_receive(&mut self, buf: usize, room: usize, desc: u64, context: usize) -> Option<()> {
-        let (lkey, _) = mr::plain(desc)?;
+        let lkey = mr::plain(desc)?;
         if !self.quick.recv_open || buf == 0 || room.wrapping_sub(1) >= LONGEST || self.rx.is_full() {
             return None;
         }

@@ -82,7 +82,10 @@ impl Waiter {
     #[cold]
     #[inline(never)]
     fn wake(&self) {
-        if let Some(p) = self.poller.get() {
+        // Acquire: a poller is made before it is armed, so there is one.
+        if self.armed.load(Ordering::Acquire) != 0
+            && let Some(p) = self.poller.get()
+        {
             p.wake();
         }
     }

@@ -210,10 +210,10 @@ check-libfabric: check-install
 	$(INSTALL_TEST_FI)
 	$(USE_TEST_PREFIX) tests/check-libfabric.sh
 
-# A minute for each target. See fuzz/run.sh.
+# Half a minute for each target. See fuzz/run.sh.
 check-fuzz:
-	fuzz/run.sh decode 60
-	fuzz/run.sh connection 60
+	fuzz/run.sh decode 30
+	fuzz/run.sh connection 30
 
 # For longer: SECONDS for each target.
 fuzz: SECONDS ?= 600

@@ -525,7 +525,8 @@ pub mod model {
     pub struct Heap {
         lines: Vec<Line>,
         returned: AtomicU64,
-        aside: Vec<u64>,
+        /// Not the model's own sort of atomic: only the place counts, and that it may change.
+        aside: Vec<std::sync::atomic::AtomicU64>,
         aside_returned: AtomicU64,
     }
 
@@ -535,7 +536,7 @@ pub mod model {
     impl Shared {
         pub fn new(lines: usize) -> Shared {
             let lines = (0..lines).map(|_| Line::empty()).collect();
-            let aside = vec![0; aside::AREA / 8];
+            let aside = (0..aside::AREA / 8).map(|_| Default::default()).collect();
             Shared(Arc::new(Heap { lines, returned: AtomicU64::new(0), aside, aside_returned: AtomicU64::new(0) }))
         }
 

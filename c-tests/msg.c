@@ -328,11 +328,14 @@ static const char hasty[] = "a send does not wait for its receive";
 
 #define BATCH 64
 
-/* A mixture, or one size for all. */
+/* A mixture, or one size for all; 0: what shm puts beside its ring, of every length. */
 static size_t size_in_order(const struct node *n, uint32_t number)
 {
 	static const size_t mix[] = {4, 64, 8, 500, 4, 3000, 17000, 4, 100000};
-	return n->arg ? *(const size_t *)n->arg : mix[number % 9];
+	if (!n->arg)
+		return mix[number % 9];
+	size_t size = *(const size_t *)n->arg;
+	return size ? size : 512 + number * 37 % 7680;
 }
 
 /* Matching is in order; completions need not be, so a slot is used again when its own operation has ended. */
@@ -451,6 +454,13 @@ TEST_WITHIN(40, ten_thousand_in_order)
 TEST_WITHIN(40, ten_thousand_small_in_order)
 {
 	static const size_t size = 16;
+	pair(NULL, order_receiver, order_sender, &size);
+}
+
+/* 40 megabytes: several times all that a ring has beside it, of whatever size. */
+TEST_WITHIN(40, ten_thousand_of_some_kilobytes_in_order)
+{
+	static const size_t size = 0;
 	pair(NULL, order_receiver, order_sender, &size);
 }
 
@@ -601,9 +611,10 @@ static void with_setting(const void *arg)
 
 static void order_with_setting(const void *arg)
 {
+	static const size_t some_kilobytes = 0;
 	const struct variant *v = (const struct variant *)arg;
 	setenv(v->variable, v->value, 1);
-	pair(NULL, order_receiver, order_sender, NULL);
+	pair(NULL, order_receiver, order_sender, strstr(v->variable, "AREA") ? &some_kilobytes : NULL);
 }
 
 TEST_TABLE(settings)
@@ -615,6 +626,8 @@ TEST_TABLE(settings)
 		{"shm", {"GDRFAB_SHM_PATHS", "staged", NULL}},
 		{"shm", {"GDRFAB_SHM_EAGER_MAX", "0", NULL}},
 		{"shm", {"GDRFAB_SHM_EAGER_MAX", "8192", NULL}},
+		{"shm", {"GDRFAB_SHM_AREA_MAX", "131072", NULL}},
+		{"shm", {"GDRFAB_SHM_AREA_MAX", "4194304", NULL}},
 		{"shm", {"GDRFAB_SHM_RING_SLOTS", "256", NULL}},
 		/* Every message has to be asked for; one at a time; and frames that fit no buffer. */
 		{"tcp", {"GDRFAB_TCP_BUDGET", "0", NULL}},

@@ -25,8 +25,13 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "GDRFAB_SHM_EAGER_MAX",
-        default: "1536",
-        help: "bytes up to which a message travels through the ring (0..8192), up to six times as many from memory that the peer cannot map",
+        default: "4096",
+        help: "bytes up to which a message travels through the ring (0..8192), up to twice as many from memory that the peer cannot map",
+    },
+    Variable {
+        name: "GDRFAB_SHM_AREA_MAX",
+        default: "0",
+        help: "bytes beside each ring for messages of 512 bytes and more, in use once much has passed (131072..4194304; 0 = twice the second-level cache)",
     },
     Variable { name: "GDRFAB_SHM_NT_THRESHOLD", default: "16777216", help: "bytes from which a copy bypasses the cache (0 = never)" },
     Variable { name: "GDRFAB_SHM_COOP", default: "1", help: "0: a polling target carries no part of large copies" },
@@ -212,6 +217,8 @@ pub struct Config {
     pub paths: u64,
     pub ring_slots: u32,
     pub eager_max: usize,
+    /// Bytes of the area beside a ring that may be in use; 0: by the CPU's caches.
+    pub area_max: usize,
     pub nt_threshold: usize,
     pub coop: bool,
     pub coop_min: usize,
@@ -232,7 +239,7 @@ impl Config {
     /// Bytes up to which a message travels through the ring. `private`: from memory that the receiver cannot map; the other
     /// way for it is a system call, which costs more than two copies of some kilobytes.
     pub fn ring_max(&self, private: bool) -> usize {
-        if private { (6 * self.eager_max).min(RING_MOST) } else { self.eager_max }
+        if private { (2 * self.eager_max).min(RING_MOST) } else { self.eager_max }
     }
 }
 
@@ -352,6 +359,7 @@ pub fn get() -> &'static Config {
         paths: paths("GDRFAB_SHM_PATHS", &SHM_PATHS),
         ring_slots: (number("GDRFAB_SHM_RING_SLOTS", 256, 65536) as u32).next_power_of_two(),
         eager_max: number("GDRFAB_SHM_EAGER_MAX", 0, RING_MOST as u64) as usize,
+        area_max: number("GDRFAB_SHM_AREA_MAX", 0, 4 << 20) as usize,
         nt_threshold: match number("GDRFAB_SHM_NT_THRESHOLD", 0, u64::MAX) {
             0 => usize::MAX,
             n => n as usize,

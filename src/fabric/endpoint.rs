@@ -341,6 +341,18 @@ impl Endpoint {
         }
     }
 
+    /// As `send_short` for some hundred bytes and more, with an entry.
+    #[inline(always)]
+    pub fn send_far(&self, buf: usize, len: usize, context: usize) -> bool {
+        match &self.prov {
+            prov::Endpoint::Shm(p) if self.owner.is(self.short.load(Ordering::Relaxed)) => {
+                // SAFETY: as in `rma_short`.
+                unsafe { p.send_far(buf, len, context) }
+            }
+            _ => false,
+        }
+    }
+
     /// As [`Endpoint::send`] for the ordinary case: one piece of host memory.
     #[inline(always)]
     pub fn send_quick(&self, one: &Iov, common: &Common) -> Quick {

@@ -5,13 +5,27 @@
 //!
 //! Places are given out in order and come back in order, as the ring's lines do: the writer counts what it has used, the
 //! reader what it has given back, and neither believes the other's number before it is checked.
+//!
+//! The area is larger than a core's second-level cache on purpose. A line that the reader still holds must be fetched from its
+//! core before it can be written again; of a lap so long that it has dropped out of that cache, it comes from the cache that
+//! both share, in less than half the time. Connections that carry little need no such area: a writer goes round in a small
+//! part of it first, and in twice as much whenever it has come round often.
 
 use super::primitive::{AtomicU64, Ordering};
 use super::ring::Broken;
 use std::ptr::NonNull;
 
 /// Bytes of the area.
-pub const AREA: usize = 128 * 1024;
+#[cfg(not(loom))]
+pub const AREA: usize = 4 << 20;
+#[cfg(loom)]
+pub const AREA: usize = 4 * START;
+/// Bytes that a writer goes round in at first.
+pub const START: usize = 128 * 1024;
+/// Laps after which it goes round in twice as much.
+const LAPS: u32 = 8;
+/// Bytes after which the reader says how far it is.
+const STEP: u64 = START as u64 / 4;
 /// Messages of fewer bytes stay in the ring: for them the second place to look at costs more than it saves.
 pub const FROM: usize = 512;
 /// What begins a line of the cache shares it with nothing.
@@ -34,21 +48,37 @@ impl Area<'_> {
 }
 
 /// The writer's account.
-#[derive(Default)]
 pub struct Outgoing {
     tail: u64,
     returned: u64,
+    /// Bytes at the beginning of the area that are in use, and how many may be.
+    span: u64,
+    most: u64,
+    /// How often the end of `span` was reached.
+    laps: u32,
 }
 
 impl Outgoing {
+    /// Uses up to `most` bytes of the area, all of it if that is more.
+    pub fn new(most: usize) -> Outgoing {
+        let most = most.clamp(START, AREA) as u64;
+        Outgoing { tail: 0, returned: 0, span: START as u64, most, laps: 0 }
+    }
+
+    fn widen(&mut self) {
+        self.span = (2 * self.span).min(self.most);
+        self.laps = 0;
+    }
+
     /// A place for `len` bytes, if there is room: the bytes go to [`Area::address`] of it.
     #[inline]
     pub fn take(&mut self, len: usize, area: &Area<'_>) -> Option<u64> {
         let size = AREA as u64;
         let need = (len as u64).next_multiple_of(GRAIN);
-        let left = size - self.tail % size;
+        let into = self.tail % size;
         // In one piece, so what is left at the end may stay unused.
-        let at = if need <= left { self.tail } else { self.tail + left };
+        let fits = into + need <= self.span;
+        let at = if fits { self.tail } else { self.tail - into + size };
         let end = at + need;
         if end - self.returned > size {
             let seen = area.returned.load(Ordering::Acquire);
@@ -58,7 +88,15 @@ impl Outgoing {
             }
             self.returned = seen;
             if end - seen > size {
+                // The reader is far behind: its backlog goes through the ring, what comes after has more room.
+                self.widen();
                 return None;
+            }
+        }
+        if !fits {
+            self.laps += 1;
+            if self.laps == LAPS {
+                self.widen();
             }
         }
         self.tail = end;
@@ -85,11 +123,11 @@ impl Incoming {
         Ok(at + len.next_multiple_of(GRAIN))
     }
 
-    /// Gives everything back that lies in front of `end`, a quarter of the area at a time.
+    /// Gives everything back that lies in front of `end`, and says so now and then.
     #[inline]
     pub fn pass(&mut self, end: u64, area: &Area<'_>) {
         self.head = end;
-        if end.wrapping_sub(self.published) >= AREA as u64 / 4 {
+        if end.wrapping_sub(self.published) >= STEP {
             self.published = end;
             // Release: our reads of the bytes come before the writer's next ones.
             area.returned.store(end, Ordering::Release);
@@ -105,31 +143,54 @@ mod tests {
         Area { base: NonNull::dangling(), returned: word }
     }
 
-    #[test]
-    fn places_are_whole_apart_and_in_order() {
+    /// Gives out `turns` places and takes each back at once; the bytes of the area that were touched.
+    fn go_round(most: usize, turns: usize) -> usize {
         let word = AtomicU64::new(0);
-        let (mut out, mut inn) = (Outgoing::default(), Incoming::default());
-        let mut before = 0;
-        for turn in 0..100_000usize {
+        let (mut out, mut inn) = (Outgoing::new(most), Incoming::default());
+        let (mut before, mut touched) = (0, 0);
+        for turn in 0..turns {
             let len = 1 + turn * 37 % 9000;
             let at = out.take(len, &area(&word)).expect("the reader keeps up");
             assert!(at >= before && at as usize % AREA + len <= AREA, "{at} {len}");
+            touched = touched.max(at as usize % AREA + len);
             before = inn.check(at, len as u64).unwrap();
             inn.pass(before, &area(&word));
         }
+        touched
+    }
+
+    #[test]
+    fn places_are_whole_apart_and_in_order() {
+        assert!((AREA - 9000..=AREA).contains(&go_round(usize::MAX, 100_000)));
+    }
+
+    #[test]
+    fn the_part_in_use_grows_with_what_goes_through_it() {
+        assert!(go_round(AREA, 100) <= START, "not for one round");
+        let some = go_round(AREA, 1000);
+        assert!(START < some && some < AREA / 2, "{some}");
+        assert!(go_round(START, 100_000) <= START, "not past the limit");
+        assert!(go_round(0, 100_000) <= START, "and never less");
+        assert!(go_round(3 * START, 100_000) <= 3 * START);
     }
 
     #[test]
     fn a_full_area_refuses_until_the_reader_gives_back() {
         let word = AtomicU64::new(0);
-        let (mut out, mut inn) = (Outgoing::default(), Incoming::default());
-        let places: Vec<u64> = std::iter::from_fn(|| out.take(8000, &area(&word))).collect();
-        assert_eq!(places.len(), AREA / 8000);
-        for at in &places[..places.len() / 2] {
-            let end = inn.check(*at, 8000).unwrap();
-            inn.pass(end, &area(&word));
+        let (mut out, mut inn) = (Outgoing::new(AREA), Incoming::default());
+        let fill = |out: &mut Outgoing| -> Vec<u64> { std::iter::from_fn(|| out.take(8000, &area(&word))).collect() };
+        let mut places = fill(&mut out);
+        assert_eq!(places.len(), START / 8000);
+        // As often as it was full, so much more of it is used.
+        while places.len() < AREA / 8000 {
+            for at in &places {
+                let end = inn.check(*at, 8000).unwrap();
+                inn.pass(end, &area(&word));
+            }
+            let next = fill(&mut out);
+            assert!(next.len() + 5 >= places.len(), "{} after {}", next.len(), places.len());
+            places = next;
         }
-        assert!(out.take(8000, &area(&word)).is_some());
         // A word that nobody could have written.
         word.store(u64::MAX, Ordering::Relaxed);
         while out.take(8000, &area(&word)).is_some() {}

@@ -43,7 +43,7 @@ impl Cursor<'_> {
 
     /// Place and length of the next message's bytes, if it has arrived, is of this kind, without fixed words and flags, and
     /// its bytes lie aside.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn aside(&self, kind: u8) -> Option<[u64; 2]> {
         let line = self.at(self.head)?;
         let raw = line.header.load(Ordering::Acquire);

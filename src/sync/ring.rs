@@ -14,6 +14,7 @@ use super::aside::{self, Area, Incoming, Outgoing};
 use super::cursor::Cursor;
 use super::line::{LINE_BYTES, Line, WORDS, tail};
 use super::primitive::{AtomicU64, Ordering};
+use crate::sys::copy::copy_near;
 
 /// Lines that one message may take; less than three quarters of the smallest ring.
 pub const MAX_LINES: usize = 160;
@@ -108,8 +109,9 @@ pub struct Consumer<S> {
 }
 
 impl<S: Store> Producer<S> {
-    pub fn new(store: S) -> Self {
-        Producer { shift: shift_of(&store), store, tail: 0, returned: 0, aside: Outgoing::default() }
+    /// `area`: how many bytes of the area beside the ring may be used.
+    pub fn new(store: S, area: usize) -> Self {
+        Producer { shift: shift_of(&store), store, tail: 0, returned: 0, aside: Outgoing::new(area) }
     }
 
     /// Whether a line is free for all that the last look at the consumer's word tells.
@@ -133,6 +135,28 @@ impl<S: Store> Producer<S> {
         // Release: whoever sees the header sees the payload.
         line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
         self.tail += 1;
+    }
+
+    /// Writes a message of bytes alone beside the ring, after `is_open`. False: there is no room aside, and nothing was written.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes, of which there are no more than a message's header can count.
+    #[inline(always)]
+    pub unsafe fn write_far(&mut self, kind: u8, from: *const u8, len: usize) -> bool {
+        debug_assert!(self.is_open());
+        let lines = self.store.lines();
+        let Some(line) = lines.get(self.tail as usize & lines.len().wrapping_sub(1)) else { return false };
+        let Some(area) = self.store.aside() else { return false };
+        let Some(at) = self.aside.take(len, &area) else { return false };
+        // SAFETY: the caller's promise; `take` gave room for all of it in one piece.
+        unsafe { copy_near(area.address(at), from, len) };
+        line.words[0].store(at, Ordering::Relaxed);
+        line.words[1].store(len as u64, Ordering::Relaxed);
+        let header = Header { kind, flags: ASIDE, words: ASIDE_WORDS as u8, bytes: 0 };
+        // Release: whoever sees the header sees the words, and the bytes aside.
+        line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
+        self.tail += 1;
+        true
     }
 
     /// Free lines, looking at the consumer's word only if the last look does not suffice.
@@ -184,7 +208,7 @@ impl<S: Store> Producer<S> {
         for &(from, len) in pieces {
             // SAFETY: the pieces are the caller's promise; `take` gave room for all of them in one piece.
             unsafe {
-                std::ptr::copy_nonoverlapping(from, end, len);
+                copy_near(end, from, len);
                 end = end.add(len);
             }
         }
@@ -458,7 +482,7 @@ impl<S: Store> Message<'_, S> {
         if let (Some(aside), Some(area)) = (self.aside, self.of.store.aside()) {
             // SAFETY: `to` is the caller's; the range is inside the bytes whose place was checked. Its peer may scribble over
             // them meanwhile: what is copied then is nobody's but that peer's.
-            unsafe { std::ptr::copy_nonoverlapping(area.address(aside.at).add(from), to, len) };
+            unsafe { copy_near(to, area.address(aside.at).add(from), len) };
             return true;
         }
         let base = self.header.words as usize;
@@ -581,7 +605,7 @@ mod tests {
     #[test]
     fn messages_of_every_length_arrive_in_order_over_many_laps() {
         let shared = Shared::new(1024);
-        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        let (mut p, mut c) = (Producer::new(shared.clone(), aside::START), Consumer::new(shared));
         let data: Vec<u8> = (0..8000u32).map(|i| (i % 251) as u8).collect();
         for round in 0..3000usize {
             let len = round * 13 % 5000;
@@ -607,7 +631,7 @@ mod tests {
     #[test]
     fn a_cursor_takes_plain_messages_and_leaves_others() {
         let shared = Shared::new(1024);
-        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared.clone()));
+        let (mut p, mut c) = (Producer::new(shared.clone(), aside::START), Consumer::new(shared.clone()));
         let data: Vec<u8> = (0..8000u32).map(|i| (i % 251) as u8).collect();
         for len in (0..2000).chain([8000]) {
             assert!(send(&mut p, 9, &[], &data[..len]) && p.room(1).unwrap());
@@ -648,7 +672,7 @@ mod tests {
     #[test]
     fn a_cursor_leaves_a_long_message_whose_lines_are_not_in_order() {
         let shared = Shared::new(1024);
-        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared.clone()));
+        let (mut p, mut c) = (Producer::new(shared.clone(), aside::START), Consumer::new(shared.clone()));
         assert!(send(&mut p, 9, &[], &[1; 100]));
         shared.scribble(1, 0, 77);
         assert_eq!(c.cursor().plain(9), None);
@@ -661,13 +685,13 @@ mod tests {
     #[test]
     fn long_messages_lie_aside_while_there_is_room_and_in_lines_else() {
         let shared = Shared::new(4096);
-        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        let (mut p, mut c) = (Producer::new(shared.clone(), aside::START), Consumer::new(shared));
         let data: Vec<u8> = (0..8000u32).map(|i| (i % 251) as u8).collect();
         let mut sent = 0;
         while send(&mut p, 9, &[sent, 5, 6, 7, 8], &data) {
             sent += 1;
         }
-        let aside = aside::AREA / 8000;
+        let aside = aside::START / 8000;
         assert_eq!(sent as usize, aside + (4096 - aside) / 144, "one line each, then 144");
         for turn in 0..sent {
             let message = c.front().unwrap().expect("sent");
@@ -685,7 +709,7 @@ mod tests {
     #[test]
     fn a_full_ring_refuses_and_recovers() {
         let shared = Shared::new(1024);
-        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        let (mut p, mut c) = (Producer::new(shared.clone(), aside::START), Consumer::new(shared));
         let mut sent = 0u64;
         while send(&mut p, 1, &[sent], &[]) {
             sent += 1;
@@ -708,7 +732,7 @@ mod tests {
         };
         for _ in 0..3000 {
             let shared = Shared::new(1024);
-            let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared.clone()));
+            let (mut p, mut c) = (Producer::new(shared.clone(), aside::START), Consumer::new(shared.clone()));
             for _ in 0..40 {
                 let (line, word) = (rnd() as usize % 48, rnd() as usize % 9);
                 let value = if rnd() & 1 == 0 { rnd() << 40 | rnd() } else { rnd() & !0xffff | 1 };

@@ -50,8 +50,10 @@ impl Endpoint {
             options,
             streaming_from: config.nt_threshold,
             shared_from: shared_from(config.coop, faults.is_some()),
-            eager_end: if faults.is_some() { 0 } else { config.eager_max + 1 },
+            eager_end: if faults.is_some() { 0 } else { config.ring_max(false) + 1 },
+            private_end: if faults.is_some() { 0 } else { config.ring_max(true) + 1 },
             line_end: 0,
+            far_end: 0,
             plain_receives: false,
             faults,
             deliver: false,
@@ -248,6 +250,16 @@ impl Endpoint {
     pub unsafe fn send_short<const ENTRY: bool>(&self, buf: usize, len: usize, context: usize) -> bool {
         // SAFETY: handed on.
         unsafe { self.state.promised_unchecked().send_short::<ENTRY>(buf, len, context) }
+    }
+
+    /// As `send_short` for what goes beside the ring, with an entry.
+    ///
+    /// # Safety
+    /// `enable` returned true.
+    #[inline(always)]
+    pub unsafe fn send_far(&self, buf: usize, len: usize, context: usize) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.state.promised_unchecked().send_far(buf, len, context) }
     }
 
     /// As `send` for the ordinary case.

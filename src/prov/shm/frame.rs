@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result, errno};
 
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Longest packet.
 pub const MAX: usize = 1024;
 /// Longest private data.

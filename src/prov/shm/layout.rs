@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS3");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS4");
 /// Fewest lines of a ring: a message of the greatest length always fits once the consumer caught up.
 pub const MIN_LINES: usize = 256;
 const _: () = assert!(MAX_LINES <= MIN_LINES - MIN_LINES / 4);
@@ -69,9 +69,15 @@ struct Fixed {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Fixed>() == 4 * 64 + FILTER_BITS / 8 + FLIGHTS * 8 + SLOTS * 64);
 
+/// Where the area beside a ring of `lines` lines begins: at a page, since the CPU looks ahead within pages, and what it looked at
+/// behind the end of one message is dearer to write for the next.
+fn area_at(lines: usize) -> usize {
+    (size_of::<Fixed>() + lines * size_of::<Line>()).next_multiple_of(4096)
+}
+
 /// Bytes of a segment whose ring has `lines` lines.
 pub fn segment_bytes(lines: usize) -> usize {
-    size_of::<Fixed>() + lines * size_of::<Line>() + AREA
+    area_at(lines) + AREA
 }
 
 /// A mapped segment.
@@ -162,7 +168,7 @@ impl Store for SegmentRef {
     #[inline]
     fn aside(&self) -> Option<Area<'_>> {
         // SAFETY: segment_bytes counted the area after the lines.
-        let base = unsafe { self.0.map.as_ptr().add(size_of::<Fixed>() + self.0.lines * size_of::<Line>()) };
+        let base = unsafe { self.0.map.as_ptr().add(area_at(self.0.lines)) };
         NonNull::new(base).map(|base| Area { base, returned: &self.0.fixed().returned.aside })
     }
 }

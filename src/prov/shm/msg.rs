@@ -141,7 +141,8 @@ impl State {
     #[inline(always)]
     fn try_quick(&mut self, one: &Iov, c: &Common) -> std::result::Result<bool, Broken> {
         let wanted = self.wants_entry(c.flags);
-        let end = if c.flags & flags::INJECT != 0 { self.eager_end.min(INJECT_SIZE + 1) } else { self.eager_end };
+        let end = if c.desc == 0 { self.private_end } else { self.eager_end };
+        let end = if c.flags & flags::INJECT != 0 { end.min(INJECT_SIZE + 1) } else { end };
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
         let special = c.flags & (flags::DELIVERY_COMPLETE | flags::FENCE) != 0 || (one.addr == 0 && one.len > 0);
         if one.len >= end

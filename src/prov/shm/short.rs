@@ -2,7 +2,7 @@
 //! The short ways of messages: a send of one line, its arrival in a receive that waits, and the posting of that receive.
 //! Whatever is not as usual is found before anything is done, and left to the longer ways of `msg.rs` and `progress.rs`.
 
-use super::conn::kind;
+use super::conn::{Conn, kind};
 use super::link::Link;
 use super::state::{Recv, State, WINDOW};
 use super::{MAX_MSG, RX_SIZE};
@@ -10,7 +10,9 @@ use crate::hmem::Site;
 use crate::prov::flags;
 use crate::prov::op::{Iov, Pieces};
 use crate::prov::queue::{Completion, Queue, Waiter};
+use crate::sync::aside::FROM;
 use crate::sync::line::LINE_BYTES;
+use crate::sys::copy::copy_near;
 
 /// Turns of progress by the short way before one by the long way, which looks after the rest.
 const LONG_TURN: u32 = 15;
@@ -22,6 +24,7 @@ impl State {
         let usual = self.faults.is_none();
         let sends = usual && b.tx.is_some() && !b.tx_selective && b.counters.send.is_none() && !self.deliver;
         self.line_end = if sends { self.eager_end.min(LINE_BYTES + 1) } else { 0 };
+        self.far_end = if sends { self.eager_end } else { 0 };
         self.plain_receives = usual && b.rx.is_some() && !b.rx_selective && b.counters.recv.is_none();
     }
 
@@ -36,7 +39,7 @@ impl State {
         }
         let Some(conn) = self.conn.as_deref_mut() else { return false };
         let Some(queue) = self.bind.tx.as_deref() else { return false };
-        if !conn.is_clear() || conn.sent - conn.credited >= WINDOW || !conn.tx.is_open() {
+        if !may_send(conn) {
             return false;
         }
         // SAFETY: the caller's promise.
@@ -44,7 +47,7 @@ impl State {
         if ENTRY && !entries.is_open() {
             return false;
         }
-        // SAFETY: the caller's bytes; line_end keeps them to a line, and is_open was asked.
+        // SAFETY: the caller's bytes; line_end keeps them to a line, and may_send has looked for one.
         unsafe { conn.tx.write_line(kind::SEND, buf as *const u8, len) };
         let asleep = conn.link.must_wake();
         conn.sent += 1;
@@ -53,6 +56,32 @@ impl State {
             entries.put(Completion { context, flags: flags::SEND | flags::MSG, len, buf, data: 0 });
         }
         if asleep || (ENTRY && queue.waiter.is_armed()) {
+            wake_both(&conn.link, asleep, &queue.waiter);
+        }
+        true
+    }
+
+    /// Sends what goes beside the ring in one piece, and gives an entry. False: nothing was done.
+    ///
+    /// # Safety
+    /// As for `send_short`.
+    #[inline(always)]
+    pub unsafe fn send_far(&mut self, buf: usize, len: usize, context: usize) -> bool {
+        if len < FROM || len >= self.far_end || buf == 0 {
+            return false;
+        }
+        let (Some(conn), Some(queue)) = (self.conn.as_deref_mut(), self.bind.tx.as_deref()) else { return false };
+        // SAFETY: the caller's promise.
+        let mut entries = unsafe { queue.promised_unchecked() };
+        // SAFETY: the caller's bytes; may_send has looked for a line.
+        if !may_send(conn) || !entries.is_open() || !unsafe { conn.tx.write_far(kind::SEND, buf as *const u8, len) } {
+            return false;
+        }
+        let asleep = conn.link.must_wake();
+        conn.sent += 1;
+        self.stats.sends += 1;
+        entries.put(Completion { context, flags: flags::SEND | flags::MSG, len, buf, data: 0 });
+        if asleep || queue.waiter.is_armed() {
             wake_both(&conn.link, asleep, &queue.waiter);
         }
         true
@@ -123,7 +152,7 @@ impl State {
                 match far {
                     None => cursor.take(one.addr as *mut u8, len),
                     Some(far) => {
-                        std::ptr::copy_nonoverlapping(far.from, one.addr as *mut u8, len);
+                        copy_near(one.addr as *mut u8, far.from, len);
                         cursor.skip();
                         aside = Some(far.end);
                     }
@@ -157,6 +186,12 @@ impl State {
         self.take_plain(most, |_, entry| queue.push(*entry));
         self.bind.rx = Some(queue);
     }
+}
+
+/// Whether a message may go out at once, in the line that the ring has free.
+#[inline(always)]
+fn may_send(conn: &Conn) -> bool {
+    conn.is_clear() && conn.sent - conn.credited < WINDOW && conn.tx.is_open()
 }
 
 /// Apart, so that whoever sends keeps nothing for calls that are hardly ever made.

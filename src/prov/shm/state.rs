@@ -61,8 +61,12 @@ pub struct State {
     pub shared_from: usize,
     /// Length from which a message takes no short way; 0 with faults on demand.
     pub eager_end: usize,
+    /// The same for memory that belongs to no region, which the peer cannot map.
+    pub private_end: usize,
     /// Length from which a message takes not the shortest way, which is one line; 0: none takes it.
     pub line_end: usize,
+    /// The same for messages that lie beside the ring.
+    pub far_end: usize,
     /// Whether receives give one entry each, and nothing else.
     pub plain_receives: bool,
     pub faults: Option<super::fault::Faults>,

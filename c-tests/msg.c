@@ -627,7 +627,6 @@ TEST_TABLE(settings)
 		{"shm", {"GDRFAB_SHM_EAGER_MAX", "0", NULL}},
 		{"shm", {"GDRFAB_SHM_EAGER_MAX", "8192", NULL}},
 		{"shm", {"GDRFAB_SHM_AREA_MAX", "131072", NULL}},
-		{"shm", {"GDRFAB_SHM_AREA_MAX", "4194304", NULL}},
 		{"shm", {"GDRFAB_SHM_RING_SLOTS", "256", NULL}},
 		/* Every message has to be asked for; one at a time; and frames that fit no buffer. */
 		{"tcp", {"GDRFAB_TCP_BUDGET", "0", NULL}},

@@ -30,8 +30,8 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "GDRFAB_SHM_AREA_MAX",
-        default: "0",
-        help: "bytes beside each ring for messages of 512 bytes and more, in use once much has passed (131072..4194304; 0 = twice the second-level cache)",
+        default: "2097152",
+        help: "bytes beside each ring that messages of 512 bytes and more may come to use (131072..2097152)",
     },
     Variable { name: "GDRFAB_SHM_NT_THRESHOLD", default: "16777216", help: "bytes from which a copy bypasses the cache (0 = never)" },
     Variable { name: "GDRFAB_SHM_COOP", default: "1", help: "0: a polling target carries no part of large copies" },
@@ -217,7 +217,7 @@ pub struct Config {
     pub paths: u64,
     pub ring_slots: u32,
     pub eager_max: usize,
-    /// Bytes of the area beside a ring that may be in use; 0: by the CPU's caches.
+    /// Bytes of the area beside a ring that may be in use.
     pub area_max: usize,
     pub nt_threshold: usize,
     pub coop: bool,
@@ -359,7 +359,7 @@ pub fn get() -> &'static Config {
         paths: paths("GDRFAB_SHM_PATHS", &SHM_PATHS),
         ring_slots: (number("GDRFAB_SHM_RING_SLOTS", 256, 65536) as u32).next_power_of_two(),
         eager_max: number("GDRFAB_SHM_EAGER_MAX", 0, RING_MOST as u64) as usize,
-        area_max: number("GDRFAB_SHM_AREA_MAX", 0, 4 << 20) as usize,
+        area_max: number("GDRFAB_SHM_AREA_MAX", 128 << 10, 2 << 20) as usize,
         nt_threshold: match number("GDRFAB_SHM_NT_THRESHOLD", 0, u64::MAX) {
             0 => usize::MAX,
             n => n as usize,

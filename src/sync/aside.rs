@@ -6,10 +6,10 @@
 //! Places are given out in order and come back in order, as the ring's lines do: the writer counts what it has used, the
 //! reader what it has given back, and neither believes the other's number before it is checked.
 //!
-//! The area is larger than a core's second-level cache on purpose. A line that the reader still holds must be fetched from its
-//! core before it can be written again; of a lap so long that it has dropped out of that cache, it comes from the cache that
-//! both share, in less than half the time. Connections that carry little need no such area: a writer goes round in a small
-//! part of it first, and in twice as much whenever it has come round often.
+//! The area is no smaller than a core's second-level cache on purpose. A line that the reader still holds must be fetched from
+//! its core before it can be written again; of a lap so long that it has dropped out of there, it comes from the cache that
+//! both share, in half the time. Connections that carry little need no such area: a writer goes round in a small part of it
+//! first, and in twice as much whenever it has come round often.
 
 use super::primitive::{AtomicU64, Ordering};
 use super::ring::Broken;
@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 
 /// Bytes of the area.
 #[cfg(not(loom))]
-pub const AREA: usize = 4 << 20;
+pub const AREA: usize = 2 << 20;
 #[cfg(loom)]
 pub const AREA: usize = 4 * START;
 /// Bytes that a writer goes round in at first.

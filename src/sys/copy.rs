@@ -13,16 +13,6 @@ fn wide() -> bool {
     *WIDE.get_or_init(|| std::arch::is_x86_feature_detected!("avx512f"))
 }
 
-/// Bytes of a core's second-level cache, or what most have where the C library cannot tell.
-pub fn second_level_cache() -> usize {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: no preconditions.
-    let bytes = unsafe { libc::sysconf(libc::_SC_LEVEL2_CACHE_SIZE) };
-    #[cfg(not(target_env = "gnu"))]
-    let bytes = 0;
-    usize::try_from(bytes).ok().filter(|b| *b > 0).unwrap_or(1 << 20)
-}
-
 /// Streams past the caches, 256 bytes a turn, and fences; returns how many bytes it did.
 ///
 /// # Safety

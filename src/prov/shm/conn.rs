@@ -19,7 +19,7 @@ use crate::mr::Paths;
 use crate::prov::op::Pieces;
 use crate::sync::gate::Initiator;
 use crate::sync::ring::{Broken, Header, Producer};
-use crate::sys::{copy, time};
+use crate::sys::time;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -229,18 +229,10 @@ pub struct Conn {
     pub fragment: usize,
 }
 
-/// Bytes beside the ring that this process uses for what it sends.
-fn area() -> usize {
-    match config::get().area_max {
-        0 => 2 * copy::second_level_cache(),
-        n => n,
-    }
-}
-
 impl Conn {
     pub fn new(link: Arc<Link>, allowed: Paths, short: Option<usize>) -> Conn {
         Conn {
-            tx: Producer::new(link.peer.clone(), area()),
+            tx: Producer::new(link.peer.clone(), config::get().area_max),
             gate: Initiator::new(link.fences),
             busy: std::ptr::from_ref(link.mine.busy()) as usize,
             devices: Devices::default(),

@@ -7,6 +7,7 @@
 //! fence, because the owner then runs membarrier(2), which is that fence executed on its behalf.
 #![cfg(loom)]
 
+use gdrfab::sync::aside::AREA;
 use gdrfab::sync::claim::Slot;
 use gdrfab::sync::gate::{self, Fences, Initiator};
 use gdrfab::sync::ring::model::Shared;
@@ -30,7 +31,7 @@ fn send(p: &mut Producer<Shared>, kind: u8, words: &[u64]) -> bool {
 fn a_message_is_seen_whole_or_not_at_all() {
     loom::model(|| {
         let shared = Shared::new(4);
-        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        let (mut p, mut c) = (Producer::new(shared.clone(), AREA), Consumer::new(shared));
         let sender = thread::spawn(move || {
             // Two lines: seven words in the first, one in the second.
             assert!(send(&mut p, 7, &[1, 2, 3, 4, 5, 6, 7, 8]));
@@ -50,7 +51,7 @@ fn a_message_is_seen_whole_or_not_at_all() {
 fn a_cursor_sees_short_messages_whole_and_in_order() {
     loom::model(|| {
         let shared = Shared::new(2);
-        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        let (mut p, mut c) = (Producer::new(shared.clone(), AREA), Consumer::new(shared));
         let sender = thread::spawn(move || {
             for value in [5u64, 6] {
                 assert!(p.is_open());
@@ -78,7 +79,7 @@ fn a_cursor_sees_short_messages_whole_and_in_order() {
 fn lines_given_back_are_not_overwritten_while_they_are_read() {
     loom::model(|| {
         let shared = Shared::new(2);
-        let (mut p, mut c) = (Producer::new(shared.clone()), Consumer::new(shared));
+        let (mut p, mut c) = (Producer::new(shared.clone(), AREA), Consumer::new(shared));
         assert!(send(&mut p, 1, &[10]));
         assert!(send(&mut p, 1, &[11]));
         let sender = thread::spawn(move || send(&mut p, 1, &[12]));

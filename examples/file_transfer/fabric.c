@@ -280,6 +280,25 @@ int fabric_send(struct fabric *f, const struct message *m)
 	return rc;
 }
 
+/* Whether the connection ends, now that the other side refused something or did not answer. A process that dies loses
+ * its regions before its connections, so to an RDMA card the first sign of a dead peer may be a refusal. */
+static bool end_follows(struct fabric *f)
+{
+	struct pollfd events = {f->eq_fd, POLLIN, 0};
+	struct connection c;
+	size_t len;
+	for (long long until = now_ms() + 1000; !f->ended && now_ms() < until;) {
+		int kind = connection_event(f, &c, &len);
+		if (kind == -2)
+			return false;
+		if (kind == GDRFAB_CONNREQ)
+			gdrfab_freeinfo(c.entry.info);
+		if (kind == -1)
+			poll(&events, 1, 10);
+	}
+	return f->ended;
+}
+
 /* A work request that failed. With the connection, all that is outstanding fails: then the connection is the news. */
 static bool read_cq_error(struct fabric *f)
 {
@@ -293,9 +312,10 @@ static bool read_cq_error(struct fabric *f)
 	if (gdrfab_cq_readerr(f->cq, &e, 0) != 1)
 		return true;
 	const struct work *work = e.op_context;
-	if (e.err != ECONNRESET && e.err != ECANCELED)
+	bool over = e.err == ECONNRESET || e.err == ECANCELED;
+	if (!over && !((e.err == EREMOTEIO || e.err == EKEYREJECTED || e.err == ETIMEDOUT) && end_follows(f)))
 		return say("%s failed: %s: %s", work ? names[work->kind] : "work", gdrfab_strerror(e.err), words);
-	if (!f->ended)
+	if (!f->ended || !over)
 		memcpy(f->why, words, sizeof f->why);
 	f->ended = true;
 	return true;

@@ -54,7 +54,7 @@ static size_t board_size(const struct comm *comm)
 ncclResult_t comm_fail(struct comm *comm, int err, const char *doing, const char *words)
 {
 	bool remote = comm->peer_left || err == ECONNRESET || err == ENOTCONN || err == ETIMEDOUT || err == ECONNREFUSED ||
-		      err == EPROTO || err == EKEYREJECTED || err == ECONNABORTED || err == EHOSTUNREACH;
+		      err == EPROTO || err == EKEYREJECTED || err == EREMOTEIO || err == ECONNABORTED || err == EHOSTUNREACH;
 	if (comm->verdict != ncclSuccess)
 		return comm->verdict;
 	comm->verdict = remote ? ncclRemoteError : ncclSystemError;

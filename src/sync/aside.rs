@@ -8,7 +8,12 @@
 //!
 //! The area is no smaller than a core's second-level cache on purpose. A line that the reader still holds must be fetched from
 //! its core before it can be written again; of a lap so long that it has dropped out of there, it comes from the cache that
-//! both share, in half the time. Connections that carry little need no such area: a writer goes round in a small part of it
+//! both share, in half the time.
+//!
+//! The first place is at the area's end, and each one in front of the last. A CPU that reads a message fetches lines behind it
+//! too, and those must be what has been read, and not what the writer is about to write.
+//!
+//! Connections that carry little need no such area: a writer goes round in a small part of it
 //! first, and in twice as much whenever it has come round often.
 
 use super::primitive::{AtomicU64, Ordering};
@@ -39,11 +44,13 @@ pub struct Area<'a> {
 }
 
 impl Area<'_> {
-    /// The address of what lies at `at`.
+    /// The address of the `len` bytes at `at`, a place that [`Outgoing::take`] gave for as many or [`Incoming::check`] has seen.
     #[inline]
-    pub fn address(&self, at: u64) -> *mut u8 {
-        // SAFETY: the remainder is inside the area.
-        unsafe { self.base.as_ptr().add((at % AREA as u64) as usize) }
+    pub fn address(&self, at: u64, len: usize) -> *mut u8 {
+        let from_end = (at % AREA as u64) as usize + len.next_multiple_of(GRAIN as usize);
+        debug_assert!(from_end <= AREA);
+        // SAFETY: a place ends inside the area.
+        unsafe { self.base.as_ptr().add(AREA - from_end) }
     }
 }
 
@@ -194,6 +201,21 @@ mod tests {
         // A word that nobody could have written.
         word.store(u64::MAX, Ordering::Relaxed);
         while out.take(8000, &area(&word)).is_some() {}
+    }
+
+    #[test]
+    fn each_place_lies_right_in_front_of_the_last() {
+        let word = AtomicU64::new(0);
+        let mut memory = vec![0u64; AREA / 8];
+        let area = Area { base: NonNull::from(memory.as_mut_slice()).cast(), returned: &word };
+        let mut out = Outgoing::new(AREA);
+        let mut before = area.base.as_ptr() as usize + AREA;
+        for len in [8000, 512, 513, 4096, 1] {
+            let at = out.take(len, &area).unwrap();
+            let here = area.address(at, len) as usize;
+            assert_eq!(here + len.next_multiple_of(64), before, "{len}");
+            before = here;
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::aside::{self, Area, Incoming, Outgoing};
 use super::cursor::Cursor;
 use super::line::{LINE_BYTES, Line, WORDS, tail};
 use super::primitive::{AtomicU64, Ordering};
-use crate::sys::copy::copy_near;
+use crate::sys::copy::copy_any;
 
 /// Lines that one message may take; less than three quarters of the smallest ring.
 pub const MAX_LINES: usize = 160;
@@ -149,7 +149,7 @@ impl<S: Store> Producer<S> {
         let Some(area) = self.store.aside() else { return false };
         let Some(at) = self.aside.take(len, &area) else { return false };
         // SAFETY: the caller's promise; `take` gave room for all of it in one piece.
-        unsafe { copy_near(area.address(at), from, len) };
+        unsafe { copy_any(area.address(at, len), from, len) };
         line.words[0].store(at, Ordering::Relaxed);
         line.words[1].store(len as u64, Ordering::Relaxed);
         let header = Header { kind, flags: ASIDE, words: ASIDE_WORDS as u8, bytes: 0 };
@@ -204,11 +204,11 @@ impl<S: Store> Producer<S> {
         let Some((to, rest)) = line.words.split_at_checked(ASIDE_WORDS) else { return false };
         let Some(area) = self.store.aside().filter(|_| fixed.len() <= rest.len()) else { return false };
         let Some(at) = self.aside.take(header.bytes as usize, &area) else { return false };
-        let mut end = area.address(at);
+        let mut end = area.address(at, header.bytes as usize);
         for &(from, len) in pieces {
             // SAFETY: the pieces are the caller's promise; `take` gave room for all of them in one piece.
             unsafe {
-                copy_near(end, from, len);
+                copy_any(end, from, len);
                 end = end.add(len);
             }
         }
@@ -383,7 +383,8 @@ impl<S: Store> Consumer<S> {
     pub fn far(&self, cursor: &Cursor<'_>, kind: u8) -> Option<Far> {
         let [at, len] = cursor.aside(kind)?;
         let (end, area) = (self.aside.check(at, len).ok()?, self.store.aside()?);
-        Some(Far { from: area.address(at), len: usize::from(u16::try_from(len).ok()?), end })
+        let len = usize::from(u16::try_from(len).ok()?);
+        Some(Far { from: area.address(at, len), len, end })
     }
 
     /// Gives back what lies in front of `end` aside.
@@ -482,7 +483,7 @@ impl<S: Store> Message<'_, S> {
         if let (Some(aside), Some(area)) = (self.aside, self.of.store.aside()) {
             // SAFETY: `to` is the caller's; the range is inside the bytes whose place was checked. Its peer may scribble over
             // them meanwhile: what is copied then is nobody's but that peer's.
-            unsafe { copy_near(to, area.address(aside.at).add(from), len) };
+            unsafe { copy_any(to, area.address(aside.at, self.header.bytes as usize).add(from), len) };
             return true;
         }
         let base = self.header.words as usize;

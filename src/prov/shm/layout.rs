@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS4");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
 /// Fewest lines of a ring: a message of the greatest length always fits once the consumer caught up.
 pub const MIN_LINES: usize = 256;
 const _: () = assert!(MAX_LINES <= MIN_LINES - MIN_LINES / 4);

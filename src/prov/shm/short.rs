@@ -13,7 +13,7 @@ use crate::prov::op::{Iov, Pieces};
 use crate::prov::queue::{Completion, Queue, Waiter};
 use crate::sync::aside::FROM;
 use crate::sync::line::LINE_BYTES;
-use crate::sys::copy::copy_near;
+use crate::sys::copy::copy_any;
 
 /// Turns of progress by the short way before one by the long way, which looks after the rest.
 const LONG_TURN: u32 = 15;
@@ -154,7 +154,7 @@ impl State {
                 match far {
                     None => cursor.take(one.addr as *mut u8, len),
                     Some(far) => {
-                        copy_near(one.addr as *mut u8, far.from, len);
+                        copy_any(one.addr as *mut u8, far.from, len);
                         cursor.skip();
                         aside = Some(far.end);
                     }

@@ -69,8 +69,8 @@ struct Fixed {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Fixed>() == 4 * 64 + FILTER_BITS / 8 + FLIGHTS * 8 + SLOTS * 64);
 
-/// Where the area beside a ring of `lines` lines begins: at a page, since the CPU looks ahead within pages, and what it looked at
-/// behind the end of one message is dearer to write for the next.
+/// Where the area beside a ring of `lines` lines begins: at a page, so that the ring's lines and the area's first message share
+/// none; a CPU that reads one looks ahead to the page's end, and what it looked at is dearer to write.
 fn area_at(lines: usize) -> usize {
     (size_of::<Fixed>() + lines * size_of::<Line>()).next_multiple_of(4096)
 }

@@ -357,11 +357,13 @@ static ncclResult_t send_to(struct comm *comm, const void *data, size_t size, co
 	struct gdrfab_rma_iov to = {offer->addr, size, offer->key};
 	void *desc = gdrfab_mr_desc(mr);
 	/* The other side waits for these bytes, so that there is a time by which it has them. Records and eager messages have
-	 * none: over tcp they are acknowledged when NCCL next calls there, minutes later perhaps. */
+	 * none: over tcp they are acknowledged when NCCL next calls there, minutes later perhaps. So would these bytes be, if
+	 * theirs is the last receive for which NCCL calls, and the sender waits: the answer is asked for with them. */
+	uint64_t answered = comm->device->ways[comm->way]->kind == KIND_TCP ? GDRFAB_DELIVERY_COMPLETE : 0;
 	gdrfab_msg_rma msg = {.struct_size = sizeof msg, .msg_iov = &from, .desc = &desc, .iov_count = 1, .rma_iov = &to,
 			      .rma_iov_count = 1, .context = request, .data = word(DATA_CAME, place),
 			      .timeout_ns = settings()->timeout_ns};
-	ssize_t r = gdrfab_writemsg(comm->ep, &msg, GDRFAB_REMOTE_CQ_DATA | GDRFAB_COMPLETION);
+	ssize_t r = gdrfab_writemsg(comm->ep, &msg, GDRFAB_REMOTE_CQ_DATA | GDRFAB_COMPLETION | answered);
 	if (r == -EAGAIN)
 		return ncclSuccess;
 	if (r < 0)
@@ -519,15 +521,6 @@ ncclResult_t net_iflush(struct comm *comm, int n, const int *sizes, struct memor
 
 /* ---- test */
 
-/* This receive may be the last for which NCCL calls, and the sender still waits for the acknowledgement, which tcp sends
- * along with other things or after a few idle turns. */
-static void settle(struct comm *comm)
-{
-	enum { IDLE_TURNS = 4 };
-	for (int i = 0; i < IDLE_TURNS && comm->device->ways[comm->way]->kind == KIND_TCP; i++)
-		progress(comm);
-}
-
 ncclResult_t net_test(struct request *request, int *done, int *sizes)
 {
 	struct comm *comm = request->comm;
@@ -548,7 +541,5 @@ ncclResult_t net_test(struct request *request, int *done, int *sizes)
 		sizes[i] = (int)request->sizes[i];
 	*done = 1;
 	request->comm = NULL;
-	if (!comm->sends)
-		settle(comm);
 	return ncclSuccess;
 }

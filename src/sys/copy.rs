@@ -4,29 +4,45 @@
 //! The last eight bytes of a copy of eight bytes or more become visible after all others, and an
 //! aligned eight-byte copy is one store: what a peer that polls the tail of its buffer relies on.
 
+#[cfg(target_arch = "x86_64")]
+use std::sync::atomic::AtomicU8;
 use std::sync::atomic::{Ordering, fence};
 
-/// What decides how this CPU copies.
+/// What decides how this CPU copies: bits of [`cpu`].
 #[cfg(target_arch = "x86_64")]
-struct Cpu {
-    avx512: bool,
-    /// AVX2, and a maker whose string instruction is to be avoided; see [`copy_any`].
-    vectors: bool,
+const KNOWN: u8 = 1;
+#[cfg(target_arch = "x86_64")]
+const AVX512: u8 = 2;
+/// AVX2, and a maker whose string instruction is to be avoided; see [`copy_any`].
+#[cfg(target_arch = "x86_64")]
+const AVOID_STRINGS: u8 = 4;
+
+/// Whoever asks first finds out, and several may at once: all find the same, and nothing else hangs on it.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn cpu() -> u8 {
+    static CPU: AtomicU8 = AtomicU8::new(0);
+    match CPU.load(Ordering::Relaxed) {
+        0 => {
+            let found = ask_cpu();
+            CPU.store(found, Ordering::Relaxed);
+            found
+        }
+        known => known,
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
-fn cpu() -> &'static Cpu {
-    use std::sync::OnceLock;
-    static CPU: OnceLock<Cpu> = OnceLock::new();
-    CPU.get_or_init(|| {
-        #[allow(unused_unsafe)] // safe in later compilers only
-        // SAFETY: every x86-64 CPU has the instruction.
-        let maker = unsafe { core::arch::x86_64::__cpuid(0) };
-        let amd = [b"AuthenticAMD", b"HygonGenuine"]
-            .iter()
-            .any(|name| [maker.ebx, maker.edx, maker.ecx].iter().flat_map(|r| r.to_le_bytes()).eq(name.iter().copied()));
-        Cpu { avx512: std::arch::is_x86_feature_detected!("avx512f"), vectors: amd && std::arch::is_x86_feature_detected!("avx2") }
-    })
+#[cold]
+fn ask_cpu() -> u8 {
+    #[allow(unused_unsafe)] // safe in later compilers only
+    // SAFETY: every x86-64 CPU has the instruction.
+    let maker = unsafe { core::arch::x86_64::__cpuid(0) };
+    let amd = [b"AuthenticAMD", b"HygonGenuine"]
+        .iter()
+        .any(|name| [maker.ebx, maker.edx, maker.ecx].iter().flat_map(|r| r.to_le_bytes()).eq(name.iter().copied()));
+    let avoids = amd && std::arch::is_x86_feature_detected!("avx2");
+    KNOWN | if std::arch::is_x86_feature_detected!("avx512f") { AVX512 } else { 0 } | if avoids { AVOID_STRINGS } else { 0 }
 }
 
 /// Streams past the caches, 256 bytes a turn, and fences; returns how many bytes it did.
@@ -87,7 +103,7 @@ pub unsafe fn copy_streaming(dst: *mut u8, src: *const u8, len: usize) {
         unsafe {
             std::ptr::copy_nonoverlapping(src, dst, head);
             let (to, from) = (dst.add(head), src.add(head));
-            done = head + if cpu().avx512 { stream_512(to, from, body) } else { stream_128(to, from, body) };
+            done = head + if cpu() & AVX512 != 0 { stream_512(to, from, body) } else { stream_128(to, from, body) };
         }
     }
     // SAFETY: the rest of the same ranges.
@@ -163,7 +179,7 @@ unsafe fn vectors(dst: *mut u8, src: *const u8, len: usize) {
 #[inline]
 pub unsafe fn copy_any(dst: *mut u8, src: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    if len >= VECTORS && cpu().vectors {
+    if len >= VECTORS && cpu() & AVOID_STRINGS != 0 {
         // SAFETY: handed on; cpu() checked it.
         return unsafe { vectors(dst, src, len) };
     }

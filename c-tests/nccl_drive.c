@@ -103,6 +103,7 @@ const char *nccl_word(int result)
 /* --- versions --- */
 
 struct net net;
+bool net_unhurried;
 
 #define V(version) ((const ncclNet_v##version##_t *)net.table)
 
@@ -153,15 +154,16 @@ void net_load(void)
 
 ncclResult_t net_init(void **ctx)
 {
-	static uint64_t communicator = 0xc0ffee;
+	static uint64_t last = 0xc0ffee;
+	uint64_t communicator = __atomic_fetch_add(&last, 1, __ATOMIC_RELAXED);
 	ncclNetCommConfig_t config = {NCCL_NET_ID_UNDEF};
 	*ctx = NULL;
 	switch (net.version) {
 	case 8: return V(8)->init(logger);
 	case 9: return V(9)->init(logger);
 	case 10: return V(10)->init(logger, NULL);
-	case 11: return V(11)->init(ctx, communicator++, &config, logger, NULL);
-	default: return V(12)->init(ctx, communicator++, &config, logger, NULL);
+	case 11: return V(11)->init(ctx, communicator, &config, logger, NULL);
+	default: return V(12)->init(ctx, communicator, &config, logger, NULL);
 	}
 }
 
@@ -284,6 +286,8 @@ static void in_no_time(const char *what, uint64_t start)
 {
 	static int slow;
 	uint64_t took = test_now_ms() - start;
+	if (net_unhurried)
+		return;
 	if (took > (uint64_t)test_ms(500) ||
 	    (took > (uint64_t)test_ms(50) && __atomic_add_fetch(&slow, 1, __ATOMIC_RELAXED) > 3))
 		test_fail(__FILE__, __LINE__, "a call of %s took %llu ms, and must not wait", what,

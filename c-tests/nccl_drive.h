@@ -56,6 +56,8 @@ struct net {
 	ncclResult_t (*close_listen)(void *listener);
 };
 extern struct net net;
+/* For claims of hundreds of connections about something else: a call may be slow where the machine is. */
+extern bool net_unhurried;
 
 /* Opens the plugin with this provider alone and initialises it once. Before it a claim sets what it wants of the
  * environment; GDRFAB_NCCL_PROVIDERS is the provider under test unless it is set. */

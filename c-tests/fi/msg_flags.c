@@ -344,13 +344,15 @@ static void wrong_sender(struct node *n)
 	node_up(n);
 	size_t inject = n->info->tx_attr->inject_size, limit = n->info->tx_attr->iov_limit;
 	CHECK(limit < 255 && inject < 1 << 20);
+	/* gdrfab tells of fewer than it takes, for the sake of ofi_rxm. */
+	size_t many = is_gdrfab() ? 255 : limit + 1, many_rx = is_gdrfab() ? 255 : n->info->rx_attr->iov_limit + 1;
 	for (size_t i = 0; i < 256; i++) {
 		iov[i].iov_base = at + i;
 		iov[i].iov_len = 1;
 	}
 	void *descs[256];
-	CHECK(refused(fi_sendv(n->ep, iov, local_descs(n, iov, 1, descs), limit + 1, 0, at)));
-	CHECK(refused(fi_recvv(n->ep, iov, local_descs(n, iov, 1, descs), n->info->rx_attr->iov_limit + 1, 0, at)));
+	CHECK(refused(fi_sendv(n->ep, iov, local_descs(n, iov, 1, descs), many, 0, at)));
+	CHECK(refused(fi_recvv(n->ep, iov, local_descs(n, iov, 1, descs), many_rx, 0, at)));
 	CHECK(refused(fi_inject(n->ep, at, inject + 1, 0)));
 	CHECK(refused(fi_injectdata(n->ep, at, inject + 1, 1, 0)));
 	CHECK(refused(send_flags(n, at, inject + 1, FI_INJECT | FI_COMPLETION, at)));

@@ -229,6 +229,12 @@ static void fill_ep(struct fi_ep_attr *ep, enum kind kind, const gdrfab_info *fr
 	ep->tx_ctx_cnt = ep->rx_ctx_cnt = 1;
 }
 
+/* ofi_rxm has room for four pieces, its own header included, and sends as many as it is told of. Who can use more asks. */
+static size_t unasked(size_t iov_limit)
+{
+	return iov_limit < 4 ? iov_limit : 4;
+}
+
 static void fill_sides(struct fi_info *info, const gdrfab_info *from, const struct fi_info *hints)
 {
 	struct fi_tx_attr *tx = info->tx_attr;
@@ -246,8 +252,8 @@ static void fill_sides(struct fi_info *info, const gdrfab_info *from, const stru
 	/* Granted as asked for; gdrfab has seen that it is not too much. */
 	tx->size = (asked = OF(hints, tx_attr, size)) ? asked : from->tx_size;
 	rx->size = (asked = OF(hints, rx_attr, size)) ? asked : from->rx_size;
-	tx->iov_limit = (asked = OF(hints, tx_attr, iov_limit)) ? asked : from->tx_iov_limit;
-	rx->iov_limit = (asked = OF(hints, rx_attr, iov_limit)) ? asked : from->rx_iov_limit;
+	tx->iov_limit = (asked = OF(hints, tx_attr, iov_limit)) ? asked : unasked(from->tx_iov_limit);
+	rx->iov_limit = (asked = OF(hints, rx_attr, iov_limit)) ? asked : unasked(from->rx_iov_limit);
 	tx->rma_iov_limit = (asked = OF(hints, tx_attr, rma_iov_limit)) ? asked : from->rma_iov_limit;
 }
 
@@ -298,7 +304,7 @@ int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const s
 	      struct fi_info **made)
 {
 	struct candidate c = {.kind = kind, .from = from};
-	struct fi_info *info = libfabric.dupinfo(NULL);
+	struct fi_info *info = caller->dupinfo(NULL);
 	gdrfab_nic_attr nic;
 	/* FI_FENCE is a flag of operations there, not a capability. */
 	uint64_t all = (from->caps & OPEN_CAPS) | FI_FENCE;
@@ -324,18 +330,18 @@ int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const s
 	if (hints)
 		judge(&c, hints, all, info);
 	if (c.out) {
-		libfabric.freeinfo(info);
+		caller->freeinfo(info);
 		return -FI_ENODATA;
 	}
 	/* prov_name stays NULL: libfabric fills it in, with the layers above us. */
 	info->fabric_attr->name = strdup(from->fabric_name);
-	info->fabric_attr->prov_version = provider.version;
+	info->fabric_attr->prov_version = caller->provider.version;
 	info->fabric_attr->api_version = version;
 	info->domain_attr->name = strdup(from->domain_name);
 	info->nic = has_nic ? nic_make(&nic) : NULL;
 	if (!info->fabric_attr->name || !info->domain_attr->name || (has_nic && !info->nic) ||
 	    !keys_copy(info, hints)) {
-		libfabric.freeinfo(info);
+		caller->freeinfo(info);
 		return -FI_ENOMEM;
 	}
 	*made = info;

@@ -65,7 +65,7 @@ gdrfab_info *connreq_take(struct fabric *fabric, fid_t handle)
 
 struct fi_info *connreq_info(struct pep *pep, struct connreq *request)
 {
-	struct fi_info *info = libfabric.dupinfo(pep->info);
+	struct fi_info *info = caller->dupinfo(pep->info);
 	if (!info)
 		return NULL;
 	info->handle = &request->fid;
@@ -119,13 +119,14 @@ static int pick_name(struct pep *p)
 
 static int pep_close(struct fid *fid)
 {
+	enter(((struct pep *)fid)->fabric->lib);
 	struct pep *p = (struct pep *)fid;
 	int result = told(gdrfab_pep_close(p->it), FI_LOG_EP_CTRL, "closing a passive endpoint");
 	if (result < 0)
 		return result;
 	if (p->eq)
 		eq_forget(p->eq, fid);
-	libfabric.freeinfo(p->info);
+	caller->freeinfo(p->info);
 	opening_free(&p->opening);
 	free(p);
 	return 0;
@@ -133,6 +134,7 @@ static int pep_close(struct fid *fid)
 
 static int pep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 {
+	enter(((struct pep *)fid)->fabric->lib);
 	struct pep *p = (struct pep *)fid;
 	int result;
 	if (other->fclass != FI_CLASS_EQ)
@@ -167,6 +169,7 @@ static int pep_setopt(fid_t fid, int level, int optname, const void *optval, siz
 
 static int pep_setname(fid_t fid, void *addr, size_t addrlen)
 {
+	enter(((struct pep *)fid)->fabric->lib);
 	struct pep *p = (struct pep *)fid;
 	char text[ADDRESS_MAX], before[ADDRESS_MAX];
 	int result;
@@ -189,6 +192,7 @@ static int pep_setname(fid_t fid, void *addr, size_t addrlen)
 
 static int pep_getname(fid_t fid, void *addr, size_t *addrlen)
 {
+	enter(((struct pep *)fid)->fabric->lib);
 	struct pep *p = (struct pep *)fid;
 	char text[GDRFAB_ADDR_MAX];
 	size_t len = sizeof text;
@@ -198,6 +202,7 @@ static int pep_getname(fid_t fid, void *addr, size_t *addrlen)
 
 static int pep_listen(struct fid_pep *pep)
 {
+	enter(((struct pep *)pep)->fabric->lib);
 	struct pep *p = (struct pep *)pep;
 	int result = gdrfab_pep_listen(p->it);
 	for (int tries = 0; result == -EADDRINUSE && p->picks && tries < 1000; tries++) {
@@ -218,6 +223,7 @@ static int pep_listen(struct fid_pep *pep)
 
 static int pep_reject(struct fid_pep *pep, fid_t handle, const void *param, size_t paramlen)
 {
+	enter(((struct pep *)pep)->fabric->lib);
 	struct pep *p = (struct pep *)pep;
 	gdrfab_info *request = connreq_take(p->fabric, handle);
 	int result;
@@ -262,6 +268,7 @@ static struct fi_ops_cm pep_cm_ops = {
 
 int pep_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **pep, void *context)
 {
+	enter(((struct fabric *)fabric)->lib);
 	struct fabric *f = (struct fabric *)fabric;
 	struct pep *p;
 	int result;
@@ -271,7 +278,7 @@ int pep_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **p
 	if (!p)
 		return -FI_ENOMEM;
 	p->fabric = f;
-	p->info = libfabric.dupinfo(info);
+	p->info = caller->dupinfo(info);
 	result = p->info ? opening_make(&p->opening, f->info, info) : -FI_ENOMEM;
 	if (result == 0 && f->kind == KIND_SHM && !p->opening.info->src_addr) {
 		p->picks = true;
@@ -281,7 +288,7 @@ int pep_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **p
 	}
 	if (result < 0) {
 		if (p->info)
-			libfabric.freeinfo(p->info);
+			caller->freeinfo(p->info);
 		opening_free(&p->opening);
 		free(p);
 		return result;
@@ -299,6 +306,7 @@ int pep_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **p
 
 static int ep_connect(struct fid_ep *ep, const void *addr, const void *param, size_t paramlen)
 {
+	enter(((struct ep *)ep)->domain->fabric->lib);
 	struct ep *e = (struct ep *)ep;
 	char text[ADDRESS_MAX];
 	const char *to = e->dest;
@@ -316,16 +324,19 @@ static int ep_connect(struct fid_ep *ep, const void *addr, const void *param, si
 
 static int ep_accept(struct fid_ep *ep, const void *param, size_t paramlen)
 {
+	enter(((struct ep *)ep)->domain->fabric->lib);
 	return told(gdrfab_ep_accept(((struct ep *)ep)->it, param, paramlen), FI_LOG_EP_CTRL, "fi_accept");
 }
 
 static int ep_shutdown(struct fid_ep *ep, uint64_t flags)
 {
+	enter(((struct ep *)ep)->domain->fabric->lib);
 	return told(gdrfab_ep_shutdown(((struct ep *)ep)->it, flags), FI_LOG_EP_CTRL, "fi_shutdown");
 }
 
 static int ep_getpeer(struct fid_ep *ep, void *addr, size_t *addrlen)
 {
+	enter(((struct ep *)ep)->domain->fabric->lib);
 	struct ep *e = (struct ep *)ep;
 	char text[GDRFAB_ADDR_MAX];
 	size_t len = sizeof text;
@@ -336,6 +347,7 @@ static int ep_getpeer(struct fid_ep *ep, void *addr, size_t *addrlen)
 /* What the endpoint was opened with, or its listener. One of shm that connects has no name, and so no port. */
 static int ep_getname(fid_t fid, void *addr, size_t *addrlen)
 {
+	enter(((struct ep *)fid)->domain->fabric->lib);
 	struct ep *e = (struct ep *)fid;
 	if (!*e->src && e->domain->fabric->kind == KIND_SHM)
 		return give("shm://", e->addr_format, addr, addrlen);

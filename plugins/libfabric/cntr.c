@@ -6,6 +6,7 @@
 
 static int cntr_close(struct fid *fid)
 {
+	enter(((struct cntr *)fid)->lib);
 	struct cntr *c = (struct cntr *)fid;
 	int result = told(gdrfab_cntr_close(c->it), FI_LOG_CNTR, "closing a counter");
 	if (result == 0)
@@ -15,6 +16,7 @@ static int cntr_close(struct fid *fid)
 
 static int cntr_control(struct fid *fid, int command, void *arg)
 {
+	enter(((struct cntr *)fid)->lib);
 	int fd = -1, result = gdrfab_cntr_fd(((struct cntr *)fid)->it, &fd);
 	return wait_control(command, arg, result < 0 ? result : fd);
 }
@@ -75,6 +77,7 @@ static struct fi_ops_cntr ops = {
 
 int cntr_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fid_cntr **cntr, void *context)
 {
+	enter(((struct domain *)domain)->fabric->lib);
 	gdrfab_cntr_attr to = {.struct_size = sizeof to};
 	struct cntr *c;
 	int result;
@@ -94,6 +97,7 @@ int cntr_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fid_c
 		free(c);
 		return result;
 	}
+	c->lib = caller;
 	c->cntr.fid.fclass = FI_CLASS_CNTR;
 	c->cntr.fid.context = context;
 	c->cntr.fid.ops = &fid_ops;

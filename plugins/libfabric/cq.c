@@ -21,6 +21,7 @@ IS_SO(all, sizeof(struct fi_cq_data_entry) == sizeof(gdrfab_cq_data_entry) &&
 
 static int cq_close(struct fid *fid)
 {
+	enter(((struct cq *)fid)->lib);
 	struct cq *q = (struct cq *)fid;
 	int result = told(gdrfab_cq_close(q->it), FI_LOG_CQ, "closing a completion queue");
 	if (result == 0)
@@ -30,6 +31,7 @@ static int cq_close(struct fid *fid)
 
 static int cq_control(struct fid *fid, int command, void *arg)
 {
+	enter(((struct cq *)fid)->lib);
 	int fd = -1, result = gdrfab_cq_fd(((struct cq *)fid)->it, &fd);
 	return wait_control(command, arg, result < 0 ? result : fd);
 }
@@ -115,6 +117,7 @@ static ssize_t tagged_sreadfrom(struct fid_cq *cq, void *buf, size_t count, fi_a
 
 static ssize_t cq_readerr(struct fid_cq *cq, struct fi_cq_err_entry *to, uint64_t flags)
 {
+	enter(((struct cq *)cq)->lib);
 	struct cq *q = (struct cq *)cq;
 	char words[sizeof q->words];
 	gdrfab_cq_err_entry from = {.struct_size = sizeof from, .err_data = words, .err_data_size = sizeof words};
@@ -136,7 +139,10 @@ static ssize_t cq_readerr(struct fid_cq *cq, struct fi_cq_err_entry *to, uint64_
 	to->olen = from.olen;
 	to->err = from.err;
 	to->prov_errno = from.prov_errno;
-	if (to->err_data && to->err_data_size) {
+	if (q->old) {
+		memcpy(q->words, words, from.err_data_size);
+		to->err_data = q->words;
+	} else if (to->err_data && to->err_data_size) {
 		if (to->err_data_size > from.err_data_size)
 			to->err_data_size = from.err_data_size;
 		memcpy(to->err_data, words, to->err_data_size);
@@ -195,6 +201,7 @@ static struct fi_ops_cq tagged_ops = {
 
 int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq, void *context)
 {
+	enter(((struct domain *)domain)->fabric->lib);
 	static const uint32_t formats[] = {
 		[FI_CQ_FORMAT_UNSPEC] = GDRFAB_CQ_FORMAT_CONTEXT, [FI_CQ_FORMAT_CONTEXT] = GDRFAB_CQ_FORMAT_CONTEXT,
 		[FI_CQ_FORMAT_MSG] = GDRFAB_CQ_FORMAT_MSG,	  [FI_CQ_FORMAT_DATA] = GDRFAB_CQ_FORMAT_DATA,
@@ -224,6 +231,8 @@ int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **
 		free(q);
 		return result;
 	}
+	q->lib = caller;
+	q->old = FI_VERSION_LT(((struct domain *)domain)->fabric->fabric.api_version, FI_VERSION(1, 5));
 	q->cq.fid.fclass = FI_CLASS_CQ;
 	q->cq.fid.context = context;
 	q->cq.fid.ops = &fid_ops;

@@ -4,17 +4,36 @@
 
 #define IT(ep) (((struct ep *)(ep))->it)
 
+/* Words for what is refused, so that whoever drops the errno leaves a trace: a wrong argument is a defect of the caller's, the
+ * end of a connection is not. */
+__attribute__((cold, noinline)) static ssize_t refused(struct fid_ep *ep, ssize_t result, const char *call)
+{
+	if (result == -FI_EAGAIN)
+		return result;
+	enter(((struct ep *)ep)->domain->fabric->lib);
+	if (result == -FI_EINVAL || result == -FI_EFAULT || result == -FI_EMSGSIZE || result == -FI_EBADFLAGS)
+		WARN(FI_LOG_EP_DATA, "%s: %s\n", call, gdrfab_last_error());
+	else
+		INFO(FI_LOG_EP_DATA, "%s: %s\n", call, gdrfab_last_error());
+	return result;
+}
+
+static inline ssize_t said(struct fid_ep *ep, ssize_t result, const char *call)
+{
+	return __builtin_expect(result < 0, 0) ? refused(ep, result, call) : result;
+}
+
 /* ---- messages */
 
 static ssize_t msg_recv(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, void *context)
 {
-	return gdrfab_recv(IT(ep), buf, len, desc, src_addr, context);
+	return said(ep, gdrfab_recv(IT(ep), buf, len, desc, src_addr, context), "fi_recv");
 }
 
 static ssize_t msg_recvv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t src_addr,
 			 void *context)
 {
-	return gdrfab_recvv(IT(ep), iov, desc, count, src_addr, context);
+	return said(ep, gdrfab_recvv(IT(ep), iov, desc, count, src_addr, context), "fi_recvv");
 }
 
 static gdrfab_msg msg_of(const struct fi_msg *from)
@@ -34,40 +53,40 @@ static gdrfab_msg msg_of(const struct fi_msg *from)
 static ssize_t msg_recvmsg(struct fid_ep *ep, const struct fi_msg *from, uint64_t flags)
 {
 	gdrfab_msg msg = msg_of(from);
-	return gdrfab_recvmsg(IT(ep), &msg, flags & ~FI_MORE);
+	return said(ep, gdrfab_recvmsg(IT(ep), &msg, flags & ~FI_MORE), "fi_recvmsg");
 }
 
 static ssize_t msg_send(struct fid_ep *ep, const void *buf, size_t len, void *desc, fi_addr_t dest_addr, void *context)
 {
-	return gdrfab_send(IT(ep), buf, len, desc, dest_addr, context);
+	return said(ep, gdrfab_send(IT(ep), buf, len, desc, dest_addr, context), "fi_send");
 }
 
 static ssize_t msg_sendv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t dest_addr,
 			 void *context)
 {
-	return gdrfab_sendv(IT(ep), iov, desc, count, dest_addr, context);
+	return said(ep, gdrfab_sendv(IT(ep), iov, desc, count, dest_addr, context), "fi_sendv");
 }
 
 static ssize_t msg_sendmsg(struct fid_ep *ep, const struct fi_msg *from, uint64_t flags)
 {
 	gdrfab_msg msg = msg_of(from);
-	return gdrfab_sendmsg(IT(ep), &msg, flags);
+	return said(ep, gdrfab_sendmsg(IT(ep), &msg, flags), "fi_sendmsg");
 }
 
 static ssize_t msg_inject(struct fid_ep *ep, const void *buf, size_t len, fi_addr_t dest_addr)
 {
-	return gdrfab_inject(IT(ep), buf, len, dest_addr);
+	return said(ep, gdrfab_inject(IT(ep), buf, len, dest_addr), "fi_inject");
 }
 
 static ssize_t msg_senddata(struct fid_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
 			    fi_addr_t dest_addr, void *context)
 {
-	return gdrfab_senddata(IT(ep), buf, len, desc, data, dest_addr, context);
+	return said(ep, gdrfab_senddata(IT(ep), buf, len, desc, data, dest_addr, context), "fi_senddata");
 }
 
 static ssize_t msg_injectdata(struct fid_ep *ep, const void *buf, size_t len, uint64_t data, fi_addr_t dest_addr)
 {
-	return gdrfab_injectdata(IT(ep), buf, len, data, dest_addr);
+	return said(ep, gdrfab_injectdata(IT(ep), buf, len, data, dest_addr), "fi_injectdata");
 }
 
 struct fi_ops_msg msg_ops = {
@@ -90,7 +109,7 @@ static ssize_t told_recvv(struct fid_ep *ep, const struct iovec *iov, void **des
 {
 	gdrfab_msg msg = {.struct_size = sizeof msg, .msg_iov = iov, .desc = desc, .iov_count = count, .addr = src_addr};
 	msg.context = context;
-	return gdrfab_recvmsg(IT(ep), &msg, GDRFAB_COMPLETION);
+	return said(ep, gdrfab_recvmsg(IT(ep), &msg, GDRFAB_COMPLETION), "fi_recvmsg");
 }
 
 static ssize_t told_recv(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, void *context)
@@ -117,13 +136,13 @@ struct fi_ops_msg msg_ops_rx_completion = {
 static ssize_t rma_read(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, uint64_t addr,
 			uint64_t key, void *context)
 {
-	return gdrfab_read(IT(ep), buf, len, desc, src_addr, addr, key, context);
+	return said(ep, gdrfab_read(IT(ep), buf, len, desc, src_addr, addr, key, context), "fi_read");
 }
 
 static ssize_t rma_readv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t src_addr,
 			 uint64_t addr, uint64_t key, void *context)
 {
-	return gdrfab_readv(IT(ep), iov, desc, count, src_addr, addr, key, context);
+	return said(ep, gdrfab_readv(IT(ep), iov, desc, count, src_addr, addr, key, context), "fi_readv");
 }
 
 static gdrfab_msg_rma rma_of(const struct fi_msg_rma *from)
@@ -144,42 +163,42 @@ static gdrfab_msg_rma rma_of(const struct fi_msg_rma *from)
 static ssize_t rma_readmsg(struct fid_ep *ep, const struct fi_msg_rma *from, uint64_t flags)
 {
 	gdrfab_msg_rma msg = rma_of(from);
-	return gdrfab_readmsg(IT(ep), &msg, flags);
+	return said(ep, gdrfab_readmsg(IT(ep), &msg, flags), "fi_readmsg");
 }
 
 static ssize_t rma_write(struct fid_ep *ep, const void *buf, size_t len, void *desc, fi_addr_t dest_addr, uint64_t addr,
 			 uint64_t key, void *context)
 {
-	return gdrfab_write(IT(ep), buf, len, desc, dest_addr, addr, key, context);
+	return said(ep, gdrfab_write(IT(ep), buf, len, desc, dest_addr, addr, key, context), "fi_write");
 }
 
 static ssize_t rma_writev(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t dest_addr,
 			  uint64_t addr, uint64_t key, void *context)
 {
-	return gdrfab_writev(IT(ep), iov, desc, count, dest_addr, addr, key, context);
+	return said(ep, gdrfab_writev(IT(ep), iov, desc, count, dest_addr, addr, key, context), "fi_writev");
 }
 
 static ssize_t rma_writemsg(struct fid_ep *ep, const struct fi_msg_rma *from, uint64_t flags)
 {
 	gdrfab_msg_rma msg = rma_of(from);
-	return gdrfab_writemsg(IT(ep), &msg, flags);
+	return said(ep, gdrfab_writemsg(IT(ep), &msg, flags), "fi_writemsg");
 }
 
 static ssize_t rma_inject(struct fid_ep *ep, const void *buf, size_t len, fi_addr_t dest_addr, uint64_t addr, uint64_t key)
 {
-	return gdrfab_inject_write(IT(ep), buf, len, dest_addr, addr, key);
+	return said(ep, gdrfab_inject_write(IT(ep), buf, len, dest_addr, addr, key), "fi_inject_write");
 }
 
 static ssize_t rma_writedata(struct fid_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
 			     fi_addr_t dest_addr, uint64_t addr, uint64_t key, void *context)
 {
-	return gdrfab_writedata(IT(ep), buf, len, desc, data, dest_addr, addr, key, context);
+	return said(ep, gdrfab_writedata(IT(ep), buf, len, desc, data, dest_addr, addr, key, context), "fi_writedata");
 }
 
 static ssize_t rma_injectdata(struct fid_ep *ep, const void *buf, size_t len, uint64_t data, fi_addr_t dest_addr,
 			      uint64_t addr, uint64_t key)
 {
-	return gdrfab_inject_writedata(IT(ep), buf, len, data, dest_addr, addr, key);
+	return said(ep, gdrfab_inject_writedata(IT(ep), buf, len, data, dest_addr, addr, key), "fi_inject_writedata");
 }
 
 struct fi_ops_rma rma_ops = {

@@ -6,6 +6,7 @@
 
 static int domain_close(struct fid *fid)
 {
+	enter(((struct domain *)fid)->fabric->lib);
 	struct domain *d = (struct domain *)fid;
 	int result = told(gdrfab_domain_close(d->it), FI_LOG_DOMAIN, "closing a domain");
 	if (result < 0)
@@ -54,6 +55,7 @@ static int find(const struct fabric *fabric, const char *name, gdrfab_info **fou
 
 int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain, void *context)
 {
+	enter(((struct fabric *)fabric)->lib);
 	struct fabric *f = (struct fabric *)fabric;
 	struct opening opening = {.info = NULL};
 	struct domain *d;
@@ -64,6 +66,7 @@ int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_doma
 	if (!d)
 		return -FI_ENOMEM;
 	d->fabric = f;
+	d->hmem = (info->caps & FI_HMEM) != 0;
 	result = find(f, info->domain_attr->name, &d->info);
 	if (result == 0)
 		result = opening_make(&opening, d->info, info);

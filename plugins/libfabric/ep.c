@@ -15,7 +15,7 @@ static void say_counts(struct ep *e)
 	gdrfab_stats s = {.struct_size = sizeof s};
 	char peer[GDRFAB_ADDR_MAX] = "nobody";
 	size_t len = sizeof peer;
-	if (!libfabric.log_enabled(&provider, FI_LOG_INFO, FI_LOG_EP_CTRL) || gdrfab_ep_stats(e->it, &s) < 0)
+	if (!caller->log_enabled(&caller->provider, FI_LOG_INFO, FI_LOG_EP_CTRL) || gdrfab_ep_stats(e->it, &s) < 0)
 		return;
 	if (gdrfab_ep_getpeer(e->it, peer, &len) < 0 && *e->dest)
 		snprintf(peer, sizeof peer, "%s", e->dest);
@@ -29,6 +29,7 @@ static void say_counts(struct ep *e)
 
 static int ep_close(struct fid *fid)
 {
+	enter(((struct ep *)fid)->domain->fabric->lib);
 	struct ep *e = (struct ep *)fid;
 	say_counts(e);
 	int result = told(gdrfab_ep_close(e->it), FI_LOG_EP_CTRL, "closing an endpoint");
@@ -42,6 +43,7 @@ static int ep_close(struct fid *fid)
 
 static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 {
+	enter(((struct ep *)fid)->domain->fabric->lib);
 	struct ep *e = (struct ep *)fid;
 	int result;
 	switch (other->fclass) {
@@ -66,6 +68,7 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 
 static int ep_control(struct fid *fid, int command, void *arg)
 {
+	enter(((struct ep *)fid)->domain->fabric->lib);
 	struct ep *e = (struct ep *)fid;
 	uint64_t *flags = arg;
 	switch (command) {
@@ -89,6 +92,7 @@ static ssize_t ep_cancel(fid_t fid, void *context)
 
 static int ep_getopt(fid_t fid, int level, int optname, void *optval, size_t *optlen)
 {
+	enter(((struct ep *)fid)->domain->fabric->lib);
 	if (level != FI_OPT_ENDPOINT || optname != FI_OPT_CM_DATA_SIZE)
 		return -FI_ENOPROTOOPT;
 	return told(gdrfab_ep_getopt(((struct ep *)fid)->it, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CM_DATA_SIZE, optval, optlen),
@@ -104,6 +108,7 @@ static int driver_calls(struct ep *e, bool permitted)
 
 static int ep_setopt(fid_t fid, int level, int optname, const void *optval, size_t optlen)
 {
+	enter(((struct ep *)fid)->domain->fabric->lib);
 	struct ep *e = (struct ep *)fid;
 	if (level != FI_OPT_ENDPOINT)
 		return -FI_ENOPROTOOPT;
@@ -169,6 +174,7 @@ static int open_it(struct ep *e, struct opening *opening, fid_t handle)
 
 int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, void *context)
 {
+	enter(((struct domain *)domain)->fabric->lib);
 	struct domain *d = (struct domain *)domain;
 	struct opening opening = {.info = NULL};
 	struct ep *e;

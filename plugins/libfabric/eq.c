@@ -13,6 +13,7 @@
 
 static int eq_close(struct fid *fid)
 {
+	enter(((struct eq *)fid)->lib);
 	struct eq *q = (struct eq *)fid;
 	int result = told(gdrfab_eq_close(q->it), FI_LOG_EQ, "closing an event queue");
 	if (result < 0)
@@ -24,6 +25,7 @@ static int eq_close(struct fid *fid)
 
 static int eq_control(struct fid *fid, int command, void *arg)
 {
+	enter(((struct eq *)fid)->lib);
 	int fd = -1, result = gdrfab_eq_fd(((struct eq *)fid)->it, &fd);
 	return wait_control(command, arg, result < 0 ? result : fd);
 }
@@ -117,6 +119,7 @@ static ssize_t fetch(struct eq *q)
 
 static ssize_t eq_read(struct fid_eq *eq, uint32_t *event, void *buf, size_t len, uint64_t flags)
 {
+	enter(((struct eq *)eq)->lib);
 	struct eq *q = (struct eq *)eq;
 	ssize_t n;
 	if (flags & ~FI_PEEK)
@@ -147,6 +150,7 @@ static int64_t now_ms(void)
 
 static ssize_t eq_sread(struct fid_eq *eq, uint32_t *event, void *buf, size_t len, int timeout, uint64_t flags)
 {
+	enter(((struct eq *)eq)->lib);
 	struct eq *q = (struct eq *)eq;
 	int64_t end = now_ms() + timeout;
 	for (;;) {
@@ -170,6 +174,7 @@ static ssize_t eq_sread(struct fid_eq *eq, uint32_t *event, void *buf, size_t le
 
 static ssize_t eq_readerr(struct fid_eq *eq, struct fi_eq_err_entry *to, uint64_t flags)
 {
+	enter(((struct eq *)eq)->lib);
 	struct eq *q = (struct eq *)eq;
 	if (!to)
 		return -FI_EINVAL;
@@ -188,7 +193,9 @@ static ssize_t eq_readerr(struct fid_eq *eq, struct fi_eq_err_entry *to, uint64_
 	to->err = q->error.err;
 	to->prov_errno = q->error.prov_errno;
 	memcpy(q->given, q->error_data, q->error.err_data_size);
-	if (to->err_data && to->err_data_size) {
+	if (q->old) {
+		to->err_data = q->error.err_data_size ? q->given : NULL;
+	} else if (to->err_data && to->err_data_size) {
 		if (to->err_data_size > q->error.err_data_size)
 			to->err_data_size = q->error.err_data_size;
 		memcpy(to->err_data, q->given, to->err_data_size);
@@ -197,11 +204,12 @@ static ssize_t eq_readerr(struct fid_eq *eq, struct fi_eq_err_entry *to, uint64_
 		to->err_data_size = q->error.err_data_size;
 	}
 	pthread_mutex_unlock(&q->lock);
-	return sizeof *to;
+	return q->old ? (ssize_t)offsetof(struct fi_eq_err_entry, err_data_size) : (ssize_t)sizeof *to;
 }
 
 static ssize_t eq_write(struct fid_eq *eq, uint32_t event, const void *buf, size_t len, uint64_t flags)
 {
+	enter(((struct eq *)eq)->lib);
 	if (event & WRITTEN)
 		return REFUSE(FI_EINVAL, FI_LOG_EQ, "fi_eq_write: event: %#x is kept for the provider\n", event);
 	return gdrfab_eq_write(((struct eq *)eq)->it, event | WRITTEN, buf, len, flags);
@@ -223,7 +231,7 @@ void eq_forget(struct eq *q, const struct fid *fid)
 	memcpy(&entry, q->held, sizeof entry);
 	if (q->holds && q->held_is_connection && entry.fid == fid) {
 		if (entry.info)
-			libfabric.freeinfo(entry.info);
+			caller->freeinfo(entry.info);
 		q->holds = false;
 	}
 	pthread_mutex_unlock(&q->lock);
@@ -248,11 +256,15 @@ static struct fi_ops_eq ops = {
 
 int eq_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **eq, void *context)
 {
+	enter(((struct fabric *)fabric)->lib);
 	gdrfab_eq_attr to = {.struct_size = sizeof to};
 	struct eq *q;
 	int result = attr ? wait_object(attr->wait_obj, &to.wait_obj) : 0;
 	if (result < 0)
 		return result;
+	/* Others give a descriptor then, and clients count on it. */
+	if (to.wait_obj == GDRFAB_WAIT_UNSPEC)
+		to.wait_obj = GDRFAB_WAIT_FD;
 	if (attr && attr->flags & ~(FI_WRITE | FI_AFFINITY))
 		return REFUSE(FI_EBADFLAGS, FI_LOG_EQ, "fi_eq_open: attr->flags: %#llx\n", (unsigned long long)attr->flags);
 	q = calloc(1, sizeof *q);
@@ -265,6 +277,8 @@ int eq_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **
 		return result;
 	}
 	pthread_mutex_init(&q->lock, NULL);
+	q->lib = caller;
+	q->old = FI_VERSION_LT(fabric->api_version, FI_VERSION(1, 5));
 	q->eq.fid.fclass = FI_CLASS_EQ;
 	q->eq.fid.context = context;
 	q->eq.fid.ops = &fid_ops;

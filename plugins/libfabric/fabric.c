@@ -6,6 +6,7 @@
 
 static int fabric_close(struct fid *fid)
 {
+	enter(((struct fabric *)fid)->lib);
 	struct fabric *f = (struct fabric *)fid;
 	int result = told(gdrfab_fabric_close(f->it), FI_LOG_FABRIC, "closing a fabric");
 	if (result < 0)
@@ -25,7 +26,7 @@ static int fabric_close(struct fid *fid)
 /* All are ready to be slept on, or it is said that something came. */
 static int fabric_trywait(struct fid_fabric *fabric, struct fid **fids, int count)
 {
-	(void)fabric;
+	enter(((struct fabric *)fabric)->lib);
 	for (int i = 0; i < count; i++) {
 		int result;
 		switch (fids[i]->fclass) {
@@ -120,6 +121,7 @@ int fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *c
 		gdrfab_freeinfo(hints);
 		return -FI_ENOMEM;
 	}
+	f->lib = caller;
 	f->kind = info_kind(attr->name);
 	hints->prov_name = (char *)(uintptr_t)kind_names[f->kind];
 	hints->fabric_name = attr->name;

@@ -281,14 +281,14 @@ static void append(struct list *list, enum kind kind, const struct ask *ask, con
 	if ((src && *src && !info->src_addr) || (dest && *dest && !info->dest_addr)) {
 		OUT(kind, "%s has no form that addr_format %" PRIu32 " asks for",
 		    info->src_addr || !src || !*src ? dest : src, ask->addr_format);
-		libfabric.freeinfo(info);
+		caller->freeinfo(info);
 		return;
 	}
 	src_is = address_format(info->src_addr, ask->addr_format);
 	dest_is = address_format(info->dest_addr, ask->addr_format);
 	if (info->src_addr && info->dest_addr && src_is != dest_is) {
 		OUT(kind, "from %s there is no way to %s", src, dest);
-		libfabric.freeinfo(info);
+		caller->freeinfo(info);
 		return;
 	}
 	info->addr_format = info->src_addr ? src_is : dest_is;
@@ -304,7 +304,7 @@ static int append_listed(struct list *list, const struct ask *ask, const struct 
 	int result = 0;
 	if (getifaddrs(&all) != 0) {
 		OUT(KIND_TCP, "listing this host's interfaces (getifaddrs): errno %d", errno);
-		libfabric.freeinfo(info);
+		caller->freeinfo(info);
 		return 0;
 	}
 	for (int now = 0; now <= 5 && result == 0; now++)
@@ -315,14 +315,14 @@ static int append_listed(struct list *list, const struct ask *ask, const struct 
 			    address_import(KIND_TCP, i->ifa_addr, 0, FI_SOCKADDR, src) < 0)
 				continue;
 			snprintf(strrchr(src, ':'), 8, ":%u", (unsigned)p->port);
-			one = libfabric.dupinfo(info);
+			one = caller->dupinfo(info);
 			if (one)
 				append(list, KIND_TCP, ask, src, p->dest, one);
 			else
 				result = -FI_ENOMEM;
 		}
 	freeifaddrs(all);
-	libfabric.freeinfo(info);
+	caller->freeinfo(info);
 	if (result == 0 && list->tail == before)
 		OUT(KIND_TCP, "no interface that is up has an address of the family that is wanted");
 	return result;
@@ -425,7 +425,7 @@ int info_get(uint32_t version, const char *node, const char *service, uint64_t f
 	if (result == 0 && !list.head)
 		result = -FI_ENODATA;
 	if (result < 0) {
-		libfabric.freeinfo(list.head);
+		caller->freeinfo(list.head);
 		return result;
 	}
 	*info = list.head;

@@ -18,6 +18,7 @@ struct mr_dmabuf {
 
 static int mr_close(struct fid *fid)
 {
+	enter(((struct mr *)fid)->lib);
 	struct mr *mr = (struct mr *)fid;
 	int result = told(gdrfab_mr_close(mr->it), FI_LOG_MR, "closing a region");
 	if (result == 0)
@@ -27,6 +28,7 @@ static int mr_close(struct fid *fid)
 
 static int mr_bind(struct fid *fid, struct fid *other, uint64_t flags)
 {
+	enter(((struct mr *)fid)->lib);
 	struct mr *mr = (struct mr *)fid;
 	switch (other->fclass) {
 	case FI_CLASS_CNTR:
@@ -55,6 +57,7 @@ static struct fi_ops fid_ops = {
 
 static int make(struct fid *fid, const gdrfab_mr_attr *attr, uint64_t flags, struct fid_mr **out)
 {
+	enter(((struct domain *)fid)->fabric->lib);
 	struct domain *d = (struct domain *)fid;
 	struct mr *mr = malloc(sizeof *mr);
 	int result;
@@ -65,6 +68,7 @@ static int make(struct fid *fid, const gdrfab_mr_attr *attr, uint64_t flags, str
 		free(mr);
 		return told(result, FI_LOG_MR, "registering memory");
 	}
+	mr->lib = caller;
 	mr->mr.fid.fclass = FI_CLASS_MR;
 	mr->mr.fid.context = attr->context;
 	mr->mr.fid.ops = &fid_ops;
@@ -125,6 +129,7 @@ static int device_of(const struct fi_mr_attr *from, uint64_t flags, uint64_t *de
 
 static int mr_regattr(struct fid *fid, const struct fi_mr_attr *from, uint64_t flags, struct fid_mr **mr)
 {
+	enter(((struct domain *)fid)->fabric->lib);
 	gdrfab_mr_dmabuf file;
 	gdrfab_mr_attr attr = {.struct_size = sizeof attr};
 	int result;
@@ -135,10 +140,13 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *from, uint64_t f
 	attr.offset = from->offset;
 	attr.requested_key = from->requested_key;
 	attr.context = from->context;
-	attr.iface = (uint32_t)from->iface;
-	result = device_of(from, flags, &attr.device);
-	if (result < 0)
-		return result;
+	/* libfabric's manual has them ignored otherwise, so that they may hold anything. */
+	if (((struct domain *)fid)->hmem) {
+		attr.iface = (uint32_t)from->iface;
+		result = device_of(from, flags, &attr.device);
+		if (result < 0)
+			return result;
+	}
 	if (flags & MR_DMABUF) {
 		const struct mr_dmabuf *of = (const void *)from->mr_iov;
 		if (!of)

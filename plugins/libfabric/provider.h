@@ -40,9 +40,16 @@
 
 /* ---- init.c */
 
-/* Functions of the libfabric that has loaded this file. It may be one of several in the process, and need not be visible
- * to us: mpich brings its own under another name, and Open MPI loads it privately. So nothing is linked. */
+enum kind { KIND_SHM, KIND_VERBS, KIND_TCP, KINDS };
+extern const char *const kind_names[KINDS];
+
+/* A libfabric that has loaded this file: its functions, and the provider that it knows us by. It may be one of several in
+ * the process, and need not be visible to us: mpich brings its own under another name, and Open MPI loads it privately. So
+ * nothing is linked; and once it has taken us down, nothing of it is called. */
 struct libfabric {
+	struct fi_provider provider;
+	void *base; /* where it lies */
+	int loads;  /* by it, and not taken down; 0: its functions are gone */
 	struct fi_info *(*dupinfo)(const struct fi_info *info);
 	void (*freeinfo)(struct fi_info *info);
 	int (*log_enabled)(const struct fi_provider *prov, enum fi_log_level level, enum fi_log_subsys subsys);
@@ -51,13 +58,24 @@ struct libfabric {
 	int (*param_define)(const struct fi_provider *prov, const char *name, enum fi_param_type type, const char *help,
 			    ...);
 	int (*param_get)(struct fi_provider *prov, const char *name, void *value);
+	struct offer {
+		enum kind order[KINDS];
+		int count;
+		const char *because; /* in words */
+	} offer; /* which of gdrfab's providers are offered, in this order; decided once */
+	pthread_once_t decided;
 };
-extern struct libfabric libfabric;
-extern struct fi_provider provider;
+/* The one whose call this thread is in. Each function that libfabric calls through an object, and that may log or make an
+ * fi_info, begins with entering the object's. */
+extern __thread struct libfabric *caller;
+static inline void enter(struct libfabric *lib)
+{
+	caller = lib;
+}
 
 #define LOG_AT(level, subsys, ...)                                                                                     \
-	((void)(libfabric.log_enabled(&provider, level, subsys) &&                                                     \
-		(libfabric.log(&provider, level, subsys, __func__, __LINE__, __VA_ARGS__), 0)))
+	((void)(caller->log_enabled(&caller->provider, level, subsys) &&                                               \
+		(caller->log(&caller->provider, level, subsys, __func__, __LINE__, __VA_ARGS__), 0)))
 /* A line ends with \n, as libfabric's own do. */
 #define WARN(subsys, ...) LOG_AT(FI_LOG_WARN, subsys, __VA_ARGS__)
 #define INFO(subsys, ...) LOG_AT(FI_LOG_INFO, subsys, __VA_ARGS__)
@@ -66,15 +84,6 @@ int told(int result, enum fi_log_subsys subsys, const char *doing);
 /* Negative errno with words for bad arguments. */
 #define REFUSE(err, subsys, ...) (INFO(subsys, __VA_ARGS__), -(err))
 
-enum kind { KIND_SHM, KIND_VERBS, KIND_TCP, KINDS };
-extern const char *const kind_names[KINDS];
-
-/* Which of gdrfab's providers are offered, in this order; decided once. */
-struct offer {
-	enum kind order[KINDS];
-	int count;
-	const char *because; /* in words */
-};
 const struct offer *offered(void);
 
 /* ---- address.c */
@@ -139,6 +148,7 @@ struct fid_nic *nic_make(const gdrfab_nic_attr *attr);
 
 struct fabric {
 	struct fid_fabric fabric;
+	struct libfabric *lib;
 	enum kind kind;
 	gdrfab_info *info; /* any candidate of it */
 	gdrfab_fabric *it;
@@ -149,12 +159,14 @@ struct fabric {
 struct domain {
 	struct fid_domain domain;
 	struct fabric *fabric;
+	bool hmem; /* FI_HMEM was asked for: what a region says of its memory counts */
 	gdrfab_info *info;
 	gdrfab_domain *it;
 };
 
 struct mr {
 	struct fid_mr mr;
+	struct libfabric *lib;
 	gdrfab_mr *it;
 };
 
@@ -163,6 +175,8 @@ enum { WRITTEN_MAX = 4096 };
 
 struct eq {
 	struct fid_eq eq;
+	struct libfabric *lib;
+	bool old; /* as struct cq's */
 	gdrfab_eq *it;
 	pthread_mutex_t lock; /* of what follows; nobody sleeps with it */
 	bool holds;	      /* the slot has the event that is next */
@@ -179,12 +193,15 @@ struct eq {
 
 struct cq {
 	struct fid_cq cq;
+	struct libfabric *lib;
+	bool old; /* error entries end before err_data_size, as they did before version 1.5 */
 	gdrfab_cq *it;
 	char words[512];
 };
 
 struct cntr {
 	struct fid_cntr cntr;
+	struct libfabric *lib;
 	gdrfab_cntr *it;
 };
 

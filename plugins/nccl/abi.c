@@ -2,7 +2,6 @@
 /* The tables that NCCL looks for, one for each version of its interface, and nothing but conversions between them. */
 #include "plugin.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- the same in all versions */
@@ -18,7 +17,7 @@ static ncclResult_t get_devices(int *count)
 static ncclResult_t init_once(ncclDebugLogger_t log)
 {
 	log_set(log);
-	return devices_begin();
+	return devices_begin(NULL);
 }
 
 static ncclResult_t init_profiled(ncclDebugLogger_t log, ncclProfilerCallback_t profile)
@@ -30,66 +29,60 @@ static ncclResult_t init_profiled(ncclDebugLogger_t log, ncclProfilerCallback_t 
 static ncclResult_t init_for(void **ctx, uint64_t comm_id, ncclNetCommConfig_t *config, ncclDebugLogger_t log,
 			     ncclProfilerCallback_t profile)
 {
-	/* Devices and domains serve the whole process; NCCL only wants a pointer of its own for each communicator. */
-	void *own = malloc(1);
-	(void)comm_id, (void)config;
-	ncclResult_t result = own && ctx ? init_profiled(log, profile) : ncclSystemError;
+	struct context *made;
+	(void)comm_id, (void)config, (void)profile;
+	if (!ctx)
+		return ncclInvalidArgument;
+	log_set(log);
+	ncclResult_t result = devices_begin(&made);
 	if (result == ncclSuccess)
-		*ctx = own;
-	else
-		free(own);
+		*ctx = made;
 	return result;
 }
 
 static ncclResult_t finalize(void *ctx)
 {
-	if (!ctx)
-		return ncclInvalidArgument;
-	free(ctx);
-	devices_end();
-	return ncclSuccess;
+	return devices_end(ctx) ? ncclSuccess : ncclInvalidArgument;
 }
 
-static ncclResult_t listen_on(int dev, void *handle, void **listener)
+static ncclResult_t listen_for(void *ctx, int dev, void *handle, void **listener)
 {
 	struct listener *made;
 	if (!handle || !listener)
 		return ncclInvalidArgument;
-	ncclResult_t result = net_listen(dev, handle, &made);
+	ncclResult_t result = net_listen(ctx, dev, handle, &made);
 	if (result == ncclSuccess)
 		*listener = made;
 	return result;
 }
 
-static ncclResult_t listen_for(void *ctx, int dev, void *handle, void **listener)
+static ncclResult_t listen_on(int dev, void *handle, void **listener)
 {
-	(void)ctx;
-	return listen_on(dev, handle, listener);
+	return listen_for(NULL, dev, handle, listener);
 }
 
 /* No transfer is driven from a kernel: whatever was offered is declined. */
-static ncclResult_t connect_to(int dev, void *handle, void **comm, ncclNetDeviceHandle_t **offload)
+static ncclResult_t connect_for(void *ctx, int dev, void *handle, void **comm, ncclNetDeviceHandle_t **offload)
 {
 	struct comm *made;
 	if (!handle || !comm)
 		return ncclInvalidArgument;
 	if (offload)
 		*offload = NULL;
-	ncclResult_t result = net_connect(dev, handle, &made);
+	ncclResult_t result = net_connect(ctx, dev, handle, &made);
 	*comm = result == ncclSuccess ? made : NULL;
 	return result;
+}
+
+static ncclResult_t connect_to(int dev, void *handle, void **comm, ncclNetDeviceHandle_t **offload)
+{
+	return connect_for(NULL, dev, handle, comm, offload);
 }
 
 static ncclResult_t connect_configured(int dev, ncclNetCommConfig_t *config, void *handle, void **comm,
 				       ncclNetDeviceHandle_t **offload)
 {
 	(void)config;
-	return connect_to(dev, handle, comm, offload);
-}
-
-static ncclResult_t connect_for(void *ctx, int dev, void *handle, void **comm, ncclNetDeviceHandle_t **offload)
-{
-	(void)ctx;
 	return connect_to(dev, handle, comm, offload);
 }
 

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 /* What NCCL carries from the listener to whoever connects. `ticket` is 0 on the way, and then the caller's own: NCCL calls
  * with the same handle until the connection is there. */
@@ -31,105 +33,19 @@ enum { MAGIC = 0x676e6674, VERSION = 1 };
 /* Bytes of eager messages that are under way over tcp. */
 enum { TCP_EARLY = 32768 };
 
+/* Requests of a listener that are answered and not yet connected, and what part of the time limit the oldest of them has at
+ * least, when there are too many. */
+enum { COMING = 8, PART = 10 };
+
 struct listener {
 	struct device *device;
 	gdrfab_eq *eqs[2];
 	gdrfab_pep *peps[2];
-	struct comm *coming; /* accepted, and not yet connected */
+	struct comm *coming[COMING]; /* the oldest first */
+	int coming_count;
 };
 
 typedef char handle_fits[sizeof(struct handle) == NCCL_NET_HANDLE_MAXSIZE ? 1 : -1];
-
-/* A place for an eager message, its head included. */
-static size_t room_of(size_t eager_max)
-{
-	return (sizeof(struct eager) + eager_max + 63) / 64 * 64;
-}
-
-static size_t board_size(const struct comm *comm)
-{
-	return RECORDS * sizeof(struct record) + EAGERS * comm->eager_room;
-}
-
-ncclResult_t comm_fail(struct comm *comm, int err, const char *doing, const char *words)
-{
-	bool remote = comm->peer_left || err == ECONNRESET || err == ENOTCONN || err == ETIMEDOUT || err == ECONNREFUSED ||
-		      err == EPROTO || err == EKEYREJECTED || err == EREMOTEIO || err == ECONNABORTED || err == EHOSTUNREACH;
-	if (comm->verdict != ncclSuccess)
-		return comm->verdict;
-	comm->verdict = remote ? ncclRemoteError : ncclSystemError;
-	WARN("%s over %s: %s: %s", comm->sends ? "sending" : "receiving",
-	     comm->device->ways[comm->way]->info->domain_name, doing, words && *words ? words : gdrfab_strerror(err));
-	return comm->verdict;
-}
-
-/* ---- a communicator's objects */
-
-static void comm_free(struct comm *comm)
-{
-	if (!comm)
-		return;
-	/* First the endpoint: its operations end, and nothing touches the board or a caller's buffer any more. */
-	if (comm->ep && gdrfab_ep_close(comm->ep) < 0)
-		INFO("closing an endpoint: %s", gdrfab_last_error());
-	if (comm->board_region)
-		for (int tries = 0; gdrfab_mr_close(comm->board_region) == -EBUSY && tries < 3; tries++)
-			;
-	if (comm->cq)
-		gdrfab_cq_close(comm->cq);
-	if (comm->eq)
-		gdrfab_eq_close(comm->eq);
-	if (comm->board)
-		gdrfab_mem_free(comm->device->ways[comm->way]->domain, comm->board);
-	free(comm->requests);
-	free(comm->asked);
-	free(comm);
-}
-
-/* Opens everything but the connection. */
-static bool comm_open(struct comm *comm, const gdrfab_info *info, char *words, size_t size)
-{
-	struct way *way = comm->device->ways[comm->way];
-	gdrfab_cq_attr cq = {.struct_size = sizeof cq, .size = 2 * (MAX_SENDS + RECORDS + EAGERS),
-			     .format = GDRFAB_CQ_FORMAT_DATA, .wait_obj = GDRFAB_WAIT_NONE};
-	gdrfab_eq_attr eq = {.struct_size = sizeof eq, .wait_obj = GDRFAB_WAIT_NONE};
-	uint64_t timeout = settings()->timeout_ns;
-	void *board;
-
-	comm->eager_max = settings()->eager;
-	comm->eager_room = room_of(comm->eager_max);
-	if (way_open(way) != ncclSuccess) {
-		snprintf(words, size, "%s", gdrfab_last_error());
-		return false;
-	}
-	if (gdrfab_eq_open(way->fabric, &eq, NULL, &comm->eq) < 0 || gdrfab_cq_open(way->domain, &cq, NULL, &comm->cq) < 0 ||
-	    gdrfab_ep_open(way->domain, info, comm, &comm->ep) < 0 || gdrfab_ep_bind_eq(comm->ep, comm->eq, 0) < 0 ||
-	    gdrfab_ep_bind_cq(comm->ep, comm->cq, GDRFAB_TRANSMIT | GDRFAB_RECV) < 0 ||
-	    gdrfab_ep_setopt(comm->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &timeout, sizeof timeout) < 0 ||
-	    (way->kind == KIND_SHM && way->sees_devices && settings()->gpu == GPU_ELSEWHERE && !copies_elsewhere(comm->ep)) ||
-	    gdrfab_ep_enable(comm->ep) < 0 || gdrfab_mem_alloc(way->domain, board_size(comm), 0, &board) < 0) {
-		snprintf(words, size, "%s", gdrfab_last_error());
-		return false;
-	}
-	comm->board = board;
-	memset(board, 0, board_size(comm));
-	comm->records = board;
-	comm->eagers = comm->board + RECORDS * sizeof(struct record);
-	if (gdrfab_mr_reg(way->domain, board, board_size(comm), GDRFAB_WRITE | GDRFAB_REMOTE_WRITE,
-			  way->info->mr_mode & GDRFAB_MR_VIRT_ADDR ? 0 : (uintptr_t)board, 0, 0, NULL,
-			  &comm->board_region) < 0) {
-		snprintf(words, size, "%s", gdrfab_last_error());
-		return false;
-	}
-	comm->requests_count = comm->sends ? MAX_SENDS : NCCL_NET_MAX_REQUESTS;
-	comm->requests = calloc((size_t)comm->requests_count, sizeof *comm->requests);
-	comm->asked = calloc(RECORDS, sizeof *comm->asked);
-	if (!comm->requests || !comm->asked) {
-		snprintf(words, size, "no memory for requests");
-		return false;
-	}
-	return true;
-}
 
 static struct hello hello_of(const struct comm *comm)
 {
@@ -197,6 +113,64 @@ static int event_of(struct comm *comm, void *data, size_t *size, char *words, si
 	return (int)kind;
 }
 
+/* ---- connecting: what is under way, by ticket */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct comm *connecting;
+
+static struct comm *ticket_take(uint64_t ticket)
+{
+	struct comm **at = &connecting, *found;
+	pthread_mutex_lock(&lock);
+	while (*at && (*at)->ticket != ticket)
+		at = &(*at)->next;
+	found = *at;
+	if (found)
+		*at = found->next;
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+/* Not one that a handle from elsewhere could name by chance; 0: the kernel has no random bytes. */
+static uint64_t ticket_give(struct comm *comm)
+{
+	if (!comm->ticket && getrandom(&comm->ticket, sizeof comm->ticket, 0) != sizeof comm->ticket)
+		comm->ticket = 0;
+	if (!comm->ticket)
+		return 0;
+	comm->since = now_ms();
+	pthread_mutex_lock(&lock);
+	comm->next = connecting;
+	connecting = comm;
+	pthread_mutex_unlock(&lock);
+	return comm->ticket;
+}
+
+void net_forget(const struct context *ctx)
+{
+	struct comm **at = &connecting, *gone = NULL;
+	int64_t now = now_ms();
+	pthread_mutex_lock(&lock);
+	while (*at) {
+		struct comm *comm = *at;
+		bool late = comm->device->of->pid != getpid() || now - comm->since > 2 * timeout_ms(comm->device);
+		if (ctx ? comm->context == ctx : late) {
+			*at = comm->next;
+			comm->next = gone;
+			gone = comm;
+		} else {
+			at = &comm->next;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	while (gone) {
+		struct comm *comm = gone;
+		gone = comm->next;
+		INFO("connecting to %s was given up", comm->addresses[0]);
+		comm_free(comm);
+	}
+}
+
 /* ---- listening */
 
 ncclResult_t net_close_listener(struct listener *listener)
@@ -209,20 +183,27 @@ ncclResult_t net_close_listener(struct listener *listener)
 		if (listener->eqs[i])
 			gdrfab_eq_close(listener->eqs[i]);
 	}
-	comm_free(listener->coming);
+	for (int i = 0; i < listener->coming_count; i++)
+		comm_free(listener->coming[i]);
+	inventory_drop(listener->device->of);
 	free(listener);
 	return ncclSuccess;
 }
 
-ncclResult_t net_listen(int dev, void *out_handle, struct listener **out)
+ncclResult_t net_listen(const struct context *ctx, int dev, void *out_handle, struct listener **out)
 {
-	struct device *device = device_get(dev);
+	struct device *device = device_hold(ctx, dev);
 	struct listener *listener = device ? calloc(1, sizeof *listener) : NULL;
 	struct handle handle = {.magic = MAGIC, .version = VERSION};
 	size_t used = 0, listens = 0;
-	if (!listener)
-		return device ? ncclSystemError : ncclInvalidArgument;
+	if (!device)
+		return ncclInvalidArgument;
+	if (!listener) {
+		inventory_drop(device->of);
+		return ncclSystemError;
+	}
 	listener->device = device;
+	net_forget(NULL);
 	for (int i = 0; i < device->ways_count; i++) {
 		struct way *way = device->ways[i];
 		char address[GDRFAB_ADDR_MAX];
@@ -255,35 +236,7 @@ ncclResult_t net_listen(int dev, void *out_handle, struct listener **out)
 	return ncclSuccess;
 }
 
-/* ---- connecting: what is under way, by ticket */
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct comm *connecting;
-static uint64_t last_ticket;
-
-static struct comm *ticket_take(uint64_t ticket)
-{
-	struct comm **at = &connecting, *found;
-	pthread_mutex_lock(&lock);
-	while (*at && (*at)->ticket != ticket)
-		at = &(*at)->next;
-	found = *at;
-	if (found)
-		*at = found->next;
-	pthread_mutex_unlock(&lock);
-	return found;
-}
-
-static uint64_t ticket_give(struct comm *comm)
-{
-	pthread_mutex_lock(&lock);
-	if (!comm->ticket)
-		comm->ticket = ++last_ticket;
-	comm->next = connecting;
-	connecting = comm;
-	pthread_mutex_unlock(&lock);
-	return comm->ticket;
-}
+/* ---- connecting */
 
 /* The device's way that an address is for. */
 static int way_for(const struct device *device, const char *address)
@@ -295,18 +248,6 @@ static int way_for(const struct device *device, const char *address)
 			return i;
 	}
 	return -1;
-}
-
-static struct comm *comm_new(struct device *device, bool sends)
-{
-	struct comm *comm = calloc(1, sizeof *comm);
-	if (comm) {
-		comm->device = device;
-		comm->sends = sends;
-		/* Until a record says otherwise. */
-		comm->peer_takes_host = true;
-	}
-	return comm;
 }
 
 /* What failed so far goes along, so that the last way's failure tells of all. */
@@ -366,18 +307,14 @@ static ncclResult_t connect_first(struct device *device, struct handle *handle, 
 	return count ? ncclRemoteError : ncclInvalidArgument;
 }
 
-ncclResult_t net_connect(int dev, void *in_handle, struct comm **out)
+static ncclResult_t connect_at(const struct context *ctx, struct device *device, void *in_handle, struct comm **out)
 {
 	struct handle handle;
-	struct device *device = device_get(dev);
 	struct comm *comm = NULL;
 	unsigned char data[GDRFAB_CM_DATA_MAX];
 	char words[400] = "";
 	size_t size = 0;
-	*out = NULL;
 	memcpy(&handle, in_handle, sizeof handle);
-	if (!device)
-		return ncclInvalidArgument;
 	if (handle.magic != MAGIC || handle.version != VERSION) {
 		WARN("connecting: the handle is not of this plugin, or of another version of it");
 		return ncclInvalidArgument;
@@ -421,9 +358,27 @@ ncclResult_t net_connect(int dev, void *in_handle, struct comm **out)
 		if (!comm)
 			return ncclRemoteError;
 	}
+	comm->context = ctx;
 	handle.ticket = ticket_give(comm);
+	if (!handle.ticket) {
+		WARN("connecting: the kernel gives no random bytes");
+		comm_free(comm);
+		return ncclSystemError;
+	}
 	memcpy(in_handle, &handle, sizeof handle);
 	return ncclSuccess;
+}
+
+ncclResult_t net_connect(const struct context *ctx, int dev, void *in_handle, struct comm **out)
+{
+	*out = NULL;
+	net_forget(NULL);
+	struct device *device = device_hold(ctx, dev);
+	if (!device)
+		return ncclInvalidArgument;
+	ncclResult_t result = connect_at(ctx, device, in_handle, out);
+	inventory_drop(device->of);
+	return result;
 }
 
 /* ---- accepting */
@@ -456,7 +411,8 @@ static void take_request(struct listener *listener, int way)
 		comm_join(comm, &hello);
 		hello = answer;
 		if (gdrfab_ep_accept(comm->ep, &hello, sizeof hello) == 0) {
-			listener->coming = comm;
+			comm->since = now_ms();
+			listener->coming[listener->coming_count++] = comm;
 			comm = NULL;
 		} else {
 			snprintf(words, sizeof words, "%s", gdrfab_last_error());
@@ -471,24 +427,51 @@ static void take_request(struct listener *listener, int way)
 	gdrfab_freeinfo(event.entry.info);
 }
 
+static void coming_remove(struct listener *listener, int i)
+{
+	listener->coming_count--;
+	memmove(&listener->coming[i], &listener->coming[i + 1], (size_t)(listener->coming_count - i) * sizeof listener->coming[0]);
+}
+
+/* Room for one more request: where none is left, the oldest that has had its part of the time gives way. */
+static bool has_room(struct listener *listener, int way)
+{
+	struct comm *oldest = listener->coming[0];
+	uint32_t kind;
+	if (listener->coming_count < COMING)
+		return true;
+	if (now_ms() - oldest->since < timeout_ms(listener->device) / PART ||
+	    gdrfab_eq_read(listener->eqs[way], &kind, NULL, 0, GDRFAB_PEEK) == -EAGAIN)
+		return false;
+	INFO("a connection that never came about gave way to another");
+	coming_remove(listener, 0);
+	comm_free(oldest);
+	return true;
+}
+
 ncclResult_t net_accept(struct listener *listener, struct comm **out)
 {
 	*out = NULL;
-	for (int i = 0; i < 2 && !listener->coming; i++)
-		if (listener->eqs[i] && listener->peps[i])
+	for (int i = 0; i < 2; i++)
+		if (listener->eqs[i] && listener->peps[i] && has_room(listener, i))
 			take_request(listener, i);
-	if (listener->coming) {
-		char words[400] = "";
-		int event = event_of(listener->coming, NULL, NULL, words, sizeof words);
+	for (int i = 0; i < listener->coming_count;) {
+		char words[400] = "no answer within the time limit";
+		struct comm *comm = listener->coming[i];
+		int event = event_of(comm, NULL, NULL, words, sizeof words);
 		if (event == GDRFAB_CONNECTED) {
-			*out = listener->coming;
-			listener->coming = NULL;
-		} else if (event) {
-			/* Whoever asked tries another way, or tells its own NCCL. */
-			INFO("a connection was lost before it was there: %s", words);
-			comm_free(listener->coming);
-			listener->coming = NULL;
+			coming_remove(listener, i);
+			*out = comm;
+			return ncclSuccess;
 		}
+		if (event == 0 && now_ms() - comm->since < timeout_ms(comm->device)) {
+			i++;
+			continue;
+		}
+		/* Whoever asked tries another way, or tells its own NCCL. */
+		INFO("a connection was lost before it was there: %s", words);
+		coming_remove(listener, i);
+		comm_free(comm);
 	}
 	return ncclSuccess;
 }

@@ -15,19 +15,8 @@
 #include <strings.h>
 #include <unistd.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* Of the ways' domains; taken behind the other. */
+/* Of the ways' domains. */
 static pthread_mutex_t way_lock = PTHREAD_MUTEX_INITIALIZER;
-static int users;
-static struct settings chosen;
-static struct way ways[MAX_DEVICES];
-static struct device devices[MAX_DEVICES];
-static int ways_count, devices_found;
-
-const struct settings *settings(void)
-{
-	return &chosen;
-}
 
 /* ---- where tcp listens */
 
@@ -90,14 +79,15 @@ static bool tcp_place(char *node, size_t node_size, char *iface, size_t iface_si
 
 /* ---- what a way can do */
 
-static struct way *way_add(enum kind kind, gdrfab_info *info)
+static struct way *way_add(struct inventory *it, enum kind kind, gdrfab_info *info)
 {
-	struct way *way = ways_count < MAX_DEVICES ? &ways[ways_count++] : NULL;
-	if (!way) {
+	if (it->ways_count == MAX_DEVICES) {
 		gdrfab_freeinfo(info);
 		return NULL;
 	}
-	memset(way, 0, sizeof *way);
+	struct way *way = &it->ways[it->ways_count];
+	way->of = it;
+	way->number = it->ways_count++;
 	way->kind = kind;
 	way->info = info;
 	return way;
@@ -120,7 +110,7 @@ ncclResult_t way_open(struct way *way)
 	return result;
 }
 
-static void way_close(struct way *way)
+void way_close(struct way *way)
 {
 	if (way->domain && gdrfab_domain_close(way->domain) < 0)
 		INFO("%s stays open: %s", way->info->domain_name, gdrfab_last_error());
@@ -159,7 +149,7 @@ static bool may_copy(struct way *way, uint64_t paths, char *words, size_t size)
 {
 	gdrfab_ep *ep = NULL;
 	bool may = false;
-	switch (chosen.gpu) {
+	switch (way->of->settings.gpu) {
 	case GPU_HERE:
 		return true;
 	case GPU_BY_NOBODY:
@@ -269,13 +259,14 @@ static int probe(struct way *way, bool *peers)
 
 static struct device *device_add(struct way *way, const char *name)
 {
-	struct device *device = devices_found < MAX_DEVICES ? &devices[devices_found++] : NULL;
-	if (!device)
+	struct inventory *it = way->of;
+	if (it->devices_count == MAX_DEVICES)
 		return NULL;
-	memset(device, 0, sizeof *device);
+	struct device *device = &it->devices[it->devices_count++];
+	device->of = it;
 	snprintf(device->name, sizeof device->name, "%s", name);
 	device->ways[device->ways_count++] = way;
-	device->guid = 0x67647266ull << 32 | (uint64_t)devices_found;
+	device->guid = 0x67647266ull << 32 | (uint64_t)it->devices_count;
 	device->max_bytes = way->info->max_msg_size < NCCL_MAX_NET_SIZE_BYTES ? way->info->max_msg_size
 									    : NCCL_MAX_NET_SIZE_BYTES;
 	return device;
@@ -334,10 +325,10 @@ static void pci_dir(const char *link, char *to, size_t size)
 	free(path);
 }
 
-static void offer_shm(void)
+static void offer_shm(struct inventory *it)
 {
 	gdrfab_info *info = ask(KIND_SHM, NULL, NULL);
-	struct way *way = info ? way_add(KIND_SHM, info) : NULL;
+	struct way *way = info ? way_add(it, KIND_SHM, info) : NULL;
 	struct device *device = way ? device_add(way, "shm") : NULL;
 	bool peers;
 	if (!device)
@@ -350,12 +341,12 @@ static void offer_shm(void)
 	device->latency = between ? 6 : 2;
 }
 
-static void offer_tcp(void)
+static void offer_tcp(struct inventory *it)
 {
 	char node[INET6_ADDRSTRLEN] = "", iface[64], link[128], name[80];
 	bool placed = tcp_place(node, sizeof node, iface, sizeof iface), peers;
 	gdrfab_info *info = ask(KIND_TCP, placed ? node : NULL, NULL);
-	struct way *way = info ? way_add(KIND_TCP, info) : NULL;
+	struct way *way = info ? way_add(it, KIND_TCP, info) : NULL;
 	snprintf(name, sizeof name, "tcp:%s", iface);
 	struct device *device = way ? device_add(way, name) : NULL;
 	if (!device)
@@ -372,7 +363,7 @@ static void offer_tcp(void)
 }
 
 /* One device for each port that works; its names of several kinds lead to the same wire. */
-static void offer_verbs(void)
+static void offer_verbs(struct inventory *it)
 {
 	gdrfab_info *list = ask(KIND_VERBS, NULL, NULL);
 	char seen[MAX_DEVICES][80];
@@ -390,7 +381,7 @@ static void offer_verbs(void)
 		if (known < seen_count)
 			continue;
 		gdrfab_info *info = ask(KIND_VERBS, nic.address, i->domain_name);
-		struct way *way = info ? way_add(KIND_VERBS, info) : NULL;
+		struct way *way = info ? way_add(it, KIND_VERBS, info) : NULL;
 		struct device *device = way ? device_add(way, name) : NULL;
 		if (!device)
 			continue;
@@ -408,17 +399,17 @@ static void offer_verbs(void)
 }
 
 /* Ranks of one host use shm whatever the device; a shm device that is asked for a peer elsewhere uses the first wire. */
-static void join_ways(void)
+static void join_ways(struct inventory *it)
 {
 	struct way *shm = NULL, *wire = NULL;
-	for (int i = 0; i < ways_count; i++) {
-		if (ways[i].kind == KIND_SHM)
-			shm = &ways[i];
+	for (int i = 0; i < it->ways_count; i++) {
+		if (it->ways[i].kind == KIND_SHM)
+			shm = &it->ways[i];
 		else if (!wire)
-			wire = &ways[i];
+			wire = &it->ways[i];
 	}
-	for (int i = 0; i < devices_found; i++) {
-		struct device *device = &devices[i];
+	for (int i = 0; i < it->devices_count; i++) {
+		struct device *device = &it->devices[i];
 		if (device->ways[0] != shm && shm) {
 			device->ways[1] = device->ways[0];
 			device->ways[0] = shm;
@@ -431,87 +422,41 @@ static void join_ways(void)
 	}
 }
 
-static void find(void)
+void devices_find(struct inventory *it)
 {
+	const struct settings *chosen = &it->settings;
 	bool shm = false, cards = false;
-	for (int i = 0; i < chosen.offered; i++) {
-		int before = devices_found;
-		switch (chosen.order[i]) {
+	for (int i = 0; i < chosen->offered; i++) {
+		int before = it->devices_count;
+		switch (chosen->order[i]) {
 		case KIND_SHM:
-			offer_shm();
+			offer_shm(it);
 			shm = true;
 			break;
 		case KIND_VERBS:
-			offer_verbs();
-			cards = devices_found > before;
+			offer_verbs(it);
+			cards = it->devices_count > before;
 			break;
 		default:
 			/* Beside cards only if somebody asks for it. */
-			if (chosen.named || !cards)
-				offer_tcp();
+			if (chosen->named || !cards)
+				offer_tcp(it);
 		}
 	}
 	/* Not a device of its own, but a shorter way for the others. */
-	if (chosen.may[KIND_SHM] && !shm) {
+	if (chosen->may[KIND_SHM] && !shm) {
 		gdrfab_info *info = ask(KIND_SHM, NULL, NULL);
-		struct way *way = info ? way_add(KIND_SHM, info) : NULL;
+		struct way *way = info ? way_add(it, KIND_SHM, info) : NULL;
 		bool peers;
 		if (way)
 			probe(way, &peers);
 	}
-	join_ways();
-	for (int i = 0; i < devices_found; i++) {
-		const struct device *d = &devices[i];
+	join_ways(it);
+	for (int i = 0; i < it->devices_count; i++) {
+		const struct device *d = &it->devices[i];
 		INFO("device %d: %s, %d Mbit/s, memory:%s%s%s, ways: %s%s%s", i, d->name, d->speed,
 		     d->ptr_support & NCCL_PTR_HOST ? " host" : "", d->ptr_support & NCCL_PTR_CUDA ? " cuda" : "",
 		     d->ptr_support & NCCL_PTR_DMABUF ? " dma-buf" : "", kind_names[d->ways[0]->kind],
 		     d->ways_count > 1 ? " within the host, then " : "", d->ways_count > 1 ? kind_names[d->ways[1]->kind] : "");
 	}
-}
-
-static void forget(void)
-{
-	for (int i = 0; i < ways_count; i++)
-		way_close(&ways[i]);
-	memset(ways, 0, sizeof ways);
-	memset(devices, 0, sizeof devices);
-	ways_count = devices_found = 0;
-}
-
-ncclResult_t devices_begin(void)
-{
-	ncclResult_t result = ncclSuccess;
-	pthread_mutex_lock(&lock);
-	if (users > 0) {
-		users++;
-	} else if (settings_read(&chosen)) {
-		INFO("gdrfab %s; devices: %s", gdrfab_version_string(), chosen.because);
-		users = 1;
-		find();
-	} else {
-		result = ncclInvalidUsage;
-	}
-	pthread_mutex_unlock(&lock);
-	return result;
-}
-
-void devices_end(void)
-{
-	pthread_mutex_lock(&lock);
-	if (users > 0 && --users == 0)
-		forget();
-	pthread_mutex_unlock(&lock);
-}
-
-int devices_count(void)
-{
-	return devices_found;
-}
-
-struct device *device_get(int number)
-{
-	if (number >= 0 && number < devices_found)
-		return &devices[number];
-	WARN("device %d: there are %d", number, devices_found);
-	return NULL;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Registered memory. A region belongs to a domain; NCCL may use what it registered with any communicator of the device
- * (regIsGlobal), so a handle has a region for each domain in which it was needed.
+ * Registered memory. A region belongs to a domain; NCCL may use what it registered with any communicator (regIsGlobal), so a
+ * handle has a region for each domain in which it was needed.
  */
 #include "plugin.h"
 
@@ -61,14 +61,15 @@ static ncclResult_t make(struct comm *comm, void *data, size_t size, int type, c
 	/* The library knows no empty regions; nothing is transferred through such a one. */
 	memory->size = size ? size : 1;
 	memory->host = type == NCCL_PTR_HOST;
-	memory->owner = comm->device;
+	memory->of = way->of;
+	inventory_hold(memory->of);
 	pthread_mutex_init(&memory->lock, NULL);
 	gdrfab_mr *mr = region_of(memory, way, file);
 	if (!mr) {
 		memory_release(memory);
 		return ncclSystemError;
 	}
-	memory->regions[comm->way] = mr;
+	memory->regions[way->number] = mr;
 	if (gdrfab_mr_query(mr, &info) == 0) {
 		memory->iface = info.iface;
 		memory->device = info.device;
@@ -85,7 +86,8 @@ ncclResult_t memory_register(struct comm *comm, void *data, size_t size, int typ
 ncclResult_t memory_register_dmabuf(struct comm *comm, void *data, size_t size, int type, uint64_t offset, int fd,
 				    struct memory **out)
 {
-	gdrfab_mr_dmabuf file = {.fd = fd, .offset = offset, .len = size, .base_addr = data};
+	/* NCCL says where the memory itself lies in the file; the library asks for the file's beginning. */
+	gdrfab_mr_dmabuf file = {.fd = fd, .offset = offset, .len = size, .base_addr = (void *)((uintptr_t)data - offset)};
 	/* Only cards reach memory through a dma-buf; elsewhere its owner's driver copies, and knows it by its address. */
 	bool card = comm->device->ways[comm->way]->kind == KIND_VERBS;
 	return make(comm, data, size, type, card && type == NCCL_PTR_CUDA ? &file : NULL, out);
@@ -94,7 +96,7 @@ ncclResult_t memory_register_dmabuf(struct comm *comm, void *data, size_t size, 
 ncclResult_t memory_release(struct memory *memory)
 {
 	ncclResult_t result = ncclSuccess;
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < MAX_DEVICES; i++) {
 		int r = -EBUSY;
 		/* -EBUSY: a peer is inside a copy; the call has waited for it already. */
 		for (int tries = 0; memory->regions[i] && r == -EBUSY && tries < 3; tries++)
@@ -105,24 +107,26 @@ ncclResult_t memory_release(struct memory *memory)
 		}
 	}
 	pthread_mutex_destroy(&memory->lock);
+	inventory_drop(memory->of);
 	free(memory);
 	return result;
 }
 
 gdrfab_mr *memory_region(struct memory *memory, const struct comm *comm)
 {
-	gdrfab_mr **place = &memory->regions[comm->way];
+	struct way *way = comm->device->ways[comm->way];
+	gdrfab_mr **place = &memory->regions[way->number];
+	if (memory->of != way->of) {
+		WARN("memory that was registered before the last finalize is used after it");
+		return NULL;
+	}
 	gdrfab_mr *mr = __atomic_load_n(place, __ATOMIC_ACQUIRE);
 	if (mr)
 		return mr;
-	if (memory->owner != comm->device) {
-		WARN("memory that was registered with device %s is used with %s", memory->owner->name, comm->device->name);
-		return NULL;
-	}
 	pthread_mutex_lock(&memory->lock);
 	mr = *place;
 	if (!mr) {
-		mr = region_of(memory, comm->device->ways[comm->way], NULL);
+		mr = region_of(memory, way, NULL);
 		__atomic_store_n(place, mr, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&memory->lock);

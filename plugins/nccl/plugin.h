@@ -3,9 +3,10 @@
  * What the parts of the plugin share. NCCL calls abi.c, which converts between versions of its interface and calls the
  * functions below; they know one version only, and reach the network through gdrfab.h alone.
  *
- *   settings.c  the environment               devices.c   what can be offered, and what NCCL is told of it
- *   log.c       NCCL's log                    connect.c   listening, connecting, accepting, closing
- *   memory.c    registered memory             transfer.c  the protocol: receives offered, data written, completion
+ *   settings.c   the environment              devices.c   what can be offered, and what NCCL is told of it
+ *   log.c        NCCL's log                   comm.c      a connection's objects
+ *   inventory.c  contexts, who holds devices  connect.c   listening, connecting, accepting, closing
+ *   memory.c     registered memory            transfer.c  the protocol: receives offered, data written, completion
  */
 #ifndef GDRFAB_NCCL_PLUGIN_H
 #define GDRFAB_NCCL_PLUGIN_H
@@ -16,6 +17,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* ---- settings.c */
 
@@ -49,9 +51,13 @@ __attribute__((format(printf, 5, 6))) void log_line(ncclDebugLogLevel level, uns
 
 /* ---- devices.c */
 
+struct inventory;
+
 /* One way to peers: a provider, and with verbs a port of a card. Its domain is opened when it is first needed, and serves
  * all communicators of the process. */
 struct way {
+	struct inventory *of;
+	int number; /* in it */
 	enum kind kind;
 	gdrfab_info *info;
 	gdrfab_fabric *fabric;
@@ -61,6 +67,7 @@ struct way {
 
 /* What NCCL calls a network device. Peers of this host are reached by the first way, if it is shm. */
 struct device {
+	struct inventory *of;
 	char name[80];
 	char pci[256]; /* directory in sysfs, or empty */
 	struct way *ways[2];
@@ -78,27 +85,53 @@ enum { MAX_DEVICES = 32 };
 /* Has another process copy this endpoint's device memory; false with the library's words. */
 bool copies_elsewhere(gdrfab_ep *ep);
 
-/* Counted: the first finds the devices, and the last finish closes what they opened. */
-ncclResult_t devices_begin(void);
-void devices_end(void);
-int devices_count(void);
-/* NULL with words if there is no such device. */
-struct device *device_get(int number);
 /* Opens the domain. */
 ncclResult_t way_open(struct way *way);
-const struct settings *settings(void);
+void way_close(struct way *way);
+void devices_find(struct inventory *it);
+
+/* ---- inventory.c */
+
+/* What an init found, and those that came before its finalize share. It goes with the last that holds it: contexts,
+ * connections, listeners and memory, which NCCL gives back in any order. */
+struct inventory {
+	int contexts, holders;
+	pid_t pid;
+	struct settings settings;
+	struct way ways[MAX_DEVICES];
+	struct device devices[MAX_DEVICES];
+	int ways_count, devices_count;
+};
+
+/* What init gives since version 11; before, there is none (NULL), and no finalize. */
+struct context {
+	struct inventory *of;
+	struct context *next;
+};
+
+/* The first finds the devices. ctx may be NULL. */
+ncclResult_t devices_begin(struct context **ctx);
+/* False: no such context, or no more. */
+bool devices_end(struct context *ctx);
+int devices_count(void);
+/* Of the context, or of the last init; its inventory is held. NULL with words if there is no such device. */
+struct device *device_hold(const struct context *ctx, int number);
+void inventory_hold(struct inventory *it);
+void inventory_drop(struct inventory *it);
+/* As of a device held, for as long as NCCL looks at it: until finalize. */
+struct device *device_get(int number);
 
 /* ---- memory.c */
 
-/* Registered memory: a region in each domain that has needed one. */
+/* Registered memory: a region in the domain of each way that has needed one. */
 struct memory {
 	unsigned char *data;
 	size_t size;
 	bool host;
 	uint32_t iface;
 	uint64_t device;
-	struct device *owner;
-	gdrfab_mr *regions[2]; /* as owner->ways */
+	struct inventory *of;
+	gdrfab_mr *regions[MAX_DEVICES]; /* as of->ways */
 	pthread_mutex_t lock;
 };
 
@@ -204,7 +237,9 @@ struct comm {
 	bool eager_kept[EAGERS];	      /* arrived, and nobody has asked for it yet */
 
 	/* while connecting */
+	const struct context *context;
 	uint64_t ticket;
+	int64_t since; /* ms: NCCL has last asked; of an accepted one, when it came */
 	struct comm *next;
 	char addresses[2][104];
 	int addresses_count;
@@ -212,11 +247,25 @@ struct comm {
 };
 
 struct listener;
-ncclResult_t net_listen(int dev, void *handle, struct listener **out);
-ncclResult_t net_connect(int dev, void *handle, struct comm **out);
+ncclResult_t net_listen(const struct context *ctx, int dev, void *handle, struct listener **out);
+ncclResult_t net_connect(const struct context *ctx, int dev, void *handle, struct comm **out);
+/* Ends what was begun with this context; NULL: what NCCL has not asked for in twice its time, and so has given up. */
+void net_forget(const struct context *ctx);
 ncclResult_t net_accept(struct listener *listener, struct comm **out);
 ncclResult_t net_close(struct comm *comm);
 ncclResult_t net_close_listener(struct listener *listener);
+
+/* ---- comm.c */
+
+/* With nothing open; NULL: no memory. */
+struct comm *comm_new(struct device *device, bool sends);
+/* Opens everything but the connection; false with words. */
+bool comm_open(struct comm *comm, const gdrfab_info *info, char *words, size_t size);
+void comm_free(struct comm *comm);
+/* A place for an eager message, its head included. */
+size_t room_of(size_t eager_max);
+int64_t now_ms(void);
+int64_t timeout_ms(const struct device *device);
 /* Ends the connection for its requests, with words in the log; gives what NCCL is to be told. */
 ncclResult_t comm_fail(struct comm *comm, int err, const char *doing, const char *words);
 

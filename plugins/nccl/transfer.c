@@ -362,7 +362,7 @@ static ncclResult_t send_to(struct comm *comm, const void *data, size_t size, co
 	uint64_t answered = comm->device->ways[comm->way]->kind == KIND_TCP ? GDRFAB_DELIVERY_COMPLETE : 0;
 	gdrfab_msg_rma msg = {.struct_size = sizeof msg, .msg_iov = &from, .desc = &desc, .iov_count = 1, .rma_iov = &to,
 			      .rma_iov_count = 1, .context = request, .data = word(DATA_CAME, place),
-			      .timeout_ns = settings()->timeout_ns};
+			      .timeout_ns = comm->device->of->settings.timeout_ns};
 	ssize_t r = gdrfab_writemsg(comm->ep, &msg, GDRFAB_REMOTE_CQ_DATA | GDRFAB_COMPLETION | answered);
 	if (r == -EAGAIN)
 		return ncclSuccess;

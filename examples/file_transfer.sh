@@ -162,4 +162,25 @@ for provider in "$@"; do
 	fi
 	rm -f "$work"/copy* "$work/file"
 done
+
+# A sender whose id is not its hash's finds no part file of another's; and words with control characters are shown without.
+sources=$(dirname "$0")/file_transfer
+mkdir "$work/forged" && cp "$sources"/*.[ch] "$work/forged" &&
+	sed -i 's|s->id = wire(s->id);|s->id = wire(s->id) ^ 1;|' "$work/forged/sender.c" &&
+	sed -i 's|"the id is not that of the hash"|"\\033[31mred\\r\\n"|' "$work/forged/receiver.c" &&
+	# shellcheck disable=SC2046 # words
+	${CC:-cc} -std=c99 -w -o "$work/forger" "$work"/forged/*.c $(pkg-config --cflags --libs gdrfab) -ldl || exit 1
+head -c 100000 /dev/urandom >"$work/file"
+honest=$program
+for receiver_is in "$honest" "$work/forger"; do
+	program=$receiver_is
+	receive shm --resume || exit 1
+	program=$work/forger
+	send "$work/file"
+	both_end
+	[ "$sent" -eq 1 ] && [ "$received" -eq 1 ] && grep -q 'the id is not\|?\[31mred??' "$work/sender.log" && ! ls "$work"/copy* 2>/dev/null
+	claim $? "a forged id is refused: $(tail -n 1 "$work/sender.log")"
+	! LC_ALL=C grep -q '[[:cntrl:]]' "$work/sender.log"
+	claim $? "no control characters are shown"
+done
 exit $failed

@@ -90,7 +90,7 @@ static void client(void)
 	struct { gdrfab_eq_cm_entry entry; struct target target; } accepted;
 	char text[] = "hello, other process", words[1024];
 	gdrfab_cq_data_entry done;
-	gdrfab_path_info path = {sizeof path, 0, 0, 0, 0, 0, 0, 0};
+	gdrfab_path_info path;
 	uint32_t kind;
 
 	open_fabric(0);
@@ -98,6 +98,8 @@ static void client(void)
 	OK(gdrfab_ep_connect(ep, info->dest_addr, info->dest_addrlen, NULL, 0));
 	OK(gdrfab_eq_sread(eq, &kind, &accepted, sizeof accepted, -1, 0)); /* GDRFAB_CONNECTED */
 
+	memset(&path, 0, sizeof path);
+	path.struct_size = sizeof path;
 	OK(gdrfab_ep_query(ep, accepted.target.key, &path)); /* which way will the bytes go, and why? */
 	OK(gdrfab_tostr(&path.path, GDRFAB_TYPE_PATHS, words, sizeof words));
 	printf("client: path: %s\n", words);

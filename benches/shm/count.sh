@@ -4,7 +4,7 @@
 # the sender's entry, its arrival and entry, posting its receive, and a look in vain. The difference of two lengths, so
 # that neither connecting nor closing counts.
 #
-#   PREFIX=... BUILD=... benches/shm/count.sh [BYTES...]
+#   PREFIX=... BUILD=... DEPTHS='1 16' benches/shm/count.sh [BYTES...]
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -34,7 +34,7 @@ echo "| bytes | threading | at a time | send | inject | sender's entry | arrival
 echo "|---:|---|---:|---:|---:|---:|---:|---:|---:|"
 for bytes in "$@"; do
 	for how in domain safe; do
-		for depth in 1 16; do
+		for depth in ${DEPTHS:-1 16}; do
 			row="| $bytes | $how | $depth |"
 			for step in send inject sent arrive recv idle; do
 				row="$row $(each $step $how "$bytes" $depth) |"

@@ -121,6 +121,14 @@ struct connection {
 	unsigned char data[GDRFAB_CM_DATA_MAX];
 };
 
+/* The peer's text goes to a terminal, which obeys control characters. */
+static void printable(char *text)
+{
+	for (; *text; text++)
+		if (*text < ' ' || *text > '~')
+			*text = '?';
+}
+
 /* An error entry of the event queue, in words. */
 static void read_eq_error(struct fabric *f, uint64_t *about, char *words, size_t len)
 {
@@ -133,6 +141,7 @@ static void read_eq_error(struct fabric *f, uint64_t *about, char *words, size_t
 	if (gdrfab_eq_readerr(f->eq, &e, 0) != 1)
 		e.data = GDRFAB_SHUTDOWN;
 	*about = e.data;
+	printable(data);
 	snprintf(words, len, "%s%s%s", gdrfab_strerror(e.err), data[0] ? ": " : "", data);
 }
 
@@ -147,8 +156,9 @@ static int connection_event(struct fabric *f, struct connection *c, size_t *data
 		return -1;
 	if (got == -GDRFAB_EAVAIL) {
 		read_eq_error(f, &about, words, sizeof words);
-		if (about == GDRFAB_NOTIFY) {
-			say("%s", words); /* a port went down; the connection lives until its retries are spent */
+		if (about == GDRFAB_NOTIFY || about == GDRFAB_CONNREQ) {
+			/* A port went down, and the connection lives until its retries are spent; or no caller can be taken now. */
+			say("%s", words);
 			return GDRFAB_NOTIFY;
 		}
 		if (about == GDRFAB_SHUTDOWN) {
@@ -252,9 +262,9 @@ static void message_swap(struct message *m)
 
 int fabric_posted(struct fabric *f, ssize_t rc, const char *what)
 {
-	if (rc == -ENOTCONN)
+	if (rc == -ESHUTDOWN)
 		f->ended = true; /* the next step says so, after what had come before */
-	if (rc == -EAGAIN || rc == -ENOTCONN)
+	if (rc == -EAGAIN || rc == -ESHUTDOWN)
 		return 0;
 	if (rc == 0)
 		return 1;
@@ -335,6 +345,7 @@ static enum step completed(struct fabric *f, const gdrfab_cq_data_entry *done, s
 		event->message = f->messages[work->index];
 		message_swap(&event->message);
 		event->message.text[sizeof event->message.text - 1] = 0;
+		printable(event->message.text);
 		return post_receive(f, work->index) < 0 ? STEP_FAILED : STEP_MESSAGE;
 	case SEND:
 		return STEP_SENT;

@@ -44,18 +44,28 @@ static bool refuse(struct receiver *r, const char *what, const char *why)
 	return say("%s", r->bad);
 }
 
-/* Opens the part file, whose name holds the transfer's id: what lies there from an earlier attempt is of this file. */
+/* Opens the part file, whose name is made here of the whole hash: what lies there from an earlier attempt is of the same
+ * file, whatever id the sender gives itself. */
 static bool open_part(struct receiver *r)
 {
 	struct stat about;
-	size_t len = strlen(r->o->path) + 32;
+	uint64_t id;
+	memcpy(&id, r->offer.hash, sizeof id);
+	if (r->offer.id != wire(id))
+		return refuse(r, "offer", "the id is not that of the hash");
+	size_t at = strlen(r->o->path) + 1, len = at + 2 * sizeof r->offer.hash + sizeof ".part";
 	r->part = malloc(len);
 	if (!r->part)
 		return refuse(r, "part file", strerror(ENOMEM));
-	snprintf(r->part, len, "%s.%016llx.part", r->o->path, (unsigned long long)r->offer.id);
+	snprintf(r->part, len, "%s.", r->o->path);
+	for (size_t i = 0; i < sizeof r->offer.hash; i++, at += 2)
+		snprintf(r->part + at, len - at, "%02x", r->offer.hash[i]);
+	snprintf(r->part + at, len - at, ".part");
 	r->file = open(r->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (r->o->resume ? 0 : O_TRUNC), 0666);
 	if (r->file < 0 || fstat(r->file, &about) < 0)
 		return refuse(r, "part file", strerror(errno));
+	if (!S_ISREG(about.st_mode))
+		return refuse(r, "part file", "is no regular file");
 	r->first = (uint64_t)about.st_size;
 	if (r->first > r->offer.len) {
 		r->first = 0;

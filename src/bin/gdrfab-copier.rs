@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The process that copies device memory for another one, which starts it (`src/hmem/copier`): its standard input is their
-//! socket. It ends with that process.
+//! socket, and its standard output the one whose closing kills it. It ends with that process.
 
 use gdrfab::hmem::copier;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use gdrfab::sys::process;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::ExitCode;
 
 /// Leaves everything behind that was inherited and is not meant for this process.
 fn settle() {
-    // SAFETY: system calls on this process's own descriptors and threads; nothing here uses those above standard error, and
-    // `all` is as large as is said.
+    process::close_descriptors();
+    // SAFETY: system calls on this process's own threads, and `all` is as large as is said.
     unsafe {
-        libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0);
         // Whoever is bound to one CPU does not want to share it with this one.
         let mut all: libc::cpu_set_t = std::mem::zeroed();
         (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut all));
@@ -36,10 +37,17 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     settle();
-    let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
-    // The end of the connection must be seen, so this one is the last descriptor of it.
-    // SAFETY: nobody reads standard input any more.
-    drop(unsafe { OwnedFd::from_raw_fd(0) });
+    let (socket, lifeline) = (std::io::stdin().as_fd().try_clone_to_owned(), std::io::stdout().as_fd().try_clone_to_owned());
+    let (Ok(socket), Ok(lifeline)) = (socket, lifeline) else { return ExitCode::FAILURE };
+    // The ends of the connections must be seen, so these are the last descriptors of them; and what a driver prints goes nowhere.
+    let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return ExitCode::FAILURE };
+    // SAFETY: nobody uses standard input and output as what they were.
+    if unsafe { libc::dup2(null.as_raw_fd(), 0) < 0 || libc::dup2(null.as_raw_fd(), 1) < 0 } {
+        return ExitCode::FAILURE;
+    }
+    if !process::die_with(lifeline.as_fd()) {
+        return ExitCode::SUCCESS;
+    }
     match copier::serve(socket) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

@@ -111,14 +111,21 @@ fn environment_text() -> String {
     for v in config::VARIABLES {
         let default = if v.default.is_empty() { "none" } else { v.default };
         let now = value_now(v.name).map_or("not set".to_string(), |n| format!("{n:?}"));
-        let _ = writeln!(out, "{}\n    default {default}; now {now}\n    {}", v.name, v.help);
+        let allowed = Some(v.kind.allowed()).filter(|words| !words.is_empty()).map_or(String::new(), |words| format!("; {words}"));
+        let _ = writeln!(out, "{}\n    default {default}; now {now}{allowed}\n    {}", v.name, v.help);
+    }
+    let others = config::unknown();
+    if !others.is_empty() {
+        let _ = writeln!(out, "set, but no variables of this library: {}", others.join(", "));
     }
     out
 }
 
 fn environment_json() -> Value {
     let variables = config::VARIABLES.iter();
-    variables.map(|v| json!({"name": v.name, "default": v.default, "value": value_now(v.name), "help": v.help})).collect()
+    variables
+        .map(|v| json!({"name": v.name, "default": v.default, "value": value_now(v.name), "allowed": v.kind.allowed(), "help": v.help}))
+        .collect()
 }
 
 fn text(options: &Options, providers: &[Provider], vendors: &[Vendor], complaints: &[String]) -> String {
@@ -172,6 +179,12 @@ fn main() -> ExitCode {
         }
         Err(words) => return cli::usage("gdrfab-info", &words),
     };
+    let only_env = options.env && !options.verbose && options.provider.is_none() && options.near.is_none() && !options.json;
+    if only_env {
+        let wrong = config::check().err();
+        cli::say(&(environment_text() + &wrong.iter().map(|e| format!("\n{e}\n")).collect::<String>()));
+        return if wrong.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let complaints = listen_to_complaints();
     let providers = match provider::all(options.provider.as_deref(), options.near) {
         Ok(providers) => providers,
@@ -180,13 +193,11 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let only_env = options.env && !options.verbose && options.provider.is_none() && options.near.is_none() && !options.json;
-    let vendors = if only_env { Vec::new() } else { accelerators::all() };
+    let vendors = accelerators::all();
     let complaints = complaints.lock().unwrap_or_else(|e| e.into_inner()).clone();
-    cli::say(&match (options.json, only_env) {
-        (true, _) => format!("{:#}\n", as_json(&providers, &vendors, &complaints)),
-        (false, true) => environment_text() + &complaints.iter().map(|c| format!("\n{c}\n")).collect::<String>(),
-        (false, false) => text(&options, &providers, &vendors, &complaints),
+    cli::say(&match options.json {
+        true => format!("{:#}\n", as_json(&providers, &vendors, &complaints)),
+        false => text(&options, &providers, &vendors, &complaints),
     });
-    if only_env || providers.iter().any(|p| p.is_usable()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if providers.iter().any(|p| p.is_usable()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command line.
 
+use crate::bounds::{self, Bounds};
 use crate::cli::{Args, Word};
 use crate::compare::{self, Compare};
 use crate::drive::{self, Drive};
@@ -62,18 +63,19 @@ Usage: gdrfab-perf TEST [options]           the server: waits for a client
                         and over RDMA, on the device's own address (7471; 0: any)
       --device NAME     this RDMA device (mlx5_0)
   -k, --keep            the server serves one client after another
-  -p, --provider PROV   only this provider: shm, tcp or verbs
+{bounds}  -p, --provider PROV   only this provider: shm, tcp or verbs
       --local           start a server for this run only
   -V, --version         the version
   -h, --help            this text
 {results}
-The client's options rule; of its own a server takes --name, --port, --device, --cpus, -k, -p,
---json, --csv.
+The client's options rule, within the server's --max-memory and --max-time; of its own a server
+takes those, --name, --port, --device, --cpus, --deadline (for connecting), -k, -p, --json, --csv.
 With device memory write-lat is one write at a time, from post to delivery, because no CPU
 can poll there. MB are 10^6 bytes. t_typical is the median. Exit status: 0, 1 if the run failed, 2 for a
 wrong command line.
 ",
-        results = output::HELP
+        results = output::HELP,
+        bounds = bounds::HELP
     )
 }
 
@@ -112,6 +114,8 @@ pub struct Options {
     pub choice: Choice,
     pub output: Output,
     pub drive: Drive,
+    /// Of a server.
+    pub bounds: Bounds,
     /// The process that started this server for its own run.
     pub parent: Option<i32>,
 }
@@ -143,7 +147,7 @@ const MAX_DEPTH: usize = 1024;
 /// Largest size that is taken for meant.
 const MAX_SIZE: usize = 1 << 40;
 
-fn size(text: &str) -> Option<usize> {
+pub fn size(text: &str) -> Option<usize> {
     let upper = text.to_ascii_uppercase();
     let digits = upper.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match &upper[digits.len()..] {
@@ -212,6 +216,7 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
         choice: Choice::default(),
         output: Output::default(),
         drive: Drive::default(),
+        bounds: Bounds::default(),
         parent: None,
     };
     while let Some(word) = args.next()? {
@@ -222,7 +227,7 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
             }
             Word::Option(option) => option,
         };
-        if o.drive.take(&option, &mut args)? {
+        if o.drive.take(&option, &mut args)? || o.bounds.take(&option, &mut args)? {
             continue;
         }
         match option.as_str() {
@@ -291,6 +296,7 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
         return Err(format!("--cq-mod {n}: 1 to the depth, {}, is expected", o.depth));
     }
     o.drive.check(o.test, o.depth, o.cq_mod)?;
+    o.bounds.meeting_ms = o.deadline_ms.unwrap_or(o.bounds.meeting_ms);
     let (low, high) = o.test.default_sizes();
     o.sizes = chosen.unwrap_or_else(|| sweep(low, high));
     o.memory = local_memory.or(both_memory).unwrap_or(Kind::Alloc);
@@ -302,7 +308,7 @@ fn at_least_one(option: &str) -> impl Fn(u64) -> Result<u64, String> {
     move |n| if n > 0 { Ok(n) } else { Err(format!("{option} 0: a number from 1 up is expected")) }
 }
 
-fn seconds(args: &mut Args, option: &str) -> Result<f64, String> {
+pub fn seconds(args: &mut Args, option: &str) -> Result<f64, String> {
     let s: f64 = args.number(option, "seconds")?;
     if (0.001..=86400.0).contains(&s) { Ok(s) } else { Err(format!("{option} {s}: 0.001 to 86400 seconds are expected")) }
 }

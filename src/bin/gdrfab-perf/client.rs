@@ -186,6 +186,8 @@ impl Client<'_> {
             (Paths::CMA, stats.ops_cma),
             (Paths::STAGED, stats.ops_staged),
             (Paths::NIC, stats.ops_nic),
+            (Paths::DMABUF, stats.ops_dmabuf),
+            (Paths::PEER_MEM, stats.ops_peer_mem),
             (Paths::SOCKET, stats.ops_socket),
         ];
         let taken = counts.into_iter().filter(|(_, n)| *n > 0).fold(Paths::empty(), |all, (p, _)| all | p);
@@ -198,6 +200,8 @@ impl Client<'_> {
             stats.bytes_cma,
             stats.bytes_staged,
             stats.bytes_nic,
+            stats.bytes_dmabuf,
+            stats.bytes_peer_mem,
             stats.bytes_socket,
             stats.bytes_helped,
         ];

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Getting connected: the objects of one side, the listener, and their end in the right order.
 
+use crate::args::Options;
+use crate::bounds::Bounds;
 use crate::cli;
 use crate::io::Link;
 use crate::layout::Layout;
@@ -82,12 +84,14 @@ pub struct Side {
     pub peer_registration_ns: u64,
     /// What every endpoint is opened with.
     info: Info,
+    /// Milliseconds that connecting may take.
+    meeting_ms: u64,
     open: bool,
 }
 
 impl Side {
     /// Opens everything up to an enabled endpoint whose receives are posted.
-    pub fn open(mut info: Info, plan: &Plan, memory: Kind, clock: Clock, cpu: Option<usize>) -> Result<Side> {
+    pub fn open(mut info: Info, plan: &Plan, memory: Kind, clock: Clock, cpu: Option<usize>, meeting_ms: u64) -> Result<Side> {
         info.threading = if plan.one_thread { THREAD_DOMAIN } else { THREAD_SAFE };
         info.progress = if plan.auto { PROGRESS_AUTO } else { PROGRESS_MANUAL };
         let fabric = Fabric::open(&info)?;
@@ -131,6 +135,7 @@ impl Side {
             registration_ns,
             peer_registration_ns: 0,
             info,
+            meeting_ms,
             open: true,
         };
         let request = side.info.request.take();
@@ -146,11 +151,13 @@ impl Side {
         ep.bind_cq(&self.link.cq, flags::SEND | flags::SELECTIVE_COMPLETION)?;
         ep.bind_cq(&self.link.cq, flags::RECV)?;
         ep.bind_eq(&self.eq, 0)?;
-        ep.set_coop(plan.coop);
+        if !plan.coop {
+            ep.set_coop(false)?;
+        }
         if !manners.nic {
             ep.set_policy(plan.path, Paths::empty());
         }
-        ep.set_connect_timeout_ns(patience_ms(plan).saturating_mul(1_000_000));
+        ep.set_connect_timeout_ns(self.meeting_ms.saturating_mul(1_000_000));
         ep.enable()?;
         // Control messages go through the first alone.
         let receives = if self.link.eps.is_empty() || plan.test.is_message() { self.link.layout.receives } else { 0 };
@@ -193,9 +200,9 @@ impl Side {
     }
 
     /// Waits for the end of a connection attempt; gives what the peer sent with it.
-    pub fn connected(&self, plan: &Plan) -> Result<Vec<u8>> {
+    pub fn connected(&self) -> Result<Vec<u8>> {
         // The library's own limit comes first and has better words.
-        let until = now_ns() + (patience_ms(plan) + 1000) * 1_000_000;
+        let until = now_ns() + (self.meeting_ms + 1000) * 1_000_000;
         while now_ns() < until {
             let Some(event) = next_event(&self.eq, 100)? else { continue };
             match event.error {
@@ -218,9 +225,9 @@ impl Side {
     pub fn dial(server: &str, choice: &Choice, plan: &Plan, memory: Kind, clock: Clock, cpu: Option<usize>) -> Result<Side> {
         let info = choice.discover(Some(server), false)?;
         let address = info.dest_addr.clone().ok_or(Error::fixed(errno::EINVAL, "the server's address makes no sense"))?;
-        let mut side = Side::open(info, plan, memory, clock, cpu)?;
+        let mut side = Side::open(info, plan, memory, clock, cpu, patience_ms(plan))?;
         side.newest()?.connect(&address, &plan.encode(side.place()?))?;
-        let answer = side.connected(plan)?;
+        let answer = side.connected()?;
         let answer =
             Answer::decode(&answer).ok_or(Error::fixed(errno::EPROTO, "who answered is not gdrfab-perf, or of another version"))?;
         side.hear(&answer);
@@ -228,7 +235,7 @@ impl Side {
             let of = |e: Error| e.context(format_args!("endpoint {} of {}", lane + 1, plan.endpoints));
             side.add(None, plan)?;
             side.newest()?.connect(&address, &wire::encode_join(answer.token, lane)).map_err(of)?;
-            side.connected(plan).map_err(of)?;
+            side.connected().map_err(of)?;
         }
         Ok(side)
     }
@@ -283,69 +290,71 @@ pub struct Listener {
     pep: Arc<Pep>,
     /// Bytes that a refusal can carry.
     room: usize,
+    bounds: Bounds,
 }
 
 impl Listener {
-    pub fn open(name: &str, choice: &Choice) -> Result<Listener> {
-        let info = choice.discover(Some(name), true)?;
+    pub fn open(name: &str, o: &Options) -> Result<Listener> {
+        let info = o.choice.discover(Some(name), true)?;
         let fabric = Fabric::open(&info)?;
         let eq = Eq::open(&fabric, false)?;
         let pep = Pep::open(&fabric, &info, 0)?;
         pep.bind_eq(&eq, 0)?;
         pep.listen()?;
         let room = Manners::of(&info).private.min(256);
-        Ok(Listener { fabric, eq, pep, room })
+        Ok(Listener { fabric, eq, pep, room, bounds: o.bounds.clone() })
     }
 
     pub fn address(&self) -> String {
         self.pep.address()
     }
 
-    /// Waits for a client, gets ready for its plan, and accepts it with all its endpoints.
+    /// Waits for a client whose wish can be met, and accepts it with all its endpoints. Who fails before that is turned away.
     pub fn accept(&self, clock: Clock, cpu: Option<usize>) -> Result<(Side, Plan)> {
         loop {
             let Some((info, request, hello)) = self.request(1000)? else { continue };
-            let (plan, place) = match Plan::decode(&hello) {
-                Ok(plan) => plan,
+            let wanted = Plan::decode(&hello).map_err(String::from).and_then(|(plan, place)| Ok((self.bounds.admit(plan)?, place)));
+            let outcome = match wanted {
+                Ok((plan, place)) => self.meet(info, &plan, place, clock, cpu).map(|side| (side, plan)).map_err(|e| e.to_string()),
+                Err(words) => Err(words),
+            };
+            match outcome {
+                Ok(met) => return Ok(met),
                 Err(words) => {
                     cli::complain(&format!("gdrfab-perf: a client was turned away: {words}"));
-                    self.pep.reject(request, wire::clip(words, self.room))?;
-                    continue;
-                }
-            };
-            let mut side = match Side::open(info, &plan, plan.memory, clock, cpu) {
-                Ok(side) => side,
-                Err(e) => {
                     // It may have been taken out of our hands, and is rejected then.
-                    let _ = self.pep.reject(request, wire::clip(&e.to_string(), self.room));
-                    return Err(e.context("getting ready for a client"));
+                    let _ = self.pep.reject(request, wire::clip(&words, self.room));
                 }
-            };
-            side.link.peer = place;
-            let mut raw = [0u8; 8];
-            process::random(&mut raw)?;
-            let token = u64::from_ne_bytes(raw);
-            side.newest()?.accept(&side.answer(token)?)?;
-            side.connected(&plan)?;
-            for lane in 1..plan.endpoints {
-                self.join(&mut side, &plan, token, lane as u64)?;
             }
-            side.link.heard = ticks();
-            return Ok((side, plan));
         }
+    }
+
+    fn meet(&self, info: Info, plan: &Plan, place: Place, clock: Clock, cpu: Option<usize>) -> Result<Side> {
+        let mut side = Side::open(info, plan, plan.memory, clock, cpu, self.bounds.meeting_ms(plan))?;
+        side.link.peer = place;
+        let mut raw = [0u8; 8];
+        process::random(&mut raw)?;
+        let token = u64::from_ne_bytes(raw);
+        side.newest()?.accept(&side.answer(token)?)?;
+        side.connected()?;
+        for lane in 1..plan.endpoints {
+            self.join(&mut side, plan, token, lane as u64)?;
+        }
+        side.link.heard = ticks();
+        Ok(side)
     }
 
     /// A request of a client's, and what came with it; none if none came in time.
     fn request(&self, timeout_ms: i32) -> Result<Option<(Info, RequestId, Vec<u8>)>> {
         let Some(mut event) = next_event(&self.eq, timeout_ms)? else { return Ok(None) };
-        let Some(info) = self.eq.request_info(&mut event) else { return Ok(None) };
+        let Some(info) = event.info.take().map(|info| *info) else { return Ok(None) };
         let Some(request) = info.request else { return Ok(None) };
         Ok(Some((info, request, event.data)))
     }
 
     /// Waits for one more endpoint of the same client. Others are turned away meanwhile.
     fn join(&self, side: &mut Side, plan: &Plan, token: u64, lane: u64) -> Result<()> {
-        let until = now_ns() + patience_ms(plan).saturating_mul(1_000_000);
+        let until = now_ns() + side.meeting_ms.saturating_mul(1_000_000);
         while now_ns() < until {
             side.check_alive()?;
             let Some((info, request, hello)) = self.request(20)? else { continue };
@@ -360,7 +369,7 @@ impl Listener {
             }
             side.add(Some(request), plan)?;
             side.newest()?.accept(&[])?;
-            side.connected(plan)?;
+            side.connected()?;
             return Ok(());
         }
         Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("the client is silent: no endpoint {} of {}", lane + 1, plan.endpoints)))

@@ -4,6 +4,7 @@
 //! have been looked at.
 
 use crate::args::Options;
+use crate::bounds::Bounds;
 use crate::cli;
 use crate::conn::{Side, patience_ms};
 use crate::provider::{Choice, leaves_from, place};
@@ -11,8 +12,11 @@ use crate::stats::Clock;
 use crate::wire::{self, Answer, Plan};
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::sys::time::ticks;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// perftest's, so that who comes from there finds the same port open.
@@ -75,6 +79,26 @@ fn failed(what: &str, e: &std::io::Error) -> Error {
     }
 }
 
+/// Bytes before the rest.
+const HEAD: usize = 12;
+
+fn foreign() -> Error {
+    Error::fixed(errno::EPROTO, "who speaks there is not gdrfab-perf, or of another version")
+}
+
+/// How long the rest is that follows these bytes.
+fn rest_of(head: &[u8; HEAD]) -> Result<usize> {
+    let (magic, len) = head.split_at(MAGIC.len());
+    if magic != MAGIC {
+        return Err(foreign());
+    }
+    let len = u32::from_le_bytes(len.try_into().unwrap_or([0xff; 4])) as usize;
+    if len > FRAME_MAX {
+        return Err(Error::new(errno::EPROTO, format!("a frame of {len} bytes, where {FRAME_MAX} are the most")));
+    }
+    Ok(len)
+}
+
 /// A socket on which one exchange has a time limit, however its bytes come in.
 struct Talk {
     socket: TcpStream,
@@ -107,17 +131,9 @@ impl Talk {
 
     fn receive(&mut self) -> Result<Vec<u8>> {
         let of = |e: std::io::Error| failed("the control socket", &e);
-        let mut head = [0u8; 12];
-        self.fill(&mut head[..8]).map_err(of)?;
-        if head[..8] != MAGIC {
-            return Err(Error::fixed(errno::EPROTO, "who speaks there is not gdrfab-perf, or of another version"));
-        }
-        self.fill(&mut head[8..]).map_err(of)?;
-        let len = u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize;
-        if len > FRAME_MAX {
-            return Err(Error::new(errno::EPROTO, format!("a frame of {len} bytes, where {FRAME_MAX} are the most")));
-        }
-        let mut rest = vec![0; len];
+        let mut head = [0u8; HEAD];
+        self.fill(&mut head).map_err(of)?;
+        let mut rest = vec![0; rest_of(&head)?];
         self.fill(&mut rest).map_err(of)?;
         Ok(rest)
     }
@@ -180,12 +196,12 @@ fn prepare(side: &mut Side, plan: &Plan) -> Result<Vec<u8>> {
 }
 
 /// Connects each endpoint to its counterpart.
-fn meet(side: &mut Side, plan: &Plan, theirs: &[String]) -> Result<()> {
+fn meet(side: &mut Side, theirs: &[String]) -> Result<()> {
     for (ep, address) in side.link.eps.iter().zip(theirs) {
         ep.connect_addr(address)?;
     }
     for _ in theirs {
-        side.connected(plan)?;
+        side.connected()?;
     }
     side.link.heard = ticks();
     Ok(())
@@ -207,7 +223,7 @@ impl Side {
         };
         choice.provider = Some(provider.clone());
         let info = choice.discover_own(leaves_from(host))?;
-        let mut side = Side::open(info, plan, o.memory, clock, cpu)?;
+        let mut side = Side::open(info, plan, o.memory, clock, cpu, patience_ms(plan))?;
         side.address = format!("{host}:{port}, by addresses over {provider}");
         let mut text = Vec::new();
         put(&mut text, provider.as_bytes());
@@ -225,7 +241,7 @@ impl Side {
         }
         let told = get(&mut rest, 256).and_then(Answer::decode).filter(|_| *kind == WELCOME).ok_or_else(wrong)?;
         side.hear(&told);
-        meet(&mut side, plan, &addresses(rest, plan.endpoints).ok_or_else(wrong)?)?;
+        meet(&mut side, &addresses(rest, plan.endpoints).ok_or_else(wrong)?)?;
         side.link.control = Some(Control::new(talk.socket, clock)?);
         Ok(side)
     }
@@ -247,21 +263,56 @@ fn reach(host: &str, port: u16, limit: Duration) -> Result<TcpStream> {
 pub struct Exchange {
     listener: TcpListener,
     choice: Choice,
-    patience: Duration,
+    bounds: Bounds,
+    /// Who has connected and not said all that it has to say.
+    callers: RefCell<Vec<Caller>>,
+}
+
+/// Callers that are heard at once; more wait in the listener's backlog until one is done or its time is over.
+const CALLERS: usize = 64;
+
+struct Caller {
+    socket: TcpStream,
+    said: Vec<u8>,
+    until: Instant,
+}
+
+impl Caller {
+    /// What it has said, once that is all; none yet.
+    fn listen(&mut self) -> Result<Option<Vec<u8>>> {
+        loop {
+            let want = match self.said.first_chunk::<HEAD>() {
+                Some(head) => HEAD + rest_of(head)?,
+                None if self.said.iter().zip(MAGIC).all(|(said, due)| *said == due) => HEAD,
+                None => return Err(foreign()),
+            };
+            if self.said.len() == want && want > HEAD {
+                return Ok(Some(self.said.split_off(HEAD)));
+            }
+            let mut piece = [0; 4096];
+            let room = (want - self.said.len()).clamp(1, piece.len());
+            match self.socket.read(&mut piece[..room]) {
+                Ok(0) => return Err(failed("the control socket", &ErrorKind::UnexpectedEof.into())),
+                Ok(n) => self.said.extend_from_slice(&piece[..n]),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock && Instant::now() < self.until => return Ok(None),
+                Err(e) => return Err(failed("the control socket", &e)),
+            }
+        }
+    }
 }
 
 impl Exchange {
     pub fn open(o: &Options) -> Result<Exchange> {
-        let usual = if o.choice.network(None) == Some("verbs") { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
         let (host, port) = o.name.as_deref().map_or((None, None), |name| place(name, true));
         let port = o.drive.control_port.or(o.port).or(port.and_then(|p| p.parse().ok())).unwrap_or(DEFAULT_PORT);
         let what = format!("listening on port {port} of {}", host.unwrap_or("this host"));
         let listener = match host {
             Some(host) => TcpListener::bind((host, port)),
-            None => TcpListener::bind(SocketAddr::new(IpAddr::V4(usual), port)),
+            None => TcpListener::bind((Ipv4Addr::LOCALHOST, port)),
         };
-        let patience = Duration::from_millis(o.deadline_ms.unwrap_or(crate::conn::PATIENCE_MS));
-        Ok(Exchange { listener: listener.map_err(|e| failed(&what, &e))?, choice: o.choice.clone(), patience })
+        let listener = listener.and_then(|l| l.set_nonblocking(true).map(|()| l)).map_err(|e| failed(&what, &e))?;
+        Ok(Exchange { listener, choice: o.choice.clone(), bounds: o.bounds.clone(), callers: RefCell::default() })
     }
 
     /// Where a client of this host finds it.
@@ -273,52 +324,75 @@ impl Exchange {
         }
     }
 
-    /// Waits for a client whose words make sense, gets ready for its plan, and connects.
+    /// The next caller that has said all; those that say nothing, or nonsense, hold nobody up.
+    fn next(&self) -> Result<(TcpStream, Result<Vec<u8>>)> {
+        let callers = &mut *self.callers.borrow_mut();
+        loop {
+            while callers.len() < CALLERS {
+                match self.listener.accept().and_then(|(socket, _)| socket.set_nonblocking(true).map(|()| socket)) {
+                    Ok(socket) => {
+                        let until = Instant::now() + Duration::from_millis(self.bounds.meeting_ms);
+                        callers.push(Caller { socket, said: Vec::new(), until });
+                    }
+                    Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                    // No descriptors, for example: those that are open may do.
+                    Err(_) if !callers.is_empty() => break,
+                    Err(e) => return Err(failed("waiting for a client", &e)),
+                }
+            }
+            for at in 0..callers.len() {
+                let Some(heard) = callers.get_mut(at).and_then(|c| c.listen().transpose()) else { continue };
+                let Caller { socket, .. } = callers.remove(at);
+                socket.set_nonblocking(false).map_err(|e| failed("the control socket", &e))?;
+                return Ok((socket, heard));
+            }
+            let full = callers.len() == CALLERS;
+            let ends = callers.iter().map(|c| c.until.saturating_duration_since(Instant::now()).as_millis() as i64 + 1).min();
+            let fds = callers.iter().map(|c| c.socket.as_fd()).chain((!full).then(|| self.listener.as_fd()));
+            let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            let limit = ends.map(|ms| Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 });
+            let _ = poll(&mut fds, limit.as_ref());
+        }
+    }
+
+    /// Waits for a client whose wish can be met, gets ready for its plan, and connects. Who fails before that is turned away.
     pub fn accept(&self, clock: Clock, cpu: Option<usize>) -> Result<(Side, Plan)> {
         loop {
-            let socket = match self.listener.accept() {
-                Ok((socket, _)) => socket,
-                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => continue,
-                Err(e) => return Err(failed("waiting for a client", &e)),
-            };
-            let mut talk = Talk::new(socket, self.patience);
-            let heard = talk.receive();
-            let said = heard.as_ref().map_err(|e| e.to_string()).and_then(|bytes| hello(bytes).map_err(String::from));
-            let wanted =
-                said.and_then(|(provider, plan, place, theirs)| match self.choice.network(None).or(self.choice.provider.as_deref()) {
-                    Some(ours) if ours != provider => Err(format!("this server is for {ours}, not {provider}")),
-                    _ => Ok((provider, plan, place, theirs)),
-                });
-            let (provider, plan, peer, theirs) = match wanted {
-                Ok(all) => all,
-                Err(words) => {
-                    cli::complain(&format!("gdrfab-perf: a client was turned away: {words}"));
-                    refuse(&mut talk, &words);
-                    continue;
+            let (socket, heard) = self.next()?;
+            let mut talk = Talk::new(socket, Duration::from_millis(self.bounds.meeting_ms));
+            let words = match heard.map_err(|e| e.to_string()).and_then(|said| self.meet(&mut talk, &said, clock, cpu)) {
+                Ok((mut side, plan)) => {
+                    side.link.control = Some(Control::new(talk.socket, clock)?);
+                    return Ok((side, plan));
                 }
+                Err(words) => words,
             };
-            let ready = self.get_ready(&talk, provider, &plan, clock, cpu);
-            let (mut side, ours) = match ready {
-                Ok(all) => all,
-                Err(e) => {
-                    refuse(&mut talk, &e.to_string());
-                    return Err(e.context("getting ready for a client"));
-                }
-            };
-            side.link.peer = peer;
-            // Memory may have taken its time.
-            talk.until = Instant::now() + Duration::from_millis(patience_ms(&plan));
-            talk.send(&ours)?;
-            meet(&mut side, &plan, &theirs)?;
-            side.link.control = Some(Control::new(talk.socket, clock)?);
-            return Ok((side, plan));
+            cli::complain(&format!("gdrfab-perf: a client was turned away: {words}"));
+            refuse(&mut talk, &words);
         }
+    }
+
+    /// Words for a client that cannot be served.
+    fn meet(&self, talk: &mut Talk, said: &[u8], clock: Clock, cpu: Option<usize>) -> std::result::Result<(Side, Plan), String> {
+        let (provider, plan, peer, theirs) = hello(said)?;
+        if let Some(ours) = self.choice.network(None).or(self.choice.provider.as_deref()).filter(|ours| *ours != provider) {
+            return Err(format!("this server is for {ours}, not {provider}"));
+        }
+        let plan = self.bounds.admit(plan)?;
+        let of = |e: Error| e.to_string();
+        let (mut side, ours) = self.get_ready(talk, provider, &plan, clock, cpu).map_err(of)?;
+        side.link.peer = peer;
+        // Memory may have taken its time.
+        talk.until = Instant::now() + Duration::from_millis(self.bounds.meeting_ms(&plan));
+        talk.send(&ours).and_then(|()| meet(&mut side, &theirs)).map_err(of)?;
+        Ok((side, plan))
     }
 
     fn get_ready(&self, talk: &Talk, provider: &str, plan: &Plan, clock: Clock, cpu: Option<usize>) -> Result<(Side, Vec<u8>)> {
         let here = talk.socket.local_addr().ok().map(|at| at.ip());
         let choice = Choice { provider: Some(provider.into()), ..self.choice.clone() };
-        let mut side = Side::open(choice.discover_own(here)?, plan, plan.memory, clock, cpu)?;
+        let mut side = Side::open(choice.discover_own(here)?, plan, plan.memory, clock, cpu, self.bounds.meeting_ms(plan))?;
         let mut text = vec![WELCOME];
         put(&mut text, &side.answer(0)?);
         text.extend(prepare(&mut side, plan)?);
@@ -335,6 +409,16 @@ fn refuse(talk: &mut Talk, words: &str) {
 #[cfg(test)]
 mod unit {
     use super::*;
+
+    #[test]
+    fn who_does_not_say_where_listens_on_the_loopback() {
+        for line in ["write-bw --connect addresses --control-port 0", "write-bw --connect addresses --control-port 0 -p verbs"] {
+            let Ok(crate::args::Parsed::Run(o)) = crate::args::parse(cli::Args::new(line.split(' ').map(String::from))) else {
+                panic!("{line}");
+            };
+            assert!(Exchange::open(&o).unwrap().listener.local_addr().unwrap().ip().is_loopback(), "{line}");
+        }
+    }
 
     #[test]
     fn lists_of_addresses_are_read_whole_or_not_at_all() {

@@ -16,7 +16,7 @@ pub const HELP: &str = "  -l, --post-list N     N operations to a post (1), for 
       --burst N         so many operations at once, then a pause (the post list)
       --connect HOW     cm: listen and connect (also -R; the default); addresses: the sides
                         tell each other their endpoints' addresses over a TCP socket, which
-                        listens on 127.0.0.1, with -p verbs everywhere, or where --name says
+                        listens on 127.0.0.1, or where --name says (0.0.0.0: everywhere)
       --control-port N  of that socket (18515)
   -x, --gid-index N     entry of the RDMA port's GID table (a server has its own)
       --report-gbits    bandwidths in Gb/s

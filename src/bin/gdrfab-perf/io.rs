@@ -19,6 +19,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Looks at memory between two turns of progress, where the path does without progress.
+/// Control messages that have come and nobody has waited for yet; more are no client of this program.
+const MAIL_KEPT: usize = 256;
 const LOOKS: u32 = 64;
 /// From this size on helping with a copy takes longer than a look at the queue.
 const LARGE: usize = 64 << 10;
@@ -99,6 +101,8 @@ pub struct Link {
     pub timeout_ns: u64,
     /// Ticks that a wait for the peer may last.
     pub patience: u64,
+    /// When the peer's time is over, in ticks.
+    pub until: u64,
     /// When the peer last gave a sign of life, in ticks.
     pub heard: u64,
     /// Where the sides told each other their addresses, open as long as the peer's process.
@@ -138,6 +142,7 @@ impl Link {
             timeout_ns: plan.deadline_ms.saturating_mul(1_000_000),
             inline: plan.inline.unwrap_or(0),
             patience,
+            until: u64::MAX,
             heard: ticks(),
             control: None,
             yields: plan.yields,
@@ -228,7 +233,7 @@ impl Link {
             let room = self.layout.inbox(a.lane, 0).1;
             match self.post_receive(a.lane, a.place, room) {
                 // A peer that said goodbye and left; what it said still counts.
-                Err(e) if e.errno == errno::ENOTCONN => {}
+                Err(e) if e.errno == errno::ESHUTDOWN => {}
                 other => other?,
             }
         }
@@ -242,6 +247,9 @@ impl Link {
         let envelope = if self.manners.data { 0 } else { wire::ENVELOPE };
         let bytes = self.inbox().copy_out(a.place + envelope, a.len.min(MAIL_MAX) - envelope);
         self.heard = ticks();
+        if kind != Kinds::Tick && self.mail.len() == MAIL_KEPT {
+            return Err(Error::fixed(errno::EPROTO, "the peer sends more control messages than it waits for"));
+        }
         if kind != Kinds::Tick {
             self.mail.push_back(Mail { kind, bytes });
         }
@@ -309,6 +317,19 @@ impl Link {
         }
         if now.saturating_sub(spin.since.max(self.heard)) > self.patience {
             return Err(silent(what));
+        }
+        self.check_time(now)
+    }
+
+    /// An error if the peer has stayed for as long as it may.
+    #[inline]
+    pub fn check_time(&self, now: u64) -> Result<()> {
+        if now > self.until {
+            return Err(Error::coded(
+                errno::ETIMEDOUT,
+                Code::Deadline,
+                "the client stayed for as long as this server lets it (--max-time)",
+            ));
         }
         Ok(())
     }
@@ -406,7 +427,7 @@ impl Link {
         let mut spin = Spin::default();
         let until = ticks().saturating_add(self.patience.min(1 << 31));
         loop {
-            let answer = self.eps[0].query(self.peer.key)?;
+            let answer = self.eps[0].query(self.peer.key, self.desc)?;
             if !answer.path.is_empty() || ticks() > until {
                 return Ok(answer);
             }
@@ -435,6 +456,10 @@ fn each(a: Stats, b: Stats, of: fn(u64, u64) -> u64) -> Stats {
         bytes_ipc: of(a.bytes_ipc, b.bytes_ipc),
         ops_nic: of(a.ops_nic, b.ops_nic),
         bytes_nic: of(a.bytes_nic, b.bytes_nic),
+        ops_dmabuf: of(a.ops_dmabuf, b.ops_dmabuf),
+        bytes_dmabuf: of(a.bytes_dmabuf, b.bytes_dmabuf),
+        ops_peer_mem: of(a.ops_peer_mem, b.ops_peer_mem),
+        bytes_peer_mem: of(a.bytes_peer_mem, b.bytes_peer_mem),
         ops_socket: of(a.ops_socket, b.ops_socket),
         bytes_socket: of(a.bytes_socket, b.bytes_socket),
         bytes_helped: of(a.bytes_helped, b.bytes_helped),

@@ -3,6 +3,8 @@
 //! does not outlive the run.
 
 use crate::args::Options;
+use crate::bounds::cost;
+use crate::wire::Plan;
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::sys::process;
 use std::io::{BufRead, BufReader};
@@ -38,6 +40,8 @@ impl LocalServer {
             (None, true) => command.args(["--port", "0"]),
             (_, false) => command.args(["--name", &name]),
         };
+        // Its one client is this command's.
+        command.args(["--max-memory", &cost(&Plan::of(o, false)).to_string(), "--max-time", "86400"]);
         if let Some(cpu) = cpus.last() {
             command.args(["--cpus", &cpu.to_string()]);
         }

@@ -61,6 +61,7 @@ impl Link {
                 if now.saturating_sub(start.max(self.heard)) > self.patience {
                     return Err(silent(what));
                 }
+                self.check_time(now)?;
             }
         } else {
             self.wait(what, Link::has_mail)?;

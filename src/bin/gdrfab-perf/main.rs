@@ -4,6 +4,7 @@
 
 mod args;
 mod axes;
+mod bounds;
 #[path = "../common/cli.rs"]
 mod cli;
 mod client;

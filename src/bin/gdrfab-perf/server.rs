@@ -24,6 +24,11 @@ use gdrfab::sys::time::ticks;
 /// Bytes behind a range that must stay as they were.
 pub const GUARD: usize = 64;
 
+/// Microseconds that a client has to read why it is sent away.
+const LAST_WORDS_US: f64 = 300_000.0;
+/// Round trips between two looks at the clock.
+const ROUNDS: u64 = 4096;
+
 /// Where clients come in.
 enum Door {
     Cm(Listener),
@@ -35,7 +40,7 @@ impl Door {
         if o.drive.addresses {
             return Ok(Door::Addresses(Exchange::open(o)?));
         }
-        Ok(Door::Cm(Listener::open(&listening(&o.choice, o.name.as_deref(), o.port, DEFAULT_NAME), &o.choice)?))
+        Ok(Door::Cm(Listener::open(&listening(&o.choice, o.name.as_deref(), o.port, DEFAULT_NAME), o)?))
     }
 
     fn address(&self) -> String {
@@ -75,11 +80,17 @@ pub fn run(o: &Options, clock: Clock) -> Result<()> {
             open.close()?;
         }
         let outcome = accepted.and_then(|(mut side, plan)| {
+            side.link.until = ticks().saturating_add(clock.ticks_of_us(o.bounds.seconds * 1e6));
             let served = serve(&mut side.link, &plan, clock);
             if let Err(e) = &served
                 && e.code != Code::PeerGone
             {
                 side.link.complain(e);
+                // A client that is in the middle of a window reads it before its operations fail, which would have worse words.
+                let until = ticks().saturating_add(clock.ticks_of_us(LAST_WORDS_US));
+                while ticks() < until && side.link.poll().is_ok() {
+                    std::thread::yield_now();
+                }
             }
             served.and(side.close()).map(|()| plan)
         });
@@ -126,6 +137,7 @@ pub fn serve(link: &mut Link, plan: &Plan, clock: Clock) -> Result<()> {
     let mut size = 0;
     loop {
         let mail = link.next_mail("request of the client", false)?;
+        link.check_time(ticks())?;
         match mail.kind {
             Kinds::Begin => {
                 let [wanted, checked, signal, gap_ns, burst] = mail.words();
@@ -193,7 +205,7 @@ fn target(link: &mut Link, plan: &Plan, size: usize, stream: Stream, clock: Cloc
         // Nothing but its messages says that a client lives which is only written to.
         let beat = |l: &mut Link, _: f64| match ticks().saturating_sub(l.heard) > l.patience {
             true => Err(silent("message of the client")),
-            false => (0..LOOK_TURNS).try_for_each(|_| l.poll()),
+            false => l.check_time(ticks()).and_then(|()| (0..LOOK_TURNS).try_for_each(|_| l.poll())),
         };
         let mut pulse = Pulse { every: clock.ticks_of_us(BEAT_US).min(link.patience / 8), beat };
         let what = (plan.test, size);
@@ -235,6 +247,9 @@ fn echo_writes(link: &mut Link, size: usize, back: Paths, checked: bool) -> Resu
     let mut round = 0u64;
     loop {
         round += 1;
+        if round.is_multiple_of(ROUNDS) {
+            link.check_time(ticks())?;
+        }
         if !link.await_byte(last_in, round as u8, looks)? {
             link.expect(Kinds::Stop, "end of the run")?;
             return Ok(found);
@@ -261,6 +276,9 @@ fn echo_messages(link: &mut Link, size: usize, checked: bool) -> Result<Option<M
             return Ok(found);
         }
         round += 1;
+        if round.is_multiple_of(ROUNDS) {
+            link.check_time(ticks())?;
+        }
         if checked {
             found = found.or_else(|| check_range(link, link.last, size, seed(size, round, false)));
             link.memory.fill(source, size, seed(size, round, true));

@@ -3,9 +3,10 @@
 #
 #   make demo        from a machine with Rust to two C processes that move memory
 #   make check       every test, with one summary; `make check-<step>` runs one (see CHECKS)
-#   make fuzz        looks for bytes that the tcp provider cannot bear; SECONDS=600 for each of two targets
+#   make fuzz        looks for what a peer may do that tcp and shm cannot bear; SECONDS=600 for each of three targets
 #   make install     PREFIX=/usr/local LIBDIR=$PREFIX/lib DESTDIR=
 #   make bench       gdrfab beside libfabric and UCX; needs `make deps-bench`
+#   make bench-quick gdrfab's main rows in three minutes; BASE=<prefix of another version> puts that one beside them
 #   make plugin-nccl the net plugin for NCCL; `make install-plugin-nccl` puts it beside the library
 #   make plugin-libfabric  the provider for libfabric; `make install-plugin-libfabric` puts it into LIBDIR/libfabric
 #   make check-gpu   the conformance programs on this machine's NVIDIA GPUs; `make bench-gpu` the speed there
@@ -63,9 +64,16 @@ $(OUT)/native-static-libs: Cargo.toml
 	@rm -f $@.a
 	@test -s $@.new && mv $@.new $@
 
+# Makes directories, and notes those that were not there: uninstall takes them away again.
+NOTED := gdrfab/directories
+make_dirs = @made=; for d in $(1) $(DESTDIR)$(LIBDIR)/gdrfab; do \
+		while [ ! -d "$$d" ] && [ "$$d" != "$(DESTDIR)" ]; do made="$$made $${d\#"$(DESTDIR)"}"; d=$$(dirname "$$d"); done; done; \
+	$(INSTALL) -d $(1) $(DESTDIR)$(LIBDIR)/gdrfab && \
+	for d in $$made; do grep -qxF "$$d" $(DESTDIR)$(LIBDIR)/$(NOTED) 2>/dev/null || echo "$$d" >>$(DESTDIR)$(LIBDIR)/$(NOTED); done
+
 # `sudo make install` often runs without cargo in its PATH: then it installs what `make` has built.
 install: $(if $(shell command -v $(CARGO)),all)
-	$(INSTALL) -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(LIBDIR)/gdrfab $(INCLUDEDIR)/gdrfab)
+	$(call make_dirs,$(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR)/gdrfab))
 	$(INSTALL) -m 755 $(OUT)/$(SO) $(DESTDIR)$(LIBDIR)/$(SO).$(VERSION)
 	ln -sf $(SO).$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/$(SO)
@@ -94,7 +102,7 @@ plugin-nccl: check-install
 		$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab)
 
 install-plugin-nccl: $(if $(shell command -v $(CARGO)),plugin-nccl)
-	$(INSTALL) -d $(DESTDIR)$(LIBDIR)
+	$(call make_dirs,$(DESTDIR)$(LIBDIR))
 	$(INSTALL) -m 755 $(OUT)/$(NCCL_SO) $(DESTDIR)$(LIBDIR)/$(NCCL_SO)
 
 FI_SO := libgdrfab-fi.so
@@ -109,18 +117,17 @@ plugin-libfabric: check-install
 
 # A directory of its own: FI_PROVIDER_PATH names it, and libfabric loads whatever lies there.
 install-plugin-libfabric: $(if $(shell command -v $(CARGO)),plugin-libfabric)
-	$(INSTALL) -d $(DESTDIR)$(LIBDIR)/libfabric
+	$(call make_dirs,$(DESTDIR)$(LIBDIR)/libfabric)
 	$(INSTALL) -m 755 $(OUT)/$(FI_SO) $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO)
 
-# Directories that others use as well stay, hence `|| true`.
+# Everything that install and the plugins' installs have put there, and of directories those that they made and that are empty.
 uninstall:
 	rm -f $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO)
-	rmdir $(DESTDIR)$(LIBDIR)/libfabric 2>/dev/null || true
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(NCCL_SO) $(SO) $(SONAME) $(SO).$(VERSION) libgdrfab.a pkgconfig/gdrfab.pc $(COPIER))
-	rmdir $(DESTDIR)$(LIBDIR)/gdrfab 2>/dev/null || true
 	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/gdrfab/,$(notdir $(wildcard include/gdrfab/*.hpp)))
-	rmdir $(DESTDIR)$(INCLUDEDIR)/gdrfab 2>/dev/null || true
 	rm -f $(DESTDIR)$(INCLUDEDIR)/gdrfab.h $(addprefix $(DESTDIR)$(BINDIR)/,$(PROGRAMS))
+	@made=$$(sort -r $(DESTDIR)$(LIBDIR)/$(NOTED) 2>/dev/null); rm -f $(DESTDIR)$(LIBDIR)/$(NOTED); \
+	for d in $(LIBDIR)/gdrfab $(INCLUDEDIR)/gdrfab $$made; do rmdir $(DESTDIR)$$d 2>/dev/null || true; done
 
 # ---- tests: each step stands alone; tests/check.sh runs them all and sums up
 
@@ -183,11 +190,14 @@ check-c: check-install
 	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh rma msg cq protect deadline fault
 	$(USE_TEST_PREFIX) c-tests/run.sh
 
-# The layout guard reads the debug information of a development build, which check-rust has made already.
+# The layout guard reads the debug information of a development build, which check-rust has made already. The library that
+# panics on demand is made of the same dependencies, and moved away at once.
 check-guards: check-install
+	$(CARGO) rustc --lib --crate-type cdylib -- --cfg gdrfab_panic -C opt-level=0 -C debuginfo=0
+	@mkdir -p $(CARGO_TARGET_DIR)/panic && mv $(CARGO_TARGET_DIR)/debug/$(SO) $(CARGO_TARGET_DIR)/panic/$(SONAME)
 	$(CARGO) build --lib
 	$(USE_TEST_PREFIX) MAKE="$(MAKE)" VERSION=$(VERSION) SONAME=$(SONAME) \
-		DEBUG_SO=$(CARGO_TARGET_DIR)/debug/$(SO) tests/guards.sh
+		DEBUG_SO=$(CARGO_TARGET_DIR)/debug/$(SO) PANIC_DIR=$(CARGO_TARGET_DIR)/panic tests/guards.sh
 
 check-memcheck: check-install
 	$(USE_TEST_PREFIX) TEST_PROVIDER=tcp c-tests/run.sh --memcheck tcp tcp_key tcp_hostile connection cntr cq
@@ -214,12 +224,14 @@ check-libfabric: check-install
 check-fuzz:
 	fuzz/run.sh decode 30
 	fuzz/run.sh connection 30
+	fuzz/run.sh shm 30
 
 # For longer: SECONDS for each target.
 fuzz: SECONDS ?= 600
 fuzz:
 	fuzz/run.sh decode $(SECONDS)
 	fuzz/run.sh connection $(SECONDS)
+	fuzz/run.sh shm $(SECONDS)
 
 # In a virtual machine whose kernel has soft-RoCE; needs neither root nor RDMA hardware. See tests/check-verbs.sh.
 check-verbs: check-install
@@ -239,6 +251,11 @@ check-nccl-gpu: check-install
 header:
 	GDRFAB_BLESS=1 $(CARGO) test --test header
 
+# The table of docs/options.md.
+options:
+	CC="$(CC)" sh c-tests/fakes/build.sh $(CARGO_TARGET_DIR)/fakes
+	GDRFAB_BLESS=1 GDRFAB_FAKES=$(CARGO_TARGET_DIR)/fakes $(CARGO) test --test options
+
 abi: check-install
 	$(USE_TEST_PREFIX) tests/abi-dump.sh abi/gdrfab.abi
 
@@ -252,6 +269,11 @@ demo: deps
 bench: deps-bench
 	@$(INSTALL_TEST_PREFIX)
 	$(USE_TEST_PREFIX) $(MAKE) -C benches/peers bench
+
+# BASE=<prefix>: what is installed there runs in turns with this tree. QUICK_FLAGS: options of benches/peers/quick.py.
+bench-quick:
+	@$(INSTALL_TEST_PREFIX)
+	$(USE_TEST_PREFIX) benches/peers/quick.py $(if $(BASE),--base $(BASE)) $(QUICK_FLAGS)
 
 # In the virtual machine of check-verbs: gdrfab beside perftest and the bare verbs; and its instructions, on this machine.
 bench-verbs:
@@ -295,4 +317,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all plugin-nccl install-plugin-nccl examples install uninstall check check-gpu check-nccl-gpu $(addprefix check-,$(CHECKS)) fuzz header abi demo bench bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric
+.PHONY: all plugin-nccl install-plugin-nccl examples install uninstall check check-gpu check-nccl-gpu $(addprefix check-,$(CHECKS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric

@@ -123,7 +123,7 @@ static void rejected(struct node *n)
 		const char *text = gdrfab_eq_strerror(n->eq, f.entry.prov_errno, NULL, name, sizeof name);
 		CHECK(text && *text);
 		/* What was refused is not connected. */
-		CHECK_EQ(gdrfab_send(n->ep, &byte, 1, local_desc(n, &byte, 1), 0, NULL), -ENOTCONN);
+		CHECK_EQ(gdrfab_send(n->ep, &byte, 1, local_desc(n, &byte, 1), 0, NULL), -ESHUTDOWN);
 		OK(gdrfab_ep_close(n->ep));
 		n->ep = NULL;
 		barrier(n);
@@ -257,7 +257,7 @@ static void parts_first(struct node *n)
 	if (shutdown) {
 		OK(gdrfab_ep_shutdown(n->ep, 0));
 		all_failed(n, buf, 5, ECANCELED, GDRFAB_PROV_CANCELED);
-		CHECK_EQ(gdrfab_send(n->ep, buf, 1, local_desc(n, buf, 1), 0, NULL), -ENOTCONN);
+		CHECK_EQ(gdrfab_send(n->ep, buf, 1, local_desc(n, buf, 1), 0, NULL), -ESHUTDOWN);
 		OK(gdrfab_ep_close(n->ep));
 	} else {
 		OK(gdrfab_ep_close(n->ep));
@@ -277,10 +277,10 @@ static void left_behind(struct node *n)
 	barrier(n);
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
 	all_failed(n, buf, 7, ECONNRESET, GDRFAB_PROV_PEER_GONE);
-	CHECK_EQ(gdrfab_send(n->ep, buf, 1, local_desc(n, buf, 1), 0, NULL), -ENOTCONN);
-	CHECK_EQ(gdrfab_recv(n->ep, buf, 1, local_desc(n, buf, 1), 0, NULL), -ENOTCONN);
-	CHECK_EQ(gdrfab_write(n->ep, buf, 1, local_desc(n, buf, 1), 0, 0, 1, NULL), -ENOTCONN);
-	CHECK_EQ(gdrfab_read(n->ep, buf, 1, local_desc(n, buf, 1), 0, 0, 1, NULL), -ENOTCONN);
+	CHECK_EQ(gdrfab_send(n->ep, buf, 1, local_desc(n, buf, 1), 0, NULL), -ESHUTDOWN);
+	CHECK_EQ(gdrfab_recv(n->ep, buf, 1, local_desc(n, buf, 1), 0, NULL), -ESHUTDOWN);
+	CHECK_EQ(gdrfab_write(n->ep, buf, 1, local_desc(n, buf, 1), 0, 0, 1, NULL), -ESHUTDOWN);
+	CHECK_EQ(gdrfab_read(n->ep, buf, 1, local_desc(n, buf, 1), 0, 0, 1, NULL), -ESHUTDOWN);
 	QUIET(n->cq, 5);
 	barrier(n);
 	node_down(n);
@@ -332,4 +332,90 @@ static void hears_them(struct node *n)
 TEST(completed_sends_arrive_before_a_close)
 {
 	pair(NULL, hears_them, last_words, NULL);
+}
+
+/* --- an answer, before anybody has looked at the event queue --- */
+
+struct haste {
+	struct setup setup;
+	bool sleeps;
+};
+
+static void answering(struct node *n)
+{
+	const struct haste *haste = (const struct haste *)n->arg;
+	node_open(n);
+	node_listen(n);
+	for (int i = 0; i < test_count(12, 6); i++) {
+		char in[8] = "", out[8] = "answer";
+		barrier(n);
+		gdrfab_info *request = node_await_request(n);
+		if (!n->domain)
+			node_domain(n, request);
+		n->ep = ep_new(n, request, NULL);
+		gdrfab_freeinfo(request);
+		POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, local_desc(n, in, sizeof in), 0, in));
+		OK(gdrfab_ep_accept(n->ep, NULL, 0));
+		done entry;
+		uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
+		ssize_t got;
+		do
+			got = haste->sleeps ? gdrfab_cq_sread(n->cq, &entry, 1, NULL, 1000) : gdrfab_cq_read(n->cq, &entry, 1);
+		while (got == -EAGAIN && test_now_ms() < until);
+		CHECK_EQ(got, 1);
+		CHECK_EQ(gdrfab_send(n->ep, out, sizeof out, local_desc(n, out, sizeof out), 0, out), 0);
+		DONE(n->cq, out, GDRFAB_SEND, NULL);
+		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+		barrier(n);
+		OK(gdrfab_ep_close(n->ep));
+		n->ep = NULL;
+		local_forget_all(n);
+	}
+	node_down(n);
+}
+
+static void asking(struct node *n)
+{
+	node_open(n);
+	for (int i = 0; i < test_count(12, 6); i++) {
+		char in[8] = "", out[8] = "ask";
+		barrier(n);
+		n->ep = ep_new(n, n->info, NULL);
+		POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, local_desc(n, in, sizeof in), 0, in));
+		OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
+		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+		POST(n->cq, gdrfab_send(n->ep, out, sizeof out, local_desc(n, out, sizeof out), 0, out));
+		/* In any order: over shm the answer may be there first. */
+		for (int k = 0; k < 2; k++) {
+			done entry;
+			CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
+			CHECK(entry.op_context == out || entry.op_context == in);
+		}
+		CHECK(strcmp(in, "answer") == 0);
+		barrier(n);
+		OK(gdrfab_ep_close(n->ep));
+		n->ep = NULL;
+		local_forget_all(n);
+	}
+	node_down(n);
+}
+
+static void what_came_can_be_answered(const void *arg)
+{
+	const struct haste *haste = (const struct haste *)arg;
+	pair(&haste->setup, answering, asking, haste);
+}
+
+TEST_TABLE(per_haste)
+{
+	static struct haste all[4];
+	static char names[4][64];
+	for (int i = 0; i < 4; i++) {
+		bool by_thread = i & 2;
+		all[i].sleeps = i & 1;
+		all[i].setup.progress = by_thread ? GDRFAB_PROGRESS_AUTO : 0;
+		all[i].setup.cq_wait = all[i].sleeps ? GDRFAB_WAIT_UNSPEC : 0;
+		snprintf(names[i], sizeof names[i], "what_came_can_be_answered%s%s", by_thread ? "_auto" : "", all[i].sleeps ? "_asleep" : "");
+		test_add(names[i], what_came_can_be_answered, &all[i], 30);
+	}
 }

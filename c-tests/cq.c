@@ -418,7 +418,7 @@ static void error_reader(struct node *n)
 		uint64_t key = i % 2 ? wrong_key(to.key) : to.key;
 		ssize_t rc = gdrfab_write(n->ep, word, 8, local_desc(n, word, 8), 0, to.base, key, &many[i]);
 		/* The first has failed already. */
-		if (rc == -ENOTCONN && !survives && i > 1) {
+		if (rc == -ESHUTDOWN && !survives && i > 1) {
 			ended = ~0u << i;
 			break;
 		}

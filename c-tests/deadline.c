@@ -17,14 +17,21 @@ static void ended_in_time(uint64_t start, int ms)
 		test_fail(__FILE__, __LINE__, "ended after %llu ms, deadline %d ms", (unsigned long long)took, ms);
 }
 
-static void set_deadline(gdrfab_ep *ep, int ms)
+static void set_option(gdrfab_ep *ep, int option, uint64_t ns)
 {
-	uint64_t ns = (uint64_t)ms * 1000000u, back = 1;
+	uint64_t back = 1;
 	size_t size = sizeof back;
-	OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &ns, sizeof ns));
-	OK(gdrfab_ep_getopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &back, &size));
+	OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, option, &ns, sizeof ns));
+	OK(gdrfab_ep_getopt(ep, GDRFAB_OPT_ENDPOINT, option, &back, &size));
 	CHECK_EQ(back, ns);
 	CHECK_EQ(size, sizeof back);
+}
+
+/* Of operations and of receives. */
+static void set_deadline(gdrfab_ep *ep, int ms)
+{
+	set_option(ep, GDRFAB_OPT_DEADLINE, (uint64_t)ms * 1000000u);
+	set_option(ep, GDRFAB_OPT_RECV_DEADLINE, (uint64_t)ms * 1000000u);
 }
 
 static gdrfab_msg message(struct iovec *iov, void *context, int ms)
@@ -87,6 +94,40 @@ static void next_goes_elsewhere(struct node *n, const unsigned char *given_up, u
 	CHECK_EQ(entry.len, 64);
 	CHECK_FILLED("the next message", next, 64, 0, seed);
 	CHECK_FILLED("the buffer given up", given_up, 64, 0, 1000);
+}
+
+/* Idle receives are no late operations; and UINT64_MAX is no deadline, of an option as of one receive. */
+static void receives_when_it_comes(struct node *n)
+{
+	unsigned char in[4][64];
+	node_up(n);
+	for (int i = 0; i < 4; i++) {
+		struct iovec iov = {in[i], sizeof in[i]};
+		void *desc = NULL;
+		gdrfab_msg msg = message(&iov, in[i], 0);
+		bool described = local_descs(n, &iov, 1, &desc) != NULL;
+		msg.desc = described ? &desc : NULL;
+		msg.timeout_ns = i == 3 ? UINT64_MAX : 0;
+		set_option(n->ep, GDRFAB_OPT_DEADLINE, SOON * 1000000u);
+		set_option(n->ep, GDRFAB_OPT_RECV_DEADLINE, i == 0 ? 0 : i < 3 ? UINT64_MAX : SOON * 1000000u);
+		if (i == 1)
+			POST(n->cq, gdrfab_recv(n->ep, in[i], sizeof in[i], local_desc(n, in[i], sizeof in[i]), 0, in[i]));
+		else
+			POST(n->cq, gdrfab_recvmsg(n->ep, &msg, GDRFAB_COMPLETION));
+	}
+	QUIET(n->cq, 2 * SOON);
+	for (uint32_t i = 0; i < 4; i++) {
+		tell(n, 1 + i);
+		DONE(n->cq, in[i], GDRFAB_RECV, NULL);
+		CHECK_FILLED("a message that came late", in[i], 64, 0, 1 + i);
+	}
+	tell(n, 0);
+	node_down(n);
+}
+
+TEST(idle_receives_outlast_the_deadline_of_operations)
+{
+	pair(NULL, receives_when_it_comes, sends_when_told, NULL);
 }
 
 static void receives_in_vain(struct node *n)

@@ -309,6 +309,7 @@ gdrfab_ep *ep_new(struct node *n, const gdrfab_info *info, void *context)
 	if (n->setup->deadline_ms) {
 		uint64_t ns = n->setup->deadline_ms * 1000000u;
 		OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &ns, sizeof ns));
+		OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_RECV_DEADLINE, &ns, sizeof ns));
 	}
 	return ep;
 }

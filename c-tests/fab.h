@@ -42,7 +42,7 @@ struct setup {
 	bool offsets;         /* mr_mode without VIRT_ADDR: addresses start at 0 */
 	bool given_keys;      /* mr_mode without PROV_KEY: keys are requested */
 	bool by_address;      /* connect by exchanged addresses instead of listen and connect */
-	uint64_t deadline_ms; /* GDRFAB_OPT_DEADLINE */
+	uint64_t deadline_ms; /* GDRFAB_OPT_DEADLINE and GDRFAB_OPT_RECV_DEADLINE */
 	const char *key[TEST_SIDES]; /* auth_key of that side; NULL: none */
 	enum test_side victim; /* this side is expected to be killed by SIGKILL */
 };

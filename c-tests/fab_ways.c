@@ -60,6 +60,8 @@ void path_bytes(struct node *n, uint64_t bytes[PATHS])
 	bytes[PATH_IPC] = s.bytes_ipc;
 #ifdef GDRFAB_RX_CQ_DATA
 	bytes[PATH_NIC] = s.bytes_nic;
+	bytes[PATH_DMABUF] = s.bytes_dmabuf;
+	bytes[PATH_PEER_MEM] = s.bytes_peer_mem;
 #endif
 	bytes[PATH_SOCKET] = s.bytes_socket;
 }
@@ -132,13 +134,10 @@ void way_check(struct node *n, const struct way *way, uint64_t key)
 	/* An adapter cannot ask another what lies behind a key: the key alone tells whether it is for an adapter. */
 	if (!traits()->knows_regions) {
 		OK(gdrfab_ep_query(n->ep, key, &info));
-		/* What memory a region is of is not for a peer to know: its own half of the way is the socket. */
-		if (path_known(PATH_SOCKET)) {
-			CHECK_EQ(info.path, GDRFAB_PATH_SOCKET);
-			CHECK_EQ(info.paths, GDRFAB_PATH_SOCKET | GDRFAB_PATH_STAGED);
-			return;
-		}
-		CHECK_EQ(info.path, way->path->bit == GDRFAB_PATH_STAGED ? GDRFAB_PATH_STAGED : GDRFAB_PATH_NIC);
+		/* With host memory on this side. */
+		uint64_t other = path_known(PATH_SOCKET) ? GDRFAB_PATH_SOCKET : GDRFAB_PATH_NIC;
+		CHECK_EQ(info.path, way->path->bit == GDRFAB_PATH_STAGED ? GDRFAB_PATH_STAGED : other);
+		CHECK_EQ(info.paths, info.path);
 		return;
 	}
 	/* Where a mapping must first be asked for, it is there a moment after the first question. */

@@ -318,3 +318,55 @@ TEST(a_death_is_noticed_although_a_child_lives)
 	struct setup s = {.victim = TEST_CLIENT};
 	pair(&s, hears_of_the_death, leaves_an_heir, NULL);
 }
+
+enum { SIBLINGS = 4, KEYS = 64 };
+
+/* What nobody else is to know of the keys of a new domain: neither the number in the low bits, nor bit 63. */
+static void draw_keys(uint64_t *parts)
+{
+	static char bytes[64];
+	struct node n;
+	gdrfab_mr *mr[KEYS];
+
+	node_alone(&n, NULL);
+	for (int i = 0; i < KEYS; i++) {
+		OK(gdrfab_mr_reg(n.domain, bytes, sizeof bytes, REMOTE_ACCESS, 0, 0, 0, NULL, &mr[i]));
+		parts[i] = gdrfab_mr_key(mr[i]) << 1 >> 19;
+	}
+	for (int i = 0; i < KEYS; i++)
+		OK(gdrfab_mr_close(mr[i]));
+	node_close(&n);
+}
+
+static int by_value(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Servers fork their workers: what one of them knows opens nothing of another's. */
+TEST(keys_of_forked_siblings_have_nothing_in_common)
+{
+	static uint64_t parts[SIBLINGS + 2][KEYS], *all = parts[0];
+	const size_t count = sizeof parts / sizeof **parts;
+	int to_parent[2];
+
+	skip_unless(!traits()->adapter, "the card chooses the keys");
+	CHECK_EQ(pipe(to_parent), 0);
+	draw_keys(parts[0]);
+	for (int i = 1; i <= SIBLINGS; i++) {
+		pid_t pid = test_fork(TEST_SERVER);
+		if (pid == 0) {
+			draw_keys(parts[i]);
+			CHECK_EQ(write(to_parent[1], parts[i], sizeof parts[i]), sizeof parts[i]);
+			test_child_done();
+		}
+		await_child(pid);
+		CHECK_EQ(read(to_parent[0], parts[i], sizeof parts[i]), sizeof parts[i]);
+	}
+	draw_keys(parts[SIBLINGS + 1]);
+	qsort(all, count, sizeof *all, by_value);
+	for (size_t i = 1; i < count; i++)
+		CHECK(all[i - 1] != all[i]);
+}

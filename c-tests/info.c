@@ -294,6 +294,35 @@ TEST(each_wish_that_cannot_be_met)
 	}
 }
 
+/* A caller of a newer header learns which bits this library has. */
+TEST(bits_that_the_library_does_not_know_are_named_beside_those_it_knows)
+{
+	static const struct {
+		struct wish wish;
+		const char *unknown, *known[12];
+	} cases[] = {
+		{WISH(caps, GDRFAB_MSG | 1ull << 63), "0x8000000000000000", {"MSG", "RMA", "REMOTE_WRITE", "RMA_EVENT"}},
+		{WISH(tx_op_flags, GDRFAB_COMPLETION | 1ull << 62), "0x4000000000000000", {"COMPLETION", "DELIVERY_COMPLETE"}},
+		{WISH(msg_order, GDRFAB_ORDER_SAS | 1ull << 40), "0x10000000000", {"ORDER_RAR", "ORDER_WAW", "ORDER_SAS"}},
+		{WISH(comp_order, 1ull << 40), "0x10000000000", {"ORDER_RAR", "ORDER_SAS"}},
+		{WISH(paths, 1ull << 40), "0x10000000000", {"direct", "cma", "staged", "nic", "socket"}},
+		{WISH(mr_mode, MODE(1u << 31)), "0x80000000", {"MR_LOCAL", "MR_VIRT_ADDR", "MR_PROV_KEY", "MR_HMEM"}},
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		const struct wish *w = &cases[i].wish;
+		gdrfab_info hints, *info = NULL;
+		set(&hints, w);
+		WANT_EQ(provider_getinfo(service(), 0, &hints, &info), -ENODATA);
+		bool all = test_says(gdrfab_last_error(), w->name) && test_says(gdrfab_last_error(), cases[i].unknown) &&
+			   test_says(gdrfab_last_error(), "does not know");
+		for (int k = 0; cases[i].known[k]; k++)
+			all = all && test_says(gdrfab_last_error(), cases[i].known[k]);
+		if (!all)
+			test_wrong(__FILE__, __LINE__, "hints->%s: %s", w->name, gdrfab_last_error());
+	}
+}
+
 TEST(names_that_do_not_exist)
 {
 	static char nosuch[] = "nosuch";
@@ -332,8 +361,9 @@ TEST(all_candidates_with_no_wish)
 TEST(environment_names_a_provider)
 {
 	gdrfab_info *info = NULL;
-	setenv("GDRFAB_PROVIDER", "nosuch", 1);
-	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, "a", 0, NULL, &info), -ENODATA);
+	gdrfab_info hints = {.struct_size = sizeof hints, .prov_name = (char *)"tcp"};
+	setenv("GDRFAB_PROVIDER", "shm", 1);
+	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, "a", 0, &hints, &info), -ENODATA);
 	if (!test_says(gdrfab_last_error(), "GDRFAB_PROVIDER"))
 		test_fail(__FILE__, __LINE__, "the words do not name the variable: %s", gdrfab_last_error());
 }
@@ -508,4 +538,47 @@ TEST(nothing_is_printed_unless_asked)
 	close(fd);
 	close(out);
 	close(err);
+}
+
+/* --- the first error --- */
+
+/* What has gone wrong is told by the call that says that something has, as well as by the entry. */
+TEST(an_error_that_is_next_has_its_words_at_once)
+{
+	struct node n;
+	uint32_t event;
+	gdrfab_eq_cm_entry entry;
+	gdrfab_eq_err_entry why = {.struct_size = sizeof why};
+	char words[512] = "";
+	ssize_t got;
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(5000);
+
+	node_alone(&n, NULL);
+	n.ep = ep_new(&n, n.info, NULL);
+	OK(gdrfab_ep_connect(n.ep, n.info->dest_addr, n.info->dest_addrlen, NULL, 0));
+	while ((got = gdrfab_eq_sread(n.eq, &event, &entry, sizeof entry, 100, 0)) == -EAGAIN && test_now_ms() < until)
+		;
+	CHECK_EQ(got, -GDRFAB_EAVAIL);
+	char said[512];
+	snprintf(said, sizeof said, "%s", gdrfab_last_error());
+	why.err_data = words;
+	why.err_data_size = sizeof words;
+	CHECK_EQ(gdrfab_eq_readerr(n.eq, &why, 0), 1);
+	CHECK_EQ(why.err, ECONNREFUSED);
+	if (!words[0] || !strstr(said, words))
+		test_fail(__FILE__, __LINE__, "the entry says '%s', the call before '%s'", words, said);
+
+	/* The same of a completion queue: a posted receive that its endpoint's close takes back. */
+	static char buf[64];
+	gdrfab_ep *ep = ep_new(&n, n.info, NULL);
+	OK(gdrfab_recv(ep, buf, sizeof buf, local_desc(&n, buf, sizeof buf), 0, buf));
+	OK(gdrfab_ep_close(ep));
+	done e;
+	struct failure f;
+	CHECK_EQ(gdrfab_cq_read(n.cq, &e, 1), -GDRFAB_EAVAIL);
+	snprintf(said, sizeof said, "%s", gdrfab_last_error());
+	FAILED(n.cq, buf, ECANCELED, GDRFAB_PROV_CANCELED, &f);
+	if (!f.words[0] || !strstr(said, f.words))
+		test_fail(__FILE__, __LINE__, "the entry says '%s', the call before '%s'", f.words, said);
+	node_close(&n);
 }

@@ -5,6 +5,8 @@
  */
 #include "misuse.h"
 
+#include <sys/uio.h>
+
 TEST(set_and_get)
 {
 	struct node n;
@@ -27,7 +29,12 @@ TEST(set_and_get)
 	CHECK_EQ(value, 0);
 	len = sizeof coop;
 	OK(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_COOP, &coop, &len));
-	CHECK_EQ(coop, 1);
+	/* Only shm has what it is about; elsewhere it is refused, not forgotten. */
+	CHECK_EQ(coop, path_known(PATH_DIRECT));
+	if (!coop) {
+		coop = 1;
+		MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_COOP, &coop, sizeof coop), -EOPNOTSUPP, "GDRFAB_OPT_COOP");
+	}
 	coop = 0;
 	OK(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_COOP, &coop, sizeof coop));
 	coop = 7;
@@ -106,6 +113,57 @@ static void offers_two(struct node *n)
 	node_down(n);
 }
 
+/* Whatever an object was opened or registered with is given back, by each object its own. */
+TEST(contexts)
+{
+	struct node n;
+	gdrfab_fabric *fabric;
+	gdrfab_domain *domain;
+	gdrfab_ep *ep;
+	gdrfab_pep *pep;
+	gdrfab_cq *cq;
+	gdrfab_eq *eq;
+	gdrfab_cntr *cntr;
+	gdrfab_mr *mr;
+	char at[16];
+	node_alone(&n, NULL);
+	OK(gdrfab_fabric_open(n.info, at, &fabric));
+	OK(gdrfab_domain_open(fabric, n.info, at + 1, &domain));
+	OK(gdrfab_ep_open(domain, n.info, at + 2, &ep));
+	OK(gdrfab_pep_open(fabric, n.info, at + 3, &pep));
+	OK(gdrfab_cq_open(domain, NULL, at + 4, &cq));
+	OK(gdrfab_eq_open(fabric, NULL, at + 5, &eq));
+	OK(gdrfab_cntr_open(domain, NULL, at + 6, &cntr));
+	CHECK(gdrfab_fabric_context(fabric) == at && gdrfab_domain_context(domain) == at + 1);
+	CHECK(gdrfab_ep_context(ep) == at + 2 && gdrfab_pep_context(pep) == at + 3);
+	CHECK(gdrfab_cq_context(cq) == at + 4 && gdrfab_eq_context(eq) == at + 5);
+	CHECK(gdrfab_cntr_context(cntr) == at + 6);
+	CHECK(!gdrfab_fabric_context(NULL) && !gdrfab_domain_context(NULL) && !gdrfab_ep_context(NULL));
+	CHECK(!gdrfab_pep_context(NULL) && !gdrfab_cq_context(NULL) && !gdrfab_eq_context(NULL));
+	CHECK(!gdrfab_cntr_context(NULL) && !gdrfab_mr_context(NULL));
+	/* By the short way, by the long one, and again with a handle that was used before. */
+	struct iovec two[2] = {{at, 4}, {at + 8, 4}};
+	for (int i = 0; i < 2; i++) {
+		OK(gdrfab_mr_reg(domain, at, sizeof at, GDRFAB_SEND, 0, 1, 0, at + 7 + i, &mr));
+		CHECK(gdrfab_mr_context(mr) == at + 7 + i);
+		OK(gdrfab_mr_close(mr));
+		OK(gdrfab_mr_regv(domain, two, 2, GDRFAB_SEND, 0, 2, 0, at + 9 + i, &mr));
+		CHECK(gdrfab_mr_context(mr) == at + 9 + i);
+		OK(gdrfab_mr_close(mr));
+	}
+	OK(gdrfab_mr_reg(domain, at, sizeof at, GDRFAB_SEND, 0, 1, 0, NULL, &mr));
+	CHECK(gdrfab_mr_context(mr) == NULL);
+	OK(gdrfab_mr_close(mr));
+	OK(gdrfab_cntr_close(cntr));
+	OK(gdrfab_cq_close(cq));
+	OK(gdrfab_ep_close(ep));
+	OK(gdrfab_pep_close(pep));
+	OK(gdrfab_eq_close(eq));
+	OK(gdrfab_domain_close(domain));
+	OK(gdrfab_fabric_close(fabric));
+	node_close(&n);
+}
+
 static gdrfab_path_info path_to(struct node *n, uint64_t key)
 {
 	gdrfab_path_info info;
@@ -119,8 +177,12 @@ static gdrfab_path_info path_to(struct node *n, uint64_t key)
 	const int refused[] = {[PATH_DIRECT] = info.direct_errno,
 			       [PATH_CMA] = info.cma_errno,
 			       [PATH_STAGED] = info.staged_errno,
-			       [PATH_IPC] = info.ipc_errno};
-	for (int p = 0; p <= PATH_IPC; p++) {
+			       [PATH_IPC] = info.ipc_errno,
+			       [PATH_NIC] = info.nic_errno,
+			       [PATH_DMABUF] = info.dmabuf_errno,
+			       [PATH_PEER_MEM] = info.peer_mem_errno,
+			       [PATH_SOCKET] = info.socket_errno};
+	for (int p = 0; p < PATHS; p++) {
 		/* As data and as text alike. */
 		CHECK_EQ((info.paths & paths[p].bit) != 0, refused[p] == 0);
 		if (!names(text, paths[p].name))

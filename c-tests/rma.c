@@ -337,15 +337,20 @@ static void check_path(struct node *n)
 	path_bytes(n, bytes);
 	/* From memory that the CPU reaches, or to it, the socket; else through pinned memory on the way. */
 	if (path_known(PATH_SOCKET)) {
-		bool device = plan->local->opaque;
+		bool device = plan->local->opaque || plan->way->kind->opaque;
 		CHECK_EQ(bytes[PATH_SOCKET] > fenced, !device);
 		CHECK_EQ(bytes[PATH_STAGED] > 0, device);
 		CHECK_EQ(bytes[PATH_NIC] + bytes[PATH_DIRECT] + bytes[PATH_CMA] + bytes[PATH_IPC], 0);
 		return;
 	}
-	/* What an adapter carries out is not told apart further. */
+	/* An adapter's operations are told apart by how it reaches this side's memory. */
 	if (!traits()->knows_regions) {
-		CHECK(bytes[PATH_NIC] > 0 || wanted->bit == GDRFAB_PATH_STAGED);
+		uint64_t may = kind_paths(plan->local) | GDRFAB_PATH_NIC | GDRFAB_PATH_STAGED, sum = 0;
+		for (int p = 0; p < PATHS; p++) {
+			sum += bytes[p];
+			CHECK(bytes[p] == 0 || (may & paths[p].bit) != 0);
+		}
+		CHECK(sum > 0 && (bytes[PATH_STAGED] > 0 || wanted->bit != GDRFAB_PATH_STAGED));
 		return;
 	}
 	for (int p = 0; p < PATHS; p++)

@@ -119,6 +119,8 @@ build_program() { # <program>
 	local use_libs=$use_libs std=c++11
 	case $1 in rdma_transport*) std=c++17 ;; esac
 	[ "$1" = verbs_raw ] && use_libs="$use_libs -libverbs"
+	# The loader of a set-uid program does not look at LD_LIBRARY_PATH.
+	[ "$1" = environment ] && use_libs="$use_libs -Wl,-rpath,$(pkg-config --variable=libdir gdrfab)"
 	# shellcheck disable=SC2086
 	if [ -f "$1.cpp" ]; then
 		$cxx -std=$std $strict $cflags $use_cflags -o "$build/$1" "$1.cpp" "${common[@]}" $use_libs
@@ -133,6 +135,12 @@ for program in "${programs[@]}"; do
 	# A peer of plain verbs needs what gdrfab itself does without.
 	if [ "$program" = verbs_raw ] && ! pkg-config --exists libibverbs; then
 		echo "skip $program: no headers of libibverbs here"
+		skipped=$((skipped + 1))
+		continue
+	fi
+	# What it looks for is done by other processes and by the kernel.
+	if [ "$program" = quiet ] && [ -n "$tool" ]; then
+		echo "skip $program: a memory checker does not see other processes write"
 		skipped=$((skipped + 1))
 		continue
 	fi

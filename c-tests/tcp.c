@@ -591,6 +591,21 @@ static void get(struct node *n, struct remote from, int err)
 		DONE(n->cq, in, GDRFAB_READ, NULL);
 }
 
+/* What the endpoint tells of the next operation between host memory here and the peer's region. */
+static void tells(struct node *n, uint64_t key, uint64_t path)
+{
+	gdrfab_path_info info;
+	memset(&info, 0, sizeof info);
+	info.struct_size = sizeof info;
+	OK(gdrfab_ep_query(n->ep, key, &info));
+	CHECK_EQ(info.path, path);
+	CHECK_EQ(info.paths, path);
+	CHECK_EQ(info.socket_errno == 0, path == GDRFAB_PATH_SOCKET);
+	CHECK_EQ(info.staged_errno == 0, path == GDRFAB_PATH_STAGED);
+	CHECK(info.direct_errno && info.ipc_errno && info.cma_errno);
+	CHECK(info.nic_errno && info.dmabuf_errno && info.peer_mem_errno);
+}
+
 static void chooses(struct node *n)
 {
 	const struct memkind *device = (const struct memkind *)n->arg;
@@ -602,6 +617,9 @@ static void chooses(struct node *n)
 		other = mem_fetch(n);
 	CHECK(gdrfab_ep_explain(n->ep, host.key, words, sizeof words) > 0);
 	CHECK(test_says(words, "socket"));
+	tells(n, host.key, GDRFAB_PATH_SOCKET);
+	if (device)
+		tells(n, other.key, GDRFAB_PATH_STAGED);
 	for (int i = 0; i < 3; i++)
 		put(n, host, 0);
 	for (int i = 0; i < 2; i++)
@@ -615,6 +633,7 @@ static void chooses(struct node *n)
 	put(n, host, 0);
 	get(n, host, 0);
 	if (device) {
+		tells(n, other.key, 0);
 		put(n, other, EOPNOTSUPP);
 		get(n, other, EOPNOTSUPP);
 	}
@@ -622,9 +641,11 @@ static void chooses(struct node *n)
 	option(n, GDRFAB_OPT_REQUIRE_PATH, GDRFAB_PATH_STAGED);
 	put(n, host, EOPNOTSUPP);
 	get(n, host, EOPNOTSUPP);
+	tells(n, host.key, 0);
 	if (device) {
 		put(n, other, 0);
 		get(n, other, 0);
+		CHECK_EQ(stats_of(n).bytes_staged, 100 + 200 + 100 + 200);
 	}
 	option(n, GDRFAB_OPT_REQUIRE_PATH, 0);
 	option(n, GDRFAB_OPT_FORBID_PATH, GDRFAB_PATH_STAGED);

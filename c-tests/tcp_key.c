@@ -223,7 +223,7 @@ static void is_turned_away(struct node *n)
 		if (!test_says(words, "key"))
 			test_fail(__FILE__, __LINE__, "the words do not speak of a key: %s", words);
 		CHECK(!test_says(words, SECRET) && !test_says(words, OTHER));
-		CHECK_EQ(gdrfab_send(n->ep, &byte, 1, NULL, 0, NULL), -ENOTCONN);
+		CHECK_EQ(gdrfab_send(n->ep, &byte, 1, NULL, 0, NULL), -ESHUTDOWN);
 		OK(gdrfab_ep_close(n->ep));
 		n->ep = NULL;
 	}

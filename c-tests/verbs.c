@@ -174,7 +174,7 @@ static void sends_in_vain(struct node *n)
 	FAILED(n->cq, &byte, GDRFAB_ENORX, GDRFAB_PROV_VERBS + 13, &f);
 	CHECK(strstr(f.words, "receive"));
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
-	CHECK_EQ(gdrfab_send(n->ep, &byte, 1, local_desc(n, &byte, 1), 0, &byte), -ENOTCONN);
+	CHECK_EQ(gdrfab_send(n->ep, &byte, 1, local_desc(n, &byte, 1), 0, &byte), -ESHUTDOWN);
 	barrier(n);
 	local_forget_all(n);
 	node_close(n);

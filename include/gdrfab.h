@@ -722,35 +722,38 @@
 #define GDRFAB_OPT_CM_DATA_SIZE 1
 
 /**
- * uint64_t nanoseconds: operations and receives posted from now on end with ETIMEDOUT after it; 0 = no deadline (the
- * default).
+ * uint64_t nanoseconds: operations posted from now on end with ETIMEDOUT after it; 0 (the default) or UINT64_MAX = none.
+ * Receives, which may wait idle, have GDRFAB_OPT_RECV_DEADLINE.
  */
 #define GDRFAB_OPT_DEADLINE 256
 
 /**
- * uint64_t nanoseconds: how long connecting may take; 0 = no limit; default 10 s.
+ * uint64_t nanoseconds: how long connecting may take; 0 or UINT64_MAX = no limit; default 10 s.
  */
 #define GDRFAB_OPT_CONNECT_TIMEOUT 257
 
 /**
- * uint64_t of GDRFAB_PATH_*: RMA that can take none of these fails with EOPNOTSUPP; 0 = any.
+ * uint64_t of GDRFAB_PATH_*: RMA that can take none of these fails with EOPNOTSUPP (an error entry, GDRFAB_PROV_PATH);
+ * 0 = any. With verbs the path is that of this side's memory, or staged if either side's is; see gdrfab_ep_query().
  */
 #define GDRFAB_OPT_REQUIRE_PATH 258
 
 /**
- * uint64_t of GDRFAB_PATH_*: RMA never takes these.
+ * uint64_t of GDRFAB_PATH_*: RMA never takes these, and fails likewise if nothing else is left.
  */
 #define GDRFAB_OPT_FORBID_PATH 259
 
 /**
- * uint32_t 0 or 1 (the default): offer large copies to a polling target, and help with a peer's.
+ * uint32_t 0 or 1 (the default with shm): offer large copies to a polling target, and help with a peer's. Only shm does:
+ * elsewhere it is 0, and 1 is refused with -EOPNOTSUPP.
  */
 #define GDRFAB_OPT_COOP 260
 
 /**
  * uint64_t, a stream of the caller's as a number (a CUstream, ...): copies that a device's driver carries out for
  * operations posted from now on begin after what that stream holds when they are posted; 0 (the default) = none.
- * -ENOSYS of the operation where the vendor has no such order.
+ * -ENOSYS of the operation where the vendor has no such order. With verbs only 0, else -EOPNOTSUPP: an RDMA device reads
+ * the memory itself and waits for no stream; synchronise with the stream before posting.
  */
 #define GDRFAB_OPT_STREAM 261
 
@@ -787,6 +790,12 @@
  * GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
  */
 #define GDRFAB_OPT_DRIVER_CALLS 266
+
+/**
+ * uint64_t nanoseconds: receives posted from now on end with ETIMEDOUT after it, whether a message has begun to come or not;
+ * 0 (the default) or UINT64_MAX = none. Over verbs a receive that is late ends the connection, as an operation does.
+ */
+#define GDRFAB_OPT_RECV_DEADLINE 267
 
 /**
  * A counter.
@@ -1293,7 +1302,7 @@ typedef struct gdrfab_mr_attr {
      */
     uint64_t requested_key;
     /**
-     * The caller's.
+     * The caller's; gdrfab_mr_context() gives it back.
      */
     void *context;
     /**
@@ -1536,7 +1545,7 @@ typedef struct gdrfab_msg_rma {
      */
     uint64_t data;
     /**
-     * Nanoseconds after which the operation fails with ETIMEDOUT; 0 = the endpoint's GDRFAB_OPT_DEADLINE.
+     * Nanoseconds after which the operation fails with ETIMEDOUT; UINT64_MAX = none; 0 = the endpoint's GDRFAB_OPT_DEADLINE.
      */
     uint64_t timeout_ns;
 } gdrfab_msg_rma;
@@ -1574,7 +1583,8 @@ typedef struct gdrfab_msg {
      */
     uint64_t data;
     /**
-     * Nanoseconds after which the operation fails with ETIMEDOUT; 0 = the endpoint's GDRFAB_OPT_DEADLINE.
+     * Nanoseconds after which the operation fails with ETIMEDOUT; UINT64_MAX = none; 0 = the endpoint's GDRFAB_OPT_DEADLINE, of
+     * a receive its GDRFAB_OPT_RECV_DEADLINE.
      */
     uint64_t timeout_ns;
 } gdrfab_msg;
@@ -1638,7 +1648,7 @@ typedef struct gdrfab_eq_err_entry {
      */
     size_t struct_size;
     /**
-     * The gdrfab_ep that it concerns.
+     * The gdrfab_ep or gdrfab_pep that it concerns.
      */
     void *object;
     /**
@@ -1647,7 +1657,8 @@ typedef struct gdrfab_eq_err_entry {
     void *context;
     /**
      * The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on (the RDMA
-     * port went down, or its address changed).
+     * port went down, or its address changed); GDRFAB_CONNREQ where a passive endpoint of shm or tcp cannot take callers
+     * (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it goes on listening, and refuses or holds them.
      */
     uint64_t data;
     /**
@@ -1704,6 +1715,27 @@ typedef struct gdrfab_path_info {
      * Why not GDRFAB_PATH_IPC.
      */
     int ipc_errno;
+    /**
+     * Why not GDRFAB_PATH_NIC.
+     */
+    int nic_errno;
+    /**
+     * Why not GDRFAB_PATH_DMABUF.
+     */
+    int dmabuf_errno;
+    /**
+     * Why not GDRFAB_PATH_PEER_MEM.
+     */
+    int peer_mem_errno;
+    /**
+     * Why not GDRFAB_PATH_SOCKET.
+     */
+    int socket_errno;
+    /**
+     * In: gdrfab_mr_desc() of the memory of this side that operations will name; NULL = host memory. tcp and verbs choose
+     * by it too.
+     */
+    const void *desc;
 } gdrfab_path_info;
 
 /**
@@ -1767,11 +1799,11 @@ typedef struct gdrfab_stats {
      */
     uint64_t bytes_ipc;
     /**
-     * RMA operations that an RDMA device carried out (GDRFAB_PATH_NIC, DMABUF, PEER_MEM on this side).
+     * RMA operations by GDRFAB_PATH_NIC. An RDMA device's operation is counted by how it reaches this side's memory.
      */
     uint64_t ops_nic;
     /**
-     * Their bytes.
+     * Bytes by GDRFAB_PATH_NIC.
      */
     uint64_t bytes_nic;
     /**
@@ -1782,6 +1814,22 @@ typedef struct gdrfab_stats {
      * Bytes by GDRFAB_PATH_SOCKET.
      */
     uint64_t bytes_socket;
+    /**
+     * RMA operations by GDRFAB_PATH_DMABUF.
+     */
+    uint64_t ops_dmabuf;
+    /**
+     * Bytes by GDRFAB_PATH_DMABUF.
+     */
+    uint64_t bytes_dmabuf;
+    /**
+     * RMA operations by GDRFAB_PATH_PEER_MEM.
+     */
+    uint64_t ops_peer_mem;
+    /**
+     * Bytes by GDRFAB_PATH_PEER_MEM.
+     */
+    uint64_t bytes_peer_mem;
 } gdrfab_stats;
 
 /**
@@ -1907,7 +1955,8 @@ const char *gdrfab_last_error(void);
  * @param info    list of candidates, best first; free it with gdrfab_freeinfo()
  * @return 0, or
  *   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it was left out;
- *   -EINVAL a bad argument; -E2BIG hints of a newer version; -GDRFAB_EBADFLAGS unknown flags;
+ *   -EINVAL a bad argument, or a GDRFAB_ variable of the environment with a value that it cannot have (the words name it and
+ *   what is allowed; `gdrfab-info -e` lists all); -E2BIG hints of a newer version; -GDRFAB_EBADFLAGS unknown flags;
  *   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
  *   -ENODEV hints->near_device does not exist
  */
@@ -1961,7 +2010,7 @@ int gdrfab_info_nic(const struct gdrfab_info *info,
  * Opens a fabric. Mirrors fi_fabric.
  *
  * @param info    a candidate of gdrfab_getinfo(); copied, not kept
- * @param context the caller's, for its own use
+ * @param context the caller's; gdrfab_fabric_context() gives it back
  * @param fabric  the handle; close it with gdrfab_fabric_close()
  * @return 0, -EINVAL (an argument; no provider name), -E2BIG (info of a newer version), -ENODEV (no such provider)
  */
@@ -1985,7 +2034,7 @@ int gdrfab_fabric_close(struct gdrfab_fabric *fabric);
  *
  * @param fabric  open fabric
  * @param info    a candidate of gdrfab_getinfo(), or the info of a connection request; copied, not kept
- * @param context the caller's
+ * @param context the caller's; gdrfab_domain_context() gives it back
  * @param domain  the handle; close it with gdrfab_domain_close()
  * @return 0, -EINVAL, -E2BIG, -EMFILE or -ENOMEM (shared memory cannot be made), -EAGAIN (no thread can be started)
  */
@@ -2008,7 +2057,7 @@ int gdrfab_domain_close(struct gdrfab_domain *domain);
  * @param domain  open domain
  * @param info    a candidate, or a connection request's info, whose request the endpoint takes and
  *   gdrfab_ep_accept() answers
- * @param context handed out in events of the endpoint
+ * @param context handed out in events of the endpoint, and by gdrfab_ep_context()
  * @param ep      the handle; close it with gdrfab_ep_close()
  * @return 0, -EINVAL (an argument; the request was taken already), -E2BIG
  */
@@ -2021,10 +2070,13 @@ int gdrfab_ep_open(struct gdrfab_domain *domain,
  * Closes an endpoint. Mirrors fi_close.
  *
  * The peer gets GDRFAB_SHUTDOWN. Outstanding operations and posted receives complete with ECANCELED in
- * their queues before the call returns, and no buffer of theirs is touched afterwards. Waits for a peer that is
- * inside a copy for GDRFAB_SHM_CLOSE_MS at most. Events of the endpoint that were not read are dropped.
+ * their queues before the call returns 0, and no buffer of theirs is touched afterwards. Events of the endpoint that were
+ * not read are dropped.
  *
- * @return 0, -EINVAL for NULL, -EPERM in a process that did not open it
+ * @return 0;
+ *   -EBUSY a peer (stopped, perhaps) or a device still has the buffer of an operation after GDRFAB_SHM_CLOSE_MS: the
+ *   connection is over, the entry comes when the buffer is quiet, and the call is to be made again;
+ *   -EINVAL for NULL, -EPERM in a process that did not open it
  */
 int gdrfab_ep_close(struct gdrfab_ep *ep);
 
@@ -2033,7 +2085,7 @@ int gdrfab_ep_close(struct gdrfab_ep *ep);
  *
  * @param fabric  open fabric
  * @param info    its src_addr is where gdrfab_pep_listen() will listen; NULL there: a name of its own
- * @param context handed out in events of the passive endpoint
+ * @param context handed out in events of the passive endpoint, and by gdrfab_pep_context()
  * @param pep     the handle; close it with gdrfab_pep_close()
  * @return 0, -EINVAL (an argument; a malformed address), -E2BIG, -EHOSTUNREACH (another host's address)
  */
@@ -2043,7 +2095,8 @@ int gdrfab_pep_open(struct gdrfab_fabric *fabric,
                     struct gdrfab_pep **pep);
 
 /**
- * Closes a passive endpoint; requests that nobody answered are rejected. Mirrors fi_close.
+ * Closes a passive endpoint, whatever other threads wait on its event queue: its name is free, requests that nobody answered
+ * are rejected, and no event names it from now on. Mirrors fi_close.
  *
  * @return 0, -EINVAL for NULL, -EPERM in a process that did not open it
  */
@@ -2054,7 +2107,7 @@ int gdrfab_pep_close(struct gdrfab_pep *pep);
  *
  * @param domain  open domain
  * @param attr    attributes, or NULL: 1024 entries of GDRFAB_CQ_FORMAT_CONTEXT, no descriptor
- * @param context the caller's
+ * @param context the caller's; gdrfab_cq_context() gives it back
  * @param cq      the handle; close it with gdrfab_cq_close()
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE (no descriptor for GDRFAB_WAIT_FD)
  */
@@ -2075,7 +2128,7 @@ int gdrfab_cq_close(struct gdrfab_cq *cq);
  *
  * @param fabric  open fabric
  * @param attr    attributes, or NULL for none
- * @param context the caller's
+ * @param context the caller's; gdrfab_eq_context() gives it back
  * @param eq      the handle; close it with gdrfab_eq_close()
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE
  */
@@ -2096,7 +2149,7 @@ int gdrfab_eq_close(struct gdrfab_eq *eq);
  *
  * @param domain  open domain
  * @param attr    attributes, or NULL for none
- * @param context the caller's
+ * @param context the caller's; gdrfab_cntr_context() gives it back
  * @param cntr    the handle; close it with gdrfab_cntr_close()
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE
  */
@@ -2112,6 +2165,41 @@ int gdrfab_cntr_open(struct gdrfab_domain *domain,
  *   not open it
  */
 int gdrfab_cntr_close(struct gdrfab_cntr *cntr);
+
+/**
+ * The context that a fabric was opened with; NULL for NULL. Mirrors fid->context.
+ */
+void *gdrfab_fabric_context(struct gdrfab_fabric *fabric);
+
+/**
+ * The context that a domain was opened with; NULL for NULL. Mirrors fid->context.
+ */
+void *gdrfab_domain_context(struct gdrfab_domain *domain);
+
+/**
+ * The context that an endpoint was opened with; NULL for NULL. Mirrors fid->context.
+ */
+void *gdrfab_ep_context(struct gdrfab_ep *ep);
+
+/**
+ * The context that a passive endpoint was opened with; NULL for NULL. Mirrors fid->context.
+ */
+void *gdrfab_pep_context(struct gdrfab_pep *pep);
+
+/**
+ * The context that a completion queue was opened with; NULL for NULL. Mirrors fid->context.
+ */
+void *gdrfab_cq_context(struct gdrfab_cq *cq);
+
+/**
+ * The context that an event queue was opened with; NULL for NULL. Mirrors fid->context.
+ */
+void *gdrfab_eq_context(struct gdrfab_eq *eq);
+
+/**
+ * The context that a counter was opened with; NULL for NULL. Mirrors fid->context.
+ */
+void *gdrfab_cntr_context(struct gdrfab_cntr *cntr);
 
 /**
  * Binds a completion queue, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
@@ -2231,7 +2319,7 @@ int gdrfab_pep_reject(struct gdrfab_pep *pep,
  * posted receives complete with ECANCELED before the call returns.
  *
  * @param flags 0
- * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOTCONN
+ * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOTCONN (not connected yet), -ESHUTDOWN (not any more)
  */
 int gdrfab_ep_shutdown(struct gdrfab_ep *ep, uint64_t flags);
 
@@ -2276,7 +2364,7 @@ int gdrfab_pep_getname(struct gdrfab_pep *pep, void *addr, size_t *addrlen);
  * @param ep      connected endpoint
  * @param addr    gets NUL-terminated text; GDRFAB_ADDR_MAX bytes suffice
  * @param addrlen in: bytes of addr; out: bytes used, NUL included. Also written with -GDRFAB_ETOOSMALL
- * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -ENOTCONN
+ * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -ENOTCONN (not connected yet), -ESHUTDOWN (not any more)
  */
 int gdrfab_ep_getpeer(struct gdrfab_ep *ep,
                       void *addr,
@@ -2292,7 +2380,7 @@ int gdrfab_ep_getpeer(struct gdrfab_ep *ep,
  * @param offset        see gdrfab_mr_attr
  * @param requested_key see gdrfab_mr_attr
  * @param flags         0, GDRFAB_RMA_EVENT
- * @param context       the caller's
+ * @param context       the caller's; gdrfab_mr_context() gives it back
  * @param mr            the handle; close it with gdrfab_mr_close()
  * @return as gdrfab_mr_regattr()
  */
@@ -2316,7 +2404,7 @@ int gdrfab_mr_reg(struct gdrfab_domain *domain,
  * @param offset        see gdrfab_mr_attr
  * @param requested_key see gdrfab_mr_attr
  * @param flags         0, GDRFAB_RMA_EVENT
- * @param context       the caller's
+ * @param context       the caller's; gdrfab_mr_context() gives it back
  * @param mr            the handle
  * @return as gdrfab_mr_regattr()
  */
@@ -2333,9 +2421,11 @@ int gdrfab_mr_regv(struct gdrfab_domain *domain,
 /**
  * Registers memory of any kind. Mirrors fi_mr_regattr.
  *
- * Nothing is pinned and no page is touched. Of device memory the driver's handle for other processes is made, where
- * the vendor has one; the range may span several allocations of one device and kind. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths the region offers and
- * why not the others. Callable from any thread (GDRFAB_THREAD_SAFE).
+ * shm and tcp pin nothing here and touch no page (shm lets a vendor's driver pin host memory when it is first copied to or
+ * from a device); verbs pins host memory, unless GDRFAB_VERBS_ODP, and device memory with its dma-buf. Of device memory the
+ * driver's handle for other processes is made, where the vendor has one; the range may span several allocations of one
+ * device and kind. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths
+ * the region offers and why not the others. Callable from any thread (GDRFAB_THREAD_SAFE).
  *
  * @param domain open domain
  * @param attr   what and how
@@ -2356,17 +2446,26 @@ int gdrfab_mr_regattr(struct gdrfab_domain *domain,
                       struct gdrfab_mr **mr);
 
 /**
- * Closes a region. When it returns 0, no peer reaches the memory: copies in flight have ended, and every
- * later operation on the key fails at its initiator with EKEYREJECTED. Mirrors fi_close.
+ * Closes a region. When it returns 0, no peer that runs this library reaches the memory: copies in flight have ended, those
+ * of connections that are over too, and every later operation on the key fails at its initiator with EKEYREJECTED. A
+ * hostile process of the same user can keep what it has mapped. Mirrors fi_close.
  *
  * @return 0, or
- *   -EBUSY a peer is stopped inside a copy, for longer than GDRFAB_SHM_CLOSE_MS: the region stays shut for new
- *   operations, call again; -EINVAL for NULL
+ *   -EBUSY a peer (stopped, perhaps) is inside a copy for longer than GDRFAB_SHM_CLOSE_MS, and gdrfab_last_error() names it:
+ *   the region stays shut for new operations, call again; -EINVAL for NULL
  */
 int gdrfab_mr_close(struct gdrfab_mr *mr);
 
 /**
+ * The context that a region was registered with; NULL for NULL. Mirrors fid->context.
+ */
+void *gdrfab_mr_context(struct gdrfab_mr *mr);
+
+/**
  * The key by which peers name the region; 0 for NULL. Mirrors fi_mr_key.
+ *
+ * Of the keys that shm and tcp choose 45 bits are random, of those of staged regions of verbs 43: whoever knows some keys of a
+ * domain cannot compute others. The card's own keys over verbs have 32 bits, as random as the card makes them.
  */
 uint64_t gdrfab_mr_key(struct gdrfab_mr *mr);
 
@@ -2594,7 +2693,8 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain,
  *
  * Protection errors (unknown key, out of bounds, missing right, no permitted path) are error entries of the completion
  * queue, and the target is untouched; a post fails only for what is wrong on this side. Operations of an endpoint take
- * effect in the order of posting. The last 8 bytes of a range become visible last.
+ * effect in the order of posting. With shm's path direct, and host memory on both sides, the last 8 bytes of a range become
+ * visible last; no other path or provider promises that, so wait for a completion, or for a write with data.
  *
  * Thread rule of all posting calls: any thread with GDRFAB_THREAD_SAFE; one at a time per domain otherwise.
  *
@@ -2608,7 +2708,7 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain,
  * @param context   handed out in the completion
  * @return 0 posted, or
  *   -EAGAIN too many operations are outstanding, or the queue could overrun: read completions and call again;
- *   -ENOTCONN not connected; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
+ *   -ENOTCONN not connected yet, -ESHUTDOWN not any more; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
  */
 ssize_t gdrfab_write(struct gdrfab_ep *ep,
                      const void *buf,
@@ -2657,7 +2757,8 @@ ssize_t gdrfab_writemsg(struct gdrfab_ep *ep,
 /**
  * Writes, and then puts an entry with `data` into the peer's completion queue for receives. Mirrors fi_writedata.
  *
- * The entry (GDRFAB_REMOTE_WRITE | GDRFAB_RMA | GDRFAB_REMOTE_CQ_DATA) never overtakes the bytes, and takes no posted receive.
+ * The entry (GDRFAB_REMOTE_WRITE | GDRFAB_RMA | GDRFAB_REMOTE_CQ_DATA) never overtakes the bytes. With shm and tcp it
+ * takes no posted receive; with verbs it does, if info->mode has GDRFAB_RX_CQ_DATA.
  *
  * @param ep        connected endpoint
  * @param buf       local bytes, unchanged until the completion
@@ -2788,7 +2889,7 @@ ssize_t gdrfab_readmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_rma *msg, u
  * @param context   handed out in the completion
  * @return 0 posted, or
  *   -EAGAIN too many operations are outstanding, or the queue could overrun: read completions and call again;
- *   -ENOTCONN not connected; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
+ *   -ENOTCONN not connected yet, -ESHUTDOWN not any more; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
  */
 ssize_t gdrfab_send(struct gdrfab_ep *ep,
                     const void *buf,
@@ -2893,7 +2994,7 @@ ssize_t gdrfab_injectdata(struct gdrfab_ep *ep,
  * @param desc     descriptor, or NULL
  * @param src_addr unused
  * @param context  handed out in the completion
- * @return 0, -EAGAIN (rx_size receives are posted), -EINVAL, -GDRFAB_ENOCQ, -GDRFAB_EOPBADSTATE (not enabled), -ENOTCONN (the
+ * @return 0, -EAGAIN (rx_size receives are posted), -EINVAL, -GDRFAB_ENOCQ, -GDRFAB_EOPBADSTATE (not enabled), -ESHUTDOWN (the
  *   connection is over)
  */
 ssize_t gdrfab_recv(struct gdrfab_ep *ep,
@@ -2939,7 +3040,8 @@ ssize_t gdrfab_recvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint6
  *
  * @param ep      endpoint
  * @param context what the operation was posted with
- * @return 0, -ENOENT (none with that context can still be cancelled), -EINVAL
+ * @return 0, -ENOENT (none with that context can still be cancelled), -EINVAL, -EOPNOTSUPP (verbs: a queue pair takes back
+ *   nothing alone; shut the endpoint down, or give operations a deadline, which ends the connection)
  */
 ssize_t gdrfab_cancel(struct gdrfab_ep *ep,
                       void *context);
@@ -2951,9 +3053,12 @@ ssize_t gdrfab_cancel(struct gdrfab_ep *ep,
  * @param buf   gets entries of the queue's format
  * @param count how many it holds; 0 only drives
  * @return entries read, at least 1 (0 if count is 0 and entries wait), or
- *   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_cq_readerr(); -EINVAL NULL
+ *   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_cq_readerr() takes it, gdrfab_last_error() has its words
+ *   already; -EINVAL NULL
  */
-ssize_t gdrfab_cq_read(struct gdrfab_cq *cq, void *buf, size_t count);
+ssize_t gdrfab_cq_read(struct gdrfab_cq *cq,
+                       void *buf,
+                       size_t count);
 
 /**
  * gdrfab_cq_read() with source addresses. Mirrors fi_cq_readfrom.
@@ -2977,7 +3082,7 @@ ssize_t gdrfab_cq_readfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64
  * @param cond       unused, NULL
  * @param timeout_ms milliseconds, -1 = no limit
  * @return as gdrfab_cq_read(); -EAGAIN after the timeout or gdrfab_cq_signal(); -EINTR by a signal; -EPERM in a process
- *   that did not open it; -EMFILE no descriptor to sleep on
+ *   that did not open it; -EMFILE, -ENFILE, -ENOMEM or -ENOSPC nothing to sleep on
  */
 ssize_t gdrfab_cq_sread(struct gdrfab_cq *cq,
                         void *buf,
@@ -2997,6 +3102,9 @@ ssize_t gdrfab_cq_readerr(struct gdrfab_cq *cq, struct gdrfab_cq_err_entry *entr
 
 /**
  * Lets one blocked gdrfab_cq_sread() return, or the next one at once. Mirrors fi_cq_signal.
+ *
+ * Each signal ends one wait: a thread that waits by gdrfab_cq_trywait() and poll takes it as well, by an -EAGAIN of
+ * gdrfab_cq_trywait(). Any thread may call it, with GDRFAB_THREAD_DOMAIN too.
  *
  * @return 0, -EINVAL, -EPERM in a process that did not open it
  */
@@ -3022,19 +3130,23 @@ const char *gdrfab_cq_strerror(struct gdrfab_cq *cq,
  * Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when the queue may have something. Mirrors
  * fi_control with FI_GETWAIT.
  *
- * Call gdrfab_cq_trywait() before each poll, and gdrfab_cq_read() after it. Deadlines make it readable too.
+ * Wait in this order, and no wake-up is lost: gdrfab_cq_read() until -EAGAIN, gdrfab_cq_trywait(), and poll if that
+ * returned 0. Deadlines make it readable too, and so does another thread that reads the queue meanwhile; what it is
+ * readable for is taken back by the next gdrfab_cq_trywait() only.
  *
  * @param cq queue
- * @param fd gets the descriptor, which the queue owns
- * @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM
+ * @param fd gets the descriptor, which the queue owns: it is closed with the queue
+ * @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM in a process that did not open the queue
  */
 int gdrfab_cq_fd(struct gdrfab_cq *cq,
                  int *fd);
 
 /**
- * Prepares for blocking on the descriptor. Mirrors fi_trywait.
+ * Prepares for blocking on the descriptor; before each poll. It opens no descriptor. Mirrors fi_trywait.
  *
- * @return 0 the caller may poll now; -EAGAIN something came, or may have: read first; -EINVAL, -ENOSYS, -EPERM
+ * @return 0 the caller may poll now; -EAGAIN something came, or may have, or gdrfab_cq_signal() was called: read first;
+ *   -EINVAL; -ENOSYS opened without GDRFAB_WAIT_FD; -EPERM in a process that did not open the queue; -ENOMEM or -ENOSPC
+ *   the kernel watches no more sockets for this user; with verbs, what the device's driver says when it cannot be armed
  */
 int gdrfab_cq_trywait(struct gdrfab_cq *cq);
 
@@ -3082,25 +3194,31 @@ int gdrfab_cntr_seterr(struct gdrfab_cntr *cntr, uint64_t value);
  * @param cntr       counter
  * @param threshold  count to wait for
  * @param timeout_ms milliseconds, -1 = no limit
- * @return 0, or -ETIMEDOUT; -GDRFAB_EAVAIL the count of failures changed meanwhile; -EINTR; -EINVAL; -EPERM; -EMFILE
+ * @return 0, or -ETIMEDOUT; -GDRFAB_EAVAIL the count of failures changed meanwhile; -EINTR by a
+ *   signal; -EINVAL; -EPERM in a process that did not open it; -EMFILE, -ENFILE, -ENOMEM or -ENOSPC nothing to sleep on
  */
 int gdrfab_cntr_wait(struct gdrfab_cntr *cntr,
                      uint64_t threshold,
                      int timeout_ms);
 
 /**
- * Gives the descriptor of a counter opened with GDRFAB_WAIT_FD: readable when the count may have changed.
+ * Gives the descriptor of a counter opened with GDRFAB_WAIT_FD: readable when the count may have changed. Wait in this
+ * order, and no wake-up is lost: gdrfab_cntr_read(), gdrfab_cntr_trywait(), and poll if that returned 0. One thread at a
+ * time does so.
  *
  * @param cntr counter
- * @param fd   gets the descriptor, which the counter owns
- * @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM
+ * @param fd   gets the descriptor, which the counter owns: it is closed with the counter
+ * @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM in a process that did not open the counter
  */
-int gdrfab_cntr_fd(struct gdrfab_cntr *cntr, int *fd);
+int gdrfab_cntr_fd(struct gdrfab_cntr *cntr,
+                   int *fd);
 
 /**
- * Prepares for blocking on the descriptor. Mirrors fi_trywait.
+ * Prepares for blocking on the descriptor; before each poll. It opens no descriptor. Mirrors fi_trywait.
  *
- * @return 0 the caller may poll now; -EAGAIN the count changed during the call: read it; -EINVAL, -ENOSYS, -EPERM
+ * @return 0 the caller may poll now; -EAGAIN the count is another than gdrfab_cntr_read() gave last (0 before the first),
+ *   or failures came of which neither gdrfab_cntr_readerr() nor an earlier -EAGAIN told, or something may have come: read;
+ *   else as gdrfab_cq_trywait()
  */
 int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
@@ -3113,7 +3231,8 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * @param len   its bytes; sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX hold any connection event
  * @param flags 0, or GDRFAB_PEEK: the event stays, buf is left alone and may be NULL
  * @return bytes written (with GDRFAB_PEEK: that reading it takes), or
- *   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_eq_readerr(); -GDRFAB_ETOOSMALL the event stays;
+ *   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_eq_readerr() takes it, gdrfab_last_error() has its words already;
+ *   -GDRFAB_ETOOSMALL the event stays;
  *   -EINVAL, -GDRFAB_EBADFLAGS
  */
 ssize_t gdrfab_eq_read(struct gdrfab_eq *eq,
@@ -3131,7 +3250,8 @@ ssize_t gdrfab_eq_read(struct gdrfab_eq *eq,
  * @param len        as gdrfab_eq_read()
  * @param timeout_ms milliseconds, -1 = no limit
  * @param flags      as gdrfab_eq_read(): with GDRFAB_PEEK it only waits
- * @return as gdrfab_eq_read(); -EAGAIN after the timeout; -EINTR by a signal; -EPERM in a process that did not open it; -EMFILE
+ * @return as gdrfab_eq_read(); -EAGAIN after the timeout, or because a passive endpoint of the queue was closed meanwhile;
+ *   -EINTR by a signal; -EPERM in a process that did not open it; -EMFILE, -ENFILE, -ENOMEM or -ENOSPC nothing to sleep on
  */
 ssize_t gdrfab_eq_sread(struct gdrfab_eq *eq,
                         uint32_t *event,
@@ -3179,19 +3299,20 @@ const char *gdrfab_eq_strerror(struct gdrfab_eq *eq,
                                size_t len);
 
 /**
- * Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when an event may be there. Call
- * gdrfab_eq_trywait() before each poll. Timeouts of connecting make it readable too.
+ * Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when an event may be there. As gdrfab_cq_fd(): read
+ * until -EAGAIN, gdrfab_eq_trywait(), poll. Timeouts of connecting make it readable too.
  *
  * @param eq queue
- * @param fd gets the descriptor, which the queue owns
- * @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM
+ * @param fd gets the descriptor, which the queue owns: it is closed with the queue
+ * @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM in a process that did not open the queue
  */
-int gdrfab_eq_fd(struct gdrfab_eq *eq, int *fd);
+int gdrfab_eq_fd(struct gdrfab_eq *eq,
+                 int *fd);
 
 /**
- * Prepares for blocking on the descriptor. Mirrors fi_trywait.
+ * Prepares for blocking on the descriptor; before each poll. It opens no descriptor. Mirrors fi_trywait.
  *
- * @return 0 the caller may poll now; -EAGAIN an event is there: read it; -EINVAL, -ENOSYS, -EPERM
+ * @return 0 the caller may poll now; -EAGAIN an event is there, or may be: read first; else as gdrfab_cq_trywait()
  */
 int gdrfab_eq_trywait(struct gdrfab_eq *eq);
 
@@ -3227,22 +3348,27 @@ int gdrfab_ep_setopt(struct gdrfab_ep *ep,
 int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval, size_t *optlen);
 
 /**
- * Tells which path operations to a peer's region take from this endpoint, and for each other path why not.
+ * Tells which path the next operation to a peer's region takes from this endpoint, and for each other path why not.
  *
- * A path that needs the peer's answer first (its memory file, where this process may not fetch it) is reported with
- * EAGAIN until the answer is there.
+ * Nothing is sent. shm looks the key up in the peer's table. tcp and verbs cannot: they tell what the key itself and this
+ * side's memory say, and only an operation finds out whether the peer has such a region. With verbs a key of the peer's
+ * device does not say by which of nic, dmabuf and peer-mem that device reaches the memory, so GDRFAB_OPT_REQUIRE_PATH,
+ * GDRFAB_OPT_FORBID_PATH and the answer are about this side's memory, and about staged on either.
+ * A path is reported with EAGAIN while it cannot be known: shm waits for the peer's memory file, where this process may
+ * not fetch it; with tcp a key that its owner chose (no GDRFAB_MR_PROV_KEY there) does not say what memory it names.
  *
  * @param ep   connected endpoint
  * @param key  the peer's region
- * @param info gets the answer; its struct_size is set by the caller
- * @return 0, -EINVAL, -ENOTCONN, -EKEYREJECTED (the peer has no such region), -EPROTO (its table makes no sense)
+ * @param info gets the answer; struct_size and desc are set by the caller
+ * @return 0, -EINVAL (an argument; desc is none of this domain), -ENOTCONN, -ESHUTDOWN (as gdrfab_write()), -EKEYREJECTED
+ *   (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm: the peer's table makes no sense)
  */
 int gdrfab_ep_query(struct gdrfab_ep *ep,
                     uint64_t key,
                     struct gdrfab_path_info *info);
 
 /**
- * gdrfab_ep_query() in words.
+ * gdrfab_ep_query() in words, with host memory on this side.
  *
  * @param ep  connected endpoint
  * @param key the peer's region
@@ -3263,12 +3389,16 @@ int gdrfab_ep_stats(struct gdrfab_ep *ep, struct gdrfab_stats *stats);
 /**
  * Chooses what is logged, and where to; overrides GDRFAB_LOG.
  *
+ * Lines on stderr begin with the time (UTC), the process and the level. A line that cannot be written is lost.
+ *
  * @param level 0 off, 1 error, 2 warn, 3 info, 4 debug
- * @param fn    receives the lines; NULL: stderr
+ * @param fn    receives the lines, without those; NULL: stderr
  * @param arg   handed to `fn`
  * @return 0, or -EINVAL for another level
  */
-int gdrfab_log_set(int level, gdrfab_log_fn fn, void *arg);
+int gdrfab_log_set(int level,
+                   gdrfab_log_fn fn,
+                   void *arg);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -4,6 +4,7 @@
 //! The C border is [`capi`]; everything below it is ordinary Rust. Layers import only what stands
 //! above them in this list.
 
+pub mod environment;
 pub mod error;
 pub mod log;
 

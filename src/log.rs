@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Log lines go nowhere unless `GDRFAB_LOG` or the caller asks; one sink, chosen at run time.
+//! Log lines go nowhere unless `GDRFAB_LOG` or the caller asks; one sink, chosen at run time. Logging never panics, and a
+//! line that cannot be written is lost.
 
+use crate::environment;
 use parking_lot::RwLock;
-use std::fmt;
+use std::fmt::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Severity, ordered: a sink set to a level takes it and all below.
@@ -17,19 +20,24 @@ pub enum Level {
 }
 
 impl Level {
+    const ALL: [Level; 5] = [Level::Off, Level::Error, Level::Warn, Level::Info, Level::Debug];
+    /// Their names in `GDRFAB_LOG`; their numbers mean the same.
+    pub const WORDS: [&str; 5] = ["off", "error", "warn", "info", "debug"];
+
     pub fn from_raw(raw: i32) -> Option<Level> {
-        [Level::Off, Level::Error, Level::Warn, Level::Info, Level::Debug].into_iter().find(|l| *l as i32 == raw)
+        Level::ALL.into_iter().find(|l| *l as i32 == raw)
     }
 
     pub fn parse(word: &str) -> Option<Level> {
-        match word {
-            "off" | "0" => Some(Level::Off),
-            "error" | "1" => Some(Level::Error),
-            "warn" | "2" => Some(Level::Warn),
-            "info" | "3" => Some(Level::Info),
-            "debug" | "4" => Some(Level::Debug),
-            _ => None,
+        match Level::WORDS.iter().position(|w| *w == word) {
+            Some(at) => Level::ALL.get(at).copied(),
+            // What parse() takes beyond digits is a sign.
+            None => Level::ALL.into_iter().find(|l| word.parse() == Ok(*l as u8) && !word.starts_with('+')),
         }
+    }
+
+    fn word(self) -> &'static str {
+        Level::WORDS.get(self as usize).copied().unwrap_or_default()
     }
 }
 
@@ -49,7 +57,9 @@ pub fn set(level: Level, sink: Option<Sink>) {
 pub fn enabled(level: Level) -> bool {
     let mut now = LEVEL.load(Ordering::Relaxed);
     if now == UNSET {
-        now = std::env::var("GDRFAB_LOG").ok().and_then(|w| Level::parse(&w)).unwrap_or(Level::Off) as u8;
+        // An unknown word is an error of gdrfab_getinfo(), which `config` finds.
+        let asked = environment::get("GDRFAB_LOG").and_then(|word| Level::parse(word.to_str()?));
+        now = asked.unwrap_or(Level::Off) as u8;
         // A concurrent set() wins over the environment.
         let _ = LEVEL.compare_exchange(UNSET, now, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -57,12 +67,46 @@ pub fn enabled(level: Level) -> bool {
 }
 
 /// Hands a line to the sink. Callers go through the macro, which skips formatting when nobody listens.
+#[cold]
 pub fn emit(level: Level, args: fmt::Arguments<'_>) {
-    let line = args.to_string();
-    match &*SINK.read() {
-        Some(sink) => sink(level, &line),
-        None => eprintln!("gdrfab[{}] {line}", std::process::id()),
+    let held = catch_unwind(AssertUnwindSafe(|| {
+        let mut line = String::new();
+        // Whatever a value fails to say of itself, the rest of the line is worth having.
+        let _ = write!(line, "{args}");
+        // Some words are a peer's, and a line is one line.
+        if line.contains(char::is_control) {
+            line = line.replace(char::is_control, "?");
+        }
+        match &*SINK.read() {
+            Some(sink) => sink(level, &line),
+            None => print(level, &line),
+        }
+    }));
+    if let Err(panic) = held {
+        // What a panic carries may panic again when it is dropped.
+        std::mem::forget(panic);
     }
+}
+
+/// One line in one write, so that lines of several threads and processes stay whole.
+fn print(level: Level, line: &str) {
+    let whole = format!("{} gdrfab[{}] {}: {line}\n", now(), std::process::id(), level.word());
+    // SAFETY: the bytes are live. A full disk, a closed stderr: nobody can be told.
+    unsafe { libc::write(libc::STDERR_FILENO, whole.as_ptr().cast(), whole.len()) };
+}
+
+/// "2026-01-31T12:00:00.123456Z"
+fn now() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let seconds = since.as_secs() as libc::time_t;
+    // SAFETY: zeros are a tm, and gmtime_r writes that one alone.
+    let t = unsafe {
+        let mut t: libc::tm = std::mem::zeroed();
+        libc::gmtime_r(&raw const seconds, &raw mut t);
+        t
+    };
+    let (year, month) = (t.tm_year + 1900, t.tm_mon + 1);
+    format!("{year:04}-{month:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z", t.tm_mday, t.tm_hour, t.tm_min, t.tm_sec, since.subsec_micros())
 }
 
 /// `log!(Warn, "...")`
@@ -73,4 +117,39 @@ macro_rules! log {
             $crate::log::emit($crate::log::Level::$level, format_args!($($arg)*));
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Broken;
+    impl fmt::Display for Broken {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            Err(fmt::Error)
+        }
+    }
+    struct Panics;
+    impl fmt::Display for Panics {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            panic!("on purpose")
+        }
+    }
+
+    #[test]
+    fn whatever_is_logged_never_panics() {
+        emit(Level::Debug, format_args!("{Broken}"));
+        emit(Level::Debug, format_args!("{Panics}"));
+    }
+
+    #[test]
+    fn words_and_numbers_of_levels_agree() {
+        for (number, word) in Level::WORDS.iter().enumerate() {
+            let level = Level::parse(word);
+            assert!(level.is_some() && level == Level::parse(&number.to_string()) && level == Level::from_raw(number as i32), "{word}");
+        }
+        for wrong in ["", "5", "-1", "00x", "Debug", "debug ", "verbose"] {
+            assert_eq!(Level::parse(wrong), None, "{wrong:?}");
+        }
+    }
 }

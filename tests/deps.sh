@@ -164,6 +164,8 @@ if [ -n "$packages$libclang" ] && command -v apt-get >/dev/null 2>&1; then
 		echo "please run as root: tests/deps.sh $*" >&2
 		exit 1
 	fi
+	echo "needed, and not there:${packages:- a libclang that bindgen can use}${libclang:+, and a libclang of version 14 or 15}"
+	echo "this runs${sudo:+ as root, by sudo}: apt-get update, and apt-get install --no-install-recommends of that with what it depends on"
 	$sudo apt-get update -q
 	[ -z "$libclang" ] || choose_libclang
 	if [ -n "$packages" ]; then

@@ -5,7 +5,7 @@
 #
 #   PREFIX           where the library is installed        VERSION, SONAME  what they must be
 #   PKG_CONFIG_PATH, LD_LIBRARY_PATH  point into PREFIX     DEBUG_SO         a build of it with full debug information
-#   MAKE             for install and uninstall
+#   MAKE             for install and uninstall              PANIC_DIR        a build of it that panics on demand lies here
 set -u
 export LC_ALL=C
 
@@ -58,6 +58,42 @@ guard_symbols() {
 	[ -s "$work/declared" ] || { echo "found no function in the header"; return 1; }
 	! grep -v '^gdrfab_' "$work/exported" || { echo "exported, and not ours"; return 1; }
 	diff --label exported --label header -u "$work/exported" "$work/declared"
+}
+
+# Calls of a function of Rust's runtime, as objdump prints them: through the global offset table, or direct.
+calls_of() { # <part of its mangled name>
+	local at got
+	at=$(nm "$so" | awk -v name="$1" '$3 ~ name { sub(/^0+/, "", $1); print $1; exit }')
+	got=$(readelf -rW "$so" | awk -v at="$at" '$3 == "R_X86_64_RELATIVE" && $4 == at { sub(/^0+/, "", $1); printf "%s|", $1 }')
+	echo "# (${got%|}) |(call|jmp) .*<[^>]*$1"
+}
+
+# A function that C calls ends the process if it unwinds; where the compiler cannot exclude that, it calls
+# panic_cannot_unwind. One such call belongs to each catch_unwind, for what a panic carries. Any more: a way without it.
+guard_unwinding() {
+	if [ "$(uname -m)" != x86_64 ]; then
+		echo "skipped: reads the instructions of x86_64"
+		return 0
+	fi
+	objdump -d --no-show-raw-insn "$so" | awk -v ends="$(calls_of panic_cannot_unwind)" -v held="$(calls_of 12catch_unwind7cleanup)" '
+		/^[0-9a-f]+ <.*>:$/ { name = $2 }
+		$0 ~ ends { e[name]++; n++ }
+		$0 ~ held { h[name]++; m++ }
+		END { for (f in e) if (e[f] > h[f]) print f; print n + 0, m + 0 }' >"$work/unwinding"
+	read -r n m < <(tail -n 1 "$work/unwinding")
+	[ "$n" -gt 50 ] && [ "$m" -gt 50 ] || { echo "found $n and $m calls: does it still read them?"; return 1; }
+	# The runtime library's own: its threads, and what prints a backtrace.
+	! sed '$d' "$work/unwinding" | grep gdrfab || { echo "^ a panic in these ends the process"; return 1; }
+}
+
+# In a library that panics on demand, every function and every step of the data path; the installed one never does.
+guard_panics() {
+	local provider said
+	! grep -q GDRFAB_PANIC "$so" || { echo "the installed library can be told to panic"; return 1; }
+	for provider in shm tcp; do
+		said=$(TEST_PROVIDER=$provider LD_LIBRARY_PATH=$PANIC_DIR:$LD_LIBRARY_PATH c-tests/run.sh panics 2>&1)
+		[ "$(tail -n 1 <<<"$said")" = "2 passed, 0 failed, 0 skipped" ] || { echo "$said"; return 1; }
+	done
 }
 
 guard_c99() {
@@ -138,7 +174,7 @@ guard_install() {
 	"$MAKE" -s install DESTDIR="$dest" PREFIX=/opt/gdrfab LIBDIR=/opt/gdrfab/lib64 || return 1
 	(cd "$dest/opt/gdrfab" && find . ! -type d | sort) >"$work/installed"
 	# shellcheck disable=SC2046 # a list of words
-	printf './%s\n' bin/gdrfab-info bin/gdrfab-perf include/gdrfab.h $(ls include/gdrfab/*.hpp) lib64/gdrfab/gdrfab-copier \
+	printf './%s\n' bin/gdrfab-info bin/gdrfab-perf include/gdrfab.h $(ls include/gdrfab/*.hpp) lib64/gdrfab/gdrfab-copier lib64/gdrfab/directories \
 		lib64/libgdrfab.a lib64/libgdrfab.so "lib64/$SONAME" "lib64/libgdrfab.so.$VERSION" lib64/pkgconfig/gdrfab.pc | sort | diff -u - "$work/installed" || return 1
 	! grep -n "$work" "$dest/opt/gdrfab/lib64/pkgconfig/gdrfab.pc" || { echo "DESTDIR has found its way into gdrfab.pc"; return 1; }
 	! grep -n '@' "$dest/opt/gdrfab/lib64/pkgconfig/gdrfab.pc" || { echo "gdrfab.pc is not filled in"; return 1; }
@@ -146,8 +182,30 @@ guard_install() {
 	! find "$dest" ! -type d | grep . || { echo "uninstall left these behind"; return 1; }
 }
 
+guard_uninstall() { # with the plugins, into directories that were there and others that were not: as it was before
+	local dest=$work/un out=$work/out file
+	mkdir -p "$out" "$dest/usr/lib" "$dest/usr/include/gdrfab" "$dest/usr/share"
+	touch "$dest/usr/include/gdrfab/others.h"
+	for file in libgdrfab.so libgdrfab.a native-static-libs gdrfab-info gdrfab-perf gdrfab-copier libnccl-net-gdrfab.so libgdrfab-fi.so; do
+		touch "$out/$file"
+	done
+	for _ in once again; do
+		(cd "$dest" && find . | sort) >"$work/before"
+		# Without cargo nothing is built, and twice is as once.
+		for _ in 1 2; do
+			"$MAKE" -s install install-plugin-nccl install-plugin-libfabric CARGO=none OUT="$out" DESTDIR="$dest" PREFIX=/usr \
+				LIBDIR=/usr/lib/triplet || return 1
+		done
+		[ -e "$dest/usr/lib/triplet/libfabric/libgdrfab-fi.so" ] && [ -e "$dest/usr/lib/triplet/libnccl-net-gdrfab.so" ] || return 1
+		"$MAKE" -s uninstall DESTDIR="$dest" PREFIX=/usr LIBDIR=/usr/lib/triplet || return 1
+		(cd "$dest" && find . | sort) | diff -u --label before --label after "$work/before" - || return 1
+		rm -rf "$dest/usr"
+		mkdir -p "$dest"
+	done
+}
+
 failed=0
-guards=(needed soname flags symbols c99 cxx11 readme dynamic_link static_link abi layout install)
+guards=(needed soname flags symbols unwinding panics c99 cxx11 readme dynamic_link static_link abi layout install uninstall)
 for guard in "${guards[@]}"; do
 	if output=$("guard_$guard" 2>&1); then
 		echo "ok      $guard $(grep '^skipped' <<<"$output")"

@@ -1,29 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The arrows between the layers of src/ point one way; docs/architecture.md draws them.
+//! The arrows between the layers of src/ point one way; docs/architecture.md draws them. At the top, exported functions hold
+//! their panics.
 //!
 //! The sources are read as text, so that an import counts wherever it is written: in a `use`, in a
 //! path inside an expression, through `super`, under a `cfg` that this build leaves out.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Bottom up: a layer may import itself and what stands before it.
-const LAYERS: [&str; 10] = ["error", "log", "config", "sys", "sync", "hmem", "mr", "prov", "fabric", "capi"];
+const LAYERS: [&str; 11] = ["error", "environment", "log", "config", "sys", "sync", "hmem", "mr", "prov", "fabric", "capi"];
 
 /// Modules of one directory that must not know each other.
 const PEERS: [(&str, &[&str]); 2] =
     [("hmem", &["system", "cuda", "rocr", "ze", "neuron", "synapseai"]), ("prov", &["shm", "tcp", "verbs"])];
 
+const UNTRUSTED: &str = "a set-uid program trusts no variable: crate::environment reads them";
+
 /// Words that belong to certain places: (tokens, where they may stand, why).
-const RESERVED: [(&[&str], &[&str], &str); 9] = [
+const RESERVED: [(&[&str], &[&str], &str); 13] = [
     (&["no_mangle"], &["capi"], "only the C border exports symbols"),
     (&["export_name"], &["capi"], "only the C border exports symbols"),
     (&["process", "::", "exit"], &["bin"], "a library does not end its caller"),
     (&["process", "::", "abort"], &["bin"], "a library does not end its caller"),
-    (&["env", "::", "var"], &["log", "config", "bin"], "the environment is read in config, GDRFAB_LOG in log"),
-    (&["env", "::", "var_os"], &["log", "config", "bin"], "the environment is read in config, GDRFAB_LOG in log"),
+    (&["env", "::", "var"], &["bin"], UNTRUSTED),
+    (&["env", "::", "var_os"], &["environment", "bin"], UNTRUSTED),
+    (&["env", "::", "vars"], &["bin"], UNTRUSTED),
+    (&["env", "::", "vars_os"], &["environment", "bin"], UNTRUSTED),
+    (&["getenv"], &["bin"], UNTRUSTED),
     (&["println", "!"], &["bin"], "nothing is printed unless asked"),
-    (&["eprintln", "!"], &["log", "bin"], "nothing is printed unless asked"),
+    (&["eprintln", "!"], &["bin"], "nothing is printed unless asked, and a failed write is a panic"),
+    (&["eprint", "!"], &["bin"], "nothing is printed unless asked, and a failed write is a panic"),
     (&["dbg", "!"], &[], "nothing is printed unless asked"),
 ];
 
@@ -260,6 +268,8 @@ fn violations_are_seen() {
         ("hmem/cuda.rs", "use super::{dmabuf, rocr::Device};"),
         ("sync/ring.rs", "#[unsafe(no_mangle)] pub extern \"C\" fn gdrfab_x() {}"),
         ("fabric/mod.rs", "fn f() { std::process::abort() }"),
+        ("config.rs", "fn f() { std::env::var_os(\"GDRFAB_LOG\"); }"),
+        ("log.rs", "fn f() { eprintln!(\"x\"); }"),
         ("prov/shm/mod.rs", "fn f() { let c = '\"'; println!(\"{c}\"); }"),
         ("util.rs", "//! a new file that nobody has placed"),
     ] {
@@ -279,4 +289,121 @@ fn violations_are_seen() {
     ] {
         assert_eq!(check(Path::new(file), source).1, Vec::<String>::new(), "{file}: {source}");
     }
+}
+
+/// What runs a closure and holds its panics (src/capi/boundary.rs), and what else an exported function may call outside of
+/// them, as it cannot panic. (Of the queues' read_ready and may_arrive the instructions prove it, in `make check-guards`.)
+const GUARDS: [&str; 6] = ["hold", "control", "counted", "posting", "short", "last_words"];
+const HARMLESS: &[&str] = &[
+    "is_null",
+    "add",
+    "write_unaligned",
+    "max",
+    "cast",
+    "cast_mut",
+    "as_ptr",
+    "black_box",
+    "default",
+    "null_mut",
+    "object_if",
+    "is_some_and",
+    "on_host",
+    "is_nic",
+    "is_short",
+    "is_aligned",
+    "null",
+    "filter",
+    "new",
+    "contains",
+    "saturating_abs",
+    "concat!",
+    "env!",
+    "thread_local!",
+    "read_ready",
+    "may_arrive",
+];
+
+/// Where the bracket at `from` is closed.
+fn closing(tokens: &[String], from: usize) -> usize {
+    let mut depth = 0;
+    for (i, token) in tokens.iter().enumerate().skip(from) {
+        match token.as_str() {
+            "(" | "{" | "[" => depth += 1,
+            ")" | "}" | "]" => depth -= 1,
+            _ => (),
+        }
+        if depth == 0 {
+            return i;
+        }
+    }
+    tokens.len()
+}
+
+/// Not a keyword, nor punctuation.
+fn is_name(token: &str) -> bool {
+    token.starts_with(|c: char| c.is_lowercase() || c == '_')
+        && !["if", "match", "while", "in", "return", "unsafe", "else"].contains(&token)
+}
+
+/// Functions by name, with what their bodies call outside of a guard.
+fn unguarded_calls(tokens: &[String]) -> BTreeMap<String, Vec<String>> {
+    let token = |i: usize| tokens.get(i).map_or("", String::as_str);
+    let mut found = BTreeMap::new();
+    for at in (0..tokens.len()).filter(|&i| token(i) == "fn" && token(i + 1) != "(") {
+        let Some(open) = (at..tokens.len()).find(|&i| token(i) == "{") else { continue };
+        let end = closing(tokens, open);
+        let mut calls = Vec::new();
+        let mut i = open + 1;
+        while i < end {
+            if token(i) == "=" && token(i + 1) == "|" {
+                // A closure that is bound does nothing yet.
+                while i < end && token(i) != ";" {
+                    i = if matches!(token(i), "(" | "{" | "[") { closing(tokens, i) } else { i } + 1;
+                }
+            } else if token(i + 1) == "(" && GUARDS.contains(&token(i)) {
+                i = closing(tokens, i + 1);
+            } else if is_name(token(i)) && token(i + 1) == "!" && matches!(token(i + 2), "(" | "{" | "[") {
+                calls.push(format!("{}!", token(i)));
+            } else if is_name(token(i)) && token(i + 1) == "(" {
+                calls.push(token(i).to_string());
+            }
+            i += 1;
+        }
+        // One in a macro is as many as there are uses of it, each with its name first.
+        let made_by = (token(at + 1) == "$").then(|| (0..at).rev().find(|&i| token(i) == "macro_rules").map_or("", |i| token(i + 2)));
+        let uses = |by| (0..tokens.len()).filter(move |&i| token(i) == by && token(i + 1) == "!" && token(i + 2) == "(");
+        match made_by {
+            Some(by) => found.extend(uses(by).map(|i| (token(i + 3).to_string(), calls.clone()))),
+            None => _ = found.insert(token(at + 1).to_string(), calls),
+        }
+    }
+    found
+}
+
+/// docs/abi.md: a panic ends no process. The `unwinding` guard of `make check-guards` reads the same from the instructions.
+#[test]
+fn exported_functions_do_all_they_do_inside_a_guard() {
+    let capi = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/capi");
+    let mut files = Vec::new();
+    sources(&capi, &mut files);
+    let mut functions = BTreeMap::new();
+    for file in files.iter().filter(|f| !f.ends_with("boundary.rs")) {
+        functions.append(&mut unguarded_calls(&tokens(&fs::read_to_string(file).unwrap())));
+    }
+    let exported: Vec<&String> = functions.keys().filter(|name| name.starts_with("gdrfab_")).collect();
+    assert!(exported.len() > 100, "only {} functions: does the scanner still read them?", exported.len());
+    let mut wrong = Vec::new();
+    for name in exported {
+        let (mut seen, mut next) = (vec![name.as_str()], vec![name.as_str()]);
+        while let Some(at) = next.pop() {
+            for call in functions[at].iter().filter(|c| !HARMLESS.contains(&c.as_str())) {
+                match functions.get_key_value(call) {
+                    Some((inner, _)) if !seen.contains(&inner.as_str()) => (seen.push(inner), next.push(inner)).0,
+                    Some(_) => (),
+                    None => wrong.push(format!("{name}: {call} in {at} is outside of a guard: a panic of it ends the process")),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }

@@ -13,6 +13,7 @@ use gdrfab::sync::gate::{self, Fences, Initiator};
 use gdrfab::sync::ring::model::Shared;
 use gdrfab::sync::ring::{Consumer, Header, Producer};
 use gdrfab::sync::sleep;
+use gdrfab::sync::wakeup::{Count, Sleepers};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
@@ -205,5 +206,67 @@ fn nobody_sleeps_while_a_message_waits() {
         }
         speaker.join().unwrap();
         assert!(heard == 2 || !may_sleep || packets.load(Ordering::Acquire) > 0, "asleep with message {heard} of 2");
+    });
+}
+
+/// A counter, who sleeps on it, and the descriptor that wakes them.
+#[derive(Default)]
+struct Counter {
+    count: Count,
+    sleepers: Sleepers,
+    woken: AtomicU64,
+}
+
+impl Counter {
+    fn notify(&self) {
+        if self.sleepers.any() {
+            self.woken.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::Acquire) > 0
+    }
+}
+
+#[test]
+fn who_waits_for_a_counter_sees_what_is_set_or_is_woken() {
+    for sets in [true, false] {
+        loom::model(move || {
+            let counter = Arc::new(Counter::default());
+            let theirs = counter.clone();
+            let changer = thread::spawn(move || {
+                if sets {
+                    theirs.count.set(1)
+                } else {
+                    theirs.count.add(1)
+                }
+                theirs.notify();
+            });
+            counter.sleepers.add();
+            let seen = counter.count.get();
+            changer.join().unwrap();
+            assert!(seen == 1 || counter.is_woken(), "asleep, and the counter has changed");
+        });
+    }
+}
+
+/// Reading, preparing to wait, waiting: what comes before, between or behind them is told.
+#[test]
+fn a_counter_that_was_read_is_polled_in_vain_only_while_it_stays() {
+    loom::model(|| {
+        let counter = Arc::new(Counter::default());
+        let theirs = counter.clone();
+        let changer = thread::spawn(move || {
+            for n in 1..=2 {
+                theirs.count.set(n);
+                theirs.notify();
+            }
+        });
+        let read = counter.count.hand_out();
+        counter.sleepers.add();
+        let may_wait = !counter.count.is_news();
+        changer.join().unwrap();
+        assert!(read == 2 || !may_wait || counter.is_woken(), "asleep with {read} of 2");
     });
 }

@@ -9,14 +9,18 @@ mod world;
 
 use fakes::{Case, fails, fault};
 use gdrfab::error::{Code, errno};
-use gdrfab::fabric::{Cq, CqFormat, Domain, Effort, Endpoint, Fabric, Info};
+use gdrfab::fabric::{Cq, CqFormat, Domain, Effort, Endpoint, Fabric, Info, Stats};
+use gdrfab::hmem::{self, Iface, Site};
+use gdrfab::mr::{PathPolicy, Paths};
 use gdrfab::prov::flags;
-use gdrfab::prov::op::{Common, Dir, RmaIov};
+use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::queue::Taken;
+use gdrfab::prov::wish::{Memory, Wish};
 use world::{LIB, NO_CM, SMALL, World, hints, iov, list, lives, memory, raise, write};
 
 const CASES: &[Case] = &[
     ("options", "verbs", &[LIB, NO_CM], options),
+    ("paths", ":verbs", &[LIB, NO_CM, ("FAKE_IBVERBS_PEER_MEM", "1")], paths),
     ("posting", "verbs", &[LIB, NO_CM, SMALL], posting),
     ("fences", "verbs", &[LIB, NO_CM, SMALL], fence),
     ("a chain", "verbs", &[LIB, NO_CM, SMALL], chain),
@@ -54,11 +58,108 @@ fn options() {
     a.close().unwrap();
     fails(b.set_effort(Effort::Retries, 1), errno::EOPBADSTATE, "before connecting");
 
+    // What only another provider keeps to is refused, and its absence is not.
+    let ep = world.endpoint(false).unwrap();
+    assert!(!ep.coop() && ep.stream() == 0);
+    ep.set_coop(false).unwrap();
+    ep.set_stream(0).unwrap();
+    fails(ep.set_coop(true), errno::EOPNOTSUPP, "GDRFAB_OPT_COOP");
+    fails(ep.set_stream(7), errno::EOPNOTSUPP, "GDRFAB_OPT_STREAM");
+    fails(ep.set_driver_calls(false), errno::EOPNOTSUPP, "optval");
+
     let shm = list(0, &Info { prov_name: Some("shm".into()), ..hints() }).unwrap().remove(0);
     let domain = Domain::open(&Fabric::open(&shm).unwrap(), &shm).unwrap();
     let ep = Endpoint::open(&domain, &shm, 0).unwrap();
     fails(ep.effort(Effort::Retries), errno::ENOPROTOOPT, "RDMA");
     fails(ep.set_effort(Effort::Retries, 1), errno::ENOPROTOOPT, "RDMA");
+}
+
+/// Whatever memory of this side, key, restriction and shape of an operation: it is carried out by the path that `query`
+/// tells, and counted there, or it is an error entry if `query` tells that there is none. What a peer's device holds is
+/// carried out by the fake; a staged region of a peer's is not, so of those only the refusals are posted.
+fn paths() {
+    const VERBS: [Paths; 4] = [Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::STAGED];
+    let world = World::new();
+    let (a, _b) = world.pair(false);
+    let bytes = [7u8; 64];
+    let on_device = hmem::get(Iface::Cuda).unwrap().alloc(0, 4096).unwrap() as usize;
+    let device = Memory::Device(Site { iface: Iface::Cuda, device: 0 });
+    let local = VERBS.map(|path| {
+        let at = if path == Paths::NIC { iov(&bytes) } else { Iov { addr: on_device, len: 64 } };
+        let memory_is = if path == Paths::NIC { Memory::Host } else { device };
+        let policy = PathPolicy { require: path, forbid: Paths::empty() };
+        let mr = world.register(Wish { memory: memory_is, policy, ..memory(&[at]) }).unwrap();
+        assert_eq!(mr.facts().unwrap().paths, path);
+        (path, at, mr)
+    });
+    let held_by_device = local[0].2.key();
+    let staged = local[3].2.key();
+    let of_one = |s: Stats, path| match path {
+        Paths::NIC => (s.ops_nic, s.bytes_nic),
+        Paths::DMABUF => (s.ops_dmabuf, s.bytes_dmabuf),
+        Paths::PEER_MEM => (s.ops_peer_mem, s.bytes_peer_mem),
+        _ => (s.ops_staged, s.bytes_staged),
+    };
+    let restrictions = VERBS.into_iter().chain([Paths::DIRECT, Paths::empty()]).flat_map(|p| [(p, Paths::empty()), (Paths::empty(), p)]);
+    for (require, forbid) in restrictions {
+        a.set_policy(require, forbid);
+        for ((path, at, mr), key) in local.iter().flat_map(|l| [(l, held_by_device), (l, staged)]) {
+            let taken = if key == staged { Paths::STAGED } else { *path };
+            let allowed = PathPolicy { require, forbid }.allowed().contains(taken);
+            let answer = a.query(key, mr.desc()).unwrap();
+            let what = format!("{path:?} to {key:#x}, require {require:?} forbid {forbid:?}: {}", answer.text);
+            assert_eq!(answer.path, if allowed { taken } else { Paths::empty() }, "{what}");
+            assert_eq!(answer.paths, answer.path, "{what}");
+            assert!(answer.offered.contains(answer.path), "{what}");
+            for one in Paths::ALL {
+                let no = format!("  {}: no: ", one.words());
+                assert_eq!(answer.text.contains(&no), one != answer.path, "{what}");
+            }
+            if allowed && key == staged {
+                continue;
+            }
+            for (dir, flags) in [(Dir::Write, 0), (Dir::Read, 0), (Dir::Write, flags::COMPLETION), (Dir::Write, flags::MORE)] {
+                let before = a.stats();
+                let there = [RmaIov { addr: 0x1000, len: 64, key }];
+                // Twice, so that the short way is taken if it is open.
+                for context in [1, 2] {
+                    let last = if context == 2 { flags & !flags::MORE } else { flags };
+                    a.rma(dir, &[*at], &there, &Common { context, flags: last, ..Common::default() }, &[mr.desc()]).unwrap();
+                }
+                if allowed {
+                    assert_eq!(world.contexts(), [1, 2], "{what}");
+                } else {
+                    for context in [1, 2] {
+                        let (failed, why) = world.cq.read_error().unwrap();
+                        assert_eq!((failed.context, why.error.errno, why.error.code), (context, errno::EOPNOTSUPP, Code::Path), "{what}");
+                        assert!(why.error.words.contains("GDRFAB_OPT_"), "{}", why.error);
+                    }
+                }
+                let after = a.stats();
+                for one in VERBS {
+                    let (ops, sum) = of_one(before, one);
+                    let more = if allowed && one == taken { 2 } else { 0 };
+                    assert_eq!(of_one(after, one), (ops + more, sum + 64 * more), "{one:?} for {what}");
+                }
+                assert_eq!(after.errors, before.errors + if allowed { 0 } else { 2 }, "{what}");
+            }
+        }
+    }
+    // Bytes of an inject call are copied out of device memory, so they are staged; out of host memory they are the nic's.
+    a.set_policy(Paths::empty(), Paths::STAGED);
+    write(&a, Iov { addr: on_device, len: 8 }, local[1].2.desc(), 3, flags::INJECT).unwrap();
+    assert_eq!(world.cq.read_error().unwrap().1.error.code, Code::Path);
+    a.set_policy(Paths::NIC, Paths::empty());
+    write(&a, iov(&bytes), 0, 4, flags::INJECT).unwrap();
+    assert_eq!(world.contexts(), [4]);
+    fails(a.query(1 << 40, 0).map(drop), errno::EKEYREJECTED, "no key of a verbs region");
+    fails(a.query(held_by_device, 0x1234).map(drop), errno::EINVAL, "desc[0]");
+    // A message has no path to choose or to count.
+    a.set_policy(Paths::DIRECT, Paths::empty());
+    let before = a.stats();
+    (0..2).for_each(|_| a.send(&[local[1].1], &Common::default(), &[local[1].2.desc()]).unwrap());
+    assert_eq!(world.entries().len(), 2);
+    assert_eq!(Stats { sends: before.sends + 2, ..before }, a.stats());
 }
 
 fn posting() {
@@ -109,7 +210,7 @@ fn posting() {
     let (failed, why) = world.cq.read_error().unwrap();
     assert_eq!((failed.context, why.error.errno, why.error.code), (103, errno::ECANCELED, Code::Canceled));
     a.shutdown(0).unwrap();
-    fails(write(&a, iov(&bytes), desc, 1, 0), errno::ENOTCONN, "this side shut the connection down");
+    fails(write(&a, iov(&bytes), desc, 1, 0), errno::ESHUTDOWN, "this side shut the connection down");
     fails(a.connect_addr("verbs-qp://nonsense"), errno::EOPBADSTATE, "over");
 }
 
@@ -225,7 +326,7 @@ fn completion_fails() {
             None => break,
         }
     }
-    fails(write(&a, iov(&bytes), mr.desc(), 4, 0), errno::ENOTCONN, "REM_ACCESS_ERR");
+    fails(write(&a, iov(&bytes), mr.desc(), 4, 0), errno::ESHUTDOWN, "REM_ACCESS_ERR");
     [a, b].iter().for_each(|ep| ep.close().unwrap());
 }
 
@@ -242,7 +343,7 @@ fn event_first() {
     assert_eq!(world.contexts(), [1]);
     let (failed, why) = world.cq.read_error().unwrap();
     assert_eq!((failed.context, why.error.errno, why.error.code), (2, errno::EKEYREJECTED, Code::verbs(10)));
-    fails(write(&a, iov(&bytes), mr.desc(), 3, 0), errno::ENOTCONN, "REM_ACCESS_ERR");
+    fails(write(&a, iov(&bytes), mr.desc(), 3, 0), errno::ESHUTDOWN, "REM_ACCESS_ERR");
     [a, b].iter().for_each(|ep| ep.close().unwrap());
 }
 
@@ -351,7 +452,7 @@ fn device_gone() {
     assert!(errors.iter().all(|e| e.errno == errno::ENODEV && e.words.contains("fake0")), "{errors:?}");
     let (failed, why) = world.cq.read_error().unwrap();
     assert_eq!((failed.context, why.error.errno, why.error.code), (9, errno::ECANCELED, Code::PeerGone));
-    fails(write(&a, iov(&bytes), mr.desc(), 1, 0), errno::ENOTCONN, "removed");
+    fails(write(&a, iov(&bytes), mr.desc(), 1, 0), errno::ESHUTDOWN, "removed");
     [a, b].iter().for_each(|ep| ep.close().unwrap());
     mr.close().unwrap();
 }

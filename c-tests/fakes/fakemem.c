@@ -193,9 +193,21 @@ int fake_calls_of_thread(void)
 	return calls_of_thread;
 }
 
+/* FAKE_HANG=function@FILE: the call that finds FILE removes it, and returns when somebody has made it again. */
+static void hang(const char *function)
+{
+	const char *what = getenv("FAKE_HANG");
+	size_t len = strlen(function);
+	if (!what || strncmp(what, function, len) != 0 || what[len] != '@' || unlink(what + len + 1) != 0)
+		return;
+	while (access(what + len + 1, F_OK) != 0)
+		usleep(1000);
+}
+
 int fake_fault(const char *function)
 {
 	calls_of_thread++;
+	hang(function);
 	const char *list = getenv("FAKE_FAULT");
 	size_t len = strlen(function);
 	while (list && *list) {

@@ -6,6 +6,7 @@
  *
  * Faults: the environment variable FAKE_FAULT, read at each call, lists `function=code` or `function=code@n` (only the
  * n-th call from now on, counted per function), separated by commas. A function asks FAKE_FAULT(name) first.
+ * FAKE_HANG=function@FILE: a call that finds FILE removes it, and returns when it is there again.
  */
 #ifndef FAKEMEM_H
 #define FAKEMEM_H

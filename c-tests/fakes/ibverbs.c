@@ -5,7 +5,7 @@
  * proves nothing about a real device. Programs load it by GDRFAB_VERBS_LIBRARY only.
  *
  * FAKE_DEVICES: how many devices (1). FAKE_IBVERBS_LINK=ib: an InfiniBand port instead of RoCE. FAKE_IBVERBS_DMABUF=0:
- * the kernel refuses dma-bufs. FAKE_FAULT as in fakemem.h.
+ * the kernel refuses dma-bufs. FAKE_IBVERBS_PEER_MEM=1: it pins what the CPU does not reach. FAKE_FAULT as in fakemem.h.
  *
  * -DFAKE_OLD: a library without dma-bufs, ibv_reg_mr_iova2, GID tables and extended verbs.
  */

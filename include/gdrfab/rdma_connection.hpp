@@ -99,14 +99,14 @@ public:
 		pool_.drop(op);
 	}
 
-	// Some of an operation's pieces; the first failure is its result.
+	// Some of the pieces of an operation that has several are over; the first failure is its result.
 	void pieces_done(Op *op, size_t count, const RdmaStatus &status)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 		if (!status.ok() && op->result.status.ok())
 			op->result.status = status;
-		op->pieces -= count;
-		if (op->pieces == 0)
+		op->ended += count;
+		if (op->ended == op->pieces)
 			complete(op, op->result.status);
 	}
 

@@ -43,13 +43,40 @@ inline Clock::time_point after(std::chrono::milliseconds limit)
 	return std::chrono::duration_cast<std::chrono::milliseconds>(end - now) <= limit ? end : now + limit;
 }
 
+// A time limit that begins to run when somebody first has to wait: most operations never ask the clock.
+class Limit {
+public:
+	explicit Limit(std::chrono::milliseconds whole) noexcept : whole_(whole) {}
+	bool running() const noexcept { return running_; }
+	Clock::time_point end()
+	{
+		if (!running_)
+			end_ = after(whole_);
+		running_ = true;
+		return end_;
+	}
+	// What is left, rounded up; 0: nothing.
+	std::chrono::milliseconds rest()
+	{
+		const auto left = std::chrono::ceil<std::chrono::milliseconds>(end() - Clock::now());
+		return left.count() < 0 ? std::chrono::milliseconds(0) : left;
+	}
+
+private:
+	const std::chrono::milliseconds whole_;
+	bool running_ = false;
+	Clock::time_point end_;
+};
+
 // An operation, from its call until both its future and its completion are through with it.
 struct Op {
 	std::atomic<bool> done{false};
 	std::atomic<uint8_t> owners{0};
-	// An operation longer than the provider's longest has several, and then this counts down under the connection's lock,
-	// with one more for whoever posts. 1 of all others, for ever.
+	// An operation longer than the provider's longest has several pieces, and one more for whoever posts them. Fixed before
+	// the first is posted: completions look at it without a lock.
 	size_t pieces = 1;
+	// Those of several that are over, under the connection's lock.
+	size_t ended = 0;
 	bool waits_for_write = false;
 	RdmaNotification result;
 	Clock::time_point until;
@@ -72,6 +99,7 @@ public:
 		op->done.store(false, std::memory_order_relaxed);
 		op->owners.store(owners, std::memory_order_relaxed);
 		op->pieces = 1;
+		op->ended = 0;
 		op->waits_for_write = false;
 		return op;
 	}

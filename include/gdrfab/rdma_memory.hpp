@@ -196,6 +196,12 @@ public:
 		    : region_(std::move(region)), at_(at), len_(len)
 		{
 		}
+		detail::Region &region(const char *what) const
+		{
+			if (!region_)
+				throw std::logic_error(std::string(what) + ": the view was moved from");
+			return *region_;
+		}
 		std::shared_ptr<detail::Region> region_;
 		const unsigned char *at_;
 		size_t len_;

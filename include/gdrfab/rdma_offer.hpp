@@ -92,12 +92,13 @@ inline std::string choose(const Url &mine, const Url &peer, std::string &why)
 // the last have the top bit set, and go ahead with writes of no bytes.
 struct Parts {
 	static constexpr uint32_t more = 0x80000000u;
-	// Fills parts with those that go ahead, and returns the last.
-	static uint32_t split(uint64_t value, uint32_t parts[2], unsigned &count) noexcept
+	// Fills parts with those that go ahead, and returns the last. All parts of a value push out of join() what a value
+	// that was given up midway has left there.
+	static uint32_t split(uint64_t value, uint32_t parts[2], unsigned &count, bool all = false) noexcept
 	{
 		count = 0;
 		for (int shift : {62, 31})
-			if (count || value >> shift)
+			if (all || count || value >> shift)
 				parts[count++] = more | (static_cast<uint32_t>(value >> shift) & ~more);
 		return static_cast<uint32_t>(value) & ~more;
 	}

@@ -43,6 +43,7 @@ struct RdmaRemoteBuffer {
 	// Bytes [offset, offset + bytes) of this buffer.
 	RdmaRemoteBuffer slice(size_t offset, size_t bytes) const
 	{
+		key();
 		if (offset > len || bytes > len - offset)
 			throw std::out_of_range(detail::range_words("slice", offset, bytes, len));
 		RdmaRemoteBuffer part = *this;
@@ -50,7 +51,7 @@ struct RdmaRemoteBuffer {
 		part.len = bytes;
 		return part;
 	}
-	const std::string &accessKey() const noexcept { return key_->text; }
+	const std::string &accessKey() const { return key().text; }
 
 private:
 	friend class RdmaTransport;
@@ -82,18 +83,25 @@ private:
 			throw std::invalid_argument("accessKey: without keys, or without a range");
 		return key;
 	}
+	const Key &key() const
+	{
+		if (!key_)
+			throw std::logic_error("RdmaRemoteBuffer: it was moved from");
+		return *key_;
+	}
 	void check_range() const
 	{
+		const Key &k = key();
 		const uintptr_t at = reinterpret_cast<uintptr_t>(ptr);
-		if (at < key_->base || at - key_->base > key_->len || len > key_->len - (at - key_->base))
+		if (at < k.base || at - k.base > k.len || len > k.len - (at - k.base))
 			throw std::out_of_range("RdmaRemoteBuffer: " + std::to_string(len) + " bytes at 0x" + detail::hex(at) +
-						" are not inside the peer's " + std::to_string(key_->len) + " bytes at 0x" +
-						detail::hex(key_->base));
+						" are not inside the peer's " + std::to_string(k.len) + " bytes at 0x" +
+						detail::hex(k.base));
 	}
 	// The key for a domain of the peer; null: it has none there.
-	const uint64_t *key_in(uint64_t tag) const noexcept
+	const uint64_t *key_in(uint64_t tag) const
 	{
-		for (const auto &k : key_->keys)
+		for (const auto &k : key().keys)
 			if (k.first == tag)
 				return &k.second;
 		return nullptr;

@@ -102,6 +102,7 @@ inline RdmaCode code_of(int error, int provider_code) noexcept
 	case ECONNABORTED:
 	case ECONNREFUSED:
 	case ENOTCONN:
+	case ESHUTDOWN:
 	case ECANCELED:
 	case EPIPE:
 	case EPROTO:

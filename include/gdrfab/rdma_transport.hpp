@@ -139,11 +139,18 @@ private:
 
 	RdmaFuture<RdmaStatus> operation(const RdmaMemory::View &view, const RdmaRemoteBuffer &remote, bool writes,
 					 RdmaNotify notify, Timeout timeout);
-	ssize_t post(detail::Op *op, const detail::Registration &local, const unsigned char *at, size_t len, uint64_t addr,
-		     uint64_t key, bool writes, bool notify, uint64_t data, Timeout timeout);
-	ssize_t post_until(detail::Clock::time_point until, detail::Op *op, const detail::Registration &local,
-			   const unsigned char *at, size_t len, uint64_t addr, uint64_t key, bool writes, bool notify,
-			   uint64_t data);
+	// What one call of the library's transfers, of an operation's all or a part.
+	struct Piece {
+		const detail::Registration &local;
+		const unsigned char *at;
+		size_t len;
+		uint64_t addr, key;
+		bool writes, notify;
+		uint64_t data;
+	};
+	ssize_t post(detail::Op *op, const Piece &piece, Timeout timeout);
+	ssize_t post_in_parts(detail::Op *op, Piece &piece, detail::Limit &limit, Timeout timeout);
+	template <typename Post> ssize_t when_room(detail::Limit &limit, Timeout timeout, Post post);
 	RdmaFuture<RdmaStatus> settled(RdmaStatus status)
 	{
 		return RdmaFuture<RdmaStatus>(connection_, connection_->settled(std::move(status)));
@@ -164,6 +171,8 @@ private:
 	std::timed_mutex notify_mutex_;
 	// Under notify_mutex_; atomic for ThreadSanitizer, which does not see every way of taking a std::timed_mutex.
 	std::atomic<uint64_t> notified_{0};
+	// Under notify_mutex_: parts of a value are out whose last was given up.
+	std::atomic<bool> half_told_{false};
 };
 
 } // namespace gdrfab

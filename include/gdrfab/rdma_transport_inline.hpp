@@ -183,14 +183,16 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 	const char *what = writes ? "write" : "read";
 	if (timeout && timeout->count() <= 0)
 		throw std::invalid_argument(std::string(what) + ": timeout is not positive");
+	detail::Region &region = view.region(what);
 	if (view.size() > remote.len)
 		throw std::out_of_range(std::string(what) + ": the view has " + std::to_string(view.size()) +
 					" bytes, the remote buffer " + std::to_string(remote.len));
 	remote.check_range();
+	// One for everything that this call waits for, and for the operation itself.
+	detail::Limit limit(timeout.value_or(options_.timeout));
 	if (c.state() != Connection::Connected) {
 		need_begun(what);
-		const auto limit = timeout.value_or(options_.timeout);
-		c.wait([&] { return c.state() != Connection::Connecting; }, detail::after(limit));
+		c.wait([&] { return c.state() != Connection::Connecting; }, limit.end());
 		if (c.state() == Connection::Connecting)
 			return settled(RdmaStatus(RdmaCode::Timeout, ETIMEDOUT, "the peer has not connected yet"));
 		if (c.state() != Connection::Connected)
@@ -208,35 +210,37 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 		~Inside() { c.leave(); }
 	} inside{c};
 	detail::Rail &rail = c.rail();
-	const detail::Registration &local = view.region_->in(rail.domain);
 	const size_t most = rail.info->max_msg_size;
-	const unsigned char *at = view.at_;
-	uint64_t addr = reinterpret_cast<uintptr_t>(remote.ptr);
 	size_t left = view.size();
+	Piece piece{region.in(rail.domain), view.at_, 0, reinterpret_cast<uintptr_t>(remote.ptr), *key, writes, false, 0};
 	std::unique_lock<std::timed_mutex> in_order(notify_mutex_, std::defer_lock);
-	const auto limit = timeout.value_or(options_.timeout);
-	if (notify.on && !in_order.try_lock() && !in_order.try_lock_until(detail::after(limit)))
+	if (notify.on && !in_order.try_lock() && !in_order.try_lock_until(limit.end()))
 		return settled(RdmaStatus(RdmaCode::Timeout, ETIMEDOUT,
 					  "write: an earlier one that notifies still waits for room"));
 
 	detail::Op *op = c.pool().take(2);
 	const size_t pieces = left <= most ? 1 : (left + most - 1) / most;
-	if (pieces > 1)
+	if (pieces > 1) {
 		op->pieces = pieces + 1;
+		limit.end();
+	}
 	// To whichever thread takes the completion, by way of the library.
 	op->done.store(false, std::memory_order_release);
 	ssize_t rc = 0;
 	size_t posted = 0;
 	for (; posted < pieces; posted++) {
-		const size_t len = left < most ? left : most;
-		const bool last = posted + 1 == pieces && notify.on;
-		const uint64_t data = !last ? 0 : notify.value ? *notify.value : notified_ + 1;
-		rc = post(op, local, at, len, addr, *key, writes, last, data, timeout);
-		if (rc == -EAGAIN)
-			rc = post_until(detail::after(limit), op, local, at, len, addr, *key, writes, last, data);
+		piece.len = left < most ? left : most;
+		if (posted + 1 == pieces && notify.on) {
+			piece.notify = true;
+			piece.data = notify.value ? *notify.value : notified_ + 1;
+		}
+		if (piece.notify && rail.info->cq_data_size < sizeof piece.data)
+			rc = post_in_parts(op, piece, limit, timeout);
+		else
+			rc = when_room(limit, timeout, [&](Timeout rest) { return post(op, piece, rest); });
 		if (rc < 0)
 			break;
-		at += len, addr += len, left -= len;
+		piece.at += piece.len, piece.addr += piece.len, left -= piece.len;
 	}
 	RdmaStatus status;
 	if (rc == -ETIMEDOUT)
@@ -256,87 +260,75 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 	return RdmaFuture<RdmaStatus>(connection_, op);
 }
 
-inline ssize_t RdmaTransport::post(detail::Op *op, const detail::Registration &local, const unsigned char *at, size_t len,
-				   uint64_t addr, uint64_t key, bool writes, bool notify, uint64_t data, Timeout timeout)
+// Posts again while there is no room, for as long as the limit allows; what is left of it is the time of what is posted.
+template <typename Post> inline ssize_t RdmaTransport::when_room(detail::Limit &limit, Timeout timeout, Post post)
+{
+	for (unsigned turn = 0;; turn++) {
+		if (limit.running() && (turn % 16 == 0 || turn > 256)) {
+			timeout = limit.rest();
+			if (timeout->count() == 0)
+				return -ETIMEDOUT;
+		}
+		const ssize_t rc = post(timeout);
+		if (rc != -EAGAIN)
+			return rc;
+		if (connection_->closing())
+			return -ECANCELED;
+		limit.end();
+		connection_->relieve(turn);
+	}
+}
+
+// A value too wide for the provider's words: its higher parts go ahead, with writes of no bytes.
+inline ssize_t RdmaTransport::post_in_parts(detail::Op *op, Piece &piece, detail::Limit &limit, Timeout timeout)
+{
+	gdrfab_ep *ep = connection_->rail().ep.get();
+	uint32_t ahead[2];
+	unsigned count = 0;
+	piece.data = detail::Parts::split(piece.data, ahead, count, half_told_);
+	for (unsigned i = 0; i < count; i++) {
+		const ssize_t rc = when_room(limit, timeout, [&](Timeout) {
+			return gdrfab_writedata(ep, piece.at, 0, piece.local.desc, ahead[i], 0, piece.addr, piece.key, nullptr);
+		});
+		if (rc < 0)
+			return rc;
+		half_told_ = true;
+	}
+	const ssize_t rc = when_room(limit, timeout, [&](Timeout rest) { return post(op, piece, rest); });
+	if (rc >= 0)
+		half_told_ = false;
+	return rc;
+}
+
+inline ssize_t RdmaTransport::post(detail::Op *op, const Piece &piece, Timeout timeout)
 {
 	detail::Rail &rail = connection_->rail();
 	gdrfab_ep *ep = rail.ep.get();
-	if (notify && rail.info->cq_data_size < sizeof data) {
-		uint32_t ahead[2];
-		unsigned count = 0;
-		data = detail::Parts::split(data, ahead, count);
-		for (unsigned i = 0; i < count; i++) {
-			ssize_t rc = 0;
-			for (unsigned turn = 0;; turn++) {
-				rc = gdrfab_writedata(ep, at, 0, local.desc, ahead[i], 0, addr, key, nullptr);
-				if (rc != -EAGAIN)
-					break;
-				// Once the first part is out the others must follow it, or the connection ends.
-				if (i == 0)
-					return -EAGAIN;
-				if (connection_->closing())
-					return -ECANCELED;
-				connection_->relieve(turn);
-			}
-			if (rc < 0)
-				return rc;
-		}
-		if (count) {
-			for (unsigned turn = 0;; turn++) {
-				const ssize_t rc = gdrfab_writedata(ep, at, len, local.desc, data, 0, addr, key, op);
-				if (rc != -EAGAIN)
-					return rc;
-				if (connection_->closing())
-					return -ECANCELED;
-				connection_->relieve(turn);
-			}
-		}
-	}
+	unsigned char *at = const_cast<unsigned char *>(piece.at);
+	const size_t len = piece.len;
+	void *desc = piece.local.desc;
 	// The endpoint's own deadline is the default's.
 	if (!timeout) {
-		if (notify)
-			return gdrfab_writedata(ep, at, len, local.desc, data, 0, addr, key, op);
-		if (writes)
-			return gdrfab_write(ep, at, len, local.desc, 0, addr, key, op);
-		return gdrfab_read(ep, const_cast<unsigned char *>(at), len, local.desc, 0, addr, key, op);
+		if (piece.notify)
+			return gdrfab_writedata(ep, at, len, desc, piece.data, 0, piece.addr, piece.key, op);
+		if (piece.writes)
+			return gdrfab_write(ep, at, len, desc, 0, piece.addr, piece.key, op);
+		return gdrfab_read(ep, at, len, desc, 0, piece.addr, piece.key, op);
 	}
-	const iovec piece = {const_cast<unsigned char *>(at), len};
-	const gdrfab_rma_iov there = {addr, len, key};
-	void *desc = local.desc;
+	const iovec here = {at, len};
+	const gdrfab_rma_iov there = {piece.addr, len, piece.key};
 	gdrfab_msg_rma msg{};
 	msg.struct_size = sizeof msg;
-	msg.msg_iov = &piece;
+	msg.msg_iov = &here;
 	msg.desc = &desc;
 	msg.iov_count = 1;
 	msg.rma_iov = &there;
 	msg.rma_iov_count = 1;
 	msg.context = op;
-	msg.data = data;
+	msg.data = piece.data;
 	msg.timeout_ns = detail::Rail::nanoseconds(*timeout);
-	const uint64_t flags = rail.flags | (notify ? +GDRFAB_REMOTE_CQ_DATA : 0);
-	return writes ? gdrfab_writemsg(ep, &msg, flags) : gdrfab_readmsg(ep, &msg, flags);
-}
-
-inline ssize_t RdmaTransport::post_until(detail::Clock::time_point until, detail::Op *op, const detail::Registration &local,
-					 const unsigned char *at, size_t len, uint64_t addr, uint64_t key, bool writes,
-					 bool notify, uint64_t data)
-{
-	// What is left of the operation's time.
-	Timeout rest;
-	for (unsigned turn = 0;; turn++) {
-		if (turn % 16 == 0) {
-			const auto now = detail::Clock::now();
-			if (now >= until)
-				return -ETIMEDOUT;
-			rest = std::chrono::ceil<std::chrono::milliseconds>(until - now);
-		}
-		connection_->relieve(turn);
-		if (connection_->closing())
-			return -ECANCELED;
-		const ssize_t rc = post(op, local, at, len, addr, key, writes, notify, data, rest);
-		if (rc != -EAGAIN)
-			return rc;
-	}
+	const uint64_t flags = rail.flags | (piece.notify ? +GDRFAB_REMOTE_CQ_DATA : 0);
+	return piece.writes ? gdrfab_writemsg(ep, &msg, flags) : gdrfab_readmsg(ep, &msg, flags);
 }
 
 inline RdmaFuture<RdmaNotification> RdmaTransport::waitForWrite(Timeout timeout)

@@ -5,6 +5,7 @@ use crate::error::{Error, Result, errno};
 use crate::fabric;
 use crate::prov::op::Iov;
 use libc::{c_char, c_int, c_void, ssize_t};
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,25 +28,77 @@ pub(super) fn failed(e: &Error) -> c_int {
 }
 
 pub(super) fn last_words() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    hold(|_| c"".as_ptr(), || LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr()))
 }
 
-fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(f))
-        .unwrap_or(Err(Error::fixed(errno::ENOTRECOVERABLE, "an internal error of gdrfab (a panic); the object is unusable")))
+/// Runs what an exported function does. A panic of it goes no further: unwinding out of an `extern "C"` function ends the
+/// process. `otherwise` makes the function's result then, from -ENOTRECOVERABLE. Costs no instruction while nothing panics.
+#[inline(always)]
+pub(super) fn hold<T>(otherwise: impl FnOnce(c_int) -> T, f: impl FnOnce() -> T) -> T {
+    #[cfg(gdrfab_panic)]
+    let f = || {
+        panic_on_demand();
+        f()
+    };
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(value) => value,
+        Err(panic) => otherwise(panicked(panic)),
+    }
+}
+
+/// Of a build for c-tests/panics.c alone. GDRFAB_PANIC=n: the n-th `hold` of this thread since the variable was set panics.
+#[cfg(gdrfab_panic)]
+fn panic_on_demand() {
+    thread_local! {
+        static HELD: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+    let asked = crate::environment::get("GDRFAB_PANIC").and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);
+    HELD.set(if asked == 0 { 0 } else { HELD.get() + 1 });
+    if asked != 0 && HELD.get() == asked {
+        panic!("on demand");
+    }
+}
+
+/// Keeps the words of a panic. `extern "C"`, because such a function does not unwind.
+#[cold]
+#[inline(never)]
+#[allow(improper_ctypes_definitions)] // called by Rust alone
+extern "C" fn panicked(panic: Box<dyn Any + Send>) -> c_int {
+    let told = catch_unwind(AssertUnwindSafe(|| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+        failed(&Error::new(errno::ENOTRECOVERABLE, format!("an internal error of gdrfab (a panic: {text}); the object is unusable")))
+    }));
+    // What a panic carries may panic again when it is dropped.
+    std::mem::forget(panic);
+    if let Err(another) = told {
+        std::mem::forget(another);
+    }
+    -errno::ENOTRECOVERABLE
 }
 
 /// Runs a control call: 0 or a negative errno; a panic becomes -ENOTRECOVERABLE.
 pub(super) fn control(f: impl FnOnce() -> Result<()>) -> c_int {
-    guarded(f).map_or_else(|e| failed(&e), |()| 0)
+    hold(|rc| rc, || f().map_or_else(|e| failed(&e), |()| 0))
 }
 
 /// As `control`, with a count.
 pub(super) fn counted(f: impl FnOnce() -> Result<usize>) -> ssize_t {
-    guarded(f).map_or_else(|e| failed(&e) as isize, |n| n as isize)
+    hold(|rc| rc as isize, || f().map_or_else(|e| failed(&e) as isize, |n| n as isize))
 }
 
-/// The result of a posting call.
+/// As `control`, of a posting call.
+#[inline(always)]
+pub(super) fn posting(f: impl FnOnce() -> Result<()>) -> ssize_t {
+    hold(|rc| rc as isize, || posted(f()))
+}
+
+/// Tries a short way of the data path. `None`: it is not for this operation, and nothing was done.
+#[inline(always)]
+pub(super) fn short(f: impl FnOnce() -> Option<ssize_t>) -> Option<ssize_t> {
+    hold(|rc| Some(rc as isize), f)
+}
+
+/// The result of a posting call, inside `hold`.
 #[inline]
 pub(super) fn posted(result: Result<()>) -> ssize_t {
     match result {

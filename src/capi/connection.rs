@@ -98,7 +98,11 @@ pub unsafe extern "C" fn gdrfab_ep_connect(
     paramlen: usize,
 ) -> c_int {
     // SAFETY: the C caller says that the handle is open and the ranges readable.
-    control(|| unsafe { object(ep, "ep")?.connect(address(addr, addrlen)?, bytes(param, paramlen, "param")?) })
+    control(|| unsafe {
+        let (ep, to) = (object(ep, "ep")?, address(addr, addrlen)?);
+        crate::log!(Debug, "ep {ep:p}: connects to {to:?}");
+        ep.connect(to, bytes(param, paramlen, "param")?)
+    })
 }
 
 /// Accepts the connection request from which the endpoint was opened. Mirrors fi_accept.
@@ -113,7 +117,11 @@ pub unsafe extern "C" fn gdrfab_ep_connect(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_accept(ep: *mut gdrfab_ep, param: *const c_void, paramlen: usize) -> c_int {
     // SAFETY: the C caller says that the handle is open and the range readable.
-    control(|| unsafe { object(ep, "ep")?.accept(bytes(param, paramlen, "param")?) })
+    control(|| unsafe {
+        let ep = object(ep, "ep")?;
+        crate::log!(Debug, "ep {ep:p}: accepts its request");
+        ep.accept(bytes(param, paramlen, "param")?)
+    })
 }
 
 /// Rejects a connection request. Mirrors fi_reject.
@@ -141,11 +149,15 @@ pub unsafe extern "C" fn gdrfab_pep_reject(
 /// posted receives complete with ECANCELED before the call returns.
 ///
 /// @param flags 0
-/// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOTCONN
+/// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOTCONN (not connected yet), -ESHUTDOWN (not any more)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_shutdown(ep: *mut gdrfab_ep, flags: u64) -> c_int {
     // SAFETY: the C caller says that the handle is open.
-    control(|| unsafe { object(ep, "ep")?.shutdown(flags) })
+    control(|| unsafe {
+        let ep = object(ep, "ep")?;
+        crate::log!(Debug, "ep {ep:p}: is shut down by this side");
+        ep.shutdown(flags)
+    })
 }
 
 /// Begins to connect to an endpoint whose address came by other means; never blocks.
@@ -160,7 +172,11 @@ pub unsafe extern "C" fn gdrfab_ep_shutdown(ep: *mut gdrfab_ep, flags: u64) -> c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_connect_addr(ep: *mut gdrfab_ep, addr: *const c_void, addrlen: usize) -> c_int {
     // SAFETY: the C caller says that the handle is open and the range readable.
-    control(|| unsafe { object(ep, "ep")?.connect_addr(address(addr, addrlen)?) })
+    control(|| unsafe {
+        let (ep, to) = (object(ep, "ep")?, address(addr, addrlen)?);
+        crate::log!(Debug, "ep {ep:p}: connects to {to:?}");
+        ep.connect_addr(to)
+    })
 }
 
 /// Gives the endpoint's own address, for gdrfab_ep_connect_addr() of the peer. Mirrors fi_getname.
@@ -200,7 +216,7 @@ pub unsafe extern "C" fn gdrfab_pep_getname(pep: *mut gdrfab_pep, addr: *mut c_v
 /// @param ep      connected endpoint
 /// @param addr    gets NUL-terminated text; GDRFAB_ADDR_MAX bytes suffice
 /// @param addrlen in: bytes of addr; out: bytes used, NUL included. Also written with -GDRFAB_ETOOSMALL
-/// @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -ENOTCONN
+/// @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -ENOTCONN (not connected yet), -ESHUTDOWN (not any more)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_getpeer(ep: *mut gdrfab_ep, addr: *mut c_void, addrlen: *mut usize) -> c_int {
     // SAFETY: the C caller says that the handle is open and the buffer as long as *addrlen.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reading completion queues.
 
-use super::boundary::{Sized0, control, counted, failed, null, object, object_if, output, output_sized, write_sized, write_text};
+use super::boundary::{
+    Sized0, control, counted, failed, hold, null, object, object_if, output, output_sized, short, write_sized, write_text,
+};
 use super::objects::gdrfab_cq;
 use super::types::*;
 use crate::error::{Code, Error, Result, errno};
@@ -96,12 +98,32 @@ unsafe fn put(format: CqFormat, buf: *mut c_void, i: usize, c: &Completion) {
     }
 }
 
+/// The words of the error entry that is next become this thread's last error.
+///
+/// # Safety
+/// `cq` is an open queue.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn error_first(cq: *mut gdrfab_cq) -> ssize_t {
+    let tell = || {
+        // SAFETY: handed on.
+        if let Some(why) = unsafe { &*cq.cast::<Cq>() }.peek_error() {
+            failed(&Error::new(errno::EAVAIL, why.words));
+        }
+    };
+    hold(|_| (), tell);
+    -errno::EAVAIL as isize
+}
+
+/// # Safety
+/// `cq` is an open queue.
 #[inline(always)]
-fn outcome(taken: Taken) -> ssize_t {
+unsafe fn outcome(cq: *mut gdrfab_cq, taken: Taken) -> ssize_t {
     match taken {
         Taken::Some(n) => n as isize,
         Taken::Empty => -errno::EAGAIN as isize,
-        Taken::ErrorFirst => -errno::EAVAIL as isize,
+        // SAFETY: handed on.
+        Taken::ErrorFirst => unsafe { error_first(cq) },
     }
 }
 
@@ -122,7 +144,8 @@ unsafe fn queue<'a>(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> Resul
 /// @param buf   gets entries of the queue's format
 /// @param count how many it holds; 0 only drives
 /// @return entries read, at least 1 (0 if count is 0 and entries wait), or
-///   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_cq_readerr(); -EINVAL NULL
+///   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_cq_readerr() takes it, gdrfab_last_error() has its words
+///   already; -EINVAL NULL
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_read(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and that buf holds count entries.
@@ -153,8 +176,8 @@ unsafe extern "C" fn read_arrivals(cq: *mut gdrfab_cq, buf: *mut c_void, count: 
     unsafe {
         let q = &*cq.cast::<Cq>();
         let format = q.format;
-        match q.read_arrivals(count, |i, c| put(format, buf, i, c)) {
-            Some(taken) => outcome(taken),
+        match short(|| q.read_arrivals(count, |i, c| put(format, buf, i, c)).map(|taken| outcome(cq, taken))) {
+            Some(n) => n,
             None => read_on(cq, buf, count),
         }
     }
@@ -172,7 +195,7 @@ macro_rules! read_ready {
             unsafe {
                 let q = &*cq.cast::<Cq>();
                 match q.read_ready(count, |i, c| put($format, buf, i, c)) {
-                    Some(taken) => outcome(taken),
+                    Some(taken) => outcome(cq, taken),
                     None if q.may_arrive(count) => read_arrivals(cq, buf, count),
                     None => read_on(cq, buf, count),
                 }
@@ -194,11 +217,13 @@ macro_rules! read_device {
         unsafe extern "C" fn $name(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
             // SAFETY: handed on.
             unsafe {
-                match (*cq.cast::<Cq>()).look::<false>(count, |i, c| put($format, buf, i, c)) {
-                    Found::Some(n) => n as ssize_t,
-                    Found::Due(n) => due(cq, n),
-                    Found::Nothing => read_after(cq, buf, count),
-                    Found::Elsewhere => read_on(cq, buf, count),
+                let q = &*cq.cast::<Cq>();
+                match hold(Err, || Ok(q.look::<false>(count, |i, c| put($format, buf, i, c)))) {
+                    Ok(Found::Some(n)) => n as ssize_t,
+                    Ok(Found::Due(n)) => due(cq, n),
+                    Ok(Found::Nothing) => read_after(cq, buf, count),
+                    Ok(Found::Elsewhere) => read_on(cq, buf, count),
+                    Err(rc) => rc as ssize_t,
                 }
             }
         }
@@ -217,16 +242,17 @@ unsafe extern "C" fn read_locked(cq: *mut gdrfab_cq, buf: *mut c_void, count: us
     // SAFETY: handed on.
     unsafe {
         let q = &*cq.cast::<Cq>();
-        let found = match q.format {
+        let look = || match q.format {
             CqFormat::Context => q.look::<true>(count, |i, c| put(CqFormat::Context, buf, i, c)),
             CqFormat::Msg => q.look::<true>(count, |i, c| put(CqFormat::Msg, buf, i, c)),
             CqFormat::Data => q.look::<true>(count, |i, c| put(CqFormat::Data, buf, i, c)),
         };
-        match found {
-            Found::Some(n) => n as ssize_t,
-            Found::Due(n) => due(cq, n),
-            Found::Nothing => read_after(cq, buf, count),
-            Found::Elsewhere => read_on(cq, buf, count),
+        match hold(Err, || Ok(look())) {
+            Ok(Found::Some(n)) => n as ssize_t,
+            Ok(Found::Due(n)) => due(cq, n),
+            Ok(Found::Nothing) => read_after(cq, buf, count),
+            Ok(Found::Elsewhere) => read_on(cq, buf, count),
+            Err(rc) => rc as ssize_t,
         }
     }
 }
@@ -238,8 +264,9 @@ unsafe extern "C" fn read_locked(cq: *mut gdrfab_cq, buf: *mut c_void, count: us
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn due(cq: *mut gdrfab_cq, n: usize) -> ssize_t {
+    // A panic leaves its words; the entries were taken out, and are the caller's.
     // SAFETY: handed on.
-    unsafe { (*cq.cast::<Cq>()).due() };
+    hold(|_| (), || unsafe { (*cq.cast::<Cq>()).due() });
     n as ssize_t
 }
 
@@ -253,7 +280,7 @@ unsafe extern "C" fn read_after(cq: *mut gdrfab_cq, buf: *mut c_void, count: usi
     unsafe {
         let q = &*cq.cast::<Cq>();
         let format = q.format;
-        outcome(q.read_after(count, |i, c| put(format, buf, i, c)))
+        hold(|rc| rc as ssize_t, || outcome(cq, q.read_after(count, |i, c| put(format, buf, i, c))))
     }
 }
 
@@ -264,15 +291,18 @@ unsafe extern "C" fn read_after(cq: *mut gdrfab_cq, buf: *mut c_void, count: usi
 #[inline(never)]
 unsafe extern "C" fn read_on(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
     // SAFETY: handed on.
-    unsafe {
-        match queue(cq, buf, count) {
-            Ok(q) => {
-                let format = q.format;
-                outcome(q.read_queue(count, |i, c| put(format, buf, i, c)))
+    hold(
+        |rc| rc as ssize_t,
+        || unsafe {
+            match queue(cq, buf, count) {
+                Ok(q) => {
+                    let format = q.format;
+                    outcome(cq, q.read_queue(count, |i, c| put(format, buf, i, c)))
+                }
+                Err(e) => failed(&e) as isize,
             }
-            Err(e) => failed(&e) as isize,
-        }
-    }
+        },
+    )
 }
 
 /// gdrfab_cq_read() with source addresses. Mirrors fi_cq_readfrom.
@@ -305,7 +335,7 @@ pub unsafe extern "C" fn gdrfab_cq_readfrom(cq: *mut gdrfab_cq, buf: *mut c_void
 /// @param cond       unused, NULL
 /// @param timeout_ms milliseconds, -1 = no limit
 /// @return as gdrfab_cq_read(); -EAGAIN after the timeout or gdrfab_cq_signal(); -EINTR by a signal; -EPERM in a process
-///   that did not open it; -EMFILE no descriptor to sleep on
+///   that did not open it; -EMFILE, -ENFILE, -ENOMEM or -ENOSPC nothing to sleep on
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_sread(
     cq: *mut gdrfab_cq,
@@ -326,7 +356,11 @@ pub unsafe extern "C" fn gdrfab_cq_sread(
         result = q.sread(count, timeout_ms, |i, c| put(format, buf, i, c))?;
         Ok(())
     });
-    if rc != 0 { rc as isize } else { outcome(result) }
+    if rc != 0 {
+        return rc as isize;
+    }
+    // SAFETY: read from just now.
+    unsafe { outcome(cq, result) }
 }
 
 /// Reads the error entry that is next. Mirrors fi_cq_readerr.
@@ -369,6 +403,9 @@ pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfa
 
 /// Lets one blocked gdrfab_cq_sread() return, or the next one at once. Mirrors fi_cq_signal.
 ///
+/// Each signal ends one wait: a thread that waits by gdrfab_cq_trywait() and poll takes it as well, by an -EAGAIN of
+/// gdrfab_cq_trywait(). Any thread may call it, with GDRFAB_THREAD_DOMAIN too.
+///
 /// @return 0, -EINVAL, -EPERM in a process that did not open it
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_signal(cq: *mut gdrfab_cq) -> c_int {
@@ -399,40 +436,46 @@ pub unsafe extern "C" fn gdrfab_cq_strerror(
 
 /// # Safety
 /// `err_data` is NULL or NUL-terminated, `buf` NULL or writable for `len`.
+#[inline(always)]
 pub(super) unsafe fn words(prov_errno: c_int, err_data: *const c_void, buf: *mut c_char, len: usize) -> *const c_char {
     thread_local! {
         static WORDS: std::cell::RefCell<std::ffi::CString> = std::cell::RefCell::new(std::ffi::CString::default());
     }
-    // SAFETY: the caller's promise.
-    unsafe {
-        let general = || Code::words(prov_errno).to_string();
-        // A rejecting peer's data is not text.
-        let text = if err_data.is_null() || prov_errno == GDRFAB_PROV_REJECTED {
-            general()
-        } else {
-            std::ffi::CStr::from_ptr(err_data.cast()).to_string_lossy().into_owned()
-        };
-        if !buf.is_null() && len > 0 {
-            let _ = write_text(buf, len, &text);
-            return buf;
+    let said = || -> *const c_char {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let general = || Code::words(prov_errno).to_string();
+            // A rejecting peer's data is not text.
+            let text = if err_data.is_null() || prov_errno == GDRFAB_PROV_REJECTED {
+                general()
+            } else {
+                std::ffi::CStr::from_ptr(err_data.cast()).to_string_lossy().into_owned()
+            };
+            if !buf.is_null() && len > 0 {
+                let _ = write_text(buf, len, &text);
+                return buf.cast_const();
+            }
+            WORDS
+                .try_with(|w| {
+                    *w.borrow_mut() = std::ffi::CString::new(text).unwrap_or_default();
+                    w.borrow().as_ptr()
+                })
+                .unwrap_or(c"".as_ptr())
         }
-        WORDS
-            .try_with(|w| {
-                *w.borrow_mut() = std::ffi::CString::new(text).unwrap_or_default();
-                w.borrow().as_ptr()
-            })
-            .unwrap_or(c"".as_ptr())
-    }
+    };
+    hold(|_| std::ptr::null(), said)
 }
 
 /// Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when the queue may have something. Mirrors
 /// fi_control with FI_GETWAIT.
 ///
-/// Call gdrfab_cq_trywait() before each poll, and gdrfab_cq_read() after it. Deadlines make it readable too.
+/// Wait in this order, and no wake-up is lost: gdrfab_cq_read() until -EAGAIN, gdrfab_cq_trywait(), and poll if that
+/// returned 0. Deadlines make it readable too, and so does another thread that reads the queue meanwhile; what it is
+/// readable for is taken back by the next gdrfab_cq_trywait() only.
 ///
 /// @param cq queue
-/// @param fd gets the descriptor, which the queue owns
-/// @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM
+/// @param fd gets the descriptor, which the queue owns: it is closed with the queue
+/// @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM in a process that did not open the queue
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_fd(cq: *mut gdrfab_cq, fd: *mut c_int) -> c_int {
     // SAFETY: the C caller says that the handle is open and fd live.
@@ -443,9 +486,11 @@ pub unsafe extern "C" fn gdrfab_cq_fd(cq: *mut gdrfab_cq, fd: *mut c_int) -> c_i
     })
 }
 
-/// Prepares for blocking on the descriptor. Mirrors fi_trywait.
+/// Prepares for blocking on the descriptor; before each poll. It opens no descriptor. Mirrors fi_trywait.
 ///
-/// @return 0 the caller may poll now; -EAGAIN something came, or may have: read first; -EINVAL, -ENOSYS, -EPERM
+/// @return 0 the caller may poll now; -EAGAIN something came, or may have, or gdrfab_cq_signal() was called: read first;
+///   -EINVAL; -ENOSYS opened without GDRFAB_WAIT_FD; -EPERM in a process that did not open the queue; -ENOMEM or -ENOSPC
+///   the kernel watches no more sockets for this user; with verbs, what the device's driver says when it cannot be armed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_trywait(cq: *mut gdrfab_cq) -> c_int {
     // SAFETY: the C caller says that the handle is open.

@@ -6,7 +6,6 @@ use super::info::{export, gdrfab_info};
 use super::objects::{gdrfab_eq, same};
 use super::types::*;
 use crate::error::{Code, Error, Result, errno};
-use crate::fabric;
 use crate::prov::event::{Event, EventKind};
 use libc::{c_char, c_int, c_void, ssize_t};
 
@@ -26,12 +25,13 @@ pub struct gdrfab_eq_cm_entry {
 pub struct gdrfab_eq_err_entry {
     /// sizeof(gdrfab_eq_err_entry), set by the caller
     pub struct_size: usize,
-    /// The gdrfab_ep that it concerns.
+    /// The gdrfab_ep or gdrfab_pep that it concerns.
     pub object: *mut c_void,
     /// That object's context.
     pub context: *mut c_void,
     /// The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on (the RDMA
-    /// port went down, or its address changed).
+    /// port went down, or its address changed); GDRFAB_CONNREQ where a passive endpoint of shm or tcp cannot take callers
+    /// (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it goes on listening, and refuses or holds them.
     pub data: u64,
     /// Errno, positive.
     pub err: c_int,
@@ -73,15 +73,16 @@ fn size_of_event(event: &Event) -> usize {
 enum Look {
     Take,
     TooSmall(usize),
-    Error,
+    /// What the error entry that is next says.
+    Error(Error),
     /// It stays; its number and its bytes.
     Stays(u32, usize),
 }
 
 fn look(event: &Event, room: usize, peek: bool) -> (bool, Look) {
     let need = size_of_event(event);
-    if event.error.is_some() {
-        (false, Look::Error)
+    if let Some(why) = &event.error {
+        (false, Look::Error(why.clone()))
     } else if peek {
         (false, Look::Stays(event.kind, need))
     } else if need > room {
@@ -93,10 +94,10 @@ fn look(event: &Event, room: usize, peek: bool) -> (bool, Look) {
 
 /// # Safety
 /// `event` and `buf` are writable, `buf` for the event's size.
-unsafe fn hand_out(q: &fabric::Eq, result: Option<(Look, Option<Event>)>, event: *mut u32, buf: *mut c_void) -> Result<usize> {
+unsafe fn hand_out(result: Option<(Look, Option<Event>)>, event: *mut u32, buf: *mut c_void) -> Result<usize> {
     match result {
         None => Err(Error::AGAIN),
-        Some((Look::Error, _)) => Err(Error::fixed(errno::EAVAIL, "eq: an error entry is next: gdrfab_eq_readerr()")),
+        Some((Look::Error(why), _)) => Err(Error::new(errno::EAVAIL, why.words)),
         Some((Look::TooSmall(need), _)) => Err(Error::new(errno::ETOOSMALL, format!("len: the event needs {need} bytes"))),
         Some((Look::Stays(kind, need), _)) => {
             // SAFETY: the caller's promise.
@@ -106,7 +107,7 @@ unsafe fn hand_out(q: &fabric::Eq, result: Option<(Look, Option<Event>)>, event:
         Some((Look::Take, None)) => Err(Error::AGAIN),
         Some((Look::Take, Some(mut e))) => {
             let size = size_of_event(&e);
-            let info = q.request_info(&mut e).map_or(std::ptr::null_mut(), |info| export(&info));
+            let info = e.info.take().map_or(std::ptr::null_mut(), |info| export(&info));
             // SAFETY: the caller's promise; `look` compared the size with the room.
             unsafe {
                 let mut at = buf.cast::<u8>();
@@ -135,7 +136,8 @@ unsafe fn hand_out(q: &fabric::Eq, result: Option<(Look, Option<Event>)>, event:
 /// @param len   its bytes; sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX hold any connection event
 /// @param flags 0, or GDRFAB_PEEK: the event stays, buf is left alone and may be NULL
 /// @return bytes written (with GDRFAB_PEEK: that reading it takes), or
-///   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_eq_readerr(); -GDRFAB_ETOOSMALL the event stays;
+///   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_eq_readerr() takes it, gdrfab_last_error() has its words already;
+///   -GDRFAB_ETOOSMALL the event stays;
 ///   -EINVAL, -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_read(eq: *mut gdrfab_eq, event: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> ssize_t {
@@ -147,7 +149,7 @@ pub unsafe extern "C" fn gdrfab_eq_read(eq: *mut gdrfab_eq, event: *mut u32, buf
         if buf.is_null() && !peek {
             return Err(null("buf"));
         }
-        hand_out(q, q.read(|e| look(e, len, peek)), event, buf)
+        hand_out(q.read(|e| look(e, len, peek)), event, buf)
     })
 }
 
@@ -159,7 +161,8 @@ pub unsafe extern "C" fn gdrfab_eq_read(eq: *mut gdrfab_eq, event: *mut u32, buf
 /// @param len        as gdrfab_eq_read()
 /// @param timeout_ms milliseconds, -1 = no limit
 /// @param flags      as gdrfab_eq_read(): with GDRFAB_PEEK it only waits
-/// @return as gdrfab_eq_read(); -EAGAIN after the timeout; -EINTR by a signal; -EPERM in a process that did not open it; -EMFILE
+/// @return as gdrfab_eq_read(); -EAGAIN after the timeout, or because a passive endpoint of the queue was closed meanwhile;
+///   -EINTR by a signal; -EPERM in a process that did not open it; -EMFILE, -ENFILE, -ENOMEM or -ENOSPC nothing to sleep on
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_sread(
     eq: *mut gdrfab_eq,
@@ -177,7 +180,7 @@ pub unsafe extern "C" fn gdrfab_eq_sread(
         if buf.is_null() && !peek {
             return Err(null("buf"));
         }
-        hand_out(q, q.sread(timeout_ms, |e| look(e, len, peek))?, event, buf)
+        hand_out(q.sread(timeout_ms, |e| look(e, len, peek))?, event, buf)
     })
 }
 
@@ -267,12 +270,12 @@ pub unsafe extern "C" fn gdrfab_eq_strerror(
     unsafe { super::cq::words(prov_errno, err_data, buf, len) }
 }
 
-/// Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when an event may be there. Call
-/// gdrfab_eq_trywait() before each poll. Timeouts of connecting make it readable too.
+/// Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when an event may be there. As gdrfab_cq_fd(): read
+/// until -EAGAIN, gdrfab_eq_trywait(), poll. Timeouts of connecting make it readable too.
 ///
 /// @param eq queue
-/// @param fd gets the descriptor, which the queue owns
-/// @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM
+/// @param fd gets the descriptor, which the queue owns: it is closed with the queue
+/// @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM in a process that did not open the queue
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_fd(eq: *mut gdrfab_eq, fd: *mut c_int) -> c_int {
     // SAFETY: the C caller says that the handle is open and fd live.
@@ -283,9 +286,9 @@ pub unsafe extern "C" fn gdrfab_eq_fd(eq: *mut gdrfab_eq, fd: *mut c_int) -> c_i
     })
 }
 
-/// Prepares for blocking on the descriptor. Mirrors fi_trywait.
+/// Prepares for blocking on the descriptor; before each poll. It opens no descriptor. Mirrors fi_trywait.
 ///
-/// @return 0 the caller may poll now; -EAGAIN an event is there: read it; -EINVAL, -ENOSYS, -EPERM
+/// @return 0 the caller may poll now; -EAGAIN an event is there, or may be: read first; else as gdrfab_cq_trywait()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_trywait(eq: *mut gdrfab_eq) -> c_int {
     // SAFETY: the C caller says that the handle is open.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Version, words, discovery.
 
-use super::boundary::{Sized0, control, counted, last_words, null as is_null, output, read_sized, text, write_text};
+use super::boundary::{Sized0, control, counted, hold, last_words, null as is_null, output, read_sized, text, write_text};
 use super::types::*;
 use crate::error::{Error, Result, errno};
 use crate::fabric::{self, Info, RequestId, Secret};
 use crate::hmem::{Iface, Site};
 use crate::mr::Paths;
+use crate::prov::flags;
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -274,7 +275,8 @@ pub extern "C" fn gdrfab_strerror(err: c_int) -> *const c_char {
     static WORDS: parking_lot::Mutex<BTreeMap<c_int, CString>> = parking_lot::Mutex::new(BTreeMap::new());
     // Words are kept for good, which is what makes the pointer good; strange numbers share theirs.
     let number = if (0..4096).contains(&err.saturating_abs()) { err.saturating_abs() } else { 4096 };
-    WORDS.lock().entry(number).or_insert_with(|| CString::new(errno::words(number)).unwrap_or_default()).as_ptr()
+    let words = || WORDS.lock().entry(number).or_insert_with(|| CString::new(errno::words(number)).unwrap_or_default()).as_ptr();
+    hold(|_| c"".as_ptr(), words)
 }
 
 /// Words of the last call that failed on this thread with anything but -EAGAIN: what was attempted, which
@@ -301,7 +303,8 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 /// @param info    list of candidates, best first; free it with gdrfab_freeinfo()
 /// @return 0, or
 ///   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it was left out;
-///   -EINVAL a bad argument; -E2BIG hints of a newer version; -GDRFAB_EBADFLAGS unknown flags;
+///   -EINVAL a bad argument, or a GDRFAB_ variable of the environment with a value that it cannot have (the words name it and
+///   what is allowed; `gdrfab-info -e` lists all); -E2BIG hints of a newer version; -GDRFAB_EBADFLAGS unknown flags;
 ///   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
 ///   -ENODEV hints->near_device does not exist
 #[unsafe(no_mangle)]
@@ -337,12 +340,17 @@ pub unsafe extern "C" fn gdrfab_getinfo(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_freeinfo(info: *mut gdrfab_info) {
     let mut at = info;
-    while !at.is_null() {
-        // SAFETY: the C caller says that the list is the library's, so each is an Owned.
-        let owned = unsafe { Box::from_raw(at.cast::<Owned>()) };
-        at = owned.info.next;
-        drop(owned.strings);
-    }
+    hold(
+        |_| (),
+        || {
+            while !at.is_null() {
+                // SAFETY: the C caller says that the list is the library's, so each is an Owned.
+                let owned = unsafe { Box::from_raw(at.cast::<Owned>()) };
+                at = owned.info.next;
+                drop(owned.strings);
+            }
+        },
+    );
 }
 
 /// Copies one info (not the list), strings included. NULL gives empty hints. Mirrors fi_dupinfo and
@@ -379,54 +387,6 @@ pub const GDRFAB_TYPE_EQ_EVENT: u32 = 5;
 /// gdrfab_tostr(): a uint64_t of access rights.
 pub const GDRFAB_TYPE_ACCESS: u32 = 6;
 
-const CAPS: &[(u64, &str)] = &[
-    (GDRFAB_MSG, "MSG"),
-    (GDRFAB_RMA, "RMA"),
-    (GDRFAB_READ, "READ"),
-    (GDRFAB_WRITE, "WRITE"),
-    (GDRFAB_RECV, "RECV"),
-    (GDRFAB_SEND, "SEND"),
-    (GDRFAB_REMOTE_READ, "REMOTE_READ"),
-    (GDRFAB_REMOTE_WRITE, "REMOTE_WRITE"),
-    (GDRFAB_REMOTE_CQ_DATA, "REMOTE_CQ_DATA"),
-    (GDRFAB_MORE, "MORE"),
-    (GDRFAB_FENCE, "FENCE"),
-    (GDRFAB_COMPLETION, "COMPLETION"),
-    (GDRFAB_INJECT, "INJECT"),
-    (GDRFAB_INJECT_COMPLETE, "INJECT_COMPLETE"),
-    (GDRFAB_TRANSMIT_COMPLETE, "TRANSMIT_COMPLETE"),
-    (GDRFAB_DELIVERY_COMPLETE, "DELIVERY_COMPLETE"),
-    (GDRFAB_HMEM, "HMEM"),
-    (GDRFAB_LOCAL_COMM, "LOCAL_COMM"),
-    (GDRFAB_REMOTE_COMM, "REMOTE_COMM"),
-    (GDRFAB_RMA_EVENT, "RMA_EVENT"),
-];
-
-const MR_MODES: &[(u64, &str)] = &[
-    (GDRFAB_MR_LOCAL as u64, "MR_LOCAL"),
-    (GDRFAB_MR_VIRT_ADDR as u64, "MR_VIRT_ADDR"),
-    (GDRFAB_MR_ALLOCATED as u64, "MR_ALLOCATED"),
-    (GDRFAB_MR_PROV_KEY as u64, "MR_PROV_KEY"),
-    (GDRFAB_MR_RMA_EVENT as u64, "MR_RMA_EVENT"),
-    (GDRFAB_MR_ENDPOINT as u64, "MR_ENDPOINT"),
-    (GDRFAB_MR_HMEM as u64, "MR_HMEM"),
-];
-
-fn names(bits: u64, table: &[(u64, &str)]) -> String {
-    let mut left = bits;
-    let mut words: Vec<String> = Vec::new();
-    for (bit, name) in table {
-        if bits & bit != 0 {
-            words.push((*name).into());
-            left &= !bit;
-        }
-    }
-    if left != 0 {
-        words.push(format!("{left:#x}"));
-    }
-    words.join(" | ")
-}
-
 fn describe(i: &Info) -> String {
     let or = |s: &Option<String>| s.clone().unwrap_or("-".into());
     format!(
@@ -435,9 +395,9 @@ fn describe(i: &Info) -> String {
         or(&i.prov_name),
         or(&i.fabric_name),
         or(&i.domain_name),
-        names(i.caps, CAPS),
+        flags::words(i.caps, flags::NAMES),
         i.paths.words(),
-        names(u64::from(i.mr_mode), MR_MODES),
+        flags::words(u64::from(i.mr_mode), flags::MR_MODE_NAMES),
         if i.threading == GDRFAB_THREAD_DOMAIN { "domain" } else { "safe" },
         if i.progress == GDRFAB_PROGRESS_AUTO { "auto" } else { "manual" },
         or(&i.src_addr),
@@ -471,8 +431,8 @@ pub unsafe extern "C" fn gdrfab_tostr(data: *const c_void, r#type: u32, buf: *mu
         let narrow = || data.cast::<u32>().read_unaligned();
         let words = match r#type {
             GDRFAB_TYPE_INFO => describe(&import(data.cast(), "data")?),
-            GDRFAB_TYPE_CAPS | GDRFAB_TYPE_OP_FLAGS | GDRFAB_TYPE_ACCESS => names(wide(), CAPS),
-            GDRFAB_TYPE_MR_MODE => names(u64::from(narrow()), MR_MODES),
+            GDRFAB_TYPE_CAPS | GDRFAB_TYPE_OP_FLAGS | GDRFAB_TYPE_ACCESS => flags::words(wide(), flags::NAMES),
+            GDRFAB_TYPE_MR_MODE => flags::words(u64::from(narrow()), flags::MR_MODE_NAMES),
             GDRFAB_TYPE_PATHS => Paths::from_bits_truncate(wide()).words(),
             GDRFAB_TYPE_EQ_EVENT => match narrow() {
                 GDRFAB_NOTIFY => "NOTIFY".into(),

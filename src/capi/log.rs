@@ -29,8 +29,10 @@ impl Callback {
 
 /// Chooses what is logged, and where to; overrides GDRFAB_LOG.
 ///
+/// Lines on stderr begin with the time (UTC), the process and the level. A line that cannot be written is lost.
+///
 /// @param level 0 off, 1 error, 2 warn, 3 info, 4 debug
-/// @param fn    receives the lines; NULL: stderr
+/// @param fn    receives the lines, without those; NULL: stderr
 /// @param arg   handed to `fn`
 /// @return 0, or -EINVAL for another level
 #[unsafe(no_mangle)]

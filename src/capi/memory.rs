@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Registration, and memory made to be reachable.
 
-use super::boundary::{Sized0, control, counted, iovecs, null, object, output, output_sized, read_sized, write_sized, write_text};
+use super::boundary::{Sized0, control, counted, hold, iovecs, null, object, output, output_sized, read_sized, write_sized, write_text};
 use super::objects::{gdrfab_cntr, gdrfab_domain};
 use super::types::*;
 use crate::error::{Error, Result, errno};
@@ -55,7 +55,7 @@ pub struct gdrfab_mr_attr {
     pub offset: u64,
     /// The key where the domain has no GDRFAB_MR_PROV_KEY; ignored where it has.
     pub requested_key: u64,
-    /// The caller's.
+    /// The caller's; gdrfab_mr_context() gives it back.
     pub context: *mut c_void,
     /// Number of the device in this process; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO.
     pub device: u64,
@@ -186,7 +186,9 @@ unsafe fn register_plain(domain: *mut gdrfab_domain, attr: *const gdrfab_mr_attr
         }
         let Ok(open) = object(domain, "domain") else { return false };
         let Some(id) = open.register_plain(iov, Access::from_bits_truncate(a.access)) else { return false };
-        mr.write(give_mr(Mr::of(open, id, || shared_domain(domain))));
+        let opened = Mr::of(open, id, || shared_domain(domain));
+        opened.context.set(a.context as usize);
+        mr.write(give_mr(opened));
     }
     true
 }
@@ -227,7 +229,7 @@ unsafe fn mr_of<'a>(mr: *mut gdrfab_mr) -> Result<&'a Mr> {
 /// @param offset        see gdrfab_mr_attr
 /// @param requested_key see gdrfab_mr_attr
 /// @param flags         0, GDRFAB_RMA_EVENT
-/// @param context       the caller's
+/// @param context       the caller's; gdrfab_mr_context() gives it back
 /// @param mr            the handle; close it with gdrfab_mr_close()
 /// @return as gdrfab_mr_regattr()
 #[unsafe(no_mangle)]
@@ -259,7 +261,7 @@ pub unsafe extern "C" fn gdrfab_mr_reg(
 /// @param offset        see gdrfab_mr_attr
 /// @param requested_key see gdrfab_mr_attr
 /// @param flags         0, GDRFAB_RMA_EVENT
-/// @param context       the caller's
+/// @param context       the caller's; gdrfab_mr_context() gives it back
 /// @param mr            the handle
 /// @return as gdrfab_mr_regattr()
 #[unsafe(no_mangle)]
@@ -289,9 +291,11 @@ pub unsafe extern "C" fn gdrfab_mr_regv(
 
 /// Registers memory of any kind. Mirrors fi_mr_regattr.
 ///
-/// Nothing is pinned and no page is touched. Of device memory the driver's handle for other processes is made, where
-/// the vendor has one; the range may span several allocations of one device and kind. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths the region offers and
-/// why not the others. Callable from any thread (GDRFAB_THREAD_SAFE).
+/// shm and tcp pin nothing here and touch no page (shm lets a vendor's driver pin host memory when it is first copied to or
+/// from a device); verbs pins host memory, unless GDRFAB_VERBS_ODP, and device memory with its dma-buf. Of device memory the
+/// driver's handle for other processes is made, where the vendor has one; the range may span several allocations of one
+/// device and kind. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths
+/// the region offers and why not the others. Callable from any thread (GDRFAB_THREAD_SAFE).
 ///
 /// @param domain open domain
 /// @param attr   what and how
@@ -313,8 +317,8 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
     mr: *mut *mut gdrfab_mr,
 ) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that the structs and arrays are live.
-    if unsafe { register_plain(domain, attr, flags, mr) } {
-        return 0;
+    if let Some(rc) = hold(Some, || unsafe { register_plain(domain, attr, flags, mr) }.then_some(0)) {
+        return rc;
     }
     // SAFETY: as above.
     control(|| unsafe {
@@ -358,7 +362,9 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
             Source::File { fd, .. } if e.errno == errno::EBADF => no_descriptor(fd.as_raw_fd()),
             _ => e,
         };
-        out.write(give_mr(domain_of(domain)?.register(&wish).map_err(named)?));
+        let opened = domain_of(domain)?.register(&wish).map_err(named)?;
+        opened.context.set(a.context as usize);
+        out.write(give_mr(opened));
         Ok(())
     })
 }
@@ -367,31 +373,38 @@ fn no_descriptor(fd: c_int) -> Error {
     Error::new(errno::EBADF, format!("attr->dmabuf->fd: {fd} is no open descriptor"))
 }
 
-/// Closes a region. When it returns 0, no peer reaches the memory: copies in flight have ended, and every
-/// later operation on the key fails at its initiator with EKEYREJECTED. Mirrors fi_close.
+/// Closes a region. When it returns 0, no peer that runs this library reaches the memory: copies in flight have ended, those
+/// of connections that are over too, and every later operation on the key fails at its initiator with EKEYREJECTED. A
+/// hostile process of the same user can keep what it has mapped. Mirrors fi_close.
 ///
 /// @return 0, or
-///   -EBUSY a peer is stopped inside a copy, for longer than GDRFAB_SHM_CLOSE_MS: the region stays shut for new
-///   operations, call again; -EINVAL for NULL
+///   -EBUSY a peer (stopped, perhaps) is inside a copy for longer than GDRFAB_SHM_CLOSE_MS, and gdrfab_last_error() names it:
+///   the region stays shut for new operations, call again; -EINVAL for NULL
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_close(mr: *mut gdrfab_mr) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
-    unsafe {
-        match mr_of(mr).and_then(Mr::close) {
-            Ok(()) => {
-                Box::from_raw(mr.cast::<Mr>()).put_back();
-                0
-            }
-            Err(e) => control(|| Err(e)),
-        }
-    }
+    control(|| unsafe {
+        mr_of(mr)?.close()?;
+        Box::from_raw(mr.cast::<Mr>()).put_back();
+        Ok(())
+    })
+}
+
+/// The context that a region was registered with; NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_mr_context(mr: *mut gdrfab_mr) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { mr_of(mr) }.map_or(std::ptr::null_mut(), |m| m.context.get() as *mut c_void))
 }
 
 /// The key by which peers name the region; 0 for NULL. Mirrors fi_mr_key.
+///
+/// Of the keys that shm and tcp choose 45 bits are random, of those of staged regions of verbs 43: whoever knows some keys of a
+/// domain cannot compute others. The card's own keys over verbs have 32 bits, as random as the card makes them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_key(mr: *mut gdrfab_mr) -> u64 {
     // SAFETY: the C caller says that the handle is open.
-    unsafe { mr_of(mr) }.map_or(0, Mr::key)
+    hold(|_| 0, || unsafe { mr_of(mr) }.map_or(0, Mr::key))
 }
 
 /// The descriptor that operations take for local buffers inside the region; NULL for NULL. It is a number in a
@@ -401,7 +414,7 @@ pub unsafe extern "C" fn gdrfab_mr_key(mr: *mut gdrfab_mr) -> u64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_desc(mr: *mut gdrfab_mr) -> *mut c_void {
     // SAFETY: the C caller says that the handle is open.
-    unsafe { mr_of(mr) }.map_or(std::ptr::null_mut(), |m| m.desc() as *mut c_void)
+    hold(|_| std::ptr::null_mut(), || unsafe { mr_of(mr) }.map_or(std::ptr::null_mut(), |m| m.desc() as *mut c_void))
 }
 
 /// Binds a counter that moves by one for each write of a peer into the region that is complete. Mirrors fi_mr_bind.

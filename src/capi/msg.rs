@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages.
 
-use super::boundary::{Sized0, descs, iovecs, null, object, object_if, posted, read_sized};
+use super::boundary::{Sized0, descs, hold, iovecs, null, object, object_if, posted, posting, read_sized, short};
 use super::objects::gdrfab_ep;
 use super::rma::{check_op_flags, fire, on_host};
 use super::types::*;
@@ -29,7 +29,8 @@ pub struct gdrfab_msg {
     pub context: *mut c_void,
     /// Remote CQ data, with GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
-    /// Nanoseconds after which the operation fails with ETIMEDOUT; 0 = the endpoint's GDRFAB_OPT_DEADLINE.
+    /// Nanoseconds after which the operation fails with ETIMEDOUT; UINT64_MAX = none; 0 = the endpoint's GDRFAB_OPT_DEADLINE, of
+    /// a receive its GDRFAB_OPT_RECV_DEADLINE.
     pub timeout_ns: u64,
 }
 
@@ -60,15 +61,25 @@ unsafe fn send_line<const ENTRY: bool>(
 /// # Safety
 /// `ep` is open and the buffer as the operation needs it until its completion.
 #[inline(always)]
-unsafe fn send_one(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, mut c: Common) -> ssize_t {
+unsafe fn send_one(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, c: Common) -> ssize_t {
+    // SAFETY: handed on.
+    hold(|rc| rc as ssize_t, || unsafe { send_held(ep, buf, len, c.desc, c.context, c.flags, c.data) })
+}
+
+/// The body of `send_one`, out of line: what `hold` runs in line goes through memory.
+///
+/// # Safety
+/// As for `send_one`.
+#[inline(never)]
+unsafe fn send_held(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, desc: u64, context: usize, flags: u64, data: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open.
     let ep = match unsafe { object(ep, "ep") } {
         Ok(ep) => ep,
         Err(e) => return posted(Err(e)),
     };
-    c.flags |= ep.tx_op_flags();
+    let c = Common { context, flags: flags | ep.tx_op_flags(), data, desc, timeout_ns: 0 };
     let one = Iov { addr: buf as usize, len };
-    if c.desc & DEVICE_DESC == 0 && ep.send_quick(&one, &c) == Quick::Done {
+    if desc & DEVICE_DESC == 0 && ep.send_quick(&one, &c) == Quick::Done {
         return 0;
     }
     general(ep, &one, &c)
@@ -96,7 +107,7 @@ fn general(ep: &Endpoint, one: &Iov, c: &Common) -> ssize_t {
 /// @param context   handed out in the completion
 /// @return 0 posted, or
 ///   -EAGAIN too many operations are outstanding, or the queue could overrun: read completions and call again;
-///   -ENOTCONN not connected; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
+///   -ENOTCONN not connected yet, -ESHUTDOWN not any more; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_send(
     ep: *mut gdrfab_ep,
@@ -108,10 +119,10 @@ pub unsafe extern "C" fn gdrfab_send(
 ) -> ssize_t {
     // SAFETY: the C caller's promises, handed on.
     unsafe {
-        if send_line::<true>(ep, buf, len, desc, context) {
-            return 0;
+        match short(|| send_line::<true>(ep, buf, len, desc, context).then_some(0)) {
+            Some(rc) => rc,
+            None => send_longer(ep, buf, len, desc, dest_addr, context),
         }
-        send_longer(ep, buf, len, desc, dest_addr, context)
     }
 }
 
@@ -135,8 +146,8 @@ unsafe extern "C" fn send_nic(
         if !open.is_short() {
             return send_locked(ep, buf, len, desc, dest_addr, context);
         }
-        match open.nic_send::<false>(one) {
-            Some(armed) => fire(armed),
+        match short(|| open.nic_send::<false>(one).map(fire)) {
+            Some(rc) => rc,
             None => send_on(ep, buf, len, desc, dest_addr, context),
         }
     }
@@ -158,8 +169,8 @@ unsafe extern "C" fn send_locked(
     let one = One { buf: buf as usize, len, addr: 0, key: 0, desc: desc as u64, context: context as usize };
     // SAFETY: the C caller's promises, handed on.
     unsafe {
-        match (*ep.cast::<Endpoint>()).nic_send::<true>(one) {
-            Some(armed) => fire(armed),
+        match short(|| (*ep.cast::<Endpoint>()).nic_send::<true>(one).map(fire)) {
+            Some(rc) => rc,
             None => send_on(ep, buf, len, desc, dest_addr, context),
         }
     }
@@ -202,11 +213,9 @@ unsafe extern "C" fn send_on(
 ) -> ssize_t {
     std::hint::black_box(dest_addr);
     // SAFETY: the C caller says that the handle is open.
-    if let Some(open) = unsafe { object_if(ep) }
-        && on_host(desc)
-        && open.send_far(buf as usize, len, context as usize)
-    {
-        return 0;
+    let far = || unsafe { object_if(ep) }.is_some_and(|open| on_host(desc) && open.send_far(buf as usize, len, context as usize));
+    if let Some(rc) = short(|| far().then_some(0)) {
+        return rc;
     }
     let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
@@ -233,7 +242,7 @@ pub unsafe extern "C" fn gdrfab_sendv(
 ) -> ssize_t {
     let _ = dest_addr;
     // SAFETY: the C caller says that the handle is open and the arrays live.
-    posted(unsafe {
+    posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
             let c = Common { context: context as usize, flags: ep.tx_op_flags(), ..Common::default() };
             ep.send(iovecs(iov, count, "iov")?, &c, descs(desc, count))
@@ -263,7 +272,7 @@ unsafe fn parse<'a>(msg: *const gdrfab_msg, flags: u64) -> Result<(&'a [Iov], Co
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_sendmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg, flags: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the structs live.
-    posted(unsafe {
+    posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
             let (iov, c, descs) = parse(msg, flags)?;
             ep.send(iov, &c, descs)
@@ -310,10 +319,10 @@ pub unsafe extern "C" fn gdrfab_senddata(
 pub unsafe extern "C" fn gdrfab_inject(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, dest_addr: u64) -> ssize_t {
     // SAFETY: the C caller's promises, handed on.
     unsafe {
-        if send_line::<false>(ep, buf, len, std::ptr::null_mut(), std::ptr::null_mut()) {
-            return 0;
+        match short(|| send_line::<false>(ep, buf, len, std::ptr::null_mut(), std::ptr::null_mut()).then_some(0)) {
+            Some(rc) => rc,
+            None => inject_longer(ep, buf, len, dest_addr),
         }
-        inject_longer(ep, buf, len, dest_addr)
     }
 }
 
@@ -357,7 +366,7 @@ pub unsafe extern "C" fn gdrfab_injectdata(ep: *mut gdrfab_ep, buf: *const c_voi
 /// @param desc     descriptor, or NULL
 /// @param src_addr unused
 /// @param context  handed out in the completion
-/// @return 0, -EAGAIN (rx_size receives are posted), -EINVAL, -GDRFAB_ENOCQ, -GDRFAB_EOPBADSTATE (not enabled), -ENOTCONN (the
+/// @return 0, -EAGAIN (rx_size receives are posted), -EINVAL, -GDRFAB_ENOCQ, -GDRFAB_EOPBADSTATE (not enabled), -ESHUTDOWN (the
 ///   connection is over)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_recv(
@@ -370,13 +379,11 @@ pub unsafe extern "C" fn gdrfab_recv(
 ) -> ssize_t {
     // SAFETY: the C caller says that the handle is open.
     unsafe {
-        if let Some(open) = object_if(ep)
-            && on_host(desc)
-            && open.recv_short(buf as usize, len, context as usize)
-        {
-            return 0;
+        let line = || object_if(ep).is_some_and(|open| on_host(desc) && open.recv_short(buf as usize, len, context as usize));
+        match short(|| line().then_some(0)) {
+            Some(rc) => rc,
+            None => recv_longer(ep, buf, len, desc, src_addr, context),
         }
-        recv_longer(ep, buf, len, desc, src_addr, context)
     }
 }
 
@@ -394,25 +401,28 @@ unsafe extern "C" fn recv_longer(
     context: *mut c_void,
 ) -> ssize_t {
     std::hint::black_box(src_addr);
-    // SAFETY: the C caller says that the handle is open.
-    let ep = match unsafe { object(ep, "ep") } {
-        Ok(ep) => ep,
-        Err(e) => return posted(Err(e)),
-    };
-    if ep.is_nic() {
-        // SAFETY: looked at.
-        let done = unsafe {
-            match ep.is_short() {
-                true => ep.nic_recv::<false>(buf as usize, len, desc as u64, context as usize),
-                false => ep.nic_recv::<true>(buf as usize, len, desc as u64, context as usize),
-            }
+    let way = || {
+        // SAFETY: the C caller says that the handle is open.
+        let ep = match unsafe { object(ep, "ep") } {
+            Ok(ep) => ep,
+            Err(e) => return posted(Err(e)),
         };
-        return if done { 0 } else { recv_on(ep, buf, len, desc, context) };
-    }
-    if on_host(desc) && ep.recv_quick(buf as usize, len, context as usize) {
-        return 0;
-    }
-    recv_on(ep, buf, len, desc, context)
+        if ep.is_nic() {
+            // SAFETY: looked at.
+            let done = unsafe {
+                match ep.is_short() {
+                    true => ep.nic_recv::<false>(buf as usize, len, desc as u64, context as usize),
+                    false => ep.nic_recv::<true>(buf as usize, len, desc as u64, context as usize),
+                }
+            };
+            return if done { 0 } else { recv_on(ep, buf, len, desc, context) };
+        }
+        if on_host(desc) && ep.recv_quick(buf as usize, len, context as usize) {
+            return 0;
+        }
+        recv_on(ep, buf, len, desc, context)
+    };
+    hold(|rc| rc as ssize_t, way)
 }
 
 /// gdrfab_recv() of what no short way takes.
@@ -445,7 +455,7 @@ pub unsafe extern "C" fn gdrfab_recvv(
 ) -> ssize_t {
     let _ = src_addr;
     // SAFETY: the C caller says that the handle is open and the arrays live.
-    posted(unsafe {
+    posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
             let iov = iovecs(iov, count, "iov")?;
             let c = Common { context: context as usize, ..Common::default() };
@@ -463,7 +473,7 @@ pub unsafe extern "C" fn gdrfab_recvv(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_recvmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg, flags: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the structs live.
-    posted(unsafe {
+    posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
             let (iov, c, descs) = parse(msg, flags)?;
             match flags & !(GDRFAB_COMPLETION | GDRFAB_MORE) {
@@ -481,9 +491,10 @@ pub unsafe extern "C" fn gdrfab_recvmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_m
 ///
 /// @param ep      endpoint
 /// @param context what the operation was posted with
-/// @return 0, -ENOENT (none with that context can still be cancelled), -EINVAL
+/// @return 0, -ENOENT (none with that context can still be cancelled), -EINVAL, -EOPNOTSUPP (verbs: a queue pair takes back
+///   nothing alone; shut the endpoint down, or give operations a deadline, which ends the connection)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cancel(ep: *mut gdrfab_ep, context: *mut c_void) -> ssize_t {
     // SAFETY: the C caller says that the handle is open.
-    posted(unsafe { object(ep, "ep").and_then(|ep| ep.cancel(context as usize)) })
+    posting(|| unsafe { object(ep, "ep").and_then(|ep| ep.cancel(context as usize)) })
 }

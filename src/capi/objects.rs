@@ -2,7 +2,7 @@
 //! Opening and closing. Every close takes its own type; an object that others still use answers
 //! -EBUSY and stays open.
 
-use super::boundary::{Handle, Sized0, control, give, object, output, read_sized, reclaim, shared};
+use super::boundary::{Handle, Sized0, control, give, hold, object, output, read_sized, reclaim, shared};
 use super::info::{gdrfab_info, import};
 use super::types::*;
 use crate::error::{Error, Result};
@@ -124,16 +124,16 @@ fn no_reserved(reserved: u32) -> Result<()> {
 /// Opens a fabric. Mirrors fi_fabric.
 ///
 /// @param info    a candidate of gdrfab_getinfo(); copied, not kept
-/// @param context the caller's, for its own use
+/// @param context the caller's; gdrfab_fabric_context() gives it back
 /// @param fabric  the handle; close it with gdrfab_fabric_close()
 /// @return 0, -EINVAL (an argument; no provider name), -E2BIG (info of a newer version), -ENODEV (no such provider)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_fabric_open(info: *const gdrfab_info, context: *mut c_void, fabric: *mut *mut gdrfab_fabric) -> c_int {
-    let _ = context;
     // SAFETY: the C caller says that info and fabric are live.
     control(|| unsafe {
         let out = output(fabric, "fabric")?;
         let opened = fabric::Fabric::open(&import(info, "info")?)?;
+        opened.context.set(context as usize);
         out.write(give(opened));
         Ok(())
     })
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn gdrfab_fabric_close(fabric: *mut gdrfab_fabric) -> c_in
 ///
 /// @param fabric  open fabric
 /// @param info    a candidate of gdrfab_getinfo(), or the info of a connection request; copied, not kept
-/// @param context the caller's
+/// @param context the caller's; gdrfab_domain_context() gives it back
 /// @param domain  the handle; close it with gdrfab_domain_close()
 /// @return 0, -EINVAL, -E2BIG, -EMFILE or -ENOMEM (shared memory cannot be made), -EAGAIN (no thread can be started)
 #[unsafe(no_mangle)]
@@ -170,12 +170,12 @@ pub unsafe extern "C" fn gdrfab_domain_open(
     context: *mut c_void,
     domain: *mut *mut gdrfab_domain,
 ) -> c_int {
-    let _ = context;
     // SAFETY: the C caller says that the handle is open and the pointers live.
     control(|| unsafe {
         let out = output(domain, "domain")?;
         let fabric = shared(fabric, "fabric")?;
         let opened = fabric::Domain::open(&fabric, &import(info, "info")?)?;
+        opened.context.set(context as usize);
         out.write(give(opened));
         Ok(())
     })
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn gdrfab_domain_close(domain: *mut gdrfab_domain) -> c_in
 /// @param domain  open domain
 /// @param info    a candidate, or a connection request's info, whose request the endpoint takes and
 ///   gdrfab_ep_accept() answers
-/// @param context handed out in events of the endpoint
+/// @param context handed out in events of the endpoint, and by gdrfab_ep_context()
 /// @param ep      the handle; close it with gdrfab_ep_close()
 /// @return 0, -EINVAL (an argument; the request was taken already), -E2BIG
 #[unsafe(no_mangle)]
@@ -215,6 +215,7 @@ pub unsafe extern "C" fn gdrfab_ep_open(
         let out = output(ep, "ep")?;
         let domain = shared(domain, "domain")?;
         let opened = fabric::Endpoint::open(&domain, &import(info, "info")?, context as usize)?;
+        opened.context.set(context as usize);
         out.write(give(opened));
         Ok(())
     })
@@ -223,15 +224,19 @@ pub unsafe extern "C" fn gdrfab_ep_open(
 /// Closes an endpoint. Mirrors fi_close.
 ///
 /// The peer gets GDRFAB_SHUTDOWN. Outstanding operations and posted receives complete with ECANCELED in
-/// their queues before the call returns, and no buffer of theirs is touched afterwards. Waits for a peer that is
-/// inside a copy for GDRFAB_SHM_CLOSE_MS at most. Events of the endpoint that were not read are dropped.
+/// their queues before the call returns 0, and no buffer of theirs is touched afterwards. Events of the endpoint that were
+/// not read are dropped.
 ///
-/// @return 0, -EINVAL for NULL, -EPERM in a process that did not open it
+/// @return 0;
+///   -EBUSY a peer (stopped, perhaps) or a device still has the buffer of an operation after GDRFAB_SHM_CLOSE_MS: the
+///   connection is over, the entry comes when the buffer is quiet, and the call is to be made again;
+///   -EINVAL for NULL, -EPERM in a process that did not open it
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_close(ep: *mut gdrfab_ep) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
     control(|| unsafe {
         shared(ep, "ep")?.close()?;
+        crate::log!(Debug, "ep {ep:p}: closed");
         drop(reclaim(ep));
         Ok(())
     })
@@ -241,7 +246,7 @@ pub unsafe extern "C" fn gdrfab_ep_close(ep: *mut gdrfab_ep) -> c_int {
 ///
 /// @param fabric  open fabric
 /// @param info    its src_addr is where gdrfab_pep_listen() will listen; NULL there: a name of its own
-/// @param context handed out in events of the passive endpoint
+/// @param context handed out in events of the passive endpoint, and by gdrfab_pep_context()
 /// @param pep     the handle; close it with gdrfab_pep_close()
 /// @return 0, -EINVAL (an argument; a malformed address), -E2BIG, -EHOSTUNREACH (another host's address)
 #[unsafe(no_mangle)]
@@ -256,12 +261,14 @@ pub unsafe extern "C" fn gdrfab_pep_open(
         let out = output(pep, "pep")?;
         let fabric = shared(fabric, "fabric")?;
         let opened = fabric::Pep::open(&fabric, &import(info, "info")?, context as usize)?;
+        opened.context.set(context as usize);
         out.write(give(opened));
         Ok(())
     })
 }
 
-/// Closes a passive endpoint; requests that nobody answered are rejected. Mirrors fi_close.
+/// Closes a passive endpoint, whatever other threads wait on its event queue: its name is free, requests that nobody answered
+/// are rejected, and no event names it from now on. Mirrors fi_close.
 ///
 /// @return 0, -EINVAL for NULL, -EPERM in a process that did not open it
 #[unsafe(no_mangle)]
@@ -278,7 +285,7 @@ pub unsafe extern "C" fn gdrfab_pep_close(pep: *mut gdrfab_pep) -> c_int {
 ///
 /// @param domain  open domain
 /// @param attr    attributes, or NULL: 1024 entries of GDRFAB_CQ_FORMAT_CONTEXT, no descriptor
-/// @param context the caller's
+/// @param context the caller's; gdrfab_cq_context() gives it back
 /// @param cq      the handle; close it with gdrfab_cq_close()
 /// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE (no descriptor for GDRFAB_WAIT_FD)
 #[unsafe(no_mangle)]
@@ -288,7 +295,6 @@ pub unsafe extern "C" fn gdrfab_cq_open(
     context: *mut c_void,
     cq: *mut *mut gdrfab_cq,
 ) -> c_int {
-    let _ = context;
     // SAFETY: the C caller says that the handle is open and the pointers live.
     control(|| unsafe {
         let out = output(cq, "cq")?;
@@ -309,7 +315,9 @@ pub unsafe extern "C" fn gdrfab_cq_open(
         if size > CQ_SIZE_MAX {
             return Err(Error::invalid(format!("attr->size: {size}, at most {CQ_SIZE_MAX}")));
         }
-        out.write(give(fabric::Cq::open(&domain, size, format, fd)?));
+        let opened = fabric::Cq::open(&domain, size, format, fd)?;
+        opened.context.set(context as usize);
+        out.write(give(opened));
         Ok(())
     })
 }
@@ -331,7 +339,7 @@ pub unsafe extern "C" fn gdrfab_cq_close(cq: *mut gdrfab_cq) -> c_int {
 ///
 /// @param fabric  open fabric
 /// @param attr    attributes, or NULL for none
-/// @param context the caller's
+/// @param context the caller's; gdrfab_eq_context() gives it back
 /// @param eq      the handle; close it with gdrfab_eq_close()
 /// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE
 #[unsafe(no_mangle)]
@@ -341,7 +349,6 @@ pub unsafe extern "C" fn gdrfab_eq_open(
     context: *mut c_void,
     eq: *mut *mut gdrfab_eq,
 ) -> c_int {
-    let _ = context;
     // SAFETY: the C caller says that the handle is open and the pointers live.
     control(|| unsafe {
         let out = output(eq, "eq")?;
@@ -353,7 +360,9 @@ pub unsafe extern "C" fn gdrfab_eq_open(
             no_reserved(a.reserved)?;
             fd = wants_fd(a.wait_obj)?;
         }
-        out.write(give(fabric::Eq::open(&fabric, fd)?));
+        let opened = fabric::Eq::open(&fabric, fd)?;
+        opened.context.set(context as usize);
+        out.write(give(opened));
         Ok(())
     })
 }
@@ -375,7 +384,7 @@ pub unsafe extern "C" fn gdrfab_eq_close(eq: *mut gdrfab_eq) -> c_int {
 ///
 /// @param domain  open domain
 /// @param attr    attributes, or NULL for none
-/// @param context the caller's
+/// @param context the caller's; gdrfab_cntr_context() gives it back
 /// @param cntr    the handle; close it with gdrfab_cntr_close()
 /// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE
 #[unsafe(no_mangle)]
@@ -385,7 +394,6 @@ pub unsafe extern "C" fn gdrfab_cntr_open(
     context: *mut c_void,
     cntr: *mut *mut gdrfab_cntr,
 ) -> c_int {
-    let _ = context;
     // SAFETY: the C caller says that the handle is open and the pointers live.
     control(|| unsafe {
         let out = output(cntr, "cntr")?;
@@ -397,7 +405,9 @@ pub unsafe extern "C" fn gdrfab_cntr_open(
             no_reserved(a.reserved)?;
             fd = wants_fd(a.wait_obj)?;
         }
-        out.write(give(fabric::Cntr::open(&domain, fd)?));
+        let opened = fabric::Cntr::open(&domain, fd)?;
+        opened.context.set(context as usize);
+        out.write(give(opened));
         Ok(())
     })
 }
@@ -414,6 +424,55 @@ pub unsafe extern "C" fn gdrfab_cntr_close(cntr: *mut gdrfab_cntr) -> c_int {
         drop(reclaim(cntr));
         Ok(())
     })
+}
+
+/// The context that a fabric was opened with; NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_fabric_context(fabric: *mut gdrfab_fabric) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(fabric, "fabric") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
+/// The context that a domain was opened with; NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_domain_context(domain: *mut gdrfab_domain) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(domain, "domain") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
+/// The context that an endpoint was opened with; NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_context(ep: *mut gdrfab_ep) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(ep, "ep") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
+/// The context that a passive endpoint was opened with; NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_pep_context(pep: *mut gdrfab_pep) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(pep, "pep") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
+/// The context that a completion queue was opened with; NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cq_context(cq: *mut gdrfab_cq) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(cq, "cq") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
+/// The context that an event queue was opened with; NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_eq_context(eq: *mut gdrfab_eq) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(eq, "eq") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
+/// The context that a counter was opened with; NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cntr_context(cntr: *mut gdrfab_cntr) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(cntr, "cntr") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
 }
 
 /// Names the object behind a handle for event entries.

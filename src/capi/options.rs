@@ -12,21 +12,24 @@ use libc::{c_char, c_int, c_void, ssize_t};
 pub const GDRFAB_OPT_ENDPOINT: c_int = 0;
 /// size_t, read only: bytes of private data with connect and accept (FI_OPT_CM_DATA_SIZE).
 pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
-/// uint64_t nanoseconds: operations and receives posted from now on end with ETIMEDOUT after it; 0 = no deadline (the
-/// default).
+/// uint64_t nanoseconds: operations posted from now on end with ETIMEDOUT after it; 0 (the default) or UINT64_MAX = none.
+/// Receives, which may wait idle, have GDRFAB_OPT_RECV_DEADLINE.
 pub const GDRFAB_OPT_DEADLINE: c_int = 256;
-/// uint64_t nanoseconds: how long connecting may take; 0 = no limit; default 10 s.
+/// uint64_t nanoseconds: how long connecting may take; 0 or UINT64_MAX = no limit; default 10 s.
 pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
-/// uint64_t of GDRFAB_PATH_*: RMA that can take none of these fails with EOPNOTSUPP; 0 = any.
+/// uint64_t of GDRFAB_PATH_*: RMA that can take none of these fails with EOPNOTSUPP (an error entry, GDRFAB_PROV_PATH);
+/// 0 = any. With verbs the path is that of this side's memory, or staged if either side's is; see gdrfab_ep_query().
 pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
-/// uint64_t of GDRFAB_PATH_*: RMA never takes these.
+/// uint64_t of GDRFAB_PATH_*: RMA never takes these, and fails likewise if nothing else is left.
 pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
-/// uint32_t 0 or 1 (the default): offer large copies to a polling target, and help with a peer's.
+/// uint32_t 0 or 1 (the default with shm): offer large copies to a polling target, and help with a peer's. Only shm does:
+/// elsewhere it is 0, and 1 is refused with -EOPNOTSUPP.
 pub const GDRFAB_OPT_COOP: c_int = 260;
 
 /// uint64_t, a stream of the caller's as a number (a CUstream, ...): copies that a device's driver carries out for
 /// operations posted from now on begin after what that stream holds when they are posted; 0 (the default) = none.
-/// -ENOSYS of the operation where the vendor has no such order.
+/// -ENOSYS of the operation where the vendor has no such order. With verbs only 0, else -EOPNOTSUPP: an RDMA device reads
+/// the memory itself and waits for no stream; synchronise with the stream before posting.
 pub const GDRFAB_OPT_STREAM: c_int = 261;
 
 /// uint32_t 0 to 31, verbs only, set before connecting or accepting: 4.096 us << value is waited for an acknowledgement
@@ -48,6 +51,9 @@ pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
 /// for such copies, because a driver's call may wait for the kernels. Registration still calls the driver. Default:
 /// GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
 pub const GDRFAB_OPT_DRIVER_CALLS: c_int = 266;
+/// uint64_t nanoseconds: receives posted from now on end with ETIMEDOUT after it, whether a message has begun to come or not;
+/// 0 (the default) or UINT64_MAX = none. Over verbs a receive that is late ends the connection, as an operation does.
+pub const GDRFAB_OPT_RECV_DEADLINE: c_int = 267;
 
 /// Which path an operation takes, and why not another.
 #[repr(C)]
@@ -68,6 +74,17 @@ pub struct gdrfab_path_info {
     pub staged_errno: c_int,
     /// Why not GDRFAB_PATH_IPC.
     pub ipc_errno: c_int,
+    /// Why not GDRFAB_PATH_NIC.
+    pub nic_errno: c_int,
+    /// Why not GDRFAB_PATH_DMABUF.
+    pub dmabuf_errno: c_int,
+    /// Why not GDRFAB_PATH_PEER_MEM.
+    pub peer_mem_errno: c_int,
+    /// Why not GDRFAB_PATH_SOCKET.
+    pub socket_errno: c_int,
+    /// In: gdrfab_mr_desc() of the memory of this side that operations will name; NULL = host memory. tcp and verbs choose
+    /// by it too.
+    pub desc: *const c_void,
 }
 
 /// What an endpoint has done.
@@ -101,17 +118,25 @@ pub struct gdrfab_stats {
     pub ops_ipc: u64,
     /// Bytes by GDRFAB_PATH_IPC.
     pub bytes_ipc: u64,
-    /// RMA operations that an RDMA device carried out (GDRFAB_PATH_NIC, DMABUF, PEER_MEM on this side).
+    /// RMA operations by GDRFAB_PATH_NIC. An RDMA device's operation is counted by how it reaches this side's memory.
     pub ops_nic: u64,
-    /// Their bytes.
+    /// Bytes by GDRFAB_PATH_NIC.
     pub bytes_nic: u64,
     /// RMA operations by GDRFAB_PATH_SOCKET.
     pub ops_socket: u64,
     /// Bytes by GDRFAB_PATH_SOCKET.
     pub bytes_socket: u64,
+    /// RMA operations by GDRFAB_PATH_DMABUF.
+    pub ops_dmabuf: u64,
+    /// Bytes by GDRFAB_PATH_DMABUF.
+    pub bytes_dmabuf: u64,
+    /// RMA operations by GDRFAB_PATH_PEER_MEM.
+    pub ops_peer_mem: u64,
+    /// Bytes by GDRFAB_PATH_PEER_MEM.
+    pub bytes_peer_mem: u64,
 }
 
-// SAFETY: repr(C), size first, integers only.
+// SAFETY: repr(C), size first; `desc` is a number in a pointer's clothes.
 unsafe impl Sized0 for gdrfab_path_info {
     const FIRST: usize = 48;
 }
@@ -187,11 +212,12 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
         check_level(level)?;
         match optname {
             GDRFAB_OPT_DEADLINE => ep.set_deadline_ns(value(optval, optlen)?),
+            GDRFAB_OPT_RECV_DEADLINE => ep.set_recv_deadline_ns(value(optval, optlen)?),
             GDRFAB_OPT_CONNECT_TIMEOUT => ep.set_connect_timeout_ns(value(optval, optlen)?),
             GDRFAB_OPT_REQUIRE_PATH => ep.set_policy(paths(value(optval, optlen)?)?, ep.policy().forbid),
             GDRFAB_OPT_FORBID_PATH => ep.set_policy(ep.policy().require, paths(value(optval, optlen)?)?),
-            GDRFAB_OPT_STREAM => ep.set_stream(value(optval, optlen)?),
-            GDRFAB_OPT_COOP => ep.set_coop(switch(optval, optlen)?),
+            GDRFAB_OPT_STREAM => ep.set_stream(value(optval, optlen)?)?,
+            GDRFAB_OPT_COOP => ep.set_coop(switch(optval, optlen)?)?,
             GDRFAB_OPT_DRIVER_CALLS => ep.set_driver_calls(switch(optval, optlen)?)?,
             n => match effort(n) {
                 Some(what) => ep.set_effort(what, value(optval, optlen)?)?,
@@ -226,6 +252,7 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
         let raw: Vec<u8> = match optname {
             GDRFAB_OPT_CM_DATA_SIZE => ep.cm_data_size().to_ne_bytes().into(),
             GDRFAB_OPT_DEADLINE => ep.deadline_ns().to_ne_bytes().into(),
+            GDRFAB_OPT_RECV_DEADLINE => ep.recv_deadline_ns().to_ne_bytes().into(),
             GDRFAB_OPT_CONNECT_TIMEOUT => ep.connect_timeout_ns().to_ne_bytes().into(),
             GDRFAB_OPT_REQUIRE_PATH => ep.policy().require.bits().to_ne_bytes().into(),
             GDRFAB_OPT_FORBID_PATH => ep.policy().forbid.bits().to_ne_bytes().into(),
@@ -251,22 +278,30 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
     })
 }
 
-/// Tells which path operations to a peer's region take from this endpoint, and for each other path why not.
+/// Tells which path the next operation to a peer's region takes from this endpoint, and for each other path why not.
 ///
-/// A path that needs the peer's answer first (its memory file, where this process may not fetch it) is reported with
-/// EAGAIN until the answer is there.
+/// Nothing is sent. shm looks the key up in the peer's table. tcp and verbs cannot: they tell what the key itself and this
+/// side's memory say, and only an operation finds out whether the peer has such a region. With verbs a key of the peer's
+/// device does not say by which of nic, dmabuf and peer-mem that device reaches the memory, so GDRFAB_OPT_REQUIRE_PATH,
+/// GDRFAB_OPT_FORBID_PATH and the answer are about this side's memory, and about staged on either.
+/// A path is reported with EAGAIN while it cannot be known: shm waits for the peer's memory file, where this process may
+/// not fetch it; with tcp a key that its owner chose (no GDRFAB_MR_PROV_KEY there) does not say what memory it names.
 ///
 /// @param ep   connected endpoint
 /// @param key  the peer's region
-/// @param info gets the answer; its struct_size is set by the caller
-/// @return 0, -EINVAL, -ENOTCONN, -EKEYREJECTED (the peer has no such region), -EPROTO (its table makes no sense)
+/// @param info gets the answer; struct_size and desc are set by the caller
+/// @return 0, -EINVAL (an argument; desc is none of this domain), -ENOTCONN, -ESHUTDOWN (as gdrfab_write()), -EKEYREJECTED
+///   (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm: the peer's table makes no sense)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mut gdrfab_path_info) -> c_int {
     // SAFETY: the C caller says that the handle is open and the struct writable for its size.
     control(|| unsafe {
         let ep = object(ep, "ep")?;
         let out = output_sized(info, "info")?;
-        let a = ep.query(key)?;
+        // Only a struct that reaches so far has one.
+        let has_desc = out.cast::<usize>().read() >= size_of::<gdrfab_path_info>();
+        let desc = if has_desc { (&raw const (*out).desc).read() } else { std::ptr::null() };
+        let a = ep.query(key, desc as u64)?;
         let v = &a.verdicts;
         let errno_of = |e: &Option<Error>| e.as_ref().map_or(0, |e| e.errno);
         let answer = gdrfab_path_info {
@@ -278,13 +313,18 @@ pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mu
             cma_errno: errno_of(&v.cma),
             staged_errno: errno_of(&v.staged),
             ipc_errno: errno_of(&v.ipc),
+            nic_errno: errno_of(&v.nic),
+            dmabuf_errno: errno_of(&v.dmabuf),
+            peer_mem_errno: errno_of(&v.peer_mem),
+            socket_errno: errno_of(&v.socket),
+            desc,
         };
         write_sized(out, &answer);
         Ok(())
     })
 }
 
-/// gdrfab_ep_query() in words.
+/// gdrfab_ep_query() in words, with host memory on this side.
 ///
 /// @param ep  connected endpoint
 /// @param key the peer's region
@@ -298,7 +338,7 @@ pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, key: u64, buf: *m
         if buf.is_null() && len > 0 {
             return Err(null("buf"));
         }
-        write_text(buf, len, &ep.query(key)?.text)
+        write_text(buf, len, &ep.query(key, 0)?.text)
     })
 }
 
@@ -332,6 +372,10 @@ pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_
             ops_socket: s.ops_socket,
             bytes_socket: s.bytes_socket,
             bytes_ipc: s.bytes_ipc,
+            ops_dmabuf: s.ops_dmabuf,
+            bytes_dmabuf: s.bytes_dmabuf,
+            ops_peer_mem: s.ops_peer_mem,
+            bytes_peer_mem: s.bytes_peer_mem,
         };
         write_sized(out, &counts);
         Ok(())

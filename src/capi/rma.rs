@@ -2,7 +2,7 @@
 //! Remote memory access. `dest_addr` and `src_addr` are there for unconnected endpoints to come; connected
 //! ones ignore them.
 
-use super::boundary::{Sized0, descs, iovecs, null, object, object_if, posted, read_sized};
+use super::boundary::{Sized0, descs, hold, iovecs, null, object, object_if, posted, posting, read_sized, short};
 use super::objects::gdrfab_ep;
 use super::types::*;
 use crate::error::{Error, Result, errno};
@@ -45,7 +45,7 @@ pub struct gdrfab_msg_rma {
     pub context: *mut c_void,
     /// Remote CQ data, with GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
-    /// Nanoseconds after which the operation fails with ETIMEDOUT; 0 = the endpoint's GDRFAB_OPT_DEADLINE.
+    /// Nanoseconds after which the operation fails with ETIMEDOUT; UINT64_MAX = none; 0 = the endpoint's GDRFAB_OPT_DEADLINE.
     pub timeout_ns: u64,
 }
 
@@ -62,13 +62,23 @@ const _: () = assert!(size_of::<gdrfab_rma_iov>() == size_of::<RmaIov>() && alig
 /// `ep` is open and the buffer is as the operation needs it until its completion.
 #[inline(always)]
 unsafe fn single<const WRITE: bool>(ep: *mut gdrfab_ep, buf: usize, len: usize, addr: u64, key: u64, c: Common) -> ssize_t {
+    // SAFETY: handed on.
+    hold(|rc| rc as ssize_t, || unsafe { single_held::<WRITE>(ep, buf, len, addr, key, &c) })
+}
+
+/// The body of `single`, out of line: what `hold` runs in line goes through memory.
+///
+/// # Safety
+/// As for `single`.
+#[inline(never)]
+unsafe fn single_held<const WRITE: bool>(ep: *mut gdrfab_ep, buf: usize, len: usize, addr: u64, key: u64, c: &Common) -> ssize_t {
     // SAFETY: the C caller says that the handle is open.
     let ep = match unsafe { object(ep, "ep") } {
         Ok(ep) => ep,
         Err(e) => return posted(Err(e)),
     };
     if c.desc & DEVICE_DESC != 0 {
-        return general(ep, if WRITE { Dir::Write } else { Dir::Read }, buf, len, addr, key, &c);
+        return general(ep, if WRITE { Dir::Write } else { Dir::Read }, buf, len, addr, key, c);
     }
     let short = match c.flags {
         0 => ep.rma_short::<WRITE, true, false>(buf, len, addr, key, c.context),
@@ -81,7 +91,7 @@ unsafe fn single<const WRITE: bool>(ep: *mut gdrfab_ep, buf: usize, len: usize, 
     match ep.rma_quick::<WRITE>(buf, len, addr, key, c.context, c.flags | ep.tx_op_flags()) {
         Quick::Done => 0,
         Quick::Again => -errno::EAGAIN as ssize_t,
-        Quick::NotOrdinary => general(ep, if WRITE { Dir::Write } else { Dir::Read }, buf, len, addr, key, &c),
+        Quick::NotOrdinary => general(ep, if WRITE { Dir::Write } else { Dir::Read }, buf, len, addr, key, c),
     }
 }
 
@@ -125,6 +135,7 @@ fn general(ep: &Endpoint, dir: Dir, buf: usize, len: usize, addr: u64, key: u64,
 ///
 /// # Safety
 /// As for `single`; the arrays are live for the call.
+#[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn vector(
     ep: *mut gdrfab_ep,
@@ -137,7 +148,7 @@ unsafe fn vector(
     context: *mut c_void,
 ) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the arrays live.
-    posted(unsafe {
+    posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
             let local = iovecs(iov, count, "iov")?;
             let len = total(local).ok_or_else(|| Error::invalid("iov: the lengths overflow"))?;
@@ -179,7 +190,8 @@ pub(super) fn check_op_flags(flags: u64) -> Result<()> {
 ///
 /// Protection errors (unknown key, out of bounds, missing right, no permitted path) are error entries of the completion
 /// queue, and the target is untouched; a post fails only for what is wrong on this side. Operations of an endpoint take
-/// effect in the order of posting. The last 8 bytes of a range become visible last.
+/// effect in the order of posting. With shm's path direct, and host memory on both sides, the last 8 bytes of a range become
+/// visible last; no other path or provider promises that, so wait for a completion, or for a write with data.
 ///
 /// Thread rule of all posting calls: any thread with GDRFAB_THREAD_SAFE; one at a time per domain otherwise.
 ///
@@ -193,7 +205,7 @@ pub(super) fn check_op_flags(flags: u64) -> Result<()> {
 /// @param context   handed out in the completion
 /// @return 0 posted, or
 ///   -EAGAIN too many operations are outstanding, or the queue could overrun: read completions and call again;
-///   -ENOTCONN not connected; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
+///   -ENOTCONN not connected yet, -ESHUTDOWN not any more; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_write(
     ep: *mut gdrfab_ep,
@@ -211,10 +223,10 @@ pub unsafe extern "C" fn gdrfab_write(
         if object_if(ep).is_some_and(Endpoint::is_nic) {
             return write_nic(ep, buf, len, desc, dest_addr, addr, key, context);
         }
-        if on_host(desc) && word::<true, true>(ep, buf as usize, len, addr, key, context as usize) {
-            return 0;
+        match short(|| (on_host(desc) && word::<true, true>(ep, buf as usize, len, addr, key, context as usize)).then_some(0)) {
+            Some(rc) => rc,
+            None => write_longer(ep, buf, len, desc, addr, addr, key, context),
         }
-        write_longer(ep, buf, len, desc, addr, addr, key, context)
     }
 }
 
@@ -255,8 +267,8 @@ unsafe extern "C" fn write_nic(
         if !open.is_short() {
             return write_locked(ep, buf, len, desc, dest_addr, addr, key, context);
         }
-        match open.nic_quick::<true, false>(one) {
-            Some(armed) => fire(armed),
+        match short(|| open.nic_quick::<true, false>(one).map(fire)) {
+            Some(rc) => rc,
             None => write_longer(ep, buf, len, desc, dest_addr, addr, key, context),
         }
     }
@@ -280,8 +292,8 @@ unsafe extern "C" fn write_locked(
     let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
     // SAFETY: the C caller's promises, handed on.
     unsafe {
-        match (*ep.cast::<Endpoint>()).nic_quick::<true, true>(one) {
-            Some(armed) => fire(armed),
+        match short(|| (*ep.cast::<Endpoint>()).nic_quick::<true, true>(one).map(fire)) {
+            Some(rc) => rc,
             None => write_longer(ep, buf, len, desc, dest_addr, addr, key, context),
         }
     }
@@ -345,12 +357,13 @@ pub unsafe extern "C" fn gdrfab_writev(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_writemsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_rma, flags: u64) -> ssize_t {
     // SAFETY: the C caller's promises, handed on.
-    posted(unsafe { message(ep, Dir::Write, msg, flags) })
+    posting(|| unsafe { message(ep, Dir::Write, msg, flags) })
 }
 
 /// Writes, and then puts an entry with `data` into the peer's completion queue for receives. Mirrors fi_writedata.
 ///
-/// The entry (GDRFAB_REMOTE_WRITE | GDRFAB_RMA | GDRFAB_REMOTE_CQ_DATA) never overtakes the bytes, and takes no posted receive.
+/// The entry (GDRFAB_REMOTE_WRITE | GDRFAB_RMA | GDRFAB_REMOTE_CQ_DATA) never overtakes the bytes. With shm and tcp it
+/// takes no posted receive; with verbs it does, if info->mode has GDRFAB_RX_CQ_DATA.
 ///
 /// @param ep        connected endpoint
 /// @param buf       local bytes, unchanged until the completion
@@ -402,10 +415,10 @@ pub unsafe extern "C" fn gdrfab_inject_write(
 ) -> ssize_t {
     // SAFETY: the C caller's promises, handed on.
     unsafe {
-        if word::<true, false>(ep, buf as usize, len, addr, key, 0) {
-            return 0;
+        match short(|| word::<true, false>(ep, buf as usize, len, addr, key, 0).then_some(0)) {
+            Some(rc) => rc,
+            None => inject_write_longer(ep, buf, len, dest_addr, addr, key),
         }
-        inject_write_longer(ep, buf, len, dest_addr, addr, key)
     }
 }
 
@@ -482,10 +495,10 @@ pub unsafe extern "C" fn gdrfab_read(
         if object_if(ep).is_some_and(Endpoint::is_nic) {
             return read_nic(ep, buf, len, desc, src_addr, addr, key, context);
         }
-        if on_host(desc) && word::<false, true>(ep, buf as usize, len, addr, key, context as usize) {
-            return 0;
+        match short(|| (on_host(desc) && word::<false, true>(ep, buf as usize, len, addr, key, context as usize)).then_some(0)) {
+            Some(rc) => rc,
+            None => read_longer(ep, buf, len, desc, addr, addr, key, context),
         }
-        read_longer(ep, buf, len, desc, addr, addr, key, context)
     }
 }
 
@@ -511,8 +524,8 @@ unsafe extern "C" fn read_nic(
         if !open.is_short() {
             return read_locked(ep, buf, len, desc, src_addr, addr, key, context);
         }
-        match open.nic_quick::<false, false>(one) {
-            Some(armed) => fire(armed),
+        match short(|| open.nic_quick::<false, false>(one).map(fire)) {
+            Some(rc) => rc,
             None => read_longer(ep, buf, len, desc, src_addr, addr, key, context),
         }
     }
@@ -536,8 +549,8 @@ unsafe extern "C" fn read_locked(
     let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
     // SAFETY: the C caller's promises, handed on.
     unsafe {
-        match (*ep.cast::<Endpoint>()).nic_quick::<false, true>(one) {
-            Some(armed) => fire(armed),
+        match short(|| (*ep.cast::<Endpoint>()).nic_quick::<false, true>(one).map(fire)) {
+            Some(rc) => rc,
             None => read_longer(ep, buf, len, desc, src_addr, addr, key, context),
         }
     }
@@ -601,8 +614,8 @@ pub unsafe extern "C" fn gdrfab_readv(
 pub unsafe extern "C" fn gdrfab_readmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_rma, flags: u64) -> ssize_t {
     let never = flags & (GDRFAB_REMOTE_CQ_DATA | GDRFAB_INJECT);
     if never != 0 {
-        return posted(Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {never:#x} have no meaning for a read"))));
+        return posting(|| Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {never:#x} have no meaning for a read"))));
     }
     // SAFETY: the C caller's promises, handed on.
-    posted(unsafe { message(ep, Dir::Read, msg, flags) })
+    posting(|| unsafe { message(ep, Dir::Read, msg, flags) })
 }

@@ -2,6 +2,7 @@
 //! The words of `GDRFAB_FAULT`: which faults are wanted, of which provider. `prov::fault` commits them;
 //! `docs/faults.md` tells what each does.
 
+use super::PROVIDERS;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -48,9 +49,6 @@ pub struct Fault {
     pub provider: Option<&'static str>,
     pub what: What,
 }
-
-/// Every provider there may be, in this build or another.
-const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
 
 /// In the order of the paths' bits.
 const STEPS: [&str; 8] = ["direct", "cma", "staged", "ipc", "nic", "dmabuf", "peer-mem", "socket"];

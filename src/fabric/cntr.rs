@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counters with the endpoints that they drive.
 
+use super::Context;
+use super::descriptor::Descriptor;
 use super::domain::Domain;
 use super::endpoint::Endpoint;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
-use crate::prov::queue::Counter;
+use crate::prov::queue::{Counter, Waiter};
 use crate::sync::serial::Serial;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub struct Cntr {
+    pub context: Context,
     domain: Arc<Domain>,
     pub counter: Arc<Counter>,
-    wait_fd: bool,
-    fd_armed: AtomicBool,
+    descriptor: Descriptor,
     eps: Serial<Vec<Arc<Endpoint>>>,
     /// A region reports to it: then any endpoint of the domain may bring the report.
     of_region: AtomicBool,
@@ -30,17 +32,15 @@ pub enum Reached {
 impl Cntr {
     pub fn open(domain: &Arc<Domain>, wait_fd: bool) -> Result<Arc<Cntr>> {
         domain.owner.check()?;
-        let counter = Counter::default();
-        if wait_fd {
-            counter.waiter.poller()?;
-        }
+        let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
+        let counter = Counter { waiter, ..Counter::default() };
         domain.users.add();
         let eps = Serial::new(domain.threading, Vec::new());
         Ok(Arc::new(Cntr {
+            context: Context::default(),
             domain: domain.clone(),
             counter: Arc::new(counter),
-            wait_fd,
-            fd_armed: AtomicBool::new(false),
+            descriptor: Descriptor::new("cntr"),
             eps,
             of_region: AtomicBool::new(false),
         }))
@@ -55,6 +55,8 @@ impl Cntr {
         if !eps.iter().any(|e| Arc::ptr_eq(e, ep)) {
             eps.push(ep.clone());
         }
+        drop(eps);
+        self.counter.waiter.notify();
     }
 
     pub(crate) fn detach(&self, ep: &Arc<Endpoint>) {
@@ -94,74 +96,47 @@ impl Cntr {
     }
 
     fn disarm(&self) {
-        if !self.fd_armed.swap(false, Ordering::Relaxed) {
-            return;
+        if self.descriptor.is_armed() {
+            self.descriptor.disarm(&self.counter.waiter);
         }
-        if let Some(d) = self.driven() {
-            d.awake(self.counter.waiter.poller().ok());
-            d.progress(true);
-        }
-        self.counter.waiter.disarm();
     }
 
     pub fn read(&self) -> u64 {
-        if self.fd_armed.load(Ordering::Relaxed) {
-            self.disarm();
-        }
+        self.disarm();
         self.progress();
-        self.counter.read()
+        self.counter.value.hand_out()
     }
 
     pub fn read_error(&self) -> u64 {
         self.progress();
-        self.counter.read_error()
+        self.counter.errors.hand_out()
     }
 
     /// Waits until the count reaches `threshold` or the error count changes.
     pub fn wait(&self, threshold: u64, timeout_ms: i32) -> Result<Reached> {
         self.domain.owner.check()?;
-        let errors = self.counter.read_error();
-        let ready = || match (self.counter.read() >= threshold, self.counter.read_error() != errors) {
+        let errors = self.counter.errors.get();
+        let ready = || match (self.counter.value.get() >= threshold, self.counter.errors.get() != errors) {
             (true, _) => Some(Reached::Threshold),
             (_, true) => Some(Reached::ErrorsChanged),
             _ => None,
         };
         match wait(&self.counter.waiter, || self.driven(), timeout_ms, ready)? {
             Some(r) => Ok(r),
-            None => Err(Error::new(errno::ETIMEDOUT, format!("cntr: {} of {threshold} after {timeout_ms} ms", self.counter.read()))),
+            None => Err(Error::new(errno::ETIMEDOUT, format!("cntr: {} of {threshold} after {timeout_ms} ms", self.counter.value.get()))),
         }
     }
 
     pub fn fd(&self) -> Result<i32> {
         self.domain.owner.check()?;
-        if !self.wait_fd {
-            return Err(Error::new(errno::ENOSYS, "cntr: was not opened with wait_obj GDRFAB_WAIT_FD"));
-        }
-        Ok(self.counter.waiter.poller()?.raw_fd())
+        self.descriptor.fd(&self.counter.waiter)
     }
 
-    /// Prepares for the caller's own poll; the caller compares the count afterwards.
+    /// Prepares for the caller's own poll on the descriptor; `EAGAIN` if the count is not what was read last, or failures
+    /// came that nobody was told of.
     pub fn trywait(&self) -> Result<()> {
         self.domain.owner.check()?;
-        self.fd()?;
-        let before = self.counter.read();
-        self.disarm();
-        let poller = self.counter.waiter.poller()?;
-        self.counter.waiter.arm();
-        let driven = self.driven();
-        if let Some(d) = &driven {
-            d.sleep(poller).inspect_err(|_| self.counter.waiter.disarm())?;
-        }
-        self.fd_armed.store(true, Ordering::Relaxed);
-        let quiet = match &driven {
-            Some(d) => d.look_for_caller(poller).inspect_err(|_| self.disarm())?,
-            None => true,
-        };
-        if quiet && self.counter.read() == before {
-            return Ok(());
-        }
-        self.disarm();
-        poller.wake();
-        Err(Error::AGAIN)
+        let has_news = || self.counter.value.is_news() | self.counter.errors.take_news();
+        self.descriptor.prepare(&self.counter.waiter, || self.driven(), has_news)
     }
 }

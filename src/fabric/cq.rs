@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Completion queues: a provider queue, the endpoints that it drives, and ways to wait.
 
+use super::Context;
+use super::descriptor::Descriptor;
 use super::domain::Domain;
 use super::endpoint::Endpoint;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
-use crate::prov::queue::{Completion, Failure, Found, Queue, Taken};
+use crate::prov::queue::{Completion, Failure, Found, Queue, Taken, Waiter};
 use crate::sync::serial::Serial;
 #[cfg(feature = "verbs")]
 use crate::sync::serial::Threading;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Shape of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,7 @@ pub enum Gate {
 }
 
 pub struct Cq {
+    pub context: Context,
     domain: Arc<Domain>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) source: Source,
@@ -42,9 +45,7 @@ pub struct Cq {
     pub gate: Gate,
     /// A read that finds nothing pauses: where what comes is a line of memory, and not the result of a system call.
     pauses: bool,
-    wait_fd: bool,
-    /// `trywait` has put the endpoints to sleep for the caller's own poll.
-    fd_armed: AtomicBool,
+    descriptor: Descriptor,
     /// Reads that found entries; a rough count.
     full_turns: AtomicU32,
     eps: Serial<Vec<Arc<Endpoint>>>,
@@ -53,10 +54,8 @@ pub struct Cq {
 impl Cq {
     pub fn open(domain: &Arc<Domain>, size: usize, format: CqFormat, wait_fd: bool) -> Result<Arc<Cq>> {
         domain.owner.check()?;
-        let queue = Arc::new(Queue::new(size, domain.threading));
-        if wait_fd {
-            queue.waiter.poller()?;
-        }
+        let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
+        let queue = Arc::new(Queue::new(size, domain.threading).with_waiter(waiter));
         let source = domain.prov.open_source(size, &queue)?;
         domain.users.add();
         let eps = Serial::new(domain.threading, Vec::new());
@@ -73,14 +72,14 @@ impl Cq {
             (_, CqFormat::Data) => Gate::Data,
         };
         Ok(Arc::new(Cq {
+            context: Context::default(),
             domain: domain.clone(),
             queue,
             source,
             format,
             gate,
             pauses: matches!(domain.prov, crate::prov::Domain::Shm(_)),
-            wait_fd,
-            fd_armed: AtomicBool::new(false),
+            descriptor: Descriptor::new("cq"),
             full_turns: AtomicU32::new(0),
             eps,
         }))
@@ -95,6 +94,8 @@ impl Cq {
         if !eps.iter().any(|e| Arc::ptr_eq(e, ep)) {
             eps.push(ep.clone());
         }
+        drop(eps);
+        self.queue.waiter.notify();
     }
 
     pub(crate) fn detach(&self, ep: &Arc<Endpoint>) {
@@ -136,7 +137,7 @@ impl Cq {
     pub fn read_ready(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Option<Taken> {
         let mut entries = self.queue.promised()?;
         let turn = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
-        if entries.is_empty() || turn & 63 == 0 || count == 0 || self.fd_armed.load(Ordering::Relaxed) {
+        if entries.is_empty() || turn & 63 == 0 || count == 0 || self.descriptor.is_armed() {
             return None;
         }
         self.full_turns.store(turn, Ordering::Relaxed);
@@ -163,7 +164,7 @@ impl Cq {
     #[cold]
     #[inline(never)]
     pub fn due(&self) {
-        if self.fd_armed.load(Ordering::Relaxed) {
+        if self.descriptor.is_armed() {
             self.disarm();
         }
         self.turn(false);
@@ -201,7 +202,7 @@ impl Cq {
     /// `read` without a look at the device before.
     #[inline(always)]
     pub fn read_queue(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
-        if self.fd_armed.load(Ordering::Relaxed) {
+        if self.descriptor.is_armed() {
             self.disarm();
         }
         // A count of 0 asks for progress alone, whatever waits in the queue.
@@ -231,7 +232,7 @@ impl Cq {
     #[inline(always)]
     pub fn may_arrive(&self, count: usize) -> bool {
         let open = self.queue.promised().is_some_and(|entries| entries.has_room_for(1));
-        open && self.pauses && count > 0 && !self.fd_armed.load(Ordering::Relaxed)
+        open && self.pauses && count > 0 && !self.descriptor.is_armed()
     }
 
     /// As [`Cq::read`] after `may_arrive`, for messages that go straight to the reader, past the empty queue. `None`:
@@ -271,6 +272,11 @@ impl Cq {
         }
     }
 
+    /// What the error entry that is next says.
+    pub fn peek_error(&self) -> Option<Error> {
+        self.queue.peek_error()
+    }
+
     pub fn read_error(&self) -> Option<(Completion, Failure)> {
         if let Some(c) = self.queue.take_error() {
             return Some(c);
@@ -289,9 +295,10 @@ impl Cq {
     /// As `read`, but waits up to `timeout_ms` (-1 = for ever); `Empty` on timeout or signal().
     pub fn sread(&self, count: usize, timeout_ms: i32, mut each: impl FnMut(usize, &Completion)) -> Result<Taken> {
         self.domain.owner.check()?;
-        if self.fd_armed.load(Ordering::Relaxed) {
+        if self.descriptor.is_armed() {
             self.disarm();
         }
+        self.fetch();
         let ready = || match self.queue.take(count, &mut each) {
             Taken::Empty if self.queue.take_signal() => Some(Taken::Empty),
             Taken::Empty => None,
@@ -308,48 +315,27 @@ impl Cq {
 
     pub fn fd(&self) -> Result<i32> {
         self.domain.owner.check()?;
-        if !self.wait_fd {
-            return Err(Error::new(errno::ENOSYS, "cq: was not opened with wait_obj GDRFAB_WAIT_FD"));
-        }
-        Ok(self.queue.waiter.poller()?.raw_fd())
+        self.descriptor.fd(&self.queue.waiter)
     }
 
-    /// Prepares for the caller's own poll on the descriptor; `EAGAIN` if there is something to read.
+    /// Prepares for the caller's own poll on the descriptor; `EAGAIN` if there is something to read, or a signal.
     pub fn trywait(&self) -> Result<()> {
         self.domain.owner.check()?;
-        self.fd()?;
-        if self.fd_armed.load(Ordering::Relaxed) {
-            self.disarm();
+        self.fetch();
+        let has_news = || !self.queue.is_empty() || self.queue.take_signal();
+        self.descriptor.prepare(&self.queue.waiter, || self.driven(), has_news)
+    }
+
+    /// What had no room in the queue while it was full waits where no thread of the library looks for it before something
+    /// else comes.
+    fn fetch(&self) {
+        if self.domain.is_auto() && self.queue.is_empty() {
+            self.progress(false);
         }
-        let poller = self.queue.waiter.poller()?;
-        self.queue.waiter.arm();
-        let driven = self.driven();
-        if let Some(d) = &driven {
-            d.sleep(poller).inspect_err(|_| self.queue.waiter.disarm())?;
-        }
-        self.fd_armed.store(true, Ordering::Relaxed);
-        let quiet = match &driven {
-            Some(d) => d.look_for_caller(poller).inspect_err(|_| self.disarm())?,
-            None => true,
-        };
-        if quiet && self.queue.is_empty() {
-            return Ok(());
-        }
-        self.disarm();
-        // Whoever polls all the same finds the descriptor readable.
-        poller.wake();
-        Err(Error::AGAIN)
     }
 
     #[cold]
     fn disarm(&self) {
-        if !self.fd_armed.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        if let Some(d) = self.driven() {
-            d.awake(self.queue.waiter.poller().ok());
-            d.progress(true);
-        }
-        self.queue.waiter.disarm();
+        self.descriptor.disarm(&self.queue.waiter);
     }
 }

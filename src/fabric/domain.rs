@@ -5,13 +5,14 @@ use super::cntr::Cntr;
 use super::endpoint::Endpoint;
 use super::info::{Info, PROGRESS_AUTO, THREAD_DOMAIN};
 use super::wait::Progressor;
-use super::{Owner, Users};
+use super::{Context, Owner, Users};
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Iface};
 use crate::mr::Access;
 use crate::prov;
 use crate::prov::on_provider;
 use crate::prov::op::Iov;
+use crate::prov::waiter::Drivers;
 use crate::prov::wish::{Facts, RegionId, Wish};
 use crate::sync::serial::{Serial, Threading};
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 pub struct Fabric {
+    pub context: Context,
     provider: String,
     pub(crate) owner: Owner,
     pub(crate) users: Users,
@@ -28,7 +30,8 @@ impl Fabric {
     pub fn open(info: &Info) -> Result<Arc<Fabric>> {
         match info.prov_name.as_deref() {
             Some(name) if prov::names().contains(&name) => {
-                Ok(Arc::new(Fabric { provider: name.to_string(), owner: Owner::here(), users: Users::default() }))
+                let provider = name.to_string();
+                Ok(Arc::new(Fabric { context: Context::default(), provider, owner: Owner::here(), users: Users::default() }))
             }
             Some(other) => Err(Error::new(errno::ENODEV, format!("info->prov_name: there is no provider {other:?}"))),
             None => Err(Error::invalid("info->prov_name: missing; pass an info that getinfo returned")),
@@ -42,12 +45,14 @@ impl Fabric {
 }
 
 pub struct Domain {
+    pub context: Context,
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) owner: Owner,
     pub(crate) users: Users,
     pub(crate) prov: prov::Domain,
     pub threading: Threading,
     progressor: Option<Progressor>,
+    pub(crate) drivers: Arc<Drivers>,
     /// Endpoints that are enabled: what a counter of a region drives.
     eps: Mutex<Vec<Arc<Endpoint>>>,
     /// Device memory that was allocated here and not freed yet: address -> who made it, and its length.
@@ -71,11 +76,13 @@ impl Domain {
         let progressor = if auto { Some(Progressor::start()?) } else { None };
         fabric.users.add();
         Ok(Arc::new(Domain {
+            context: Context::default(),
             fabric: fabric.clone(),
             owner: Owner::here(),
             users: Users::default(),
             prov,
             threading,
+            drivers: Arc::new(Drivers::new(progressor.as_ref().map(Progressor::waiter))),
             progressor,
             eps: Mutex::new(Vec::new()),
             device_memory: Mutex::default(),
@@ -116,6 +123,7 @@ impl Domain {
         if let Some(p) = &self.progressor {
             p.add(ep);
         }
+        self.drivers.notify();
     }
 
     pub(crate) fn unwatch(&self, ep: &Arc<Endpoint>) {
@@ -193,6 +201,7 @@ impl Domain {
 /// A registered region. The handles of closed ones are kept by their domain for the next registrations;
 /// they hold the domain, which therefore empties the list when it is closed.
 pub struct Mr {
+    pub context: Context,
     domain: Arc<Domain>,
     id: RegionId,
 }
@@ -212,7 +221,7 @@ impl Mr {
                 mr.id = id;
                 mr
             }
-            None => Box::new(Mr { domain: own(), id }),
+            None => Box::new(Mr { context: Context::default(), domain: own(), id }),
         }
     }
 
@@ -252,6 +261,9 @@ impl Mr {
         }
         on_provider!(Domain, &self.domain.prov, p => p.bind_counter(self.id, cntr.counter.clone()))?;
         cntr.count_for_region();
+        self.domain.drivers.add(&cntr.counter);
+        // Who waits for it drives more than before.
+        cntr.counter.waiter.notify();
         Ok(())
     }
 

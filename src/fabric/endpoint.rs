@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connected endpoints.
 
-use super::Owner;
 use super::cntr::Cntr;
 use super::cq::Cq;
 use super::domain::Domain;
 use super::eq::Eq;
 use super::info::Info;
 use super::requests;
+use super::{Context, Owner};
 use crate::error::{Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
 use crate::prov;
@@ -44,6 +44,7 @@ struct Bound {
 }
 
 pub struct Endpoint {
+    pub context: Context,
     domain: Arc<Domain>,
     /// The domain's, where the data path finds it.
     owner: Owner,
@@ -67,6 +68,7 @@ impl Endpoint {
             })?),
         };
         let ep = Arc::new(Endpoint {
+            context: Context::default(),
             domain: domain.clone(),
             owner: domain.owner,
             short: AtomicU64::new(Owner::NOBODY),
@@ -75,6 +77,7 @@ impl Endpoint {
             bound: Mutex::new(Bound::default()),
             tx_op_flags: info.tx_op_flags,
         });
+        on_provider!(Endpoint, &ep.prov, p => p.bind(Binding::Drivers(domain.drivers.clone())))?;
         if info.comp_order != 0 {
             on_provider!(Endpoint, &ep.prov, p => p.bind(Binding::Order))?;
         }
@@ -143,7 +146,20 @@ impl Endpoint {
     pub fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
         self.domain.owner.check()?;
         self.check_data(data)?;
-        on_provider!(Endpoint, &self.prov, p => p.connect(address, data))
+        on_provider!(Endpoint, &self.prov, p => p.connect(address, data))?;
+        self.rouse();
+        Ok(())
+    }
+
+    /// Wakes who sleeps on this endpoint: it has other sockets and times to watch than when they fell asleep.
+    fn rouse(&self) {
+        let bound = self.bound.lock();
+        bound.cqs.iter().for_each(|cq| cq.queue.waiter.notify());
+        bound.cntrs.iter().for_each(|c| c.counter.waiter.notify());
+        if let Some(eq) = &bound.eq {
+            eq.events.waiter.notify();
+        }
+        self.domain.drivers.notify();
     }
 
     /// Bytes of private data that connect and accept take.
@@ -157,7 +173,9 @@ impl Endpoint {
 
     pub fn connect_addr(&self, address: &str) -> Result<()> {
         self.domain.owner.check()?;
-        on_provider!(Endpoint, &self.prov, p => p.connect_addr(address))
+        on_provider!(Endpoint, &self.prov, p => p.connect_addr(address))?;
+        self.rouse();
+        Ok(())
     }
 
     pub fn accept(&self, data: &[u8]) -> Result<()> {
@@ -173,7 +191,9 @@ impl Endpoint {
             #[cfg(feature = "verbs")]
             (Request::Verbs(request), prov::Endpoint::Verbs(p)) => p.accept(request, data),
             _ => Err(Error::invalid("info->handle: a request of another provider")),
-        }
+        }?;
+        self.rouse();
+        Ok(())
     }
 
     pub fn shutdown(&self, bits: u64) -> Result<()> {
@@ -191,12 +211,13 @@ impl Endpoint {
         on_provider!(Endpoint, &self.prov, p => p.peer_address())
     }
 
-    /// Ends the endpoint. Error entries of what was outstanding stay in the queue.
+    /// Ends the endpoint. Error entries of what was outstanding stay in the queue. `EBUSY`: it is over, but stays open for
+    /// entries that cannot come yet.
     pub fn close(self: &Arc<Self>) -> Result<()> {
         self.domain.owner.check()?;
-        self.domain.unwatch(self);
         drop(self.request.lock().take());
-        on_provider!(Endpoint, &self.prov, p => p.close());
+        on_provider!(Endpoint, &self.prov, p => p.close())?;
+        self.domain.unwatch(self);
         let bound = std::mem::take(&mut *self.bound.lock());
         bound.cqs.iter().for_each(|cq| cq.detach(self));
         bound.cntrs.iter().for_each(|c| c.detach(self));
@@ -460,6 +481,14 @@ impl Endpoint {
         on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.deadline_ns = ns));
     }
 
+    pub fn recv_deadline_ns(&self) -> u64 {
+        on_provider!(Endpoint, &self.prov, p => p.options()).recv_deadline_ns
+    }
+
+    pub fn set_recv_deadline_ns(&self, ns: u64) {
+        on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.recv_deadline_ns = ns));
+    }
+
     pub fn connect_timeout_ns(&self) -> u64 {
         on_provider!(Endpoint, &self.prov, p => p.options()).connect_timeout_ns
     }
@@ -480,16 +509,37 @@ impl Endpoint {
         on_provider!(Endpoint, &self.prov, p => p.options()).coop
     }
 
-    pub fn set_coop(&self, on: bool) {
-        on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.coop = on));
+    pub fn set_coop(&self, on: bool) -> Result<()> {
+        match &self.prov {
+            prov::Endpoint::Shm(p) => p.set_options(|o| o.coop = on),
+            _ if !on => {}
+            _ => {
+                return Err(Error::new(
+                    errno::EOPNOTSUPP,
+                    "GDRFAB_OPT_COOP: only shm has copies that the target helps with, not tcp or verbs",
+                ));
+            }
+        }
+        Ok(())
     }
 
     pub fn stream(&self) -> u64 {
         on_provider!(Endpoint, &self.prov, p => p.options()).stream
     }
 
-    pub fn set_stream(&self, stream: u64) {
-        on_provider!(Endpoint, &self.prov, p => p.set_options(|o| o.stream = stream));
+    pub fn set_stream(&self, stream: u64) -> Result<()> {
+        match &self.prov {
+            prov::Endpoint::Shm(p) => p.set_options(|o| o.stream = stream),
+            prov::Endpoint::Tcp(p) => p.set_options(|o| o.stream = stream),
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(_) if stream == 0 => {}
+            #[cfg(feature = "verbs")]
+            prov::Endpoint::Verbs(_) => {
+                let words = "GDRFAB_OPT_STREAM: an RDMA device (verbs) waits for no stream; synchronise with it before posting";
+                return Err(Error::new(errno::EOPNOTSUPP, words));
+            }
+        }
+        Ok(())
     }
 
     pub fn driver_calls(&self) -> bool {
@@ -539,8 +589,9 @@ impl Endpoint {
         }
     }
 
-    pub fn query(&self, key: u64) -> Result<PathAnswer> {
-        on_provider!(Endpoint, &self.prov, p => p.report(key))
+    /// Which path operations take between memory of this side, host memory if `desc` is 0, and the peer's region.
+    pub fn query(&self, key: u64, desc: u64) -> Result<PathAnswer> {
+        on_provider!(Endpoint, &self.prov, p => p.report(key, desc))
     }
 
     pub fn stats(&self) -> Stats {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Event queues with the endpoints whose connections they drive.
 
+use super::Context;
+use super::descriptor::Descriptor;
 use super::domain::Fabric;
 use super::endpoint::Endpoint;
 use super::info::Info;
@@ -8,12 +10,11 @@ use super::pep::Pep;
 use super::requests;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
-#[cfg(feature = "verbs")]
-use crate::prov::event::Request;
-use crate::prov::event::{Event, EventQueue};
+use crate::prov::event::{Event, EventQueue, Request};
+use crate::prov::queue::Waiter;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Default)]
 struct Attached {
@@ -22,27 +23,28 @@ struct Attached {
 }
 
 pub struct Eq {
+    pub context: Context,
     fabric: Arc<Fabric>,
     pub(crate) events: Arc<EventQueue>,
-    wait_fd: bool,
-    fd_armed: AtomicBool,
+    descriptor: Descriptor,
     attached: Mutex<Attached>,
+    /// Passive endpoints that were closed: whoever slept meanwhile returns, as what it waits for may never come.
+    closes: AtomicUsize,
 }
 
 impl Eq {
     pub fn open(fabric: &Arc<Fabric>, wait_fd: bool) -> Result<Arc<Eq>> {
         fabric.owner.check()?;
-        let events = EventQueue::default();
-        if wait_fd {
-            events.waiter.poller()?;
-        }
+        let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
+        let events = EventQueue::with_waiter(waiter);
         fabric.users.add();
         Ok(Arc::new(Eq {
+            context: Context::default(),
             fabric: fabric.clone(),
             events: Arc::new(events),
-            wait_fd,
-            fd_armed: AtomicBool::new(false),
+            descriptor: Descriptor::new("eq"),
             attached: Mutex::new(Attached::default()),
+            closes: AtomicUsize::new(0),
         }))
     }
 
@@ -50,8 +52,14 @@ impl Eq {
         &self.fabric
     }
 
+    /// There is something else to watch: a thread that sleeps on this queue finds out what.
+    pub(crate) fn look_again(&self) {
+        self.events.waiter.notify();
+    }
+
     pub(crate) fn attach_ep(&self, ep: &Arc<Endpoint>) {
         self.attached.lock().eps.push(ep.clone());
+        self.look_again();
     }
 
     pub(crate) fn detach_ep(&self, ep: &Arc<Endpoint>) {
@@ -60,10 +68,16 @@ impl Eq {
 
     pub(crate) fn attach_pep(&self, pep: &Arc<Pep>) {
         self.attached.lock().peps.push(pep.clone());
+        self.look_again();
     }
 
     pub(crate) fn detach_pep(&self, pep: &Arc<Pep>) {
-        self.attached.lock().peps.retain(|p| !Arc::ptr_eq(p, pep));
+        let mut attached = self.attached.lock();
+        attached.peps.retain(|p| !Arc::ptr_eq(p, pep));
+        // Under the lock, which who falls asleep takes after it is counted: it sees this, or is woken.
+        self.closes.fetch_add(1, Ordering::Release);
+        drop(attached);
+        self.look_again();
     }
 
     pub fn close(&self) -> Result<()> {
@@ -82,41 +96,51 @@ impl Eq {
         Driven { eps: attached.eps.clone(), peps: attached.peps.clone() }
     }
 
+    /// Drives connections. Who sleeps meanwhile watches what was there before.
+    fn drive(&self) {
+        let driven = self.driven();
+        let before = self.events.waiter.is_armed().then(|| driven.watched());
+        driven.progress(true);
+        if before.is_some_and(|before| driven.watched() != before) {
+            self.events.waiter.notify();
+        }
+    }
+
     /// Looks at the next event and takes it if `decide` says so, driving connections first if none
     /// is there. `None`: no event.
     pub fn read<R>(&self, mut decide: impl FnMut(&Event) -> (bool, R)) -> Option<(R, Option<Event>)> {
         self.disarm();
-        if let Some(got) = self.events.take_if(&mut decide) {
+        if let Some(got) = self.take_if(&mut decide) {
             return Some(got);
         }
-        self.driven().progress(true);
-        self.events.take_if(&mut decide)
+        self.drive();
+        self.take_if(&mut decide)
     }
 
     pub fn sread<R>(&self, timeout_ms: i32, mut decide: impl FnMut(&Event) -> (bool, R)) -> Result<Option<(R, Option<Event>)>> {
         self.fabric.owner.check()?;
         self.disarm();
-        let ready = || self.events.take_if(&mut decide);
+        let closes = self.closes.load(Ordering::Acquire);
+        let closed = || self.closes.load(Ordering::Acquire) != closes;
+        let ready = || self.take_if(&mut decide).map(Some).or_else(|| closed().then_some(None));
         // The first look at the sockets is worth its system calls: connections change rarely.
-        self.driven().progress(true);
-        wait(&self.events.waiter, || Some(self.driven()), timeout_ms, ready)
+        self.drive();
+        wait(&self.events.waiter, || Some(self.driven()), timeout_ms, ready).map(Option::flatten)
     }
 
-    /// What to open the endpoint with that answers a connection request: the passive endpoint's info, the peer's address
-    /// and the request under a number that the caller can hold.
-    pub fn request_info(&self, event: &mut Event) -> Option<Info> {
-        let request = event.request.take()?;
+    /// Takes the next event if `decide` says so. Of a connection request the caller gets an info to open the endpoint with
+    /// that answers it: the passive endpoint's, the peer's address and the request under a number. It is made before the
+    /// passive endpoint can be detached, so that its close finds the request either here or there.
+    fn take_if<R>(&self, decide: impl FnOnce(&Event) -> (bool, R)) -> Option<(R, Option<Event>)> {
         let attached = self.attached.lock();
-        let pep = attached.peps.iter().find(|p| Arc::as_ptr(p) as usize == event.object)?;
-        let mut info = pep.info.clone();
-        #[cfg(feature = "verbs")]
-        if let Request::Verbs(r) = &*request {
-            r.adjust(&mut info);
+        let mut got = self.events.take_if(decide)?;
+        if let Some(event) = &mut got.1
+            && let Some(request) = event.request.take()
+        {
+            let pep = attached.peps.iter().find(|p| Arc::as_ptr(p) as usize == event.object);
+            event.info = pep.map(|pep| Box::new(answer_with(pep, event.object, request)));
         }
-        // Who asks.
-        info.dest_addr = Some(request.from());
-        info.request = Some(requests::keep(event.object, request));
-        Some(info)
+        Some(got)
     }
 
     pub fn write(&self, event: Event) -> Result<()> {
@@ -127,37 +151,30 @@ impl Eq {
 
     pub fn fd(&self) -> Result<i32> {
         self.fabric.owner.check()?;
-        if !self.wait_fd {
-            return Err(Error::new(errno::ENOSYS, "eq: was not opened with wait_obj GDRFAB_WAIT_FD"));
-        }
-        Ok(self.events.waiter.poller()?.raw_fd())
+        self.descriptor.fd(&self.events.waiter)
     }
 
+    /// Prepares for the caller's own poll on the descriptor; `EAGAIN` if there is something to read.
     pub fn trywait(&self) -> Result<()> {
         self.fabric.owner.check()?;
-        self.fd()?;
-        self.disarm();
-        let poller = self.events.waiter.poller()?;
-        poller.drain();
-        self.events.waiter.arm();
-        let d = self.driven();
-        d.sleep(poller).inspect_err(|_| self.events.waiter.disarm())?;
-        self.fd_armed.store(true, Ordering::Relaxed);
-        let quiet = d.look_for_caller(poller).inspect_err(|_| self.disarm())?;
-        if quiet && self.events.is_empty() {
-            return Ok(());
-        }
-        self.disarm();
-        poller.wake();
-        Err(Error::AGAIN)
+        self.descriptor.prepare(&self.events.waiter, || Some(self.driven()), || !self.events.is_empty())
     }
 
     fn disarm(&self) {
-        if self.fd_armed.swap(false, Ordering::Relaxed) {
-            let d = self.driven();
-            d.awake(self.events.waiter.poller().ok());
-            self.events.waiter.disarm();
-            d.progress(true);
+        if self.descriptor.is_armed() {
+            self.descriptor.disarm(&self.events.waiter);
         }
     }
+}
+
+fn answer_with(pep: &Pep, object: usize, request: Box<Request>) -> Info {
+    let mut info = pep.info.clone();
+    #[cfg(feature = "verbs")]
+    if let Request::Verbs(r) = &*request {
+        r.adjust(&mut info);
+    }
+    // Who asks.
+    info.dest_addr = Some(request.from());
+    info.request = Some(requests::keep(object, request));
+    info
 }

@@ -5,14 +5,56 @@
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
+use crate::mr::Paths;
 use crate::prov::info::Ask;
 use crate::prov::{self, flags};
 
 pub use crate::prov::info::{ADDR_STR, EP_MSG, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, Secret, THREAD_DOMAIN, THREAD_SAFE};
 
-/// Bits of libfabric's mr_mode that a caller may offer.
-const MR_MODES_KNOWN: u32 = 0x1ffc;
-const TX_OP_FLAGS: u64 = flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE;
+/// A field of bits, as far as this library knows them.
+struct Bits {
+    name: &'static str,
+    known: u64,
+    names: &'static [(u64, &'static str)],
+}
+
+const CAPS: Bits = Bits { name: "caps", known: flags::CAPS, names: flags::NAMES };
+const TX_OP_FLAGS: Bits = Bits {
+    name: "tx_op_flags",
+    known: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE,
+    names: flags::NAMES,
+};
+const MSG_ORDER: Bits = Bits { name: "msg_order", known: flags::ORDER_ALL, names: flags::ORDER_NAMES };
+const COMP_ORDER: Bits = Bits { name: "comp_order", known: flags::ORDER_ALL, names: flags::ORDER_NAMES };
+/// Libfabric's, with or without a meaning here: a caller offers what it is ready for.
+const MR_MODE: Bits = Bits { name: "mr_mode", known: 0x1ffc, names: flags::MR_MODE_NAMES };
+
+impl Bits {
+    /// Refuses bits that this library does not know, and says which it knows.
+    fn check(&self, of: &str, value: u64, errno: i32) -> Result<()> {
+        let unknown = value & !self.known;
+        if unknown == 0 {
+            return Ok(());
+        }
+        let knows = flags::words(self.known, self.names);
+        Err(Error::new(
+            errno,
+            format!("{of}->{}: {value:#x} holds {unknown:#x}, which this library does not know; it knows {knows}", self.name),
+        ))
+    }
+
+    /// Leaves a candidate out that lacks what the hints ask for.
+    fn fit(&self, wish: u64, offer: u64) -> Result<()> {
+        self.check("hints", wish, errno::ENODATA)?;
+        match wish & !offer {
+            0 => Ok(()),
+            lacks => Err(Error::new(
+                errno::ENODATA,
+                format!("hints->{}: the provider lacks {} of {wish:#x}", self.name, flags::words(lacks, self.names)),
+            )),
+        }
+    }
+}
 
 /// Checks the choices of an info that comes back to open something.
 pub(crate) fn check(info: &Info) -> Result<()> {
@@ -23,14 +65,8 @@ pub(crate) fn check(info: &Info) -> Result<()> {
     within("threading", info.threading, &[0, THREAD_SAFE, THREAD_DOMAIN])?;
     within("progress", info.progress, &[0, PROGRESS_AUTO, PROGRESS_MANUAL])?;
     within("addr_format", info.addr_format, &[0, ADDR_STR])?;
-    if info.mr_mode & !MR_MODES_KNOWN != 0 {
-        return Err(Error::invalid(format!("info->mr_mode: {:#x} holds unknown bits", info.mr_mode)));
-    }
-    if info.tx_op_flags & !TX_OP_FLAGS != 0 {
-        return Err(Error::invalid(format!("info->tx_op_flags: {:#x} holds bits that are no default flags", info.tx_op_flags)));
-    }
-    if info.comp_order & !flags::ORDER_ALL != 0 {
-        return Err(Error::invalid(format!("info->comp_order: {:#x} holds unknown bits", info.comp_order)));
+    for (field, value) in [(MR_MODE, u64::from(info.mr_mode)), (TX_OP_FLAGS, info.tx_op_flags), (COMP_ORDER, info.comp_order)] {
+        field.check("info", value, errno::EINVAL)?;
     }
     match &info.reason {
         Some(_) => Err(Error::invalid("info: this candidate was left out; its reason says why")),
@@ -53,13 +89,6 @@ fn one_of(name: &str, wish: u32, offers: &[u32]) -> Result<()> {
     Ok(())
 }
 
-fn bits(name: &str, wish: u64, offer: u64) -> Result<()> {
-    if wish & !offer != 0 {
-        return Err(Error::new(errno::ENODATA, format!("hints->{name}: the provider lacks the bits {:#x} of {wish:#x}", wish & !offer)));
-    }
-    Ok(())
-}
-
 fn name(what: &str, wish: &Option<String>, offer: &Option<String>) -> Result<()> {
     match (wish, offer) {
         (Some(w), Some(o)) if w != o => Err(Error::new(errno::ENODATA, format!("hints->{what} asks for {w:?}, this is {o:?}"))),
@@ -72,16 +101,20 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     let most = |limit: usize, says: usize| if limit == 0 { says } else { limit };
     name("fabric_name", &hints.fabric_name, &info.fabric_name)?;
     name("domain_name", &hints.domain_name, &info.domain_name)?;
-    bits("caps", hints.caps, info.caps)?;
-    bits("tx_op_flags", hints.tx_op_flags, info.limits.tx_op_flags)?;
-    bits("msg_order", hints.msg_order, info.msg_order)?;
-    bits("comp_order", hints.comp_order, flags::ORDER_ALL)?;
-    bits("mr_mode", u64::from(hints.mr_mode), u64::from(MR_MODES_KNOWN))?;
+    CAPS.fit(hints.caps, info.caps)?;
+    TX_OP_FLAGS.fit(hints.tx_op_flags, info.limits.tx_op_flags)?;
+    MSG_ORDER.fit(hints.msg_order, info.msg_order)?;
+    COMP_ORDER.fit(hints.comp_order, flags::ORDER_ALL)?;
+    MR_MODE.fit(u64::from(hints.mr_mode), MR_MODE.known)?;
     if info.limits.mr_mode & !hints.mr_mode != 0 {
         let lacks = info.limits.mr_mode & !hints.mr_mode;
         return Err(Error::new(
             errno::ENODATA,
-            format!("hints->mr_mode = {:#x} lacks {lacks:#x} ({}), which this provider needs", hints.mr_mode, flags::mr_mode_words(lacks)),
+            format!(
+                "hints->mr_mode = {:#x} lacks {lacks:#x} ({}), which this provider needs",
+                hints.mr_mode,
+                flags::words(u64::from(lacks), flags::MR_MODE_NAMES)
+            ),
         ));
     }
     one_of("ep_type", hints.ep_type, &[EP_MSG])?;
@@ -101,9 +134,13 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     at_least("mr_cnt", hints.mr_cnt, info.mr_cnt)?;
     at_least("cm_data_size", hints.cm_data_size, info.cm_data_size)?;
     if !hints.paths.is_empty() && !hints.paths.intersects(info.paths) {
+        let unknown = match hints.paths.bits() & !Paths::all().bits() {
+            0 => String::new(),
+            bits => format!(" and for {bits:#x}, which this library does not know; it knows {}", Paths::all().words()),
+        };
         return Err(Error::new(
             errno::ENODATA,
-            format!("hints->paths asks for {}, the provider has {}", hints.paths.words(), info.paths.words()),
+            format!("hints->paths asks for {}{unknown}; the provider has {}", hints.paths.words(), info.paths.words()),
         ));
     }
     let provider = info.prov_name.as_deref().unwrap_or_default();
@@ -160,20 +197,29 @@ fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
     }
 }
 
-/// One line per candidate that was left out.
+/// Why each candidate was left out; several in a row may share their reason.
 pub fn left_out(candidates: &[Info]) -> String {
-    let line = |i: &Info| {
-        let domain = i.domain_name.as_ref().filter(|d| Some(*d) != i.prov_name.as_ref()).map_or(String::new(), |d| format!(" ({d})"));
-        Some(format!("{}{domain}: {}", i.prov_name.as_deref().unwrap_or("?"), i.reason.as_ref()?))
-    };
-    candidates.iter().filter_map(line).collect::<Vec<_>>().join("; ")
+    let mut lines: Vec<(String, String)> = Vec::new();
+    for info in candidates {
+        let Some(why) = info.reason.as_ref().map(Error::to_string) else { continue };
+        let domain = info.domain_name.as_ref().filter(|d| Some(*d) != info.prov_name.as_ref()).map_or(String::new(), |d| format!(" ({d})"));
+        let name = format!("{}{domain}", info.prov_name.as_deref().unwrap_or("?"));
+        match lines.last_mut() {
+            Some((names, same)) if *same == why => *names = format!("{names}, {name}"),
+            _ => lines.push((name, why)),
+        }
+    }
+    lines.iter().map(|(names, why)| format!("{names}: {why}")).collect::<Vec<_>>().join("; ")
 }
 
 /// Candidates, best first. `ENODATA` names why each was left out. With `GETINFO_ALL` those come too.
 pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Option<&Info>) -> Result<Vec<Info>> {
-    if asked & !(flags::SOURCE | flags::GETINFO_ALL) != 0 {
-        return Err(Error::new(errno::EBADFLAGS, format!("flags: {:#x} holds unknown bits", asked)));
+    let unknown = asked & !(flags::SOURCE | flags::GETINFO_ALL);
+    if unknown != 0 {
+        let words = format!("flags: {asked:#x} holds {unknown:#x}; only GDRFAB_SOURCE and GDRFAB_GETINFO_ALL are known here");
+        return Err(Error::new(errno::EBADFLAGS, words));
     }
+    config::check()?;
     let hinted = hints.and_then(|h| h.prov_name.as_deref());
     let configured = config::get().provider.as_deref();
     let wanted = |name: &str| hinted.is_none_or(|h| h == name) && configured.is_none_or(|c| c == name);

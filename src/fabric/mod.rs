@@ -4,6 +4,7 @@
 
 mod cntr;
 mod cq;
+mod descriptor;
 mod domain;
 mod endpoint;
 mod eq;
@@ -46,6 +47,20 @@ impl Users {
             0 => Ok(()),
             n => Err(Error::new(errno::EBUSY, format!("{what}: {n} object(s) opened from it are still open"))),
         }
+    }
+}
+
+/// The pointer that a caller opened an object with, kept as it is and handed back.
+#[derive(Default)]
+pub struct Context(AtomicUsize);
+
+impl Context {
+    pub fn set(&self, context: usize) {
+        self.0.store(context, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

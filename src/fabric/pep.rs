@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Passive endpoints.
 
+use super::Context;
 use super::domain::Fabric;
 use super::endpoint::{check_data, no_flags};
 use super::eq::Eq;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 pub struct Pep {
+    pub context: Context,
     fabric: Arc<Fabric>,
     prov: prov::PassiveEndpoint,
     eq: Mutex<Option<Arc<Eq>>>,
@@ -27,7 +29,8 @@ impl Pep {
         super::info::check(info)?;
         let inner = prov::PassiveEndpoint::open(info, context)?;
         fabric.users.add();
-        let pep = Arc::new(Pep { fabric: fabric.clone(), prov: inner, eq: Mutex::new(None), info: info.clone() });
+        let pep =
+            Arc::new(Pep { context: Context::default(), fabric: fabric.clone(), prov: inner, eq: Mutex::new(None), info: info.clone() });
         on_provider!(PassiveEndpoint, &pep.prov, p => p.set_object(Arc::as_ptr(&pep) as usize));
         Ok(pep)
     }
@@ -46,7 +49,12 @@ impl Pep {
 
     pub fn listen(&self) -> Result<()> {
         self.fabric.owner.check()?;
-        on_provider!(PassiveEndpoint, &self.prov, p => p.listen())
+        on_provider!(PassiveEndpoint, &self.prov, p => p.listen())?;
+        crate::log!(Debug, "pep {self:p}: listens on {}", self.address());
+        if let Some(eq) = &*self.eq.lock() {
+            eq.look_again();
+        }
+        Ok(())
     }
 
     pub fn address(&self) -> String {
@@ -58,6 +66,7 @@ impl Pep {
         check_data(data, on_provider!(PassiveEndpoint, &self.prov, p => p.cm_data_size()))?;
         let request =
             requests::take(id).ok_or_else(|| Error::invalid("handle: no such connection request: answered already, or never made"))?;
+        crate::log!(Debug, "pep {self:p}: rejects {}", request.from());
         match *request {
             Request::Shm(request) => request.reject(data),
             Request::Tcp(request) => request.reject(data),
@@ -69,9 +78,13 @@ impl Pep {
     pub fn close(self: &Arc<Self>) -> Result<()> {
         self.fabric.owner.check()?;
         let me = Arc::as_ptr(self) as usize;
+        // A wait of another thread may hold this object longer, so what it has of the system ends here; and nothing is
+        // announced behind this, so that what is forgotten next is all there will be.
+        on_provider!(PassiveEndpoint, &self.prov, p => p.close());
         if let Some(eq) = self.eq.lock().take() {
-            eq.detach_pep(self);
             eq.events.forget(me);
+            // Behind this, whoever has taken an event before has left its request in the list below.
+            eq.detach_pep(self);
         }
         requests::forget(me);
         self.fabric.users.remove();
@@ -83,6 +96,7 @@ impl Pep {
         on_provider!(PassiveEndpoint, &self.prov, p => {
             let requests = p.poll();
             if !requests.is_empty() {
+                requests.iter().for_each(|r| crate::log!(Debug, "pep {:p}: {} asks to connect", self, r.from()));
                 before();
                 p.announce(requests);
             }

@@ -12,8 +12,9 @@ use crate::sync::gate::Fences;
 use crate::sys::epoll::{Poller, Woken};
 use crate::sys::time::now_ns;
 use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// The longest sleep of a wait that has nothing to do by itself.
 const LONG_NAP: u64 = 1_000_000_000;
@@ -51,13 +52,13 @@ impl Driven {
         if let Some(e) = failed {
             return Err(e);
         }
-        for pep in &self.peps {
-            pep.watch(poller)?;
+        if let Err(e) = self.peps.iter().try_for_each(|pep| pep.watch(poller)) {
+            self.awake(Some(poller));
+            return Err(e);
         }
-        if let Some(f) = fences {
-            shm::Endpoint::barrier(f);
-        }
-        Ok(())
+        let Some(f) = fences else { return Ok(()) };
+        // Without it nothing would wake this thread for certain.
+        shm::Endpoint::barrier(f).inspect_err(|_| self.awake(Some(poller)))
     }
 
     /// The last look before sleeping. False: something came meanwhile, so look for it instead. What the look itself has
@@ -69,7 +70,7 @@ impl Driven {
     }
 
     /// What there is to watch, as a sum.
-    fn watched(&self) -> u64 {
+    pub fn watched(&self) -> u64 {
         let eps = self.eps.iter().map(|e| e.watched());
         let all = eps.chain(self.peps.iter().map(|p| p.watched()));
         all.fold(0, |sum, n| sum.wrapping_mul(0x100_0000_01b3).wrapping_add(n))
@@ -128,12 +129,12 @@ pub(crate) fn wait<R>(
             std::hint::spin_loop();
             continue;
         }
-        let poller = waiter.poller()?;
+        let poller = waiter.arm()?;
+        // After arming: whatever is bound from now on wakes.
         set = driven();
-        waiter.arm();
         let mut quiet = true;
         if let Some(d) = &set {
-            d.sleep(poller).inspect_err(|_| waiter.disarm())?;
+            d.sleep(&poller)?;
             quiet = d.look();
         }
         let mut got = ready();
@@ -143,10 +144,10 @@ pub(crate) fn wait<R>(
             interrupted = poller.wait(Some(nap)) == Woken::Interrupted;
         }
         if let Some(d) = &set {
-            d.awake(Some(poller));
+            d.awake(Some(&poller));
             d.progress(true);
         }
-        waiter.disarm();
+        drop(poller);
         got = got.or_else(&mut ready);
         // What woke us is often the first of several: look for the rest before sleeping again.
         spin_until = now_ns().saturating_add(spin).min(until);
@@ -161,7 +162,7 @@ pub(crate) fn wait<R>(
 
 struct Shared {
     eps: Mutex<Vec<Arc<Endpoint>>>,
-    waiter: Waiter,
+    waiter: Arc<Waiter>,
     stop: AtomicBool,
 }
 
@@ -173,8 +174,9 @@ pub(crate) struct Progressor {
 
 impl Progressor {
     pub fn start() -> Result<Progressor> {
-        let shared = Arc::new(Shared { eps: Mutex::new(Vec::new()), waiter: Waiter::default(), stop: AtomicBool::new(false) });
-        shared.waiter.poller()?;
+        let shared = Arc::new(Shared { eps: Mutex::new(Vec::new()), waiter: Arc::default(), stop: AtomicBool::new(false) });
+        // What the thread sleeps on is made now, while somebody can be told that it cannot be.
+        drop(shared.waiter.arm()?);
         let of_thread = shared.clone();
         let thread = std::thread::Builder::new()
             .name("gdrfab-progress".into())
@@ -183,26 +185,27 @@ impl Progressor {
         Ok(Progressor { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    fn kick(&self) {
-        if let Ok(p) = self.shared.waiter.poller() {
-            p.wake();
-        }
+    /// What its thread sleeps on.
+    pub fn waiter(&self) -> Arc<Waiter> {
+        self.shared.waiter.clone()
     }
 
     pub fn add(&self, ep: &Arc<Endpoint>) {
         self.shared.eps.lock().push(ep.clone());
-        self.kick();
+        self.shared.waiter.notify();
     }
 
     /// The thread may hold the endpoint a moment longer; it finds it closed then.
     pub fn remove(&self, ep: &Arc<Endpoint>) {
         self.shared.eps.lock().retain(|e| !Arc::ptr_eq(e, ep));
-        self.kick();
+        self.shared.waiter.notify();
     }
 
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.kick();
+        // Either the thread sees it before it sleeps, or it is seen about to sleep.
+        fence(Ordering::SeqCst);
+        self.shared.waiter.notify();
         if let Some(thread) = self.thread.lock().take()
             && thread.join().is_err()
         {
@@ -216,7 +219,8 @@ fn run(shared: &Shared) {
     loop {
         // A kick ends the sleep; the wait itself ends only by the second that it is given.
         let stopped = || shared.stop.load(Ordering::Acquire).then_some(());
-        match wait(&shared.waiter, driven, 1000, stopped) {
+        let turn = catch_unwind(AssertUnwindSafe(|| wait(&shared.waiter, driven, 1000, stopped)));
+        match turn.unwrap_or(Err(Error::fixed(errno::ENOTRECOVERABLE, "a panic"))) {
             Ok(Some(())) => return,
             Ok(None) => {}
             Err(e) if e.errno == errno::EINTR => {}

@@ -3,7 +3,7 @@
 //! whose threads must not enter a driver (`GDRFAB_HMEM_THREAD=1`). Each call goes there and waits for
 //! its answer, which costs two switches of thread.
 
-use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream};
+use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream, Undo};
 use crate::error::{Error, Result, errno};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Apart {
     }
 
     /// What undoes a driver's work belongs on the driver's thread as well.
-    fn undo(&self, undo: &mut Option<Box<dyn FnOnce() + Send>>) {
+    fn undo(&self, undo: &mut Option<Undo>) {
         if let Some(inner) = undo.take() {
             let worker = self.worker.clone();
             *undo = Some(Box::new(move || drop(worker.run(inner))));

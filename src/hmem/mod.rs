@@ -165,6 +165,9 @@ pub struct Offer<'a> {
     pub len: u64,
 }
 
+/// What dropping does; called once, from whichever thread lets go last.
+pub type Undo = Box<dyn FnOnce() + Send + Sync>;
+
 /// A peer's allocation mapped here; dropping it unmaps. No copy may be in flight then.
 pub struct Import {
     pub iface: Iface,
@@ -172,7 +175,7 @@ pub struct Import {
     pub base: u64,
     pub len: u64,
     /// Undoes the mapping.
-    pub undo: Option<Box<dyn FnOnce() + Send>>,
+    pub undo: Option<Undo>,
 }
 
 impl Drop for Import {
@@ -257,7 +260,7 @@ pub trait Interface: Send + Sync {
 }
 
 /// Host memory pinned for a vendor; dropping it unpins.
-pub struct Pinned(pub Option<Box<dyn FnOnce() + Send>>);
+pub struct Pinned(pub Option<Undo>);
 
 impl Drop for Pinned {
     fn drop(&mut self) {

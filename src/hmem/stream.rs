@@ -39,6 +39,12 @@ pub trait Stream: Send {
     /// posted and not yet reported is lost, and no longer touches memory.
     fn done(&mut self) -> Result<u64>;
 
+    /// Has nothing more begin of what was posted, where that can be had; to be called until true: nothing is under way. An
+    /// error: that cannot be known.
+    fn end(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Copies posted from now on begin after what the caller's own stream holds now.
     fn after(&mut self, _stream: u64) -> Result<()> {
         Err(Error::new(errno::ENOSYS, "this vendor's copies cannot be ordered after a stream of the caller"))

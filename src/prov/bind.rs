@@ -5,11 +5,12 @@ use super::Source;
 use super::event::{Event, EventKind, EventQueue};
 use super::flags;
 use super::order::{Order, Ticket};
-use super::queue::{Completion, Counter, Failure, Queue};
+use super::queue::{Completion, Counter, Failure, Queue, Waiter};
+use super::waiter::Drivers;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
 use crate::sync::serial::Threading;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 /// This operation gives no entry when it succeeds (inject calls).
@@ -33,6 +34,7 @@ pub enum Binding {
     },
     /// Nothing: entries of what this side initiates come in the order of posting.
     Order,
+    Drivers(Arc<Drivers>),
 }
 
 /// Which operations a counter counts.
@@ -53,6 +55,9 @@ pub struct Bindings {
     pub rx_selective: bool,
     pub eq: Option<Arc<EventQueue>>,
     pub counters: Counters,
+    drivers: Arc<Drivers>,
+    /// Until when who sleeps on the endpoint sleeps at most.
+    naps_until: Cell<u64>,
     /// If entries of what this side initiates are to come in the order of posting: those that are under way.
     sent: Option<Box<RefCell<Order<Ended>>>>,
     /// Receives that are matched and not complete, and what arrived behind them.
@@ -76,6 +81,8 @@ const BEHIND_MAX: usize = 16384;
 #[derive(Clone, Copy)]
 pub struct Options {
     pub deadline_ns: u64,
+    /// The same of receives.
+    pub recv_deadline_ns: u64,
     pub connect_timeout_ns: u64,
     pub policy: PathPolicy,
     pub coop: bool,
@@ -87,7 +94,15 @@ pub struct Options {
 
 impl Options {
     pub fn new(coop: bool) -> Options {
-        Options { deadline_ns: 0, connect_timeout_ns: 10_000_000_000, policy: PathPolicy::default(), coop, stream: 0, driver_calls: true }
+        Options {
+            deadline_ns: 0,
+            recv_deadline_ns: 0,
+            connect_timeout_ns: 10_000_000_000,
+            policy: PathPolicy::default(),
+            coop,
+            stream: 0,
+            driver_calls: true,
+        }
     }
 }
 
@@ -98,12 +113,16 @@ pub struct Stats {
     pub ops_staged: u64,
     pub ops_ipc: u64,
     pub ops_nic: u64,
+    pub ops_dmabuf: u64,
+    pub ops_peer_mem: u64,
     pub ops_socket: u64,
     pub bytes_direct: u64,
     pub bytes_cma: u64,
     pub bytes_staged: u64,
     pub bytes_ipc: u64,
     pub bytes_nic: u64,
+    pub bytes_dmabuf: u64,
+    pub bytes_peer_mem: u64,
     pub bytes_socket: u64,
     pub bytes_helped: u64,
     pub sends: u64,
@@ -121,10 +140,20 @@ impl Stats {
             Paths::IPC => (&mut self.ops_ipc, &mut self.bytes_ipc),
             Paths::STAGED => (&mut self.ops_staged, &mut self.bytes_staged),
             Paths::SOCKET => (&mut self.ops_socket, &mut self.bytes_socket),
+            Paths::DMABUF => (&mut self.ops_dmabuf, &mut self.bytes_dmabuf),
+            Paths::PEER_MEM => (&mut self.ops_peer_mem, &mut self.bytes_peer_mem),
             _ => (&mut self.ops_nic, &mut self.bytes_nic),
         };
         *ops += 1;
         *sum += bytes as u64;
+    }
+
+    /// An operation that is about to be counted as one by nic is one by `path`.
+    #[cold]
+    pub fn not_by_nic(&mut self, path: Paths, bytes: usize) {
+        self.moved(path, bytes);
+        self.ops_nic = self.ops_nic.wrapping_sub(1);
+        self.bytes_nic = self.bytes_nic.wrapping_sub(bytes as u64);
     }
 }
 
@@ -154,20 +183,53 @@ pub enum Quick {
     NotOrdinary,
 }
 
-/// Why each path of shm cannot be taken to a region; `None` = it can.
-#[derive(Default, Debug, Clone)]
+/// Why each path cannot be taken to a region; `None` = it can.
+#[derive(Debug, Clone)]
 pub struct Verdicts {
     pub direct: Option<Error>,
     pub ipc: Option<Error>,
+    pub nic: Option<Error>,
+    pub dmabuf: Option<Error>,
+    pub peer_mem: Option<Error>,
     pub cma: Option<Error>,
+    pub socket: Option<Error>,
     pub staged: Option<Error>,
 }
 
 impl Verdicts {
+    /// None can be taken, for this reason.
+    pub fn refused(why: &'static str) -> Verdicts {
+        let no = || Some(Error::coded(errno::EOPNOTSUPP, Code::Path, why));
+        Verdicts { direct: no(), ipc: no(), nic: no(), dmabuf: no(), peer_mem: no(), cma: no(), socket: no(), staged: no() }
+    }
+
+    /// Each path with its verdict, fastest first.
+    fn each(&self) -> [(Paths, &Option<Error>); 8] {
+        [
+            (Paths::DIRECT, &self.direct),
+            (Paths::IPC, &self.ipc),
+            (Paths::NIC, &self.nic),
+            (Paths::DMABUF, &self.dmabuf),
+            (Paths::PEER_MEM, &self.peer_mem),
+            (Paths::CMA, &self.cma),
+            (Paths::SOCKET, &self.socket),
+            (Paths::STAGED, &self.staged),
+        ]
+    }
+
     /// The paths that nothing speaks against.
     pub fn possible(&self) -> Paths {
-        let all = [(Paths::DIRECT, &self.direct), (Paths::IPC, &self.ipc), (Paths::CMA, &self.cma), (Paths::STAGED, &self.staged)];
-        all.iter().filter(|(_, no)| no.is_none()).fold(Paths::empty(), |sum, (p, _)| sum | *p)
+        self.each().iter().filter(|(_, no)| no.is_none()).fold(Paths::empty(), |sum, (p, _)| sum | *p)
+    }
+
+    /// One line per path: chosen, possible, or why not.
+    pub fn lines(&self, chosen: Paths) -> String {
+        let line = |(path, verdict): (Paths, &Option<Error>)| match verdict {
+            Some(e) => format!("  {}: no: {e}\n", path.words()),
+            None if path == chosen => format!("  {}: chosen\n", path.words()),
+            None => format!("  {}: possible\n", path.words()),
+        };
+        self.each().map(line).concat()
     }
 }
 
@@ -200,6 +262,7 @@ impl Bindings {
                 }
             }
             Binding::Order => self.sent = Some(Box::default()),
+            Binding::Drivers(drivers) => self.drivers = drivers,
             Binding::Eq(eq) => {
                 if self.eq.is_some() {
                     return taken("an event queue");
@@ -232,6 +295,31 @@ impl Bindings {
             return Err(Error::new(errno::ENOCQ, "ep: bind a completion queue or a counter for transmits before ep_enable"));
         }
         Ok(())
+    }
+
+    /// Wakes who sleeps on the endpoint: there is something to watch or to look at that was not there when they fell asleep.
+    #[cold]
+    pub fn rouse(&self) {
+        let c = &self.counters;
+        let counters = [&c.send, &c.recv, &c.read, &c.write, &c.remote_write].into_iter().flatten().map(|c| &c.waiter);
+        let queues = [&self.tx, &self.rx].into_iter().flatten().map(|q| &q.waiter);
+        let events = self.eq.iter().map(|eq| &eq.waiter);
+        counters.chain(queues).chain(events).for_each(Waiter::notify);
+        self.drivers.notify();
+    }
+
+    /// Who sleeps on the endpoint sleeps for `nap_ns` at most, by its own account.
+    pub fn sleeps(&self, now: u64, nap_ns: u64) -> u64 {
+        self.naps_until.set(now.saturating_add(nap_ns));
+        nap_ns
+    }
+
+    /// Something posted now has a deadline: who sleeps may have to sleep less.
+    #[inline]
+    pub fn expires(&self, deadline: u64) {
+        if deadline < self.naps_until.get() {
+            self.rouse();
+        }
     }
 
     /// Whether every RMA operation gives an entry without a lock, and nothing else.
@@ -435,6 +523,10 @@ impl Bindings {
             event.data = data;
             event.error = error;
             eq.push(event);
+        }
+        if kind == EventKind::Connected {
+            // Who fell asleep on the endpoint before has watched another socket, and told no peer.
+            self.rouse();
         }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The event queue: what happens to connections, in order, with errors in between.
 
+use super::info::Info;
 use super::queue::Waiter;
 #[cfg(feature = "verbs")]
 use super::verbs;
@@ -47,13 +48,29 @@ pub struct Event {
     pub context: usize,
     pub data: Vec<u8>,
     pub request: Option<Box<Request>>,
+    /// What to open the endpoint with that answers the request, once the event was taken.
+    pub info: Option<Box<Info>>,
     pub error: Option<Error>,
 }
 
 impl Event {
     pub fn new(kind: EventKind, object: usize, context: usize) -> Event {
-        Event { kind: kind as u32, object, context, data: Vec::new(), request: None, error: None }
+        Event { kind: kind as u32, object, context, data: Vec::new(), request: None, info: None, error: None }
     }
+}
+
+/// How a connection attempt of an endpoint ended, for the log. `peer`: whom it has reached, and by which paths.
+pub fn tell(kind: EventKind, object: usize, error: Option<&Error>, peer: impl FnOnce() -> String) {
+    match (kind, error) {
+        (EventKind::Connected, None) => crate::log!(Debug, "ep {object:#x}: connected to {}", peer()),
+        (EventKind::Connected, Some(why)) => crate::log!(Info, "ep {object:#x}: could not connect: {why}"),
+        _ => {}
+    }
+}
+
+/// The same of its end. What this side has asked for is told of by the call.
+pub fn tell_end(object: usize, peer: &str, why: &Error) {
+    crate::log!(Info, "ep {object:#x}: the connection to {peer} is over: {why}");
 }
 
 #[derive(Default)]
@@ -63,6 +80,10 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
+    pub fn with_waiter(waiter: Waiter) -> EventQueue {
+        EventQueue { list: Mutex::default(), waiter }
+    }
+
     pub fn push(&self, event: Event) {
         self.list.lock().push_back(event);
         self.waiter.notify();

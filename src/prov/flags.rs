@@ -45,8 +45,64 @@ pub const ORDER_ALL: u64 = 0x1ff;
 /// without GDRFAB_FENCE. (libfabric's RAR, RAW, RAS, WAW, WAS, SAW, SAS.)
 pub const ORDER_UNLESS_READ: u64 = 0x1ff & !(1 << 3) & !(1 << 6);
 
-/// Names of the bits of `mr_mode` that a provider may need.
-pub fn mr_mode_words(bits: u32) -> String {
-    let names = [(MR_MODE_LOCAL, "GDRFAB_MR_LOCAL"), (MR_MODE_VIRT_ADDR, "GDRFAB_MR_VIRT_ADDR"), (MR_MODE_PROV_KEY, "GDRFAB_MR_PROV_KEY")];
-    names.iter().filter(|(b, _)| bits & b != 0).map(|(_, n)| *n).collect::<Vec<_>>().join(", ")
+/// Capabilities that an info may carry.
+pub const CAPS: u64 = MSG | RMA | READ | WRITE | RECV | SEND | REMOTE_READ | REMOTE_WRITE | HMEM | LOCAL_COMM | REMOTE_COMM | RMA_EVENT;
+
+/// Names of capabilities and operation flags, without their GDRFAB_.
+pub const NAMES: &[(u64, &str)] = &[
+    (MSG, "MSG"),
+    (RMA, "RMA"),
+    (READ, "READ"),
+    (WRITE, "WRITE"),
+    (RECV, "RECV"),
+    (SEND, "SEND"),
+    (REMOTE_READ, "REMOTE_READ"),
+    (REMOTE_WRITE, "REMOTE_WRITE"),
+    (REMOTE_CQ_DATA, "REMOTE_CQ_DATA"),
+    (MORE, "MORE"),
+    (FENCE, "FENCE"),
+    (COMPLETION, "COMPLETION"),
+    (INJECT, "INJECT"),
+    (INJECT_COMPLETE, "INJECT_COMPLETE"),
+    (TRANSMIT_COMPLETE, "TRANSMIT_COMPLETE"),
+    (DELIVERY_COMPLETE, "DELIVERY_COMPLETE"),
+    (HMEM, "HMEM"),
+    (LOCAL_COMM, "LOCAL_COMM"),
+    (REMOTE_COMM, "REMOTE_COMM"),
+    (RMA_EVENT, "RMA_EVENT"),
+];
+
+/// Names of the bits of `mr_mode`.
+pub const MR_MODE_NAMES: &[(u64, &str)] = &[
+    (MR_MODE_LOCAL as u64, "MR_LOCAL"),
+    (MR_MODE_VIRT_ADDR as u64, "MR_VIRT_ADDR"),
+    (1 << 5, "MR_ALLOCATED"),
+    (MR_MODE_PROV_KEY as u64, "MR_PROV_KEY"),
+    (1 << 8, "MR_RMA_EVENT"),
+    (1 << 9, "MR_ENDPOINT"),
+    (1 << 10, "MR_HMEM"),
+];
+
+/// Names of the bits of `msg_order` and `comp_order`.
+pub const ORDER_NAMES: &[(u64, &str)] = &[
+    (1 << 0, "ORDER_RAR"),
+    (1 << 1, "ORDER_RAW"),
+    (1 << 2, "ORDER_RAS"),
+    (1 << 3, "ORDER_WAR"),
+    (1 << 4, "ORDER_WAW"),
+    (1 << 5, "ORDER_WAS"),
+    (1 << 6, "ORDER_SAR"),
+    (1 << 7, "ORDER_SAW"),
+    (1 << 8, "ORDER_SAS"),
+];
+
+/// "MSG | RMA | 0x8000": names where there are any.
+pub fn words(bits: u64, names: &[(u64, &str)]) -> String {
+    let named = names.iter().filter(|(bit, _)| bits & bit != 0);
+    let left = named.clone().fold(bits, |left, (bit, _)| left & !bit);
+    let mut words: Vec<String> = named.map(|(_, name)| (*name).into()).collect();
+    if left != 0 {
+        words.push(format!("{left:#x}"));
+    }
+    words.join(" | ")
 }

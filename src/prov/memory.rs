@@ -4,15 +4,38 @@
 use crate::error::{Error, Result, errno};
 use crate::sys::mem::{self, Mapping, Protection};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
+struct Allocation {
+    map: Mapping,
+    /// The same pages once more, for the library alone.
+    own: Option<Mapping>,
+}
+
 #[derive(Default)]
-pub struct Allocations(Mutex<HashMap<usize, Mapping>>);
+pub struct Allocations {
+    list: Mutex<BTreeMap<usize, Allocation>>,
+    doubled: bool,
+}
 
 impl Allocations {
+    /// Of which [`Allocations::own`] knows a mapping of the library's own.
+    pub fn doubled() -> Allocations {
+        Allocations { list: Mutex::default(), doubled: true }
+    }
+
     pub fn count(&self) -> usize {
-        self.0.lock().len()
+        self.list.lock().len()
+    }
+
+    /// Where the library has `[addr, addr+len)` for itself, if that lies inside an allocation: there the pages stay
+    /// reachable whatever the caller does to its mapping, until the memory is freed.
+    pub fn own(&self, addr: usize, len: usize) -> Option<usize> {
+        let list = self.list.lock();
+        let (_, allocation) = list.range(..=addr).next_back()?;
+        let offset = allocation.map.offset_of(addr, len)?;
+        allocation.own.as_ref().map(|own| own.as_ptr() as usize + offset)
     }
 
     pub fn allocate(&self, len: usize) -> Result<usize> {
@@ -20,15 +43,16 @@ impl Allocations {
             mem::page_round(len).filter(|n| *n > 0).ok_or_else(|| Error::invalid(format!("len: {len} bytes cannot be allocated")))?;
         let file = mem::memfd("gdrfab-memory", size)?;
         let map = Mapping::new(file.as_fd(), 0, size, Protection::ReadWrite)?;
+        let own = if self.doubled { Some(Mapping::new(file.as_fd(), 0, size, Protection::ReadWrite)?) } else { None };
         let addr = map.as_ptr() as usize;
-        self.0.lock().insert(addr, map);
+        self.list.lock().insert(addr, Allocation { map, own });
         Ok(addr)
     }
 
     /// Frees what lies at `addr`; `covering` counts the open regions in a range.
     pub fn free(&self, addr: usize, covering: impl FnOnce(u64, u64) -> usize) -> Result<()> {
-        let mut memory = self.0.lock();
-        let Some(map) = memory.get(&addr) else {
+        let mut memory = self.list.lock();
+        let Some(Allocation { map, .. }) = memory.get(&addr) else {
             return Err(Error::invalid(format!("addr: {addr:#x} is not an address that mem_alloc of this domain gave")));
         };
         match covering(addr as u64, map.len() as u64) {

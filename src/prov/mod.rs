@@ -2,6 +2,7 @@
 //! Transports, and what they share: the shape of an operation, queues that results go to, and the
 //! list of what is built in. Who uses one holds an enum of them: `on_provider!` reaches the one inside.
 
+pub mod accept;
 pub mod bind;
 pub mod event;
 pub mod fault;
@@ -16,6 +17,7 @@ pub mod survey;
 pub mod tcp;
 #[cfg(feature = "verbs")]
 pub mod verbs;
+pub mod waiter;
 pub mod wish;
 
 pub use event::{Event, EventKind, EventQueue};

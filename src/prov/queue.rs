@@ -4,12 +4,12 @@
 //! A queue never overruns: whoever posts an operation reserves the entry first, and arrivals wait in
 //! the transport until there is room.
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::sync::serial::{Promised, Reached, Serial, Threading};
-use crate::sys::epoll::Poller;
+use crate::sync::wakeup::{Count, Signals};
 use std::collections::VecDeque;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+pub use super::waiter::Waiter;
 
 /// The result of one operation.
 #[derive(Debug, Default, Clone, Copy)]
@@ -32,65 +32,6 @@ pub struct Failure {
     pub olen: usize,
 }
 
-/// Something to sleep on, made at first need, with a count that tells pushers whether to wake it.
-#[derive(Default)]
-pub struct Waiter {
-    poller: OnceLock<Poller>,
-    /// Threads that sleep or are about to, and a caller's own poll.
-    armed: AtomicUsize,
-}
-
-impl Waiter {
-    pub fn poller(&self) -> Result<&Poller> {
-        if let Some(p) = self.poller.get() {
-            return Ok(p);
-        }
-        let fresh = Poller::new()?;
-        Ok(self.poller.get_or_init(|| fresh))
-    }
-
-    /// From now on, until as many `disarm`, `notify` wakes the poller.
-    pub fn arm(&self) {
-        self.armed.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Undoes one `arm`. What woke this sleeper stays for the others: only the last takes it back.
-    pub fn disarm(&self) {
-        if self.armed.fetch_sub(1, Ordering::Relaxed) != 1 {
-            return;
-        }
-        if let Some(p) = self.poller.get() {
-            p.drain();
-            if let Err(e) = p.set_timer(None) {
-                crate::log!(Warn, "{e}");
-            }
-        }
-    }
-
-    pub fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::Relaxed) != 0
-    }
-
-    #[inline(always)]
-    pub fn notify(&self) {
-        if self.is_armed() {
-            self.wake();
-        }
-    }
-
-    /// Apart, so that whoever notifies keeps nothing for a call that is hardly ever made.
-    #[cold]
-    #[inline(never)]
-    fn wake(&self) {
-        // Acquire: a poller is made before it is armed, so there is one.
-        if self.armed.load(Ordering::Acquire) != 0
-            && let Some(p) = self.poller.get()
-        {
-            p.wake();
-        }
-    }
-}
-
 /// A ring of plain entries: pushing and taking one is a copy of 40 bytes. It grows only for entries
 /// that nobody could reserve (flushed receives); failures, which are rare, stand beside it in order.
 pub struct Entries {
@@ -105,7 +46,6 @@ pub struct Entries {
     free: isize,
     /// What `free` is when the queue is full: below 0 where the ring is still smaller than the queue.
     floor: isize,
-    signalled: bool,
     failures: VecDeque<Failure>,
 }
 
@@ -113,7 +53,7 @@ impl Entries {
     fn new(size: usize) -> Entries {
         let ring: Box<[Completion]> = vec![Completion::default(); size.clamp(2, 4096).next_power_of_two()].into();
         let mask = ring.len() - 1;
-        let mut entries = Entries { ring, head: 0, tail: 0, mask, size, free: 0, floor: 0, signalled: false, failures: VecDeque::new() };
+        let mut entries = Entries { ring, head: 0, tail: 0, mask, size, free: 0, floor: 0, failures: VecDeque::new() };
         entries.free = entries.bound();
         entries.floor = entries.bound() - size as isize;
         entries
@@ -260,11 +200,17 @@ pub struct Queue {
     size: usize,
     entries: Serial<Entries>,
     pub waiter: Waiter,
+    signals: Signals,
 }
 
 impl Queue {
     pub fn new(size: usize, threading: Threading) -> Queue {
-        Queue { size, entries: Serial::new(threading, Entries::new(size)), waiter: Waiter::default() }
+        Queue { size, entries: Serial::new(threading, Entries::new(size)), waiter: Waiter::default(), signals: Signals::default() }
+    }
+
+    /// With a waiter of the caller's making.
+    pub fn with_waiter(self, waiter: Waiter) -> Queue {
+        Queue { waiter, ..self }
     }
 
     pub fn size(&self) -> usize {
@@ -392,14 +338,21 @@ impl Queue {
         Some((done, failure))
     }
 
+    /// What the failure at the head says, which stays there.
+    pub fn peek_error(&self) -> Option<Error> {
+        let e = self.entries.lock();
+        e.front().filter(|done| done.flags & FAILED != 0).and_then(|_| e.failures.front()).map(|f| f.error.clone())
+    }
+
     /// Lets a blocked reader return.
     pub fn signal(&self) {
-        self.entries.lock().signalled = true;
+        self.signals.add();
         self.waiter.notify();
     }
 
+    /// Whether somebody signalled: each signal is taken by one reader.
     pub fn take_signal(&self) -> bool {
-        std::mem::take(&mut self.entries.lock().signalled)
+        self.signals.take()
     }
 }
 
@@ -427,38 +380,30 @@ pub enum Taken {
 /// Counts successes and failures.
 #[derive(Default)]
 pub struct Counter {
-    value: AtomicU64,
-    errors: AtomicU64,
+    pub value: Count,
+    pub errors: Count,
     pub waiter: Waiter,
 }
 
 impl Counter {
     pub fn add(&self, n: u64) {
-        self.value.fetch_add(n, Ordering::Release);
+        self.value.add(n);
         self.waiter.notify();
     }
 
     pub fn add_error(&self, n: u64) {
-        self.errors.fetch_add(n, Ordering::Release);
+        self.errors.add(n);
         self.waiter.notify();
     }
 
     pub fn set(&self, n: u64) {
-        self.value.store(n, Ordering::Release);
+        self.value.set(n);
         self.waiter.notify();
     }
 
     pub fn set_error(&self, n: u64) {
-        self.errors.store(n, Ordering::Release);
+        self.errors.set(n);
         self.waiter.notify();
-    }
-
-    pub fn read(&self) -> u64 {
-        self.value.load(Ordering::Acquire)
-    }
-
-    pub fn read_error(&self) -> u64 {
-        self.errors.load(Ordering::Acquire)
     }
 }
 

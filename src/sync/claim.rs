@@ -12,6 +12,9 @@ use super::primitive::{AtomicU64, Ordering};
 /// Chunks that one operation may have.
 pub const MAX_CHUNKS: u32 = (1 << 24) - 1;
 
+/// How often an exchange is tried that a well-behaved peer can make fail once per chunk.
+const TRIES: u32 = 1 << 16;
+
 /// A slot in the initiator's segment, one cache line.
 #[repr(C, align(64))]
 pub struct Slot {
@@ -58,10 +61,10 @@ impl Slot {
     /// rest. `Err`: the peer wrote nonsense.
     pub fn take_front(&self, generation: u16, front: u32, chunks: u32) -> Result<bool, super::ring::Broken> {
         let mut now = self.claim.load(Ordering::Relaxed);
-        loop {
+        for _ in 0..TRIES {
             let (g, f, b) = unpack(now);
             if g != generation || f != front || b > chunks || b < f {
-                return Err(super::ring::Broken);
+                break;
             }
             if f == b {
                 return Ok(false);
@@ -71,36 +74,39 @@ impl Slot {
                 Err(seen) => now = seen,
             }
         }
+        Err(super::ring::Broken)
     }
 
     /// Initiator: no new chunk may be claimed from now on; gives the first chunk of the helper's part.
     pub fn stop(&self, generation: u16, front: u32, chunks: u32) -> Result<u32, super::ring::Broken> {
         let mut now = self.claim.load(Ordering::Relaxed);
-        loop {
+        for _ in 0..TRIES {
             let (g, f, b) = unpack(now);
             if g != generation || f != front || b > chunks || b < f {
-                return Err(super::ring::Broken);
+                break;
             }
             match self.claim.compare_exchange_weak(now, pack(g, b, b), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(b),
                 Err(seen) => now = seen,
             }
         }
+        Err(super::ring::Broken)
     }
 
     /// Helper: takes the last unclaimed chunk, if the operation still runs.
     pub fn take_back(&self, generation: u16) -> Option<u32> {
         let mut now = self.claim.load(Ordering::Relaxed);
-        loop {
+        for _ in 0..TRIES {
             let (g, f, b) = unpack(now);
             if g != generation || f >= b {
-                return None;
+                break;
             }
             match self.claim.compare_exchange_weak(now, pack(g, f, b - 1), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Some(b - 1),
                 Err(seen) => now = seen,
             }
         }
+        None
     }
 
     /// Helper: `chunks` of its chunks are done so far, with `status` (0 = well).

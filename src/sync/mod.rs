@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What several threads or processes touch at once: the ring, the gate between a copy and a
-//! closing region, shared claims on a large copy, who sleeps, and the lock that a caller may promise
+//! closing region, shared claims on a large copy, who sleeps here and at the peer, and the lock that a caller may promise
 //! away.
 
 pub mod aside;
@@ -12,3 +12,4 @@ pub mod primitive;
 pub mod ring;
 pub mod serial;
 pub mod sleep;
+pub mod wakeup;

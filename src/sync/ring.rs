@@ -444,6 +444,16 @@ impl<S: Store> Consumer<S> {
         Ok(Message { of: self, header, lines: 1, aside: Some(Aside { at, end }) })
     }
 
+    /// Lines taken since the beginning.
+    pub fn passed(&self) -> u64 {
+        self.head
+    }
+
+    /// Lines that the ring holds.
+    pub fn lines(&self) -> usize {
+        self.store.lines().len()
+    }
+
     /// Whether a message waits.
     pub fn is_empty(&self) -> bool {
         let lines = self.store.lines();

@@ -2,13 +2,13 @@
 //! An epoll set with a built-in event for local wake-ups: what a blocking wait sleeps on, and the
 //! pollable descriptor that a caller may put into its own loop.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, errno};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Sleeps shorter than this are kept to as exactly as the kernel can.
 const SHORT_NS: u64 = 1_000_000;
@@ -16,7 +16,9 @@ const SHORT_NS: u64 = 1_000_000;
 pub struct Poller {
     set: OwnedFd,
     wake: OwnedFd,
-    timer: OnceLock<OwnedFd>,
+    timer: Option<OwnedFd>,
+    /// The timer runs, or has run out.
+    timed: AtomicBool,
 }
 
 /// How a wait ended.
@@ -32,8 +34,18 @@ impl Poller {
         let set = epoll::create(CreateFlags::CLOEXEC).map_err(|e| Error::os("creating a wait object (epoll)", e))?;
         let wake =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| Error::os("creating a wait object (eventfd)", e))?;
-        let poller = Poller { set, wake, timer: OnceLock::new() };
+        let poller = Poller { set, wake, timer: None, timed: AtomicBool::new(false) };
         poller.add(poller.wake.as_fd())?;
+        Ok(poller)
+    }
+
+    /// As `new`, and `set_timer` works.
+    pub fn with_timer() -> Result<Poller> {
+        let mut poller = Poller::new()?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+            .map_err(|e| Error::os("creating a wait object (timerfd)", e))?;
+        poller.add(timer.as_fd())?;
+        poller.timer = Some(timer);
         Ok(poller)
     }
 
@@ -73,18 +85,13 @@ impl Poller {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Makes the set readable once `ns` have passed, or never.
+    /// Makes the set readable once `ns` have passed, or never; by one thread at a time.
     pub fn set_timer(&self, ns: Option<u64>) -> Result<()> {
-        let timer = match (self.timer.get(), ns) {
-            (Some(t), _) => t,
-            (None, None) => return Ok(()),
-            (None, Some(_)) => {
-                let fresh = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
-                    .map_err(|e| Error::os("creating a wait object (timerfd)", e))?;
-                self.add(fresh.as_fd())?;
-                self.timer.get_or_init(|| fresh)
-            }
-        };
+        if ns.is_none() && !self.timed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let timer = self.timer.as_ref().ok_or(Error::fixed(errno::EINVAL, "a wait object that was made without a timer"))?;
+        self.timed.store(ns.is_some(), Ordering::Relaxed);
         let ns = ns.map_or(0, |n| n.max(1));
         let value = Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ };
         let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
@@ -121,6 +128,11 @@ impl Poller {
     pub fn raw_fd(&self) -> i32 {
         self.set.as_raw_fd()
     }
+}
+
+/// A descriptor of nothing, to be given up when another one is wanted more.
+pub fn placeholder() -> Result<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Error::os("keeping a descriptor in reserve (eventfd)", e))
 }
 
 /// A set can be an element of another one.

@@ -29,6 +29,78 @@ pub fn page_round(len: usize) -> Option<usize> {
     Some(len.checked_add(page - 1)? / page * page)
 }
 
+/// Where mappings lie: anywhere.
+#[cfg(not(fuzzing))]
+mod place {
+    use super::{MapFlags, NonNull, Result};
+
+    pub fn find(_len: usize) -> Result<(*mut std::ffi::c_void, MapFlags)> {
+        Ok((std::ptr::null_mut(), MapFlags::empty()))
+    }
+
+    /// Nothing was mapped at a place.
+    pub fn leave(_at: *mut std::ffi::c_void, _len: usize) {}
+
+    /// # Safety
+    /// The range came from mmap, and nobody uses it any more.
+    pub unsafe fn give_back(addr: NonNull<u8>, len: usize) -> rustix::io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { rustix::mm::munmap(addr.as_ptr().cast(), len) }
+    }
+}
+
+/// When fuzzed, between pages that nobody may touch; and the place of one that is gone stays empty for a while. So whoever
+/// goes over an end, or comes late, does not find another mapping there.
+#[cfg(fuzzing)]
+mod place {
+    use super::{Error, MapFlags, NonNull, ProtFlags, Result, errno, page_round, page_size};
+    use parking_lot::Mutex;
+    use std::collections::VecDeque;
+    use std::ffi::c_void;
+
+    static EMPTY: Mutex<VecDeque<(usize, usize)>> = Mutex::new(VecDeque::new());
+    const KEPT: usize = 64;
+
+    fn whole(len: usize) -> Option<usize> {
+        page_round(len)?.checked_add(2 * page_size())
+    }
+
+    pub fn find(len: usize) -> Result<(*mut c_void, MapFlags)> {
+        let whole = whole(len).ok_or(Error::fixed(errno::ENOMEM, "more than an address space"))?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh address chosen by the kernel.
+        let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::empty(), flags) };
+        let at = at.map_err(|e| Error::os("finding a place between guards", e))?;
+        Ok((at.wrapping_byte_add(page_size()), MapFlags::FIXED))
+    }
+
+    /// Nothing was mapped at a place.
+    pub fn leave(at: *mut c_void, len: usize) {
+        if let Some(at) = NonNull::new(at.cast()) {
+            // SAFETY: the place is from `find`, and empty.
+            let _ = unsafe { give_back(at, len) };
+        }
+    }
+
+    /// # Safety
+    /// The range is a mapping in a place that `find` gave, and nobody uses it any more.
+    pub unsafe fn give_back(addr: NonNull<u8>, len: usize) -> rustix::io::Result<()> {
+        let (at, whole) = (addr.as_ptr().wrapping_sub(page_size()).cast::<c_void>(), whole(len).unwrap_or(len));
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the caller's promise; the place and its guards are ours.
+        unsafe { rustix::mm::mmap_anonymous(at, whole, ProtFlags::empty(), flags)? };
+        let mut empty = EMPTY.lock();
+        empty.push_back((at as usize, whole));
+        while empty.len() > KEPT
+            && let Some((at, whole)) = empty.pop_front()
+        {
+            // SAFETY: nobody uses an empty place.
+            unsafe { rustix::mm::munmap(at as *mut c_void, whole)? };
+        }
+        Ok(())
+    }
+}
+
 /// A mapping that is undone when dropped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -56,8 +128,10 @@ impl Mapping {
             Protection::ReadOnly => ProtFlags::READ,
             Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
-        // SAFETY: a fresh address chosen by the kernel disturbs no existing memory.
-        let addr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset) }
+        let (place, flags) = place::find(len)?;
+        // SAFETY: a fresh address chosen by the kernel, now or by `find`, disturbs no existing memory.
+        let addr = unsafe { rustix::mm::mmap(place, len, prot, MapFlags::SHARED | flags, fd, offset) }
+            .inspect_err(|_| place::leave(place, len))
             .map_err(|e| Error::os(format_args!("mapping {len} bytes of shared memory"), e))?;
         match NonNull::new(addr.cast()) {
             Some(addr) => Ok(Mapping { addr, len }),
@@ -88,7 +162,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range came from mmap and is unmapped once; whoever made pointers into it kept
         // the Mapping alive.
-        if let Err(e) = unsafe { rustix::mm::munmap(self.addr.as_ptr().cast(), self.len) } {
+        if let Err(e) = unsafe { place::give_back(self.addr, self.len) } {
             crate::log!(Error, "munmap of {} bytes: {e}", self.len);
         }
     }
@@ -163,10 +237,19 @@ pub fn dmabuf_size(fd: BorrowedFd<'_>) -> Result<Option<u64>> {
     Ok(Some(size))
 }
 
+/// Whether a file lies in tmpfs, as memfds do. Pages of others may be refused at first touch, because a disk is full or
+/// there is no huge page left, and that kills whoever touches them.
+fn is_tmpfs(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|s| s.f_type as u64 == libc::TMPFS_MAGIC as u64)
+}
+
 /// Seals `fd` against shrinking if it is not yet, and says whether a peer may map it.
 pub fn make_mappable(fd: BorrowedFd<'_>) -> Mappable {
     if is_dmabuf(fd) {
         return Mappable::Yes;
+    }
+    if rustix::fs::fcntl_get_seals(fd).is_ok() && !is_tmpfs(fd) {
+        return Mappable::No("the memfd is of huge pages (MFD_HUGETLB), and one that the kernel lacks would kill a peer that maps it");
     }
     match rustix::fs::fcntl_get_seals(fd) {
         Err(_) => Mappable::No("the file cannot be sealed (not a memfd or dma-buf), so its owner could shrink it under a peer's mapping"),
@@ -180,12 +263,28 @@ pub fn make_mappable(fd: BorrowedFd<'_>) -> Mappable {
     }
 }
 
-/// Checks a file that a peer handed over: it must hold `need` bytes and never shrink.
+/// Whether nobody can take pages away from under a mapping of this file.
+pub fn never_shrinks(fd: BorrowedFd<'_>) -> bool {
+    is_dmabuf(fd) || rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK))
+}
+
+/// Checks memory that a peer handed over: a dma-buf, or a file as for `check_peer_file`.
+pub fn check_peer_memory(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
+    if is_dmabuf(fd) { check_size(fd, need) } else { check_peer_file(fd, need) }
+}
+
+/// Checks a file that a peer handed over: it must hold `need` bytes, never shrink, and have ordinary pages.
 pub fn check_peer_file(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
-    let sealed = is_dmabuf(fd) || rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK));
-    if !sealed {
+    if !is_tmpfs(fd) {
+        return Err(Error::fixed(errno::EPROTO, "the peer offered a file that is no memfd of ordinary pages"));
+    }
+    if !never_shrinks(fd) {
         return Err(Error::fixed(errno::EPROTO, "the peer offered a file that can shrink under our mapping"));
     }
+    check_size(fd, need)
+}
+
+fn check_size(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
     let (_, size) = file_id(fd)?;
     if size < need {
         return Err(Error::new(errno::EPROTO, format!("the peer offered a file of {size} bytes where {need} were announced")));
@@ -212,6 +311,22 @@ mod tests {
         let bare = rustix::fs::memfd_create("gdrfab-test", MemfdFlags::CLOEXEC).unwrap();
         assert!(matches!(make_mappable(bare.as_fd()), Mappable::No(_)));
         assert!(check_peer_file(bare.as_fd(), 0).is_err());
+    }
+
+    #[test]
+    fn only_ordinary_pages_are_taken_from_a_peer() {
+        // Sealed and large enough, but its pages need not come. Making one takes no page of the pool.
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let Ok(huge) = rustix::fs::memfd_create("gdrfab-test", flags) else { return };
+        rustix::fs::ftruncate(&huge, 2 << 20).unwrap();
+        rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        assert!(check_peer_memory(huge.as_fd(), 4096).is_err_and(|e| e.words.contains("ordinary pages")));
+        assert!(matches!(make_mappable(huge.as_fd()), Mappable::No(why) if why.contains("MFD_HUGETLB")));
+        // Whatever has no seals.
+        for path in ["/proc/self/exe", "/dev/zero", "/proc/self/maps"] {
+            let file = std::fs::File::open(path).unwrap();
+            assert!(check_peer_memory(file.as_fd(), 0).is_err(), "{path}");
+        }
     }
 
     #[test]

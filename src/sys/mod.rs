@@ -12,3 +12,4 @@ pub mod socket;
 pub mod stream;
 pub mod tcp;
 pub mod time;
+pub mod usercopy;

@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result, errno};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -74,6 +74,61 @@ pub fn ended(pidfd: &OwnedFd) -> bool {
     matches!(rustix::event::poll(&mut fds, Some(&zero)), Ok(n) if n > 0)
 }
 
+/// The number of the process behind a pidfd, in this process's namespace.
+pub fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
+    let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    facts.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
+}
+
+/// Whether a descriptor from a peer is a pidfd: only then it is safe to ask it anything.
+pub fn is_pidfd(fd: &OwnedFd) -> bool {
+    // SAFETY: signal 0 is never sent; without information there is no pointer.
+    let rc = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), 0, std::ptr::null::<libc::siginfo_t>(), 0) };
+    rc == 0 || matches!(std::io::Error::last_os_error().raw_os_error(), Some(errno::ESRCH | errno::EPERM))
+}
+
+/// Whether a process is stopped, by a signal or a debugger; false where nobody tells.
+pub fn is_stopped(pid: i32) -> bool {
+    let Ok(facts) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The name, in parentheses, may hold anything.
+    facts.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
+/// Has the kernel kill this process when the other end of this socket is closed, even a stopped process. Nothing may be sent
+/// over it. False: that end is closed already.
+pub fn die_with(socket: BorrowedFd<'_>) -> bool {
+    let fd = socket.as_raw_fd();
+    // SAFETY: flags of a descriptor that is open.
+    unsafe {
+        libc::fcntl(fd, libc::F_SETOWN, libc::getpid());
+        libc::fcntl(fd, F_SETSIG, libc::SIGKILL);
+        libc::fcntl(fd, libc::F_SETFL, libc::fcntl(fd, libc::F_GETFL) | libc::O_ASYNC);
+    }
+    // What came before the kernel was told.
+    !super::socket::readable(socket)
+}
+
+/// From the kernel's headers; the libc crate has it for few systems.
+const F_SETSIG: i32 = 10;
+
+/// Closes every descriptor above standard error.
+pub fn close_descriptors() {
+    // SAFETY: the caller has none of them in use.
+    if unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) } == 0 {
+        return;
+    }
+    // A kernel before 5.9, or a filter.
+    let open: Vec<i32> = match std::fs::read_dir("/proc/self/fd") {
+        Ok(dir) => dir.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect(),
+        // SAFETY: a plain question.
+        Err(_) => (3..unsafe { libc::sysconf(libc::_SC_OPEN_MAX) }.clamp(1024, 1 << 20) as i32).collect(),
+    };
+    for fd in open.into_iter().filter(|fd| *fd > 2) {
+        // SAFETY: as above; the directory's own is closed by now.
+        unsafe { libc::close(fd) };
+    }
+}
+
 /// Whether some process has this number; for where no pidfd can be had.
 pub fn exists(pid: i32) -> bool {
     match Pid::from_raw(pid) {
@@ -132,6 +187,27 @@ pub fn euid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// Whether `uid` may be several users: it is what the kernel shows of all that have no number in this user namespace.
+pub fn is_shared_uid(uid: u32) -> bool {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
+    if uid != number("/proc/sys/kernel/overflowuid").unwrap_or(65534u32) {
+        return false;
+    }
+    // The namespace that a system begins with has a number for everybody.
+    let everybody = |line: &str| {
+        let mut words = line.split_ascii_whitespace().map(str::parse);
+        matches!((words.next(), words.next(), words.next()), (Some(Ok(0u32)), Some(_), Some(Ok(u32::MAX))))
+    };
+    !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.lines().any(everybody))
+}
+
+/// Whether this process may send signals to the one behind a pidfd: it runs as the same user, or this one rules over it.
+pub fn may_signal(pidfd: &OwnedFd) -> bool {
+    let fd = std::os::fd::AsRawFd::as_raw_fd(pidfd);
+    // SAFETY: signal 0 is only asked for, and a null pointer says nothing of its sender.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, std::ptr::null::<libc::siginfo_t>(), 0) == 0 }
+}
+
 const MEMBARRIER_GLOBAL_EXPEDITED: i32 = 1 << 1;
 const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
 
@@ -147,12 +223,15 @@ pub fn barrier_register() -> bool {
     *REGISTERED.get_or_init(|| membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED) == 0 && membarrier(MEMBARRIER_GLOBAL_EXPEDITED) == 0)
 }
 
-/// A full memory barrier on every thread of every registered process before it returns.
-pub fn barrier_everywhere() {
+/// A full memory barrier on every thread of every registered process before it returns. It can fail where a filter of
+/// system calls came after [`barrier_register`].
+pub fn barrier_everywhere() -> Result<()> {
     if membarrier(MEMBARRIER_GLOBAL_EXPEDITED) != 0 {
-        crate::log!(Error, "membarrier failed after it had been registered");
+        let e = std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EPERM);
+        return Err(Error::new(e, format!("membarrier(2), which had been permitted, is refused: {}", errno::words(e))));
     }
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    Ok(())
 }
 
 /// An opaque identity of this boot of this host: two processes can only share memory if theirs agree.

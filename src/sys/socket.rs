@@ -73,6 +73,17 @@ pub fn peer(fd: BorrowedFd<'_>) -> Result<(i32, u32)> {
     Ok((cred.pid, cred.uid))
 }
 
+/// The process at the other end, if the kernel (Linux 6.5) tells and it has not ended.
+pub fn peer_process(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
+    const SO_PEERPIDFD: i32 = 77;
+    let (mut raw, mut len) = (-1i32, size_of::<i32>() as libc::socklen_t);
+    let number = std::os::fd::AsRawFd::as_raw_fd(&fd);
+    // SAFETY: raw and len are live, and len is raw's size.
+    let rc = unsafe { libc::getsockopt(number, libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut raw).cast(), &raw mut len) };
+    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    (rc == 0 && raw >= 0).then(|| unsafe { std::os::fd::FromRawFd::from_raw_fd(raw) })
+}
+
 /// Sends one packet; false if the socket is full.
 pub fn send(fd: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -87,11 +98,13 @@ pub fn send(fd: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result
     }
 }
 
-/// What arrived on a socket. Descriptors that did not fit into this process's limit are missing.
+/// What arrived on a socket.
 pub enum Received {
     Packet {
         len: usize,
         fds: Vec<OwnedFd>,
+        /// More descriptors came than this process has places left for.
+        lacking: bool,
     },
     Nothing,
     /// The peer closed or died.
@@ -102,7 +115,13 @@ pub enum Received {
 pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let message = match rustix::net::recvmsg(fd, &mut [IoSliceMut::new(buf)], &mut control, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT) {
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = match rustix::net::recvmsg(fd, &mut [IoSliceMut::new(buf)], &mut control, flags) {
+        // The other end was closed with something unread; it is told once, before what that end has sent.
+        Err(rustix::io::Errno::CONNRESET) => rustix::net::recvmsg(fd, &mut [IoSliceMut::new(buf)], &mut control, flags),
+        result => result,
+    };
+    let message = match message {
         Ok(m) => m,
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Received::Nothing),
         Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return Ok(Received::Closed),
@@ -120,7 +139,8 @@ pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received> {
     if message.bytes == 0 && fds.is_empty() {
         return Ok(Received::Closed);
     }
-    Ok(Received::Packet { len: message.bytes, fds })
+    let lacking = message.flags.contains(rustix::net::ReturnFlags::CTRUNC) && fds.len() < MAX_FDS;
+    Ok(Received::Packet { len: message.bytes, fds, lacking })
 }
 
 /// Two ends of a connection without a name, neither of which goes to child programs.
@@ -136,10 +156,23 @@ pub fn wait_readable(fd: impl AsFd, ms: i64) {
     let _ = rustix::event::poll(&mut fds, (ms >= 0).then_some(&limit));
 }
 
-/// Sleeps until one of the two is readable or hung up.
-pub fn wait_either(a: impl AsFd, b: impl AsFd) {
-    let wanted = rustix::event::PollFlags::IN;
-    let _ = rustix::event::poll(&mut [rustix::event::PollFd::new(&a, wanted), rustix::event::PollFd::new(&b, wanted)], None);
+/// Sleeps until one of them is readable or hung up.
+pub fn wait_any(fds: &[BorrowedFd<'_>]) {
+    let mut fds: Vec<_> = fds.iter().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)).collect();
+    let _ = rustix::event::poll(&mut fds, None);
+}
+
+/// Whether the other end of a connection has said that it sends nothing more, or is closed; packets may wait all the same.
+pub fn hung_up(fd: impl AsFd) -> bool {
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::RDHUP)];
+    let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut fds, Some(&zero)), Ok(n) if n > 0)
+}
+
+/// Tells the other end that nothing more comes; what it sends still arrives.
+pub fn end_sending(fd: impl AsFd) {
+    // Fails only where the other end is closed already.
+    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
 }
 
 /// Whether `fd` is readable or hung up right now.

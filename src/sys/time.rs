@@ -22,7 +22,7 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// The absolute deadline for a relative timeout; 0 stands for "none" in both.
+/// The absolute deadline for a relative timeout; 0 stands for "none" in both, and `u64::MAX` in the timeout.
 pub fn deadline(timeout_ns: u64) -> u64 {
-    if timeout_ns == 0 { 0 } else { now_ns().saturating_add(timeout_ns) }
+    if timeout_ns == 0 || timeout_ns == u64::MAX { 0 } else { now_ns().saturating_add(timeout_ns) }
 }

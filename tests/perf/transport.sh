@@ -165,6 +165,45 @@ garbage() { # <provider>
 	[ $status -eq 0 ] && [ "$(grep -c 'was turned away' "$work/server.err")" -ge 5 ]
 }
 
+# A server that lets its clients cost it little: a client that wants more is turned away in words, and the next one is served.
+bounded() { # <provider> <text> <connect> <server's options...> -- <client's options...>
+	local provider=$1 text=$2 connect=$3 options=() status next
+	shift 3
+	while [ "$1" != -- ]; do
+		options+=("$1")
+		shift
+	done
+	shift
+	start_server "$provider" write-bw -k --connect "$connect" "${options[@]}" || return
+	timeout 60 "$PERF" write-bw "$@" --connect "$connect" -p "$provider" "$at" >"$work/client" 2>&1
+	status=$?
+	timeout 60 "$PERF" write-bw -s 4K -n 100 --connect "$connect" -p "$provider" "$at" >"$work/next" 2>&1
+	next=$?
+	kill -KILL "$server" 2>/dev/null
+	server=
+	cat "$work/client" "$work/next" "$work/server.err"
+	[ $status -eq 1 ] && grep -qF -e "$text" "$work/client" && [ $next -eq 0 ]
+}
+
+# Those who connect and say nothing, or stop halfway, delay nobody.
+silent() { # <provider>
+	local fds=() fd i status before
+	start_server "$1" write-lat --connect addresses --deadline 60000 || return
+	for ((i = 0; i < 40; i++)); do
+		exec {fd}<>"/dev/tcp/${at%:*}/${at##*:}" || return
+		fds+=("$fd")
+		[ $((i % 2)) -eq 0 ] || printf 'gdrfabc\x01\x40' >&"$fd"
+	done
+	before=$SECONDS
+	timeout 60 "$PERF" write-lat -s 8 -n 10 --connect addresses -p "$1" "$at" >"$work/client" 2>&1
+	status=$?
+	for fd in "${fds[@]}"; do exec {fd}>&-; done
+	kill -KILL "$server" 2>/dev/null
+	server=
+	cat "$work/client" "$work/server.err"
+	[ $status -eq 0 ] && [ $((SECONDS - before)) -le $((5 * slow)) ]
+}
+
 for provider in $PROVIDERS; do
 	claim "$provider: lists of operations" run_json "$provider" '"post_list": 16,"verified": true' write-bw -s 8:4K -n 500 -l 16 --verify
 	claim "$provider: lists of messages" run_json "$provider" '"verified": true' send-bw -s 64 -n 333 -l 8 -Q 16 --verify
@@ -203,6 +242,11 @@ for provider in $PROVIDERS; do
 	done
 	claim "$provider: a client that stands still is given up" loses_peer "$provider" client STOP cm
 	claim "$provider: garbage at the control port" garbage "$provider"
+	claim "$provider: silent callers at the control port" silent "$provider"
+	for connect in cm addresses; do
+		claim "$provider: memory beyond a server's bound ($connect)" bounded "$provider" --max-memory $connect --max-memory 16M -- -s 8M -n 10
+		claim "$provider: time beyond a server's bound ($connect)" bounded "$provider" --max-time $connect --max-time $slow -- -s 4K -D $((5 * slow))
+	done
 done
 claim "a latency of several endpoints is refused" refused "one operation under way" write-lat -q 2
 claim "a latency in both directions is refused" refused "--bidirectional" read-lat -b

@@ -11,9 +11,9 @@ mod serve;
 mod wire;
 
 use super::{DeviceId, Dir, Iface, Import, Interface, Offer, Site, Stream};
-use crate::config;
 use crate::error::{Error, Result, errno};
-use crate::sys::{fork, process, socket};
+use crate::sys::{fork, process, socket, time};
+use crate::{config, environment};
 use page::{ENTRIES, Page};
 use parking_lot::Mutex;
 pub use serve::serve;
@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use wire::{ANSWER_BYTES, Answer, Ask, HELLO, What, decode_answer};
 
@@ -29,16 +29,29 @@ use wire::{ANSWER_BYTES, Answer, Ask, HELLO, What, decode_answer};
 const PROGRAM: &str = "gdrfab-copier";
 /// How long an answer may take; opening a driver takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an answer may take for which no driver is opened, and so the end of an endpoint.
+const SHORT: Duration = Duration::from_secs(10);
+/// How long the kernel may take to end it.
+const END_MS: u64 = 2000;
 /// Polls without news after which it is asked whether the process lives.
 const POLLS: u32 = 1 << 14;
 
 /// The process that copies for this one. It ends with it.
+///
+/// It serves nobody else, so one that does not answer may be killed: whoever it still copies for waits in vain anyhow. Its end
+/// proves that nothing touches the memory of its copies any more, because the kernel tells of it after the driver let go.
 pub struct Copier {
     socket: OwnedFd,
     /// One question at a time.
     turn: Mutex<()>,
     /// Wakes it.
     bell: OwnedFd,
+    /// The kernel kills it when this is closed: when this process ends, or when it is told to; none: it was told.
+    lifeline: Mutex<Option<OwnedFd>>,
+    /// Tells of its end, here and to peers; none on kernels without.
+    pidfd: Option<OwnedFd>,
+    /// It is known to have ended.
+    ended: AtomicBool,
     pub pid: i32,
     /// Number of the next stream.
     next: AtomicU64,
@@ -52,7 +65,7 @@ pub fn get() -> Result<&'static Copier> {
     let instance = process::instance().load(Ordering::Relaxed);
     let mut now = NOW.lock();
     match &*now {
-        Some((of, copier)) if *of == instance && !copier.has_ended() => Ok(copier),
+        Some((of, copier)) if *of == instance && copier.serves() => Ok(copier),
         _ => {
             let fresh: &Copier = Box::leak(Box::new(Copier::start()?));
             *now = Some((instance, fresh));
@@ -104,71 +117,165 @@ impl Copier {
 
     fn run(program: &PathBuf) -> Result<Copier> {
         let (ours, theirs) = socket::pair()?;
+        let (lifeline, its_lifeline) = socket::pair()?;
         let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
             .map_err(|e| Error::os("making an eventfd", e))?;
         fork::keep_from_children(ours.as_fd());
+        fork::keep_from_children(lifeline.as_fd());
         let mut command = Command::new(program);
         // Its drivers are its own affair; a signal to this process's group is not meant for it.
         command.env_remove("GDRFAB_HMEM_INIT").env_remove("GDRFAB_HMEM_THREAD").process_group(0);
-        let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn();
-        // With it goes its end of the connection, whose closing over there is to be seen.
+        if environment::is_untrusted() {
+            command.env_clear();
+        }
+        let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::from(its_lifeline)).spawn();
+        // With it go its ends of the connections, whose closing over there is to be seen.
         drop(command);
         let mut child = child.map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), e.to_string()))?;
         // It leaves a child of its own behind and ends at once, so that nobody here has a child that he does not know.
-        let _ = child.wait();
-        let mut copier =
-            Copier { socket: ours, turn: Mutex::new(()), bell, pid: 0, next: AtomicU64::new(1), opened: Mutex::new(Vec::new()) };
-        let told = copier.say(HELLO.as_bytes(), &[copier.bell.as_fd()])?;
-        copier.pid = told.number as i32;
+        let until = Instant::now() + SHORT;
+        while matches!(child.try_wait(), Ok(None)) {
+            if Instant::now() > until {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(Error::fixed(errno::ETIMEDOUT, "it does not leave a process behind that copies"));
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        let mut copier = Copier {
+            socket: ours,
+            turn: Mutex::new(()),
+            bell,
+            lifeline: Mutex::new(Some(lifeline)),
+            pidfd: None,
+            ended: AtomicBool::new(false),
+            pid: 0,
+            next: AtomicU64::new(1),
+            opened: Mutex::new(Vec::new()),
+        };
+        // Its end is not heard on sockets that a child has which was made without the C library.
+        let own = process::open(process::pid()).ok();
+        let fds: Vec<_> = [copier.bell.as_fd()].into_iter().chain(own.as_ref().map(AsFd::as_fd)).collect();
+        copier.tell(HELLO.as_bytes(), &fds, SHORT)?;
+        let (told, fd) = copier.hear(SHORT)?;
+        // Its own number is another one here if this process starts children in another pid namespace.
+        (copier.pid, copier.pidfd) = (fd.as_ref().and_then(process::pid_of).unwrap_or(told?.number as i32), fd);
         crate::log!(Info, "process {} copies device memory for this one", copier.pid);
         Ok(copier)
     }
 
+    /// Tells peers when its copies are over for certain, if this process has ended.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether it hung up; what it copies may not be over then.
     fn has_ended(&self) -> bool {
         // Between questions it says nothing, so whatever is readable is the end.
         self.turn.try_lock().is_some_and(|_turn| socket::readable(&self.socket))
     }
 
+    fn serves(&self) -> bool {
+        self.lifeline.lock().is_some() && !self.has_ended()
+    }
+
+    /// Kills it and waits until it has ended, so that none of its copies is under way any more; bounded.
+    fn end(&self) -> Result<()> {
+        if self.ended.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let fresh = self.lifeline.lock().take().is_some();
+        if let Some(pidfd) = &self.pidfd
+            && fresh
+        {
+            // It may run where closing the lifeline does not kill.
+            let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
+        }
+        let end = self.pidfd.as_ref().unwrap_or(&self.socket);
+        let until = time::now_ns() + END_MS * 1_000_000;
+        // Of the socket: readable for its end, whatever else was said before.
+        while !process::ended(end) {
+            if !fresh || time::now_ns() > until {
+                return Err(Error::new(
+                    errno::EBUSY,
+                    format!(
+                        "process {} (gdrfab-copier), which copies device memory for this one, was killed and has not ended; until it \
+                         has, it may copy: call again",
+                        self.pid
+                    ),
+                ));
+            }
+            socket::wait_readable(end, 10);
+        }
+        if fresh {
+            crate::log!(Warn, "process {} (gdrfab-copier) copies device memory for this one no more: it has ended", self.pid);
+        }
+        self.ended.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// An error while nobody can say whether it still copies: it was killed, and has not ended.
+    pub fn check_quiet(&self) -> Result<()> {
+        if self.lifeline.lock().is_some() { Ok(()) } else { self.end() }
+    }
+
+    /// Whether what it was waited for since then will not come: a stopped process is no slow one.
+    fn is_given_up(&self, since: Instant, limit: Duration) -> bool {
+        let waited = since.elapsed();
+        waited > limit || (waited.as_millis() as u64 > config::get().close_ms / 2 && process::is_stopped(self.pid))
+    }
+
+    fn silent(&self) -> Error {
+        Error::new(errno::ETIMEDOUT, format!("process {} (gdrfab-copier), which copies device memory, does not answer", self.pid))
+    }
+
     /// Sends a packet; the turn is the caller's.
-    fn tell(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+    fn tell(&self, packet: &[u8], fds: &[BorrowedFd<'_>], limit: Duration) -> Result<()> {
+        let since = Instant::now();
         while !socket::send(self.socket.as_fd(), packet, fds).map_err(|_| gone())? {
-            if Instant::now() > until {
-                return Err(Error::fixed(errno::ETIMEDOUT, "the process that copies device memory does not listen"));
+            if self.is_given_up(since, limit) {
+                return Err(self.silent());
             }
             std::thread::sleep(Duration::from_micros(100));
         }
         Ok(())
     }
 
-    fn say(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
-        let _turn = self.turn.lock();
-        let answer = self.tell(packet, fds).and_then(|()| self.hear());
-        // An answer that came late would be taken for that of the next question.
-        if answer.is_err() {
-            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        }
-        answer?
-    }
-
-    /// Waits for an answer; in it lies what was refused.
-    fn hear(&self) -> Result<Result<Answer>> {
-        let until = Instant::now() + PATIENCE;
-        let mut answer = vec![0; ANSWER_BYTES];
-        loop {
-            match socket::recv(self.socket.as_fd(), &mut answer)? {
-                socket::Received::Packet { len, .. } => return Ok(decode_answer(answer.get(..len).unwrap_or_default())),
-                socket::Received::Closed => return Err(gone()),
-                socket::Received::Nothing if Instant::now() > until => {
-                    return Err(Error::fixed(errno::ETIMEDOUT, "the process that copies device memory does not answer"));
-                }
-                socket::Received::Nothing => socket::wait_readable(&self.socket, 1000),
+    fn ask(&self, ask: &Ask, fds: &[BorrowedFd<'_>], limit: Duration) -> Result<Answer> {
+        let since = Instant::now();
+        let turn = loop {
+            if let Some(turn) = self.turn.try_lock_for(Duration::from_millis(100)) {
+                break Ok(turn);
+            }
+            if self.is_given_up(since, limit) {
+                break Err(self.silent());
+            }
+        };
+        let told = turn.and_then(|_turn| self.tell(&ask.encode(), fds, limit).and_then(|()| self.hear(limit)));
+        match told {
+            Ok((answer, _)) => answer,
+            Err(e) => {
+                // An answer that came late would be taken for that of the next question. Its end is waited for where it matters.
+                let _ = self.end();
+                Err(e)
             }
         }
     }
 
-    fn ask(&self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Answer> {
-        self.say(&ask.encode(), fds)
+    /// Waits for an answer; in it lies what was refused.
+    fn hear(&self, limit: Duration) -> Result<(Result<Answer>, Option<OwnedFd>)> {
+        let since = Instant::now();
+        let mut answer = vec![0; ANSWER_BYTES];
+        loop {
+            match socket::recv(self.socket.as_fd(), &mut answer)? {
+                socket::Received::Packet { len, mut fds, .. } => {
+                    return Ok((decode_answer(answer.get(..len).unwrap_or_default()), fds.pop()));
+                }
+                socket::Received::Closed => return Err(gone()),
+                socket::Received::Nothing if self.is_given_up(since, limit) => return Err(self.silent()),
+                socket::Received::Nothing => socket::wait_readable(&self.socket, 100),
+            }
+        }
     }
 
     /// Has it open the devices that this process uses, so that what it cannot do is known before it is needed.
@@ -185,7 +292,7 @@ impl Copier {
     fn open(&self, site: Site) -> Result<()> {
         let mut opened = self.opened.lock();
         if !opened.contains(&site) {
-            self.ask(&Ask::new(What::Open, site.iface, device_id(site)?), &[])?;
+            self.ask(&Ask::new(What::Open, site.iface, device_id(site)?), &[], PATIENCE)?;
             opened.push(site);
         }
         Ok(())
@@ -198,12 +305,13 @@ impl Copier {
         let near = near.or_else(|| self.opened.lock().iter().find(|site| site.iface == iface).map(|site| site.device));
         let near_id = near.map(|device| device_id(Site { iface, device })).transpose()?;
         let ask = Ask { near: near_id, how: offer.how, len: offer.len, handle: offer.handle, ..Ask::new(What::Map, iface, offer.device) };
-        let told = self.ask(&ask, offer.fd.as_slice())?;
+        let told = self.ask(&ask, offer.fd.as_slice(), PATIENCE)?;
         let device = up.devices().iter().position(|f| f.id == told.device).map(|d| d as u32).or(near).unwrap_or(0);
         let undo = move || {
-            // Nobody waits for that. If it has ended, so have its mappings.
-            let _turn = self.turn.lock();
-            let _ = self.tell(&Ask::of(What::Unmap, told.number).encode(), &[]);
+            // Nobody waits for that. If it has ended, so have its mappings; one that takes no packet keeps them.
+            if let Some(_turn) = self.turn.try_lock_for(Duration::from_millis(config::get().close_ms)) {
+                let _ = socket::send(self.socket.as_fd(), &Ask::of(What::Unmap, told.number).encode(), &[]);
+            }
         };
         Ok(Import { iface, device, base: told.base, len: told.len, undo: Some(Box::new(undo)) })
     }
@@ -213,8 +321,8 @@ impl Copier {
         let (page, fd) = Page::new()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let ask = Ask { number, ..Ask::new(What::Stream, site.iface, device_id(site)?) };
-        self.ask(&ask, &[fd.as_fd()])?;
-        Ok(Box::new(Away { copier: self, number, page, posted: 0, polls: 0 }))
+        self.ask(&ask, &[fd.as_fd()], PATIENCE)?;
+        Ok(Box::new(Away { copier: self, number, page, posted: 0, polls: 0, ending: None, over: false }))
     }
 }
 
@@ -231,21 +339,33 @@ struct Away {
     page: Page,
     posted: u64,
     polls: u32,
+    /// Since when nothing more is to begin.
+    ending: Option<Instant>,
+    /// No copy is under way, and none will be.
+    over: bool,
 }
 
 impl Away {
+    fn wake(&self) {
+        if self.page.wants_waking() {
+            let _ = rustix::io::write(&self.copier.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// An error tells that the stream has ended, and its copies with it.
     fn alive(&mut self) -> Result<()> {
         match self.page.failed() {
             0 => {}
             errno => {
-                let told = self.copier.ask(&Ask::of(What::Why, self.number), &[]);
+                let told = self.copier.ask(&Ask::of(What::Why, self.number), &[], SHORT);
                 return Err(told.map_or_else(|e| e, |told| Error::new(if told.errno == 0 { errno } else { told.errno }, told.words)));
             }
         }
         self.polls += 1;
         if self.polls >= POLLS {
             self.polls = 0;
-            if self.copier.has_ended() {
+            // Copies of a process that hung up are over when it has ended; until then they are under way.
+            if self.copier.has_ended() && self.copier.end().is_ok() {
                 return Err(gone());
             }
         }
@@ -258,15 +378,17 @@ impl Stream for Away {
         if dir != Dir::Within {
             return Err(Error::fixed(errno::EOPNOTSUPP, "the process that copies reaches no host memory"));
         }
-        while self.posted - self.page.done() >= ENTRIES {
+        let since = Instant::now();
+        while self.posted.saturating_sub(self.page.done()) >= ENTRIES {
             self.alive()?;
+            if self.copier.is_given_up(since, SHORT) {
+                return Err(self.copier.silent());
+            }
             std::thread::yield_now();
         }
         self.posted += 1;
         self.page.post(self.posted, to, from, len as u64);
-        if self.page.wants_waking() {
-            let _ = rustix::io::write(&self.copier.bell, &1u64.to_ne_bytes());
-        }
+        self.wake();
         Ok(self.posted)
     }
 
@@ -283,11 +405,32 @@ impl Stream for Away {
         }
         Ok(done)
     }
+
+    fn end(&mut self) -> Result<bool> {
+        if self.over {
+            return Ok(true);
+        }
+        let since = match self.ending {
+            Some(since) => since,
+            None => {
+                self.page.set_closing();
+                self.wake();
+                *self.ending.insert(Instant::now())
+            }
+        };
+        self.over = self.page.is_closed();
+        if !self.over && (self.copier.has_ended() || self.copier.is_given_up(since, SHORT)) {
+            self.copier.end()?;
+            self.over = true;
+        }
+        Ok(self.over)
+    }
 }
 
 impl Drop for Away {
     fn drop(&mut self) {
-        // Answered when the stream's copies are over.
-        let _ = self.copier.ask(&Ask::of(What::Close, self.number), &[]);
+        while matches!(self.end(), Ok(false)) {
+            std::thread::sleep(Duration::from_micros(20));
+        }
     }
 }

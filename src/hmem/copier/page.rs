@@ -21,6 +21,10 @@ struct Head {
     failed: Line,
     /// 1: whoever copies sleeps, and wants to be woken.
     asleep: Line,
+    /// 1: nothing more is to begin.
+    closing: Line,
+    /// 1: nothing is under way, and nothing will be.
+    closed: Line,
 }
 
 #[repr(C)]
@@ -103,6 +107,22 @@ impl Page {
 
     pub fn fail(&self, errno: i32) {
         self.head().failed.0.store(errno as u64, Ordering::Release);
+    }
+
+    pub fn set_closing(&self) {
+        self.head().closing.0.store(1, Ordering::SeqCst);
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.head().closing.0.load(Ordering::Acquire) != 0
+    }
+
+    pub fn set_closed(&self) {
+        self.head().closed.0.store(1, Ordering::Release);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.head().closed.0.load(Ordering::Acquire) != 0
     }
 
     pub fn set_asleep(&self, asleep: bool) {

@@ -15,20 +15,20 @@ use std::os::fd::{AsFd, OwnedFd};
 const SPIN_NS: u64 = 1_000_000;
 /// Turns between two looks at the socket.
 const TURNS: u32 = 8;
-/// How long the end of a stream waits for its copies.
-const DRAIN_NS: u64 = 30_000_000_000;
+/// How old the last look at the socket may be when copies are begun.
+const LOOK_NS: u64 = 100_000;
 
 /// An order of the driver's.
 struct Lane {
     site: Site,
     order: Box<dyn Stream>,
-    /// Copies handed over: ticket, stream, and how far that one is then.
-    flying: VecDeque<(u64, u64, u64)>,
+    /// Copies handed over: ticket and stream.
+    flying: VecDeque<(u64, u64)>,
     batch: Vec<Copy>,
-    /// Streams with copies in `batch`.
-    of: Vec<(u64, u64)>,
-    /// The order has failed.
-    dead: bool,
+    /// The streams of the copies in `batch`.
+    of: Vec<u64>,
+    /// How the order failed.
+    dead: Option<Error>,
 }
 
 struct Served {
@@ -39,12 +39,21 @@ struct Served {
     failed: Option<Error>,
 }
 
+/// A mapping whose end was asked for, and how far each stream was by then.
+struct Leaving {
+    import: Import,
+    behind: Vec<(u64, u64)>,
+}
+
 struct Server {
     socket: OwnedFd,
     bell: OwnedFd,
+    /// A pidfd of the process that is served.
+    owner: Option<OwnedFd>,
     lanes: Vec<Lane>,
     streams: HashMap<u64, Served>,
     maps: HashMap<u64, Import>,
+    leaving: Vec<Leaving>,
     /// First and last byte of each mapping, sorted.
     ranges: Vec<(u64, u64)>,
     next: u64,
@@ -62,24 +71,37 @@ enum Turn {
 
 /// Serves the process at the other end of `socket` until that one ends.
 pub fn serve(socket: OwnedFd) -> Result<()> {
-    let Some(bell) = greet(&socket)? else { return Ok(()) };
-    let mut server = Server { socket, bell, lanes: Vec::new(), streams: HashMap::new(), maps: HashMap::new(), ranges: Vec::new(), next: 1 };
-    let (mut turns, mut last) = (0u32, time::now_ns());
+    let Some((bell, owner)) = greet(&socket)? else { return Ok(()) };
+    let mut server = Server {
+        socket,
+        bell,
+        owner,
+        lanes: Vec::new(),
+        streams: HashMap::new(),
+        maps: HashMap::new(),
+        leaving: Vec::new(),
+        ranges: Vec::new(),
+        next: 1,
+    };
+    let (mut turns, mut last, mut looked) = (0u32, time::now_ns(), 0);
     loop {
-        let turn = server.turn();
+        let now = time::now_ns();
         turns = turns.wrapping_add(1);
-        if turns % TURNS == 0 {
+        // Nothing is begun for a process that may have ended long ago, while this one was stopped.
+        if turns % TURNS == 0 || now - looked > LOOK_NS {
+            looked = now;
             if !server.hear()? {
                 return Ok(());
             }
-            match turn {
-                Turn::Idle if time::now_ns() - last > SPIN_NS => {
-                    server.sleep();
-                    last = time::now_ns();
-                }
-                Turn::Idle => {}
-                _ => last = time::now_ns(),
+        }
+        let turn = server.turn();
+        match turn {
+            Turn::Idle if turns % TURNS == 0 && now - last > SPIN_NS => {
+                server.sleep();
+                last = time::now_ns();
             }
+            Turn::Idle => {}
+            _ => last = now,
         }
         // Where there are fewer CPUs than threads that poll, the others are what this one waits for.
         if turn != Turn::Begun {
@@ -89,20 +111,24 @@ pub fn serve(socket: OwnedFd) -> Result<()> {
 }
 
 /// The first packet says who is there, and brings what wakes.
-fn greet(socket: &OwnedFd) -> Result<Option<OwnedFd>> {
+fn greet(socket: &OwnedFd) -> Result<Option<(OwnedFd, Option<OwnedFd>)>> {
     let mut packet = [0; 256];
     loop {
         match socket::recv(socket.as_fd(), &mut packet)? {
             socket::Received::Nothing => socket::wait_readable(socket, -1),
             socket::Received::Closed => return Ok(None),
-            socket::Received::Packet { len, mut fds } => {
+            socket::Received::Packet { len, fds, .. } => {
                 let same = packet.get(..len) == Some(HELLO.as_bytes());
-                let answer = match fds.pop() {
-                    Some(bell) if same => Ok(bell),
+                let mut fds = fds.into_iter();
+                let answer = match fds.next() {
+                    Some(bell) if same => Ok((bell, fds.next())),
                     _ => Err(Error::new(errno::EPROTO, format!("this program is {HELLO:?}, the library is another"))),
                 };
                 let told = answer.as_ref().map(|_| Answer { number: process::pid() as u64, ..Answer::default() });
-                socket::send(socket.as_fd(), &encode_answer(&told.map_err(Error::clone)), &[])?;
+                // By which the end of this process is known; old kernels have none.
+                let own = process::open(process::pid()).ok();
+                let fds: Vec<_> = own.iter().map(AsFd::as_fd).collect();
+                socket::send(socket.as_fd(), &encode_answer(&told.map_err(Error::clone)), &fds)?;
                 return answer.map(Some);
             }
         }
@@ -120,7 +146,7 @@ impl Server {
         let mut turn = Turn::Idle;
         for (number, served) in &mut self.streams {
             let posted = served.page.posted();
-            if posted == served.taken || served.failed.is_some() {
+            if posted == served.taken || served.failed.is_some() || served.page.is_closing() {
                 continue;
             }
             let Some(lane) = self.lanes.iter_mut().find(|l| l.site == served.site) else { continue };
@@ -134,18 +160,18 @@ impl Server {
             }
             lane.batch.push(Copy { dir: Dir::Within, to, from, len: len as usize });
             served.taken += 1;
-            lane.of.push((*number, served.taken));
+            lane.of.push(*number);
         }
         for lane in &mut self.lanes {
             if !lane.of.is_empty() {
                 // SAFETY: both sides lie in mappings, which are undone after their copies only.
                 match unsafe { lane.order.post_all(&lane.batch) } {
-                    Ok(ticket) => lane.flying.extend(lane.of.drain(..).map(|(number, upto)| (ticket, number, upto))),
-                    Err(e) => give_up(lane, &mut self.streams, &e),
+                    Ok(ticket) => lane.flying.extend(lane.of.drain(..).map(|number| (ticket, number))),
+                    Err(e) => lane.dead = Some(e),
                 }
                 lane.batch.clear();
             }
-            if lane.flying.is_empty() {
+            if lane.flying.is_empty() || lane.dead.is_some() {
                 continue;
             }
             if turn == Turn::Idle {
@@ -153,21 +179,48 @@ impl Server {
             }
             match lane.order.done() {
                 Ok(done) => {
-                    while let Some((ticket, number, upto)) = lane.flying.front().copied()
+                    while let Some((ticket, number)) = lane.flying.front().copied()
                         && ticket <= done
                     {
                         if let Some(served) = self.streams.get_mut(&number) {
-                            served.done = upto;
-                            served.page.set_done(upto);
+                            served.one_done();
                         }
                         lane.flying.pop_front();
                     }
                 }
-                Err(e) => give_up(lane, &mut self.streams, &e),
+                Err(e) => lane.dead = Some(e),
             }
         }
-        self.lanes.retain(|lane| !lane.dead);
+        self.bury();
+        self.streams.retain(|_, served| {
+            let over = served.taken == served.done && served.page.is_closing();
+            if over {
+                served.page.set_closed();
+            }
+            !over
+        });
+        if !self.leaving.is_empty() {
+            let streams = &self.streams;
+            let before = self.leaving.len();
+            self.leaving.retain(|l| l.behind.iter().any(|(number, upto)| streams.get(number).is_some_and(|s| !s.is_past(*upto))));
+            if self.leaving.len() < before {
+                self.sort();
+            }
+        }
         turn
+    }
+
+    /// Orders that failed: the copies of all their streams are lost.
+    fn bury(&mut self) {
+        while let Some(at) = self.lanes.iter().position(|lane| lane.dead.is_some()) {
+            let Lane { site, order, dead, .. } = self.lanes.swap_remove(at);
+            // Its end waits for what was begun, and only then may the streams be said to have failed.
+            drop(order);
+            for served in self.streams.values_mut().filter(|s| s.site == site) {
+                served.taken = served.done;
+                served.fail(dead.clone().unwrap_or(Error::fixed(errno::EIO, "the driver's order failed")));
+            }
+        }
     }
 
     /// Answers what was asked; false: nobody asks any more.
@@ -175,9 +228,9 @@ impl Server {
         let mut packet = [0; ASK_BYTES];
         loop {
             match socket::recv(self.socket.as_fd(), &mut packet)? {
-                socket::Received::Nothing => return Ok(true),
+                socket::Received::Nothing => return Ok(!self.owner.as_ref().is_some_and(process::ended)),
                 socket::Received::Closed => return Ok(false),
-                socket::Received::Packet { len, fds } => {
+                socket::Received::Packet { len, fds, .. } => {
                     let asked: Result<Ask> =
                         packet.get(..len).ok_or(Error::fixed(errno::EPROTO, "a packet that is too long")).and_then(Ask::decode);
                     let awaited = !asked.as_ref().is_ok_and(|ask| ask.what == What::Unmap);
@@ -196,9 +249,9 @@ impl Server {
             What::Open => self.open(Site { iface: ask.iface, device: ordinal(ask.iface, &ask.device)? }).map(|()| Answer::default()),
             What::Map => self.map(ask, fd),
             What::Unmap => {
-                self.drain();
-                self.maps.remove(&ask.number);
-                self.sort();
+                let behind = self.streams.iter().map(|(number, s)| (*number, s.page.posted())).collect();
+                // Until then its copies find it.
+                self.leaving.extend(self.maps.remove(&ask.number).map(|import| Leaving { import, behind }));
                 Ok(Answer::default())
             }
             What::Stream => {
@@ -207,11 +260,6 @@ impl Server {
                 let fd = fd.ok_or(Error::fixed(errno::EPROTO, "a stream without a page"))?;
                 let page = Page::attach(fd.as_fd())?;
                 self.streams.insert(ask.number, Served { page, site, taken: 0, done: 0, failed: None });
-                Ok(Answer::default())
-            }
-            What::Close => {
-                self.drain();
-                self.streams.remove(&ask.number);
                 Ok(Answer::default())
             }
             What::Why => {
@@ -224,7 +272,7 @@ impl Server {
     fn open(&mut self, site: Site) -> Result<()> {
         if !self.lanes.iter().any(|l| l.site == site) {
             let order = hmem::get(site.iface)?.stream(site.device)?;
-            self.lanes.push(Lane { site, order, flying: VecDeque::new(), batch: Vec::new(), of: Vec::new(), dead: false });
+            self.lanes.push(Lane { site, order, flying: VecDeque::new(), batch: Vec::new(), of: Vec::new(), dead: None });
         }
         Ok(())
     }
@@ -243,27 +291,16 @@ impl Server {
     }
 
     fn sort(&mut self) {
-        self.ranges = self.maps.values().map(|i| (i.base, i.base.saturating_add(i.len.saturating_sub(1)))).collect();
+        let all = self.maps.values().chain(self.leaving.iter().map(|l| &l.import));
+        self.ranges = all.map(|i| (i.base, i.base.saturating_add(i.len.saturating_sub(1)))).collect();
         self.ranges.sort_unstable();
-    }
-
-    /// Waits until the copies that were posted so far are over; others go on.
-    fn drain(&mut self) {
-        let until = time::now_ns() + DRAIN_NS;
-        let targets: Vec<(u64, u64)> = self.streams.iter().map(|(number, s)| (*number, s.page.posted())).collect();
-        let over = |s: Option<&Served>, target: u64| s.is_none_or(|s| s.failed.is_some() || s.done >= target);
-        while !targets.iter().all(|(number, target)| over(self.streams.get(number), *target)) && time::now_ns() < until {
-            if self.turn() != Turn::Begun {
-                std::thread::yield_now();
-            }
-        }
     }
 
     /// Until there is something to do or to answer.
     fn sleep(&mut self) {
         self.streams.values().for_each(|s| s.page.set_asleep(true));
-        if self.streams.values().all(|s| s.failed.is_some() || s.page.posted() == s.taken) {
-            socket::wait_either(&self.socket, &self.bell);
+        if self.streams.values().all(|s| !s.page.is_closing() && (s.failed.is_some() || s.page.posted() == s.taken)) {
+            socket::wait_any(&[self.socket.as_fd(), self.bell.as_fd(), self.owner.as_ref().map_or(self.bell.as_fd(), AsFd::as_fd)]);
         }
         self.streams.values().for_each(|s| s.page.set_asleep(false));
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
@@ -271,19 +308,25 @@ impl Server {
 }
 
 impl Served {
+    /// Said to the owner when nothing of the stream is under way any more.
     fn fail(&mut self, e: Error) {
-        self.page.fail(e.errno);
-        self.failed = Some(e);
+        let e = self.failed.get_or_insert(e);
+        if self.taken == self.done {
+            self.page.fail(e.errno);
+        }
     }
-}
 
-/// An order that failed: the copies of all its streams are lost.
-fn give_up(lane: &mut Lane, streams: &mut HashMap<u64, Served>, e: &Error) {
-    lane.flying.clear();
-    lane.of.clear();
-    lane.dead = true;
-    for served in streams.values_mut().filter(|s| s.site == lane.site && s.failed.is_none()) {
-        served.fail(e.clone());
+    fn one_done(&mut self) {
+        self.done += 1;
+        self.page.set_done(self.done);
+        if let Some(e) = self.failed.clone() {
+            self.fail(e);
+        }
+    }
+
+    /// Whether the copies up to number `upto` are over, or will never be made.
+    fn is_past(&self, upto: u64) -> bool {
+        self.done >= upto || (self.failed.is_some() && self.taken == self.done)
     }
 }
 

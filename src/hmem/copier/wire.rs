@@ -5,7 +5,7 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::{DeviceId, HANDLE_BYTES, Iface};
 
 /// Both programs are of one build, or do not talk.
-pub const HELLO: &str = concat!("gdrfab-copier 1 of ", env!("CARGO_PKG_VERSION"));
+pub const HELLO: &str = concat!("gdrfab-copier 2 of ", env!("CARGO_PKG_VERSION"));
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -14,19 +14,17 @@ pub enum What {
     Open = 1,
     /// Maps the allocation of `handle`, `how`, `len` and the descriptor; gives number, address, length and device.
     Map = 2,
-    /// Unmaps allocation `number`, once the copies so far are done; not answered.
+    /// Unmaps allocation `number`, once the copies so far are over; not answered.
     Unmap = 3,
     /// Begins stream `number` on `device` with the page that the descriptor names.
     Stream = 4,
-    /// Ends stream `number`, once its copies are done.
-    Close = 5,
     /// Why stream `number` failed.
-    Why = 6,
+    Why = 5,
 }
 
 impl What {
     fn from_raw(raw: u32) -> Option<What> {
-        [What::Open, What::Map, What::Unmap, What::Stream, What::Close, What::Why].into_iter().find(|w| *w as u32 == raw)
+        [What::Open, What::Map, What::Unmap, What::Stream, What::Why].into_iter().find(|w| *w as u32 == raw)
     }
 }
 

@@ -10,7 +10,7 @@ use super::driver::{self, pointer};
 use super::vmm::{self, Physical};
 use super::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT};
 use crate::error::{Error, Result, errno};
-use crate::hmem::{Allocation, DeviceId, HANDLE_BYTES, Iface, Import, Kind, Offer};
+use crate::hmem::{Allocation, DeviceId, HANDLE_BYTES, Iface, Import, Kind, Offer, Undo};
 use cudarc::driver::sys::{CUcontext, CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl Core {
         };
         drop(opened);
         let core = self.clone();
-        let undo: Box<dyn FnOnce() + Send> = Box::new(move || core.close_counted(key));
+        let undo: Undo = Box::new(move || core.close_counted(key));
         let import = Import { iface: Iface::Cuda, device, base, len: offer.len, undo: Some(undo) };
         if offer.len > len {
             let words = format!("cuda: the peer says that its memory has {} bytes; the driver says {len}", offer.len);
@@ -226,7 +226,7 @@ impl Core {
         let (base, device) = self.map(&memory, len, devices)?;
         self.imports.write().push(base);
         let core = self.clone();
-        let undo: Box<dyn FnOnce() + Send> = Box::new(move || {
+        let undo: Undo = Box::new(move || {
             core.forget_import(base);
             let _current = core.enter(device);
             vmm::unmap(&core.driver, base, len, true);

@@ -6,6 +6,7 @@ use super::Gpu;
 use super::driver::*;
 use crate::error::{Error, Result, errno};
 use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 /// Initialises the runtime, or joins in if the process did.
@@ -38,14 +39,22 @@ pub fn look(hsa: &Hsa) -> Result<(Agent, Vec<Gpu>, Vec<DeviceFacts>)> {
 
 unsafe extern "C" fn list_agent(agent: Agent, data: *mut c_void) -> u32 {
     // SAFETY: the list that `look` hands over.
-    unsafe { (*data.cast::<Vec<Agent>>()).push(agent) };
+    held(|| unsafe { (*data.cast::<Vec<Agent>>()).push(agent) });
     STATUS_SUCCESS
 }
 
 unsafe extern "C" fn list_pool(pool: Pool, data: *mut c_void) -> u32 {
     // SAFETY: the list that `pool_of` hands over.
-    unsafe { (*data.cast::<Vec<Pool>>()).push(pool) };
+    held(|| unsafe { (*data.cast::<Vec<Pool>>()).push(pool) });
     STATUS_SUCCESS
+}
+
+/// Runs what the runtime calls back for. A panic would end the process here, in the middle of the runtime's; and what it
+/// carries may panic again when it is dropped.
+pub fn held(f: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
+        std::mem::forget(panic);
+    }
 }
 
 /// A 32-bit attribute.

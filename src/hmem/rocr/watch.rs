@@ -71,5 +71,5 @@ fn forget(base: u64, id: u64) {
 
 /// The memory at `ptr` is about to be freed.
 unsafe extern "C" fn freed(ptr: *mut c_void, id: *mut c_void) {
-    forget(ptr as u64, id as u64);
+    super::probe::held(|| forget(ptr as u64, id as u64));
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connecting: names, introductions over a local socket, and the moment when two endpoints become
-//! one link. Whoever knocks is hostile until the kernel said who it is and its packet made sense.
+//! one link.
 
 use super::conn::Conn;
 use super::domain::Domain;
 use super::frame::{self, Frame, Intro};
+use super::greeter::{Brought, Request, check_intro, check_peer};
 use super::layout::Segment;
 use super::link::{Link, probe_cma, probe_word};
 use super::state::{Phase, State};
@@ -16,15 +17,11 @@ use crate::prov::event::EventKind;
 use crate::sync::gate::Fences;
 use crate::sync::ring::{Consumer, Store};
 use crate::sys::{process, socket, time};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Every address begins so.
 pub const SCHEME: &str = "shm://";
-/// Sockets that have not introduced themselves yet; more wait in the listener's backlog.
-const STRANGERS: usize = 64;
-/// How long a stranger has to introduce itself.
-const STRANGER_NS: u64 = 5_000_000_000;
 
 /// Checks an address and gives the name in it.
 pub fn check_address(address: &str) -> Result<&str> {
@@ -58,156 +55,8 @@ pub fn fresh_name() -> Result<String> {
     Ok(format!("@{:08x}.{}.{:016x}", process::host_id(), process::pid(), u64::from_ne_bytes(raw)))
 }
 
-fn socket_name(name: &str) -> String {
+pub fn socket_name(name: &str) -> String {
     format!("gdrfab/{name}")
-}
-
-/// A connection request: its socket and what came with it.
-pub struct Request {
-    socket: OwnedFd,
-    intro: Intro,
-    segment: OwnedFd,
-    table: OwnedFd,
-    pid: i32,
-    answered: bool,
-}
-
-impl Request {
-    pub fn data(&self) -> &[u8] {
-        &self.intro.data
-    }
-
-    pub fn name(&self) -> &str {
-        &self.intro.name
-    }
-
-    /// The address of who asks; the scheme alone if it has none.
-    pub fn from(&self) -> String {
-        format!("{SCHEME}{}", self.intro.name)
-    }
-
-    /// Sends the peer away with `data`.
-    pub fn reject(mut self, data: &[u8]) -> Result<()> {
-        self.answered = true;
-        socket::send(self.socket.as_fd(), &Frame::Reject(data.to_vec()).encode(), &[]).map(|_| ())
-    }
-}
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        if !self.answered {
-            // Whoever drops a request unanswered turns it down.
-            let _ = socket::send(self.socket.as_fd(), &Frame::Reject(Vec::new()).encode(), &[]);
-        }
-    }
-}
-
-/// A listening socket and the strangers that have not spoken yet.
-pub struct Greeter {
-    pub name: String,
-    listener: OwnedFd,
-    strangers: Vec<(OwnedFd, u64)>,
-}
-
-impl Greeter {
-    pub fn listen(name: String) -> Result<Greeter> {
-        let listener = socket::listen(&socket_name(&name), 128)?;
-        Ok(Greeter { name, listener, strangers: Vec::new() })
-    }
-
-    /// How many have called and not introduced themselves.
-    pub fn strangers(&self) -> usize {
-        self.strangers.len()
-    }
-
-    pub fn each_fd(&self, mut each: impl FnMut(BorrowedFd<'_>)) {
-        each(self.listener.as_fd());
-        self.strangers.iter().for_each(|(s, _)| each(s.as_fd()));
-    }
-
-    /// Takes what has come: requests that introduced themselves well.
-    pub fn poll(&mut self, by_name: bool) -> Vec<Request> {
-        while self.strangers.len() < STRANGERS {
-            match socket::accept(self.listener.as_fd()) {
-                // Other users are turned away at the door.
-                Ok(Some(fd)) => match check_peer(fd.as_fd()) {
-                    Ok(_) => self.strangers.push((fd, time::now_ns() + STRANGER_NS)),
-                    Err(e) => crate::log!(Warn, "{e}"),
-                },
-                Ok(None) => break,
-                Err(e) => {
-                    crate::log!(Warn, "{e}");
-                    break;
-                }
-            }
-        }
-        let mut requests = Vec::new();
-        let now = time::now_ns();
-        for (fd, until) in std::mem::take(&mut self.strangers) {
-            match read_hello(fd, by_name) {
-                Ok(Heard::Request(request)) => requests.push(*request),
-                Ok(Heard::Silence(fd)) if now < until => self.strangers.push((fd, until)),
-                Ok(_) => {}
-                Err(e) => crate::log!(Warn, "a connection attempt was dropped: {e}"),
-            }
-        }
-        requests
-    }
-}
-
-enum Heard {
-    Request(Box<Request>),
-    Silence(OwnedFd),
-    Nobody,
-}
-
-fn read_hello(fd: OwnedFd, by_name: bool) -> Result<Heard> {
-    let mut buf = [0u8; frame::MAX];
-    let (len, fds) = match socket::recv(fd.as_fd(), &mut buf)? {
-        socket::Received::Nothing => return Ok(Heard::Silence(fd)),
-        socket::Received::Closed => return Ok(Heard::Nobody),
-        socket::Received::Packet { len, fds } => (len, fds),
-    };
-    let Frame::Hello(intro) = Frame::decode(&buf[..len])? else {
-        return Err(Error::fixed(errno::EPROTO, "the first packet is not an introduction"));
-    };
-    let (pid, _) = check_peer(fd.as_fd())?;
-    check_intro(&intro)?;
-    if intro.by_name != by_name {
-        return Err(Error::fixed(errno::EPROTO, "meant for another kind of endpoint"));
-    }
-    let [segment, table] = two(fds)?;
-    Ok(Heard::Request(Box::new(Request { socket: fd, intro, segment, table, pid, answered: false })))
-}
-
-fn two(fds: Vec<OwnedFd>) -> Result<[OwnedFd; 2]> {
-    <[OwnedFd; 2]>::try_from(fds).map_err(|fds| {
-        let words = if fds.is_empty() {
-            "no descriptors arrived: this process may have no free ones left (RLIMIT_NOFILE)"
-        } else {
-            "an unexpected number of descriptors arrived"
-        };
-        Error::fixed(errno::EMFILE, words)
-    })
-}
-
-/// The peer must be the same user: shared memory has no other guard.
-fn check_peer(fd: BorrowedFd<'_>) -> Result<(i32, u32)> {
-    let (pid, uid) = socket::peer(fd)?;
-    if uid != process::euid() {
-        return Err(Error::new(
-            errno::EACCES,
-            format!("the peer runs as user {uid}, this process as {}; shm connects only processes of one user", process::euid()),
-        ));
-    }
-    Ok((pid, uid))
-}
-
-fn check_intro(intro: &Intro) -> Result<()> {
-    if intro.host != process::host_id() {
-        return Err(Error::fixed(errno::EHOSTUNREACH, "the peer runs on another host"));
-    }
-    Ok(())
 }
 
 /// How an endpoint gets its peer.
@@ -241,23 +90,38 @@ impl State {
         })
     }
 
+    /// Which process makes the device copies of this endpoint, if this one may call no driver: settled before the peer hears
+    /// of it.
+    fn choose_copier(&mut self) -> Result<()> {
+        self.copier = (!self.options.driver_calls).then(copier::get).transpose()?;
+        Ok(())
+    }
+
+    /// Sends an introduction with what comes with it; false: the socket is full.
+    fn introduce(&self, socket: &OwnedFd, packet: &[u8], segment: &OwnedFd, domain: &Domain) -> Result<bool> {
+        let mut fds = vec![segment.as_fd(), domain.table_fd.as_fd()];
+        fds.extend(self.copier.and_then(|c| c.pidfd()));
+        socket::send(socket.as_fd(), packet, &fds)
+    }
+
     /// Becomes connected to a peer that introduced itself.
-    fn join(&mut self, domain: &Domain, socket: OwnedFd, pid: i32, intro: &Intro, segment: &OwnedFd, table: &OwnedFd) -> Result<()> {
-        let peer = Segment::attach(segment.as_fd(), intro.ring_lines as usize)?;
-        let table = Table::attach(table.as_fd())?;
+    fn join(&mut self, domain: &Domain, socket: OwnedFd, pid: i32, intro: &Intro, brought: Brought) -> Result<()> {
+        let peer = Segment::attach(brought.segment.as_fd(), intro.ring_lines as usize)?;
+        let table = Table::attach(brought.table.as_fd())?;
         let fences = if intro.fences_remote && domain.remote_fences { Fences::Remote } else { Fences::Full };
         let cma = match domain.modes.paths.contains(Paths::CMA) {
             true => probe_cma(pid, intro.probe_addr, intro.probe_word),
             false => Err(Error::fixed(errno::EACCES, "ruled out by GDRFAB_SHM_PATHS")),
         };
         let Some((mine, _)) = self.segment.take() else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
-        let link = Arc::new(Link::new(mine.clone(), peer, table, socket, pid, fences, cma));
+        let link = Arc::new(Link::new(mine.clone(), peer, table, socket, pid, fences, cma).with_copier(brought.copier));
         domain.add_link(link.clone());
         self.rx = Some(Consumer::new(mine));
         let short = self.faults.as_ref().and_then(|f| f.plan.short());
         let mut conn = Conn::new(link, domain.modes.paths & self.options.policy.allowed(), short);
-        if !self.options.driver_calls {
-            conn.copy_elsewhere(copier::get()?);
+        // The one that the peer was told of.
+        if let Some(copier) = self.copier {
+            conn.copy_elsewhere(copier);
         }
         self.conn = Some(Box::new(conn));
         self.phase = Phase::Connected;
@@ -272,10 +136,12 @@ impl State {
         let packet = Frame::Accept(self.intro(domain, data, request.intro.by_name)?).encode();
         let Some((_, segment)) = &self.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
         let segment = crate::sys::mem::duplicate(segment)?;
+        self.choose_copier()?;
         let (socket, intro) = (crate::sys::mem::duplicate(&request.socket)?, request.intro.clone());
-        self.join(domain, socket, request.pid, &intro, &request.segment, &request.table)?;
-        request.answered = true;
-        let sent = socket::send(request.socket.as_fd(), &packet, &[segment.as_fd(), domain.table_fd.as_fd()]);
+        let Some(brought) = request.brought.take() else { return Err(Error::new(errno::EOPBADSTATE, "the request was answered")) };
+        self.join(domain, socket, request.pid, &intro, brought)?;
+        request.answered();
+        let sent = self.introduce(&request.socket, &packet, &segment, domain);
         let why = match sent {
             Ok(true) => {
                 let deadline = time::deadline(self.options.connect_timeout_ns);
@@ -339,20 +205,23 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                     socket::Connect::Busy => {}
                     socket::Connect::Done(fd) => {
                         check_peer(fd.as_fd())?;
+                        state.choose_copier()?;
                         let packet = Frame::Hello(state.intro(domain, &c.data, *by_name)?).encode();
                         let Some((_, segment)) = &state.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
-                        if !socket::send(fd.as_fd(), &packet, &[segment.as_fd(), domain.table_fd.as_fd()])? {
-                            return Err(Error::fixed(errno::ECONNREFUSED, "the listener's socket takes no introduction"));
+                        match state.introduce(&fd, &packet, segment, domain) {
+                            Ok(true) => *socket = Some(fd),
+                            Ok(false) => return Err(Error::fixed(errno::ECONNREFUSED, "the listener's socket takes no introduction")),
+                            // It may have said why it wants none.
+                            Err(e) => return Err(read_answer(&fd).err().unwrap_or(e)),
                         }
-                        *socket = Some(fd);
                     }
                 }
             } else if let Some(fd) = socket.take() {
                 match read_answer(&fd)? {
                     None => *socket = Some(fd),
-                    Some(Answer::Accepted(intro, segment, table)) => {
+                    Some(Answer::Accepted(intro, brought)) => {
                         let (pid, _) = check_peer(fd.as_fd())?;
-                        state.join(domain, fd, pid, &intro, &segment, &table)?;
+                        state.join(domain, fd, pid, &intro, brought)?;
                         // An endpoint that accepted has no name of its own: it is its listener that was called.
                         if intro.name.is_empty() {
                             state.peer_name = Some(name.clone());
@@ -399,26 +268,26 @@ fn has_joined(conn: &Conn) -> Result<bool> {
 }
 
 enum Answer {
-    Accepted(Intro, OwnedFd, OwnedFd),
+    Accepted(Intro, Brought),
     Rejected(Vec<u8>),
 }
 
 fn read_answer(fd: &OwnedFd) -> Result<Option<Answer>> {
     let mut buf = [0u8; frame::MAX];
-    let (len, fds) = match socket::recv(fd.as_fd(), &mut buf)? {
+    let (len, fds, lacking) = match socket::recv(fd.as_fd(), &mut buf)? {
         socket::Received::Nothing => return Ok(None),
         socket::Received::Closed => {
             return Err(Error::coded(errno::ECONNREFUSED, Code::PeerGone, "the listener closed without an answer"));
         }
-        socket::Received::Packet { len, fds } => (len, fds),
+        socket::Received::Packet { len, fds, lacking } => (len, fds, lacking),
     };
     match Frame::decode(&buf[..len])? {
         Frame::Accept(intro) => {
             check_intro(&intro)?;
-            let [segment, table] = two(fds)?;
-            Ok(Some(Answer::Accepted(intro, segment, table)))
+            Ok(Some(Answer::Accepted(intro, Brought::new(fds, lacking)?)))
         }
         Frame::Reject(data) => Ok(Some(Answer::Rejected(data))),
+        Frame::Refuse(why) => Err(Error::fixed(errno::ECONNREFUSED, why.words())),
         _ => Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the listener's answer makes no sense")),
     }
 }

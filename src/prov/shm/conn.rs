@@ -222,6 +222,8 @@ pub struct Conn {
     /// Per slot of the peer: generation and first error of a staged write in progress.
     pub staged_in: Vec<(u16, u16)>,
     pub reads_out: VecDeque<ReadOut>,
+    /// The peer's copy that this side shares.
+    pub helping: Option<super::coop::Helping>,
     pub rendezvous_in: Vec<Option<RendezvousIn>>,
     /// When the peer was last known to live, in ticks.
     pub seen_alive: u64,
@@ -246,6 +248,7 @@ impl Conn {
             credited: 0,
             staged_in: vec![(0, 0); SLOTS],
             reads_out: VecDeque::new(),
+            helping: None,
             rendezvous_in: (0..SLOTS).map(|_| None).collect(),
             seen_alive: time::ticks(),
             fragment: short.map_or(FRAGMENT_BYTES, |n| n.min(FRAGMENT_BYTES)),
@@ -256,7 +259,7 @@ impl Conn {
     /// Device memory is copied by another process, and no driver is called in this one.
     pub fn copy_elsewhere(&mut self, copier: &'static Copier) {
         self.devices.copier = Some(copier);
-        self.remotes.copier = Some(copier);
+        self.remotes.imports.copier = Some(copier);
     }
 
     /// Whether the drivers of devices may be called here.

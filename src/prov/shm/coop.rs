@@ -5,28 +5,36 @@
 //! The last bytes are left out of the sharing and copied by the initiator when everything else is in
 //! place, so that a target that polls its buffer's end sees the whole.
 //!
-//! A helper reads the initiator's buffer as it can (its mapping, or cross-memory attach), but writes
-//! into it only by cross-memory attach: a system call ends even if the helper is stopped, so after an
-//! operation was reported nothing can still change the caller's buffer.
+//! A helper that has claimed a chunk may be held up before it copies it, so the operation ends, whatever became of our own
+//! part, only when the helper has reported or is known to be gone.
 
 use super::conn::{Conn, Flight, Step, kind, mark, slot_word, status_of, unpack_slot};
 use super::domain::Domain;
+use super::import::Import;
 use super::remote::Remote;
 use super::rma::{self, RmaJob, copy_now};
 use super::state::{Ending, State};
 use crate::config;
-use crate::error::{Code, Result};
+use crate::error::{Code, Error, Result};
 use crate::mr::{Access, Paths};
 use crate::prov::op::{Dir, Iov, parts};
 use crate::sync::ring::Header;
 use crate::sys::process::{Attach, attach_copy, piece};
 use crate::sys::{copy, time};
+use std::sync::Arc;
 
 /// How long the initiator waits inside the posting call for the helper's last chunk.
 const LINGER_NS: u64 = 200_000;
 
 /// Bytes at the end that are not shared.
 const TAIL: usize = 64;
+
+/// Sizes of chunks: what an initiator makes, and a helper takes.
+const CHUNK_MIN: usize = 64 << 10;
+const CHUNK_MAX: usize = 512 << 10;
+
+/// Bytes that a helper copies in one turn of its progress.
+const HELP_BYTES: usize = 4 << 20;
 
 /// A copy whose own part is over and whose helper has not reported yet.
 pub struct Shared {
@@ -41,6 +49,8 @@ pub struct Shared {
     chunks: u32,
     /// First chunk of the helper's part.
     front: u32,
+    /// What ended our own part early; the helper's is waited for all the same, as it touches the caller's buffer.
+    failed: Option<Error>,
 }
 
 /// Small chunks let both sides end together; each costs a hand-over of the claim's line, and on the
@@ -48,7 +58,7 @@ pub struct Shared {
 /// up to 1 MiB are a third faster than sixteenths.
 fn chunk_size(len: usize, path: Paths) -> usize {
     let parts = if path == Paths::DIRECT { 16 } else { 2 };
-    (len / parts).clamp(64 << 10, 512 << 10).next_multiple_of(4096)
+    (len / parts).clamp(CHUNK_MIN, CHUNK_MAX).next_multiple_of(4096)
 }
 
 /// Offers a large operation to the target and does our part. `None`: not an operation to share.
@@ -78,15 +88,20 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
     // SAFETY: there are no pieces.
     unsafe { conn.tx.write(Header { flags: marks, ..header }, &words, &[]) };
     let mut front = 0;
-    let mut outcome = Ok(());
-    while outcome.is_ok() && ours.slot(slot as usize).take_front(generation, front, chunks).map_err(super::conn::broken)? {
-        outcome = copy_chunk(conn, place, job.dir, local, offset, chunk, front);
+    let failed = loop {
+        match ours.slot(slot as usize).take_front(generation, front, chunks).map_err(super::conn::broken) {
+            Ok(true) => {}
+            Ok(false) => break None,
+            Err(e) => break Some(e),
+        }
+        let copied = copy_chunk(conn, place, job.dir, local, offset, chunk, front);
         front += 1;
-    }
-    if outcome.is_err() {
-        // The gate closed or a page vanished: let the helper finish what it began, then report.
-        front = ours.slot(slot as usize).stop(generation, front, chunks).map_err(super::conn::broken)?;
-    }
+        if let Err(e) = copied {
+            // The gate closed or a page vanished: the helper begins nothing more.
+            front = ours.slot(slot as usize).stop(generation, front, chunks).unwrap_or(front);
+            break Some(e);
+        }
+    };
     state.stats.moved(place.path, len + TAIL);
     let shared = Shared {
         end: job.end,
@@ -98,6 +113,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
         chunk,
         chunks,
         front,
+        failed,
     };
     let until = time::now_ns() + LINGER_NS;
     loop {
@@ -105,7 +121,6 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
         if reported.chunks >= chunks - front || reported.status != 0 {
             let conn = state.conn.as_deref_mut().ok_or_else(rma::gone)?;
             conn.slots.give_back(slot);
-            outcome?;
             return finish(state, &shared, reported.status).map(|()| Some(Step::Done(Ok(()))));
         }
         if time::now_ns() > until {
@@ -114,12 +129,6 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
         std::hint::spin_loop();
     }
     let conn = state.conn.as_deref_mut().ok_or_else(rma::gone)?;
-    if let Err(e) = outcome {
-        // Rare enough to report at once: the helper's chunk lands in the target's own memory, or by
-        // a system call that is about to end.
-        conn.slots.give_back(slot);
-        return Err(e);
-    }
     conn.coop += 1;
     conn.slots.launch(slot, Flight::Coop(shared));
     Ok(Some(Step::Flying))
@@ -135,9 +144,9 @@ fn copy_chunk(conn: &mut Conn, place: &Remote, dir: Dir, local: &Iov, offset: u6
             conn.remotes.evict(place.key);
             return Err(super::remote::no_such_key(place.key));
         }
-        let (here, near) = (place.one.here + offset as usize + at, local.addr + at);
+        let (here, near) = (place.one.here() + offset as usize + at, local.addr + at);
         let (to, from) = if dir == Dir::Write { (here, near) } else { (near, here) };
-        // SAFETY: the chunk lies in the caller's buffer and in the bounds-checked mapping.
+        // SAFETY: the chunk lies in the caller's buffer and, bounds-checked, in the mapping that `place` holds.
         unsafe { copy::copy_streaming(to as *mut u8, from as *const u8, n) };
         conn.gate.leave(busy);
         return Ok(());
@@ -145,8 +154,11 @@ fn copy_chunk(conn: &mut Conn, place: &Remote, dir: Dir, local: &Iov, offset: u6
     copy_now(conn, place, dir, std::slice::from_ref(local), at, offset + at as u64, n, false)
 }
 
-/// All chunks are copied, or the helper failed and its part is done again here.
+/// The helper is through. All chunks are copied, or it failed and its part is done again here, or ours failed before.
 fn finish(state: &mut State, shared: &Shared, status: u16) -> Result<()> {
+    if let Some(e) = &shared.failed {
+        return Err(e.clone());
+    }
     let conn = state.conn.as_deref_mut().ok_or_else(rma::gone)?;
     if status != 0 {
         for i in shared.front..shared.chunks {
@@ -181,12 +193,30 @@ pub fn owed(shared: &Shared) -> u32 {
     shared.chunks - shared.front
 }
 
-/// Target's side: joins a copy that a peer offered. Whatever does not fit is left to the initiator.
-pub fn help(conn: &mut Conn, domain: &Domain, marks: u8, words: &[u64; 8]) -> Result<()> {
-    let (index, generation) = unpack_slot(words[0])?;
+/// Target's side: a copy that a peer offered, and how much of it was done here. Between turns no chunk of it is
+/// claimed, so whatever becomes of this side, the initiator goes on.
+pub struct Helping {
+    slot: u16,
+    generation: u16,
+    read: bool,
+    key: u64,
+    addr: u64,
+    len: usize,
+    chunk: usize,
+    done: u32,
+    /// The initiator's buffer: its address there, and the mapping that it lies in if there is one, with its address here.
+    source: u64,
+    mapped: Option<(Arc<Import>, usize)>,
+}
+
+/// Target's side: looks at a copy that a peer offers. Whatever does not fit is left to the initiator.
+pub fn join(conn: &mut Conn, marks: u8, words: &[u64; 8]) -> Result<()> {
+    let (slot, generation) = unpack_slot(words[0])?;
     let [_, key, addr, len, chunk, source, file, file_offset] = *words;
+    // A new offer: that before it is over.
+    conn.helping = None;
     let (Ok(len), Ok(chunk)) = (usize::try_from(len), usize::try_from(chunk)) else { return Ok(()) };
-    if chunk == 0
+    if !(CHUNK_MIN..=CHUNK_MAX).contains(&chunk)
         || len == 0
         || len > super::MAX_MSG
         || len.div_ceil(chunk) > crate::sync::claim::MAX_CHUNKS as usize
@@ -197,55 +227,75 @@ pub fn help(conn: &mut Conn, domain: &Domain, marks: u8, words: &[u64; 8]) -> Re
     let read = marks & mark::READ != 0;
     let allowed = conn.remotes.allowed;
     let mapped = if file != 0 && !read && allowed.contains(Paths::DIRECT) {
-        conn.remotes.mapped(&conn.link, file, file_offset, len as u64).filter(|(_, site)| site.is_host()).map(|(here, _)| here)
+        let found = conn.remotes.mapped(&conn.link, file, file_offset, len as u64);
+        found.filter(|(import, _)| import.site().is_host()).map(|(import, here)| (import.clone(), here))
     } else {
         None
     };
-    if mapped.is_none() && (conn.link.cma.is_err() || !allowed.contains(Paths::CMA) || rma::check_alive(conn).is_err()) {
-        return Ok(());
+    if mapped.is_some() || (conn.link.cma.is_ok() && allowed.contains(Paths::CMA) && rma::check_alive(conn).is_ok()) {
+        conn.helping = Some(Helping { slot, generation, read, key, addr, len, chunk, done: 0, source, mapped });
     }
-    let need = if read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-    let Ok(pin) = domain.regions.lock().pin(key, addr, len, need, conn.may_call_drivers()) else { return Ok(()) };
+    Ok(())
+}
+
+/// Target's side: copies some chunks; the next turn goes on.
+#[cold]
+pub fn help(conn: &mut Conn, domain: &Domain) {
+    let Some(mut h) = conn.helping.take() else { return };
+    let need = if h.read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+    let Ok(pin) = domain.pin(h.key, h.addr, h.len, need, conn.may_call_drivers()) else { return };
     if !pin.site.is_host() {
         domain.regions.lock().unpin(pin);
-        return Ok(());
+        return;
+    }
+    // Where our pages may be gone, the kernel copies, if it does; otherwise the initiator does all.
+    let map = h.mapped.as_ref().filter(|_| pin.stays).map(|(_held, address)| *address);
+    if map.is_none() && (conn.link.cma.is_err() || rma::check_alive(conn).is_err()) {
+        domain.regions.lock().unpin(pin);
+        return;
     }
     let slots = conn.link.peer.clone();
-    let slot = slots.slot(index as usize);
-    let (streaming, mut done, mut status) = (len >= config::get().nt_threshold, 0u32, 0u16);
-    // No more turns than there are chunks, whatever the peer writes into the claim meanwhile.
-    for _ in 0..len.div_ceil(chunk) {
-        let Some(i) = slot.take_back(generation) else { break };
-        let at = i as usize * chunk;
-        if at >= len {
-            status = status_of(Code::PeerBroke);
+    let slot = slots.slot(h.slot as usize);
+    // No more than there are chunks in all, whatever the peer writes into the claim meanwhile.
+    let chunks = h.len.div_ceil(h.chunk) as u32;
+    let (before, until) = (h.done, chunks.min(h.done + (HELP_BYTES / h.chunk) as u32));
+    let (streaming, mut status, mut over) = (h.len >= config::get().nt_threshold, 0u16, false);
+    while h.done < until {
+        let Some(i) = slot.take_back(h.generation) else {
+            over = true;
+            break;
+        };
+        let at = i as usize * h.chunk;
+        if at >= h.len {
+            (status, over) = (status_of(Code::PeerBroke), true);
             break;
         }
-        let n = chunk.min(len - at);
-        let mut moved = Ok(());
-        let mut from = at;
+        let n = h.chunk.min(h.len - at);
+        let (mut moved, mut from) = (Ok(()), at);
         parts(&pin.pieces, at, n, |here, run| {
-            moved = moved.clone().and_then(|()| help_run(conn.link.pid, mapped, source, from, here, run, read, streaming));
+            moved = moved.clone().and_then(|()| help_run(conn.link.pid, map, h.source, from, here, run, h.read, streaming));
             from += run;
         });
         if moved.is_err() {
-            status = status_of(Code::Fault);
+            (status, over) = (status_of(Code::Fault), true);
             break;
         }
-        done += 1;
+        h.done += 1;
     }
     domain.regions.lock().unpin(pin);
-    if done > 0 || status != 0 {
-        slot.report(generation, status, done);
+    if h.done > before || status != 0 {
+        slot.report(h.generation, status, h.done);
         conn.link.nudge();
     }
-    Ok(())
+    if !over && h.done < chunks {
+        conn.helping = Some(h);
+    }
 }
 
 #[allow(clippy::too_many_arguments)]
 fn help_run(pid: i32, mapped: Option<usize>, source: u64, at: usize, here: usize, run: usize, read: bool, streaming: bool) -> Result<()> {
     if let Some(map) = mapped {
-        // SAFETY: `mapped` covers the whole source; `here` is inside our pinned region.
+        // SAFETY: `mapped` covers the whole source, and the caller holds it; `here` is inside our pinned region, whose pages stay.
         unsafe { copy::copy(here as *mut u8, (map + at) as *const u8, run, if streaming { 0 } else { usize::MAX }) };
         return Ok(());
     }

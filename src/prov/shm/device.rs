@@ -8,8 +8,9 @@
 
 use super::conn::{Conn, Step};
 use super::domain::Domain;
+use super::import::still_there;
 use super::layout::FLIGHTS;
-use super::remote::{Remote, no_such_key, still_there};
+use super::remote::{Remote, no_such_key};
 use super::rma::{self, RmaJob};
 use super::state::{Ending, State};
 use crate::config;
@@ -43,6 +44,8 @@ struct Flying {
     data: Option<u64>,
     /// Key, whether it counts writes, and bytes, of each region.
     events: Vec<(u64, bool, usize)>,
+    /// The regions, and with them the mappings in which the driver copies.
+    _places: Vec<(Remote, u64)>,
     /// Bytes of an inject call.
     _owned: Option<Box<[u8]>>,
 }
@@ -60,6 +63,8 @@ pub struct Devices {
     turn: u32,
     /// How the copies of a stream that was given up failed, if they did.
     fate: Option<Error>,
+    /// Whether copies may be under way that nobody can know to have ended: then their words stay.
+    unquiet: bool,
     /// The caller's stream behind which copies go.
     pub after: Option<u64>,
     /// The process that makes the copies instead of this one.
@@ -76,6 +81,11 @@ impl Devices {
 
     pub fn len(&self) -> usize {
         self.flights.len()
+    }
+
+    /// Who makes the copies, in words.
+    pub fn who(&self) -> String {
+        self.copier.map_or("a device".into(), |c| format!("process {} (gdrfab-copier)", c.pid))
     }
 
     pub fn deadlines(&self) -> impl Iterator<Item = u64> {
@@ -103,6 +113,9 @@ impl Devices {
     }
 
     fn release(&mut self, link: &super::link::Link, words: Words) {
+        if self.unquiet {
+            return;
+        }
         for k in (0..FLIGHTS).filter(|k| words & 1 << k != 0) {
             link.mine.flight(k).store(0, Ordering::Release);
         }
@@ -123,6 +136,22 @@ impl Devices {
             }
         };
         self.current = usize::MAX;
+        self.end(lane);
+    }
+
+    /// Drops a stream, which waits for its copies: of this process's driver however long that takes.
+    fn end(&mut self, mut lane: Lane) {
+        while self.copier.is_some() {
+            match lane.stream.end() {
+                Ok(true) => break,
+                Ok(false) => std::thread::yield_now(),
+                Err(e) => {
+                    crate::log!(Error, "{e}");
+                    self.unquiet = true;
+                    break;
+                }
+            }
+        }
     }
 
     /// Waits until no copy is in flight any more; gives what they were.
@@ -135,8 +164,7 @@ impl Devices {
         {
             std::thread::yield_now();
         }
-        // Dropping a stream waits for its copies, however long that takes.
-        self.lanes.clear();
+        std::mem::take(&mut self.lanes).into_iter().for_each(|lane| self.end(lane));
         let flights = std::mem::take(&mut self.flights);
         self.release(link, self.held);
         flights.into_iter().map(|f| f.end).collect()
@@ -144,7 +172,7 @@ impl Devices {
 }
 
 /// Starts an operation that a device's driver has to carry out; `None`: the CPU can.
-pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &[(Remote, u64)]) -> Result<Option<Step>> {
+pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Vec<(Remote, u64)>) -> Result<Option<Step>> {
     let far = places.iter().find(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     let site = match far {
         None if job.site.is_host() => return Ok(None),
@@ -160,12 +188,12 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &[(Remo
     }
     let Some(lane) = conn.devices.lane(site)? else { return Ok(Some(Step::Blocked)) };
     let elsewhere = match conn.devices.copier {
-        Some(copier) => Some(domain.regions.lock().elsewhere(job.desc, job.local.as_slice(), copier, site.device)?),
+        Some(copier) => Some(domain.elsewhere(job.desc, job.local.as_slice(), copier, site.device)?),
         None => None,
     };
     let local = elsewhere.as_deref().unwrap_or(job.local.as_slice());
     if job.site.is_host() && job.desc != 0 {
-        domain.regions.lock().pin_host(job.desc, site);
+        domain.pin_host(job.desc, site);
     }
     if let Some(stream) = conn.devices.after {
         conn.devices.lanes[lane].stream.after(stream)?;
@@ -178,10 +206,10 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &[(Remo
         outcome = outcome.and_then(|last| {
             words |= enter(conn, place)?;
             if place.site.is_host() {
-                conn.remotes.pin(place.one.here, site);
+                place.extents().iter().for_each(|extent| extent.pin(site));
             }
             // SAFETY: local pieces are the caller's promise until completion; the remote ones lie in
-            // mappings that stay while the flight's words are held.
+            // mappings that `places` holds: until the stream's end if this fails, with the flight else.
             unsafe { post(conn, lane, job, local, place, *offset, done, r.len, last) }
         });
         if outcome.is_err() {
@@ -193,7 +221,8 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &[(Remo
         Ok(ticket) => {
             let events = places.iter().zip(job.remote()).map(|((p, _), r)| (p.key, p.event, r.len)).collect();
             let data = job.has_data().then_some(job.data);
-            conn.devices.flights.push_back(Flying { ticket, end: job.end, words, dir: job.dir, data, events, _owned: job.owned.take() });
+            let (_places, _owned) = (std::mem::take(places), job.owned.take());
+            conn.devices.flights.push_back(Flying { ticket, end: job.end, words, dir: job.dir, data, events, _places, _owned });
             Ok(Some(Step::Flying))
         }
         Err(e) => {
@@ -437,14 +466,26 @@ fn failed(state: &mut State, e: Error) -> Result<()> {
     Ok(())
 }
 
-/// The connection is over: waits for the copies and ends them.
-pub fn tear(state: &mut State, why: &Error) {
-    let Some(conn) = state.conn.as_deref_mut() else { return };
-    if conn.devices.is_idle() {
-        return;
+/// The connection is over: takes out the copies that are done, or whose stream failed. A process that copies for this one
+/// begins no more.
+pub fn take_ended(conn: &mut Conn) -> Vec<Ending> {
+    let devices = &mut conn.devices;
+    let elsewhere = devices.copier.is_some() && !devices.is_idle();
+    let done =
+        match devices.lanes.get_mut(devices.current).map(|lane| (lane.stream.done(), elsewhere && matches!(lane.stream.end(), Ok(true)))) {
+            Some((Ok(done), false)) => done,
+            // The end of a stream waits for what it still holds.
+            Some((Err(_), _)) => {
+                devices.lanes.clear();
+                u64::MAX
+            }
+            _ => u64::MAX,
+        };
+    let mut ends = Vec::new();
+    while devices.flights.front().is_some_and(|f| f.ticket <= done) {
+        let Some(flown) = devices.flights.pop_front() else { break };
+        devices.release(&conn.link, flown.words);
+        ends.push(flown.end);
     }
-    let link = conn.link.clone();
-    for end in conn.devices.drain(&link, config::get().close_ms) {
-        state.end(&end, Err(why.clone()));
-    }
+    ends
 }

@@ -2,21 +2,48 @@
 //! A domain of the shm provider: its regions, its memory files, and the links of its endpoints.
 
 use super::link::Link;
-use super::mr::Regions;
+use super::locate::{self, Asked};
+use super::mr::{Regions, is_stale};
 use super::quiesce;
-use super::region::{Facts, Modes, RegionId, Wish};
+use super::region::{Facts, Modes, Pin, RegionId, Wish};
 use super::table::Table;
 use crate::config;
-use crate::error::{Error, Result, errno};
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::copier::Copier;
+use crate::hmem::{Export, Offer, Site};
 use crate::mr::Access;
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 use crate::sync::gate::Fences;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::process;
-use crate::sys::time::now_ns;
-use std::os::fd::OwnedFd;
+use crate::sys::time::{self, now_ns};
+use crate::sys::usercopy::UserCopy;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+
+/// Links of this domain's endpoints, and those of endpoints that are over while their peers may still be inside a copy.
+#[derive(Default)]
+struct Links {
+    all: Vec<Arc<Link>>,
+    /// How many there must be before those that are over are looked at again, and when that was, in ticks.
+    sweep_at: usize,
+    swept: u64,
+}
+
+/// Ticks between two looks that closing regions take.
+const SWEEP_TICKS: u64 = 2_000_000;
+/// Links that are all looked at whenever one ends.
+const FEW_LINKS: usize = 64;
+
+impl Links {
+    /// Drops links that are over on both sides.
+    fn sweep(&mut self) {
+        self.all.retain(|l| !(l.is_torn() && quiesce::is_out(l)));
+        self.sweep_at = (2 * self.all.len()).max(16);
+        self.swept = time::ticks();
+    }
+}
 
 pub struct Domain {
     pub threading: Threading,
@@ -24,7 +51,9 @@ pub struct Domain {
     pub table: Table,
     pub table_fd: OwnedFd,
     pub regions: Serial<Regions>,
-    links: Serial<Vec<Arc<Link>>>,
+    links: Serial<Links>,
+    /// Copies for peers where the caller's pages may be gone.
+    pub user: UserCopy,
     /// Whether this process can leave fences to the peers' barriers.
     pub remote_fences: bool,
 }
@@ -43,8 +72,9 @@ impl Domain {
             },
             table,
             table_fd,
-            regions: Serial::new(threading, Regions::new()),
-            links: Serial::new(threading, Vec::new()),
+            regions: Serial::new(threading, Regions::new()?),
+            links: Serial::new(threading, Links::default()),
+            user: UserCopy::default(),
             remote_fences: config.membarrier && process::barrier_register(),
         })
     }
@@ -59,16 +89,77 @@ impl Domain {
     }
 
     pub fn add_link(&self, link: Arc<Link>) {
-        self.links.lock().push(link);
+        self.links.lock().all.push(link);
     }
 
-    pub fn drop_link(&self, link: &Arc<Link>) {
-        self.links.lock().retain(|l| !Arc::ptr_eq(l, link));
+    /// Drops links that are over on both sides; of many only now and then.
+    pub fn sweep_links(&self) {
+        let mut links = self.links.lock();
+        if links.all.len() <= FEW_LINKS || links.all.len() >= links.sweep_at || time::ticks().wrapping_sub(links.swept) > SWEEP_TICKS {
+            links.sweep();
+        }
     }
 
-    #[inline]
+    /// Drivers are asked without the regions' lock: one that hangs holds up nobody else.
     pub fn register(&self, wish: &Wish<'_>) -> Result<RegionId> {
-        self.regions.lock().register(&self.table, self.modes, wish)
+        let refused = self.regions.lock().refused()?;
+        let mut asked = Asked::of(wish, (self.modes.paths - refused) & wish.policy.allowed())?;
+        loop {
+            if let Some(id) = self.regions.lock().register(&self.table, self.modes, wish, refused, &mut asked)? {
+                return Ok(id);
+            }
+            // What is known now may be closed by the time that it is needed: then this comes again.
+            asked.export(|of| self.regions.lock().files.known_device(of).is_some());
+        }
+    }
+
+    /// As `Regions::pin`, for memory that is still what was registered.
+    pub fn pin(&self, key: u64, addr: u64, len: usize, need: Access, drivers: bool) -> std::result::Result<Pin, Code> {
+        let pin = self.regions.lock().pin(key, addr, len, need, drivers)?;
+        if pin.pieces.iter().zip(&pin.ids).any(|(iov, id)| is_stale(pin.site, iov.addr, *id)) {
+            self.regions.lock().unpin(pin);
+            return Err(Code::Fault);
+        }
+        Ok(pin)
+    }
+
+    /// Where the local pieces lie that an operation describes by `desc`; if the driver may be asked, they are still what was
+    /// registered.
+    pub fn local_site(&self, desc: u64, local: &[Iov], drivers: bool) -> Result<Site> {
+        let (site, places) = self.regions.lock().local_site(desc, local)?;
+        match places.iter().find(|(_, piece)| drivers && is_stale(site, piece.iov.addr, piece.id)) {
+            None => Ok(site),
+            Some((i, piece)) => {
+                let words = format!("iov[{i}]: the {site} memory at {:#x} was freed after it was registered", piece.iov.addr);
+                Err(Error::coded(errno::EFAULT, Code::Fault, words))
+            }
+        }
+    }
+
+    /// The local pieces as the process knows them that copies for this one, mapped there for its device `near` when first asked.
+    pub fn elsewhere(&self, desc: u64, local: &[Iov], copier: &'static Copier, near: u32) -> Result<Vec<Iov>> {
+        loop {
+            let away = match self.regions.lock().elsewhere(desc, local, copier)? {
+                Ok(runs) => return Ok(runs),
+                Err(away) => away,
+            };
+            let Export { how, device, handle, len, fd, .. } = &away.export;
+            let offer = Offer { how: *how, device: *device, handle: *handle, fd: fd.as_ref().map(OwnedFd::as_fd), len: *len };
+            let import = copier.import(away.iface, &offer, Some(near));
+            let import = import.map_err(|e| e.context("mapping the local memory in the process that copies"))?;
+            let spare = match self.regions.lock().files.get_mut(away.file) {
+                Some(file) => file.keep_away(copier, import),
+                None => Some(import),
+            };
+            drop(spare);
+        }
+    }
+
+    /// Pins the host memory of the region `desc` names for copies of `site`'s vendor, once.
+    pub fn pin_host(&self, desc: u64, site: Site) {
+        let Some(held) = self.regions.lock().begin_pin(desc, site) else { return };
+        let pins = held.pieces.iter().map(|iov| (site, locate::pin(site, iov.addr as u64, iov.len as u64))).collect();
+        self.regions.lock().pinned(held, pins);
     }
 
     /// As `register` for one plain range; `None`: nothing was done, take the long way.
@@ -82,7 +173,7 @@ impl Domain {
     pub fn close_region(&self, id: RegionId) -> Result<()> {
         {
             let mut regions = self.regions.lock();
-            if self.links.lock().is_empty() && regions.close_plain(&self.table, id) {
+            if self.links.lock().all.is_empty() && regions.close_plain(&self.table, id) {
                 return Ok(());
             }
         }
@@ -94,23 +185,30 @@ impl Domain {
         self.regions.lock().shut(&self.table, id)?;
         let mut used: Vec<Arc<Link>> = Vec::new();
         {
-            let links = self.links.lock();
-            if !links.is_empty() {
+            let mut links = self.links.lock();
+            if links.all.iter().any(|l| l.is_torn()) && time::ticks().wrapping_sub(links.swept) > SWEEP_TICKS {
+                links.sweep();
+            }
+            if !links.all.is_empty() {
                 // The gate's store was sequentially consistent, and so is the filter's load: a peer
                 // whose bit is not seen here sees the closed gate when it resolves.
-                used.extend(links.iter().filter(|l| quiesce::used(l, id.index)).cloned());
+                used.extend(links.all.iter().filter(|l| quiesce::used(l, id.index)).cloned());
             }
         }
         if !used.is_empty() {
             let fences = if used.iter().any(|l| l.fences == Fences::Remote) { Fences::Remote } else { Fences::Full };
-            Link::barrier(fences);
+            // Without the barrier a mark may not be seen: then nothing is proved, and the region stays.
+            Link::barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
             quiesce::wait_for_initiators(&used, id.index, config::get().close_ms)?;
         }
         let mut deadline = 0;
         loop {
             let mut regions = self.regions.lock();
             if regions.users(id) == 0 {
-                regions.forget(&self.table, id);
+                let gone = (regions.forget(&self.table, id), std::mem::take(&mut regions.files.gone));
+                // Dropping them may ask a driver.
+                drop(regions);
+                drop(gone);
                 return Ok(());
             }
             drop(regions);

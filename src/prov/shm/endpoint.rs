@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An endpoint: the calls of the layer above, each under the endpoint's lock.
 
-use super::cm::{self, Connecting, Greeter, How, Request, SCHEME, fresh_name};
+use super::cm::{self, Connecting, How, SCHEME, fresh_name};
 use super::conn::Job;
 use super::domain::Domain;
 use super::fault::Faults;
-use super::frame::{DATA_MAX, Frame};
+use super::frame::DATA_MAX;
+use super::greeter::{Greeter, Request};
 use super::layout::Segment;
+use super::leaving;
 use super::link::Link;
 use super::state::{Bindings, Options, Phase, State, Stats};
 use crate::config;
@@ -20,7 +22,7 @@ use crate::prov::queue::{Completion, Queue};
 use crate::sync::gate::Fences;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
-use crate::sys::{socket, time};
+use crate::sys::time;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -60,12 +62,14 @@ impl Endpoint {
             object: 0,
             context,
             conn: None,
+            leaving: None,
             rx: None,
             segment: None,
             recvs: VecDeque::new(),
             unexpected: VecDeque::new(),
             matched: 0,
             published: 0,
+            fetched: 0,
             stats: Stats::default(),
             polls: 0,
             sleepers: 0,
@@ -75,6 +79,7 @@ impl Endpoint {
             peer_name: None,
             greeter: None,
             address: None,
+            copier: None,
         };
         Endpoint { state: Serial::new(domain.threading, state), domain }
     }
@@ -163,7 +168,7 @@ impl Endpoint {
         let address = format!("{SCHEME}{name}");
         // Once it is connecting nobody can use the name any more, but it still identifies.
         if matches!(s.phase, Phase::Fresh | Phase::Enabled) {
-            s.greeter = Some(Greeter::listen(name)?);
+            s.greeter = Some(Greeter::listen(name, false)?);
         }
         s.address = Some(address.clone());
         Ok(address)
@@ -195,10 +200,6 @@ impl Endpoint {
         {
             s.conn = Some(conn);
         }
-        if let Some(conn) = &s.conn {
-            // A peer whose socket is full learns it from the socket's end.
-            let _ = socket::send(conn.link.socket.as_fd(), &Frame::Bye.encode(), &[]);
-        }
         s.tear(&self.domain, &why);
         s.greeter = None;
         s.segment = None;
@@ -207,12 +208,25 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint ends; posted receives get their error entries.
-    pub fn close(&self) {
-        let mut s = self.state.lock();
-        self.leave(&mut s);
-        s.unexpected.clear();
-        s.bind = Bindings::default();
+    /// The endpoint ends; posted receives get their error entries. `EBUSY`: a peer that does not go on, or a device, still
+    /// has a buffer of an operation, whose entry therefore cannot come yet; everything else is over.
+    pub fn close(&self) -> Result<()> {
+        let until = time::now_ns() + config::get().close_ms * 1_000_000;
+        self.leave(&mut self.state.lock());
+        loop {
+            let mut s = self.state.lock();
+            s.settle();
+            let Some(leaving) = &s.leaving else {
+                s.unexpected.clear();
+                s.bind = Bindings::default();
+                return Ok(());
+            };
+            if time::now_ns() > until {
+                return Err(leaving.busy());
+            }
+            drop(s);
+            std::thread::yield_now();
+        }
     }
 
     /// As [`Endpoint::rma`] for the ordinary case; `NotOrdinary` posts nothing.
@@ -239,7 +253,7 @@ impl Endpoint {
     }
 
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {
-        self.state.lock().rma(&self.domain, dir, local, remote, common)
+        self.state.lock().posted(|s| s.rma(&self.domain, dir, local, remote, common))
     }
 
     /// As `send` for what needs neither lock nor call; false posts nothing.
@@ -270,7 +284,7 @@ impl Endpoint {
 
     #[inline(never)]
     pub fn send(&self, local: &[Iov], common: &Common) -> Result<()> {
-        self.state.lock().send(&self.domain, local, common)
+        self.state.lock().posted(|s| s.send(&self.domain, local, common))
     }
 
     /// As `recv` for what needs neither lock nor call; false posts nothing.
@@ -321,7 +335,7 @@ impl Endpoint {
             c.slots.active.iter().copied().find(|i| c.slots.flights[*i as usize].as_ref().is_some_and(|f| f.ending().context == context))
         });
         if let Some(index) = flying
-            && s.withdraw(index)?
+            && s.conn.as_deref_mut().is_some_and(|conn| leaving::withdraw(conn, index))
         {
             s.land(index, Err(why));
             return Ok(());
@@ -370,15 +384,10 @@ impl Endpoint {
                 _ => {}
             }
         }
-        let mut result = Ok(());
-        if let Some(g) = &s.greeter {
-            g.each_fd(|fd| {
-                if let Err(e) = poller.add(fd) {
-                    result = Err(e);
-                }
-            });
+        if let Some(greeter) = &s.greeter {
+            poller.add(greeter.fd())?;
         }
-        result.map(|()| None)
+        Ok(None)
     }
 
     /// Changes when there is something else to watch than before.
@@ -392,13 +401,13 @@ impl Endpoint {
             },
             _ => 0,
         };
-        let strangers = s.greeter.as_ref().map_or(0, |g| 1 + g.strangers() as u64);
-        connecting | u64::from(s.conn.is_some()) << 3 | strangers << 4
+        connecting | u64::from(s.conn.is_some()) << 3 | u64::from(s.greeter.is_some()) << 4
     }
 
     /// After the look that follows `sleep`: whether nothing has woken this endpoint since.
     pub fn may_sleep(&self) -> bool {
-        self.state.lock().conn.as_ref().is_none_or(|conn| conn.link.may_sleep())
+        let s = self.state.lock();
+        s.conn.as_ref().is_none_or(|conn| conn.link.may_sleep()) && !s.has_more()
     }
 
     /// Undoes one `sleep`. Another thread may still sleep on this endpoint, and the packet that woke
@@ -411,14 +420,13 @@ impl Endpoint {
         if !others {
             return conn.link.awake();
         }
-        conn.link.sleep();
-        Link::barrier(conn.link.fences);
+        conn.link.renew_sleep();
         s.progress(&self.domain, true);
     }
 
     /// The barrier between marking asleep and the last look.
-    pub fn barrier(fences: Fences) {
-        Link::barrier(fences);
+    pub fn barrier(fences: Fences) -> Result<()> {
+        Link::barrier(fences)
     }
 
     /// How long a sleeper may sleep before this endpoint has something to do by itself.
@@ -437,6 +445,9 @@ impl Endpoint {
                 deadline => deadline.saturating_sub(now).max(SHORT),
             };
         }
+        if s.leaving.is_some() {
+            nap = nap.min(SHORT);
+        }
         let mut sooner = |deadline: u64| {
             if deadline != 0 {
                 nap = nap.min(deadline.saturating_sub(now).max(SHORT));
@@ -453,21 +464,11 @@ impl Endpoint {
                 nap = nap.min(COPY_NAP);
             }
         }
-        nap
+        s.bind.sleeps(now, nap)
     }
 
-    /// Whether operations wait for room in the peer's ring, which no packet announces.
     pub fn is_stalled(&self) -> bool {
-        let s = self.state.lock();
-        s.conn.as_ref().is_some_and(|c| {
-            !c.backlog.is_empty()
-                || !c.devices.is_idle()
-                || !c.reads_out.is_empty()
-                || c.slots
-                    .active
-                    .iter()
-                    .any(|i| matches!(c.slots.flights[*i as usize], Some(super::conn::Flight::Rendezvous { sent: Some(_), .. })))
-        })
+        self.state.lock().is_stalled()
     }
 
     pub fn options(&self) -> Options {
@@ -498,7 +499,8 @@ impl Endpoint {
         Ok(())
     }
 
-    pub fn report(&self, key: u64) -> Result<PathReport> {
+    /// The peer's region alone decides, whatever memory of this side takes part.
+    pub fn report(&self, key: u64, _desc: u64) -> Result<PathReport> {
         let mut s = self.state.lock();
         let Some(conn) = s.conn.as_deref_mut() else { return Err(s.not_connected()) };
         let link = conn.link.clone();

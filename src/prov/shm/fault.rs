@@ -47,7 +47,8 @@ impl State {
                     self.down(domain, Plan::gone());
                     return Ok(());
                 }
-                self.match_unexpected(domain)
+                self.match_posted(domain);
+                Ok(())
             }
         }
     }

@@ -5,7 +5,7 @@
 use super::table::{MAX_FILES, NO_FD, Table};
 use crate::error::{Error, Result, errno};
 use crate::hmem::copier::Copier;
-use crate::hmem::{Allocation, Export, Import, Interface, Offer};
+use crate::hmem::{Allocation, Export, Iface, Import};
 use crate::sync::primitive::Ordering;
 use crate::sys::mem::{self, FileId, Mappable, Mapping, Protection};
 use std::collections::BTreeMap;
@@ -24,13 +24,21 @@ pub enum What {
         of: Allocation,
         export: Export,
         /// Its mapping in the process that copies for this one, and that process.
-        away: Option<(i32, Import)>,
+        away: Option<(&'static Copier, Import)>,
     },
+}
+
+/// Where a file is in the process that copies for this one.
+pub enum Elsewhere {
+    Mapped(u64),
+    NotYet(Iface, Export),
 }
 
 pub struct HostFile {
     fd: OwnedFd,
     pub map: Mapping,
+    /// Where this process copies for peers in memory that `mem_alloc` gave, whose pages its owner may forbid; made at need.
+    view: Option<Mapping>,
     identity: FileId,
     /// Whether the file was made by `mem_alloc` and is freed by address.
     allocated: bool,
@@ -61,20 +69,32 @@ impl MemFile {
         }
     }
 
-    /// Its first byte as the process knows it that copies for this one, for the device `near`: mapped there when first asked.
-    pub fn elsewhere(&mut self, copier: &'static Copier, near: u32) -> Result<u64> {
-        let What::Device { of, export, away } = &mut self.what else {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "host memory is not mapped by the process that copies"));
-        };
-        match away {
-            Some((pid, import)) if *pid == copier.pid => Ok(import.base),
-            _ => {
-                let Export { how, device, handle, len, .. } = *export;
-                let fd = export.fd.as_ref().map(OwnedFd::as_fd);
-                let import = copier.import(of.iface, &Offer { how, device, handle, fd, len }, Some(near));
-                let import = import.map_err(|e| e.context("mapping the local memory in the process that copies"))?;
-                Ok(away.insert((copier.pid, import)).1.base)
+    /// Its first byte as the process knows it that copies for this one, or what that needs to map it.
+    pub fn elsewhere(&self, copier: &'static Copier) -> Result<Elsewhere> {
+        match &self.what {
+            What::Device { away: Some((by, import)), .. } if std::ptr::eq(*by, copier) => Ok(Elsewhere::Mapped(import.base)),
+            What::Device { of, export, .. } => {
+                let fd = export.fd.as_ref().map(|fd| mem::duplicate(fd.as_fd())).transpose()?;
+                Ok(Elsewhere::NotYet(of.iface, Export { fd, ..*export }))
             }
+            What::Host(_) => Err(Error::fixed(errno::EOPNOTSUPP, "host memory is not mapped by the process that copies")),
+        }
+    }
+
+    /// Keeps the mapping of another process; gives back what is to be dropped without the regions' lock.
+    pub fn keep_away(&mut self, copier: &'static Copier, import: Import) -> Option<Import> {
+        match &mut self.what {
+            What::Device { away: Some((by, _)), .. } if std::ptr::eq(*by, copier) => Some(import),
+            What::Device { away, .. } => away.replace((copier, import)).map(|(_, old)| old),
+            What::Host(_) => Some(import),
+        }
+    }
+
+    /// An error while another process may copy here of which that cannot be known.
+    fn check_quiet(&self) -> Result<()> {
+        match &self.what {
+            What::Device { away: Some((copier, _)), .. } => copier.check_quiet(),
+            _ => Ok(()),
         }
     }
 
@@ -89,6 +109,8 @@ pub struct Files {
     generation: u64,
     /// Start address of each allocated file's mapping -> slot.
     by_addr: BTreeMap<usize, usize>,
+    /// Removed, and mapped by the process that copies for this one: dropped without the regions' lock.
+    pub gone: Vec<MemFile>,
 }
 
 impl Files {
@@ -134,6 +156,9 @@ impl Files {
             if let What::Host(HostFile { allocated: true, map, .. }) = &file.what {
                 self.by_addr.remove(&(map.as_ptr() as usize));
             }
+            if let What::Device { away: Some(_), .. } = &file.what {
+                self.gone.push(file);
+            }
         }
     }
 
@@ -156,7 +181,7 @@ impl Files {
         let map = Mapping::new(fd.as_fd(), 0, bytes, Protection::ReadWrite)?;
         let addr = map.as_ptr() as usize;
         let (identity, _) = mem::file_id(fd.as_fd())?;
-        let file = HostFile { fd, map, identity, allocated: true, writable: true, mappable: Mappable::Yes };
+        let file = HostFile { fd, map, view: None, identity, allocated: true, writable: true, mappable: Mappable::Yes };
         self.insert(table, MemFile { id: 0, what: What::Host(file), regions: 0 })?;
         Ok(addr)
     }
@@ -171,6 +196,18 @@ impl Files {
         }
         self.remove(table, slot);
         Ok(())
+    }
+
+    /// Where this process copies for peers what lies at byte `offset` of file `id`: not where the caller knows it.
+    pub fn view(&mut self, id: u64, offset: u64) -> Result<usize> {
+        let gone = Error::fixed(errno::EIO, "the file of a region is gone");
+        let Some(What::Host(file)) = self.get_mut(id).map(|f| &mut f.what) else { return Err(gone) };
+        let base = match &file.view {
+            Some(view) => view,
+            None if !file.allocated => &file.map,
+            None => file.view.insert(Mapping::new(file.fd.as_fd(), 0, file.map.len(), Protection::ReadWrite)?),
+        };
+        Ok(base.as_ptr() as usize + offset as usize)
     }
 
     /// The allocated file that holds `[addr, addr+len)`, and the offset there.
@@ -200,18 +237,28 @@ impl Files {
         let map = Mapping::new(own.as_fd(), 0, size as usize, protection)
             .map_err(|e| e.context("dmabuf->fd cannot be mapped for the access asked"))?;
         let mappable = mem::make_mappable(own.as_fd());
-        let file = HostFile { fd: own, map, identity, allocated: false, writable: write, mappable };
+        let file = HostFile { fd: own, map, view: None, identity, allocated: false, writable: write, mappable };
         self.insert(table, MemFile { id: 0, what: What::Host(file), regions: 0 })
     }
 
-    /// Exports a device's allocation, or finds the export it already has. Gives the file's id.
-    pub fn adopt_device(&mut self, table: &Table, up: &dyn Interface, of: &Allocation) -> Result<u64> {
-        let same = |f: &MemFile| matches!(&f.what, What::Device { of: known, .. } if known == of && of.id != 0);
-        if let Some(known) = self.slots.iter().flatten().find(|f| same(f)) {
-            return Ok(known.id);
+    /// The export that a device's allocation already has.
+    pub fn known_device(&self, of: &Allocation) -> Option<u64> {
+        let same = |f: &&MemFile| matches!(&f.what, What::Device { of: known, .. } if known == of && of.id != 0);
+        self.slots.iter().flatten().find(same).map(|f| f.id)
+    }
+
+    /// Takes in what a driver made of a device's allocation, unless that has an export already. Gives the file's id.
+    pub fn adopt_device(&mut self, table: &Table, of: &Allocation, export: &mut Option<Export>) -> Result<u64> {
+        if let Some(known) = self.known_device(of) {
+            return Ok(known);
         }
-        let export = up.export(of)?;
+        let export = export.take().ok_or(Error::fixed(errno::EIO, "the driver was not asked to export this allocation"))?;
         self.insert(table, MemFile { id: 0, what: What::Device { of: *of, export, away: None }, regions: 0 })
+    }
+
+    /// An error while nobody can say whether a process that copied for this one still does, in file `id`.
+    pub fn check_quiet(&self, id: u64) -> Result<()> {
+        self.get(id).map_or(Ok(()), MemFile::check_quiet)
     }
 
     /// One region less lies in file `id`; an adopted file goes with its last region.

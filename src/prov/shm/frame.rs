@@ -30,6 +30,25 @@ pub enum Kind {
     Bye = 7,
     /// The dialer has joined: from now on the listener may reach its regions.
     Ready = 8,
+    /// The listener has no room for the connection: not the program's own refusal.
+    Refuse = 9,
+}
+
+/// Why a listener has no room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Why {
+    Requests = 1,
+    Descriptors = 2,
+}
+
+impl Why {
+    pub fn words(self) -> &'static str {
+        match self {
+            Why::Requests => "the listener has too many connection requests that its program has not answered",
+            Why::Descriptors => "the listener's process has no descriptor left (RLIMIT_NOFILE; its event queue tells its owner)",
+        }
+    }
 }
 
 /// What an endpoint says of itself.
@@ -56,6 +75,7 @@ pub enum Frame {
     FileBring { id: u64, size: u64, found: bool },
     Bye,
     Ready,
+    Refuse(Why),
 }
 
 struct Out(Vec<u8>);
@@ -168,6 +188,11 @@ impl Frame {
             }
             Frame::Bye => Out::new(Kind::Bye).0,
             Frame::Ready => Out::new(Kind::Ready).0,
+            Frame::Refuse(why) => {
+                let mut out = Out::new(Kind::Refuse);
+                out.u32(*why as u32);
+                out.0
+            }
         }
     }
 
@@ -198,6 +223,11 @@ impl Frame {
             6 => Frame::FileBring { id: from.u64()?, size: from.u64()?, found: from.u32()? == 1 },
             7 => Frame::Bye,
             8 => Frame::Ready,
+            9 => Frame::Refuse(match from.u32()? {
+                1 => Why::Requests,
+                2 => Why::Descriptors,
+                _ => return None,
+            }),
             _ => return None,
         };
         from.0.is_empty().then_some(Ok(frame))
@@ -228,6 +258,7 @@ mod tests {
             Frame::FileBring { id: 1, size: 2, found: true },
             Frame::Bye,
             Frame::Ready,
+            Frame::Refuse(Why::Descriptors),
         ]
     }
 
@@ -247,7 +278,7 @@ mod tests {
     fn random_packets_are_errors_not_panics() {
         let mut seed = 7u64;
         for round in 0..20_000 {
-            let mut packet = samples()[round % 8].encode();
+            let mut packet = samples()[round % 9].encode();
             for _ in 0..1 + round % 5 {
                 seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let at = (seed >> 33) as usize % packet.len();

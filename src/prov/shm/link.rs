@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What two connected endpoints share: both segments, the peer's region table, its process, and the
-//! socket between them. The domain keeps links too, to find out who may be inside a closing region.
+//! socket between them. The domain keeps links too, to find out who may be inside a closing region, and keeps
+//! those whose endpoint is over until the peer can reach nothing through them any more.
 
 use super::kin::{self, Kin};
 use super::layout::SegmentRef;
 use super::table::Table;
 use crate::error::{Error, Result, errno};
 use crate::sync::gate::Fences;
-use crate::sync::primitive::{Ordering, fence};
+use crate::sync::primitive::fence;
 use crate::sync::sleep;
 use crate::sys::{process, socket};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub struct Link {
@@ -23,12 +24,16 @@ pub struct Link {
     pub fences: Fences,
     /// Whether cross-memory attach to the peer works, as tried when connecting.
     pub cma: Result<()>,
-    pub gone: AtomicBool,
+    /// The endpoint is over on this side.
+    torn: AtomicBool,
     /// The peer's notes, if it is a domain of this process.
     pub kin: Option<Arc<Kin>>,
     /// Opened while connecting, when the probe showed that the number means the peer; none if the kernel or
     /// a namespace refuses.
     pidfd: Option<OwnedFd>,
+    /// A pidfd of the process that makes the peer's device copies, if it has one: those of a peer that ended are over when
+    /// both have.
+    copier: Option<OwnedFd>,
 }
 
 /// A random number at a known address: what a peer reads to find out whether it may.
@@ -60,7 +65,12 @@ impl Link {
     pub fn new(mine: SegmentRef, peer: SegmentRef, table: Table, socket: OwnedFd, pid: i32, fences: Fences, cma: Result<()>) -> Link {
         let pidfd = if pid > 0 { process::open(pid).ok() } else { None };
         let kin = kin::of_peer(&table, pid);
-        Link { mine, peer, table, socket, pid, fences, cma, gone: AtomicBool::new(false), kin, pidfd }
+        Link { mine, peer, table, socket, pid, fences, cma, torn: AtomicBool::new(false), kin, pidfd, copier: None }
+    }
+
+    /// With what the peer sent to tell when its device copies are over after its own end.
+    pub fn with_copier(self, copier: Option<OwnedFd>) -> Link {
+        Link { copier, ..self }
     }
 
     pub fn pidfd(&self) -> Option<&OwnedFd> {
@@ -73,6 +83,41 @@ impl Link {
             Some(fd) => process::ended(fd),
             // A peer of another pid namespace has no number here: only its socket tells.
             None => self.pid > 0 && !process::exists(self.pid),
+        }
+    }
+
+    /// Says that this side's endpoint is over.
+    pub fn tear(&self) {
+        self.torn.store(true, Ordering::Release);
+    }
+
+    pub fn is_torn(&self) -> bool {
+        self.torn.load(Ordering::Acquire)
+    }
+
+    /// Tells the peer that nothing of this process touches its memory any more, nor ever will by this link.
+    pub fn leave(&self) {
+        socket::end_sending(&self.socket);
+    }
+
+    /// Whether no CPU of the peer touches memory of ours any more, nor ever will by this link: it has left, or its
+    /// process has ended.
+    pub fn peer_left(&self) -> bool {
+        socket::hung_up(&self.socket) || self.peer_ended()
+    }
+
+    /// Whether no device copies for the peer any more: its process has ended, and the one that copies for it.
+    pub fn is_quiet(&self) -> bool {
+        let ended = if self.pid > 0 { self.peer_ended() } else { socket::hung_up(&self.socket) };
+        ended && self.copier.as_ref().is_none_or(process::ended)
+    }
+
+    /// Who may still copy, in words.
+    pub fn who(&self) -> String {
+        match self.copier.as_ref().filter(|_| self.peer_ended()).map(process::pid_of) {
+            None => format!("process {}", self.pid),
+            Some(Some(pid)) => format!("process {pid} (gdrfab-copier of process {}, which has ended)", self.pid),
+            Some(None) => format!("the gdrfab-copier of process {}, which has ended,", self.pid),
         }
     }
 
@@ -102,6 +147,14 @@ impl Link {
         sleep::mark(self.mine.sleeping());
     }
 
+    /// The same where a thread sleeps already, and another one has taken what was to wake it. A look comes next.
+    pub fn renew_sleep(&self) {
+        self.sleep();
+        if let Err(e) = Self::barrier(self.fences) {
+            crate::log!(Error, "a thread that sleeps on this endpoint may miss a wake-up: {e}");
+        }
+    }
+
     pub fn awake(&self) {
         sleep::clear(self.mine.sleeping());
     }
@@ -112,10 +165,13 @@ impl Link {
     }
 
     /// Runs the barrier that the peers of these fences left out of their fast paths.
-    pub fn barrier(fences: Fences) {
+    pub fn barrier(fences: Fences) -> Result<()> {
         match fences {
             Fences::Remote => process::barrier_everywhere(),
-            Fences::Full => fence(Ordering::SeqCst),
+            Fences::Full => {
+                fence(Ordering::SeqCst);
+                Ok(())
+            }
         }
     }
 }

@@ -3,10 +3,10 @@
 //! which paths that memory permits.
 
 use super::files::Files;
-use super::region::{Located, Modes, ON_DEVICE, PRIVATE, Piece, PieceList, Source, Verdicts, Wish};
+use super::region::{Located, ON_DEVICE, PRIVATE, Piece, PieceList, Source, Verdicts, Wish};
 use super::table::Table;
 use crate::error::{Error, Result, errno};
-use crate::hmem::{self, Interface, Kind, Pinned, Site};
+use crate::hmem::{self, Allocation, Export, Interface, Kind, Pinned, Site};
 use crate::mr::{Access, Paths};
 use crate::prov::op::Iov;
 use crate::prov::survey;
@@ -15,15 +15,94 @@ use crate::sys::process;
 use std::borrow::Cow;
 use std::os::fd::BorrowedFd;
 
-pub fn locate(files: &mut Files, table: &Table, modes: Modes, wish: &Wish<'_>) -> Result<Located> {
-    let iovs = match wish.source {
-        Source::File { fd, offset, len, base_addr } => return locate_file(files, table, wish.access, fd, offset, len, base_addr),
-        Source::Iov(iovs) => iovs,
-    };
-    let (base, sum) = survey::extent(iovs)?;
-    match survey::site_of(wish.memory, base)? {
-        Some(site) => locate_device(files, table, modes.paths & wish.policy.allowed(), iovs, (base, sum), site),
-        None => locate_host(files, iovs, (base, sum)),
+/// What can be found out about memory without the regions' lock: what drivers are asked for. One that takes long, or hangs,
+/// holds up nobody but this registration.
+pub enum Asked {
+    Host { base: u64, len: u64 },
+    File,
+    Pinned(Option<Located>),
+    Device(OnDevice),
+}
+
+/// Allocations of a device that a region lies in, and what its driver makes of them for other processes.
+pub struct OnDevice {
+    up: &'static dyn Interface,
+    site: Site,
+    kind: Kind,
+    base: u64,
+    len: u64,
+    /// Each piece, and the allocation that it lies in.
+    parts: Vec<(Piece, Allocation)>,
+    exports: Vec<Option<Export>>,
+    /// Why it makes nothing of them.
+    ipc: Result<()>,
+}
+
+impl OnDevice {
+    fn is_known(&self, files: &Files, i: usize) -> bool {
+        let (_, of) = &self.parts[i];
+        files.known_device(of).is_some() || (of.id != 0 && self.parts[..i].iter().any(|(_, before)| before == of))
+    }
+
+    /// Whether the driver has to be asked to export something first.
+    fn lacks(&self, files: &Files) -> bool {
+        self.ipc.is_ok() && (0..self.parts.len()).any(|i| self.exports[i].is_none() && !self.is_known(files, i))
+    }
+}
+
+impl Asked {
+    pub fn of(wish: &Wish<'_>, wanted: Paths) -> Result<Asked> {
+        let Source::Iov(iovs) = wish.source else { return Ok(Asked::File) };
+        let (base, len) = survey::extent(iovs)?;
+        let Some(site) = survey::site_of(wish.memory, base)? else {
+            survey::refuse_device_memory(iovs)?;
+            return Ok(Asked::Host { base, len });
+        };
+        let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
+        let mut parts = Vec::with_capacity(1);
+        let kind = survey::each_allocation(up, site, iovs, |iov, at, of| parts.push((Piece::within(iov, at, of, 0), *of)))?;
+        if kind == Kind::Pinned {
+            return Ok(Asked::Pinned(Some(pinned(parts.into_iter().map(|(p, _)| p).collect(), (base, len)))));
+        }
+        let exports = parts.iter().map(|_| None).collect();
+        let ipc = match wanted.contains(Paths::IPC) {
+            true => Ok(()),
+            false => Err(Error::fixed(errno::EACCES, "not wanted, so nothing was exported")),
+        };
+        Ok(Asked::Device(OnDevice { up, site, kind, base, len, parts, exports, ipc }))
+    }
+
+    /// Has the driver export what peers cannot map yet.
+    pub fn export(&mut self, known: impl Fn(&Allocation) -> bool) {
+        let Asked::Device(d) = self else { return };
+        for i in 0..d.parts.len() {
+            let (_, of) = d.parts[i];
+            let before = of.id != 0 && d.parts[..i].iter().any(|(_, other)| *other == of);
+            if d.exports[i].is_some() || before || known(&of) {
+                continue;
+            }
+            match d.up.export(&of) {
+                Ok(export) => d.exports[i] = Some(export),
+                Err(e) => {
+                    d.ipc = Err(e);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Finds the memory among the domain's files; `None`: the driver has to export something first.
+pub fn locate(files: &mut Files, table: &Table, wish: &Wish<'_>, asked: &mut Asked) -> Result<Option<Located>> {
+    match (asked, &wish.source) {
+        (_, Source::File { fd, offset, len, base_addr }) => {
+            locate_file(files, table, wish.access, *fd, *offset, *len, *base_addr).map(Some)
+        }
+        (Asked::Host { base, len }, Source::Iov(iovs)) => Ok(Some(locate_host(files, iovs, (*base, *len)))),
+        (Asked::Pinned(located), _) => Ok(located.take()),
+        (Asked::Device(d), _) if d.lacks(files) => Ok(None),
+        (Asked::Device(d), _) => Ok(Some(locate_device(files, table, d))),
+        (Asked::File, _) => Err(Error::fixed(errno::EINVAL, "attr: no memory")),
     }
 }
 
@@ -37,8 +116,7 @@ fn pieces_of(mut list: Vec<Piece>) -> PieceList {
     }
 }
 
-fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Result<Located> {
-    survey::refuse_device_memory(iovs)?;
+fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Located {
     let list: Vec<Piece> = iovs
         .iter()
         .map(|iov| {
@@ -47,7 +125,7 @@ fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Result<L
         })
         .collect();
     let verdicts = Verdicts::host(can_map(files, &list));
-    Ok(Located { pieces: pieces_of(list), base, len, site: Site::HOST, kind: Kind::Host, verdicts })
+    Located { pieces: pieces_of(list), base, len, site: Site::HOST, kind: Kind::Host, verdicts }
 }
 
 fn can_map(files: &Files, pieces: &[Piece]) -> std::result::Result<(), Cow<'static, str>> {
@@ -61,30 +139,25 @@ fn can_map(files: &Files, pieces: &[Piece]) -> std::result::Result<(), Cow<'stat
     Ok(())
 }
 
-fn locate_device(files: &mut Files, table: &Table, wanted: Paths, iovs: &[Iov], (base, len): (u64, u64), site: Site) -> Result<Located> {
-    let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
-    let mut list = Vec::with_capacity(1);
-    let mut ipc =
-        if wanted.contains(Paths::IPC) { Ok(()) } else { Err(Error::fixed(errno::EACCES, "not wanted, so nothing was exported")) };
-    let kind = survey::each_allocation(up, site, iovs, |iov, at, of| {
+fn locate_device(files: &mut Files, table: &Table, d: &mut OnDevice) -> Located {
+    let mut ipc = std::mem::replace(&mut d.ipc, Ok(()));
+    let mut list = Vec::with_capacity(d.parts.len());
+    for ((piece, of), export) in d.parts.iter().zip(&mut d.exports) {
         let file = match &ipc {
-            Ok(()) => files.adopt_device(table, up, of).unwrap_or_else(|e| {
+            Ok(()) => files.adopt_device(table, of, export).unwrap_or_else(|e| {
                 ipc = Err(e);
                 0
             }),
             Err(_) => 0,
         };
-        list.push(Piece::within(iov, at, of, file));
-    })?;
-    if kind == Kind::Pinned {
-        return Ok(pinned(list, (base, len)));
+        list.push(Piece { file, ..*piece });
     }
     if ipc.is_err() {
         list.iter_mut().for_each(|p| p.file = 0);
         files.drop_unused(table);
     }
     let verdicts = Verdicts { direct: Err(Cow::Borrowed(ON_DEVICE)), cma: Err(Cow::Borrowed(ON_DEVICE)), ipc, refused: Paths::empty() };
-    Ok(Located { pieces: pieces_of(list), base, len, site, kind, verdicts })
+    Located { pieces: pieces_of(list), base: d.base, len: d.len, site: d.site, kind: d.kind, verdicts }
 }
 
 /// Host memory that the vendor made: the CPU reaches it, but whether the kernel reads it for another

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Regions of a domain: their private truth here, their public face in the region table.
 
-use super::files::Files;
-use super::locate;
+use super::files::{Elsewhere, Files};
+use super::locate::{self, Asked};
 use super::region::{
     Facts, Located, Modes, PRIVATE, Piece, PieceList, Pin, Region, RegionId, Slot, Verdicts, Wish, desc_fits, desc_index, desc_of,
 };
 use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS, Table};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
-use crate::hmem::{self, Kind, Site};
+use crate::hmem::{self, Export, Iface, Kind, Pinned, Site};
 use crate::mr::{Access, KeySource, PathPolicy, Paths};
 use crate::prov::fault::Plan;
 use crate::prov::op::Iov;
@@ -51,31 +51,44 @@ pub struct Regions {
 }
 
 impl Regions {
-    pub fn new() -> Regions {
-        Regions {
+    pub fn new() -> Result<Regions> {
+        Ok(Regions {
             slots: Vec::new(),
             free: Vec::new(),
             by_key: HashMap::new(),
-            keys: KeySource::default(),
+            keys: KeySource::new()?,
             extents: Extents::default(),
             open: 0,
             files: Files::default(),
             faults: Plan::of("shm"),
-        }
+        })
     }
 
     pub fn open_count(&self) -> usize {
         self.open
     }
 
-    /// Registers; nothing is left behind on failure.
-    pub fn register(&mut self, table: &Table, modes: Modes, wish: &Wish<'_>) -> Result<RegionId> {
-        let refused = self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
-        let tried = Modes { paths: modes.paths - refused, ..modes };
-        let located = locate::locate(&mut self.files, table, tried, wish);
-        let result = located.and_then(|mut l| {
-            l.verdicts.refused = refused;
-            self.finish_registration(table, modes, wish, l)
+    /// Paths that a fault on demand keeps from the next registration.
+    pub fn refused(&self) -> Result<Paths> {
+        self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())
+    }
+
+    /// Registers; nothing is left behind on failure. `None`: the driver has to export something first, without the lock.
+    pub fn register(
+        &mut self,
+        table: &Table,
+        modes: Modes,
+        wish: &Wish<'_>,
+        refused: Paths,
+        asked: &mut Asked,
+    ) -> Result<Option<RegionId>> {
+        let located = locate::locate(&mut self.files, table, wish, asked);
+        let result = located.and_then(|found| match found {
+            None => Ok(None),
+            Some(mut l) => {
+                l.verdicts.refused = refused;
+                self.finish_registration(table, modes, wish, l).map(Some)
+            }
         });
         if result.is_err() {
             self.files.drop_unused(table);
@@ -294,8 +307,16 @@ impl Regions {
     #[inline]
     pub fn close_plain(&mut self, table: &Table, id: RegionId) -> bool {
         let Some(slot) = self.slots.get_mut(id.index as usize) else { return false };
-        let Some(Region { pieces: PieceList::One(piece), extents: None, counter: None, .. }) = &slot.region else { return false };
+        let Some(region) = &slot.region else { return false };
+        let Region { pieces: PieceList::One(piece), extents: None, counter: None, .. } = region else { return false };
+        // What a driver has a part in is not dropped here.
+        if !(region.site.is_host() && region.pins.is_empty()) {
+            return false;
+        }
         if slot.generation != id.generation || slot.users != 0 || !self.by_key.is_empty() {
+            return false;
+        }
+        if piece.file != 0 && self.files.check_quiet(piece.file).is_err() {
             return false;
         }
         // Nobody is connected who could be between its check and its copy.
@@ -325,17 +346,18 @@ impl Regions {
                 self.by_key.remove(&id.key);
             }
         }
-        Ok(())
+        let pieces = slot.region.as_ref().map_or(&[][..], |r| r.pieces.as_slice());
+        pieces.iter().filter(|p| p.file != 0).try_for_each(|p| self.files.check_quiet(p.file))
     }
 
     pub fn users(&self, id: RegionId) -> u32 {
         self.slots.get(id.index as usize).map_or(0, |s| s.users)
     }
 
-    /// Last step: nobody copies any more.
-    pub fn forget(&mut self, table: &Table, id: RegionId) {
-        let Some(slot) = self.slots.get_mut(id.index as usize) else { return };
-        let Some(region) = &slot.region else { return };
+    /// Last step: nobody copies any more. What is given back holds pinned memory, and is dropped without the lock.
+    pub fn forget(&mut self, table: &Table, id: RegionId) -> Option<Region> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        let region = slot.region.take()?;
         slot.generation = 0;
         slot.key = 0;
         slot.closing = false;
@@ -345,9 +367,9 @@ impl Regions {
         if let Some(run) = region.extents {
             self.extents.free.push(run);
         }
-        slot.region = None;
         self.free.push(id.index);
         self.open -= 1;
+        Some(region)
     }
 
     pub fn bind_counter(&mut self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
@@ -419,7 +441,8 @@ impl Regions {
         if !(drivers || region.site.is_host()) {
             return Err(Code::Path);
         }
-        let mut pieces = Vec::with_capacity(1);
+        let stays = region.verdicts.direct.is_ok();
+        let (mut pieces, mut ids) = (Vec::with_capacity(1), Vec::new());
         let (mut skip, mut left) = (skip as usize, len);
         for piece in region.pieces.as_slice() {
             if skip >= piece.iov.len {
@@ -428,16 +451,20 @@ impl Regions {
             }
             let take = left.min(piece.iov.len - skip);
             if take > 0 {
-                if is_stale(region.site, piece) {
-                    return Err(Code::Fault);
+                let addr = match stays {
+                    true => self.files.view(piece.file, piece.file_offset).map_err(|_| Code::Fault)?,
+                    false => piece.iov.addr,
+                };
+                pieces.push(Iov { addr: addr + skip, len: take });
+                if !region.site.is_host() {
+                    ids.push(piece.id);
                 }
-                pieces.push(Iov { addr: piece.iov.addr + skip, len: take });
             }
             left -= take;
             skip = 0;
         }
         slot.users += 1;
-        Ok(Pin { index, site: region.site, pieces })
+        Ok(Pin { index, site: region.site, pieces, ids, stays })
     }
 
     pub fn unpin(&mut self, pin: Pin) {
@@ -465,33 +492,31 @@ impl Regions {
         (piece.file != 0).then(|| (piece.file, piece.file_offset + (iov.addr - piece.iov.addr) as u64))
     }
 
-    /// Where the local pieces lie that an operation describes by `desc`: checked to be inside the region,
-    /// and, if the driver may be asked, to be still what was registered.
-    pub fn local_site(&self, desc: u64, local: &[Iov], drivers: bool) -> Result<Site> {
+    /// Where the local pieces lie that an operation describes by `desc`: checked to be inside the region. Gives the
+    /// device memory that they lie in, address and identity, for the driver to be asked about without the lock.
+    pub fn local_site(&self, desc: u64, local: &[Iov]) -> Result<(Site, Vec<(usize, Piece)>)> {
         let stale = || Error::invalid("desc: names no open region of this domain");
         let region = self.described(desc).and_then(|i| self.slots[i as usize].region.as_ref()).ok_or_else(stale)?;
         if region.site.is_host() {
-            return Ok(Site::HOST);
+            return Ok((Site::HOST, Vec::new()));
         }
+        let mut places = Vec::with_capacity(1);
         for (i, iov) in local.iter().enumerate() {
             let (mut at, end) = (iov.addr, iov.addr.saturating_add(iov.len));
             while at < end {
                 let Some(piece) = region.pieces.as_slice().iter().find(|p| holds(&p.iov, at, 1)) else {
                     return Err(Error::invalid(format!("iov[{i}]: [{:#x}, +{}) lies outside the region of its desc", iov.addr, iov.len)));
                 };
-                if drivers && is_stale(region.site, piece) {
-                    let words = format!("iov[{i}]: the {} memory at {at:#x} was freed after it was registered", region.site);
-                    return Err(Error::coded(errno::EFAULT, Code::Fault, words));
-                }
+                places.push((i, *piece));
                 at = piece.iov.addr + piece.iov.len;
             }
         }
-        Ok(region.site)
+        Ok((region.site, places))
     }
 
-    /// The local pieces as the process knows them that copies for this one, for its device `near`. They were checked by
-    /// `local_site`.
-    pub fn elsewhere(&mut self, desc: u64, local: &[Iov], copier: &'static Copier, near: u32) -> Result<Vec<Iov>> {
+    /// The local pieces as the process knows them that copies for this one. They were checked by `local_site`. The second:
+    /// a file that is not mapped there yet, and what that process needs for it.
+    pub fn elsewhere(&mut self, desc: u64, local: &[Iov], copier: &'static Copier) -> Result<std::result::Result<Vec<Iov>, Away>> {
         let index = self.described(desc).ok_or(Error::fixed(errno::EINVAL, "desc: names no open region of this domain"))?;
         let Regions { slots, files, .. } = self;
         let region = slots[index as usize].region.as_ref().ok_or(Error::fixed(errno::EINVAL, "desc: its region is closed"))?;
@@ -500,28 +525,43 @@ impl Regions {
             let (mut at, end) = (iov.addr, iov.addr + iov.len);
             while at < end {
                 let piece = region.pieces.as_slice().iter().find(|p| holds(&p.iov, at, 1)).ok_or(Error::fixed(errno::EINVAL, "desc"))?;
-                let Some(file) = files.get_mut(piece.file) else {
+                let Some(file) = files.get(piece.file) else {
                     let words = format!("the local memory cannot be mapped by another process: ipc: {}", region.verdicts.words(Paths::IPC));
                     return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
                 };
+                let base = match file.elsewhere(copier)? {
+                    Elsewhere::Mapped(base) => base,
+                    Elsewhere::NotYet(iface, export) => return Ok(Err(Away { file: piece.file, iface, export })),
+                };
                 let take = end.min(piece.iov.addr + piece.iov.len) - at;
                 let within = piece.file_offset as usize + (at - piece.iov.addr);
-                runs.push(Iov { addr: file.elsewhere(copier, near)? as usize + within, len: take });
+                runs.push(Iov { addr: base as usize + within, len: take });
                 at += take;
             }
         }
-        Ok(runs)
+        Ok(Ok(runs))
     }
 
-    /// Pins the host memory of the region `desc` names for copies of `site`'s vendor, once.
-    pub fn pin_host(&mut self, desc: u64, site: Site) {
-        let Some(region) = self.described(desc).and_then(|i| self.slots[i as usize].region.as_mut()) else { return };
+    /// The host memory of the region `desc` names, if it is to be pinned for copies of `site`'s vendor: once, and the region
+    /// stays until `pinned`.
+    pub fn begin_pin(&mut self, desc: u64, site: Site) -> Option<Pin> {
+        let index = self.described(desc)?;
+        let slot = &mut self.slots[index as usize];
+        let region = slot.region.as_mut()?;
         if !region.site.is_host() || region.kind == Kind::Pinned || region.pins.iter().any(|(s, _)| s.iface == site.iface) {
-            return;
+            return None;
         }
-        for piece in region.pieces.as_slice() {
-            region.pins.push((site, locate::pin(site, piece.iov.addr as u64, piece.iov.len as u64)));
+        region.pins.push((site, None));
+        slot.users += 1;
+        let pieces = region.pieces.as_slice().iter().map(|p| p.iov).collect();
+        Some(Pin { index, site, pieces, ids: Vec::new(), stays: region.verdicts.direct.is_ok() })
+    }
+
+    pub fn pinned(&mut self, pin: Pin, pins: Vec<(Site, Option<Pinned>)>) {
+        if let Some(region) = self.slots.get_mut(pin.index as usize).and_then(|s| s.region.as_mut()) {
+            region.pins.extend(pins);
         }
+        self.unpin(pin);
     }
 
     /// Open regions that touch `[addr, addr+len)`.
@@ -536,10 +576,14 @@ fn holds(iov: &Iov, addr: usize, len: usize) -> bool {
     addr >= iov.addr && addr.checked_add(len).is_some_and(|end| end <= iov.addr + iov.len)
 }
 
-/// Whether the device allocation behind a piece is another one than when it was registered.
-fn is_stale(site: Site, piece: &Piece) -> bool {
-    if site.is_host() || piece.id == 0 {
-        return false;
-    }
-    hmem::get(site.iface).map_or(true, |up| up.identity(piece.iov.addr as u64) != Some(piece.id))
+/// A file that the process that copies for this one has not mapped yet.
+pub struct Away {
+    pub file: u64,
+    pub iface: Iface,
+    pub export: Export,
+}
+
+/// Whether the device allocation at `addr` is another one than when it was registered as `id`.
+pub fn is_stale(site: Site, addr: usize, id: u64) -> bool {
+    id != 0 && hmem::get(site.iface).map_or(true, |up| up.identity(addr as u64) != Some(id))
 }

@@ -6,6 +6,7 @@ use super::conn::{Conn, Flight, Job, Step, broken, kind, mark, protocol, slot_wo
 use super::device;
 use super::domain::Domain;
 use super::layout::SegmentRef;
+use super::progress::FETCH_BYTES;
 use super::rma::gone;
 use super::state::{Ending, Phase, Recv, State, TX_SIZE, Unexpected, WINDOW};
 use super::{INJECT_SIZE, MAX_MSG, RX_SIZE};
@@ -52,7 +53,7 @@ impl State {
     fn site_of_message(&self, domain: &Domain, local: &[Iov], c: &Common) -> Result<Site> {
         match (c.desc & DEVICE_DESC != 0, self.options.driver_calls) {
             (false, _) => Ok(Site::HOST),
-            (true, true) => domain.regions.lock().local_site(c.desc, local, true),
+            (true, true) => domain.local_site(c.desc, local, true),
             (true, false) => Err(device::needs_driver("messages in device memory go through the host")),
         }
     }
@@ -220,7 +221,7 @@ impl State {
         }
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let wanted = !self.bind.rx_selective || c.flags & flags::COMPLETION != 0;
-        let deadline = self.deadline(c);
+        let deadline = self.recv_deadline_of(c);
         if deadline != 0 && (self.recv_deadline == 0 || deadline < self.recv_deadline) {
             self.recv_deadline = deadline;
         }
@@ -231,14 +232,22 @@ impl State {
         }
         self.recvs.push_back(recv);
         if !self.unexpected.is_empty() {
-            self.match_unexpected(domain)?;
+            self.match_posted(domain);
         }
         Ok(())
     }
 
+    /// As `match_unexpected` for a receive that was accepted: a broken peer ends the connection, and not the call.
+    pub fn match_posted(&mut self, domain: &Domain) {
+        if let Err(e) = self.match_unexpected(domain) {
+            self.down(domain, e);
+        }
+    }
+
     /// Joins messages that came early with receives, as far as the queue has room.
     pub fn match_unexpected(&mut self, _domain: &Domain) -> Result<()> {
-        while !self.recvs.is_empty() && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
+        self.fetched = 0;
+        while !self.recvs.is_empty() && self.fetched < FETCH_BYTES && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
             let Some(message) = self.unexpected.pop_front() else { break };
             let Some(mut recv) = self.recvs.pop_front() else { break };
             match message {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A passive endpoint: listens under a name and turns introductions into events.
 
-use super::cm::{Greeter, SCHEME, check_address, fresh_name};
+use super::cm::{SCHEME, check_address, fresh_name};
+use super::greeter::Greeter;
 use crate::error::{Error, Result, errno};
 use crate::prov::event::{Event, EventKind, EventQueue, Request};
 use crate::sys::epoll::Poller;
@@ -61,8 +62,16 @@ impl PassiveEndpoint {
         if inner.greeter.is_some() {
             return Err(Error::new(errno::EOPBADSTATE, "pep: listens already"));
         }
-        inner.greeter = Some(Greeter::listen(self.name.clone())?);
+        inner.greeter = Some(Greeter::listen(self.name.clone(), true)?);
         Ok(())
+    }
+
+    /// Listens no more: the name is free, what waits is rejected, and nothing is announced any more, whoever still holds
+    /// this one.
+    pub fn close(&self) {
+        let mut inner = self.inner.lock();
+        inner.greeter = None;
+        inner.eq = None;
     }
 
     pub fn address(&self) -> String {
@@ -71,7 +80,13 @@ impl PassiveEndpoint {
 
     /// Takes connection requests that have come; `announce` makes them events.
     pub fn poll(&self) -> Vec<super::Request> {
-        self.inner.lock().greeter.as_mut().map_or(Vec::new(), |g| g.poll(false))
+        let mut inner = self.inner.lock();
+        let Some(greeter) = &mut inner.greeter else { return Vec::new() };
+        let (requests, trouble) = (greeter.poll(false), greeter.trouble());
+        if let (Some(error), Some(eq)) = (trouble, &inner.eq) {
+            eq.push(Event { error: Some(error), ..Event::new(EventKind::ConnReq, inner.object, self.context) });
+        }
+        requests
     }
 
     pub fn announce(&self, requests: Vec<super::Request>) {
@@ -85,20 +100,15 @@ impl PassiveEndpoint {
         }
     }
 
-    /// Changes when there is something else to watch than before.
+    /// Changes when there is something else to watch than before: a greeter watches who has come itself.
     pub fn watched(&self) -> u64 {
-        self.inner.lock().greeter.as_ref().map_or(0, |g| 1 + g.strangers() as u64)
+        u64::from(self.inner.lock().greeter.is_some())
     }
 
     pub fn watch(&self, poller: &Poller) -> Result<()> {
-        let mut result = Ok(());
-        if let Some(greeter) = &self.inner.lock().greeter {
-            greeter.each_fd(|fd| {
-                if let Err(e) = poller.add(fd) {
-                    result = Err(e);
-                }
-            });
+        match &self.inner.lock().greeter {
+            Some(greeter) => poller.add(greeter.fd()),
+            None => Ok(()),
         }
-        result
     }
 }

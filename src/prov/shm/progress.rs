@@ -7,19 +7,22 @@ use super::domain::Domain;
 use super::frame::{self, Frame};
 use super::layout::SegmentRef;
 use super::state::{Ending, Phase, State};
-use super::{cm, coop, device, msg, rendezvous, staged};
+use super::{cm, coop, device, leaving, msg, rendezvous, staged};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
-use crate::prov::event::EventKind;
+use crate::prov::event::{EventKind, tell_end};
 use crate::prov::op::{Iov, Pieces};
 use crate::sync::ring::Message;
 use crate::sys::{socket, time};
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
 
 /// Messages taken from the ring in one turn.
-const BUDGET: usize = 64;
+pub const BUDGET: usize = 64;
+/// Bytes of long messages that are fetched in one turn before it ends.
+pub const FETCH_BYTES: usize = 4 << 20;
+/// Ticks that the operations which wait may take of one turn.
+const BACKLOG_TICKS: u64 = 2_000_000;
 /// Ticks between two looks at the control socket.
 const CONTROL_TICKS: u64 = 100_000;
 
@@ -55,6 +58,9 @@ impl State {
             device::poll(self)?;
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if conn.helping.is_some() {
+            coop::help(conn, domain);
+        }
         if !conn.reads_out.is_empty() {
             staged::pump_reads(conn, domain)?;
         }
@@ -73,6 +79,7 @@ impl State {
         }
         let Some(mut rx) = self.rx.take() else { return Ok(()) };
         let mut result = Ok(());
+        self.fetched = 0;
         for _ in 0..BUDGET {
             let message = match rx.front() {
                 Ok(Some(message)) => message,
@@ -89,7 +96,7 @@ impl State {
             }
             result = self.dispatch(domain, &message);
             message.finish();
-            if result.is_err() || self.conn.is_none() {
+            if result.is_err() || self.conn.is_none() || self.fetched >= FETCH_BYTES {
                 break;
             }
         }
@@ -110,7 +117,7 @@ impl State {
                 }
                 let words = std::array::from_fn(|i| message.word(i));
                 match self.conn.as_deref_mut() {
-                    Some(conn) => coop::help(conn, domain, message.header.flags, &words),
+                    Some(conn) => coop::join(conn, message.header.flags, &words),
                     None => Ok(()),
                 }
             }
@@ -216,6 +223,7 @@ impl State {
     }
 
     fn pump_backlog(&mut self, domain: &Domain) -> Result<()> {
+        let start = time::ticks();
         loop {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
             let Some(mut job) = conn.backlog.pop_front() else { return Ok(()) };
@@ -240,7 +248,17 @@ impl State {
                     return Ok(());
                 }
             }
+            if time::ticks().wrapping_sub(start) > BACKLOG_TICKS {
+                return Ok(());
+            }
         }
+    }
+
+    /// Whether the next turn has something to do that nobody will announce: turns end before all is done.
+    pub fn has_more(&self) -> bool {
+        let room = self.bind.rx.as_ref().is_none_or(|q| q.has_room());
+        let came = self.rx.as_ref().is_some_and(|rx| !rx.is_empty()) || !(self.unexpected.is_empty() || self.recvs.is_empty());
+        room && came || self.conn.as_ref().is_some_and(|conn| conn.helping.is_some())
     }
 
     /// Looks at the control socket and the deadlines.
@@ -265,9 +283,9 @@ impl State {
         if let Some(conn) = self.conn.as_deref_mut()
             && conn.devices.is_idle()
         {
-            conn.remotes.busy = false;
             conn.remotes.sweep(&conn.link);
         }
+        self.settle();
         let now = time::now_ns();
         if self.faults.is_some()
             && let Err(e) = self.release_receives(domain, now)
@@ -284,7 +302,7 @@ impl State {
         let mut buf = [0u8; frame::MAX];
         for _ in 0..16 {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-            if !conn.remotes.to_ask.is_empty() {
+            if !conn.remotes.imports.to_ask.is_empty() {
                 ask_for_files(conn);
             }
             let (len, fds) = match socket::recv(conn.link.socket.as_fd(), &mut buf)? {
@@ -293,9 +311,10 @@ impl State {
                     return Ok(());
                 }
                 socket::Received::Closed => return self.peer_left(domain),
-                socket::Received::Packet { len, fds } => (len, fds),
+                socket::Received::Packet { len, fds, .. } => (len, fds),
             };
             match Frame::decode(&buf[..len]).map_err(|e| Error::coded(e.errno, Code::PeerBroke, e.words))? {
+                Frame::Wake if self.sleepers > 0 => self.renew_sleep(domain)?,
                 Frame::Wake => {}
                 Frame::FileAsk(id) => {
                     let regions = domain.regions.lock();
@@ -316,18 +335,26 @@ impl State {
         Ok(())
     }
 
+    /// A thread has taken the packet that was to wake another one, which sleeps on: the mark is made anew, and what came
+    /// before it is taken here.
+    #[cold]
+    fn renew_sleep(&mut self, domain: &Domain) -> Result<()> {
+        if let Some(conn) = &self.conn {
+            conn.link.renew_sleep();
+        }
+        self.turn(domain)
+    }
+
     /// The peer closed or died: takes what it had finished writing, then goes down.
     fn peer_left(&mut self, domain: &Domain) -> Result<()> {
-        loop {
-            let before = self.rx.as_ref().is_none_or(|rx| rx.is_empty());
-            if before || self.bind.rx.as_ref().is_some_and(|q| !q.has_room()) {
-                break;
+        // No more than the ring holds, whatever it still writes.
+        let end = self.rx.as_ref().map_or(0, |rx| rx.passed() + rx.lines() as u64);
+        while self.rx.as_ref().is_some_and(|rx| !rx.is_empty() && rx.passed() < end) {
+            if self.bind.rx.as_ref().is_some_and(|q| !q.has_room()) {
+                // What waits in the ring is taken when the caller has read.
+                return Ok(());
             }
             self.drain(domain)?;
-        }
-        if self.rx.as_ref().is_some_and(|rx| !rx.is_empty()) && self.conn.is_some() {
-            // The queue is full: what waits in the ring is taken when the caller has read.
-            return Ok(());
         }
         let _ = self.poll_slots();
         Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died"))
@@ -348,11 +375,10 @@ impl State {
             let error = Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer did not finish the operation before its deadline");
             let Some(conn) = self.conn.as_deref_mut() else { return };
             let grace = conn.slots.flights[index as usize].as_ref().map_or(0, |f| f.ending().deadline) + config::get().close_ms * 1_000_000;
-            match self.withdraw(index) {
-                Ok(true) => self.land(index, Err(error)),
-                Ok(false) if now > grace => return self.down(domain, error),
-                Ok(false) => {}
-                Err(e) => return self.down(domain, e),
+            match leaving::withdraw(conn, index) {
+                true => self.land(index, Err(error)),
+                false if now > grace => return self.down(domain, error),
+                false => {}
             }
         }
         let Some(conn) = self.conn.as_deref_mut() else { return };
@@ -387,38 +413,10 @@ impl State {
         gone.len()
     }
 
-    /// Makes sure that the peer no longer touches, nor will touch, the buffers of a flight. False:
-    /// it is at it right now.
-    pub fn withdraw(&mut self, index: u16) -> Result<bool> {
-        let Some(conn) = self.conn.as_deref_mut() else { return Ok(true) };
-        let generation = conn.slots.generation[index as usize];
-        match &conn.slots.flights[index as usize] {
-            Some(Flight::Rendezvous { sent: Some(_), .. }) => Ok(rendezvous::give_up(conn, index)),
-            Some(Flight::Rendezvous { .. }) => {
-                let slot = conn.link.mine.slot(index as usize);
-                let report = slot.reported(generation);
-                if report.chunks > 0 {
-                    return Ok(true);
-                }
-                if report.status == STATUS_SEND_FRAGMENTS {
-                    return Ok(rendezvous::give_up(conn, index));
-                }
-                // One chunk that is still ours means that the receiver has not begun.
-                match slot.stop(generation, 0, 1) {
-                    Ok(first) => Ok(first == 1),
-                    // A stop that was tried before and found the receiver at work.
-                    Err(_) => Ok(slot.reported(generation).chunks > 0),
-                }
-            }
-            Some(Flight::Coop(shared)) => Ok(conn.link.mine.slot(index as usize).reported(generation).chunks >= coop::owed(shared)),
-            _ => Ok(true),
-        }
-    }
-
     /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
     #[cold]
     pub fn down(&mut self, domain: &Domain, why: Error) {
-        crate::log!(Info, "connection down: {why}");
+        tell_end(self.object, &self.peer_address(), &why);
         self.tear(domain, &why);
         self.phase = Phase::Down(why.clone());
         let error = (why.code != Code::PeerGone && why.code != Code::Canceled).then_some(why);
@@ -427,55 +425,14 @@ impl State {
         }
         self.event(EventKind::Shutdown, Vec::new(), None);
     }
-
-    /// Ends everything that hangs on the connection.
-    pub fn tear(&mut self, domain: &Domain, why: &Error) {
-        self.rx = None;
-        let Some(conn) = self.conn.as_deref_mut() else {
-            return self.flush_receives(why);
-        };
-        let link = conn.link.clone();
-        // Buffers must be quiet before their operations are reported: no new fetch can begin, and
-        // one that runs is given its time.
-        let until = time::now_ns() + config::get().close_ms * 1_000_000;
-        let active = conn.slots.active.clone();
-        device::tear(self, why);
-        for index in active {
-            while !matches!(self.withdraw(index), Ok(true) | Err(_)) && !link.peer_ended() && time::now_ns() < until {
-                std::thread::yield_now();
-            }
-        }
-        link.gone.store(true, Ordering::Release);
-        let Some(conn) = self.conn.take() else { return };
-        domain.drop_link(&link);
-        let Conn { mut slots, backlog, rendezvous_in, .. } = *conn;
-        for index in slots.active.clone() {
-            if let Some(flight) = slots.land(index) {
-                let generation = slots.generation[index as usize];
-                let report = link.mine.slot(index as usize).reported(generation);
-                let finished = report.chunks > 0 && report.status == 0 && matches!(flight, Flight::Ack { .. } | Flight::Rendezvous { .. });
-                let end = *flight.ending();
-                self.end(&end, if finished { Ok(()) } else { Err(why.clone()) });
-            }
-        }
-        for job in &backlog {
-            let end = *job.ending();
-            self.fail(&end, why.clone());
-        }
-        for incoming in rendezvous_in.into_iter().flatten() {
-            self.abandon(&incoming.recv, why.clone());
-        }
-        self.unexpected.retain(|u| matches!(u, super::state::Unexpected::Eager { .. }));
-        self.flush_receives(why);
-    }
 }
 
 /// Asks the peer for memory files that could not be fetched from outside.
 pub fn ask_for_files(conn: &mut Conn) {
-    while let Some(id) = conn.remotes.to_ask.last().copied() {
+    while let Some(id) = conn.remotes.imports.to_ask.last().copied() {
         match socket::send(conn.link.socket.as_fd(), &Frame::FileAsk(id).encode(), &[]) {
             Ok(true) => {
-                conn.remotes.to_ask.pop();
+                conn.remotes.imports.to_ask.pop();
             }
             // Full, or over: the next look at the socket tells.
             _ => return,

@@ -27,21 +27,21 @@ pub fn wait_for_initiators(links: &[Arc<Link>], index: u32, limit_ms: u64) -> Re
     let deadline = now_ns() + limit_ms * 1_000_000;
     let mut rounds = 0u32;
     loop {
-        inside.retain(|(l, inside)| !inside.is_over(l) && !l.gone.load(std::sync::atomic::Ordering::Acquire));
+        inside.retain(|(l, inside)| !inside.is_over(l));
         rounds += 1;
-        if rounds.is_multiple_of(1024) {
-            inside.retain(|(l, _)| !l.peer_ended());
+        let late = now_ns() > deadline;
+        if late || rounds.is_multiple_of(1024) {
+            inside.retain(|(l, inside)| !inside.is_void(l));
             std::thread::yield_now();
         }
         let Some((stuck, _)) = inside.first() else { return Ok(()) };
-        if now_ns() > deadline && !stuck.peer_ended() {
-            return Err(Error::new(
-                errno::EBUSY,
-                format!(
-                    "process {} is inside a copy of this region and does not end it; no new copy can start, call mr_close again",
-                    stuck.pid
-                ),
-            ));
+        if late {
+            let words = format!(
+                "{} is inside a copy of this region{} and does not end it; no new copy can start, call mr_close again",
+                stuck.who(),
+                if stuck.is_torn() { ", by a connection that is over," } else { "" }
+            );
+            return Err(Error::new(errno::EBUSY, words));
         }
         std::hint::spin_loop();
     }
@@ -60,6 +60,20 @@ impl Inside {
             Inside::Flight(k, word) => link.peer.flight(k).load(Ordering::Acquire) != word,
         }
     }
+
+    /// Whether nobody is left who could go on with it.
+    fn is_void(&self, link: &Link) -> bool {
+        match self {
+            Inside::Copy(_) => link.peer_left(),
+            Inside::Flight(..) => link.is_quiet(),
+        }
+    }
+}
+
+/// Whether nothing of the peer's can reach memory of ours by this link any more.
+pub fn is_out(link: &Link) -> bool {
+    let flies = || (0..FLIGHTS).any(|k| link.peer.flight(k).load(Ordering::Acquire) != 0);
+    link.peer_left() && (!flies() || link.is_quiet())
 }
 
 /// Whether the peer of this link ever resolved region `index` (or one that shares its filter bit).

@@ -132,6 +132,11 @@ pub struct Pin {
     pub index: u32,
     pub site: Site,
     pub pieces: Vec<Iov>,
+    /// Of each piece of device memory, its allocation's identity when it was registered.
+    pub ids: Vec<u64>,
+    /// The pieces are host memory in a mapping of the library's own whose pages stay: of `mem_alloc`, or a file that cannot
+    /// shrink. Other pages may be gone when the CPU comes.
+    pub stays: bool,
 }
 
 /// How a domain addresses its regions, and what this process permits.

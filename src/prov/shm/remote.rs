@@ -2,30 +2,36 @@
 //! A peer's regions as seen from an endpoint: looked up in the peer's table at first use, kept in a
 //! small cache, checked against the gate at every use.
 
+use super::import::{Import, Imports, Near, nonsense, still_there};
 use super::link::Link;
-use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS, NO_FD};
-use crate::config;
+use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS};
 use crate::error::{Code, Error, Result, errno};
-use crate::hmem::copier::Copier;
-use crate::hmem::{self, Allocation, Iface, Pinned, Site};
+use crate::hmem::Site;
 use crate::mr::{Access, Paths};
 use crate::prov::bind::Verdicts;
 use crate::sync::primitive::{Ordering, fence};
-use crate::sys::mem::{Mapping, Protection, check_peer_file};
-use crate::sys::process;
-use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Entries of the cache; a power of two.
 const CACHE: usize = 128;
 
 /// A contiguous piece of a peer's region.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Extent {
     /// Address in the peer.
+    addr: u64,
+    len: u64,
+    /// Address here, if mapped: inside of `map`, which nobody undoes as long as this is there.
+    here: usize,
+    map: Option<Arc<Import>>,
+}
+
+/// A part of an extent; good as long as that is there.
+#[derive(Clone, Copy)]
+pub struct Run {
+    /// Address in the peer.
     pub addr: u64,
-    pub len: u64,
     /// Address here, if mapped.
     pub here: usize,
     /// Identity of the memory there if it is the owner's own address, which nothing keeps: asked before each copy.
@@ -33,8 +39,28 @@ pub struct Extent {
     pub id: u64,
 }
 
-/// What is known of a peer's region.
-#[derive(Clone, Debug, Default)]
+impl Extent {
+    /// Address in the peer.
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Address here; 0: not mapped.
+    #[inline(always)]
+    pub fn here(&self) -> usize {
+        self.here
+    }
+
+    /// Pins what it lies in for copies of `site`'s vendor, once.
+    pub fn pin(&self, site: Site) {
+        if let Some(map) = &self.map {
+            map.pin(site);
+        }
+    }
+}
+
+/// What is known of a peer's region; whoever has it holds the mappings that its extents lie in.
+#[derive(Clone, Default)]
 pub struct Remote {
     pub key: u64,
     pub base: u64,
@@ -98,7 +124,7 @@ impl Remote {
     }
 
     /// Gives the extents of `[offset, offset+len)`.
-    pub fn walk(&self, offset: u64, len: usize, mut each: impl FnMut(Extent, usize)) {
+    pub fn walk(&self, offset: u64, len: usize, mut each: impl FnMut(Run, usize)) {
         let (mut skip, mut left) = (offset, len as u64);
         for e in self.extents() {
             if skip >= e.len {
@@ -108,7 +134,8 @@ impl Remote {
             let take = left.min(e.len - skip);
             if take > 0 {
                 let here = if e.here == 0 { 0 } else { e.here + skip as usize };
-                each(Extent { addr: e.addr + skip, len: take, here, id: e.id }, take as usize);
+                let id = e.map.as_ref().map_or(0, |map| map.id());
+                each(Run { addr: e.addr + skip, here, id }, take as usize);
             }
             left -= take;
             skip = 0;
@@ -123,63 +150,6 @@ pub fn no_such_key(key: u64) -> Error {
     Error::coded(errno::EKEYREJECTED, Code::Key, format!("the peer has no region with key {key:#x}: it is stale, foreign, or closed"))
 }
 
-/// A peer's memory file or device allocation, mapped here.
-enum Import {
-    Host {
-        map: Mapping,
-        writable: bool,
-        pinned: Option<Option<Pinned>>,
-    },
-    Device(hmem::Import),
-    /// The peer is in this process: its memory at its own address, and the device that copies.
-    Own {
-        of: Allocation,
-        device: u32,
-    },
-}
-
-impl Import {
-    fn base(&self) -> usize {
-        match self {
-            Import::Host { map, .. } => map.as_ptr() as usize,
-            Import::Device(import) => import.base as usize,
-            Import::Own { of, .. } => of.base as usize,
-        }
-    }
-
-    fn len(&self) -> u64 {
-        match self {
-            Import::Host { map, .. } => map.len() as u64,
-            Import::Device(import) => import.len,
-            Import::Own { of, .. } => of.len,
-        }
-    }
-
-    fn site(&self) -> Site {
-        match self {
-            Import::Host { .. } => Site::HOST,
-            Import::Device(import) => Site { iface: import.iface, device: import.device },
-            Import::Own { of, device } => Site { iface: of.iface, device: *device },
-        }
-    }
-
-    fn id(&self) -> u64 {
-        if let Import::Own { of, .. } = self { of.id } else { 0 }
-    }
-}
-
-/// Why a peer's file is not mapped here yet.
-#[derive(Clone, Debug)]
-enum Missing {
-    /// The peer was asked over the socket.
-    Asked,
-    /// It cannot be had.
-    Never(Error),
-}
-
-/// The device that a mapping is for.
-pub type Near = Option<u32>;
-
 /// What resolving came to.
 pub enum Resolved {
     Ready,
@@ -189,38 +159,25 @@ pub enum Resolved {
 
 pub struct Remotes {
     cache: Box<[Remote; CACHE]>,
-    /// By file and, for device memory, the device it was mapped for: a driver copies at full speed only
-    /// through a mapping of the device that copies.
-    imports: HashMap<(u64, Near), Import>,
-    missing: HashMap<u64, Missing>,
+    pub imports: Imports,
     filter: Vec<u64>,
     /// What this endpoint's options and environment permit.
     pub allowed: Paths,
-    /// Files that the caller has to ask the peer for.
-    pub to_ask: Vec<u64>,
-    /// Copies of a driver are in flight.
-    pub busy: bool,
-    /// Device that the peer's memory is mapped for; none: any will do.
-    near: Near,
-    /// Last reasons, for explanations.
-    pidfd_refused: Option<Error>,
-    /// The process in which device memory is mapped instead of here.
-    pub copier: Option<&'static Copier>,
+}
+
+/// Out of `resolve`, whose first lines are those of every operation.
+#[inline(never)]
+fn tell_path(link: &Link, r: &Remote) {
+    crate::log!(Debug, "{}: its region {:#x} is reached by the path {}", link.who(), r.key, r.path.words());
 }
 
 impl Remotes {
     pub fn new(allowed: Paths) -> Remotes {
         Remotes {
             cache: Box::new(std::array::from_fn(|_| Remote::default())),
-            imports: HashMap::new(),
-            missing: HashMap::new(),
+            imports: Imports::default(),
             filter: vec![0; super::layout::FILTER_BITS / 64],
             allowed,
-            to_ask: Vec::new(),
-            near: None,
-            busy: false,
-            pidfd_refused: None,
-            copier: None,
         }
     }
 
@@ -228,7 +185,7 @@ impl Remotes {
     /// and going back and forth would map everything twice.
     pub fn stay_near(&mut self, site: Site) {
         if !site.is_host() {
-            self.near = Some(site.device);
+            self.imports.near = Some(site.device);
         }
     }
 
@@ -270,7 +227,7 @@ impl Remotes {
     pub fn resolve(&mut self, link: &Link, key: u64) -> Result<Resolved> {
         if let Some(r) = self.cached(key)
             && link.table.entry(r.index).gate.load(Ordering::Acquire) == r.generation
-            && (r.path != Paths::IPC || r.near == self.near)
+            && (r.path != Paths::IPC || r.near == self.imports.near)
         {
             return Ok(Resolved::Ready);
         }
@@ -283,6 +240,7 @@ impl Remotes {
             Err(_) if link.table.entry(fresh.index).gate.load(Ordering::Acquire) != fresh.generation => return Err(no_such_key(key)),
             Err(e) => return Err(e),
         }
+        tell_path(link, &fresh);
         self.cache[Self::place(key)] = fresh;
         Ok(Resolved::Ready)
     }
@@ -325,7 +283,7 @@ impl Remotes {
             words: 0,
             path: Paths::empty(),
             site: Site::HOST,
-            near: self.near,
+            near: self.imports.near,
             offered,
             one: Extent::default(),
             more: None,
@@ -344,7 +302,6 @@ impl Remotes {
                 list.push(Extent { addr: x.addr.load(Ordering::Relaxed), len: x.len.load(Ordering::Relaxed), ..Extent::default() });
                 files.push((x.file.load(Ordering::Relaxed), x.file_offset.load(Ordering::Relaxed)));
             }
-            fresh.one = list[0];
             fresh.more = Some(list.into());
         } else {
             fresh.one = Extent { addr, len: fresh.len, ..Extent::default() };
@@ -365,177 +322,52 @@ impl Remotes {
     /// Maps what a region lies in, where a path through mappings is offered and wanted; extents that
     /// could not be mapped keep `here` = 0.
     fn map_files(&mut self, link: &Link, fresh: &mut Remote, files: &[(u64, u64)]) {
-        if !(fresh.offered & self.allowed).intersects(Paths::DIRECT | Paths::IPC) {
-            return;
-        }
-        let mut extents: Vec<Extent> = fresh.extents().to_vec();
-        for (extent, (file, offset)) in extents.iter_mut().zip(files) {
-            if let Some(import) = self.import(link, *file, fresh.access.contains(Access::REMOTE_WRITE))
-                && offset.checked_add(extent.len).is_some_and(|end| end <= import.len())
-            {
-                extent.here = import.base() + *offset as usize;
-                extent.id = import.id();
-                fresh.site = import.site();
+        if (fresh.offered & self.allowed).intersects(Paths::DIRECT | Paths::IPC) {
+            let mut extents: Vec<Extent> = fresh.extents().to_vec();
+            if files.iter().any(|(file, _)| self.imports.is_new(link, *file)) {
+                self.sweep(link);
+            }
+            for (extent, (file, offset)) in extents.iter_mut().zip(files) {
+                if let Some(import) = self.imports.get(link, *file, fresh.access.contains(Access::REMOTE_WRITE))
+                    && let Some(here) = import.at(*offset, extent.len)
+                {
+                    (extent.here, extent.map) = (here, Some(import.clone()));
+                    fresh.site = import.site();
+                }
+            }
+            match &mut fresh.more {
+                Some(more) => *more = extents.into(),
+                None => fresh.one = extents.pop().unwrap_or_default(),
             }
         }
-        fresh.one = extents[0];
-        if fresh.more.is_some() {
-            fresh.more = Some(extents.into());
+        if let Some(first) = fresh.more.as_ref().and_then(|more| more.first()) {
+            fresh.one = first.clone();
         }
     }
 
-    fn import(&mut self, link: &Link, file: u64, write: bool) -> Option<&Import> {
-        let on_device = link.table.file(file).how.load(Ordering::Relaxed) != 0;
-        let place = (file, self.near.filter(|_| on_device));
-        if self.imports.get(&place).is_some_and(|i| write && matches!(i, Import::Host { writable: false, .. })) {
-            // Cached regions point into the mapping that goes.
-            self.evict_all();
-            self.imports.remove(&place);
-        }
-        if !self.imports.contains_key(&place) && !self.missing.contains_key(&file) {
+    /// The mapping in which a peer's buffer, said to lie in `file` at `offset`, is found, and its address there; only
+    /// if it can be mapped at once.
+    pub fn mapped(&mut self, link: &Link, file: u64, offset: u64, len: u64) -> Option<(&Arc<Import>, usize)> {
+        let elsewhere = self.imports.copier.is_some();
+        if self.imports.is_new(link, file) {
             self.sweep(link);
-            let record = link.table.file(file);
-            if file == 0 || record.id.load(Ordering::Acquire) != file {
-                self.missing.insert(file, Missing::Never(Error::fixed(errno::ENOENT, "the peer freed the memory")));
-            } else {
-                self.obtain(link, file, write);
-            }
         }
-        self.imports.get(&place)
-    }
-
-    /// Maps a file by what the peer's record says, or notes what is missing for that.
-    fn obtain(&mut self, link: &Link, file: u64, write: bool) {
-        if let Some(own) = self.own(link, file) {
-            self.imports.insert((file, self.near), own);
-            return;
-        }
-        let record = link.table.file(file);
-        let without = record.fd.load(Ordering::Relaxed) == NO_FD;
-        let result = if without { self.take_in_device(link, file, None) } else { self.fetch(link, file, write) };
-        match result {
-            Ok(()) => {}
-            Err(e) if without => drop(self.missing.insert(file, Missing::Never(e))),
-            // Without ptrace permission the peer itself hands the file over, at its next progress.
-            Err(e) => {
-                self.pidfd_refused = Some(e);
-                self.missing.insert(file, Missing::Asked);
-                self.to_ask.push(file);
-            }
-        }
-    }
-
-    /// Device memory of a peer in this process, where the vendor reaches it at the address that it has.
-    fn own(&self, link: &Link, file: u64) -> Option<Import> {
-        let of = link.kin.as_ref().filter(|_| self.copier.is_none())?.allocation(file)?;
-        match hmem::get(of.iface).and_then(|up| up.reach(&of, self.near)) {
-            Ok(device) => Some(Import::Own { of, device }),
-            Err(e) => {
-                crate::log!(Debug, "memory of this process (file {file}) is mapped like another's: {e}");
-                None
-            }
-        }
-    }
-
-    fn fetch(&mut self, link: &Link, file: u64, write: bool) -> Result<()> {
-        if !config::get().pidfd {
-            return Err(Error::fixed(errno::EPERM, "switched off by GDRFAB_SHM_PIDFD=0"));
-        }
-        let pidfd = link.pidfd().ok_or(Error::fixed(errno::ESRCH, "the kernel gives no pidfd of the peer"))?;
-        let record = link.table.file(file);
-        let (size, number) = (record.size.load(Ordering::Relaxed), record.fd.load(Ordering::Relaxed));
-        let fd = process::fetch_fd(pidfd, number as i32)?;
-        match self.take_in(link, file, size, fd.as_fd(), write) {
-            // The fd is there; what fails from here on would fail with the peer's help as well.
-            Err(e) if record.how.load(Ordering::Relaxed) != 0 => {
-                self.missing.insert(file, Missing::Never(e));
-                Ok(())
-            }
-            other => other,
-        }
-    }
-
-    fn take_in(&mut self, link: &Link, file: u64, size: u64, fd: BorrowedFd<'_>, write: bool) -> Result<()> {
-        if link.table.file(file).how.load(Ordering::Relaxed) != 0 {
-            return self.take_in_device(link, file, Some(fd));
-        }
-        check_peer_file(fd, size)?;
-        if size == 0 || size > isize::MAX as u64 {
-            return Err(nonsense("a file's size"));
-        }
-        let map = match Mapping::new(fd, 0, size as usize, if write { Protection::ReadWrite } else { Protection::ReadOnly }) {
-            Ok(map) => map,
-            Err(e) => return Err(e.context("mapping the peer's memory")),
-        };
-        crate::log!(Debug, "mapped {size} bytes of the peer (file {file})");
-        self.imports.insert((file, None), Import::Host { map, writable: write, pinned: None });
-        Ok(())
-    }
-
-    fn take_in_device(&mut self, link: &Link, file: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
-        let (iface, offer) = link.table.file(file).offer(fd).ok_or_else(|| nonsense("a file without a descriptor"))?;
-        let iface = Iface::from_raw(iface).filter(|i| *i != Iface::System).ok_or_else(|| nonsense("a device interface"))?;
-        if offer.len == 0 || offer.len > isize::MAX as u64 {
-            return Err(nonsense("an allocation's size"));
-        }
-        let import = match self.copier {
-            Some(copier) => copier.import(iface, &offer, self.near),
-            None => hmem::get(iface).and_then(|up| up.import(&offer, self.near)),
-        };
-        let import = import.map_err(|e| e.context("mapping the peer's device memory"))?;
-        if import.len < offer.len {
-            return Err(nonsense("an allocation's size"));
-        }
-        crate::log!(Debug, "mapped {} bytes of the peer's {} memory (file {file})", import.len, iface.name());
-        self.imports.insert((file, self.near), Import::Device(import));
-        Ok(())
-    }
-
-    /// Pins a mapped file of the peer's for copies of `site`'s vendor, once.
-    pub fn pin(&mut self, here: usize, site: Site) {
-        let inside = |i: &&mut Import| here >= i.base() && ((here - i.base()) as u64) < i.len();
-        if let Some(Import::Host { map, pinned: pinned @ None, .. }) = self.imports.values_mut().find(inside) {
-            *pinned = Some(super::locate::pin(site, map.as_ptr() as u64, map.len() as u64));
-        }
+        let import = self.imports.get(link, file, false).filter(|i| !elsewhere || i.site().is_host())?;
+        let here = import.at(offset, len)?;
+        still_there(import.site(), here, import.id()).ok()?;
+        Some((import, here))
     }
 
     /// The peer answered a question for a file.
     pub fn brought(&mut self, link: &Link, file: u64, size: u64, fd: Option<BorrowedFd<'_>>) {
-        if !matches!(self.missing.get(&file), Some(Missing::Asked)) {
-            return;
-        }
-        let result = match fd {
-            Some(fd) => self.take_in(link, file, size, fd, true).or_else(|_| self.take_in(link, file, size, fd, false)),
-            None => Err(Error::fixed(errno::ENOENT, "the peer has no such memory file any more")),
-        };
-        match result {
-            Ok(()) => self.missing.remove(&file),
-            Err(e) => self.missing.insert(file, Missing::Never(e)),
-        };
+        self.imports.brought(link, file, size, fd);
     }
 
-    /// Where a peer's buffer, said to lie in `file` at `offset`, is mapped here, and who copies it; only
-    /// if it can be mapped at once.
-    pub fn mapped(&mut self, link: &Link, file: u64, offset: u64, len: u64) -> Option<(usize, Site)> {
-        let elsewhere = self.copier.is_some();
-        let import = self.import(link, file, false).filter(|i| !elsewhere || i.site().is_host())?;
-        offset.checked_add(len).filter(|end| *end <= import.len())?;
-        still_there(import.site(), import.base() + offset as usize, import.id()).ok()?;
-        Some((import.base() + offset as usize, import.site()))
-    }
-
-    /// Unmaps what the peer has freed or closed, unless a driver may still be copying there.
+    /// Lets go of what the peer has freed or closed; what is in use stays mapped as long as it is.
     pub fn sweep(&mut self, link: &Link) {
-        let gone = |id: u64| link.table.file(id).id.load(Ordering::Acquire) != id;
-        let held = |i: &Import| self.busy && matches!(i, Import::Device(_) | Import::Host { pinned: Some(Some(_)), .. });
-        let stale: Vec<(u64, Near)> =
-            self.imports.iter().filter(|(place, import)| gone(place.0) && !held(import)).map(|(place, _)| *place).collect();
-        if !stale.is_empty() {
-            // Cached regions may point into them; their gates are closed, but drop them all the same.
+        if self.imports.sweep(link) {
             self.evict_all();
-            stale.iter().for_each(|place| drop(self.imports.remove(place)));
         }
-        self.missing.retain(|id, _| link.table.file(*id).id.load(Ordering::Acquire) == *id);
     }
 
     /// Chooses the path. `Ok(true)`: wait for a memory file first.
@@ -551,7 +383,7 @@ impl Remotes {
                 }
                 return Ok(false);
             }
-            if self.missing.values().any(|m| matches!(m, Missing::Asked)) {
+            if self.imports.is_waiting() {
                 return Ok(true);
             }
         }
@@ -579,34 +411,19 @@ impl Remotes {
             }
             None
         };
-        let unmapped = || {
-            if self.missing.values().any(|m| matches!(m, Missing::Asked)) {
-                return Error::fixed(errno::EAGAIN, "the peer was asked for its memory file and has not answered yet");
-            }
-            let reason = self.missing.values().find_map(|m| if let Missing::Never(e) = m { Some(e.clone()) } else { None });
-            reason.or_else(|| self.pidfd_refused.clone()).unwrap_or(Error::fixed(errno::EAGAIN, "not mapped yet"))
-        };
         Verdicts {
-            direct: policy(Paths::DIRECT).or_else(|| r.extents().iter().any(|x| x.here == 0).then(unmapped)),
-            ipc: policy(Paths::IPC).or_else(|| r.extents().iter().any(|x| x.here == 0).then(unmapped)),
+            direct: policy(Paths::DIRECT).or_else(|| r.extents().iter().any(|x| x.here == 0).then(|| self.imports.why_not())),
+            ipc: policy(Paths::IPC).or_else(|| r.extents().iter().any(|x| x.here == 0).then(|| self.imports.why_not())),
             cma: policy(Paths::CMA).or_else(|| link.cma.as_ref().err().cloned()),
             staged: policy(Paths::STAGED),
+            ..Verdicts::refused("no path of shm: the peer is a process of this host")
         }
     }
 
     /// One line per path: chosen, possible, or why not.
     pub fn words(&self, link: &Link, r: &Remote) -> String {
-        let v = self.verdicts(link, r);
-        let mut text = String::new();
-        for (path, verdict) in [(Paths::DIRECT, v.direct), (Paths::IPC, v.ipc), (Paths::CMA, v.cma), (Paths::STAGED, v.staged)] {
-            let words = match verdict {
-                Some(e) => format!("no: {e}"),
-                None if r.path == path => "chosen".into(),
-                None => "possible".into(),
-            };
-            text.push_str(&format!("  {}: {words}\n", path.words()));
-        }
-        if let Some(copier) = self.copier {
+        let mut text = self.verdicts(link, r).lines(r.path);
+        if let Some(copier) = self.imports.copier {
             text.push_str(&format!("  no driver is called here: device memory is mapped and copied by process {}\n", copier.pid));
         }
         text
@@ -619,17 +436,4 @@ impl Remotes {
         let _ = self.choose(link, &mut r);
         Ok(r)
     }
-}
-
-/// Whether what lies at a peer's own address in this process is what the peer registered.
-#[inline]
-pub fn still_there(site: Site, here: usize, id: u64) -> Result<()> {
-    if id == 0 || hmem::get(site.iface)?.identity(here as u64) == Some(id) {
-        return Ok(());
-    }
-    Err(Error::coded(errno::EFAULT, Code::Fault, format!("the peer's {site} memory at {here:#x} was freed after it was registered")))
-}
-
-fn nonsense(what: &str) -> Error {
-    Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer's region table makes no sense: {what}"))
 }

@@ -74,6 +74,10 @@ impl State {
             self.recvs.push_front(recv);
             return Ok(());
         };
+        if conn.rendezvous_in.get(offered.slot as usize).is_some_and(Option::is_some) {
+            self.recvs.push_front(recv);
+            return Err(protocol("the peer offered a message in a slot whose last one has not ended"));
+        }
         let peer = conn.link.peer.clone();
         let slot = peer.slot(offered.slot as usize);
         if slot.take_back(offered.generation).is_none() {
@@ -85,6 +89,7 @@ impl State {
         recv.ticket = self.bind.matched(false);
         match fetch(conn, &offered, &recv, n) {
             Fetched::Done => {
+                self.fetched = self.fetched.saturating_add(n);
                 slot.report(offered.generation, 0, 1);
                 conn.link.nudge();
                 self.received(&recv, n, offered.total - n, offered.data);
@@ -185,14 +190,14 @@ fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
     conn.remotes.stay_near(recv.site);
     if offered.file != 0
         && conn.remotes.allowed.contains(path)
-        && let Some((from, site)) = conn.remotes.mapped(&conn.link, offered.file, offered.file_offset, offered.total as u64)
+        && let Some((import, from)) = conn.remotes.mapped(&conn.link, offered.file, offered.file_offset, offered.total as u64)
     {
-        if !site.is_host() || !recv.site.is_host() {
-            return fetch_by_driver(recv, n, from as u64, site);
+        if !import.site().is_host() || !recv.site.is_host() {
+            return fetch_by_driver(recv, n, from as u64, import.site());
         }
         let mut at = 0;
         parts(recv.pieces.as_slice(), 0, n, |addr, run| {
-            // SAFETY: the mapping covers the offered bytes; the receive is the caller's promise.
+            // SAFETY: the mapping, borrowed here, covers the offered bytes; the receive is the caller's promise.
             unsafe { copy::copy(addr as *mut u8, (from + at) as *const u8, run, config::get().nt_threshold) };
             at += run;
         });

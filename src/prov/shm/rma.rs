@@ -129,7 +129,7 @@ impl State {
         {
             return Quick::Again;
         }
-        let (here, generation) = (place.one.here + offset as usize, place.generation);
+        let (here, generation) = (place.one.here() + offset as usize, place.generation);
         let gate = &conn.link.table.entry(place.index).gate;
         let busy = conn.link.mine.busy();
         if !conn.gate.enter(busy, gate, generation) {
@@ -137,7 +137,7 @@ impl State {
         }
         let (to, from) = if WRITE { (here, buf) } else { (buf, here) };
         // SAFETY: the local range is the caller's promise; the remote one was checked against the
-        // region, whose mapping outlives the cache entry.
+        // region, whose entry holds the mapping.
         unsafe { copy::copy(to as *mut u8, from as *const u8, len, self.streaming_from) };
         if op_flags & flags::DELIVERY_COMPLETE != 0 {
             conn.gate.leave_delivered(busy)
@@ -197,10 +197,10 @@ impl State {
             conn.gate.leave(busy);
             return false;
         }
-        let here = place.one.here + offset as usize;
+        let here = place.one.here() + offset as usize;
         let (to, from) = if WRITE { (here, buf) } else { (buf, here) };
         // SAFETY: the local range is the caller's promise; the remote one was checked against the
-        // region, whose mapping outlives the cache entry.
+        // region, whose entry holds the mapping.
         unsafe { copy::copy_short(to as *mut u8, from as *const u8, len) };
         if self.deliver {
             conn.gate.leave_delivered(busy)
@@ -236,7 +236,7 @@ impl State {
         {
             return None;
         }
-        let (far, index, generation) = (piece(place.one.addr + offset, l.len), place.index, place.generation);
+        let (far, index, generation) = (piece(place.one.addr() + offset, l.len), place.index, place.generation);
         if check_alive(conn).is_err() || (wanted && self.bind.tx.as_ref().is_some_and(|q| !q.has_room())) {
             return None;
         }
@@ -292,7 +292,7 @@ impl State {
         far[..remote.len()].copy_from_slice(remote);
         let pieces = Pieces::from(local).ok_or_else(|| Error::invalid("iov_count"))?;
         let drivers = self.options.driver_calls;
-        let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.regions.lock().local_site(c.desc, local, drivers)? };
+        let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.local_site(c.desc, local, drivers)? };
         if !(site.is_host() || drivers) && c.flags & flags::INJECT != 0 {
             return Err(device::needs_driver("an inject call copies device memory at once"));
         }
@@ -375,7 +375,6 @@ impl State {
             return Ok(Step::Blocked);
         }
         conn.remotes.stay_near(job.site);
-        conn.remotes.busy = !conn.devices.is_idle();
         let mut places: Vec<(Remote, u64)> = Vec::with_capacity(job.count);
         for r in job.remote() {
             match conn.remotes.resolve(&conn.link, r.key)? {
@@ -421,10 +420,11 @@ impl State {
             job.own_bytes()?;
         }
         conn.devices.after = (self.options.stream != 0).then_some(self.options.stream);
-        if let Some(step) = device::start(conn, domain, job, &places)? {
+        let path = places.first().map_or(Paths::IPC, |(p, _)| p.path);
+        if let Some(step) = device::start(conn, domain, job, &mut places)? {
             if !matches!(step, Step::Blocked) {
                 // Counted by the way to the peer's region, as ep_query tells it, whoever copies.
-                self.stats.moved(places.first().map_or(Paths::IPC, |(p, _)| p.path), job.total);
+                self.stats.moved(path, job.total);
             }
             return Ok(step);
         }
@@ -498,8 +498,8 @@ pub fn copy_now(
                 let mut here = far.here;
                 parts(local, at, run, |addr, n| {
                     let (to, from) = if dir == Dir::Write { (here, addr) } else { (addr, here) };
-                    // SAFETY: local pieces are the caller's promise; the remote run lies in a
-                    // mapping that lives as long as the cached region, and was bounds-checked.
+                    // SAFETY: local pieces are the caller's promise; the remote run was bounds-checked, and `place`
+                    // holds the mapping that it lies in.
                     unsafe { copy::copy(to as *mut u8, from as *const u8, n, streaming) };
                     here += n;
                 });

@@ -93,7 +93,7 @@ impl State {
     #[inline(always)]
     pub fn recv_short(&mut self, buf: usize, len: usize, context: usize) -> bool {
         let room = self.recvs.len() < self.recvs.capacity().min(RX_SIZE);
-        let usual = self.plain_receives & self.conn.is_some() & self.unexpected.is_empty() & (self.options.deadline_ns == 0);
+        let usual = self.plain_receives & self.conn.is_some() & self.unexpected.is_empty() & (self.options.recv_deadline_ns == 0);
         if !usual || !room || len > MAX_MSG || (buf == 0 && len != 0) {
             return false;
         }

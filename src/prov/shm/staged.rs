@@ -4,6 +4,8 @@
 use super::conn::{Conn, Flight, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
 use super::domain::Domain;
 use super::layout::{SLOTS, SegmentRef};
+use super::progress::BUDGET;
+use super::region::Pin;
 use super::rma::RmaJob;
 use super::state::State;
 use super::{device, msg};
@@ -47,12 +49,11 @@ impl State {
             *seen = (generation, 0);
         }
         if seen.1 == 0 {
-            let pinned = domain.regions.lock().pin(key, addr, len, Access::REMOTE_WRITE, drivers);
+            let pinned = domain.pin(key, addr, len, Access::REMOTE_WRITE, drivers);
             match pinned {
                 Err(code) => seen.1 = status_of(code),
                 Ok(pin) => {
-                    // SAFETY: the pieces lie in our own open region, which the pin holds.
-                    if let Err(e) = unsafe { msg::deliver(message, pin.site, &pin.pieces, 0, len) } {
+                    if let Err(e) = place(domain, message, &pin, len) {
                         crate::log!(Warn, "a staged write failed: {e}");
                         seen.1 = status_of(Code::Fault);
                     }
@@ -123,6 +124,45 @@ impl State {
     }
 }
 
+/// Puts the bytes of a staged write into the region that is pinned.
+fn place(domain: &Domain, message: &Message<'_, SegmentRef>, pin: &Pin, len: usize) -> Result<()> {
+    if pin.stays || !pin.site.is_host() {
+        // SAFETY: the pieces lie in our own open region, which the pin holds.
+        return unsafe { msg::deliver(message, pin.site, &pin.pieces, 0, len) };
+    }
+    let mut bytes = Vec::<u8>::with_capacity(len);
+    // SAFETY: there is room for `len` bytes, which are counted only if all of them were copied.
+    if unsafe { message.copy_out(0, bytes.as_mut_ptr(), len) } {
+        // SAFETY: as above.
+        unsafe { bytes.set_len(len) };
+    }
+    let mut rest = bytes.as_slice();
+    for iov in &pin.pieces {
+        let (now, later) = rest.split_at(iov.len.min(rest.len()));
+        // SAFETY: registered for this by the C caller, and held by the pin.
+        unsafe { domain.user.write(now, iov.addr)? };
+        rest = later;
+    }
+    Ok(())
+}
+
+/// Replaces `into` by the first `n` bytes of the region that is pinned.
+fn fetch(domain: &Domain, pin: &Pin, n: usize, into: &mut Vec<u8>) -> Result<()> {
+    into.clear();
+    if !pin.site.is_host() {
+        *into = device::gather(pin.site, &pin.pieces, n)?.into();
+        return Ok(());
+    }
+    let mut outcome = Ok(());
+    parts(&pin.pieces, 0, n, |addr, len| {
+        if outcome.is_ok() {
+            // SAFETY: registered for this by the C caller, and held by the pin.
+            outcome = unsafe { domain.user.read(addr, len, into) };
+        }
+    });
+    outcome
+}
+
 /// Puts as much of a staged operation into the ring as there is room for.
 pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
     let Some(mut s) = job.stream else { return Ok(Step::Blocked) };
@@ -181,9 +221,11 @@ pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
     Ok(Step::Flying)
 }
 
-/// Sends bytes of reads that peers asked for.
+/// Sends bytes of reads that peers asked for; a peer that takes them at once gets no more in one turn than others.
 pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
-    while let Some(read) = conn.reads_out.front_mut() {
+    let mut fetched = Vec::new();
+    for _ in 0..BUDGET {
+        let Some(read) = conn.reads_out.front_mut() else { break };
         let n = (read.len - read.done).min(conn.fragment);
         let header = Header { kind: kind::STAGED_DATA, words: 2, bytes: n as u16, flags: 0 };
         if !conn.tx.room(header.lines()).map_err(broken)? {
@@ -193,7 +235,7 @@ pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
         let pinned = addr.ok_or(Code::Bounds).and_then(|addr| {
             // The whole range is checked with the first fragment, so that a read out of bounds moves nothing.
             let span = if read.done == 0 { read.len } else { n };
-            domain.regions.lock().pin(read.key, addr, span, Access::REMOTE_READ, conn.devices.copier.is_none())
+            domain.pin(read.key, addr, span, Access::REMOTE_READ, conn.devices.copier.is_none())
         });
         let slot = conn.link.peer.slot(read.slot as usize);
         match pinned {
@@ -204,25 +246,20 @@ pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
             Ok(pin) => {
                 let mut pieces = Vec::with_capacity(pin.pieces.len());
                 parts(&pin.pieces, 0, n, |addr, len| pieces.push((addr as *const u8, len)));
-                let mut bounce = Box::default();
-                if !pin.site.is_host() {
-                    match device::gather(pin.site, &pin.pieces, n) {
-                        Ok(bytes) => bounce = bytes,
-                        Err(e) => {
-                            crate::log!(Warn, "a staged read failed: {e}");
-                            slot.report(read.generation, status_of(Code::Fault), 1);
-                            conn.reads_out.pop_front();
-                            domain.regions.lock().unpin(pin);
-                            continue;
-                        }
+                if !pin.stays {
+                    if let Err(e) = fetch(domain, &pin, n, &mut fetched) {
+                        crate::log!(Warn, "a staged read failed: {e}");
+                        slot.report(read.generation, status_of(Code::Fault), 1);
+                        conn.reads_out.pop_front();
+                        domain.regions.lock().unpin(pin);
+                        continue;
                     }
-                    pieces = vec![(bounce.as_ptr(), n)];
+                    pieces = vec![(fetched.as_ptr(), n)];
                 }
                 if n > 0 {
                     let words = [slot_word(read.slot, read.generation), read.offset.wrapping_add(read.done as u64)];
-                    // SAFETY: the pieces lie in our own region, which the pin holds open.
+                    // SAFETY: the pieces lie in our own region, which the pin holds open, or are what was fetched from it.
                     unsafe { conn.tx.write(header, &words, &pieces) };
-                    drop(bounce);
                 } else {
                     slot.report(read.generation, 0, 1);
                 }

@@ -5,10 +5,13 @@
 use super::cm::Connecting;
 use super::conn::Conn;
 use super::layout::SegmentRef;
+use super::leaving::Leaving;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
+use crate::hmem::copier::Copier;
+use crate::mr::Paths;
 pub use crate::prov::bind::{Bindings, Ending, Options, SILENT, Stats};
-use crate::prov::event::EventKind;
+use crate::prov::event::{EventKind, tell};
 use crate::prov::flags;
 use crate::prov::op::{Common, Pieces};
 use crate::prov::order::Ticket;
@@ -75,6 +78,8 @@ pub struct State {
     pub object: usize,
     pub context: usize,
     pub conn: Option<Box<Conn>>,
+    /// What is left of a connection that is over while a buffer of its operations is not quiet.
+    pub leaving: Option<Box<Leaving>>,
     pub rx: Option<Consumer<SegmentRef>>,
     /// Our segment, made when enabled, handed to the peer when connecting.
     pub segment: Option<(SegmentRef, OwnedFd)>,
@@ -83,6 +88,8 @@ pub struct State {
     /// Messages matched so far, and how many of them the peer was told of.
     pub matched: u64,
     pub published: u64,
+    /// Bytes of long messages that this turn has fetched.
+    pub fetched: usize,
     pub stats: Stats,
     pub polls: u32,
     /// Threads that sleep until this endpoint has something.
@@ -92,19 +99,36 @@ pub struct State {
     /// Earliest deadline of a receive; 0 = none.
     pub recv_deadline: u64,
     pub peer_name: Option<String>,
-    pub greeter: Option<super::cm::Greeter>,
+    pub greeter: Option<super::greeter::Greeter>,
     /// This endpoint's own address, once somebody asked.
     pub address: Option<String>,
+    /// The process that makes its device copies, where this one may call no driver.
+    pub copier: Option<&'static Copier>,
 }
 
 impl State {
     pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
+        tell(kind, self.object, error.as_ref(), || self.reached());
         self.bind.event(kind, self.object, self.context, data, error);
+    }
+
+    pub fn peer_address(&self) -> String {
+        format!("{}{}", super::cm::SCHEME, self.peer_name.as_deref().unwrap_or_default())
+    }
+
+    /// The peer and the ways to it, for the log.
+    fn reached(&self) -> String {
+        let Some(conn) = &self.conn else { return self.peer_address() };
+        let (paths, why) = match &conn.link.cma {
+            Ok(()) => (conn.remotes.allowed, String::new()),
+            Err(e) => (conn.remotes.allowed - Paths::CMA, format!("; no cma: {e}")),
+        };
+        format!("{}, {}, paths {}{why}", self.peer_address(), conn.link.who(), paths.words())
     }
 
     pub fn not_connected(&self) -> Error {
         match &self.phase {
-            Phase::Down(why) => Error::coded(errno::ENOTCONN, why.code, format!("ep: the connection is over: {}", why.words)),
+            Phase::Down(why) => Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words)),
             Phase::Connecting(_) => Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue"),
             _ => Error::fixed(errno::ENOTCONN, "ep: not connected"),
         }
@@ -113,8 +137,44 @@ impl State {
     /// The absolute deadline of an operation posted now.
     #[inline]
     pub fn deadline(&self, c: &Common) -> u64 {
-        let relative = if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns };
-        time::deadline(relative)
+        self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns })
+    }
+
+    /// The same of a receive.
+    #[inline]
+    pub fn recv_deadline_of(&self, c: &Common) -> u64 {
+        self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.recv_deadline_ns })
+    }
+
+    #[inline]
+    fn until(&self, relative: u64) -> u64 {
+        let deadline = time::deadline(relative);
+        if deadline != 0 {
+            self.bind.expires(deadline);
+        }
+        deadline
+    }
+
+    /// Posts with `post`. Who sleeps on the endpoint is woken if something has to be looked at now that no packet announces.
+    pub fn posted<R>(&mut self, post: impl FnOnce(&mut State) -> R) -> R {
+        let result = post(self);
+        if self.sleepers > 0 && self.is_stalled() {
+            self.bind.rouse();
+        }
+        result
+    }
+
+    /// Whether operations wait for room in the peer's ring, which no packet announces.
+    pub fn is_stalled(&self) -> bool {
+        self.conn.as_ref().is_some_and(|c| {
+            !c.backlog.is_empty()
+                || !c.devices.is_idle()
+                || !c.reads_out.is_empty()
+                || c.slots
+                    .active
+                    .iter()
+                    .any(|i| matches!(c.slots.flights[*i as usize], Some(super::conn::Flight::Rendezvous { sent: Some(_), .. })))
+        })
     }
 
     #[inline]

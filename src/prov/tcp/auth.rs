@@ -5,6 +5,7 @@ use super::hello::{HEAD_PROVEN, HELLO_LEN, PROOF_LEN};
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::info::{Info, Secret};
+use crate::sys::process;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fs::File;
@@ -35,6 +36,14 @@ fn read(path: &str) -> Result<Secret> {
     let facts = file.metadata().map_err(io)?;
     if !facts.is_file() {
         return Err(refuse("is no regular file".into()));
+    }
+    // Root could have read it anyhow; anybody else who owns it chose the key.
+    if facts.uid() != 0 && facts.uid() != process::euid() {
+        return Err(refuse(format!(
+            "belongs to user {}; a key's file belongs to who uses it ({}), or to root",
+            facts.uid(),
+            process::euid()
+        )));
     }
     if facts.mode() & 0o077 != 0 {
         return Err(refuse(format!("group or others have rights to it (mode {:03o}); chmod 600", facts.mode() & 0o777)));
@@ -176,6 +185,13 @@ mod tests {
         ] {
             let e = with(bytes, mode).unwrap_err();
             assert!(e.errno == errno::EACCES && e.words.contains(words) && e.words.contains(name), "{e}");
+        }
+        // Only root can make a file that is another's.
+        if process::euid() == 0 {
+            with(b"0123456789abcdef", 0o600).unwrap();
+            std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
+            let e = read(name).unwrap_err();
+            assert!(e.errno == errno::EACCES && e.words.contains("user 12345"), "{e}");
         }
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read(name).unwrap_err().errno, errno::ENOENT);

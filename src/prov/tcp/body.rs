@@ -134,6 +134,11 @@ impl Body {
         self.at >= self.wire_end()
     }
 
+    /// Whether its bytes go in one run, which nothing can cut short.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.in_parts && self.stripes.is_none()
+    }
+
     /// Whether it was given up.
     pub fn is_cut(&self) -> bool {
         self.why.is_some()

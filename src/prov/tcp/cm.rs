@@ -164,6 +164,16 @@ impl State {
     }
 }
 
+impl State {
+    /// The dialer knows that it was accepted. Told here, ahead of what it sent behind that, so that it can be answered.
+    pub fn joined(&mut self) {
+        if matches!(self.phase, Phase::Connecting { how: How::Joining, .. }) {
+            self.phase = Phase::Connected;
+            self.event(EventKind::Connected, Vec::new(), None);
+        }
+    }
+}
+
 /// Makes a connected socket what a connection's should be.
 pub fn tune(socket: BorrowedFd<'_>) -> Result<()> {
     let config = &config::get().tcp;
@@ -192,11 +202,6 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
     let late = *deadline != 0 && time::now_ns() > *deadline;
     match how {
         How::Joining => match &state.conn {
-            Some(conn) if conn.ready => {
-                state.phase = Phase::Connected;
-                state.event(EventKind::Connected, Vec::new(), None);
-                return Ok(());
-            }
             Some(conn) if conn.dying.is_some() => {
                 return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone"));
             }

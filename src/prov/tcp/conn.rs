@@ -207,6 +207,18 @@ impl Conn {
         self.tx.put_header(&header);
     }
 
+    /// Queues an answer of `len` bytes that `bytes` adds; if they cannot be had, nothing.
+    #[inline]
+    pub fn answer<E>(&mut self, len: u64, bytes: impl FnOnce(&mut Vec<u8>) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
+        let before = self.tx.end();
+        self.put(Header::new(Kind::Answered, 0, len));
+        let added = self.tx.add(bytes);
+        if added.is_err() {
+            self.tx.take_back(before);
+        }
+        added
+    }
+
     pub fn put_words(&mut self, kind: Kind, flags: u8, len: u64, words: &[u64]) {
         self.put(Header::new(kind, flags, len));
         words.iter().for_each(|w| self.tx.put_word(*w));

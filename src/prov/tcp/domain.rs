@@ -3,20 +3,23 @@
 
 use super::auth;
 use super::crowd::Crowd;
-use super::locate::Modes;
-use super::mr::Regions;
+use super::locate::{self, Modes};
+use super::mr::{Regions, is_stale};
 use super::state::State;
 use crate::config;
-use crate::error::{Error, Result, errno};
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
 use crate::mr::Paths;
 use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::info::{Info, PROGRESS_AUTO, Secret};
 use crate::prov::memory::Allocations;
+use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 use crate::prov::wish::{Facts, RegionId, Wish};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::time::now_ns;
+use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
 /// How long closing a region waits for a copy that touches it.
@@ -49,10 +52,10 @@ impl Domain {
             threading,
             modes,
             auto: info.progress == PROGRESS_AUTO,
-            regions: Serial::new(threading, Regions::new()),
+            regions: Serial::new(threading, Regions::new(Arc::new(UserCopy::new()?))?),
             faults: Plan::of("tcp"),
             key: auth::key(info)?,
-            memory: Allocations::default(),
+            memory: Allocations::doubled(),
             crowd: Crowd::default(),
             endpoints: Serial::new(threading, Vec::new()),
         })
@@ -76,7 +79,21 @@ impl Domain {
 
     pub fn register(&self, wish: &Wish<'_>) -> Result<RegionId> {
         let refused = self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
-        self.regions.lock().register(self.modes, wish, refused)
+        // Drivers are asked without the lock.
+        let located = locate::locate(wish, &self.memory)?;
+        self.regions.lock().register(self.modes, wish, refused, located)
+    }
+
+    /// Where the local pieces lie that an operation describes by `desc`; they are still what was registered.
+    pub fn local_site(&self, desc: u64, local: &[Iov]) -> Result<Site> {
+        let (site, places) = self.regions.lock().local_site(desc, local)?;
+        match places.iter().find(|(_, piece)| is_stale(site, piece)) {
+            None => Ok(site),
+            Some((i, piece)) => {
+                let words = format!("iov[{i}]: the {site} memory at {:#x} was freed after it was registered", piece.iov.addr);
+                Err(Error::coded(errno::EFAULT, Code::Fault, words))
+            }
+        }
     }
 
     /// When this returns `Ok`, nothing of a peer's touches the memory, nor will: a transfer that is under way goes on

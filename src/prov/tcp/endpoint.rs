@@ -8,6 +8,7 @@ use super::fault::Faults;
 use super::greeter::Request;
 use super::hello::{DATA_MAX, Terms};
 use super::state::{How, Phase, State};
+use super::{mr, rma};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::bind::{Binding, Bindings, Options, PathReport, Quick, Stats, Verdicts};
@@ -45,7 +46,7 @@ impl Endpoint {
         let state = State {
             phase: Phase::Fresh,
             bind: Bindings::default(),
-            options: Options::new(true),
+            options: Options::new(false),
             object: 0,
             context,
             conn: None,
@@ -174,13 +175,14 @@ impl Endpoint {
     }
 
     /// The endpoint ends; posted receives get their error entries.
-    pub fn close(&self) {
+    pub fn close(&self) -> Result<()> {
         let mut s = self.state.lock();
         self.leave(&mut s);
         s.unexpected.clear();
         s.bind = Bindings::default();
         drop(s);
         self.domain.remove(&self.state);
+        Ok(())
     }
 
     /// As `rma` for the ordinary case; `NotOrdinary` posts nothing.
@@ -267,7 +269,7 @@ impl Endpoint {
     pub fn awake(&self, poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
-        if let (0, Some(conn), Some(poller)) = (s.sleepers, &s.conn, poller) {
+        if let (Some(conn), Some(poller)) = (&s.conn, poller) {
             poller.remove(conn.socket());
             conn.forget_streams(poller);
         }
@@ -282,13 +284,14 @@ impl Endpoint {
         let s = self.state.lock();
         let now = time::now_ns();
         let until = |deadline: u64| if deadline == 0 { LONG } else { deadline.saturating_sub(now).clamp(SHORT, LONG) };
-        match &s.phase {
+        let nap = match &s.phase {
             Phase::Connecting { deadline, how: How::Dial(_) } => until(*deadline).min(NEXT_ADDRESS),
             Phase::Connecting { deadline, .. } => until(*deadline),
             _ => until(s.earliest)
                 .min(s.conn.as_ref().map_or(LONG, |c| c.streams_nap_ns()))
                 .min(s.faults.as_ref().map_or(LONG, |f| until(f.next()))),
-        }
+        };
+        s.bind.sleeps(now, nap)
     }
 
     /// Whether a device's copies are awaited, which no socket announces.
@@ -305,30 +308,41 @@ impl Endpoint {
         change(&mut self.state.lock().options);
     }
 
-    /// A region of the peer's is known by its key alone: what path it takes depends on the memory that it is of.
-    pub fn report(&self, key: u64) -> Result<PathReport> {
+    /// The memory of this side and the key decide: whether the peer has such a region, only an operation tells.
+    pub fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.state.lock();
         let Some(conn) = &s.conn else { return Err(s.not_connected()) };
-        let both = Paths::SOCKET | Paths::STAGED;
-        let paths = both & s.options.policy.allowed() & self.domain.modes.paths;
         let no = |words| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
-        let verdicts = Verdicts {
-            direct: no("the peer is reached over tcp: its memory cannot be mapped"),
-            ipc: no("the peer is reached over tcp: its device memory cannot be mapped"),
-            cma: no("the peer is reached over tcp, not within this host"),
-            staged: (!paths.contains(Paths::STAGED)).then(|| Error::fixed(errno::EACCES, "ruled out by the endpoint or GDRFAB_TCP_PATHS")),
+        let allowed = s.allowed(&self.domain);
+        let permit = |path: Paths| {
+            let words = "ruled out by this endpoint's options or GDRFAB_TCP_PATHS";
+            (!allowed.contains(path)).then(|| Error::coded(errno::EACCES, Code::Path, words))
         };
+        let here = rma::site_of(&self.domain, desc, &[])?;
+        let there = mr::names_device(key);
+        let (socket, staged) = match (here.is_host(), there) {
+            (false, _) => (no("this side's memory is a device's, which the kernel does not reach"), None),
+            (true, Some(true)) => (no("the peer's region is a device's memory, which its kernel does not reach"), None),
+            (true, Some(false)) => (None, no("both sides' memory is the host's: nothing is staged")),
+            (true, None) => {
+                let words = "not known yet: taken if the region is a device's memory, which a key of its owner's choice does not say";
+                (None, Some(Error::coded(errno::EAGAIN, Code::Path, words)))
+            }
+        };
+        let verdicts = Verdicts {
+            socket: socket.or_else(|| permit(Paths::SOCKET)),
+            staged: staged.or_else(|| permit(Paths::STAGED)),
+            ..Verdicts::refused("no path of tcp: the peer is reached over a connection")
+        };
+        let paths = verdicts.possible();
+        let offered = if there == Some(true) { Paths::STAGED } else { Paths::SOCKET | Paths::STAGED };
         let streams = match conn.rx.far.as_ref().map(|far| far.count()) {
             Some(count) => format!("  from 256 KiB of host memory on over {count} connections of their own\n"),
             None => String::new(),
         };
-        let text = format!(
-            "to the peer's region {key:#x} ({}): {}\n  socket: host memory on both sides, the kernel copies between it and the connection\n  \
-             staged: device memory on either side, through pinned slots there\n{streams}",
-            conn.peer,
-            paths.best().words()
-        );
-        Ok(PathReport { path: paths.best(), paths, offered: both, verdicts, text })
+        let path = paths.best();
+        let text = format!("to the peer's region {key:#x} ({}): {}\n{}{streams}", conn.peer, path.words(), verdicts.lines(path));
+        Ok(PathReport { path, paths, offered, verdicts, text })
     }
 
     pub fn stats(&self) -> Stats {

@@ -8,6 +8,7 @@ use super::state::{Phase, Recv, State};
 use crate::error::Result;
 use crate::hmem::Site;
 use crate::prov::bind::Ending;
+use crate::prov::event::tell_end;
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov};
@@ -144,6 +145,7 @@ impl State {
                 }
             }
             Verdict::Lose => {
+                tell_end(self.object, &self.peer_address(), &Plan::gone());
                 // In the order of posting: those before it end first.
                 self.tear(domain, &Plan::gone());
                 match job {

@@ -7,6 +7,7 @@ use super::hello::{Purpose, Status, Terms};
 use super::shake::{Door, Heard, Stranger};
 use crate::config;
 use crate::error::{Error, Result};
+use crate::prov::accept::{Acceptor, MOST, Taken};
 use crate::prov::info::Secret;
 use crate::sys::epoll::Poller;
 use crate::sys::{tcp, time};
@@ -20,8 +21,6 @@ const BACKLOG: i32 = 4096;
 const REQUESTS: usize = 1024;
 /// Who has said nothing for so long makes room for others.
 const SILENCE_NS: u64 = 100_000_000;
-/// How long to leave the kernel's queue alone when this process cannot take from it.
-const REST_NS: u64 = 100_000_000;
 
 /// A connection request. Dropped, it is rejected.
 pub struct Request {
@@ -89,23 +88,13 @@ impl Drop for Request {
 
 /// A listening socket and the strangers that have not introduced themselves yet.
 pub struct Greeter {
-    listener: OwnedFd,
+    acceptor: Acceptor,
     at: SocketAddr,
     door: Door,
     /// Oldest first.
     strangers: Vec<Stranger>,
     most: usize,
     patience_ns: u64,
-    /// Until then the kernel's queue is left alone.
-    rest: u64,
-    /// The strangers, the listener while there is room, and a timer for what is to be done though nobody says
-    /// anything. A set of its own, because whoever sleeps on it must hear nothing more of a stranger that has become a
-    /// connection: leaving this one is enough.
-    set: Poller,
-    /// Whether the listener is in the set.
-    listens: bool,
-    /// What the timer is set to; 0: nothing.
-    alarm: u64,
     requests: Arc<()>,
     most_requests: usize,
 }
@@ -121,10 +110,8 @@ impl Greeter {
         let at = tcp::local(bound.as_fd())?;
         tcp::start(bound.as_fd(), BACKLOG).map_err(|e| e.context(at))?;
         let config = &config::get().tcp;
-        let set = Poller::new()?;
-        set.add(bound.as_fd())?;
         Ok(Greeter {
-            listener: bound,
+            acceptor: Acceptor::new(bound, matches!(purpose, Purpose::Passive))?,
             at,
             door: Door { purpose, token, key },
             strangers: Vec::new(),
@@ -132,10 +119,6 @@ impl Greeter {
             requests: Arc::default(),
             most_requests: REQUESTS,
             patience_ns: config.greeting_ms.saturating_mul(1_000_000),
-            rest: 0,
-            set,
-            listens: true,
-            alarm: 0,
         })
     }
 
@@ -156,25 +139,29 @@ impl Greeter {
     /// When the next connection can be taken; now, if that is past.
     fn room_at(&self) -> u64 {
         let full = self.strangers.len() >= self.most;
-        let room = self.most_silent().filter(|_| full).map_or(0, |(_, heard)| heard + SILENCE_NS);
-        room.max(self.rest)
+        self.most_silent().filter(|_| full).map_or(0, |(_, heard)| heard + SILENCE_NS)
+    }
+
+    /// Why connections cannot be taken, if the owner was not told yet.
+    pub fn trouble(&mut self) -> Option<Error> {
+        self.acceptor.trouble()
     }
 
     /// What becomes readable when `poll` has something to do.
     pub fn each_fd(&self, mut each: impl FnMut(BorrowedFd<'_>)) {
-        each(self.set.as_fd());
+        each(self.acceptor.set.as_fd());
     }
 
     pub fn watch(&self, poller: &Poller) -> Result<()> {
-        poller.add(self.set.as_fd())
+        poller.add(self.acceptor.set.as_fd())
     }
 
     /// Takes what has come: requests that introduced themselves well.
     pub fn poll(&mut self) -> Vec<Request> {
-        let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.listener.as_fd()).chain(self.strangers.iter().map(Stranger::fd)).collect();
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.acceptor.fd()).chain(self.strangers.iter().map(Stranger::fd)).collect();
         let ready = tcp::readable(&fds);
         let mut requests = Vec::new();
-        if self.strangers.is_empty() && !ready[0] && self.alarm == 0 {
+        if self.strangers.is_empty() && !ready[0] && !self.acceptor.is_timed() {
             return requests;
         }
         let now = time::now_ns();
@@ -188,7 +175,8 @@ impl Greeter {
         if ready[0] {
             self.take(now, &mut requests);
         }
-        self.sleep_well();
+        let over = self.strangers.iter().map(Stranger::until).min();
+        self.acceptor.sleep_well(self.room_at(), over);
         requests
     }
 
@@ -196,7 +184,7 @@ impl Greeter {
         let peer = stranger.peer();
         match stranger.advance(&self.door) {
             Ok(Ok(heard)) => {
-                self.set.remove(heard.socket.as_fd());
+                self.acceptor.set.remove(heard.socket.as_fd());
                 // One is ours.
                 if Arc::strong_count(&self.requests) > self.most_requests {
                     crate::log!(Info, "{peer} is refused: {} connection requests wait for an answer", self.most_requests);
@@ -219,54 +207,31 @@ impl Greeter {
         }
     }
 
-    /// Takes connections out of the kernel's queue while there is room for them. Newcomers are not silent yet, so this
-    /// ends.
+    /// Takes connections out of the kernel's queue while there is room for them, and no more than a turn's.
     fn take(&mut self, now: u64, requests: &mut Vec<Request>) {
-        while self.room_at() <= now {
-            match tcp::accept(self.listener.as_fd()) {
-                Ok(Some((socket, peer))) => {
+        for _ in 0..MOST {
+            if self.room_at() > now {
+                return;
+            }
+            match self.acceptor.take(now, tcp::accept) {
+                Taken::One((socket, peer)) => {
                     if self.strangers.len() >= self.most
                         && let Some((silent, _)) = self.most_silent()
                     {
                         self.strangers.remove(silent).refuse(Status::Busy);
                     }
-                    match self.set.add(socket.as_fd()).and_then(|()| Stranger::new(socket, peer, self.patience_ns)) {
+                    match self.acceptor.set.add(socket.as_fd()).and_then(|()| Stranger::new(socket, peer, self.patience_ns)) {
                         Ok(stranger) => self.hear(stranger, now, requests),
                         Err(e) => crate::log!(Info, "{e}"),
                     }
                 }
-                Ok(None) => return,
-                Err(e) => {
-                    // Out of descriptors or memory: the queue stays as it is, and looking at it again at once
-                    // would change nothing.
-                    crate::log!(Warn, "{e}");
-                    self.rest = now + REST_NS;
+                Taken::TurnAway((socket, peer)) => {
+                    if let Ok(stranger) = Stranger::new(socket, peer, 0) {
+                        stranger.turn_back(Status::Busy);
+                    }
                 }
+                Taken::Nobody => return,
             }
-        }
-    }
-
-    /// Lets the set wake nobody in vain: the listener is in it while there is room, and the timer is set to the next time
-    /// at which there will be, or a stranger's is over.
-    fn sleep_well(&mut self) {
-        let (now, room) = (time::now_ns(), self.room_at());
-        if self.listens != (room <= now) {
-            self.listens = !self.listens;
-            if !self.listens {
-                self.set.remove(self.listener.as_fd());
-            } else if let Err(e) = self.set.add(self.listener.as_fd()) {
-                crate::log!(Warn, "{e}");
-            }
-        }
-        let over = self.strangers.iter().map(Stranger::until).min();
-        let alarm = over.into_iter().chain(Some(room).filter(|at| *at > now)).min().unwrap_or(0);
-        if alarm == self.alarm {
-            return;
-        }
-        let after = (alarm != 0).then(|| alarm.saturating_sub(now));
-        match self.set.set_timer(after) {
-            Ok(()) => self.alarm = alarm,
-            Err(e) => crate::log!(Warn, "{e}"),
         }
     }
 }
@@ -293,23 +258,24 @@ mod tests {
         }
         // It keeps talking, which gives it no more time; the timer wakes whoever sleeps.
         slow.write_all(b"GDR").unwrap();
-        while greeter.set.wait(Some(20_000_000)) == Woken::Ready {
+        while greeter.acceptor.set.wait(Some(20_000_000)) == Woken::Ready {
             assert!(greeter.poll().is_empty() && greeter.strangers() == 1);
         }
-        assert!(greeter.set.wait(Some(1_000_000_000)) == Woken::Ready);
+        assert!(greeter.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
         assert!(greeter.poll().is_empty() && greeter.strangers() == 0);
-        assert!((greeter.set.wait(Some(0)), greeter.alarm) == (Woken::Timeout, 0));
+        assert!((greeter.acceptor.set.wait(Some(0)), greeter.acceptor.is_timed()) == (Woken::Timeout, false));
     }
 
     #[test]
     fn a_listener_without_descriptors_rests() {
         let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
-        greeter.rest = time::now_ns() + 200_000_000;
-        greeter.sleep_well();
+        let later = time::now_ns() + 200_000_000;
+        greeter.acceptor.rest_until(later);
+        greeter.acceptor.sleep_well(0, None);
         let _one = TcpStream::connect(greeter.local()).unwrap();
         assert!(greeter.poll().is_empty() && greeter.strangers() == 0);
-        assert!(greeter.set.wait(Some(10_000_000)) == Woken::Timeout);
-        assert!(greeter.set.wait(Some(1_000_000_000)) == Woken::Ready);
+        assert!(greeter.acceptor.set.wait(Some(10_000_000)) == Woken::Timeout);
+        assert!(greeter.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
         assert!(greeter.poll().is_empty() && greeter.strangers() == 1);
     }
 

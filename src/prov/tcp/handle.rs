@@ -233,6 +233,7 @@ impl State {
             Kind::Ready if conn.ready => Err(broken("READY where it has no place")),
             Kind::Ready => {
                 conn.ready = true;
+                self.joined();
                 Ok(())
             }
             Kind::Streams => self.on_streams(h.len),
@@ -291,18 +292,15 @@ impl State {
             region.leave();
             return Ok(false);
         }
-        let mut from = conn.rx.bytes()[size..].as_ptr();
-        region.parts(skip, h.len, |addr, n| {
-            // SAFETY: the buffer holds `len` bytes; the region is entered, so its memory is there and was given for this.
-            unsafe {
-                std::ptr::copy_nonoverlapping(from, addr as *mut u8, n);
-                from = from.add(n);
-            }
-        });
+        let wrote = region.write(skip, conn.rx.bytes().get(size..size + h.len as usize).unwrap_or(&[]));
         let ended = region.end_cpu(true);
         region.leave();
         if let Err(e) = ended {
             crate::log!(Warn, "{e}");
+        }
+        if wrote.is_err() {
+            // The long way finds the same, and tells.
+            return Ok(false);
         }
         conn.rx.consume(size + h.len as usize);
         conn.done = conn.done.wrapping_add(1);
@@ -356,12 +354,8 @@ impl State {
         check_sum(h, words)?;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let source = match conn.target(domain, h, words, Access::REMOTE_READ) {
-            Ok(Target::Host(runs)) if h.len <= ANSWER_COPY => match copy_out(&runs, h.len) {
-                Ok(bytes) => {
-                    conn.put(Header::new(Kind::Answered, 0, h.len));
-                    conn.tx.put(&bytes);
-                    return Ok(());
-                }
+            Ok(Target::Host(runs)) if h.len <= ANSWER_COPY => match conn.answer(h.len, |out| copy_out(&runs, out)) {
+                Ok(()) => return Ok(()),
                 Err(code) => Err(code),
             },
             Ok(Target::Host(runs)) => Ok(Source::Regions(runs)),
@@ -591,21 +585,16 @@ impl State {
     }
 }
 
-/// The bytes of regions, for an answer that is copied.
-fn copy_out(runs: &[Run], len: u64) -> std::result::Result<Vec<u8>, Code> {
-    let mut bytes = Vec::with_capacity(len as usize);
+/// Adds the bytes of regions to an answer that is copied.
+fn copy_out(runs: &[Run], out: &mut Vec<u8>) -> std::result::Result<(), Code> {
     for run in runs {
         run.region.enter()?;
-        let began = run.region.begin_cpu(false);
-        if began.is_ok() {
-            run.region.parts(run.skip, run.len, |addr, n| {
-                // SAFETY: the region is entered, so its memory is there and was given for this.
-                bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
-            });
-        }
-        let ended = began.and_then(|()| run.region.end_cpu(false));
+        let read = run.region.begin_cpu(false).and_then(|()| {
+            let read = run.region.read(run.skip, run.len, out);
+            read.and(run.region.end_cpu(false))
+        });
         run.region.leave();
-        ended.map_err(|_| Code::Fault)?;
+        read.map_err(|_| Code::Fault)?;
     }
-    Ok(bytes)
+    Ok(())
 }

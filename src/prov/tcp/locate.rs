@@ -5,6 +5,7 @@ use super::mr::{File, Piece};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Kind, Site, dmabuf};
 use crate::mr::{Access, PathPolicy, Paths};
+use crate::prov::memory::Allocations;
 use crate::prov::op::Iov;
 use crate::prov::survey;
 use crate::prov::wish::{Source, Wish};
@@ -28,6 +29,8 @@ pub struct Located {
     pub site: Site,
     pub kind: Kind,
     pub file: Option<File>,
+    /// The CPU may copy: the pieces lie in mappings of the library's own, whose pages nobody takes away.
+    pub own: bool,
 }
 
 impl Located {
@@ -48,7 +51,7 @@ pub fn check_path(path: Paths, process: Paths, policy: &PathPolicy) -> Result<()
     Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
 }
 
-pub fn locate(wish: &Wish<'_>) -> Result<Located> {
+pub fn locate(wish: &Wish<'_>, memory: &Allocations) -> Result<Located> {
     let iovs = match wish.source {
         Source::File { fd, offset, len, base_addr } => {
             let writable = wish.access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ);
@@ -59,14 +62,18 @@ pub fn locate(wish: &Wish<'_>) -> Result<Located> {
     let extent = survey::extent(iovs)?;
     match survey::site_of(wish.memory, extent.0)? {
         Some(site) => device(iovs, extent, site),
-        None => host(iovs, extent),
+        None => host(iovs, extent, memory),
     }
 }
 
-fn host(iovs: &[Iov], (base, len): (u64, u64)) -> Result<Located> {
+fn host(iovs: &[Iov], (base, len): (u64, u64), memory: &Allocations) -> Result<Located> {
     survey::refuse_device_memory(iovs)?;
-    let pieces = iovs.iter().map(|iov| Piece { iov: *iov, id: 0 }).collect();
-    Ok(Located { pieces, base, len, site: Site::HOST, kind: Kind::Host, file: None })
+    let mut pieces: Box<[Piece]> = iovs.iter().map(|iov| Piece { iov: *iov, at: iov.addr, id: 0 }).collect();
+    let places: Option<Vec<usize>> = iovs.iter().map(|iov| memory.own(iov.addr, iov.len)).collect();
+    if let Some(places) = &places {
+        pieces.iter_mut().zip(places).for_each(|(piece, at)| piece.at = *at);
+    }
+    Ok(Located { pieces, base, len, site: Site::HOST, kind: Kind::Host, file: None, own: places.is_some() })
 }
 
 fn device(iovs: &[Iov], (base, len): (u64, u64), site: Site) -> Result<Located> {
@@ -74,14 +81,14 @@ fn device(iovs: &[Iov], (base, len): (u64, u64), site: Site) -> Result<Located> 
     let mut pieces = Vec::with_capacity(1);
     let kind = survey::each_allocation(up, site, iovs, |iov, at, of| {
         let end = of.end().min((iov.addr + iov.len) as u64);
-        pieces.push(Piece { iov: Iov { addr: at as usize, len: (end - at) as usize }, id: of.id });
+        pieces.push(Piece { iov: Iov { addr: at as usize, len: (end - at) as usize }, at: at as usize, id: of.id });
     })?;
     // Host memory that the vendor made: the CPU and the kernel reach it.
     let site = if kind == Kind::Pinned { Site::HOST } else { site };
     if site.is_host() {
         pieces.iter_mut().for_each(|p| p.id = 0);
     }
-    Ok(Located { pieces: pieces.into(), base, len, site, kind, file: None })
+    Ok(Located { pieces: pieces.into(), base, len, site, kind, file: None, own: false })
 }
 
 /// A descriptor of the caller's, mapped for the region's life.
@@ -101,7 +108,9 @@ fn file(fd: BorrowedFd<'_>, offset: u64, len: usize, base_addr: u64, writable: b
     let bytes = len.checked_add(within).and_then(mem::page_round).ok_or_else(|| Error::invalid("dmabuf->len: overflows"))?;
     let protection = if writable { Protection::ReadWrite } else { Protection::ReadOnly };
     let map = Mapping::new(fd, start, bytes, protection)?;
-    let piece = Piece { iov: Iov { addr: map.as_ptr() as usize + within, len }, id: 0 };
+    let at = map.as_ptr() as usize + within;
+    let piece = Piece { iov: Iov { addr: at, len }, at, id: 0 };
+    let own = mem::never_shrinks(fd);
     let file = File { fd: mem::duplicate(fd)?, _map: map };
-    Ok(Located { pieces: [piece].into(), base, len: len as u64, site: Site::HOST, kind: Kind::Host, file: Some(file) })
+    Ok(Located { pieces: [piece].into(), base, len: len as u64, site: Site::HOST, kind: Kind::Host, file: Some(file), own })
 }

@@ -11,6 +11,7 @@ use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 use crate::prov::wish::{Facts, INDEX_BITS, RegionId, Wish, desc_fits, desc_index, desc_of};
 use crate::sys::mem::Mapping;
+use crate::sys::usercopy::UserCopy;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,11 +21,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
 /// In a region's door: nobody enters any more.
 const SHUT: u32 = 1 << 31;
+/// In a key that the library chose, and in one of a device's memory: a peer's questions about paths are answered by it.
+const OWN_KEY: u64 = 1 << 63;
+const DEVICE_KEY: u64 = 1 << 62;
 
-/// A contiguous piece, and the identity of its device allocation when it was registered (0: none is known).
+/// Whether a key names a device's memory; `None`: its owner chose it, and it says nothing.
+pub fn names_device(key: u64) -> Option<bool> {
+    (key & OWN_KEY != 0).then_some(key & DEVICE_KEY != 0)
+}
+
+/// A contiguous piece, where its bytes are reached, and the identity of its device allocation when it was registered
+/// (0: none is known).
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     pub iov: Iov,
+    pub at: usize,
     pub id: u64,
 }
 
@@ -43,6 +54,7 @@ pub struct Region {
     path: Paths,
     event: bool,
     counter: Mutex<Option<Arc<Counter>>>,
+    user: Arc<UserCopy>,
     /// How many are inside, and [`SHUT`].
     door: AtomicU32,
 }
@@ -107,7 +119,7 @@ impl Region {
             }
             let take = left.min(piece.iov.len - skip);
             if take > 0 {
-                each(piece.iov.addr + skip, take);
+                each(piece.at + skip, take);
             }
             left -= take;
             skip = 0;
@@ -115,6 +127,41 @@ impl Region {
                 return;
             }
         }
+    }
+
+    /// Copies `len` bytes from byte `skip` on behind `into`; the region is of host memory, and entered.
+    #[inline]
+    pub fn read(&self, skip: u64, len: u64, into: &mut Vec<u8>) -> Result<()> {
+        let mut outcome = Ok(());
+        self.parts(skip, len, |addr, n| {
+            if self.located.own {
+                // SAFETY: a mapping of ours, which lives as long as the region, of pages that stay.
+                into.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
+            } else if outcome.is_ok() {
+                // SAFETY: registered for this by the C caller, and entered.
+                outcome = unsafe { self.user.read(addr, n, into) };
+            }
+        });
+        outcome
+    }
+
+    /// Copies the bytes to byte `skip` on. As `read`; on failure some of them may be there.
+    #[inline]
+    pub fn write(&self, skip: u64, bytes: &[u8]) -> Result<()> {
+        let (mut outcome, mut rest) = (Ok(()), bytes);
+        self.parts(skip, bytes.len() as u64, |addr, n| {
+            let (now, later) = rest.split_at(n.min(rest.len()));
+            rest = later;
+            if self.located.own {
+                // SAFETY: a mapping of ours, which lives as long as the region, of pages that stay; a region's parts
+                // together are as long as what was asked for.
+                unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), addr as *mut u8, now.len()) };
+            } else if outcome.is_ok() {
+                // SAFETY: registered for this by the C caller, and entered.
+                outcome = unsafe { self.user.write(now, addr) };
+            }
+        });
+        outcome
     }
 
     /// Whether the device allocations are still those that were registered.
@@ -159,11 +206,12 @@ pub struct Regions {
     by_key: HashMap<u64, u32>,
     keys: KeySource,
     open: usize,
+    user: Arc<UserCopy>,
 }
 
 impl Regions {
-    pub fn new() -> Regions {
-        Regions { slots: Vec::new(), free: Vec::new(), by_key: HashMap::new(), keys: KeySource::default(), open: 0 }
+    pub fn new(user: Arc<UserCopy>) -> Result<Regions> {
+        Ok(Regions { slots: Vec::new(), free: Vec::new(), by_key: HashMap::new(), keys: KeySource::new()?, open: 0, user })
     }
 
     pub fn open_count(&self) -> usize {
@@ -171,8 +219,7 @@ impl Regions {
     }
 
     /// Registers; nothing is left behind on failure.
-    pub fn register(&mut self, modes: Modes, wish: &Wish<'_>, refused: Paths) -> Result<RegionId> {
-        let located = locate::locate(wish)?;
+    pub fn register(&mut self, modes: Modes, wish: &Wish<'_>, refused: Paths, located: Located) -> Result<RegionId> {
         let base = match modes.virt_addr {
             true if wish.offset != 0 => return Err(Error::invalid("offset: must be 0 in a domain with GDRFAB_MR_VIRT_ADDR")),
             true => located.base,
@@ -186,8 +233,8 @@ impl Regions {
         if refused.contains(path) {
             return Err(fault::refusal(path));
         }
-        let (index, generation, key) = self.take_slot(modes, wish.requested_key)?;
         let device = !located.site.is_host();
+        let (index, generation, key) = self.take_slot(modes, wish.requested_key, device)?;
         let region = Region {
             key,
             base,
@@ -198,13 +245,14 @@ impl Regions {
             event: wish.event,
             counter: Mutex::new(None),
             door: AtomicU32::new(0),
+            user: self.user.clone(),
         };
         self.slots[index as usize] = Slot { generation, region: Some(Arc::new(region)) };
         self.open += 1;
         Ok(RegionId { index, generation, key, desc: desc_of(index, generation, device) })
     }
 
-    fn take_slot(&mut self, modes: Modes, requested: u64) -> Result<(u32, u64, u64)> {
+    fn take_slot(&mut self, modes: Modes, requested: u64, device: bool) -> Result<(u32, u64, u64)> {
         if !modes.prov_key && self.by_key.contains_key(&requested) {
             return Err(Error::new(errno::ENOKEY, format!("requested_key {requested:#x} already names a region of this domain")));
         }
@@ -216,8 +264,9 @@ impl Regions {
             }
             None => return Err(Error::new(errno::ENOSPC, format!("this domain already has {MAX_REGIONS} regions"))),
         };
-        // The index in the low bits finds the region; 45 random bits keep the key unguessable.
-        let generation = self.keys.draw() << INDEX_BITS | u64::from(index) | 1 << 63;
+        // The index in the low bits finds the region; 44 random bits keep the key unguessable.
+        let drawn = (self.keys.draw() << INDEX_BITS) & !DEVICE_KEY | u64::from(index) | OWN_KEY;
+        let generation = drawn | if device { DEVICE_KEY } else { 0 };
         if modes.prov_key {
             return Ok((index, generation, generation));
         }
@@ -294,16 +343,17 @@ impl Regions {
         self.slots.get(index as usize)?.region.as_ref().filter(|r| r.is(key))
     }
 
-    /// Where the local pieces lie that an operation describes by `desc`: checked to be inside the region,
-    /// and to be still what was registered.
-    pub fn local_site(&self, desc: u64, local: &[Iov]) -> Result<Site> {
+    /// Where the local pieces lie that an operation describes by `desc`: checked to be inside the region. Gives the pieces
+    /// of device memory that they lie in, for the driver to be asked about without the lock.
+    pub fn local_site(&self, desc: u64, local: &[Iov]) -> Result<(Site, Vec<(usize, Piece)>)> {
         let slot = self.slots.get(desc_index(desc) as usize).filter(|s| desc_fits(desc, s.generation));
         let region = slot.and_then(|s| s.region.as_ref()).filter(|r| r.door.load(Ordering::Relaxed) & SHUT == 0);
         let region = region.ok_or_else(|| Error::invalid("desc: names no open region of this domain"))?;
         let site = region.site();
         if site.is_host() {
-            return Ok(site);
+            return Ok((site, Vec::new()));
         }
+        let mut places = Vec::with_capacity(1);
         for (i, iov) in local.iter().enumerate() {
             let (mut at, end) = (iov.addr, iov.addr.saturating_add(iov.len));
             while at < end {
@@ -311,14 +361,11 @@ impl Regions {
                 let Some(piece) = piece else {
                     return Err(Error::invalid(format!("iov[{i}]: [{:#x}, +{}) lies outside the region of its desc", iov.addr, iov.len)));
                 };
-                if is_stale(site, piece) {
-                    let words = format!("iov[{i}]: the {site} memory at {at:#x} was freed after it was registered");
-                    return Err(Error::coded(errno::EFAULT, Code::Fault, words));
-                }
+                places.push((i, *piece));
                 at = piece.iov.addr + piece.iov.len;
             }
         }
-        Ok(site)
+        Ok((site, places))
     }
 
     /// Open regions that touch `[addr, addr+len)`.
@@ -330,7 +377,7 @@ impl Regions {
 }
 
 /// Whether the device allocation behind a piece is another one than when it was registered.
-fn is_stale(site: Site, piece: &Piece) -> bool {
+pub fn is_stale(site: Site, piece: &Piece) -> bool {
     piece.id != 0 && hmem::get(site.iface).map_or(true, |up| up.identity(piece.iov.addr as u64) != Some(piece.id))
 }
 
@@ -338,6 +385,7 @@ fn is_stale(site: Site, piece: &Piece) -> bool {
 mod tests {
     use super::*;
     use crate::mr::PathPolicy;
+    use crate::prov::memory::Allocations;
     use crate::prov::wish::{Memory, Source};
 
     const MODES: Modes = Modes { virt_addr: true, prov_key: true, paths: Paths::SOCKET.union(Paths::STAGED) };
@@ -355,11 +403,16 @@ mod tests {
         }
     }
 
+    fn register(regions: &mut Regions, modes: Modes, iov: &[Iov], key: u64) -> Result<RegionId> {
+        let wish = wish(iov, key);
+        regions.register(modes, &wish, Paths::empty(), locate::locate(&wish, &Allocations::default())?)
+    }
+
     #[test]
     fn a_peer_gets_what_was_registered_and_no_more() {
-        let mut regions = Regions::new();
+        let mut regions = Regions::new(Arc::new(UserCopy::new().unwrap())).unwrap();
         let iov = [Iov { addr: 0x10000, len: 64 }, Iov { addr: 0x20000, len: 16 }];
-        let id = regions.register(MODES, &wish(&iov, 0), Paths::empty()).unwrap();
+        let id = register(&mut regions, MODES, &iov, 0).unwrap();
         let region = regions.find(id.key).unwrap().clone();
         let all = Paths::SOCKET;
         assert_eq!(region.check(0x10000, 80, Access::REMOTE_READ, all), Ok(0));
@@ -376,9 +429,9 @@ mod tests {
 
     #[test]
     fn closing_waits_for_those_inside() {
-        let mut regions = Regions::new();
+        let mut regions = Regions::new(Arc::new(UserCopy::new().unwrap())).unwrap();
         let iov = [Iov { addr: 0x10000, len: 64 }];
-        let id = regions.register(MODES, &wish(&iov, 0), Paths::empty()).unwrap();
+        let id = register(&mut regions, MODES, &iov, 0).unwrap();
         let region = regions.find(id.key).unwrap().clone();
         let inside = region.hold().ok().unwrap();
         assert!(!regions.shut(id).unwrap() && regions.find(id.key).is_none());
@@ -391,12 +444,12 @@ mod tests {
 
     #[test]
     fn keys_of_the_callers_choice_are_its_own() {
-        let mut regions = Regions::new();
+        let mut regions = Regions::new(Arc::new(UserCopy::new().unwrap())).unwrap();
         let modes = Modes { prov_key: false, ..MODES };
         let iov = [Iov { addr: 0x10000, len: 64 }];
-        let id = regions.register(modes, &wish(&iov, 7), Paths::empty()).unwrap();
+        let id = register(&mut regions, modes, &iov, 7).unwrap();
         assert_eq!(id.key, 7);
-        assert!(regions.register(modes, &wish(&iov, 7), Paths::empty()).is_err_and(|e| e.errno == errno::ENOKEY));
+        assert!(register(&mut regions, modes, &iov, 7).is_err_and(|e| e.errno == errno::ENOKEY));
         assert!(regions.find(7).is_some() && regions.find(0).is_none());
         assert!(regions.shut(id).unwrap() && regions.find(7).is_none());
     }

@@ -220,7 +220,7 @@ impl State {
             Phase::Down(_) if self.unexpected.is_empty() => return Err(self.not_connected()),
             _ => {}
         }
-        if let ([one], Phase::Connected, 0, None) = (local, &self.phase, c.timeout_ns | self.options.deadline_ns, &self.faults)
+        if let ([one], Phase::Connected, 0, None) = (local, &self.phase, c.timeout_ns | self.options.recv_deadline_ns, &self.faults)
             && c.desc & DEVICE_DESC == 0
             && (one.addr != 0 || one.len == 0)
             && one.len <= MAX_MSG
@@ -240,7 +240,7 @@ impl State {
         if self.recvs.len() + self.held() >= RX_SIZE {
             return Err(Error::AGAIN);
         }
-        let deadline = self.deadline(c);
+        let deadline = self.recv_deadline(c);
         let recv = Recv { pieces, site, room, context: c.context, wanted: self.bind.wants_receive(c.flags), deadline, ticket: None };
         if let Some(Job::Recv(recv)) = self.faulty(domain, Job::Recv(recv)) {
             self.start_recv(domain, recv);

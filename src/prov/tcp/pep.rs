@@ -92,13 +92,28 @@ impl PassiveEndpoint {
         Ok(())
     }
 
+    /// Listens no more: the name is free, what waits is rejected, and nothing is announced any more, whoever still holds
+    /// this one.
+    pub fn close(&self) {
+        let mut inner = self.inner.lock();
+        inner.bound = None;
+        inner.greeter = None;
+        inner.eq = None;
+    }
+
     pub fn address(&self) -> String {
         Address::of(self.address, None).to_string()
     }
 
     /// Takes connection requests that have come; `announce` makes them events.
     pub fn poll(&self) -> Vec<Request> {
-        self.inner.lock().greeter.as_mut().map_or(Vec::new(), Greeter::poll)
+        let mut inner = self.inner.lock();
+        let Some(greeter) = &mut inner.greeter else { return Vec::new() };
+        let (requests, trouble) = (greeter.poll(), greeter.trouble());
+        if let (Some(error), Some(eq)) = (trouble, &inner.eq) {
+            eq.push(Event { error: Some(error), ..Event::new(EventKind::ConnReq, inner.object, self.context) });
+        }
+        requests
     }
 
     pub fn announce(&self, requests: Vec<Request>) {

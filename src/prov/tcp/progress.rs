@@ -13,7 +13,7 @@ use super::streams::More;
 use super::tx::Left;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::Ending;
-use crate::prov::event::EventKind;
+use crate::prov::event::{EventKind, tell_end};
 use crate::sys::{stream, time};
 
 /// Ticks between two looks at the clock.
@@ -48,9 +48,14 @@ impl State {
         let Conn { fd, member, rx, .. } = conn;
         let may_have = domain.crowd.turn(member, std::os::fd::AsFd::as_fd(fd)) || force || rx.is_amid();
         let came = may_have && self.receive(domain)?;
-        // Where a thread of ours makes progress, the caller may never come back to pay what this turn owes, and the
-        // thread sleeps.
-        self.end_turn(came, force || domain.auto)
+        self.end_turn(came, force || self.is_left_alone(domain))
+    }
+
+    /// Whether the caller may never come back to send what waits, or to pay what this turn owes: another thread drives the
+    /// endpoint, the library's or one that waits in a call, and sleeps.
+    #[inline]
+    pub fn is_left_alone(&self, domain: &Domain) -> bool {
+        domain.auto || self.sleepers > 0
     }
 
     /// What a turn ends with, whether something came in it or not.
@@ -99,9 +104,14 @@ impl State {
             return;
         }
         let Conn { fd, tx, dying, .. } = conn;
+        let waited = tx.blocked;
         if let Err(e) = tx.flush(std::os::fd::AsFd::as_fd(fd)) {
             // What the peer said before it went is still to be read.
-            dying.get_or_insert(super::handle::gone(&e));
+            dying.get_or_insert(if e.code == Code::Fault { e } else { super::handle::gone(&e) });
+        }
+        if self.sleepers > 0 && tx.blocked && !waited {
+            // They do not watch for room yet.
+            self.bind.rouse();
         }
         if !tx.left.is_empty() {
             self.end_left();
@@ -300,13 +310,13 @@ impl State {
     /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
     #[cold]
     pub fn down(&mut self, domain: &Domain, why: Error) {
+        tell_end(self.object, &self.peer_address(), &why);
         self.tear(domain, &why);
         self.over(why);
     }
 
     /// Says that the connection is over.
     pub fn over(&mut self, why: Error) {
-        crate::log!(Info, "connection down: {why}");
         self.phase = Phase::Down(why.clone());
         let error = (why.code != Code::PeerGone && why.code != Code::Canceled).then_some(why);
         if error.is_some() {

@@ -6,14 +6,14 @@ use super::conn::{Conn, Fate, READS, ReadOp, WriteOp};
 use super::domain::Domain;
 use super::frame::{ACK, DATA, HEADER, Header, Kind, PROMPT, word};
 use super::handle::{ANSWER_COPY, paths_of};
-use super::rma::COPY_MAX;
+use super::rma::{COPY_MAX, path_of};
 use super::rx::Read;
 use super::state::{Phase, State};
 use super::tx::QUEUE_MAX;
 use super::{INJECT_SIZE, TX_SIZE};
 use crate::error::Result;
 use crate::hmem::Site;
-use crate::mr::{Access, Paths};
+use crate::mr::Access;
 use crate::prov::bind::{Ending, Quick, SILENT};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces};
@@ -64,7 +64,7 @@ impl State {
             return Quick::Again;
         }
         let paths = self.paths_bits(domain, Site::HOST);
-        self.stats.moved(Paths::SOCKET, len);
+        self.stats.moved(path_of(Site::HOST, key), len);
         let Some(conn) = self.conn.as_deref_mut() else { return Quick::NotOrdinary };
         let kind = flags::RMA | if WRITE { flags::WRITE } else { flags::READ };
         let end = self.bind.place(Ending { context, kind, len, buf, wanted, deadline: 0, silent: op_flags & SILENT != 0, ticket: None });
@@ -164,11 +164,13 @@ impl State {
         if len != h.len || !region.site().is_host() || region.is_file() || region.enter().is_err() {
             return false;
         }
-        conn.rx.consume(size);
-        conn.put(Header::new(Kind::Answered, 0, h.len));
-        // SAFETY: the region is entered, so its memory is there and was given for this.
-        region.parts(skip, h.len, |addr, n| conn.tx.put(unsafe { std::slice::from_raw_parts(addr as *const u8, n) }));
+        let answered = conn.answer(h.len, |out| region.read(skip, h.len, out));
         region.leave();
+        if answered.is_err() {
+            // The long way finds the same, and tells.
+            return false;
+        }
+        conn.rx.consume(size);
         true
     }
 
@@ -199,7 +201,7 @@ impl State {
         let Conn { fd, rx, .. } = conn;
         match rx.read(fd.as_fd()) {
             Ok(Read::Nothing) if !conn.owes() => Some(Ok(())),
-            Ok(Read::Nothing) => Some(self.end_turn(false, domain.auto)),
+            Ok(Read::Nothing) => Some(self.end_turn(false, self.is_left_alone(domain))),
             Ok(Read::Some(more)) => Some(self.take_what_came(domain, more)),
             // Found again, and dealt with, by the next look.
             _ => None,
@@ -210,6 +212,6 @@ impl State {
         if self.parse(domain)? && more {
             self.receive(domain)?;
         }
-        self.end_turn(true, domain.auto)
+        self.end_turn(true, self.is_left_alone(domain))
     }
 }

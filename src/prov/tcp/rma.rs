@@ -34,11 +34,13 @@ pub fn measure_op(local: &[Iov], c: &Common, read: bool) -> Result<usize> {
 
 /// Where the local pieces of an operation lie.
 pub fn site_of(domain: &Domain, desc: u64, local: &[Iov]) -> Result<Site> {
-    if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { domain.regions.lock().local_site(desc, local) }
+    if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { domain.local_site(desc, local) }
 }
 
-fn path_of(site: Site) -> Paths {
-    if site.is_host() { Paths::SOCKET } else { Paths::STAGED }
+/// The path of an operation, as far as this side knows: by its own memory, and by what a peer's key says.
+#[inline]
+pub fn path_of(site: Site, key: u64) -> Paths {
+    if site.is_host() && super::mr::names_device(key) != Some(true) { Paths::SOCKET } else { Paths::STAGED }
 }
 
 impl State {
@@ -52,7 +54,8 @@ impl State {
         Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
     }
 
-    fn allowed(&self, domain: &Domain) -> Paths {
+    /// The paths that operations of this side may take.
+    pub fn allowed(&self, domain: &Domain) -> Paths {
         self.options.policy.allowed() & domain.modes.paths
     }
 
@@ -103,7 +106,7 @@ impl State {
             self.fail(&end, e);
             return Ok(());
         }
-        self.stats.moved(path_of(site), total);
+        self.stats.moved(path_of(site, remote.first().map_or(0, |r| r.key)), total);
         if self.faults.is_some() {
             let posted = Posted::new(pieces, site, c, end);
             if let Some(job) = self.faulty(domain, Job::Rma { dir, remote: remote.into(), posted }) {
@@ -196,7 +199,8 @@ impl State {
             return;
         }
         let more = more && !conn.tx.is_worth_a_call();
-        if !domain.auto && (more || conn.may_wait()) {
+        let may_wait = more || conn.may_wait();
+        if may_wait && !self.is_left_alone(domain) {
             return;
         }
         self.flush();

@@ -319,12 +319,10 @@ fn store(runs: &[Run], at: u64, bytes: &[u8]) -> Result<()> {
         let take = ((bytes.len() - done) as u64).min(run.len - skip);
         if take > 0 {
             enter(run)?;
-            run.region.parts(run.skip + skip, take, |addr, n| {
-                // SAFETY: the region was registered by the C caller, who keeps it mapped until it is closed, and it is entered.
-                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), addr as *mut u8, n) };
-                done += n;
-            });
+            let wrote = run.region.write(run.skip + skip, bytes.get(done..done + take as usize).unwrap_or(&[]));
+            done += take as usize;
             exit(run);
+            wrote?;
         }
         skip = 0;
     }

@@ -193,21 +193,26 @@ impl Body {
         Ok(match moved? {
             Moved::Bytes(n) if n as u64 == bytes && n > 0 => Step::Moved,
             Moved::Fault => {
-                self.spoil(lanes);
+                self.spoil(lanes)?;
                 Step::Moved
             }
             _ => Step::Blocked,
         })
     }
 
-    /// The kernel could not read the memory.
+    /// The kernel could not read the memory. A body that has no words to say so cannot end without its bytes: the
+    /// connection does.
     #[cold]
-    pub fn spoil(&mut self, lanes: &mut Lanes) {
+    pub fn spoil(&mut self, lanes: &mut Lanes) -> Result<()> {
         let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot read the operation's memory");
+        if self.is_whole() && !self.is_cut() {
+            return Err(why.context("the connection ends in the middle of an operation"));
+        }
         // Once more at this place, and what is begun would never end.
         match self.is_cut() {
             false => self.give_up(lanes, why, false),
             true => self.source = Source::Nothing,
         }
+        Ok(())
     }
 }

@@ -74,7 +74,11 @@ fn refused(status: Status) -> Error {
         }
         Status::KeyWrong => (errno::EACCES, Code::None, "the listener has another key (auth_key, GDRFAB_TCP_KEY_FILE)"),
         Status::WrongDoor => (errno::ECONNREFUSED, Code::None, "no endpoint of that address is there, or it is of another kind"),
-        Status::Busy => (errno::ECONNREFUSED, Code::None, "the listener has too many connection attempts at once"),
+        Status::Busy => (
+            errno::ECONNREFUSED,
+            Code::None,
+            "the listener has too many connection attempts at once, or no descriptor left (its owner's event queue tells)",
+        ),
         Status::Good | Status::Rejected => (errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
     };
     Error::coded(errno, code, words)

@@ -6,10 +6,12 @@ use super::conn::Conn;
 use super::fault::Faults;
 use super::greeter::Greeter;
 use super::shake::Dial;
+use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
+use crate::mr::Paths;
 use crate::prov::bind::{Bindings, Ending, Options, Stats};
-use crate::prov::event::EventKind;
+use crate::prov::event::{EventKind, tell};
 use crate::prov::flags;
 use crate::prov::op::{Common, Pieces};
 use crate::prov::order::Ticket;
@@ -86,13 +88,24 @@ pub struct State {
 
 impl State {
     pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
+        tell(kind, self.object, error.as_ref(), || self.reached());
         self.bind.event(kind, self.object, self.context, data, error);
+    }
+
+    pub fn peer_address(&self) -> String {
+        self.conn.as_ref().map_or(String::new(), |conn| conn.peer.clone())
+    }
+
+    /// The peer and the ways to it, for the log.
+    fn reached(&self) -> String {
+        let paths = self.options.policy.allowed() & Paths::from_bits_truncate(config::get().tcp.paths);
+        format!("{}, paths {}", self.peer_address(), paths.words())
     }
 
     #[cold]
     pub fn not_connected(&self) -> Error {
         match &self.phase {
-            Phase::Down(why) => Error::coded(errno::ENOTCONN, why.code, format!("ep: the connection is over: {}", why.words)),
+            Phase::Down(why) => Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words)),
             Phase::Connecting { .. } => {
                 Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue")
             }
@@ -115,10 +128,22 @@ impl State {
     /// The absolute deadline of an operation posted now.
     #[inline]
     pub fn deadline(&mut self, c: &Common) -> u64 {
-        let relative = if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns };
+        self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns })
+    }
+
+    /// The same of a receive.
+    pub fn recv_deadline(&mut self, c: &Common) -> u64 {
+        self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.recv_deadline_ns })
+    }
+
+    #[inline]
+    fn until(&mut self, relative: u64) -> u64 {
         let deadline = time::deadline(relative);
         if deadline != 0 && (self.earliest == 0 || deadline < self.earliest) {
             self.earliest = deadline;
+        }
+        if deadline != 0 {
+            self.bind.expires(deadline);
         }
         deadline
     }

@@ -113,6 +113,13 @@ impl Stranger {
         };
     }
 
+    /// As `refuse`, of one that is closed at once: what it has said already is read, because a socket that is closed with
+    /// bytes unread takes its answer back.
+    pub fn turn_back(mut self, status: Status) {
+        let _ = self.inbox.fill(self.socket.as_fd());
+        self.refuse(status);
+    }
+
     /// Reads what has come. Gives back the stranger if there is more to wait for; an error is the end of it.
     pub fn advance(mut self, door: &Door) -> Result<std::result::Result<Heard, Stranger>> {
         loop {

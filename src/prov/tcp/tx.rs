@@ -103,6 +103,22 @@ impl Tx {
         self.out.extend_from_slice(bytes);
     }
 
+    /// Lets `add` put bytes behind what waits.
+    #[inline]
+    pub fn add<R>(&mut self, add: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        add(&mut self.out)
+    }
+
+    /// Where what is put next will stand, and the way back there while nothing has left.
+    #[inline]
+    pub fn end(&self) -> usize {
+        self.out.len()
+    }
+
+    pub fn take_back(&mut self, end: usize) {
+        self.out.truncate(end);
+    }
+
     #[inline]
     pub fn put_header(&mut self, header: &Header) {
         self.frames += 1;
@@ -273,6 +289,7 @@ impl Tx {
     }
 
     fn flush_items(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
+        let mut most = PIECES;
         loop {
             self.advance(0);
             self.pump_devices();
@@ -281,7 +298,7 @@ impl Tx {
             }
             let mut pieces = [piece(0, 0); PIECES];
             let limit = CALL.min(self.short as u64);
-            let mut call = Call { pieces: &mut pieces, count: 0, bytes: 0, limit, entered: Vec::new() };
+            let mut call = Call { pieces: &mut pieces[..most], count: 0, bytes: 0, limit, entered: Vec::new() };
             self.collect(&mut call);
             let Call { count, bytes, entered, .. } = call;
             if count == 0 {
@@ -296,12 +313,15 @@ impl Tx {
                 Moved::Bytes(n) => {
                     self.advance(n as u64);
                     self.compact();
+                    most = PIECES;
                     if (n as u64) < bytes || self.short != usize::MAX {
                         self.blocked = (n as u64) < bytes;
                         return Ok(());
                     }
                 }
-                Moved::Fault => self.spoil_first(),
+                // Whose memory it is shows alone.
+                Moved::Fault if count > 1 => most = 1,
+                Moved::Fault => self.spoil_first()?,
                 _ => {
                     self.blocked = true;
                     return Ok(());
@@ -384,11 +404,10 @@ impl Tx {
 
     /// The kernel could not read the first body's memory.
     #[cold]
-    fn spoil_first(&mut self) {
-        // What is in stripes has no memory here.
-        let has_memory = |i: &Item| matches!(i, Item::Body(b) if b.stripes.is_none());
-        if let Some((_, Item::Body(body))) = self.items.iter_mut().find(|(_, i)| has_memory(i)) {
-            body.spoil(&mut self.lanes);
+    fn spoil_first(&mut self) -> Result<()> {
+        match self.items.front_mut() {
+            Some((_, Item::Body(body))) => body.spoil(&mut self.lanes),
+            _ => Ok(()),
         }
     }
 }

@@ -61,6 +61,7 @@ impl Domain {
             Transport::Iwarp => None,
             _ => Cq::service(&choice.context, threading).inspect_err(|e| crate::log!(Info, "no staged transfers in this domain: {e}")).ok(),
         };
+        let regions = Regions::new()?;
         Ok(Arc::new_cyclic(|me| Domain {
             me: me.clone(),
             pd,
@@ -75,7 +76,7 @@ impl Domain {
             threading,
             virt_addr: info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0,
             on_demand,
-            regions: Serial::new(threading, Regions::new()),
+            regions: Serial::new(threading, regions),
             watch: Watch::default(),
             pool: Mutex::default(),
             memory: Allocations::default(),

@@ -7,6 +7,7 @@ use super::device::Transport;
 use super::domain::Domain;
 use super::fault::Faults;
 use super::greeting::DATA_MAX;
+use super::mr;
 use super::pep::Request;
 use super::post::Batch;
 use super::qp::{Capacity, Patience, Qp};
@@ -59,7 +60,7 @@ impl Endpoint {
         let state = State {
             phase: Phase::Fresh,
             bind: Bindings::default(),
-            options: Options::new(true),
+            options: Options::new(false),
             patience: State::patience_of(config),
             stats: Stats::default(),
             object: 0,
@@ -93,7 +94,7 @@ impl Endpoint {
         };
         // A fault's delay ends by itself, so it is looked for in every turn.
         let mask = if state.faults.is_some() { 0 } else { RARELY - 1 };
-        let psn = crate::mr::KeySource::default().draw() as u32 & 0xff_ffff;
+        let psn = crate::mr::KeySource::new()?.draw() as u32 & 0xff_ffff;
         let shared = Arc::new(Shared { staging: AtomicBool::new(false), state: Serial::new(domain.threading, state), domain });
         Ok(Endpoint { shared, capacity, psn, turns: AtomicU32::new(0), mask })
     }
@@ -280,7 +281,7 @@ impl Endpoint {
     }
 
     /// The endpoint ends; posted receives get their error entries.
-    pub fn close(&self) {
+    pub fn close(&self) -> Result<()> {
         self.leave();
         let queues = {
             let mut s = self.shared.state.lock();
@@ -292,6 +293,7 @@ impl Endpoint {
         };
         // The service queue pair may be gone before, with a queue pair that gave nothing back.
         queues.iter().flatten().chain(self.shared.domain.service_cq()).for_each(|cq| cq.remove(&self.shared));
+        Ok(())
     }
 
     /// As `rma` for the usual operation, but for the posting; `None`: `rma` is to be called.
@@ -463,7 +465,8 @@ impl Endpoint {
         let now = time::now_ns();
         let until = |at: u64| if at == 0 { LONG } else { at.saturating_sub(now).clamp(SHORT, LONG) };
         let draining = if matches!(s.phase, Phase::Draining) { SHORT } else { LONG };
-        until(s.earliest).min(until(s.held_until())).min(until(s.connecting_deadline().unwrap_or(0))).min(draining)
+        let nap = until(s.earliest).min(until(s.held_until())).min(until(s.connecting_deadline().unwrap_or(0))).min(draining);
+        s.bind.sleeps(now, nap)
     }
 
     pub fn is_stalled(&self) -> bool {
@@ -496,14 +499,42 @@ impl Endpoint {
         }
     }
 
-    pub fn report(&self, key: u64) -> Result<PathReport> {
+    /// The memory of this side and the key decide: one that a peer's device gave is checked by that device alone, when
+    /// an operation comes.
+    pub fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.shared.state.lock();
         s.check_connected()?;
-        let path = if super::mr::staged_index(key).is_some() { Paths::STAGED } else { Paths::NIC };
-        let none = || Some(Error::fixed(errno::EOPNOTSUPP, "no path of verbs"));
-        let verdicts = Verdicts { direct: none(), ipc: none(), cma: none(), staged: None };
-        let text = format!("to the peer's region {key:#x}, by {}: {}\n", self.shared.domain.context().name, path.words());
-        Ok(PathReport { path, paths: path, offered: path, verdicts, text })
+        let staged = mr::staged_index(key).is_some();
+        if !staged && key >> 32 != 0 {
+            let words = format!("key: {key:#x} is no key of a verbs region: it has more than 32 bits and names no staged region");
+            return Err(Error::coded(errno::EKEYREJECTED, Code::Key, words));
+        }
+        let here = mr::local_path(desc)?;
+        let no = |words: String| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
+        let by_device = |path: Paths| match () {
+            () if staged => no("the peer's region is staged: its device does not reach the memory (its mr_explain tells why)".into()),
+            () if here != path => no(format!("this side's memory is registered by the path {}", here.words())),
+            () => s.ruled_out(path),
+        };
+        let served = s.service.as_ref().is_some_and(|service| service.up);
+        let by_copies = match (staged, here) {
+            (true, _) if !served => no("this connection has no staged transfers (iWARP, or a peer that is no gdrfab)".into()),
+            (true, _) | (_, Paths::STAGED) => s.ruled_out(Paths::STAGED),
+            _ => no("the devices reach the memory of both sides: nothing is staged".into()),
+        };
+        let verdicts = Verdicts {
+            nic: by_device(Paths::NIC),
+            dmabuf: by_device(Paths::DMABUF),
+            peer_mem: by_device(Paths::PEER_MEM),
+            staged: by_copies,
+            ..Verdicts::refused("no path of verbs: the peer is reached by an RDMA device")
+        };
+        let paths = verdicts.possible();
+        let offered = if staged { Paths::STAGED } else { mr::PATHS };
+        let path = paths.best();
+        let device = &self.shared.domain.context().name;
+        let text = format!("to the peer's region {key:#x}, by {device}: {}\n{}", path.words(), verdicts.lines(path));
+        Ok(PathReport { path, paths, offered, verdicts, text })
     }
 
     pub fn stats(&self) -> Stats {

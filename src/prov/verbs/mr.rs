@@ -28,13 +28,56 @@ pub enum Local {
     Staged,
 }
 
-/// Descriptors: never 0, bit 0 for device memory, bit 1 for those that are looked up.
+/// Descriptors: never 0, bit 0 for device memory, bit 1 for those that are looked up, then the path if it is not nic.
 const SET: u64 = 1 << 62;
 const LOOKED_UP: u64 = 2;
+const DMABUF: u64 = 4;
+const PEER_MEM: u64 = 8;
+const STAGED: u64 = 16;
 const NUMBER_SHIFT: u32 = 8;
 
-fn desc_of(number: u32, device: bool, looked_up: bool) -> u64 {
-    SET | u64::from(number) << NUMBER_SHIFT | if looked_up { LOOKED_UP } else { 0 } | if device { DEVICE_DESC } else { 0 }
+fn desc_of(number: u32, path: Paths, device: bool, looked_up: bool) -> u64 {
+    let how = match path {
+        Paths::DMABUF => DMABUF,
+        Paths::PEER_MEM => PEER_MEM,
+        Paths::STAGED => STAGED,
+        _ => 0,
+    };
+    SET | u64::from(number) << NUMBER_SHIFT | how | if looked_up { LOOKED_UP } else { 0 } | if device { DEVICE_DESC } else { 0 }
+}
+
+/// How the device reaches the memory of a descriptor: bits that `path_of` reads, all 0 for pinned host pages.
+#[inline(always)]
+pub fn how_of(desc: u64) -> u8 {
+    desc as u8
+}
+
+/// The same of all local pieces of an operation.
+pub fn how_of_all(local: &[Iov], descs: &[u64]) -> u8 {
+    local.iter().zip(descs).filter(|(v, _)| v.len > 0).fold(0, |all, (_, desc)| all | how_of(*desc))
+}
+
+/// What a bounced operation has instead.
+pub const BOUNCED: u8 = STAGED as u8;
+
+/// The path of an operation of this side: that of the piece which is harder to reach.
+pub fn path_of(how: u8) -> Paths {
+    let how = u64::from(how);
+    match () {
+        () if how & STAGED != 0 => Paths::STAGED,
+        () if how & PEER_MEM != 0 => Paths::PEER_MEM,
+        () if how & DMABUF != 0 => Paths::DMABUF,
+        () => Paths::NIC,
+    }
+}
+
+/// The path to memory of this side, for questions; `desc` 0 is host memory.
+pub fn local_path(desc: u64) -> Result<Paths> {
+    match desc {
+        0 => Ok(Paths::NIC),
+        _ if desc & SET == 0 => Err(no_desc(0, desc)),
+        _ => Ok(path_of(how_of(desc))),
+    }
 }
 
 /// Turns local pieces into the device's. `unnamed`: their bytes are copied out at once, so they need no region.
@@ -113,8 +156,8 @@ pub fn staged_index(key: u64) -> Option<u32> {
 }
 
 impl Regions {
-    pub fn new() -> Regions {
-        Regions { slots: Vec::new(), free: Vec::new(), keys: KeySource::default(), count: 0, open: 0 }
+    pub fn new() -> Result<Regions> {
+        Ok(Regions { slots: Vec::new(), free: Vec::new(), keys: KeySource::new()?, count: 0, open: 0 })
     }
 
     pub fn open_count(&self) -> usize {
@@ -136,16 +179,16 @@ impl Regions {
         let (key, desc, backing) = match attached.pieces.as_slice() {
             [(_, one)] => {
                 let (lkey, rkey) = (attached.local.as_ref().unwrap_or(one).keys().0, one.keys().1);
-                (u64::from(rkey), desc_of(lkey, device, false), None)
+                (u64::from(rkey), desc_of(lkey, attached.path, device, false), None)
             }
             [] => {
                 let key = STAGED_KEY | (self.keys.draw() << INDEX_BITS & !STAGED_KEY) | u64::from(index);
                 let backing = attached.backing.take();
                 let staged = backing.map(|backing| Arc::new(Staged { backing, base: attached.base, len: attached.len, access }));
-                (key, desc_of(index, device, true), staged)
+                (key, desc_of(index, Paths::STAGED, device, true), staged)
             }
             // For local use only, so the key opens nothing.
-            _ => (0, desc_of(index, device, true), None),
+            _ => (0, desc_of(index, attached.path, device, true), None),
         };
         let region = Region { attached, access, key };
         self.slots[index as usize] = Slot { generation, region: Some(Arc::new(parking_lot::Mutex::new(region))), backing, closing: false };
@@ -271,7 +314,7 @@ impl Regions {
     }
 }
 
-/// The device's own key in a descriptor of bytes that the CPU reaches as well, if it carries one.
+/// The device's own key in a descriptor of pinned host pages, if it carries one.
 #[inline(always)]
 pub fn on_host(desc: u64) -> Option<u32> {
     const HOST: u64 = SET.rotate_right(NUMBER_SHIFT) >> 32;
@@ -280,10 +323,10 @@ pub fn on_host(desc: u64) -> Option<u32> {
     (turned >> 32 == HOST).then_some(turned as u32)
 }
 
-/// The same of any bytes.
+/// The same of any memory that the device reaches.
 #[inline(always)]
 pub fn plain(desc: u64) -> Option<u32> {
-    on_host(desc & !DEVICE_DESC)
+    on_host(desc & !(DEVICE_DESC | DMABUF | PEER_MEM))
 }
 
 /// Whether a descriptor's region is looked up.
@@ -303,7 +346,7 @@ mod tests {
         // SAFETY: plain numbers.
         let mut sges: [ibv_sge; IOV_LIMIT] = unsafe { std::mem::zeroed() };
         let iov = [Iov { addr: 64, len: 8 }, Iov { addr: 1, len: 0 }, Iov { addr: 128, len: 16 }];
-        let descs = [desc_of(u32::MAX, false, false), 0, desc_of(7, true, false)];
+        let descs = [desc_of(u32::MAX, Paths::NIC, false, false), 0, desc_of(7, Paths::DMABUF, true, false)];
         let (n, here) = pieces(&iov, &descs, false, &mut sges).expect("pieces");
         assert_eq!((n, here), (2, Local::Device));
         assert_eq!((sges[0].lkey, sges[1].lkey, sges[1].length), (u32::MAX, 7, 16));
@@ -311,9 +354,17 @@ mod tests {
         assert!(pieces(&iov, &[0x1234; 3], false, &mut sges).is_err());
         assert_eq!(pieces(&iov, &[], true, &mut sges).expect("unnamed"), (2, Local::Host));
         assert_eq!([0, 2].map(|i| (plain(descs[i]), on_host(descs[i]))), [(Some(u32::MAX), Some(u32::MAX)), (Some(7), None)]);
-        for odd in [0, 1, 0x1234, desc_of(7, false, true), desc_of(7, true, true), descs[0] | 1 << 63, descs[0] & !SET] {
+        let looked_up = [desc_of(7, Paths::NIC, false, true), desc_of(7, Paths::STAGED, true, true)];
+        for odd in [0, 1, 0x1234, looked_up[0], looked_up[1], descs[0] | 1 << 63, descs[0] & !SET] {
             assert_eq!((plain(odd), on_host(odd)), (None, None), "{odd:#x}");
         }
+        // An operation's path is that of its harder piece; one without bytes does not count.
+        let peer = desc_of(7, Paths::PEER_MEM, true, false);
+        let paths = [descs[0], descs[2], peer, looked_up[0], looked_up[1]].map(|d| local_path(d).expect("a descriptor"));
+        assert_eq!(paths, [Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::NIC, Paths::STAGED]);
+        assert_eq!(path_of(how_of_all(&iov, &[descs[0], looked_up[1], peer])), Paths::PEER_MEM);
+        assert_eq!(path_of(how_of_all(&iov, &[peer, 0, looked_up[1]])), Paths::STAGED);
+        assert!(local_path(0).is_ok_and(|p| p == Paths::NIC) && local_path(0x1234).is_err());
     }
 
     #[test]
@@ -330,7 +381,7 @@ mod tests {
             kind: crate::hmem::Kind::Host,
             record: Default::default(),
         };
-        let mut regions = Regions::new();
+        let mut regions = Regions::new().unwrap();
         let id = regions.add(attached, Access::REMOTE_READ).expect("a place");
         let copying = regions.by_key(id.key).expect("its key");
         assert!(!regions.shut(id).expect("open"));

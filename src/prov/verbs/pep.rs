@@ -148,6 +148,14 @@ impl PassiveEndpoint {
         Ok(())
     }
 
+    /// Listens no more: the name is free, what waits is rejected, and nothing is announced any more, whoever still holds
+    /// this one.
+    pub fn close(&self) {
+        let mut inner = self.inner.lock();
+        inner.bound = None;
+        inner.eq = None;
+    }
+
     pub fn address(&self) -> String {
         Address::Cm(self.address).to_string()
     }

@@ -4,10 +4,11 @@
 use super::bounce;
 use super::mr::{self, Local};
 use super::staged::{self, Job, Transfer};
-use super::state::{Phase, RxOp, State, TxOp};
+use super::state::{PLAIN, Phase, RxOp, State, TxOp};
 use super::status;
 use super::{Domain, MAX_MSG};
-use crate::error::{Error, Result, errno};
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
 use crate::prov::bind::Ending;
 use crate::prov::bind::SILENT;
 use crate::prov::flags;
@@ -185,7 +186,19 @@ impl State {
         if here == Local::Staged {
             here = look_up(domain, local, descs, &mut self.batch.pieces[at])?;
         }
-        if here == Local::Staged || (inject && here == Local::Device) {
+        let bounced = here == Local::Staged || (inject && here == Local::Device);
+        // A message has no path to choose or to count.
+        let how = match kind & flags::RMA {
+            0 => 0,
+            _ if bounced => mr::BOUNCED,
+            _ => mr::how_of_all(local, descs),
+        };
+        if kind & flags::RMA != 0
+            && let Some(why) = self.ruled_out(mr::path_of(how))
+        {
+            return self.refuse_rma(kind, total, local, c, why);
+        }
+        if bounced {
             let fresh = bounce::take(domain, local, descs, total, !read)?;
             (self.batch.pieces[at][0], count) = (fresh.piece(), usize::from(total > 0));
             bounce = Some(fresh);
@@ -208,7 +221,8 @@ impl State {
         let end =
             Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline, silent: c.flags & SILENT != 0, ticket: None };
         let plain = end_wanted && !self.signal_all && bounce.is_none() && deadline == 0;
-        let op = TxOp { end, plain, bounce, internal: false, over: false, fate: None };
+        let how = how | if plain { PLAIN } else { 0 };
+        let op = TxOp { end, how, bounce, internal: false, over: false, fate: None };
         // With faults on demand everything goes through the line, where they are committed.
         if self.must_wait() || self.faults.is_some() {
             let pieces = self.batch.pieces[at];
@@ -236,6 +250,35 @@ impl State {
         }
         self.ring(true)?;
         self.look_quick();
+        Ok(())
+    }
+
+    /// Why the endpoint's options keep operations from a path, if they do.
+    pub fn ruled_out(&self, path: Paths) -> Option<Error> {
+        let policy = &self.options.policy;
+        if policy.allowed().contains(path) {
+            return None;
+        }
+        let (by, which) = match policy.forbid.contains(path) {
+            true => ("GDRFAB_OPT_FORBID_PATH", policy.forbid),
+            false => ("GDRFAB_OPT_REQUIRE_PATH", policy.require),
+        };
+        let words = format!("the operation takes the path {}, which {by} {} of this endpoint rules out", path.words(), which.words());
+        Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
+    }
+
+    /// An operation that no permitted path can carry out: accepted, and failed at once, as over every provider.
+    #[cold]
+    fn refuse_rma(&mut self, kind: u64, len: usize, local: &[Iov], c: &Common, why: Error) -> Result<()> {
+        let wanted = self.bind.wants_entry(c.flags);
+        if !self.bind.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        // What was promised to go out with the next one goes now.
+        self.ring_promised();
+        let end = Ending { context: c.context, kind, len, buf: local.first().map_or(0, |v| v.addr), wanted, ..Ending::default() };
+        self.stats.errors += 1;
+        self.bind.fail(&end, why);
         Ok(())
     }
 
@@ -274,6 +317,9 @@ impl State {
         }
         if self.staging.jobs.len() >= self.tx.limit() as usize {
             return Err(Error::AGAIN);
+        }
+        if let Some(why) = self.ruled_out(Paths::STAGED) {
+            return self.refuse_rma(staged::kind_of(dir), total, local, c, why);
         }
         let inject = c.flags & flags::INJECT != 0 && dir == Dir::Write;
         // SAFETY: plain numbers.
@@ -439,7 +485,7 @@ impl State {
         for _ in 0..std::mem::take(&mut self.batch.len) {
             let op = self.tx.unpush();
             let why = self.why.as_ref().map_or("", |e| e.words.as_ref());
-            let error = Error::coded(errno::ECANCELED, crate::error::Code::Canceled, format!("never posted: {why}"));
+            let error = Error::coded(errno::ECANCELED, Code::Canceled, format!("never posted: {why}"));
             self.stats.errors += 1;
             self.bind.fail(&op.end, error);
         }
@@ -478,7 +524,7 @@ impl State {
             (pieces[0], count) = (fresh.piece(), usize::from(room > 0));
             bounce = Some(fresh);
         }
-        let deadline = self.deadline(c.timeout_ns);
+        let deadline = self.recv_deadline(c.timeout_ns);
         let buf = local.first().map_or(0, |v| v.addr);
         let op =
             RxOp { context: c.context, buf, room, wanted: self.bind.wants_receive(c.flags), own: false, deadline, plain: false, bounce };

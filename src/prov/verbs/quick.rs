@@ -3,9 +3,10 @@
 //! thought. Whatever is not usual goes the long way (`post.rs`), which finds out what. How they end is in `take.rs`.
 
 use super::mr;
-use super::state::{Phase, Shared, State};
+use super::state::{PLAIN, Phase, Shared, State};
 use super::status;
 use crate::error::{Error, errno};
+use crate::mr::Paths;
 use crate::prov::flags;
 use crate::prov::op::One;
 use crate::sync::serial::Reached;
@@ -126,7 +127,8 @@ impl State {
 
     #[cold]
     fn open_quick(&mut self) {
-        let usual = !self.unordered && !self.signal_all && self.op_flags & !USUAL == 0 && self.options.deadline_ns == 0;
+        let free = self.options.policy.allowed().contains(Paths::NIC | Paths::DMABUF | Paths::PEER_MEM);
+        let usual = !self.unordered && !self.signal_all && self.op_flags & !USUAL == 0 && self.options.deadline_ns == 0 && free;
         let idle = matches!(self.phase, Phase::Connected) && !self.must_wait() && self.batch.is_empty() && self.faults.is_none();
         let Some(qp) = self.qp.as_ref().filter(|_| usual && idle && self.bind.tx.is_some()) else { return };
         let every = self.bind.wants_entry(self.op_flags);
@@ -155,7 +157,7 @@ impl State {
     fn open_quick_receive(&mut self) {
         let bind = &self.bind;
         let counted = bind.counters.recv.is_some() || bind.counters.remote_write.is_some();
-        let usual = !self.unordered && !counted && bind.rx.is_some() && !bind.rx_selective && self.options.deadline_ns == 0;
+        let usual = !self.unordered && !counted && bind.rx.is_some() && !bind.rx_selective && self.options.recv_deadline_ns == 0;
         let idle = matches!(self.phase, Phase::Enabled | Phase::Connecting(_) | Phase::Connected) && !self.must_wait();
         let Some(qp) = self.qp.as_ref().filter(|_| usual && idle && self.faults.is_none() && !self.own_receives) else { return };
         let t = &mut self.quick;
@@ -201,7 +203,7 @@ impl State {
     /// As `arm`, for what was looked at.
     #[inline(always)]
     fn arm_sized<const KIND: u8, const LOCKED: bool, const INLINE: bool>(&mut self, one: One, lkey: u32, wanted: bool) -> bool {
-        let One { buf, len, addr, key, context, .. } = one;
+        let One { buf, len, addr, key, context, desc } = one;
         if self.tx.is_full() {
             return false;
         }
@@ -227,10 +229,12 @@ impl State {
         let seq = self.tx.next();
         let place = self.tx.place();
         (place.end.context, place.end.kind, place.end.len, place.end.buf) = (context, kind, len, buf);
+        // A message has no path to count.
+        let how = if INLINE || KIND == SEND { 0 } else { mr::how_of(desc) };
         if wanted {
-            place.plain = true;
+            place.how = PLAIN | how;
         } else {
-            place.end.wanted = false;
+            (place.how, place.end.wanted) = (how, false);
         }
         self.tx.advance();
         let t = &mut self.quick;

@@ -5,6 +5,7 @@
 
 use super::bounce::Bounce;
 use super::domain::Domain;
+use super::mr;
 use super::post::Ready;
 use super::service::{self, SLOTS, Service, Words, kind};
 use super::state::{State, TxOp};
@@ -268,10 +269,10 @@ impl State {
                 self.stats.moved(Paths::STAGED, t.end.len);
                 self.bind.succeed(&t.end);
             }
+            // Counted when that has arrived.
             (Ok(()), Some(data)) => {
-                self.stats.moved(Paths::STAGED, t.end.len);
                 let mut ready = Ready::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, Some(data));
-                ready.op = TxOp { end: t.end, ..TxOp::default() };
+                ready.op = TxOp { end: t.end, how: mr::BOUNCED, ..TxOp::default() };
                 self.post_ready(ready);
             }
         }

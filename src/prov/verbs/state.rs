@@ -5,15 +5,18 @@ use super::bounce::Bounce;
 use super::conn::Connecting;
 use super::cq::{Cq, Tag};
 use super::domain::Domain;
+use super::mr;
 use super::post::Batch;
 use super::qp::{Patience, Qp};
 use super::ring::Ring;
 use super::service::{Heard, Service, kind};
 use super::staged::Staging;
 use super::status::{self, Failed};
+use crate::config;
 use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
 use crate::prov::bind::{Bindings, Ending, Options, Stats};
-use crate::prov::event::EventKind;
+use crate::prov::event::{EventKind, tell, tell_end};
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Failure};
 use crate::sync::serial::Serial;
@@ -44,15 +47,19 @@ pub struct TxOp {
     pub over: bool,
     /// And how, if not well.
     pub fate: Option<Box<Error>>,
-    /// Its success is an entry and nothing else: but for context, kind, length and buffer it is a default.
-    pub plain: bool,
+    /// How the device reaches this side's memory (`mr::path_of`); with [`PLAIN`], its success is an entry and nothing
+    /// else: but for context, kind, length and buffer it is a default.
+    pub how: u8,
 }
+
+/// In [`TxOp::how`].
+pub const PLAIN: u8 = 1 << 7;
 
 impl Default for TxOp {
     /// As most are, so that the short way need not say so.
     fn default() -> TxOp {
         let end = Ending { wanted: true, ..Ending::default() };
-        TxOp { end, bounce: None, internal: false, over: false, fate: None, plain: false }
+        TxOp { end, bounce: None, internal: false, over: false, fate: None, how: 0 }
     }
 }
 
@@ -176,13 +183,25 @@ fn operation(kind: u64) -> &'static str {
 
 impl State {
     pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
+        tell(kind, self.object, error.as_ref(), || self.reached());
         self.bind.event(kind, self.object, self.context, data, error);
+    }
+
+    fn peer_address(&self) -> String {
+        self.link.peer().map_or(String::new(), |peer| peer.to_string())
+    }
+
+    /// The peer and the ways to it, for the log.
+    fn reached(&self) -> String {
+        let mut paths = mr::PATHS & self.options.policy.allowed() & Paths::from_bits_truncate(config::get().verbs.paths);
+        paths.set(Paths::STAGED, paths.contains(Paths::STAGED) && self.service.is_some());
+        format!("{}, paths {}", self.peer_address(), paths.words())
     }
 
     pub fn not_connected(&self) -> Error {
         match (&self.phase, &self.why) {
             (Phase::Down(why), _) | (Phase::Draining, Some(why)) => {
-                Error::coded(errno::ENOTCONN, why.code, format!("ep: the connection is over: {}", why.words))
+                Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words))
             }
             (Phase::Connecting(_), _) => {
                 Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue")
@@ -242,8 +261,7 @@ impl State {
         if end.kind & flags::SEND != 0 {
             self.stats.sends += 1;
         } else {
-            self.stats.ops_nic += 1;
-            self.stats.bytes_nic += end.len as u64;
+            self.stats.moved(mr::path_of(op.how), end.len);
         }
         match op.bounce {
             None => self.bind.succeed(end),
@@ -362,6 +380,9 @@ impl State {
         }
         self.close_quick();
         self.silent = silent || !matches!(self.phase, Phase::Connected);
+        if !self.silent {
+            tell_end(self.object, &self.peer_address(), &why);
+        }
         self.why = Some(why);
         self.phase = Phase::Draining;
         self.drained_by = time::now_ns() + super::DRAIN_NS;
@@ -436,20 +457,33 @@ impl State {
     /// The absolute deadline of what is posted now.
     #[inline(always)]
     pub fn deadline(&mut self, timeout_ns: u64) -> u64 {
-        let relative = if timeout_ns != 0 { timeout_ns } else { self.options.deadline_ns };
-        if relative == 0 {
+        self.until(if timeout_ns != 0 { timeout_ns } else { self.options.deadline_ns })
+    }
+
+    /// The same of a receive.
+    pub fn recv_deadline(&mut self, timeout_ns: u64) -> u64 {
+        self.until(if timeout_ns != 0 { timeout_ns } else { self.options.recv_deadline_ns })
+    }
+
+    #[inline(always)]
+    fn until(&mut self, relative: u64) -> u64 {
+        let deadline = time::deadline(relative);
+        if deadline == 0 {
             return 0;
         }
-        let deadline = time::deadline(relative);
         if self.earliest == 0 || deadline < self.earliest {
             self.earliest = deadline;
         }
+        self.bind.expires(deadline);
         deadline
     }
 
     pub fn check_connected(&self) -> Result<&Qp> {
         match (&self.phase, &self.qp) {
             (Phase::Connected, Some(qp)) => Ok(qp),
+            // What has come can be answered: the queue pair sends since before it did, though the connection manager has
+            // not said yet that the peer knows.
+            (Phase::Connecting(_), Some(qp)) if self.stats.recvs > 0 => Ok(qp),
             _ => Err(self.not_connected()),
         }
     }

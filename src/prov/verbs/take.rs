@@ -3,7 +3,8 @@
 //! usual about it goes the long way (`state.rs`), into the queue.
 
 use super::cq::{BATCH, Cq, Inner, Tag};
-use super::state::State;
+use super::mr;
+use super::state::{PLAIN, State};
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Found};
 use rdma_sys::*;
@@ -20,20 +21,25 @@ impl State {
             return None;
         }
         let op = self.tx.oldest();
-        // The flag of a vacant place is down.
-        if !op.plain {
-            return None;
-        }
-        op.plain = false;
+        let how = op.how;
         let end = &op.end;
         let done = Completion { context: end.context, flags: end.kind, len: end.len, buf: end.buf, data: 0 };
+        if how != PLAIN {
+            // The flag of a vacant place is down.
+            if how & PLAIN == 0 {
+                return None;
+            }
+            self.stats.not_by_nic(mr::path_of(how), done.len);
+        }
+        self.tx.oldest().how = 0;
         self.tx.forget();
         self.quick.next_sent += 1;
         if done.flags & flags::SEND != 0 {
             self.stats.sends += 1;
         } else {
-            self.stats.ops_nic += 1;
-            self.stats.bytes_nic += done.len as u64;
+            // Wrapping, because `not_by_nic` has taken it off before.
+            self.stats.ops_nic = self.stats.ops_nic.wrapping_add(1);
+            self.stats.bytes_nic = self.stats.bytes_nic.wrapping_add(done.len as u64);
         }
         Some(done)
     }

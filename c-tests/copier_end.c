@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The process that copies for one that may call no device driver, when something ends: it is stopped or killed, the endpoint
+ * is closed, its owner dies, at each stage of a copy. Closing is bounded in time, and afterwards nothing touches the memory.
+ */
+#include "fab.h"
+
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define LEN ((size_t)65536)
+#define WRITES 6
+#define DELAY_MS 100
+/* Half a second for each of several waits, on a machine with much else to do. */
+#define CLOSE_MS 5000
+
+#define SAYS(text, word)                                                                                               \
+	do {                                                                                                           \
+		if (!test_says(text, word))                                                                            \
+			test_fail(__FILE__, __LINE__, "the words are silent about %s: %s", word, text);                \
+	} while (0)
+
+enum stage { IDLE, POSTED, FLYING, UNKNOWN, STAGES };
+static const char *const stages[] = {"idle", "posted", "flying", "unmapped"};
+enum blow { NOTHING, STOP, KILL, BLOWS };
+static const char *const blows[] = {"nothing", "stop", "kill"};
+/* The connection's end, or the initiator's. */
+enum end { CLOSE, DIE, ENDS };
+static const char *const ends[] = {"close", "die"};
+
+struct act {
+	enum stage stage;
+	enum blow blow;
+	enum end end;
+	bool read;
+};
+
+static const struct memkind *kind_used(void)
+{
+	size_t count = device_kinds_list();
+	for (size_t k = 0; k < count; k++)
+		if (device_kinds[k]->iface == GDRFAB_HMEM_CUDA && device_kinds[k]->opaque && device_kinds[k]->paths & GDRFAB_PATH_IPC)
+			return device_kinds[k];
+	test_skip("CUDA's fake alone has copies that take their time");
+}
+
+static void prepare(void)
+{
+	skip_unless(path_known(PATH_IPC), "it has no ipc path");
+	if (!getenv("GDRFAB_FAKES"))
+		test_skip("a real driver cannot be told to be slow");
+	setenv("GDRFAB_SHM_CLOSE_MS", "100", 1);
+}
+
+static pid_t copier(struct node *n, uint64_t key)
+{
+	char words[4096];
+	CHECK(gdrfab_ep_explain(n->ep, key, words, sizeof words) > 0);
+	const char *at = strstr(words, "copied by process ");
+	if (!at)
+		test_fail(__FILE__, __LINE__, "no process is named: %s", words);
+	return (pid_t)atoi(at + strlen("copied by process "));
+}
+
+/* Of a process; 'X': there is none. */
+static char state_of(pid_t pid)
+{
+	char path[64], text[256] = "";
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	FILE *file = fopen(path, "r");
+	if (!file)
+		return 'X';
+	size_t len = fread(text, 1, sizeof text - 1, file);
+	fclose(file);
+	text[len] = 0;
+	const char *after = strrchr(text, ')');
+	return after && after[1] ? after[2] : 'X';
+}
+
+/* A zombie is over; who reaps it depends on the machine. */
+static bool is_over(pid_t pid)
+{
+	return strchr("XZ", state_of(pid)) != NULL;
+}
+
+static void memory(struct node *n, struct mem *m, uint32_t seed)
+{
+	mem_new(n, m, kind_used(), LEN);
+	mem_register(n, m, 0, LEN, ANY_ACCESS, 0);
+	mem_fill(m, 0, LEN, 0, seed);
+}
+
+/* What lies there now stays, whatever goes on over there. */
+static void check_left_alone(struct mem *m)
+{
+	mem_fill(m, 0, LEN, 0, 77);
+	test_sleep_ms(2 * DELAY_MS);
+	CHECK_MEM("memory after it was given back", m, 0, LEN, 0, 77);
+}
+
+static void close_region(struct mem *m)
+{
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(CLOSE_MS);
+	int rc;
+	while ((rc = gdrfab_mr_close(m->mr)) == -EBUSY && test_now_ms() < until)
+		;
+	CHECK_EQ(rc, 0);
+	m->mr = NULL;
+}
+
+/* --- the side whose memory is reached --- */
+
+static void target(struct node *n)
+{
+	const struct act *act = (const struct act *)n->arg;
+	struct mem m;
+	pid_t pid;
+	prepare();
+	node_up(n);
+	memory(n, &m, 1);
+	mem_publish(n, &m);
+	barrier(n);
+	oob_recv(n, &pid, sizeof pid);
+	if (act->end == DIE) {
+		/* Without a look at the connection, which would tell this side. */
+		await_gone(n);
+		uint64_t since = test_now_ms();
+		close_region(&m);
+		if (act->stage == POSTED || act->stage == FLYING)
+			CHECK(is_over(pid));
+		while (!is_over(pid) && test_now_ms() < since + (uint64_t)test_ms(CLOSE_MS))
+			test_sleep_ms(1);
+		CHECK(is_over(pid));
+	} else {
+		barrier(n);
+		close_region(&m);
+	}
+	check_left_alone(&m);
+	mem_end(n, &m);
+	if (act->end == DIE)
+		node_close(n);
+	else
+		node_down(n);
+}
+
+/* --- the side whose copies another process makes --- */
+
+static void initiator(struct node *n)
+{
+	const struct act *act = (const struct act *)n->arg;
+	struct mem m, fresh;
+	int posted = 0;
+	char delay[32];
+	prepare();
+	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
+	snprintf(delay, sizeof delay, "%d", DELAY_MS * 1000);
+	if (act->stage == FLYING)
+		setenv("FAKE_DELAY_US", delay, 1);
+	node_up(n);
+	memory(n, &m, 2);
+	mem_new(n, &fresh, kind_used(), LEN);
+	mem_register(n, &fresh, 0, LEN, ANY_ACCESS, 0);
+	struct remote far = mem_fetch(n);
+	pid_t pid = copier(n, far.key);
+	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, far.base, far.key, &m));
+	DONE(n->cq, &m, GDRFAB_WRITE, NULL);
+	barrier(n);
+
+	if (act->blow == STOP && act->stage != FLYING) {
+		CHECK_EQ(kill(pid, SIGSTOP), 0);
+		while (state_of(pid) != 'T')
+			test_sleep_ms(1);
+	}
+	struct mem *from = act->stage == UNKNOWN ? &fresh : &m;
+	uint64_t since = test_now_ms();
+	for (int i = 0; act->stage != IDLE && i < (act->stage == UNKNOWN ? 1 : WRITES); i++) {
+		ssize_t rc = act->read ? gdrfab_read(n->ep, from->addr, LEN, mem_desc(from), 0, far.base, far.key, from)
+				       : gdrfab_write(n->ep, from->addr, LEN, mem_desc(from), 0, far.base, far.key, from);
+		CHECK_EQ(rc, 0);
+		posted++;
+	}
+	if (act->stage == FLYING)
+		test_sleep_ms(DELAY_MS / 2);
+	if (act->blow == STOP && act->stage == FLYING)
+		CHECK_EQ(kill(pid, SIGSTOP), 0);
+	if (act->blow == KILL)
+		CHECK_EQ(kill(pid, SIGKILL), 0);
+	oob_send(n, &pid, sizeof pid);
+	if (act->end == DIE)
+		raise(SIGKILL);
+
+	int rc;
+	/* Copies that are under way are waited for. */
+	while ((rc = gdrfab_ep_close(n->ep)) == -EBUSY && test_now_ms() < since + (uint64_t)test_ms(CLOSE_MS))
+		SAYS(gdrfab_last_error(), "gdrfab-copier");
+	CHECK_EQ(rc, 0);
+	n->ep = NULL;
+	uint64_t took = test_now_ms() - since;
+	if (took > (uint64_t)test_ms(CLOSE_MS))
+		test_fail(__FILE__, __LINE__, "ep_close took %llu ms", (unsigned long long)took);
+	if (act->blow == STOP || act->blow == KILL)
+		CHECK(is_over(pid) || (act->stage == IDLE && act->blow == KILL));
+	else
+		CHECK(!is_over(pid));
+	kill(pid, SIGCONT);
+	for (int i = 0; i < posted; i++) {
+		done entry;
+		struct failure f;
+		int got = cq_next(n->cq, &entry, 0);
+		CHECK(got != 0);
+		if (got < 0)
+			cq_failure(__FILE__, __LINE__, n->cq, &f);
+	}
+	barrier(n);
+	close_region(&m);
+	close_region(&fresh);
+	check_left_alone(from);
+	mem_end(n, &fresh);
+	mem_end(n, &m);
+	n->drivers = true;
+	node_down(n);
+}
+
+static void it_ends(const void *arg)
+{
+	struct setup setup = {.victim = ((const struct act *)arg)->end == DIE ? TEST_CLIENT : TEST_REFEREE};
+	pair(&setup, target, initiator, arg);
+}
+
+/* --- children of the owner that live on --- */
+
+enum { BY_FORK, BY_CLONE };
+
+static void heirs_witness(struct node *n)
+{
+	struct mem m;
+	pid_t pid;
+	prepare();
+	node_up(n);
+	memory(n, &m, 1);
+	mem_publish(n, &m);
+	oob_recv(n, &pid, sizeof pid);
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(CLOSE_MS);
+	while (!is_over(pid) && test_now_ms() < until)
+		test_sleep_ms(5);
+	CHECK(is_over(pid));
+	mem_end(n, &m);
+	node_close(n);
+}
+
+static void heirs_owner(struct node *n)
+{
+	prepare();
+	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
+	node_up(n);
+	struct remote far = mem_fetch(n);
+	pid_t pid = copier(n, far.key);
+	pid_t child = *(const int *)n->arg == BY_FORK ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	if (child == 0) {
+		alarm((unsigned)test_ms(2 * CLOSE_MS) / 1000);
+		for (;;)
+			pause();
+	}
+	CHECK(child > 0);
+	oob_send(n, &pid, sizeof pid);
+	raise(SIGKILL);
+}
+
+static void with_children(const void *arg)
+{
+	struct setup setup = {.victim = TEST_CLIENT};
+	/* Else its end shows by its socket alone, and a child of clone(), which runs no handler, keeps that open. */
+	if (*(const int *)arg == BY_CLONE && syscall(SYS_pidfd_open, getpid(), 0) < 0)
+		test_skip("pidfd_open: %s", strerror(errno));
+	pair(&setup, heirs_witness, heirs_owner, arg);
+}
+
+/* --- what it inherits --- */
+
+/* As a kernel before 5.9 answers. */
+static void without_close_range(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 436, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {sizeof code / sizeof code[0], code};
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		test_skip("this kernel takes no filter of system calls");
+	CHECK(syscall(436, 900, 901, 0) == -1 && errno == ENOSYS);
+}
+
+static void inherits_owner(struct node *n)
+{
+	char path[64], to[256];
+	prepare();
+	CHECK_EQ(dup2(n->oob, 200), 200);
+	if (*(const bool *)n->arg)
+		without_close_range();
+	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
+	node_up(n);
+	struct remote far = mem_fetch(n);
+	pid_t pid = copier(n, far.key);
+	snprintf(path, sizeof path, "/proc/%d/fd/200", (int)pid);
+	CHECK(readlink(path, to, sizeof to) == -1 && errno == ENOENT);
+	close(200);
+	barrier(n);
+	n->drivers = true;
+	node_down(n);
+}
+
+static void inherits_peer(struct node *n)
+{
+	struct mem m;
+	prepare();
+	node_up(n);
+	memory(n, &m, 1);
+	mem_publish(n, &m);
+	barrier(n);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+static void it_inherits_nothing(const void *arg)
+{
+	pair(NULL, inherits_peer, inherits_owner, arg);
+}
+
+TEST_TABLE(ends)
+{
+	static const int ways[] = {BY_FORK, BY_CLONE};
+	static const bool filtered[] = {false, true};
+	static struct act acts[ENDS * BLOWS * STAGES * 2];
+	static char names[ENDS * BLOWS * STAGES * 2][64];
+	size_t count = 0;
+	for (int end = 0; end < ENDS; end++)
+		for (int blow = 0; blow < BLOWS; blow++)
+			for (int stage = 0; stage < STAGES; stage++)
+				for (int read = 0; read < 2; read++) {
+					/* Of what dies the stages between say nothing new. */
+					if (read && (stage == IDLE || stage == UNKNOWN || end == DIE))
+						continue;
+					if (end == DIE && stage == UNKNOWN)
+						continue;
+					acts[count] = (struct act){(enum stage)stage, (enum blow)blow, (enum end)end, read};
+					snprintf(names[count], sizeof names[count], "%s_%s_%s%s", ends[end], blows[blow], stages[stage],
+						 stage == IDLE || stage == UNKNOWN ? "" : read ? "_read" : "_write");
+					test_add(names[count], it_ends, &acts[count], 40);
+					count++;
+				}
+	test_add("a_child_lives_on", with_children, &ways[0], 40);
+	test_add("a_child_of_clone_lives_on", with_children, &ways[1], 40);
+	test_add("it_inherits_nothing", it_inherits_nothing, &filtered[0], 40);
+	test_add("it_inherits_nothing_on_old_kernels", it_inherits_nothing, &filtered[1], 40);
+}

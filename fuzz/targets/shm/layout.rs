@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where things lie, and packets, after docs/shm-format.md and not after the code.
+
+pub const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
+pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT2");
+pub const TABLE_BYTES: usize = 18_350_144;
+pub const AREA: usize = 2 << 20;
+
+/// In a segment.
+pub const LINES: usize = 8;
+pub const RETURNED: usize = 64;
+pub const MATCHED: usize = 72;
+pub const ASIDE_RETURNED: usize = 80;
+pub const BUSY: usize = 128;
+pub const SLEEPING: usize = 192;
+pub const FILTER: usize = 256;
+pub const FLIGHTS: usize = 768;
+pub const RING: usize = 9472;
+pub const SLOTS: usize = 128;
+
+pub fn slot(index: usize) -> usize {
+    1280 + 64 * (index % SLOTS)
+}
+
+pub fn area(lines: usize) -> usize {
+    (RING + 64 * lines).next_multiple_of(4096)
+}
+
+pub fn segment_bytes(lines: usize) -> usize {
+    area(lines) + AREA
+}
+
+/// In a table.
+pub const HIGH: usize = 8;
+
+pub fn file(slot: usize) -> usize {
+    64 + 128 * (slot % 4096)
+}
+
+pub fn extent(index: usize) -> usize {
+    524_352 + 32 * (index % 32_768)
+}
+
+pub fn entry(index: usize) -> usize {
+    1_572_928 + 64 * (index % 262_144)
+}
+
+pub const EVENT: u64 = 1 << 32;
+pub const MULTI: u64 = 1 << 33;
+
+/// Kinds of messages in the ring.
+pub const SEND: u8 = 1;
+pub const RENDEZVOUS: u8 = 2;
+pub const FRAGMENT: u8 = 3;
+pub const NOTIFY: u8 = 4;
+pub const COOP: u8 = 5;
+pub const STAGED_WRITE: u8 = 6;
+pub const STAGED_READ: u8 = 7;
+pub const STAGED_DATA: u8 = 8;
+
+/// Their flags.
+pub const DATA: u8 = 1;
+pub const ACK: u8 = 2;
+pub const LAST: u8 = 4;
+pub const ASIDE: u8 = 128;
+
+/// Kinds of packets.
+pub const HELLO: u32 = 1;
+pub const ACCEPT: u32 = 2;
+pub const REJECT: u32 = 3;
+pub const WAKE: u32 = 4;
+pub const FILE_ASK: u32 = 5;
+pub const FILE_BRING: u32 = 6;
+pub const BYE: u32 = 7;
+pub const READY: u32 = 8;
+
+/// A packet of `kind` with numbers of four and eight bytes behind it.
+pub fn packet(kind: u32) -> Vec<u8> {
+    let mut out = 0x6764_7266u32.to_le_bytes().to_vec();
+    out.extend(kind.to_le_bytes());
+    out
+}
+
+pub struct Intro<'a> {
+    pub version: u32,
+    pub host: u32,
+    pub lines: u32,
+    pub fences: u32,
+    pub probe: (u64, u64),
+    pub by_name: u32,
+    pub name: &'a [u8],
+    pub data: &'a [u8],
+}
+
+pub fn intro(kind: u32, i: &Intro<'_>) -> Vec<u8> {
+    let mut out = packet(kind);
+    [i.version, i.host, i.lines, i.fences].iter().for_each(|n| out.extend(n.to_le_bytes()));
+    [i.probe.0, i.probe.1].iter().for_each(|n| out.extend(n.to_le_bytes()));
+    out.extend(i.by_name.to_le_bytes());
+    for bytes in [i.name, i.data] {
+        out.extend((bytes.len() as u32).to_le_bytes());
+        out.extend(bytes);
+    }
+    out
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A connection over shared memory whose peer is the fuzzer: an endpoint of the library, and at the other end of its socket,
+//! in its segment and in a segment and a table of the peer's own, what the input says, between operations and in the middle
+//! of them, while regions come and go, files shrink, and deadlines pass.
+//!
+//! What must hold: nothing panics, overflows or faults; nobody touches memory that was not lent or not any more (guards, and
+//! AddressSanitizer over memory that is freed as soon as its operation ended or its region was closed); a peer reads no
+//! region without the right to; no call takes long; the peer costs a bounded amount of memory; every operation ends exactly
+//! once; no descriptor is left.
+#![no_main]
+
+#[path = "../connection/input.rs"]
+mod input;
+mod layout;
+#[path = "../connection/memory.rs"]
+mod memory;
+mod peer;
+mod ring;
+mod side;
+mod world;
+
+use gdrfab::prov::op::Dir;
+use gdrfab::sync::primitive::watched;
+use input::Input;
+use libfuzzer_sys::fuzz_target;
+use peer::Peer;
+use side::Side;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use world::world;
+
+/// What a peer may cost beside what was lent: as many unexpected messages as the window allows, each as long as the ring's
+/// header can say, and what this side's operations are themselves.
+const COST_MAX: usize = 96 << 20;
+
+unsafe extern "C" {
+    safe fn __sanitizer_get_current_allocated_bytes() -> usize;
+}
+
+/// What the peer does in the middle of a call: after so many looks of the library at shared memory, these choices.
+type Plans = VecDeque<(u64, Vec<u8>)>;
+
+thread_local! {
+    static PEER: RefCell<Peer> = RefCell::default();
+    static PLANS: RefCell<Plans> = RefCell::default();
+}
+
+fn peer<R>(act: impl FnOnce(&mut Peer) -> R) -> R {
+    PEER.with_borrow_mut(act)
+}
+
+/// The library looks, and the peer acts.
+fn react() {
+    let (_, bytes) = PLANS.with_borrow_mut(VecDeque::pop_front).unwrap_or_default();
+    let mut input = Input(&bytes);
+    // The peer's own calls do not look.
+    while !input.is_over() {
+        peer(|p| p.act(&mut input));
+    }
+    arm();
+}
+
+fn arm() {
+    watched::arm(PLANS.with_borrow(|p| p.front().map_or(0, |(after, _)| *after)), react);
+}
+
+fuzz_target!(init: world::begin(), |data: &[u8]| {
+    let (before, fds) = (__sanitizer_get_current_allocated_bytes(), world::open_fds());
+    world::reset();
+    let mut input = Input(data);
+    let mut side = Side::new(&mut input);
+    // One that peers may read and write, one that they may map, and others.
+    for choices in [[0, 0, 11], [0, 1, 0]] {
+        register(&mut Input(&choices), &mut side);
+    }
+    for _ in 0..input.below(4) {
+        register(&mut input, &mut side);
+    }
+    greet(&mut input, &mut side);
+    match input.byte() {
+        how if how & 1 == 0 => peer(|p| p.furnish(how)),
+        _ => {}
+    }
+    let check = |side: &Side| {
+        let now = __sanitizer_get_current_allocated_bytes();
+        assert!(now < before + side.weight() + COST_MAX, "{} bytes, and {before} before", now);
+    };
+    for turn in 0..256 {
+        if input.is_over() {
+            break;
+        }
+        step(&mut input, &mut side);
+        if turn % 16 == 15 {
+            check(&side);
+        }
+    }
+    // What is on its way arrives, if there is anybody to take it.
+    for _ in 0..4 {
+        side.progress(false);
+        side.take(usize::MAX);
+    }
+    side.progress(true);
+    check(&side);
+    peer(|p| p.search());
+    PLANS.take();
+    arm();
+    side.close();
+    drop(PEER.take());
+    side.finish();
+    let left = world::open_fds();
+    assert!(left <= fds, "{left} descriptors are open, and {fds} were before");
+});
+
+fn register(input: &mut Input<'_>, side: &mut Side) {
+    if let Some(known) = side.register(input) {
+        peer(|p| p.known.push(known));
+    }
+}
+
+/// The two become connected, in one of the ways in which that happens, or nearly so.
+fn greet(input: &mut Input<'_>, side: &mut Side) {
+    let how = input.byte();
+    let pid = std::process::id();
+    match how & 15 {
+        0..10 => {
+            side.connect(&world().name);
+            peer(|p| {
+                p.accept();
+                p.introduce(input, layout::ACCEPT, b"", false, true);
+            });
+        }
+        10 => {
+            side.connect_by_name(&world().name);
+            peer(|p| {
+                p.accept();
+                p.introduce(input, layout::ACCEPT, world().name.as_bytes(), true, true);
+            });
+        }
+        11 => {
+            let name = side.connect_by_name("!");
+            peer(|p| {
+                p.call(&name);
+                p.introduce(input, layout::HELLO, if how & 128 == 0 { b"!" } else { b"?" }, true, false);
+            });
+        }
+        _ => {
+            let name = format!("fuzzed.{pid}");
+            side.listen(&name);
+            peer(|p| {
+                p.call(&name);
+                p.introduce(input, layout::HELLO, b"", false, false);
+            });
+            for request in side.poll() {
+                match how & 48 {
+                    48 => drop(request.reject(b"no")),
+                    _ => side.accept(request),
+                }
+            }
+        }
+    }
+    if how & 64 == 0 {
+        side.progress(true);
+        peer(|p| {
+            p.hear();
+            // Who has called says so once it knows the link.
+            if how & 15 > 10 {
+                p.send(&layout::packet(layout::READY), &[]);
+            }
+        });
+        side.progress(true);
+    }
+}
+
+fn step(input: &mut Input<'_>, side: &mut Side) {
+    let targets = peer(|p| p.regions.clone());
+    match input.below(32) {
+        0..12 => peer(|p| p.act(input)),
+        12..15 => {
+            let how = input.byte();
+            for _ in 0..=how & 7 {
+                side.progress(how & 8 != 0);
+                if how & 16 != 0 {
+                    peer(|p| p.read(&mut Input(&[])));
+                }
+                if how & 32 != 0 {
+                    side.take(usize::MAX);
+                }
+            }
+        }
+        15 | 16 => {
+            // In the middle of what comes next.
+            let plan = (1 + input.number() % 4096, input.bytes());
+            PLANS.with_borrow_mut(|p| p.push_back(plan));
+            arm();
+        }
+        17 | 18 => side.receive(input),
+        19..22 => side.post(input, &targets, Some(Dir::Write)),
+        22 | 23 => side.post(input, &targets, Some(Dir::Read)),
+        24 | 25 => side.post(input, &targets, None),
+        26 => register(input, side),
+        27 => drop(side.close_region(input.below(8))),
+        28 => side.cancel(input.below(64)),
+        29 => side.take(1 + input.below(4)),
+        30 => side.look(input, &targets),
+        _ => {
+            if input.below(16) == 0 {
+                side.shutdown();
+            }
+        }
+    }
+}

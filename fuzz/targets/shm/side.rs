@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The library's side: an endpoint, what was posted on it, and a ledger that every operation must leave exactly once.
+
+use super::input::Input;
+use super::memory::{Area, May};
+use super::peer::Known;
+use super::world::{cpu_ns, world};
+use gdrfab::mr::{Access, PathPolicy, Paths};
+use gdrfab::prov::bind::{Binding, INJECT_FLAGS, Quick, SILENT};
+use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
+use gdrfab::prov::queue::{Completion, Taken};
+use gdrfab::prov::shm::{Domain, Endpoint, PassiveEndpoint, Request};
+use gdrfab::prov::wish::{Memory, RegionId, Source as From, Wish};
+use gdrfab::prov::{Counter, EventQueue, Queue, Source, flags};
+use gdrfab::sync::serial::Threading;
+use gdrfab::sys::epoll::Poller;
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// Operations at once: more make an input slow.
+const OPS: usize = 64;
+const REGIONS: usize = 6;
+/// Bytes of memory that the library allocates, which peers may map.
+const SHARED: usize = 480 << 10;
+/// CPU time that no call may take, whatever the peer does.
+const CALL_NS: u64 = 250_000_000;
+
+/// Whose memory an operation works on.
+enum Local {
+    Area(Area),
+    /// A part of what peers may map.
+    Shared(usize),
+}
+
+impl Local {
+    fn len(&self) -> usize {
+        match self {
+            Local::Area(area) => area.len(),
+            Local::Shared(len) => *len,
+        }
+    }
+
+    fn end(self, written: usize) {
+        if let Local::Area(area) = self {
+            area.end(written);
+        }
+    }
+}
+
+struct Op {
+    local: Local,
+    addr: usize,
+    kind: u64,
+    /// It gives no entry when it ends well.
+    silent: bool,
+}
+
+struct Region {
+    id: RegionId,
+    area: Option<Area>,
+}
+
+pub struct Side {
+    domain: Arc<Domain>,
+    endpoint: Endpoint,
+    pep: Option<PassiveEndpoint>,
+    queues: Vec<(Arc<Queue>, usize)>,
+    counter: Arc<Counter>,
+    regions: Vec<Option<Region>>,
+    /// Memory that peers may map, and the region in it.
+    shared: usize,
+    desc: u64,
+    poller: Poller,
+    ops: BTreeMap<usize, Op>,
+    next: usize,
+    virt_addr: bool,
+    /// The shortest ways are open.
+    short: bool,
+}
+
+/// Makes a call, which must not take long.
+fn timed<R>(call: impl FnOnce() -> R) -> R {
+    let before = cpu_ns();
+    let result = call();
+    let took = cpu_ns() - before;
+    assert!(took < CALL_NS, "a call took {} ms", took / 1_000_000);
+    result
+}
+
+impl Side {
+    pub fn new(input: &mut Input<'_>) -> Side {
+        let how = input.byte();
+        let threading = if how & 1 != 0 { Threading::Promised } else { Threading::Safe };
+        let virt_addr = how & 2 != 0;
+        let domain = Arc::new(Domain::open(threading, virt_addr, how & 4 != 0).expect("a domain"));
+        let endpoint = Endpoint::open(domain.clone(), 7);
+        let size = if how & 8 != 0 { 4 } else { 256 };
+        let sides: &[(bool, bool)] = if how & 16 != 0 { &[(true, true)] } else { &[(true, false), (false, true)] };
+        let queues: Vec<_> = sides.iter().map(|_| (Arc::new(Queue::new(size, threading)), size)).collect();
+        for (&(transmit, receive), (queue, _)) in sides.iter().zip(&queues) {
+            let cq = Binding::Cq { queue: queue.clone(), source: Source::Endpoints, transmit, receive, selective: false };
+            endpoint.bind(cq).expect("a queue");
+        }
+        let counter = Arc::new(Counter::default());
+        if how & 32 != 0 {
+            let counted = flags::SEND | flags::RECV | flags::READ | flags::WRITE | flags::REMOTE_WRITE;
+            endpoint.bind(Binding::Counter { counter: counter.clone(), flags: counted }).expect("a counter");
+        }
+        if how & 64 != 0 {
+            endpoint.bind(Binding::Order).expect("an order");
+        }
+        endpoint.bind(Binding::Eq(Arc::new(EventQueue::default()))).expect("an event queue");
+        let short = endpoint.enable(0).expect("enabled");
+        let shared = domain.allocate(SHARED).expect("shared memory");
+        let poller = Poller::new().expect("a poller");
+        let (regions, ops) = (Vec::new(), BTreeMap::new());
+        let side = Side { domain, endpoint, pep: None, queues, counter, regions, shared, desc: 0, poller, ops, next: 1, virt_addr, short };
+        side.options(input.byte());
+        side
+    }
+
+    fn options(&self, how: u8) {
+        let forbid = [0, 0, 0, 1, 2, 3, 4, 8][usize::from(how & 7)];
+        self.endpoint.set_options(|o| {
+            o.policy = PathPolicy { require: Paths::empty(), forbid: Paths::from_bits_truncate(forbid) };
+            o.coop = how & 8 == 0;
+            o.deadline_ns = [0, 0, 0, 1][usize::from(how >> 4 & 3)];
+            o.connect_timeout_ns = if how & 64 != 0 { 1 } else { 10_000_000_000 };
+        });
+    }
+
+    /// Calls the listener `name`.
+    pub fn connect(&self, name: &str) {
+        let _ = timed(|| self.endpoint.connect(&format!("shm://{name}"), b"hello"));
+    }
+
+    /// By exchanged addresses: gives the name that this side has.
+    pub fn connect_by_name(&self, name: &str) -> String {
+        let address = self.endpoint.address().expect("an address");
+        let _ = timed(|| self.endpoint.connect_addr(&format!("shm://{name}")));
+        address.trim_start_matches("shm://").to_string()
+    }
+
+    /// Listens at `name`.
+    pub fn listen(&mut self, name: &str) {
+        let pep = PassiveEndpoint::open(Some(&format!("shm://{name}")), 8).expect("a name");
+        pep.bind(Arc::new(EventQueue::default())).expect("a queue");
+        pep.listen().expect("listens");
+        self.pep = Some(pep);
+    }
+
+    pub fn poll(&self) -> Vec<Request> {
+        self.pep.as_ref().map_or(Vec::new(), |pep| timed(|| pep.poll()))
+    }
+
+    pub fn accept(&self, request: Request) {
+        let _ = timed(|| self.endpoint.accept(request, b"welcome"));
+    }
+
+    /// Registers memory; what a peer has to know of it.
+    pub fn register(&mut self, input: &mut Input<'_>) -> Option<Known> {
+        if self.regions.len() >= REGIONS {
+            return None;
+        }
+        let which = input.below(6);
+        let (may, rights) = match which {
+            0 | 4 | 5 => (May::Both, Access::REMOTE_READ | Access::REMOTE_WRITE | Access::READ | Access::WRITE | Access::SEND),
+            1 => (May::Read, Access::REMOTE_READ | Access::READ),
+            2 => (May::Write, Access::REMOTE_WRITE | Access::WRITE),
+            _ => (May::Nothing, Access::READ | Access::WRITE | Access::SEND | Access::RECV),
+        };
+        // What a peer may map it may write anywhere: that has no guards.
+        let mapped = may == May::Both && input.flag();
+        let file = mapped && which == 5;
+        let area = (!mapped).then(|| Area::new(input.size().max(1), may));
+        let pieces: Vec<_> = match &area {
+            Some(area) => area.pieces(1 + input.below(3)).into_iter().filter(|p| p.len > 0).collect(),
+            None => vec![Iov { addr: self.shared, len: SHARED }],
+        };
+        let wish = Wish {
+            source: match file {
+                true => From::File { fd: world().file(1).as_fd(), offset: 4096, len: 70_000, base_addr: 4096 },
+                false => From::Iov(&pieces),
+            },
+            memory: Memory::Host,
+            access: rights,
+            offset: if self.virt_addr { 0 } else { [0, 4096, 1 << 40][input.below(3)] },
+            requested_key: 1 + self.regions.len() as u64,
+            policy: PathPolicy::default(),
+            event: input.flag(),
+        };
+        let event = wish.event;
+        let plain = match &pieces[..] {
+            [one] if self.virt_addr && !event && !file => self.domain.register_plain(*one, rights),
+            _ => None,
+        };
+        let id = plain.unwrap_or_else(|| self.domain.register(&wish).expect("a region"));
+        if event {
+            self.domain.bind_counter(id, self.counter.clone()).expect("a region's counter");
+        }
+        if mapped && !file {
+            self.desc = id.desc;
+        }
+        let facts = self.domain.facts(id).expect("facts");
+        self.regions.push(Some(Region { id, area }));
+        Some(Known { key: id.key, base: facts.base, len: facts.len })
+    }
+
+    /// Closes a region; a peer that is marked busy may keep it open.
+    pub fn close_region(&mut self, which: usize) -> bool {
+        let n = self.regions.len().max(1);
+        let Some(place) = self.regions.get_mut(which % n) else { return true };
+        let Some(region) = place.take() else { return true };
+        if timed(|| self.domain.close_region(region.id)).is_err() {
+            *place = Some(region);
+            return false;
+        }
+        // What a peer may write it may have written anywhere.
+        if let Some(area) = region.area {
+            area.end(usize::MAX);
+        }
+        true
+    }
+
+    fn common(&mut self, input: &mut Input<'_>) -> Common {
+        let (few, bits) = (input.byte(), [flags::REMOTE_CQ_DATA, flags::MORE, flags::FENCE, flags::COMPLETION, INJECT_FLAGS]);
+        let more = [flags::INJECT_COMPLETE, flags::DELIVERY_COMPLETE, flags::INJECT];
+        let flags = bits.iter().chain(&more).enumerate().filter(|(i, _)| few & 1 << i != 0).fold(0, |sum, (_, f)| sum | f);
+        let timeout_ns = [0, 0, 0, 1, 1000, u64::MAX][input.below(6)];
+        Common { context: self.next, flags, data: 5, desc: 0, timeout_ns }
+    }
+
+    pub fn post(&mut self, input: &mut Input<'_>, targets: &[Known], dir: Option<Dir>) {
+        let (mut c, size, how) = (self.common(input), input.size(), input.byte());
+        let read = dir == Some(Dir::Read);
+        let (local, mut pieces) = if how & 1 == 0 {
+            let area = Area::new(size, if read { May::Write } else { May::Read });
+            let pieces = area.pieces(1 + usize::from(how >> 1) % 3);
+            (Local::Area(area), pieces)
+        } else {
+            // A part of what peers may map; described, so that they may know where.
+            c.desc = if how & 2 != 0 { self.desc } else { 0 };
+            (Local::Shared(size.min(SHARED)), vec![Iov { addr: self.shared, len: size.min(SHARED) }])
+        };
+        let size = local.len();
+        let kind = match dir {
+            Some(Dir::Read) => flags::READ,
+            Some(Dir::Write) => flags::WRITE,
+            None => flags::SEND,
+        };
+        let mut remote = Vec::new();
+        if dir.is_some() {
+            let parts = 1 + usize::from(how >> 3 & 7 == 7) * (1 + input.below(2));
+            for k in 0..parts {
+                let of = targets.get(input.below(16) % targets.len().max(1)).copied();
+                let at = of.unwrap_or(Known { key: input.number(), base: 64, len: 0 });
+                let addr = at.base.wrapping_add(if how & 64 != 0 { input.number() } else { 0 });
+                remote.push(RmaIov { addr, len: size / parts + if k == 0 { size % parts } else { 0 }, key: at.key });
+            }
+            // Most often as much as the region holds.
+            if let ([r], [l], 0) = (&mut remote[..], &pieces[..], how & 128)
+                && let Some(t) = targets.iter().find(|t| t.key == r.key)
+            {
+                r.len = l.len.min(t.len as usize);
+            }
+        }
+        if let ([r], [l]) = (&remote[..], &mut pieces[..]) {
+            l.len = r.len;
+        }
+        let posted = self.ops.len() < OPS
+            && timed(|| match dir {
+                Some(dir) => match self.quick(dir, &pieces, &remote, &c) {
+                    Quick::Done => true,
+                    Quick::Again => false,
+                    Quick::NotOrdinary => self.endpoint.rma(dir, &pieces, &remote, &c).is_ok(),
+                },
+                None => self.quick_send(&pieces, &c) || self.endpoint.send(&pieces, &c).is_ok(),
+            });
+        if !posted {
+            return local.end(0);
+        }
+        let addr = pieces[0].addr;
+        self.next += 1;
+        // The buffer of an inject call is the caller's as soon as it returns.
+        let local = if !read && c.flags & flags::INJECT != 0 {
+            local.end(0);
+            Local::Shared(size)
+        } else {
+            local
+        };
+        self.ops.insert(c.context, Op { local, addr, kind, silent: c.flags & SILENT != 0 });
+    }
+
+    /// What has one piece on each side and no limit in time is tried the short ways first, as the layer above does.
+    fn quick(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Quick {
+        let ([l], [r], 0) = (local, remote, c.timeout_ns) else { return Quick::NotOrdinary };
+        let (ep, write) = (&self.endpoint, dir == Dir::Write);
+        if self.short && c.flags == 0 {
+            // SAFETY: enable returned true.
+            let done = unsafe {
+                match (write, l.len == 8) {
+                    (true, true) => ep.rma_short::<true, true, true>(l.addr, l.len, r.addr, r.key, c.context),
+                    (true, false) => ep.rma_short::<true, true, false>(l.addr, l.len, r.addr, r.key, c.context),
+                    (false, true) => ep.rma_short::<false, true, true>(l.addr, l.len, r.addr, r.key, c.context),
+                    (false, false) => ep.rma_short::<false, true, false>(l.addr, l.len, r.addr, r.key, c.context),
+                }
+            };
+            if done {
+                return Quick::Done;
+            }
+        }
+        match write {
+            true => ep.rma_quick::<true>(l.addr, l.len, r.addr, r.key, c.context, c.flags),
+            false => ep.rma_quick::<false>(l.addr, l.len, r.addr, r.key, c.context, c.flags),
+        }
+    }
+
+    fn quick_send(&self, local: &[Iov], c: &Common) -> bool {
+        let ([l], 0) = (local, c.timeout_ns) else { return false };
+        // SAFETY: enable returned true.
+        if self.short
+            && c.flags == 0
+            && unsafe { self.endpoint.send_short::<true>(l.addr, l.len, c.context) || self.endpoint.send_far(l.addr, l.len, c.context) }
+        {
+            return true;
+        }
+        self.endpoint.send_quick(l, c) == Quick::Done
+    }
+
+    pub fn receive(&mut self, input: &mut Input<'_>) {
+        let more = input.byte();
+        for _ in 0..if more > 200 { 32 } else { 0 } {
+            self.receive_one(&mut Input(input.0));
+        }
+        self.receive_one(input);
+    }
+
+    fn receive_one(&mut self, input: &mut Input<'_>) {
+        let (c, area) = (self.common(input), Area::new(input.size(), May::Write));
+        let local = area.pieces(1 + input.below(3));
+        let quick = |l: &Iov| {
+            // SAFETY: enable returned true.
+            let short = self.short && unsafe { self.endpoint.recv_short(l.addr, l.len, c.context) };
+            short || self.endpoint.recv_quick(l.addr, l.len, c.context)
+        };
+        let posted = self.ops.len() < OPS
+            && timed(|| {
+                let done = matches!((&local[..], c.timeout_ns), ([l], 0) if quick(l));
+                done || self.endpoint.recv(&local, &Common { flags: 0, ..c }).is_ok()
+            });
+        if !posted {
+            return area.end(0);
+        }
+        self.next += 1;
+        self.ops.insert(c.context, Op { local: Local::Area(area), addr: local[0].addr, kind: flags::RECV, silent: false });
+    }
+
+    pub fn cancel(&mut self, which: usize) {
+        if let Some(context) = self.ops.keys().nth(which % self.ops.len().max(1)).copied() {
+            // It may be too late for it.
+            let _ = timed(|| self.endpoint.cancel(context));
+        }
+    }
+
+    pub fn progress(&self, force: bool) {
+        timed(|| self.endpoint.progress(force));
+    }
+
+    /// What a program asks now and then.
+    pub fn look(&self, input: &mut Input<'_>, targets: &[Known]) {
+        match input.below(4) {
+            0 => timed(|| {
+                self.endpoint.sleep(&self.poller).expect("may sleep");
+                self.endpoint.progress(true);
+                self.endpoint.may_sleep();
+                self.endpoint.nap_ns();
+                self.endpoint.awake(Some(&self.poller));
+                self.endpoint.watched();
+            }),
+            1 => self.options(input.byte()),
+            _ => {
+                self.endpoint.is_stalled();
+                let key = targets.get(input.below(16) % targets.len().max(1)).map_or(1, |t| t.key);
+                let _ = timed(|| (self.endpoint.report(key, 0).is_ok(), self.endpoint.peer_address().is_ok(), self.endpoint.stats()));
+            }
+        }
+    }
+
+    /// Takes up to `most` entries of each queue, and with them the memory of what has ended.
+    pub fn take(&mut self, most: usize) {
+        for i in 0..self.queues.len() {
+            let mut ended = Vec::new();
+            let queue = &self.queues[i].0;
+            while ended.len() < most {
+                match queue.take(1, |_, c| ended.push((*c, None))) {
+                    Taken::Some(_) => {}
+                    Taken::Empty => break,
+                    Taken::ErrorFirst => ended.extend(queue.take_error().map(|(c, f)| (c, Some(f.error)))),
+                }
+            }
+            // With nothing queued, arrivals may go past the queue.
+            if queue.is_empty() && most > 1 && queue.threading() == Threading::Promised {
+                timed(|| self.endpoint.arrive_short(queue, most.min(queue.free()), |_, c: &Completion| ended.push((*c, None))));
+            }
+            for (c, error) in ended {
+                if c.flags & flags::REMOTE_WRITE != 0 {
+                    assert!(error.is_none() && c.context == 0);
+                    continue;
+                }
+                self.end(c.context, c.flags, c.len, c.buf, error.is_none());
+            }
+        }
+    }
+
+    fn end(&mut self, context: usize, kind: u64, len: usize, buf: usize, well: bool) {
+        let op = self.ops.remove(&context).expect("an operation ended twice");
+        assert!(kind & op.kind != 0 && buf == op.addr && !(well && op.silent), "the entry is another operation's");
+        let all = op.local.len();
+        assert!(len <= all, "more bytes than there is room for");
+        match op.kind {
+            flags::RECV => op.local.end(if well { len } else { all }),
+            flags::READ => op.local.end(all),
+            _ => op.local.end(0),
+        }
+    }
+
+    pub fn shutdown(&self) {
+        let _ = timed(|| self.endpoint.shutdown());
+    }
+
+    /// Bytes of what is lent.
+    pub fn weight(&self) -> usize {
+        let regions = self.regions.iter().flatten().map(|r| r.area.as_ref().map_or(0, Area::len));
+        regions.chain(self.ops.values().map(|op| op.local.len())).map(|n| n + 256).sum()
+    }
+
+    /// Ends the endpoint; a peer that holds a buffer may keep that from it.
+    pub fn close(&mut self) -> bool {
+        self.pep = None;
+        timed(|| self.endpoint.close()).is_ok()
+    }
+
+    /// The end, after the peer's: nothing is outstanding, no reservation is lost, nothing holds regions or domain open.
+    pub fn finish(mut self) {
+        assert!(self.close(), "the endpoint cannot be closed although the peer is gone");
+        self.take(usize::MAX);
+        self.ops.retain(|_, op| !op.silent);
+        let left: Vec<_> = self.ops.iter().map(|(context, op)| (context, op.kind, op.local.len())).collect();
+        assert!(left.is_empty(), "operations never ended: context, kind, length: {left:?}");
+        for (queue, size) in &self.queues {
+            assert_eq!((0..=*size).take_while(|_| queue.reserve()).count(), *size, "entries of the queue are lost");
+        }
+        for i in 0..self.regions.len() {
+            assert!(self.close_region(i), "a region cannot be closed although the peer is gone");
+        }
+        self.domain.free(self.shared).expect("freed");
+        assert!(self.domain.in_use().is_none());
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which values a variable may have, in words and as a check.
+
+use super::{HMEM_WORDS, faults};
+use crate::log::Level;
+
+/// The values of one variable. Numbers are decimal, and ranges include both ends.
+pub enum Kind {
+    Text,
+    Number(u64, u64),
+    PowerOfTwo(u64, u64),
+    ZeroOr(u64, u64),
+    /// -1 to 255.
+    Index,
+    /// One of these.
+    Word(&'static [&'static str]),
+    Level,
+    /// A list of these, with commas.
+    Paths(&'static [(&'static str, u64)]),
+    /// A list of device interfaces, or "none".
+    Interfaces,
+    /// As docs/faults.md describes them.
+    Faults,
+}
+
+fn within(text: &str, low: u64, high: u64) -> bool {
+    // What parse() takes beyond digits is a sign.
+    text.bytes().all(|b| b.is_ascii_digit()) && text.parse().is_ok_and(|n: u64| (low..=high).contains(&n))
+}
+
+/// The first word of a list that is not known.
+fn stray(text: &str, known: impl Fn(&str) -> bool) -> Option<&str> {
+    text.split(',').map(str::trim).find(|word| !known(word))
+}
+
+impl Kind {
+    /// What is allowed, in words; "" for any text.
+    pub fn allowed(&self) -> String {
+        match self {
+            Kind::Text => String::new(),
+            Kind::Number(0, 1) => "0 or 1".into(),
+            Kind::Number(low, u64::MAX) => format!("a number from {low}"),
+            Kind::Number(low, high) => format!("a number from {low} to {high}"),
+            Kind::PowerOfTwo(low, high) => format!("a power of two from {low} to {high}"),
+            Kind::ZeroOr(low, high) => format!("0, or a number from {low} to {high}"),
+            Kind::Index => "a number from -1 to 255".into(),
+            Kind::Word(words) => format!("one of {}", words.join(", ")),
+            Kind::Level => format!("one of {}", Level::WORDS.join(", ")),
+            Kind::Paths(words) => format!("a list of {}", words.iter().map(|(w, _)| *w).collect::<Vec<_>>().join(", ")),
+            Kind::Interfaces => format!("a list of {}, or none", HMEM_WORDS.join(", ")),
+            Kind::Faults => "a list of faults".into(),
+        }
+    }
+
+    /// Why this is no value; none where it is one.
+    pub fn wrong(&self, text: &str) -> Option<String> {
+        let word = |stray: Option<&str>| stray.map(|w| format!("{w:?} is not known; {} is allowed", self.allowed()));
+        let fits = match self {
+            Kind::Text => true,
+            Kind::Number(low, high) => within(text, *low, *high),
+            Kind::PowerOfTwo(low, high) => within(text, *low, *high) && text.parse().is_ok_and(u64::is_power_of_two),
+            Kind::ZeroOr(low, high) => within(text, 0, 0) || within(text, *low, *high),
+            Kind::Index => text == "-1" || within(text, 0, 255),
+            Kind::Word(words) => words.contains(&text),
+            Kind::Level => Level::parse(text).is_some(),
+            Kind::Paths(words) => return word(stray(text, |w| words.iter().any(|(known, _)| *known == w))),
+            Kind::Interfaces => return word(stray(text, |w| w == "none" || HMEM_WORDS.contains(&w))),
+            Kind::Faults => {
+                let (some, wrong) = faults::parse(text);
+                return match (some.is_empty(), wrong.is_empty()) {
+                    (true, true) => Some("it names no fault".into()),
+                    (_, told) => (!told).then(|| wrong.join(", ")),
+                };
+            }
+        };
+        (!fits).then(|| format!("{} is allowed", self.allowed()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{VARIABLES, number};
+    use super::*;
+
+    #[test]
+    fn every_default_is_allowed_and_is_what_holds() {
+        for v in VARIABLES {
+            assert_eq!(if v.default.is_empty() { None } else { v.kind.wrong(v.default) }, None, "{}", v.name);
+            if matches!(v.kind, Kind::Number(..) | Kind::PowerOfTwo(..) | Kind::ZeroOr(..)) {
+                assert_eq!(number(v.name).to_string(), v.default, "{}", v.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_variable_cannot_be_is_told() {
+        for v in VARIABLES.iter().filter(|v| !matches!(v.kind, Kind::Text)) {
+            for bad in ["nonsense", "-2", "+1", " 1", "1 ", "1e3", "0x10", "300000000000000000000", ",", "0,nonsense", "\u{1}"] {
+                assert!(v.kind.wrong(bad).is_some_and(|why| !why.is_empty()), "{}={bad:?}", v.name);
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_end_where_they_say() {
+        for v in VARIABLES {
+            if let Kind::Number(low, high) | Kind::PowerOfTwo(low, high) = v.kind {
+                assert!([low, high].iter().all(|n| v.kind.wrong(&n.to_string()).is_none()), "{}", v.name);
+                let beyond = [low.checked_sub(1), high.checked_add(1)];
+                assert!(beyond.into_iter().flatten().all(|n| v.kind.wrong(&n.to_string()).is_some()), "{}", v.name);
+            }
+        }
+        assert!(Kind::PowerOfTwo(256, 65_536).wrong("300").is_some() && Kind::ZeroOr(32_768, 65_536).wrong("100").is_some());
+        assert_eq!(Kind::ZeroOr(32_768, 65_536).wrong("0"), None);
+    }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The descriptor on which callers poll for a queue or a counter by themselves.
+
+use super::endpoint::Endpoint;
+use super::wait::Driven;
+use crate::error::{Error, Result, errno};
+use crate::prov::queue::Waiter;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether an object's endpoints are asleep for the caller's poll.
+pub(crate) struct Descriptor {
+    /// What the object is called.
+    name: &'static str,
+    armed: AtomicBool,
+    /// What is asleep for it. One thread at a time puts to sleep or wakes.
+    asleep: Mutex<Vec<Arc<Endpoint>>>,
+}
+
+impl Descriptor {
+    pub fn new(name: &'static str) -> Descriptor {
+        Descriptor { name, armed: AtomicBool::new(false), asleep: Mutex::default() }
+    }
+
+    fn absent(&self) -> Error {
+        Error::new(errno::ENOSYS, format!("{}: was not opened with wait_obj GDRFAB_WAIT_FD", self.name))
+    }
+
+    pub fn fd(&self, waiter: &Waiter) -> Result<i32> {
+        waiter.descriptor().map(|p| p.raw_fd()).ok_or_else(|| self.absent())
+    }
+
+    /// Relaxed: who misses a descriptor armed by another thread just now reads as if it had come before.
+    #[inline(always)]
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    /// Prepares for a poll: `EAGAIN` if `has_news` after the last look. `driven` is what the object drives by then.
+    pub fn prepare(&self, waiter: &Waiter, driven: impl FnOnce() -> Option<Driven>, has_news: impl FnOnce() -> bool) -> Result<()> {
+        let poller = waiter.descriptor().ok_or_else(|| self.absent())?;
+        let mut asleep = self.asleep.lock();
+        self.undo(&mut asleep, waiter);
+        waiter.arm_descriptor()?;
+        // After arming: whatever is bound from now on wakes.
+        let quiet = match driven() {
+            None => Ok(true),
+            Some(d) => d.sleep(poller).and_then(|()| {
+                let quiet = d.look_for_caller(poller);
+                *asleep = d.eps;
+                quiet
+            }),
+        };
+        self.armed.store(true, Ordering::Relaxed);
+        if quiet.as_ref().is_ok_and(|quiet| *quiet) && !has_news() {
+            return Ok(());
+        }
+        self.undo(&mut asleep, waiter);
+        quiet.and(Err(Error::AGAIN))
+    }
+
+    /// Undoes `prepare` before something is read: whoever polls meanwhile, another thread perhaps, is woken.
+    #[cold]
+    pub fn disarm(&self, waiter: &Waiter) {
+        self.undo(&mut self.asleep.lock(), waiter);
+    }
+
+    fn undo(&self, asleep: &mut Vec<Arc<Endpoint>>, waiter: &Waiter) {
+        if !self.armed.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        for ep in asleep.drain(..) {
+            ep.awake(waiter.descriptor());
+            ep.progress(true);
+        }
+        waiter.disarm_descriptor();
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the accept loops of shm and tcp share: when to look at the kernel's queue, and what becomes of those who call
+//! while this process has no descriptor left.
+
+use crate::error::{Error, Result, errno};
+use crate::sys::epoll::{self, Poller};
+use crate::sys::time;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Connections taken from the kernel's queue in one turn of progress.
+pub const MOST: usize = 64;
+/// How long to leave the kernel's queue alone when this process cannot take from it.
+const REST_NS: u64 = 100_000_000;
+
+/// A listening socket.
+pub struct Acceptor {
+    listener: OwnedFd,
+    /// Who has come, the listener while there is room, and a timer for what is to be done though nobody says anything. A
+    /// set of its own, because whoever sleeps on it must hear nothing more of a socket that has become a connection:
+    /// leaving this one is enough.
+    pub set: Poller,
+    /// Whether the listener is in the set.
+    listens: bool,
+    /// What the timer is set to; 0: nothing.
+    alarm: u64,
+    /// Until then the kernel's queue is left alone.
+    rest: u64,
+    /// Given up for a moment, it lets a caller be told why it is turned away; none: callers wait instead.
+    spare: Option<OwnedFd>,
+    tells: bool,
+    /// Why connections cannot be taken, until the owner is told; and whether it was told since one was.
+    trouble: Option<Error>,
+    failing: bool,
+}
+
+/// What taking a connection came to.
+pub enum Taken<T> {
+    One(T),
+    /// For its descriptor there is no room: to be told so and dropped at once.
+    TurnAway(T),
+    Nobody,
+}
+
+impl Acceptor {
+    /// `tells`: callers are turned away with a reason when there is no descriptor for them.
+    pub fn new(listener: OwnedFd, tells: bool) -> Result<Acceptor> {
+        let set = Poller::with_timer()?;
+        set.add(listener.as_fd())?;
+        let spare = if tells { Some(epoll::placeholder()?) } else { None };
+        Ok(Acceptor { listener, set, listens: true, alarm: 0, rest: 0, spare, tells, trouble: None, failing: false })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Whether the timer is set, so that time alone may bring something to do.
+    pub fn is_timed(&self) -> bool {
+        self.alarm != 0
+    }
+
+    /// Takes the next connection by `accept`.
+    pub fn take<T>(&mut self, now: u64, accept: impl Fn(BorrowedFd<'_>) -> Result<Option<T>>) -> Taken<T> {
+        if now < self.rest {
+            return Taken::Nobody;
+        }
+        if self.tells && self.spare.is_none() {
+            self.spare = epoll::placeholder().ok();
+        }
+        match accept(self.listener.as_fd()) {
+            Ok(Some(one)) => {
+                self.failing = false;
+                return Taken::One(one);
+            }
+            Ok(None) => return Taken::Nobody,
+            Err(e) => self.fails(e),
+        }
+        if self.spare.take().is_some()
+            && let Ok(Some(one)) = accept(self.listener.as_fd())
+        {
+            return Taken::TurnAway(one);
+        }
+        // The queue stays as it is, and looking at it again at once would change nothing.
+        self.rest = now + REST_NS;
+        Taken::Nobody
+    }
+
+    /// A connection could not be taken: the owner is to be told, once.
+    pub fn fails(&mut self, e: Error) {
+        if !std::mem::replace(&mut self.failing, true) {
+            crate::log!(Warn, "{e}");
+            let words = match e.errno {
+                errno::EMFILE => "this process has no descriptor left (RLIMIT_NOFILE), so callers are turned away",
+                errno::ENFILE => "this host has no descriptor left (fs.file-max), so callers are turned away",
+                _ => "callers have to wait",
+            };
+            self.trouble = Some(Error::coded(e.errno, e.code, format!("pep: {words}: {}", e.words)));
+        }
+    }
+
+    /// What the owner is to be told.
+    pub fn trouble(&mut self) -> Option<Error> {
+        self.trouble.take()
+    }
+
+    /// When the queue may be looked at again.
+    pub fn rest(&self) -> u64 {
+        self.rest
+    }
+
+    #[cfg(test)]
+    pub fn rest_until(&mut self, at: u64) {
+        self.rest = at;
+    }
+
+    /// Lets the set wake nobody in vain: the listener is in it while there is room, from `room` on, and the timer is set
+    /// to that time, or to `over`, when something else is to be done.
+    pub fn sleep_well(&mut self, room: u64, over: Option<u64>) {
+        let (now, room) = (time::now_ns(), room.max(self.rest));
+        if self.listens != (room <= now) {
+            self.listens = !self.listens;
+            if !self.listens {
+                self.set.remove(self.listener.as_fd());
+            } else if let Err(e) = self.set.add(self.listener.as_fd()) {
+                crate::log!(Warn, "{e}");
+            }
+        }
+        let alarm = over.into_iter().chain(Some(room).filter(|at| *at > now)).min().unwrap_or(0);
+        if alarm == self.alarm {
+            return;
+        }
+        let after = (alarm != 0).then(|| alarm.saturating_sub(now));
+        match self.set.set_timer(after) {
+            Ok(()) => self.alarm = alarm,
+            Err(e) => crate::log!(Warn, "{e}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn without_descriptors_a_caller_is_turned_away_and_the_owner_told_once() {
+        let mut acceptor = Acceptor::new(epoll::placeholder().unwrap(), true).unwrap();
+        let lacking = || Err(Error::fixed(errno::EMFILE, "accepting"));
+        for _ in 0..3 {
+            // Works as soon as the spare one is given up.
+            let calls = Cell::new(0);
+            let taken = acceptor.take(1, |_| {
+                calls.set(calls.get() + 1);
+                if calls.get() == 1 { lacking() } else { Ok(Some(7)) }
+            });
+            assert!(matches!(taken, Taken::TurnAway(7)) && acceptor.rest() == 0);
+        }
+        assert!(acceptor.trouble().is_some_and(|e| e.errno == errno::EMFILE && e.words.contains("RLIMIT_NOFILE")));
+        assert!(acceptor.trouble().is_none());
+        // Somebody else was faster: the queue is left alone for a while.
+        assert!(matches!(acceptor.take::<i32>(1, |_| lacking()), Taken::Nobody) && acceptor.rest() > 1);
+        assert!(matches!(acceptor.take(2, |_| Ok(Some(8))), Taken::Nobody));
+        let later = acceptor.rest();
+        assert!(matches!(acceptor.take(later, |_| Ok(Some(8))), Taken::One(8)));
+        assert!(acceptor.trouble().is_none());
+        acceptor.fails(Error::fixed(errno::ENFILE, "accepting"));
+        assert!(acceptor.trouble().is_some_and(|e| e.errno == errno::ENFILE), "a new trouble");
+    }
+}

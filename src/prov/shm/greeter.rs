@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A listener, and those who have connected to it and are not known yet. Whoever connects is hostile until the kernel said
+//! who it is and its introduction made sense, so what it can cost is bounded here.
+
+use super::cm::{SCHEME, socket_name};
+use super::frame::{self, Frame, Intro, Why};
+use crate::error::{Error, Result, errno};
+use crate::prov::accept::{Acceptor, MOST, Taken};
+use crate::sys::{process, socket, time};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Connections without an introduction; more wait in the listener's backlog.
+const UNKNOWN: usize = 64;
+/// How long one has to introduce itself.
+const PATIENCE_NS: u64 = 5_000_000_000;
+/// Who has said nothing for so long makes room for others.
+const SILENCE_NS: u64 = 100_000_000;
+/// Requests that wait for the program's answer, each with up to four descriptors; more are refused.
+const REQUESTS: usize = 256;
+
+/// A connection request: its socket and what came with it. Dropped, it is rejected.
+pub struct Request {
+    pub socket: OwnedFd,
+    pub intro: Intro,
+    pub brought: Option<Brought>,
+    pub pid: i32,
+    answered: bool,
+    /// Counted by its greeter as long as it is there.
+    _counted: Arc<()>,
+}
+
+impl Request {
+    pub fn data(&self) -> &[u8] {
+        &self.intro.data
+    }
+
+    pub fn name(&self) -> &str {
+        &self.intro.name
+    }
+
+    /// The address of who asks; the scheme alone if it has none.
+    pub fn from(&self) -> String {
+        format!("{SCHEME}{}", self.intro.name)
+    }
+
+    /// It gets its answer from the caller.
+    pub fn answered(&mut self) {
+        self.answered = true;
+    }
+
+    /// Sends the peer away with `data`.
+    pub fn reject(mut self, data: &[u8]) -> Result<()> {
+        self.answered = true;
+        socket::send(self.socket.as_fd(), &Frame::Reject(data.to_vec()).encode(), &[]).map(|_| ())
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.answered {
+            // Whoever drops a request unanswered turns it down.
+            let _ = socket::send(self.socket.as_fd(), &Frame::Reject(Vec::new()).encode(), &[]);
+        }
+    }
+}
+
+/// Somebody who has connected, and until when it is waited for.
+struct Unknown {
+    socket: OwnedFd,
+    until: u64,
+}
+
+/// A listening socket and the connections that have not spoken yet.
+pub struct Greeter {
+    pub name: String,
+    acceptor: Acceptor,
+    /// Oldest first.
+    unknown: Vec<Unknown>,
+    requests: Arc<()>,
+}
+
+impl Greeter {
+    /// `tells`: callers are turned away with a reason where there is no descriptor for them.
+    pub fn listen(name: String, tells: bool) -> Result<Greeter> {
+        let listener = socket::listen(&socket_name(&name), 128)?;
+        Ok(Greeter { name, acceptor: Acceptor::new(listener, tells)?, unknown: Vec::new(), requests: Arc::default() })
+    }
+
+    /// What becomes readable when `poll` has something to do.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.acceptor.set.as_fd()
+    }
+
+    /// Why connections cannot be taken, if the owner was not told yet.
+    pub fn trouble(&mut self) -> Option<Error> {
+        self.acceptor.trouble()
+    }
+
+    /// When the next connection can be taken; now, if that is past. The oldest has been silent for longest.
+    fn room_at(&self) -> u64 {
+        let full = self.unknown.len() >= UNKNOWN;
+        self.unknown.first().filter(|_| full).map_or(0, |oldest| oldest.until - PATIENCE_NS + SILENCE_NS)
+    }
+
+    /// Takes what has come: requests that introduced themselves well.
+    pub fn poll(&mut self, by_name: bool) -> Vec<Request> {
+        let (mut requests, now) = (Vec::new(), time::now_ns());
+        for one in std::mem::take(&mut self.unknown) {
+            self.hear(one, by_name, now, &mut requests);
+        }
+        for _ in 0..MOST {
+            if self.room_at() > now {
+                break;
+            }
+            match self.acceptor.take(now, socket::accept) {
+                // Other users are turned away at the door.
+                Taken::One(socket) => match check_peer(socket.as_fd()).and_then(|_| self.acceptor.set.add(socket.as_fd())) {
+                    Ok(()) => {
+                        if self.unknown.len() >= UNKNOWN {
+                            self.unknown.remove(0);
+                        }
+                        self.hear(Unknown { socket, until: now + PATIENCE_NS }, by_name, now, &mut requests);
+                    }
+                    Err(e) => crate::log!(Info, "{e}"),
+                },
+                Taken::TurnAway(socket) => {
+                    // A socket that is closed with a packet unread takes its answer back.
+                    let _ = socket::recv(socket.as_fd(), &mut [0; frame::MAX]);
+                    refuse(&socket, Why::Descriptors);
+                }
+                Taken::Nobody => break,
+            }
+        }
+        let over = self.unknown.iter().map(|one| one.until).min();
+        self.acceptor.sleep_well(self.room_at(), over);
+        requests
+    }
+
+    fn hear(&mut self, one: Unknown, by_name: bool, now: u64, requests: &mut Vec<Request>) {
+        // One is ours.
+        let full = Arc::strong_count(&self.requests) > REQUESTS;
+        match read_hello(one, by_name, full, &self.requests) {
+            Ok(Heard::Request(request)) => {
+                self.acceptor.set.remove(request.socket.as_fd());
+                requests.push(*request);
+            }
+            Ok(Heard::Silence(one)) if now < one.until => self.unknown.push(one),
+            Ok(_) => {}
+            Err(e) => {
+                crate::log!(Info, "a connection attempt was dropped: {e}");
+                if e.errno == errno::EMFILE {
+                    self.acceptor.fails(e);
+                }
+            }
+        }
+    }
+}
+
+fn refuse(socket: &OwnedFd, why: Why) {
+    // It may be gone: nothing is lost by that.
+    let _ = socket::send(socket.as_fd(), &Frame::Refuse(why).encode(), &[]);
+}
+
+enum Heard {
+    Request(Box<Request>),
+    Silence(Unknown),
+    Nobody,
+}
+
+fn read_hello(one: Unknown, by_name: bool, full: bool, counted: &Arc<()>) -> Result<Heard> {
+    let mut buf = [0u8; frame::MAX];
+    let (len, fds, lacking) = match socket::recv(one.socket.as_fd(), &mut buf)? {
+        socket::Received::Nothing => return Ok(Heard::Silence(one)),
+        socket::Received::Closed => return Ok(Heard::Nobody),
+        socket::Received::Packet { len, fds, lacking } => (len, fds, lacking),
+    };
+    let Frame::Hello(intro) = Frame::decode(&buf[..len])? else {
+        return Err(Error::fixed(errno::EPROTO, "the first packet is not an introduction"));
+    };
+    let (pid, _) = check_peer(one.socket.as_fd())?;
+    check_intro(&intro)?;
+    if intro.by_name != by_name {
+        return Err(Error::fixed(errno::EPROTO, "meant for another kind of endpoint"));
+    }
+    if lacking || full {
+        refuse(&one.socket, if lacking { Why::Descriptors } else { Why::Requests });
+    }
+    let brought = Some(Brought::new(fds, lacking)?);
+    if full {
+        return Err(Error::new(errno::EAGAIN, format!("{REQUESTS} connection requests wait for an answer")));
+    }
+    let (socket, _counted) = (one.socket, counted.clone());
+    Ok(Heard::Request(Box::new(Request { socket, intro, brought, pid, answered: false, _counted })))
+}
+
+/// What comes with an introduction.
+pub struct Brought {
+    pub segment: OwnedFd,
+    pub table: OwnedFd,
+    /// A pidfd of the process that copies for the peer.
+    pub copier: Option<OwnedFd>,
+}
+
+impl Brought {
+    /// `lacking`: this process had no place for all that came.
+    pub fn new(fds: Vec<OwnedFd>, lacking: bool) -> Result<Brought> {
+        if lacking {
+            return Err(Error::fixed(errno::EMFILE, "taking the descriptors of an introduction"));
+        }
+        let mut fds = fds.into_iter();
+        match (fds.next(), fds.next(), fds.next(), fds.next()) {
+            (Some(segment), Some(table), copier, None) if copier.as_ref().is_none_or(process::is_pidfd) => {
+                Ok(Brought { segment, table, copier })
+            }
+            _ => Err(Error::fixed(errno::EPROTO, "other descriptors arrived than an introduction has")),
+        }
+    }
+}
+
+/// The peer must be the same user: shared memory has no other guard.
+pub fn check_peer(fd: BorrowedFd<'_>) -> Result<(i32, u32)> {
+    let (pid, uid) = socket::peer(fd)?;
+    // Everybody whose user has no number in this namespace is shown under one and the same.
+    if uid == process::euid() && process::is_shared_uid(uid) && !socket::peer_process(fd).is_some_and(|peer| process::may_signal(&peer)) {
+        return Err(Error::new(
+            errno::EACCES,
+            format!(
+                "the peer runs as user {uid}, which also stands for every user without a number in this user namespace, and the \
+                 kernel does not confirm that it is this process's user"
+            ),
+        ));
+    }
+    if uid != process::euid() {
+        return Err(Error::new(
+            errno::EACCES,
+            format!("the peer runs as user {uid}, this process as {}; shm connects only processes of one user", process::euid()),
+        ));
+    }
+    Ok((pid, uid))
+}
+
+pub fn check_intro(intro: &Intro) -> Result<()> {
+    if intro.host != process::host_id() {
+        return Err(Error::fixed(errno::EHOSTUNREACH, "the peer runs on another host"));
+    }
+    Ok(())
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! docs/options.md is what each provider answers: every option of the header is set on a real endpoint and read back, and
+//! promises are asked for by hints. `make options` (which sets `GDRFAB_BLESS=1`) rewrites the committed file.
+//!
+//! verbs answers with the fake libibverbs of `c-tests/fakes`; without that, its column is left as it is. That an option which
+//! is taken also does something is shown by c-tests (options, deadline, fault, copier) and by verbs_queues.rs.
+
+mod fakes;
+#[path = "fakes/verbs.rs"]
+mod world;
+
+use gdrfab::capi::{info, objects, options};
+use gdrfab::error::errno;
+use gdrfab::fabric::{Info, PROGRESS_AUTO, PROGRESS_MANUAL};
+use gdrfab::mr::Paths;
+use gdrfab::prov::flags;
+use gdrfab::prov::op::{Common, Iov};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::ptr::{null, null_mut};
+use std::{env, fs};
+use world::{LIB, NO_CM, World, list};
+
+const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
+
+/// What an option is set to.
+enum Value {
+    ReadOnly,
+    U32(u32),
+    U64(u64),
+    /// So many of the paths that the provider knows, the fastest first, are passed over.
+    Path(usize),
+}
+
+/// Every option of the header but the level.
+const OPTIONS: &[(&str, Value)] = &[
+    ("CM_DATA_SIZE", Value::ReadOnly),
+    ("DEADLINE", Value::U64(1_000_000_000)),
+    ("RECV_DEADLINE", Value::U64(2_000_000_000)),
+    ("CONNECT_TIMEOUT", Value::U64(3_000_000_000)),
+    ("REQUIRE_PATH", Value::Path(0)),
+    ("FORBID_PATH", Value::Path(1)),
+    ("COOP", Value::U32(1)),
+    ("STREAM", Value::U64(7)),
+    ("ACK_TIMEOUT", Value::U32(13)),
+    ("RETRY_COUNT", Value::U32(3)),
+    ("RNR_RETRY", Value::U32(2)),
+    ("MIN_RNR_TIMER", Value::U32(11)),
+    ("DRIVER_CALLS", Value::U32(0)),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn options_are_as_documented() {
+    if let Ok(provider) = env::var("CASE") {
+        return answers(&provider);
+    }
+    let fakes = env::var_os("GDRFAB_FAKES").map(PathBuf::from).unwrap_or_default().join("verbs");
+    let has_fake = fakes.join("libibverbs.so.1").exists();
+    let path = root().join("docs/options.md");
+    let bless = env::var_os("GDRFAB_BLESS").is_some();
+    assert!(has_fake || !bless, "GDRFAB_FAKES names no directory with verbs/libibverbs.so.1, and the table has all providers");
+    // By provider: the answers, in the order of the rows.
+    let mut columns = BTreeMap::new();
+    for provider in PROVIDERS {
+        if provider == "verbs" && !has_fake {
+            println!("skipped for verbs: GDRFAB_FAKES has no verbs/libibverbs.so.1, which is built where infiniband/verbs.h is");
+            continue;
+        }
+        let mut command = fakes::again(provider);
+        if provider == "verbs" {
+            command.env("LD_LIBRARY_PATH", &fakes).envs([LIB, NO_CM]);
+        }
+        command.env("GDRFAB_COPIER", env!("CARGO_BIN_EXE_gdrfab-copier"));
+        let output = command.stderr(Stdio::inherit()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{provider}: {text}");
+        let rows = text.lines().filter_map(|line| line.strip_prefix("row\t")?.split_once('\t'));
+        columns.insert(provider, rows.map(|(row, answer)| (row.to_string(), answer.to_string())).collect::<Vec<_>>());
+    }
+    let committed = fs::read_to_string(&path).unwrap_or_default();
+    let mut made = HEAD.to_string();
+    for (i, (row, _)) in columns["shm"].iter().enumerate() {
+        let answer = |provider| match columns.get(provider) {
+            Some(rows) => {
+                assert_eq!(&rows[i].0, row, "the rows of {provider}");
+                rows[i].1.clone()
+            }
+            None => committed_answer(&committed, row, provider),
+        };
+        made += &format!("| {row} | {} |\n", PROVIDERS.map(answer).join(" | "));
+    }
+    if bless {
+        fs::write(&path, &made).unwrap();
+    } else if let Some((n, (old, new))) = committed.lines().zip(made.lines()).enumerate().find(|(_, (old, new))| old != new) {
+        panic!("docs/options.md is stale from line {}: run `make options`\n  committed: {old}\n  answered:  {new}", n + 1);
+    } else {
+        assert_eq!(committed.len(), made.len(), "docs/options.md is stale: run `make options`");
+    }
+}
+
+const HEAD: &str = "\
+# Options and promises, by provider
+
+Made by `tests/options.rs`, which asks the library and fails if this file says otherwise; `make options` writes it. An option is
+set on an endpoint with `gdrfab_ep_setopt()` and read back: *holds*, or the errno that refuses it, with its words, and in
+parentheses what it is unless it is set. A promise is asked for by hints of `gdrfab_getinfo()`, or by a call. Limits of verbs
+are those of the device, here a fake one. What an option means is in `gdrfab.h`.
+
+| option or promise | shm | tcp | verbs |
+|---|---|---|---|
+";
+
+fn committed_answer(text: &str, row: &str, provider: &str) -> String {
+    let at = PROVIDERS.iter().position(|p| *p == provider).unwrap();
+    let line = text.lines().find(|line| line.starts_with(&format!("| {row} |"))).unwrap_or_default();
+    line.split(" | ").nth(1 + at).unwrap_or_default().trim_end_matches(" |").into()
+}
+
+/// The names and numbers of the header's options.
+fn in_header() -> BTreeMap<String, c_int> {
+    let text = fs::read_to_string(root().join("include/gdrfab.h")).unwrap();
+    let defined = text.lines().filter_map(|line| line.strip_prefix("#define GDRFAB_OPT_")?.split_once(' '));
+    defined.filter(|(name, _)| *name != "ENDPOINT").map(|(name, number)| (name.into(), number.parse().unwrap())).collect()
+}
+
+// ---- one provider, in a process of its own
+
+fn row(name: &str, answer: &str) {
+    assert!(!answer.contains(['|', '\n']), "{name}: {answer}");
+    println!("row\t{name}\t{answer}");
+}
+
+fn answers(provider: &str) {
+    // The harness may have begun a line.
+    println!();
+    options_of(provider);
+    promises_of(provider);
+}
+
+fn hints(provider: &str) -> Info {
+    Info { prov_name: Some(provider.into()), ..world::hints() }
+}
+
+/// `-EOPNOTSUPP`: words without the name of what they are about and without the errno's own.
+fn refused(number: i32, words: &str) -> String {
+    let name = match number {
+        errno::EOPNOTSUPP => "EOPNOTSUPP",
+        errno::ENOPROTOOPT => "ENOPROTOOPT",
+        errno::ENODATA => "ENODATA",
+        n => panic!("{n} is no refusal: {words}"),
+    };
+    let told = words.rsplit_once(" (").map_or(words, |(told, _)| told);
+    let told = told.split_once(": ").filter(|(name, _)| !name.contains(' ')).map_or(told, |(_, rest)| rest);
+    assert!(!told.is_empty(), "{name} without words");
+    format!("`{name}`: {}", told.replace('|', "/"))
+}
+
+fn options_of(provider: &str) {
+    let numbers = in_header();
+    let known: Vec<&str> = OPTIONS.iter().map(|o| o.0).collect();
+    assert!(numbers.len() == known.len() && known.iter().all(|name| numbers.contains_key(*name)), "{numbers:?} and {known:?}");
+    let name = CString::new(provider).unwrap();
+    // SAFETY: handles are those that the functions before gave, and what pointers name lives throughout.
+    unsafe {
+        let (mut list, mut fabric, mut domain, mut ep) = (null_mut(), null_mut(), null_mut(), null_mut());
+        let wish = info::gdrfab_dupinfo(null());
+        (*wish).prov_name = name.as_ptr().cast_mut();
+        (*wish).mr_mode = 0x1ffc;
+        assert_eq!(info::gdrfab_getinfo(1, null(), null(), 0, wish, &mut list), 0, "{}", last_words());
+        assert_eq!(objects::gdrfab_fabric_open(list, null_mut(), &mut fabric), 0, "{}", last_words());
+        assert_eq!(objects::gdrfab_domain_open(fabric, list, null_mut(), &mut domain), 0, "{}", last_words());
+        for (name, value) in OPTIONS {
+            // Each a new one: an option may depend on another, and some are set before anything else happens.
+            assert_eq!(objects::gdrfab_ep_open(domain, list, null_mut(), &mut ep), 0, "{}", last_words());
+            let nth = |n| Paths::ALL.into_iter().filter(|p| (*list).paths & p.bits() != 0).nth(n).unwrap().bits();
+            let (wanted, len) = match value {
+                Value::ReadOnly => (0, 8),
+                Value::U32(v) => (u64::from(*v), 4),
+                Value::U64(v) => (*v, 8),
+                Value::Path(n) => (nth(*n), 8),
+            };
+            row(&format!("`GDRFAB_OPT_{name}`"), &ask(ep, numbers[*name], wanted, len, matches!(value, Value::ReadOnly)));
+            assert_eq!(objects::gdrfab_ep_close(ep), 0);
+        }
+        assert_eq!(objects::gdrfab_domain_close(domain), 0);
+        assert_eq!(objects::gdrfab_fabric_close(fabric), 0);
+        info::gdrfab_freeinfo(list);
+        (*wish).prov_name = null_mut();
+        info::gdrfab_freeinfo(wish);
+    }
+}
+
+fn last_words() -> String {
+    // SAFETY: a string of the library's that ends.
+    unsafe { CStr::from_ptr(info::gdrfab_last_error()) }.to_string_lossy().into()
+}
+
+/// # Safety
+/// The endpoint is open.
+unsafe fn ask(ep: *mut objects::gdrfab_ep, option: c_int, wanted: u64, len: usize, read_only: bool) -> String {
+    let get = || {
+        let (mut value, mut room) = (0u64, len);
+        // SAFETY: the caller's promise; the value has room for every option.
+        let rc = unsafe { options::gdrfab_ep_getopt(ep, 0, option, (&raw mut value).cast::<c_void>(), &mut room) };
+        if rc == 0 { Ok(value) } else { Err((-rc, last_words())) }
+    };
+    let before = get();
+    // SAFETY: as above; the value's first bytes are its low ones on every CPU that the library is for.
+    let rc = unsafe { options::gdrfab_ep_setopt(ep, 0, option, (&raw const wanted).cast::<c_void>(), len) };
+    let (number, words) = (-rc, last_words());
+    match (before, rc) {
+        (Ok(value), _) if read_only && rc == -errno::ENOPROTOOPT => format!("{value}"),
+        (Ok(before), 0) => {
+            assert_eq!(get(), Ok(wanted), "option {option} was set to {wanted}, and is forgotten");
+            format!("holds ({before})")
+        }
+        (Ok(before), _) => {
+            assert_eq!(get(), Ok(before), "option {option} is refused, and changes");
+            format!("{} ({before})", refused(number, &words))
+        }
+        (Err(e), _) => {
+            assert_eq!(e.0, number, "option {option} can be set and not read, or the other way round");
+            refused(number, &words)
+        }
+    }
+}
+
+/// Whether hints that ask for it find the provider.
+fn asked(provider: &str, wish: impl FnOnce(&mut Info)) -> String {
+    let mut hints = hints(provider);
+    wish(&mut hints);
+    match list(flags::GETINFO_ALL, &hints).unwrap().into_iter().find(|i| i.prov_name.as_deref() == Some(provider)).unwrap().reason {
+        None => "holds".into(),
+        Some(e) => refused(e.errno, &e.to_string()),
+    }
+}
+
+fn promises_of(provider: &str) {
+    let world = World::of(hints(provider), 64);
+    let info = &world.info;
+    let lacks = |bits: u64, names: &[(u64, &str)]| {
+        if bits == 0 { "all".into() } else { format!("all but {}", flags::words(bits, names).replace(" | ", ", ")) }
+    };
+    row("paths", &info.paths.words().replace(',', ", "));
+    row("capabilities", &lacks(flags::CAPS & !info.caps, flags::NAMES));
+    row("`msg_order`: operations keep their order", &lacks(flags::ORDER_ALL & !info.msg_order, flags::ORDER_NAMES));
+    let strict = asked(provider, |h| h.comp_order = flags::ORDER_ALL);
+    let always = if info.comp_order == flags::ORDER_ALL {
+        ", always"
+    } else if strict == "holds" {
+        ", if asked for"
+    } else {
+        ""
+    };
+    row("`comp_order`: entries in the order of posting", &format!("{strict}{always}"));
+    row("`GDRFAB_DELIVERY_COMPLETE`", &asked(provider, |h| h.tx_op_flags = flags::DELIVERY_COMPLETE));
+    row("`GDRFAB_TRANSMIT_COMPLETE`", &asked(provider, |h| h.tx_op_flags = flags::TRANSMIT_COMPLETE));
+    row("`GDRFAB_PROGRESS_AUTO`", &asked(provider, |h| h.progress = PROGRESS_AUTO));
+    row("`GDRFAB_PROGRESS_MANUAL`", &asked(provider, |h| h.progress = PROGRESS_MANUAL));
+    row("local buffers without a `desc` (no `GDRFAB_MR_LOCAL`)", &asked(provider, |h| h.mr_mode &= !flags::MR_MODE_LOCAL));
+    row("keys of the caller's choice (no `GDRFAB_MR_PROV_KEY`)", &asked(provider, |h| h.mr_mode &= !flags::MR_MODE_PROV_KEY));
+    row("remote offsets (no `GDRFAB_MR_VIRT_ADDR`)", &asked(provider, |h| h.mr_mode &= !flags::MR_MODE_VIRT_ADDR));
+    row("a write with data takes a posted receive", if info.mode & flags::RX_CQ_DATA != 0 { "yes" } else { "no" });
+    row("`cq_data_size`", &info.cq_data_size.to_string());
+    row("`inject_size`", &info.inject_size.to_string());
+    row("`rma_iov_limit`", &info.rma_iov_limit.to_string());
+    let ep = world.endpoint(false).unwrap();
+    row("connecting by exchanged addresses", if ep.address().is_ok() { "holds" } else { "no" });
+    let mut bytes = [0u8; 64];
+    let place = Iov { addr: bytes.as_mut_ptr() as usize, len: bytes.len() };
+    let access = gdrfab::mr::Access::all();
+    let mr = world.register(gdrfab::prov::wish::Wish { access, ..world::memory(&[place]) }).unwrap();
+    ep.recv(&[place], &Common { context: 9, ..Common::default() }, &[mr.desc()]).unwrap();
+    let cancelled = match ep.cancel(9) {
+        Ok(()) => {
+            let (entry, why) = world.cq.read_error().expect("the entry of what was cancelled");
+            assert_eq!((entry.context, why.error.errno), (9, errno::ECANCELED));
+            "holds".into()
+        }
+        Err(e) => refused(e.errno, &e.to_string()),
+    };
+    row("`gdrfab_cancel()` of a receive", &cancelled);
+    ep.close().unwrap();
+    mr.close().unwrap();
+}

@@ -9,9 +9,7 @@ use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
 use crate::prov::queue::{Completion, Failure, Found, Queue, Taken, Waiter};
-use crate::sync::serial::Serial;
-#[cfg(feature = "verbs")]
-use crate::sync::serial::Threading;
+use crate::sync::serial::{Serial, Threading};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -60,7 +58,6 @@ impl Cq {
         domain.users.add();
         let eps = Serial::new(domain.threading, Vec::new());
         let gate = match (&source, format) {
-            #[cfg(feature = "verbs")]
             (Source::Verbs(_), format) => match (domain.threading, format) {
                 (Threading::Safe, _) => Gate::DeviceLocked,
                 (_, CqFormat::Context) => Gate::DeviceContext,
@@ -115,7 +112,6 @@ impl Cq {
     /// Drives the endpoints; if another thread does, that is enough.
     #[inline]
     fn progress(&self, force: bool) {
-        #[cfg(feature = "verbs")]
         if let Source::Verbs(cq) = &self.source {
             cq.poll(force);
         }
@@ -153,7 +149,6 @@ impl Cq {
         let _ = (count, &each); // of no interest without a device
         match &self.source {
             // SAFETY: handed on; a source is made by `open`.
-            #[cfg(feature = "verbs")]
             Source::Verbs(cq) => unsafe { cq.take_quick::<LOCKED>(count, each) },
             // SAFETY: the caller has looked at the gate.
             Source::Endpoints => unsafe { std::hint::unreachable_unchecked() },

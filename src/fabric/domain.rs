@@ -153,7 +153,6 @@ impl Domain {
     pub fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
         match &self.prov {
             prov::Domain::Shm(shm) if self.owner.is_here() => shm.register_plain(iov, access),
-            #[cfg(feature = "verbs")]
             prov::Domain::Verbs(verbs) if self.owner.is_here() => verbs.register_plain(iov, access),
             _ => None,
         }

@@ -188,7 +188,6 @@ impl Endpoint {
         match (*request, &self.prov) {
             (Request::Shm(request), prov::Endpoint::Shm(p)) => p.accept(request, data),
             (Request::Tcp(request), prov::Endpoint::Tcp(p)) => p.accept(request, data),
-            #[cfg(feature = "verbs")]
             (Request::Verbs(request), prov::Endpoint::Verbs(p)) => p.accept(request, data),
             _ => Err(Error::invalid("info->handle: a request of another provider")),
         }?;
@@ -245,7 +244,6 @@ impl Endpoint {
         match &self.prov {
             prov::Endpoint::Shm(p) => p.rma_quick::<WRITE>(buf, len, addr, key, context, flags),
             prov::Endpoint::Tcp(p) => p.rma_quick::<WRITE>(buf, len, addr, key, context, flags),
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(_) => Quick::NotOrdinary,
         }
     }
@@ -266,9 +264,7 @@ impl Endpoint {
                 // SAFETY: `short` is the process's number only from an `enable` on that found the promises kept.
                 unsafe { p.rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
             }
-            prov::Endpoint::Shm(_) | prov::Endpoint::Tcp(_) => false,
-            #[cfg(feature = "verbs")]
-            prov::Endpoint::Verbs(_) => false,
+            prov::Endpoint::Shm(_) | prov::Endpoint::Tcp(_) | prov::Endpoint::Verbs(_) => false,
         }
     }
 
@@ -291,12 +287,9 @@ impl Endpoint {
     /// `is_nic`; and `LOCKED`, or `is_short`.
     #[inline(always)]
     pub unsafe fn nic_quick<const WRITE: bool, const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
-        let _ = one; // of no interest without a device
         match &self.prov {
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(_) if LOCKED && !self.owner.is_here() => None,
             // SAFETY: handed on: `enable` has given `short` its number.
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => unsafe { p.rma_quick::<WRITE, LOCKED>(one) },
             // SAFETY: the caller has looked.
             _ => unsafe { std::hint::unreachable_unchecked() },
@@ -309,12 +302,9 @@ impl Endpoint {
     /// As for `nic_quick`.
     #[inline(always)]
     pub unsafe fn nic_send<const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
-        let _ = one;
         match &self.prov {
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(_) if LOCKED && !self.owner.is_here() => None,
             // SAFETY: as in `nic_quick`.
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => unsafe { p.send_quick::<LOCKED>(one) },
             // SAFETY: as in `nic_quick`.
             _ => unsafe { std::hint::unreachable_unchecked() },
@@ -327,12 +317,9 @@ impl Endpoint {
     /// As for `nic_quick`.
     #[inline(always)]
     pub unsafe fn nic_recv<const LOCKED: bool>(&self, buf: usize, len: usize, desc: u64, context: usize) -> bool {
-        let _ = (buf, len, desc, context);
         match &self.prov {
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(_) if LOCKED && !self.owner.is_here() => false,
             // SAFETY: as in `nic_quick`.
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => unsafe { p.recv_quick::<LOCKED>(buf, len, desc, context) },
             // SAFETY: as in `nic_quick`.
             _ => unsafe { std::hint::unreachable_unchecked() },
@@ -345,7 +332,6 @@ impl Endpoint {
         match &self.prov {
             prov::Endpoint::Shm(p) => p.rma(dir, local, remote, &one_kind(common, descs)?),
             prov::Endpoint::Tcp(p) => p.rma(dir, local, remote, &one_kind(common, descs)?),
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => p.rma(dir, local, remote, common, descs),
         }
     }
@@ -389,7 +375,6 @@ impl Endpoint {
         match &self.prov {
             prov::Endpoint::Shm(p) => p.send(local, &one_kind(common, descs)?),
             prov::Endpoint::Tcp(p) => p.send(local, &one_kind(common, descs)?),
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => p.send(local, common, descs),
         }
     }
@@ -430,7 +415,6 @@ impl Endpoint {
         match &self.prov {
             prov::Endpoint::Shm(p) => p.recv(local, &one_kind(common, descs)?),
             prov::Endpoint::Tcp(p) => p.recv(local, &one_kind(common, descs)?),
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => p.recv(local, common, descs),
         }
     }
@@ -531,9 +515,7 @@ impl Endpoint {
         match &self.prov {
             prov::Endpoint::Shm(p) => p.set_options(|o| o.stream = stream),
             prov::Endpoint::Tcp(p) => p.set_options(|o| o.stream = stream),
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(_) if stream == 0 => {}
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(_) => {
                 let words = "GDRFAB_OPT_STREAM: an RDMA device (verbs) waits for no stream; synchronise with it before posting";
                 return Err(Error::new(errno::EOPNOTSUPP, words));
@@ -554,11 +536,9 @@ impl Endpoint {
         }
     }
 
-    #[cfg_attr(not(feature = "verbs"), allow(unused_variables))]
     pub fn effort(&self, what: Effort) -> Result<u32> {
         match &self.prov {
             prov::Endpoint::Shm(_) | prov::Endpoint::Tcp(_) => Err(no_effort()),
-            #[cfg(feature = "verbs")]
             prov::Endpoint::Verbs(p) => {
                 let now = p.patience();
                 Ok(u32::from(match what {
@@ -572,19 +552,16 @@ impl Endpoint {
     }
 
     /// Takes the verbs' codes: up to 7 repeats, and times up to 31.
-    #[cfg_attr(not(feature = "verbs"), allow(unused_variables))]
     pub fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
         let most = if matches!(what, Effort::Retries | Effort::RnrRetries) { 7 } else { 31 };
         match (&self.prov, u8::try_from(value)) {
             (prov::Endpoint::Shm(_) | prov::Endpoint::Tcp(_), _) => Err(no_effort()),
-            #[cfg(feature = "verbs")]
             (prov::Endpoint::Verbs(p), Ok(value)) if value <= most => p.set_patience(|now| match what {
                 Effort::AckTimeout => now.timeout = value,
                 Effort::Retries => now.retries = value,
                 Effort::RnrRetries => now.rnr_retries = value,
                 Effort::MinRnrTimer => now.min_rnr_timer = value,
             }),
-            #[cfg(feature = "verbs")]
             _ => Err(Error::invalid(format!("optval: {value}, must be 0 to {most}"))),
         }
     }

@@ -169,7 +169,6 @@ impl Eq {
 
 fn answer_with(pep: &Pep, object: usize, request: Box<Request>) -> Info {
     let mut info = pep.info.clone();
-    #[cfg(feature = "verbs")]
     if let Request::Verbs(r) = &*request {
         r.adjust(&mut info);
     }

@@ -70,7 +70,6 @@ impl Pep {
         match *request {
             Request::Shm(request) => request.reject(data),
             Request::Tcp(request) => request.reject(data),
-            #[cfg(feature = "verbs")]
             Request::Verbs(request) => request.reject(data),
         }
     }

@@ -3,9 +3,7 @@
 
 use super::info::Info;
 use super::queue::Waiter;
-#[cfg(feature = "verbs")]
-use super::verbs;
-use super::{shm, tcp};
+use super::{shm, tcp, verbs};
 use crate::error::Error;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -24,7 +22,6 @@ pub enum EventKind {
 pub enum Request {
     Shm(shm::Request),
     Tcp(tcp::Request),
-    #[cfg(feature = "verbs")]
     Verbs(verbs::Request),
 }
 
@@ -34,7 +31,6 @@ impl Request {
         match self {
             Request::Shm(r) => r.from(),
             Request::Tcp(r) => r.from(),
-            #[cfg(feature = "verbs")]
             Request::Verbs(r) => r.from(),
         }
     }

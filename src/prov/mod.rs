@@ -15,16 +15,14 @@ pub mod queue;
 pub mod shm;
 pub mod survey;
 pub mod tcp;
-#[cfg(feature = "verbs")]
 pub mod verbs;
 pub mod waiter;
 pub mod wish;
 
 pub use event::{Event, EventKind, EventQueue};
 pub use queue::{Completion, Counter, Queue};
+pub use verbs::Armed;
 
-#[cfg(not(feature = "verbs"))]
-use crate::error::errno;
 use crate::error::{Error, Result};
 use crate::sync::serial::Threading;
 use info::{Ask, Info};
@@ -40,27 +38,19 @@ pub struct Offer {
 
 /// Every provider of this build, best first.
 pub fn offers() -> Vec<Offer> {
-    vec![
-        shm::offer(),
-        #[cfg(feature = "verbs")]
-        verbs::offer(),
-        tcp::offer(),
-    ]
+    vec![shm::offer(), verbs::offer(), tcp::offer()]
 }
 
 /// Names of the providers of this build.
 pub fn names() -> &'static [&'static str] {
-    if cfg!(feature = "verbs") { &["shm", "verbs", "tcp"] } else { &["shm", "tcp"] }
+    &["shm", "verbs", "tcp"]
 }
 
 /// Candidates of every provider, best first; those of one that is not `wanted` are not looked for.
 pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
     let stub = |name: &str| Info { prov_name: Some(name.into()), ..Info::default() };
     let mut all = if wanted("shm") { shm::candidates(ask) } else { vec![stub("shm")] };
-    #[cfg(feature = "verbs")]
     all.extend(if wanted("verbs") { verbs::candidates(ask) } else { vec![stub("verbs")] });
-    #[cfg(not(feature = "verbs"))]
-    all.push(Info { reason: Some(Error::fixed(errno::ENOSYS, "this build has no verbs (cargo feature \"verbs\")")), ..stub("verbs") });
     all.extend(if wanted("tcp") { tcp::candidates(ask) } else { vec![stub("tcp")] });
     all
 }
@@ -68,7 +58,6 @@ pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
 /// Whether `address` is one of the provider `name`'s.
 pub fn check_address(name: &str, address: &str) -> Result<()> {
     match name {
-        #[cfg(feature = "verbs")]
         "verbs" => verbs::check_address(address),
         "tcp" => tcp::check_address(address),
         _ => shm::check_address(address).map(|_| ()),
@@ -77,37 +66,16 @@ pub fn check_address(name: &str, address: &str) -> Result<()> {
 
 /// The NIC behind a candidate; `near` is the PCI address of an accelerator.
 pub fn nic(info: &Info, near: Option<&str>) -> Result<info::Nic> {
-    let _ = near;
     match info.prov_name.as_deref() {
-        #[cfg(feature = "verbs")]
         Some("verbs") => verbs::nic(info, near),
         Some(name) => Err(Error::new(crate::error::errno::ENODATA, format!("info: provider {name} has no NIC"))),
         None => Err(Error::invalid("info->prov_name: missing; pass an info that getinfo returned")),
     }
 }
 
-#[cfg(feature = "verbs")]
-pub use verbs::Armed;
-
-/// Without a device there is nothing to arm.
-#[cfg(not(feature = "verbs"))]
-pub struct Armed<'a, const LOCKED: bool>(std::convert::Infallible, std::marker::PhantomData<&'a ()>);
-
-#[cfg(not(feature = "verbs"))]
-impl<const LOCKED: bool> Armed<'_, LOCKED> {
-    pub fn post(&mut self) -> i32 {
-        match self.0 {}
-    }
-
-    pub fn refused(&mut self, _: i32) -> crate::error::Error {
-        match self.0 {}
-    }
-}
-
 pub enum Domain {
     Shm(Arc<shm::Domain>),
     Tcp(Arc<tcp::Domain>),
-    #[cfg(feature = "verbs")]
     Verbs(Arc<verbs::Domain>),
 }
 
@@ -115,14 +83,12 @@ pub enum Domain {
 pub enum Endpoint {
     Shm(shm::Endpoint),
     Tcp(tcp::Endpoint),
-    #[cfg(feature = "verbs")]
     Verbs(verbs::Endpoint),
 }
 
 pub enum PassiveEndpoint {
     Shm(shm::PassiveEndpoint),
     Tcp(tcp::PassiveEndpoint),
-    #[cfg(feature = "verbs")]
     Verbs(verbs::PassiveEndpoint),
 }
 
@@ -130,26 +96,15 @@ pub enum PassiveEndpoint {
 #[derive(Clone)]
 pub enum Source {
     Endpoints,
-    #[cfg(feature = "verbs")]
     Verbs(Arc<verbs::Cq>),
 }
 
 /// Runs the same words on whichever provider is inside.
 macro_rules! on_provider {
-    // Until tcp has the other objects too.
-    (PassiveEndpoint, $of:expr, $p:ident => $do:expr) => {
-        match $of {
-            $crate::prov::PassiveEndpoint::Shm($p) => $do,
-            $crate::prov::PassiveEndpoint::Tcp($p) => $do,
-            #[cfg(feature = "verbs")]
-            $crate::prov::PassiveEndpoint::Verbs($p) => $do,
-        }
-    };
     ($enum:ident, $of:expr, $p:ident => $do:expr) => {
         match $of {
             $crate::prov::$enum::Shm($p) => $do,
             $crate::prov::$enum::Tcp($p) => $do,
-            #[cfg(feature = "verbs")]
             $crate::prov::$enum::Verbs($p) => $do,
         }
     };
@@ -159,7 +114,6 @@ pub(crate) use on_provider;
 impl Domain {
     pub fn open(info: &Info, threading: Threading) -> Result<Domain> {
         match info.prov_name.as_deref() {
-            #[cfg(feature = "verbs")]
             Some("verbs") => Ok(Domain::Verbs(verbs::Domain::open(info, threading)?)),
             Some("tcp") => Ok(Domain::Tcp(Arc::new(tcp::Domain::open(info, threading)?))),
             Some("shm") => Ok(Domain::Shm(Arc::new(shm::Domain::open(
@@ -173,10 +127,8 @@ impl Domain {
 
     /// Opens what feeds a completion queue of `size` entries.
     pub fn open_source(&self, size: usize, queue: &Arc<Queue>) -> Result<Source> {
-        let _ = (size, queue); // of no interest to most
         match self {
             Domain::Shm(_) | Domain::Tcp(_) => Ok(Source::Endpoints),
-            #[cfg(feature = "verbs")]
             Domain::Verbs(d) => Ok(Source::Verbs(verbs::Cq::open(d, size, queue)?)),
         }
     }
@@ -185,7 +137,6 @@ impl Domain {
         match self {
             Domain::Shm(d) => Ok(Endpoint::Shm(shm::Endpoint::open(d.clone(), context))),
             Domain::Tcp(d) => Ok(Endpoint::Tcp(tcp::Endpoint::open(d.clone(), info, context)?)),
-            #[cfg(feature = "verbs")]
             Domain::Verbs(d) => Ok(Endpoint::Verbs(verbs::Endpoint::open(d.clone(), info, context)?)),
         }
     }
@@ -194,7 +145,6 @@ impl Domain {
 impl PassiveEndpoint {
     pub fn open(info: &Info, context: usize) -> Result<PassiveEndpoint> {
         match info.prov_name.as_deref() {
-            #[cfg(feature = "verbs")]
             Some("verbs") => Ok(PassiveEndpoint::Verbs(verbs::PassiveEndpoint::open(info.src_addr.as_deref(), context)?)),
             Some("tcp") => Ok(PassiveEndpoint::Tcp(tcp::PassiveEndpoint::open(info, context)?)),
             _ => Ok(PassiveEndpoint::Shm(shm::PassiveEndpoint::open(info.src_addr.as_deref(), context)?)),

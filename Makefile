@@ -2,7 +2,8 @@
 # Cargo builds the crate. This file does what cargo does not: install a C library, and test it as one.
 #
 #   make demo        from a machine with Rust to two C processes that move memory
-#   make check       every test, with one summary; `make check-<step>` runs one (see CHECKS)
+#   make check       the tests of a working day, with one summary; `make check-<step>` runs one step (see CHECKS)
+#   make check-all   those and all others: sanitizers, memory checkers, fuzzers, virtual machine, plugins
 #   make fuzz        looks for what a peer may do that tcp and shm cannot bear; SECONDS=600 for each of three targets
 #   make install     PREFIX=/usr/local LIBDIR=$PREFIX/lib DESTDIR=
 #   make bench       gdrfab beside libfabric and UCX; needs `make deps-bench`
@@ -129,12 +130,20 @@ uninstall:
 	@made=$$(sort -r $(DESTDIR)$(LIBDIR)/$(NOTED) 2>/dev/null); rm -f $(DESTDIR)$(LIBDIR)/$(NOTED); \
 	for d in $(LIBDIR)/gdrfab $(INCLUDEDIR)/gdrfab $$made; do rmdir $(DESTDIR)$$d 2>/dev/null || true; done
 
-# ---- tests: each step stands alone; tests/check.sh runs them all and sums up
+# ---- tests: each step stands alone; tests/check.sh runs them and sums up
 
-CHECKS := fmt clippy doc rust loom install examples perf c guards memcheck tsan tcp nccl libfabric fuzz verbs
+CHECKS := fmt clippy rust loom install c tcp guards plugins
+# Deeper: alone where limits are those of a quiet machine, and two at a time where limits are wide or nobody looks at a clock.
+CHECKS_ALONE := examples perf modes tcp-links nccl
+CHECKS_PAIRS := verbs memcheck libfabric tsan fuzz doc
+# Programs of c-tests side by side; see c-tests/run.sh.
+JOBS ?= 2
 
 check:
-	@MAKE="$(MAKE)" tests/check.sh $(CHECKS)
+	@MAKE="$(MAKE)" tests/check.sh check 9 $(CHECKS)
+
+check-all:
+	@MAKE="$(MAKE)" tests/check.sh check-all 40 $(CHECKS) $(CHECKS_ALONE) --pairs $(CHECKS_PAIRS)
 
 check-fmt:
 	$(CARGO) fmt --check
@@ -184,11 +193,13 @@ check-examples: examples
 check-perf: check-install
 	$(USE_TEST_PREFIX) tests/check-perf.sh
 
-# Once more without locks, where operations take a shorter way, and with entries in the order of posting.
 check-c: check-install
-	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh rma rma_order msg cq protect
-	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh rma msg cq protect deadline fault
-	$(USE_TEST_PREFIX) c-tests/run.sh
+	$(USE_TEST_PREFIX) c-tests/run.sh --jobs $(JOBS)
+
+# Without locks, where operations take a shorter way, and with entries in the order of posting.
+check-modes: check-install
+	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma rma_order msg cq protect
+	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma msg cq protect deadline fault
 
 # The layout guard reads the debug information of a development build, which check-rust has made already. The library that
 # panics on demand is made of the same dependencies, and moved away at once.
@@ -206,18 +217,29 @@ check-memcheck: check-install
 check-tsan: check-install
 	$(USE_TEST_PREFIX) tests/tsan.sh
 
-# Over loopback, and between network namespaces where this user may make them. See tests/check-tcp.sh.
+# The same programs over tcp, on loopback. See tests/check-tcp.sh.
 check-tcp: check-install
-	$(USE_TEST_PREFIX) tests/check-tcp.sh
+	$(USE_TEST_PREFIX) tests/check-tcp.sh --jobs $(JOBS) --passes loopback
+
+# Over IPv6, without locks, and between network namespaces where this user may make them.
+check-tcp-links: check-install
+	$(USE_TEST_PREFIX) tests/check-tcp.sh --jobs $(JOBS) --passes "ipv6 domain apart mtu lossy cut"
+
+test-plugins: check-install
+	$(INSTALL_TEST_PLUGIN)
+	$(INSTALL_TEST_FI)
+
+# Each plugin once: NCCL's present interface with small counts, and libfabric's own tools.
+check-plugins: test-plugins
+	$(USE_TEST_PREFIX) tests/check-nccl.sh --fast --versions 11 --providers shm --programs "nccl nccl_message nccl_group"
+	$(USE_TEST_PREFIX) tests/check-libfabric.sh --parts "tools pingpong"
 
 # The plugin, driven as NCCL drives it, without NCCL and without a GPU. See tests/check-nccl.sh.
-check-nccl: check-install
-	$(INSTALL_TEST_PLUGIN)
-	$(USE_TEST_PREFIX) tests/check-nccl.sh
+check-nccl: test-plugins
+	$(USE_TEST_PREFIX) tests/check-nccl.sh --jobs $(JOBS)
 
 # The provider under libfabric's own tools, under Open MPI and under a newer libfabric. See tests/check-libfabric.sh.
-check-libfabric: check-install
-	$(INSTALL_TEST_FI)
+check-libfabric: test-plugins
 	$(USE_TEST_PREFIX) tests/check-libfabric.sh
 
 # Half a minute for each target. See fuzz/run.sh.
@@ -317,4 +339,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all plugin-nccl install-plugin-nccl examples install uninstall check check-gpu check-nccl-gpu $(addprefix check-,$(CHECKS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric
+.PHONY: all plugin-nccl install-plugin-nccl examples install uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Builds the conformance programs against an installed gdrfab, as a stranger would, and runs them.
 #
-#   c-tests/run.sh [options] [PROGRAM...]
+#   c-tests/run.sh [options] [PROGRAM[:TEXT]...]
 #     --filter PROGRAM   only this one; may be given several times, like PROGRAM
-#     --claim TEXT       only claims with TEXT in their names
+#     --claim TEXT       only claims with TEXT in their names, as PROGRAM:TEXT says of one program
 #     --valgrind         under memcheck (also --memcheck); implies TEST_FAST=1
 #     --helgrind         under helgrind; implies TEST_FAST=1
+#     --jobs N           N programs at a time (1); those whose claims are about CPU time and crowds run alone
 #     --build            builds, and runs nothing
 #     --built            runs what an earlier --build has made
 #     --cc CC --cxx CXX --cflags '...'
@@ -20,7 +21,7 @@ set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
-cc=${CC:-cc} cxx=${CXX:-c++} cflags= tool= claim= build_only= built=
+cc=${CC:-cc} cxx=${CXX:-c++} cflags= tool= claim= build_only= built= jobs=1
 programs=()
 
 while [ $# -gt 0 ]; do
@@ -29,13 +30,14 @@ while [ $# -gt 0 ]; do
 	--claim) claim=$2 && shift ;;
 	--valgrind | --memcheck) tool=memcheck ;;
 	--helgrind) tool=helgrind ;;
+	--jobs) jobs=$2 && shift ;;
 	--build) build_only=1 ;;
 	--built) built=1 ;;
 	--cc) cc=$2 && shift ;;
 	--cxx) cxx=$2 && shift ;;
 	--cflags) cflags=$2 && shift ;;
 	-*)
-		sed -n '3,18s/^# \{0,1\}//p' "$0" >&2
+		sed -n '3,19s/^# \{0,1\}//p' "$0" >&2
 		exit 2
 		;;
 	*) programs+=("$1") ;;
@@ -48,11 +50,59 @@ if ! pkg-config --exists gdrfab; then
 	exit 1
 fi
 build=${BUILD:-${CARGO_TARGET_DIR:-$root/target}/c-tests}
-mkdir -p "$build" || exit 1
+mkdir -p "$build" && build=$(cd "$build" && pwd) && cd "$here" || exit 1
 
-strict="-Wall -Wextra -Wpedantic -Werror -D_GNU_SOURCE -g -O1 -pthread"
-use_cflags=$(pkg-config --cflags gdrfab)
-use_libs="$(pkg-config --libs gdrfab) -Wl,-rpath,$(pkg-config --variable=libdir gdrfab) -ldl"
+# ---- building
+
+if [ ${#programs[@]} -eq 0 ]; then
+	for file in $(grep -l '^TEST' ./*.c ./*.cpp | LC_ALL=C sort); do
+		file=${file#./}
+		programs+=("${file%.*}")
+	done
+fi
+passed=0 failed=0 skipped=0
+finish() {
+	echo "$passed passed, $failed failed, $skipped skipped"
+	[ "$failed" -eq 0 ] && { [ -n "$build_only" ] || [ $((passed + skipped)) -gt 0 ]; }
+	exit
+}
+# What will be run, in turns and alone, as PROGRAM:TEXT.
+side_by_side=() alone=() names=()
+for item in "${programs[@]}"; do
+	program=${item%%:*} text=$claim
+	[ "$program" = "$item" ] || text=${item#*:}
+	program=${program%.c*}
+	if [ "$program" = verbs_raw ] && ! pkg-config --exists libibverbs; then
+		printf '== %s\nskip %s: no headers of libibverbs here\n' "$program" "$program"
+		skipped=$((skipped + 1))
+		continue
+	fi
+	# What it looks for is done by other processes and by the kernel.
+	if [ "$program" = quiet ] && [ -n "$tool" ]; then
+		printf '== %s\nskip %s: a memory checker does not see other processes write\n' "$program" "$program"
+		skipped=$((skipped + 1))
+		continue
+	fi
+	names+=("$program")
+	case $program in
+	listen_hostile | shm_hostile | tcp_flood) alone+=("$program:$text") ;;
+	*) side_by_side+=("$program:$text") ;;
+	esac
+done
+
+if [ -z "$built" ] && ! env -u MAKEFLAGS make -s -k -j "$(nproc)" BUILD="$build" CC="$cc" CXX="$cxx" CFLAGS_MORE="$cflags" \
+	PROGRAMS="${names[*]}"; then
+	for program in "${names[@]}"; do
+		[ -x "$build/$program" ] && continue
+		echo "FAIL $program: does not compile"
+		failed=$((failed + 1))
+	done
+	[ $failed -gt 0 ] || { echo "FAIL c-tests: what they share does not compile" && failed=1; }
+	finish
+fi
+[ -z "$build_only" ] || finish
+
+# ---- surroundings
 
 # What a memory checker finds ends a process with 99; the frame makes that a failed claim. Only definite losses count.
 # A forked child has none of its parent's other threads, and nobody frees what they held: no leaks are sought there.
@@ -75,18 +125,11 @@ if [ -n "$tool" ]; then
 	export GDRFAB_SPIN_US=${GDRFAB_SPIN_US:-0}
 fi
 
-cd "$here" || exit 1
-
 # Device memory: of the real drivers, or of fake ones under their names.
 fakes=$build/fakes
 if [ "${TEST_REAL:-0}" = 1 ]; then
 	export TEST_IFACES=${TEST_IFACES-cuda}
 else
-	if [ -z "$built" ] && ! CC=$cc fakes/build.sh "$fakes"; then
-		echo "FAIL fakes: do not compile"
-		echo "0 passed, 1 failed, 0 skipped"
-		exit 1
-	fi
 	all=
 	for pair in cuda:libcuda.so.1 rocr:libhsa-runtime64.so.1 ze:libze_loader.so.1 neuron:libnrt.so.1 \
 		synapseai:libSynapse.so; do
@@ -96,73 +139,57 @@ else
 	export LD_LIBRARY_PATH=$fakes${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 
-if [ ${#programs[@]} -eq 0 ]; then
-	for file in $(grep -l '^TEST' ./*.c ./*.cpp | LC_ALL=C sort); do
-		file=${file#./}
-		programs+=("${file%.*}")
-	done
-fi
+# Valgrind says in five lines, for each process, that it does not know pidfd_open.
+unknown='WARNING: unhandled [a-z0-9]+-linux syscall: 434|You may be able to write your own handler\.'
+unknown="$unknown|Read the file README_MISSING_SYSCALL_OR_IOCTL\.|Nevertheless we consider this a bug\.  Please report"
+unknown="^--[0-9]+-- ($unknown|it at http://valgrind\.org/support/bug_reports\.html\.)\$"
 
-passed=0 failed=0 skipped=0
-common=()
-for part in test fab fab_provider fab_wait fab_local fab_mem fab_ways fab_dmabuf fab_cuda fab_raw fab_siege nccl_drive nccl_ops; do
-	# shellcheck disable=SC2086
-	if [ -z "$built" ] && ! $cc -std=c99 $strict $cflags $use_cflags -c -o "$build/$part.o" $part.c; then
-		echo "FAIL $part: does not compile"
-		echo "0 passed, 1 failed, 0 skipped"
-		exit 1
-	fi
-	common+=("$build/$part.o")
-done
+# ---- running
 
-build_program() { # <program>
-	local use_libs=$use_libs std=c++11
-	case $1 in rdma_transport*) std=c++17 ;; esac
-	[ "$1" = verbs_raw ] && use_libs="$use_libs -libverbs"
-	# The loader of a set-uid program does not look at LD_LIBRARY_PATH.
-	[ "$1" = environment ] && use_libs="$use_libs -Wl,-rpath,$(pkg-config --variable=libdir gdrfab)"
-	# shellcheck disable=SC2086
-	if [ -f "$1.cpp" ]; then
-		$cxx -std=$std $strict $cflags $use_cflags -o "$build/$1" "$1.cpp" "${common[@]}" $use_libs
-	else
-		$cc -std=c99 $strict $cflags $use_cflags -o "$build/$1" "$1.c" "${common[@]}" $use_libs
-	fi
+logs=$(mktemp -d "$build/logs.XXXXXX") || exit 1
+trap 'rm -rf "$logs"' EXIT
+run_item() { # <PROGRAM:TEXT> <its log>
+	local program=${1%%:*} text=${1#*:} start=$SECONDS
+	echo "== $program${text:+ ($text)}"
+	under_checker "$program" "$build/$program" ${text:+"$text"} 2>&1 | grep --line-buffered -vE "$unknown"
+	echo "${PIPESTATUS[0]}" >"$2.status"
+	[ $((SECONDS - start)) -lt 10 ] || echo "     $program took $((SECONDS - start)) s"
 }
-
-for program in "${programs[@]}"; do
-	program=${program%.c*}
-	echo "== $program"
-	# A peer of plain verbs needs what gdrfab itself does without.
-	if [ "$program" = verbs_raw ] && ! pkg-config --exists libibverbs; then
-		echo "skip $program: no headers of libibverbs here"
-		skipped=$((skipped + 1))
-		continue
-	fi
-	# What it looks for is done by other processes and by the kernel.
-	if [ "$program" = quiet ] && [ -n "$tool" ]; then
-		echo "skip $program: a memory checker does not see other processes write"
-		skipped=$((skipped + 1))
-		continue
-	fi
-	if [ -z "$built" ] && ! build_program "$program"; then
-		echo "FAIL $program: does not compile"
-		failed=$((failed + 1))
-		continue
-	fi
-	[ -n "$build_only" ] && continue
-	under_checker "$program" "$build/$program" ${claim:+"$claim"} 2>&1 | tee "$build/$program.log"
-	status=${PIPESTATUS[0]}
-	ok=$(grep -c '^ok ' "$build/$program.log")
-	bad=$(grep -c '^FAIL ' "$build/$program.log")
-	left_out=$(grep -c '^skip ' "$build/$program.log")
+count() { # <PROGRAM:TEXT> <its log>
+	local program=${1%%:*} text=${1#*:} status ok bad gone
+	status=$(cat "$2.status" 2>/dev/null || echo "of nothing")
+	ok=$(grep -c '^ok ' "$2") bad=$(grep -c '^FAIL ' "$2") gone=$(grep -c '^skip ' "$2")
 	# An end that no claim accounts for.
-	if [ "$bad" -eq 0 ] && [ "$status" -ne 0 ] && { [ "$status" -ne 77 ] || [ "$ok" -ne 0 ]; }; then
+	if [ "$bad" -eq 0 ] && [ "$status" != 0 ] && { [ "$status" != 77 ] || [ "$ok" -ne 0 ]; }; then
 		echo "FAIL $program: exit status $status"
 		bad=1
 	fi
-	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left_out))
+	# A name that no claim has any more tests nothing.
+	if [ -n "$text" ] && [ "$text" != "$claim" ] && [ $((ok + bad + gone)) -eq 0 ]; then
+		echo "FAIL $program:$text: no claim has this name"
+		bad=1
+	fi
+	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + gone))
+}
+if [ "$jobs" -gt 1 ]; then
+	declare -A running=()
+	finish_one() {
+		local pid=
+		wait -n -p pid "${!running[@]}"
+		cat "$logs/${running[$pid]%% *}"
+		count "${running[$pid]#* }" "$logs/${running[$pid]%% *}"
+		unset "running[$pid]"
+	}
+	for i in "${!side_by_side[@]}"; do
+		[ ${#running[@]} -lt "$jobs" ] || finish_one
+		run_item "${side_by_side[i]}" "$logs/$i" >"$logs/$i" 2>&1 </dev/null &
+		running[$!]="$i ${side_by_side[i]}"
+	done
+	while [ ${#running[@]} -gt 0 ]; do finish_one; done
+	side_by_side=()
+fi
+for item in "${side_by_side[@]}" "${alone[@]}"; do
+	run_item "$item" "$logs/alone" | tee "$logs/alone"
+	count "$item" "$logs/alone"
 done
-
-echo "$passed passed, $failed failed, $skipped skipped"
-[ -n "$build_only" ] && exit $((failed > 0))
-[ "$failed" -eq 0 ] && [ $((passed + skipped)) -gt 0 ]
+finish

@@ -425,7 +425,7 @@ part_verbs() {
 		cp "$build/fi/$program" "$stage/bin/" || exit 1
 	done
 	PREFIX=$prefix BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib "$root/tests/check-verbs.sh" \
-		--passes rxe --programs eq --timeout $((600 * scale)) --vm "--pkgs '$pkgs' --add $stage:/fi" \
+		--passes rxe --programs eq --timeout $((1800 * scale)) --vm "--pkgs '$pkgs' --add $stage:/fi" \
 		--shell-cmd "/fi/bin/libfabric.sh $verbs_programs -- $ranks" >"$out/verbs" 2>&1
 	case $? in
 	77) left_out verbs "$(grep '^SKIP: ' "$out/verbs" | tail -n 1)" ;;

@@ -7,6 +7,7 @@
 #     --versions "N..."    only these (8 9 10 11 12)
 #     --providers "P..."   only these (shm tcp)
 #     --programs "P..."    only these; PROGRAM or PROGRAM:TEXT in a claim's name
+#     --jobs N             so many programs at a time (1)
 #     --fast               TEST_FAST for version 11 too, which PyTorch takes; the others always have it
 #
 # The plugin is $PREFIX/lib/libnccl-net-gdrfab.so; the library is found by pkg-config, as by c-tests/run.sh; BUILD is where
@@ -17,16 +18,17 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 build=${BUILD:-$target/c-tests}
 prefix=${PREFIX:-$target/prefix}
-versions="8 9 10 11 12" providers="shm tcp" fast=
+versions="8 9 10 11 12" providers="shm tcp" fast= jobs=1
 programs=$(cd "$root/c-tests" && grep -l '^TEST' nccl*.c | sed 's|\.c$||' | LC_ALL=C sort | tr '\n' ' ')
 while [ $# -gt 0 ]; do
 	case $1 in
 	--versions) versions=$2 && shift ;;
 	--providers) providers=$2 && shift ;;
 	--programs) programs=$2 && shift ;;
+	--jobs) jobs=$2 && shift ;;
 	--fast) fast=1 ;;
 	*)
-		sed -n '3,14s/^# \{0,1\}//p' "$0" >&2
+		sed -n '3,15s/^# \{0,1\}//p' "$0" >&2
 		exit 2
 		;;
 	esac
@@ -57,25 +59,22 @@ for provider in $providers; do
 		echo "==== nccl, version $version over $provider"
 		quick=$fast
 		[ "$version" = 11 ] || quick=1
-		for item in $programs; do
-			# What is slow because it waits has nothing to do with the version.
-			[ "$item" != nccl_patience ] || [ "$version" = 11 ] || [ "$versions" = "$version" ] || continue
-			claim=${item#*:} start=$SECONDS
-			[ "$claim" = "$item" ] && claim=
-			TEST_PROVIDER=$provider TEST_NCCL_ABI=$version TEST_FAST=${TEST_FAST:-$quick} \
-				"$root/c-tests/run.sh" --built ${claim:+--claim "$claim"} "${item%%:*}" >"$build.pass" 2>&1
-			counts=$(tail -n 1 "$build.pass")
-			sed '$d' "$build.pass"
-			[ $((SECONDS - start)) -lt 20 ] || echo "     $item took $((SECONDS - start)) s"
-			if ! [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
-				echo "FAIL v$version/$provider $item: $counts"
-				failed=$((failed + 1)) broken="$broken v$version/$provider/$item"
-				continue
-			fi
-			passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))
-			skipped=$((skipped + BASH_REMATCH[3]))
-			[ "${BASH_REMATCH[2]}" -eq 0 ] || broken="$broken v$version/$provider/$item"
-		done
+		these=$programs
+		# What is slow because it waits has nothing to do with the version.
+		[ "$version" = 11 ] || [ "$versions" = "$version" ] || these=${programs/nccl_patience/}
+		# shellcheck disable=SC2086 # a list of words
+		TEST_PROVIDER=$provider TEST_NCCL_ABI=$version TEST_FAST=${TEST_FAST:-$quick} \
+			"$root/c-tests/run.sh" --built --jobs "$jobs" $these >"$build.pass" 2>&1
+		counts=$(tail -n 1 "$build.pass")
+		sed '$d' "$build.pass"
+		if ! [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+			echo "FAIL v$version/$provider: $counts"
+			failed=$((failed + 1)) broken="$broken v$version/$provider"
+			continue
+		fi
+		passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))
+		skipped=$((skipped + BASH_REMATCH[3]))
+		[ "${BASH_REMATCH[2]}" -eq 0 ] || broken="$broken v$version/$provider"
 	done
 	unset GDRFAB_TCP_IFACE
 done

@@ -7,6 +7,7 @@
 #   tests/check-tcp.sh [options]
 #     --passes "P..."      only these: loopback, ipv6, domain (without locks), apart (two namespaces), mtu, lossy, cut
 #     --programs "P..."    these programs instead of the passes' own; PROGRAM or PROGRAM:TEXT in a claim's name
+#     --jobs N             so many programs at a time (1), but for a link that loses packets
 #     --full               without TEST_FAST
 #
 # The library is found by pkg-config, as by c-tests/run.sh; BUILD is where the programs go.
@@ -17,15 +18,16 @@ self=$root/tests/check-tcp.sh
 target=${CARGO_TARGET_DIR:-$root/target}
 build=${BUILD:-$target/c-tests}
 passes="loopback ipv6 domain apart mtu lossy cut"
-programs= inside= fast=1
+programs= inside= fast=1 jobs=1
 while [ $# -gt 0 ]; do
 	case $1 in
 	--passes) passes=$2 && shift ;;
 	--programs) programs=$2 && shift ;;
+	--jobs) jobs=$2 && shift ;;
 	--full) fast= ;;
 	--inside) inside=$2 && shift ;; # in a network namespace of its own: a file for the counts
 	*)
-		sed -n '3,14s/^# \{0,1\}//p' "$0" >&2
+		sed -n '3,15s/^# \{0,1\}//p' "$0" >&2
 		exit 2
 		;;
 	esac
@@ -54,28 +56,20 @@ of_pass() { # <pass>
 
 passed=0 failed=0 skipped=0 broken=
 run_pass() { # <pass>
-	local item claim counts start
+	local counts start=$SECONDS log=$build.pass
 	echo "==== tcp, $1"
-	for item in ${programs:-$(of_pass "$1")}; do
-		claim=${item#*:} start=$SECONDS
-		[ "$claim" = "$item" ] && claim=
-		"$root/c-tests/run.sh" --built ${claim:+--claim "$claim"} "${item%%:*}" >"$build.pass" 2>&1
-		counts=$(tail -n 1 "$build.pass")
-		sed '$d' "$build.pass"
-		[ $((SECONDS - start)) -lt 10 ] || echo "     $1 $item took $((SECONDS - start)) s"
-		if ! [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
-			echo "FAIL $1 $item: $counts"
-			failed=$((failed + 1)) broken="$broken $1/$item"
-			continue
-		fi
-		passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
-		[ "${BASH_REMATCH[2]}" -eq 0 ] || broken="$broken $1/$item"
-		# A name that no claim has any more tests nothing.
-		if [ -n "$claim" ] && [ -z "$programs" ] && [ "$counts" = "0 passed, 0 failed, 0 skipped" ]; then
-			echo "FAIL $1 $item: no claim has this name"
-			failed=$((failed + 1)) broken="$broken $1/$item"
-		fi
-	done
+	# shellcheck disable=SC2046,SC2086 # lists of words
+	"$root/c-tests/run.sh" --built --jobs $([ "$1" = lossy ] && echo 1 || echo "$jobs") ${programs:-$(of_pass "$1")} >"$log" 2>&1
+	counts=$(tail -n 1 "$log")
+	sed '$d' "$log"
+	echo "     $1 took $((SECONDS - start)) s"
+	if ! [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+		echo "FAIL $1: $counts"
+		failed=$((failed + 1)) broken="$broken $1"
+		return
+	fi
+	passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
+	[ "${BASH_REMATCH[2]}" -eq 0 ] || broken="$broken $1"
 }
 
 skip() { # <pass> <reason>
@@ -199,7 +193,7 @@ if [ -n "$apart" ]; then
 	fi
 	if [ -n "$as" ]; then
 		counts=$(mktemp)
-		unshare $as "$self" --inside "$counts" --passes "$apart" ${programs:+--programs "$programs"} $([ -n "$fast" ] || echo --full)
+		unshare $as "$self" --inside "$counts" --jobs "$jobs" --passes "$apart" ${programs:+--programs "$programs"} $([ -n "$fast" ] || echo --full)
 		if read -r p f s b <"$counts"; then
 			passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)) broken="$broken $b"
 		else

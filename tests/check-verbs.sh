@@ -15,18 +15,16 @@
 #     --stock              the packaged soft-RoCE instead of the patched one, and no soft-iWARP
 #     --shell-cmd 'CMD'    runs CMD in the prepared guest instead, with the environment of the first device
 #     --vm 'OPTIONS'       more options for tests/vm/run.sh, as --vm '--pkgs "valgrind libc6-dbg" --mem 2048'
-#     --timeout SECONDS    for the guest (1500)
+#     --timeout SECONDS    for the guest (3000)
 #
-# The installed library is that in PREFIX (target/prefix), the programs are in BUILD (target/c-tests), built if they are older
-# than their sources.
+# The installed library is that in PREFIX (target/prefix), the programs are in BUILD (target/c-tests).
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 prefix=${PREFIX:-$target/prefix} build=${BUILD:-$target/c-tests}
-stage=$target/vm
 
-programs= claim= passes= keep_going= stock= shell_cmd= vm= limit=1500 examples=
+programs= claim= passes= keep_going= stock= shell_cmd= vm= limit=3000 examples=
 while [ $# -gt 0 ]; do
 	case $1 in
 	--programs) programs=$2 && shift ;;
@@ -55,23 +53,16 @@ all=$(cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[
 plugin=$prefix/lib/libnccl-net-gdrfab.so nccl=
 [ -e "$plugin" ] && nccl="nccl_connect:path nccl_message:every_size nccl_order:bytes nccl_group nccl_patience"
 wanted=${programs:-$all $(for item in $nccl; do echo "${item%%:*}"; done)}
-stale=
-for program in $wanted; do
-	if [ ! -x "$build/$program" ] || [ ! -d "$build/fakes" ] || [ -n "$(find "$root/c-tests" "$prefix/include/gdrfab.h" \
-		\( -name '*.h' -o -name 'fab*.c' -o -name 'test.c' -o -name 'nccl_drive.c' -o -name 'nccl_ops.c' -o -name "$program.c*" -o -path '*/fakes/*' \) \
-		-newer "$build/$program" 2>&1)" ]; then
-		stale="$stale $program"
-	fi
-done
-if [ -n "$stale" ]; then
-	# shellcheck disable=SC2086 # a list of words
-	BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig "$root/c-tests/run.sh" --build $stale >"$target/vm-build.log" 2>&1 || {
-		grep -v '^==' "$target/vm-build.log"
-		exit 1
-	}
-fi
+# shellcheck disable=SC2086 # a list of words
+BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig "$root/c-tests/run.sh" --build $wanted >"$target/vm-build.log" 2>&1 || {
+	grep -v '^==' "$target/vm-build.log"
+	exit 1
+}
 
-rm -rf "$stage" && mkdir -p "$stage/gdrfab"/{lib,bin,tests} "$stage/modules" || exit 1
+# Another one may run beside this.
+stage=$(mktemp -d "$target/vm.XXXXXX") || exit 1
+trap 'rm -rf "$stage"' EXIT
+mkdir -p "$stage/gdrfab"/{lib,bin,tests} "$stage/modules" || exit 1
 cp -a "$prefix"/lib/libgdrfab.so* "$stage/gdrfab/lib/" && cp "$prefix"/bin/gdrfab-* "$stage/gdrfab/bin/" || exit 1
 [ -z "$nccl" ] || cp "$plugin" "$stage/gdrfab/lib/" || exit 1
 cp -a "$build/fakes" "$stage/gdrfab/tests/" || exit 1
@@ -133,5 +124,5 @@ else
 	command="$command ${examples:+--then /gdrfab/examples.sh}$list"
 fi
 eval "set -- $vm"
-exec "$root/tests/vm/run.sh" --net two --timeout "$limit" --mem 2048 --add "$stage/gdrfab:/gdrfab" \
+"$root/tests/vm/run.sh" --net two --timeout "$limit" --mem 2048 --add "$stage/gdrfab:/gdrfab" \
 	${modules[@]+"${modules[@]}"} "$@" -- "$command"

@@ -1,16 +1,29 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the steps of `make check` (its arguments) one after the other, all of them even if one fails, and sums up.
-# The output of each is kept in $CARGO_TARGET_DIR/check/<step>.log; a failure shows its end.
+# Runs the steps of `make check` or `make check-all`, all of them even if one fails, and sums up.
+#
+#   tests/check.sh NAME MINUTES STEP... [--pairs STEP...]
+#
+# Steps run one after the other; those behind --pairs, which bear a busy machine, two at a time at the end. The output of each is
+# kept in $CARGO_TARGET_DIR/check/<step>.log. What failed is shown last, and of that the causes: CI keeps only an end.
 set -u
 
 make=${MAKE:-make}
 logs=${CARGO_TARGET_DIR:-target}/check
+name=$1 minutes=$2
+shift 2
+alone=() pairs=()
+while [ $# -gt 0 ] && [ "$1" != --pairs ]; do
+	alone+=("$1")
+	shift
+done
+[ $# -eq 0 ] || pairs=("${@:2}")
+steps=("${alone[@]}" ${pairs[@]+"${pairs[@]}"})
 mkdir -p "$logs"
 
 for tool in cargo gcc g++ pkg-config readelf abidiff valgrind; do
 	if ! command -v "$tool" >/dev/null; then
-		echo "check: $tool is missing; 'make deps' installs what the tests need" >&2
+		echo "$name: $tool is missing; 'make deps' installs what the tests need" >&2
 		exit 1
 	fi
 done
@@ -22,23 +35,24 @@ figures() { # <step>
 		awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
 			END { printf "%d passed, %d failed, %d ignored", passed, failed, ignored }' "$logs/$1.log"
 		;;
-	c | guards | memcheck | tsan) grep -v '^make' "$logs/$1.log" | tail -n 1 ;;
+	guards) tail -n 1 "$logs/$1.log" ;;
 	fuzz) sed -n 's/^SKIP: //p; s/^fuzz: //p' "$logs/fuzz.log" | paste -s -d ';' ;;
-	perf | tcp | nccl | libfabric | verbs) grep -E '^SKIP: | passed, .* failed, .* skipped$' "$logs/$1.log" | tail -n 1 ;;
+	*)
+		awk '/^SKIP: / { print; any = 0; exit }
+			/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { passed += $1; failed += $3; skipped += $5; any = 1 }
+			END { if (any) printf "%d passed, %d failed, %d skipped", passed, failed, skipped }' "$logs/$1.log"
+		;;
 	esac
 }
 
-failed=0 skipped=0
-summary= causes=
-begin=$SECONDS
-for step in "$@"; do
-	printf '%-10s ' "$step"
-	start=$SECONDS
-	if "$make" --no-print-directory "check-$step" >"$logs/$step.log" 2>&1; then
+# Whatever earlier steps have installed is not made again: two steps would do it at the same time.
+installed=()
+run_step() { # <step>
+	local step=$1 start=$SECONDS verdict
+	if "$make" --no-print-directory ${installed[@]+"${installed[@]}"} "check-$step" >"$logs/$step.log" 2>&1; then
 		verdict=ok
 	elif grep -q '^SKIP: ' "$logs/$step.log"; then
 		verdict=skipped
-		skipped=$((skipped + 1))
 	else
 		verdict=FAILED
 	fi
@@ -47,27 +61,77 @@ for step in "$@"; do
 		verdict=FAILED
 		echo "no loom model ran" >>"$logs/loom.log"
 	fi
-	line=$(printf '%-7s %4ds  %s' "$verdict" $((SECONDS - start)) "$(figures "$step")")
-	echo "$line"
-	summary+=$(printf '  %-10s %s' "$step" "$line")$'\n'
-	if [ "$verdict" = FAILED ]; then
-		failed=$((failed + 1))
-		echo "---- end of $logs/$step.log"
-		tail -n 60 "$logs/$step.log"
-		# What failed may be far from the end, and whoever reads this may have these lines alone.
-		if grep -q '^FAIL ' "$logs/$step.log"; then
-			echo "---- what failed in it, with what was printed around it"
-			grep -B 3 -A 6 '^FAIL ' "$logs/$step.log" | head -n 40
-		fi
-		echo "----"
-		causes+=$(grep -hE '^FAIL |^error|: (fatal )?error|panicked at|No space left|Killed|Terminated' "$logs/$step.log" |
-			head -n 6 | sed "s/^/  $step: /")$'\n'
-	fi
-done
+	printf '%-10s %-7s %4ds  %s\n' "$step" "$verdict" $((SECONDS - start)) "$(figures "$step")" | tee "$logs/$step.verdict"
+}
 
-if [ "$failed" -ne 0 ]; then
-	printf '\ncheck: %d of %d steps FAILED in %ds (logs in %s)\n%s' "$failed" $# $((SECONDS - begin)) "$logs" "$summary"
-	printf 'what they say first:\n%s' "$causes"
+# Each failure of a log with what was printed about it: what came since the last good claim, and the indented lines behind.
+excerpt() { # <step>
+	echo "---- $1: from $logs/$1.log"
+	if grep -qE '^FAIL(ED)? ' "$logs/$1.log"; then
+		awk '
+			/^== / { program = $0; n = after = 0; next }
+			/^(ok|skip) / { n = after = 0; next }
+			/^FAIL(ED)? / {
+				if (++shown > 8) { n = 0; next }
+				if (program != said) print said = program
+				for (i = n > 16 ? n - 16 : 0; i < n; i++) print before[i]
+				print
+				n = 0
+				after = /^FAILED/ ? 2 : 1
+				next
+			}
+			after == 2 || (after && /^     /) { if (lines++ < 60) print; next }
+			{ after = 0; before[n++] = $0 }
+			END { if (shown > 8) print "and " shown - 8 " more" }' "$logs/$1.log" | cut -c 1-400
+	else
+		awk '/^failures:$/ { on = 1 } on; /^test result/ { on = 0 }' "$logs/$1.log" | head -n 60
+		tail -n 50 "$logs/$1.log"
+	fi
+}
+
+last=$(cat "$logs/$name.seconds" 2>/dev/null)
+echo "$name: ${#steps[@]} steps, about $minutes minutes on two quiet cores from a built tree${last:+; the last one here took $((last / 60)) min $((last % 60)) s}"
+begin=$SECONDS
+for step in "${steps[@]}"; do rm -f "$logs/$step.verdict"; done
+for step in "${alone[@]}"; do
+	run_step "$step"
+	grep -q ' ok ' "$logs/$step.verdict" || continue
+	case $step in
+	install) installed+=(-o check-install) ;;
+	plugins) installed+=(-o test-plugins) ;;
+	esac
+done
+running=0
+for step in ${pairs[@]+"${pairs[@]}"}; do
+	if [ $running -eq 2 ]; then
+		wait -n
+		running=1
+	fi
+	run_step "$step" &
+	running=$((running + 1))
+done
+wait
+took=$((SECONDS - begin))
+echo $took >"$logs/$name.seconds"
+
+failed=() skipped=0
+for step in "${steps[@]}"; do
+	case $(cat "$logs/$step.verdict" 2>/dev/null) in
+	"$step "*" ok "*) ;;
+	"$step "*" skipped "*) skipped=$((skipped + 1)) ;;
+	*) failed+=("$step") ;;
+	esac
+done
+if [ ${#failed[@]} -gt 0 ]; then
+	echo
+	for step in "${failed[@]}"; do excerpt "$step"; done
+	printf '\n%s: %d of %d steps FAILED in %ds (logs in %s)\n' "$name" ${#failed[@]} ${#steps[@]} $took "$logs"
+	for step in "${steps[@]}"; do sed 's/^/  /' "$logs/$step.verdict"; done
+	echo "what they say first:"
+	for step in "${failed[@]}"; do
+		grep -hE '^FAIL(ED)? |^error|: (fatal )?error|^test .* FAILED$|panicked at|No space left|Killed|Terminated' "$logs/$step.log" |
+			head -n 6 | cut -c 1-300 | sed "s/^/  $step: /"
+	done
 	exit 1
 fi
-echo "check: $(($# - skipped)) steps passed, $skipped skipped, in $((SECONDS - begin))s (logs in $logs)"
+echo "$name: $((${#steps[@]} - skipped)) steps passed, $skipped skipped, in ${took}s (logs in $logs)"

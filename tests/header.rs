@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! include/gdrfab.h is what cbindgen makes of src/capi, and nothing is lost on the way.
+//! include/gdrfab.h is what cbindgen and tests/header/layout.rs make of src/capi, and nothing is lost on the way.
 //!
 //! cbindgen drops what it does not understand with no more than a log line, so its warnings are
 //! failures here, and what it leaves out without a word is counted. `make header` (which sets
@@ -9,6 +9,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::{env, fs};
+
+#[path = "header/layout.rs"]
+mod layout;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -47,7 +50,7 @@ fn generate() -> String {
     let bindings = cbindgen::Builder::new().with_config(config).with_src(root().join("src/capi/mod.rs")).generate().expect("cbindgen");
     let mut text = Vec::new();
     bindings.write(&mut text);
-    String::from_utf8(text).expect("the header is UTF-8")
+    layout::lay_out(&String::from_utf8(text).expect("the header is UTF-8"), &root().join("src/capi"))
 }
 
 #[test]

@@ -126,7 +126,8 @@ fn committed_answer(text: &str, row: &str, provider: &str) -> String {
 fn in_header() -> BTreeMap<String, c_int> {
     let text = fs::read_to_string(root().join("include/gdrfab.h")).unwrap();
     let defined = text.lines().filter_map(|line| line.strip_prefix("#define GDRFAB_OPT_")?.split_once(' '));
-    defined.filter(|(name, _)| *name != "ENDPOINT").map(|(name, number)| (name.into(), number.parse().unwrap())).collect()
+    let number = |rest: &str| rest.split_whitespace().next().unwrap_or_default().parse().unwrap();
+    defined.filter(|(name, _)| *name != "ENDPOINT").map(|(name, rest)| (name.into(), number(rest))).collect()
 }
 
 // ---- one provider, in a process of its own

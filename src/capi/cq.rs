@@ -11,28 +11,30 @@ use crate::fabric::{Cq, CqFormat, Gate};
 use crate::prov::queue::{Completion, Found, Taken};
 use libc::{c_char, c_int, c_void, ssize_t};
 
-/// GDRFAB_CQ_FORMAT_CONTEXT (mirrors fi_cq_entry)
+// == Completion queue ==
+
+/// GDRFAB_CQ_FORMAT_CONTEXT (mirrors fi_cq_entry).
 #[repr(C)]
 pub struct gdrfab_cq_entry {
-    /// What the operation was posted with; NULL for a peer's write with data.
+    /// Context of the operation; NULL for a peer's write with data.
     pub op_context: *mut c_void,
 }
 
-/// GDRFAB_CQ_FORMAT_MSG (mirrors fi_cq_msg_entry)
+/// GDRFAB_CQ_FORMAT_MSG (mirrors fi_cq_msg_entry).
 #[repr(C)]
 pub struct gdrfab_cq_msg_entry {
-    /// What the operation was posted with.
+    /// Context of the operation.
     pub op_context: *mut c_void,
-    /// Kind of operation: GDRFAB_SEND | GDRFAB_MSG and so on.
+    /// Kind of operation: GDRFAB_SEND | GDRFAB_MSG, and so on.
     pub flags: u64,
     /// Bytes received, or of the operation.
     pub len: usize,
 }
 
-/// GDRFAB_CQ_FORMAT_DATA (mirrors fi_cq_data_entry)
+/// GDRFAB_CQ_FORMAT_DATA (mirrors fi_cq_data_entry).
 #[repr(C)]
 pub struct gdrfab_cq_data_entry {
-    /// What the operation was posted with.
+    /// Context of the operation.
     pub op_context: *mut c_void,
     /// Kind of operation.
     pub flags: u64,
@@ -40,7 +42,7 @@ pub struct gdrfab_cq_data_entry {
     pub len: usize,
     /// First byte of the operation's local buffer.
     pub buf: *mut c_void,
-    /// Remote CQ data, where flags has GDRFAB_REMOTE_CQ_DATA.
+    /// The peer's data, if flags has GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
 }
 
@@ -49,7 +51,7 @@ pub struct gdrfab_cq_data_entry {
 pub struct gdrfab_cq_err_entry {
     /// sizeof(gdrfab_cq_err_entry), set by the caller
     pub struct_size: usize,
-    /// What the operation was posted with.
+    /// Context of the operation.
     pub op_context: *mut c_void,
     /// Kind of operation.
     pub flags: u64,
@@ -57,7 +59,7 @@ pub struct gdrfab_cq_err_entry {
     pub len: usize,
     /// First byte of the operation's local buffer.
     pub buf: *mut c_void,
-    /// Remote CQ data.
+    /// The peer's data, if flags has GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
     /// Bytes of a message that did not fit.
     pub olen: usize,
@@ -138,14 +140,12 @@ unsafe fn queue<'a>(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> Resul
     unsafe { object(cq, "cq") }
 }
 
-/// Reads completions, and drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
+/// Reads completions, or drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
 ///
-/// @param cq    queue
 /// @param buf   gets entries of the queue's format
-/// @param count how many it holds; 0 only drives
-/// @return entries read, at least 1 (0 if count is 0 and entries wait), or
-///   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_cq_readerr() takes it, gdrfab_last_error() has its words
-///   already; -EINVAL NULL
+/// @param count entries that buf holds; 0 only drives
+/// @return entries read, at least 1 (0 if count is 0 and entries wait), or -EAGAIN (none), -GDRFAB_EAVAIL
+///   (gdrfab_cq_readerr() has the next), -EINVAL
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_read(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and that buf holds count entries.
@@ -307,9 +307,7 @@ unsafe extern "C" fn read_on(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize)
 
 /// gdrfab_cq_read() with source addresses. Mirrors fi_cq_readfrom.
 ///
-/// @param cq       queue
-/// @param buf      gets entries
-/// @param count    how many buf and src_addr hold
+/// @param count    entries that buf and src_addr hold
 /// @param src_addr gets GDRFAB_ADDR_UNSPEC per entry on connected endpoints; may be NULL
 /// @return as gdrfab_cq_read()
 #[unsafe(no_mangle)]
@@ -325,17 +323,14 @@ pub unsafe extern "C" fn gdrfab_cq_readfrom(cq: *mut gdrfab_cq, buf: *mut c_void
     n
 }
 
-/// Reads completions, waiting for the first. Mirrors fi_cq_sread.
+/// gdrfab_cq_read() that waits for the first entry. Polls for GDRFAB_SPIN_US, then sleeps; needs no
+/// descriptor. Several threads may wait on one queue. Mirrors fi_cq_sread.
 ///
-/// Polls for GDRFAB_SPIN_US, then sleeps; needs no wait object. Several threads may wait on one queue.
-///
-/// @param cq         queue
-/// @param buf        gets entries
-/// @param count      how many it holds, not 0
-/// @param cond       unused, NULL
-/// @param timeout_ms milliseconds, -1 = no limit
-/// @return as gdrfab_cq_read(); -EAGAIN after the timeout or gdrfab_cq_signal(); -EINTR by a signal; -EPERM in a process
-///   that did not open it; -EMFILE, -ENFILE, -ENOMEM or -ENOSPC nothing to sleep on
+/// @param count      entries that buf holds, not 0
+/// @param cond       not used, NULL
+/// @param timeout_ms milliseconds, -1: no limit
+/// @return as gdrfab_cq_read(); -EAGAIN also after the timeout or gdrfab_cq_signal(); -EINTR (a signal);
+///   -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_sread(
     cq: *mut gdrfab_cq,
@@ -365,8 +360,7 @@ pub unsafe extern "C" fn gdrfab_cq_sread(
 
 /// Reads the error entry that is next. Mirrors fi_cq_readerr.
 ///
-/// @param cq    queue
-/// @param entry gets the entry; struct_size, err_data and err_data_size are set by the caller
+/// @param entry gets the entry; the caller sets struct_size, err_data and err_data_size
 /// @param flags 0
 /// @return 1, or -EAGAIN (the next entry is no error), -EINVAL, -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
@@ -401,12 +395,11 @@ pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfa
     })
 }
 
-/// Lets one blocked gdrfab_cq_sread() return, or the next one at once. Mirrors fi_cq_signal.
+/// Makes one waiting gdrfab_cq_sread() return, or else the next one at once; a thread that waits by
+/// gdrfab_cq_trywait() and poll gets it as an -EAGAIN of gdrfab_cq_trywait(). Any thread may call it, with
+/// GDRFAB_THREAD_DOMAIN too. Mirrors fi_cq_signal.
 ///
-/// Each signal ends one wait: a thread that waits by gdrfab_cq_trywait() and poll takes it as well, by an -EAGAIN of
-/// gdrfab_cq_trywait(). Any thread may call it, with GDRFAB_THREAD_DOMAIN too.
-///
-/// @return 0, -EINVAL, -EPERM in a process that did not open it
+/// @return 0, -EINVAL, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_signal(cq: *mut gdrfab_cq) -> c_int {
     // SAFETY: the C caller says that the handle is open.
@@ -415,11 +408,9 @@ pub unsafe extern "C" fn gdrfab_cq_signal(cq: *mut gdrfab_cq) -> c_int {
 
 /// Words for a provider code. Mirrors fi_cq_strerror.
 ///
-/// @param cq         queue
 /// @param prov_errno of an error entry
-/// @param err_data   of the entry: the words of that very failure; NULL for the code's general words
-/// @param buf        gets a copy, or NULL
-/// @param len        bytes of buf
+/// @param err_data   of the entry: the words of that very failure; NULL: the code's general words
+/// @param buf        gets a copy of at most len bytes, or NULL
 /// @return buf, or if that is NULL static or err_data's text; not to be freed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_strerror(
@@ -466,16 +457,15 @@ pub(super) unsafe fn words(prov_errno: c_int, err_data: *const c_void, buf: *mut
     hold(|_| std::ptr::null(), said)
 }
 
-/// Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when the queue may have something. Mirrors
-/// fi_control with FI_GETWAIT.
+/// Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when the queue may have something.
+/// Mirrors fi_control with FI_GETWAIT.
 ///
-/// Wait in this order, and no wake-up is lost: gdrfab_cq_read() until -EAGAIN, gdrfab_cq_trywait(), and poll if that
-/// returned 0. Deadlines make it readable too, and so does another thread that reads the queue meanwhile; what it is
-/// readable for is taken back by the next gdrfab_cq_trywait() only.
+/// Wait in this order, and no wake-up is lost: gdrfab_cq_read() until -EAGAIN, gdrfab_cq_trywait(), and poll
+/// if that returned 0. Deadlines make it readable too, and so does another thread that reads the queue
+/// meanwhile. It stays readable until the next gdrfab_cq_trywait().
 ///
-/// @param cq queue
-/// @param fd gets the descriptor, which the queue owns: it is closed with the queue
-/// @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM in a process that did not open the queue
+/// @param fd gets the descriptor, which is the queue's and closed with it
+/// @return 0, -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_fd(cq: *mut gdrfab_cq, fd: *mut c_int) -> c_int {
     // SAFETY: the C caller says that the handle is open and fd live.
@@ -486,11 +476,11 @@ pub unsafe extern "C" fn gdrfab_cq_fd(cq: *mut gdrfab_cq, fd: *mut c_int) -> c_i
     })
 }
 
-/// Prepares for blocking on the descriptor; before each poll. It opens no descriptor. Mirrors fi_trywait.
+/// Prepares for waiting on the descriptor, before each poll; opens none. Mirrors fi_trywait.
 ///
-/// @return 0 the caller may poll now; -EAGAIN something came, or may have, or gdrfab_cq_signal() was called: read first;
-///   -EINVAL; -ENOSYS opened without GDRFAB_WAIT_FD; -EPERM in a process that did not open the queue; -ENOMEM or -ENOSPC
-///   the kernel watches no more sockets for this user; with verbs, what the device's driver says when it cannot be armed
+/// @return 0 (poll now), -EAGAIN (something came, or may have, or gdrfab_cq_signal() was called: read first),
+///   -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD), -ENOMEM or -ENOSPC (the kernel watches no more
+///   sockets for this user); with verbs also the driver's errno when it cannot be armed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_trywait(cq: *mut gdrfab_cq) -> c_int {
     // SAFETY: the C caller says that the handle is open.

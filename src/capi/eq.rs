@@ -9,35 +9,40 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::{Event, EventKind};
 use libc::{c_char, c_int, c_void, ssize_t};
 
-/// A connection event; the peer's private data follows it (GDRFAB_EQ_CM_DATA). Mirrors fi_eq_cm_entry.
+// == Event queue ==
+
+/// A connection event; the peer's private data follows it (mirrors fi_eq_cm_entry).
 #[repr(C)]
 pub struct gdrfab_eq_cm_entry {
-    /// The gdrfab_ep or gdrfab_pep that it concerns.
+    /// The gdrfab_ep or gdrfab_pep.
     pub object: *mut c_void,
-    /// That object's context.
+    /// The object's context.
     pub context: *mut c_void,
-    /// GDRFAB_CONNREQ: what to open the endpoint with; the caller frees it with gdrfab_freeinfo(). Otherwise NULL.
+    /// GDRFAB_CONNREQ: to open the endpoint with; freed by gdrfab_freeinfo(). Else NULL.
     pub info: *mut gdrfab_info,
 }
+
+// #define GDRFAB_EQ_CM_DATA
 
 /// A failed connection attempt, or why a connection broke (mirrors fi_eq_err_entry).
 #[repr(C)]
 pub struct gdrfab_eq_err_entry {
     /// sizeof(gdrfab_eq_err_entry), set by the caller
     pub struct_size: usize,
-    /// The gdrfab_ep or gdrfab_pep that it concerns.
+    /// The gdrfab_ep or gdrfab_pep.
     pub object: *mut c_void,
-    /// That object's context.
+    /// The object's context.
     pub context: *mut c_void,
-    /// The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on (the RDMA
-    /// port went down, or its address changed); GDRFAB_CONNREQ where a passive endpoint of shm or tcp cannot take callers
-    /// (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it goes on listening, and refuses or holds them.
+    /// The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on
+    /// (the RDMA port went down, or its address changed); GDRFAB_CONNREQ where a passive endpoint of shm or
+    /// tcp cannot accept peers (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it still
+    /// listens, and refuses or holds them.
     pub data: u64,
     /// Errno, positive.
     pub err: c_int,
     /// GDRFAB_PROV_*
     pub prov_errno: c_int,
-    /// In: a buffer, or NULL. Gets the rejecting peer's data with GDRFAB_PROV_REJECTED, otherwise words.
+    /// In: a buffer, or NULL. Gets the rejecting peer's data with GDRFAB_PROV_REJECTED, else words.
     pub err_data: *mut c_void,
     /// In: its bytes; out: bytes written.
     pub err_data_size: usize,
@@ -130,15 +135,13 @@ unsafe fn hand_out(result: Option<(Look, Option<Event>)>, event: *mut u32, buf: 
 
 /// Reads an event, and drives connecting, listening and the endpoints bound to the queue. Mirrors fi_eq_read.
 ///
-/// @param eq    queue
-/// @param event gets GDRFAB_CONNREQ, GDRFAB_CONNECTED, GDRFAB_SHUTDOWN, GDRFAB_NOTIFY, or what gdrfab_eq_write() named
-/// @param buf   gets a gdrfab_eq_cm_entry and private data, or what gdrfab_eq_write() wrote
-/// @param len   its bytes; sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX hold any connection event
-/// @param flags 0, or GDRFAB_PEEK: the event stays, buf is left alone and may be NULL
-/// @return bytes written (with GDRFAB_PEEK: that reading it takes), or
-///   -EAGAIN none; -GDRFAB_EAVAIL an error entry is next: gdrfab_eq_readerr() takes it, gdrfab_last_error() has its words already;
-///   -GDRFAB_ETOOSMALL the event stays;
-///   -EINVAL, -GDRFAB_EBADFLAGS
+/// @param event gets GDRFAB_CONNREQ, GDRFAB_CONNECTED, GDRFAB_SHUTDOWN, GDRFAB_NOTIFY, or the number of
+///   gdrfab_eq_write()
+/// @param buf   gets a gdrfab_eq_cm_entry and private data, or the bytes of gdrfab_eq_write()
+/// @param len   bytes of buf; sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX hold any connection event
+/// @param flags 0, or GDRFAB_PEEK: the event stays, and buf, which may be NULL, is not written
+/// @return bytes written (GDRFAB_PEEK: that reading writes), -EAGAIN (none), -GDRFAB_EAVAIL
+///   (gdrfab_eq_readerr() has the next), -GDRFAB_ETOOSMALL (the event stays), -EINVAL, -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_read(eq: *mut gdrfab_eq, event: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the outputs writable.
@@ -153,16 +156,12 @@ pub unsafe extern "C" fn gdrfab_eq_read(eq: *mut gdrfab_eq, event: *mut u32, buf
     })
 }
 
-/// Reads an event, waiting for it. Mirrors fi_eq_sread.
+/// gdrfab_eq_read() that waits for an event; with GDRFAB_PEEK it only waits. Mirrors fi_eq_sread.
 ///
-/// @param eq         queue
-/// @param event      as gdrfab_eq_read()
-/// @param buf        as gdrfab_eq_read()
-/// @param len        as gdrfab_eq_read()
-/// @param timeout_ms milliseconds, -1 = no limit
-/// @param flags      as gdrfab_eq_read(): with GDRFAB_PEEK it only waits
-/// @return as gdrfab_eq_read(); -EAGAIN after the timeout, or because a passive endpoint of the queue was closed meanwhile;
-///   -EINTR by a signal; -EPERM in a process that did not open it; -EMFILE, -ENFILE, -ENOMEM or -ENOSPC nothing to sleep on
+/// @param timeout_ms milliseconds, -1: no limit
+/// @return as gdrfab_eq_read(); -EAGAIN also after the timeout, or because a passive endpoint of the queue was
+///   closed meanwhile;
+///   -EINTR (a signal); -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_sread(
     eq: *mut gdrfab_eq,
@@ -186,8 +185,7 @@ pub unsafe extern "C" fn gdrfab_eq_sread(
 
 /// Reads the error entry that is next. Mirrors fi_eq_readerr.
 ///
-/// @param eq    queue
-/// @param entry gets the entry; struct_size, err_data and err_data_size are set by the caller
+/// @param entry gets the entry; the caller sets struct_size, err_data and err_data_size
 /// @param flags 0
 /// @return 1, or -EAGAIN (the next event is no error), -EINVAL, -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
@@ -224,12 +222,11 @@ pub unsafe extern "C" fn gdrfab_eq_readerr(eq: *mut gdrfab_eq, entry: *mut gdrfa
     })
 }
 
-/// Puts an event of the caller's into the queue, and wakes who waits. Mirrors fi_eq_write.
+/// Puts an event of the caller's into the queue, and wakes those that wait on it. Mirrors fi_eq_write.
 ///
-/// @param eq    queue
-/// @param event any number, GDRFAB_NOTIFY for instance
-/// @param buf   bytes that the reader gets, up to 4096
-/// @param len   their number
+/// @param event any number, such as GDRFAB_NOTIFY
+/// @param buf   bytes for the reader
+/// @param len   bytes of buf, up to 4096
 /// @param flags 0
 /// @return len, or -EINVAL, -GDRFAB_EBADFLAGS, -EPERM
 #[unsafe(no_mangle)]
@@ -251,11 +248,9 @@ pub unsafe extern "C" fn gdrfab_eq_write(eq: *mut gdrfab_eq, event: u32, buf: *c
 
 /// Words for a provider code. Mirrors fi_eq_strerror.
 ///
-/// @param eq         queue
 /// @param prov_errno of an error entry
-/// @param err_data   words of the entry (not a rejecting peer's data), or NULL for the code's general words
-/// @param buf        gets a copy, or NULL
-/// @param len        bytes of buf
+/// @param err_data   words of the entry (not a rejecting peer's data); NULL: the code's general words
+/// @param buf        gets a copy of at most len bytes, or NULL
 /// @return buf, or if that is NULL text of the calling thread, valid until its next call; not to be freed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_strerror(
@@ -270,12 +265,12 @@ pub unsafe extern "C" fn gdrfab_eq_strerror(
     unsafe { super::cq::words(prov_errno, err_data, buf, len) }
 }
 
-/// Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when an event may be there. As gdrfab_cq_fd(): read
-/// until -EAGAIN, gdrfab_eq_trywait(), poll. Timeouts of connecting make it readable too.
+/// Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when an event may be there, or a
+/// timeout of connecting has passed. Wait as with gdrfab_cq_fd(): read until -EAGAIN, gdrfab_eq_trywait(),
+/// poll. Mirrors fi_control with FI_GETWAIT.
 ///
-/// @param eq queue
-/// @param fd gets the descriptor, which the queue owns: it is closed with the queue
-/// @return 0, -EINVAL, -ENOSYS (opened without GDRFAB_WAIT_FD), -EPERM in a process that did not open the queue
+/// @param fd gets the descriptor, which is the queue's and closed with it
+/// @return 0, -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_fd(eq: *mut gdrfab_eq, fd: *mut c_int) -> c_int {
     // SAFETY: the C caller says that the handle is open and fd live.
@@ -286,9 +281,9 @@ pub unsafe extern "C" fn gdrfab_eq_fd(eq: *mut gdrfab_eq, fd: *mut c_int) -> c_i
     })
 }
 
-/// Prepares for blocking on the descriptor; before each poll. It opens no descriptor. Mirrors fi_trywait.
+/// Prepares for waiting on the descriptor, before each poll; opens none. Mirrors fi_trywait.
 ///
-/// @return 0 the caller may poll now; -EAGAIN an event is there, or may be: read first; else as gdrfab_cq_trywait()
+/// @return 0 (poll now), -EAGAIN (an event is there, or may be: read first); else as gdrfab_cq_trywait()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_trywait(eq: *mut gdrfab_eq) -> c_int {
     // SAFETY: the C caller says that the handle is open.

@@ -11,6 +11,8 @@ use crate::hmem::{DeviceFacts, Iface};
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::os::fd::IntoRawFd;
 
+// == Device memory ==
+
 /// An interface and one of its devices.
 #[repr(C)]
 pub struct gdrfab_hmem_info {
@@ -22,17 +24,17 @@ pub struct gdrfab_hmem_info {
     pub device: u32,
     /// Devices of the interface; 0 for GDRFAB_HMEM_SYSTEM.
     pub devices: u32,
-    /// 0: dma-bufs of its memory can be exported; else the negative errno that stands against it.
+    /// 0: dma-bufs of its memory can be exported; else the negative errno that says why not.
     pub dmabuf: c_int,
-    /// 0: other processes can map its memory; else the negative errno that stands against it.
+    /// 0: other processes can map its memory; else the negative errno that says why not.
     pub ipc: c_int,
-    /// 1: this process uses the device already, so that work on it makes no new context. GDRFAB_HMEM_CUDA: the device's
-    /// primary context is active, whoever made it so, this library included; contexts of cuCtxCreate are not seen.
-    /// 0: it does not, or the interface cannot tell: always of the other interfaces, and if no device was asked for.
+    /// 1: this process uses the device already, so that work on it makes no new context (GDRFAB_HMEM_CUDA: the
+    /// primary context is active, whoever made it so; contexts of cuCtxCreate are not seen). 0: it does not,
+    /// or the interface cannot tell (all others), or no device was asked for.
     pub active: u32,
     /// Bytes of memory; 0: unknown.
     pub memory: u64,
-    /// Bit per number, below 64, of the devices that can copy to and from it without the host.
+    /// Bit per number, below 64, of the devices that copy to and from it without the host.
     pub peers: u64,
     /// Bytes per second of a copy from the host; 0: not measured.
     pub rate_to: u64,
@@ -63,12 +65,13 @@ pub struct gdrfab_hmem_place {
     pub reserved: u32,
     /// First byte of the allocation, or of the physical segment, that holds the pointer; 0 for host memory.
     pub base: u64,
-    /// Its bytes; 0 for host memory, whose extent nobody knows.
+    /// Bytes of the allocation or segment; 0 for host memory, whose extent nobody knows.
     pub len: u64,
     /// Never given to another allocation of this process; 0: the vendor has no such number.
     pub id: u64,
-    /// Bytes from the pointer on that lie in memory of this interface and device without a gap: to the end of the
-    /// allocation, and through its neighbours until the length that was asked for is covered. Of host memory: that length.
+    /// Bytes from the pointer on that lie in memory of this interface and device without a gap: to the end of
+    /// the allocation, and through its neighbours until the length that was asked for is covered. Of host
+    /// memory: that length.
     pub covered: u64,
 }
 
@@ -144,21 +147,16 @@ fn check_copy(dest: *const c_void, src: *const c_void, len: usize) -> Result<()>
     }
 }
 
-/// Tells whether an interface can be used, how many devices it has, and what one of them can do. Libfabric has no such call.
+/// Tells whether an interface can be used, how many devices it has, and what one of them can do. Libfabric has
+/// no such call.
 ///
-/// It loads and initialises the vendor's driver if nothing of the library has used it yet; GDRFAB_HMEM and
-/// GDRFAB_HMEM_INIT restrict that. With CUDA it calls cuInit() and asks what needs no context, so it makes none on any device.
-/// Callable from any thread; a child of fork() gets -EPERM for a driver that its parent opened.
+/// Loads and initialises the vendor's driver, unless GDRFAB_HMEM or GDRFAB_HMEM_INIT forbid it. With CUDA it
+/// calls cuInit() and asks what needs no context, so it makes none.
 ///
 /// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
-/// @param device number of the device; UINT32_MAX asks for the interface alone: iface and devices are set, the rest is 0
-/// @param info   gets the facts; its struct_size is set by the caller
-/// @return 0, or
-///   -EINVAL a bad argument;
-///   -ENOSYS the driver is not installed, is too old, or is ruled out by GDRFAB_HMEM;
-///   -ENODEV the driver finds no device, or has none of that number (host memory has none at all);
-///   -EPERM the driver was opened before this process was forked; gdrfab_last_error() has the reason in words;
-///   -EIO or another errno: the driver failed
+/// @param device number of the device; UINT32_MAX asks for the interface alone: only iface and devices are set
+/// @param info   gets the answer
+/// @return 0, -EINVAL, -ENOSYS, -ENODEV (of host memory too, which has no devices), -EPERM, -EIO
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_hmem_query(iface: u32, device: u32, info: *mut gdrfab_hmem_info) -> c_int {
     // SAFETY: the C caller says that the struct is writable for its size.
@@ -175,15 +173,13 @@ pub unsafe extern "C" fn gdrfab_hmem_query(iface: u32, device: u32, info: *mut g
     })
 }
 
-/// Tells in words whether an interface can be used or why not, and of each device what it is, the devices that it reaches
-/// without the host, and whether its memory can be exported as dma-buf and mapped by other processes, with reasons.
-///
-/// An interface that cannot be used is no error here: the text says so. As gdrfab_hmem_query() it may open the driver.
+/// Tells in words whether an interface can be used or why not, and of each device what it is, which devices it
+/// reaches without the host, and whether its memory can be exported as dma-buf and mapped by other processes.
+/// It may open the driver, as gdrfab_hmem_query(); an interface that cannot be used is no error. Libfabric has
+/// no such call.
 ///
 /// @param iface GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: all of them
-/// @param buf   gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
-/// @param len   bytes of buf
-/// @return length of the whole text without NUL, or -EINVAL
+/// @return length of the text, or -EINVAL
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_hmem_explain(iface: u32, buf: *mut c_char, len: usize) -> ssize_t {
     // SAFETY: the C caller says that the buffer is writable.
@@ -196,16 +192,14 @@ pub unsafe extern "C" fn gdrfab_hmem_explain(iface: u32, buf: *mut c_char, len: 
     })
 }
 
-/// Tells what a pointer points into, by asking the driver of every vendor that is here (ofi_get_hmem_iface is what libfabric's
-/// providers do inside).
+/// Tells what a pointer points into, by asking every vendor's driver that is here. A pointer that no vendor
+/// knows is host memory; whether it can be touched is not examined. The answer holds until the memory is
+/// freed. Mirrors ofi_get_hmem_iface, which is internal to libfabric.
 ///
-/// A pointer that no vendor knows is host memory; whether it can be touched is not examined. The answer holds until the
-/// memory is freed. As gdrfab_hmem_query() it may open drivers; callable from any thread.
-///
-/// @param ptr   any address but NULL; it is never followed
-/// @param len   bytes from it that `covered` is to look at; 0: only the allocation of ptr
-/// @param place gets the answer; its struct_size is set by the caller
-/// @return 0, -EINVAL (an argument; ptr plus len overflows), -EIO or another errno if a driver failed
+/// @param ptr   any address but NULL
+/// @param len   bytes from it that `covered` looks at; 0: only the allocation of ptr
+/// @param place gets the answer
+/// @return 0, -EINVAL (also: ptr + len overflows), -EIO
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_hmem_detect(ptr: *const c_void, len: usize, place: *mut gdrfab_hmem_place) -> c_int {
     // SAFETY: the C caller says that the struct is writable for its size.
@@ -231,20 +225,19 @@ pub unsafe extern "C" fn gdrfab_hmem_detect(ptr: *const c_void, len: usize, plac
     })
 }
 
-/// Exports device memory as a dma-buf that other drivers, and gdrfab_mr_regattr() with GDRFAB_MR_DMABUF, take as it is.
-///
-/// The driver exports whole pages; `out` says where the range begins in them, and that its first byte has the address ptr.
-/// The dma-buf keeps the memory alive, but not its address. Libfabric has no such call (ofi_hmem_get_dmabuf_fd is inside).
-/// Callable from any thread.
+/// Exports device memory as a dma-buf, for other drivers and for gdrfab_mr_regattr() with GDRFAB_MR_DMABUF.
+/// The driver exports whole pages; `out` says where the range begins in them, and that its first byte has the
+/// address ptr. The dma-buf keeps the memory alive, but not its address. Mirrors ofi_hmem_get_dmabuf_fd, which
+/// is internal to libfabric.
 ///
 /// @param ptr   first byte, in memory of a device
 /// @param len   bytes, not 0; they may span allocations where the vendor can export that
 /// @param flags 0, GDRFAB_DMABUF_PCIE
-/// @param out   gets descriptor (close-on-exec; the caller closes it), offset, len and base_addr
-/// @return 0, or
-///   -EINVAL a bad argument, or the memory ends before the range does; -GDRFAB_EBADFLAGS unknown flags;
-///   -EOPNOTSUPP host memory, or memory whose vendor, device or allocation cannot be exported: gdrfab_last_error() tells which;
-///   -ENOSYS the driver lacks the function; -EMFILE, -ENOMEM, -EIO or another errno of the driver
+/// @param out   gets the descriptor (close-on-exec; the caller closes it), offset, len and base_addr
+/// @return 0, -GDRFAB_EBADFLAGS, -ENOSYS, -EPERM, -EMFILE, -ENOMEM, -EIO, or
+///   -EINVAL also memory that ends before the range does;
+///   -EOPNOTSUPP host memory, or memory that its vendor or device cannot export: gdrfab_last_error() tells
+///   which
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_hmem_export_dmabuf(ptr: *const c_void, len: usize, flags: u64, out: *mut gdrfab_mr_dmabuf) -> c_int {
     // SAFETY: the C caller says that the struct is writable.
@@ -261,18 +254,18 @@ pub unsafe extern "C" fn gdrfab_hmem_export_dmabuf(ptr: *const c_void, len: usiz
     })
 }
 
-/// Copies host memory into memory of a device; when it returns 0, the bytes are there. It orders itself after nothing that
-/// the caller has put on a stream of its own, and leaves the caller's context as it was. Callable from any thread; two
-/// copies that touch the same bytes are the callers' to order. Mirrors ofi_copy_to_hmem.
+/// Copies host memory into memory of a device; when it returns 0, the bytes are there. It waits for no stream
+/// of the caller's, and copies of other threads that touch the same bytes are the callers' to order. Mirrors
+/// ofi_copy_to_hmem.
 ///
-/// @param iface  GDRFAB_HMEM_* of dest (GDRFAB_HMEM_SYSTEM: both sides are host memory); GDRFAB_HMEM_AUTO: asks the drivers
-/// @param device number of the device of dest; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO
-/// @param dest   first byte in the device's memory
-/// @param src    first byte in host memory; must not overlap dest
+/// @param iface  GDRFAB_HMEM_* of dest; GDRFAB_HMEM_SYSTEM: both sides are host memory; GDRFAB_HMEM_AUTO: asks
+///   the drivers
+/// @param device number of the device of dest; 0 with GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO
+/// @param src    must not overlap dest
 /// @param len    bytes; 0 checks iface and device and copies nothing
-/// @return 0, or
-///   -EINVAL a bad argument: dest is not memory of that interface and device up to its end, or src is device memory;
-///   -ENOSYS, -ENODEV, -EPERM as gdrfab_hmem_query(); -EIO or another errno: the driver failed, and what dest holds is undefined
+/// @return 0, -ENOSYS, -ENODEV, -EPERM, or
+///   -EINVAL also dest that is not memory of that device to its end, or src in device memory;
+///   -EIO, and then what dest holds is undefined
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_hmem_copy_to(iface: u32, device: u32, dest: *mut c_void, src: *const c_void, len: usize) -> c_int {
     // SAFETY: the C caller says that the host side is readable for len bytes, and dest writable if it is host memory.
@@ -283,15 +276,8 @@ pub unsafe extern "C" fn gdrfab_hmem_copy_to(iface: u32, device: u32, dest: *mut
     })
 }
 
-/// Copies memory of a device into host memory; when it returns 0, the bytes are there. As gdrfab_hmem_copy_to() otherwise.
+/// gdrfab_hmem_copy_to() in the other direction: iface and device are those of src, and results likewise.
 /// Mirrors ofi_copy_from_hmem.
-///
-/// @param iface  GDRFAB_HMEM_* of src; GDRFAB_HMEM_AUTO: asks the drivers
-/// @param device number of the device of src; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO
-/// @param dest   first byte in host memory; must not overlap src
-/// @param src    first byte in the device's memory
-/// @param len    bytes; 0 checks iface and device and copies nothing
-/// @return as gdrfab_hmem_copy_to(), with the sides exchanged
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_hmem_copy_from(iface: u32, device: u32, dest: *mut c_void, src: *const c_void, len: usize) -> c_int {
     // SAFETY: the C caller says that the host side is writable for len bytes, and src readable if it is host memory.
@@ -302,44 +288,34 @@ pub unsafe extern "C" fn gdrfab_hmem_copy_from(iface: u32, device: u32, dest: *m
     })
 }
 
-/// Makes what a NIC has written into memory of a device before this call visible to the device's kernels, those that run
-/// already too. It concerns memory that a NIC reaches by itself (GDRFAB_PATH_DMABUF, GDRFAB_PATH_PEER_MEM of verbs): call it
+/// Makes what a NIC wrote into device memory before this call visible to the device's kernels, running ones
+/// too. For memory that a NIC reaches by itself (verbs: GDRFAB_PATH_DMABUF, GDRFAB_PATH_PEER_MEM): call it
 /// after the completion that told of the bytes, and before a kernel is told. Libfabric has no such call.
 ///
-/// CUDA: returns at once where the device orders these writes itself (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
-/// else the driver flushes, with the device's primary context current, which this makes if it is not there yet. That holds for
-/// memory of this context and for mapped segments and pools, not for memory of contexts that the program made by cuCtxCreate:
-/// there it calls cuFlushGPUDirectRDMAWrites itself. It waits for no stream, and is callable from any thread.
+/// CUDA: returns at once where the device orders these writes itself
+/// (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING). Else the driver flushes with the device's primary
+/// context current, which is made if need be: for its memory, mapped segments and pools. For memory of
+/// contexts of cuCtxCreate the program calls cuFlushGPUDirectRDMAWrites itself. Waits for no stream.
 ///
-/// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO; GDRFAB_HMEM_SYSTEM needs no flush: 0
-/// @param device number of the device; 0 for GDRFAB_HMEM_SYSTEM
-/// @return 0, or
-///   -EINVAL iface; -ENOSYS, -ENODEV, -EPERM as gdrfab_hmem_query();
-///   -EOPNOTSUPP the device neither orders the writes nor has such a flush: of the other interfaces none has, and neither have
-///   CUDA drivers before 11.3; gdrfab_last_error() tells which;
-///   -EIO or another errno of the driver
+/// @param iface GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO; GDRFAB_HMEM_SYSTEM needs no flush: 0
+/// @return 0, -EINVAL, -ENOSYS, -ENODEV, -EPERM, -EIO, or
+///   -EOPNOTSUPP the device neither orders the writes nor has such a flush: all interfaces but CUDA, and CUDA
+///   before 11.3
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_hmem_flush(iface: u32, device: u32) -> c_int {
     control(|| hmem::flush(iface_of(iface)?, device))
 }
 
-/// Allocates memory of a device that peers can be given: of the kind that the vendor lets other processes map, where it has
-/// one. With GDRFAB_HMEM_SYSTEM it is gdrfab_mem_alloc(). Libfabric has no such call.
+/// Allocates memory of a device, of a kind that the vendor lets other processes map, where it has one. It is
+/// not zeroed, still has to be registered, is freed by gdrfab_mem_free(), and works with the vendor's own
+/// functions. With GDRFAB_HMEM_SYSTEM this is gdrfab_mem_alloc(). Libfabric has no such call.
 ///
-/// Device memory is not zeroed. It still has to be registered, and belongs to the domain: gdrfab_mem_free() frees it, and the
-/// domain does not close before. The memory may be used by the vendor's own functions as any other of that device.
-/// Callable from any thread (GDRFAB_THREAD_SAFE).
-///
-/// @param domain open domain
-/// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
-/// @param device number of the device; 0 for GDRFAB_HMEM_SYSTEM
-/// @param len    bytes, not 0; the driver rounds up to its granularity
-/// @param flags  0
-/// @param addr   gets the address
-/// @return 0, or
-///   -EINVAL a bad argument; -GDRFAB_EBADFLAGS; -ENOSYS, -ENODEV, -EPERM as gdrfab_hmem_query();
-///   -EOPNOTSUPP the vendor's driver lets nobody allocate in its place; -ENOMEM; -EIO or another errno of the driver;
-///   with GDRFAB_HMEM_SYSTEM as gdrfab_mem_alloc()
+/// @param iface GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
+/// @param len   bytes, not 0; the driver rounds up to its granularity
+/// @param flags 0
+/// @param addr  gets the address
+/// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOSYS, -ENODEV, -EPERM, -ENOMEM, -ENOSPC, -EMFILE, -EIO, or
+///   -EOPNOTSUPP the vendor's driver lets no library allocate for it
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mem_alloc_on(
     domain: *mut gdrfab_domain,

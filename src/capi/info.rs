@@ -13,17 +13,18 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ptr::{null, null_mut};
 
-/// A connection request: in `info->handle` of a GDRFAB_CONNREQ event, consumed by gdrfab_ep_open() or
-/// gdrfab_pep_reject(). It is a number, not memory: using one twice is an error (-EINVAL).
+// == Discovery ==
+
+/// A connection request: info->handle of a GDRFAB_CONNREQ event, answered once.
 pub struct gdrfab_connreq {
     _opaque: [u8; 0],
 }
 
-/// What a provider offers, or as hints what a caller wishes (mirrors fi_info, flattened).
+/// What a provider offers, or, as hints, what a caller needs (mirrors fi_info, flattened).
 ///
-/// gdrfab_getinfo() gives a list that gdrfab_freeinfo() frees. As hints: gdrfab_dupinfo(NULL), or zeroed
-/// with `struct_size` set; a zero or NULL field is "no wish", except `mr_mode`, where a missing bit
-/// means that the caller does without. Strings that a caller puts in stay the caller's.
+/// As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set. A field of 0 or NULL asks for nothing,
+/// except mr_mode, where a missing bit is one that the caller does not undertake. Strings that a caller sets
+/// stay the caller's.
 #[repr(C)]
 pub struct gdrfab_info {
     /// sizeof(gdrfab_info)
@@ -32,11 +33,11 @@ pub struct gdrfab_info {
     pub next: *mut gdrfab_info,
     /// GDRFAB_MSG, GDRFAB_RMA and so on. Hint: all of these are needed.
     pub caps: u64,
-    /// Flags that operations without a flags argument have (GDRFAB_DELIVERY_COMPLETE, ...).
+    /// Operation flags of calls without a flags argument (GDRFAB_DELIVERY_COMPLETE, ...).
     pub tx_op_flags: u64,
     /// GDRFAB_ORDER_*. Hint: all of these are needed.
     pub msg_order: u64,
-    /// GDRFAB_PATH_* that the provider can take. Hint: one of these is needed.
+    /// GDRFAB_PATH_* that the provider has. Hint: one of these is needed.
     pub paths: u64,
     /// GDRFAB_MR_*. Hint: what the caller is able to do; result: what it must do.
     pub mr_mode: u32,
@@ -48,11 +49,11 @@ pub struct gdrfab_info {
     pub progress: u32,
     /// GDRFAB_ADDR_STR
     pub addr_format: u32,
-    /// With GDRFAB_GETINFO_ALL: 0, or the errno for which the candidate was left out.
+    /// With GDRFAB_GETINFO_ALL: 0, or why the candidate does not fit.
     pub reason_errno: u32,
     /// Bytes of remote CQ data.
     pub cq_data_size: usize,
-    /// Bytes that inject calls take.
+    /// Bytes of the largest inject call.
     pub inject_size: usize,
     /// Operations that can be outstanding on an endpoint.
     pub tx_size: usize,
@@ -80,8 +81,8 @@ pub struct gdrfab_info {
     pub dest_addrlen: usize,
     /// Address to listen on, or NULL.
     pub src_addr: *mut c_char,
-    /// Address to connect to, or NULL. In a GDRFAB_CONNREQ event: who asks, as far as the provider knows ("shm://" alone: it
-    /// has no address).
+    /// Address to connect to, or NULL. In a GDRFAB_CONNREQ event: the peer's, or "shm://" alone if it has
+    /// none.
     pub dest_addr: *mut c_char,
     /// "shm", "tcp" or "verbs"
     pub prov_name: *mut c_char,
@@ -93,22 +94,24 @@ pub struct gdrfab_info {
     pub reason: *mut c_char,
     /// In a GDRFAB_CONNREQ event: the request.
     pub handle: *mut gdrfab_connreq,
-    /// What the provider asks of its user beyond the common rules: GDRFAB_RX_CQ_DATA. Ignored in hints.
+    /// GDRFAB_RX_CQ_DATA. Ignored in hints.
     pub mode: u64,
-    /// GDRFAB_HMEM_* of an accelerator, 0 = none. Hint: of the candidates of a provider with NICs those come first that
-    /// are nearest to it (below the same PCIe switch, then the same root complex, then in the same NUMA node); its
-    /// driver is opened to learn where it is. Kept in results.
+    /// GDRFAB_HMEM_* of an accelerator; 0: none. Hint: a provider's NICs come in the order of their distance
+    /// to it (same PCIe switch, same root complex, same NUMA node). Its driver is opened to find out where it
+    /// is. Kept in results.
     pub near_iface: u32,
-    /// Its number, as in gdrfab_mr_attr; used with near_iface only.
+    /// Number of that accelerator, as in gdrfab_mr_attr.
     pub near_device: u32,
-    /// A secret that both sides of a tcp connection must know, or NULL: then that of GDRFAB_TCP_KEY_FILE, if there is one.
-    /// 16 to 1024 bytes, copied by the calls that take an info. Kept in results; other providers do not use it.
+    /// Secret of 16 to 1024 bytes that both sides of a tcp connection must know; NULL: that of
+    /// GDRFAB_TCP_KEY_FILE, if any. Calls that take an info copy it. Kept in results; other providers ignore
+    /// it.
     pub auth_key: *const c_void,
     /// Bytes of auth_key.
     pub auth_key_size: usize,
-    /// GDRFAB_ORDER_STRICT: entries of what an endpoint initiates come in the order of posting; always so of verbs. 0: as
-    /// operations end. Hint: GDRFAB_ORDER_STRICT if it is needed; small operations then wait for large ones that were posted
-    /// before. Entries of what arrives are in the order of the messages either way.
+    /// GDRFAB_ORDER_STRICT: entries of what an endpoint initiates come in the order of posting, so that small
+    /// operations wait for large ones before them (verbs: always). 0: as operations end. Hint:
+    /// GDRFAB_ORDER_STRICT if it is needed. Entries of what arrives are in the order of the messages either
+    /// way.
     pub comp_order: u64,
 }
 
@@ -255,21 +258,22 @@ pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Res
     }
 }
 
-/// Version of the library at run time: `major << 16 | minor`. Mirrors fi_version.
+// == All calls ==
+
+/// Version of the library at run time: major << 16 | minor. Mirrors fi_version.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_version() -> u32 {
     GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
 }
 
-/// The same as text, "0.1.0". Static; not to be freed.
+/// The same as text, "0.1.0". Static, not to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_version_string() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Words for an errno, errno.h's or GDRFAB_E*, positive or negative. Mirrors fi_strerror.
-///
-/// Static; not to be freed.
+/// Words for an errno of errno.h or a GDRFAB_E*, positive or negative. Static, not to be freed. Mirrors
+/// fi_strerror.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_strerror(err: c_int) -> *const c_char {
     static WORDS: parking_lot::Mutex<BTreeMap<c_int, CString>> = parking_lot::Mutex::new(BTreeMap::new());
@@ -279,34 +283,35 @@ pub extern "C" fn gdrfab_strerror(err: c_int) -> *const c_char {
     hold(|_| c"".as_ptr(), words)
 }
 
-/// Words of the last call that failed on this thread with anything but -EAGAIN: what was attempted, which
-/// argument or step failed, and why each alternative was refused. "" if none has failed.
-///
-/// Valid until the next failing call of the thread; not to be freed. A call that succeeds does not clear it.
+/// Words of the last call of this thread that failed with anything but -EAGAIN: what was attempted, which
+/// argument or step failed, and why each alternative was refused. "" if none has failed; a call that succeeds
+/// does not clear it. Valid until the next failing call of the thread, not to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_last_error() -> *const c_char {
     last_words()
 }
 
-/// Finds providers that fit. Mirrors fi_getinfo.
+// == Discovery ==
+
+/// Finds providers that fit. Starts no thread. Mirrors fi_getinfo.
 ///
-/// Starts no thread; callable from any thread. Opens no accelerator but the one that hints->near_iface names. The
-/// candidates of a provider come in the order of that hint, then of speed, then of names; an RDMA device is opened to
-/// be asked, and closed again, unless hints name another provider or domain, or GDRFAB_PROVIDER another provider.
+/// The candidates of a provider come in the order of hints->near_iface, then of speed, then of names. No
+/// accelerator is opened but that of near_iface. An RDMA device is opened, asked and closed, unless hints or
+/// GDRFAB_PROVIDER name another provider.
 ///
 /// @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
 /// @param node    host name, or NULL; a name of another host leaves shm out
-/// @param service what to listen on (with GDRFAB_SOURCE) or to connect to: a name (shm), a port (tcp, verbs), or an address with
-///   its scheme; or NULL
+/// @param service where to listen (GDRFAB_SOURCE) or to connect: a name (shm), a port (tcp, verbs), or an
+///   address with its scheme; or NULL
 /// @param flags   0, GDRFAB_SOURCE, GDRFAB_GETINFO_ALL
-/// @param hints   wishes, or NULL for none
-/// @param info    list of candidates, best first; free it with gdrfab_freeinfo()
+/// @param hints   what is needed, or NULL
+/// @param info    list of candidates, best first; freed by gdrfab_freeinfo()
 /// @return 0, or
-///   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it was left out;
-///   -EINVAL a bad argument, or a GDRFAB_ variable of the environment with a value that it cannot have (the words name it and
-///   what is allowed; `gdrfab-info -e` lists all); -E2BIG hints of a newer version; -GDRFAB_EBADFLAGS unknown flags;
+///   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it does not;
+///   -EINVAL also a GDRFAB_ variable of the environment with a value that it cannot have (`gdrfab-info -e`
+///   lists them);
 ///   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
-///   -ENODEV hints->near_device does not exist
+///   -ENODEV hints->near_device does not exist; -E2BIG; -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_getinfo(
     version: u32,
@@ -335,8 +340,8 @@ pub unsafe extern "C" fn gdrfab_getinfo(
     })
 }
 
-/// Frees a list of gdrfab_getinfo(), an info of an event, or a copy of gdrfab_dupinfo(). NULL is allowed.
-/// Strings that the caller put in are not freed. Mirrors fi_freeinfo.
+/// Frees a list of gdrfab_getinfo(), an info of an event, or a copy; not the strings that the caller set. NULL
+/// is allowed. Mirrors fi_freeinfo.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_freeinfo(info: *mut gdrfab_info) {
     let mut at = info;
@@ -353,10 +358,9 @@ pub unsafe extern "C" fn gdrfab_freeinfo(info: *mut gdrfab_info) {
     );
 }
 
-/// Copies one info (not the list), strings included. NULL gives empty hints. Mirrors fi_dupinfo and
-/// fi_allocinfo.
+/// Copies one info (not the list) with its strings; NULL gives empty hints. Mirrors fi_dupinfo, fi_allocinfo.
 ///
-/// @return to be freed with gdrfab_freeinfo(); NULL if `info` is malformed (gdrfab_last_error() says how)
+/// @return freed by gdrfab_freeinfo(); NULL if `info` is malformed (gdrfab_last_error() says how)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_dupinfo(info: *const gdrfab_info) -> *mut gdrfab_info {
     let mut copy = null_mut();
@@ -372,19 +376,20 @@ pub unsafe extern "C" fn gdrfab_dupinfo(info: *const gdrfab_info) -> *mut gdrfab
     copy
 }
 
-/// gdrfab_tostr(): a gdrfab_info.
+// What gdrfab_tostr() describes.
+/// gdrfab_info
 pub const GDRFAB_TYPE_INFO: u32 = 0;
-/// gdrfab_tostr(): a uint64_t of capabilities or completion flags.
+/// uint64_t of capabilities or completion flags
 pub const GDRFAB_TYPE_CAPS: u32 = 1;
-/// gdrfab_tostr(): a uint32_t of mr_mode bits.
+/// uint32_t of mr_mode bits
 pub const GDRFAB_TYPE_MR_MODE: u32 = 2;
-/// gdrfab_tostr(): a uint64_t of GDRFAB_PATH_* bits.
+/// uint64_t of GDRFAB_PATH_* bits
 pub const GDRFAB_TYPE_PATHS: u32 = 3;
-/// gdrfab_tostr(): a uint64_t of operation flags.
+/// uint64_t of operation flags
 pub const GDRFAB_TYPE_OP_FLAGS: u32 = 4;
-/// gdrfab_tostr(): a uint32_t event of an event queue.
+/// uint32_t event of an event queue
 pub const GDRFAB_TYPE_EQ_EVENT: u32 = 5;
-/// gdrfab_tostr(): a uint64_t of access rights.
+/// uint64_t of access rights
 pub const GDRFAB_TYPE_ACCESS: u32 = 6;
 
 fn describe(i: &Info) -> String {
@@ -416,10 +421,10 @@ fn describe(i: &Info) -> String {
 
 /// Describes a value in words. Mirrors fi_tostr_r.
 ///
-/// @param data the value: its type depends on `type`
+/// @param data the value, of the C type that `type` names
 /// @param type GDRFAB_TYPE_*
-/// @param buf  gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
-/// @return length of the whole text without NUL, or -EINVAL
+/// @param buf  gets the text
+/// @return length of the text, or -EINVAL
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_tostr(data: *const c_void, r#type: u32, buf: *mut c_char, len: usize) -> ssize_t {
     // SAFETY: the C caller says that data has the type named and that buf holds len bytes.

@@ -7,8 +7,10 @@ use crate::log::{self, Level, Sink};
 use libc::{c_char, c_int, c_void};
 use std::ffi::CString;
 
-/// Receives a log line. May be called from any thread that is inside the library, with its locks held: it
-/// must not call gdrfab, and a C++ exception must not leave it.
+// == Log, faults ==
+
+/// Receives a log line, without its end. May be called by any thread that is inside the library, with its
+/// locks held: it must not call gdrfab, and a C++ exception must not leave it.
 pub type gdrfab_log_fn = Option<unsafe extern "C" fn(arg: *mut c_void, level: c_int, message: *const c_char)>;
 
 /// The caller's argument travels to whatever thread logs.
@@ -27,14 +29,15 @@ impl Callback {
     }
 }
 
-/// Chooses what is logged, and where to; overrides GDRFAB_LOG.
+/// Chooses what is logged, and where to; overrides GDRFAB_LOG. Mirrors fi_import_log.
 ///
-/// Lines on stderr begin with the time (UTC), the process and the level. A line that cannot be written is lost.
+/// Lines on stderr begin with the time (UTC), the process and the level. A line that cannot be written is
+/// lost.
 ///
 /// @param level 0 off, 1 error, 2 warn, 3 info, 4 debug
-/// @param fn    receives the lines, without those; NULL: stderr
-/// @param arg   handed to `fn`
-/// @return 0, or -EINVAL for another level
+/// @param fn    receives the lines, without what they begin with; NULL: stderr
+/// @param arg   passed to fn
+/// @return 0, -EINVAL
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_log_set(level: c_int, r#fn: gdrfab_log_fn, arg: *mut c_void) -> c_int {
     control(|| {

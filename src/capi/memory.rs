@@ -14,16 +14,19 @@ use libc::{c_char, c_int, c_void, iovec, ssize_t};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
+// == Memory ==
+
 /// A registered region.
 pub struct gdrfab_mr {
     _opaque: [u8; 0],
 }
 
-/// Memory behind a descriptor: a dma-buf, or any file that can be mapped, such as a memfd (mirrors fi_mr_dmabuf).
+/// Memory behind a descriptor: a dma-buf, or a file that can be mapped, such as a memfd (mirrors
+/// fi_mr_dmabuf).
 ///
-/// The region is `[offset, offset+len)` of the file. Where addresses are virtual, its first byte has the
-/// remote address `base_addr + offset`. The descriptor is duplicated; the caller may close its own. A memfd that
-/// is not sealed yet gets F_SEAL_SHRINK, so that no truncation can kill a peer that maps it.
+/// The region is [offset, offset + len) of the file. With GDRFAB_MR_VIRT_ADDR its first byte has the remote
+/// address base_addr + offset. The descriptor is duplicated; the caller may close its own. A memfd that is not
+/// sealed yet gets F_SEAL_SHRINK, so that no truncation can kill a peer that maps it.
 #[repr(C)]
 pub struct gdrfab_mr_dmabuf {
     /// Descriptor.
@@ -43,7 +46,7 @@ pub struct gdrfab_mr_dmabuf {
 pub struct gdrfab_mr_attr {
     /// sizeof(gdrfab_mr_attr)
     pub struct_size: usize,
-    /// Pieces that make up the region, in this order; unless GDRFAB_MR_DMABUF.
+    /// Pieces that make up the region, in this order; not with GDRFAB_MR_DMABUF.
     pub mr_iov: *const iovec,
     /// With GDRFAB_MR_DMABUF: the file.
     pub dmabuf: *const gdrfab_mr_dmabuf,
@@ -51,17 +54,17 @@ pub struct gdrfab_mr_attr {
     pub iov_count: usize,
     /// GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE.
     pub access: u64,
-    /// Remote address of the first byte where the domain has no GDRFAB_MR_VIRT_ADDR; 0 where it has.
+    /// Remote address of the first byte, in a domain without GDRFAB_MR_VIRT_ADDR; else 0.
     pub offset: u64,
-    /// The key where the domain has no GDRFAB_MR_PROV_KEY; ignored where it has.
+    /// The key, in a domain without GDRFAB_MR_PROV_KEY; else ignored.
     pub requested_key: u64,
-    /// The caller's; gdrfab_mr_context() gives it back.
+    /// Any pointer; gdrfab_mr_context() returns it.
     pub context: *mut c_void,
     /// Number of the device in this process; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO.
     pub device: u64,
-    /// GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: what the first address is decides, asked of every driver that is here. A file says
-    /// nothing of whose memory it is: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM, and the CPU may read small
-    /// operations' bytes; name the device (gdrfab_hmem_detect()) where it must not.
+    /// GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: each driver that is here is asked whose the first address is. A file
+    /// does not say whose memory it is: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM, and the CPU
+    /// may read the bytes of small operations; where it must not, name the device (gdrfab_hmem_detect()).
     pub iface: u32,
     /// 0
     pub reserved: u32,
@@ -76,13 +79,13 @@ pub struct gdrfab_mr_attr {
 pub struct gdrfab_mr_info {
     /// sizeof(gdrfab_mr_info), set by the caller
     pub struct_size: usize,
-    /// What peers name it by.
+    /// By which peers name it.
     pub key: u64,
     /// Remote address of the first byte.
     pub base: u64,
     /// Bytes.
     pub len: u64,
-    /// Rights.
+    /// Access rights.
     pub access: u64,
     /// GDRFAB_PATH_* that it offers to peers.
     pub paths: u64,
@@ -220,18 +223,15 @@ unsafe fn mr_of<'a>(mr: *mut gdrfab_mr) -> Result<&'a Mr> {
     Ok(unsafe { &*mr.cast::<Mr>() })
 }
 
-/// Registers one range of host memory. Mirrors fi_mr_reg.
+/// Registers one range of host memory. Errors as of gdrfab_mr_regattr(). Mirrors fi_mr_reg.
 ///
-/// @param domain        open domain
-/// @param buf           first byte; the memory must stay mapped until gdrfab_mr_close() returned
+/// @param buf           first byte; the memory must stay mapped until gdrfab_mr_close() has returned
 /// @param len           bytes, not 0
-/// @param access        rights
-/// @param offset        see gdrfab_mr_attr
-/// @param requested_key see gdrfab_mr_attr
+/// @param access        rights, as in gdrfab_mr_attr
+/// @param offset        as in gdrfab_mr_attr
+/// @param requested_key as in gdrfab_mr_attr
 /// @param flags         0, GDRFAB_RMA_EVENT
-/// @param context       the caller's; gdrfab_mr_context() gives it back
-/// @param mr            the handle; close it with gdrfab_mr_close()
-/// @return as gdrfab_mr_regattr()
+/// @param mr            the handle, freed by gdrfab_mr_close()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_reg(
     domain: *mut gdrfab_domain,
@@ -252,18 +252,11 @@ pub unsafe extern "C" fn gdrfab_mr_reg(
     unsafe { gdrfab_mr_regv(domain, &raw const one, 1, access, offset, requested_key, flags, context, mr) }
 }
 
-/// Registers several ranges of host memory as one region. Mirrors fi_mr_regv.
+/// Registers several ranges of host memory as one region. Errors as of gdrfab_mr_regattr(). Mirrors
+/// fi_mr_regv.
 ///
-/// @param domain        open domain
-/// @param iov           the pieces; peers see them joined, beginning at the first one's address
-/// @param count         their number, up to mr_iov_limit
-/// @param access        rights
-/// @param offset        see gdrfab_mr_attr
-/// @param requested_key see gdrfab_mr_attr
-/// @param flags         0, GDRFAB_RMA_EVENT
-/// @param context       the caller's; gdrfab_mr_context() gives it back
-/// @param mr            the handle
-/// @return as gdrfab_mr_regattr()
+/// @param iov   the pieces; peers see them joined, beginning at the first one's address
+/// @param count number of pieces, up to info->mr_iov_limit; all else as in gdrfab_mr_reg()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_regv(
     domain: *mut gdrfab_domain,
@@ -291,24 +284,24 @@ pub unsafe extern "C" fn gdrfab_mr_regv(
 
 /// Registers memory of any kind. Mirrors fi_mr_regattr.
 ///
-/// shm and tcp pin nothing here and touch no page (shm lets a vendor's driver pin host memory when it is first copied to or
-/// from a device); verbs pins host memory, unless GDRFAB_VERBS_ODP, and device memory with its dma-buf. Of device memory the
-/// driver's handle for other processes is made, where the vendor has one; the range may span several allocations of one
-/// device and kind. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths
-/// the region offers and why not the others. Callable from any thread (GDRFAB_THREAD_SAFE).
+/// shm and tcp pin nothing and touch no page (a driver may pin host memory when shm first copies between it
+/// and a device). verbs pins host memory, unless GDRFAB_VERBS_ODP is set, and device memory by its dma-buf.
+/// For device memory the driver makes a handle for other processes, where the vendor has one; the range may
+/// span allocations of one device and kind. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths the
+/// region offers, and why not the others.
 ///
-/// @param domain open domain
-/// @param attr   what and how
-/// @param flags  0, GDRFAB_MR_DMABUF, GDRFAB_RMA_EVENT
-/// @param mr     the handle; close it with gdrfab_mr_close()
+/// @param attr  what and how
+/// @param flags 0, GDRFAB_MR_DMABUF, GDRFAB_RMA_EVENT
+/// @param mr    the handle, freed by gdrfab_mr_close()
 /// @return 0, or
-///   -EINVAL a bad argument (NULL, length 0, overflow, count, unknown rights, offset beyond the file; memory that is
-///   not, or not to its end, of the iface and device asked for);
-///   -E2BIG attr of a newer version; -GDRFAB_EBADFLAGS unknown flags;
-///   -ENOSYS, -ENODEV the iface's driver, or its devices, are not here; -EPERM it was opened before a fork;
-///   -EOPNOTSUPP no path is left after require and forbid; gdrfab_last_error() tells why for each;
-///   -GDRFAB_ENOKEY requested_key is taken; -ENOSPC mr_cnt regions are open;
-///   -EBADF, -EACCES, -ENODEV the descriptor is none, lacks the mode for the access, or cannot be mapped; -EMFILE, -ENOMEM
+///   -EINVAL also length 0, overflow, unknown rights, an offset beyond the file, memory that is not of iface
+///   and device to its end;
+///   -ENOSYS, -ENODEV the driver or its devices are not here; -EPERM also a driver that was opened before a
+///   fork;
+///   -EOPNOTSUPP no path is left after require and forbid: gdrfab_last_error() tells why for each;
+///   -GDRFAB_ENOKEY requested_key is in use; -ENOSPC info->mr_cnt regions are open;
+///   -EBADF, -EACCES, -ENODEV the descriptor is none, is not open for the access, or cannot be mapped;
+///   -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE, -ENOMEM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_regattr(
     domain: *mut gdrfab_domain,
@@ -373,13 +366,13 @@ fn no_descriptor(fd: c_int) -> Error {
     Error::new(errno::EBADF, format!("attr->dmabuf->fd: {fd} is no open descriptor"))
 }
 
-/// Closes a region. When it returns 0, no peer that runs this library reaches the memory: copies in flight have ended, those
-/// of connections that are over too, and every later operation on the key fails at its initiator with EKEYREJECTED. A
-/// hostile process of the same user can keep what it has mapped. Mirrors fi_close.
+/// Closes a region. When it returns 0, no peer that runs this library reaches the memory: copies in flight
+/// have ended, those of broken connections too, and later operations on the key fail at their initiator with
+/// EKEYREJECTED. A hostile process of the same user can keep what it has mapped. Mirrors fi_close.
 ///
-/// @return 0, or
-///   -EBUSY a peer (stopped, perhaps) is inside a copy for longer than GDRFAB_SHM_CLOSE_MS, and gdrfab_last_error() names it:
-///   the region stays shut for new operations, call again; -EINVAL for NULL
+/// @return 0, -EINVAL, -EPERM, or -EBUSY: a peer (stopped, perhaps) has been inside a copy for
+///   GDRFAB_SHM_CLOSE_MS, and gdrfab_last_error() names it. The region stays closed to new operations; the
+///   call is to be repeated
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_close(mr: *mut gdrfab_mr) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -399,30 +392,33 @@ pub unsafe extern "C" fn gdrfab_mr_context(mr: *mut gdrfab_mr) -> *mut c_void {
 
 /// The key by which peers name the region; 0 for NULL. Mirrors fi_mr_key.
 ///
-/// Of the keys that shm and tcp choose 45 bits are random, of those of staged regions of verbs 43: whoever knows some keys of a
-/// domain cannot compute others. The card's own keys over verbs have 32 bits, as random as the card makes them.
+/// Of the keys that shm and tcp choose 45 bits are random, of those of staged regions of verbs 43: who knows
+/// some keys of a domain cannot compute others. The device's own keys over verbs have 32 bits, as random as
+/// the device makes them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_key(mr: *mut gdrfab_mr) -> u64 {
     // SAFETY: the C caller says that the handle is open.
     hold(|_| 0, || unsafe { mr_of(mr) }.map_or(0, Mr::key))
 }
 
-/// The descriptor that operations take for local buffers inside the region; NULL for NULL. It is a number in a
-/// pointer's clothes. For device memory it is required: without it an operation takes its buffer for host memory. For
-/// host memory it is not, but lets a peer help with large copies, and a device's driver pin the memory. Pieces of one
-/// operation are all host memory, or all inside the region of the first descriptor. Mirrors fi_mr_desc.
+/// The descriptor by which operations name local buffers inside the region; NULL for NULL. It is a number, not
+/// memory. Mirrors fi_mr_desc.
+///
+/// Device memory needs it: without it an operation expects host memory. For host memory it lets a peer help
+/// with large copies, and a driver pin the memory. Pieces of one operation are all host memory, or all in the
+/// region of the first descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_desc(mr: *mut gdrfab_mr) -> *mut c_void {
     // SAFETY: the C caller says that the handle is open.
     hold(|_| std::ptr::null_mut(), || unsafe { mr_of(mr) }.map_or(std::ptr::null_mut(), |m| m.desc() as *mut c_void))
 }
 
-/// Binds a counter that moves by one for each write of a peer into the region that is complete. Mirrors fi_mr_bind.
+/// Binds a counter that grows by one with each complete write of a peer into the region. Mirrors fi_mr_bind.
 ///
-/// @param mr    region registered with GDRFAB_RMA_EVENT, before its key is given to peers
-/// @param cntr  counter; it must be closed after the region
+/// @param mr    region registered with GDRFAB_RMA_EVENT, before peers have its key
+/// @param cntr  counter; closed after the region
 /// @param flags GDRFAB_REMOTE_WRITE
-/// @return 0, -EINVAL (an argument; registered without GDRFAB_RMA_EVENT), -GDRFAB_EBADFLAGS
+/// @return 0, -EINVAL (also: registered without GDRFAB_RMA_EVENT), -GDRFAB_EBADFLAGS, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_bind_cntr(mr: *mut gdrfab_mr, cntr: *mut gdrfab_cntr, flags: u64) -> c_int {
     // SAFETY: the C caller says that the handles are open.
@@ -434,11 +430,7 @@ pub unsafe extern "C" fn gdrfab_mr_bind_cntr(mr: *mut gdrfab_mr, cntr: *mut gdrf
     })
 }
 
-/// Tells what a region is and which paths it offers.
-///
-/// @param mr   region
-/// @param info gets the facts; its struct_size is set by the caller
-/// @return 0, -EINVAL
+/// Tells what a region is and which paths it offers: 0 or -EINVAL. Libfabric has no such call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_query(mr: *mut gdrfab_mr, info: *mut gdrfab_mr_info) -> c_int {
     // SAFETY: the C caller says that the handle is open, and the struct writable for its size.
@@ -462,26 +454,24 @@ pub unsafe extern "C" fn gdrfab_mr_query(mr: *mut gdrfab_mr, info: *mut gdrfab_m
     })
 }
 
-/// Tells in words which paths a region offers, and of each other one why not, with its errno.
+/// Tells in words which paths a region offers, and of each other one why not, with its errno. Libfabric has no
+/// such call.
 ///
-/// @param mr  region
-/// @param buf gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
-/// @return length of the whole text without NUL, or -EINVAL
+/// @return length of the text, or -EINVAL
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_explain(mr: *mut gdrfab_mr, buf: *mut c_char, len: usize) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the buffer writable.
     counted(|| unsafe { write_text(buf, len, &mr_of(mr)?.explain()?) })
 }
 
-/// Allocates zeroed host memory that peers can map, so that operations on it take GDRFAB_PATH_DIRECT.
+/// Allocates zeroed host memory that peers can map, so that operations on it use GDRFAB_PATH_DIRECT. It is a
+/// memory file, whose descriptor is held until gdrfab_mem_free(), and still has to be registered. Libfabric
+/// has no such call.
 ///
-/// It is one memory file: a descriptor is held until gdrfab_mem_free(). It still has to be registered.
-///
-/// @param domain open domain
-/// @param len    bytes, rounded up to pages
-/// @param flags  0
-/// @param addr   gets the address, page aligned
-/// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOMEM, -EMFILE, -ENOSPC (too many memory files)
+/// @param len   bytes, rounded up to pages
+/// @param flags 0
+/// @param addr  gets the address, page aligned
+/// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOMEM, -EMFILE, -ENOSPC (too many memory files)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mem_alloc(domain: *mut gdrfab_domain, len: usize, flags: u64, addr: *mut *mut c_void) -> c_int {
     // SAFETY: the C caller says that the handle is open and addr live.
@@ -499,8 +489,8 @@ pub unsafe extern "C" fn gdrfab_mem_alloc(domain: *mut gdrfab_domain, len: usize
 ///
 /// @param domain the domain that allocated it
 /// @param addr   the address that was given
-/// @return 0, -EBUSY while an open region covers it, -EINVAL if it is no such address; of device memory also an errno of
-///   the driver, and then it is still there
+/// @return 0, -EBUSY (an open region covers it), -EINVAL (also: no such address), -EPERM; of device memory
+///   also an errno of the driver, and then it is still there
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mem_free(domain: *mut gdrfab_domain, addr: *mut c_void) -> c_int {
     // SAFETY: the C caller says that the handle is open; the address is looked up.

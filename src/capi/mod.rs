@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The C border: the only place with exported functions, raw caller pointers and `int` results. A
-//! function parses, calls and converts. The order of the modules is the header's table of contents.
+//! function parses, calls and converts. The header's items come in the order of the modules, and of
+//! each module's lines, within the sections that types.rs lists (tests/header/layout.rs).
 #![allow(non_camel_case_types)]
 // The C caller's promises are stated in each function's documentation and in docs/abi.md.
 #![allow(clippy::missing_safety_doc)]

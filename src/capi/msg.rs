@@ -12,25 +12,27 @@ use crate::prov::wish::DEVICE_DESC;
 use libc::{c_void, iovec, ssize_t};
 use std::slice::from_ref;
 
-/// A message operation with everything (mirrors fi_msg).
+// == Messages ==
+
+/// A message or a receive with all its parameters (mirrors fi_msg).
 #[repr(C)]
 pub struct gdrfab_msg {
     /// sizeof(gdrfab_msg)
     pub struct_size: usize,
     /// Pieces of the buffer.
     pub msg_iov: *const iovec,
-    /// Their descriptors, or NULL.
+    /// One for each piece, or NULL.
     pub desc: *mut *mut c_void,
     /// Number of pieces.
     pub iov_count: usize,
-    /// Unused on connected endpoints.
+    /// Not used on connected endpoints.
     pub addr: u64,
-    /// Handed out in the completion.
+    /// Returned in the completion.
     pub context: *mut c_void,
-    /// Remote CQ data, with GDRFAB_REMOTE_CQ_DATA.
+    /// For the peer, with GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
-    /// Nanoseconds after which the operation fails with ETIMEDOUT; UINT64_MAX = none; 0 = the endpoint's GDRFAB_OPT_DEADLINE, of
-    /// a receive its GDRFAB_OPT_RECV_DEADLINE.
+    /// Nanoseconds until it fails with ETIMEDOUT; UINT64_MAX: never; 0: GDRFAB_OPT_DEADLINE, of a receive
+    /// GDRFAB_OPT_RECV_DEADLINE.
     pub timeout_ns: u64,
 }
 
@@ -94,20 +96,8 @@ fn general(ep: &Endpoint, one: &Iov, c: &Common) -> ssize_t {
     posted(ep.send(from_ref(one), c, from_ref(&c.desc)))
 }
 
-/// Sends a message. Mirrors fi_send.
-///
-/// The completion says that the buffer may be reused; with GDRFAB_DELIVERY_COMPLETE, that a receive of the peer has it.
-/// Messages arrive in the order of posting.
-///
-/// @param ep        connected endpoint
-/// @param buf       bytes, unchanged until the completion
-/// @param len       bytes; 0 is a message too
-/// @param desc      gdrfab_mr_desc() of a region that holds buf, or NULL
-/// @param dest_addr unused
-/// @param context   handed out in the completion
-/// @return 0 posted, or
-///   -EAGAIN too many operations are outstanding, or the queue could overrun: read completions and call again;
-///   -ENOTCONN not connected yet, -ESHUTDOWN not any more; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
+/// Posts a message. The completion says that the buffer may be reused; with GDRFAB_DELIVERY_COMPLETE, that a
+/// receive of the peer has it. Mirrors fi_send.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_send(
     ep: *mut gdrfab_ep,
@@ -222,15 +212,7 @@ unsafe extern "C" fn send_on(
     unsafe { send_one(ep, buf, len, c) }
 }
 
-/// Sends several pieces as one message. Mirrors fi_sendv.
-///
-/// @param ep        connected endpoint
-/// @param iov       pieces, up to tx_iov_limit; the array is read during the call only
-/// @param desc      their descriptors, or NULL
-/// @param count     number of pieces
-/// @param dest_addr unused
-/// @param context   handed out in the completion
-/// @return as gdrfab_send()
+/// Posts several pieces as one message. Mirrors fi_sendv.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_sendv(
     ep: *mut gdrfab_ep,
@@ -262,13 +244,10 @@ unsafe fn parse<'a>(msg: *const gdrfab_msg, flags: u64) -> Result<(&'a [Iov], Co
     }
 }
 
-/// Sends with everything. Mirrors fi_sendmsg.
+/// Posts a message with pieces, flags, data and a deadline. Mirrors fi_sendmsg.
 ///
-/// @param ep    connected endpoint
-/// @param msg   the operation; read during the call only
-/// @param flags GDRFAB_COMPLETION, DELIVERY_COMPLETE, TRANSMIT_COMPLETE, INJECT_COMPLETE, REMOTE_CQ_DATA, INJECT, FENCE, MORE; the
-///   endpoint's tx_op_flags do not apply
-/// @return as gdrfab_send(); -E2BIG msg of a newer version; -GDRFAB_EBADFLAGS
+/// @param msg   the message; read during the call only
+/// @param flags operation flags, all of them; the endpoint's tx_op_flags do not apply
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_sendmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg, flags: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the structs live.
@@ -280,16 +259,7 @@ pub unsafe extern "C" fn gdrfab_sendmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_m
     })
 }
 
-/// Sends a message with 64 bits of data for the peer's completion entry. Mirrors fi_senddata.
-///
-/// @param ep        connected endpoint
-/// @param buf       bytes, unchanged until the completion
-/// @param len       bytes
-/// @param desc      descriptor, or NULL
-/// @param data      64 bits for the peer
-/// @param dest_addr unused
-/// @param context   handed out in the completion
-/// @return as gdrfab_send()
+/// Posts a message with 64 bits of data for the peer's completion entry. Mirrors fi_senddata.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_senddata(
     ep: *mut gdrfab_ep,
@@ -306,15 +276,8 @@ pub unsafe extern "C" fn gdrfab_senddata(
     unsafe { send_one(ep, buf, len, c) }
 }
 
-/// Sends up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry (the loss of
-/// the connection none).
-/// Mirrors fi_inject.
-///
-/// @param ep        connected endpoint
-/// @param buf       bytes
-/// @param len       bytes, up to inject_size
-/// @param dest_addr unused
-/// @return as gdrfab_send(); -EMSGSIZE longer than inject_size
+/// Posts a message of up to inject_size bytes. The buffer is the caller's again at once, and only a failure
+/// gives an entry (the loss of the connection none). Mirrors fi_inject.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_inject(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, dest_addr: u64) -> ssize_t {
     // SAFETY: the C caller's promises, handed on.
@@ -339,13 +302,6 @@ unsafe extern "C" fn inject_longer(ep: *mut gdrfab_ep, buf: *const c_void, len: 
 }
 
 /// gdrfab_inject() with data for the peer's completion entry. Mirrors fi_injectdata.
-///
-/// @param ep        connected endpoint
-/// @param buf       bytes
-/// @param len       bytes, up to inject_size
-/// @param data      64 bits for the peer
-/// @param dest_addr unused
-/// @return as gdrfab_inject()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_injectdata(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, data: u64, dest_addr: u64) -> ssize_t {
     let _ = dest_addr;
@@ -354,20 +310,13 @@ pub unsafe extern "C" fn gdrfab_injectdata(ep: *mut gdrfab_ep, buf: *const c_voi
     unsafe { send_one(ep, buf, len, c) }
 }
 
-/// Posts a buffer for one message. Mirrors fi_recv.
+/// Posts a receive: a buffer for one message. Mirrors fi_recv.
 ///
-/// Allowed as soon as the endpoint is enabled. A longer message fills the buffer and gives an error entry,
-/// GDRFAB_ETRUNC, with the lost bytes in olen. When the connection ends, the receive completes with ECONNRESET (the
-/// peer's end) or ECANCELED (this side's).
+/// A longer message fills the buffer and gives an error entry, GDRFAB_ETRUNC, with the lost bytes in olen.
+/// When the connection ends, the receive completes with ECONNRESET (by the peer) or ECANCELED (by this side).
 ///
-/// @param ep       enabled endpoint with a queue or counter for receives
-/// @param buf      gets the bytes; undefined until the completion
-/// @param len      bytes
-/// @param desc     descriptor, or NULL
-/// @param src_addr unused
-/// @param context  handed out in the completion
-/// @return 0, -EAGAIN (rx_size receives are posted), -EINVAL, -GDRFAB_ENOCQ, -GDRFAB_EOPBADSTATE (not enabled), -ESHUTDOWN (the
-///   connection is over)
+/// @return 0, -EAGAIN (info->rx_size receives are posted), -EINVAL, -GDRFAB_ENOCQ (none is bound for
+///   receives), -GDRFAB_EOPBADSTATE (not enabled), -ESHUTDOWN (not connected any more)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_recv(
     ep: *mut gdrfab_ep,
@@ -435,15 +384,7 @@ fn recv_on(ep: &Endpoint, buf: *mut c_void, len: usize, desc: *mut c_void, conte
     posted(ep.recv(&[Iov { addr: buf as usize, len }], &c, from_ref(&c.desc)))
 }
 
-/// Posts several pieces for one message. Mirrors fi_recvv.
-///
-/// @param ep       enabled endpoint
-/// @param iov      pieces, up to rx_iov_limit; the array is read during the call only
-/// @param desc     their descriptors, or NULL
-/// @param count    number of pieces
-/// @param src_addr unused
-/// @param context  handed out in the completion
-/// @return as gdrfab_recv()
+/// Posts a receive into several pieces. Results as of gdrfab_recv(). Mirrors fi_recvv.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_recvv(
     ep: *mut gdrfab_ep,
@@ -464,12 +405,11 @@ pub unsafe extern "C" fn gdrfab_recvv(
     })
 }
 
-/// Posts a receive with everything. Mirrors fi_recvmsg.
+/// Posts a receive with pieces, flags and a deadline. Mirrors fi_recvmsg.
 ///
-/// @param ep    enabled endpoint
 /// @param msg   the receive; read during the call only
 /// @param flags 0 or GDRFAB_COMPLETION
-/// @return as gdrfab_recv(); -E2BIG msg of a newer version; -GDRFAB_EBADFLAGS
+/// @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_recvmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg, flags: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the structs live.
@@ -484,15 +424,12 @@ pub unsafe extern "C" fn gdrfab_recvmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_m
     })
 }
 
-/// Cancels an operation. Mirrors fi_cancel.
+/// Cancels the first receive, waiting operation or unmatched message with this context: it completes with
+/// ECANCELED, and its buffer is not touched after the call. Mirrors fi_cancel.
 ///
-/// The first receive, waiting operation or offered message with this context ends with an ECANCELED entry, and its
-/// buffer is quiet when the call returns.
-///
-/// @param ep      endpoint
-/// @param context what the operation was posted with
-/// @return 0, -ENOENT (none with that context can still be cancelled), -EINVAL, -EOPNOTSUPP (verbs: a queue pair takes back
-///   nothing alone; shut the endpoint down, or give operations a deadline, which ends the connection)
+/// @return 0, -EINVAL, -ENOENT (none with that context can still be cancelled), -EOPNOTSUPP (verbs: a queue
+///   pair returns no single request; shut the endpoint down, or give operations a deadline, which ends the
+///   connection)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cancel(ep: *mut gdrfab_ep, context: *mut c_void) -> ssize_t {
     // SAFETY: the C caller says that the handle is open.

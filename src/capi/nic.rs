@@ -7,6 +7,9 @@ use super::info::{gdrfab_info, import};
 use crate::fabric::{self, Nic};
 use libc::{c_char, c_int};
 
+// == Discovery ==
+
+// gdrfab_nic_attr.state.
 /// Not known.
 pub const GDRFAB_LINK_UNKNOWN: u32 = 0;
 /// Nothing can be sent.
@@ -14,22 +17,24 @@ pub const GDRFAB_LINK_DOWN: u32 = 1;
 /// The port is active.
 pub const GDRFAB_LINK_UP: u32 = 2;
 
-/// Bits of gdrfab_nic_attr.odp: on-demand paging is possible at all.
+// gdrfab_nic_attr.odp: what on-demand paging is possible for.
+/// It is possible at all.
 pub const GDRFAB_ODP_SUPPORTED: u32 = 1;
 /// Of the whole address space as one region.
 pub const GDRFAB_ODP_IMPLICIT: u32 = 2;
-/// Regions that are paged on demand can be sent from.
+/// Of regions that are sent from.
 pub const GDRFAB_ODP_SEND: u32 = 4;
-/// They can be received into.
+/// Of regions that are received into.
 pub const GDRFAB_ODP_RECV: u32 = 8;
-/// They can be written to or from.
+/// Of regions that are written to or from.
 pub const GDRFAB_ODP_WRITE: u32 = 16;
-/// They can be read from or into.
+/// Of regions that are read from or into.
 pub const GDRFAB_ODP_READ: u32 = 32;
-/// They can be targets of atomics.
+/// Of regions that are targets of atomics.
 pub const GDRFAB_ODP_ATOMIC: u32 = 64;
 
-/// Not asked for: gdrfab_info.near_iface is 0.
+// gdrfab_nic_attr.near: where the accelerator is that the info names.
+/// near_iface is 0.
 pub const GDRFAB_NEAR_UNASKED: u32 = 0;
 /// Below the same PCIe switch.
 pub const GDRFAB_NEAR_SWITCH: u32 = 1;
@@ -77,7 +82,7 @@ pub struct gdrfab_nic_attr {
     pub atomics: u32,
     /// GDRFAB_ODP_*
     pub odp: u32,
-    /// 0: dma-bufs can be registered, found by trying; else the negative errno that stands against it.
+    /// 0: dma-bufs can be registered, found by trying; else the negative errno of the attempt.
     pub dmabuf: c_int,
     /// GDRFAB_NEAR_* to the accelerator that the info names.
     pub near: u32,
@@ -165,16 +170,15 @@ fn told(nic: &Nic) -> gdrfab_nic_attr {
     }
 }
 
-/// Tells of the NIC behind an info: opens its device, asks, and closes it again. Mirrors fi_info->nic.
+/// Describes the NIC behind an info: opens its device, asks, and closes it. Mirrors fi_info->nic.
 ///
-/// The info may be one that was left out of a list (GDRFAB_GETINFO_ALL), as long as its domain_name is complete.
-///
-/// @param info of a list of gdrfab_getinfo()
-/// @param attr gets the answer; its struct_size is set by the caller
+/// @param info of a list of gdrfab_getinfo(); also one that does not fit (GDRFAB_GETINFO_ALL), if its
+///   domain_name is complete
+/// @param attr gets the answer
 /// @return 0, or
-///   -ENODATA the provider has no NIC (shm); -EINVAL a bad argument, or an info without a whole domain_name;
-///   -ENODEV the device is not there any more; -EADDRNOTAVAIL the port has lost the address;
-///   what opening the device gives (-ENOSYS no libibverbs, -EACCES, -EMFILE)
+///   -ENODATA the provider has no NIC (shm); -EINVAL also an info without a complete domain_name;
+///   -ENODEV the device is gone; -EADDRNOTAVAIL the port has lost the address;
+///   -ENOSYS no libibverbs; -EACCES, -EMFILE the device cannot be opened
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_info_nic(info: *const gdrfab_info, attr: *mut gdrfab_nic_attr) -> c_int {
     // SAFETY: the C caller says that info is live with strings that end, and attr writable for its size.

@@ -9,11 +9,13 @@ use crate::error::{Error, Result};
 use crate::fabric::{self, CqFormat};
 use libc::{c_int, c_void};
 
-/// A fabric: what processes that can reach each other share.
+// == Fabric and domain ==
+
+/// Processes that reach each other.
 pub struct gdrfab_fabric {
     _opaque: [u8; 0],
 }
-/// A domain: regions, queues, counters and endpoints that work together.
+/// Regions, queues, counters and endpoints that work together.
 pub struct gdrfab_domain {
     _opaque: [u8; 0],
 }
@@ -38,67 +40,6 @@ pub struct gdrfab_cntr {
     _opaque: [u8; 0],
 }
 
-/// Attributes of a completion queue (mirrors fi_cq_attr).
-#[repr(C)]
-pub struct gdrfab_cq_attr {
-    /// sizeof(gdrfab_cq_attr)
-    pub struct_size: usize,
-    /// Entries; 0 = 1024. Posting calls answer -EAGAIN rather than overrun it.
-    pub size: usize,
-    /// 0
-    pub flags: u64,
-    /// GDRFAB_CQ_FORMAT_*
-    pub format: u32,
-    /// GDRFAB_WAIT_*
-    pub wait_obj: u32,
-}
-
-/// Attributes of an event queue (mirrors fi_eq_attr).
-#[repr(C)]
-pub struct gdrfab_eq_attr {
-    /// sizeof(gdrfab_eq_attr)
-    pub struct_size: usize,
-    /// A hint; event queues grow.
-    pub size: usize,
-    /// 0
-    pub flags: u64,
-    /// GDRFAB_WAIT_*
-    pub wait_obj: u32,
-    /// 0
-    pub reserved: u32,
-}
-
-/// Attributes of a counter (mirrors fi_cntr_attr).
-#[repr(C)]
-pub struct gdrfab_cntr_attr {
-    /// sizeof(gdrfab_cntr_attr)
-    pub struct_size: usize,
-    /// 0
-    pub flags: u64,
-    /// GDRFAB_WAIT_*
-    pub wait_obj: u32,
-    /// 0
-    pub reserved: u32,
-}
-
-// SAFETY: repr(C), size first, integers only.
-unsafe impl Sized0 for gdrfab_cq_attr {
-    const FIRST: usize = 32;
-}
-// SAFETY: repr(C), size first, integers only.
-unsafe impl Sized0 for gdrfab_eq_attr {
-    const FIRST: usize = 32;
-}
-// SAFETY: repr(C), size first, integers only.
-unsafe impl Sized0 for gdrfab_cntr_attr {
-    const FIRST: usize = 24;
-}
-
-/// Entries of a queue whose attributes name no size.
-const CQ_SIZE: usize = 1024;
-/// Entries that a queue may have.
-const CQ_SIZE_MAX: usize = 1 << 22;
-
 fn wants_fd(wait_obj: u32) -> Result<bool> {
     match wait_obj {
         GDRFAB_WAIT_NONE | GDRFAB_WAIT_UNSPEC => Ok(false),
@@ -121,12 +62,13 @@ fn no_reserved(reserved: u32) -> Result<()> {
     }
 }
 
+// == Fabric and domain ==
+
 /// Opens a fabric. Mirrors fi_fabric.
 ///
-/// @param info    a candidate of gdrfab_getinfo(); copied, not kept
-/// @param context the caller's; gdrfab_fabric_context() gives it back
-/// @param fabric  the handle; close it with gdrfab_fabric_close()
-/// @return 0, -EINVAL (an argument; no provider name), -E2BIG (info of a newer version), -ENODEV (no such provider)
+/// @param info   a candidate of gdrfab_getinfo()
+/// @param fabric the handle, freed by gdrfab_fabric_close()
+/// @return 0, -EINVAL (also: no provider name), -E2BIG, -ENODEV (no such provider)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_fabric_open(info: *const gdrfab_info, context: *mut c_void, fabric: *mut *mut gdrfab_fabric) -> c_int {
     // SAFETY: the C caller says that info and fabric are live.
@@ -141,8 +83,7 @@ pub unsafe extern "C" fn gdrfab_fabric_open(info: *const gdrfab_info, context: *
 
 /// Closes a fabric. Mirrors fi_close.
 ///
-/// @return 0; -EBUSY while domains, event queues or passive endpoints are open; -EINVAL for NULL;
-///   -EPERM in a process that did not open it
+/// @return 0, -EBUSY (domains, event queues or passive endpoints are open), -EINVAL, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_fabric_close(fabric: *mut gdrfab_fabric) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -153,16 +94,22 @@ pub unsafe extern "C" fn gdrfab_fabric_close(fabric: *mut gdrfab_fabric) -> c_in
     })
 }
 
+/// The context of gdrfab_fabric_open(); NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_fabric_context(fabric: *mut gdrfab_fabric) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(fabric, "fabric") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
 /// Opens a domain. Mirrors fi_domain.
 ///
-/// info->threading, progress and mr_mode decide how the domain behaves. With GDRFAB_PROGRESS_AUTO a thread
-/// is started, and the domain locks whatever the threading level.
+/// info->threading, progress and mr_mode decide how it behaves. GDRFAB_PROGRESS_AUTO starts a thread, and the
+/// domain then locks whatever the threading level.
 ///
-/// @param fabric  open fabric
-/// @param info    a candidate of gdrfab_getinfo(), or the info of a connection request; copied, not kept
-/// @param context the caller's; gdrfab_domain_context() gives it back
-/// @param domain  the handle; close it with gdrfab_domain_close()
-/// @return 0, -EINVAL, -E2BIG, -EMFILE or -ENOMEM (shared memory cannot be made), -EAGAIN (no thread can be started)
+/// @param info   a candidate of gdrfab_getinfo(), or the info of a connection request
+/// @param domain the handle, freed by gdrfab_domain_close()
+/// @return 0, -EINVAL, -E2BIG, -EPERM, -EMFILE or -ENOMEM (no shared memory), -EAGAIN (no thread can be
+///   started)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_domain_open(
     fabric: *mut gdrfab_fabric,
@@ -183,8 +130,8 @@ pub unsafe extern "C" fn gdrfab_domain_open(
 
 /// Closes a domain. Mirrors fi_close.
 ///
-/// @return 0; -EBUSY while endpoints, queues, counters, regions or allocations of it exist (the words count
-///   them); -EINVAL for NULL; -EPERM in a process that did not open it
+/// @return 0, -EBUSY (endpoints, queues, counters, regions or allocations of it exist; the words count them),
+///   -EINVAL, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_domain_close(domain: *mut gdrfab_domain) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -195,14 +142,22 @@ pub unsafe extern "C" fn gdrfab_domain_close(domain: *mut gdrfab_domain) -> c_in
     })
 }
 
+/// The context of gdrfab_domain_open(); NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_domain_context(domain: *mut gdrfab_domain) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(domain, "domain") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
+// == Endpoints and connections ==
+
 /// Opens a connected endpoint. Mirrors fi_endpoint.
 ///
-/// @param domain  open domain
-/// @param info    a candidate, or a connection request's info, whose request the endpoint takes and
-///   gdrfab_ep_accept() answers
-/// @param context handed out in events of the endpoint, and by gdrfab_ep_context()
-/// @param ep      the handle; close it with gdrfab_ep_close()
-/// @return 0, -EINVAL (an argument; the request was taken already), -E2BIG
+/// @param info    a candidate, or the info of a GDRFAB_CONNREQ event, whose request this answers:
+///   gdrfab_ep_accept() follows
+/// @param context returned in events of the endpoint, and by gdrfab_ep_context()
+/// @param ep      the handle, freed by gdrfab_ep_close()
+/// @return 0, -EINVAL (also: the request was answered before), -E2BIG, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_open(
     domain: *mut gdrfab_domain,
@@ -221,16 +176,14 @@ pub unsafe extern "C" fn gdrfab_ep_open(
     })
 }
 
-/// Closes an endpoint. Mirrors fi_close.
+/// Closes an endpoint. The peer gets GDRFAB_SHUTDOWN. Outstanding operations and receives complete with
+/// ECANCELED before the call returns 0, and their buffers are not touched afterwards. Unread events of the
+/// endpoint are dropped. Mirrors fi_close.
 ///
-/// The peer gets GDRFAB_SHUTDOWN. Outstanding operations and posted receives complete with ECANCELED in
-/// their queues before the call returns 0, and no buffer of theirs is touched afterwards. Events of the endpoint that were
-/// not read are dropped.
-///
-/// @return 0;
-///   -EBUSY a peer (stopped, perhaps) or a device still has the buffer of an operation after GDRFAB_SHM_CLOSE_MS: the
-///   connection is over, the entry comes when the buffer is quiet, and the call is to be made again;
-///   -EINVAL for NULL, -EPERM in a process that did not open it
+/// @return 0, or
+///   -EBUSY a peer (stopped, perhaps) or a device still uses a buffer after GDRFAB_SHM_CLOSE_MS. The
+///   connection is over, the entry comes when the buffer is free, and the call is to be repeated;
+///   -EINVAL, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_close(ep: *mut gdrfab_ep) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -242,13 +195,19 @@ pub unsafe extern "C" fn gdrfab_ep_close(ep: *mut gdrfab_ep) -> c_int {
     })
 }
 
+/// The context of gdrfab_ep_open(); NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_context(ep: *mut gdrfab_ep) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(ep, "ep") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
 /// Opens a passive endpoint. Mirrors fi_passive_ep.
 ///
-/// @param fabric  open fabric
-/// @param info    its src_addr is where gdrfab_pep_listen() will listen; NULL there: a name of its own
-/// @param context handed out in events of the passive endpoint, and by gdrfab_pep_context()
-/// @param pep     the handle; close it with gdrfab_pep_close()
-/// @return 0, -EINVAL (an argument; a malformed address), -E2BIG, -EHOSTUNREACH (another host's address)
+/// @param info    its src_addr is where gdrfab_pep_listen() listens; NULL there: the library chooses a name
+/// @param context returned in events of the passive endpoint, and by gdrfab_pep_context()
+/// @param pep     the handle, freed by gdrfab_pep_close()
+/// @return 0, -EINVAL (also: a malformed address), -E2BIG, -EPERM, -EHOSTUNREACH (an address of another host)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_pep_open(
     fabric: *mut gdrfab_fabric,
@@ -267,10 +226,10 @@ pub unsafe extern "C" fn gdrfab_pep_open(
     })
 }
 
-/// Closes a passive endpoint, whatever other threads wait on its event queue: its name is free, requests that nobody answered
-/// are rejected, and no event names it from now on. Mirrors fi_close.
+/// Closes a passive endpoint, while other threads may wait on its event queue: its name is free, unanswered
+/// requests are rejected, and no event names it any more. Mirrors fi_close.
 ///
-/// @return 0, -EINVAL for NULL, -EPERM in a process that did not open it
+/// @return 0, -EINVAL, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_pep_close(pep: *mut gdrfab_pep) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -281,13 +240,45 @@ pub unsafe extern "C" fn gdrfab_pep_close(pep: *mut gdrfab_pep) -> c_int {
     })
 }
 
+/// The context of gdrfab_pep_open(); NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_pep_context(pep: *mut gdrfab_pep) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(pep, "pep") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
+// == Completion queue ==
+
+/// Attributes of a completion queue (mirrors fi_cq_attr).
+#[repr(C)]
+pub struct gdrfab_cq_attr {
+    /// sizeof(gdrfab_cq_attr)
+    pub struct_size: usize,
+    /// Entries; 0: 1024. At most 4194304.
+    pub size: usize,
+    /// 0
+    pub flags: u64,
+    /// GDRFAB_CQ_FORMAT_*
+    pub format: u32,
+    /// GDRFAB_WAIT_*
+    pub wait_obj: u32,
+}
+
+// SAFETY: repr(C), size first, integers only.
+unsafe impl Sized0 for gdrfab_cq_attr {
+    const FIRST: usize = 32;
+}
+
+/// Entries of a queue whose attributes name no size.
+const CQ_SIZE: usize = 1024;
+/// Entries that a queue may have.
+const CQ_SIZE_MAX: usize = 1 << 22;
+
 /// Opens a completion queue. Mirrors fi_cq_open.
 ///
-/// @param domain  open domain
-/// @param attr    attributes, or NULL: 1024 entries of GDRFAB_CQ_FORMAT_CONTEXT, no descriptor
-/// @param context the caller's; gdrfab_cq_context() gives it back
-/// @param cq      the handle; close it with gdrfab_cq_close()
-/// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE (no descriptor for GDRFAB_WAIT_FD)
+/// @param attr attributes, or NULL: 1024 entries of GDRFAB_CQ_FORMAT_CONTEXT, no descriptor
+/// @param cq   the handle, freed by gdrfab_cq_close()
+/// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor for GDRFAB_WAIT_FD)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_open(
     domain: *mut gdrfab_domain,
@@ -324,7 +315,7 @@ pub unsafe extern "C" fn gdrfab_cq_open(
 
 /// Closes a completion queue; entries in it are lost. Mirrors fi_close.
 ///
-/// @return 0, -EBUSY while endpoints are bound to it, -EINVAL for NULL, -EPERM in a process that did not open it
+/// @return 0, -EBUSY (endpoints are bound to it), -EINVAL, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_close(cq: *mut gdrfab_cq) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -335,13 +326,40 @@ pub unsafe extern "C" fn gdrfab_cq_close(cq: *mut gdrfab_cq) -> c_int {
     })
 }
 
+/// The context of gdrfab_cq_open(); NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cq_context(cq: *mut gdrfab_cq) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(cq, "cq") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
+// == Event queue ==
+
+/// Attributes of an event queue (mirrors fi_eq_attr).
+#[repr(C)]
+pub struct gdrfab_eq_attr {
+    /// sizeof(gdrfab_eq_attr)
+    pub struct_size: usize,
+    /// A hint; event queues grow.
+    pub size: usize,
+    /// 0
+    pub flags: u64,
+    /// GDRFAB_WAIT_*
+    pub wait_obj: u32,
+    /// 0
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), size first, integers only.
+unsafe impl Sized0 for gdrfab_eq_attr {
+    const FIRST: usize = 32;
+}
+
 /// Opens an event queue. Mirrors fi_eq_open.
 ///
-/// @param fabric  open fabric
-/// @param attr    attributes, or NULL for none
-/// @param context the caller's; gdrfab_eq_context() gives it back
-/// @param eq      the handle; close it with gdrfab_eq_close()
-/// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE
+/// @param attr attributes, or NULL
+/// @param eq   the handle, freed by gdrfab_eq_close()
+/// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_open(
     fabric: *mut gdrfab_fabric,
@@ -369,7 +387,7 @@ pub unsafe extern "C" fn gdrfab_eq_open(
 
 /// Closes an event queue; events in it are lost. Mirrors fi_close.
 ///
-/// @return 0, -EBUSY while endpoints are bound to it, -EINVAL for NULL, -EPERM in a process that did not open it
+/// @return 0, -EBUSY (endpoints are bound to it), -EINVAL, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_close(eq: *mut gdrfab_eq) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -380,13 +398,38 @@ pub unsafe extern "C" fn gdrfab_eq_close(eq: *mut gdrfab_eq) -> c_int {
     })
 }
 
+/// The context of gdrfab_eq_open(); NULL for NULL. Mirrors fid->context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_eq_context(eq: *mut gdrfab_eq) -> *mut c_void {
+    // SAFETY: the C caller says that the handle is open.
+    hold(|_| std::ptr::null_mut(), || unsafe { object(eq, "eq") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
+}
+
+// == Counter ==
+
+/// Attributes of a counter (mirrors fi_cntr_attr).
+#[repr(C)]
+pub struct gdrfab_cntr_attr {
+    /// sizeof(gdrfab_cntr_attr)
+    pub struct_size: usize,
+    /// 0
+    pub flags: u64,
+    /// GDRFAB_WAIT_*
+    pub wait_obj: u32,
+    /// 0
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), size first, integers only.
+unsafe impl Sized0 for gdrfab_cntr_attr {
+    const FIRST: usize = 24;
+}
+
 /// Opens a counter. Mirrors fi_cntr_open.
 ///
-/// @param domain  open domain
-/// @param attr    attributes, or NULL for none
-/// @param context the caller's; gdrfab_cntr_context() gives it back
-/// @param cntr    the handle; close it with gdrfab_cntr_close()
-/// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE
+/// @param attr attributes, or NULL
+/// @param cntr the handle, freed by gdrfab_cntr_close()
+/// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_open(
     domain: *mut gdrfab_domain,
@@ -414,8 +457,7 @@ pub unsafe extern "C" fn gdrfab_cntr_open(
 
 /// Closes a counter. Mirrors fi_close.
 ///
-/// @return 0, -EBUSY while endpoints or regions are bound to it, -EINVAL for NULL, -EPERM in a process that did
-///   not open it
+/// @return 0, -EBUSY (endpoints or regions are bound to it), -EINVAL, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_close(cntr: *mut gdrfab_cntr) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -426,49 +468,7 @@ pub unsafe extern "C" fn gdrfab_cntr_close(cntr: *mut gdrfab_cntr) -> c_int {
     })
 }
 
-/// The context that a fabric was opened with; NULL for NULL. Mirrors fid->context.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_fabric_context(fabric: *mut gdrfab_fabric) -> *mut c_void {
-    // SAFETY: the C caller says that the handle is open.
-    hold(|_| std::ptr::null_mut(), || unsafe { object(fabric, "fabric") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
-}
-
-/// The context that a domain was opened with; NULL for NULL. Mirrors fid->context.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_domain_context(domain: *mut gdrfab_domain) -> *mut c_void {
-    // SAFETY: the C caller says that the handle is open.
-    hold(|_| std::ptr::null_mut(), || unsafe { object(domain, "domain") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
-}
-
-/// The context that an endpoint was opened with; NULL for NULL. Mirrors fid->context.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_ep_context(ep: *mut gdrfab_ep) -> *mut c_void {
-    // SAFETY: the C caller says that the handle is open.
-    hold(|_| std::ptr::null_mut(), || unsafe { object(ep, "ep") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
-}
-
-/// The context that a passive endpoint was opened with; NULL for NULL. Mirrors fid->context.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_pep_context(pep: *mut gdrfab_pep) -> *mut c_void {
-    // SAFETY: the C caller says that the handle is open.
-    hold(|_| std::ptr::null_mut(), || unsafe { object(pep, "pep") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
-}
-
-/// The context that a completion queue was opened with; NULL for NULL. Mirrors fid->context.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_cq_context(cq: *mut gdrfab_cq) -> *mut c_void {
-    // SAFETY: the C caller says that the handle is open.
-    hold(|_| std::ptr::null_mut(), || unsafe { object(cq, "cq") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
-}
-
-/// The context that an event queue was opened with; NULL for NULL. Mirrors fid->context.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_eq_context(eq: *mut gdrfab_eq) -> *mut c_void {
-    // SAFETY: the C caller says that the handle is open.
-    hold(|_| std::ptr::null_mut(), || unsafe { object(eq, "eq") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
-}
-
-/// The context that a counter was opened with; NULL for NULL. Mirrors fid->context.
+/// The context of gdrfab_cntr_open(); NULL for NULL. Mirrors fid->context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_context(cntr: *mut gdrfab_cntr) -> *mut c_void {
     // SAFETY: the C caller says that the handle is open.

@@ -8,86 +8,90 @@ use crate::fabric::{Effort, Endpoint};
 use crate::mr::Paths;
 use libc::{c_char, c_int, c_void, ssize_t};
 
+// == Options, paths, statistics ==
+
 /// Level of all options.
 pub const GDRFAB_OPT_ENDPOINT: c_int = 0;
-/// size_t, read only: bytes of private data with connect and accept (FI_OPT_CM_DATA_SIZE).
+/// size_t, read only: bytes of private data with connect and accept.
 pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
-/// uint64_t nanoseconds: operations posted from now on end with ETIMEDOUT after it; 0 (the default) or UINT64_MAX = none.
-/// Receives, which may wait idle, have GDRFAB_OPT_RECV_DEADLINE.
+/// uint64_t nanoseconds: operations posted from now on end with ETIMEDOUT after it; 0 (default) or UINT64_MAX:
+/// never. Receives, which may wait idle, have GDRFAB_OPT_RECV_DEADLINE.
 pub const GDRFAB_OPT_DEADLINE: c_int = 256;
-/// uint64_t nanoseconds: how long connecting may take; 0 or UINT64_MAX = no limit; default 10 s.
+/// uint64_t nanoseconds: how long connecting may take; 0 or UINT64_MAX: no limit; default 10 s.
 pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
-/// uint64_t of GDRFAB_PATH_*: RMA that can take none of these fails with EOPNOTSUPP (an error entry, GDRFAB_PROV_PATH);
-/// 0 = any. With verbs the path is that of this side's memory, or staged if either side's is; see gdrfab_ep_query().
+/// uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (an error entry,
+/// GDRFAB_PROV_PATH); 0: any. With verbs the path is that of this side's memory, or staged if either side's
+/// is; see gdrfab_ep_query().
 pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
-/// uint64_t of GDRFAB_PATH_*: RMA never takes these, and fails likewise if nothing else is left.
+/// uint64_t of GDRFAB_PATH_*: RMA never uses these, and fails likewise if no other is left.
 pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
-/// uint32_t 0 or 1 (the default with shm): offer large copies to a polling target, and help with a peer's. Only shm does:
-/// elsewhere it is 0, and 1 is refused with -EOPNOTSUPP.
+/// uint32_t 0 or 1 (default), shm only: offer large copies to a target that polls, and help with a peer's.
+/// Elsewhere it is 0, and 1 is refused with -EOPNOTSUPP.
 pub const GDRFAB_OPT_COOP: c_int = 260;
-
-/// uint64_t, a stream of the caller's as a number (a CUstream, ...): copies that a device's driver carries out for
-/// operations posted from now on begin after what that stream holds when they are posted; 0 (the default) = none.
-/// -ENOSYS of the operation where the vendor has no such order. With verbs only 0, else -EOPNOTSUPP: an RDMA device reads
-/// the memory itself and waits for no stream; synchronise with the stream before posting.
+/// uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
+/// operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails
+/// with ENOSYS where the vendor has no such order. verbs: only 0, else -EOPNOTSUPP, because an RDMA device
+/// waits for no stream; synchronise with it before posting.
 pub const GDRFAB_OPT_STREAM: c_int = 261;
-
-/// uint32_t 0 to 31, verbs only, set before connecting or accepting: 4.096 us << value is waited for an acknowledgement
-/// before a packet is repeated; 0 = for ever. Default: GDRFAB_VERBS_TIMEOUT.
+/// uint32_t 0 to 31, verbs only, before connecting or accepting: a packet without acknowledgement is repeated
+/// after 4.096 us << value; 0: never. Default: GDRFAB_VERBS_TIMEOUT.
 pub const GDRFAB_OPT_ACK_TIMEOUT: c_int = 262;
-/// uint32_t 0 to 7, verbs only, set before connecting or accepting: repeats of an unacknowledged packet before the
+/// uint32_t 0 to 7, verbs only, before connecting or accepting: repeats of an unacknowledged packet before the
 /// connection fails. Default: GDRFAB_VERBS_RETRIES.
 pub const GDRFAB_OPT_RETRY_COUNT: c_int = 263;
-/// uint32_t 0 to 7, verbs only, set before connecting or accepting: repeats where the peer has posted no receive; 7 =
-/// without end. Default: GDRFAB_VERBS_RNR_RETRIES.
+/// uint32_t 0 to 7, verbs only, before connecting or accepting: repeats where the peer has posted no receive;
+/// 7: without end. Default: GDRFAB_VERBS_RNR_RETRIES.
 pub const GDRFAB_OPT_RNR_RETRY: c_int = 264;
-/// uint32_t 0 to 31, verbs only, set before connecting or accepting: the verbs' code of the time that a peer is asked to
-/// wait where this side has posted no receive (12 = 0.64 ms). Default: GDRFAB_VERBS_MIN_RNR_TIMER.
+/// uint32_t 0 to 31, verbs only, before connecting or accepting: the verbs' code of the time that a peer is
+/// asked to wait where this side has posted no receive (12: 0.64 ms). Default: GDRFAB_VERBS_MIN_RNR_TIMER.
 pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
-/// uint32_t 0 or 1 (the default), set before connecting or accepting: 0 = operations and progress of this endpoint call no
-/// device driver in this process. shm's copies between device memory (the ipc path) are then made by a process of the
-/// library's own, `gdrfab-copier`, which setting the option starts; what needs a driver here fails with EOPNOTSUPP: copies
-/// between host and device memory, messages in device memory, a peer's staged access to it. For callers whose kernels wait
-/// for such copies, because a driver's call may wait for the kernels. Registration still calls the driver. Default:
-/// GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
+/// uint32_t 0 or 1 (default), shm only, before connecting or accepting. 0: operations and progress of this
+/// endpoint call no device driver in this process, for callers whose kernels wait for copies, because a
+/// driver's call may wait for the kernels. Copies between device memory (the ipc path) are then made by a
+/// process of the library's own, gdrfab-copier, which setting the option starts; what needs a driver here
+/// fails with EOPNOTSUPP: copies between host and device memory, messages in device memory, a peer's staged
+/// access to it. Registration still calls the driver. Default: GDRFAB_HMEM_PROCESS. Mirrors
+/// FI_OPT_CUDA_API_PERMITTED.
 pub const GDRFAB_OPT_DRIVER_CALLS: c_int = 266;
-/// uint64_t nanoseconds: receives posted from now on end with ETIMEDOUT after it, whether a message has begun to come or not;
-/// 0 (the default) or UINT64_MAX = none. Over verbs a receive that is late ends the connection, as an operation does.
+/// uint64_t nanoseconds: receives posted from now on end with ETIMEDOUT after it, whether a message has begun
+/// to arrive or not; 0 (default) or UINT64_MAX: never. Over verbs a receive that is late ends the connection,
+/// as an operation does.
 pub const GDRFAB_OPT_RECV_DEADLINE: c_int = 267;
 
-/// Which path an operation takes, and why not another.
+/// Which path an operation uses, and why not another.
 #[repr(C)]
 pub struct gdrfab_path_info {
     /// sizeof(gdrfab_path_info), set by the caller
     pub struct_size: usize,
-    /// The GDRFAB_PATH_* that operations take; 0 = none is possible and permitted.
+    /// The GDRFAB_PATH_* that operations use; 0: none is possible and permitted.
     pub path: u64,
     /// Those that are possible and permitted.
     pub paths: u64,
     /// Those that the peer's region offers.
     pub offered: u64,
-    /// Why not GDRFAB_PATH_DIRECT, as errno; 0 = possible.
+    /// Why not GDRFAB_PATH_DIRECT, as errno; 0: possible. The same for the others:
     pub direct_errno: c_int,
-    /// Why not GDRFAB_PATH_CMA.
+    /// GDRFAB_PATH_CMA
     pub cma_errno: c_int,
-    /// Why not GDRFAB_PATH_STAGED.
+    /// GDRFAB_PATH_STAGED
     pub staged_errno: c_int,
-    /// Why not GDRFAB_PATH_IPC.
+    /// GDRFAB_PATH_IPC
     pub ipc_errno: c_int,
-    /// Why not GDRFAB_PATH_NIC.
+    /// GDRFAB_PATH_NIC
     pub nic_errno: c_int,
-    /// Why not GDRFAB_PATH_DMABUF.
+    /// GDRFAB_PATH_DMABUF
     pub dmabuf_errno: c_int,
-    /// Why not GDRFAB_PATH_PEER_MEM.
+    /// GDRFAB_PATH_PEER_MEM
     pub peer_mem_errno: c_int,
-    /// Why not GDRFAB_PATH_SOCKET.
+    /// GDRFAB_PATH_SOCKET
     pub socket_errno: c_int,
-    /// In: gdrfab_mr_desc() of the memory of this side that operations will name; NULL = host memory. tcp and verbs choose
-    /// by it too.
+    /// In: gdrfab_mr_desc() of the local memory that operations will name, by which tcp and verbs choose too;
+    /// NULL: host memory.
     pub desc: *const c_void,
 }
 
-/// What an endpoint has done.
+/// What an endpoint has done so far. Bytes and RMA operations are counted by path; an RDMA device's by how it
+/// reaches the memory of this side.
 #[repr(C)]
 pub struct gdrfab_stats {
     /// sizeof(gdrfab_stats), set by the caller
@@ -118,7 +122,7 @@ pub struct gdrfab_stats {
     pub ops_ipc: u64,
     /// Bytes by GDRFAB_PATH_IPC.
     pub bytes_ipc: u64,
-    /// RMA operations by GDRFAB_PATH_NIC. An RDMA device's operation is counted by how it reaches this side's memory.
+    /// RMA operations by GDRFAB_PATH_NIC.
     pub ops_nic: u64,
     /// Bytes by GDRFAB_PATH_NIC.
     pub bytes_nic: u64,
@@ -193,17 +197,17 @@ fn unknown(optname: c_int) -> Error {
     Error::new(errno::ENOPROTOOPT, format!("optname: {optname} is no option that can be used so"))
 }
 
-/// Sets an option; it holds for operations posted from now on. Mirrors fi_setopt.
+/// Sets an option. Mirrors fi_setopt.
 ///
-/// @param ep      endpoint
 /// @param level   GDRFAB_OPT_ENDPOINT
 /// @param optname GDRFAB_OPT_*
 /// @param optval  the value, of the option's type
-/// @param optlen  its bytes
-/// @return 0, -EINVAL (NULL, size, value), -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that
-///   this provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, of an endpoint that has
-///   begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier where it is looked for), -EPROTO (it is of another
-///   build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or what its driver answers (-EBUSY, -ENOMEM, ...)
+/// @param optlen  bytes of optval
+/// @return 0, -EINVAL, -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that this
+///   provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, and the endpoint
+///   has begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of
+///   another build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or what its driver answers
+///   (-EBUSY, -ENOMEM, ...)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optname: c_int, optval: *const c_void, optlen: usize) -> c_int {
     // SAFETY: the C caller says that the handle is open and the value readable.
@@ -230,11 +234,10 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
 
 /// Reads an option. Mirrors fi_getopt.
 ///
-/// @param ep      endpoint
 /// @param level   GDRFAB_OPT_ENDPOINT
 /// @param optname GDRFAB_OPT_*
 /// @param optval  gets the value
-/// @param optlen  in: bytes of optval; out: bytes of the value. Also written with -GDRFAB_ETOOSMALL
+/// @param optlen  in: bytes of optval; out: bytes of the value, also with -GDRFAB_ETOOSMALL
 /// @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_getopt(
@@ -278,20 +281,22 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
     })
 }
 
-/// Tells which path the next operation to a peer's region takes from this endpoint, and for each other path why not.
+/// Tells which path the next operation to a peer's region uses from this endpoint, and of each other path why
+/// not. Nothing is sent. Libfabric has no such call.
 ///
-/// Nothing is sent. shm looks the key up in the peer's table. tcp and verbs cannot: they tell what the key itself and this
-/// side's memory say, and only an operation finds out whether the peer has such a region. With verbs a key of the peer's
-/// device does not say by which of nic, dmabuf and peer-mem that device reaches the memory, so GDRFAB_OPT_REQUIRE_PATH,
-/// GDRFAB_OPT_FORBID_PATH and the answer are about this side's memory, and about staged on either.
-/// A path is reported with EAGAIN while it cannot be known: shm waits for the peer's memory file, where this process may
-/// not fetch it; with tcp a key that its owner chose (no GDRFAB_MR_PROV_KEY there) does not say what memory it names.
+/// shm looks the key up in the peer's table. tcp and verbs judge by the key and by this side's memory, and
+/// only an operation finds out whether the peer has such a region. With verbs the key does not say by which of
+/// nic, dmabuf and peer-mem the peer's device reaches the memory, so the answer, GDRFAB_OPT_REQUIRE_PATH and
+/// GDRFAB_OPT_FORBID_PATH are about this side's memory, and about staged on either. A path has EAGAIN while it
+/// cannot be known: shm waits for the peer's memory file, where this process may not fetch it; tcp: a key that
+/// its owner chose (no GDRFAB_MR_PROV_KEY) does not say what memory it names.
 ///
 /// @param ep   connected endpoint
 /// @param key  the peer's region
-/// @param info gets the answer; struct_size and desc are set by the caller
-/// @return 0, -EINVAL (an argument; desc is none of this domain), -ENOTCONN, -ESHUTDOWN (as gdrfab_write()), -EKEYREJECTED
-///   (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm: the peer's table makes no sense)
+/// @param info gets the answer; the caller sets struct_size and desc
+/// @return 0, -EINVAL (also: desc is none of this domain), -ENOTCONN (not connected yet), -ESHUTDOWN (not
+///   connected any more), -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm:
+///   the peer's table makes no sense)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mut gdrfab_path_info) -> c_int {
     // SAFETY: the C caller says that the handle is open and the struct writable for its size.
@@ -326,10 +331,8 @@ pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mu
 
 /// gdrfab_ep_query() in words, with host memory on this side.
 ///
-/// @param ep  connected endpoint
 /// @param key the peer's region
-/// @param buf gets the text, cut to `len` with its NUL; NULL with len 0 asks for the length
-/// @return length of the whole text without NUL, or as gdrfab_ep_query()
+/// @return length of the text, or as gdrfab_ep_query()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, key: u64, buf: *mut c_char, len: usize) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the buffer writable.
@@ -342,11 +345,7 @@ pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, key: u64, buf: *m
     })
 }
 
-/// Tells what an endpoint has done so far.
-///
-/// @param ep    endpoint
-/// @param stats gets the counts; its struct_size is set by the caller
-/// @return 0, -EINVAL
+/// Tells what an endpoint has done so far: 0 or -EINVAL. Libfabric has no such call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_stats) -> c_int {
     // SAFETY: the C caller says that the handle is open and the struct writable for its size.

@@ -13,6 +13,8 @@ use crate::prov::wish::DEVICE_DESC;
 use libc::{c_void, iovec, ssize_t};
 use std::slice::from_ref;
 
+// == RMA ==
+
 /// A piece of a peer's region (mirrors fi_rma_iov).
 #[repr(C)]
 pub struct gdrfab_rma_iov {
@@ -24,28 +26,29 @@ pub struct gdrfab_rma_iov {
     pub key: u64,
 }
 
-/// An RMA operation with everything (mirrors fi_msg_rma).
+/// An RMA operation with all its parameters (mirrors fi_msg_rma).
 #[repr(C)]
 pub struct gdrfab_msg_rma {
     /// sizeof(gdrfab_msg_rma)
     pub struct_size: usize,
     /// Local pieces.
     pub msg_iov: *const iovec,
-    /// Their descriptors, or NULL.
+    /// One for each local piece, or NULL.
     pub desc: *mut *mut c_void,
     /// Number of local pieces.
     pub iov_count: usize,
-    /// Unused on connected endpoints.
+    /// Not used on connected endpoints.
     pub addr: u64,
     /// Remote pieces; their lengths sum to those of the local ones.
     pub rma_iov: *const gdrfab_rma_iov,
     /// Number of remote pieces.
     pub rma_iov_count: usize,
-    /// Handed out in the completion.
+    /// Returned in the completion.
     pub context: *mut c_void,
-    /// Remote CQ data, with GDRFAB_REMOTE_CQ_DATA.
+    /// For the peer, with GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
-    /// Nanoseconds after which the operation fails with ETIMEDOUT; UINT64_MAX = none; 0 = the endpoint's GDRFAB_OPT_DEADLINE.
+    /// Nanoseconds until the operation fails with ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's
+    /// GDRFAB_OPT_DEADLINE.
     pub timeout_ns: u64,
 }
 
@@ -186,26 +189,7 @@ pub(super) fn check_op_flags(flags: u64) -> Result<()> {
     }
 }
 
-/// Writes local memory into a peer's region. Mirrors fi_write.
-///
-/// Protection errors (unknown key, out of bounds, missing right, no permitted path) are error entries of the completion
-/// queue, and the target is untouched; a post fails only for what is wrong on this side. Operations of an endpoint take
-/// effect in the order of posting. With shm's path direct, and host memory on both sides, the last 8 bytes of a range become
-/// visible last; no other path or provider promises that, so wait for a completion, or for a write with data.
-///
-/// Thread rule of all posting calls: any thread with GDRFAB_THREAD_SAFE; one at a time per domain otherwise.
-///
-/// @param ep        connected endpoint
-/// @param buf       local bytes, unchanged until the completion
-/// @param len       bytes; 0 checks the key and moves nothing
-/// @param desc      gdrfab_mr_desc() of a region that holds buf, or NULL
-/// @param dest_addr unused
-/// @param addr      remote address
-/// @param key       the peer's region
-/// @param context   handed out in the completion
-/// @return 0 posted, or
-///   -EAGAIN too many operations are outstanding, or the queue could overrun: read completions and call again;
-///   -ENOTCONN not connected yet, -ESHUTDOWN not any more; -EINVAL NULL; -EMSGSIZE longer than max_msg_size
+/// Posts a write of local memory into a peer's region. Mirrors fi_write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_write(
     ep: *mut gdrfab_ep,
@@ -320,17 +304,7 @@ unsafe extern "C" fn write_longer(
     unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
 }
 
-/// Writes several local ranges, joined, into a peer's region. Mirrors fi_writev.
-///
-/// @param ep        connected endpoint
-/// @param iov       local pieces, up to tx_iov_limit; the array is read during the call only
-/// @param desc      their descriptors, or NULL
-/// @param count     number of pieces
-/// @param dest_addr unused
-/// @param addr      remote address
-/// @param key       the peer's region
-/// @param context   handed out in the completion
-/// @return as gdrfab_write()
+/// Posts a write of several local pieces, joined. Mirrors fi_writev.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_writev(
     ep: *mut gdrfab_ep,
@@ -347,34 +321,21 @@ pub unsafe extern "C" fn gdrfab_writev(
     unsafe { vector(ep, Dir::Write, iov, desc, count, addr, key, context) }
 }
 
-/// Writes with everything: several pieces on both sides, flags, data, a deadline. Mirrors fi_writemsg.
+/// Posts a write with pieces on both sides, flags, data and a deadline. Mirrors fi_writemsg.
 ///
-/// @param ep    connected endpoint
 /// @param msg   the operation; read during the call only
-/// @param flags GDRFAB_COMPLETION, DELIVERY_COMPLETE, TRANSMIT_COMPLETE, INJECT_COMPLETE, REMOTE_CQ_DATA, INJECT, FENCE, MORE; the
-///   endpoint's tx_op_flags do not apply
-/// @return as gdrfab_write(); -E2BIG msg of a newer version; -GDRFAB_EBADFLAGS
+/// @param flags operation flags, all of them; the endpoint's tx_op_flags do not apply
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_writemsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_rma, flags: u64) -> ssize_t {
     // SAFETY: the C caller's promises, handed on.
     posting(|| unsafe { message(ep, Dir::Write, msg, flags) })
 }
 
-/// Writes, and then puts an entry with `data` into the peer's completion queue for receives. Mirrors fi_writedata.
+/// Posts a write that then puts an entry with `data` into the peer's completion queue for receives. Mirrors
+/// fi_writedata.
 ///
-/// The entry (GDRFAB_REMOTE_WRITE | GDRFAB_RMA | GDRFAB_REMOTE_CQ_DATA) never overtakes the bytes. With shm and tcp it
-/// takes no posted receive; with verbs it does, if info->mode has GDRFAB_RX_CQ_DATA.
-///
-/// @param ep        connected endpoint
-/// @param buf       local bytes, unchanged until the completion
-/// @param len       bytes
-/// @param desc      descriptor, or NULL
-/// @param data      64 bits for the peer
-/// @param dest_addr unused
-/// @param addr      remote address
-/// @param key       the peer's region
-/// @param context   handed out in the completion
-/// @return as gdrfab_write()
+/// The entry (GDRFAB_REMOTE_WRITE | GDRFAB_RMA | GDRFAB_REMOTE_CQ_DATA) never overtakes the bytes. Over verbs
+/// it consumes a posted receive, if info->mode has GDRFAB_RX_CQ_DATA.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_writedata(
     ep: *mut gdrfab_ep,
@@ -393,17 +354,8 @@ pub unsafe extern "C" fn gdrfab_writedata(
     unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
 }
 
-/// Writes up to inject_size bytes; the buffer is the caller's again at once, and only a failure gives an entry (the loss of
-/// the connection none).
-/// Mirrors fi_inject_write.
-///
-/// @param ep        connected endpoint
-/// @param buf       local bytes
-/// @param len       bytes, up to inject_size
-/// @param dest_addr unused
-/// @param addr      remote address
-/// @param key       the peer's region
-/// @return as gdrfab_write(); -EMSGSIZE longer than inject_size
+/// Posts a write of up to inject_size bytes. The buffer is the caller's again at once, and only a failure
+/// gives an entry (the loss of the connection none). Mirrors fi_inject_write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_inject_write(
     ep: *mut gdrfab_ep,
@@ -441,16 +393,7 @@ unsafe extern "C" fn inject_write_longer(
     unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
 }
 
-/// gdrfab_inject_write() with data for the peer's completion queue. Mirrors fi_inject_writedata.
-///
-/// @param ep        connected endpoint
-/// @param buf       local bytes
-/// @param len       bytes, up to inject_size
-/// @param data      64 bits for the peer
-/// @param dest_addr unused
-/// @param addr      remote address
-/// @param key       the peer's region
-/// @return as gdrfab_inject_write()
+/// gdrfab_inject_write() with the data of gdrfab_writedata(). Mirrors fi_inject_writedata.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_inject_writedata(
     ep: *mut gdrfab_ep,
@@ -467,17 +410,7 @@ pub unsafe extern "C" fn gdrfab_inject_writedata(
     unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
 }
 
-/// Reads a peer's region into local memory. Mirrors fi_read.
-///
-/// @param ep       connected endpoint
-/// @param buf      gets the bytes; undefined until the completion
-/// @param len      bytes; 0 checks the key and moves nothing
-/// @param desc     descriptor, or NULL
-/// @param src_addr unused
-/// @param addr     remote address
-/// @param key      the peer's region
-/// @param context  handed out in the completion
-/// @return as gdrfab_write()
+/// Posts a read of a peer's region into local memory. Mirrors fi_read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_read(
     ep: *mut gdrfab_ep,
@@ -577,17 +510,7 @@ unsafe extern "C" fn read_longer(
     unsafe { single::<false>(ep, buf as usize, len, addr, key, c) }
 }
 
-/// Reads one remote range into several local ones. Mirrors fi_readv.
-///
-/// @param ep       connected endpoint
-/// @param iov      local pieces, up to tx_iov_limit; the array is read during the call only
-/// @param desc     their descriptors, or NULL
-/// @param count    number of pieces
-/// @param src_addr unused
-/// @param addr     remote address
-/// @param key      the peer's region
-/// @param context  handed out in the completion
-/// @return as gdrfab_write()
+/// Posts a read of one remote range into several local pieces. Mirrors fi_readv.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_readv(
     ep: *mut gdrfab_ep,
@@ -604,12 +527,10 @@ pub unsafe extern "C" fn gdrfab_readv(
     unsafe { vector(ep, Dir::Read, iov, desc, count, addr, key, context) }
 }
 
-/// Reads with everything. Mirrors fi_readmsg.
+/// Posts a read with pieces on both sides, flags and a deadline. Mirrors fi_readmsg.
 ///
-/// @param ep    connected endpoint
 /// @param msg   the operation; read during the call only
-/// @param flags GDRFAB_COMPLETION, FENCE, MORE and the completion levels
-/// @return as gdrfab_write(); -E2BIG msg of a newer version; -GDRFAB_EBADFLAGS
+/// @param flags GDRFAB_COMPLETION, GDRFAB_FENCE, GDRFAB_MORE, and the completion levels (*_COMPLETE)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_readmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_rma, flags: u64) -> ssize_t {
     let never = flags & (GDRFAB_REMOTE_CQ_DATA | GDRFAB_INJECT);

@@ -1,85 +1,129 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Constants of the header. Literals, because cbindgen evaluates nothing; the assertions below hold
-//! them to the values that the layers underneath use.
+//! Constants of the header, and its table of contents: sections begin in this order, with the rules that hold for a whole
+//! section (tests/header/layout.rs). Literals, because cbindgen evaluates nothing; the assertions below hold them to the
+//! values that the layers underneath use.
 
 use libc::c_int;
 
-// Capabilities, operation flags and completion flags; the bits are libfabric's.
-/// Messages (FI_MSG); in completions: the operation was a message.
+// == All calls ==
+// Names, arguments, bits and errno values follow libfabric; "mirrors" names the counterpart, whose manual
+// page applies.
+//
+// Results: int and ssize_t are 0 or a count, or a negative errno, of <errno.h> or of the GDRFAB_E* below. The
+// words are in gdrfab_last_error(). An errno that stands below without a cause has the cause given here:
+//
+//   -EINVAL            a required pointer is NULL; a size, count or number cannot be; a reserved field is not
+//                      0; struct_size is not set. Any call may return it
+//   -E2BIG             a struct is longer than the library's, and what the library does not know is not zero
+//   -GDRFAB_EBADFLAGS  a flag that the call does not define
+//   -ENOMEM, -EMFILE, -ENFILE, -ENOSPC
+//                      the kernel has no memory, no file descriptor, or no more of what it counts per user
+//                      (memory files, watched sockets)
+//   -EPERM             the object was opened before this process was forked. Calls that open, close, connect,
+//                      register or wait return it; other uses of an inherited object are undefined
+//   -ENOTRECOVERABLE   a defect of the library, of any call; functions without an errno give NULL or 0
+//
+// Outputs are written on success only. Structs with struct_size grow in later versions: set it to sizeof the
+// struct, in structs that the library fills too; zeros, or NULL for the whole struct, are the defaults.
+// Strings are UTF-8 with NUL. Calls that write text into buf write at most len bytes with the NUL, and return
+// the length of the whole text without it; NULL with len 0 asks for the length. Addresses go by a size that
+// is in and out: bytes of addr, and then bytes used, NUL included; with -GDRFAB_ETOOSMALL it is written too,
+// as the size that is needed.
+//
+// Threads: with GDRFAB_THREAD_SAFE, the default, any thread may call anything at any time. With
+// GDRFAB_THREAD_DOMAIN the caller lets one thread at a time into a domain and what was opened from it. In
+// both, nobody uses an object while it is being closed. Functions that name no object may be called from any
+// thread.
+//
+// Handles: opened by a call that stores them, and freed by the close call of their kind, in the reverse order
+// of opening; NULL is -EINVAL, using one after its close is undefined. A close takes bounded time. context is
+// any pointer of the caller's, which the library only gives back. An info passed to an open call is copied.
+
+// Errno values that errno.h lacks.
+/// The buffer is too small.
+pub const GDRFAB_ETOOSMALL: c_int = 257;
+/// Not permitted in the object's state.
+pub const GDRFAB_EOPBADSTATE: c_int = 258;
+/// An error entry is next: read it with the readerr call; gdrfab_last_error() has its words already.
+pub const GDRFAB_EAVAIL: c_int = 259;
+/// A flag that the call does not define.
+pub const GDRFAB_EBADFLAGS: c_int = 260;
+/// No event queue is bound.
+pub const GDRFAB_ENOEQ: c_int = 261;
+/// No completion queue or counter is bound.
+pub const GDRFAB_ENOCQ: c_int = 263;
+/// A message was longer than its receive.
+pub const GDRFAB_ETRUNC: c_int = 265;
+/// The requested key is in use.
+pub const GDRFAB_ENOKEY: c_int = 266;
+/// A queue was overrun.
+pub const GDRFAB_EOVERRUN: c_int = 268;
+/// The peer posted no receive in time.
+pub const GDRFAB_ENORX: c_int = 269;
+
+// Version of this header.
+/// Changes when the ABI breaks; part of the SONAME.
+pub const GDRFAB_VERSION_MAJOR: u32 = 0;
+/// Grows when functions or fields are added.
+pub const GDRFAB_VERSION_MINOR: u32 = 1;
+/// Grows with corrections.
+pub const GDRFAB_VERSION_PATCH: u32 = 0;
+
+// == Discovery ==
+// gdrfab_getinfo() lists what the providers of this host offer; one of the list opens fabric, domain and
+// endpoint.
+
+// Capabilities (gdrfab_info.caps). The bits return as access rights of a region, as bind flags of queues and
+// counters, and in the flags of a completion entry, where they tell the kind of operation: GDRFAB_SEND |
+// GDRFAB_MSG, and so on.
+/// Messages. Entry: the operation was a message.
 pub const GDRFAB_MSG: u64 = 1u64 << 1;
-/// Remote memory access (FI_RMA); in completions: the operation was RMA.
+/// Remote memory access. Entry: the operation was RMA.
 pub const GDRFAB_RMA: u64 = 1u64 << 2;
-/// Initiate reads; access right of a buffer that a read fills.
+/// Initiate reads. Right: a read may fill the region.
 pub const GDRFAB_READ: u64 = 1u64 << 8;
-/// Initiate writes; access right of a buffer that a write takes from.
+/// Initiate writes. Right: a write may take from the region.
 pub const GDRFAB_WRITE: u64 = 1u64 << 9;
-/// Receive; bind flag of a queue or counter for receives.
+/// Receive. Right: a receive may fill the region. Bind: receives.
 pub const GDRFAB_RECV: u64 = 1u64 << 10;
-/// Send; bind flag of a counter for sends.
+/// Send. Right: a send may take from the region. Bind to a counter: sends.
 pub const GDRFAB_SEND: u64 = 1u64 << 11;
-/// Bind flag of a queue for everything that an endpoint initiates (the same bit as GDRFAB_SEND).
-pub const GDRFAB_TRANSMIT: u64 = 1u64 << 11;
-/// Access right: peers may read the region.
+/// Right: peers may read the region.
 pub const GDRFAB_REMOTE_READ: u64 = 1u64 << 12;
-/// Access right: peers may write the region; in completions: a peer wrote with data.
+/// Right: peers may write the region. Entry: a peer wrote with data.
 pub const GDRFAB_REMOTE_WRITE: u64 = 1u64 << 13;
-/// The operation carries 64 bits of data to the peer's completion queue.
-pub const GDRFAB_REMOTE_CQ_DATA: u64 = 1u64 << 17;
-/// More operations follow at once (a hint; shm has no doorbell to save).
-pub const GDRFAB_MORE: u64 = 1u64 << 18;
-/// Flag of gdrfab_eq_read() and gdrfab_eq_sread(): the event stays in the queue.
-pub const GDRFAB_PEEK: u64 = 1u64 << 19;
-/// Start only after all earlier operations of the endpoint have completed.
-pub const GDRFAB_FENCE: u64 = 1u64 << 21;
-/// Give an entry even where the queue is bound with GDRFAB_SELECTIVE_COMPLETION.
-pub const GDRFAB_COMPLETION: u64 = 1u64 << 24;
-/// The buffer is the caller's again when the call returns; up to inject_size bytes.
-pub const GDRFAB_INJECT: u64 = 1u64 << 25;
-/// Complete when the buffer may be reused. What fails afterwards gives an error entry besides.
-pub const GDRFAB_INJECT_COMPLETE: u64 = 1u64 << 26;
-/// Complete when the operation no longer depends on this side (the default).
-pub const GDRFAB_TRANSMIT_COMPLETE: u64 = 1u64 << 27;
-/// Complete when the bytes are in the target's memory, visible to it; a message: when a receive has it.
-pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
-/// Flag of gdrfab_mr_regattr(): attr->dmabuf names the memory.
-pub const GDRFAB_MR_DMABUF: u64 = 1u64 << 40;
-/// Device memory (FI_HMEM).
+/// Device memory.
 pub const GDRFAB_HMEM: u64 = 1u64 << 47;
 /// Reaches processes of this host.
 pub const GDRFAB_LOCAL_COMM: u64 = 1u64 << 51;
 /// Reaches other hosts.
 pub const GDRFAB_REMOTE_COMM: u64 = 1u64 << 52;
-/// Capability, and flag of registration: the region can be bound to a counter of remote writes.
+/// Counters of remote writes. Flag of registration: such a counter may be bound to the region.
 pub const GDRFAB_RMA_EVENT: u64 = 1u64 << 56;
-/// getinfo flag: node and service name the local address, to listen on.
-pub const GDRFAB_SOURCE: u64 = 1u64 << 57;
-/// Flag of gdrfab_ep_bind_cq(): successes give an entry only with GDRFAB_COMPLETION.
-pub const GDRFAB_SELECTIVE_COMPLETION: u64 = 1u64 << 59;
-/// getinfo flag: also return candidates that do not fit, with info->reason.
-pub const GDRFAB_GETINFO_ALL: u64 = 1u64 << 60;
 
-// mr_mode bits, libfabric's: what the caller takes upon itself.
-/// gdrfab_info.mode: a write with data takes a posted receive of its target, whose context its entry carries; without a
-/// posted receive the initiator waits. verbs, unless the endpoint is opened without GDRFAB_MSG and GDRFAB_RECV: then the
-/// provider keeps receives of its own (FI_RX_CQ_DATA).
+/// gdrfab_info.mode: a write with data consumes a posted receive of its target, whose context its entry
+/// carries; without one the initiator waits. verbs, unless the endpoint is opened without GDRFAB_MSG and
+/// GDRFAB_RECV: then the provider posts its own.
 pub const GDRFAB_RX_CQ_DATA: u64 = 1u64 << 56;
-/// Local buffers of operations lie in regions, and gdrfab_mr_desc() of those is passed, except to inject calls. Required by
-/// verbs, never by shm.
+
+// gdrfab_info.mr_mode: what the caller undertakes. shm requires none.
+/// Operations name the region of their local buffers by gdrfab_mr_desc(), except inject calls. Required by
+/// verbs.
 pub const GDRFAB_MR_LOCAL: u32 = 1u32 << 2;
-/// Remote addresses are the target's virtual addresses; without it they count from attr->offset.
+/// Remote addresses are the target's virtual addresses; without it they count from gdrfab_mr_attr.offset.
 pub const GDRFAB_MR_VIRT_ADDR: u32 = 1u32 << 4;
-/// Memory has its pages when it is registered. Never required by shm.
+/// Memory has its pages when it is registered.
 pub const GDRFAB_MR_ALLOCATED: u32 = 1u32 << 5;
-/// The provider chooses unguessable keys; without it requested_key is the key.
+/// The provider chooses the keys, which cannot be guessed; without it requested_key is the key.
 pub const GDRFAB_MR_PROV_KEY: u32 = 1u32 << 6;
 /// Regions for counters are registered with GDRFAB_RMA_EVENT.
 pub const GDRFAB_MR_RMA_EVENT: u32 = 1u32 << 8;
-/// Regions belong to endpoints. Never required by shm.
+/// Regions belong to endpoints.
 pub const GDRFAB_MR_ENDPOINT: u32 = 1u32 << 9;
-/// Device buffers are registered. Never required by shm.
+/// Device buffers are registered.
 pub const GDRFAB_MR_HMEM: u32 = 1u32 << 10;
 
-// msg_order bits, libfabric's: which operations of an endpoint keep their order (R read, W write, S send; RAW: a read after a write).
+// gdrfab_info.msg_order: which operations of an endpoint keep their order (RAW: a read after a write).
 /// Read after read.
 pub const GDRFAB_ORDER_RAR: u64 = 1u64 << 0;
 /// Read after write.
@@ -101,62 +145,7 @@ pub const GDRFAB_ORDER_SAS: u64 = 1u64 << 8;
 /// Everything after everything.
 pub const GDRFAB_ORDER_STRICT: u64 = 0x1ff;
 
-// Paths that the bytes can take.
-/// Both processes map the pages; the initiator's CPU copies. For memory of gdrfab_mem_alloc() and mappable descriptors.
-pub const GDRFAB_PATH_DIRECT: u64 = 1u64 << 0;
-/// The initiator's kernel copies (process_vm_readv, process_vm_writev). For any memory, where ptrace would be permitted.
-pub const GDRFAB_PATH_CMA: u64 = 1u64 << 1;
-/// Through buffers of the library (the shared ring, pinned slots), with the target's progress. For any memory, always
-/// possible.
-pub const GDRFAB_PATH_STAGED: u64 = 1u64 << 2;
-/// The initiator's device driver copies through a mapping of the peer's device memory. For memory that the vendor lets
-/// another process map.
-pub const GDRFAB_PATH_IPC: u64 = 1u64 << 3;
-/// The RDMA device reads and writes host pages that it has pinned (ibv_reg_mr).
-pub const GDRFAB_PATH_NIC: u64 = 1u64 << 4;
-/// The RDMA device reaches the memory through a dma-buf (ibv_reg_dmabuf_mr).
-pub const GDRFAB_PATH_DMABUF: u64 = 1u64 << 5;
-/// The RDMA device reaches device memory through the vendor's peer-memory module (ibv_reg_mr).
-pub const GDRFAB_PATH_PEER_MEM: u64 = 1u64 << 6;
-/// The kernel copies between the memory and a socket, with the target's progress. For memory that the CPU reaches.
-pub const GDRFAB_PATH_SOCKET: u64 = 1u64 << 7;
-
-// Memory interfaces, libfabric's fi_hmem_iface.
-/// Host memory.
-pub const GDRFAB_HMEM_SYSTEM: u32 = 0;
-/// CUDA memory.
-pub const GDRFAB_HMEM_CUDA: u32 = 1;
-/// ROCm memory.
-pub const GDRFAB_HMEM_ROCR: u32 = 2;
-/// Level Zero memory.
-pub const GDRFAB_HMEM_ZE: u32 = 3;
-/// AWS Neuron memory.
-pub const GDRFAB_HMEM_NEURON: u32 = 4;
-/// Intel Gaudi memory.
-pub const GDRFAB_HMEM_SYNAPSEAI: u32 = 5;
-/// Whatever the pointer says: every vendor that is here is asked. Libfabric has no such number.
-pub const GDRFAB_HMEM_AUTO: u32 = 0xffffffff;
-
-// How an allocation came to be, as far as it decides what can be done with it.
-/// Host memory that no vendor knows.
-pub const GDRFAB_HMEM_KIND_HOST: u32 = 0;
-/// Device memory of the vendor's plain allocator (cudaMalloc).
-pub const GDRFAB_HMEM_KIND_PLAIN: u32 = 1;
-/// Device memory of a stream-ordered pool (cudaMallocAsync).
-pub const GDRFAB_HMEM_KIND_POOL: u32 = 2;
-/// A physical segment of a mapped address range (CUDA's virtual memory management, expandable segments).
-pub const GDRFAB_HMEM_KIND_SEGMENT: u32 = 3;
-/// Memory that migrates between host and device.
-pub const GDRFAB_HMEM_KIND_MANAGED: u32 = 4;
-/// Host memory that the vendor allocated or pinned.
-pub const GDRFAB_HMEM_KIND_PINNED: u32 = 5;
-/// Device memory of another process, mapped here.
-pub const GDRFAB_HMEM_KIND_IMPORTED: u32 = 6;
-
-/// Flag of gdrfab_hmem_export_dmabuf(): the mapping that goes through the PCIe BAR, where the vendor has two.
-pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
-
-// Enumerations, with libfabric's values.
+// gdrfab_info.ep_type, threading, progress and addr_format.
 /// Any kind of endpoint.
 pub const GDRFAB_EP_UNSPEC: u32 = 0;
 /// Connected, reliable endpoint.
@@ -165,63 +154,197 @@ pub const GDRFAB_EP_MSG: u32 = 1;
 pub const GDRFAB_THREAD_UNSPEC: u32 = 0;
 /// Any thread may call anything at any time.
 pub const GDRFAB_THREAD_SAFE: u32 = 1;
-/// The caller lets only one thread at a time into a domain and its objects; saves the locks.
+/// The caller lets one thread at a time into a domain and its objects, which saves the locks.
 pub const GDRFAB_THREAD_DOMAIN: u32 = 3;
 /// Any progress model.
 pub const GDRFAB_PROGRESS_UNSPEC: u32 = 0;
 /// A thread of the domain drives its endpoints.
 pub const GDRFAB_PROGRESS_AUTO: u32 = 1;
-/// Reading or waiting on queues, event queues and counters drives the endpoints bound to them.
+/// Reading or waiting on a queue or counter drives the endpoints that are bound to it.
 pub const GDRFAB_PROGRESS_MANUAL: u32 = 2;
+/// Addresses are text: "shm://name", "tcp://host:port", "verbs://host:port", or of gdrfab_ep_getname().
+pub const GDRFAB_ADDR_STR: u32 = 9;
+
+// Flags of gdrfab_getinfo().
+/// node and service name the local address, to listen on.
+pub const GDRFAB_SOURCE: u64 = 1u64 << 57;
+/// Candidates that do not fit are returned too, with their reason.
+pub const GDRFAB_GETINFO_ALL: u64 = 1u64 << 60;
+
+// == Fabric and domain ==
+// A fabric stands for processes that reach each other through one provider; a domain holds regions, queues,
+// counters and endpoints that work together.
+
+// == Endpoints and connections ==
+// One side listens on a passive endpoint, opens an endpoint from the info of each GDRFAB_CONNREQ event, and
+// accepts; the other connects. Or both exchange the addresses of their endpoints by other means, and call
+// gdrfab_ep_connect_addr(). Order: open, bind queues and counters, enable, connect or accept, wait for
+// GDRFAB_CONNECTED on the event queue.
+
+// Flags of gdrfab_ep_bind_cq(), besides GDRFAB_RECV.
+/// Everything that the endpoint initiates (the same bit as GDRFAB_SEND).
+pub const GDRFAB_TRANSMIT: u64 = 1u64 << 11;
+/// Successes give an entry only if posted with GDRFAB_COMPLETION.
+pub const GDRFAB_SELECTIVE_COMPLETION: u64 = 1u64 << 59;
+
+// Limits.
+/// Bytes that hold any address, its NUL included.
+pub const GDRFAB_ADDR_MAX: usize = 256;
+/// Bytes of private data with connect, accept and reject.
+pub const GDRFAB_CM_DATA_MAX: usize = 256;
+
+// == Memory ==
+// A region gives peers access to memory by key and address. It is registered with a domain, of host or device
+// memory.
+
+/// Flag of gdrfab_mr_regattr(): attr->dmabuf names the memory.
+pub const GDRFAB_MR_DMABUF: u64 = 1u64 << 40;
+
+// Paths that the bytes can take between local memory and a peer's region.
+/// Both processes map the pages, and the initiator's CPU copies: memory of gdrfab_mem_alloc(), and files that
+/// can be mapped.
+pub const GDRFAB_PATH_DIRECT: u64 = 1u64 << 0;
+/// The initiator's kernel copies (process_vm_readv, process_vm_writev): any memory, where ptrace would be
+/// permitted.
+pub const GDRFAB_PATH_CMA: u64 = 1u64 << 1;
+/// Through bounce buffers (the shared ring, pinned slots), with the target's progress: any memory, always
+/// possible.
+pub const GDRFAB_PATH_STAGED: u64 = 1u64 << 2;
+/// The initiator's device driver copies through a mapping of the peer's device memory, where the vendor has
+/// such mappings.
+pub const GDRFAB_PATH_IPC: u64 = 1u64 << 3;
+/// The RDMA device reads and writes host pages that it has pinned (ibv_reg_mr).
+pub const GDRFAB_PATH_NIC: u64 = 1u64 << 4;
+/// The RDMA device reaches the memory through a dma-buf (ibv_reg_dmabuf_mr).
+pub const GDRFAB_PATH_DMABUF: u64 = 1u64 << 5;
+/// The RDMA device reaches device memory through the vendor's peer-memory module (ibv_reg_mr).
+pub const GDRFAB_PATH_PEER_MEM: u64 = 1u64 << 6;
+/// The kernel copies between the memory and a socket, with the target's progress: memory that the CPU reaches.
+pub const GDRFAB_PATH_SOCKET: u64 = 1u64 << 7;
+
+// == Device memory ==
+// Pointers to device memory are numbers here: the CPU never follows them. Drivers are loaded when their
+// memory is first named or asked about. They do not survive fork(): a child gets -EPERM for a driver that its
+// parent opened. A call leaves the thread's current device context as it was. All calls here may be made by
+// any thread.
+//
+// Errors of the calls that use a driver, left without a cause below:
+//
+//   -ENOSYS   the driver is not installed, is too old, or is ruled out by GDRFAB_HMEM
+//   -ENODEV   the driver finds no device, or has none of that number
+//   -EIO      the driver failed; or another errno that stands for what the driver said
+
+// Interfaces, with the numbers of libfabric's fi_hmem_iface.
+/// Host memory.
+pub const GDRFAB_HMEM_SYSTEM: u32 = 0;
+/// CUDA.
+pub const GDRFAB_HMEM_CUDA: u32 = 1;
+/// ROCm.
+pub const GDRFAB_HMEM_ROCR: u32 = 2;
+/// Level Zero.
+pub const GDRFAB_HMEM_ZE: u32 = 3;
+/// AWS Neuron.
+pub const GDRFAB_HMEM_NEURON: u32 = 4;
+/// Intel Gaudi.
+pub const GDRFAB_HMEM_SYNAPSEAI: u32 = 5;
+/// Whatever the pointer says: each driver that is here is asked. Libfabric has no such number.
+pub const GDRFAB_HMEM_AUTO: u32 = 0xffffffff;
+
+// How an allocation was made, which decides what can be done with it.
+/// Host memory that no vendor knows.
+pub const GDRFAB_HMEM_KIND_HOST: u32 = 0;
+/// The vendor's plain device allocator (cudaMalloc).
+pub const GDRFAB_HMEM_KIND_PLAIN: u32 = 1;
+/// A stream-ordered pool (cudaMallocAsync).
+pub const GDRFAB_HMEM_KIND_POOL: u32 = 2;
+/// A physical segment of a mapped range (CUDA virtual memory management, expandable segments).
+pub const GDRFAB_HMEM_KIND_SEGMENT: u32 = 3;
+/// Memory that migrates between host and device.
+pub const GDRFAB_HMEM_KIND_MANAGED: u32 = 4;
+/// Host memory that the vendor allocated or pinned.
+pub const GDRFAB_HMEM_KIND_PINNED: u32 = 5;
+/// Device memory of another process, mapped here.
+pub const GDRFAB_HMEM_KIND_IMPORTED: u32 = 6;
+
+/// Flag of gdrfab_hmem_export_dmabuf(): the mapping through the PCIe BAR, where the vendor has two.
+pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
+
+// == RMA ==
+// One-sided writes and reads. What holds for every call that posts an operation, here and under Messages:
+//
+//   ep           an endpoint that is connected; for receives, enabled
+//   buf, len     local memory and its bytes. It is not changed, and of a read or receive not used, until the
+//                completion. RMA of 0 bytes checks the key and moves nothing; a message may have 0 bytes
+//   iov, count   pieces of local memory, joined: up to info->tx_iov_limit, of receives rx_iov_limit. The
+//                array is read during the call only
+//   desc         gdrfab_mr_desc() of a region that holds the buffer, or NULL; with pieces an array of one for
+//                each, or NULL. Required for device memory, and where info->mr_mode has GDRFAB_MR_LOCAL
+//   addr, key    the remote address, and the key of the peer's region
+//   data         64 bits for the peer's completion entry
+//   dest_addr, src_addr   not used on connected endpoints
+//   context      returned in the completion entry
+//
+// A result of 0 says that the operation is posted; it then gives one entry, error entry or count. Any other
+// result says that nothing was posted, for a reason on this side:
+//
+//   -EAGAIN      too many operations are outstanding, or the queue could overrun: read completions and repeat
+//   -ENOTCONN    not connected yet
+//   -ESHUTDOWN   not connected any more
+//   -EMSGSIZE    longer than info->max_msg_size, of inject calls than info->inject_size
+//   -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS   as for all calls
+//
+// Several threads may post on one endpoint (GDRFAB_THREAD_SAFE).
+//
+// What the target refuses (key, bounds, right, path) is an error entry, and its memory is untouched.
+// Operations of an endpoint take effect in the order of posting. Over shm's path direct, between host memory,
+// the last 8 bytes of a write become visible last; nothing else promises that: wait for a completion, or for
+// a write with data.
+
+// Flags of operations, in flags arguments and in gdrfab_info.tx_op_flags.
+/// The operation carries data for the peer's completion entry. Entry: data is valid.
+pub const GDRFAB_REMOTE_CQ_DATA: u64 = 1u64 << 17;
+/// More operations follow at once: verbs may ring the doorbell later (a hint).
+pub const GDRFAB_MORE: u64 = 1u64 << 18;
+/// Start only after all earlier operations of the endpoint have completed.
+pub const GDRFAB_FENCE: u64 = 1u64 << 21;
+/// Give an entry even where the queue is bound with GDRFAB_SELECTIVE_COMPLETION.
+pub const GDRFAB_COMPLETION: u64 = 1u64 << 24;
+/// The buffer is the caller's again when the call returns; up to inject_size bytes.
+pub const GDRFAB_INJECT: u64 = 1u64 << 25;
+/// Complete when the buffer may be reused. What fails afterwards gives an error entry besides.
+pub const GDRFAB_INJECT_COMPLETE: u64 = 1u64 << 26;
+/// Complete when the operation no longer depends on this side (the default).
+pub const GDRFAB_TRANSMIT_COMPLETE: u64 = 1u64 << 27;
+/// Complete when the bytes are visible in the target's memory; of a message, when a receive has them.
+pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
+
+// == Messages ==
+// Two-sided: each message goes into one posted receive of the peer, in the order of posting. Parameters,
+// results and threads of all calls: see RMA.
+
+// == Completion queue ==
+// A post reserves its entry, so a queue cannot overrun: a full one makes posts return -EAGAIN. Reading drives
+// the endpoints that are bound to the queue (GDRFAB_PROGRESS_MANUAL).
+
+// gdrfab_cq_attr.format: what an entry is.
 /// GDRFAB_CQ_FORMAT_CONTEXT.
 pub const GDRFAB_CQ_FORMAT_UNSPEC: u32 = 0;
-/// Entries are gdrfab_cq_entry.
+/// gdrfab_cq_entry.
 pub const GDRFAB_CQ_FORMAT_CONTEXT: u32 = 1;
-/// Entries are gdrfab_cq_msg_entry.
+/// gdrfab_cq_msg_entry.
 pub const GDRFAB_CQ_FORMAT_MSG: u32 = 2;
-/// Entries are gdrfab_cq_data_entry.
+/// gdrfab_cq_data_entry.
 pub const GDRFAB_CQ_FORMAT_DATA: u32 = 3;
-/// No descriptor is asked for; the blocking calls work all the same.
+
+// wait_obj of queues and counters. The waiting calls work with any.
+/// No descriptor.
 pub const GDRFAB_WAIT_NONE: u32 = 0;
 /// As GDRFAB_WAIT_NONE.
 pub const GDRFAB_WAIT_UNSPEC: u32 = 1;
 /// A descriptor that poll() can wait on.
 pub const GDRFAB_WAIT_FD: u32 = 3;
-/// Addresses are NUL-terminated text: "shm://name", "tcp://host:port", "verbs://host:port", and what gdrfab_ep_getname() gives.
-pub const GDRFAB_ADDR_STR: u32 = 9;
-/// Event: written by gdrfab_eq_write(); or of an endpoint, whose RDMA port is active again: words, without NUL, follow the
-/// gdrfab_eq_cm_entry.
-pub const GDRFAB_NOTIFY: u32 = 0;
-/// Event: a peer asks a passive endpoint for a connection.
-pub const GDRFAB_CONNREQ: u32 = 1;
-/// Event: an endpoint is connected.
-pub const GDRFAB_CONNECTED: u32 = 2;
-/// Event: the peer closed, shut down or died.
-pub const GDRFAB_SHUTDOWN: u32 = 3;
 
-// Errno values that errno.h lacks, libfabric's; results are their negatives.
-/// The provided buffer is too small.
-pub const GDRFAB_ETOOSMALL: c_int = 257;
-/// Not permitted in the object's state.
-pub const GDRFAB_EOPBADSTATE: c_int = 258;
-/// An error entry is next: read it with the readerr call.
-pub const GDRFAB_EAVAIL: c_int = 259;
-/// Flags that are not supported.
-pub const GDRFAB_EBADFLAGS: c_int = 260;
-/// No event queue is bound.
-pub const GDRFAB_ENOEQ: c_int = 261;
-/// No completion queue is bound.
-pub const GDRFAB_ENOCQ: c_int = 263;
-/// A message was longer than its receive.
-pub const GDRFAB_ETRUNC: c_int = 265;
-/// The requested key is taken.
-pub const GDRFAB_ENOKEY: c_int = 266;
-/// A queue was overrun.
-pub const GDRFAB_EOVERRUN: c_int = 268;
-/// The peer posted no receive in time.
-pub const GDRFAB_ENORX: c_int = 269;
-
-// Provider codes in prov_errno of error entries.
+// prov_errno of error entries: what failed, more closely than errno.
 /// EKEYREJECTED: the peer has no region with this key; it is stale, foreign or closed.
 pub const GDRFAB_PROV_KEY: c_int = 1;
 /// ERANGE: outside the peer's region.
@@ -234,7 +357,7 @@ pub const GDRFAB_PROV_PATH: c_int = 4;
 pub const GDRFAB_PROV_FAULT: c_int = 5;
 /// ECONNRESET: the peer closed or died.
 pub const GDRFAB_PROV_PEER_GONE: c_int = 6;
-/// EPROTO: the peer wrote nonsense into shared memory or its socket.
+/// EPROTO: what the peer wrote into shared memory or its socket makes no sense.
 pub const GDRFAB_PROV_PEER_BROKE: c_int = 7;
 /// ETIMEDOUT: the deadline passed.
 pub const GDRFAB_PROV_DEADLINE: c_int = 8;
@@ -244,24 +367,39 @@ pub const GDRFAB_PROV_CANCELED: c_int = 9;
 pub const GDRFAB_PROV_TRUNC: c_int = 10;
 /// ECONNREFUSED: the peer rejected the connection; err_data is its private data.
 pub const GDRFAB_PROV_REJECTED: c_int = 11;
-/// From here on: this plus the `ibv_wc_status` of a failed work request.
+/// This plus the ibv_wc_status of a failed work request.
 pub const GDRFAB_PROV_VERBS: c_int = 100;
 
-// Limits.
 /// No address: what gdrfab_cq_readfrom() gives on connected endpoints.
 pub const GDRFAB_ADDR_UNSPEC: u64 = u64::MAX;
-/// Bytes that hold any address, its NUL included.
-pub const GDRFAB_ADDR_MAX: usize = 256;
-/// Bytes of private data with connect, accept and reject.
-pub const GDRFAB_CM_DATA_MAX: usize = 256;
 
-// Version of this header.
-/// Changes when the ABI breaks; part of the SONAME.
-pub const GDRFAB_VERSION_MAJOR: u32 = 0;
-/// Grows when functions or fields are added.
-pub const GDRFAB_VERSION_MINOR: u32 = 1;
-/// Grows with corrections.
-pub const GDRFAB_VERSION_PATCH: u32 = 0;
+// == Event queue ==
+// Tells of connections, and drives connecting and listening.
+
+// Events.
+/// Of gdrfab_eq_write(); or of an endpoint whose RDMA port is active again: words without NUL follow the
+/// gdrfab_eq_cm_entry.
+pub const GDRFAB_NOTIFY: u32 = 0;
+/// A peer asks a passive endpoint for a connection.
+pub const GDRFAB_CONNREQ: u32 = 1;
+/// An endpoint is connected.
+pub const GDRFAB_CONNECTED: u32 = 2;
+/// The peer closed, shut down or died.
+pub const GDRFAB_SHUTDOWN: u32 = 3;
+
+/// Flag of gdrfab_eq_read() and gdrfab_eq_sread(): the event stays in the queue.
+pub const GDRFAB_PEEK: u64 = 1u64 << 19;
+
+// == Counter ==
+// Counts completions of the endpoints, or remote writes into the regions, that it is bound to. Reading and
+// waiting drive those endpoints.
+
+// == Options, paths, statistics ==
+// What an endpoint is asked to keep to, which path its operations take, and what it has done.
+
+// == Log, faults ==
+// Nothing is logged unless GDRFAB_LOG or gdrfab_log_set() asks. GDRFAB_FAULT makes the library fail on demand
+// (docs/faults.md).
 
 use crate::error::{Code, errno};
 use crate::fabric;

@@ -15,7 +15,7 @@ use std::ptr::{null, null_mut};
 
 // == Discovery ==
 
-/// A connection request: info->handle of a GDRFAB_CONNREQ event, answered once.
+/// Request in a GDRFAB_CONNREQ event, answered once.
 pub struct gdrfab_connreq {
     _opaque: [u8; 0],
 }

@@ -15,7 +15,7 @@ use libc::{c_int, c_void};
 pub struct gdrfab_fabric {
     _opaque: [u8; 0],
 }
-/// Regions, queues, counters and endpoints that work together.
+/// What opens regions, queues, counters and endpoints.
 pub struct gdrfab_domain {
     _opaque: [u8; 0],
 }

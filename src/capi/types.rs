@@ -6,14 +6,13 @@
 use libc::c_int;
 
 // == All calls ==
-// Names, arguments, bits and errno values follow libfabric; "mirrors" names the counterpart, whose manual
-// page applies.
+// Names, arguments, bits and errno values follow libfabric; "mirrors" names the counterpart there.
 //
-// Results: int and ssize_t are 0 or a count, or a negative errno, of <errno.h> or of the GDRFAB_E* below. The
-// words are in gdrfab_last_error(). An errno that stands below without a cause has the cause given here:
+// Results of type int and ssize_t are 0 or a count, or a negative errno: one of <errno.h> or a GDRFAB_E*.
+// gdrfab_last_error() has the reason in words. Causes of the errnos that are listed below without one:
 //
-//   -EINVAL            a required pointer is NULL; a size, count or number cannot be; a reserved field is not
-//                      0; struct_size is not set. Any call may return it
+//   -EINVAL            a required pointer is NULL; a size, count or number is out of range; a reserved field
+//                      is not 0; struct_size is not set. Any call may return it
 //   -E2BIG             a struct is longer than the library's, and what the library does not know is not zero
 //   -GDRFAB_EBADFLAGS  a flag that the call does not define
 //   -ENOMEM, -EMFILE, -ENFILE, -ENOSPC
@@ -23,21 +22,22 @@ use libc::c_int;
 //                      register or wait return it; other uses of an inherited object are undefined
 //   -ENOTRECOVERABLE   a defect of the library, of any call; functions without an errno give NULL or 0
 //
-// Outputs are written on success only. Structs with struct_size grow in later versions: set it to sizeof the
-// struct, in structs that the library fills too; zeros, or NULL for the whole struct, are the defaults.
-// Strings are UTF-8 with NUL. Calls that write text into buf write at most len bytes with the NUL, and return
-// the length of the whole text without it; NULL with len 0 asks for the length. Addresses go by a size that
-// is in and out: bytes of addr, and then bytes used, NUL included; with -GDRFAB_ETOOSMALL it is written too,
-// as the size that is needed.
+// Outputs are written on success only. A struct with struct_size grows in later versions: the caller sets it
+// to the sizeof of the struct, also where the library fills the rest. Zeros, or NULL instead of a struct of
+// attributes, are the defaults. Strings are UTF-8 and end with NUL. A call that writes text into buf writes
+// at most len bytes, NUL included, and returns the length of the whole text without NUL; NULL with len 0 asks
+// for that length. A call that gives an address reads the size of addr from *addrlen, and writes the bytes
+// used, NUL included; with -GDRFAB_ETOOSMALL it writes the bytes needed.
 //
 // Threads: with GDRFAB_THREAD_SAFE, the default, any thread may call anything at any time. With
 // GDRFAB_THREAD_DOMAIN the caller lets one thread at a time into a domain and what was opened from it. In
-// both, nobody uses an object while it is being closed. Functions that name no object may be called from any
+// both, no thread uses an object while another closes it. A function without an object may be called by any
 // thread.
 //
-// Handles: opened by a call that stores them, and freed by the close call of their kind, in the reverse order
-// of opening; NULL is -EINVAL, using one after its close is undefined. A close takes bounded time. context is
-// any pointer of the caller's, which the library only gives back. An info passed to an open call is copied.
+// Handles: an open call stores a handle, and the close call of its kind frees it. Close in the reverse order
+// of opening; a close takes bounded time, and of an object that others still use it returns -EBUSY. Using a
+// handle after its close is undefined. context is a pointer of the caller's that the library only gives back.
+// An info that an open call reads is copied.
 
 // Errno values that errno.h lacks.
 /// The buffer is too small.

@@ -60,9 +60,9 @@ struct Two {
 	explicit Two(bool thread = true) : bytes_a(100000), bytes_b(100000)
 	{
 		std::string why;
-		gdrfab::detail::DomainWish wish;
-		wish.provider = provider();
-		skip_unless(gdrfab::detail::candidates(wish, "", why) != nullptr, why.c_str());
+		gdrfab::detail::DomainRequest request;
+		request.provider = provider();
+		skip_unless(gdrfab::detail::candidates(request, "", why) != nullptr, why.c_str());
 		a = std::make_unique<gdrfab::RdmaTransport>(-1, options(thread));
 		b = std::make_unique<gdrfab::RdmaTransport>(-1, options(thread));
 		url_a = a->bind();

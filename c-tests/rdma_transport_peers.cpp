@@ -31,9 +31,9 @@ struct Side {
 	Side(node *n, size_t len, bool thread = true) : bytes(len), transport(-1, options(thread))
 	{
 		std::string why;
-		detail::DomainWish wish;
-		wish.provider = provider();
-		skip_unless(detail::candidates(wish, "", why) != nullptr, why.c_str());
+		detail::DomainRequest request;
+		request.provider = provider();
+		skip_unless(detail::candidates(request, "", why) != nullptr, why.c_str());
 		send_text(n, transport.bind());
 		GOOD(transport.connect(receive_text(n)));
 		CHECK(transport.connected());

@@ -104,9 +104,9 @@ void table(const Plan &plan, RdmaTransport &transport, const std::string &remote
 double bare(bool writes, size_t len, char *local, char *remote)
 {
 	std::string why;
-	detail::DomainWish wish;
-	wish.provider = "shm";
-	auto domain = detail::Domains::here().open(wish, why);
+	detail::DomainRequest request;
+	request.provider = "shm";
+	auto domain = detail::Domains::here().open(request, why);
 	if (!domain)
 		fail(why);
 	detail::Rail a(domain, detail::InfoPtr(gdrfab_dupinfo(domain->info.get())), 0, std::chrono::seconds(30));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// One connection, as a transport and its futures share it: who reads the queues, who sleeps, and how everything ends.
+// One connection, shared by a transport and its futures: which thread reads the queues, which sleeps, how it ends.
 //
-// Any thread that waits reads the queues, one at a time and without sleeping, and completes whatever it finds. With nothing
-// to find for a while, one of them becomes the sleeper, which polls the queues' descriptors; the others sleep until their
-// operation is done or there is no sleeper. To read disarms the descriptors, so who reads beside a sleeper wakes it.
+// A thread that waits reads the queues, one thread at a time and without sleeping, and completes what it finds. After a
+// while without results one of them becomes the sleeper, which polls the queues' descriptors; the others sleep until their
+// operation is done or there is no sleeper. Reading disarms the descriptors, so a thread that reads wakes the sleeper.
 //
-// The state goes one way: New, Bound, Connecting, Connected, Broken, Closed, with leave to skip.
+// The state only advances, and may skip: New, Bound, Connecting, Connected, Broken, Closed.
 //
 // Locks, outer first: close_mutex_, mutex_, the pool's.
 #ifndef GDRFAB_RDMA_CONNECTION_HPP
@@ -50,7 +50,7 @@ public:
 	std::string provider() const { return rail_->domain->provider; }
 	bool closing() const noexcept { return closing_.load(); }
 
-	// From now on this rail is used; the others are closed.
+	// Chooses this rail, and closes the others.
 	void begin(std::unique_ptr<Rail> rail)
 	{
 		rail_ = std::move(rail);
@@ -61,7 +61,7 @@ public:
 	}
 	void set_state(State state) noexcept { state_.store(state, std::memory_order_release); }
 
-	// Keeps close() away while a thread posts. False: closing.
+	// Holds off close() while a thread posts. False: closing.
 	bool enter() noexcept
 	{
 		inside_.fetch_add(1);
@@ -76,13 +76,13 @@ public:
 			wake();
 	}
 
-	// The result that everything has from now on.
+	// The result of every later operation.
 	RdmaStatus end()
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 		return end_;
 	}
-	// A result that is there already.
+	// An operation that is done already.
 	Op *settled(RdmaStatus status)
 	{
 		Op *op = pool_.take(1);
@@ -99,7 +99,7 @@ public:
 		pool_.drop(op);
 	}
 
-	// Some of the pieces of an operation that has several are over; the first failure is its result.
+	// Some pieces of an operation are done; the first failure is its result.
 	void pieces_done(Op *op, size_t count, const RdmaStatus &status)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -119,7 +119,7 @@ public:
 		look(true);
 	}
 
-	// A post found no room. The peer may make it, which nothing here tells of.
+	// A post found no room. The peer may free some without any completion here.
 	void relieve(unsigned turn)
 	{
 		look(turn % 16 == 0);
@@ -127,13 +127,13 @@ public:
 			std::this_thread::sleep_for(std::chrono::microseconds(50));
 	}
 
-	// Until done() or the time; true if done().
+	// Waits until done() or the time; true if done().
 	template <typename Done> bool wait(Done done, Clock::time_point until)
 	{
 		Clock::time_point calm{};
 		for (unsigned turn = 0; !done(); turn++) {
 			const bool some = !closing_.load() && look(turn % 16 == 15);
-			// Most operations are over already. Else the clock is dearer than a look.
+			// Most operations are done already, and the clock costs more than a look.
 			if (turn % 16 != 15 && !closing_.load())
 				continue;
 			const auto now = Clock::now();
@@ -167,7 +167,7 @@ public:
 		}
 		return op;
 	}
-	// A wait that is not to have the next notification any more.
+	// Withdraws a wait for a notification.
 	void withdraw(Op &op, RdmaStatus status)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -224,16 +224,16 @@ public:
 		std::lock_guard<std::mutex> lock(mutex_);
 		finish_all(Broken, RdmaStatus(RdmaCode::Broken, error, std::move(words)));
 	}
-	// No completion will come any more of an operation that has none: closed, or its queue is no more to be waited on.
+	// No more completions will come: closed, or the queue can no longer be waited on.
 	bool lost() const noexcept { return lost_.load() || state() == Closed; }
 
-	// Everything under way ends with Aborted; when it returns, no buffer is touched any more.
+	// What is under way ends with Aborted; when close() returns, no buffer is touched any more.
 	void close()
 	{
 		std::lock_guard<std::mutex> only(close_mutex_);
 		if (state() == Closed)
 			return;
-		if (pid_ != getpid()) { // a copy by fork(): nothing here is this process's to close
+		if (pid_ != getpid()) { // a copy made by fork(), which has nothing to close
 			static auto *const parents = new std::list<std::unique_ptr<Rail>>;
 			parents->push_back(std::move(rail_));
 			set_state(Closed);
@@ -268,14 +268,14 @@ public:
 
 private:
 	bool take_queues() noexcept { return !reading_.load(std::memory_order_relaxed) && !reading_.exchange(true); }
-	// The exchange keeps what was completed before it from being seen after the look at followers_.
+	// The exchange orders earlier completions before the look at followers_.
 	void leave_queues()
 	{
 		reading_.exchange(false);
 		if (followers_.load())
 			wake();
 	}
-	// Reads the queues, unless another thread does. True if there was anything.
+	// Reads the queues, unless another thread does. True if it found anything.
 	bool look(bool events)
 	{
 		if (!take_queues())
@@ -315,7 +315,7 @@ private:
 			return;
 		}
 		if (!closing_.load() && take_queues()) {
-			// -EAGAIN: something came. Anything else would come again for ever.
+			// -EAGAIN: something came. Any other error would repeat for ever.
 			const int cq_rc = gdrfab_cq_trywait(rail_->cq.get());
 			const int rc = cq_rc ? cq_rc : gdrfab_eq_trywait(rail_->eq.get());
 			if (rc == 0)
@@ -339,7 +339,7 @@ private:
 			wake();
 	}
 
-	// With the queues taken. True if there was anything.
+	// By the thread that reads the queues. True if it found anything.
 	bool read_completions()
 	{
 		gdrfab_cq_data_entry entries[16];
@@ -407,7 +407,7 @@ private:
 						      "the peer notified more than a million times, and nobody waited"));
 		}
 	}
-	// With the queues taken. True if there was anything.
+	// By the thread that reads the queues. True if it found anything.
 	bool read_events()
 	{
 		alignas(gdrfab_eq_cm_entry) char event[sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX];
@@ -420,7 +420,7 @@ private:
 				e.struct_size = sizeof e;
 				e.err_data = words;
 				e.err_data_size = sizeof words;
-				// GDRFAB_NOTIFY: the port's affair, the connection goes on.
+				// GDRFAB_NOTIFY concerns the port; the connection goes on.
 				if (gdrfab_eq_readerr(rail_->eq.get(), &e, 0) == 1 && e.data != GDRFAB_NOTIFY) {
 					read_completions();
 					broken(e.err, words[0] ? words : gdrfab_strerror(e.err));
@@ -431,7 +431,7 @@ private:
 				State expected = Connecting;
 				state_.compare_exchange_strong(expected, Connected);
 			} else if (kind == GDRFAB_SHUTDOWN) {
-				// What came before the end counts.
+				// What arrived before the end counts.
 				read_completions();
 				broken(ECONNRESET, "the peer closed the connection or died");
 			}
@@ -461,13 +461,13 @@ private:
 	int eq_fd_ = -1, cq_fd_ = -1, epoll_ = -1;
 	OpPool pool_;
 
-	// Somebody reads the queues; somebody sleeps, or is about to; its descriptors are armed; so are the program's own.
+	// A thread reads the queues; one sleeps or is about to; its descriptors are armed; the program's own are.
 	std::atomic<bool> reading_{false}, sleeper_{false}, asleep_{false}, armed_{false}, closing_{false}, lost_{false};
 	std::atomic<int> followers_{0}, inside_{0};
 	std::mutex close_mutex_, mutex_;
 	std::condition_variable changed_;
 
-	// Of who has the queues.
+	// Of the thread that reads the queues.
 	Parts parts_;
 	// Under mutex_.
 	std::list<Op *> waiters_;
@@ -485,7 +485,7 @@ inline bool finish_until(Connection &connection, Op &op, Clock::time_point until
 	return done();
 }
 
-// Writes and reads have their time limit in the library, and end only when their buffers are quiet.
+// Writes and reads have their time limit in the library, and end only when nothing uses their buffers.
 inline void finish(Connection &connection, Op &op)
 {
 	while (!finish_until(connection, op, Clock::time_point::max()))

@@ -34,7 +34,7 @@ using CqPtr = std::unique_ptr<gdrfab_cq, Closer<gdrfab_cq, gdrfab_cq_close>>;
 using EpPtr = std::unique_ptr<gdrfab_ep, Closer<gdrfab_ep, gdrfab_ep_close>>;
 
 // What a transport asks of a domain.
-struct DomainWish {
+struct DomainRequest {
 	std::string provider;
 	int device = -1; // verbs: the NIC that is nearest to it
 	bool thread = true;
@@ -68,7 +68,7 @@ inline bool accelerator(int device, uint32_t &iface, std::string &why)
 	return false;
 }
 
-// The library says of every provider why it does not fit; of those that were not asked for nobody wants to know.
+// Of the library's words on why each provider does not fit, those about this one.
 inline std::string only_of(const std::string &provider, const std::string &words)
 {
 	const size_t at = words.find(": " + provider + ": ") != std::string::npos ? words.find(": " + provider + ": ")
@@ -83,29 +83,29 @@ inline std::string only_of(const std::string &provider, const std::string &words
 }
 
 // Candidates for one-sided operations, best first; null with the reason in `why`. An empty address: the library's choice.
-inline InfoPtr candidates(const DomainWish &wish, const std::string &address, std::string &why)
+inline InfoPtr candidates(const DomainRequest &request, const std::string &address, std::string &why)
 {
 	InfoPtr hints(gdrfab_dupinfo(nullptr));
-	// No messages: verbs then keeps receives of its own for notifications.
+	// Without messages verbs posts its own receives for notifications.
 	hints->caps = GDRFAB_RMA | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
 	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_LOCAL | GDRFAB_MR_ALLOCATED | GDRFAB_MR_HMEM;
 	hints->threading = GDRFAB_THREAD_SAFE;
-	hints->progress = wish.thread ? GDRFAB_PROGRESS_AUTO : GDRFAB_PROGRESS_MANUAL;
-	// The hints' strings stay the caller's: gdrfab_freeinfo() does not free these.
-	hints->prov_name = const_cast<char *>(wish.provider.c_str());
-	if (!wish.auth_key.empty()) {
-		hints->auth_key = wish.auth_key.data();
-		hints->auth_key_size = wish.auth_key.size();
+	hints->progress = request.thread ? GDRFAB_PROGRESS_AUTO : GDRFAB_PROGRESS_MANUAL;
+	// gdrfab_freeinfo() does not free the caller's strings in hints.
+	hints->prov_name = const_cast<char *>(request.provider.c_str());
+	if (!request.auth_key.empty()) {
+		hints->auth_key = request.auth_key.data();
+		hints->auth_key_size = request.auth_key.size();
 	}
 	std::string words;
-	if (wish.provider == "verbs" && wish.device >= 0 && accelerator(wish.device, hints->near_iface, words))
-		hints->near_device = static_cast<uint32_t>(wish.device);
+	if (request.provider == "verbs" && request.device >= 0 && accelerator(request.device, hints->near_iface, words))
+		hints->near_device = static_cast<uint32_t>(request.device);
 	gdrfab_info *list = nullptr;
-	const bool named = wish.provider == "tcp" && !address.empty();
+	const bool named = request.provider == "tcp" && !address.empty();
 	const int rc = gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, named ? address.c_str() : nullptr,
 				      named ? "0" : nullptr, named ? GDRFAB_SOURCE : 0, hints.get(), &list);
 	if (rc < 0) {
-		why = only_of(wish.provider, failure("gdrfab_getinfo", rc));
+		why = only_of(request.provider, failure("gdrfab_getinfo", rc));
 		return nullptr;
 	}
 	InfoPtr info(list);
@@ -120,7 +120,7 @@ inline InfoPtr candidates(const DomainWish &wish, const std::string &address, st
 // One open domain.
 class Domain {
 public:
-	Domain(const DomainWish &wish, InfoPtr info) : provider(wish.provider), tag(random_number()), info(std::move(info))
+	Domain(const DomainRequest &request, InfoPtr info) : provider(request.provider), tag(random_number()), info(std::move(info))
 	{
 		gdrfab_fabric *f = nullptr;
 		check("gdrfab_fabric_open", gdrfab_fabric_open(this->info.get(), nullptr, &f));
@@ -139,14 +139,14 @@ public:
 	Domain(const Domain &) = delete;
 	Domain &operator=(const Domain &) = delete;
 
-	// A region whose close a peer kept from ending: shut for new operations already. It is closed for good with the next
-	// one, or with the domain.
+	// A region that a peer keeps from closing. It allows no new operations, and is closed with the next region, or with
+	// the domain.
 	void leave(gdrfab_mr *mr)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 		busy_.push_back(mr);
 	}
-	// Memory of this domain's that such a region keeps from being freed.
+	// Memory of this domain that such a region keeps from being freed.
 	void leave_memory(void *at)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -182,32 +182,32 @@ public:
 	}
 
 	// null: the provider cannot be used, `why` says why not.
-	std::shared_ptr<Domain> open(const DomainWish &wish, std::string &why)
+	std::shared_ptr<Domain> open(const DomainRequest &request, std::string &why)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 		forget_parents();
-		const std::string key = wish.text();
-		auto known = by_wish_.find(key);
-		if (known != by_wish_.end())
+		const std::string key = request.text();
+		auto known = by_request_.find(key);
+		if (known != by_request_.end())
 			if (auto domain = known->second.lock())
 				return domain;
-		InfoPtr info = candidates(wish, "", why);
+		InfoPtr info = candidates(request, "", why);
 		if (!info)
 			return nullptr;
-		// Two accelerators may have one NIC next to them.
+		// Two accelerators may have the same nearest NIC.
 		const std::string place = key.substr(0, key.find("/near")) + "@" + info->domain_name;
-		auto same = wish.provider == "verbs" ? by_wish_.find(place) : by_wish_.end();
-		std::shared_ptr<Domain> domain = same == by_wish_.end() ? nullptr : same->second.lock();
+		auto same = request.provider == "verbs" ? by_request_.find(place) : by_request_.end();
+		std::shared_ptr<Domain> domain = same == by_request_.end() ? nullptr : same->second.lock();
 		if (!domain) {
 			try {
-				domain = std::make_shared<Domain>(wish, std::move(info));
+				domain = std::make_shared<Domain>(request, std::move(info));
 			} catch (const RdmaError &e) {
 				why = e.what();
 				return nullptr;
 			}
 			open_.push_back(domain);
 		}
-		by_wish_[key] = by_wish_[place] = domain;
+		by_request_[key] = by_request_[place] = domain;
 		return domain;
 	}
 
@@ -233,13 +233,13 @@ private:
 		if (pid_ == getpid())
 			return;
 		pid_ = getpid();
-		by_wish_.clear();
+		by_request_.clear();
 		open_.clear();
 	}
 
 	std::mutex mutex_;
 	pid_t pid_ = 0;
-	std::map<std::string, std::weak_ptr<Domain>> by_wish_;
+	std::map<std::string, std::weak_ptr<Domain>> by_request_;
 	std::vector<std::weak_ptr<Domain>> open_;
 };
 

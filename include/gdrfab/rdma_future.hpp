@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// What an operation gives back. A std::future costs an allocation and two locks, and needs another thread to complete it; an
-// RdmaFuture drives the connection itself while it is waited for, so that an operation which is done at once is
-// learnt of at once. toStdFuture() makes the other kind of it.
+// What an operation returns. A std::future costs an allocation and two locks, and needs another thread to complete it. An
+// RdmaFuture drives the connection itself while a thread waits for it. toStdFuture() converts it.
 #ifndef GDRFAB_RDMA_FUTURE_HPP
 #define GDRFAB_RDMA_FUTURE_HPP
 
@@ -23,7 +22,7 @@ namespace gdrfab {
 struct RdmaNotification {
 	RdmaStatus status;     // Success, or why there is none
 	uint64_t value = 0;    // what the writer gave, or the number of the write
-	uint64_t sequence = 0; // the how manieth notifying write of this connection, from 1
+	uint64_t sequence = 0; // number among the notifying writes of this connection, from 1
 	size_t length = 0;     // bytes of that write
 
 	bool ok() const noexcept { return status.ok(); }
@@ -43,7 +42,7 @@ inline Clock::time_point after(std::chrono::milliseconds limit)
 	return std::chrono::duration_cast<std::chrono::milliseconds>(end - now) <= limit ? end : now + limit;
 }
 
-// A time limit that begins to run when somebody first has to wait: most operations never ask the clock.
+// A time limit that starts when a thread first has to wait: most operations never read the clock.
 class Limit {
 public:
 	explicit Limit(std::chrono::milliseconds whole) noexcept : whole_(whole) {}
@@ -68,14 +67,14 @@ private:
 	Clock::time_point end_;
 };
 
-// An operation, from its call until both its future and its completion are through with it.
+// An operation, from its call until its future and its completion have both released it.
 struct Op {
 	std::atomic<bool> done{false};
 	std::atomic<uint8_t> owners{0};
-	// An operation longer than the provider's longest has several pieces, and one more for whoever posts them. Fixed before
+	// An operation longer than the provider's longest has several pieces, and one more for the thread that posts. Fixed before
 	// the first is posted: completions look at it without a lock.
 	size_t pieces = 1;
-	// Those of several that are over, under the connection's lock.
+	// Pieces that are done, under the connection's lock.
 	size_t ended = 0;
 	bool waits_for_write = false;
 	RdmaNotification result;
@@ -83,7 +82,7 @@ struct Op {
 	Op *next = nullptr;
 };
 
-// Operations are used again and again; none is freed before the connection.
+// Operations are reused; none is freed before the connection.
 class OpPool {
 public:
 	Op *take(uint8_t owners)
@@ -105,7 +104,7 @@ public:
 	}
 	void drop(Op *op)
 	{
-		// The last owner is alone: no need for a locked instruction where it is the only one left.
+		// The last owner needs no locked instruction.
 		if (op->owners.load(std::memory_order_acquire) != 1 && op->owners.fetch_sub(1, std::memory_order_acq_rel) != 1)
 			return;
 		if (!op->result.status.ok())
@@ -153,7 +152,7 @@ public:
 	~RdmaFuture() { forget(); }
 
 	bool valid() const noexcept { return op_ != nullptr; }
-	// Without making progress.
+	// Makes no progress.
 	bool ready() const
 	{
 		need();
@@ -179,7 +178,7 @@ public:
 		forget();
 		return result;
 	}
-	// Deferred: whoever waits for it makes the progress. wait_for() of it therefore says `deferred`.
+	// Deferred: the thread that waits makes the progress, so wait_for() returns `deferred`.
 	std::future<T> toStdFuture() &&
 	{
 		need();

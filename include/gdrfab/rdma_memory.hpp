@@ -64,7 +64,7 @@ public:
 		return add(domain);
 	}
 
-	// Registers wherever it has to be by the options; the reasons of those that refuse are kept.
+	// Registers with each provider of the options, and keeps the reasons of those that refuse.
 	void add_all()
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -96,7 +96,7 @@ public:
 		return refused_;
 	}
 
-	// After it no peer reaches the memory; false: one is stopped inside a copy, and is kept from beginning another.
+	// Afterwards no peer reaches the memory. False: one is stopped inside a copy, and cannot begin another.
 	bool close()
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -121,7 +121,7 @@ public:
 	const size_t len;
 	const int device;
 
-	// The memory is this region's, of gdrfab_mem_alloc_on(), and goes with it.
+	// Memory of gdrfab_mem_alloc_on() that is freed with this region.
 	void own(std::shared_ptr<Domain> allocator) { allocator_ = std::move(allocator); }
 
 private:
@@ -129,11 +129,11 @@ private:
 	{
 		std::vector<std::shared_ptr<Domain>> domains;
 		for (const std::string &provider : options_.providers) {
-			DomainWish wish;
-			wish.provider = provider;
-			wish.device = device;
+			DomainRequest request;
+			request.provider = provider;
+			request.device = device;
 			std::string why;
-			if (auto domain = Domains::here().open(wish, why))
+			if (auto domain = Domains::here().open(request, why))
 				domains.push_back(std::move(domain));
 			else
 				refused_ += provider + ": " + why + "\n";
@@ -155,7 +155,7 @@ private:
 		attr.mr_iov = &iov;
 		attr.iov_count = 1;
 		attr.access = options_.access;
-		// AUTO would open the vendors' drivers, which a program without accelerators has no use for.
+		// AUTO would open the vendors' drivers, which a program without accelerators does not need.
 		attr.iface = device < 0 ? static_cast<uint32_t>(GDRFAB_HMEM_SYSTEM) : GDRFAB_HMEM_AUTO;
 		attr.require = options_.require;
 		attr.forbid = options_.forbid;
@@ -168,7 +168,7 @@ private:
 
 	const RdmaMemoryOptions options_;
 	std::mutex mutex_;
-	// Filled from the front, and emptied by close() alone.
+	// Filled from the front, emptied only by close().
 	std::array<Registration, 16> slots_;
 	std::atomic<size_t> used_{0};
 	std::atomic<bool> closed_{false};
@@ -183,7 +183,7 @@ private:
 // valid, and mapped, while this object lives. Move-only.
 class RdmaMemory {
 public:
-	// A range that a write takes from. It must not outlive its memory: then it is refused by std::invalid_argument.
+	// A range that a write reads. Used after its memory is gone, it throws std::invalid_argument.
 	class View {
 	public:
 		const void *data() const noexcept { return at_; }
@@ -217,7 +217,7 @@ public:
 	};
 
 	// device: -1 host memory; from 0 an accelerator's, whose vendor is found out. Throws std::invalid_argument for what
-	// is no memory of that device, RdmaError where no provider takes it.
+	// is no memory of that device, RdmaError where no provider can register it.
 	RdmaMemory(const void *buf, size_t len, int device = -1, RdmaMemoryOptions options = {})
 	{
 		if (!buf)
@@ -245,10 +245,10 @@ public:
 			throw std::invalid_argument("allocate: device " + std::to_string(device) + "; -1 is the host");
 		if (device >= 0 && !detail::accelerator(device, iface, why))
 			throw RdmaError(ENODEV, "allocate: device " + std::to_string(device) + ": " + why);
-		detail::DomainWish wish;
-		wish.provider = "shm";
+		detail::DomainRequest request;
+		request.provider = "shm";
 		const auto there = detail::Domains::here().of({"shm"});
-		const auto domain = there.empty() ? detail::Domains::here().open(wish, why) : there.front();
+		const auto domain = there.empty() ? detail::Domains::here().open(request, why) : there.front();
 		if (!domain)
 			throw RdmaError(ENODEV, "allocate: shm: " + why);
 		void *at = nullptr;
@@ -311,11 +311,11 @@ public:
 	const void *data() const { return region().data; }
 	size_t length() const { return region().len; }
 	int getDevice() const { return region().device; }
-	// Equal of two objects that are one registration; says nothing else.
+	// Equal for two objects that share a registration.
 	const void *localKey() const { return &region(); }
 
 	// Text by which peers make an RdmaRemoteBuffer: keys, addresses, length and rights, with a checksum. Covers every
-	// domain that is open now, so a key that is taken before a transport was made may not do for it.
+	// domain that is open now, so a key from before a transport was made may not work with it.
 	std::string remoteKey() const
 	{
 		region().add_all();

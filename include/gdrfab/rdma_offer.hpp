@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// What a transport offers to its peer, as the url of bind(), and which of both sides' offers they take. Each side decides
+// What a transport offers to its peer, as the url of bind(), and which of both sides' offers is used. Each side decides
 // alone, from the same two urls, so the rule must give both the same answer.
 #ifndef GDRFAB_RDMA_OFFER_HPP
 #define GDRFAB_RDMA_OFFER_HPP
@@ -23,7 +23,7 @@ struct Offer {
 struct Url {
 	uint64_t id = 0; // of the transport
 	std::string host;
-	std::vector<Offer> offers; // in the order of that side's liking
+	std::vector<Offer> offers; // in that side's order of preference
 
 	std::string text() const
 	{
@@ -57,9 +57,9 @@ struct Url {
 	}
 };
 
-// Which provider both sides take; "" if there is none. `why` gets a line for each that was looked at.
+// The provider that both sides use; "" if there is none. `why` gets a line for each that was examined.
 //
-// The order is that of the side with the smaller number: any rule would do that is the same on both.
+// The order is that of the side with the smaller number; any rule works that is the same on both.
 inline std::string choose(const Url &mine, const Url &peer, std::string &why)
 {
 	const Url &first = mine.id < peer.id ? mine : peer, &second = mine.id < peer.id ? peer : mine;
@@ -89,10 +89,10 @@ inline std::string choose(const Url &mine, const Url &peer, std::string &why)
 }
 
 // Verbs carry 32 bits with a write. A value that does not fit into 31 comes in parts, 31 bits each, the highest first; all but
-// the last have the top bit set, and go ahead with writes of no bytes.
+// the last have the top bit set, and go first, with writes of no bytes.
 struct Parts {
 	static constexpr uint32_t more = 0x80000000u;
-	// Fills parts with those that go ahead, and returns the last. All parts of a value push out of join() what a value
+	// Fills parts with those that go first, and returns the last. All parts of a value push out of join() what a value
 	// that was given up midway has left there.
 	static uint32_t split(uint64_t value, uint32_t parts[2], unsigned &count, bool all = false) noexcept
 	{

@@ -42,7 +42,7 @@ struct Rail {
 		gdrfab_cq *c = nullptr;
 		check("gdrfab_cq_open", gdrfab_cq_open(domain->domain.get(), &cq_attr, nullptr, &c));
 		cq.reset(c);
-		// A success then means the peer's memory. Over tcp it also asks for the answer at once.
+		// A success then means that the bytes are in the peer's memory. Over tcp it also asks for the answer at once.
 		const uint64_t levels = info->tx_op_flags & (GDRFAB_DELIVERY_COMPLETE | GDRFAB_TRANSMIT_COMPLETE);
 		flags = GDRFAB_COMPLETION | (domain->provider == "verbs" ? levels : +GDRFAB_DELIVERY_COMPLETE);
 		info->tx_op_flags = flags;

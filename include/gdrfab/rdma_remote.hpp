@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// A peer's memory, as this side sees it: what its text says, and no more. Its bounds are checked before anything is posted.
+// A peer's memory, as its text describes it. Its bounds are checked before anything is posted.
 #ifndef GDRFAB_RDMA_REMOTE_HPP
 #define GDRFAB_RDMA_REMOTE_HPP
 

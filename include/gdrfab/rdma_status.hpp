@@ -16,7 +16,7 @@ namespace gdrfab {
 // What is true of the transport after each result; docs/rdma-transport.md has the table.
 enum class RdmaCode {
 	Success, // done
-	Timeout, // the time limit passed; the buffer is quiet. Over shm and tcp the transport goes on, over verbs it is broken
+	Timeout, // the time limit passed; nothing uses the buffer. Over shm and tcp the transport goes on, over verbs it is broken
 	Failed,  // this operation was refused (key, range, right, path) or its memory failed; otherwise as Timeout
 	Broken,  // the connection is over, and stays so: every later operation ends like this at once
 	Aborted, // this side closed or destroyed the transport
@@ -61,7 +61,7 @@ public:
 private:
 	RdmaCode code_ = RdmaCode::Success;
 	int error_ = 0;
-	// Successes, which are many, carry no words.
+	// Successes carry no words.
 	std::shared_ptr<const std::string> words_;
 };
 

@@ -32,14 +32,14 @@
 namespace gdrfab {
 
 struct RdmaOptions {
-	// Those that may be used, the most wanted first. shm connects processes of one host only.
+	// Those that may be used, in order of preference. shm connects processes of one host only.
 	std::vector<std::string> providers{"shm", "verbs", "tcp"};
 	// A thread of the library's serves the peer (shm's staged transfers, everything of tcp) while this program does
 	// something else. Without it, that happens inside waits and progress() alone.
 	bool progressThread = true;
 	// Operations under way at once; 0: the provider's own number. More wait inside write() and read().
 	size_t depth = 0;
-	// Of operations that are given none.
+	// For operations without their own.
 	std::chrono::milliseconds timeout{30000};
 	std::chrono::milliseconds connectTimeout{10000};
 	// tcp: the address of this host by which the peer reaches it; "": GDRFAB_TCP_IFACE, else the loopback.
@@ -67,7 +67,7 @@ class RdmaTransport {
 public:
 	using Timeout = std::optional<std::chrono::milliseconds>;
 
-	// device: the accelerator whose nearest RDMA card is to be used; -1: any. It is asked for, and no context is made on it.
+	// device: the accelerator whose nearest RDMA card is used; -1: any. No context is made on it.
 	explicit RdmaTransport(int device = -1, RdmaOptions options = {});
 	// Ends what is under way with Aborted; afterwards no buffer is touched. Futures stay valid.
 	~RdmaTransport() { close(); }
@@ -139,7 +139,7 @@ private:
 
 	RdmaFuture<RdmaStatus> operation(const RdmaMemory::View &view, const RdmaRemoteBuffer &remote, bool writes,
 					 RdmaNotify notify, Timeout timeout);
-	// What one call of the library's transfers, of an operation's all or a part.
+	// What one call of the library transfers: an operation, or a part of one.
 	struct Piece {
 		const detail::Registration &local;
 		const unsigned char *at;
@@ -171,7 +171,7 @@ private:
 	std::timed_mutex notify_mutex_;
 	// Under notify_mutex_; atomic for ThreadSanitizer, which does not see every way of taking a std::timed_mutex.
 	std::atomic<uint64_t> notified_{0};
-	// Under notify_mutex_: parts of a value are out whose last was given up.
+	// Under notify_mutex_: parts of a value were sent, but not its last.
 	std::atomic<bool> half_told_{false};
 };
 

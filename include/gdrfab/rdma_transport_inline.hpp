@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// The bodies of RdmaTransport, apart from its declaration so that that can be read.
+// The bodies of RdmaTransport, which would make its declaration hard to read.
 #ifndef GDRFAB_RDMA_TRANSPORT_INLINE_HPP
 #define GDRFAB_RDMA_TRANSPORT_INLINE_HPP
 
@@ -32,9 +32,9 @@ inline bool RdmaTransport::supported(int device, std::string *why)
 	std::string words, out;
 	bool any = false;
 	for (const char *provider : {"shm", "verbs", "tcp"}) {
-		detail::DomainWish wish;
-		wish.provider = provider;
-		if (detail::candidates(wish, "", words))
+		detail::DomainRequest request;
+		request.provider = provider;
+		if (detail::candidates(request, "", words))
 			any = true;
 		else
 			out += std::string(provider) + ": " + words + "\n";
@@ -59,18 +59,18 @@ inline std::string RdmaTransport::bind()
 	detail::Url url;
 	refused_.clear();
 	for (const std::string &provider : options_.providers) {
-		detail::DomainWish wish;
-		wish.provider = provider;
-		wish.device = device_;
-		wish.thread = options_.progressThread;
+		detail::DomainRequest request;
+		request.provider = provider;
+		request.device = device_;
+		request.thread = options_.progressThread;
 		if (provider == "tcp")
-			wish.auth_key = options_.authKey;
+			request.auth_key = options_.authKey;
 		std::string why;
 		try {
-			auto domain = detail::Domains::here().open(wish, why);
+			auto domain = detail::Domains::here().open(request, why);
 			const bool named = provider == "tcp" && !options_.address.empty();
 			detail::InfoPtr info(!domain ? nullptr
-						     : named ? detail::candidates(wish, options_.address, why).release()
+						     : named ? detail::candidates(request, options_.address, why).release()
 							     : gdrfab_dupinfo(domain->info.get()));
 			if (info) {
 				rails_.push_back(std::make_unique<detail::Rail>(domain, std::move(info), options_.depth,
@@ -135,7 +135,7 @@ inline RdmaStatus RdmaTransport::connect(const std::string &peerUrl)
 	return await_connected(near ? *near : *connection_, options_.connectTimeout);
 }
 
-// A peer in this process may have nobody else who drives it.
+// A peer in this process may have no other thread that drives it.
 inline RdmaStatus RdmaTransport::await_connected(detail::Connection &peer_or_self, std::chrono::milliseconds limit)
 {
 	using detail::Connection;
@@ -188,7 +188,7 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 		throw std::out_of_range(std::string(what) + ": the view has " + std::to_string(view.size()) +
 					" bytes, the remote buffer " + std::to_string(remote.len));
 	remote.check_range();
-	// One for everything that this call waits for, and for the operation itself.
+	// One limit for all waits of this call, and for the operation.
 	detail::Limit limit(timeout.value_or(options_.timeout));
 	if (c.state() != Connection::Connected) {
 		need_begun(what);
@@ -224,7 +224,7 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 		op->pieces = pieces + 1;
 		limit.end();
 	}
-	// To whichever thread takes the completion, by way of the library.
+	// Handed through the library to the thread that reads the completion.
 	op->done.store(false, std::memory_order_release);
 	ssize_t rc = 0;
 	size_t posted = 0;
@@ -260,7 +260,7 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 	return RdmaFuture<RdmaStatus>(connection_, op);
 }
 
-// Posts again while there is no room, for as long as the limit allows; what is left of it is the time of what is posted.
+// Posts again while there is no room, within the limit; the operation gets the rest of it.
 template <typename Post> inline ssize_t RdmaTransport::when_room(detail::Limit &limit, Timeout timeout, Post post)
 {
 	for (unsigned turn = 0;; turn++) {
@@ -279,7 +279,7 @@ template <typename Post> inline ssize_t RdmaTransport::when_room(detail::Limit &
 	}
 }
 
-// A value too wide for the provider's words: its higher parts go ahead, with writes of no bytes.
+// A value too wide for the provider: its higher parts go first, with writes of no bytes.
 inline ssize_t RdmaTransport::post_in_parts(detail::Op *op, Piece &piece, detail::Limit &limit, Timeout timeout)
 {
 	gdrfab_ep *ep = connection_->rail().ep.get();

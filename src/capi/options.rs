@@ -33,19 +33,22 @@ pub const GDRFAB_OPT_COOP: c_int = 260;
 /// with ENOSYS where the vendor has no such order. verbs: only 0, else -EOPNOTSUPP, because an RDMA device
 /// waits for no stream; synchronise with it before posting.
 pub const GDRFAB_OPT_STREAM: c_int = 261;
-/// uint32_t 0 to 31, verbs only, before connecting or accepting: a packet without acknowledgement is repeated
-/// after 4.096 us << value; 0: never. Default: GDRFAB_VERBS_TIMEOUT.
+
+// Of verbs only, set before connecting or accepting.
+/// uint32_t 0 to 31: a packet without acknowledgement is repeated after 4.096 us << value; 0: never. Default:
+/// GDRFAB_VERBS_TIMEOUT.
 pub const GDRFAB_OPT_ACK_TIMEOUT: c_int = 262;
-/// uint32_t 0 to 7, verbs only, before connecting or accepting: repeats of an unacknowledged packet before the
-/// connection fails. Default: GDRFAB_VERBS_RETRIES.
+/// uint32_t 0 to 7: repeats of an unacknowledged packet before the connection fails. Default:
+/// GDRFAB_VERBS_RETRIES.
 pub const GDRFAB_OPT_RETRY_COUNT: c_int = 263;
-/// uint32_t 0 to 7, verbs only, before connecting or accepting: repeats where the peer has posted no receive;
-/// 7: without end. Default: GDRFAB_VERBS_RNR_RETRIES.
+/// uint32_t 0 to 7: repeats where the peer has posted no receive; 7: without end. Default:
+/// GDRFAB_VERBS_RNR_RETRIES.
 pub const GDRFAB_OPT_RNR_RETRY: c_int = 264;
-/// uint32_t 0 to 31, verbs only, before connecting or accepting: the verbs' code of the time that a peer is
-/// asked to wait where this side has posted no receive (12: 0.64 ms). Default: GDRFAB_VERBS_MIN_RNR_TIMER.
+/// uint32_t 0 to 31: how long a peer is asked to wait where this side has posted no receive, in the code of
+/// verbs (12: 0.64 ms). Default: GDRFAB_VERBS_MIN_RNR_TIMER.
 pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
-/// uint32_t 0 or 1 (default), shm only, before connecting or accepting. 0: operations and progress of this
+
+/// uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
 /// endpoint call no device driver in this process, for callers whose kernels wait for copies, because a
 /// driver's call may wait for the kernels. Copies between device memory (the ipc path) are then made by a
 /// process of the library's own, gdrfab-copier, which setting the option starts; what needs a driver here

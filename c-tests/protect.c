@@ -103,9 +103,7 @@ static void refused(const struct refusal *r, int call, ssize_t rc)
 		test_fail(__FILE__, __LINE__, "%s, call %d, len %zu: %s instead of the error %s", r->what, call, r->len,
 			  next == 0 ? "nothing" : "a success", test_number(-r->err));
 	cq_failure(__FILE__, __LINE__, r->n->cq, &f);
-	/* A peer whose adapter has refused a write ends the connection at once, and its goodbye may overtake the refusal. */
-	bool overtaken = traits()->adapter && flushed(&f.entry);
-	bool as_said = failure_is(&f.entry, r->err, r->prov) || overtaken;
+	bool as_said = failure_is(&f.entry, r->err, r->prov) || (!tells_failed_writes(r->n) && flushed(&f.entry));
 	if (!as_said || f.entry.op_context != context || !f.words[0])
 		test_wrong(__FILE__, __LINE__,
 			   "%s, call %d, len %zu: error %s, provider code %d, context %p, \"%s\"; wanted %s, %d, %p",

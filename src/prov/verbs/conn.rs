@@ -330,7 +330,7 @@ impl State {
 
     /// Without a connection manager nobody tells of a peer that dies, so its device is asked now and then.
     fn look_alive(&mut self) {
-        let idle = self.service.as_ref().is_some_and(|s| s.up && s.outstanding == 0);
+        let idle = self.service.as_ref().is_some_and(|s| s.up && s.outstanding == 0) && !self.link.heard_bye;
         let due = matches!(self.phase, Phase::Connected) && self.link.by_address.is_some() && now_ns() > self.link.asked_alive + ALIVE_NS;
         if idle
             && due
@@ -422,7 +422,10 @@ impl State {
 
     fn on_late_event(&mut self, event: CmEvent) {
         let why = match event.kind {
-            CmEventKind::Disconnected => Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died"),
+            CmEventKind::Disconnected => {
+                let words = "the peer closed the connection or died";
+                return self.peer_ends(Error::coded(errno::ECONNRESET, Code::PeerGone, words));
+            }
             CmEventKind::DeviceRemoval => Error::coded(errno::ENODEV, Code::PeerGone, "the RDMA device was removed"),
             CmEventKind::TimewaitExit | CmEventKind::AddrChange | CmEventKind::Established => return,
             _ => match event.error() {

@@ -83,6 +83,7 @@ impl Endpoint {
             late: 0,
             why: None,
             fault: None,
+            peer_end: None,
             drained_by: 0,
             silent: false,
             link: Link::default(),
@@ -421,6 +422,7 @@ impl Endpoint {
                 s.release_held();
             }
             s.check_deadlines();
+            s.follow_peer();
             s.finish_if_drained();
             self.queues(&s)
         };
@@ -464,7 +466,7 @@ impl Endpoint {
         let s = self.shared.state.lock();
         let now = time::now_ns();
         let until = |at: u64| if at == 0 { LONG } else { at.saturating_sub(now).clamp(SHORT, LONG) };
-        let draining = if matches!(s.phase, Phase::Draining) { SHORT } else { LONG };
+        let draining = if matches!(s.phase, Phase::Draining) || s.peer_end.is_some() { SHORT } else { LONG };
         let nap = until(s.earliest).min(until(s.held_until())).min(until(s.connecting_deadline().unwrap_or(0))).min(draining);
         s.bind.sleeps(now, nap)
     }

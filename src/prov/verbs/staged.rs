@@ -290,7 +290,7 @@ impl State {
         match words[0] as u8 {
             kind::BYE => {
                 self.link.heard_bye();
-                self.begin_end(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"), false);
+                self.peer_ends(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"));
             }
             kind::OPEN => {
                 let opened = self.service.as_mut().map(|s| s.open_slots(domain));

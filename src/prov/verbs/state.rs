@@ -116,6 +116,8 @@ pub struct State {
     pub why: Option<Error>,
     /// What the device said of the queue pair, and no operation has said better yet.
     pub fault: Option<Error>,
+    /// The peer ends the connection, for this reason; until then what is under way may still be answered.
+    pub peer_end: Option<(Error, u64)>,
     /// When draining is given up and the queue pair destroyed instead.
     pub drained_by: u64,
     /// The peer was told, or told us, so that no event is owed for what this side began.
@@ -393,6 +395,24 @@ impl State {
         {
             crate::log!(Warn, "{e}");
             self.drained_by = 0;
+        }
+    }
+
+    /// The peer ends the connection. Its goodbye comes another way than its answers, and may overtake a refusal: what is under way
+    /// has a moment for that.
+    #[cold]
+    pub fn peer_ends(&mut self, why: Error) {
+        if !matches!(self.phase, Phase::Connected) || self.tx.is_empty() {
+            self.begin_end(why, false);
+        } else if self.peer_end.is_none() {
+            self.peer_end = Some((why, time::now_ns() + super::ANSWER_NS));
+        }
+    }
+
+    /// Ends what the peer has ended, once nothing is under way any more or the moment has passed.
+    pub fn follow_peer(&mut self) {
+        if let Some((why, _)) = self.peer_end.take_if(|(_, until)| self.tx.is_empty() || time::now_ns() >= *until) {
+            self.begin_end(why, false);
         }
     }
 

@@ -136,8 +136,8 @@ CHECKS := fmt clippy rust loom install c tcp guards plugins
 # Deeper: alone where limits are those of a quiet machine, and two at a time where limits are wide or nobody looks at a clock.
 CHECKS_ALONE := examples perf modes tcp-links nccl
 CHECKS_PAIRS := verbs memcheck libfabric tsan fuzz doc
-# Programs of c-tests side by side; see c-tests/run.sh.
-JOBS ?= 2
+# Programs of c-tests side by side; see c-tests/run.sh. They wait most of the time.
+JOBS ?= 4
 
 check:
 	@MAKE="$(MAKE)" tests/check.sh check 9 $(CHECKS)
@@ -211,8 +211,8 @@ check-guards: check-install
 		DEBUG_SO=$(CARGO_TARGET_DIR)/debug/$(SO) PANIC_DIR=$(CARGO_TARGET_DIR)/panic tests/guards.sh
 
 check-memcheck: check-install
-	$(USE_TEST_PREFIX) TEST_PROVIDER=tcp c-tests/run.sh --memcheck tcp tcp_key tcp_hostile connection cntr cq
-	$(USE_TEST_PREFIX) TEST_FAST=1 c-tests/run.sh --memcheck
+	$(USE_TEST_PREFIX) TEST_PROVIDER=tcp c-tests/run.sh --jobs 2 --memcheck tcp tcp_key tcp_hostile connection cntr cq
+	$(USE_TEST_PREFIX) TEST_FAST=1 c-tests/run.sh --jobs 2 --memcheck
 
 check-tsan: check-install
 	$(USE_TEST_PREFIX) tests/tsan.sh
@@ -231,16 +231,16 @@ test-plugins: check-install
 
 # Each plugin once: NCCL's present interface with small counts, and libfabric's own tools.
 check-plugins: test-plugins
-	$(USE_TEST_PREFIX) tests/check-nccl.sh --fast --versions 11 --providers shm --programs "nccl nccl_message nccl_group"
-	$(USE_TEST_PREFIX) tests/check-libfabric.sh --parts "tools pingpong"
+	$(USE_TEST_PREFIX) plugins/nccl/tests/check.sh --fast --versions 11 --providers shm --programs "nccl nccl_message nccl_group"
+	$(USE_TEST_PREFIX) plugins/libfabric/tests/check.sh --parts "tools pingpong"
 
-# The plugin, driven as NCCL drives it, without NCCL and without a GPU. See tests/check-nccl.sh.
+# The plugin, driven as NCCL drives it, without NCCL and without a GPU. See plugins/nccl/tests/check.sh.
 check-nccl: test-plugins
-	$(USE_TEST_PREFIX) tests/check-nccl.sh --jobs $(JOBS)
+	$(USE_TEST_PREFIX) plugins/nccl/tests/check.sh --jobs $(JOBS)
 
-# The provider under libfabric's own tools, under Open MPI and under a newer libfabric. See tests/check-libfabric.sh.
+# The provider under libfabric's own tools, under Open MPI and under a newer libfabric. See plugins/libfabric/tests/check.sh.
 check-libfabric: test-plugins
-	$(USE_TEST_PREFIX) tests/check-libfabric.sh
+	$(USE_TEST_PREFIX) plugins/libfabric/tests/check.sh
 
 # Half a minute for each target. See fuzz/run.sh.
 check-fuzz:
@@ -266,7 +266,7 @@ check-gpu: check-install
 # The plugin under PyTorch (PYTHON=python3), on a machine with two GPUs or more.
 check-nccl-gpu: check-install
 	$(INSTALL_TEST_PLUGIN)
-	$(USE_TEST_PREFIX) tests/check-nccl-gpu.sh all
+	$(USE_TEST_PREFIX) plugins/nccl/tests/check-gpu.sh all
 
 # ---- generated and committed
 

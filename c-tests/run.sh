@@ -7,13 +7,14 @@
 #     --claim TEXT       only claims with TEXT in their names, as PROGRAM:TEXT says of one program
 #     --valgrind         under memcheck (also --memcheck); implies TEST_FAST=1
 #     --helgrind         under helgrind; implies TEST_FAST=1
+#     --suite NAME       the programs of plugins/NAME/tests (nccl, libfabric) in place of these
 #     --jobs N           N programs at a time (1); those whose claims are about CPU time and crowds run alone
 #     --build            builds, and runs nothing
 #     --built            runs what an earlier --build has made
 #     --cc CC --cxx CXX --cflags '...'
 #
 # The library is found by pkg-config alone: set PKG_CONFIG_PATH unless it is installed where pkg-config looks. BUILD is
-# where the programs go (target/c-tests). Prints one line per claim, and at last `N passed, N failed, N skipped`.
+# where the programs go (target/c-tests), those of a suite into BUILD.NAME. Prints one line per claim, and at last `N passed, N failed, N skipped`.
 #
 # Device memory is that of fake drivers, built beside the programs; TEST_IFACES names those that are used (all of them).
 # TEST_REAL=1: the machine's own drivers; then TEST_IFACES says which (cuda).
@@ -21,7 +22,7 @@ set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
-cc=${CC:-cc} cxx=${CXX:-c++} cflags= tool= claim= build_only= built= jobs=1
+cc=${CC:-cc} cxx=${CXX:-c++} cflags= tool= claim= build_only= built= jobs=1 suite=
 programs=()
 
 while [ $# -gt 0 ]; do
@@ -30,6 +31,7 @@ while [ $# -gt 0 ]; do
 	--claim) claim=$2 && shift ;;
 	--valgrind | --memcheck) tool=memcheck ;;
 	--helgrind) tool=helgrind ;;
+	--suite) suite=$2 && shift ;;
 	--jobs) jobs=$2 && shift ;;
 	--build) build_only=1 ;;
 	--built) built=1 ;;
@@ -37,7 +39,7 @@ while [ $# -gt 0 ]; do
 	--cxx) cxx=$2 && shift ;;
 	--cflags) cflags=$2 && shift ;;
 	-*)
-		sed -n '3,19s/^# \{0,1\}//p' "$0" >&2
+		sed -n '3,22s/^# \{0,1\}//p' "$0" >&2
 		exit 2
 		;;
 	*) programs+=("$1") ;;
@@ -50,13 +52,21 @@ if ! pkg-config --exists gdrfab; then
 	exit 1
 fi
 build=${BUILD:-${CARGO_TARGET_DIR:-$root/target}/c-tests}
-mkdir -p "$build" && build=$(cd "$build" && pwd) && cd "$here" || exit 1
+mkdir -p "$build" && fakes=$(cd "$build" && pwd)/fakes || exit 1
+dir=$here build=${fakes%/fakes}
+if [ -n "$suite" ]; then
+	dir=$root/plugins/$suite/tests build=$build.$suite
+	mkdir -p "$build" || exit 1
+	# shellcheck source=/dev/null
+	[ ! -e "$dir/suite.sh" ] || . "$dir/suite.sh"
+fi
+cd "$here" || exit 1
 
 # ---- building
 
 if [ ${#programs[@]} -eq 0 ]; then
-	for file in $(grep -l '^TEST' ./*.c ./*.cpp | LC_ALL=C sort); do
-		file=${file#./}
+	for file in $(grep -sl '^TEST' "$dir"/*.c "$dir"/*.cpp | LC_ALL=C sort); do
+		file=${file##*/}
 		programs+=("${file%.*}")
 	done
 fi
@@ -67,7 +77,7 @@ finish() {
 	exit
 }
 # What will be run, in turns and alone, as PROGRAM:TEXT.
-side_by_side=() alone=() names=()
+side_by_side=() alone=() long=() names=()
 for item in "${programs[@]}"; do
 	program=${item%%:*} text=$claim
 	[ "$program" = "$item" ] || text=${item#*:}
@@ -86,11 +96,14 @@ for item in "${programs[@]}"; do
 	names+=("$program")
 	case $program in
 	listen_hostile | shm_hostile | tcp_flood) alone+=("$program:$text") ;;
+	# The longest first, or they are all that is left at the end.
+	rma | rma_order | msg | scribble | device | faults | fault | quiet | nccl_fault | nccl_patience) long+=("$program:$text") ;;
 	*) side_by_side+=("$program:$text") ;;
 	esac
 done
+side_by_side=("${long[@]}" "${side_by_side[@]}")
 
-if [ -z "$built" ] && ! env -u MAKEFLAGS make -s -k -j "$(nproc)" BUILD="$build" CC="$cc" CXX="$cxx" CFLAGS_MORE="$cflags" \
+if [ -z "$built" ] && ! env -u MAKEFLAGS make -s -k -j "$(nproc)" SUITE="$suite" BUILD="$build" FAKES="$fakes" CC="$cc" CXX="$cxx" CFLAGS_MORE="$cflags" \
 	PROGRAMS="${names[*]}"; then
 	for program in "${names[@]}"; do
 		[ -x "$build/$program" ] && continue
@@ -105,28 +118,30 @@ fi
 # ---- surroundings
 
 # What a memory checker finds ends a process with 99; the frame makes that a failed claim. Only definite losses count.
-# A forked child has none of its parent's other threads, and nobody frees what they held: no leaks are sought there.
+# A forked child has none of its parent's other threads, and nobody frees what they held: no leaks are sought there. Each
+# process of a claim has the library translated anew, which takes longer than what it runs: hence without guest-chase.
 under_checker() { # <program> <command...>
 	local leaks=full program=$1
 	shift
 	[ "$program" = fork ] && leaks=no
 	case $tool in
 	memcheck)
-		valgrind -q --fair-sched=try --tool=memcheck --error-exitcode=99 --trace-children=yes --leak-check=$leaks \
-			--show-leak-kinds=definite --errors-for-leak-kinds=definite --suppressions="$here/valgrind.supp" "$@"
+		valgrind -q --vgdb=no --vex-guest-chase=no --fair-sched=try --tool=memcheck --error-exitcode=99 --trace-children=yes --leak-check=$leaks \
+			--show-leak-kinds=definite --errors-for-leak-kinds=definite "${suppressions[@]}" "$@"
 		;;
 	helgrind) valgrind -q --fair-sched=try --tool=helgrind --error-exitcode=99 --trace-children=yes "$@" ;;
 	*) "$@" ;;
 	esac
 }
 if [ -n "$tool" ]; then
+	suppressions=("--suppressions=$here/valgrind.supp")
+	[ "$dir" = "$here" ] || [ ! -e "$dir/valgrind.supp" ] || suppressions+=("--suppressions=$dir/valgrind.supp")
 	export TEST_FAST=${TEST_FAST:-1} TEST_TIME_SCALE=${TEST_TIME_SCALE:-5}
 	# Valgrind's machine is one thread: a wait that spins only keeps the other side from running.
 	export GDRFAB_SPIN_US=${GDRFAB_SPIN_US:-0}
 fi
 
 # Device memory: of the real drivers, or of fake ones under their names.
-fakes=$build/fakes
 if [ "${TEST_REAL:-0}" = 1 ]; then
 	export TEST_IFACES=${TEST_IFACES-cuda}
 else
@@ -150,7 +165,7 @@ logs=$(mktemp -d "$build/logs.XXXXXX") || exit 1
 trap 'rm -rf "$logs"' EXIT
 run_item() { # <PROGRAM:TEXT> <its log>
 	local program=${1%%:*} text=${1#*:} start=$SECONDS
-	echo "== $program${text:+ ($text)}"
+	echo "== ${suite:+$suite/}$program${text:+ ($text)}"
 	under_checker "$program" "$build/$program" ${text:+"$text"} 2>&1 | grep --line-buffered -vE "$unknown"
 	echo "${PIPESTATUS[0]}" >"$2.status"
 	[ $((SECONDS - start)) -lt 10 ] || echo "     $program took $((SECONDS - start)) s"

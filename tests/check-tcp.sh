@@ -42,7 +42,7 @@ export TEST_PROVIDER=tcp BUILD=$build
 of_pass() { # <pass>
 	case $1 in
 	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort) |
-		grep -vx -e verbs -e verbs_raw -e tcp_link -e 'nccl.*' ;;
+		grep -vx -e verbs -e verbs_raw -e tcp_link ;;
 	ipv6) echo connection connection_many:name info:addresses info:wish msg:by_address rma:socket_mem_alloc tcp_hostile:split ;;
 	domain) echo cq rma_order:malloc rma:every_call_socket_mem rma:staged_cuda_alloc msg:by_address protect:malloc ;;
 	apart) echo connection faults:killed faults:stopped_while msg:by_address msg:order_auto rma:socket_mem rma:staged_cuda_plain \

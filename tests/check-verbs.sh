@@ -48,13 +48,22 @@ done
 [ "$examples" != only ] || programs=layout
 
 # ---- what goes into the guest
-all=$(cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | grep -vx 'nccl.*' | LC_ALL=C sort)
+all=$(cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort)
 # The plugin for NCCL, if it is installed: what cards do differently from shm and tcp.
 plugin=$prefix/lib/libnccl-net-gdrfab.so nccl=
 [ -e "$plugin" ] && nccl="nccl_connect:path nccl_message:every_size nccl_order:bytes nccl_group nccl_patience"
-wanted=${programs:-$all $(for item in $nccl; do echo "${item%%:*}"; done)}
-# shellcheck disable=SC2086 # a list of words
-BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig "$root/c-tests/run.sh" --build $wanted >"$target/vm-build.log" 2>&1 || {
+wanted=() wanted_nccl=()
+for item in ${programs:-$all $nccl}; do
+	case $item in
+	nccl*) wanted_nccl+=("${item%%:*}") ;;
+	*) wanted+=("${item%%:*}") ;;
+	esac
+done
+export BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+{
+	"$root/c-tests/run.sh" --build "${wanted[@]}" &&
+		{ [ ${#wanted_nccl[@]} -eq 0 ] || "$root/c-tests/run.sh" --suite nccl --build "${wanted_nccl[@]}"; }
+} >"$target/vm-build.log" 2>&1 || {
 	grep -v '^==' "$target/vm-build.log"
 	exit 1
 }
@@ -66,8 +75,8 @@ mkdir -p "$stage/gdrfab"/{lib,bin,tests} "$stage/modules" || exit 1
 cp -a "$prefix"/lib/libgdrfab.so* "$stage/gdrfab/lib/" && cp "$prefix"/bin/gdrfab-* "$stage/gdrfab/bin/" || exit 1
 [ -z "$nccl" ] || cp "$plugin" "$stage/gdrfab/lib/" || exit 1
 cp -a "$build/fakes" "$stage/gdrfab/tests/" || exit 1
-for program in $wanted; do
-	cp "$build/$program" "$stage/gdrfab/tests/" || exit 1
+for file in "${wanted[@]/#/$build/}" "${wanted_nccl[@]/#/$build.nccl/}"; do
+	cp "$file" "$stage/gdrfab/tests/" || exit 1
 done
 cp "$root"/tests/vm/{programs,perftest,examples}.sh "$stage/gdrfab/" 2>/dev/null
 if [ -n "$examples" ]; then

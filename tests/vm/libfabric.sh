@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs in the guest: the provider for libfabric over soft-RoCE, under the programs of c-tests/fi and under Open MPI. Their
-# binaries are in /fi/bin, the provider in /fi/lib; tests/check-libfabric.sh counts the lines.
+# Runs in the guest: the provider for libfabric over soft-RoCE, under the programs of plugins/libfabric/tests and under Open MPI. Their
+# binaries are in /fi/bin, the provider in /fi/lib; check.sh there counts the lines.
 #
 #   libfabric.sh PROGRAM... -- RANKS...
 set -u

@@ -9,7 +9,7 @@
 
 #include "fab.h"
 
-#include "../plugins/nccl/nccl_net.h"
+#include "../nccl_net.h"
 
 enum { GROUP = 8 };
 enum { OLDEST = 8, NEWEST = 12 };

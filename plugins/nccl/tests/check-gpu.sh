@@ -3,7 +3,7 @@
 # The NCCL plugin under unmodified PyTorch on the NVIDIA GPUs of this machine. Needs an installed plugin and a python3 with
 # torch; neither a compiler nor a network. The programs are in plugins/nccl/torch.
 #
-#   PREFIX=<installed gdrfab> OUT=<logs> [PYTHON=python3] [RANKS=2] tests/check-nccl-gpu.sh <mode>...
+#   PREFIX=<installed gdrfab> OUT=<logs> [PYTHON=python3] [RANKS=2] plugins/nccl/tests/check-gpu.sh <mode>...
 #
 #   smoke [transport]            one all_reduce with NCCL's log: was the path taken that was meant?
 #   collectives [transports]     all operations, sizes and types; the transports' results must be equal (gdrfab p2p)
@@ -22,7 +22,7 @@
 # the number of seconds after which bench and sweep begin no further job. APART=1 trains one after the other. BACKEND=gloo tries all this without a GPU.
 set -u
 
-root=$(cd "$(dirname "$0")/.." && pwd)
+root=$(cd "$(dirname "$0")/../../.." && pwd)
 programs=$root/plugins/nccl/torch
 prefix=${PREFIX:-${CARGO_TARGET_DIR:-$root/target}/prefix}
 out=${OUT:-${CARGO_TARGET_DIR:-$root/target}/check/nccl-gpu}
@@ -297,7 +297,7 @@ killed() { # [transport]
 train_begin() { # <seconds>
 	rm -f "$out/train.rc"
 	# shellcheck disable=SC2016
-	setsid bash -c '"$1" train "$2" >"$3/train.report" 2>&1; echo $? >"$3/train.rc"' - "$root/tests/check-nccl-gpu.sh" "$1" "$out" \
+	setsid bash -c '"$1" train "$2" >"$3/train.report" 2>&1; echo $? >"$3/train.rc"' - "$root/plugins/nccl/tests/check-gpu.sh" "$1" "$out" \
 		</dev/null >/dev/null 2>&1 &
 	echo "begun; ask with train-end"
 }

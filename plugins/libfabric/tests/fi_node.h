@@ -7,7 +7,7 @@
 #ifndef FI_NODE_H
 #define FI_NODE_H
 
-#include "../test.h"
+#include "test.h"
 
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>

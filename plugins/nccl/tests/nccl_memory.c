@@ -5,7 +5,7 @@
  */
 #include "test.h"
 
-#include "../plugins/nccl/memory.c"
+#include "../memory.c"
 
 #include <stdarg.h>
 

@@ -3,7 +3,7 @@
 # Runs the programs that drive the plugin for NCCL as NCCL does: every version of the interface, over shm and over tcp on
 # loopback, with memory of the host and of a fake CUDA. Neither NCCL nor a GPU is needed.
 #
-#   tests/check-nccl.sh [options]
+#   plugins/nccl/tests/check.sh [options]
 #     --versions "N..."    only these (8 9 10 11 12)
 #     --providers "P..."   only these (shm tcp)
 #     --programs "P..."    only these; PROGRAM or PROGRAM:TEXT in a claim's name
@@ -14,12 +14,12 @@
 # the programs go.
 set -u -o pipefail
 
-root=$(cd "$(dirname "$0")/.." && pwd)
+root=$(cd "$(dirname "$0")/../../.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 build=${BUILD:-$target/c-tests}
 prefix=${PREFIX:-$target/prefix}
 versions="8 9 10 11 12" providers="shm tcp" fast= jobs=1
-programs=$(cd "$root/c-tests" && grep -l '^TEST' nccl*.c | sed 's|\.c$||' | LC_ALL=C sort | tr '\n' ' ')
+programs=$(cd "$root/plugins/nccl/tests" && grep -l '^TEST' ./*.c | sed 's|^\./||' | sed 's|\.c$||' | LC_ALL=C sort | tr '\n' ' ')
 while [ $# -gt 0 ]; do
 	case $1 in
 	--versions) versions=$2 && shift ;;
@@ -46,7 +46,7 @@ unset WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZ
 
 mkdir -p "$build"
 # shellcheck disable=SC2046,SC2086 # lists of words
-"$root/c-tests/run.sh" --build $(printf '%s\n' $programs | sed 's/:.*//' | sort -u) >"$build.log" 2>&1 || {
+"$root/c-tests/run.sh" --suite nccl --build $(printf '%s\n' $programs | sed 's/:.*//' | sort -u) >"$build.log" 2>&1 || {
 	cat "$build.log"
 	exit 1
 }
@@ -64,7 +64,7 @@ for provider in $providers; do
 		[ "$version" = 11 ] || [ "$versions" = "$version" ] || these=${programs/nccl_patience/}
 		# shellcheck disable=SC2086 # a list of words
 		TEST_PROVIDER=$provider TEST_NCCL_ABI=$version TEST_FAST=${TEST_FAST:-$quick} \
-			"$root/c-tests/run.sh" --built --jobs "$jobs" $these >"$build.pass" 2>&1
+			"$root/c-tests/run.sh" --suite nccl --built --jobs "$jobs" $these >"$build.pass" 2>&1
 		counts=$(tail -n 1 "$build.pass")
 		sed '$d' "$build.pass"
 		if ! [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then

@@ -3,18 +3,18 @@
 # Runs the provider for libfabric under those who use libfabric: its own tools, programs of ours, Open MPI, and a newer
 # libfabric under MPICH. Neither a network card nor a GPU is needed.
 #
-#   tests/check-libfabric.sh [options]
+#   plugins/libfabric/tests/check.sh [options]
 #     --providers "P..."  only over these (shm tcp)
 #     --parts "P..."      only these:
 #                           tools     fi_info: what is offered, and the words about what is not
 #                           pingpong  fi_pingpong with its data checked, on gdrfab and on "gdrfab;ofi_rxm"
-#                           api       the programs of c-tests/fi
-#                           mpi       the programs of tests/mpi under Open MPI
+#                           api       the programs beside this script
+#                           mpi       the programs of mpi/ under Open MPI
 #                           memcheck  two of the above under valgrind
-#                           verbs     the programs of c-tests/fi, and Open MPI, in the virtual machine of check-verbs
+#                           verbs     the programs beside this script, and Open MPI, in the virtual machine of check-verbs
 #                           newer     the same file under the libfabric that MPICH's wheel brings
 #     --ranks "N..."      jobs of so many processes (2 4)
-#     --claims "C..."     of tests/mpi only those with one of these letters in their names
+#     --claims "C..."     of mpi/ only those with one of these letters in their names
 #     --build             builds, and runs nothing
 #     --built             runs what an earlier --build has made
 #
@@ -23,7 +23,7 @@
 # too is not gdrfab's fault.
 set -u -o pipefail
 
-root=$(cd "$(dirname "$0")/.." && pwd)
+root=$(cd "$(dirname "$0")/../../.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 build=${BUILD:-$target/c-tests}
 prefix=${PREFIX:-$target/prefix}
@@ -133,9 +133,9 @@ carried() { # <claim> <provider> <endpoints at least> <log>
 # ---- building
 
 strict="-std=c99 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -g -O1 -pthread"
-sources=$(cd "$root/tests/mpi" 2>/dev/null && ls -- *.c | grep -vx newer.c)
+sources=$(cd "$root/plugins/libfabric/tests/mpi" 2>/dev/null && ls -- *.c | grep -vx newer.c)
 if [ -z "$built" ]; then
-	cd "$root/tests/mpi" || exit 1
+	cd "$root/plugins/libfabric/tests/mpi" || exit 1
 	# shellcheck disable=SC2086 # lists of words
 	if [ -n "$mpicc" ] && ! OMPI_CC=${CC:-cc} $mpicc $strict -o "$build/mpi" $sources; then
 		bad mpi "does not compile"
@@ -148,7 +148,7 @@ if [ -z "$built" ]; then
 		finish
 	fi
 	cd "$root" || exit 1
-	if [ -x c-tests/fi/run.sh ] && ! BUILD=$build/fi c-tests/fi/run.sh --build >"$out/build.log" 2>&1; then
+	if ! BUILD=$build c-tests/run.sh --suite libfabric --build >"$out/build.log" 2>&1; then
 		bad api "does not compile" "$out/build.log"
 		finish
 	fi
@@ -297,13 +297,9 @@ part_pingpong() {
 
 part_api() {
 	local provider
-	if [ ! -x "$root/c-tests/fi/run.sh" ]; then
-		left_out api "no c-tests/fi"
-		return
-	fi
 	for provider in $providers; do
-		TEST_FI_PROVIDER=$name TEST_PROVIDER=$provider BUILD=$build/fi PREFIX=$prefix \
-			"$root/c-tests/fi/run.sh" --built >"$out/api" 2>&1
+		TEST_FI_PROVIDER=$name TEST_PROVIDER=$provider BUILD=$build PREFIX=$prefix \
+			"$root/c-tests/run.sh" --suite libfabric --built >"$out/api" 2>&1
 		count_lines "api over $provider" $? "$out/api"
 	done
 }
@@ -415,14 +411,14 @@ part_memcheck() {
 part_verbs() {
 	local stage=$out/guest
 	local pkgs="openmpi-bin openmpi-common libopenmpi3 libpmix2 libmunge2 libfabric1 hostname"
-	if [ "$name" != gdrfab ] || [ -z "$mpirun" ] || [ ! -x "$build/fi/msg" ]; then
+	if [ "$name" != gdrfab ] || [ -z "$mpirun" ] || [ ! -x "$build.libfabric/msg" ]; then
 		left_out verbs "nothing was built for the guest"
 		return
 	fi
 	rm -rf "$stage" && mkdir -p "$stage/bin" "$stage/lib" || exit 1
 	cp "$plugin" "$stage/lib/" && cp "$build/mpi" "$root/tests/vm/libfabric.sh" "$stage/bin/" || exit 1
 	for program in $verbs_programs; do
-		cp "$build/fi/$program" "$stage/bin/" || exit 1
+		cp "$build.libfabric/$program" "$stage/bin/" || exit 1
 	done
 	PREFIX=$prefix BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib "$root/tests/check-verbs.sh" \
 		--passes rxe --programs eq --timeout $((1800 * scale)) --vm "--pkgs '$pkgs' --add $stage:/fi" \

@@ -3,7 +3,7 @@
  * CUDA memory of each kind, made as a program makes it that has never heard of the library: by calls of the driver. The
  * prototypes and structs are written out here, so that no vendor header is needed.
  */
-#include "fab.h"
+#include "fab_cuda.h"
 
 #include <dlfcn.h>
 

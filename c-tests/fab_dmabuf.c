@@ -3,7 +3,7 @@
  * Host memory in dma-bufs, made by what a kernel has for that: udmabuf over a memory file, a heap, and the virtual
  * graphics driver vgem. The structs of the last are written out here, so that no graphics header is needed.
  */
-#include "fab.h"
+#include "fab_dmabuf.h"
 
 #include <fcntl.h>
 #include <linux/dma-buf.h>

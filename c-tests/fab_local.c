@@ -3,7 +3,8 @@
  * Local buffers where every one must lie in a region: one is made for the pages around a buffer when it is first used,
  * and kept. Memory that is freed stays this process's, so that its pages stay the same.
  */
-#include "fab.h"
+#include "fab_local.h"
+#include "fab_provider.h"
 
 #include <malloc.h>
 #include <pthread.h>

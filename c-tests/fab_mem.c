@@ -3,7 +3,11 @@
  * Memory of every kind: the parts of fab.h that are about regions. Device memory cannot be touched;
  * its bytes are made and looked at in host memory, and the library's copies carry them over.
  */
-#include "fab.h"
+#include "fab_mem.h"
+#include "fab_cuda.h"
+#include "fab_dmabuf.h"
+#include "fab_local.h"
+#include "fab_node.h"
 
 #include <dlfcn.h>
 #include <sys/mman.h>

@@ -3,7 +3,7 @@
  * What providers differ in, in one place: the claims ask here, and are the same for all. Whatever an info tells is not
  * here.
  */
-#include "fab.h"
+#include "fab_provider.h"
 
 #define OWN_PATHS (GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED | GDRFAB_PATH_IPC)
 #define NIC_PATHS (GDRFAB_PATH_STAGED | GDRFAB_PATH_NIC | GDRFAB_PATH_DMABUF | GDRFAB_PATH_PEER_MEM)
@@ -155,12 +155,6 @@ uint64_t helped_path(void)
 bool by_address_too(const struct node *n)
 {
 	return !is_iwarp(n);
-}
-
-void meet_if_hasty(struct node *n)
-{
-	if (!waits_for_receive(n))
-		barrier(n);
 }
 
 /* The codes of a queue pair's completions are its status behind 100. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* A peer of plain sockets: see raw.h. */
 #include "raw.h"
+#include "fab_provider.h"
 
 #include <netdb.h>
 #include <netinet/in.h>

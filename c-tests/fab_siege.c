@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* A listener under attack: see siege.h. */
 #include "siege.h"
+#include "fab_mem.h"
+#include "fab_node.h"
+#include "fab_wait.h"
 
 #include <sys/mman.h>
 #include <sys/socket.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Waits for completions and events that end with words, not with a hang. */
-#include "fab.h"
+#include "fab_wait.h"
+#include "fab_provider.h"
 
 #include <sched.h>
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Paths, which kinds of memory can offer which of them, and claims that are about one of each. */
-#include "fab.h"
+#include "fab_ways.h"
+#include "fab_mem.h"
+#include "fab_provider.h"
 
 #include <sys/uio.h>
 

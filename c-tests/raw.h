@@ -6,7 +6,7 @@
 #ifndef RAW_H
 #define RAW_H
 
-#include "fab.h"
+#include "fab_data.h"
 
 /* Sizes and numbers of the document. */
 enum {

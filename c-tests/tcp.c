@@ -3,6 +3,7 @@
  * What tcp alone does: where it listens and who can reach it, addresses of both families, paths of host and device
  * memory, peers that are nobody, that say nothing, or that are cut off.
  */
+#include "fab.h"
 #include "raw.h"
 
 #include <ifaddrs.h>

@@ -3,6 +3,7 @@
  * Numbers of connections that want nothing, or cannot say what: what a stranger can cost is bounded, and whoever comes in
  * order is served meanwhile.
  */
+#include "fab.h"
 #include "siege.h"
 
 #include <netinet/in.h>

@@ -4,6 +4,7 @@
  * the while a good peer puts, gets and sends, and connects anew; every byte of it is checked, and so is the rest of the
  * server's memory.
  */
+#include "fab.h"
 #include "siege.h"
 
 #include <sys/socket.h>

@@ -3,6 +3,7 @@
  * A key that both sides must know: by attribute or by file, wrong, on one side only, proofs that are garbage; and that
  * nothing ever shows it.
  */
+#include "fab.h"
 #include "raw.h"
 
 #include <fcntl.h>

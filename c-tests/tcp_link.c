@@ -4,6 +4,7 @@
  * GDRFAB_TCP_TIMEOUT_MS, and what is back in time costs nothing. TEST_LINK names the network device to cut, in the
  * server's network namespace; tests/check-tcp.sh makes both.
  */
+#include "fab.h"
 #include "raw.h"
 
 #include <fcntl.h>

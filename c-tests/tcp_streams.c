@@ -4,6 +4,7 @@
  * everything is as over one; what is late or given up leaves its memory alone; and one of them that dies ends the whole with
  * words that name it.
  */
+#include "fab.h"
 #include "raw.h"
 
 #include <sys/socket.h>

@@ -3,6 +3,7 @@
  * Strangers at the door for further connections, and a client whose stripes do not keep to docs/tcp-wire.md: what it
  * loses is its own connection, while a good peer goes on and every byte of the server's other memory stays as it is.
  */
+#include "fab.h"
 #include "siege.h"
 
 #include <sys/socket.h>

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* CUDA's own allocators. */
+#ifndef FAB_CUDA_H
+#define FAB_CUDA_H
+
+#include "fab_data.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CUDA's, made by calls of its driver beside the library. */
+enum { CUDA_PLAIN, CUDA_POOL, CUDA_PRIVATE_POOL, CUDA_VMM, CUDA_SEGMENTS, CUDA_MANAGED, CUDA_HOST, CUDA_KINDS };
+extern const struct memkind cuda_kinds[CUDA_KINDS];
+/* An entry of libcuda.so.1; the claim is skipped where there is none. */
+void *cuda_entry(const char *name);
+/* A call of the driver whose code must be 0. `types` are its parameters'. */
+#define CU(name, types, ...)                                                                                           \
+	do {                                                                                                           \
+		int (*call_) types;                                                                                    \
+		*(void **)(void *)&call_ = cuda_entry(#name);                                                          \
+		test_at(__FILE__, __LINE__);                                                                           \
+		int code_ = call_(__VA_ARGS__);                                                                        \
+		if (code_ != 0)                                                                                        \
+			test_fail(__FILE__, __LINE__, "%s is %d", #name, code_);                                       \
+	} while (0)
+/* Makes the primary context of a device current, for calls that need one. */
+void cuda_use(uint32_t device);
+/* How much of the memory one physical segment holds. */
+size_t cuda_segment_size(uint32_t device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Memory of every kind, of hosts and devices. */
+#ifndef FAB_MEM_H
+#define FAB_MEM_H
+
+#include "fab_data.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { KIND_MALLOC, KIND_MEM_ALLOC, KIND_MEMFD, EVERYWHERE, KIND_UDMABUF = EVERYWHERE, KIND_HEAP, KIND_VGEM, KINDS };
+extern const struct memkind memkinds[KINDS];
+/* Kinds of device memory, of the interfaces that TEST_IFACES names ("cuda,rocr"): the processes that make the list and
+ * fork must not open a driver, which would not survive that. */
+enum { DEVICE_KINDS = 32 };
+extern const struct memkind *device_kinds[DEVICE_KINDS];
+size_t device_kinds_list(void);
+
+void mem_new(struct node *n, struct mem *m, const struct memkind *kind, size_t len);
+/* Registers [offset, offset+len) of m; returns the library's result. require: GDRFAB_PATH_* or 0. */
+int mem_try_register(struct node *n, struct mem *m, size_t offset, size_t len, uint64_t access, uint64_t require,
+		     uint64_t requested_key);
+void mem_register(struct node *n, struct mem *m, size_t offset, size_t len, uint64_t access, uint64_t require);
+void mem_unregister(struct mem *m);
+void mem_end(struct node *n, struct mem *m);
+/* Devices of an interface in this process; the claim is skipped where it cannot be used. */
+uint32_t device_count(struct node *n, uint32_t iface);
+/* The library's descriptor for local operations; NULL if not registered. */
+void *mem_desc(const struct mem *m);
+/* What operations must be given: device memory has to be named, host memory only where the provider says so. */
+void *mem_needed_desc(struct node *n, const struct mem *m);
+
+/* Bytes in and out of memory of any kind. */
+void mem_write(struct mem *m, size_t offset, const void *from, size_t len);
+void mem_read(struct mem *m, size_t offset, void *to, size_t len);
+/* As fill() and check_filled(), of bytes that begin at offset. */
+void mem_fill(struct mem *m, size_t offset, size_t len, size_t position, uint32_t seed);
+void mem_check(const char *file, int line, const char *what, struct mem *m, size_t offset, size_t len, size_t position,
+	       uint32_t seed);
+#define CHECK_MEM(what, m, offset, len, position, seed)                                                                \
+	mem_check(__FILE__, __LINE__, what, m, offset, len, position, seed)
+
+void mem_publish(struct node *n, const struct mem *m);
+struct remote mem_fetch(struct node *n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Waits for completions and events that end with words, not with a hang. The CQ must have format DATA. */
+#ifndef FAB_WAIT_H
+#define FAB_WAIT_H
+
+#include "fab_data.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* 1: an entry; -1: an error entry is next; 0: nothing within ms. */
+int cq_next(gdrfab_cq *cq, done *entry, int ms);
+void cq_failure(const char *file, int line, gdrfab_cq *cq, struct failure *f);
+void expect_done(const char *file, int line, gdrfab_cq *cq, const void *context, uint64_t flags, done *entry);
+void expect_failed(const char *file, int line, gdrfab_cq *cq, const void *context, int err, int prov,
+		   struct failure *f);
+/* Drives progress for ms and wants no entry. */
+void expect_quiet(const char *file, int line, gdrfab_cq *cq, int ms);
+
+/* The next entry is this operation's success, with all these flags. entry may be NULL. */
+#define DONE(cq, context, flags, entry) expect_done(__FILE__, __LINE__, cq, context, flags, entry)
+/* The next entry is this operation's failure with this errno and provider code. f may be NULL. */
+#define FAILED(cq, context, err, prov, f) expect_failed(__FILE__, __LINE__, cq, context, err, prov, f)
+#define QUIET(cq, ms) expect_quiet(__FILE__, __LINE__, cq, ms)
+
+/* Posts; while the queue is full it drives progress and tries again. */
+#define POST(cq, call)                                                                                                 \
+	do {                                                                                                           \
+		test_at(__FILE__, __LINE__);                                                                           \
+		uint64_t until_ = test_now_ms() + (uint64_t)test_ms(10000);                                            \
+		ssize_t posted_;                                                                                       \
+		while ((posted_ = (call)) == -EAGAIN && test_now_ms() < until_)                                        \
+			gdrfab_cq_read(cq, NULL, 0);                                                                   \
+		if (posted_ != 0)                                                                                      \
+			test_fail(__FILE__, __LINE__, "%s is %s%s", #call, test_number(posted_),                       \
+				  test_words(posted_));                                                                \
+	} while (0)
+
+/* The next entry is that of a peer's write with data, which takes a posted receive where the provider says so: then
+ * data_room() must have posted one before the peer writes. */
+bool data_takes_receive(const struct node *n);
+void data_room(struct node *n);
+void expect_data(const char *file, int line, struct node *n, done *entry);
+#define DATA_CAME(n, entry) expect_data(__FILE__, __LINE__, n, entry)
+/* As much of a value as remote CQ data holds. */
+uint64_t cq_data(const struct node *n, uint64_t value);
+
+void expect_event(const char *file, int line, gdrfab_eq *eq, uint32_t event, const void *object, struct event *out);
+void expect_eq_failure(const char *file, int line, gdrfab_eq *eq, const void *object, int err, int ms,
+		       struct eq_failure *out);
+#define EVENT(eq, event, object, out) expect_event(__FILE__, __LINE__, eq, event, object, out)
+#define EQ_FAILED(eq, object, err, ms, out) expect_eq_failure(__FILE__, __LINE__, eq, object, err, ms, out)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The ways to memory: which path can reach which kind. */
+#ifndef FAB_WAYS_H
+#define FAB_WAYS_H
+
+#include "fab_mem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+extern const struct path paths[PATHS];
+/* Does the provider know it? */
+bool path_known(int path);
+/* Is this kind worth a claim? Those below EVERYWHERE are. */
+bool kind_listed(int kind);
+/* What it can offer with the provider under test, and what of that is a courtesy. */
+uint64_t kind_paths(const struct memkind *kind);
+uint64_t kind_maybe(const struct memkind *kind);
+/* Bytes that an endpoint has moved by each path. */
+void path_bytes(struct node *n, uint64_t bytes[PATHS]);
+
+/* The target's process has no part in it. */
+bool one_sided(const struct way *way);
+extern struct way ways[PATHS * (KINDS + DEVICE_KINDS)];
+/* Fills ways with those to host memory; returns how many there are. */
+size_t ways_list(void);
+/* And with those to device memory behind them; returns how many there are in all. */
+size_t all_ways_list(void);
+/* At the target: registers so that only this way is offered; skips the claim where the kind need not offer it. */
+void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way);
+/* At the initiator: skips the claim where the kernel refuses the path, fails it where it does not. */
+void way_check(struct node *n, const struct way *way, uint64_t key);
+/* May this process copy the peer's memory with process_vm_readv? 0, or the errno. */
+int cma_refused(struct node *n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -854,7 +854,7 @@ int gdrfab_mem_free(struct gdrfab_domain *domain, void *addr);
  * Pointers to device memory are numbers here: the CPU never follows them. Drivers are loaded when their
  * memory is first named or asked about. They do not survive fork(): a child gets -EPERM for a driver that its
  * parent opened. A call leaves the thread's current device context as it was. All calls here may be made by
- * any thread.
+ * any thread. device is the number of the device in this process; 0 with GDRFAB_HMEM_SYSTEM.
  *
  * Errors of the calls that use a driver, left without a cause below:
  *

@@ -226,7 +226,7 @@ pub const GDRFAB_PATH_SOCKET: u64 = 1u64 << 7;
 // Pointers to device memory are numbers here: the CPU never follows them. Drivers are loaded when their
 // memory is first named or asked about. They do not survive fork(): a child gets -EPERM for a driver that its
 // parent opened. A call leaves the thread's current device context as it was. All calls here may be made by
-// any thread.
+// any thread. device is the number of the device in this process; 0 with GDRFAB_HMEM_SYSTEM.
 //
 // Errors of the calls that use a driver, left without a cause below:
 //

@@ -4,8 +4,8 @@
 //! cbindgen writes all constants, then all types, then all functions. Here they come in the order of src/capi (the `mod`
 //! lines of mod.rs, then the lines of each file), and in sections, which comment lines of the sources name:
 //!
-//! - `// == Memory ==` begins a section, or continues it, until the next such line of the file. Sections stand in the
-//!   order of their first mention. The comment lines right below are the section's text.
+//! - `// == Memory ==` begins a section, or continues it, until the next such line of the file. types.rs names all of them,
+//!   in their order; the comment lines right below are the section's text.
 //! - A comment right above a constant's documentation is the caption of a group of constants. A group ends with an empty
 //!   line or with the next caption.
 //! - `// #define NAME` is the place of a macro that cbindgen.toml carries.
@@ -99,6 +99,7 @@ fn read_sources(capi: &Path) -> (Vec<Section>, HashMap<String, Place>) {
                 let known = sections.iter().position(|s| s.title == title);
                 section = Some(known.unwrap_or(sections.len()));
                 if known.is_none() {
+                    assert!(module == "types", "{module}: types.rs names no section {title}");
                     sections.push(Section { title: title.to_string(), ..Section::default() });
                 }
                 in_text = known.is_none();

@@ -12,12 +12,6 @@
 #define LEN ((size_t)300000)
 #define WRITES 300
 
-#define SAYS(text, word)                                                                                               \
-	do {                                                                                                           \
-		if (!test_says(text, word))                                                                            \
-			test_fail(__FILE__, __LINE__, "the words are silent about %s: %s", word, text);                \
-	} while (0)
-
 /* How often this thread has entered the kind's driver; 0 where a real one does not count. */
 static int driver_calls(const struct memkind *kind)
 {
@@ -39,17 +33,6 @@ static void memory(struct node *n, struct mem *m, const struct memkind *kind)
 {
 	mem_new(n, m, kind, LEN);
 	mem_register(n, m, 0, LEN, ANY_ACCESS, 0);
-}
-
-/* The process that copies, as the explanation of the path names it. */
-static pid_t copier(struct node *n, uint64_t key)
-{
-	char words[4096];
-	CHECK(gdrfab_ep_explain(n->ep, key, words, sizeof words) > 0);
-	const char *at = strstr(words, "copied by process ");
-	if (!at)
-		test_fail(__FILE__, __LINE__, "no process is named: %s", words);
-	return (pid_t)atoi(at + strlen("copied by process "));
 }
 
 /* --- copies --- */
@@ -93,7 +76,7 @@ static void copies_initiator(struct node *n)
 	memory(n, &m, kind);
 	mem_fill(&m, 0, LEN, 0, 2);
 	struct remote far = mem_fetch(n);
-	pid_t pid = copier(n, far.key);
+	pid_t pid = copier_of(n, far.key);
 	CHECK(pid > 0 && pid != getpid() && pid != n->peer);
 
 	int calls = driver_calls(kind);
@@ -285,7 +268,7 @@ static void deserted(struct node *n)
 	struct remote far = mem_fetch(n);
 	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, far.base, far.key, &m));
 	DONE(n->cq, &m, GDRFAB_WRITE, NULL);
-	CHECK_EQ(kill(copier(n, far.key), SIGKILL), 0);
+	CHECK_EQ(kill(copier_of(n, far.key), SIGKILL), 0);
 	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, far.base, far.key, &m));
 	FAILED(n->cq, &m, EIO, GDRFAB_PROV_FAULT, &f);
 	SAYS(f.words, "ended");

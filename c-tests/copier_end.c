@@ -20,12 +20,6 @@
 /* Half a second for each of several waits, on a machine with much else to do. */
 #define CLOSE_MS 5000
 
-#define SAYS(text, word)                                                                                               \
-	do {                                                                                                           \
-		if (!test_says(text, word))                                                                            \
-			test_fail(__FILE__, __LINE__, "the words are silent about %s: %s", word, text);                \
-	} while (0)
-
 enum stage { IDLE, POSTED, FLYING, UNKNOWN, STAGES };
 static const char *const stages[] = {"idle", "posted", "flying", "unmapped"};
 enum blow { NOTHING, STOP, KILL, BLOWS };
@@ -56,37 +50,6 @@ static void prepare(void)
 	if (!getenv("GDRFAB_FAKES"))
 		test_skip("a real driver cannot be told to be slow");
 	setenv("GDRFAB_SHM_CLOSE_MS", "100", 1);
-}
-
-static pid_t copier(struct node *n, uint64_t key)
-{
-	char words[4096];
-	CHECK(gdrfab_ep_explain(n->ep, key, words, sizeof words) > 0);
-	const char *at = strstr(words, "copied by process ");
-	if (!at)
-		test_fail(__FILE__, __LINE__, "no process is named: %s", words);
-	return (pid_t)atoi(at + strlen("copied by process "));
-}
-
-/* Of a process; 'X': there is none. */
-static char state_of(pid_t pid)
-{
-	char path[64], text[256] = "";
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-	FILE *file = fopen(path, "r");
-	if (!file)
-		return 'X';
-	size_t len = fread(text, 1, sizeof text - 1, file);
-	fclose(file);
-	text[len] = 0;
-	const char *after = strrchr(text, ')');
-	return after && after[1] ? after[2] : 'X';
-}
-
-/* A zombie is over; who reaps it depends on the machine. */
-static bool is_over(pid_t pid)
-{
-	return strchr("XZ", state_of(pid)) != NULL;
 }
 
 static void memory(struct node *n, struct mem *m, uint32_t seed)
@@ -133,10 +96,10 @@ static void target(struct node *n)
 		uint64_t since = test_now_ms();
 		close_region(&m);
 		if (act->stage == POSTED || act->stage == FLYING)
-			CHECK(is_over(pid));
-		while (!is_over(pid) && test_now_ms() < since + (uint64_t)test_ms(CLOSE_MS))
+			CHECK(test_process_over(pid));
+		while (!test_process_over(pid) && test_now_ms() < since + (uint64_t)test_ms(CLOSE_MS))
 			test_sleep_ms(1);
-		CHECK(is_over(pid));
+		CHECK(test_process_over(pid));
 	} else {
 		barrier(n);
 		close_region(&m);
@@ -167,14 +130,14 @@ static void initiator(struct node *n)
 	mem_new(n, &fresh, kind_used(), LEN);
 	mem_register(n, &fresh, 0, LEN, ANY_ACCESS, 0);
 	struct remote far = mem_fetch(n);
-	pid_t pid = copier(n, far.key);
+	pid_t pid = copier_of(n, far.key);
 	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, far.base, far.key, &m));
 	DONE(n->cq, &m, GDRFAB_WRITE, NULL);
 	barrier(n);
 
 	if (act->blow == STOP && act->stage != FLYING) {
 		CHECK_EQ(kill(pid, SIGSTOP), 0);
-		while (state_of(pid) != 'T')
+		while (test_process_state(pid) != 'T')
 			test_sleep_ms(1);
 	}
 	struct mem *from = act->stage == UNKNOWN ? &fresh : &m;
@@ -205,9 +168,9 @@ static void initiator(struct node *n)
 	if (took > (uint64_t)test_ms(CLOSE_MS))
 		test_fail(__FILE__, __LINE__, "ep_close took %llu ms", (unsigned long long)took);
 	if (act->blow == STOP || act->blow == KILL)
-		CHECK(is_over(pid) || (act->stage == IDLE && act->blow == KILL));
+		CHECK(test_process_over(pid) || (act->stage == IDLE && act->blow == KILL));
 	else
-		CHECK(!is_over(pid));
+		CHECK(!test_process_over(pid));
 	kill(pid, SIGCONT);
 	for (int i = 0; i < posted; i++) {
 		done entry;
@@ -247,9 +210,9 @@ static void heirs_witness(struct node *n)
 	mem_publish(n, &m);
 	oob_recv(n, &pid, sizeof pid);
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(CLOSE_MS);
-	while (!is_over(pid) && test_now_ms() < until)
+	while (!test_process_over(pid) && test_now_ms() < until)
 		test_sleep_ms(5);
-	CHECK(is_over(pid));
+	CHECK(test_process_over(pid));
 	mem_end(n, &m);
 	node_close(n);
 }
@@ -260,7 +223,7 @@ static void heirs_owner(struct node *n)
 	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
 	node_up(n);
 	struct remote far = mem_fetch(n);
-	pid_t pid = copier(n, far.key);
+	pid_t pid = copier_of(n, far.key);
 	pid_t child = *(const int *)n->arg == BY_FORK ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
 	if (child == 0) {
 		alarm((unsigned)test_ms(2 * CLOSE_MS) / 1000);
@@ -308,7 +271,7 @@ static void inherits_owner(struct node *n)
 	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
 	node_up(n);
 	struct remote far = mem_fetch(n);
-	pid_t pid = copier(n, far.key);
+	pid_t pid = copier_of(n, far.key);
 	snprintf(path, sizeof path, "/proc/%d/fd/200", (int)pid);
 	CHECK(readlink(path, to, sizeof to) == -1 && errno == ENOENT);
 	close(200);

@@ -340,3 +340,12 @@ struct remote mem_fetch(struct node *n)
 	oob_recv(n, &r, sizeof r);
 	return r;
 }
+
+gdrfab_mr_info mr_query(gdrfab_mr *mr)
+{
+	gdrfab_mr_info info;
+	memset(&info, 0, sizeof info);
+	info.struct_size = sizeof info;
+	OK(gdrfab_mr_query(mr, &info));
+	return info;
+}

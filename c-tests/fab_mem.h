@@ -22,6 +22,7 @@ void mem_new(struct node *n, struct mem *m, const struct memkind *kind, size_t l
 int mem_try_register(struct node *n, struct mem *m, size_t offset, size_t len, uint64_t access, uint64_t require,
 		     uint64_t requested_key);
 void mem_register(struct node *n, struct mem *m, size_t offset, size_t len, uint64_t access, uint64_t require);
+gdrfab_mr_info mr_query(gdrfab_mr *mr);
 void mem_unregister(struct mem *m);
 void mem_end(struct node *n, struct mem *m);
 /* Devices of an interface in this process; the claim is skipped where it cannot be used. */

@@ -186,25 +186,11 @@ void await_gone(struct node *n)
 		;
 }
 
-static char process_state(pid_t pid)
-{
-	char path[64], text[256] = "";
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-	FILE *file = fopen(path, "r");
-	if (!file)
-		return 'X';
-	size_t len = fread(text, 1, sizeof text - 1, file);
-	fclose(file);
-	text[len] = 0;
-	const char *after = strrchr(text, ')');
-	return after && after[1] ? after[2] : '?';
-}
-
 void peer_stop(struct node *n)
 {
 	if (kill(n->peer, SIGSTOP) < 0)
 		test_fail(__FILE__, __LINE__, "kill: %s", strerror(errno));
-	while (process_state(n->peer) != 'T')
+	while (test_process_state(n->peer) != 'T')
 		test_sleep_ms(1);
 }
 

@@ -162,3 +162,13 @@ void way_check(struct node *n, const struct way *way, uint64_t key)
 		  (unsigned long long)info.offered, strerror(info.direct_errno), strerror(info.cma_errno),
 		  strerror(info.staged_errno), strerror(info.ipc_errno), words);
 }
+
+pid_t copier_of(struct node *n, uint64_t key)
+{
+	char words[4096];
+	CHECK(gdrfab_ep_explain(n->ep, key, words, sizeof words) > 0);
+	const char *at = strstr(words, "copied by process ");
+	if (!at)
+		test_fail(__FILE__, __LINE__, "no process is named: %s", words);
+	return (pid_t)atoi(at + strlen("copied by process "));
+}

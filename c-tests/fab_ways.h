@@ -31,6 +31,8 @@ size_t all_ways_list(void);
 void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way);
 /* At the initiator: skips the claim where the kernel refuses the path, fails it where it does not. */
 void way_check(struct node *n, const struct way *way, uint64_t key);
+/* The process that copies for this endpoint, as the explanation of the path to a region names it. */
+pid_t copier_of(struct node *n, uint64_t key);
 /* May this process copy the peer's memory with process_vm_readv? 0, or the errno. */
 int cma_refused(struct node *n);
 

@@ -9,15 +9,6 @@
 
 #define MANY 1000
 
-static gdrfab_mr_info query(gdrfab_mr *mr)
-{
-	gdrfab_mr_info info;
-	memset(&info, 0, sizeof info);
-	info.struct_size = sizeof info;
-	OK(gdrfab_mr_query(mr, &info));
-	return info;
-}
-
 TEST(keys_differ_and_cannot_be_guessed)
 {
 	static gdrfab_mr *mr[MANY];
@@ -78,11 +69,11 @@ TEST(remote_addresses)
 	struct node n;
 	node_alone(&n, NULL);
 	OK(gdrfab_mr_reg(n.domain, buf + 3, 4000, REMOTE_ACCESS, 0, 0, 0, NULL, &mr));
-	CHECK_EQ(query(mr).base, (uintptr_t)(buf + 3));
-	CHECK_EQ(query(mr).len, 4000);
-	CHECK_EQ(query(mr).access, REMOTE_ACCESS);
-	CHECK_EQ(query(mr).iface, GDRFAB_HMEM_SYSTEM);
-	CHECK_EQ(query(mr).iov_count, 1);
+	CHECK_EQ(mr_query(mr).base, (uintptr_t)(buf + 3));
+	CHECK_EQ(mr_query(mr).len, 4000);
+	CHECK_EQ(mr_query(mr).access, REMOTE_ACCESS);
+	CHECK_EQ(mr_query(mr).iface, GDRFAB_HMEM_SYSTEM);
+	CHECK_EQ(mr_query(mr).iov_count, 1);
 	OK(gdrfab_mr_close(mr));
 	node_close(&n);
 }
@@ -91,7 +82,7 @@ static uint64_t base_of(struct node *n, char *at, uint64_t offset)
 {
 	gdrfab_mr *mr;
 	OK(gdrfab_mr_reg(n->domain, at, 4000, REMOTE_ACCESS, offset, 1, 0, NULL, &mr));
-	uint64_t base = query(mr).base;
+	uint64_t base = mr_query(mr).base;
 	OK(gdrfab_mr_close(mr));
 	return base;
 }
@@ -134,8 +125,8 @@ TEST(regions_of_several_parts)
 		rc = gdrfab_mr_regv(n.domain, iov, 3, GDRFAB_READ | GDRFAB_WRITE, 0, 0, 0, NULL, &mr);
 	}
 	CHECK_EQ(rc, 0);
-	CHECK_EQ(query(mr).len, 10 + 1 + 4096);
-	CHECK_EQ(query(mr).iov_count, 3);
+	CHECK_EQ(mr_query(mr).len, 10 + 1 + 4096);
+	CHECK_EQ(mr_query(mr).iov_count, 3);
 	OK(gdrfab_mr_close(mr));
 	node_close(&n);
 }
@@ -153,7 +144,7 @@ static void offers(const void *arg)
 	if (result == -EOPNOTSUPP && kind_paths(kind) == kind_maybe(kind))
 		test_skip("%s", gdrfab_last_error());
 	CHECK_EQ(result, 0);
-	gdrfab_mr_info info = query(m.mr);
+	gdrfab_mr_info info = mr_query(m.mr);
 	CHECK_EQ(info.paths & ~kind_paths(kind), 0);
 	if (path_known(PATH_DIRECT)) {
 		uint64_t sure = (GDRFAB_PATH_DIRECT | GDRFAB_PATH_IPC) & ~kind_maybe(kind);
@@ -188,8 +179,8 @@ static void offers(const void *arg)
 		bool later = traits()->adapter && rc == 0 && (kind_maybe(kind) & paths[p].bit);
 		if (later || (kind_paths(kind) & info.paths & paths[p].bit)) {
 			CHECK_EQ(rc, 0);
-			CHECK_EQ(query(m.mr).paths, paths[p].bit);
-			CHECK_EQ(query(m.mr).path, paths[p].bit);
+			CHECK_EQ(mr_query(m.mr).paths, paths[p].bit);
+			CHECK_EQ(mr_query(m.mr).path, paths[p].bit);
 			mem_unregister(&m);
 		} else {
 			/* Of a driver that was asked the errno may be its own. */
@@ -221,11 +212,11 @@ TEST(forbidden_paths)
 	attr.access = REMOTE_ACCESS;
 	attr.forbid = GDRFAB_PATH_DIRECT;
 	OK(gdrfab_mr_regattr(n.domain, &attr, 0, &m.mr));
-	CHECK_EQ(query(m.mr).paths & GDRFAB_PATH_DIRECT, 0);
+	CHECK_EQ(mr_query(m.mr).paths & GDRFAB_PATH_DIRECT, 0);
 	mem_unregister(&m);
 	attr.forbid = GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA;
 	OK(gdrfab_mr_regattr(n.domain, &attr, 0, &m.mr));
-	CHECK_EQ(query(m.mr).paths, GDRFAB_PATH_STAGED);
+	CHECK_EQ(mr_query(m.mr).paths, GDRFAB_PATH_STAGED);
 	mem_unregister(&m);
 	attr.require = GDRFAB_PATH_DIRECT;
 	CHECK_EITHER(gdrfab_mr_regattr(n.domain, &attr, 0, &m.mr), -EOPNOTSUPP, -EINVAL);
@@ -276,8 +267,8 @@ TEST(bad_file_descriptors)
 
 	/* The part that is there is accepted, page aligned or not; the fd stays the caller's. */
 	OK(register_fd(&n, m.fd, 4096, 4096, m.addr, REMOTE_ACCESS, 0, &mr));
-	CHECK_EQ(query(mr).base, (uintptr_t)m.addr + 4096);
-	CHECK_EQ(query(mr).len, 4096);
+	CHECK_EQ(mr_query(mr).base, (uintptr_t)m.addr + 4096);
+	CHECK_EQ(mr_query(mr).len, 4096);
 	OK(gdrfab_mr_close(mr));
 	OK(register_fd(&n, m.fd, 17, 100, m.addr, REMOTE_ACCESS, 0, &mr));
 	OK(gdrfab_mr_close(mr));
@@ -309,7 +300,7 @@ TEST(bad_dma_bufs)
 	CHECK_EQ(test_count_fds(), fds);
 
 	OK(register_fd(&n, m.fd, 4096, 4096, m.addr, REMOTE_ACCESS, 0, &mr));
-	CHECK_EQ(query(mr).base, (uintptr_t)m.addr + 4096);
+	CHECK_EQ(mr_query(mr).base, (uintptr_t)m.addr + 4096);
 	OK(gdrfab_mr_close(mr));
 	mem_end(&n, &m);
 	node_close(&n);
@@ -329,7 +320,7 @@ TEST(unsealable_file_falls_back_with_words)
 	void *addr = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	CHECK(addr != MAP_FAILED);
 	OK(register_fd(&n, fd, 0, 8192, addr, REMOTE_ACCESS, 0, &mr));
-	CHECK_EQ(query(mr).paths & GDRFAB_PATH_DIRECT, 0);
+	CHECK_EQ(mr_query(mr).paths & GDRFAB_PATH_DIRECT, 0);
 	CHECK(gdrfab_mr_explain(mr, words, sizeof words) > 0);
 	if (!test_says(words, "seal"))
 		test_fail(__FILE__, __LINE__, "the explanation does not speak of seals: %s", words);
@@ -465,7 +456,7 @@ TEST(allocated_memory)
 	/* Two regions over it, one of a part: it stays until both are closed. */
 	OK(gdrfab_mr_reg(n.domain, addr[4], 1 << 20, REMOTE_ACCESS, 0, 0, 0, NULL, &first));
 	OK(gdrfab_mr_reg(n.domain, (char *)addr[4] + 5000, 100, REMOTE_ACCESS, 0, 0, 0, NULL, &second));
-	CHECK_EQ(query(second).path, best_path());
+	CHECK_EQ(mr_query(second).path, best_path());
 	CHECK_EQ(gdrfab_mem_free(n.domain, addr[4]), -EBUSY);
 	OK(gdrfab_mr_close(first));
 	CHECK_EQ(gdrfab_mem_free(n.domain, addr[4]), -EBUSY);

@@ -97,7 +97,7 @@ for item in "${programs[@]}"; do
 	case $program in
 	listen_hostile | shm_hostile | tcp_flood) alone+=("$program:$text") ;;
 	# The longest first, or they are all that is left at the end.
-	rma | rma_order | msg | scribble | device | faults | fault | quiet | nccl_fault | nccl_patience) long+=("$program:$text") ;;
+	rma | rma_order | msg | scribble | device_rma | faults | fault | quiet | nccl_fault | nccl_patience) long+=("$program:$text") ;;
 	*) side_by_side+=("$program:$text") ;;
 	esac
 done

@@ -258,6 +258,25 @@ void test_list_fds(void)
 	}
 }
 
+char test_process_state(pid_t pid)
+{
+	char path[64], text[256] = "";
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	FILE *file = fopen(path, "r");
+	if (!file)
+		return 'X';
+	size_t len = fread(text, 1, sizeof text - 1, file);
+	fclose(file);
+	text[len] = 0;
+	const char *after = strrchr(text, ')');
+	return after && after[1] ? after[2] : 'X';
+}
+
+bool test_process_over(pid_t pid)
+{
+	return strchr("XZ", test_process_state(pid)) != NULL;
+}
+
 uint64_t test_random(uint64_t *state)
 {
 	uint64_t z = *state += 0x9e3779b97f4a7c15u;

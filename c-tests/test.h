@@ -131,6 +131,17 @@ void test_list_fds(void);
 /* Whether the word stands in the text, in upper or lower case. text may be NULL. */
 bool test_says(const char *text, const char *word);
 
+#define SAYS(text, word)                                                                                               \
+	do {                                                                                                           \
+		if (!test_says(text, word))                                                                            \
+			test_fail(__FILE__, __LINE__, "the words are silent about %s: %s", word, text);                \
+	} while (0)
+
+/* What /proc says of a process: R, S, T and so on; 'X': there is none. Z (a zombie) is over, too; who reaps it depends on the
+ * machine. */
+char test_process_state(pid_t pid);
+bool test_process_over(pid_t pid);
+
 /* A small fast generator: the same seed gives the same run. */
 uint64_t test_random(uint64_t *state);
 

@@ -114,7 +114,7 @@ list=
 for pass in $passes; do
 	case $pass in
 	# The other devices repeat only what depends on them.
-	norxe) default="device memory rma:_from_ verbs:refused" ;;
+	norxe) default="device device_rma device_cuda memory rma:_from_ verbs:refused" ;;
 	# Without locks operations take a shorter way.
 	domain) default="cq rma_order rma:every_call_nic msg:every_call_and_size_by protect:nic_malloc" ;;
 	siw) default="info:without_hints connection cq memory:malloc memory:ten_thousand msg rma rma_order wait deadline" ;;

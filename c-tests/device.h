@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* For the programs about device memory: the way under test as both sides set it up, and what a driver's failure must say. */
+#ifndef DEVICE_H
+#define DEVICE_H
+
+#include "fab.h"
+
+#define LEN ((size_t)300000)
+
+/* A driver's code, as its vendor writes it. */
+static inline void says_code(int line, const char *text, unsigned code)
+{
+	char decimal[16], hex[16];
+	snprintf(decimal, sizeof decimal, "%u", code);
+	snprintf(hex, sizeof hex, "%x", code);
+	if (!test_says(text, decimal) && !test_says(text, hex))
+		test_fail(__FILE__, line, "the words are silent about the driver's code %s: %s", decimal, text);
+}
+#define SAYS_CODE(text, code) says_code(__LINE__, text, code)
+
+static inline void fakes_only(void)
+{
+	if (!getenv("GDRFAB_FAKES"))
+		test_skip("a real driver cannot be told to fail");
+}
+
+static inline const struct way *way_of(const struct node *n)
+{
+	return (const struct way *)n->arg;
+}
+
+static inline void target_new(struct node *n, struct mem *m, uint32_t seed)
+{
+	node_up(n);
+	mem_new(n, m, way_of(n)->kind, LEN);
+	mem_fill(m, 0, LEN, 0, seed);
+	way_register(n, m, 0, LEN, way_of(n));
+	mem_publish(n, m);
+}
+
+static inline struct remote initiator_new(struct node *n)
+{
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	way_check(n, way_of(n), to.key);
+	return to;
+}
+
+static inline void device_claim(const char *what, const char *name, test_fn fn, const void *arg, int seconds)
+{
+	char text[96];
+	snprintf(text, sizeof text, "%s_%s", what, name);
+	test_add(text, fn, arg, seconds);
+}
+
+#endif

@@ -290,7 +290,7 @@ demo: deps
 
 bench: deps-bench
 	@$(INSTALL_TEST_PREFIX)
-	$(USE_TEST_PREFIX) $(MAKE) -C benches/peers bench
+	$(USE_TEST_PREFIX) KEEP_AS='make bench' benches/keep.sh peers $(MAKE) -C benches/peers bench
 
 # BASE=<prefix>: what is installed there runs in turns with this tree. QUICK_FLAGS: options of benches/peers/quick.py.
 bench-quick:
@@ -300,7 +300,7 @@ bench-quick:
 # In the virtual machine of check-verbs: gdrfab beside perftest and the bare verbs; and its instructions, on this machine.
 bench-verbs:
 	@$(INSTALL_TEST_PREFIX)
-	$(USE_TEST_PREFIX) benches/verbs/run.sh
+	$(USE_TEST_PREFIX) KEEP_AS='make bench-verbs' benches/keep.sh verbs benches/verbs/run.sh
 
 bench-verbs-count:
 	@$(INSTALL_TEST_PREFIX)
@@ -312,8 +312,8 @@ bench-gpu:
 	@mkdir -p $(EXAMPLES_OUT)
 	$(CC) -std=c99 -D_GNU_SOURCE -O2 -Wall -Wextra -o $(EXAMPLES_OUT)/gpu-bench benches/gpu/main.c \
 		$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab) -Wl,-rpath,$(TEST_PREFIX)/lib -ldl
-	$(EXAMPLES_OUT)/gpu-bench
-	$(USE_TEST_PREFIX) benches/gpu/tcp.py --perf $(TEST_PREFIX)/bin/gdrfab-perf $(GPU_TCP_FLAGS)
+	KEEP_AS='make bench-gpu' benches/keep.sh gpu $(EXAMPLES_OUT)/gpu-bench
+	$(USE_TEST_PREFIX) benches/keep.sh -a gpu benches/gpu/tcp.py --perf $(TEST_PREFIX)/bin/gdrfab-perf $(GPU_TCP_FLAGS)
 
 # What torchcomms' benchmark of this name measures, and what the C++ layer adds to the C functions.
 bench-rdma-transport:
@@ -322,13 +322,14 @@ bench-rdma-transport:
 	$(CXX) -std=c++17 -O2 -Wall -Wextra -pthread -o $(EXAMPLES_OUT)/rdma_transport_bench \
 		benches/cxx/rdma_transport_bench.cpp $$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab) \
 		-Wl,-rpath,$(TEST_PREFIX)/lib
-	$(EXAMPLES_OUT)/rdma_transport_bench --two $(RDMA_TRANSPORT_FLAGS)
-	$(EXAMPLES_OUT)/rdma_transport_bench --overhead
+	KEEP_AS='make bench-rdma-transport' benches/keep.sh rdma-transport \
+		$(EXAMPLES_OUT)/rdma_transport_bench --two $(RDMA_TRANSPORT_FLAGS)
+	benches/keep.sh -a rdma-transport $(EXAMPLES_OUT)/rdma_transport_bench --overhead
 
 # The provider for libfabric beside gdrfab's own calls, and Open MPI over it beside other ways.
 bench-libfabric: check-install
 	@$(INSTALL_TEST_FI)
-	$(USE_TEST_PREFIX) benches/libfabric/run.sh
+	$(USE_TEST_PREFIX) KEEP_AS='make bench-libfabric' benches/keep.sh libfabric benches/libfabric/run.sh
 
 deps:
 	@tests/deps.sh build

@@ -1,0 +1,17 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs a benchmark and keeps what it prints in benches/results, where docs/performance.md finds it; -a: behind what is there.
+#   benches/keep.sh [-a] <name> command [argument...]
+set -o pipefail
+more=
+[ "$1" = -a ] && more=-a && shift
+file=$(dirname "$0")/results/$1.txt
+shift
+# Of one command, what failed replaces nothing.
+if [ -n "$more" ]; then
+	"$@" | tee -a "$file"
+else
+	printf 'Written by `%s`.\n' "${KEEP_AS:-$*}" >"$file.new"
+	"$@" | tee -a "$file.new" || { status=$? && rm "$file.new" && exit $status; }
+	mv "$file.new" "$file"
+fi

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What README.md and docs/ promise their reader: links lead somewhere, pages fit a terminal, and all of it can be read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Words of README.md and docs/ together.
+const WORDS: usize = 20_000;
+/// Columns of a line; of a row of a table, and of code.
+const COLUMNS: [usize; 2] = [104, 128];
+/// Generated: its rows have the library's words.
+const GENERATED: &str = "options.md";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn pages() -> Vec<(PathBuf, String)> {
+    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> = docs.filter(|p| p.extension().is_some_and(|e| e == "md")).collect();
+    paths.extend(["README.md", "CHANGELOG.md"].map(|name| root().join(name)));
+    paths.sort();
+    paths.into_iter().map(|p| (p.clone(), fs::read_to_string(p).unwrap())).collect()
+}
+
+/// The lines of a page with their numbers, and whether they are code.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
+    let mut code = false;
+    text.lines().enumerate().map(move |(n, line)| {
+        let fence = line.starts_with("```");
+        code ^= fence;
+        (n + 1, line, code || fence || line.starts_with("    "))
+    })
+}
+
+/// The name by which a link reaches a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+fn anchors(text: &str) -> Vec<String> {
+    lines(text).filter(|(_, line, code)| !code && line.starts_with('#')).map(|(_, line, _)| anchor(line.trim_start_matches('#'))).collect()
+}
+
+/// Targets of the links of a line.
+fn targets(line: &str) -> Vec<&str> {
+    let inline = line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
+    let defined = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")).map(|(_, target)| target);
+    inline.chain(defined).collect()
+}
+
+/// Why a link of a page leads nowhere.
+fn broken(page: &Path, text: &str, target: &str) -> Option<String> {
+    if target.starts_with("http") {
+        return None;
+    }
+    let (file, name) = target.split_once('#').unwrap_or((target, ""));
+    let path = if file.is_empty() { page.to_path_buf() } else { page.parent().unwrap().join(file) };
+    if !path.exists() {
+        return Some(format!("{target}: no such file"));
+    }
+    let there = if file.is_empty() { text.to_string() } else { fs::read_to_string(&path).unwrap_or_default() };
+    (!name.is_empty() && !anchors(&there).iter().any(|a| a == name)).then(|| format!("{target}: no such heading"))
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut found = 0;
+    let mut wrong = Vec::new();
+    for (page, text) in pages() {
+        for (n, line, _) in lines(&text).filter(|(_, _, code)| !code) {
+            for target in targets(line) {
+                found += 1;
+                wrong.extend(broken(&page, &text, target).map(|why| format!("{}:{n}: {why}", page.display())));
+            }
+        }
+    }
+    assert!(found > 50, "only {found} links: the page format is not understood");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn broken_links_are_seen() {
+    let page = root().join("docs/abi.md");
+    assert_eq!(targets("a [b](c.md#d) and [e](f)"), ["c.md#d", "f"]);
+    assert_eq!(targets("[a]: b.txt"), ["b.txt"]);
+    assert!(broken(&page, "# A", "nowhere.md").is_some());
+    assert!(broken(&page, "# A", "#b").is_some());
+    assert!(broken(&page, "# A `b_c`, d", "#a-b_c-d").is_none());
+}
+
+#[test]
+fn every_page_is_found_from_the_readme() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for (page, _) in pages() {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        assert!(name == "README.md" || readme.contains(name), "README.md does not name {name}");
+    }
+}
+
+#[test]
+fn it_can_be_read() {
+    let mut words = 0;
+    let mut long = Vec::new();
+    for (page, text) in pages().into_iter().filter(|(page, _)| !page.ends_with("CHANGELOG.md")) {
+        words += text.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count();
+        for (n, line, code) in lines(&text).filter(|_| !page.ends_with(GENERATED)) {
+            let most = COLUMNS[usize::from(code || line.starts_with('|'))];
+            if line.chars().count() > most {
+                long.push(format!("{}:{n}: more than {most} columns", page.display()));
+            }
+        }
+    }
+    assert!(words <= WORDS, "{words} words, {WORDS} at most");
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Registration as far as it does not depend on the provider: access rights, paths, keys.
 
+pub mod piece;
+
+pub use piece::{Iov, parts};
+
 use crate::error::Result;
 use crate::sys::process;
 

@@ -2,14 +2,7 @@
 //! The shape of an operation on its way from the border to a provider.
 
 use crate::error::{Error, Result, errno};
-
-/// A local piece of memory. Laid out as `struct iovec`, so the border hands the caller's arrays on.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub struct Iov {
-    pub addr: usize,
-    pub len: usize,
-}
+pub use crate::mr::{Iov, parts};
 
 /// A piece of a peer's region.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,25 +67,6 @@ pub fn measure(iov: &[Iov], max: usize) -> Result<usize> {
     }
 }
 
-/// Walks local pieces: gives, for a run of `len` bytes from byte `skip`, the contiguous parts.
-pub fn parts(iov: &[Iov], mut skip: usize, mut len: usize, mut each: impl FnMut(usize, usize)) {
-    for v in iov {
-        if skip >= v.len {
-            skip -= v.len;
-            continue;
-        }
-        let take = (v.len - skip).min(len);
-        if take > 0 {
-            each(v.addr + skip, take);
-        }
-        len -= take;
-        skip = 0;
-        if len == 0 {
-            return;
-        }
-    }
-}
-
 /// Up to [`IOV_LIMIT`] pieces; the usual single one without allocating.
 #[derive(Clone, Debug)]
 pub enum Pieces {
@@ -122,21 +96,5 @@ impl Pieces {
     #[inline]
     pub fn first(&self) -> usize {
         self.as_slice().first().map_or(0, |v| v.addr)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_cover_exactly_the_run() {
-        let iov = [Iov { addr: 1000, len: 10 }, Iov { addr: 2000, len: 0 }, Iov { addr: 3000, len: 5 }];
-        let mut got = vec![];
-        parts(&iov, 8, 6, |a, n| got.push((a, n)));
-        assert_eq!(got, [(1008, 2), (3000, 4)]);
-        got.clear();
-        parts(&iov, 15, 0, |a, n| got.push((a, n)));
-        assert!(got.is_empty());
     }
 }

@@ -272,10 +272,10 @@ pub fn help(conn: &mut Conn, domain: &Domain) {
         }
         let n = h.chunk.min(h.len - at);
         let (mut moved, mut from) = (Ok(()), at);
-        parts(&pin.pieces, at, n, |here, run| {
-            moved = moved.clone().and_then(|()| help_run(conn.link.pid, map, h.source, from, here, run, h.read, streaming));
+        for (here, run) in parts(&pin.pieces, at, n) {
+            moved = moved.and_then(|()| help_run(conn.link.pid, map, h.source, from, here, run, h.read, streaming));
             from += run;
-        });
+        }
         if moved.is_err() {
             (status, over) = (status_of(Code::Fault), true);
             break;

@@ -17,12 +17,12 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
 use crate::hmem::{self, Site, Stream};
-use crate::mr::Paths;
+use crate::mr::{Paths, piece};
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, parts};
 use crate::sync::gate;
 use crate::sync::primitive::Ordering;
 use crate::sync::ring::Header;
-use crate::sys::process::{Attach, attach_copy, piece};
+use crate::sys::process::{self, Attach, attach_copy};
 use crate::sys::time;
 use std::collections::VecDeque;
 
@@ -301,25 +301,20 @@ unsafe fn post(
         _ => hmem::Dir::FromDevice,
     };
     let stream = &mut conn.devices.lanes[lane].stream;
-    let mut outcome = Ok(last);
-    place.walk(offset, len, |far, run| {
-        let mut here = far.here as u64;
-        if outcome.is_ok()
-            && let Err(gone) = still_there(place.site, far.here, far.id)
-        {
-            outcome = Err(gone);
-        }
-        parts(local, at, run, |addr, n| {
+    let fault = |e: Error| Error::coded(e.errno, Code::Fault, e.words);
+    let mut ticket = last;
+    for (there, run) in place.walk(offset, len) {
+        still_there(place.site, there.here, there.id).map_err(fault)?;
+        let mut here = there.here as u64;
+        for (addr, n) in parts(local, at, run) {
             let (to, from) = if write { (here, addr as u64) } else { (addr as u64, here) };
-            if outcome.is_ok() {
-                // SAFETY: handed on.
-                outcome = unsafe { stream.post(how, to, from, n) };
-            }
+            // SAFETY: handed on.
+            ticket = unsafe { stream.post(how, to, from, n) }.map_err(fault)?;
             here += n as u64;
-        });
+        }
         at += run;
-    });
-    outcome.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))
+    }
+    Ok(ticket)
 }
 
 /// Waits for what the caller's stream holds now, for copies that go to no stream of ours; once, then
@@ -345,11 +340,12 @@ fn bounce(conn: &mut Conn, job: &mut RmaJob, places: &[(Remote, u64)]) -> Result
             let n = (r.len - done).min(buffer.len());
             if job.dir == Dir::Write {
                 // SAFETY: the buffer holds n bytes.
-                unsafe { load(job, skip + done, &mut buffer[..n])? };
+                unsafe { piece::load(job.site, job.local.as_slice(), skip + done, &mut buffer[..n])? };
             }
             across(conn, job.dir, place, offset + done as u64, &mut buffer[..n])?;
             if job.dir == Dir::Read {
-                store(job, skip + done, &buffer[..n])?;
+                // SAFETY: the pieces are the promise of whoever posted the job.
+                unsafe { piece::store(job.site, job.local.as_slice(), skip + done, &buffer[..n])? };
             }
             done += n;
         }
@@ -366,46 +362,12 @@ fn across(conn: &mut Conn, dir: Dir, place: &Remote, offset: u64, buffer: &mut [
         conn.remotes.evict(place.key);
         return Err(no_such_key(place.key));
     }
-    let mut far = Vec::with_capacity(1);
-    place.walk(offset, buffer.len(), |x, n| far.push(piece(x.addr, n)));
+    let theirs: Vec<_> = place.walk(offset, buffer.len()).map(|(run, n)| process::piece(run.addr, n)).collect();
     let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
     // SAFETY: the buffer is ours; the kernel checks the other side.
-    let moved = unsafe { attach_copy(conn.link.pid, how, &[piece(buffer.as_mut_ptr() as u64, buffer.len())], &far) };
+    let moved = unsafe { attach_copy(conn.link.pid, how, &[process::piece(buffer.as_mut_ptr() as u64, buffer.len())], &theirs) };
     conn.gate.leave(busy);
     moved.map_err(rma::attach_error)
-}
-
-/// Copies bytes `[skip, skip+len)` of a job's local device memory out.
-///
-/// # Safety
-/// None beyond the caller's promise that the pieces of the job are its memory.
-unsafe fn load(job: &RmaJob, skip: usize, to: &mut [u8]) -> Result<()> {
-    let (mut outcome, mut at) = (Ok(()), 0);
-    parts(job.local.as_slice(), skip, to.len(), |addr, n| {
-        if outcome.is_ok() {
-            // SAFETY: `to` holds the run; the device side is checked by the driver.
-            outcome = unsafe { job.site.load(to[at..at + n].as_mut_ptr(), addr as u64, n) };
-        }
-        at += n;
-    });
-    outcome
-}
-
-fn store(job: &RmaJob, skip: usize, from: &[u8]) -> Result<()> {
-    store_pieces(job.site, job.local.as_slice(), skip, from)
-}
-
-/// Copies host bytes into pieces of memory at `site`, from byte `skip` of them on.
-pub fn store_pieces(site: Site, pieces: &[crate::prov::op::Iov], skip: usize, from: &[u8]) -> Result<()> {
-    let (mut outcome, mut at) = (Ok(()), 0);
-    parts(pieces, skip, from.len(), |addr, n| {
-        if outcome.is_ok() {
-            // SAFETY: `from` holds the run; the pieces are the promise of whoever posted them.
-            outcome = unsafe { site.store(addr as u64, from[at..at + n].as_ptr(), n) };
-        }
-        at += n;
-    });
-    outcome
 }
 
 /// Copies `total` bytes out of pieces of memory at `site`.
@@ -414,15 +376,9 @@ pub fn gather(site: Site, pieces: &[crate::prov::op::Iov], total: usize) -> Resu
         return Ok(rma::gather(pieces, total));
     }
     let mut bytes = vec![0u8; total];
-    let (mut outcome, mut at) = (Ok(()), 0);
-    parts(pieces, 0, total, |addr, n| {
-        if outcome.is_ok() {
-            // SAFETY: `bytes` holds the run; the device side is checked by the driver.
-            outcome = unsafe { site.load(bytes[at..at + n].as_mut_ptr(), addr as u64, n) };
-        }
-        at += n;
-    });
-    outcome.map(|()| bytes.into())
+    // SAFETY: the pieces are the promise of whoever posted them.
+    unsafe { piece::load(site, pieces, 0, &mut bytes)? };
+    Ok(bytes.into())
 }
 
 /// Ends the copies that are done.

@@ -10,6 +10,7 @@ use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS, Table};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
 use crate::hmem::{self, Export, Iface, Kind, Pinned, Site};
+use crate::mr::piece::walk;
 use crate::mr::{Access, KeySource, PathPolicy, Paths};
 use crate::prov::fault::Plan;
 use crate::prov::op::Iov;
@@ -443,25 +444,15 @@ impl Regions {
         }
         let stays = region.verdicts.direct.is_ok();
         let (mut pieces, mut ids) = (Vec::with_capacity(1), Vec::new());
-        let (mut skip, mut left) = (skip as usize, len);
-        for piece in region.pieces.as_slice() {
-            if skip >= piece.iov.len {
-                skip -= piece.iov.len;
-                continue;
+        for (piece, from, n) in walk(region.pieces.as_slice(), skip as usize, len) {
+            let addr = match stays {
+                true => self.files.view(piece.file, piece.file_offset).map_err(|_| Code::Fault)?,
+                false => piece.iov.addr,
+            };
+            pieces.push(Iov { addr: addr + from, len: n });
+            if !region.site.is_host() {
+                ids.push(piece.id);
             }
-            let take = left.min(piece.iov.len - skip);
-            if take > 0 {
-                let addr = match stays {
-                    true => self.files.view(piece.file, piece.file_offset).map_err(|_| Code::Fault)?,
-                    false => piece.iov.addr,
-                };
-                pieces.push(Iov { addr: addr + skip, len: take });
-                if !region.site.is_host() {
-                    ids.push(piece.id);
-                }
-            }
-            left -= take;
-            skip = 0;
         }
         slot.users += 1;
         Ok(Pin { index, site: region.site, pieces, ids, stays })

@@ -13,6 +13,7 @@ use super::{INJECT_SIZE, MAX_MSG, RX_SIZE};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
+use crate::mr::piece::store;
 use crate::prov::bind::{Quick, SILENT};
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
@@ -254,7 +255,8 @@ impl State {
                 Unexpected::Eager { bytes, data, ack } => {
                     recv.ticket = self.bind.matched(false);
                     let n = bytes.len().min(recv.room);
-                    let placed = device::store_pieces(recv.site, recv.pieces.as_slice(), 0, &bytes[..n]);
+                    // SAFETY: the receive's pieces are its caller's promise.
+                    let placed = unsafe { store(recv.site, recv.pieces.as_slice(), 0, &bytes[..n]) };
                     self.placed(&recv, placed, n, bytes.len() - n, data, ack);
                     self.count_match();
                 }
@@ -348,17 +350,18 @@ impl SendJob {
 pub unsafe fn deliver(message: &Message<'_, SegmentRef>, site: Site, pieces: &[Iov], skip: usize, len: usize) -> Result<()> {
     if site.is_host() {
         let mut at = 0;
-        parts(pieces, skip, len, |addr, run| {
+        for (addr, run) in parts(pieces, skip, len) {
             // SAFETY: the caller's promise.
             unsafe { message.copy_out(at, addr as *mut u8, run) };
             at += run;
-        });
+        }
         return Ok(());
     }
     let mut bytes = vec![0u8; len];
     // SAFETY: `bytes` holds `len`.
     unsafe { message.copy_out(0, bytes.as_mut_ptr(), len) };
-    device::store_pieces(site, pieces, skip, &bytes)
+    // SAFETY: the caller's promise.
+    unsafe { store(site, pieces, skip, &bytes) }
 }
 
 /// Whether the receiver can take another message unmatched.

@@ -11,6 +11,7 @@ use super::{cm, coop, device, leaving, msg, rendezvous, staged};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
+use crate::mr::piece;
 use crate::prov::event::{EventKind, tell_end};
 use crate::prov::op::{Iov, Pieces};
 use crate::sync::ring::Message;
@@ -146,7 +147,8 @@ impl State {
         let Some(flight) = conn.slots.land(index) else { return };
         let mut result = result;
         if let (Ok(()), Flight::Read { bounce: Some((site, bytes)), pieces, .. }) = (&result, &flight) {
-            result = device::store_pieces(*site, pieces.as_slice(), 0, bytes).map_err(|e| Error::coded(e.errno, Code::Fault, e.words));
+            // SAFETY: the pieces are the promise of whoever posted the read.
+            result = unsafe { piece::store(*site, pieces.as_slice(), 0, bytes) }.map_err(|e| Error::coded(e.errno, Code::Fault, e.words));
         }
         match flight {
             Flight::Ack { staged: Some(_), .. } | Flight::Read { .. } => conn.staged -= 1,

@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::hmem::{Allocation, Kind, Pinned, Site};
+use crate::mr::piece;
 use crate::mr::{Access, PathPolicy, Paths};
 use crate::prov::fault;
 use crate::prov::op::Iov;
@@ -38,6 +39,13 @@ pub struct Located {
     pub site: Site,
     pub kind: Kind,
     pub verdicts: Verdicts,
+}
+
+impl piece::Piece for Piece {
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.iov.len
+    }
 }
 
 impl Piece {

@@ -7,6 +7,7 @@ use super::link::Link;
 use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
+use crate::mr::piece::{self, Piece};
 use crate::mr::{Access, Paths};
 use crate::prov::bind::Verdicts;
 use crate::sync::primitive::{Ordering, fence};
@@ -37,6 +38,13 @@ pub struct Run {
     /// Identity of the memory there if it is the owner's own address, which nothing keeps: asked before each copy.
     /// 0: a mapping of ours.
     pub id: u64,
+}
+
+impl Piece for Extent {
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.len as usize
+    }
 }
 
 impl Extent {
@@ -123,26 +131,14 @@ impl Remote {
         Error::coded(errno::EACCES, Code::Access, format!("the peer's region {:#x} was not registered with GDRFAB_{right}", self.key))
     }
 
-    /// Gives the extents of `[offset, offset+len)`.
-    pub fn walk(&self, offset: u64, len: usize, mut each: impl FnMut(Run, usize)) {
-        let (mut skip, mut left) = (offset, len as u64);
-        for e in self.extents() {
-            if skip >= e.len {
-                skip -= e.len;
-                continue;
-            }
-            let take = left.min(e.len - skip);
-            if take > 0 {
-                let here = if e.here == 0 { 0 } else { e.here + skip as usize };
-                let id = e.map.as_ref().map_or(0, |map| map.id());
-                each(Run { addr: e.addr + skip, here, id }, take as usize);
-            }
-            left -= take;
-            skip = 0;
-            if left == 0 {
-                return;
-            }
-        }
+    /// The parts of `[offset, offset+len)`.
+    #[inline]
+    pub fn walk(&self, offset: u64, len: usize) -> impl Iterator<Item = (Run, usize)> + '_ {
+        piece::walk(self.extents(), offset as usize, len).map(|(e, from, n)| {
+            let here = if e.here == 0 { 0 } else { e.here + from };
+            let id = e.map.as_ref().map_or(0, |map| map.id());
+            (Run { addr: e.addr + from as u64, here, id }, n)
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site};
 use crate::mr::Paths;
-use crate::prov::op::{IOV_LIMIT, Pieces, parts};
+use crate::prov::op::{self, IOV_LIMIT, Iov, Pieces, parts};
 use crate::sync::ring::{Header, Message};
 use crate::sys::copy;
 use crate::sys::process::{Attach, Piece, attach_copy, piece};
@@ -27,7 +27,8 @@ pub struct Offered {
     pub file_offset: u64,
     /// The buffer is device memory: only a mapping of `file` reaches it.
     pub on_device: bool,
-    pub pieces: Vec<(u64, usize)>,
+    /// In the peer's address space.
+    pub pieces: Vec<Iov>,
 }
 
 const OFFER_WORDS: usize = 6;
@@ -41,9 +42,9 @@ impl State {
         if !sane {
             return Err(protocol("the peer offered a message that makes no sense"));
         }
-        let pieces: Vec<(u64, usize)> =
-            (0..count).map(|k| (message.word(OFFER_WORDS + 2 * k), message.word(OFFER_WORDS + 2 * k + 1) as usize)).collect();
-        if pieces.iter().try_fold(0usize, |s, p| s.checked_add(p.1)) != Some(total as usize) {
+        let word = |i| message.word(OFFER_WORDS + i) as usize;
+        let pieces: Vec<Iov> = (0..count).map(|k| Iov { addr: word(2 * k), len: word(2 * k + 1) }).collect();
+        if op::total(&pieces) != Some(total as usize) {
             return Err(protocol("the pieces of an offered message do not sum to its length"));
         }
         let offered = Offered {
@@ -196,11 +197,11 @@ fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
             return fetch_by_driver(recv, n, from as u64, import.site());
         }
         let mut at = 0;
-        parts(recv.pieces.as_slice(), 0, n, |addr, run| {
+        for (addr, run) in parts(recv.pieces.as_slice(), 0, n) {
             // SAFETY: the mapping, borrowed here, covers the offered bytes; the receive is the caller's promise.
             unsafe { copy::copy(addr as *mut u8, (from + at) as *const u8, run, config::get().nt_threshold) };
             at += run;
-        });
+        }
         return Fetched::Done;
     }
     if offered.on_device || !recv.site.is_host() || conn.link.cma.is_err() || !conn.remotes.allowed.contains(Paths::CMA) {
@@ -212,19 +213,10 @@ fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
     if let Err(e) = check_alive(conn) {
         return Fetched::Failed(e);
     }
-    let mut near: Vec<Piece> = Vec::with_capacity(1);
-    parts(recv.pieces.as_slice(), 0, n, |addr, run| near.push(piece(addr as u64, run)));
-    let mut far: Vec<Piece> = Vec::with_capacity(1);
-    let mut left = n;
-    for (addr, len) in &offered.pieces {
-        let take = left.min(*len);
-        if take > 0 {
-            far.push(piece(*addr, take));
-        }
-        left -= take;
-    }
+    let to: Vec<Piece> = parts(recv.pieces.as_slice(), 0, n).map(|(addr, run)| piece(addr as u64, run)).collect();
+    let from: Vec<Piece> = parts(&offered.pieces, 0, n).map(|(addr, run)| piece(addr as u64, run)).collect();
     // SAFETY: the receive's pieces are the caller's promise.
-    match unsafe { attach_copy(conn.link.pid, Attach::Read, &near, &far) } {
+    match unsafe { attach_copy(conn.link.pid, Attach::Read, &to, &from) } {
         Ok(()) => Fetched::Done,
         Err(e) if matches!(e.errno, errno::EPERM | errno::ENOSYS) => Fetched::Impossible,
         Err(e) => Fetched::Failed(attach_error(e)),
@@ -247,18 +239,15 @@ fn fetch_by_driver(recv: &Recv, n: usize, from: u64, site: Site) -> Fetched {
         Ok(up) => up,
         Err(e) => return Fetched::Failed(e),
     };
-    let (mut outcome, mut at) = (Ok(()), 0u64);
-    parts(recv.pieces.as_slice(), 0, n, |addr, run| {
-        if outcome.is_ok() {
-            // SAFETY: the mapping covers the offered bytes; the receive is the caller's promise.
-            outcome = unsafe { up.copy(of.device, dir, addr as u64, from + at, run) };
+    let mut at = 0u64;
+    for (addr, run) in parts(recv.pieces.as_slice(), 0, n) {
+        // SAFETY: the mapping covers the offered bytes; the receive is the caller's promise.
+        if let Err(e) = unsafe { up.copy(of.device, dir, addr as u64, from + at, run) } {
+            return Fetched::Failed(Error::coded(e.errno, Code::Fault, e.words));
         }
         at += run as u64;
-    });
-    match outcome {
-        Ok(()) => Fetched::Done,
-        Err(e) => Fetched::Failed(Error::coded(e.errno, Code::Fault, e.words)),
     }
+    Fetched::Done
 }
 
 /// Puts fragments of an offered message into the ring, from byte `sent`; gives the new count.
@@ -272,10 +261,10 @@ pub fn send_fragments(conn: &mut Conn, slot: u16, pieces: &Pieces, total: usize,
         }
         let mut list = [(std::ptr::null::<u8>(), 0usize); IOV_LIMIT];
         let mut used = 0;
-        parts(pieces.as_slice(), sent, n, |addr, len| {
+        for (addr, len) in parts(pieces.as_slice(), sent, n) {
             list[used] = (addr as *const u8, len);
             used += 1;
-        });
+        }
         // SAFETY: parts of the caller's (or owned) bytes that sum to n.
         unsafe { conn.tx.write(header, &[word, sent as u64], &list[..used]) };
         sent += n;

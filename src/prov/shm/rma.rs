@@ -494,17 +494,17 @@ pub fn copy_now(
         Paths::DIRECT => {
             let (mut at, from) = (skip, config::get().nt_threshold);
             let streaming = if len >= from { 0 } else { usize::MAX };
-            place.walk(offset, len, |far, run| {
-                let mut here = far.here;
-                parts(local, at, run, |addr, n| {
+            for (there, run) in place.walk(offset, len) {
+                let mut here = there.here;
+                for (addr, n) in parts(local, at, run) {
                     let (to, from) = if dir == Dir::Write { (here, addr) } else { (addr, here) };
                     // SAFETY: local pieces are the caller's promise; the remote run was bounds-checked, and `place`
                     // holds the mapping that it lies in.
                     unsafe { copy::copy(to as *mut u8, from as *const u8, n, streaming) };
                     here += n;
-                });
+                }
                 at += run;
-            });
+            }
             Ok(())
         }
         _ => attach_run(conn.link.pid, place, dir, local, skip, offset, len),
@@ -518,15 +518,14 @@ pub fn copy_now(
 }
 
 fn attach_run(pid: i32, place: &Remote, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
-    let (mut near, mut far): (Vec<Piece>, Vec<Piece>) = (Vec::with_capacity(1), Vec::with_capacity(1));
-    parts(local, skip, len, |addr, n| near.push(piece(addr as u64, n)));
-    place.walk(offset, len, |x, n| far.push(piece(x.addr, n)));
     if len == 0 {
         return Ok(());
     }
+    let ours: Vec<Piece> = parts(local, skip, len).map(|(addr, n)| piece(addr as u64, n)).collect();
+    let theirs: Vec<Piece> = place.walk(offset, len).map(|(run, n)| piece(run.addr, n)).collect();
     let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
-    // SAFETY: the near pieces are the caller's promise of readable or writable memory.
-    unsafe { attach_copy(pid, how, &near, &far) }.map_err(attach_error)
+    // SAFETY: our pieces are the caller's promise of readable or writable memory.
+    unsafe { attach_copy(pid, how, &ours, &theirs) }.map_err(attach_error)
 }
 
 /// What a failed cross-memory copy means for the operation.

@@ -153,14 +153,11 @@ fn fetch(domain: &Domain, pin: &Pin, n: usize, into: &mut Vec<u8>) -> Result<()>
         *into = device::gather(pin.site, &pin.pieces, n)?.into();
         return Ok(());
     }
-    let mut outcome = Ok(());
-    parts(&pin.pieces, 0, n, |addr, len| {
-        if outcome.is_ok() {
-            // SAFETY: registered for this by the C caller, and held by the pin.
-            outcome = unsafe { domain.user.read(addr, len, into) };
-        }
-    });
-    outcome
+    for (addr, len) in parts(&pin.pieces, 0, n) {
+        // SAFETY: registered for this by the C caller, and held by the pin.
+        unsafe { domain.user.read(addr, len, into)? };
+    }
+    Ok(())
 }
 
 /// Puts as much of a staged operation into the ring as there is room for.
@@ -195,10 +192,10 @@ pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
         }
         let mut pieces = [(std::ptr::null::<u8>(), 0usize); IOV_LIMIT];
         let mut used = 0;
-        parts(job.local.as_slice(), s.sent, n, |addr, len| {
+        for (addr, len) in parts(job.local.as_slice(), s.sent, n) {
             pieces[used] = (addr as *const u8, len);
             used += 1;
-        });
+        }
         let data = if job.has_data() { job.data } else { 0 };
         // SAFETY: the pieces are parts of the caller's (or our owned) bytes and sum to n.
         unsafe { conn.tx.write(header, &[word, r.key, r.addr.wrapping_add(s.inside as u64), data, job.total as u64], &pieces[..used]) };
@@ -244,8 +241,7 @@ pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
                 conn.reads_out.pop_front();
             }
             Ok(pin) => {
-                let mut pieces = Vec::with_capacity(pin.pieces.len());
-                parts(&pin.pieces, 0, n, |addr, len| pieces.push((addr as *const u8, len)));
+                let mut pieces: Vec<_> = parts(&pin.pieces, 0, n).map(|(addr, len)| (addr as *const u8, len)).collect();
                 if !pin.stays {
                     if let Err(e) = fetch(domain, &pin, n, &mut fetched) {
                         crate::log!(Warn, "a staged read failed: {e}");

@@ -6,6 +6,7 @@ use super::mr::Region;
 use super::scatter::Stripes;
 use super::slots::{Lanes, Loading};
 use crate::error::{Code, Error, errno};
+use crate::mr::piece::{self, walk};
 use crate::prov::bind::Ending;
 use crate::prov::op::{Iov, Pieces, parts};
 use crate::sys::stream::{Piece, piece};
@@ -91,13 +92,20 @@ impl Call<'_> {
     }
 }
 
+impl piece::Piece for Run {
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.len as usize
+    }
+}
+
 /// A copy of `len` bytes from byte `skip` of host pieces on.
 pub fn gather(pieces: &[Iov], skip: u64, len: u64) -> Box<[u8]> {
     let mut bytes = Vec::with_capacity(len as usize);
-    parts(pieces, skip as usize, len as usize, |addr, n| {
+    for (addr, n) in parts(pieces, skip as usize, len as usize) {
         // SAFETY: the C caller promised that the pieces are readable until completion.
         bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
-    });
+    }
     bytes.into()
 }
 
@@ -277,21 +285,16 @@ impl Body {
     pub(super) fn add_bytes(&self, call: &mut Call<'_>, lanes: &mut Lanes, byte: u64, run: u64) -> usize {
         let mut n = 0;
         match &self.source {
-            Source::Pieces(pieces) => parts(pieces.as_slice(), byte as usize, run as usize, |addr, len| n += call.add(addr, len)),
+            Source::Pieces(pieces) => {
+                parts(pieces.as_slice(), byte as usize, run as usize).for_each(|(addr, len)| n += call.add(addr, len))
+            }
             Source::Owned(bytes, first) => {
                 let rest = bytes.get((byte - first) as usize..).unwrap_or(&[]);
                 n = call.add(rest.as_ptr() as usize, rest.len().min(run as usize));
             }
             Source::Regions(runs) => {
-                let (mut skip, mut left) = (byte, run);
-                for r in runs {
-                    if skip >= r.len {
-                        skip -= r.len;
-                        continue;
-                    }
-                    let take = left.min(r.len - skip);
-                    r.region.parts(r.skip + skip, take, |addr, len| n += call.add(addr, len));
-                    (skip, left) = (0, left - take);
+                for (r, from, len) in walk(runs, byte as usize, run as usize) {
+                    r.region.parts(r.skip + from as u64, len as u64).for_each(|(addr, len)| n += call.add(addr, len));
                 }
             }
             Source::Device(loading) => {

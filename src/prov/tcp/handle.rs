@@ -93,7 +93,7 @@ fn place(site: Site, runs: &[Run]) -> std::result::Result<Place, Code> {
     let mut inside = Vec::with_capacity(runs.len());
     for run in runs {
         inside.push(run.region.hold()?);
-        run.region.parts(run.skip, run.len, |addr, len| pieces.push(Iov { addr, len }));
+        pieces.extend(run.region.parts(run.skip, run.len).map(|(addr, len)| Iov { addr, len }));
     }
     Ok(Place { site, pieces: pieces.into(), _inside: inside })
 }

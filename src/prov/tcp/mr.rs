@@ -5,6 +5,7 @@
 use super::locate::{self, Located, Modes};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site, dmabuf};
+use crate::mr::piece::{self, walk};
 use crate::mr::{Access, KeySource, Paths};
 use crate::prov::fault;
 use crate::prov::op::Iov;
@@ -37,6 +38,13 @@ pub struct Piece {
     pub iov: Iov,
     pub at: usize,
     pub id: u64,
+}
+
+impl piece::Piece for Piece {
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.iov.len
+    }
 }
 
 /// A file that was mapped for the region.
@@ -109,59 +117,44 @@ impl Region {
         Ok(Inside(self.clone()))
     }
 
-    /// Gives the contiguous parts of `len` bytes from byte `skip` on.
-    pub fn parts(&self, skip: u64, len: u64, mut each: impl FnMut(usize, usize)) {
-        let (mut skip, mut left) = (skip as usize, len as usize);
-        for piece in self.located.pieces.iter() {
-            if skip >= piece.iov.len {
-                skip -= piece.iov.len;
-                continue;
-            }
-            let take = left.min(piece.iov.len - skip);
-            if take > 0 {
-                each(piece.at + skip, take);
-            }
-            left -= take;
-            skip = 0;
-            if left == 0 {
-                return;
-            }
-        }
+    /// The contiguous parts of `len` bytes from byte `skip` on: where they are reached, and their lengths.
+    #[inline]
+    pub fn parts(&self, skip: u64, len: u64) -> impl Iterator<Item = (usize, usize)> + '_ {
+        walk(&self.located.pieces, skip as usize, len as usize).map(|(piece, from, n)| (piece.at + from, n))
     }
 
     /// Copies `len` bytes from byte `skip` on behind `into`; the region is of host memory, and entered.
     #[inline]
     pub fn read(&self, skip: u64, len: u64, into: &mut Vec<u8>) -> Result<()> {
-        let mut outcome = Ok(());
-        self.parts(skip, len, |addr, n| {
+        for (addr, n) in self.parts(skip, len) {
             if self.located.own {
                 // SAFETY: a mapping of ours, which lives as long as the region, of pages that stay.
                 into.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
-            } else if outcome.is_ok() {
+            } else {
                 // SAFETY: registered for this by the C caller, and entered.
-                outcome = unsafe { self.user.read(addr, n, into) };
+                unsafe { self.user.read(addr, n, into)? };
             }
-        });
-        outcome
+        }
+        Ok(())
     }
 
     /// Copies the bytes to byte `skip` on. As `read`; on failure some of them may be there.
     #[inline]
     pub fn write(&self, skip: u64, bytes: &[u8]) -> Result<()> {
-        let (mut outcome, mut rest) = (Ok(()), bytes);
-        self.parts(skip, bytes.len() as u64, |addr, n| {
+        let mut rest = bytes;
+        for (addr, n) in self.parts(skip, bytes.len() as u64) {
             let (now, later) = rest.split_at(n.min(rest.len()));
             rest = later;
             if self.located.own {
                 // SAFETY: a mapping of ours, which lives as long as the region, of pages that stay; a region's parts
                 // together are as long as what was asked for.
                 unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), addr as *mut u8, now.len()) };
-            } else if outcome.is_ok() {
+            } else {
                 // SAFETY: registered for this by the C caller, and entered.
-                outcome = unsafe { self.user.write(now, addr) };
+                unsafe { self.user.write(now, addr)? };
             }
-        });
-        outcome
+        }
+        Ok(())
     }
 
     /// Whether the device allocations are still those that were registered.
@@ -421,9 +414,7 @@ mod tests {
         assert_eq!(region.check(0x10000, u64::MAX, Access::REMOTE_READ, all), Err(Code::Bounds));
         assert_eq!(region.check(0x10000, 1, Access::REMOTE_WRITE, all), Err(Code::Access));
         assert_eq!(region.check(0x10000, 1, Access::REMOTE_READ, Paths::STAGED), Err(Code::Path));
-        let mut parts = vec![];
-        region.parts(60, 8, |a, n| parts.push((a, n)));
-        assert_eq!(parts, [(0x1003c, 4), (0x20000, 4)]);
+        assert_eq!(region.parts(60, 8).collect::<Vec<_>>(), [(0x1003c, 4), (0x20000, 4)]);
         assert!(regions.find(id.key ^ 1 << 20).is_none() && regions.find(0).is_none());
     }
 

@@ -13,23 +13,17 @@ use super::tx::QUEUE_MAX;
 use super::{MAX_MSG, RX_SIZE, TX_SIZE};
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
+use crate::mr::piece;
 use crate::prov::bind::SILENT;
 use crate::prov::bind::{Ending, Quick};
 use crate::prov::flags;
-use crate::prov::op::{Common, Iov, Pieces, measure, parts};
+use crate::prov::op::{Common, Iov, Pieces, measure};
 use crate::prov::wish::DEVICE_DESC;
 
 /// Copies host bytes into pieces of memory at `site`.
 pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {
-    let (mut outcome, mut at) = (Ok(()), 0);
-    parts(pieces.as_slice(), 0, bytes.len(), |addr, n| {
-        if outcome.is_ok() {
-            // SAFETY: `bytes` holds the run; the pieces are the promise of whoever posted them.
-            outcome = unsafe { site.store(addr as u64, bytes[at..at + n].as_ptr(), n) };
-        }
-        at += n;
-    });
-    outcome
+    // SAFETY: the pieces are the promise of whoever posted them.
+    unsafe { piece::store(site, pieces.as_slice(), 0, bytes) }
 }
 
 impl State {

@@ -226,13 +226,7 @@ pub fn source_of(lanes: &mut super::slots::Lanes, pieces: Pieces, site: Site, to
 /// A copy of a device's bytes, now.
 pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
     let mut bytes = vec![0u8; total];
-    let (mut outcome, mut at) = (Ok(()), 0);
-    crate::prov::op::parts(pieces, 0, total, |addr, n| {
-        if outcome.is_ok() {
-            // SAFETY: `bytes` holds the run; the device side is checked by the driver.
-            outcome = unsafe { site.load(bytes[at..at + n].as_mut_ptr(), addr as u64, n) };
-        }
-        at += n;
-    });
-    outcome.map(|()| bytes.into())
+    // SAFETY: the pieces are the promise of whoever posted them.
+    unsafe { crate::mr::piece::load(site, pieces, 0, &mut bytes)? };
+    Ok(bytes.into())
 }

@@ -8,6 +8,7 @@ use super::mr::Region;
 use super::slots::{Lanes, Storing};
 use super::state::Recv;
 use crate::error::{Code, Error, Result};
+use crate::mr::piece::walk;
 use crate::prov::op::{Pieces, parts};
 use crate::sys::stream::{self, Moved, Piece, piece};
 use std::os::fd::BorrowedFd;
@@ -197,7 +198,7 @@ impl Incoming {
     /// Pieces for up to `run` bytes from byte `at` on.
     pub(super) fn direct_at(&mut self, at: u64, run: u64, into: &mut [Piece], lanes: &mut Lanes) -> (usize, u64) {
         let (mut count, mut bytes) = (0, 0u64);
-        let mut add = |addr: usize, n: usize| {
+        let mut add = |(addr, n): (usize, usize)| {
             if let Some(place) = into.get_mut(count) {
                 *place = piece(addr, n);
                 count += 1;
@@ -205,21 +206,14 @@ impl Incoming {
             }
         };
         match &mut self.sink {
-            Sink::Pieces(pieces, room) => parts(pieces.as_slice(), at as usize, room.saturating_sub(at).min(run) as usize, add),
+            Sink::Pieces(pieces, room) => parts(pieces.as_slice(), at as usize, room.saturating_sub(at).min(run) as usize).for_each(add),
             Sink::Regions(runs) if run >= DIRECT_MIN => {
-                let (mut skip, mut left) = (at, run);
-                for r in runs.iter() {
-                    if skip >= r.len {
-                        skip -= r.len;
-                        continue;
-                    }
-                    let take = left.min(r.len - skip);
-                    r.region.parts(r.skip + skip, take, &mut add);
-                    (skip, left) = (0, left - take);
+                for (r, from, n) in walk(runs, at as usize, run as usize) {
+                    r.region.parts(r.skip + from as u64, n as u64).for_each(&mut add);
                 }
             }
             Sink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
-                Ok(Some((addr, fits))) => add(addr, run.min(fits).min(*room - at) as usize),
+                Ok(Some((addr, fits))) => add((addr, run.min(fits).min(*room - at) as usize)),
                 Ok(None) => {}
                 Err(e) => self.divert(lanes, e),
             },
@@ -285,11 +279,11 @@ impl Incoming {
 
 pub fn scatter(pieces: &Pieces, at: u64, bytes: &[u8]) {
     let mut done = 0;
-    parts(pieces.as_slice(), at as usize, bytes.len(), |addr, n| {
+    for (addr, n) in parts(pieces.as_slice(), at as usize, bytes.len()) {
         // SAFETY: the C caller promised that the pieces are writable until completion.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), addr as *mut u8, n) };
         done += n;
-    });
+    }
 }
 
 fn enter(run: &Run) -> std::result::Result<(), Error> {
@@ -310,21 +304,13 @@ fn exit(run: &Run) {
 
 /// Copies bytes into regions, each entered for as long as it is written.
 fn store(runs: &[Run], at: u64, bytes: &[u8]) -> Result<()> {
-    let (mut skip, mut done) = (at, 0usize);
-    for run in runs {
-        if skip >= run.len {
-            skip -= run.len;
-            continue;
-        }
-        let take = ((bytes.len() - done) as u64).min(run.len - skip);
-        if take > 0 {
-            enter(run)?;
-            let wrote = run.region.write(run.skip + skip, bytes.get(done..done + take as usize).unwrap_or(&[]));
-            done += take as usize;
-            exit(run);
-            wrote?;
-        }
-        skip = 0;
+    let mut done = 0;
+    for (run, from, n) in walk(runs, at as usize, bytes.len()) {
+        enter(run)?;
+        let wrote = run.region.write(run.skip + from as u64, &bytes[done..done + n]);
+        done += n;
+        exit(run);
+        wrote?;
     }
     Ok(())
 }

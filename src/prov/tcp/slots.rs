@@ -56,16 +56,14 @@ impl Lane {
     /// The pieces stay what they are until the copies are done.
     unsafe fn post(&mut self, dir: Dir, slot: u8, pieces: &[Iov], skip: u64, len: usize) -> Result<u64> {
         let mut at = self.addr(slot) as u64;
-        let mut outcome = Ok(0);
-        parts(pieces, skip as usize, len, |addr, n| {
-            if outcome.is_ok() {
-                let (to, from) = if dir == Dir::ToDevice { (addr as u64, at) } else { (at, addr as u64) };
-                // SAFETY: the slot holds the run; the device's side is the caller's promise.
-                outcome = unsafe { self.stream.post(dir, to, from, n) };
-            }
+        let mut ticket = 0;
+        for (addr, n) in parts(pieces, skip as usize, len) {
+            let (to, from) = if dir == Dir::ToDevice { (addr as u64, at) } else { (at, addr as u64) };
+            // SAFETY: the slot holds the run; the device's side is the caller's promise.
+            ticket = unsafe { self.stream.post(dir, to, from, n) }.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
             at += n as u64;
-        });
-        outcome.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))
+        }
+        Ok(ticket)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result, errno};
 use crate::hmem::{Site, dmabuf};
-use crate::prov::op::Iov;
+use crate::prov::op::{Iov, parts};
 use crate::sys::mem::{self, Mapping, Protection};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -78,14 +78,12 @@ impl Backing {
                 copied.and(dmabuf::end_cpu(fd.as_fd(), write))
             }
             Bytes::Memory { site, ranges } => {
-                let (mut left, mut outcome) = (len, Ok(()));
-                crate::prov::op::parts(ranges, skip, len, |at, n| {
-                    if outcome.is_ok() {
-                        outcome = each(*site, at, n);
-                    }
+                let mut left = len;
+                for (at, n) in parts(ranges, skip, len) {
+                    each(*site, at, n)?;
                     left -= n;
-                });
-                if left > 0 && outcome.is_ok() { Err(outside()) } else { outcome }
+                }
+                if left > 0 { Err(outside()) } else { Ok(()) }
             }
         }
     }

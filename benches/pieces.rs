@@ -5,9 +5,9 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gdrfab::fabric::{Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, getinfo};
 use gdrfab::mr::{Access, PathPolicy};
+use gdrfab::mr::{Attr, Source};
 use gdrfab::prov::flags;
 use gdrfab::prov::op::Iov;
-use gdrfab::prov::wish::{Source, Wish};
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -25,9 +25,9 @@ fn side(domain: &Arc<Domain>, info: &Info, eq: &Arc<Eq>) -> Side {
     Side { cq, ep }
 }
 
-fn wish(iov: &[Iov]) -> Wish<'_> {
-    Wish {
-        memory: gdrfab::prov::wish::Memory::Host,
+fn attr(iov: &[Iov]) -> Attr<'_> {
+    Attr {
+        memory: gdrfab::mr::Memory::Host,
         source: Source::Iov(iov),
         access: Access::REMOTE_READ | Access::REMOTE_WRITE,
         offset: 0,
@@ -57,12 +57,12 @@ fn pieces(c: &mut Criterion) {
 
     c.bench_function("register and close 1 MiB", |bench| {
         bench.iter(|| {
-            let mr = domain.register(&wish(black_box(&iov))).expect("register");
+            let mr = domain.register(&attr(black_box(&iov))).expect("register");
             mr.close().expect("close");
         });
     });
 
-    let mr = domain.register(&wish(&iov)).expect("register");
+    let mr = domain.register(&attr(&iov)).expect("register");
     let source = vec![1u8; len];
     let mut group = c.benchmark_group("write and its completion, direct");
     for size in [8usize, 4096, 65536] {

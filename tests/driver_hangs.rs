@@ -8,8 +8,8 @@ use fakes::Case;
 use gdrfab::fabric::{self, Domain, Fabric, Info};
 use gdrfab::hmem::{self, Iface, Site};
 use gdrfab::mr::{Access, PathPolicy, Paths};
+use gdrfab::mr::{Attr, Memory, Source};
 use gdrfab::prov::op::Iov;
-use gdrfab::prov::wish::{Memory, Source, Wish};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -33,9 +33,9 @@ fn tcp() {
     hangs("tcp", DETECT, Paths::STAGED);
 }
 
-fn wish(iovs: &[Iov], memory: Memory) -> Wish<'_> {
+fn attr(iovs: &[Iov], memory: Memory) -> Attr<'_> {
     let policy = PathPolicy::default();
-    Wish { source: Source::Iov(iovs), memory, access: Access::all(), offset: 0, requested_key: 0, policy, event: false }
+    Attr { source: Source::Iov(iovs), memory, access: Access::all(), offset: 0, requested_key: 0, policy, event: false }
 }
 
 /// Waits for `what` for five seconds at most.
@@ -58,12 +58,12 @@ fn hangs(provider: &str, function: &str, paths: Paths) {
     unsafe { std::env::set_var("FAKE_HANG", format!("{function}@{}", file.display())) };
     let (bytes, more) = ([0u8; 64], [0u8; 64]);
     let host = [&bytes, &more].map(|b| Iov { addr: b.as_ptr() as usize, len: b.len() });
-    let earlier = domain.register(&wish(&host, Memory::Host)).unwrap();
+    let earlier = domain.register(&attr(&host, Memory::Host)).unwrap();
     std::fs::write(&file, "").unwrap();
     std::thread::scope(|threads| {
         let hanging = threads.spawn(|| {
             let device = [Iov { addr: at, len: 4096 }];
-            let mr = domain.register(&wish(&device, Memory::Device(Site { iface: Iface::Cuda, device: 0 }))).unwrap();
+            let mr = domain.register(&attr(&device, Memory::Device(Site { iface: Iface::Cuda, device: 0 }))).unwrap();
             let found = mr.facts().unwrap().paths;
             mr.close().unwrap();
             mr.put_back();
@@ -72,7 +72,7 @@ fn hangs(provider: &str, function: &str, paths: Paths) {
         // The driver has taken the file: it is inside, and stays there.
         let inside = wait(|| !file.exists());
         let others = threads.spawn(|| {
-            let mr = domain.register(&wish(&host, Memory::Host)).unwrap();
+            let mr = domain.register(&attr(&host, Memory::Host)).unwrap();
             assert!(mr.explain().is_ok() && earlier.facts().is_ok());
             mr.close().unwrap();
             mr.put_back();

@@ -276,7 +276,7 @@ fn promises_of(provider: &str) {
     let mut bytes = [0u8; 64];
     let place = Iov { addr: bytes.as_mut_ptr() as usize, len: bytes.len() };
     let access = gdrfab::mr::Access::all();
-    let mr = world.register(gdrfab::prov::wish::Wish { access, ..world::memory(&[place]) }).unwrap();
+    let mr = world.register(gdrfab::mr::Attr { access, ..world::memory(&[place]) }).unwrap();
     ep.recv(&[place], &Common { context: 9, ..Common::default() }, &[mr.desc()]).unwrap();
     let cancelled = match ep.cancel(9) {
         Ok(()) => {

@@ -11,9 +11,9 @@ use gdrfab::error::{Code, errno};
 use gdrfab::fabric::{self, Info, Near};
 use gdrfab::hmem::{self, Iface, Kind, Site};
 use gdrfab::mr::{Access, PathPolicy, Paths};
+use gdrfab::mr::{Attr, Memory, Source};
 use gdrfab::prov::flags;
 use gdrfab::prov::op::Iov;
-use gdrfab::prov::wish::{Memory, Source, Wish};
 use std::fs::File;
 use std::os::fd::AsFd;
 use world::{LIB, NO_CM, World, domains, hints, iov, list, lives, memory, write};
@@ -76,13 +76,13 @@ fn discovery() {
     fails(list(0, &hints()), errno::ENODATA, "ib_uverbs");
     fault("");
     // Wishes that cannot be met are told per device.
-    for (wish, words) in [
+    for (attr, words) in [
         (Info { cq_data_size: 8, ..hints() }, "cq_data_size"),
         (Info { mr_mode: 0, ..hints() }, "mr_mode"),
         (Info { tx_op_flags: flags::DELIVERY_COMPLETE, ..hints() }, "tx_op_flags"),
         (Info { domain_name: Some("fake99:1:roce-v2".into()), ..hints() }, "fake99"),
     ] {
-        fails(list(0, &wish), errno::ENODATA, words);
+        fails(list(0, &attr), errno::ENODATA, words);
     }
 }
 
@@ -160,18 +160,18 @@ fn registration() {
     let hole = [Iov { addr: 0x10000, len: 4096 }];
     assert!(world.register(memory(&hole)).is_err_and(|e| e.words.contains("errno 14")));
     fails(world.register(memory(&[Iov { addr: 0, len: 1 }])).map(drop), errno::EINVAL, "iov[0]");
-    fails(world.register(Wish { event: true, ..memory(&whole) }).map(drop), errno::EOPNOTSUPP, "GDRFAB_RMA_EVENT");
+    fails(world.register(Attr { event: true, ..memory(&whole) }).map(drop), errno::EOPNOTSUPP, "GDRFAB_RMA_EVENT");
     let policy = PathPolicy { require: Paths::DMABUF, ..PathPolicy::default() };
-    fails(world.register(Wish { policy, ..memory(&whole) }).map(drop), errno::EOPNOTSUPP, "ruled out");
+    fails(world.register(Attr { policy, ..memory(&whole) }).map(drop), errno::EOPNOTSUPP, "ruled out");
     let policy = PathPolicy { require: Paths::STAGED, ..PathPolicy::default() };
-    let staged = world.register(Wish { policy, ..memory(&whole) }).unwrap();
+    let staged = world.register(Attr { policy, ..memory(&whole) }).unwrap();
     assert_eq!(staged.facts().unwrap().paths, Paths::STAGED);
     staged.close().unwrap();
 
     // Several ranges have no key for peers.
     let two = [Iov { len: 100, ..whole[0] }, Iov { addr: whole[0].addr + 8192, len: 50 }];
     fails(world.register(memory(&two)).map(drop), errno::EOPNOTSUPP, "one range");
-    let local = world.register(Wish { access: Access::READ | Access::WRITE, ..memory(&two) }).unwrap();
+    let local = world.register(Attr { access: Access::READ | Access::WRITE, ..memory(&two) }).unwrap();
     let facts = local.facts().unwrap();
     assert_eq!((facts.iov_count, facts.len, facts.key), (2, 150, 0));
     local.close().unwrap();
@@ -179,7 +179,7 @@ fn registration() {
     // A file that is no dma-buf is mapped and pinned.
     let file = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
     file.set_len(4 * 4096).unwrap();
-    let of = |offset, len, base_addr| Wish { source: Source::File { fd: file.as_fd(), offset, len, base_addr }, ..memory(&[]) };
+    let of = |offset, len, base_addr| Attr { source: Source::File { fd: file.as_fd(), offset, len, base_addr }, ..memory(&[]) };
     let mr = world.register(of(4096 + 8, 4096, 0x10000)).unwrap();
     assert_eq!((mr.facts().unwrap().paths, mr.facts().unwrap().base), (Paths::NIC, 0x10000 + 4096 + 8));
     mr.close().unwrap();
@@ -198,8 +198,8 @@ fn no_dmabuf() {
     assert!(fabric::nic(&info).unwrap().dmabuf.is_err_and(|e| e.errno == errno::EOPNOTSUPP));
     let at = hmem::get(Iface::Cuda).unwrap().alloc(0, 8192).unwrap();
     let iovs = [Iov { addr: at as usize, len: 8192 }];
-    let wish = || Wish { memory: Memory::Auto, ..memory(&iovs) };
-    let mr = world.register(wish()).unwrap();
+    let attr = || Attr { memory: Memory::Auto, ..memory(&iovs) };
+    let mr = world.register(attr()).unwrap();
     assert_eq!(mr.facts().unwrap().paths, Paths::STAGED);
     let words = mr.explain().unwrap();
     for step in ["dma-buf with the PCIe mapping: refused, errno 95", "peer memory (ibv_reg_mr): refused, errno 14", "of the library: taken"]
@@ -208,9 +208,9 @@ fn no_dmabuf() {
     }
     mr.close().unwrap();
     let policy = PathPolicy { require: Paths::DMABUF | Paths::PEER_MEM, ..PathPolicy::default() };
-    fails(world.register(Wish { policy, ..wish() }).map(drop), errno::EOPNOTSUPP, "dma-buf: refused, errno 95");
+    fails(world.register(Attr { policy, ..attr() }).map(drop), errno::EOPNOTSUPP, "dma-buf: refused, errno 95");
     let policy = PathPolicy { forbid: Paths::STAGED, ..PathPolicy::default() };
-    let e = world.register(Wish { policy, ..wish() }).map(drop).unwrap_err();
+    let e = world.register(Attr { policy, ..attr() }).map(drop).unwrap_err();
     assert!(e.code == Code::Path && e.words.contains("peer memory") && e.words.contains("ruled out"), "{e}");
 }
 
@@ -220,7 +220,7 @@ fn device_memory() {
     let at = up.alloc(0, 8192).unwrap();
     let iovs = [Iov { addr: at as usize + 256, len: 4096 }];
     let fds = fakes::fds();
-    let mr = world.register(Wish { memory: Memory::Auto, ..memory(&iovs) }).unwrap();
+    let mr = world.register(Attr { memory: Memory::Auto, ..memory(&iovs) }).unwrap();
     let facts = mr.facts().unwrap();
     assert_eq!((facts.paths, facts.site, facts.base), (Paths::DMABUF, Site { iface: Iface::Cuda, device: 0 }, at + 256));
     assert_eq!(fakes::fds(), fds, "the device keeps the dma-buf, nobody its descriptor");
@@ -233,9 +233,9 @@ fn device_memory() {
     mr.close().unwrap();
     mr.put_back();
     let memory_of = |device| Memory::Device(Site { iface: Iface::Cuda, device });
-    fails(world.register(Wish { memory: memory_of(1), ..memory(&iovs) }).map(drop), errno::EINVAL, "attr->device");
+    fails(world.register(Attr { memory: memory_of(1), ..memory(&iovs) }).map(drop), errno::EINVAL, "attr->device");
     fault("cuMemGetHandleForAddressRange=999");
-    let mr = world.register(Wish { memory: memory_of(0), ..memory(&iovs) }).unwrap();
+    let mr = world.register(Attr { memory: memory_of(0), ..memory(&iovs) }).unwrap();
     assert_eq!(mr.facts().unwrap().paths, Paths::STAGED);
     assert!(mr.explain().unwrap().contains("999"), "the driver's own code");
     mr.close().unwrap();

@@ -11,11 +11,11 @@ use fakes::{Case, fails, fault};
 use gdrfab::error::{Code, errno};
 use gdrfab::fabric::{Cq, CqFormat, Domain, Effort, Endpoint, Fabric, Info, Stats};
 use gdrfab::hmem::{self, Iface, Site};
+use gdrfab::mr::{Attr, Memory};
 use gdrfab::mr::{PathPolicy, Paths};
 use gdrfab::prov::flags;
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::queue::Taken;
-use gdrfab::prov::wish::{Memory, Wish};
 use world::{LIB, NO_CM, SMALL, World, hints, iov, list, lives, memory, raise, write};
 
 const CASES: &[Case] = &[
@@ -88,7 +88,7 @@ fn paths() {
         let at = if path == Paths::NIC { iov(&bytes) } else { Iov { addr: on_device, len: 64 } };
         let memory_is = if path == Paths::NIC { Memory::Host } else { device };
         let policy = PathPolicy { require: path, forbid: Paths::empty() };
-        let mr = world.register(Wish { memory: memory_is, policy, ..memory(&[at]) }).unwrap();
+        let mr = world.register(Attr { memory: memory_is, policy, ..memory(&[at]) }).unwrap();
         assert_eq!(mr.facts().unwrap().paths, path);
         (path, at, mr)
     });

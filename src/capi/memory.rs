@@ -8,8 +8,8 @@ use crate::error::{Error, Result, errno};
 use crate::fabric::{Domain, Mr};
 use crate::hmem::{Iface, Site};
 use crate::mr::{Access, PathPolicy, Paths};
+use crate::mr::{Attr, MR_IOV_LIMIT, Memory, Source};
 use crate::prov::op::Iov;
-use crate::prov::wish::{MR_IOV_LIMIT, Memory, Source, Wish};
 use libc::{c_char, c_int, c_void, iovec, ssize_t};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
             check_count(a.iov_count)?;
             Source::Iov(iovecs(a.mr_iov, a.iov_count, "attr->mr_iov")?)
         };
-        let wish = Wish {
+        let attr = Attr {
             source,
             memory,
             access: access(a.access)?,
@@ -351,11 +351,11 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
             event: flags & GDRFAB_RMA_EVENT != 0,
         };
         // Whether a descriptor is open is what the first question about it tells.
-        let named = |e: Error| match &wish.source {
+        let named = |e: Error| match &attr.source {
             Source::File { fd, .. } if e.errno == errno::EBADF => no_descriptor(fd.as_raw_fd()),
             _ => e,
         };
-        let opened = domain_of(domain)?.register(&wish).map_err(named)?;
+        let opened = domain_of(domain)?.register(&attr).map_err(named)?;
         opened.context.set(a.context as usize);
         out.write(give_mr(opened));
         Ok(())

@@ -7,8 +7,8 @@ use super::rma::{check_op_flags, fire, on_host};
 use super::types::*;
 use crate::error::{Error, Result};
 use crate::fabric::{Endpoint, Quick};
+use crate::mr::DEVICE_DESC;
 use crate::prov::op::{Common, Iov, One};
-use crate::prov::wish::DEVICE_DESC;
 use libc::{c_void, iovec, ssize_t};
 use std::slice::from_ref;
 

@@ -7,9 +7,9 @@ use super::objects::gdrfab_ep;
 use super::types::*;
 use crate::error::{Error, Result, errno};
 use crate::fabric::{Armed, Endpoint, Quick};
+use crate::mr::DEVICE_DESC;
 use crate::prov::flags::OP_FLAGS;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, One, RmaIov, total};
-use crate::prov::wish::DEVICE_DESC;
 use libc::{c_void, iovec, ssize_t};
 use std::slice::from_ref;
 

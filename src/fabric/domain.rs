@@ -9,11 +9,11 @@ use super::{Context, Owner, Users};
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Iface};
 use crate::mr::Access;
+use crate::mr::{Attr, Facts, RegionId};
 use crate::prov;
 use crate::prov::on_provider;
 use crate::prov::op::Iov;
 use crate::prov::waiter::Drivers;
-use crate::prov::wish::{Facts, RegionId, Wish};
 use crate::sync::serial::{Serial, Threading};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -142,9 +142,9 @@ impl Domain {
         self.progressor.is_some()
     }
 
-    pub fn register(self: &Arc<Domain>, wish: &Wish<'_>) -> Result<Box<Mr>> {
+    pub fn register(self: &Arc<Domain>, attr: &Attr<'_>) -> Result<Box<Mr>> {
         self.owner.check()?;
-        let id = on_provider!(Domain, &self.prov, p => p.register(wish))?;
+        let id = on_provider!(Domain, &self.prov, p => p.register(attr))?;
         Ok(Mr::of(self, id, || self.clone()))
     }
 

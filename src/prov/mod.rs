@@ -8,16 +8,13 @@ pub mod event;
 pub mod fault;
 pub mod flags;
 pub mod info;
-pub mod memory;
 pub mod op;
 pub mod order;
 pub mod queue;
 pub mod shm;
-pub mod survey;
 pub mod tcp;
 pub mod verbs;
 pub mod waiter;
-pub mod wish;
 
 pub use event::{Event, EventKind, EventQueue};
 pub use queue::{Completion, Counter, Queue};

@@ -8,10 +8,10 @@ use crate::fakes::{self, Case};
 use gdrfab::error::{Error, Result};
 use gdrfab::fabric::{self, Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr};
 use gdrfab::mr::{Access, PathPolicy};
+use gdrfab::mr::{Attr, Memory, Source};
 use gdrfab::prov::flags;
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::queue::{Completion, Taken};
-use gdrfab::prov::wish::{Memory, Source, Wish};
 use libloading::os::unix::Library;
 use std::ffi::{c_int, c_void};
 use std::path::Path;
@@ -102,8 +102,8 @@ impl World {
         (a, b)
     }
 
-    pub fn register(&self, wish: Wish<'_>) -> Result<Box<Mr>> {
-        self.domain.register(&wish)
+    pub fn register(&self, attr: Attr<'_>) -> Result<Box<Mr>> {
+        self.domain.register(&attr)
     }
 
     /// The next event: its kind, its bytes, its error.
@@ -133,8 +133,8 @@ impl World {
     }
 }
 
-pub fn memory(iovs: &[Iov]) -> Wish<'_> {
-    Wish {
+pub fn memory(iovs: &[Iov]) -> Attr<'_> {
+    Attr {
         source: Source::Iov(iovs),
         memory: Memory::Host,
         access: Access::all(),

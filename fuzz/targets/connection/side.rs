@@ -10,7 +10,7 @@ use gdrfab::prov::info::{Info, PROGRESS_MANUAL};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::queue::Taken;
 use gdrfab::prov::tcp::{Domain, Endpoint, Terms};
-use gdrfab::prov::wish::{Memory, RegionId, Source as From, Wish};
+use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
 use gdrfab::prov::{Counter, EventQueue, Queue, Source, flags};
 use gdrfab::sync::serial::Threading;
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ impl Side {
         };
         let area = Area::new(input.size().max(1), may);
         let pieces: Vec<_> = area.pieces(1 + input.below(3)).into_iter().filter(|p| p.len > 0).collect();
-        let wish = Wish {
+        let wish = Attr {
             source: From::Iov(&pieces),
             memory: Memory::Host,
             access: rights,

@@ -10,7 +10,7 @@ use gdrfab::prov::bind::{Binding, INJECT_FLAGS, Quick, SILENT};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::queue::{Completion, Taken};
 use gdrfab::prov::shm::{Domain, Endpoint, PassiveEndpoint, Request};
-use gdrfab::prov::wish::{Memory, RegionId, Source as From, Wish};
+use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
 use gdrfab::prov::{Counter, EventQueue, Queue, Source, flags};
 use gdrfab::sync::serial::Threading;
 use gdrfab::sys::epoll::Poller;
@@ -178,7 +178,7 @@ impl Side {
             Some(area) => area.pieces(1 + input.below(3)).into_iter().filter(|p| p.len > 0).collect(),
             None => vec![Iov { addr: self.shared, len: SHARED }],
         };
-        let wish = Wish {
+        let wish = Attr {
             source: match file {
                 true => From::File { fd: world().file(1).as_fd(), offset: 4096, len: 70_000, base_addr: 4096 },
                 false => From::Iov(&pieces),

@@ -14,8 +14,8 @@ use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::fabric::{
     Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr, PROGRESS_AUTO, PROGRESS_MANUAL, Pep, RequestId, THREAD_DOMAIN, THREAD_SAFE,
 };
+use gdrfab::mr::Facts;
 use gdrfab::mr::Paths;
-use gdrfab::prov::wish::Facts;
 use gdrfab::prov::{Event, EventKind, flags};
 use gdrfab::sys::process;
 use gdrfab::sys::time::{now_ns, ticks};

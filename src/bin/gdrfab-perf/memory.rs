@@ -11,9 +11,9 @@ use crate::runtime;
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::fabric::{self, Domain, Mr};
 use gdrfab::hmem::{self, Dir, Iface, Site, dmabuf};
+use gdrfab::mr::{self, Attr, Source};
 use gdrfab::mr::{Access, PathPolicy, Paths};
 use gdrfab::prov::op::Iov;
-use gdrfab::prov::wish::{self, Source, Wish};
 use gdrfab::sys::mem::{Mapping, Protection, memfd};
 use std::alloc::Layout;
 use std::os::fd::{AsFd, OwnedFd};
@@ -142,7 +142,7 @@ impl Memory {
             Origin::File { fd, .. } => Source::File { fd: fd.as_fd(), offset: 0, len, base_addr: self.addr as u64 },
             _ => Source::Iov(&iov),
         };
-        domain.register(&self.wish(source, policy))
+        domain.register(&self.attr(source, policy))
     }
 
     /// By a dma-buf exported for this region, whose descriptor is closed again: the device keeps what it needs. There is
@@ -161,13 +161,13 @@ impl Memory {
             Error::new(errno::EIO, format!("the driver says that the range begins at byte {} of the dma-buf", buf.offset))
         })?;
         let source = Source::File { fd: buf.fd.as_fd(), offset: buf.offset, len, base_addr };
-        domain.register(&self.wish(source, PathPolicy { require, ..policy }))
+        domain.register(&self.attr(source, PathPolicy { require, ..policy }))
     }
 
-    fn wish<'a>(&self, source: Source<'a>, policy: PathPolicy) -> Wish<'a> {
-        Wish {
+    fn attr<'a>(&self, source: Source<'a>, policy: PathPolicy) -> Attr<'a> {
+        Attr {
             source,
-            memory: if self.site.is_host() { wish::Memory::Host } else { wish::Memory::Device(self.site) },
+            memory: if self.site.is_host() { mr::Memory::Host } else { mr::Memory::Device(self.site) },
             access: Access::all(),
             offset: 0,
             requested_key: 0,

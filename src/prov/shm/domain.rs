@@ -5,7 +5,7 @@ use super::link::Link;
 use super::locate::{self, Asked};
 use super::mr::{Regions, is_stale};
 use super::quiesce;
-use super::region::{Facts, Modes, Pin, RegionId, Wish};
+use super::region::{Attr, Facts, Modes, Pin, RegionId};
 use super::table::Table;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -101,11 +101,11 @@ impl Domain {
     }
 
     /// Drivers are asked without the regions' lock: one that hangs holds up nobody else.
-    pub fn register(&self, wish: &Wish<'_>) -> Result<RegionId> {
+    pub fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         let refused = self.regions.lock().refused()?;
-        let mut asked = Asked::of(wish, (self.modes.paths - refused) & wish.policy.allowed())?;
+        let mut asked = Asked::of(attr, (self.modes.paths - refused) & attr.policy.allowed())?;
         loop {
-            if let Some(id) = self.regions.lock().register(&self.table, self.modes, wish, refused, &mut asked)? {
+            if let Some(id) = self.regions.lock().register(&self.table, self.modes, attr, refused, &mut asked)? {
                 return Ok(id);
             }
             // What is known now may be closed by the time that it is needed: then this comes again.

@@ -3,13 +3,13 @@
 //! which paths that memory permits.
 
 use super::files::Files;
-use super::region::{Located, ON_DEVICE, PRIVATE, Piece, PieceList, Source, Verdicts, Wish};
+use super::region::{Attr, Located, ON_DEVICE, PRIVATE, Piece, PieceList, Source, Verdicts};
 use super::table::Table;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Allocation, Export, Interface, Kind, Pinned, Site};
+use crate::mr::location;
 use crate::mr::{Access, Paths};
 use crate::prov::op::Iov;
-use crate::prov::survey;
 use crate::sys::mem::{self, Mappable};
 use crate::sys::process;
 use std::borrow::Cow;
@@ -51,16 +51,16 @@ impl OnDevice {
 }
 
 impl Asked {
-    pub fn of(wish: &Wish<'_>, wanted: Paths) -> Result<Asked> {
-        let Source::Iov(iovs) = wish.source else { return Ok(Asked::File) };
-        let (base, len) = survey::extent(iovs)?;
-        let Some(site) = survey::site_of(wish.memory, base)? else {
-            survey::refuse_device_memory(iovs)?;
+    pub fn of(attr: &Attr<'_>, wanted: Paths) -> Result<Asked> {
+        let Source::Iov(iovs) = attr.source else { return Ok(Asked::File) };
+        let (base, len) = location::extent(iovs)?;
+        let Some(site) = location::site_of(attr.memory, base)? else {
+            location::refuse_device_memory(iovs)?;
             return Ok(Asked::Host { base, len });
         };
         let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
         let mut parts = Vec::with_capacity(1);
-        let kind = survey::each_allocation(up, site, iovs, |iov, at, of| parts.push((Piece::within(iov, at, of, 0), *of)))?;
+        let kind = location::each_allocation(up, site, iovs, |iov, at, of| parts.push((Piece::within(iov, at, of, 0), *of)))?;
         if kind == Kind::Pinned {
             return Ok(Asked::Pinned(Some(pinned(parts.into_iter().map(|(p, _)| p).collect(), (base, len)))));
         }
@@ -93,10 +93,10 @@ impl Asked {
 }
 
 /// Finds the memory among the domain's files; `None`: the driver has to export something first.
-pub fn locate(files: &mut Files, table: &Table, wish: &Wish<'_>, asked: &mut Asked) -> Result<Option<Located>> {
-    match (asked, &wish.source) {
+pub fn locate(files: &mut Files, table: &Table, attr: &Attr<'_>, asked: &mut Asked) -> Result<Option<Located>> {
+    match (asked, &attr.source) {
         (_, Source::File { fd, offset, len, base_addr }) => {
-            locate_file(files, table, wish.access, *fd, *offset, *len, *base_addr).map(Some)
+            locate_file(files, table, attr.access, *fd, *offset, *len, *base_addr).map(Some)
         }
         (Asked::Host { base, len }, Source::Iov(iovs)) => Ok(Some(locate_host(files, iovs, (*base, *len)))),
         (Asked::Pinned(located), _) => Ok(located.take()),

@@ -43,10 +43,10 @@ pub use state::TX_SIZE;
 pub use table::MAX_REGIONS;
 
 use super::info::{ADDR_STR, Ask, EP_MSG, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
-use super::wish::MR_IOV_LIMIT;
 use super::{Offer, flags, op};
 use crate::config;
 use crate::error::{Error, Result, errno};
+use crate::mr::MR_IOV_LIMIT;
 use crate::mr::Paths;
 use crate::sys::{mem, process};
 

@@ -4,7 +4,7 @@
 use super::files::{Elsewhere, Files};
 use super::locate::{self, Asked};
 use super::region::{
-    Facts, Located, Modes, PRIVATE, Piece, PieceList, Pin, Region, RegionId, Slot, Verdicts, Wish, desc_fits, desc_index, desc_of,
+    Attr, Facts, Located, Modes, PRIVATE, Piece, PieceList, Pin, Region, RegionId, Slot, Verdicts, desc_fits, desc_index, desc_of,
 };
 use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS, Table};
 use crate::error::{Code, Error, Result, errno};
@@ -79,16 +79,16 @@ impl Regions {
         &mut self,
         table: &Table,
         modes: Modes,
-        wish: &Wish<'_>,
+        attr: &Attr<'_>,
         refused: Paths,
         asked: &mut Asked,
     ) -> Result<Option<RegionId>> {
-        let located = locate::locate(&mut self.files, table, wish, asked);
+        let located = locate::locate(&mut self.files, table, attr, asked);
         let result = located.and_then(|found| match found {
             None => Ok(None),
             Some(mut l) => {
                 l.verdicts.refused = refused;
-                self.finish_registration(table, modes, wish, l).map(Some)
+                self.finish_registration(table, modes, attr, l).map(Some)
             }
         });
         if result.is_err() {
@@ -166,17 +166,17 @@ impl Regions {
         Some(RegionId { index, generation: key, key, desc: desc_of(index, key, false) })
     }
 
-    fn finish_registration(&mut self, table: &Table, modes: Modes, wish: &Wish<'_>, located: Located) -> Result<RegionId> {
+    fn finish_registration(&mut self, table: &Table, modes: Modes, attr: &Attr<'_>, located: Located) -> Result<RegionId> {
         let Located { pieces, base: natural_base, len, site, kind, verdicts } = located;
         let base = match modes.virt_addr {
-            true if wish.offset != 0 => return Err(Error::invalid("offset: must be 0 in a domain with GDRFAB_MR_VIRT_ADDR")),
+            true if attr.offset != 0 => return Err(Error::invalid("offset: must be 0 in a domain with GDRFAB_MR_VIRT_ADDR")),
             true => natural_base,
-            false => wish.offset,
+            false => attr.offset,
         };
         if base.checked_add(len).is_none() {
             return Err(Error::invalid("offset: offset plus length overflows"));
         }
-        let paths = verdicts.paths() & modes.paths & wish.policy.allowed();
+        let paths = verdicts.paths() & modes.paths & attr.policy.allowed();
         if paths.is_empty() {
             let chain: String = Paths::SHM.iter().map(|p| format!("{}: {}; ", p.words(), verdicts.words(*p))).collect();
             let number = if verdicts.refused.is_empty() { errno::EOPNOTSUPP } else { errno::EIO };
@@ -185,13 +185,13 @@ impl Regions {
                 Code::Path,
                 format!(
                     "attr->require {} forbid {}: no path is left for this memory ({chain}this process permits {})",
-                    wish.policy.require.words(),
-                    wish.policy.forbid.words(),
+                    attr.policy.require.words(),
+                    attr.policy.forbid.words(),
                     modes.paths.words()
                 ),
             ));
         }
-        let (index, generation, key) = self.take_slot(modes, wish.requested_key)?;
+        let (index, generation, key) = self.take_slot(modes, attr.requested_key)?;
         let extents = match self.publish(table, index, &pieces) {
             Ok(extents) => extents,
             Err(e) => {
@@ -205,11 +205,11 @@ impl Regions {
             }
         }
         let entry = table.entry(index);
-        let extra = if wish.event { table::EVENT } else { 0 } | if extents.is_some() { table::MULTI } else { 0 };
+        let extra = if attr.event { table::EVENT } else { 0 } | if extents.is_some() { table::MULTI } else { 0 };
         entry.key.store(key, Ordering::Relaxed);
         entry.base.store(base, Ordering::Relaxed);
         entry.len.store(len, Ordering::Relaxed);
-        entry.rights.store(table::pack_rights(wish.access, paths, extra), Ordering::Relaxed);
+        entry.rights.store(table::pack_rights(attr.access, paths, extra), Ordering::Relaxed);
         table.raise_high(index);
         // Release: whoever sees the generation sees the fields.
         entry.gate.store(generation, Ordering::Release);
@@ -220,16 +220,16 @@ impl Regions {
         slot.region = Some(Region {
             base,
             len,
-            access: wish.access,
+            access: attr.access,
             paths,
-            policy: wish.policy,
+            policy: attr.policy,
             pieces,
             site,
             kind,
             verdicts,
             pins: Vec::new(),
             counter: None,
-            event: wish.event,
+            event: attr.event,
             extents,
         });
         self.open += 1;

@@ -3,12 +3,13 @@
 
 use crate::error::Error;
 use crate::hmem::{Allocation, Kind, Pinned, Site};
+pub use crate::mr::key::{desc_fits, desc_index, desc_of};
 use crate::mr::piece;
 use crate::mr::{Access, PathPolicy, Paths};
+pub use crate::mr::{Attr, Facts, RegionId, Source};
 use crate::prov::fault;
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
-pub use crate::prov::wish::{Facts, RegionId, Source, Wish, desc_fits, desc_index, desc_of};
 use std::borrow::Cow;
 use std::sync::Arc;
 

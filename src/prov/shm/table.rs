@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Bits of a provider key that hold the entry's index.
-pub use crate::prov::wish::INDEX_BITS;
+pub use crate::mr::key::INDEX_BITS;
 pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
 pub const MAX_EXTENTS: usize = 1 << 15;
 pub const MAX_FILES: usize = 4096;

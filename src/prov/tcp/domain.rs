@@ -10,13 +10,13 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::Paths;
+use crate::mr::alloc::Allocations;
+use crate::mr::{Attr, Facts, RegionId};
 use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::info::{Info, PROGRESS_AUTO, Secret};
-use crate::prov::memory::Allocations;
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
-use crate::prov::wish::{Facts, RegionId, Wish};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::time::now_ns;
 use crate::sys::usercopy::UserCopy;
@@ -77,11 +77,11 @@ impl Domain {
         }
     }
 
-    pub fn register(&self, wish: &Wish<'_>) -> Result<RegionId> {
+    pub fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         let refused = self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
         // Drivers are asked without the lock.
-        let located = locate::locate(wish, &self.memory)?;
-        self.regions.lock().register(self.modes, wish, refused, located)
+        let located = locate::locate(attr, &self.memory)?;
+        self.regions.lock().register(self.modes, attr, refused, located)
     }
 
     /// Where the local pieces lie that an operation describes by `desc`; they are still what was registered.

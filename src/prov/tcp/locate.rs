@@ -4,11 +4,11 @@
 use super::mr::{File, Piece};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Kind, Site, dmabuf};
+use crate::mr::alloc::Allocations;
+use crate::mr::location;
 use crate::mr::{Access, PathPolicy, Paths};
-use crate::prov::memory::Allocations;
+use crate::mr::{Attr, Source};
 use crate::prov::op::Iov;
-use crate::prov::survey;
-use crate::prov::wish::{Source, Wish};
 use crate::sys::mem::{self, Mapping, Protection};
 use std::os::fd::BorrowedFd;
 
@@ -51,23 +51,23 @@ pub fn check_path(path: Paths, process: Paths, policy: &PathPolicy) -> Result<()
     Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
 }
 
-pub fn locate(wish: &Wish<'_>, memory: &Allocations) -> Result<Located> {
-    let iovs = match wish.source {
+pub fn locate(attr: &Attr<'_>, memory: &Allocations) -> Result<Located> {
+    let iovs = match attr.source {
         Source::File { fd, offset, len, base_addr } => {
-            let writable = wish.access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ);
+            let writable = attr.access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ);
             return file(fd, offset, len, base_addr, writable);
         }
         Source::Iov(iovs) => iovs,
     };
-    let extent = survey::extent(iovs)?;
-    match survey::site_of(wish.memory, extent.0)? {
+    let extent = location::extent(iovs)?;
+    match location::site_of(attr.memory, extent.0)? {
         Some(site) => device(iovs, extent, site),
         None => host(iovs, extent, memory),
     }
 }
 
 fn host(iovs: &[Iov], (base, len): (u64, u64), memory: &Allocations) -> Result<Located> {
-    survey::refuse_device_memory(iovs)?;
+    location::refuse_device_memory(iovs)?;
     let mut pieces: Box<[Piece]> = iovs.iter().map(|iov| Piece { iov: *iov, at: iov.addr, id: 0 }).collect();
     let places: Option<Vec<usize>> = iovs.iter().map(|iov| memory.own(iov.addr, iov.len)).collect();
     if let Some(places) = &places {
@@ -79,7 +79,7 @@ fn host(iovs: &[Iov], (base, len): (u64, u64), memory: &Allocations) -> Result<L
 fn device(iovs: &[Iov], (base, len): (u64, u64), site: Site) -> Result<Located> {
     let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
     let mut pieces = Vec::with_capacity(1);
-    let kind = survey::each_allocation(up, site, iovs, |iov, at, of| {
+    let kind = location::each_allocation(up, site, iovs, |iov, at, of| {
         let end = of.end().min((iov.addr + iov.len) as u64);
         pieces.push(Piece { iov: Iov { addr: at as usize, len: (end - at) as usize }, at: at as usize, id: of.id });
     })?;

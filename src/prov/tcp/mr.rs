@@ -5,12 +5,13 @@
 use super::locate::{self, Located, Modes};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site, dmabuf};
+use crate::mr::key::{INDEX_BITS, desc_fits, desc_index, desc_of};
 use crate::mr::piece::{self, walk};
 use crate::mr::{Access, KeySource, Paths};
+use crate::mr::{Attr, Facts, RegionId};
 use crate::prov::fault;
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
-use crate::prov::wish::{Facts, INDEX_BITS, RegionId, Wish, desc_fits, desc_index, desc_of};
 use crate::sys::mem::Mapping;
 use crate::sys::usercopy::UserCopy;
 use parking_lot::Mutex;
@@ -212,30 +213,30 @@ impl Regions {
     }
 
     /// Registers; nothing is left behind on failure.
-    pub fn register(&mut self, modes: Modes, wish: &Wish<'_>, refused: Paths, located: Located) -> Result<RegionId> {
+    pub fn register(&mut self, modes: Modes, attr: &Attr<'_>, refused: Paths, located: Located) -> Result<RegionId> {
         let base = match modes.virt_addr {
-            true if wish.offset != 0 => return Err(Error::invalid("offset: must be 0 in a domain with GDRFAB_MR_VIRT_ADDR")),
+            true if attr.offset != 0 => return Err(Error::invalid("offset: must be 0 in a domain with GDRFAB_MR_VIRT_ADDR")),
             true => located.base,
-            false => wish.offset,
+            false => attr.offset,
         };
         if base.checked_add(located.len).is_none() {
             return Err(Error::invalid("offset: offset plus length overflows"));
         }
         let path = located.path();
-        locate::check_path(path, modes.paths, &wish.policy)?;
+        locate::check_path(path, modes.paths, &attr.policy)?;
         if refused.contains(path) {
             return Err(fault::refusal(path));
         }
         let device = !located.site.is_host();
-        let (index, generation, key) = self.take_slot(modes, wish.requested_key, device)?;
+        let (index, generation, key) = self.take_slot(modes, attr.requested_key, device)?;
         let region = Region {
             key,
             base,
             len: located.len,
-            access: wish.access,
+            access: attr.access,
             path,
             located,
-            event: wish.event,
+            event: attr.event,
             counter: Mutex::new(None),
             door: AtomicU32::new(0),
             user: self.user.clone(),
@@ -378,14 +379,14 @@ pub fn is_stale(site: Site, piece: &Piece) -> bool {
 mod tests {
     use super::*;
     use crate::mr::PathPolicy;
-    use crate::prov::memory::Allocations;
-    use crate::prov::wish::{Memory, Source};
+    use crate::mr::alloc::Allocations;
+    use crate::mr::{Memory, Source};
 
     const MODES: Modes = Modes { virt_addr: true, prov_key: true, paths: Paths::SOCKET.union(Paths::STAGED) };
 
-    fn wish<'a>(iov: &'a [Iov], key: u64) -> Wish<'a> {
+    fn attr<'a>(iov: &'a [Iov], key: u64) -> Attr<'a> {
         let access = Access::REMOTE_READ;
-        Wish {
+        Attr {
             source: Source::Iov(iov),
             memory: Memory::Host,
             access,
@@ -397,8 +398,8 @@ mod tests {
     }
 
     fn register(regions: &mut Regions, modes: Modes, iov: &[Iov], key: u64) -> Result<RegionId> {
-        let wish = wish(iov, key);
-        regions.register(modes, &wish, Paths::empty(), locate::locate(&wish, &Allocations::default())?)
+        let attr = attr(iov, key);
+        regions.register(modes, &attr, Paths::empty(), locate::locate(&attr, &Allocations::default())?)
     }
 
     #[test]

@@ -13,12 +13,12 @@ use super::tx::QUEUE_MAX;
 use super::{MAX_MSG, RX_SIZE, TX_SIZE};
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
+use crate::mr::DEVICE_DESC;
 use crate::mr::piece;
 use crate::prov::bind::SILENT;
 use crate::prov::bind::{Ending, Quick};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
-use crate::prov::wish::DEVICE_DESC;
 
 /// Copies host bytes into pieces of memory at `site`.
 pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {

@@ -14,10 +14,10 @@ use super::{INJECT_SIZE, TX_SIZE};
 use crate::error::Result;
 use crate::hmem::Site;
 use crate::mr::Access;
+use crate::mr::DEVICE_DESC;
 use crate::prov::bind::{Ending, Quick, SILENT};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces};
-use crate::prov::wish::DEVICE_DESC;
 use std::os::fd::AsFd;
 
 /// Flags that change nothing here but what is looked at.

@@ -13,12 +13,12 @@ use super::tx::QUEUE_MAX;
 use super::{INJECT_SIZE, MAX_MSG, TX_SIZE};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
+use crate::mr::DEVICE_DESC;
 use crate::mr::Paths;
 use crate::prov::bind::Ending;
 use crate::prov::bind::SILENT;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
-use crate::prov::wish::DEVICE_DESC;
 
 /// Bytes up to which a copy of ours is cheaper than one more piece for the kernel.
 pub const COPY_MAX: usize = 4 << 10;

@@ -10,10 +10,10 @@ use super::steps::{PINNED, Record, Steps};
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Allocation, Interface, Kind, Site};
+use crate::mr::location;
 use crate::mr::{Access, Paths};
+use crate::mr::{Attr, Memory, Source};
 use crate::prov::op::Iov;
-use crate::prov::survey;
-use crate::prov::wish::{Memory, Source, Wish, check_range};
 use crate::sys::mem;
 use rdma_sys::ibv_access_flags as flag;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -66,13 +66,13 @@ fn device_access(domain: &Domain, access: Access) -> u32 {
     bits
 }
 
-pub fn attach(domain: &Domain, wish: &Wish<'_>) -> Result<Attached> {
-    let allowed = Paths::from_bits_truncate(config::get().verbs.paths) & wish.policy.allowed();
+pub fn attach(domain: &Domain, attr: &Attr<'_>) -> Result<Attached> {
+    let allowed = Paths::from_bits_truncate(config::get().verbs.paths) & attr.policy.allowed();
     let refused = domain.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
     let mut steps = Steps::new(allowed, refused);
-    match &wish.source {
-        Source::File { fd, offset, len, base_addr } => attach_file(domain, wish, &mut steps, *fd, *offset, *len, *base_addr),
-        Source::Iov(iovs) => attach_ranges(domain, wish, &mut steps, iovs),
+    match &attr.source {
+        Source::File { fd, offset, len, base_addr } => attach_file(domain, attr, &mut steps, *fd, *offset, *len, *base_addr),
+        Source::Iov(iovs) => attach_ranges(domain, attr, &mut steps, iovs),
     }
 }
 
@@ -112,22 +112,22 @@ fn check_limits(domain: &Domain, len: u64) -> Result<()> {
     Ok(())
 }
 
-fn attach_ranges(domain: &Domain, wish: &Wish<'_>, steps: &mut Steps, iovs: &[Iov]) -> Result<Attached> {
+fn attach_ranges(domain: &Domain, attr: &Attr<'_>, steps: &mut Steps, iovs: &[Iov]) -> Result<Attached> {
     let mut sum = 0u64;
     for (i, iov) in iovs.iter().enumerate() {
-        check_range(iov, i)?;
+        location::check_range(iov, i)?;
         sum = sum.checked_add(iov.len as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
         check_limits(domain, iov.len as u64)?;
     }
-    if iovs.len() > 1 && wish.access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
+    if iovs.len() > 1 && attr.access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
         return Err(Error::new(
             errno::EOPNOTSUPP,
             format!("iov_count: {}; a verbs key names one range, so regions of several are for local use only", iovs.len()),
         ));
     }
     let first = iovs.first().copied().unwrap_or_default();
-    let base = if domain.virt_addr { first.addr as u64 } else { wish.offset };
-    if domain.virt_addr && wish.offset != 0 {
+    let base = if domain.virt_addr { first.addr as u64 } else { attr.offset };
+    if domain.virt_addr && attr.offset != 0 {
         return Err(Error::invalid("offset: must be 0 in a domain with GDRFAB_MR_VIRT_ADDR"));
     }
     let page = mem::page_size() as u64 - 1;
@@ -140,8 +140,8 @@ fn attach_ranges(domain: &Domain, wish: &Wish<'_>, steps: &mut Steps, iovs: &[Io
     if base.checked_add(sum).is_none() {
         return Err(Error::invalid("offset: offset plus length overflows"));
     }
-    let site = survey::site_of(wish.memory, first.addr as u64)?;
-    let plan = Plan { domain, access: wish.access, iovs, base, len: sum };
+    let site = location::site_of(attr.memory, first.addr as u64)?;
+    let plan = Plan { domain, access: attr.access, iovs, base, len: sum };
     match site {
         Some(site) => plan.device(steps, site),
         None => plan.host(steps, Kind::Host),
@@ -280,7 +280,7 @@ fn check_file(fd: BorrowedFd<'_>, offset: u64, end: u64) -> Result<bool> {
 /// A descriptor of the caller's: a dma-buf, or another file that can be mapped.
 fn attach_file(
     domain: &Domain,
-    wish: &Wish<'_>,
+    attr: &Attr<'_>,
     steps: &mut Steps,
     fd: BorrowedFd<'_>,
     offset: u64,
@@ -293,7 +293,7 @@ fn attach_file(
     check_limits(domain, len as u64)?;
     let end = offset.checked_add(len as u64).ok_or_else(|| Error::invalid("dmabuf->offset + len overflows"))?;
     let base = base_addr.checked_add(offset).ok_or_else(|| Error::invalid("dmabuf->base_addr + offset overflows"))?;
-    let base = if domain.virt_addr { base } else { wish.offset };
+    let base = if domain.virt_addr { base } else { attr.offset };
     if base.checked_add(len as u64).is_none() {
         return Err(Error::invalid("dmabuf->base_addr + offset + len overflows"));
     }
@@ -301,7 +301,7 @@ fn attach_file(
     let named = Iov { addr: base as usize, len };
     // Operations of this side name the bytes by base_addr, whatever peers call them.
     let own = base_addr + offset;
-    let used_here = wish.access.intersects(Access::SEND | Access::RECV | Access::READ | Access::WRITE);
+    let used_here = attr.access.intersects(Access::SEND | Access::RECV | Access::READ | Access::WRITE);
     let twice = |how: &dyn Fn(u64) -> Result<RawMr>| -> Result<Registered> {
         let local = if used_here && own != base { Some(how(own)?) } else { None };
         Ok((vec![(named, how(base)?)], local))
@@ -311,9 +311,9 @@ fn attach_file(
         let (pieces, local) = pieces;
         Ok(Attached { pieces, local, backing, path, base, len: len as u64, site, kind: Kind::Host, record })
     };
-    let writable = wish.access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ);
-    let access = device_access(domain, wish.access);
-    let site = match wish.memory {
+    let writable = attr.access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ);
+    let access = device_access(domain, attr.access);
+    let site = match attr.memory {
         Memory::Device(site) => site,
         _ => Site::HOST,
     };
@@ -343,7 +343,7 @@ fn attach_file(
     if let Some(pieces) = steps.take(path, "the file's mapping pinned (ibv_reg_mr)", mapped) {
         return done(steps, pieces, backing.ok(), path, site);
     }
-    match steps.take(Paths::STAGED, "staged through buffers of the library", || may_stage(domain, wish.access).and(backing)) {
+    match steps.take(Paths::STAGED, "staged through buffers of the library", || may_stage(domain, attr.access).and(backing)) {
         Some(backing) => done(steps, (Vec::new(), None), Some(backing), Paths::STAGED, site),
         None => Err(steps.exhausted()),
     }

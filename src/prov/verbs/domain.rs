@@ -14,13 +14,13 @@ use super::watch::Watch;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::Access;
+use crate::mr::alloc::Allocations;
+use crate::mr::{Attr, Facts, RegionId};
 use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::info::Info;
-use crate::prov::memory::Allocations;
 use crate::prov::op::{IOV_LIMIT, Iov};
 use crate::prov::queue::Counter;
-use crate::prov::wish::{Facts, RegionId, Wish};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::time::now_ns;
 use parking_lot::Mutex;
@@ -107,13 +107,13 @@ impl Domain {
         }
     }
 
-    pub fn register(&self, wish: &Wish<'_>) -> Result<RegionId> {
-        if wish.event {
+    pub fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
+        if attr.event {
             return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_RMA_EVENT: RDMA devices do not report a peer's plain writes"));
         }
         // Pinning takes long and needs no lock.
-        let attached = attach::attach(self, wish)?;
-        self.regions.lock().add(attached, wish.access)
+        let attached = attach::attach(self, attr)?;
+        self.regions.lock().add(attached, attr.access)
     }
 
     /// As `register` for one plain range of host memory, checked by the caller; `None`: nothing was done, take the long

@@ -10,11 +10,11 @@ use super::near::{self, Distance};
 use super::{MAX_MSG, Offer, library};
 use crate::config;
 use crate::error::{Error, Result, errno};
+use crate::mr::MR_IOV_LIMIT;
 use crate::mr::Paths;
 use crate::prov::flags;
 use crate::prov::info::{ADDR_STR, Ask, EP_MSG, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
 use crate::prov::op::IOV_LIMIT;
-use crate::prov::wish::MR_IOV_LIMIT;
 use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -266,7 +266,7 @@ pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
     let mut all = Vec::new();
     for name in &names {
         // Opening takes long, and another device was asked for: its name is enough to leave it out by.
-        if ask.domain.is_some_and(|wish| wish.split(':').next() != Some(name)) {
+        if ask.domain.is_some_and(|attr| attr.split(':').next() != Some(name)) {
             all.push((None, 0, Info { prov_name: Some(NAME.into()), domain_name: Some(name.clone()), ..Info::default() }));
             continue;
         }

@@ -9,8 +9,8 @@ use super::backing::Backing;
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::{Access, KeySource, Paths};
+use crate::mr::{DEVICE_DESC, Facts, RegionId};
 use crate::prov::op::{IOV_LIMIT, Iov};
-use crate::prov::wish::{DEVICE_DESC, Facts, RegionId};
 use rdma_sys::ibv_sge;
 use std::sync::Arc;
 

@@ -1,10 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finding out what memory a caller wants registered, as far as it is the same for every provider.
+//! What the memory is that a caller wants registered, as far as it is the same for every provider: whose, how large, of
+//! which allocations.
 
-use super::wish::{Memory, check_range};
+use super::Iov;
+use super::attr::Memory;
 use crate::error::{Error, Result};
 use crate::hmem::{self, Allocation, Iface, Interface, Kind, Site};
-use crate::prov::op::Iov;
+
+pub fn check_range(iov: &Iov, i: usize) -> Result<()> {
+    if iov.addr == 0 {
+        return Err(Error::invalid(format!("iov[{i}]: the address is NULL")));
+    }
+    if iov.len == 0 {
+        return Err(Error::invalid(format!("iov[{i}]: the length is 0")));
+    }
+    if iov.addr.checked_add(iov.len).is_none() {
+        return Err(Error::invalid(format!("iov[{i}]: address plus length overflows")));
+    }
+    Ok(())
+}
 
 /// Checks ranges; gives the first address and the sum of the lengths.
 pub fn extent(iovs: &[Iov]) -> Result<(u64, u64)> {

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Registration as every provider takes it: what a caller asks for, and the names and facts of what it got.
 
-use crate::error::{Error, Result};
+use super::{Access, Iov, PathPolicy, Paths};
 use crate::hmem::{Kind, Site};
-use crate::mr::{Access, PathPolicy, Paths};
-use crate::prov::op::Iov;
 use std::os::fd::BorrowedFd;
 
 /// Iovecs that one region may have.
@@ -32,7 +30,8 @@ pub enum Memory {
     Auto,
 }
 
-pub struct Wish<'a> {
+/// What a caller asks for.
+pub struct Attr<'a> {
     pub source: Source<'a>,
     pub memory: Memory,
     pub access: Access,
@@ -64,40 +63,4 @@ pub struct RegionId {
     pub key: u64,
     /// What operations take as `desc`.
     pub desc: u64,
-}
-
-/// Set in descriptors of device memory: the quick ways, on which the CPU reads the buffer, are not for them.
-pub const DEVICE_DESC: u64 = 1;
-
-/// Bits of a key, and of a descriptor, that are the index of a region of host-side providers.
-pub const INDEX_BITS: u32 = 18;
-const DESC_NUMBER: u64 = u64::MAX >> (INDEX_BITS + 1);
-
-/// What operations take as `desc`: index, part of the generation, and whether it is device memory.
-#[inline]
-pub fn desc_of(index: u32, generation: u64, on_device: bool) -> u64 {
-    let number = generation >> INDEX_BITS & DESC_NUMBER;
-    number << (INDEX_BITS + 1) | u64::from(index) << 1 | u64::from(on_device)
-}
-
-/// The index that a descriptor names, and whether `generation` is the one it was made for.
-pub fn desc_index(desc: u64) -> u32 {
-    (desc >> 1) as u32 & ((1 << INDEX_BITS) - 1)
-}
-
-pub fn desc_fits(desc: u64, generation: u64) -> bool {
-    desc >> (INDEX_BITS + 1) == generation >> INDEX_BITS & DESC_NUMBER
-}
-
-pub fn check_range(iov: &Iov, i: usize) -> Result<()> {
-    if iov.addr == 0 {
-        return Err(Error::invalid(format!("iov[{i}]: the address is NULL")));
-    }
-    if iov.len == 0 {
-        return Err(Error::invalid(format!("iov[{i}]: the length is 0")));
-    }
-    if iov.addr.checked_add(iov.len).is_none() {
-        return Err(Error::invalid(format!("iov[{i}]: address plus length overflows")));
-    }
-    Ok(())
 }

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rights of a region.
+
+bitflags::bitflags! {
+    /// Rights of a region; the bits are libfabric's.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Access: u64 {
+        const READ = 1 << 8;
+        const WRITE = 1 << 9;
+        const RECV = 1 << 10;
+        const SEND = 1 << 11;
+        const REMOTE_READ = 1 << 12;
+        const REMOTE_WRITE = 1 << 13;
+    }
+}
+
+impl Access {
+    /// Whether an operation may change the memory: what a file is then mapped for.
+    pub fn is_written(self) -> bool {
+        self.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ)
+    }
+}

@@ -115,3 +115,26 @@ fn it_can_be_read() {
     assert!(words <= WORDS, "{words} words, {WORDS} at most");
     assert!(long.is_empty(), "{}", long.join("\n"));
 }
+
+/// The cells of a row.
+fn cells(row: &str) -> usize {
+    row.replace("\\|", "").matches('|').count()
+}
+
+#[test]
+fn tables_are_whole() {
+    let is_rule = |line: &str| line.starts_with("|-") && line.chars().all(|c| "|-:".contains(c));
+    let mut wrong = Vec::new();
+    for (page, text) in pages() {
+        let rows: Vec<_> = lines(&text).map(|(n, line, code)| (n, if code { "" } else { line })).collect();
+        for (i, (n, row)) in rows.iter().enumerate().filter(|(_, (_, row))| row.starts_with('|')) {
+            let above = i.checked_sub(1).map_or("", |i| rows[i].1);
+            let below = rows.get(i + 1).map_or("", |(_, line)| line);
+            let broken = if above.starts_with('|') { cells(above) != cells(row) } else { !above.is_empty() || !is_rule(below) };
+            if broken {
+                wrong.push(format!("{}:{n}: not a row of the table above", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -175,27 +175,39 @@ static void uses(struct node *n, const struct trial *t, struct mem *m, struct re
 	}
 }
 
+static struct remote initiator_new(struct node *n, struct mem *m, unsigned char value)
+{
+	const struct trial *t = (const struct trial *)n->arg;
+	node_up(n);
+	mem_new(n, m, t->way->kind, LEN);
+	set(m, value);
+	mem_register(n, m, 0, LEN, ANY_ACCESS, 0);
+	struct remote to = mem_fetch(n);
+	way_check(n, t->way, to.key);
+	oob_send(n, "r", 1);
+	return to;
+}
+
+static void initiator_end(struct node *n, struct mem *m)
+{
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
+	int rc = 0;
+	while (n->ep && (rc = gdrfab_ep_close(n->ep)) == -EBUSY && test_now_ms() < until)
+		;
+	CHECK_EQ(rc, 0);
+	n->ep = NULL;
+	mem_end(n, m);
+	node_close(n);
+}
+
 static void user(struct node *n)
 {
 	const struct trial *t = (const struct trial *)n->arg;
 	struct mem m;
-	node_up(n);
-	mem_new(n, &m, t->way->kind, LEN);
-	set(&m, THEIRS);
-	mem_register(n, &m, 0, LEN, ANY_ACCESS, 0);
-	struct remote to = mem_fetch(n);
-	way_check(n, t->way, to.key);
-	oob_send(n, "r", 1);
+	struct remote to = initiator_new(n, &m, THEIRS);
 	uses(n, t, &m, &to);
 	/* Of an operation that was under way the entry may be held back until the peer goes on. */
-	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
-	int rc;
-	while ((rc = gdrfab_ep_close(n->ep)) == -EBUSY && test_now_ms() < until)
-		;
-	CHECK_EQ(rc, 0);
-	n->ep = NULL;
-	mem_end(n, &m);
-	node_close(n);
+	initiator_end(n, &m);
 }
 
 /* --- an operation's buffer and who posted it --- */
@@ -263,13 +275,7 @@ static void posts(struct node *n)
 {
 	const struct trial *t = (const struct trial *)n->arg;
 	struct mem m;
-	node_up(n);
-	mem_new(n, &m, t->way->kind, LEN);
-	set(&m, MINE);
-	mem_register(n, &m, 0, LEN, ANY_ACCESS, 0);
-	struct remote to = mem_fetch(n);
-	way_check(n, t->way, to.key);
-	oob_send(n, "r", 1);
+	struct remote to = initiator_new(n, &m, MINE);
 	void *desc = mem_needed_desc(n, &m);
 	if (t->op == SHARED)
 		POST(n->cq, gdrfab_send(n->ep, m.addr, LEN, desc, 0, NULL));
@@ -310,12 +316,7 @@ static void posts(struct node *n)
 	if (t->ending != KILL)
 		tell(n);
 	stays(t, &m, AGAIN, "the operation's entry");
-	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
-	while (n->ep && (rc = gdrfab_ep_close(n->ep)) == -EBUSY && test_now_ms() < until)
-		;
-	n->ep = NULL;
-	mem_end(n, &m);
-	node_close(n);
+	initiator_end(n, &m);
 }
 
 /* Every way of moving bytes and every operation, each by two processes of its own, all at once. */

@@ -461,7 +461,7 @@ for part in $parts; do
 	case $part in
 	tools | pingpong | api | mpi | memcheck | newer | verbs) ;;
 	*)
-		echo "check-libfabric.sh: no part '$part'" >&2
+		echo "check.sh: no part '$part'" >&2
 		exit 2
 		;;
 	esac

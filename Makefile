@@ -47,13 +47,6 @@ INSTALL_TEST_FI = $(MAKE) --no-print-directory install-plugin-libfabric LIBDIR=$
 INSTALL_TEST_PREFIX = $(MAKE) --no-print-directory install INSTALL="$(INSTALL) -C" PREFIX=$(TEST_PREFIX) BINDIR=$(TEST_PREFIX)/bin \
 	LIBDIR=$(TEST_PREFIX)/lib INCLUDEDIR=$(TEST_PREFIX)/include DESTDIR=
 
-# Where tests/deps.sh puts a libclang for bindgen if the system's is too new. It comes without C's own headers; gcc has them.
-LIBCLANG := $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gdrfab-libclang/libclang.so)
-ifneq ($(LIBCLANG),)
-export LIBCLANG_PATH ?= $(dir $(LIBCLANG))
-export BINDGEN_EXTRA_CLANG_ARGS ?= -isystem $(shell gcc -print-file-name=include)
-endif
-
 all: $(OUT)/native-static-libs
 	$(CARGO) build --release
 
@@ -135,7 +128,7 @@ uninstall:
 CHECKS := fmt clippy rust loom install c tcp guards plugins
 # Deeper: alone where limits are those of a quiet machine, and two at a time where limits are wide or nobody looks at a clock.
 CHECKS_ALONE := examples perf modes tcp-links nccl
-CHECKS_PAIRS := verbs memcheck libfabric tsan fuzz doc
+CHECKS_PAIRS := verbs memcheck libfabric tsan fuzz doc bindings
 # Programs of c-tests side by side; see c-tests/run.sh. They wait most of the time.
 JOBS ?= 4
 
@@ -159,6 +152,10 @@ check-doc:
 check-rust:
 	CC="$(CC)" sh c-tests/fakes/build.sh $(CARGO_TARGET_DIR)/fakes
 	GDRFAB_FAKES=$(CARGO_TARGET_DIR)/fakes $(CARGO) test --no-fail-fast
+
+# The verbs bindings against the C headers, where rdma-sys' bindgen runs.
+check-bindings:
+	CARGO="$(CARGO)" tests/verbs-layout/run.sh
 
 # Loom swaps the atomics of the whole crate, so the models build apart.
 check-loom:

@@ -31,6 +31,7 @@ done
 # One line of figures out of a step's log.
 figures() { # <step>
 	case $1 in
+	bindings) sed -n 's/^SKIP: //p; s/^test result: ok. \([0-9]* passed\).*/\1/p' "$logs/bindings.log" ;;
 	rust | loom)
 		awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
 			END { printf "%d passed, %d failed, %d ignored", passed, failed, ignored }' "$logs/$1.log"

@@ -17,57 +17,6 @@ need() { # <probe: a command, or pkg-config:<module>> <packages...>
 	packages="$packages $*"
 }
 
-# rdma-sys runs bindgen 0.59, which takes the newest libclang it finds and does not understand 16 and newer ones. Where the
-# system has no older one, PyPI has: unpacked here, where the Makefile looks for it.
-libclang=
-libclang_dir=${XDG_CACHE_HOME:-$HOME/.cache}/gdrfab-libclang
-newest_libclang() {
-	ls -d /usr/lib/llvm-*/lib/libclang*.so* 2>/dev/null | sed -n 's|^/usr/lib/llvm-\([0-9]*\)/.*|\1|p' | sort -n | tail -n 1
-}
-need_libclang() {
-	[ -n "${LIBCLANG_PATH:-}" ] || [ -e "$libclang_dir/libclang.so" ] && return
-	version=$(newest_libclang)
-	# It is of use only with headers of its own, as stddef.h.
-	if [ -z "$version" ] || [ "$version" -gt 15 ] || ! ls /usr/lib/llvm-"$version"/lib/clang/*/include/stddef.h >/dev/null 2>&1; then
-		libclang=needed
-	fi
-}
-# After apt-get update: only then it is known what there is.
-choose_libclang() {
-	version=$(newest_libclang)
-	if [ "${version:-0}" -le 15 ] && apt-cache show "libclang-common-${version:=14}-dev" >/dev/null 2>&1; then
-		packages="$packages libclang1-$version libclang-common-$version-dev"
-		libclang=
-	else
-		need curl curl ca-certificates
-		need unzip unzip
-	fi
-}
-fetch_libclang() {
-	case $(uname -m) in
-	x86_64)
-		path=45/ff/2a6a2a536fc9a2893a6abfb8bbe317200db0475a0c474eccc9d47fa09d48/libclang-14.0.6-py2.py3-none-manylinux2010_x86_64.whl
-		sum=206d2789e4450a37d054e63b70451a6fc1873466397443fa13de2b3d4adb2796
-		;;
-	aarch64)
-		path=b9/b0/c31b2d989746db370cfcee2ca11c0e0ee5256a968dfd8020aeafdc643206/libclang-14.0.6-py2.py3-none-manylinux2014_aarch64.whl
-		sum=e2add1703129b2abe066fb1890afa880870a89fd6ab4ec5d2a7a8dc8d271677e
-		;;
-	*)
-		echo "please install libclang 14 or 15, and set LIBCLANG_PATH to its directory" >&2
-		return 1
-		;;
-	esac
-	echo "fetching libclang 14.0.6 from PyPI to $libclang_dir"
-	mkdir -p "$libclang_dir"
-	curl -sSfL -o "$libclang_dir/wheel" "https://files.pythonhosted.org/packages/$path"
-	echo "$sum  $libclang_dir/wheel" | sha256sum -c --quiet -
-	unzip -q -o -j "$libclang_dir/wheel" '*/libclang.so' '*/LICENSE.TXT' -d "$libclang_dir"
-	rm "$libclang_dir/wheel"
-	echo "make finds it there; to run cargo by hand:"
-	echo "  export LIBCLANG_PATH=$libclang_dir BINDGEN_EXTRA_CLANG_ARGS=\"-isystem \$(gcc -print-file-name=include)\""
-}
-
 # MPICH with a libfabric that is newer than any distribution's, for one part of check-libfabric: unpacked here, where the
 # script looks for it. Nothing else needs it, so a machine that cannot have it goes without.
 mpich=
@@ -124,7 +73,6 @@ for set in "$@"; do
 		need valgrind valgrind libc6-dbg
 		need pkg-config:libibverbs libibverbs-dev
 		need pkg-config:librdmacm librdmacm-dev
-		need_libclang
 		need pkg-config:libfabric libfabric-dev
 		need fi_info libfabric-bin
 		# Another MPI's mpicc does not know this option.
@@ -155,27 +103,22 @@ if ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
 		echo "note: 'make check' needs rustfmt and clippy, which this Rust lacks" >&2
 	fi
 fi
-[ -n "$packages$libclang$mpich" ] || exit 0
+[ -n "$packages$mpich" ] || exit 0
 
-if [ -n "$packages$libclang" ] && command -v apt-get >/dev/null 2>&1; then
+if [ -n "$packages" ] && command -v apt-get >/dev/null 2>&1; then
 	sudo=
 	[ "$(id -u)" -eq 0 ] || sudo=sudo
 	if [ -n "$sudo" ] && ! command -v sudo >/dev/null 2>&1; then
 		echo "please run as root: tests/deps.sh $*" >&2
 		exit 1
 	fi
-	echo "needed, and not there:${packages:- a libclang that bindgen can use}${libclang:+, and a libclang of version 14 or 15}"
+	echo "needed, and not there:$packages"
 	echo "this runs${sudo:+ as root, by sudo}: apt-get update, and apt-get install --no-install-recommends of that with what it depends on"
 	$sudo apt-get update -q
-	[ -z "$libclang" ] || choose_libclang
-	if [ -n "$packages" ]; then
-		echo "installing:$packages"
-		# shellcheck disable=SC2086 # a list of words
-		$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $packages
-	fi
+	# shellcheck disable=SC2086 # a list of words
+	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $packages
 elif [ -n "$packages" ]; then
 	echo "please install what your system calls:$packages" >&2
 	exit 1
 fi
-[ -z "$libclang" ] || fetch_libclang
 [ -z "$mpich" ] || fetch_mpich

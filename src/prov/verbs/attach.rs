@@ -2,6 +2,7 @@
 //! Making memory known to the device: dma-buf through the PCIe mapping, dma-buf, peer memory, and at last
 //! staging. Each step is tried for this memory on this device, and what each refused is kept with its words.
 
+use super::abi::ibv_access_flags as flag;
 use super::backing::Backing;
 use super::device::Transport;
 use super::domain::Domain;
@@ -15,7 +16,6 @@ use crate::mr::{Access, Paths};
 use crate::mr::{Attr, Memory, Source};
 use crate::prov::op::Iov;
 use crate::sys::mem;
-use rdma_sys::ibv_access_flags as flag;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Memory that the device, or staging, reaches.
@@ -50,18 +50,18 @@ fn device_access(domain: &Domain, access: Access) -> u32 {
     let mut bits = 0;
     let local = Access::READ | Access::RECV | Access::REMOTE_WRITE;
     if access.intersects(local) {
-        bits |= flag::IBV_ACCESS_LOCAL_WRITE.0;
+        bits |= flag::IBV_ACCESS_LOCAL_WRITE;
     }
     if access.contains(Access::REMOTE_READ) {
-        bits |= flag::IBV_ACCESS_REMOTE_READ.0;
+        bits |= flag::IBV_ACCESS_REMOTE_READ;
     }
     // Over iWARP the answer to a read is a write of the peer's.
     let sink = domain.context().transport == Transport::Iwarp && access.contains(Access::READ);
     if access.contains(Access::REMOTE_WRITE) || sink {
-        bits |= flag::IBV_ACCESS_REMOTE_WRITE.0;
+        bits |= flag::IBV_ACCESS_REMOTE_WRITE;
     }
     if config::get().verbs.relaxed_ordering {
-        bits |= flag::IBV_ACCESS_RELAXED_ORDERING.0;
+        bits |= flag::IBV_ACCESS_RELAXED_ORDERING;
     }
     bits
 }
@@ -196,7 +196,7 @@ impl Plan<'_> {
 
     fn host(&self, steps: &mut Steps, kind: Kind) -> Result<Attached> {
         if self.domain.on_demand
-            && let Some(pieces) = steps.take(Paths::NIC, "host pages on demand (ibv_reg_mr)", || self.pinned(flag::IBV_ACCESS_ON_DEMAND.0))
+            && let Some(pieces) = steps.take(Paths::NIC, "host pages on demand (ibv_reg_mr)", || self.pinned(flag::IBV_ACCESS_ON_DEMAND))
         {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }

@@ -2,6 +2,7 @@
 //! Registered host memory between the device and memory that it does not reach. A domain keeps what was used for
 //! the next operation.
 
+use super::abi::{ibv_access_flags, ibv_sge};
 use super::domain::Domain;
 use super::mr::{self, Staged};
 use super::object::RawMr;
@@ -9,13 +10,12 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::prov::op::Iov;
 use crate::sys::mem::{self, Mapping, Protection};
-use rdma_sys::{ibv_access_flags, ibv_sge};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 /// Bytes that a domain keeps for reuse.
 const KEPT: usize = 64 << 20;
-const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
 /// The largest single one.
 const LARGEST: usize = 1 << 30;
 
@@ -99,7 +99,7 @@ pub fn buffer(domain: &Domain, len: usize) -> Result<Buffer> {
 
 /// A buffer that the peer may write and read too; it is nobody else's afterwards.
 pub fn shared_buffer(domain: &Domain, len: usize) -> Result<Buffer> {
-    Buffer::new(domain, len, LOCAL | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0)
+    Buffer::new(domain, len, LOCAL | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ)
 }
 
 fn give_back(domain: &Domain, buffer: Buffer) {

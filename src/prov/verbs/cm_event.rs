@@ -3,18 +3,14 @@
 //!
 //! An event is copied out and acknowledged before anyone sees it, because `rdma_destroy_id` waits for that.
 
+use super::abi::{rdma_cm_event, rdma_cm_event_type as ev, rdma_event_channel};
 use super::cm_id::Id;
 use super::library::{cm, last_errno};
 use super::status::{call_error, returned};
 use crate::error::{Code, Error, Result, errno};
-use rdma_sys::{rdma_cm_event, rdma_cm_event_type as ev, rdma_event_channel};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-
-// As C has it; rdma-sys writes it by hand.
-#[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<rdma_cm_event>() == 80 && std::mem::offset_of!(rdma_cm_event, param) == 24);
 
 /// A queue of events; readable when [`Channel::next`] has one.
 pub struct Channel {
@@ -191,7 +187,7 @@ impl Channel {
         if matches!(event.kind, Kind::ConnectRequest { .. } | Kind::ConnectResponse | Kind::Established | Kind::Rejected) {
             // SAFETY: events about connections have this part; its data lives until the acknowledgement.
             unsafe {
-                let conn = (*raw).param.conn;
+                let conn = (*raw).conn;
                 if !conn.private_data.is_null() {
                     let data = std::slice::from_raw_parts(conn.private_data.cast::<u8>(), conn.private_data_len.into());
                     event.private_data = data.to_vec();

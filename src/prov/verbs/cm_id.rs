@@ -13,21 +13,17 @@
 //! librdmacm writes into an identifier while it reads that identifier's events: whoever reads a channel and
 //! uses its identifiers in several threads holds one lock for both.
 
+use super::abi::{ibv_qp_attr, rdma_cm_id, rdma_conn_param, rdma_port_space};
 pub use super::cm_event::{Channel, CmEvent, CmEventKind};
-use super::library::{Cm, cm};
+use super::entry_points::Cm;
+use super::library::cm;
 use super::status::{pointer, returned};
 use crate::error::{Error, Result};
-use rdma_sys::{ibv_qp_attr, rdma_cm_id, rdma_conn_param, rdma_port_space};
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-
-// The structures that are read here, as C has them; rdma-sys writes some of them by hand.
-#[cfg(target_pointer_width = "64")]
-const _: () =
-    assert!(size_of::<rdma_cm_id>() == 416 && size_of::<rdma_conn_param>() == 24 && std::mem::offset_of!(rdma_cm_id, port_num) == 348);
 
 /// An identifier: one connection, or one listener.
 pub struct Id {
@@ -273,12 +269,12 @@ impl Id {
     /// The address of this side, with the port that was chosen.
     pub fn local(&self) -> Option<SocketAddr> {
         // SAFETY: an identifier; a copy of plain numbers.
-        address_in(unsafe { &(*self.raw.as_ptr()).route.addr.src_addr_union.src_storage })
+        address_in(unsafe { &(*self.raw.as_ptr()).route.addr.src_storage })
     }
 
     pub fn peer(&self) -> Option<SocketAddr> {
         // SAFETY: as above.
-        address_in(unsafe { &(*self.raw.as_ptr()).route.addr.dst_addr_union.dst_storage })
+        address_in(unsafe { &(*self.raw.as_ptr()).route.addr.dst_storage })
     }
 }
 

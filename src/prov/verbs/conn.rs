@@ -2,6 +2,7 @@
 //! Connections: by rdma_cm, whose events move the attempt on while this library moves the queue pair; or by
 //! addresses that the caller exchanged.
 
+use super::abi::ibv_qp_state;
 use super::address::{Address, QpAddress};
 use super::cm_id::{Channel, CmEvent, CmEventKind, ConnParam, Id};
 use super::device::Transport;
@@ -16,7 +17,6 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::sys::epoll::Poller;
 use crate::sys::time::{self, now_ns};
-use rdma_sys::ibv_qp_state;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;

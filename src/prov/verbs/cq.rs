@@ -4,6 +4,7 @@
 //!
 //! Lock order: a `Cq` before an endpoint's state.
 
+use super::abi::{ibv_cq, ibv_wc};
 use super::device::Context;
 use super::domain::Domain;
 use super::object::RawCq;
@@ -12,7 +13,6 @@ use crate::error::{Error, Result, errno};
 use crate::prov::queue::Queue;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
-use rdma_sys::{ibv_cq, ibv_wc};
 use std::ffi::c_int;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;

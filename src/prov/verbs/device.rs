@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RDMA devices: opened by name, and asked what they and their ports can do.
 
-use super::event::{AsyncEvent, kind};
+use super::abi::ibv_odp_transport_cap_bits as odp;
+use super::abi::{
+    ibv_atomic_cap, ibv_context, ibv_device, ibv_device_attr, ibv_event_type, ibv_odp_general_caps, ibv_port_attr, ibv_port_state,
+    ibv_transport_type,
+};
+use super::event::AsyncEvent;
 use super::ext;
 use super::gid::{Gid, Source};
 use super::library::{last_errno, verbs};
 use super::status::{call_error, pointer, returned};
 use crate::error::{Error, Result, errno};
 use parking_lot::Mutex;
-use rdma_sys::{ibv_context, ibv_device, ibv_device_attr, ibv_port_attr, ibv_transport_type};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,6 +30,9 @@ pub enum Transport {
     /// `enum ibv_transport_type` of a kind that has no RC queue pairs as we use them.
     Other(i32),
 }
+
+/// `IBV_LINK_LAYER_ETHERNET`.
+const LINK_ETHERNET: u8 = 2;
 
 /// Where the device sits in this host, as far as it sits anywhere.
 #[derive(Clone, Debug, Default)]
@@ -233,7 +240,7 @@ impl Context {
     pub fn poll_async(&self) -> Option<AsyncEvent> {
         // SAFETY: an open device whose descriptor does not block.
         let event = unsafe { AsyncEvent::next(self.raw()) }.unwrap_or_else(|_| Some(AsyncEvent::gone()));
-        let end = event.as_ref().is_some_and(|event| event.kind == kind::DEVICE_FATAL);
+        let end = event.as_ref().is_some_and(|event| event.kind == ibv_event_type::IBV_EVENT_DEVICE_FATAL);
         // Relaxed: nothing but the flag itself is shared by it.
         if end && self.gone.swap(true, Ordering::Relaxed) { None } else { event }
     }
@@ -245,8 +252,8 @@ impl Context {
 
     pub fn atomics(&self) -> Atomics {
         match self.attr.atomic_cap {
-            0 => Atomics::None,
-            1 => Atomics::Device,
+            ibv_atomic_cap::IBV_ATOMIC_NONE => Atomics::None,
+            ibv_atomic_cap::IBV_ATOMIC_HCA => Atomics::Device,
             _ => Atomics::Global,
         }
     }
@@ -257,15 +264,14 @@ impl Context {
             // SAFETY: an open device.
             let caps = unsafe { ext::query_device(self.raw())? }.odp_caps;
             let (general, rc) = (caps.general_caps, caps.per_transport_caps.rc_odp_caps);
-            let bit = |n: u32| rc & (1 << n) != 0;
             Ok(Odp {
-                supported: general & 1 != 0,
-                implicit: general & 2 != 0,
-                send: bit(0),
-                recv: bit(1),
-                write: bit(2),
-                read: bit(3),
-                atomic: bit(4),
+                supported: general & u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT) != 0,
+                implicit: general & u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT_IMPLICIT) != 0,
+                send: rc & odp::IBV_ODP_SUPPORT_SEND != 0,
+                recv: rc & odp::IBV_ODP_SUPPORT_RECV != 0,
+                write: rc & odp::IBV_ODP_SUPPORT_WRITE != 0,
+                read: rc & odp::IBV_ODP_SUPPORT_READ != 0,
+                atomic: rc & odp::IBV_ODP_SUPPORT_ATOMIC != 0,
             })
         };
         self.odp.get_or_init(ask).clone()
@@ -336,7 +342,7 @@ impl Context {
         }
         // SAFETY: an open device.
         let attr = unsafe { ext::query_port(self.raw(), number) }.map_err(|e| e.context(&self.name))?;
-        let link = if attr.link_layer == 2 { Link::Ethernet } else { Link::InfiniBand };
+        let link = if attr.link_layer == LINK_ETHERNET { Link::Ethernet } else { Link::InfiniBand };
         let dir = sysfs(&self.name);
         let source = Source {
             context: self.raw(),
@@ -349,7 +355,7 @@ impl Context {
         let rate = std::fs::read_to_string(dir.join(format!("ports/{number}/rate"))).ok();
         Ok(Port {
             number,
-            active: attr.state == 4,
+            active: attr.state == ibv_port_state::IBV_PORT_ACTIVE,
             state: state_words(attr.state),
             lid: attr.lid,
             mtu: mtu_bytes(attr.active_mtu),
@@ -387,11 +393,11 @@ impl std::fmt::Debug for Context {
 
 fn state_words(state: u32) -> &'static str {
     match state {
-        1 => "down",
-        2 => "initialising",
-        3 => "armed",
-        4 => "active",
-        5 => "active, deferred",
+        ibv_port_state::IBV_PORT_DOWN => "down",
+        ibv_port_state::IBV_PORT_INIT => "initialising",
+        ibv_port_state::IBV_PORT_ARMED => "armed",
+        ibv_port_state::IBV_PORT_ACTIVE => "active",
+        ibv_port_state::IBV_PORT_ACTIVE_DEFER => "active, deferred",
         _ => "in no known state",
     }
 }

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Extended verbs, which stand before the context in memory.
 //!
-//! rdma-sys has these inlines too, but looks for a marker of 32 bits where the header writes a pointer's
-//! width, so all of its extended verbs answer EOPNOTSUPP. Here as in `verbs.h`: the structure grows upwards,
-//! and its size says which operations an older library has.
+//! As in `verbs.h`: the structure grows upwards, and its size says which operations an older library has.
 
+use super::abi::{_compat_ibv_port_attr, ibv_context, ibv_device_attr_ex, ibv_port_attr, verbs_context};
 use super::library::verbs;
 use super::status::returned;
 use crate::error::{Error, Result, errno};
-use rdma_sys::{_compat_ibv_port_attr, ibv_context, ibv_device_attr_ex, ibv_pd, ibv_port_attr, ibv_sge, verbs_context};
 use std::mem::{offset_of, zeroed};
 
 /// An operation of the extended context, if library and provider have it.
@@ -50,7 +48,7 @@ pub unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port
     Ok(attr)
 }
 
-/// Capabilities of the device beyond those of [`rdma_sys::ibv_device_attr`]; what the provider does not know is zero.
+/// Capabilities of the device beyond those of [`super::abi::ibv_device_attr`]; what the provider does not know is zero.
 ///
 /// # Safety
 /// `context` is an open device.
@@ -64,19 +62,4 @@ pub unsafe fn query_device(context: *mut ibv_context) -> Result<ibv_device_attr_
     let rc = unsafe { query(context, std::ptr::null(), &mut attr, size_of::<ibv_device_attr_ex>()) };
     returned(rc, "querying the device's extended attributes")?;
     Ok(attr)
-}
-
-/// Tells the device about the use of on-demand-paged ranges; `advice` is an `ib_uverbs_advise_mr_advice`.
-///
-/// # Safety
-/// `pd` lives, and each element of `ranges` lies in a region of it.
-pub unsafe fn advise_mr(pd: *mut ibv_pd, advice: u32, flags: u32, ranges: &mut [ibv_sge]) -> Result<()> {
-    // SAFETY: the caller's promise.
-    let context = unsafe { (*pd).context };
-    let Some(advise) = op!(context, advise_mr) else {
-        return Err(Error::fixed(errno::EOPNOTSUPP, "the device's library has no advise_mr"));
-    };
-    // SAFETY: the caller's promise.
-    let rc = unsafe { advise(pd, advice, flags, ranges.as_mut_ptr(), ranges.len() as u32) };
-    returned(rc, "advising on a region")
 }

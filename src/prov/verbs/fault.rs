@@ -2,13 +2,13 @@
 //! Faults on demand of a verbs endpoint. Everything that it posts goes through the line of `staged.rs` then, whose jobs
 //! can be held; receives are kept here until the device may have them.
 
+use super::abi::ibv_sge;
 use super::staged::Job;
 use super::state::{Phase, RxOp, State};
 use crate::error::{Error, Result};
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::op::IOV_LIMIT;
 use crate::sys::time::now_ns;
-use rdma_sys::ibv_sge;
 use std::collections::VecDeque;
 
 /// Faults on demand of an endpoint.

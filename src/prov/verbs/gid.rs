@@ -2,11 +2,11 @@
 //! The addresses of a port: which GIDs it has, of which kind, on which network interface, and which IP
 //! address of this host reaches it through rdma_cm.
 
-use super::library::{GidEntry, newer, verbs};
+use super::abi::{GidEntry, ibv_context, ibv_gid};
+use super::library::{newer, verbs};
 use super::netdev::{self, Netdev};
 use super::status::returned;
 use crate::error::Result;
-use rdma_sys::{ibv_context, ibv_gid};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RDMA NICs through libibverbs: InfiniBand, RoCE and iWARP. `docs/verbs.md` follows an operation through it.
 
+mod abi;
 pub mod address;
 mod attach;
 mod backing;
@@ -8,10 +9,12 @@ mod bounce;
 pub mod cm_event;
 pub mod cm_id;
 mod conn;
+mod constants;
 mod cq;
 pub mod device;
 mod domain;
 mod endpoint;
+mod entry_points;
 pub mod event;
 pub mod ext;
 mod fault;

@@ -4,6 +4,7 @@
 //! A descriptor of plain memory carries the device's own local key, so that an operation looks nothing up; a wrong
 //! one is refused by the device. Regions of several registrations, and staged ones, are found by their number.
 
+use super::abi::ibv_sge;
 use super::attach::Attached;
 use super::backing::Backing;
 use crate::error::{Error, Result, errno};
@@ -11,7 +12,6 @@ use crate::hmem::Site;
 use crate::mr::{Access, KeySource, Paths};
 use crate::mr::{DEVICE_DESC, Facts, RegionId};
 use crate::prov::op::{IOV_LIMIT, Iov};
-use rdma_sys::ibv_sge;
 use std::sync::Arc;
 
 /// Regions that a domain can have.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Verbs objects with an owner: each is destroyed when dropped, and keeps alive what it was made from.
 
+use super::abi::*;
 use super::device::{Context, Transport};
 use super::library::verbs;
 use super::status::{call_error, pointer, returned};
 use crate::error::{Error, Result, errno};
-use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};

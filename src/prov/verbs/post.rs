@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Posting: an operation becomes a work request, and work requests become one ring of the doorbell.
 
+use super::abi::*;
 use super::bounce;
 use super::mr::{self, Local};
 use super::staged::{self, Job, Transfer};
@@ -13,7 +14,6 @@ use crate::prov::bind::Ending;
 use crate::prov::bind::SILENT;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, measure};
-use rdma_sys::*;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
@@ -41,9 +41,9 @@ impl Batch {
     }
 }
 
-const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
-const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
-const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE.0;
+const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED;
+const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE;
+const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE;
 
 /// What is asked of the peer's memory; 0 for messages.
 #[derive(Clone, Copy, Default)]
@@ -239,7 +239,7 @@ impl State {
         wr.wr.rdma.remote_addr = target.addr;
         wr.wr.rdma.rkey = target.key;
         if let Some(data) = data {
-            wr.imm_data_invalidated_rkey_union.imm_data = data.to_be();
+            wr.imm_data = data.to_be();
         }
         self.tx.push(op);
         self.data_sent += u64::from(opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
@@ -393,7 +393,7 @@ impl State {
         wr.wr.rdma.remote_addr = ready.target.addr;
         wr.wr.rdma.rkey = ready.target.key;
         if let Some(data) = ready.data {
-            wr.imm_data_invalidated_rkey_union.imm_data = data.to_be();
+            wr.imm_data = data.to_be();
         }
         let posted = match &self.qp {
             // SAFETY: the request is live; inline bytes are copied, others are the C caller's promise.

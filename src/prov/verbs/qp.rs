@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A reliable connected queue pair and its states.
 
+use super::abi::*;
 use super::device::Context;
 use super::library::verbs;
 use super::object::{Pd, RawCq};
 use super::status::{call_error, pointer, returned};
 use crate::error::{Result, errno};
-use rdma_sys::*;
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr::{NonNull, null_mut};
@@ -70,7 +70,7 @@ unsafe impl Send for Qp {}
 unsafe impl Sync for Qp {}
 
 const ACCESS: u32 =
-    ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+    ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
 
 /// The verbs' code of an MTU in bytes: the largest that fits.
 fn mtu_code(bytes: u32) -> ibv_mtu::Type {
@@ -126,7 +126,7 @@ impl Qp {
         // SAFETY: plain numbers.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_RESET;
-        self.modify(&mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32, "RESET")
+        self.modify(&mut attr, ibv_qp_attr_mask::IBV_QP_STATE as i32, "RESET")
     }
 
     /// RESET to INIT on `port`.
@@ -140,7 +140,7 @@ impl Qp {
             | ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
             | ibv_qp_attr_mask::IBV_QP_PORT
             | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
-        self.modify(&mut attr, mask.0 as i32, "INIT")
+        self.modify(&mut attr, mask as i32, "INIT")
     }
 
     /// INIT to RTR: it can receive from `remote`.
@@ -170,7 +170,7 @@ impl Qp {
             | ibv_qp_attr_mask::IBV_QP_RQ_PSN
             | ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC
             | ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
-        self.modify(&mut attr, mask.0 as i32, "RTR")
+        self.modify(&mut attr, mask as i32, "RTR")
     }
 
     /// RTR to RTS: it can send too.
@@ -189,7 +189,7 @@ impl Qp {
             | ibv_qp_attr_mask::IBV_QP_RNR_RETRY
             | ibv_qp_attr_mask::IBV_QP_SQ_PSN
             | ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify(&mut attr, mask.0 as i32, "RTS")
+        self.modify(&mut attr, mask as i32, "RTS")
     }
 
     /// Everything outstanding is flushed, and nothing more starts.
@@ -197,7 +197,7 @@ impl Qp {
         // SAFETY: plain numbers.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
-        self.modify(&mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32, "ERR")
+        self.modify(&mut attr, ibv_qp_attr_mask::IBV_QP_STATE as i32, "ERR")
     }
 
     /// Posts a chain; on failure says how many of it were taken.

@@ -2,6 +2,7 @@
 //! The shortest way of the usual operation and of the usual receive: one piece, and nothing about it that needs a
 //! thought. Whatever is not usual goes the long way (`post.rs`), which finds out what. How they end is in `take.rs`.
 
+use super::abi::*;
 use super::mr;
 use super::state::{PLAIN, Phase, Shared, State};
 use super::status;
@@ -10,12 +11,11 @@ use crate::mr::Paths;
 use crate::prov::flags;
 use crate::prov::op::One;
 use crate::sync::serial::Reached;
-use rdma_sys::*;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
-const INLINED: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
+const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED;
+const INLINED: u32 = ibv_send_flags::IBV_SEND_INLINE;
 /// The longest that takes this way; a number that a comparison holds.
 const LONGEST: usize = i32::MAX as usize;
 /// Flags that an operation may have and be usual: they say what is done anyway, or whether an entry is wanted.

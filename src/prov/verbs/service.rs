@@ -6,6 +6,7 @@
 //! Messages have 64 bytes. Each request has one answer, and no side has more requests out than the other has receives,
 //! so none is ever turned away for want of one.
 
+use super::abi::*;
 use super::bounce::{self, Buffer};
 use super::cq::{Cq, Tag};
 use super::domain::Domain;
@@ -13,7 +14,6 @@ use super::mr::Staged;
 use super::qp::{Capacity, Qp};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Access;
-use rdma_sys::*;
 use std::collections::VecDeque;
 use std::mem::zeroed;
 use std::ptr::null_mut;
@@ -148,7 +148,7 @@ impl Service {
         wr.sg_list = pieces.as_mut_ptr();
         wr.num_sge = pieces.len() as i32;
         wr.opcode = opcode;
-        wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED;
         wr.wr.rdma.remote_addr = addr;
         wr.wr.rdma.rkey = rkey;
         // SAFETY: the request is live; whoever gave the pieces keeps their bytes until the completion.

@@ -3,6 +3,7 @@
 //! its help. While such operations are under way, later ones of the endpoint wait in line, so that the order of
 //! posting stays the order of effects.
 
+use super::abi::{ibv_sge, ibv_wr_opcode};
 use super::bounce::Bounce;
 use super::domain::Domain;
 use super::mr;
@@ -16,7 +17,6 @@ use crate::prov::fault::{Op, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Dir, IOV_LIMIT};
 use crate::sys::time::now_ns;
-use rdma_sys::{ibv_sge, ibv_wr_opcode};
 use std::collections::VecDeque;
 use std::mem::zeroed;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state of an endpoint, and how its operations end: well, badly, or flushed by the end of the connection.
 
+use super::abi::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 use super::bounce::Bounce;
 use super::conn::Connecting;
 use super::cq::{Cq, Tag};
@@ -21,7 +22,6 @@ use crate::prov::flags;
 use crate::prov::queue::{Completion, Failure};
 use crate::sync::serial::Serial;
 use crate::sys::time;
-use rdma_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -326,9 +326,8 @@ impl State {
             self.rx_failed(op, wc);
             return self.finish_if_drained();
         }
-        let has_data = wc.wc_flags & rdma_sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        // SAFETY: both members are 32-bit numbers.
-        let data = if has_data { u64::from(u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data })) } else { 0 };
+        let has_data = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM != 0;
+        let data = if has_data { u64::from(u32::from_be(wc.imm_data)) } else { 0 };
         let remote = if has_data { flags::REMOTE_CQ_DATA } else { 0 };
         let len = wc.byte_len as usize;
         if wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {

@@ -2,9 +2,9 @@
 //! Errors of verbs in errno values and words: of calls into libibverbs, librdmacm and the kernel below
 //! them, and of work requests, whose completions carry an `ibv_wc_status`.
 
+use super::abi::ibv_wc_status as wc;
 use super::library;
 use crate::error::{Code, Error, Result, errno};
-use rdma_sys::ibv_wc_status as wc;
 use std::ffi::c_int;
 use std::fmt;
 

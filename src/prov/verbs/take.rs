@@ -2,12 +2,12 @@
 //! The shortest way of a completion: from the device into the caller's array, while his queue is empty. Whatever is not
 //! usual about it goes the long way (`state.rs`), into the queue.
 
+use super::abi::*;
 use super::cq::{BATCH, Cq, Inner, Tag};
 use super::mr;
 use super::state::{PLAIN, State};
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Found};
-use rdma_sys::*;
 use std::ptr::NonNull;
 
 /// Of the numbers of work requests one in so many, less one, is an occasion to look at what changes rarely.
@@ -60,10 +60,9 @@ impl State {
         self.rx.forget();
         self.quick.next_received += 1;
         self.stats.recvs += 1;
-        if wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0 {
+        if wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM != 0 {
             done.flags |= flags::REMOTE_CQ_DATA;
-            // SAFETY: both members are 32-bit numbers.
-            done.data = u64::from(u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data }));
+            done.data = u64::from(u32::from_be(wc.imm_data));
         }
         Some(done)
     }

@@ -7,9 +7,10 @@
 //!
 //! Lock order: nothing of this file is held while an endpoint is locked.
 
+use super::abi::ibv_event_type;
 use super::cm_id::{Channel, CmEventKind, Id};
 use super::domain::Domain;
-use super::event::{AsyncEvent, kind};
+use super::event::AsyncEvent;
 use super::state::{Phase, Shared, State};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
@@ -164,8 +165,8 @@ impl Domain {
             AsyncEvent { qpn: Some(qpn), fatal, .. } => match &s.qp {
                 Some(qp) if qp.number == qpn && fatal => {
                     let number = match event.kind {
-                        kind::QP_ACCESS_ERR => errno::EACCES,
-                        kind::QP_REQ_ERR => errno::EREMOTEIO,
+                        ibv_event_type::IBV_EVENT_QP_ACCESS_ERR => errno::EACCES,
+                        ibv_event_type::IBV_EVENT_QP_REQ_ERR => errno::EREMOTEIO,
                         _ => errno::EIO,
                     };
                     Concern::Fault(Error::new(number, format!("{name}, queue pair {qpn:#x}: {}", event.words)))
@@ -181,12 +182,12 @@ impl Domain {
             }
             AsyncEvent { port: Some(port), .. } if port != self.port => Concern::None,
             AsyncEvent { port: Some(port), .. } => match event.kind {
-                kind::PORT_ERR => {
+                ibv_event_type::IBV_EVENT_PORT_ERR => {
                     let words = "operations are repeated until it is back, or until their retries are spent";
                     Concern::Warning(Error::new(errno::ENETDOWN, format!("port {port} of {name} went down; {words}")))
                 }
-                kind::PORT_ACTIVE => Concern::Notice(format!("port {port} of {name} is active")),
-                kind::LID_CHANGE => match self.context().port(port) {
+                ibv_event_type::IBV_EVENT_PORT_ACTIVE => Concern::Notice(format!("port {port} of {name} is active")),
+                ibv_event_type::IBV_EVENT_LID_CHANGE => match self.context().port(port) {
                     Ok(now) if now.lid != self.lid => Concern::Warning(Error::new(
                         errno::EADDRNOTAVAIL,
                         format!(
@@ -196,7 +197,7 @@ impl Domain {
                     )),
                     _ => Concern::None,
                 },
-                kind::GID_CHANGE => match self.context().port(port) {
+                ibv_event_type::IBV_EVENT_GID_CHANGE => match self.context().port(port) {
                     Ok(now) if !now.gids.iter().any(|g| g.index == self.gid.index && g.raw == self.gid.raw) => {
                         Concern::Warning(Error::new(
                             errno::EADDRNOTAVAIL,
@@ -207,7 +208,7 @@ impl Domain {
                 },
                 _ => Concern::None,
             },
-            AsyncEvent { fatal: true, .. } if event.kind == kind::DEVICE_FATAL => {
+            AsyncEvent { fatal: true, .. } if event.kind == ibv_event_type::IBV_EVENT_DEVICE_FATAL => {
                 Concern::End(Error::coded(errno::ENODEV, Code::PeerGone, format!("{name}: {}", event.words)))
             }
             _ => Concern::None,

@@ -5,7 +5,7 @@
 #   make check       the tests of a working day, with one summary; `make check-<step>` runs one step (see CHECKS)
 #   make check-all   those and all others: sanitizers, memory checkers, fuzzers, virtual machine, plugins
 #   make fuzz        looks for what a peer may do that tcp and shm cannot bear; SECONDS=600 for each of three targets
-#   make install     PREFIX=/usr/local LIBDIR=$PREFIX/lib DESTDIR=
+#   make install     PREFIX=/usr/local LIBDIR=$PREFIX/lib DESTDIR=; `make install-debug` puts the debug information beside it
 #   make bench       gdrfab beside libfabric and UCX; needs `make deps-bench`
 #   make bench-quick gdrfab's main rows in three minutes; BASE=<prefix of another version> puts that one beside them
 #   make plugin-nccl the net plugin for NCCL; `make install-plugin-nccl` puts it beside the library
@@ -21,10 +21,15 @@ RUSTC      ?= rustc
 CC         ?= cc
 CXX        ?= c++
 INSTALL    ?= install
+OBJCOPY    ?= objcopy
 
 # One absolute path for cargo and for the scripts, wherever they are started.
 export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
-OUT         := $(CARGO_TARGET_DIR)/release
+# `demo` is built in a minute; what is measured and shipped is `release`.
+PROFILE     ?= release
+OUT         := $(CARGO_TARGET_DIR)/$(PROFILE)
+# What is installed: without debug information, which lies beside it as .debug files.
+STRIPPED    := $(OUT)/stripped
 TEST_PREFIX := $(CARGO_TARGET_DIR)/prefix
 VERSION     := $(shell sed -n '/^\[package\]/,/^\[[^p]/s/^version *= *"\(.*\)"/\1/p' Cargo.toml)
 MAJOR       := $(firstword $(subst ., ,$(VERSION)))
@@ -44,11 +49,18 @@ USE_TEST_PREFIX = PKG_CONFIG_PATH=$(TEST_PREFIX)/lib/pkgconfig LD_LIBRARY_PATH=$
 INSTALL_TEST_PLUGIN = $(MAKE) --no-print-directory install-plugin-nccl LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
 INSTALL_TEST_FI = $(MAKE) --no-print-directory install-plugin-libfabric LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
 # What is the same already keeps its time, so that programs built against it are not built anew.
-INSTALL_TEST_PREFIX = $(MAKE) --no-print-directory install INSTALL="$(INSTALL) -C" PREFIX=$(TEST_PREFIX) BINDIR=$(TEST_PREFIX)/bin \
+INSTALL_TEST_PREFIX = $(MAKE) --no-print-directory install install-debug INSTALL="$(INSTALL) -C" PREFIX=$(TEST_PREFIX) BINDIR=$(TEST_PREFIX)/bin \
 	LIBDIR=$(TEST_PREFIX)/lib INCLUDEDIR=$(TEST_PREFIX)/include DESTDIR=
 
+# Programs and shared libraries of $(OUT), if they are newer than what was made of them before.
+split_debug = @mkdir -p $(STRIPPED); cd $(STRIPPED) && for f in $(1); do [ $$f -nt $(OUT)/$$f ] || { \
+	$(OBJCOPY) --only-keep-debug $(OUT)/$$f $$f.debug && chmod 644 $$f.debug && \
+	$(OBJCOPY) --strip-unneeded --add-gnu-debuglink=$$f.debug $(OUT)/$$f $$f; } || exit 1; done
+
 all: $(OUT)/native-static-libs
-	$(CARGO) build --release
+	$(CARGO) build --profile $(PROFILE)
+	$(call split_debug,$(SO) $(PROGRAMS) $(notdir $(COPIER)))
+	@cd $(STRIPPED) && { [ libgdrfab.a -nt $(OUT)/libgdrfab.a ] || $(OBJCOPY) --strip-debug $(OUT)/libgdrfab.a libgdrfab.a; }
 
 # What a static link needs besides libgdrfab.a. Only the compiler knows, and it says so only when it links.
 $(OUT)/native-static-libs: Cargo.toml
@@ -68,10 +80,10 @@ make_dirs = @made=; for d in $(1) $(DESTDIR)$(LIBDIR)/gdrfab; do \
 # `sudo make install` often runs without cargo in its PATH: then it installs what `make` has built.
 install: $(if $(shell command -v $(CARGO)),all)
 	$(call make_dirs,$(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR)/gdrfab))
-	$(INSTALL) -m 755 $(OUT)/$(SO) $(DESTDIR)$(LIBDIR)/$(SO).$(VERSION)
+	$(INSTALL) -m 755 $(STRIPPED)/$(SO) $(DESTDIR)$(LIBDIR)/$(SO).$(VERSION)
 	ln -sf $(SO).$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/$(SO)
-	$(INSTALL) -m 644 $(OUT)/libgdrfab.a $(DESTDIR)$(LIBDIR)/libgdrfab.a
+	$(INSTALL) -m 644 $(STRIPPED)/libgdrfab.a $(DESTDIR)$(LIBDIR)/libgdrfab.a
 	$(INSTALL) -m 644 include/gdrfab.h $(DESTDIR)$(INCLUDEDIR)/gdrfab.h
 	$(INSTALL) -m 644 include/gdrfab/*.hpp $(DESTDIR)$(INCLUDEDIR)/gdrfab
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
@@ -80,8 +92,16 @@ install: $(if $(shell command -v $(CARGO)),all)
 		-e "s|@LIBS_PRIVATE@|$$(cat $(OUT)/native-static-libs)|" \
 		pkgconfig/gdrfab.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/gdrfab.pc
 	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/gdrfab.pc
-	$(INSTALL) -m 755 $(addprefix $(OUT)/,$(PROGRAMS)) $(DESTDIR)$(BINDIR)
-	$(INSTALL) -m 755 $(OUT)/$(notdir $(COPIER)) $(DESTDIR)$(LIBDIR)/$(COPIER)
+	$(INSTALL) -m 755 $(addprefix $(STRIPPED)/,$(PROGRAMS)) $(DESTDIR)$(BINDIR)
+	$(INSTALL) -m 755 $(STRIPPED)/$(notdir $(COPIER)) $(DESTDIR)$(LIBDIR)/$(COPIER)
+
+# Where gdb, perf and valgrind look: in .debug beside each file.
+DEBUG_DIRS := $(LIBDIR)/.debug $(LIBDIR)/gdrfab/.debug $(BINDIR)/.debug
+install-debug: $(if $(shell command -v $(CARGO)),all)
+	$(call make_dirs,$(addprefix $(DESTDIR),$(DEBUG_DIRS)))
+	$(INSTALL) -m 644 $(STRIPPED)/$(SO).debug $(DESTDIR)$(LIBDIR)/.debug
+	$(INSTALL) -m 644 $(STRIPPED)/$(notdir $(COPIER)).debug $(DESTDIR)$(LIBDIR)/gdrfab/.debug
+	$(INSTALL) -m 644 $(addprefix $(STRIPPED)/,$(addsuffix .debug,$(PROGRAMS))) $(DESTDIR)$(BINDIR)/.debug
 
 # ---- plugins: C on the installed library, built as a stranger would
 
@@ -94,10 +114,11 @@ plugin-nccl: check-install
 	$(CC) -std=c99 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wpedantic -Werror -shared \
 		-Wl,-soname,$(NCCL_SO) -Wl,-z,defs -Wl,-rpath,'$$ORIGIN' -o $(OUT)/$(NCCL_SO) $(NCCL_C) \
 		$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab)
+	$(call split_debug,$(NCCL_SO))
 
 install-plugin-nccl: $(if $(shell command -v $(CARGO)),plugin-nccl)
 	$(call make_dirs,$(DESTDIR)$(LIBDIR))
-	$(INSTALL) -m 755 $(OUT)/$(NCCL_SO) $(DESTDIR)$(LIBDIR)/$(NCCL_SO)
+	$(INSTALL) -m 755 $(STRIPPED)/$(NCCL_SO) $(DESTDIR)$(LIBDIR)/$(NCCL_SO)
 
 FI_SO := libgdrfab-fi.so
 FI_C  := $(wildcard plugins/libfabric/*.c)
@@ -108,11 +129,12 @@ plugin-libfabric: check-install
 	$(CC) -std=c99 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wpedantic -Werror -shared \
 		-Wl,-soname,$(FI_SO) -Wl,-z,defs -Wl,-z,nodelete -Wl,-rpath,'$$ORIGIN/..' -o $(OUT)/$(FI_SO) $(FI_C) \
 		$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab) $$(pkg-config --cflags libfabric) -ldl
+	$(call split_debug,$(FI_SO))
 
 # A directory of its own: FI_PROVIDER_PATH names it, and libfabric loads whatever lies there.
 install-plugin-libfabric: $(if $(shell command -v $(CARGO)),plugin-libfabric)
 	$(call make_dirs,$(DESTDIR)$(LIBDIR)/libfabric)
-	$(INSTALL) -m 755 $(OUT)/$(FI_SO) $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO)
+	$(INSTALL) -m 755 $(STRIPPED)/$(FI_SO) $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO)
 
 # Everything that install and the plugins' installs have put there, and of directories those that they made and that are empty.
 uninstall:
@@ -120,8 +142,10 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(NCCL_SO) $(SO) $(SONAME) $(SO).$(VERSION) libgdrfab.a pkgconfig/gdrfab.pc $(COPIER))
 	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/gdrfab/,$(notdir $(wildcard include/gdrfab/*.hpp)))
 	rm -f $(DESTDIR)$(INCLUDEDIR)/gdrfab.h $(addprefix $(DESTDIR)$(BINDIR)/,$(PROGRAMS))
+	rm -f $(addprefix $(DESTDIR)$(BINDIR)/.debug/,$(addsuffix .debug,$(PROGRAMS)))
+	rm -f $(DESTDIR)$(LIBDIR)/.debug/$(SO).debug $(DESTDIR)$(LIBDIR)/gdrfab/.debug/$(notdir $(COPIER)).debug
 	@made=$$(sort -r $(DESTDIR)$(LIBDIR)/$(NOTED) 2>/dev/null); rm -f $(DESTDIR)$(LIBDIR)/$(NOTED); \
-	for d in $(LIBDIR)/gdrfab $(INCLUDEDIR)/gdrfab $$made; do rmdir $(DESTDIR)$$d 2>/dev/null || true; done
+	for d in $(DEBUG_DIRS) $(LIBDIR)/gdrfab $(INCLUDEDIR)/gdrfab $$made; do rmdir $(DESTDIR)$$d 2>/dev/null || true; done
 
 # ---- tests: each step stands alone; tests/check.sh runs them and sums up
 
@@ -205,7 +229,7 @@ check-guards: check-install
 	@mkdir -p $(CARGO_TARGET_DIR)/panic && mv $(CARGO_TARGET_DIR)/debug/$(SO) $(CARGO_TARGET_DIR)/panic/$(SONAME)
 	$(CARGO) build --lib
 	$(USE_TEST_PREFIX) MAKE="$(MAKE)" VERSION=$(VERSION) SONAME=$(SONAME) \
-		DEBUG_SO=$(CARGO_TARGET_DIR)/debug/$(SO) PANIC_DIR=$(CARGO_TARGET_DIR)/panic tests/guards.sh
+		BUILT_SO=$(OUT)/$(SO) DEBUG_SO=$(CARGO_TARGET_DIR)/debug/$(SO) PANIC_DIR=$(CARGO_TARGET_DIR)/panic tests/guards.sh
 
 check-memcheck: check-install
 	$(USE_TEST_PREFIX) TEST_PROVIDER=tcp c-tests/run.sh --jobs 2 --memcheck tcp tcp_key tcp_hostile connection cntr cq
@@ -280,10 +304,17 @@ abi: check-install
 
 # ---- one command from nothing
 
-demo: deps
-	@$(MAKE) --no-print-directory examples
+demo:
+	@tests/deps.sh demo
+	@$(MAKE) --no-print-directory PROFILE=demo hello
 	@echo "--- examples/hello.c, built through pkg-config, as two processes:"
 	@$(USE_TEST_PREFIX) examples/hello.sh $(EXAMPLES_OUT)/hello
+
+# As a stranger would build it.
+hello:
+	@$(INSTALL_TEST_PREFIX)
+	@mkdir -p $(EXAMPLES_OUT)
+	$(CC) -std=c99 -O2 -o $(EXAMPLES_OUT)/hello examples/hello.c $$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab)
 
 bench: deps-bench
 	@$(INSTALL_TEST_PREFIX)
@@ -329,12 +360,12 @@ bench-libfabric: check-install
 	$(USE_TEST_PREFIX) KEEP_AS='make bench-libfabric' benches/keep.sh libfabric benches/libfabric/run.sh
 
 deps:
-	@tests/deps.sh build
+	@tests/deps.sh check-all
 
 deps-bench:
-	@tests/deps.sh build bench
+	@tests/deps.sh demo bench
 
 clean:
 	$(CARGO) clean
 
-.PHONY: all plugin-nccl install-plugin-nccl examples install uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric
+.PHONY: all plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric

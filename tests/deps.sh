@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Installs what a bare Debian or Ubuntu lacks. Does nothing where all of it is present, on any system.
 #
-#   tests/deps.sh build   compilers, and the tools of `make check`
-#   tests/deps.sh bench   the peers that `make bench` measures beside gdrfab
+#   tests/deps.sh demo       what the build, and a C program on the library, need
+#   tests/deps.sh check      and the tools of `make check`
+#   tests/deps.sh check-all  and those of `make check-all`: Open MPI and MPICH
+#   tests/deps.sh bench      the peers that `make bench` measures beside gdrfab
 set -eu
 
 packages=
@@ -59,22 +61,45 @@ fetch_mpich() {
 	rm -rf "$mpich_dir.new"
 }
 
+libclang=
+choose_libclang() {
+	for version in 15 14; do
+		apt-cache show "libclang1-$version" 2>/dev/null | grep -q . || continue
+		packages="$packages libclang1-$version libclang-common-$version-dev"
+		libclang=
+		return
+	done
+}
+# Each set by itself; check is in check-all, and demo in both.
+demo() {
+	need cc gcc libc6-dev
+	need make make
+	need pkg-config pkg-config
+}
+check() {
+	demo
+	need g++ g++
+	need readelf binutils
+	need abidiff abigail-tools
+	need ip iproute2
+	need nsenter util-linux
+	need valgrind valgrind libc6-dbg
+	need pkg-config:libibverbs libibverbs-dev
+	need pkg-config:librdmacm librdmacm-dev
+	need pkg-config:libfabric libfabric-dev
+	need fi_info libfabric-bin
+	# Its bindgen understands none newer; without one of these the bindings are not compared with the headers.
+	if ! ls /usr/lib/llvm-1[1-5]/lib/libclang*so* >/dev/null 2>&1; then
+		libclang=needed
+		choose_libclang
+	fi
+}
 for set in "$@"; do
 	case $set in
-	build)
-		need gcc gcc libc6-dev
-		need g++ g++
-		need make make
-		need pkg-config pkg-config
-		need readelf binutils
-		need abidiff abigail-tools
-		need ip iproute2
-		need nsenter util-linux
-		need valgrind valgrind libc6-dbg
-		need pkg-config:libibverbs libibverbs-dev
-		need pkg-config:librdmacm librdmacm-dev
-		need pkg-config:libfabric libfabric-dev
-		need fi_info libfabric-bin
+	demo) demo ;;
+	check) check ;;
+	check-all)
+		check
 		# Another MPI's mpicc does not know this option.
 		mpicc --showme:version >/dev/null 2>&1 || need mpicc.openmpi libopenmpi-dev openmpi-bin
 		need_mpich
@@ -85,7 +110,7 @@ for set in "$@"; do
 		need python3 python3
 		;;
 	*)
-		echo "deps.sh: unknown set '$set': build or bench" >&2
+		echo "deps.sh: unknown set '$set': demo, check, check-all or bench" >&2
 		exit 2
 		;;
 	esac
@@ -96,7 +121,7 @@ if ! command -v cargo >/dev/null 2>&1; then
 	exit 1
 fi
 # rustup's minimal profile leaves these out, and `make check` needs them.
-if ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
+if [ "$*" != demo ] && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
 	if command -v rustup >/dev/null 2>&1; then
 		rustup component add rustfmt clippy
 	else
@@ -115,6 +140,8 @@ if [ -n "$packages" ] && command -v apt-get >/dev/null 2>&1; then
 	echo "needed, and not there:$packages"
 	echo "this runs${sudo:+ as root, by sudo}: apt-get update, and apt-get install --no-install-recommends of that with what it depends on"
 	$sudo apt-get update -q
+	# A fresh machine knows of packages only now.
+	[ -z "$libclang" ] || choose_libclang
 	# shellcheck disable=SC2086 # a list of words
 	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $packages
 elif [ -n "$packages" ]; then

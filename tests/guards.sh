@@ -5,6 +5,7 @@
 #
 #   PREFIX           where the library is installed        VERSION, SONAME  what they must be
 #   PKG_CONFIG_PATH, LD_LIBRARY_PATH  point into PREFIX     DEBUG_SO         a build of it with full debug information
+#   BUILT_SO         the installed library with its symbols
 #   MAKE             for install and uninstall              PANIC_DIR        a build of it that panics on demand lies here
 set -u
 export LC_ALL=C
@@ -43,6 +44,19 @@ guard_flags() { # no unloading under running thread destructors, no lazy binding
 	! awk '/^ *(LOAD|GNU_STACK) / && /RWE/' <<<"$segments" | grep . || { echo "writable and executable"; return 1; }
 }
 
+guard_stripped() { # what is installed is small, and its debug information lies beside it
+	local file debug most
+	for file in lib/libgdrfab.so.$VERSION lib/gdrfab/gdrfab-copier bin/gdrfab-info bin/gdrfab-perf; do
+		most=4000
+		[ "${file##*/}" != "libgdrfab.so.$VERSION" ] || most=3500
+		[ "$(stat -c %s "$PREFIX/$file")" -le $((most * 1024)) ] || { echo "$file is longer than $most KiB"; return 1; }
+		! readelf -SW "$PREFIX/$file" | grep -E ' \.(debug_info|symtab) ' || { echo "$file is not stripped"; return 1; }
+		debug=$(readelf -p .gnu_debuglink "$PREFIX/$file" | grep -o '[a-z.-]*\.debug')
+		[ -e "$PREFIX/$(dirname "$file")/.debug/$debug" ] || { echo "$file has no debug file"; return 1; }
+	done
+	nm "$PREFIX/lib/.debug/libgdrfab.so.debug" | grep -q ' T gdrfab_version$' || { echo "no symbols in the debug file"; return 1; }
+}
+
 exported() {
 	nm -D --defined-only "$so" | awk '{ print $3 }' | sort
 }
@@ -63,8 +77,8 @@ guard_symbols() {
 # Calls of a function of Rust's runtime, as objdump prints them: through the global offset table, or direct.
 calls_of() { # <part of its mangled name>
 	local at got
-	at=$(nm "$so" | awk -v name="$1" '$3 ~ name { sub(/^0+/, "", $1); print $1; exit }')
-	got=$(readelf -rW "$so" | awk -v at="$at" '$3 == "R_X86_64_RELATIVE" && $4 == at { sub(/^0+/, "", $1); printf "%s|", $1 }')
+	at=$(nm "$BUILT_SO" | awk -v name="$1" '$3 ~ name { sub(/^0+/, "", $1); print $1; exit }')
+	got=$(readelf -rW "$BUILT_SO" | awk -v at="$at" '$3 == "R_X86_64_RELATIVE" && $4 == at { sub(/^0+/, "", $1); printf "%s|", $1 }')
 	echo "# (${got%|}) |(call|jmp) .*<[^>]*$1"
 }
 
@@ -75,7 +89,7 @@ guard_unwinding() {
 		echo "skipped: reads the instructions of x86_64"
 		return 0
 	fi
-	objdump -d --no-show-raw-insn "$so" | awk -v ends="$(calls_of panic_cannot_unwind)" -v held="$(calls_of 12catch_unwind7cleanup)" '
+	objdump -d --no-show-raw-insn "$BUILT_SO" | awk -v ends="$(calls_of panic_cannot_unwind)" -v held="$(calls_of 12catch_unwind7cleanup)" '
 		/^[0-9a-f]+ <.*>:$/ { name = $2 }
 		$0 ~ ends { e[name]++; n++ }
 		$0 ~ held { h[name]++; m++ }
@@ -184,16 +198,17 @@ guard_install() {
 
 guard_uninstall() { # with the plugins, into directories that were there and others that were not: as it was before
 	local dest=$work/un out=$work/out file
-	mkdir -p "$out" "$dest/usr/lib" "$dest/usr/include/gdrfab" "$dest/usr/share"
+	mkdir -p "$out/stripped" "$dest/usr/lib" "$dest/usr/include/gdrfab" "$dest/usr/share"
 	touch "$dest/usr/include/gdrfab/others.h"
-	for file in libgdrfab.so libgdrfab.a native-static-libs gdrfab-info gdrfab-perf gdrfab-copier libnccl-net-gdrfab.so libgdrfab-fi.so; do
-		touch "$out/$file"
+	touch "$out/native-static-libs"
+	for file in libgdrfab.a libgdrfab.so{,.debug} gdrfab-{info,perf,copier}{,.debug} libnccl-net-gdrfab.so libgdrfab-fi.so; do
+		touch "$out/stripped/$file"
 	done
 	for _ in once again; do
 		(cd "$dest" && find . | sort) >"$work/before"
 		# Without cargo nothing is built, and twice is as once.
 		for _ in 1 2; do
-			"$MAKE" -s install install-plugin-nccl install-plugin-libfabric CARGO=none OUT="$out" DESTDIR="$dest" PREFIX=/usr \
+			"$MAKE" -s install install-debug install-plugin-nccl install-plugin-libfabric CARGO=none OUT="$out" DESTDIR="$dest" PREFIX=/usr \
 				LIBDIR=/usr/lib/triplet || return 1
 		done
 		[ -e "$dest/usr/lib/triplet/libfabric/libgdrfab-fi.so" ] && [ -e "$dest/usr/lib/triplet/libnccl-net-gdrfab.so" ] || return 1
@@ -205,7 +220,7 @@ guard_uninstall() { # with the plugins, into directories that were there and oth
 }
 
 failed=0
-guards=(needed soname flags symbols unwinding panics c99 cxx11 readme dynamic_link static_link abi layout install uninstall)
+guards=(needed soname flags stripped symbols unwinding panics c99 cxx11 readme dynamic_link static_link abi layout install uninstall)
 for guard in "${guards[@]}"; do
 	if output=$("guard_$guard" 2>&1); then
 		echo "ok      $guard $(grep '^skipped' <<<"$output")"

@@ -437,7 +437,7 @@ verbs_programs="info msg msg_mixed rma rma_fail mr cm cm_end wait cntr"
 part_newer() {
 	local provider n
 	if [ ! -x "$build/mpi-mpich" ]; then
-		left_out newer "no MPICH in $mpich; tests/deps.sh build fetches it"
+		left_out newer "no MPICH in $mpich; tests/deps.sh check-all fetches it"
 		return
 	fi
 	for provider in $providers; do

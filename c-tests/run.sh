@@ -8,7 +8,7 @@
 #     --valgrind         under memcheck (also --memcheck); implies TEST_FAST=1
 #     --helgrind         under helgrind; implies TEST_FAST=1
 #     --suite NAME       the programs of plugins/NAME/tests (nccl, libfabric) in place of these
-#     --jobs N           N programs at a time (1); those whose claims are about CPU time and crowds run alone
+#     --jobs N           N programs at a time (1); those whose claims are about CPU time, crowds or calls that must not wait run alone
 #     --build            builds, and runs nothing
 #     --built            runs what an earlier --build has made
 #     --cc CC --cxx CXX --cflags '...'
@@ -95,9 +95,9 @@ for item in "${programs[@]}"; do
 	fi
 	names+=("$program")
 	case $program in
-	listen_hostile | shm_hostile | tcp_flood) alone+=("$program:$text") ;;
+	listen_hostile | shm_hostile | tcp_flood | nccl_patience) alone+=("$program:$text") ;;
 	# The longest first, or they are all that is left at the end.
-	rma | rma_order | msg | scribble | device_rma | faults | fault | quiet | nccl_fault | nccl_patience) long+=("$program:$text") ;;
+	rma | rma_order | msg | scribble | device_rma | faults | fault | quiet | nccl_fault) long+=("$program:$text") ;;
 	*) side_by_side+=("$program:$text") ;;
 	esac
 done

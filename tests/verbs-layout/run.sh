@@ -21,7 +21,9 @@ if ! ${CARGO:-cargo} test -p gdrfab-verbs-layout --no-run >"$log" 2>&1; then
 	cat "$log"
 	# A libclang that is missing or too new shows in rdma-sys itself; what is wrong with the test shows after it.
 	if grep -qE 'custom build command for `rdma-sys|could not compile `rdma-sys`' "$log"; then
-		why=$(grep -m 1 -oE "please install [^)]*|[Uu]nable to find libclang|panicked at .*" "$log" || grep -m 1 -E '^error' "$log")
+		# A panic of the build script says why on the line after, else the compiler's first error does.
+		why=$(grep -m 1 -A 1 "panicked at" "$log" | tail -n 1 || true)
+		[ -n "$why" ] || why=$(grep -m 1 -E '^error' "$log")
 		echo "SKIP: rdma-sys cannot be built here: $why"
 		exit 77
 	fi

@@ -94,6 +94,10 @@ for item in "${programs[@]}"; do
 		continue
 	fi
 	names+=("$program")
+	case $program${tool:+.checked} in
+	# A listener waits five seconds, and a process that copies has to start under the checker within them.
+	copier.checked | copier_end.checked) alone+=("$program:$text") && continue ;;
+	esac
 	case $program in
 	listen_hostile | shm_hostile | tcp_flood | nccl_patience) alone+=("$program:$text") ;;
 	# The longest first, or they are all that is left at the end.

@@ -6,6 +6,7 @@
 
 pub mod environment;
 pub mod error;
+pub mod guard;
 pub mod log;
 
 pub mod config;

@@ -4,11 +4,12 @@
 
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::prov::EventQueue;
-use gdrfab::prov::event;
+use gdrfab::prov::contract::own_request;
 use gdrfab::prov::info::{Info, Secret};
 use gdrfab::prov::tcp::auth::{Side, Transcript};
 use gdrfab::prov::tcp::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, Status};
-use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, PassiveEndpoint, Purpose, Request, Terms};
+use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Listener, Purpose, Request, Terms};
+use gdrfab::prov::{PassiveEndpoint, Request as _};
 use gdrfab::sys::epoll::{Poller, Woken};
 use gdrfab::sys::tcp;
 use std::io::{Read, Write};
@@ -214,14 +215,14 @@ fn a_request_is_turned_down_with_data_or_by_forgetting_it() {
     for key in [None, secret(3)] {
         let mut greeter = greeter(key.clone());
         let mut one = dial(greeter.local(), key.clone());
-        request(&mut greeter, &mut one).reject(b"not today").unwrap();
+        Box::new(request(&mut greeter, &mut one)).reject(b"not today").unwrap();
         assert!(matches!(outcome(None, &mut one), Ok(Dialed::Rejected(data)) if data == b"not today"));
         let mut two = dial(greeter.local(), key.clone());
         drop(request(&mut greeter, &mut two));
         assert!(matches!(outcome(None, &mut two), Ok(Dialed::Rejected(data)) if data.is_empty()));
         let mut three = dial(greeter.local(), key);
         let request = request(&mut greeter, &mut three);
-        assert_eq!(request.reject(&[0; 257]).unwrap_err().errno, errno::EINVAL);
+        assert_eq!(Box::new(request).reject(&[0; 257]).unwrap_err().errno, errno::EINVAL);
     }
 }
 
@@ -561,7 +562,7 @@ fn a_full_listener_lets_its_sleeper_sleep_and_wakes_it_in_time() {
 
 #[test]
 fn a_passive_endpoint_tells_its_queue() {
-    let open = |info: &Info| PassiveEndpoint::open(info, 42);
+    let open = |info: &Info| Listener::open(info).map(|listener| PassiveEndpoint::new(Box::new(listener), 42));
     let info = Info { auth_key: secret(8), ..Info::default() };
     let pep = open(&info).unwrap();
     let address: Address = pep.address().parse().unwrap();
@@ -586,11 +587,11 @@ fn a_passive_endpoint_tells_its_queue() {
     let (_, event) = queue.take_if(|e| (true, e.kind)).unwrap();
     let event = event.unwrap();
     assert_eq!((event.object, event.context, &event.data[..]), (7, 42, &b"who"[..]));
-    let Some(event::Request::Tcp(request)) = event.request.map(|r| *r) else { panic!("no request") };
+    let request: Request = own_request(event.request.expect("a request")).unwrap();
     request.accept(terms(b"")).unwrap();
     accepted(&mut dial);
     // The port is taken, and an endpoint's own address is nobody's to listen on.
-    let taken = Info { src_addr: Some(pep.address()), ..Info::default() };
+    let taken = Info { src_addr: Some(pep.address().into()), ..Info::default() };
     let e = open(&taken).err().expect("two listeners on one port");
     assert!(e.errno == errno::EADDRINUSE && e.words.contains(&address.port().to_string()), "{e}");
     for bad in ["shm://x", "tcp://127.0.0.1:1/0123456789abcdef", "tcp://192.0.2.1:0"] {

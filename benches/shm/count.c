@@ -3,9 +3,10 @@
  * Sends messages over shm between two endpoints of one process, so that callgrind counts each step apart: count.sh prints
  * the table. The names of the steps are those of the functions.
  *
- *   count send|inject|recv|arrive|sent|idle domain|safe BYTES DEPTH ROUNDS
+ *   count send|inject|recv|arrive|sent|idle|write|read|inject_write domain|safe BYTES DEPTH ROUNDS
  *
- * A round posts DEPTH receives, sends DEPTH messages, reads the entries of the sends, and then those of the receives.
+ * A round posts DEPTH receives, sends DEPTH messages, reads the entries of the sends, and then those of the receives; of RMA
+ * it posts DEPTH writes, reads or inject writes into mapped memory, and reads their entries.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -107,6 +108,30 @@ STEP inject_(struct side *s, size_t bytes, int depth)
 			fail("gdrfab_inject", gdrfab_last_error());
 }
 
+static uint64_t peer_key;
+static char *peer_memory;
+
+STEP write_(struct side *s, size_t bytes, int depth)
+{
+	for (int i = 0; i < depth; i++)
+		if (gdrfab_write(s->ep, source, bytes, NULL, GDRFAB_ADDR_UNSPEC, (uint64_t)(uintptr_t)peer_memory, peer_key, NULL))
+			fail("gdrfab_write", gdrfab_last_error());
+}
+
+STEP read_(struct side *s, size_t bytes, int depth)
+{
+	for (int i = 0; i < depth; i++)
+		if (gdrfab_read(s->ep, target[i], bytes, NULL, GDRFAB_ADDR_UNSPEC, (uint64_t)(uintptr_t)peer_memory, peer_key, NULL))
+			fail("gdrfab_read", gdrfab_last_error());
+}
+
+STEP inject_write_(struct side *s, size_t bytes, int depth)
+{
+	for (int i = 0; i < depth; i++)
+		if (gdrfab_inject_write(s->ep, source, bytes, GDRFAB_ADDR_UNSPEC, (uint64_t)(uintptr_t)peer_memory, peer_key))
+			fail("gdrfab_inject_write", gdrfab_last_error());
+}
+
 /* A send has no context, a receive that of its side. */
 static inline void reap(struct side *s, void *context, int depth)
 {
@@ -140,8 +165,23 @@ STEP idle_(struct side *s, int depth)
 			fail("gdrfab_cq_read", "something there, or a failure");
 }
 
+static void transfer(struct side *a, const char *step, size_t bytes, int depth)
+{
+	if (!strcmp(step, "write"))
+		write_(a, bytes, depth);
+	else if (!strcmp(step, "read"))
+		read_(a, bytes, depth);
+	else
+		inject_write_(a, bytes, depth);
+	if (strcmp(step, "inject_write"))
+		sent_(a, depth);
+}
+
 int main(int argc, char **argv)
 {
+	bool rma = argc == 6 && (strstr(argv[1], "write") || !strcmp(argv[1], "read"));
+	gdrfab_mr *mr = NULL;
+	void *memory;
 	bool injects = argc == 6 && !strcmp(argv[1], "inject"), one_thread = argc == 6 && !strcmp(argv[2], "domain");
 	size_t bytes = argc == 6 ? strtoul(argv[3], NULL, 0) : 0;
 	int depth = argc == 6 ? atoi(argv[4]) : 0;
@@ -155,7 +195,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	hints->prov_name = name;
-	hints->caps = GDRFAB_MSG;
+	hints->caps = GDRFAB_MSG | GDRFAB_RMA | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
+	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
 	hints->threading = one_thread ? GDRFAB_THREAD_DOMAIN : GDRFAB_THREAD_SAFE;
 	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info));
 	hints->prov_name = NULL;
@@ -164,7 +205,21 @@ int main(int argc, char **argv)
 	OK(gdrfab_ep_connect_addr(a.ep, b.address, b.length));
 	OK(gdrfab_ep_connect_addr(b.ep, a.address, a.length));
 	await_connection(&a, &b);
-	for (long round = 1; round <= rounds; round++) {
+	OK(gdrfab_mem_alloc(b.domain, LONGEST, 0, &memory));
+	OK(gdrfab_mr_reg(b.domain, memory, LONGEST, GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &mr));
+	peer_memory = memory;
+	peer_key = gdrfab_mr_key(mr);
+	/* The first brings the memory over, with the owner's help. */
+	if (rma) {
+		gdrfab_cq_entry entry[1];
+
+		OK(gdrfab_write(a.ep, source, 8, NULL, GDRFAB_ADDR_UNSPEC, (uint64_t)(uintptr_t)peer_memory, peer_key, NULL));
+		while (gdrfab_cq_read(a.cq, entry, 1) < 1)
+			gdrfab_cq_read(b.cq, entry, 1);
+	}
+	for (long round = 1; rma && round <= rounds; round++)
+		transfer(&a, argv[1], bytes, depth);
+	for (long round = 1; !rma && round <= rounds; round++) {
 		memset(source, (int)round, bytes);
 		recv_(&b, bytes, depth);
 		if (injects) {
@@ -179,6 +234,8 @@ int main(int argc, char **argv)
 			if (memcmp(target[i], source, bytes))
 				fail("a message", "other bytes than were sent");
 	}
+	OK(gdrfab_mr_close(mr));
+	OK(gdrfab_mem_free(b.domain, memory));
 	side_close(&a);
 	side_close(&b);
 	OK(gdrfab_fabric_close(fabric));

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Instructions of each step of a message over shm, counted by callgrind, which needs no quiet machine: posting it, reading
+# Instructions of each step of a message and of RMA over shm, counted by callgrind, which needs no quiet machine: posting it, reading
 # the sender's entry, its arrival and entry, posting its receive, and a look in vain. The difference of two lengths, so
 # that neither connecting nor closing counts.
 #
@@ -30,13 +30,13 @@ each() { # <step> <how> <bytes> <depth>: instructions of one, one decimal
 	awk -v a="$a" -v b="$b" -v n=$(((many - few) * $4)) 'BEGIN { printf "%.1f", (b - a) / n }'
 }
 
-echo "| bytes | threading | at a time | send | inject | sender's entry | arrival and entry | receive | look in vain |"
-echo "|---:|---|---:|---:|---:|---:|---:|---:|---:|"
+echo "| bytes | threading | at a time | send | inject | sender's entry | arrival and entry | receive | look in vain | write | read | inject_write |"
+echo "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 for bytes in "$@"; do
 	for how in domain safe; do
 		for depth in ${DEPTHS:-1 16}; do
 			row="| $bytes | $how | $depth |"
-			for step in send inject sent arrive recv idle; do
+			for step in ${STEPS:-send inject sent arrive recv idle write read inject_write}; do
 				row="$row $(each $step $how "$bytes" $depth) |"
 			done
 			echo "$row"

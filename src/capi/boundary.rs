@@ -1,80 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Crossing the border: handles, sized structs, strings, results, panics.
+//! Crossing the border: handles, sized structs, strings, results.
 
 use crate::error::{Error, Result, errno};
 use crate::fabric;
 use crate::prov::op::Iov;
+use crate::prov::ops::{CqHead, EpHead};
 use libc::{c_char, c_int, c_void, ssize_t};
-use std::any::Any;
-use std::cell::RefCell;
-use std::ffi::{CStr, CString};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ffi::CStr;
 use std::sync::Arc;
 
-thread_local! {
-    static LAST: RefCell<CString> = RefCell::new(CString::default());
-}
-
-/// Keeps the words of a failure for `gdrfab_last_error`, and gives the negative errno.
-#[cold]
-pub(super) fn failed(e: &Error) -> c_int {
-    if !e.is_again() {
-        crate::log!(Debug, "{e}");
-        let text = CString::new(e.to_string().replace('\0', "?")).unwrap_or_default();
-        // A thread that is ending has no storage left; its words are lost, its errno is not.
-        let _ = LAST.try_with(|last| *last.borrow_mut() = text);
-    }
-    -e.errno
-}
-
-pub(super) fn last_words() -> *const c_char {
-    hold(|_| c"".as_ptr(), || LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr()))
-}
-
-/// Runs what an exported function does. A panic of it goes no further: unwinding out of an `extern "C"` function ends the
-/// process. `otherwise` makes the function's result then, from -ENOTRECOVERABLE. Costs no instruction while nothing panics.
-#[inline(always)]
-pub(super) fn hold<T>(otherwise: impl FnOnce(c_int) -> T, f: impl FnOnce() -> T) -> T {
-    #[cfg(gdrfab_panic)]
-    let f = || {
-        panic_on_demand();
-        f()
-    };
-    match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(value) => value,
-        Err(panic) => otherwise(panicked(panic)),
-    }
-}
-
-/// Of a build for c-tests/panics.c alone. GDRFAB_PANIC=n: the n-th `hold` of this thread since the variable was set panics.
-#[cfg(gdrfab_panic)]
-fn panic_on_demand() {
-    thread_local! {
-        static HELD: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-    }
-    let asked = crate::environment::get("GDRFAB_PANIC").and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);
-    HELD.set(if asked == 0 { 0 } else { HELD.get() + 1 });
-    if asked != 0 && HELD.get() == asked {
-        panic!("on demand");
-    }
-}
-
-/// Keeps the words of a panic. `extern "C"`, because such a function does not unwind.
-#[cold]
-#[inline(never)]
-#[allow(improper_ctypes_definitions)] // called by Rust alone
-extern "C" fn panicked(panic: Box<dyn Any + Send>) -> c_int {
-    let told = catch_unwind(AssertUnwindSafe(|| {
-        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
-        failed(&Error::new(errno::ENOTRECOVERABLE, format!("an internal error of gdrfab (a panic: {text}); the object is unusable")))
-    }));
-    // What a panic carries may panic again when it is dropped.
-    std::mem::forget(panic);
-    if let Err(another) = told {
-        std::mem::forget(another);
-    }
-    -errno::ENOTRECOVERABLE
-}
+pub(super) use crate::guard::{failed, hold, last_words, null, posting};
 
 /// Runs a control call: 0 or a negative errno; a panic becomes -ENOTRECOVERABLE.
 pub(super) fn control(f: impl FnOnce() -> Result<()>) -> c_int {
@@ -84,27 +19,6 @@ pub(super) fn control(f: impl FnOnce() -> Result<()>) -> c_int {
 /// As `control`, with a count.
 pub(super) fn counted(f: impl FnOnce() -> Result<usize>) -> ssize_t {
     hold(|rc| rc as isize, || f().map_or_else(|e| failed(&e) as isize, |n| n as isize))
-}
-
-/// As `control`, of a posting call.
-#[inline(always)]
-pub(super) fn posting(f: impl FnOnce() -> Result<()>) -> ssize_t {
-    hold(|rc| rc as isize, || posted(f()))
-}
-
-/// Tries a short way of the data path. `None`: it is not for this operation, and nothing was done.
-#[inline(always)]
-pub(super) fn short(f: impl FnOnce() -> Option<ssize_t>) -> Option<ssize_t> {
-    hold(|rc| Some(rc as isize), f)
-}
-
-/// The result of a posting call, inside `hold`.
-#[inline]
-pub(super) fn posted(result: Result<()>) -> ssize_t {
-    match result {
-        Ok(()) => 0,
-        Err(e) => failed(&e) as isize,
-    }
 }
 
 /// Ties an opaque C type to the object behind it.
@@ -144,17 +58,42 @@ pub(super) unsafe fn object<'a, H: Handle>(handle: *mut H, name: &'static str) -
     Ok(unsafe { &*handle.cast::<H::Inner>() })
 }
 
-/// As `object` without words for what is wrong, so that a leaf function stays one.
+/// What an endpoint begins with; `None`: NULL or misaligned.
 ///
 /// # Safety
 /// As for `object`.
 #[inline(always)]
-pub(super) unsafe fn object_if<'a, H: Handle>(handle: *mut H) -> Option<&'a H::Inner> {
-    if !handle.cast::<H::Inner>().is_aligned() {
+pub(super) unsafe fn ep_head<'a>(ep: *mut super::objects::gdrfab_ep) -> Option<&'a EpHead> {
+    if !ep.cast::<EpHead>().is_aligned() {
         return None;
     }
-    // SAFETY: the C caller says that the handle is open.
-    unsafe { handle.cast::<H::Inner>().as_ref() }
+    // SAFETY: the C caller says that the handle is open; its object begins with the head.
+    unsafe { ep.cast::<EpHead>().as_ref() }
+}
+
+/// As `ep_head`, of a queue.
+///
+/// # Safety
+/// As for `object`.
+#[inline(always)]
+pub(super) unsafe fn cq_head<'a>(cq: *mut super::objects::gdrfab_cq) -> Option<&'a CqHead> {
+    if !cq.cast::<CqHead>().is_aligned() {
+        return None;
+    }
+    // SAFETY: the C caller says that the handle is open; its object begins with the head.
+    unsafe { cq.cast::<CqHead>().as_ref() }
+}
+
+#[cold]
+#[inline(never)]
+pub(super) extern "C" fn no_ep() -> ssize_t {
+    posting(|| Err(null("ep")))
+}
+
+#[cold]
+#[inline(never)]
+pub(super) extern "C" fn no_cq() -> ssize_t {
+    posting(|| Err(null("cq")))
 }
 
 /// As `object`, sharing ownership.
@@ -180,11 +119,6 @@ pub(super) unsafe fn shared<H: Handle>(handle: *mut H, name: &'static str) -> Re
 pub(super) unsafe fn reclaim<H: Handle>(handle: *mut H) -> Arc<H::Inner> {
     // SAFETY: made by Arc::into_raw in `give`; reclaimed once, says the C caller.
     unsafe { Arc::from_raw(handle.cast::<H::Inner>().cast_const()) }
-}
-
-#[cold]
-pub(super) fn null(name: &'static str) -> Error {
-    Error::invalid(format!("{name}: NULL or misaligned pointer"))
 }
 
 /// Checks a pointer that results go to.

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reading completion queues.
 
-use super::boundary::{
-    Sized0, control, counted, failed, hold, null, object, object_if, output, output_sized, short, write_sized, write_text,
-};
+use super::boundary::{Sized0, control, counted, cq_head, hold, no_cq, null, object, output, output_sized, write_sized, write_text};
 use super::objects::gdrfab_cq;
 use super::types::*;
-use crate::error::{Code, Error, Result, errno};
-use crate::fabric::{Cq, CqFormat, Gate};
-use crate::prov::queue::{Completion, Found, Taken};
+use crate::error::{Code, Error};
+use crate::prov::ops::{ContextEntry, DataEntry, MsgEntry, put};
+use crate::prov::queue::Taken;
 use libc::{c_char, c_int, c_void, ssize_t};
 
 // == Completion queue ==
@@ -78,67 +76,12 @@ unsafe impl Sized0 for gdrfab_cq_err_entry {
     const FIRST: usize = 80;
 }
 
-/// Writes one entry in the queue's format.
-///
-/// # Safety
-/// `buf` holds more than `i` entries of the format.
-#[inline(always)]
-unsafe fn put(format: CqFormat, buf: *mut c_void, i: usize, c: &Completion) {
-    let op_context = c.context as *mut c_void;
-    // SAFETY: the caller's promise.
-    unsafe {
-        match format {
-            CqFormat::Context => buf.cast::<gdrfab_cq_entry>().add(i).write_unaligned(gdrfab_cq_entry { op_context }),
-            CqFormat::Msg => {
-                buf.cast::<gdrfab_cq_msg_entry>().add(i).write_unaligned(gdrfab_cq_msg_entry { op_context, flags: c.flags, len: c.len })
-            }
-            CqFormat::Data => {
-                let entry = gdrfab_cq_data_entry { op_context, flags: c.flags, len: c.len, buf: c.buf as *mut c_void, data: c.data };
-                buf.cast::<gdrfab_cq_data_entry>().add(i).write_unaligned(entry);
-            }
-        }
-    }
-}
-
-/// The words of the error entry that is next become this thread's last error.
-///
-/// # Safety
-/// `cq` is an open queue.
-#[cold]
-#[inline(never)]
-unsafe extern "C" fn error_first(cq: *mut gdrfab_cq) -> ssize_t {
-    let tell = || {
-        // SAFETY: handed on.
-        if let Some(why) = unsafe { &*cq.cast::<Cq>() }.peek_error() {
-            failed(&Error::new(errno::EAVAIL, why.words));
-        }
-    };
-    hold(|_| (), tell);
-    -errno::EAVAIL as isize
-}
-
-/// # Safety
-/// `cq` is an open queue.
-#[inline(always)]
-unsafe fn outcome(cq: *mut gdrfab_cq, taken: Taken) -> ssize_t {
-    match taken {
-        Taken::Some(n) => n as isize,
-        Taken::Empty => -errno::EAGAIN as isize,
-        // SAFETY: handed on.
-        Taken::ErrorFirst => unsafe { error_first(cq) },
-    }
-}
-
-/// # Safety
-/// The handle is open.
-#[inline(always)]
-unsafe fn queue<'a>(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> Result<&'a Cq> {
-    if buf.is_null() && count != 0 {
-        return Err(null("buf"));
-    }
-    // SAFETY: handed on.
-    unsafe { object(cq, "cq") }
-}
+// The entries of the tables write these.
+const _: () = {
+    assert!(size_of::<gdrfab_cq_entry>() == size_of::<ContextEntry>());
+    assert!(size_of::<gdrfab_cq_msg_entry>() == size_of::<MsgEntry>());
+    assert!(size_of::<gdrfab_cq_data_entry>() == size_of::<DataEntry>());
+};
 
 /// Reads completions, or drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
 ///
@@ -150,159 +93,11 @@ unsafe fn queue<'a>(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> Resul
 pub unsafe extern "C" fn gdrfab_cq_read(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and that buf holds count entries.
     unsafe {
-        if let Some(q) = object_if(cq).filter(|_| !buf.is_null()) {
-            // A function for each, so that none saves registers for another.
-            return match q.gate {
-                Gate::Context => ready_contexts(cq, buf, count),
-                Gate::Msg => ready_msgs(cq, buf, count),
-                Gate::Data => ready_data(cq, buf, count),
-                Gate::DeviceContext => read_contexts(cq, buf, count),
-                Gate::DeviceMsg => read_msgs(cq, buf, count),
-                Gate::DeviceData => read_data(cq, buf, count),
-                Gate::DeviceLocked => read_locked(cq, buf, count),
-            };
-        }
-        read_on(cq, buf, count)
-    }
-}
-
-/// gdrfab_cq_read() of an empty queue to which messages may come on the shortest way.
-///
-/// # Safety
-/// As for gdrfab_cq_read(), which has checked the pointers.
-#[inline(never)]
-unsafe extern "C" fn read_arrivals(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
-    // SAFETY: handed on.
-    unsafe {
-        let q = &*cq.cast::<Cq>();
-        let format = q.format;
-        match short(|| q.read_arrivals(count, |i, c| put(format, buf, i, c)).map(|taken| outcome(cq, taken))) {
-            Some(n) => n,
-            None => read_on(cq, buf, count),
+        match cq_head(cq) {
+            Some(head) => (head.ops.read)(head, buf, count),
+            None => no_cq(),
         }
     }
-}
-
-macro_rules! read_ready {
-    ($name:ident, $format:expr) => {
-        /// gdrfab_cq_read() of a queue that its endpoints fill.
-        ///
-        /// # Safety
-        /// As for gdrfab_cq_read(), which has checked the pointers.
-        #[inline(never)]
-        unsafe extern "C" fn $name(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
-            // SAFETY: handed on.
-            unsafe {
-                let q = &*cq.cast::<Cq>();
-                match q.read_ready(count, |i, c| put($format, buf, i, c)) {
-                    Some(taken) => outcome(cq, taken),
-                    None if q.may_arrive(count) => read_arrivals(cq, buf, count),
-                    None => read_on(cq, buf, count),
-                }
-            }
-        }
-    };
-}
-read_ready!(ready_contexts, CqFormat::Context);
-read_ready!(ready_msgs, CqFormat::Msg);
-read_ready!(ready_data, CqFormat::Data);
-
-macro_rules! read_device {
-    ($name:ident, $format:expr) => {
-        /// gdrfab_cq_read() of a queue that a device fills, in a domain without locks.
-        ///
-        /// # Safety
-        /// As for gdrfab_cq_read(), which has checked the pointers and the gate.
-        #[inline(never)]
-        unsafe extern "C" fn $name(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
-            // SAFETY: handed on.
-            unsafe {
-                let q = &*cq.cast::<Cq>();
-                match hold(Err, || Ok(q.look::<false>(count, |i, c| put($format, buf, i, c)))) {
-                    Ok(Found::Some(n)) => n as ssize_t,
-                    Ok(Found::Due(n)) => due(cq, n),
-                    Ok(Found::Nothing) => read_after(cq, buf, count),
-                    Ok(Found::Elsewhere) => read_on(cq, buf, count),
-                    Err(rc) => rc as ssize_t,
-                }
-            }
-        }
-    };
-}
-read_device!(read_contexts, CqFormat::Context);
-read_device!(read_msgs, CqFormat::Msg);
-read_device!(read_data, CqFormat::Data);
-
-/// As `read_data` for any format, where the library locks.
-///
-/// # Safety
-/// As for `read_data`.
-#[inline(never)]
-unsafe extern "C" fn read_locked(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
-    // SAFETY: handed on.
-    unsafe {
-        let q = &*cq.cast::<Cq>();
-        let look = || match q.format {
-            CqFormat::Context => q.look::<true>(count, |i, c| put(CqFormat::Context, buf, i, c)),
-            CqFormat::Msg => q.look::<true>(count, |i, c| put(CqFormat::Msg, buf, i, c)),
-            CqFormat::Data => q.look::<true>(count, |i, c| put(CqFormat::Data, buf, i, c)),
-        };
-        match hold(Err, || Ok(look())) {
-            Ok(Found::Some(n)) => n as ssize_t,
-            Ok(Found::Due(n)) => due(cq, n),
-            Ok(Found::Nothing) => read_after(cq, buf, count),
-            Ok(Found::Elsewhere) => read_on(cq, buf, count),
-            Err(rc) => rc as ssize_t,
-        }
-    }
-}
-
-/// The end of gdrfab_cq_read() when the endpoints' turn has come.
-///
-/// # Safety
-/// As for `read_data`.
-#[cold]
-#[inline(never)]
-unsafe extern "C" fn due(cq: *mut gdrfab_cq, n: usize) -> ssize_t {
-    // A panic leaves its words; the entries were taken out, and are the caller's.
-    // SAFETY: handed on.
-    hold(|_| (), || unsafe { (*cq.cast::<Cq>()).due() });
-    n as ssize_t
-}
-
-/// gdrfab_cq_read() when the device has nothing.
-///
-/// # Safety
-/// As for `read_data`.
-#[inline(never)]
-unsafe extern "C" fn read_after(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
-    // SAFETY: handed on.
-    unsafe {
-        let q = &*cq.cast::<Cq>();
-        let format = q.format;
-        hold(|rc| rc as ssize_t, || outcome(cq, q.read_after(count, |i, c| put(format, buf, i, c))))
-    }
-}
-
-/// gdrfab_cq_read() when nothing lies ready, or not without a lock.
-///
-/// # Safety
-/// As for gdrfab_cq_read().
-#[inline(never)]
-unsafe extern "C" fn read_on(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize) -> ssize_t {
-    // SAFETY: handed on.
-    hold(
-        |rc| rc as ssize_t,
-        || unsafe {
-            match queue(cq, buf, count) {
-                Ok(q) => {
-                    let format = q.format;
-                    outcome(cq, q.read_queue(count, |i, c| put(format, buf, i, c)))
-                }
-                Err(e) => failed(&e) as isize,
-            }
-        },
-    )
 }
 
 /// gdrfab_cq_read() with source addresses. Mirrors fi_cq_readfrom.
@@ -340,22 +135,22 @@ pub unsafe extern "C" fn gdrfab_cq_sread(
     timeout_ms: c_int,
 ) -> ssize_t {
     let _ = cond;
-    let mut result = Taken::Empty;
     // SAFETY: the C caller says that the handle is open and that buf holds count entries.
-    let rc = control(|| unsafe {
-        let q = queue(cq, buf, count)?;
+    counted(|| unsafe {
+        if buf.is_null() && count != 0 {
+            return Err(null("buf"));
+        }
+        let q = object(cq, "cq")?;
         if count == 0 {
             return Err(Error::invalid("count: 0 entries cannot be waited for"));
         }
         let format = q.format;
-        result = q.sread(count, timeout_ms, |i, c| put(format, buf, i, c))?;
-        Ok(())
-    });
-    if rc != 0 {
-        return rc as isize;
-    }
-    // SAFETY: read from just now.
-    unsafe { outcome(cq, result) }
+        match q.sread(count, timeout_ms, |i, c| put(format, buf, i, c))? {
+            Taken::Some(n) => Ok(n),
+            Taken::Empty => Err(Error::AGAIN),
+            Taken::ErrorFirst => Err(q.error_first()),
+        }
+    })
 }
 
 /// Reads the error entry that is next. Mirrors fi_cq_readerr.

@@ -2,14 +2,13 @@
 //! Remote memory access. `dest_addr` and `src_addr` are there for unconnected endpoints to come; connected
 //! ones ignore them.
 
-use super::boundary::{Sized0, descs, hold, iovecs, null, object, object_if, posted, posting, read_sized, short};
+use super::boundary::{Sized0, descs, ep_head, iovecs, no_ep, null, object, posting, read_sized};
 use super::objects::gdrfab_ep;
 use super::types::*;
-use crate::error::{Error, Result, errno};
-use crate::fabric::{Armed, Endpoint, Quick};
-use crate::mr::DEVICE_DESC;
+use crate::error::{Error, Result};
+use crate::fabric::Endpoint;
 use crate::prov::flags::OP_FLAGS;
-use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, One, RmaIov, total};
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, total};
 use libc::{c_void, iovec, ssize_t};
 use std::slice::from_ref;
 
@@ -59,85 +58,27 @@ unsafe impl Sized0 for gdrfab_msg_rma {
 
 const _: () = assert!(size_of::<gdrfab_rma_iov>() == size_of::<RmaIov>() && align_of::<gdrfab_rma_iov>() == align_of::<RmaIov>());
 
-/// One local range against one remote range.
+/// One local range against one remote range, with data.
 ///
 /// # Safety
 /// `ep` is open and the buffer is as the operation needs it until its completion.
 #[inline(always)]
-unsafe fn single<const WRITE: bool>(ep: *mut gdrfab_ep, buf: usize, len: usize, addr: u64, key: u64, c: Common) -> ssize_t {
-    // SAFETY: handed on.
-    hold(|rc| rc as ssize_t, || unsafe { single_held::<WRITE>(ep, buf, len, addr, key, &c) })
-}
-
-/// The body of `single`, out of line: what `hold` runs in line goes through memory.
-///
-/// # Safety
-/// As for `single`.
-#[inline(never)]
-unsafe fn single_held<const WRITE: bool>(ep: *mut gdrfab_ep, buf: usize, len: usize, addr: u64, key: u64, c: &Common) -> ssize_t {
+unsafe fn with_data(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, addr: u64, key: u64, c: Common) -> ssize_t {
     // SAFETY: the C caller says that the handle is open.
-    let ep = match unsafe { object(ep, "ep") } {
-        Ok(ep) => ep,
-        Err(e) => return posted(Err(e)),
-    };
-    if c.desc & DEVICE_DESC != 0 {
-        return general(ep, if WRITE { Dir::Write } else { Dir::Read }, buf, len, addr, key, c);
-    }
-    let short = match c.flags {
-        0 => ep.rma_short::<WRITE, true, false>(buf, len, addr, key, c.context),
-        Endpoint::INJECT => ep.rma_short::<WRITE, false, false>(buf, len, addr, key, c.context),
-        _ => false,
-    };
-    if short {
-        return 0;
-    }
-    match ep.rma_quick::<WRITE>(buf, len, addr, key, c.context, c.flags | ep.tx_op_flags()) {
-        Quick::Done => 0,
-        Quick::Again => -errno::EAGAIN as ssize_t,
-        Quick::NotOrdinary => general(ep, if WRITE { Dir::Write } else { Dir::Read }, buf, len, addr, key, c),
-    }
-}
-
-/// Whether a descriptor, or none, stands for memory that the CPU reaches.
-#[inline(always)]
-pub(super) fn on_host(desc: *mut c_void) -> bool {
-    desc as u64 & DEVICE_DESC == 0
-}
-
-/// `single` for one word in a domain without locks: a leaf function. False: nothing was posted.
-///
-/// # Safety
-/// As for `single`.
-#[inline(always)]
-unsafe fn word<const WRITE: bool, const ENTRY: bool>(
-    ep: *mut gdrfab_ep,
-    buf: usize,
-    len: usize,
-    addr: u64,
-    key: u64,
-    context: usize,
-) -> bool {
-    // SAFETY: the C caller says that the handle is open.
-    match unsafe { object_if(ep) } {
-        Some(ep) => ep.rma_short::<WRITE, ENTRY, true>(buf, len, addr, key, context),
-        None => false,
-    }
-}
-
-/// What is not ordinary about an operation is found out, and said, here.
-#[inline(never)]
-fn general(ep: &Endpoint, dir: Dir, buf: usize, len: usize, addr: u64, key: u64, c: &Common) -> ssize_t {
-    if buf == 0 && len != 0 {
-        return posted(Err(null("buf")));
-    }
-    let c = Common { flags: c.flags | ep.tx_op_flags(), ..*c };
-    posted(ep.rma(dir, &[Iov { addr: buf, len }], &[RmaIov { addr, len, key }], &c, from_ref(&c.desc)))
+    posting(|| unsafe {
+        let ep: &Endpoint = object(ep, "ep")?;
+        if buf.is_null() && len != 0 {
+            return Err(null("buf"));
+        }
+        let c = Common { flags: c.flags | GDRFAB_REMOTE_CQ_DATA | ep.tx_op_flags(), ..c };
+        ep.rma(Dir::Write, &[Iov { addr: buf as usize, len }], &[RmaIov { addr, len, key }], &c, from_ref(&c.desc))
+    })
 }
 
 /// Several local ranges against one remote range.
 ///
 /// # Safety
-/// As for `single`; the arrays are live for the call.
+/// As for `with_data`; the arrays are live for the call.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn vector(
@@ -162,7 +103,7 @@ unsafe fn vector(
 }
 
 /// # Safety
-/// As for `single`; the struct and its arrays are live for the call.
+/// As for `with_data`; the struct and its arrays are live for the call.
 unsafe fn message(ep: *mut gdrfab_ep, dir: Dir, msg: *const gdrfab_msg_rma, flags: u64) -> Result<()> {
     // SAFETY: the C caller says that the handle is open and the structs live.
     unsafe {
@@ -201,107 +142,13 @@ pub unsafe extern "C" fn gdrfab_write(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = dest_addr;
     // SAFETY: the C caller's promises, handed on.
     unsafe {
-        if object_if(ep).is_some_and(Endpoint::is_nic) {
-            return write_nic(ep, buf, len, desc, dest_addr, addr, key, context);
-        }
-        match short(|| (on_host(desc) && word::<true, true>(ep, buf as usize, len, addr, key, context as usize)).then_some(0)) {
-            Some(rc) => rc,
-            None => write_longer(ep, buf, len, desc, addr, addr, key, context),
+        match ep_head(ep) {
+            Some(head) => (head.ops().write)(head, buf.cast_mut(), len, desc, dest_addr, addr, key, context),
+            None => no_ep(),
         }
     }
-}
-
-/// Posts; the call's end.
-#[inline(always)]
-pub(super) fn fire<const LOCKED: bool>(mut armed: Armed<'_, LOCKED>) -> ssize_t {
-    match armed.post() {
-        0 => 0,
-        rc => misfired(armed, rc),
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn misfired<const LOCKED: bool>(mut armed: Armed<'_, LOCKED>, rc: i32) -> ssize_t {
-    posted(Err(armed.refused(rc)))
-}
-
-/// gdrfab_write() by a device. Apart, so that it saves no registers for the way of the CPU, nor that for it.
-///
-/// # Safety
-/// As for gdrfab_write(), which has checked `ep`, and that it `is_nic`.
-#[inline(never)]
-unsafe extern "C" fn write_nic(
-    ep: *mut gdrfab_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    dest_addr: u64,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> ssize_t {
-    let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
-    // SAFETY: the C caller's promises, handed on.
-    unsafe {
-        let open = &*ep.cast::<Endpoint>();
-        if !open.is_short() {
-            return write_locked(ep, buf, len, desc, dest_addr, addr, key, context);
-        }
-        match short(|| open.nic_quick::<true, false>(one).map(fire)) {
-            Some(rc) => rc,
-            None => write_longer(ep, buf, len, desc, dest_addr, addr, key, context),
-        }
-    }
-}
-
-/// gdrfab_write() by a device, where the library locks. It takes the same parameters, so that the call is a jump.
-///
-/// # Safety
-/// As for `write_nic`.
-#[inline(never)]
-unsafe extern "C" fn write_locked(
-    ep: *mut gdrfab_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    dest_addr: u64,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> ssize_t {
-    let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
-    // SAFETY: the C caller's promises, handed on.
-    unsafe {
-        match short(|| (*ep.cast::<Endpoint>()).nic_quick::<true, true>(one).map(fire)) {
-            Some(rc) => rc,
-            None => write_longer(ep, buf, len, desc, dest_addr, addr, key, context),
-        }
-    }
-}
-
-/// gdrfab_write() of anything but one word. It takes and uses the same parameters, so that the call is a jump.
-///
-/// # Safety
-/// As for gdrfab_write().
-#[inline(never)]
-unsafe extern "C" fn write_longer(
-    ep: *mut gdrfab_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    dest_addr: u64,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> ssize_t {
-    std::hint::black_box(dest_addr);
-    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
-    // SAFETY: the C caller's promises, handed on.
-    unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
 }
 
 /// Posts a write of several local pieces, joined. Mirrors fi_writev.
@@ -349,9 +196,9 @@ pub unsafe extern "C" fn gdrfab_writedata(
     context: *mut c_void,
 ) -> ssize_t {
     let _ = dest_addr;
-    let c = Common { context: context as usize, flags: GDRFAB_REMOTE_CQ_DATA, data, desc: desc as u64, timeout_ns: 0 };
+    let c = Common { context: context as usize, data, desc: desc as u64, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
-    unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
+    unsafe { with_data(ep, buf, len, addr, key, c) }
 }
 
 /// Posts a write of up to inject_size bytes. The buffer is the caller's again at once, and only a failure
@@ -367,30 +214,11 @@ pub unsafe extern "C" fn gdrfab_inject_write(
 ) -> ssize_t {
     // SAFETY: the C caller's promises, handed on.
     unsafe {
-        match short(|| word::<true, false>(ep, buf as usize, len, addr, key, 0).then_some(0)) {
-            Some(rc) => rc,
-            None => inject_write_longer(ep, buf, len, dest_addr, addr, key),
+        match ep_head(ep) {
+            Some(head) => (head.ops().inject_write)(head, buf.cast_mut(), len, dest_addr, addr, key),
+            None => no_ep(),
         }
     }
-}
-
-/// gdrfab_inject_write() of anything but one word. It takes and uses the same parameters, so that the call is a jump.
-///
-/// # Safety
-/// As for gdrfab_inject_write().
-#[inline(never)]
-unsafe extern "C" fn inject_write_longer(
-    ep: *mut gdrfab_ep,
-    buf: *const c_void,
-    len: usize,
-    dest_addr: u64,
-    addr: u64,
-    key: u64,
-) -> ssize_t {
-    std::hint::black_box(dest_addr);
-    let c = Common { flags: Endpoint::INJECT, ..Common::default() };
-    // SAFETY: the C caller's promises, handed on.
-    unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
 }
 
 /// gdrfab_inject_write() with the data of gdrfab_writedata(). Mirrors fi_inject_writedata.
@@ -405,9 +233,9 @@ pub unsafe extern "C" fn gdrfab_inject_writedata(
     key: u64,
 ) -> ssize_t {
     let _ = dest_addr;
-    let c = Common { flags: Endpoint::INJECT | GDRFAB_REMOTE_CQ_DATA, data, ..Common::default() };
+    let c = Common { flags: Endpoint::INJECT, data, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
-    unsafe { single::<true>(ep, buf as usize, len, addr, key, c) }
+    unsafe { with_data(ep, buf, len, addr, key, c) }
 }
 
 /// Posts a read of a peer's region into local memory. Mirrors fi_read.
@@ -422,92 +250,13 @@ pub unsafe extern "C" fn gdrfab_read(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = src_addr;
     // SAFETY: the C caller's promises, handed on.
     unsafe {
-        if object_if(ep).is_some_and(Endpoint::is_nic) {
-            return read_nic(ep, buf, len, desc, src_addr, addr, key, context);
-        }
-        match short(|| (on_host(desc) && word::<false, true>(ep, buf as usize, len, addr, key, context as usize)).then_some(0)) {
-            Some(rc) => rc,
-            None => read_longer(ep, buf, len, desc, addr, addr, key, context),
+        match ep_head(ep) {
+            Some(head) => (head.ops().read)(head, buf, len, desc, src_addr, addr, key, context),
+            None => no_ep(),
         }
     }
-}
-
-/// gdrfab_read() by a device. Apart, so that it saves no registers for the way of the CPU, nor that for it.
-///
-/// # Safety
-/// As for gdrfab_read(), which has checked `ep`, and that it `is_nic`.
-#[inline(never)]
-unsafe extern "C" fn read_nic(
-    ep: *mut gdrfab_ep,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    src_addr: u64,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> ssize_t {
-    let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
-    // SAFETY: the C caller's promises, handed on.
-    unsafe {
-        let open = &*ep.cast::<Endpoint>();
-        if !open.is_short() {
-            return read_locked(ep, buf, len, desc, src_addr, addr, key, context);
-        }
-        match short(|| open.nic_quick::<false, false>(one).map(fire)) {
-            Some(rc) => rc,
-            None => read_longer(ep, buf, len, desc, src_addr, addr, key, context),
-        }
-    }
-}
-
-/// gdrfab_read() by a device, where the library locks. It takes the same parameters, so that the call is a jump.
-///
-/// # Safety
-/// As for `read_nic`.
-#[inline(never)]
-unsafe extern "C" fn read_locked(
-    ep: *mut gdrfab_ep,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    src_addr: u64,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> ssize_t {
-    let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
-    // SAFETY: the C caller's promises, handed on.
-    unsafe {
-        match short(|| (*ep.cast::<Endpoint>()).nic_quick::<false, true>(one).map(fire)) {
-            Some(rc) => rc,
-            None => read_longer(ep, buf, len, desc, src_addr, addr, key, context),
-        }
-    }
-}
-
-/// gdrfab_read() of anything but one word. It takes and uses the same parameters, so that the call is a jump.
-///
-/// # Safety
-/// As for gdrfab_read().
-#[inline(never)]
-unsafe extern "C" fn read_longer(
-    ep: *mut gdrfab_ep,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    src_addr: u64,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> ssize_t {
-    std::hint::black_box(src_addr);
-    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
-    // SAFETY: the C caller's promises, handed on.
-    unsafe { single::<false>(ep, buf as usize, len, addr, key, c) }
 }
 
 /// Posts a read of one remote range into several local pieces. Mirrors fi_readv.

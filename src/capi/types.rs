@@ -405,7 +405,7 @@ use crate::error::{Code, errno};
 use crate::fabric;
 use crate::hmem::{Iface, Kind};
 use crate::mr::Paths;
-use crate::prov::{EventKind, flags, shm};
+use crate::prov::{EventKind, flags, info};
 
 const _: () = {
     assert!(GDRFAB_MSG == flags::MSG && GDRFAB_RMA == flags::RMA && GDRFAB_READ == flags::READ && GDRFAB_WRITE == flags::WRITE);
@@ -447,7 +447,7 @@ const _: () = {
             && GDRFAB_PROV_DEADLINE == Code::Deadline.0
             && GDRFAB_PROV_VERBS == Code::verbs(0).0
     );
-    assert!(GDRFAB_CM_DATA_MAX == shm::DATA_MAX && GDRFAB_ADDR_MAX > shm::NAME_MAX + shm::SCHEME.len());
+    assert!(GDRFAB_CM_DATA_MAX == info::CM_DATA_MAX && GDRFAB_ADDR_MAX == info::ADDR_MAX);
     assert!(GDRFAB_EP_MSG == fabric::EP_MSG && GDRFAB_THREAD_SAFE == fabric::THREAD_SAFE && GDRFAB_THREAD_DOMAIN == fabric::THREAD_DOMAIN);
     assert!(
         GDRFAB_PROGRESS_AUTO == fabric::PROGRESS_AUTO

@@ -5,42 +5,26 @@ use super::Context;
 use super::descriptor::Descriptor;
 use super::domain::Domain;
 use super::endpoint::Endpoint;
+use super::read;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
-use crate::prov::queue::{Completion, Failure, Found, Queue, Taken, Waiter};
-use crate::sync::serial::{Serial, Threading};
+use crate::prov::ops::{CqFormat, CqHead, Entry, EpHead, ReadSole};
+use crate::prov::queue::{Completion, Failure, Queue, Taken, Waiter};
+use crate::sync::serial::Serial;
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Shape of entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CqFormat {
-    Context,
-    Msg,
-    Data,
-}
-
-/// The shortest way of reading: by the format where entries are put into the queue, and straight from the device where
-/// one gives them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    Context,
-    Msg,
-    Data,
-    DeviceContext,
-    DeviceMsg,
-    DeviceData,
-    DeviceLocked,
-}
-
+/// Its handle is what gdrfab_cq_read() finds the head by.
+#[repr(C)]
 pub struct Cq {
+    head: CqHead,
     pub context: Context,
     domain: Arc<Domain>,
     pub(crate) queue: Arc<Queue>,
-    pub(crate) source: Source,
+    pub(crate) source: Option<Arc<dyn Source>>,
     pub format: CqFormat,
-    pub gate: Gate,
     /// A read that finds nothing pauses: where what comes is a line of memory, and not the result of a system call.
     pauses: bool,
     descriptor: Descriptor,
@@ -54,28 +38,19 @@ impl Cq {
         domain.owner.check()?;
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
         let queue = Arc::new(Queue::new(size, domain.threading).with_waiter(waiter));
-        let source = domain.prov.open_source(size, &queue)?;
+        let source = domain.prov.clone().open_source(size, &queue)?;
         domain.users.add();
         let eps = Serial::new(domain.threading, Vec::new());
-        let gate = match (&source, format) {
-            (Source::Verbs(_), format) => match (domain.threading, format) {
-                (Threading::Safe, _) => Gate::DeviceLocked,
-                (_, CqFormat::Context) => Gate::DeviceContext,
-                (_, CqFormat::Msg) => Gate::DeviceMsg,
-                (_, CqFormat::Data) => Gate::DeviceData,
-            },
-            (_, CqFormat::Context) => Gate::Context,
-            (_, CqFormat::Msg) => Gate::Msg,
-            (_, CqFormat::Data) => Gate::Data,
-        };
+        let (own, rest) = read::choose(domain.threading, format);
+        let (ops, of) = source.as_ref().map_or((own, std::ptr::null()), |source| source.ops(format));
         Ok(Arc::new(Cq {
+            head: CqHead { ops, of, rest, queue: Arc::as_ptr(&queue) },
             context: Context::default(),
             domain: domain.clone(),
             queue,
             source,
             format,
-            gate,
-            pauses: matches!(domain.prov, crate::prov::Domain::Shm(_)),
+            pauses: domain.prov.polls_memory(),
             descriptor: Descriptor::new("cq"),
             full_turns: AtomicU32::new(0),
             eps,
@@ -112,8 +87,8 @@ impl Cq {
     /// Drives the endpoints; if another thread does, that is enough.
     #[inline]
     fn progress(&self, force: bool) {
-        if let Source::Verbs(cq) = &self.source {
-            cq.poll(force);
+        if let Some(source) = &self.source {
+            source.poll(force);
         }
         self.turn(force);
     }
@@ -140,21 +115,6 @@ impl Cq {
         Some(entries.take(count, each))
     }
 
-    /// What the device gives while the queue is empty.
-    ///
-    /// # Safety
-    /// The gate is one of a device, and the one without locks if not `LOCKED`.
-    #[inline(always)]
-    pub unsafe fn look<const LOCKED: bool>(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Found {
-        let _ = (count, &each); // of no interest without a device
-        match &self.source {
-            // SAFETY: handed on; a source is made by `open`.
-            Source::Verbs(cq) => unsafe { cq.take_quick::<LOCKED>(count, each) },
-            // SAFETY: the caller has looked at the gate.
-            Source::Endpoints => unsafe { std::hint::unreachable_unchecked() },
-        }
-    }
-
     /// The endpoints' turn, even if the device always has something.
     #[cold]
     #[inline(never)]
@@ -165,38 +125,16 @@ impl Cq {
         self.turn(false);
     }
 
-    /// Hands out up to `count` entries, driving the endpoints first if none is there.
-    #[inline]
-    pub fn read(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
-        // SAFETY: by the gate.
-        let found = unsafe {
-            match self.gate {
-                Gate::Context | Gate::Msg | Gate::Data => Found::Elsewhere,
-                Gate::DeviceLocked => self.look::<true>(count, &mut each),
-                _ => self.look::<false>(count, &mut each),
-            }
-        };
-        match found {
-            Found::Some(n) => Taken::Some(n),
-            Found::Due(n) => {
-                self.due();
-                Taken::Some(n)
-            }
-            Found::Nothing => self.read_after(count, each),
-            Found::Elsewhere => self.read_queue(count, each),
-        }
-    }
-
-    /// The rest of `read` after a device that had nothing.
+    /// The rest of `read` after a source that had nothing.
     #[inline]
     pub fn read_after(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Taken {
         self.due();
         self.queue.take(count, each)
     }
 
-    /// `read` without a look at the device before.
+    /// Hands out up to `count` entries, driving the source and the endpoints first if none is there.
     #[inline(always)]
-    pub fn read_queue(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
+    pub fn read(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
         if self.descriptor.is_armed() {
             self.disarm();
         }
@@ -230,17 +168,32 @@ impl Cq {
         open && self.pauses && count > 0 && !self.descriptor.is_armed()
     }
 
+    /// The only endpoint, if messages can go straight from it to the reader.
+    #[inline(always)]
+    pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
+        // SAFETY: made only for the look; nothing changes the list while the caller keeps threads apart.
+        let eps: &[Arc<Endpoint>] = unsafe { &*(&raw const **self.eps.promised()?) };
+        match eps {
+            [ep] => ep.sole::<E>(),
+            _ => None,
+        }
+    }
+
     /// As [`Cq::read`] after `may_arrive`, for messages that go straight to the reader, past the empty queue. `None`:
     /// nothing was read, and something wants the long way.
+    ///
+    /// # Safety
+    /// The domain is one without locks, and `buf` holds `count` entries.
     #[inline(always)]
-    pub fn read_arrivals(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Option<Taken> {
+    pub(super) unsafe fn read_arrivals<E: Entry>(&self, buf: *mut c_void, count: usize) -> Option<Taken> {
         let eps = self.eps.promised()?;
         let (mut n, mut all) = (0, true);
         for ep in eps.iter() {
             if n == count {
                 break;
             }
-            match ep.arrive_short(&self.queue, count - n, |i, c| each(n + i, c)) {
+            // SAFETY: the caller's promise; there is room for what is left of `count`.
+            match unsafe { ep.arrive::<E>(&self.queue, buf.byte_add(n * size_of::<E>()), count - n) } {
                 Some(k) => n += k,
                 None => all = false,
             }
@@ -267,9 +220,10 @@ impl Cq {
         }
     }
 
-    /// What the error entry that is next says.
-    pub fn peek_error(&self) -> Option<Error> {
-        self.queue.peek_error()
+    /// EAVAIL, with the words of the error entry that is next.
+    #[cold]
+    pub fn error_first(&self) -> Error {
+        Error::new(errno::EAVAIL, self.queue.peek_error().map_or_else(String::new, |why| why.words.into()))
     }
 
     pub fn read_error(&self) -> Option<(Completion, Failure)> {

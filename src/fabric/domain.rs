@@ -11,7 +11,6 @@ use crate::hmem::{self, Iface};
 use crate::mr::Access;
 use crate::mr::{Attr, Facts, RegionId};
 use crate::prov;
-use crate::prov::on_provider;
 use crate::prov::op::Iov;
 use crate::prov::waiter::Drivers;
 use crate::sync::serial::{Serial, Threading};
@@ -21,21 +20,15 @@ use std::sync::Arc;
 
 pub struct Fabric {
     pub context: Context,
-    provider: String,
+    provider: &'static dyn prov::Provider,
     pub(crate) owner: Owner,
     pub(crate) users: Users,
 }
 
 impl Fabric {
     pub fn open(info: &Info) -> Result<Arc<Fabric>> {
-        match info.prov_name.as_deref() {
-            Some(name) if prov::names().contains(&name) => {
-                let provider = name.to_string();
-                Ok(Arc::new(Fabric { context: Context::default(), provider, owner: Owner::here(), users: Users::default() }))
-            }
-            Some(other) => Err(Error::new(errno::ENODEV, format!("info->prov_name: there is no provider {other:?}"))),
-            None => Err(Error::invalid("info->prov_name: missing; pass an info that getinfo returned")),
-        }
+        let provider = prov::get(info.prov_name.as_deref())?;
+        Ok(Arc::new(Fabric { context: Context::default(), provider, owner: Owner::here(), users: Users::default() }))
     }
 
     pub fn check_close(&self) -> Result<()> {
@@ -49,7 +42,7 @@ pub struct Domain {
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) owner: Owner,
     pub(crate) users: Users,
-    pub(crate) prov: prov::Domain,
+    pub(crate) prov: Arc<dyn prov::Domain>,
     pub threading: Threading,
     progressor: Option<Progressor>,
     pub(crate) drivers: Arc<Drivers>,
@@ -66,13 +59,13 @@ impl Domain {
     pub fn open(fabric: &Arc<Fabric>, info: &Info) -> Result<Arc<Domain>> {
         fabric.owner.check()?;
         super::info::check(info)?;
-        if info.prov_name.as_deref() != Some(&fabric.provider) {
-            return Err(Error::invalid(format!("info->prov_name: the fabric was opened with {:?}", fabric.provider)));
+        if info.prov_name.as_deref() != Some(fabric.provider.name()) {
+            return Err(Error::invalid(format!("info->prov_name: the fabric was opened with {:?}", fabric.provider.name())));
         }
         let auto = info.progress == PROGRESS_AUTO;
         // A progress thread and the caller's thread meet, whatever the caller promised.
         let threading = if info.threading == THREAD_DOMAIN && !auto { Threading::Promised } else { Threading::Safe };
-        let prov = prov::Domain::open(info, threading)?;
+        let prov = fabric.provider.open_domain(info, threading)?;
         let progressor = if auto { Some(Progressor::start()?) } else { None };
         fabric.users.add();
         Ok(Arc::new(Domain {
@@ -92,7 +85,7 @@ impl Domain {
 
     /// The provider that it was opened of.
     pub fn provider(&self) -> &str {
-        &self.fabric.provider
+        self.fabric.provider.name()
     }
 
     pub fn check_close(&self) -> Result<()> {
@@ -102,7 +95,7 @@ impl Domain {
         if allocations > 0 {
             return Err(Error::new(errno::EBUSY, format!("domain: {allocations} allocation(s) of device memory are still there")));
         }
-        match on_provider!(Domain, &self.prov, p => p.in_use()) {
+        match self.prov.in_use() {
             Some(what) => Err(Error::new(errno::EBUSY, format!("domain: {what} are still there"))),
             None => Ok(()),
         }
@@ -144,23 +137,19 @@ impl Domain {
 
     pub fn register(self: &Arc<Domain>, attr: &Attr<'_>) -> Result<Box<Mr>> {
         self.owner.check()?;
-        let id = on_provider!(Domain, &self.prov, p => p.register(attr))?;
+        let id = self.prov.register(attr)?;
         Ok(Mr::of(self, id, || self.clone()))
     }
 
     /// As `register` for one plain range, checked by the caller. `None`: nothing was done.
     #[inline]
     pub fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
-        match &self.prov {
-            prov::Domain::Shm(shm) if self.owner.is_here() => shm.register_plain(iov, access),
-            prov::Domain::Verbs(verbs) if self.owner.is_here() => verbs.register_plain(iov, access),
-            _ => None,
-        }
+        if self.owner.is_here() { self.prov.register_plain(iov, access) } else { None }
     }
 
     pub fn allocate(&self, len: usize) -> Result<usize> {
         self.owner.check()?;
-        on_provider!(Domain, &self.prov, p => p.allocate(len))
+        self.prov.allocate(len)
     }
 
     /// Memory of a device that peers can be given; of the host, what `allocate` gives.
@@ -185,8 +174,8 @@ impl Domain {
         self.owner.check()?;
         let key = addr as u64;
         // Taken out before the driver is asked, so that two threads cannot free the same memory.
-        let Some((iface, len)) = self.device_memory.lock().remove(&key) else { return on_provider!(Domain, &self.prov, p => p.free(addr)) };
-        let freed = match on_provider!(Domain, &self.prov, p => p.regions_covering(key, len)) {
+        let Some((iface, len)) = self.device_memory.lock().remove(&key) else { return self.prov.free(addr) };
+        let freed = match self.prov.regions_covering(key, len) {
             0 => hmem::get(iface).and_then(|up| up.free(key)),
             n => Err(Error::new(errno::EBUSY, format!("addr: {n} open region(s) cover this memory; close them first"))),
         };
@@ -241,7 +230,7 @@ impl Mr {
     #[inline]
     pub fn close(&self) -> Result<()> {
         self.domain.owner.check()?;
-        on_provider!(Domain, &self.domain.prov, p => p.close_region(self.id))
+        self.domain.prov.close_region(self.id)
     }
 
     pub fn key(&self) -> u64 {
@@ -258,7 +247,7 @@ impl Mr {
         if !Arc::ptr_eq(cntr.domain(), &self.domain) {
             return Err(Error::invalid("cntr: belongs to another domain than the region"));
         }
-        on_provider!(Domain, &self.domain.prov, p => p.bind_counter(self.id, cntr.counter.clone()))?;
+        self.domain.prov.bind_counter(self.id, cntr.counter.clone())?;
         cntr.count_for_region();
         self.domain.drivers.add(&cntr.counter);
         // Who waits for it drives more than before.
@@ -267,10 +256,10 @@ impl Mr {
     }
 
     pub fn facts(&self) -> Result<Facts> {
-        on_provider!(Domain, &self.domain.prov, p => p.facts(self.id))
+        self.domain.prov.facts(self.id)
     }
 
     pub fn explain(&self) -> Result<String> {
-        on_provider!(Domain, &self.domain.prov, p => p.explain_region(self.id))
+        self.domain.prov.explain_region(self.id)
     }
 }

@@ -10,7 +10,8 @@ use super::pep::Pep;
 use super::requests;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
-use crate::prov::event::{Event, EventQueue, Request};
+use crate::prov::Request;
+use crate::prov::event::{Event, EventQueue};
 use crate::prov::queue::Waiter;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -167,11 +168,9 @@ impl Eq {
     }
 }
 
-fn answer_with(pep: &Pep, object: usize, request: Box<Request>) -> Info {
+fn answer_with(pep: &Pep, object: usize, request: Box<dyn Request>) -> Info {
     let mut info = pep.info.clone();
-    if let Request::Verbs(r) = &*request {
-        r.adjust(&mut info);
-    }
+    request.adjust(&mut info);
     // Who asks.
     info.dest_addr = Some(request.from());
     info.request = Some(requests::keep(object, request));

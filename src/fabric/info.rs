@@ -143,13 +143,13 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
             format!("hints->paths asks for {}{unknown}; the provider has {}", hints.paths.words(), info.paths.words()),
         ));
     }
-    let provider = info.prov_name.as_deref().unwrap_or_default();
+    let provider = prov::get(info.prov_name.as_deref());
     if let Some(addr) = &hints.src_addr {
-        prov::check_address(provider, addr).map_err(|e| e.context("hints->src_addr"))?;
+        provider.clone()?.check_address(addr).map_err(|e| e.context("hints->src_addr"))?;
         info.src_addr = Some(addr.clone());
     }
     if let Some(addr) = &hints.dest_addr {
-        prov::check_address(provider, addr).map_err(|e| e.context("hints->dest_addr"))?;
+        provider?.check_address(addr).map_err(|e| e.context("hints->dest_addr"))?;
         info.dest_addr = Some(addr.clone());
     }
     // Without the bit the caller does without: offsets instead of addresses, keys of its own.
@@ -178,7 +178,7 @@ fn pci_of(near: Site) -> Result<String> {
 /// The NIC behind an info of a list.
 pub fn nic(info: &Info) -> Result<Nic> {
     let near = info.near.map(pci_of).transpose()?;
-    prov::nic(info, near.as_deref())
+    prov::get(info.prov_name.as_deref())?.nic(info, near.as_deref())
 }
 
 fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {

@@ -8,8 +8,7 @@ use super::eq::Eq;
 use super::info::Info;
 use super::requests::{self, RequestId};
 use crate::error::{Error, Result};
-use crate::prov::event::Request;
-use crate::prov::{self, on_provider};
+use crate::prov::{self, PassiveEndpoint};
 use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 pub struct Pep {
     pub context: Context,
     fabric: Arc<Fabric>,
-    prov: prov::PassiveEndpoint,
+    prov: PassiveEndpoint,
     eq: Mutex<Option<Arc<Eq>>>,
     /// What it was opened with: requests carry it on to the endpoints that answer them.
     pub(crate) info: Info,
@@ -27,11 +26,11 @@ impl Pep {
     pub fn open(fabric: &Arc<Fabric>, info: &Info, context: usize) -> Result<Arc<Pep>> {
         fabric.owner.check()?;
         super::info::check(info)?;
-        let inner = prov::PassiveEndpoint::open(info, context)?;
+        let inner = PassiveEndpoint::new(prov::get(info.prov_name.as_deref())?.open_listener(info)?, context);
         fabric.users.add();
         let pep =
             Arc::new(Pep { context: Context::default(), fabric: fabric.clone(), prov: inner, eq: Mutex::new(None), info: info.clone() });
-        on_provider!(PassiveEndpoint, &pep.prov, p => p.set_object(Arc::as_ptr(&pep) as usize));
+        pep.prov.set_object(Arc::as_ptr(&pep) as usize);
         Ok(pep)
     }
 
@@ -41,7 +40,7 @@ impl Pep {
         if !Arc::ptr_eq(eq.fabric(), &self.fabric) {
             return Err(Error::invalid("eq: belongs to another fabric than the passive endpoint"));
         }
-        on_provider!(PassiveEndpoint, &self.prov, p => p.bind(eq.events.clone()))?;
+        self.prov.bind(eq.events.clone())?;
         eq.attach_pep(self);
         *self.eq.lock() = Some(eq.clone());
         Ok(())
@@ -49,7 +48,7 @@ impl Pep {
 
     pub fn listen(&self) -> Result<()> {
         self.fabric.owner.check()?;
-        on_provider!(PassiveEndpoint, &self.prov, p => p.listen())?;
+        self.prov.listen()?;
         crate::log!(Debug, "pep {self:p}: listens on {}", self.address());
         if let Some(eq) = &*self.eq.lock() {
             eq.look_again();
@@ -58,20 +57,16 @@ impl Pep {
     }
 
     pub fn address(&self) -> String {
-        on_provider!(PassiveEndpoint, &self.prov, p => p.address())
+        self.prov.address().to_string()
     }
 
     pub fn reject(&self, id: RequestId, data: &[u8]) -> Result<()> {
         self.fabric.owner.check()?;
-        check_data(data, on_provider!(PassiveEndpoint, &self.prov, p => p.cm_data_size()))?;
+        check_data(data, self.prov.cm_data_size())?;
         let request =
             requests::take(id).ok_or_else(|| Error::invalid("handle: no such connection request: answered already, or never made"))?;
         crate::log!(Debug, "pep {self:p}: rejects {}", request.from());
-        match *request {
-            Request::Shm(request) => request.reject(data),
-            Request::Tcp(request) => request.reject(data),
-            Request::Verbs(request) => request.reject(data),
-        }
+        request.reject(data)
     }
 
     pub fn close(self: &Arc<Self>) -> Result<()> {
@@ -79,7 +74,7 @@ impl Pep {
         let me = Arc::as_ptr(self) as usize;
         // A wait of another thread may hold this object longer, so what it has of the system ends here; and nothing is
         // announced behind this, so that what is forgotten next is all there will be.
-        on_provider!(PassiveEndpoint, &self.prov, p => p.close());
+        self.prov.close();
         if let Some(eq) = self.eq.lock().take() {
             eq.events.forget(me);
             // Behind this, whoever has taken an event before has left its request in the list below.
@@ -92,22 +87,20 @@ impl Pep {
 
     /// Takes requests that have come. `before` runs ahead of their events, if there are any.
     pub(crate) fn progress(&self, before: impl FnOnce()) {
-        on_provider!(PassiveEndpoint, &self.prov, p => {
-            let requests = p.poll();
-            if !requests.is_empty() {
-                requests.iter().for_each(|r| crate::log!(Debug, "pep {:p}: {} asks to connect", self, r.from()));
-                before();
-                p.announce(requests);
-            }
-        });
+        let requests = self.prov.poll();
+        if !requests.is_empty() {
+            requests.iter().for_each(|r| crate::log!(Debug, "pep {:p}: {} asks to connect", self, r.from()));
+            before();
+            self.prov.announce(requests);
+        }
     }
 
     /// Changes when there is something else to watch than before.
     pub(crate) fn watched(&self) -> u64 {
-        on_provider!(PassiveEndpoint, &self.prov, p => p.watched())
+        self.prov.watched()
     }
 
     pub(crate) fn watch(&self, poller: &Poller) -> Result<()> {
-        on_provider!(PassiveEndpoint, &self.prov, p => p.watch(poller))
+        self.prov.watch(poller)
     }
 }

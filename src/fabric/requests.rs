@@ -2,20 +2,20 @@
 //! Connection requests by number: what the caller holds is a number, so using one twice, or one
 //! that never was, is an error and no more.
 
-use crate::prov::event::Request;
+use crate::prov::Request;
 pub use crate::prov::info::RequestId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
 struct Held {
     pep: usize,
-    request: Box<Request>,
+    request: Box<dyn Request>,
 }
 
 static REQUESTS: Mutex<Option<(usize, HashMap<usize, Held>)>> = Mutex::new(None);
 
 /// Keeps a request that arrived at passive endpoint `pep`.
-pub fn keep(pep: usize, request: Box<Request>) -> RequestId {
+pub fn keep(pep: usize, request: Box<dyn Request>) -> RequestId {
     let mut guard = REQUESTS.lock();
     let (next, held) = guard.get_or_insert_with(|| (0, HashMap::new()));
     // Never 0, and spread so that a stray small integer is not a request.
@@ -24,7 +24,7 @@ pub fn keep(pep: usize, request: Box<Request>) -> RequestId {
     RequestId(*next)
 }
 
-pub fn take(id: RequestId) -> Option<Box<Request>> {
+pub fn take(id: RequestId) -> Option<Box<dyn Request>> {
     Some(REQUESTS.lock().as_mut()?.1.remove(&id.0)?.request)
 }
 

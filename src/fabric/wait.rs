@@ -7,8 +7,7 @@ use super::pep::Pep;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::Waiter;
-use crate::prov::shm;
-use crate::sync::gate::Fences;
+use crate::sync::gate::{Fences, barrier};
 use crate::sys::epoll::{Poller, Woken};
 use crate::sys::time::now_ns;
 use parking_lot::Mutex;
@@ -58,7 +57,7 @@ impl Driven {
         }
         let Some(f) = fences else { return Ok(()) };
         // Without it nothing would wake this thread for certain.
-        shm::Endpoint::barrier(f).inspect_err(|_| self.awake(Some(poller)))
+        barrier(f).inspect_err(|_| self.awake(Some(poller)))
     }
 
     /// The last look before sleeping. False: something came meanwhile, so look for it instead. What the look itself has

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What an endpoint is bound to, and the one way in which its operations end there: the same for every provider.
 
-use super::Source;
+use super::contract::Source;
 use super::event::{Event, EventKind, EventQueue};
 use super::flags;
 use super::order::{Order, Ticket};
@@ -22,7 +22,7 @@ pub const INJECT_FLAGS: u64 = flags::INJECT | SILENT;
 pub enum Binding {
     Cq {
         queue: Arc<Queue>,
-        source: Source,
+        source: Option<Arc<dyn Source>>,
         transmit: bool,
         receive: bool,
         selective: bool,
@@ -35,6 +35,15 @@ pub enum Binding {
     /// Nothing: entries of what this side initiates come in the order of posting.
     Order,
     Drivers(Arc<Drivers>),
+}
+
+/// What decides how hard an RDMA device tries before it fails an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effort {
+    AckTimeout,
+    Retries,
+    RnrRetries,
+    MinRnrTimer,
 }
 
 /// Which operations a counter counts.

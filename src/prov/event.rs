@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The event queue: what happens to connections, in order, with errors in between.
 
+use super::contract::Request;
 use super::info::Info;
 use super::queue::Waiter;
-use super::{shm, tcp, verbs};
 use crate::error::Error;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -18,24 +18,6 @@ pub enum EventKind {
     Shutdown = 3,
 }
 
-/// A connection request that waits for accept or reject; dropped, it rejects.
-pub enum Request {
-    Shm(shm::Request),
-    Tcp(tcp::Request),
-    Verbs(verbs::Request),
-}
-
-impl Request {
-    /// The address of who asks.
-    pub fn from(&self) -> String {
-        match self {
-            Request::Shm(r) => r.from(),
-            Request::Tcp(r) => r.from(),
-            Request::Verbs(r) => r.from(),
-        }
-    }
-}
-
 /// One event. `object` and `context` are the caller's handle and context of the endpoint that it
 /// belongs to: opaque numbers here.
 pub struct Event {
@@ -43,7 +25,7 @@ pub struct Event {
     pub object: usize,
     pub context: usize,
     pub data: Vec<u8>,
-    pub request: Option<Box<Request>>,
+    pub request: Option<Box<dyn Request>>,
     /// What to open the endpoint with that answers the request, once the event was taken.
     pub info: Option<Box<Info>>,
     pub error: Option<Error>,

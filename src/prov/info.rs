@@ -6,6 +6,10 @@ use crate::hmem::Site;
 use crate::mr::Paths;
 use std::sync::Arc;
 
+/// Bytes of private data that no connection goes beyond, and of an address with its NUL.
+pub const CM_DATA_MAX: usize = 256;
+pub const ADDR_MAX: usize = 256;
+
 pub const EP_MSG: u32 = 1;
 pub const ADDR_STR: u32 = 9;
 pub const THREAD_SAFE: u32 = 1;

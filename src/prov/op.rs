@@ -2,6 +2,7 @@
 //! The shape of an operation on its way from the border to a provider.
 
 use crate::error::{Error, Result, errno};
+use crate::mr::DEVICE_DESC;
 pub use crate::mr::{Iov, parts};
 
 /// A piece of a peer's region.
@@ -44,6 +45,16 @@ pub struct One {
     pub key: u64,
     pub desc: u64,
     pub context: usize,
+}
+
+/// Where a provider takes one descriptor per operation: its pieces lie in the first descriptor's region, or all in host memory.
+#[inline]
+pub fn one_kind(common: &Common, descs: &[u64]) -> Result<Common> {
+    let first = descs.first().copied().unwrap_or(0);
+    match descs.iter().position(|d| (d ^ first) & DEVICE_DESC != 0) {
+        None => Ok(Common { desc: first, ..*common }),
+        Some(i) => Err(Error::invalid(format!("desc[{i}]: host and device memory cannot be pieces of one operation"))),
+    }
 }
 
 /// Sum of the lengths; `None` if it overflows.

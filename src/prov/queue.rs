@@ -89,26 +89,11 @@ impl Entries {
     /// As `Queue::reserve`, as long as the ring need not grow for it.
     #[inline(always)]
     pub fn reserve_open(&mut self) -> bool {
-        self.free -= 1;
-        self.free >= 0 || self.is_not_open()
-    }
-
-    /// The same where even a call that is hardly ever made costs too much: what is kept across it.
-    #[inline(always)]
-    pub fn reserve_if_open(&mut self) -> bool {
         let open = self.is_open();
         if open {
             self.free -= 1;
         }
         open
-    }
-
-    /// Apart, so that the usual case is a subtraction and a look at its sign.
-    #[cold]
-    #[inline(never)]
-    fn is_not_open(&mut self) -> bool {
-        self.free += 1;
-        false
     }
 
     /// Gives `n` reserved entries back, whose results went another way.
@@ -175,7 +160,8 @@ impl Entries {
             each(n, c);
             n += 1;
         }
-        self.head = head.wrapping_add(n);
+        // Read again: what was added up for the last entry would cost each of them an instruction.
+        self.head = self.head.wrapping_add(n);
         self.free += n as isize;
         Taken::Some(n)
     }
@@ -291,6 +277,17 @@ impl Queue {
     pub unsafe fn promised_unchecked(&self) -> Promised<'_, Entries> {
         // SAFETY: handed on.
         unsafe { self.entries.promised_unchecked() }
+    }
+
+    /// Adds an entry that has room at hand.
+    ///
+    /// # Safety
+    /// The queue is `Promised`, and its entries `is_open`.
+    #[inline(always)]
+    pub unsafe fn put_open(&self, done: Completion) {
+        // SAFETY: handed on.
+        unsafe { self.promised_unchecked() }.put(done);
+        self.waiter.notify();
     }
 
     /// The entries, where the caller keeps threads apart.

@@ -9,6 +9,8 @@
 //! owner's barrier runs on the initiator's CPU as well.
 
 use super::primitive::{AtomicU64, Ordering, fence};
+use crate::error::Result;
+use crate::sys::process;
 
 /// How the initiator orders its mark before its check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +30,17 @@ pub fn light(fences: Fences) {
         Fences::Remote => std::sync::atomic::compiler_fence(Ordering::SeqCst),
         #[cfg(loom)]
         Fences::Remote => fence(Ordering::SeqCst),
+    }
+}
+
+/// Runs the barrier that the peers of these fences left out of their fast paths.
+pub fn barrier(fences: Fences) -> Result<()> {
+    match fences {
+        Fences::Remote => process::barrier_everywhere(),
+        Fences::Full => {
+            fence(Ordering::SeqCst);
+            Ok(())
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::queue::Taken;
 use gdrfab::prov::tcp::{Domain, Endpoint, Terms};
 use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
-use gdrfab::prov::{Counter, EventQueue, Queue, Source, flags};
+use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, Queue, flags};
 use gdrfab::sync::serial::Threading;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -61,7 +61,7 @@ impl Side {
         let sides: &[(bool, bool)] = if how & 16 != 0 { &[(true, true)] } else { &[(true, false), (false, true)] };
         let queues: Vec<_> = sides.iter().map(|_| (Arc::new(Queue::new(size, threading)), size)).collect();
         for (&(transmit, receive), (queue, _)) in sides.iter().zip(&queues) {
-            let cq = Binding::Cq { queue: queue.clone(), source: Source::Endpoints, transmit, receive, selective: false };
+            let cq = Binding::Cq { queue: queue.clone(), source: None, transmit, receive, selective: false };
             endpoint.bind(cq).expect("a queue");
         }
         let counter = Arc::new(Counter::default());
@@ -151,10 +151,10 @@ impl Side {
                     match self.quick(dir, &local, &remote, &c) {
                         Quick::Done => true,
                         Quick::Again => false,
-                        Quick::NotOrdinary => self.endpoint.rma(dir, &local, &remote, &c).is_ok(),
+                        Quick::NotOrdinary => self.endpoint.rma(dir, &local, &remote, &c, &[]).is_ok(),
                     }
                 }
-                None => self.endpoint.send(&local, &c).is_ok(),
+                None => self.endpoint.send(&local, &c, &[]).is_ok(),
             };
         if !posted {
             return area.end(0);
@@ -181,18 +181,23 @@ impl Side {
 
     /// What has one piece on each side and no limit in time is tried the short way first, as the layer above does.
     fn quick(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Quick {
-        match (dir, local, remote) {
-            _ if c.timeout_ns != 0 => Quick::NotOrdinary,
-            (Dir::Write, [l], [r]) => self.endpoint.rma_quick::<true>(l.addr, l.len, r.addr, r.key, c.context, c.flags),
-            (Dir::Read, [l], [r]) => self.endpoint.rma_quick::<false>(l.addr, l.len, r.addr, r.key, c.context, c.flags),
-            _ => Quick::NotOrdinary,
+        let ([l], [r], 0) = (local, remote, c.timeout_ns) else { return Quick::NotOrdinary };
+        let (l, r) = ((l.addr, l.len), (r.addr, r.key, c.context, c.flags));
+        // SAFETY: by the domain's threading.
+        unsafe {
+            match (dir, self.queues[0].0.threading()) {
+                (Dir::Write, Threading::Safe) => self.endpoint.rma_quick::<true, true>(l.0, l.1, r.0, r.1, r.2, r.3),
+                (Dir::Write, Threading::Promised) => self.endpoint.rma_quick::<true, false>(l.0, l.1, r.0, r.1, r.2, r.3),
+                (Dir::Read, Threading::Safe) => self.endpoint.rma_quick::<false, true>(l.0, l.1, r.0, r.1, r.2, r.3),
+                (Dir::Read, Threading::Promised) => self.endpoint.rma_quick::<false, false>(l.0, l.1, r.0, r.1, r.2, r.3),
+            }
         }
     }
 
     pub fn receive(&mut self, input: &mut Input<'_>) {
         let (c, area) = (self.common(input), Area::new(input.size(), May::Write));
         let local = area.pieces(1 + input.below(3));
-        if self.ops.len() >= OPS || self.endpoint.recv(&local, &Common { flags: 0, ..c }).is_err() {
+        if self.ops.len() >= OPS || self.endpoint.recv(&local, &Common { flags: 0, ..c }, &[]).is_err() {
             return area.end(0);
         }
         self.next += 1;
@@ -216,7 +221,7 @@ impl Side {
         self.endpoint.nap_ns();
         self.endpoint.is_stalled();
         self.endpoint.stats();
-        let _ = (self.endpoint.report(key), self.endpoint.peer_address());
+        let _ = (self.endpoint.report(key, 0), self.endpoint.peer_address());
     }
 
     /// Takes up to `most` entries of each queue, and with them the memory of what has ended.
@@ -279,7 +284,7 @@ impl Side {
 
     /// The end: nothing is outstanding, no reservation is lost, nothing holds the domain open.
     pub fn close(mut self) {
-        self.endpoint.close();
+        let _ = self.endpoint.close();
         self.take(usize::MAX);
         self.ops.retain(|_, op| !op.silent);
         assert!(self.ops.is_empty(), "{} operations never ended", self.ops.len());

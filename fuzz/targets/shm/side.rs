@@ -6,12 +6,13 @@ use super::memory::{Area, May};
 use super::peer::Known;
 use super::world::{cpu_ns, world};
 use gdrfab::mr::{Access, PathPolicy, Paths};
-use gdrfab::prov::bind::{Binding, INJECT_FLAGS, Quick, SILENT};
+use gdrfab::prov::bind::{Binding, INJECT_FLAGS, SILENT};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
+use gdrfab::prov::ops::{CqFormat, DataEntry, EpHead, Owner};
 use gdrfab::prov::queue::{Completion, Taken};
-use gdrfab::prov::shm::{Domain, Endpoint, PassiveEndpoint, Request};
+use gdrfab::prov::shm::{Domain, Endpoint, Listener};
 use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
-use gdrfab::prov::{Counter, EventQueue, Queue, Source, flags};
+use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, PassiveEndpoint, Queue, Request, flags};
 use gdrfab::sync::serial::Threading;
 use gdrfab::sys::epoll::Poller;
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ struct Region {
 
 pub struct Side {
     domain: Arc<Domain>,
-    endpoint: Endpoint,
+    head: EpHead,
     pep: Option<PassiveEndpoint>,
     queues: Vec<(Arc<Queue>, usize)>,
     counter: Arc<Counter>,
@@ -75,8 +76,6 @@ pub struct Side {
     ops: BTreeMap<usize, Op>,
     next: usize,
     virt_addr: bool,
-    /// The shortest ways are open.
-    short: bool,
 }
 
 /// Makes a call, which must not take long.
@@ -99,7 +98,7 @@ impl Side {
         let sides: &[(bool, bool)] = if how & 16 != 0 { &[(true, true)] } else { &[(true, false), (false, true)] };
         let queues: Vec<_> = sides.iter().map(|_| (Arc::new(Queue::new(size, threading)), size)).collect();
         for (&(transmit, receive), (queue, _)) in sides.iter().zip(&queues) {
-            let cq = Binding::Cq { queue: queue.clone(), source: Source::Endpoints, transmit, receive, selective: false };
+            let cq = Binding::Cq { queue: queue.clone(), source: None, transmit, receive, selective: false };
             endpoint.bind(cq).expect("a queue");
         }
         let counter = Arc::new(Counter::default());
@@ -111,18 +110,19 @@ impl Side {
             endpoint.bind(Binding::Order).expect("an order");
         }
         endpoint.bind(Binding::Eq(Arc::new(EventQueue::default()))).expect("an event queue");
-        let short = endpoint.enable(0).expect("enabled");
+        let head = EpHead::new(Box::new(endpoint), Owner::here(), 0);
+        head.enable().expect("enabled");
         let shared = domain.allocate(SHARED).expect("shared memory");
         let poller = Poller::new().expect("a poller");
         let (regions, ops) = (Vec::new(), BTreeMap::new());
-        let side = Side { domain, endpoint, pep: None, queues, counter, regions, shared, desc: 0, poller, ops, next: 1, virt_addr, short };
+        let side = Side { domain, head, pep: None, queues, counter, regions, shared, desc: 0, poller, ops, next: 1, virt_addr };
         side.options(input.byte());
         side
     }
 
     fn options(&self, how: u8) {
         let forbid = [0, 0, 0, 1, 2, 3, 4, 8][usize::from(how & 7)];
-        self.endpoint.set_options(|o| {
+        self.head.prov().set_options(&mut |o| {
             o.policy = PathPolicy { require: Paths::empty(), forbid: Paths::from_bits_truncate(forbid) };
             o.coop = how & 8 == 0;
             o.deadline_ns = [0, 0, 0, 1][usize::from(how >> 4 & 3)];
@@ -132,30 +132,30 @@ impl Side {
 
     /// Calls the listener `name`.
     pub fn connect(&self, name: &str) {
-        let _ = timed(|| self.endpoint.connect(&format!("shm://{name}"), b"hello"));
+        let _ = timed(|| self.head.prov().connect(&format!("shm://{name}"), b"hello"));
     }
 
     /// By exchanged addresses: gives the name that this side has.
     pub fn connect_by_name(&self, name: &str) -> String {
-        let address = self.endpoint.address().expect("an address");
-        let _ = timed(|| self.endpoint.connect_addr(&format!("shm://{name}")));
+        let address = self.head.prov().address().expect("an address");
+        let _ = timed(|| self.head.prov().connect_addr(&format!("shm://{name}")));
         address.trim_start_matches("shm://").to_string()
     }
 
     /// Listens at `name`.
     pub fn listen(&mut self, name: &str) {
-        let pep = PassiveEndpoint::open(Some(&format!("shm://{name}")), 8).expect("a name");
+        let pep = PassiveEndpoint::new(Box::new(Listener::open(Some(&format!("shm://{name}"))).expect("a name")), 8);
         pep.bind(Arc::new(EventQueue::default())).expect("a queue");
         pep.listen().expect("listens");
         self.pep = Some(pep);
     }
 
-    pub fn poll(&self) -> Vec<Request> {
+    pub fn poll(&self) -> Vec<Box<dyn Request>> {
         self.pep.as_ref().map_or(Vec::new(), |pep| timed(|| pep.poll()))
     }
 
-    pub fn accept(&self, request: Request) {
-        let _ = timed(|| self.endpoint.accept(request, b"welcome"));
+    pub fn accept(&self, request: Box<dyn Request>) {
+        let _ = timed(|| self.head.prov().accept(request, b"welcome"));
     }
 
     /// Registers memory; what a peer has to know of it.
@@ -270,12 +270,8 @@ impl Side {
         }
         let posted = self.ops.len() < OPS
             && timed(|| match dir {
-                Some(dir) => match self.quick(dir, &pieces, &remote, &c) {
-                    Quick::Done => true,
-                    Quick::Again => false,
-                    Quick::NotOrdinary => self.endpoint.rma(dir, &pieces, &remote, &c).is_ok(),
-                },
-                None => self.quick_send(&pieces, &c) || self.endpoint.send(&pieces, &c).is_ok(),
+                Some(dir) => self.by_table(dir, &pieces, &remote, &c).unwrap_or_else(|| self.head.prov().rma(dir, &pieces, &remote, &c, &[c.desc]).is_ok()),
+                None => self.send_by_table(&pieces, &c).unwrap_or_else(|| self.head.prov().send(&pieces, &c, &[c.desc]).is_ok()),
             });
         if !posted {
             return local.end(0);
@@ -292,40 +288,24 @@ impl Side {
         self.ops.insert(c.context, Op { local, addr, kind, silent: c.flags & SILENT != 0 });
     }
 
-    /// What has one piece on each side and no limit in time is tried the short ways first, as the layer above does.
-    fn quick(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Quick {
-        let ([l], [r], 0) = (local, remote, c.timeout_ns) else { return Quick::NotOrdinary };
-        let (ep, write) = (&self.endpoint, dir == Dir::Write);
-        if self.short && c.flags == 0 {
-            // SAFETY: enable returned true.
-            let done = unsafe {
-                match (write, l.len == 8) {
-                    (true, true) => ep.rma_short::<true, true, true>(l.addr, l.len, r.addr, r.key, c.context),
-                    (true, false) => ep.rma_short::<true, true, false>(l.addr, l.len, r.addr, r.key, c.context),
-                    (false, true) => ep.rma_short::<false, true, true>(l.addr, l.len, r.addr, r.key, c.context),
-                    (false, false) => ep.rma_short::<false, true, false>(l.addr, l.len, r.addr, r.key, c.context),
-                }
-            };
-            if done {
-                return Quick::Done;
+    /// What has one piece on each side and no limit in time goes by the table, as from the border.
+    fn by_table(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Option<bool> {
+        let ([l], [r], 0, 0) = (local, remote, c.timeout_ns, c.flags) else { return None };
+        let (ops, buf, desc, context) = (self.head.ops(), l.addr as *mut _, c.desc as *mut _, c.context as *mut _);
+        // SAFETY: the memory stays until the operation's entry; nobody else calls.
+        let rc = unsafe {
+            match dir {
+                Dir::Write => (ops.write)(&self.head, buf, l.len, desc, 0, r.addr, r.key, context),
+                Dir::Read => (ops.read)(&self.head, buf, l.len, desc, 0, r.addr, r.key, context),
             }
-        }
-        match write {
-            true => ep.rma_quick::<true>(l.addr, l.len, r.addr, r.key, c.context, c.flags),
-            false => ep.rma_quick::<false>(l.addr, l.len, r.addr, r.key, c.context, c.flags),
-        }
+        };
+        Some(rc == 0)
     }
 
-    fn quick_send(&self, local: &[Iov], c: &Common) -> bool {
-        let ([l], 0) = (local, c.timeout_ns) else { return false };
-        // SAFETY: enable returned true.
-        if self.short
-            && c.flags == 0
-            && unsafe { self.endpoint.send_short::<true>(l.addr, l.len, c.context) || self.endpoint.send_far(l.addr, l.len, c.context) }
-        {
-            return true;
-        }
-        self.endpoint.send_quick(l, c) == Quick::Done
+    fn send_by_table(&self, local: &[Iov], c: &Common) -> Option<bool> {
+        let ([l], 0, 0) = (local, c.timeout_ns, c.flags) else { return None };
+        // SAFETY: as above.
+        Some(unsafe { (self.head.ops().send)(&self.head, l.addr as *mut _, l.len, c.desc as *mut _, 0, c.context as *mut _) } == 0)
     }
 
     pub fn receive(&mut self, input: &mut Input<'_>) {
@@ -339,15 +319,13 @@ impl Side {
     fn receive_one(&mut self, input: &mut Input<'_>) {
         let (c, area) = (self.common(input), Area::new(input.size(), May::Write));
         let local = area.pieces(1 + input.below(3));
-        let quick = |l: &Iov| {
-            // SAFETY: enable returned true.
-            let short = self.short && unsafe { self.endpoint.recv_short(l.addr, l.len, c.context) };
-            short || self.endpoint.recv_quick(l.addr, l.len, c.context)
-        };
         let posted = self.ops.len() < OPS
-            && timed(|| {
-                let done = matches!((&local[..], c.timeout_ns), ([l], 0) if quick(l));
-                done || self.endpoint.recv(&local, &Common { flags: 0, ..c }).is_ok()
+            && timed(|| match (&local[..], c.timeout_ns) {
+                // SAFETY: as in `by_table`.
+                ([l], 0) => unsafe {
+                    (self.head.ops().recv)(&self.head, l.addr as *mut _, l.len, c.desc as *mut _, 0, c.context as *mut _) == 0
+                },
+                _ => self.head.prov().recv(&local, &Common { flags: 0, ..c }, &[c.desc]).is_ok(),
             });
         if !posted {
             return area.end(0);
@@ -359,30 +337,30 @@ impl Side {
     pub fn cancel(&mut self, which: usize) {
         if let Some(context) = self.ops.keys().nth(which % self.ops.len().max(1)).copied() {
             // It may be too late for it.
-            let _ = timed(|| self.endpoint.cancel(context));
+            let _ = timed(|| self.head.prov().cancel(context));
         }
     }
 
     pub fn progress(&self, force: bool) {
-        timed(|| self.endpoint.progress(force));
+        timed(|| self.head.prov().progress(force));
     }
 
     /// What a program asks now and then.
     pub fn look(&self, input: &mut Input<'_>, targets: &[Known]) {
         match input.below(4) {
             0 => timed(|| {
-                self.endpoint.sleep(&self.poller).expect("may sleep");
-                self.endpoint.progress(true);
-                self.endpoint.may_sleep();
-                self.endpoint.nap_ns();
-                self.endpoint.awake(Some(&self.poller));
-                self.endpoint.watched();
+                self.head.prov().sleep(&self.poller).expect("may sleep");
+                self.head.prov().progress(true);
+                self.head.prov().may_sleep();
+                self.head.prov().nap_ns();
+                self.head.prov().awake(Some(&self.poller));
+                self.head.prov().watched();
             }),
             1 => self.options(input.byte()),
             _ => {
-                self.endpoint.is_stalled();
+                self.head.prov().is_stalled();
                 let key = targets.get(input.below(16) % targets.len().max(1)).map_or(1, |t| t.key);
-                let _ = timed(|| (self.endpoint.report(key, 0).is_ok(), self.endpoint.peer_address().is_ok(), self.endpoint.stats()));
+                let _ = timed(|| (self.head.prov().report(key, 0).is_ok(), self.head.prov().peer_address().is_ok(), self.head.prov().stats()));
             }
         }
     }
@@ -401,7 +379,17 @@ impl Side {
             }
             // With nothing queued, arrivals may go past the queue.
             if queue.is_empty() && most > 1 && queue.threading() == Threading::Promised {
-                timed(|| self.endpoint.arrive_short(queue, most.min(queue.free()), |_, c: &Completion| ended.push((*c, None))));
+                let most = most.min(queue.free()).min(64);
+                let mut entries: Vec<DataEntry> = Vec::with_capacity(most);
+                if let Some(arrive) = self.head.ops().arrive {
+                    // SAFETY: there is room for so many entries, and no other thread.
+                    unsafe {
+                        let n = timed(|| arrive[CqFormat::Data as usize](&self.head, queue, entries.as_mut_ptr().cast(), most));
+                        entries.set_len(n.max(0) as usize);
+                    }
+                }
+                let entry = |e: DataEntry| Completion { context: e.context, flags: e.flags, len: e.len, buf: e.buf, data: e.data };
+                ended.extend(entries.into_iter().map(|e| (entry(e), None)));
             }
             for (c, error) in ended {
                 if c.flags & flags::REMOTE_WRITE != 0 {
@@ -426,7 +414,7 @@ impl Side {
     }
 
     pub fn shutdown(&self) {
-        let _ = timed(|| self.endpoint.shutdown());
+        let _ = timed(|| self.head.prov().shutdown());
     }
 
     /// Bytes of what is lent.
@@ -438,7 +426,7 @@ impl Side {
     /// Ends the endpoint; a peer that holds a buffer may keep that from it.
     pub fn close(&mut self) -> bool {
         self.pep = None;
-        timed(|| self.endpoint.close()).is_ok()
+        timed(|| self.head.prov().close()).is_ok()
     }
 
     /// The end, after the peer's: nothing is outstanding, no reservation is lost, nothing holds regions or domain open.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A domain of the shm provider: its regions, its memory files, and the links of its endpoints.
 
+use super::endpoint::Endpoint;
 use super::link::Link;
 use super::locate::{self, Asked};
 use super::mr::{Regions, is_stale};
@@ -12,9 +13,11 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
 use crate::hmem::{Export, Offer, Site};
 use crate::mr::Access;
+use crate::prov;
+use crate::prov::info::Info;
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
-use crate::sync::gate::Fences;
+use crate::sync::gate::{Fences, barrier};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::process;
 use crate::sys::time::{self, now_ns};
@@ -79,15 +82,6 @@ impl Domain {
         })
     }
 
-    /// Regions and allocations that keep the domain open.
-    pub fn in_use(&self) -> Option<String> {
-        let regions = self.regions.lock();
-        match (regions.open_count(), regions.files.allocations()) {
-            (0, 0) => None,
-            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
-        }
-    }
-
     pub fn add_link(&self, link: Arc<Link>) {
         self.links.lock().all.push(link);
     }
@@ -97,19 +91,6 @@ impl Domain {
         let mut links = self.links.lock();
         if links.all.len() <= FEW_LINKS || links.all.len() >= links.sweep_at || time::ticks().wrapping_sub(links.swept) > SWEEP_TICKS {
             links.sweep();
-        }
-    }
-
-    /// Drivers are asked without the regions' lock: one that hangs holds up nobody else.
-    pub fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
-        let refused = self.regions.lock().refused()?;
-        let mut asked = Asked::of(attr, (self.modes.paths - refused) & attr.policy.allowed())?;
-        loop {
-            if let Some(id) = self.regions.lock().register(&self.table, self.modes, attr, refused, &mut asked)? {
-                return Ok(id);
-            }
-            // What is known now may be closed by the time that it is needed: then this comes again.
-            asked.export(|of| self.regions.lock().files.known_device(of).is_some());
         }
     }
 
@@ -162,24 +143,6 @@ impl Domain {
         self.regions.lock().pinned(held, pins);
     }
 
-    /// As `register` for one plain range; `None`: nothing was done, take the long way.
-    #[inline]
-    pub fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
-        self.regions.lock().register_plain(&self.table, self.modes, iov, access)
-    }
-
-    /// Closes a region: when this returns `Ok`, no peer's copy runs and none can start.
-    #[inline]
-    pub fn close_region(&self, id: RegionId) -> Result<()> {
-        {
-            let mut regions = self.regions.lock();
-            if self.links.lock().all.is_empty() && regions.close_plain(&self.table, id) {
-                return Ok(());
-            }
-        }
-        self.close_used_region(id)
-    }
-
     #[inline(never)]
     fn close_used_region(&self, id: RegionId) -> Result<()> {
         self.regions.lock().shut(&self.table, id)?;
@@ -198,7 +161,7 @@ impl Domain {
         if !used.is_empty() {
             let fences = if used.iter().any(|l| l.fences == Fences::Remote) { Fences::Remote } else { Fences::Full };
             // Without the barrier a mark may not be seen: then nothing is proved, and the region stays.
-            Link::barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
+            barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
             quiesce::wait_for_initiators(&used, id.index, config::get().close_ms)?;
         }
         let mut deadline = 0;
@@ -222,29 +185,79 @@ impl Domain {
             std::thread::yield_now();
         }
     }
+}
 
-    pub fn facts(&self, id: RegionId) -> Result<Facts> {
+impl prov::Domain for Domain {
+    /// Regions and allocations that keep the domain open.
+    fn open_endpoint(self: Arc<Self>, _info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
+        Ok(Box::new(Endpoint::open(self, context)))
+    }
+
+    fn polls_memory(&self) -> bool {
+        true
+    }
+
+    fn in_use(&self) -> Option<String> {
+        let regions = self.regions.lock();
+        match (regions.open_count(), regions.files.allocations()) {
+            (0, 0) => None,
+            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
+        }
+    }
+
+    /// Drivers are asked without the regions' lock: one that hangs holds up nobody else.
+    fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
+        let refused = self.regions.lock().refused()?;
+        let mut asked = Asked::of(attr, (self.modes.paths - refused) & attr.policy.allowed())?;
+        loop {
+            if let Some(id) = self.regions.lock().register(&self.table, self.modes, attr, refused, &mut asked)? {
+                return Ok(id);
+            }
+            // What is known now may be closed by the time that it is needed: then this comes again.
+            asked.export(|of| self.regions.lock().files.known_device(of).is_some());
+        }
+    }
+
+    /// As `register` for one plain range; `None`: nothing was done, take the long way.
+    #[inline]
+    fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
+        self.regions.lock().register_plain(&self.table, self.modes, iov, access)
+    }
+
+    /// Closes a region: when this returns `Ok`, no peer's copy runs and none can start.
+    #[inline]
+    fn close_region(&self, id: RegionId) -> Result<()> {
+        {
+            let mut regions = self.regions.lock();
+            if self.links.lock().all.is_empty() && regions.close_plain(&self.table, id) {
+                return Ok(());
+            }
+        }
+        self.close_used_region(id)
+    }
+
+    fn facts(&self, id: RegionId) -> Result<Facts> {
         self.regions.lock().facts(id)
     }
 
-    pub fn explain_region(&self, id: RegionId) -> Result<String> {
+    fn explain_region(&self, id: RegionId) -> Result<String> {
         self.regions.lock().explain(id, self.modes)
     }
 
-    pub fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
+    fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         self.regions.lock().bind_counter(id, counter)
     }
 
     /// Open regions that touch `[addr, addr+len)`.
-    pub fn regions_covering(&self, addr: u64, len: u64) -> usize {
+    fn regions_covering(&self, addr: u64, len: u64) -> usize {
         self.regions.lock().covering(addr, len)
     }
 
-    pub fn allocate(&self, len: usize) -> Result<usize> {
+    fn allocate(&self, len: usize) -> Result<usize> {
         self.regions.lock().files.allocate(&self.table, len)
     }
 
-    pub fn free(&self, addr: usize) -> Result<()> {
+    fn free(&self, addr: usize) -> Result<()> {
         self.regions.lock().files.free(&self.table, addr)
     }
 }

@@ -9,18 +9,20 @@ use super::frame::DATA_MAX;
 use super::greeter::{Greeter, Request};
 use super::layout::Segment;
 use super::leaving;
-use super::link::Link;
+use super::ops;
+use super::rma::ANY;
 use super::state::{Bindings, Options, Phase, State, Stats};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
 use crate::prov::bind::{Binding, PathReport, Quick};
+use crate::prov::contract::own_request;
 use crate::prov::fault::Plan;
-use crate::prov::flags;
-use crate::prov::op::{Common, Dir, Iov, RmaIov};
-use crate::prov::queue::{Completion, Queue};
+use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
+use crate::prov::ops::EpOps;
+use crate::prov::{self, flags};
 use crate::sync::gate::Fences;
-use crate::sync::serial::{Serial, Threading};
+use crate::sync::serial::{Reached, Serial, Threading};
 use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::collections::VecDeque;
@@ -57,6 +59,7 @@ impl Endpoint {
             line_end: 0,
             far_end: 0,
             plain_receives: false,
+            short: false,
             faults,
             deliver: false,
             object: 0,
@@ -84,40 +87,6 @@ impl Endpoint {
         Endpoint { state: Serial::new(domain.threading, state), domain }
     }
 
-    /// The handle that events name.
-    pub fn set_object(&self, object: usize) {
-        self.state.lock().object = object;
-    }
-
-    /// Bytes of private data that connect and accept take.
-    pub fn cm_data_size(&self) -> usize {
-        DATA_MAX
-    }
-
-    pub fn bind(&self, what: Binding) -> Result<()> {
-        let mut s = self.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
-        }
-        s.bind.bind(what)
-    }
-
-    /// Enables it for operations that the layer above posts with `op_flags` by default; tells whether they may take
-    /// the shortest way.
-    pub fn enable(&self, op_flags: u64) -> Result<bool> {
-        let mut s = self.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
-        }
-        s.bind.check_complete()?;
-        s.segment = Some(Segment::create(config::get().ring_slots as usize)?);
-        s.phase = Phase::Enabled;
-        s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
-        s.settle_short();
-        let promised = self.state.threading() == Threading::Promised;
-        Ok(promised && s.faults.is_none() && s.bind.is_short() && op_flags & super::rma::LONG_FLAGS == 0)
-    }
-
     fn check_can_connect(s: &State) -> Result<()> {
         if s.bind.eq.is_none() {
             return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
@@ -128,68 +97,6 @@ impl Endpoint {
             Phase::Connecting(_) | Phase::Connected => Err(Error::new(errno::EISCONN, "ep: connecting or connected already")),
             Phase::Down(_) => Err(Error::new(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
         }
-    }
-
-    pub fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
-        let mut s = self.state.lock();
-        Self::check_can_connect(&s)?;
-        let name = cm::check_address(address)?.to_string();
-        debug_assert!(data.len() <= DATA_MAX);
-        let deadline = time::deadline(s.options.connect_timeout_ns);
-        let how = How::Dial { name, by_name: false, socket: None };
-        s.phase = Phase::Connecting(Box::new(Connecting { how, deadline, data: data.to_vec() }));
-        cm::advance(&mut s, &self.domain);
-        Ok(())
-    }
-
-    pub fn connect_addr(&self, address: &str) -> Result<()> {
-        let mut s = self.state.lock();
-        Self::check_can_connect(&s)?;
-        let deadline = time::deadline(s.options.connect_timeout_ns);
-        cm::by_address(&mut s, address, deadline)?;
-        cm::advance(&mut s, &self.domain);
-        Ok(())
-    }
-
-    /// Accepts; on failure the request is lost, as its peer is.
-    pub fn accept(&self, request: Request, data: &[u8]) -> Result<()> {
-        let mut s = self.state.lock();
-        Self::check_can_connect(&s)?;
-        s.accept(&self.domain, request, data)
-    }
-
-    /// The address by which a peer can connect to this endpoint.
-    pub fn address(&self) -> Result<String> {
-        let mut s = self.state.lock();
-        if let Some(known) = &s.address {
-            return Ok(known.clone());
-        }
-        let name = fresh_name()?;
-        let address = format!("{SCHEME}{name}");
-        // Once it is connecting nobody can use the name any more, but it still identifies.
-        if matches!(s.phase, Phase::Fresh | Phase::Enabled) {
-            s.greeter = Some(Greeter::listen(name, false)?);
-        }
-        s.address = Some(address.clone());
-        Ok(address)
-    }
-
-    pub fn peer_address(&self) -> Result<String> {
-        let s = self.state.lock();
-        match (&s.conn, &s.peer_name) {
-            (Some(_), Some(name)) => Ok(format!("{SCHEME}{name}")),
-            _ => Err(s.not_connected()),
-        }
-    }
-
-    /// Says goodbye and ends everything outstanding.
-    pub fn shutdown(&self) -> Result<()> {
-        let mut s = self.state.lock();
-        if s.conn.is_none() && !matches!(s.phase, Phase::Connecting(_)) {
-            return Err(s.not_connected());
-        }
-        self.leave(&mut s);
-        Ok(())
     }
 
     fn leave(&self, s: &mut State) {
@@ -208,9 +115,181 @@ impl Endpoint {
         }
     }
 
+    /// The state, for the entries of the table.
+    ///
+    /// # Safety
+    /// `LOCKED`, or the domain is one without locks.
+    #[inline(always)]
+    pub unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, State, LOCKED> {
+        // SAFETY: handed on.
+        unsafe { self.state.reach() }
+    }
+
+    /// Out of line: what `hold` runs in line goes through memory.
+    ///
+    /// # Safety
+    /// As for `reach`; the local range is as the C caller promised.
+    #[inline(never)]
+    pub unsafe fn copy_direct<const WRITE: bool, const LOCKED: bool>(
+        &self,
+        buf: usize,
+        len: usize,
+        addr: u64,
+        key: u64,
+        context: usize,
+        flags: u64,
+    ) -> Quick {
+        // SAFETY: handed on.
+        unsafe { self.reach::<LOCKED>().copy_direct::<WRITE, ANY>(buf, len, addr, key, context, flags) }
+    }
+
+    /// As `send` for what needs neither lock nor call; false posts nothing.
+    ///
+    /// # Safety
+    /// `ops` chose the table for the shortest ways.
+    #[inline(always)]
+    pub unsafe fn send_short<const ENTRY: bool>(&self, buf: usize, len: usize, context: usize) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.state.promised_unchecked().send_short::<ENTRY>(buf, len, context) }
+    }
+
+    /// As `send_short` for what goes beside the ring, with an entry.
+    ///
+    /// # Safety
+    /// `ops` chose the table for the shortest ways.
+    #[inline(always)]
+    pub unsafe fn send_far(&self, buf: usize, len: usize, context: usize) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.state.promised_unchecked().send_far(buf, len, context) }
+    }
+
+    /// As `send` for the ordinary case.
+    ///
+    /// # Safety
+    /// As for `reach`.
+    #[inline(never)]
+    pub unsafe fn send_quick<const LOCKED: bool>(&self, one: &Iov, common: &Common) -> Quick {
+        // SAFETY: handed on.
+        unsafe { self.state.reach::<LOCKED>() }.send_quick(&self.domain, one, common)
+    }
+
+    /// As `recv` for the ordinary case; false posts nothing.
+    ///
+    /// # Safety
+    /// As for `reach`.
+    #[inline(always)]
+    pub unsafe fn recv_short<const LOCKED: bool>(&self, buf: usize, len: usize, context: usize) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.state.reach::<LOCKED>() }.recv_short(buf, len, context)
+    }
+}
+
+impl prov::Endpoint for Endpoint {
+    /// The handle that events name.
+    fn set_object(&self, object: usize) {
+        self.state.lock().object = object;
+    }
+
+    /// Bytes of private data that connect and accept take.
+    fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    fn bind(&self, what: Binding) -> Result<()> {
+        let mut s = self.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
+        }
+        s.bind.bind(what)
+    }
+
+    /// Enables it for operations that the layer above posts with `op_flags` by default; tells whether they may take
+    /// the shortest way.
+    fn enable(&self, op_flags: u64) -> Result<()> {
+        let mut s = self.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
+        }
+        s.bind.check_complete()?;
+        s.segment = Some(Segment::create(config::get().ring_slots as usize)?);
+        s.phase = Phase::Enabled;
+        s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
+        s.settle_short();
+        let promised = self.state.threading() == Threading::Promised;
+        s.short = promised && s.faults.is_none() && s.bind.is_short() && op_flags & super::rma::LONG_FLAGS == 0;
+        Ok(())
+    }
+
+    fn ops(&self) -> (&'static EpOps, *const ()) {
+        (ops::choose(self.state.threading(), self.state.lock().short), (&raw const *self).cast())
+    }
+
+    fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        let name = cm::check_address(address)?.to_string();
+        debug_assert!(data.len() <= DATA_MAX);
+        let deadline = time::deadline(s.options.connect_timeout_ns);
+        let how = How::Dial { name, by_name: false, socket: None };
+        s.phase = Phase::Connecting(Box::new(Connecting { how, deadline, data: data.to_vec() }));
+        cm::advance(&mut s, &self.domain);
+        Ok(())
+    }
+
+    fn connect_addr(&self, address: &str) -> Result<()> {
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        let deadline = time::deadline(s.options.connect_timeout_ns);
+        cm::by_address(&mut s, address, deadline)?;
+        cm::advance(&mut s, &self.domain);
+        Ok(())
+    }
+
+    /// Accepts; on failure the request is lost, as its peer is.
+    fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
+        let request: Request = own_request(request)?;
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        s.accept(&self.domain, request, data)
+    }
+
+    /// The address by which a peer can connect to this endpoint.
+    fn address(&self) -> Result<String> {
+        let mut s = self.state.lock();
+        if let Some(known) = &s.address {
+            return Ok(known.clone());
+        }
+        let name = fresh_name()?;
+        let address = format!("{SCHEME}{name}");
+        // Once it is connecting nobody can use the name any more, but it still identifies.
+        if matches!(s.phase, Phase::Fresh | Phase::Enabled) {
+            s.greeter = Some(Greeter::listen(name, false)?);
+        }
+        s.address = Some(address.clone());
+        Ok(address)
+    }
+
+    fn peer_address(&self) -> Result<String> {
+        let s = self.state.lock();
+        match (&s.conn, &s.peer_name) {
+            (Some(_), Some(name)) => Ok(format!("{SCHEME}{name}")),
+            _ => Err(s.not_connected()),
+        }
+    }
+
+    /// Says goodbye and ends everything outstanding.
+    fn shutdown(&self) -> Result<()> {
+        let mut s = self.state.lock();
+        if s.conn.is_none() && !matches!(s.phase, Phase::Connecting(_)) {
+            return Err(s.not_connected());
+        }
+        self.leave(&mut s);
+        Ok(())
+    }
+
     /// The endpoint ends; posted receives get their error entries. `EBUSY`: a peer that does not go on, or a device, still
     /// has a buffer of an operation, whose entry therefore cannot come yet; everything else is over.
-    pub fn close(&self) -> Result<()> {
+    fn close(&self) -> Result<()> {
         let until = time::now_ns() + config::get().close_ms * 1_000_000;
         self.leave(&mut self.state.lock());
         loop {
@@ -229,87 +308,23 @@ impl Endpoint {
         }
     }
 
-    /// As [`Endpoint::rma`] for the ordinary case; `NotOrdinary` posts nothing.
-    #[inline(always)]
-    pub fn rma_quick<const WRITE: bool>(&self, buf: usize, len: usize, addr: u64, key: u64, context: usize, flags: u64) -> Quick {
-        self.state.lock().rma_quick::<WRITE>(buf, len, addr, key, context, flags)
+    fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
+        let c = one_kind(common, descs)?;
+        self.state.lock().posted(|s| s.rma(&self.domain, dir, local, remote, &c))
     }
 
-    /// As `rma_quick` for what needs neither lock nor call; false posts nothing.
-    ///
-    /// # Safety
-    /// `enable` returned true.
-    #[inline(always)]
-    pub unsafe fn rma_short<const WRITE: bool, const ENTRY: bool, const WORD: bool>(
-        &self,
-        buf: usize,
-        len: usize,
-        addr: u64,
-        key: u64,
-        context: usize,
-    ) -> bool {
-        // SAFETY: handed on.
-        unsafe { self.state.reach::<false>().rma_short::<WRITE, ENTRY, WORD>(buf, len, addr, key, context) }
+    fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
+        let c = one_kind(common, descs)?;
+        self.state.lock().posted(|s| s.send(&self.domain, local, &c))
     }
 
-    pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {
-        self.state.lock().posted(|s| s.rma(&self.domain, dir, local, remote, common))
-    }
-
-    /// As `send` for what needs neither lock nor call; false posts nothing.
-    ///
-    /// # Safety
-    /// `enable` returned true.
-    #[inline(always)]
-    pub unsafe fn send_short<const ENTRY: bool>(&self, buf: usize, len: usize, context: usize) -> bool {
-        // SAFETY: handed on.
-        unsafe { self.state.promised_unchecked().send_short::<ENTRY>(buf, len, context) }
-    }
-
-    /// As `send_short` for what goes beside the ring, with an entry.
-    ///
-    /// # Safety
-    /// `enable` returned true.
-    #[inline(always)]
-    pub unsafe fn send_far(&self, buf: usize, len: usize, context: usize) -> bool {
-        // SAFETY: handed on.
-        unsafe { self.state.promised_unchecked().send_far(buf, len, context) }
-    }
-
-    /// As `send` for the ordinary case.
-    #[inline(always)]
-    pub fn send_quick(&self, one: &Iov, common: &Common) -> Quick {
-        self.state.lock().send_quick(&self.domain, one, common)
-    }
-
-    #[inline(never)]
-    pub fn send(&self, local: &[Iov], common: &Common) -> Result<()> {
-        self.state.lock().posted(|s| s.send(&self.domain, local, common))
-    }
-
-    /// As `recv` for what needs neither lock nor call; false posts nothing.
-    ///
-    /// # Safety
-    /// `enable` returned true.
-    #[inline(always)]
-    pub unsafe fn recv_short(&self, buf: usize, len: usize, context: usize) -> bool {
-        // SAFETY: handed on.
-        unsafe { self.state.promised_unchecked().recv_short(buf, len, context) }
-    }
-
-    /// As `recv` for the ordinary case; false posts nothing.
-    #[inline(always)]
-    pub fn recv_quick(&self, buf: usize, len: usize, context: usize) -> bool {
-        self.state.lock().recv_short(buf, len, context)
-    }
-
-    #[inline(never)]
-    pub fn recv(&self, local: &[Iov], common: &Common) -> Result<()> {
-        self.state.lock().recv(&self.domain, local, common)
+    fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
+        let c = one_kind(common, descs)?;
+        self.state.lock().recv(&self.domain, local, &c)
     }
 
     /// Cancels the first operation or receive of `context` that still can be.
-    pub fn cancel(&self, context: usize) -> Result<()> {
+    fn cancel(&self, context: usize) -> Result<()> {
         let mut s = self.state.lock();
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
         if let Some(at) = s.recvs.iter().position(|r| r.context == context)
@@ -343,19 +358,10 @@ impl Endpoint {
         Err(Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled"))
     }
 
-    /// As `progress` where the caller keeps threads apart; hands up to `most` arrivals to `each` instead of the empty
-    /// `queue`. `None`: nothing was done, and `progress` is to be called.
-    #[inline(always)]
-    pub fn arrive_short(&self, queue: &Queue, most: usize, each: impl FnMut(usize, &Completion)) -> Option<usize> {
-        let mut state = self.state.promised()?;
-        // SAFETY: one promise stands for all objects of the domain, and `state` is there.
-        unsafe { state.arrive_short(queue, most, each) }
-    }
-
     /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this
     /// is the last look before sleeping: that thread may have looked before the mark was set.
     #[inline]
-    pub fn progress(&self, force: bool) {
+    fn progress(&self, force: bool) {
         if force {
             return self.state.lock().progress(&self.domain, true);
         }
@@ -366,7 +372,7 @@ impl Endpoint {
 
     /// Watches the endpoint's sockets with `poller` and marks this side asleep, so that the peer
     /// wakes it. The caller runs [`Endpoint::barrier`] and then progress once more, and sleeps if `may_sleep`.
-    pub fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
+    fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
         let mut s = self.state.lock();
         s.sleepers += 1;
         if let Some(conn) = &s.conn {
@@ -391,7 +397,7 @@ impl Endpoint {
     }
 
     /// Changes when there is something else to watch than before.
-    pub fn watched(&self) -> u64 {
+    fn watched(&self) -> u64 {
         let s = self.state.lock();
         let connecting = match &s.phase {
             Phase::Connecting(c) => match &c.how {
@@ -405,14 +411,14 @@ impl Endpoint {
     }
 
     /// After the look that follows `sleep`: whether nothing has woken this endpoint since.
-    pub fn may_sleep(&self) -> bool {
+    fn may_sleep(&self) -> bool {
         let s = self.state.lock();
         s.conn.as_ref().is_none_or(|conn| conn.link.may_sleep()) && !s.has_more()
     }
 
     /// Undoes one `sleep`. Another thread may still sleep on this endpoint, and the packet that woke
     /// this one may have been meant for it: then the mark is renewed and nothing is missed.
-    pub fn awake(&self, _poller: Option<&Poller>) {
+    fn awake(&self, _poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
         let others = s.sleepers > 0;
@@ -424,13 +430,8 @@ impl Endpoint {
         s.progress(&self.domain, true);
     }
 
-    /// The barrier between marking asleep and the last look.
-    pub fn barrier(fences: Fences) -> Result<()> {
-        Link::barrier(fences)
-    }
-
     /// How long a sleeper may sleep before this endpoint has something to do by itself.
-    pub fn nap_ns(&self) -> u64 {
+    fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
         const COPY_NAP: u64 = 10_000;
@@ -467,15 +468,15 @@ impl Endpoint {
         s.bind.sleeps(now, nap)
     }
 
-    pub fn is_stalled(&self) -> bool {
+    fn is_stalled(&self) -> bool {
         self.state.lock().is_stalled()
     }
 
-    pub fn options(&self) -> Options {
+    fn options(&self) -> Options {
         self.state.lock().options
     }
 
-    pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
+    fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
         let mut s = self.state.lock();
         change(&mut s.options);
         s.shared_from = shared_from(s.options.coop, s.faults.is_some());
@@ -486,8 +487,13 @@ impl Endpoint {
         }
     }
 
+    fn set_coop(&self, on: bool) -> Result<()> {
+        self.set_options(&mut |o| o.coop = on);
+        Ok(())
+    }
+
     /// Whether operations may call a device's driver here; where not, a process of the library's own must be there.
-    pub fn set_driver_calls(&self, on: bool) -> Result<()> {
+    fn set_driver_calls(&self, on: bool) -> Result<()> {
         if !on {
             copier::get()?.prepare()?;
         }
@@ -500,7 +506,7 @@ impl Endpoint {
     }
 
     /// The peer's region alone decides, whatever memory of this side takes part.
-    pub fn report(&self, key: u64, _desc: u64) -> Result<PathReport> {
+    fn report(&self, key: u64, _desc: u64) -> Result<PathReport> {
         let mut s = self.state.lock();
         let Some(conn) = s.conn.as_deref_mut() else { return Err(s.not_connected()) };
         let link = conn.link.clone();
@@ -518,7 +524,7 @@ impl Endpoint {
         Ok(PathReport { path: place.path, paths, offered: place.offered, verdicts, text })
     }
 
-    pub fn stats(&self) -> Stats {
+    fn stats(&self) -> Stats {
         self.state.lock().stats
     }
 }

@@ -5,6 +5,7 @@
 use super::cm::{SCHEME, socket_name};
 use super::frame::{self, Frame, Intro, Why};
 use crate::error::{Error, Result, errno};
+use crate::prov;
 use crate::prov::accept::{Acceptor, MOST, Taken};
 use crate::sys::{process, socket, time};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,29 +31,30 @@ pub struct Request {
     _counted: Arc<()>,
 }
 
-impl Request {
-    pub fn data(&self) -> &[u8] {
+impl prov::Request for Request {
+    fn data(&self) -> &[u8] {
         &self.intro.data
     }
 
-    pub fn name(&self) -> &str {
-        &self.intro.name
+    /// The scheme alone if it has none.
+    fn from(&self) -> String {
+        format!("{SCHEME}{}", self.intro.name)
     }
 
-    /// The address of who asks; the scheme alone if it has none.
-    pub fn from(&self) -> String {
-        format!("{SCHEME}{}", self.intro.name)
+    fn reject(mut self: Box<Self>, data: &[u8]) -> Result<()> {
+        self.answered = true;
+        socket::send(self.socket.as_fd(), &Frame::Reject(data.to_vec()).encode(), &[]).map(|_| ())
+    }
+}
+
+impl Request {
+    pub fn name(&self) -> &str {
+        &self.intro.name
     }
 
     /// It gets its answer from the caller.
     pub fn answered(&mut self) {
         self.answered = true;
-    }
-
-    /// Sends the peer away with `data`.
-    pub fn reject(mut self, data: &[u8]) -> Result<()> {
-        self.answered = true;
-        socket::send(self.socket.as_fd(), &Frame::Reject(data.to_vec()).encode(), &[]).map(|_| ())
     }
 }
 

@@ -7,8 +7,7 @@ use super::kin::{self, Kin};
 use super::layout::SegmentRef;
 use super::table::Table;
 use crate::error::{Error, Result, errno};
-use crate::sync::gate::Fences;
-use crate::sync::primitive::fence;
+use crate::sync::gate::{self, Fences};
 use crate::sync::sleep;
 use crate::sys::{process, socket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -150,7 +149,7 @@ impl Link {
     /// The same where a thread sleeps already, and another one has taken what was to wake it. A look comes next.
     pub fn renew_sleep(&self) {
         self.sleep();
-        if let Err(e) = Self::barrier(self.fences) {
+        if let Err(e) = gate::barrier(self.fences) {
             crate::log!(Error, "a thread that sleeps on this endpoint may miss a wake-up: {e}");
         }
     }
@@ -162,16 +161,5 @@ impl Link {
     /// After the last look: false if a waker came before or during it, whose packet may be gone.
     pub fn may_sleep(&self) -> bool {
         sleep::is_marked(self.mine.sleeping())
-    }
-
-    /// Runs the barrier that the peers of these fences left out of their fast paths.
-    pub fn barrier(fences: Fences) -> Result<()> {
-        match fences {
-            Fences::Remote => process::barrier_everywhere(),
-            Fences::Full => {
-                fence(Ordering::SeqCst);
-                Ok(())
-            }
-        }
     }
 }

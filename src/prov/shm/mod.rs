@@ -21,6 +21,7 @@ mod link;
 mod locate;
 mod mr;
 mod msg;
+mod ops;
 mod pep;
 mod progress;
 mod quiesce;
@@ -38,17 +39,20 @@ pub use domain::Domain;
 pub use endpoint::Endpoint;
 pub use frame::{DATA_MAX, NAME_MAX};
 pub use greeter::Request;
-pub use pep::PassiveEndpoint;
+pub use pep::Listener;
 pub use state::TX_SIZE;
 pub use table::MAX_REGIONS;
 
 use super::info::{ADDR_STR, Ask, EP_MSG, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
-use super::{Offer, flags, op};
+use super::{Offer, Provider, flags, op};
 use crate::config;
 use crate::error::{Error, Result, errno};
-use crate::mr::MR_IOV_LIMIT;
-use crate::mr::Paths;
+use crate::mr::{MR_IOV_LIMIT, Paths};
+use crate::sync::serial::Threading;
 use crate::sys::{mem, process};
+use std::sync::Arc;
+
+const _: () = assert!(DATA_MAX == super::info::CM_DATA_MAX && NAME_MAX + SCHEME.len() < super::info::ADDR_MAX);
 
 /// Largest message or RMA operation.
 pub const MAX_MSG: usize = 1 << 40;
@@ -57,8 +61,43 @@ pub const INJECT_SIZE: usize = 1024;
 /// Receives that can be posted.
 pub const RX_SIZE: usize = 16384;
 
+/// The provider.
+pub struct Shm;
+
+impl Provider for Shm {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn offer(&self) -> Offer {
+        offer()
+    }
+
+    /// The one candidate of this host.
+    fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
+        let mut info = info();
+        if let Err(e) = answer(&mut info, ask) {
+            info.reason = Some(e);
+        }
+        vec![info]
+    }
+
+    fn check_address(&self, address: &str) -> Result<()> {
+        check_address(address).map(|_| ())
+    }
+
+    fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn super::Domain>> {
+        let (virt_addr, prov_key) = (info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0, info.mr_mode & flags::MR_MODE_PROV_KEY != 0);
+        Ok(Arc::new(Domain::open(threading, virt_addr, prov_key)?))
+    }
+
+    fn open_listener(&self, info: &Info) -> Result<Box<dyn super::Listener>> {
+        Ok(Box::new(Listener::open(info.src_addr.as_deref())?))
+    }
+}
+
 /// What this host lets the provider do.
-pub fn offer() -> Offer {
+fn offer() -> Offer {
     let mut facts = Vec::new();
     let mut fact = |name: &str, value: std::result::Result<String, String>| facts.push((name.to_string(), value));
     let file = mem::memfd("gdrfab-probe", mem::page_size());
@@ -147,13 +186,4 @@ fn answer(info: &mut Info, ask: &Ask<'_>) -> Result<()> {
     }
     *(if ask.source { &mut info.src_addr } else { &mut info.dest_addr }) = address;
     Ok(())
-}
-
-/// The one candidate of this host.
-pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
-    let mut info = info();
-    if let Err(e) = answer(&mut info, ask) {
-        info.reason = Some(e);
-    }
-    vec![info]
 }

@@ -32,6 +32,14 @@ const ALIVE_TICKS: u64 = 2_000_000;
 /// What keeps an operation from the shortest way.
 pub const LONG_FLAGS: u64 = flags::REMOTE_CQ_DATA | flags::FENCE;
 
+/// What is known of an operation when compiling: nothing;
+pub const ANY: u8 = 0;
+/// that it is one word, or a few bytes, and gives an entry where no lock is needed, and nothing else;
+pub const WORD: u8 = 1;
+pub const FEW: u8 = 2;
+/// or a word that gives no entry.
+pub const WORD_SILENT: u8 = 3;
+
 /// An RMA operation that could not start at once, or streams.
 pub struct RmaJob {
     /// Where the local pieces lie.
@@ -105,89 +113,47 @@ pub fn gather(iov: &[Iov], total: usize) -> Box<[u8]> {
 }
 
 impl State {
-    /// The way that most operations take: one piece, mapped here, nothing to overtake, nobody to
-    /// notify. Everything is in registers, and the rest of the library out of the way.
-    #[inline(always)]
-    pub fn rma_quick<const WRITE: bool>(&mut self, buf: usize, len: usize, addr: u64, key: u64, context: usize, op_flags: u64) -> Quick {
-        let Some(conn) = self.conn.as_deref_mut() else { return Quick::NotOrdinary };
-        let Some(place) = conn.remotes.cached(key) else { return Quick::NotOrdinary };
-        let offset = addr.wrapping_sub(place.base);
-        let need = if WRITE { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
-        let ordinary = place.plain.contains(need)
-            & (offset <= place.len)
-            & (place.len.wrapping_sub(offset) >= len as u64)
-            & (op_flags & (flags::REMOTE_CQ_DATA | flags::FENCE) == 0)
-            & (buf != 0)
-            & (len < self.shared_from);
-        if !ordinary || !conn.is_clear() {
-            return Quick::NotOrdinary;
-        }
-        let wanted = (op_flags & SILENT == 0) & (!self.bind.tx_selective | (op_flags & flags::COMPLETION != 0));
-        let queue = if wanted { self.bind.tx.as_deref() } else { None };
-        if let Some(q) = queue
-            && !q.has_room()
-        {
-            return Quick::Again;
-        }
-        let (here, generation) = (place.one.here() + offset as usize, place.generation);
-        let gate = &conn.link.table.entry(place.index).gate;
-        let busy = conn.link.mine.busy();
-        if !conn.gate.enter(busy, gate, generation) {
-            return Quick::NotOrdinary;
-        }
-        let (to, from) = if WRITE { (here, buf) } else { (buf, here) };
-        // SAFETY: the local range is the caller's promise; the remote one was checked against the
-        // region, whose entry holds the mapping.
-        unsafe { copy::copy(to as *mut u8, from as *const u8, len, self.streaming_from) };
-        if op_flags & flags::DELIVERY_COMPLETE != 0 {
-            conn.gate.leave_delivered(busy)
-        } else {
-            conn.gate.leave(busy)
-        }
-        self.stats.ops_direct += 1;
-        self.stats.bytes_direct += len as u64;
-        if let Some(q) = queue {
-            let kind = if WRITE { flags::WRITE | flags::RMA } else { flags::READ | flags::RMA };
-            q.push(Completion { context, flags: kind, len, buf, data: 0 });
-        }
-        if let Some(counter) = if WRITE { &self.bind.counters.write } else { &self.bind.counters.read } {
-            counter.add(1);
-        }
-        Quick::Done
-    }
-
-    /// The way of short operations where the caller keeps threads apart: everything is in registers, nothing is
-    /// called, and whatever is not as usual is found before the copy and left to the longer ways. False: nothing
-    /// was done.
+    /// Copies at once: one piece of host memory, the peer's mapped here, nothing to overtake and nobody to notify.
+    /// Everything is looked at before anything is done: after `NotOrdinary` nothing was.
     ///
     /// # Safety
-    /// State and queue are `Promised`, and `Bindings::is_short`; operations by default are without `LONG_FLAGS`.
+    /// The local range is as the C caller promised. If not `HOW` is ANY: state and queue are without locks,
+    /// `Bindings::is_short`, and operations by default are without `LONG_FLAGS`.
     #[inline(always)]
-    pub unsafe fn rma_short<const WRITE: bool, const ENTRY: bool, const WORD: bool>(
+    pub unsafe fn copy_direct<const WRITE: bool, const HOW: u8>(
         &mut self,
         buf: usize,
         len: usize,
         addr: u64,
         key: u64,
         context: usize,
-    ) -> bool {
-        if len > copy::SHORT || (WORD && len != 8) {
-            return false;
+        op_flags: u64,
+    ) -> Quick {
+        let (plain, word, silent) = (HOW != ANY, HOW == WORD || HOW == WORD_SILENT, HOW == WORD_SILENT);
+        if (word && len != 8) || (plain && len > copy::SHORT) {
+            return Quick::NotOrdinary;
         }
-        let len = if WORD { 8 } else { len };
-        let Some(conn) = self.conn.as_deref_mut() else { return false };
+        let len = if word { 8 } else { len };
+        // Admitted?
+        let Some(conn) = self.conn.as_deref_mut() else { return Quick::NotOrdinary };
         let need = if WRITE { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
-        let Some(place) = conn.remotes.plain(key, need) else { return false };
+        let Some(place) = conn.remotes.plain(key, need) else { return Quick::NotOrdinary };
         let offset = addr.wrapping_sub(place.base);
-        let inside = if WORD { offset < place.words } else { offset <= place.len && place.len - offset >= len as u64 };
-        if !inside || buf == 0 || !conn.is_clear() {
-            return false;
+        let inside = if word { offset < place.words } else { offset <= place.len && place.len - offset >= len as u64 };
+        let usual = plain || (op_flags & LONG_FLAGS == 0 && len < self.shared_from);
+        if !inside || buf == 0 || !usual || !conn.is_clear() {
+            return Quick::NotOrdinary;
         }
-        let Some(queue) = self.bind.tx.as_deref() else { return false };
-        // SAFETY: the caller's promise.
-        let mut entries = unsafe { queue.reach::<false>() };
-        if ENTRY && !entries.is_open() {
-            return false;
+        let wanted = if plain { !silent } else { self.bind.wants_entry(op_flags) };
+        let queue = self.bind.tx.as_deref();
+        if plain {
+            // SAFETY: the caller's promise.
+            let open = queue.is_some_and(|q| silent || unsafe { q.reach::<false>() }.is_open());
+            if !open {
+                return Quick::NotOrdinary;
+            }
+        } else if wanted && queue.is_some_and(|q| !q.has_room()) {
+            return Quick::Again;
         }
         // SAFETY: a word of our own segment, which the link of this connection maps.
         let busy = unsafe { &*(conn.busy as *const AtomicU64) };
@@ -195,26 +161,36 @@ impl State {
         // SAFETY: the gate word of the region's entry in the peer's table, which the link maps as well.
         if !gate::shows(unsafe { &*(place.gate as *const AtomicU64) }, place.generation) {
             conn.gate.leave(busy);
-            return false;
+            return Quick::NotOrdinary;
         }
         let here = place.one.here() + offset as usize;
-        let (to, from) = if WRITE { (here, buf) } else { (buf, here) };
-        // SAFETY: the local range is the caller's promise; the remote one was checked against the
-        // region, whose entry holds the mapping.
-        unsafe { copy::copy_short(to as *mut u8, from as *const u8, len) };
-        if self.deliver {
+        let (to, from) = if WRITE { (here as *mut u8, buf as *const u8) } else { (buf as *mut u8, here as *const u8) };
+        // SAFETY: the local range is the caller's promise; the remote one was checked against the region, whose entry holds
+        // the mapping.
+        unsafe { if plain { copy::copy_short(to, from, len) } else { copy::copy(to, from, len, self.streaming_from) } };
+        let deliver = if plain { self.deliver } else { op_flags & flags::DELIVERY_COMPLETE != 0 };
+        if deliver {
             conn.gate.leave_delivered(busy)
         } else {
             conn.gate.leave(busy)
         }
         self.stats.ops_direct += 1;
         self.stats.bytes_direct += len as u64;
-        if ENTRY {
+        if let Some(q) = queue
+            && wanted
+        {
             let kind = if WRITE { flags::WRITE | flags::RMA } else { flags::READ | flags::RMA };
-            entries.put(Completion { context, flags: kind, len, buf, data: 0 });
-            queue.waiter.notify();
+            let done = Completion { context, flags: kind, len, buf, data: 0 };
+            match plain {
+                // SAFETY: the caller's promise; it is open.
+                true => unsafe { q.put_open(done) },
+                false => q.push(done),
+            }
         }
-        true
+        if !plain && let Some(counter) = if WRITE { &self.bind.counters.write } else { &self.bind.counters.read } {
+            counter.add(1);
+        }
+        Quick::Done
     }
 
     /// The ordinary operation on memory that is not mapped here: one system call and nothing else.

@@ -102,19 +102,25 @@ impl State {
         true
     }
 
-    /// A turn of progress that hands up to `most` arrivals to `each` instead of the empty `queue`. `None`: something wants
-    /// the long way, and nothing was done.
-    ///
-    /// # Safety
-    /// State and queue are `Promised`.
+    /// Whether messages may go straight to the reader of the empty `queue`, and whether there are any. `None`: something wants
+    /// the long way.
     #[inline(always)]
-    pub unsafe fn arrive_short(&mut self, queue: &Queue, most: usize, each: impl FnMut(usize, &Completion)) -> Option<usize> {
+    pub fn may_arrive(&mut self, queue: &Queue) -> Option<bool> {
         let conn = self.conn.as_deref()?;
         let waits = conn.slots.active.len() | conn.devices.len() | conn.reads_out.len() | conn.backlog.len();
         let usual = waits == 0 && self.takes_plain() && self.polls & LONG_TURN != LONG_TURN;
         if !usual || !self.bind.rx.as_deref().is_some_and(|rx| std::ptr::eq(rx, queue)) {
             return None;
         }
+        let some = !self.rx.as_mut()?.cursor().is_empty();
+        self.polls = self.polls.wrapping_add(u32::from(!some));
+        Some(some)
+    }
+
+    /// After `may_arrive` found some: a turn of progress that hands up to `most` of them to `each`. `None`: something wants the
+    /// long way, and nothing was done.
+    #[inline(always)]
+    pub fn arrive(&mut self, most: usize, each: impl FnMut(usize, &Completion)) -> Option<usize> {
         let n = self.take_plain(most, each)?;
         self.polls = self.polls.wrapping_add(1);
         Some(n)

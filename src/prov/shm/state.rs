@@ -72,6 +72,8 @@ pub struct State {
     pub far_end: usize,
     /// Whether receives give one entry each, and nothing else.
     pub plain_receives: bool,
+    /// Nothing about the endpoint keeps its operations from the shortest ways, where the caller keeps threads apart.
+    pub short: bool,
     pub faults: Option<super::fault::Faults>,
     /// Operations are delivery-complete by default.
     pub deliver: bool,

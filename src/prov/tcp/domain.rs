@@ -3,6 +3,7 @@
 
 use super::auth;
 use super::crowd::Crowd;
+use super::endpoint::Endpoint;
 use super::locate::{self, Modes};
 use super::mr::{Regions, is_stale};
 use super::state::State;
@@ -12,6 +13,7 @@ use crate::hmem::Site;
 use crate::mr::Paths;
 use crate::mr::alloc::Allocations;
 use crate::mr::{Attr, Facts, RegionId};
+use crate::prov;
 use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::info::{Info, PROGRESS_AUTO, Secret};
@@ -69,21 +71,6 @@ impl Domain {
         self.endpoints.lock().retain(|s| !Arc::ptr_eq(s, state));
     }
 
-    /// Regions and allocations that keep the domain open.
-    pub fn in_use(&self) -> Option<String> {
-        match (self.regions.lock().open_count(), self.memory.count()) {
-            (0, 0) => None,
-            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
-        }
-    }
-
-    pub fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
-        let refused = self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
-        // Drivers are asked without the lock.
-        let located = locate::locate(attr, &self.memory)?;
-        self.regions.lock().register(self.modes, attr, refused, located)
-    }
-
     /// Where the local pieces lie that an operation describes by `desc`; they are still what was registered.
     pub fn local_site(&self, desc: u64, local: &[Iov]) -> Result<Site> {
         let (site, places) = self.regions.lock().local_site(desc, local)?;
@@ -95,10 +82,31 @@ impl Domain {
             }
         }
     }
+}
+
+impl prov::Domain for Domain {
+    /// Regions and allocations that keep the domain open.
+    fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
+        Ok(Box::new(Endpoint::open(self, info, context)?))
+    }
+
+    fn in_use(&self) -> Option<String> {
+        match (self.regions.lock().open_count(), self.memory.count()) {
+            (0, 0) => None,
+            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
+        }
+    }
+
+    fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
+        let refused = self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
+        // Drivers are asked without the lock.
+        let located = locate::locate(attr, &self.memory)?;
+        self.regions.lock().register(self.modes, attr, refused, located)
+    }
 
     /// When this returns `Ok`, nothing of a peer's touches the memory, nor will: a transfer that is under way goes on
     /// without it, and fails.
-    pub fn close_region(&self, id: RegionId) -> Result<()> {
+    fn close_region(&self, id: RegionId) -> Result<()> {
         let until = now_ns() + CLOSE_NS;
         while !self.regions.lock().shut(id)? {
             if now_ns() > until {
@@ -113,27 +121,27 @@ impl Domain {
         Ok(())
     }
 
-    pub fn facts(&self, id: RegionId) -> Result<Facts> {
+    fn facts(&self, id: RegionId) -> Result<Facts> {
         self.regions.lock().facts(id)
     }
 
-    pub fn explain_region(&self, id: RegionId) -> Result<String> {
+    fn explain_region(&self, id: RegionId) -> Result<String> {
         self.regions.lock().explain(id)
     }
 
-    pub fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
+    fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         self.regions.lock().bind_counter(id, counter)
     }
 
-    pub fn regions_covering(&self, addr: u64, len: u64) -> usize {
+    fn regions_covering(&self, addr: u64, len: u64) -> usize {
         self.regions.lock().covering(addr, len)
     }
 
-    pub fn allocate(&self, len: usize) -> Result<usize> {
+    fn allocate(&self, len: usize) -> Result<usize> {
         self.memory.allocate(len)
     }
 
-    pub fn free(&self, addr: usize) -> Result<()> {
+    fn free(&self, addr: usize) -> Result<()> {
         self.memory.free(addr, |addr, len| self.regions_covering(addr, len))
     }
 }

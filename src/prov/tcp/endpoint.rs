@@ -8,12 +8,15 @@ use super::fault::Faults;
 use super::greeter::Request;
 use super::hello::{DATA_MAX, Terms};
 use super::state::{How, Phase, State};
-use super::{mr, rma};
+use super::{mr, ops, rma};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
+use crate::prov;
 use crate::prov::bind::{Binding, Bindings, Options, PathReport, Quick, Stats, Verdicts};
+use crate::prov::contract::own_request;
 use crate::prov::info::Info;
-use crate::prov::op::{Common, Dir, Iov, RmaIov};
+use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
+use crate::prov::ops::EpOps;
 use crate::sync::gate::Fences;
 use crate::sync::serial::Serial;
 use crate::sys::epoll::Poller;
@@ -68,35 +71,6 @@ impl Endpoint {
         Ok(Endpoint { domain, state })
     }
 
-    /// The handle that events name.
-    pub fn set_object(&self, object: usize) {
-        self.state.lock().object = object;
-    }
-
-    /// Bytes of private data that connect and accept take.
-    pub fn cm_data_size(&self) -> usize {
-        DATA_MAX
-    }
-
-    pub fn bind(&self, what: Binding) -> Result<()> {
-        let mut s = self.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
-        }
-        s.bind.bind(what)
-    }
-
-    /// No operation takes the way without a lock or call: false.
-    pub fn enable(&self, _op_flags: u64) -> Result<bool> {
-        let mut s = self.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
-        }
-        s.bind.check_complete()?;
-        s.phase = Phase::Enabled;
-        Ok(false)
-    }
-
     fn check_can_connect(s: &State) -> Result<()> {
         if s.bind.eq.is_none() {
             return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
@@ -109,58 +83,12 @@ impl Endpoint {
         }
     }
 
-    pub fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
-        let mut s = self.state.lock();
-        Self::check_can_connect(&s)?;
-        s.dial(&self.domain, address, data)?;
-        cm::advance(&mut s, &self.domain);
-        Ok(())
-    }
-
-    pub fn connect_addr(&self, address: &str) -> Result<()> {
-        let mut s = self.state.lock();
-        Self::check_can_connect(&s)?;
-        s.by_address(&self.domain, address)?;
-        cm::advance(&mut s, &self.domain);
-        Ok(())
-    }
-
     /// Begins where a handshake has just ended, on any stream socket: for `fuzz/`, which is the peer.
     #[doc(hidden)]
     pub fn adopt(&self, socket: OwnedFd, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
         let mut s = self.state.lock();
         s.talk(&self.domain, socket, theirs.address.clone(), theirs, ours, is_dialer, short)?;
         s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { how: How::Joining, deadline: 0 } };
-        Ok(())
-    }
-
-    /// Accepts; on failure the request is lost, as its peer is.
-    pub fn accept(&self, request: Request, data: &[u8]) -> Result<()> {
-        let mut s = self.state.lock();
-        Self::check_can_connect(&s)?;
-        s.accept(&self.domain, request, data)
-    }
-
-    /// The address by which a peer can connect to this endpoint.
-    pub fn address(&self) -> Result<String> {
-        self.state.lock().own_address(&self.domain)
-    }
-
-    pub fn peer_address(&self) -> Result<String> {
-        let s = self.state.lock();
-        match (&s.phase, &s.conn) {
-            (Phase::Connected, Some(conn)) => Ok(conn.peer.clone()),
-            _ => Err(s.not_connected()),
-        }
-    }
-
-    /// Says goodbye and ends everything outstanding.
-    pub fn shutdown(&self) -> Result<()> {
-        let mut s = self.state.lock();
-        if s.conn.is_none() && !matches!(s.phase, Phase::Connecting { .. }) {
-            return Err(s.not_connected());
-        }
-        self.leave(&mut s);
         Ok(())
     }
 
@@ -174,8 +102,108 @@ impl Endpoint {
         }
     }
 
+    /// As `rma` for the ordinary case; `NotOrdinary` posts nothing.
+    ///
+    /// # Safety
+    /// `LOCKED`, or the domain is one without locks.
+    #[inline(always)]
+    pub unsafe fn rma_quick<const WRITE: bool, const LOCKED: bool>(
+        &self,
+        buf: usize,
+        len: usize,
+        addr: u64,
+        key: u64,
+        context: usize,
+        flags: u64,
+    ) -> Quick {
+        // SAFETY: handed on.
+        unsafe { self.state.reach::<LOCKED>() }.rma_quick::<WRITE>(&self.domain, buf, len, addr, key, context, flags)
+    }
+}
+
+impl prov::Endpoint for Endpoint {
+    /// The handle that events name.
+    fn set_object(&self, object: usize) {
+        self.state.lock().object = object;
+    }
+
+    /// Bytes of private data that connect and accept take.
+    fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    fn bind(&self, what: Binding) -> Result<()> {
+        let mut s = self.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
+        }
+        s.bind.bind(what)
+    }
+
+    /// No operation takes the way without a lock or call: false.
+    fn enable(&self, _op_flags: u64) -> Result<()> {
+        let mut s = self.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
+        }
+        s.bind.check_complete()?;
+        s.phase = Phase::Enabled;
+        Ok(())
+    }
+
+    fn ops(&self) -> (&'static EpOps, *const ()) {
+        (ops::choose(self.state.threading()), (&raw const *self).cast())
+    }
+
+    fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        s.dial(&self.domain, address, data)?;
+        cm::advance(&mut s, &self.domain);
+        Ok(())
+    }
+
+    fn connect_addr(&self, address: &str) -> Result<()> {
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        s.by_address(&self.domain, address)?;
+        cm::advance(&mut s, &self.domain);
+        Ok(())
+    }
+
+    /// Accepts; on failure the request is lost, as its peer is.
+    fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
+        let request: Request = own_request(request)?;
+        let mut s = self.state.lock();
+        Self::check_can_connect(&s)?;
+        s.accept(&self.domain, request, data)
+    }
+
+    /// The address by which a peer can connect to this endpoint.
+    fn address(&self) -> Result<String> {
+        self.state.lock().own_address(&self.domain)
+    }
+
+    fn peer_address(&self) -> Result<String> {
+        let s = self.state.lock();
+        match (&s.phase, &s.conn) {
+            (Phase::Connected, Some(conn)) => Ok(conn.peer.clone()),
+            _ => Err(s.not_connected()),
+        }
+    }
+
+    /// Says goodbye and ends everything outstanding.
+    fn shutdown(&self) -> Result<()> {
+        let mut s = self.state.lock();
+        if s.conn.is_none() && !matches!(s.phase, Phase::Connecting { .. }) {
+            return Err(s.not_connected());
+        }
+        self.leave(&mut s);
+        Ok(())
+    }
+
     /// The endpoint ends; posted receives get their error entries.
-    pub fn close(&self) -> Result<()> {
+    fn close(&self) -> Result<()> {
         let mut s = self.state.lock();
         self.leave(&mut s);
         s.unexpected.clear();
@@ -185,35 +213,27 @@ impl Endpoint {
         Ok(())
     }
 
-    /// As `rma` for the ordinary case; `NotOrdinary` posts nothing.
-    #[inline]
-    pub fn rma_quick<const WRITE: bool>(&self, buf: usize, len: usize, addr: u64, key: u64, context: usize, flags: u64) -> Quick {
-        self.state.lock().rma_quick::<WRITE>(&self.domain, buf, len, addr, key, context, flags)
+    fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
+        self.state.lock().rma(&self.domain, dir, local, remote, &one_kind(common, descs)?)
     }
 
-    pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common) -> Result<()> {
-        self.state.lock().rma(&self.domain, dir, local, remote, common)
+    fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
+        self.state.lock().send(&self.domain, local, &one_kind(common, descs)?)
     }
 
-    #[inline]
-    pub fn send(&self, local: &[Iov], common: &Common) -> Result<()> {
-        self.state.lock().send(&self.domain, local, common)
-    }
-
-    #[inline]
-    pub fn recv(&self, local: &[Iov], common: &Common) -> Result<()> {
-        self.state.lock().recv(&self.domain, local, common)
+    fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
+        self.state.lock().recv(&self.domain, local, &one_kind(common, descs)?)
     }
 
     /// Cancels the first operation or receive of `context` that has not ended.
-    pub fn cancel(&self, context: usize) -> Result<()> {
+    fn cancel(&self, context: usize) -> Result<()> {
         self.state.lock().cancel(context)
     }
 
     /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this
     /// is the last look before sleeping.
     #[inline]
-    pub fn progress(&self, force: bool) {
+    fn progress(&self, force: bool) {
         if force {
             return self.state.lock().progress(&self.domain, true);
         }
@@ -223,7 +243,7 @@ impl Endpoint {
     }
 
     /// Watches the endpoint's sockets with `poller`. The caller then runs progress once more, and sleeps if `may_sleep`.
-    pub fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
+    fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
         let mut s = self.state.lock();
         s.sleepers += 1;
         if let Some(conn) = &s.conn {
@@ -246,7 +266,7 @@ impl Endpoint {
     }
 
     /// Changes when there is something else to watch than before; a greeter watches its strangers itself.
-    pub fn watched(&self) -> u64 {
+    fn watched(&self) -> u64 {
         let s = self.state.lock();
         let dial = match &s.phase {
             Phase::Connecting { how: How::Dial(dial), .. } => dial.fd().map(|fd| (fd.as_raw_fd(), dial.wants_write())),
@@ -260,13 +280,13 @@ impl Endpoint {
     }
 
     /// After the look that follows `sleep`: whether nothing waits that no socket announces.
-    pub fn may_sleep(&self) -> bool {
+    fn may_sleep(&self) -> bool {
         let s = self.state.lock();
         s.conn.as_ref().is_none_or(|c| !c.rx.has_bytes() || c.rx.body.is_some() || c.rx.bytes().len() < super::frame::HEADER)
     }
 
     /// Undoes one `sleep`: a socket that somebody watches costs each packet a look at who that is.
-    pub fn awake(&self, poller: Option<&Poller>) {
+    fn awake(&self, poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
         if let (Some(conn), Some(poller)) = (&s.conn, poller) {
@@ -276,7 +296,7 @@ impl Endpoint {
     }
 
     /// How long a sleeper may sleep before this endpoint has something to do by itself.
-    pub fn nap_ns(&self) -> u64 {
+    fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
         /// A host with several addresses gets the next one tried after a while.
@@ -295,21 +315,21 @@ impl Endpoint {
     }
 
     /// Whether a device's copies are awaited, which no socket announces.
-    pub fn is_stalled(&self) -> bool {
+    fn is_stalled(&self) -> bool {
         let s = self.state.lock();
         s.conn.as_ref().is_some_and(|c| c.rx.awaits_device() || c.tx.awaits_device())
     }
 
-    pub fn options(&self) -> Options {
+    fn options(&self) -> Options {
         self.state.lock().options
     }
 
-    pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
-        change(&mut self.state.lock().options);
+    fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
+        change(&mut self.state.lock().options)
     }
 
     /// The memory of this side and the key decide: whether the peer has such a region, only an operation tells.
-    pub fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
+    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.state.lock();
         let Some(conn) = &s.conn else { return Err(s.not_connected()) };
         let no = |words| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
@@ -345,7 +365,7 @@ impl Endpoint {
         Ok(PathReport { path, paths, offered, verdicts, text })
     }
 
-    pub fn stats(&self) -> Stats {
+    fn stats(&self) -> Stats {
         self.state.lock().stats
     }
 }

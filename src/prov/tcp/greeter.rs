@@ -7,6 +7,7 @@ use super::hello::{Purpose, Status, Terms};
 use super::shake::{Door, Heard, Stranger};
 use crate::config;
 use crate::error::{Error, Result};
+use crate::prov;
 use crate::prov::accept::{Acceptor, MOST, Taken};
 use crate::prov::info::Secret;
 use crate::sys::epoll::Poller;
@@ -37,11 +38,6 @@ impl Request {
         Request { peer: heard.peer, heard: Some(heard), terms, _counted: counted }
     }
 
-    /// The private data of connect.
-    pub fn data(&self) -> &[u8] {
-        &self.terms.data
-    }
-
     pub fn terms(&self) -> &Terms {
         &self.terms
     }
@@ -55,20 +51,25 @@ impl Request {
         self.heard.as_ref().and_then(|heard| tcp::local(heard.socket.as_fd()).ok())
     }
 
-    /// The address of who asks, as the socket has it.
-    pub fn from(&self) -> String {
-        Address::of(self.peer, None).to_string()
-    }
-
     /// Tells the peer that it is accepted. What its socket has next is its first frame.
     pub fn accept(mut self, terms: Terms) -> Result<OwnedFd> {
         let Some(heard) = self.heard.take() else { return Err(Error::invalid("handle: this connection request has been answered")) };
         heard.answer(Status::Good, &terms)?;
         Ok(heard.socket)
     }
+}
 
-    /// Sends the peer away with `data`.
-    pub fn reject(mut self, data: &[u8]) -> Result<()> {
+impl prov::Request for Request {
+    /// As the socket has it.
+    fn from(&self) -> String {
+        Address::of(self.peer, None).to_string()
+    }
+
+    fn data(&self) -> &[u8] {
+        &self.terms.data
+    }
+
+    fn reject(mut self: Box<Self>, data: &[u8]) -> Result<()> {
         match self.heard.take() {
             Some(heard) => heard.answer(Status::Rejected, &Terms { data: data.to_vec(), ..Terms::default() }),
             None => Ok(()),

@@ -24,7 +24,8 @@ pub mod info;
 mod locate;
 mod mr;
 mod msg;
-pub mod pep;
+mod ops;
+mod pep;
 mod progress;
 mod quick;
 mod rma;
@@ -42,11 +43,16 @@ pub use domain::Domain;
 pub use endpoint::Endpoint;
 pub use greeter::{Greeter, Request};
 pub use hello::{ADDRESS_MAX, DATA_MAX, Purpose, Terms};
-pub use info::{candidates, check_address, offer};
 pub use mr::MAX_REGIONS;
-pub use pep::PassiveEndpoint;
+pub use pep::Listener;
 pub use shake::{Dial, Dialed};
 pub use stranger::Stranger;
+
+use super::info::{Ask, Info};
+use super::{Offer, Provider};
+use crate::error::Result;
+use crate::sync::serial::Threading;
+use std::sync::Arc;
 
 /// Largest message or RMA operation.
 pub const MAX_MSG: usize = 1 << 40;
@@ -56,3 +62,32 @@ pub const INJECT_SIZE: usize = 1024;
 pub const TX_SIZE: usize = 1024;
 /// Receives that can be posted.
 pub const RX_SIZE: usize = 16384;
+
+/// The provider.
+pub struct Tcp;
+
+impl Provider for Tcp {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn offer(&self) -> Offer {
+        info::offer()
+    }
+
+    fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
+        info::candidates(ask)
+    }
+
+    fn check_address(&self, address: &str) -> Result<()> {
+        info::check_address(address)
+    }
+
+    fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn super::Domain>> {
+        Ok(Arc::new(Domain::open(info, threading)?))
+    }
+
+    fn open_listener(&self, info: &Info) -> Result<Box<dyn super::Listener>> {
+        Ok(Box::new(Listener::open(info)?))
+    }
+}

@@ -1,32 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A passive endpoint: listens on a port and turns introductions into events.
+//! What a passive endpoint listens with: a port, at which introductions come in.
 
 use super::address::Address;
-use super::greeter::{Greeter, Request};
+use super::greeter::Greeter;
 use super::hello::{DATA_MAX, Purpose};
 use super::{auth, info as discovery};
 use crate::error::{Error, Result, errno};
-use crate::prov::event::{self, Event, EventKind, EventQueue};
+use crate::prov;
 use crate::prov::info::{Info, Secret};
 use crate::sys::epoll::Poller;
 use crate::sys::tcp;
-use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
-struct Inner {
+pub struct Listener {
+    address: SocketAddr,
     /// Has its port from the beginning, so that it can be told, and listens when it is told to.
     bound: Option<(OwnedFd, Option<Secret>)>,
     greeter: Option<Greeter>,
-    eq: Option<Arc<EventQueue>>,
-    object: usize,
-}
-
-pub struct PassiveEndpoint {
-    address: SocketAddr,
-    context: usize,
-    inner: Mutex<Inner>,
 }
 
 /// The first of the host's addresses that is this host's.
@@ -44,96 +35,50 @@ fn bind(address: &Address) -> Result<OwnedFd> {
     result
 }
 
-impl PassiveEndpoint {
+impl Listener {
     /// Takes the port of `info->src_addr`; without one, any port of the interface of `GDRFAB_TCP_IFACE` or else of the
     /// loopback, which nobody outside this host can reach.
-    pub fn open(info: &Info, context: usize) -> Result<PassiveEndpoint> {
+    pub fn open(info: &Info) -> Result<Listener> {
         let key = auth::key(info)?;
         let fd = match info.src_addr.as_deref() {
             Some(text) => bind(&text.parse().map_err(|e: Error| e.context("info->src_addr"))?)?,
             None => tcp::bind(SocketAddr::new(discovery::usual(None)?, 0))?,
         };
         let address = tcp::local(fd.as_fd())?;
-        let inner = Inner { bound: Some((fd, key)), greeter: None, eq: None, object: 0 };
-        Ok(PassiveEndpoint { address, context, inner: Mutex::new(inner) })
+        Ok(Listener { address, bound: Some((fd, key)), greeter: None })
     }
+}
 
-    /// The handle that events name.
-    pub fn set_object(&self, object: usize) {
-        self.inner.lock().object = object;
-    }
-
-    /// Bytes of private data that accept and reject take.
-    pub fn cm_data_size(&self) -> usize {
-        DATA_MAX
-    }
-
-    pub fn bind(&self, eq: Arc<EventQueue>) -> Result<()> {
-        let mut inner = self.inner.lock();
-        if inner.eq.is_some() {
-            return Err(Error::new(errno::EBUSY, "pep: an event queue is bound already"));
-        }
-        inner.eq = Some(eq);
-        Ok(())
-    }
-
-    pub fn listen(&self) -> Result<()> {
-        let mut inner = self.inner.lock();
-        if inner.eq.is_none() {
-            return Err(Error::new(errno::ENOEQ, "pep: bind an event queue before pep_listen"));
-        }
-        if inner.greeter.is_some() {
-            return Err(Error::new(errno::EOPBADSTATE, "pep: listens already"));
-        }
-        let Some((fd, key)) = inner.bound.take() else {
-            return Err(Error::new(errno::EOPBADSTATE, "pep: an earlier pep_listen failed; open another one"));
-        };
-        inner.greeter = Some(Greeter::start(fd, Purpose::Passive, 0, key)?);
-        Ok(())
-    }
-
-    /// Listens no more: the name is free, what waits is rejected, and nothing is announced any more, whoever still holds
-    /// this one.
-    pub fn close(&self) {
-        let mut inner = self.inner.lock();
-        inner.bound = None;
-        inner.greeter = None;
-        inner.eq = None;
-    }
-
-    pub fn address(&self) -> String {
+impl prov::Listener for Listener {
+    fn address(&self) -> String {
         Address::of(self.address, None).to_string()
     }
 
-    /// Takes connection requests that have come; `announce` makes them events.
-    pub fn poll(&self) -> Vec<Request> {
-        let mut inner = self.inner.lock();
-        let Some(greeter) = &mut inner.greeter else { return Vec::new() };
-        let (requests, trouble) = (greeter.poll(), greeter.trouble());
-        if let (Some(error), Some(eq)) = (trouble, &inner.eq) {
-            eq.push(Event { error: Some(error), ..Event::new(EventKind::ConnReq, inner.object, self.context) });
-        }
-        requests
+    fn cm_data_size(&self) -> usize {
+        DATA_MAX
     }
 
-    pub fn announce(&self, requests: Vec<Request>) {
-        let inner = self.inner.lock();
-        let Some(eq) = &inner.eq else { return };
-        for request in requests {
-            let mut event = Event::new(EventKind::ConnReq, inner.object, self.context);
-            event.data = request.data().to_vec();
-            event.request = Some(Box::new(event::Request::Tcp(request)));
-            eq.push(event);
-        }
+    fn listen(&mut self) -> Result<()> {
+        let Some((fd, key)) = self.bound.take() else {
+            return Err(Error::new(errno::EOPBADSTATE, "pep: an earlier pep_listen failed; open another one"));
+        };
+        self.greeter = Some(Greeter::start(fd, Purpose::Passive, 0, key)?);
+        Ok(())
     }
 
-    /// Changes when there is something else to watch than before: a greeter watches its strangers itself.
-    pub fn watched(&self) -> u64 {
-        u64::from(self.inner.lock().greeter.is_some())
+    fn poll(&mut self) -> (Vec<Box<dyn prov::Request>>, Option<Error>) {
+        let Some(greeter) = &mut self.greeter else { return (Vec::new(), None) };
+        let requests = greeter.poll().into_iter().map(|r| Box::new(r) as Box<dyn prov::Request>).collect();
+        (requests, greeter.trouble())
     }
 
-    pub fn watch(&self, poller: &Poller) -> Result<()> {
-        match &self.inner.lock().greeter {
+    /// A greeter watches its strangers itself.
+    fn watched(&self) -> u64 {
+        u64::from(self.greeter.is_some())
+    }
+
+    fn watch(&self, poller: &Poller) -> Result<()> {
+        match &self.greeter {
             Some(greeter) => greeter.watch(poller),
             None => Ok(()),
         }

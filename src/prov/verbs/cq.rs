@@ -8,8 +8,11 @@ use super::abi::{ibv_cq, ibv_wc};
 use super::device::Context;
 use super::domain::Domain;
 use super::object::RawCq;
+use super::ops;
 use super::state::Shared;
 use crate::error::{Error, Result, errno};
+use crate::prov;
+use crate::prov::ops::{CqFormat, CqOps};
 use crate::prov::queue::Queue;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
@@ -96,6 +99,21 @@ pub struct Cq {
     sleepers: AtomicUsize,
 }
 
+impl prov::Source for Cq {
+    fn ops(&self, format: CqFormat) -> (&'static CqOps, *const ()) {
+        (ops::of_cq(self.inner.threading(), format), (&raw const *self).cast())
+    }
+
+    /// Takes completions and hands them to their endpoints.
+    fn poll(&self, force: bool) {
+        if force {
+            self.poll_locked(&mut self.inner.lock());
+        } else if let Some(mut inner) = self.inner.try_lock() {
+            self.poll_locked(&mut inner);
+        }
+    }
+}
+
 impl Cq {
     pub fn open(domain: &Arc<Domain>, size: usize, queue: &Arc<Queue>) -> Result<Arc<Cq>> {
         Self::make(domain.context(), domain.threading, size, Some(queue.clone()), false)
@@ -165,16 +183,6 @@ impl Cq {
             gone.extend(m.ep.take());
         }
         drop(inner);
-    }
-
-    /// Takes completions and hands them to their endpoints. If another thread does, that is enough, unless `force`.
-    #[inline]
-    pub fn poll(&self, force: bool) {
-        if force {
-            self.poll_locked(&mut self.inner.lock());
-        } else if let Some(mut inner) = self.inner.try_lock() {
-            self.poll_locked(&mut inner);
-        }
     }
 
     fn poll_locked(&self, inner: &mut Inner) {

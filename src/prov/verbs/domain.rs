@@ -6,6 +6,7 @@ use super::attach;
 use super::bounce::Pool;
 use super::cq::Cq;
 use super::device::{Context, Transport};
+use super::endpoint::Endpoint;
 use super::gid::Gid;
 use super::info::Choice;
 use super::mr::Regions;
@@ -16,11 +17,12 @@ use crate::error::{Error, Result, errno};
 use crate::mr::Access;
 use crate::mr::alloc::Allocations;
 use crate::mr::{Attr, Facts, RegionId};
+use crate::prov;
 use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::info::Info;
 use crate::prov::op::{IOV_LIMIT, Iov};
-use crate::prov::queue::Counter;
+use crate::prov::queue::{Counter, Queue};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::time::now_ns;
 use parking_lot::Mutex;
@@ -99,39 +101,6 @@ impl Domain {
         &self.pd.context
     }
 
-    /// Regions and allocations that keep the domain open.
-    pub fn in_use(&self) -> Option<String> {
-        match (self.regions.lock().open_count(), self.memory.count()) {
-            (0, 0) => None,
-            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
-        }
-    }
-
-    pub fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
-        if attr.event {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_RMA_EVENT: RDMA devices do not report a peer's plain writes"));
-        }
-        // Pinning takes long and needs no lock.
-        let attached = attach::attach(self, attr)?;
-        self.regions.lock().add(attached, attr.access)
-    }
-
-    /// As `register` for one plain range of host memory, checked by the caller; `None`: nothing was done, take the long
-    /// way.
-    pub fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
-        let attached = attach::attach_plain(self, iov, access)?;
-        self.regions.lock().add(attached, access).ok()
-    }
-
-    /// When this returns `Ok`, no peer reaches the memory, nor does a copy of this process.
-    pub fn close_region(&self, id: RegionId) -> Result<()> {
-        let quiet = self.regions.lock().shut(id)?;
-        if !quiet {
-            self.wait_for_copies(id)?;
-        }
-        self.regions.lock().detach(id)
-    }
-
     #[cold]
     fn wait_for_copies(&self, id: RegionId) -> Result<()> {
         let until = now_ns() + CLOSE_NS;
@@ -143,28 +112,71 @@ impl Domain {
         }
         Ok(())
     }
+}
 
-    pub fn facts(&self, id: RegionId) -> Result<Facts> {
+impl prov::Domain for Domain {
+    /// Regions and allocations that keep the domain open.
+    fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
+        Ok(Box::new(Endpoint::open(self, info, context)?))
+    }
+
+    fn open_source(self: Arc<Self>, size: usize, queue: &Arc<Queue>) -> Result<Option<Arc<dyn prov::Source>>> {
+        Ok(Some(Cq::open(&self, size, queue)?))
+    }
+
+    fn in_use(&self) -> Option<String> {
+        match (self.regions.lock().open_count(), self.memory.count()) {
+            (0, 0) => None,
+            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
+        }
+    }
+
+    fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
+        if attr.event {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_RMA_EVENT: RDMA devices do not report a peer's plain writes"));
+        }
+        // Pinning takes long and needs no lock.
+        let attached = attach::attach(self, attr)?;
+        self.regions.lock().add(attached, attr.access)
+    }
+
+    /// As `register` for one plain range of host memory, checked by the caller; `None`: nothing was done, take the long
+    /// way.
+    fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
+        let attached = attach::attach_plain(self, iov, access)?;
+        self.regions.lock().add(attached, access).ok()
+    }
+
+    /// When this returns `Ok`, no peer reaches the memory, nor does a copy of this process.
+    fn close_region(&self, id: RegionId) -> Result<()> {
+        let quiet = self.regions.lock().shut(id)?;
+        if !quiet {
+            self.wait_for_copies(id)?;
+        }
+        self.regions.lock().detach(id)
+    }
+
+    fn facts(&self, id: RegionId) -> Result<Facts> {
         self.regions.lock().facts(id)
     }
 
-    pub fn explain_region(&self, id: RegionId) -> Result<String> {
+    fn explain_region(&self, id: RegionId) -> Result<String> {
         self.regions.lock().explain(id, &self.context().name)
     }
 
-    pub fn bind_counter(&self, _id: RegionId, _counter: Arc<Counter>) -> Result<()> {
+    fn bind_counter(&self, _id: RegionId, _counter: Arc<Counter>) -> Result<()> {
         Err(Error::fixed(errno::EOPNOTSUPP, "mr: RDMA devices do not report a peer's plain writes; use writes with data"))
     }
 
-    pub fn regions_covering(&self, addr: u64, len: u64) -> usize {
+    fn regions_covering(&self, addr: u64, len: u64) -> usize {
         self.regions.lock().covering(addr, len)
     }
 
-    pub fn allocate(&self, len: usize) -> Result<usize> {
+    fn allocate(&self, len: usize) -> Result<usize> {
         self.memory.allocate(len)
     }
 
-    pub fn free(&self, addr: usize) -> Result<()> {
+    fn free(&self, addr: usize) -> Result<()> {
         self.memory.free(addr, |addr, len| self.regions_covering(addr, len))
     }
 }

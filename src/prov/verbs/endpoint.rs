@@ -8,10 +8,11 @@ use super::domain::Domain;
 use super::fault::Faults;
 use super::greeting::DATA_MAX;
 use super::mr;
+use super::ops;
 use super::pep::Request;
 use super::post::Batch;
 use super::qp::{Capacity, Patience, Qp};
-use super::quick::{Armed, READ, SEND, WRITE};
+use super::quick::{READ, SEND, WRITE};
 use super::ring::Ring;
 use super::service::Service;
 use super::staged::Staging;
@@ -19,15 +20,18 @@ use super::state::{Phase, Shared, State};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
-use crate::prov::bind::{Binding, Bindings, Options, PathReport, Stats, Verdicts};
+use crate::prov::bind::{Binding, Bindings, Effort, Options, PathReport, Stats, Verdicts};
+use crate::prov::contract::own_request;
 use crate::prov::fault::Plan;
 use crate::prov::info::Info;
 use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
-use crate::prov::{Source, flags};
+use crate::prov::ops::EpOps;
+use crate::prov::{self, Source, flags};
 use crate::sync::gate::Fences;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
 use crate::sys::time;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -100,68 +104,6 @@ impl Endpoint {
         Ok(Endpoint { shared, capacity, psn, turns: AtomicU32::new(0), mask })
     }
 
-    /// The handle that events name.
-    pub fn set_object(&self, object: usize) {
-        self.shared.state.lock().object = object;
-    }
-
-    /// Bytes of private data that connect and accept take.
-    pub fn cm_data_size(&self) -> usize {
-        DATA_MAX
-    }
-
-    pub fn bind(&self, what: Binding) -> Result<()> {
-        let mut s = self.shared.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
-        }
-        let source = match &what {
-            Binding::Cq { source: Source::Verbs(cq), transmit, receive, .. } => Some((cq.clone(), *transmit, *receive)),
-            _ => None,
-        };
-        s.bind.bind(what)?;
-        if let Some((cq, transmit, receive)) = source {
-            if transmit {
-                s.tx_cq = Some(cq.clone());
-            }
-            if receive {
-                s.rx_cq = Some(cq);
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes the queue pair. True: operations need no lock.
-    pub fn enable(&self, op_flags: u64) -> Result<bool> {
-        let domain = &self.shared.domain;
-        let mut s = self.shared.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
-        }
-        s.bind.check_complete()?;
-        let tx_cq = s.tx_cq.clone().map_or_else(|| Cq::hidden(domain), Ok)?;
-        let rx_cq = s.rx_cq.clone().map_or_else(|| if s.tx_cq.is_none() { Ok(tx_cq.clone()) } else { Cq::hidden(domain) }, Ok)?;
-        let qp = Qp::new(&domain.pd, &tx_cq.raw, &rx_cq.raw, self.capacity)?;
-        qp.init(domain.port)?;
-        s.signal_all = s.unordered || s.bind.counters.send.is_some() || s.bind.counters.write.is_some() || s.bind.counters.read.is_some();
-        (s.tx_cq, s.rx_cq) = (Some(tx_cq.clone()), Some(rx_cq.clone()));
-        // Queues are locked before endpoints.
-        drop(s);
-        let (tx, rx) = (self.capacity.tx as usize, self.capacity.rx as usize);
-        let tx_tag = tx_cq.add(&self.shared, tx)?;
-        let rx_tag = rx_cq.add(&self.shared, rx).inspect_err(|_| tx_cq.remove(&self.shared))?;
-        let mut s = self.shared.state.lock();
-        (s.tx_tag, s.rx_tag) = (tx_tag, rx_tag);
-        s.qp = Some(qp);
-        s.op_flags = op_flags;
-        s.phase = Phase::Enabled;
-        domain.watch.add(&self.shared);
-        if s.own_receives {
-            (0..rx).for_each(|_| s.repost_own());
-        }
-        Ok(domain.threading == Threading::Promised)
-    }
-
     fn check_can_connect(s: &State) -> Result<()> {
         if s.bind.eq.is_none() {
             return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
@@ -198,67 +140,11 @@ impl Endpoint {
         }
     }
 
-    pub fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
-        self.ensure_service();
-        let mut s = self.shared.state.lock();
-        Self::check_can_connect(&s)?;
-        s.dial(&self.shared.domain, address, data)
-    }
-
     fn check_by_address(&self) -> Result<()> {
         match self.shared.domain.context().transport {
             Transport::Iwarp => Err(Error::fixed(errno::EOPNOTSUPP, "iWARP connects by rdma_cm alone, not by exchanged addresses")),
             _ => Ok(()),
         }
-    }
-
-    pub fn connect_addr(&self, address: &str) -> Result<()> {
-        self.check_by_address()?;
-        let mut s = self.shared.state.lock();
-        Self::check_can_connect(&s)?;
-        s.by_address(&self.shared.domain, address, self.psn)?;
-        drop(s);
-        self.shared.domain.expect_removal();
-        Ok(())
-    }
-
-    /// Accepts; on failure the request is lost, as its peer is.
-    pub fn accept(&self, request: Request, data: &[u8]) -> Result<()> {
-        self.ensure_service();
-        let mut s = self.shared.state.lock();
-        Self::check_can_connect(&s)?;
-        s.take_request(&self.shared.domain, request, data)
-    }
-
-    /// The address by which a peer's endpoint can connect to this one's queue pair.
-    pub fn address(&self) -> Result<String> {
-        self.check_by_address()?;
-        self.ensure_service();
-        let s = self.shared.state.lock();
-        match &s.qp {
-            Some(qp) => Ok(conn::address_of(&self.shared.domain, qp, self.psn, s.service.as_ref().map(|v| v.qp.number)).to_string()),
-            None => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first: the address is that of its queue pair")),
-        }
-    }
-
-    pub fn peer_address(&self) -> Result<String> {
-        let s = self.shared.state.lock();
-        match (&s.phase, s.link.peer()) {
-            (Phase::Connected, Some(peer)) => Ok(peer.to_string()),
-            _ => Err(s.not_connected()),
-        }
-    }
-
-    /// Says goodbye and ends everything outstanding.
-    pub fn shutdown(&self) -> Result<()> {
-        {
-            let s = self.shared.state.lock();
-            if !matches!(s.phase, Phase::Connected | Phase::Connecting(_)) {
-                return Err(s.not_connected());
-            }
-        }
-        self.leave();
-        Ok(())
     }
 
     fn queues(&self, s: &State) -> [Option<Arc<Cq>>; 3] {
@@ -281,57 +167,6 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint ends; posted receives get their error entries.
-    pub fn close(&self) -> Result<()> {
-        self.leave();
-        let queues = {
-            let mut s = self.shared.state.lock();
-            s.qp = None;
-            s.link = Link::default();
-            s.bind = Bindings::default();
-            s.service = None;
-            [s.tx_cq.take(), s.rx_cq.take()]
-        };
-        // The service queue pair may be gone before, with a queue pair that gave nothing back.
-        queues.iter().flatten().chain(self.shared.domain.service_cq()).for_each(|cq| cq.remove(&self.shared));
-        Ok(())
-    }
-
-    /// As `rma` for the usual operation, but for the posting; `None`: `rma` is to be called.
-    ///
-    /// # Safety
-    /// `LOCKED`, or `enable` has said that no lock is needed.
-    #[inline(always)]
-    pub unsafe fn rma_quick<const WRITES: bool, const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
-        // SAFETY: handed on.
-        unsafe {
-            match WRITES {
-                true => self.shared.arm_quick::<WRITE, LOCKED>(one),
-                false => self.shared.arm_quick::<READ, LOCKED>(one),
-            }
-        }
-    }
-
-    /// As `rma_quick`, for a message.
-    ///
-    /// # Safety
-    /// As for `rma_quick`.
-    #[inline(always)]
-    pub unsafe fn send_quick<const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
-        // SAFETY: handed on.
-        unsafe { self.shared.arm_quick::<SEND, LOCKED>(one) }
-    }
-
-    /// As `recv` for the usual receive; false: `recv` is to be called.
-    ///
-    /// # Safety
-    /// As for `rma_quick`.
-    #[inline(always)]
-    pub unsafe fn recv_quick<const LOCKED: bool>(&self, buf: usize, room: usize, desc: u64, context: usize) -> bool {
-        // SAFETY: handed on.
-        unsafe { self.shared.state.reach::<LOCKED>() }.try_quick_receive(buf, room, desc, context).is_some()
-    }
-
     /// The short way of an operation with everything.
     #[inline(always)]
     fn try_quick<const KIND: u8>(&self, s: &mut State, one: One, c: &Common) -> Option<Result<()>> {
@@ -341,65 +176,6 @@ impl Endpoint {
         match self.shared.domain.threading {
             Threading::Promised => s.try_quick::<KIND, false>(one, c.flags),
             Threading::Safe => s.try_quick::<KIND, true>(one, c.flags),
-        }
-    }
-
-    pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
-        let mut s = self.shared.state.lock();
-        if let ([here], [there], [desc]) = (local, remote, descs)
-            && here.len == there.len
-        {
-            let one = One { buf: here.addr, len: here.len, addr: there.addr, key: there.key, desc: *desc, context: c.context };
-            let done = match dir {
-                Dir::Write => self.try_quick::<WRITE>(&mut s, one, c),
-                Dir::Read => self.try_quick::<READ>(&mut s, one, c),
-            };
-            if let Some(done) = done {
-                return done;
-            }
-        }
-        s.rma(&self.shared.domain, dir, local, remote, c, descs)
-    }
-
-    pub fn send(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
-        let mut s = self.shared.state.lock();
-        if let ([here], [desc]) = (local, descs) {
-            let one = One { buf: here.addr, len: here.len, addr: 0, key: 0, desc: *desc, context: c.context };
-            if let Some(done) = self.try_quick::<SEND>(&mut s, one, c) {
-                return done;
-            }
-        }
-        s.send(&self.shared.domain, local, c, descs)
-    }
-
-    pub fn recv(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
-        let mut s = self.shared.state.lock();
-        if let ([here], [desc], 0) = (local, descs, c.timeout_ns)
-            && s.try_quick_receive(here.addr, here.len, *desc, c.context).is_some()
-        {
-            return Ok(());
-        }
-        s.recv(&self.shared.domain, local, c, descs)
-    }
-
-    pub fn cancel(&self, _context: usize) -> Result<()> {
-        Err(Error::fixed(
-            errno::EOPNOTSUPP,
-            "a queue pair takes back nothing alone: shut the endpoint down, or give operations a deadline, which does so",
-        ))
-    }
-
-    /// One turn of progress. Entries come through the completion queues; what happens to the connection is looked
-    /// at now and then, and whenever `force` asks.
-    #[inline]
-    pub fn progress(&self, force: bool) {
-        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
-        if force || turn & self.mask == 0 {
-            self.progress_all(force);
-        } else if self.shared.staging.load(Ordering::Relaxed)
-            && let Some(cq) = self.shared.domain.service_cq()
-        {
-            cq.poll(false);
         }
     }
 
@@ -429,8 +205,223 @@ impl Endpoint {
         queues.iter().flatten().for_each(|cq| cq.poll(force));
     }
 
+    /// How hard the connection will try, which is agreed on when it is made.
+    fn set_patience(&self, change: impl FnOnce(&mut Patience)) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        match s.phase {
+            Phase::Fresh | Phase::Enabled => {
+                change(&mut s.patience);
+                Ok(())
+            }
+            _ => Err(Error::fixed(errno::EOPBADSTATE, "ep: this option is set before connecting or accepting")),
+        }
+    }
+}
+
+impl prov::Endpoint for Endpoint {
+    /// The handle that events name.
+    fn set_object(&self, object: usize) {
+        self.shared.state.lock().object = object;
+    }
+
+    /// Bytes of private data that connect and accept take.
+    fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    fn bind(&self, what: Binding) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
+        }
+        let source = match &what {
+            Binding::Cq { source: Some(source), transmit, receive, .. } => {
+                let source: Arc<dyn Any + Send + Sync> = source.clone();
+                source.downcast::<Cq>().ok().map(|cq| (cq, *transmit, *receive))
+            }
+            _ => None,
+        };
+        s.bind.bind(what)?;
+        if let Some((cq, transmit, receive)) = source {
+            if transmit {
+                s.tx_cq = Some(cq.clone());
+            }
+            if receive {
+                s.rx_cq = Some(cq);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the queue pair.
+    fn enable(&self, op_flags: u64) -> Result<()> {
+        let domain = &self.shared.domain;
+        let mut s = self.shared.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
+        }
+        s.bind.check_complete()?;
+        let tx_cq = s.tx_cq.clone().map_or_else(|| Cq::hidden(domain), Ok)?;
+        let rx_cq = s.rx_cq.clone().map_or_else(|| if s.tx_cq.is_none() { Ok(tx_cq.clone()) } else { Cq::hidden(domain) }, Ok)?;
+        let qp = Qp::new(&domain.pd, &tx_cq.raw, &rx_cq.raw, self.capacity)?;
+        qp.init(domain.port)?;
+        s.signal_all = s.unordered || s.bind.counters.send.is_some() || s.bind.counters.write.is_some() || s.bind.counters.read.is_some();
+        (s.tx_cq, s.rx_cq) = (Some(tx_cq.clone()), Some(rx_cq.clone()));
+        // Queues are locked before endpoints.
+        drop(s);
+        let (tx, rx) = (self.capacity.tx as usize, self.capacity.rx as usize);
+        let tx_tag = tx_cq.add(&self.shared, tx)?;
+        let rx_tag = rx_cq.add(&self.shared, rx).inspect_err(|_| tx_cq.remove(&self.shared))?;
+        let mut s = self.shared.state.lock();
+        (s.tx_tag, s.rx_tag) = (tx_tag, rx_tag);
+        s.qp = Some(qp);
+        s.op_flags = op_flags;
+        s.phase = Phase::Enabled;
+        domain.watch.add(&self.shared);
+        if s.own_receives {
+            (0..rx).for_each(|_| s.repost_own());
+        }
+        Ok(())
+    }
+
+    fn ops(&self) -> (&'static EpOps, *const ()) {
+        (ops::choose(self.shared.domain.threading), Arc::as_ptr(&self.shared).cast())
+    }
+
+    fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
+        self.ensure_service();
+        let mut s = self.shared.state.lock();
+        Self::check_can_connect(&s)?;
+        s.dial(&self.shared.domain, address, data)
+    }
+
+    fn connect_addr(&self, address: &str) -> Result<()> {
+        self.check_by_address()?;
+        let mut s = self.shared.state.lock();
+        Self::check_can_connect(&s)?;
+        s.by_address(&self.shared.domain, address, self.psn)?;
+        drop(s);
+        self.shared.domain.expect_removal();
+        Ok(())
+    }
+
+    /// Accepts; on failure the request is lost, as its peer is.
+    fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
+        let request: Request = own_request(request)?;
+        self.ensure_service();
+        let mut s = self.shared.state.lock();
+        Self::check_can_connect(&s)?;
+        s.take_request(&self.shared.domain, request, data)
+    }
+
+    /// The address by which a peer's endpoint can connect to this one's queue pair.
+    fn address(&self) -> Result<String> {
+        self.check_by_address()?;
+        self.ensure_service();
+        let s = self.shared.state.lock();
+        match &s.qp {
+            Some(qp) => Ok(conn::address_of(&self.shared.domain, qp, self.psn, s.service.as_ref().map(|v| v.qp.number)).to_string()),
+            None => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first: the address is that of its queue pair")),
+        }
+    }
+
+    fn peer_address(&self) -> Result<String> {
+        let s = self.shared.state.lock();
+        match (&s.phase, s.link.peer()) {
+            (Phase::Connected, Some(peer)) => Ok(peer.to_string()),
+            _ => Err(s.not_connected()),
+        }
+    }
+
+    /// Says goodbye and ends everything outstanding.
+    fn shutdown(&self) -> Result<()> {
+        {
+            let s = self.shared.state.lock();
+            if !matches!(s.phase, Phase::Connected | Phase::Connecting(_)) {
+                return Err(s.not_connected());
+            }
+        }
+        self.leave();
+        Ok(())
+    }
+
+    /// The endpoint ends; posted receives get their error entries.
+    fn close(&self) -> Result<()> {
+        self.leave();
+        let queues = {
+            let mut s = self.shared.state.lock();
+            s.qp = None;
+            s.link = Link::default();
+            s.bind = Bindings::default();
+            s.service = None;
+            [s.tx_cq.take(), s.rx_cq.take()]
+        };
+        // The service queue pair may be gone before, with a queue pair that gave nothing back.
+        queues.iter().flatten().chain(self.shared.domain.service_cq()).for_each(|cq| cq.remove(&self.shared));
+        Ok(())
+    }
+
+    fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        if let ([here], [there], [desc]) = (local, remote, descs)
+            && here.len == there.len
+        {
+            let one = One { buf: here.addr, len: here.len, addr: there.addr, key: there.key, desc: *desc, context: c.context };
+            let done = match dir {
+                Dir::Write => self.try_quick::<WRITE>(&mut s, one, c),
+                Dir::Read => self.try_quick::<READ>(&mut s, one, c),
+            };
+            if let Some(done) = done {
+                return done;
+            }
+        }
+        s.rma(&self.shared.domain, dir, local, remote, c, descs)
+    }
+
+    fn send(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        if let ([here], [desc]) = (local, descs) {
+            let one = One { buf: here.addr, len: here.len, addr: 0, key: 0, desc: *desc, context: c.context };
+            if let Some(done) = self.try_quick::<SEND>(&mut s, one, c) {
+                return done;
+            }
+        }
+        s.send(&self.shared.domain, local, c, descs)
+    }
+
+    fn recv(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        if let ([here], [desc], 0) = (local, descs, c.timeout_ns)
+            && s.try_quick_receive(here.addr, here.len, *desc, c.context).is_some()
+        {
+            return Ok(());
+        }
+        s.recv(&self.shared.domain, local, c, descs)
+    }
+
+    fn cancel(&self, _context: usize) -> Result<()> {
+        Err(Error::fixed(
+            errno::EOPNOTSUPP,
+            "a queue pair takes back nothing alone: shut the endpoint down, or give operations a deadline, which does so",
+        ))
+    }
+
+    /// One turn of progress. Entries come through the completion queues; what happens to the connection is looked
+    /// at now and then, and whenever `force` asks.
+    #[inline]
+    fn progress(&self, force: bool) {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        if force || turn & self.mask == 0 {
+            self.progress_all(force);
+        } else if self.shared.staging.load(Ordering::Relaxed)
+            && let Some(cq) = self.shared.domain.service_cq()
+        {
+            cq.poll(false);
+        }
+    }
+
     /// Watches what can happen with `poller`, and arms it. The caller then runs progress once more.
-    pub fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
+    fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
         self.shared.domain.watch_async(poller)?;
         let queues = {
             let s = self.shared.state.lock();
@@ -442,16 +433,16 @@ impl Endpoint {
     }
 
     /// Changes when there is something else to watch than before.
-    pub fn watched(&self) -> u64 {
+    fn watched(&self) -> u64 {
         u64::from(self.shared.state.lock().link.has_channel())
     }
 
     /// What came after the queues were armed has made their descriptors readable.
-    pub fn may_sleep(&self) -> bool {
+    fn may_sleep(&self) -> bool {
         true
     }
 
-    pub fn awake(&self, _poller: Option<&Poller>) {
+    fn awake(&self, _poller: Option<&Poller>) {
         let queues = {
             let s = self.shared.state.lock();
             self.queues(&s)
@@ -460,7 +451,7 @@ impl Endpoint {
     }
 
     /// How long a sleeper may sleep before this endpoint has something to do by itself.
-    pub fn nap_ns(&self) -> u64 {
+    fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
         let s = self.shared.state.lock();
@@ -471,39 +462,53 @@ impl Endpoint {
         s.bind.sleeps(now, nap)
     }
 
-    pub fn is_stalled(&self) -> bool {
-        false
+    fn set_stream(&self, stream: u64) -> Result<()> {
+        match stream {
+            0 => Ok(()),
+            _ => {
+                let words = "GDRFAB_OPT_STREAM: an RDMA device (verbs) waits for no stream; synchronise with it before posting";
+                Err(Error::new(errno::EOPNOTSUPP, words))
+            }
+        }
     }
 
-    pub fn options(&self) -> Options {
+    fn effort(&self, what: Effort) -> Result<u32> {
+        let now = self.shared.state.lock().patience;
+        Ok(u32::from(match what {
+            Effort::AckTimeout => now.timeout,
+            Effort::Retries => now.retries,
+            Effort::RnrRetries => now.rnr_retries,
+            Effort::MinRnrTimer => now.min_rnr_timer,
+        }))
+    }
+
+    /// Takes the verbs' codes: up to 7 repeats, and times up to 31.
+    fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
+        let most = if matches!(what, Effort::Retries | Effort::RnrRetries) { 7 } else { 31 };
+        match u8::try_from(value) {
+            Ok(value) if value <= most => self.set_patience(|now| match what {
+                Effort::AckTimeout => now.timeout = value,
+                Effort::Retries => now.retries = value,
+                Effort::RnrRetries => now.rnr_retries = value,
+                Effort::MinRnrTimer => now.min_rnr_timer = value,
+            }),
+            _ => Err(Error::invalid(format!("optval: {value}, must be 0 to {most}"))),
+        }
+    }
+
+    fn options(&self) -> Options {
         self.shared.state.lock().options
     }
 
-    pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
+    fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
         let mut s = self.shared.state.lock();
         change(&mut s.options);
         s.close_quick();
     }
 
-    pub fn patience(&self) -> Patience {
-        self.shared.state.lock().patience
-    }
-
-    /// How hard the connection will try, which is agreed on when it is made.
-    pub fn set_patience(&self, change: impl FnOnce(&mut Patience)) -> Result<()> {
-        let mut s = self.shared.state.lock();
-        match s.phase {
-            Phase::Fresh | Phase::Enabled => {
-                change(&mut s.patience);
-                Ok(())
-            }
-            _ => Err(Error::fixed(errno::EOPBADSTATE, "ep: this option is set before connecting or accepting")),
-        }
-    }
-
     /// The memory of this side and the key decide: one that a peer's device gave is checked by that device alone, when
     /// an operation comes.
-    pub fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
+    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.shared.state.lock();
         s.check_connected()?;
         let staged = mr::staged_index(key).is_some();
@@ -539,7 +544,7 @@ impl Endpoint {
         Ok(PathReport { path, paths, offered, verdicts, text })
     }
 
-    pub fn stats(&self) -> Stats {
+    fn stats(&self) -> Stats {
         self.shared.state.lock().stats
     }
 }

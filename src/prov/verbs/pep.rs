@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A passive endpoint: listens with rdma_cm and turns connection requests into events.
+//! What a passive endpoint listens with: an id of rdma_cm, at which connection requests come in.
 
 use super::address::Address;
 use super::cm_id::{Channel, CmEventKind, Id};
 use super::greeting::{self, DATA_MAX, Greeting};
-use crate::error::{Error, Result, errno};
-use crate::prov::event::{self, Event, EventKind, EventQueue};
+use crate::error::{Error, Result};
+use crate::prov;
+use crate::prov::info::Info;
 use crate::sys::epoll::Poller;
-use parking_lot::Mutex;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -22,10 +22,6 @@ pub struct Request {
 }
 
 impl Request {
-    pub fn data(&self) -> &[u8] {
-        &self.data
-    }
-
     /// The peer's service queue pair.
     pub fn service(&self) -> Option<u32> {
         self.service
@@ -37,8 +33,22 @@ impl Request {
         Some((id.device()?, id.port()))
     }
 
-    /// Makes a passive endpoint's info that of the device which the request came through.
-    pub fn adjust(&self, info: &mut crate::prov::info::Info) {
+    pub fn into_id(mut self) -> Option<Id> {
+        self.id.take()
+    }
+}
+
+impl prov::Request for Request {
+    fn from(&self) -> String {
+        self.id.as_ref().and_then(Id::peer).map_or_else(String::new, |at| Address::Cm(at).to_string())
+    }
+
+    fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Of the device that it came through.
+    fn adjust(&self, info: &mut Info) {
         let (Some((device, port)), Some(name)) = (self.place(), info.domain_name.as_deref()) else { return };
         if let Some(kind) = name.rsplit(':').next().filter(|_| !name.starts_with(&format!("{device}:{port}:"))) {
             info.domain_name = Some(format!("{device}:{port}:{kind}"));
@@ -46,17 +56,7 @@ impl Request {
         }
     }
 
-    /// The peer's address.
-    pub fn from(&self) -> String {
-        self.id.as_ref().and_then(Id::peer).map_or_else(String::new, |at| Address::Cm(at).to_string())
-    }
-
-    pub fn into_id(mut self) -> Option<Id> {
-        self.id.take()
-    }
-
-    /// Sends the peer away with `data`.
-    pub fn reject(mut self, data: &[u8]) -> Result<()> {
+    fn reject(mut self: Box<Self>, data: &[u8]) -> Result<()> {
         match self.id.take() {
             Some(id) => id.reject(&Greeting { service: None, data }.encode()),
             None => Ok(()),
@@ -74,136 +74,81 @@ impl Drop for Request {
     }
 }
 
-struct Listener {
+struct Bound {
     /// Before its channel: it is destroyed first.
     id: Id,
     channel: Arc<Channel>,
 }
 
-struct Inner {
-    bound: Option<Listener>,
-    listens: bool,
-    eq: Option<Arc<EventQueue>>,
-    object: usize,
-}
-
-pub struct PassiveEndpoint {
+pub struct Listener {
     address: SocketAddr,
-    context: usize,
-    inner: Mutex<Inner>,
+    bound: Bound,
+    listens: bool,
 }
 
-fn bind(address: SocketAddr) -> Result<Listener> {
+fn bind(address: SocketAddr) -> Result<Bound> {
     let channel = Channel::new()?;
     let id = Id::new(&channel)?;
     id.set_reuse_address()?;
     id.bind(address).map_err(|e| e.context(format_args!("listening on {address}")))?;
-    Ok(Listener { id, channel })
+    Ok(Bound { id, channel })
 }
 
-impl PassiveEndpoint {
+impl Listener {
     /// `address`: where to listen; none: any port of any address.
-    pub fn open(address: Option<&str>, context: usize) -> Result<PassiveEndpoint> {
+    pub fn open(address: Option<&str>) -> Result<Listener> {
         let address = match address.map(str::parse::<Address>).transpose()? {
             Some(Address::Cm(address)) => address,
             Some(Address::Qp(_)) => return Err(Error::invalid("info->src_addr: a passive endpoint listens on verbs://host:port")),
             None => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
         };
         let bound = bind(address)?;
-        let address = bound.id.local().unwrap_or(address);
-        let inner = Inner { bound: Some(bound), listens: false, eq: None, object: 0 };
-        Ok(PassiveEndpoint { address, context, inner: Mutex::new(inner) })
+        Ok(Listener { address: bound.id.local().unwrap_or(address), bound, listens: false })
     }
+}
 
-    /// The handle that events name.
-    pub fn set_object(&self, object: usize) {
-        self.inner.lock().object = object;
-    }
-
-    /// Bytes of private data that accept and reject take.
-    pub fn cm_data_size(&self) -> usize {
-        DATA_MAX
-    }
-
-    pub fn bind(&self, eq: Arc<EventQueue>) -> Result<()> {
-        let mut inner = self.inner.lock();
-        if inner.eq.is_some() {
-            return Err(Error::new(errno::EBUSY, "pep: an event queue is bound already"));
-        }
-        inner.eq = Some(eq);
-        Ok(())
-    }
-
-    pub fn listen(&self) -> Result<()> {
-        let mut inner = self.inner.lock();
-        if inner.eq.is_none() {
-            return Err(Error::new(errno::ENOEQ, "pep: bind an event queue before pep_listen"));
-        }
-        if inner.listens {
-            return Err(Error::new(errno::EOPBADSTATE, "pep: listens already"));
-        }
-        let Some(bound) = &inner.bound else { return Err(Error::fixed(errno::EOPBADSTATE, "pep: closed")) };
-        bound.id.listen(BACKLOG).map_err(|e| e.context(format_args!("listening on {}", self.address)))?;
-        inner.listens = true;
-        Ok(())
-    }
-
-    /// Listens no more: the name is free, what waits is rejected, and nothing is announced any more, whoever still holds
-    /// this one.
-    pub fn close(&self) {
-        let mut inner = self.inner.lock();
-        inner.bound = None;
-        inner.eq = None;
-    }
-
-    pub fn address(&self) -> String {
+impl prov::Listener for Listener {
+    fn address(&self) -> String {
         Address::Cm(self.address).to_string()
     }
 
-    /// Takes connection requests that have come; `announce` makes them events.
-    pub fn poll(&self) -> Vec<Request> {
-        let inner = self.inner.lock();
-        let mut requests = Vec::new();
-        let Some(bound) = inner.bound.as_ref().filter(|_| inner.listens) else { return requests };
-        loop {
-            match bound.channel.next() {
+    fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    fn listen(&mut self) -> Result<()> {
+        self.bound.id.listen(BACKLOG).map_err(|e| e.context(format_args!("listening on {}", self.address)))?;
+        self.listens = true;
+        Ok(())
+    }
+
+    fn poll(&mut self) -> (Vec<Box<dyn prov::Request>>, Option<Error>) {
+        let mut requests: Vec<Box<dyn prov::Request>> = Vec::new();
+        while self.listens {
+            match self.bound.channel.next() {
                 Ok(Some(event)) => {
                     if let CmEventKind::ConnectRequest { id } = event.kind {
                         let greeting = greeting::decode(&event.private_data);
                         let service = greeting.as_ref().and_then(|g| g.service);
                         let data = greeting.map_or(event.private_data.clone(), |g| g.data.to_vec());
-                        requests.push(Request { id: Some(id), service, data });
+                        requests.push(Box::new(Request { id: Some(id), service, data }));
                     }
                 }
-                Ok(None) => return requests,
+                Ok(None) => break,
                 Err(e) => {
                     crate::log!(Warn, "{e}");
-                    return requests;
+                    break;
                 }
             }
         }
+        (requests, None)
     }
 
-    pub fn announce(&self, requests: Vec<Request>) {
-        let inner = self.inner.lock();
-        let Some(eq) = &inner.eq else { return };
-        for request in requests {
-            let mut event = Event::new(EventKind::ConnReq, inner.object, self.context);
-            event.data = request.data().to_vec();
-            event.request = Some(Box::new(event::Request::Verbs(request)));
-            eq.push(event);
-        }
+    fn watched(&self) -> u64 {
+        1
     }
 
-    /// Changes when there is something else to watch than before.
-    pub fn watched(&self) -> u64 {
-        u64::from(self.inner.lock().bound.is_some())
-    }
-
-    pub fn watch(&self, poller: &Poller) -> Result<()> {
-        match &self.inner.lock().bound {
-            Some(bound) => poller.add(bound.channel.as_fd()),
-            None => Ok(()),
-        }
+    fn watch(&self, poller: &Poller) -> Result<()> {
+        poller.add(self.bound.channel.as_fd())
     }
 }

@@ -212,7 +212,7 @@ impl State {
             // SAFETY: the way is open only with a queue.
             let queue = unsafe { self.bind.tx.as_ref().unwrap_unchecked() };
             // SAFETY: of the same domain as the state, which is reached in the same way.
-            if !unsafe { queue.reach::<LOCKED>() }.reserve_if_open() {
+            if !unsafe { queue.reach::<LOCKED>() }.reserve_open() {
                 return false;
             }
         } else if self.unsignalled >= self.tx.limit() / 4 {

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tables of operations of completion queues that their endpoints fill, and what the entries of a source go on with
+//! (`prov/ops.rs`). As there, each entry holds its panics.
+
+use super::cq::Cq;
+use crate::error::errno;
+use crate::guard::{attempt, failed, hold, null};
+use crate::prov::ops::{ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, MsgEntry, Rest};
+use crate::prov::queue::Taken;
+use crate::sync::serial::Threading;
+use std::ffi::c_void;
+
+/// The table of a queue without a source, and what a source's entry goes on with.
+pub(super) fn choose(threading: Threading, format: CqFormat) -> (&'static CqOps, &'static Rest) {
+    match format {
+        CqFormat::Context => of_format::<ContextEntry>(threading),
+        CqFormat::Msg => of_format::<MsgEntry>(threading),
+        CqFormat::Data => of_format::<DataEntry>(threading),
+    }
+}
+
+fn of_format<E: Entry>(threading: Threading) -> (&'static CqOps, &'static Rest) {
+    let ops = match threading {
+        Threading::Safe => const { &CqOps { read: queue::<E> } },
+        Threading::Promised => const { &CqOps { read: ready::<E> } },
+    };
+    (ops, const { &Rest { due, after: after::<E>, queue: queue::<E> } })
+}
+
+/// # Safety
+/// `cq` is open; so for all that follow, which are entries of [`CqOps`].
+#[inline(always)]
+unsafe fn of<'a>(cq: *const CqHead) -> &'a Cq {
+    // SAFETY: a queue begins with its head.
+    unsafe { &*cq.cast::<Cq>() }
+}
+
+/// The words of the error entry that is next become this thread's last error.
+///
+/// # Safety
+/// As for `of`.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn error_first(cq: *const CqHead) -> isize {
+    // SAFETY: handed on.
+    hold(|rc| rc as isize, || failed(&unsafe { of(cq) }.error_first()) as isize)
+}
+
+/// # Safety
+/// As for `of`.
+#[inline(always)]
+unsafe fn outcome(cq: *const CqHead, taken: Taken) -> isize {
+    match taken {
+        Taken::Some(n) => n as isize,
+        Taken::Empty => -errno::EAGAIN as isize,
+        // SAFETY: handed on.
+        Taken::ErrorFirst => unsafe { error_first(cq) },
+    }
+}
+
+/// gdrfab_cq_read() of what lies ready, where no lock is needed: a leaf function.
+///
+/// # Safety
+/// As for `of`; the domain is one without locks, and `buf` is NULL or holds `count` entries.
+unsafe extern "C" fn ready<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: the caller's promise, handed on.
+    unsafe {
+        if buf.is_null() {
+            return queue::<E>(cq, buf, count);
+        }
+        let q = of(cq);
+        match q.read_ready(count, |i, c| E::put(buf, i, c)) {
+            Some(taken) => outcome(cq, taken),
+            None if q.may_arrive(count) => match q.sole::<E>() {
+                Some((ep, read)) => read(cq, buf, count, ep),
+                None => arrivals::<E>(cq, buf, count),
+            },
+            None => queue::<E>(cq, buf, count),
+        }
+    }
+}
+
+/// gdrfab_cq_read() of an empty queue to whose reader messages may come straight.
+///
+/// # Safety
+/// As for `ready`.
+#[inline(never)]
+unsafe extern "C" fn arrivals<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: the caller's promise, handed on.
+    unsafe {
+        match attempt(|| of(cq).read_arrivals::<E>(buf, count).map(|taken| outcome(cq, taken))) {
+            Some(n) => n,
+            None => queue::<E>(cq, buf, count),
+        }
+    }
+}
+
+/// gdrfab_cq_read() when nothing lies ready, or not without a lock.
+///
+/// # Safety
+/// As for `of`; `buf` is NULL or holds `count` entries.
+#[inline(never)]
+unsafe extern "C" fn queue<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+    let read = || {
+        if buf.is_null() && count != 0 {
+            return failed(&null("buf")) as isize;
+        }
+        // SAFETY: the caller's promise, handed on.
+        unsafe { outcome(cq, of(cq).read(count, |i, c| E::put(buf, i, c))) }
+    };
+    hold(|rc| rc as isize, read)
+}
+
+/// gdrfab_cq_read() when the source has nothing.
+///
+/// # Safety
+/// As for `queue`.
+#[inline(never)]
+unsafe extern "C" fn after<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: the caller's promise, handed on.
+    unsafe { hold(|rc| rc as isize, || outcome(cq, of(cq).read_after(count, |i, c| E::put(buf, i, c)))) }
+}
+
+/// The end of gdrfab_cq_read() when the endpoints' turn has come though `n` entries were read.
+///
+/// # Safety
+/// As for `of`.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn due(cq: *const CqHead, _buf: *mut c_void, n: usize) -> isize {
+    // A panic leaves its words; the entries were taken out, and are the caller's.
+    // SAFETY: handed on.
+    hold(|_| (), || unsafe { of(cq) }.due());
+    n as isize
+}

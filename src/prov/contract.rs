@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a provider is: the traits that it implements, and what it need not say because there is a default.
+//!
+//! Control calls go through these traits. Posting and reading go through the tables of operations in `ops.rs`, which an
+//! endpoint and a completion source may choose for themselves; the default tables call `rma`, `send` and `recv` below, so a
+//! provider is complete without one of its own.
+//!
+//! Threads: every method may be called from any thread at any time, unless the domain was opened with
+//! [`Threading::Promised`]. Nothing waits, but where a method says so.
+
+use super::bind::{Binding, Effort, Options, PathReport, Stats};
+use super::info::{Ask, Info, Nic};
+use super::op::{Common, Dir, Iov, RmaIov};
+use super::ops::{CqFormat, CqOps, EpOps, GENERAL};
+use super::queue::{Counter, Queue};
+use crate::error::{Error, Result, errno};
+use crate::mr::{Access, Attr, Facts, RegionId};
+use crate::sync::gate::Fences;
+use crate::sync::serial::Threading;
+use crate::sys::epoll::Poller;
+use std::any::Any;
+use std::sync::Arc;
+
+/// What a provider offers on this host, or why it does not.
+pub struct Offer {
+    pub name: &'static str,
+    pub usable: Result<()>,
+    /// One line per fact: what works here and what does not, and why.
+    pub facts: Vec<(String, std::result::Result<String, String>)>,
+}
+
+/// One way to reach peers. Each has a line in `prov::PROVIDERS`.
+pub trait Provider: Sync {
+    fn name(&self) -> &'static str;
+
+    fn offer(&self) -> Offer;
+
+    /// What discovery finds here, best first. What cannot serve has its `reason`.
+    fn candidates(&self, ask: &Ask<'_>) -> Vec<Info>;
+
+    /// Whether `address` is one of this provider's.
+    fn check_address(&self, address: &str) -> Result<()>;
+
+    /// The NIC behind a candidate; `near` is the PCI address of an accelerator.
+    fn nic(&self, _info: &Info, _near: Option<&str>) -> Result<Nic> {
+        Err(Error::new(errno::ENODATA, format!("info: provider {} has no NIC", self.name())))
+    }
+
+    fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn Domain>>;
+
+    /// Takes the address that `info->src_addr` names, or one of its own; it listens later.
+    fn open_listener(&self, info: &Info) -> Result<Box<dyn Listener>>;
+}
+
+/// Regions, memory, and what endpoints are opened in.
+pub trait Domain: Send + Sync {
+    /// Regions and allocations that keep the domain open, in words.
+    fn in_use(&self) -> Option<String>;
+
+    fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn Endpoint>>;
+
+    /// What feeds a completion queue of `size` entries. None: the endpoints do, in their turns of progress.
+    fn open_source(self: Arc<Self>, _size: usize, _queue: &Arc<Queue>) -> Result<Option<Arc<dyn Source>>> {
+        Ok(None)
+    }
+
+    /// What comes is a line of memory, and no system call is made to find it: a vain read pauses.
+    fn polls_memory(&self) -> bool {
+        false
+    }
+
+    fn register(&self, attr: &Attr<'_>) -> Result<RegionId>;
+
+    /// As `register` for one plain range of host memory, checked by the caller. `None`: nothing was done.
+    fn register_plain(&self, _iov: Iov, _access: Access) -> Option<RegionId> {
+        None
+    }
+
+    /// When this returns `Ok`, no peer reaches the memory. `EBUSY`: one still may, and it can be called again. It waits,
+    /// but not for ever.
+    fn close_region(&self, id: RegionId) -> Result<()>;
+
+    fn facts(&self, id: RegionId) -> Result<Facts>;
+
+    fn explain_region(&self, id: RegionId) -> Result<String>;
+
+    /// Counts peers' writes into the region.
+    fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()>;
+
+    /// Open regions that touch `[addr, addr+len)`.
+    fn regions_covering(&self, addr: u64, len: u64) -> usize;
+
+    /// Memory that peers reach by the fastest path there is.
+    fn allocate(&self, len: usize) -> Result<usize>;
+
+    fn free(&self, addr: usize) -> Result<()>;
+}
+
+/// A connected endpoint.
+pub trait Endpoint: Send + Sync {
+    /// The handle that events name.
+    fn set_object(&self, object: usize);
+
+    /// Bytes of private data that connect and accept take.
+    fn cm_data_size(&self) -> usize;
+
+    /// Before `enable` only.
+    fn bind(&self, what: Binding) -> Result<()>;
+
+    /// Enables it for operations that are posted with `op_flags` by default.
+    fn enable(&self, op_flags: u64) -> Result<()>;
+
+    /// The table of operations of an endpoint that is enabled, and what its entries find in [`super::ops::EpHead::of`]: it
+    /// lives as long as the endpoint.
+    fn ops(&self) -> (&'static EpOps, *const ()) {
+        (&GENERAL, std::ptr::null())
+    }
+
+    fn connect(&self, address: &str, data: &[u8]) -> Result<()>;
+
+    /// Connects by exchanged addresses: both sides call it.
+    fn connect_addr(&self, address: &str) -> Result<()>;
+
+    /// Accepts; on failure the request is lost, as its peer is.
+    fn accept(&self, request: Box<dyn Request>, data: &[u8]) -> Result<()>;
+
+    /// The address by which a peer can connect to this endpoint.
+    fn address(&self) -> Result<String>;
+
+    fn peer_address(&self) -> Result<String>;
+
+    /// Says goodbye and ends everything outstanding.
+    fn shutdown(&self) -> Result<()>;
+
+    /// The endpoint ends; posted receives get their error entries. `EBUSY`: it is over, but stays open for entries that
+    /// cannot come yet.
+    fn close(&self) -> Result<()>;
+
+    /// Posts an RMA operation of any shape; `descs` of each local piece, or none. The caller of the C API promised that the
+    /// pieces stay as the operation needs them until it completes; so for `send` and `recv`.
+    fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()>;
+
+    fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()>;
+
+    fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()>;
+
+    /// Cancels the first operation or receive of `context` that still can be.
+    fn cancel(&self, context: usize) -> Result<()>;
+
+    /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this is the last look
+    /// before sleeping.
+    fn progress(&self, force: bool);
+
+    /// Watches the endpoint's descriptors with `poller`, and lets the peer know if it has to wake this side. The caller then
+    /// runs the barrier that is returned, `progress` once more, and sleeps if `may_sleep`.
+    fn sleep(&self, poller: &Poller) -> Result<Option<Fences>>;
+
+    /// After the look that follows `sleep`: whether nothing waits that no descriptor announces.
+    fn may_sleep(&self) -> bool {
+        true
+    }
+
+    /// Undoes one `sleep`.
+    fn awake(&self, poller: Option<&Poller>);
+
+    /// How long a sleeper may sleep before this endpoint has something to do by itself.
+    fn nap_ns(&self) -> u64;
+
+    /// Changes when there is something else to watch than before.
+    fn watched(&self) -> u64;
+
+    /// Whether something is awaited that no descriptor announces.
+    fn is_stalled(&self) -> bool {
+        false
+    }
+
+    fn options(&self) -> Options;
+
+    fn set_options(&self, change: &mut dyn FnMut(&mut Options));
+
+    /// Large copies that the target helps with.
+    fn set_coop(&self, on: bool) -> Result<()> {
+        match on {
+            false => Ok(()),
+            true => {
+                let words = "GDRFAB_OPT_COOP: only shm has copies that the target helps with, not tcp or verbs";
+                Err(Error::new(errno::EOPNOTSUPP, words))
+            }
+        }
+    }
+
+    /// The caller's stream behind which device copies go; 0: none.
+    fn set_stream(&self, stream: u64) -> Result<()> {
+        self.set_options(&mut |o| o.stream = stream);
+        Ok(())
+    }
+
+    /// Whether operations may call a device's driver in this process.
+    fn set_driver_calls(&self, on: bool) -> Result<()> {
+        match on {
+            true => Ok(()),
+            false => {
+                let words = "optval: only shm copies device memory without calling its driver in this process";
+                Err(Error::new(errno::EOPNOTSUPP, words))
+            }
+        }
+    }
+
+    /// How hard an RDMA device tries before it fails an operation.
+    fn effort(&self, _what: Effort) -> Result<u32> {
+        Err(no_effort())
+    }
+
+    fn set_effort(&self, _what: Effort, _value: u32) -> Result<()> {
+        Err(no_effort())
+    }
+
+    /// Which path operations take between memory of this side, host memory if `desc` is 0, and the peer's region.
+    fn report(&self, key: u64, desc: u64) -> Result<PathReport>;
+
+    fn stats(&self) -> Stats;
+}
+
+fn no_effort() -> Error {
+    Error::fixed(errno::ENOPROTOOPT, "optname: an option of RDMA devices; this endpoint has none")
+}
+
+/// What a passive endpoint listens with; `pep.rs` has the rest of one. The methods are called under its lock.
+pub trait Listener: Send {
+    fn address(&self) -> String;
+
+    /// Bytes of private data that accept and reject take.
+    fn cm_data_size(&self) -> usize;
+
+    /// Once; again only after it failed.
+    fn listen(&mut self) -> Result<()>;
+
+    /// Takes connection requests that have come, and what is to be told of those that could not be taken. Called before
+    /// `listen` as well.
+    fn poll(&mut self) -> (Vec<Box<dyn Request>>, Option<Error>);
+
+    /// Changes when there is something else to watch than before.
+    fn watched(&self) -> u64;
+
+    fn watch(&self, poller: &Poller) -> Result<()>;
+}
+
+/// A peer that wants to connect. Dropped, it is rejected.
+pub trait Request: Any + Send {
+    /// The peer's address.
+    fn from(&self) -> String;
+
+    /// Private data that it sent.
+    fn data(&self) -> &[u8];
+
+    /// Makes a passive endpoint's info that of the place which the request came through.
+    fn adjust(&self, _info: &mut Info) {}
+
+    /// Sends the peer away with `data`.
+    fn reject(self: Box<Self>, data: &[u8]) -> Result<()>;
+}
+
+/// The request of one's own kind, for `accept`.
+pub fn own_request<R: Request>(request: Box<dyn Request>) -> Result<R> {
+    let any: Box<dyn Any> = request;
+    any.downcast().map(|r| *r).map_err(|_| Error::invalid("info->handle: a request of another provider"))
+}
+
+/// What feeds a completion queue beside its endpoints.
+pub trait Source: Any + Send + Sync {
+    /// How the queue is read in this format, and what the entry finds in [`super::ops::CqHead::of`].
+    fn ops(&self, format: CqFormat) -> (&'static CqOps, *const ());
+
+    /// Takes what is there. If another thread does, that is enough, unless `force`.
+    fn poll(&self, force: bool);
+}

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tables of operations. An endpoint and a completion queue begin with a pointer to theirs, as libfabric's objects do:
+//! it is chosen once, when the endpoint is enabled or the queue opened, from provider, threading and options. An exported
+//! function loads the entry and jumps.
+//!
+//! Entries are `extern "C"` with the parameters of the exported function, so that the call is one jump with every argument
+//! where it lies already; and what they do, they do inside of `guard::hold`, because nobody above them would.
+
+use super::bind::INJECT_FLAGS;
+use super::contract::Endpoint;
+use super::op::{Common, Dir, Iov, RmaIov};
+use super::queue::{Completion, Queue};
+use crate::error::{Error, Result, errno};
+use crate::guard::{null, posting};
+use crate::mr::DEVICE_DESC;
+use crate::sys::process;
+use std::ffi::c_void;
+use std::slice::from_ref;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// gdrfab_write() and gdrfab_read(): endpoint, buffer, length, descriptor, unused, remote address, key, context.
+pub type Rma = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *mut c_void, u64, u64, u64, *mut c_void) -> isize;
+/// gdrfab_inject_write(): endpoint, buffer, length, unused, remote address, key.
+pub type InjectWrite = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, u64, u64, u64) -> isize;
+/// gdrfab_send() and gdrfab_recv(): endpoint, buffer, length, descriptor, unused, context.
+pub type Message = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *mut c_void, u64, *mut c_void) -> isize;
+/// gdrfab_inject(): endpoint, buffer, length, unused.
+pub type Inject = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, u64) -> isize;
+/// A turn of progress that writes up to `most` arrivals into the caller's array instead of the empty queue. Negative: nothing
+/// was done, and `progress` is to be called.
+pub type Arrive = unsafe fn(*const EpHead, &Queue, *mut c_void, usize) -> isize;
+
+/// gdrfab_cq_read() of an empty queue, of which this is the only endpoint; it ends the call.
+pub type ReadSole = unsafe extern "C" fn(*const CqHead, *mut c_void, usize, *const EpHead) -> isize;
+
+/// How arrivals go straight to the reader of a queue without locks, in one format.
+#[derive(Clone, Copy)]
+pub struct Arrivals {
+    pub sole: ReadSole,
+    pub turn: Arrive,
+}
+
+/// Operations of an endpoint.
+///
+/// # Safety
+/// Of every entry: the endpoint is open, the buffer is as the C caller promised for the operation, and no other call on
+/// the domain overlaps where it was opened without locks.
+pub struct EpOps {
+    pub write: Rma,
+    pub read: Rma,
+    pub inject_write: InjectWrite,
+    pub send: Message,
+    pub inject: Inject,
+    pub recv: Message,
+    /// By format, where arrivals can go straight to the reader of a queue without locks.
+    pub arrive: Option<[Arrivals; 3]>,
+}
+
+/// Handles belong to the process that opened them: rings and keys cannot have two owners.
+#[derive(Clone, Copy)]
+pub struct Owner {
+    word: &'static AtomicU64,
+    id: u64,
+}
+
+impl Owner {
+    pub fn here() -> Owner {
+        let word = process::instance();
+        Owner { word, id: word.load(Ordering::Relaxed) }
+    }
+
+    #[inline]
+    pub fn check(self) -> Result<()> {
+        if self.is_here() { Ok(()) } else { Err(self.foreign()) }
+    }
+
+    #[inline(always)]
+    pub fn is_here(self) -> bool {
+        self.word.load(Ordering::Relaxed) == self.id
+    }
+
+    #[cold]
+    fn foreign(self) -> Error {
+        Error::new(errno::EPERM, format!("this handle was opened by process {}; a fork's child opens its own", self.id))
+    }
+}
+
+/// What an endpoint begins with.
+#[repr(C)]
+pub struct EpHead {
+    ops: AtomicPtr<EpOps>,
+    of: AtomicPtr<()>,
+    owner: Owner,
+    tx_op_flags: u64,
+    prov: Box<dyn Endpoint>,
+}
+
+impl EpHead {
+    pub fn new(prov: Box<dyn Endpoint>, owner: Owner, tx_op_flags: u64) -> EpHead {
+        let general = (&raw const GENERAL).cast_mut();
+        EpHead { ops: AtomicPtr::new(general), of: AtomicPtr::default(), owner, tx_op_flags, prov }
+    }
+
+    /// The provider's endpoint.
+    #[inline]
+    pub fn prov(&self) -> &dyn Endpoint {
+        &*self.prov
+    }
+
+    #[inline(always)]
+    pub fn ops(&self) -> &'static EpOps {
+        // SAFETY: `new` and `enable` store tables that live as long as the library.
+        unsafe { &*self.ops.load(Ordering::Relaxed) }
+    }
+
+    /// Enables the endpoint; from now on its operations are those of the table that the provider chooses. Until then they
+    /// are the general ones, which say what is wrong.
+    pub fn enable(&self) -> Result<()> {
+        self.prov.enable(self.tx_op_flags)?;
+        let (ops, of) = self.prov.ops();
+        self.of.store(of.cast_mut(), Ordering::Relaxed);
+        self.ops.store((&raw const *ops).cast_mut(), Ordering::Release);
+        Ok(())
+    }
+
+    /// What the provider gave with its table, which lives as long as the endpoint.
+    #[inline(always)]
+    pub fn of(&self) -> *const () {
+        self.of.load(Ordering::Relaxed)
+    }
+
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Whether the process is still the one that opened the endpoint.
+    #[inline(always)]
+    pub fn is_here(&self) -> bool {
+        self.owner.is_here()
+    }
+
+    /// Flags for calls that take none.
+    #[inline(always)]
+    pub fn tx_op_flags(&self) -> u64 {
+        self.tx_op_flags
+    }
+
+    fn check(&self, buf: usize, len: usize) -> Result<()> {
+        self.owner.check()?;
+        if buf == 0 && len != 0 { Err(null("buf")) } else { Ok(()) }
+    }
+}
+
+/// Whether a descriptor, or none, stands for memory that the CPU reaches.
+#[inline(always)]
+pub fn on_host(desc: *mut c_void) -> bool {
+    desc as u64 & DEVICE_DESC == 0
+}
+
+/// The operations of an endpoint that has no table of its own, or is not enabled: they call the provider's `rma`, `send` and
+/// `recv`. Where a provider's own entry finds what it is not made for, it jumps here.
+pub static GENERAL: EpOps = GENERAL_ENTRIES;
+/// The same, for tables that have a part of them.
+pub const GENERAL_ENTRIES: EpOps = EpOps { write, read, inject_write, send, inject, recv, arrive: None };
+
+/// Out of line: what `hold` runs in line goes through memory.
+#[inline(never)]
+fn rma(ep: &EpHead, dir: Dir, local: Iov, addr: u64, key: u64, c: &Common) -> Result<()> {
+    ep.check(local.addr, local.len)?;
+    let c = Common { flags: c.flags | ep.tx_op_flags, ..*c };
+    ep.prov.rma(dir, &[local], &[RmaIov { addr, len: local.len, key }], &c, from_ref(&c.desc))
+}
+
+/// # Safety
+/// As for [`EpOps`]; so for all that follow.
+#[inline(never)]
+pub unsafe extern "C" fn write(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    _dest_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
+    // SAFETY: the C caller says that the handle is open.
+    posting(|| rma(unsafe { &*ep }, Dir::Write, Iov { addr: buf as usize, len }, addr, key, &c))
+}
+
+/// # Safety
+/// As for [`EpOps`].
+#[inline(never)]
+pub unsafe extern "C" fn read(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    _src_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
+    // SAFETY: the C caller says that the handle is open.
+    posting(|| rma(unsafe { &*ep }, Dir::Read, Iov { addr: buf as usize, len }, addr, key, &c))
+}
+
+/// # Safety
+/// As for [`EpOps`].
+#[inline(never)]
+pub unsafe extern "C" fn inject_write(ep: *const EpHead, buf: *mut c_void, len: usize, _dest_addr: u64, addr: u64, key: u64) -> isize {
+    let c = Common { flags: INJECT_FLAGS, ..Common::default() };
+    // SAFETY: the C caller says that the handle is open.
+    posting(|| rma(unsafe { &*ep }, Dir::Write, Iov { addr: buf as usize, len }, addr, key, &c))
+}
+
+#[inline(never)]
+fn message(ep: &EpHead, local: Iov, c: &Common) -> Result<()> {
+    ep.check(local.addr, local.len)?;
+    let c = Common { flags: c.flags | ep.tx_op_flags, ..*c };
+    ep.prov.send(&[local], &c, from_ref(&c.desc))
+}
+
+/// # Safety
+/// As for [`EpOps`].
+#[inline(never)]
+pub unsafe extern "C" fn send(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    _dest_addr: u64,
+    context: *mut c_void,
+) -> isize {
+    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
+    // SAFETY: the C caller says that the handle is open.
+    posting(|| message(unsafe { &*ep }, Iov { addr: buf as usize, len }, &c))
+}
+
+/// # Safety
+/// As for [`EpOps`].
+#[inline(never)]
+pub unsafe extern "C" fn inject(ep: *const EpHead, buf: *mut c_void, len: usize, _dest_addr: u64) -> isize {
+    let c = Common { flags: INJECT_FLAGS, ..Common::default() };
+    // SAFETY: the C caller says that the handle is open.
+    posting(|| message(unsafe { &*ep }, Iov { addr: buf as usize, len }, &c))
+}
+
+/// # Safety
+/// As for [`EpOps`].
+#[inline(never)]
+pub unsafe extern "C" fn recv(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    _src_addr: u64,
+    context: *mut c_void,
+) -> isize {
+    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
+    let local = Iov { addr: buf as usize, len };
+    // SAFETY: the C caller says that the handle is open.
+    let ep = unsafe { &*ep };
+    posting(|| ep.check(local.addr, local.len).and_then(|()| ep.prov.recv(&[local], &c, from_ref(&c.desc))))
+}
+
+/// Shape of entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CqFormat {
+    Context,
+    Msg,
+    Data,
+}
+
+/// An entry as the C caller gets it; the border has them under their names there.
+pub trait Entry: Sized {
+    const FORMAT: CqFormat;
+    fn of(c: &Completion) -> Self;
+
+    /// Writes entry `i` of the caller's array.
+    ///
+    /// # Safety
+    /// `buf` holds more than `i` entries.
+    #[inline(always)]
+    unsafe fn put(buf: *mut c_void, i: usize, c: &Completion) {
+        // SAFETY: the caller's promise.
+        unsafe { buf.cast::<Self>().add(i).write_unaligned(Self::of(c)) }
+    }
+}
+
+#[repr(C)]
+pub struct ContextEntry {
+    pub context: usize,
+}
+
+#[repr(C)]
+pub struct MsgEntry {
+    pub context: usize,
+    pub flags: u64,
+    pub len: usize,
+}
+
+#[repr(C)]
+pub struct DataEntry {
+    pub context: usize,
+    pub flags: u64,
+    pub len: usize,
+    pub buf: usize,
+    pub data: u64,
+}
+
+impl Entry for ContextEntry {
+    const FORMAT: CqFormat = CqFormat::Context;
+    #[inline(always)]
+    fn of(c: &Completion) -> Self {
+        ContextEntry { context: c.context }
+    }
+}
+
+impl Entry for MsgEntry {
+    const FORMAT: CqFormat = CqFormat::Msg;
+    #[inline(always)]
+    fn of(c: &Completion) -> Self {
+        MsgEntry { context: c.context, flags: c.flags, len: c.len }
+    }
+}
+
+impl Entry for DataEntry {
+    const FORMAT: CqFormat = CqFormat::Data;
+    #[inline(always)]
+    fn of(c: &Completion) -> Self {
+        DataEntry { context: c.context, flags: c.flags, len: c.len, buf: c.buf, data: c.data }
+    }
+}
+
+/// As `E::put` for a format that is known when running.
+///
+/// # Safety
+/// As for `put`.
+#[inline(always)]
+pub unsafe fn put(format: CqFormat, buf: *mut c_void, i: usize, c: &Completion) {
+    // SAFETY: handed on.
+    unsafe {
+        match format {
+            CqFormat::Context => ContextEntry::put(buf, i, c),
+            CqFormat::Msg => MsgEntry::put(buf, i, c),
+            CqFormat::Data => DataEntry::put(buf, i, c),
+        }
+    }
+}
+
+/// gdrfab_cq_read(): queue, array, entries that it holds. The array may be NULL.
+pub type Read = unsafe extern "C" fn(*const CqHead, *mut c_void, usize) -> isize;
+
+/// Operations of a completion queue.
+///
+/// # Safety
+/// Of every entry: the queue is open, the array is as the C caller promised, and no other call on the domain overlaps where
+/// it was opened without locks.
+pub struct CqOps {
+    pub read: Read,
+}
+
+/// What the entry of a source goes on with, where it does not end the call itself.
+pub struct Rest {
+    /// The endpoints' turn has come, though the source has given so many entries: these are the result.
+    pub due: Read,
+    /// The source has nothing: the endpoints' turn, and a look into the queue.
+    pub after: Read,
+    /// Everything else.
+    pub queue: Read,
+}
+
+/// What a completion queue begins with.
+#[repr(C)]
+pub struct CqHead {
+    pub ops: &'static CqOps,
+    /// What the source gave with its table, which lives as long as the queue.
+    pub of: *const (),
+    pub rest: &'static Rest,
+    /// The queue itself, which lives as long.
+    pub queue: *const Queue,
+}
+
+// SAFETY: `of` is a source's, which is free to be used by any thread.
+unsafe impl Send for CqHead {}
+// SAFETY: as above.
+unsafe impl Sync for CqHead {}

@@ -151,8 +151,8 @@ uninstall:
 
 CHECKS := fmt clippy rust loom install c tcp guards plugins
 # Deeper: alone where limits are those of a quiet machine, and two at a time where limits are wide or nobody looks at a clock.
-CHECKS_ALONE := examples perf modes tcp-links nccl
-CHECKS_PAIRS := verbs memcheck libfabric tsan fuzz doc bindings
+CHECKS_ALONE := examples perf modes tcp-links nccl verbs memcheck libfabric
+CHECKS_PAIRS := tsan fuzz doc bindings
 # Programs of c-tests side by side; see c-tests/run.sh. They wait most of the time.
 JOBS ?= 4
 

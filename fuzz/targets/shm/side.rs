@@ -6,12 +6,12 @@ use super::memory::{Area, May};
 use super::peer::Known;
 use super::world::{cpu_ns, world};
 use gdrfab::mr::{Access, PathPolicy, Paths};
+use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
 use gdrfab::prov::bind::{Binding, INJECT_FLAGS, SILENT};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::ops::{CqFormat, DataEntry, EpHead, Owner};
 use gdrfab::prov::queue::{Completion, Taken};
 use gdrfab::prov::shm::{Domain, Endpoint, Listener};
-use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
 use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, PassiveEndpoint, Queue, Request, flags};
 use gdrfab::sync::serial::Threading;
 use gdrfab::sys::epoll::Poller;
@@ -270,7 +270,9 @@ impl Side {
         }
         let posted = self.ops.len() < OPS
             && timed(|| match dir {
-                Some(dir) => self.by_table(dir, &pieces, &remote, &c).unwrap_or_else(|| self.head.prov().rma(dir, &pieces, &remote, &c, &[c.desc]).is_ok()),
+                Some(dir) => self
+                    .by_table(dir, &pieces, &remote, &c)
+                    .unwrap_or_else(|| self.head.prov().rma(dir, &pieces, &remote, &c, &[c.desc]).is_ok()),
                 None => self.send_by_table(&pieces, &c).unwrap_or_else(|| self.head.prov().send(&pieces, &c, &[c.desc]).is_ok()),
             });
         if !posted {
@@ -360,7 +362,8 @@ impl Side {
             _ => {
                 self.head.prov().is_stalled();
                 let key = targets.get(input.below(16) % targets.len().max(1)).map_or(1, |t| t.key);
-                let _ = timed(|| (self.head.prov().report(key, 0).is_ok(), self.head.prov().peer_address().is_ok(), self.head.prov().stats()));
+                let _ =
+                    timed(|| (self.head.prov().report(key, 0).is_ok(), self.head.prov().peer_address().is_ok(), self.head.prov().stats()));
             }
         }
     }

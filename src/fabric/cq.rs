@@ -171,8 +171,9 @@ impl Cq {
     /// The only endpoint, if messages can go straight from it to the reader.
     #[inline(always)]
     pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
-        // SAFETY: made only for the look; nothing changes the list while the caller keeps threads apart.
-        let eps: &[Arc<Endpoint>] = unsafe { &*(&raw const **self.eps.promised()?) };
+        let eps = self.eps.promised()?;
+        // SAFETY: the list is changed by no call that could come in between: the caller keeps threads apart.
+        let eps: &[Arc<Endpoint>] = unsafe { std::slice::from_raw_parts(eps.as_ptr(), eps.len()) };
         match eps {
             [ep] => ep.sole::<E>(),
             _ => None,

@@ -124,7 +124,10 @@ impl prov::Listener for Listener {
 
     fn poll(&mut self) -> (Vec<Box<dyn prov::Request>>, Option<Error>) {
         let mut requests: Vec<Box<dyn prov::Request>> = Vec::new();
-        while self.listens {
+        if !self.listens {
+            return (requests, None);
+        }
+        loop {
             match self.bound.channel.next() {
                 Ok(Some(event)) => {
                     if let CmEventKind::ConnectRequest { id } = event.kind {
@@ -134,14 +137,13 @@ impl prov::Listener for Listener {
                         requests.push(Box::new(Request { id: Some(id), service, data }));
                     }
                 }
-                Ok(None) => break,
+                Ok(None) => return (requests, None),
                 Err(e) => {
                     crate::log!(Warn, "{e}");
-                    break;
+                    return (requests, None);
                 }
             }
         }
-        (requests, None)
     }
 
     fn watched(&self) -> u64 {

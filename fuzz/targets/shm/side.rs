@@ -387,7 +387,7 @@ impl Side {
                 if let Some(arrive) = self.head.ops().arrive {
                     // SAFETY: there is room for so many entries, and no other thread.
                     unsafe {
-                        let n = timed(|| arrive[CqFormat::Data as usize](&self.head, queue, entries.as_mut_ptr().cast(), most));
+                        let n = timed(|| (arrive[CqFormat::Data as usize].turn)(&self.head, queue, entries.as_mut_ptr().cast(), most));
                         entries.set_len(n.max(0) as usize);
                     }
                 }

@@ -17,7 +17,7 @@ enum {
 	SEG_SLOTS = 1280,
 	SEG_RING = 9472,
 	SLOTS = 128,
-	TABLE_HIGH = 8,
+	TABLE_REACH = 8,
 	TABLE_FILES = 64,
 	TABLE_EXTENTS = 524352,
 	TABLE_ENTRIES = 1572928,
@@ -609,7 +609,7 @@ static void blows_up(struct node *n)
 		put(AT(to, 16), 7 * FILES + i), put(AT(to, 24), 0);
 	}
 	put(AT(entry, 32), get(AT(entry, 32)) | 1ull << 33), put(AT(entry, 40), 0), put(AT(entry, 56), EXTENTS);
-	put(AT(v.table, TABLE_HIGH), REGIONS);
+	put(AT(v.table, TABLE_REACH), REGIONS);
 	mem_publish(n, &m);
 	n->idle = true;
 	oob_recv(n, &word, 1);

@@ -42,6 +42,22 @@ pub struct Attr<'a> {
     pub event: bool,
 }
 
+impl Attr<'_> {
+    /// What most callers ask for: host memory, any path, and the rest as the domain does it. The source is found already.
+    #[inline(always)]
+    pub fn plain(access: Access) -> Attr<'static> {
+        Attr {
+            source: Source::Iov(&[]),
+            memory: Memory::Host,
+            access,
+            offset: 0,
+            requested_key: 0,
+            policy: PathPolicy::default(),
+            event: false,
+        }
+    }
+}
+
 /// A region's public facts.
 #[derive(Clone, Debug)]
 pub struct Facts {

@@ -53,6 +53,7 @@ pub struct PathPolicy {
 }
 
 impl PathPolicy {
+    #[inline]
     pub fn allowed(self) -> Paths {
         let base = if self.require.is_empty() { Paths::all() } else { self.require };
         base - self.forbid

@@ -13,11 +13,11 @@ pub struct Iov {
 }
 
 /// What consecutive bytes consist of.
-pub trait Piece {
+pub trait Span {
     fn bytes(&self) -> usize;
 }
 
-impl Piece for Iov {
+impl Span for Iov {
     #[inline(always)]
     fn bytes(&self) -> usize {
         self.len
@@ -33,11 +33,11 @@ pub struct Walk<'a, P> {
 
 /// Walks `len` bytes from byte `skip` of the pieces on; it ends early where the pieces do. No part is empty.
 #[inline]
-pub fn walk<P: Piece>(pieces: &[P], skip: usize, len: usize) -> Walk<'_, P> {
+pub fn walk<P: Span>(pieces: &[P], skip: usize, len: usize) -> Walk<'_, P> {
     Walk { pieces: pieces.iter(), skip, left: len }
 }
 
-impl<'a, P: Piece> Iterator for Walk<'a, P> {
+impl<'a, P: Span> Iterator for Walk<'a, P> {
     type Item = (&'a P, usize, usize);
 
     #[inline]

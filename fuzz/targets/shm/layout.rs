@@ -2,8 +2,8 @@
 //! Where things lie, and packets, after docs/shm-format.md and not after the code.
 
 pub const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
-pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT2");
-pub const TABLE_BYTES: usize = 18_350_144;
+pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT3");
+pub const TABLE_BYTES: usize = 22_544_448;
 pub const AREA: usize = 2 << 20;
 
 /// In a segment.
@@ -31,7 +31,7 @@ pub fn segment_bytes(lines: usize) -> usize {
 }
 
 /// In a table.
-pub const HIGH: usize = 8;
+pub const REACH: usize = 8;
 
 pub fn file(slot: usize) -> usize {
     64 + 128 * (slot % 4096)
@@ -102,4 +102,11 @@ pub fn intro(kind: u32, i: &Intro<'_>) -> Vec<u8> {
         out.extend(bytes);
     }
     out
+}
+
+/// Home of a key that its owner's caller chose.
+pub fn key_place(key: u64) -> usize {
+    let x = (key ^ key >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let x = (x ^ x >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    18_350_144 + 8 * ((x ^ x >> 33) % 524_288) as usize
 }

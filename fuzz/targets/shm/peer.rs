@@ -323,7 +323,8 @@ impl Peer {
         t.word(e).store(0, SeqCst);
         fields.iter().enumerate().for_each(|(i, w)| t.word(e + 8 + 8 * i).store(*w, Relaxed));
         t.word(e).store(gate, SeqCst);
-        t.word(HIGH).fetch_max(8, Relaxed);
+        t.word(at::key_place(fields[0])).store(index as u64 + 1, Relaxed);
+        t.word(REACH).fetch_max(1, Relaxed);
         if self.regions.len() >= 8 {
             self.regions.remove(0);
         }
@@ -362,7 +363,7 @@ impl Peer {
             fields[input.below(7)] = input.number();
         }
         if how & 7 == 3 {
-            t.word(HIGH).store(u64::MAX, Relaxed);
+            t.word(REACH).store(u64::MAX, Relaxed);
         }
         let gate = if how & 7 == 2 { input.number() } else { key | 1 };
         self.publish(index, fields, gate);

@@ -4,23 +4,24 @@
 use super::endpoint::Endpoint;
 use super::link::Link;
 use super::locate::{self, Asked};
-use super::mr::{Regions, is_stale};
+use super::mr::Regions;
 use super::quiesce;
-use super::region::{Attr, Facts, Modes, Pin, RegionId};
+use super::region::Pin;
 use super::table::Table;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
 use crate::hmem::{Export, Offer, Site};
-use crate::mr::Access;
+use crate::mr::region::{Modes, is_stale};
+use crate::mr::registry::wait_until;
+use crate::mr::{Access, Attr, Facts, Iov, RegionId};
 use crate::prov;
 use crate::prov::info::Info;
-use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 use crate::sync::gate::{Fences, barrier};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::process;
-use crate::sys::time::{self, now_ns};
+use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -67,15 +68,10 @@ impl Domain {
         let config = config::get();
         Ok(Domain {
             threading,
-            modes: Modes {
-                virt_addr,
-                prov_key,
-                paths: crate::mr::Paths::from_bits_truncate(config.paths),
-                plain: virt_addr && prov_key && config.faults.is_empty(),
-            },
+            modes: Modes { virt_addr, prov_key, paths: crate::mr::Paths::from_bits_truncate(config.paths) },
             table,
             table_fd,
-            regions: Serial::new(threading, Regions::new()?),
+            regions: Serial::new(threading, Regions::new(virt_addr && prov_key && config.faults.is_empty())?),
             links: Serial::new(threading, Links::default()),
             user: UserCopy::default(),
             remote_fences: config.membarrier && process::barrier_register(),
@@ -107,14 +103,8 @@ impl Domain {
     /// Where the local pieces lie that an operation describes by `desc`; if the driver may be asked, they are still what was
     /// registered.
     pub fn local_site(&self, desc: u64, local: &[Iov], drivers: bool) -> Result<Site> {
-        let (site, places) = self.regions.lock().local_site(desc, local)?;
-        match places.iter().find(|(_, piece)| drivers && is_stale(site, piece.iov.addr, piece.id)) {
-            None => Ok(site),
-            Some((i, piece)) => {
-                let words = format!("iov[{i}]: the {site} memory at {:#x} was freed after it was registered", piece.iov.addr);
-                Err(Error::coded(errno::EFAULT, Code::Fault, words))
-            }
-        }
+        let found = self.regions.lock().local(desc, local)?;
+        if drivers { found.check() } else { Ok(found.site) }
     }
 
     /// The local pieces as the process knows them that copies for this one, mapped there for its device `near` when first asked.
@@ -164,31 +154,18 @@ impl Domain {
             barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
             quiesce::wait_for_initiators(&used, id.index, config::get().close_ms)?;
         }
-        let mut deadline = 0;
-        loop {
-            let mut regions = self.regions.lock();
-            if regions.users(id) == 0 {
-                let gone = (regions.forget(&self.table, id), std::mem::take(&mut regions.files.gone));
-                // Dropping them may ask a driver.
-                drop(regions);
-                drop(gone);
-                return Ok(());
-            }
-            drop(regions);
-            let now = now_ns();
-            if deadline == 0 {
-                deadline = now + config::get().close_ms * 1_000_000;
-            }
-            if now > deadline {
-                return Err(Error::fixed(errno::EBUSY, "another thread of this process still copies for a peer; call mr_close again"));
-            }
-            std::thread::yield_now();
-        }
+        let busy = "another thread of this process still copies for a peer; call mr_close again";
+        wait_until(config::get().close_ms, busy, || Ok(self.regions.lock().is_quiet(id)))?;
+        let mut regions = self.regions.lock();
+        let gone = (regions.forget(&self.table, id), std::mem::take(&mut regions.files.gone));
+        // Dropping them may ask a driver.
+        drop(regions);
+        drop(gone);
+        Ok(())
     }
 }
 
 impl prov::Domain for Domain {
-    /// Regions and allocations that keep the domain open.
     fn open_endpoint(self: Arc<Self>, _info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
         Ok(Box::new(Endpoint::open(self, context)))
     }
@@ -197,6 +174,7 @@ impl prov::Domain for Domain {
         true
     }
 
+    /// Regions and allocations that keep the domain open.
     fn in_use(&self) -> Option<String> {
         let regions = self.regions.lock();
         match (regions.open_count(), regions.files.allocations()) {
@@ -218,7 +196,7 @@ impl prov::Domain for Domain {
         }
     }
 
-    /// As `register` for one plain range; `None`: nothing was done, take the long way.
+    /// As `register` for one plain range; `None`: nothing was done, `register` does it.
     #[inline]
     fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
         self.regions.lock().register_plain(&self.table, self.modes, iov, access)

@@ -162,6 +162,7 @@ impl Files {
         }
     }
 
+    #[inline]
     pub fn get(&self, id: u64) -> Option<&MemFile> {
         self.slots.get(id as usize % MAX_FILES)?.as_ref().filter(|f| f.id == id)
     }

@@ -3,13 +3,12 @@
 //! which paths that memory permits.
 
 use super::files::Files;
-use super::region::{Attr, Located, ON_DEVICE, PRIVATE, Piece, PieceList, Source, Verdicts};
+use super::region::{Located, ON_DEVICE, PRIVATE, Piece, Place, Verdicts};
 use super::table::Table;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Allocation, Export, Interface, Kind, Pinned, Site};
-use crate::mr::location;
-use crate::mr::{Access, Paths};
-use crate::prov::op::Iov;
+use crate::mr::region::{Location, Pieces};
+use crate::mr::{Access, Attr, Iov, Paths, Source, file, location};
 use crate::sys::mem::{self, Mappable};
 use crate::sys::process;
 use std::borrow::Cow;
@@ -60,7 +59,8 @@ impl Asked {
         };
         let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
         let mut parts = Vec::with_capacity(1);
-        let kind = location::each_allocation(up, site, iovs, |iov, at, of| parts.push((Piece::within(iov, at, of, 0), *of)))?;
+        let kind =
+            location::each_allocation(up, site, iovs, |iov, at, of| parts.push((Piece::within(iov, at, of, Place::default()), *of)))?;
         if kind == Kind::Pinned {
             return Ok(Asked::Pinned(Some(pinned(parts.into_iter().map(|(p, _)| p).collect(), (base, len)))));
         }
@@ -106,31 +106,21 @@ pub fn locate(files: &mut Files, table: &Table, attr: &Attr<'_>, asked: &mut Ask
     }
 }
 
-fn pieces_of(mut list: Vec<Piece>) -> PieceList {
-    match (list.pop(), list.is_empty()) {
-        (Some(one), true) => PieceList::One(one),
-        (last, _) => {
-            list.extend(last);
-            PieceList::Many(list.into())
-        }
-    }
-}
-
 fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Located {
     let list: Vec<Piece> = iovs
         .iter()
         .map(|iov| {
-            let (file, file_offset) = files.find(iov.addr, iov.len).unwrap_or((0, 0));
-            Piece { iov: *iov, file, file_offset, id: 0 }
+            let (file, offset) = files.find(iov.addr, iov.len).unwrap_or((0, 0));
+            Piece { iov: *iov, id: 0, at: Place { file, offset } }
         })
         .collect();
     let verdicts = Verdicts::host(can_map(files, &list));
-    Located { pieces: pieces_of(list), base, len, site: Site::HOST, kind: Kind::Host, verdicts }
+    Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: Kind::Host }, verdicts }
 }
 
 fn can_map(files: &Files, pieces: &[Piece]) -> std::result::Result<(), Cow<'static, str>> {
     for piece in pieces {
-        match files.get(piece.file).and_then(|f| f.host()).map(|f| &f.mappable) {
+        match files.get(piece.at.file).and_then(|f| f.host()).map(|f| &f.mappable) {
             None => return Err(Cow::Borrowed(PRIVATE)),
             Some(Mappable::No(why)) => return Err(Cow::Borrowed(why)),
             Some(Mappable::Yes) => {}
@@ -150,20 +140,20 @@ fn locate_device(files: &mut Files, table: &Table, d: &mut OnDevice) -> Located 
             }),
             Err(_) => 0,
         };
-        list.push(Piece { file, ..*piece });
+        list.push(Piece { at: Place { file, offset: piece.iov.addr as u64 - of.base }, ..*piece });
     }
     if ipc.is_err() {
-        list.iter_mut().for_each(|p| p.file = 0);
+        list.iter_mut().for_each(|p| p.at.file = 0);
         files.drop_unused(table);
     }
     let verdicts = Verdicts { direct: Err(Cow::Borrowed(ON_DEVICE)), cma: Err(Cow::Borrowed(ON_DEVICE)), ipc, refused: Paths::empty() };
-    Located { pieces: pieces_of(list), base: d.base, len: d.len, site: d.site, kind: d.kind, verdicts }
+    Located { location: Location { pieces: list.into(), base: d.base, len: d.len, site: d.site, kind: d.kind }, verdicts }
 }
 
 /// Host memory that the vendor made: the CPU reaches it, but whether the kernel reads it for another
 /// process depends on how it was mapped, so that is tried.
 fn pinned(mut list: Vec<Piece>, (base, len): (u64, u64)) -> Located {
-    list.iter_mut().for_each(|p| (p.file, p.id) = (0, 0));
+    list.iter_mut().for_each(|p| p.id = 0);
     let mut verdicts = Verdicts::host(Err(Cow::Borrowed(PRIVATE)));
     for piece in &list {
         let mut byte = 0u8;
@@ -173,7 +163,7 @@ fn pinned(mut list: Vec<Piece>, (base, len): (u64, u64)) -> Located {
             verdicts.cma = Err(Cow::Owned(e.to_string()));
         }
     }
-    Located { pieces: pieces_of(list), base, len, site: Site::HOST, kind: Kind::Pinned, verdicts }
+    Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: Kind::Pinned }, verdicts }
 }
 
 fn locate_file(
@@ -188,22 +178,17 @@ fn locate_file(
     if len == 0 {
         return Err(Error::invalid("dmabuf->len: 0"));
     }
-    let id = files.adopt(table, fd, access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ))?;
-    let file = files.get(id).and_then(|f| f.host()).ok_or(Error::fixed(errno::EIO, "an adopted file vanished"))?;
-    let (size, addr) = (file.map.len() as u64, file.map.as_ptr() as usize);
-    if offset.checked_add(len as u64).is_none_or(|end| end > size) {
-        return Err(Error::invalid(format!("dmabuf->offset {offset} + len {len} lie beyond the file's {size} bytes")));
-    }
-    let base = base_addr
-        .checked_add(offset)
-        .filter(|b| b.checked_add(len as u64).is_some())
-        .ok_or_else(|| Error::invalid("dmabuf->base_addr + offset + len overflows"))?;
-    let piece = Piece { iov: Iov { addr: addr + offset as usize, len }, file: id, file_offset: offset, id: 0 };
+    let id = files.adopt(table, fd, access.is_written())?;
+    let map = files.get(id).and_then(|f| f.host()).map(|f| &f.map).ok_or(Error::fixed(errno::EIO, "an adopted file vanished"))?;
+    let base = file::base_of(offset, len, map.len() as u64, base_addr)?;
+    let iov = Iov { addr: map.as_ptr() as usize + offset as usize, len };
+    let piece = Piece { iov, id: 0, at: Place { file: id, offset } };
     let mut verdicts = Verdicts::host(can_map(files, &[piece]));
     if mem::is_dmabuf(fd) {
         verdicts.cma = Err(Cow::Borrowed("the mapping of a dma-buf has no pages that the kernel would copy"));
     }
-    Ok(Located { pieces: PieceList::One(piece), base, len: len as u64, site: Site::HOST, kind: Kind::Host, verdicts })
+    let location = Location { pieces: Pieces::One(piece), base, len: len as u64, site: Site::HOST, kind: Kind::Host };
+    Ok(Located { location, verdicts })
 }
 
 /// Pins host memory for a vendor's copies; what cannot be pinned is copied more slowly.

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a region is: what a caller asks for, the pieces it is made of, and the names it goes by.
+//! What a region is beyond what every provider's is: the files that its pieces lie in, and the paths that its memory permits.
 
 use crate::error::Error;
-use crate::hmem::{Allocation, Kind, Pinned, Site};
-pub use crate::mr::key::{desc_fits, desc_index, desc_of};
-use crate::mr::piece;
-use crate::mr::{Access, PathPolicy, Paths};
-pub use crate::mr::{Attr, Facts, RegionId, Source};
+use crate::hmem::{Pinned, Site};
+use crate::mr::region::{self, Location};
+use crate::mr::{Iov, Paths};
 use crate::prov::fault;
-use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,81 +13,30 @@ use std::sync::Arc;
 /// Why memory that nobody shares cannot be mapped.
 pub const PRIVATE: &str = "private memory of this process, not from mem_alloc and not given as a file descriptor";
 
-/// A contiguous piece of a region.
-#[derive(Clone, Copy, Debug)]
-pub struct Piece {
-    pub iov: Iov,
+/// Where a peer that maps the file finds a piece; file 0: nowhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
     pub file: u64,
-    pub file_offset: u64,
-    /// The device allocation's identity when it was registered; 0: none is known.
-    pub id: u64,
+    pub offset: u64,
 }
 
-pub enum PieceList {
-    One(Piece),
-    Many(Box<[Piece]>),
-}
+pub type Piece = region::Piece<Place>;
+pub type Region = region::Region<Place, Shared>;
 
 /// Memory that was found to be what the caller says.
 pub struct Located {
-    pub pieces: PieceList,
-    /// Address that peers use for the first byte where addresses are virtual.
-    pub base: u64,
-    pub len: u64,
-    pub site: Site,
-    pub kind: Kind,
+    pub location: Location<Place>,
     pub verdicts: Verdicts,
 }
 
-impl piece::Piece for Piece {
-    #[inline(always)]
-    fn bytes(&self) -> usize {
-        self.iov.len
-    }
-}
-
-impl Piece {
-    /// The part of `iov` that lies in `of`, from byte `at` of the address space on.
-    pub fn within(iov: &Iov, at: u64, of: &Allocation, file: u64) -> Piece {
-        let end = of.end().min((iov.addr + iov.len) as u64);
-        Piece { iov: Iov { addr: at as usize, len: (end - at) as usize }, file, file_offset: at - of.base, id: of.id }
-    }
-}
-
-impl PieceList {
-    pub fn as_slice(&self) -> &[Piece] {
-        match self {
-            PieceList::One(p) => std::slice::from_ref(p),
-            PieceList::Many(list) => list,
-        }
-    }
-}
-
-pub struct Region {
-    pub base: u64,
-    pub len: u64,
-    pub access: Access,
-    pub paths: Paths,
-    pub policy: PathPolicy,
-    pub pieces: PieceList,
-    pub site: Site,
-    pub kind: Kind,
+/// What shm keeps of a region.
+pub struct Shared {
     pub verdicts: Verdicts,
     /// Host memory that was pinned for a vendor's copies, and for which vendors that was tried.
     pub pins: Vec<(Site, Option<Pinned>)>,
     pub counter: Option<Arc<Counter>>,
-    pub event: bool,
+    /// Its run in the table of extents, if it has several pieces.
     pub extents: Option<(u32, u32)>,
-}
-
-#[derive(Default)]
-pub struct Slot {
-    pub generation: u64,
-    pub key: u64,
-    /// Copies of this process in or out of the region right now.
-    pub users: u32,
-    pub closing: bool,
-    pub region: Option<Region>,
 }
 
 /// Which paths the memory itself permits, and why not the others.
@@ -109,10 +55,12 @@ pub const NOT_DEVICE: Error = Error::fixed(crate::error::errno::ENODEV, "host me
 pub const ON_DEVICE: &str = "device memory: the CPU does not reach it";
 
 impl Verdicts {
+    #[inline]
     pub fn host(direct: std::result::Result<(), Cow<'static, str>>) -> Verdicts {
         Verdicts { direct, cma: Ok(()), ipc: Err(NOT_DEVICE), refused: Paths::empty() }
     }
 
+    #[inline]
     pub fn paths(&self) -> Paths {
         let mut paths = Paths::STAGED;
         paths.set(Paths::DIRECT, self.direct.is_ok());
@@ -146,15 +94,4 @@ pub struct Pin {
     /// The pieces are host memory in a mapping of the library's own whose pages stay: of `mem_alloc`, or a file that cannot
     /// shrink. Other pages may be gone when the CPU comes.
     pub stays: bool,
-}
-
-/// How a domain addresses its regions, and what this process permits.
-#[derive(Clone, Copy, Debug)]
-pub struct Modes {
-    pub virt_addr: bool,
-    pub prov_key: bool,
-    pub paths: Paths,
-    /// Nothing keeps registrations from the short way: keys and addresses are the provider's, and there are no faults
-    /// on demand.
-    pub plain: bool,
 }

@@ -4,10 +4,10 @@
 
 use super::import::{Import, Imports, Near, nonsense, still_there};
 use super::link::Link;
-use super::table::{self, INDEX_BITS, MAX_EXTENTS, MAX_REGIONS};
+use super::table::{self, MAX_EXTENTS};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
-use crate::mr::piece::{self, Piece};
+use crate::mr::piece::{self, Span};
 use crate::mr::{Access, Paths};
 use crate::prov::bind::Verdicts;
 use crate::sync::primitive::{Ordering, fence};
@@ -40,7 +40,7 @@ pub struct Run {
     pub id: u64,
 }
 
-impl Piece for Extent {
+impl Span for Extent {
     #[inline(always)]
     fn bytes(&self) -> usize {
         self.len as usize
@@ -241,21 +241,8 @@ impl Remotes {
         Ok(Resolved::Ready)
     }
 
-    fn index_of(&self, link: &Link, key: u64) -> Option<u32> {
-        let direct = (key & ((1 << INDEX_BITS) - 1)) as u32;
-        let holds = |i: u32| {
-            let e = link.table.entry(i);
-            e.gate.load(Ordering::Acquire) != 0 && e.key.load(Ordering::Relaxed) == key
-        };
-        if (direct as usize) < MAX_REGIONS && holds(direct) {
-            return Some(direct);
-        }
-        // A key of the user's choosing: once per region, so a scan is fine.
-        (0..link.table.high()).find(|i| holds(*i))
-    }
-
     fn look_up(&mut self, link: &Link, key: u64) -> Result<Remote> {
-        let index = self.index_of(link, key).ok_or_else(|| no_such_key(key))?;
+        let index = link.table.index_of(key).ok_or_else(|| no_such_key(key))?;
         // The owner must know that we use this region before we trust the gate.
         let (word, bit) = link.mine.filter(index);
         let slot = index as usize % super::layout::FILTER_BITS / 64;

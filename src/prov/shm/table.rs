@@ -19,6 +19,10 @@ pub use crate::mr::key::INDEX_BITS;
 pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
 pub const MAX_EXTENTS: usize = 1 << 15;
 pub const MAX_FILES: usize = 4096;
+/// Twice as many as regions, so that a key's place is seldom taken.
+const KEY_PLACES: usize = 2 * MAX_REGIONS;
+/// Places that a key may have: what a look-up costs at most.
+const MAX_REACH: u64 = 256;
 
 /// Region was registered for counting remote writes: initiators notify.
 pub const EVENT: u64 = 1 << 32;
@@ -102,15 +106,17 @@ fn words_out_of(words: &[AtomicU64], bytes: &mut [u8]) {
 #[repr(C, align(64))]
 struct Layout {
     magic: AtomicU64,
-    /// One past the highest entry ever used.
-    high: AtomicU64,
+    /// One more than the largest distance of a listed key from its home, ever.
+    reach: AtomicU64,
     pad: [u64; 6],
     files: [File; MAX_FILES],
     extents: [Extent; MAX_EXTENTS],
     entries: [Entry; MAX_REGIONS],
+    /// Keys that callers chose, hashed: each place has one more than an entry's index, or 0.
+    keys: [AtomicU64; KEY_PLACES],
 }
 
-const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT2");
+const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT3");
 
 pub fn pack_rights(access: Access, paths: Paths, extra: u64) -> u64 {
     access.bits() >> 8 & 0xffff | (paths.bits() & 0xffff) << 16 | extra
@@ -167,13 +173,83 @@ impl Table {
         &self.layout().files[id as usize % MAX_FILES]
     }
 
-    pub fn high(&self) -> u32 {
-        self.layout().high.load(Ordering::Acquire).min(MAX_REGIONS as u64) as u32
+    /// Where a key of a caller's choice may be listed: from its home on, with the distance.
+    fn places(&self, key: u64, reach: u64) -> impl Iterator<Item = (u64, &AtomicU64)> {
+        let home = scatter(key);
+        (0..reach).map(move |distance| (distance, &self.layout().keys[home.wrapping_add(distance) as usize % KEY_PLACES]))
     }
 
-    pub fn raise_high(&self, index: u32) {
-        if u64::from(index) >= self.layout().high.load(Ordering::Relaxed) {
-            self.layout().high.store(u64::from(index) + 1, Ordering::Release);
+    /// Lets peers find the entry by its key, which a caller chose.
+    pub fn list_key(&self, key: u64, index: u32) -> Result<()> {
+        let free = self.places(key, MAX_REACH).find(|(_, place)| place.load(Ordering::Relaxed) == 0);
+        let (distance, place) = free.ok_or(Error::fixed(errno::ENOSPC, "the domain's table of keys has no place for requested_key"))?;
+        place.store(u64::from(index) + 1, Ordering::Relaxed);
+        if distance >= self.layout().reach.load(Ordering::Relaxed) {
+            self.layout().reach.store(distance + 1, Ordering::Release);
         }
+        Ok(())
+    }
+
+    pub fn unlist_key(&self, key: u64, index: u32) {
+        if let Some((_, place)) = self.places(key, MAX_REACH).find(|(_, place)| place.load(Ordering::Relaxed) == u64::from(index) + 1) {
+            place.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The open entry that `key` names: a key of the library's has its index in the low bits, one of a caller's is looked up.
+    pub fn index_of(&self, key: u64) -> Option<u32> {
+        let named = |i: &u32| {
+            let e = self.entry(*i);
+            e.gate.load(Ordering::Acquire) != 0 && e.key.load(Ordering::Relaxed) == key
+        };
+        let index = (key & ((1 << INDEX_BITS) - 1)) as u32;
+        if named(&index) {
+            return Some(index);
+        }
+        // The owner may be hostile; its word bounds no work of ours.
+        let reach = self.layout().reach.load(Ordering::Acquire).min(MAX_REACH);
+        let listed = self.places(key, reach).filter_map(|(_, place)| place.load(Ordering::Relaxed).checked_sub(1));
+        listed.map(|i| (i % MAX_REGIONS as u64) as u32).find(named)
+    }
+}
+
+/// Spreads keys, which callers number as they like (the finalizer of MurmurHash3).
+fn scatter(key: u64) -> u64 {
+    let x = (key ^ key >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let x = (x ^ x >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ x >> 33
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_the_callers_choice_are_found_with_little_work() {
+        let (table, fd) = Table::create().unwrap();
+        let peer = Table::attach(fd.as_fd()).unwrap();
+        // Half of what fits, numbered so that the low bits say nothing.
+        let keys: Vec<u64> = (0..MAX_REGIONS as u64 / 2).map(|i| i << 32 | 5).collect();
+        for (i, key) in keys.iter().enumerate() {
+            table.list_key(*key, i as u32).unwrap();
+            table.entry(i as u32).key.store(*key, Ordering::Relaxed);
+            table.entry(i as u32).gate.store(1, Ordering::Release);
+        }
+        assert!(keys.iter().enumerate().all(|(i, key)| peer.index_of(*key) == Some(i as u32)));
+        assert_eq!((peer.index_of(1), peer.index_of(u64::MAX)), (None, None));
+        assert!(table.layout().reach.load(Ordering::Relaxed) < MAX_REACH);
+        table.entry(7).gate.store(0, Ordering::Release);
+        table.unlist_key(keys[7], 7);
+        assert_eq!((peer.index_of(keys[7]), peer.index_of(keys[8])), (None, Some(8)));
+        // One key again and again, as by an owner that never closes: an error, and no longer search.
+        for i in 0..300 {
+            let full = table.list_key(3, i).is_err();
+            assert_eq!(full && i < 100, false, "{i}");
+        }
+        assert!(table.list_key(3, 0).is_err_and(|e| e.errno == errno::ENOSPC));
+        // What a hostile owner writes is bounded.
+        table.layout().reach.store(u64::MAX, Ordering::Release);
+        table.places(9, 1).for_each(|(_, place)| place.store(u64::MAX, Ordering::Relaxed));
+        assert_eq!(peer.index_of(9), None);
     }
 }

@@ -6,7 +6,7 @@ use super::mr::Region;
 use super::scatter::Stripes;
 use super::slots::{Lanes, Loading};
 use crate::error::{Code, Error, errno};
-use crate::mr::piece::{self, walk};
+use crate::mr::piece::{Span, walk};
 use crate::prov::bind::Ending;
 use crate::prov::op::{Iov, Pieces, parts};
 use crate::sys::stream::{Piece, piece};
@@ -92,7 +92,7 @@ impl Call<'_> {
     }
 }
 
-impl piece::Piece for Run {
+impl Span for Run {
     #[inline(always)]
     fn bytes(&self) -> usize {
         self.len as usize

@@ -4,14 +4,16 @@
 use super::auth;
 use super::crowd::Crowd;
 use super::endpoint::Endpoint;
-use super::locate::{self, Modes};
-use super::mr::{Regions, is_stale};
+use super::locate;
+use super::mr::Regions;
 use super::state::State;
 use crate::config;
-use crate::error::{Code, Error, Result, errno};
+use crate::error::Result;
 use crate::hmem::Site;
 use crate::mr::Paths;
 use crate::mr::alloc::Allocations;
+use crate::mr::region::Modes;
+use crate::mr::registry::wait_until;
 use crate::mr::{Attr, Facts, RegionId};
 use crate::prov;
 use crate::prov::fault::Plan;
@@ -20,12 +22,11 @@ use crate::prov::info::{Info, PROGRESS_AUTO, Secret};
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 use crate::sync::serial::{Serial, Threading};
-use crate::sys::time::now_ns;
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
 /// How long closing a region waits for a copy that touches it.
-const CLOSE_NS: u64 = 1_000_000_000;
+const CLOSE_MS: u64 = 1000;
 
 pub struct Domain {
     pub threading: Threading,
@@ -73,23 +74,17 @@ impl Domain {
 
     /// Where the local pieces lie that an operation describes by `desc`; they are still what was registered.
     pub fn local_site(&self, desc: u64, local: &[Iov]) -> Result<Site> {
-        let (site, places) = self.regions.lock().local_site(desc, local)?;
-        match places.iter().find(|(_, piece)| is_stale(site, piece)) {
-            None => Ok(site),
-            Some((i, piece)) => {
-                let words = format!("iov[{i}]: the {site} memory at {:#x} was freed after it was registered", piece.iov.addr);
-                Err(Error::coded(errno::EFAULT, Code::Fault, words))
-            }
-        }
+        let found = self.regions.lock().local(desc, local)?;
+        found.check()
     }
 }
 
 impl prov::Domain for Domain {
-    /// Regions and allocations that keep the domain open.
     fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
         Ok(Box::new(Endpoint::open(self, info, context)?))
     }
 
+    /// Regions and allocations that keep the domain open.
     fn in_use(&self) -> Option<String> {
         match (self.regions.lock().open_count(), self.memory.count()) {
             (0, 0) => None,
@@ -107,16 +102,15 @@ impl prov::Domain for Domain {
     /// When this returns `Ok`, nothing of a peer's touches the memory, nor will: a transfer that is under way goes on
     /// without it, and fails.
     fn close_region(&self, id: RegionId) -> Result<()> {
-        let until = now_ns() + CLOSE_NS;
-        while !self.regions.lock().shut(id)? {
-            if now_ns() > until {
-                return Err(Error::fixed(errno::EBUSY, "a device's copy still touches the region; call mr_close again"));
+        wait_until(CLOSE_MS, "a device's copy still touches the region; call mr_close again", || {
+            let quiet = self.regions.lock().shut(id)?;
+            if !quiet {
+                // Copies end in the turns of the endpoints that began them.
+                let endpoints = self.endpoints.lock().clone();
+                endpoints.iter().filter_map(|s| s.try_lock()).for_each(|mut s| s.progress(self, true));
             }
-            // Copies end in the turns of the endpoints that began them.
-            let endpoints = self.endpoints.lock().clone();
-            endpoints.iter().filter_map(|s| s.try_lock()).for_each(|mut s| s.progress(self, true));
-            std::thread::yield_now();
-        }
+            Ok(quiet)
+        })?;
         self.regions.lock().forget(id);
         Ok(())
     }

@@ -10,28 +10,25 @@ use super::object::RawMr;
 use super::steps::{PINNED, Record, Steps};
 use crate::config;
 use crate::error::{Error, Result, errno};
-use crate::hmem::{self, Allocation, Interface, Kind, Site};
-use crate::mr::location;
-use crate::mr::{Access, Paths};
-use crate::mr::{Attr, Memory, Source};
-use crate::prov::op::Iov;
+use crate::hmem::{self, Interface, Kind, Site};
+use crate::mr::region::{Location, Pieces};
+use crate::mr::{Access, Attr, Iov, Memory, Paths, Source, file, location};
 use crate::sys::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Memory that the device, or staging, reaches.
 pub struct Attached {
-    /// Consecutive pieces by the addresses that operations name; none where the memory is staged.
-    pub pieces: Vec<(Iov, RawMr)>,
+    /// By this process's addresses.
+    pub location: Location<()>,
+    /// Address of the first byte for peers.
+    pub base: u64,
+    /// The device's registration of each piece; none where the memory is staged.
+    pub mrs: Vec<RawMr>,
     /// The same memory under this process's addresses, where peers use others.
     pub local: Option<RawMr>,
     /// How the bytes are reached where the device cannot.
     pub backing: Option<Backing>,
     pub path: Paths,
-    /// Address of the first byte for operations of this side and of peers.
-    pub base: u64,
-    pub len: u64,
-    pub site: Site,
-    pub kind: Kind,
     pub record: Record,
 }
 
@@ -88,17 +85,12 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
     let base = iov.addr as u64;
     // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
     let mr = unsafe { RawMr::host(&domain.pd, iov.addr, iov.len, base, device_access(domain, access)) }.ok()?;
-    Some(Attached {
-        pieces: vec![(iov, mr)],
-        local: None,
-        backing: None,
-        path: PINNED.path,
-        base,
-        len,
-        site: Site::HOST,
-        kind: Kind::Host,
-        record: Record::of(PINNED),
-    })
+    let location = location_of(&[iov], len, Site::HOST, Kind::Host);
+    Some(Attached { location, base, mrs: vec![mr], local: None, backing: None, path: PINNED.path, record: Record::of(PINNED) })
+}
+
+fn location_of(iovs: &[Iov], len: u64, site: Site, kind: Kind) -> Location<()> {
+    Location { pieces: Pieces::of(iovs, |_| ()), base: iovs.first().map_or(0, |v| v.addr as u64), len, site, kind }
 }
 
 fn check_limits(domain: &Domain, len: u64) -> Result<()> {
@@ -149,7 +141,7 @@ fn attach_ranges(domain: &Domain, attr: &Attr<'_>, steps: &mut Steps, iovs: &[Io
 }
 
 /// Registrations of the ranges, and one for operations of this side if those need another.
-type Registered = (Vec<(Iov, RawMr)>, Option<RawMr>);
+type Registered = (Vec<RawMr>, Option<RawMr>);
 
 struct Plan<'a> {
     domain: &'a Domain,
@@ -160,10 +152,10 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn attached(&self, steps: &mut Steps, (pieces, local): Registered, path: Paths, site: Site, kind: Kind) -> Attached {
+    fn attached(&self, steps: &mut Steps, (mrs, local): Registered, path: Paths, site: Site, kind: Kind) -> Attached {
         let record = std::mem::take(&mut steps.record);
-        let backing = pieces.is_empty().then(|| Backing::memory(site, self.iovs, self.base));
-        Attached { pieces, local, backing, path, base: self.base, len: self.len, site, kind, record }
+        let backing = mrs.is_empty().then(|| Backing::memory(site, self.iovs, self.base));
+        Attached { location: location_of(self.iovs, self.len, site, kind), base: self.base, mrs, local, backing, path, record }
     }
 
     /// The address that operations use for `iov`.
@@ -173,17 +165,13 @@ impl Plan<'_> {
 
     /// Registers each range by `how`.
     fn each(&self, how: impl Fn(&Iov, u64) -> Result<RawMr>) -> Result<Registered> {
-        let one = |iov: &Iov| {
-            let iova = self.named(iov);
-            Ok((Iov { addr: iova as usize, len: iov.len }, how(iov, iova)?))
-        };
-        let pieces = self.iovs.iter().map(one).collect::<Result<Vec<_>>>()?;
+        let mrs = self.iovs.iter().map(|iov| how(iov, self.named(iov))).collect::<Result<Vec<_>>>()?;
         let used_here = self.access.intersects(Access::SEND | Access::RECV | Access::READ | Access::WRITE);
         let local = match self.iovs {
             [iov] if used_here && self.named(iov) != iov.addr as u64 => Some(how(iov, iov.addr as u64)?),
             _ => None,
         };
-        Ok((pieces, local))
+        Ok((mrs, local))
     }
 
     fn pinned(&self, extra: u32) -> Result<Registered> {
@@ -196,17 +184,17 @@ impl Plan<'_> {
 
     fn host(&self, steps: &mut Steps, kind: Kind) -> Result<Attached> {
         if self.domain.on_demand
-            && let Some(pieces) = steps.take(Paths::NIC, "host pages on demand (ibv_reg_mr)", || self.pinned(flag::IBV_ACCESS_ON_DEMAND))
+            && let Some(pieces) = steps.attempt(Paths::NIC, "host pages on demand (ibv_reg_mr)", || self.pinned(flag::IBV_ACCESS_ON_DEMAND))
         {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }
         super::populate::populate(self.iovs, self.access, config::get().verbs.reg_threads);
-        if let Some(pieces) = steps.take(PINNED.path, PINNED.what, || self.pinned(0)) {
+        if let Some(pieces) = steps.attempt(PINNED.path, PINNED.what, || self.pinned(0)) {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }
         // A device that refuses host memory lacks a resource, and staging would hide it: it is for those who ask.
         if !steps.allowed.contains(Paths::NIC)
-            && steps.take(Paths::STAGED, "staged through buffers of the library", || may_stage(self.domain, self.access)).is_some()
+            && steps.attempt(Paths::STAGED, "staged through buffers of the library", || may_stage(self.domain, self.access)).is_some()
         {
             return Ok(self.attached(steps, (Vec::new(), None), Paths::STAGED, Site::HOST, kind));
         }
@@ -215,25 +203,19 @@ impl Plan<'_> {
 
     fn device(&self, steps: &mut Steps, site: Site) -> Result<Attached> {
         let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
-        let mut kind = Kind::default();
-        for (i, iov) in self.iovs.iter().enumerate() {
-            for of in hmem::span(up, iov.addr as u64, iov.len as u64)? {
-                check_device(&of, site, i)?;
-                kind = of.kind;
-            }
-        }
+        let kind = location::each_allocation(up, site, self.iovs, |_, _, _| {})?;
         if kind == Kind::Pinned {
             return self.host(steps, kind);
         }
         for (pcie, what) in [(true, "dma-buf with the PCIe mapping"), (false, "dma-buf")] {
-            if let Some(pieces) = steps.take(Paths::DMABUF, what, || self.each(|iov, iova| self.exported(up, iov, iova, pcie))) {
+            if let Some(pieces) = steps.attempt(Paths::DMABUF, what, || self.each(|iov, iova| self.exported(up, iov, iova, pcie))) {
                 return Ok(self.attached(steps, pieces, Paths::DMABUF, site, kind));
             }
         }
-        if let Some(pieces) = steps.take(Paths::PEER_MEM, "peer memory (ibv_reg_mr)", || self.pinned(0)) {
+        if let Some(pieces) = steps.attempt(Paths::PEER_MEM, "peer memory (ibv_reg_mr)", || self.pinned(0)) {
             return Ok(self.attached(steps, pieces, Paths::PEER_MEM, site, kind));
         }
-        if steps.take(Paths::STAGED, "staged through buffers of the library", || may_stage(self.domain, self.access)).is_some() {
+        if steps.attempt(Paths::STAGED, "staged through buffers of the library", || may_stage(self.domain, self.access)).is_some() {
             return Ok(self.attached(steps, (Vec::new(), None), Paths::STAGED, site, kind));
         }
         Err(steps.exhausted())
@@ -248,16 +230,6 @@ impl Plan<'_> {
     }
 }
 
-fn check_device(of: &Allocation, site: Site, i: usize) -> Result<()> {
-    if of.device != site.device {
-        return Err(Error::invalid(format!(
-            "attr->device: {}, but iov[{i}] is memory of device {} at {:#x}",
-            site.device, of.device, of.base
-        )));
-    }
-    Ok(())
-}
-
 fn check_congruent(iova: u64, offset: u64) -> Result<()> {
     if (iova ^ offset) & (mem::page_size() as u64 - 1) != 0 {
         return Err(Error::invalid(format!(
@@ -269,10 +241,9 @@ fn check_congruent(iova: u64, offset: u64) -> Result<()> {
 
 /// Whether a file that holds `[offset, end)` is a dma-buf.
 fn check_file(fd: BorrowedFd<'_>, offset: u64, end: u64) -> Result<bool> {
-    let dmabuf = mem::dmabuf_size(fd)?;
-    let size = dmabuf.map_or_else(|| mem::file_id(fd).map(|(_, size)| size), Ok)?;
+    let size = file::size_of(fd)?;
     match end <= size {
-        true => Ok(dmabuf.is_some()),
+        true => Ok(mem::is_dmabuf(fd)),
         false => Err(Error::invalid(format!("dmabuf->offset {offset} + len {} lie beyond the file's {size} bytes", end - offset))),
     }
 }
@@ -298,20 +269,18 @@ fn attach_file(
         return Err(Error::invalid("dmabuf->base_addr + offset + len overflows"));
     }
     check_congruent(base, offset).map_err(|e| e.context(if domain.virt_addr { "dmabuf->base_addr" } else { "offset" }))?;
-    let named = Iov { addr: base as usize, len };
     // Operations of this side name the bytes by base_addr, whatever peers call them.
     let own = base_addr + offset;
     let used_here = attr.access.intersects(Access::SEND | Access::RECV | Access::READ | Access::WRITE);
     let twice = |how: &dyn Fn(u64) -> Result<RawMr>| -> Result<Registered> {
         let local = if used_here && own != base { Some(how(own)?) } else { None };
-        Ok((vec![(named, how(base)?)], local))
+        Ok((vec![how(base)?], local))
     };
-    let done = |steps: &mut Steps, pieces: Registered, backing, path, site| {
+    let done = |steps: &mut Steps, (mrs, local): Registered, backing, path, site| {
         let record = std::mem::take(&mut steps.record);
-        let (pieces, local) = pieces;
-        Ok(Attached { pieces, local, backing, path, base, len: len as u64, site, kind: Kind::Host, record })
+        let location = location_of(&[Iov { addr: own as usize, len }], len as u64, site, Kind::Host);
+        Ok(Attached { location, base, mrs, local, backing, path, record })
     };
-    let writable = attr.access.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ);
     let access = device_access(domain, attr.access);
     let site = match attr.memory {
         Memory::Device(site) => site,
@@ -329,21 +298,21 @@ fn attach_file(
         _ => check_file(fd, offset, end)?,
     };
     let outcome = || tried.unwrap_or(Err(Error::fixed(errno::EACCES, "not permitted")));
-    if is_dmabuf && let Some(pieces) = steps.take(Paths::DMABUF, "dma-buf", outcome) {
+    if is_dmabuf && let Some(pieces) = steps.attempt(Paths::DMABUF, "dma-buf", outcome) {
         return done(steps, pieces, None, Paths::DMABUF, site);
     }
     // What can be mapped can be pinned, unless the mapping has no pages of its own.
-    let backing = Backing::file(fd, offset, len, writable, base);
+    let backing = Backing::file(fd, offset, len, attr.access.is_written(), base);
     let path = if is_dmabuf { Paths::PEER_MEM } else { Paths::NIC };
     let mapped = || {
         let backing = backing.as_ref().map_err(Clone::clone)?;
         // SAFETY: the mapping stays as long as the region, which keeps the backing.
         twice(&|iova| unsafe { RawMr::host(&domain.pd, backing.address(), len, iova, access) })
     };
-    if let Some(pieces) = steps.take(path, "the file's mapping pinned (ibv_reg_mr)", mapped) {
+    if let Some(pieces) = steps.attempt(path, "the file's mapping pinned (ibv_reg_mr)", mapped) {
         return done(steps, pieces, backing.ok(), path, site);
     }
-    match steps.take(Paths::STAGED, "staged through buffers of the library", || may_stage(domain, attr.access).and(backing)) {
+    match steps.attempt(Paths::STAGED, "staged through buffers of the library", || may_stage(domain, attr.access).and(backing)) {
         Some(backing) => done(steps, (Vec::new(), None), Some(backing), Paths::STAGED, site),
         None => Err(steps.exhausted()),
     }

@@ -3,16 +3,18 @@
 //! through a mapping of the caller's file.
 
 use crate::error::{Error, Result, errno};
-use crate::hmem::{Site, dmabuf};
+use crate::hmem::Site;
+use crate::mr::file::MappedFile;
 use crate::prov::op::{Iov, parts};
-use crate::sys::mem::{self, Mapping, Protection};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 enum Bytes {
     /// Ranges of this process's address space, in order.
-    Memory { site: Site, ranges: Box<[Iov]> },
-    /// A mapping, with the first byte `within` it.
-    File { fd: OwnedFd, map: Mapping, within: usize },
+    Memory {
+        site: Site,
+        ranges: Box<[Iov]>,
+    },
+    File(MappedFile),
 }
 
 pub struct Backing {
@@ -28,17 +30,13 @@ impl Backing {
 
     /// Maps `[offset, offset+len)` of a file.
     pub fn file(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool, base: u64) -> Result<Backing> {
-        let (start, within) = dmabuf::map_from(fd, offset)?;
-        let size = len.checked_add(within).and_then(mem::page_round).ok_or_else(|| Error::invalid("dmabuf->len: overflows"))?;
-        let protection = if writable { Protection::ReadWrite } else { Protection::ReadOnly };
-        let map = Mapping::new(fd, start, size, protection)?;
-        Ok(Backing { bytes: Bytes::File { fd: mem::duplicate(fd)?, map, within }, base })
+        Ok(Backing { bytes: Bytes::File(MappedFile::new(fd, offset, len, writable)?), base })
     }
 
     /// Where the CPU finds the first byte, of a file.
     pub fn address(&self) -> usize {
         match &self.bytes {
-            Bytes::File { map, within, .. } => map.as_ptr() as usize + within,
+            Bytes::File(file) => file.address(),
             Bytes::Memory { ranges, .. } => ranges.first().map_or(0, |r| r.addr),
         }
     }
@@ -70,12 +68,13 @@ impl Backing {
         let outside = || Error::fixed(errno::EFAULT, "the range leaves the region");
         let skip = usize::try_from(addr.checked_sub(self.base).ok_or_else(outside)?).map_err(|_| outside())?;
         match &self.bytes {
-            Bytes::File { fd, map, within } => {
-                let end = skip.checked_add(len).and_then(|e| e.checked_add(*within)).filter(|e| *e <= map.len());
-                end.ok_or_else(outside)?;
-                dmabuf::begin_cpu(fd.as_fd(), write)?;
-                let copied = each(Site::HOST, map.as_ptr() as usize + within + skip, len);
-                copied.and(dmabuf::end_cpu(fd.as_fd(), write))
+            Bytes::File(file) => {
+                if !file.holds(skip, len) {
+                    return Err(outside());
+                }
+                file.begin_cpu(write)?;
+                let copied = each(Site::HOST, file.address() + skip, len);
+                copied.and(file.end_cpu(write))
             }
             Bytes::Memory { site, ranges } => {
                 let mut left = len;

@@ -16,6 +16,7 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::Access;
 use crate::mr::alloc::Allocations;
+use crate::mr::registry::wait_until;
 use crate::mr::{Attr, Facts, RegionId};
 use crate::prov;
 use crate::prov::fault::Plan;
@@ -24,12 +25,11 @@ use crate::prov::info::Info;
 use crate::prov::op::{IOV_LIMIT, Iov};
 use crate::prov::queue::{Counter, Queue};
 use crate::sync::serial::{Serial, Threading};
-use crate::sys::time::now_ns;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
 /// How long closing a region waits for copies of this process.
-const CLOSE_NS: u64 = 1_000_000_000;
+const CLOSE_MS: u64 = 1000;
 
 pub struct Domain {
     pub me: Weak<Domain>,
@@ -100,22 +100,9 @@ impl Domain {
     pub fn context(&self) -> &Arc<Context> {
         &self.pd.context
     }
-
-    #[cold]
-    fn wait_for_copies(&self, id: RegionId) -> Result<()> {
-        let until = now_ns() + CLOSE_NS;
-        while !self.regions.lock().shut(id)? {
-            if now_ns() > until {
-                return Err(Error::fixed(errno::EBUSY, "operations still copy from or to the region; call mr_close again"));
-            }
-            std::thread::yield_now();
-        }
-        Ok(())
-    }
 }
 
 impl prov::Domain for Domain {
-    /// Regions and allocations that keep the domain open.
     fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
         Ok(Box::new(Endpoint::open(self, info, context)?))
     }
@@ -124,6 +111,7 @@ impl prov::Domain for Domain {
         Ok(Some(Cq::open(&self, size, queue)?))
     }
 
+    /// Regions and allocations that keep the domain open.
     fn in_use(&self) -> Option<String> {
         match (self.regions.lock().open_count(), self.memory.count()) {
             (0, 0) => None,
@@ -137,22 +125,19 @@ impl prov::Domain for Domain {
         }
         // Pinning takes long and needs no lock.
         let attached = attach::attach(self, attr)?;
-        self.regions.lock().add(attached, attr.access)
+        self.regions.lock().add(attached, attr)
     }
 
-    /// As `register` for one plain range of host memory, checked by the caller; `None`: nothing was done, take the long
-    /// way.
+    /// As `register` for one plain range of host memory, checked by the caller; `None`: nothing was done, `register`
+    /// does it.
     fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
         let attached = attach::attach_plain(self, iov, access)?;
-        self.regions.lock().add(attached, access).ok()
+        self.regions.lock().add(attached, &Attr::plain(access)).ok()
     }
 
     /// When this returns `Ok`, no peer reaches the memory, nor does a copy of this process.
     fn close_region(&self, id: RegionId) -> Result<()> {
-        let quiet = self.regions.lock().shut(id)?;
-        if !quiet {
-            self.wait_for_copies(id)?;
-        }
+        wait_until(CLOSE_MS, "operations still copy from or to the region; call mr_close again", || self.regions.lock().shut(id))?;
         self.regions.lock().detach(id)
     }
 

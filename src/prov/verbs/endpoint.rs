@@ -511,7 +511,7 @@ impl prov::Endpoint for Endpoint {
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.shared.state.lock();
         s.check_connected()?;
-        let staged = mr::staged_index(key).is_some();
+        let staged = mr::is_staged(key);
         if !staged && key >> 32 != 0 {
             let words = format!("key: {key:#x} is no key of a verbs region: it has more than 32 bits and names no staged region");
             return Err(Error::coded(errno::EKEYREJECTED, Code::Key, words));

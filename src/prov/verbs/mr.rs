@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Regions of a domain, and the pieces of operations that lie in them.
+//! Regions of a domain as verbs has them, whose keys are the device's; and the pieces of operations that lie in them.
 //!
 //! A descriptor of plain memory carries the device's own local key, so that an operation looks nothing up; a wrong
 //! one is refused by the device. Regions of several registrations, and staged ones, are found by their number.
@@ -7,15 +7,15 @@
 use super::abi::ibv_sge;
 use super::attach::Attached;
 use super::backing::Backing;
+use super::object::RawMr;
+use super::steps::Record;
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
-use crate::mr::{Access, KeySource, Paths};
-use crate::mr::{DEVICE_DESC, Facts, RegionId};
-use crate::prov::op::{IOV_LIMIT, Iov};
+use crate::mr::registry::{CHOSEN_KEY, KeyOf, Registry};
+use crate::mr::{Access, Attr, DEVICE_DESC, Iov, Paths, RegionId, region};
+use crate::prov::op::IOV_LIMIT;
+use std::ops::Deref;
 use std::sync::Arc;
-
-/// Regions that a domain can have.
-pub const MAX_REGIONS: usize = 1 << 20;
 
 /// Where a descriptor's bytes are reached.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -113,20 +113,20 @@ fn no_desc(i: usize, desc: u64) -> Error {
     Error::invalid(format!("desc[{i}]: {words}"))
 }
 
-struct Region {
-    attached: Attached,
-    access: Access,
-    key: u64,
-}
+/// A region with the device's registrations of its pieces.
+pub type Region = region::Region<(), Published>;
 
-#[derive(Default)]
-struct Slot {
-    generation: u64,
-    region: Option<Arc<parking_lot::Mutex<Region>>>,
-    /// For copies, which do not wait for the lock of a region that closes.
-    backing: Option<Arc<Staged>>,
-    /// No copy starts any more.
-    closing: bool,
+/// What verbs keeps of a region.
+pub struct Published {
+    /// One for each piece; none where the memory is staged.
+    mrs: Vec<RawMr>,
+    /// The same memory under this process's addresses, where peers use others.
+    local: Option<RawMr>,
+    /// Memory that the device does not reach. Copies hold it.
+    staged: Option<Arc<Staged>>,
+    /// Where the CPU sees a file that the device reached by its mapping.
+    _backing: Option<Backing>,
+    record: Record,
 }
 
 /// A region that is reached by copies.
@@ -137,155 +137,87 @@ pub struct Staged {
     pub access: Access,
 }
 
-pub struct Regions {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    keys: KeySource,
-    /// Regions that there were.
-    count: u64,
-    open: usize,
+const INDEX_BITS: u32 = 20;
+/// Regions that a domain can have.
+pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
+
+pub struct Regions(Registry<Region, INDEX_BITS>);
+
+/// Whether a key names a staged region: those keys are above what a device's can be.
+pub fn is_staged(key: u64) -> bool {
+    key & CHOSEN_KEY != 0
 }
 
-/// Keys of staged regions: above what a device's key can be, a number and what tells it from its predecessors.
-const STAGED_KEY: u64 = 1 << 63;
-const INDEX_BITS: u32 = 20;
-
-/// The number of the staged region that a key names.
-pub fn staged_index(key: u64) -> Option<u32> {
-    (key & STAGED_KEY != 0).then_some((key & ((1 << INDEX_BITS) - 1)) as u32)
+impl Deref for Regions {
+    type Target = Registry<Region, INDEX_BITS>;
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 impl Regions {
     pub fn new() -> Result<Regions> {
-        Ok(Regions { slots: Vec::new(), free: Vec::new(), keys: KeySource::new()?, count: 0, open: 0 })
+        Ok(Regions(Registry::new(0)?))
     }
 
-    pub fn open_count(&self) -> usize {
-        self.open
-    }
-
-    pub fn add(&mut self, mut attached: Attached, access: Access) -> Result<RegionId> {
-        let index = match self.free.pop() {
-            Some(i) => i,
-            None if self.slots.len() < MAX_REGIONS => {
-                self.slots.push(Slot::default());
-                self.slots.len() as u32 - 1
-            }
-            None => return Err(Error::new(errno::ENOSPC, format!("this domain already has {MAX_REGIONS} regions"))),
-        };
-        self.count += 1;
-        let generation = self.count;
-        let device = !attached.site.is_host();
-        let (key, desc, backing) = match attached.pieces.as_slice() {
-            [(_, one)] => {
-                let (lkey, rkey) = (attached.local.as_ref().unwrap_or(one).keys().0, one.keys().1);
-                (u64::from(rkey), desc_of(lkey, attached.path, device, false), None)
-            }
-            [] => {
-                let key = STAGED_KEY | (self.keys.draw() << INDEX_BITS & !STAGED_KEY) | u64::from(index);
-                let backing = attached.backing.take();
-                let staged = backing.map(|backing| Arc::new(Staged { backing, base: attached.base, len: attached.len, access }));
-                (key, desc_of(index, Paths::STAGED, device, true), staged)
-            }
+    pub fn add(&mut self, attached: Attached, attr: &Attr<'_>) -> Result<RegionId> {
+        let Attached { location, base, mrs, local, backing, path, record } = attached;
+        let device = !location.site.is_host();
+        let key = match mrs.as_slice() {
+            [] => KeyOf::Domain,
+            [one] => KeyOf::Device(u64::from(one.keys().1)),
             // For local use only, so the key opens nothing.
-            _ => (0, desc_of(index, attached.path, device, true), None),
+            _ => KeyOf::Device(0),
         };
-        let region = Region { attached, access, key };
-        self.slots[index as usize] = Slot { generation, region: Some(Arc::new(parking_lot::Mutex::new(region))), backing, closing: false };
-        self.open += 1;
-        Ok(RegionId { index, generation, key, desc })
-    }
-
-    fn slot(&self, id: RegionId) -> Result<&Slot> {
-        match self.slots.get(id.index as usize) {
-            Some(s) if s.generation == id.generation && s.region.is_some() => Ok(s),
-            _ => Err(Error::invalid("mr: this region is closed")),
-        }
-    }
-
-    fn region(&self, id: RegionId) -> Result<&Arc<parking_lot::Mutex<Region>>> {
-        self.slot(id)?.region.as_ref().ok_or(Error::fixed(errno::EINVAL, "mr: this region is closed"))
+        let reserved = self.0.reserve(key, device)?;
+        let desc = match mrs.as_slice() {
+            [] => desc_of(reserved.index, Paths::STAGED, device, true),
+            [one] => desc_of(local.as_ref().unwrap_or(one).keys().0, path, device, false),
+            _ => desc_of(reserved.index, path, device, true),
+        };
+        let (backing, staged) = match backing {
+            Some(backing) if mrs.is_empty() => (None, Some(Arc::new(Staged { backing, base, len: location.len, access: attr.access }))),
+            other => (other, None),
+        };
+        let published = Published { mrs, local, staged, _backing: backing, record };
+        let id = self.0.fill(reserved, Region::new(attr, reserved.key, base, path, location, published));
+        Ok(RegionId { desc, ..id })
     }
 
     /// First step of closing: no copy starts from now on. Tells whether none runs any more: those hold the backing, and
-    /// so does the slot, once, until the region is gone.
+    /// so does the region, once, until it is gone.
     pub fn shut(&mut self, id: RegionId) -> Result<bool> {
-        self.slot(id)?;
-        let slot = &mut self.slots[id.index as usize];
-        slot.closing = true;
-        Ok(slot.backing.as_ref().is_none_or(|b| Arc::strong_count(b) == 1))
+        Ok(self.0.shut(id)?.own.staged.as_ref().is_none_or(|s| Arc::strong_count(s) == 1))
     }
 
-    /// Second step: the device lets go. It stays open if that fails.
+    /// Last step: the device lets go. The region stays if that fails.
     pub fn detach(&mut self, id: RegionId) -> Result<()> {
-        let region = self.region(id)?.clone();
-        let mut region = region.lock();
+        let own = &mut self.0.get_mut(id)?.own;
         // The one that peers know first.
-        region.attached.pieces.iter_mut().try_for_each(|(_, mr)| mr.close())?;
-        region.attached.local.iter_mut().try_for_each(|mr| mr.close())?;
-        drop(region);
-        if let Some(slot) = self.slots.get_mut(id.index as usize) {
-            *slot = Slot::default();
-            self.free.push(id.index);
-            self.open -= 1;
-        }
+        own.mrs.iter_mut().chain(&mut own.local).try_for_each(RawMr::close)?;
+        self.0.drop_region(id);
         Ok(())
     }
 
-    pub fn facts(&self, id: RegionId) -> Result<Facts> {
-        let r = self.region(id)?.lock();
-        let a = &r.attached;
-        Ok(Facts {
-            site: a.site,
-            kind: a.kind,
-            key: r.key,
-            base: a.base,
-            len: a.len,
-            access: r.access,
-            paths: a.path,
-            iov_count: a.pieces.len().max(1) as u32,
-        })
-    }
-
     pub fn explain(&self, id: RegionId, device: &str) -> Result<String> {
-        let r = self.region(id)?.lock();
-        let a = &r.attached;
-        Ok(format!(
-            "region of {} bytes of {} memory ({}) on {device}, key {:#x}: {}\n{}",
-            a.len,
-            a.site,
-            a.kind.name(),
-            r.key,
-            a.path.words(),
-            a.record.lines()
-        ))
+        let r = self.0.get(id)?;
+        Ok(format!("{}{}\n{}", r.headline(&format!(" on {device}")), r.paths.words(), r.own.record.lines()))
     }
 
-    /// Open regions that touch `[addr, addr+len)`.
-    pub fn covering(&self, addr: u64, len: u64) -> usize {
-        let touches = |at: u64, n: u64| at < addr.saturating_add(len) && addr < at.saturating_add(n);
-        let covers = |s: &&Slot| {
-            s.region.as_ref().is_some_and(|r| {
-                let r = r.lock();
-                touches(r.attached.base, r.attached.len)
-            })
-        };
-        self.slots.iter().filter(covers).count()
+    /// The region whose number a descriptor carries.
+    fn looked_up(&self, desc: u64) -> Result<&Region> {
+        let region = self.0.at((desc >> NUMBER_SHIFT) as u32).filter(|r| !r.door.is_shut());
+        region.ok_or(Error::fixed(errno::EINVAL, "desc: the region is closed"))
     }
 
     /// The staged region of a descriptor; `None`: it is one of several registrations.
     pub fn staged(&self, desc: u64) -> Result<Option<Arc<Staged>>> {
-        let number = (desc >> NUMBER_SHIFT) as u32;
-        let slot = self.slots.get(number as usize).filter(|s| s.region.is_some() && !s.closing);
-        let slot = slot.ok_or(Error::fixed(errno::EINVAL, "desc: the region is closed"))?;
-        Ok(slot.backing.clone())
+        Ok(self.looked_up(desc)?.own.staged.clone())
     }
 
     /// The staged region that a peer's key names.
     pub fn by_key(&self, key: u64) -> Option<Arc<Staged>> {
-        let slot = self.slots.get(staged_index(key)? as usize).filter(|s| !s.closing)?;
-        let matches = slot.region.as_ref().is_some_and(|r| r.lock().key == key);
-        if matches { slot.backing.clone() } else { None }
+        self.0.find(key).filter(|_| is_staged(key))?.own.staged.clone()
     }
 
     /// Where the bytes behind a descriptor of registered memory lie.
@@ -294,20 +226,14 @@ impl Regions {
             return Site::HOST;
         }
         let key = (desc >> NUMBER_SHIFT) as u32;
-        let of = |s: &Slot| {
-            let r = s.region.as_ref()?.lock();
-            r.attached.pieces.iter().any(|(_, mr)| mr.keys().0 == key).then_some(r.attached.site)
-        };
-        self.slots.iter().find_map(of).unwrap_or(Site::HOST)
+        self.0.iter().find(|r| r.own.mrs.iter().any(|mr| mr.keys().0 == key)).map_or(Site::HOST, Region::site)
     }
 
     /// The device's piece that holds `iov`, of a region of several.
     pub fn piece(&self, desc: u64, iov: &Iov) -> Result<ibv_sge> {
-        let number = (desc >> NUMBER_SHIFT) as u32;
-        let region = self.slots.get(number as usize).and_then(|s| s.region.as_ref());
-        let region = region.ok_or(Error::fixed(errno::EINVAL, "desc: the region is closed"))?.lock();
+        let region = self.looked_up(desc)?;
         let holds = |p: &Iov| iov.addr >= p.addr && iov.addr - p.addr <= p.len && iov.len <= p.len - (iov.addr - p.addr);
-        match region.attached.pieces.iter().find(|(p, _)| holds(p)) {
+        match region.pieces().iter().zip(&region.own.mrs).find(|(p, _)| holds(&p.iov)) {
             Some((_, mr)) => Ok(ibv_sge { addr: iov.addr as u64, length: iov.len as u32, lkey: mr.keys().0 }),
             None => Err(Error::invalid(format!("iov: {} bytes at {:#x} lie in no single range of the region", iov.len, iov.addr))),
         }
@@ -369,20 +295,19 @@ mod tests {
 
     #[test]
     fn a_region_is_not_shut_as_long_as_a_copy_runs_however_often_that_is_asked() {
-        let place = [Iov { addr: 4096, len: 64 }];
+        let iov = Iov { addr: 4096, len: 64 };
+        let pieces = vec![region::Piece { iov, id: 0, at: () }].into();
         let attached = Attached {
-            pieces: Vec::new(),
-            local: None,
-            backing: Some(Backing::memory(Site::HOST, &place, 4096)),
-            path: Paths::STAGED,
+            location: region::Location { pieces, base: 4096, len: 64, site: Site::HOST, kind: crate::hmem::Kind::Host },
             base: 4096,
-            len: 64,
-            site: Site::HOST,
-            kind: crate::hmem::Kind::Host,
+            mrs: Vec::new(),
+            local: None,
+            backing: Some(Backing::memory(Site::HOST, &[iov], 4096)),
+            path: Paths::STAGED,
             record: Default::default(),
         };
         let mut regions = Regions::new().unwrap();
-        let id = regions.add(attached, Access::REMOTE_READ).expect("a place");
+        let id = regions.add(attached, &Attr::plain(Access::REMOTE_READ)).expect("a place");
         let copying = regions.by_key(id.key).expect("its key");
         assert!(!regions.shut(id).expect("open"));
         assert!(!regions.shut(id).expect("open"), "the second time as well");

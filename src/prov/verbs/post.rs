@@ -123,7 +123,7 @@ impl State {
             return Err(Error::invalid(format!("rma_iov: {} bytes, but the local pieces have {total}", there.len)));
         }
         let data = data_of(c)?;
-        if there.key >> 32 != 0 && mr::staged_index(there.key).is_some() {
+        if there.key >> 32 != 0 && mr::is_staged(there.key) {
             if dir == Dir::Read && data.is_some() {
                 return Err(data_with_read());
             }

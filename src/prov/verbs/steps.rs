@@ -35,13 +35,13 @@ impl Steps {
         Steps { allowed, refused, record: Record::default() }
     }
 
-    /// Whether `take` would take it.
+    /// Whether `attempt` would try it.
     pub fn permits(&self, path: Paths) -> bool {
         self.allowed.contains(path) && !self.refused.contains(path)
     }
 
-    /// Takes a step if it is allowed; `None`: it was refused, for the reason that is kept.
-    pub fn take<T>(&mut self, path: Paths, what: &'static str, step: impl FnOnce() -> Result<T>) -> Option<T> {
+    /// Tries a step if it is allowed; `None`: it was refused, for the reason that is kept.
+    pub fn attempt<T>(&mut self, path: Paths, what: &'static str, step: impl FnOnce() -> Result<T>) -> Option<T> {
         let outcome = match self.allowed.contains(path) {
             true if self.refused.contains(path) => Err(fault::refusal(path)),
             true => step(),

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A caller's descriptor, where the library copies by a mapping of its own.
+
+use crate::error::{Error, Result};
+use crate::hmem::dmabuf;
+use crate::sys::mem::{self, Mapping, Protection};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// `[offset, offset+len)` of a file, mapped for a region's life.
+#[derive(Debug)]
+pub struct MappedFile {
+    fd: OwnedFd,
+    map: Mapping,
+    /// Where the first byte is in the mapping, which begins with a page.
+    within: usize,
+}
+
+impl MappedFile {
+    pub fn new(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool) -> Result<MappedFile> {
+        let (start, within) = dmabuf::map_from(fd, offset)?;
+        let size = len.checked_add(within).and_then(mem::page_round).ok_or_else(|| Error::invalid("dmabuf->len: overflows"))?;
+        let protection = if writable { Protection::ReadWrite } else { Protection::ReadOnly };
+        let map = Mapping::new(fd, start, size, protection)?;
+        Ok(MappedFile { fd: mem::duplicate(fd)?, map, within })
+    }
+
+    /// Where the CPU finds the first byte.
+    pub fn address(&self) -> usize {
+        self.map.as_ptr() as usize + self.within
+    }
+
+    /// Whether the mapping holds `len` bytes from byte `skip` of the range on.
+    pub fn holds(&self, skip: usize, len: usize) -> bool {
+        skip.checked_add(len).and_then(|end| end.checked_add(self.within)).is_some_and(|end| end <= self.map.len())
+    }
+
+    /// Around accesses of the CPU: a dma-buf's exporter is told.
+    pub fn begin_cpu(&self, write: bool) -> Result<()> {
+        dmabuf::begin_cpu(self.fd.as_fd(), write)
+    }
+
+    pub fn end_cpu(&self, write: bool) -> Result<()> {
+        dmabuf::end_cpu(self.fd.as_fd(), write)
+    }
+}
+
+/// Bytes of a file that a caller gives, as the kernel or its exporter tells.
+pub fn size_of(fd: BorrowedFd<'_>) -> Result<u64> {
+    mem::dmabuf_size(fd)?.map_or_else(|| mem::file_id(fd).map(|(_, size)| size), Ok)
+}
+
+/// Checks a range of a file of `size` bytes; gives the address that peers use for its first byte.
+pub fn base_of(offset: u64, len: usize, size: u64, base_addr: u64) -> Result<u64> {
+    if offset.checked_add(len as u64).is_none_or(|end| end > size) {
+        return Err(Error::invalid(format!("dmabuf->offset {offset} + len {len} lie beyond the file's {size} bytes")));
+    }
+    base_addr
+        .checked_add(offset)
+        .filter(|base| base.checked_add(len as u64).is_some())
+        .ok_or_else(|| Error::invalid("dmabuf->base_addr + offset + len overflows"))
+}

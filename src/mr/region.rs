@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A region, as far as it is the same for every provider: its memory, its names, its rights, and who is inside.
+
+use super::attr::Attr;
+use super::piece::{Span, Walk, walk};
+use super::{Access, Facts, Iov, PathPolicy, Paths};
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::{self, Allocation, Kind, Site};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A contiguous piece of a region, and where its provider has the bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<P> {
+    pub iov: Iov,
+    /// The device allocation's identity when it was registered; 0: none is known.
+    pub id: u64,
+    pub at: P,
+}
+
+impl<P> Piece<P> {
+    /// The part of `iov` that lies in `of`, from byte `start` of the address space on.
+    pub fn within(iov: &Iov, start: u64, of: &Allocation, at: P) -> Piece<P> {
+        let end = of.end().min((iov.addr + iov.len) as u64);
+        Piece { iov: Iov { addr: start as usize, len: (end - start) as usize }, id: of.id, at }
+    }
+
+    /// Whether the device allocation here is another one than when it was registered.
+    pub fn is_stale(&self, site: Site) -> bool {
+        is_stale(site, self.iov.addr, self.id)
+    }
+}
+
+impl<P> Span for Piece<P> {
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.iov.len
+    }
+}
+
+/// Whether the device allocation at `addr` is another one than when it was registered as `id`.
+pub fn is_stale(site: Site, addr: usize, id: u64) -> bool {
+    id != 0 && hmem::get(site.iface).map_or(true, |up| up.identity(addr as u64) != Some(id))
+}
+
+/// The pieces of a region, of which most have one.
+#[derive(Debug)]
+pub enum Pieces<P> {
+    One(Piece<P>),
+    Many(Box<[Piece<P>]>),
+}
+
+impl<P> Pieces<P> {
+    /// Of host memory, or of any whose allocations are not known.
+    pub fn of(iovs: &[Iov], mut at: impl FnMut(&Iov) -> P) -> Pieces<P> {
+        let mut piece = |iov: &Iov| Piece { iov: *iov, id: 0, at: at(iov) };
+        match iovs {
+            [one] => Pieces::One(piece(one)),
+            many => Pieces::Many(many.iter().map(piece).collect()),
+        }
+    }
+
+    /// The same, unless one of them is nowhere.
+    pub fn try_of(iovs: &[Iov], mut at: impl FnMut(&Iov) -> Option<P>) -> Option<Pieces<P>> {
+        let mut piece = |iov: &Iov| Some(Piece { iov: *iov, id: 0, at: at(iov)? });
+        match iovs {
+            [one] => piece(one).map(Pieces::One),
+            many => many.iter().map(piece).collect::<Option<_>>().map(Pieces::Many),
+        }
+    }
+
+    pub fn as_slice(&self) -> &[Piece<P>] {
+        match self {
+            Pieces::One(one) => std::slice::from_ref(one),
+            Pieces::Many(list) => list,
+        }
+    }
+}
+
+impl<P> From<Vec<Piece<P>>> for Pieces<P> {
+    fn from(mut list: Vec<Piece<P>>) -> Pieces<P> {
+        match (list.pop(), list.is_empty()) {
+            (Some(one), true) => Pieces::One(one),
+            (last, _) => {
+                list.extend(last);
+                Pieces::Many(list.into())
+            }
+        }
+    }
+}
+
+/// Memory that was found to be what the caller says.
+#[derive(Debug)]
+pub struct Location<P> {
+    pub pieces: Pieces<P>,
+    /// Address that peers use for the first byte where addresses are virtual.
+    pub base: u64,
+    pub len: u64,
+    pub site: Site,
+    pub kind: Kind,
+}
+
+/// How a domain addresses its regions, and what this process permits.
+#[derive(Clone, Copy, Debug)]
+pub struct Modes {
+    pub virt_addr: bool,
+    pub prov_key: bool,
+    pub paths: Paths,
+}
+
+impl Modes {
+    /// The address that peers use for the first byte of `len` bytes, whose own address is `natural`.
+    #[inline]
+    pub fn base(&self, attr: &Attr<'_>, natural: u64, len: u64) -> Result<u64> {
+        let base = match self.virt_addr {
+            true if attr.offset != 0 => return Err(Error::invalid("offset: must be 0 in a domain with GDRFAB_MR_VIRT_ADDR")),
+            true => natural,
+            false => attr.offset,
+        };
+        match base.checked_add(len) {
+            Some(_) => Ok(base),
+            None => Err(Error::invalid("offset: offset plus length overflows")),
+        }
+    }
+}
+
+/// Counts who touches a region's memory; once shut, nobody enters any more. Both are seen in one word.
+#[derive(Debug, Default)]
+pub struct Door(AtomicU32);
+
+const SHUT: u32 = 1 << 31;
+
+impl Door {
+    /// Until `leave`, the memory stays. False: the region is closed.
+    #[inline]
+    pub fn enter(&self) -> bool {
+        // Acquire pairs with the close that waits for those inside.
+        if self.0.fetch_add(1, Ordering::AcqRel) & SHUT != 0 {
+            self.leave();
+            return false;
+        }
+        true
+    }
+
+    #[inline]
+    pub fn leave(&self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+
+    pub fn shut(&self) {
+        self.0.fetch_or(SHUT, Ordering::AcqRel);
+    }
+
+    #[inline]
+    pub fn is_shut(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & SHUT != 0
+    }
+
+    /// Nobody is inside.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Acquire) & !SHUT == 0
+    }
+}
+
+/// A registered region; `own` is what its provider publishes and keeps.
+#[derive(Debug)]
+pub struct Region<P, O> {
+    pub key: u64,
+    /// Remote address of the first byte.
+    pub base: u64,
+    pub access: Access,
+    /// What it offers to peers.
+    pub paths: Paths,
+    pub policy: PathPolicy,
+    /// Peers' writes are counted.
+    pub event: bool,
+    pub location: Location<P>,
+    pub door: Door,
+    pub own: O,
+}
+
+impl<P, O> Region<P, O> {
+    #[inline(always)] // in its place
+    pub fn new(attr: &Attr<'_>, key: u64, base: u64, paths: Paths, location: Location<P>, own: O) -> Region<P, O> {
+        let Attr { access, policy, event, .. } = *attr;
+        Region { key, base, access, paths, policy, event, location, door: Door::default(), own }
+    }
+
+    pub fn site(&self) -> Site {
+        self.location.site
+    }
+
+    pub fn pieces(&self) -> &[Piece<P>] {
+        self.location.pieces.as_slice()
+    }
+
+    /// Whether it is open, and `key` names it.
+    #[inline]
+    pub fn is(&self, key: u64) -> bool {
+        self.key == key && !self.door.is_shut()
+    }
+
+    /// Checks a range that a peer names; gives the byte of the region where it begins.
+    #[inline]
+    pub fn range(&self, addr: u64, len: u64, need: Access) -> std::result::Result<u64, Code> {
+        let within = |o: &u64| o.checked_add(len).is_some_and(|end| end <= self.location.len);
+        let offset = addr.checked_sub(self.base).filter(within).ok_or(Code::Bounds)?;
+        if self.access.contains(need) { Ok(offset) } else { Err(Code::Access) }
+    }
+
+    /// Until `leave`, the memory stays; an error if the region is closed.
+    #[inline]
+    pub fn enter(&self) -> std::result::Result<(), Code> {
+        if self.door.enter() { Ok(()) } else { Err(Code::Key) }
+    }
+
+    #[inline]
+    pub fn leave(&self) {
+        self.door.leave();
+    }
+
+    /// As `enter`, for as long as the result lives.
+    pub fn hold(self: &Arc<Self>) -> std::result::Result<Inside<P, O>, Code> {
+        self.enter()?;
+        Ok(Inside(self.clone()))
+    }
+
+    /// The pieces that `len` bytes from byte `skip` on lie in.
+    #[inline]
+    pub fn walk(&self, skip: u64, len: usize) -> Walk<'_, Piece<P>> {
+        walk(self.pieces(), skip as usize, len)
+    }
+
+    /// The pieces that hold local memory, each with the byte there and how many; an error where none does.
+    pub fn find(&self, iov: Iov) -> impl Iterator<Item = Option<(&Piece<P>, usize, usize)>> {
+        let (mut at, end) = (iov.addr, iov.addr.saturating_add(iov.len));
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let Some(piece) = self.pieces().iter().find(|p| at >= p.iov.addr && at - p.iov.addr < p.iov.len) else {
+                at = end;
+                return Some(None);
+            };
+            let from = at - piece.iov.addr;
+            let n = (piece.iov.len - from).min(end - at);
+            at += n;
+            Some(Some((piece, from, n)))
+        })
+    }
+
+    /// Whether a device allocation is another one than when it was registered.
+    pub fn is_stale(&self) -> bool {
+        !self.site().is_host() && self.pieces().iter().any(|p| p.is_stale(self.site()))
+    }
+
+    pub fn touches(&self, addr: u64, len: u64) -> bool {
+        let end = addr.saturating_add(len);
+        self.pieces().iter().any(|p| (p.iov.addr as u64) < end && (p.iov.addr + p.iov.len) as u64 > addr)
+    }
+
+    pub fn facts(&self) -> Facts {
+        Facts {
+            site: self.location.site,
+            kind: self.location.kind,
+            key: self.key,
+            base: self.base,
+            len: self.location.len,
+            access: self.access,
+            paths: self.paths,
+            iov_count: self.pieces().len() as u32,
+        }
+    }
+
+    /// What every explanation begins with; `place` says where more than the memory matters.
+    pub fn headline(&self, place: &str) -> String {
+        let Location { len, site, kind, .. } = &self.location;
+        format!("region of {len} bytes of {site} memory ({}){place}, key {:#x}: ", kind.name(), self.key)
+    }
+}
+
+/// Somebody touches the region's memory.
+pub struct Inside<P, O>(Arc<Region<P, O>>);
+
+impl<P, O> Drop for Inside<P, O> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// Where the local memory of an operation lies, and the device memory of it that the driver knows more about.
+pub struct Local {
+    pub site: Site,
+    /// Index of the iovec, address, identity when registered.
+    parts: Vec<(usize, usize, u64)>,
+}
+
+impl Local {
+    /// Local memory in `region`; an error if it is outside.
+    pub fn of<P, O>(region: &Region<P, O>, local: &[Iov]) -> Result<Local> {
+        let site = region.site();
+        let mut parts = Vec::new();
+        if !site.is_host() {
+            for (i, iov) in local.iter().enumerate() {
+                for part in region.find(*iov) {
+                    let Some((piece, ..)) = part else {
+                        let words = format!("iov[{i}]: [{:#x}, +{}) lies outside the region of its desc", iov.addr, iov.len);
+                        return Err(Error::invalid(words));
+                    };
+                    parts.push((i, piece.iov.addr, piece.id));
+                }
+            }
+        }
+        Ok(Local { site, parts })
+    }
+
+    /// Asks the driver whether it is still what was registered; without any lock.
+    pub fn check(&self) -> Result<Site> {
+        match self.parts.iter().find(|(_, addr, id)| is_stale(self.site, *addr, *id)) {
+            None => Ok(self.site),
+            Some((i, addr, _)) => {
+                let words = format!("iov[{i}]: the {} memory at {addr:#x} was freed after it was registered", self.site);
+                Err(Error::coded(errno::EFAULT, Code::Fault, words))
+            }
+        }
+    }
+}

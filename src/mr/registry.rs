@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The regions of a domain: slots with generations, found by handle, by a peer's key, or by an operation's descriptor; and
+//! the steps of closing one.
+//!
+//! Closing is the same everywhere: `shut`, from which on nobody finds the region or enters it; then a bounded wait, outside
+//! of the domain's lock, for those inside, of whom the provider knows ([`wait_until`]); then `remove`.
+
+use super::key::{INDEX_BITS, KeySource, desc_fits, desc_index, desc_of};
+use super::region::{Local, Region};
+use super::{Facts, Iov, RegionId};
+use crate::error::{Error, Result, errno};
+use crate::sys::time::now_ns;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+/// Set in every key that the library chose.
+pub const CHOSEN_KEY: u64 = 1 << 63;
+
+/// Where a region's key comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyOf {
+    /// Drawn here: the index in the low bits finds the region, the random ones above keep the key unguessable.
+    Domain,
+    /// The caller chose it.
+    Caller(u64),
+    /// The device did, and looks it up itself.
+    Device(u64),
+}
+
+/// What a registry holds: a region, or what shares one.
+pub trait Held {
+    type At;
+    type Own;
+    fn region(&self) -> &Region<Self::At, Self::Own>;
+}
+
+impl<P, O> Held for Region<P, O> {
+    type At = P;
+    type Own = O;
+    #[inline(always)]
+    fn region(&self) -> &Region<P, O> {
+        self
+    }
+}
+
+impl<P, O> Held for Arc<Region<P, O>> {
+    type At = P;
+    type Own = O;
+    #[inline(always)]
+    fn region(&self) -> &Region<P, O> {
+        self
+    }
+}
+
+struct Slot<R> {
+    /// Unique for each registration; 0: nothing is here.
+    generation: u64,
+    region: Option<R>,
+}
+
+/// A slot for a region to come, and that region's names.
+#[derive(Clone, Copy, Debug)]
+pub struct Reserved {
+    pub index: u32,
+    pub generation: u64,
+    pub key: u64,
+}
+
+pub struct Registry<R, const BITS: u32 = INDEX_BITS> {
+    slots: Vec<Slot<R>>,
+    free: Vec<u32>,
+    /// Where callers choose the keys.
+    by_key: HashMap<u64, u32>,
+    keys: KeySource,
+    /// Set in chosen keys of device memory, and in no others.
+    device_mark: u64,
+    open: usize,
+}
+
+const CLOSED: &str = "mr: this region is closed";
+
+impl<R: Held, const BITS: u32> Registry<R, BITS> {
+    pub const MAX: usize = 1 << BITS;
+
+    pub fn new(device_mark: u64) -> Result<Self> {
+        let (slots, free, by_key) = (Vec::new(), Vec::new(), HashMap::new());
+        Ok(Registry { slots, free, by_key, keys: KeySource::new()?, device_mark, open: 0 })
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.open
+    }
+
+    /// Reserves a slot, and names for what will be there.
+    #[inline(always)]
+    pub fn reserve(&mut self, key: KeyOf, on_device: bool) -> Result<Reserved> {
+        if let KeyOf::Caller(wanted) = key
+            && self.by_key.contains_key(&wanted)
+        {
+            return Err(Self::known(wanted));
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() < Self::MAX => {
+                self.slots.push(Slot { generation: 0, region: None });
+                self.slots.len() as u32 - 1
+            }
+            None => return Err(Self::full()),
+        };
+        let mark = if on_device { self.device_mark } else { 0 };
+        let generation = (self.keys.draw() << BITS) & !self.device_mark | u64::from(index) | mark | CHOSEN_KEY;
+        let key = match key {
+            KeyOf::Domain => generation,
+            KeyOf::Device(key) => key,
+            KeyOf::Caller(key) => {
+                self.by_key.insert(key, index);
+                key
+            }
+        };
+        Ok(Reserved { index, generation, key })
+    }
+
+    #[cold]
+    fn known(key: u64) -> Error {
+        Error::new(errno::ENOKEY, format!("requested_key {key:#x} already names a region of this domain"))
+    }
+
+    #[cold]
+    fn full() -> Error {
+        Error::new(errno::ENOSPC, format!("this domain already has {} regions", Self::MAX))
+    }
+
+    /// Gives back a slot that was not filled.
+    #[cold]
+    pub fn cancel(&mut self, reserved: Reserved) {
+        self.unlist(reserved.key, reserved.index);
+        self.free.push(reserved.index);
+    }
+
+    #[inline]
+    fn unlist(&mut self, key: u64, index: u32) {
+        if !self.by_key.is_empty()
+            && let Entry::Occupied(listed) = self.by_key.entry(key)
+            && *listed.get() == index
+        {
+            listed.remove();
+        }
+    }
+
+    /// Registers `region`, which has its key.
+    #[inline(always)] // regions are built in their slots
+    pub fn fill(&mut self, Reserved { index, generation, key }: Reserved, region: R) -> RegionId {
+        let desc = desc_of(index, generation, !region.region().site().is_host());
+        let slot = &mut self.slots[index as usize];
+        slot.generation = generation;
+        slot.region = Some(region);
+        self.open += 1;
+        RegionId { index, generation, key, desc }
+    }
+
+    #[inline]
+    pub fn get(&self, id: RegionId) -> Result<&R> {
+        match self.slots.get(id.index as usize) {
+            Some(Slot { generation, region: Some(region) }) if *generation == id.generation => Ok(region),
+            _ => Err(Error::fixed(errno::EINVAL, CLOSED)),
+        }
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, id: RegionId) -> Result<&mut R> {
+        match self.slots.get_mut(id.index as usize) {
+            Some(Slot { generation, region: Some(region) }) if *generation == id.generation => Ok(region),
+            _ => Err(Error::fixed(errno::EINVAL, CLOSED)),
+        }
+    }
+
+    /// The region in a slot that its user knows to be filled.
+    #[inline]
+    pub fn at(&self, index: u32) -> Option<&R> {
+        self.slots.get(index as usize)?.region.as_ref()
+    }
+
+    #[inline]
+    pub fn at_mut(&mut self, index: u32) -> Option<&mut R> {
+        self.slots.get_mut(index as usize)?.region.as_mut()
+    }
+
+    /// The slot where a region of this key would be.
+    #[inline]
+    pub fn index_of(&self, key: u64) -> Option<u32> {
+        match self.by_key.is_empty() {
+            true => Some((key & ((1 << BITS) - 1)) as u32),
+            false => self.by_key.get(&key).copied(),
+        }
+    }
+
+    /// The open region that a peer's key names.
+    #[inline]
+    pub fn find(&self, key: u64) -> Option<&R> {
+        self.at(self.index_of(key)?).filter(|r| r.region().is(key))
+    }
+
+    /// The open region that a descriptor names.
+    #[inline]
+    pub fn described(&self, desc: u64) -> Option<&R> {
+        let slot = self.slots.get(desc_index(desc) as usize)?;
+        slot.region.as_ref().filter(|r| desc_fits(desc, slot.generation) && !r.region().door.is_shut())
+    }
+
+    /// Where the local memory lies that an operation describes by `desc`: checked to be inside the region.
+    pub fn local(&self, desc: u64, local: &[Iov]) -> Result<Local> {
+        let region = self.described(desc).ok_or(Error::fixed(errno::EINVAL, "desc: names no open region of this domain"))?;
+        Local::of(region.region(), local)
+    }
+
+    /// First step of closing: nobody finds the region, or enters it, from now on. It may be taken again.
+    #[inline]
+    pub fn shut(&mut self, id: RegionId) -> Result<&mut R> {
+        let region = self.get(id)?.region();
+        if !region.door.is_shut() {
+            region.door.shut();
+            let key = region.key;
+            self.unlist(key, id.index);
+        }
+        self.get_mut(id)
+    }
+
+    /// Last step: nobody is inside any more.
+    #[inline]
+    pub fn remove(&mut self, id: RegionId) -> Option<R> {
+        let region = self.slot_of(id)?.region.take()?;
+        self.free.push(id.index);
+        self.open -= 1;
+        Some(region)
+    }
+
+    /// As `remove`, and drops the region where it is.
+    #[inline(always)]
+    pub fn drop_region(&mut self, id: RegionId) {
+        let Some(slot) = self.slot_of(id) else { return };
+        slot.region = None;
+        self.free.push(id.index);
+        self.open -= 1;
+    }
+
+    /// The slot of a region that goes now.
+    #[inline]
+    fn slot_of(&mut self, id: RegionId) -> Option<&mut Slot<R>> {
+        let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation && s.region.is_some())?;
+        slot.generation = 0;
+        Some(slot)
+    }
+
+    pub fn facts(&self, id: RegionId) -> Result<Facts> {
+        Ok(self.get(id)?.region().facts())
+    }
+
+    /// Every region.
+    pub fn iter(&self) -> impl Iterator<Item = &R> {
+        self.slots.iter().filter_map(|s| s.region.as_ref())
+    }
+
+    /// Open regions that touch `[addr, addr+len)`.
+    pub fn covering(&self, addr: u64, len: u64) -> usize {
+        self.iter().filter(|r| r.region().touches(addr, len)).count()
+    }
+}
+
+/// Waits, at most `ms`, until `quiet` says so; `busy` is the error of a region that is still in use then.
+pub fn wait_until(ms: u64, busy: &'static str, mut quiet: impl FnMut() -> Result<bool>) -> Result<()> {
+    let mut until = 0;
+    while !quiet()? {
+        let now = now_ns();
+        if until == 0 {
+            until = now + ms * 1_000_000;
+        }
+        if now > until {
+            return Err(Error::fixed(errno::EBUSY, busy));
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+    use crate::hmem::{Kind, Site};
+    use crate::mr::region::{Location, Piece, Pieces};
+    use crate::mr::{Access, Attr, Paths};
+
+    type Plain = Region<(), ()>;
+
+    fn region(pieces: &[(usize, usize)]) -> Plain {
+        let list: Vec<_> = pieces.iter().map(|&(addr, len)| Piece { iov: Iov { addr, len }, id: 0, at: () }).collect();
+        let (base, len) = (pieces[0].0 as u64, pieces.iter().map(|p| p.1 as u64).sum());
+        let location = Location { pieces: Pieces::from(list), base, len, site: Site::HOST, kind: Kind::Host };
+        Region::new(&Attr::plain(Access::REMOTE_READ), 0, base, Paths::STAGED, location, ())
+    }
+
+    fn register(regions: &mut Registry<Plain>, key: KeyOf, region: Plain) -> Result<RegionId> {
+        let names = regions.reserve(key, false)?;
+        Ok(regions.fill(names, Region { key: names.key, ..region }))
+    }
+
+    #[test]
+    fn a_region_is_found_by_its_names_until_it_is_shut() {
+        let mut regions = Registry::new(0).unwrap();
+        let id = register(&mut regions, KeyOf::Domain, region(&[(4096, 64)])).unwrap();
+        assert!(regions.find(id.key).is_some() && regions.described(id.desc).is_some());
+        assert!(regions.find(id.key ^ 1 << 20).is_none() && regions.find(0).is_none() && regions.described(0).is_none());
+        assert!(regions.at(0).unwrap().door.enter());
+        assert!(!regions.shut(id).unwrap().door.is_empty());
+        assert!(regions.find(id.key).is_none() && regions.described(id.desc).is_none());
+        assert!(!regions.at(0).unwrap().door.enter());
+        regions.at(0).unwrap().door.leave();
+        assert!(regions.shut(id).unwrap().door.is_empty());
+        assert!(regions.remove(id).is_some() && regions.remove(id).is_none());
+        assert!(regions.shut(id).is_err() && regions.get(id).is_err() && regions.open_count() == 0);
+        // The slot serves again, under other names.
+        let next = register(&mut regions, KeyOf::Domain, region(&[(4096, 64)])).unwrap();
+        assert!(next.index == id.index && next.key != id.key && regions.get(id).is_err() && regions.described(id.desc).is_none());
+    }
+
+    #[test]
+    fn keys_of_the_callers_choice_are_free_once_the_region_is_shut() {
+        let mut regions = Registry::new(0).unwrap();
+        let one = register(&mut regions, KeyOf::Caller(7), region(&[(4096, 64)])).unwrap();
+        assert!(one.key == 7 && regions.find(7).is_some() && regions.find(0).is_none());
+        assert!(register(&mut regions, KeyOf::Caller(7), region(&[(4096, 64)])).is_err_and(|e| e.errno == errno::ENOKEY));
+        regions.shut(one).unwrap();
+        let two = register(&mut regions, KeyOf::Caller(7), region(&[(8192, 64)])).unwrap();
+        // Its predecessor, still closing, takes nothing from it.
+        regions.shut(one).unwrap();
+        regions.remove(one).unwrap();
+        assert_eq!(regions.find(7).map(|r| r.base), regions.get(two).ok().map(|r| r.base));
+        let taken = regions.reserve(KeyOf::Caller(8), false).unwrap();
+        regions.cancel(taken);
+        assert!(regions.find(8).is_none() && regions.reserve(KeyOf::Caller(8), false).is_ok());
+    }
+
+    #[test]
+    fn marks_of_device_memory_are_in_its_keys_alone() {
+        let mut regions = Registry::<Plain>::new(1 << 62).unwrap();
+        for on_device in [false, true] {
+            for _ in 0..100 {
+                let names = regions.reserve(KeyOf::Domain, on_device).unwrap();
+                assert_eq!((names.key >> 63, names.key >> 62 & 1 == 1, names.key), (1, on_device, names.generation));
+            }
+        }
+        let names = regions.reserve(KeyOf::Device(17), false).unwrap();
+        assert!(names.key == 17 && names.generation != 17);
+    }
+
+    #[test]
+    fn ranges_are_those_that_were_registered() {
+        let region = region(&[(0x10000, 64), (0x20000, 16)]);
+        assert_eq!(region.range(0x10000, 80, Access::REMOTE_READ), Ok(0));
+        assert_eq!(region.range(0x10001, 80, Access::REMOTE_READ), Err(Code::Bounds));
+        assert_eq!(region.range(0xffff, 2, Access::REMOTE_READ), Err(Code::Bounds));
+        assert_eq!(region.range(0x10000, u64::MAX, Access::REMOTE_READ), Err(Code::Bounds));
+        assert_eq!(region.range(0x10000, 1, Access::REMOTE_WRITE), Err(Code::Access));
+        let parts: Vec<_> = region.walk(60, 8).map(|(p, from, n)| (p.iov.addr + from, n)).collect();
+        assert_eq!(parts, [(0x1003c, 4), (0x20000, 4)]);
+        let found = |addr, len| region.find(Iov { addr, len }).map(|f| f.map(|(p, from, n)| (p.iov.addr, from, n))).collect::<Vec<_>>();
+        assert_eq!(found(0x10010, 0x30), [Some((0x10000, 0x10, 0x30))]);
+        assert_eq!(found(0x10010, 0x31), [Some((0x10000, 0x10, 0x30)), None]);
+        assert!(found(0x10010, 0).is_empty());
+        assert!(region.touches(0x1003f, 1) && !region.touches(0x10040, 0x100) && region.touches(0, u64::MAX));
+    }
+}

@@ -3,7 +3,7 @@
 //! one (`prov/ops.rs`), which comes back through `Endpoint::rma`, `send` and `recv`.
 
 use super::endpoint::Endpoint;
-use super::rma::{FEW, WORD, WORD_SILENT};
+use super::rma::{FEW, FEW_SILENT, WORD, WORD_SILENT};
 use crate::error::errno;
 use crate::guard::{attempt, hold};
 use crate::prov::bind::{INJECT_FLAGS, Quick};
@@ -21,7 +21,7 @@ static UNLOCKED: EpOps = of_lock::<false>();
 static SHORT: EpOps = EpOps {
     write: rma_short::<true, WORD>,
     read: rma_short::<false, WORD>,
-    inject_write: inject_word,
+    inject_write: inject_short::<WORD_SILENT>,
     send: send_line,
     inject: inject_line,
     recv: recv_short,
@@ -140,20 +140,36 @@ unsafe extern "C" fn rma<const WRITE: bool, const LOCKED: bool>(
     }
 }
 
-/// gdrfab_inject_write() of one word, as `rma_short`.
+/// gdrfab_inject_write(), as `rma_short`: 56 bytes take 131 instructions by it, and 203 by `inject_write`.
 ///
 /// # Safety
 /// As for `endpoint`.
-unsafe extern "C" fn inject_word(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, addr: u64, key: u64) -> isize {
+unsafe extern "C" fn inject_short<const HOW: u8>(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+) -> isize {
     // SAFETY: as in `rma_short`.
     unsafe {
         let (head, own) = endpoint(ep);
-        let copy = || own.reach::<false>().copy_direct::<true, WORD_SILENT>(buf as usize, len, addr, key, 0, 0);
+        let copy = || own.reach::<false>().copy_direct::<true, HOW>(buf as usize, len, addr, key, 0, 0);
         match attempt(|| (head.is_here() && copy() == Quick::Done).then_some(0)) {
             Some(rc) => rc,
+            None if HOW == WORD_SILENT => inject_few(ep, buf, len, dest_addr, addr, key),
             None => inject_write::<false>(ep, buf, len, dest_addr, addr, key),
         }
     }
+}
+
+/// # Safety
+/// As for `endpoint`.
+#[inline(never)]
+unsafe extern "C" fn inject_few(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, addr: u64, key: u64) -> isize {
+    // SAFETY: handed on.
+    unsafe { inject_short::<FEW_SILENT>(ep, buf, len, dest_addr, addr, key) }
 }
 
 /// # Safety

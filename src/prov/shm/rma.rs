@@ -37,8 +37,9 @@ pub const ANY: u8 = 0;
 /// that it is one word, or a few bytes, and gives an entry where no lock is needed, and nothing else;
 pub const WORD: u8 = 1;
 pub const FEW: u8 = 2;
-/// or a word that gives no entry.
+/// or the same without an entry.
 pub const WORD_SILENT: u8 = 3;
+pub const FEW_SILENT: u8 = 4;
 
 /// An RMA operation that could not start at once, or streams.
 pub struct RmaJob {
@@ -129,7 +130,7 @@ impl State {
         context: usize,
         op_flags: u64,
     ) -> Quick {
-        let (plain, word, silent) = (HOW != ANY, HOW == WORD || HOW == WORD_SILENT, HOW == WORD_SILENT);
+        let (plain, word, silent) = (HOW != ANY, matches!(HOW, WORD | WORD_SILENT), matches!(HOW, WORD_SILENT | FEW_SILENT));
         if (word && len != 8) || (plain && len > copy::SHORT) {
             return Quick::NotOrdinary;
         }

@@ -8,6 +8,7 @@ use crate::error::{Code, Error};
 use crate::prov::ops::{ContextEntry, DataEntry, MsgEntry, put};
 use crate::prov::queue::Taken;
 use libc::{c_char, c_int, c_void, ssize_t};
+use std::mem::offset_of;
 
 // == Completion queue ==
 
@@ -81,7 +82,15 @@ const _: () = {
     assert!(size_of::<gdrfab_cq_entry>() == size_of::<ContextEntry>());
     assert!(size_of::<gdrfab_cq_msg_entry>() == size_of::<MsgEntry>());
     assert!(size_of::<gdrfab_cq_data_entry>() == size_of::<DataEntry>());
+    assert!(offset_of!(gdrfab_cq_msg_entry, flags) == offset_of!(MsgEntry, flags));
+    assert!(offset_of!(gdrfab_cq_data_entry, flags) == offset_of!(DataEntry, flags));
+    assert!(offset_of!(gdrfab_cq_data_entry, buf) == offset_of!(DataEntry, buf));
 };
+
+/// Nothing here writes entries, so this alone has debuggers, and the guard of layouts, know what they are.
+#[cfg(debug_assertions)]
+#[used]
+static ENTRIES: fn(gdrfab_cq_entry, gdrfab_cq_msg_entry, gdrfab_cq_data_entry) = |_, _, _| ();
 
 /// Reads completions, or drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
 ///

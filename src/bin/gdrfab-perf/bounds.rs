@@ -52,7 +52,8 @@ impl Bounds {
     pub fn admit(&self, plan: Plan) -> Result<Plan, String> {
         let cost = cost(&plan);
         if cost > self.memory {
-            return Err(format!("this test takes {cost} bytes here, and this server gives {} (its --max-memory)", self.memory));
+            // What is refused first: a card's refusal carries some fifty bytes.
+            return Err(format!("beyond --max-memory {}: this test takes {cost} bytes here", self.memory));
         }
         Ok(plan)
     }

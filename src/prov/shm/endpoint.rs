@@ -371,7 +371,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     /// Watches the endpoint's sockets with `poller` and marks this side asleep, so that the peer
-    /// wakes it. The caller runs [`Endpoint::barrier`] and then progress once more, and sleeps if `may_sleep`.
+    /// wakes it. The caller runs the barrier that is returned and then progress once more, and sleeps if `may_sleep`.
     fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
         let mut s = self.state.lock();
         s.sleepers += 1;

@@ -48,7 +48,7 @@ pub unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port
     Ok(attr)
 }
 
-/// Capabilities of the device beyond those of [`super::abi::ibv_device_attr`]; what the provider does not know is zero.
+/// Capabilities of the device beyond those of `ibv_device_attr`; what the provider does not know is zero.
 ///
 /// # Safety
 /// `context` is an open device.

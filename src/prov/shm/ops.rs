@@ -65,8 +65,8 @@ fn answer(quick: Quick) -> Option<isize> {
     }
 }
 
-/// gdrfab_write() and gdrfab_read() of one word, in a leaf function; and apart of a few bytes, because one for both would
-/// save registers for the longer copy.
+/// gdrfab_write() and gdrfab_read() of one word, in a leaf function. A few bytes have an entry of their own: one for both
+/// would save registers for the longer copy.
 ///
 /// # Safety
 /// As for `endpoint`.

@@ -1,71 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copies from and to memory of the caller's whose pages may be gone by now: the kernel makes them, so that a page that is
-//! not there is an answer instead of a signal. They go through a pipe, which reaches whatever the CPU does and which every
-//! sandbox permits; both calls together take some 600 ns.
+//! not there is an answer instead of a signal. They go through a file in memory that this process has mapped: one call of
+//! pread or pwrite, some 220 and 290 ns for a few bytes, where process_vm_writev takes 450 and a pipe's two calls 600.
 
+use super::mem::{Mapping, Protection, memfd};
 use crate::error::{Code, Error, Result, errno};
 use parking_lot::Mutex;
-use rustix::pipe::PipeFlags;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Bytes of one turn: two pages, which the kernel keeps with a pipe, so that none is allocated. An empty pipe takes them,
-/// unless the user is beyond its limit of pages in pipes: then it may have only one.
-const CHUNK: usize = 8192;
-const LEAST: usize = 4096;
+/// Bytes of one turn: with their copy they fit into a first-level cache.
+const CHUNK: usize = 16 << 10;
 
-struct Pipe {
-    out: OwnedFd,
-    into: OwnedFd,
-    /// Bytes that it takes when empty, up to [`CHUNK`].
-    chunk: usize,
+struct Scratch {
+    file: OwnedFd,
+    at: Mapping,
 }
 
-impl Pipe {
-    fn new() -> Result<Pipe> {
-        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
-        let (out, into) = rustix::pipe::pipe_with(flags).map_err(|e| Error::os("a pipe for copies of the caller's memory", e))?;
-        let chunk = rustix::pipe::fcntl_getpipe_size(&into).unwrap_or(LEAST).clamp(LEAST, CHUNK);
-        Ok(Pipe { out, into, chunk })
-    }
-
-    /// Moves up to `chunk` bytes; false: some of the memory is not there, and the pipe may hold a rest.
-    ///
-    /// # Safety
-    /// Each side is memory of ours that is as long as `len` says, or memory that the caller of the library gave away.
-    unsafe fn carry(&self, from: *const u8, to: *mut u8, len: usize) -> bool {
-        let all = |n: isize| n == len as isize;
-        // SAFETY: the kernel checks every page of both; what they may be used for is the caller's promise.
-        unsafe { all(libc::write(self.into.as_raw_fd(), from.cast(), len)) && all(libc::read(self.out.as_raw_fd(), to.cast(), len)) }
+impl Scratch {
+    fn new() -> Result<Scratch> {
+        let file = memfd("gdrfab-copy", CHUNK).map_err(|e| e.context("memory for copies of the caller's memory"))?;
+        let at = Mapping::new(file.as_fd(), 0, CHUNK, Protection::ReadWrite)?;
+        Ok(Scratch { file, at })
     }
 }
 
-/// Makes such copies, one at a time. The pipe is made at need, and empty between them; one that is not is given up.
+/// Makes such copies, one at a time, through memory that is made at need.
 #[derive(Default)]
-pub struct UserCopy(Mutex<Option<Pipe>>);
+pub struct UserCopy(Mutex<Option<Scratch>>);
+
+/// An answer of the kernel to a copy of `len` bytes.
+fn check(n: isize, len: usize) -> Result<()> {
+    if n == len as isize {
+        return Ok(());
+    }
+    Err(Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not there, or may not be used so"))
+}
 
 impl UserCopy {
     pub fn new() -> Result<UserCopy> {
-        Ok(UserCopy(Mutex::new(Some(Pipe::new()?))))
+        Ok(UserCopy(Mutex::new(Some(Scratch::new()?))))
     }
 
-    /// # Safety
-    /// As for `Pipe::carry`, for all of `len`.
-    unsafe fn carry(&self, from: *const u8, to: *mut u8, len: usize) -> Result<()> {
+    /// Calls `turn` for each chunk of `len` bytes: with the scratch memory, the first byte of the chunk and how many.
+    #[inline]
+    fn each(&self, len: usize, mut turn: impl FnMut(&Scratch, usize, usize) -> Result<()>) -> Result<()> {
         let mut place = self.0.lock();
-        let pipe = match place.take() {
-            Some(pipe) => pipe,
-            None => Pipe::new()?,
+        let scratch = match &mut *place {
+            Some(scratch) => scratch,
+            none => none.insert(Scratch::new()?),
         };
         let mut done = 0;
         while done < len {
-            let n = (len - done).min(pipe.chunk);
-            // SAFETY: inside both by the caller's promise; wrapping, because nothing says that the memory is one object.
-            if !unsafe { pipe.carry(from.wrapping_add(done), to.wrapping_add(done), n) } {
-                return Err(Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not there, or may not be used so"));
-            }
+            let n = (len - done).min(CHUNK);
+            turn(scratch, done, n)?;
             done += n;
         }
-        *place = Some(pipe);
         Ok(())
     }
 
@@ -74,13 +63,20 @@ impl UserCopy {
     /// # Safety
     /// The memory was given away for reading.
     pub unsafe fn read(&self, addr: usize, len: usize, into: &mut Vec<u8>) -> Result<()> {
+        let before = into.len();
         into.reserve(len);
-        // SAFETY: there is room for `len` bytes behind the end, and they are counted only once they are there.
-        unsafe {
-            self.carry(addr as *const u8, into.as_mut_ptr().add(into.len()), len)?;
-            into.set_len(into.len() + len);
+        let read = self.each(len, |scratch, done, n| {
+            let from = (addr as *const libc::c_void).wrapping_byte_add(done);
+            // SAFETY: the kernel checks every page of the memory, which was given away for reading.
+            check(unsafe { libc::pwrite(scratch.file.as_raw_fd(), from, n, 0) }, n)?;
+            // SAFETY: the mapping holds a chunk, of which the kernel has just written `n` bytes, and the lock keeps it ours.
+            into.extend_from_slice(unsafe { std::slice::from_raw_parts(scratch.at.as_ptr(), n) });
+            Ok(())
+        });
+        if read.is_err() {
+            into.truncate(before);
         }
-        Ok(())
+        read
     }
 
     /// Writes the bytes to `addr`; on failure some of them may be there.
@@ -88,8 +84,16 @@ impl UserCopy {
     /// # Safety
     /// The memory was given away for writing.
     pub unsafe fn write(&self, bytes: &[u8], addr: usize) -> Result<()> {
-        // SAFETY: the slice is readable; the rest is the caller's promise.
-        unsafe { self.carry(bytes.as_ptr(), addr as *mut u8, bytes.len()) }
+        self.each(bytes.len(), |scratch, done, n| {
+            let to = (addr as *mut libc::c_void).wrapping_byte_add(done);
+            // SAFETY: `done + n` bytes are readable and the mapping holds a chunk, which the lock keeps ours; the kernel
+            // checks every page of the memory, which was given away for writing.
+            let wrote = unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), scratch.at.as_ptr(), n);
+                libc::pread(scratch.file.as_raw_fd(), to, n, 0)
+            };
+            check(wrote, n)
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 //! which paths that memory permits.
 
 use super::files::Files;
-use super::region::{Located, ON_DEVICE, PRIVATE, Piece, Place, Verdicts};
+use super::region::{Located, Obstacles, PRIVATE, Piece, Place};
 use super::table::Table;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Allocation, Export, Interface, Kind, Pinned, Site};
@@ -11,7 +11,6 @@ use crate::mr::region::{Location, Pieces};
 use crate::mr::{Access, Attr, Iov, Paths, Source, file, location};
 use crate::sys::mem::{self, Mappable};
 use crate::sys::process;
-use std::borrow::Cow;
 use std::os::fd::BorrowedFd;
 
 /// What can be found out about memory without the regions' lock: what drivers are asked for. One that takes long, or hangs,
@@ -114,19 +113,17 @@ fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Located 
             Piece { iov: *iov, id: 0, at: Place { file, offset } }
         })
         .collect();
-    let verdicts = Verdicts::host(can_map(files, &list));
-    Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: Kind::Host }, verdicts }
+    let obstacles = Obstacles::host(unmappable(files, &list));
+    Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: Kind::Host }, obstacles }
 }
 
-fn can_map(files: &Files, pieces: &[Piece]) -> std::result::Result<(), Cow<'static, str>> {
-    for piece in pieces {
-        match files.get(piece.at.file).and_then(|f| f.host()).map(|f| &f.mappable) {
-            None => return Err(Cow::Borrowed(PRIVATE)),
-            Some(Mappable::No(why)) => return Err(Cow::Borrowed(why)),
-            Some(Mappable::Yes) => {}
-        }
-    }
-    Ok(())
+/// What keeps peers from mapping the pieces.
+fn unmappable(files: &Files, pieces: &[Piece]) -> Option<&'static str> {
+    pieces.iter().find_map(|piece| match files.get(piece.at.file).and_then(|f| f.host()).map(|f| &f.mappable) {
+        None => Some(PRIVATE),
+        Some(Mappable::No(why)) => Some(*why),
+        Some(Mappable::Yes) => None,
+    })
 }
 
 fn locate_device(files: &mut Files, table: &Table, d: &mut OnDevice) -> Located {
@@ -146,24 +143,24 @@ fn locate_device(files: &mut Files, table: &Table, d: &mut OnDevice) -> Located 
         list.iter_mut().for_each(|p| p.at.file = 0);
         files.drop_unused(table);
     }
-    let verdicts = Verdicts { direct: Err(Cow::Borrowed(ON_DEVICE)), cma: Err(Cow::Borrowed(ON_DEVICE)), ipc, refused: Paths::empty() };
-    Located { location: Location { pieces: list.into(), base: d.base, len: d.len, site: d.site, kind: d.kind }, verdicts }
+    let obstacles = Obstacles::device(ipc);
+    Located { location: Location { pieces: list.into(), base: d.base, len: d.len, site: d.site, kind: d.kind }, obstacles }
 }
 
 /// Host memory that the vendor made: the CPU reaches it, but whether the kernel reads it for another
 /// process depends on how it was mapped, so that is tried.
 fn pinned(mut list: Vec<Piece>, (base, len): (u64, u64)) -> Located {
     list.iter_mut().for_each(|p| p.id = 0);
-    let mut verdicts = Verdicts::host(Err(Cow::Borrowed(PRIVATE)));
+    let mut obstacles = Obstacles::host(Some(PRIVATE));
     for piece in &list {
         let mut byte = 0u8;
         let (here, there) = (process::piece(&raw mut byte as u64, 1), process::piece(piece.iov.addr as u64, 1));
         // SAFETY: `byte` is live; the kernel checks the other side.
         if let Err(e) = unsafe { process::attach_copy(process::pid(), process::Attach::Read, &[here], &[there]) } {
-            verdicts.cma = Err(Cow::Owned(e.to_string()));
+            obstacles.cma = Some(e.to_string().into());
         }
     }
-    Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: Kind::Pinned }, verdicts }
+    Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: Kind::Pinned }, obstacles }
 }
 
 fn locate_file(
@@ -183,12 +180,12 @@ fn locate_file(
     let base = file::base_of(offset, len, map.len() as u64, base_addr)?;
     let iov = Iov { addr: map.as_ptr() as usize + offset as usize, len };
     let piece = Piece { iov, id: 0, at: Place { file: id, offset } };
-    let mut verdicts = Verdicts::host(can_map(files, &[piece]));
+    let mut obstacles = Obstacles::host(unmappable(files, &[piece]));
     if mem::is_dmabuf(fd) {
-        verdicts.cma = Err(Cow::Borrowed("the mapping of a dma-buf has no pages that the kernel would copy"));
+        obstacles.cma = Some("the mapping of a dma-buf has no pages that the kernel would copy".into());
     }
     let location = Location { pieces: Pieces::One(piece), base, len: len as u64, site: Site::HOST, kind: Kind::Host };
-    Ok(Located { location, verdicts })
+    Ok(Located { location, obstacles })
 }
 
 /// Pins host memory for a vendor's copies; what cannot be pinned is copied more slowly.

@@ -3,7 +3,7 @@
 
 use super::files::{Elsewhere, Files};
 use super::locate::{self, Asked};
-use super::region::{Located, PRIVATE, Piece, Pin, Place, Region, Shared, Verdicts};
+use super::region::{Located, Obstacles, PRIVATE, Piece, Pin, Place, Region, Shared};
 use super::table::{self, MAX_EXTENTS, Table};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
@@ -17,7 +17,6 @@ use crate::prov::queue::Counter;
 use crate::sync::gate;
 use crate::sync::primitive::Ordering;
 use crate::sys::mem::Mappable;
-use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -93,7 +92,7 @@ impl Regions {
         let result = located.and_then(|found| match found {
             None => Ok(None),
             Some(mut l) => {
-                l.verdicts.refused = refused;
+                l.obstacles.refused = refused;
                 self.publish(table, modes, attr, l).map(Some)
             }
         });
@@ -111,25 +110,25 @@ impl Regions {
             return None;
         }
         let (file, offset) = self.files.find(iov.addr, iov.len).unwrap_or((0, 0));
-        let verdicts = match self.files.get(file) {
-            Some(f) if f.host().is_some_and(|h| h.mappable == Mappable::Yes) => Verdicts::host(Ok(())),
+        let obstacles = match self.files.get(file) {
+            Some(f) if f.host().is_some_and(|h| h.mappable == Mappable::Yes) => Obstacles::host(None),
             Some(_) => return None,
-            None => Verdicts::host(Err(Cow::Borrowed(PRIVATE))),
+            None => Obstacles::host(Some(PRIVATE)),
         };
         let pieces = Pieces::One(Piece { iov, id: 0, at: Place { file, offset } });
         let location = Location { pieces, base: iov.addr as u64, len: iov.len as u64, site: Site::HOST, kind: Kind::Host };
-        self.publish(table, modes, &Attr::plain(access), Located { location, verdicts }).ok()
+        self.publish(table, modes, &Attr::plain(access), Located { location, obstacles }).ok()
     }
 
     /// Gives the region its names, and writes it where peers read it.
     #[inline(always)] // the fast path moves no region about
     fn publish(&mut self, table: &Table, modes: Modes, attr: &Attr<'_>, located: Located) -> Result<RegionId> {
-        let Located { location, verdicts } = located;
+        let Located { location, obstacles } = located;
         let Location { pieces, base: natural, len, site, kind } = location;
         let base = modes.base(attr, natural, len)?;
-        let paths = verdicts.paths() & modes.paths & attr.policy.allowed();
+        let paths = obstacles.paths() & modes.paths & attr.policy.allowed();
         if paths.is_empty() {
-            return Err(no_path(modes, attr, &verdicts));
+            return Err(no_path(modes, attr, &obstacles));
         }
         let key = if modes.prov_key { KeyOf::Domain } else { KeyOf::Caller(attr.requested_key) };
         let reserved = self.registry.reserve(key, !site.is_host())?;
@@ -173,7 +172,7 @@ impl Regions {
         entry.rights.store(table::pack_rights(attr.access, paths, extra), Ordering::Relaxed);
         // Release: whoever sees the generation sees the fields.
         entry.gate.store(reserved.generation, Ordering::Release);
-        let shared = Shared { verdicts, pins: Vec::new(), counter: None, extents };
+        let shared = Shared { obstacles, pins: Vec::new(), counter: None, extents };
         let location = Location { pieces, base: natural, len, site, kind };
         Ok(self.registry.fill(reserved, Region::new(attr, reserved.key, base, paths, location, shared)))
     }
@@ -254,7 +253,7 @@ impl Regions {
             } else if !r.policy.allowed().contains(path) {
                 "ruled out by attr->require or attr->forbid".to_string()
             } else {
-                r.own.verdicts.words(path)
+                r.own.obstacles.words(path)
             };
             text.push_str(&format!("  {}: {verdict}\n", path.words()));
         }
@@ -271,7 +270,7 @@ impl Regions {
         if !(drivers || site.is_host()) {
             return Err(Code::Path);
         }
-        let stays = region.own.verdicts.direct.is_ok();
+        let stays = region.own.obstacles.direct.is_none();
         let (mut pieces, mut ids) = (Vec::with_capacity(1), Vec::new());
         for (piece, from, n) in region.walk(skip, len) {
             let addr = match stays {
@@ -317,7 +316,7 @@ impl Regions {
             for part in region.find(*iov) {
                 let (piece, from, n) = part.ok_or(Error::fixed(errno::EINVAL, "desc"))?;
                 let Some(file) = self.files.get(piece.at.file) else {
-                    let why = region.own.verdicts.words(Paths::IPC);
+                    let why = region.own.obstacles.words(Paths::IPC);
                     let words = format!("the local memory cannot be mapped by another process: ipc: {why}");
                     return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
                 };
@@ -343,7 +342,7 @@ impl Regions {
         pins.push((site, None));
         region.enter().ok()?;
         let pieces = region.pieces().iter().map(|p| p.iov).collect();
-        Some(Pin { index, site, pieces, ids: Vec::new(), stays: region.own.verdicts.direct.is_ok() })
+        Some(Pin { index, site, pieces, ids: Vec::new(), stays: region.own.obstacles.direct.is_none() })
     }
 
     pub fn pinned(&mut self, pin: Pin, pins: Vec<(Site, Option<Pinned>)>) {
@@ -355,9 +354,9 @@ impl Regions {
 }
 
 #[cold]
-fn no_path(modes: Modes, attr: &Attr<'_>, verdicts: &Verdicts) -> Error {
-    let chain: String = Paths::SHM.iter().map(|p| format!("{}: {}; ", p.words(), verdicts.words(*p))).collect();
-    let number = if verdicts.refused.is_empty() { errno::EOPNOTSUPP } else { errno::EIO };
+fn no_path(modes: Modes, attr: &Attr<'_>, obstacles: &Obstacles) -> Error {
+    let chain: String = Paths::SHM.iter().map(|p| format!("{}: {}; ", p.words(), obstacles.words(*p))).collect();
+    let number = if obstacles.refused.is_empty() { errno::EOPNOTSUPP } else { errno::EIO };
     let (require, forbid, process) = (attr.policy.require.words(), attr.policy.forbid.words(), modes.paths.words());
     let words = format!("attr->require {require} forbid {forbid}: no path is left for this memory ({chain}this process permits {process})");
     Error::coded(number, Code::Path, words)

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a region is beyond what every provider's is: the files that its pieces lie in, and the paths that its memory permits.
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::hmem::{Pinned, Site};
 use crate::mr::region::{self, Location};
 use crate::mr::{Iov, Paths};
 use crate::prov::fault;
 use crate::prov::queue::Counter;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Why memory that nobody shares cannot be mapped.
@@ -26,12 +25,12 @@ pub type Region = region::Region<Place, Shared>;
 /// Memory that was found to be what the caller says.
 pub struct Located {
     pub location: Location<Place>,
-    pub verdicts: Verdicts,
+    pub obstacles: Obstacles,
 }
 
 /// What shm keeps of a region.
 pub struct Shared {
-    pub verdicts: Verdicts,
+    pub obstacles: Obstacles,
     /// Host memory that was pinned for a vendor's copies, and for which vendors that was tried.
     pub pins: Vec<(Site, Option<Pinned>)>,
     pub counter: Option<Arc<Counter>>,
@@ -39,45 +38,62 @@ pub struct Shared {
     pub extents: Option<(u32, u32)>,
 }
 
-/// Which paths the memory itself permits, and why not the others.
-#[derive(Clone, Debug)]
-pub struct Verdicts {
-    pub direct: std::result::Result<(), Cow<'static, str>>,
-    pub cma: std::result::Result<(), Cow<'static, str>>,
-    pub ipc: std::result::Result<(), Error>,
+/// What keeps paths from the memory itself. Small, because each registration moves it into its slot.
+#[derive(Debug)]
+pub struct Obstacles {
+    pub direct: Option<&'static str>,
+    pub cma: Option<Box<str>>,
+    pub ipc: Ipc,
     /// Those that faults on demand refuse, whatever else speaks against them.
     pub refused: Paths,
 }
 
-/// Host memory has no device, and needs none.
-pub const NOT_DEVICE: Error = Error::fixed(crate::error::errno::ENODEV, "host memory: no device driver maps it");
-/// What keeps the CPU's paths from device memory.
-pub const ON_DEVICE: &str = "device memory: the CPU does not reach it";
+/// Whether a device's driver lets other processes map the memory.
+#[derive(Debug)]
+pub enum Ipc {
+    Possible,
+    /// Host memory has no device, and needs none.
+    NoDevice,
+    Refused(Box<Error>),
+}
 
-impl Verdicts {
+/// What keeps the CPU's paths from device memory.
+const ON_DEVICE: &str = "device memory: the CPU does not reach it";
+
+impl Obstacles {
     #[inline]
-    pub fn host(direct: std::result::Result<(), Cow<'static, str>>) -> Verdicts {
-        Verdicts { direct, cma: Ok(()), ipc: Err(NOT_DEVICE), refused: Paths::empty() }
+    pub fn host(direct: Option<&'static str>) -> Obstacles {
+        Obstacles { direct, cma: None, ipc: Ipc::NoDevice, refused: Paths::empty() }
     }
 
+    pub fn device(ipc: Result<()>) -> Obstacles {
+        let ipc = ipc.map_or_else(|e| Ipc::Refused(Box::new(e)), |()| Ipc::Possible);
+        Obstacles { direct: Some(ON_DEVICE), cma: Some(ON_DEVICE.into()), ipc, refused: Paths::empty() }
+    }
+
+    /// The paths that nothing keeps away.
     #[inline]
     pub fn paths(&self) -> Paths {
         let mut paths = Paths::STAGED;
-        paths.set(Paths::DIRECT, self.direct.is_ok());
-        paths.set(Paths::CMA, self.cma.is_ok());
-        paths.set(Paths::IPC, self.ipc.is_ok());
+        paths.set(Paths::DIRECT, self.direct.is_none());
+        paths.set(Paths::CMA, self.cma.is_none());
+        paths.set(Paths::IPC, matches!(self.ipc, Ipc::Possible));
         paths - self.refused
     }
 
-    /// The verdict on `path`, in words.
+    /// What is to be said of `path`.
     pub fn words(&self, path: Paths) -> String {
         if self.refused.contains(path) {
             return fault::refusal(path).to_string();
         }
         match path {
-            Paths::DIRECT => self.direct.as_ref().err().map(|why| format!("ENODEV: {why}")),
-            Paths::CMA => self.cma.as_ref().err().map(|why| format!("EFAULT: {why}")),
-            Paths::IPC => self.ipc.as_ref().err().map(|e| e.to_string()),
+            Paths::DIRECT => self.direct.map(|why| format!("ENODEV: {why}")),
+            Paths::CMA => self.cma.as_ref().map(|why| format!("EFAULT: {why}")),
+            Paths::IPC => match &self.ipc {
+                Ipc::Possible => None,
+                Ipc::NoDevice => Some("ENODEV: host memory: no device driver maps it".into()),
+                Ipc::Refused(e) => Some(e.to_string()),
+            },
             _ => None,
         }
         .map_or_else(|| "possible".into(), |why| format!("impossible, {why}"))

@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "layering/circles.rs"]
+mod circles;
+
 /// Bottom up: a layer may import itself and what stands before it.
 const LAYERS: [&str; 12] = ["error", "environment", "log", "guard", "config", "sys", "sync", "hmem", "mr", "prov", "fabric", "capi"];
 

@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Files of one folder form no circle: what a file uses is read without it. Of Rust, the paths are read, and of C the
+//! includes and who calls whose functions; a Rust file's own tests stand above everything and do not count.
+
+use super::{closing, sources, tokens};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders whose circles are known, and why they still stand. One that has none any more is taken off.
+const KNOWN: &[(&str, &str)] = &[
+    ("src/prov/shm", "protocols call the jobs above them"),
+    ("src/prov/tcp", "protocols call the jobs above them"),
+    ("src/prov/verbs", "protocols call the jobs above them"),
+    ("src/capi", "what objects share stands with them"),
+    ("src/config", "the list of providers stands in its root"),
+    ("src/fabric", "queues and endpoints know each other"),
+    ("src/hmem", "what vendors share stands in mod.rs"),
+    ("src/hmem/cuda", "what its files share stands in mod.rs"),
+    ("src/hmem/rocr", "what its files share stands in mod.rs"),
+    ("src/hmem/ze", "what its files share stands in mod.rs"),
+    ("src/prov", "the contract and the bindings know each other"),
+    ("src/sync", "a ring and its spill know each other"),
+    ("src/bin/gdrfab-perf", "options, and what they are made of, know each other"),
+    ("plugins/nccl", "an inventory and its connections know each other"),
+    ("plugins/libfabric", "what objects share stands in init.c"),
+    ("plugins/libfabric/tests", "helpers know each other"),
+    ("c-tests/fakes", "parts of one driver know each other"),
+    ("c-tests", "helpers know each other"),
+];
+
+/// Who uses whom, with what of it, for one.
+type Graph = BTreeMap<String, BTreeMap<String, String>>;
+
+fn draw(graph: &mut Graph, from: &str, to: &str, by: &str) {
+    if from != to {
+        graph.entry(from.to_string()).or_default().entry(to.to_string()).or_insert_with(|| by.to_string());
+    }
+}
+
+/// The shortest way from `from` to `to`, of one step at least.
+fn way(graph: &Graph, from: &str, to: &str) -> Option<Vec<String>> {
+    let mut before: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut next = VecDeque::from([from]);
+    while let Some(at) = next.pop_front() {
+        for step in graph.get(at).into_iter().flat_map(BTreeMap::keys) {
+            if step == to {
+                let back = std::iter::successors(Some(at), |at| before.get(at).copied());
+                let mut way: Vec<String> = back.map(str::to_string).collect();
+                way.reverse();
+                return Some(way);
+            }
+            if step != from && !before.contains_key(step.as_str()) {
+                before.insert(step, at);
+                next.push_back(step);
+            }
+        }
+    }
+    None
+}
+
+/// One circle, its files in order, for each knot of files that all reach each other; then the arrows of the knot.
+fn circles(graph: &Graph) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for from in graph.keys() {
+        let Some(mut circle) = way(graph, from, from) else { continue };
+        let is_in = |k: &&String| way(graph, from, k).is_some() && way(graph, k, from).is_some();
+        let knot: BTreeSet<&String> = graph.keys().filter(is_in).collect();
+        if seen.insert(knot.clone()) {
+            circle.push(from.clone());
+            let arrows = knot
+                .iter()
+                .flat_map(|k| graph[*k].iter().filter(|(to, _)| knot.contains(to)).map(move |(to, by)| format!("\n    {k} -> {to}: {by}")));
+            found.push(circle.join(" -> ") + &arrows.collect::<String>());
+        }
+    }
+    found
+}
+
+/// One file of Rust, as a module of its crate.
+#[derive(Default)]
+struct Module {
+    tokens: Vec<String>,
+    /// What `use` binds: the path, and whether it is only handed on.
+    names: BTreeMap<String, (Vec<String>, bool)>,
+}
+
+type Crate = BTreeMap<Vec<String>, Module>;
+
+/// Leaves out what stands under `#[cfg(test)]`.
+fn without_tests(tokens: Vec<String>) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut i = 0;
+    while i < tokens.len() {
+        let end = if tokens[i] == "#" { closing(&tokens, i + 1) } else { i };
+        let has = |word: &str| tokens[i..end.min(tokens.len())].iter().any(|t| t == word);
+        if tokens[i] == "#" && has("cfg") && has("test") && !has("not") {
+            i = end + 1;
+            while i < tokens.len() && !matches!(tokens[i].as_str(), ";" | "{" | ",") {
+                i = if matches!(tokens[i].as_str(), "(" | "[") { closing(&tokens, i) } else { i } + 1;
+            }
+            i = if tokens.get(i).is_some_and(|t| t == "{") { closing(&tokens, i) } else { i } + 1;
+            continue;
+        }
+        kept.push(tokens[i].clone());
+        i += 1;
+    }
+    kept
+}
+
+/// Whether an import begins here, and no `use<..>` of a type.
+fn is_import(tokens: &[String], i: usize) -> bool {
+    tokens[i] == "use" && tokens.get(i + 1).is_some_and(|t| t != "<")
+}
+
+/// The names that a `use` tree binds, each with its path as written; returns where the tree ends.
+fn use_tree(tokens: &[String], mut i: usize, mut path: Vec<String>, found: &mut Vec<(String, Vec<String>)>) -> usize {
+    let token = |i: usize| tokens.get(i).map_or("", String::as_str);
+    loop {
+        match token(i) {
+            "{" => {
+                i += 1;
+                while !matches!(token(i), "}" | "") {
+                    i = use_tree(tokens, i, path.clone(), found);
+                    i += usize::from(token(i) == ",");
+                }
+                return i + 1;
+            }
+            "self" if !path.is_empty() => (),
+            word => path.push(word.to_string()),
+        }
+        i += 1;
+        if token(i) != "::" {
+            break;
+        }
+        i += 1;
+    }
+    let mut name = path.last().cloned().unwrap_or_default();
+    if token(i) == "as" {
+        name = token(i + 1).to_string();
+        i += 2;
+    }
+    found.push((name, path));
+    i
+}
+
+/// A path as written in `module`, from the crate's root; `None` if it leads out of the crate.
+fn absolute(all: &Crate, module: &[String], written: &[String]) -> Option<Vec<String>> {
+    let mut here = module.to_vec();
+    let mut rest = written;
+    match rest.first()?.as_str() {
+        "crate" => here.clear(),
+        "self" => (),
+        "super" => {
+            while rest.first().is_some_and(|w| w == "super") {
+                here.pop();
+                rest = &rest[1..];
+            }
+            here.extend_from_slice(rest);
+            return Some(here);
+        }
+        first => {
+            here.push(first.to_string());
+            if !all.contains_key(&here) {
+                let (path, _) = all.get(module)?.names.get(first)?;
+                here = path.clone();
+            }
+        }
+    }
+    here.extend_from_slice(&rest[1..]);
+    Some(here)
+}
+
+/// Whether the module that begins at each token stands inside of others of its file, and how deep: `super` leads there first.
+fn depths(tokens: &[String]) -> Vec<usize> {
+    let mut depths = vec![0; tokens.len()];
+    for at in (2..tokens.len()).filter(|&i| tokens[i] == "{" && tokens[i - 2] == "mod") {
+        depths[at..closing(tokens, at).min(tokens.len())].iter_mut().for_each(|depth| *depth += 1);
+    }
+    depths
+}
+
+/// A path as it would be written outside of the modules within its file.
+fn outside(mut path: Vec<String>, depth: usize) -> Vec<String> {
+    let supers = path.iter().take_while(|word| *word == "super").count();
+    path.drain(..supers.min(depth));
+    if supers > 0 && supers <= depth {
+        path.insert(0, "self".to_string());
+    }
+    path
+}
+
+/// The module in which the thing at `path` is defined: through what modules hand on.
+fn home(all: &Crate, path: &[String]) -> Option<Vec<String>> {
+    let mut path = path.to_vec();
+    for _ in 0..8 {
+        let depth = (0..=path.len()).rev().find(|&n| all.contains_key(&path[..n]))?;
+        let module = path[..depth].to_vec();
+        match path.get(depth).and_then(|name| all[&module].names.get(name)) {
+            Some((target, _)) if *target != path[..=depth] => path = [&target[..], &path[depth + 1..]].concat(),
+            _ => return Some(module),
+        }
+    }
+    None
+}
+
+/// The crate of these files, each named by its module.
+fn load(files: impl IntoIterator<Item = (Vec<String>, String)>) -> Crate {
+    let read = |source: String| Module { tokens: without_tests(tokens(&source)), ..Module::default() };
+    let mut all: Crate = files.into_iter().map(|(module, source)| (module, read(source))).collect();
+    // A path may begin with what another `use` of the file binds: the second round knows it.
+    for _ in 0..2 {
+        for module in all.keys().cloned().collect::<Vec<_>>() {
+            let (words, mut bound) = (&all[&module].tokens, BTreeMap::new());
+            let depths = depths(words);
+            for at in (0..words.len()).filter(|&i| is_import(words, i)) {
+                let mut names = Vec::new();
+                use_tree(words, at + 1, Vec::new(), &mut names);
+                let hands_on = at > 0 && (words[at - 1] == "pub" || words[at - 1] == ")");
+                for (name, path) in names {
+                    let name = if name == "*" { format!("* of {}", path.join("::")) } else { name };
+                    absolute(&all, &module, &outside(path, depths[at])).map(|path| bound.insert(name, (path, hands_on)));
+                }
+            }
+            all.get_mut(&module).expect("just listed").names = bound;
+        }
+    }
+    all
+}
+
+/// The modules that a module uses, and what of each, for one.
+fn used(all: &Crate, module: &[String]) -> BTreeMap<Vec<String>, String> {
+    let Module { tokens, names } = &all[module];
+    let token = |i: usize| tokens.get(i).map_or("", String::as_str);
+    // A module that is only named is not used yet: what follows its name is.
+    let imports = names.values().filter(|(path, on)| !on && !all.contains_key(path));
+    let mut found: BTreeMap<Vec<String>, String> = imports.filter_map(|(path, _)| Some((home(all, path)?, path.join("::")))).collect();
+    let depths = depths(tokens);
+    let mut i = 0;
+    while i < tokens.len() {
+        if is_import(tokens, i) {
+            while !matches!(token(i), ";" | "") {
+                i += 1;
+            }
+        }
+        let begins = i == 0 || !matches!(token(i - 1), "::" | "." | "fn" | "mod" | "struct" | "enum" | "trait" | "type" | "const");
+        let is_path = matches!(token(i + 1), "::" | "!") || token(i).starts_with(|c: char| c.is_uppercase()) || token(i + 1) == "(";
+        if begins && is_path {
+            let (mut path, depth) = (vec![token(i).to_string()], depths[i]);
+            while token(i + 1) == "::" && token(i + 2).starts_with(|c: char| c.is_alphabetic() || c == '_') {
+                path.push(token(i + 2).to_string());
+                i += 2;
+            }
+            let path = outside(path, depth);
+            found.extend(absolute(all, module, &path).and_then(|to| Some((home(all, &to)?, path.join("::")))));
+        }
+        i += 1;
+    }
+    found
+}
+
+/// What the files of each folder of a crate use of each other; a folder within is one file here. Folders are named by module.
+fn rust_graphs(all: &Crate) -> BTreeMap<Vec<String>, Graph> {
+    let mut graphs: BTreeMap<Vec<String>, Graph> = BTreeMap::new();
+    for module in all.keys() {
+        for (target, by) in used(all, module) {
+            let same = module.iter().zip(&target).take_while(|(a, b)| a == b).count();
+            let node = |of: &[String]| of.get(same).cloned().unwrap_or_else(|| "mod".to_string());
+            draw(graphs.entry(module[..same].to_vec()).or_default(), &node(module), &node(&target), &by);
+        }
+    }
+    graphs
+}
+
+/// The library and the programs: where each crate's modules lie, and the names of its folders.
+fn crates() -> Vec<(String, Crate)> {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let read = |dir: &Path| {
+        let mut files = Vec::new();
+        sources(dir, &mut files);
+        let of = |f: &PathBuf| {
+            let mut module = super::module_of(f.strip_prefix(dir).unwrap());
+            module.retain(|m| !matches!(m.as_str(), "lib" | "main"));
+            (module, fs::read_to_string(f).unwrap())
+        };
+        files.iter().map(of).collect::<Vec<_>>()
+    };
+    let library = read(&src).into_iter().filter(|(module, _)| module.first().is_none_or(|m| m != "bin"));
+    let mut found = vec![("src".to_string(), load(library))];
+    for program in ["gdrfab-perf", "gdrfab-info"] {
+        let dir = src.join("bin").join(program);
+        let root = src.join("bin").join(format!("{program}.rs"));
+        let root = root.exists().then(|| (Vec::new(), fs::read_to_string(&root).unwrap()));
+        let files = read(&dir).into_iter().chain(root).chain(read(&src.join("bin/common")));
+        found.push((format!("src/bin/{program}"), load(files)));
+    }
+    found
+}
+
+/// What the C files of a folder define for others: functions and data, at the outermost level and not static.
+fn c_definitions(source: &str) -> Vec<String> {
+    let mut code = String::new();
+    let mut directive = false;
+    for line in source.lines() {
+        directive = directive || line.starts_with('#');
+        if !directive {
+            code += line;
+            code.push('\n');
+        }
+        directive = directive && line.ends_with('\\');
+    }
+    let tokens = tokens(&code);
+    let is_word = |t: &str| t.starts_with(|c: char| c.is_alphabetic() || c == '_');
+    let mut found = Vec::new();
+    let (mut from, mut i) = (0, 0);
+    while i < tokens.len() {
+        match tokens[i].as_str() {
+            "__attribute__" => i = closing(&tokens, i + 1),
+            "(" | "=" | "[" | ";" if i > from => {
+                let head = &tokens[from..i];
+                let name = head.last().filter(|t| is_word(t) && head.len() > 1).cloned();
+                // To the end of what this declares, and whether it is a definition.
+                let mut end = i;
+                let mut body = tokens[i] != "(";
+                while end < tokens.len() && tokens[end] != ";" {
+                    let opened = tokens[end] == "{";
+                    end = if matches!(tokens[end].as_str(), "(" | "[" | "{") { closing(&tokens, end) } else { end } + 1;
+                    if opened && tokens[i] == "(" {
+                        body = true;
+                        break;
+                    }
+                }
+                let hidden = |t: &String| matches!(t.as_str(), "static" | "extern" | "typedef");
+                let type_alone = tokens[i] == ";" && matches!(head[0].as_str(), "struct" | "enum" | "union") && head.len() < 3;
+                if body && !type_alone && !head.iter().any(hidden) {
+                    found.extend(name);
+                }
+                i = end;
+                from = i + usize::from(tokens.get(i).is_some_and(|t| t == ";"));
+                i = from;
+                continue;
+            }
+            "{" => i = closing(&tokens, i),
+            ";" => from = i + 1,
+            _ => (),
+        }
+        i += 1;
+    }
+    found
+}
+
+/// What the C files of one folder use of each other: x.c and x.h are one.
+fn c_graph(files: &[(String, String)]) -> Graph {
+    let stem = |name: &str| name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_string();
+    let headers: Vec<BTreeSet<String>> =
+        files.iter().filter(|(name, _)| name.ends_with(".h")).map(|(_, source)| tokens(source).into_iter().collect()).collect();
+    let mut homes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (name, source) in files.iter().filter(|(name, _)| name.ends_with(".c")) {
+        // What no header declares is the file's own, or stands in for a function of a library.
+        let declared = |symbol: &String| headers.iter().any(|words| words.contains(symbol));
+        for symbol in c_definitions(source).into_iter().filter(declared) {
+            homes.entry(symbol).or_default().insert(stem(name));
+        }
+    }
+    let mut graph = Graph::new();
+    for (name, source) in files {
+        let own = stem(name);
+        for line in source.lines().filter(|l| l.starts_with("#include \"")) {
+            let header = line.split('"').nth(1).unwrap_or_default();
+            if files.iter().any(|(name, _)| name == header) {
+                draw(&mut graph, &own, &stem(header), header);
+            }
+        }
+        // A header that only declares is no user.
+        let tokens = if name.ends_with(".h") { Vec::new() } else { tokens(source) };
+        for (i, word) in tokens.iter().enumerate() {
+            let field = i > 0 && (tokens[i - 1] == "." || i > 1 && tokens[i - 2] == "-" && tokens[i - 1] == ">");
+            if let Some(home) = homes.get(word).filter(|home| !field && home.len() == 1) {
+                home.iter().for_each(|home| draw(&mut graph, &own, home, word));
+            }
+        }
+    }
+    graph
+}
+
+const C_FOLDERS: [&str; 6] =
+    ["plugins/nccl", "plugins/libfabric", "plugins/nccl/tests", "plugins/libfabric/tests", "c-tests", "c-tests/fakes"];
+
+#[test]
+fn files_of_a_folder_form_no_circle() {
+    let mut wrong = Vec::new();
+    let mut arrows = 0;
+    let mut look = |folder: &str, graph: &Graph| {
+        arrows += graph.values().map(BTreeMap::len).sum::<usize>();
+        let found = circles(graph);
+        match KNOWN.iter().find(|(known, _)| *known == folder) {
+            Some(_) if found.is_empty() => {
+                wrong.push(format!("{folder}: has no circle any more: KNOWN in tests/layering/circles.rs lists it"))
+            }
+            Some(_) => (),
+            None => wrong.extend(found.into_iter().map(|circle| format!("{folder}: {circle}"))),
+        }
+    };
+    for (root, all) in crates() {
+        for (module, graph) in rust_graphs(&all) {
+            let folder: Vec<&str> = std::iter::once(root.as_str()).chain(module.iter().map(String::as_str)).collect();
+            look(&folder.join("/"), &graph);
+        }
+    }
+    for folder in C_FOLDERS {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        let files = fs::read_dir(&path).unwrap_or_else(|e| panic!("{folder}: {e}")).map(|entry| entry.unwrap().path());
+        let is_c = |f: &Path| f.extension().is_some_and(|e| e == "c" || e == "h");
+        let name = |f: &Path| f.file_name().unwrap().to_string_lossy().into_owned();
+        let files = files.filter(|f| is_c(f)).map(|f| (name(&f), fs::read_to_string(&f).unwrap())).collect::<Vec<_>>();
+        look(folder, &c_graph(&files));
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert!(arrows > 300, "only {arrows} arrows: does the scanner still read the files?");
+}
+
+/// The check above is worth what it would catch.
+#[test]
+fn circles_are_seen() {
+    let graph = |edges: &[(&str, &str)]| {
+        let mut graph = Graph::new();
+        edges.iter().for_each(|(from, to)| draw(&mut graph, from, to, "x"));
+        graph
+    };
+    assert_eq!(circles(&graph(&[("a", "b"), ("b", "c"), ("a", "c"), ("c", "c")])), Vec::<String>::new());
+    assert_eq!(
+        circles(&graph(&[("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")])),
+        ["a -> b -> c -> a\n    a -> b: x\n    b -> c: x\n    c -> a: x"]
+    );
+    assert_eq!(circles(&graph(&[("a", "b"), ("b", "a"), ("c", "d"), ("d", "c"), ("c", "a")])).len(), 2);
+}
+
+#[test]
+fn arrows_between_files_of_rust_are_seen() {
+    let found = |files: &[(&str, &str)]| {
+        let module = |name: &str| name.split("::").filter(|m| !m.is_empty()).map(str::to_string).collect::<Vec<_>>();
+        let graphs = rust_graphs(&load(files.iter().map(|(name, source)| (module(name), source.to_string()))));
+        graphs.values().flat_map(|g| g.iter().flat_map(|(from, to)| to.keys().map(move |to| format!("{from} {to}")))).collect::<Vec<_>>()
+    };
+    let lists = "mod a; mod b; pub use a::Made; pub(crate) use b::{self as other, make};";
+    for (a, b, arrows) in [
+        ("use super::b::X;", "", &["a b"][..]),
+        ("use super::b; fn f() { b::g() }", "fn g() { crate::p::a::f() }", &["a b", "b a"]),
+        // Through what mod.rs hands on, and by a name of its own.
+        ("", "use super::Made;", &["b a"]),
+        ("fn f() { super::make() }", "", &["a b"]),
+        ("use crate::p::other::{X, Y};", "", &["a b"]),
+        ("use crate::p; fn f() { p::make() }", "", &["a b"]),
+        // Of another folder, or from outside: no arrow here.
+        ("use crate::q::Z; use std::fmt; fn f() { fmt::g(); x.make(); make() }", "use a::b;", &["p q"]),
+        // Of a module within the file.
+        ("mod within { use super::*; use super::super::b::X; }", "mod within { fn f() { super::g() } }", &["a b"]),
+        ("// super::b::X\n#[cfg(test)] mod tests { use super::super::b::X; }", "#[cfg(test)] use super::a;", &[]),
+    ] {
+        assert_eq!(found(&[("", "mod p; mod q;"), ("p", lists), ("p::a", a), ("p::b", b), ("q", "")]), arrows, "{a} | {b}");
+    }
+    // What mod.rs defines is a floor like another.
+    let made = [("p", "mod a; pub use a::Made; pub fn f() -> Made { a::g() } pub const N: u32 = 1;"), ("p::a", "use super::N;")];
+    assert_eq!(found(&made), ["a mod", "mod a"]);
+}
+
+#[test]
+fn arrows_between_files_of_c_are_seen() {
+    let defined = |source| c_definitions(source);
+    assert_eq!(defined("int f(void);\nint f(void)\n{\n\tg();\n}\nstatic int h(int a) { return a; }\nstruct s { int x; };\n"), ["f"]);
+    assert_eq!(defined("#define M(x) \\\n\tk(x)\nextern int n;\nint n = 3, m[2];\nconst struct s table = {.f = g};\n"), ["n", "table"]);
+    assert_eq!(defined("typedef int (*fn)(void);\n__attribute__((noinline)) struct s *make(int (*f)(int))\n{\n}\n"), ["make"]);
+    let files = |list: &[(&str, &str)]| list.iter().map(|(n, s)| (n.to_string(), s.to_string())).collect::<Vec<_>>();
+    let hub = ("hub.h", "void f(void);\nvoid g(void);\n");
+    let two = files(&[
+        hub,
+        ("a.c", "#include \"hub.h\"\nvoid f(void) { g(); }\n"),
+        ("b.c", "#include \"hub.h\"\nvoid g(void) { x->f(); f(); }\n"),
+    ]);
+    assert_eq!(circles(&c_graph(&two)), ["a -> b -> a\n    a -> b: g\n    b -> a: f"]);
+    let headers = files(&[("a.h", "#include \"b.h\"\n"), ("b.c", "#include \"a.h\"\n"), ("b.h", "")]);
+    assert_eq!(circles(&c_graph(&headers)), ["a -> b -> a\n    a -> b: b.h\n    b -> a: a.h"]);
+    let none = files(&[hub, ("a.c", "void f(void) { g(); }\n"), ("b.c", "void g(void) { x->f(); }\n")]);
+    assert_eq!(circles(&c_graph(&none)), Vec::<String>::new());
+}

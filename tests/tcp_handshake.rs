@@ -174,7 +174,7 @@ fn good_peers_meet_and_nothing_behind_the_handshake_is_taken() {
         greeter.watch(&poller).unwrap();
         let request = request(&mut greeter, &mut dial);
         assert_eq!((request.data(), request.terms()), (&[9; 256][..], &terms(&[9; 256])));
-        assert_eq!((request.peer().ip(), greeter.strangers()), (at.ip(), 0));
+        assert_eq!((request.peer().ip(), greeter.pending()), (at.ip(), 0));
         // The first frame of the accepting side comes right behind its answer.
         let mut theirs = stream(request.accept(terms(b"welcome")).unwrap());
         theirs.write_all(b"frame").unwrap();
@@ -238,7 +238,7 @@ fn keys_must_be_there_on_both_sides_and_be_the_same() {
             e.errno == errno::EACCES && e.code == Code::None && e.words.contains(words) && e.words.contains(&greeter.local().to_string()),
             "{e}"
         );
-        assert_eq!(greeter.strangers(), 0);
+        assert_eq!(greeter.pending(), 0);
     }
 }
 
@@ -416,7 +416,7 @@ fn what_does_not_fit_closes_its_connection_and_no_other() {
         raw.write_all(bytes).unwrap();
         assert!(answer::<1>(&mut greeter, &mut raw).is_none());
     }
-    assert_eq!(greeter.strangers(), 0);
+    assert_eq!(greeter.pending(), 0);
     let mut good = dial(greeter.local(), None);
     request(&mut greeter, &mut good).accept(terms(b"")).unwrap();
     accepted(&mut good);
@@ -471,7 +471,7 @@ fn serve_one(greeter: &mut Greeter, most: usize) -> Duration {
     loop {
         assert!(start.elapsed() < LIMIT, "not served");
         let requests = greeter.poll();
-        assert!(greeter.strangers() <= most);
+        assert!(greeter.pending() <= most);
         if let Some(request) = requests.into_iter().next() {
             request.accept(terms(b"")).unwrap();
             accepted(&mut good);
@@ -483,7 +483,7 @@ fn serve_one(greeter: &mut Greeter, most: usize) -> Duration {
 }
 
 #[test]
-fn half_open_strangers_make_room() {
+fn half_open_connections_make_room() {
     let mut greeter = greeter(None);
     // Each says half of a greeting and no more.
     let half: Vec<TcpStream> = (0..200)
@@ -494,7 +494,7 @@ fn half_open_strangers_make_room() {
             s
         })
         .collect();
-    assert_eq!(greeter.strangers(), 64);
+    assert_eq!(greeter.pending(), 64);
     let took = serve_one(&mut greeter, 64);
     assert!(took < Duration::from_secs(2), "{took:?}");
     // Who had to make room was told.
@@ -508,7 +508,7 @@ fn half_open_strangers_make_room() {
 
 /// Alone in its process's sums of descriptors and memory it is not, so the bounds have some slack.
 #[test]
-fn two_thousand_silent_strangers_cost_little() {
+fn two_thousand_silent_connections_cost_little() {
     let room = more_descriptors();
     let crowd = 2000.min(room.saturating_sub(512));
     assert!(crowd > 300, "no descriptors to try it with: {room}");
@@ -536,7 +536,7 @@ fn a_full_listener_lets_its_sleeper_sleep_and_wakes_it_in_time() {
     let crowd: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(greeter.local()).unwrap()).collect();
     assert!(poller.wait(Some(1_000_000_000)) == Woken::Ready);
     let start = Instant::now();
-    while greeter.strangers() < 64 {
+    while greeter.pending() < 64 {
         assert!(greeter.poll().is_empty() && start.elapsed() < LIMIT);
     }
     greeter.watch(&poller).unwrap();
@@ -557,7 +557,7 @@ fn a_full_listener_lets_its_sleeper_sleep_and_wakes_it_in_time() {
             .count();
         nap();
     }
-    assert_eq!((served, greeter.strangers()), (16, 64));
+    assert_eq!((served, greeter.pending()), (16, 64));
 }
 
 #[test]

@@ -2,15 +2,13 @@
 //! A body on its way out: where its bytes lie, how far it is, and how it ends early without the stream losing step.
 
 use super::frame::{PART, PARTS, STRIPE_HEAD, STRIPED, Spot, WHOLE_MAX, spot, status_of, wire_len};
-use super::mr::Region;
-use super::scatter::Stripes;
-use super::slots::{Lanes, Loading};
+use super::slots::Lanes;
+use super::source::{Call, Source, gather, leave};
+use super::stripes::Stripes;
 use crate::error::{Code, Error, errno};
-use crate::mr::piece::{Span, walk};
+use crate::mr::piece::walk;
 use crate::prov::bind::Ending;
-use crate::prov::op::{Iov, Pieces, parts};
-use crate::sys::stream::{Piece, piece};
-use std::sync::Arc;
+use crate::prov::op::{Iov, parts};
 
 static NO_WORD: [u8; 8] = [0; 8];
 static ZEROS: [u8; 8192] = [0; 8192];
@@ -24,24 +22,6 @@ pub enum Owner {
     Send(Option<u64>),
     /// An answer to the peer.
     Answer,
-}
-
-/// A run of a region's bytes.
-pub struct Run {
-    pub region: Arc<Region>,
-    pub skip: u64,
-    pub len: u64,
-}
-
-/// Where a body's bytes come from.
-pub enum Source {
-    Pieces(Pieces),
-    /// Bytes from this one of the body on.
-    Owned(Box<[u8]>, u64),
-    Regions(Box<[Run]>),
-    Device(Loading),
-    /// What it was is not there any more.
-    Nothing,
 }
 
 pub struct Body {
@@ -60,53 +40,6 @@ pub struct Body {
     word: [u8; 8],
     /// Why, for the operation.
     pub why: Option<Error>,
-}
-
-/// What one call to the kernel will be given.
-pub struct Call<'a> {
-    pub pieces: &'a mut [Piece],
-    pub count: usize,
-    pub bytes: u64,
-    pub limit: u64,
-    /// Regions that must be left again after the call.
-    pub entered: Vec<Arc<Region>>,
-}
-
-impl Call<'_> {
-    pub fn is_full(&self) -> bool {
-        self.count == self.pieces.len() || self.bytes >= self.limit
-    }
-
-    /// Adds a piece; gives how much of it fits.
-    pub fn add(&mut self, addr: usize, len: usize) -> usize {
-        let n = len.min((self.limit - self.bytes.min(self.limit)) as usize);
-        match self.pieces.get_mut(self.count) {
-            Some(place) if n > 0 => {
-                *place = piece(addr, n);
-                self.count += 1;
-                self.bytes += n as u64;
-                n
-            }
-            _ => 0,
-        }
-    }
-}
-
-impl Span for Run {
-    #[inline(always)]
-    fn bytes(&self) -> usize {
-        self.len as usize
-    }
-}
-
-/// A copy of `len` bytes from byte `skip` of host pieces on.
-pub fn gather(pieces: &[Iov], skip: u64, len: u64) -> Box<[u8]> {
-    let mut bytes = Vec::with_capacity(len as usize);
-    for (addr, n) in parts(pieces, skip as usize, len as usize) {
-        // SAFETY: the C caller promised that the pieces are readable until completion.
-        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
-    }
-    bytes.into()
 }
 
 impl Body {
@@ -306,12 +239,4 @@ impl Body {
         }
         n
     }
-}
-
-/// Undoes `Body::enter` of one region.
-pub fn leave(region: &Region) {
-    if let Err(e) = region.end_cpu(false) {
-        crate::log!(Warn, "{e}");
-    }
-    region.leave();
 }

@@ -2,25 +2,21 @@
 //! Connecting: what an endpoint does until it has a connection, and the moment when it has one.
 
 use super::address::Address;
-use super::conn::Conn;
+use super::conn::{Conn, More, tune};
+use super::dial::{Dial, Dialed};
 use super::domain::Domain;
 use super::frame::{Header, Kind};
 use super::greeter::{Greeter, Request};
 use super::hello::{Purpose, Terms};
 use super::info::usual;
-use super::shake::{Dial, Dialed};
 use super::state::{How, Phase, State};
-use super::streams::{self, More};
+use super::streams;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::sys::{process, tcp, time};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-/// Congestion control of a connection within one host, which has no path to be careful with: every kernel has it, and it
-/// paces nothing.
-const LOCAL_CONGESTION: &str = "reno";
+use std::os::fd::{AsFd, OwnedFd};
 
 impl State {
     fn terms(&self, data: &[u8]) -> Terms {
@@ -172,22 +168,6 @@ impl State {
             self.event(EventKind::Connected, Vec::new(), None);
         }
     }
-}
-
-/// Makes a connected socket what a connection's should be.
-pub fn tune(socket: BorrowedFd<'_>) -> Result<()> {
-    let config = &config::get().tcp;
-    let (local, peer) = (tcp::local(socket)?, tcp::peer(socket)?);
-    tcp::set_no_delay(socket)?;
-    tcp::set_keep_alive(socket, config.timeout_ms)?;
-    if config.buffer > 0 {
-        tcp::set_buffers(socket, config.buffer)?;
-    }
-    let algorithm = config.congestion.as_deref().or((local.ip() == peer.ip()).then_some(LOCAL_CONGESTION));
-    if let Some(Err(e)) = algorithm.map(|name| tcp::set_congestion(socket, name)) {
-        crate::log!(Info, "{e}; the host's choice stays");
-    }
-    Ok(())
 }
 
 /// Moves a connection attempt on; its outcome goes to the event queue.

@@ -2,19 +2,22 @@
 //! A live connection: what this side has asked of the peer and not heard of yet, and what it owes the peer.
 
 use super::crowd::Member;
+use super::dial::Dial;
 use super::frame::{Header, Kind, WHOLE_MAX, broken};
 use super::hello::Terms;
 use super::mr::Region;
+use super::recv::Recv;
 use super::rx::Rx;
-use super::state::Recv;
-use super::streams::More;
 use super::tx::Tx;
+use crate::config;
 use crate::error::{Error, Result};
 use crate::hmem::Site;
 use crate::prov::bind::Ending;
 use crate::prov::op::Pieces;
+use crate::sys::tcp;
 use crate::sys::time::ticks;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Weak;
 
@@ -30,6 +33,10 @@ const STREAM: usize = 32;
 const IDLE: u8 = 2;
 /// Bytes of answers that a peer may leave untaken.
 const UNTAKEN: usize = 8 << 20;
+
+/// Congestion control of a connection within one host, which has no path to be careful with: every kernel has it, and it
+/// paces nothing.
+const LOCAL_CONGESTION: &str = "reno";
 
 /// How far a write is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +91,28 @@ pub struct Taking {
     pub len: u64,
     pub data: Option<u64>,
     pub ack: bool,
+}
+
+/// How a connection stands with further streams.
+pub enum More {
+    None,
+    /// The dialer may call for them.
+    Could {
+        at: SocketAddr,
+        token: u64,
+        count: u32,
+    },
+    Calling {
+        dials: Vec<Dial>,
+        sockets: Vec<OwnedFd>,
+        until: u64,
+    },
+    /// The listener waits for so many.
+    Awaits {
+        count: u32,
+        sockets: Vec<OwnedFd>,
+    },
+    Open,
 }
 
 pub struct Conn {
@@ -346,6 +375,22 @@ impl Conn {
         }
         Ok(())
     }
+}
+
+/// Makes a connected socket what a connection's should be.
+pub fn tune(socket: BorrowedFd<'_>) -> Result<()> {
+    let config = &config::get().tcp;
+    let (local, peer) = (tcp::local(socket)?, tcp::peer(socket)?);
+    tcp::set_no_delay(socket)?;
+    tcp::set_keep_alive(socket, config.timeout_ms)?;
+    if config.buffer > 0 {
+        tcp::set_buffers(socket, config.buffer)?;
+    }
+    let algorithm = config.congestion.as_deref().or((local.ip() == peer.ip()).then_some(LOCAL_CONGESTION));
+    if let Some(Err(e)) = algorithm.map(|name| tcp::set_congestion(socket, name)) {
+        crate::log!(Info, "{e}; the host's choice stays");
+    }
+    Ok(())
 }
 
 const _: () = assert!(UNTAKEN > WHOLE_MAX as usize);

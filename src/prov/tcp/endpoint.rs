@@ -1,35 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint: the calls of the layer above, each under the endpoint's lock.
+//! An endpoint: its domain, and its state under the endpoint's lock.
 
 use super::address::{Address, Host};
-use super::cm;
 use super::domain::Domain;
 use super::fault::Faults;
-use super::greeter::Request;
-use super::hello::{DATA_MAX, Terms};
+use super::hello::Terms;
 use super::state::{How, Phase, State};
-use super::{mr, ops, rma};
 use crate::error::{Code, Error, Result, errno};
-use crate::mr::Paths;
-use crate::prov;
-use crate::prov::bind::{Binding, Bindings, Options, PathReport, Quick, Stats, Verdicts};
-use crate::prov::contract::own_request;
+use crate::prov::bind::{Bindings, Options, Quick, Stats};
 use crate::prov::info::Info;
-use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
-use crate::prov::ops::EpOps;
-use crate::sync::gate::Fences;
 use crate::sync::serial::Serial;
-use crate::sys::epoll::Poller;
-use crate::sys::time;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 pub struct Endpoint {
-    domain: Arc<Domain>,
-    state: Arc<Serial<State>>,
+    pub(super) domain: Arc<Domain>,
+    pub(super) state: Arc<Serial<State>>,
 }
 
 impl Endpoint {
@@ -71,18 +59,6 @@ impl Endpoint {
         Ok(Endpoint { domain, state })
     }
 
-    fn check_can_connect(s: &State) -> Result<()> {
-        if s.bind.eq.is_none() {
-            return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
-        }
-        match s.phase {
-            Phase::Enabled => Ok(()),
-            Phase::Fresh => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
-            Phase::Connecting { .. } | Phase::Connected => Err(Error::new(errno::EISCONN, "ep: connecting or connected already")),
-            Phase::Down(_) => Err(Error::new(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
-        }
-    }
-
     /// Begins where a handshake has just ended, on any stream socket: for `fuzz/`, which is the peer.
     #[doc(hidden)]
     pub fn adopt(&self, socket: OwnedFd, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
@@ -92,7 +68,7 @@ impl Endpoint {
         Ok(())
     }
 
-    fn leave(&self, s: &mut State) {
+    pub(super) fn leave(&self, s: &mut State) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
         s.say_goodbye();
         s.tear(&self.domain, &why);
@@ -118,254 +94,5 @@ impl Endpoint {
     ) -> Quick {
         // SAFETY: handed on.
         unsafe { self.state.reach::<LOCKED>() }.rma_quick::<WRITE>(&self.domain, buf, len, addr, key, context, flags)
-    }
-}
-
-impl prov::Endpoint for Endpoint {
-    /// The handle that events name.
-    fn set_object(&self, object: usize) {
-        self.state.lock().object = object;
-    }
-
-    /// Bytes of private data that connect and accept take.
-    fn cm_data_size(&self) -> usize {
-        DATA_MAX
-    }
-
-    fn bind(&self, what: Binding) -> Result<()> {
-        let mut s = self.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
-        }
-        s.bind.bind(what)
-    }
-
-    /// No operation takes the way without a lock or call: false.
-    fn enable(&self, _op_flags: u64) -> Result<()> {
-        let mut s = self.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
-        }
-        s.bind.check_complete()?;
-        s.phase = Phase::Enabled;
-        Ok(())
-    }
-
-    fn ops(&self) -> (&'static EpOps, *const ()) {
-        (ops::choose(self.state.threading()), (&raw const *self).cast())
-    }
-
-    fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
-        let mut s = self.state.lock();
-        Self::check_can_connect(&s)?;
-        s.dial(&self.domain, address, data)?;
-        cm::advance(&mut s, &self.domain);
-        Ok(())
-    }
-
-    fn connect_addr(&self, address: &str) -> Result<()> {
-        let mut s = self.state.lock();
-        Self::check_can_connect(&s)?;
-        s.by_address(&self.domain, address)?;
-        cm::advance(&mut s, &self.domain);
-        Ok(())
-    }
-
-    /// Accepts; on failure the request is lost, as its peer is.
-    fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
-        let request: Request = own_request(request)?;
-        let mut s = self.state.lock();
-        Self::check_can_connect(&s)?;
-        s.accept(&self.domain, request, data)
-    }
-
-    /// The address by which a peer can connect to this endpoint.
-    fn address(&self) -> Result<String> {
-        self.state.lock().own_address(&self.domain)
-    }
-
-    fn peer_address(&self) -> Result<String> {
-        let s = self.state.lock();
-        match (&s.phase, &s.conn) {
-            (Phase::Connected, Some(conn)) => Ok(conn.peer.clone()),
-            _ => Err(s.not_connected()),
-        }
-    }
-
-    /// Says goodbye and ends everything outstanding.
-    fn shutdown(&self) -> Result<()> {
-        let mut s = self.state.lock();
-        if s.conn.is_none() && !matches!(s.phase, Phase::Connecting { .. }) {
-            return Err(s.not_connected());
-        }
-        self.leave(&mut s);
-        Ok(())
-    }
-
-    /// The endpoint ends; posted receives get their error entries.
-    fn close(&self) -> Result<()> {
-        let mut s = self.state.lock();
-        self.leave(&mut s);
-        s.unexpected.clear();
-        s.bind = Bindings::default();
-        drop(s);
-        self.domain.remove(&self.state);
-        Ok(())
-    }
-
-    fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
-        self.state.lock().rma(&self.domain, dir, local, remote, &one_kind(common, descs)?)
-    }
-
-    fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
-        self.state.lock().send(&self.domain, local, &one_kind(common, descs)?)
-    }
-
-    fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
-        self.state.lock().recv(&self.domain, local, &one_kind(common, descs)?)
-    }
-
-    /// Cancels the first operation or receive of `context` that has not ended.
-    fn cancel(&self, context: usize) -> Result<()> {
-        self.state.lock().cancel(context)
-    }
-
-    /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this
-    /// is the last look before sleeping.
-    #[inline]
-    fn progress(&self, force: bool) {
-        if force {
-            return self.state.lock().progress(&self.domain, true);
-        }
-        if let Some(mut s) = self.state.try_lock() {
-            s.progress(&self.domain, false);
-        }
-    }
-
-    /// Watches the endpoint's sockets with `poller`. The caller then runs progress once more, and sleeps if `may_sleep`.
-    fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
-        let mut s = self.state.lock();
-        s.sleepers += 1;
-        if let Some(conn) = &s.conn {
-            match conn.dying.is_some() && conn.rx.is_gathering() {
-                // Its end is known.
-                true => poller.remove(conn.socket()),
-                false => poller.watch(conn.socket(), conn.waits_for_room())?,
-            }
-            conn.watch_streams(poller)?;
-        }
-        if let Phase::Connecting { how: How::Dial(dial), .. } = &s.phase
-            && let Some(fd) = dial.fd()
-        {
-            poller.watch(fd, dial.wants_write())?;
-        }
-        if let Some(greeter) = &s.greeter {
-            greeter.watch(poller)?;
-        }
-        Ok(None)
-    }
-
-    /// Changes when there is something else to watch than before; a greeter watches its strangers itself.
-    fn watched(&self) -> u64 {
-        let s = self.state.lock();
-        let dial = match &s.phase {
-            Phase::Connecting { how: How::Dial(dial), .. } => dial.fd().map(|fd| (fd.as_raw_fd(), dial.wants_write())),
-            _ => None,
-        };
-        let conn = s.conn.as_ref().map(|c| (c.socket().as_raw_fd(), c.waits_for_room()));
-        let streams = s.conn.as_ref().map_or(0, |c| c.watched_streams());
-        [dial, conn].into_iter().fold(u64::from(s.greeter.is_some()), |sum, at| {
-            sum << 24 | at.map_or(0, |(fd, writes)| (fd as u64 + 1) << 1 | u64::from(writes))
-        }) ^ streams.rotate_left(51)
-    }
-
-    /// After the look that follows `sleep`: whether nothing waits that no socket announces.
-    fn may_sleep(&self) -> bool {
-        let s = self.state.lock();
-        s.conn.as_ref().is_none_or(|c| !c.rx.has_bytes() || c.rx.body.is_some() || c.rx.bytes().len() < super::frame::HEADER)
-    }
-
-    /// Undoes one `sleep`: a socket that somebody watches costs each packet a look at who that is.
-    fn awake(&self, poller: Option<&Poller>) {
-        let mut s = self.state.lock();
-        s.sleepers = s.sleepers.saturating_sub(1);
-        if let (Some(conn), Some(poller)) = (&s.conn, poller) {
-            poller.remove(conn.socket());
-            conn.forget_streams(poller);
-        }
-    }
-
-    /// How long a sleeper may sleep before this endpoint has something to do by itself.
-    fn nap_ns(&self) -> u64 {
-        const LONG: u64 = u64::MAX;
-        const SHORT: u64 = 1_000_000;
-        /// A host with several addresses gets the next one tried after a while.
-        const NEXT_ADDRESS: u64 = 250_000_000;
-        let s = self.state.lock();
-        let now = time::now_ns();
-        let until = |deadline: u64| if deadline == 0 { LONG } else { deadline.saturating_sub(now).clamp(SHORT, LONG) };
-        let nap = match &s.phase {
-            Phase::Connecting { deadline, how: How::Dial(_) } => until(*deadline).min(NEXT_ADDRESS),
-            Phase::Connecting { deadline, .. } => until(*deadline),
-            _ => until(s.earliest)
-                .min(s.conn.as_ref().map_or(LONG, |c| c.streams_nap_ns()))
-                .min(s.faults.as_ref().map_or(LONG, |f| until(f.next()))),
-        };
-        s.bind.sleeps(now, nap)
-    }
-
-    /// Whether a device's copies are awaited, which no socket announces.
-    fn is_stalled(&self) -> bool {
-        let s = self.state.lock();
-        s.conn.as_ref().is_some_and(|c| c.rx.awaits_device() || c.tx.awaits_device())
-    }
-
-    fn options(&self) -> Options {
-        self.state.lock().options
-    }
-
-    fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
-        change(&mut self.state.lock().options)
-    }
-
-    /// The memory of this side and the key decide: whether the peer has such a region, only an operation tells.
-    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
-        let s = self.state.lock();
-        let Some(conn) = &s.conn else { return Err(s.not_connected()) };
-        let no = |words| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
-        let allowed = s.allowed(&self.domain);
-        let permit = |path: Paths| {
-            let words = "ruled out by this endpoint's options or GDRFAB_TCP_PATHS";
-            (!allowed.contains(path)).then(|| Error::coded(errno::EACCES, Code::Path, words))
-        };
-        let here = rma::site_of(&self.domain, desc, &[])?;
-        let there = mr::names_device(key);
-        let (socket, staged) = match (here.is_host(), there) {
-            (false, _) => (no("this side's memory is a device's, which the kernel does not reach"), None),
-            (true, Some(true)) => (no("the peer's region is a device's memory, which its kernel does not reach"), None),
-            (true, Some(false)) => (None, no("both sides' memory is the host's: nothing is staged")),
-            (true, None) => {
-                let words = "not known yet: taken if the region is a device's memory, which a key of its owner's choice does not say";
-                (None, Some(Error::coded(errno::EAGAIN, Code::Path, words)))
-            }
-        };
-        let verdicts = Verdicts {
-            socket: socket.or_else(|| permit(Paths::SOCKET)),
-            staged: staged.or_else(|| permit(Paths::STAGED)),
-            ..Verdicts::refused("no path of tcp: the peer is reached over a connection")
-        };
-        let paths = verdicts.possible();
-        let offered = if there == Some(true) { Paths::STAGED } else { Paths::SOCKET | Paths::STAGED };
-        let streams = match conn.rx.far.as_ref().map(|far| far.count()) {
-            Some(count) => format!("  from 256 KiB of host memory on over {count} connections of their own\n"),
-            None => String::new(),
-        };
-        let path = paths.best();
-        let text = format!("to the peer's region {key:#x} ({}): {}\n{}{streams}", conn.peer, path.words(), verdicts.lines(path));
-        Ok(PathReport { path, paths, offered, verdicts, text })
-    }
-
-    fn stats(&self) -> Stats {
-        self.state.lock().stats
     }
 }

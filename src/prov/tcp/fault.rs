@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Faults on demand of a tcp endpoint: operations that were accepted and start late, or take the connection along.
 
-use super::body::gather;
-use super::domain::Domain;
-use super::rma::load;
-use super::state::{Phase, Recv, State};
+use super::recv::Recv;
+use super::source::{gather, load};
 use crate::error::Result;
 use crate::hmem::Site;
 use crate::prov::bind::Ending;
-use crate::prov::event::tell_end;
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov};
@@ -37,7 +34,7 @@ impl Posted {
     }
 
     /// Works on a copy of the bytes of an inject call from now on.
-    fn own(mut self) -> Result<Posted> {
+    pub(super) fn own(mut self) -> Result<Posted> {
         if self.c.flags & flags::INJECT != 0 && self.end.kind & flags::READ == 0 {
             let bytes = match self.site.is_host() {
                 true => gather(self.pieces.as_slice(), 0, self.end.len as u64),
@@ -54,7 +51,7 @@ impl Posted {
 pub struct Faults {
     plan: Box<Plan>,
     /// What has been accepted and has not started, and when it may.
-    held: VecDeque<(u64, Job)>,
+    pub(super) held: VecDeque<(u64, Job)>,
 }
 
 impl Faults {
@@ -83,7 +80,7 @@ impl Faults {
         })
     }
 
-    fn judge(&mut self, op: Op, connected: bool) -> Verdict {
+    pub(super) fn judge(&mut self, op: Op, connected: bool) -> Verdict {
         match (if connected { self.plan.post(op) } else { self.plan.early(op) }, self.held.back()) {
             // Behind what is held.
             (Verdict::Go, Some((until, _))) => Verdict::Hold(*until),
@@ -104,74 +101,5 @@ impl Faults {
             }
         }
         (ends, receives)
-    }
-}
-
-impl State {
-    /// With faults: starts, holds or loses an operation that was accepted. Gives it back if there are none.
-    #[inline]
-    pub fn faulty(&mut self, domain: &Domain, job: Job) -> Option<Job> {
-        if self.faults.is_none() { Some(job) } else { self.judge(domain, job) }
-    }
-
-    #[cold]
-    fn judge(&mut self, domain: &Domain, job: Job) -> Option<Job> {
-        let connected = matches!(self.phase, Phase::Connected);
-        let faults = self.faults.as_mut().filter(|_| connected || matches!(self.phase, Phase::Enabled | Phase::Connecting { .. }));
-        // What is over is not late any more.
-        let Some(faults) = faults else { return Some(job) };
-        let op = match &job {
-            Job::Rma { dir, .. } => Op::from(*dir),
-            Job::Send(_) => Op::Send,
-            Job::Recv(_) => Op::Recv,
-        };
-        match faults.judge(op, connected) {
-            Verdict::Go => return Some(job),
-            Verdict::Hold(until) => {
-                let owned = match job {
-                    Job::Rma { dir, remote, posted } => {
-                        let end = posted.end;
-                        posted.own().map(|posted| Job::Rma { dir, remote, posted }).map_err(|e| (e, end))
-                    }
-                    Job::Send(posted) => {
-                        let end = posted.end;
-                        posted.own().map(Job::Send).map_err(|e| (e, end))
-                    }
-                    recv => Ok(recv),
-                };
-                match owned {
-                    Ok(job) => faults.held.push_back((until, job)),
-                    Err((e, end)) => self.fail(&end, e),
-                }
-            }
-            Verdict::Lose => {
-                tell_end(self.object, &self.peer_address(), &Plan::gone());
-                // In the order of posting: those before it end first.
-                self.tear(domain, &Plan::gone());
-                match job {
-                    Job::Rma { posted, .. } | Job::Send(posted) => self.fail(&posted.end, Plan::gone()),
-                    Job::Recv(recv) => self.abandon(&recv, Plan::gone()),
-                }
-                self.over(Plan::gone());
-            }
-        }
-        None
-    }
-
-    /// Starts what was held long enough.
-    #[cold]
-    pub fn release_held(&mut self, domain: &Domain, now: u64) {
-        while let Some(faults) = &mut self.faults
-            && faults.held.front().is_some_and(|(until, _)| *until <= now)
-        {
-            let Some((until, job)) = faults.held.pop_front() else { return };
-            // A message may have to wait for room in the window, and what is behind it with it.
-            if let Some(job) = self.start(domain, job) {
-                if let Some(faults) = &mut self.faults {
-                    faults.held.push_front((until, job));
-                }
-                return;
-            }
-        }
     }
 }

@@ -3,8 +3,9 @@
 //! twice. What a stream has for a body that was not announced yet stays in the kernel.
 
 use super::frame::{STRIPE, STRIPE_HEAD, broken, word};
-use super::rx::{Incoming, Rx, Sink};
+use super::incoming::{Incoming, Sink};
 use super::slots::Lanes;
+use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
 use crate::sys::stream::{self, Moved, piece};
 use crate::sys::time;
@@ -17,61 +18,6 @@ const PIECES: usize = 64;
 const ROUNDS: usize = 8;
 /// How long what is under way may take once the first stream has ended, or the first stream once another has.
 const GRACE_NS: u64 = 2_000_000_000;
-
-/// How far a body is.
-pub struct Gathering {
-    number: u64,
-    /// Stripes that it has.
-    total: u64,
-    /// Those that have begun to come, and how many have come whole.
-    begun: Box<[u64]>,
-    came: u64,
-    /// One behind the last that has begun.
-    most: u64,
-    /// How many its sender has sent, once it has said so.
-    sent: Option<u64>,
-    words: [u8; STRIPE_HEAD],
-    have: usize,
-}
-
-impl Gathering {
-    pub fn all_came(&self) -> bool {
-        self.sent == Some(self.came)
-    }
-
-    /// Takes what the first stream has of the words that end the body; gives how many bytes, and the status.
-    fn end(&mut self, bytes: &[u8]) -> Result<(usize, u64)> {
-        let n = bytes.len().min(STRIPE_HEAD - self.have);
-        self.words[self.have..self.have + n].copy_from_slice(&bytes[..n]);
-        self.have += n;
-        if self.have < STRIPE_HEAD || self.sent.is_some() {
-            return Ok((n, 0));
-        }
-        let (count, status) = (word(&self.words, 0), word(&self.words, 1));
-        if count > self.total || count < self.most || (status == 0 && count < self.total) {
-            return Err(broken("a number of stripes that the body does not have"));
-        }
-        self.sent = Some(count);
-        Ok((n, status))
-    }
-
-    /// A stripe begins; false: not before others, where they have to come in order.
-    fn begin(&mut self, index: u64, in_order: bool) -> Result<bool> {
-        if index >= self.sent.unwrap_or(self.total) {
-            return Err(broken("a stripe outside of its body"));
-        }
-        let Some(bits) = self.begun.get_mut((index / 64) as usize) else { return Err(broken("a stripe outside of its body")) };
-        if *bits & (1 << (index % 64)) != 0 {
-            return Err(broken("a stripe a second time"));
-        }
-        if in_order && index != self.came {
-            return Ok(false);
-        }
-        *bits |= 1 << (index % 64);
-        self.most = self.most.max(index + 1);
-        Ok(true)
-    }
-}
 
 /// Where a stream stands.
 struct Stream {
@@ -114,9 +60,7 @@ impl Gather {
         self.number += 1;
         self.last = time::now_ns();
         self.streams.iter_mut().for_each(|s| s.waits = false);
-        let total = len.div_ceil(STRIPE);
-        let begun = vec![0; total.div_ceil(64) as usize].into();
-        Gathering { number: self.number, total, begun, came: 0, most: 0, sent: None, words: [0; STRIPE_HEAD], have: 0 }
+        Gathering::new(self.number, len)
     }
 
     /// The streams, and whether each is to be read. Those that are over are left out.
@@ -149,65 +93,38 @@ impl Gather {
     pub fn is_over(&self) -> bool {
         self.over != 0
     }
-}
 
-fn lost(index: usize, why: &str) -> Error {
-    Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer is gone: stream {} of the connection: {why}", index + 1))
-}
-
-impl Rx {
-    /// A body comes in stripes: what it begins with.
-    pub fn announce(&mut self, len: u64) -> Result<Box<Gathering>> {
-        match &mut self.far {
-            Some(far) => Ok(Box::new(far.announce(len))),
-            None => Err(broken("a body for streams that there are not")),
-        }
+    /// Whether something may still come.
+    pub(super) fn lives(&self) -> bool {
+        self.streams.iter().any(|s| !s.ended) && time::now_ns() - self.last < GRACE_NS
     }
 
-    /// Whether a body in stripes is under way.
-    pub fn is_gathering(&self) -> bool {
-        self.body.as_ref().is_some_and(|b| b.stripes.as_ref().is_some_and(|s| !s.all_came()))
-    }
-
-    /// Whether the rest of such a body may still come though the first stream is over.
-    pub fn awaits_stripes(&self) -> bool {
-        let lives = |far: &Gather| far.streams.iter().any(|s| !s.ended) && time::now_ns() - far.last < GRACE_NS;
-        self.is_gathering() && self.far.as_ref().is_some_and(|far| lives(far))
-    }
-
-    /// Takes what the streams have of the body that comes in stripes.
-    pub fn gather(&mut self) -> Result<()> {
-        let came = self.bytes().len().min(STRIPE_HEAD);
-        let mut words = [0; STRIPE_HEAD];
-        words[..came].copy_from_slice(&self.bytes()[..came]);
-        let Rx { body: Some(body), far: Some(far), lanes, short, moved, .. } = self else { return Ok(()) };
-        let Some(stripes) = &mut body.stripes else { return Ok(()) };
-        let (n, status) = stripes.end(&words[..came])?;
-        if status != 0 {
-            body.status = status;
-        }
-        let mut any = true;
+    /// Takes what the streams have of the body; whether anything came.
+    pub(super) fn read(&mut self, body: &mut Incoming, lanes: &mut Lanes, short: usize) -> Result<bool> {
+        let (mut any, mut moved) = (true, false);
         for _ in 0..ROUNDS {
             if !any || body.all_came() {
                 break;
             }
             any = false;
-            for (index, s) in far.streams.iter_mut().enumerate() {
-                let step = s.read(index, body, &mut far.spare, lanes, *short)?;
-                any |= step;
+            for (index, s) in self.streams.iter_mut().enumerate() {
+                any |= s.read(index, body, &mut self.spare, lanes, short)?;
             }
             if any {
-                *moved = true;
-                far.last = time::now_ns();
+                moved = true;
+                self.last = time::now_ns();
             }
         }
         if any {
             // Whether those that waited still have to is not known.
-            far.streams.iter_mut().for_each(|s| s.waits = false);
+            self.streams.iter_mut().for_each(|s| s.waits = false);
         }
-        self.consume(n);
-        Ok(())
+        Ok(moved)
     }
+}
+
+fn lost(index: usize, why: &str) -> Error {
+    Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer is gone: stream {} of the connection: {why}", index + 1))
 }
 
 impl Stream {

@@ -4,7 +4,7 @@
 
 use super::address::Address;
 use super::hello::{Purpose, Status, Terms};
-use super::shake::{Door, Heard, Stranger};
+use super::pending::{Door, Heard, Pending};
 use crate::config;
 use crate::error::{Error, Result};
 use crate::prov;
@@ -87,13 +87,13 @@ impl Drop for Request {
     }
 }
 
-/// A listening socket and the strangers that have not introduced themselves yet.
+/// A listening socket and its pending connections, which have not introduced themselves yet.
 pub struct Greeter {
     acceptor: Acceptor,
     at: SocketAddr,
     door: Door,
     /// Oldest first.
-    strangers: Vec<Stranger>,
+    pending: Vec<Pending>,
     most: usize,
     patience_ns: u64,
     requests: Arc<()>,
@@ -115,7 +115,7 @@ impl Greeter {
             acceptor: Acceptor::new(bound, matches!(purpose, Purpose::Passive))?,
             at,
             door: Door { purpose, token, key },
-            strangers: Vec::new(),
+            pending: Vec::new(),
             most: config.strangers,
             requests: Arc::default(),
             most_requests: REQUESTS,
@@ -128,18 +128,18 @@ impl Greeter {
     }
 
     /// How many have connected and are not known yet.
-    pub fn strangers(&self) -> usize {
-        self.strangers.len()
+    pub fn pending(&self) -> usize {
+        self.pending.len()
     }
 
     /// Who has been silent for longest, and since when.
     fn most_silent(&self) -> Option<(usize, u64)> {
-        self.strangers.iter().map(Stranger::heard).enumerate().min_by_key(|(_, heard)| *heard)
+        self.pending.iter().map(Pending::heard).enumerate().min_by_key(|(_, heard)| *heard)
     }
 
     /// When the next connection can be taken; now, if that is past.
     fn room_at(&self) -> u64 {
-        let full = self.strangers.len() >= self.most;
+        let full = self.pending.len() >= self.most;
         self.most_silent().filter(|_| full).map_or(0, |(_, heard)| heard + SILENCE_NS)
     }
 
@@ -159,31 +159,31 @@ impl Greeter {
 
     /// Takes what has come: requests that introduced themselves well.
     pub fn poll(&mut self) -> Vec<Request> {
-        let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.acceptor.fd()).chain(self.strangers.iter().map(Stranger::fd)).collect();
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.acceptor.fd()).chain(self.pending.iter().map(Pending::fd)).collect();
         let ready = tcp::readable(&fds);
         let mut requests = Vec::new();
-        if self.strangers.is_empty() && !ready[0] && !self.acceptor.is_timed() {
+        if self.pending.is_empty() && !ready[0] && !self.acceptor.is_timed() {
             return requests;
         }
         let now = time::now_ns();
-        for (stranger, ready) in std::mem::take(&mut self.strangers).into_iter().zip(&ready[1..]) {
+        for (pending, ready) in std::mem::take(&mut self.pending).into_iter().zip(&ready[1..]) {
             if *ready {
-                self.hear(stranger, now, &mut requests);
+                self.hear(pending, now, &mut requests);
             } else {
-                self.keep(stranger, now);
+                self.keep(pending, now);
             }
         }
         if ready[0] {
             self.take(now, &mut requests);
         }
-        let over = self.strangers.iter().map(Stranger::until).min();
+        let over = self.pending.iter().map(Pending::until).min();
         self.acceptor.sleep_well(self.room_at(), over);
         requests
     }
 
-    fn hear(&mut self, stranger: Stranger, now: u64, requests: &mut Vec<Request>) {
-        let peer = stranger.peer();
-        match stranger.advance(&self.door) {
+    fn hear(&mut self, pending: Pending, now: u64, requests: &mut Vec<Request>) {
+        let peer = pending.peer();
+        match pending.advance(&self.door) {
             Ok(Ok(heard)) => {
                 self.acceptor.set.remove(heard.socket.as_fd());
                 // One is ours.
@@ -195,16 +195,16 @@ impl Greeter {
                 }
                 requests.push(Request::new(heard, self.requests.clone()));
             }
-            Ok(Err(stranger)) => self.keep(stranger, now),
+            Ok(Err(pending)) => self.keep(pending, now),
             Err(e) => crate::log!(Info, "a connection attempt of {peer} was dropped: {e}"),
         }
     }
 
-    fn keep(&mut self, stranger: Stranger, now: u64) {
-        if now < stranger.until() {
-            self.strangers.push(stranger);
+    fn keep(&mut self, pending: Pending, now: u64) {
+        if now < pending.until() {
+            self.pending.push(pending);
         } else {
-            crate::log!(Debug, "{} did not introduce itself in time", stranger.peer());
+            crate::log!(Debug, "{} did not introduce itself in time", pending.peer());
         }
     }
 
@@ -216,19 +216,19 @@ impl Greeter {
             }
             match self.acceptor.take(now, tcp::accept) {
                 Taken::One((socket, peer)) => {
-                    if self.strangers.len() >= self.most
+                    if self.pending.len() >= self.most
                         && let Some((silent, _)) = self.most_silent()
                     {
-                        self.strangers.remove(silent).refuse(Status::Busy);
+                        self.pending.remove(silent).refuse(Status::Busy);
                     }
-                    match self.acceptor.set.add(socket.as_fd()).and_then(|()| Stranger::new(socket, peer, self.patience_ns)) {
-                        Ok(stranger) => self.hear(stranger, now, requests),
+                    match self.acceptor.set.add(socket.as_fd()).and_then(|()| Pending::new(socket, peer, self.patience_ns)) {
+                        Ok(pending) => self.hear(pending, now, requests),
                         Err(e) => crate::log!(Info, "{e}"),
                     }
                 }
                 Taken::TurnAway((socket, peer)) => {
-                    if let Ok(stranger) = Stranger::new(socket, peer, 0) {
-                        stranger.turn_back(Status::Busy);
+                    if let Ok(pending) = Pending::new(socket, peer, 0) {
+                        pending.turn_back(Status::Busy);
                     }
                 }
                 Taken::Nobody => return,
@@ -240,6 +240,7 @@ impl Greeter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prov::tcp::dial::{Dial, Dialed};
     use crate::sys::epoll::Woken;
     use std::io::Write;
     use std::net::{Ipv4Addr, TcpStream};
@@ -251,7 +252,7 @@ mod tests {
         greeter.patience_ns = 400_000_000;
         let mut slow = TcpStream::connect(greeter.local()).unwrap();
         for _ in 0..1000 {
-            if greeter.strangers() == 1 {
+            if greeter.pending() == 1 {
                 break;
             }
             assert!(greeter.poll().is_empty());
@@ -260,10 +261,10 @@ mod tests {
         // It keeps talking, which gives it no more time; the timer wakes whoever sleeps.
         slow.write_all(b"GDR").unwrap();
         while greeter.acceptor.set.wait(Some(20_000_000)) == Woken::Ready {
-            assert!(greeter.poll().is_empty() && greeter.strangers() == 1);
+            assert!(greeter.poll().is_empty() && greeter.pending() == 1);
         }
         assert!(greeter.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
-        assert!(greeter.poll().is_empty() && greeter.strangers() == 0);
+        assert!(greeter.poll().is_empty() && greeter.pending() == 0);
         assert!((greeter.acceptor.set.wait(Some(0)), greeter.acceptor.is_timed()) == (Woken::Timeout, false));
     }
 
@@ -274,15 +275,14 @@ mod tests {
         greeter.acceptor.rest_until(later);
         greeter.acceptor.sleep_well(0, None);
         let _one = TcpStream::connect(greeter.local()).unwrap();
-        assert!(greeter.poll().is_empty() && greeter.strangers() == 0);
+        assert!(greeter.poll().is_empty() && greeter.pending() == 0);
         assert!(greeter.acceptor.set.wait(Some(10_000_000)) == Woken::Timeout);
         assert!(greeter.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
-        assert!(greeter.poll().is_empty() && greeter.strangers() == 1);
+        assert!(greeter.poll().is_empty() && greeter.pending() == 1);
     }
 
     /// Drives both sides until the dialer knows, or the greeter has a request.
-    fn call(greeter: &mut Greeter) -> (Result<super::super::Dialed>, super::super::Dial, Vec<Request>) {
-        use super::super::{Address, Dial, Dialed};
+    fn call(greeter: &mut Greeter) -> (Result<Dialed>, Dial, Vec<Request>) {
         let to = Address::of(greeter.local(), None);
         let mut dial = Dial::new(&to, None, Purpose::Passive, 0, Terms::default(), None).unwrap();
         let mut requests = Vec::new();

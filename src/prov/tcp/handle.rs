@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Frames of the peer, one after the other: each is checked, carried out, and answered for before the next is looked at.
 
-use super::body::{Body, Owner, Run, Source};
+use super::body::{Body, Owner};
 use super::conn::{Conn, Fate, Taking};
 use super::domain::Domain;
 use super::frame::{self, ACK, DATA, FAILED, HEADER, Header, Kind, PARTS, PROMPT, STRIPED, STRIPED_MIN, broken, error_of, status_of, word};
+use super::incoming::{Incoming, Sink, Then};
 use super::mr::Region;
-use super::rx::{Incoming, Read, Sink, Then};
+use super::recv::{Recv, Unexpected};
+use super::rx::Read;
 use super::slots::{Loading, Place, Storing};
-use super::state::{Recv, State, Unexpected};
+use super::source::{Run, Source};
+use super::state::State;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::{Access, Paths};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The words of the handshake as bytes; docs/tcp-wire.md has their layout. Nothing here touches a socket: whoever reads
-//! bytes of a stranger asks this file what they mean.
+//! bytes of a pending connection asks this file what they mean.
 
 use crate::error::{Code, Error, Result, errno};
 

@@ -2,7 +2,10 @@
 //! Discovery: the one candidate of this host, its addresses, and what the host lets the provider do.
 
 use super::address::{Address, Host, SCHEME, host};
-use super::{DATA_MAX, INJECT_SIZE, MAX_MSG, MAX_REGIONS, RX_SIZE, TX_SIZE, auth};
+use super::auth;
+use super::hello::DATA_MAX;
+use super::limits::{INJECT_SIZE, MAX_MSG, RX_SIZE, TX_SIZE};
+use super::mr::MAX_REGIONS;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::MR_IOV_LIMIT;

@@ -2,30 +2,13 @@
 //! Finding out what a caller wants registered: host memory, a file to be mapped, or allocations of a device.
 
 use super::mr::{Located, Piece};
-use crate::error::{Code, Error, Result, errno};
+use crate::error::{Error, Result};
 use crate::hmem::{self, Kind, Site};
 use crate::mr::alloc::Allocations;
 use crate::mr::file::{self, MappedFile};
 use crate::mr::region::{Location, Pieces};
-use crate::mr::{Attr, Iov, PathPolicy, Paths, Source, location};
+use crate::mr::{Attr, Iov, Source, location};
 use crate::sys::mem;
-
-/// The one path that memory has.
-pub fn path_of(site: Site) -> Paths {
-    if site.is_host() { Paths::SOCKET } else { Paths::STAGED }
-}
-
-/// Whether it is permitted.
-pub fn check_path(path: Paths, process: Paths, policy: &PathPolicy) -> Result<()> {
-    let who = match () {
-        () if !process.contains(path) => format!("GDRFAB_TCP_PATHS permits {}", process.words()),
-        () if !policy.allowed().contains(path) => format!("require {}, forbid {}", policy.require.words(), policy.forbid.words()),
-        () => return Ok(()),
-    };
-    let memory = if path == Paths::SOCKET { "host" } else { "device" };
-    let words = format!("over tcp, {memory} memory goes by the path {}, which is ruled out: {who}", path.words());
-    Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
-}
 
 pub fn locate(attr: &Attr<'_>, memory: &Allocations) -> Result<Located> {
     let iovs = match attr.source {

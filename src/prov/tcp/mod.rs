@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tcp provider: the same fabric where there is no RDMA NIC, over plain sockets, between hosts.
 //!
-//! `docs/tcp-wire.md` describes what two endpoints say to each other. A connection begins in `shake` (dialer) and
-//! `stranger` (listener), in the words of `hello`, proven by `auth`, and is a stream of frames from then on: `tx` and `body`
-//! send them, `rx` and `handle` take them, `slots` bring device memory to and from them. `streams` are further connections
-//! for long bodies, which `scatter` and `gather` send and take.
+//! `docs/tcp-wire.md` describes what two endpoints say to each other. A connection begins in `dial` (dialer) and
+//! `pending` (listener), in the words of `hello`, proven by `auth`, and is a stream of frames from then on: `tx` and `body`
+//! send them, `rx` and `incoming` take them, `slots` bring device memory to and from them. `streams` are further connections
+//! for long bodies, which `scatter` and `gather` send and take. `conn` and `state` are the data on which `rma`, `msg`,
+//! `handle` and `progress` work; `provider` and `calls` are what the layer above calls.
 
 pub mod address;
 pub mod auth;
 mod body;
+mod calls;
 mod cm;
 mod conn;
 mod crowd;
+mod dial;
 mod domain;
 mod endpoint;
 mod fault;
@@ -19,75 +22,38 @@ pub mod frame;
 mod gather;
 pub mod greeter;
 mod handle;
+mod held;
 pub mod hello;
+mod incoming;
 pub mod info;
+mod limits;
 mod locate;
 mod mr;
 mod msg;
 mod ops;
+mod pending;
 mod pep;
 mod progress;
+mod provider;
 mod quick;
+mod recv;
 mod rma;
 mod rx;
 mod scatter;
-pub mod shake;
+mod shake;
 mod slots;
+mod source;
 mod state;
-pub mod stranger;
 mod streams;
+mod stripes;
 mod tx;
 
 pub use address::{Address, SCHEME};
+pub use dial::{Dial, Dialed};
 pub use domain::Domain;
 pub use endpoint::Endpoint;
 pub use greeter::{Greeter, Request};
 pub use hello::{ADDRESS_MAX, DATA_MAX, Purpose, Terms};
 pub use mr::MAX_REGIONS;
 pub use pep::Listener;
-pub use shake::{Dial, Dialed};
-pub use stranger::Stranger;
-
-use super::info::{Ask, Info};
-use super::{Offer, Provider};
-use crate::error::Result;
-use crate::sync::serial::Threading;
-use std::sync::Arc;
-
-/// Largest message or RMA operation.
-pub const MAX_MSG: usize = 1 << 40;
-/// Bytes that an inject call takes.
-pub const INJECT_SIZE: usize = 1024;
-/// Operations that can be outstanding.
-pub const TX_SIZE: usize = 1024;
-/// Receives that can be posted.
-pub const RX_SIZE: usize = 16384;
-
-/// The provider.
-pub struct Tcp;
-
-impl Provider for Tcp {
-    fn name(&self) -> &'static str {
-        "tcp"
-    }
-
-    fn offer(&self) -> Offer {
-        info::offer()
-    }
-
-    fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
-        info::candidates(ask)
-    }
-
-    fn check_address(&self, address: &str) -> Result<()> {
-        info::check_address(address)
-    }
-
-    fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn super::Domain>> {
-        Ok(Arc::new(Domain::open(info, threading)?))
-    }
-
-    fn open_listener(&self, info: &Info) -> Result<Box<dyn super::Listener>> {
-        Ok(Box::new(Listener::open(info)?))
-    }
-}
+pub use provider::Tcp;

@@ -2,13 +2,13 @@
 //! Regions of a domain as tcp has them: peers name them in each operation, and one is entered for as long as the kernel or a
 //! driver touches its memory.
 
-use super::locate;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
 use crate::mr::file::MappedFile;
 use crate::mr::key::INDEX_BITS;
 use crate::mr::region::{self, Location, Modes};
 use crate::mr::registry::{CHOSEN_KEY, KeyOf, Registry};
-use crate::mr::{Access, Attr, Paths, RegionId};
+use crate::mr::{Access, Attr, PathPolicy, Paths, RegionId};
 use crate::prov::fault;
 use crate::prov::queue::Counter;
 use crate::sys::usercopy::UserCopy;
@@ -119,6 +119,23 @@ impl Region {
     }
 }
 
+/// The one path that memory has.
+pub fn path_of(site: Site) -> Paths {
+    if site.is_host() { Paths::SOCKET } else { Paths::STAGED }
+}
+
+/// Whether it is permitted.
+pub fn check_path(path: Paths, process: Paths, policy: &PathPolicy) -> Result<()> {
+    let who = match () {
+        () if !process.contains(path) => format!("GDRFAB_TCP_PATHS permits {}", process.words()),
+        () if !policy.allowed().contains(path) => format!("require {}, forbid {}", policy.require.words(), policy.forbid.words()),
+        () => return Ok(()),
+    };
+    let memory = if path == Paths::SOCKET { "host" } else { "device" };
+    let words = format!("over tcp, {memory} memory goes by the path {}, which is ruled out: {who}", path.words());
+    Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
+}
+
 pub struct Regions {
     registry: Registry<Arc<Region>>,
     user: Arc<UserCopy>,
@@ -140,8 +157,8 @@ impl Regions {
     pub fn register(&mut self, modes: Modes, attr: &Attr<'_>, refused: Paths, located: Located) -> Result<RegionId> {
         let Located { location, file, own } = located;
         let base = modes.base(attr, location.base, location.len)?;
-        let path = locate::path_of(location.site);
-        locate::check_path(path, modes.paths, &attr.policy)?;
+        let path = path_of(location.site);
+        check_path(path, modes.paths, &attr.policy)?;
         if refused.contains(path) {
             return Err(fault::refusal(path));
         }
@@ -186,9 +203,9 @@ impl Regions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::errno;
-    use crate::mr::alloc::Allocations;
-    use crate::mr::{Iov, Memory, PathPolicy, Source};
+    use crate::hmem::Kind;
+    use crate::mr::region::Pieces;
+    use crate::mr::{Iov, Memory, Source};
 
     const MODES: Modes = Modes { virt_addr: true, prov_key: true, paths: Paths::SOCKET.union(Paths::STAGED) };
 
@@ -207,7 +224,9 @@ mod tests {
 
     fn register(regions: &mut Regions, modes: Modes, iov: &[Iov], key: u64) -> Result<RegionId> {
         let attr = attr(iov, key);
-        regions.register(modes, &attr, Paths::empty(), locate::locate(&attr, &Allocations::default())?)
+        let (base, len) = (iov[0].addr as u64, iov.iter().map(|v| v.len as u64).sum());
+        let location = Location { pieces: Pieces::of(iov, |iov| iov.addr), base, len, site: Site::HOST, kind: Kind::Host };
+        regions.register(modes, &attr, Paths::empty(), Located { location, file: None, own: false })
     }
 
     #[test]

@@ -7,10 +7,12 @@ use super::conn::{Offered, SentOp};
 use super::domain::Domain;
 use super::fault::{Job, Posted};
 use super::frame::{ACK, DATA, Header, Kind};
-use super::rma::{COPY_MAX, load, measure_op, site_of, source_of};
-use super::state::{Phase, Recv, State};
+use super::limits::{MAX_MSG, RX_SIZE, TX_SIZE};
+use super::recv::Recv;
+use super::rma::{COPY_MAX, measure_op, site_of};
+use super::source::{Source, gather, load, source_of};
+use super::state::{Phase, State};
 use super::tx::QUEUE_MAX;
-use super::{MAX_MSG, RX_SIZE, TX_SIZE};
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
@@ -71,19 +73,8 @@ impl State {
         Ok(())
     }
 
-    /// Starts an operation that was accepted; a message for which the receiver has no room any more is given back.
-    pub fn start(&mut self, domain: &Domain, job: Job) -> Option<Job> {
-        match job {
-            Job::Rma { dir, remote, posted: p } => self.start_rma(domain, dir, p.pieces, &remote, &p.c, p.end, p.site),
-            Job::Send(p) if self.conn.as_ref().is_some_and(|c| !c.has_window()) => return Some(Job::Send(p)),
-            Job::Send(p) => self.start_send(domain, p.pieces, &p.c, p.end, p.site),
-            Job::Recv(recv) => self.start_recv(domain, recv),
-        }
-        None
-    }
-
     #[inline]
-    fn start_send(&mut self, domain: &Domain, pieces: Pieces, c: &Common, end: Ending, site: Site) {
+    pub fn start_send(&mut self, domain: &Domain, pieces: Pieces, c: &Common, end: Ending, site: Site) {
         let whole = self.conn.as_deref_mut().is_some_and(|conn| conn.admit(end.len as u64));
         let put = match whole {
             true => self.put_send(c, end, pieces, site),
@@ -156,7 +147,7 @@ impl State {
             conn.tx.lanes.after(site, stream)?;
         }
         let owned = match c.flags & flags::INJECT != 0 {
-            true if site.is_host() => Some(super::body::gather(pieces.as_slice(), 0, end.len as u64)),
+            true if site.is_host() => Some(gather(pieces.as_slice(), 0, end.len as u64)),
             true => Some(load(site, pieces.as_slice(), end.len)?),
             false => None,
         };
@@ -184,7 +175,7 @@ impl State {
             return;
         }
         let source = match offered.owned {
-            Some(bytes) => Ok(super::body::Source::Owned(bytes, 0)),
+            Some(bytes) => Ok(Source::Owned(bytes, 0)),
             None => source_of(&mut conn.tx.lanes, offered.pieces, offered.site, want as usize, false, 0),
         };
         match source {
@@ -242,7 +233,7 @@ impl State {
         Ok(())
     }
 
-    fn start_recv(&mut self, domain: &Domain, recv: Recv) {
+    pub fn start_recv(&mut self, domain: &Domain, recv: Recv) {
         self.recvs.push_back(recv);
         if !self.unexpected.is_empty() {
             self.match_unexpected();

@@ -72,7 +72,7 @@ impl prov::Listener for Listener {
         (requests, greeter.trouble())
     }
 
-    /// A greeter watches its strangers itself.
+    /// A greeter watches its pending connections itself.
     fn watched(&self) -> u64 {
         u64::from(self.greeter.is_some())
     }

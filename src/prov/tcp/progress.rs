@@ -4,12 +4,12 @@
 
 use super::body::Owner;
 use super::cm;
-use super::conn::{Conn, Fate};
+use super::conn::{Conn, Fate, More};
 use super::domain::Domain;
 use super::frame::{Header, Kind};
-use super::rx::Then;
-use super::state::{Phase, State, Unexpected};
-use super::streams::More;
+use super::incoming::Then;
+use super::recv::Unexpected;
+use super::state::{Phase, State};
 use super::tx::Left;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::Ending;

@@ -6,11 +6,13 @@ use super::conn::{Conn, Fate, READS, ReadOp, WriteOp};
 use super::domain::Domain;
 use super::frame::{ACK, DATA, HEADER, Header, Kind, PROMPT, word};
 use super::handle::{ANSWER_COPY, paths_of};
+use super::incoming::scatter;
+use super::limits::{INJECT_SIZE, TX_SIZE};
+use super::recv::Recv;
 use super::rma::{COPY_MAX, path_of};
 use super::rx::Read;
 use super::state::{Phase, State};
 use super::tx::QUEUE_MAX;
-use super::{INJECT_SIZE, TX_SIZE};
 use crate::error::Result;
 use crate::hmem::Site;
 use crate::mr::Access;
@@ -133,7 +135,7 @@ impl State {
         {
             return Ok(false);
         }
-        let fits = |r: &&super::state::Recv| r.site.is_host() && h.len <= r.room as u64;
+        let fits = |r: &&Recv| r.site.is_host() && h.len <= r.room as u64;
         if self.recvs.front().as_ref().filter(|r| fits(r)).is_none() {
             return Ok(false);
         }
@@ -143,7 +145,7 @@ impl State {
         let Some(recv) = self.recvs.pop_front() else { return Ok(false) };
         let bytes = conn.rx.bytes();
         let data = h.has(DATA).then(|| word(&bytes[HEADER..], 0));
-        super::rx::scatter(&recv.pieces, 0, &bytes[size..size + h.len as usize]);
+        scatter(&recv.pieces, 0, &bytes[size..size + h.len as usize]);
         conn.rx.consume(size + h.len as usize);
         self.received(&recv, h.len, data);
         Ok(true)
@@ -184,7 +186,7 @@ impl State {
             return false;
         }
         let Some(read) = conn.reads.pop_front() else { return false };
-        super::rx::scatter(&read.pieces, 0, &conn.rx.bytes()[size..size + h.len as usize]);
+        scatter(&read.pieces, 0, &conn.rx.bytes()[size..size + h.len as usize]);
         conn.rx.consume(size + h.len as usize);
         self.bind.succeed(&read.end);
         true

@@ -2,15 +2,15 @@
 //! RMA, the initiator's side: an operation becomes a frame, whose small bytes are copied behind it and whose long ones the
 //! kernel gathers from the caller's memory.
 
-use super::body::{Body, Owner, Source, gather};
+use super::body::{Body, Owner};
 use super::conn::{Fate, READS, ReadOp, WriteOp};
 use super::domain::Domain;
 use super::fault::{Job, Posted};
 use super::frame::{self, DATA, Header, Kind, PROMPT};
-use super::slots::{Loading, Place};
+use super::limits::{INJECT_SIZE, MAX_MSG, TX_SIZE};
+use super::source::source_of;
 use super::state::State;
 use super::tx::QUEUE_MAX;
-use super::{INJECT_SIZE, MAX_MSG, TX_SIZE};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
@@ -205,28 +205,4 @@ impl State {
         }
         self.flush();
     }
-}
-
-/// The source of a body of local memory. `owned`: the caller gets its buffer back now.
-pub fn source_of(lanes: &mut super::slots::Lanes, pieces: Pieces, site: Site, total: usize, owned: bool, stream: u64) -> Result<Source> {
-    if site.is_host() {
-        return Ok(match owned {
-            true => Source::Owned(gather(pieces.as_slice(), 0, total as u64), 0),
-            false => Source::Pieces(pieces),
-        });
-    }
-    lanes.after(site, stream)?;
-    if owned {
-        return Ok(Source::Owned(load(site, pieces.as_slice(), total)?, 0));
-    }
-    let place = Place { site, pieces: pieces.as_slice().into(), _inside: Vec::new() };
-    Ok(Source::Device(Loading::new(place, total as u64)))
-}
-
-/// A copy of a device's bytes, now.
-pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
-    let mut bytes = vec![0u8; total];
-    // SAFETY: the pieces are the promise of whoever posted them.
-    unsafe { crate::mr::piece::load(site, pieces, 0, &mut bytes)? };
-    Ok(bytes.into())
 }

@@ -2,9 +2,11 @@
 //! A long body on its way out over several streams. It is cut into stripes; each stream takes the next one when it has sent
 //! the last, so that a slow stream carries less and holds nobody up.
 
-use super::body::{Body, Call, Source, gather, leave};
-use super::frame::{STRIPE, STRIPE_HEAD, STRIPED_MIN, status_of, two_words};
+use super::body::Body;
+use super::frame::{STRIPE, STRIPE_HEAD, STRIPED_MIN};
 use super::slots::Lanes;
+use super::source::{Call, Source, leave};
+use super::stripes::Stripes;
 use crate::error::{Code, Error, Result, errno};
 use crate::sys::stream::{self, Moved, piece};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,84 +14,6 @@ use std::sync::Arc;
 
 /// Pieces of memory of one call.
 const PIECES: usize = 64;
-
-/// A stripe that a stream has begun to send.
-struct Stripe {
-    head: [u8; STRIPE_HEAD],
-    /// Byte of the body that it begins with, and how many it has.
-    begin: u64,
-    len: u64,
-    /// Bytes of head and stripe that are on the wire.
-    at: u64,
-    /// The rest of it, from this byte on, of a body that was given up.
-    saved: Option<(Box<[u8]>, u64)>,
-}
-
-impl Stripe {
-    /// Bytes of the body that are on the wire.
-    fn done(&self) -> u64 {
-        self.at.saturating_sub(STRIPE_HEAD as u64)
-    }
-}
-
-/// The stripes of a body.
-pub struct Stripes {
-    /// Of the bodies in stripes of this direction.
-    number: u64,
-    /// Given to streams; there will be so many.
-    next: u64,
-    limit: u64,
-    /// What each stream is sending.
-    under_way: Box<[Option<Stripe>]>,
-    /// How many there were, and a status.
-    end: [u8; STRIPE_HEAD],
-}
-
-impl Stripes {
-    /// What stands on the first stream behind the frame, once all stripes are out.
-    pub fn end_words(&self) -> Option<&[u8; STRIPE_HEAD]> {
-        self.are_out().then_some(&self.end)
-    }
-
-    pub fn are_out(&self) -> bool {
-        self.next == self.limit && self.under_way.iter().all(Option::is_none)
-    }
-
-    /// No stripe begins any more, and those that have end from a copy, if `keep` lets one be made.
-    pub fn give_up(&mut self, source: &Source, len: u64, why: &Error, keep: bool) {
-        for stripe in self.under_way.iter_mut().flatten() {
-            let first = stripe.begin + stripe.done();
-            if let Source::Pieces(pieces) = source
-                && keep
-            {
-                let rest = (stripe.begin + stripe.len).min(len) - first;
-                stripe.saved = Some((gather(pieces.as_slice(), first, rest), first));
-            }
-        }
-        self.limit = self.next;
-        self.end = two_words(self.limit, status_of(why.code));
-    }
-
-    /// What the stream with this index has to send next, out of its place while it is sent.
-    fn take(&mut self, index: usize, len: u64) -> Option<Stripe> {
-        let place = self.under_way.get_mut(index)?;
-        if place.is_none() && self.next < self.limit {
-            let begin = self.next * STRIPE;
-            let head = two_words(self.number, self.next);
-            *place = Some(Stripe { head, begin, len: (len - begin).min(STRIPE), at: 0, saved: None });
-            self.next += 1;
-        }
-        place.take()
-    }
-
-    fn put_back(&mut self, index: usize, stripe: Stripe) {
-        if let Some(place) = self.under_way.get_mut(index)
-            && stripe.done() < stripe.len
-        {
-            *place = Some(stripe);
-        }
-    }
-}
 
 /// What one call for a stream came to.
 #[derive(PartialEq, Eq)]
@@ -120,9 +44,7 @@ impl Scatter {
             return;
         }
         self.number += 1;
-        let total = body.len.div_ceil(STRIPE);
-        let under_way = self.fds.iter().map(|_| None).collect();
-        body.cut_up(Stripes { number: self.number, next: 0, limit: total, under_way, end: two_words(total, 0) });
+        body.cut_up(Stripes::new(self.number, body.len, self.fds.len()));
     }
 
     /// Whether the stream with this index waits for room.

@@ -3,18 +3,17 @@
 //! and the one way in which operations end.
 
 use super::conn::Conn;
+use super::dial::Dial;
 use super::fault::Faults;
 use super::greeter::Greeter;
-use super::shake::Dial;
+use super::recv::{Recv, Unexpected};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
-use crate::hmem::Site;
 use crate::mr::Paths;
 use crate::prov::bind::{Bindings, Ending, Options, Stats};
 use crate::prov::event::{EventKind, tell};
 use crate::prov::flags;
-use crate::prov::op::{Common, Pieces};
-use crate::prov::order::Ticket;
+use crate::prov::op::Common;
 use crate::prov::queue::{Completion, Failure};
 use crate::sys::time;
 use std::collections::VecDeque;
@@ -39,24 +38,6 @@ pub enum Phase {
     Connected,
     /// Over; says why.
     Down(Error),
-}
-
-/// A posted receive.
-pub struct Recv {
-    pub pieces: Pieces,
-    pub site: Site,
-    pub room: usize,
-    pub context: usize,
-    pub wanted: bool,
-    pub deadline: u64,
-    /// Its place among arrivals, once it is matched.
-    pub ticket: Option<Ticket>,
-}
-
-/// A message that came before its receive.
-pub enum Unexpected {
-    Kept { bytes: Vec<u8>, data: Option<u64>, number: Option<u64> },
-    Offered { number: u64, len: u64, data: Option<u64>, ack: bool },
 }
 
 pub struct State {
@@ -110,6 +91,19 @@ impl State {
                 Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue")
             }
             _ => Error::fixed(errno::ENOTCONN, "ep: not connected"),
+        }
+    }
+
+    /// Whether it may begin to connect.
+    pub fn check_can_connect(&self) -> Result<()> {
+        if self.bind.eq.is_none() {
+            return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
+        }
+        match self.phase {
+            Phase::Enabled => Ok(()),
+            Phase::Fresh => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
+            Phase::Connecting { .. } | Phase::Connected => Err(Error::new(errno::EISCONN, "ep: connecting or connected already")),
+            Phase::Down(_) => Err(Error::new(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
         }
     }
 

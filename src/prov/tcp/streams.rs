@@ -4,21 +4,19 @@
 //! stream carries everything.
 
 use super::address::Address;
-use super::cm::tune;
-use super::conn::Conn;
+use super::conn::{Conn, More, tune};
+use super::dial::{Dial, Dialed};
 use super::domain::Domain;
 use super::frame::{Header, Kind, STRIPED_MIN, broken};
 use super::gather::Gather;
 use super::greeter::{Greeter, Request};
 use super::hello::{Purpose, Terms};
 use super::scatter::Scatter;
-use super::shake::{Dial, Dialed};
 use super::state::State;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::sys::epoll::Poller;
 use crate::sys::{process, tcp};
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -26,28 +24,6 @@ use std::sync::Arc;
 const LOOK_NS: u64 = 1_000_000;
 /// Bytes that such a stream takes ahead of what it can send: what it has, no other can carry.
 const UNSENT: i32 = 128 << 10;
-
-/// How a connection stands with further streams.
-pub enum More {
-    None,
-    /// The dialer may call for them.
-    Could {
-        at: SocketAddr,
-        token: u64,
-        count: u32,
-    },
-    Calling {
-        dials: Vec<Dial>,
-        sockets: Vec<OwnedFd>,
-        until: u64,
-    },
-    /// The listener waits for so many.
-    Awaits {
-        count: u32,
-        sockets: Vec<OwnedFd>,
-    },
-    Open,
-}
 
 /// How many this side would use.
 pub fn wanted() -> u32 {

@@ -2,10 +2,11 @@
 //! What goes out: bytes of our own making in one run, and between them bodies that the kernel gathers from where they lie.
 //! Many small frames leave in one call.
 
-use super::body::{Body, Call, Owner, Source, leave};
+use super::body::{Body, Owner};
 use super::frame::{HEADER, Header, PART};
 use super::scatter::Scatter;
 use super::slots::Lanes;
+use super::source::{Call, Source, leave};
 use crate::error::{Error, Result};
 use crate::prov::bind::Ending;
 use crate::prov::op::Iov;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The listener's side of the handshake: somebody who has connected and is hostile until its introduction has been
-//! checked.
+//! The listener's side of the handshake: a pending connection, hostile until its introduction has been checked.
 
 use super::auth::{Side, Transcript};
 use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NONCE_LEN, PROOF_LEN, Purpose, STREAMS_SINCE, Status, Terms};
@@ -26,8 +25,8 @@ enum Turn {
     Body(Head),
 }
 
-/// Somebody who has connected and is not known yet.
-pub struct Stranger {
+/// A connection whose introduction has not been checked yet.
+pub struct Pending {
     socket: OwnedFd,
     peer: SocketAddr,
     transcript: Box<Transcript>,
@@ -41,7 +40,7 @@ pub struct Stranger {
     until: u64,
 }
 
-/// A stranger whose introduction is good, and waits for its answer.
+/// One whose introduction is good, and waits for its answer.
 pub struct Heard {
     pub socket: OwnedFd,
     pub peer: SocketAddr,
@@ -65,13 +64,13 @@ fn whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<()> {
     }
 }
 
-impl Stranger {
+impl Pending {
     /// `patience_ns`: how long it has to introduce itself.
-    pub fn new(socket: OwnedFd, peer: SocketAddr, patience_ns: u64) -> Result<Stranger> {
+    pub fn new(socket: OwnedFd, peer: SocketAddr, patience_ns: u64) -> Result<Pending> {
         tcp::set_no_delay(socket.as_fd())?;
         let now = time::now_ns();
         let transcript = Box::new(Transcript { hello: [0; HELLO_LEN], challenge: [0; HELLO_LEN] });
-        Ok(Stranger {
+        Ok(Pending {
             socket,
             peer,
             transcript,
@@ -120,8 +119,8 @@ impl Stranger {
         self.refuse(status);
     }
 
-    /// Reads what has come. Gives back the stranger if there is more to wait for; an error is the end of it.
-    pub fn advance(mut self, door: &Door) -> Result<std::result::Result<Heard, Stranger>> {
+    /// Reads what has come. Gives back the connection if there is more to wait for; an error is the end of it.
+    pub fn advance(mut self, door: &Door) -> Result<std::result::Result<Heard, Pending>> {
         loop {
             let before = self.inbox.have;
             let all = self.inbox.fill(self.socket.as_fd())?;

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The dialer's side of the handshake: a connection that this side begins.
+
+use super::address::Address;
+use super::auth::{Side, Transcript};
+use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, Purpose, STREAMS_SINCE, Status, Terms};
+use super::shake::{Inbox, nonce, nonsense, say};
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::info::Secret;
+use crate::sys::{tcp, time};
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A host with several addresses gets the next one tried after this long without an answer.
+const NEXT_NS: u64 = 2_000_000_000;
+
+/// What a status of the listener means to the dialer. `Code::Rejected` is the program's own refusal alone: with it goes the
+/// program's data, with the others words.
+fn refused(status: Status) -> Error {
+    let (errno, code, words) = match status {
+        Status::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener speaks no version of the format that this library does"),
+        Status::KeyNeeded => {
+            (errno::EACCES, Code::None, "one side insists on a key (auth_key, GDRFAB_TCP_KEY_FILE) and the other has none")
+        }
+        Status::KeyWrong => (errno::EACCES, Code::None, "the listener has another key (auth_key, GDRFAB_TCP_KEY_FILE)"),
+        Status::WrongDoor => (errno::ECONNREFUSED, Code::None, "no endpoint of that address is there, or it is of another kind"),
+        Status::Busy => (
+            errno::ECONNREFUSED,
+            Code::None,
+            "the listener has too many connection attempts at once, or no descriptor left (its owner's event queue tells)",
+        ),
+        Status::Good | Status::Rejected => (errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
+    };
+    Error::coded(errno, code, words)
+}
+
+/// What a dial has come to.
+pub enum Dialed {
+    Waiting,
+    Accepted {
+        socket: OwnedFd,
+        terms: Terms,
+    },
+    /// The program at the other side turned it down, with this data.
+    Rejected(Vec<u8>),
+}
+
+enum Step {
+    Connecting,
+    Challenge,
+    Head,
+    Body(Head),
+    Over,
+}
+
+/// A connection that this side begins.
+pub struct Dial {
+    socket: Option<OwnedFd>,
+    at: SocketAddr,
+    /// When to try the next address.
+    patience: u64,
+    others: VecDeque<SocketAddr>,
+    from: Option<IpAddr>,
+    purpose: Purpose,
+    token: u64,
+    terms: Terms,
+    key: Option<Secret>,
+    transcript: Transcript,
+    out: Vec<u8>,
+    inbox: Inbox,
+    step: Step,
+}
+
+impl Dial {
+    /// Begins to connect to the first address of `to` that takes it. `token`: that of the endpoint that is called, 0 for a
+    /// passive one. Fails at once where nothing can come of it.
+    pub fn new(to: &Address, from: Option<IpAddr>, purpose: Purpose, token: u64, terms: Terms, key: Option<Secret>) -> Result<Dial> {
+        if to.port() == 0 {
+            return Err(Error::invalid(format!("addr: {to} has no port")));
+        }
+        terms.encode()?;
+        let mut others: VecDeque<SocketAddr> = to.resolve()?.into();
+        if let Some(from) = from {
+            others.retain(|at| at.is_ipv4() == from.is_ipv4());
+        }
+        let Some(at) = others.front().copied() else {
+            return Err(Error::new(errno::EADDRNOTAVAIL, format!("addr: {to} has no address of the family of this side's")));
+        };
+        let hello =
+            Hello { lowest: LOWEST, highest: HIGHEST, keyed: key.is_some(), purpose: purpose as u8, status: Status::Good, nonce: nonce()? };
+        let transcript = Transcript { hello: hello.encode(), challenge: [0; HELLO_LEN] };
+        let mut dial = Dial {
+            socket: None,
+            at,
+            patience: 0,
+            others,
+            from,
+            purpose,
+            token,
+            terms,
+            key,
+            transcript,
+            out: Vec::new(),
+            inbox: Inbox::of(HELLO_LEN),
+            step: Step::Connecting,
+        };
+        dial.next(None)?;
+        Ok(dial)
+    }
+
+    /// Begins to connect to the next address; without one left, `why` is the result.
+    fn next(&mut self, mut why: Option<Error>) -> Result<()> {
+        self.socket = None;
+        while let Some(at) = self.others.pop_front() {
+            self.at = at;
+            self.patience = time::now_ns() + NEXT_NS;
+            match tcp::connect(at, self.from.map(|ip| SocketAddr::new(ip, 0))) {
+                Ok(socket) => {
+                    self.socket = Some(socket);
+                    return Ok(());
+                }
+                Err(e) => why = Some(e),
+            }
+        }
+        self.step = Step::Over;
+        Err(why.unwrap_or(Error::fixed(errno::EADDRNOTAVAIL, "addr: leads nowhere")))
+    }
+
+    /// What to sleep on: until it is writable if `wants_write`, else readable. `None` once the dial is over; it may be
+    /// another one after each `advance`.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    pub fn wants_write(&self) -> bool {
+        matches!(self.step, Step::Connecting) || !self.out.is_empty()
+    }
+
+    /// Where it is connecting to.
+    pub fn peer(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// Does what can be done now. After anything but `Waiting` the dial is over.
+    pub fn advance(&mut self) -> Result<Dialed> {
+        let result = self.steps();
+        if !matches!(result, Ok(Dialed::Waiting)) {
+            self.step = Step::Over;
+            self.socket = None;
+        }
+        result.map_err(|e| e.context(format_args!("connecting to {}", self.at)))
+    }
+
+    fn steps(&mut self) -> Result<Dialed> {
+        loop {
+            let Some(socket) = &self.socket else { return Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")) };
+            let fd = socket.as_fd();
+            if matches!(self.step, Step::Connecting) {
+                match tcp::connected(fd) {
+                    Ok(Some(())) => {
+                        tcp::set_no_delay(fd)?;
+                        self.out = self.transcript.hello.to_vec();
+                        self.step = Step::Challenge;
+                    }
+                    Ok(None) if self.others.is_empty() || time::now_ns() < self.patience => return Ok(Dialed::Waiting),
+                    Ok(None) => self.next(None)?,
+                    Err(e) => self.next(Some(e))?,
+                }
+                continue;
+            }
+            if !self.out.is_empty() {
+                let sent = tcp::send(fd, &self.out).map_err(no_answer)?;
+                self.out.drain(..sent);
+                if !self.out.is_empty() {
+                    return Ok(Dialed::Waiting);
+                }
+            }
+            if !self.inbox.fill(fd).map_err(no_answer)? {
+                return Ok(Dialed::Waiting);
+            }
+            match &self.step {
+                Step::Challenge => self.challenged()?,
+                Step::Head => {
+                    let head = Head::decode(&self.inbox.array()?)?;
+                    self.inbox = Inbox::of(head.body);
+                    self.step = Step::Body(head);
+                }
+                Step::Body(head) => {
+                    let head = *head;
+                    return self.answered(&head);
+                }
+                Step::Connecting | Step::Over => {}
+            }
+        }
+    }
+
+    /// The listener has answered HELLO.
+    fn challenged(&mut self) -> Result<()> {
+        let bytes = self.inbox.array()?;
+        // A port that nobody listens on can be given to the very socket that calls it, which then hears itself.
+        if bytes == self.transcript.hello {
+            return Err(Error::fixed(errno::ECONNREFUSED, "nobody listens there"));
+        }
+        let challenge = Hello::decode(&bytes)?;
+        let versions = (challenge.lowest, challenge.highest);
+        match challenge.status {
+            Status::Good if versions.0 == versions.1 && challenge.speaks_ours() => {}
+            Status::Good | Status::Version => {
+                let (low, high) = versions;
+                return Err(refused(Status::Version).context(format_args!("it has {low} to {high}, this side {LOWEST} to {HIGHEST}")));
+            }
+            status => return Err(refused(status)),
+        }
+        if challenge.purpose != self.purpose as u8 {
+            return Err(nonsense("the listener answered for another purpose"));
+        }
+        if challenge.keyed != self.key.is_some() {
+            return Err(refused(Status::KeyNeeded));
+        }
+        self.transcript.challenge = bytes;
+        if challenge.highest < STREAMS_SINCE {
+            self.terms.streams = 0;
+        }
+        self.out = say(&self.transcript, self.key.as_ref(), Side::Dialer, Status::Good, self.token, &self.terms.encode()?)?;
+        self.inbox = Inbox::of(HEAD_LEN);
+        self.step = Step::Head;
+        Ok(())
+    }
+
+    fn answered(&mut self, head: &Head) -> Result<Dialed> {
+        let body = &self.inbox.bytes;
+        if !matches!(head.status, Status::Good | Status::Rejected) {
+            return Err(refused(head.status));
+        }
+        if let Some(key) = &self.key
+            && !self.transcript.is_proven(key, Side::Listener, &head.proven(), body, &head.proof)?
+        {
+            return Err(Error::coded(errno::EACCES, Code::PeerBroke, "the listener has not proven that it knows the key"));
+        }
+        let terms = Terms::decode(body)?;
+        if head.status == Status::Rejected {
+            return Ok(Dialed::Rejected(terms.data));
+        }
+        if terms.streams > self.terms.streams || (terms.streams > 0 && terms.door.0 == 0) {
+            return Err(nonsense("the listener wants streams that it was not offered"));
+        }
+        match self.socket.take() {
+            Some(socket) => Ok(Dialed::Accepted { socket, terms }),
+            None => Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")),
+        }
+    }
+}
+
+/// A listener that hangs up in the middle.
+fn no_answer(e: Error) -> Error {
+    if e.code != Code::PeerGone {
+        return e;
+    }
+    Error::coded(errno::ECONNREFUSED, Code::PeerGone, "the listener closed without an answer")
+}

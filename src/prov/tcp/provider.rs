@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the layer above calls: the provider, and a domain of it.
+
+use super::domain::Domain;
+use super::endpoint::Endpoint;
+use super::pep::Listener;
+use super::{info, locate};
+use crate::error::Result;
+use crate::mr::registry::wait_until;
+use crate::mr::{Attr, Facts, Paths, RegionId};
+use crate::prov::info::{Ask, Info};
+use crate::prov::queue::Counter;
+use crate::prov::{self, Offer, Provider};
+use crate::sync::serial::Threading;
+use std::sync::Arc;
+
+/// How long closing a region waits for a copy that touches it.
+const CLOSE_MS: u64 = 1000;
+
+/// The provider.
+pub struct Tcp;
+
+impl Provider for Tcp {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn offer(&self) -> Offer {
+        info::offer()
+    }
+
+    fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
+        info::candidates(ask)
+    }
+
+    fn check_address(&self, address: &str) -> Result<()> {
+        info::check_address(address)
+    }
+
+    fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn prov::Domain>> {
+        Ok(Arc::new(Domain::open(info, threading)?))
+    }
+
+    fn open_listener(&self, info: &Info) -> Result<Box<dyn prov::Listener>> {
+        Ok(Box::new(Listener::open(info)?))
+    }
+}
+
+impl prov::Domain for Domain {
+    fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
+        Ok(Box::new(Endpoint::open(self, info, context)?))
+    }
+
+    /// Regions and allocations that keep the domain open.
+    fn in_use(&self) -> Option<String> {
+        match (self.regions.lock().open_count(), self.memory.count()) {
+            (0, 0) => None,
+            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
+        }
+    }
+
+    fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
+        let refused = self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
+        // Drivers are asked without the lock.
+        let located = locate::locate(attr, &self.memory)?;
+        self.regions.lock().register(self.modes, attr, refused, located)
+    }
+
+    /// When this returns `Ok`, nothing of a peer's touches the memory, nor will: a transfer that is under way goes on
+    /// without it, and fails.
+    fn close_region(&self, id: RegionId) -> Result<()> {
+        wait_until(CLOSE_MS, "a device's copy still touches the region; call mr_close again", || {
+            let quiet = self.regions.lock().shut(id)?;
+            if !quiet {
+                // Copies end in the turns of the endpoints that began them.
+                let endpoints = self.endpoints.lock().clone();
+                endpoints.iter().filter_map(|s| s.try_lock()).for_each(|mut s| s.progress(self, true));
+            }
+            Ok(quiet)
+        })?;
+        self.regions.lock().forget(id);
+        Ok(())
+    }
+
+    fn facts(&self, id: RegionId) -> Result<Facts> {
+        self.regions.lock().facts(id)
+    }
+
+    fn explain_region(&self, id: RegionId) -> Result<String> {
+        self.regions.lock().explain(id)
+    }
+
+    fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
+        self.regions.lock().bind_counter(id, counter)
+    }
+
+    fn regions_covering(&self, addr: u64, len: u64) -> usize {
+        self.regions.lock().covering(addr, len)
+    }
+
+    fn allocate(&self, len: usize) -> Result<usize> {
+        self.memory.allocate(len)
+    }
+
+    fn free(&self, addr: usize) -> Result<()> {
+        self.memory.free(addr, |addr, len| self.regions_covering(addr, len))
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where the bytes of a body lie that goes out, and one call's pieces of them for the kernel.
+
+use super::mr::Region;
+use super::slots::{Lanes, Loading, Place};
+use crate::error::Result;
+use crate::hmem::Site;
+use crate::mr::piece::{self, Span};
+use crate::prov::op::{Iov, Pieces, parts};
+use crate::sys::stream::{self, Piece};
+use std::sync::Arc;
+
+/// A run of a region's bytes.
+pub struct Run {
+    pub region: Arc<Region>,
+    pub skip: u64,
+    pub len: u64,
+}
+
+/// Where a body's bytes come from.
+pub enum Source {
+    Pieces(Pieces),
+    /// Bytes from this one of the body on.
+    Owned(Box<[u8]>, u64),
+    Regions(Box<[Run]>),
+    Device(Loading),
+    /// What it was is not there any more.
+    Nothing,
+}
+
+impl Span for Run {
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.len as usize
+    }
+}
+
+/// A copy of `len` bytes from byte `skip` of host pieces on.
+pub fn gather(pieces: &[Iov], skip: u64, len: u64) -> Box<[u8]> {
+    let mut bytes = Vec::with_capacity(len as usize);
+    for (addr, n) in parts(pieces, skip as usize, len as usize) {
+        // SAFETY: the C caller promised that the pieces are readable until completion.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
+    }
+    bytes.into()
+}
+
+/// A copy of a device's bytes, now.
+pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
+    let mut bytes = vec![0u8; total];
+    // SAFETY: the pieces are the promise of whoever posted them.
+    unsafe { piece::load(site, pieces, 0, &mut bytes)? };
+    Ok(bytes.into())
+}
+
+/// The source of a body of local memory. `owned`: the caller gets its buffer back now.
+pub fn source_of(lanes: &mut Lanes, pieces: Pieces, site: Site, total: usize, owned: bool, stream: u64) -> Result<Source> {
+    if site.is_host() {
+        return Ok(match owned {
+            true => Source::Owned(gather(pieces.as_slice(), 0, total as u64), 0),
+            false => Source::Pieces(pieces),
+        });
+    }
+    lanes.after(site, stream)?;
+    if owned {
+        return Ok(Source::Owned(load(site, pieces.as_slice(), total)?, 0));
+    }
+    let place = Place { site, pieces: pieces.as_slice().into(), _inside: Vec::new() };
+    Ok(Source::Device(Loading::new(place, total as u64)))
+}
+
+/// What one call to the kernel will be given.
+pub struct Call<'a> {
+    pub pieces: &'a mut [Piece],
+    pub count: usize,
+    pub bytes: u64,
+    pub limit: u64,
+    /// Regions that must be left again after the call.
+    pub entered: Vec<Arc<Region>>,
+}
+
+impl Call<'_> {
+    pub fn is_full(&self) -> bool {
+        self.count == self.pieces.len() || self.bytes >= self.limit
+    }
+
+    /// Adds a piece; gives how much of it fits.
+    pub fn add(&mut self, addr: usize, len: usize) -> usize {
+        let n = len.min((self.limit - self.bytes.min(self.limit)) as usize);
+        match self.pieces.get_mut(self.count) {
+            Some(place) if n > 0 => {
+                *place = stream::piece(addr, n);
+                self.count += 1;
+                self.bytes += n as u64;
+                n
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Undoes `Body::enter` of one region.
+pub fn leave(region: &Region) {
+    if let Err(e) = region.end_cpu(false) {
+        crate::log!(Warn, "{e}");
+    }
+    region.leave();
+}

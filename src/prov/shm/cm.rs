@@ -2,14 +2,16 @@
 //! Connecting: names, introductions over a local socket, and the moment when two endpoints become
 //! one link.
 
+use super::address::{SCHEME, check_address, socket_name};
 use super::conn::Conn;
 use super::domain::Domain;
 use super::frame::{self, Frame, Intro};
 use super::greeter::{Brought, Request, check_intro, check_peer};
 use super::layout::Segment;
 use super::link::{Link, probe_cma, probe_word};
-use super::state::{Phase, State};
+use super::state::{Connecting, How, Phase, State};
 use super::table::Table;
+use super::wire::protocol;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
 use crate::mr::Paths;
@@ -19,61 +21,6 @@ use crate::sync::ring::{Consumer, Store};
 use crate::sys::{process, socket, time};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-
-/// Every address begins so.
-pub const SCHEME: &str = "shm://";
-
-/// Checks an address and gives the name in it.
-pub fn check_address(address: &str) -> Result<&str> {
-    let Some(name) = address.strip_prefix(SCHEME) else {
-        return Err(Error::invalid(format!("addr: {address:?} does not begin with {SCHEME:?}")));
-    };
-    if name.is_empty() || name.len() > frame::NAME_MAX || name.chars().any(|c| c.is_control()) {
-        return Err(Error::invalid(format!("addr: the name in {address:?} must have 1 to {} printable bytes", frame::NAME_MAX)));
-    }
-    // Names of endpoints' own making tell their host.
-    if let Some(rest) = name.strip_prefix('@') {
-        let host = rest.split('.').next().and_then(|h| u32::from_str_radix(h, 16).ok());
-        match host {
-            Some(h) if h != process::host_id() => {
-                return Err(Error::new(
-                    errno::EHOSTUNREACH,
-                    format!("addr: {address:?} was made on another host (or before a reboot); shm reaches only this host"),
-                ));
-            }
-            Some(_) => {}
-            None => return Err(Error::invalid(format!("addr: {address:?} is not a complete name"))),
-        }
-    }
-    Ok(name)
-}
-
-/// A name that nobody else has.
-pub fn fresh_name() -> Result<String> {
-    let mut raw = [0u8; 8];
-    process::random(&mut raw)?;
-    Ok(format!("@{:08x}.{}.{:016x}", process::host_id(), process::pid(), u64::from_ne_bytes(raw)))
-}
-
-pub fn socket_name(name: &str) -> String {
-    format!("gdrfab/{name}")
-}
-
-/// How an endpoint gets its peer.
-pub enum How {
-    /// Knocks at a listener.
-    Dial { name: String, by_name: bool, socket: Option<OwnedFd> },
-    /// Waits for the endpoint of that name to knock at its own listener.
-    Await { name: String },
-    /// Has accepted, and waits until the dialer says that it has joined too.
-    Joining(Box<Conn>),
-}
-
-pub struct Connecting {
-    pub how: How,
-    pub deadline: u64,
-    pub data: Vec<u8>,
-}
 
 impl State {
     fn intro(&self, domain: &Domain, data: &[u8], by_name: bool) -> Result<Intro> {
@@ -263,7 +210,7 @@ fn has_joined(conn: &Conn) -> Result<bool> {
         socket::Received::Nothing => Ok(false),
         socket::Received::Closed => Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone")),
         socket::Received::Packet { len, .. } if Frame::decode(&buf[..len])? == Frame::Ready => Ok(true),
-        socket::Received::Packet { .. } => Err(super::conn::protocol("the peer did not say that it has joined")),
+        socket::Received::Packet { .. } => Err(protocol("the peer did not say that it has joined")),
     }
 }
 

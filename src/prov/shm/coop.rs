@@ -8,20 +8,22 @@
 //! A helper that has claimed a chunk may be held up before it copies it, so the operation ends, whatever became of our own
 //! part, only when the helper has reported or is known to be gone.
 
-use super::conn::{Conn, Flight, Step, kind, mark, slot_word, status_of, unpack_slot};
+use super::conn::Conn;
+use super::copy::{copy_now, notify};
 use super::domain::Domain;
-use super::import::Import;
-use super::remote::Remote;
-use super::rma::{self, RmaJob, copy_now};
-use super::state::{Ending, State};
+use super::flight::{Flight, Helping, Shared};
+use super::job::{RmaJob, Step};
+use super::limits::MAX_MSG;
+use super::remote::{Remote, no_such_key};
+use super::state::State;
+use super::wire::{broken, gone, kind, mark, protocol, slot_word, status_of, unpack_slot};
 use crate::config;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Result};
 use crate::mr::{Access, Paths};
 use crate::prov::op::{Dir, Iov, parts};
 use crate::sync::ring::Header;
 use crate::sys::process::{Attach, attach_copy, piece};
 use crate::sys::{copy, time};
-use std::sync::Arc;
 
 /// How long the initiator waits inside the posting call for the helper's last chunk.
 const LINGER_NS: u64 = 200_000;
@@ -35,23 +37,6 @@ const CHUNK_MAX: usize = 512 << 10;
 
 /// Bytes that a helper copies in one turn of its progress.
 const HELP_BYTES: usize = 4 << 20;
-
-/// A copy whose own part is over and whose helper has not reported yet.
-pub struct Shared {
-    pub end: Ending,
-    place: Remote,
-    dir: Dir,
-    /// The shared part of the local buffer; TAIL more bytes follow it.
-    local: Iov,
-    offset: u64,
-    data: Option<u64>,
-    chunk: usize,
-    chunks: u32,
-    /// First chunk of the helper's part.
-    front: u32,
-    /// What ended our own part early; the helper's is waited for all the same, as it touches the caller's buffer.
-    failed: Option<Error>,
-}
 
 /// Small chunks let both sides end together; each costs a hand-over of the claim's line, and on the
 /// cross-memory path a system call in which both sides want the same locks of the kernel: there, halves
@@ -70,7 +55,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
     let Some(conn) = state.conn.as_deref_mut() else { return Ok(None) };
     let header = Header { kind: kind::COOP, words: 8, ..Header::default() };
     // A peer that does not poll must not find its ring full of invitations.
-    if !conn.tx.is_roomy().map_err(super::conn::broken)? {
+    if !conn.tx.is_roomy().map_err(broken)? {
         return Ok(None);
     }
     let Some((slot, generation)) = conn.slots.take() else { return Ok(None) };
@@ -89,7 +74,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
     unsafe { conn.tx.write(Header { flags: marks, ..header }, &words, &[]) };
     let mut front = 0;
     let failed = loop {
-        match ours.slot(slot as usize).take_front(generation, front, chunks).map_err(super::conn::broken) {
+        match ours.slot(slot as usize).take_front(generation, front, chunks).map_err(broken) {
             Ok(true) => {}
             Ok(false) => break None,
             Err(e) => break Some(e),
@@ -119,7 +104,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
     loop {
         let reported = ours.slot(slot as usize).reported(generation);
         if reported.chunks >= chunks - front || reported.status != 0 {
-            let conn = state.conn.as_deref_mut().ok_or_else(rma::gone)?;
+            let conn = state.conn.as_deref_mut().ok_or_else(gone)?;
             conn.slots.give_back(slot);
             return finish(state, &shared, reported.status).map(|()| Some(Step::Done(Ok(()))));
         }
@@ -128,7 +113,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
         }
         std::hint::spin_loop();
     }
-    let conn = state.conn.as_deref_mut().ok_or_else(rma::gone)?;
+    let conn = state.conn.as_deref_mut().ok_or_else(gone)?;
     conn.coop += 1;
     conn.slots.launch(slot, Flight::Coop(shared));
     Ok(Some(Step::Flying))
@@ -142,7 +127,7 @@ fn copy_chunk(conn: &mut Conn, place: &Remote, dir: Dir, local: &Iov, offset: u6
         let busy = conn.link.mine.busy();
         if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
             conn.remotes.evict(place.key);
-            return Err(super::remote::no_such_key(place.key));
+            return Err(no_such_key(place.key));
         }
         let (here, near) = (place.one.here() + offset as usize + at, local.addr + at);
         let (to, from) = if dir == Dir::Write { (here, near) } else { (near, here) };
@@ -159,7 +144,7 @@ fn finish(state: &mut State, shared: &Shared, status: u16) -> Result<()> {
     if let Some(e) = &shared.failed {
         return Err(e.clone());
     }
-    let conn = state.conn.as_deref_mut().ok_or_else(rma::gone)?;
+    let conn = state.conn.as_deref_mut().ok_or_else(gone)?;
     if status != 0 {
         for i in shared.front..shared.chunks {
             copy_chunk(conn, &shared.place, shared.dir, &shared.local, shared.offset, shared.chunk, i)?;
@@ -171,7 +156,7 @@ fn finish(state: &mut State, shared: &Shared, status: u16) -> Result<()> {
     let whole = shared.local.len + TAIL;
     let tail = Iov { addr: shared.local.addr + shared.local.len, len: TAIL };
     copy_now(conn, &shared.place, shared.dir, &[tail], 0, shared.offset + shared.local.len as u64, TAIL, true)?;
-    rma::notify(conn, shared.dir, shared.data, whole, &[(shared.place.key, shared.place.event, whole)]);
+    notify(conn, shared.dir, shared.data, whole, &[(shared.place.key, shared.place.event, whole)]);
     Ok(())
 }
 
@@ -188,27 +173,6 @@ pub fn landed(state: &mut State, index: u16, status: u16) -> Result<bool> {
     Ok(true)
 }
 
-/// How many chunks the helper still owes.
-pub fn owed(shared: &Shared) -> u32 {
-    shared.chunks - shared.front
-}
-
-/// Target's side: a copy that a peer offered, and how much of it was done here. Between turns no chunk of it is
-/// claimed, so whatever becomes of this side, the initiator goes on.
-pub struct Helping {
-    slot: u16,
-    generation: u16,
-    read: bool,
-    key: u64,
-    addr: u64,
-    len: usize,
-    chunk: usize,
-    done: u32,
-    /// The initiator's buffer: its address there, and the mapping that it lies in if there is one, with its address here.
-    source: u64,
-    mapped: Option<(Arc<Import>, usize)>,
-}
-
 /// Target's side: looks at a copy that a peer offers. Whatever does not fit is left to the initiator.
 pub fn join(conn: &mut Conn, marks: u8, words: &[u64; 8]) -> Result<()> {
     let (slot, generation) = unpack_slot(words[0])?;
@@ -218,11 +182,11 @@ pub fn join(conn: &mut Conn, marks: u8, words: &[u64; 8]) -> Result<()> {
     let (Ok(len), Ok(chunk)) = (usize::try_from(len), usize::try_from(chunk)) else { return Ok(()) };
     if !(CHUNK_MIN..=CHUNK_MAX).contains(&chunk)
         || len == 0
-        || len > super::MAX_MSG
+        || len > MAX_MSG
         || len.div_ceil(chunk) > crate::sync::claim::MAX_CHUNKS as usize
         || source.checked_add(len as u64).is_none()
     {
-        return Err(super::conn::protocol("the peer offered a shared copy that makes no sense"));
+        return Err(protocol("the peer offered a shared copy that makes no sense"));
     }
     let read = marks & mark::READ != 0;
     let allowed = conn.remotes.allowed;
@@ -232,7 +196,7 @@ pub fn join(conn: &mut Conn, marks: u8, words: &[u64; 8]) -> Result<()> {
     } else {
         None
     };
-    if mapped.is_some() || (conn.link.cma.is_ok() && allowed.contains(Paths::CMA) && rma::check_alive(conn).is_ok()) {
+    if mapped.is_some() || (conn.link.cma.is_ok() && allowed.contains(Paths::CMA) && conn.check_alive().is_ok()) {
         conn.helping = Some(Helping { slot, generation, read, key, addr, len, chunk, done: 0, source, mapped });
     }
     Ok(())
@@ -250,7 +214,7 @@ pub fn help(conn: &mut Conn, domain: &Domain) {
     }
     // Where our pages may be gone, the kernel copies, if it does; otherwise the initiator does all.
     let map = h.mapped.as_ref().filter(|_| pin.stays).map(|(_held, address)| *address);
-    if map.is_none() && (conn.link.cma.is_err() || rma::check_alive(conn).is_err()) {
+    if map.is_none() && (conn.link.cma.is_err() || conn.check_alive().is_err()) {
         domain.regions.lock().unpin(pin);
         return;
     }

@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A domain of the shm provider: its regions, its memory files, and the links of its endpoints.
 
-use super::endpoint::Endpoint;
 use super::link::Link;
-use super::locate::{self, Asked};
+use super::locate;
 use super::mr::Regions;
 use super::quiesce;
 use super::region::Pin;
 use super::table::Table;
 use crate::config;
-use crate::error::{Code, Error, Result, errno};
+use crate::error::{Code, Result};
 use crate::hmem::copier::Copier;
 use crate::hmem::{Export, Offer, Site};
 use crate::mr::region::{Modes, is_stale};
-use crate::mr::registry::wait_until;
-use crate::mr::{Access, Attr, Facts, Iov, RegionId};
-use crate::prov;
-use crate::prov::info::Info;
-use crate::prov::queue::Counter;
-use crate::sync::gate::{Fences, barrier};
+use crate::mr::{Access, Iov};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::process;
 use crate::sys::time;
@@ -28,8 +22,8 @@ use std::sync::Arc;
 
 /// Links of this domain's endpoints, and those of endpoints that are over while their peers may still be inside a copy.
 #[derive(Default)]
-struct Links {
-    all: Vec<Arc<Link>>,
+pub struct Links {
+    pub all: Vec<Arc<Link>>,
     /// How many there must be before those that are over are looked at again, and when that was, in ticks.
     sweep_at: usize,
     swept: u64,
@@ -47,6 +41,13 @@ impl Links {
         self.sweep_at = (2 * self.all.len()).max(16);
         self.swept = time::ticks();
     }
+
+    /// The same, if some are over on this side and it has not been done for long.
+    pub fn sweep_late(&mut self) {
+        if self.all.iter().any(|l| l.is_torn()) && time::ticks().wrapping_sub(self.swept) > SWEEP_TICKS {
+            self.sweep();
+        }
+    }
 }
 
 pub struct Domain {
@@ -55,7 +56,7 @@ pub struct Domain {
     pub table: Table,
     pub table_fd: OwnedFd,
     pub regions: Serial<Regions>,
-    links: Serial<Links>,
+    pub links: Serial<Links>,
     /// Copies for peers where the caller's pages may be gone.
     pub user: UserCopy,
     /// Whether this process can leave fences to the peers' barriers.
@@ -131,111 +132,5 @@ impl Domain {
         let Some(held) = self.regions.lock().begin_pin(desc, site) else { return };
         let pins = held.pieces.iter().map(|iov| (site, locate::pin(site, iov.addr as u64, iov.len as u64))).collect();
         self.regions.lock().pinned(held, pins);
-    }
-
-    #[inline(never)]
-    fn close_used_region(&self, id: RegionId) -> Result<()> {
-        self.regions.lock().shut(&self.table, id)?;
-        let mut used: Vec<Arc<Link>> = Vec::new();
-        {
-            let mut links = self.links.lock();
-            if links.all.iter().any(|l| l.is_torn()) && time::ticks().wrapping_sub(links.swept) > SWEEP_TICKS {
-                links.sweep();
-            }
-            if !links.all.is_empty() {
-                // The gate's store was sequentially consistent, and so is the filter's load: a peer
-                // whose bit is not seen here sees the closed gate when it resolves.
-                used.extend(links.all.iter().filter(|l| quiesce::used(l, id.index)).cloned());
-            }
-        }
-        if !used.is_empty() {
-            let fences = if used.iter().any(|l| l.fences == Fences::Remote) { Fences::Remote } else { Fences::Full };
-            // Without the barrier a mark may not be seen: then nothing is proved, and the region stays.
-            barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
-            quiesce::wait_for_initiators(&used, id.index, config::get().close_ms)?;
-        }
-        let busy = "another thread of this process still copies for a peer; call mr_close again";
-        wait_until(config::get().close_ms, busy, || Ok(self.regions.lock().is_quiet(id)))?;
-        let mut regions = self.regions.lock();
-        let gone = (regions.forget(&self.table, id), std::mem::take(&mut regions.files.gone));
-        // Dropping them may ask a driver.
-        drop(regions);
-        drop(gone);
-        Ok(())
-    }
-}
-
-impl prov::Domain for Domain {
-    fn open_endpoint(self: Arc<Self>, _info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
-        Ok(Box::new(Endpoint::open(self, context)))
-    }
-
-    fn polls_memory(&self) -> bool {
-        true
-    }
-
-    /// Regions and allocations that keep the domain open.
-    fn in_use(&self) -> Option<String> {
-        let regions = self.regions.lock();
-        match (regions.open_count(), regions.files.allocations()) {
-            (0, 0) => None,
-            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
-        }
-    }
-
-    /// Drivers are asked without the regions' lock: one that hangs holds up nobody else.
-    fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
-        let refused = self.regions.lock().refused()?;
-        let mut asked = Asked::of(attr, (self.modes.paths - refused) & attr.policy.allowed())?;
-        loop {
-            if let Some(id) = self.regions.lock().register(&self.table, self.modes, attr, refused, &mut asked)? {
-                return Ok(id);
-            }
-            // What is known now may be closed by the time that it is needed: then this comes again.
-            asked.export(|of| self.regions.lock().files.known_device(of).is_some());
-        }
-    }
-
-    /// As `register` for one plain range; `None`: nothing was done, `register` does it.
-    #[inline]
-    fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
-        self.regions.lock().register_plain(&self.table, self.modes, iov, access)
-    }
-
-    /// Closes a region: when this returns `Ok`, no peer's copy runs and none can start.
-    #[inline]
-    fn close_region(&self, id: RegionId) -> Result<()> {
-        {
-            let mut regions = self.regions.lock();
-            if self.links.lock().all.is_empty() && regions.close_plain(&self.table, id) {
-                return Ok(());
-            }
-        }
-        self.close_used_region(id)
-    }
-
-    fn facts(&self, id: RegionId) -> Result<Facts> {
-        self.regions.lock().facts(id)
-    }
-
-    fn explain_region(&self, id: RegionId) -> Result<String> {
-        self.regions.lock().explain(id, self.modes)
-    }
-
-    fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
-        self.regions.lock().bind_counter(id, counter)
-    }
-
-    /// Open regions that touch `[addr, addr+len)`.
-    fn regions_covering(&self, addr: u64, len: u64) -> usize {
-        self.regions.lock().covering(addr, len)
-    }
-
-    fn allocate(&self, len: usize) -> Result<usize> {
-        self.regions.lock().files.allocate(&self.table, len)
-    }
-
-    fn free(&self, addr: usize) -> Result<()> {
-        self.regions.lock().files.free(&self.table, addr)
     }
 }

@@ -1,38 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An endpoint: the calls of the layer above, each under the endpoint's lock.
 
-use super::cm::{self, Connecting, How, SCHEME, fresh_name};
-use super::conn::Job;
+use super::address::{SCHEME, check_address, fresh_name};
+use super::cm;
 use super::domain::Domain;
-use super::fault::Faults;
 use super::frame::DATA_MAX;
 use super::greeter::{Greeter, Request};
+use super::job::Job;
 use super::layout::Segment;
 use super::leaving;
 use super::ops;
-use super::rma::ANY;
-use super::state::{Bindings, Options, Phase, State, Stats};
+pub use super::ops::Endpoint;
+use super::rma::LONG_FLAGS;
+use super::state::{Connecting, Faults, How, Phase, State};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
-use crate::prov::bind::{Binding, PathReport, Quick};
+use crate::prov::bind::{Binding, Bindings, Options, PathReport, Stats};
 use crate::prov::contract::own_request;
 use crate::prov::fault::Plan;
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::EpOps;
 use crate::prov::{self, flags};
 use crate::sync::gate::Fences;
-use crate::sync::serial::{Reached, Serial, Threading};
+use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-
-pub struct Endpoint {
-    domain: Arc<Domain>,
-    state: Serial<State>,
-}
 
 /// Length from which an operation takes no short way.
 fn shared_from(coop: bool, faults: bool) -> usize {
@@ -114,74 +110,6 @@ impl Endpoint {
             s.phase = Phase::Down(why);
         }
     }
-
-    /// The state, for the entries of the table.
-    ///
-    /// # Safety
-    /// `LOCKED`, or the domain is one without locks.
-    #[inline(always)]
-    pub unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, State, LOCKED> {
-        // SAFETY: handed on.
-        unsafe { self.state.reach() }
-    }
-
-    /// Out of line: what `hold` runs in line goes through memory.
-    ///
-    /// # Safety
-    /// As for `reach`; the local range is as the C caller promised.
-    #[inline(never)]
-    pub unsafe fn copy_direct<const WRITE: bool, const LOCKED: bool>(
-        &self,
-        buf: usize,
-        len: usize,
-        addr: u64,
-        key: u64,
-        context: usize,
-        flags: u64,
-    ) -> Quick {
-        // SAFETY: handed on.
-        unsafe { self.reach::<LOCKED>().copy_direct::<WRITE, ANY>(buf, len, addr, key, context, flags) }
-    }
-
-    /// As `send` for what needs neither lock nor call; false posts nothing.
-    ///
-    /// # Safety
-    /// `ops` chose the table for the shortest ways.
-    #[inline(always)]
-    pub unsafe fn send_short<const ENTRY: bool>(&self, buf: usize, len: usize, context: usize) -> bool {
-        // SAFETY: handed on.
-        unsafe { self.state.promised_unchecked().send_short::<ENTRY>(buf, len, context) }
-    }
-
-    /// As `send_short` for what goes beside the ring, with an entry.
-    ///
-    /// # Safety
-    /// `ops` chose the table for the shortest ways.
-    #[inline(always)]
-    pub unsafe fn send_far(&self, buf: usize, len: usize, context: usize) -> bool {
-        // SAFETY: handed on.
-        unsafe { self.state.promised_unchecked().send_far(buf, len, context) }
-    }
-
-    /// As `send` for the ordinary case.
-    ///
-    /// # Safety
-    /// As for `reach`.
-    #[inline(never)]
-    pub unsafe fn send_quick<const LOCKED: bool>(&self, one: &Iov, common: &Common) -> Quick {
-        // SAFETY: handed on.
-        unsafe { self.state.reach::<LOCKED>() }.send_quick(&self.domain, one, common)
-    }
-
-    /// As `recv` for the ordinary case; false posts nothing.
-    ///
-    /// # Safety
-    /// As for `reach`.
-    #[inline(always)]
-    pub unsafe fn recv_short<const LOCKED: bool>(&self, buf: usize, len: usize, context: usize) -> bool {
-        // SAFETY: handed on.
-        unsafe { self.state.reach::<LOCKED>() }.recv_short(buf, len, context)
-    }
 }
 
 impl prov::Endpoint for Endpoint {
@@ -216,7 +144,7 @@ impl prov::Endpoint for Endpoint {
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
         s.settle_short();
         let promised = self.state.threading() == Threading::Promised;
-        s.short = promised && s.faults.is_none() && s.bind.is_short() && op_flags & super::rma::LONG_FLAGS == 0;
+        s.short = promised && s.faults.is_none() && s.bind.is_short() && op_flags & LONG_FLAGS == 0;
         Ok(())
     }
 
@@ -227,7 +155,7 @@ impl prov::Endpoint for Endpoint {
     fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
         let mut s = self.state.lock();
         Self::check_can_connect(&s)?;
-        let name = cm::check_address(address)?.to_string();
+        let name = check_address(address)?.to_string();
         debug_assert!(data.len() <= DATA_MAX);
         let deadline = time::deadline(s.options.connect_timeout_ns);
         let how = How::Dial { name, by_name: false, socket: None };
@@ -511,7 +439,7 @@ impl prov::Endpoint for Endpoint {
         let Some(conn) = s.conn.as_deref_mut() else { return Err(s.not_connected()) };
         let link = conn.link.clone();
         let place = conn.remotes.inspect(&link, key)?;
-        super::progress::ask_for_files(conn);
+        conn.ask_for_files();
         let verdicts = conn.remotes.verdicts(&link, &place);
         let text = format!(
             "to the peer's region {key:#x} of {} bytes (process {}): {}\n{}",

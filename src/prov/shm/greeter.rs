@@ -2,7 +2,7 @@
 //! A listener, and those who have connected to it and are not known yet. Whoever connects is hostile until the kernel said
 //! who it is and its introduction made sense, so what it can cost is bounded here.
 
-use super::cm::{SCHEME, socket_name};
+use super::address::{SCHEME, socket_name};
 use super::frame::{self, Frame, Intro, Why};
 use crate::error::{Error, Result, errno};
 use crate::prov;

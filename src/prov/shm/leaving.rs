@@ -3,21 +3,21 @@
 //! buffer any more, so an operation whose buffer the peer or a device still has keeps what is left of the connection until it
 //! is quiet, however the connection ended and however long a stopped peer takes.
 
-use super::conn::{Conn, Flight, STATUS_SEND_FRAGMENTS};
+use super::arrivals::Unexpected;
+use super::conn::Conn;
 use super::domain::Domain;
+use super::flight::Flight;
 use super::frame::Frame;
-use super::state::{State, Unexpected};
-use super::{coop, device, rendezvous};
+use super::job::Job;
+use super::state::{Leaving, Phase, State};
+use super::wire::{STATUS_SEND_FRAGMENTS, kind, mark, slot_word};
 use crate::config;
-use crate::error::{Error, errno};
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::piece;
+use crate::prov::event::{EventKind, tell_end};
+use crate::sync::ring::Header;
 use crate::sys::{socket, time};
 use std::os::fd::AsFd;
-
-/// A connection that is over.
-pub struct Leaving {
-    conn: Box<Conn>,
-    why: Error,
-}
 
 impl Leaving {
     /// Why the endpoint cannot be closed yet.
@@ -72,7 +72,7 @@ impl State {
     pub fn settle(&mut self) {
         let Some(mut leaving) = self.leaving.take() else { return };
         let conn = &mut *leaving.conn;
-        for end in device::take_ended(conn) {
+        for end in conn.devices.take_ended(&conn.link) {
             self.end(&end, Err(leaving.why.clone()));
         }
         if conn.devices.is_idle() {
@@ -93,6 +93,57 @@ impl State {
             self.leaving = Some(leaving);
         }
     }
+
+    /// Fails queued jobs that `which` picks.
+    pub fn drop_jobs(&mut self, which: impl Fn(&Job) -> bool, error: &Error) -> usize {
+        let Some(conn) = self.conn.as_deref_mut() else { return 0 };
+        let (gone, kept): (Vec<Job>, Vec<Job>) = conn.backlog.drain(..).partition(|j| which(j));
+        conn.backlog.extend(kept);
+        for job in &gone {
+            if let Job::Rma(rma) = job
+                && let Some(slot) = rma.slot()
+            {
+                conn.slots.give_back(slot);
+                conn.staged -= 1;
+            }
+        }
+        for job in &gone {
+            let end = *job.ending();
+            self.fail(&end, error.clone());
+        }
+        gone.len()
+    }
+
+    /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
+    #[cold]
+    pub fn down(&mut self, domain: &Domain, why: Error) {
+        tell_end(self.object, &self.peer_address(), &why);
+        self.tear(domain, &why);
+        self.phase = Phase::Down(why.clone());
+        let error = (why.code != Code::PeerGone && why.code != Code::Canceled).then_some(why);
+        if error.is_some() {
+            self.event(EventKind::Shutdown, Vec::new(), error);
+        }
+        self.event(EventKind::Shutdown, Vec::new(), None);
+    }
+
+    /// Ends the flight in slot `index`.
+    pub fn land(&mut self, index: u16, result: Result<()>) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let Some(flight) = conn.slots.land(index) else { return };
+        let mut result = result;
+        if let (Ok(()), Flight::Read { bounce: Some((site, bytes)), pieces, .. }) = (&result, &flight) {
+            // SAFETY: the pieces are the promise of whoever posted the read.
+            result = unsafe { piece::store(*site, pieces.as_slice(), 0, bytes) }.map_err(|e| Error::coded(e.errno, Code::Fault, e.words));
+        }
+        match flight {
+            Flight::Ack { staged: Some(_), .. } | Flight::Read { .. } => conn.staged -= 1,
+            Flight::Coop(_) => conn.coop -= 1,
+            _ => {}
+        }
+        let end = *flight.ending();
+        self.end(&end, result);
+    }
 }
 
 /// Whether the peer neither touches the buffers of a flight nor will; what it has not begun is taken back from it.
@@ -104,7 +155,7 @@ fn is_quiet(conn: &mut Conn, index: u16) -> bool {
         Some(Flight::Rendezvous { sent: None, .. }) => {
             report.chunks > 0 || report.status == STATUS_SEND_FRAGMENTS || matches!(slot.stop(generation, 0, 1), Ok(1))
         }
-        Some(Flight::Coop(shared)) => report.status != 0 || report.chunks >= coop::owed(shared),
+        Some(Flight::Coop(shared)) => report.status != 0 || report.chunks >= shared.owed(),
         // Everything else goes through the ring, which this side fills and empties.
         _ => true,
     }
@@ -119,5 +170,16 @@ pub fn withdraw(conn: &mut Conn, index: u16) -> bool {
         Some(Flight::Rendezvous { .. }) => conn.link.mine.slot(index as usize).reported(generation).status == STATUS_SEND_FRAGMENTS,
         _ => false,
     };
-    if by_fragments { rendezvous::give_up(conn, index) } else { is_quiet(conn, index) }
+    if by_fragments { give_up(conn, index) } else { is_quiet(conn, index) }
+}
+
+/// Tells the receiver that no more fragments of a message come; false if the ring has no room.
+pub fn give_up(conn: &mut Conn, slot: u16) -> bool {
+    let header = Header { kind: kind::FRAGMENT, flags: mark::LAST, words: 2, bytes: 0 };
+    if !matches!(conn.tx.room(header.lines()), Ok(true)) {
+        return false;
+    }
+    let word = slot_word(slot, conn.slots.generation[slot as usize]);
+    conn.put_words(kind::FRAGMENT, mark::LAST, &[word, 0]);
+    true
 }

@@ -3,7 +3,7 @@
 //! socket between them. The domain keeps links too, to find out who may be inside a closing region, and keeps
 //! those whose endpoint is over until the peer can reach nothing through them any more.
 
-use super::kin::{self, Kin};
+use super::kin::Kin;
 use super::layout::SegmentRef;
 use super::table::Table;
 use crate::error::{Error, Result, errno};
@@ -63,7 +63,7 @@ pub fn probe_cma(pid: i32, address: u64, expect: u64) -> Result<()> {
 impl Link {
     pub fn new(mine: SegmentRef, peer: SegmentRef, table: Table, socket: OwnedFd, pid: i32, fences: Fences, cma: Result<()>) -> Link {
         let pidfd = if pid > 0 { process::open(pid).ok() } else { None };
-        let kin = kin::of_peer(&table, pid);
+        let kin = table.kin_of(pid);
         Link { mine, peer, table, socket, pid, fences, cma, torn: AtomicBool::new(false), kin, pidfd, copier: None }
     }
 

@@ -1,24 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The shm provider: processes of one host, with nothing installed and nothing left behind.
 //!
-//! `docs/shm-format.md` describes what lies in shared memory and who may write it.
+//! `docs/shm-format.md` describes what lies in shared memory and who may write it. Files know only those below them: data of a
+//! domain (up to `domain`), data of an endpoint (up to `state`), protocols (up to `msg` and `rma`), and the jobs that run them.
 
+mod address;
+mod arrivals;
 mod cm;
 mod conn;
 mod coop;
+mod copy;
 mod device;
 mod domain;
 mod endpoint;
 mod fault;
 mod files;
+mod flight;
 mod frame;
 mod greeter;
 mod import;
+mod job;
 mod kin;
+mod lanes;
 mod layout;
 mod leaving;
+mod limits;
 mod link;
 mod locate;
+mod memory;
 mod mr;
 mod msg;
 mod ops;
@@ -33,14 +42,15 @@ mod short;
 mod staged;
 mod state;
 mod table;
+mod wire;
 
-pub use cm::{SCHEME, check_address};
+pub use address::{SCHEME, check_address};
 pub use domain::Domain;
 pub use endpoint::Endpoint;
 pub use frame::{DATA_MAX, NAME_MAX};
 pub use greeter::Request;
+pub use limits::{INJECT_SIZE, MAX_MSG, RX_SIZE, TX_SIZE};
 pub use pep::Listener;
-pub use state::TX_SIZE;
 pub use table::MAX_REGIONS;
 
 use super::info::{ADDR_STR, Ask, EP_MSG, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
@@ -53,13 +63,6 @@ use crate::sys::{mem, process};
 use std::sync::Arc;
 
 const _: () = assert!(DATA_MAX == super::info::CM_DATA_MAX && NAME_MAX + SCHEME.len() < super::info::ADDR_MAX);
-
-/// Largest message or RMA operation.
-pub const MAX_MSG: usize = 1 << 40;
-/// Bytes that an inject call takes.
-pub const INJECT_SIZE: usize = 1024;
-/// Receives that can be posted.
-pub const RX_SIZE: usize = 16384;
 
 /// The provider.
 pub struct Shm;

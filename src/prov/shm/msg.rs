@@ -2,52 +2,30 @@
 //! Messages. Short ones travel in the ring, some longer ones too, from memory that the receiver cannot
 //! map; the others are offered (`rendezvous.rs`).
 
-use super::conn::{Conn, Flight, Job, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
-use super::device;
+use super::arrivals::{Recv, Unexpected};
+use super::conn::Conn;
+use super::copy::deliver;
 use super::domain::Domain;
+use super::flight::Flight;
+use super::job::{Job, SendJob, Step, needs_driver, settle};
 use super::layout::SegmentRef;
-use super::progress::FETCH_BYTES;
-use super::rma::gone;
-use super::state::{Ending, Phase, Recv, State, TX_SIZE, Unexpected, WINDOW};
-use super::{INJECT_SIZE, MAX_MSG, RX_SIZE};
+use super::limits::{FETCH_BYTES, INJECT_SIZE, MAX_MSG, RX_SIZE, TX_SIZE, WINDOW};
+use super::rendezvous;
+use super::state::{Phase, State};
+use super::wire::{broken, gone, kind, mark, protocol, slot_word, status_of, unpack_slot};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::piece::store;
-use crate::prov::bind::{Quick, SILENT};
+use crate::prov::bind::{Ending, Quick, SILENT};
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
-use crate::prov::op::{Common, IOV_LIMIT, Iov, Pieces, measure, parts};
+use crate::prov::op::{Common, IOV_LIMIT, Iov, Pieces, measure};
 use crate::prov::queue::Completion;
 use crate::sync::line::LINE_BYTES;
 use crate::sync::primitive::Ordering;
 use crate::sync::ring::{Broken, Header, Message};
-
-/// A send that could not start at once.
-pub struct SendJob {
-    pub pieces: Pieces,
-    pub site: Site,
-    /// The caller's stream to wait for, 0: none.
-    pub stream_after: u64,
-    pub total: usize,
-    pub flags: u64,
-    pub data: u64,
-    pub desc: u64,
-    pub end: Ending,
-    pub owned: Option<Box<[u8]>>,
-    /// A fault on demand keeps it until then; 0 = none does.
-    pub held: u64,
-}
-
-/// A long message that arrives in fragments.
-pub struct RendezvousIn {
-    pub generation: u16,
-    pub recv: Recv,
-    pub total: usize,
-    pub got: usize,
-    pub data: Option<u64>,
-}
 
 impl State {
     /// Where the memory of a message lies.
@@ -55,7 +33,7 @@ impl State {
         match (c.desc & DEVICE_DESC != 0, self.options.driver_calls) {
             (false, _) => Ok(Site::HOST),
             (true, true) => domain.local_site(c.desc, local, true),
-            (true, false) => Err(device::needs_driver("messages in device memory go through the host")),
+            (true, false) => Err(needs_driver("messages in device memory go through the host")),
         }
     }
 
@@ -316,52 +294,28 @@ impl State {
         Ok(())
     }
 
-    /// A peer that keeps to the window can have this many unmatched messages here, and no more.
-    pub fn check_window(&self) -> Result<()> {
-        if self.unexpected.len() as u64 > WINDOW {
-            return Err(protocol("the peer sent more messages than its window allows"));
+    /// Posts a receive with faults.
+    #[cold]
+    pub fn recv_faulty(&mut self, domain: &Domain, recv: Recv) -> Result<()> {
+        if self.recvs.len() + self.faults.as_ref().map_or(0, |f| f.held.len()) >= RX_SIZE {
+            return Err(Error::AGAIN);
         }
-        Ok(())
-    }
-}
-
-impl SendJob {
-    pub fn own_bytes(&mut self) -> Result<()> {
-        if self.flags & flags::INJECT == 0 || self.owned.is_some() {
-            return Ok(());
+        match (self.judge(Op::Recv), &mut self.faults) {
+            (Verdict::Hold(until), Some(faults)) => {
+                faults.held.push_back((until, recv));
+                Ok(())
+            }
+            (verdict, _) => {
+                self.recvs.push_back(recv);
+                if verdict == Verdict::Lose {
+                    self.down(domain, Plan::gone());
+                    return Ok(());
+                }
+                self.match_posted(domain);
+                Ok(())
+            }
         }
-        self.hold_copy()
     }
-
-    /// Works on a copy of the caller's bytes from now on.
-    fn hold_copy(&mut self) -> Result<()> {
-        let bytes = device::gather(self.site, self.pieces.as_slice(), self.total)?;
-        (self.site, self.desc) = (Site::HOST, 0);
-        self.pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
-        self.owned = Some(bytes);
-        Ok(())
-    }
-}
-
-/// Puts bytes of a ring message into pieces of memory at `site`, from byte `skip` of them on.
-///
-/// # Safety
-/// The pieces are memory that may be written.
-pub unsafe fn deliver(message: &Message<'_, SegmentRef>, site: Site, pieces: &[Iov], skip: usize, len: usize) -> Result<()> {
-    if site.is_host() {
-        let mut at = 0;
-        for (addr, run) in parts(pieces, skip, len) {
-            // SAFETY: the caller's promise.
-            unsafe { message.copy_out(at, addr as *mut u8, run) };
-            at += run;
-        }
-        return Ok(());
-    }
-    let mut bytes = vec![0u8; len];
-    // SAFETY: `bytes` holds `len`.
-    unsafe { message.copy_out(0, bytes.as_mut_ptr(), len) };
-    // SAFETY: the caller's promise.
-    unsafe { store(site, pieces, skip, &bytes) }
 }
 
 /// Whether the receiver can take another message unmatched.
@@ -384,7 +338,7 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
     }
     let has_data = job.flags & flags::REMOTE_CQ_DATA != 0;
     let eager_max = config::get().eager_max;
-    device::settle(job.site, &mut job.stream_after)?;
+    settle(job.site, &mut job.stream_after)?;
     if !job.site.is_host() && job.total <= eager_max {
         job.hold_copy()?;
     }
@@ -398,7 +352,7 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
             job.hold_copy()?;
         }
         if place.is_some() || job.total > config::get().ring_max(true) {
-            return super::rendezvous::offer(conn, job, has_data, place.unwrap_or((0, 0)));
+            return rendezvous::offer(conn, job, has_data, place.unwrap_or((0, 0)));
         }
     }
     let acked = job.flags & flags::DELIVERY_COMPLETE != 0;

@@ -2,16 +2,18 @@
 //! The table of operations of a shm endpoint. Each entry does what most operations need, and leaves the rest to the general
 //! one (`prov/ops.rs`), which comes back through `Endpoint::rma`, `send` and `recv`.
 
-use super::endpoint::Endpoint;
-use super::rma::{FEW, FEW_SILENT, WORD, WORD_SILENT};
+use super::domain::Domain;
+use super::rma::{ANY, FEW, FEW_SILENT, WORD, WORD_SILENT};
+use super::state::State;
 use crate::error::errno;
 use crate::guard::{attempt, hold};
 use crate::prov::bind::{INJECT_FLAGS, Quick};
 use crate::prov::op::{Common, Iov};
 use crate::prov::ops::{self as general, Arrivals, ContextEntry, CqHead, DataEntry, Entry, EpHead, EpOps, MsgEntry, on_host};
 use crate::prov::queue::Queue;
-use crate::sync::serial::Threading;
+use crate::sync::serial::{Reached, Serial, Threading};
 use std::ffi::c_void;
+use std::sync::Arc;
 
 /// The endpoints of a domain with locks.
 static LOCKED: EpOps = of_lock::<true>();
@@ -46,6 +48,81 @@ pub fn choose(threading: Threading, short: bool) -> &'static EpOps {
         (Threading::Safe, _) => &LOCKED,
         (Threading::Promised, false) => &UNLOCKED,
         (Threading::Promised, true) => &SHORT,
+    }
+}
+
+pub struct Endpoint {
+    pub domain: Arc<Domain>,
+    pub state: Serial<State>,
+}
+
+impl Endpoint {
+    /// The state, for the entries of the table.
+    ///
+    /// # Safety
+    /// `LOCKED`, or the domain is one without locks.
+    #[inline(always)]
+    pub unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, State, LOCKED> {
+        // SAFETY: handed on.
+        unsafe { self.state.reach() }
+    }
+
+    /// Out of line: what `hold` runs in line goes through memory.
+    ///
+    /// # Safety
+    /// As for `reach`; the local range is as the C caller promised.
+    #[inline(never)]
+    pub unsafe fn copy_direct<const WRITE: bool, const LOCKED: bool>(
+        &self,
+        buf: usize,
+        len: usize,
+        addr: u64,
+        key: u64,
+        context: usize,
+        flags: u64,
+    ) -> Quick {
+        // SAFETY: handed on.
+        unsafe { self.reach::<LOCKED>().copy_direct::<WRITE, ANY>(buf, len, addr, key, context, flags) }
+    }
+
+    /// As `send` for what needs neither lock nor call; false posts nothing.
+    ///
+    /// # Safety
+    /// `ops` chose the table for the shortest ways.
+    #[inline(always)]
+    pub unsafe fn send_short<const ENTRY: bool>(&self, buf: usize, len: usize, context: usize) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.state.promised_unchecked().send_short::<ENTRY>(buf, len, context) }
+    }
+
+    /// As `send_short` for what goes beside the ring, with an entry.
+    ///
+    /// # Safety
+    /// `ops` chose the table for the shortest ways.
+    #[inline(always)]
+    pub unsafe fn send_far(&self, buf: usize, len: usize, context: usize) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.state.promised_unchecked().send_far(buf, len, context) }
+    }
+
+    /// As `send` for the ordinary case.
+    ///
+    /// # Safety
+    /// As for `reach`.
+    #[inline(never)]
+    pub unsafe fn send_quick<const LOCKED: bool>(&self, one: &Iov, common: &Common) -> Quick {
+        // SAFETY: handed on.
+        unsafe { self.state.reach::<LOCKED>() }.send_quick(&self.domain, one, common)
+    }
+
+    /// As `recv` for the ordinary case; false posts nothing.
+    ///
+    /// # Safety
+    /// As for `reach`.
+    #[inline(always)]
+    pub unsafe fn recv_short<const LOCKED: bool>(&self, buf: usize, len: usize, context: usize) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.state.reach::<LOCKED>() }.recv_short(buf, len, context)
     }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a passive endpoint listens with: a name, under which introductions come in.
 
-use super::cm::{SCHEME, check_address, fresh_name};
+use super::address::{SCHEME, check_address, fresh_name};
+use super::frame::DATA_MAX;
 use super::greeter::Greeter;
 use crate::error::{Error, Result};
 use crate::prov::{self, Request};
@@ -29,7 +30,7 @@ impl prov::Listener for Listener {
     }
 
     fn cm_data_size(&self) -> usize {
-        super::DATA_MAX
+        DATA_MAX
     }
 
     fn listen(&mut self) -> Result<()> {

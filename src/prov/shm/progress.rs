@@ -2,26 +2,24 @@
 //! Progress of an endpoint: takes what arrived, looks at reports, goes on with what waits, and now
 //! and then looks at the control socket and the deadlines.
 
-use super::conn::{Conn, Flight, Job, STATUS_SEND_FRAGMENTS, Step, broken, error_of, kind, mark, protocol};
 use super::domain::Domain;
+use super::flight::Flight;
 use super::frame::{self, Frame};
+use super::job::{Job, Step, gather};
 use super::layout::SegmentRef;
-use super::state::{Ending, Phase, State};
+use super::limits::{BUDGET, FETCH_BYTES};
+use super::state::{Phase, State};
+use super::wire::{STATUS_SEND_FRAGMENTS, broken, error_of, kind, mark, protocol};
 use super::{cm, coop, device, leaving, msg, rendezvous, staged};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
-use crate::mr::piece;
-use crate::prov::event::{EventKind, tell_end};
+use crate::prov::bind::Ending;
 use crate::prov::op::{Iov, Pieces};
 use crate::sync::ring::Message;
 use crate::sys::{socket, time};
 use std::os::fd::AsFd;
 
-/// Messages taken from the ring in one turn.
-pub const BUDGET: usize = 64;
-/// Bytes of long messages that are fetched in one turn before it ends.
-pub const FETCH_BYTES: usize = 4 << 20;
 /// Ticks that the operations which wait may take of one turn.
 const BACKLOG_TICKS: u64 = 2_000_000;
 /// Ticks between two looks at the control socket.
@@ -141,24 +139,6 @@ impl State {
         Ok(())
     }
 
-    /// Ends the flight in slot `index`.
-    pub fn land(&mut self, index: u16, result: Result<()>) {
-        let Some(conn) = self.conn.as_deref_mut() else { return };
-        let Some(flight) = conn.slots.land(index) else { return };
-        let mut result = result;
-        if let (Ok(()), Flight::Read { bounce: Some((site, bytes)), pieces, .. }) = (&result, &flight) {
-            // SAFETY: the pieces are the promise of whoever posted the read.
-            result = unsafe { piece::store(*site, pieces.as_slice(), 0, bytes) }.map_err(|e| Error::coded(e.errno, Code::Fault, e.words));
-        }
-        match flight {
-            Flight::Ack { staged: Some(_), .. } | Flight::Read { .. } => conn.staged -= 1,
-            Flight::Coop(_) => conn.coop -= 1,
-            _ => {}
-        }
-        let end = *flight.ending();
-        self.end(&end, result);
-    }
-
     fn poll_slots(&mut self) -> Result<()> {
         let mut k = 0;
         // A staged operation ends only after those before it, however the reports race.
@@ -173,14 +153,14 @@ impl State {
                     if report.chunks == 0 && report.status == STATUS_SEND_FRAGMENTS =>
                 {
                     if !site.is_host() {
-                        match device::gather(*site, pieces.as_slice(), end.len) {
+                        match gather(*site, pieces.as_slice(), end.len) {
                             Ok(bytes) => {
                                 *pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
                                 (*_owned, *site) = (Some(bytes), Site::HOST);
                             }
                             Err(e) => {
                                 // The receiver learns that nothing comes; if it cannot yet, this is tried again.
-                                if rendezvous::give_up(conn, index) {
+                                if leaving::give_up(conn, index) {
                                     self.land(index, Err(e));
                                 }
                                 k += 1;
@@ -196,7 +176,7 @@ impl State {
                         }
                     }
                 }
-                Some(Flight::Coop(shared)) if report.status != 0 || report.chunks >= coop::owed(shared) => {
+                Some(Flight::Coop(shared)) if report.status != 0 || report.chunks >= shared.owed() => {
                     coop::landed(self, index, report.status)?;
                 }
                 Some(Flight::Coop(_)) => {}
@@ -289,12 +269,13 @@ impl State {
         }
         self.settle();
         let now = time::now_ns();
-        if self.faults.is_some()
-            && let Err(e) = self.release_receives(domain, now)
-        {
-            self.down(domain, e);
+        if self.faults.is_some() {
+            self.release_held(now);
         }
         msg::expire_receives(self, now);
+        if self.faults.is_some() {
+            self.match_posted(domain);
+        }
         if self.conn.is_some() {
             self.expire(domain, now);
         }
@@ -305,7 +286,7 @@ impl State {
         for _ in 0..16 {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
             if !conn.remotes.imports.to_ask.is_empty() {
-                ask_for_files(conn);
+                conn.ask_for_files();
             }
             let (len, fds) = match socket::recv(conn.link.socket.as_fd(), &mut buf)? {
                 socket::Received::Nothing => {
@@ -392,52 +373,6 @@ impl State {
         if conn.backlog.iter().any(|j| late(j.ending())) {
             let error = Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation could not start or finish before its deadline");
             self.drop_jobs(|j| late(j.ending()), &error);
-        }
-    }
-
-    /// Fails queued jobs that `which` picks.
-    pub fn drop_jobs(&mut self, which: impl Fn(&Job) -> bool, error: &Error) -> usize {
-        let Some(conn) = self.conn.as_deref_mut() else { return 0 };
-        let (gone, kept): (Vec<Job>, Vec<Job>) = conn.backlog.drain(..).partition(|j| which(j));
-        conn.backlog.extend(kept);
-        for job in &gone {
-            if let Job::Rma(rma) = job
-                && let Some(slot) = rma.slot()
-            {
-                conn.slots.give_back(slot);
-                conn.staged -= 1;
-            }
-        }
-        for job in &gone {
-            let end = *job.ending();
-            self.fail(&end, error.clone());
-        }
-        gone.len()
-    }
-
-    /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
-    #[cold]
-    pub fn down(&mut self, domain: &Domain, why: Error) {
-        tell_end(self.object, &self.peer_address(), &why);
-        self.tear(domain, &why);
-        self.phase = Phase::Down(why.clone());
-        let error = (why.code != Code::PeerGone && why.code != Code::Canceled).then_some(why);
-        if error.is_some() {
-            self.event(EventKind::Shutdown, Vec::new(), error);
-        }
-        self.event(EventKind::Shutdown, Vec::new(), None);
-    }
-}
-
-/// Asks the peer for memory files that could not be fetched from outside.
-pub fn ask_for_files(conn: &mut Conn) {
-    while let Some(id) = conn.remotes.imports.to_ask.last().copied() {
-        match socket::send(conn.link.socket.as_fd(), &Frame::FileAsk(id).encode(), &[]) {
-            Ok(true) => {
-                conn.remotes.imports.to_ask.pop();
-            }
-            // Full, or over: the next look at the socket tells.
-            _ => return,
         }
     }
 }

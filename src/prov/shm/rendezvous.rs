@@ -2,12 +2,15 @@
 //! Long messages: the sender offers its buffer, and the receiver, once it has a receive, fetches the
 //! bytes itself (by mapping, by a device's driver, by cross-memory attach) or asks for fragments.
 
-use super::MAX_MSG;
-use super::conn::{Conn, Flight, STATUS_SEND_FRAGMENTS, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
+use super::arrivals::{Offered, Recv, RendezvousIn, Unexpected};
+use super::conn::Conn;
+use super::copy::{attach_error, deliver};
+use super::flight::Flight;
+use super::job::{SendJob, Step};
 use super::layout::SegmentRef;
-use super::msg::{RendezvousIn, SendJob, deliver};
-use super::rma::{attach_error, check_alive};
-use super::state::{Recv, State, Unexpected};
+use super::limits::MAX_MSG;
+use super::state::State;
+use super::wire::{STATUS_SEND_FRAGMENTS, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site};
@@ -16,20 +19,6 @@ use crate::prov::op::{self, IOV_LIMIT, Iov, Pieces, parts};
 use crate::sync::ring::{Header, Message};
 use crate::sys::copy;
 use crate::sys::process::{Attach, Piece, attach_copy, piece};
-
-/// A long message that the peer offers.
-pub struct Offered {
-    pub slot: u16,
-    pub generation: u16,
-    pub total: usize,
-    pub data: Option<u64>,
-    pub file: u64,
-    pub file_offset: u64,
-    /// The buffer is device memory: only a mapping of `file` reaches it.
-    pub on_device: bool,
-    /// In the peer's address space.
-    pub pieces: Vec<Iov>,
-}
 
 const OFFER_WORDS: usize = 6;
 
@@ -210,7 +199,7 @@ fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
     if n == 0 {
         return Fetched::Done;
     }
-    if let Err(e) = check_alive(conn) {
+    if let Err(e) = conn.check_alive() {
         return Fetched::Failed(e);
     }
     let to: Vec<Piece> = parts(recv.pieces.as_slice(), 0, n).map(|(addr, run)| piece(addr as u64, run)).collect();
@@ -274,15 +263,4 @@ pub fn send_fragments(conn: &mut Conn, slot: u16, pieces: &Pieces, total: usize,
     }
     conn.link.nudge();
     Ok(sent)
-}
-
-/// Tells the receiver that no more fragments of a message come; false if the ring has no room.
-pub fn give_up(conn: &mut Conn, slot: u16) -> bool {
-    let header = Header { kind: kind::FRAGMENT, flags: mark::LAST, words: 2, bytes: 0 };
-    if !matches!(conn.tx.room(header.lines()), Ok(true)) {
-        return false;
-    }
-    let word = slot_word(slot, conn.slots.generation[slot as usize]);
-    conn.put_words(kind::FRAGMENT, mark::LAST, &[word, 0]);
-    true
 }

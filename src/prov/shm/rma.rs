@@ -2,32 +2,28 @@
 //! RMA, the initiator's side: copy at once where the path allows it, otherwise stream through the
 //! ring; and in any case in the order of posting.
 
-use super::conn::{Conn, Job, Step, kind, mark};
-use super::device;
+use super::copy::{copy_now, notify};
 use super::domain::Domain;
+use super::job::{Job, RmaJob, Step, Stream, needs_driver, settle};
+use super::limits::{INJECT_SIZE, MAX_MSG, TX_SIZE};
 use super::remote::{Remote, Resolved, no_such_key};
-use super::staged::{self, Stream};
-use super::state::{Ending, SILENT, State, TX_SIZE};
-use super::{INJECT_SIZE, MAX_MSG};
-use crate::config;
-use crate::error::{Code, Error, Result, errno};
+use super::state::State;
+use super::wire::gone;
+use super::{coop, device, staged};
+use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::{Access, Paths};
-use crate::prov::bind::Quick;
+use crate::prov::bind::{Ending, Quick, SILENT};
 use crate::prov::fault::{Plan, Verdict};
 use crate::prov::flags;
-use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure, parts};
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
 use crate::prov::queue::Completion;
 use crate::sync::gate;
 use crate::sync::primitive::AtomicU64;
 use crate::sync::ring::Header;
-use crate::sys::process::{Attach, Piece, attach_copy, piece};
-use crate::sys::{copy, time};
-
-/// Ticks after which a peer's life is checked again before its number is used for a copy. Numbers
-/// are reused only after the whole pid space went round, which takes longer.
-const ALIVE_TICKS: u64 = 2_000_000;
+use crate::sys::copy;
+use crate::sys::process::{Attach, attach_copy, piece};
 
 /// What keeps an operation from the shortest way.
 pub const LONG_FLAGS: u64 = flags::REMOTE_CQ_DATA | flags::FENCE;
@@ -40,78 +36,6 @@ pub const FEW: u8 = 2;
 /// or the same without an entry.
 pub const WORD_SILENT: u8 = 3;
 pub const FEW_SILENT: u8 = 4;
-
-/// An RMA operation that could not start at once, or streams.
-pub struct RmaJob {
-    /// Where the local pieces lie.
-    pub site: Site,
-    /// The caller's stream to wait for, 0: none.
-    pub stream_after: u64,
-    pub dir: Dir,
-    pub local: Pieces,
-    pub remote: [RmaIov; IOV_LIMIT],
-    pub count: usize,
-    pub total: usize,
-    pub flags: u64,
-    pub data: u64,
-    pub desc: u64,
-    pub end: Ending,
-    pub owned: Option<Box<[u8]>>,
-    pub stream: Option<Stream>,
-    /// A fault on demand keeps it until then; 0 = none does.
-    pub held: u64,
-}
-
-impl RmaJob {
-    pub fn remote(&self) -> &[RmaIov] {
-        &self.remote[..self.count]
-    }
-
-    fn need(&self) -> Access {
-        match self.dir {
-            Dir::Write => Access::REMOTE_WRITE,
-            Dir::Read => Access::REMOTE_READ,
-        }
-    }
-
-    pub fn has_data(&self) -> bool {
-        self.flags & flags::REMOTE_CQ_DATA != 0
-    }
-
-    /// Keeps a copy of the bytes of an inject call, whose buffer the caller gets back now.
-    fn own_bytes(&mut self) -> Result<()> {
-        if self.flags & flags::INJECT == 0 || self.owned.is_some() || self.dir == Dir::Read {
-            return Ok(());
-        }
-        self.hold_copy()
-    }
-
-    /// Works on a copy of the caller's bytes from now on.
-    fn hold_copy(&mut self) -> Result<()> {
-        device::settle(self.site, &mut self.stream_after)?;
-        let bytes = device::gather(self.site, self.local.as_slice(), self.total)?;
-        self.local = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
-        self.owned = Some(bytes);
-        self.site = Site::HOST;
-        self.desc = 0;
-        Ok(())
-    }
-
-    /// Whether a slot was taken that a cancelled job has to land.
-    pub fn slot(&self) -> Option<u16> {
-        self.stream.map(|s| s.slot)
-    }
-}
-
-/// A copy of the caller's pieces.
-pub fn gather(iov: &[Iov], total: usize) -> Box<[u8]> {
-    let mut bytes = Vec::with_capacity(total);
-    for v in iov.iter().filter(|v| v.len > 0) {
-        // SAFETY: the caller of the C API promised that the piece is readable.
-        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(v.addr as *const u8, v.len) });
-    }
-    bytes.into()
-}
 
 impl State {
     /// Copies at once: one piece of host memory, the peer's mapped here, nothing to overtake and nobody to notify.
@@ -214,7 +138,7 @@ impl State {
             return None;
         }
         let (far, index, generation) = (piece(place.one.addr() + offset, l.len), place.index, place.generation);
-        if check_alive(conn).is_err() || (wanted && self.bind.tx.as_ref().is_some_and(|q| !q.has_room())) {
+        if conn.check_alive().is_err() || (wanted && self.bind.tx.as_ref().is_some_and(|q| !q.has_room())) {
             return None;
         }
         let busy = conn.link.mine.busy();
@@ -271,7 +195,7 @@ impl State {
         let drivers = self.options.driver_calls;
         let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.local_site(c.desc, local, drivers)? };
         if !(site.is_host() || drivers) && c.flags & flags::INJECT != 0 {
-            return Err(device::needs_driver("an inject call copies device memory at once"));
+            return Err(needs_driver("an inject call copies device memory at once"));
         }
         let buf = pieces.first();
         let mut job = RmaJob {
@@ -356,7 +280,7 @@ impl State {
         for r in job.remote() {
             match conn.remotes.resolve(&conn.link, r.key)? {
                 Resolved::Wait => {
-                    super::progress::ask_for_files(conn);
+                    conn.ask_for_files();
                     return Ok(Step::Blocked);
                 }
                 Resolved::Ready => {
@@ -373,7 +297,7 @@ impl State {
             if !conn.devices.is_idle() {
                 return Ok(Step::Blocked);
             }
-            device::settle(job.site, &mut job.stream_after)?;
+            settle(job.site, &mut job.stream_after)?;
             if !job.site.is_host() && job.dir == Dir::Write {
                 job.hold_copy()?;
             }
@@ -409,7 +333,7 @@ impl State {
             return Ok(Step::Blocked);
         }
         if let [(place, offset)] = &places[..]
-            && let Some(step) = super::coop::start(self, domain, job, place, *offset)?
+            && let Some(step) = coop::start(self, domain, job, place, *offset)?
         {
             return Ok(step);
         }
@@ -425,105 +349,4 @@ impl State {
         notify(conn, job.dir, job.has_data().then_some(job.data), job.total, &events);
         Ok(Step::Done(Ok(())))
     }
-}
-
-pub fn gone() -> Error {
-    Error::coded(errno::ECONNRESET, Code::PeerGone, "the connection is over")
-}
-
-/// Tells the target of a write that wants to be known: by data, or because the region counts. The
-/// ring's room was checked before the copy.
-pub fn notify(conn: &mut Conn, dir: Dir, data: Option<u64>, total: usize, events: &[(u64, bool, usize)]) {
-    if dir == Dir::Read {
-        return;
-    }
-    for (key, counts, len) in events {
-        if *counts {
-            conn.put_words(kind::NOTIFY, mark::EVENT, &[*key, *len as u64, 0]);
-        }
-    }
-    if let Some(data) = data {
-        conn.put_words(kind::NOTIFY, mark::DATA, &[0, total as u64, data]);
-    }
-}
-
-/// Copies one run between local pieces and a peer's region by its path, under the gate.
-#[allow(clippy::too_many_arguments)]
-pub fn copy_now(
-    conn: &mut Conn,
-    place: &Remote,
-    dir: Dir,
-    local: &[Iov],
-    skip: usize,
-    offset: u64,
-    len: usize,
-    deliver: bool,
-) -> Result<()> {
-    if place.path == Paths::CMA {
-        check_alive(conn)?;
-    }
-    let busy = conn.link.mine.busy();
-    if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
-        conn.remotes.evict(place.key);
-        return Err(no_such_key(place.key));
-    }
-    let result = match place.path {
-        Paths::DIRECT => {
-            let (mut at, from) = (skip, config::get().nt_threshold);
-            let streaming = if len >= from { 0 } else { usize::MAX };
-            for (there, run) in place.walk(offset, len) {
-                let mut here = there.here;
-                for (addr, n) in parts(local, at, run) {
-                    let (to, from) = if dir == Dir::Write { (here, addr) } else { (addr, here) };
-                    // SAFETY: local pieces are the caller's promise; the remote run was bounds-checked, and `place`
-                    // holds the mapping that it lies in.
-                    unsafe { copy::copy(to as *mut u8, from as *const u8, n, streaming) };
-                    here += n;
-                }
-                at += run;
-            }
-            Ok(())
-        }
-        _ => attach_run(conn.link.pid, place, dir, local, skip, offset, len),
-    };
-    if deliver {
-        conn.gate.leave_delivered(busy)
-    } else {
-        conn.gate.leave(busy)
-    }
-    result
-}
-
-fn attach_run(pid: i32, place: &Remote, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
-    if len == 0 {
-        return Ok(());
-    }
-    let ours: Vec<Piece> = parts(local, skip, len).map(|(addr, n)| piece(addr as u64, n)).collect();
-    let theirs: Vec<Piece> = place.walk(offset, len).map(|(run, n)| piece(run.addr, n)).collect();
-    let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
-    // SAFETY: our pieces are the caller's promise of readable or writable memory.
-    unsafe { attach_copy(pid, how, &ours, &theirs) }.map_err(attach_error)
-}
-
-/// What a failed cross-memory copy means for the operation.
-pub fn attach_error(e: Error) -> Error {
-    let code = match e.errno {
-        errno::ESRCH => return Error::coded(errno::ECONNRESET, Code::PeerGone, e.words),
-        errno::EFAULT => Code::Fault,
-        errno::EPERM | errno::ENOSYS => return Error::coded(errno::EOPNOTSUPP, Code::Path, e.words),
-        _ => Code::Fault,
-    };
-    Error::coded(e.errno, code, e.words)
-}
-
-/// Makes sure now and then that the peer's number still means the peer.
-pub fn check_alive(conn: &mut Conn) -> Result<()> {
-    let now = time::ticks();
-    if now.wrapping_sub(conn.seen_alive) > ALIVE_TICKS {
-        if conn.link.peer_ended() {
-            return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer's process has ended"));
-        }
-        conn.seen_alive = now;
-    }
-    Ok(())
 }

@@ -3,10 +3,12 @@
 //! posting of that receive.
 //! Whatever is not as usual is found before anything is done, and left to the longer ways of `msg.rs` and `progress.rs`.
 
-use super::conn::{Conn, kind};
+use super::arrivals::Recv;
+use super::conn::Conn;
+use super::limits::{MAX_MSG, RX_SIZE, WINDOW};
 use super::link::Link;
-use super::state::{Recv, State, WINDOW};
-use super::{MAX_MSG, RX_SIZE};
+use super::state::State;
+use super::wire::kind;
 use crate::hmem::Site;
 use crate::prov::flags;
 use crate::prov::op::{Iov, Pieces};

@@ -1,42 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RMA through the ring, with the target's progress: the way that always works.
 
-use super::conn::{Conn, Flight, Step, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
+use super::conn::Conn;
+use super::copy::deliver;
 use super::domain::Domain;
+use super::flight::{Flight, ReadOut};
+use super::job::{RmaJob, Step, gather};
 use super::layout::{SLOTS, SegmentRef};
-use super::progress::BUDGET;
+use super::limits::{BUDGET, MAX_MSG};
 use super::region::Pin;
-use super::rma::RmaJob;
 use super::state::State;
-use super::{device, msg};
+use super::wire::{broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
 use crate::error::{Code, Result};
 use crate::hmem::Site;
 use crate::mr::Access;
 use crate::prov::op::{Dir, IOV_LIMIT, parts};
 use crate::sync::ring::{Header, Message};
-
-/// How far a staged operation has been put into the ring.
-#[derive(Clone, Copy)]
-pub struct Stream {
-    pub slot: u16,
-    pub generation: u16,
-    /// Remote piece in progress, bytes of it that were sent, and bytes of the whole.
-    pub at: usize,
-    pub inside: usize,
-    pub sent: usize,
-}
-
-/// Target's side of a staged read: what is still to be sent.
-pub struct ReadOut {
-    pub slot: u16,
-    pub generation: u16,
-    pub key: u64,
-    pub addr: u64,
-    pub len: usize,
-    pub done: usize,
-    /// Where the bytes belong in the operation.
-    pub offset: u64,
-}
 
 impl State {
     pub fn on_staged_write(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
@@ -83,7 +62,7 @@ impl State {
     pub fn on_staged_read(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
         let (slot, generation) = unpack_slot(message.word(0))?;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        if conn.reads_out.len() >= SLOTS * IOV_LIMIT || message.word(3) > super::MAX_MSG as u64 {
+        if conn.reads_out.len() >= SLOTS * IOV_LIMIT || message.word(3) > MAX_MSG as u64 {
             return Err(protocol("the peer asked for more reads than it can have in flight"));
         }
         conn.reads_out.push_back(ReadOut {
@@ -117,7 +96,7 @@ impl State {
                 }
             }
             // SAFETY: the local pieces of the read are the caller's promise until it ends.
-            None => unsafe { msg::deliver(message, Site::HOST, pieces.as_slice(), at as usize, len)? },
+            None => unsafe { deliver(message, Site::HOST, pieces.as_slice(), at as usize, len)? },
         }
         *got += len;
         Ok(())
@@ -128,7 +107,7 @@ impl State {
 fn place(domain: &Domain, message: &Message<'_, SegmentRef>, pin: &Pin, len: usize) -> Result<()> {
     if pin.stays || !pin.site.is_host() {
         // SAFETY: the pieces lie in our own open region, which the pin holds.
-        return unsafe { msg::deliver(message, pin.site, &pin.pieces, 0, len) };
+        return unsafe { deliver(message, pin.site, &pin.pieces, 0, len) };
     }
     let mut bytes = Vec::<u8>::with_capacity(len);
     // SAFETY: there is room for `len` bytes, which are counted only if all of them were copied.
@@ -150,7 +129,7 @@ fn place(domain: &Domain, message: &Message<'_, SegmentRef>, pin: &Pin, len: usi
 fn fetch(domain: &Domain, pin: &Pin, n: usize, into: &mut Vec<u8>) -> Result<()> {
     into.clear();
     if !pin.site.is_host() {
-        *into = device::gather(pin.site, &pin.pieces, n)?.into();
+        *into = gather(pin.site, &pin.pieces, n)?.into();
         return Ok(());
     }
     for (addr, len) in parts(&pin.pieces, 0, n) {

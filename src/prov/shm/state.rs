@@ -2,29 +2,27 @@
 //! The state of an endpoint: its phase, its bindings, receives that wait for messages and messages
 //! that wait for receives; and the one way in which operations end.
 
-use super::cm::Connecting;
+use super::address::SCHEME;
+use super::arrivals::{Recv, Unexpected};
 use super::conn::Conn;
+use super::flight::Flight;
+use super::greeter::Greeter;
 use super::layout::SegmentRef;
-use super::leaving::Leaving;
+use super::limits::WINDOW;
+use super::wire::protocol;
 use crate::error::{Code, Error, Result, errno};
-use crate::hmem::Site;
 use crate::hmem::copier::Copier;
 use crate::mr::Paths;
-pub use crate::prov::bind::{Bindings, Ending, Options, SILENT, Stats};
+use crate::prov::bind::{Bindings, Ending, Options, Stats};
 use crate::prov::event::{EventKind, tell};
+use crate::prov::fault::Plan;
 use crate::prov::flags;
-use crate::prov::op::{Common, Pieces};
-use crate::prov::order::Ticket;
+use crate::prov::op::Common;
 use crate::prov::queue::{Completion, Failure};
 use crate::sync::ring::Consumer;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-
-/// Operations that can be outstanding on an endpoint.
-pub const TX_SIZE: usize = 1024;
-/// Messages that may wait unmatched at the receiver before the sender is held back.
-pub const WINDOW: u64 = 1024;
 
 pub enum Phase {
     Fresh,
@@ -35,22 +33,33 @@ pub enum Phase {
     Down(Error),
 }
 
-/// A posted receive.
-pub struct Recv {
-    pub pieces: Pieces,
-    pub site: Site,
-    pub room: usize,
-    pub context: usize,
-    pub wanted: bool,
-    pub deadline: u64,
-    /// Its place among arrivals, once it is matched.
-    pub ticket: Option<Ticket>,
+/// How an endpoint gets its peer.
+pub enum How {
+    /// Knocks at a listener.
+    Dial { name: String, by_name: bool, socket: Option<OwnedFd> },
+    /// Waits for the endpoint of that name to knock at its own listener.
+    Await { name: String },
+    /// Has accepted, and waits until the dialer says that it has joined too.
+    Joining(Box<Conn>),
 }
 
-/// A message that came before its receive.
-pub enum Unexpected {
-    Eager { bytes: Box<[u8]>, data: Option<u64>, ack: Option<(u16, u16)> },
-    Rendezvous(super::rendezvous::Offered),
+pub struct Connecting {
+    pub how: How,
+    pub deadline: u64,
+    pub data: Vec<u8>,
+}
+
+/// A connection that is over.
+pub struct Leaving {
+    pub conn: Box<Conn>,
+    pub why: Error,
+}
+
+/// Faults on demand of an endpoint.
+pub struct Faults {
+    pub plan: Box<Plan>,
+    /// Receives that are not there yet, and when they are.
+    pub held: VecDeque<(u64, Recv)>,
 }
 
 pub struct State {
@@ -74,7 +83,7 @@ pub struct State {
     pub plain_receives: bool,
     /// Nothing about the endpoint keeps its operations from the shortest ways, where the caller keeps threads apart.
     pub short: bool,
-    pub faults: Option<super::fault::Faults>,
+    pub faults: Option<Faults>,
     /// Operations are delivery-complete by default.
     pub deliver: bool,
     pub object: usize,
@@ -101,7 +110,7 @@ pub struct State {
     /// Earliest deadline of a receive; 0 = none.
     pub recv_deadline: u64,
     pub peer_name: Option<String>,
-    pub greeter: Option<super::greeter::Greeter>,
+    pub greeter: Option<Greeter>,
     /// This endpoint's own address, once somebody asked.
     pub address: Option<String>,
     /// The process that makes its device copies, where this one may call no driver.
@@ -115,7 +124,7 @@ impl State {
     }
 
     pub fn peer_address(&self) -> String {
-        format!("{}{}", super::cm::SCHEME, self.peer_name.as_deref().unwrap_or_default())
+        format!("{}{}", SCHEME, self.peer_name.as_deref().unwrap_or_default())
     }
 
     /// The peer and the ways to it, for the log.
@@ -172,10 +181,7 @@ impl State {
             !c.backlog.is_empty()
                 || !c.devices.is_idle()
                 || !c.reads_out.is_empty()
-                || c.slots
-                    .active
-                    .iter()
-                    .any(|i| matches!(c.slots.flights[*i as usize], Some(super::conn::Flight::Rendezvous { sent: Some(_), .. })))
+                || c.slots.active.iter().any(|i| matches!(c.slots.flights[*i as usize], Some(Flight::Rendezvous { sent: Some(_), .. })))
         })
     }
 
@@ -279,5 +285,13 @@ impl State {
             conn.link.mine.matched().store(self.matched, crate::sync::primitive::Ordering::Release);
             conn.link.nudge();
         }
+    }
+
+    /// A peer that keeps to the window can have this many unmatched messages here, and no more.
+    pub fn check_window(&self) -> Result<()> {
+        if self.unexpected.len() as u64 > WINDOW {
+            return Err(protocol("the peer sent more messages than its window allows"));
+        }
+        Ok(())
     }
 }

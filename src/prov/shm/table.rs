@@ -11,6 +11,7 @@ use crate::hmem::{Export, HANDLE_BYTES, Iface, Offer};
 use crate::mr::{Access, Paths};
 use crate::sync::primitive::{AtomicU64, Ordering};
 use crate::sys::mem::{self, Mapping, Protection};
+use crate::sys::process;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -153,6 +154,13 @@ impl Table {
         Ok(table)
     }
 
+    /// The owner's notes, if it is a domain of this process: the kernel says that the other end of its socket, of process `pid`,
+    /// is this process's, and its table was made here. Either alone may be another process's, which has a table as a peer of
+    /// it, or a socket by fork or as a passed descriptor.
+    pub fn kin_of(&self, pid: i32) -> Option<Arc<Kin>> {
+        self.kin.clone().filter(|_| pid == process::pid())
+    }
+
     #[inline]
     fn layout(&self) -> &Layout {
         // SAFETY: the mapping has exactly this size, is page aligned, and lives as long as self;
@@ -223,6 +231,7 @@ fn scatter(key: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hmem::Allocation;
 
     #[test]
     fn keys_of_the_callers_choice_are_found_with_little_work() {
@@ -251,5 +260,23 @@ mod tests {
         table.layout().reach.store(u64::MAX, Ordering::Release);
         table.places(9, 1).for_each(|(_, place)| place.store(u64::MAX, Ordering::Relaxed));
         assert_eq!(peer.index_of(9), None);
+    }
+
+    #[test]
+    fn only_a_table_of_this_process_has_kin() {
+        let (table, fd) = Table::create().unwrap();
+        let of = Allocation { base: 4096, len: 8192, ..Allocation::default() };
+        table.kin.as_ref().unwrap().note(77, of);
+        let seen = Table::attach(fd.as_fd()).unwrap();
+        assert_eq!(seen.kin.as_ref().unwrap().allocation(77), Some(of));
+        assert_eq!(seen.kin.as_ref().unwrap().allocation(78), None);
+        assert!(seen.kin_of(process::pid()).is_some());
+        assert!(seen.kin_of(process::pid() + 1).is_none() && seen.kin_of(0).is_none());
+        table.kin.as_ref().unwrap().forget(77);
+        assert_eq!(seen.kin.as_ref().unwrap().allocation(77), None);
+        // The owner is gone, and with the last of its table nobody finds it.
+        drop((table, seen));
+        let orphan = Table::attach(fd.as_fd()).unwrap();
+        assert!(orphan.kin.is_none() && orphan.kin_of(process::pid()).is_none());
     }
 }

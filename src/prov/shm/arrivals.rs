@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Receives that wait for messages, and messages that wait for receives or for their bytes.
+
+use crate::hmem::Site;
+use crate::prov::op::{Iov, Pieces};
+use crate::prov::order::Ticket;
+
+/// A posted receive.
+pub struct Recv {
+    pub pieces: Pieces,
+    pub site: Site,
+    pub room: usize,
+    pub context: usize,
+    pub wanted: bool,
+    pub deadline: u64,
+    /// Its place among arrivals, once it is matched.
+    pub ticket: Option<Ticket>,
+}
+
+/// A message that came before its receive.
+pub enum Unexpected {
+    Eager { bytes: Box<[u8]>, data: Option<u64>, ack: Option<(u16, u16)> },
+    Rendezvous(Offered),
+}
+
+/// A long message that the peer offers.
+pub struct Offered {
+    pub slot: u16,
+    pub generation: u16,
+    pub total: usize,
+    pub data: Option<u64>,
+    pub file: u64,
+    pub file_offset: u64,
+    /// The buffer is device memory: only a mapping of `file` reaches it.
+    pub on_device: bool,
+    /// In the peer's address space.
+    pub pieces: Vec<Iov>,
+}
+
+/// A long message that arrives in fragments.
+pub struct RendezvousIn {
+    pub generation: u16,
+    pub recv: Recv,
+    pub total: usize,
+    pub got: usize,
+    pub data: Option<u64>,
+}

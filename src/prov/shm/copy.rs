@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Copies between local memory and a peer's region, under the region's gate, or out of the ring; and how the peer learns of
+//! them.
+
+use super::conn::Conn;
+use super::layout::SegmentRef;
+use super::remote::{Remote, no_such_key};
+use super::wire::{kind, mark};
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
+use crate::mr::Paths;
+use crate::mr::piece::store;
+use crate::prov::op::{Dir, Iov, parts};
+use crate::sync::ring::Message;
+use crate::sys::copy;
+use crate::sys::process::{Attach, Piece, attach_copy, piece};
+
+/// Copies one run between local pieces and a peer's region by its path, under the gate.
+#[allow(clippy::too_many_arguments)]
+pub fn copy_now(
+    conn: &mut Conn,
+    place: &Remote,
+    dir: Dir,
+    local: &[Iov],
+    skip: usize,
+    offset: u64,
+    len: usize,
+    deliver: bool,
+) -> Result<()> {
+    if place.path == Paths::CMA {
+        conn.check_alive()?;
+    }
+    let busy = conn.link.mine.busy();
+    if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
+        conn.remotes.evict(place.key);
+        return Err(no_such_key(place.key));
+    }
+    let result = match place.path {
+        Paths::DIRECT => {
+            let (mut at, from) = (skip, config::get().nt_threshold);
+            let streaming = if len >= from { 0 } else { usize::MAX };
+            for (there, run) in place.walk(offset, len) {
+                let mut here = there.here;
+                for (addr, n) in parts(local, at, run) {
+                    let (to, from) = if dir == Dir::Write { (here, addr) } else { (addr, here) };
+                    // SAFETY: local pieces are the caller's promise; the remote run was bounds-checked, and `place`
+                    // holds the mapping that it lies in.
+                    unsafe { copy::copy(to as *mut u8, from as *const u8, n, streaming) };
+                    here += n;
+                }
+                at += run;
+            }
+            Ok(())
+        }
+        _ => attach_run(conn.link.pid, place, dir, local, skip, offset, len),
+    };
+    if deliver {
+        conn.gate.leave_delivered(busy)
+    } else {
+        conn.gate.leave(busy)
+    }
+    result
+}
+
+fn attach_run(pid: i32, place: &Remote, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    let ours: Vec<Piece> = parts(local, skip, len).map(|(addr, n)| piece(addr as u64, n)).collect();
+    let theirs: Vec<Piece> = place.walk(offset, len).map(|(run, n)| piece(run.addr, n)).collect();
+    let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
+    // SAFETY: our pieces are the caller's promise of readable or writable memory.
+    unsafe { attach_copy(pid, how, &ours, &theirs) }.map_err(attach_error)
+}
+
+/// What a failed cross-memory copy means for the operation.
+pub fn attach_error(e: Error) -> Error {
+    let code = match e.errno {
+        errno::ESRCH => return Error::coded(errno::ECONNRESET, Code::PeerGone, e.words),
+        errno::EFAULT => Code::Fault,
+        errno::EPERM | errno::ENOSYS => return Error::coded(errno::EOPNOTSUPP, Code::Path, e.words),
+        _ => Code::Fault,
+    };
+    Error::coded(e.errno, code, e.words)
+}
+
+/// Tells the target of a write that wants to be known: by data, or because the region counts. The
+/// ring's room was checked before the copy.
+pub fn notify(conn: &mut Conn, dir: Dir, data: Option<u64>, total: usize, events: &[(u64, bool, usize)]) {
+    if dir == Dir::Read {
+        return;
+    }
+    for (key, counts, len) in events {
+        if *counts {
+            conn.put_words(kind::NOTIFY, mark::EVENT, &[*key, *len as u64, 0]);
+        }
+    }
+    if let Some(data) = data {
+        conn.put_words(kind::NOTIFY, mark::DATA, &[0, total as u64, data]);
+    }
+}
+
+/// Puts bytes of a ring message into pieces of memory at `site`, from byte `skip` of them on.
+///
+/// # Safety
+/// The pieces are memory that may be written.
+pub unsafe fn deliver(message: &Message<'_, SegmentRef>, site: Site, pieces: &[Iov], skip: usize, len: usize) -> Result<()> {
+    if site.is_host() {
+        let mut at = 0;
+        for (addr, run) in parts(pieces, skip, len) {
+            // SAFETY: the caller's promise.
+            unsafe { message.copy_out(at, addr as *mut u8, run) };
+            at += run;
+        }
+        return Ok(());
+    }
+    let mut bytes = vec![0u8; len];
+    // SAFETY: `bytes` holds `len`.
+    unsafe { message.copy_out(0, bytes.as_mut_ptr(), len) };
+    // SAFETY: the caller's promise.
+    unsafe { store(site, pieces, skip, &bytes) }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Operations that wait for a report: ours in our slots, and those of the peer that this side carries out.
+
+use super::import::Import;
+use super::layout::SLOTS;
+use super::remote::Remote;
+use crate::error::Error;
+use crate::hmem::Site;
+use crate::prov::bind::Ending;
+use crate::prov::op::{Dir, Iov, Pieces};
+use std::sync::Arc;
+
+/// An operation that waits for the peer's report.
+pub enum Flight {
+    /// A staged write, or a send that completes on delivery.
+    Ack { end: Ending, staged: Option<usize> },
+    /// A rendezvous: the receiver fetches, or asks for fragments (`sent` counts them).
+    /// `_owned` keeps the bytes of an inject call, or a copy of device memory, until they were fetched.
+    Rendezvous { end: Ending, pieces: Pieces, site: Site, _owned: Option<Box<[u8]>>, sent: Option<usize> },
+    /// A staged read: bytes arrive as ring messages.
+    /// For device memory they gather in `bounce` first.
+    Read { end: Ending, pieces: Pieces, want: usize, got: usize, bounce: Option<(Site, Box<[u8]>)> },
+    /// A shared copy whose last chunks the helper still has.
+    Coop(Shared),
+}
+
+impl Flight {
+    pub fn ending(&self) -> &Ending {
+        match self {
+            Flight::Ack { end, .. } | Flight::Rendezvous { end, .. } | Flight::Read { end, .. } => end,
+            Flight::Coop(shared) => &shared.end,
+        }
+    }
+}
+
+/// Our slots.
+pub struct Slots {
+    pub generation: [u16; SLOTS],
+    pub flights: Vec<Option<Flight>>,
+    free: Vec<u16>,
+    pub active: Vec<u16>,
+}
+
+impl Slots {
+    pub fn new() -> Slots {
+        Slots {
+            generation: [0; SLOTS],
+            flights: (0..SLOTS).map(|_| None).collect(),
+            free: (0..SLOTS as u16).rev().collect(),
+            active: Vec::new(),
+        }
+    }
+
+    /// A fresh slot with its new generation; put a flight into it or give it back.
+    pub fn take(&mut self) -> Option<(u16, u16)> {
+        let index = self.free.pop()?;
+        let g = &mut self.generation[index as usize];
+        *g = g.wrapping_add(1);
+        Some((index, *g))
+    }
+
+    pub fn launch(&mut self, index: u16, flight: Flight) {
+        self.flights[index as usize] = Some(flight);
+        self.active.push(index);
+    }
+
+    pub fn give_back(&mut self, index: u16) {
+        self.free.push(index);
+    }
+
+    /// Takes a flight that is over out of its slot.
+    pub fn land(&mut self, index: u16) -> Option<Flight> {
+        let flight = self.flights[index as usize].take()?;
+        self.active.retain(|i| *i != index);
+        self.free.push(index);
+        Some(flight)
+    }
+}
+
+/// Target's side of a staged read: what is still to be sent.
+pub struct ReadOut {
+    pub slot: u16,
+    pub generation: u16,
+    pub key: u64,
+    pub addr: u64,
+    pub len: usize,
+    pub done: usize,
+    /// Where the bytes belong in the operation.
+    pub offset: u64,
+}
+
+/// A copy whose own part is over and whose helper has not reported yet.
+pub struct Shared {
+    pub end: Ending,
+    pub place: Remote,
+    pub dir: Dir,
+    /// The shared part of the local buffer; TAIL more bytes follow it.
+    pub local: Iov,
+    pub offset: u64,
+    pub data: Option<u64>,
+    pub chunk: usize,
+    pub chunks: u32,
+    /// First chunk of the helper's part.
+    pub front: u32,
+    /// What ended our own part early; the helper's is waited for all the same, as it touches the caller's buffer.
+    pub failed: Option<Error>,
+}
+
+/// Target's side: a copy that a peer offered, and how much of it was done here. Between turns no chunk of it is
+/// claimed, so whatever becomes of this side, the initiator goes on.
+pub struct Helping {
+    pub slot: u16,
+    pub generation: u16,
+    pub read: bool,
+    pub key: u64,
+    pub addr: u64,
+    pub len: usize,
+    pub chunk: usize,
+    pub done: u32,
+    /// The initiator's buffer: its address there, and the mapping that it lies in if there is one, with its address here.
+    pub source: u64,
+    pub mapped: Option<(Arc<Import>, usize)>,
+}
+
+impl Shared {
+    /// How many chunks the helper still owes.
+    pub fn owed(&self) -> u32 {
+        self.chunks - self.front
+    }
+}

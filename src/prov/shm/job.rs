@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Operations that this side has accepted and that have not started, or that stream into the ring.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::{self, Site};
+use crate::mr::{Access, piece};
+use crate::prov::bind::Ending;
+use crate::prov::flags;
+use crate::prov::op::{Dir, IOV_LIMIT, Iov, Pieces, RmaIov};
+use crate::sys::time;
+
+/// How far a staged operation has been put into the ring.
+#[derive(Clone, Copy)]
+pub struct Stream {
+    pub slot: u16,
+    pub generation: u16,
+    /// Remote piece in progress, bytes of it that were sent, and bytes of the whole.
+    pub at: usize,
+    pub inside: usize,
+    pub sent: usize,
+}
+
+/// An RMA operation that could not start at once, or streams.
+pub struct RmaJob {
+    /// Where the local pieces lie.
+    pub site: Site,
+    /// The caller's stream to wait for, 0: none.
+    pub stream_after: u64,
+    pub dir: Dir,
+    pub local: Pieces,
+    pub remote: [RmaIov; IOV_LIMIT],
+    pub count: usize,
+    pub total: usize,
+    pub flags: u64,
+    pub data: u64,
+    pub desc: u64,
+    pub end: Ending,
+    pub owned: Option<Box<[u8]>>,
+    pub stream: Option<Stream>,
+    /// A fault on demand keeps it until then; 0 = none does.
+    pub held: u64,
+}
+
+impl RmaJob {
+    pub fn remote(&self) -> &[RmaIov] {
+        &self.remote[..self.count]
+    }
+
+    pub fn need(&self) -> Access {
+        match self.dir {
+            Dir::Write => Access::REMOTE_WRITE,
+            Dir::Read => Access::REMOTE_READ,
+        }
+    }
+
+    pub fn has_data(&self) -> bool {
+        self.flags & flags::REMOTE_CQ_DATA != 0
+    }
+
+    /// Keeps a copy of the bytes of an inject call, whose buffer the caller gets back now.
+    pub fn own_bytes(&mut self) -> Result<()> {
+        if self.flags & flags::INJECT == 0 || self.owned.is_some() || self.dir == Dir::Read {
+            return Ok(());
+        }
+        self.hold_copy()
+    }
+
+    /// Works on a copy of the caller's bytes from now on.
+    pub fn hold_copy(&mut self) -> Result<()> {
+        settle(self.site, &mut self.stream_after)?;
+        let bytes = gather(self.site, self.local.as_slice(), self.total)?;
+        self.local = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
+        self.owned = Some(bytes);
+        self.site = Site::HOST;
+        self.desc = 0;
+        Ok(())
+    }
+
+    /// Whether a slot was taken that a cancelled job has to land.
+    pub fn slot(&self) -> Option<u16> {
+        self.stream.map(|s| s.slot)
+    }
+}
+
+/// A send that could not start at once.
+pub struct SendJob {
+    pub pieces: Pieces,
+    pub site: Site,
+    /// The caller's stream to wait for, 0: none.
+    pub stream_after: u64,
+    pub total: usize,
+    pub flags: u64,
+    pub data: u64,
+    pub desc: u64,
+    pub end: Ending,
+    pub owned: Option<Box<[u8]>>,
+    /// A fault on demand keeps it until then; 0 = none does.
+    pub held: u64,
+}
+
+impl SendJob {
+    pub fn own_bytes(&mut self) -> Result<()> {
+        if self.flags & flags::INJECT == 0 || self.owned.is_some() {
+            return Ok(());
+        }
+        self.hold_copy()
+    }
+
+    /// Works on a copy of the caller's bytes from now on.
+    pub fn hold_copy(&mut self) -> Result<()> {
+        let bytes = gather(self.site, self.pieces.as_slice(), self.total)?;
+        (self.site, self.desc) = (Site::HOST, 0);
+        self.pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
+        self.owned = Some(bytes);
+        Ok(())
+    }
+}
+
+/// An operation that has not started, or that streams fragments at the head of the queue.
+pub enum Job {
+    Rma(Box<RmaJob>),
+    Send(Box<SendJob>),
+}
+
+impl Job {
+    /// Whether a fault on demand keeps it from starting.
+    pub fn is_held(&self) -> bool {
+        let until = match self {
+            Job::Rma(job) => job.held,
+            Job::Send(job) => job.held,
+        };
+        until != 0 && time::now_ns() < until
+    }
+
+    pub fn ending(&self) -> &Ending {
+        match self {
+            Job::Rma(job) => &job.end,
+            Job::Send(job) => &job.end,
+        }
+    }
+}
+
+/// What trying to start an operation came to.
+pub enum Step {
+    /// It is over.
+    Done(Result<()>),
+    /// It waits in a slot for the peer.
+    Flying,
+    /// Not now: try again after progress.
+    Blocked,
+}
+
+/// Copies `total` bytes out of pieces of memory at `site`.
+pub fn gather(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
+    if site.is_host() {
+        let mut bytes = Vec::with_capacity(total);
+        for v in pieces.iter().filter(|v| v.len > 0) {
+            // SAFETY: whoever posted the pieces promised that they are readable.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(v.addr as *const u8, v.len) });
+        }
+        return Ok(bytes.into());
+    }
+    let mut bytes = vec![0u8; total];
+    // SAFETY: the pieces are the promise of whoever posted them.
+    unsafe { piece::load(site, pieces, 0, &mut bytes)? };
+    Ok(bytes.into())
+}
+
+/// Waits for what the caller's stream holds now, for copies that go to no stream of ours; once, then
+/// `stream` is 0.
+pub fn settle(site: Site, stream: &mut u64) -> Result<()> {
+    let theirs = std::mem::take(stream);
+    if theirs != 0 && !site.is_host() {
+        // The end of a stream waits for all that it holds.
+        hmem::get(site.iface)?.stream(site.device)?.after(theirs)?;
+    }
+    Ok(())
+}
+
+/// What an endpoint cannot do whose operations call no driver.
+pub fn needs_driver(words: &str) -> Error {
+    let words = format!("{words}, for which a driver would be called in this process (GDRFAB_OPT_DRIVER_CALLS is 0)");
+    Error::coded(errno::EOPNOTSUPP, Code::Path, words)
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Streams of device copies of a connection, and the copies in flight on them.
+//!
+//! Each copy in flight holds a word of this side's segment that names the peer's region, so that the
+//! peer does not close the region under it (`quiesce.rs` waits for the word). All copies of an endpoint
+//! go to one stream at a time, in the order of posting; other operations wait until they are done.
+
+use super::layout::FLIGHTS;
+use super::link::Link;
+use super::remote::Remote;
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::hmem::copier::Copier;
+use crate::hmem::{self, Site, Stream};
+use crate::prov::bind::Ending;
+use crate::prov::op::Dir;
+use crate::sync::primitive::Ordering;
+use crate::sys::time;
+use std::collections::VecDeque;
+
+/// A stream of copies on a device.
+pub struct Lane {
+    pub site: Site,
+    pub stream: Box<dyn Stream>,
+}
+
+/// A copy in flight.
+pub struct Flying {
+    pub ticket: u64,
+    pub end: Ending,
+    pub words: Words,
+    pub dir: Dir,
+    pub data: Option<u64>,
+    /// Key, whether it counts writes, and bytes, of each region.
+    pub events: Vec<(u64, bool, usize)>,
+    /// The regions, and with them the mappings in which the driver copies.
+    pub _places: Vec<(Remote, u64)>,
+    /// Bytes of an inject call.
+    pub _owned: Option<Box<[u8]>>,
+}
+
+/// Words of the segment that a copy holds: a bit each.
+pub type Words = u64;
+
+#[derive(Default)]
+pub struct Devices {
+    pub lanes: Vec<Lane>,
+    /// The lane of everything in flight; none: what it held is done.
+    pub current: usize,
+    pub flights: VecDeque<Flying>,
+    pub held: Words,
+    pub turn: u32,
+    /// How the copies of a stream that was given up failed, if they did.
+    pub fate: Option<Error>,
+    /// Whether copies may be under way that nobody can know to have ended: then their words stay.
+    pub unquiet: bool,
+    /// The caller's stream behind which copies go.
+    pub after: Option<u64>,
+    /// The process that makes the copies instead of this one.
+    pub copier: Option<&'static Copier>,
+}
+
+const _: () = assert!(FLIGHTS <= Words::BITS as usize);
+
+impl Devices {
+    #[inline(always)]
+    pub fn is_idle(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Who makes the copies, in words.
+    pub fn who(&self) -> String {
+        self.copier.map_or("a device".into(), |c| format!("process {} (gdrfab-copier)", c.pid))
+    }
+
+    pub fn deadlines(&self) -> impl Iterator<Item = u64> {
+        self.flights.iter().map(|f| f.end.deadline)
+    }
+
+    /// The lane for `site`; another one than is in use only if nothing is in flight.
+    pub fn lane(&mut self, site: Site) -> Result<Option<usize>> {
+        let at = match self.lanes.iter().position(|l| l.site == site) {
+            Some(at) => at,
+            None => {
+                let stream = match self.copier {
+                    Some(copier) => copier.stream(site)?,
+                    None => hmem::get(site.iface)?.stream(site.device)?,
+                };
+                self.lanes.push(Lane { site, stream });
+                self.lanes.len() - 1
+            }
+        };
+        if at != self.current && !self.is_idle() {
+            return Ok(None);
+        }
+        self.current = at;
+        Ok(Some(at))
+    }
+
+    pub fn release(&mut self, link: &Link, words: Words) {
+        if self.unquiet {
+            return;
+        }
+        for k in (0..FLIGHTS).filter(|k| words & 1 << k != 0) {
+            link.mine.flight(k).store(0, Ordering::Release);
+        }
+        self.held &= !words;
+    }
+
+    /// Ends a stream that refused a copy; what it took before that still counts.
+    pub fn give_up(&mut self, lane: usize) {
+        let last = self.flights.back().map_or(0, |f| f.ticket);
+        let mut lane = self.lanes.remove(lane);
+        let until = time::now_ns() + config::get().close_ms * 1_000_000;
+        self.fate = loop {
+            match lane.stream.done() {
+                Err(e) => break Some(e),
+                Ok(done) if done >= last => break None,
+                Ok(_) if time::now_ns() > until => break Some(Error::fixed(errno::EIO, "copies before a refused one did not end")),
+                Ok(_) => std::thread::yield_now(),
+            }
+        };
+        self.current = usize::MAX;
+        self.end(lane);
+    }
+
+    /// Drops a stream, which waits for its copies: of this process's driver however long that takes.
+    fn end(&mut self, mut lane: Lane) {
+        while self.copier.is_some() {
+            match lane.stream.end() {
+                Ok(true) => break,
+                Ok(false) => std::thread::yield_now(),
+                Err(e) => {
+                    crate::log!(Error, "{e}");
+                    self.unquiet = true;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Waits until no copy is in flight any more; gives what they were.
+    pub fn drain(&mut self, link: &Link, limit_ms: u64) -> Vec<Ending> {
+        let until = time::now_ns() + limit_ms * 1_000_000;
+        let last = self.flights.back().map_or(0, |f| f.ticket);
+        while let Some(lane) = self.lanes.get_mut(self.current)
+            && matches!(lane.stream.done(), Ok(done) if done < last)
+            && time::now_ns() < until
+        {
+            std::thread::yield_now();
+        }
+        std::mem::take(&mut self.lanes).into_iter().for_each(|lane| self.end(lane));
+        let flights = std::mem::take(&mut self.flights);
+        self.release(link, self.held);
+        flights.into_iter().map(|f| f.end).collect()
+    }
+
+    /// The connection is over: takes out the copies that are done, or whose stream failed. A process that copies for this one
+    /// begins no more.
+    pub fn take_ended(&mut self, link: &Link) -> Vec<Ending> {
+        let elsewhere = self.copier.is_some() && !self.is_idle();
+        let done =
+            match self.lanes.get_mut(self.current).map(|lane| (lane.stream.done(), elsewhere && matches!(lane.stream.end(), Ok(true)))) {
+                Some((Ok(done), false)) => done,
+                // The end of a stream waits for what it still holds.
+                Some((Err(_), _)) => {
+                    self.lanes.clear();
+                    u64::MAX
+                }
+                _ => u64::MAX,
+            };
+        let mut ends = Vec::new();
+        while self.flights.front().is_some_and(|f| f.ticket <= done) {
+            let Some(flown) = self.flights.pop_front() else { break };
+            self.release(link, flown.words);
+            ends.push(flown.end);
+        }
+        ends
+    }
+}

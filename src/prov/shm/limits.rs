@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a domain and its endpoints take.
+
+/// Largest message or RMA operation.
+pub const MAX_MSG: usize = 1 << 40;
+/// Bytes that an inject call takes.
+pub const INJECT_SIZE: usize = 1024;
+/// Receives that can be posted.
+pub const RX_SIZE: usize = 16384;
+/// Operations that can be outstanding on an endpoint.
+pub const TX_SIZE: usize = 1024;
+/// Messages that may wait unmatched at the receiver before the sender is held back.
+pub const WINDOW: u64 = 1024;
+/// Messages taken from the ring in one turn of progress.
+pub const BUDGET: usize = 64;
+/// Bytes of long messages that are fetched in one turn before it ends.
+pub const FETCH_BYTES: usize = 4 << 20;

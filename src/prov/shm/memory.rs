@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the layer above asks of a domain: registration, closing, allocation, and the opening of endpoints.
+
+use super::domain::Domain;
+use super::endpoint::Endpoint;
+use super::link::Link;
+use super::locate::Asked;
+use super::quiesce;
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::mr::registry::wait_until;
+use crate::mr::{Access, Attr, Facts, Iov, RegionId};
+use crate::prov;
+use crate::prov::info::Info;
+use crate::prov::queue::Counter;
+use crate::sync::gate::{Fences, barrier};
+use std::sync::Arc;
+
+impl Domain {
+    #[inline(never)]
+    fn close_used_region(&self, id: RegionId) -> Result<()> {
+        self.regions.lock().shut(&self.table, id)?;
+        let mut used: Vec<Arc<Link>> = Vec::new();
+        {
+            let mut links = self.links.lock();
+            links.sweep_late();
+            // The gate's store was sequentially consistent, and so is the filter's load: a peer
+            // whose bit is not seen here sees the closed gate when it resolves.
+            used.extend(links.all.iter().filter(|l| quiesce::used(l, id.index)).cloned());
+        }
+        if !used.is_empty() {
+            let fences = if used.iter().any(|l| l.fences == Fences::Remote) { Fences::Remote } else { Fences::Full };
+            // Without the barrier a mark may not be seen: then nothing is proved, and the region stays.
+            barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
+            quiesce::wait_for_initiators(&used, id.index, config::get().close_ms)?;
+        }
+        let busy = "another thread of this process still copies for a peer; call mr_close again";
+        wait_until(config::get().close_ms, busy, || Ok(self.regions.lock().is_quiet(id)))?;
+        let mut regions = self.regions.lock();
+        let gone = (regions.forget(&self.table, id), std::mem::take(&mut regions.files.gone));
+        // Dropping them may ask a driver.
+        drop(regions);
+        drop(gone);
+        Ok(())
+    }
+}
+
+impl prov::Domain for Domain {
+    fn open_endpoint(self: Arc<Self>, _info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
+        Ok(Box::new(Endpoint::open(self, context)))
+    }
+
+    fn polls_memory(&self) -> bool {
+        true
+    }
+
+    /// Regions and allocations that keep the domain open.
+    fn in_use(&self) -> Option<String> {
+        let regions = self.regions.lock();
+        match (regions.open_count(), regions.files.allocations()) {
+            (0, 0) => None,
+            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
+        }
+    }
+
+    /// Drivers are asked without the regions' lock: one that hangs holds up nobody else.
+    fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
+        let refused = self.regions.lock().refused()?;
+        let mut asked = Asked::of(attr, (self.modes.paths - refused) & attr.policy.allowed())?;
+        loop {
+            if let Some(id) = self.regions.lock().register(&self.table, self.modes, attr, refused, &mut asked)? {
+                return Ok(id);
+            }
+            // What is known now may be closed by the time that it is needed: then this comes again.
+            asked.export(|of| self.regions.lock().files.known_device(of).is_some());
+        }
+    }
+
+    /// As `register` for one plain range; `None`: nothing was done, `register` does it.
+    #[inline]
+    fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
+        self.regions.lock().register_plain(&self.table, self.modes, iov, access)
+    }
+
+    /// Closes a region: when this returns `Ok`, no peer's copy runs and none can start.
+    #[inline]
+    fn close_region(&self, id: RegionId) -> Result<()> {
+        {
+            let mut regions = self.regions.lock();
+            if self.links.lock().all.is_empty() && regions.close_plain(&self.table, id) {
+                return Ok(());
+            }
+        }
+        self.close_used_region(id)
+    }
+
+    fn facts(&self, id: RegionId) -> Result<Facts> {
+        self.regions.lock().facts(id)
+    }
+
+    fn explain_region(&self, id: RegionId) -> Result<String> {
+        self.regions.lock().explain(id, self.modes)
+    }
+
+    fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
+        self.regions.lock().bind_counter(id, counter)
+    }
+
+    /// Open regions that touch `[addr, addr+len)`.
+    fn regions_covering(&self, addr: u64, len: u64) -> usize {
+        self.regions.lock().covering(addr, len)
+    }
+
+    fn allocate(&self, len: usize) -> Result<usize> {
+        self.regions.lock().files.allocate(&self.table, len)
+    }
+
+    fn free(&self, addr: usize) -> Result<()> {
+        self.regions.lock().files.free(&self.table, addr)
+    }
+}

@@ -84,7 +84,7 @@ fn options_are_as_documented() {
         columns.insert(provider, rows.map(|(row, answer)| (row.to_string(), answer.to_string())).collect::<Vec<_>>());
     }
     let committed = fs::read_to_string(&path).unwrap_or_default();
-    let mut made = HEAD.to_string();
+    let mut table = Table::default();
     for (i, (row, _)) in columns["shm"].iter().enumerate() {
         let answer = |provider| match columns.get(provider) {
             Some(rows) => {
@@ -93,8 +93,9 @@ fn options_are_as_documented() {
             }
             None => committed_answer(&committed, row, provider),
         };
-        made += &format!("| {row} | {} |\n", PROVIDERS.map(answer).join(" | "));
+        table.add(row, PROVIDERS.map(answer));
     }
+    let made = table.text();
     if bless {
         fs::write(&path, &made).unwrap();
     } else if let Some((n, (old, new))) = committed.lines().zip(made.lines()).enumerate().find(|(_, (old, new))| old != new) {
@@ -107,19 +108,67 @@ fn options_are_as_documented() {
 const HEAD: &str = "\
 # Options and promises, by provider
 
-Made by `tests/options.rs`, which asks the library and fails if this file says otherwise; `make options` writes it. An option is
-set on an endpoint with `gdrfab_ep_setopt()` and read back: *holds*, or the errno that refuses it, with its words, and in
-parentheses what it is unless it is set. A promise is asked for by hints of `gdrfab_getinfo()`, or by a call. Limits of verbs
-are those of the device, here a fake one. What an option means is in `gdrfab.h`.
+Made by `tests/options.rs`, which asks the library and fails if this file says otherwise; `make
+options` writes it. An option is set on an endpoint with `gdrfab_ep_setopt()` and read back: *holds*,
+or the errno that refuses it, with its words below, and in parentheses what it is unless it is set. A
+promise is asked for by hints of `gdrfab_getinfo()`, or by a call. Limits of verbs are those of the
+device, here a fake one. What an option means is in `gdrfab.h`.
 
-| option or promise | shm | tcp | verbs |
-|---|---|---|---|
+```
 ";
 
+/// The answers; the words of refusals stand below, each once.
+#[derive(Default)]
+struct Table {
+    rows: Vec<[String; 1 + PROVIDERS.len()]>,
+    notes: Vec<String>,
+}
+
+impl Table {
+    fn add(&mut self, row: &str, answers: [String; PROVIDERS.len()]) {
+        let [shm, tcp, verbs] = answers.map(|answer| self.cell(&answer));
+        self.rows.push([row.into(), shm, tcp, verbs]);
+    }
+
+    fn cell(&mut self, answer: &str) -> String {
+        let Some((errno, words)) = answer.split_once(": ") else { return answer.into() };
+        let at = self.notes.iter().position(|note| note == words).unwrap_or_else(|| {
+            self.notes.push(words.into());
+            self.notes.len() - 1
+        });
+        format!("{errno} [{}]", at + 1)
+    }
+
+    fn text(&self) -> String {
+        let mut text = HEAD.to_string();
+        let head = ["option or promise", "shm", "tcp", "verbs"].map(String::from);
+        let rows = || [&head].into_iter().chain(&self.rows);
+        let width = |column: usize| rows().map(|row| row[column].len()).max().unwrap_or(0);
+        let widths = [width(0), width(1), width(2)];
+        for [row, shm, tcp, verbs] in rows() {
+            text += &format!("{row:0$}  {shm:1$}  {tcp:2$}  {verbs}\n", widths[0], widths[1], widths[2]);
+        }
+        text += "\n";
+        for (i, note) in self.notes.iter().enumerate() {
+            text += &format!("[{}] {note}\n", i + 1);
+        }
+        text + "```\n"
+    }
+}
+
+/// What `Table` made of an answer, undone.
 fn committed_answer(text: &str, row: &str, provider: &str) -> String {
     let at = PROVIDERS.iter().position(|p| *p == provider).unwrap();
-    let line = text.lines().find(|line| line.starts_with(&format!("| {row} |"))).unwrap_or_default();
-    line.split(" | ").nth(1 + at).unwrap_or_default().trim_end_matches(" |").into()
+    let cells = |line: &str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(String::from).collect::<Vec<_>>();
+    let cell = text.lines().map(cells).find(|cells| cells.first().is_some_and(|name| name == row)).and_then(|c| c.get(1 + at).cloned());
+    let cell = cell.unwrap_or_default();
+    match cell.strip_suffix(']').and_then(|cell| cell.split_once(" [")) {
+        Some((errno, note)) => {
+            let words = text.lines().find_map(|line| line.strip_prefix(&format!("[{note}] ")));
+            format!("{errno}: {}", words.unwrap_or_default())
+        }
+        None => cell,
+    }
 }
 
 /// The names and numbers of the header's options.
@@ -133,7 +182,7 @@ fn in_header() -> BTreeMap<String, c_int> {
 // ---- one provider, in a process of its own
 
 fn row(name: &str, answer: &str) {
-    assert!(!answer.contains(['|', '\n']), "{name}: {answer}");
+    assert!(!answer.contains("  ") && !answer.contains('\n'), "{name}: {answer}");
     println!("row\t{name}\t{answer}");
 }
 
@@ -159,7 +208,7 @@ fn refused(number: i32, words: &str) -> String {
     let told = words.rsplit_once(" (").map_or(words, |(told, _)| told);
     let told = told.split_once(": ").filter(|(name, _)| !name.contains(' ')).map_or(told, |(_, rest)| rest);
     assert!(!told.is_empty(), "{name} without words");
-    format!("`{name}`: {}", told.replace('|', "/"))
+    format!("{name}: {told}")
 }
 
 fn options_of(provider: &str) {
@@ -170,10 +219,10 @@ fn options_of(provider: &str) {
     // SAFETY: handles are those that the functions before gave, and what pointers name lives throughout.
     unsafe {
         let (mut list, mut fabric, mut domain, mut ep) = (null_mut(), null_mut(), null_mut(), null_mut());
-        let wish = info::gdrfab_dupinfo(null());
-        (*wish).prov_name = name.as_ptr().cast_mut();
-        (*wish).mr_mode = 0x1ffc;
-        assert_eq!(info::gdrfab_getinfo(1, null(), null(), 0, wish, &mut list), 0, "{}", last_words());
+        let hints = info::gdrfab_dupinfo(null());
+        (*hints).prov_name = name.as_ptr().cast_mut();
+        (*hints).mr_mode = 0x1ffc;
+        assert_eq!(info::gdrfab_getinfo(1, null(), null(), 0, hints, &mut list), 0, "{}", last_words());
         assert_eq!(objects::gdrfab_fabric_open(list, null_mut(), &mut fabric), 0, "{}", last_words());
         assert_eq!(objects::gdrfab_domain_open(fabric, list, null_mut(), &mut domain), 0, "{}", last_words());
         for (name, value) in OPTIONS {
@@ -186,14 +235,14 @@ fn options_of(provider: &str) {
                 Value::U64(v) => (*v, 8),
                 Value::Path(n) => (nth(*n), 8),
             };
-            row(&format!("`GDRFAB_OPT_{name}`"), &ask(ep, numbers[*name], wanted, len, matches!(value, Value::ReadOnly)));
+            row(&format!("GDRFAB_OPT_{name}"), &ask(ep, numbers[*name], wanted, len, matches!(value, Value::ReadOnly)));
             assert_eq!(objects::gdrfab_ep_close(ep), 0);
         }
         assert_eq!(objects::gdrfab_domain_close(domain), 0);
         assert_eq!(objects::gdrfab_fabric_close(fabric), 0);
         info::gdrfab_freeinfo(list);
-        (*wish).prov_name = null_mut();
-        info::gdrfab_freeinfo(wish);
+        (*hints).prov_name = null_mut();
+        info::gdrfab_freeinfo(hints);
     }
 }
 
@@ -223,7 +272,7 @@ unsafe fn ask(ep: *mut objects::gdrfab_ep, option: c_int, wanted: u64, len: usiz
         }
         (Ok(before), _) => {
             assert_eq!(get(), Ok(before), "option {option} is refused, and changes");
-            format!("{} ({before})", refused(number, &words))
+            format!("({before}) {}", refused(number, &words))
         }
         (Err(e), _) => {
             assert_eq!(e.0, number, "option {option} can be set and not read, or the other way round");
@@ -233,9 +282,9 @@ unsafe fn ask(ep: *mut objects::gdrfab_ep, option: c_int, wanted: u64, len: usiz
 }
 
 /// Whether hints that ask for it find the provider.
-fn asked(provider: &str, wish: impl FnOnce(&mut Info)) -> String {
+fn asked(provider: &str, ask: impl FnOnce(&mut Info)) -> String {
     let mut hints = hints(provider);
-    wish(&mut hints);
+    ask(&mut hints);
     match list(flags::GETINFO_ALL, &hints).unwrap().into_iter().find(|i| i.prov_name.as_deref() == Some(provider)).unwrap().reason {
         None => "holds".into(),
         Some(e) => refused(e.errno, &e.to_string()),
@@ -250,7 +299,7 @@ fn promises_of(provider: &str) {
     };
     row("paths", &info.paths.words().replace(',', ", "));
     row("capabilities", &lacks(flags::CAPS & !info.caps, flags::NAMES));
-    row("`msg_order`: operations keep their order", &lacks(flags::ORDER_ALL & !info.msg_order, flags::ORDER_NAMES));
+    row("msg_order: operations keep their order", &lacks(flags::ORDER_ALL & !info.msg_order, flags::ORDER_NAMES));
     let strict = asked(provider, |h| h.comp_order = flags::ORDER_ALL);
     let always = if info.comp_order == flags::ORDER_ALL {
         ", always"
@@ -259,18 +308,18 @@ fn promises_of(provider: &str) {
     } else {
         ""
     };
-    row("`comp_order`: entries in the order of posting", &format!("{strict}{always}"));
-    row("`GDRFAB_DELIVERY_COMPLETE`", &asked(provider, |h| h.tx_op_flags = flags::DELIVERY_COMPLETE));
-    row("`GDRFAB_TRANSMIT_COMPLETE`", &asked(provider, |h| h.tx_op_flags = flags::TRANSMIT_COMPLETE));
-    row("`GDRFAB_PROGRESS_AUTO`", &asked(provider, |h| h.progress = PROGRESS_AUTO));
-    row("`GDRFAB_PROGRESS_MANUAL`", &asked(provider, |h| h.progress = PROGRESS_MANUAL));
-    row("local buffers without a `desc` (no `GDRFAB_MR_LOCAL`)", &asked(provider, |h| h.mr_mode &= !flags::MR_MODE_LOCAL));
-    row("keys of the caller's choice (no `GDRFAB_MR_PROV_KEY`)", &asked(provider, |h| h.mr_mode &= !flags::MR_MODE_PROV_KEY));
-    row("remote offsets (no `GDRFAB_MR_VIRT_ADDR`)", &asked(provider, |h| h.mr_mode &= !flags::MR_MODE_VIRT_ADDR));
+    row("comp_order: entries in posting order", &format!("{strict}{always}"));
+    row("GDRFAB_DELIVERY_COMPLETE", &asked(provider, |h| h.tx_op_flags = flags::DELIVERY_COMPLETE));
+    row("GDRFAB_TRANSMIT_COMPLETE", &asked(provider, |h| h.tx_op_flags = flags::TRANSMIT_COMPLETE));
+    row("GDRFAB_PROGRESS_AUTO", &asked(provider, |h| h.progress = PROGRESS_AUTO));
+    row("GDRFAB_PROGRESS_MANUAL", &asked(provider, |h| h.progress = PROGRESS_MANUAL));
+    row("local buffers without a desc (MR_LOCAL)", &asked(provider, |h| h.mr_mode &= !flags::MR_MODE_LOCAL));
+    row("keys of the caller's choice (MR_PROV_KEY)", &asked(provider, |h| h.mr_mode &= !flags::MR_MODE_PROV_KEY));
+    row("remote offsets (MR_VIRT_ADDR)", &asked(provider, |h| h.mr_mode &= !flags::MR_MODE_VIRT_ADDR));
     row("a write with data takes a posted receive", if info.mode & flags::RX_CQ_DATA != 0 { "yes" } else { "no" });
-    row("`cq_data_size`", &info.cq_data_size.to_string());
-    row("`inject_size`", &info.inject_size.to_string());
-    row("`rma_iov_limit`", &info.rma_iov_limit.to_string());
+    row("cq_data_size", &info.cq_data_size.to_string());
+    row("inject_size", &info.inject_size.to_string());
+    row("rma_iov_limit", &info.rma_iov_limit.to_string());
     let ep = world.endpoint(false).unwrap();
     row("connecting by exchanged addresses", if ep.address().is_ok() { "holds" } else { "no" });
     let mut bytes = [0u8; 64];
@@ -286,7 +335,7 @@ fn promises_of(provider: &str) {
         }
         Err(e) => refused(e.errno, &e.to_string()),
     };
-    row("`gdrfab_cancel()` of a receive", &cancelled);
+    row("gdrfab_cancel() of a receive", &cancelled);
     ep.close().unwrap();
     mr.close().unwrap();
 }

@@ -48,6 +48,17 @@ static void frees_under_region(struct node *n)
 	node_down(n);
 }
 
+static void post_write(struct node *n, unsigned char *buf, struct remote to)
+{
+	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+}
+
+static void writes(struct node *n, unsigned char *buf, struct remote to)
+{
+	post_write(n, buf, to);
+	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+}
+
 static void uses_freed(struct node *n)
 {
 	unsigned char *buf = (unsigned char *)malloc(LEN);
@@ -63,7 +74,7 @@ static void uses_freed(struct node *n)
 	barrier(n);
 	/* A mapping keeps the old memory alive, and reaches that; the target's own copies find out. */
 	fill(buf, LEN, 0, 3);
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+	post_write(n, buf, to);
 	if (staged)
 		FAILED(n->cq, buf, EFAULT, GDRFAB_PROV_FAULT, NULL);
 	else
@@ -132,13 +143,13 @@ static void copies_slowly(struct node *n)
 	barrier(n);
 	setenv("FAKE_DELAY_US", "50000", 1);
 	for (int i = 0; i < POSTS; i++)
-		POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+		post_write(n, buf, to);
 	oob_send(n, "p", 1);
 	for (int i = 0; i < POSTS; i++)
 		DONE(n->cq, buf, GDRFAB_WRITE, NULL);
 	barrier(n);
 	unsetenv("FAKE_DELAY_US");
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+	post_write(n, buf, to);
 	FAILED(n->cq, buf, EKEYREJECTED, GDRFAB_PROV_KEY, NULL);
 	barrier(n);
 	free(buf);
@@ -211,10 +222,9 @@ static void dies_with_handles(struct node *n)
 	static unsigned char buf[LEN];
 	struct remote to = initiator_new(n);
 	barrier(n);
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
-	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	writes(n, buf, to);
 	setenv("FAKE_DELAY_US", "1000000", 1);
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+	post_write(n, buf, to);
 	barrier(n);
 	for (;;)
 		gdrfab_cq_read(n->cq, NULL, 0);
@@ -241,11 +251,10 @@ static void survives_target(struct node *n)
 	struct remote to = initiator_new(n);
 	memset(buf, 6, LEN);
 	barrier(n);
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
-	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	writes(n, buf, to);
 	setenv("FAKE_DELAY_US", "20000", 1);
 	for (int i = 0; i < POSTS; i++)
-		POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+		post_write(n, buf, to);
 	peer_kill(n);
 	for (int i = 0; i < POSTS; i++) {
 		done entry;
@@ -296,17 +305,16 @@ static void fails_to_copy(struct node *n)
 	unsigned char *buf = (unsigned char *)malloc(LEN);
 	struct remote to = initiator_new(n);
 	struct failure f;
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
-	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	writes(n, buf, to);
 	setenv("FAKE_FAULT", copy_fault(way_of(n)->kind->iface), 1);
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+	post_write(n, buf, to);
 	FAILED(n->cq, buf, EIO, GDRFAB_PROV_FAULT, &f);
 	SAYS_CODE(f.words, 12345);
 	/* Asked how far it is, the driver fails. */
 	if (way_of(n)->kind->iface == GDRFAB_HMEM_CUDA) {
 		setenv("FAKE_FAULT", "cuStreamQuery=12346,cuEventQuery=12346", 1);
 		for (int i = 0; i < POSTS; i++)
-			POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+			post_write(n, buf, to);
 		for (int i = 0; i < POSTS; i++) {
 			FAILED(n->cq, buf, EIO, GDRFAB_PROV_FAULT, &f);
 			SAYS_CODE(f.words, 12346);
@@ -314,8 +322,7 @@ static void fails_to_copy(struct node *n)
 	}
 	/* And when it is well again, so is the endpoint. */
 	unsetenv("FAKE_FAULT");
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
-	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	writes(n, buf, to);
 	barrier(n);
 	free(buf);
 	node_down(n);
@@ -351,12 +358,11 @@ static void hears_of_it(struct node *n)
 	struct failure f;
 	done e;
 	fill(buf, LEN, 0, 12);
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
-	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	writes(n, buf, to);
 	barrier(n);
 	barrier(n);
 	for (int i = 0; i < POSTS; i++)
-		POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+		post_write(n, buf, to);
 	for (int i = 0; i < POSTS; i++) {
 		CHECK_EQ(cq_next(n->cq, &e, 10000), -1);
 		cq_failure(__FILE__, __LINE__, n->cq, &f);
@@ -366,8 +372,7 @@ static void hears_of_it(struct node *n)
 	}
 	barrier(n);
 	barrier(n);
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
-	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	writes(n, buf, to);
 	barrier(n);
 	free(buf);
 	node_down(n);
@@ -392,15 +397,14 @@ static void cannot_import(struct node *n)
 	node_up(n);
 	struct remote to = mem_fetch(n);
 	fill(buf, LEN, 0, 8);
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
-	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
+	writes(n, buf, to);
 	path_bytes(n, bytes);
 	CHECK_EQ(bytes[PATH_STAGED], LEN);
 	CHECK(gdrfab_ep_explain(n->ep, to.key, words, sizeof words) > 0);
 	SAYS_CODE(words, 12345);
 	uint64_t only = GDRFAB_PATH_IPC;
 	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_REQUIRE_PATH, &only, sizeof only));
-	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+	post_write(n, buf, to);
 	FAILED(n->cq, buf, EOPNOTSUPP, GDRFAB_PROV_PATH, NULL);
 	barrier(n);
 	free(buf);

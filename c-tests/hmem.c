@@ -1,21 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Device memory apart from transfers: what devices there are, what a pointer is, dma-bufs, copies and allocations. The
+ * Device memory besides transfers: what devices there are, what a pointer is, dma-bufs, copies and allocations. The
  * claims about devices run on each vendor whose driver is here: the fakes of GDRFAB_FAKES, or a real one.
  */
-#include "misuse.h"
+#include "hmem.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
-
-struct vendor {
-	uint32_t iface;
-	const char *name;
-	void (*prepare)(void); /* what the runtime wants of its application */
-};
 
 /* The function of a runtime that its application has to call; the claim is skipped without it. */
 static void entry(const char *library, const char *symbol, void *function)
@@ -53,52 +46,6 @@ static const struct vendor vendors[] = {
 	{GDRFAB_HMEM_SYNAPSEAI, "synapseai", synapseai_prepare},
 };
 #define VENDORS (sizeof vendors / sizeof vendors[0])
-
-#define PIECE 100000
-
-static int query(uint32_t iface, uint32_t device, gdrfab_hmem_info *info)
-{
-	memset(info, 0x5a, sizeof *info);
-	info->struct_size = sizeof *info;
-	return gdrfab_hmem_query(iface, device, info);
-}
-
-static gdrfab_hmem_place detect(const void *ptr, size_t len)
-{
-	gdrfab_hmem_place place;
-	memset(&place, 0x5a, sizeof place);
-	place.struct_size = sizeof place;
-	OK(gdrfab_hmem_detect(ptr, len, &place));
-	CHECK_EQ(place.struct_size, sizeof place);
-	CHECK_EQ(place.reserved, 0);
-	return place;
-}
-
-/* Opens the vendor's driver, or skips the claim; the number of devices. */
-static uint32_t use(const struct vendor *v)
-{
-	gdrfab_hmem_info info;
-	if (v->prepare)
-		v->prepare();
-	int result = query(v->iface, UINT32_MAX, &info);
-	if (result != 0)
-		test_skip("%s", gdrfab_last_error());
-	CHECK_EQ(info.iface, v->iface);
-	CHECK_EQ(info.device, UINT32_MAX);
-	CHECK(info.devices > 0);
-	return info.devices;
-}
-
-static unsigned char *alloc_on(struct node *n, const struct vendor *v, uint32_t device, size_t len)
-{
-	void *at = NULL;
-	int result = gdrfab_mem_alloc_on(n->domain, v->iface, device, len, 0, &at);
-	if (result == -EOPNOTSUPP)
-		test_skip("%s", gdrfab_last_error());
-	CHECK_EQ(result, 0);
-	CHECK(at != NULL);
-	return (unsigned char *)at;
-}
 
 /* --- without any device --- */
 
@@ -558,175 +505,4 @@ TEST_TABLE(of_vendors)
 			snprintf(name, sizeof words[0], "%s_%s", vendors[i].name, claims[c].name);
 			test_add(name, claims[c].fn, &vendors[i], 30);
 		}
-}
-
-static uint32_t active(uint32_t device)
-{
-	gdrfab_hmem_info info;
-	OK(query(GDRFAB_HMEM_CUDA, device, &info));
-	return info.active;
-}
-
-/* Asking about a device makes no context on it; using it does, whoever uses it, and only there. */
-TEST(cuda_devices_in_use)
-{
-	static unsigned char host[64];
-	gdrfab_hmem_info info;
-	struct node n;
-	uint32_t count = use(&vendors[0]), last = count - 1;
-	char text[4096];
-	node_alone(&n, NULL);
-	CHECK(gdrfab_hmem_explain(GDRFAB_HMEM_CUDA, text, sizeof text) > 0);
-	CHECK_EQ(detect(host, sizeof host).iface, GDRFAB_HMEM_SYSTEM);
-	for (int again = 0; again < 2; again++)
-		for (uint32_t d = 0; d < count; d++) {
-			unsigned flags = 0;
-			int state = -1;
-			CHECK_EQ(active(d), 0);
-			CU(cuDevicePrimaryCtxGetState, (int, unsigned *, int *), (int)d, &flags, &state);
-			CHECK_EQ(state, 0);
-		}
-	OK(query(GDRFAB_HMEM_CUDA, UINT32_MAX, &info));
-	CHECK_EQ(info.active, 0);
-	/* The library's own use. */
-	unsigned char *at = alloc_on(&n, &vendors[0], last, PIECE);
-	for (uint32_t d = 0; d < count; d++)
-		CHECK_EQ(active(d), d == last);
-	OK(gdrfab_mem_free(n.domain, at));
-	/* The program's. */
-	cuda_use(0);
-	CHECK_EQ(active(0), 1);
-	node_close(&n);
-}
-
-/* What CUDA's own allocators make is told apart, and memory of several segments is one range for those who ask for it. */
-TEST(cuda_kinds_of_memory)
-{
-	static const uint32_t kinds[CUDA_KINDS] = {
-		[CUDA_PLAIN] = GDRFAB_HMEM_KIND_PLAIN,	[CUDA_POOL] = GDRFAB_HMEM_KIND_POOL,
-		[CUDA_PRIVATE_POOL] = GDRFAB_HMEM_KIND_POOL, [CUDA_VMM] = GDRFAB_HMEM_KIND_SEGMENT,
-		[CUDA_SEGMENTS] = GDRFAB_HMEM_KIND_SEGMENT, [CUDA_MANAGED] = GDRFAB_HMEM_KIND_MANAGED,
-		[CUDA_HOST] = GDRFAB_HMEM_KIND_PINNED,
-	};
-	struct node n;
-	use(&vendors[0]);
-	node_alone(&n, NULL);
-	for (int k = 0; k < CUDA_KINDS; k++) {
-		struct mem m;
-		size_t len = k == CUDA_SEGMENTS ? 2 * cuda_segment_size(0) : 2 * PIECE;
-		unsigned char *host = (unsigned char *)malloc(2 * len);
-		CHECK(host != NULL);
-		mem_new(&n, &m, &cuda_kinds[k], len);
-		gdrfab_hmem_place one = detect(m.addr + 100, 0), all = detect(m.addr + 100, len - 100);
-		CHECK_EQ(one.iface, GDRFAB_HMEM_CUDA);
-		WANT_EQ(one.kind, kinds[k]);
-		CHECK(one.base <= (uintptr_t)m.addr + 100);
-		CHECK_EQ(one.covered, one.base + one.len - (uintptr_t)m.addr - 100);
-		CHECK(all.covered >= len - 100);
-		CHECK_EQ(all.base, one.base);
-		if (k == CUDA_SEGMENTS) {
-			gdrfab_hmem_place last = detect(m.addr + len - 1, 1);
-			CHECK(one.covered < len - 100);
-			CHECK(last.id != one.id && last.base >= one.base + one.len);
-		}
-		fill(host, len, 0, (uint32_t)k);
-		OK(gdrfab_hmem_copy_to(GDRFAB_HMEM_CUDA, one.device, m.addr, host, len));
-		OK(gdrfab_hmem_copy_from(GDRFAB_HMEM_AUTO, 0, host + len, m.addr, len));
-		CHECK_FILLED("copied there and back", host + len, len, 0, (uint32_t)k);
-		const unsigned char *was = m.addr;
-		mem_end(&n, &m);
-		CHECK(detect(was, 1).id != one.id);
-		free(host);
-	}
-	node_close(&n);
-}
-
-/* --- faults that only a fake can be told to have --- */
-
-static void need_fakes(void)
-{
-	if (!getenv("GDRFAB_FAKES"))
-		test_skip("GDRFAB_FAKES names no fake drivers");
-}
-
-TEST(a_driver_that_fails)
-{
-	static unsigned char host[PIECE];
-	gdrfab_mr_dmabuf out = {-1, 0, 0, 0, NULL};
-	void *none = NULL;
-	struct node n;
-	need_fakes();
-	use(&vendors[0]);
-	node_alone(&n, NULL);
-	unsigned char *at = alloc_on(&n, &vendors[0], 0, PIECE);
-	int fds = test_count_fds();
-	/* Numbers that no driver has are errors like the others. */
-	setenv("FAKE_FAULT", "cuMemGetHandleForAddressRange=801", 1);
-	MISUSE(gdrfab_hmem_export_dmabuf(at, PIECE, 0, &out), -EOPNOTSUPP, "801");
-	setenv("FAKE_FAULT", "cuMemGetHandleForAddressRange=31337", 1);
-	MISUSE(gdrfab_hmem_export_dmabuf(at, PIECE, 0, &out), -EIO, "31337");
-	setenv("FAKE_FAULT", "cuMemCreate=2,cuMemAlloc_v2=2", 1);
-	MISUSE(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_CUDA, 0, PIECE, 0, &none), -ENOMEM, "cu");
-	setenv("FAKE_FAULT", "cuMemcpyHtoDAsync_v2=719,cuMemcpyAsync=719", 1);
-	MISUSE(gdrfab_hmem_copy_to(GDRFAB_HMEM_CUDA, 0, at, host, PIECE), -EIO, "719");
-	unsetenv("FAKE_FAULT");
-	CHECK(none == NULL && out.fd == -1);
-	CHECK_EQ(test_count_fds(), fds);
-	OK(gdrfab_hmem_copy_to(GDRFAB_HMEM_CUDA, 0, at, host, PIECE));
-	OK(gdrfab_mem_free(n.domain, at));
-	node_close(&n);
-}
-
-static unsigned flushes_of(int device)
-{
-	unsigned (*times)(int);
-	*(void **)(void *)&times = cuda_entry("fake_cuda_flushes");
-	return times(device);
-}
-
-/* The driver is asked to flush only where the device does not order what NICs write, and in that device's context. */
-TEST(cuda_flushes)
-{
-	static const char *orderings[] = {"0", "100", "200"};
-	need_fakes();
-	for (int i = 0; i < 3; i++) {
-		pid_t pid = test_fork(TEST_CLIENT);
-		if (pid == 0) {
-			setenv("FAKE_RDMA_ORDERING", orderings[i], 1);
-			CHECK_EQ(use(&vendors[0]), 2);
-			OK(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 1));
-			OK(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 1));
-			CHECK_EQ(flushes_of(1), i == 0 ? 2 : 0);
-			CHECK_EQ(flushes_of(0), 0);
-			/* Nor is a context made for what needs none; and the caller's stays current. */
-			CHECK_EQ(active(1), i == 0);
-			CHECK_EQ(active(0), 0);
-			cuda_use(0);
-			OK(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 1));
-			int device = -1;
-			CU(cuCtxGetDevice, (int *), &device);
-			CHECK_EQ(device, 0);
-			setenv("FAKE_FAULT", "cuFlushGPUDirectRDMAWrites=719", 1);
-			if (i == 0)
-				MISUSE(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 1), -EIO, "719");
-			else
-				OK(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 1));
-			CU(cuCtxGetDevice, (int *), &device);
-			CHECK_EQ(device, 0);
-			test_child_done();
-		}
-		int status = 0;
-		CHECK_EQ(waitpid(pid, &status, 0), pid);
-		test_child_ended(TEST_CLIENT, status);
-	}
-}
-
-TEST(cuda_without_a_flush)
-{
-	need_fakes();
-	setenv("FAKE_RDMA_ORDERING", "0", 1);
-	setenv("FAKE_NO_FLUSH", "1", 1);
-	use(&vendors[0]);
-	MISUSE(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 0), -EOPNOTSUPP, "flush");
-	CHECK_EQ(active(0), 0);
 }

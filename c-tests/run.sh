@@ -99,9 +99,9 @@ for item in "${programs[@]}"; do
 	copier.checked | copier_end.checked) alone+=("$program:$text") && continue ;;
 	esac
 	case $program in
-	listen_hostile | shm_hostile | tcp_flood | nccl_patience) alone+=("$program:$text") ;;
+	listen_hostile | shm_hostile | shm_endless | tcp_flood | nccl_patience) alone+=("$program:$text") ;;
 	# The longest first, or they are all that is left at the end.
-	rma | rma_order | msg | scribble | device_rma | faults | fault | quiet | nccl_fault) long+=("$program:$text") ;;
+	rma | rma_order | msg | msg_order | scribble | device_rma | faults | fault | quiet | nccl_fault) long+=("$program:$text") ;;
 	*) side_by_side+=("$program:$text") ;;
 	esac
 done

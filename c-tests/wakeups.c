@@ -1,50 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/*
- * No wake-up is lost: whoever waits for a queue, an event queue or a counter, in a call or by poll on its descriptor,
- * learns of what comes before, during and behind the moment in which it goes to sleep, and of what another thread does
- * with the endpoint meanwhile. A wake-up that is lost shows as a wait of LONG.
- */
-#include "fab.h"
+/* Wake-ups within a process: threads that produce, threads that wait, and threads that read beside them. */
+#include "wakeups.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <sys/resource.h>
-
-#define LONG 6000 /* ms: longer than any wait here may last */
-
-enum how { CALL, POLLED, HOWS };
-static const char *const how_names[] = {"call", "poll"};
-enum object { QUEUE, EVENTS, COUNTER, OBJECTS };
-static const char *const object_names[] = {"cq", "eq", "cntr"};
-
-/* What a thread waits for. */
-struct waits {
-	enum how how;
-	enum object object;
-	gdrfab_cq *cq;
-	gdrfab_eq *eq;
-	gdrfab_cntr *cntr;
-	int fd;
-};
-
-static uint64_t since(uint64_t start)
-{
-	return test_now_ms() - start;
-}
-
-static struct setup setup_of(int progress)
-{
-	struct setup s = {.cq_wait = GDRFAB_WAIT_FD, .threading = GDRFAB_THREAD_SAFE};
-	s.progress = progress ? GDRFAB_PROGRESS_AUTO : GDRFAB_PROGRESS_MANUAL;
-	return s;
-}
-
-/* Sleeps at once, so that the moment of going to sleep is met often. */
-static void no_spinning(void)
-{
-	setenv("GDRFAB_SPIN_US", "0", 1);
-}
+static const char *const object_names[OBJECTS] = {"cq", "eq", "cntr"};
 
 static void waits_open(struct waits *w, struct node *n)
 {
@@ -63,32 +21,12 @@ static void waits_close(struct waits *w)
 	OK(gdrfab_cntr_close(w->cntr));
 }
 
-/* One poll, after whatever was to be read has been read. True: it is to be read again. */
-static bool sleep_once(const struct waits *w, const char *when, long turn)
-{
-	int rc = w->object == QUEUE ? gdrfab_cq_trywait(w->cq) : w->object == EVENTS ? gdrfab_eq_trywait(w->eq)
-										     : gdrfab_cntr_trywait(w->cntr);
-	struct pollfd p = {w->fd, POLLIN, 0};
-	if (rc == -EAGAIN)
-		return true;
-	OK(rc);
-	if (poll(&p, 1, test_ms(LONG)) == 0)
-		test_fail(__FILE__, __LINE__, "%s %ld: a wake-up was lost", when, turn);
-	return false;
-}
-
 /* --- a thread that produces, a thread that waits --- */
 
 struct producer {
 	struct waits w;
 	long turn; /* atomic; -1: it is over */
 };
-
-/* As many turns as there is time for: how many that is depends on the machine. */
-static bool goes_on(uint64_t start, long turn)
-{
-	return turn <= test_count(50000, 50) && since(start) < 250;
-}
 
 static void *produce(void *arg)
 {
@@ -140,6 +78,17 @@ static void consume(struct producer *p, long i)
 		test_fail(__FILE__, __LINE__, "turn %ld took %llu ms", i, (unsigned long long)(since(start)));
 }
 
+/* Turn by turn, until the time is over; then the producer ends. */
+static void consume_all(struct producer *p)
+{
+	uint64_t start = test_now_ms();
+	for (long i = 1; goes_on(start, i); i++) {
+		__atomic_store_n(&p->turn, i, __ATOMIC_RELEASE);
+		consume(p, i);
+	}
+	__atomic_store_n(&p->turn, -1, __ATOMIC_RELEASE);
+}
+
 static void of_threads(const void *arg)
 {
 	int which = (int)(intptr_t)arg;
@@ -151,12 +100,7 @@ static void of_threads(const void *arg)
 	node_alone(&n, &s);
 	waits_open(&p.w, &n);
 	CHECK_EQ(pthread_create(&thread, NULL, produce, &p), 0);
-	uint64_t start = test_now_ms();
-	for (long i = 1; goes_on(start, i); i++) {
-		__atomic_store_n(&p.turn, i, __ATOMIC_RELEASE);
-		consume(&p, i);
-	}
-	__atomic_store_n(&p.turn, -1, __ATOMIC_RELEASE);
+	consume_all(&p);
 	pthread_join(thread, NULL);
 	waits_close(&p.w);
 	node_close(&n);
@@ -164,398 +108,23 @@ static void of_threads(const void *arg)
 
 /* --- several threads wait for one queue: each entry and each signal wakes one of them --- */
 
-enum { SLEEPERS = 3 };
-struct crew {
-	gdrfab_cq *cq;
-	long woken; /* atomic */
-	bool over;  /* atomic */
-};
-
-static void *sleeps_in_turn(void *arg)
-{
-	struct crew *c = arg;
-	done e;
-	while (!__atomic_load_n(&c->over, __ATOMIC_ACQUIRE)) {
-		uint64_t start = test_now_ms();
-		CHECK_EQ(gdrfab_cq_sread(c->cq, &e, 1, NULL, test_ms(LONG)), -EAGAIN);
-		if (since(start) >= (uint64_t)test_ms(LONG / 2))
-			test_fail(__FILE__, __LINE__, "a signal was lost");
-		__atomic_fetch_add(&c->woken, 1, __ATOMIC_ACQ_REL);
-	}
-	return NULL;
-}
-
 TEST(each_signal_wakes_one)
 {
-	struct setup s = setup_of(0);
+	struct setup setup = setup_of(0);
 	struct node n;
-	pthread_t threads[SLEEPERS];
+	struct sleepers s;
 	no_spinning();
-	node_alone(&n, &s);
-	struct crew c = {.cq = n.cq};
-	for (int i = 0; i < SLEEPERS; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, sleeps_in_turn, &c), 0);
+	node_alone(&n, &setup);
+	sleepers_start(&s, n.cq, -EAGAIN);
 	/* As many signals as threads, and no more before all have been answered. */
 	uint64_t start = test_now_ms();
 	for (long sent = 0; goes_on(start, sent); sent += SLEEPERS) {
 		for (int i = 0; i < SLEEPERS; i++)
 			OK(gdrfab_cq_signal(n.cq));
-		uint64_t until = test_now_ms() + (uint64_t)test_ms(LONG);
-		while (__atomic_load_n(&c.woken, __ATOMIC_ACQUIRE) < sent + SLEEPERS)
-			CHECK(test_now_ms() < until);
+		sleepers_await(&s, sent + SLEEPERS, LONG);
 	}
-	/* Those that sleep again. */
-	__atomic_store_n(&c.over, true, __ATOMIC_RELEASE);
-	for (int i = 0; i < SLEEPERS; i++)
-		OK(gdrfab_cq_signal(n.cq));
-	for (int i = 0; i < SLEEPERS; i++)
-		pthread_join(threads[i], NULL);
+	sleepers_end(&s);
 	node_close(&n);
-}
-
-/* --- one thread waits, another one posts and then leaves the endpoint to it --- */
-
-enum { BURST = 64, LARGE = 48 << 10 };
-
-struct poster {
-	struct node *n;
-	char *bytes;
-	void *desc;
-	int count;
-};
-
-static void *posts(void *arg)
-{
-	struct poster *p = arg;
-	for (int i = 0; i < p->count; i++) {
-		ssize_t rc;
-		/* Some go at once, some wait for the peer, and some for others to go with. */
-		size_t len = i % 4 == 0 ? LARGE : 16;
-		while ((rc = gdrfab_send(p->n->ep, p->bytes, len, p->desc, 0, NULL)) == -EAGAIN)
-			test_sleep_ms(1);
-		OK(rc);
-	}
-	return NULL;
-}
-
-static void next_entry(struct node *n, const struct waits *w, int ms, long turn)
-{
-	uint64_t start = test_now_ms();
-	ssize_t rc;
-	done e;
-	if (w->how == CALL) {
-		CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, test_ms(LONG)), 1);
-	} else {
-		while ((rc = gdrfab_cq_read(n->cq, &e, 1)) == -EAGAIN)
-			sleep_once(w, "entry", turn);
-		CHECK_EQ(rc, 1);
-	}
-	if (since(start) >= (uint64_t)test_ms(ms))
-		test_fail(__FILE__, __LINE__, "entry %ld came after %llu ms", turn, (unsigned long long)(since(start)));
-}
-
-static void leaves_to_sleeper(struct node *n)
-{
-	struct waits w = {.how = (enum how)(intptr_t)n->arg, .object = QUEUE};
-	char *bytes = calloc(1, LARGE);
-	pthread_t thread;
-	node_up(n);
-	w.cq = n->cq;
-	OK(gdrfab_cq_fd(n->cq, &w.fd));
-	void *desc = local_desc(n, bytes, LARGE);
-	n->idle = true;
-	for (int round = 0; round < test_count(3, 2); round++) {
-		struct poster p = {n, bytes, desc, BURST};
-		barrier(n);
-		CHECK_EQ(pthread_create(&thread, NULL, posts, &p), 0);
-		/* The peer takes the first after a while, and is slow then: 300 ms are far more than it lets wait. */
-		for (int i = 0; i < BURST; i++)
-			next_entry(n, &w, 700, i);
-		pthread_join(thread, NULL);
-	}
-	n->idle = false;
-	barrier(n);
-	free(bytes);
-	node_down(n);
-}
-
-static void receives_slowly(struct node *n)
-{
-	char *bytes = calloc(BURST, LARGE);
-	node_up(n);
-	for (int round = 0; round < test_count(3, 2); round++) {
-		for (int i = 0; i < BURST; i++) {
-			char *at = bytes + (size_t)i * LARGE;
-			POST(n->cq, gdrfab_recv(n->ep, at, LARGE, local_desc(n, at, LARGE), 0, at));
-		}
-		barrier(n);
-		test_sleep_ms(100);
-		for (int i = 0; i < BURST; i++) {
-			DONE(n->cq, bytes + (size_t)i * LARGE, GDRFAB_RECV, NULL);
-			if (i % 16 == 0)
-				test_sleep_ms(10);
-		}
-	}
-	barrier(n);
-	local_forget_all(n);
-	free(bytes);
-	node_down(n);
-}
-
-static void of_a_poster(const void *arg)
-{
-	int which = (int)(intptr_t)arg;
-	struct setup s = setup_of(which / HOWS);
-	no_spinning();
-	pair(&s, leaves_to_sleeper, receives_slowly, (const void *)(intptr_t)(which % HOWS));
-}
-
-/* --- several threads wait for one queue, and the peer fills it --- */
-
-static void *takes_in_turn(void *arg)
-{
-	struct crew *c = arg;
-	done e;
-	while (!__atomic_load_n(&c->over, __ATOMIC_ACQUIRE)) {
-		uint64_t start = test_now_ms();
-		ssize_t rc = gdrfab_cq_sread(c->cq, &e, 1, NULL, test_ms(LONG));
-		if (rc == -EAGAIN && since(start) < (uint64_t)test_ms(LONG / 2))
-			continue; /* a signal: it is over */
-		if (rc != 1)
-			test_fail(__FILE__, __LINE__, "%s after %llu ms", test_number(rc),
-				  (unsigned long long)(since(start)));
-		__atomic_fetch_add(&c->woken, 1, __ATOMIC_ACQ_REL);
-	}
-	return NULL;
-}
-
-static void shares_a_queue(struct node *n)
-{
-	static char in[16];
-	struct crew c = {.cq = NULL};
-	pthread_t threads[SLEEPERS];
-	char go = 1;
-	node_up(n);
-	c.cq = n->cq;
-	void *desc = local_desc(n, in, sizeof in);
-	n->idle = true;
-	for (int i = 0; i < SLEEPERS; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, takes_in_turn, &c), 0);
-	uint64_t start = test_now_ms();
-	for (long i = 0; goes_on(start, i); i++) {
-		OK(gdrfab_recv(n->ep, in, sizeof in, desc, 0, NULL));
-		oob_send(n, &go, 1);
-		uint64_t until = test_now_ms() + (uint64_t)test_ms(500);
-		while (__atomic_load_n(&c.woken, __ATOMIC_ACQUIRE) <= i)
-			if (test_now_ms() >= until)
-				test_fail(__FILE__, __LINE__, "message %ld woke nobody", i);
-	}
-	go = 0;
-	oob_send(n, &go, 1);
-	__atomic_store_n(&c.over, true, __ATOMIC_RELEASE);
-	for (int i = 0; i < SLEEPERS; i++)
-		OK(gdrfab_cq_signal(n->cq));
-	for (int i = 0; i < SLEEPERS; i++)
-		pthread_join(threads[i], NULL);
-	n->idle = false;
-	barrier(n);
-	node_down(n);
-}
-
-static void sends_when_asked(struct node *n)
-{
-	char out[16] = "", go;
-	node_up(n);
-	void *desc = local_desc(n, out, sizeof out);
-	while (oob_recv(n, &go, 1), go) {
-		POST(n->cq, gdrfab_send(n->ep, out, sizeof out, desc, 0, NULL));
-		DONE(n->cq, NULL, GDRFAB_SEND, NULL);
-	}
-	barrier(n);
-	node_down(n);
-}
-
-static void of_a_crew(const void *arg)
-{
-	struct setup s = setup_of((int)(intptr_t)arg / HOWS);
-	no_spinning();
-	pair(&s, shares_a_queue, sends_when_asked, NULL);
-}
-
-/* --- what had no room in the queue --- */
-
-enum { SMALL = 8, MANY = 48 };
-
-static void lets_it_fill(struct node *n)
-{
-	static char in[MANY][16];
-	struct waits w = {.how = (enum how)(intptr_t)n->arg, .object = QUEUE};
-	node_up(n);
-	w.cq = n->cq;
-	OK(gdrfab_cq_fd(n->cq, &w.fd));
-	for (int i = 0; i < MANY; i++)
-		POST(n->cq, gdrfab_recv(n->ep, in[i], 16, local_desc(n, in[i], 16), 0, NULL));
-	n->idle = true;
-	barrier(n);
-	test_sleep_ms(300);
-	for (int i = 0; i < MANY; i++)
-		next_entry(n, &w, 700, i);
-	n->idle = false;
-	barrier(n);
-	node_down(n);
-}
-
-static void sends_many(struct node *n)
-{
-	static char out[16];
-	node_up(n);
-	barrier(n);
-	for (int i = 0; i < MANY; i++) {
-		POST(n->cq, gdrfab_send(n->ep, out, sizeof out, local_desc(n, out, sizeof out), 0, NULL));
-		DONE(n->cq, NULL, GDRFAB_SEND, NULL);
-	}
-	barrier(n);
-	node_down(n);
-}
-
-static void of_a_full_queue(const void *arg)
-{
-	int which = (int)(intptr_t)arg;
-	struct setup s = setup_of(which / HOWS);
-	s.cq_size = SMALL;
-	no_spinning();
-	pair(&s, lets_it_fill, sends_many, (const void *)(intptr_t)(which % HOWS));
-}
-
-/* --- a deadline that another thread's operation brings --- */
-
-static void *posts_late_receive(void *arg)
-{
-	struct node *n = arg;
-	static char in;
-	test_sleep_ms(150);
-	OK(gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
-	return NULL;
-}
-
-static void sleeps_into_a_deadline(struct node *n)
-{
-	struct waits w = {.how = (enum how)(intptr_t)n->arg, .object = QUEUE};
-	pthread_t thread;
-	ssize_t rc;
-	done e;
-	struct failure f;
-	uint64_t ns = 200ull * 1000000;
-	node_up(n);
-	w.cq = n->cq;
-	OK(gdrfab_cq_fd(n->cq, &w.fd));
-	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_RECV_DEADLINE, &ns, sizeof ns));
-	n->idle = true;
-	barrier(n);
-	CHECK_EQ(pthread_create(&thread, NULL, posts_late_receive, n), 0);
-	uint64_t start = test_now_ms();
-	if (w.how == CALL)
-		rc = gdrfab_cq_sread(n->cq, &e, 1, NULL, test_ms(LONG));
-	else
-		while ((rc = gdrfab_cq_read(n->cq, &e, 1)) == -EAGAIN)
-			sleep_once(&w, "deadline", 0);
-	CHECK_EQ(rc, -GDRFAB_EAVAIL);
-	/* 350 ms, and not the second that a sleeper with nothing to do by itself sleeps. */
-	CHECK(since(start) < (uint64_t)test_ms(850));
-	cq_failure(__FILE__, __LINE__, n->cq, &f);
-	CHECK_EQ(f.entry.err, ETIMEDOUT);
-	pthread_join(thread, NULL);
-	n->idle = false;
-	barrier(n);
-	node_close(n);
-}
-
-static void says_nothing(struct node *n)
-{
-	node_up(n);
-	barrier(n);
-	barrier(n);
-	node_close(n);
-}
-
-static void of_a_deadline(const void *arg)
-{
-	int which = (int)(intptr_t)arg;
-	struct setup s = setup_of(which / HOWS);
-	no_spinning();
-	pair(&s, sleeps_into_a_deadline, says_nothing, (const void *)(intptr_t)(which % HOWS));
-}
-
-/* --- an endpoint that another thread binds and connects while this one sleeps --- */
-
-struct opener {
-	struct node *n;
-	gdrfab_ep *ep;
-};
-
-static void *connects(void *arg)
-{
-	struct opener *o = arg;
-	struct node *n = o->n;
-	test_sleep_ms(150);
-	o->ep = ep_new(n, n->info, NULL);
-	OK(gdrfab_ep_connect(o->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
-	return NULL;
-}
-
-static void sleeps_while_connecting(struct node *n)
-{
-	struct waits w = {.how = (enum how)(intptr_t)n->arg, .object = EVENTS};
-	gdrfab_eq_attr attr = {sizeof attr, 0, 0, GDRFAB_WAIT_FD, 0};
-	struct opener o = {n, NULL};
-	struct event e;
-	uint32_t kind = 0;
-	pthread_t thread;
-	ssize_t rc;
-	node_open(n);
-	OK(gdrfab_eq_close(n->eq));
-	OK(gdrfab_eq_open(n->fabric, &attr, NULL, &n->eq));
-	w.eq = n->eq;
-	OK(gdrfab_eq_fd(n->eq, &w.fd));
-	barrier(n);
-	n->idle = true;
-	CHECK_EQ(pthread_create(&thread, NULL, connects, &o), 0);
-	uint64_t start = test_now_ms();
-	if (w.how == CALL)
-		rc = gdrfab_eq_sread(n->eq, &kind, &e, sizeof e, test_ms(LONG), 0);
-	else
-		while ((rc = gdrfab_eq_read(n->eq, &kind, &e, sizeof e, 0)) == -EAGAIN)
-			sleep_once(&w, "event", 0);
-	CHECK(rc > 0);
-	CHECK_EQ(kind, GDRFAB_CONNECTED);
-	CHECK(since(start) < (uint64_t)test_ms(850));
-	pthread_join(thread, NULL);
-	n->idle = false;
-	barrier(n);
-	OK(gdrfab_ep_close(o.ep));
-	node_close(n);
-}
-
-static void is_called(struct node *n)
-{
-	node_open(n);
-	node_listen(n);
-	barrier(n);
-	n->request = node_await_request(n);
-	node_domain(n, n->request);
-	n->ep = ep_new(n, n->request, n);
-	OK(gdrfab_ep_accept(n->ep, NULL, 0));
-	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
-	barrier(n);
-	node_close(n);
-}
-
-static void of_a_connection(const void *arg)
-{
-	int which = (int)(intptr_t)arg;
-	struct setup s = setup_of(which / HOWS);
-	no_spinning();
-	pair(&s, is_called, sleeps_while_connecting, (const void *)(intptr_t)(which % HOWS));
 }
 
 /* --- a thread that reads takes nothing from one that polls --- */
@@ -579,95 +148,26 @@ TEST(who_reads_leaves_no_poll_asleep)
 	pthread_t reader, signaller;
 	no_spinning();
 	node_alone(&n, &s);
+	no_spinning();
+	node_alone(&n, &s);
 	waits_open(&p.w, &n);
 	CHECK_EQ(pthread_create(&reader, NULL, reads_now_and_then, &p), 0);
 	CHECK_EQ(pthread_create(&signaller, NULL, produce, &p), 0);
-	uint64_t start = test_now_ms();
-	for (long i = 1; goes_on(start, i); i++) {
-		__atomic_store_n(&p.turn, i, __ATOMIC_RELEASE);
-		consume(&p, i);
-	}
-	__atomic_store_n(&p.turn, -1, __ATOMIC_RELEASE);
+	consume_all(&p);
 	pthread_join(reader, NULL);
 	pthread_join(signaller, NULL);
 	waits_close(&p.w);
 	node_close(&n);
 }
 
-/* --- preparing to wait opens nothing --- */
-
-static void prepares_without_descriptors(struct node *n)
-{
-	gdrfab_cntr_attr attr = {sizeof attr, 0, GDRFAB_WAIT_FD, 0};
-	gdrfab_eq_attr eq_attr = {sizeof eq_attr, 0, 0, GDRFAB_WAIT_FD, 0};
-	struct rlimit none, before;
-	gdrfab_cntr *c;
-	gdrfab_eq *eq;
-	char in;
-	uint64_t ns = 100ull * 1000000;
-	node_up(n);
-	OK(gdrfab_cntr_open(n->domain, &attr, NULL, &c));
-	OK(gdrfab_eq_open(n->fabric, &eq_attr, NULL, &eq));
-	barrier(n);
-	/* With something that has a deadline, which a timer tells of. */
-	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_RECV_DEADLINE, &ns, sizeof ns));
-	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
-	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-	none = before;
-	none.rlim_cur = 0;
-	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-	CHECK_EQ(fcntl(0, F_DUPFD, 0), -1);
-	int cq_rc = gdrfab_cq_trywait(n->cq), eq_rc = gdrfab_eq_trywait(eq), cntr_rc = gdrfab_cntr_trywait(c), fd = -1;
-	OK(gdrfab_cq_fd(n->cq, &fd));
-	struct pollfd p = {fd, POLLIN, 0};
-	/* poll(2) takes no more descriptors than the limit. */
-	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-	CHECK_EITHER(cq_rc, 0, -EAGAIN);
-	CHECK_EQ(eq_rc, 0);
-	CHECK_EITHER(cntr_rc, 0, -EAGAIN);
-	if (cq_rc == 0)
-		CHECK_EQ(poll(&p, 1, test_ms(LONG)), 1);
-	FAILED(n->cq, &in, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
-	OK(gdrfab_eq_close(eq));
-	OK(gdrfab_cntr_close(c));
-	barrier(n);
-	node_close(n);
-}
-
-TEST(trywait_opens_nothing)
-{
-	struct setup s = {.cq_wait = GDRFAB_WAIT_FD};
-	pair(&s, prepares_without_descriptors, says_nothing, NULL);
-}
-
 TEST_TABLE(table)
 {
-	static const char *const progress_names[] = {"manual", "auto"};
-	static char names[64][64];
-	int count = 0;
-	for (int progress = 0; progress < 2; progress++) {
-		for (int how = 0; how < HOWS; how++) {
-			const char *const with[] = {how_names[how], progress_names[progress]};
-			int which = progress * HOWS + how;
-			static const struct { const char *name; test_fn fn; } claims[] = {
-				{"a_poster_leaves_the_rest", of_a_poster},
-				{"a_full_queue", of_a_full_queue},
-				{"a_deadline_of_another_thread", of_a_deadline},
-				{"a_connection_of_another_thread", of_a_connection},
-			};
-			for (size_t i = 0; i < sizeof claims / sizeof claims[0]; i++) {
-				snprintf(names[count], sizeof names[0], "%s_%s_%s", claims[i].name, with[0], with[1]);
-				test_add(names[count++], claims[i].fn, (const void *)(intptr_t)which, 40);
+	char name[64];
+	for (int progress = 0; progress < 2; progress++)
+		for (int object = 0; object < OBJECTS; object++)
+			for (int how = 0; how < HOWS; how++) {
+				int which = (progress * OBJECTS + object) * HOWS + how;
+				snprintf(name, sizeof name, "%s_%s_%s", object_names[object], how_names[how], progress_names[progress]);
+				test_add(name, of_threads, (const void *)(intptr_t)which, 40);
 			}
-			if (how == CALL) {
-				snprintf(names[count], sizeof names[0], "messages_wake_one_of_several_%s", progress_names[progress]);
-				test_add(names[count++], of_a_crew, (const void *)(intptr_t)which, 40);
-			}
-			for (int object = 0; object < OBJECTS; object++) {
-				snprintf(names[count], sizeof names[0], "%s_%s_%s", object_names[object], with[0], with[1]);
-				which = (progress * OBJECTS + object) * HOWS + how;
-				test_add(names[count++], of_threads, (const void *)(intptr_t)which, 40);
-			}
-		}
-	}
 }

@@ -13,7 +13,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 prefix=${PREFIX:-$target/prefix} build=${BUILD:-$target/c-tests} out=${OUT:-$target/check/gpu}
 claim=${1:-cuda}
-programs="device device_rma device_cuda one_process copier rma rma_order msg memory"
+programs="device device_rma device_cuda one_process copier rma rma_order msg msg_order memory"
 export TEST_REAL=1 TEST_IFACES=${TEST_IFACES:-cuda}
 export LD_LIBRARY_PATH=$prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 mkdir -p "$out" || exit 1

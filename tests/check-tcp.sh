@@ -45,10 +45,10 @@ of_pass() { # <pass>
 		grep -vx -e verbs -e verbs_raw -e tcp_link ;;
 	ipv6) echo connection connection_many:name info:addresses info:wish msg:by_address rma:socket_mem_alloc tcp_hostile:split ;;
 	domain) echo cq rma_order:malloc rma:every_call_socket_mem rma:staged_cuda_alloc msg:by_address protect:malloc ;;
-	apart) echo connection faults:killed faults:stopped_while msg:by_address msg:order_auto rma:socket_mem rma:staged_cuda_plain \
+	apart) echo connection faults:killed faults:stopped_while msg:by_address msg_order:order_auto rma:socket_mem rma:staged_cuda_plain \
 		rma_order:malloc wait:fd deadline:receive tcp_streams:over_four tcp_streams:with_a_key ;;
 	mtu) echo msg:by_address rma:socket_mem rma_order:both_at_once_socket_malloc ;;
-	lossy) echo connection:data msg:by_address msg:large_in_order rma:socket_memfd rma_order:both_at_once_socket_malloc deadline:large ;;
+	lossy) echo connection:data msg:by_address msg_order:large_in_order rma:socket_memfd rma_order:both_at_once_socket_malloc deadline:large ;;
 	cut) echo tcp_link ;;
 	*) echo "check-tcp.sh: there is no pass $1" >&2 && exit 2 ;;
 	esac

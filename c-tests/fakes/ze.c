@@ -3,10 +3,6 @@
  * A fake of the Level Zero loader with one driver, libze_loader.so.1. Like the real one it answers nothing before zeInit;
  * the descriptor of an exported allocation is the driver's own, and the same each time; an IPC handle has a descriptor of
  * the process in front, which must be the importer's when it is opened, and an offset behind it; structs say their kind.
- * A command list is for one thread at a time, and this one notices.
- *
- * Copies of an asynchronous list run one per look at an event, the youngest that may run first: what is not ordered by
- * events comes out in the wrong order.
  *
  * -DFAKE_OLD: a loader without zeMemPutIpcHandle and zeDeviceGetRootDevice.
  *
@@ -15,170 +11,26 @@
  * in its event.
  */
 #define _GNU_SOURCE
-#include "fakemem.h"
+#include "ze.h"
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define API __attribute__((visibility("default")))
-
-enum {
-	SUCCESS = 0,
-	NOT_READY = 1,
-	OUT_OF_DEVICE_MEMORY = 0x70000003,
-	UNINITIALIZED = 0x78000001,
-	UNSUPPORTED_FEATURE = 0x78000003,
-	INVALID_ARGUMENT = 0x78000004,
-	INVALID_NULL_HANDLE = 0x78000005,
-	OBJECT_IN_USE = 0x78000006,
-	INVALID_NULL_POINTER = 0x78000007,
-	INVALID_SIZE = 0x78000008,
-	INVALID_ENUMERATION = 0x7800000c,
-	ADDRESS_NOT_FOUND = 0x78000021
-};
-enum { TYPE_UNKNOWN, TYPE_HOST, TYPE_DEVICE, TYPE_SHARED };
-
-typedef uint32_t result_t;
-typedef struct chained {
-	uint32_t stype;
-	void *next;
-	uint32_t flags, number; /* where the struct has them */
-} chained_t;
-typedef struct {
-	uint32_t stype;
-	void *next;
-	uint32_t type, vendor, device, flags, subdevice, clock;
-	uint64_t max_alloc;
-	uint32_t counts[7];
-	uint64_t timer;
-	uint32_t bits[2];
-	uint8_t uuid[16];
-	char name[256];
-} device_properties_t;
-typedef struct {
-	uint32_t stype;
-	void *next;
-	uint32_t flags, clock, width;
-	uint64_t total;
-	char name[256];
-} memory_properties_t;
-typedef struct {
-	uint32_t stype;
-	void *next;
-	uint32_t import, export, image_import, image_export;
-} external_properties_t;
-typedef struct {
-	uint32_t stype;
-	void *next;
-	uint32_t domain, bus, device, function;
-	int32_t generation, width;
-	int64_t bandwidth;
-} pci_properties_t;
-typedef struct {
-	uint32_t stype;
-	void *next;
-	uint32_t flags;
-	size_t pattern;
-	uint32_t queues;
-} group_properties_t;
-typedef struct {
-	uint32_t stype;
-	void *next;
-	uint32_t ordinal, index, flags, mode, priority;
-} queue_desc_t;
-typedef struct {
-	uint32_t stype;
-	void *next;
-	uint32_t index, signal, wait;
-} event_desc_t;
-typedef struct {
-	uint32_t stype;
-	void *next;
-	uint32_t type;
-	uint64_t id, page;
-} alloc_properties_t;
-typedef struct {
-	uint32_t stype;
-	void *next;
-	uint32_t flags;
-	int fd;
-} export_fd_t;
-typedef struct {
-	char data[64];
-} ipc_t;
-
-/* Objects are addresses of these. */
+/* A device is the address of its own. */
 struct device {
 	int index;
 };
-struct pool {
-	uint32_t room, used;
-};
-struct event {
-	struct pool *pool;
-	int state; /* 0: not set, 1: set, else the error */
-};
-struct list {
-	uint32_t mode;
-	int busy;
-};
-struct copy {
-	uint64_t to, from, len;
-	struct event *wait, *done;
-	struct list *list;
-	struct copy *next;
-};
-
-API result_t zeInit(uint32_t flags);
-API result_t zeDriverGet(uint32_t *count, void **drivers);
-API result_t zeDriverGetIpcProperties(void *driver, chained_t *p);
-API result_t zeDeviceGet(void *driver, uint32_t *count, void **devices);
-API result_t zeDeviceGetProperties(void *device, device_properties_t *p);
-API result_t zeDeviceGetMemoryProperties(void *device, uint32_t *count, memory_properties_t *p);
-API result_t zeDeviceGetExternalMemoryProperties(void *device, external_properties_t *p);
-API result_t zeDeviceGetCommandQueueGroupProperties(void *device, uint32_t *count, group_properties_t *p);
-API result_t zeDevicePciGetPropertiesExt(void *device, pci_properties_t *p);
-API result_t zeDeviceCanAccessPeer(void *device, void *peer, uint8_t *yes);
-API result_t zeContextCreate(void *driver, const chained_t *desc, void **context);
-API result_t zeContextDestroy(void *context);
-API result_t zeMemAllocDevice(void *context, const chained_t *desc, size_t len, size_t align, void *device, void **ptr);
-API result_t zeMemAllocHost(void *context, const chained_t *desc, size_t len, size_t align, void **ptr);
-API result_t zeMemAllocShared(void *context, const chained_t *desc, const chained_t *host, size_t len, size_t align,
-			      void *device, void **ptr);
-API result_t zeMemFree(void *context, void *ptr);
-API result_t zeMemGetAllocProperties(void *context, const void *ptr, alloc_properties_t *p, void **device);
-API result_t zeMemGetAddressRange(void *context, const void *ptr, void **base, size_t *len);
-API result_t zeMemGetIpcHandle(void *context, const void *ptr, ipc_t *handle);
-API result_t zeMemOpenIpcHandle(void *context, void *device, ipc_t handle, uint32_t flags, void **ptr);
-API result_t zeMemCloseIpcHandle(void *context, const void *ptr);
-API result_t zeCommandListCreateImmediate(void *context, void *device, const queue_desc_t *desc, void **list);
-API result_t zeCommandListDestroy(void *list);
-API result_t zeCommandListAppendMemoryCopy(void *list, void *to, const void *from, size_t len, void *signal, uint32_t count,
-					   void **waits);
-API result_t zeEventPoolCreate(void *context, const chained_t *desc, uint32_t count, void **devices, void **pool);
-API result_t zeEventPoolDestroy(void *pool);
-API result_t zeEventCreate(void *pool, const event_desc_t *desc, void **event);
-API result_t zeEventDestroy(void *event);
-API result_t zeEventHostSynchronize(void *event, uint64_t timeout);
-API result_t zeEventQueryStatus(void *event);
-API result_t zeEventHostReset(void *event);
-#ifndef FAKE_OLD
-API result_t zeDeviceGetRootDevice(void *device, void **root);
-API result_t zeMemPutIpcHandle(void *context, ipc_t handle);
-#endif
 
 #define EXPORTABLE 0x100 /* in the kind of a block, beside its type */
 #define LIMIT 64
 #define POOL_OFFSET 40 /* of the handle: what a driver puts behind the descriptor */
 
-static bool up;
-static char the_driver, the_context;
+bool ze_up;
+char ze_context;
+static char the_driver;
 static struct device all[LIMIT];
-static struct copy *copies; /* youngest first */
 /* Memory that the CPU reaches as well. */
 static struct {
 	char *at;
@@ -207,19 +59,6 @@ static struct fake_block *find(const void *ptr)
 	return fake_find((uint64_t)(uintptr_t)ptr);
 }
 
-#define CALL(name)                                                                                                     \
-	FAKE_FAULT(name);                                                                                              \
-	if (!up)                                                                                                       \
-	return UNINITIALIZED
-#define KIND(p, kind)                                                                                                  \
-	if (!(p))                                                                                                      \
-		return INVALID_NULL_POINTER;                                                                           \
-	if ((p)->stype != (kind))                                                                                      \
-	return INVALID_ENUMERATION
-#define CONTEXT()                                                                                                      \
-	if (context != &the_context)                                                                                   \
-	return INVALID_NULL_HANDLE
-
 result_t zeInit(uint32_t flags)
 {
 	FAKE_FAULT(zeInit);
@@ -227,7 +66,7 @@ result_t zeInit(uint32_t flags)
 		return INVALID_ENUMERATION;
 	if (!device_count())
 		return UNINITIALIZED; /* no driver for it */
-	up = true;
+	ze_up = true;
 	return SUCCESS;
 }
 
@@ -331,7 +170,7 @@ result_t zeContextCreate(void *driver, const chained_t *desc, void **context)
 {
 	CALL(zeContextCreate);
 	KIND(desc, 0xd);
-	*context = &the_context;
+	*context = &ze_context;
 	return driver ? SUCCESS : INVALID_NULL_HANDLE;
 }
 
@@ -535,155 +374,4 @@ result_t zeMemCloseIpcHandle(void *context, const void *ptr)
 		fake_delete(b, false);
 	fake_unlock();
 	return good ? SUCCESS : INVALID_ARGUMENT;
-}
-
-result_t zeCommandListCreateImmediate(void *context, void *device, const queue_desc_t *desc, void **list)
-{
-	CALL(zeCommandListCreateImmediate);
-	CONTEXT();
-	KIND(desc, 0xe);
-	if (desc->ordinal != 1 || !device)
-		return INVALID_ARGUMENT; /* the group that only copies was not found */
-	struct list *l = calloc(1, sizeof *l);
-	if (!l)
-		return OUT_OF_DEVICE_MEMORY;
-	l->mode = desc->mode;
-	*list = l;
-	return SUCCESS;
-}
-
-result_t zeCommandListDestroy(void *list)
-{
-	CALL(zeCommandListDestroy);
-	fake_lock();
-	for (struct copy *c = copies; c; c = c->next)
-		if (c->list == list)
-			abort(); /* it still runs */
-	fake_unlock();
-	free(list);
-	return SUCCESS;
-}
-
-result_t zeCommandListAppendMemoryCopy(void *list, void *to, const void *from, size_t len, void *signal, uint32_t count,
-				       void **waits)
-{
-	CALL(zeCommandListAppendMemoryCopy);
-	struct list *l = list;
-	if (!l)
-		return INVALID_NULL_HANDLE;
-	if (!to || !from)
-		return INVALID_NULL_POINTER;
-	if (count > 1 || !count != !waits)
-		return INVALID_SIZE;
-	if (__sync_lock_test_and_set(&l->busy, 1))
-		abort(); /* two threads on one list */
-	result_t result = SUCCESS;
-	uint64_t t = (uint64_t)(uintptr_t)to, f = (uint64_t)(uintptr_t)from;
-	fake_lock();
-	if (l->mode == 1) {
-		result = fake_copy(t, f, len) ? SUCCESS : INVALID_ARGUMENT;
-	} else {
-		struct copy *c = malloc(sizeof *c);
-		if (c) {
-			*c = (struct copy){t, f, len, count ? waits[0] : NULL, signal, l, copies};
-			copies = c;
-		}
-	}
-	fake_unlock();
-	__sync_lock_release(&l->busy);
-	return result;
-}
-
-result_t zeEventPoolCreate(void *context, const chained_t *desc, uint32_t count, void **devices, void **pool)
-{
-	CALL(zeEventPoolCreate);
-	CONTEXT();
-	KIND(desc, 0x10);
-	struct pool *p = calloc(1, sizeof *p);
-	if (!p || !desc->number || !(desc->flags & 1) || !count != !devices)
-		return INVALID_SIZE;
-	p->room = desc->number;
-	*pool = p;
-	return SUCCESS;
-}
-
-result_t zeEventPoolDestroy(void *pool)
-{
-	CALL(zeEventPoolDestroy);
-	if (((struct pool *)pool)->used)
-		return OBJECT_IN_USE;
-	free(pool);
-	return SUCCESS;
-}
-
-result_t zeEventCreate(void *pool, const event_desc_t *desc, void **event)
-{
-	CALL(zeEventCreate);
-	KIND(desc, 0x11);
-	struct pool *p = pool;
-	struct event *e = calloc(1, sizeof *e);
-	if (!e || desc->index >= p->room)
-		return INVALID_ARGUMENT;
-	e->pool = p;
-	p->used++;
-	*event = e;
-	return SUCCESS;
-}
-
-result_t zeEventDestroy(void *event)
-{
-	CALL(zeEventDestroy);
-	fake_lock();
-	for (struct copy *c = copies; c; c = c->next)
-		if (c->wait == event || c->done == event)
-			abort(); /* an engine would use freed memory */
-	fake_unlock();
-	((struct event *)event)->pool->used--;
-	free(event);
-	return SUCCESS;
-}
-
-/* The youngest copy that may run. */
-static void run_one(void)
-{
-	for (struct copy **p = &copies; *p; p = &(*p)->next) {
-		struct copy *c = *p;
-		if (c->wait && !c->wait->state)
-			continue;
-		int state = fake_fault("ze_copy_engine");
-		if (!state)
-			state = fake_copy(c->to, c->from, c->len) ? 1 : INVALID_ARGUMENT;
-		if (c->done)
-			c->done->state = state;
-		*p = c->next;
-		free(c);
-		return;
-	}
-}
-
-result_t zeEventQueryStatus(void *event)
-{
-	CALL(zeEventQueryStatus);
-	fake_lock();
-	int state = ((struct event *)event)->state;
-	run_one();
-	fake_unlock();
-	return state == 0 ? NOT_READY : state == 1 ? SUCCESS : (result_t)state;
-}
-
-result_t zeEventHostSynchronize(void *event, uint64_t timeout)
-{
-	CALL(zeEventHostSynchronize);
-	(void)timeout;
-	result_t result = NOT_READY;
-	for (int i = 0; i < 1000 && result == NOT_READY; i++)
-		result = zeEventQueryStatus(event);
-	return result;
-}
-
-result_t zeEventHostReset(void *event)
-{
-	CALL(zeEventHostReset);
-	((struct event *)event)->state = 0;
-	return SUCCESS;
 }

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Two processes that open the provider each for itself, and connect. */
 #include "fi_node.h"
+#include "test_pair.h"
 
-#include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 
 const char *test_own_strerror(int err)
 {
@@ -86,91 +84,47 @@ static int setup_getinfo(struct node *n, const char *node, uint64_t flags, struc
 
 /* --- the two processes --- */
 
-/* TEST_CLIENT_NETNS: the client lives in another network namespace, and listens at TEST_CLIENT_NODE if it does. */
-static void move_away(void)
-{
-	const char *path = env_or("TEST_CLIENT_NETNS", NULL), *node = env_or("TEST_CLIENT_NODE", NULL);
-	if (!path)
-		return;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || setns(fd, CLONE_NEWNET) != 0)
-		test_fail(__FILE__, __LINE__, "TEST_CLIENT_NETNS=%s: %s", path, strerror(errno));
-	close(fd);
-	if (node)
-		setenv("TEST_NODE", node, 1);
-}
+/* What one side of a pair is told. */
+struct pairing {
+	const struct setup *setup;
+	side_fn fn[TEST_SIDES];
+	const void *arg;
+};
 
-static void run_side(enum test_side side, const struct setup *setup, side_fn fn, const void *arg, int oob)
+static void run_side(enum test_side side, int oob, const void *arg)
 {
+	const struct pairing *p = arg;
 	struct node n;
 	memset(&n, 0, sizeof n);
 	n.side = side;
-	n.setup = setup;
-	n.arg = arg;
+	n.setup = p->setup;
+	n.arg = p->arg;
 	n.oob = oob;
 	pid_t me = getpid();
 	oob_send(&n, &me, sizeof me);
 	oob_recv(&n, &n.peer, sizeof n.peer);
-	if (side == TEST_CLIENT)
-		move_away();
-	fn(&n);
-	test_child_done();
-}
-
-static bool died_as_expected(const struct setup *setup, enum test_side side, int status)
-{
-	return setup->victim == side && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+	if (side == TEST_CLIENT) {
+		/* The client may live in another network namespace, and then listens there. */
+		const char *node = test_enter_netns();
+		if (node)
+			setenv("TEST_NODE", node, 1);
+	}
+	p->fn[side](&n);
 }
 
 static const struct setup defaults;
 
 void pair(const struct setup *setup, side_fn server, side_fn client, const void *arg)
 {
-	if (!setup)
-		setup = &defaults;
-	int ends[2];
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
-		test_fail(__FILE__, __LINE__, "socketpair: %s", strerror(errno));
-	pid_t pid[TEST_SIDES] = {0};
-	for (int side = TEST_SERVER; side <= TEST_CLIENT; side++) {
-		pid[side] = test_fork((enum test_side)side);
-		if (pid[side] == 0) {
-			int mine = side == TEST_SERVER ? 0 : 1;
-			close(ends[!mine]);
-			run_side((enum test_side)side, setup, side == TEST_SERVER ? server : client, arg, ends[mine]);
-		}
-	}
-	close(ends[0]);
-	close(ends[1]);
-	for (int left = 2; left > 0; left--) {
-		int status;
-		pid_t ended = waitpid(-1, &status, 0);
-		enum test_side side = ended == pid[TEST_SERVER] ? TEST_SERVER : TEST_CLIENT;
-		enum test_side other = side == TEST_SERVER ? TEST_CLIENT : TEST_SERVER;
-		if (ended < 0)
-			test_fail(__FILE__, __LINE__, "waitpid: %s", strerror(errno));
-		if (died_as_expected(setup, side, status) || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
-			continue;
-		/* The other side gets a moment to say what it saw, no more. */
-		int other_status = 0;
-		for (int i = 0; left == 2 && i < 50 && waitpid(pid[other], &other_status, WNOHANG) == 0; i++)
-			test_sleep_ms(10);
-		test_child_ended(side, status);
-	}
+	struct pairing p = {.setup = setup ? setup : &defaults, .arg = arg};
+	p.fn[TEST_SERVER] = server;
+	p.fn[TEST_CLIENT] = client;
+	test_pair(run_side, p.setup->victim, &p);
 }
 
 void oob_send(struct node *n, const void *data, size_t len)
 {
-	const char *at = (const char *)data;
-	while (len > 0) {
-		ssize_t sent = send(n->oob, at, len, MSG_NOSIGNAL);
-		if (sent < 0 && errno == EINTR)
-			continue;
-		if (sent < 0)
-			test_fail(__FILE__, __LINE__, "the other side is gone (%s)", strerror(errno));
-		at += sent;
-		len -= (size_t)sent;
-	}
+	test_oob_send(n->oob, data, len);
 }
 
 void drive(struct node *n)

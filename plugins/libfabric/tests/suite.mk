@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # What c-tests/Makefile does differently for these programs: they are clients of libfabric alone, whose headers are the system's,
 # not ours to judge.
-SHARED := test
+SHARED := test test_pair
 OWN    := fi_local fi_done fi_node fi_mem
 USE    := $(shell pkg-config --cflags libfabric | sed 's/-I/-isystem /g') -DTEST_OWN_WORDS
 LIBS   := $(shell pkg-config --libs libfabric) -ldl

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What the programs about GDRFAB_FAULT share. Every claim is a process of its own, so each has its own faults. */
+#ifndef FAULT_H
+#define FAULT_H
+
+#include "fab.h"
+
+#include <stdarg.h>
+
+#define LEN ((size_t)4096)
+
+/* %s is the provider under test. */
+__attribute__((format(printf, 1, 2))) static inline void faults(const char *format, ...)
+{
+	char text[512];
+	va_list list;
+	va_start(list, format);
+	vsnprintf(text, sizeof text, format, list);
+	va_end(list);
+	setenv("GDRFAB_FAULT", text, 1);
+}
+
+static const char *another_provider(void)
+{
+	return strcmp(provider(), "verbs") == 0 ? "shm" : "verbs";
+}
+
+enum op { WRITE, READ, SEND, RECV, OPS };
+static const char *const op_words[OPS] = {"write", "read", "send", "recv"};
+
+/* What both sides of these claims have. */
+struct place {
+	struct mem m;
+	struct remote to;
+};
+
+static inline void place_up(struct node *n, struct place *p)
+{
+	node_up(n);
+	mem_new(n, &p->m, &memkinds[KIND_MEM_ALLOC], LEN);
+	mem_register(n, &p->m, 0, LEN, ANY_ACCESS, 0);
+	mem_publish(n, &p->m);
+	p->to = mem_fetch(n);
+}
+
+static inline ssize_t post(struct node *n, struct place *p, enum op op, size_t at, size_t len)
+{
+	unsigned char *buf = p->m.addr + at;
+	void *desc = mem_desc(&p->m);
+	switch (op) {
+	case WRITE:
+		return gdrfab_write(n->ep, buf, len, desc, 0, p->to.base + at, p->to.key, buf);
+	case READ:
+		return gdrfab_read(n->ep, buf, len, desc, 0, p->to.base + at, p->to.key, buf);
+	case SEND:
+		return gdrfab_send(n->ep, buf, len, desc, 0, buf);
+	default:
+		return gdrfab_recv(n->ep, buf, len, desc, 0, buf);
+	}
+}
+
+static inline void place_down(struct node *n, struct place *p)
+{
+	barrier(n);
+	mem_end(n, &p->m);
+	node_down(n);
+}
+
+#endif

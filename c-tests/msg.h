@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What the programs about messages share. */
+#ifndef MSG_H
+#define MSG_H
+
+#include "fab.h"
+
+#define SENT (GDRFAB_SEND | GDRFAB_MSG)
+#define RECEIVED (GDRFAB_RECV | GDRFAB_MSG)
+
+/* A setting of the provider under which claims run once more. */
+struct variant {
+	const char *variable, *value;
+	const void *arg;
+};
+
+/* Adds `name` with each of the provider's settings. */
+static inline void add_with_settings(const char *name, test_fn fn)
+{
+	static const struct {
+		const char *provider;
+		struct variant variant;
+	} all[] = {
+		{"shm", {"GDRFAB_SHM_PATHS", "staged", NULL}},
+		{"shm", {"GDRFAB_SHM_EAGER_MAX", "0", NULL}},
+		{"shm", {"GDRFAB_SHM_EAGER_MAX", "8192", NULL}},
+		{"shm", {"GDRFAB_SHM_AREA_MAX", "131072", NULL}},
+		{"shm", {"GDRFAB_SHM_RING_SLOTS", "256", NULL}},
+		/* Every message has to be asked for; one at a time; and frames that fit no buffer. */
+		{"tcp", {"GDRFAB_TCP_BUDGET", "0", NULL}},
+		{"tcp", {"GDRFAB_TCP_BUDGET", "5000", NULL}},
+		{"tcp", {"GDRFAB_TCP_WINDOW", "1", NULL}},
+		{"tcp", {"GDRFAB_TCP_BUFFER", "32768", NULL}},
+	};
+	char words[96];
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+		const struct variant *v = &all[i].variant;
+		if (strcmp(all[i].provider, provider()) != 0)
+			continue;
+		snprintf(words, sizeof words, "%s_%s=%s", name, v->variable, v->value);
+		test_add(words, fn, v, 40);
+	}
+}
+
+#endif

@@ -13,6 +13,7 @@ pub mod config;
 pub mod hmem;
 pub mod mr;
 pub mod prov;
+pub mod rdm;
 
 pub mod fabric;
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 mod circles;
 
 /// Bottom up: a layer may import itself and what stands before it.
-const LAYERS: [&str; 12] = ["error", "environment", "log", "guard", "config", "sys", "sync", "hmem", "mr", "prov", "fabric", "capi"];
+const LAYERS: [&str; 13] = ["error", "environment", "log", "guard", "config", "sys", "sync", "hmem", "mr", "prov", "rdm", "fabric", "capi"];
 
 /// Modules of one directory that must not know each other.
 const PEERS: [(&str, &[&str]); 2] =

@@ -5,7 +5,7 @@ use super::boundary::{Sized0, control, counted, cq_head, hold, no_cq, null, obje
 use super::objects::gdrfab_cq;
 use super::types::*;
 use crate::error::{Code, Error};
-use crate::prov::ops::{ContextEntry, DataEntry, MsgEntry, put};
+use crate::prov::ops::{ContextEntry, DataEntry, MsgEntry, put_from};
 use crate::prov::queue::Taken;
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::mem::offset_of;
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn gdrfab_cq_sread(
             return Err(Error::invalid("count: 0 entries cannot be waited for"));
         }
         let format = q.format;
-        match q.sread(count, timeout_ms, |i, c| put(format, buf, i, c))? {
+        match q.sread_from(count, timeout_ms, |i, c, from| put_from(format, buf, i, c, from.tag))? {
             Taken::Some(n) => Ok(n),
             Taken::Empty => Err(Error::AGAIN),
             Taken::ErrorFirst => Err(q.error_first()),
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfa
         let out = output_sized(entry, "entry")?;
         super::eq::no_flags(flags)?;
         let (data, room) = ((*out).err_data, (*out).err_data_size);
-        let Some((c, f)) = q.read_error() else { return Err(Error::AGAIN) };
+        let Some((c, f, _)) = q.read_error_from() else { return Err(Error::AGAIN) };
         let written = if data.is_null() {
             0
         } else {

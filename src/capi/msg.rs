@@ -87,11 +87,10 @@ pub unsafe extern "C" fn gdrfab_sendv(
     dest_addr: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = dest_addr;
     // SAFETY: the C caller says that the handle is open and the arrays live.
     posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
-            let c = Common { context: context as usize, flags: ep.tx_op_flags(), ..Common::default() };
+            let c = Common { context: context as usize, flags: ep.tx_op_flags(), peer: dest_addr, ..Common::default() };
             ep.send(iovecs(iov, count, "iov")?, &c, descs(desc, count))
         })
     })
@@ -104,7 +103,7 @@ unsafe fn parse<'a>(msg: *const gdrfab_msg, flags: u64) -> Result<(&'a [Iov], Co
     unsafe {
         let m = read_sized(msg, "msg")?;
         check_op_flags(flags)?;
-        let c = Common { context: m.context as usize, flags, data: m.data, desc: 0, timeout_ns: m.timeout_ns };
+        let c = Common { context: m.context as usize, flags, data: m.data, desc: 0, timeout_ns: m.timeout_ns, peer: m.addr };
         Ok((iovecs(m.msg_iov, m.iov_count, "msg->msg_iov")?, c, descs(m.desc, m.iov_count)))
     }
 }
@@ -135,8 +134,7 @@ pub unsafe extern "C" fn gdrfab_senddata(
     dest_addr: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = dest_addr;
-    let c = Common { context: context as usize, data, desc: desc as u64, ..Common::default() };
+    let c = Common { context: context as usize, data, desc: desc as u64, peer: dest_addr, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { with_data(ep, buf, len, c) }
 }
@@ -157,8 +155,7 @@ pub unsafe extern "C" fn gdrfab_inject(ep: *mut gdrfab_ep, buf: *const c_void, l
 /// gdrfab_inject() with data for the peer's completion entry. Mirrors fi_injectdata.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_injectdata(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, data: u64, dest_addr: u64) -> ssize_t {
-    let _ = dest_addr;
-    let c = Common { flags: Endpoint::INJECT, data, ..Common::default() };
+    let c = Common { flags: Endpoint::INJECT, data, peer: dest_addr, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { with_data(ep, buf, len, c) }
 }
@@ -198,12 +195,11 @@ pub unsafe extern "C" fn gdrfab_recvv(
     src_addr: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = src_addr;
     // SAFETY: the C caller says that the handle is open and the arrays live.
     posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
             let iov = iovecs(iov, count, "iov")?;
-            let c = Common { context: context as usize, ..Common::default() };
+            let c = Common { context: context as usize, peer: src_addr, ..Common::default() };
             ep.recv(iov, &c, descs(desc, count))
         })
     })

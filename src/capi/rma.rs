@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Remote memory access. `dest_addr` and `src_addr` are there for unconnected endpoints to come; connected
-//! ones ignore them.
+//! Remote memory access. `dest_addr` and `src_addr` are indexes of the address vector; connected endpoints
+//! ignore them.
 
 use super::boundary::{Sized0, descs, ep_head, iovecs, no_ep, null, object, posting, read_sized};
 use super::objects::gdrfab_ep;
@@ -89,14 +89,14 @@ unsafe fn vector(
     count: usize,
     addr: u64,
     key: u64,
-    context: *mut c_void,
+    (peer, context): (u64, *mut c_void),
 ) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the arrays live.
     posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
             let local = iovecs(iov, count, "iov")?;
             let len = total(local).ok_or_else(|| Error::invalid("iov: the lengths overflow"))?;
-            let c = Common { context: context as usize, flags: ep.tx_op_flags(), ..Common::default() };
+            let c = Common { context: context as usize, flags: ep.tx_op_flags(), peer, ..Common::default() };
             ep.rma(dir, local, &[RmaIov { addr, len, key }], &c, descs(desc, count))
         })
     })
@@ -118,7 +118,7 @@ unsafe fn message(ep: *mut gdrfab_ep, dir: Dir, msg: *const gdrfab_msg_rma, flag
             return Err(null("msg->rma_iov"));
         }
         let remote = std::slice::from_raw_parts(m.rma_iov.cast::<RmaIov>(), m.rma_iov_count);
-        let c = Common { context: m.context as usize, flags, data: m.data, desc: 0, timeout_ns: m.timeout_ns };
+        let c = Common { context: m.context as usize, flags, data: m.data, desc: 0, timeout_ns: m.timeout_ns, peer: m.addr };
         ep.rma(dir, local, remote, &c, descs(m.desc, m.iov_count))
     }
 }
@@ -163,9 +163,8 @@ pub unsafe extern "C" fn gdrfab_writev(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = dest_addr;
     // SAFETY: the C caller's promises, handed on.
-    unsafe { vector(ep, Dir::Write, iov, desc, count, addr, key, context) }
+    unsafe { vector(ep, Dir::Write, iov, desc, count, addr, key, (dest_addr, context)) }
 }
 
 /// Posts a write with pieces on both sides, flags, data and a deadline. Mirrors fi_writemsg.
@@ -195,8 +194,7 @@ pub unsafe extern "C" fn gdrfab_writedata(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = dest_addr;
-    let c = Common { context: context as usize, data, desc: desc as u64, ..Common::default() };
+    let c = Common { context: context as usize, data, desc: desc as u64, peer: dest_addr, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { with_data(ep, buf, len, addr, key, c) }
 }
@@ -232,8 +230,7 @@ pub unsafe extern "C" fn gdrfab_inject_writedata(
     addr: u64,
     key: u64,
 ) -> ssize_t {
-    let _ = dest_addr;
-    let c = Common { flags: Endpoint::INJECT, data, ..Common::default() };
+    let c = Common { flags: Endpoint::INJECT, data, peer: dest_addr, ..Common::default() };
     // SAFETY: the C caller's promises, handed on.
     unsafe { with_data(ep, buf, len, addr, key, c) }
 }
@@ -271,9 +268,8 @@ pub unsafe extern "C" fn gdrfab_readv(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let _ = src_addr;
     // SAFETY: the C caller's promises, handed on.
-    unsafe { vector(ep, Dir::Read, iov, desc, count, addr, key, context) }
+    unsafe { vector(ep, Dir::Read, iov, desc, count, addr, key, (src_addr, context)) }
 }
 
 /// Posts a read with pieces on both sides, flags and a deadline. Mirrors fi_readmsg.

@@ -10,7 +10,7 @@ use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
 use crate::prov::ops::{CqFormat, CqHead, Entry, EpHead, ReadSole};
-use crate::prov::queue::{Completion, Failure, Queue, Taken, Waiter};
+use crate::prov::queue::{Completion, Failure, Origin, Queue, Taken, Waiter};
 use crate::sync::serial::Serial;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -42,7 +42,11 @@ impl Cq {
         domain.users.add();
         let eps = Serial::new(domain.threading, Vec::new());
         let (own, rest) = read::choose(domain.threading, format);
-        let (ops, of) = source.as_ref().map_or((own, std::ptr::null()), |source| source.ops(format));
+        let (ops, of) = match &source {
+            // Only the queue knows tags.
+            Some(source) if format != CqFormat::Tagged => source.ops(format),
+            _ => (own, std::ptr::null()),
+        };
         Ok(Arc::new(Cq {
             head: CqHead { ops, of, rest, queue: Arc::as_ptr(&queue) },
             context: Context::default(),
@@ -135,12 +139,22 @@ impl Cq {
     /// Hands out up to `count` entries, driving the source and the endpoints first if none is there.
     #[inline(always)]
     pub fn read(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
+        self.read_by(count, || self.queue.take(count, &mut each))
+    }
+
+    /// As `read`, with where each entry came from.
+    pub fn read_from(&self, count: usize, mut each: impl FnMut(usize, &Completion, Origin)) -> Taken {
+        self.read_by(count, || self.queue.take_from(count, &mut each))
+    }
+
+    #[inline(always)]
+    fn read_by(&self, count: usize, mut take: impl FnMut() -> Taken) -> Taken {
         if self.descriptor.is_armed() {
             self.disarm();
         }
         // A count of 0 asks for progress alone, whatever waits in the queue.
         if count > 0 {
-            match self.queue.take(count, &mut each) {
+            match take() {
                 Taken::Empty => {}
                 taken => {
                     // A queue that never runs dry must not keep a peer's death from being noticed.
@@ -154,7 +168,7 @@ impl Cq {
             }
         }
         self.progress(false);
-        let taken = self.queue.take(count, &mut each);
+        let taken = take();
         if taken == Taken::Empty {
             self.pause();
         }
@@ -228,6 +242,11 @@ impl Cq {
     }
 
     pub fn read_error(&self) -> Option<(Completion, Failure)> {
+        self.read_error_from().map(|(entry, why, _)| (entry, why))
+    }
+
+    /// As `read_error`, with where the entry came from.
+    pub fn read_error_from(&self) -> Option<(Completion, Failure, Origin)> {
         if let Some(c) = self.queue.take_error() {
             return Some(c);
         }
@@ -244,12 +263,17 @@ impl Cq {
 
     /// As `read`, but waits up to `timeout_ms` (-1 = for ever); `Empty` on timeout or signal().
     pub fn sread(&self, count: usize, timeout_ms: i32, mut each: impl FnMut(usize, &Completion)) -> Result<Taken> {
+        self.sread_from(count, timeout_ms, |i, c, _| each(i, c))
+    }
+
+    /// As `sread`, with where each entry came from.
+    pub fn sread_from(&self, count: usize, timeout_ms: i32, mut each: impl FnMut(usize, &Completion, Origin)) -> Result<Taken> {
         self.domain.owner.check()?;
         if self.descriptor.is_armed() {
             self.disarm();
         }
         self.fetch();
-        let ready = || match self.queue.take(count, &mut each) {
+        let ready = || match self.queue.take_from(count, &mut each) {
             Taken::Empty if self.queue.take_signal() => Some(Taken::Empty),
             Taken::Empty => None,
             taken => Some(taken),

@@ -5,8 +5,8 @@
 use super::cq::Cq;
 use crate::error::errno;
 use crate::guard::{attempt, failed, hold, null};
-use crate::prov::ops::{ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, MsgEntry, Rest};
-use crate::prov::queue::Taken;
+use crate::prov::ops::{ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, MsgEntry, Rest, TaggedEntry, put_from};
+use crate::prov::queue::{Completion, Origin, Taken};
 use crate::sync::serial::Threading;
 use std::ffi::c_void;
 
@@ -16,6 +16,7 @@ pub(super) fn choose(threading: Threading, format: CqFormat) -> (&'static CqOps,
         CqFormat::Context => of_format::<ContextEntry>(threading),
         CqFormat::Msg => of_format::<MsgEntry>(threading),
         CqFormat::Data => of_format::<DataEntry>(threading),
+        CqFormat::Tagged => (const { &CqOps { read: tagged } }, of_format::<TaggedEntry>(threading).1),
     }
 }
 
@@ -109,6 +110,48 @@ unsafe extern "C" fn queue<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
         unsafe { outcome(cq, of(cq).read(count, |i, c| E::put(buf, i, c))) }
     };
     hold(|rc| rc as isize, read)
+}
+
+/// gdrfab_cq_read() of entries with their tags.
+///
+/// # Safety
+/// As for `queue`.
+#[inline(never)]
+unsafe extern "C" fn tagged(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: the caller's promise, handed on.
+    unsafe { read_from(cq, buf, count, std::ptr::null_mut()) }
+}
+
+/// gdrfab_cq_readfrom(): as gdrfab_cq_read() in any format, with the index of each entry's peer.
+///
+/// # Safety
+/// As for `queue`; `peers` is NULL or holds `count` numbers.
+pub unsafe fn read_from(cq: *const CqHead, buf: *mut c_void, count: usize, peers: *mut u64) -> isize {
+    let read = || {
+        if buf.is_null() && count != 0 {
+            return failed(&null("buf")) as isize;
+        }
+        // SAFETY: the caller's promise, handed on.
+        unsafe {
+            let q = of(cq);
+            outcome(cq, q.read_from(count, |i, c, from| put_all(q.format, buf, peers, i, c, from)))
+        }
+    };
+    hold(|rc| rc as isize, read)
+}
+
+/// Writes entry `i` and the index of its peer.
+///
+/// # Safety
+/// `buf` holds more than `i` entries of the format, and `peers` is NULL or holds as many numbers.
+pub unsafe fn put_all(format: CqFormat, buf: *mut c_void, peers: *mut u64, i: usize, c: &Completion, from: Origin) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        put_from(format, buf, i, c, from.tag);
+        if !peers.is_null() {
+            peers.add(i).write_unaligned(from.peer);
+        }
+    }
 }
 
 /// gdrfab_cq_read() when the source has nothing.

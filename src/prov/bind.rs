@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What an endpoint is bound to, and the one way in which its operations end there: the same for every provider.
 
+use super::av::Av;
 use super::contract::Source;
 use super::event::{Event, EventKind, EventQueue};
 use super::flags;
@@ -35,6 +36,8 @@ pub enum Binding {
     /// Nothing: entries of what this side initiates come in the order of posting.
     Order,
     Drivers(Arc<Drivers>),
+    /// Whom the indexes of peers name; connectionless endpoints only.
+    Av(Arc<Av>),
 }
 
 /// What decides how hard an RDMA device tries before it fails an operation.
@@ -272,6 +275,7 @@ impl Bindings {
             }
             Binding::Order => self.sent = Some(Box::default()),
             Binding::Drivers(drivers) => self.drivers = drivers,
+            Binding::Av(_) => return Err(Error::invalid("ep: only an endpoint of ep_type GDRFAB_EP_RDM takes an address vector")),
             Binding::Eq(eq) => {
                 if self.eq.is_some() {
                     return taken("an event queue");

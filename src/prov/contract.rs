@@ -144,6 +144,21 @@ pub trait Endpoint: Send + Sync {
 
     fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()>;
 
+    /// As `send`, matched by its tag.
+    fn tsend(&self, _local: &[Iov], _common: &Common, _descs: &[u64], _tag: u64) -> Result<()> {
+        Err(no_tags())
+    }
+
+    /// As `recv`, for messages whose tag is `tag` but for the bits of `ignore`.
+    fn trecv(&self, _local: &[Iov], _common: &Common, _descs: &[u64], _tag: u64, _ignore: u64) -> Result<()> {
+        Err(no_tags())
+    }
+
+    /// The endpoint as a link of a connectionless one, if it can be that.
+    fn lane(&self) -> Option<&dyn Lane> {
+        None
+    }
+
     /// Cancels the first operation or receive of `context` that still can be.
     fn cancel(&self, context: usize) -> Result<()>;
 
@@ -219,6 +234,48 @@ pub trait Endpoint: Send + Sync {
     fn report(&self, key: u64, desc: u64) -> Result<PathReport>;
 
     fn stats(&self) -> Stats;
+}
+
+fn no_tags() -> Error {
+    Error::fixed(errno::EOPNOTSUPP, "ep: tagged messages need an endpoint of ep_type GDRFAB_EP_RDM")
+}
+
+/// A connected endpoint as an ordered link of a connectionless one. It takes RMA as ever, and parcels instead of messages: they
+/// need no receive and give no entry. Both ends use it so from the first parcel on.
+pub trait Lane {
+    /// Bytes that one parcel may have, words included.
+    fn max(&self) -> usize;
+
+    /// Sends a parcel of words and pieces of host memory, copied at once, behind all RMA and parcels posted before. False: there
+    /// is no room now, or it would overtake something; progress brings it.
+    ///
+    /// # Safety
+    /// The pieces can be read.
+    unsafe fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool>;
+
+    /// A turn of progress. Parcels that came go to `each` in their order; false: this one stays, and so do those behind it.
+    fn take(&self, force: bool, each: &mut dyn FnMut(&dyn Parcel) -> bool);
+}
+
+/// What a lane has brought: the peer's, and so not to be trusted.
+pub trait Parcel {
+    fn words(&self) -> usize;
+
+    /// 0 beyond the last one.
+    fn word(&self, i: usize) -> u64;
+
+    /// Bytes behind the words.
+    fn len(&self) -> usize;
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies `len` bytes from byte `skip` on; what lies outside of the parcel is not touched.
+    ///
+    /// # Safety
+    /// `to` can be written for `len` bytes.
+    unsafe fn copy(&self, skip: usize, to: *mut u8, len: usize);
 }
 
 fn no_effort() -> Error {

@@ -4,14 +4,17 @@
 
 pub const MSG: u64 = 1 << 1;
 pub const RMA: u64 = 1 << 2;
+pub const TAGGED: u64 = 1 << 3;
 pub const READ: u64 = 1 << 8;
 pub const WRITE: u64 = 1 << 9;
 pub const RECV: u64 = 1 << 10;
 pub const SEND: u64 = 1 << 11;
 pub const REMOTE_READ: u64 = 1 << 12;
 pub const REMOTE_WRITE: u64 = 1 << 13;
+pub const MULTI_RECV: u64 = 1 << 16;
 pub const REMOTE_CQ_DATA: u64 = 1 << 17;
 pub const MORE: u64 = 1 << 18;
+pub const PEEK: u64 = 1 << 19;
 pub const FENCE: u64 = 1 << 21;
 pub const COMPLETION: u64 = 1 << 24;
 pub const INJECT: u64 = 1 << 25;
@@ -25,6 +28,11 @@ pub const REMOTE_COMM: u64 = 1 << 52;
 pub const RMA_EVENT: u64 = 1 << 56;
 pub const SOURCE: u64 = 1 << 57;
 pub const SELECTIVE_COMPLETION: u64 = 1 << 59;
+/// Of capabilities; the same bit as CLAIM of operations.
+pub const DIRECTED_RECV: u64 = 1 << 59;
+/// Of receives, with PEEK or after it.
+pub const CLAIM: u64 = 1 << 59;
+pub const DISCARD: u64 = 1 << 58;
 pub const GETINFO_ALL: u64 = 1 << 60;
 
 /// What an operation may be posted with.

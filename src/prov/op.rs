@@ -34,6 +34,8 @@ pub struct Common {
     pub desc: u64,
     /// Relative; 0 = the endpoint's.
     pub timeout_ns: u64,
+    /// The peer's index in the address vector; of a receive `av::UNSPEC` for any. A connected endpoint ignores it.
+    pub peer: u64,
 }
 
 /// An RMA operation of one piece on each side, or a message of one piece.

@@ -18,13 +18,13 @@ use std::ffi::c_void;
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// gdrfab_write() and gdrfab_read(): endpoint, buffer, length, descriptor, unused, remote address, key, context.
+/// gdrfab_write() and gdrfab_read(): endpoint, buffer, length, descriptor, peer, remote address, key, context.
 pub type Rma = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *mut c_void, u64, u64, u64, *mut c_void) -> isize;
-/// gdrfab_inject_write(): endpoint, buffer, length, unused, remote address, key.
+/// gdrfab_inject_write(): endpoint, buffer, length, peer, remote address, key.
 pub type InjectWrite = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, u64, u64, u64) -> isize;
-/// gdrfab_send() and gdrfab_recv(): endpoint, buffer, length, descriptor, unused, context.
+/// gdrfab_send() and gdrfab_recv(): endpoint, buffer, length, descriptor, peer, context.
 pub type Message = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *mut c_void, u64, *mut c_void) -> isize;
-/// gdrfab_inject(): endpoint, buffer, length, unused.
+/// gdrfab_inject(): endpoint, buffer, length, peer.
 pub type Inject = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, u64) -> isize;
 /// A turn of progress that writes up to `most` arrivals into the caller's array instead of the empty queue. Negative: nothing
 /// was done, and `progress` is to be called.
@@ -53,7 +53,7 @@ pub struct EpOps {
     pub inject: Inject,
     pub recv: Message,
     /// By format, where arrivals can go straight to the reader of a queue without locks.
-    pub arrive: Option<[Arrivals; 3]>,
+    pub arrive: Option<[Arrivals; 4]>,
 }
 
 /// Handles belong to the process that opened them: rings and keys cannot have two owners.
@@ -179,12 +179,12 @@ pub unsafe extern "C" fn write(
     buf: *mut c_void,
     len: usize,
     desc: *mut c_void,
-    _dest_addr: u64,
+    dest_addr: u64,
     addr: u64,
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
+    let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
     // SAFETY: the C caller says that the handle is open.
     posting(|| rma(unsafe { &*ep }, Dir::Write, Iov { addr: buf as usize, len }, addr, key, &c))
 }
@@ -197,12 +197,12 @@ pub unsafe extern "C" fn read(
     buf: *mut c_void,
     len: usize,
     desc: *mut c_void,
-    _src_addr: u64,
+    src_addr: u64,
     addr: u64,
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
+    let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
     // SAFETY: the C caller says that the handle is open.
     posting(|| rma(unsafe { &*ep }, Dir::Read, Iov { addr: buf as usize, len }, addr, key, &c))
 }
@@ -210,8 +210,8 @@ pub unsafe extern "C" fn read(
 /// # Safety
 /// As for [`EpOps`].
 #[inline(never)]
-pub unsafe extern "C" fn inject_write(ep: *const EpHead, buf: *mut c_void, len: usize, _dest_addr: u64, addr: u64, key: u64) -> isize {
-    let c = Common { flags: INJECT_FLAGS, ..Common::default() };
+pub unsafe extern "C" fn inject_write(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, addr: u64, key: u64) -> isize {
+    let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
     // SAFETY: the C caller says that the handle is open.
     posting(|| rma(unsafe { &*ep }, Dir::Write, Iov { addr: buf as usize, len }, addr, key, &c))
 }
@@ -231,10 +231,10 @@ pub unsafe extern "C" fn send(
     buf: *mut c_void,
     len: usize,
     desc: *mut c_void,
-    _dest_addr: u64,
+    dest_addr: u64,
     context: *mut c_void,
 ) -> isize {
-    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
+    let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
     // SAFETY: the C caller says that the handle is open.
     posting(|| message(unsafe { &*ep }, Iov { addr: buf as usize, len }, &c))
 }
@@ -242,8 +242,8 @@ pub unsafe extern "C" fn send(
 /// # Safety
 /// As for [`EpOps`].
 #[inline(never)]
-pub unsafe extern "C" fn inject(ep: *const EpHead, buf: *mut c_void, len: usize, _dest_addr: u64) -> isize {
-    let c = Common { flags: INJECT_FLAGS, ..Common::default() };
+pub unsafe extern "C" fn inject(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64) -> isize {
+    let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
     // SAFETY: the C caller says that the handle is open.
     posting(|| message(unsafe { &*ep }, Iov { addr: buf as usize, len }, &c))
 }
@@ -256,10 +256,10 @@ pub unsafe extern "C" fn recv(
     buf: *mut c_void,
     len: usize,
     desc: *mut c_void,
-    _src_addr: u64,
+    src_addr: u64,
     context: *mut c_void,
 ) -> isize {
-    let c = Common { context: context as usize, desc: desc as u64, ..Common::default() };
+    let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
     let local = Iov { addr: buf as usize, len };
     // SAFETY: the C caller says that the handle is open.
     let ep = unsafe { &*ep };
@@ -272,6 +272,7 @@ pub enum CqFormat {
     Context,
     Msg,
     Data,
+    Tagged,
 }
 
 /// An entry as the C caller gets it; the border has them under their names there.
@@ -311,6 +312,12 @@ pub struct DataEntry {
     pub data: u64,
 }
 
+#[repr(C)]
+pub struct TaggedEntry {
+    pub data: DataEntry,
+    pub tag: u64,
+}
+
 impl Entry for ContextEntry {
     const FORMAT: CqFormat = CqFormat::Context;
     #[inline(always)]
@@ -335,6 +342,30 @@ impl Entry for DataEntry {
     }
 }
 
+/// Tags come with the origins of entries ([`put_from`]); without, they are 0.
+impl Entry for TaggedEntry {
+    const FORMAT: CqFormat = CqFormat::Tagged;
+    #[inline(always)]
+    fn of(c: &Completion) -> Self {
+        TaggedEntry { data: DataEntry::of(c), tag: 0 }
+    }
+}
+
+/// As `put`, with the tag if the format has one.
+///
+/// # Safety
+/// As for `put`.
+#[inline]
+pub unsafe fn put_from(format: CqFormat, buf: *mut c_void, i: usize, c: &Completion, tag: u64) {
+    // SAFETY: handed on.
+    unsafe {
+        match format {
+            CqFormat::Tagged => buf.cast::<TaggedEntry>().add(i).write_unaligned(TaggedEntry { data: DataEntry::of(c), tag }),
+            other => put(other, buf, i, c),
+        }
+    }
+}
+
 /// As `E::put` for a format that is known when running.
 ///
 /// # Safety
@@ -347,6 +378,7 @@ pub unsafe fn put(format: CqFormat, buf: *mut c_void, i: usize, c: &Completion) 
             CqFormat::Context => ContextEntry::put(buf, i, c),
             CqFormat::Msg => MsgEntry::put(buf, i, c),
             CqFormat::Data => DataEntry::put(buf, i, c),
+            CqFormat::Tagged => TaggedEntry::put(buf, i, c),
         }
     }
 }

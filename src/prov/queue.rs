@@ -32,6 +32,18 @@ pub struct Failure {
     pub olen: usize,
 }
 
+/// Which peer an entry came from, and with which tag; only of connectionless endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    pub tag: u64,
+    /// Its index in the address vector.
+    pub peer: u64,
+}
+
+impl Origin {
+    pub const NONE: Origin = Origin { tag: 0, peer: super::av::UNSPEC };
+}
+
 /// A ring of plain entries: pushing and taking one is a copy of 40 bytes. It grows only for entries
 /// that nobody could reserve (flushed receives); failures, which are rare, stand beside it in order.
 pub struct Entries {
@@ -47,13 +59,17 @@ pub struct Entries {
     /// What `free` is when the queue is full: below 0 where the ring is still smaller than the queue.
     floor: isize,
     failures: VecDeque<Failure>,
+    /// Beside each place of the ring, once an entry had one: its origin, and the entry's number, as those without one leave
+    /// the place as it was.
+    origins: Box<[(usize, Origin)]>,
 }
 
 impl Entries {
     fn new(size: usize) -> Entries {
         let ring: Box<[Completion]> = vec![Completion::default(); size.clamp(2, 4096).next_power_of_two()].into();
         let mask = ring.len() - 1;
-        let mut entries = Entries { ring, head: 0, tail: 0, mask, size, free: 0, floor: 0, failures: VecDeque::new() };
+        let mut entries =
+            Entries { ring, head: 0, tail: 0, mask, size, free: 0, floor: 0, failures: VecDeque::new(), origins: Box::default() };
         entries.free = entries.bound();
         entries.floor = entries.bound() - size as isize;
         entries
@@ -166,8 +182,32 @@ impl Entries {
         Taken::Some(n)
     }
 
+    /// As `append`.
+    fn append_from(&mut self, done: Completion, from: Origin) {
+        self.append(done);
+        if self.origins.is_empty() {
+            self.origins = vec![(usize::MAX, Origin::NONE); self.ring.len()].into();
+        }
+        let number = self.tail.wrapping_sub(1);
+        let mask = self.origins.len() - 1;
+        if let Some(place) = self.origins.get_mut(number & mask) {
+            *place = (number, from);
+        }
+    }
+
+    /// Of entry `number`.
+    fn origin(&self, number: usize) -> Origin {
+        let mask = self.origins.len().wrapping_sub(1);
+        self.origins.get(number & mask).filter(|(of, _)| *of == number).map_or(Origin::NONE, |(_, from)| *from)
+    }
+
     #[cold]
     fn grow(&mut self) {
+        if !self.origins.is_empty() {
+            let mut wider: Vec<_> = (0..self.len()).map(|i| (i, self.origin(self.head.wrapping_add(i)))).collect();
+            wider.resize(self.ring.len() * 2, (usize::MAX, Origin::NONE));
+            self.origins = wider.into();
+        }
         let bound = self.bound();
         let mut wider = Vec::with_capacity(self.ring.len() * 2);
         let mask = self.ring.len() - 1;
@@ -231,6 +271,29 @@ impl Queue {
         {
             let mut e = self.entries.lock();
             e.append(done);
+            e.free -= 1;
+        }
+        self.waiter.notify();
+    }
+
+    /// As `push`, whether there is room or not.
+    pub fn push_from(&self, done: Completion, from: Origin) {
+        {
+            let mut e = self.entries.lock();
+            e.append_from(done, from);
+            e.free -= 1;
+        }
+        self.waiter.notify();
+    }
+
+    /// As `fail` without a reservation.
+    #[cold]
+    pub fn fail_from(&self, mut done: Completion, failure: Failure, from: Origin) {
+        {
+            let mut e = self.entries.lock();
+            done.flags |= FAILED;
+            e.failures.push_back(failure);
+            e.append_from(done, from);
             e.free -= 1;
         }
         self.waiter.notify();
@@ -321,8 +384,20 @@ impl Queue {
         self.entries.lock().take(count, each)
     }
 
+    /// As `take`, with where each entry came from.
+    pub fn take_from(&self, count: usize, mut each: impl FnMut(usize, &Completion, Origin)) -> Taken {
+        let mut e = self.entries.lock();
+        let head = e.head;
+        let origins = std::mem::take(&mut e.origins);
+        let mask = origins.len().wrapping_sub(1);
+        let origin = |number: usize| origins.get(number & mask).filter(|(of, _)| *of == number).map_or(Origin::NONE, |(_, from)| *from);
+        let taken = e.take(count, |i, c| each(i, c, origin(head.wrapping_add(i))));
+        e.origins = origins;
+        taken
+    }
+
     /// The failure at the head, if there is one.
-    pub fn take_error(&self) -> Option<(Completion, Failure)> {
+    pub fn take_error(&self) -> Option<(Completion, Failure, Origin)> {
         let mut e = self.entries.lock();
         let mut done = *e.front()?;
         if done.flags & FAILED == 0 {
@@ -330,9 +405,10 @@ impl Queue {
         }
         done.flags &= !FAILED;
         let failure = e.failures.pop_front()?;
+        let from = e.origin(e.head);
         e.head = e.head.wrapping_add(1);
         e.free += 1;
-        Some((done, failure))
+        Some((done, failure, from))
     }
 
     /// What the failure at the head says, which stays there.

@@ -377,7 +377,7 @@ impl Side {
                 match queue.take(1, |_, c| ended.push((*c, None))) {
                     Taken::Some(_) => {}
                     Taken::Empty => break,
-                    Taken::ErrorFirst => ended.extend(queue.take_error().map(|(c, f)| (c, Some(f.error)))),
+                    Taken::ErrorFirst => ended.extend(queue.take_error().map(|(c, f, _)| (c, Some(f.error)))),
                 }
             }
             // With nothing queued, arrivals may go past the queue.

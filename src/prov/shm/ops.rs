@@ -9,7 +9,7 @@ use crate::error::errno;
 use crate::guard::{attempt, hold};
 use crate::prov::bind::{INJECT_FLAGS, Quick};
 use crate::prov::op::{Common, Iov};
-use crate::prov::ops::{self as general, Arrivals, ContextEntry, CqHead, DataEntry, Entry, EpHead, EpOps, MsgEntry, on_host};
+use crate::prov::ops::{self as general, Arrivals, ContextEntry, CqHead, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry, on_host};
 use crate::prov::queue::Queue;
 use crate::sync::serial::{Reached, Serial, Threading};
 use std::ffi::c_void;
@@ -31,7 +31,11 @@ static SHORT: EpOps = EpOps {
 };
 
 const fn of_lock<const LOCKED: bool>() -> EpOps {
-    let arrive = if LOCKED { None } else { Some([arrivals::<ContextEntry>(), arrivals::<MsgEntry>(), arrivals::<DataEntry>()]) };
+    let arrive = if LOCKED {
+        None
+    } else {
+        Some([arrivals::<ContextEntry>(), arrivals::<MsgEntry>(), arrivals::<DataEntry>(), arrivals::<TaggedEntry>()])
+    };
     EpOps {
         write: rma::<true, LOCKED>,
         read: rma::<false, LOCKED>,

@@ -7,7 +7,7 @@ use super::quick::{Armed, READ, SEND, WRITE};
 use super::state::Shared;
 use crate::guard::{attempt, failed, hold};
 use crate::prov::op::One;
-use crate::prov::ops::{self as general, ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, EpHead, EpOps, MsgEntry};
+use crate::prov::ops::{self as general, ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
 use crate::prov::queue::Found;
 use crate::sync::serial::Threading;
 use std::ffi::c_void;
@@ -132,9 +132,11 @@ pub fn of_cq(threading: Threading, format: CqFormat) -> &'static CqOps {
         (Threading::Safe, CqFormat::Context) => &CqOps { read: read::<ContextEntry, true> },
         (Threading::Safe, CqFormat::Msg) => &CqOps { read: read::<MsgEntry, true> },
         (Threading::Safe, CqFormat::Data) => &CqOps { read: read::<DataEntry, true> },
+        (Threading::Safe, CqFormat::Tagged) => &CqOps { read: read::<TaggedEntry, true> },
         (Threading::Promised, CqFormat::Context) => &CqOps { read: read::<ContextEntry, false> },
         (Threading::Promised, CqFormat::Msg) => &CqOps { read: read::<MsgEntry, false> },
         (Threading::Promised, CqFormat::Data) => &CqOps { read: read::<DataEntry, false> },
+        (Threading::Promised, CqFormat::Tagged) => &CqOps { read: read::<TaggedEntry, false> },
     }
 }
 

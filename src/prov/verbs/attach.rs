@@ -6,6 +6,7 @@ use super::abi::ibv_access_flags as flag;
 use super::backing::Backing;
 use super::device::Transport;
 use super::domain::Domain;
+use super::mr::Attached;
 use super::object::RawMr;
 use super::steps::{PINNED, Record, Steps};
 use crate::config;
@@ -15,22 +16,6 @@ use crate::mr::region::{Location, Pieces};
 use crate::mr::{Access, Attr, Iov, Memory, Paths, Source, file, location};
 use crate::sys::mem;
 use std::os::fd::{AsFd, BorrowedFd};
-
-/// Memory that the device, or staging, reaches.
-pub struct Attached {
-    /// By this process's addresses.
-    pub location: Location<()>,
-    /// Address of the first byte for peers.
-    pub base: u64,
-    /// The device's registration of each piece; none where the memory is staged.
-    pub mrs: Vec<RawMr>,
-    /// The same memory under this process's addresses, where peers use others.
-    pub local: Option<RawMr>,
-    /// How the bytes are reached where the device cannot.
-    pub backing: Option<Backing>,
-    pub path: Paths,
-    pub record: Record,
-}
 
 /// Whether a region can be reached by copies: of peers only where there is a service queue pair to ask for them.
 fn may_stage(domain: &Domain, access: Access) -> Result<()> {
@@ -84,7 +69,7 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
     }
     let base = iov.addr as u64;
     // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
-    let mr = unsafe { RawMr::host(&domain.pd, iov.addr, iov.len, base, device_access(domain, access)) }.ok()?;
+    let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr, iov.len, base, device_access(domain, access)) }.ok()?;
     let location = location_of(&[iov], len, Site::HOST, Kind::Host);
     Some(Attached { location, base, mrs: vec![mr], local: None, backing: None, path: PINNED.path, record: Record::of(PINNED) })
 }
@@ -178,7 +163,7 @@ impl Plan<'_> {
         let access = device_access(self.domain, self.access) | extra;
         self.each(|iov, iova| {
             // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
-            unsafe { RawMr::host(&self.domain.pd, iov.addr, iov.len, iova, access) }
+            unsafe { RawMr::host(&self.domain.memory.pd, iov.addr, iov.len, iova, access) }
         })
     }
 
@@ -226,7 +211,7 @@ impl Plan<'_> {
         self.domain.context().dmabuf()?;
         let buf = up.export_dmabuf(iov.addr as u64, iov.len as u64, pcie)?;
         check_congruent(iova, buf.offset)?;
-        RawMr::dmabuf(&self.domain.pd, buf.fd.as_fd(), buf.offset, iov.len, iova, device_access(self.domain, self.access))
+        RawMr::dmabuf(&self.domain.memory.pd, buf.fd.as_fd(), buf.offset, iov.len, iova, device_access(self.domain, self.access))
     }
 }
 
@@ -290,7 +275,7 @@ fn attach_file(
     // questions would show beside its registration, so they wait for a refusal, which needs words.
     let by_fd = || {
         domain.context().dmabuf()?;
-        twice(&|iova| RawMr::dmabuf(&domain.pd, fd, offset, len, iova, access))
+        twice(&|iova| RawMr::dmabuf(&domain.memory.pd, fd, offset, len, iova, access))
     };
     let tried = steps.permits(Paths::DMABUF).then(by_fd);
     let is_dmabuf = match &tried {
@@ -307,7 +292,7 @@ fn attach_file(
     let mapped = || {
         let backing = backing.as_ref().map_err(Clone::clone)?;
         // SAFETY: the mapping stays as long as the region, which keeps the backing.
-        twice(&|iova| unsafe { RawMr::host(&domain.pd, backing.address(), len, iova, access) })
+        twice(&|iova| unsafe { RawMr::host(&domain.memory.pd, backing.address(), len, iova, access) })
     };
     if let Some(pieces) = steps.attempt(path, "the file's mapping pinned (ibv_reg_mr)", mapped) {
         return done(steps, pieces, backing.ok(), path, site);

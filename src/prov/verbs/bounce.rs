@@ -1,36 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Registered host memory between the device and memory that it does not reach. A domain keeps what was used for
-//! the next operation.
+//! The bytes of an operation in a bounce buffer: registered host memory between the device and memory that it does not
+//! reach.
 
-use super::abi::{ibv_access_flags, ibv_sge};
-use super::domain::Domain;
+use super::abi::ibv_sge;
+use super::memory::{Buffer, Memory};
 use super::mr::{self, Staged};
-use super::object::RawMr;
-use crate::error::{Error, Result, errno};
+use crate::error::Result;
 use crate::hmem::Site;
 use crate::prov::op::Iov;
-use crate::sys::mem::{self, Mapping, Protection};
-use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
-
-/// Bytes that a domain keeps for reuse.
-const KEPT: usize = 64 << 20;
-const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
-/// The largest single one.
-const LARGEST: usize = 1 << 30;
-
-/// A registered buffer.
-pub struct Buffer {
-    map: Mapping,
-    mr: RawMr,
-}
-
-/// Buffers that no operation uses.
-#[derive(Default)]
-pub struct Pool {
-    free: Vec<Buffer>,
-    bytes: usize,
-}
 
 /// The caller's side of a bounced operation.
 enum Place {
@@ -38,87 +16,19 @@ enum Place {
     Staged(Arc<Staged>, Iov),
 }
 
-/// A buffer in use, and whose bytes it carries. It returns to its domain when dropped.
+/// A buffer in use, and whose bytes it carries. It returns to where it came from when dropped.
 pub struct Bounce {
     buffer: Option<Buffer>,
     len: usize,
     places: Vec<Place>,
-    home: Weak<Domain>,
-}
-
-impl Buffer {
-    pub fn address(&self) -> usize {
-        self.map.as_ptr() as usize
-    }
-
-    pub fn lkey(&self) -> u32 {
-        self.mr.keys().0
-    }
-
-    pub fn rkey(&self) -> u32 {
-        self.mr.keys().1
-    }
-
-    fn new(domain: &Domain, len: usize, access: u32) -> Result<Buffer> {
-        if len > LARGEST {
-            return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes; what is staged moves at most {LARGEST} at once")));
-        }
-        let len = mem::page_round(len.max(1)).ok_or_else(|| Error::invalid("len: overflows"))?.next_power_of_two();
-        let file = mem::memfd("gdrfab-bounce", len)?;
-        let map = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite)?;
-        let addr = map.as_ptr() as usize;
-        // SAFETY: the mapping is undone after the region: `Buffer` closes it before its fields are dropped.
-        let mr = unsafe { RawMr::host(&domain.pd, addr, len, addr as u64, access)? };
-        Ok(Buffer { map, mr })
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // Before the mapping goes.
-        if let Err(e) = self.mr.close() {
-            crate::log!(Warn, "{e}");
-        }
-    }
-}
-
-/// A buffer of `len` bytes from the domain's stock.
-pub fn buffer(domain: &Domain, len: usize) -> Result<Buffer> {
-    {
-        let mut pool = domain.pool.lock();
-        let fits = |b: &&Buffer| b.map.len() >= len;
-        let best = pool.free.iter().enumerate().filter(|(_, b)| fits(b)).min_by_key(|(_, b)| b.map.len()).map(|(i, _)| i);
-        if let Some(i) = best {
-            let found = pool.free.swap_remove(i);
-            pool.bytes -= found.map.len();
-            return Ok(found);
-        }
-    }
-    Buffer::new(domain, len, LOCAL)
-}
-
-/// A buffer that the peer may write and read too; it is nobody else's afterwards.
-pub fn shared_buffer(domain: &Domain, len: usize) -> Result<Buffer> {
-    Buffer::new(domain, len, LOCAL | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ)
-}
-
-fn give_back(domain: &Domain, buffer: Buffer) {
-    let mut pool = domain.pool.lock();
-    let len = buffer.map.len();
-    if pool.bytes + len <= KEPT {
-        pool.bytes += len;
-        pool.free.push(buffer);
-        return;
-    }
-    drop(pool);
-    drop(buffer);
+    home: Weak<Memory>,
 }
 
 /// A bounce for `local`, filled with its bytes if it is what goes out.
-pub fn take(domain: &Domain, local: &[Iov], descs: &[u64], total: usize, fill: bool) -> Result<Box<Bounce>> {
+pub fn take(memory: &Arc<Memory>, local: &[Iov], descs: &[u64], total: usize, fill: bool) -> Result<Box<Bounce>> {
     let mut places = Vec::with_capacity(local.len());
     {
-        let regions = domain.regions.lock();
+        let regions = memory.regions.lock();
         for (i, v) in local.iter().enumerate().filter(|(_, v)| v.len > 0) {
             let desc = descs.get(i).copied().unwrap_or(0);
             let staged = if mr::is_looked_up(desc) { regions.staged(desc)? } else { None };
@@ -128,7 +38,7 @@ pub fn take(domain: &Domain, local: &[Iov], descs: &[u64], total: usize, fill: b
             });
         }
     }
-    let bounce = Bounce { buffer: Some(buffer(domain, total)?), len: total, places, home: domain.me.clone() };
+    let bounce = Bounce { buffer: Some(memory.buffer(total)?), len: total, places, home: Arc::downgrade(memory) };
     if fill {
         bounce.gather()?;
     }
@@ -139,13 +49,13 @@ impl Bounce {
     /// What the device is given.
     pub fn piece(&self) -> ibv_sge {
         match &self.buffer {
-            Some(b) => ibv_sge { addr: b.map.as_ptr() as u64, length: self.len as u32, lkey: b.mr.keys().0 },
+            Some(b) => ibv_sge { addr: b.address() as u64, length: self.len as u32, lkey: b.lkey() },
             None => ibv_sge { addr: 0, length: 0, lkey: 0 },
         }
     }
 
     fn bytes(&self) -> *mut u8 {
-        self.buffer.as_ref().map_or(std::ptr::null_mut(), |b| b.map.as_ptr())
+        self.buffer.as_ref().map_or(std::ptr::null_mut(), |b| b.address() as *mut u8)
     }
 
     /// The caller's bytes into the buffer.
@@ -189,7 +99,7 @@ impl Bounce {
 impl Drop for Bounce {
     fn drop(&mut self) {
         if let (Some(buffer), Some(home)) = (self.buffer.take(), self.home.upgrade()) {
-            give_back(&home, buffer);
+            home.give_back(buffer);
         }
     }
 }

@@ -1,26 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Event channels of rdma_cm, which do not block, and what comes out of them.
+//! What comes out of the event channels of rdma_cm.
 //!
 //! An event is copied out and acknowledged before anyone sees it, because `rdma_destroy_id` waits for that.
 
-use super::abi::{rdma_cm_event, rdma_cm_event_type as ev, rdma_event_channel};
+use super::abi::{rdma_cm_event, rdma_cm_event_type as ev};
+use super::cm_channel::Channel;
 use super::cm_id::Id;
 use super::library::{cm, last_errno};
 use super::status::{call_error, returned};
 use crate::error::{Code, Error, Result, errno};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-
-/// A queue of events; readable when [`Channel::next`] has one.
-pub struct Channel {
-    raw: NonNull<rdma_event_channel>,
-}
-
-// SAFETY: librdmacm may be called from any thread.
-unsafe impl Send for Channel {}
-// SAFETY: as above; reading events is a system call and a lock of librdmacm's own.
-unsafe impl Sync for Channel {}
 
 /// What happened to an identifier.
 #[derive(Debug)]
@@ -99,36 +89,13 @@ impl CmEvent {
 }
 
 impl Channel {
-    pub fn new() -> Result<Arc<Channel>> {
-        // SAFETY: no preconditions.
-        let raw = unsafe { cm()?.rdma_create_event_channel()? };
-        let Some(raw) = NonNull::new(raw) else {
-            return Err(match last_errno() {
-                err @ (errno::ENOENT | errno::ENODEV | errno::ENOSYS) => Error::new(
-                    errno::ENODEV,
-                    format!("rdma_cm: the kernel has no RDMA connection manager (module rdma_ucm): {}", errno::words(err)),
-                ),
-                err => call_error("opening an rdma_cm event channel", err),
-            });
-        };
-        let channel = Channel { raw };
-        let nonblocking = rustix::fs::fcntl_getfl(channel.as_fd())
-            .and_then(|flags| rustix::fs::fcntl_setfl(channel.as_fd(), flags | rustix::fs::OFlags::NONBLOCK));
-        nonblocking.map_err(|e| Error::os("making an rdma_cm event channel non-blocking", e))?;
-        Ok(Arc::new(channel))
-    }
-
-    pub(super) fn raw(&self) -> *mut rdma_event_channel {
-        self.raw.as_ptr()
-    }
-
     /// The next event, if there is one.
     pub fn next(self: &Arc<Channel>) -> Result<Option<CmEvent>> {
         let cm = cm()?;
         let mut raw: *mut rdma_cm_event = null_mut();
         loop {
             // SAFETY: a channel; the event is written on success.
-            if unsafe { cm.rdma_get_cm_event(self.raw.as_ptr(), &mut raw)? } == 0 {
+            if unsafe { cm.rdma_get_cm_event(self.raw(), &mut raw)? } == 0 {
                 break;
             }
             match last_errno() {
@@ -201,20 +168,6 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as the channel.
-        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
-    }
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`; every identifier of it held it.
-        let _ = cm().and_then(|cm| unsafe { cm.rdma_destroy_event_channel(self.raw.as_ptr()) });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,12 +185,5 @@ mod tests {
         assert_eq!(errno(CmEventKind::ConnectError, 7), Some((errno::ECONNABORTED, Code::None)));
         assert_eq!(errno(CmEventKind::Established, 0), None);
         assert_eq!(errno(CmEventKind::Other(99), -1), None);
-    }
-
-    #[test]
-    fn without_a_kernel_the_words_say_what_is_missing() {
-        if let Err(e) = Channel::new() {
-            assert!(!e.words.is_empty() && e.errno > 0, "{e}");
-        }
     }
 }

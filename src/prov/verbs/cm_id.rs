@@ -14,7 +14,7 @@
 //! uses its identifiers in several threads holds one lock for both.
 
 use super::abi::{ibv_qp_attr, rdma_cm_id, rdma_conn_param, rdma_port_space};
-pub use super::cm_event::{Channel, CmEvent, CmEventKind};
+use super::cm_channel::Channel;
 use super::entry_points::Cm;
 use super::library::cm;
 use super::status::{pointer, returned};

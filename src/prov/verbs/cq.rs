@@ -6,13 +6,10 @@
 
 use super::abi::{ibv_cq, ibv_wc};
 use super::device::Context;
-use super::domain::Domain;
 use super::object::RawCq;
-use super::ops;
 use super::state::Shared;
+use super::tag::Tag;
 use crate::error::{Error, Result, errno};
-use crate::prov;
-use crate::prov::ops::{CqFormat, CqOps};
 use crate::prov::queue::Queue;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
@@ -27,40 +24,6 @@ pub const BATCH: usize = 16;
 /// Entries that a queue has beyond what its caller asked for, so that endpoints of the usual sizes fit without
 /// resizing, which not every device can.
 const ROOM: usize = 4096;
-
-/// A work request's number: whose it is, of which queue, and which.
-///
-/// `63: receive | 62..48: generation | 47..32: member | 31..0: sequence`
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Tag(u64);
-
-impl Tag {
-    const RECV: u64 = 1 << 63;
-
-    fn new(member: usize, generation: u16) -> Tag {
-        Tag(u64::from(generation & 0x7fff) << 48 | (member as u64) << 32)
-    }
-
-    #[inline(always)]
-    pub fn send(self, seq: u32) -> u64 {
-        self.0 | u64::from(seq)
-    }
-
-    #[inline(always)]
-    pub fn recv(self, seq: u32) -> u64 {
-        self.0 | Tag::RECV | u64::from(seq)
-    }
-
-    #[inline(always)]
-    pub fn member(wr_id: u64) -> usize {
-        (wr_id >> 32 & 0xffff) as usize
-    }
-
-    #[inline(always)]
-    fn is_of(self, wr_id: u64) -> bool {
-        (wr_id ^ self.0) >> 32 & 0x7fff_ffff == 0
-    }
-}
 
 pub struct Member {
     pub tag: Tag,
@@ -90,38 +53,24 @@ unsafe extern "C" fn no_poll(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int 
 }
 
 pub struct Cq {
-    pub raw: RawCq,
     /// Where arrivals go; an endpoint with counters alone has none.
     pub queue: Option<Arc<Queue>>,
     /// It carries the library's own words between endpoints.
     service: bool,
     pub inner: Serial<Inner>,
     sleepers: AtomicUsize,
-}
-
-impl prov::Source for Cq {
-    fn ops(&self, format: CqFormat) -> (&'static CqOps, *const ()) {
-        (ops::of_cq(self.inner.threading(), format), (&raw const *self).cast())
-    }
-
-    /// Takes completions and hands them to their endpoints.
-    fn poll(&self, force: bool) {
-        if force {
-            self.poll_locked(&mut self.inner.lock());
-        } else if let Some(mut inner) = self.inner.try_lock() {
-            self.poll_locked(&mut inner);
-        }
-    }
+    /// Behind the members, whose queue pairs are destroyed first.
+    pub raw: RawCq,
 }
 
 impl Cq {
-    pub fn open(domain: &Arc<Domain>, size: usize, queue: &Arc<Queue>) -> Result<Arc<Cq>> {
-        Self::make(domain.context(), domain.threading, size, Some(queue.clone()), false)
+    pub fn open(context: &Arc<Context>, threading: Threading, size: usize, queue: &Arc<Queue>) -> Result<Arc<Cq>> {
+        Self::make(context, threading, size, Some(queue.clone()), false)
     }
 
     /// A queue for an endpoint that has no completion queue of the caller's.
-    pub fn hidden(domain: &Arc<Domain>) -> Result<Arc<Cq>> {
-        Self::make(domain.context(), domain.threading, 0, None, false)
+    pub fn hidden(context: &Arc<Context>, threading: Threading) -> Result<Arc<Cq>> {
+        Self::make(context, threading, 0, None, false)
     }
 
     /// The queue of a domain's service queue pairs.
@@ -185,6 +134,15 @@ impl Cq {
         drop(inner);
     }
 
+    /// Takes completions and hands them to their endpoints. If another thread does, that is enough, unless `force`.
+    pub fn poll(&self, force: bool) {
+        if force {
+            self.poll_locked(&mut self.inner.lock());
+        } else if let Some(mut inner) = self.inner.try_lock() {
+            self.poll_locked(&mut inner);
+        }
+    }
+
     fn poll_locked(&self, inner: &mut Inner) {
         let Inner { wcs, members, .. } = inner;
         loop {
@@ -231,21 +189,5 @@ impl Cq {
         if others && let Err(e) = self.raw.arm() {
             crate::log!(Warn, "{e}");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tag_knows_its_own_and_no_other() {
-        let tag = Tag::new(7, 0x7fff);
-        for wr_id in [tag.send(0), tag.recv(u32::MAX)] {
-            assert!(tag.is_of(wr_id));
-            assert_eq!(Tag::member(wr_id), 7);
-            assert!(!Tag::new(7, 0x7ffe).is_of(wr_id) && !Tag::new(6, 0x7fff).is_of(wr_id));
-        }
-        assert_eq!(tag.recv(5) as u32, 5);
     }
 }

@@ -12,8 +12,6 @@ use super::gid::{Gid, Source};
 use super::library::{last_errno, verbs};
 use super::status::{call_error, pointer, returned};
 use crate::error::{Error, Result, errno};
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -100,7 +98,7 @@ pub struct Context {
     /// The node's GUID, in host order.
     pub guid: u64,
     pub place: Place,
-    inline: OnceLock<usize>,
+    pub(super) inline: OnceLock<usize>,
     dmabuf: OnceLock<Result<()>>,
     odp: OnceLock<Result<Odp>>,
     gone: AtomicBool,
@@ -312,23 +310,6 @@ impl Context {
     /// Reads of this side that may be under way at once on one connection.
     pub fn reads_out(&self) -> u8 {
         self.attr.max_qp_init_rd_atom.clamp(1, 16) as u8
-    }
-
-    /// Bytes that travel inside a work request, up to `wish`: no attribute says, so a queue pair is made and asked.
-    pub fn inline(&self, wish: usize) -> usize {
-        // Of the hardware, so that a device opened anew need not be tried anew.
-        static KNOWN: Mutex<BTreeMap<(String, u64), usize>> = Mutex::new(BTreeMap::new());
-        let probe = || {
-            let key = (self.name.clone(), self.guid);
-            if let Some(known) = KNOWN.lock().get(&key) {
-                return *known;
-            }
-            match super::qp::probe_inline(self) {
-                Ok(found) => *KNOWN.lock().entry(key).or_insert(found),
-                Err(_) => 0,
-            }
-        };
-        wish.min(*self.inline.get_or_init(probe))
     }
 
     pub fn ports(&self) -> impl Iterator<Item = Result<Port>> + '_ {

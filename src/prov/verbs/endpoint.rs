@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint: the calls of the layer above, each under the endpoint's lock.
+//! An endpoint: its state, its completion queues, and what takes both.
 
-use super::conn::{self, Link};
-use super::cq::{Cq, Tag};
+use super::conn::Link;
+use super::cq::Cq;
 use super::device::Transport;
 use super::domain::Domain;
 use super::fault::Faults;
-use super::greeting::DATA_MAX;
-use super::mr;
-use super::ops;
-use super::pep::Request;
-use super::post::Batch;
-use super::qp::{Capacity, Patience, Qp};
-use super::quick::{READ, SEND, WRITE};
+use super::line::Staging;
+use super::qp::{Capacity, Patience};
 use super::ring::Ring;
 use super::service::Service;
-use super::staged::Staging;
 use super::state::{Phase, Shared, State};
+use super::tag::Tag;
+use super::work::Batch;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
-use crate::mr::Paths;
-use crate::prov::bind::{Binding, Bindings, Effort, Options, PathReport, Stats, Verdicts};
-use crate::prov::contract::own_request;
+use crate::prov::bind::{Bindings, Options, Stats};
 use crate::prov::fault::Plan;
+use crate::prov::flags;
 use crate::prov::info::Info;
-use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
-use crate::prov::ops::EpOps;
-use crate::prov::{self, Source, flags};
-use crate::sync::gate::Fences;
+use crate::prov::op::{Common, One};
 use crate::sync::serial::{Serial, Threading};
-use crate::sys::epoll::Poller;
-use crate::sys::time;
-use std::any::Any;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 /// Turns of progress between two looks at what changes rarely: a power of two.
 const RARELY: u32 = 1024;
 
+/// The completion queues of the device: of operations and of receives.
+#[derive(Clone, Default)]
+pub struct Queues {
+    pub tx: Option<Arc<Cq>>,
+    pub rx: Option<Arc<Cq>>,
+}
+
+/// Locked in this order: a queue of the device, the state, `queues`.
 pub struct Endpoint {
-    shared: Arc<Shared>,
-    capacity: Capacity,
-    psn: u32,
-    turns: AtomicU32,
+    pub(super) shared: Arc<Shared>,
+    pub(super) domain: Arc<Domain>,
+    pub(super) queues: Mutex<Queues>,
+    pub(super) capacity: Capacity,
+    pub(super) psn: u32,
+    pub(super) turns: AtomicU32,
     /// Bits of their number that are 0 when it is time for what changes rarely.
-    mask: u32,
+    pub(super) mask: u32,
 }
 
 impl Endpoint {
@@ -70,8 +70,7 @@ impl Endpoint {
             object: 0,
             context,
             qp: None,
-            tx_cq: None,
-            rx_cq: None,
+            cqs: [0; 2],
             tx: Ring::new(capacity.tx as usize),
             rx: Ring::new(capacity.rx as usize),
             tx_tag: Tag::default(),
@@ -100,26 +99,15 @@ impl Endpoint {
         // A fault's delay ends by itself, so it is looked for in every turn.
         let mask = if state.faults.is_some() { 0 } else { RARELY - 1 };
         let psn = crate::mr::KeySource::new()?.draw() as u32 & 0xff_ffff;
-        let shared = Arc::new(Shared { staging: AtomicBool::new(false), state: Serial::new(domain.threading, state), domain });
-        Ok(Endpoint { shared, capacity, psn, turns: AtomicU32::new(0), mask })
-    }
-
-    fn check_can_connect(s: &State) -> Result<()> {
-        if s.bind.eq.is_none() {
-            return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
-        }
-        match s.phase {
-            Phase::Enabled => Ok(()),
-            Phase::Fresh => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
-            Phase::Connecting(_) | Phase::Connected => Err(Error::new(errno::EISCONN, "ep: connecting or connected already")),
-            Phase::Draining | Phase::Down(_) => Err(Error::new(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
-        }
+        let (staging, memory) = (AtomicBool::new(false), domain.memory.clone());
+        let shared = Arc::new(Shared { memory, staging, state: Serial::new(domain.threading, state) });
+        Ok(Endpoint { shared, domain, queues: Mutex::default(), capacity, psn, turns: AtomicU32::new(0), mask })
     }
 
     /// Makes the queue pair for the library's own messages, where the transport allows one. Without it there are no
     /// staged transfers.
-    fn ensure_service(&self) {
-        let domain = &self.shared.domain;
+    pub(super) fn ensure_service(&self) {
+        let domain = &self.domain;
         {
             let s = self.shared.state.lock();
             if s.service.is_some() || !matches!(s.phase, Phase::Enabled) || domain.context().transport == Transport::Iwarp {
@@ -127,8 +115,8 @@ impl Endpoint {
             }
         }
         let make = || {
-            let cq = domain.service_cq().ok_or(Error::fixed(errno::ENOSYS, "the domain has no queue for them"))?.clone();
-            let mut service = Service::new(domain, cq.clone())?;
+            let cq = domain.service_cq().ok_or(Error::fixed(errno::ENOSYS, "the domain has no queue for them"))?;
+            let mut service = Service::new(&domain.memory, &cq.raw, domain.port, domain.most_pieces())?;
             // Queues are locked before endpoints.
             let tag = cq.add(&self.shared, Service::CHARGE)?;
             service.begin(tag).inspect_err(|_| cq.remove(&self.shared))?;
@@ -140,19 +128,20 @@ impl Endpoint {
         }
     }
 
-    fn check_by_address(&self) -> Result<()> {
-        match self.shared.domain.context().transport {
+    pub(super) fn check_by_address(&self) -> Result<()> {
+        match self.domain.context().transport {
             Transport::Iwarp => Err(Error::fixed(errno::EOPNOTSUPP, "iWARP connects by rdma_cm alone, not by exchanged addresses")),
             _ => Ok(()),
         }
     }
 
-    fn queues(&self, s: &State) -> [Option<Arc<Cq>>; 3] {
-        [s.tx_cq.clone(), s.rx_cq.clone(), s.service.as_ref().map(|v| v.cq.clone())]
+    pub(super) fn queues(&self, s: &State) -> [Option<Arc<Cq>>; 3] {
+        let Queues { tx, rx } = self.queues.lock().clone();
+        [tx, rx, self.domain.service_cq().filter(|_| s.service.is_some()).cloned()]
     }
 
     /// Ends the connection and waits until the device has given everything back.
-    fn leave(&self) {
+    pub(super) fn leave(&self) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
         let queues = {
             let mut s = self.shared.state.lock();
@@ -169,19 +158,19 @@ impl Endpoint {
 
     /// The short way of an operation with everything.
     #[inline(always)]
-    fn try_quick<const KIND: u8>(&self, s: &mut State, one: One, c: &Common) -> Option<Result<()>> {
+    pub(super) fn try_quick<const KIND: u8>(&self, s: &mut State, one: One, c: &Common) -> Option<Result<()>> {
         if c.timeout_ns != 0 {
             return None;
         }
-        match self.shared.domain.threading {
+        match self.domain.threading {
             Threading::Promised => s.try_quick::<KIND, false>(one, c.flags),
             Threading::Safe => s.try_quick::<KIND, true>(one, c.flags),
         }
     }
 
     #[inline(never)]
-    fn progress_all(&self, force: bool) {
-        self.shared.domain.poll_async();
+    pub(super) fn progress_all(&self, force: bool) {
+        self.domain.poll_async();
         let queues = {
             let mut s = if force {
                 self.shared.state.lock()
@@ -193,7 +182,7 @@ impl Endpoint {
             };
             // What waits for the last of its chain waits no longer than this.
             s.ring_promised();
-            s.progress_connection(&self.shared.domain);
+            s.progress_connection(&self.domain);
             if s.faults.is_some() {
                 s.release_held();
             }
@@ -206,7 +195,7 @@ impl Endpoint {
     }
 
     /// How hard the connection will try, which is agreed on when it is made.
-    fn set_patience(&self, change: impl FnOnce(&mut Patience)) -> Result<()> {
+    pub(super) fn set_patience(&self, change: impl FnOnce(&mut Patience)) -> Result<()> {
         let mut s = self.shared.state.lock();
         match s.phase {
             Phase::Fresh | Phase::Enabled => {
@@ -215,336 +204,5 @@ impl Endpoint {
             }
             _ => Err(Error::fixed(errno::EOPBADSTATE, "ep: this option is set before connecting or accepting")),
         }
-    }
-}
-
-impl prov::Endpoint for Endpoint {
-    /// The handle that events name.
-    fn set_object(&self, object: usize) {
-        self.shared.state.lock().object = object;
-    }
-
-    /// Bytes of private data that connect and accept take.
-    fn cm_data_size(&self) -> usize {
-        DATA_MAX
-    }
-
-    fn bind(&self, what: Binding) -> Result<()> {
-        let mut s = self.shared.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
-        }
-        let source = match &what {
-            Binding::Cq { source: Some(source), transmit, receive, .. } => {
-                let source: Arc<dyn Any + Send + Sync> = source.clone();
-                source.downcast::<Cq>().ok().map(|cq| (cq, *transmit, *receive))
-            }
-            _ => None,
-        };
-        s.bind.bind(what)?;
-        if let Some((cq, transmit, receive)) = source {
-            if transmit {
-                s.tx_cq = Some(cq.clone());
-            }
-            if receive {
-                s.rx_cq = Some(cq);
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes the queue pair.
-    fn enable(&self, op_flags: u64) -> Result<()> {
-        let domain = &self.shared.domain;
-        let mut s = self.shared.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
-        }
-        s.bind.check_complete()?;
-        let tx_cq = s.tx_cq.clone().map_or_else(|| Cq::hidden(domain), Ok)?;
-        let rx_cq = s.rx_cq.clone().map_or_else(|| if s.tx_cq.is_none() { Ok(tx_cq.clone()) } else { Cq::hidden(domain) }, Ok)?;
-        let qp = Qp::new(&domain.pd, &tx_cq.raw, &rx_cq.raw, self.capacity)?;
-        qp.init(domain.port)?;
-        s.signal_all = s.unordered || s.bind.counters.send.is_some() || s.bind.counters.write.is_some() || s.bind.counters.read.is_some();
-        (s.tx_cq, s.rx_cq) = (Some(tx_cq.clone()), Some(rx_cq.clone()));
-        // Queues are locked before endpoints.
-        drop(s);
-        let (tx, rx) = (self.capacity.tx as usize, self.capacity.rx as usize);
-        let tx_tag = tx_cq.add(&self.shared, tx)?;
-        let rx_tag = rx_cq.add(&self.shared, rx).inspect_err(|_| tx_cq.remove(&self.shared))?;
-        let mut s = self.shared.state.lock();
-        (s.tx_tag, s.rx_tag) = (tx_tag, rx_tag);
-        s.qp = Some(qp);
-        s.op_flags = op_flags;
-        s.phase = Phase::Enabled;
-        domain.watch.add(&self.shared);
-        if s.own_receives {
-            (0..rx).for_each(|_| s.repost_own());
-        }
-        Ok(())
-    }
-
-    fn ops(&self) -> (&'static EpOps, *const ()) {
-        (ops::choose(self.shared.domain.threading), Arc::as_ptr(&self.shared).cast())
-    }
-
-    fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
-        self.ensure_service();
-        let mut s = self.shared.state.lock();
-        Self::check_can_connect(&s)?;
-        s.dial(&self.shared.domain, address, data)
-    }
-
-    fn connect_addr(&self, address: &str) -> Result<()> {
-        self.check_by_address()?;
-        let mut s = self.shared.state.lock();
-        Self::check_can_connect(&s)?;
-        s.by_address(&self.shared.domain, address, self.psn)?;
-        drop(s);
-        self.shared.domain.expect_removal();
-        Ok(())
-    }
-
-    /// Accepts; on failure the request is lost, as its peer is.
-    fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
-        let request: Request = own_request(request)?;
-        self.ensure_service();
-        let mut s = self.shared.state.lock();
-        Self::check_can_connect(&s)?;
-        s.take_request(&self.shared.domain, request, data)
-    }
-
-    /// The address by which a peer's endpoint can connect to this one's queue pair.
-    fn address(&self) -> Result<String> {
-        self.check_by_address()?;
-        self.ensure_service();
-        let s = self.shared.state.lock();
-        match &s.qp {
-            Some(qp) => Ok(conn::address_of(&self.shared.domain, qp, self.psn, s.service.as_ref().map(|v| v.qp.number)).to_string()),
-            None => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first: the address is that of its queue pair")),
-        }
-    }
-
-    fn peer_address(&self) -> Result<String> {
-        let s = self.shared.state.lock();
-        match (&s.phase, s.link.peer()) {
-            (Phase::Connected, Some(peer)) => Ok(peer.to_string()),
-            _ => Err(s.not_connected()),
-        }
-    }
-
-    /// Says goodbye and ends everything outstanding.
-    fn shutdown(&self) -> Result<()> {
-        {
-            let s = self.shared.state.lock();
-            if !matches!(s.phase, Phase::Connected | Phase::Connecting(_)) {
-                return Err(s.not_connected());
-            }
-        }
-        self.leave();
-        Ok(())
-    }
-
-    /// The endpoint ends; posted receives get their error entries.
-    fn close(&self) -> Result<()> {
-        self.leave();
-        let queues = {
-            let mut s = self.shared.state.lock();
-            s.qp = None;
-            s.link = Link::default();
-            s.bind = Bindings::default();
-            s.service = None;
-            [s.tx_cq.take(), s.rx_cq.take()]
-        };
-        // The service queue pair may be gone before, with a queue pair that gave nothing back.
-        queues.iter().flatten().chain(self.shared.domain.service_cq()).for_each(|cq| cq.remove(&self.shared));
-        Ok(())
-    }
-
-    fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
-        let mut s = self.shared.state.lock();
-        if let ([here], [there], [desc]) = (local, remote, descs)
-            && here.len == there.len
-        {
-            let one = One { buf: here.addr, len: here.len, addr: there.addr, key: there.key, desc: *desc, context: c.context };
-            let done = match dir {
-                Dir::Write => self.try_quick::<WRITE>(&mut s, one, c),
-                Dir::Read => self.try_quick::<READ>(&mut s, one, c),
-            };
-            if let Some(done) = done {
-                return done;
-            }
-        }
-        s.rma(&self.shared.domain, dir, local, remote, c, descs)
-    }
-
-    fn send(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
-        let mut s = self.shared.state.lock();
-        if let ([here], [desc]) = (local, descs) {
-            let one = One { buf: here.addr, len: here.len, addr: 0, key: 0, desc: *desc, context: c.context };
-            if let Some(done) = self.try_quick::<SEND>(&mut s, one, c) {
-                return done;
-            }
-        }
-        s.send(&self.shared.domain, local, c, descs)
-    }
-
-    fn recv(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
-        let mut s = self.shared.state.lock();
-        if let ([here], [desc], 0) = (local, descs, c.timeout_ns)
-            && s.try_quick_receive(here.addr, here.len, *desc, c.context).is_some()
-        {
-            return Ok(());
-        }
-        s.recv(&self.shared.domain, local, c, descs)
-    }
-
-    fn cancel(&self, _context: usize) -> Result<()> {
-        Err(Error::fixed(
-            errno::EOPNOTSUPP,
-            "a queue pair takes back nothing alone: shut the endpoint down, or give operations a deadline, which does so",
-        ))
-    }
-
-    /// One turn of progress. Entries come through the completion queues; what happens to the connection is looked
-    /// at now and then, and whenever `force` asks.
-    #[inline]
-    fn progress(&self, force: bool) {
-        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
-        if force || turn & self.mask == 0 {
-            self.progress_all(force);
-        } else if self.shared.staging.load(Ordering::Relaxed)
-            && let Some(cq) = self.shared.domain.service_cq()
-        {
-            cq.poll(false);
-        }
-    }
-
-    /// Watches what can happen with `poller`, and arms it. The caller then runs progress once more.
-    fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
-        self.shared.domain.watch_async(poller)?;
-        let queues = {
-            let s = self.shared.state.lock();
-            s.link.watch(poller)?;
-            self.queues(&s)
-        };
-        queues.iter().flatten().try_for_each(|cq| cq.sleep(poller))?;
-        Ok(None)
-    }
-
-    /// Changes when there is something else to watch than before.
-    fn watched(&self) -> u64 {
-        u64::from(self.shared.state.lock().link.has_channel())
-    }
-
-    /// What came after the queues were armed has made their descriptors readable.
-    fn may_sleep(&self) -> bool {
-        true
-    }
-
-    fn awake(&self, _poller: Option<&Poller>) {
-        let queues = {
-            let s = self.shared.state.lock();
-            self.queues(&s)
-        };
-        queues.iter().flatten().for_each(|cq| cq.awake());
-    }
-
-    /// How long a sleeper may sleep before this endpoint has something to do by itself.
-    fn nap_ns(&self) -> u64 {
-        const LONG: u64 = u64::MAX;
-        const SHORT: u64 = 1_000_000;
-        let s = self.shared.state.lock();
-        let now = time::now_ns();
-        let until = |at: u64| if at == 0 { LONG } else { at.saturating_sub(now).clamp(SHORT, LONG) };
-        let draining = if matches!(s.phase, Phase::Draining) || s.peer_end.is_some() { SHORT } else { LONG };
-        let nap = until(s.earliest).min(until(s.held_until())).min(until(s.connecting_deadline().unwrap_or(0))).min(draining);
-        s.bind.sleeps(now, nap)
-    }
-
-    fn set_stream(&self, stream: u64) -> Result<()> {
-        match stream {
-            0 => Ok(()),
-            _ => {
-                let words = "GDRFAB_OPT_STREAM: an RDMA device (verbs) waits for no stream; synchronise with it before posting";
-                Err(Error::new(errno::EOPNOTSUPP, words))
-            }
-        }
-    }
-
-    fn effort(&self, what: Effort) -> Result<u32> {
-        let now = self.shared.state.lock().patience;
-        Ok(u32::from(match what {
-            Effort::AckTimeout => now.timeout,
-            Effort::Retries => now.retries,
-            Effort::RnrRetries => now.rnr_retries,
-            Effort::MinRnrTimer => now.min_rnr_timer,
-        }))
-    }
-
-    /// Takes the verbs' codes: up to 7 repeats, and times up to 31.
-    fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
-        let most = if matches!(what, Effort::Retries | Effort::RnrRetries) { 7 } else { 31 };
-        match u8::try_from(value) {
-            Ok(value) if value <= most => self.set_patience(|now| match what {
-                Effort::AckTimeout => now.timeout = value,
-                Effort::Retries => now.retries = value,
-                Effort::RnrRetries => now.rnr_retries = value,
-                Effort::MinRnrTimer => now.min_rnr_timer = value,
-            }),
-            _ => Err(Error::invalid(format!("optval: {value}, must be 0 to {most}"))),
-        }
-    }
-
-    fn options(&self) -> Options {
-        self.shared.state.lock().options
-    }
-
-    fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
-        let mut s = self.shared.state.lock();
-        change(&mut s.options);
-        s.close_quick();
-    }
-
-    /// The memory of this side and the key decide: one that a peer's device gave is checked by that device alone, when
-    /// an operation comes.
-    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
-        let s = self.shared.state.lock();
-        s.check_connected()?;
-        let staged = mr::is_staged(key);
-        if !staged && key >> 32 != 0 {
-            let words = format!("key: {key:#x} is no key of a verbs region: it has more than 32 bits and names no staged region");
-            return Err(Error::coded(errno::EKEYREJECTED, Code::Key, words));
-        }
-        let here = mr::local_path(desc)?;
-        let no = |words: String| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
-        let by_device = |path: Paths| match () {
-            () if staged => no("the peer's region is staged: its device does not reach the memory (its mr_explain tells why)".into()),
-            () if here != path => no(format!("this side's memory is registered by the path {}", here.words())),
-            () => s.ruled_out(path),
-        };
-        let served = s.service.as_ref().is_some_and(|service| service.up);
-        let by_copies = match (staged, here) {
-            (true, _) if !served => no("this connection has no staged transfers (iWARP, or a peer that is no gdrfab)".into()),
-            (true, _) | (_, Paths::STAGED) => s.ruled_out(Paths::STAGED),
-            _ => no("the devices reach the memory of both sides: nothing is staged".into()),
-        };
-        let verdicts = Verdicts {
-            nic: by_device(Paths::NIC),
-            dmabuf: by_device(Paths::DMABUF),
-            peer_mem: by_device(Paths::PEER_MEM),
-            staged: by_copies,
-            ..Verdicts::refused("no path of verbs: the peer is reached by an RDMA device")
-        };
-        let paths = verdicts.possible();
-        let offered = if staged { Paths::STAGED } else { mr::PATHS };
-        let path = paths.best();
-        let device = &self.shared.domain.context().name;
-        let text = format!("to the peer's region {key:#x}, by {device}: {}\n{}", path.words(), verdicts.lines(path));
-        Ok(PathReport { path, paths, offered, verdicts, text })
-    }
-
-    fn stats(&self) -> Stats {
-        self.shared.state.lock().stats
     }
 }

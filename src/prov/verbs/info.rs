@@ -5,16 +5,17 @@ use super::address::Address;
 use super::device::{self, Context, Devices, Place, Port, Transport};
 use super::gid::{Gid, GidKind};
 use super::greeting::DATA_MAX;
-use super::mr::{MAX_REGIONS, PATHS};
+use super::library;
+use super::limits::{INLINE_MAX, MAX_MSG, PATHS};
+use super::mr::MAX_REGIONS;
 use super::near::{self, Distance};
-use super::{MAX_MSG, Offer, library};
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::MR_IOV_LIMIT;
 use crate::mr::Paths;
-use crate::prov::flags;
 use crate::prov::info::{ADDR_STR, Ask, EP_MSG, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
 use crate::prov::op::IOV_LIMIT;
+use crate::prov::{Offer, flags};
 use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -114,7 +115,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
             mr_mode: flags::MR_MODE_LOCAL | flags::MR_MODE_PROV_KEY | if iwarp { flags::MR_MODE_VIRT_ADDR } else { 0 },
             tx_size: work,
             rx_size: work,
-            inject_size: context.inline(super::INLINE_MAX),
+            inject_size: context.inline(INLINE_MAX),
         },
         ..Info::default()
     }

@@ -5,14 +5,14 @@
 //! one is refused by the device. Regions of several registrations, and staged ones, are found by their number.
 
 use super::abi::ibv_sge;
-use super::attach::Attached;
 use super::backing::Backing;
 use super::object::RawMr;
 use super::steps::Record;
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
+use crate::mr::region::{self, Location};
 use crate::mr::registry::{CHOSEN_KEY, KeyOf, Registry};
-use crate::mr::{Access, Attr, DEVICE_DESC, Iov, Paths, RegionId, region};
+use crate::mr::{Access, Attr, DEVICE_DESC, Iov, Paths, RegionId};
 use crate::prov::op::IOV_LIMIT;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -111,6 +111,22 @@ fn no_desc(i: usize, desc: u64) -> Error {
         _ => "no descriptor of a verbs region",
     };
     Error::invalid(format!("desc[{i}]: {words}"))
+}
+
+/// Memory that the device, or staging, reaches.
+pub struct Attached {
+    /// By this process's addresses.
+    pub location: Location<()>,
+    /// Address of the first byte for peers.
+    pub base: u64,
+    /// The device's registration of each piece; none where the memory is staged.
+    pub mrs: Vec<RawMr>,
+    /// The same memory under this process's addresses, where peers use others.
+    pub local: Option<RawMr>,
+    /// How the bytes are reached where the device cannot.
+    pub backing: Option<Backing>,
+    pub path: Paths,
+    pub record: Record,
 }
 
 /// A region with the device's registrations of its pieces.
@@ -259,9 +275,6 @@ pub fn plain(desc: u64) -> Option<u32> {
 pub fn is_looked_up(desc: u64) -> bool {
     desc & LOOKED_UP != 0
 }
-
-/// Paths that a region may have been registered by.
-pub const PATHS: Paths = Paths::NIC.union(Paths::DMABUF).union(Paths::PEER_MEM).union(Paths::STAGED);
 
 #[cfg(test)]
 mod tests {

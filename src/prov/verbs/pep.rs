@@ -2,7 +2,9 @@
 //! What a passive endpoint listens with: an id of rdma_cm, at which connection requests come in.
 
 use super::address::Address;
-use super::cm_id::{Channel, CmEventKind, Id};
+use super::cm_channel::Channel;
+use super::cm_event::CmEventKind;
+use super::cm_id::Id;
 use super::greeting::{self, DATA_MAX, Greeting};
 use crate::error::{Error, Result};
 use crate::prov;

@@ -3,11 +3,13 @@
 
 use super::abi::*;
 use super::bounce;
+use super::limits::MAX_MSG;
+use super::line::{Job, Transfer, kind_of};
+use super::memory::Memory;
 use super::mr::{self, Local};
-use super::staged::{self, Job, Transfer};
-use super::state::{PLAIN, Phase, RxOp, State, TxOp};
+use super::state::{Phase, State};
 use super::status;
-use super::{Domain, MAX_MSG};
+use super::work::{CHAIN, PLAIN, Ready, RxOp, SIGNALED, Target, TxOp};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::bind::Ending;
@@ -16,78 +18,10 @@ use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, measure};
 use std::mem::zeroed;
 use std::ptr::null_mut;
+use std::sync::Arc;
 
-/// Work requests that wait for the last of their chain.
-const CHAIN: usize = 32;
-
-/// Work requests with room for their pieces.
-pub struct Batch {
-    wrs: [ibv_send_wr; CHAIN],
-    pieces: [[ibv_sge; IOV_LIMIT]; CHAIN],
-    len: usize,
-}
-
-// SAFETY: the pointers in it point into itself or at the caller's buffers, and are used only while a call posts.
-unsafe impl Send for Batch {}
-
-impl Batch {
-    pub fn new() -> Box<Batch> {
-        // SAFETY: plain numbers and pointers.
-        unsafe { Box::new(zeroed()) }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-}
-
-const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED;
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE;
 const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE;
-
-/// What is asked of the peer's memory; 0 for messages.
-#[derive(Clone, Copy, Default)]
-struct Target {
-    addr: u64,
-    key: u32,
-}
-
-/// A work request that is not posted yet.
-pub struct Ready {
-    opcode: ibv_wr_opcode::Type,
-    pieces: [ibv_sge; IOV_LIMIT],
-    count: usize,
-    target: Target,
-    data: Option<u32>,
-    send_flags: u32,
-    /// The bytes of an inject call, to which the only piece points.
-    _owned: Option<Box<[u8]>>,
-    pub op: TxOp,
-    /// A fault on demand keeps it until then; 0 = none does.
-    pub held: u64,
-}
-
-// SAFETY: the pieces are numbers to this library; the buffers behind them are the C caller's promise.
-unsafe impl Send for Ready {}
-
-impl Ready {
-    /// One without bytes, that asks for a completion.
-    pub fn empty(opcode: ibv_wr_opcode::Type, data: Option<u32>) -> Ready {
-        // SAFETY: plain numbers.
-        let pieces = unsafe { zeroed() };
-        Ready {
-            opcode,
-            pieces,
-            count: 0,
-            target: Target::default(),
-            data,
-            send_flags: SIGNALED,
-            _owned: None,
-            op: TxOp::default(),
-            held: 0,
-        }
-    }
-}
 
 fn key_of(key: u64) -> Result<u32> {
     u32::try_from(key).map_err(|_| Error::invalid(format!("key: {key:#x} has more than the 32 bits of a verbs key")))
@@ -114,7 +48,7 @@ fn data_of(c: &Common) -> Result<Option<u32>> {
 impl State {
     /// Writes or reads: one remote piece against up to eight local ones.
     #[inline]
-    pub fn rma(&mut self, domain: &Domain, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
+    pub fn rma(&mut self, memory: &Arc<Memory>, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
         let [there] = remote else {
             return Err(Error::invalid(format!("rma_iov_count: {}, verbs takes rma_iov_limit = 1 remote piece", remote.len())));
         };
@@ -127,7 +61,7 @@ impl State {
             if dir == Dir::Read && data.is_some() {
                 return Err(data_with_read());
             }
-            return self.transfer(domain, dir, local, total, there, data, c, descs);
+            return self.transfer(memory, dir, local, total, there, data, c, descs);
         }
         let target = Target { addr: there.addr, key: key_of(there.key)? };
         let (opcode, kind) = match (dir, data) {
@@ -136,22 +70,22 @@ impl State {
             (Dir::Read, None) => (ibv_wr_opcode::IBV_WR_RDMA_READ, flags::RMA | flags::READ),
             (Dir::Read, Some(_)) => return Err(data_with_read()),
         };
-        self.post(domain, opcode, kind, local, total, target, data, c, descs)
+        self.post(memory, opcode, kind, local, total, target, data, c, descs)
     }
 
     #[inline]
-    pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+    pub fn send(&mut self, memory: &Arc<Memory>, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
         let total = measure(local, MAX_MSG)?;
         let data = data_of(c)?;
         let opcode = if data.is_some() { ibv_wr_opcode::IBV_WR_SEND_WITH_IMM } else { ibv_wr_opcode::IBV_WR_SEND };
-        self.post(domain, opcode, flags::MSG | flags::SEND, local, total, Target::default(), data, c, descs)
+        self.post(memory, opcode, flags::MSG | flags::SEND, local, total, Target::default(), data, c, descs)
     }
 
     #[allow(clippy::too_many_arguments)]
     #[inline(always)]
     fn post(
         &mut self,
-        domain: &Domain,
+        memory: &Arc<Memory>,
         opcode: ibv_wr_opcode::Type,
         kind: u64,
         local: &[Iov],
@@ -184,7 +118,7 @@ impl State {
         }
         let (mut count, mut here) = mr::pieces(local, descs, inject, &mut self.batch.pieces[at])?;
         if here == Local::Staged {
-            here = look_up(domain, local, descs, &mut self.batch.pieces[at])?;
+            here = look_up(memory, local, descs, &mut self.batch.pieces[at])?;
         }
         let bounced = here == Local::Staged || (inject && here == Local::Device);
         // A message has no path to choose or to count.
@@ -199,7 +133,7 @@ impl State {
             return self.refuse_rma(kind, total, local, c, why);
         }
         if bounced {
-            let fresh = bounce::take(domain, local, descs, total, !read)?;
+            let fresh = bounce::take(memory, local, descs, total, !read)?;
             (self.batch.pieces[at][0], count) = (fresh.piece(), usize::from(total > 0));
             bounce = Some(fresh);
         }
@@ -299,7 +233,7 @@ impl State {
     #[allow(clippy::too_many_arguments)]
     fn transfer(
         &mut self,
-        domain: &Domain,
+        memory: &Arc<Memory>,
         dir: Dir,
         local: &[Iov],
         total: usize,
@@ -319,18 +253,18 @@ impl State {
             return Err(Error::AGAIN);
         }
         if let Some(why) = self.ruled_out(Paths::STAGED) {
-            return self.refuse_rma(staged::kind_of(dir), total, local, c, why);
+            return self.refuse_rma(kind_of(dir), total, local, c, why);
         }
         let inject = c.flags & flags::INJECT != 0 && dir == Dir::Write;
         // SAFETY: plain numbers.
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
         let (mut count, mut here) = mr::pieces(local, descs, inject, &mut pieces)?;
         if here == Local::Staged {
-            here = look_up(domain, local, descs, &mut pieces)?;
+            here = look_up(memory, local, descs, &mut pieces)?;
         }
         let mut bounce = None;
         if here == Local::Staged || inject {
-            let fresh = bounce::take(domain, local, descs, total, dir == Dir::Write)?;
+            let fresh = bounce::take(memory, local, descs, total, dir == Dir::Write)?;
             (pieces[0], count) = (fresh.piece(), usize::from(total > 0));
             bounce = Some(fresh);
         }
@@ -342,7 +276,7 @@ impl State {
         let buf = local.first().map_or(0, |v| v.addr);
         let end = Ending {
             context: c.context,
-            kind: staged::kind_of(dir),
+            kind: kind_of(dir),
             len: total,
             buf,
             wanted,
@@ -492,7 +426,7 @@ impl State {
     }
 
     /// Posts a receive.
-    pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+    pub fn recv(&mut self, memory: &Arc<Memory>, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
         if self.bind.rx.is_none() && self.bind.counters.recv.is_none() {
             return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for receives"));
         }
@@ -516,11 +450,11 @@ impl State {
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
         let (mut count, mut here) = mr::pieces(local, descs, false, &mut pieces)?;
         if here == Local::Staged {
-            here = look_up(domain, local, descs, &mut pieces)?;
+            here = look_up(memory, local, descs, &mut pieces)?;
         }
         let mut bounce = None;
         if here == Local::Staged {
-            let fresh = bounce::take(domain, local, descs, room, false)?;
+            let fresh = bounce::take(memory, local, descs, room, false)?;
             (pieces[0], count) = (fresh.piece(), usize::from(room > 0));
             bounce = Some(fresh);
         }
@@ -563,8 +497,8 @@ impl State {
 /// Of the pieces whose regions are looked up, those of several registrations get their own keys; one that is staged
 /// makes the operation a staged one.
 #[cold]
-fn look_up(domain: &Domain, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<Local> {
-    let regions = domain.regions.lock();
+fn look_up(memory: &Memory, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<Local> {
+    let regions = memory.regions.lock();
     let mut here = Local::Host;
     for ((i, v), place) in local.iter().enumerate().filter(|(_, v)| v.len > 0).zip(into.iter_mut()) {
         let desc = descs.get(i).copied().unwrap_or(0);

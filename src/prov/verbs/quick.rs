@@ -4,92 +4,24 @@
 
 use super::abi::*;
 use super::mr;
-use super::state::{PLAIN, Phase, Shared, State};
+use super::state::{Phase, Shared, State};
 use super::status;
+use super::template::NEVER;
+use super::work::{PLAIN, SIGNALED};
 use crate::error::{Error, errno};
 use crate::mr::Paths;
 use crate::prov::flags;
 use crate::prov::op::One;
 use crate::sync::serial::Reached;
-use std::mem::zeroed;
-use std::ptr::null_mut;
 
-const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED;
 const INLINED: u32 = ibv_send_flags::IBV_SEND_INLINE;
 /// The longest that takes this way; a number that a comparison holds.
 const LONGEST: usize = i32::MAX as usize;
 /// Flags that an operation may have and be usual: they say what is done anyway, or whether an entry is wanted.
 const USUAL: u64 = flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE;
-/// No work request has this number: `Tag` keeps the last member free.
-const NEVER: u64 = u64::MAX;
-
 pub const WRITE: u8 = 0;
 pub const READ: u8 = 1;
 pub const SEND: u8 = 2;
-
-type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32;
-type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32;
-
-/// Work requests of one piece, made once, and what posts them.
-pub struct Template {
-    wr: ibv_send_wr,
-    piece: ibv_sge,
-    bad: *mut ibv_send_wr,
-    qp: *mut ibv_qp,
-    post: PostSend,
-    /// Bytes that travel in it.
-    inline: usize,
-    /// False: something about the endpoint keeps operations from this way. Whoever changes that takes it back; the next
-    /// operation that went the long way looks anew.
-    open: bool,
-    /// And operations without flags want entries, so that nobody need ask.
-    every: bool,
-    recv_wr: ibv_recv_wr,
-    recv_piece: ibv_sge,
-    recv_bad: *mut ibv_recv_wr,
-    post_recv: PostRecv,
-    /// As `open`, for receives.
-    recv_open: bool,
-    /// The number of the oldest operation and of the oldest receive, as long as their ends may be short as well.
-    pub next_sent: u64,
-    pub next_received: u64,
-}
-
-// SAFETY: the pointers lead into the endpoint itself and to its queue pair, and are used under its serialisation.
-unsafe impl Send for Template {}
-
-/// What posts while the way is closed.
-unsafe extern "C" fn nothing(_: *mut ibv_qp, _: *mut ibv_send_wr, _: *mut *mut ibv_send_wr) -> i32 {
-    errno::EINVAL
-}
-
-unsafe extern "C" fn no_receive(_: *mut ibv_qp, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> i32 {
-    errno::EINVAL
-}
-
-impl Default for Template {
-    fn default() -> Template {
-        // SAFETY: plain numbers and pointers.
-        let (wr, piece, recv_wr, recv_piece) = unsafe { zeroed() };
-        Template {
-            wr,
-            piece,
-            bad: null_mut(),
-            qp: null_mut(),
-            post: nothing,
-            inline: 0,
-            open: false,
-            every: false,
-            recv_wr,
-            recv_piece,
-            recv_bad: null_mut(),
-            post_recv: no_receive,
-            recv_open: false,
-            next_sent: NEVER,
-            next_received: NEVER,
-        }
-    }
-}
 
 /// An operation that is written down, and not posted yet. Nothing of the call's is needed beyond here, so that posting
 /// is the call's end.

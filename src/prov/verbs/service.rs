@@ -7,11 +7,11 @@
 //! so none is ever turned away for want of one.
 
 use super::abi::*;
-use super::bounce::{self, Buffer};
-use super::cq::{Cq, Tag};
-use super::domain::Domain;
+use super::memory::{Buffer, Memory};
 use super::mr::Staged;
+use super::object::RawCq;
 use super::qp::{Capacity, Qp};
+use super::tag::Tag;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Access;
 use std::collections::VecDeque;
@@ -69,7 +69,6 @@ pub enum Heard {
 
 pub struct Service {
     pub qp: Qp,
-    pub cq: Arc<Cq>,
     tag: Tag,
     /// Receives first, then messages to send.
     area: Buffer,
@@ -88,14 +87,14 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(domain: &Domain, cq: Arc<Cq>) -> Result<Service> {
-        let wish = Capacity { tx: (SENDS + BULK) as u32, rx: RECEIVES as u32, tx_pieces: domain.most_pieces(), rx_pieces: 1, inline: 0 };
-        let qp = Qp::new(&domain.pd, &cq.raw, &cq.raw, wish)?;
-        qp.init(domain.port)?;
-        let area = bounce::buffer(domain, (RECEIVES + SENDS) * MESSAGE)?;
+    /// One that completes in `cq`, whose work requests have up to `pieces` pieces.
+    pub fn new(memory: &Memory, cq: &RawCq, port: u8, pieces: u32) -> Result<Service> {
+        let wish = Capacity { tx: (SENDS + BULK) as u32, rx: RECEIVES as u32, tx_pieces: pieces, rx_pieces: 1, inline: 0 };
+        let qp = Qp::new(&memory.pd, cq, cq, wish)?;
+        qp.init(port)?;
+        let area = memory.buffer((RECEIVES + SENDS) * MESSAGE)?;
         Ok(Service {
             qp,
-            cq,
             tag: Tag::default(),
             area,
             waiting: VecDeque::new(),
@@ -243,27 +242,27 @@ impl Service {
     // ---- the target's side of staged transfers
 
     /// The slots for the peer, made when it first asks.
-    pub fn open_slots(&mut self, domain: &Domain) -> Result<Words> {
+    pub fn open_slots(&mut self, memory: &Memory) -> Result<Words> {
         if self.slots.is_none() {
-            self.slots = Some(bounce::shared_buffer(domain, SLOTS * SLOT_BYTES)?);
+            self.slots = Some(memory.shared_buffer(SLOTS * SLOT_BYTES)?);
         }
         let (addr, rkey) = self.slots.as_ref().map_or((0, 0), |s| (s.address() as u64, s.rkey()));
         Ok([u64::from(kind::OPENED), addr, u64::from(rkey), SLOTS as u64, SLOT_BYTES as u64, 0, 0, 0])
     }
 
     /// Carries out a PUT or GET, and gives the answer. Everything in it is the peer's and is checked.
-    pub fn serve(&self, domain: &Domain, words: &Words) -> Words {
+    pub fn serve(&self, memory: &Memory, words: &Words) -> Words {
         let [head, id, key, addr, len, ..] = *words;
         let slot = (head >> 8 & 0xff) as usize;
-        let outcome = self.transfer(domain, head as u8 == kind::PUT, slot, key, addr, len);
+        let outcome = self.transfer(memory, head as u8 == kind::PUT, slot, key, addr, len);
         let (err, code) = outcome.map_or_else(|e| (e.errno, e.code.0), |()| (0, 0));
         [u64::from(kind::DONE) | (slot as u64) << 8, id, err as u64, code as u64, 0, 0, 0, 0]
     }
 
-    fn transfer(&self, domain: &Domain, put: bool, slot: usize, key: u64, addr: u64, len: u64) -> Result<()> {
+    fn transfer(&self, memory: &Memory, put: bool, slot: usize, key: u64, addr: u64, len: u64) -> Result<()> {
         let slots = self.slots.as_ref().filter(|_| slot < SLOTS && len <= SLOT_BYTES as u64);
         let slots = slots.ok_or(Error::fixed(errno::EPROTO, "no such slot"))?;
-        let region = domain.regions.lock().by_key(key);
+        let region = memory.regions.lock().by_key(key);
         let region: Arc<Staged> = region.ok_or(Error::coded(errno::EKEYREJECTED, Code::Key, "no such key"))?;
         let need = if put { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         if !region.access.contains(need) {

@@ -3,152 +3,19 @@
 //! its help. While such operations are under way, later ones of the endpoint wait in line, so that the order of
 //! posting stays the order of effects.
 
-use super::abi::{ibv_sge, ibv_wr_opcode};
-use super::bounce::Bounce;
-use super::domain::Domain;
+use super::abi::ibv_wr_opcode;
+use super::line::{Chunk, Job, NOTES, Staging, There, Transfer};
+use super::memory::Memory;
 use super::mr;
-use super::post::Ready;
 use super::service::{self, SLOTS, Service, Words, kind};
-use super::state::{State, TxOp};
+use super::state::State;
+use super::work::{Ready, TxOp};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
-use crate::prov::bind::Ending;
 use crate::prov::fault::{Op, Verdict};
 use crate::prov::flags;
-use crate::prov::op::{Dir, IOV_LIMIT};
+use crate::prov::op::Dir;
 use crate::sys::time::now_ns;
-use std::collections::VecDeque;
-use std::mem::zeroed;
-
-/// The peer's slots.
-#[derive(Clone, Copy)]
-struct There {
-    addr: u64,
-    rkey: u32,
-    count: usize,
-    size: usize,
-}
-
-/// What a slot is used for.
-#[derive(Clone, Copy)]
-struct Chunk {
-    offset: usize,
-    len: usize,
-}
-
-/// A transfer through the slots.
-pub struct Transfer {
-    pub dir: Dir,
-    pub key: u64,
-    pub addr: u64,
-    pub pieces: [ibv_sge; IOV_LIMIT],
-    pub count: usize,
-    pub bounce: Option<Box<Bounce>>,
-    pub data: Option<u32>,
-    pub end: Ending,
-    /// Bytes begun and bytes arrived; requests without an answer.
-    begun: usize,
-    open: usize,
-    asked: bool,
-    failed: Option<Error>,
-    /// A fault on demand keeps it until then; 0 = none does.
-    pub held: u64,
-}
-
-// SAFETY: the pieces are numbers to this library; the buffers behind them are the C caller's promise.
-unsafe impl Send for Transfer {}
-
-/// What waits in line.
-pub enum Job {
-    Transfer(Box<Transfer>),
-    /// An operation of the caller's queue pair.
-    Plain(Box<Ready>),
-}
-
-#[derive(Default)]
-pub struct Staging {
-    pub jobs: VecDeque<Job>,
-    there: Option<There>,
-    asked: bool,
-    busy: [Option<Chunk>; SLOTS],
-    /// Of the peer's staged writes with data: which arrival it will be, and how many bytes.
-    notes: VecDeque<(u64, usize)>,
-}
-
-impl Staging {
-    /// The bytes of the peer's staged write whose data arrives as number `seen`.
-    #[inline(always)]
-    pub fn noted(&mut self, seen: u64) -> Option<usize> {
-        if self.notes.front()?.0 != seen {
-            return None;
-        }
-        self.notes.pop_front().map(|n| n.1)
-    }
-}
-
-/// Notes of a hostile peer that are kept.
-const NOTES: usize = 4096;
-
-impl Transfer {
-    #[allow(clippy::too_many_arguments)]
-    pub fn new(
-        dir: Dir,
-        key: u64,
-        addr: u64,
-        pieces: [ibv_sge; IOV_LIMIT],
-        count: usize,
-        bounce: Option<Box<Bounce>>,
-        data: Option<u32>,
-        end: Ending,
-    ) -> Transfer {
-        Transfer { dir, key, addr, pieces, count, bounce, data, end, begun: 0, open: 0, asked: false, failed: None, held: 0 }
-    }
-
-    /// The local pieces of a run.
-    fn cut(&self, mut skip: usize, mut len: usize) -> ([ibv_sge; IOV_LIMIT], usize) {
-        // SAFETY: plain numbers.
-        let mut out: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
-        let mut n = 0;
-        for p in &self.pieces[..self.count] {
-            let have = p.length as usize;
-            if skip >= have {
-                skip -= have;
-                continue;
-            }
-            let take = (have - skip).min(len);
-            if take == 0 {
-                break;
-            }
-            out[n] = ibv_sge { addr: p.addr + skip as u64, length: take as u32, lkey: p.lkey };
-            (n, len, skip) = (n + 1, len - take, 0);
-        }
-        (out, n)
-    }
-}
-
-impl Job {
-    pub fn ending(&self) -> &Ending {
-        match self {
-            Job::Transfer(t) => &t.end,
-            Job::Plain(p) => &p.op.end,
-        }
-    }
-
-    /// Until when a fault on demand keeps it from starting; 0 = none does.
-    pub fn held(&self) -> u64 {
-        match self {
-            Job::Transfer(t) => t.held,
-            Job::Plain(p) => p.held,
-        }
-    }
-
-    fn hold(&mut self, until: u64) {
-        match self {
-            Job::Transfer(t) => t.held = until,
-            Job::Plain(p) => p.held = until,
-        }
-    }
-}
 
 impl State {
     /// Puts an operation in line.
@@ -279,7 +146,7 @@ impl State {
     }
 
     /// A message of the peer's library, or word of one of ours.
-    pub fn on_message(&mut self, domain: &Domain, words: &Words) {
+    pub fn on_message(&mut self, memory: &Memory, words: &Words) {
         let answer = |s: &mut State, words: Words| {
             if let Some(service) = &mut s.service
                 && let Err(e) = service.send(words)
@@ -293,7 +160,7 @@ impl State {
                 self.peer_ends(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"));
             }
             kind::OPEN => {
-                let opened = self.service.as_mut().map(|s| s.open_slots(domain));
+                let opened = self.service.as_mut().map(|s| s.open_slots(memory));
                 match opened {
                     Some(Ok(words)) => answer(self, words),
                     Some(Err(e)) => {
@@ -308,7 +175,7 @@ impl State {
                 if words[5] != 0 && self.staging.notes.len() < NOTES {
                     self.staging.notes.push_back((words[5] - 1, words[6] as usize));
                 }
-                if let Some(done) = self.service.as_ref().map(|s: &Service| s.serve(domain, words)) {
+                if let Some(done) = self.service.as_ref().map(|s: &Service| s.serve(memory, words)) {
                     answer(self, done);
                 }
             }
@@ -394,9 +261,4 @@ fn op_of(kind: u64) -> Op {
         k if k & flags::READ != 0 => Op::Read,
         _ => Op::Write,
     }
-}
-
-/// Completion flags of RMA by direction.
-pub fn kind_of(dir: Dir) -> u64 {
-    flags::RMA | if dir == Dir::Write { flags::WRITE } else { flags::READ }
 }

@@ -2,21 +2,23 @@
 //! The state of an endpoint, and how its operations end: well, badly, or flushed by the end of the connection.
 
 use super::abi::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
-use super::bounce::Bounce;
-use super::conn::Connecting;
-use super::cq::{Cq, Tag};
-use super::domain::Domain;
+use super::conn::{Connecting, Link};
+use super::fault::Faults;
+use super::limits::{ANSWER_NS, DRAIN_NS, PATHS};
+use super::line::Staging;
+use super::memory::Memory;
 use super::mr;
-use super::post::Batch;
 use super::qp::{Patience, Qp};
 use super::ring::Ring;
 use super::service::{Heard, Service, kind};
-use super::staged::Staging;
 use super::status::{self, Failed};
+use super::tag::Tag;
+use super::template::Template;
+use super::work::{Batch, RxOp, TxOp};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
-use crate::prov::bind::{Bindings, Ending, Options, Stats};
+use crate::prov::bind::{Bindings, Options, Stats};
 use crate::prov::event::{EventKind, tell, tell_end};
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Failure};
@@ -36,50 +38,6 @@ pub enum Phase {
     Down(Error),
 }
 
-/// A posted operation.
-pub struct TxOp {
-    pub end: Ending,
-    /// Registered memory of ours between the caller's and the device.
-    pub bounce: Option<Box<Bounce>>,
-    /// Not the caller's: nobody hears of it.
-    pub internal: bool,
-    /// Ended, while an older one has not.
-    pub over: bool,
-    /// And how, if not well.
-    pub fate: Option<Box<Error>>,
-    /// How the device reaches this side's memory (`mr::path_of`); with [`PLAIN`], its success is an entry and nothing
-    /// else: but for context, kind, length and buffer it is a default.
-    pub how: u8,
-}
-
-/// In [`TxOp::how`].
-pub const PLAIN: u8 = 1 << 7;
-
-impl Default for TxOp {
-    /// As most are, so that the short way need not say so.
-    fn default() -> TxOp {
-        let end = Ending { wanted: true, ..Ending::default() };
-        TxOp { end, bounce: None, internal: false, over: false, fate: None, how: 0 }
-    }
-}
-
-/// A posted receive.
-#[derive(Default)]
-pub struct RxOp {
-    pub context: usize,
-    pub buf: usize,
-    pub room: usize,
-    /// A success gives an entry.
-    pub wanted: bool,
-    /// The provider's own, for writes with data where the caller posts none.
-    pub own: bool,
-    /// Absolute; 0 = none.
-    pub deadline: u64,
-    pub bounce: Option<Box<Bounce>>,
-    /// A message in it is an entry and nothing else.
-    pub plain: bool,
-}
-
 pub struct State {
     pub phase: Phase,
     pub bind: Bindings,
@@ -90,8 +48,8 @@ pub struct State {
     pub object: usize,
     pub context: usize,
     pub qp: Option<Qp>,
-    pub tx_cq: Option<Arc<Cq>>,
-    pub rx_cq: Option<Arc<Cq>>,
+    /// Where its completion queues lie, by which the device names them.
+    pub cqs: [usize; 2],
     pub tx: Ring<TxOp>,
     pub rx: Ring<RxOp>,
     pub tx_tag: Tag,
@@ -107,7 +65,7 @@ pub struct State {
     pub own_receives: bool,
     /// Work requests that wait for the last one of their chain.
     pub batch: Box<Batch>,
-    pub quick: super::quick::Template,
+    pub quick: Template,
     /// Earliest deadline of anything posted; 0 = none.
     pub earliest: u64,
     /// When deadlines were found to have passed.
@@ -122,18 +80,18 @@ pub struct State {
     pub drained_by: u64,
     /// The peer was told, or told us, so that no event is owed for what this side began.
     pub silent: bool,
-    pub link: super::conn::Link,
+    pub link: Link,
     pub service: Option<Service>,
     pub staging: Staging,
     /// Writes with data that were posted, and that arrived.
     pub data_sent: u64,
     pub data_seen: u64,
-    pub faults: Option<super::fault::Faults>,
+    pub faults: Option<Faults>,
 }
 
 /// What an endpoint and its completion queues share.
 pub struct Shared {
-    pub domain: Arc<Domain>,
+    pub memory: Arc<Memory>,
     /// Staged transfers were asked for: every turn of progress looks for the library's own messages.
     pub staging: AtomicBool,
     pub state: Serial<State>,
@@ -165,7 +123,7 @@ impl Shared {
                 if matches!(words[0] as u8, kind::OPEN | kind::OPENED) {
                     self.staging.store(true, Ordering::Relaxed);
                 }
-                s.on_message(&self.domain, &words);
+                s.on_message(&self.memory, &words);
             }
             Heard::Sent(sent) => s.on_sent(sent),
             Heard::Read(slot) => s.free_slot(slot),
@@ -195,7 +153,7 @@ impl State {
 
     /// The peer and the ways to it, for the log.
     fn reached(&self) -> String {
-        let mut paths = mr::PATHS & self.options.policy.allowed() & Paths::from_bits_truncate(config::get().verbs.paths);
+        let mut paths = PATHS & self.options.policy.allowed() & Paths::from_bits_truncate(config::get().verbs.paths);
         paths.set(Paths::STAGED, paths.contains(Paths::STAGED) && self.service.is_some());
         format!("{}, paths {}", self.peer_address(), paths.words())
     }
@@ -386,7 +344,7 @@ impl State {
         }
         self.why = Some(why);
         self.phase = Phase::Draining;
-        self.drained_by = time::now_ns() + super::DRAIN_NS;
+        self.drained_by = time::now_ns() + DRAIN_NS;
         self.say_goodbye();
         self.drop_batch();
         if let Some(qp) = &self.qp
@@ -404,7 +362,7 @@ impl State {
         if !matches!(self.phase, Phase::Connected) || self.tx.is_empty() {
             self.begin_end(why, false);
         } else if self.peer_end.is_none() {
-            self.peer_end = Some((why, time::now_ns() + super::ANSWER_NS));
+            self.peer_end = Some((why, time::now_ns() + ANSWER_NS));
         }
     }
 
@@ -495,6 +453,19 @@ impl State {
         }
         self.bind.expires(deadline);
         deadline
+    }
+
+    /// Whether it may begin to connect.
+    pub fn check_can_connect(&self) -> Result<()> {
+        if self.bind.eq.is_none() {
+            return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
+        }
+        match self.phase {
+            Phase::Enabled => Ok(()),
+            Phase::Fresh => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
+            Phase::Connecting(_) | Phase::Connected => Err(Error::new(errno::EISCONN, "ep: connecting or connected already")),
+            Phase::Draining | Phase::Down(_) => Err(Error::new(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
+        }
     }
 
     pub fn check_connected(&self) -> Result<&Qp> {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What was tried to make memory known to the device, in order, and what each step was refused for.
 
+use super::limits::PATHS;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::fault;
@@ -88,7 +89,7 @@ impl Record {
     /// A line for each step that was tried, and for each path that was not come to.
     pub fn lines(&self) -> String {
         let tried = self.words().map(|(path, words)| format!("  {}: {words}\n", path.words()));
-        let untried = Paths::ALL.into_iter().filter(|p| super::mr::PATHS.contains(*p) && !self.has(*p));
+        let untried = Paths::ALL.into_iter().filter(|p| PATHS.contains(*p) && !self.has(*p));
         tried.chain(untried.map(|p| format!("  {}: not tried\n", p.words()))).collect()
     }
 }

@@ -3,9 +3,11 @@
 //! usual about it goes the long way (`state.rs`), into the queue.
 
 use super::abi::*;
-use super::cq::{BATCH, Cq, Inner, Tag};
+use super::cq::{BATCH, Cq, Inner};
 use super::mr;
-use super::state::{PLAIN, State};
+use super::state::State;
+use super::tag::Tag;
+use super::work::PLAIN;
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Found};
 use std::ptr::NonNull;

@@ -8,43 +8,22 @@
 //! Lock order: nothing of this file is held while an endpoint is locked.
 
 use super::abi::ibv_event_type;
-use super::cm_id::{Channel, CmEventKind, Id};
-use super::domain::Domain;
+use super::cm_channel::Channel;
+use super::cm_event::CmEventKind;
+use super::cm_id::Id;
+use super::domain::{Bound, Domain};
 use super::event::AsyncEvent;
-use super::state::{Phase, Shared, State};
+use super::state::{Phase, State};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::sys::epoll::Poller;
 use crate::sys::time::now_ns;
-use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::Ordering;
 
 /// Two looks at the descriptors are at least so far apart: each is a system call, and endpoints share them.
 const APART_NS: u64 = 50_000;
-
-/// Bound to the device, so that the connection manager tells of its removal.
-struct Bound {
-    /// Before its channel: it is destroyed first.
-    _id: Id,
-    channel: Arc<Channel>,
-}
-
-#[derive(Default)]
-struct Inner {
-    endpoints: Vec<Weak<Shared>>,
-    bound: Option<Bound>,
-    /// Binding was tried.
-    tried: bool,
-}
-
-#[derive(Default)]
-pub struct Watch {
-    inner: Mutex<Inner>,
-    looked: AtomicU64,
-}
 
 /// What an event means for one endpoint.
 enum Concern {
@@ -57,19 +36,6 @@ enum Concern {
     Warning(Error),
     /// Good to know.
     Notice(String),
-}
-
-impl Watch {
-    /// Endpoints are told from now on, as long as they live.
-    pub fn add(&self, ep: &Arc<Shared>) {
-        let mut inner = self.inner.lock();
-        inner.endpoints.retain(|e| e.strong_count() > 0);
-        inner.endpoints.push(Arc::downgrade(ep));
-    }
-
-    fn endpoints(&self) -> Vec<Arc<Shared>> {
-        self.inner.lock().endpoints.iter().filter_map(Weak::upgrade).collect()
-    }
 }
 
 impl Domain {
@@ -173,13 +139,10 @@ impl Domain {
                 }
                 _ => Concern::None,
             },
-            AsyncEvent { cq: Some(cq), .. } => {
-                let uses = [&s.tx_cq, &s.rx_cq].into_iter().flatten().any(|q| q.raw.raw().addr() == cq);
-                match uses {
-                    true => Concern::End(Error::new(errno::EIO, format!("{name}: {}", event.words))),
-                    false => Concern::None,
-                }
-            }
+            AsyncEvent { cq: Some(cq), .. } => match s.cqs.contains(&cq) {
+                true => Concern::End(Error::new(errno::EIO, format!("{name}: {}", event.words))),
+                false => Concern::None,
+            },
             AsyncEvent { port: Some(port), .. } if port != self.port => Concern::None,
             AsyncEvent { port: Some(port), .. } => match event.kind {
                 ibv_event_type::IBV_EVENT_PORT_ERR => {

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the layer above calls of an endpoint, each call under the endpoint's lock.
+
+use super::conn::Link;
+use super::cq::Cq;
+use super::endpoint::{Endpoint, Queues};
+use super::greeting::DATA_MAX;
+use super::limits::PATHS;
+use super::pep::Request;
+use super::qp::Qp;
+use super::quick::{READ, SEND, WRITE};
+use super::state::Phase;
+use super::{cm, mr, ops};
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov;
+use crate::prov::bind::{Binding, Bindings, Effort, Options, PathReport, Stats, Verdicts};
+use crate::prov::contract::own_request;
+use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
+use crate::prov::ops::EpOps;
+use crate::sync::gate::Fences;
+use crate::sys::epoll::Poller;
+use crate::sys::time;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl prov::Endpoint for Endpoint {
+    /// The handle that events name.
+    fn set_object(&self, object: usize) {
+        self.shared.state.lock().object = object;
+    }
+
+    /// Bytes of private data that connect and accept take.
+    fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    fn bind(&self, what: Binding) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
+        }
+        let source = match &what {
+            Binding::Cq { source: Some(source), transmit, receive, .. } => {
+                let source: Arc<dyn Any + Send + Sync> = source.clone();
+                source.downcast::<Cq>().ok().map(|cq| (cq, *transmit, *receive))
+            }
+            _ => None,
+        };
+        s.bind.bind(what)?;
+        if let Some((cq, transmit, receive)) = source {
+            let mut queues = self.queues.lock();
+            if transmit {
+                queues.tx = Some(cq.clone());
+            }
+            if receive {
+                queues.rx = Some(cq);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the queue pair.
+    fn enable(&self, op_flags: u64) -> Result<()> {
+        let domain = &self.domain;
+        let mut s = self.shared.state.lock();
+        if !matches!(s.phase, Phase::Fresh) {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
+        }
+        s.bind.check_complete()?;
+        let bound = self.queues.lock().clone();
+        let hidden = || Cq::hidden(domain.context(), domain.threading);
+        let tx_cq = bound.tx.clone().map_or_else(hidden, Ok)?;
+        let rx_cq = bound.rx.map_or_else(|| if bound.tx.is_none() { Ok(tx_cq.clone()) } else { hidden() }, Ok)?;
+        let qp = Qp::new(&domain.memory.pd, &tx_cq.raw, &rx_cq.raw, self.capacity)?;
+        qp.init(domain.port)?;
+        s.signal_all = s.unordered || s.bind.counters.send.is_some() || s.bind.counters.write.is_some() || s.bind.counters.read.is_some();
+        s.cqs = [&tx_cq, &rx_cq].map(|cq| cq.raw.raw().addr());
+        *self.queues.lock() = Queues { tx: Some(tx_cq.clone()), rx: Some(rx_cq.clone()) };
+        // Queues are locked before endpoints.
+        drop(s);
+        let (tx, rx) = (self.capacity.tx as usize, self.capacity.rx as usize);
+        let tx_tag = tx_cq.add(&self.shared, tx)?;
+        let rx_tag = rx_cq.add(&self.shared, rx).inspect_err(|_| tx_cq.remove(&self.shared))?;
+        let mut s = self.shared.state.lock();
+        (s.tx_tag, s.rx_tag) = (tx_tag, rx_tag);
+        s.qp = Some(qp);
+        s.op_flags = op_flags;
+        s.phase = Phase::Enabled;
+        domain.watch.add(&self.shared);
+        if s.own_receives {
+            (0..rx).for_each(|_| s.repost_own());
+        }
+        Ok(())
+    }
+
+    fn ops(&self) -> (&'static EpOps, *const ()) {
+        (ops::choose(self.domain.threading), Arc::as_ptr(&self.shared).cast())
+    }
+
+    fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
+        self.ensure_service();
+        let mut s = self.shared.state.lock();
+        s.check_can_connect()?;
+        s.dial(&self.domain, address, data)
+    }
+
+    fn connect_addr(&self, address: &str) -> Result<()> {
+        self.check_by_address()?;
+        let mut s = self.shared.state.lock();
+        s.check_can_connect()?;
+        s.by_address(&self.domain, address, self.psn)?;
+        drop(s);
+        self.domain.expect_removal();
+        Ok(())
+    }
+
+    /// Accepts; on failure the request is lost, as its peer is.
+    fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
+        let request: Request = own_request(request)?;
+        self.ensure_service();
+        let mut s = self.shared.state.lock();
+        s.check_can_connect()?;
+        s.take_request(&self.domain, request, data)
+    }
+
+    /// The address by which a peer's endpoint can connect to this one's queue pair.
+    fn address(&self) -> Result<String> {
+        self.check_by_address()?;
+        self.ensure_service();
+        let s = self.shared.state.lock();
+        match &s.qp {
+            Some(qp) => Ok(cm::address_of(&self.domain, qp, self.psn, s.service.as_ref().map(|v| v.qp.number)).to_string()),
+            None => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first: the address is that of its queue pair")),
+        }
+    }
+
+    fn peer_address(&self) -> Result<String> {
+        let s = self.shared.state.lock();
+        match (&s.phase, s.link.peer()) {
+            (Phase::Connected, Some(peer)) => Ok(peer.to_string()),
+            _ => Err(s.not_connected()),
+        }
+    }
+
+    /// Says goodbye and ends everything outstanding.
+    fn shutdown(&self) -> Result<()> {
+        {
+            let s = self.shared.state.lock();
+            if !matches!(s.phase, Phase::Connected | Phase::Connecting(_)) {
+                return Err(s.not_connected());
+            }
+        }
+        self.leave();
+        Ok(())
+    }
+
+    /// The endpoint ends; posted receives get their error entries.
+    fn close(&self) -> Result<()> {
+        self.leave();
+        let queues = {
+            let mut s = self.shared.state.lock();
+            s.qp = None;
+            s.link = Link::default();
+            s.bind = Bindings::default();
+            s.service = None;
+            let Queues { tx, rx } = std::mem::take(&mut *self.queues.lock());
+            [tx, rx]
+        };
+        // The service queue pair may be gone before, with a queue pair that gave nothing back.
+        queues.iter().flatten().chain(self.domain.service_cq()).for_each(|cq| cq.remove(&self.shared));
+        Ok(())
+    }
+
+    fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        if let ([here], [there], [desc]) = (local, remote, descs)
+            && here.len == there.len
+        {
+            let one = One { buf: here.addr, len: here.len, addr: there.addr, key: there.key, desc: *desc, context: c.context };
+            let done = match dir {
+                Dir::Write => self.try_quick::<WRITE>(&mut s, one, c),
+                Dir::Read => self.try_quick::<READ>(&mut s, one, c),
+            };
+            if let Some(done) = done {
+                return done;
+            }
+        }
+        s.rma(&self.shared.memory, dir, local, remote, c, descs)
+    }
+
+    fn send(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        if let ([here], [desc]) = (local, descs) {
+            let one = One { buf: here.addr, len: here.len, addr: 0, key: 0, desc: *desc, context: c.context };
+            if let Some(done) = self.try_quick::<SEND>(&mut s, one, c) {
+                return done;
+            }
+        }
+        s.send(&self.shared.memory, local, c, descs)
+    }
+
+    fn recv(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        if let ([here], [desc], 0) = (local, descs, c.timeout_ns)
+            && s.try_quick_receive(here.addr, here.len, *desc, c.context).is_some()
+        {
+            return Ok(());
+        }
+        s.recv(&self.shared.memory, local, c, descs)
+    }
+
+    fn cancel(&self, _context: usize) -> Result<()> {
+        Err(Error::fixed(
+            errno::EOPNOTSUPP,
+            "a queue pair takes back nothing alone: shut the endpoint down, or give operations a deadline, which does so",
+        ))
+    }
+
+    /// One turn of progress. Entries come through the completion queues; what happens to the connection is looked
+    /// at now and then, and whenever `force` asks.
+    #[inline]
+    fn progress(&self, force: bool) {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        if force || turn & self.mask == 0 {
+            self.progress_all(force);
+        } else if self.shared.staging.load(Ordering::Relaxed)
+            && let Some(cq) = self.domain.service_cq()
+        {
+            cq.poll(false);
+        }
+    }
+
+    /// Watches what can happen with `poller`, and arms it. The caller then runs progress once more.
+    fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
+        self.domain.watch_async(poller)?;
+        let queues = {
+            let s = self.shared.state.lock();
+            s.link.watch(poller)?;
+            self.queues(&s)
+        };
+        queues.iter().flatten().try_for_each(|cq| cq.sleep(poller))?;
+        Ok(None)
+    }
+
+    /// Changes when there is something else to watch than before.
+    fn watched(&self) -> u64 {
+        u64::from(self.shared.state.lock().link.has_channel())
+    }
+
+    /// What came after the queues were armed has made their descriptors readable.
+    fn may_sleep(&self) -> bool {
+        true
+    }
+
+    fn awake(&self, _poller: Option<&Poller>) {
+        let queues = {
+            let s = self.shared.state.lock();
+            self.queues(&s)
+        };
+        queues.iter().flatten().for_each(|cq| cq.awake());
+    }
+
+    /// How long a sleeper may sleep before this endpoint has something to do by itself.
+    fn nap_ns(&self) -> u64 {
+        const LONG: u64 = u64::MAX;
+        const SHORT: u64 = 1_000_000;
+        let s = self.shared.state.lock();
+        let now = time::now_ns();
+        let until = |at: u64| if at == 0 { LONG } else { at.saturating_sub(now).clamp(SHORT, LONG) };
+        let draining = if matches!(s.phase, Phase::Draining) || s.peer_end.is_some() { SHORT } else { LONG };
+        let nap = until(s.earliest).min(until(s.held_until())).min(until(s.connecting_deadline().unwrap_or(0))).min(draining);
+        s.bind.sleeps(now, nap)
+    }
+
+    fn set_stream(&self, stream: u64) -> Result<()> {
+        match stream {
+            0 => Ok(()),
+            _ => {
+                let words = "GDRFAB_OPT_STREAM: an RDMA device (verbs) waits for no stream; synchronise with it before posting";
+                Err(Error::new(errno::EOPNOTSUPP, words))
+            }
+        }
+    }
+
+    fn effort(&self, what: Effort) -> Result<u32> {
+        let now = self.shared.state.lock().patience;
+        Ok(u32::from(match what {
+            Effort::AckTimeout => now.timeout,
+            Effort::Retries => now.retries,
+            Effort::RnrRetries => now.rnr_retries,
+            Effort::MinRnrTimer => now.min_rnr_timer,
+        }))
+    }
+
+    /// Takes the verbs' codes: up to 7 repeats, and times up to 31.
+    fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
+        let most = if matches!(what, Effort::Retries | Effort::RnrRetries) { 7 } else { 31 };
+        match u8::try_from(value) {
+            Ok(value) if value <= most => self.set_patience(|now| match what {
+                Effort::AckTimeout => now.timeout = value,
+                Effort::Retries => now.retries = value,
+                Effort::RnrRetries => now.rnr_retries = value,
+                Effort::MinRnrTimer => now.min_rnr_timer = value,
+            }),
+            _ => Err(Error::invalid(format!("optval: {value}, must be 0 to {most}"))),
+        }
+    }
+
+    fn options(&self) -> Options {
+        self.shared.state.lock().options
+    }
+
+    fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
+        let mut s = self.shared.state.lock();
+        change(&mut s.options);
+        s.close_quick();
+    }
+
+    /// The memory of this side and the key decide: one that a peer's device gave is checked by that device alone, when
+    /// an operation comes.
+    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
+        let s = self.shared.state.lock();
+        s.check_connected()?;
+        let staged = mr::is_staged(key);
+        if !staged && key >> 32 != 0 {
+            let words = format!("key: {key:#x} is no key of a verbs region: it has more than 32 bits and names no staged region");
+            return Err(Error::coded(errno::EKEYREJECTED, Code::Key, words));
+        }
+        let here = mr::local_path(desc)?;
+        let no = |words: String| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
+        let by_device = |path: Paths| match () {
+            () if staged => no("the peer's region is staged: its device does not reach the memory (its mr_explain tells why)".into()),
+            () if here != path => no(format!("this side's memory is registered by the path {}", here.words())),
+            () => s.ruled_out(path),
+        };
+        let served = s.service.as_ref().is_some_and(|service| service.up);
+        let by_copies = match (staged, here) {
+            (true, _) if !served => no("this connection has no staged transfers (iWARP, or a peer that is no gdrfab)".into()),
+            (true, _) | (_, Paths::STAGED) => s.ruled_out(Paths::STAGED),
+            _ => no("the devices reach the memory of both sides: nothing is staged".into()),
+        };
+        let verdicts = Verdicts {
+            nic: by_device(Paths::NIC),
+            dmabuf: by_device(Paths::DMABUF),
+            peer_mem: by_device(Paths::PEER_MEM),
+            staged: by_copies,
+            ..Verdicts::refused("no path of verbs: the peer is reached by an RDMA device")
+        };
+        let paths = verdicts.possible();
+        let offered = if staged { Paths::STAGED } else { PATHS };
+        let path = paths.best();
+        let device = &self.domain.context().name;
+        let text = format!("to the peer's region {key:#x}, by {device}: {}\n{}", path.words(), verdicts.lines(path));
+        Ok(PathReport { path, paths, offered, verdicts, text })
+    }
+
+    fn stats(&self) -> Stats {
+        self.shared.state.lock().stats
+    }
+}

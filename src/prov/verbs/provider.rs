@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the layer above calls: the provider, a domain of it, and a completion queue of the device.
+
+use super::cq::Cq;
+use super::domain::Domain;
+use super::endpoint::Endpoint;
+use super::pep::Listener;
+use super::{attach, info, nic, ops};
+use crate::error::{Error, Result, errno};
+use crate::mr::registry::wait_until;
+use crate::mr::{Access, Attr, Facts, RegionId};
+use crate::prov::info::{Ask, Info, Nic};
+use crate::prov::op::Iov;
+use crate::prov::ops::{CqFormat, CqOps};
+use crate::prov::queue::{Counter, Queue};
+use crate::prov::{self, Offer, Provider};
+use crate::sync::serial::Threading;
+use std::sync::Arc;
+
+/// How long closing a region waits for copies of this process.
+const CLOSE_MS: u64 = 1000;
+
+/// The provider.
+pub struct Verbs;
+
+impl Provider for Verbs {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn offer(&self) -> Offer {
+        info::offer()
+    }
+
+    fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
+        info::candidates(ask)
+    }
+
+    fn check_address(&self, address: &str) -> Result<()> {
+        info::check_address(address)
+    }
+
+    fn nic(&self, info: &Info, near: Option<&str>) -> Result<Nic> {
+        nic::nic(info, near)
+    }
+
+    fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn prov::Domain>> {
+        Ok(Domain::open(info, threading)?)
+    }
+
+    fn open_listener(&self, info: &Info) -> Result<Box<dyn prov::Listener>> {
+        Ok(Box::new(Listener::open(info.src_addr.as_deref())?))
+    }
+}
+
+impl prov::Domain for Domain {
+    fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
+        Ok(Box::new(Endpoint::open(self, info, context)?))
+    }
+
+    fn open_source(self: Arc<Self>, size: usize, queue: &Arc<Queue>) -> Result<Option<Arc<dyn prov::Source>>> {
+        Ok(Some(Cq::open(self.context(), self.threading, size, queue)?))
+    }
+
+    /// Regions and allocations that keep the domain open.
+    fn in_use(&self) -> Option<String> {
+        match (self.memory.regions.lock().open_count(), self.allocations.count()) {
+            (0, 0) => None,
+            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
+        }
+    }
+
+    fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
+        if attr.event {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_RMA_EVENT: RDMA devices do not report a peer's plain writes"));
+        }
+        // Pinning takes long and needs no lock.
+        let attached = attach::attach(self, attr)?;
+        self.memory.regions.lock().add(attached, attr)
+    }
+
+    /// As `register` for one plain range of host memory, checked by the caller; `None`: nothing was done, `register`
+    /// does it.
+    fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
+        let attached = attach::attach_plain(self, iov, access)?;
+        self.memory.regions.lock().add(attached, &Attr::plain(access)).ok()
+    }
+
+    /// When this returns `Ok`, no peer reaches the memory, nor does a copy of this process.
+    fn close_region(&self, id: RegionId) -> Result<()> {
+        wait_until(CLOSE_MS, "operations still copy from or to the region; call mr_close again", || self.memory.regions.lock().shut(id))?;
+        self.memory.regions.lock().detach(id)
+    }
+
+    fn facts(&self, id: RegionId) -> Result<Facts> {
+        self.memory.regions.lock().facts(id)
+    }
+
+    fn explain_region(&self, id: RegionId) -> Result<String> {
+        self.memory.regions.lock().explain(id, &self.context().name)
+    }
+
+    fn bind_counter(&self, _id: RegionId, _counter: Arc<Counter>) -> Result<()> {
+        Err(Error::fixed(errno::EOPNOTSUPP, "mr: RDMA devices do not report a peer's plain writes; use writes with data"))
+    }
+
+    fn regions_covering(&self, addr: u64, len: u64) -> usize {
+        self.memory.regions.lock().covering(addr, len)
+    }
+
+    fn allocate(&self, len: usize) -> Result<usize> {
+        self.allocations.allocate(len)
+    }
+
+    fn free(&self, addr: usize) -> Result<()> {
+        self.allocations.free(addr, |addr, len| self.regions_covering(addr, len))
+    }
+}
+
+impl prov::Source for Cq {
+    fn ops(&self, format: CqFormat) -> (&'static CqOps, *const ()) {
+        (ops::of_cq(self.inner.threading(), format), (&raw const *self).cast())
+    }
+
+    fn poll(&self, force: bool) {
+        Cq::poll(self, force);
+    }
+}

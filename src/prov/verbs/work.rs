@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Operations and receives as the device has them, and as work requests that it does not have yet.
+
+use super::abi::*;
+use super::bounce::Bounce;
+use crate::error::Error;
+use crate::prov::bind::Ending;
+use crate::prov::op::IOV_LIMIT;
+use std::mem::zeroed;
+
+/// A posted operation.
+pub struct TxOp {
+    pub end: Ending,
+    /// Registered memory of ours between the caller's and the device.
+    pub bounce: Option<Box<Bounce>>,
+    /// Not the caller's: nobody hears of it.
+    pub internal: bool,
+    /// Ended, while an older one has not.
+    pub over: bool,
+    /// And how, if not well.
+    pub fate: Option<Box<Error>>,
+    /// How the device reaches this side's memory (`mr::path_of`); with [`PLAIN`], its success is an entry and nothing
+    /// else: but for context, kind, length and buffer it is a default.
+    pub how: u8,
+}
+
+/// In [`TxOp::how`].
+pub const PLAIN: u8 = 1 << 7;
+
+impl Default for TxOp {
+    /// As most are, so that the short way need not say so.
+    fn default() -> TxOp {
+        let end = Ending { wanted: true, ..Ending::default() };
+        TxOp { end, bounce: None, internal: false, over: false, fate: None, how: 0 }
+    }
+}
+
+/// A posted receive.
+#[derive(Default)]
+pub struct RxOp {
+    pub context: usize,
+    pub buf: usize,
+    pub room: usize,
+    /// A success gives an entry.
+    pub wanted: bool,
+    /// The provider's own, for writes with data where the caller posts none.
+    pub own: bool,
+    /// Absolute; 0 = none.
+    pub deadline: u64,
+    pub bounce: Option<Box<Bounce>>,
+    /// A message in it is an entry and nothing else.
+    pub plain: bool,
+}
+
+/// Work requests that wait for the last of their chain.
+pub const CHAIN: usize = 32;
+
+/// Work requests with room for their pieces.
+pub struct Batch {
+    pub(super) wrs: [ibv_send_wr; CHAIN],
+    pub(super) pieces: [[ibv_sge; IOV_LIMIT]; CHAIN],
+    pub(super) len: usize,
+}
+
+// SAFETY: the pointers in it point into itself or at the caller's buffers, and are used only while a call posts.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    pub fn new() -> Box<Batch> {
+        // SAFETY: plain numbers and pointers.
+        unsafe { Box::new(zeroed()) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+pub const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED;
+
+/// What is asked of the peer's memory; 0 for messages.
+#[derive(Clone, Copy, Default)]
+pub struct Target {
+    pub addr: u64,
+    pub key: u32,
+}
+
+/// A work request that is not posted yet.
+pub struct Ready {
+    pub(super) opcode: ibv_wr_opcode::Type,
+    pub(super) pieces: [ibv_sge; IOV_LIMIT],
+    pub(super) count: usize,
+    pub(super) target: Target,
+    pub(super) data: Option<u32>,
+    pub(super) send_flags: u32,
+    /// The bytes of an inject call, to which the only piece points.
+    pub(super) _owned: Option<Box<[u8]>>,
+    pub op: TxOp,
+    /// A fault on demand keeps it until then; 0 = none does.
+    pub held: u64,
+}
+
+// SAFETY: the pieces are numbers to this library; the buffers behind them are the C caller's promise.
+unsafe impl Send for Ready {}
+
+impl Ready {
+    /// One without bytes, that asks for a completion.
+    pub fn empty(opcode: ibv_wr_opcode::Type, data: Option<u32>) -> Ready {
+        // SAFETY: plain numbers.
+        let pieces = unsafe { zeroed() };
+        Ready {
+            opcode,
+            pieces,
+            count: 0,
+            target: Target::default(),
+            data,
+            send_flags: SIGNALED,
+            _owned: None,
+            op: TxOp::default(),
+            held: 0,
+        }
+    }
+}
+
+/// A receive that a fault keeps from the device.
+pub struct Held {
+    pub pieces: [ibv_sge; IOV_LIMIT],
+    pub count: usize,
+    pub op: RxOp,
+}
+
+// SAFETY: the pieces are numbers to this library; the buffers behind them are the C caller's promise.
+unsafe impl Send for Held {}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Connections in numbers, both ways at once, to oneself, to addresses that are none, and past a stranger's bytes. */
+/* Connections in numbers, both ways at once, to oneself, to addresses that are none, and past the bytes of a process that does not speak the protocol. */
 #include "fab.h"
 
 #include <netdb.h>
@@ -340,7 +340,7 @@ TEST(garbage_addresses)
 	node_close(&n);
 }
 
-/* --- a stranger talks to the listener's socket --- */
+/* --- somebody without the protocol talks to the listener's socket --- */
 
 static bool find_address(const char *service, struct sockaddr_storage *addr, socklen_t *len, int *type)
 {
@@ -393,7 +393,7 @@ static void overrun_listener(struct node *n)
 	node_down(n);
 }
 
-static void stranger(struct node *n)
+static void talks_garbage(struct node *n)
 {
 	struct sockaddr_storage addr;
 	socklen_t len = 0;
@@ -428,5 +428,5 @@ static void stranger(struct node *n)
 TEST(garbage_to_the_listener)
 {
 	skip_unless(!traits()->adapter, "its listener is the kernel's, not a socket of the library's");
-	pair(NULL, overrun_listener, stranger, NULL);
+	pair(NULL, overrun_listener, talks_garbage, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Numbers of connections that want nothing, or cannot say what: what a stranger can cost is bounded, and whoever comes in
- * order is served meanwhile.
+ * Numbers of connections that want nothing, or cannot say what: what a pending connection can cost is bounded, and whoever
+ * comes in order is served meanwhile.
  */
 #include "fab.h"
 #include "siege.h"
@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 #define FLOOD 5000
-#define STRANGERS 64 /* GDRFAB_TCP_STRANGERS */
+#define PENDING 64 /* GDRFAB_TCP_PENDING */
 #define LIMIT 15000 /* ms for a new connection in the middle of it */
 
 static void only_tcp(void)
@@ -98,8 +98,8 @@ TEST_WITHIN(90, five_thousand_connections)
 {
 	only_tcp();
 	siege_run(floods, LIMIT);
-	siege_was_bounded("5,000 strangers", 8192, 64 + 16);
-	/* A put that takes a few milliseconds is none that had to wait for strangers. */
+	siege_was_bounded("5,000 pending connections", 8192, 64 + 16);
+	/* A put that takes a few milliseconds is none that had to wait for pending connections. */
 	CHECK(siege->slowest_ms < (unsigned)test_ms(2000));
 }
 
@@ -107,14 +107,14 @@ TEST_WITHIN(90, five_thousand_connections)
  * their time is over, and no longer. */
 static void keep_talking(void)
 {
-	static size_t said[STRANGERS];
+	static size_t said[PENDING];
 	unsigned char hello[RAW_HELLO];
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(test_count(12000, 6000));
 	raw_hello(hello, 9);
-	for (int i = 0; i < STRANGERS; i++)
+	for (int i = 0; i < PENDING; i++)
 		held[i] = -1;
 	while (test_now_ms() < until) {
-		for (int i = 0; i < STRANGERS; i++) {
+		for (int i = 0; i < PENDING; i++) {
 			if (held[i] >= 0 && send(held[i], hello + said[i]++ % RAW_HELLO, 1, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
 				continue;
 			if (held[i] >= 0)
@@ -124,15 +124,15 @@ static void keep_talking(void)
 		}
 		test_sleep_ms(40);
 	}
-	let_go(STRANGERS);
+	let_go(PENDING);
 }
 
-TEST_WITHIN(60, strangers_who_keep_talking)
+TEST_WITHIN(60, pending_connections_that_keep_talking)
 {
 	only_tcp();
 	setenv("GDRFAB_TCP_GREETING_MS", "2000", 1);
 	siege_run(keep_talking, LIMIT);
-	siege_was_bounded("strangers who keep talking", 8192, STRANGERS + 16);
+	siege_was_bounded("pending connections that keep talking", 8192, PENDING + 16);
 	CHECK(siege->slowest_ms < (unsigned)test_ms(2000));
 }
 

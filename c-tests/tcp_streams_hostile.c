@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Strangers at the door for further connections, and a client whose stripes do not keep to docs/tcp-wire.md: what it
+ * Pending connections at the door for further streams, and a client whose stripes do not keep to docs/tcp-wire.md: what it
  * loses is its own connection, while a good peer goes on and every byte of the server's other memory stays as it is.
  */
 #include "fab.h"
@@ -194,7 +194,7 @@ TEST_WITHIN(60, the_door_for_streams)
 }
 
 /* Many who say nothing. */
-static void crowds(void)
+static void silence(void)
 {
 	static int fd[600];
 	struct hostile h = connects(2);
@@ -207,9 +207,9 @@ static void crowds(void)
 	raw_reset(h.first);
 }
 
-TEST_WITHIN(60, a_crowd_at_the_door)
+TEST_WITHIN(60, silent_connections_at_the_door)
 {
-	besieged("a crowd", crowds, 64 + 40);
+	besieged("silent connections", silence, 64 + 40);
 }
 
 /* --- words of streams that there are not --- */

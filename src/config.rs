@@ -141,10 +141,10 @@ pub const VARIABLES: &[Variable] = &[
         help: "paths of tcp that this process may use or offer",
     },
     Variable {
-        name: "GDRFAB_TCP_STRANGERS",
+        name: "GDRFAB_TCP_PENDING",
         kind: Kind::Number(1, 65_536),
         default: "64",
-        help: "connections that a tcp listener keeps before they have introduced themselves",
+        help: "pending connections of a tcp listener: those that have not introduced themselves yet",
     },
     Variable {
         name: "GDRFAB_TCP_GREETING_MS",
@@ -321,7 +321,7 @@ pub struct Tcp {
     pub iface: Option<String>,
     pub key_file: Option<String>,
     pub paths: u64,
-    pub strangers: usize,
+    pub pending: usize,
     pub greeting_ms: u64,
     /// 0: the kernel's defaults.
     pub timeout_ms: u32,
@@ -443,7 +443,7 @@ fn tcp() -> Tcp {
         iface: text("GDRFAB_TCP_IFACE"),
         key_file: text("GDRFAB_TCP_KEY_FILE"),
         paths: paths("GDRFAB_TCP_PATHS", &TCP_PATHS),
-        strangers: number("GDRFAB_TCP_STRANGERS") as usize,
+        pending: number("GDRFAB_TCP_PENDING") as usize,
         greeting_ms: number("GDRFAB_TCP_GREETING_MS"),
         timeout_ms: number("GDRFAB_TCP_TIMEOUT_MS") as u32,
         buffer: number("GDRFAB_TCP_BUFFER") as usize,

@@ -5,7 +5,7 @@
 # own network is touched. What cannot be had is one line that begins with "skip" and says why.
 #
 #   tests/check-tcp.sh [options]
-#     --passes "P..."      only these: loopback, ipv6, domain (without locks), apart (two namespaces), mtu, lossy, cut
+#     --passes "P..."      only these: loopback, ipv6, domain (without locks), netns (two namespaces), mtu, lossy, cut
 #     --programs "P..."    these programs instead of the passes' own; PROGRAM or PROGRAM:TEXT in a claim's name
 #     --jobs N             so many programs at a time (1), but for a link that loses packets
 #     --full               without TEST_FAST
@@ -17,7 +17,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 self=$root/tests/check-tcp.sh
 target=${CARGO_TARGET_DIR:-$root/target}
 build=${BUILD:-$target/c-tests}
-passes="loopback ipv6 domain apart mtu lossy cut"
+passes="loopback ipv6 domain netns mtu lossy cut"
 programs= inside= fast=1 jobs=1
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -45,7 +45,7 @@ of_pass() { # <pass>
 		grep -vx -e verbs -e verbs_raw -e tcp_link ;;
 	ipv6) echo connection connection_many:name info:addresses info:wish msg:by_address rma:socket_mem_alloc tcp_hostile:split ;;
 	domain) echo cq rma_order:malloc rma:every_call_socket_mem rma:staged_cuda_alloc msg:by_address protect:malloc ;;
-	apart) echo connection faults:killed faults:stopped_while msg:by_address msg_order:order_auto rma:socket_mem rma:staged_cuda_plain \
+	netns) echo connection faults:killed faults:stopped_while msg:by_address msg_order:order_auto rma:socket_mem rma:staged_cuda_plain \
 		rma_order:malloc wait:fd deadline:receive tcp_streams:over_four tcp_streams:with_a_key ;;
 	mtu) echo msg:by_address rma:socket_mem rma_order:both_at_once_socket_malloc ;;
 	lossy) echo connection:data msg:by_address msg_order:large_in_order rma:socket_memfd rma_order:both_at_once_socket_malloc deadline:large ;;
@@ -131,13 +131,13 @@ namespaces() {
 	export TEST_CLIENT_NETNS=/proc/$peer/ns/net
 	local words
 	if ! words=$(ip link add $link type veth peer name $link netns "$peer" 2>&1); then
-		for pass in apart mtu lossy cut; do
+		for pass in netns mtu lossy cut; do
 			wanted $pass && skip $pass "no veth: $words"
 		done
 		return
 	fi
 	in_peer ip link set lo up && addresses $link 0 || exit
-	wanted apart && run_pass apart
+	wanted netns && run_pass netns
 	wanted cut && TEST_LINK=$link run_pass cut
 	if wanted mtu; then
 		# Packets as large as the sender pleases would pass a veth whole.
@@ -178,11 +178,11 @@ if wanted ipv6; then
 fi
 wanted domain && TEST_THREADING=domain run_pass domain
 
-apart=
-for pass in apart mtu lossy cut; do
-	wanted $pass && apart="$apart $pass"
+netns=
+for pass in netns mtu lossy cut; do
+	wanted $pass && netns="$netns $pass"
 done
-if [ -n "$apart" ]; then
+if [ -n "$netns" ]; then
 	why= as=
 	if ! command -v ip >/dev/null || ! command -v nsenter >/dev/null; then
 		why="no ip (iproute2) or no nsenter"
@@ -193,7 +193,7 @@ if [ -n "$apart" ]; then
 	fi
 	if [ -n "$as" ]; then
 		counts=$(mktemp)
-		unshare $as "$self" --inside "$counts" --jobs "$jobs" --passes "$apart" ${programs:+--programs "$programs"} $([ -n "$fast" ] || echo --full)
+		unshare $as "$self" --inside "$counts" --jobs "$jobs" --passes "$netns" ${programs:+--programs "$programs"} $([ -n "$fast" ] || echo --full)
 		if read -r p f s b <"$counts"; then
 			passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)) broken="$broken $b"
 		else
@@ -202,7 +202,7 @@ if [ -n "$apart" ]; then
 		fi
 		rm -f "$counts"
 	else
-		for pass in $apart; do
+		for pass in $netns; do
 			skip "$pass" "no network namespace of one's own: $why"
 		done
 	fi

@@ -510,19 +510,19 @@ fn half_open_connections_make_room() {
 #[test]
 fn two_thousand_silent_connections_cost_little() {
     let room = more_descriptors();
-    let crowd = 2000.min(room.saturating_sub(512));
-    assert!(crowd > 300, "no descriptors to try it with: {room}");
+    let count = 2000.min(room.saturating_sub(512));
+    assert!(count > 300, "no descriptors to try it with: {room}");
     let mut greeter = greeter(None);
     assert!(greeter.poll().is_empty());
     let before = (descriptors(), resident());
     let at = greeter.local();
-    let silent: Vec<TcpStream> = (0..crowd).map(|_| TcpStream::connect(at).unwrap()).collect();
+    let silent: Vec<TcpStream> = (0..count).map(|_| TcpStream::connect(at).unwrap()).collect();
     assert!(greeter.poll().is_empty());
     let took = serve_one(&mut greeter, 64);
     let after = (descriptors(), resident());
     let grown = after.1.saturating_sub(before.1);
-    println!("{crowd} silent: served after {took:?}, {} descriptors, {} KiB more", after.0 - before.0, grown / 1024);
-    assert!(after.0 - before.0 <= crowd + 64 + 64, "{before:?} {after:?}");
+    println!("{count} silent: served after {took:?}, {} descriptors, {} KiB more", after.0 - before.0, grown / 1024);
+    assert!(after.0 - before.0 <= count + 64 + 64, "{before:?} {after:?}");
     assert!(grown < 16 << 20, "{before:?} {after:?}");
     assert!(took < Duration::from_secs(8), "{took:?}");
     drop(silent);
@@ -533,7 +533,7 @@ fn a_full_listener_lets_its_sleeper_sleep_and_wakes_it_in_time() {
     let mut greeter = greeter(None);
     let poller = Poller::new().unwrap();
     greeter.watch(&poller).unwrap();
-    let crowd: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(greeter.local()).unwrap()).collect();
+    let silent: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(greeter.local()).unwrap()).collect();
     assert!(poller.wait(Some(1_000_000_000)) == Woken::Ready);
     let start = Instant::now();
     while greeter.pending() < 64 {
@@ -548,7 +548,7 @@ fn a_full_listener_lets_its_sleeper_sleep_and_wakes_it_in_time() {
     while served < 16 && start.elapsed() < LIMIT {
         assert!(greeter.poll().is_empty());
         greeter.watch(&poller).unwrap();
-        served = crowd
+        served = silent
             .iter()
             .filter(|s| {
                 s.set_nonblocking(true).unwrap();

@@ -254,7 +254,7 @@ impl prov::Endpoint for Endpoint {
         };
         let paths = verdicts.possible();
         let offered = if there == Some(true) { Paths::STAGED } else { Paths::SOCKET | Paths::STAGED };
-        let streams = match conn.rx.far.as_ref().map(|far| far.count()) {
+        let streams = match conn.rx.streams.as_ref().map(|streams| streams.count()) {
             Some(count) => format!("  from 256 KiB of host memory on over {count} connections of their own\n"),
             None => String::new(),
         };

@@ -145,7 +145,7 @@ impl State {
         is_dialer: bool,
         short: Option<usize>,
     ) -> Result<()> {
-        let member = domain.crowd.join();
+        let member = domain.pollset.join();
         self.conn = Some(Box::new(Conn::new(socket, member, name, terms, ours, is_dialer, short)));
         self.greeter = None;
         Ok(())

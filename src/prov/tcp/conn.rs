@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A live connection: what this side has asked of the peer and not heard of yet, and what it owes the peer.
 
-use super::crowd::Member;
 use super::dial::Dial;
 use super::frame::{Header, Kind, WHOLE_MAX, broken};
 use super::hello::Terms;
 use super::mr::Region;
+use super::pollset::Member;
 use super::recv::Recv;
 use super::rx::Rx;
 use super::tx::Tx;
@@ -205,7 +205,7 @@ impl Conn {
 
     /// Whether the first stream is what there is no room in.
     pub fn waits_for_room(&self) -> bool {
-        self.tx.blocked && !(self.tx.far.is_some() && self.tx.is_scattering())
+        self.tx.blocked && !(self.tx.streams.is_some() && self.tx.is_scattering())
     }
 
     /// Operations of this side that have not ended.

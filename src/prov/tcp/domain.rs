@@ -2,8 +2,8 @@
 //! A domain of the tcp provider: its regions, its memory, and what its endpoints' connections begin with.
 
 use super::auth;
-use super::crowd::Crowd;
 use super::mr::Regions;
+use super::pollset::PollSet;
 use super::state::State;
 use crate::config;
 use crate::error::Result;
@@ -30,7 +30,7 @@ pub struct Domain {
     /// What both sides of a connection must know.
     pub key: Option<Secret>,
     pub(super) memory: Allocations,
-    pub crowd: Crowd,
+    pub pollset: PollSet,
     /// Those whose copies a closing region may have to wait for.
     pub(super) endpoints: Serial<Vec<Arc<Serial<State>>>>,
 }
@@ -50,7 +50,7 @@ impl Domain {
             faults: Plan::of("tcp"),
             key: auth::key(info)?,
             memory: Allocations::doubled(),
-            crowd: Crowd::default(),
+            pollset: PollSet::default(),
             endpoints: Serial::new(threading, Vec::new()),
         })
     }

@@ -116,7 +116,7 @@ impl Greeter {
             at,
             door: Door { purpose, token, key },
             pending: Vec::new(),
-            most: config.strangers,
+            most: config.pending,
             requests: Arc::default(),
             most_requests: REQUESTS,
             patience_ns: config.greeting_ms.saturating_mul(1_000_000),

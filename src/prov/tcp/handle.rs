@@ -156,7 +156,7 @@ impl State {
         loop {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
             if conn.rx.body.is_some() {
-                if conn.rx.far.is_some() {
+                if conn.rx.streams.is_some() {
                     conn.rx.gather()?;
                 }
                 if !conn.rx.feed() {

@@ -46,7 +46,7 @@ impl State {
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Conn { fd, member, rx, .. } = conn;
-        let may_have = domain.crowd.turn(member, std::os::fd::AsFd::as_fd(fd)) || force || rx.is_amid();
+        let may_have = domain.pollset.turn(member, std::os::fd::AsFd::as_fd(fd)) || force || rx.is_amid();
         let came = may_have && self.receive(domain)?;
         self.end_turn(came, force || self.is_left_alone(domain))
     }
@@ -335,10 +335,10 @@ impl State {
         let Some(mut conn) = self.conn.take() else { return self.flush_receives(why) };
         self.greeter = None;
         stream::finish(conn.socket());
-        if let Some(far) = &conn.rx.far {
-            far.finish();
+        if let Some(streams) = &conn.rx.streams {
+            streams.finish();
         }
-        domain.crowd.leave(&conn.member);
+        domain.pollset.leave(&conn.member);
         let mut ended: Vec<Ending> = Vec::new();
         let mut receives = Vec::new();
         if let Some(mut body) = conn.rx.body.take() {
@@ -405,7 +405,7 @@ impl State {
             if conn.tx.is_empty() || conn.dying.is_some() || now > until {
                 return;
             }
-            let blocked = conn.tx.far.as_ref().and_then(|far| far.a_blocked_one()).filter(|_| conn.tx.is_scattering());
+            let blocked = conn.tx.streams.as_ref().and_then(|streams| streams.a_blocked_one()).filter(|_| conn.tx.is_scattering());
             stream::wait_for_room(blocked.unwrap_or(conn.socket()), (until - now) / 1_000_000);
         }
     }

@@ -72,8 +72,8 @@ impl State {
         if remote.is_empty() || remote.len() > IOV_LIMIT {
             return Err(Error::invalid(format!("rma_iov_count: {}, must be 1 to {IOV_LIMIT}", remote.len())));
         }
-        let far = remote.iter().try_fold(0usize, |sum, r| sum.checked_add(r.len));
-        if far != Some(total) {
+        let there = remote.iter().try_fold(0usize, |sum, r| sum.checked_add(r.len));
+        if there != Some(total) {
             return Err(Error::invalid("rma_iov: the remote lengths do not sum to the local ones"));
         }
         if self.bind.tx.is_none() && dir == Dir::Read && self.bind.counters.read.is_none() {

@@ -25,7 +25,7 @@ pub struct Rx {
     pub body: Option<Box<Incoming>>,
     pub lanes: Lanes,
     /// Streams for long bodies, if there are any.
-    pub far: Option<Box<Gather>>,
+    pub streams: Option<Box<Gather>>,
     /// Something has come over them since this was last asked.
     pub moved: bool,
     /// Bytes of one call at most.
@@ -50,7 +50,7 @@ impl Rx {
             reach: REACH_MIN,
             body: None,
             lanes: Lanes::default(),
-            far: None,
+            streams: None,
             moved: false,
             short: short.unwrap_or(usize::MAX),
         }
@@ -157,8 +157,8 @@ impl Rx {
 
     /// A body comes in stripes: what it begins with.
     pub fn announce(&mut self, len: u64) -> Result<Box<Gathering>> {
-        match &mut self.far {
-            Some(far) => Ok(Box::new(far.announce(len))),
+        match &mut self.streams {
+            Some(streams) => Ok(Box::new(streams.announce(len))),
             None => Err(broken("a body for streams that there are not")),
         }
     }
@@ -170,7 +170,7 @@ impl Rx {
 
     /// Whether the rest of such a body may still come though the first stream is over.
     pub fn awaits_stripes(&self) -> bool {
-        self.is_gathering() && self.far.as_ref().is_some_and(|far| far.lives())
+        self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.lives())
     }
 
     /// Takes what the streams have of the body that comes in stripes.
@@ -178,13 +178,13 @@ impl Rx {
         let came = self.bytes().len().min(STRIPE_HEAD);
         let mut words = [0; STRIPE_HEAD];
         words[..came].copy_from_slice(&self.bytes()[..came]);
-        let Rx { body: Some(body), far: Some(far), lanes, short, moved, .. } = self else { return Ok(()) };
+        let Rx { body: Some(body), streams: Some(streams), lanes, short, moved, .. } = self else { return Ok(()) };
         let Some(stripes) = &mut body.stripes else { return Ok(()) };
         let (n, status) = stripes.end(&words[..came])?;
         if status != 0 {
             body.status = status;
         }
-        *moved |= far.read(body, lanes, *short)?;
+        *moved |= streams.read(body, lanes, *short)?;
         self.consume(n);
         Ok(())
     }

@@ -70,19 +70,19 @@ impl Conn {
             }
         }
         let fds: Vec<Arc<OwnedFd>> = sockets.into_iter().map(Arc::new).collect();
-        self.rx.far = Some(Box::new(Gather::new(&fds)));
-        self.tx.far = Some(Box::new(Scatter::new(fds.into())));
+        self.rx.streams = Some(Box::new(Gather::new(&fds)));
+        self.tx.streams = Some(Box::new(Scatter::new(fds.into())));
         self.more = More::Open;
     }
 
     /// Watches them; a stream that is over has nothing more to tell.
     pub fn watch_streams(&self, poller: &Poller) -> Result<()> {
-        let Some(far) = &self.rx.far else { return Ok(()) };
+        let Some(streams) = &self.rx.streams else { return Ok(()) };
         let scattering = self.tx.is_scattering();
         let mut result = Ok(());
-        far.each(self.rx.is_gathering(), |index, fd, read| {
-            let write = scattering && self.tx.far.as_ref().is_some_and(|far| far.is_blocked(index));
-            if result.is_ok() && !far.is_over() {
+        streams.each(self.rx.is_gathering(), |index, fd, read| {
+            let write = scattering && self.tx.streams.as_ref().is_some_and(|streams| streams.is_blocked(index));
+            if result.is_ok() && !streams.is_over() {
                 result = poller.watch_for(fd, read, write);
             } else if read || write {
                 // Hung up, which would wake at once: looked at often instead.
@@ -93,18 +93,18 @@ impl Conn {
     }
 
     pub fn forget_streams(&self, poller: &Poller) {
-        if let Some(far) = &self.rx.far {
-            far.each(false, |_, fd, _| poller.remove(fd));
+        if let Some(streams) = &self.rx.streams {
+            streams.each(false, |_, fd, _| poller.remove(fd));
         }
     }
 
     /// Changes when there is something else to watch.
     pub fn watched_streams(&self) -> u64 {
-        let Some(far) = &self.rx.far else { return 0 };
+        let Some(streams) = &self.rx.streams else { return 0 };
         let scattering = self.tx.is_scattering();
-        let mut sum = u64::from(far.is_over());
-        far.each(self.rx.is_gathering(), |index, fd, read| {
-            let write = scattering && self.tx.far.as_ref().is_some_and(|far| far.is_blocked(index));
+        let mut sum = u64::from(streams.is_over());
+        streams.each(self.rx.is_gathering(), |index, fd, read| {
+            let write = scattering && self.tx.streams.as_ref().is_some_and(|streams| streams.is_blocked(index));
             sum = sum.rotate_left(7) ^ (fd.as_raw_fd() as u64) << 2 ^ u64::from(read) << 1 ^ u64::from(write);
         });
         sum
@@ -113,8 +113,8 @@ impl Conn {
     /// How long a sleeper may sleep before they want to be looked at.
     pub fn streams_nap_ns(&self) -> u64 {
         let looked_at = matches!(self.more, More::Calling { .. }) || (self.wants_more && matches!(self.more, More::Could { .. }));
-        match &self.rx.far {
-            Some(far) if far.is_over() || (self.dying.is_some() && self.rx.is_gathering()) => 5 * LOOK_NS,
+        match &self.rx.streams {
+            Some(streams) if streams.is_over() || (self.dying.is_some() && self.rx.is_gathering()) => 5 * LOOK_NS,
             _ if looked_at => LOOK_NS,
             _ => u64::MAX,
         }
@@ -124,8 +124,8 @@ impl Conn {
     pub fn body(&mut self, mut body: super::body::Body) -> super::body::Body {
         if body.len >= STRIPED_MIN {
             self.wants_more = true;
-            if let Some(far) = &mut self.tx.far {
-                far.cut_up(&mut body);
+            if let Some(streams) = &mut self.tx.streams {
+                streams.cut_up(&mut body);
             }
         }
         body
@@ -144,7 +144,7 @@ impl State {
         match &mut conn.more {
             More::None => {}
             More::Open => {
-                if let Some(Err(e)) = conn.rx.far.as_mut().map(|far| far.check(now)) {
+                if let Some(Err(e)) = conn.rx.streams.as_mut().map(|streams| streams.check(now)) {
                     conn.dying.get_or_insert(e);
                 }
             }

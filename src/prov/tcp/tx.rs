@@ -51,7 +51,7 @@ pub struct Tx {
     frames: u32,
     pub lanes: Lanes,
     /// Streams for long bodies, if there are any.
-    pub far: Option<Box<Scatter>>,
+    pub streams: Option<Box<Scatter>>,
     pub left: Vec<Left>,
     /// The socket takes no more for now.
     pub blocked: bool,
@@ -161,9 +161,9 @@ impl Tx {
     /// Sends what the first body has for the other streams, once its frame has left.
     fn scatter(&mut self) -> Result<()> {
         let here = self.base + self.sent as u64;
-        let Tx { items, far: Some(far), lanes, short, .. } = self else { return Ok(()) };
+        let Tx { items, streams: Some(streams), lanes, short, .. } = self else { return Ok(()) };
         match items.front_mut() {
-            Some((stand, Item::Body(body))) if *stand == here && body.stripes.is_some() => far.send(body, lanes, *short),
+            Some((stand, Item::Body(body))) if *stand == here && body.stripes.is_some() => streams.send(body, lanes, *short),
             _ => Ok(()),
         }
     }
@@ -294,7 +294,7 @@ impl Tx {
         loop {
             self.advance(0);
             self.pump_devices();
-            if self.far.is_some() {
+            if self.streams.is_some() {
                 self.scatter()?;
             }
             let mut pieces = [piece(0, 0); PIECES];
@@ -303,7 +303,7 @@ impl Tx {
             self.collect(&mut call);
             let Call { count, bytes, entered, .. } = call;
             if count == 0 {
-                self.blocked = self.far.is_some() && self.is_scattering();
+                self.blocked = self.streams.is_some() && self.is_scattering();
                 return Ok(());
             }
             // SAFETY: our own bytes live; users' are their promise until completion, and regions are entered.

@@ -126,7 +126,7 @@ impl State {
         for (state, words) in [(ibv_qp_state::IBV_QPS_RTR, "RTR"), (ibv_qp_state::IBV_QPS_RTS, "RTS")] {
             let (mut attr, mask) = id.qp_attr(state)?;
             attr.min_rnr_timer = self.patience.min_rnr_timer;
-            // The manager's are what the peer wished for its own sake.
+            // The manager's are what the peer wanted for its own sake.
             (attr.retry_cnt, attr.rnr_retry) = (self.patience.retries, self.patience.rnr_retries);
             qp.modify(&mut attr, mask, words)?;
             if let (Some(mine), Some(peer)) = (&self.service, service) {

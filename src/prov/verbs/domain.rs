@@ -59,7 +59,7 @@ impl Domain {
             gid: choice.gid,
             mtu: match config::get().verbs.mtu {
                 0 => port.mtu,
-                wish => wish.min(port.mtu),
+                asked => asked.min(port.mtu),
             },
             lid: port.lid,
             ethernet: port.link == Link::Ethernet,

@@ -3,12 +3,12 @@
 
 use super::address::Address;
 use super::device::{self, Context, Devices, Place, Port, Transport};
+use super::distance::{self, Distance};
 use super::gid::{Gid, GidKind};
 use super::greeting::DATA_MAX;
 use super::library;
 use super::limits::{INLINE_MAX, MAX_MSG, PATHS};
 use super::mr::MAX_REGIONS;
-use super::near::{self, Distance};
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::MR_IOV_LIMIT;
@@ -36,7 +36,7 @@ fn domain_name(context: &Context, port: &Port, kind: GidKind) -> String {
     format!("{}:{}:{}", context.name, port.number, kind.name())
 }
 
-/// Among the entries of one type the one that fits the wished address, or else a routable one, IPv4 first.
+/// Among the entries of one type the one that fits the wanted address, or else a routable one, IPv4 first.
 fn best_gid(port: &Port, kind: GidKind, ip: Option<IpAddr>) -> Option<&Gid> {
     let mut of_kind = port.gids.iter().filter(|g| g.kind == kind);
     if let Some(index) = config::get().verbs.gid_index {
@@ -177,7 +177,7 @@ fn answer(info: &mut Info, gid: &Gid, port: &Port, ask: &Ask<'_>) -> Result<()> 
 }
 
 /// The address whose entry of the table is wanted: a source that was named.
-fn wished_ip(ask: &Ask<'_>) -> Option<IpAddr> {
+fn wanted_ip(ask: &Ask<'_>) -> Option<IpAddr> {
     if !ask.source {
         return None;
     }
@@ -212,9 +212,9 @@ fn devices(near: Option<&str>) -> Result<(Devices, Vec<String>)> {
     if names.is_empty() {
         return Err(Error::new(errno::ENODEV, format!("GDRFAB_VERBS_DEVICE={} names no device of this host", config.devices.join(","))));
     }
-    let there = near.map(near::of_pci);
+    let there = near.map(distance::of_pci);
     names.sort_by_cached_key(|name| {
-        let (stem, number, len) = near::counted(name);
+        let (stem, number, len) = distance::counted(name);
         (distance(name, there.as_ref()), stem.to_string(), number, len)
     });
     Ok((list, names))
@@ -222,13 +222,13 @@ fn devices(near: Option<&str>) -> Result<(Devices, Vec<String>)> {
 
 /// From the device of this name to the accelerator that sits `there`.
 fn distance(name: &str, there: Option<&Place>) -> Option<Distance> {
-    there.map(|there| near::between(&device::place(name), there))
+    there.map(|there| distance::between(&device::place(name), there))
 }
 
 /// The candidates of a device, each with its port's speed.
 fn of_device(list: &Devices, name: &str, ask: &Ask<'_>) -> Result<Vec<(u64, Info)>> {
     let context = Context::open_of(list, name)?;
-    let wished = wished_ip(ask);
+    let wanted = wanted_ip(ask);
     let mut all = Vec::new();
     for port in context.ports() {
         let port = match port {
@@ -241,7 +241,7 @@ fn of_device(list: &Devices, name: &str, ask: &Ask<'_>) -> Result<Vec<(u64, Info
         let before = all.len();
         for kind in GidKind::ALL {
             let Some(usual) = best_gid(&port, kind, None) else { continue };
-            let gid = best_gid(&port, kind, wished).unwrap_or(usual);
+            let gid = best_gid(&port, kind, wanted).unwrap_or(usual);
             let mut info = attributes(&context, &port, gid);
             if let Err(e) = answer(&mut info, gid, &port, ask) {
                 info.reason = Some(e);
@@ -263,7 +263,7 @@ pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
         Err(e) => return vec![left_out(None, e)],
         Ok(found) => found,
     };
-    let there = ask.near.map(near::of_pci);
+    let there = ask.near.map(distance::of_pci);
     let mut all = Vec::new();
     for name in &names {
         // Opening takes long, and another device was asked for: its name is enough to leave it out by.

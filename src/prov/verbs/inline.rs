@@ -13,8 +13,8 @@ use std::mem::zeroed;
 use std::ptr::{NonNull, null_mut};
 
 impl Context {
-    /// Bytes that travel inside a work request, up to `wish`.
-    pub fn inline(&self, wish: usize) -> usize {
+    /// Bytes that travel inside a work request, up to `asked`.
+    pub fn inline(&self, asked: usize) -> usize {
         // Of the hardware, so that a device opened anew need not be tried anew.
         static KNOWN: Mutex<BTreeMap<(String, u64), usize>> = Mutex::new(BTreeMap::new());
         let probe = || {
@@ -27,7 +27,7 @@ impl Context {
                 Err(_) => 0,
             }
         };
-        wish.min(*self.inline.get_or_init(probe))
+        asked.min(*self.inline.get_or_init(probe))
     }
 }
 
@@ -40,17 +40,17 @@ fn probe_inline(context: &Context) -> Result<usize> {
         let cq = pointer(v.ibv_create_cq(context.raw(), 1, null_mut(), null_mut(), 0)?, "creating a completion queue");
         let mut most = 0;
         if let Ok(cq) = cq {
-            let mut wish = INLINE_MAX as u32;
-            while wish > 0 {
+            let mut asked = INLINE_MAX as u32;
+            while asked > 0 {
                 let mut attr: ibv_qp_init_attr = zeroed();
                 (attr.send_cq, attr.recv_cq, attr.qp_type) = (cq.as_ptr(), cq.as_ptr(), ibv_qp_type::IBV_QPT_RC);
-                attr.cap = ibv_qp_cap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: wish };
+                attr.cap = ibv_qp_cap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: asked };
                 if let Some(qp) = NonNull::new(v.ibv_create_qp(pd.as_ptr(), &mut attr)?) {
                     most = (attr.cap.max_inline_data as usize).min(INLINE_MAX);
                     v.ibv_destroy_qp(qp.as_ptr())?;
                     break;
                 }
-                wish = if wish > 64 { wish / 2 } else { wish.saturating_sub(16) };
+                asked = if asked > 64 { asked / 2 } else { asked.saturating_sub(16) };
             }
             v.ibv_destroy_cq(cq.as_ptr())?;
         }

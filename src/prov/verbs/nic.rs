@@ -2,9 +2,9 @@
 //! What the device and the port behind a candidate say of themselves.
 
 use super::device::{Atomics, Context, Link, Odp};
+use super::distance;
 use super::gid::Gid;
 use super::info::Choice;
-use super::near;
 use crate::error::Result;
 use crate::prov::info::{Info, Near, Nic};
 use std::ffi::CStr;
@@ -57,7 +57,7 @@ pub fn nic(info: &Info, near: Option<&str>) -> Result<Nic> {
         max_pd: count(attr.max_pd),
         reads_in: u32::from(context.reads_in()),
         reads_out: u32::from(context.reads_out()),
-        near: near.map(|pci| Near::from(near::between(&context.place, &near::of_pci(pci)))),
+        near: near.map(|pci| Near::from(distance::between(&context.place, &distance::of_pci(pci)))),
     })
 }
 

@@ -84,28 +84,28 @@ fn mtu_code(bytes: u32) -> ibv_mtu::Type {
 }
 
 impl Qp {
-    pub fn new(pd: &Arc<Pd>, tx: &RawCq, rx: &RawCq, wish: Capacity) -> Result<Qp> {
+    pub fn new(pd: &Arc<Pd>, tx: &RawCq, rx: &RawCq, asked: Capacity) -> Result<Qp> {
         // SAFETY: plain numbers and pointers.
         let mut attr: ibv_qp_init_attr = unsafe { zeroed() };
         attr.send_cq = tx.raw();
         attr.recv_cq = rx.raw();
         attr.qp_type = ibv_qp_type::IBV_QPT_RC;
         attr.cap = ibv_qp_cap {
-            max_send_wr: wish.tx,
-            max_recv_wr: wish.rx,
-            max_send_sge: wish.tx_pieces,
-            max_recv_sge: wish.rx_pieces,
-            max_inline_data: wish.inline,
+            max_send_wr: asked.tx,
+            max_recv_wr: asked.rx,
+            max_send_sge: asked.tx_pieces,
+            max_recv_sge: asked.rx_pieces,
+            max_inline_data: asked.inline,
         };
         // SAFETY: domain and queues live, and the owner keeps the queues as long as the pair.
         let raw = unsafe { verbs()?.ibv_create_qp(pd.raw(), &mut attr)? };
         let raw =
-            pointer(raw, format_args!("creating a queue pair of {} sends and {} receives with {}", wish.tx, wish.rx, pd.context.name))?;
+            pointer(raw, format_args!("creating a queue pair of {} sends and {} receives with {}", asked.tx, asked.rx, pd.context.name))?;
         // SAFETY: just made.
         let number = unsafe { (*raw.as_ptr()).qp_num };
         // Devices round up; what was asked for is what is counted.
-        let inline = attr.cap.max_inline_data.min(wish.inline);
-        Ok(Qp { raw, number, capacity: Capacity { inline, ..wish }, _pd: pd.clone() })
+        let inline = attr.cap.max_inline_data.min(asked.inline);
+        Ok(Qp { raw, number, capacity: Capacity { inline, ..asked }, _pd: pd.clone() })
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The shortest way of the usual operation and of the usual receive: one piece, and nothing about it that needs a
-//! thought. Whatever is not usual goes the long way (`post.rs`), which finds out what. How they end is in `take.rs`.
+//! thought. Whatever is not usual goes the long way (`post.rs`), which finds out what. How they end is in `poll.rs`.
 
 use super::abi::*;
 use super::mr;

@@ -89,8 +89,8 @@ pub struct Service {
 impl Service {
     /// One that completes in `cq`, whose work requests have up to `pieces` pieces.
     pub fn new(memory: &Memory, cq: &RawCq, port: u8, pieces: u32) -> Result<Service> {
-        let wish = Capacity { tx: (SENDS + BULK) as u32, rx: RECEIVES as u32, tx_pieces: pieces, rx_pieces: 1, inline: 0 };
-        let qp = Qp::new(&memory.pd, cq, cq, wish)?;
+        let asked = Capacity { tx: (SENDS + BULK) as u32, rx: RECEIVES as u32, tx_pieces: pieces, rx_pieces: 1, inline: 0 };
+        let qp = Qp::new(&memory.pd, cq, cq, asked)?;
         qp.init(port)?;
         let area = memory.buffer((RECEIVES + SENDS) * MESSAGE)?;
         Ok(Service {

@@ -23,7 +23,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 /// Two looks at the descriptors are at least so far apart: each is a system call, and endpoints share them.
-const APART_NS: u64 = 50_000;
+const LOOK_NS: u64 = 50_000;
 
 /// What an event means for one endpoint.
 enum Concern {
@@ -76,7 +76,7 @@ impl Domain {
         let now = now_ns();
         // Relaxed: which of two threads looks does not matter.
         let last = self.watch.looked.load(Ordering::Relaxed);
-        if now.wrapping_sub(last) < APART_NS {
+        if now.wrapping_sub(last) < LOOK_NS {
             return;
         }
         self.watch.looked.store(now, Ordering::Relaxed);

@@ -46,7 +46,7 @@ impl State {
         Some(done)
     }
 
-    /// As `sent_quick`, for a message in a receive. Apart, so that both find registers for what they hold.
+    /// As `sent_quick`, for a message in a receive. A function of its own, so that both find registers for what they hold.
     #[inline(never)]
     fn receive_quick(&mut self, wc: &ibv_wc) -> Option<Completion> {
         let well = wc.status == ibv_wc_status::IBV_WC_SUCCESS && wc.wr_id == self.quick.next_received;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How near a NIC is to an accelerator: what their directories under /sys/devices have in common.
+//! The distance of a NIC from an accelerator: what their directories under /sys/devices have in common.
 
 use super::device::Place;
 use crate::prov::info::Near;
@@ -16,7 +16,7 @@ pub enum Distance {
     Node,
     /// Between NUMA nodes, or nobody knows.
     #[default]
-    Far,
+    System,
 }
 
 impl From<Distance> for Near {
@@ -25,7 +25,7 @@ impl From<Distance> for Near {
             Distance::Switch { .. } => Near::Switch,
             Distance::RootComplex => Near::RootComplex,
             Distance::Node => Near::Node,
-            Distance::Far => Near::Far,
+            Distance::System => Near::Far,
         }
     }
 }
@@ -50,7 +50,7 @@ pub fn between(a: &Place, b: &Place) -> Distance {
     }
     match (a.numa, b.numa) {
         (Some(a), Some(b)) if a == b => Distance::Node,
-        _ => Distance::Far,
+        _ => Distance::System,
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
         ];
         assert_eq!(
             order,
-            [Distance::Switch { hops: 4 }, Distance::Switch { hops: 6 }, Distance::RootComplex, Distance::Node, Distance::Far]
+            [Distance::Switch { hops: 4 }, Distance::Switch { hops: 6 }, Distance::RootComplex, Distance::Node, Distance::System]
         );
         assert!(order.is_sorted());
     }
@@ -115,9 +115,9 @@ mod tests {
 
     #[test]
     fn what_sits_nowhere_is_far_unless_a_node_is_known() {
-        assert_eq!(from_gpu("/sys/devices/virtual/net/eth0", None), Distance::Far);
+        assert_eq!(from_gpu("/sys/devices/virtual/net/eth0", None), Distance::System);
         assert_eq!(from_gpu("/sys/devices/virtual/net/eth0", Some(0)), Distance::Node);
-        assert_eq!(between(&Place::default(), &Place::default()), Distance::Far);
+        assert_eq!(between(&Place::default(), &Place::default()), Distance::System);
         assert_eq!(of_pci("ffff:ff:1f.7").path, None);
     }
 

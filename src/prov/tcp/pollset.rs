@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 const FEW: usize = 4;
 
 #[derive(Default)]
-pub struct Crowd {
+pub struct PollSet {
     edges: OnceLock<Edges>,
     /// By their numbers in the set: who is told that something came.
     members: Mutex<Vec<Option<Arc<AtomicBool>>>>,
@@ -22,7 +22,7 @@ pub struct Crowd {
     round: AtomicUsize,
 }
 
-/// A place in the crowd; given back with `leave`.
+/// A place in the set; given back with `leave`.
 pub struct Member {
     number: usize,
     came: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ impl Member {
     }
 }
 
-impl Crowd {
+impl PollSet {
     pub fn join(&self) -> Member {
         let came = Arc::new(AtomicBool::new(true));
         let mut members = self.members.lock();

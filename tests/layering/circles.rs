@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 /// Folders whose circles are known, and why they still stand. One that has none any more is taken off.
 const KNOWN: &[(&str, &str)] = &[
-    ("src/prov/verbs", "protocols call the jobs above them"),
     ("src/capi", "what objects share stands with them"),
     ("src/config", "the list of providers stands in its root"),
     ("src/fabric", "queues and endpoints know each other"),

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Cargo builds the crate. This file does what cargo does not: install a C library, and test it as one.
 #
+#   make help        prints this
 #   make demo        from a machine with Rust to two C processes that move memory
-#   make check       the tests of a working day, with one summary; `make check-<step>` runs one step (see CHECKS)
-#   make check-all   those and all others: sanitizers, memory checkers, fuzzers, virtual machine, plugins
+#   make check       the tests of a working day in ten minutes, with one summary; `make check-<step>` runs one step
+#   make check-all   those and all others in forty: sanitizers, memory checkers, fuzzers, virtual machine, plugins
 #   make fuzz        looks for what a peer may do that tcp and shm cannot bear; SECONDS=600 for each of three targets
 #   make install     PREFIX=/usr/local LIBDIR=$PREFIX/lib DESTDIR=; `make install-debug` puts the debug information beside it
 #   make bench       gdrfab beside libfabric and UCX; needs `make deps-bench`
@@ -11,6 +12,7 @@
 #   make plugin-nccl the net plugin for NCCL; `make install-plugin-nccl` puts it beside the library
 #   make plugin-libfabric  the provider for libfabric; `make install-plugin-libfabric` puts it into LIBDIR/libfabric
 #   make check-gpu   the conformance programs on this machine's NVIDIA GPUs; `make bench-gpu` the speed there
+#   make deps        installs what the tests need; `make header options abi` writes what is generated and committed
 
 PREFIX     ?= /usr/local
 BINDIR     ?= $(PREFIX)/bin
@@ -103,7 +105,7 @@ install-debug: $(if $(shell command -v $(CARGO)),all)
 	$(INSTALL) -m 644 $(STRIPPED)/$(notdir $(COPIER)).debug $(DESTDIR)$(LIBDIR)/gdrfab/.debug
 	$(INSTALL) -m 644 $(addprefix $(STRIPPED)/,$(addsuffix .debug,$(PROGRAMS))) $(DESTDIR)$(BINDIR)/.debug
 
-# ---- plugins: C on the installed library, built as a stranger would
+# ---- plugins: C on the installed library, built as a user would
 
 NCCL_SO := libnccl-net-gdrfab.so
 NCCL_C  := $(wildcard plugins/nccl/*.c)
@@ -147,6 +149,9 @@ uninstall:
 	@made=$$(sort -r $(DESTDIR)$(LIBDIR)/$(NOTED) 2>/dev/null); rm -f $(DESTDIR)$(LIBDIR)/$(NOTED); \
 	for d in $(DEBUG_DIRS) $(LIBDIR)/gdrfab $(INCLUDEDIR)/gdrfab $$made; do rmdir $(DESTDIR)$$d 2>/dev/null || true; done
 
+help:
+	@sed -n 's/^#   make/make/p' $(firstword $(MAKEFILE_LIST))
+
 # ---- tests: each step stands alone; tests/check.sh runs them and sums up
 
 CHECKS := fmt clippy rust loom install c tcp guards plugins
@@ -181,14 +186,14 @@ check-rust:
 check-bindings:
 	CARGO="$(CARGO)" tests/verbs-layout/run.sh
 
-# Loom swaps the atomics of the whole crate, so the models build apart.
+# Loom swaps the atomics of the whole crate, so the models have a build of their own.
 check-loom:
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --test loom --target-dir $(CARGO_TARGET_DIR)/loom
 
 check-install:
 	$(INSTALL_TEST_PREFIX)
 
-# As a stranger would build them: pkg-config, and no warnings.
+# As a user would build them: pkg-config, and no warnings.
 examples: check-install
 	@mkdir -p $(EXAMPLES_OUT)
 	$(USE_TEST_PREFIX) sh -e -c 'for e in $(EXAMPLES); do \
@@ -217,7 +222,7 @@ check-perf: check-install
 check-c: check-install
 	$(USE_TEST_PREFIX) c-tests/run.sh --jobs $(JOBS)
 
-# Without locks, where operations take a shorter way, and with entries in the order of posting.
+# Without locks, where operations take the fast path, and with entries in the order of posting.
 check-modes: check-install
 	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma rma_order msg msg_order cq protect
 	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma msg msg_order cq protect deadline fault fault_refuse
@@ -310,7 +315,7 @@ demo:
 	@echo "--- examples/hello.c, built through pkg-config, as two processes:"
 	@$(USE_TEST_PREFIX) examples/hello.sh $(EXAMPLES_OUT)/hello
 
-# As a stranger would build it.
+# As a user would build it.
 hello:
 	@$(INSTALL_TEST_PREFIX)
 	@mkdir -p $(EXAMPLES_OUT)
@@ -368,4 +373,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric
+.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric

@@ -207,7 +207,7 @@ static void counted_initiator(struct node *n)
 		POST(n->cq, gdrfab_inject_write(n->ep, word, 8, 0, to.base, to.key));
 	POST(n->cq, gdrfab_write(n->ep, word, 8, local_desc(n, word, 8), 0, to.base, to.key, word));
 	expect_counts(c, 5, 0, 3, 6, 0, 0);
-	/* Errors are counted apart. */
+	/* Errors have a count of their own. */
 	if (tells_failed_writes(n)) {
 		POST(n->cq, gdrfab_write(n->ep, word, 8, local_desc(n, word, 8), 0, to.base, wrong_key(to.key), word));
 		uint64_t until = test_now_ms() + (uint64_t)test_ms(LONG);

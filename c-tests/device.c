@@ -214,7 +214,7 @@ static void no_fds_left(const void *arg)
 }
 
 /* GDRFAB_HMEM_THREAD=1: this thread never enters the driver. */
-static void apart(const void *arg)
+static void on_a_thread(const void *arg)
 {
 	static const char *const libraries[] = {
 		[GDRFAB_HMEM_CUDA] = "libcuda.so.1",
@@ -384,7 +384,7 @@ TEST_TABLE(devices)
 			device_claim("host_memory_beside", kind->name, host_memory_stays_host_memory, kind, 20);
 			device_claim("forked", kind->name, forked, kind, 20);
 			if (kind_paths(kind) & GDRFAB_PATH_IPC)
-				device_claim("apart", kind->name, apart, kind, 20);
+				device_claim("on_a_thread", kind->name, on_a_thread, kind, 20);
 		}
 		if (kind_paths(kind) & GDRFAB_PATH_IPC) {
 			device_claim("no_fds_left", kind->name, no_fds_left, kind, 20);

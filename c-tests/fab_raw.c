@@ -25,11 +25,11 @@ uint64_t raw_get(const unsigned char *from, int bytes)
 
 static struct addrinfo *resolve(const char *service)
 {
-	struct addrinfo wish, *found = NULL;
-	memset(&wish, 0, sizeof wish);
-	wish.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-	wish.ai_socktype = SOCK_STREAM;
-	int rc = getaddrinfo(node_name(), service, &wish, &found);
+	struct addrinfo hints, *found = NULL;
+	memset(&hints, 0, sizeof hints);
+	hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+	hints.ai_socktype = SOCK_STREAM;
+	int rc = getaddrinfo(node_name(), service, &hints, &found);
 	if (rc != 0)
 		test_fail(__FILE__, __LINE__, "TEST_NODE=%s, port %s: %s", node_name(), service, gai_strerror(rc));
 	return found;

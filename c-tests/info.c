@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Discovery: what is offered, each wish alone, and words for what cannot be had. */
+/* Discovery: what is offered, each hint alone, and words for what cannot be had. */
 #include "fab.h"
 
 #include <fcntl.h>
@@ -100,24 +100,24 @@ TEST(addresses)
 	gdrfab_freeinfo(none);
 }
 
-/* --- wishes --- */
+/* --- hints --- */
 
-struct wish {
+struct hint {
 	const char *name; /* what the words speak of when it cannot be met */
 	size_t offset, size;
 	uint64_t value;
 	const char *only; /* of these providers */
 };
 
-#define WISH_OF(only, member, value)                                                                                   \
+#define HINT_OF(only, member, value)                                                                                   \
 	{                                                                                                              \
 		#member, offsetof(gdrfab_info, member), sizeof(((gdrfab_info *)0)->member), value, only                \
 	}
-#define WISH(member, value) WISH_OF(NULL, member, value)
+#define HINT(member, value) HINT_OF(NULL, member, value)
 /* What every provider's modes may demand of a caller that does all the rest. */
 #define MODE(bits) (GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | (bits))
 
-static void set(gdrfab_info *hints, const struct wish *w)
+static void set(gdrfab_info *hints, const struct hint *w)
 {
 	memset(hints, 0, sizeof *hints);
 	hints->struct_size = sizeof *hints;
@@ -126,78 +126,78 @@ static void set(gdrfab_info *hints, const struct wish *w)
 	memcpy((char *)hints + w->offset, &w->value, w->size);
 }
 
-static bool concerns_us(const struct wish *w)
+static bool concerns_us(const struct hint *w)
 {
 	return !w->only || strstr(w->only, provider()) != NULL;
 }
 
-static uint64_t field(const gdrfab_info *info, const struct wish *w)
+static uint64_t field(const gdrfab_info *info, const struct hint *w)
 {
 	uint64_t value = 0;
 	memcpy(&value, (const char *)info + w->offset, w->size);
 	return value;
 }
 
-static const struct wish possible[] = {
-	WISH(caps, GDRFAB_MSG),
-	WISH(caps, GDRFAB_MSG | GDRFAB_SEND),
-	WISH(caps, GDRFAB_RMA),
-	WISH(caps, GDRFAB_RMA | GDRFAB_HMEM),
-	WISH(caps, GDRFAB_RMA | GDRFAB_READ | GDRFAB_REMOTE_READ),
-	WISH_OF("shm tcp", caps, GDRFAB_RMA | GDRFAB_RMA_EVENT),
-	WISH(caps, GDRFAB_MSG | GDRFAB_RMA | GDRFAB_LOCAL_COMM),
-	WISH(tx_op_flags, GDRFAB_COMPLETION),
-	WISH_OF("shm tcp", tx_op_flags, GDRFAB_DELIVERY_COMPLETE),
-	WISH(tx_op_flags, GDRFAB_INJECT_COMPLETE),
-	WISH(tx_op_flags, GDRFAB_TRANSMIT_COMPLETE | GDRFAB_COMPLETION),
-	WISH(msg_order, GDRFAB_ORDER_SAS),
-	WISH(comp_order, GDRFAB_ORDER_STRICT),
-	WISH(msg_order, GDRFAB_ORDER_WAW | GDRFAB_ORDER_SAS),
-	WISH_OF("shm", paths, GDRFAB_PATH_DIRECT),
-	WISH_OF("shm tcp", paths, GDRFAB_PATH_STAGED),
-	WISH_OF("shm tcp", mr_mode, GDRFAB_MR_VIRT_ADDR),
-	WISH_OF("shm tcp", mr_mode, GDRFAB_MR_PROV_KEY),
-	WISH(mr_mode, MODE(GDRFAB_MR_ALLOCATED)),
-	WISH(ep_type, GDRFAB_EP_MSG),
-	WISH(threading, GDRFAB_THREAD_SAFE),
-	WISH(threading, GDRFAB_THREAD_DOMAIN),
-	WISH(progress, GDRFAB_PROGRESS_MANUAL),
-	WISH(progress, GDRFAB_PROGRESS_AUTO),
-	WISH(addr_format, GDRFAB_ADDR_STR),
-	WISH(cq_data_size, 1),
-	WISH_OF("shm tcp", cq_data_size, 8),
-	WISH(inject_size, 16),
-	WISH_OF("shm tcp", inject_size, 64),
-	WISH(tx_size, 16),
-	WISH(rx_size, 16),
-	WISH_OF("shm tcp", tx_iov_limit, 4),
-	WISH_OF("shm tcp", rx_iov_limit, 4),
-	WISH(rma_iov_limit, 1),
-	WISH_OF("shm tcp", mr_iov_limit, 4),
-	WISH(max_msg_size, 1u << 30),
-	WISH_OF("shm tcp", mr_key_size, 8),
-	WISH_OF("shm tcp", mr_cnt, 10000),
-	WISH_OF("shm tcp", cm_data_size, GDRFAB_CM_DATA_MAX),
-	WISH_OF("verbs tcp", caps, GDRFAB_MSG | GDRFAB_RMA | GDRFAB_REMOTE_COMM),
-	WISH_OF("tcp", paths, GDRFAB_PATH_SOCKET),
-	WISH_OF("tcp", paths, GDRFAB_PATH_SOCKET | GDRFAB_PATH_DIRECT),
-	WISH_OF("tcp", max_msg_size, 1ull << 32),
-	WISH_OF("verbs", paths, GDRFAB_PATH_NIC),
-	WISH_OF("verbs", paths, GDRFAB_PATH_NIC | GDRFAB_PATH_DIRECT),
-	WISH_OF("verbs", mr_mode, GDRFAB_MR_LOCAL | GDRFAB_MR_PROV_KEY),
-	WISH_OF("verbs", cq_data_size, 4),
-	WISH_OF("verbs", mr_key_size, 4),
-	WISH_OF("verbs", cm_data_size, 48),
-	WISH_OF("verbs", max_msg_size, 1u << 31),
+static const struct hint possible[] = {
+	HINT(caps, GDRFAB_MSG),
+	HINT(caps, GDRFAB_MSG | GDRFAB_SEND),
+	HINT(caps, GDRFAB_RMA),
+	HINT(caps, GDRFAB_RMA | GDRFAB_HMEM),
+	HINT(caps, GDRFAB_RMA | GDRFAB_READ | GDRFAB_REMOTE_READ),
+	HINT_OF("shm tcp", caps, GDRFAB_RMA | GDRFAB_RMA_EVENT),
+	HINT(caps, GDRFAB_MSG | GDRFAB_RMA | GDRFAB_LOCAL_COMM),
+	HINT(tx_op_flags, GDRFAB_COMPLETION),
+	HINT_OF("shm tcp", tx_op_flags, GDRFAB_DELIVERY_COMPLETE),
+	HINT(tx_op_flags, GDRFAB_INJECT_COMPLETE),
+	HINT(tx_op_flags, GDRFAB_TRANSMIT_COMPLETE | GDRFAB_COMPLETION),
+	HINT(msg_order, GDRFAB_ORDER_SAS),
+	HINT(comp_order, GDRFAB_ORDER_STRICT),
+	HINT(msg_order, GDRFAB_ORDER_WAW | GDRFAB_ORDER_SAS),
+	HINT_OF("shm", paths, GDRFAB_PATH_DIRECT),
+	HINT_OF("shm tcp", paths, GDRFAB_PATH_STAGED),
+	HINT_OF("shm tcp", mr_mode, GDRFAB_MR_VIRT_ADDR),
+	HINT_OF("shm tcp", mr_mode, GDRFAB_MR_PROV_KEY),
+	HINT(mr_mode, MODE(GDRFAB_MR_ALLOCATED)),
+	HINT(ep_type, GDRFAB_EP_MSG),
+	HINT(threading, GDRFAB_THREAD_SAFE),
+	HINT(threading, GDRFAB_THREAD_DOMAIN),
+	HINT(progress, GDRFAB_PROGRESS_MANUAL),
+	HINT(progress, GDRFAB_PROGRESS_AUTO),
+	HINT(addr_format, GDRFAB_ADDR_STR),
+	HINT(cq_data_size, 1),
+	HINT_OF("shm tcp", cq_data_size, 8),
+	HINT(inject_size, 16),
+	HINT_OF("shm tcp", inject_size, 64),
+	HINT(tx_size, 16),
+	HINT(rx_size, 16),
+	HINT_OF("shm tcp", tx_iov_limit, 4),
+	HINT_OF("shm tcp", rx_iov_limit, 4),
+	HINT(rma_iov_limit, 1),
+	HINT_OF("shm tcp", mr_iov_limit, 4),
+	HINT(max_msg_size, 1u << 30),
+	HINT_OF("shm tcp", mr_key_size, 8),
+	HINT_OF("shm tcp", mr_cnt, 10000),
+	HINT_OF("shm tcp", cm_data_size, GDRFAB_CM_DATA_MAX),
+	HINT_OF("verbs tcp", caps, GDRFAB_MSG | GDRFAB_RMA | GDRFAB_REMOTE_COMM),
+	HINT_OF("tcp", paths, GDRFAB_PATH_SOCKET),
+	HINT_OF("tcp", paths, GDRFAB_PATH_SOCKET | GDRFAB_PATH_DIRECT),
+	HINT_OF("tcp", max_msg_size, 1ull << 32),
+	HINT_OF("verbs", paths, GDRFAB_PATH_NIC),
+	HINT_OF("verbs", paths, GDRFAB_PATH_NIC | GDRFAB_PATH_DIRECT),
+	HINT_OF("verbs", mr_mode, GDRFAB_MR_LOCAL | GDRFAB_MR_PROV_KEY),
+	HINT_OF("verbs", cq_data_size, 4),
+	HINT_OF("verbs", mr_key_size, 4),
+	HINT_OF("verbs", cm_data_size, 48),
+	HINT_OF("verbs", max_msg_size, 1u << 31),
 };
 
-TEST(each_wish_that_can_be_met)
+TEST(each_hint_that_can_be_met)
 {
 	gdrfab_info *plain = get(NULL, 0);
 	bool no_data = provider_pick(plain)->cq_data_size == 0;
 	gdrfab_freeinfo(plain);
 	for (size_t i = 0; i < sizeof possible / sizeof possible[0]; i++) {
-		const struct wish *w = &possible[i];
+		const struct hint *w = &possible[i];
 		gdrfab_info hints, *info = NULL;
 		if (!concerns_us(w) || (no_data && w->offset == offsetof(gdrfab_info, cq_data_size)))
 			continue;
@@ -225,39 +225,39 @@ TEST(each_wish_that_can_be_met)
 	}
 }
 
-static const struct wish impossible[] = {
-	WISH_OF("shm", caps, GDRFAB_MSG | GDRFAB_REMOTE_COMM),
-	WISH(caps, 1ull << 63),
-	WISH(msg_order, 1ull << 40),
-	WISH(comp_order, 1ull << 40),
-	WISH(paths, 1ull << 40),
-	WISH(ep_type, 3),
-	WISH(addr_format, 2),
-	WISH(cq_data_size, 9),
-	WISH(inject_size, SIZE_MAX),
-	WISH(tx_size, SIZE_MAX),
-	WISH(rx_size, SIZE_MAX),
-	WISH(tx_iov_limit, SIZE_MAX),
-	WISH(rx_iov_limit, SIZE_MAX),
-	WISH(rma_iov_limit, SIZE_MAX),
-	WISH(mr_iov_limit, SIZE_MAX),
-	WISH(mr_cnt, SIZE_MAX),
-	WISH(cm_data_size, 1u << 20),
-	WISH_OF("verbs", caps, GDRFAB_RMA | GDRFAB_RMA_EVENT),
-	WISH_OF("verbs", tx_op_flags, GDRFAB_DELIVERY_COMPLETE),
-	WISH_OF("verbs tcp", paths, GDRFAB_PATH_DIRECT),
-	WISH_OF("tcp", paths, GDRFAB_PATH_NIC),
-	WISH_OF("verbs", mr_mode, GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY),
-	WISH_OF("verbs", mr_mode, GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR),
-	WISH_OF("verbs", cq_data_size, 5),
-	WISH_OF("verbs", cm_data_size, 57),
-	WISH_OF("verbs", max_msg_size, 1ull << 32),
+static const struct hint impossible[] = {
+	HINT_OF("shm", caps, GDRFAB_MSG | GDRFAB_REMOTE_COMM),
+	HINT(caps, 1ull << 63),
+	HINT(msg_order, 1ull << 40),
+	HINT(comp_order, 1ull << 40),
+	HINT(paths, 1ull << 40),
+	HINT(ep_type, 3),
+	HINT(addr_format, 2),
+	HINT(cq_data_size, 9),
+	HINT(inject_size, SIZE_MAX),
+	HINT(tx_size, SIZE_MAX),
+	HINT(rx_size, SIZE_MAX),
+	HINT(tx_iov_limit, SIZE_MAX),
+	HINT(rx_iov_limit, SIZE_MAX),
+	HINT(rma_iov_limit, SIZE_MAX),
+	HINT(mr_iov_limit, SIZE_MAX),
+	HINT(mr_cnt, SIZE_MAX),
+	HINT(cm_data_size, 1u << 20),
+	HINT_OF("verbs", caps, GDRFAB_RMA | GDRFAB_RMA_EVENT),
+	HINT_OF("verbs", tx_op_flags, GDRFAB_DELIVERY_COMPLETE),
+	HINT_OF("verbs tcp", paths, GDRFAB_PATH_DIRECT),
+	HINT_OF("tcp", paths, GDRFAB_PATH_NIC),
+	HINT_OF("verbs", mr_mode, GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY),
+	HINT_OF("verbs", mr_mode, GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR),
+	HINT_OF("verbs", cq_data_size, 5),
+	HINT_OF("verbs", cm_data_size, 57),
+	HINT_OF("verbs", max_msg_size, 1ull << 32),
 };
 
-TEST(each_wish_that_cannot_be_met)
+TEST(each_hint_that_cannot_be_met)
 {
 	for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++) {
-		const struct wish *w = &impossible[i];
+		const struct hint *w = &impossible[i];
 		gdrfab_info hints, *marker = &hints, *info = marker;
 		if (!concerns_us(w))
 			continue;
@@ -298,19 +298,19 @@ TEST(each_wish_that_cannot_be_met)
 TEST(bits_that_the_library_does_not_know_are_named_beside_those_it_knows)
 {
 	static const struct {
-		struct wish wish;
+		struct hint hint;
 		const char *unknown, *known[12];
 	} cases[] = {
-		{WISH(caps, GDRFAB_MSG | 1ull << 63), "0x8000000000000000", {"MSG", "RMA", "REMOTE_WRITE", "RMA_EVENT"}},
-		{WISH(tx_op_flags, GDRFAB_COMPLETION | 1ull << 62), "0x4000000000000000", {"COMPLETION", "DELIVERY_COMPLETE"}},
-		{WISH(msg_order, GDRFAB_ORDER_SAS | 1ull << 40), "0x10000000000", {"ORDER_RAR", "ORDER_WAW", "ORDER_SAS"}},
-		{WISH(comp_order, 1ull << 40), "0x10000000000", {"ORDER_RAR", "ORDER_SAS"}},
-		{WISH(paths, 1ull << 40), "0x10000000000", {"direct", "cma", "staged", "nic", "socket"}},
-		{WISH(mr_mode, MODE(1u << 31)), "0x80000000", {"MR_LOCAL", "MR_VIRT_ADDR", "MR_PROV_KEY", "MR_HMEM"}},
+		{HINT(caps, GDRFAB_MSG | 1ull << 63), "0x8000000000000000", {"MSG", "RMA", "REMOTE_WRITE", "RMA_EVENT"}},
+		{HINT(tx_op_flags, GDRFAB_COMPLETION | 1ull << 62), "0x4000000000000000", {"COMPLETION", "DELIVERY_COMPLETE"}},
+		{HINT(msg_order, GDRFAB_ORDER_SAS | 1ull << 40), "0x10000000000", {"ORDER_RAR", "ORDER_WAW", "ORDER_SAS"}},
+		{HINT(comp_order, 1ull << 40), "0x10000000000", {"ORDER_RAR", "ORDER_SAS"}},
+		{HINT(paths, 1ull << 40), "0x10000000000", {"direct", "cma", "staged", "nic", "socket"}},
+		{HINT(mr_mode, MODE(1u << 31)), "0x80000000", {"MR_LOCAL", "MR_VIRT_ADDR", "MR_PROV_KEY", "MR_HMEM"}},
 	};
 
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-		const struct wish *w = &cases[i].wish;
+		const struct hint *w = &cases[i].hint;
 		gdrfab_info hints, *info = NULL;
 		set(&hints, w);
 		WANT_EQ(provider_getinfo(service(), 0, &hints, &info), -ENODATA);
@@ -343,7 +343,7 @@ TEST(names_that_do_not_exist)
 	CHECK(info == &hints);
 }
 
-TEST(all_candidates_with_no_wish)
+TEST(all_candidates_without_hints)
 {
 	gdrfab_info *info = get(NULL, GDRFAB_GETINFO_ALL);
 	bool usable = false;

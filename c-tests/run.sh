@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Builds the conformance programs against an installed gdrfab, as a stranger would, and runs them.
+# Builds the conformance programs against an installed gdrfab, as a user would, and runs them.
 #
 #   c-tests/run.sh [options] [PROGRAM[:TEXT]...]
 #     --filter PROGRAM   only this one; may be given several times, like PROGRAM
@@ -8,7 +8,7 @@
 #     --valgrind         under memcheck (also --memcheck); implies TEST_FAST=1
 #     --helgrind         under helgrind; implies TEST_FAST=1
 #     --suite NAME       the programs of plugins/NAME/tests (nccl, libfabric) in place of these
-#     --jobs N           N programs at a time (1); those whose claims are about CPU time, crowds or calls that must not wait run alone
+#     --jobs N           N programs at a time (1); those that measure CPU time or flood a listener run alone
 #     --build            builds, and runs nothing
 #     --built            runs what an earlier --build has made
 #     --cc CC --cxx CXX --cflags '...'

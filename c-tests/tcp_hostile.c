@@ -362,7 +362,7 @@ static void asks_for_too_much(void)
 		const char *what;
 		uint64_t addr, key, len;
 		uint64_t read, write; /* status */
-	} wishes[] = {
+	} requests[] = {
 		{"memory that is no region", siege->secret, w->key, 64, 2, 2},
 		{"memory that is no region, with key 0", siege->secret, 0, 64, 1, 1},
 		{"a key that names nothing", w->base, ~w->key, 64, 1, 1},
@@ -378,12 +378,12 @@ static void asks_for_too_much(void)
 	uint64_t sequence = 0;
 	int fd = siege_greeted();
 	reads_well(fd, "nothing");
-	for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++) {
-		if (wishes[i].read)
-			refused_read(fd, wishes[i].what, rma(RAW_READ, 0, wishes[i].addr, wishes[i].key, wishes[i].len),
-				     wishes[i].read);
-		refused_write(fd, wishes[i].what, rma(RAW_WRITE, 0, wishes[i].addr, wishes[i].key, wishes[i].len),
-			      ++sequence, wishes[i].write);
+	for (size_t i = 0; i < sizeof requests / sizeof requests[0]; i++) {
+		if (requests[i].read)
+			refused_read(fd, requests[i].what, rma(RAW_READ, 0, requests[i].addr, requests[i].key, requests[i].len),
+				     requests[i].read);
+		refused_write(fd, requests[i].what, rma(RAW_WRITE, 0, requests[i].addr, requests[i].key, requests[i].len),
+			      ++sequence, requests[i].write);
 	}
 	/* A read as long as there may be one, of a region that is not. */
 	refused_read(fd, "2^40 bytes", rma(RAW_READ, 0, w->base, w->key, 1ull << 40), 2);

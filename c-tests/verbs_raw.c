@@ -179,7 +179,7 @@ static void raw_side(struct node *n)
 	raw_post(&r, IBV_WR_SEND, 0, 600, 0, 0, 0);
 	raw_post(&r, IBV_WR_SEND_WITH_IMM, 0, 600, 0, 0, 77);
 	fill(r.memory + 2048, 1500, 0, 5);
-	/* Apart from where the messages are, which the other side may still be looking at. */
+	/* Not where the messages are, which the other side may still be looking at. */
 	raw_post(&r, IBV_WR_RDMA_WRITE, 2048, 1500, there.base + 4096, (uint32_t)there.key, 0);
 	raw_post(&r, IBV_WR_RDMA_WRITE_WITH_IMM, 2048, 0, there.base, (uint32_t)there.key, 78);
 	raw_post(&r, IBV_WR_RDMA_READ, 6000, 1500, there.base + 4096, (uint32_t)there.key, 0);

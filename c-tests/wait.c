@@ -19,14 +19,14 @@ static uint64_t since(uint64_t start)
 
 /* Sends one byte, or writes with data, a little after it is asked to. */
 enum { WANT_END, WANT_SEND, WANT_WRITEDATA };
-struct wish {
+struct request {
 	int what, after_ms;
 	struct remote to;
 };
 
 static void waker(struct node *n)
 {
-	struct wish w;
+	struct request w;
 	uint64_t word = 1;
 	node_up(n);
 	void *desc = local_desc(n, &word, 8);
@@ -45,9 +45,9 @@ static void waker(struct node *n)
 	node_down(n);
 }
 
-static void wish(struct node *n, int what, int after_ms, const struct mem *m)
+static void ask(struct node *n, int what, int after_ms, const struct mem *m)
 {
-	struct wish w;
+	struct request w;
 	memset(&w, 0, sizeof w);
 	w.what = what;
 	w.after_ms = after_ms;
@@ -81,7 +81,7 @@ static void sleeper(struct node *n)
 		int pause = round < 5 ? 50 : round % 3;
 		int what = round % 2 && n->info->cq_data_size > 0 ? WANT_WRITEDATA : WANT_SEND;
 		POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
-		wish(n, what, pause, &m);
+		ask(n, what, pause, &m);
 		start = test_now_ms();
 		CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, round % 4 == 3 ? -1 : test_ms(LONG)), 1);
 		CHECK(since(start) < (uint64_t)test_ms(LONG / 2));
@@ -89,7 +89,7 @@ static void sleeper(struct node *n)
 		if (what == WANT_WRITEDATA)
 			CHECK_EQ(e.data, 77);
 	}
-	wish(n, WANT_END, 0, NULL);
+	ask(n, WANT_END, 0, NULL);
 	mem_unregister(&m);
 	mem_end(n, &m);
 	node_down(n);
@@ -166,7 +166,7 @@ static void poller(struct node *n)
 		if (!writes || data_takes_receive(n))
 			POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
 		/* Before, during and after the moment in which this side goes to sleep. */
-		wish(n, writes ? WANT_WRITEDATA : WANT_SEND, round % 10 == 0 ? 5 : 0, &m);
+		ask(n, writes ? WANT_WRITEDATA : WANT_SEND, round % 10 == 0 ? 5 : 0, &m);
 		for (int turns = 0;; turns++) {
 			done e;
 			struct pollfd p = {fd, POLLIN, 0};
@@ -189,7 +189,7 @@ static void poller(struct node *n)
 	}
 	/* With something to read nobody may sleep. */
 	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
-	wish(n, WANT_SEND, 0, NULL);
+	ask(n, WANT_SEND, 0, NULL);
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(LONG);
 	while (gdrfab_cq_trywait(n->cq) == 0) {
 		struct pollfd p = {fd, POLLIN, 0};
@@ -198,7 +198,7 @@ static void poller(struct node *n)
 	}
 	CHECK_EQ(gdrfab_cq_trywait(n->cq), -EAGAIN);
 	DONE(n->cq, &in, GDRFAB_RECV, NULL);
-	wish(n, WANT_END, 0, NULL);
+	ask(n, WANT_END, 0, NULL);
 	mem_end(n, &m);
 	node_down(n);
 }

@@ -75,7 +75,7 @@ void play(const Plan &plan, bool serves, FILE *in, FILE *out)
 	tell(out, transport.bind());
 	good(transport.connect(hear(in)), "connect");
 
-	// What goes out and what comes in are apart: a peer that is ahead must not overwrite what is not read yet.
+	// What goes out and what comes in have buffers of their own: a peer that is ahead must not overwrite what is not read yet.
 	gdrfab::RdmaMemory mine = gdrfab::RdmaMemory::allocate(plan.bytes, plan.device);
 	gdrfab::RdmaMemory inbox = gdrfab::RdmaMemory::allocate(plan.bytes, plan.device);
 	tell(out, inbox.remoteKey());

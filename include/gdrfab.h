@@ -83,7 +83,7 @@ typedef struct gdrfab_mr gdrfab_mr;            /**< A registered region. */
 /** Version of the library at run time: major << 16 | minor. Mirrors fi_version. */
 uint32_t gdrfab_version(void);
 
-/** The same as text, "0.1.0". Static, not to be freed. */
+/** The same as text, "0.1.0". Static, not to be freed. Libfabric has no such call. */
 const char *gdrfab_version_string(void);
 
 /**
@@ -95,7 +95,8 @@ const char *gdrfab_strerror(int err);
 /**
  * Words of the last call of this thread that failed with anything but -EAGAIN: what was attempted, which
  * argument or step failed, and why each alternative was refused. "" if none has failed; a call that succeeds
- * does not clear it. Valid until the next failing call of the thread, not to be freed.
+ * does not clear it. Valid until the next failing call of the thread, not to be freed. Libfabric has no such
+ * call.
  */
 const char *gdrfab_last_error(void);
 
@@ -128,8 +129,8 @@ const char *gdrfab_last_error(void);
 
 /**
  * gdrfab_info.mode: a write with data consumes a posted receive of its target, whose context its entry
- * carries; without one the initiator waits. verbs, unless the endpoint is opened without GDRFAB_MSG and
- * GDRFAB_RECV: then the provider posts its own.
+ * carries; without one the initiator waits. Set by verbs; an endpoint opened without GDRFAB_MSG and
+ * GDRFAB_RECV has receives of the provider's own instead.
  */
 #define GDRFAB_RX_CQ_DATA (1ull << 56)
 
@@ -841,7 +842,7 @@ ssize_t gdrfab_mr_explain(struct gdrfab_mr *mr, char *buf, size_t len);
 int gdrfab_mem_alloc(struct gdrfab_domain *domain, size_t len, uint64_t flags, void **addr);
 
 /**
- * Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on().
+ * Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on(). Libfabric has no such call.
  *
  * @param domain the domain that allocated it
  * @param addr   the address that was given
@@ -1819,7 +1820,7 @@ int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval,
 int gdrfab_ep_query(struct gdrfab_ep *ep, uint64_t key, struct gdrfab_path_info *info);
 
 /**
- * gdrfab_ep_query() in words, with host memory on this side.
+ * gdrfab_ep_query() in words, with host memory on this side. Libfabric has no such call.
  *
  * @param key the peer's region
  * @return length of the text, or as gdrfab_ep_query()

@@ -309,7 +309,7 @@ pub struct Hmem {
     /// Only drivers that the process has loaded and initialised itself.
     pub adopt: bool,
     /// Drivers are called on threads of the library's own only.
-    pub apart: bool,
+    pub threaded: bool,
     /// Endpoints begin with driver calls forbidden.
     pub process: bool,
     pub copier: Option<String>,
@@ -480,9 +480,9 @@ fn verbs() -> Verbs {
 
 fn hmem() -> Hmem {
     let adopt = !switch("GDRFAB_HMEM_INIT");
-    let apart = switch("GDRFAB_HMEM_THREAD");
+    let threaded = switch("GDRFAB_HMEM_THREAD");
     let process = switch("GDRFAB_HMEM_PROCESS");
-    let all = Hmem { allowed: u32::MAX, adopt, apart, process, copier: text("GDRFAB_COPIER") };
+    let all = Hmem { allowed: u32::MAX, adopt, threaded, process, copier: text("GDRFAB_COPIER") };
     let Some(raw) = text("GDRFAB_HMEM") else { return all };
     let bits = HMEM_WORDS.iter().enumerate().filter(|(_, known)| raw.split(',').any(|w| w.trim() == **known));
     let allowed = bits.fold(0, |sum, (i, _)| sum | 2 << i);

@@ -162,7 +162,7 @@ fn timed<T>(what: &str, mut f: impl FnMut() -> T) {
 }
 
 /// Lets another process map the memory, read it and write to it.
-fn share(up: &dyn Interface, list: &[Export], wished: &str) {
+fn share(up: &dyn Interface, list: &[Export], wanted: &str) {
     let mut kept: Vec<OwnedFd> = Vec::new();
     let mut offers = Vec::new();
     for (i, e) in list.iter().enumerate() {
@@ -172,7 +172,7 @@ fn share(up: &dyn Interface, list: &[Export], wished: &str) {
         offers.push(format!("{} {} {} {} {}", e.how, e.len, number, hex(&e.device), hex(&e.handle)));
         kept.extend(fd);
     }
-    assert!(again("import", None, &[("OFFERS", offers.join("/")), ("WISHED", wished.into())]), "the importing process, for {wished}");
+    assert!(again("import", None, &[("OFFERS", offers.join("/")), ("WANTED", wanted.into())]), "the importing process, for {wanted}");
     for (i, e) in list.iter().enumerate() {
         assert!(load(up, e.base, BYTES) == pattern(100 + i as u8), "what the other process wrote into {}", e.how);
     }
@@ -180,7 +180,7 @@ fn share(up: &dyn Interface, list: &[Export], wished: &str) {
 
 fn import() {
     let up = cuda::open(false).unwrap();
-    let wished = std::env::var("WISHED").unwrap().parse::<u32>().ok();
+    let wanted = std::env::var("WANTED").unwrap().parse::<u32>().ok();
     let mut kept = Vec::new();
     for (i, text) in std::env::var("OFFERS").unwrap().split('/').enumerate() {
         let part: Vec<&str> = text.split(' ').collect();
@@ -193,17 +193,17 @@ fn import() {
             device: unhex(part[3]),
             handle: unhex(part[4]),
         };
-        let one = up.import(&offer, wished).unwrap();
-        drop(up.import(&offer, wished).unwrap());
+        let one = up.import(&offer, wanted).unwrap();
+        drop(up.import(&offer, wanted).unwrap());
         let two = up.import(&offer, Some(up.devices().len() as u32 - 1)).unwrap();
-        if let Some(wished) = wished {
-            assert_eq!(one.device, wished);
+        if let Some(wanted) = wanted {
+            assert_eq!(one.device, wanted);
         }
         let found = up.detect(one.base + 10).unwrap().unwrap();
         assert_eq!((found.kind, found.base), (Kind::Imported, one.base));
         assert_eq!(up.export(&found).unwrap_err().errno, errno::EOPNOTSUPP);
-        assert!(up.import(&Offer { len: 1 << 50, ..offer }, wished).is_err(), "more than there is");
-        assert!(up.import(&Offer { handle: [7; 64], fd: None, ..offer }, wished).is_err(), "nonsense");
+        assert!(up.import(&Offer { len: 1 << 50, ..offer }, wanted).is_err(), "more than there is");
+        assert!(up.import(&Offer { handle: [7; 64], fd: None, ..offer }, wanted).is_err(), "nonsense");
         assert!(load(&*up, one.base, BYTES) == pattern(i as u8), "what the other process sees of {}", offer.how);
         drop(one);
         assert!(load(&*up, two.base, BYTES) == pattern(i as u8), "what the other process sees of {}", offer.how);
@@ -312,11 +312,11 @@ fn whole() {
     assert!(lonely.kind == Kind::Pool && e.errno == errno::EOPNOTSUPP, "{e}");
     println!("{e}");
     let mut open = Vec::new();
-    for wished in ["none".to_string()].into_iter().chain((0..devices.len()).map(|d| d.to_string())) {
+    for wanted in ["none".to_string()].into_iter().chain((0..devices.len()).map(|d| d.to_string())) {
         let list: Vec<Export> =
             [plain, second, made, lent[0], lent[1]].map(|at| up.export(&up.detect(at).unwrap().unwrap()).unwrap()).into();
         assert_eq!(list.iter().map(|e| e.how).collect::<Vec<_>>(), [1, 1, 2, 3, 3]);
-        share(up, &list, &wished);
+        share(up, &list, &wanted);
         open.push(fds());
     }
     // Beside those that the driver opens for itself at first use.

@@ -146,7 +146,7 @@ fn application() {
     fails(up.export_dmabuf(a, 1, false), errno::EOPNOTSUPP, "ze_external_memory_export_desc_t");
     fails(up.export_dmabuf(h, 1, false), errno::EOPNOTSUPP, "pinned host");
     fails(up.export_dmabuf(s, 1, false), errno::EOPNOTSUPP, "managed");
-    // Sharing between processes needs no such wish.
+    // Sharing between processes needs no such request.
     assert_eq!(up.export(&up.detect(a + 50).unwrap().unwrap()).unwrap().base, a);
     fails(up.free(a), errno::EINVAL, "no allocation");
 }

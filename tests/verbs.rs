@@ -75,7 +75,7 @@ fn discovery() {
     fault("ibv_get_device_list=38");
     fails(list(0, &hints()), errno::ENODATA, "ib_uverbs");
     fault("");
-    // Wishes that cannot be met are told per device.
+    // Hints that cannot be met are told per device.
     for (attr, words) in [
         (Info { cq_data_size: 8, ..hints() }, "cq_data_size"),
         (Info { mr_mode: 0, ..hints() }, "mr_mode"),

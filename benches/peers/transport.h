@@ -37,7 +37,7 @@ struct tp_ops {
 	int (*get)(struct tp *, size_t loff, size_t roff, size_t len);
 	int (*send)(struct tp *, size_t off, size_t len);
 	int (*recv)(struct tp *, size_t off, size_t len);	/* NULL together with send: no messages */
-	/* drive the transport; returns newly finished transfers of ours, receives apart (tp->received) */
+	/* drive the transport; returns newly finished transfers of ours, not receives (tp->received) */
 	int (*progress)(struct tp *);
 	/* the same, asleep until something comes or `ms` have passed; NULL: this back-end cannot, or nobody asked it yet */
 	int (*wait)(struct tp *, int ms);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Sends messages over shm between two endpoints of one process, so that callgrind counts each step apart: count.sh prints
+ * Sends messages over shm between two endpoints of one process, so that callgrind counts each step alone: count.sh prints
  * the table. The names of the steps are those of the functions.
  *
  *   count send|inject|recv|arrive|sent|idle|write|read|inject_write domain|safe BYTES DEPTH ROUNDS

@@ -43,7 +43,7 @@ int synDeviceGetCount(uint32_t *count);
 int synDeviceAcquireByModuleId(uint32_t *device, uint32_t module);
 int synDeviceRelease(uint32_t device);
 int synDeviceGetInfoV2(uint32_t device, synDeviceInfoV2 *info);
-int synDeviceMalloc(uint32_t device, uint64_t size, uint64_t wish, uint32_t flags, uint64_t *addr);
+int synDeviceMalloc(uint32_t device, uint64_t size, uint64_t want, uint32_t flags, uint64_t *addr);
 int synDeviceFree(uint32_t device, uint64_t addr, uint32_t flags);
 int synHostMalloc(uint32_t device, uint64_t size, uint32_t flags, void **addr);
 int synHostFree(uint32_t device, const void *addr, uint32_t flags);
@@ -189,10 +189,10 @@ static struct range *find(struct range *list, uint32_t device, uint64_t addr, ui
 	return NULL;
 }
 
-FAKE_API int synDeviceMalloc(uint32_t device, uint64_t size, uint64_t wish, uint32_t flags, uint64_t *addr)
+FAKE_API int synDeviceMalloc(uint32_t device, uint64_t size, uint64_t want, uint32_t flags, uint64_t *addr)
 {
 	READY(synDeviceMalloc, device);
-	if (!size || !addr || wish || flags)
+	if (!size || !addr & flags)
 		return synInvalidArgument;
 	int status = synOutOfDeviceMemory;
 	uint64_t len = (size + STEP - 1) & ~(STEP - 1), at = devices[device].base, end = at + POOL_BYTES;

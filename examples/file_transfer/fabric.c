@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Private data of the connection request, so that a stranger's program is turned away before it gets an endpoint. */
+/* Private data of the connection request, so that another program is turned away before it gets an endpoint. */
 static const char GREETING[] = "file_transfer 1";
 
 #define CALL(call) \
@@ -219,7 +219,7 @@ bool fabric_accept(struct fabric *f)
 			return false;
 		if (len >= sizeof GREETING && memcmp(c.data, GREETING, sizeof GREETING) == 0)
 			break;
-		say("a stranger was turned away");
+		say("another program was turned away");
 		gdrfab_pep_reject(f->pep, c.entry.info->handle, "not file_transfer", sizeof "not file_transfer");
 		gdrfab_freeinfo(c.entry.info);
 	}

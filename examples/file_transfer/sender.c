@@ -128,7 +128,7 @@ static ssize_t write_slot(struct sender *s, unsigned slot, uint64_t len)
 	iov[0].iov_len = sizeof(struct head);
 	iov[1].iov_base = s->slots + slot * r->len;
 	iov[1].iov_len = (size_t)len;
-	/* The scatter-gather list: head and bytes lie apart here, and arrive joined there, by one work request. */
+	/* The scatter-gather list: head and bytes lie in two places here, and arrive joined there, by one work request. */
 	if (s->f.info->tx_iov_limit >= 2)
 		return gdrfab_writev(s->f.ep, iov, desc, 2, 0, to, r->key, &s->writes[slot]);
 	/* iWARP takes one piece for each. The head goes again if the bytes find no room; that does no harm. */

@@ -35,7 +35,7 @@ struct side {
 	int eq_fd, cq_fd;
 	/* the memory */
 	uint32_t iface, device;
-	bool near; /* the device is there, so a card near to it is wished for */
+	bool near; /* the device is there, so a card close to it is asked for */
 	unsigned char *memory, *scratch; /* on the device; a part of it on the host */
 	gdrfab_mr *mr;
 	gdrfab_mr_info region;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Everything that reads bytes of a stranger without knowing anything else: heads of frames, the words of the handshake,
+//! Everything that decodes bytes before anything is known of their sender: heads of frames, the words of the handshake,
 //! addresses. What decodes must encode to the same bytes, and must keep the bounds that its readers count on.
 #![no_main]
 

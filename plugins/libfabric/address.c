@@ -114,7 +114,7 @@ static void *shm_export(const char *text, size_t *len)
 /* "host:port", "[v6%scope]:port", and of an endpoint's own name what stands before "/token". A name is looked up. */
 static void *host_export(const char *at, int family, size_t *len)
 {
-	const struct addrinfo wish = {.ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+	const struct addrinfo want = {.ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
 	struct addrinfo *found;
 	char host[ADDRESS_MAX], *port, *end;
 	void *made = NULL;
@@ -128,7 +128,7 @@ static void *host_export(const char *at, int family, size_t *len)
 	if (*port != ':')
 		return NULL;
 	*end = 0;
-	if (getaddrinfo(host + (host[0] == '['), port + 1, &wish, &found) != 0)
+	if (getaddrinfo(host + (host[0] == '['), port + 1, &want, &found) != 0)
 		return NULL;
 	if (found->ai_family == AF_INET || found->ai_family == AF_INET6)
 		made = copied(found->ai_addr, found->ai_addrlen, len);

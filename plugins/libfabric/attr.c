@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Attributes: what gdrfab says of a candidate against what a caller of fi_getinfo wants. What gdrfab can judge it judges
- * (wish_make); the rest is judged here, and every refusal names the attribute, because "no data" alone helps nobody.
+ * (hints_make); the rest is judged here, and every refusal names the attribute, because "no data" alone helps nobody.
  */
 #include "attr.h"
 
@@ -187,7 +187,7 @@ static int mr_mode_told(uint32_t version, const struct fi_info *hints, const gdr
 		mode &= ~(FI_MR_VIRT_ADDR | FI_MR_PROV_KEY);
 	if (caps & FI_HMEM)
 		mode |= FI_MR_HMEM;
-	/* Versions of old know one of two words; what is local is in fi_info's mode. */
+	/* Old versions know two values; there FI_LOCAL_MR in fi_info's mode says what FI_MR_LOCAL says now. */
 	if (mr_mode_old(version, asked) && (!hints || hints->domain_attr || FI_VERSION_LT(version, FI_VERSION(1, 5))))
 		return asked == FI_MR_SCALABLE ? FI_MR_SCALABLE : FI_MR_BASIC;
 	return mode;
@@ -229,7 +229,7 @@ static void fill_ep(struct fi_ep_attr *ep, enum kind kind, const gdrfab_info *fr
 	ep->tx_ctx_cnt = ep->rx_ctx_cnt = 1;
 }
 
-/* ofi_rxm has room for four pieces, its own header included, and sends as many as it is told of. Who can use more asks. */
+/* ofi_rxm has room for four pieces, with its own header, and sends as many as are offered: more only if asked for. */
 static size_t unasked(size_t iov_limit)
 {
 	return iov_limit < 4 ? iov_limit : 4;
@@ -246,7 +246,7 @@ static void fill_sides(struct fi_info *info, const gdrfab_info *from, const stru
 	tx->op_flags = OF(hints, tx_attr, op_flags);
 	rx->op_flags = OF(hints, rx_attr, op_flags);
 	tx->msg_order = rx->msg_order = orders(from->msg_order);
-	/* Endpoints are opened so (wish.c): layers above count on it and do not ask. */
+	/* Endpoints are opened so (hints.c): layers above count on it and do not ask. */
 	tx->comp_order = rx->comp_order = FI_ORDER_STRICT;
 	tx->inject_size = from->inject_size;
 	/* Granted as asked for; gdrfab has seen that it is not too much. */
@@ -296,7 +296,7 @@ static uint64_t caps_told(uint64_t all, const struct fi_info *hints)
 	if (!hints || !hints->caps)
 		return all & ~FI_HMEM;
 	caps = caps_directions(hints->caps) | (all & FREE_CAPS);
-	/* Nothing of what remote writes tell is there where nothing is written. */
+	/* Without remote writes there are no events of them. */
 	return caps & FI_REMOTE_WRITE || hints->caps & FI_RMA_EVENT ? caps : caps & ~FI_RMA_EVENT;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Attributes: what both directions need, towards gdrfab (wish.c) and towards libfabric (attr.c). */
+/* Attributes: what both directions need, towards gdrfab (hints.c) and towards libfabric (attr.c). */
 #ifndef GDRFAB_FI_ATTR_H
 #define GDRFAB_FI_ATTR_H
 

@@ -127,7 +127,7 @@ static ssize_t cq_readerr(struct fid_cq *cq, struct fi_cq_err_entry *to, uint64_
 	n = gdrfab_cq_readerr(q->it, &from, flags);
 	if (n < 0)
 		return n;
-	/* The peer's end takes posted receives along: to libfabric's clients that is what a close of ours does. */
+	/* The peer's end fails posted receives; libfabric's clients expect the errno of their own close. */
 	if (from.flags & FI_RECV && from.err == ECONNRESET)
 		from.err = FI_ECANCELED;
 	to->op_context = from.op_context;

@@ -30,7 +30,7 @@ static int eq_control(struct fid *fid, int command, void *arg)
 	return wait_control(command, arg, result < 0 ? result : fd);
 }
 
-/* Takes the error entry that is next. False: it was a reason for what follows, or nothing. */
+/* Takes the error entry that is next. False: none is there, or it only explains the event behind it. */
 static bool take_error(struct eq *q)
 {
 	unsigned char data[sizeof q->words];
@@ -74,7 +74,7 @@ static int hold_connection(struct eq *q, uint32_t event, const union next *from,
 		struct connreq *request = connreq_make(pep, cm->info);
 		to.info = request ? connreq_info(pep, request) : NULL;
 		if (!to.info) {
-			/* Nobody can answer what cannot be told. */
+			/* A request that cannot be told of cannot be answered: it is dropped. */
 			if (request)
 				gdrfab_freeinfo(connreq_take(pep->fabric, &request->fid));
 			return -FI_ENOMEM;

@@ -23,7 +23,7 @@ static int fabric_close(struct fid *fid)
 	return 0;
 }
 
-/* All are ready to be slept on, or it is said that something came. */
+/* 0: all may be slept on; -FI_EAGAIN: something came to one of them. */
 static int fabric_trywait(struct fid_fabric *fabric, struct fid **fids, int count)
 {
 	enter(((struct fabric *)fabric)->lib);

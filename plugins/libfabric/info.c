@@ -76,14 +76,14 @@ static bool numeric(const char *node)
 /* A number, or a name in this host's list of services. -1: neither. */
 static int port_of(const char *service)
 {
-	const struct addrinfo wish = {.ai_socktype = SOCK_STREAM};
+	const struct addrinfo want = {.ai_socktype = SOCK_STREAM};
 	struct addrinfo *found;
 	char *end;
 	unsigned long port = strtoul(service, &end, 10);
 	int result = -1;
 	if (*service >= '0' && *service <= '9' && !*end)
 		return port <= UINT16_MAX ? (int)port : -1;
-	if (*service < 'A' || getaddrinfo(NULL, service, &wish, &found) != 0)
+	if (*service < 'A' || getaddrinfo(NULL, service, &want, &found) != 0)
 		return -1;
 	if (found->ai_family == AF_INET)
 		result = ntohs(((struct sockaddr_in *)found->ai_addr)->sin_port);
@@ -96,9 +96,9 @@ static int port_of(const char *service)
 /* A socket address is one address: of a name's, the first, but IPv4 before IPv6, as servers list theirs. */
 static int look_up(const char *node, int family, char *text, size_t size)
 {
-	const struct addrinfo wish = {.ai_family = family, .ai_socktype = SOCK_STREAM};
+	const struct addrinfo want = {.ai_family = family, .ai_socktype = SOCK_STREAM};
 	struct addrinfo *found, *best;
-	int result = getaddrinfo(node, NULL, &wish, &found);
+	int result = getaddrinfo(node, NULL, &want, &found);
 	if (result)
 		LEAVE_OUT(KIND_TCP, "node \"%s\": %s", node, gai_strerror(result));
 	for (best = found; best && best->ai_family != AF_INET;)
@@ -381,14 +381,14 @@ static int answer(struct list *list, enum kind kind, const struct ask *ask, cons
 
 static int offer_kind(struct list *list, enum kind kind, const struct ask *ask)
 {
-	gdrfab_info wish, *all = NULL;
+	gdrfab_info want, *all = NULL;
 	struct place p;
 	int result = place_make(kind, ask, &p);
 	if (result < 0)
 		return 0;
-	wish_make(kind, ask->version, ask->hints, &wish);
+	hints_make(kind, ask->version, ask->hints, &want);
 	result = gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, p.node, p.service,
-				(p.source ? GDRFAB_SOURCE : 0) | GDRFAB_GETINFO_ALL, &wish, &all);
+				(p.source ? GDRFAB_SOURCE : 0) | GDRFAB_GETINFO_ALL, &want, &all);
 	if (told(result, FI_LOG_FABRIC, kind_names[kind]) < 0)
 		return result == -FI_ENOMEM ? result : 0;
 	for (const gdrfab_info *at = all; at && result == 0; at = at->next) {

@@ -41,7 +41,7 @@ static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static void cleanup(struct libfabric *lib)
 {
 	pthread_mutex_lock(&slots_lock);
-	/* One that finds this file twice takes it down once and keeps it. */
+	/* A libfabric that finds this file twice loads it twice, cleans one up, and keeps the other. */
 	if (lib->loads > 0 && --lib->loads == 0) {
 		lib->dupinfo = dup_nothing;
 		lib->freeinfo = free_nothing;
@@ -105,7 +105,7 @@ static bool find_libfabric(struct libfabric *lib, const char *file)
 	return true;
 }
 
-/* Of the libfabric that lies at base: as it was, or made now. NULL: one too many, or one without what is needed. */
+/* The entry of the libfabric at base, an old or a new one. NULL: there are too many, or it lacks a function. */
 static struct libfabric *load(void *base, const char *file)
 {
 	struct libfabric *lib = NULL;

@@ -13,7 +13,7 @@ struct mr_dmabuf {
 	void *base_addr;
 };
 
-/* What says nothing to gdrfab: whose memory it is, it finds out. 1<<60 and above are between libfabric's own layers. */
+/* Ignored: gdrfab finds out whose memory it is, and 1<<60 and above are between libfabric's own layers. */
 #define MR_HINTS (FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC | 0xfull << 60)
 
 static int mr_close(struct fid *fid)
@@ -140,7 +140,7 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *from, uint64_t f
 	attr.offset = from->offset;
 	attr.requested_key = from->requested_key;
 	attr.context = from->context;
-	/* libfabric's manual has them ignored otherwise, so that they may hold anything. */
+	/* Otherwise libfabric's manual says that they are ignored, so they may hold anything. */
 	if (((struct domain *)fid)->hmem) {
 		attr.iface = (uint32_t)from->iface;
 		result = device_of(from, flags, &attr.device);

@@ -160,7 +160,7 @@ bool nic_read(const gdrfab_info *info, gdrfab_nic_attr *attr)
 	memset(attr, 0, sizeof *attr);
 	attr->struct_size = sizeof *attr;
 	result = gdrfab_info_nic(info, attr);
-	/* That there is none is nothing to tell of. */
+	/* That there is no NIC is not worth a log line. */
 	if (result && result != -FI_ENODATA)
 		told(result, FI_LOG_FABRIC, "asking the device of a candidate");
 	return result == 0;
@@ -177,7 +177,7 @@ struct fid_nic *nic_make(const gdrfab_nic_attr *attr)
 	nic->link_attr->mtu = attr->mtu;
 	nic->link_attr->speed = attr->speed;
 	nic->link_attr->state = link_state(attr->state);
-	/* The driver's name is nothing that gdrfab tells. */
+	/* gdrfab does not tell the driver's name. */
 	whole = text_copy(&nic->device_attr->name, attr->device) &&
 		number(&nic->device_attr->device_id, "0x%04x", attr->vendor_part_id) &&
 		number(&nic->device_attr->device_version, "%u", attr->hw_version) &&

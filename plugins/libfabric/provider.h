@@ -6,7 +6,7 @@
  *   init.c     what libfabric loads, its log, our parameters     mr.c       memory regions
  *   info.c     fi_getinfo: hints against gdrfab's candidates     eq.c       event queues, connection requests
  *   attr.c     candidates' attributes for libfabric              cm.c       connecting: endpoints and passive ones
- *   wish.c     hints and infos for gdrfab
+ *   hints.c     hints and infos for gdrfab
  *   address.c  socket addresses and gdrfab's text                cq.c       completion queues
  *   nic.c      fi_info->nic                                      cntr.c     counters
  *   fabric.c   fabrics, waiting                                  ep.c       endpoints
@@ -91,7 +91,7 @@ const struct offer *offered(void);
 /*
  * libfabric's layers above us know socket addresses, gdrfab has text: "tcp://host:port", "verbs://host:port",
  * "shm://name". shm's name "fi-<port>" is a sockaddr_in6 whose address stands for this host since it was booted, so that
- * another host's is told apart, as by a network.
+ * another host's is recognised, as by a network.
  */
 
 /* Bytes of any address. */
@@ -113,7 +113,7 @@ enum shm_place { SHM_NOT, SHM_HERE, SHM_ELSEWHERE };
 struct in6_addr;
 enum shm_place address_shm_place(const struct in6_addr *at);
 
-/* ---- info.c, wish.c, attr.c, nic.c */
+/* ---- info.c, hints.c, attr.c, nic.c */
 
 int info_get(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints,
 	     struct fi_info **info);
@@ -133,7 +133,7 @@ void opening_free(struct opening *opening);
 #define PROTOCOL_VERSION 1
 
 /* What gdrfab is to judge of a caller's hints (NULL: none). Strings stay the caller's. */
-void wish_make(enum kind kind, uint32_t version, const struct fi_info *hints, gdrfab_info *wish);
+void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, gdrfab_info *want);
 /* A candidate as libfabric sees it, without addresses. -FI_ENODATA with words in the log if it does not fit the hints. */
 int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const struct fi_info *hints,
 	      struct fi_info **made);

@@ -40,7 +40,7 @@ static bool named(const char *list, const char *name)
  * leads out of this host. False: the library's own choice, which GDRFAB_TCP_IFACE decides or the loopback. */
 static bool tcp_place(char *node, size_t node_size, char *iface, size_t iface_size)
 {
-	const char *own = getenv("GDRFAB_TCP_IFACE"), *wish = getenv("NCCL_SOCKET_IFNAME");
+	const char *own = getenv("GDRFAB_TCP_IFACE"), *want = getenv("NCCL_SOCKET_IFNAME");
 	struct ifaddrs *list, *best = NULL;
 	int best_rank = 0;
 	if (own && *own) {
@@ -58,10 +58,10 @@ static bool tcp_place(char *node, size_t node_size, char *iface, size_t iface_si
 		if (family != AF_INET && (family != AF_INET6 || IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)))
 			continue;
 		/* Bridges of containers, and the loopback, lead nowhere else. */
-		bool wished = wish && *wish && named(wish, i->ifa_name);
+		bool wanted = want && *want && named(want, i->ifa_name);
 		bool inner = (i->ifa_flags & IFF_LOOPBACK) || strncmp(i->ifa_name, "docker", 6) == 0;
-		int rank = (wish && *wish ? wished * 8 : 0) + !inner * 4 + (family == AF_INET) * 2;
-		if (wish && *wish && !wished)
+		int rank = (want && *want ? wanted * 8 : 0) + !inner * 4 + (family == AF_INET) * 2;
+		if (want && *want && !wanted)
 			rank = 0;
 		if (rank > best_rank)
 			best = i, best_rank = rank;

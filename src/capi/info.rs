@@ -266,7 +266,7 @@ pub extern "C" fn gdrfab_version() -> u32 {
     GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
 }
 
-/// The same as text, "0.1.0". Static, not to be freed.
+/// The same as text, "0.1.0". Static, not to be freed. Libfabric has no such call.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_version_string() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
@@ -285,7 +285,8 @@ pub extern "C" fn gdrfab_strerror(err: c_int) -> *const c_char {
 
 /// Words of the last call of this thread that failed with anything but -EAGAIN: what was attempted, which
 /// argument or step failed, and why each alternative was refused. "" if none has failed; a call that succeeds
-/// does not clear it. Valid until the next failing call of the thread, not to be freed.
+/// does not clear it. Valid until the next failing call of the thread, not to be freed. Libfabric has no such
+/// call.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_last_error() -> *const c_char {
     last_words()

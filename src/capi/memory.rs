@@ -485,7 +485,7 @@ pub unsafe extern "C" fn gdrfab_mem_alloc(domain: *mut gdrfab_domain, len: usize
     })
 }
 
-/// Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on().
+/// Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on(). Libfabric has no such call.
 ///
 /// @param domain the domain that allocated it
 /// @param addr   the address that was given

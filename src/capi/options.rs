@@ -332,7 +332,7 @@ pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mu
     })
 }
 
-/// gdrfab_ep_query() in words, with host memory on this side.
+/// gdrfab_ep_query() in words, with host memory on this side. Libfabric has no such call.
 ///
 /// @param key the peer's region
 /// @return length of the text, or as gdrfab_ep_query()

@@ -102,8 +102,8 @@ pub const GDRFAB_REMOTE_COMM: u64 = 1u64 << 52;
 pub const GDRFAB_RMA_EVENT: u64 = 1u64 << 56;
 
 /// gdrfab_info.mode: a write with data consumes a posted receive of its target, whose context its entry
-/// carries; without one the initiator waits. verbs, unless the endpoint is opened without GDRFAB_MSG and
-/// GDRFAB_RECV: then the provider posts its own.
+/// carries; without one the initiator waits. Set by verbs; an endpoint opened without GDRFAB_MSG and
+/// GDRFAB_RECV has receives of the provider's own instead.
 pub const GDRFAB_RX_CQ_DATA: u64 = 1u64 << 56;
 
 // gdrfab_info.mr_mode: what the caller undertakes. shm requires none.
@@ -112,13 +112,13 @@ pub const GDRFAB_RX_CQ_DATA: u64 = 1u64 << 56;
 pub const GDRFAB_MR_LOCAL: u32 = 1u32 << 2;
 /// Remote addresses are the target's virtual addresses; without it they count from gdrfab_mr_attr.offset.
 pub const GDRFAB_MR_VIRT_ADDR: u32 = 1u32 << 4;
-/// Memory has its pages when it is registered.
+/// Memory has its pages when it is registered. No provider asks for it.
 pub const GDRFAB_MR_ALLOCATED: u32 = 1u32 << 5;
 /// The provider chooses the keys, which cannot be guessed; without it requested_key is the key.
 pub const GDRFAB_MR_PROV_KEY: u32 = 1u32 << 6;
 /// Regions for counters are registered with GDRFAB_RMA_EVENT.
 pub const GDRFAB_MR_RMA_EVENT: u32 = 1u32 << 8;
-/// Regions belong to endpoints.
+/// Regions belong to endpoints. No provider asks for it.
 pub const GDRFAB_MR_ENDPOINT: u32 = 1u32 << 9;
 /// Device buffers are registered.
 pub const GDRFAB_MR_HMEM: u32 = 1u32 << 10;

@@ -25,7 +25,7 @@ pub struct Cq {
     pub(crate) queue: Arc<Queue>,
     pub(crate) source: Option<Arc<dyn Source>>,
     pub format: CqFormat,
-    /// A read that finds nothing pauses: where what comes is a line of memory, and not the result of a system call.
+    /// A read that finds nothing pauses the CPU: set where news comes as a cache line, and not by a system call.
     pauses: bool,
     descriptor: Descriptor,
     /// Reads that found entries; a rough count.
@@ -186,7 +186,7 @@ impl Cq {
     #[inline(always)]
     pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
         let eps = self.eps.promised()?;
-        // SAFETY: the list is changed by no call that could come in between: the caller keeps threads apart.
+        // SAFETY: no other call changes the list meanwhile: the caller lets one thread at a time in.
         let eps: &[Arc<Endpoint>] = unsafe { std::slice::from_raw_parts(eps.as_ptr(), eps.len()) };
         match eps {
             [ep] => ep.sole::<E>(),
@@ -194,8 +194,8 @@ impl Cq {
         }
     }
 
-    /// As [`Cq::read`] after `may_arrive`, for messages that go straight to the reader, past the empty queue. `None`:
-    /// nothing was read, and something wants the long way.
+    /// As [`Cq::read`] after `may_arrive`, for messages that are written into the reader's array without going
+    /// through the empty queue. `None`: nothing was read, and the slow path is to be taken.
     ///
     /// # Safety
     /// The domain is one without locks, and `buf` holds `count` entries.
@@ -226,8 +226,8 @@ impl Cq {
         Some(Taken::Empty)
     }
 
-    /// Gives way to a sibling thread of the core, and keeps a polled line with its writer a little longer, which shortens
-    /// the hand-over.
+    /// Gives way to the other thread of the core, and leaves a polled cache line with its writer for longer, so that it
+    /// comes over whole and sooner.
     #[inline(always)]
     fn pause(&self) {
         if self.pauses {
@@ -300,8 +300,8 @@ impl Cq {
         self.descriptor.prepare(&self.queue.waiter, || self.driven(), has_news)
     }
 
-    /// What had no room in the queue while it was full waits where no thread of the library looks for it before something
-    /// else comes.
+    /// Arrivals that found the queue full wait in the transport, where no thread of the library looks again until
+    /// something else comes.
     fn fetch(&self) {
         if self.domain.is_auto() && self.queue.is_empty() {
             self.progress(false);

@@ -31,13 +31,13 @@ impl Descriptor {
         waiter.descriptor().map(|p| p.raw_fd()).ok_or_else(|| self.absent())
     }
 
-    /// Relaxed: who misses a descriptor armed by another thread just now reads as if it had come before.
+    /// Relaxed: a reader that misses what another thread armed just now is ordered before it.
     #[inline(always)]
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// Prepares for a poll: `EAGAIN` if `has_news` after the last look. `driven` is what the object drives by then.
+    /// Prepares for a poll: `EAGAIN` if `has_news` after the last look. `driven`: what the object drives.
     pub fn prepare(&self, waiter: &Waiter, driven: impl FnOnce() -> Option<Driven>, has_news: impl FnOnce() -> bool) -> Result<()> {
         let poller = waiter.descriptor().ok_or_else(|| self.absent())?;
         let mut asleep = self.asleep.lock();

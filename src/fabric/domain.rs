@@ -63,7 +63,7 @@ impl Domain {
             return Err(Error::invalid(format!("info->prov_name: the fabric was opened with {:?}", fabric.provider.name())));
         }
         let auto = info.progress == PROGRESS_AUTO;
-        // A progress thread and the caller's thread meet, whatever the caller promised.
+        // The progress thread works beside the caller's, whatever the caller promised about its own.
         let threading = if info.threading == THREAD_DOMAIN && !auto { Threading::Promised } else { Threading::Safe };
         let prov = fabric.provider.open_domain(info, threading)?;
         let progressor = if auto { Some(Progressor::start()?) } else { None };

@@ -233,7 +233,7 @@ impl Endpoint {
         self.prov().recv(local, common, descs)
     }
 
-    /// Its head, and how it is read where it is a queue's only endpoint.
+    /// Its head, and how arrivals are read where it is the queue's only endpoint.
     #[inline(always)]
     pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
         Some((&self.head, self.head.ops().arrive.as_ref()?[E::FORMAT as usize].sole))

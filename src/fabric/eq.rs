@@ -29,7 +29,7 @@ pub struct Eq {
     pub(crate) events: Arc<EventQueue>,
     descriptor: Descriptor,
     attached: Mutex<Attached>,
-    /// Passive endpoints that were closed: whoever slept meanwhile returns, as what it waits for may never come.
+    /// How many passive endpoints were closed: whoever slept meanwhile returns, as its event may never come.
     closes: AtomicUsize,
 }
 
@@ -75,7 +75,7 @@ impl Eq {
     pub(crate) fn detach_pep(&self, pep: &Arc<Pep>) {
         let mut attached = self.attached.lock();
         attached.peps.retain(|p| !Arc::ptr_eq(p, pep));
-        // Under the lock, which who falls asleep takes after it is counted: it sees this, or is woken.
+        // Under the lock, which a thread takes after it was counted as a sleeper: it sees this, or is woken.
         self.closes.fetch_add(1, Ordering::Release);
         drop(attached);
         self.look_again();
@@ -97,7 +97,7 @@ impl Eq {
         Driven { eps: attached.eps.clone(), peps: attached.peps.clone() }
     }
 
-    /// Drives connections. Who sleeps meanwhile watches what was there before.
+    /// Drives connections. A thread that sleeps meanwhile watches the sockets of before.
     fn drive(&self) {
         let driven = self.driven();
         let before = self.events.waiter.is_armed().then(|| driven.watched());
@@ -129,9 +129,9 @@ impl Eq {
         wait(&self.events.waiter, || Some(self.driven()), timeout_ms, ready).map(Option::flatten)
     }
 
-    /// Takes the next event if `decide` says so. Of a connection request the caller gets an info to open the endpoint with
-    /// that answers it: the passive endpoint's, the peer's address and the request under a number. It is made before the
-    /// passive endpoint can be detached, so that its close finds the request either here or there.
+    /// Takes the next event if `decide` says so. For a connection request the caller gets an info that opens the answering
+    /// endpoint: a copy of the passive endpoint's, with the peer's address and the number of the request. It is made
+    /// before the passive endpoint can be detached, so that its close finds the request in the queue or in the list.
     fn take_if<R>(&self, decide: impl FnOnce(&Event) -> (bool, R)) -> Option<(R, Option<Event>)> {
         let attached = self.attached.lock();
         let mut got = self.events.take_if(decide)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Device memory apart from any region: which devices there are, what a pointer points into, and
+//! Device memory outside of any region: which devices there are, what a pointer points into, and
 //! copies that a caller asks for. Each argument is checked against the driver's own answer first, so
 //! that a wrong pointer is an error with words and not a fault in the middle of a copy.
 

@@ -44,13 +44,13 @@ impl Bits {
     }
 
     /// Leaves a candidate out that lacks what the hints ask for.
-    fn fit(&self, wish: u64, offer: u64) -> Result<()> {
-        self.check("hints", wish, errno::ENODATA)?;
-        match wish & !offer {
+    fn fit(&self, want: u64, offer: u64) -> Result<()> {
+        self.check("hints", want, errno::ENODATA)?;
+        match want & !offer {
             0 => Ok(()),
             lacks => Err(Error::new(
                 errno::ENODATA,
-                format!("hints->{}: the provider lacks {} of {wish:#x}", self.name, flags::words(lacks, self.names)),
+                format!("hints->{}: the provider lacks {} of {want:#x}", self.name, flags::words(lacks, self.names)),
             )),
         }
     }
@@ -74,23 +74,23 @@ pub(crate) fn check(info: &Info) -> Result<()> {
     }
 }
 
-/// A wish against an offer: more asked than offered is the reason to leave the candidate out.
-fn at_least(name: &str, wish: usize, offer: usize) -> Result<()> {
-    if wish > offer {
-        return Err(Error::new(errno::ENODATA, format!("hints->{name} = {wish}, the provider's limit is {offer}")));
+/// A want against an offer: more asked than offered is the reason to leave the candidate out.
+fn at_least(name: &str, want: usize, offer: usize) -> Result<()> {
+    if want > offer {
+        return Err(Error::new(errno::ENODATA, format!("hints->{name} = {want}, the provider's limit is {offer}")));
     }
     Ok(())
 }
 
-fn one_of(name: &str, wish: u32, offers: &[u32]) -> Result<()> {
-    if wish != 0 && !offers.contains(&wish) {
-        return Err(Error::new(errno::ENODATA, format!("hints->{name} = {wish}, the provider offers {offers:?}")));
+fn one_of(name: &str, want: u32, offers: &[u32]) -> Result<()> {
+    if want != 0 && !offers.contains(&want) {
+        return Err(Error::new(errno::ENODATA, format!("hints->{name} = {want}, the provider offers {offers:?}")));
     }
     Ok(())
 }
 
-fn name(what: &str, wish: &Option<String>, offer: &Option<String>) -> Result<()> {
-    match (wish, offer) {
+fn name(what: &str, want: &Option<String>, offer: &Option<String>) -> Result<()> {
+    match (want, offer) {
         (Some(w), Some(o)) if w != o => Err(Error::new(errno::ENODATA, format!("hints->{what} asks for {w:?}, this is {o:?}"))),
         _ => Ok(()),
     }
@@ -156,7 +156,7 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     info.mr_mode &= hints.mr_mode;
     info.caps = if hints.caps == 0 { info.caps } else { hints.caps };
     if info.caps & (flags::MSG | flags::RECV) == 0 {
-        // Without receives of the caller's, the provider keeps its own for what needs one.
+        // Where the caller posts no receives, the provider posts its own for writes with data.
         info.mode &= !flags::RX_CQ_DATA;
     }
     info.tx_op_flags = hints.tx_op_flags;

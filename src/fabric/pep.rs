@@ -72,12 +72,12 @@ impl Pep {
     pub fn close(self: &Arc<Self>) -> Result<()> {
         self.fabric.owner.check()?;
         let me = Arc::as_ptr(self) as usize;
-        // A wait of another thread may hold this object longer, so what it has of the system ends here; and nothing is
-        // announced behind this, so that what is forgotten next is all there will be.
+        // Another thread's wait may hold this object for longer, so its sockets are closed here. Nothing is announced
+        // afterwards, so the next line forgets all events that there will be.
         self.prov.close();
         if let Some(eq) = self.eq.lock().take() {
             eq.events.forget(me);
-            // Behind this, whoever has taken an event before has left its request in the list below.
+            // From here on, the request of every event that was taken is in the list below.
             eq.detach_pep(self);
         }
         requests::forget(me);
@@ -85,7 +85,7 @@ impl Pep {
         Ok(())
     }
 
-    /// Takes requests that have come. `before` runs ahead of their events, if there are any.
+    /// Takes requests that have come. `before` runs before they become events, if there are any.
     pub(crate) fn progress(&self, before: impl FnOnce()) {
         let requests = self.prov.poll();
         if !requests.is_empty() {

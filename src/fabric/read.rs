@@ -59,7 +59,7 @@ unsafe fn outcome(cq: *const CqHead, taken: Taken) -> isize {
     }
 }
 
-/// gdrfab_cq_read() of what lies ready, where no lock is needed: a leaf function.
+/// gdrfab_cq_read() of entries that are there, where no lock is needed: a leaf function.
 ///
 /// # Safety
 /// As for `of`; the domain is one without locks, and `buf` is NULL or holds `count` entries.
@@ -81,7 +81,7 @@ unsafe extern "C" fn ready<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
     }
 }
 
-/// gdrfab_cq_read() of an empty queue to whose reader messages may come straight.
+/// gdrfab_cq_read() of an empty queue: messages may be written into the caller's array directly.
 ///
 /// # Safety
 /// As for `ready`.
@@ -96,7 +96,7 @@ unsafe extern "C" fn arrivals<E: Entry>(cq: *const CqHead, buf: *mut c_void, cou
     }
 }
 
-/// gdrfab_cq_read() when nothing lies ready, or not without a lock.
+/// gdrfab_cq_read() when no entry is there, or a lock is needed.
 ///
 /// # Safety
 /// As for `of`; `buf` is NULL or holds `count` entries.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connection requests by number: what the caller holds is a number, so using one twice, or one
-//! that never was, is an error and no more.
+//! Connection requests by number: the caller holds a number, so using one twice, or an invented
+//! one, is an error and nothing worse.
 
 use crate::prov::Request;
 pub use crate::prov::info::RequestId;

@@ -27,7 +27,7 @@ pub(crate) struct Driven {
 impl Driven {
     pub fn progress(&self, force: bool) {
         self.eps.iter().for_each(|e| e.progress(force));
-        // A peer that completed one connection and asks for the next: told in that order.
+        // Passive endpoints last: a peer that completed one connection and asks for the next is told of in that order.
         let finish_connections = || self.eps.iter().for_each(|e| e.progress(true));
         self.peps.iter().for_each(|p| p.progress(finish_connections));
     }
@@ -61,7 +61,7 @@ impl Driven {
     }
 
     /// The last look before sleeping. False: something came meanwhile, so look for it instead. What the look itself has
-    /// opened, a connection or a stranger, is watched by nobody yet, so that counts as well.
+    /// opened, connected or still pending, is watched by nobody yet, so that counts as well.
     pub fn look(&self) -> bool {
         let before = self.watched();
         self.progress(true);
@@ -216,7 +216,7 @@ impl Progressor {
 fn run(shared: &Shared) {
     let driven = || Some(Driven { eps: shared.eps.lock().clone(), peps: Vec::new() });
     loop {
-        // A kick ends the sleep; the wait itself ends only by the second that it is given.
+        // A wake ends the sleep; the wait itself ends by its time limit of a second.
         let stopped = || shared.stop.load(Ordering::Acquire).then_some(());
         let turn = catch_unwind(AssertUnwindSafe(|| wait(&shared.waiter, driven, 1000, stopped)));
         match turn.unwrap_or(Err(Error::fixed(errno::ENOTRECOVERABLE, "a panic"))) {

@@ -36,7 +36,7 @@ pub trait Engine: Send {
     /// A mark that nothing has set yet.
     fn make(&mut self) -> Result<Self::Mark>;
 
-    /// Makes a mark that was set, and that nothing waits for, new again.
+    /// Resets a mark that was set and that nothing waits for.
     fn rearm(&mut self, mark: Self::Mark) -> Result<()>;
 
     /// Starts `copy` behind the copy of `after`. On an error nothing was started.
@@ -62,7 +62,7 @@ pub struct Chain<E: Engine> {
     engine: ManuallyDrop<E>,
     /// Marks of copies not yet known to be done, oldest first.
     flying: VecDeque<E::Mark>,
-    /// Mark of the last copy known to be done: the next may not have looked at it yet.
+    /// Mark of the last copy known to be done, kept because the next copy may not have looked at it yet.
     spent: Option<E::Mark>,
     free: Vec<E::Mark>,
     posted: u64,
@@ -113,7 +113,7 @@ impl<E: Engine> Chain<E> {
                 self.stuck = true;
                 return self.flying.clear();
             }
-            // Failed or not: it no longer runs, and those behind it may.
+            // Whether it failed or not, it no longer runs, and the copies behind it may.
             self.engine.excuse(mark);
             self.free.push(mark);
         }

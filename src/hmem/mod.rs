@@ -2,7 +2,7 @@
 //! What memory is and how it can be reached: one [`Interface`] per vendor, opened when its memory is
 //! first named, never before, and never on behalf of another vendor.
 
-mod apart;
+mod threaded;
 pub mod chain;
 pub mod copier;
 pub mod cuda;
@@ -314,7 +314,7 @@ fn open(iface: Iface) -> Result<&'static dyn Interface> {
             Iface::SynapseAi => synapseai::open(policy.adopt),
         }
     };
-    let opened = if policy.apart && iface != Iface::System { apart::open(iface.name(), here) } else { here() };
+    let opened = if policy.threaded && iface != Iface::System { threaded::open(iface.name(), here) } else { here() };
     match opened {
         Ok(up) => {
             OPENERS[i].store(process::instance().load(Ordering::Relaxed), Ordering::Relaxed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `mem_alloc` gives where any host memory will do for registering: whole pages, which portable programs ask for.
+//! `mem_alloc` for providers that register any host memory: whole pages, so that portable programs can call it.
 
 use crate::error::{Error, Result, errno};
 use crate::sys::mem::{self, Mapping, Protection};
@@ -29,8 +29,8 @@ impl Allocations {
         self.list.lock().len()
     }
 
-    /// Where the library has `[addr, addr+len)` for itself, if that lies inside an allocation: there the pages stay
-    /// reachable whatever the caller does to its mapping, until the memory is freed.
+    /// The library's own mapping of `[addr, addr+len)`, if that lies inside an allocation: its pages stay there
+    /// until the memory is freed, whatever the caller does to its mapping.
     pub fn own(&self, addr: usize, len: usize) -> Option<usize> {
         let list = self.list.lock();
         let (_, allocation) = list.range(..=addr).next_back()?;

@@ -44,8 +44,8 @@ pub fn site_of(memory: Memory, base: u64) -> Result<Option<Site>> {
     }
 }
 
-/// The CPU would die of, or the kernel refuse, an address of a device. Asked only of drivers that are
-/// open already: nothing else can have told this process such an address through us.
+/// Refuses device addresses, on which the CPU would fault. Only open drivers are asked, because this
+/// process cannot have such an address of another through us.
 pub fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {
     if !hmem::any_opened() {
         return Ok(());

@@ -124,7 +124,7 @@ impl Modes {
     }
 }
 
-/// Counts who touches a region's memory; once shut, nobody enters any more. Both are seen in one word.
+/// Counts who touches a region's memory; once shut, nobody enters any more. One atomic word has both.
 #[derive(Debug, Default)]
 pub struct Door(AtomicU32);
 

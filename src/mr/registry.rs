@@ -2,8 +2,8 @@
 //! The regions of a domain: slots with generations, found by handle, by a peer's key, or by an operation's descriptor; and
 //! the steps of closing one.
 //!
-//! Closing is the same everywhere: `shut`, from which on nobody finds the region or enters it; then a bounded wait, outside
-//! of the domain's lock, for those inside, of whom the provider knows ([`wait_until`]); then `remove`.
+//! Closing is the same everywhere: `shut`, after which nobody finds or enters the region; then a bounded wait, outside of
+//! the domain's lock, for those inside, whom the provider knows ([`wait_until`]); then `remove`.
 
 use super::key::{INDEX_BITS, KeySource, desc_fits, desc_index, desc_of};
 use super::region::{Local, Region};
@@ -332,7 +332,7 @@ mod tests {
         assert!(register(&mut regions, KeyOf::Caller(7), region(&[(4096, 64)])).is_err_and(|e| e.errno == errno::ENOKEY));
         regions.shut(one).unwrap();
         let two = register(&mut regions, KeyOf::Caller(7), region(&[(8192, 64)])).unwrap();
-        // Its predecessor, still closing, takes nothing from it.
+        // The region before it in this slot, still closing, has no effect on it.
         regions.shut(one).unwrap();
         regions.remove(one).unwrap();
         assert_eq!(regions.find(7).map(|r| r.base), regions.get(two).ok().map(|r| r.base));

@@ -7,7 +7,7 @@ use crate::sys::epoll::{self, Poller};
 use crate::sys::time;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Connections taken from the kernel's queue in one turn of progress.
+/// Connections accepted in one turn of progress.
 pub const MOST: usize = 64;
 /// How long to leave the kernel's queue alone when this process cannot take from it.
 const REST_NS: u64 = 100_000_000;
@@ -15,9 +15,8 @@ const REST_NS: u64 = 100_000_000;
 /// A listening socket.
 pub struct Acceptor {
     listener: OwnedFd,
-    /// Who has come, the listener while there is room, and a timer for what is to be done though nobody says anything. A
-    /// set of its own, because whoever sleeps on it must hear nothing more of a socket that has become a connection:
-    /// leaving this one is enough.
+    /// Pending connections, the listener while there is room for more, and a timer for deadlines. It is a set of its
+    /// own, so that a socket that becomes a connection only has to leave it to wake nobody here.
     pub set: Poller,
     /// Whether the listener is in the set.
     listens: bool,
@@ -25,10 +24,11 @@ pub struct Acceptor {
     alarm: u64,
     /// Until then the kernel's queue is left alone.
     rest: u64,
-    /// Given up for a moment, it lets a caller be told why it is turned away; none: callers wait instead.
+    /// A descriptor in reserve: given up for a moment, it lets a caller be told why it is refused. None: callers wait.
     spare: Option<OwnedFd>,
     tells: bool,
-    /// Why connections cannot be taken, until the owner is told; and whether it was told since one was.
+    /// Why connections cannot be accepted, until the owner is told; and whether it was told since the last one that
+    /// was.
     trouble: Option<Error>,
     failing: bool,
 }
@@ -36,7 +36,7 @@ pub struct Acceptor {
 /// What taking a connection came to.
 pub enum Taken<T> {
     One(T),
-    /// For its descriptor there is no room: to be told so and dropped at once.
+    /// There is no descriptor left for it: it is told so and dropped.
     TurnAway(T),
     Nobody,
 }
@@ -113,8 +113,8 @@ impl Acceptor {
         self.rest = at;
     }
 
-    /// Lets the set wake nobody in vain: the listener is in it while there is room, from `room` on, and the timer is set
-    /// to that time, or to `over`, when something else is to be done.
+    /// Sets what wakes: the listener is in the set while there is room, from time `room` on; the timer is set to that
+    /// time, or to `over`, the next deadline.
     pub fn sleep_well(&mut self, room: u64, over: Option<u64>) {
         let (now, room) = (time::now_ns(), room.max(self.rest));
         if self.listens != (room <= now) {
@@ -157,7 +157,7 @@ mod tests {
         }
         assert!(acceptor.trouble().is_some_and(|e| e.errno == errno::EMFILE && e.words.contains("RLIMIT_NOFILE")));
         assert!(acceptor.trouble().is_none());
-        // Somebody else was faster: the queue is left alone for a while.
+        // Another thread took the descriptor: the queue is left alone for a while.
         assert!(matches!(acceptor.take::<i32>(1, |_| lacking()), Taken::Nobody) && acceptor.rest() > 1);
         assert!(matches!(acceptor.take(2, |_| Ok(Some(8))), Taken::Nobody));
         let later = acceptor.rest();

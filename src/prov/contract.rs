@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a provider is: the traits that it implements, and what it need not say because there is a default.
+//! What a provider is: the traits that it implements, with defaults for what it need not decide.
 //!
 //! Control calls go through these traits. Posting and reading go through the tables of operations in `ops.rs`, which an
 //! endpoint and a completion source may choose for themselves; the default tables call `rma`, `send` and `recv` below, so a
@@ -64,7 +64,7 @@ pub trait Domain: Send + Sync {
         Ok(None)
     }
 
-    /// What comes is a line of memory, and no system call is made to find it: a vain read pauses.
+    /// News comes as a cache line, without a system call: a read that finds nothing pauses the CPU.
     fn polls_memory(&self) -> bool {
         false
     }

@@ -2,8 +2,8 @@
 //! Faults on demand: what `GDRFAB_FAULT` asks of a provider, so that programs can test their own recovery on
 //! the library that they ship with. `docs/faults.md` is for them.
 //!
-//! A provider asks [`Plan::of`] once for each endpoint and domain, and is given nothing unless faults are
-//! wanted. With a plan it takes no short ways at all, so that these need not ask.
+//! A provider asks [`Plan::of`] once for each endpoint and domain, and gets `None` unless faults are wanted.
+//! With a plan it takes no fast path, so that those need not ask.
 
 use crate::config;
 use crate::config::faults::{Fault, Step, What};
@@ -23,7 +23,7 @@ pub enum Verdict {
     Go,
     /// It starts no sooner than this (of [`time::now_ns`]), and what is posted behind it not before it.
     Hold(u64),
-    /// It takes the connection along, as if the peer had died: it ends with [`Plan::gone`], and so does
+    /// It ends the connection, as if the peer had died: it fails with [`Plan::gone`], and so does
     /// everything outstanding.
     Lose,
 }

@@ -21,7 +21,7 @@ pub const PROGRESS_MANUAL: u32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(pub usize);
 
-/// A candidate, or as hints a wish: there a zero or `None` means "any".
+/// A candidate, or hints: there a zero or `None` means "any".
 #[derive(Clone, Debug, Default)]
 pub struct Info {
     pub caps: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Results in the order in which their operations began, whatever the order in which they end: a short message comes
-//! before a long one that is still fetched, and layers above take the order of entries for that of messages.
+//! Results in the order in which their operations began, whatever the order in which they end: a short message can
+//! overtake a long one that is still fetched, and layers above take the order of entries for that of messages.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;

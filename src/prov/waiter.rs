@@ -17,11 +17,12 @@ pub struct Waiter {
     threads: Mutex<Threads>,
     /// Made with the object, or never.
     descriptor: OnceLock<Poller>,
-    /// The caller may poll on it. Like the list of threads, changed before the sleepers are: who finds those finds this.
+    /// Whether the caller may poll on it. Changed before the count of sleepers, as the list of threads is: whoever sees
+    /// the count sees this.
     polled: AtomicBool,
 }
 
-/// Each thread sleeps on a poller of its own, and takes back what woke nobody else.
+/// Each thread sleeps on a poller of its own, and clears its own wake-ups.
 #[derive(Default)]
 struct Threads {
     asleep: Vec<Arc<Poller>>,
@@ -68,7 +69,7 @@ impl Waiter {
             Some(poller) => poller,
             None => Arc::new(Poller::new()?),
         };
-        // Of a waker that was late for who slept on it before.
+        // A late wake-up for the last thread that slept on it.
         poller.drain();
         self.threads.lock().asleep.push(poller.clone());
         self.sleepers.add();
@@ -86,7 +87,7 @@ impl Waiter {
         Ok(())
     }
 
-    /// The descriptor is no longer told. Whoever polls on it all the same finds it readable.
+    /// The descriptor is no longer signalled. A thread that polls on it all the same finds it readable.
     pub fn disarm_descriptor(&self) {
         self.sleepers.remove();
         self.polled.store(false, Ordering::Relaxed);
@@ -107,7 +108,7 @@ impl Waiter {
         }
     }
 
-    /// Apart, so that whoever notifies keeps nothing for a call that is hardly ever made.
+    /// Out of line, so that `notify` saves no registers for a call that is rarely made.
     #[cold]
     #[inline(never)]
     fn wake(&self) {

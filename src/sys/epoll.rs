@@ -75,7 +75,7 @@ impl Poller {
     }
 
     pub fn remove(&self, fd: BorrowedFd<'_>) {
-        // An fd that was never added is no trouble.
+        // An fd that was never added is no error.
         let _ = epoll::delete(&self.set, fd);
     }
 
@@ -130,7 +130,7 @@ impl Poller {
     }
 }
 
-/// A descriptor of nothing, to be given up when another one is wanted more.
+/// A descriptor in reserve, to be closed when another one is needed more.
 pub fn placeholder() -> Result<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Error::os("keeping a descriptor in reserve (eventfd)", e))
 }

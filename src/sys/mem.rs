@@ -49,8 +49,8 @@ mod place {
     }
 }
 
-/// When fuzzed, between pages that nobody may touch; and the place of one that is gone stays empty for a while. So whoever
-/// goes over an end, or comes late, does not find another mapping there.
+/// When fuzzed: between guard pages, and the place of an unmapped one stays empty for a while, so that an access past an
+/// end or after the unmapping faults instead of finding another mapping.
 #[cfg(fuzzing)]
 mod place {
     use super::{Error, MapFlags, NonNull, ProtFlags, Result, errno, page_round, page_size};

@@ -201,7 +201,8 @@ pub fn is_shared_uid(uid: u32) -> bool {
     !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.lines().any(everybody))
 }
 
-/// Whether this process may send signals to the one behind a pidfd: it runs as the same user, or this one rules over it.
+/// Whether this process may send signals to the one behind a pidfd: it runs as the same user, or this one is privileged
+/// over it.
 pub fn may_signal(pidfd: &OwnedFd) -> bool {
     let fd = std::os::fd::AsRawFd::as_raw_fd(pidfd);
     // SAFETY: signal 0 is only asked for, and a null pointer says nothing of its sender.

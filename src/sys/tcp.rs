@@ -169,7 +169,8 @@ pub fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
     sockopt::set_tcp_congestion(fd, name).map_err(|e| Error::os(format_args!("choosing congestion control {name:?}"), e))
 }
 
-/// Takes no more than about so many bytes that cannot be sent yet: others can carry them.
+/// Bounds the bytes that the kernel takes before it can send them (TCP_NOTSENT_LOWAT): the other streams can carry
+/// them.
 pub fn set_unsent(fd: BorrowedFd<'_>, bytes: i32) -> Result<()> {
     match set_int(&fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes) {
         true => Ok(()),
@@ -374,8 +375,8 @@ mod tests {
         for ms in [1, 1000, 2000, 5000, 30_000, 60_000, 3_600_000] {
             let (idle, every, count) = probes(ms);
             let whole = idle + every * u64::from(count);
-            let wish = u64::from(ms.div_ceil(1000));
-            assert!(whole <= wish + 1 && whole + every >= wish, "{ms}: {idle} + {every} * {count}");
+            let want = u64::from(ms.div_ceil(1000));
+            assert!(whole <= want + 1 && whole + every >= want, "{ms}: {idle} + {every} * {count}");
         }
     }
 

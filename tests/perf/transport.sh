@@ -139,7 +139,7 @@ throw() {
 	exec 9>&-
 }
 
-# Strangers at the control port are turned away, and the next client is served.
+# Unknown callers at the control port are turned away, and the next client is served.
 garbage() { # <provider>
 	local status
 	start_server "$1" write-lat --connect addresses --deadline $((1000 * slow)) || return

@@ -93,7 +93,7 @@ impl Side {
         };
         let area = Area::new(input.size().max(1), may);
         let pieces: Vec<_> = area.pieces(1 + input.below(3)).into_iter().filter(|p| p.len > 0).collect();
-        let wish = Attr {
+        let asked = Attr {
             source: From::Iov(&pieces),
             memory: Memory::Host,
             access: rights,
@@ -102,8 +102,8 @@ impl Side {
             policy: PathPolicy::default(),
             event: input.flag(),
         };
-        let event = wish.event;
-        let id = self.domain.register(&wish).expect("a region");
+        let event = asked.event;
+        let id = self.domain.register(&asked).expect("a region");
         if event {
             self.domain.bind_counter(id, self.counter.clone()).expect("a region's counter");
         }

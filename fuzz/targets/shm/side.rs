@@ -178,7 +178,7 @@ impl Side {
             Some(area) => area.pieces(1 + input.below(3)).into_iter().filter(|p| p.len > 0).collect(),
             None => vec![Iov { addr: self.shared, len: SHARED }],
         };
-        let wish = Attr {
+        let asked = Attr {
             source: match file {
                 true => From::File { fd: world().file(1).as_fd(), offset: 4096, len: 70_000, base_addr: 4096 },
                 false => From::Iov(&pieces),
@@ -190,12 +190,12 @@ impl Side {
             policy: PathPolicy::default(),
             event: input.flag(),
         };
-        let event = wish.event;
+        let event = asked.event;
         let plain = match &pieces[..] {
             [one] if self.virt_addr && !event && !file => self.domain.register_plain(*one, rights),
             _ => None,
         };
-        let id = plain.unwrap_or_else(|| self.domain.register(&wish).expect("a region"));
+        let id = plain.unwrap_or_else(|| self.domain.register(&asked).expect("a region"));
         if event {
             self.domain.bind_counter(id, self.counter.clone()).expect("a region's counter");
         }

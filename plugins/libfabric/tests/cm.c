@@ -87,7 +87,7 @@ static void connecting(struct node *n)
 		barrier(n);
 		CLOSE(ep);
 		barrier(n);
-		/* That the other side has closed too may be told, of an endpoint that is gone: not then. */
+		/* The other side has closed too, but this side's endpoint is gone: no event names it. */
 		EQ_QUIET(n, 0);
 	}
 	/* More than fits is refused before anything happens. */
@@ -150,7 +150,7 @@ TEST(reject_with_data)
 	pair(NULL, rejecting, rejected, NULL);
 }
 
-/* err_data of the provider's own, for callers that bring no room. */
+/* A caller that brings no room gets err_data of the provider's own. */
 static void rejected_without_room(struct node *n)
 {
 	struct fi_eq_err_entry e;
@@ -257,8 +257,8 @@ static void named(struct node *n)
 	} else {
 		check_name(&n->ep->fid, get_peer, NULL, 0);
 	}
-	/* What the one calls itself is what the other calls it, except over shared memory, where who connects has no
-	 * address of its own to be called by. */
+	/* Each side's own name is the name that its peer sees, except over shared memory, where the connecting side has
+	 * no address. */
 	OK(fi_getname(&n->ep->fid, name, &len));
 	node_down(n);
 }
@@ -280,7 +280,7 @@ TEST(setname)
 	struct fid_pep *pep = NULL;
 	OK(fi_passive_ep(n.fabric, n.info, &pep, NULL));
 	OK(fi_pep_bind(pep, &n.eq->fid, 0));
-	/* The one that has just been given back. */
+	/* The address that was in use until now. */
 	OK(fi_setname(&pep->fid, n.addr, n.addrlen));
 	OK(fi_listen(pep));
 	OK(fi_getname(&pep->fid, name, &len));
@@ -311,7 +311,7 @@ static void unanswering(struct node *n)
 	node_open(n);
 	barrier(n);
 	struct fi_info *request = await_request(n, n->pep);
-	/* It is there to be answered, and the one who would is gone. */
+	/* The passive endpoint closes before it has answered. */
 	CLOSE(n->pep);
 	n->pep = NULL;
 	barrier(n);
@@ -344,7 +344,7 @@ static void twice(struct node *n)
 	barrier(n);
 	struct fi_info *request = await_request(n, n->pep);
 	OK(fi_reject(n->pep, request->handle, NULL, 0));
-	/* What is answered is answered: used again it is refused, as an answer and as an endpoint's beginning. */
+	/* An answered request is refused when used again, for an answer and for opening an endpoint. */
 	CHECK(fi_reject(n->pep, request->handle, NULL, 0) < 0);
 	struct fid_ep *ep = NULL;
 	int rc = fi_endpoint(n->domain, request, &ep, NULL);

@@ -70,7 +70,7 @@ static void ender(struct node *n)
 	case BY_EXIT: _exit(0);
 	}
 	barrier(n);
-	/* Who ends it is not told; by libfabric's tcp it is. */
+	/* The side that ends the connection gets no event; from libfabric's tcp it does. */
 	if (is_gdrfab())
 		EQ_QUIET(n, 20);
 	node_down(n);
@@ -86,7 +86,7 @@ static void ended(struct node *n)
 	EVENT(n, FI_SHUTDOWN, n->ep, NULL);
 	if (is_gdrfab())
 		take_back(n);
-	/* Not more than once, and nothing more to be done with it. */
+	/* One event, not two; and the endpoint is of no use any more. */
 	EQ_QUIET(n, 50);
 	if (is_gdrfab()) {
 		ssize_t rc = fi_send(n->ep, &byte, 1, local_desc(n, &byte, 1), 0, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Counters of an endpoint's operations: what they count, failures apart, and waits for a threshold. */
+/* Counters of an endpoint's operations: what they count, failures in a count of their own, and waits for a threshold. */
 #include "fi_node.h"
 
 #include <poll.h>
@@ -162,7 +162,7 @@ static void counted(struct node *n)
 	}
 	QUIET(n->cq, 20);
 	barrier(n);
-	/* A failure counts apart; it may take the connection along. */
+	/* A failure has a count of its own; it may take the connection along. */
 	if (n->side == TEST_CLIENT) {
 		struct failure f;
 		POST(n->cq, fi_write(n->ep, &out, 8, desc, 0, r.base, r.key ^ 0xff00, &out));

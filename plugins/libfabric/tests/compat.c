@@ -91,7 +91,7 @@ static void other_down(struct other *o)
 	CHECK_EQ(dlclose(o->library), 0);
 }
 
-/* Everything of the first libfabric's that asks, logs, copies or frees an info. */
+/* The first libfabric still works: asking, logging, copying and freeing an info. */
 static void first_works(struct node *n, const struct setup *setup)
 {
 	struct fi_info *hints = hints_new(setup), *list;

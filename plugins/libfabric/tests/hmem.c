@@ -36,7 +36,7 @@ TEST(offered)
 	fi_freeinfo(list);
 	/* Device memory has to be named. */
 	CHECK_EQ(ask(&without_mode, &list), -FI_ENODATA);
-	/* Who has not asked is not told, and need not name anything. */
+	/* Without FI_HMEM in the hints nothing is said of it, and nothing has to be named. */
 	OK(ask(&plain, &list));
 	for (struct fi_info *i = list; i; i = i->next) {
 		CHECK_EQ(i->caps & FI_HMEM, 0);

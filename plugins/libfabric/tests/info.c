@@ -205,7 +205,7 @@ TEST(caps)
 					FI_MSG | FI_DIRECTED_RECV, FI_MSG | FI_NAMED_RX_CTX, FI_MSG | FI_SOURCE,
 					FI_MSG | FI_VARIABLE_MSG, FI_MSG | FI_TRIGGER};
 	for (size_t c = 0; c < sizeof none / sizeof none[0]; c++) {
-		/* tcp calls some of these nothing special. */
+		/* libfabric's tcp offers some of these. */
 		if (!is_gdrfab() && c > 5)
 			break;
 		int rc = ask_caps(none[c], &i);
@@ -238,7 +238,7 @@ TEST(mr_modes)
 	bool adapter = is_carried_by("verbs");
 	for (size_t o = 0; o < sizeof offered / sizeof offered[0]; o++) {
 		int rc = ask_mr_mode(fi_version(), offered[o], 0, &list);
-		/* An adapter cannot do with less than it needs; what it needs are these. */
+		/* What an adapter needs; with less it is not offered. */
 		int needs = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED;
 		if (adapter && (offered[o] & needs) != needs) {
 			CHECK_EQ(rc, -FI_ENODATA);
@@ -276,7 +276,7 @@ TEST(mr_modes_of_old)
 	for (struct fi_info *i = list; i; i = i->next)
 		CHECK(i->domain_attr->mr_mode == FI_MR_BASIC || i->domain_attr->mr_mode == FI_MR_SCALABLE);
 	fi_freeinfo(list);
-	/* Without FI_LOCAL_MR only who does without. */
+	/* Without FI_LOCAL_MR only providers that do not need it. */
 	rc = ask_mr_mode(old, FI_MR_BASIC, 0, &list);
 	if (adapter)
 		CHECK_EQ(rc, -FI_ENODATA);
@@ -320,7 +320,7 @@ TEST(threading_and_progress)
 			OK(provider_getinfo(NULL, NULL, 0, hints, &list));
 			for (struct fi_info *i = list; i; i = i->next) {
 				check_sane(i, hints);
-				/* Safe is the most that can be promised; or just what was asked. */
+				/* FI_THREAD_SAFE promises the most; else the level that was asked for. */
 				if (threading[t] != FI_THREAD_UNSPEC)
 					CHECK(i->domain_attr->threading == threading[t] ||
 					      i->domain_attr->threading == FI_THREAD_SAFE);

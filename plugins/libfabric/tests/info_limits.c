@@ -74,7 +74,7 @@ static void limit_claim(const void *arg)
 	}
 	skip_unless(is_gdrfab() || l->always, "does not look at it");
 	if (most < SIZE_MAX - 1) {
-		/* An adapter may have more for who asks; then it says so. */
+		/* An adapter may have more if asked; then it offers as much. */
 		struct fi_info *list;
 		*field(hints, l) = most + 1;
 		int rc = provider_getinfo(NULL, NULL, 0, hints, &list);

@@ -48,7 +48,7 @@ TEST(wrong_bindings)
 	node_alone(&other, NULL);
 	struct fid_ep *ep = ep_bare(&n, n.info, NULL);
 	struct fid_cq *second = cq_new(&n, FI_CQ_FORMAT_DATA, 0, FI_WAIT_NONE);
-	/* No direction, and directions that there are not. */
+	/* No direction, and directions that do not exist. */
 	CHECK(refused(fi_ep_bind(ep, &n.cq->fid, 0)));
 	CHECK(refused(fi_ep_bind(ep, &n.cq->fid, FI_TRANSMIT | FI_RMA_EVENT)));
 	CHECK(refused(fi_ep_bind(ep, &n.cq->fid, 1ull << 62)));

@@ -6,7 +6,7 @@
 #include <rdma/fi_collective.h>
 #include <rdma/fi_tagged.h>
 
-/* Not here; where there is a call for a question, that is the answer's other name. */
+/* The two errnos by which a provider says that it lacks a call. */
 static bool none(ssize_t rc)
 {
 	return rc == -FI_ENOSYS || rc == -FI_EOPNOTSUPP;

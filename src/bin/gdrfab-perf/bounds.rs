@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a server lets a client's plan cost it. A client has proved nothing when it says what it wants, so its wish is looked
+//! What a server lets a client's plan cost it. A client has proved nothing when it says what it wants, so its plan is looked
 //! at before anything is taken or waited for.
 
 use crate::cli::Args;

@@ -309,7 +309,7 @@ impl Listener {
         self.pep.address()
     }
 
-    /// Waits for a client whose wish can be met, and accepts it with all its endpoints. Who fails before that is turned away.
+    /// Waits for a client whose plan can be served, and accepts it with all its endpoints. Who fails before that is turned away.
     pub fn accept(&self, clock: Clock, cpu: Option<usize>) -> Result<(Side, Plan)> {
         loop {
             let Some((info, request, hello)) = self.request(1000)? else { continue };

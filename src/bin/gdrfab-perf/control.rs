@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connecting by exchanged addresses: the two sides tell each other the plan and where their endpoints are over a TCP socket
-//! of their own, which stays open so that the end of a process is noticed. Who connects to it is a stranger until its bytes
+//! of their own, which stays open so that the end of a process is noticed. Who connects to it is trusted with nothing until its bytes
 //! have been looked at.
 
 use crate::args::Options;
@@ -356,7 +356,7 @@ impl Exchange {
         }
     }
 
-    /// Waits for a client whose wish can be met, gets ready for its plan, and connects. Who fails before that is turned away.
+    /// Waits for a client whose plan can be served, gets ready for its plan, and connects. Who fails before that is turned away.
     pub fn accept(&self, clock: Clock, cpu: Option<usize>) -> Result<(Side, Plan)> {
         loop {
             let (socket, heard) = self.next()?;

@@ -31,7 +31,7 @@ pub struct Op {
     dir: Dir,
     local: Iov,
     remote: RmaIov,
-    /// Beside the wish for a completion.
+    /// Beside the flag that asks for a completion.
     flags: u64,
     /// The bytes travel with the request.
     inject: bool,

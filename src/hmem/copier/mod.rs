@@ -29,7 +29,7 @@ use wire::{ANSWER_BYTES, Answer, Ask, HELLO, What, decode_answer};
 const PROGRAM: &str = "gdrfab-copier";
 /// How long an answer may take; opening a driver takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long an answer may take for which no driver is opened, and so the end of an endpoint.
+/// How long an answer may take for which no driver is opened, and with it the close of an endpoint.
 const SHORT: Duration = Duration::from_secs(10);
 /// How long the kernel may take to end it.
 const END_MS: u64 = 2000;
@@ -38,15 +38,15 @@ const POLLS: u32 = 1 << 14;
 
 /// The process that copies for this one. It ends with it.
 ///
-/// It serves nobody else, so one that does not answer may be killed: whoever it still copies for waits in vain anyhow. Its end
-/// proves that nothing touches the memory of its copies any more, because the kernel tells of it after the driver let go.
+/// It serves nobody else, so it may be killed when it does not answer: whatever it still copies would never end anyhow. Its
+/// end proves that nothing touches the memory of its copies any more, because the kernel reports it after the driver let go.
 pub struct Copier {
     socket: OwnedFd,
     /// One question at a time.
     turn: Mutex<()>,
     /// Wakes it.
     bell: OwnedFd,
-    /// The kernel kills it when this is closed: when this process ends, or when it is told to; none: it was told.
+    /// The kernel kills it when this is closed, at the latest with this process. None: it was closed.
     lifeline: Mutex<Option<OwnedFd>>,
     /// Tells of its end, here and to peers; none on kernels without.
     pidfd: Option<OwnedFd>,
@@ -123,13 +123,13 @@ impl Copier {
         fork::keep_from_children(ours.as_fd());
         fork::keep_from_children(lifeline.as_fd());
         let mut command = Command::new(program);
-        // Its drivers are its own affair; a signal to this process's group is not meant for it.
+        // A session of its own: a signal to this process's group is not meant for it.
         command.env_remove("GDRFAB_HMEM_INIT").env_remove("GDRFAB_HMEM_THREAD").process_group(0);
         if environment::is_untrusted() {
             command.env_clear();
         }
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::from(its_lifeline)).spawn();
-        // With it go its ends of the connections, whose closing over there is to be seen.
+        // It has this process's ends of the sockets, and their closing must show at the other side.
         drop(command);
         let mut child = child.map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), e.to_string()))?;
         // It leaves a child of its own behind and ends at once, so that nobody here has a child that he does not know.
@@ -153,7 +153,7 @@ impl Copier {
             next: AtomicU64::new(1),
             opened: Mutex::new(Vec::new()),
         };
-        // Its end is not heard on sockets that a child has which was made without the C library.
+        // A child made without the C library's fork keeps the sockets open, so the end does not show there.
         let own = process::open(process::pid()).ok();
         let fds: Vec<_> = [copier.bell.as_fd()].into_iter().chain(own.as_ref().map(AsFd::as_fd)).collect();
         copier.tell(HELLO.as_bytes(), &fds, SHORT)?;
@@ -214,12 +214,12 @@ impl Copier {
         Ok(())
     }
 
-    /// An error while nobody can say whether it still copies: it was killed, and has not ended.
+    /// An error while it is not known whether it still copies: it was killed, and has not ended.
     pub fn check_quiet(&self) -> Result<()> {
         if self.lifeline.lock().is_some() { Ok(()) } else { self.end() }
     }
 
-    /// Whether what it was waited for since then will not come: a stopped process is no slow one.
+    /// Whether it has had its time since then; a stopped process gets no more of it.
     fn is_given_up(&self, since: Instant, limit: Duration) -> bool {
         let waited = since.elapsed();
         waited > limit || (waited.as_millis() as u64 > config::get().close_ms / 2 && process::is_stopped(self.pid))
@@ -255,7 +255,8 @@ impl Copier {
         match told {
             Ok((answer, _)) => answer,
             Err(e) => {
-                // An answer that came late would be taken for that of the next question. Its end is waited for where it matters.
+                // A late answer would be taken for the answer to the next question, so it is killed. Whoever depends on its end
+                // waits for that.
                 let _ = self.end();
                 Err(e)
             }
@@ -308,7 +309,7 @@ impl Copier {
         let told = self.ask(&ask, offer.fd.as_slice(), PATIENCE)?;
         let device = up.devices().iter().position(|f| f.id == told.device).map(|d| d as u32).or(near).unwrap_or(0);
         let undo = move || {
-            // Nobody waits for that. If it has ended, so have its mappings; one that takes no packet keeps them.
+            // Not waited for. If it has ended, its mappings have too; if its socket is full, it keeps them.
             if let Some(_turn) = self.turn.try_lock_for(Duration::from_millis(config::get().close_ms)) {
                 let _ = socket::send(self.socket.as_fd(), &Ask::of(What::Unmap, told.number).encode(), &[]);
             }

@@ -79,7 +79,7 @@ impl Page {
 
     /// Whether the process has to be woken for what was posted just now.
     pub fn wants_waking(&self) -> bool {
-        // Either it sees the count before it sleeps, or this sees that it is about to.
+        // Either it sees the count before it sleeps, or this side sees that it is about to sleep.
         fence(Ordering::SeqCst);
         self.head().asleep.0.load(Ordering::Relaxed) != 0
     }

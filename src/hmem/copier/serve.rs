@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 const SPIN_NS: u64 = 1_000_000;
 /// Turns between two looks at the socket.
 const TURNS: u32 = 8;
-/// How old the last look at the socket may be when copies are begun.
+/// How long ago the socket was last looked at, at most, when copies are begun.
 const LOOK_NS: u64 = 100_000;
 
 /// An order of the driver's.
@@ -103,7 +103,7 @@ pub fn serve(socket: OwnedFd) -> Result<()> {
             Turn::Idle => {}
             _ => last = now,
         }
-        // Where there are fewer CPUs than threads that poll, the others are what this one waits for.
+        // Where threads that poll outnumber the CPUs, this one waits for the others, so it yields.
         if turn != Turn::Begun {
             std::thread::yield_now();
         }

@@ -12,11 +12,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Copies after which an event is recorded while more follow, so that a deep queue reports the first
-/// before the last is done. What stands behind the last event is asked of the stream itself.
+/// before the last is done. For copies behind the last event the stream itself is asked.
 const EVENT_EVERY: u64 = 4;
 /// Bytes after which one is recorded whatever the number.
 const EVENT_BYTES: usize = 256 << 10;
-/// Events in flight at most; beyond, the answer only gets coarser.
+/// Events in flight at most; beyond that, completions are reported in larger groups.
 const EVENTS: usize = 16;
 /// Handles of the legacy and the per-thread default stream are no pointers.
 const LAST_SPECIAL_STREAM: u64 = 2;
@@ -257,7 +257,7 @@ impl Stream for Order {
         if unmarked > 0 && (unmarked >= EVENT_EVERY || self.unmarked_bytes >= EVENT_BYTES) && self.marks.len() < EVENTS {
             self.mark();
         }
-        // A copy of nothing keeps its place in the order.
+        // A copy of 0 bytes keeps its place in the order.
         if len > 0 {
             // SAFETY: the caller's promise.
             unsafe { begin(&core.driver, self.stream, dir, to, from, len)? };

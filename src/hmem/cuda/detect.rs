@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a pointer is. One question to the driver, which needs no context and answers for foreign
-//! pointers too; a driver that lacks one of the attributes refuses the whole question, and is asked for
-//! each alone.
+//! What a pointer is: one call of the driver, which needs no context and answers for foreign pointers
+//! too. A driver that lacks one of the attributes refuses the whole call, and is asked for each alone.
 
 use super::Core;
 use super::driver::{self, pointer};

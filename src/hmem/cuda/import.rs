@@ -36,8 +36,8 @@ impl Core {
         self.imports.read().contains(&base)
     }
 
-    pub fn import(self: &Arc<Self>, offer: &Offer<'_>, wished: Option<u32>) -> Result<Import> {
-        let devices = self.candidates(&offer.device, wished);
+    pub fn import(self: &Arc<Self>, offer: &Offer<'_>, wanted: Option<u32>) -> Result<Import> {
+        let devices = self.candidates(&offer.device, wanted);
         match offer.how {
             HOW_IPC | HOW_POOL => {
                 let mut refused = None;
@@ -56,15 +56,15 @@ impl Core {
         }
     }
 
-    /// The devices to map for, best first: the caller's wish, the memory's own, the others; of these, those that the
-    /// process uses come first. A context of ours on the peer's own device would take turns with the peer's kernels:
-    /// copies there wait for milliseconds while one runs.
-    fn candidates(&self, id: &DeviceId, wished: Option<u32>) -> Vec<u32> {
+    /// The devices to map for, best first: the caller's choice, the memory's own, the others; of these, those that
+    /// the process uses come first. A context of ours on the peer's own device would share it in time slices with
+    /// the peer's kernels: copies there wait for milliseconds while one runs.
+    fn candidates(&self, id: &DeviceId, wanted: Option<u32>) -> Vec<u32> {
         let own = self.facts.iter().position(|f| f.id == *id).map(|i| i as u32);
         let mut list: Vec<u32> = Vec::with_capacity(self.facts.len());
         let all = || own.into_iter().chain(0..self.facts.len() as u32);
         let used = all().filter(|device| self.active(*device));
-        for device in wished.into_iter().chain(used).chain(all()) {
+        for device in wanted.into_iter().chain(used).chain(all()) {
             // A device is able if it is the memory's own, or its peer; where that one is not visible
             // in this process, trying tells.
             let able = own.is_none_or(|own| own == device || self.facts.get(own as usize).is_some_and(|f| f.peers.contains(&device)));
@@ -77,14 +77,14 @@ impl Core {
 
     /// Memory of this process at the address that it has: the driver opens no plain allocation's handle in the process that
     /// made it. A segment is imported as another's is: access belongs to a mapping, and that one is the program's.
-    pub fn reach(&self, of: &Allocation, wished: Option<u32>) -> Result<u32> {
+    pub fn reach(&self, of: &Allocation, wanted: Option<u32>) -> Result<u32> {
         if !matches!(of.kind, Kind::Plain | Kind::Pool) {
             return Err(Error::new(errno::EOPNOTSUPP, format!("cuda: a {} is mapped anew", of.kind.name())));
         }
         let facts = self.facts.get(of.device as usize);
         let id = facts.ok_or_else(|| Error::new(errno::ENODEV, format!("cuda: device {} is none of this process", of.device)))?.id;
         let mut refused = None;
-        for device in self.candidates(&id, wished) {
+        for device in self.candidates(&id, wanted) {
             match if device == of.device { Ok(()) } else { self.let_in(of, device) } {
                 Ok(()) => return Ok(device),
                 Err(e) => refused = refused.or(Some(e)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CUDA, by its driver library alone. The work is done by `Core`; its parts are one file per question:
-//! which context, what is it, how does it get out, how does it come in, how is it copied.
+//! CUDA, by its driver library alone. The work is done by `Core`, in a file for each subject:
+//! contexts, detection, export, import, copies.
 
 mod context;
 mod copy;
@@ -136,7 +136,7 @@ impl Core {
     }
 
     fn pin(self: &Arc<Self>, addr: u64, len: u64) -> Result<Pinned> {
-        // Any context does for pinning that all may use; a device that is in use already costs nothing.
+        // Any context can pin memory for all of them; that of a device in use already costs nothing.
         let count = self.facts.len() as u32;
         let device = (0..count).find(|d| self.active(*d)).unwrap_or(0);
         let _current = self.enter(device)?;

@@ -18,7 +18,7 @@ entry_points! {
     /// What is called of libSynapse: `synStatus` is an int, `synStreamHandle` opaque.
     pub struct Lib {
         fn synDeviceGetInfoV2(device: u32, info: *mut Info) -> c_int;
-        fn synDeviceMalloc(device: u32, size: u64, wish: u64, flags: u32, addr: *mut u64) -> c_int;
+        fn synDeviceMalloc(device: u32, size: u64, at: u64, flags: u32, addr: *mut u64) -> c_int;
         fn synDeviceFree(device: u32, addr: u64, flags: u32) -> c_int;
         fn synHostMap(device: u32, size: u64, addr: *const c_void) -> c_int;
         fn synHostUnmap(device: u32, addr: *const c_void) -> c_int;

@@ -269,10 +269,10 @@ impl Interface for Ze {
         let home = shared.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
         let on = home.or(device).ok_or_else(|| Error::new(errno::ENODEV, "ze: the peer's GPU is not visible in this process"))?;
         let target = shared.device(on)?;
-        if let Some(wish) = device
-            && !probe::can_reach(&shared.ze, shared.device(wish)?.handle, target.handle)
+        if let Some(want) = device
+            && !probe::can_reach(&shared.ze, shared.device(want)?.handle, target.handle)
         {
-            return Err(Error::new(errno::EOPNOTSUPP, format!("zeDeviceCanAccessPeer: device {wish} cannot reach device {on}")));
+            return Err(Error::new(errno::EOPNOTSUPP, format!("zeDeviceCanAccessPeer: device {want} cannot reach device {on}")));
         }
         let mut ipc = IpcHandle { data: offer.handle };
         // The handle has the exporter's number of the descriptor; the rest, such as an offset, stays.

@@ -41,32 +41,32 @@ static int mr_mode_offered(uint32_t version, const struct fi_info *hints)
 	return offered;
 }
 
-void wish_make(enum kind kind, uint32_t version, const struct fi_info *hints, gdrfab_info *wish)
+void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, gdrfab_info *want)
 {
-	memset(wish, 0, sizeof *wish);
-	wish->struct_size = sizeof *wish;
-	wish->prov_name = (char *)(uintptr_t)kind_names[kind];
-	wish->mr_mode = (uint32_t)mr_mode_offered(version, hints);
+	memset(want, 0, sizeof *want);
+	want->struct_size = sizeof *want;
+	want->prov_name = (char *)(uintptr_t)kind_names[kind];
+	want->mr_mode = (uint32_t)mr_mode_offered(version, hints);
 	if (!hints)
 		return;
-	wish->fabric_name = OF(hints, fabric_attr, name);
-	wish->tx_op_flags = OF(hints, tx_attr, op_flags);
-	wish->inject_size = OF(hints, tx_attr, inject_size);
-	wish->tx_size = OF(hints, tx_attr, size);
-	wish->tx_iov_limit = OF(hints, tx_attr, iov_limit);
-	wish->rma_iov_limit = OF(hints, tx_attr, rma_iov_limit);
-	wish->rx_size = OF(hints, rx_attr, size);
-	wish->rx_iov_limit = OF(hints, rx_attr, iov_limit);
-	wish->max_msg_size = OF(hints, ep_attr, max_msg_size);
-	wish->domain_name = OF(hints, domain_attr, name);
-	wish->cq_data_size = OF(hints, domain_attr, cq_data_size);
-	wish->mr_key_size = OF(hints, domain_attr, mr_key_size);
-	wish->mr_iov_limit = OF(hints, domain_attr, mr_iov_limit);
-	wish->mr_cnt = OF(hints, domain_attr, mr_cnt);
+	want->fabric_name = OF(hints, fabric_attr, name);
+	want->tx_op_flags = OF(hints, tx_attr, op_flags);
+	want->inject_size = OF(hints, tx_attr, inject_size);
+	want->tx_size = OF(hints, tx_attr, size);
+	want->tx_iov_limit = OF(hints, tx_attr, iov_limit);
+	want->rma_iov_limit = OF(hints, tx_attr, rma_iov_limit);
+	want->rx_size = OF(hints, rx_attr, size);
+	want->rx_iov_limit = OF(hints, rx_attr, iov_limit);
+	want->max_msg_size = OF(hints, ep_attr, max_msg_size);
+	want->domain_name = OF(hints, domain_attr, name);
+	want->cq_data_size = OF(hints, domain_attr, cq_data_size);
+	want->mr_key_size = OF(hints, domain_attr, mr_key_size);
+	want->mr_iov_limit = OF(hints, domain_attr, mr_iov_limit);
+	want->mr_cnt = OF(hints, domain_attr, mr_cnt);
 	if (kind == KIND_TCP) {
 		bool of_ep = OF(hints, ep_attr, auth_key_size) != 0;
-		wish->auth_key_size = of_ep ? hints->ep_attr->auth_key_size : OF(hints, domain_attr, auth_key_size);
-		wish->auth_key = of_ep ? hints->ep_attr->auth_key : OF(hints, domain_attr, auth_key);
+		want->auth_key_size = of_ep ? hints->ep_attr->auth_key_size : OF(hints, domain_attr, auth_key_size);
+		want->auth_key = of_ep ? hints->ep_attr->auth_key : OF(hints, domain_attr, auth_key);
 	}
 }
 
@@ -100,7 +100,7 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 			      (uint64_t)TX_OP_FLAGS);
 	if (OF(info, rx_attr, op_flags) & ~FI_COMPLETION)
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->rx_attr->op_flags: FI_COMPLETION is known\n");
-	/* A device may have more than it offers unasked, and says so itself. */
+	/* A device may have more than it offers by default, and judges itself. */
 	if ((kind != KIND_VERBS && (tx > to->tx_size || rx > to->rx_size)) || tx > UINT16_MAX || rx > UINT16_MAX)
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info: sizes %zu and %zu; at most %zu and %zu\n", tx, rx,
 			      to->tx_size, to->rx_size);
@@ -145,7 +145,7 @@ static int place(enum kind kind, const void *addr, size_t len, uint32_t addr_for
 int opening_make(struct opening *opening, const gdrfab_info *base, const struct fi_info *info)
 {
 	enum kind kind = info_kind(base->fabric_name);
-	gdrfab_info to = *base, wish;
+	gdrfab_info to = *base, want;
 	int result;
 	opening->info = NULL;
 	opening->src[0] = opening->dest[0] = 0;
@@ -156,10 +156,10 @@ int opening_make(struct opening *opening, const gdrfab_info *base, const struct 
 		result = place(kind, info->dest_addr, info->dest_addrlen, info->addr_format, opening->dest);
 	if (result < 0)
 		return result;
-	wish_make(kind, PROVIDER_API, info, &wish);
-	if (wish.auth_key_size) {
-		to.auth_key = wish.auth_key;
-		to.auth_key_size = wish.auth_key_size;
+	hints_make(kind, PROVIDER_API, info, &want);
+	if (want.auth_key_size) {
+		to.auth_key = want.auth_key;
+		to.auth_key_size = want.auth_key_size;
 	}
 	to.next = NULL;
 	to.handle = NULL;

@@ -41,7 +41,7 @@ impl Worker {
     }
 }
 
-pub struct Apart {
+pub struct Threaded {
     inner: Box<dyn Interface>,
     worker: Worker,
 }
@@ -50,10 +50,10 @@ pub struct Apart {
 pub fn open(name: &str, open: impl FnOnce() -> Result<Box<dyn Interface>> + Send) -> Result<Box<dyn Interface>> {
     let worker = Worker::start(name)?;
     let inner = worker.run(open)??;
-    Ok(Box::new(Apart { inner, worker }))
+    Ok(Box::new(Threaded { inner, worker }))
 }
 
-impl Apart {
+impl Threaded {
     fn run<R: Send>(&self, f: impl FnOnce(&dyn Interface) -> Result<R> + Send) -> Result<R> {
         self.worker.run(|| f(&*self.inner))?
     }
@@ -67,7 +67,7 @@ impl Apart {
     }
 }
 
-impl Interface for Apart {
+impl Interface for Threaded {
     fn iface(&self) -> Iface {
         self.inner.iface()
     }

@@ -139,11 +139,12 @@ const char *gdrfab_last_error(void);
                                             gdrfab_mr_desc(), except inject calls. Required by verbs. */
 #define GDRFAB_MR_VIRT_ADDR (1u << 4)  /**< Remote addresses are the target's virtual addresses; without it
                                             they count from gdrfab_mr_attr.offset. */
-#define GDRFAB_MR_ALLOCATED (1u << 5)  /**< Memory has its pages when it is registered. */
+#define GDRFAB_MR_ALLOCATED (1u << 5)  /**< Memory has its pages when it is registered. No provider asks
+                                            for it. */
 #define GDRFAB_MR_PROV_KEY (1u << 6)   /**< The provider chooses the keys, which cannot be guessed; without
                                             it requested_key is the key. */
 #define GDRFAB_MR_RMA_EVENT (1u << 8)  /**< Regions for counters are registered with GDRFAB_RMA_EVENT. */
-#define GDRFAB_MR_ENDPOINT (1u << 9)   /**< Regions belong to endpoints. */
+#define GDRFAB_MR_ENDPOINT (1u << 9)   /**< Regions belong to endpoints. No provider asks for it. */
 #define GDRFAB_MR_HMEM (1u << 10)      /**< Device buffers are registered. */
 
 /* gdrfab_info.msg_order: which operations of an endpoint keep their order (RAW: a read after a write). */

@@ -192,7 +192,7 @@ static struct range *find(struct range *list, uint32_t device, uint64_t addr, ui
 FAKE_API int synDeviceMalloc(uint32_t device, uint64_t size, uint64_t want, uint32_t flags, uint64_t *addr)
 {
 	READY(synDeviceMalloc, device);
-	if (!size || !addr & flags)
+	if (!size || !addr || want || flags)
 		return synInvalidArgument;
 	int status = synOutOfDeviceMemory;
 	uint64_t len = (size + STEP - 1) & ~(STEP - 1), at = devices[device].base, end = at + POOL_BYTES;

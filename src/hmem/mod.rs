@@ -2,7 +2,6 @@
 //! What memory is and how it can be reached: one [`Interface`] per vendor, opened when its memory is
 //! first named, never before, and never on behalf of another vendor.
 
-mod threaded;
 pub mod chain;
 pub mod copier;
 pub mod cuda;
@@ -12,6 +11,7 @@ pub mod rocr;
 pub mod stream;
 pub mod synapseai;
 pub mod system;
+mod threaded;
 pub mod ze;
 
 use crate::config;

@@ -331,7 +331,11 @@ static int ep_accept(struct fid_ep *ep, const void *param, size_t paramlen)
 static int ep_shutdown(struct fid_ep *ep, uint64_t flags)
 {
 	enter(((struct ep *)ep)->domain->fabric->lib);
-	return told(gdrfab_ep_shutdown(((struct ep *)ep)->it, flags), FI_LOG_EP_CTRL, "fi_shutdown");
+	struct ep *e = (struct ep *)ep;
+	int result = told(gdrfab_ep_shutdown(e->it, flags), FI_LOG_EP_CTRL, "fi_shutdown");
+	if (result == 0 && e->eq)
+		eq_tell_end(e->eq, e);
+	return result;
 }
 
 static int ep_getpeer(struct fid_ep *ep, void *addr, size_t *addrlen)

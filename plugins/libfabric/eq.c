@@ -10,6 +10,8 @@
 
 /* Marks an event that the application wrote; gdrfab's own have small numbers. */
 #define WRITTEN (1u << 30)
+/* The next endpoint in the queue's list was shut down by this side: libfabric tells both, gdrfab the other. */
+#define ENDED (1u << 31)
 
 static int eq_close(struct fid *fid)
 {
@@ -88,6 +90,20 @@ static int hold_connection(struct eq *q, uint32_t event, const union next *from,
 	return 0;
 }
 
+static void hold_end(struct eq *q)
+{
+	struct ep *e = q->ended;
+	struct fi_eq_cm_entry to = {0};
+	/* It may be closed meanwhile. */
+	if (!e)
+		return;
+	q->ended = e->next_ended;
+	to.fid = &e->ep.fid;
+	memcpy(q->held, &to, sizeof to);
+	q->held_len = q->held_least = sizeof to;
+	q->held_is_connection = q->holds = true;
+}
+
 /* Sees to it that the slot holds what is next. With the lock. */
 static ssize_t fetch(struct eq *q)
 {
@@ -104,6 +120,8 @@ static ssize_t fetch(struct eq *q)
 			q->held_len = q->held_least = (size_t)n;
 			q->held_is_connection = false;
 			q->holds = true;
+		} else if (what == ENDED) {
+			hold_end(q);
 		} else if (what == GDRFAB_CONNREQ || what == GDRFAB_CONNECTED || what == GDRFAB_SHUTDOWN) {
 			int result = hold_connection(q, what, &from, (size_t)n);
 			if (result < 0)
@@ -112,7 +130,7 @@ static ssize_t fetch(struct eq *q)
 		} else {
 			INFO(FI_LOG_EQ, "a port is active again\n"); /* libfabric has no such event */
 		}
-		q->held_event = what & ~WRITTEN;
+		q->held_event = what == ENDED ? FI_SHUTDOWN : what & ~WRITTEN;
 	}
 	return q->failed ? -FI_EAVAIL : 0;
 }
@@ -210,7 +228,7 @@ static ssize_t eq_readerr(struct fid_eq *eq, struct fi_eq_err_entry *to, uint64_
 static ssize_t eq_write(struct fid_eq *eq, uint32_t event, const void *buf, size_t len, uint64_t flags)
 {
 	enter(((struct eq *)eq)->lib);
-	if (event & WRITTEN)
+	if (event & (WRITTEN | ENDED))
 		return REFUSE(FI_EINVAL, FI_LOG_EQ, "fi_eq_write: event: %#x is kept for the provider\n", event);
 	return gdrfab_eq_write(((struct eq *)eq)->it, event | WRITTEN, buf, len, flags);
 }
@@ -222,10 +240,28 @@ static const char *eq_strerror(struct fid_eq *eq, int prov_errno, const void *er
 	return gdrfab_eq_strerror(q->it, prov_errno, prov_errno == q->error.prov_errno ? q->words : NULL, buf, len);
 }
 
+void eq_tell_end(struct eq *q, struct ep *ep)
+{
+	struct ep **at = &q->ended;
+	pthread_mutex_lock(&q->lock);
+	while (*at)
+		at = &(*at)->next_ended;
+	ep->next_ended = NULL;
+	*at = ep;
+	pthread_mutex_unlock(&q->lock);
+	if (gdrfab_eq_write(q->it, ENDED, NULL, 0, 0) < 0)
+		told(-FI_EOTHER, FI_LOG_EQ, "telling that this side has shut down");
+}
+
 void eq_forget(struct eq *q, const struct fid *fid)
 {
 	struct fi_eq_cm_entry entry;
 	pthread_mutex_lock(&q->lock);
+	for (struct ep **at = &q->ended; *at; at = &(*at)->next_ended)
+		if (&(*at)->ep.fid == fid) {
+			*at = (*at)->next_ended;
+			break;
+		}
 	if (q->failed && q->error.context == fid)
 		q->failed = false;
 	memcpy(&entry, q->held, sizeof entry);

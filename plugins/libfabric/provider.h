@@ -189,6 +189,7 @@ struct eq {
 	unsigned char error_data[GDRFAB_CM_DATA_MAX]; /* a rejecting peer's */
 	char words[512];			      /* of the last error */
 	unsigned char given[GDRFAB_CM_DATA_MAX];      /* err_data that the reader was given */
+	struct ep *ended;			      /* endpoints that this side shut down, and nobody was told yet */
 };
 
 struct cq {
@@ -210,6 +211,7 @@ struct ep {
 	gdrfab_ep *it;
 	struct domain *domain;
 	struct eq *eq;
+	struct ep *next_ended;
 	char src[ADDRESS_MAX], dest[ADDRESS_MAX]; /* of its info */
 	uint32_t addr_format;
 	uint64_t tx_op_flags, rx_op_flags;
@@ -248,6 +250,8 @@ extern struct fi_ops_cm ep_cm_ops;
 /* Of an endpoint whose receives complete although its queue is bound with FI_SELECTIVE_COMPLETION. */
 extern struct fi_ops_msg msg_ops_rx_completion;
 
+/* This side has shut the connection of an endpoint of the queue down. */
+void eq_tell_end(struct eq *eq, struct ep *ep);
 /* An endpoint is being closed. */
 void eq_forget(struct eq *eq, const struct fid *fid);
 

@@ -70,9 +70,10 @@ static void ender(struct node *n)
 	case BY_EXIT: _exit(0);
 	}
 	barrier(n);
-	/* The side that ends the connection gets no event; from libfabric's tcp it does. */
-	if (is_gdrfab())
-		EQ_QUIET(n, 20);
+	/* The side that shuts down gets the event as well, and once. */
+	if (how == BY_SHUTDOWN)
+		EVENT(n, FI_SHUTDOWN, n->ep, NULL);
+	EQ_QUIET(n, 20);
 	node_down(n);
 }
 
@@ -163,6 +164,62 @@ static void last_listener(struct node *n)
 TEST(messages_before_the_end)
 {
 	pair(NULL, last_listener, last_words, NULL);
+}
+
+/* --- both at once --- */
+
+static void shuts_down_too(struct node *n)
+{
+	for (int i = 0; i < 20; i++) {
+		bool first = i % 2 == (n->side == TEST_SERVER);
+		if (i == 0)
+			node_up(n);
+		else
+			n->ep = node_connect(n, n);
+		barrier(n);
+		/* At once, or one after the other has been told. */
+		if (i % 4 > 1 && !first)
+			EVENT(n, FI_SHUTDOWN, n->ep, NULL);
+		int rc = fi_shutdown(n->ep, 0);
+		CHECK(rc == 0 || rc == -FI_ESHUTDOWN || rc == -FI_ENOTCONN);
+		if (i % 4 <= 1 || first)
+			EVENT(n, FI_SHUTDOWN, n->ep, NULL);
+		barrier(n);
+		EQ_QUIET(n, 5);
+		/* What is not read of an endpoint goes with it. */
+		CLOSE(n->ep);
+		n->ep = NULL;
+		EQ_QUIET(n, 0);
+		barrier(n);
+	}
+	node_down(n);
+}
+
+TEST(both_shut_down)
+{
+	pair(NULL, shuts_down_too, shuts_down_too, NULL);
+}
+
+static void shuts_down_and_closes(struct node *n)
+{
+	for (int i = 0; i < 5; i++) {
+		if (i == 0)
+			node_up(n);
+		else
+			n->ep = node_connect(n, n);
+		barrier(n);
+		fi_shutdown(n->ep, 0);
+		CLOSE(n->ep);
+		n->ep = NULL;
+		EQ_QUIET(n, 5);
+		barrier(n);
+	}
+	node_down(n);
+}
+
+TEST(an_end_that_nobody_reads)
+{
+	pair(NULL, shuts_down_and_closes, shuts_down_and_closes, NULL);
 }
 
 /* --- receives of an endpoint that never was connected --- */

@@ -272,6 +272,10 @@ static void counting_owner(struct node *n)
 	memset(&attr, 0, sizeof attr);
 	node_up(n);
 	OK(fi_cntr_open(n->domain, &attr, &cntr, NULL));
+	/* A counter is announced when the region is registered. */
+	OK(fi_mr_reg(n->domain, at, LEN, REMOTE, 0, 99, 0, &mr, NULL));
+	CHECK_EQ(fi_mr_bind(mr, &cntr->fid, FI_REMOTE_WRITE), -FI_ENOSYS);
+	CLOSE(mr);
 	OK(fi_mr_reg(n->domain, at, LEN, REMOTE, 0, 99, FI_RMA_EVENT, &mr, NULL));
 	OK(fi_mr_bind(mr, &cntr->fid, FI_REMOTE_WRITE));
 	if (n->info->domain_attr->mr_mode & (FI_MR_ENDPOINT | FI_MR_RMA_EVENT))

@@ -109,6 +109,14 @@ static uint64_t orders(uint64_t order)
 	return order;
 }
 
+static void unshared(struct candidate *c, const char *what, size_t wanted)
+{
+	if (wanted == FI_SHARED_CONTEXT)
+		OUT(c, "%s: FI_SHARED_CONTEXT wanted, but each endpoint has a context of its own", what);
+	else
+		at_most(c, what, wanted, 1);
+}
+
 static void judge_ep(struct candidate *c, const struct fi_ep_attr *ep, const struct fi_ep_attr *offered)
 {
 	if (ep->protocol != FI_PROTO_UNSPEC && ep->protocol != offered->protocol)
@@ -117,9 +125,8 @@ static void judge_ep(struct candidate *c, const struct fi_ep_attr *ep, const str
 	at_most(c, "ep_attr->max_order_raw_size", ep->max_order_raw_size, offered->max_order_raw_size);
 	at_most(c, "ep_attr->max_order_war_size", ep->max_order_war_size, offered->max_order_war_size);
 	at_most(c, "ep_attr->max_order_waw_size", ep->max_order_waw_size, offered->max_order_waw_size);
-	/* Shared contexts are SIZE_MAX. */
-	at_most(c, "ep_attr->tx_ctx_cnt", ep->tx_ctx_cnt, 1);
-	at_most(c, "ep_attr->rx_ctx_cnt", ep->rx_ctx_cnt, 1);
+	unshared(c, "ep_attr->tx_ctx_cnt", ep->tx_ctx_cnt);
+	unshared(c, "ep_attr->rx_ctx_cnt", ep->rx_ctx_cnt);
 }
 
 static void judge_domain(struct candidate *c, const struct fi_domain_attr *d, const struct fi_domain_attr *offered)

@@ -61,8 +61,9 @@ int no_stx_ctx(struct fid_domain *domain, struct fi_tx_attr *attr, struct fid_st
 
 int no_srx_ctx(struct fid_domain *domain, struct fi_rx_attr *attr, struct fid_ep **rx_ep, void *context)
 {
-	(void)domain, (void)attr, (void)rx_ep, (void)context;
-	return -FI_ENOSYS;
+	(void)attr, (void)rx_ep, (void)context;
+	enter(((struct domain *)domain)->fabric->lib);
+	return REFUSE(FI_ENOSYS, FI_LOG_DOMAIN, "fi_srx_context: each endpoint has receives of its own\n");
 }
 
 int no_query_atomic(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op, struct fi_atomic_attr *attr,

@@ -243,6 +243,12 @@ part_tools() {
 	else
 		bad words_in_the_log "no line says what was left out" "$out/info"
 	fi
+	FI_OFI_RXM_USE_SRX=1 FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab timeout 20 fi_info -p "gdrfab;ofi_rxm" -t FI_EP_RDM >"$out/info" 2>&1
+	if grep -q 'gdrfab:.*rx_ctx_cnt: FI_SHARED_CONTEXT wanted' "$out/info"; then
+		ok words_about_shared_contexts
+	else
+		bad words_about_shared_contexts "no line says why ofi_rxm gets none" "$out/info"
+	fi
 }
 
 # A port that nobody has; where the server of fi_pingpong and its client meet.

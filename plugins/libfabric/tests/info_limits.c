@@ -237,6 +237,10 @@ TEST(other_attributes)
 	hints->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT;
 	ASK(hints, -FI_ENODATA);
 	hints->ep_attr->tx_ctx_cnt = 0;
+	hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+	if (is_gdrfab())
+		ASK(hints, -FI_ENODATA);
+	hints->ep_attr->rx_ctx_cnt = 0;
 	hints->ep_attr->msg_prefix_size = 0;
 	/* Modes that nobody is asked for do no harm. */
 	hints->mode = ~0ull;

@@ -135,6 +135,10 @@ static int place_node(enum kind kind, const struct ask *ask, struct place *p)
 		LEAVE_OUT(kind, "node %s is another host, or this one before it was booted", ask->node);
 	if (ask->flags & FI_NUMERICHOST && !numeric(ask->node))
 		LEAVE_OUT(kind, "node \"%s\" is no number, as FI_NUMERICHOST says", ask->node);
+	/* Who names an IP address and a format of sockets may bind a socket to the answer. */
+	if (kind == KIND_SHM && is == SHM_NOT && (ask->addr_format == FI_SOCKADDR || ask->addr_format == FI_SOCKADDR_IN6) &&
+	    numeric(ask->node))
+		LEAVE_OUT(kind, "node %s is an IP address by its addr_format, and shm has none", ask->node);
 	p->node = is == SHM_HERE ? NULL : ask->node;
 	if (kind == KIND_TCP && ask->addr_format != FI_ADDR_STR) {
 		p->node = p->node_text;

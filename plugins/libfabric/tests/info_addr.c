@@ -117,6 +117,41 @@ TEST(other_formats)
 		CHECK_EQ(ask(NULL, NULL, 0, FI_SOCKADDR_IN, &list), -FI_ENODATA);
 }
 
+/* An address that a program can bind a socket to, if it asks for an IP address by node and format. */
+TEST(addresses_of_sockets)
+{
+	static const char *const nodes[] = {"127.0.0.1", "::1"};
+	static const uint32_t formats[] = {FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
+	bool v6 = access("/proc/net/if_inet6", R_OK) == 0;
+	for (size_t i = 0; i < 2; i++)
+		for (size_t k = 0; k < 3; k++) {
+			struct fi_info *list;
+			int rc = ask(nodes[i], "0", FI_SOURCE, formats[k], &list);
+			if (is_carried_by("shm"))
+				CHECK_EQ(rc, -FI_ENODATA);
+			if (is_carried_by("tcp") && (v6 || i == 0) && (k == 0 || k == i + 1))
+				CHECK_EQ(rc, 0);
+			if (rc)
+				continue;
+			for (struct fi_info *at = list; at; at = at->next) {
+				int fd = socket(((struct sockaddr *)at->src_addr)->sa_family, SOCK_STREAM, 0);
+				CHECK_EQ(bind(fd, (struct sockaddr *)at->src_addr, (socklen_t)at->src_addrlen), 0);
+				close(fd);
+			}
+			fi_freeinfo(list);
+		}
+	/* shm's own address is one for whoever takes it from an answer. */
+	if (is_carried_by("shm")) {
+		struct fi_info *list, *again;
+		char host[INET6_ADDRSTRLEN];
+		OK(ask(NULL, "0", FI_SOURCE, FI_SOCKADDR_IN6, &list));
+		CHECK(inet_ntop(AF_INET6, &((struct sockaddr_in6 *)list->src_addr)->sin6_addr, host, sizeof host));
+		OK(ask(host, "0", FI_SOURCE, FI_SOCKADDR_IN6, &again));
+		fi_freeinfo(again);
+		fi_freeinfo(list);
+	}
+}
+
 /* hints' own addresses. */
 TEST(addresses_in_hints)
 {

@@ -310,7 +310,7 @@ pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mu
         let has_desc = out.cast::<usize>().read() >= size_of::<gdrfab_path_info>();
         let desc = if has_desc { (&raw const (*out).desc).read() } else { std::ptr::null() };
         let a = ep.query(key, desc as u64)?;
-        let v = &a.verdicts;
+        let v = &a.refusals;
         let errno_of = |e: &Option<Error>| e.as_ref().map_or(0, |e| e.errno);
         let answer = gdrfab_path_info {
             struct_size: 0,

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-pub use crate::prov::bind::{PathReport as PathAnswer, Stats};
+pub use crate::prov::report::{PathReport as PathAnswer, Stats};
 
 #[derive(Default)]
 struct Bound {

@@ -9,7 +9,7 @@ use super::order::{Order, Ticket};
 use super::queue::{Completion, Counter, Failure, Queue, Waiter};
 use super::waiter::Drivers;
 use crate::error::{Code, Error, Result, errno};
-use crate::mr::{PathPolicy, Paths};
+use crate::mr::PathPolicy;
 use crate::sync::serial::Threading;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -38,6 +38,16 @@ pub enum Binding {
     Drivers(Arc<Drivers>),
     /// Whom the indexes of peers name; connectionless endpoints only.
     Av(Arc<Av>),
+}
+
+/// How far an endpoint is, in what every provider has in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    Fresh,
+    Enabled,
+    /// Connecting, or connected.
+    Connected,
+    Over,
 }
 
 /// What decides how hard an RDMA device tries before it fails an operation.
@@ -118,57 +128,6 @@ impl Options {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    pub ops_direct: u64,
-    pub ops_cma: u64,
-    pub ops_staged: u64,
-    pub ops_ipc: u64,
-    pub ops_nic: u64,
-    pub ops_dmabuf: u64,
-    pub ops_peer_mem: u64,
-    pub ops_socket: u64,
-    pub bytes_direct: u64,
-    pub bytes_cma: u64,
-    pub bytes_staged: u64,
-    pub bytes_ipc: u64,
-    pub bytes_nic: u64,
-    pub bytes_dmabuf: u64,
-    pub bytes_peer_mem: u64,
-    pub bytes_socket: u64,
-    pub bytes_helped: u64,
-    pub sends: u64,
-    pub recvs: u64,
-    pub errors: u64,
-    pub unexpected: u64,
-}
-
-impl Stats {
-    #[inline]
-    pub fn moved(&mut self, path: Paths, bytes: usize) {
-        let (ops, sum) = match path {
-            Paths::DIRECT => (&mut self.ops_direct, &mut self.bytes_direct),
-            Paths::CMA => (&mut self.ops_cma, &mut self.bytes_cma),
-            Paths::IPC => (&mut self.ops_ipc, &mut self.bytes_ipc),
-            Paths::STAGED => (&mut self.ops_staged, &mut self.bytes_staged),
-            Paths::SOCKET => (&mut self.ops_socket, &mut self.bytes_socket),
-            Paths::DMABUF => (&mut self.ops_dmabuf, &mut self.bytes_dmabuf),
-            Paths::PEER_MEM => (&mut self.ops_peer_mem, &mut self.bytes_peer_mem),
-            _ => (&mut self.ops_nic, &mut self.bytes_nic),
-        };
-        *ops += 1;
-        *sum += bytes as u64;
-    }
-
-    /// An operation that is about to be counted as one by nic is one by `path`.
-    #[cold]
-    pub fn not_by_nic(&mut self, path: Paths, bytes: usize) {
-        self.moved(path, bytes);
-        self.ops_nic = self.ops_nic.wrapping_sub(1);
-        self.bytes_nic = self.bytes_nic.wrapping_sub(bytes as u64);
-    }
-}
-
 /// How an outstanding operation of this side ends: what its entry says and what it holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ending {
@@ -193,66 +152,6 @@ pub enum Quick {
     Done,
     Again,
     NotOrdinary,
-}
-
-/// Why each path cannot be taken to a region; `None` = it can.
-#[derive(Debug, Clone)]
-pub struct Verdicts {
-    pub direct: Option<Error>,
-    pub ipc: Option<Error>,
-    pub nic: Option<Error>,
-    pub dmabuf: Option<Error>,
-    pub peer_mem: Option<Error>,
-    pub cma: Option<Error>,
-    pub socket: Option<Error>,
-    pub staged: Option<Error>,
-}
-
-impl Verdicts {
-    /// None can be taken, for this reason.
-    pub fn refused(why: &'static str) -> Verdicts {
-        let no = || Some(Error::coded(errno::EOPNOTSUPP, Code::Path, why));
-        Verdicts { direct: no(), ipc: no(), nic: no(), dmabuf: no(), peer_mem: no(), cma: no(), socket: no(), staged: no() }
-    }
-
-    /// Each path with its verdict, fastest first.
-    fn each(&self) -> [(Paths, &Option<Error>); 8] {
-        [
-            (Paths::DIRECT, &self.direct),
-            (Paths::IPC, &self.ipc),
-            (Paths::NIC, &self.nic),
-            (Paths::DMABUF, &self.dmabuf),
-            (Paths::PEER_MEM, &self.peer_mem),
-            (Paths::CMA, &self.cma),
-            (Paths::SOCKET, &self.socket),
-            (Paths::STAGED, &self.staged),
-        ]
-    }
-
-    /// The paths that nothing speaks against.
-    pub fn possible(&self) -> Paths {
-        self.each().iter().filter(|(_, no)| no.is_none()).fold(Paths::empty(), |sum, (p, _)| sum | *p)
-    }
-
-    /// One line per path: chosen, possible, or why not.
-    pub fn lines(&self, chosen: Paths) -> String {
-        let line = |(path, verdict): (Paths, &Option<Error>)| match verdict {
-            Some(e) => format!("  {}: no: {e}\n", path.words()),
-            None if path == chosen => format!("  {}: chosen\n", path.words()),
-            None => format!("  {}: possible\n", path.words()),
-        };
-        self.each().map(line).concat()
-    }
-}
-
-/// Which path an endpoint would take to a region, and why not the others.
-pub struct PathReport {
-    pub path: Paths,
-    /// Possible and permitted.
-    pub paths: Paths,
-    pub offered: Paths,
-    pub verdicts: Verdicts,
-    pub text: String,
 }
 
 impl Bindings {
@@ -308,6 +207,19 @@ impl Bindings {
             return Err(Error::new(errno::ENOCQ, "ep: bind a completion queue or a counter for transmits before ep_enable"));
         }
         Ok(())
+    }
+
+    /// Whether an endpoint at this stage may begin to connect.
+    pub fn check_can_connect(&self, stage: Stage) -> Result<()> {
+        if self.eq.is_none() {
+            return Err(Error::fixed(errno::ENOEQ, "ep: bind an event queue before connecting"));
+        }
+        match stage {
+            Stage::Enabled => Ok(()),
+            Stage::Fresh => Err(Error::fixed(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
+            Stage::Connected => Err(Error::fixed(errno::EISCONN, "ep: connecting or connected already")),
+            Stage::Over => Err(Error::fixed(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
+        }
     }
 
     /// Wakes who sleeps on the endpoint: there is something to watch or to look at that was not there when they fell asleep.

@@ -8,11 +8,12 @@
 //! Threads: every method may be called from any thread at any time, unless the domain was opened with
 //! [`Threading::Promised`]. Nothing waits, but where a method says so.
 
-use super::bind::{Binding, Effort, Options, PathReport, Stats};
+use super::bind::{Binding, Effort, Options};
 use super::info::{Ask, Info, Nic};
 use super::op::{Common, Dir, Iov, RmaIov};
 use super::ops::{CqFormat, CqOps, EpOps, GENERAL};
 use super::queue::{Counter, Queue};
+use super::report::{PathReport, Stats};
 use crate::error::{Error, Result, errno};
 use crate::mr::{Access, Attr, Facts, RegionId};
 use crate::sync::gate::Fences;
@@ -198,7 +199,7 @@ pub trait Endpoint: Send + Sync {
         match on {
             false => Ok(()),
             true => {
-                let words = "GDRFAB_OPT_COOP: only shm has copies that the target helps with, not tcp or verbs";
+                let words = "GDRFAB_OPT_COOP: the target helps with no copies of this provider";
                 Err(Error::new(errno::EOPNOTSUPP, words))
             }
         }
@@ -215,7 +216,7 @@ pub trait Endpoint: Send + Sync {
         match on {
             true => Ok(()),
             false => {
-                let words = "optval: only shm copies device memory without calling its driver in this process";
+                let words = "optval: this provider copies device memory by calling its driver in this process";
                 Err(Error::new(errno::EOPNOTSUPP, words))
             }
         }

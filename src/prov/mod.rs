@@ -15,6 +15,7 @@ pub mod ops;
 pub mod order;
 pub mod pep;
 pub mod queue;
+pub mod report;
 pub mod shm;
 pub mod tcp;
 pub mod verbs;

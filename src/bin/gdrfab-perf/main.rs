@@ -219,7 +219,7 @@ fn path_words(o: &Options, answer: &PathAnswer, far: bool) -> Result<String> {
     let mut words = answer.path.words();
     // Device memory is not for the CPU to map, and host memory not for a device's driver: that goes without saying.
     let needless = if o.remote_memory.is_device() { "direct" } else { "ipc" };
-    let faster = [("direct", &answer.verdicts.direct), ("ipc", &answer.verdicts.ipc), ("cma", &answer.verdicts.cma)];
+    let faster = [("direct", &answer.refusals.direct), ("ipc", &answer.refusals.ipc), ("cma", &answer.refusals.cma)];
     for (name, verdict) in faster.into_iter().filter(|(name, _)| *name != needless) {
         if name == answer.path.words() {
             break;

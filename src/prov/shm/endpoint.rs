@@ -16,11 +16,12 @@ use super::state::{Connecting, Faults, How, Phase, State};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
-use crate::prov::bind::{Binding, Bindings, Options, PathReport, Stats};
+use crate::prov::bind::{Binding, Bindings, Options, Stage};
 use crate::prov::contract::own_request;
 use crate::prov::fault::Plan;
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::EpOps;
+use crate::prov::report::{PathReport, Stats};
 use crate::prov::{self, flags};
 use crate::sync::gate::Fences;
 use crate::sync::serial::{Serial, Threading};
@@ -84,15 +85,12 @@ impl Endpoint {
     }
 
     fn check_can_connect(s: &State) -> Result<()> {
-        if s.bind.eq.is_none() {
-            return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
-        }
-        match s.phase {
-            Phase::Enabled => Ok(()),
-            Phase::Fresh => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
-            Phase::Connecting(_) | Phase::Connected => Err(Error::new(errno::EISCONN, "ep: connecting or connected already")),
-            Phase::Down(_) => Err(Error::new(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
-        }
+        s.bind.check_can_connect(match s.phase {
+            Phase::Fresh => Stage::Fresh,
+            Phase::Enabled => Stage::Enabled,
+            Phase::Connecting(_) | Phase::Connected => Stage::Connected,
+            Phase::Down(_) => Stage::Over,
+        })
     }
 
     fn leave(&self, s: &mut State) {
@@ -440,7 +438,7 @@ impl prov::Endpoint for Endpoint {
         let link = conn.link.clone();
         let place = conn.remotes.inspect(&link, key)?;
         conn.ask_for_files();
-        let verdicts = conn.remotes.verdicts(&link, &place);
+        let refusals = conn.remotes.refusals(&link, &place);
         let text = format!(
             "to the peer's region {key:#x} of {} bytes (process {}): {}\n{}",
             place.len,
@@ -448,8 +446,8 @@ impl prov::Endpoint for Endpoint {
             place.path.words(),
             conn.remotes.words(&link, &place)
         );
-        let paths = verdicts.possible();
-        Ok(PathReport { path: place.path, paths, offered: place.offered, verdicts, text })
+        let paths = refusals.possible();
+        Ok(PathReport { path: place.path, paths, offered: place.offered, refusals, text })
     }
 
     fn stats(&self) -> Stats {

@@ -9,7 +9,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::piece::{self, Span};
 use crate::mr::{Access, Paths};
-use crate::prov::bind::Verdicts;
+use crate::prov::report::Refusals;
 use crate::sync::primitive::{Ordering, fence};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -384,7 +384,7 @@ impl Remotes {
         Ok(false)
     }
 
-    pub fn verdicts(&self, link: &Link, r: &Remote) -> Verdicts {
+    pub fn refusals(&self, link: &Link, r: &Remote) -> Refusals {
         let policy = |path: Paths| {
             if !r.offered.contains(path) {
                 return Some(Error::fixed(errno::ENODEV, "the peer's region does not offer it (its mr_explain tells why)"));
@@ -394,18 +394,18 @@ impl Remotes {
             }
             None
         };
-        Verdicts {
+        Refusals {
             direct: policy(Paths::DIRECT).or_else(|| r.extents().iter().any(|x| x.here == 0).then(|| self.imports.why_not())),
             ipc: policy(Paths::IPC).or_else(|| r.extents().iter().any(|x| x.here == 0).then(|| self.imports.why_not())),
             cma: policy(Paths::CMA).or_else(|| link.cma.as_ref().err().cloned()),
             staged: policy(Paths::STAGED),
-            ..Verdicts::refused("no path of shm: the peer is a process of this host")
+            ..Refusals::refused("no path of shm: the peer is a process of this host")
         }
     }
 
     /// One line per path: chosen, possible, or why not.
     pub fn words(&self, link: &Link, r: &Remote) -> String {
-        let mut text = self.verdicts(link, r).lines(r.path);
+        let mut text = self.refusals(link, r).lines(r.path);
         if let Some(copier) = self.imports.copier {
             text.push_str(&format!("  no driver is called here: device memory is mapped and copied by process {}\n", copier.pid));
         }

@@ -10,10 +10,11 @@ use super::{cm, mr, ops, rma};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov;
-use crate::prov::bind::{Binding, Bindings, Options, PathReport, Stats, Verdicts};
+use crate::prov::bind::{Binding, Bindings, Options};
 use crate::prov::contract::own_request;
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::EpOps;
+use crate::prov::report::{PathReport, Refusals, Stats};
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
@@ -247,20 +248,20 @@ impl prov::Endpoint for Endpoint {
                 (None, Some(Error::coded(errno::EAGAIN, Code::Path, words)))
             }
         };
-        let verdicts = Verdicts {
+        let refusals = Refusals {
             socket: socket.or_else(|| permit(Paths::SOCKET)),
             staged: staged.or_else(|| permit(Paths::STAGED)),
-            ..Verdicts::refused("no path of tcp: the peer is reached over a connection")
+            ..Refusals::refused("no path of tcp: the peer is reached over a connection")
         };
-        let paths = verdicts.possible();
+        let paths = refusals.possible();
         let offered = if there == Some(true) { Paths::STAGED } else { Paths::SOCKET | Paths::STAGED };
         let streams = match conn.rx.streams.as_ref().map(|streams| streams.count()) {
             Some(count) => format!("  from 256 KiB of host memory on over {count} connections of their own\n"),
             None => String::new(),
         };
         let path = paths.best();
-        let text = format!("to the peer's region {key:#x} ({}): {}\n{}{streams}", conn.peer, path.words(), verdicts.lines(path));
-        Ok(PathReport { path, paths, offered, verdicts, text })
+        let text = format!("to the peer's region {key:#x} ({}): {}\n{}{streams}", conn.peer, path.words(), refusals.lines(path));
+        Ok(PathReport { path, paths, offered, refusals, text })
     }
 
     fn stats(&self) -> Stats {

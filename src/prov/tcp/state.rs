@@ -10,11 +10,12 @@ use super::recv::{Recv, Unexpected};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
-use crate::prov::bind::{Bindings, Ending, Options, Stats};
+use crate::prov::bind::{Bindings, Ending, Options, Stage};
 use crate::prov::event::{EventKind, tell};
 use crate::prov::flags;
 use crate::prov::op::Common;
 use crate::prov::queue::{Completion, Failure};
+use crate::prov::report::Stats;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -96,15 +97,12 @@ impl State {
 
     /// Whether it may begin to connect.
     pub fn check_can_connect(&self) -> Result<()> {
-        if self.bind.eq.is_none() {
-            return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
-        }
-        match self.phase {
-            Phase::Enabled => Ok(()),
-            Phase::Fresh => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
-            Phase::Connecting { .. } | Phase::Connected => Err(Error::new(errno::EISCONN, "ep: connecting or connected already")),
-            Phase::Down(_) => Err(Error::new(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
-        }
+        self.bind.check_can_connect(match self.phase {
+            Phase::Fresh => Stage::Fresh,
+            Phase::Enabled => Stage::Enabled,
+            Phase::Connecting { .. } | Phase::Connected => Stage::Connected,
+            Phase::Down(_) => Stage::Over,
+        })
     }
 
     /// The connection, once it is up.

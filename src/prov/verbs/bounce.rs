@@ -3,7 +3,7 @@
 //! reach.
 
 use super::abi::ibv_sge;
-use super::memory::{Buffer, Memory};
+use super::memory::{Buffer, Registered};
 use super::mr::{self, Staged};
 use crate::error::Result;
 use crate::hmem::Site;
@@ -21,11 +21,11 @@ pub struct Bounce {
     buffer: Option<Buffer>,
     len: usize,
     places: Vec<Place>,
-    home: Weak<Memory>,
+    home: Weak<Registered>,
 }
 
 /// A bounce for `local`, filled with its bytes if it is what goes out.
-pub fn take(memory: &Arc<Memory>, local: &[Iov], descs: &[u64], total: usize, fill: bool) -> Result<Box<Bounce>> {
+pub fn take(memory: &Arc<Registered>, local: &[Iov], descs: &[u64], total: usize, fill: bool) -> Result<Box<Bounce>> {
     let mut places = Vec::with_capacity(local.len());
     {
         let regions = memory.regions.lock();

@@ -14,10 +14,11 @@ use super::{cm, mr, ops};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov;
-use crate::prov::bind::{Binding, Bindings, Effort, Options, PathReport, Stats, Verdicts};
+use crate::prov::bind::{Binding, Bindings, Effort, Options};
 use crate::prov::contract::own_request;
 use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
 use crate::prov::ops::EpOps;
+use crate::prov::report::{PathReport, Refusals, Stats};
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
@@ -341,19 +342,19 @@ impl prov::Endpoint for Endpoint {
             (true, _) | (_, Paths::STAGED) => s.ruled_out(Paths::STAGED),
             _ => no("the devices reach the memory of both sides: nothing is staged".into()),
         };
-        let verdicts = Verdicts {
+        let refusals = Refusals {
             nic: by_device(Paths::NIC),
             dmabuf: by_device(Paths::DMABUF),
             peer_mem: by_device(Paths::PEER_MEM),
             staged: by_copies,
-            ..Verdicts::refused("no path of verbs: the peer is reached by an RDMA device")
+            ..Refusals::refused("no path of verbs: the peer is reached by an RDMA device")
         };
-        let paths = verdicts.possible();
+        let paths = refusals.possible();
         let offered = if staged { Paths::STAGED } else { PATHS };
         let path = paths.best();
         let device = &self.domain.context().name;
-        let text = format!("to the peer's region {key:#x}, by {device}: {}\n{}", path.words(), verdicts.lines(path));
-        Ok(PathReport { path, paths, offered, verdicts, text })
+        let text = format!("to the peer's region {key:#x}, by {device}: {}\n{}", path.words(), refusals.lines(path));
+        Ok(PathReport { path, paths, offered, refusals, text })
     }
 
     fn stats(&self) -> Stats {

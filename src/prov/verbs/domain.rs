@@ -8,7 +8,7 @@ use super::cq::Cq;
 use super::device::{Context, Link, Transport};
 use super::gid::Gid;
 use super::info::Choice;
-use super::memory::Memory;
+use super::memory::Registered;
 use super::mr::Regions;
 use super::object::Pd;
 use super::state::Shared;
@@ -25,7 +25,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 pub struct Domain {
-    pub memory: Arc<Memory>,
+    pub memory: Arc<Registered>,
     pub port: u8,
     pub gid: Gid,
     /// The port's largest packet.
@@ -54,7 +54,7 @@ impl Domain {
             _ => Cq::service(&choice.context, threading).inspect_err(|e| crate::log!(Info, "no staged transfers in this domain: {e}")).ok(),
         };
         Ok(Arc::new(Domain {
-            memory: Arc::new(Memory::new(pd, Serial::new(threading, Regions::new()?))),
+            memory: Arc::new(Registered::new(pd, Serial::new(threading, Regions::new()?))),
             port: port.number,
             gid: choice.gid,
             mtu: match config::get().verbs.mtu {

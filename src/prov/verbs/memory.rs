@@ -67,15 +67,15 @@ impl Drop for Buffer {
     }
 }
 
-pub struct Memory {
+pub struct Registered {
     pub pd: Arc<Pd>,
     pub regions: Serial<Regions>,
     pool: Mutex<Pool>,
 }
 
-impl Memory {
-    pub fn new(pd: Arc<Pd>, regions: Serial<Regions>) -> Memory {
-        Memory { pd, regions, pool: Mutex::default() }
+impl Registered {
+    pub fn new(pd: Arc<Pd>, regions: Serial<Regions>) -> Registered {
+        Registered { pd, regions, pool: Mutex::default() }
     }
 
     /// A buffer of `len` bytes of those that are kept, or a new one.

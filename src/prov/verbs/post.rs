@@ -5,7 +5,7 @@ use super::abi::*;
 use super::bounce;
 use super::limits::MAX_MSG;
 use super::line::{Job, Transfer, kind_of};
-use super::memory::Memory;
+use super::memory::Registered;
 use super::mr::{self, Local};
 use super::state::{Phase, State};
 use super::status;
@@ -48,7 +48,7 @@ fn data_of(c: &Common) -> Result<Option<u32>> {
 impl State {
     /// Writes or reads: one remote piece against up to eight local ones.
     #[inline]
-    pub fn rma(&mut self, memory: &Arc<Memory>, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
+    pub fn rma(&mut self, memory: &Arc<Registered>, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
         let [there] = remote else {
             return Err(Error::invalid(format!("rma_iov_count: {}, verbs takes rma_iov_limit = 1 remote piece", remote.len())));
         };
@@ -74,7 +74,7 @@ impl State {
     }
 
     #[inline]
-    pub fn send(&mut self, memory: &Arc<Memory>, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+    pub fn send(&mut self, memory: &Arc<Registered>, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
         let total = measure(local, MAX_MSG)?;
         let data = data_of(c)?;
         let opcode = if data.is_some() { ibv_wr_opcode::IBV_WR_SEND_WITH_IMM } else { ibv_wr_opcode::IBV_WR_SEND };
@@ -85,7 +85,7 @@ impl State {
     #[inline(always)]
     fn post(
         &mut self,
-        memory: &Arc<Memory>,
+        memory: &Arc<Registered>,
         opcode: ibv_wr_opcode::Type,
         kind: u64,
         local: &[Iov],
@@ -233,7 +233,7 @@ impl State {
     #[allow(clippy::too_many_arguments)]
     fn transfer(
         &mut self,
-        memory: &Arc<Memory>,
+        memory: &Arc<Registered>,
         dir: Dir,
         local: &[Iov],
         total: usize,
@@ -426,7 +426,7 @@ impl State {
     }
 
     /// Posts a receive.
-    pub fn recv(&mut self, memory: &Arc<Memory>, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+    pub fn recv(&mut self, memory: &Arc<Registered>, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
         if self.bind.rx.is_none() && self.bind.counters.recv.is_none() {
             return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for receives"));
         }
@@ -497,7 +497,7 @@ impl State {
 /// Of the pieces whose regions are looked up, those of several registrations get their own keys; one that is staged
 /// makes the operation a staged one.
 #[cold]
-fn look_up(memory: &Memory, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<Local> {
+fn look_up(memory: &Registered, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<Local> {
     let regions = memory.regions.lock();
     let mut here = Local::Host;
     for ((i, v), place) in local.iter().enumerate().filter(|(_, v)| v.len > 0).zip(into.iter_mut()) {

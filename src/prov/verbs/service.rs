@@ -7,7 +7,7 @@
 //! so none is ever turned away for want of one.
 
 use super::abi::*;
-use super::memory::{Buffer, Memory};
+use super::memory::{Buffer, Registered};
 use super::mr::Staged;
 use super::object::RawCq;
 use super::qp::{Capacity, Qp};
@@ -88,7 +88,7 @@ pub struct Service {
 
 impl Service {
     /// One that completes in `cq`, whose work requests have up to `pieces` pieces.
-    pub fn new(memory: &Memory, cq: &RawCq, port: u8, pieces: u32) -> Result<Service> {
+    pub fn new(memory: &Registered, cq: &RawCq, port: u8, pieces: u32) -> Result<Service> {
         let asked = Capacity { tx: (SENDS + BULK) as u32, rx: RECEIVES as u32, tx_pieces: pieces, rx_pieces: 1, inline: 0 };
         let qp = Qp::new(&memory.pd, cq, cq, asked)?;
         qp.init(port)?;
@@ -242,7 +242,7 @@ impl Service {
     // ---- the target's side of staged transfers
 
     /// The slots for the peer, made when it first asks.
-    pub fn open_slots(&mut self, memory: &Memory) -> Result<Words> {
+    pub fn open_slots(&mut self, memory: &Registered) -> Result<Words> {
         if self.slots.is_none() {
             self.slots = Some(memory.shared_buffer(SLOTS * SLOT_BYTES)?);
         }
@@ -251,7 +251,7 @@ impl Service {
     }
 
     /// Carries out a PUT or GET, and gives the answer. Everything in it is the peer's and is checked.
-    pub fn serve(&self, memory: &Memory, words: &Words) -> Words {
+    pub fn serve(&self, memory: &Registered, words: &Words) -> Words {
         let [head, id, key, addr, len, ..] = *words;
         let slot = (head >> 8 & 0xff) as usize;
         let outcome = self.transfer(memory, head as u8 == kind::PUT, slot, key, addr, len);
@@ -259,7 +259,7 @@ impl Service {
         [u64::from(kind::DONE) | (slot as u64) << 8, id, err as u64, code as u64, 0, 0, 0, 0]
     }
 
-    fn transfer(&self, memory: &Memory, put: bool, slot: usize, key: u64, addr: u64, len: u64) -> Result<()> {
+    fn transfer(&self, memory: &Registered, put: bool, slot: usize, key: u64, addr: u64, len: u64) -> Result<()> {
         let slots = self.slots.as_ref().filter(|_| slot < SLOTS && len <= SLOT_BYTES as u64);
         let slots = slots.ok_or(Error::fixed(errno::EPROTO, "no such slot"))?;
         let region = memory.regions.lock().by_key(key);

@@ -5,7 +5,7 @@
 
 use super::abi::ibv_wr_opcode;
 use super::line::{Chunk, Job, NOTES, Staging, There, Transfer};
-use super::memory::Memory;
+use super::memory::Registered;
 use super::mr;
 use super::service::{self, SLOTS, Service, Words, kind};
 use super::state::State;
@@ -146,7 +146,7 @@ impl State {
     }
 
     /// A message of the peer's library, or word of one of ours.
-    pub fn on_message(&mut self, memory: &Memory, words: &Words) {
+    pub fn on_message(&mut self, memory: &Registered, words: &Words) {
         let answer = |s: &mut State, words: Words| {
             if let Some(service) = &mut s.service
                 && let Err(e) = service.send(words)

@@ -6,7 +6,7 @@ use super::conn::{Connecting, Link};
 use super::fault::Faults;
 use super::limits::{ANSWER_NS, DRAIN_NS, PATHS};
 use super::line::Staging;
-use super::memory::Memory;
+use super::memory::Registered;
 use super::mr;
 use super::qp::{Patience, Qp};
 use super::ring::Ring;
@@ -18,10 +18,11 @@ use super::work::{Batch, RxOp, TxOp};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
-use crate::prov::bind::{Bindings, Options, Stats};
+use crate::prov::bind::{Bindings, Options, Stage};
 use crate::prov::event::{EventKind, tell, tell_end};
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Failure};
+use crate::prov::report::Stats;
 use crate::sync::serial::Serial;
 use crate::sys::time;
 use std::sync::Arc;
@@ -91,7 +92,7 @@ pub struct State {
 
 /// What an endpoint and its completion queues share.
 pub struct Shared {
-    pub memory: Arc<Memory>,
+    pub memory: Arc<Registered>,
     /// Staged transfers were asked for: every turn of progress looks for the library's own messages.
     pub staging: AtomicBool,
     pub state: Serial<State>,
@@ -457,15 +458,12 @@ impl State {
 
     /// Whether it may begin to connect.
     pub fn check_can_connect(&self) -> Result<()> {
-        if self.bind.eq.is_none() {
-            return Err(Error::new(errno::ENOEQ, "ep: bind an event queue before connecting"));
-        }
-        match self.phase {
-            Phase::Enabled => Ok(()),
-            Phase::Fresh => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
-            Phase::Connecting(_) | Phase::Connected => Err(Error::new(errno::EISCONN, "ep: connecting or connected already")),
-            Phase::Draining | Phase::Down(_) => Err(Error::new(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
-        }
+        self.bind.check_can_connect(match self.phase {
+            Phase::Fresh => Stage::Fresh,
+            Phase::Enabled => Stage::Enabled,
+            Phase::Connecting(_) | Phase::Connected => Stage::Connected,
+            Phase::Draining | Phase::Down(_) => Stage::Over,
+        })
     }
 
     pub fn check_connected(&self) -> Result<&Qp> {

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an endpoint tells of itself: what it has done, and which path its operations take.
+
+use crate::error::{Code, Error, errno};
+use crate::mr::Paths;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub ops_direct: u64,
+    pub ops_cma: u64,
+    pub ops_staged: u64,
+    pub ops_ipc: u64,
+    pub ops_nic: u64,
+    pub ops_dmabuf: u64,
+    pub ops_peer_mem: u64,
+    pub ops_socket: u64,
+    pub bytes_direct: u64,
+    pub bytes_cma: u64,
+    pub bytes_staged: u64,
+    pub bytes_ipc: u64,
+    pub bytes_nic: u64,
+    pub bytes_dmabuf: u64,
+    pub bytes_peer_mem: u64,
+    pub bytes_socket: u64,
+    pub bytes_helped: u64,
+    pub sends: u64,
+    pub recvs: u64,
+    pub errors: u64,
+    pub unexpected: u64,
+}
+
+impl Stats {
+    #[inline]
+    pub fn moved(&mut self, path: Paths, bytes: usize) {
+        let (ops, sum) = match path {
+            Paths::DIRECT => (&mut self.ops_direct, &mut self.bytes_direct),
+            Paths::CMA => (&mut self.ops_cma, &mut self.bytes_cma),
+            Paths::IPC => (&mut self.ops_ipc, &mut self.bytes_ipc),
+            Paths::STAGED => (&mut self.ops_staged, &mut self.bytes_staged),
+            Paths::SOCKET => (&mut self.ops_socket, &mut self.bytes_socket),
+            Paths::DMABUF => (&mut self.ops_dmabuf, &mut self.bytes_dmabuf),
+            Paths::PEER_MEM => (&mut self.ops_peer_mem, &mut self.bytes_peer_mem),
+            _ => (&mut self.ops_nic, &mut self.bytes_nic),
+        };
+        *ops += 1;
+        *sum += bytes as u64;
+    }
+
+    /// An operation that is about to be counted as one by nic is one by `path`.
+    #[cold]
+    pub fn not_by_nic(&mut self, path: Paths, bytes: usize) {
+        self.moved(path, bytes);
+        self.ops_nic = self.ops_nic.wrapping_sub(1);
+        self.bytes_nic = self.bytes_nic.wrapping_sub(bytes as u64);
+    }
+}
+
+/// Why each path cannot be taken to a region; `None` = it can.
+#[derive(Debug, Clone)]
+pub struct Refusals {
+    pub direct: Option<Error>,
+    pub ipc: Option<Error>,
+    pub nic: Option<Error>,
+    pub dmabuf: Option<Error>,
+    pub peer_mem: Option<Error>,
+    pub cma: Option<Error>,
+    pub socket: Option<Error>,
+    pub staged: Option<Error>,
+}
+
+impl Refusals {
+    /// None can be taken, for this reason.
+    pub fn refused(why: &'static str) -> Refusals {
+        let no = || Some(Error::coded(errno::EOPNOTSUPP, Code::Path, why));
+        Refusals { direct: no(), ipc: no(), nic: no(), dmabuf: no(), peer_mem: no(), cma: no(), socket: no(), staged: no() }
+    }
+
+    /// Each path with its refusal, fastest first.
+    fn each(&self) -> [(Paths, &Option<Error>); 8] {
+        [
+            (Paths::DIRECT, &self.direct),
+            (Paths::IPC, &self.ipc),
+            (Paths::NIC, &self.nic),
+            (Paths::DMABUF, &self.dmabuf),
+            (Paths::PEER_MEM, &self.peer_mem),
+            (Paths::CMA, &self.cma),
+            (Paths::SOCKET, &self.socket),
+            (Paths::STAGED, &self.staged),
+        ]
+    }
+
+    /// The paths that nothing speaks against.
+    pub fn possible(&self) -> Paths {
+        self.each().iter().filter(|(_, no)| no.is_none()).fold(Paths::empty(), |sum, (p, _)| sum | *p)
+    }
+
+    /// One line per path: chosen, possible, or why not.
+    pub fn lines(&self, chosen: Paths) -> String {
+        let line = |(path, refusal): (Paths, &Option<Error>)| match refusal {
+            Some(e) => format!("  {}: no: {e}\n", path.words()),
+            None if path == chosen => format!("  {}: chosen\n", path.words()),
+            None => format!("  {}: possible\n", path.words()),
+        };
+        self.each().map(line).concat()
+    }
+}
+
+/// Which path an endpoint would take to a region, and why not the others.
+pub struct PathReport {
+    pub path: Paths,
+    /// Possible and permitted.
+    pub paths: Paths,
+    pub offered: Paths,
+    pub refusals: Refusals,
+    pub text: String,
+}

@@ -2,7 +2,7 @@
 //! The words of `GDRFAB_FAULT`: which faults are wanted, of which provider. `prov::fault` commits them;
 //! `docs/faults.md` tells what each does.
 
-use super::PROVIDERS;
+use super::names::PROVIDERS;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which values a variable may have, in words and as a check.
 
-use super::{HMEM_WORDS, faults};
+use super::faults;
+use super::names::HMEM_WORDS;
 use crate::log::Level;
 
 /// The values of one variable. Numbers are decimal, and ranges include both ends.

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 /// Folders whose circles are known, and why they still stand. One that has none any more is taken off.
 const KNOWN: &[(&str, &str)] = &[
     ("src/capi", "what objects share stands with them"),
-    ("src/config", "the list of providers stands in its root"),
     ("src/fabric", "queues and endpoints know each other"),
     ("src/hmem", "what vendors share stands in mod.rs"),
     ("src/hmem/cuda", "what its files share stands in mod.rs"),

@@ -79,12 +79,12 @@ impl Endpoint {
         }
     }
 
-    /// As `rma` for the ordinary case; `NotOrdinary` posts nothing.
+    /// The fast path of an RMA operation; `NotOrdinary` posts nothing.
     ///
     /// # Safety
     /// `LOCKED`, or the domain is one without locks.
     #[inline(always)]
-    pub unsafe fn rma_quick<const WRITE: bool, const LOCKED: bool>(
+    pub unsafe fn rma_fast<const WRITE: bool, const LOCKED: bool>(
         &self,
         buf: usize,
         len: usize,
@@ -94,6 +94,6 @@ impl Endpoint {
         flags: u64,
     ) -> Quick {
         // SAFETY: handed on.
-        unsafe { self.state.reach::<LOCKED>() }.rma_quick::<WRITE>(&self.domain, buf, len, addr, key, context, flags)
+        unsafe { self.state.reach::<LOCKED>() }.rma_fast::<WRITE>(&self.domain, buf, len, addr, key, context, flags)
     }
 }

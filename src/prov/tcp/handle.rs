@@ -1,27 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Frames of the peer, one after the other: each is checked, carried out, and answered for before the next is looked at.
 
+use super::arrival::sink_of;
 use super::body::{Body, Owner};
-use super::conn::{Conn, Fate, Taking};
+use super::conn::{Conn, Fate};
 use super::domain::Domain;
 use super::frame::{self, ACK, DATA, FAILED, HEADER, Header, Kind, PARTS, PROMPT, STRIPED, STRIPED_MIN, broken, error_of, status_of, word};
 use super::incoming::{Incoming, Sink, Then};
-use super::mr::Region;
-use super::recv::{Recv, Unexpected};
+use super::recv::Unexpected;
 use super::rx::Read;
-use super::slots::{Loading, Place, Storing};
-use super::source::{Run, Source};
+use super::slots::{Loading, Storing};
+use super::source::Source;
 use super::state::State;
+use super::target::{ANSWER_COPY, Target, check_sum, copy_out, place};
 use crate::error::{Code, Error, Result, errno};
-use crate::hmem::Site;
-use crate::mr::{Access, Paths};
-use crate::prov::op::{Iov, Pieces};
-use std::sync::Arc;
+use crate::mr::Access;
 
 /// Times that the socket is read in one turn.
 const BUDGET: usize = 16;
-/// Answers up to this are copied, so that they leave together.
-pub const ANSWER_COPY: u64 = 4 << 10;
 
 /// The socket has failed: the peer is lost, however the kernel puts it. Its words tell whether by silence or by a word.
 pub fn gone(e: &Error) -> Error {
@@ -31,82 +27,6 @@ pub fn gone(e: &Error) -> Error {
 /// A refusal, which the frame's body has to be read past.
 fn refused(code: Code) -> Error {
     Error::coded(errno::EACCES, code, "refused here")
-}
-
-pub fn paths_of(bits: u8) -> Paths {
-    let mut paths = Paths::empty();
-    paths.set(Paths::SOCKET, bits & frame::SOCKET != 0);
-    paths.set(Paths::STAGED, bits & frame::STAGED != 0);
-    paths
-}
-
-/// Where an operation of a peer goes.
-enum Target {
-    Host(Box<[Run]>),
-    Device(Site, Box<[Run]>),
-}
-
-impl Conn {
-    /// The region that a key names.
-    #[inline]
-    pub fn look_up(&mut self, domain: &Domain, key: u64) -> Option<Arc<Region>> {
-        if let Some(last) = self.region.upgrade().filter(|r| r.is(key)) {
-            return Some(last);
-        }
-        let found = domain.regions.lock().find(key).cloned()?;
-        self.region = Arc::downgrade(&found);
-        Some(found)
-    }
-
-    /// Checks the pieces that a WRITE or READ names.
-    fn target(&mut self, domain: &Domain, h: &Header, words: &[u8], need: Access) -> std::result::Result<Target, Code> {
-        let permitted = paths_of(h.paths);
-        let mut runs = Vec::with_capacity(h.pieces.into());
-        let mut site = None;
-        for i in 0..usize::from(h.pieces) {
-            let (addr, len, key) = (word(words, 3 * i), word(words, 3 * i + 1), word(words, 3 * i + 2));
-            let region = self.look_up(domain, key).ok_or(Code::Key)?;
-            let skip = region.check(addr, len, need, permitted)?;
-            if *site.get_or_insert(region.site()) != region.site() {
-                return Err(Code::Path);
-            }
-            if region.is_stale() {
-                return Err(Code::Fault);
-            }
-            runs.push(Run { region, skip, len });
-        }
-        match site {
-            Some(site) if !site.is_host() => Ok(Target::Device(site, runs.into())),
-            _ => Ok(Target::Host(runs.into())),
-        }
-    }
-}
-
-/// The sum of the pieces' lengths must be the frame's.
-fn check_sum(h: &Header, words: &[u8]) -> Result<()> {
-    let sum = (0..usize::from(h.pieces)).try_fold(0u64, |sum, i| sum.checked_add(word(words, 3 * i + 1)));
-    if sum != Some(h.len) {
-        return Err(broken("pieces whose lengths do not make the frame's"));
-    }
-    Ok(())
-}
-
-fn place(site: Site, runs: &[Run]) -> std::result::Result<Place, Code> {
-    let mut pieces = Vec::with_capacity(runs.len());
-    let mut inside = Vec::with_capacity(runs.len());
-    for run in runs {
-        inside.push(run.region.hold()?);
-        pieces.extend(run.region.parts(run.skip, run.len).map(|(addr, len)| Iov { addr, len }));
-    }
-    Ok(Place { site, pieces: pieces.into(), _inside: inside })
-}
-
-/// Where bytes for memory of this side go.
-pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> Sink {
-    match site.is_host() {
-        true => Sink::Pieces(pieces, room),
-        false => Sink::Device(Storing::new(Place { site, pieces: pieces.as_slice().into(), _inside: Vec::new() }, room), room),
-    }
 }
 
 impl State {
@@ -196,18 +116,18 @@ impl State {
             self.acknowledge(h.done)?;
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        let is_short = match h.kind {
-            Kind::Write => h.pieces == 1 && !h.has(PARTS) && self.write_short(domain, h, size)?,
-            Kind::Send => self.take_short(h, size)?,
-            Kind::Read => self.answer_short(domain, h, size),
-            Kind::Answered => self.end_short(h, size),
+        let is_fast = match h.kind {
+            Kind::Write => h.pieces == 1 && !h.has(PARTS) && self.write_fast(domain, h, size)?,
+            Kind::Send => self.recv_fast(h, size)?,
+            Kind::Read => self.answer_fast(domain, h, size),
+            Kind::Answered => self.end_read_fast(h, size),
             Kind::Nothing => {
                 conn.rx.consume(size);
                 true
             }
             _ => false,
         };
-        if is_short {
+        if is_fast {
             return Ok(());
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
@@ -272,50 +192,7 @@ impl State {
         Ok(())
     }
 
-    /// The way of most writes: one piece of host memory, all of it in the buffer. False: something is not ordinary.
-    #[inline]
-    fn write_short(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<bool> {
-        let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
-        let data_words = usize::from(h.has(DATA));
-        let bytes = conn.rx.bytes();
-        if ((bytes.len() - size) as u64) < h.len {
-            return Ok(false);
-        }
-        let words = &bytes[HEADER..size];
-        let data = if data_words == 1 { Some(word(words, 0)) } else { None };
-        let (addr, len, key) = (word(words, data_words), word(words, data_words + 1), word(words, data_words + 2));
-        let permitted = paths_of(h.paths);
-        let Some(region) = conn.look_up(domain, key) else { return Ok(false) };
-        let Ok(skip) = region.check(addr, h.len, Access::REMOTE_WRITE, permitted) else { return Ok(false) };
-        if len != h.len || !region.site().is_host() || region.enter().is_err() {
-            return Ok(false);
-        }
-        if let Err(e) = region.begin_cpu(true) {
-            crate::log!(Warn, "{e}");
-            region.leave();
-            return Ok(false);
-        }
-        let wrote = region.write(skip, conn.rx.bytes().get(size..size + h.len as usize).unwrap_or(&[]));
-        let ended = region.end_cpu(true);
-        region.leave();
-        if let Err(e) = ended {
-            crate::log!(Warn, "{e}");
-        }
-        if wrote.is_err() {
-            // The long way finds the same, and tells.
-            return Ok(false);
-        }
-        conn.rx.consume(size + h.len as usize);
-        conn.done = conn.done.wrapping_add(1);
-        conn.prompt |= h.has(PROMPT);
-        region.count_write();
-        if let Some(data) = data {
-            self.bind.remote_data(h.len as usize, data);
-        }
-        Ok(true)
-    }
-
-    fn begin(&mut self, sink: Sink, then: Then, h: &Header, failed: Option<Error>) -> Result<()> {
+    pub(super) fn begin(&mut self, sink: Sink, then: Then, h: &Header, failed: Option<Error>) -> Result<()> {
         let mut body = Incoming::new(sink, then, h.len, h.has(PARTS));
         body.failed = failed;
         if let Some(conn) = self.conn.as_deref_mut()
@@ -395,83 +272,6 @@ impl State {
         self.begin(sink, Then::Answer, h, None)
     }
 
-    fn on_send(&mut self, h: &Header, data: Option<u64>, number: Option<u64>) -> Result<()> {
-        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        conn.count_arrival(h.len)?;
-        if let Some(recv) = self.next_receive() {
-            let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-            conn.count_match(h.len);
-            let sink = sink_of(recv.pieces.clone(), recv.site, h.len.min(recv.room as u64));
-            return self.begin(sink, Then::Message { recv: Some(recv), len: h.len, data, number }, h, None);
-        }
-        self.stats.unexpected += 1;
-        // Within the budget, so this is memory that was granted.
-        self.begin(Sink::Kept(Vec::with_capacity(h.len as usize)), Then::Keep { data, number }, h, None)
-    }
-
-    /// The receive for a message that comes now: none if others still wait for theirs.
-    fn next_receive(&mut self) -> Option<Recv> {
-        if !self.unexpected.is_empty() {
-            return None;
-        }
-        let mut recv = self.recvs.pop_front()?;
-        recv.ticket = self.bind.matched(false);
-        Some(recv)
-    }
-
-    fn on_offer(&mut self, h: &Header, data: Option<u64>, number: u64) -> Result<()> {
-        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        conn.count_arrival(0)?;
-        let offer = Unexpected::Offered { number, len: h.len, data, ack: h.has(ACK) };
-        match self.next_receive() {
-            Some(recv) => self.deliver(recv, offer),
-            None => {
-                self.stats.unexpected += 1;
-                self.unexpected.push_back(offer);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives a message that waited its receive.
-    pub fn deliver(&mut self, mut recv: Recv, message: Unexpected) {
-        match message {
-            Unexpected::Kept { bytes, data, number } => {
-                if let Some(conn) = self.conn.as_deref_mut() {
-                    conn.count_match(bytes.len() as u64);
-                }
-                let n = bytes.len().min(recv.room);
-                let placed = super::msg::store(recv.site, &recv.pieces, &bytes[..n]);
-                self.end_message(Some(recv), bytes.len() as u64, data, number, placed);
-            }
-            Unexpected::Offered { number, len, data, ack } => {
-                recv.ticket = recv.ticket.or_else(|| self.bind.matched(true));
-                let Some(conn) = self.conn.as_deref_mut() else { return };
-                conn.count_match(0);
-                let want = len.min(recv.room as u64);
-                conn.put_words(Kind::Take, 0, want, &[number]);
-                conn.taking.push_back(Taking { number, recv: Some(recv), want, len, data, ack });
-            }
-        }
-    }
-
-    /// A message has filled its receive, or has not.
-    fn end_message(&mut self, recv: Option<Recv>, len: u64, data: Option<u64>, number: Option<u64>, result: Result<()>) {
-        if let (Some(number), Some(conn)) = (number, self.conn.as_deref_mut()) {
-            let status = match (&recv, &result) {
-                (None, _) => status_of(Code::Canceled),
-                (_, Err(e)) => status_of(e.code),
-                _ => 0,
-            };
-            conn.put_words(Kind::Got, 0, 0, &[number, status]);
-        }
-        match (recv, result) {
-            (Some(recv), Ok(())) => self.received(&recv, len, data),
-            (Some(recv), Err(e)) => self.abandon(&recv, e),
-            (None, _) => {}
-        }
-    }
-
     fn on_take(&mut self, h: &Header, number: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Some(at) = conn.sent(number)? else {
@@ -490,25 +290,6 @@ impl State {
         }
         self.send_taken(number, offered, h.len, (!ack).then_some(end));
         Ok(())
-    }
-
-    fn on_taken(&mut self, h: &Header, words: &[u8]) -> Result<()> {
-        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        let number = word(words, 0);
-        let at = conn.taking.iter().position(|t| t.number == number).ok_or_else(|| broken("bytes that nobody asked for"))?;
-        let want = conn.taking.get(at).map_or(0, |t| t.want);
-        let failed = match h.has(FAILED) {
-            true => Some(error_of(word(words, 1)).err().ok_or_else(|| broken("a failure that is none"))?),
-            false if h.len != want => return Err(broken("another length than was taken")),
-            false => None,
-        };
-        let Some(t) = conn.taking.remove(at) else { return Ok(()) };
-        let sink = match &t.recv {
-            Some(recv) if failed.is_none() => sink_of(recv.pieces.clone(), recv.site, t.want),
-            _ => Sink::Nothing,
-        };
-        let number = t.ack.then_some(t.number);
-        self.begin(sink, Then::Message { recv: t.recv, len: t.len, data: t.data, number }, h, failed)
     }
 
     fn on_report(&mut self, sequence: u64, status: u64) -> Result<()> {
@@ -578,26 +359,4 @@ impl State {
         }
         Ok(())
     }
-
-    /// A message that came without a receive; one may have been posted meanwhile.
-    fn keep(&mut self, message: Unexpected) {
-        match self.next_receive() {
-            Some(recv) => self.deliver(recv, message),
-            None => self.unexpected.push_back(message),
-        }
-    }
-}
-
-/// Adds the bytes of regions to an answer that is copied.
-fn copy_out(runs: &[Run], out: &mut Vec<u8>) -> std::result::Result<(), Code> {
-    for run in runs {
-        run.region.enter()?;
-        let read = run.region.begin_cpu(false).and_then(|()| {
-            let read = run.region.read(run.skip, run.len, out);
-            read.and(run.region.end_cpu(false))
-        });
-        run.region.leave();
-        read.map_err(|_| Code::Fault)?;
-    }
-    Ok(())
 }

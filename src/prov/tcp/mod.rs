@@ -8,6 +8,7 @@
 //! `handle` and `progress` work; `provider` and `calls` are what the layer above calls.
 
 pub mod address;
+mod arrival;
 pub mod auth;
 mod body;
 mod calls;
@@ -16,6 +17,7 @@ mod conn;
 mod dial;
 mod domain;
 mod endpoint;
+mod fast;
 mod fault;
 pub mod frame;
 mod gather;
@@ -35,7 +37,6 @@ mod pep;
 mod pollset;
 mod progress;
 mod provider;
-mod quick;
 mod recv;
 mod rma;
 mod rx;
@@ -46,6 +47,7 @@ mod source;
 mod state;
 mod streams;
 mod stripes;
+mod target;
 mod tx;
 
 pub use address::{Address, SCHEME};

@@ -32,7 +32,7 @@ impl State {
     /// Posts a message.
     pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
         if let [one] = local {
-            match self.send_quick(domain, one, c) {
+            match self.send_fast(domain, one, c) {
                 Quick::Done => return Ok(()),
                 Quick::Again => return Err(Error::AGAIN),
                 Quick::NotOrdinary => {}

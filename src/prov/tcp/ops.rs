@@ -57,7 +57,7 @@ unsafe extern "C" fn rma<const WRITE: bool, const LOCKED: bool>(
         let (head, own) = endpoint(ep);
         let flags = head.tx_op_flags();
         let post = || match on_host(desc) && head.is_here() {
-            true => answer(own.rma_quick::<WRITE, LOCKED>(buf as usize, len, addr, key, context as usize, flags)),
+            true => answer(own.rma_fast::<WRITE, LOCKED>(buf as usize, len, addr, key, context as usize, flags)),
             false => None,
         };
         match attempt(post) {
@@ -83,7 +83,7 @@ unsafe extern "C" fn inject_write<const LOCKED: bool>(
         let (head, own) = endpoint(ep);
         let flags = INJECT_FLAGS | head.tx_op_flags();
         let post = || match head.is_here() {
-            true => answer(own.rma_quick::<true, LOCKED>(buf as usize, len, addr, key, 0, flags)),
+            true => answer(own.rma_fast::<true, LOCKED>(buf as usize, len, addr, key, 0, flags)),
             false => None,
         };
         match attempt(post) {

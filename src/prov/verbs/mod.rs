@@ -43,6 +43,7 @@ mod post;
 mod provider;
 mod qp;
 mod quick;
+mod recv;
 mod ring;
 mod service;
 mod staged;

@@ -245,6 +245,25 @@ impl Regions {
         self.0.iter().find(|r| r.own.mrs.iter().any(|mr| mr.keys().0 == key)).map_or(Site::HOST, Region::site)
     }
 
+    /// Of the pieces whose regions are looked up, those of several registrations get their own keys; one that is staged
+    /// makes the operation a staged one.
+    #[cold]
+    pub fn resolve(&self, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<Local> {
+        let mut here = Local::Host;
+        for ((i, v), place) in local.iter().enumerate().filter(|(_, v)| v.len > 0).zip(into.iter_mut()) {
+            let desc = descs.get(i).copied().unwrap_or(0);
+            if !is_looked_up(desc) {
+                continue;
+            }
+            if self.staged(desc)?.is_some() {
+                return Ok(Local::Staged);
+            }
+            *place = self.piece(desc, v)?;
+            here = Local::Device;
+        }
+        Ok(here)
+    }
+
     /// The device's piece that holds `iov`, of a region of several.
     pub fn piece(&self, desc: u64, iov: &Iov) -> Result<ibv_sge> {
         let region = self.looked_up(desc)?;

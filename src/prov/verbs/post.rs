@@ -7,9 +7,9 @@ use super::limits::MAX_MSG;
 use super::line::{Job, Transfer, kind_of};
 use super::memory::Registered;
 use super::mr::{self, Local};
-use super::state::{Phase, State};
+use super::state::State;
 use super::status;
-use super::work::{CHAIN, PLAIN, Ready, RxOp, SIGNALED, Target, TxOp};
+use super::work::{CHAIN, PLAIN, Ready, SIGNALED, Target, TxOp};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::bind::Ending;
@@ -33,7 +33,7 @@ fn data_with_read() -> Error {
 }
 
 #[cold]
-fn too_many(pieces: usize, most: u32) -> Error {
+pub(super) fn too_many(pieces: usize, most: u32) -> Error {
     Error::invalid(format!("iov_count: {pieces} pieces, the device's limit is {most}"))
 }
 
@@ -118,7 +118,7 @@ impl State {
         }
         let (mut count, mut here) = mr::pieces(local, descs, inject, &mut self.batch.pieces[at])?;
         if here == Local::Staged {
-            here = look_up(memory, local, descs, &mut self.batch.pieces[at])?;
+            here = memory.regions.lock().resolve(local, descs, &mut self.batch.pieces[at])?;
         }
         let bounced = here == Local::Staged || (inject && here == Local::Device);
         // A message has no path to choose or to count.
@@ -260,7 +260,7 @@ impl State {
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
         let (mut count, mut here) = mr::pieces(local, descs, inject, &mut pieces)?;
         if here == Local::Staged {
-            here = look_up(memory, local, descs, &mut pieces)?;
+            here = memory.regions.lock().resolve(local, descs, &mut pieces)?;
         }
         let mut bounce = None;
         if here == Local::Staged || inject {
@@ -424,92 +424,4 @@ impl State {
             self.bind.fail(&op.end, error);
         }
     }
-
-    /// Posts a receive.
-    pub fn recv(&mut self, memory: &Arc<Registered>, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
-        if self.bind.rx.is_none() && self.bind.counters.recv.is_none() {
-            return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for receives"));
-        }
-        if self.own_receives {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "ep: was opened without GDRFAB_MSG and GDRFAB_RECV"));
-        }
-        match &self.phase {
-            Phase::Fresh => return Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before posting receives")),
-            Phase::Draining | Phase::Down(_) => return Err(self.not_connected()),
-            _ => {}
-        }
-        let room = measure(local, MAX_MSG)?;
-        let most = self.qp.as_ref().map_or(0, |q| q.capacity.rx_pieces);
-        if local.len() > most as usize {
-            return Err(too_many(local.len(), most));
-        }
-        if self.rx.is_full() {
-            return Err(Error::AGAIN);
-        }
-        // SAFETY: plain numbers.
-        let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
-        let (mut count, mut here) = mr::pieces(local, descs, false, &mut pieces)?;
-        if here == Local::Staged {
-            here = look_up(memory, local, descs, &mut pieces)?;
-        }
-        let mut bounce = None;
-        if here == Local::Staged {
-            let fresh = bounce::take(memory, local, descs, room, false)?;
-            (pieces[0], count) = (fresh.piece(), usize::from(room > 0));
-            bounce = Some(fresh);
-        }
-        let deadline = self.recv_deadline(c.timeout_ns);
-        let buf = local.first().map_or(0, |v| v.addr);
-        let op =
-            RxOp { context: c.context, buf, room, wanted: self.bind.wants_receive(c.flags), own: false, deadline, plain: false, bounce };
-        let op = RxOp { plain: op.wanted && op.bounce.is_none(), ..op };
-        if self.faults.is_some() {
-            return self.recv_faulty(pieces, count, op);
-        }
-        self.post_receive(&mut pieces, count, op)?;
-        self.look_quick_receive();
-        Ok(())
-    }
-
-    pub fn post_receive(&mut self, pieces: &mut [ibv_sge; IOV_LIMIT], count: usize, op: RxOp) -> Result<()> {
-        let Some(qp) = &self.qp else { return Err(self.not_connected()) };
-        // Soft-iWARP takes no receive without a piece.
-        let count = if self.unordered { count.max(1) } else { count };
-        let mut wr =
-            ibv_recv_wr { wr_id: self.rx_tag.recv(self.rx.next()), next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge: count as i32 };
-        // SAFETY: the request and its pieces are live; the buffers are the C caller's promise.
-        unsafe { qp.post_recv(&mut wr)? };
-        self.rx.push(op);
-        Ok(())
-    }
-
-    /// Posts one receive of the provider's own, without room: a write with data needs no more.
-    pub fn repost_own(&mut self) {
-        // SAFETY: plain numbers.
-        let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
-        let op = RxOp { wanted: self.bind.rx.is_some(), own: true, ..RxOp::default() };
-        if let Err(e) = self.post_receive(&mut pieces, 0, op) {
-            crate::log!(Error, "a receive for writes with data: {e}");
-        }
-    }
-}
-
-/// Of the pieces whose regions are looked up, those of several registrations get their own keys; one that is staged
-/// makes the operation a staged one.
-#[cold]
-fn look_up(memory: &Registered, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<Local> {
-    let regions = memory.regions.lock();
-    let mut here = Local::Host;
-    for ((i, v), place) in local.iter().enumerate().filter(|(_, v)| v.len > 0).zip(into.iter_mut()) {
-        let desc = descs.get(i).copied().unwrap_or(0);
-        if !mr::is_looked_up(desc) {
-            continue;
-        }
-        if regions.staged(desc)?.is_some() {
-            return Ok(Local::Staged);
-        }
-        *place = regions.piece(desc, v)?;
-        here = Local::Device;
-    }
-    Ok(here)
 }

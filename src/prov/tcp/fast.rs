@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ways that most operations take: one short piece of host memory, an ordinary entry, nothing in between. What is
-//! not ordinary goes the long way, which does the same.
+//! The fast path: operations on one short piece of host memory that give an entry and nothing else. The slow path (`rma.rs`,
+//! `msg.rs`, `handle.rs`) takes what this one does not, and does the same.
 
 use super::conn::{Conn, Fate, READS, ReadOp, WriteOp};
 use super::domain::Domain;
 use super::frame::{ACK, DATA, HEADER, Header, Kind, PROMPT, word};
-use super::handle::{ANSWER_COPY, paths_of};
 use super::incoming::scatter;
 use super::limits::{INJECT_SIZE, TX_SIZE};
 use super::recv::Recv;
 use super::rma::{COPY_MAX, path_of};
 use super::rx::Read;
 use super::state::{Phase, State};
+use super::target::{ANSWER_COPY, paths_of};
 use super::tx::QUEUE_MAX;
 use crate::error::Result;
 use crate::hmem::Site;
@@ -22,17 +22,17 @@ use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces};
 use std::os::fd::AsFd;
 
-/// Flags that change nothing here but what is looked at.
-const ORDINARY: u64 = SILENT | flags::INJECT | flags::COMPLETION | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE;
+/// Flags that an operation of the fast path may have.
+const FAST_FLAGS: u64 = SILENT | flags::INJECT | flags::COMPLETION | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE;
 
 impl State {
-    /// Whether an operation may take the short way at all; `Again`: there is no room for it now.
+    /// The connection, if an operation may take the fast path at all; `Again`: there is no room for it now.
     #[inline(always)]
-    fn is_ordinary(&self, len: usize, op_flags: u64) -> std::result::Result<&Conn, Quick> {
+    fn fast_conn(&self, len: usize, op_flags: u64) -> std::result::Result<&Conn, Quick> {
         let Some(conn) = self.conn.as_deref() else { return Err(Quick::NotOrdinary) };
-        let plain = matches!(self.phase, Phase::Connected) & self.faults.is_none() & (self.options.deadline_ns == 0);
+        let open = matches!(self.phase, Phase::Connected) & self.faults.is_none() & (self.options.deadline_ns == 0);
         let most = if op_flags & flags::INJECT != 0 { INJECT_SIZE } else { COPY_MAX };
-        if !plain || op_flags & !ORDINARY != 0 || len > most {
+        if !open || op_flags & !FAST_FLAGS != 0 || len > most {
             return Err(Quick::NotOrdinary);
         }
         if conn.outstanding() >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX {
@@ -44,7 +44,7 @@ impl State {
     /// Posts an RMA operation of one piece of host memory.
     #[inline(never)]
     #[allow(clippy::too_many_arguments)]
-    pub fn rma_quick<const WRITE: bool>(
+    pub fn rma_fast<const WRITE: bool>(
         &mut self,
         domain: &Domain,
         buf: usize,
@@ -54,7 +54,7 @@ impl State {
         context: usize,
         op_flags: u64,
     ) -> Quick {
-        let conn = match self.is_ordinary(len, op_flags) {
+        let conn = match self.fast_conn(len, op_flags) {
             Ok(conn) => conn,
             Err(why) => return why,
         };
@@ -90,13 +90,13 @@ impl State {
 
     /// Posts a message of one piece of host memory.
     #[inline]
-    pub fn send_quick(&mut self, domain: &Domain, one: &Iov, c: &Common) -> Quick {
-        let conn = match self.is_ordinary(one.len, c.flags) {
+    pub fn send_fast(&mut self, domain: &Domain, one: &Iov, c: &Common) -> Quick {
+        let conn = match self.fast_conn(one.len, c.flags) {
             Ok(conn) => conn,
             Err(why) => return why,
         };
-        let ordinary = c.flags & flags::DELIVERY_COMPLETE == 0 && c.desc & DEVICE_DESC == 0 && c.timeout_ns == 0;
-        if !ordinary || (one.addr == 0 && one.len > 0) || !conn.may_go_whole(one.len as u64) {
+        let simple = c.flags & flags::DELIVERY_COMPLETE == 0 && c.desc & DEVICE_DESC == 0 && c.timeout_ns == 0;
+        if !simple || (one.addr == 0 && one.len > 0) || !conn.may_go_whole(one.len as u64) {
             return Quick::NotOrdinary;
         }
         let wanted = self.bind.wants_entry(c.flags);
@@ -124,9 +124,52 @@ impl State {
         Quick::Done
     }
 
-    /// A message, all of it in the buffer, for a receive in host memory. False: something is not ordinary.
+    /// A WRITE of one piece of host memory, all of it in the buffer. False: it is not that simple.
     #[inline]
-    pub fn take_short(&mut self, h: &Header, size: usize) -> Result<bool> {
+    pub fn write_fast(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<bool> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
+        let data_words = usize::from(h.has(DATA));
+        let bytes = conn.rx.bytes();
+        if ((bytes.len() - size) as u64) < h.len {
+            return Ok(false);
+        }
+        let words = &bytes[HEADER..size];
+        let data = if data_words == 1 { Some(word(words, 0)) } else { None };
+        let (addr, len, key) = (word(words, data_words), word(words, data_words + 1), word(words, data_words + 2));
+        let permitted = paths_of(h.paths);
+        let Some(region) = conn.look_up(domain, key) else { return Ok(false) };
+        let Ok(skip) = region.check(addr, h.len, Access::REMOTE_WRITE, permitted) else { return Ok(false) };
+        if len != h.len || !region.site().is_host() || region.enter().is_err() {
+            return Ok(false);
+        }
+        if let Err(e) = region.begin_cpu(true) {
+            crate::log!(Warn, "{e}");
+            region.leave();
+            return Ok(false);
+        }
+        let wrote = region.write(skip, conn.rx.bytes().get(size..size + h.len as usize).unwrap_or(&[]));
+        let ended = region.end_cpu(true);
+        region.leave();
+        if let Err(e) = ended {
+            crate::log!(Warn, "{e}");
+        }
+        if wrote.is_err() {
+            // The slow path finds the same, and tells.
+            return Ok(false);
+        }
+        conn.rx.consume(size + h.len as usize);
+        conn.done = conn.done.wrapping_add(1);
+        conn.prompt |= h.has(PROMPT);
+        region.count_write();
+        if let Some(data) = data {
+            self.bind.remote_data(h.len as usize, data);
+        }
+        Ok(true)
+    }
+
+    /// A message, all of it in the buffer, for a receive in host memory. False: it is not that simple.
+    #[inline]
+    pub fn recv_fast(&mut self, h: &Header, size: usize) -> Result<bool> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
         if h.flags & !DATA != 0
             || ((conn.rx.bytes().len() - size) as u64) < h.len
@@ -151,9 +194,9 @@ impl State {
         Ok(true)
     }
 
-    /// A READ of a few bytes of one region in host memory, answered at once. False: something is not ordinary.
+    /// A READ of a few bytes of one region in host memory, answered at once. False: it is not that simple.
     #[inline]
-    pub fn answer_short(&mut self, domain: &Domain, h: &Header, size: usize) -> bool {
+    pub fn answer_fast(&mut self, domain: &Domain, h: &Header, size: usize) -> bool {
         let Some(conn) = self.conn.as_deref_mut() else { return false };
         if h.pieces != 1 || h.len > ANSWER_COPY {
             return false;
@@ -169,16 +212,16 @@ impl State {
         let answered = conn.answer(h.len, |out| region.read(skip, h.len, out));
         region.leave();
         if answered.is_err() {
-            // The long way finds the same, and tells.
+            // The slow path finds the same, and tells.
             return false;
         }
         conn.rx.consume(size);
         true
     }
 
-    /// The answer to the oldest read, all of it in the buffer, for host memory. False: something is not ordinary.
+    /// The answer to the oldest read, all of it in the buffer, for host memory. False: it is not that simple.
     #[inline]
-    pub fn end_short(&mut self, h: &Header, size: usize) -> bool {
+    pub fn end_read_fast(&mut self, h: &Header, size: usize) -> bool {
         let Some(conn) = self.conn.as_deref_mut() else { return false };
         let Some(read) = conn.reads.front() else { return false };
         let came = ((conn.rx.bytes().len() - size) as u64) >= h.len;

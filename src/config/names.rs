@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Names and limits that the values of several variables have in common.
+
+/// Every provider there may be, in this build or another.
+pub const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
+
+/// Words of `GDRFAB_SHM_PATHS` and their path bits.
+pub const SHM_PATHS: [(&str, u64); 4] = [("direct", 1), ("cma", 2), ("staged", 4), ("ipc", 8)];
+
+/// Words of `GDRFAB_TCP_PATHS` and their path bits.
+pub const TCP_PATHS: [(&str, u64); 2] = [("staged", 1 << 2), ("socket", 1 << 7)];
+
+/// Words of `GDRFAB_VERBS_PATHS` and their path bits.
+pub const VERBS_PATHS: [(&str, u64); 4] = [("staged", 1 << 2), ("nic", 1 << 4), ("dmabuf", 1 << 5), ("peer-mem", 1 << 6)];
+
+/// Words of `GDRFAB_HMEM`, in the order of the interfaces' numbers from 1.
+pub const HMEM_WORDS: [&str; 5] = ["cuda", "rocr", "ze", "neuron", "synapseai"];
+
+/// Bytes of the longest message that travels through the ring of the shm provider, whatever the settings.
+pub const RING_MOST: usize = 8192;

@@ -174,7 +174,7 @@ static void stands(struct node *n)
 	mem_publish(n, &m);
 	void *desc = local_desc(n, to, LONG), *small_desc = local_desc(n, small, sizeof small);
 	barrier(n);
-	/* What is short has long been done when the first message finds its receive. */
+	/* The short messages are long done when the first message finds its receive. */
 	test_sleep_ms(30);
 	POST(n->cq, gdrfab_recv(n->ep, to, LONG, desc, 0, to));
 	DONE(n->cq, to, GDRFAB_RECV, NULL);

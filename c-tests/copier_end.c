@@ -59,7 +59,7 @@ static void memory(struct node *n, struct mem *m, uint32_t seed)
 	mem_fill(m, 0, LEN, 0, seed);
 }
 
-/* What lies there now stays, whatever goes on over there. */
+/* The bytes stay as they are now, whatever the other process does. */
 static void check_left_alone(struct mem *m)
 {
 	mem_fill(m, 0, LEN, 0, 77);
@@ -129,9 +129,9 @@ static void initiator(struct node *n)
 	memory(n, &m, 2);
 	mem_new(n, &fresh, kind_used(), LEN);
 	mem_register(n, &fresh, 0, LEN, ANY_ACCESS, 0);
-	struct remote far = mem_fetch(n);
-	pid_t pid = copier_of(n, far.key);
-	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, far.base, far.key, &m));
+	struct remote to = mem_fetch(n);
+	pid_t pid = copier_of(n, to.key);
+	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, to.base, to.key, &m));
 	DONE(n->cq, &m, GDRFAB_WRITE, NULL);
 	barrier(n);
 
@@ -143,8 +143,8 @@ static void initiator(struct node *n)
 	struct mem *from = act->stage == UNKNOWN ? &fresh : &m;
 	uint64_t since = test_now_ms();
 	for (int i = 0; act->stage != IDLE && i < (act->stage == UNKNOWN ? 1 : WRITES); i++) {
-		ssize_t rc = act->read ? gdrfab_read(n->ep, from->addr, LEN, mem_desc(from), 0, far.base, far.key, from)
-				       : gdrfab_write(n->ep, from->addr, LEN, mem_desc(from), 0, far.base, far.key, from);
+		ssize_t rc = act->read ? gdrfab_read(n->ep, from->addr, LEN, mem_desc(from), 0, to.base, to.key, from)
+				       : gdrfab_write(n->ep, from->addr, LEN, mem_desc(from), 0, to.base, to.key, from);
 		CHECK_EQ(rc, 0);
 		posted++;
 	}
@@ -222,8 +222,8 @@ static void heirs_owner(struct node *n)
 	prepare();
 	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
 	node_up(n);
-	struct remote far = mem_fetch(n);
-	pid_t pid = copier_of(n, far.key);
+	struct remote to = mem_fetch(n);
+	pid_t pid = copier_of(n, to.key);
 	pid_t child = *(const int *)n->arg == BY_FORK ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
 	if (child == 0) {
 		alarm((unsigned)test_ms(2 * CLOSE_MS) / 1000);
@@ -263,17 +263,17 @@ static void without_close_range(void)
 
 static void inherits_owner(struct node *n)
 {
-	char path[64], to[256];
+	char path[64], file[256];
 	prepare();
 	CHECK_EQ(dup2(n->oob, 200), 200);
 	if (*(const bool *)n->arg)
 		without_close_range();
 	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
 	node_up(n);
-	struct remote far = mem_fetch(n);
-	pid_t pid = copier_of(n, far.key);
+	struct remote to = mem_fetch(n);
+	pid_t pid = copier_of(n, to.key);
 	snprintf(path, sizeof path, "/proc/%d/fd/200", (int)pid);
-	CHECK(readlink(path, to, sizeof to) == -1 && errno == ENOENT);
+	CHECK(readlink(path, file, sizeof file) == -1 && errno == ENOENT);
 	close(200);
 	barrier(n);
 	n->drivers = true;
@@ -308,7 +308,7 @@ TEST_TABLE(ends)
 		for (int blow = 0; blow < BLOWS; blow++)
 			for (int stage = 0; stage < STAGES; stage++)
 				for (int read = 0; read < 2; read++) {
-					/* Of what dies the stages between say nothing new. */
+					/* For a killed process the stages in between show nothing new. */
 					if (read && (stage == IDLE || stage == UNKNOWN || end == DIE))
 						continue;
 					if (end == DIE && stage == UNKNOWN)

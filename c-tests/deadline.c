@@ -75,7 +75,7 @@ static void tell(struct node *n, uint32_t seed)
 	oob_send(n, &seed, sizeof seed);
 }
 
-/* After something was given up: where that took the connection along, there is another from here on. */
+/* After an operation was given up: where that ended the connection, a new one takes its place. */
 static void go_on(struct node *n)
 {
 	if (traits()->survives_failures)
@@ -96,7 +96,7 @@ static void next_goes_elsewhere(struct node *n, const unsigned char *given_up, u
 	CHECK_FILLED("the buffer given up", given_up, 64, 0, 1000);
 }
 
-/* Idle receives are no late operations; and UINT64_MAX is no deadline, of an option as of one receive. */
+/* Idle receives are not late; and UINT64_MAX means no deadline, in the option and for one receive. */
 static void receives_when_it_comes(struct node *n)
 {
 	unsigned char in[4][64];

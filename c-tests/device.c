@@ -309,7 +309,7 @@ TEST(no_driver_at_all)
 		CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
 		pid_t pid = fork();
 		if (pid == 0) {
-			/* A letter less, and the folder is none. */
+			/* Without its last letter the directory does not exist. */
 			at[strlen(fakes) - 1] = '-';
 			unsetenv("GDRFAB_FAKES");
 			setenv("TEST_IFACES", "", 1);

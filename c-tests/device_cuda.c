@@ -55,7 +55,7 @@ static void with_context(struct node *n)
 	int devices = 0;
 	CU(cuInit, (unsigned), 0);
 	CU(cuDeviceGetCount, (int *), &devices);
-	/* Not the one that the memory is of. */
+	/* Not the device of the memory. */
 	cuda_use(n->side == TEST_SERVER ? (uint32_t)devices - 1 : 0);
 	keeps_context(n, context());
 }

@@ -113,7 +113,7 @@ TEST(values_that_a_variable_cannot_have_are_refused)
 		getinfo_refuses(names[i], "nonsense");
 	for (size_t i = 0; i < sizeof others / sizeof *others; i++)
 		getinfo_refuses(others[i][0], others[i][1]);
-	/* What is set to nothing is not set, and what is not ours is not our affair. */
+	/* An empty variable counts as unset, and variables of others are ignored. */
 	gdrfab_info *info;
 	setenv("GDRFAB_SPIN_US", "", 1);
 	setenv("GDRFAB_NO_SUCH_VARIABLE", "nonsense", 1);

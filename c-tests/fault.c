@@ -47,7 +47,7 @@ static void loses(struct node *n)
 		POST(n->cq, post(n, &p, op, i * 64, 64));
 		DONE(n->cq, p.m.addr + i * 64, 0, NULL);
 	}
-	/* The call takes the operation; what becomes of it is told as usual. */
+	/* The call takes the operation; what becomes of it is told by its entry. */
 	POST(n->cq, post(n, &p, op, 128, 64));
 	FAILED(n->cq, p.m.addr + 128, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);
 	is_over(n, &p);
@@ -105,7 +105,7 @@ static void mixes(struct node *n)
 	POST(n->cq, post(n, &p, READ, 128, 64));
 	DONE(n->cq, p.m.addr + 128, GDRFAB_READ, NULL);
 	POST(n->cq, post(n, &p, WRITE, 192, 64));
-	/* Receives end beside the rest, in no order with them. */
+	/* Receives end in no order with the rest. */
 	bool seen[2] = {false, false};
 	for (int i = 0; i < 2; i++) {
 		done e;
@@ -397,7 +397,7 @@ TEST(the_buffer_of_an_injected_write_is_the_callers_at_once)
 	pair(NULL, idles, gives_buffers_back, NULL);
 }
 
-/* Other operations are as fast as ever, but for those behind. */
+/* Other operations are not delayed, except those behind a delayed one. */
 static void is_not_late(struct node *n)
 {
 	struct place p;

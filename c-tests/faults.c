@@ -293,7 +293,7 @@ static void drives(struct node *n)
 				test_fail(__FILE__, __LINE__, "%s, provider code %d, \"%s\"",
 					  test_number(-why.entry.err), why.entry.prov_errno, why.words);
 		}
-		/* One message it may have begun to fetch: that has its buffer until it goes on. */
+		/* It may have begun to fetch one message, which keeps its buffer until the peer goes on. */
 		if (!killed && stop && posted - ended == 1 && test_now_ms() > until - (uint64_t)test_ms(PATIENCE) / 2)
 			peer_continue(n);
 		if (test_now_ms() > until)

@@ -321,7 +321,7 @@ TEST(a_death_is_noticed_although_a_child_lives)
 
 enum { SIBLINGS = 4, KEYS = 64 };
 
-/* What nobody else is to know of the keys of a new domain: neither the number in the low bits, nor bit 63. */
+/* The secret bits of a new domain's keys: without the index in the low bits, and without bit 63. */
 static void draw_keys(uint64_t *parts)
 {
 	static char bytes[64];

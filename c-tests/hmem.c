@@ -381,7 +381,7 @@ static void dmabufs(const void *arg)
 	CHECK_EQ((uintptr_t)out.base_addr + out.offset, (uintptr_t)at + 5000);
 	off_t size = lseek(out.fd, 0, SEEK_END);
 	CHECK(size < 0 || (uint64_t)size >= out.offset + out.len);
-	/* It is what registration takes, where the CPU can map it. */
+	/* Registration takes it where the CPU can map it. */
 	gdrfab_mr_attr attr;
 	gdrfab_mr *mr = NULL;
 	memset(&attr, 0, sizeof attr);

@@ -256,7 +256,7 @@ static void nobody_calls(struct node *n)
 	if (other) {
 		EQ_FAILED(n->eq, n->ep, EACCES, 5000, &f);
 		CHECK(strstr((char *)f.data, "user"));
-		/* And whoever does not ask who listens is turned away there. */
+		/* And a client that does not check who listens is refused by the listener. */
 		int fd = dial(n->service);
 		CHECK(fd >= 0);
 		char byte;

@@ -175,7 +175,7 @@ static void offers(const void *arg)
 			continue;
 		m.mr = NULL;
 		int rc = mem_try_register(&n, &m, 0, 65536, REMOTE_ACCESS, paths[p].bit, 0);
-		/* Where paths are tried in turn, those after the first that will do are for who requires them. */
+		/* Where paths are tried in turn, those after the first possible one are offered only if required. */
 		bool later = traits()->adapter && rc == 0 && (kind_maybe(kind) & paths[p].bit);
 		if (later || (kind_paths(kind) & info.paths & paths[p].bit)) {
 			CHECK_EQ(rc, 0);

@@ -361,7 +361,7 @@ static void add(const struct memkind *from, const struct memkind *to, bool descr
 	snprintf(name, sizeof name, "too_long_for_the_receive_%s_to_%s", from->name, to->name);
 	if (test_count(1, 0) || from == to)
 		test_add(name, too_long, b, 40);
-	/* Without any mapping, what a vendor's memory can always do. */
+	/* Staged, which is possible with every vendor's memory. */
 	if (from == to && from->alloc != cuda_kinds[0].alloc && test_count(1, 0) && path_known(PATH_DIRECT)) {
 		struct variant v = {"GDRFAB_SHM_PATHS", "staged", b};
 		staged[used] = v;
@@ -380,7 +380,7 @@ TEST_TABLE(devices)
 			continue;
 		if (test_count(1, 0) || kind->alloc != cuda_kinds[0].alloc)
 			add(kind, kind, false);
-		/* One of a vendor's kinds is enough for what concerns the host's side. */
+		/* For the host's side one kind of each vendor is enough. */
 		if (kind->alloc == cuda_kinds[0].alloc)
 			continue;
 		add(&memkinds[KIND_MALLOC], kind, false);

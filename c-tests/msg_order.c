@@ -255,7 +255,7 @@ static void full_side(struct node *n)
 	ssize_t rc = 0;
 	while (posted < 65536 && (rc = gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, NULL)) == 0)
 		posted++;
-	/* More than was promised is fine; what is refused is refused with a remedy. */
+	/* More than was promised is fine; one too many is -EAGAIN. */
 	CHECK_EITHER(rc, -EAGAIN, 0);
 	CHECK(posted >= limit);
 	barrier(n);

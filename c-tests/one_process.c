@@ -79,7 +79,7 @@ static void memory(struct node *n, struct mem *m, const struct memkind *kind, en
 	mem_register(n, m, 0, LEN, ANY_ACCESS, require);
 }
 
-/* The far side moves too: where the kernel cannot give the peer's descriptors away, it is asked for them. */
+/* The remote side makes progress too: where the kernel cannot give the peer's descriptors away, it is asked for them. */
 static void meanwhile(struct both *b)
 {
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);

@@ -141,7 +141,7 @@ TEST(contexts)
 	CHECK(!gdrfab_fabric_context(NULL) && !gdrfab_domain_context(NULL) && !gdrfab_ep_context(NULL));
 	CHECK(!gdrfab_pep_context(NULL) && !gdrfab_cq_context(NULL) && !gdrfab_eq_context(NULL));
 	CHECK(!gdrfab_cntr_context(NULL) && !gdrfab_mr_context(NULL));
-	/* By the short way, by the long one, and again with a handle that was used before. */
+	/* By the fast path, by the slow one, and again with a handle that was used before. */
 	struct iovec two[2] = {{at, 4}, {at + 8, 4}};
 	for (int i = 0; i < 2; i++) {
 		OK(gdrfab_mr_reg(domain, at, sizeof at, GDRFAB_SEND, 0, 1, 0, at + 7 + i, &mr));

@@ -55,7 +55,7 @@ static const char *const without_errno[] = {
 	"cntr_context", "cntr_read",   "cntr_readerr", "cq_context",   "cq_strerror", "domain_context", "dupinfo", "ep_context",
 	"eq_context",	"eq_strerror", "fabric_context", "freeinfo",   "mr_context",  "mr_desc",	"mr_key",  "pep_context",
 };
-/* Those that give what is always there: "" and words are pointers, a version cannot go wrong. */
+/* Functions that cannot fail: a version, and texts that are always there. */
 static const char *const with_words[] = {"last_error", "strerror"};
 static const char *const constant[] = {"version", "version_string"};
 
@@ -120,21 +120,21 @@ TEST(a_panic_in_any_function_is_an_error)
 
 /* --- the data path --- */
 
-struct far {
+struct target {
 	struct node *n;
 	void *desc;
 	uint64_t at, key;
 };
 static unsigned char near_bytes[LEN], got_bytes[LEN];
 
-static gdrfab_rma_iov remote_of(const struct far *f, size_t len)
+static gdrfab_rma_iov remote_of(const struct target *f, size_t len)
 {
 	gdrfab_rma_iov r = {.addr = f->at, .len = len, .key = f->key};
 	return r;
 }
 
 #define CALL(name, ...)                                                                                                \
-	static ssize_t call_##name(const struct far *f, size_t len)                                                    \
+	static ssize_t call_##name(const struct target *f, size_t len)                                                    \
 	{                                                                                                              \
 		gdrfab_ep *ep = f->n->ep;                                                                              \
 		void *desc = f->desc, *context = near_bytes;                                                           \
@@ -168,7 +168,7 @@ CALL(recvmsg, ep, &one, GDRFAB_COMPLETION)
 enum { ENTRY = 1, MESSAGE = 2, RECEIVE = 4, SMALL = 8 };
 static const struct {
 	const char *name;
-	ssize_t (*call)(const struct far *f, size_t len);
+	ssize_t (*call)(const struct target *f, size_t len);
 	int kind;
 } posts[] = {
 	{"write", call_write, ENTRY},
@@ -200,7 +200,7 @@ static int messages(void)
 }
 
 /* The same post until no step of it panics: then it is done, as if nothing had been. */
-static void post(const struct far *f, int i, size_t len)
+static void post(const struct target *f, int i, size_t len)
 {
 	int step;
 
@@ -251,7 +251,7 @@ static void panic_often(struct node *n)
 	node_up(n);
 	skip_if_it_never_panics();
 	struct remote r = mem_fetch(n);
-	struct far f = {.n = n, .at = r.base, .key = r.key};
+	struct target f = {.n = n, .at = r.base, .key = r.key};
 	f.desc = local_desc(n, near_bytes, LEN);
 	fill(near_bytes, LEN, 0, 1);
 	barrier(n);

@@ -157,12 +157,12 @@ static void uses_two(struct node *n)
 		OK(gdrfab_write(n->ep, local, 2 * PART, NULL, 0, both.base, both.key, local));
 	} else {
 		struct iovec iov = {local, 2 * PART};
-		gdrfab_rma_iov far[2] = {{a.base, PART, a.key}, {b.base, PART, b.key}};
+		gdrfab_rma_iov remote[2] = {{a.base, PART, a.key}, {b.base, PART, b.key}};
 		gdrfab_msg_rma msg;
 		memset(&msg, 0, sizeof msg);
 		msg.struct_size = sizeof msg;
 		msg.msg_iov = &iov, msg.iov_count = 1;
-		msg.rma_iov = far, msg.rma_iov_count = 2;
+		msg.rma_iov = remote, msg.rma_iov_count = 2;
 		msg.context = local;
 		OK(gdrfab_writemsg(n->ep, &msg, GDRFAB_COMPLETION));
 	}
@@ -210,11 +210,11 @@ static void reads_both(struct node *n)
 	POST(n->cq, gdrfab_read(n->ep, local, PART, NULL, 0, first.base, first.key, local));
 	DONE(n->cq, local, GDRFAB_READ, NULL);
 	munmap(hole, 2 * PART);
-	gdrfab_rma_iov far[2] = {{first.base, PART, first.key}, {second.base, PART, second.key}};
+	gdrfab_rma_iov remote[2] = {{first.base, PART, first.key}, {second.base, PART, second.key}};
 	memset(&msg, 0, sizeof msg);
 	msg.struct_size = sizeof msg;
 	msg.msg_iov = &iov, msg.iov_count = 1;
-	msg.rma_iov = far, msg.rma_iov_count = 2;
+	msg.rma_iov = remote, msg.rma_iov_count = 2;
 	msg.context = local;
 	POST(n->cq, gdrfab_readmsg(n->ep, &msg, GDRFAB_COMPLETION));
 	DONE(n->cq, local, GDRFAB_READ, NULL);

@@ -115,7 +115,7 @@ for pass in $passes; do
 	case $pass in
 	# The other devices repeat only what depends on them.
 	norxe) default="device device_rma device_cuda memory rma:_from_ verbs:refused" ;;
-	# Without locks operations take a shorter way.
+	# Without locks operations take the fast path.
 	domain) default="cq rma_order rma:every_call_nic msg:every_call_and_size_by protect:nic_malloc" ;;
 	siw) default="info:without_hints connection cq memory:malloc memory:ten_thousand msg msg_order rma rma_order wait deadline" ;;
 	# This one takes links and devices away.

@@ -9,26 +9,13 @@
  * it posts DEPTH writes, reads or inject writes into mapped memory, and reads their entries.
  */
 #define _GNU_SOURCE
+#include "../ok.h"
+
 #include <errno.h>
-#include <gdrfab.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MOST = 64, LONGEST = 8192 };
-
-static void fail(const char *what, const char *why)
-{
-	fprintf(stderr, "count: %s: %s\n", what, why);
-	exit(1);
-}
-
-#define OK(call)                                                                                                       \
-	do {                                                                                                           \
-		if ((call) < 0)                                                                                        \
-			fail(#call, gdrfab_last_error());                                                              \
-	} while (0)
 
 static char source[LONGEST], target[MOST][LONGEST];
 

@@ -11,30 +11,17 @@
  * on both sides. `real` is for a real device: as domain, and the bytes must arrive.
  */
 #define _GNU_SOURCE
+#include "../ok.h"
+
 #include <dlfcn.h>
 #include <errno.h>
-#include <gdrfab.h>
 #include <infiniband/verbs.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #undef ibv_reg_mr
 
 enum { MOST = 64, BYTES = 8 };
-
-static void fail(const char *what, const char *why)
-{
-	fprintf(stderr, "count: %s: %s\n", what, why);
-	exit(1);
-}
-
-#define OK(call)                                                                                                       \
-	do {                                                                                                           \
-		if ((call) < 0)                                                                                        \
-			fail(#call, gdrfab_last_error());                                                              \
-	} while (0)
 
 static volatile uint64_t source, target;
 

@@ -10,15 +10,14 @@
  * A kind of memory that the machine lacks is left out, with a line that says so.
  */
 #define _GNU_SOURCE
+#include "../ok.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <gdrfab.h>
 #include <infiniband/verbs.h>
 #include <linux/udmabuf.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -29,18 +28,6 @@
 
 enum { MOST = 999 };
 static const size_t HUGE_PAGE = 2 << 20;
-
-static void fail(const char *what, const char *why)
-{
-	fprintf(stderr, "register: %s: %s\n", what, why);
-	exit(1);
-}
-
-#define OK(call)                                                                                                       \
-	do {                                                                                                           \
-		if ((call) < 0)                                                                                        \
-			fail(#call, gdrfab_last_error());                                                              \
-	} while (0)
 
 static uint64_t now(void)
 {

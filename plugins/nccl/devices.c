@@ -443,7 +443,7 @@ void devices_find(struct inventory *it)
 				offer_tcp(it);
 		}
 	}
-	/* Not a device of its own, but a shorter way for the others. */
+	/* Not a device of its own, but a faster path for the others. */
 	if (chosen->may[KIND_SHM] && !shm) {
 		gdrfab_info *info = ask(KIND_SHM, NULL, NULL);
 		struct way *way = info ? way_add(it, KIND_SHM, info) : NULL;

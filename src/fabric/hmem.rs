@@ -172,7 +172,7 @@ pub fn flush(iface: Iface, number: u32) -> Result<()> {
 }
 
 /// Checks both sides of a copy; gives who copies and on which device. `None`: nothing to copy.
-fn side(at: At, near: &str, addr: u64, far: &str, host: u64, len: usize) -> Result<Option<(&'static dyn Interface, u32)>> {
+fn side(at: At, device_side: &str, addr: u64, host_side: &str, host: u64, len: usize) -> Result<Option<(&'static dyn Interface, u32)>> {
     let found = match at.iface {
         None if len > 0 => hmem::detect(addr)?,
         None => return Ok(None),
@@ -184,31 +184,31 @@ fn side(at: At, near: &str, addr: u64, far: &str, host: u64, len: usize) -> Resu
             if len == 0 {
                 return Ok(None);
             }
-            up.detect(addr)?.ok_or_else(|| foreign(near, addr, iface))?
+            up.detect(addr)?.ok_or_else(|| foreign(device_side, addr, iface))?
         }
     };
     if len == 0 {
         return Ok(None);
     }
-    for (name, start) in [(near, addr), (far, host)] {
+    for (name, start) in [(device_side, addr), (host_side, host)] {
         start.checked_add(len as u64).ok_or_else(|| Error::invalid(format!("len: {name} plus {len} overflows")))?;
     }
-    check_host(far, host)?;
+    check_host(host_side, host)?;
     let up = hmem::get(found.iface)?;
     if found.iface == Iface::System {
-        check_host(near, addr)?;
+        check_host(device_side, addr)?;
         return Ok(Some((up, 0)));
     }
     // Memory without an identity is known by its address alone, and not every vendor tells its device then.
     if at.iface.is_some() && found.id != 0 && belongs_to_device(found.kind) && found.device != at.device {
         let (vendor, device) = (found.iface.name(), found.device);
-        return Err(Error::invalid(format!("{near}: {addr:#x} is memory of {vendor} device {device}, not {}", at.device)));
+        return Err(Error::invalid(format!("{device_side}: {addr:#x} is memory of {vendor} device {device}, not {}", at.device)));
     }
     // The last byte stands for all of them: a gap in the middle is left to the driver, which would
     // have to be asked for every allocation on the way.
     let last = addr + (len as u64 - 1);
     if found.end() <= last && up.detect(last)?.is_none() {
-        return Err(Error::invalid(format!("len: {len}; {near} is {} memory only up to {:#x}", found.iface.name(), found.end())));
+        return Err(Error::invalid(format!("len: {len}; {device_side} is {} memory only up to {:#x}", found.iface.name(), found.end())));
     }
     Ok(Some((up, found.device)))
 }

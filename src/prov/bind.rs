@@ -146,7 +146,7 @@ pub struct Ending {
     pub ticket: Option<Ticket>,
 }
 
-/// What the short way of an operation came to.
+/// What the fast path of an operation came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Quick {
     Done,

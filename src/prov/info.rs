@@ -115,7 +115,7 @@ pub struct Ask<'a> {
     pub near: Option<&'a str>,
 }
 
-/// How near a NIC is to an accelerator.
+/// How close a NIC is to an accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Near {

@@ -273,10 +273,10 @@ pub fn check_peer_memory(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
     if is_dmabuf(fd) { check_size(fd, need) } else { check_peer_file(fd, need) }
 }
 
-/// Checks a file that a peer handed over: it must hold `need` bytes, never shrink, and have ordinary pages.
+/// Checks a file that a peer handed over: it must hold `need` bytes, never shrink, and have base pages (no huge ones).
 pub fn check_peer_file(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
     if !is_tmpfs(fd) {
-        return Err(Error::fixed(errno::EPROTO, "the peer offered a file that is no memfd of ordinary pages"));
+        return Err(Error::fixed(errno::EPROTO, "the peer offered a file that is no memfd of base pages"));
     }
     if !never_shrinks(fd) {
         return Err(Error::fixed(errno::EPROTO, "the peer offered a file that can shrink under our mapping"));
@@ -320,7 +320,7 @@ mod tests {
         let Ok(huge) = rustix::fs::memfd_create("gdrfab-test", flags) else { return };
         rustix::fs::ftruncate(&huge, 2 << 20).unwrap();
         rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-        assert!(check_peer_memory(huge.as_fd(), 4096).is_err_and(|e| e.words.contains("ordinary pages")));
+        assert!(check_peer_memory(huge.as_fd(), 4096).is_err_and(|e| e.words.contains("base pages")));
         assert!(matches!(make_mappable(huge.as_fd()), Mappable::No(why) if why.contains("MFD_HUGETLB")));
         // Whatever has no seals.
         for path in ["/proc/self/exe", "/dev/zero", "/proc/self/maps"] {

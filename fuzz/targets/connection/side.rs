@@ -179,7 +179,7 @@ impl Side {
         self.ops.insert(c.context, Op { area, addr, kind, silent: c.flags & SILENT != 0 });
     }
 
-    /// What has one piece on each side and no limit in time is tried the short way first, as the layer above does.
+    /// What has one piece on each side and no limit in time is tried on the fast path first, as the layer above does.
     fn quick(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Quick {
         let ([l], [r], 0) = (local, remote, c.timeout_ns) else { return Quick::NotOrdinary };
         let (l, r) = ((l.addr, l.len), (r.addr, r.key, c.context, c.flags));

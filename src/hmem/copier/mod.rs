@@ -299,15 +299,15 @@ impl Copier {
         Ok(())
     }
 
-    /// Maps over there what this process or a peer exported; the addresses are that process's. `near`: the device that copies.
-    pub fn import(&'static self, iface: Iface, offer: &Offer<'_>, near: Option<u32>) -> Result<Import> {
+    /// Maps over there what this process or a peer exported; the addresses are that process's. `maker`: the device that copies.
+    pub fn import(&'static self, iface: Iface, offer: &Offer<'_>, maker: Option<u32>) -> Result<Import> {
         let up = super::get(iface)?;
         // Of a device that was opened before: to ask which are in use would call the driver.
-        let near = near.or_else(|| self.opened.lock().iter().find(|site| site.iface == iface).map(|site| site.device));
-        let near_id = near.map(|device| device_id(Site { iface, device })).transpose()?;
-        let ask = Ask { near: near_id, how: offer.how, len: offer.len, handle: offer.handle, ..Ask::new(What::Map, iface, offer.device) };
+        let maker = maker.or_else(|| self.opened.lock().iter().find(|site| site.iface == iface).map(|site| site.device));
+        let maker_id = maker.map(|device| device_id(Site { iface, device })).transpose()?;
+        let ask = Ask { maker: maker_id, how: offer.how, len: offer.len, handle: offer.handle, ..Ask::new(What::Map, iface, offer.device) };
         let told = self.ask(&ask, offer.fd.as_slice(), PATIENCE)?;
-        let device = up.devices().iter().position(|f| f.id == told.device).map(|d| d as u32).or(near).unwrap_or(0);
+        let device = up.devices().iter().position(|f| f.id == told.device).map(|d| d as u32).or(maker).unwrap_or(0);
         let undo = move || {
             // Not waited for. If it has ended, its mappings have too; if its socket is full, it keeps them.
             if let Some(_turn) = self.turn.try_lock_for(Duration::from_millis(config::get().close_ms)) {

@@ -279,9 +279,9 @@ impl Server {
 
     fn map(&mut self, ask: &Ask, fd: Option<OwnedFd>) -> Result<Answer> {
         let up = hmem::get(ask.iface)?;
-        let near = ask.near.map(|id| ordinal(ask.iface, &id)).transpose()?;
+        let maker = ask.maker.map(|id| ordinal(ask.iface, &id)).transpose()?;
         let offer = Offer { how: ask.how, device: ask.device, handle: ask.handle, fd: fd.as_ref().map(AsFd::as_fd), len: ask.len };
-        let import = up.import(&offer, near)?;
+        let import = up.import(&offer, maker)?;
         let device = up.devices().get(import.device as usize).map(|f| f.id).unwrap_or_default();
         let answer = Answer { number: self.next, base: import.base, len: import.len, device, ..Answer::default() };
         self.next += 1;

@@ -35,7 +35,7 @@ pub struct Ask {
     /// Of `Map`: the device that the memory is on; else the one that copies.
     pub device: DeviceId,
     /// Of `Map`: the device that copies.
-    pub near: Option<DeviceId>,
+    pub maker: Option<DeviceId>,
     pub number: u64,
     pub how: u32,
     pub len: u64,
@@ -46,7 +46,7 @@ pub const ASK_BYTES: usize = 12 + 4 + 16 + 16 + 8 + 8 + HANDLE_BYTES;
 
 impl Ask {
     pub fn new(what: What, iface: Iface, device: DeviceId) -> Ask {
-        Ask { what, iface, device, near: None, number: 0, how: 0, len: 0, handle: [0; HANDLE_BYTES] }
+        Ask { what, iface, device, maker: None, number: 0, how: 0, len: 0, handle: [0; HANDLE_BYTES] }
     }
 
     pub fn of(what: What, number: u64) -> Ask {
@@ -55,11 +55,11 @@ impl Ask {
 
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(ASK_BYTES);
-        for word in [self.what as u32, self.iface as u32, self.how, u32::from(self.near.is_some())] {
+        for word in [self.what as u32, self.iface as u32, self.how, u32::from(self.maker.is_some())] {
             bytes.extend(word.to_ne_bytes());
         }
         bytes.extend(self.device);
-        bytes.extend(self.near.unwrap_or_default());
+        bytes.extend(self.maker.unwrap_or_default());
         bytes.extend(self.number.to_ne_bytes());
         bytes.extend(self.len.to_ne_bytes());
         bytes.extend(self.handle);
@@ -68,13 +68,13 @@ impl Ask {
 
     pub fn decode(bytes: &[u8]) -> Result<Ask> {
         let mut read = Reader(bytes);
-        let (what, iface, how, has_near) = (read.u32()?, read.u32()?, read.u32()?, read.u32()?);
-        let (device, near) = (read.array()?, read.array()?);
+        let (what, iface, how, has_maker) = (read.u32()?, read.u32()?, read.u32()?, read.u32()?);
+        let (device, maker) = (read.array()?, read.array()?);
         let (number, len, handle) = (read.u64()?, read.u64()?, read.array()?);
         let (Some(what), Some(iface), true) = (What::from_raw(what), Iface::from_raw(iface), read.0.is_empty()) else {
             return Err(nonsense());
         };
-        Ok(Ask { what, iface, device, near: (has_near != 0).then_some(near), number, how, len, handle })
+        Ok(Ask { what, iface, device, maker: (has_maker != 0).then_some(maker), number, how, len, handle })
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         let ask = Ask {
-            near: Some([3; 16]),
+            maker: Some([3; 16]),
             number: 7,
             how: 2,
             len: 1 << 40,

@@ -11,6 +11,7 @@
 mod input;
 mod memory;
 mod peer;
+mod queues;
 mod side;
 
 use gdrfab::prov::op::Dir;

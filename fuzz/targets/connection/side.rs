@@ -4,12 +4,12 @@
 use super::input::Input;
 use super::memory::{Area, May};
 use super::peer::{Known, Peer};
+use super::queues;
 use gdrfab::mr::{Access, PathPolicy};
 use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
 use gdrfab::prov::bind::{Binding, INJECT_FLAGS, Quick, SILENT};
 use gdrfab::prov::info::{Info, PROGRESS_MANUAL};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
-use gdrfab::prov::queue::Taken;
 use gdrfab::prov::tcp::{Domain, Endpoint, Terms};
 use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, Queue, flags};
 use gdrfab::sync::serial::Threading;
@@ -37,7 +37,7 @@ struct Region {
 pub struct Side {
     domain: Arc<Domain>,
     endpoint: Endpoint,
-    queues: Vec<(Arc<Queue>, usize)>,
+    queues: Vec<queues::WithSize>,
     counter: Arc<Counter>,
     regions: Vec<Option<Region>>,
     pub known: Vec<Known>,
@@ -126,7 +126,7 @@ impl Side {
         let more = [flags::INJECT_COMPLETE, flags::DELIVERY_COMPLETE, flags::INJECT];
         let flags = bits.iter().chain(&more).enumerate().filter(|(i, _)| few & 1 << i != 0).fold(0, |sum, (_, f)| sum | f);
         let timeout_ns = [0, 0, 1, 1000, u64::MAX][input.below(5)];
-        Common { context: self.next, flags, data: 5, desc: 0, timeout_ns }
+        Common { context: self.next, flags, data: 5, timeout_ns, ..Common::default() }
     }
 
     pub fn post(&mut self, input: &mut Input<'_>, peer: &mut Peer, dir: Option<Dir>) {
@@ -227,16 +227,7 @@ impl Side {
     /// Takes up to `most` entries of each queue, and with them the memory of what has ended.
     pub fn take(&mut self, most: usize) {
         for i in 0..self.queues.len() {
-            let mut ended = Vec::new();
-            let queue = &self.queues[i].0;
-            while ended.len() < most {
-                match queue.take(1, |_, c| ended.push((*c, None))) {
-                    Taken::Some(_) => {}
-                    Taken::Empty => break,
-                    Taken::ErrorFirst => ended.extend(queue.take_error().map(|(c, f, _)| (c, Some(f.error)))),
-                }
-            }
-            for (c, error) in ended {
+            for (c, error) in queues::take(&self.queues[i].0, most) {
                 if c.flags & flags::REMOTE_WRITE != 0 {
                     assert!(error.is_none() && c.context == 0);
                     continue;
@@ -288,9 +279,7 @@ impl Side {
         self.take(usize::MAX);
         self.ops.retain(|_, op| !op.silent);
         assert!(self.ops.is_empty(), "{} operations never ended", self.ops.len());
-        for (queue, size) in &self.queues {
-            assert_eq!((0..=*size).take_while(|_| queue.reserve()).count(), *size, "entries of the queue are lost");
-        }
+        queues::all_free(&self.queues);
         (0..self.regions.len()).for_each(|i| self.close_region(i));
         assert!(self.domain.in_use().is_none());
     }

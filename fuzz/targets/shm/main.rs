@@ -15,6 +15,8 @@ mod layout;
 #[path = "../connection/memory.rs"]
 mod memory;
 mod peer;
+#[path = "../connection/queues.rs"]
+mod queues;
 mod ring;
 mod side;
 mod world;

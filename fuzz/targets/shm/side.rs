@@ -4,13 +4,14 @@
 use super::input::Input;
 use super::memory::{Area, May};
 use super::peer::Known;
+use super::queues;
 use super::world::{cpu_ns, world};
 use gdrfab::mr::{Access, PathPolicy, Paths};
 use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
 use gdrfab::prov::bind::{Binding, INJECT_FLAGS, SILENT};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::ops::{CqFormat, DataEntry, EpHead, Owner};
-use gdrfab::prov::queue::{Completion, Taken};
+use gdrfab::prov::queue::Completion;
 use gdrfab::prov::shm::{Domain, Endpoint, Listener};
 use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, PassiveEndpoint, Queue, Request, flags};
 use gdrfab::sync::serial::Threading;
@@ -66,7 +67,7 @@ pub struct Side {
     domain: Arc<Domain>,
     head: EpHead,
     pep: Option<PassiveEndpoint>,
-    queues: Vec<(Arc<Queue>, usize)>,
+    queues: Vec<queues::WithSize>,
     counter: Arc<Counter>,
     regions: Vec<Option<Region>>,
     /// Memory that peers may map, and the region in it.
@@ -228,7 +229,7 @@ impl Side {
         let more = [flags::INJECT_COMPLETE, flags::DELIVERY_COMPLETE, flags::INJECT];
         let flags = bits.iter().chain(&more).enumerate().filter(|(i, _)| few & 1 << i != 0).fold(0, |sum, (_, f)| sum | f);
         let timeout_ns = [0, 0, 0, 1, 1000, u64::MAX][input.below(6)];
-        Common { context: self.next, flags, data: 5, desc: 0, timeout_ns }
+        Common { context: self.next, flags, data: 5, timeout_ns, ..Common::default() }
     }
 
     pub fn post(&mut self, input: &mut Input<'_>, targets: &[Known], dir: Option<Dir>) {
@@ -371,15 +372,8 @@ impl Side {
     /// Takes up to `most` entries of each queue, and with them the memory of what has ended.
     pub fn take(&mut self, most: usize) {
         for i in 0..self.queues.len() {
-            let mut ended = Vec::new();
             let queue = &self.queues[i].0;
-            while ended.len() < most {
-                match queue.take(1, |_, c| ended.push((*c, None))) {
-                    Taken::Some(_) => {}
-                    Taken::Empty => break,
-                    Taken::ErrorFirst => ended.extend(queue.take_error().map(|(c, f, _)| (c, Some(f.error)))),
-                }
-            }
+            let mut ended = queues::take(queue, most);
             // With nothing queued, arrivals may go past the queue.
             if queue.is_empty() && most > 1 && queue.threading() == Threading::Promised {
                 let most = most.min(queue.free()).min(64);
@@ -439,9 +433,7 @@ impl Side {
         self.ops.retain(|_, op| !op.silent);
         let left: Vec<_> = self.ops.iter().map(|(context, op)| (context, op.kind, op.local.len())).collect();
         assert!(left.is_empty(), "operations never ended: context, kind, length: {left:?}");
-        for (queue, size) in &self.queues {
-            assert_eq!((0..=*size).take_while(|_| queue.reserve()).count(), *size, "entries of the queue are lost");
-        }
+        queues::all_free(&self.queues);
         for i in 0..self.regions.len() {
             assert!(self.close_region(i), "a region cannot be closed although the peer is gone");
         }

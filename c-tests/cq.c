@@ -37,7 +37,8 @@ static void demand(struct node *n, int count)
 
 static size_t entry_size(uint32_t format)
 {
-	return format == GDRFAB_CQ_FORMAT_DATA	? sizeof(gdrfab_cq_data_entry)
+	return format == GDRFAB_CQ_FORMAT_TAGGED ? sizeof(gdrfab_cq_tagged_entry)
+	       : format == GDRFAB_CQ_FORMAT_DATA ? sizeof(gdrfab_cq_data_entry)
 	       : format == GDRFAB_CQ_FORMAT_MSG ? sizeof(gdrfab_cq_msg_entry)
 						: sizeof(gdrfab_cq_entry);
 }
@@ -56,25 +57,27 @@ static void format_reader(struct node *n)
 	uint32_t format = n->setup->cq_format;
 	size_t size = entry_size(format);
 	static unsigned char in[8][16];
-	unsigned char raw[8 * sizeof(gdrfab_cq_data_entry) + 64];
+	unsigned char raw[8 * sizeof(gdrfab_cq_tagged_entry) + 64];
 	uint64_t src[8];
 	node_up(n);
 	for (int i = 0; i < 8; i++)
 		POST(n->cq, gdrfab_recv(n->ep, in[i], sizeof in[i], local_desc(n, in[i], sizeof in[i]), 0, in[i]));
 	demand(n, 8);
-	/* In parts: 3 by read, the rest by readfrom, never a byte behind what was asked for. */
+	/* In parts: 3 by read, the rest by readfrom and sreadfrom, never a byte behind what was asked for. */
 	size_t seen = 0;
 	while (seen < 8) {
 		memset(raw, 0xaa, sizeof raw);
 		memset(src, 0, sizeof src);
 		bool from = seen >= 3;
-		size_t ask = from ? 8 - seen : 3 - seen;
-		ssize_t got = from ? gdrfab_cq_readfrom(n->cq, raw, ask, src) : read_some(n->cq, raw, ask);
+		size_t ask = from ? (seen < 6 ? 6 : 8) - seen : 3 - seen;
+		ssize_t got = !from	? read_some(n->cq, raw, ask)
+			      : seen >= 6 ? gdrfab_cq_sreadfrom(n->cq, raw, ask, src, NULL, test_ms(10000))
+					  : gdrfab_cq_readfrom(n->cq, raw, ask, src);
 		if (got == -EAGAIN)
 			continue;
 		CHECK(got > 0 && (size_t)got <= ask);
 		for (ssize_t i = 0; i < got; i++, seen++) {
-			gdrfab_cq_data_entry e;
+			gdrfab_cq_tagged_entry e;
 			memset(&e, 0, sizeof e);
 			memcpy(&e, raw + (size_t)i * size, size);
 			CHECK(e.op_context == in[seen]);
@@ -82,8 +85,9 @@ static void format_reader(struct node *n)
 				CHECK_EQ(e.flags & (GDRFAB_RECV | GDRFAB_MSG), GDRFAB_RECV | GDRFAB_MSG);
 				CHECK_EQ(e.len, seen + 1);
 			}
+			CHECK_EQ(e.tag, 0);
 			if (from)
-				CHECK_EQ(src[i], GDRFAB_ADDR_UNSPEC);
+				CHECK_EQ(src[i], GDRFAB_ADDR_NOTAVAIL);
 		}
 		for (size_t i = (size_t)got * size; i < sizeof raw; i++)
 			CHECK_EQ(raw[i], 0xaa);
@@ -495,8 +499,9 @@ TEST(a_queue_for_each_direction)
 
 TEST_TABLE(formats)
 {
-	static const uint32_t format[] = {GDRFAB_CQ_FORMAT_CONTEXT, GDRFAB_CQ_FORMAT_MSG, GDRFAB_CQ_FORMAT_DATA};
+	static const uint32_t format[] = {GDRFAB_CQ_FORMAT_CONTEXT, GDRFAB_CQ_FORMAT_MSG, GDRFAB_CQ_FORMAT_DATA, GDRFAB_CQ_FORMAT_TAGGED};
 	test_add("format_context", formats, &format[0], 20);
 	test_add("format_msg", formats, &format[1], 20);
 	test_add("format_data", formats, &format[2], 20);
+	test_add("format_tagged", formats, &format[3], 20);
 }

@@ -231,7 +231,7 @@ static const struct hint impossible[] = {
 	HINT(msg_order, 1ull << 40),
 	HINT(comp_order, 1ull << 40),
 	HINT(paths, 1ull << 40),
-	HINT(ep_type, 3),
+	HINT(ep_type, 2),
 	HINT(addr_format, 2),
 	HINT(cq_data_size, 9),
 	HINT(inject_size, SIZE_MAX),

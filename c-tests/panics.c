@@ -52,7 +52,7 @@ static void skip_if_it_never_panics(void)
 
 /* Results that are no errno, beside -ENOTRECOVERABLE. */
 static const char *const without_errno[] = {
-	"cntr_context", "cntr_read",   "cntr_readerr", "cq_context",   "cq_strerror", "domain_context", "dupinfo", "ep_context",
+	"av_context", "cntr_context", "cntr_read",   "cntr_readerr", "cq_context",   "cq_strerror", "domain_context", "dupinfo", "ep_context",
 	"eq_context",	"eq_strerror", "fabric_context", "freeinfo",   "mr_context",  "mr_desc",	"mr_key",  "pep_context",
 };
 /* Functions that cannot fail: a version, and texts that are always there. */

@@ -55,11 +55,13 @@ extern "C" {
 typedef struct gdrfab_connreq gdrfab_connreq;  /**< Request in a GDRFAB_CONNREQ event, answered once. */
 typedef struct gdrfab_fabric gdrfab_fabric;    /**< Processes that reach each other. */
 typedef struct gdrfab_domain gdrfab_domain;    /**< What opens regions, queues, counters and endpoints. */
-typedef struct gdrfab_ep gdrfab_ep;            /**< A connected endpoint. */
+typedef struct gdrfab_ep gdrfab_ep;            /**< An endpoint. */
 typedef struct gdrfab_pep gdrfab_pep;          /**< A passive endpoint: listens. */
 typedef struct gdrfab_cq gdrfab_cq;            /**< A completion queue. */
 typedef struct gdrfab_eq gdrfab_eq;            /**< An event queue. */
 typedef struct gdrfab_cntr gdrfab_cntr;        /**< A counter. */
+typedef struct gdrfab_av gdrfab_av;            /**< An address vector: numbers the peers of connectionless
+                                                    endpoints. */
 typedef struct gdrfab_mr gdrfab_mr;            /**< A registered region. */
 
 /* Errno values that errno.h lacks. */
@@ -112,6 +114,7 @@ const char *gdrfab_last_error(void);
  */
 #define GDRFAB_MSG (1ull << 1)            /**< Messages. Entry: the operation was a message. */
 #define GDRFAB_RMA (1ull << 2)            /**< Remote memory access. Entry: the operation was RMA. */
+#define GDRFAB_TAGGED (1ull << 3)         /**< Tagged messages. Entry: the operation was one. */
 #define GDRFAB_READ (1ull << 8)           /**< Initiate reads. Right: a read may fill the region. */
 #define GDRFAB_WRITE (1ull << 9)          /**< Initiate writes. Right: a write may take from the region. */
 #define GDRFAB_RECV (1ull << 10)          /**< Receive. Right: a receive may fill the region. Bind:
@@ -121,11 +124,16 @@ const char *gdrfab_last_error(void);
 #define GDRFAB_REMOTE_READ (1ull << 12)   /**< Right: peers may read the region. */
 #define GDRFAB_REMOTE_WRITE (1ull << 13)  /**< Right: peers may write the region. Entry: a peer wrote with
                                                data. */
+#define GDRFAB_MULTI_RECV (1ull << 16)    /**< Receives that take several messages. Flag of a receive: it
+                                               is one. Entry: the receive is used up. */
 #define GDRFAB_HMEM (1ull << 47)          /**< Device memory. */
 #define GDRFAB_LOCAL_COMM (1ull << 51)    /**< Reaches processes of this host. */
 #define GDRFAB_REMOTE_COMM (1ull << 52)   /**< Reaches other hosts. */
 #define GDRFAB_RMA_EVENT (1ull << 56)     /**< Counters of remote writes. Flag of registration: such a
                                                counter may be bound to the region. */
+
+#define GDRFAB_DIRECTED_RECV (1ull << 59)  /**< Receives take messages of one peer alone, where src_addr
+                                                names one; without it src_addr is ignored. */
 
 /**
  * gdrfab_info.mode: a write with data consumes a posted receive of its target, whose context its entry
@@ -162,6 +170,8 @@ const char *gdrfab_last_error(void);
 /* gdrfab_info.ep_type, threading, progress and addr_format. */
 #define GDRFAB_EP_UNSPEC 0        /**< Any kind of endpoint. */
 #define GDRFAB_EP_MSG 1           /**< Connected, reliable endpoint. */
+#define GDRFAB_EP_RDM 3           /**< Connectionless, reliable endpoint: reaches every peer of its address
+                                       vector. */
 #define GDRFAB_THREAD_UNSPEC 0    /**< Any threading level. */
 #define GDRFAB_THREAD_SAFE 1      /**< Any thread may call anything at any time. */
 #define GDRFAB_THREAD_DOMAIN 3    /**< The caller lets one thread at a time into a domain and its objects,
@@ -174,7 +184,8 @@ const char *gdrfab_last_error(void);
                                        "verbs://host:port", or of gdrfab_ep_getname(). */
 
 /* Flags of gdrfab_getinfo(). */
-#define GDRFAB_SOURCE (1ull << 57)       /**< node and service name the local address, to listen on. */
+#define GDRFAB_SOURCE (1ull << 57)       /**< node and service name the local address, to listen on. As a
+                                              capability: gdrfab_cq_readfrom() tells who sent. */
 #define GDRFAB_GETINFO_ALL (1ull << 60)  /**< Candidates that do not fit are returned too, with their
                                               reason. */
 
@@ -195,7 +206,7 @@ typedef struct gdrfab_info {
     uint64_t paths;                 /**< GDRFAB_PATH_* that the provider has. Hint: one of these is needed. */
     uint32_t mr_mode;               /**< GDRFAB_MR_*. Hint: what the caller is able to do; result: what it
                                          must do. */
-    uint32_t ep_type;               /**< GDRFAB_EP_MSG */
+    uint32_t ep_type;               /**< GDRFAB_EP_MSG or GDRFAB_EP_RDM */
     uint32_t threading;             /**< GDRFAB_THREAD_* */
     uint32_t progress;              /**< GDRFAB_PROGRESS_* */
     uint32_t addr_format;           /**< GDRFAB_ADDR_STR */
@@ -214,10 +225,12 @@ typedef struct gdrfab_info {
     size_t cm_data_size;            /**< Bytes of private data with connect, accept and reject. */
     size_t src_addrlen;             /**< Bytes of src_addr, its NUL included. */
     size_t dest_addrlen;            /**< Bytes of dest_addr, its NUL included. */
-    char *src_addr;                 /**< Address to listen on, or NULL. */
+    char *src_addr;                 /**< Address to listen on, or NULL. Of connectionless endpoints
+                                         "rdm://IP:PORT", and they listen by themselves. */
     char *dest_addr;                /**< Address to connect to, or NULL. In a GDRFAB_CONNREQ event: the
                                          peer's, or "shm://" alone if it has none. */
-    char *prov_name;                /**< "shm", "tcp" or "verbs" */
+    char *prov_name;                /**< "shm", "tcp" or "verbs"; of connectionless endpoints those that
+                                         they go over, as in "shm+tcp". */
     char *fabric_name;              /**< Name of the fabric. */
     char *domain_name;              /**< Name of the domain. */
     char *reason;                   /**< Words for reason_errno, or NULL. */
@@ -248,7 +261,9 @@ typedef struct gdrfab_info {
  *
  * The candidates of a provider come in the order of hints->near_iface, then of speed, then of names. No
  * accelerator is opened but that of near_iface. An RDMA device is opened, asked and closed, unless hints or
- * GDRFAB_PROVIDER name another provider.
+ * GDRFAB_PROVIDER name another provider. Connectionless endpoints are offered to hints that ask for
+ * GDRFAB_EP_RDM, or for a capability that no others have: GDRFAB_TAGGED, GDRFAB_DIRECTED_RECV,
+ * GDRFAB_SOURCE, GDRFAB_MULTI_RECV.
  *
  * @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
  * @param node    host name, or NULL; a name of another host leaves shm out
@@ -443,7 +458,7 @@ void *gdrfab_domain_context(struct gdrfab_domain *domain);
 #define GDRFAB_CM_DATA_MAX 256  /**< Bytes of private data with connect, accept and reject. */
 
 /**
- * Opens a connected endpoint. Mirrors fi_endpoint.
+ * Opens an endpoint, connected or connectionless as info->ep_type says. Mirrors fi_endpoint.
  *
  * @param info    a candidate, or the info of a GDRFAB_CONNREQ event, whose request this answers:
  *   gdrfab_ep_accept() follows
@@ -455,9 +470,9 @@ int gdrfab_ep_open(struct gdrfab_domain *domain, const struct gdrfab_info *info,
                    struct gdrfab_ep **ep);
 
 /**
- * Closes an endpoint. The peer gets GDRFAB_SHUTDOWN. Outstanding operations and receives complete with
- * ECANCELED before the call returns 0, and their buffers are not touched afterwards. Unread events of the
- * endpoint are dropped. Mirrors fi_close.
+ * Closes an endpoint. A connected peer gets GDRFAB_SHUTDOWN. Outstanding operations and receives complete
+ * with ECANCELED before the call returns 0, and their buffers are not touched afterwards. Unread events of
+ * the endpoint are dropped. Mirrors fi_close.
  *
  * @return 0, or
  *   -EBUSY a peer (stopped, perhaps) or a device still uses a buffer after GDRFAB_SHM_CLOSE_MS. The
@@ -616,10 +631,12 @@ int gdrfab_ep_shutdown(struct gdrfab_ep *ep, uint64_t flags);
 int gdrfab_ep_connect_addr(struct gdrfab_ep *ep, const void *addr, size_t addrlen);
 
 /**
- * Gives the endpoint's own address, for gdrfab_ep_connect_addr() of the peer. Mirrors fi_getname.
+ * Gives the endpoint's own address, for gdrfab_ep_connect_addr() of the peer; of a connectionless endpoint
+ * its name, for gdrfab_av_insert() of any process. Mirrors fi_getname.
  *
- * @param ep      endpoint that is not connected yet
- * @param addr    gets text; GDRFAB_ADDR_MAX bytes suffice
+ * @param ep      endpoint that is not connected yet; a connectionless one is enabled
+ * @param addr    gets text, GDRFAB_ADDR_MAX bytes suffice; or the name, GDRFAB_NAME_LEN bytes that are no
+ *   text
  * @param addrlen in: bytes of addr; out: bytes used
  * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -EPERM, -GDRFAB_EOPBADSTATE (connecting, or over), -EMFILE
  */
@@ -639,6 +656,136 @@ int gdrfab_pep_getname(struct gdrfab_pep *pep, void *addr, size_t *addrlen);
  * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -ENOTCONN (not connected yet), -ESHUTDOWN (not connected any more)
  */
 int gdrfab_ep_getpeer(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
+
+/* ---- Address vectors -----------------------------------------------------------------------------------
+ * An endpoint of ep_type GDRFAB_EP_RDM reaches many peers. An address vector numbers them: its indexes are
+ * the dest_addr and src_addr of operations. They count from 0 in the order of insertion, so that processes
+ * that insert and remove the same names in the same order have the same indexes. Inserting connects nobody:
+ * that happens when a peer is first used. Order: open, bind queues and one vector, enable,
+ * gdrfab_ep_getname(), exchange the names by other means, insert them.
+ *
+ * A name has GDRFAB_NAME_LEN bytes, is not text, and is good on every host: it tells where the endpoint
+ * listens, and which of those that listened there one after the other it is. What is sent to the name of an
+ * endpoint that is gone fails, and never reaches one that listens there now. A name of gdrfab_av_insertsvc(),
+ * of node and service alone, means whoever listens there.
+ */
+
+/* Limits. */
+#define GDRFAB_NAME_LEN 48  /**< Bytes of the name of a connectionless endpoint. */
+
+/* Values of fi_addr besides indexes. */
+#define GDRFAB_ADDR_UNSPEC UINT64_MAX    /**< No index: of a receive any peer; of an entry a sender that is
+                                              not in the vector, or none. */
+#define GDRFAB_ADDR_NOTAVAIL UINT64_MAX  /**< The same, where an index was asked for and there is none. */
+
+/* gdrfab_av_attr.type. */
+#define GDRFAB_AV_UNSPEC 0  /**< As GDRFAB_AV_TABLE. */
+#define GDRFAB_AV_MAP 1     /**< As GDRFAB_AV_TABLE: what a caller has to treat as opaque may be an index. */
+#define GDRFAB_AV_TABLE 2   /**< Indexes. */
+
+/** Attributes of an address vector (mirrors fi_av_attr). */
+typedef struct gdrfab_av_attr {
+    size_t struct_size;  /**< sizeof(gdrfab_av_attr) */
+    size_t count;        /**< A hint: names that will be inserted. Address vectors grow. */
+    uint64_t flags;      /**< 0 */
+    uint32_t type;       /**< GDRFAB_AV_* */
+    uint32_t reserved;   /**< 0 */
+} gdrfab_av_attr;
+
+/**
+ * Opens an address vector. Mirrors fi_av_open.
+ *
+ * @param attr    attributes, or NULL
+ * @param context returned by gdrfab_av_context()
+ * @param av      the handle, freed by gdrfab_av_close()
+ * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM
+ */
+int gdrfab_av_open(struct gdrfab_domain *domain, const struct gdrfab_av_attr *attr, void *context,
+                   struct gdrfab_av **av);
+
+/**
+ * Closes an address vector. Mirrors fi_close.
+ *
+ * @return 0, -EBUSY (endpoints are bound to it), -EINVAL, -EPERM
+ */
+int gdrfab_av_close(struct gdrfab_av *av);
+
+/** The context of gdrfab_av_open(); NULL for NULL. Mirrors fid->context. */
+void *gdrfab_av_context(struct gdrfab_av *av);
+
+/**
+ * Binds an address vector, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
+ *
+ * @param ep    endpoint of ep_type GDRFAB_EP_RDM
+ * @param av    address vector of the same domain; it may serve many endpoints
+ * @param flags 0
+ * @return 0, -EINVAL (also: another domain, or a connected endpoint), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one
+ *   is bound already), -GDRFAB_EOPBADSTATE (enabled)
+ */
+int gdrfab_ep_bind_av(struct gdrfab_ep *ep, struct gdrfab_av *av, uint64_t flags);
+
+/**
+ * Adds names, each with the next index, or with the one removed last. Nobody is connected, and nobody need
+ * be there. One name may be added several times; its messages then count as those of the lowest index.
+ * Mirrors fi_av_insert.
+ *
+ * @param addr    names, GDRFAB_NAME_LEN bytes each, one behind the other, without alignment
+ * @param count   number of names
+ * @param fi_addr gets the index of each, GDRFAB_ADDR_NOTAVAIL of one that is refused; may be NULL
+ * @param flags   0 or GDRFAB_MORE, which changes nothing
+ * @param context not used, NULL
+ * @return names that were added, whose indexes follow each other in the order of addr; if fewer than count,
+ *   gdrfab_last_error() tells of the first that is none (cut off, of another version, not from
+ *   gdrfab_ep_getname(), or more than 2^32). Or -EINVAL, -GDRFAB_EBADFLAGS
+ */
+ssize_t gdrfab_av_insert(struct gdrfab_av *av, const void *addr, size_t count, uint64_t *fi_addr,
+                         uint64_t flags, void *context);
+
+/**
+ * Adds whoever listens at a port of a host, known by that alone: messages to it go to the endpoint that is
+ * there when it is first used. May ask the DNS, and wait for it. Mirrors fi_av_insertsvc.
+ *
+ * @param node    host name or IP address; NULL: 127.0.0.1, or service has it
+ * @param service port; or with node NULL "rdm://IP:PORT", as gdrfab_av_straddr() writes it
+ * @param fi_addr gets the index; may be NULL
+ * @param flags   0 or GDRFAB_MORE, which changes nothing
+ * @param context not used, NULL
+ * @return 1, or -EINVAL (also: not the address of one host), -GDRFAB_EBADFLAGS, -EADDRNOTAVAIL (no such
+ *   host), -ENOSPC (2^32 names)
+ */
+ssize_t gdrfab_av_insertsvc(struct gdrfab_av *av, const char *node, const char *service, uint64_t *fi_addr,
+                            uint64_t flags, void *context);
+
+/**
+ * Takes peers out; their indexes are given to the next that are inserted, the last one first. Operations that
+ * are posted to them go on, and what is posted later to the index never reaches them. Mirrors fi_av_remove.
+ *
+ * @param fi_addr indexes
+ * @param count   number of indexes
+ * @param flags   0
+ * @return 0, -EINVAL (also: one names no peer; those in front of it are out), -GDRFAB_EBADFLAGS
+ */
+int gdrfab_av_remove(struct gdrfab_av *av, const uint64_t *fi_addr, size_t count, uint64_t flags);
+
+/**
+ * Gives the name that an index stands for. Mirrors fi_av_lookup.
+ *
+ * @param fi_addr index
+ * @param addr    gets the name, whole or not at all
+ * @param addrlen in: bytes of addr; out: GDRFAB_NAME_LEN
+ * @return 0, -GDRFAB_ETOOSMALL, -EINVAL (also: the index names no peer)
+ */
+int gdrfab_av_lookup(struct gdrfab_av *av, uint64_t fi_addr, void *addr, size_t *addrlen);
+
+/**
+ * Describes a name in words: "rdm://192.0.2.1:7000", and which endpoint there it is, if the name says so.
+ * Mirrors fi_av_straddr.
+ *
+ * @param addr a name, GDRFAB_NAME_LEN bytes
+ * @param buf  gets the text; GDRFAB_ADDR_MAX bytes suffice
+ * @return length of the text, or -EINVAL (also: no name)
+ */
+ssize_t gdrfab_av_straddr(struct gdrfab_av *av, const void *addr, char *buf, size_t len);
 
 /* ---- Memory --------------------------------------------------------------------------------------------
  * A region gives peers access to memory by key and address. It is registered with a domain, of host or device
@@ -1044,7 +1191,7 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
 /* ---- RMA -----------------------------------------------------------------------------------------------
  * One-sided writes and reads. What holds for every call that posts an operation, here and under Messages:
  *
- *   ep           an endpoint that is connected; for receives, enabled
+ *   ep           an endpoint that is connected; for receives, and of ep_type GDRFAB_EP_RDM, enabled
  *   buf, len     local memory and its bytes. It is not changed, and of a read or receive not used, until the
  *                completion. RMA of 0 bytes checks the key and moves nothing; a message may have 0 bytes
  *   iov, count   pieces of local memory, joined: up to info->tx_iov_limit, of receives rx_iov_limit. The
@@ -1053,17 +1200,22 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
  *                each, or NULL. Required for device memory, and where info->mr_mode has GDRFAB_MR_LOCAL
  *   addr, key    the remote address, and the key of the peer's region
  *   data         64 bits for the peer's completion entry
- *   dest_addr, src_addr   not used on connected endpoints
+ *   dest_addr    the peer's index in the address vector; not used on connected endpoints
+ *   src_addr     of a read the same; of a receive the only peer that it takes messages of, or
+ *                GDRFAB_ADDR_UNSPEC; not used on connected endpoints
  *   context      returned in the completion entry
  *
  * A result of 0 says that the operation is posted; it then gives one entry, error entry or count. Any other
  * result says that nothing was posted, for a reason on this side:
  *
- *   -EAGAIN      too many operations are outstanding, or the queue could overrun: read completions and repeat
+ *   -EAGAIN      too many operations are outstanding, or the queue could overrun: read completions and
+ *                repeat. Connectionless endpoints: only for what this side's progress frees, never for what a
+ *                peer does
  *   -ENOTCONN    not connected yet
  *   -ESHUTDOWN   not connected any more
+ *   -EINVAL      also: dest_addr names no peer of the address vector
  *   -EMSGSIZE    longer than info->max_msg_size, of inject calls than info->inject_size
- *   -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS   as for all calls
+ *   -E2BIG, -GDRFAB_EBADFLAGS   as for all calls
  *
  * Several threads may post on one endpoint (GDRFAB_THREAD_SAFE).
  *
@@ -1104,7 +1256,7 @@ typedef struct gdrfab_msg_rma {
     const struct iovec *msg_iov;           /**< Local pieces. */
     void **desc;                           /**< One for each local piece, or NULL. */
     size_t iov_count;                      /**< Number of local pieces. */
-    uint64_t addr;                         /**< Not used on connected endpoints. */
+    uint64_t addr;                         /**< The peer's index; not used on connected endpoints. */
     const struct gdrfab_rma_iov *rma_iov;  /**< Remote pieces; their lengths sum to those of the local
                                                 ones. */
     size_t rma_iov_count;                  /**< Number of remote pieces. */
@@ -1178,7 +1330,8 @@ typedef struct gdrfab_msg {
     const struct iovec *msg_iov;  /**< Pieces of the buffer. */
     void **desc;                  /**< One for each piece, or NULL. */
     size_t iov_count;             /**< Number of pieces. */
-    uint64_t addr;                /**< Not used on connected endpoints. */
+    uint64_t addr;                /**< The peer's index; of a receive the only one that it takes messages
+                                       of, or GDRFAB_ADDR_UNSPEC. Not used on connected endpoints. */
     void *context;                /**< Returned in the completion. */
     uint64_t data;                /**< For the peer, with GDRFAB_REMOTE_CQ_DATA. */
     uint64_t timeout_ns;          /**< Nanoseconds until it fails with ETIMEDOUT; UINT64_MAX: never; 0:
@@ -1237,15 +1390,21 @@ ssize_t gdrfab_recvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc,
 /**
  * Posts a receive with pieces, flags and a deadline. Mirrors fi_recvmsg.
  *
+ * With GDRFAB_MULTI_RECV the buffer, of one piece, takes messages one behind the other. Each gives an entry,
+ * whose buf tells where it lies (GDRFAB_CQ_FORMAT_DATA or TAGGED). The last one has GDRFAB_MULTI_RECV in its
+ * flags: fewer than GDRFAB_OPT_MIN_MULTI_RECV bytes are left, or the receive was cancelled, and the buffer is
+ * the caller's again. A message longer than what is left is cut off.
+ *
  * @param msg   the receive; read during the call only
- * @param flags 0 or GDRFAB_COMPLETION
- * @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS
+ * @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_MULTI_RECV
+ * @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS; -EOPNOTSUPP (GDRFAB_MULTI_RECV on a connected
+ *   endpoint)
  */
 ssize_t gdrfab_recvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint64_t flags);
 
 /**
- * Cancels the first receive, waiting operation or unmatched message with this context: it completes with
- * ECANCELED, and its buffer is not touched after the call. Mirrors fi_cancel.
+ * Cancels the first receive, tagged or not, waiting operation or unmatched message with this context: it
+ * completes with ECANCELED, and its buffer is not touched after the call. Mirrors fi_cancel.
  *
  * @return 0, -EINVAL, -ENOENT (none with that context can still be cancelled), -EOPNOTSUPP (verbs: a queue
  *   pair returns no single request; shut the endpoint down, or give operations a deadline, which ends the
@@ -1253,9 +1412,120 @@ ssize_t gdrfab_recvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint6
  */
 ssize_t gdrfab_cancel(struct gdrfab_ep *ep, void *context);
 
+/* ---- Tagged messages -----------------------------------------------------------------------------------
+ * Messages that a receive chooses by 64 bits of tag. A receive takes a message whose tag is its own but for
+ * the bits that are set in ignore, and whose sender is src_addr, if that names one. Messages of one sender
+ * are matched in the order of sending, receives in the order of posting. Tagged and untagged messages never
+ * meet. They need an endpoint of ep_type GDRFAB_EP_RDM; others answer -EOPNOTSUPP. Parameters, results and
+ * threads of all calls: see RMA; those of receives: gdrfab_recv().
+ *
+ *   tag, ignore  chosen by the caller; bits set in ignore are not compared
+ *
+ * A message waits for its receive where it is, up to some KiB at the receiver. A message that is longer than
+ * its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole length in len + olen;
+ * the sender succeeds.
+ */
+
+/* Flags of gdrfab_trecvmsg(), of one that looks for a message that has come, besides GDRFAB_PEEK. */
+#define GDRFAB_CLAIM (1ull << 59)    /**< With GDRFAB_PEEK: keep the message that is found for the receive
+                                          of this context; then: receive that one. */
+#define GDRFAB_DISCARD (1ull << 58)  /**< With GDRFAB_PEEK or GDRFAB_CLAIM: drop the message. */
+
+/** A tagged message or a receive of one with all its parameters (mirrors fi_msg_tagged). */
+typedef struct gdrfab_msg_tagged {
+    size_t struct_size;           /**< sizeof(gdrfab_msg_tagged) */
+    const struct iovec *msg_iov;  /**< Pieces of the buffer. */
+    void **desc;                  /**< One for each piece, or NULL. */
+    size_t iov_count;             /**< Number of pieces. */
+    uint64_t addr;                /**< The peer's index; of a receive the only one that it takes messages
+                                       of, or GDRFAB_ADDR_UNSPEC. */
+    uint64_t tag;                 /**< The tag. */
+    uint64_t ignore;              /**< Of a receive: bits of the tag that are not compared. */
+    void *context;                /**< Returned in the completion. */
+    uint64_t data;                /**< For the peer, with GDRFAB_REMOTE_CQ_DATA. */
+    uint64_t timeout_ns;          /**< Nanoseconds until it fails with ETIMEDOUT; UINT64_MAX: never; 0:
+                                       GDRFAB_OPT_DEADLINE, of a receive GDRFAB_OPT_RECV_DEADLINE. */
+} gdrfab_msg_tagged;
+
+/**
+ * Posts a tagged message. The completion says that the buffer may be reused; with GDRFAB_DELIVERY_COMPLETE,
+ * that a receive of the peer has it. Mirrors fi_tsend.
+ *
+ * @param tag 64 bits by which the peer's receives choose
+ * @return as gdrfab_send(); -EOPNOTSUPP (a connected endpoint)
+ */
+ssize_t gdrfab_tsend(struct gdrfab_ep *ep, const void *buf, size_t len, void *desc, uint64_t dest_addr,
+                     uint64_t tag, void *context);
+
+/** Posts several pieces as one tagged message. Mirrors fi_tsendv. */
+ssize_t gdrfab_tsendv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc, size_t count,
+                      uint64_t dest_addr, uint64_t tag, void *context);
+
+/**
+ * Posts a tagged message with pieces, flags, data and a deadline. Mirrors fi_tsendmsg.
+ *
+ * @param msg   the message; read during the call only
+ * @param flags operation flags, all of them; the endpoint's tx_op_flags do not apply
+ */
+ssize_t gdrfab_tsendmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_tagged *msg, uint64_t flags);
+
+/** Posts a tagged message with 64 bits of data for the peer's completion entry. Mirrors fi_tsenddata. */
+ssize_t gdrfab_tsenddata(struct gdrfab_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
+                         uint64_t dest_addr, uint64_t tag, void *context);
+
+/**
+ * Posts a tagged message of up to inject_size bytes. The buffer is the caller's again at once, and only a
+ * failure gives an entry. Mirrors fi_tinject.
+ */
+ssize_t gdrfab_tinject(struct gdrfab_ep *ep, const void *buf, size_t len, uint64_t dest_addr, uint64_t tag);
+
+/** gdrfab_tinject() with data for the peer's completion entry. Mirrors fi_tinjectdata. */
+ssize_t gdrfab_tinjectdata(struct gdrfab_ep *ep, const void *buf, size_t len, uint64_t data,
+                           uint64_t dest_addr, uint64_t tag);
+
+/**
+ * Posts a receive of one tagged message. Any number may be posted, as memory allows. Mirrors fi_trecv.
+ *
+ * @param src_addr the only peer whose messages it takes, or GDRFAB_ADDR_UNSPEC. Needs GDRFAB_DIRECTED_RECV
+ *   among the endpoint's caps; without it src_addr is ignored
+ * @param tag      the tag
+ * @param ignore   bits of it that are not compared; ~0: any message
+ * @return 0, -EINVAL, -GDRFAB_ENOCQ (none is bound for receives), -GDRFAB_EOPBADSTATE (not enabled),
+ *   -EOPNOTSUPP (a connected endpoint)
+ */
+ssize_t gdrfab_trecv(struct gdrfab_ep *ep, void *buf, size_t len, void *desc, uint64_t src_addr, uint64_t tag,
+                     uint64_t ignore, void *context);
+
+/**
+ * Posts a receive of one tagged message into several pieces. Results as of gdrfab_trecv(). Mirrors
+ * fi_trecvv.
+ */
+ssize_t gdrfab_trecvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc, size_t count,
+                      uint64_t src_addr, uint64_t tag, uint64_t ignore, void *context);
+
+/**
+ * Posts a receive of a tagged message with pieces, flags and a deadline; or looks for one that has come
+ * already, or drops it. Mirrors fi_trecvmsg.
+ *
+ * With GDRFAB_PEEK nothing is received and the pieces are not used: an entry has tag, whole length, data and
+ * sender of the first message that matches and has come, or an error entry ENOMSG says that there is none.
+ *
+ * - GDRFAB_PEEK | GDRFAB_CLAIM: the message that is found matches no other receive from then on, and waits
+ *   for gdrfab_trecvmsg() of the same context with GDRFAB_CLAIM, which receives it, or GDRFAB_CLAIM |
+ *   GDRFAB_DISCARD, which drops it.
+ * - GDRFAB_PEEK | GDRFAB_DISCARD: the message that is found is dropped, and the entry tells of it.
+ *
+ * @param msg   the receive; read during the call only
+ * @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_PEEK, GDRFAB_CLAIM, GDRFAB_DISCARD
+ * @return as gdrfab_trecv(); -E2BIG; -GDRFAB_EBADFLAGS (also: GDRFAB_DISCARD alone); -EINVAL also: nothing is
+ *   claimed by this context
+ */
+ssize_t gdrfab_trecvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_tagged *msg, uint64_t flags);
+
 /* ---- Completion queue ----------------------------------------------------------------------------------
  * A post reserves its entry, so a queue cannot overrun: a full one makes posts return -EAGAIN. Reading drives
- * the endpoints that are bound to the queue (GDRFAB_PROGRESS_MANUAL).
+ * the endpoints that are bound to the queue (GDRFAB_PROGRESS_MANUAL). Connectionless endpoints reserve
+ * nothing: the queue grows.
  */
 
 /* gdrfab_cq_attr.format: what an entry is. */
@@ -1263,6 +1533,7 @@ ssize_t gdrfab_cancel(struct gdrfab_ep *ep, void *context);
 #define GDRFAB_CQ_FORMAT_CONTEXT 1  /**< gdrfab_cq_entry. */
 #define GDRFAB_CQ_FORMAT_MSG 2      /**< gdrfab_cq_msg_entry. */
 #define GDRFAB_CQ_FORMAT_DATA 3     /**< gdrfab_cq_data_entry. */
+#define GDRFAB_CQ_FORMAT_TAGGED 4   /**< gdrfab_cq_tagged_entry. */
 
 /* wait_obj of queues and counters. The waiting calls work with any. */
 #define GDRFAB_WAIT_NONE 0    /**< No descriptor. */
@@ -1285,9 +1556,6 @@ ssize_t gdrfab_cancel(struct gdrfab_ep *ep, void *context);
 #define GDRFAB_PROV_REJECTED 11   /**< ECONNREFUSED: the peer rejected the connection; err_data is its
                                        private data. */
 #define GDRFAB_PROV_VERBS 100     /**< This plus the ibv_wc_status of a failed work request. */
-
-#define GDRFAB_ADDR_UNSPEC UINT64_MAX  /**< No address: what gdrfab_cq_readfrom() gives on connected
-                                            endpoints. */
 
 /** Attributes of a completion queue (mirrors fi_cq_attr). */
 typedef struct gdrfab_cq_attr {
@@ -1339,6 +1607,16 @@ typedef struct gdrfab_cq_data_entry {
     uint64_t data;     /**< The peer's data, if flags has GDRFAB_REMOTE_CQ_DATA. */
 } gdrfab_cq_data_entry;
 
+/** GDRFAB_CQ_FORMAT_TAGGED (mirrors fi_cq_tagged_entry). */
+typedef struct gdrfab_cq_tagged_entry {
+    void *op_context;  /**< Context of the operation. */
+    uint64_t flags;    /**< Kind of operation. */
+    size_t len;        /**< Bytes received, or of the operation. */
+    void *buf;         /**< First byte of the operation's local buffer. */
+    uint64_t data;     /**< The peer's data, if flags has GDRFAB_REMOTE_CQ_DATA. */
+    uint64_t tag;      /**< The message's tag, if it is a receive and flags has GDRFAB_TAGGED. */
+} gdrfab_cq_tagged_entry;
+
 /** An operation that failed (mirrors fi_cq_err_entry). */
 typedef struct gdrfab_cq_err_entry {
     size_t struct_size;    /**< sizeof(gdrfab_cq_err_entry), set by the caller */
@@ -1352,6 +1630,8 @@ typedef struct gdrfab_cq_err_entry {
     int prov_errno;        /**< GDRFAB_PROV_*, for gdrfab_cq_strerror(). */
     void *err_data;        /**< In: a buffer for words, or NULL. */
     size_t err_data_size;  /**< In: its bytes; out: bytes written, NUL included. */
+    uint64_t tag;          /**< The message's tag, if it is a receive and flags has GDRFAB_TAGGED. */
+    uint64_t src_addr;     /**< The peer's index in the address vector, or GDRFAB_ADDR_NOTAVAIL. */
 } gdrfab_cq_err_entry;
 
 /**
@@ -1365,10 +1645,12 @@ typedef struct gdrfab_cq_err_entry {
 ssize_t gdrfab_cq_read(struct gdrfab_cq *cq, void *buf, size_t count);
 
 /**
- * gdrfab_cq_read() with source addresses. Mirrors fi_cq_readfrom.
+ * gdrfab_cq_read() that tells who sent. Mirrors fi_cq_readfrom.
  *
  * @param count    entries that buf and src_addr hold
- * @param src_addr gets GDRFAB_ADDR_UNSPEC per entry on connected endpoints; may be NULL
+ * @param src_addr gets for each entry the sender's index in the address vector, or GDRFAB_ADDR_NOTAVAIL: the
+ *   sender was not in it when the message came, this side began the operation, or the endpoint is connected;
+ *   may be NULL
  * @return as gdrfab_cq_read()
  */
 ssize_t gdrfab_cq_readfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64_t *src_addr);
@@ -1384,6 +1666,18 @@ ssize_t gdrfab_cq_readfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64
  *   -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
  */
 ssize_t gdrfab_cq_sread(struct gdrfab_cq *cq, void *buf, size_t count, const void *cond, int timeout_ms);
+
+/**
+ * gdrfab_cq_sread() that tells who sent, as gdrfab_cq_readfrom() does. Mirrors fi_cq_sreadfrom.
+ *
+ * @param count      entries that buf and src_addr hold, not 0
+ * @param src_addr   as of gdrfab_cq_readfrom()
+ * @param cond       not used, NULL
+ * @param timeout_ms milliseconds, -1: no limit
+ * @return as gdrfab_cq_sread()
+ */
+ssize_t gdrfab_cq_sreadfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64_t *src_addr,
+                            const void *cond, int timeout_ms);
 
 /**
  * Reads the error entry that is next. Mirrors fi_cq_readerr.
@@ -1448,7 +1742,7 @@ int gdrfab_cq_trywait(struct gdrfab_cq *cq);
 #define GDRFAB_SHUTDOWN 3   /**< The peer closed, shut down or died. */
 
 #define GDRFAB_PEEK (1ull << 19)  /**< Flag of gdrfab_eq_read() and gdrfab_eq_sread(): the event stays in
-                                       the queue. */
+                                       the queue. Flag of gdrfab_trecvmsg(): see there. */
 
 /** Attributes of an event queue (mirrors fi_eq_attr). */
 typedef struct gdrfab_eq_attr {
@@ -1668,6 +1962,9 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  */
 
 #define GDRFAB_OPT_ENDPOINT 0           /**< Level of all options. */
+#define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, connectionless endpoints only: a receive with
+                                             GDRFAB_MULTI_RECV posted from now on ends when fewer bytes are
+                                             left of it; default 64. */
 #define GDRFAB_OPT_CM_DATA_SIZE 1       /**< size_t, read only: bytes of private data with connect and
                                              accept. */
 #define GDRFAB_OPT_DEADLINE 256         /**< uint64_t nanoseconds: operations posted from now on end with

@@ -38,6 +38,7 @@ handles! {
     gdrfab_cq => fabric::Cq;
     gdrfab_eq => fabric::Eq;
     gdrfab_cntr => fabric::Cntr;
+    gdrfab_av => fabric::Av;
 }
 
 /// Hands an object to the caller, who gives it back to `reclaim`.
@@ -296,18 +297,26 @@ pub(super) unsafe fn write_text(to: *mut c_char, len: usize, text: &str) -> Resu
 /// # Safety
 /// `addrlen` is NULL or live; `addr` is writable for `*addrlen`.
 pub(super) unsafe fn write_address(addr: *mut c_void, addrlen: *mut usize, text: &str) -> Result<()> {
+    // SAFETY: handed on.
+    unsafe { write_name(addr, addrlen, &[text.as_bytes(), &[0]].concat()) }
+}
+
+/// As `write_address`, of bytes that have all that belongs to them.
+///
+/// # Safety
+/// As for `write_address`.
+pub(super) unsafe fn write_name(addr: *mut c_void, addrlen: *mut usize, name: &[u8]) -> Result<()> {
     let addrlen = output(addrlen, "addrlen")?;
     // SAFETY: checked to be non-NULL and aligned; the caller says that it is live.
     unsafe {
         let room = addrlen.read();
-        if text.len() + 1 > room {
-            addrlen.write(text.len() + 1);
-            return Err(Error::new(errno::ETOOSMALL, format!("*addrlen: {room}, the address needs {}", text.len() + 1)));
+        if name.len() > room {
+            addrlen.write(name.len());
+            return Err(Error::new(errno::ETOOSMALL, format!("*addrlen: {room}, the address needs {}", name.len())));
         }
         let addr = output(addr.cast::<u8>(), "addr")?;
-        std::ptr::copy_nonoverlapping(text.as_ptr(), addr, text.len());
-        addr.add(text.len()).write(0);
-        addrlen.write(text.len() + 1);
+        std::ptr::copy_nonoverlapping(name.as_ptr(), addr, name.len());
+        addrlen.write(name.len());
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Binding and connecting.
 
-use super::boundary::{address, bytes, control, object, output, shared, write_address};
+use super::boundary::{address, bytes, control, object, output, shared, write_address, write_name};
 use super::info::gdrfab_connreq;
 use super::objects::*;
 use crate::fabric::RequestId;
@@ -181,10 +181,12 @@ pub unsafe extern "C" fn gdrfab_ep_connect_addr(ep: *mut gdrfab_ep, addr: *const
     })
 }
 
-/// Gives the endpoint's own address, for gdrfab_ep_connect_addr() of the peer. Mirrors fi_getname.
+/// Gives the endpoint's own address, for gdrfab_ep_connect_addr() of the peer; of a connectionless endpoint
+/// its name, for gdrfab_av_insert() of any process. Mirrors fi_getname.
 ///
-/// @param ep      endpoint that is not connected yet
-/// @param addr    gets text; GDRFAB_ADDR_MAX bytes suffice
+/// @param ep      endpoint that is not connected yet; a connectionless one is enabled
+/// @param addr    gets text, GDRFAB_ADDR_MAX bytes suffice; or the name, GDRFAB_NAME_LEN bytes that are no
+///   text
 /// @param addrlen in: bytes of addr; out: bytes used
 /// @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -EPERM, -GDRFAB_EOPBADSTATE (connecting, or over), -EMFILE
 #[unsafe(no_mangle)]
@@ -193,7 +195,7 @@ pub unsafe extern "C" fn gdrfab_ep_getname(ep: *mut gdrfab_ep, addr: *mut c_void
     control(|| unsafe {
         let object = object(ep, "ep")?;
         output(addrlen, "addrlen")?;
-        write_address(addr, addrlen, &object.address()?)
+        write_name(addr, addrlen, &object.name()?)
     })
 }
 

@@ -4,8 +4,9 @@
 use super::boundary::{Sized0, control, counted, cq_head, hold, no_cq, null, object, output, output_sized, write_sized, write_text};
 use super::objects::gdrfab_cq;
 use super::types::*;
-use crate::error::{Code, Error};
-use crate::prov::ops::{ContextEntry, DataEntry, MsgEntry, put_from};
+use crate::error::{Code, Error, Result};
+use crate::fabric::{self, put_all};
+use crate::prov::ops::{ContextEntry, DataEntry, MsgEntry, TaggedEntry};
 use crate::prov::queue::Taken;
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::mem::offset_of;
@@ -45,6 +46,23 @@ pub struct gdrfab_cq_data_entry {
     pub data: u64,
 }
 
+/// GDRFAB_CQ_FORMAT_TAGGED (mirrors fi_cq_tagged_entry).
+#[repr(C)]
+pub struct gdrfab_cq_tagged_entry {
+    /// Context of the operation.
+    pub op_context: *mut c_void,
+    /// Kind of operation.
+    pub flags: u64,
+    /// Bytes received, or of the operation.
+    pub len: usize,
+    /// First byte of the operation's local buffer.
+    pub buf: *mut c_void,
+    /// The peer's data, if flags has GDRFAB_REMOTE_CQ_DATA.
+    pub data: u64,
+    /// The message's tag, if it is a receive and flags has GDRFAB_TAGGED.
+    pub tag: u64,
+}
+
 /// An operation that failed (mirrors fi_cq_err_entry).
 #[repr(C)]
 pub struct gdrfab_cq_err_entry {
@@ -70,6 +88,10 @@ pub struct gdrfab_cq_err_entry {
     pub err_data: *mut c_void,
     /// In: its bytes; out: bytes written, NUL included.
     pub err_data_size: usize,
+    /// The message's tag, if it is a receive and flags has GDRFAB_TAGGED.
+    pub tag: u64,
+    /// The peer's index in the address vector, or GDRFAB_ADDR_NOTAVAIL.
+    pub src_addr: u64,
 }
 
 // SAFETY: repr(C), size first; the buffer is checked at use.
@@ -82,15 +104,17 @@ const _: () = {
     assert!(size_of::<gdrfab_cq_entry>() == size_of::<ContextEntry>());
     assert!(size_of::<gdrfab_cq_msg_entry>() == size_of::<MsgEntry>());
     assert!(size_of::<gdrfab_cq_data_entry>() == size_of::<DataEntry>());
+    assert!(size_of::<gdrfab_cq_tagged_entry>() == size_of::<TaggedEntry>());
     assert!(offset_of!(gdrfab_cq_msg_entry, flags) == offset_of!(MsgEntry, flags));
     assert!(offset_of!(gdrfab_cq_data_entry, flags) == offset_of!(DataEntry, flags));
     assert!(offset_of!(gdrfab_cq_data_entry, buf) == offset_of!(DataEntry, buf));
+    assert!(offset_of!(gdrfab_cq_tagged_entry, tag) == offset_of!(TaggedEntry, tag));
 };
 
 /// Nothing here writes entries, so this alone has debuggers, and the guard of layouts, know what they are.
 #[cfg(debug_assertions)]
 #[used]
-static ENTRIES: fn(gdrfab_cq_entry, gdrfab_cq_msg_entry, gdrfab_cq_data_entry) = |_, _, _| ();
+static ENTRIES: fn(gdrfab_cq_entry, gdrfab_cq_msg_entry, gdrfab_cq_data_entry, gdrfab_cq_tagged_entry) = |_, _, _, _| ();
 
 /// Reads completions, or drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
 ///
@@ -109,22 +133,32 @@ pub unsafe extern "C" fn gdrfab_cq_read(cq: *mut gdrfab_cq, buf: *mut c_void, co
     }
 }
 
-/// gdrfab_cq_read() with source addresses. Mirrors fi_cq_readfrom.
+/// gdrfab_cq_read() that tells who sent. Mirrors fi_cq_readfrom.
 ///
 /// @param count    entries that buf and src_addr hold
-/// @param src_addr gets GDRFAB_ADDR_UNSPEC per entry on connected endpoints; may be NULL
+/// @param src_addr gets for each entry the sender's index in the address vector, or GDRFAB_ADDR_NOTAVAIL: the
+///   sender was not in it when the message came, this side began the operation, or the endpoint is connected;
+///   may be NULL
 /// @return as gdrfab_cq_read()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_readfrom(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize, src_addr: *mut u64) -> ssize_t {
-    // SAFETY: handed on.
-    let n = unsafe { gdrfab_cq_read(cq, buf, count) };
-    if !src_addr.is_null() {
-        for i in 0..n.max(0) as usize {
-            // SAFETY: the C caller says that src_addr holds count values, and n <= count.
-            unsafe { src_addr.add(i).write_unaligned(GDRFAB_ADDR_UNSPEC) };
+    // SAFETY: the C caller says that the handle is open and that both arrays hold count entries.
+    counted(|| unsafe {
+        let q = object(cq, "cq")?;
+        if buf.is_null() && count != 0 {
+            return Err(null("buf"));
         }
+        let format = q.format;
+        taken(q, q.read_from(count, |i, c, from| put_all(format, buf, src_addr, i, c, from)))
+    })
+}
+
+fn taken(cq: &fabric::Cq, taken: Taken) -> Result<usize> {
+    match taken {
+        Taken::Some(n) => Ok(n),
+        Taken::Empty => Err(Error::AGAIN),
+        Taken::ErrorFirst => Err(cq.error_first()),
     }
-    n
 }
 
 /// gdrfab_cq_read() that waits for the first entry. Polls for GDRFAB_SPIN_US, then sleeps; needs no
@@ -143,8 +177,28 @@ pub unsafe extern "C" fn gdrfab_cq_sread(
     cond: *const c_void,
     timeout_ms: c_int,
 ) -> ssize_t {
+    // SAFETY: handed on.
+    unsafe { gdrfab_cq_sreadfrom(cq, buf, count, std::ptr::null_mut(), cond, timeout_ms) }
+}
+
+/// gdrfab_cq_sread() that tells who sent, as gdrfab_cq_readfrom() does. Mirrors fi_cq_sreadfrom.
+///
+/// @param count      entries that buf and src_addr hold, not 0
+/// @param src_addr   as of gdrfab_cq_readfrom()
+/// @param cond       not used, NULL
+/// @param timeout_ms milliseconds, -1: no limit
+/// @return as gdrfab_cq_sread()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_cq_sreadfrom(
+    cq: *mut gdrfab_cq,
+    buf: *mut c_void,
+    count: usize,
+    src_addr: *mut u64,
+    cond: *const c_void,
+    timeout_ms: c_int,
+) -> ssize_t {
     let _ = cond;
-    // SAFETY: the C caller says that the handle is open and that buf holds count entries.
+    // SAFETY: the C caller says that the handle is open and that the arrays hold count entries.
     counted(|| unsafe {
         if buf.is_null() && count != 0 {
             return Err(null("buf"));
@@ -154,11 +208,7 @@ pub unsafe extern "C" fn gdrfab_cq_sread(
             return Err(Error::invalid("count: 0 entries cannot be waited for"));
         }
         let format = q.format;
-        match q.sread_from(count, timeout_ms, |i, c, from| put_from(format, buf, i, c, from.tag))? {
-            Taken::Some(n) => Ok(n),
-            Taken::Empty => Err(Error::AGAIN),
-            Taken::ErrorFirst => Err(q.error_first()),
-        }
+        taken(q, q.sread_from(count, timeout_ms, |i, c, from| put_all(format, buf, src_addr, i, c, from))?)
     })
 }
 
@@ -175,7 +225,7 @@ pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfa
         let out = output_sized(entry, "entry")?;
         super::eq::no_flags(flags)?;
         let (data, room) = ((*out).err_data, (*out).err_data_size);
-        let Some((c, f, _)) = q.read_error_from() else { return Err(Error::AGAIN) };
+        let Some((c, f, from)) = q.read_error_from() else { return Err(Error::AGAIN) };
         let written = if data.is_null() {
             0
         } else {
@@ -193,6 +243,8 @@ pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfa
             prov_errno: f.error.code.0,
             err_data: data,
             err_data_size: written,
+            tag: from.tag,
+            src_addr: from.peer,
         };
         write_sized(out, &e);
         Ok(1)

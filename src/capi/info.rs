@@ -41,7 +41,7 @@ pub struct gdrfab_info {
     pub paths: u64,
     /// GDRFAB_MR_*. Hint: what the caller is able to do; result: what it must do.
     pub mr_mode: u32,
-    /// GDRFAB_EP_MSG
+    /// GDRFAB_EP_MSG or GDRFAB_EP_RDM
     pub ep_type: u32,
     /// GDRFAB_THREAD_*
     pub threading: u32,
@@ -79,12 +79,13 @@ pub struct gdrfab_info {
     pub src_addrlen: usize,
     /// Bytes of dest_addr, its NUL included.
     pub dest_addrlen: usize,
-    /// Address to listen on, or NULL.
+    /// Address to listen on, or NULL. Of connectionless endpoints "rdm://IP:PORT", and they listen by
+    /// themselves.
     pub src_addr: *mut c_char,
     /// Address to connect to, or NULL. In a GDRFAB_CONNREQ event: the peer's, or "shm://" alone if it has
     /// none.
     pub dest_addr: *mut c_char,
-    /// "shm", "tcp" or "verbs"
+    /// "shm", "tcp" or "verbs"; of connectionless endpoints those that they go over, as in "shm+tcp".
     pub prov_name: *mut c_char,
     /// Name of the fabric.
     pub fabric_name: *mut c_char,
@@ -298,7 +299,9 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 ///
 /// The candidates of a provider come in the order of hints->near_iface, then of speed, then of names. No
 /// accelerator is opened but that of near_iface. An RDMA device is opened, asked and closed, unless hints or
-/// GDRFAB_PROVIDER name another provider.
+/// GDRFAB_PROVIDER name another provider. Connectionless endpoints are offered to hints that ask for
+/// GDRFAB_EP_RDM, or for a capability that no others have: GDRFAB_TAGGED, GDRFAB_DIRECTED_RECV,
+/// GDRFAB_SOURCE, GDRFAB_MULTI_RECV.
 ///
 /// @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
 /// @param node    host name, or NULL; a name of another host leaves shm out

@@ -18,6 +18,8 @@ pub mod objects;
 
 pub mod connection;
 
+pub mod av;
+
 pub mod memory;
 
 pub mod hmem;
@@ -25,6 +27,8 @@ pub mod hmem;
 pub mod rma;
 
 pub mod msg;
+
+pub mod tagged;
 
 pub mod cq;
 

@@ -7,6 +7,7 @@ use super::rma::check_op_flags;
 use super::types::*;
 use crate::error::{Error, Result};
 use crate::fabric::Endpoint;
+use crate::prov::flags::RECV_FLAGS;
 use crate::prov::op::{Common, Iov};
 use libc::{c_void, iovec, ssize_t};
 use std::slice::from_ref;
@@ -24,7 +25,8 @@ pub struct gdrfab_msg {
     pub desc: *mut *mut c_void,
     /// Number of pieces.
     pub iov_count: usize,
-    /// Not used on connected endpoints.
+    /// The peer's index; of a receive the only one that it takes messages of, or GDRFAB_ADDR_UNSPEC. Not used on
+    /// connected endpoints.
     pub addr: u64,
     /// Returned in the completion.
     pub context: *mut c_void,
@@ -102,9 +104,15 @@ unsafe fn parse<'a>(msg: *const gdrfab_msg, flags: u64) -> Result<(&'a [Iov], Co
     // SAFETY: the C caller's promise.
     unsafe {
         let m = read_sized(msg, "msg")?;
-        check_op_flags(flags)?;
         let c = Common { context: m.context as usize, flags, data: m.data, desc: 0, timeout_ns: m.timeout_ns, peer: m.addr };
         Ok((iovecs(m.msg_iov, m.iov_count, "msg->msg_iov")?, c, descs(m.desc, m.iov_count)))
+    }
+}
+
+pub(super) fn check_recv_flags(flags: u64, known: u64) -> Result<()> {
+    match flags & !known {
+        0 => Ok(()),
+        unknown => Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {unknown:#x} have no meaning for this receive"))),
     }
 }
 
@@ -117,6 +125,7 @@ pub unsafe extern "C" fn gdrfab_sendmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_m
     // SAFETY: the C caller says that the handle is open and the structs live.
     posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
+            check_op_flags(flags)?;
             let (iov, c, descs) = parse(msg, flags)?;
             ep.send(iov, &c, descs)
         })
@@ -207,25 +216,29 @@ pub unsafe extern "C" fn gdrfab_recvv(
 
 /// Posts a receive with pieces, flags and a deadline. Mirrors fi_recvmsg.
 ///
+/// With GDRFAB_MULTI_RECV the buffer, of one piece, takes messages one behind the other. Each gives an entry,
+/// whose buf tells where it lies (GDRFAB_CQ_FORMAT_DATA or TAGGED). The last one has GDRFAB_MULTI_RECV in its
+/// flags: fewer than GDRFAB_OPT_MIN_MULTI_RECV bytes are left, or the receive was cancelled, and the buffer is
+/// the caller's again. A message longer than what is left is cut off.
+///
 /// @param msg   the receive; read during the call only
-/// @param flags 0 or GDRFAB_COMPLETION
-/// @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS
+/// @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_MULTI_RECV
+/// @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS; -EOPNOTSUPP (GDRFAB_MULTI_RECV on a connected
+///   endpoint)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_recvmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg, flags: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the structs live.
     posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
+            check_recv_flags(flags, RECV_FLAGS)?;
             let (iov, c, descs) = parse(msg, flags)?;
-            match flags & !(GDRFAB_COMPLETION | GDRFAB_MORE) {
-                0 => ep.recv(iov, &c, descs),
-                unknown => Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {unknown:#x} have no meaning for a receive"))),
-            }
+            ep.recv(iov, &c, descs)
         })
     })
 }
 
-/// Cancels the first receive, waiting operation or unmatched message with this context: it completes with
-/// ECANCELED, and its buffer is not touched after the call. Mirrors fi_cancel.
+/// Cancels the first receive, tagged or not, waiting operation or unmatched message with this context: it
+/// completes with ECANCELED, and its buffer is not touched after the call. Mirrors fi_cancel.
 ///
 /// @return 0, -EINVAL, -ENOENT (none with that context can still be cancelled), -EOPNOTSUPP (verbs: a queue
 ///   pair returns no single request; shut the endpoint down, or give operations a deadline, which ends the

@@ -19,7 +19,7 @@ pub struct gdrfab_fabric {
 pub struct gdrfab_domain {
     _opaque: [u8; 0],
 }
-/// A connected endpoint.
+/// An endpoint.
 pub struct gdrfab_ep {
     _opaque: [u8; 0],
 }
@@ -39,6 +39,10 @@ pub struct gdrfab_eq {
 pub struct gdrfab_cntr {
     _opaque: [u8; 0],
 }
+/// An address vector: numbers the peers of connectionless endpoints.
+pub struct gdrfab_av {
+    _opaque: [u8; 0],
+}
 
 fn wants_fd(wait_obj: u32) -> Result<bool> {
     match wait_obj {
@@ -48,14 +52,14 @@ fn wants_fd(wait_obj: u32) -> Result<bool> {
     }
 }
 
-fn no_attr_flags(flags: u64) -> Result<()> {
+pub(super) fn no_attr_flags(flags: u64) -> Result<()> {
     match flags {
         0 => Ok(()),
         n => Err(Error::new(GDRFAB_EBADFLAGS, format!("attr->flags: {n:#x}, must be 0"))),
     }
 }
 
-fn no_reserved(reserved: u32) -> Result<()> {
+pub(super) fn no_reserved(reserved: u32) -> Result<()> {
     match reserved {
         0 => Ok(()),
         n => Err(Error::invalid(format!("attr->reserved: {n}, must be 0"))),
@@ -151,7 +155,7 @@ pub unsafe extern "C" fn gdrfab_domain_context(domain: *mut gdrfab_domain) -> *m
 
 // == Endpoints and connections ==
 
-/// Opens a connected endpoint. Mirrors fi_endpoint.
+/// Opens an endpoint, connected or connectionless as info->ep_type says. Mirrors fi_endpoint.
 ///
 /// @param info    a candidate, or the info of a GDRFAB_CONNREQ event, whose request this answers:
 ///   gdrfab_ep_accept() follows
@@ -176,9 +180,9 @@ pub unsafe extern "C" fn gdrfab_ep_open(
     })
 }
 
-/// Closes an endpoint. The peer gets GDRFAB_SHUTDOWN. Outstanding operations and receives complete with
-/// ECANCELED before the call returns 0, and their buffers are not touched afterwards. Unread events of the
-/// endpoint are dropped. Mirrors fi_close.
+/// Closes an endpoint. A connected peer gets GDRFAB_SHUTDOWN. Outstanding operations and receives complete
+/// with ECANCELED before the call returns 0, and their buffers are not touched afterwards. Unread events of
+/// the endpoint are dropped. Mirrors fi_close.
 ///
 /// @return 0, or
 ///   -EBUSY a peer (stopped, perhaps) or a device still uses a buffer after GDRFAB_SHM_CLOSE_MS. The
@@ -300,7 +304,8 @@ pub unsafe extern "C" fn gdrfab_cq_open(
                 GDRFAB_CQ_FORMAT_UNSPEC | GDRFAB_CQ_FORMAT_CONTEXT => CqFormat::Context,
                 GDRFAB_CQ_FORMAT_MSG => CqFormat::Msg,
                 GDRFAB_CQ_FORMAT_DATA => CqFormat::Data,
-                n => return Err(Error::invalid(format!("attr->format: {n}; GDRFAB_CQ_FORMAT_CONTEXT, MSG or DATA"))),
+                GDRFAB_CQ_FORMAT_TAGGED => CqFormat::Tagged,
+                n => return Err(Error::invalid(format!("attr->format: {n}; GDRFAB_CQ_FORMAT_CONTEXT, MSG, DATA or TAGGED"))),
             };
         }
         if size > CQ_SIZE_MAX {

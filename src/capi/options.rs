@@ -12,6 +12,9 @@ use libc::{c_char, c_int, c_void, ssize_t};
 
 /// Level of all options.
 pub const GDRFAB_OPT_ENDPOINT: c_int = 0;
+/// size_t, connectionless endpoints only: a receive with GDRFAB_MULTI_RECV posted from now on ends when fewer
+/// bytes are left of it; default 64.
+pub const GDRFAB_OPT_MIN_MULTI_RECV: c_int = 0;
 /// size_t, read only: bytes of private data with connect and accept.
 pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
 /// uint64_t nanoseconds: operations posted from now on end with ETIMEDOUT after it; 0 (default) or UINT64_MAX:
@@ -218,6 +221,7 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
         let ep: &Endpoint = object(ep, "ep")?;
         check_level(level)?;
         match optname {
+            GDRFAB_OPT_MIN_MULTI_RECV => ep.set_min_multi_recv(value(optval, optlen)?)?,
             GDRFAB_OPT_DEADLINE => ep.set_deadline_ns(value(optval, optlen)?),
             GDRFAB_OPT_RECV_DEADLINE => ep.set_recv_deadline_ns(value(optval, optlen)?),
             GDRFAB_OPT_CONNECT_TIMEOUT => ep.set_connect_timeout_ns(value(optval, optlen)?),
@@ -256,6 +260,7 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
         check_level(level)?;
         let optlen = output(optlen, "optlen")?;
         let raw: Vec<u8> = match optname {
+            GDRFAB_OPT_MIN_MULTI_RECV => ep.min_multi_recv()?.to_ne_bytes().into(),
             GDRFAB_OPT_CM_DATA_SIZE => ep.cm_data_size().to_ne_bytes().into(),
             GDRFAB_OPT_DEADLINE => ep.deadline_ns().to_ne_bytes().into(),
             GDRFAB_OPT_RECV_DEADLINE => ep.recv_deadline_ns().to_ne_bytes().into(),

@@ -36,7 +36,7 @@ pub struct gdrfab_msg_rma {
     pub desc: *mut *mut c_void,
     /// Number of local pieces.
     pub iov_count: usize,
-    /// Not used on connected endpoints.
+    /// The peer's index; not used on connected endpoints.
     pub addr: u64,
     /// Remote pieces; their lengths sum to those of the local ones.
     pub rma_iov: *const gdrfab_rma_iov,

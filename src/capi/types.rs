@@ -80,6 +80,8 @@ pub const GDRFAB_VERSION_PATCH: u32 = 0;
 pub const GDRFAB_MSG: u64 = 1u64 << 1;
 /// Remote memory access. Entry: the operation was RMA.
 pub const GDRFAB_RMA: u64 = 1u64 << 2;
+/// Tagged messages. Entry: the operation was one.
+pub const GDRFAB_TAGGED: u64 = 1u64 << 3;
 /// Initiate reads. Right: a read may fill the region.
 pub const GDRFAB_READ: u64 = 1u64 << 8;
 /// Initiate writes. Right: a write may take from the region.
@@ -92,6 +94,8 @@ pub const GDRFAB_SEND: u64 = 1u64 << 11;
 pub const GDRFAB_REMOTE_READ: u64 = 1u64 << 12;
 /// Right: peers may write the region. Entry: a peer wrote with data.
 pub const GDRFAB_REMOTE_WRITE: u64 = 1u64 << 13;
+/// Receives that take several messages. Flag of a receive: it is one. Entry: the receive is used up.
+pub const GDRFAB_MULTI_RECV: u64 = 1u64 << 16;
 /// Device memory.
 pub const GDRFAB_HMEM: u64 = 1u64 << 47;
 /// Reaches processes of this host.
@@ -100,6 +104,9 @@ pub const GDRFAB_LOCAL_COMM: u64 = 1u64 << 51;
 pub const GDRFAB_REMOTE_COMM: u64 = 1u64 << 52;
 /// Counters of remote writes. Flag of registration: such a counter may be bound to the region.
 pub const GDRFAB_RMA_EVENT: u64 = 1u64 << 56;
+
+/// Receives take messages of one peer alone, where src_addr names one; without it src_addr is ignored.
+pub const GDRFAB_DIRECTED_RECV: u64 = 1u64 << 59;
 
 /// gdrfab_info.mode: a write with data consumes a posted receive of its target, whose context its entry
 /// carries; without one the initiator waits. Set by verbs; an endpoint opened without GDRFAB_MSG and
@@ -150,6 +157,8 @@ pub const GDRFAB_ORDER_STRICT: u64 = 0x1ff;
 pub const GDRFAB_EP_UNSPEC: u32 = 0;
 /// Connected, reliable endpoint.
 pub const GDRFAB_EP_MSG: u32 = 1;
+/// Connectionless, reliable endpoint: reaches every peer of its address vector.
+pub const GDRFAB_EP_RDM: u32 = 3;
 /// Any threading level.
 pub const GDRFAB_THREAD_UNSPEC: u32 = 0;
 /// Any thread may call anything at any time.
@@ -166,7 +175,8 @@ pub const GDRFAB_PROGRESS_MANUAL: u32 = 2;
 pub const GDRFAB_ADDR_STR: u32 = 9;
 
 // Flags of gdrfab_getinfo().
-/// node and service name the local address, to listen on.
+/// node and service name the local address, to listen on. As a capability: gdrfab_cq_readfrom() tells who
+/// sent.
 pub const GDRFAB_SOURCE: u64 = 1u64 << 57;
 /// Candidates that do not fit are returned too, with their reason.
 pub const GDRFAB_GETINFO_ALL: u64 = 1u64 << 60;
@@ -192,6 +202,36 @@ pub const GDRFAB_SELECTIVE_COMPLETION: u64 = 1u64 << 59;
 pub const GDRFAB_ADDR_MAX: usize = 256;
 /// Bytes of private data with connect, accept and reject.
 pub const GDRFAB_CM_DATA_MAX: usize = 256;
+
+// == Address vectors ==
+// An endpoint of ep_type GDRFAB_EP_RDM reaches many peers. An address vector numbers them: its indexes are
+// the dest_addr and src_addr of operations. They count from 0 in the order of insertion, so that processes
+// that insert and remove the same names in the same order have the same indexes. Inserting connects nobody:
+// that happens when a peer is first used. Order: open, bind queues and one vector, enable,
+// gdrfab_ep_getname(), exchange the names by other means, insert them.
+//
+// A name has GDRFAB_NAME_LEN bytes, is not text, and is good on every host: it tells where the endpoint
+// listens, and which of those that listened there one after the other it is. What is sent to the name of an
+// endpoint that is gone fails, and never reaches one that listens there now. A name of gdrfab_av_insertsvc(),
+// of node and service alone, means whoever listens there.
+
+// Limits.
+/// Bytes of the name of a connectionless endpoint.
+pub const GDRFAB_NAME_LEN: usize = 48;
+
+// Values of fi_addr besides indexes.
+/// No index: of a receive any peer; of an entry a sender that is not in the vector, or none.
+pub const GDRFAB_ADDR_UNSPEC: u64 = u64::MAX;
+/// The same, where an index was asked for and there is none.
+pub const GDRFAB_ADDR_NOTAVAIL: u64 = u64::MAX;
+
+// gdrfab_av_attr.type.
+/// As GDRFAB_AV_TABLE.
+pub const GDRFAB_AV_UNSPEC: u32 = 0;
+/// As GDRFAB_AV_TABLE: what a caller has to treat as opaque may be an index.
+pub const GDRFAB_AV_MAP: u32 = 1;
+/// Indexes.
+pub const GDRFAB_AV_TABLE: u32 = 2;
 
 // == Memory ==
 // A region gives peers access to memory by key and address. It is registered with a domain, of host or device
@@ -272,7 +312,7 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 // == RMA ==
 // One-sided writes and reads. What holds for every call that posts an operation, here and under Messages:
 //
-//   ep           an endpoint that is connected; for receives, enabled
+//   ep           an endpoint that is connected; for receives, and of ep_type GDRFAB_EP_RDM, enabled
 //   buf, len     local memory and its bytes. It is not changed, and of a read or receive not used, until the
 //                completion. RMA of 0 bytes checks the key and moves nothing; a message may have 0 bytes
 //   iov, count   pieces of local memory, joined: up to info->tx_iov_limit, of receives rx_iov_limit. The
@@ -281,17 +321,22 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 //                each, or NULL. Required for device memory, and where info->mr_mode has GDRFAB_MR_LOCAL
 //   addr, key    the remote address, and the key of the peer's region
 //   data         64 bits for the peer's completion entry
-//   dest_addr, src_addr   not used on connected endpoints
+//   dest_addr    the peer's index in the address vector; not used on connected endpoints
+//   src_addr     of a read the same; of a receive the only peer that it takes messages of, or
+//                GDRFAB_ADDR_UNSPEC; not used on connected endpoints
 //   context      returned in the completion entry
 //
 // A result of 0 says that the operation is posted; it then gives one entry, error entry or count. Any other
 // result says that nothing was posted, for a reason on this side:
 //
-//   -EAGAIN      too many operations are outstanding, or the queue could overrun: read completions and repeat
+//   -EAGAIN      too many operations are outstanding, or the queue could overrun: read completions and
+//                repeat. Connectionless endpoints: only for what this side's progress frees, never for what a
+//                peer does
 //   -ENOTCONN    not connected yet
 //   -ESHUTDOWN   not connected any more
+//   -EINVAL      also: dest_addr names no peer of the address vector
 //   -EMSGSIZE    longer than info->max_msg_size, of inject calls than info->inject_size
-//   -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS   as for all calls
+//   -E2BIG, -GDRFAB_EBADFLAGS   as for all calls
 //
 // Several threads may post on one endpoint (GDRFAB_THREAD_SAFE).
 //
@@ -322,9 +367,29 @@ pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
 // Two-sided: each message goes into one posted receive of the peer, in the order of posting. Parameters,
 // results and threads of all calls: see RMA.
 
+// == Tagged messages ==
+// Messages that a receive chooses by 64 bits of tag. A receive takes a message whose tag is its own but for
+// the bits that are set in ignore, and whose sender is src_addr, if that names one. Messages of one sender
+// are matched in the order of sending, receives in the order of posting. Tagged and untagged messages never
+// meet. They need an endpoint of ep_type GDRFAB_EP_RDM; others answer -EOPNOTSUPP. Parameters, results and
+// threads of all calls: see RMA; those of receives: gdrfab_recv().
+//
+//   tag, ignore  chosen by the caller; bits set in ignore are not compared
+//
+// A message waits for its receive where it is, up to some KiB at the receiver. A message that is longer than
+// its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole length in len + olen;
+// the sender succeeds.
+
+// Flags of gdrfab_trecvmsg(), of one that looks for a message that has come, besides GDRFAB_PEEK.
+/// With GDRFAB_PEEK: keep the message that is found for the receive of this context; then: receive that one.
+pub const GDRFAB_CLAIM: u64 = 1u64 << 59;
+/// With GDRFAB_PEEK or GDRFAB_CLAIM: drop the message.
+pub const GDRFAB_DISCARD: u64 = 1u64 << 58;
+
 // == Completion queue ==
 // A post reserves its entry, so a queue cannot overrun: a full one makes posts return -EAGAIN. Reading drives
-// the endpoints that are bound to the queue (GDRFAB_PROGRESS_MANUAL).
+// the endpoints that are bound to the queue (GDRFAB_PROGRESS_MANUAL). Connectionless endpoints reserve
+// nothing: the queue grows.
 
 // gdrfab_cq_attr.format: what an entry is.
 /// GDRFAB_CQ_FORMAT_CONTEXT.
@@ -335,6 +400,8 @@ pub const GDRFAB_CQ_FORMAT_CONTEXT: u32 = 1;
 pub const GDRFAB_CQ_FORMAT_MSG: u32 = 2;
 /// gdrfab_cq_data_entry.
 pub const GDRFAB_CQ_FORMAT_DATA: u32 = 3;
+/// gdrfab_cq_tagged_entry.
+pub const GDRFAB_CQ_FORMAT_TAGGED: u32 = 4;
 
 // wait_obj of queues and counters. The waiting calls work with any.
 /// No descriptor.
@@ -370,9 +437,6 @@ pub const GDRFAB_PROV_REJECTED: c_int = 11;
 /// This plus the ibv_wc_status of a failed work request.
 pub const GDRFAB_PROV_VERBS: c_int = 100;
 
-/// No address: what gdrfab_cq_readfrom() gives on connected endpoints.
-pub const GDRFAB_ADDR_UNSPEC: u64 = u64::MAX;
-
 // == Event queue ==
 // Tells of connections, and drives connecting and listening.
 
@@ -387,7 +451,8 @@ pub const GDRFAB_CONNECTED: u32 = 2;
 /// The peer closed, shut down or died.
 pub const GDRFAB_SHUTDOWN: u32 = 3;
 
-/// Flag of gdrfab_eq_read() and gdrfab_eq_sread(): the event stays in the queue.
+/// Flag of gdrfab_eq_read() and gdrfab_eq_sread(): the event stays in the queue. Flag of gdrfab_trecvmsg():
+/// see there.
 pub const GDRFAB_PEEK: u64 = 1u64 << 19;
 
 // == Counter ==
@@ -448,6 +513,10 @@ const _: () = {
             && GDRFAB_PROV_VERBS == Code::verbs(0).0
     );
     assert!(GDRFAB_CM_DATA_MAX == info::CM_DATA_MAX && GDRFAB_ADDR_MAX == info::ADDR_MAX);
+    assert!(GDRFAB_TAGGED == flags::TAGGED && GDRFAB_MULTI_RECV == flags::MULTI_RECV && GDRFAB_DIRECTED_RECV == flags::DIRECTED_RECV);
+    assert!(GDRFAB_PEEK == flags::PEEK && GDRFAB_CLAIM == flags::CLAIM && GDRFAB_DISCARD == flags::DISCARD);
+    assert!(GDRFAB_EP_RDM == fabric::EP_RDM);
+    assert!(GDRFAB_NAME_LEN == fabric::NAME_LEN && GDRFAB_ADDR_UNSPEC == fabric::UNSPEC);
     assert!(GDRFAB_EP_MSG == fabric::EP_MSG && GDRFAB_THREAD_SAFE == fabric::THREAD_SAFE && GDRFAB_THREAD_DOMAIN == fabric::THREAD_DOMAIN);
     assert!(
         GDRFAB_PROGRESS_AUTO == fabric::PROGRESS_AUTO

@@ -3,7 +3,7 @@
 
 use super::cntr::Cntr;
 use super::endpoint::Endpoint;
-use super::info::{Info, PROGRESS_AUTO, THREAD_DOMAIN};
+use super::info::{EP_RDM, Info, PROGRESS_AUTO, THREAD_DOMAIN};
 use super::wait::Progressor;
 use super::{Context, Owner, Users};
 use crate::error::{Error, Result, errno};
@@ -20,14 +20,15 @@ use std::sync::Arc;
 
 pub struct Fabric {
     pub context: Context,
-    provider: &'static dyn prov::Provider,
+    /// The name of one, or of those that connectionless endpoints go over.
+    provider: &'static str,
     pub(crate) owner: Owner,
     pub(crate) users: Users,
 }
 
 impl Fabric {
     pub fn open(info: &Info) -> Result<Arc<Fabric>> {
-        let provider = prov::get(info.prov_name.as_deref())?;
+        let provider = super::info::provider(info)?.name();
         Ok(Arc::new(Fabric { context: Context::default(), provider, owner: Owner::here(), users: Users::default() }))
     }
 
@@ -43,6 +44,8 @@ pub struct Domain {
     pub(crate) owner: Owner,
     pub(crate) users: Users,
     pub(crate) prov: Arc<dyn prov::Domain>,
+    /// Its endpoints are of ep_type GDRFAB_EP_RDM.
+    pub(crate) connectionless: bool,
     pub threading: Threading,
     progressor: Option<Progressor>,
     pub(crate) drivers: Arc<Drivers>,
@@ -59,13 +62,14 @@ impl Domain {
     pub fn open(fabric: &Arc<Fabric>, info: &Info) -> Result<Arc<Domain>> {
         fabric.owner.check()?;
         super::info::check(info)?;
-        if info.prov_name.as_deref() != Some(fabric.provider.name()) {
-            return Err(Error::invalid(format!("info->prov_name: the fabric was opened with {:?}", fabric.provider.name())));
+        if info.prov_name.as_deref() != Some(fabric.provider) {
+            return Err(Error::invalid(format!("info->prov_name: the fabric was opened with {:?}", fabric.provider)));
         }
         let auto = info.progress == PROGRESS_AUTO;
         // The progress thread works beside the caller's, whatever the caller promised about its own.
         let threading = if info.threading == THREAD_DOMAIN && !auto { Threading::Promised } else { Threading::Safe };
-        let prov = fabric.provider.open_domain(info, threading)?;
+        let connectionless = info.ep_type == EP_RDM;
+        let prov = super::info::provider(info)?.open_domain(info, threading)?;
         let progressor = if auto { Some(Progressor::start()?) } else { None };
         fabric.users.add();
         Ok(Arc::new(Domain {
@@ -74,6 +78,7 @@ impl Domain {
             owner: Owner::here(),
             users: Users::default(),
             prov,
+            connectionless,
             threading,
             drivers: Arc::new(Drivers::new(progressor.as_ref().map(Progressor::waiter))),
             progressor,
@@ -85,7 +90,7 @@ impl Domain {
 
     /// The provider that it was opened of.
     pub fn provider(&self) -> &str {
-        self.fabric.provider.name()
+        self.fabric.provider
     }
 
     pub fn check_close(&self) -> Result<()> {

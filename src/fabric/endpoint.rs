@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connected endpoints.
+//! Endpoints, connected and connectionless.
 
+use super::av::Av;
 use super::cntr::Cntr;
 use super::cq::Cq;
 use super::domain::Domain;
 use super::eq::Eq;
-use super::info::Info;
+use super::info::{EP_RDM, Info};
 use super::{Context, requests};
 use crate::error::{Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
+use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Effort};
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::{Entry, EpHead, ReadSole};
@@ -27,6 +29,7 @@ struct Bound {
     cqs: Vec<Arc<Cq>>,
     eq: Option<Arc<Eq>>,
     cntrs: Vec<Arc<Cntr>>,
+    av: Option<Arc<Av>>,
 }
 
 /// Its handle is what posting calls find the head by.
@@ -44,6 +47,9 @@ impl Endpoint {
     pub fn open(domain: &Arc<Domain>, info: &Info, context: usize) -> Result<Arc<Endpoint>> {
         domain.owner.check()?;
         super::info::check(info)?;
+        if domain.connectionless != (info.ep_type == EP_RDM) {
+            return Err(Error::invalid(format!("info->ep_type: {}; the domain was opened with the info of another type", info.ep_type)));
+        }
         let request = match info.request {
             None => None,
             Some(id) => Some(requests::take(id).ok_or_else(|| {
@@ -124,6 +130,18 @@ impl Endpoint {
         Ok(())
     }
 
+    pub fn bind_av(self: &Arc<Self>, av: &Arc<Av>, bits: u64) -> Result<()> {
+        self.domain.owner.check()?;
+        no_flags(bits)?;
+        if !Arc::ptr_eq(av.domain(), &self.domain) {
+            return Err(Error::invalid("av: belongs to another domain than the endpoint"));
+        }
+        self.prov().bind(Binding::Av(av.names.clone()))?;
+        av.attach();
+        self.bound.lock().av = Some(av.clone());
+        Ok(())
+    }
+
     pub fn enable(self: &Arc<Self>) -> Result<()> {
         self.domain.owner.check()?;
         self.head.enable()?;
@@ -189,6 +207,15 @@ impl Endpoint {
         self.prov().address()
     }
 
+    /// What peers reach it by: the name of a connectionless endpoint, of another one its address with a NUL.
+    pub fn name(&self) -> Result<Vec<u8>> {
+        let address = self.address()?;
+        match self.domain.connectionless {
+            true => Ok(address.parse::<Name>()?.encode().into()),
+            false => Ok([address.as_bytes(), &[0]].concat()),
+        }
+    }
+
     pub fn peer_address(&self) -> Result<String> {
         self.prov().peer_address()
     }
@@ -206,6 +233,9 @@ impl Endpoint {
         if let Some(eq) = &bound.eq {
             eq.detach_ep(self);
             eq.events.forget(Arc::as_ptr(self) as usize);
+        }
+        if let Some(av) = &bound.av {
+            av.detach();
         }
         self.domain.users.remove();
         Ok(())
@@ -230,7 +260,20 @@ impl Endpoint {
 
     pub fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
+        if common.flags & flags::MULTI_RECV != 0 && !self.domain.connectionless {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_MULTI_RECV needs an endpoint of ep_type GDRFAB_EP_RDM"));
+        }
         self.prov().recv(local, common, descs)
+    }
+
+    pub fn tsend(&self, local: &[Iov], common: &Common, descs: &[u64], tag: u64) -> Result<()> {
+        self.domain.owner.check()?;
+        self.prov().tsend(local, common, descs, tag)
+    }
+
+    pub fn trecv(&self, local: &[Iov], common: &Common, descs: &[u64], tag: u64, ignore: u64) -> Result<()> {
+        self.domain.owner.check()?;
+        self.prov().trecv(local, common, descs, tag, ignore)
     }
 
     /// Its head, and how arrivals are read where it is the queue's only endpoint.
@@ -311,6 +354,28 @@ impl Endpoint {
 
     pub fn set_connect_timeout_ns(&self, ns: u64) {
         self.prov().set_options(&mut |o| o.connect_timeout_ns = ns);
+    }
+
+    /// A receive of several messages ends when fewer bytes are left of it.
+    pub fn min_multi_recv(&self) -> Result<usize> {
+        self.takes_several()?;
+        Ok(self.prov().options().min_multi_recv)
+    }
+
+    pub fn set_min_multi_recv(&self, bytes: usize) -> Result<()> {
+        self.takes_several()?;
+        self.prov().set_options(&mut |o| o.min_multi_recv = bytes);
+        Ok(())
+    }
+
+    fn takes_several(&self) -> Result<()> {
+        match self.domain.connectionless {
+            true => Ok(()),
+            false => Err(Error::fixed(
+                errno::ENOPROTOOPT,
+                "optname: only an endpoint of ep_type GDRFAB_EP_RDM receives several messages at once",
+            )),
+        }
     }
 
     pub fn policy(&self) -> PathPolicy {

@@ -7,9 +7,12 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::Paths;
 use crate::prov::info::Ask;
-use crate::prov::{self, flags};
+use crate::prov::{self, Provider, flags};
+use crate::rdm;
 
-pub use crate::prov::info::{ADDR_STR, EP_MSG, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, Secret, THREAD_DOMAIN, THREAD_SAFE};
+pub use crate::prov::info::{
+    ADDR_STR, EP_MSG, EP_RDM, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, Secret, THREAD_DOMAIN, THREAD_SAFE,
+};
 
 /// A field of bits, as far as this library knows them.
 struct Bits {
@@ -56,12 +59,18 @@ impl Bits {
     }
 }
 
+/// Who made the candidate.
+pub(super) fn provider(info: &Info) -> Result<&'static dyn Provider> {
+    let name = info.prov_name.as_deref();
+    if info.ep_type == EP_RDM { rdm::get(name) } else { prov::get(name) }
+}
+
 /// Checks the choices of an info that comes back to open something.
 pub(crate) fn check(info: &Info) -> Result<()> {
     let within = |what: &str, value: u32, known: &[u32]| {
         if known.contains(&value) { Ok(()) } else { Err(Error::invalid(format!("info->{what}: {value}, this provider knows {known:?}"))) }
     };
-    within("ep_type", info.ep_type, &[0, EP_MSG])?;
+    within("ep_type", info.ep_type, &[0, EP_MSG, EP_RDM])?;
     within("threading", info.threading, &[0, THREAD_SAFE, THREAD_DOMAIN])?;
     within("progress", info.progress, &[0, PROGRESS_AUTO, PROGRESS_MANUAL])?;
     within("addr_format", info.addr_format, &[0, ADDR_STR])?;
@@ -99,6 +108,7 @@ fn name(what: &str, want: &Option<String>, offer: &Option<String>) -> Result<()>
 /// Holds a candidate against the hints and takes over what they choose.
 fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     let most = |limit: usize, says: usize| if limit == 0 { says } else { limit };
+    one_of("ep_type", hints.ep_type, &[info.ep_type])?;
     name("fabric_name", &hints.fabric_name, &info.fabric_name)?;
     name("domain_name", &hints.domain_name, &info.domain_name)?;
     CAPS.fit(hints.caps, info.caps)?;
@@ -117,7 +127,6 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
             ),
         ));
     }
-    one_of("ep_type", hints.ep_type, &[EP_MSG])?;
     one_of("threading", hints.threading, &[THREAD_SAFE, THREAD_DOMAIN])?;
     one_of("progress", hints.progress, &[PROGRESS_AUTO, PROGRESS_MANUAL])?;
     one_of("addr_format", hints.addr_format, &[ADDR_STR])?;
@@ -143,15 +152,12 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
             format!("hints->paths asks for {}{unknown}; the provider has {}", hints.paths.words(), info.paths.words()),
         ));
     }
-    let provider = prov::get(info.prov_name.as_deref());
-    if let Some(addr) = &hints.src_addr {
-        provider.clone()?.check_address(addr).map_err(|e| e.context("hints->src_addr"))?;
-        info.src_addr = Some(addr.clone());
+    let check = |addr: &str| provider(info)?.check_address(addr);
+    for (addr, name) in [(&hints.src_addr, "hints->src_addr"), (&hints.dest_addr, "hints->dest_addr")] {
+        addr.as_deref().map_or(Ok(()), check).map_err(|e| e.context(name))?;
     }
-    if let Some(addr) = &hints.dest_addr {
-        provider?.check_address(addr).map_err(|e| e.context("hints->dest_addr"))?;
-        info.dest_addr = Some(addr.clone());
-    }
+    info.src_addr = hints.src_addr.clone().or(info.src_addr.take());
+    info.dest_addr = hints.dest_addr.clone().or(info.dest_addr.take());
     // Without the bit the caller does without: offsets instead of addresses, keys of its own.
     info.mr_mode &= hints.mr_mode;
     info.caps = if hints.caps == 0 { info.caps } else { hints.caps };
@@ -178,7 +184,7 @@ fn pci_of(near: Site) -> Result<String> {
 /// The NIC behind an info of a list.
 pub fn nic(info: &Info) -> Result<Nic> {
     let near = info.near.map(pci_of).transpose()?;
-    prov::get(info.prov_name.as_deref())?.nic(info, near.as_deref())
+    provider(info)?.nic(info, near.as_deref())
 }
 
 fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
@@ -226,7 +232,16 @@ pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Opt
     let near = hints.and_then(|h| h.near).map(pci_of).transpose()?;
     let domain = hints.and_then(|h| h.domain_name.as_deref());
     let ask = Ask { node, service, source: asked & flags::SOURCE != 0, domain, near: near.as_deref() };
-    let mut all = prov::candidates(&ask, wanted);
+    // What is connected comes to who asks for nothing else.
+    let asks_for = |ep_type: u32| hints.is_none_or(|h| h.ep_type == 0 || h.ep_type == ep_type);
+    let connectionless = hints.is_some_and(|h| h.ep_type == EP_RDM || h.caps & flags::CONNECTIONLESS != 0) && asks_for(EP_RDM);
+    let mut all = if connectionless { rdm::candidates(&ask, wanted) } else { Vec::new() };
+    if !connectionless || asks_for(EP_MSG) {
+        all.extend(prov::candidates(&ask, wanted));
+    }
+    if all.is_empty() {
+        return Err(Error::fixed(errno::ENODATA, "no provider fits: hints->ep_type: none of them has connectionless endpoints here"));
+    }
     for info in &mut all {
         info.near = hints.and_then(|h| h.near);
         info.auth_key = hints.and_then(|h| h.auth_key.clone());

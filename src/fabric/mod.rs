@@ -2,6 +2,7 @@
 //! The objects that the API speaks of. They hold each other alive, answer -EBUSY when one is closed that others still use, and
 //! reach the provider by its contract; endpoints and queues begin with their tables of operations.
 
+mod av;
 mod cntr;
 mod cq;
 mod descriptor;
@@ -15,17 +16,20 @@ mod read;
 mod requests;
 mod wait;
 
+pub use crate::prov::av::{NAME_LEN, Name, UNSPEC};
 pub use crate::prov::bind::Effort;
 pub use crate::prov::ops::CqFormat;
+pub use av::Av;
 pub use cntr::{Cntr, Reached};
 pub use cq::Cq;
 pub use domain::{Domain, Fabric, Mr};
 pub use endpoint::{Endpoint, PathAnswer, Stats};
 pub use eq::Eq;
 pub use info::{
-    ADDR_STR, EP_MSG, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, Secret, THREAD_DOMAIN, THREAD_SAFE, getinfo, left_out, nic,
+    ADDR_STR, EP_MSG, EP_RDM, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, Secret, THREAD_DOMAIN, THREAD_SAFE, getinfo, left_out, nic,
 };
 pub use pep::Pep;
+pub use read::put_all;
 pub use requests::RequestId;
 
 use crate::error::{Error, Result, errno};

@@ -5,7 +5,7 @@ use super::Context;
 use super::domain::Fabric;
 use super::endpoint::{check_data, no_flags};
 use super::eq::Eq;
-use super::info::Info;
+use super::info::{EP_RDM, Info};
 use super::requests::{self, RequestId};
 use crate::error::{Error, Result};
 use crate::prov::{self, PassiveEndpoint};
@@ -26,6 +26,9 @@ impl Pep {
     pub fn open(fabric: &Arc<Fabric>, info: &Info, context: usize) -> Result<Arc<Pep>> {
         fabric.owner.check()?;
         super::info::check(info)?;
+        if info.ep_type == EP_RDM {
+            return Err(Error::invalid("info->ep_type: a connectionless endpoint listens by itself, and needs no passive one"));
+        }
         let inner = PassiveEndpoint::new(prov::get(info.prov_name.as_deref())?.open_listener(info)?, context);
         fabric.users.add();
         let pep =

@@ -122,11 +122,11 @@ unsafe extern "C" fn tagged(cq: *const CqHead, buf: *mut c_void, count: usize) -
     unsafe { read_from(cq, buf, count, std::ptr::null_mut()) }
 }
 
-/// gdrfab_cq_readfrom(): as gdrfab_cq_read() in any format, with the index of each entry's peer.
+/// gdrfab_cq_read() in any format, with the index of each entry's peer.
 ///
 /// # Safety
 /// As for `queue`; `peers` is NULL or holds `count` numbers.
-pub unsafe fn read_from(cq: *const CqHead, buf: *mut c_void, count: usize, peers: *mut u64) -> isize {
+unsafe fn read_from(cq: *const CqHead, buf: *mut c_void, count: usize, peers: *mut u64) -> isize {
     let read = || {
         if buf.is_null() && count != 0 {
             return failed(&null("buf")) as isize;

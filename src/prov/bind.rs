@@ -112,6 +112,8 @@ pub struct Options {
     pub stream: u64,
     /// Operations may call a device's driver in this process.
     pub driver_calls: bool,
+    /// A receive of several messages ends when fewer bytes are left of it.
+    pub min_multi_recv: usize,
 }
 
 impl Options {
@@ -124,6 +126,7 @@ impl Options {
             coop,
             stream: 0,
             driver_calls: true,
+            min_multi_recv: 64,
         }
     }
 }

@@ -35,6 +35,10 @@ pub const CLAIM: u64 = 1 << 59;
 pub const DISCARD: u64 = 1 << 58;
 pub const GETINFO_ALL: u64 = 1 << 60;
 
+/// What a receive may be posted with; a tagged one besides.
+pub const RECV_FLAGS: u64 = COMPLETION | MORE | MULTI_RECV;
+pub const TRECV_FLAGS: u64 = COMPLETION | MORE | PEEK | CLAIM | DISCARD;
+
 /// What an operation may be posted with.
 pub const OP_FLAGS: u64 = REMOTE_CQ_DATA | MORE | FENCE | COMPLETION | INJECT | INJECT_COMPLETE | TRANSMIT_COMPLETE | DELIVERY_COMPLETE;
 
@@ -53,13 +57,18 @@ pub const ORDER_ALL: u64 = 0x1ff;
 /// without GDRFAB_FENCE. (libfabric's RAR, RAW, RAS, WAW, WAS, SAW, SAS.)
 pub const ORDER_UNLESS_READ: u64 = 0x1ff & !(1 << 3) & !(1 << 6);
 
+/// Capabilities that only connectionless endpoints have.
+pub const CONNECTIONLESS: u64 = TAGGED | DIRECTED_RECV | SOURCE | MULTI_RECV;
+
 /// Capabilities that an info may carry.
-pub const CAPS: u64 = MSG | RMA | READ | WRITE | RECV | SEND | REMOTE_READ | REMOTE_WRITE | HMEM | LOCAL_COMM | REMOTE_COMM | RMA_EVENT;
+pub const CAPS: u64 =
+    CONNECTIONLESS | MSG | RMA | READ | WRITE | RECV | SEND | REMOTE_READ | REMOTE_WRITE | HMEM | LOCAL_COMM | REMOTE_COMM | RMA_EVENT;
 
 /// Names of capabilities and operation flags, without their GDRFAB_.
 pub const NAMES: &[(u64, &str)] = &[
     (MSG, "MSG"),
     (RMA, "RMA"),
+    (TAGGED, "TAGGED"),
     (READ, "READ"),
     (WRITE, "WRITE"),
     (RECV, "RECV"),
@@ -78,6 +87,11 @@ pub const NAMES: &[(u64, &str)] = &[
     (LOCAL_COMM, "LOCAL_COMM"),
     (REMOTE_COMM, "REMOTE_COMM"),
     (RMA_EVENT, "RMA_EVENT"),
+    (MULTI_RECV, "MULTI_RECV"),
+    (PEEK, "PEEK"),
+    (SOURCE, "SOURCE"),
+    (DISCARD, "DISCARD"),
+    (DIRECTED_RECV, "DIRECTED_RECV"),
 ];
 
 /// Names of the bits of `mr_mode`.

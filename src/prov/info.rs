@@ -11,6 +11,7 @@ pub const CM_DATA_MAX: usize = 256;
 pub const ADDR_MAX: usize = 256;
 
 pub const EP_MSG: u32 = 1;
+pub const EP_RDM: u32 = 3;
 pub const ADDR_STR: u32 = 9;
 pub const THREAD_SAFE: u32 = 1;
 pub const THREAD_DOMAIN: u32 = 3;

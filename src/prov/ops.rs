@@ -26,6 +26,12 @@ pub type InjectWrite = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, u
 pub type Message = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *mut c_void, u64, *mut c_void) -> isize;
 /// gdrfab_inject(): endpoint, buffer, length, peer.
 pub type Inject = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, u64) -> isize;
+/// gdrfab_tsend(): endpoint, buffer, length, descriptor, peer, tag, context.
+pub type Tagged = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *mut c_void, u64, u64, *mut c_void) -> isize;
+/// gdrfab_tinject(): endpoint, buffer, length, peer, tag.
+pub type InjectTagged = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, u64, u64) -> isize;
+/// gdrfab_trecv(): endpoint, buffer, length, descriptor, peer, tag, ignored bits, context.
+pub type RecvTagged = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *mut c_void, u64, u64, u64, *mut c_void) -> isize;
 /// A turn of progress that writes up to `most` arrivals into the caller's array instead of the empty queue. Negative: nothing
 /// was done, and `progress` is to be called.
 pub type Arrive = unsafe fn(*const EpHead, &Queue, *mut c_void, usize) -> isize;
@@ -52,6 +58,9 @@ pub struct EpOps {
     pub send: Message,
     pub inject: Inject,
     pub recv: Message,
+    pub tsend: Tagged,
+    pub tinject: InjectTagged,
+    pub trecv: RecvTagged,
     /// By format, where arrivals can go straight to the reader of a queue without locks.
     pub arrive: Option<[Arrivals; 4]>,
 }
@@ -161,7 +170,7 @@ pub fn on_host(desc: *mut c_void) -> bool {
 /// `recv`. Where a provider's own entry finds what it is not made for, it jumps here.
 pub static GENERAL: EpOps = GENERAL_ENTRIES;
 /// The same, for tables that have a part of them.
-pub const GENERAL_ENTRIES: EpOps = EpOps { write, read, inject_write, send, inject, recv, arrive: None };
+pub const GENERAL_ENTRIES: EpOps = EpOps { write, read, inject_write, send, inject, recv, tsend, tinject, trecv, arrive: None };
 
 /// Out of line: what `hold` runs in line goes through memory.
 #[inline(never)]
@@ -264,6 +273,59 @@ pub unsafe extern "C" fn recv(
     // SAFETY: the C caller says that the handle is open.
     let ep = unsafe { &*ep };
     posting(|| ep.check(local.addr, local.len).and_then(|()| ep.prov.recv(&[local], &c, from_ref(&c.desc))))
+}
+
+#[inline(never)]
+fn tagged(ep: &EpHead, local: Iov, c: &Common, tag: u64) -> Result<()> {
+    ep.check(local.addr, local.len)?;
+    let c = Common { flags: c.flags | ep.tx_op_flags, ..*c };
+    ep.prov.tsend(&[local], &c, from_ref(&c.desc), tag)
+}
+
+/// # Safety
+/// As for [`EpOps`].
+#[inline(never)]
+pub unsafe extern "C" fn tsend(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
+    // SAFETY: the C caller says that the handle is open.
+    posting(|| tagged(unsafe { &*ep }, Iov { addr: buf as usize, len }, &c, tag))
+}
+
+/// # Safety
+/// As for [`EpOps`].
+#[inline(never)]
+pub unsafe extern "C" fn tinject(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, tag: u64) -> isize {
+    let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
+    // SAFETY: the C caller says that the handle is open.
+    posting(|| tagged(unsafe { &*ep }, Iov { addr: buf as usize, len }, &c, tag))
+}
+
+/// # Safety
+/// As for [`EpOps`].
+#[inline(never)]
+pub unsafe extern "C" fn trecv(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    src_addr: u64,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
+    let local = Iov { addr: buf as usize, len };
+    // SAFETY: the C caller says that the handle is open.
+    let ep = unsafe { &*ep };
+    posting(|| ep.check(local.addr, local.len).and_then(|()| ep.prov.trecv(&[local], &c, from_ref(&c.desc), tag, ignore)))
 }
 
 /// Shape of entries.

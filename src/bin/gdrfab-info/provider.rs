@@ -3,7 +3,7 @@
 
 use crate::nics::{self, Port};
 use gdrfab::error::Result;
-use gdrfab::fabric::{self, ADDR_STR, EP_MSG, Info, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
+use gdrfab::fabric::{self, ADDR_STR, EP_MSG, EP_RDM, Info, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
 use gdrfab::hmem::Site;
 use gdrfab::prov::{self, Offer, flags};
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ impl Provider {
         vec![
             ("fabric", i.fabric_name.clone().unwrap_or_default()),
             ("domain", i.domain_name.clone().unwrap_or_default()),
-            ("endpoints", named(i.ep_type, &[(EP_MSG, "MSG: connected, reliable")])),
+            ("endpoints", named(i.ep_type, &[(EP_MSG, "MSG: connected, reliable"), (EP_RDM, "RDM: connectionless, reliable")])),
             ("capabilities", names(i.caps, &CAPS).join(" ")),
             ("addresses", named(i.addr_format, &[(ADDR_STR, addresses)])),
             ("threading", named(i.threading, &[(THREAD_SAFE, "SAFE; DOMAIN may be asked for"), (THREAD_DOMAIN, "DOMAIN")])),
@@ -176,7 +176,7 @@ impl Provider {
         let mut attributes = json!({
             "fabric": i.fabric_name,
             "domain": i.domain_name,
-            "ep_type": named(i.ep_type, &[(EP_MSG, "msg")]),
+            "ep_type": named(i.ep_type, &[(EP_MSG, "msg"), (EP_RDM, "rdm")]),
             "caps": names(i.caps, &CAPS),
             "addr_format": named(i.addr_format, &[(ADDR_STR, "str")]),
             "threading": threading(i.threading),

@@ -44,6 +44,7 @@ const fn of_lock<const LOCKED: bool>() -> EpOps {
         inject: inject::<LOCKED>,
         recv: recv::<LOCKED>,
         arrive,
+        ..general::GENERAL_ENTRIES
     }
 }
 

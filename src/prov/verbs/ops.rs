@@ -16,15 +16,7 @@ static LOCKED: EpOps = of_lock::<true>();
 static UNLOCKED: EpOps = of_lock::<false>();
 
 const fn of_lock<const LOCKED: bool>() -> EpOps {
-    EpOps {
-        write: rma::<WRITE, LOCKED>,
-        read: rma::<READ, LOCKED>,
-        inject_write: general::inject_write,
-        send: send::<LOCKED>,
-        inject: general::inject,
-        recv: recv::<LOCKED>,
-        arrive: None,
-    }
+    EpOps { write: rma::<WRITE, LOCKED>, read: rma::<READ, LOCKED>, send: send::<LOCKED>, recv: recv::<LOCKED>, ..general::GENERAL_ENTRIES }
 }
 
 pub fn choose(threading: Threading) -> &'static EpOps {

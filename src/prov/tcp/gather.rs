@@ -202,7 +202,8 @@ impl Stream {
             pieces[count] = piece(self.head.as_mut_ptr() as usize, STRIPE_HEAD);
             count += 1;
         }
-        // SAFETY: spare memory and head are ours; regions are entered; other memory is the C caller's promise.
+        // SAFETY: spare memory and head are ours; regions are entered, so their owners keep the memory; pieces of an operation of
+        // this side were promised to the C API until it completes.
         let moved = unsafe { stream::receive_pieces(self.fd.as_fd(), &mut pieces[..count]) };
         body.exit(entered);
         let n = match moved.map_err(|e| lost(index, &e.words))? {

@@ -273,7 +273,7 @@ impl Incoming {
 pub fn scatter(pieces: &Pieces, at: u64, bytes: &[u8]) {
     let mut done = 0;
     for (addr, n) in parts(pieces.as_slice(), at as usize, bytes.len()) {
-        // SAFETY: the C caller promised that the pieces are writable until completion.
+        // SAFETY: who posted the receive or read promised the C API that its pieces are writable until it completes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), addr as *mut u8, n) };
         done += n;
     }

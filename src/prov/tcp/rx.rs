@@ -136,7 +136,8 @@ impl Rx {
             pieces[count] = piece(self.buf.as_mut_ptr() as usize, ahead);
             count += 1;
         }
-        // SAFETY: the buffer is ours and empty; regions are entered; other memory is the C caller's promise.
+        // SAFETY: the buffer is ours and empty; regions are entered, so their owners keep the memory; pieces of an operation of
+        // this side were promised to the C API until it completes.
         let moved = unsafe { stream::receive_pieces(fd, &mut pieces[..count]) };
         body.exit(entered);
         Ok(match moved? {

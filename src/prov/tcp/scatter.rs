@@ -103,7 +103,8 @@ impl Body {
         }
         let Call { count, bytes, entered, .. } = call;
         debug_assert!(count > 0);
-        // SAFETY: our own bytes live; users' are their promise until completion, and regions are entered.
+        // SAFETY: our own bytes live; regions are entered, so their owners keep the memory; pieces of an operation of this side were
+        // promised to the C API until it completes.
         let moved = unsafe { stream::send_pieces(fd, &pieces[..count]) };
         entered.iter().for_each(|r| leave(r));
         if let Ok(Moved::Bytes(n)) = moved {

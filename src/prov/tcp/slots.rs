@@ -59,7 +59,7 @@ impl Lane {
         let mut ticket = 0;
         for (addr, n) in parts(pieces, skip as usize, len) {
             let (to, from) = if dir == Dir::ToDevice { (addr as u64, at) } else { (at, addr as u64) };
-            // SAFETY: the slot holds the run; the device's side is the caller's promise.
+            // SAFETY: the slot holds the run; who calls `post` keeps the device's pieces until the copy is done.
             ticket = unsafe { self.stream.post(dir, to, from, n) }.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
             at += n as u64;
         }
@@ -143,7 +143,8 @@ impl Loading {
         while self.posted < self.len {
             let Some(slot) = lane.free.pop() else { break };
             let len = (self.len - self.posted).min(self.chunk);
-            // SAFETY: a region of ours is held open; other memory is the C caller's promise until completion.
+            // SAFETY: `Place` holds the regions of a peer's operation open; the pieces of this side's own were promised to the C API
+            // until it completes.
             match unsafe { lane.post(Dir::FromDevice, slot, &self.place.pieces, self.posted, len as usize) } {
                 Ok(ticket) => self.flights.push_back(Flight { slot, ticket, first: self.posted, len }),
                 Err(e) => {
@@ -238,7 +239,7 @@ impl Storing {
         }
         self.filling = None;
         let lane = lanes.of(self.place.site)?;
-        // SAFETY: a region of ours is held open; other memory is the C caller's promise until completion.
+        // SAFETY: as in `Loading::try_pump`: regions are held by `Place`, other pieces by who posted the operation.
         match unsafe { lane.post(Dir::ToDevice, slot, &self.place.pieces, first, (at - first) as usize) } {
             Ok(ticket) => {
                 self.flights.push_back(Flight { slot, ticket, first, len: at - first });

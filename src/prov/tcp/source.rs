@@ -39,7 +39,7 @@ impl Span for Run {
 pub fn gather(pieces: &[Iov], skip: u64, len: u64) -> Box<[u8]> {
     let mut bytes = Vec::with_capacity(len as usize);
     for (addr, n) in parts(pieces, skip as usize, len as usize) {
-        // SAFETY: the C caller promised that the pieces are readable until completion.
+        // SAFETY: who posted the operation promised the C API that its pieces are readable until it completes.
         bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
     }
     bytes.into()
@@ -48,7 +48,7 @@ pub fn gather(pieces: &[Iov], skip: u64, len: u64) -> Box<[u8]> {
 /// A copy of a device's bytes, now.
 pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
     let mut bytes = vec![0u8; total];
-    // SAFETY: the pieces are the promise of whoever posted them.
+    // SAFETY: who posted the operation promised the C API that these are the device's bytes, and readable until it completes.
     unsafe { piece::load(site, pieces, 0, &mut bytes)? };
     Ok(bytes.into())
 }

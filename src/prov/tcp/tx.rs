@@ -147,7 +147,7 @@ impl Tx {
     #[inline]
     pub fn put_pieces(&mut self, pieces: &[Iov]) {
         for v in pieces.iter().filter(|v| v.len > 0) {
-            // SAFETY: the C caller promised that the pieces are readable.
+            // SAFETY: who posts the operation promises the C API that its pieces are readable during the call.
             self.out.extend_from_slice(unsafe { std::slice::from_raw_parts(v.addr as *const u8, v.len) });
         }
     }
@@ -306,7 +306,8 @@ impl Tx {
                 self.blocked = self.streams.is_some() && self.is_scattering();
                 return Ok(());
             }
-            // SAFETY: our own bytes live; users' are their promise until completion, and regions are entered.
+            // SAFETY: our own bytes live; regions are entered, so their owners keep the memory; pieces of an operation of this side
+            // were promised to the C API until it completes.
             let moved = unsafe { stream::send_pieces(fd, &pieces[..count]) };
             entered.iter().for_each(|r| leave(r));
             self.last = ticks();

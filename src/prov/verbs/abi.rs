@@ -460,7 +460,7 @@ const _: () = {
 /// The queue lives, and `wc` has room for `num_entries`.
 #[inline(always)]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller's promise; a queue's context lives as long as it.
+    // SAFETY: who calls it has a queue that lives, and so does its context.
     unsafe { (*(*cq).context).ops.poll_cq.map_or(-1, |poll| poll(cq, num_entries, wc)) }
 }
 
@@ -468,7 +468,7 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
 /// The queue lives.
 #[inline]
 pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: as in `ibv_poll_cq`.
+    // SAFETY: who calls it has a queue that lives, and so does its context.
     unsafe { (*(*cq).context).ops.req_notify_cq.map_or(libc::EOPNOTSUPP, |notify| notify(cq, solicited_only)) }
 }
 
@@ -476,7 +476,7 @@ pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int
 /// The pair and the chain of requests live, with what they name.
 #[inline]
 pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: the caller's promise; a pair's context lives as long as it.
+    // SAFETY: who calls it has a pair that lives, and so does its context, and keeps the chain.
     unsafe { (*(*qp).context).ops.post_send.map_or(libc::EOPNOTSUPP, |post| post(qp, wr, bad)) }
 }
 
@@ -484,6 +484,6 @@ pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mu
 /// As for `ibv_post_send`.
 #[inline]
 pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: as in `ibv_post_send`.
+    // SAFETY: who calls it has a pair that lives, and so does its context, and keeps the chain.
     unsafe { (*(*qp).context).ops.post_recv.map_or(libc::EOPNOTSUPP, |post| post(qp, wr, bad)) }
 }

@@ -56,7 +56,7 @@ impl Backing {
     pub fn store(&self, addr: u64, from: &[u8]) -> Result<()> {
         let mut done = 0;
         self.parts(addr, from.len(), true, |site, at, n| {
-            // SAFETY: as in `load`.
+            // SAFETY: `parts` gives pieces that lie in the region, whose owner keeps them; `from` has as many bytes.
             unsafe { site.store(at as u64, from[done..done + n].as_ptr(), n)? };
             done += n;
             Ok(())

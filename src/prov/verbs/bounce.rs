@@ -62,8 +62,8 @@ impl Bounce {
     fn gather(&self) -> Result<()> {
         let mut at = 0;
         for place in &self.places {
-            // SAFETY: the buffer holds `len` bytes, the sum of the places; the device has no work on it yet. The host
-            // side is the C caller's promise.
+            // SAFETY: the buffer holds `len` bytes, the sum of the places; the device has no work on it yet. Who
+            // posted the operation promised the C API that its pieces are readable.
             unsafe {
                 match place {
                     Place::Host(site, v) => site.load(self.bytes().add(at), v.addr as u64, v.len)?,
@@ -83,7 +83,7 @@ impl Bounce {
         for place in &self.places {
             let (Place::Host(_, v) | Place::Staged(_, v)) = place;
             let n = v.len.min(left);
-            // SAFETY: as in `gather`; the device has finished with the buffer.
+            // SAFETY: the buffer holds `len` bytes, and the device has finished with it; who posted keeps the host's side.
             unsafe {
                 match place {
                     Place::Host(site, v) => site.store(v.addr as u64, self.bytes().add(at), n)?,

@@ -181,8 +181,8 @@ impl prov::Endpoint for Endpoint {
         {
             let one = One { buf: here.addr, len: here.len, addr: there.addr, key: there.key, desc: *desc, context: c.context };
             let done = match dir {
-                Dir::Write => self.try_quick::<WRITE>(&mut s, one, c),
-                Dir::Read => self.try_quick::<READ>(&mut s, one, c),
+                Dir::Write => self.try_fast::<WRITE>(&mut s, one, c),
+                Dir::Read => self.try_fast::<READ>(&mut s, one, c),
             };
             if let Some(done) = done {
                 return done;
@@ -195,7 +195,7 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.shared.state.lock();
         if let ([here], [desc]) = (local, descs) {
             let one = One { buf: here.addr, len: here.len, addr: 0, key: 0, desc: *desc, context: c.context };
-            if let Some(done) = self.try_quick::<SEND>(&mut s, one, c) {
+            if let Some(done) = self.try_fast::<SEND>(&mut s, one, c) {
                 return done;
             }
         }
@@ -316,7 +316,7 @@ impl prov::Endpoint for Endpoint {
     fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
         let mut s = self.shared.state.lock();
         change(&mut s.options);
-        s.close_quick();
+        s.close_fast();
     }
 
     /// The memory of this side and the key decide: one that a peer's device gave is checked by that device alone, when

@@ -16,7 +16,7 @@ pub struct Channel {
 
 // SAFETY: librdmacm may be called from any thread.
 unsafe impl Send for Channel {}
-// SAFETY: as above; reading events is a system call and a lock of librdmacm's own.
+// SAFETY: reading events is a system call and a lock of librdmacm's own.
 unsafe impl Sync for Channel {}
 
 impl Channel {

@@ -115,7 +115,7 @@ impl Channel {
     /// # Safety
     /// `raw` was taken of this channel and is not acknowledged.
     unsafe fn copied(self: &Arc<Channel>, raw: *const rdma_cm_event) -> CmEvent {
-        // SAFETY: the caller's promise; numbers and pointers are read, nothing is borrowed.
+        // SAFETY: `next` has taken the event and not acknowledged it; numbers and pointers are read, nothing is borrowed.
         let (id, listener, number, status) = unsafe { ((*raw).id, (*raw).listen_id, (*raw).event, (*raw).status) };
         let mut event = CmEvent {
             id: id.addr(),

@@ -73,7 +73,7 @@ fn storage(at: SocketAddr) -> libc::sockaddr_storage {
                 sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                 sin6_scope_id: v6.scope_id(),
             };
-            // SAFETY: as above.
+            // SAFETY: the storage has room and alignment for any socket address.
             unsafe { to.cast::<libc::sockaddr_in6>().write(address) };
         }
     }
@@ -90,7 +90,7 @@ fn address_in(from: &libc::sockaddr_storage) -> Option<SocketAddr> {
             Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)), u16::from_be(v4.sin_port))))
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: the family says so, and the storage has room for any.
             let v6 = unsafe { at.cast::<libc::sockaddr_in6>().read() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             Some(SocketAddr::V6(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), v6.sin6_flowinfo, v6.sin6_scope_id)))
@@ -189,7 +189,7 @@ impl Id {
 
     /// Answers a request; Established follows.
     pub fn accept(&self, param: &ConnParam<'_>) -> Result<()> {
-        // SAFETY: as above.
+        // SAFETY: an identifier, and parameters whose data lives during the call, which copies it.
         self.with_param("accepting with rdma_cm", param, |cm, id, raw| unsafe { cm.rdma_accept(id, raw) })
     }
 
@@ -273,7 +273,7 @@ impl Id {
     }
 
     pub fn peer(&self) -> Option<SocketAddr> {
-        // SAFETY: as above.
+        // SAFETY: an identifier; a copy of plain numbers.
         address_in(unsafe { &(*self.raw.as_ptr()).route.addr.dst_storage })
     }
 }

@@ -106,7 +106,7 @@ pub struct Context {
 
 // SAFETY: libibverbs may be called from any thread; what is not a call is written in `open` only.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: libibverbs locks what several threads may call at once.
 unsafe impl Sync for Context {}
 
 /// The devices of this host, as long as the list lives. Making it reads sysfs for each device.

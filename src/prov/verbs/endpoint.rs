@@ -82,7 +82,7 @@ impl Endpoint {
             unordered: domain.context().transport == Transport::Iwarp,
             own_receives: info.caps != 0 && info.caps & (flags::MSG | flags::RECV) == 0,
             batch: Batch::new(),
-            quick: Default::default(),
+            fast: Default::default(),
             earliest: 0,
             late: 0,
             why: None,
@@ -157,15 +157,15 @@ impl Endpoint {
         }
     }
 
-    /// The short way of an operation with everything.
+    /// The fast path of an operation with flags.
     #[inline(always)]
-    pub(super) fn try_quick<const KIND: u8>(&self, s: &mut State, one: One, c: &Common) -> Option<Result<()>> {
+    pub(super) fn try_fast<const KIND: u8>(&self, s: &mut State, one: One, c: &Common) -> Option<Result<()>> {
         if c.timeout_ns != 0 {
             return None;
         }
         match self.domain.threading {
-            Threading::Promised => s.try_quick::<KIND, false>(one, c.flags),
-            Threading::Safe => s.try_quick::<KIND, true>(one, c.flags),
+            Threading::Promised => s.try_fast::<KIND, false>(one, c.flags),
+            Threading::Safe => s.try_fast::<KIND, true>(one, c.flags),
         }
     }
 

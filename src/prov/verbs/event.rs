@@ -72,7 +72,7 @@ impl AsyncEvent {
     pub unsafe fn next(context: *mut ibv_context) -> Result<Option<AsyncEvent>> {
         let verbs = verbs()?;
         let mut raw = ibv_async_event { element: 0, event_type: -1 };
-        // SAFETY: room for an event; the context is the caller's promise.
+        // SAFETY: room for an event; who calls `next` has the device open.
         if unsafe { verbs.ibv_get_async_event(context, &mut raw)? } != 0 {
             return match last_errno() {
                 errno::EAGAIN | errno::EINTR => Ok(None),

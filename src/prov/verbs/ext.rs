@@ -38,10 +38,10 @@ pub unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port
     // SAFETY: plain numbers.
     let mut attr: ibv_port_attr = unsafe { zeroed() };
     let rc = match op!(context, query_port) {
-        // SAFETY: the caller's promise; the size is that of the structure.
+        // SAFETY: who calls it has the device open; the size is that of the structure.
         Some(query) => unsafe { query(context, port, &mut attr, size_of::<ibv_port_attr>()) },
         // The plain symbol fills a shorter, older structure, so the rest must be zero beforehand.
-        // SAFETY: as above.
+        // SAFETY: the device is open, and the older structure is the beginning of this one.
         None => unsafe { verbs()?.ibv_query_port(context, port, (&raw mut attr).cast::<_compat_ibv_port_attr>())? },
     };
     returned(rc, format_args!("querying port {port}"))?;
@@ -58,7 +58,7 @@ pub unsafe fn query_device(context: *mut ibv_context) -> Result<ibv_device_attr_
     };
     // SAFETY: plain numbers.
     let mut attr: ibv_device_attr_ex = unsafe { zeroed() };
-    // SAFETY: the caller's promise; the size is that of the structure.
+    // SAFETY: who calls it has the device open; the size is that of the structure.
     let rc = unsafe { query(context, std::ptr::null(), &mut attr, size_of::<ibv_device_attr_ex>()) };
     returned(rc, "querying the device's extended attributes")?;
     Ok(attr)

@@ -139,10 +139,10 @@ impl Source<'_> {
     /// # Safety
     /// `context` is an open device.
     pub unsafe fn read(&self) -> Result<Vec<Gid>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: who calls `read` has the device open.
         let entries = match unsafe { self.table() } {
             Some(entries) => entries,
-            // SAFETY: as above.
+            // SAFETY: who calls `read` has the device open.
             None => unsafe { self.one_by_one()? },
         };
         let devs = netdev::all();
@@ -158,7 +158,7 @@ impl Source<'_> {
     unsafe fn table(&self) -> Option<Vec<GidEntry>> {
         let mut entries = vec![GidEntry::default(); self.entries.clamp(1, 1 << 16)];
         let newer = newer().ok()?;
-        // SAFETY: room for as many entries of this size; the context is the caller's promise.
+        // SAFETY: room for as many entries of this size; who calls `read` has the device open.
         let n = unsafe { newer._ibv_query_gid_table(self.context, entries.as_mut_ptr(), entries.len(), 0, size_of::<GidEntry>()).ok()? };
         entries.truncate(usize::try_from(n).ok()?);
         Some(entries)
@@ -170,7 +170,7 @@ impl Source<'_> {
         let mut found = Vec::new();
         for index in 0..self.entries.min(256) {
             let mut gid = ibv_gid { raw: [0; 16] };
-            // SAFETY: the context is the caller's promise.
+            // SAFETY: who calls `read` has the device open.
             let rc = unsafe { verbs.ibv_query_gid(self.context, self.port, index as i32, &mut gid)? };
             if rc != 0 {
                 // Past the end of this port's table, unless it is the first.

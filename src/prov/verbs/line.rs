@@ -47,7 +47,7 @@ pub struct Transfer {
     pub held: u64,
 }
 
-// SAFETY: the pieces are numbers to this library; the buffers behind them are the C caller's promise.
+// SAFETY: the pieces are numbers; who touches what is behind them says why it may.
 unsafe impl Send for Transfer {}
 
 /// What waits in line.

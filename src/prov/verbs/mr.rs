@@ -286,7 +286,7 @@ pub fn on_host(desc: u64) -> Option<u32> {
 
 /// The same of any memory that the device reaches.
 #[inline(always)]
-pub fn plain(desc: u64) -> Option<u32> {
+pub fn local_key(desc: u64) -> Option<u32> {
     on_host(desc & !(DEVICE_DESC | DMABUF | PEER_MEM))
 }
 
@@ -311,10 +311,10 @@ mod tests {
         assert!(pieces(&iov, &[], false, &mut sges).is_err_and(|e| e.words.contains("desc[0]")));
         assert!(pieces(&iov, &[0x1234; 3], false, &mut sges).is_err());
         assert_eq!(pieces(&iov, &[], true, &mut sges).expect("unnamed"), (2, Local::Host));
-        assert_eq!([0, 2].map(|i| (plain(descs[i]), on_host(descs[i]))), [(Some(u32::MAX), Some(u32::MAX)), (Some(7), None)]);
+        assert_eq!([0, 2].map(|i| (local_key(descs[i]), on_host(descs[i]))), [(Some(u32::MAX), Some(u32::MAX)), (Some(7), None)]);
         let looked_up = [desc_of(7, Paths::NIC, false, true), desc_of(7, Paths::STAGED, true, true)];
         for odd in [0, 1, 0x1234, looked_up[0], looked_up[1], descs[0] | 1 << 63, descs[0] & !SET] {
-            assert_eq!((plain(odd), on_host(odd)), (None, None), "{odd:#x}");
+            assert_eq!((local_key(odd), on_host(odd)), (None, None), "{odd:#x}");
         }
         // An operation's path is that of its harder piece; one without bytes does not count.
         let peer = desc_of(7, Paths::PEER_MEM, true, false);

@@ -55,7 +55,7 @@ pub fn all() -> Vec<Netdev> {
     // SAFETY: elements of the list just made, which ends with null; names end with NUL.
     while let Some(entry) = unsafe { at.as_ref() } {
         at = entry.ifa_next;
-        // SAFETY: as above.
+        // SAFETY: a name of the list just made ends with NUL.
         let Ok(name) = unsafe { CStr::from_ptr(entry.ifa_name) }.to_str() else { continue };
         let i = found.iter().position(|dev| dev.name == name).unwrap_or_else(|| {
             let text = std::fs::read_to_string(format!("/sys/class/net/{name}/address")).unwrap_or_default();
@@ -80,7 +80,7 @@ unsafe fn ip(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise; read unaligned because nothing is said of alignment.
+    // SAFETY: who calls it gives as many bytes as the family says; read unaligned because nothing is said of alignment.
     unsafe {
         match (&raw const (*address).sa_family).read_unaligned() as i32 {
             libc::AF_INET => {

@@ -30,7 +30,7 @@ macro_rules! owner {
 
         // SAFETY: verbs objects may be used and destroyed from any thread; libibverbs locks.
         unsafe impl Send for $name {}
-        // SAFETY: as above.
+        // SAFETY: libibverbs locks what several threads may call at once.
         unsafe impl Sync for $name {}
 
         impl Drop for $name {
@@ -89,9 +89,9 @@ pub struct RawCq {
     /// Events that were taken and not acknowledged: that needs a lock, so it is done in bulk.
     unacked: AtomicU32,
 }
-// SAFETY: as for every verbs object.
+// SAFETY: libibverbs lets any thread use and destroy a queue.
 unsafe impl Send for RawCq {}
-// SAFETY: as for every verbs object.
+// SAFETY: and locks what several may call at once.
 unsafe impl Sync for RawCq {}
 
 impl RawCq {
@@ -183,9 +183,9 @@ pub struct RawMr {
     _pd: Arc<Pd>,
 }
 
-// SAFETY: as for every verbs object.
+// SAFETY: libibverbs lets any thread use and destroy a region.
 unsafe impl Send for RawMr {}
-// SAFETY: as for every verbs object.
+// SAFETY: and what is read of it never changes.
 unsafe impl Sync for RawMr {}
 
 impl RawMr {
@@ -201,7 +201,7 @@ impl RawMr {
         let doing = format_args!("registering {len} bytes at {addr:#x} with {}", pd.context.name);
         // Bits that a driver may ignore are only understood by the newer call.
         let plain = iova == addr as u64 && access & !0xff == 0;
-        // SAFETY: the caller's promise; the domain lives.
+        // SAFETY: who calls `host` keeps the range mapped; the domain lives.
         let raw = unsafe {
             match plain {
                 true => v.ibv_reg_mr(pd.raw(), addr as *mut c_void, len, access as c_int)?,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The shortest way of a completion: from the device into the caller's array, while his queue is empty. Whatever is not
-//! usual about it goes the long way (`state.rs`), into the queue.
+//! The fast path of a completion: from the device into the caller's array, while its queue is empty. Whatever else there is to
+//! it takes the slow path (`state.rs`), into the queue.
 
 use super::abi::*;
 use super::cq::{BATCH, Cq, Inner};
 use super::mr;
 use super::state::State;
 use super::tag::Tag;
-use super::work::PLAIN;
+use super::work::ENTRY_ONLY;
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Found};
 use std::ptr::NonNull;
@@ -18,24 +18,24 @@ const DUE: u64 = 63;
 impl State {
     /// A completion whose operation has nothing to do but give its entry.
     #[inline(always)]
-    fn sent_quick(&mut self, wc: &ibv_wc) -> Option<Completion> {
-        if wc.status != ibv_wc_status::IBV_WC_SUCCESS || wc.wr_id != self.quick.next_sent {
+    fn sent_fast(&mut self, wc: &ibv_wc) -> Option<Completion> {
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS || wc.wr_id != self.fast.next_sent {
             return None;
         }
         let op = self.tx.oldest();
         let how = op.how;
         let end = &op.end;
         let done = Completion { context: end.context, flags: end.kind, len: end.len, buf: end.buf, data: 0 };
-        if how != PLAIN {
+        if how != ENTRY_ONLY {
             // The flag of a vacant place is down.
-            if how & PLAIN == 0 {
+            if how & ENTRY_ONLY == 0 {
                 return None;
             }
             self.stats.not_by_nic(mr::path_of(how), done.len);
         }
         self.tx.oldest().how = 0;
         self.tx.forget();
-        self.quick.next_sent += 1;
+        self.fast.next_sent += 1;
         if done.flags & flags::SEND != 0 {
             self.stats.sends += 1;
         } else {
@@ -46,21 +46,21 @@ impl State {
         Some(done)
     }
 
-    /// As `sent_quick`, for a message in a receive. A function of its own, so that both find registers for what they hold.
+    /// As `sent_fast`, for a message in a receive. A function of its own, so that both find registers for what they hold.
     #[inline(never)]
-    fn receive_quick(&mut self, wc: &ibv_wc) -> Option<Completion> {
-        let well = wc.status == ibv_wc_status::IBV_WC_SUCCESS && wc.wr_id == self.quick.next_received;
+    fn received_fast(&mut self, wc: &ibv_wc) -> Option<Completion> {
+        let well = wc.status == ibv_wc_status::IBV_WC_SUCCESS && wc.wr_id == self.fast.next_received;
         if !well || wc.opcode != ibv_wc_opcode::IBV_WC_RECV {
             return None;
         }
         let op = self.rx.oldest();
-        if !op.plain {
+        if !op.entry_only {
             return None;
         }
-        op.plain = false;
+        op.entry_only = false;
         let mut done = Completion { context: op.context, flags: flags::RECV | flags::MSG, len: wc.byte_len as usize, buf: op.buf, data: 0 };
         self.rx.forget();
-        self.quick.next_received += 1;
+        self.fast.next_received += 1;
         self.stats.recvs += 1;
         if wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM != 0 {
             done.flags |= flags::REMOTE_CQ_DATA;
@@ -93,9 +93,9 @@ impl Cq {
         // SAFETY: `open` has set it.
         let queue = unsafe { self.queue.as_ref().unwrap_unchecked() };
         let most = if count > BATCH { BATCH } else { count };
-        // SAFETY: the caller's promise; so for the rest.
+        // SAFETY: `LOCKED` is what the domain was opened with, so who calls promised; so for all that is reached here.
         let Some(mut inner) = (unsafe { self.inner.try_reach::<LOCKED>() }) else { return Found::Elsewhere };
-        // SAFETY: as above.
+        // SAFETY: a queue of the same domain.
         if !unsafe { queue.reach::<LOCKED>() }.has_room_for(most) {
             return Found::Elsewhere;
         }
@@ -111,12 +111,12 @@ impl Cq {
         {
             // SAFETY: a member's endpoint lives as long as the member, and is of the same domain, and so reached in the
             // same way; the first completion is filled.
-            let done = unsafe { ep.as_ref().state.reach::<LOCKED>().sent_quick(&*wc) };
+            let done = unsafe { ep.as_ref().state.reach::<LOCKED>().sent_fast(&*wc) };
             if let Some(done) = done {
                 each(0, &done);
-                // SAFETY: as above.
+                // SAFETY: a queue of the same domain.
                 unsafe { queue.reach::<LOCKED>() }.unreserve(1);
-                // SAFETY: as above.
+                // SAFETY: the first completion is filled.
                 return if unsafe { (*wc).wr_id } & DUE == 0 { Found::Due(1) } else { Found::Some(1) };
             }
         }
@@ -139,12 +139,12 @@ impl Cq {
         let mut wc = inner.wcs.as_ptr();
         let (mut taken, mut arrivals) = (0, 0);
         'all: loop {
-            // SAFETY: as in `take_quick`; the first `n` completions are filled.
+            // SAFETY: a member's endpoint lives as long as the member, which `inner` has.
             if let Some(ep) = inner.last.map(|ep| unsafe { ep.as_ref() }) {
-                // SAFETY: as above.
+                // SAFETY: of the same domain as the queue, so `LOCKED` is right for it.
                 let mut s = unsafe { ep.state.reach::<LOCKED>() };
-                // SAFETY: as above.
-                while let Some(done) = s.sent_quick(unsafe { &*wc }) {
+                // SAFETY: the first `n` completions are filled, and `taken` is below.
+                while let Some(done) = s.sent_fast(unsafe { &*wc }) {
                     each(taken, &done);
                     taken += 1;
                     if taken == n {
@@ -153,8 +153,8 @@ impl Cq {
                     // SAFETY: below `n`.
                     wc = unsafe { wc.add(1) };
                 }
-                // SAFETY: as above.
-                if let Some(done) = s.receive_quick(unsafe { &*wc }) {
+                // SAFETY: the first `n` completions are filled, and `taken` is below.
+                if let Some(done) = s.received_fast(unsafe { &*wc }) {
                     each(taken, &done);
                     (taken, arrivals) = (taken + 1, arrivals + 1);
                     if taken == n {
@@ -165,13 +165,13 @@ impl Cq {
                     continue;
                 }
             }
-            // SAFETY: as above.
+            // SAFETY: the first `n` completions are filled, and `taken` is below.
             let wr_id = unsafe { (*wc).wr_id };
             if !inner.turn_to(wr_id) {
                 break;
             }
         }
-        // SAFETY: as above.
+        // SAFETY: a queue of the same domain.
         unsafe { queue.reach::<LOCKED>() }.unreserve(taken - arrivals);
         if taken < n {
             // SAFETY: both are at most the array's length.

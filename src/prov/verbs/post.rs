@@ -9,7 +9,7 @@ use super::memory::Registered;
 use super::mr::{self, Local};
 use super::state::State;
 use super::status;
-use super::work::{CHAIN, PLAIN, Ready, SIGNALED, Target, TxOp};
+use super::work::{CHAIN, ENTRY_ONLY, Ready, SIGNALED, Target, TxOp};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::bind::Ending;
@@ -154,8 +154,8 @@ impl State {
         let buf = local.first().map_or(0, |v| v.addr);
         let end =
             Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline, silent: c.flags & SILENT != 0, ticket: None };
-        let plain = end_wanted && !self.signal_all && bounce.is_none() && deadline == 0;
-        let how = how | if plain { PLAIN } else { 0 };
+        let entry_only = end_wanted && !self.signal_all && bounce.is_none() && deadline == 0;
+        let how = how | if entry_only { ENTRY_ONLY } else { 0 };
         let op = TxOp { end, how, bounce, internal: false, over: false, fate: None };
         // With faults on demand everything goes through the line, where they are committed.
         if self.must_wait() || self.faults.is_some() {
@@ -179,11 +179,11 @@ impl State {
         self.data_sent += u64::from(opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
         self.batch.len = at + 1;
         if c.flags & flags::MORE != 0 && !inject && at + 1 < CHAIN {
-            self.close_quick();
+            self.close_fast();
             return Ok(());
         }
         self.ring(true)?;
-        self.look_quick();
+        self.look_fast();
         Ok(())
     }
 
@@ -304,7 +304,7 @@ impl State {
         if inject && ready.op.bounce.is_none() {
             let mut bytes = Vec::with_capacity(ready.op.end.len);
             for p in &ready.pieces[..ready.count] {
-                // SAFETY: the C caller promised readable bytes for the call.
+                // SAFETY: who posts the operation promises the C API that its pieces are readable during the call.
                 bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(p.addr as *const u8, p.length as usize) });
             }
             let owned: Box<[u8]> = bytes.into();
@@ -330,7 +330,7 @@ impl State {
             wr.imm_data = data.to_be();
         }
         let posted = match &self.qp {
-            // SAFETY: the request is live; inline bytes are copied, others are the C caller's promise.
+            // SAFETY: the request is live; inline bytes are copied, and who posted the operation keeps the rest until it completes.
             Some(qp) => unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("posting a work request", err)),
             None => Err(self.not_connected()),
         };
@@ -380,7 +380,7 @@ impl State {
             unsafe { (*first.add(i - 1)).next = first.add(i) };
         }
         let Some(qp) = &self.qp else { return Err(self.not_connected()) };
-        // SAFETY: the chain and its pieces are ours and live; the buffers are the C caller's promise.
+        // SAFETY: the chain and its pieces are ours and live; who posted the operations keeps the buffers until they complete.
         match unsafe { qp.post_send(first) } {
             Ok(()) => Ok(()),
             Err((bad, err)) => self.refused(n, first, bad, err, own),

@@ -64,9 +64,9 @@ pub struct Qp {
     _pd: Arc<Pd>,
 }
 
-// SAFETY: as for every verbs object: any thread may use it, and posting is serialised by the endpoint.
+// SAFETY: libibverbs lets any thread use and destroy a pair.
 unsafe impl Send for Qp {}
-// SAFETY: as above.
+// SAFETY: the endpoint posts under its own serialisation; libibverbs locks the rest.
 unsafe impl Sync for Qp {}
 
 const ACCESS: u32 =
@@ -207,7 +207,7 @@ impl Qp {
     #[inline(always)]
     pub unsafe fn post_send(&self, first: *mut ibv_send_wr) -> std::result::Result<(), (*mut ibv_send_wr, i32)> {
         let mut bad = null_mut();
-        // SAFETY: the caller's promise.
+        // SAFETY: the pair lives; who calls `post_send` keeps chain, pieces and buffers.
         match unsafe { ibv_post_send(self.raw(), first, &mut bad) } {
             0 => Ok(()),
             rc => Err((bad, rc.saturating_abs())),
@@ -219,7 +219,7 @@ impl Qp {
     #[inline(always)]
     pub unsafe fn post_recv(&self, one: *mut ibv_recv_wr) -> Result<()> {
         let mut bad = null_mut();
-        // SAFETY: the caller's promise.
+        // SAFETY: the pair lives; who calls `post_recv` keeps request, pieces and buffers.
         match unsafe { ibv_post_recv(self.raw(), one, &mut bad) } {
             0 => Ok(()),
             rc if rc.saturating_abs() == errno::ENOMEM => Err(crate::error::Error::AGAIN),

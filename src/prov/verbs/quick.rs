@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The shortest way of the usual operation and of the usual receive: one piece, and nothing about it that needs a
-//! thought. Whatever is not usual goes the long way (`post.rs`), which finds out what. How they end is in `poll.rs`.
+//! The fast path of posting: one piece that the device reaches, and an entry that says no more than that it is done. The slow
+//! path (`post.rs`, `recv.rs`) takes what this one does not. How they end is in `poll.rs`.
 
 use super::abi::*;
 use super::mr;
 use super::state::{Phase, Shared, State};
 use super::status;
 use super::template::NEVER;
-use super::work::{PLAIN, SIGNALED};
+use super::work::{ENTRY_ONLY, SIGNALED};
 use crate::error::{Error, errno};
 use crate::mr::Paths;
 use crate::prov::flags;
@@ -15,10 +15,10 @@ use crate::prov::op::One;
 use crate::sync::serial::Reached;
 
 const INLINED: u32 = ibv_send_flags::IBV_SEND_INLINE;
-/// The longest that takes this way; a number that a comparison holds.
+/// The longest operation of this path; a number that a comparison holds.
 const LONGEST: usize = i32::MAX as usize;
-/// Flags that an operation may have and be usual: they say what is done anyway, or whether an entry is wanted.
-const USUAL: u64 = flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE;
+/// Flags that an operation of the fast path may have: they say what is done anyway, or whether an entry is wanted.
+const FAST_FLAGS: u64 = flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE;
 pub const WRITE: u8 = 0;
 pub const READ: u8 = 1;
 pub const SEND: u8 = 2;
@@ -42,29 +42,29 @@ impl<const LOCKED: bool> Armed<'_, LOCKED> {
 }
 
 impl State {
-    /// From now on everything goes the long way, until something finds everything as it should be.
-    pub fn close_quick(&mut self) {
-        let t = &mut self.quick;
+    /// From now on everything takes the slow path, until that finds everything as it should be.
+    pub fn close_fast(&mut self) {
+        let t = &mut self.fast;
         (t.open, t.every, t.recv_open) = (false, false, false);
         (t.next_sent, t.next_received) = (NEVER, NEVER);
     }
 
-    /// Opens the short way of operations if nothing speaks against it.
+    /// Opens the fast path of operations if nothing speaks against it.
     #[inline(always)]
-    pub fn look_quick(&mut self) {
-        if !self.quick.open {
-            self.open_quick();
+    pub fn look_fast(&mut self) {
+        if !self.fast.open {
+            self.open_fast();
         }
     }
 
     #[cold]
-    fn open_quick(&mut self) {
+    fn open_fast(&mut self) {
         let free = self.options.policy.allowed().contains(Paths::NIC | Paths::DMABUF | Paths::PEER_MEM);
-        let usual = !self.unordered && !self.signal_all && self.op_flags & !USUAL == 0 && self.options.deadline_ns == 0 && free;
+        let fits = !self.unordered && !self.signal_all && self.op_flags & !FAST_FLAGS == 0 && self.options.deadline_ns == 0 && free;
         let idle = matches!(self.phase, Phase::Connected) && !self.must_wait() && self.batch.is_empty() && self.faults.is_none();
-        let Some(qp) = self.qp.as_ref().filter(|_| usual && idle && self.bind.tx.is_some()) else { return };
+        let Some(qp) = self.qp.as_ref().filter(|_| fits && idle && self.bind.tx.is_some()) else { return };
         let every = self.bind.wants_entry(self.op_flags);
-        let t = &mut self.quick;
+        let t = &mut self.fast;
         // The state stays where it is as long as the endpoint is open.
         t.wr.sg_list = &raw mut t.piece;
         t.wr.num_sge = 1;
@@ -77,26 +77,26 @@ impl State {
         }
     }
 
-    /// As `look_quick`, for receives.
+    /// As `look_fast`, for receives.
     #[inline(always)]
-    pub fn look_quick_receive(&mut self) {
-        if !self.quick.recv_open {
-            self.open_quick_receive();
+    pub fn look_fast_receive(&mut self) {
+        if !self.fast.recv_open {
+            self.open_fast_receive();
         }
     }
 
     #[cold]
-    fn open_quick_receive(&mut self) {
+    fn open_fast_receive(&mut self) {
         let bind = &self.bind;
         let counted = bind.counters.recv.is_some() || bind.counters.remote_write.is_some();
-        let usual = !self.unordered && !counted && bind.rx.is_some() && !bind.rx_selective && self.options.recv_deadline_ns == 0;
+        let fits = !self.unordered && !counted && bind.rx.is_some() && !bind.rx_selective && self.options.recv_deadline_ns == 0;
         let idle = matches!(self.phase, Phase::Enabled | Phase::Connecting(_) | Phase::Connected) && !self.must_wait();
-        let Some(qp) = self.qp.as_ref().filter(|_| usual && idle && self.faults.is_none() && !self.own_receives) else { return };
-        let t = &mut self.quick;
+        let Some(qp) = self.qp.as_ref().filter(|_| fits && idle && self.faults.is_none() && !self.own_receives) else { return };
+        let t = &mut self.fast;
         t.recv_wr.sg_list = &raw mut t.recv_piece;
         t.recv_wr.num_sge = 1;
         t.qp = qp.raw();
-        // SAFETY: as in `open_quick`.
+        // SAFETY: the pair lives, and so does its context.
         if let Some(post) = unsafe { (*(*t.qp).context).ops.post_recv } {
             (t.post_recv, t.recv_open) = (post, true);
             self.follow();
@@ -106,15 +106,15 @@ impl State {
     /// The oldest are others than before.
     #[inline]
     pub fn follow(&mut self) {
-        if self.quick.open {
-            self.quick.next_sent = self.tx_tag.send(self.tx.first());
+        if self.fast.open {
+            self.fast.next_sent = self.tx_tag.send(self.tx.first());
         }
-        if self.quick.recv_open {
-            self.quick.next_received = self.rx_tag.recv(self.rx.first());
+        if self.fast.recv_open {
+            self.fast.next_received = self.rx_tag.recv(self.rx.first());
         }
     }
 
-    /// Writes an operation down. False: it is not that simple, the long way is to be taken.
+    /// Writes an operation down. False: the slow path is to be taken.
     #[inline(always)]
     fn arm<const KIND: u8, const LOCKED: bool>(&mut self, one: One, wanted: bool) -> bool {
         // In this order no two in a row fail alike, which the compiler would join to something longer.
@@ -124,11 +124,11 @@ impl State {
         // Each in code of its own, which is shorter than what decides between them later.
         if KIND != READ
             && let Some(lkey) = mr::on_host(one.desc)
-            && one.len.wrapping_sub(1) < self.quick.inline
+            && one.len.wrapping_sub(1) < self.fast.inline
         {
             return one.buf != 0 && self.arm_sized::<KIND, LOCKED, true>(one, lkey, wanted);
         }
-        let Some(lkey) = mr::plain(one.desc) else { return false };
+        let Some(lkey) = mr::local_key(one.desc) else { return false };
         one.buf != 0 && one.len.wrapping_sub(1) < LONGEST && self.arm_sized::<KIND, LOCKED, false>(one, lkey, wanted)
     }
 
@@ -141,7 +141,7 @@ impl State {
         }
         let mut signalled = SIGNALED;
         if wanted {
-            // SAFETY: the way is open only with a queue.
+            // SAFETY: the path is open only with a queue.
             let queue = unsafe { self.bind.tx.as_ref().unwrap_unchecked() };
             // SAFETY: of the same domain as the state, which is reached in the same way.
             if !unsafe { queue.reach::<LOCKED>() }.reserve_open() {
@@ -164,12 +164,12 @@ impl State {
         // A message has no path to count.
         let how = if INLINE || KIND == SEND { 0 } else { mr::how_of(desc) };
         if wanted {
-            place.how = PLAIN | how;
+            place.how = ENTRY_ONLY | how;
         } else {
             (place.how, place.end.wanted) = (how, false);
         }
         self.tx.advance();
-        let t = &mut self.quick;
+        let t = &mut self.fast;
         t.wr.wr_id = self.tx_tag.send(seq);
         t.wr.opcode = match KIND {
             WRITE => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
@@ -187,8 +187,8 @@ impl State {
 
     #[inline(always)]
     fn fire(&mut self) -> i32 {
-        let t = &mut self.quick;
-        // SAFETY: request, piece and place are live; the buffer is the C caller's promise.
+        let t = &mut self.fast;
+        // SAFETY: request and piece are live, and so is the pair while the path is open; who posts keeps the buffer until it completes.
         unsafe { (t.post)(t.qp, &raw mut t.wr, &raw mut t.bad) }
     }
 
@@ -206,13 +206,13 @@ impl State {
         }
     }
 
-    /// Posts an operation with its `flags` if it is usual; `None`: the long way is to be taken.
+    /// Posts an operation with its `flags` if the fast path takes it; `None`: the slow one is to be taken.
     #[inline(always)]
-    pub fn try_quick<const KIND: u8, const LOCKED: bool>(&mut self, one: One, flags: u64) -> Option<Result<(), Error>> {
-        if !self.quick.open || flags & !USUAL != 0 {
+    pub fn try_fast<const KIND: u8, const LOCKED: bool>(&mut self, one: One, flags: u64) -> Option<Result<(), Error>> {
+        if !self.fast.open || flags & !FAST_FLAGS != 0 {
             return None;
         }
-        let wanted = self.quick.every || self.bind.wants_entry(flags);
+        let wanted = self.fast.every || self.bind.wants_entry(flags);
         if !self.arm::<KIND, LOCKED>(one, wanted) {
             return None;
         }
@@ -222,38 +222,38 @@ impl State {
         }
     }
 
-    /// Posts a receive if it is usual; `None`: the long way is to be taken, which looks at what the device says.
+    /// Posts a receive if the fast path takes it; `None`: the slow one is to be taken, which looks at what the device says.
     #[inline(always)]
     pub fn try_quick_receive(&mut self, buf: usize, room: usize, desc: u64, context: usize) -> Option<()> {
-        let lkey = mr::plain(desc)?;
-        if !self.quick.recv_open || buf == 0 || room.wrapping_sub(1) >= LONGEST || self.rx.is_full() {
+        let lkey = mr::local_key(desc)?;
+        if !self.fast.recv_open || buf == 0 || room.wrapping_sub(1) >= LONGEST || self.rx.is_full() {
             return None;
         }
-        let t = &mut self.quick;
+        let t = &mut self.fast;
         t.recv_wr.wr_id = self.rx_tag.recv(self.rx.next());
         t.recv_piece = ibv_sge { addr: buf as u64, length: room as u32, lkey };
-        // SAFETY: as in `fire`.
+        // SAFETY: request and piece are live, and so is the pair while the path is open; who posts keeps the buffer until it completes.
         if unsafe { (t.post_recv)(t.qp, &raw mut t.recv_wr, &raw mut t.recv_bad) } != 0 {
             return None;
         }
         // What `forget` left there is as good as a default for the rest.
         let place = self.rx.place();
         (place.context, place.buf, place.room, place.deadline) = (context, buf, room, 0);
-        (place.wanted, place.own, place.plain) = (true, false, true);
+        (place.wanted, place.own, place.entry_only) = (true, false, true);
         self.rx.advance();
         Some(())
     }
 }
 
 impl Shared {
-    /// Writes an operation without flags down, that gives an entry. `None`: the long way is to be taken.
+    /// Writes an operation without flags down, that gives an entry. `None`: the slow path is to be taken.
     ///
     /// # Safety
     /// `LOCKED`, or the domain is one without locks.
     #[inline(always)]
     pub unsafe fn arm_quick<const KIND: u8, const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
-        // SAFETY: handed on.
+        // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
         let mut s = unsafe { self.state.reach::<LOCKED>() };
-        if s.quick.every && s.arm::<KIND, LOCKED>(one, true) { Some(Armed(s)) } else { None }
+        if s.fast.every && s.arm::<KIND, LOCKED>(one, true) { Some(Armed(s)) } else { None }
     }
 }

@@ -51,14 +51,22 @@ impl State {
         }
         let deadline = self.recv_deadline(c.timeout_ns);
         let buf = local.first().map_or(0, |v| v.addr);
-        let op =
-            RxOp { context: c.context, buf, room, wanted: self.bind.wants_receive(c.flags), own: false, deadline, plain: false, bounce };
-        let op = RxOp { plain: op.wanted && op.bounce.is_none(), ..op };
+        let op = RxOp {
+            context: c.context,
+            buf,
+            room,
+            wanted: self.bind.wants_receive(c.flags),
+            own: false,
+            deadline,
+            entry_only: false,
+            bounce,
+        };
+        let op = RxOp { entry_only: op.wanted && op.bounce.is_none(), ..op };
         if self.faults.is_some() {
             return self.recv_faulty(pieces, count, op);
         }
         self.post_receive(&mut pieces, count, op)?;
-        self.look_quick_receive();
+        self.look_fast_receive();
         Ok(())
     }
 
@@ -68,7 +76,7 @@ impl State {
         let count = if self.unordered { count.max(1) } else { count };
         let mut wr =
             ibv_recv_wr { wr_id: self.rx_tag.recv(self.rx.next()), next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge: count as i32 };
-        // SAFETY: the request and its pieces are live; the buffers are the C caller's promise.
+        // SAFETY: the request and its pieces are live; who posted the receive keeps the buffers until it completes.
         unsafe { qp.post_recv(&mut wr)? };
         self.rx.push(op);
         Ok(())

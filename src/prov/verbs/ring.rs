@@ -84,7 +84,7 @@ impl<T: Default> Ring<T> {
     #[inline(always)]
     pub fn oldest(&mut self) -> &mut T {
         let at = self.at(self.head);
-        // SAFETY: as in `place`.
+        // SAFETY: the mask keeps it inside, and the places never change.
         unsafe { self.places.get_unchecked_mut(at) }
     }
 

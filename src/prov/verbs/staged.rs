@@ -34,7 +34,7 @@ impl State {
                 "key: names a staged region, and this connection has no way for staged transfers (iWARP, or a peer that is no gdrfab)",
             ));
         }
-        self.close_quick();
+        self.close_fast();
         let verdict = self.judge(op_of(job.ending().kind));
         match verdict {
             Verdict::Go => {}

@@ -66,7 +66,7 @@ pub struct State {
     pub own_receives: bool,
     /// Work requests that wait for the last one of their chain.
     pub batch: Box<Batch>,
-    pub quick: Template,
+    pub fast: Template,
     /// Earliest deadline of anything posted; 0 = none.
     pub earliest: u64,
     /// When deadlines were found to have passed.
@@ -338,7 +338,7 @@ impl State {
         if matches!(self.phase, Phase::Draining | Phase::Down(_)) {
             return;
         }
-        self.close_quick();
+        self.close_fast();
         self.silent = silent || !matches!(self.phase, Phase::Connected);
         if !self.silent {
             tell_end(self.object, &self.peer_address(), &why);

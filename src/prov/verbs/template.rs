@@ -21,8 +21,8 @@ pub struct Template {
     pub(super) post: PostSend,
     /// Bytes that travel in it.
     pub(super) inline: usize,
-    /// False: something about the endpoint keeps operations from this way. Whoever changes that takes it back; the next
-    /// operation that went the long way looks anew.
+    /// False: something about the endpoint keeps operations from the fast path. Whoever changes that closes it; the next
+    /// operation of the slow path looks anew.
     pub(super) open: bool,
     /// And operations without flags want entries, so that nobody need ask.
     pub(super) every: bool,
@@ -40,7 +40,7 @@ pub struct Template {
 // SAFETY: the pointers lead into the endpoint itself and to its queue pair, and are used under its serialisation.
 unsafe impl Send for Template {}
 
-/// What posts while the way is closed.
+/// What posts while the path is closed.
 unsafe extern "C" fn nothing(_: *mut ibv_qp, _: *mut ibv_send_wr, _: *mut *mut ibv_send_wr) -> i32 {
     errno::EINVAL
 }

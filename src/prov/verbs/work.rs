@@ -19,16 +19,16 @@ pub struct TxOp {
     pub over: bool,
     /// And how, if not well.
     pub fate: Option<Box<Error>>,
-    /// How the device reaches this side's memory (`mr::path_of`); with [`PLAIN`], its success is an entry and nothing
+    /// How the device reaches this side's memory (`mr::path_of`); with [`ENTRY_ONLY`], its success is an entry and nothing
     /// else: but for context, kind, length and buffer it is a default.
     pub how: u8,
 }
 
 /// In [`TxOp::how`].
-pub const PLAIN: u8 = 1 << 7;
+pub const ENTRY_ONLY: u8 = 1 << 7;
 
 impl Default for TxOp {
-    /// As most are, so that the short way need not say so.
+    /// As most are, so that the fast path need not say so.
     fn default() -> TxOp {
         let end = Ending { wanted: true, ..Ending::default() };
         TxOp { end, bounce: None, internal: false, over: false, fate: None, how: 0 }
@@ -49,7 +49,7 @@ pub struct RxOp {
     pub deadline: u64,
     pub bounce: Option<Box<Bounce>>,
     /// A message in it is an entry and nothing else.
-    pub plain: bool,
+    pub entry_only: bool,
 }
 
 /// Work requests that wait for the last of their chain.
@@ -100,7 +100,7 @@ pub struct Ready {
     pub held: u64,
 }
 
-// SAFETY: the pieces are numbers to this library; the buffers behind them are the C caller's promise.
+// SAFETY: the pieces are numbers; who touches what is behind them says why it may.
 unsafe impl Send for Ready {}
 
 impl Ready {
@@ -129,5 +129,5 @@ pub struct Held {
     pub op: RxOp,
 }
 
-// SAFETY: the pieces are numbers to this library; the buffers behind them are the C caller's promise.
+// SAFETY: the pieces are numbers; who touches what is behind them says why it may.
 unsafe impl Send for Held {}

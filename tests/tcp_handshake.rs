@@ -4,8 +4,8 @@
 
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::prov::EventQueue;
-use gdrfab::prov::contract::own_request;
 use gdrfab::prov::info::{Info, Secret};
+use gdrfab::prov::request::own_request;
 use gdrfab::prov::tcp::auth::{Side, Transcript};
 use gdrfab::prov::tcp::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, Status};
 use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Listener, Purpose, Request, Terms};

@@ -2,7 +2,7 @@
 //! Address vectors.
 
 use super::boundary::{Sized0, bytes, control, counted, failed, give, hold, null, object, output, read_sized, reclaim, shared, text};
-use super::boundary::{write_name, write_text};
+use super::boundary::{no_flags, write_name, write_text};
 use super::objects::{gdrfab_av, gdrfab_domain, gdrfab_ep, no_attr_flags, no_reserved};
 use super::types::*;
 use crate::error::{Error, Result};
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn gdrfab_av_insertsvc(
 }
 
 fn check_flags(flags: u64) -> Result<()> {
-    super::eq::no_flags(flags & !GDRFAB_MORE)
+    no_flags(flags & !GDRFAB_MORE)
 }
 
 fn indexes(fi_addr: *mut u64) -> Result<*mut u64> {
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn gdrfab_av_remove(av: *mut gdrfab_av, fi_addr: *const u6
     // SAFETY: the C caller says that the handle is open and the array as long as count says.
     control(|| unsafe {
         let av = object(av, "av")?;
-        super::eq::no_flags(flags)?;
+        no_flags(flags)?;
         if count > 0 && fi_addr.is_null() || !fi_addr.is_aligned() {
             return Err(null("fi_addr"));
         }

@@ -26,21 +26,6 @@ pub(super) trait Handle: Sized {
     type Inner;
 }
 
-macro_rules! handles {
-    ($($c:ident => $inner:ty;)*) => { $(impl Handle for super::objects::$c { type Inner = $inner; })* };
-}
-
-handles! {
-    gdrfab_fabric => fabric::Fabric;
-    gdrfab_domain => fabric::Domain;
-    gdrfab_ep => fabric::Endpoint;
-    gdrfab_pep => fabric::Pep;
-    gdrfab_cq => fabric::Cq;
-    gdrfab_eq => fabric::Eq;
-    gdrfab_cntr => fabric::Cntr;
-    gdrfab_av => fabric::Av;
-}
-
 /// Hands an object to the caller, who gives it back to `reclaim`.
 pub(super) fn give<H: Handle>(object: Arc<H::Inner>) -> *mut H {
     Arc::into_raw(object).cast_mut().cast()
@@ -64,7 +49,7 @@ pub(super) unsafe fn object<'a, H: Handle>(handle: *mut H, name: &'static str) -
 /// # Safety
 /// As for `object`.
 #[inline(always)]
-pub(super) unsafe fn ep_head<'a>(ep: *mut super::objects::gdrfab_ep) -> Option<&'a EpHead> {
+pub(super) unsafe fn ep_head<'a, H: Handle<Inner = fabric::Endpoint>>(ep: *mut H) -> Option<&'a EpHead> {
     if !ep.cast::<EpHead>().is_aligned() {
         return None;
     }
@@ -77,7 +62,7 @@ pub(super) unsafe fn ep_head<'a>(ep: *mut super::objects::gdrfab_ep) -> Option<&
 /// # Safety
 /// As for `object`.
 #[inline(always)]
-pub(super) unsafe fn cq_head<'a>(cq: *mut super::objects::gdrfab_cq) -> Option<&'a CqHead> {
+pub(super) unsafe fn cq_head<'a, H: Handle<Inner = fabric::Cq>>(cq: *mut H) -> Option<&'a CqHead> {
     if !cq.cast::<CqHead>().is_aligned() {
         return None;
     }
@@ -125,6 +110,13 @@ pub(super) unsafe fn reclaim<H: Handle>(handle: *mut H) -> Arc<H::Inner> {
 /// Checks a pointer that results go to.
 pub(super) fn output<T>(pointer: *mut T, name: &'static str) -> Result<*mut T> {
     if pointer.is_null() || !pointer.is_aligned() { Err(null(name)) } else { Ok(pointer) }
+}
+
+pub(super) fn no_flags(flags: u64) -> Result<()> {
+    match flags {
+        0 => Ok(()),
+        n => Err(Error::new(errno::EBADFLAGS, format!("flags: {n:#x}, must be 0"))),
+    }
 }
 
 /// Structs that begin with `struct_size` and whose every bit pattern of zeros is a default.

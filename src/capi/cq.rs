@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reading completion queues.
 
-use super::boundary::{Sized0, control, counted, cq_head, hold, no_cq, null, object, output, output_sized, write_sized, write_text};
+use super::boundary::{
+    Sized0, control, counted, cq_head, hold, no_cq, no_flags, null, object, output, output_sized, write_sized, write_text,
+};
 use super::objects::gdrfab_cq;
 use super::types::*;
 use crate::error::{Code, Error, Result};
@@ -223,7 +225,7 @@ pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfa
     counted(|| unsafe {
         let q = object(cq, "cq")?;
         let out = output_sized(entry, "entry")?;
-        super::eq::no_flags(flags)?;
+        no_flags(flags)?;
         let (data, room) = ((*out).err_data, (*out).err_data_size);
         let Some((c, f, from)) = q.read_error_from() else { return Err(Error::AGAIN) };
         let written = if data.is_null() {

@@ -44,6 +44,21 @@ pub struct gdrfab_av {
     _opaque: [u8; 0],
 }
 
+macro_rules! handles {
+    ($($c:ident => $inner:ident;)*) => { $(impl Handle for $c { type Inner = fabric::$inner; })* };
+}
+
+handles! {
+    gdrfab_fabric => Fabric;
+    gdrfab_domain => Domain;
+    gdrfab_ep => Endpoint;
+    gdrfab_pep => Pep;
+    gdrfab_cq => Cq;
+    gdrfab_eq => Eq;
+    gdrfab_cntr => Cntr;
+    gdrfab_av => Av;
+}
+
 fn wants_fd(wait_obj: u32) -> Result<bool> {
     match wait_obj {
         GDRFAB_WAIT_NONE | GDRFAB_WAIT_UNSPEC => Ok(false),

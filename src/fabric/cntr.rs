@@ -3,8 +3,8 @@
 
 use super::Context;
 use super::descriptor::Descriptor;
-use super::domain::Domain;
-use super::endpoint::Endpoint;
+use super::domain::{Domain, Mr};
+use super::drive::EpRef;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::{Counter, Waiter};
@@ -17,7 +17,7 @@ pub struct Cntr {
     domain: Arc<Domain>,
     pub counter: Arc<Counter>,
     descriptor: Descriptor,
-    eps: Serial<Vec<Arc<Endpoint>>>,
+    eps: Serial<Vec<EpRef>>,
     /// A region reports to it: then any endpoint of the domain may bring the report.
     of_region: AtomicBool,
 }
@@ -50,17 +50,17 @@ impl Cntr {
         &self.domain
     }
 
-    pub(crate) fn attach(&self, ep: &Arc<Endpoint>) {
+    pub(crate) fn attach(&self, ep: &EpRef) {
         let mut eps = self.eps.lock();
-        if !eps.iter().any(|e| Arc::ptr_eq(e, ep)) {
+        if !eps.contains(ep) {
             eps.push(ep.clone());
         }
         drop(eps);
         self.counter.waiter.notify();
     }
 
-    pub(crate) fn detach(&self, ep: &Arc<Endpoint>) {
-        self.eps.lock().retain(|e| !Arc::ptr_eq(e, ep));
+    pub(crate) fn detach(&self, ep: &EpRef) {
+        self.eps.lock().retain(|e| e != ep);
     }
 
     pub fn close(&self) -> Result<()> {
@@ -74,16 +74,12 @@ impl Cntr {
         Ok(())
     }
 
-    pub(crate) fn count_for_region(&self) {
-        self.of_region.store(true, Ordering::Relaxed);
-    }
-
     fn progress(&self) {
         if self.of_region.load(Ordering::Relaxed) {
-            return self.domain.endpoints().iter().for_each(|ep| ep.progress(false));
+            return self.domain.endpoints().iter().for_each(|ep| ep.prov().progress(false));
         }
         if let Some(eps) = self.eps.try_lock() {
-            eps.iter().for_each(|ep| ep.progress(false));
+            eps.iter().for_each(|ep| ep.prov().progress(false));
         }
     }
 
@@ -138,5 +134,21 @@ impl Cntr {
         self.domain.owner.check()?;
         let has_news = || self.counter.value.is_news() | self.counter.errors.take_news();
         self.descriptor.prepare(&self.counter.waiter, || self.driven(), has_news)
+    }
+}
+
+impl Mr {
+    /// Counts peers' writes into the region.
+    pub fn bind_cntr(&self, cntr: &Cntr) -> Result<()> {
+        self.domain.owner.check()?;
+        if !Arc::ptr_eq(cntr.domain(), &self.domain) {
+            return Err(Error::invalid("cntr: belongs to another domain than the region"));
+        }
+        self.domain.prov.bind_counter(self.id, cntr.counter.clone())?;
+        cntr.of_region.store(true, Ordering::Relaxed);
+        self.domain.drivers.add(&cntr.counter);
+        // Who waits for it drives more than before.
+        cntr.counter.waiter.notify();
+        Ok(())
     }
 }

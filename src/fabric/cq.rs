@@ -4,12 +4,11 @@
 use super::Context;
 use super::descriptor::Descriptor;
 use super::domain::Domain;
-use super::endpoint::Endpoint;
-use super::read;
+use super::drive::EpRef;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
-use crate::prov::ops::{CqFormat, CqHead, Entry, EpHead, ReadSole};
+use crate::prov::ops::{CqFormat, CqHead, CqOps, Entry, EpHead, ReadSole, Rest};
 use crate::prov::queue::{Completion, Failure, Origin, Queue, Taken, Waiter};
 use crate::sync::serial::Serial;
 use std::ffi::c_void;
@@ -30,18 +29,24 @@ pub struct Cq {
     descriptor: Descriptor,
     /// Reads that found entries; a rough count.
     full_turns: AtomicU32,
-    eps: Serial<Vec<Arc<Endpoint>>>,
+    eps: Serial<Vec<EpRef>>,
 }
 
 impl Cq {
-    pub fn open(domain: &Arc<Domain>, size: usize, format: CqFormat, wait_fd: bool) -> Result<Arc<Cq>> {
+    /// Opens one that is read by this table, unless its source has another, and a source's by the rest.
+    pub(super) fn with_tables(
+        domain: &Arc<Domain>,
+        size: usize,
+        format: CqFormat,
+        wait_fd: bool,
+        (own, rest): (&'static CqOps, &'static Rest),
+    ) -> Result<Arc<Cq>> {
         domain.owner.check()?;
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
         let queue = Arc::new(Queue::new(size, domain.threading).with_waiter(waiter));
         let source = domain.prov.clone().open_source(size, &queue)?;
         domain.users.add();
         let eps = Serial::new(domain.threading, Vec::new());
-        let (own, rest) = read::choose(domain.threading, format);
         let (ops, of) = match &source {
             // Only the queue knows tags.
             Some(source) if format != CqFormat::Tagged => source.ops(format),
@@ -65,17 +70,17 @@ impl Cq {
         &self.domain
     }
 
-    pub(crate) fn attach(&self, ep: &Arc<Endpoint>) {
+    pub(crate) fn attach(&self, ep: &EpRef) {
         let mut eps = self.eps.lock();
-        if !eps.iter().any(|e| Arc::ptr_eq(e, ep)) {
+        if !eps.contains(ep) {
             eps.push(ep.clone());
         }
         drop(eps);
         self.queue.waiter.notify();
     }
 
-    pub(crate) fn detach(&self, ep: &Arc<Endpoint>) {
-        self.eps.lock().retain(|e| !Arc::ptr_eq(e, ep));
+    pub(crate) fn detach(&self, ep: &EpRef) {
+        self.eps.lock().retain(|e| e != ep);
     }
 
     pub fn close(&self) -> Result<()> {
@@ -102,7 +107,7 @@ impl Cq {
     fn turn(&self, force: bool) {
         if let Some(eps) = self.eps.try_lock() {
             for ep in eps.iter() {
-                ep.progress(force);
+                ep.prov().progress(force);
             }
         }
     }
@@ -187,9 +192,9 @@ impl Cq {
     pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
         let eps = self.eps.promised()?;
         // SAFETY: no other call changes the list meanwhile: the caller lets one thread at a time in.
-        let eps: &[Arc<Endpoint>] = unsafe { std::slice::from_raw_parts(eps.as_ptr(), eps.len()) };
+        let eps: &[EpRef] = unsafe { std::slice::from_raw_parts(eps.as_ptr(), eps.len()) };
         match eps {
-            [ep] => ep.sole::<E>(),
+            [ep] => Some((ep.head(), ep.head().ops().arrive.as_ref()?[E::FORMAT as usize].sole)),
             _ => None,
         }
     }
@@ -207,10 +212,13 @@ impl Cq {
             if n == count {
                 break;
             }
-            // SAFETY: the caller's promise; there is room for what is left of `count`.
-            match unsafe { ep.arrive::<E>(&self.queue, buf.byte_add(n * size_of::<E>()), count - n) } {
-                Some(k) => n += k,
-                None => all = false,
+            let turn = ep.head().ops().arrive.as_ref().map(|arrivals| arrivals[E::FORMAT as usize].turn);
+            // SAFETY: the caller promised that the domain has no locks and `buf` holds `count` entries, so what is left of them
+            // fits behind the first `n`; the endpoint is open, as the queue has it.
+            let came = turn.map_or(-1, |turn| unsafe { turn(ep.head(), &self.queue, buf.byte_add(n * size_of::<E>()), count - n) });
+            match usize::try_from(came) {
+                Ok(k) => n += k,
+                Err(_) => all = false,
             }
         }
         if !all {

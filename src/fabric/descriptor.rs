@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The descriptor on which callers poll for a queue or a counter by themselves.
 
-use super::endpoint::Endpoint;
+use super::drive::EpRef;
 use super::wait::Driven;
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::Waiter;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether an object's endpoints are asleep for the caller's poll.
@@ -15,7 +14,7 @@ pub(crate) struct Descriptor {
     name: &'static str,
     armed: AtomicBool,
     /// What is asleep for it. One thread at a time puts to sleep or wakes.
-    asleep: Mutex<Vec<Arc<Endpoint>>>,
+    asleep: Mutex<Vec<EpRef>>,
 }
 
 impl Descriptor {
@@ -66,13 +65,13 @@ impl Descriptor {
         self.undo(&mut self.asleep.lock(), waiter);
     }
 
-    fn undo(&self, asleep: &mut Vec<Arc<Endpoint>>, waiter: &Waiter) {
+    fn undo(&self, asleep: &mut Vec<EpRef>, waiter: &Waiter) {
         if !self.armed.swap(false, Ordering::Relaxed) {
             return;
         }
         for ep in asleep.drain(..) {
-            ep.awake(waiter.descriptor());
-            ep.progress(true);
+            ep.prov().awake(waiter.descriptor());
+            ep.prov().progress(true);
         }
         waiter.disarm_descriptor();
     }

@@ -1,42 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fabrics, domains, regions and the memory that a domain hands out.
+//! Domains, regions and the memory that a domain hands out.
 
-use super::cntr::Cntr;
-use super::endpoint::Endpoint;
+use super::drive::EpRef;
 use super::info::{EP_RDM, Info, PROGRESS_AUTO, THREAD_DOMAIN};
-use super::wait::Progressor;
+use super::progressor::Progressor;
+use super::root::Fabric;
 use super::{Context, Owner, Users};
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Iface};
 use crate::mr::Access;
 use crate::mr::{Attr, Facts, RegionId};
 use crate::prov;
+use crate::prov::drivers::Drivers;
 use crate::prov::op::Iov;
-use crate::prov::waiter::Drivers;
 use crate::sync::serial::{Serial, Threading};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-pub struct Fabric {
-    pub context: Context,
-    /// The name of one, or of those that connectionless endpoints go over.
-    provider: &'static str,
-    pub(crate) owner: Owner,
-    pub(crate) users: Users,
-}
-
-impl Fabric {
-    pub fn open(info: &Info) -> Result<Arc<Fabric>> {
-        let provider = super::info::provider(info)?.name();
-        Ok(Arc::new(Fabric { context: Context::default(), provider, owner: Owner::here(), users: Users::default() }))
-    }
-
-    pub fn check_close(&self) -> Result<()> {
-        self.owner.check()?;
-        self.users.none_or_busy("fabric")
-    }
-}
 
 pub struct Domain {
     pub context: Context,
@@ -50,7 +30,7 @@ pub struct Domain {
     progressor: Option<Progressor>,
     pub(crate) drivers: Arc<Drivers>,
     /// Endpoints that are enabled: what a counter of a region drives.
-    eps: Mutex<Vec<Arc<Endpoint>>>,
+    eps: Mutex<Vec<EpRef>>,
     /// Device memory that was allocated here and not freed yet: address -> who made it, and its length.
     device_memory: Mutex<HashMap<u64, (Iface, u64)>>,
     /// Handles of closed regions, for the next ones.
@@ -116,7 +96,7 @@ impl Domain {
         self.fabric.users.remove();
     }
 
-    pub(crate) fn watch(&self, ep: &Arc<Endpoint>) {
+    pub(crate) fn watch(&self, ep: &EpRef) {
         self.eps.lock().push(ep.clone());
         if let Some(p) = &self.progressor {
             p.add(ep);
@@ -124,14 +104,14 @@ impl Domain {
         self.drivers.notify();
     }
 
-    pub(crate) fn unwatch(&self, ep: &Arc<Endpoint>) {
-        self.eps.lock().retain(|e| !Arc::ptr_eq(e, ep));
+    pub(crate) fn unwatch(&self, ep: &EpRef) {
+        self.eps.lock().retain(|e| e != ep);
         if let Some(p) = &self.progressor {
             p.remove(ep);
         }
     }
 
-    pub(crate) fn endpoints(&self) -> Vec<Arc<Endpoint>> {
+    pub(crate) fn endpoints(&self) -> Vec<EpRef> {
         self.eps.lock().clone()
     }
 
@@ -195,8 +175,8 @@ impl Domain {
 /// they hold the domain, which therefore empties the list when it is closed.
 pub struct Mr {
     pub context: Context,
-    domain: Arc<Domain>,
-    id: RegionId,
+    pub(super) domain: Arc<Domain>,
+    pub(super) id: RegionId,
 }
 
 /// Handles that a domain keeps.
@@ -245,19 +225,6 @@ impl Mr {
     /// What operations take as `desc`: a number, never followed as a pointer.
     pub fn desc(&self) -> u64 {
         self.id.desc
-    }
-
-    pub fn bind_cntr(&self, cntr: &Cntr) -> Result<()> {
-        self.domain.owner.check()?;
-        if !Arc::ptr_eq(cntr.domain(), &self.domain) {
-            return Err(Error::invalid("cntr: belongs to another domain than the region"));
-        }
-        self.domain.prov.bind_counter(self.id, cntr.counter.clone())?;
-        cntr.count_for_region();
-        self.domain.drivers.add(&cntr.counter);
-        // Who waits for it drives more than before.
-        cntr.counter.waiter.notify();
-        Ok(())
     }
 
     pub fn facts(&self) -> Result<Facts> {

@@ -5,21 +5,19 @@ use super::av::Av;
 use super::cntr::Cntr;
 use super::cq::Cq;
 use super::domain::Domain;
+use super::drive::EpRef;
 use super::eq::Eq;
 use super::info::{EP_RDM, Info};
-use super::{Context, requests};
+use super::{Context, check_data, no_flags, requests};
 use crate::error::{Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
 use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Effort};
+use crate::prov::general::Posting;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
-use crate::prov::ops::{Entry, EpHead, ReadSole};
-use crate::prov::queue::Queue;
+use crate::prov::ops::EpHead;
 use crate::prov::{self, Request, flags};
-use crate::sync::gate::Fences;
-use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
-use std::ffi::c_void;
 use std::sync::Arc;
 
 pub use crate::prov::report::{PathReport as PathAnswer, Stats};
@@ -35,7 +33,7 @@ struct Bound {
 /// Its handle is what posting calls find the head by.
 #[repr(C)]
 pub struct Endpoint {
-    head: EpHead,
+    posting: Posting,
     pub context: Context,
     domain: Arc<Domain>,
     request: Mutex<Option<Box<dyn Request>>>,
@@ -57,7 +55,7 @@ impl Endpoint {
             })?),
         };
         let ep = Arc::new(Endpoint {
-            head: EpHead::new(domain.prov.clone().open_endpoint(info, context)?, domain.owner, info.tx_op_flags),
+            posting: Posting::new(domain.prov.clone().open_endpoint(info, context)?, domain.owner, info.tx_op_flags),
             context: Context::default(),
             domain: domain.clone(),
             request: Mutex::new(request),
@@ -74,12 +72,17 @@ impl Endpoint {
 
     /// What it begins with: the table of operations.
     pub fn head(&self) -> &EpHead {
-        &self.head
+        self.posting.head()
     }
 
     #[inline]
     fn prov(&self) -> &dyn prov::Endpoint {
-        self.head.prov()
+        self.posting.prov()
+    }
+
+    /// What queues hold of it.
+    fn shared(self: &Arc<Self>) -> EpRef {
+        EpRef::new(self, |ep| &ep.posting)
     }
 
     pub fn bind_cq(self: &Arc<Self>, cq: &Arc<Cq>, bits: u64) -> Result<()> {
@@ -98,7 +101,7 @@ impl Endpoint {
         let selective = bits & flags::SELECTIVE_COMPLETION != 0;
         let (queue, source) = (cq.queue.clone(), cq.source.clone());
         self.prov().bind(Binding::Cq { queue, source, transmit, receive, selective })?;
-        cq.attach(self);
+        cq.attach(&self.shared());
         self.bound.lock().cqs.push(cq.clone());
         Ok(())
     }
@@ -110,7 +113,7 @@ impl Endpoint {
             return Err(Error::invalid("eq: belongs to another fabric than the endpoint"));
         }
         self.prov().bind(Binding::Eq(eq.events.clone()))?;
-        eq.attach_ep(self);
+        eq.attach_ep(&self.shared());
         self.bound.lock().eq = Some(eq.clone());
         Ok(())
     }
@@ -125,7 +128,7 @@ impl Endpoint {
             return Err(Error::invalid("cntr: belongs to another domain than the endpoint"));
         }
         self.prov().bind(Binding::Counter { counter: cntr.counter.clone(), flags: bits })?;
-        cntr.attach(self);
+        cntr.attach(&self.shared());
         self.bound.lock().cntrs.push(cntr.clone());
         Ok(())
     }
@@ -144,8 +147,8 @@ impl Endpoint {
 
     pub fn enable(self: &Arc<Self>) -> Result<()> {
         self.domain.owner.check()?;
-        self.head.enable()?;
-        self.domain.watch(self);
+        self.posting.enable()?;
+        self.domain.watch(&self.shared());
         Ok(())
     }
 
@@ -226,12 +229,13 @@ impl Endpoint {
         self.domain.owner.check()?;
         drop(self.request.lock().take());
         self.prov().close()?;
-        self.domain.unwatch(self);
+        let shared = self.shared();
+        self.domain.unwatch(&shared);
         let bound = std::mem::take(&mut *self.bound.lock());
-        bound.cqs.iter().for_each(|cq| cq.detach(self));
-        bound.cntrs.iter().for_each(|c| c.detach(self));
+        bound.cqs.iter().for_each(|cq| cq.detach(&shared));
+        bound.cntrs.iter().for_each(|c| c.detach(&shared));
         if let Some(eq) = &bound.eq {
-            eq.detach_ep(self);
+            eq.detach_ep(&shared);
             eq.events.forget(Arc::as_ptr(self) as usize);
         }
         if let Some(av) = &bound.av {
@@ -244,7 +248,7 @@ impl Endpoint {
     /// Flags for calls that take none.
     #[inline]
     pub fn tx_op_flags(&self) -> u64 {
-        self.head.tx_op_flags()
+        self.head().tx_op_flags()
     }
 
     /// `descs`: of each local piece, or none.
@@ -276,60 +280,12 @@ impl Endpoint {
         self.prov().trecv(local, common, descs, tag, ignore)
     }
 
-    /// Its head, and how arrivals are read where it is the queue's only endpoint.
-    #[inline(always)]
-    pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
-        Some((&self.head, self.head.ops().arrive.as_ref()?[E::FORMAT as usize].sole))
-    }
-
-    /// Writes up to `most` arrivals into the caller's array instead of the empty `queue`. `None`: nothing was done, and
-    /// [`Endpoint::progress`] is to be called.
-    ///
-    /// # Safety
-    /// The domain is one without locks, and `buf` holds `most` entries.
-    #[inline(always)]
-    pub(super) unsafe fn arrive<E: Entry>(&self, queue: &Queue, buf: *mut c_void, most: usize) -> Option<usize> {
-        let take = self.head.ops().arrive?[E::FORMAT as usize].turn;
-        // SAFETY: the caller's promise; the endpoint is open, as the queue has it.
-        usize::try_from(unsafe { take(&raw const self.head, queue, buf, most) }).ok()
-    }
-
     /// Flags of the inject calls.
     pub const INJECT: u64 = crate::prov::bind::INJECT_FLAGS;
 
     pub fn cancel(&self, context: usize) -> Result<()> {
         self.domain.owner.check()?;
         self.prov().cancel(context)
-    }
-
-    #[inline]
-    pub(crate) fn progress(&self, force: bool) {
-        self.prov().progress(force);
-    }
-
-    pub(crate) fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
-        self.prov().sleep(poller)
-    }
-
-    pub(crate) fn may_sleep(&self) -> bool {
-        self.prov().may_sleep()
-    }
-
-    pub(crate) fn awake(&self, poller: Option<&Poller>) {
-        self.prov().awake(poller);
-    }
-
-    pub(crate) fn nap_ns(&self) -> u64 {
-        self.prov().nap_ns()
-    }
-
-    /// Changes when there is something else to watch than before.
-    pub(crate) fn watched(&self) -> u64 {
-        self.prov().watched()
-    }
-
-    pub(crate) fn is_stalled(&self) -> bool {
-        self.prov().is_stalled()
     }
 
     pub fn deadline_ns(&self) -> u64 {
@@ -426,18 +382,4 @@ impl Endpoint {
     pub fn stats(&self) -> Stats {
         self.prov().stats()
     }
-}
-
-pub(crate) fn no_flags(bits: u64) -> Result<()> {
-    if bits != 0 {
-        return Err(Error::new(errno::EBADFLAGS, format!("flags: {bits:#x}, must be 0")));
-    }
-    Ok(())
-}
-
-pub(crate) fn check_data(data: &[u8], max: usize) -> Result<()> {
-    if data.len() > max {
-        return Err(Error::invalid(format!("paramlen: {} bytes of private data, cm_data_size is {max}", data.len())));
-    }
-    Ok(())
 }

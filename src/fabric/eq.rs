@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Event queues with the endpoints whose connections they drive.
 
-use super::Context;
 use super::descriptor::Descriptor;
-use super::domain::Fabric;
-use super::endpoint::Endpoint;
+use super::drive::EpRef;
 use super::info::Info;
-use super::pep::Pep;
+use super::pep::{Announces, Pep};
 use super::requests;
+use super::root::Fabric;
 use super::wait::{Driven, wait};
+use super::{Context, no_flags};
 use crate::error::{Error, Result, errno};
 use crate::prov::Request;
 use crate::prov::event::{Event, EventQueue};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Default)]
 struct Attached {
-    eps: Vec<Arc<Endpoint>>,
+    eps: Vec<EpRef>,
     peps: Vec<Arc<Pep>>,
 }
 
@@ -58,27 +58,13 @@ impl Eq {
         self.events.waiter.notify();
     }
 
-    pub(crate) fn attach_ep(&self, ep: &Arc<Endpoint>) {
+    pub(crate) fn attach_ep(&self, ep: &EpRef) {
         self.attached.lock().eps.push(ep.clone());
         self.look_again();
     }
 
-    pub(crate) fn detach_ep(&self, ep: &Arc<Endpoint>) {
-        self.attached.lock().eps.retain(|e| !Arc::ptr_eq(e, ep));
-    }
-
-    pub(crate) fn attach_pep(&self, pep: &Arc<Pep>) {
-        self.attached.lock().peps.push(pep.clone());
-        self.look_again();
-    }
-
-    pub(crate) fn detach_pep(&self, pep: &Arc<Pep>) {
-        let mut attached = self.attached.lock();
-        attached.peps.retain(|p| !Arc::ptr_eq(p, pep));
-        // Under the lock, which a thread takes after it was counted as a sleeper: it sees this, or is woken.
-        self.closes.fetch_add(1, Ordering::Release);
-        drop(attached);
-        self.look_again();
+    pub(crate) fn detach_ep(&self, ep: &EpRef) {
+        self.attached.lock().eps.retain(|e| e != ep);
     }
 
     pub fn close(&self) -> Result<()> {
@@ -165,6 +151,35 @@ impl Eq {
         if self.descriptor.is_armed() {
             self.descriptor.disarm(&self.events.waiter);
         }
+    }
+}
+
+impl Announces for Eq {
+    fn events(&self) -> &Arc<EventQueue> {
+        &self.events
+    }
+
+    fn detach_pep(&self, pep: &Arc<Pep>) {
+        let mut attached = self.attached.lock();
+        attached.peps.retain(|p| !Arc::ptr_eq(p, pep));
+        // Under the lock, which a thread takes after it was counted as a sleeper: it sees this, or is woken.
+        self.closes.fetch_add(1, Ordering::Release);
+        drop(attached);
+        self.look_again();
+    }
+}
+
+impl Pep {
+    pub fn bind_eq(self: &Arc<Self>, eq: &Arc<Eq>, bits: u64) -> Result<()> {
+        self.fabric.owner.check()?;
+        no_flags(bits)?;
+        if !Arc::ptr_eq(&eq.fabric, &self.fabric) {
+            return Err(Error::invalid("eq: belongs to another fabric than the passive endpoint"));
+        }
+        self.bind(eq.clone())?;
+        eq.attached.lock().peps.push(self.clone());
+        eq.look_again();
+        Ok(())
     }
 }
 

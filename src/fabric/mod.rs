@@ -7,13 +7,16 @@ mod cntr;
 mod cq;
 mod descriptor;
 mod domain;
+mod drive;
 mod endpoint;
 mod eq;
 pub mod hmem;
 mod info;
 mod pep;
+mod progressor;
 mod read;
 mod requests;
+mod root;
 mod wait;
 
 pub use crate::prov::av::{NAME_LEN, Name, UNSPEC};
@@ -22,7 +25,7 @@ pub use crate::prov::ops::CqFormat;
 pub use av::Av;
 pub use cntr::{Cntr, Reached};
 pub use cq::Cq;
-pub use domain::{Domain, Fabric, Mr};
+pub use domain::{Domain, Mr};
 pub use endpoint::{Endpoint, PathAnswer, Stats};
 pub use eq::Eq;
 pub use info::{
@@ -31,6 +34,7 @@ pub use info::{
 pub use pep::Pep;
 pub use read::put_all;
 pub use requests::RequestId;
+pub use root::Fabric;
 
 use crate::error::{Error, Result, errno};
 pub(crate) use crate::prov::ops::Owner;
@@ -69,4 +73,18 @@ impl Context {
     pub fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+fn no_flags(bits: u64) -> Result<()> {
+    if bits != 0 {
+        return Err(Error::new(errno::EBADFLAGS, format!("flags: {bits:#x}, must be 0")));
+    }
+    Ok(())
+}
+
+fn check_data(data: &[u8], max: usize) -> Result<()> {
+    if data.len() > max {
+        return Err(Error::invalid(format!("paramlen: {} bytes of private data, cm_data_size is {max}", data.len())));
+    }
+    Ok(())
 }

@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Passive endpoints.
 
-use super::Context;
-use super::domain::Fabric;
-use super::endpoint::{check_data, no_flags};
-use super::eq::Eq;
 use super::info::{EP_RDM, Info};
 use super::requests::{self, RequestId};
+use super::root::Fabric;
+use super::{Context, check_data};
 use crate::error::{Error, Result};
-use crate::prov::{self, PassiveEndpoint};
+use crate::prov::{self, EventQueue, PassiveEndpoint};
 use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
+/// The event queue that a passive endpoint is bound to.
+pub(super) trait Announces: Send + Sync {
+    fn events(&self) -> &Arc<EventQueue>;
+
+    /// The passive endpoint closes, and is not driven any more.
+    fn detach_pep(&self, pep: &Arc<Pep>);
+}
+
 pub struct Pep {
     pub context: Context,
-    fabric: Arc<Fabric>,
+    pub(super) fabric: Arc<Fabric>,
     prov: PassiveEndpoint,
-    eq: Mutex<Option<Arc<Eq>>>,
+    eq: Mutex<Option<Arc<dyn Announces>>>,
     /// What it was opened with: requests carry it on to the endpoints that answer them.
     pub(crate) info: Info,
 }
@@ -37,15 +43,9 @@ impl Pep {
         Ok(pep)
     }
 
-    pub fn bind_eq(self: &Arc<Self>, eq: &Arc<Eq>, bits: u64) -> Result<()> {
-        self.fabric.owner.check()?;
-        no_flags(bits)?;
-        if !Arc::ptr_eq(eq.fabric(), &self.fabric) {
-            return Err(Error::invalid("eq: belongs to another fabric than the passive endpoint"));
-        }
-        self.prov.bind(eq.events.clone())?;
-        eq.attach_pep(self);
-        *self.eq.lock() = Some(eq.clone());
+    pub(super) fn bind(&self, eq: Arc<dyn Announces>) -> Result<()> {
+        self.prov.bind(eq.events().clone())?;
+        *self.eq.lock() = Some(eq);
         Ok(())
     }
 
@@ -54,7 +54,7 @@ impl Pep {
         self.prov.listen()?;
         crate::log!(Debug, "pep {self:p}: listens on {}", self.address());
         if let Some(eq) = &*self.eq.lock() {
-            eq.look_again();
+            eq.events().waiter.notify();
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Pep {
         // afterwards, so the next line forgets all events that there will be.
         self.prov.close();
         if let Some(eq) = self.eq.lock().take() {
-            eq.events.forget(me);
+            eq.events().forget(me);
             // From here on, the request of every event that was taken is in the list below.
             eq.detach_pep(self);
         }

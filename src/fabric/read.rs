@@ -3,15 +3,23 @@
 //! (`prov/ops.rs`). As there, each entry holds its panics.
 
 use super::cq::Cq;
-use crate::error::errno;
+use super::domain::Domain;
+use crate::error::{Result, errno};
 use crate::guard::{attempt, failed, hold, null};
 use crate::prov::ops::{ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, MsgEntry, Rest, TaggedEntry, put_from};
 use crate::prov::queue::{Completion, Origin, Taken};
 use crate::sync::serial::Threading;
 use std::ffi::c_void;
+use std::sync::Arc;
+
+impl Cq {
+    pub fn open(domain: &Arc<Domain>, size: usize, format: CqFormat, wait_fd: bool) -> Result<Arc<Cq>> {
+        Cq::with_tables(domain, size, format, wait_fd, choose(domain.threading, format))
+    }
+}
 
 /// The table of a queue without a source, and what a source's entry goes on with.
-pub(super) fn choose(threading: Threading, format: CqFormat) -> (&'static CqOps, &'static Rest) {
+fn choose(threading: Threading, format: CqFormat) -> (&'static CqOps, &'static Rest) {
     match format {
         CqFormat::Context => of_format::<ContextEntry>(threading),
         CqFormat::Msg => of_format::<MsgEntry>(threading),

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Waiting: poll for a while, then mark everything asleep, run the barrier, look once more, sleep.
-//! The progress thread of a domain is the same loop with nothing to wait for.
 
-use super::endpoint::Endpoint;
+use super::drive::EpRef;
 use super::pep::Pep;
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -10,25 +9,22 @@ use crate::prov::queue::Waiter;
 use crate::sync::gate::{Fences, barrier};
 use crate::sys::epoll::{Poller, Woken};
 use crate::sys::time::now_ns;
-use parking_lot::Mutex;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// The longest sleep of a wait that has nothing to do by itself.
 const LONG_NAP: u64 = 1_000_000_000;
 
 /// What a wait drives while it waits.
 pub(crate) struct Driven {
-    pub eps: Vec<Arc<Endpoint>>,
+    pub eps: Vec<EpRef>,
     pub peps: Vec<Arc<Pep>>,
 }
 
 impl Driven {
     pub fn progress(&self, force: bool) {
-        self.eps.iter().for_each(|e| e.progress(force));
+        self.eps.iter().for_each(|e| e.prov().progress(force));
         // Passive endpoints last: a peer that completed one connection and asks for the next is told of in that order.
-        let finish_connections = || self.eps.iter().for_each(|e| e.progress(true));
+        let finish_connections = || self.eps.iter().for_each(|e| e.prov().progress(true));
         self.peps.iter().for_each(|p| p.progress(finish_connections));
     }
 
@@ -37,12 +33,12 @@ impl Driven {
         let mut fences: Option<Fences> = None;
         let mut failed = None;
         for (i, ep) in self.eps.iter().enumerate() {
-            match ep.sleep(poller) {
+            match ep.prov().sleep(poller) {
                 Ok(Some(Fences::Remote)) => fences = Some(Fences::Remote),
                 Ok(Some(Fences::Full)) => fences = fences.or(Some(Fences::Full)),
                 Ok(None) => {}
                 Err(e) => {
-                    self.eps[..=i].iter().for_each(|ep| ep.awake(Some(poller)));
+                    self.eps[..=i].iter().for_each(|ep| ep.prov().awake(Some(poller)));
                     failed = Some(e);
                     break;
                 }
@@ -65,19 +61,19 @@ impl Driven {
     pub fn look(&self) -> bool {
         let before = self.watched();
         self.progress(true);
-        self.eps.iter().all(|e| e.may_sleep()) && self.watched() == before
+        self.eps.iter().all(|e| e.prov().may_sleep()) && self.watched() == before
     }
 
     /// What there is to watch, as a sum.
     pub fn watched(&self) -> u64 {
-        let eps = self.eps.iter().map(|e| e.watched());
+        let eps = self.eps.iter().map(|e| e.prov().watched());
         let all = eps.chain(self.peps.iter().map(|p| p.watched()));
         all.fold(0, |sum, n| sum.wrapping_mul(0x100_0000_01b3).wrapping_add(n))
     }
 
     /// Undoes `sleep` on `poller`.
     pub fn awake(&self, poller: Option<&Poller>) {
-        self.eps.iter().for_each(|e| e.awake(poller));
+        self.eps.iter().for_each(|e| e.prov().awake(poller));
     }
 
     /// The last look before a poll of the caller's own. As `look`; deadlines, and what nobody announces, end the poll too.
@@ -95,7 +91,11 @@ impl Driven {
     /// The longest that a sleep may last; `u64::MAX`: until something wakes it.
     pub fn nap_ns(&self) -> u64 {
         const STALLED: u64 = 50_000;
-        self.eps.iter().map(|e| if e.is_stalled() { e.nap_ns().min(STALLED) } else { e.nap_ns() }).min().unwrap_or(u64::MAX)
+        self.eps
+            .iter()
+            .map(|e| if e.prov().is_stalled() { e.prov().nap_ns().min(STALLED) } else { e.prov().nap_ns() })
+            .min()
+            .unwrap_or(u64::MAX)
     }
 }
 
@@ -155,78 +155,6 @@ pub(crate) fn wait<R>(
         }
         if interrupted {
             return Err(Error::fixed(errno::EINTR, "a signal interrupted the wait"));
-        }
-    }
-}
-
-struct Shared {
-    eps: Mutex<Vec<Arc<Endpoint>>>,
-    waiter: Arc<Waiter>,
-    stop: AtomicBool,
-}
-
-/// The progress thread of a domain.
-pub(crate) struct Progressor {
-    shared: Arc<Shared>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
-}
-
-impl Progressor {
-    pub fn start() -> Result<Progressor> {
-        let shared = Arc::new(Shared { eps: Mutex::new(Vec::new()), waiter: Arc::default(), stop: AtomicBool::new(false) });
-        // What the thread sleeps on is made now, while somebody can be told that it cannot be.
-        drop(shared.waiter.arm()?);
-        let of_thread = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("gdrfab-progress".into())
-            .spawn(move || run(&of_thread))
-            .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), format!("starting the progress thread: {e}")))?;
-        Ok(Progressor { shared, thread: Mutex::new(Some(thread)) })
-    }
-
-    /// What its thread sleeps on.
-    pub fn waiter(&self) -> Arc<Waiter> {
-        self.shared.waiter.clone()
-    }
-
-    pub fn add(&self, ep: &Arc<Endpoint>) {
-        self.shared.eps.lock().push(ep.clone());
-        self.shared.waiter.notify();
-    }
-
-    /// The thread may hold the endpoint a moment longer; it finds it closed then.
-    pub fn remove(&self, ep: &Arc<Endpoint>) {
-        self.shared.eps.lock().retain(|e| !Arc::ptr_eq(e, ep));
-        self.shared.waiter.notify();
-    }
-
-    pub fn stop(&self) {
-        self.shared.stop.store(true, Ordering::Release);
-        // Either the thread sees it before it sleeps, or it is seen about to sleep.
-        fence(Ordering::SeqCst);
-        self.shared.waiter.notify();
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            crate::log!(Error, "the progress thread panicked");
-        }
-    }
-}
-
-fn run(shared: &Shared) {
-    let driven = || Some(Driven { eps: shared.eps.lock().clone(), peps: Vec::new() });
-    loop {
-        // A wake ends the sleep; the wait itself ends by its time limit of a second.
-        let stopped = || shared.stop.load(Ordering::Acquire).then_some(());
-        let turn = catch_unwind(AssertUnwindSafe(|| wait(&shared.waiter, driven, 1000, stopped)));
-        match turn.unwrap_or(Err(Error::fixed(errno::ENOTRECOVERABLE, "a panic"))) {
-            Ok(Some(())) => return,
-            Ok(None) => {}
-            Err(e) if e.errno == errno::EINTR => {}
-            Err(e) => {
-                crate::log!(Error, "progress thread: {e}");
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
         }
     }
 }

@@ -1,17 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An order of copies: posted without waiting, completed in order.
 
-use super::{Dir, Interface};
+use super::memory::{Copy, Dir};
 use crate::error::{Error, Result, errno};
-
-/// One copy of several.
-#[derive(Clone, Copy, Debug)]
-pub struct Copy {
-    pub dir: Dir,
-    pub to: u64,
-    pub from: u64,
-    pub len: usize,
-}
 
 /// Copies of one order. Each gets the next number, beginning with 1; used by one thread at a time.
 pub trait Stream: Send {
@@ -48,31 +39,5 @@ pub trait Stream: Send {
     /// Copies posted from now on begin after what the caller's own stream holds now.
     fn after(&mut self, _stream: u64) -> Result<()> {
         Err(Error::new(errno::ENOSYS, "this vendor's copies cannot be ordered after a stream of the caller"))
-    }
-}
-
-/// For vendors without asynchronous copies: each is done when posted.
-pub struct Immediate {
-    of: &'static dyn Interface,
-    device: u32,
-    count: u64,
-}
-
-impl Immediate {
-    pub fn new(of: &'static dyn Interface, device: u32) -> Immediate {
-        Immediate { of, device, count: 0 }
-    }
-}
-
-impl Stream for Immediate {
-    unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
-        // SAFETY: the caller's promise, needed for less long.
-        unsafe { self.of.copy(self.device, dir, to, from, len)? };
-        self.count += 1;
-        Ok(self.count)
-    }
-
-    fn done(&mut self) -> Result<u64> {
-        Ok(self.count)
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Host memory as an interface like the others: copies are the CPU's, everything else is not needed.
 
-use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Stream, stream};
+use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Stream, immediate};
 use crate::error::{Error, Result, errno};
 use crate::sys::copy;
 
@@ -47,8 +47,8 @@ impl Interface for System {
         Ok(())
     }
 
-    fn stream(&self, device: u32) -> Result<Box<dyn Stream>> {
-        Ok(Box::new(stream::Immediate::new(&System, device)))
+    fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {
+        Ok(Box::new(immediate::Immediate::new(&System, device)))
     }
 
     fn alloc(&self, _device: u32, _len: u64) -> Result<u64> {

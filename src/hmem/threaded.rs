@@ -115,8 +115,8 @@ impl Interface for Threaded {
         self.run(|i| i.flush(device))
     }
 
-    fn stream(&self, device: u32) -> Result<Box<dyn Stream>> {
-        let inner = self.run(|i| i.stream(device))?;
+    fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {
+        let inner = self.worker.run(|| self.inner.stream(device))??;
         Ok(Box::new(ApartStream { inner: Some(inner), worker: self.worker.clone() }))
     }
 

@@ -2,12 +2,12 @@
 //! What an endpoint is bound to, and the one way in which its operations end there: the same for every provider.
 
 use super::av::Av;
-use super::contract::Source;
+use super::drivers::Drivers;
 use super::event::{Event, EventKind, EventQueue};
 use super::flags;
 use super::order::{Order, Ticket};
 use super::queue::{Completion, Counter, Failure, Queue, Waiter};
-use super::waiter::Drivers;
+use super::source::Source;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::PathPolicy;
 use crate::sync::serial::Threading;

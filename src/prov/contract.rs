@@ -11,15 +11,16 @@
 use super::bind::{Binding, Effort, Options};
 use super::info::{Ask, Info, Nic};
 use super::op::{Common, Dir, Iov, RmaIov};
-use super::ops::{CqFormat, CqOps, EpOps, GENERAL};
+use super::ops::EpOps;
 use super::queue::{Counter, Queue};
 use super::report::{PathReport, Stats};
+use super::request::Request;
+use super::source::Source;
 use crate::error::{Error, Result, errno};
 use crate::mr::{Access, Attr, Facts, RegionId};
 use crate::sync::gate::Fences;
 use crate::sync::serial::Threading;
 use crate::sys::epoll::Poller;
-use std::any::Any;
 use std::sync::Arc;
 
 /// What a provider offers on this host, or why it does not.
@@ -112,9 +113,9 @@ pub trait Endpoint: Send + Sync {
     fn enable(&self, op_flags: u64) -> Result<()>;
 
     /// The table of operations of an endpoint that is enabled, and what its entries find in [`super::ops::EpHead::of`]: it
-    /// lives as long as the endpoint.
-    fn ops(&self) -> (&'static EpOps, *const ()) {
-        (&GENERAL, std::ptr::null())
+    /// lives as long as the endpoint. None: the general one, whose entries call `rma`, `send` and `recv`.
+    fn ops(&self) -> Option<(&'static EpOps, *const ())> {
+        None
     }
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()>;
@@ -301,34 +302,4 @@ pub trait Listener: Send {
     fn watched(&self) -> u64;
 
     fn watch(&self, poller: &Poller) -> Result<()>;
-}
-
-/// A peer that wants to connect. Dropped, it is rejected.
-pub trait Request: Any + Send {
-    /// The peer's address.
-    fn from(&self) -> String;
-
-    /// Private data that it sent.
-    fn data(&self) -> &[u8];
-
-    /// Makes a passive endpoint's info that of the place which the request came through.
-    fn adjust(&self, _info: &mut Info) {}
-
-    /// Sends the peer away with `data`.
-    fn reject(self: Box<Self>, data: &[u8]) -> Result<()>;
-}
-
-/// The request of one's own kind, for `accept`.
-pub fn own_request<R: Request>(request: Box<dyn Request>) -> Result<R> {
-    let any: Box<dyn Any> = request;
-    any.downcast().map(|r| *r).map_err(|_| Error::invalid("info->handle: a request of another provider"))
-}
-
-/// What feeds a completion queue beside its endpoints.
-pub trait Source: Any + Send + Sync {
-    /// How the queue is read in this format, and what the entry finds in [`super::ops::CqHead::of`].
-    fn ops(&self, format: CqFormat) -> (&'static CqOps, *const ());
-
-    /// Takes what is there. If another thread does, that is enough, unless `force`.
-    fn poll(&self, force: bool);
 }

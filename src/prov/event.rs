@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The event queue: what happens to connections, in order, with errors in between.
 
-use super::contract::Request;
 use super::info::Info;
-use super::queue::Waiter;
+use super::request::Request;
+use super::waiter::Waiter;
 use crate::error::Error;
 use parking_lot::Mutex;
 use std::collections::VecDeque;

@@ -6,16 +6,11 @@
 //! Entries are `extern "C"` with the parameters of the exported function, so that the call is one jump with every argument
 //! where it lies already; and what they do, they do inside of `guard::hold`, because nobody above them would.
 
-use super::bind::INJECT_FLAGS;
-use super::contract::Endpoint;
-use super::op::{Common, Dir, Iov, RmaIov};
 use super::queue::{Completion, Queue};
 use crate::error::{Error, Result, errno};
-use crate::guard::{null, posting};
 use crate::mr::DEVICE_DESC;
 use crate::sys::process;
 use std::ffi::c_void;
-use std::slice::from_ref;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// gdrfab_write() and gdrfab_read(): endpoint, buffer, length, descriptor, peer, remote address, key, context.
@@ -101,19 +96,12 @@ pub struct EpHead {
     of: AtomicPtr<()>,
     owner: Owner,
     tx_op_flags: u64,
-    prov: Box<dyn Endpoint>,
 }
 
 impl EpHead {
-    pub fn new(prov: Box<dyn Endpoint>, owner: Owner, tx_op_flags: u64) -> EpHead {
-        let general = (&raw const GENERAL).cast_mut();
-        EpHead { ops: AtomicPtr::new(general), of: AtomicPtr::default(), owner, tx_op_flags, prov }
-    }
-
-    /// The provider's endpoint.
-    #[inline]
-    pub fn prov(&self) -> &dyn Endpoint {
-        &*self.prov
+    /// An endpoint's that is not enabled yet. Its table, until then, says what is wrong.
+    pub fn new(ops: &'static EpOps, owner: Owner, tx_op_flags: u64) -> EpHead {
+        EpHead { ops: AtomicPtr::new((&raw const *ops).cast_mut()), of: AtomicPtr::default(), owner, tx_op_flags }
     }
 
     #[inline(always)]
@@ -122,14 +110,10 @@ impl EpHead {
         unsafe { &*self.ops.load(Ordering::Relaxed) }
     }
 
-    /// Enables the endpoint; from now on its operations are those of the table that the provider chooses. Until then they
-    /// are the general ones, which say what is wrong.
-    pub fn enable(&self) -> Result<()> {
-        self.prov.enable(self.tx_op_flags)?;
-        let (ops, of) = self.prov.ops();
+    /// From now on operations go by this table.
+    pub fn enable(&self, ops: &'static EpOps, of: *const ()) {
         self.of.store(of.cast_mut(), Ordering::Relaxed);
         self.ops.store((&raw const *ops).cast_mut(), Ordering::Release);
-        Ok(())
     }
 
     /// What the provider gave with its table, which lives as long as the endpoint.
@@ -153,179 +137,12 @@ impl EpHead {
     pub fn tx_op_flags(&self) -> u64 {
         self.tx_op_flags
     }
-
-    fn check(&self, buf: usize, len: usize) -> Result<()> {
-        self.owner.check()?;
-        if buf == 0 && len != 0 { Err(null("buf")) } else { Ok(()) }
-    }
 }
 
 /// Whether a descriptor, or none, stands for memory that the CPU reaches.
 #[inline(always)]
 pub fn on_host(desc: *mut c_void) -> bool {
     desc as u64 & DEVICE_DESC == 0
-}
-
-/// The operations of an endpoint that has no table of its own, or is not enabled: they call the provider's `rma`, `send` and
-/// `recv`. Where a provider's own entry finds what it is not made for, it jumps here.
-pub static GENERAL: EpOps = GENERAL_ENTRIES;
-/// The same, for tables that have a part of them.
-pub const GENERAL_ENTRIES: EpOps = EpOps { write, read, inject_write, send, inject, recv, tsend, tinject, trecv, arrive: None };
-
-/// Out of line: what `hold` runs in line goes through memory.
-#[inline(never)]
-fn rma(ep: &EpHead, dir: Dir, local: Iov, addr: u64, key: u64, c: &Common) -> Result<()> {
-    ep.check(local.addr, local.len)?;
-    let c = Common { flags: c.flags | ep.tx_op_flags, ..*c };
-    ep.prov.rma(dir, &[local], &[RmaIov { addr, len: local.len, key }], &c, from_ref(&c.desc))
-}
-
-/// # Safety
-/// As for [`EpOps`]; so for all that follow.
-#[inline(never)]
-pub unsafe extern "C" fn write(
-    ep: *const EpHead,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    dest_addr: u64,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| rma(unsafe { &*ep }, Dir::Write, Iov { addr: buf as usize, len }, addr, key, &c))
-}
-
-/// # Safety
-/// As for [`EpOps`].
-#[inline(never)]
-pub unsafe extern "C" fn read(
-    ep: *const EpHead,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    src_addr: u64,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| rma(unsafe { &*ep }, Dir::Read, Iov { addr: buf as usize, len }, addr, key, &c))
-}
-
-/// # Safety
-/// As for [`EpOps`].
-#[inline(never)]
-pub unsafe extern "C" fn inject_write(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, addr: u64, key: u64) -> isize {
-    let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| rma(unsafe { &*ep }, Dir::Write, Iov { addr: buf as usize, len }, addr, key, &c))
-}
-
-#[inline(never)]
-fn message(ep: &EpHead, local: Iov, c: &Common) -> Result<()> {
-    ep.check(local.addr, local.len)?;
-    let c = Common { flags: c.flags | ep.tx_op_flags, ..*c };
-    ep.prov.send(&[local], &c, from_ref(&c.desc))
-}
-
-/// # Safety
-/// As for [`EpOps`].
-#[inline(never)]
-pub unsafe extern "C" fn send(
-    ep: *const EpHead,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    dest_addr: u64,
-    context: *mut c_void,
-) -> isize {
-    let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| message(unsafe { &*ep }, Iov { addr: buf as usize, len }, &c))
-}
-
-/// # Safety
-/// As for [`EpOps`].
-#[inline(never)]
-pub unsafe extern "C" fn inject(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64) -> isize {
-    let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| message(unsafe { &*ep }, Iov { addr: buf as usize, len }, &c))
-}
-
-/// # Safety
-/// As for [`EpOps`].
-#[inline(never)]
-pub unsafe extern "C" fn recv(
-    ep: *const EpHead,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    src_addr: u64,
-    context: *mut c_void,
-) -> isize {
-    let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
-    let local = Iov { addr: buf as usize, len };
-    // SAFETY: the C caller says that the handle is open.
-    let ep = unsafe { &*ep };
-    posting(|| ep.check(local.addr, local.len).and_then(|()| ep.prov.recv(&[local], &c, from_ref(&c.desc))))
-}
-
-#[inline(never)]
-fn tagged(ep: &EpHead, local: Iov, c: &Common, tag: u64) -> Result<()> {
-    ep.check(local.addr, local.len)?;
-    let c = Common { flags: c.flags | ep.tx_op_flags, ..*c };
-    ep.prov.tsend(&[local], &c, from_ref(&c.desc), tag)
-}
-
-/// # Safety
-/// As for [`EpOps`].
-#[inline(never)]
-pub unsafe extern "C" fn tsend(
-    ep: *const EpHead,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    dest_addr: u64,
-    tag: u64,
-    context: *mut c_void,
-) -> isize {
-    let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| tagged(unsafe { &*ep }, Iov { addr: buf as usize, len }, &c, tag))
-}
-
-/// # Safety
-/// As for [`EpOps`].
-#[inline(never)]
-pub unsafe extern "C" fn tinject(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, tag: u64) -> isize {
-    let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| tagged(unsafe { &*ep }, Iov { addr: buf as usize, len }, &c, tag))
-}
-
-/// # Safety
-/// As for [`EpOps`].
-#[inline(never)]
-pub unsafe extern "C" fn trecv(
-    ep: *const EpHead,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    src_addr: u64,
-    tag: u64,
-    ignore: u64,
-    context: *mut c_void,
-) -> isize {
-    let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
-    let local = Iov { addr: buf as usize, len };
-    // SAFETY: the C caller says that the handle is open.
-    let ep = unsafe { &*ep };
-    posting(|| ep.check(local.addr, local.len).and_then(|()| ep.prov.trecv(&[local], &c, from_ref(&c.desc), tag, ignore)))
 }
 
 /// Shape of entries.

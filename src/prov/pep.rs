@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A passive endpoint: what its listener takes becomes events. The same for every provider.
 
-use super::contract::{Listener, Request};
+use super::contract::Listener;
 use super::event::{Event, EventKind, EventQueue};
+use super::request::Request;
 use crate::error::{Error, Result, errno};
 use crate::sys::epoll::Poller;
 use parking_lot::Mutex;

@@ -16,8 +16,8 @@
 //! Connections that carry little need no such area: a writer goes round in a small part of it
 //! first, and in twice as much whenever it has come round often.
 
+use super::header::Broken;
 use super::primitive::{AtomicU64, Ordering};
-use super::ring::Broken;
 use std::ptr::NonNull;
 
 /// Bytes of the area.

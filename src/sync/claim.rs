@@ -59,7 +59,7 @@ impl Slot {
 
     /// Initiator: takes the chunk `front`, which must be its next. `Ok(false)`: the helper has the
     /// rest. `Err`: the peer wrote nonsense.
-    pub fn take_front(&self, generation: u16, front: u32, chunks: u32) -> Result<bool, super::ring::Broken> {
+    pub fn take_front(&self, generation: u16, front: u32, chunks: u32) -> Result<bool, super::header::Broken> {
         let mut now = self.claim.load(Ordering::Relaxed);
         for _ in 0..TRIES {
             let (g, f, b) = unpack(now);
@@ -74,11 +74,11 @@ impl Slot {
                 Err(seen) => now = seen,
             }
         }
-        Err(super::ring::Broken)
+        Err(super::header::Broken)
     }
 
     /// Initiator: no new chunk may be claimed from now on; gives the first chunk of the helper's part.
-    pub fn stop(&self, generation: u16, front: u32, chunks: u32) -> Result<u32, super::ring::Broken> {
+    pub fn stop(&self, generation: u16, front: u32, chunks: u32) -> Result<u32, super::header::Broken> {
         let mut now = self.claim.load(Ordering::Relaxed);
         for _ in 0..TRIES {
             let (g, f, b) = unpack(now);
@@ -90,7 +90,7 @@ impl Slot {
                 Err(seen) => now = seen,
             }
         }
-        Err(super::ring::Broken)
+        Err(super::header::Broken)
     }
 
     /// Helper: takes the last unclaimed chunk, if the operation still runs.

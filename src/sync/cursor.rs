@@ -2,9 +2,9 @@
 //! A reader's place in a ring for the messages that nearly all are: bytes alone, one message after the other. It checks
 //! what `ring.rs` checks, and what is not of that sort it leaves to it.
 
+use super::header::{Header, MAX_LINES, lap};
 use super::line::{LINE_BYTES, Line};
 use super::primitive::Ordering;
-use super::ring::{Header, MAX_LINES, lap};
 
 /// Reads messages that are bytes alone, one after the other.
 pub struct Cursor<'a> {

@@ -7,6 +7,7 @@ pub mod aside;
 pub mod claim;
 pub mod cursor;
 pub mod gate;
+pub mod header;
 pub mod line;
 pub mod primitive;
 pub mod ring;

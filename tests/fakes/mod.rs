@@ -96,7 +96,7 @@ pub fn unhex<const N: usize>(text: &str) -> [u8; N] {
 }
 
 /// The error of a stream of four copies whose second one the fake breaks; the stream stays broken.
-pub fn broken_stream(up: &dyn Interface) -> Error {
+pub fn broken_stream(up: &'static dyn Interface) -> Error {
     let a = up.alloc(0, 4096).unwrap();
     let mut stream = up.stream(0).unwrap();
     for i in 0..4 {

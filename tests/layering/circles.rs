@@ -9,15 +9,6 @@ use std::path::{Path, PathBuf};
 
 /// Folders whose circles are known, and why they still stand. One that has none any more is taken off.
 const KNOWN: &[(&str, &str)] = &[
-    ("src/capi", "what objects share stands with them"),
-    ("src/fabric", "queues and endpoints know each other"),
-    ("src/hmem", "what vendors share stands in mod.rs"),
-    ("src/hmem/cuda", "what its files share stands in mod.rs"),
-    ("src/hmem/rocr", "what its files share stands in mod.rs"),
-    ("src/hmem/ze", "what its files share stands in mod.rs"),
-    ("src/prov", "the contract and the bindings know each other"),
-    ("src/sync", "a ring and its spill know each other"),
-    ("src/bin/gdrfab-perf", "options, and what they are made of, know each other"),
     ("plugins/nccl", "an inventory and its connections know each other"),
     ("plugins/libfabric", "what objects share stands in init.c"),
     ("plugins/libfabric/tests", "helpers know each other"),

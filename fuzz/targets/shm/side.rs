@@ -9,8 +9,9 @@ use super::world::{cpu_ns, world};
 use gdrfab::mr::{Access, PathPolicy, Paths};
 use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
 use gdrfab::prov::bind::{Binding, INJECT_FLAGS, SILENT};
+use gdrfab::prov::general::Posting;
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
-use gdrfab::prov::ops::{CqFormat, DataEntry, EpHead, Owner};
+use gdrfab::prov::ops::{CqFormat, DataEntry, Owner};
 use gdrfab::prov::queue::Completion;
 use gdrfab::prov::shm::{Domain, Endpoint, Listener};
 use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, PassiveEndpoint, Queue, Request, flags};
@@ -65,7 +66,7 @@ struct Region {
 
 pub struct Side {
     domain: Arc<Domain>,
-    head: EpHead,
+    head: Posting,
     pep: Option<PassiveEndpoint>,
     queues: Vec<queues::WithSize>,
     counter: Arc<Counter>,
@@ -111,7 +112,7 @@ impl Side {
             endpoint.bind(Binding::Order).expect("an order");
         }
         endpoint.bind(Binding::Eq(Arc::new(EventQueue::default()))).expect("an event queue");
-        let head = EpHead::new(Box::new(endpoint), Owner::here(), 0);
+        let head = Posting::new(Box::new(endpoint), Owner::here(), 0);
         head.enable().expect("enabled");
         let shared = domain.allocate(SHARED).expect("shared memory");
         let poller = Poller::new().expect("a poller");

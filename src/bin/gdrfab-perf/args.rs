@@ -10,6 +10,8 @@ use crate::output::{self, Format, Output};
 use crate::plot::{self, Plot};
 use crate::provider::Choice;
 use crate::tests::{Test, sweep};
+use crate::values::{seconds, size};
+use crate::wire::Plan;
 use gdrfab::mr::Paths;
 
 pub const DEFAULT_NAME: &str = "gdrfab-perf";
@@ -121,6 +123,30 @@ pub struct Options {
 }
 
 impl Options {
+    /// What both sides have to agree on.
+    pub fn plan(&self, yields: bool) -> Plan {
+        Plan {
+            test: self.test,
+            max_size: self.sizes.iter().copied().max().unwrap_or(1),
+            depth: self.depth,
+            memory: self.remote_memory,
+            path: self.path,
+            deadline_ms: self.deadline_ms.unwrap_or(0),
+            // Who polls the last byte must not see it before the others, and a helper copies from the end.
+            coop: self.coop && self.test != Test::WriteLat,
+            verify: self.verify,
+            one_thread: self.one_thread,
+            auto: self.auto,
+            sleep: self.sleep,
+            yields,
+            one_way: self.one_way(),
+            both: self.drive.both,
+            endpoints: self.drive.endpoints,
+            list: self.drive.list,
+            inline: self.drive.inline,
+        }
+    }
+
     /// Whether latency of writes is that of one at a time: one side's memory cannot be polled.
     pub fn one_way(&self) -> bool {
         self.test == Test::WriteLat && (self.memory.is_device() || self.remote_memory.is_device())
@@ -144,22 +170,6 @@ pub enum Parsed {
 
 /// Largest depth: what an endpoint can have outstanding.
 const MAX_DEPTH: usize = 1024;
-/// Largest size that is taken for meant.
-const MAX_SIZE: usize = 1 << 40;
-
-pub fn size(text: &str) -> Option<usize> {
-    let upper = text.to_ascii_uppercase();
-    let digits = upper.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match &upper[digits.len()..] {
-        "" | "B" => 0,
-        "K" | "KB" | "KIB" => 10,
-        "M" | "MB" | "MIB" => 20,
-        "G" | "GB" | "GIB" => 30,
-        _ => return None,
-    };
-    digits.parse::<usize>().ok()?.checked_mul(1 << shift).filter(|n| (1..=MAX_SIZE).contains(n))
-}
-
 fn sizes(text: &str) -> Result<Vec<usize>, String> {
     let wrong = || format!("--size {text}: a size such as 64, 4K or 1M, or a sweep such as 8:4M, is expected");
     let (low, high) = text.split_once(':').unwrap_or((text, text));
@@ -306,11 +316,6 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
 
 fn at_least_one(option: &str) -> impl Fn(u64) -> Result<u64, String> {
     move |n| if n > 0 { Ok(n) } else { Err(format!("{option} 0: a number from 1 up is expected")) }
-}
-
-pub fn seconds(args: &mut Args, option: &str) -> Result<f64, String> {
-    let s: f64 = args.number(option, "seconds")?;
-    if (0.001..=86400.0).contains(&s) { Ok(s) } else { Err(format!("{option} {s}: 0.001 to 86400 seconds are expected")) }
 }
 
 fn path(word: &str) -> Result<Paths, String> {

@@ -3,9 +3,9 @@
 //! at before anything is taken or waited for.
 
 use crate::cli::Args;
-use crate::conn::{PATIENCE_MS, patience_ms};
 use crate::layout::Layout;
-use crate::wire::Plan;
+use crate::values;
+use crate::wire::{PATIENCE_MS, Plan};
 
 pub const HELP: &str = "      --max-memory SIZE server: memory that a client's test may take here (1G)
       --max-time SEC    server: seconds that a client may stay (3600)
@@ -40,9 +40,9 @@ impl Bounds {
         match option {
             "--max-memory" => {
                 let text = args.value(option)?;
-                self.memory = crate::args::size(&text).ok_or_else(|| format!("{option} {text}: a size such as 64M or 4G is expected"))?;
+                self.memory = values::size(&text).ok_or_else(|| format!("{option} {text}: a size such as 64M or 4G is expected"))?;
             }
-            "--max-time" => self.seconds = crate::args::seconds(args, option)?,
+            "--max-time" => self.seconds = values::seconds(args, option)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -60,7 +60,7 @@ impl Bounds {
 
     /// Milliseconds for connecting with a client of that plan.
     pub fn meeting_ms(&self, plan: &Plan) -> u64 {
-        patience_ms(plan).min(self.meeting_ms)
+        plan.patience_ms().min(self.meeting_ms)
     }
 }
 

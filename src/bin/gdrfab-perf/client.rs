@@ -3,11 +3,11 @@
 
 use crate::args::Options;
 use crate::cpu::CpuUse;
+use crate::inspect::{GUARD, inspect, poison};
 use crate::io::{Link, Op};
 use crate::measure::{Pulse, Until, latency};
 use crate::memory::{Mismatch, POISON};
 use crate::report::{Bar, Figures, Latency, Report, Row};
-use crate::server::{GUARD, inspect, poison};
 use crate::stats::{Clock, Histogram};
 use crate::stream::Stream;
 use crate::tests::Test;

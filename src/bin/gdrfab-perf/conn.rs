@@ -21,13 +21,6 @@ use gdrfab::sys::process;
 use gdrfab::sys::time::{now_ns, ticks};
 use std::sync::Arc;
 
-/// Milliseconds that the peer may be silent, unless the command line says otherwise.
-pub const PATIENCE_MS: u64 = 10_000;
-
-pub fn patience_ms(plan: &Plan) -> u64 {
-    if plan.deadline_ms == 0 { PATIENCE_MS } else { plan.deadline_ms }
-}
-
 /// Keeps this thread, and those that it starts later, on one CPU.
 pub fn pin(cpu: Option<usize>) -> Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
@@ -99,7 +92,7 @@ impl Side {
         // After the domain, so that a progress thread is not tied to the same CPU.
         pin(cpu)?;
         let layout = Layout::of(plan);
-        let receives = Manners::of(&info).receives(plan, layout.receives);
+        let receives = Manners::of(&info).receives(plan.test, layout.receives);
         fit(&mut info, plan, receives)?;
         let manners = Manners::of(&info);
         let memory = Memory::new(memory, &domain, layout.bytes())?;
@@ -115,7 +108,7 @@ impl Side {
         let eq = Eq::open(&fabric, false)?;
         let entries = 4 * plan.depth + 64 + (receives - layout.receives) + (plan.endpoints - 1) * (2 * plan.depth + receives);
         let cq = Cq::open(&domain, entries, CqFormat::Data, false)?;
-        let patience = clock.ticks_of_us(patience_ms(plan) as f64 * 1000.0);
+        let patience = clock.ticks_of_us(plan.patience_ms() as f64 * 1000.0);
         let descs = (mr.desc(), mail_mr.as_ref().map_or(0, |mr| mr.desc()));
         let link = Link::new(cq, memory, mailbox, plan, descs, manners, patience);
         let device = info.domain_name.clone().filter(|_| manners.nic);
@@ -161,7 +154,7 @@ impl Side {
         ep.enable()?;
         // Control messages go through the first alone.
         let receives = if self.link.eps.is_empty() || plan.test.is_message() { self.link.layout.receives } else { 0 };
-        self.link.add(ep, if receives > 0 { manners.receives(plan, receives) } else { 0 })
+        self.link.add(ep, if receives > 0 { manners.receives(plan.test, receives) } else { 0 })
     }
 
     /// The newest endpoint.
@@ -225,7 +218,7 @@ impl Side {
     pub fn dial(server: &str, choice: &Choice, plan: &Plan, memory: Kind, clock: Clock, cpu: Option<usize>) -> Result<Side> {
         let info = choice.discover(Some(server), false)?;
         let address = info.dest_addr.clone().ok_or(Error::fixed(errno::EINVAL, "the server's address makes no sense"))?;
-        let mut side = Side::open(info, plan, memory, clock, cpu, patience_ms(plan))?;
+        let mut side = Side::open(info, plan, memory, clock, cpu, plan.patience_ms())?;
         side.newest()?.connect(&address, &plan.encode(side.place()?))?;
         let answer = side.connected()?;
         let answer =

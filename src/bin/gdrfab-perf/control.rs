@@ -6,11 +6,12 @@
 use crate::args::Options;
 use crate::bounds::Bounds;
 use crate::cli;
-use crate::conn::{Side, patience_ms};
+use crate::conn::Side;
 use crate::provider::{Choice, leaves_from, place};
+use crate::socket::{Control, failed};
 use crate::stats::Clock;
 use crate::wire::{self, Answer, Plan};
-use gdrfab::error::{Code, Error, Result, errno};
+use gdrfab::error::{Error, Result, errno};
 use gdrfab::sys::time::ticks;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
@@ -30,54 +31,6 @@ const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
 /// What the rest of the server's answer begins with.
 const WELCOME: u8 = 1;
 const REFUSED: u8 = 0;
-/// Milliseconds between two looks at the socket, and that the peer's last words may take after its end.
-const LOOK_MS: u64 = 50;
-const LAST_WORDS_MS: u64 = 500;
-
-/// The socket while the endpoints are at work.
-pub struct Control {
-    socket: TcpStream,
-    tick_ms: u64,
-    next: u64,
-    ended: Option<u64>,
-}
-
-impl Control {
-    fn new(socket: TcpStream, clock: Clock) -> Result<Control> {
-        socket.set_nonblocking(true).map_err(|e| failed("the control socket", &e))?;
-        Ok(Control { socket, tick_ms: clock.ticks_of_us(1000.0), next: 0, ended: None })
-    }
-
-    /// An error if the peer's process has ended, and what it may have said by other means has had time to arrive.
-    pub fn look(&mut self, now: u64) -> Result<()> {
-        if let Some(then) = self.ended {
-            if now.saturating_sub(then) > LAST_WORDS_MS * self.tick_ms {
-                return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer's process has ended"));
-            }
-            return Ok(());
-        }
-        if now < self.next {
-            return Ok(());
-        }
-        self.next = now + LOOK_MS * self.tick_ms;
-        match self.socket.peek(&mut [0]) {
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            // Nobody has anything to say here any more.
-            _ => self.ended = Some(now),
-        }
-        Ok(())
-    }
-}
-
-fn failed(what: &str, e: &std::io::Error) -> Error {
-    match e.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("{what}: the peer is silent"))
-        }
-        ErrorKind::UnexpectedEof => Error::coded(errno::ECONNRESET, Code::PeerGone, format!("{what}: the peer hung up")),
-        _ => Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("{what}: {e}")),
-    }
-}
 
 /// Bytes before the rest.
 const HEAD: usize = 12;
@@ -223,14 +176,14 @@ impl Side {
         };
         choice.provider = Some(provider.clone());
         let info = choice.discover_own(leaves_from(host))?;
-        let mut side = Side::open(info, plan, o.memory, clock, cpu, patience_ms(plan))?;
+        let mut side = Side::open(info, plan, o.memory, clock, cpu, plan.patience_ms())?;
         side.address = format!("{host}:{port}, by addresses over {provider}");
         let mut text = Vec::new();
         put(&mut text, provider.as_bytes());
         put(&mut text, &plan.encode(side.place()?));
         text.extend(prepare(&mut side, plan)?);
 
-        let limit = Duration::from_millis(patience_ms(plan));
+        let limit = Duration::from_millis(plan.patience_ms());
         let mut talk = Talk::new(reach(host, port, limit)?, limit);
         talk.send(&text)?;
         let answer = talk.receive()?;

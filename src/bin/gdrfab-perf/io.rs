@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One side of a connection at work: posting, polling, and waits that end. Control messages are in `mail`.
 
-use crate::control::Control;
 use crate::layout::Layout;
-use crate::mail::{peer_failed, silent};
 use crate::memory::{Memory, POISON};
 use crate::provider::Manners;
-use crate::wire::{self, Kinds, MAIL_MAX, Mail, Place, Plan};
+use crate::socket::Control;
+use crate::wire::{self, Kinds, MAIL_MAX, Mail, Place, Plan, peer_failed, silent};
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::fabric::{Cq, Endpoint, PathAnswer, Stats};
 use gdrfab::mr::Paths;

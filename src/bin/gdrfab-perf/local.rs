@@ -4,7 +4,6 @@
 
 use crate::args::Options;
 use crate::bounds::cost;
-use crate::wire::Plan;
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::sys::process;
 use std::io::{BufRead, BufReader};
@@ -41,7 +40,7 @@ impl LocalServer {
             (_, false) => command.args(["--name", &name]),
         };
         // Its one client is this command's.
-        command.args(["--max-memory", &cost(&Plan::of(o, false)).to_string(), "--max-time", "86400"]);
+        command.args(["--max-memory", &cost(&o.plan(false)).to_string(), "--max-time", "86400"]);
         if let Some(cpu) = cpus.last() {
             command.args(["--cpus", &cpu.to_string()]);
         }

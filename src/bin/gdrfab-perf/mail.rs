@@ -3,8 +3,8 @@
 
 use crate::io::{LETTER, Link, posted};
 use crate::layout::LETTERS;
-use crate::wire::{self, Kinds, MAIL_MAX, Mail};
-use gdrfab::error::{Code, Error, Result, errno};
+use crate::wire::{self, Kinds, MAIL_MAX, Mail, peer_failed, silent};
+use gdrfab::error::{Error, Result, errno};
 use gdrfab::fabric::Endpoint;
 use gdrfab::prov::flags;
 use gdrfab::prov::op::{Common, Iov};
@@ -87,12 +87,4 @@ impl Link {
         let room = MAIL_MAX.saturating_sub(if self.manners.data { 0 } else { wire::ENVELOPE });
         let _ = self.post_last(Kinds::Fail, wire::clip(&text, room));
     }
-}
-
-pub fn silent(what: &str) -> Error {
-    Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("the peer is silent: no {what} before the deadline"))
-}
-
-pub fn peer_failed(mail: &Mail) -> Error {
-    Error::new(errno::ECONNABORTED, format!("the peer gave up: {}", mail.text()))
 }

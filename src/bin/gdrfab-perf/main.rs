@@ -16,6 +16,7 @@ mod csv;
 mod devmem;
 mod drive;
 mod hostmem;
+mod inspect;
 mod io;
 mod kind;
 mod layout;
@@ -32,16 +33,18 @@ mod results;
 mod runtime;
 mod save;
 mod server;
+mod socket;
 mod stats;
 mod stream;
 mod tests;
 mod transfer;
+mod values;
 mod window;
 mod wire;
 
 use args::{Options, Parsed, Role};
 use client::Client;
-use conn::{Side, patience_ms};
+use conn::Side;
 use gdrfab::config;
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::fabric::PathAnswer;
@@ -79,7 +82,7 @@ fn run(o: &Options) -> Result<()> {
 fn client(o: &Options, clock: Clock, server: &str, cpus: &[usize], report: &mut Report) -> Result<()> {
     let shared = o.role == Role::Local && (cpus.len() < 2 || cpus[0] == cpus[1]);
     let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
-    let plan = Plan::of(o, shared || alone);
+    let plan = o.plan(shared || alone);
     let cpu = cpus.first().copied();
     let mut side = match o.drive.addresses {
         true => Side::call(o, server, &plan, clock, cpu)?,
@@ -178,7 +181,7 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
             "burst": o.drive.limit.map(|l| l.burst),
             "connect": if o.drive.addresses { "addresses" } else { "cm" },
             "cpus_online": cpu::count(),
-            "deadline_ms": patience_ms(plan),
+            "deadline_ms": plan.patience_ms(),
             "device": side.device,
         }),
     };

@@ -2,7 +2,7 @@
 //! What the providers differ in as far as a benchmark notices: how a place is named, which device leads there, and what
 //! an info asks of whoever posts.
 
-use crate::wire::Plan;
+use crate::tests::Test;
 use gdrfab::config;
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::fabric::{Info, getinfo};
@@ -159,8 +159,8 @@ impl Manners {
 
     /// Receives for messages under test. Where nothing keeps a message that finds none, its sender has to try again,
     /// which takes long; so there are some for the window that is on its way while another is looked at.
-    pub fn receives(&self, plan: &Plan, usual: usize) -> usize {
-        if self.nic && plan.test.is_message() { 2 * usual + 8 } else { usual }
+    pub fn receives(&self, test: Test, usual: usize) -> usize {
+        if self.nic && test.is_message() { 2 * usual + 8 } else { usual }
     }
 }
 

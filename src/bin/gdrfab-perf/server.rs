@@ -7,22 +7,19 @@ use crate::client::{BEAT_US, LOOK_TURNS};
 use crate::conn::{Listener, Side};
 use crate::control::Exchange;
 use crate::cpu::CpuUse;
+use crate::inspect::{check_range, inspect, poison};
 use crate::io::Link;
-use crate::mail::silent;
 use crate::measure::{Pulse, Until};
-use crate::memory::{Mismatch, POISON};
+use crate::memory::Mismatch;
 use crate::provider::listening;
 use crate::stats::Clock;
 use crate::stream::Stream;
 use crate::tests::Test;
-use crate::wire::{Kinds, Mail, Plan, Stopped, pack_mismatch, seed, words};
+use crate::wire::{Kinds, Mail, Plan, Stopped, pack_mismatch, seed, silent, words};
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::mr::Paths;
 use gdrfab::prov::op::Dir;
 use gdrfab::sys::time::ticks;
-
-/// Bytes behind a range that must stay as they were.
-pub const GUARD: usize = 64;
 
 /// Microseconds that a client has to read why it is sent away.
 const LAST_WORDS_US: f64 = 300_000.0;
@@ -212,29 +209,6 @@ fn target(link: &mut Link, plan: &Plan, size: usize, stream: Stream, clock: Cloc
         let run = stream.run(link, what, before, Until::time(u64::MAX >> 1), clock, &mut pulse, Link::has_mail)?;
         (before, stopped.rate) = (Some(run.flow), run.rate);
     }
-}
-
-/// Where the bytes of the peer's operations land, or those that this side reads.
-fn landing(link: &Link, test: Test, size: usize, i: usize) -> usize {
-    if test.is_message() { link.layout.slot(i) } else { link.layout.target(size) }
-}
-
-/// Makes sure that what is found afterwards has arrived.
-pub fn poison(link: &mut Link, test: Test, size: usize) {
-    (0..link.layout.slots).for_each(|i| link.memory.set(landing(link, test, size, i), size + GUARD, POISON));
-    link.places = Some(Vec::new());
-}
-
-/// What arrived, as the other side should have sent it.
-pub fn inspect(link: &mut Link, test: Test, size: usize, by_server: bool) -> Option<Mismatch> {
-    let places = if test.is_message() { link.places.clone().unwrap_or_default() } else { vec![link.layout.target(size)] };
-    places.iter().find_map(|place| check_range(link, *place, size, seed(size, 0, by_server)))
-}
-
-/// Checks a pattern and that nothing was written behind it.
-pub fn check_range(link: &Link, place: usize, size: usize, seed: u64) -> Option<Mismatch> {
-    let behind = || link.memory.check_set(place + size, GUARD, POISON).map(|m| Mismatch { offset: size + m.offset, ..m });
-    link.memory.check(place, size, seed).or_else(behind)
 }
 
 /// Answers every write with a write, until the client stops.

@@ -2,11 +2,11 @@
 //! What the two sides tell each other: the plan and the answer in the connection's private data,
 //! then control messages, which carry remote data and so differ from the messages under test.
 
-use crate::args::Options;
 use crate::drive::{MAX_ENDPOINTS, MAX_INLINE};
 use crate::memory::{Kind, Mismatch};
 use crate::report::Rate;
 use crate::tests::Test;
+use gdrfab::error::{Code, Error, errno};
 use gdrfab::mr::Paths;
 
 /// What the request for one more endpoint of a connection begins with.
@@ -64,6 +64,9 @@ pub struct Plan {
     pub inline: Option<usize>,
 }
 
+/// Milliseconds that the peer may be silent, unless the command line says otherwise.
+pub const PATIENCE_MS: u64 = 10_000;
+
 /// Bits of the numbers that share a word.
 const DEPTH_BITS: u32 = 11;
 const ENDPOINT_BITS: u32 = 7;
@@ -74,27 +77,9 @@ fn bits(word: u64, at: u32, n: u32) -> usize {
 }
 
 impl Plan {
-    pub fn of(o: &Options, yields: bool) -> Plan {
-        Plan {
-            test: o.test,
-            max_size: o.sizes.iter().copied().max().unwrap_or(1),
-            depth: o.depth,
-            memory: o.remote_memory,
-            path: o.path,
-            deadline_ms: o.deadline_ms.unwrap_or(0),
-            // Who polls the last byte must not see it before the others, and a helper copies from the end.
-            coop: o.coop && o.test != Test::WriteLat,
-            verify: o.verify,
-            one_thread: o.one_thread,
-            auto: o.auto,
-            sleep: o.sleep,
-            yields,
-            one_way: o.one_way(),
-            both: o.drive.both,
-            endpoints: o.drive.endpoints,
-            list: o.drive.list,
-            inline: o.drive.inline,
-        }
+    /// Milliseconds that the peer may be silent.
+    pub fn patience_ms(&self) -> u64 {
+        if self.deadline_ms == 0 { PATIENCE_MS } else { self.deadline_ms }
     }
 
     pub fn encode(&self, place: Place) -> Vec<u8> {
@@ -247,6 +232,14 @@ impl Mail {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
+}
+
+pub fn silent(what: &str) -> Error {
+    Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("the peer is silent: no {what} before the deadline"))
+}
+
+pub fn peer_failed(mail: &Mail) -> Error {
+    Error::new(errno::ECONNABORTED, format!("the peer gave up: {}", mail.text()))
 }
 
 /// The seed of the pattern of a round; the two sides never send the same bytes.

@@ -2,20 +2,11 @@
 //! Contexts: a device's primary one is retained when first needed and made current around a call, and
 //! what was current before is current again after it, on errors too.
 
-use super::Core;
+use super::core::Core;
 use super::driver::Driver;
 use crate::error::{Error, Result, errno};
 use cudarc::driver::sys::CUcontext;
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// The primary context of one device, once somebody needed it. It is never released: streams, mappings
-/// and pinned memory of unknown lifetime depend on it.
-#[derive(Default)]
-pub struct Primary {
-    context: AtomicUsize,
-    retaining: Mutex<()>,
-}
+use std::sync::atomic::Ordering;
 
 /// A context that is current until this is dropped. Not `Send`: currency belongs to a thread.
 pub struct Current<'a> {

@@ -2,7 +2,7 @@
 //! Copies on streams of our own, which wait for nobody: neither the legacy default stream nor the device
 //! is ever synchronised.
 
-use super::Core;
+use super::core::Core;
 use super::driver::{self, Driver, pointer};
 use crate::error::{Error, Result, errno};
 use crate::hmem::{Copy, Dir, Stream};

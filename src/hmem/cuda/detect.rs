@@ -2,7 +2,7 @@
 //! What a pointer is: one call of the driver, which needs no context and answers for foreign pointers
 //! too. A driver that lacks one of the attributes refuses the whole call, and is asked for each alone.
 
-use super::Core;
+use super::core::Core;
 use super::driver::{self, pointer};
 use crate::error::{Error, Result, errno};
 use crate::hmem::{Allocation, Iface, Kind};

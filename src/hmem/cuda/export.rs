@@ -1,27 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory given away: dma-bufs for devices, handles for processes of this host.
 
+use super::core::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT, Kept};
 use super::driver::{self, own_fd, pointer};
 use super::vmm::Physical;
-use super::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT};
 use crate::error::{Error, Result, errno};
 use crate::hmem::{Allocation, DmaBuf, Export, HANDLE_BYTES, Kind, dmabuf};
 use cudarc::driver::sys::{CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool};
-use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
-
-/// Handles given away, oldest first. Segments are not among them: their descriptor would keep the memory
-/// on the device after its owner freed it, while one of a pool does not.
-pub type Handles = VecDeque<Kept>;
-
-pub struct Kept {
-    base: u64,
-    id: u64,
-    handle: [u8; HANDLE_BYTES],
-    /// Of the pool.
-    fd: Option<OwnedFd>,
-}
 
 /// How many are kept.
 const HANDLES: usize = 64;

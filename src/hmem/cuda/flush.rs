@@ -2,20 +2,9 @@
 //! What a NIC wrote into a device's memory: whether its kernels see it at once, or only after the driver was
 //! told to see to that.
 
-use super::Core;
+use super::core::{Core, Writes};
 use super::driver::{Driver, FLUSH_CURRENT_CONTEXT, FLUSH_TO_OWNER, device};
 use crate::error::{Error, Result, errno};
-
-/// How a device treats writes that reach it through a NIC. Found out once: the question is asked per receive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Writes {
-    /// Its own kernels see them in order, with nothing done.
-    Ordered,
-    /// The driver's call makes them visible.
-    Flushed,
-    /// Neither is known of it.
-    Loose,
-}
 
 /// CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER; a larger number promises more.
 const ORDERED_FOR_OWNER: i32 = 100;

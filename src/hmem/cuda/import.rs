@@ -6,29 +6,14 @@
 //! that opened it, and another one's copies would take the way through the host. A pool's pointer has one
 //! address whoever opens it; there devices are given access one by one.
 
+use super::core::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT, Key, Opened};
 use super::driver::{self, pointer};
 use super::vmm::{self, Physical};
-use super::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT};
 use crate::error::{Error, Result, errno};
-use crate::hmem::{Allocation, DeviceId, HANDLE_BYTES, Iface, Import, Kind, Offer, Undo};
+use crate::hmem::{Allocation, DeviceId, Iface, Import, Kind, Offer, Undo};
 use cudarc::driver::sys::{CUcontext, CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-
-/// What tells openings apart: how, on which device if that matters, and the handle.
-type Key = (u32, Option<u32>, [u8; HANDLE_BYTES]);
-
-/// A handle that is open.
-pub struct Opened {
-    key: Key,
-    base: u64,
-    len: u64,
-    users: usize,
-    /// The device whose context was current when it was opened.
-    device: u32,
-    /// Where it came from; 0 for the plain allocator's.
-    pool: usize,
-}
 
 impl Core {
     /// Whether `base` is a mapping of a peer's memory.

@@ -4,6 +4,7 @@
 
 mod context;
 mod copy;
+mod core;
 mod detect;
 pub mod driver;
 mod export;
@@ -14,34 +15,11 @@ mod vmm;
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream};
 use crate::error::{Error, Result, errno};
 use crate::log;
+use core::Core;
 use cudarc::driver::sys::CUuuid;
 use driver::{Driver, device, pointer};
-use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
-
-/// Tags of [`Export::how`].
-pub const HOW_IPC: u32 = 1;
-pub const HOW_SEGMENT: u32 = 2;
-pub const HOW_POOL: u32 = 3;
-
-/// The driver and everything that is remembered about it. Shared, because streams and imports outlive
-/// the calls that made them. Locks are never held two at a time, except `opened` before `imports`.
-struct Core {
-    driver: Driver,
-    facts: Vec<DeviceFacts>,
-    primaries: Vec<context::Primary>,
-    writes: Vec<flush::Writes>,
-    handles: Mutex<export::Handles>,
-    opened: Mutex<Vec<import::Opened>>,
-    /// Bases of all imports.
-    imports: RwLock<Vec<u64>>,
-    /// Idle streams of synchronous copies, by device.
-    streams: Mutex<Vec<(u32, usize)>>,
-    /// What `alloc` gave: device, and the mapping's length or 0 for the plain allocator's.
-    allocations: Mutex<HashMap<u64, (u32, usize)>>,
-}
 
 struct Cuda(Arc<Core>);
 
@@ -209,7 +187,7 @@ impl Interface for Cuda {
         self.0.flush(device)
     }
 
-    fn stream(&self, device: u32) -> Result<Box<dyn Stream>> {
+    fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {
         self.0.stream(device)
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Physical memory mapped into reserved addresses, of this process and of others, and allocation by it.
 
-use super::Core;
+use super::core::Core;
 use super::driver::{Driver, HANDLE_POSIX_FD};
 use crate::error::{Error, Result, errno};
 use cudarc::driver::sys::{

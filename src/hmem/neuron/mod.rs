@@ -14,7 +14,7 @@
 
 mod runtime;
 
-use super::stream::Immediate;
+use super::immediate::Immediate;
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Kind, Offer, Stream, dmabuf};
 use crate::error::{Error, Result, errno};
 use crate::sys::mem;
@@ -181,8 +181,8 @@ impl Interface for Neuron {
         }
     }
 
-    fn stream(&self, device: u32) -> Result<Box<dyn Stream>> {
-        Ok(Box::new(Immediate::new(super::get(Iface::Neuron)?, device)))
+    fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {
+        Ok(Box::new(Immediate::new(self, device)))
     }
 
     fn alloc(&self, device: u32, len: u64) -> Result<u64> {

@@ -7,8 +7,8 @@
 
 use super::super::chain::{Engine, Move, Started};
 use super::super::{Dir, Kind};
-use super::Shared;
 use super::driver::{Agent, POINTER_HSA, POINTER_LOCKED, SIGNAL_CONDITION_LT, Signal, WAIT_STATE_BLOCKED, call};
+use super::shared::Shared;
 use crate::error::{Error, Result, errno};
 use std::ffi::c_void;
 use std::ptr;

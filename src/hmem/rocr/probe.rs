@@ -2,12 +2,19 @@
 //! What the HSA runtime has here: agents, their pools, and who reaches whose memory.
 
 use super::super::{DeviceFacts, DeviceId};
-use super::Gpu;
 use super::driver::*;
 use crate::error::{Error, Result, errno};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+
+/// One GPU of this process.
+#[derive(Clone, Copy)]
+pub struct Gpu {
+    pub(super) agent: Agent,
+    /// Its coarse-grained pool, and the unit of allocation there.
+    pub(super) pool: Option<(Pool, u64)>,
+}
 
 /// Initialises the runtime, or joins in if the process did.
 pub fn initialise(hsa: &Hsa, adopt: bool) -> Result<()> {

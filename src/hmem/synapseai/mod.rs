@@ -10,7 +10,7 @@
 mod synapse;
 mod thunk;
 
-use super::stream::Immediate;
+use super::immediate::Immediate;
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Kind, Offer, Stream, dmabuf};
 use crate::error::{Error, Result, errno};
 use crate::sys::mem;
@@ -204,8 +204,8 @@ impl Interface for SynapseAi {
         }
     }
 
-    fn stream(&self, device: u32) -> Result<Box<dyn Stream>> {
-        Ok(Box::new(Immediate::new(super::get(Iface::SynapseAi)?, device)))
+    fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {
+        Ok(Box::new(Immediate::new(self, device)))
     }
 
     fn alloc(&self, device: u32, len: u64) -> Result<u64> {

@@ -4,7 +4,8 @@
 
 use super::super::chain::{Engine, Move, Started};
 use super::driver::*;
-use super::{Device, Shared};
+use super::probe::Device;
+use super::shared::Shared;
 use crate::error::Result;
 use std::ffi::c_void;
 use std::ptr;

@@ -3,10 +3,23 @@
 
 use super::super::DeviceFacts;
 use super::driver::*;
-use super::{Device, Driver};
 use crate::error::{Error, Result, errno};
 use parking_lot::Mutex;
 use std::ptr;
+
+/// A driver, and our context of it.
+pub struct Driver {
+    pub(super) context: Handle,
+}
+
+pub struct Device {
+    pub(super) handle: Handle,
+    pub(super) driver: usize,
+    /// Ordinal of the queues that copy.
+    pub(super) queue: u32,
+    /// The list of blocking copies, made at the first.
+    pub(super) list: Mutex<Option<Handle>>,
+}
 
 /// Initialises the loader, or proves that the process did.
 pub fn initialise(ze: &Loader, adopt: bool) -> Result<()> {

@@ -17,11 +17,11 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
 use crate::prov::bind::{Binding, Bindings, Options, Stage};
-use crate::prov::contract::own_request;
 use crate::prov::fault::Plan;
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::EpOps;
 use crate::prov::report::{PathReport, Stats};
+use crate::prov::request::own_request;
 use crate::prov::{self, flags};
 use crate::sync::gate::Fences;
 use crate::sync::serial::{Serial, Threading};
@@ -146,8 +146,8 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    fn ops(&self) -> (&'static EpOps, *const ()) {
-        (ops::choose(self.state.threading(), self.state.lock().short), (&raw const *self).cast())
+    fn ops(&self) -> Option<(&'static EpOps, *const ())> {
+        Some((ops::choose(self.state.threading(), self.state.lock().short), (&raw const *self).cast()))
     }
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()> {

@@ -11,10 +11,10 @@ use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov;
 use crate::prov::bind::{Binding, Bindings, Options};
-use crate::prov::contract::own_request;
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::EpOps;
 use crate::prov::report::{PathReport, Refusals, Stats};
+use crate::prov::request::own_request;
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
@@ -50,8 +50,8 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    fn ops(&self) -> (&'static EpOps, *const ()) {
-        (ops::choose(self.state.threading()), (&raw const *self).cast())
+    fn ops(&self) -> Option<(&'static EpOps, *const ())> {
+        Some((ops::choose(self.state.threading()), (&raw const *self).cast()))
     }
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()> {

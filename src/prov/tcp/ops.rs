@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The table of operations of a tcp endpoint: RMA of one short piece of host memory has entries of its own. What they do not
-//! take, and messages, go the general way (`prov/ops.rs`).
+//! take, and messages, go the general way (`prov/general.rs`).
 
 use super::endpoint::Endpoint;
 use crate::error::errno;
 use crate::guard::attempt;
 use crate::prov::bind::{INJECT_FLAGS, Quick};
-use crate::prov::ops::{self as general, EpHead, EpOps, on_host};
+use crate::prov::general;
+use crate::prov::ops::{EpHead, EpOps, on_host};
 use crate::sync::serial::Threading;
 use std::ffi::c_void;
 

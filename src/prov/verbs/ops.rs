@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tables of operations of a verbs endpoint and of its completion queues: what the device gets in one work request, and
-//! what it gives straight to the reader. The rest goes the general way (`prov/ops.rs`).
+//! what it gives straight to the reader. The rest goes the general way (`prov/general.rs`).
 
 use super::cq::Cq;
 use super::quick::{Armed, READ, SEND, WRITE};
 use super::state::Shared;
 use crate::guard::{attempt, failed, hold};
+use crate::prov::general;
 use crate::prov::op::One;
-use crate::prov::ops::{self as general, ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
+use crate::prov::ops::{ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
 use crate::prov::queue::Found;
 use crate::sync::serial::Threading;
 use std::ffi::c_void;

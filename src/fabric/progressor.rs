@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The progress thread of a domain: a wait with nothing to wait for.
+
+use super::drive::EpRef;
+use super::wait::{Driven, wait};
+use crate::error::{Error, Result, errno};
+use crate::prov::waiter::Waiter;
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+struct Shared {
+    eps: Mutex<Vec<EpRef>>,
+    waiter: Arc<Waiter>,
+    stop: AtomicBool,
+}
+
+/// The progress thread of a domain.
+pub(crate) struct Progressor {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Progressor {
+    pub fn start() -> Result<Progressor> {
+        let shared = Arc::new(Shared { eps: Mutex::new(Vec::new()), waiter: Arc::default(), stop: AtomicBool::new(false) });
+        // What the thread sleeps on is made now, while somebody can be told that it cannot be.
+        drop(shared.waiter.arm()?);
+        let of_thread = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("gdrfab-progress".into())
+            .spawn(move || run(&of_thread))
+            .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), format!("starting the progress thread: {e}")))?;
+        Ok(Progressor { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// What its thread sleeps on.
+    pub fn waiter(&self) -> Arc<Waiter> {
+        self.shared.waiter.clone()
+    }
+
+    pub fn add(&self, ep: &EpRef) {
+        self.shared.eps.lock().push(ep.clone());
+        self.shared.waiter.notify();
+    }
+
+    /// The thread may hold the endpoint a moment longer; it finds it closed then.
+    pub fn remove(&self, ep: &EpRef) {
+        self.shared.eps.lock().retain(|e| e != ep);
+        self.shared.waiter.notify();
+    }
+
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        // Either the thread sees it before it sleeps, or it is seen about to sleep.
+        fence(Ordering::SeqCst);
+        self.shared.waiter.notify();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            crate::log!(Error, "the progress thread panicked");
+        }
+    }
+}
+
+fn run(shared: &Shared) {
+    let driven = || Some(Driven { eps: shared.eps.lock().clone(), peps: Vec::new() });
+    loop {
+        // A wake ends the sleep; the wait itself ends by its time limit of a second.
+        let stopped = || shared.stop.load(Ordering::Acquire).then_some(());
+        let turn = catch_unwind(AssertUnwindSafe(|| wait(&shared.waiter, driven, 1000, stopped)));
+        match turn.unwrap_or(Err(Error::fixed(errno::ENOTRECOVERABLE, "a panic"))) {
+            Ok(Some(())) => return,
+            Ok(None) => {}
+            Err(e) if e.errno == errno::EINTR => {}
+            Err(e) => {
+                crate::log!(Error, "progress thread: {e}");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The drivers and what is remembered about them: what they say of an address, and what this process may do with that.
+
+use super::driver::*;
+use super::probe::{Device, Driver};
+use crate::error::{Error, Result, errno};
+use crate::hmem::{Allocation, DeviceFacts, Iface, Kind};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ptr;
+
+pub struct Shared {
+    pub(super) ze: Loader,
+    pub(super) drivers: Vec<Driver>,
+    pub(super) devices: Vec<Device>,
+    pub(super) facts: Vec<DeviceFacts>,
+    /// What `alloc` gave, and the context that it is of.
+    pub(super) allocs: Mutex<BTreeMap<u64, Handle>>,
+    /// What `import` mapped, by base, with how often: one handle may give one address twice.
+    pub(super) imports: Mutex<BTreeMap<u64, (Allocation, u32)>>,
+}
+
+/// What one context says of an address.
+pub struct Known {
+    context: Handle,
+    kind: u32,
+    pub(super) id: u64,
+    device: Handle,
+}
+
+pub fn no_properties() -> AllocationProperties {
+    AllocationProperties { head: Head::new(STYPE_MEMORY_ALLOCATION_PROPERTIES), kind: 0, id: 0, page_size: 0 }
+}
+
+impl Shared {
+    pub(super) fn device(&self, device: u32) -> Result<&Device> {
+        self.devices.get(device as usize).ok_or_else(|| Error::invalid(format!("device: ze has {}, and no {device}", self.devices.len())))
+    }
+
+    pub(super) fn context(&self, of: &Device) -> Result<Handle> {
+        self.drivers.get(of.driver).map(|d| d.context).ok_or(Error::fixed(errno::EIO, "ze: a device without a driver"))
+    }
+
+    /// The first driver that knows `addr`.
+    pub(super) fn ask(&self, addr: u64) -> Result<Option<Known>> {
+        if addr == 0 {
+            return Ok(None); // an error for the driver, foreign for us
+        }
+        for (index, Driver { context }) in self.drivers.iter().enumerate() {
+            let (mut p, mut device) = (no_properties(), Handle::NULL);
+            // SAFETY: `p` says its kind, and chains nothing.
+            let asked = unsafe { call!(self.ze, zeMemGetAllocProperties(*context, addr as *const c_void, &mut p, &mut device)) };
+            match asked {
+                Ok(()) if matches!(p.kind, MEMORY_HOST | MEMORY_DEVICE | MEMORY_SHARED | MEMORY_HOST_IMPORTED) => {
+                    // Numbers are each driver's own, and may begin with 0.
+                    let id = p.id.wrapping_add(1) ^ (index as u64) << 56;
+                    return Ok(Some(Known { context: *context, kind: p.kind, id, device }));
+                }
+                Err(e) if e.errno != errno::EINVAL => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn range(&self, context: Handle, addr: u64) -> Result<(u64, u64)> {
+        let (mut base, mut len) = (ptr::null_mut(), 0usize);
+        // SAFETY: both are ours.
+        unsafe { call!(self.ze, zeMemGetAddressRange(context, addr as *const c_void, &mut base, &mut len))? };
+        Ok((base as u64, len as u64))
+    }
+
+    /// Our number of a device; an allocation may name one of its tiles.
+    pub(super) fn number(&self, device: Handle, context: Handle) -> u32 {
+        let find = |handle| self.devices.iter().position(|d| d.handle == handle);
+        let root = || {
+            let mut root = Handle::NULL;
+            // SAFETY: a device of the driver; `root` is ours.
+            unsafe { call!(self.ze, zeDeviceGetRootDevice(device, &mut root)).ok()? };
+            find(root)
+        };
+        let first = || self.devices.iter().position(|d| self.context(d).is_ok_and(|c| c == context));
+        // Host memory has no device: the first of its driver copies it.
+        let known = if device == Handle::NULL { None } else { find(device).or_else(root) };
+        known.or_else(first).unwrap_or(0) as u32
+    }
+
+    pub(super) fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
+        if let Some((_, (known, _))) = self.imports.lock().range(..=addr).next_back().filter(|(_, (a, _))| addr < a.end()) {
+            return Ok(Some(*known));
+        }
+        // Two questions that belong together: the answers count if nothing changed in between.
+        for _ in 0..4 {
+            let Some(known) = self.ask(addr)? else { return Ok(None) };
+            let range = self.range(known.context, addr);
+            if self.ask(addr)?.is_none_or(|again| again.id != known.id) {
+                continue;
+            }
+            let (base, len) = range?;
+            let kind = match known.kind {
+                MEMORY_DEVICE => Kind::Plain,
+                MEMORY_SHARED => Kind::Managed,
+                _ => Kind::Pinned,
+            };
+            let device = self.number(known.device, known.context);
+            return Ok(Some(Allocation { iface: Iface::Ze, device, kind, base, len, id: known.id }));
+        }
+        Err(Error::new(errno::EBUSY, format!("ze: the memory at {addr:#x} is freed and allocated all the time")))
+    }
+
+    /// Device memory of this process that nothing else owns, with `[addr, addr+len)` inside.
+    pub(super) fn own(&self, addr: u64, len: u64, what: &str) -> Result<(Allocation, Handle)> {
+        let a = self.detect(addr)?.ok_or_else(|| Error::invalid(format!("{addr:#x} is not ze memory of this process")))?;
+        if a.kind != Kind::Plain {
+            return Err(Error::new(errno::EOPNOTSUPP, format!("{} memory at {addr:#x} has no {what}", a.kind.name())));
+        }
+        match addr.checked_add(len) {
+            Some(end) if len > 0 && end <= a.end() => Ok((a, self.context(self.device(a.device)?)?)),
+            _ => {
+                let words = format!("{len} bytes from {addr:#x} lie not in one allocation, which ends at {:#x}: no {what}", a.end());
+                Err(Error::invalid(words))
+            }
+        }
+    }
+
+    pub(super) fn close(&self, context: Handle, base: u64) {
+        // Before the call: once closed, the address may be given to another import at once.
+        let mut imports = self.imports.lock();
+        if let Some((_, times)) = imports.get_mut(&base) {
+            *times -= 1;
+            if *times == 0 {
+                imports.remove(&base);
+            }
+        }
+        drop(imports);
+        // SAFETY: an address that open gave; the importer ended all copies.
+        let result = unsafe { call!(self.ze, zeMemCloseIpcHandle(context, base as *const c_void)) };
+        if let Err(e) = result {
+            crate::log!(Warn, "ze: {e}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The word that each line of a ring begins with, and what it tells of a message.
+
+use super::line::WORDS;
+
+/// Lines that one message may take; less than three quarters of the smallest ring.
+pub const MAX_LINES: usize = 160;
+/// Flag of a message whose bytes lie aside: its first two words say where, and how many. The others belong to its kind.
+pub(super) const ASIDE: u8 = 0x80;
+pub(super) const ASIDE_WORDS: usize = 2;
+
+/// The peer broke the ring's rules.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub struct Broken;
+
+/// What a header tells of a message: a kind, flags, and the payload's length in words and bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Header {
+    pub kind: u8,
+    pub flags: u8,
+    /// Fixed words before the bytes.
+    pub words: u8,
+    /// Bytes after the fixed words.
+    pub bytes: u16,
+}
+
+impl Header {
+    /// Lines the message takes.
+    pub fn lines(self) -> usize {
+        let words = self.words as usize + (self.bytes as usize).div_ceil(8);
+        words.div_ceil(WORDS).max(1)
+    }
+
+    pub(super) fn pack(self, lap: u16) -> u64 {
+        u64::from(lap)
+            | u64::from(self.kind) << 16
+            | u64::from(self.flags) << 24
+            | u64::from(self.words) << 32
+            | u64::from(self.bytes) << 40
+    }
+
+    /// The bytes of the message under this header, if it is of `kind`, in lap `lap`, and without fixed words and flags.
+    #[inline(always)]
+    pub(super) fn plain(raw: u64, kind: u8, lap: u16) -> Option<usize> {
+        let low = Header { kind, ..Header::default() }.pack(lap);
+        ((raw ^ low) << 24 == 0).then_some((raw >> 40) as u16 as usize)
+    }
+
+    /// Whether this header, in lap `lap`, is of a message of `kind` that has its bytes aside, and no words and flags else.
+    pub(super) fn is_aside(raw: u64, kind: u8, lap: u16) -> bool {
+        raw == Header { kind, flags: ASIDE, words: ASIDE_WORDS as u8, bytes: 0 }.pack(lap)
+    }
+
+    pub(super) fn unpack(raw: u64) -> Header {
+        Header { kind: (raw >> 16) as u8, flags: (raw >> 24) as u8, words: (raw >> 32) as u8, bytes: (raw >> 40) as u16 }
+    }
+}
+
+/// The lap number that lines of position `at` carry in a ring of 2^`shift` lines; never that of the lap before, nor 0 in
+/// the first.
+#[inline(always)]
+pub(super) fn lap(at: u64, shift: u32) -> u16 {
+    ((at >> shift) as u16).wrapping_add(1)
+}

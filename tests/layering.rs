@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "layering/c.rs"]
+mod c;
 #[path = "layering/circles.rs"]
 mod circles;
 

@@ -23,10 +23,10 @@ build old/libnrt.so.1 nrt.c -DFAKE_OLD
 build libhl-thunk.so hlthunk.c
 build old/libhl-thunk.so hlthunk.c -DFAKE_OLD
 build libSynapse.so synapse.c -L"$dir" -l:libhl-thunk.so -Wl,-rpath,'$ORIGIN'
-build libhsa-runtime64.so.1 hsa.c "$here/hsa_copy.c"
-build old/libhsa-runtime64.so.1 hsa.c "$here/hsa_copy.c" -DFAKE_OLD
-build libcuda.so.1 cuda.c "$here/cuda_mem.c" "$here/cuda_vmm.c" "$here/cuda_async.c"
-build old/libcuda.so.1 cuda.c "$here/cuda_mem.c" "$here/cuda_vmm.c" "$here/cuda_async.c" -DFAKE_OLD
+build libhsa-runtime64.so.1 hsa.c "$here/hsa_agent.c" "$here/hsa_copy.c"
+build old/libhsa-runtime64.so.1 hsa.c "$here/hsa_agent.c" "$here/hsa_copy.c" -DFAKE_OLD
+build libcuda.so.1 cuda.c "$here/cuda_table.c" "$here/cuda_mem.c" "$here/cuda_vmm.c" "$here/cuda_async.c"
+build old/libcuda.so.1 cuda.c "$here/cuda_table.c" "$here/cuda_mem.c" "$here/cuda_vmm.c" "$here/cuda_async.c" -DFAKE_OLD
 build libze_loader.so.1 ze.c "$here/ze_copy.c"
 build old/libze_loader.so.1 ze.c "$here/ze_copy.c" -DFAKE_OLD
 
@@ -35,7 +35,7 @@ verbs() {
 	name=$1
 	shift
 	mkdir -p "$dir/${name%/*}"
-	build "$name" ibverbs.c "$here/ibverbs_mr.c" "$here/ibverbs_queue.c" -Wl,-soname,libibverbs-fake.so.1 "$@"
+	build "$name" ibverbs.c "$here/ibverbs_object.c" "$here/ibverbs_mr.c" "$here/ibverbs_queue.c" -Wl,-soname,libibverbs-fake.so.1 "$@"
 }
 if echo '#include <infiniband/verbs.h>' | ${CC:-cc} -E - >/dev/null 2>&1; then
 	verbs verbs/libibverbs.so.1

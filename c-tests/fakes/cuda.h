@@ -142,6 +142,8 @@ struct mem *cuda_device_memory(uint64_t len, int kind, CUdevice device);
 CUresult cuda_fill(struct handle *h, struct mem *m);
 struct mem *cuda_opened(const struct handle *h, int kind);
 
+/* All pools, under the lock. */
+extern struct pool *cuda_pools;
 /* One user of the pool less. */
 void cuda_release_pool(struct pool *pool);
 

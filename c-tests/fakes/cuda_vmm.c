@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What an old driver lacks of the fake libcuda: dma-bufs, physical memory mapped in segments, and pools. */
+/* What an old driver lacks of the fake libcuda: dma-bufs, physical memory mapped in segments, and cuda_pools. */
 #define _GNU_SOURCE
 #include "cuda.h"
 
@@ -11,21 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct pool *pools;
-struct reservation *cuda_reservations;
-
-void cuda_release_pool(struct pool *pool)
-{
-	pool->users--;
-	if (!pool->destroyed || pool->users)
-		return;
-	for (struct pool **p = &pools; *p; p = &(*p)->next)
-		if (*p == pool) {
-			*p = pool->next;
-			free(pool);
-			return;
-		}
-}
 
 #ifndef FAKE_OLD
 
@@ -392,14 +377,14 @@ static struct pool *new_pool(CUdevice device, int handle_types)
 	p->handle_types = handle_types;
 	p->number = ++last_pool;
 	p->pid = getpid();
-	p->next = pools;
-	pools = p;
+	p->next = cuda_pools;
+	cuda_pools = p;
 	return p;
 }
 
 static bool pool_ok(struct pool *pool)
 {
-	for (struct pool *p = pools; p; p = p->next)
+	for (struct pool *p = cuda_pools; p; p = p->next)
 		if (p == pool)
 			return !p->destroyed;
 	return false;

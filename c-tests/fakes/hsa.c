@@ -10,13 +10,11 @@
  * `hsa_copy_engine` is the value that a copy which was started leaves in its signal.
  */
 #define _GNU_SOURCE
-#include "hsa.h"
+#include "fakehsa.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
-
-int hsa_users;
 
 /* Notices of freed memory. */
 struct notice {
@@ -26,21 +24,6 @@ struct notice {
 	struct notice *next;
 };
 static struct notice *notices;
-
-int hsa_gpus(void)
-{
-	return fake_devices(2);
-}
-
-bool hsa_is_gpu(agent_t a)
-{
-	return a.handle >= GPU && a.handle < GPU + (uint64_t)hsa_gpus();
-}
-
-bool hsa_reaches(agent_t a, const struct fake_block *b)
-{
-	return b->imported || b->kind >> (a.handle - GPU) & 1;
-}
 
 static struct fake_block *find(const void *ptr)
 {

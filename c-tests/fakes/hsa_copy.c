@@ -4,7 +4,7 @@
  * not ordered by signals comes out in the wrong order.
  */
 #define _GNU_SOURCE
-#include "hsa.h"
+#include "fakehsa.h"
 
 struct copy {
 	uint64_t to, from, len;

@@ -10,7 +10,7 @@
  * -DFAKE_OLD: a library without dma-bufs, ibv_reg_mr_iova2, GID tables and extended verbs.
  */
 #define _GNU_SOURCE
-#include "ibverbs.h"
+#include "fakeverbs.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -22,10 +22,9 @@
 #define PORTS 1
 #define GIDS 2
 
-/* For tests, which find them by dlsym: an asynchronous event of every open device (about queue pair or completion queue
- * `element`, or port `port`), and how many objects live. */
+/* For tests, which find it by dlsym: an asynchronous event of every open device (about queue pair or completion queue
+ * `element`, or port `port`). */
 API void fake_verbs_raise(int kind, void *element, int port);
-API int fake_verbs_objects(void);
 /* Of newer headers, or behind inline functions. */
 API int _ibv_query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t index, struct ibv_gid_entry *entry,
 			  uint32_t flags, size_t size);
@@ -33,23 +32,6 @@ API ssize_t _ibv_query_gid_table(struct ibv_context *c, struct ibv_gid_entry *en
 				 size_t size);
 
 static struct context *contexts; /* under fake_lock */
-static int objects;
-
-void object_made(void)
-{
-	__atomic_add_fetch(&objects, 1, __ATOMIC_RELAXED);
-}
-
-void object_gone(void)
-{
-	__atomic_sub_fetch(&objects, 1, __ATOMIC_RELAXED);
-}
-
-API int fake_verbs_objects(void)
-{
-	return __atomic_load_n(&objects, __ATOMIC_RELAXED);
-}
-
 static bool infiniband(void)
 {
 	const char *link = getenv("FAKE_IBVERBS_LINK");
@@ -249,11 +231,6 @@ API struct ibv_context *ibv_open_device(struct ibv_device *device)
 	return ibv;
 }
 
-static struct context *whole(struct ibv_context *ibv)
-{
-	return (struct context *)(void *)((char *)ibv - offsetof(struct context, verbs.context));
-}
-
 API int ibv_close_device(struct ibv_context *ibv)
 {
 	struct context *c = whole(ibv), **at = &contexts;
@@ -272,16 +249,6 @@ API int ibv_close_device(struct ibv_context *ibv)
 }
 
 /* ---- events */
-
-void raise_event(struct ibv_context *c, int kind, void *element)
-{
-	struct ibv_async_event event;
-	memset(&event, 0, sizeof event);
-	event.element.qp = element;
-	event.event_type = (enum ibv_event_type)kind;
-	if (write(whole(c)->async_write, &event, sizeof event) < 0)
-		return;
-}
 
 API void fake_verbs_raise(int kind, void *element, int port)
 {

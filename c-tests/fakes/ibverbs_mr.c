@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Protection domains and regions of the fake libibverbs: what the kernel would refuse is refused with its errno. */
 #define _GNU_SOURCE
-#include "ibverbs.h"
+#include "fakeverbs.h"
 
 #include <stdio.h>
 #include <stdlib.h>

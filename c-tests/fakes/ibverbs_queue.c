@@ -9,7 +9,7 @@
  * created, because asking takes longer than posting.
  */
 #define _GNU_SOURCE
-#include "ibverbs.h"
+#include "fakeverbs.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>

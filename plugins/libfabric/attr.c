@@ -11,6 +11,25 @@
 #include <string.h>
 #include <sys/resource.h>
 
+bool mr_mode_old(uint32_t version, int mr_mode)
+{
+	return !(mr_mode & MR_NEW) && (FI_VERSION_LT(version, FI_VERSION(1, 5)) || mr_mode & MR_OLD);
+}
+
+uint64_t caps_directions(uint64_t caps)
+{
+	if (caps & FI_MSG && !(caps & (FI_SEND | FI_RECV)))
+		caps |= FI_SEND | FI_RECV;
+	if (caps & FI_RMA && !(caps & RMA_ALL))
+		caps |= RMA_ALL;
+	return caps;
+}
+
+bool caps_target(uint64_t caps)
+{
+	return !caps || caps_directions(caps) & RMA_TARGET;
+}
+
 /* Completion queues, counters: memory alone limits them; a number for those who ask before they allocate. */
 #define PLENTY 65536
 /* Bytes of words that an error entry's err_data may have. */

@@ -5,25 +5,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-bool mr_mode_old(uint32_t version, int mr_mode)
-{
-	return !(mr_mode & MR_NEW) && (FI_VERSION_LT(version, FI_VERSION(1, 5)) || mr_mode & MR_OLD);
-}
-
-uint64_t caps_directions(uint64_t caps)
-{
-	if (caps & FI_MSG && !(caps & (FI_SEND | FI_RECV)))
-		caps |= FI_SEND | FI_RECV;
-	if (caps & FI_RMA && !(caps & RMA_ALL))
-		caps |= RMA_ALL;
-	return caps;
-}
-
-bool caps_target(uint64_t caps)
-{
-	return !caps || caps_directions(caps) & RMA_TARGET;
-}
-
 /* What the caller is able to do, in bits of today. */
 static int mr_mode_offered(uint32_t version, const struct fi_info *hints)
 {

@@ -49,14 +49,6 @@ struct place {
 		return -FI_ENODATA;                                                                                    \
 	} while (0)
 
-enum kind info_kind(const char *fabric_name)
-{
-	if (fabric_name && strcmp(fabric_name, kind_names[KIND_SHM]) == 0)
-		return KIND_SHM;
-	/* Devices' fabrics have names of their networks: "RoCE", "IB-<subnet>". */
-	return fabric_name && strcmp(fabric_name, kind_names[KIND_TCP]) == 0 ? KIND_TCP : KIND_VERBS;
-}
-
 /* ---- what is asked */
 
 static bool numeric(const char *node)

@@ -3,13 +3,14 @@
  * What the parts of the provider share. libfabric calls through the tables of operations of these objects; each function
  * converts and calls gdrfab.h, and the data path only casts: bits, errnos and entries have libfabric's values there.
  *
- *   init.c     what libfabric loads, its log, our parameters     mr.c       memory regions
- *   info.c     fi_getinfo: hints against gdrfab's candidates     eq.c       event queues, connection requests
+ *   init.c     what libfabric loads, our parameters              mr.c       memory regions
+ *   caller.c   the libfabric that calls, its log                 eq.c       event queues
+ *   info.c     fi_getinfo: hints against gdrfab's candidates     connreq.c  connection requests
  *   attr.c     candidates' attributes for libfabric              cm.c       connecting: endpoints and passive ones
- *   hints.c     hints and infos for gdrfab
+ *   hints.c    hints and infos for gdrfab                        wait.c     waiting
  *   address.c  socket addresses and gdrfab's text                cq.c       completion queues
  *   nic.c      fi_info->nic                                      cntr.c     counters
- *   fabric.c   fabrics, waiting                                  ep.c       endpoints
+ *   fabric.c   fabrics                                           ep.c       endpoints
  *   domain.c   domains                                           data.c     messages and RMA
  *   missing.c  operations that there are not
  */
@@ -38,10 +39,12 @@
 /* The API that this source was written for; what newer versions added is left alone. */
 #define PROVIDER_API FI_VERSION(1, 17)
 
-/* ---- init.c */
+/* ---- caller.c */
 
 enum kind { KIND_SHM, KIND_VERBS, KIND_TCP, KINDS };
 extern const char *const kind_names[KINDS];
+/* By the name of a fabric. */
+enum kind info_kind(const char *fabric_name);
 
 /* A libfabric that has loaded this file: its functions, and the provider that it knows us by. It may be one of several in
  * the process, and need not be visible to us: mpich brings its own under another name, and Open MPI loads it privately. So
@@ -81,6 +84,8 @@ static inline void enter(struct libfabric *lib)
 #define INFO(subsys, ...) LOG_AT(FI_LOG_INFO, subsys, __VA_ARGS__)
 /* What a call of gdrfab gave, with its words in the log if it failed. */
 int told(int result, enum fi_log_subsys subsys, const char *doing);
+/* Nothing of its is called any more. */
+void caller_gone(struct libfabric *lib);
 /* Negative errno with words for bad arguments. */
 #define REFUSE(err, subsys, ...) (INFO(subsys, __VA_ARGS__), -(err))
 
@@ -117,7 +122,6 @@ enum shm_place address_shm_place(const struct in6_addr *at);
 
 int info_get(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints,
 	     struct fi_info **info);
-enum kind info_kind(const char *fabric_name);
 
 /* A gdrfab info for opening: a copy of base with what a caller's info says of threading, progress, mr_mode, sizes, flags
  * and addresses. Strings are in text, which lives as long. */

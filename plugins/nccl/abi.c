@@ -42,7 +42,7 @@ static ncclResult_t init_for(void **ctx, uint64_t comm_id, ncclNetCommConfig_t *
 
 static ncclResult_t finalize(void *ctx)
 {
-	return devices_end(ctx) ? ncclSuccess : ncclInvalidArgument;
+	return devices_end(ctx, net_forget) ? ncclSuccess : ncclInvalidArgument;
 }
 
 static ncclResult_t listen_for(void *ctx, int dev, void *handle, void **listener)

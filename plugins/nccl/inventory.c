@@ -93,7 +93,7 @@ ncclResult_t devices_begin(struct context **out)
 	return result;
 }
 
-bool devices_end(struct context *ctx)
+bool devices_end(struct context *ctx, void (*forget)(const struct context *ctx))
 {
 	struct context **at = &contexts;
 	pthread_mutex_lock(&lock);
@@ -113,7 +113,7 @@ bool devices_end(struct context *ctx)
 		WARN("finalize: no context of init's, or one that is finalized already");
 		return false;
 	}
-	net_forget(ctx);
+	forget(ctx);
 	inventory_drop(it);
 	free(ctx);
 	return true;

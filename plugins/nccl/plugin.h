@@ -112,7 +112,7 @@ struct context {
 /* The first finds the devices. ctx may be NULL. */
 ncclResult_t devices_begin(struct context **ctx);
 /* False: no such context, or no more. */
-bool devices_end(struct context *ctx);
+bool devices_end(struct context *ctx, void (*forget)(const struct context *ctx));
 int devices_count(void);
 /* Of the context, or of the last init; its inventory is held. NULL with words if there is no such device. */
 struct device *device_hold(const struct context *ctx, int number);

@@ -2,24 +2,16 @@
 //! Files of one folder form no circle: what a file uses is read without it. Of Rust, the paths are read, and of C the
 //! includes and who calls whose functions; a Rust file's own tests stand above everything and do not count.
 
+use super::c::c_graph;
 use super::{closing, sources, tokens};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders whose circles are known, and why they still stand. One that has none any more is taken off.
-const KNOWN: &[(&str, &str)] = &[
-    ("plugins/nccl", "an inventory and its connections know each other"),
-    ("plugins/libfabric", "what objects share stands in init.c"),
-    ("plugins/libfabric/tests", "helpers know each other"),
-    ("c-tests/fakes", "parts of one driver know each other"),
-    ("c-tests", "helpers know each other"),
-];
-
 /// Who uses whom, with what of it, for one.
-type Graph = BTreeMap<String, BTreeMap<String, String>>;
+pub type Graph = BTreeMap<String, BTreeMap<String, String>>;
 
-fn draw(graph: &mut Graph, from: &str, to: &str, by: &str) {
+pub fn draw(graph: &mut Graph, from: &str, to: &str, by: &str) {
     if from != to {
         graph.entry(from.to_string()).or_default().entry(to.to_string()).or_insert_with(|| by.to_string());
     }
@@ -47,7 +39,7 @@ fn way(graph: &Graph, from: &str, to: &str) -> Option<Vec<String>> {
 }
 
 /// One circle, its files in order, for each knot of files that all reach each other; then the arrows of the knot.
-fn circles(graph: &Graph) -> Vec<String> {
+pub fn circles(graph: &Graph) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     for from in graph.keys() {
@@ -285,92 +277,6 @@ fn crates() -> Vec<(String, Crate)> {
     found
 }
 
-/// What the C files of a folder define for others: functions and data, at the outermost level and not static.
-fn c_definitions(source: &str) -> Vec<String> {
-    let mut code = String::new();
-    let mut directive = false;
-    for line in source.lines() {
-        directive = directive || line.starts_with('#');
-        if !directive {
-            code += line;
-            code.push('\n');
-        }
-        directive = directive && line.ends_with('\\');
-    }
-    let tokens = tokens(&code);
-    let is_word = |t: &str| t.starts_with(|c: char| c.is_alphabetic() || c == '_');
-    let mut found = Vec::new();
-    let (mut from, mut i) = (0, 0);
-    while i < tokens.len() {
-        match tokens[i].as_str() {
-            "__attribute__" => i = closing(&tokens, i + 1),
-            "(" | "=" | "[" | ";" if i > from => {
-                let head = &tokens[from..i];
-                let name = head.last().filter(|t| is_word(t) && head.len() > 1).cloned();
-                // To the end of what this declares, and whether it is a definition.
-                let mut end = i;
-                let mut body = tokens[i] != "(";
-                while end < tokens.len() && tokens[end] != ";" {
-                    let opened = tokens[end] == "{";
-                    end = if matches!(tokens[end].as_str(), "(" | "[" | "{") { closing(&tokens, end) } else { end } + 1;
-                    if opened && tokens[i] == "(" {
-                        body = true;
-                        break;
-                    }
-                }
-                let hidden = |t: &String| matches!(t.as_str(), "static" | "extern" | "typedef");
-                let type_alone = tokens[i] == ";" && matches!(head[0].as_str(), "struct" | "enum" | "union") && head.len() < 3;
-                if body && !type_alone && !head.iter().any(hidden) {
-                    found.extend(name);
-                }
-                i = end;
-                from = i + usize::from(tokens.get(i).is_some_and(|t| t == ";"));
-                i = from;
-                continue;
-            }
-            "{" => i = closing(&tokens, i),
-            ";" => from = i + 1,
-            _ => (),
-        }
-        i += 1;
-    }
-    found
-}
-
-/// What the C files of one folder use of each other: x.c and x.h are one.
-fn c_graph(files: &[(String, String)]) -> Graph {
-    let stem = |name: &str| name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_string();
-    let headers: Vec<BTreeSet<String>> =
-        files.iter().filter(|(name, _)| name.ends_with(".h")).map(|(_, source)| tokens(source).into_iter().collect()).collect();
-    let mut homes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (name, source) in files.iter().filter(|(name, _)| name.ends_with(".c")) {
-        // What no header declares is the file's own, or stands in for a function of a library.
-        let declared = |symbol: &String| headers.iter().any(|words| words.contains(symbol));
-        for symbol in c_definitions(source).into_iter().filter(declared) {
-            homes.entry(symbol).or_default().insert(stem(name));
-        }
-    }
-    let mut graph = Graph::new();
-    for (name, source) in files {
-        let own = stem(name);
-        for line in source.lines().filter(|l| l.starts_with("#include \"")) {
-            let header = line.split('"').nth(1).unwrap_or_default();
-            if files.iter().any(|(name, _)| name == header) {
-                draw(&mut graph, &own, &stem(header), header);
-            }
-        }
-        // A header that only declares is no user.
-        let tokens = if name.ends_with(".h") { Vec::new() } else { tokens(source) };
-        for (i, word) in tokens.iter().enumerate() {
-            let field = i > 0 && (tokens[i - 1] == "." || i > 1 && tokens[i - 2] == "-" && tokens[i - 1] == ">");
-            if let Some(home) = homes.get(word).filter(|home| !field && home.len() == 1) {
-                home.iter().for_each(|home| draw(&mut graph, &own, home, word));
-            }
-        }
-    }
-    graph
-}
-
 const C_FOLDERS: [&str; 6] =
     ["plugins/nccl", "plugins/libfabric", "plugins/nccl/tests", "plugins/libfabric/tests", "c-tests", "c-tests/fakes"];
 
@@ -380,14 +286,7 @@ fn files_of_a_folder_form_no_circle() {
     let mut arrows = 0;
     let mut look = |folder: &str, graph: &Graph| {
         arrows += graph.values().map(BTreeMap::len).sum::<usize>();
-        let found = circles(graph);
-        match KNOWN.iter().find(|(known, _)| *known == folder) {
-            Some(_) if found.is_empty() => {
-                wrong.push(format!("{folder}: has no circle any more: KNOWN in tests/layering/circles.rs lists it"))
-            }
-            Some(_) => (),
-            None => wrong.extend(found.into_iter().map(|circle| format!("{folder}: {circle}"))),
-        }
+        wrong.extend(circles(graph).into_iter().map(|circle| format!("{folder}: {circle}")));
     };
     for (root, all) in crates() {
         for (module, graph) in rust_graphs(&all) {
@@ -450,24 +349,4 @@ fn arrows_between_files_of_rust_are_seen() {
     // What mod.rs defines is a floor like another.
     let made = [("p", "mod a; pub use a::Made; pub fn f() -> Made { a::g() } pub const N: u32 = 1;"), ("p::a", "use super::N;")];
     assert_eq!(found(&made), ["a mod", "mod a"]);
-}
-
-#[test]
-fn arrows_between_files_of_c_are_seen() {
-    let defined = |source| c_definitions(source);
-    assert_eq!(defined("int f(void);\nint f(void)\n{\n\tg();\n}\nstatic int h(int a) { return a; }\nstruct s { int x; };\n"), ["f"]);
-    assert_eq!(defined("#define M(x) \\\n\tk(x)\nextern int n;\nint n = 3, m[2];\nconst struct s table = {.f = g};\n"), ["n", "table"]);
-    assert_eq!(defined("typedef int (*fn)(void);\n__attribute__((noinline)) struct s *make(int (*f)(int))\n{\n}\n"), ["make"]);
-    let files = |list: &[(&str, &str)]| list.iter().map(|(n, s)| (n.to_string(), s.to_string())).collect::<Vec<_>>();
-    let hub = ("hub.h", "void f(void);\nvoid g(void);\n");
-    let two = files(&[
-        hub,
-        ("a.c", "#include \"hub.h\"\nvoid f(void) { g(); }\n"),
-        ("b.c", "#include \"hub.h\"\nvoid g(void) { x->f(); f(); }\n"),
-    ]);
-    assert_eq!(circles(&c_graph(&two)), ["a -> b -> a\n    a -> b: g\n    b -> a: f"]);
-    let headers = files(&[("a.h", "#include \"b.h\"\n"), ("b.c", "#include \"a.h\"\n"), ("b.h", "")]);
-    assert_eq!(circles(&c_graph(&headers)), ["a -> b -> a\n    a -> b: b.h\n    b -> a: a.h"]);
-    let none = files(&[hub, ("a.c", "void f(void) { g(); }\n"), ("b.c", "void g(void) { x->f(); }\n")]);
-    assert_eq!(circles(&c_graph(&none)), Vec::<String>::new());
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* How endpoints find each other, and what they tell each other while they do. */
-#include "fi_node.h"
+#include "fi.h"
 
 static size_t cm_data_size(fid_t fid)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* How connections end: who is told, and what becomes of the receives that are still posted. */
-#include "fi_node.h"
+#include "fi.h"
 
 #include <signal.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Many connections of two processes on one CQ and one EQ, connections both ways at the same time, and the EQ itself. */
-#include "fi_node.h"
+#include "fi.h"
 
 union room {
 	struct fi_eq_entry entry;

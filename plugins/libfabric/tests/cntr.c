@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Counters of an endpoint's operations: what they count, failures in a count of their own, and waits for a threshold. */
-#include "fi_node.h"
+#include "fi.h"
 
 #include <poll.h>
 #include <pthread.h>

@@ -3,7 +3,7 @@
  * What others count on: a second libfabric in the process that comes and goes, clients of old versions with shorter error
  * entries, clients that leave unset what they have not asked for, and layers above that look at limits and logs.
  */
-#include "fi_node.h"
+#include "fi.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Edges: no bytes at all, queues that are small or two, receives that are taken back. */
-#include "fi_node.h"
+#include "fi.h"
 
 #define SENT (FI_SEND | FI_MSG)
 #define RECEIVED (FI_RECV | FI_MSG)

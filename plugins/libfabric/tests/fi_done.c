@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Waits for completions and for events, with a limit and with words about what came instead. */
-#include "fi_node.h"
+#include "fi.h"
 
 #include <rdma/fi_eq.h>
 #include <sched.h>

@@ -1,55 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Two processes that open the provider each for itself, and connect. */
-#include "fi_node.h"
+#include "fi.h"
 #include "test_pair.h"
 
-#include <sched.h>
 #include <sys/socket.h>
 
-const char *test_own_strerror(int err)
-{
-	return fi_strerror(err < 0 ? -err : err);
-}
-
-/* --- the provider under test --- */
-
-static const char *env_or(const char *name, const char *otherwise)
-{
-	const char *text = getenv(name);
-	return text && *text ? text : otherwise;
-}
-
-const char *fi_provider(void)
-{
-	return env_or("TEST_FI_PROVIDER", "gdrfab");
-}
-
-bool is_gdrfab(void)
-{
-	return strcmp(fi_provider(), "gdrfab") == 0;
-}
-
-bool is_carried_by(const char *name)
-{
-	return is_gdrfab() && strcmp(env_or("TEST_PROVIDER", "shm"), name) == 0;
-}
-
-const char *node_name(void)
-{
-	return env_or("TEST_NODE", is_carried_by("shm") ? NULL : "127.0.0.1");
-}
-
-void skip_unless(bool possible, const char *why)
-{
-	if (!possible)
-		test_skip("%s%s%s: %s", fi_provider(), is_gdrfab() ? " over " : "",
-			  is_gdrfab() ? env_or("TEST_PROVIDER", "shm") : "", why);
-}
-
-bool survives_failures(void)
-{
-	return is_carried_by("shm") || is_carried_by("tcp");
-}
+/* --- opening --- */
 
 struct fi_info *hints_new(const struct setup *setup)
 {
@@ -120,52 +76,6 @@ void pair(const struct setup *setup, side_fn server, side_fn client, const void 
 	p.fn[TEST_SERVER] = server;
 	p.fn[TEST_CLIENT] = client;
 	test_pair(run_side, p.setup->victim, &p);
-}
-
-void oob_send(struct node *n, const void *data, size_t len)
-{
-	test_oob_send(n->oob, data, len);
-}
-
-void drive(struct node *n)
-{
-	struct fi_eq_cm_entry entry;
-	uint32_t event;
-	if (n->cq)
-		fi_cq_read(n->cq, NULL, 0);
-	if (n->eq)
-		fi_eq_read(n->eq, &event, &entry, sizeof entry, FI_PEEK);
-}
-
-void oob_recv(struct node *n, void *data, size_t len)
-{
-	char *at = (char *)data;
-	for (int idle = 0; len > 0; idle++) {
-		ssize_t got = recv(n->oob, at, len, n->cq ? MSG_DONTWAIT : 0);
-		if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-			drive(n);
-			/* The other side may need the CPU more. */
-			if (idle < 1000)
-				sched_yield();
-			else
-				usleep(50);
-			continue;
-		}
-		if (got <= 0)
-			test_fail(__FILE__, __LINE__, "the other side is gone (%s)",
-				  got < 0 ? strerror(errno) : "it closed its end");
-		at += got;
-		len -= (size_t)got;
-	}
-}
-
-void barrier(struct node *n)
-{
-	char word = 'b';
-	oob_send(n, &word, 1);
-	oob_recv(n, &word, 1);
-	if (word != 'b')
-		test_fail(__FILE__, __LINE__, "the two sides are out of step (got 0x%02x)", (unsigned char)word);
 }
 
 void await_gone(struct node *n)

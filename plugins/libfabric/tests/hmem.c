@@ -3,7 +3,7 @@
  * Device memory (FI_HMEM): CUDA's, of the fake driver of GDRFAB_FAKES or, with TEST_REAL=1, of a real one. The program
  * has it by calls of the driver and names it to the provider by fi_mr_regattr. Fake memory dies under a stray load.
  */
-#include "fi_node.h"
+#include "fi.h"
 
 #include <dlfcn.h>
 

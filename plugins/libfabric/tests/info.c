@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* What fi_getinfo offers, with few hints and with many that can be met: what was asked for, and what is true. */
-#include "fi_node.h"
+#include "fi.h"
 
 static const struct setup plain;
 

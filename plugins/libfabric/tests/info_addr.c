@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Addresses: of nodes and services, as sockets' and as text, of this side and of the other. */
-#include "fi_node.h"
+#include "fi.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* What cannot be met is not offered: each attribute asked for once as much as there is, and once more than that. */
-#include "fi_node.h"
+#include "fi.h"
 
 static const struct setup plain;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Objects closed too early, bound wrongly, or used before they can be: an error each time, and all goes on. */
-#include "fi_node.h"
+#include "fi.h"
 
 static bool refused(ssize_t rc)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Calls that connected endpoints do not have: libfabric looks at no slot before it calls it, so each must answer. */
-#include "fi_node.h"
+#include "fi.h"
 
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Memory regions: the three calls that make them, keys, what is refused, and the events of a region. */
-#include "fi_node.h"
+#include "fi.h"
 
 #define LEN 16384
 #define REMOTE (FI_REMOTE_READ | FI_REMOTE_WRITE)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Messages by every call that sends or receives them: bytes, lengths, data, flags, and what is too long. */
-#include "fi_node.h"
+#include "fi.h"
 
 #define SENT (FI_SEND | FI_MSG)
 #define RECEIVED (FI_RECV | FI_MSG)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* What flags, formats and limits do to messages: which completions come, in which shape, and what is refused. */
-#include "fi_node.h"
+#include "fi.h"
 
 #define SENT (FI_SEND | FI_MSG)
 #define RECEIVED (FI_RECV | FI_MSG)

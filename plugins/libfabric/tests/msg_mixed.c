@@ -4,7 +4,7 @@
  * another, and a buffer whose send has completed, or that was injected, may be written at once. This is how ofi_rxm and
  * an MPI above it use an endpoint.
  */
-#include "fi_node.h"
+#include "fi.h"
 
 #define SENT (FI_SEND | FI_MSG)
 #define RECEIVED (FI_RECV | FI_MSG)

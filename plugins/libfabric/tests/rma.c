@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Reads and writes by every call there is: bytes at the right place and nowhere else, flags, and remote data. */
-#include "fi_node.h"
+#include "fi.h"
 
 #define WRITTEN (FI_WRITE | FI_RMA)
 #define READ_DONE (FI_READ | FI_RMA)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Accesses that the target must refuse: the operation says so with words, and the memory is as before. */
-#include "fi_node.h"
+#include "fi.h"
 
 #define LEN 8192
 

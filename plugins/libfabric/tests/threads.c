@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* FI_THREAD_SAFE: threads that post to one endpoint, read one queue, and open and close objects beside that. */
-#include "fi_node.h"
+#include "fi.h"
 
 #include <pthread.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Sleeping until something comes: by timeouts, by a signal, and by file descriptors that a program polls itself. */
-#include "fi_node.h"
+#include "fi.h"
 
 #include <poll.h>
 #include <pthread.h>

@@ -4,8 +4,8 @@
  * connect, and waits for completions and events that end with words, not with a hang. Nothing here knows gdrfab's own
  * API: what holds here holds for every client of libfabric.
  */
-#ifndef FI_NODE_H
-#define FI_NODE_H
+#ifndef FI_H
+#define FI_H
 
 #include "test.h"
 

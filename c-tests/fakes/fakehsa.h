@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* What the files of the fake HSA runtime share. */
-#ifndef HSA_H
-#define HSA_H
+#ifndef FAKEHSA_H
+#define FAKEHSA_H
 
 #include "fakemem.h"
 

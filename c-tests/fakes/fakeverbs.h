@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* The fake libibverbs: what its control calls (ibverbs.c) and its queues (ibverbs_queue.c) share. */
-#ifndef FAKE_IBVERBS_H
-#define FAKE_IBVERBS_H
+#ifndef FAKEVERBS_H
+#define FAKEVERBS_H
 
 #include "fakemem.h"
 
@@ -9,6 +9,7 @@
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 /* Inline wrappers of the header stand before the functions that are defined here. */
 #undef ibv_get_device_list
@@ -33,6 +34,12 @@ struct context {
 	int async_write;
 	struct context *next;
 };
+
+/* Of what programs see. */
+static inline struct context *whole(struct ibv_context *ibv)
+{
+	return (struct context *)(void *)((char *)ibv - offsetof(struct context, verbs.context));
+}
 
 struct channel {
 	struct ibv_comp_channel ibv;

@@ -295,12 +295,12 @@ impl Side {
     /// What has one piece on each side and no limit in time goes by the table, as from the border.
     fn by_table(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Option<bool> {
         let ([l], [r], 0, 0) = (local, remote, c.timeout_ns, c.flags) else { return None };
-        let (ops, buf, desc, context) = (self.head.ops(), l.addr as *mut _, c.desc as *mut _, c.context as *mut _);
+        let (ops, buf, desc, context) = (self.head.head().ops(), l.addr as *mut _, c.desc as *mut _, c.context as *mut _);
         // SAFETY: the memory stays until the operation's entry; nobody else calls.
         let rc = unsafe {
             match dir {
-                Dir::Write => (ops.write)(&self.head, buf, l.len, desc, 0, r.addr, r.key, context),
-                Dir::Read => (ops.read)(&self.head, buf, l.len, desc, 0, r.addr, r.key, context),
+                Dir::Write => (ops.write)(self.head.head(), buf, l.len, desc, 0, r.addr, r.key, context),
+                Dir::Read => (ops.read)(self.head.head(), buf, l.len, desc, 0, r.addr, r.key, context),
             }
         };
         Some(rc == 0)
@@ -309,7 +309,10 @@ impl Side {
     fn send_by_table(&self, local: &[Iov], c: &Common) -> Option<bool> {
         let ([l], 0, 0) = (local, c.timeout_ns, c.flags) else { return None };
         // SAFETY: as above.
-        Some(unsafe { (self.head.ops().send)(&self.head, l.addr as *mut _, l.len, c.desc as *mut _, 0, c.context as *mut _) } == 0)
+        Some(
+            unsafe { (self.head.head().ops().send)(self.head.head(), l.addr as *mut _, l.len, c.desc as *mut _, 0, c.context as *mut _) }
+                == 0,
+        )
     }
 
     pub fn receive(&mut self, input: &mut Input<'_>) {
@@ -327,7 +330,7 @@ impl Side {
             && timed(|| match (&local[..], c.timeout_ns) {
                 // SAFETY: as in `by_table`.
                 ([l], 0) => unsafe {
-                    (self.head.ops().recv)(&self.head, l.addr as *mut _, l.len, c.desc as *mut _, 0, c.context as *mut _) == 0
+                    (self.head.head().ops().recv)(self.head.head(), l.addr as *mut _, l.len, c.desc as *mut _, 0, c.context as *mut _) == 0
                 },
                 _ => self.head.prov().recv(&local, &Common { flags: 0, ..c }, &[c.desc]).is_ok(),
             });
@@ -379,10 +382,11 @@ impl Side {
             if queue.is_empty() && most > 1 && queue.threading() == Threading::Promised {
                 let most = most.min(queue.free()).min(64);
                 let mut entries: Vec<DataEntry> = Vec::with_capacity(most);
-                if let Some(arrive) = self.head.ops().arrive {
+                if let Some(arrive) = self.head.head().ops().arrive {
                     // SAFETY: there is room for so many entries, and no other thread.
                     unsafe {
-                        let n = timed(|| (arrive[CqFormat::Data as usize].turn)(&self.head, queue, entries.as_mut_ptr().cast(), most));
+                        let n =
+                            timed(|| (arrive[CqFormat::Data as usize].turn)(self.head.head(), queue, entries.as_mut_ptr().cast(), most));
                         entries.set_len(n.max(0) as usize);
                     }
                 }

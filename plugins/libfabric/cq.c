@@ -3,6 +3,7 @@
 #include "provider.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,14 +20,58 @@ IS_SO(all, sizeof(struct fi_cq_data_entry) == sizeof(gdrfab_cq_data_entry) &&
 		   sizeof(struct fi_cq_msg_entry) == sizeof(gdrfab_cq_msg_entry) &&
 		   sizeof(struct fi_cq_entry) == sizeof(gdrfab_cq_entry));
 
+/* ---- sends of memory that cannot be read */
+
+struct unreadable {
+	struct unreadable *next;
+	void *context;
+	size_t len;
+	char words[256];
+};
+
+bool cq_add_unreadable(struct cq *q, void *context, size_t len, const char *words)
+{
+	struct unreadable *made = calloc(1, sizeof *made), **at = &q->lost;
+	if (!made)
+		return false;
+	made->context = context;
+	made->len = len;
+	snprintf(made->words, sizeof made->words, "%s", words);
+	pthread_mutex_lock(&q->lock);
+	while (*at)
+		at = &(*at)->next;
+	__atomic_store_n(at, made, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&q->lock);
+	gdrfab_cq_signal(q->it);
+	return true;
+}
+
+/* NULL: another thread has taken it. */
+static struct unreadable *take_unreadable(struct cq *q)
+{
+	struct unreadable *first;
+	pthread_mutex_lock(&q->lock);
+	first = q->lost;
+	if (first)
+		__atomic_store_n(&q->lost, first->next, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&q->lock);
+	return first;
+}
+
+/* ---- reading */
+
 static int cq_close(struct fid *fid)
 {
 	enter(((struct cq *)fid)->lib);
 	struct cq *q = (struct cq *)fid;
 	int result = told(gdrfab_cq_close(q->it), FI_LOG_CQ, "closing a completion queue");
-	if (result == 0)
-		free(q);
-	return result;
+	if (result < 0)
+		return result;
+	for (struct unreadable *lost; (lost = take_unreadable(q)) != NULL;)
+		free(lost);
+	pthread_mutex_destroy(&q->lock);
+	free(q);
+	return 0;
 }
 
 static int cq_control(struct fid *fid, int command, void *arg)
@@ -38,18 +83,22 @@ static int cq_control(struct fid *fid, int command, void *arg)
 
 static ssize_t cq_read(struct fid_cq *cq, void *buf, size_t count)
 {
-	return gdrfab_cq_read(((struct cq *)cq)->it, buf, count);
+	struct cq *q = (struct cq *)cq;
+	return cq_has_unreadable(q) ? -FI_EAVAIL : gdrfab_cq_read(q->it, buf, count);
 }
 
 static ssize_t cq_readfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t *src_addr)
 {
-	return gdrfab_cq_readfrom(((struct cq *)cq)->it, buf, count, src_addr);
+	struct cq *q = (struct cq *)cq;
+	return cq_has_unreadable(q) ? -FI_EAVAIL : gdrfab_cq_readfrom(q->it, buf, count, src_addr);
 }
 
 static ssize_t cq_sread(struct fid_cq *cq, void *buf, size_t count, const void *cond, int timeout)
 {
 	(void)cond; /* more than one entry may be waited for, as libfabric says, but need not */
-	return gdrfab_cq_sread(((struct cq *)cq)->it, buf, count, NULL, timeout);
+	struct cq *q = (struct cq *)cq;
+	ssize_t n = cq_has_unreadable(q) ? -FI_EAVAIL : gdrfab_cq_sread(q->it, buf, count, NULL, timeout);
+	return n == -FI_EAGAIN && cq_has_unreadable(q) ? -FI_EAVAIL : n;
 }
 
 static void no_sources(fi_addr_t *src_addr, ssize_t n)
@@ -124,9 +173,19 @@ static ssize_t cq_readerr(struct fid_cq *cq, struct fi_cq_err_entry *to, uint64_
 	ssize_t n;
 	if (!to)
 		return -FI_EINVAL;
-	n = gdrfab_cq_readerr(q->it, &from, flags);
+	struct unreadable *lost = cq_has_unreadable(q) && !flags ? take_unreadable(q) : NULL;
+	n = lost ? 1 : gdrfab_cq_readerr(q->it, &from, flags);
 	if (n < 0)
 		return n;
+	if (lost) {
+		from.op_context = lost->context;
+		from.flags = FI_SEND | FI_MSG;
+		from.olen = lost->len;
+		from.err = FI_EFAULT;
+		from.prov_errno = GDRFAB_PROV_FAULT;
+		from.err_data_size = (size_t)snprintf(words, sizeof words, "%s", lost->words) + 1;
+		free(lost);
+	}
 	/* The peer's end fails posted receives; libfabric's clients expect the errno of their own close. */
 	if (from.flags & FI_RECV && from.err == ECONNRESET)
 		from.err = FI_ECANCELED;
@@ -231,6 +290,7 @@ int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **
 		free(q);
 		return result;
 	}
+	pthread_mutex_init(&q->lock, NULL);
 	q->lib = caller;
 	q->old = FI_VERSION_LT(((struct domain *)domain)->fabric->fabric.api_version, FI_VERSION(1, 5));
 	q->cq.fid.fclass = FI_CLASS_CQ;

@@ -2,6 +2,8 @@
 /* Messages and RMA: gdrfab's calls have libfabric's arguments, flags and results. */
 #include "provider.h"
 
+#include <stdio.h>
+
 #define IT(ep) (((struct ep *)(ep))->it)
 
 /* Words for what is refused, so that whoever drops the errno leaves a trace: a wrong argument is a defect of the caller's, the
@@ -61,10 +63,34 @@ static ssize_t msg_send(struct fid_ep *ep, const void *buf, size_t len, void *de
 	return said(ep, gdrfab_send(IT(ep), buf, len, desc, dest_addr, context), "fi_send");
 }
 
+/* ofi_rxm puts its header in front of memory of the application's; the latter may be NULL (Open MPI's persistent requests
+ * with MPI_BOTTOM). Open MPI drops a call's errno there and waits for ever, so that it is told as a card would: by an entry. */
+__attribute__((cold, noinline)) static ssize_t sendv_refused(struct fid_ep *ep, ssize_t result, const struct iovec *iov,
+							     size_t count, void *context)
+{
+	struct ep *e = (struct ep *)ep;
+	char peer[GDRFAB_ADDR_MAX], words[256];
+	size_t size = sizeof peer, len = 0;
+	bool unreadable = false;
+	refused(ep, result, "fi_sendv");
+	if (result != -FI_EINVAL || !iov || count < 2 || !iov[0].iov_base || !e->tx_cq)
+		return result;
+	snprintf(words, sizeof words, "%s", gdrfab_last_error());
+	for (size_t i = 0; i < count; i++) {
+		unreadable |= !iov[i].iov_base && iov[i].iov_len;
+		len += iov[i].iov_len;
+	}
+	/* Before there is a connection, nobody has accepted anything of the application's. */
+	if (!unreadable || gdrfab_ep_getpeer(e->it, peer, &size) < 0)
+		return result;
+	return cq_add_unreadable(e->tx_cq, context, len, words) ? 0 : result;
+}
+
 static ssize_t msg_sendv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t dest_addr,
 			 void *context)
 {
-	return said(ep, gdrfab_sendv(IT(ep), iov, desc, count, dest_addr, context), "fi_sendv");
+	ssize_t result = gdrfab_sendv(IT(ep), iov, desc, count, dest_addr, context);
+	return __builtin_expect(result < 0, 0) ? sendv_refused(ep, result, iov, count, context) : result;
 }
 
 static ssize_t msg_sendmsg(struct fid_ep *ep, const struct fi_msg *from, uint64_t flags)

@@ -49,6 +49,8 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 	switch (other->fclass) {
 	case FI_CLASS_CQ:
 		result = gdrfab_ep_bind_cq(e->it, ((struct cq *)other)->it, flags);
+		if (result == 0 && flags & FI_TRANSMIT)
+			e->tx_cq = (struct cq *)other;
 		if (result == 0 && flags & FI_RECV && flags & FI_SELECTIVE_COMPLETION && e->rx_op_flags & FI_COMPLETION)
 			e->ep.msg = &msg_ops_rx_completion;
 		break;

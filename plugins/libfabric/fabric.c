@@ -31,7 +31,8 @@ static int fabric_trywait(struct fid_fabric *fabric, struct fid **fids, int coun
 		int result;
 		switch (fids[i]->fclass) {
 		case FI_CLASS_CQ:
-			result = gdrfab_cq_trywait(((struct cq *)fids[i])->it);
+			result = cq_has_unreadable((struct cq *)fids[i]) ? -FI_EAGAIN
+									 : gdrfab_cq_trywait(((struct cq *)fids[i])->it);
 			break;
 		case FI_CLASS_CNTR:
 			result = gdrfab_cntr_trywait(((struct cntr *)fids[i])->it);

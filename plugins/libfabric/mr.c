@@ -69,7 +69,12 @@ static int make(struct fid *fid, const gdrfab_mr_attr *attr, uint64_t flags, str
 	result = gdrfab_mr_regattr(d->it, attr, flags & ~MR_HINTS, &mr->it);
 	if (result < 0) {
 		free(mr);
-		return told(result, FI_LOG_MR, "registering memory");
+		/* Layers above drop the errno of wrong arguments. */
+		if (result == -FI_EINVAL || result == -FI_EFAULT)
+			WARN(FI_LOG_MR, "registering memory: %s\n", gdrfab_last_error());
+		else
+			told(result, FI_LOG_MR, "registering memory");
+		return result;
 	}
 	mr->lib = caller;
 	mr->counts = flags & FI_RMA_EVENT;

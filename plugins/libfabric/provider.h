@@ -202,6 +202,8 @@ struct cq {
 	struct libfabric *lib;
 	bool old; /* error entries end before err_data_size, as they did before version 1.5 */
 	gdrfab_cq *it;
+	pthread_mutex_t lock;	 /* of the list */
+	struct unreadable *lost; /* sends that failed here, not read yet */
 	char words[512];
 };
 
@@ -216,6 +218,7 @@ struct ep {
 	gdrfab_ep *it;
 	struct domain *domain;
 	struct eq *eq;
+	struct cq *tx_cq;
 	struct ep *next_ended;
 	char src[ADDRESS_MAX], dest[ADDRESS_MAX]; /* of its info */
 	uint32_t addr_format;
@@ -254,6 +257,14 @@ extern struct fi_ops_rma rma_ops;
 extern struct fi_ops_cm ep_cm_ops;
 /* Of an endpoint whose receives complete although its queue is bound with FI_SELECTIVE_COMPLETION. */
 extern struct fi_ops_msg msg_ops_rx_completion;
+
+/* A send whose memory cannot be read ends with an error entry. False: no memory for it. */
+bool cq_add_unreadable(struct cq *q, void *context, size_t len, const char *words);
+/* Whether such an entry is next. */
+static inline bool cq_has_unreadable(const struct cq *q)
+{
+	return __builtin_expect(__atomic_load_n(&q->lost, __ATOMIC_RELAXED) != NULL, 0);
+}
 
 /* This side has shut the connection of an endpoint of the queue down. */
 void eq_tell_end(struct eq *eq, struct ep *ep);

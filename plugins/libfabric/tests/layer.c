@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* libfabric's ofi_rxm on top of the provider: what it asks of event queues, whose descriptor its own thread sleeps on. */
+/* libfabric's ofi_rxm on top of the provider: its thread sleeps on an event queue's descriptor; it hands on memory that it has not
+ * looked at, and those above it may drop an errno. */
 #include "fi_node.h"
 
 struct layer {
@@ -81,6 +82,65 @@ static void sleeps(const void *arg)
 		layer_close(&l);
 		CHECK(test_now_ms() - before < (uint64_t)test_ms(3000));
 	}
+}
+
+/* --- what layers drop --- */
+
+/* Memory behind a layer's header that cannot be read ends in an error entry, found in each way, and costs nothing else. */
+static void unreadable_sender(struct node *n)
+{
+	static char head[8] = "a head", text[128];
+	struct failure f;
+	done entry;
+	void *descs[3] = {NULL};
+	node_up(n);
+	struct fid *fids[] = {&n->cq->fid};
+	void *desc = local_desc(n, head, sizeof head);
+	descs[0] = descs[1] = descs[2] = desc;
+	for (int i = 0; i < 4; i++) {
+		struct iovec iov[] = {{head, 8}, {NULL, 8}, {NULL, 0}};
+		OK(fi_sendv(n->ep, iov, desc ? descs : NULL, 2 + i % 2, 0, text + i));
+		if (i == 0)
+			CHECK_EQ(fi_cq_read(n->cq, &entry, 1), -FI_EAVAIL);
+		if (i == 1)
+			CHECK_EQ(fi_cq_sread(n->cq, &entry, 1, NULL, -1), -FI_EAVAIL);
+		if (i == 2)
+			CHECK_EQ(fi_trywait(n->fabric, fids, 1), -FI_EAGAIN);
+		FAILED(n->cq, text + i, FI_EFAULT, &f);
+		CHECK_EQ(f.entry.flags, FI_SEND | FI_MSG);
+		CHECK(strstr(f.words, "iov[1]") != NULL);
+		QUIET(n->cq, 1);
+		/* A signal that ended no wait may end the next one early. */
+		POST(n->cq, fi_send(n->ep, head, 8, desc, 0, head));
+		DONE(n->cq, head, FI_SEND | FI_MSG, NULL);
+	}
+	/* What no layer has put there is refused at once, as is everything else that is wrong. */
+	CHECK(fi_send(n->ep, NULL, 8, desc, 0, NULL) < 0);
+	/* Nobody need read them. */
+	struct iovec iov[] = {{head, 8}, {NULL, 8}};
+	OK(fi_sendv(n->ep, iov, desc ? descs : NULL, 2, 0, text));
+	node_down(n);
+}
+
+static void unreadable_receiver(struct node *n)
+{
+	static char room[4][16];
+	node_up(n);
+	for (int i = 0; i < 4; i++)
+		POST(n->cq, fi_recv(n->ep, room[i], 16, local_desc(n, room, sizeof room), 0, room[i]));
+	for (int i = 0; i < 4; i++) {
+		done entry;
+		DONE(n->cq, room[i], FI_RECV | FI_MSG, &entry);
+		CHECK_EQ(entry.len, 8);
+	}
+	node_down(n);
+}
+
+TEST(memory_that_cannot_be_read)
+{
+	static const struct setup setup = {.cq_wait = FI_WAIT_FD};
+	skip_unless(is_gdrfab(), "reads it");
+	pair(&setup, unreadable_receiver, unreadable_sender, NULL);
 }
 
 TEST_TABLE(layer)

@@ -344,8 +344,8 @@ TEST(garbage_addresses)
 
 static bool find_address(const char *service, struct sockaddr_storage *addr, socklen_t *len, int *type)
 {
-	struct addrinfo wish = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *found = NULL;
-	if (getaddrinfo(node_name(), service, &wish, &found) != 0)
+	struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *found = NULL;
+	if (getaddrinfo(node_name(), service, &hints, &found) != 0)
 		return false;
 	memcpy(addr, found->ai_addr, found->ai_addrlen);
 	*len = found->ai_addrlen;

@@ -36,6 +36,7 @@ enum Value {
 
 /// Every option of the header but the level.
 const OPTIONS: &[(&str, Value)] = &[
+    ("MIN_MULTI_RECV", Value::U64(128)),
     ("CM_DATA_SIZE", Value::ReadOnly),
     ("DEADLINE", Value::U64(1_000_000_000)),
     ("RECV_DEADLINE", Value::U64(2_000_000_000)),
@@ -298,7 +299,7 @@ fn promises_of(provider: &str) {
         if bits == 0 { "all".into() } else { format!("all but {}", flags::words(bits, names).replace(" | ", ", ")) }
     };
     row("paths", &info.paths.words().replace(',', ", "));
-    row("capabilities", &lacks(flags::CAPS & !info.caps, flags::NAMES));
+    row("capabilities of connected endpoints", &lacks(flags::CAPS & !flags::CONNECTIONLESS & !info.caps, flags::NAMES));
     row("msg_order: operations keep their order", &lacks(flags::ORDER_ALL & !info.msg_order, flags::ORDER_NAMES));
     let strict = asked(provider, |h| h.comp_order = flags::ORDER_ALL);
     let always = if info.comp_order == flags::ORDER_ALL {

@@ -7,11 +7,13 @@
 //! fence, because the owner then runs membarrier(2), which is that fence executed on its behalf.
 #![cfg(loom)]
 
-use gdrfab::sync::aside::AREA;
+use gdrfab::sync::area::AREA;
 use gdrfab::sync::claim::Slot;
+use gdrfab::sync::consumer::Consumer;
 use gdrfab::sync::gate::{self, Fences, Initiator};
+use gdrfab::sync::producer::Producer;
+use gdrfab::sync::ring::Header;
 use gdrfab::sync::ring::model::Shared;
-use gdrfab::sync::ring::{Consumer, Header, Producer};
 use gdrfab::sync::sleep;
 use gdrfab::sync::wakeup::{Count, Sleepers};
 use loom::sync::Arc;
@@ -64,10 +66,10 @@ fn a_cursor_sees_short_messages_whole_and_in_order() {
         let mut cursor = c.cursor();
         for expect in [5u64, 6] {
             let mut got = 0u64;
-            let Some(len) = cursor.plain(7) else { break };
+            let Some(len) = cursor.bytes_only(7) else { break };
             assert_eq!(len, 8);
             // SAFETY: a live word.
-            unsafe { cursor.take((&raw mut got).cast(), len) };
+            unsafe { cursor.copy_out((&raw mut got).cast(), len) };
             assert_eq!(got, expect);
         }
         let head = cursor.head();
@@ -130,14 +132,14 @@ fn every_chunk_is_copied_by_exactly_one() {
         let theirs = slot.clone();
         let helper = thread::spawn(move || {
             let mut taken = 0;
-            while theirs.take_back(3).is_some() {
+            while theirs.claim_back(3).is_some() {
                 taken += 1;
             }
             theirs.report(3, 0, taken);
             taken
         });
         let mut mine = 0;
-        while slot.take_front(3, mine, 2).unwrap() {
+        while slot.claim_front(3, mine, 2).unwrap() {
             mine += 1;
         }
         let theirs = helper.join().unwrap();
@@ -153,7 +155,7 @@ fn a_cancelled_message_is_not_fetched_and_a_fetched_one_not_cancelled() {
         slot.open(9, 1);
         let theirs = slot.clone();
         let receiver = thread::spawn(move || {
-            let fetched = theirs.take_back(9).is_some();
+            let fetched = theirs.claim_back(9).is_some();
             if fetched {
                 theirs.report(9, 0, 1);
             }

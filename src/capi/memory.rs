@@ -169,7 +169,7 @@ unsafe fn domain_of(domain: *mut gdrfab_domain) -> Result<Arc<Domain>> {
 /// # Safety
 /// As for gdrfab_mr_regattr().
 #[inline]
-unsafe fn register_plain(domain: *mut gdrfab_domain, attr: *const gdrfab_mr_attr, flags: u64, mr: *mut *mut gdrfab_mr) -> bool {
+unsafe fn register_fast(domain: *mut gdrfab_domain, attr: *const gdrfab_mr_attr, flags: u64, mr: *mut *mut gdrfab_mr) -> bool {
     if attr.is_null() || !attr.is_aligned() || mr.is_null() || !mr.is_aligned() || flags != 0 {
         return false;
     }
@@ -188,7 +188,7 @@ unsafe fn register_plain(domain: *mut gdrfab_domain, attr: *const gdrfab_mr_attr
             return false;
         }
         let Ok(open) = object(domain, "domain") else { return false };
-        let Some(id) = open.register_plain(iov, Access::from_bits_truncate(a.access)) else { return false };
+        let Some(id) = open.register_fast(iov, Access::from_bits_truncate(a.access)) else { return false };
         let opened = Mr::of(open, id, || shared_domain(domain));
         opened.context.set(a.context as usize);
         mr.write(give_mr(opened));
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
     mr: *mut *mut gdrfab_mr,
 ) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that the structs and arrays are live.
-    if let Some(rc) = hold(Some, || unsafe { register_plain(domain, attr, flags, mr) }.then_some(0)) {
+    if let Some(rc) = hold(Some, || unsafe { register_fast(domain, attr, flags, mr) }.then_some(0)) {
         return rc;
     }
     // SAFETY: as above.

@@ -128,8 +128,8 @@ impl Domain {
 
     /// As `register` for one plain range, checked by the caller. `None`: nothing was done.
     #[inline]
-    pub fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
-        if self.owner.is_here() { self.prov.register_plain(iov, access) } else { None }
+    pub fn register_fast(&self, iov: Iov, access: Access) -> Option<RegionId> {
+        if self.owner.is_here() { self.prov.register_fast(iov, access) } else { None }
     }
 
     pub fn allocate(&self, len: usize) -> Result<usize> {

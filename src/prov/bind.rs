@@ -151,10 +151,23 @@ pub struct Ending {
 
 /// What the fast path of an operation came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Quick {
+pub enum Fast {
     Done,
     Again,
-    NotOrdinary,
+    /// It is not for this operation, and nothing was done.
+    Declined,
+}
+
+impl Fast {
+    /// The call's result, if it is over.
+    #[inline(always)]
+    pub fn result(self) -> Option<isize> {
+        match self {
+            Fast::Done => Some(0),
+            Fast::Again => Some(-errno::EAGAIN as isize),
+            Fast::Declined => None,
+        }
+    }
 }
 
 impl Bindings {
@@ -251,7 +264,7 @@ impl Bindings {
     }
 
     /// Whether every RMA operation gives an entry without a lock, and nothing else.
-    pub fn is_short(&self) -> bool {
+    pub fn is_fast(&self) -> bool {
         let counted = self.counters.write.is_some() || self.counters.read.is_some();
         !counted && !self.tx_selective && self.tx.as_ref().is_some_and(|q| q.threading() == Threading::Promised)
     }

@@ -73,8 +73,8 @@ pub trait Domain: Send + Sync {
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId>;
 
-    /// As `register` for one plain range of host memory, checked by the caller. `None`: nothing was done.
-    fn register_plain(&self, _iov: Iov, _access: Access) -> Option<RegionId> {
+    /// As `register` for one range of host memory, any path, and keys and addresses of the provider's choice; checked by the caller. `None`: nothing was done.
+    fn register_fast(&self, _iov: Iov, _access: Access) -> Option<RegionId> {
         None
     }
 

@@ -8,6 +8,7 @@ pub mod bind;
 pub mod contract;
 pub mod drivers;
 pub mod event;
+pub mod fast;
 pub mod fault;
 pub mod flags;
 pub mod general;

@@ -49,6 +49,14 @@ pub struct One {
     pub context: usize,
 }
 
+impl One {
+    /// Whether the descriptor, or none, stands for memory that the CPU reaches.
+    #[inline(always)]
+    pub fn is_on_host(&self) -> bool {
+        self.desc & DEVICE_DESC == 0
+    }
+}
+
 /// Where a provider takes one descriptor per operation: its pieces lie in the first descriptor's region, or all in host memory.
 #[inline]
 pub fn one_kind(common: &Common, descs: &[u64]) -> Result<Common> {

@@ -8,7 +8,6 @@
 
 use super::queue::{Completion, Queue};
 use crate::error::{Error, Result, errno};
-use crate::mr::DEVICE_DESC;
 use crate::sys::process;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -137,12 +136,6 @@ impl EpHead {
     pub fn tx_op_flags(&self) -> u64 {
         self.tx_op_flags
     }
-}
-
-/// Whether a descriptor, or none, stands for memory that the CPU reaches.
-#[inline(always)]
-pub fn on_host(desc: *mut c_void) -> bool {
-    desc as u64 & DEVICE_DESC == 0
 }
 
 /// Shape of entries.

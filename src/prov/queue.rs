@@ -243,7 +243,7 @@ impl Queue {
         self.size
     }
 
-    /// Sets an entry aside for an operation about to be posted; false if the queue could overrun.
+    /// Reserves an entry for an operation about to be posted; false if the queue could overrun.
     #[inline]
     pub fn reserve(&self) -> bool {
         let mut e = self.entries.lock();
@@ -299,7 +299,7 @@ impl Queue {
         self.waiter.notify();
     }
 
-    /// Adds a failure; `reserved` tells whether its entry was set aside.
+    /// Adds a failure; `reserved` tells whether its entry was reserved.
     #[cold]
     pub fn fail(&self, mut done: Completion, failure: Failure, reserved: bool) {
         {
@@ -332,7 +332,7 @@ impl Queue {
         if free == 0 && e.is_empty() { 1 } else { free }
     }
 
-    /// The entries, where the caller of this function has found that the caller of the library keeps threads apart.
+    /// The entries, where the caller of this function has found that the caller of the library keeps calls from overlapping.
     ///
     /// # Safety
     /// The queue is `Promised`.
@@ -353,7 +353,7 @@ impl Queue {
         self.waiter.notify();
     }
 
-    /// The entries, where the caller keeps threads apart.
+    /// The entries, where the caller keeps calls from overlapping.
     #[inline(always)]
     pub fn promised(&self) -> Option<Promised<'_, Entries>> {
         self.entries.promised()

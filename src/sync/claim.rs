@@ -59,7 +59,7 @@ impl Slot {
 
     /// Initiator: takes the chunk `front`, which must be its next. `Ok(false)`: the helper has the
     /// rest. `Err`: the peer wrote nonsense.
-    pub fn take_front(&self, generation: u16, front: u32, chunks: u32) -> Result<bool, super::header::Broken> {
+    pub fn claim_front(&self, generation: u16, front: u32, chunks: u32) -> Result<bool, super::header::Broken> {
         let mut now = self.claim.load(Ordering::Relaxed);
         for _ in 0..TRIES {
             let (g, f, b) = unpack(now);
@@ -94,7 +94,7 @@ impl Slot {
     }
 
     /// Helper: takes the last unclaimed chunk, if the operation still runs.
-    pub fn take_back(&self, generation: u16) -> Option<u32> {
+    pub fn claim_back(&self, generation: u16) -> Option<u32> {
         let mut now = self.claim.load(Ordering::Relaxed);
         for _ in 0..TRIES {
             let (g, f, b) = unpack(now);

@@ -26,9 +26,9 @@ impl Cursor<'_> {
 
     /// The length of the next message, if it has arrived, and is of this kind and without fixed words and flags.
     #[inline(always)]
-    pub fn plain(&self, kind: u8) -> Option<usize> {
+    pub fn bytes_only(&self, kind: u8) -> Option<usize> {
         let raw = self.at(self.head)?.header.load(Ordering::Acquire);
-        let len = Header::plain(raw, kind, lap(self.head, self.shift))?;
+        let len = Header::bytes_only(raw, kind, lap(self.head, self.shift))?;
         (len <= LINE_BYTES || self.follows(len)).then_some(len)
     }
 
@@ -42,12 +42,12 @@ impl Cursor<'_> {
     }
 
     /// Place and length of the next message's bytes, if it has arrived, is of this kind, without fixed words and flags, and
-    /// its bytes lie aside.
+    /// its bytes lie out of line.
     #[inline(always)]
-    pub(super) fn aside(&self, kind: u8) -> Option<[u64; 2]> {
+    pub(super) fn out_of_line(&self, kind: u8) -> Option<[u64; 2]> {
         let line = self.at(self.head)?;
         let raw = line.header.load(Ordering::Acquire);
-        Header::is_aside(raw, kind, lap(self.head, self.shift)).then(|| [0, 1].map(|i| line.words[i].load(Ordering::Relaxed)))
+        Header::is_out_of_line(raw, kind, lap(self.head, self.shift)).then(|| [0, 1].map(|i| line.words[i].load(Ordering::Relaxed)))
     }
 
     /// Goes on to the next, behind a message of one line.
@@ -68,25 +68,25 @@ impl Cursor<'_> {
         self.at(self.head).is_none_or(|line| line.header.load(Ordering::Acquire) as u16 != lap(self.head, self.shift))
     }
 
-    /// Copies the message that `plain` told of, and goes on to the next.
+    /// Copies the message that `bytes_only` told of, and goes on to the next.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.
     #[inline(always)]
-    pub unsafe fn take(&mut self, to: *mut u8, len: usize) {
+    pub unsafe fn copy_out(&mut self, to: *mut u8, len: usize) {
         // SAFETY: handed on.
         unsafe {
             match len <= LINE_BYTES {
-                true => self.take_line(to, len),
-                false => self.take_long(to, len),
+                true => self.copy_line(to, len),
+                false => self.copy_lines(to, len),
             }
         }
     }
 
     /// # Safety
-    /// As for `take`, and `len` is at most [`LINE_BYTES`].
+    /// As for `copy_out`, and `len` is at most [`LINE_BYTES`].
     #[inline(always)]
-    unsafe fn take_line(&mut self, to: *mut u8, len: usize) {
+    unsafe fn copy_line(&mut self, to: *mut u8, len: usize) {
         if let Some(line) = self.at(self.head) {
             // SAFETY: the caller's promise.
             unsafe { line.drain(to, len) };
@@ -95,9 +95,9 @@ impl Cursor<'_> {
     }
 
     /// # Safety
-    /// As for `take`.
+    /// As for `copy_out`.
     #[inline(never)]
-    unsafe fn take_long(&mut self, to: *mut u8, len: usize) {
+    unsafe fn copy_lines(&mut self, to: *mut u8, len: usize) {
         let mut done = 0;
         while len - done >= LINE_BYTES {
             if let Some(line) = self.at(self.head) {
@@ -109,7 +109,7 @@ impl Cursor<'_> {
         }
         if done < len {
             // SAFETY: the last len - done bytes, which are fewer than a line's.
-            unsafe { self.take_line(to.add(done), len - done) };
+            unsafe { self.copy_line(to.add(done), len - done) };
         }
     }
 }

@@ -5,9 +5,9 @@ use super::line::WORDS;
 
 /// Lines that one message may take; less than three quarters of the smallest ring.
 pub const MAX_LINES: usize = 160;
-/// Flag of a message whose bytes lie aside: its first two words say where, and how many. The others belong to its kind.
-pub(super) const ASIDE: u8 = 0x80;
-pub(super) const ASIDE_WORDS: usize = 2;
+/// Flag of a message whose bytes lie out of line: its first two words say where, and how many. The others belong to its kind.
+pub(super) const OUT_OF_LINE: u8 = 0x80;
+pub(super) const OUT_OF_LINE_WORDS: usize = 2;
 
 /// The peer broke the ring's rules.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -41,14 +41,14 @@ impl Header {
 
     /// The bytes of the message under this header, if it is of `kind`, in lap `lap`, and without fixed words and flags.
     #[inline(always)]
-    pub(super) fn plain(raw: u64, kind: u8, lap: u16) -> Option<usize> {
+    pub(super) fn bytes_only(raw: u64, kind: u8, lap: u16) -> Option<usize> {
         let low = Header { kind, ..Header::default() }.pack(lap);
         ((raw ^ low) << 24 == 0).then_some((raw >> 40) as u16 as usize)
     }
 
-    /// Whether this header, in lap `lap`, is of a message of `kind` that has its bytes aside, and no words and flags else.
-    pub(super) fn is_aside(raw: u64, kind: u8, lap: u16) -> bool {
-        raw == Header { kind, flags: ASIDE, words: ASIDE_WORDS as u8, bytes: 0 }.pack(lap)
+    /// Whether this header, in lap `lap`, is of a message of `kind` that has its bytes out of line, and no words and flags else.
+    pub(super) fn is_out_of_line(raw: u64, kind: u8, lap: u16) -> bool {
+        raw == Header { kind, flags: OUT_OF_LINE, words: OUT_OF_LINE_WORDS as u8, bytes: 0 }.pack(lap)
     }
 
     pub(super) fn unpack(raw: u64) -> Header {

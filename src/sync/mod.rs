@@ -3,13 +3,15 @@
 //! closing region, shared claims on a large copy, who sleeps here and at the peer, and the lock that a caller may promise
 //! away.
 
-pub mod aside;
+pub mod area;
 pub mod claim;
+pub mod consumer;
 pub mod cursor;
 pub mod gate;
 pub mod header;
 pub mod line;
 pub mod primitive;
+pub mod producer;
 pub mod ring;
 pub mod serial;
 pub mod sleep;

@@ -9,7 +9,7 @@ use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
-/// Who keeps two threads apart.
+/// Who keeps two threads from the same value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Threading {
     /// The library locks.

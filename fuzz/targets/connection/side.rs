@@ -7,7 +7,7 @@ use super::peer::{Known, Peer};
 use super::queues;
 use gdrfab::mr::{Access, PathPolicy};
 use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
-use gdrfab::prov::bind::{Binding, INJECT_FLAGS, Quick, SILENT};
+use gdrfab::prov::bind::{Binding, Fast, INJECT_FLAGS, SILENT};
 use gdrfab::prov::info::{Info, PROGRESS_MANUAL};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::tcp::{Domain, Endpoint, Terms};
@@ -149,9 +149,9 @@ impl Side {
                     let mut remote = vec![one; pieces];
                     remote[0].len += size % pieces;
                     match self.quick(dir, &local, &remote, &c) {
-                        Quick::Done => true,
-                        Quick::Again => false,
-                        Quick::NotOrdinary => self.endpoint.rma(dir, &local, &remote, &c, &[]).is_ok(),
+                        Fast::Done => true,
+                        Fast::Again => false,
+                        Fast::Declined => self.endpoint.rma(dir, &local, &remote, &c, &[]).is_ok(),
                     }
                 }
                 None => self.endpoint.send(&local, &c, &[]).is_ok(),
@@ -180,16 +180,16 @@ impl Side {
     }
 
     /// What has one piece on each side and no limit in time is tried on the fast path first, as the layer above does.
-    fn quick(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Quick {
-        let ([l], [r], 0) = (local, remote, c.timeout_ns) else { return Quick::NotOrdinary };
+    fn quick(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Fast {
+        let ([l], [r], 0) = (local, remote, c.timeout_ns) else { return Fast::Declined };
         let (l, r) = ((l.addr, l.len), (r.addr, r.key, c.context, c.flags));
         // SAFETY: by the domain's threading.
         unsafe {
             match (dir, self.queues[0].0.threading()) {
-                (Dir::Write, Threading::Safe) => self.endpoint.rma_quick::<true, true>(l.0, l.1, r.0, r.1, r.2, r.3),
-                (Dir::Write, Threading::Promised) => self.endpoint.rma_quick::<true, false>(l.0, l.1, r.0, r.1, r.2, r.3),
-                (Dir::Read, Threading::Safe) => self.endpoint.rma_quick::<false, true>(l.0, l.1, r.0, r.1, r.2, r.3),
-                (Dir::Read, Threading::Promised) => self.endpoint.rma_quick::<false, false>(l.0, l.1, r.0, r.1, r.2, r.3),
+                (Dir::Write, Threading::Safe) => self.endpoint.rma_fast::<true, true>(l.0, l.1, r.0, r.1, r.2, r.3),
+                (Dir::Write, Threading::Promised) => self.endpoint.rma_fast::<true, false>(l.0, l.1, r.0, r.1, r.2, r.3),
+                (Dir::Read, Threading::Safe) => self.endpoint.rma_fast::<false, true>(l.0, l.1, r.0, r.1, r.2, r.3),
+                (Dir::Read, Threading::Promised) => self.endpoint.rma_fast::<false, false>(l.0, l.1, r.0, r.1, r.2, r.3),
             }
         }
     }

@@ -25,9 +25,9 @@ pub struct Peer {
     pub mine: Option<(Map, usize)>,
     pub theirs: Option<(Map, usize)>,
     table: Option<Map>,
-    /// Lines and bytes aside that were written, and lines and sends that were read.
+    /// Lines and bytes of the out-of-line area that were written, and lines and sends that were read.
     pub tail: u64,
-    pub aside: u64,
+    pub area: u64,
     pub head: u64,
     pub sends: u64,
     /// The last offered message: its slot, and how far its fragments are.

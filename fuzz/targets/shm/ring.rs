@@ -112,24 +112,24 @@ impl Peer {
         let Some((m, size)) = &self.theirs else { return };
         let mut all = words.to_vec();
         let mut header = u64::from(kind) << 16 | u64::from(flags) << 24;
-        let mut aside = self.aside;
+        let mut area = self.area;
         if len >= 512 && how & 32 != 0 || how & 0xe0 == 0xe0 {
             // Beside the ring, in one piece.
             let need = len.next_multiple_of(64);
-            let into = aside as usize % AREA;
+            let into = area as usize % AREA;
             if into + need > AREA {
-                aside += (AREA - into) as u64;
+                area += (AREA - into) as u64;
             }
             let place = match how & 15 {
                 6 => input.number().wrapping_mul(64),
-                7 => aside.wrapping_add(input.number()),
-                _ => aside,
+                7 => area.wrapping_add(input.number()),
+                _ => area,
             };
             let from_end = place as usize % AREA + need;
             if from_end <= AREA {
                 m.fill(at::area(*size) + AREA - from_end, &BYTES[..len]);
             }
-            aside += need as u64;
+            area += need as u64;
             all.splice(0..0, [place, len as u64]);
             header |= u64::from(ASIDE) << 24 | (all.len() as u64 & 255) << 32;
         } else {
@@ -141,7 +141,7 @@ impl Peer {
         if count > 200 || !self.has_room(count) {
             return;
         }
-        self.aside = aside;
+        self.area = area;
         let shift = size.trailing_zeros();
         let lap = |at: u64| u64::from(((at >> shift) as u16).wrapping_add(1));
         let line = |at: u64| RING + 64 * (at as usize % size);

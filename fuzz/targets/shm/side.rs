@@ -194,7 +194,7 @@ impl Side {
         };
         let event = asked.event;
         let plain = match &pieces[..] {
-            [one] if self.virt_addr && !event && !file => self.domain.register_plain(*one, rights),
+            [one] if self.virt_addr && !event && !file => self.domain.register_fast(*one, rights),
             _ => None,
         };
         let id = plain.unwrap_or_else(|| self.domain.register(&asked).expect("a region"));

@@ -16,8 +16,9 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
 use crate::mr::Paths;
 use crate::prov::event::EventKind;
+use crate::sync::consumer::Consumer;
 use crate::sync::gate::Fences;
-use crate::sync::ring::{Consumer, Store};
+use crate::sync::ring::Store;
 use crate::sys::{process, socket, time};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -64,8 +65,8 @@ impl State {
         let link = Arc::new(Link::new(mine.clone(), peer, table, socket, pid, fences, cma).with_copier(brought.copier));
         domain.add_link(link.clone());
         self.rx = Some(Consumer::new(mine));
-        let short = self.faults.as_ref().and_then(|f| f.plan.short());
-        let mut conn = Conn::new(link, domain.modes.paths & self.options.policy.allowed(), short);
+        let fragment = self.faults.as_ref().and_then(|f| f.plan.short());
+        let mut conn = Conn::new(link, domain.modes.paths & self.options.policy.allowed(), fragment);
         // The one that the peer was told of.
         if let Some(copier) = self.copier {
             conn.copy_elsewhere(copier);

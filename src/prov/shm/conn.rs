@@ -3,10 +3,10 @@
 //! operations that wait for the peer's report in a slot.
 
 use super::arrivals::RendezvousIn;
+use super::devices::Devices;
 use super::flight::{Helping, ReadOut, Slots};
 use super::frame::Frame;
 use super::job::Job;
-use super::lanes::Devices;
 use super::layout::{SLOTS, SegmentRef};
 use super::link::Link;
 use super::remote::Remotes;
@@ -16,7 +16,8 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
 use crate::mr::Paths;
 use crate::sync::gate::Initiator;
-use crate::sync::ring::{Header, Producer};
+use crate::sync::producer::Producer;
+use crate::sync::ring::Header;
 use crate::sys::{socket, time};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -58,7 +59,7 @@ pub struct Conn {
 }
 
 impl Conn {
-    pub fn new(link: Arc<Link>, allowed: Paths, short: Option<usize>) -> Conn {
+    pub fn new(link: Arc<Link>, allowed: Paths, fragment: Option<usize>) -> Conn {
         Conn {
             tx: Producer::new(link.peer.clone(), config::get().area_max),
             gate: Initiator::new(link.fences),
@@ -77,7 +78,7 @@ impl Conn {
             helping: None,
             rendezvous_in: (0..SLOTS).map(|_| None).collect(),
             seen_alive: time::ticks(),
-            fragment: short.map_or(FRAGMENT_BYTES, |n| n.min(FRAGMENT_BYTES)),
+            fragment: fragment.map_or(FRAGMENT_BYTES, |n| n.min(FRAGMENT_BYTES)),
             link,
         }
     }
@@ -130,13 +131,18 @@ impl Conn {
 
     /// Makes sure now and then that the peer's number still means the peer.
     pub fn check_alive(&mut self) -> Result<()> {
-        let now = time::ticks();
-        if now.wrapping_sub(self.seen_alive) > ALIVE_TICKS {
-            if self.link.peer_ended() {
-                return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer's process has ended"));
-            }
-            self.seen_alive = now;
-        }
-        Ok(())
+        is_alive(&self.link, &mut self.seen_alive)
     }
+}
+
+/// As `Conn::check_alive`; `seen` is when the peer was last known to live.
+pub fn is_alive(link: &Link, seen: &mut u64) -> Result<()> {
+    let now = time::ticks();
+    if now.wrapping_sub(*seen) > ALIVE_TICKS {
+        if link.peer_ended() {
+            return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer's process has ended"));
+        }
+        *seen = now;
+    }
+    Ok(())
 }

@@ -58,7 +58,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
     if !conn.tx.is_roomy().map_err(broken)? {
         return Ok(None);
     }
-    let Some((slot, generation)) = conn.slots.take() else { return Ok(None) };
+    let Some((slot, generation)) = conn.slots.reserve() else { return Ok(None) };
     let local = &Iov { addr: local.addr, len: local.len - TAIL };
     let len = local.len;
     let chunk = chunk_size(len, place.path);
@@ -74,7 +74,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
     unsafe { conn.tx.write(Header { flags: marks, ..header }, &words, &[]) };
     let mut front = 0;
     let failed = loop {
-        match ours.slot(slot as usize).take_front(generation, front, chunks).map_err(broken) {
+        match ours.slot(slot as usize).claim_front(generation, front, chunks).map_err(broken) {
             Ok(true) => {}
             Ok(false) => break None,
             Err(e) => break Some(e),
@@ -105,7 +105,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
         let reported = ours.slot(slot as usize).reported(generation);
         if reported.chunks >= chunks - front || reported.status != 0 {
             let conn = state.conn.as_deref_mut().ok_or_else(gone)?;
-            conn.slots.give_back(slot);
+            conn.slots.release(slot);
             return finish(state, &shared, reported.status).map(|()| Some(Step::Done(Ok(()))));
         }
         if time::now_ns() > until {
@@ -129,8 +129,8 @@ fn copy_chunk(conn: &mut Conn, place: &Remote, dir: Dir, local: &Iov, offset: u6
             conn.remotes.evict(place.key);
             return Err(no_such_key(place.key));
         }
-        let (here, near) = (place.one.here() + offset as usize + at, local.addr + at);
-        let (to, from) = if dir == Dir::Write { (here, near) } else { (near, here) };
+        let (there, here) = (place.one.here() + offset as usize + at, local.addr + at);
+        let (to, from) = if dir == Dir::Write { (there, here) } else { (here, there) };
         // SAFETY: the chunk lies in the caller's buffer and, bounds-checked, in the mapping that `place` holds.
         unsafe { copy::copy_streaming(to as *mut u8, from as *const u8, n) };
         conn.gate.leave(busy);
@@ -225,7 +225,7 @@ pub fn help(conn: &mut Conn, domain: &Domain) {
     let (before, until) = (h.done, chunks.min(h.done + (HELP_BYTES / h.chunk) as u32));
     let (streaming, mut status, mut over) = (h.len >= config::get().nt_threshold, 0u16, false);
     while h.done < until {
-        let Some(i) = slot.take_back(h.generation) else {
+        let Some(i) = slot.claim_back(h.generation) else {
             over = true;
             break;
         };

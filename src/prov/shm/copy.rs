@@ -12,7 +12,7 @@ use crate::hmem::Site;
 use crate::mr::Paths;
 use crate::mr::piece::store;
 use crate::prov::op::{Dir, Iov, parts};
-use crate::sync::ring::Message;
+use crate::sync::consumer::Message;
 use crate::sys::copy;
 use crate::sys::process::{Attach, Piece, attach_copy, piece};
 

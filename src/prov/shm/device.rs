@@ -4,10 +4,10 @@
 
 use super::conn::Conn;
 use super::copy::{attach_error, notify};
+use super::devices::{Flying, Words};
 use super::domain::Domain;
 use super::import::still_there;
 use super::job::{RmaJob, Step, needs_driver, settle};
-use super::lanes::{Flying, Words};
 use super::layout::FLIGHTS;
 use super::remote::{Remote, no_such_key};
 use super::state::State;
@@ -26,11 +26,11 @@ const BOUNCE: usize = 4 << 20;
 
 /// Starts an operation that a device's driver has to carry out; `None`: the CPU can.
 pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Vec<(Remote, u64)>) -> Result<Option<Step>> {
-    let far = places.iter().find(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
-    let site = match far {
+    let remote = places.iter().find(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
+    let site = match remote {
         None if job.site.is_host() => return Ok(None),
-        Some(far) if !job.site.is_host() && far.iface != job.site.iface => return Err(two_vendors(job.site, far)),
-        Some(far) if job.site.is_host() => far,
+        Some(remote) if !job.site.is_host() && remote.iface != job.site.iface => return Err(two_vendors(job.site, remote)),
+        Some(remote) if job.site.is_host() => remote,
         _ => job.site,
     };
     if places.iter().any(|(p, _)| p.path == Paths::CMA) {
@@ -39,7 +39,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
     if conn.devices.held.count_ones() as usize + places.len() > FLIGHTS {
         return Ok(Some(Step::Blocked));
     }
-    let Some(lane) = conn.devices.lane(site)? else { return Ok(Some(Step::Blocked)) };
+    let Some(at) = conn.devices.stream_for(site)? else { return Ok(Some(Step::Blocked)) };
     let elsewhere = match conn.devices.copier {
         Some(copier) => Some(domain.elsewhere(job.desc, job.local.as_slice(), copier, site.device)?),
         None => None,
@@ -49,7 +49,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
         domain.pin_host(job.desc, site);
     }
     if let Some(stream) = conn.devices.after {
-        conn.devices.lanes[lane].stream.after(stream)?;
+        conn.devices.streams[at].stream.after(stream)?;
     }
     let mut words = 0;
     // A run of no bytes posts nothing: the operation is over when what was posted before it is.
@@ -63,7 +63,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
             }
             // SAFETY: local pieces are the caller's promise until completion; the remote ones lie in
             // mappings that `places` holds: until the stream's end if this fails, with the flight else.
-            unsafe { post(conn, lane, job, local, place, *offset, done, r.len, last) }
+            unsafe { post(conn, at, job, local, place, *offset, done, r.len, last) }
         });
         if outcome.is_err() {
             break;
@@ -80,7 +80,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
         }
         Err(e) => {
             // What was posted before must not run on when the failure is reported: a stream's end waits.
-            conn.devices.give_up(lane);
+            conn.devices.give_up(at);
             let link = conn.link.clone();
             conn.devices.release(&link, words);
             Err(e)
@@ -99,8 +99,8 @@ pub fn check_no_driver(job: &RmaJob, places: &[(Remote, u64)]) -> Result<()> {
     }
 }
 
-fn two_vendors(near: Site, far: Site) -> Error {
-    let words = format!("no driver copies between {near} and {far}; forbid the ipc path, or go through host memory");
+fn two_vendors(local: Site, remote: Site) -> Error {
+    let words = format!("no driver copies between {local} and {remote}; forbid the ipc path, or go through host memory");
     Error::coded(errno::EOPNOTSUPP, Code::Path, words)
 }
 
@@ -132,7 +132,7 @@ fn enter(conn: &mut Conn, place: &Remote) -> Result<Words> {
 #[allow(clippy::too_many_arguments)]
 unsafe fn post(
     conn: &mut Conn,
-    lane: usize,
+    at: usize,
     job: &RmaJob,
     local: &[Iov],
     place: &Remote,
@@ -141,25 +141,25 @@ unsafe fn post(
     len: usize,
     last: u64,
 ) -> Result<u64> {
-    let (write, mut at) = (job.dir == Dir::Write, skip);
+    let (write, mut done) = (job.dir == Dir::Write, skip);
     let how = match (job.site.is_host(), place.site.is_host(), write) {
         (false, false, _) => hmem::Dir::Within,
         (true, _, true) | (false, _, false) if job.site.is_host() != place.site.is_host() => hmem::Dir::ToDevice,
         _ => hmem::Dir::FromDevice,
     };
-    let stream = &mut conn.devices.lanes[lane].stream;
+    let stream = &mut conn.devices.streams[at].stream;
     let fault = |e: Error| Error::coded(e.errno, Code::Fault, e.words);
     let mut ticket = last;
     for (there, run) in place.walk(offset, len) {
         still_there(place.site, there.here, there.id).map_err(fault)?;
         let mut here = there.here as u64;
-        for (addr, n) in parts(local, at, run) {
+        for (addr, n) in parts(local, done, run) {
             let (to, from) = if write { (here, addr as u64) } else { (addr as u64, here) };
             // SAFETY: handed on.
             ticket = unsafe { stream.post(how, to, from, n) }.map_err(fault)?;
             here += n as u64;
         }
-        at += run;
+        done += run;
     }
     Ok(ticket)
 }
@@ -210,7 +210,7 @@ fn across(conn: &mut Conn, dir: Dir, place: &Remote, offset: u64, buffer: &mut [
 pub fn poll(state: &mut State) -> Result<()> {
     let Some(conn) = state.conn.as_deref_mut() else { return Ok(()) };
     let current = conn.devices.current;
-    let done = match conn.devices.lanes.get_mut(current).map(|lane| lane.stream.done()) {
+    let done = match conn.devices.streams.get_mut(current).map(|of| of.stream.done()) {
         Some(Ok(done)) => done,
         Some(Err(e)) => return failed(state, e),
         // The stream was given up, and waited for what it held.

@@ -108,16 +108,16 @@ impl Domain {
         if drivers { found.check() } else { Ok(found.site) }
     }
 
-    /// The local pieces as the process knows them that copies for this one, mapped there for its device `near` when first asked.
-    pub fn elsewhere(&self, desc: u64, local: &[Iov], copier: &'static Copier, near: u32) -> Result<Vec<Iov>> {
+    /// The local pieces as the process knows them that copies for this one, mapped there for its device `device` when first asked.
+    pub fn elsewhere(&self, desc: u64, local: &[Iov], copier: &'static Copier, device: u32) -> Result<Vec<Iov>> {
         loop {
             let away = match self.regions.lock().elsewhere(desc, local, copier)? {
                 Ok(runs) => return Ok(runs),
                 Err(away) => away,
             };
-            let Export { how, device, handle, len, fd, .. } = &away.export;
-            let offer = Offer { how: *how, device: *device, handle: *handle, fd: fd.as_ref().map(OwnedFd::as_fd), len: *len };
-            let import = copier.import(away.iface, &offer, Some(near));
+            let Export { how, device: of, handle, len, fd, .. } = &away.export;
+            let offer = Offer { how: *how, device: *of, handle: *handle, fd: fd.as_ref().map(OwnedFd::as_fd), len: *len };
+            let import = copier.import(away.iface, &offer, Some(device));
             let import = import.map_err(|e| e.context("mapping the local memory in the process that copies"))?;
             let spare = match self.regions.lock().files.get_mut(away.file) {
                 Some(file) => file.keep_away(copier, import),

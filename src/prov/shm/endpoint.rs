@@ -11,7 +11,7 @@ use super::layout::Segment;
 use super::leaving;
 use super::ops;
 pub use super::ops::Endpoint;
-use super::rma::LONG_FLAGS;
+use super::rma::SLOW_FLAGS;
 use super::state::{Connecting, Faults, How, Phase, State};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Length from which an operation takes no short way.
+/// Length from which an operation takes no fast path.
 fn shared_from(coop: bool, faults: bool) -> usize {
     match (faults, coop) {
         (true, _) => 0,
@@ -54,9 +54,9 @@ impl Endpoint {
             eager_end: if faults.is_some() { 0 } else { config.ring_max(false) + 1 },
             private_end: if faults.is_some() { 0 } else { config.ring_max(true) + 1 },
             line_end: 0,
-            far_end: 0,
-            plain_receives: false,
-            short: false,
+            out_of_line_end: 0,
+            fast_receives: false,
+            fast: false,
             faults,
             deliver: false,
             object: 0,
@@ -130,7 +130,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     /// Enables it for operations that the layer above posts with `op_flags` by default; tells whether they may take
-    /// the shortest way.
+    /// the fastest entries.
     fn enable(&self, op_flags: u64) -> Result<()> {
         let mut s = self.state.lock();
         if !matches!(s.phase, Phase::Fresh) {
@@ -140,14 +140,14 @@ impl prov::Endpoint for Endpoint {
         s.segment = Some(Segment::create(config::get().ring_slots as usize)?);
         s.phase = Phase::Enabled;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
-        s.settle_short();
+        s.settle_fast();
         let promised = self.state.threading() == Threading::Promised;
-        s.short = promised && s.faults.is_none() && s.bind.is_short() && op_flags & LONG_FLAGS == 0;
+        s.fast = promised && s.faults.is_none() && s.bind.is_fast() && op_flags & SLOW_FLAGS == 0;
         Ok(())
     }
 
     fn ops(&self) -> Option<(&'static EpOps, *const ())> {
-        Some((ops::choose(self.state.threading(), self.state.lock().short), (&raw const *self).cast()))
+        Some((ops::choose(self.state.threading(), self.state.lock().fast), (&raw const *self).cast()))
     }
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()> {

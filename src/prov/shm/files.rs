@@ -132,8 +132,8 @@ impl Files {
             What::Host(_) => record.how.store(0, Ordering::Relaxed),
             What::Device { of, export, .. } => {
                 record.describe(of.iface, export);
-                if let Some(kin) = &table.kin {
-                    kin.note(file.id, *of);
+                if let Some(exports) = &table.exports {
+                    exports.note(file.id, *of);
                 }
             }
         }
@@ -150,8 +150,8 @@ impl Files {
     fn remove(&mut self, table: &Table, slot: usize) {
         if let Some(file) = self.slots[slot].take() {
             table.file(file.id).id.store(0, Ordering::Release);
-            if let (What::Device { .. }, Some(kin)) = (&file.what, &table.kin) {
-                kin.forget(file.id);
+            if let (What::Device { .. }, Some(exports)) = (&file.what, &table.exports) {
+                exports.forget(file.id);
             }
             if let What::Host(HostFile { allocated: true, map, .. }) = &file.what {
                 self.by_addr.remove(&(map.as_ptr() as usize));

@@ -51,8 +51,8 @@ impl Slots {
         }
     }
 
-    /// A fresh slot with its new generation; put a flight into it or give it back.
-    pub fn take(&mut self) -> Option<(u16, u16)> {
+    /// A fresh slot with its new generation; put a flight into it or release it.
+    pub fn reserve(&mut self) -> Option<(u16, u16)> {
         let index = self.free.pop()?;
         let g = &mut self.generation[index as usize];
         *g = g.wrapping_add(1);
@@ -64,7 +64,7 @@ impl Slots {
         self.active.push(index);
     }
 
-    pub fn give_back(&mut self, index: u16) {
+    pub fn release(&mut self, index: u16) {
         self.free.push(index);
     }
 

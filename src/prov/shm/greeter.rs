@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A listener, and those who have connected to it and are not known yet. Whoever connects is hostile until the kernel said
+//! A listener, and those who have connected to it and have not introduced themselves yet. Whoever connects is hostile until the kernel said
 //! who it is and its introduction made sense, so what it can cost is bounded here.
 
 use super::address::{SCHEME, socket_name};
@@ -11,8 +11,8 @@ use crate::sys::{process, socket, time};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Connections without an introduction; more wait in the listener's backlog.
-const UNKNOWN: usize = 64;
+/// Pending connections, which have not introduced themselves; more wait in the listener's backlog.
+const PENDING: usize = 64;
 /// How long one has to introduce itself.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// Who has said nothing for so long makes room for others.
@@ -68,7 +68,7 @@ impl Drop for Request {
 }
 
 /// Somebody who has connected, and until when it is waited for.
-struct Unknown {
+struct Pending {
     socket: OwnedFd,
     until: u64,
 }
@@ -78,7 +78,7 @@ pub struct Greeter {
     pub name: String,
     acceptor: Acceptor,
     /// Oldest first.
-    unknown: Vec<Unknown>,
+    pending: Vec<Pending>,
     requests: Arc<()>,
 }
 
@@ -86,7 +86,7 @@ impl Greeter {
     /// `tells`: callers are turned away with a reason where there is no descriptor for them.
     pub fn listen(name: String, tells: bool) -> Result<Greeter> {
         let listener = socket::listen(&socket_name(&name), 128)?;
-        Ok(Greeter { name, acceptor: Acceptor::new(listener, tells)?, unknown: Vec::new(), requests: Arc::default() })
+        Ok(Greeter { name, acceptor: Acceptor::new(listener, tells)?, pending: Vec::new(), requests: Arc::default() })
     }
 
     /// What becomes readable when `poll` has something to do.
@@ -101,14 +101,14 @@ impl Greeter {
 
     /// When the next connection can be taken; now, if that is past. The oldest has been silent for longest.
     fn room_at(&self) -> u64 {
-        let full = self.unknown.len() >= UNKNOWN;
-        self.unknown.first().filter(|_| full).map_or(0, |oldest| oldest.until - PATIENCE_NS + SILENCE_NS)
+        let full = self.pending.len() >= PENDING;
+        self.pending.first().filter(|_| full).map_or(0, |oldest| oldest.until - PATIENCE_NS + SILENCE_NS)
     }
 
     /// Takes what has come: requests that introduced themselves well.
     pub fn poll(&mut self, by_name: bool) -> Vec<Request> {
         let (mut requests, now) = (Vec::new(), time::now_ns());
-        for one in std::mem::take(&mut self.unknown) {
+        for one in std::mem::take(&mut self.pending) {
             self.hear(one, by_name, now, &mut requests);
         }
         for _ in 0..MOST {
@@ -119,10 +119,10 @@ impl Greeter {
                 // Other users are turned away at the door.
                 Taken::One(socket) => match check_peer(socket.as_fd()).and_then(|_| self.acceptor.set.add(socket.as_fd())) {
                     Ok(()) => {
-                        if self.unknown.len() >= UNKNOWN {
-                            self.unknown.remove(0);
+                        if self.pending.len() >= PENDING {
+                            self.pending.remove(0);
                         }
-                        self.hear(Unknown { socket, until: now + PATIENCE_NS }, by_name, now, &mut requests);
+                        self.hear(Pending { socket, until: now + PATIENCE_NS }, by_name, now, &mut requests);
                     }
                     Err(e) => crate::log!(Info, "{e}"),
                 },
@@ -134,12 +134,12 @@ impl Greeter {
                 Taken::Nobody => break,
             }
         }
-        let over = self.unknown.iter().map(|one| one.until).min();
+        let over = self.pending.iter().map(|one| one.until).min();
         self.acceptor.sleep_well(self.room_at(), over);
         requests
     }
 
-    fn hear(&mut self, one: Unknown, by_name: bool, now: u64, requests: &mut Vec<Request>) {
+    fn hear(&mut self, one: Pending, by_name: bool, now: u64, requests: &mut Vec<Request>) {
         // One is ours.
         let full = Arc::strong_count(&self.requests) > REQUESTS;
         match read_hello(one, by_name, full, &self.requests) {
@@ -147,7 +147,7 @@ impl Greeter {
                 self.acceptor.set.remove(request.socket.as_fd());
                 requests.push(*request);
             }
-            Ok(Heard::Silence(one)) if now < one.until => self.unknown.push(one),
+            Ok(Heard::Silence(one)) if now < one.until => self.pending.push(one),
             Ok(_) => {}
             Err(e) => {
                 crate::log!(Info, "a connection attempt was dropped: {e}");
@@ -166,11 +166,11 @@ fn refuse(socket: &OwnedFd, why: Why) {
 
 enum Heard {
     Request(Box<Request>),
-    Silence(Unknown),
+    Silence(Pending),
     Nobody,
 }
 
-fn read_hello(one: Unknown, by_name: bool, full: bool, counted: &Arc<()>) -> Result<Heard> {
+fn read_hello(one: Pending, by_name: bool, full: bool, counted: &Arc<()>) -> Result<Heard> {
     let mut buf = [0u8; frame::MAX];
     let (len, fds, lacking) = match socket::recv(one.socket.as_fd(), &mut buf)? {
         socket::Received::Nothing => return Ok(Heard::Silence(one)),

@@ -29,7 +29,7 @@ static FILES: AtomicU64 = AtomicU64::new(0);
 pub struct Share(u64);
 
 impl Share {
-    fn take(size: u64) -> Result<Share> {
+    fn claim(size: u64) -> Result<Share> {
         // Relaxed: numbers of their own, which guard nothing else.
         let share = Share(size);
         let bytes = BYTES.fetch_add(size, Ordering::Relaxed).saturating_add(size);
@@ -117,20 +117,20 @@ enum Missing {
     Never(Error),
 }
 
-/// The device that a mapping is for.
-pub type Near = Option<u32>;
+/// The device that a mapping is for, if it matters.
+pub type MappedFor = Option<u32>;
 
 /// What of one peer is mapped here, and what could not be.
 #[derive(Default)]
 pub struct Imports {
     /// By file and, for device memory, the device it was mapped for: a driver copies at full speed only
     /// through a mapping of the device that copies.
-    all: HashMap<(u64, Near), Arc<Import>>,
+    all: HashMap<(u64, MappedFor), Arc<Import>>,
     missing: HashMap<u64, Missing>,
     /// Files that the caller has to ask the peer for.
     pub to_ask: Vec<u64>,
     /// Device that the peer's memory is mapped for; none: any will do.
-    pub near: Near,
+    pub mapped_for: MappedFor,
     /// Last reasons, for explanations.
     pidfd_refused: Option<Error>,
     /// The process in which device memory is mapped instead of here.
@@ -138,9 +138,9 @@ pub struct Imports {
 }
 
 impl Imports {
-    fn place(&self, link: &Link, file: u64) -> (u64, Near) {
+    fn place(&self, link: &Link, file: u64) -> (u64, MappedFor) {
         let on_device = link.table.file(file).how.load(Ordering::Relaxed) != 0;
-        (file, self.near.filter(|_| on_device))
+        (file, self.mapped_for.filter(|_| on_device))
     }
 
     /// Whether `get` would have to map the file, or to find out why it cannot.
@@ -169,12 +169,12 @@ impl Imports {
     /// Maps a file by what the peer's record says, or notes what is missing for that.
     fn obtain(&mut self, link: &Link, file: u64, write: bool) {
         if let Some(own) = self.own(link, file) {
-            self.all.insert((file, self.near), Arc::new(own));
+            self.all.insert((file, self.mapped_for), Arc::new(own));
             return;
         }
         let record = link.table.file(file);
         let without = record.fd.load(Ordering::Relaxed) == NO_FD;
-        let result = if without { self.take_in_device(link, file, None) } else { self.fetch(link, file, write) };
+        let result = if without { self.map_device(link, file, None) } else { self.fetch(link, file, write) };
         match result {
             Ok(()) => {}
             Err(e) if without => drop(self.missing.insert(file, Missing::Never(e))),
@@ -189,8 +189,8 @@ impl Imports {
 
     /// Device memory of a peer in this process, where the vendor reaches it at the address that it has.
     fn own(&self, link: &Link, file: u64) -> Option<Import> {
-        let of = link.kin.as_ref().filter(|_| self.copier.is_none())?.allocation(file)?;
-        match hmem::get(of.iface).and_then(|up| up.reach(&of, self.near)) {
+        let of = link.exports.as_ref().filter(|_| self.copier.is_none())?.allocation(file)?;
+        match hmem::get(of.iface).and_then(|up| up.reach(&of, self.mapped_for)) {
             Ok(device) => Some(Import::Own { of, device }),
             Err(e) => {
                 crate::log!(Debug, "memory of this process (file {file}) is mapped like another's: {e}");
@@ -207,7 +207,7 @@ impl Imports {
         let record = link.table.file(file);
         let (size, number) = (record.size.load(Ordering::Relaxed), record.fd.load(Ordering::Relaxed));
         let fd = process::fetch_fd(pidfd, number as i32)?;
-        match self.take_in(link, file, size, fd.as_fd(), write) {
+        match self.map_host(link, file, size, fd.as_fd(), write) {
             // The fd is there; what fails from here on would fail with the peer's help as well.
             Err(e) if record.how.load(Ordering::Relaxed) != 0 => {
                 self.missing.insert(file, Missing::Never(e));
@@ -217,15 +217,15 @@ impl Imports {
         }
     }
 
-    fn take_in(&mut self, link: &Link, file: u64, size: u64, fd: BorrowedFd<'_>, write: bool) -> Result<()> {
+    fn map_host(&mut self, link: &Link, file: u64, size: u64, fd: BorrowedFd<'_>, write: bool) -> Result<()> {
         if link.table.file(file).how.load(Ordering::Relaxed) != 0 {
-            return self.take_in_device(link, file, Some(fd));
+            return self.map_device(link, file, Some(fd));
         }
         check_peer_memory(fd, size)?;
         if size == 0 || size > isize::MAX as u64 {
             return Err(nonsense("a file's size"));
         }
-        let share = Share::take(size)?;
+        let share = Share::claim(size)?;
         let map = match Mapping::new(fd, 0, size as usize, if write { Protection::ReadWrite } else { Protection::ReadOnly }) {
             Ok(map) => map,
             Err(e) => return Err(e.context("mapping the peer's memory")),
@@ -235,22 +235,22 @@ impl Imports {
         Ok(())
     }
 
-    fn take_in_device(&mut self, link: &Link, file: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
+    fn map_device(&mut self, link: &Link, file: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
         let (iface, offer) = link.table.file(file).offer(fd).ok_or_else(|| nonsense("a file without a descriptor"))?;
         let iface = Iface::from_raw(iface).filter(|i| *i != Iface::System).ok_or_else(|| nonsense("a device interface"))?;
         if offer.len == 0 || offer.len > isize::MAX as u64 {
             return Err(nonsense("an allocation's size"));
         }
         let import = match self.copier {
-            Some(copier) => copier.import(iface, &offer, self.near),
-            None => hmem::get(iface).and_then(|up| up.import(&offer, self.near)),
+            Some(copier) => copier.import(iface, &offer, self.mapped_for),
+            None => hmem::get(iface).and_then(|up| up.import(&offer, self.mapped_for)),
         };
         let import = import.map_err(|e| e.context("mapping the peer's device memory"))?;
         if import.len < offer.len {
             return Err(nonsense("an allocation's size"));
         }
         crate::log!(Debug, "mapped {} bytes of the peer's {} memory (file {file})", import.len, iface.name());
-        self.all.insert((file, self.near), Arc::new(Import::Device(import)));
+        self.all.insert((file, self.mapped_for), Arc::new(Import::Device(import)));
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl Imports {
             return;
         }
         let result = match fd {
-            Some(fd) => self.take_in(link, file, size, fd, true).or_else(|_| self.take_in(link, file, size, fd, false)),
+            Some(fd) => self.map_host(link, file, size, fd, true).or_else(|_| self.map_host(link, file, size, fd, false)),
             None => Err(Error::fixed(errno::ENOENT, "the peer has no such memory file any more")),
         };
         match result {

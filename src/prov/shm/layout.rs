@@ -2,12 +2,12 @@
 //! The segment of one endpoint: a sealed memory file that its owner makes and its peer maps.
 //!
 //! The owner consumes the ring, writes the words of the owner's lines and opens the slots; the peer
-//! produces into the ring and the area beside it, reads the owner's lines and reports into the slots. `docs/shm-format.md`
+//! produces into the ring and its out-of-line area, reads the owner's lines and reports into the slots. `docs/shm-format.md`
 //! describes the same for readers of dumps. The owner never reads back what the peer could scribble
 //! over, except ring lines and slots, which are checked.
 
 use crate::error::{Error, Result, errno};
-use crate::sync::aside::{AREA, Area};
+use crate::sync::area::{AREA, Area};
 use crate::sync::claim::Slot;
 use crate::sync::line::Line;
 use crate::sync::primitive::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ struct Header {
 struct Returned {
     lines: AtomicU64,
     messages: AtomicU64,
-    aside: AtomicU64,
+    area: AtomicU64,
     pad: [u64; 5],
 }
 
@@ -69,7 +69,7 @@ struct Fixed {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Fixed>() == 4 * 64 + FILTER_BITS / 8 + FLIGHTS * 8 + SLOTS * 64);
 
-/// Where the area beside a ring of `lines` lines begins: at a page, so that the ring's lines and the area's first message share
+/// Where the out-of-line area of a ring of `lines` lines begins: at a page, so that the ring's lines and the area's first message share
 /// none; a CPU that reads one looks ahead to the page's end, and what it looked at is dearer to write.
 fn area_at(lines: usize) -> usize {
     (size_of::<Fixed>() + lines * size_of::<Line>()).next_multiple_of(4096)
@@ -166,10 +166,10 @@ impl Store for SegmentRef {
     }
 
     #[inline]
-    fn aside(&self) -> Option<Area<'_>> {
+    fn area(&self) -> Option<Area<'_>> {
         // SAFETY: segment_bytes counted the area after the lines.
         let base = unsafe { self.0.map.as_ptr().add(area_at(self.0.lines)) };
-        NonNull::new(base).map(|base| Area { base, returned: &self.0.fixed().returned.aside })
+        NonNull::new(base).map(|base| Area { base, returned: &self.0.fixed().returned.area })
     }
 }
 

@@ -103,7 +103,7 @@ impl State {
             if let Job::Rma(rma) = job
                 && let Some(slot) = rma.slot()
             {
-                conn.slots.give_back(slot);
+                conn.slots.release(slot);
                 conn.staged -= 1;
             }
         }

@@ -3,7 +3,7 @@
 //! socket between them. The domain keeps links too, to find out who may be inside a closing region, and keeps
 //! those whose endpoint is over until the peer can reach nothing through them any more.
 
-use super::kin::Kin;
+use super::exports::Exports;
 use super::layout::SegmentRef;
 use super::table::Table;
 use crate::error::{Error, Result, errno};
@@ -25,8 +25,8 @@ pub struct Link {
     pub cma: Result<()>,
     /// The endpoint is over on this side.
     torn: AtomicBool,
-    /// The peer's notes, if it is a domain of this process.
-    pub kin: Option<Arc<Kin>>,
+    /// What the peer has exported, if it is a domain of this process.
+    pub exports: Option<Arc<Exports>>,
     /// Opened while connecting, when the probe showed that the number means the peer; none if the kernel or
     /// a namespace refuses.
     pidfd: Option<OwnedFd>,
@@ -63,8 +63,8 @@ pub fn probe_cma(pid: i32, address: u64, expect: u64) -> Result<()> {
 impl Link {
     pub fn new(mine: SegmentRef, peer: SegmentRef, table: Table, socket: OwnedFd, pid: i32, fences: Fences, cma: Result<()>) -> Link {
         let pidfd = if pid > 0 { process::open(pid).ok() } else { None };
-        let kin = table.kin_of(pid);
-        Link { mine, peer, table, socket, pid, fences, cma, torn: AtomicBool::new(false), kin, pidfd, copier: None }
+        let exports = table.exports_of(pid);
+        Link { mine, peer, table, socket, pid, fences, cma, torn: AtomicBool::new(false), exports, pidfd, copier: None }
     }
 
     /// With what the peer sent to tell when its device copies are over after its own end.

@@ -76,10 +76,10 @@ impl prov::Domain for Domain {
         }
     }
 
-    /// As `register` for one plain range; `None`: nothing was done, `register` does it.
+    /// As `register` for one range of host memory; `None`: nothing was done, `register` does it.
     #[inline]
-    fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
-        self.regions.lock().register_plain(&self.table, self.modes, iov, access)
+    fn register_fast(&self, iov: Iov, access: Access) -> Option<RegionId> {
+        self.regions.lock().register_fast(&self.table, self.modes, iov, access)
     }
 
     /// Closes a region: when this returns `Ok`, no peer's copy runs and none can start.
@@ -87,7 +87,7 @@ impl prov::Domain for Domain {
     fn close_region(&self, id: RegionId) -> Result<()> {
         {
             let mut regions = self.regions.lock();
-            if self.links.lock().all.is_empty() && regions.close_plain(&self.table, id) {
+            if self.links.lock().all.is_empty() && regions.close_fast(&self.table, id) {
                 return Ok(());
             }
         }

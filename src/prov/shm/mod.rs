@@ -2,7 +2,7 @@
 //! The shm provider: processes of one host, with nothing installed and nothing left behind.
 //!
 //! `docs/shm-format.md` describes what lies in shared memory and who may write it. Files know only those below them: data of a
-//! domain (up to `domain`), data of an endpoint (up to `state`), protocols (up to `msg` and `rma`), and the jobs that run them.
+//! domain (up to `domain`), data of an endpoint (up to `state`), protocols (up to `rma` and `recv`), and the jobs that run them.
 
 mod address;
 mod arrivals;
@@ -11,8 +11,11 @@ mod conn;
 mod coop;
 mod copy;
 mod device;
+mod devices;
 mod domain;
 mod endpoint;
+mod exports;
+mod fast;
 mod fault;
 mod files;
 mod flight;
@@ -20,8 +23,6 @@ mod frame;
 mod greeter;
 mod import;
 mod job;
-mod kin;
-mod lanes;
 mod layout;
 mod leaving;
 mod limits;
@@ -29,16 +30,16 @@ mod link;
 mod locate;
 mod memory;
 mod mr;
-mod msg;
 mod ops;
 mod pep;
 mod progress;
 mod quiesce;
+mod recv;
 mod region;
 mod remote;
 mod rendezvous;
 mod rma;
-mod short;
+mod send;
 mod staged;
 mod state;
 mod table;

@@ -59,7 +59,7 @@ pub struct Regions {
     faults: Option<Box<Plan>>,
     /// Nothing keeps registrations from the fast path: keys and addresses are the provider's, and there are no faults on
     /// demand.
-    plain: bool,
+    fast: bool,
 }
 
 impl Deref for Regions {
@@ -70,8 +70,8 @@ impl Deref for Regions {
 }
 
 impl Regions {
-    pub fn new(plain: bool) -> Result<Regions> {
-        Ok(Regions { registry: Registry::new(0)?, extents: Extents::default(), files: Files::default(), faults: Plan::of("shm"), plain })
+    pub fn new(fast: bool) -> Result<Regions> {
+        Ok(Regions { registry: Registry::new(0)?, extents: Extents::default(), files: Files::default(), faults: Plan::of("shm"), fast })
     }
 
     /// Paths that a fault on demand keeps from the next registration.
@@ -105,8 +105,8 @@ impl Regions {
     /// As `register` for what most callers register: one range that the caller has checked, any path, keys and addresses
     /// of the provider's choosing. `None`: `register` finds out what there is to it; nothing is done.
     #[inline]
-    pub fn register_plain(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
-        if !self.plain || hmem::any_opened() {
+    pub fn register_fast(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
+        if !self.fast || hmem::any_opened() {
             return None;
         }
         let (file, offset) = self.files.find(iov.addr, iov.len).unwrap_or((0, 0));
@@ -180,12 +180,12 @@ impl Regions {
     /// Closes a region at once, where no peer is connected and nothing of this process copies. False:
     /// not so simple, nothing was done.
     #[inline]
-    pub fn close_plain(&mut self, table: &Table, id: RegionId) -> bool {
+    pub fn close_fast(&mut self, table: &Table, id: RegionId) -> bool {
         let Ok(region) = self.registry.get(id) else { return false };
         // What a driver has a part in is not dropped here, nor are keys of callers' choice.
-        let plain = region.site().is_host() && region.own.pins.is_empty() && region.own.counter.is_none() && id.key == id.generation;
+        let fast = region.site().is_host() && region.own.pins.is_empty() && region.own.counter.is_none() && id.key == id.generation;
         let Pieces::One(Piece { at: Place { file, .. }, .. }) = region.location.pieces else { return false };
-        if !plain || !region.door.is_empty() || (file != 0 && self.files.check_quiet(file).is_err()) {
+        if !fast || !region.door.is_empty() || (file != 0 && self.files.check_quiet(file).is_err()) {
             return false;
         }
         // Nobody is connected who could be between its check and its copy.

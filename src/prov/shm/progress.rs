@@ -10,13 +10,13 @@ use super::layout::SegmentRef;
 use super::limits::{BUDGET, FETCH_BYTES};
 use super::state::{Phase, State};
 use super::wire::{STATUS_SEND_FRAGMENTS, broken, error_of, kind, mark, protocol};
-use super::{cm, coop, device, leaving, msg, rendezvous, staged};
+use super::{cm, coop, device, leaving, recv, rendezvous, staged};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::prov::bind::Ending;
 use crate::prov::op::{Iov, Pieces};
-use crate::sync::ring::Message;
+use crate::sync::consumer::Message;
 use crate::sys::{socket, time};
 use std::os::fd::AsFd;
 
@@ -70,8 +70,8 @@ impl State {
     }
 
     fn drain(&mut self, domain: &Domain) -> Result<()> {
-        if self.takes_plain() {
-            self.queue_plain(BUDGET);
+        if self.is_fast_receiver() {
+            self.queue_fast(BUDGET);
             if self.rx.as_ref().is_none_or(|rx| rx.is_empty()) {
                 return Ok(());
             }
@@ -272,7 +272,7 @@ impl State {
         if self.faults.is_some() {
             self.release_held(now);
         }
-        msg::expire_receives(self, now);
+        recv::expire_receives(self, now);
         if self.faults.is_some() {
             self.match_posted(domain);
         }

@@ -2,7 +2,7 @@
 //! A peer's regions as seen from an endpoint: looked up in the peer's table at first use, kept in a
 //! small cache, checked against the gate at every use.
 
-use super::import::{Import, Imports, Near, nonsense, still_there};
+use super::import::{Import, Imports, MappedFor, nonsense, still_there};
 use super::link::Link;
 use super::table::{self, MAX_EXTENTS};
 use crate::error::{Code, Error, Result, errno};
@@ -79,15 +79,15 @@ pub struct Remote {
     pub gate: usize,
     pub access: Access,
     pub event: bool,
-    /// The rights, if it is mapped, of one piece, and nobody is to be notified: the ordinary case. Otherwise none.
-    pub plain: Access,
+    /// The rights, if it is mapped, of one piece, and nobody is to be notified: what the fast path asks. Otherwise none.
+    pub fast: Access,
     /// Offsets at which eight bytes fit.
     pub words: u64,
     /// The path that operations take.
     pub path: Paths,
     /// Who copies what is mapped here, and for whom it was mapped.
     pub site: Site,
-    pub near: Near,
+    pub mapped_for: MappedFor,
     pub offered: Paths,
     /// The only extent, or the first of `more`.
     pub one: Extent,
@@ -179,9 +179,9 @@ impl Remotes {
 
     /// From now on the peer's memory is mapped for the device of this local buffer. For one of the host any will do,
     /// and going back and forth would map everything twice.
-    pub fn stay_near(&mut self, site: Site) {
+    pub fn map_for(&mut self, site: Site) {
         if !site.is_host() {
-            self.imports.near = Some(site.device);
+            self.imports.mapped_for = Some(site.device);
         }
     }
 
@@ -198,12 +198,18 @@ impl Remotes {
         (r.generation != 0 && r.key == key).then_some(r)
     }
 
-    /// The cached entry of `key` if it is plain and permits `need`.
+    /// The cached entry of `key` if it is for the fast path and permits `need`.
     #[inline(always)]
-    pub fn plain(&self, key: u64, need: Access) -> Option<&Remote> {
+    pub fn fast(&self, key: u64, need: Access) -> Option<&Remote> {
         let r = &self.cache[Self::place(key)];
         // An empty entry permits nothing.
-        (r.key == key && r.plain.contains(need)).then_some(r)
+        (r.key == key && r.fast.contains(need)).then_some(r)
+    }
+
+    /// The cached entry of `key` if only the kernel reaches it, as one piece, nobody is to be notified, and it permits `need`.
+    #[inline]
+    pub fn attached(&self, key: u64, need: Access) -> Option<&Remote> {
+        self.cached(key).filter(|r| r.path == Paths::CMA && r.access.contains(need) && !r.event && r.more.is_none())
     }
 
     /// Drops the cached entry of `key`.
@@ -223,7 +229,7 @@ impl Remotes {
     pub fn resolve(&mut self, link: &Link, key: u64) -> Result<Resolved> {
         if let Some(r) = self.cached(key)
             && link.table.entry(r.index).gate.load(Ordering::Acquire) == r.generation
-            && (r.path != Paths::IPC || r.near == self.imports.near)
+            && (r.path != Paths::IPC || r.mapped_for == self.imports.mapped_for)
         {
             return Ok(Resolved::Ready);
         }
@@ -262,11 +268,11 @@ impl Remotes {
             gate: (&raw const e.gate) as usize,
             access,
             event: rights & table::EVENT != 0,
-            plain: Access::empty(),
+            fast: Access::empty(),
             words: 0,
             path: Paths::empty(),
             site: Site::HOST,
-            near: self.imports.near,
+            mapped_for: self.imports.mapped_for,
             offered,
             one: Extent::default(),
             more: None,
@@ -361,7 +367,7 @@ impl Remotes {
             if r.extents().iter().all(|x| x.here != 0) && usable.contains(path) {
                 r.path = path;
                 if r.more.is_none() && !r.event && path == Paths::DIRECT {
-                    r.plain = r.access;
+                    r.fast = r.access;
                     r.words = r.len.saturating_sub(7);
                 }
                 return Ok(false);

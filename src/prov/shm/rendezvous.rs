@@ -16,7 +16,8 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site};
 use crate::mr::Paths;
 use crate::prov::op::{self, IOV_LIMIT, Iov, Pieces, parts};
-use crate::sync::ring::{Header, Message};
+use crate::sync::consumer::Message;
+use crate::sync::ring::Header;
 use crate::sys::copy;
 use crate::sys::process::{Attach, Piece, attach_copy, piece};
 
@@ -70,7 +71,7 @@ impl State {
         }
         let peer = conn.link.peer.clone();
         let slot = peer.slot(offered.slot as usize);
-        if slot.take_back(offered.generation).is_none() {
+        if slot.claim_back(offered.generation).is_none() {
             // The sender cancelled it: as if it had never come.
             self.recvs.push_front(recv);
             return Ok(());
@@ -149,9 +150,9 @@ pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u6
     if !conn.room(header)? {
         return Ok(Step::Blocked);
     }
-    let Some((slot, generation)) = conn.slots.take() else { return Ok(Step::Blocked) };
+    let Some((slot, generation)) = conn.slots.reserve() else { return Ok(Step::Blocked) };
     if let Err(e) = job.own_bytes() {
-        conn.slots.give_back(slot);
+        conn.slots.release(slot);
         return Err(e);
     }
     let iov = job.pieces.as_slice();
@@ -177,7 +178,7 @@ enum Fetched {
 
 fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
     let path = if offered.on_device { Paths::IPC } else { Paths::DIRECT };
-    conn.remotes.stay_near(recv.site);
+    conn.remotes.map_for(recv.site);
     if offered.file != 0
         && conn.remotes.allowed.contains(path)
         && let Some((import, from)) = conn.remotes.mapped(&conn.link, offered.file, offered.file_offset, offered.total as u64)

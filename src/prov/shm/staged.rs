@@ -15,7 +15,8 @@ use crate::error::{Code, Result};
 use crate::hmem::Site;
 use crate::mr::Access;
 use crate::prov::op::{Dir, IOV_LIMIT, parts};
-use crate::sync::ring::{Header, Message};
+use crate::sync::consumer::Message;
+use crate::sync::ring::Header;
 
 impl State {
     pub fn on_staged_write(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {

@@ -20,7 +20,8 @@ use crate::prov::flags;
 use crate::prov::op::Common;
 use crate::prov::queue::{Completion, Failure};
 use crate::prov::report::Stats;
-use crate::sync::ring::Consumer;
+use crate::sync::consumer::Consumer;
+use crate::sync::line::LINE_BYTES;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -69,21 +70,21 @@ pub struct State {
     pub options: Options,
     /// From the configuration, kept where the data path finds them.
     pub streaming_from: usize,
-    /// Length from which an operation is offered to the peer as well, and takes no short way; usize::MAX with
+    /// Length from which an operation is offered to the peer as well, and takes no fast path; usize::MAX with
     /// cooperation off, 0 with faults on demand.
     pub shared_from: usize,
-    /// Length from which a message takes no short way; 0 with faults on demand.
+    /// Length from which a message takes no fast path; 0 with faults on demand.
     pub eager_end: usize,
     /// The same for memory that belongs to no region, which the peer cannot map.
     pub private_end: usize,
-    /// Length from which a message takes not the shortest way, which is one line; 0: none takes it.
+    /// Length from which a message does not go into one line by the entry for that; 0: none does.
     pub line_end: usize,
-    /// The same for messages that lie beside the ring.
-    pub far_end: usize,
+    /// The same for messages out of line.
+    pub out_of_line_end: usize,
     /// Whether receives give one entry each, and nothing else.
-    pub plain_receives: bool,
-    /// Nothing about the endpoint keeps its operations from the shortest ways, where the caller keeps threads apart.
-    pub short: bool,
+    pub fast_receives: bool,
+    /// Nothing about the endpoint keeps its operations from the fastest entries, where the caller keeps calls from overlapping.
+    pub fast: bool,
     pub faults: Option<Faults>,
     /// Operations are delivery-complete by default.
     pub deliver: bool,
@@ -119,6 +120,16 @@ pub struct State {
 }
 
 impl State {
+    /// From what is bound, which nothing changes any more: which fast paths operations may take.
+    pub fn settle_fast(&mut self) {
+        let b = &self.bind;
+        let calm = self.faults.is_none();
+        let sends = calm && b.tx.is_some() && !b.tx_selective && b.counters.send.is_none() && !self.deliver;
+        self.line_end = if sends { self.eager_end.min(LINE_BYTES + 1) } else { 0 };
+        self.out_of_line_end = if sends { self.eager_end } else { 0 };
+        self.fast_receives = calm && b.rx.is_some() && !b.rx_selective && b.counters.recv.is_none();
+    }
+
     pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
         tell(kind, self.object, error.as_ref(), || self.reached());
         self.bind.event(kind, self.object, self.context, data, error);

@@ -5,7 +5,7 @@
 //! An entry's gate word is its generation: unique per registration, 0 when closed. A peer reads the
 //! gate, the fields, and the gate again; and once more under its busy mark before each copy.
 
-use super::kin::Kin;
+use super::exports::Exports;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{Export, HANDLE_BYTES, Iface, Offer};
 use crate::mr::{Access, Paths};
@@ -130,8 +130,8 @@ pub fn unpack_rights(raw: u64) -> (Access, Paths) {
 /// The table, mapped by its owner or by a peer.
 pub struct Table {
     map: Mapping,
-    /// What its owner notes beside it, if that is a domain of this process.
-    pub kin: Option<Arc<Kin>>,
+    /// What its owner has exported, if that is a domain of this process.
+    pub exports: Option<Arc<Exports>>,
 }
 
 impl Table {
@@ -139,7 +139,7 @@ impl Table {
         let fd = mem::memfd("gdrfab-table", size_of::<Layout>())?;
         let map = Mapping::new(fd.as_fd(), 0, size_of::<Layout>(), Protection::ReadWrite)?;
         mem::seal_against_writers(fd.as_fd())?;
-        let table = Table { map, kin: Some(Kin::announce(mem::file_id(fd.as_fd())?.0)) };
+        let table = Table { map, exports: Some(Exports::announce(mem::file_id(fd.as_fd())?.0)) };
         table.layout().magic.store(MAGIC, Ordering::Release);
         Ok((table, fd))
     }
@@ -147,18 +147,18 @@ impl Table {
     pub fn attach(fd: BorrowedFd<'_>) -> Result<Table> {
         mem::check_peer_file(fd, size_of::<Layout>() as u64)?;
         let map = Mapping::new(fd, 0, size_of::<Layout>(), Protection::ReadOnly)?;
-        let table = Table { map, kin: Kin::find(mem::file_id(fd)?.0) };
+        let table = Table { map, exports: Exports::find(mem::file_id(fd)?.0) };
         if table.layout().magic.load(Ordering::Acquire) != MAGIC {
             return Err(Error::fixed(errno::EPROTO, "the peer's region table does not begin as one of this version does"));
         }
         Ok(table)
     }
 
-    /// The owner's notes, if it is a domain of this process: the kernel says that the other end of its socket, of process `pid`,
+    /// What the owner has exported, if it is a domain of this process: the kernel says that the other end of its socket, of process `pid`,
     /// is this process's, and its table was made here. Either alone may be another process's, which has a table as a peer of
     /// it, or a socket by fork or as a passed descriptor.
-    pub fn kin_of(&self, pid: i32) -> Option<Arc<Kin>> {
-        self.kin.clone().filter(|_| pid == process::pid())
+    pub fn exports_of(&self, pid: i32) -> Option<Arc<Exports>> {
+        self.exports.clone().filter(|_| pid == process::pid())
     }
 
     #[inline]
@@ -263,20 +263,20 @@ mod tests {
     }
 
     #[test]
-    fn only_a_table_of_this_process_has_kin() {
+    fn only_a_table_of_this_process_has_exports() {
         let (table, fd) = Table::create().unwrap();
         let of = Allocation { base: 4096, len: 8192, ..Allocation::default() };
-        table.kin.as_ref().unwrap().note(77, of);
+        table.exports.as_ref().unwrap().note(77, of);
         let seen = Table::attach(fd.as_fd()).unwrap();
-        assert_eq!(seen.kin.as_ref().unwrap().allocation(77), Some(of));
-        assert_eq!(seen.kin.as_ref().unwrap().allocation(78), None);
-        assert!(seen.kin_of(process::pid()).is_some());
-        assert!(seen.kin_of(process::pid() + 1).is_none() && seen.kin_of(0).is_none());
-        table.kin.as_ref().unwrap().forget(77);
-        assert_eq!(seen.kin.as_ref().unwrap().allocation(77), None);
+        assert_eq!(seen.exports.as_ref().unwrap().allocation(77), Some(of));
+        assert_eq!(seen.exports.as_ref().unwrap().allocation(78), None);
+        assert!(seen.exports_of(process::pid()).is_some());
+        assert!(seen.exports_of(process::pid() + 1).is_none() && seen.exports_of(0).is_none());
+        table.exports.as_ref().unwrap().forget(77);
+        assert_eq!(seen.exports.as_ref().unwrap().allocation(77), None);
         // The owner is gone, and with the last of its table nobody finds it.
         drop((table, seen));
         let orphan = Table::attach(fd.as_fd()).unwrap();
-        assert!(orphan.kin.is_none() && orphan.kin_of(process::pid()).is_none());
+        assert!(orphan.exports.is_none() && orphan.exports_of(process::pid()).is_none());
     }
 }

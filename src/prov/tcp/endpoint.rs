@@ -7,7 +7,7 @@ use super::fault::Faults;
 use super::hello::Terms;
 use super::state::{How, Phase, State};
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::bind::{Bindings, Options, Quick};
+use crate::prov::bind::{Bindings, Fast, Options};
 use crate::prov::info::Info;
 use crate::prov::report::Stats;
 use crate::sync::serial::Serial;
@@ -79,7 +79,7 @@ impl Endpoint {
         }
     }
 
-    /// The fast path of an RMA operation; `NotOrdinary` posts nothing.
+    /// The fast path of an RMA operation; `Declined` posts nothing.
     ///
     /// # Safety
     /// `LOCKED`, or the domain is one without locks.
@@ -92,7 +92,7 @@ impl Endpoint {
         key: u64,
         context: usize,
         flags: u64,
-    ) -> Quick {
+    ) -> Fast {
         // SAFETY: handed on.
         unsafe { self.state.reach::<LOCKED>() }.rma_fast::<WRITE>(&self.domain, buf, len, addr, key, context, flags)
     }

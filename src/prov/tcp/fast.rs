@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::hmem::Site;
 use crate::mr::Access;
 use crate::mr::DEVICE_DESC;
-use crate::prov::bind::{Ending, Quick, SILENT};
+use crate::prov::bind::{Ending, Fast, SILENT};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces};
 use std::os::fd::AsFd;
@@ -28,15 +28,15 @@ const FAST_FLAGS: u64 = SILENT | flags::INJECT | flags::COMPLETION | flags::TRAN
 impl State {
     /// The connection, if an operation may take the fast path at all; `Again`: there is no room for it now.
     #[inline(always)]
-    fn fast_conn(&self, len: usize, op_flags: u64) -> std::result::Result<&Conn, Quick> {
-        let Some(conn) = self.conn.as_deref() else { return Err(Quick::NotOrdinary) };
+    fn fast_conn(&self, len: usize, op_flags: u64) -> std::result::Result<&Conn, Fast> {
+        let Some(conn) = self.conn.as_deref() else { return Err(Fast::Declined) };
         let open = matches!(self.phase, Phase::Connected) & self.faults.is_none() & (self.options.deadline_ns == 0);
         let most = if op_flags & flags::INJECT != 0 { INJECT_SIZE } else { COPY_MAX };
         if !open || op_flags & !FAST_FLAGS != 0 || len > most {
-            return Err(Quick::NotOrdinary);
+            return Err(Fast::Declined);
         }
         if conn.outstanding() >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX {
-            return Err(Quick::Again);
+            return Err(Fast::Again);
         }
         Ok(conn)
     }
@@ -53,21 +53,21 @@ impl State {
         key: u64,
         context: usize,
         op_flags: u64,
-    ) -> Quick {
+    ) -> Fast {
         let conn = match self.fast_conn(len, op_flags) {
             Ok(conn) => conn,
             Err(why) => return why,
         };
         if (buf == 0 && len > 0) || (!WRITE && (conn.reads.len() >= READS || self.bind.tx.is_none())) {
-            return Quick::NotOrdinary;
+            return Fast::Declined;
         }
         let wanted = self.bind.wants_entry(op_flags);
         if !self.bind.reserve(wanted) {
-            return Quick::Again;
+            return Fast::Again;
         }
         let paths = self.paths_bits(domain, Site::HOST);
         self.stats.moved(path_of(Site::HOST, key), len);
-        let Some(conn) = self.conn.as_deref_mut() else { return Quick::NotOrdinary };
+        let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
         let kind = flags::RMA | if WRITE { flags::WRITE } else { flags::READ };
         let end = self.bind.place(Ending { context, kind, len, buf, wanted, deadline: 0, silent: op_flags & SILENT != 0, ticket: None });
         let (frame, bits) = match WRITE {
@@ -85,23 +85,23 @@ impl State {
             conn.reads.push_back(ReadOp { end, pieces: Pieces::One(Iov { addr: buf, len }), site: Site::HOST, over: false });
         }
         self.kick(domain, false);
-        Quick::Done
+        Fast::Done
     }
 
     /// Posts a message of one piece of host memory.
     #[inline]
-    pub fn send_fast(&mut self, domain: &Domain, one: &Iov, c: &Common) -> Quick {
+    pub fn send_fast(&mut self, domain: &Domain, one: &Iov, c: &Common) -> Fast {
         let conn = match self.fast_conn(one.len, c.flags) {
             Ok(conn) => conn,
             Err(why) => return why,
         };
         let simple = c.flags & flags::DELIVERY_COMPLETE == 0 && c.desc & DEVICE_DESC == 0 && c.timeout_ns == 0;
         if !simple || (one.addr == 0 && one.len > 0) || !conn.may_go_whole(one.len as u64) {
-            return Quick::NotOrdinary;
+            return Fast::Declined;
         }
         let wanted = self.bind.wants_entry(c.flags);
         if !self.bind.reserve(wanted) {
-            return Quick::Again;
+            return Fast::Again;
         }
         let kind = flags::SEND | flags::MSG;
         let end = self.bind.place(Ending {
@@ -115,13 +115,13 @@ impl State {
             ticket: None,
         });
         self.stats.sends += 1;
-        let Some(conn) = self.conn.as_deref_mut() else { return Quick::NotOrdinary };
+        let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
         conn.admit(one.len as u64);
         conn.put(Header::new(Kind::Send, 0, one.len as u64));
         conn.tx.put_pieces(std::slice::from_ref(one));
         self.kick(domain, false);
         self.end_when_out(&end);
-        Quick::Done
+        Fast::Done
     }
 
     /// A WRITE of one piece of host memory, all of it in the buffer. False: it is not that simple.

@@ -18,7 +18,7 @@ use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::piece;
 use crate::prov::bind::SILENT;
-use crate::prov::bind::{Ending, Quick};
+use crate::prov::bind::{Ending, Fast};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
 
@@ -33,9 +33,9 @@ impl State {
     pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
         if let [one] = local {
             match self.send_fast(domain, one, c) {
-                Quick::Done => return Ok(()),
-                Quick::Again => return Err(Error::AGAIN),
-                Quick::NotOrdinary => {}
+                Fast::Done => return Ok(()),
+                Fast::Again => return Err(Error::AGAIN),
+                Fast::Declined => {}
             }
         }
         let total = measure_op(local, c, false)?;

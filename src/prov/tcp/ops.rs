@@ -3,19 +3,23 @@
 //! take, and messages, go the general way (`prov/general.rs`).
 
 use super::endpoint::Endpoint;
-use crate::error::errno;
-use crate::guard::attempt;
-use crate::prov::bind::{INJECT_FLAGS, Quick};
+use crate::prov::bind::INJECT_FLAGS;
+use crate::prov::fast::{FastPath, fast_inject_write, fast_rma};
 use crate::prov::general;
-use crate::prov::ops::{EpHead, EpOps, on_host};
+use crate::prov::op::One;
+use crate::prov::ops::{EpHead, EpOps, InjectWrite, Rma};
 use crate::sync::serial::Threading;
-use std::ffi::c_void;
 
 static LOCKED: EpOps = of_lock::<true>();
 static UNLOCKED: EpOps = of_lock::<false>();
 
 const fn of_lock<const LOCKED: bool>() -> EpOps {
-    EpOps { write: rma::<true, LOCKED>, read: rma::<false, LOCKED>, inject_write: inject_write::<LOCKED>, ..general::GENERAL_ENTRIES }
+    EpOps {
+        write: fast_rma::<Copy<true, LOCKED>>,
+        read: fast_rma::<Copy<false, LOCKED>>,
+        inject_write: fast_inject_write::<InjectCopy<LOCKED>>,
+        ..general::GENERAL_ENTRIES
+    }
 }
 
 pub fn choose(threading: Threading) -> &'static EpOps {
@@ -25,71 +29,35 @@ pub fn choose(threading: Threading) -> &'static EpOps {
     }
 }
 
-fn answer(quick: Quick) -> Option<isize> {
-    match quick {
-        Quick::Done => Some(0),
-        Quick::Again => Some(-errno::EAGAIN as isize),
-        Quick::NotOrdinary => None,
+/// gdrfab_write() and gdrfab_read() of one piece of host memory.
+struct Copy<const WRITE: bool, const LOCKED: bool>;
+
+impl<const WRITE: bool, const LOCKED: bool> FastPath<Rma> for Copy<WRITE, LOCKED> {
+    type Of = Endpoint;
+    const NEXT: Rma = if WRITE { general::write } else { general::read };
+
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        if !one.is_on_host() {
+            return None;
+        }
+        let One { buf, len, addr, key, context, .. } = one;
+        // SAFETY: the caller's promise, handed on; `choose` gave the table of the domain's threading.
+        unsafe { of.rma_fast::<WRITE, LOCKED>(buf, len, addr, key, context, head.tx_op_flags()) }.result()
     }
 }
 
-/// # Safety
-/// `ep` is open, and has a table of this file; so for all that follow, which are entries of [`EpOps`].
-#[inline(always)]
-unsafe fn endpoint<'a>(ep: *const EpHead) -> (&'a EpHead, &'a Endpoint) {
-    // SAFETY: `Endpoint::ops` gave both, and `of` lives as long as the head.
-    unsafe { (&*ep, &*(*ep).of().cast::<Endpoint>()) }
-}
+/// gdrfab_inject_write().
+struct InjectCopy<const LOCKED: bool>;
 
-/// # Safety
-/// As for `endpoint`.
-unsafe extern "C" fn rma<const WRITE: bool, const LOCKED: bool>(
-    ep: *const EpHead,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    dest_addr: u64,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller's promise, handed on.
-    unsafe {
-        let (head, own) = endpoint(ep);
-        let flags = head.tx_op_flags();
-        let post = || match on_host(desc) && head.is_here() {
-            true => answer(own.rma_fast::<WRITE, LOCKED>(buf as usize, len, addr, key, context as usize, flags)),
-            false => None,
-        };
-        match attempt(post) {
-            Some(rc) => rc,
-            None if WRITE => general::write(ep, buf, len, desc, dest_addr, addr, key, context),
-            None => general::read(ep, buf, len, desc, dest_addr, addr, key, context),
-        }
-    }
-}
+impl<const LOCKED: bool> FastPath<InjectWrite> for InjectCopy<LOCKED> {
+    type Of = Endpoint;
+    const NEXT: InjectWrite = general::inject_write;
 
-/// # Safety
-/// As for `endpoint`.
-unsafe extern "C" fn inject_write<const LOCKED: bool>(
-    ep: *const EpHead,
-    buf: *mut c_void,
-    len: usize,
-    dest_addr: u64,
-    addr: u64,
-    key: u64,
-) -> isize {
-    // SAFETY: the caller's promise, handed on.
-    unsafe {
-        let (head, own) = endpoint(ep);
-        let flags = INJECT_FLAGS | head.tx_op_flags();
-        let post = || match head.is_here() {
-            true => answer(own.rma_fast::<true, LOCKED>(buf as usize, len, addr, key, 0, flags)),
-            false => None,
-        };
-        match attempt(post) {
-            Some(rc) => rc,
-            None => general::inject_write(ep, buf, len, dest_addr, addr, key),
-        }
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        let One { buf, len, addr, key, .. } = one;
+        // SAFETY: as in `Copy`.
+        unsafe { of.rma_fast::<true, LOCKED>(buf, len, addr, key, 0, INJECT_FLAGS | head.tx_op_flags()) }.result()
     }
 }

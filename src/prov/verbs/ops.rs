@@ -5,10 +5,12 @@
 use super::cq::Cq;
 use super::quick::{Armed, READ, SEND, WRITE};
 use super::state::Shared;
-use crate::guard::{attempt, failed, hold};
+use crate::guard::{failed, hold};
+use crate::prov::fast::{FastPath, fast_message, fast_rma};
 use crate::prov::general;
 use crate::prov::op::One;
 use crate::prov::ops::{ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
+use crate::prov::ops::{Message, Rma};
 use crate::prov::queue::Found;
 use crate::sync::serial::Threading;
 use std::ffi::c_void;
@@ -17,7 +19,13 @@ static LOCKED: EpOps = of_lock::<true>();
 static UNLOCKED: EpOps = of_lock::<false>();
 
 const fn of_lock<const LOCKED: bool>() -> EpOps {
-    EpOps { write: rma::<WRITE, LOCKED>, read: rma::<READ, LOCKED>, send: send::<LOCKED>, recv: recv::<LOCKED>, ..general::GENERAL_ENTRIES }
+    EpOps {
+        write: fast_rma::<Request<WRITE, LOCKED>>,
+        read: fast_rma::<Request<READ, LOCKED>>,
+        send: fast_message::<Request<SEND, LOCKED>>,
+        recv: fast_message::<Receive<LOCKED>>,
+        ..general::GENERAL_ENTRIES
+    }
 }
 
 pub fn choose(threading: Threading) -> &'static EpOps {
@@ -25,14 +33,6 @@ pub fn choose(threading: Threading) -> &'static EpOps {
         Threading::Safe => &LOCKED,
         Threading::Promised => &UNLOCKED,
     }
-}
-
-/// # Safety
-/// `ep` is open, and has a table of this file; so for all that follow, which are entries of [`EpOps`].
-#[inline(always)]
-unsafe fn endpoint<'a>(ep: *const EpHead) -> (&'a EpHead, &'a Shared) {
-    // SAFETY: `Endpoint::ops` gave both, and `of` lives as long as the head.
-    unsafe { (&*ep, &*(*ep).of().cast::<Shared>()) }
 }
 
 /// Posts; the call's end.
@@ -50,72 +50,42 @@ fn misfired<const LOCKED: bool>(mut armed: Armed<'_, LOCKED>, rc: i32) -> isize 
     failed(&armed.refused(rc)) as isize
 }
 
-/// # Safety
-/// As for `endpoint`.
-unsafe extern "C" fn rma<const KIND: u8, const LOCKED: bool>(
-    ep: *const EpHead,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    dest_addr: u64,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
-    // SAFETY: the caller's promise, handed on; the table is that of the domain's threading.
-    unsafe {
-        let (head, own) = endpoint(ep);
-        match attempt(|| if head.is_here() { own.arm_quick::<KIND, LOCKED>(one).map(fire) } else { None }) {
-            Some(rc) => rc,
-            None if KIND == WRITE => general::write(ep, buf, len, desc, dest_addr, addr, key, context),
-            None => general::read(ep, buf, len, desc, dest_addr, addr, key, context),
-        }
+/// gdrfab_write(), gdrfab_read() and gdrfab_send() as one work request.
+struct Request<const KIND: u8, const LOCKED: bool>;
+
+impl<const KIND: u8, const LOCKED: bool> FastPath<Rma> for Request<KIND, LOCKED> {
+    type Of = Shared;
+    const NEXT: Rma = if KIND == WRITE { general::write } else { general::read };
+
+    #[inline(always)]
+    unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
+        // SAFETY: the caller's promise, handed on; the table is that of the domain's threading.
+        unsafe { of.arm_quick::<KIND, LOCKED>(one) }.map(fire)
     }
 }
 
-/// # Safety
-/// As for `endpoint`.
-unsafe extern "C" fn send<const LOCKED: bool>(
-    ep: *const EpHead,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    dest_addr: u64,
-    context: *mut c_void,
-) -> isize {
-    let one = One { buf: buf as usize, len, addr: 0, key: 0, desc: desc as u64, context: context as usize };
-    // SAFETY: as in `rma`.
-    unsafe {
-        let (head, own) = endpoint(ep);
-        match attempt(|| if head.is_here() { own.arm_quick::<SEND, LOCKED>(one).map(fire) } else { None }) {
-            Some(rc) => rc,
-            None => general::send(ep, buf, len, desc, dest_addr, context),
-        }
+impl<const LOCKED: bool> FastPath<Message> for Request<SEND, LOCKED> {
+    type Of = Shared;
+    const NEXT: Message = general::send;
+
+    #[inline(always)]
+    unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
+        // SAFETY: as above.
+        unsafe { of.arm_quick::<SEND, LOCKED>(one) }.map(fire)
     }
 }
 
-/// # Safety
-/// As for `endpoint`.
-unsafe extern "C" fn recv<const LOCKED: bool>(
-    ep: *const EpHead,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    src_addr: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: as in `rma`.
-    unsafe {
-        let (head, own) = endpoint(ep);
-        let post = || match head.is_here() {
-            true => own.state.reach::<LOCKED>().try_quick_receive(buf as usize, len, desc as u64, context as usize).map(|()| 0),
-            false => None,
-        };
-        match attempt(post) {
-            Some(rc) => rc,
-            None => general::recv(ep, buf, len, desc, src_addr, context),
-        }
+/// gdrfab_recv() as one work request.
+struct Receive<const LOCKED: bool>;
+
+impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
+    type Of = Shared;
+    const NEXT: Message = general::recv;
+
+    #[inline(always)]
+    unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
+        // SAFETY: as above.
+        unsafe { of.state.reach::<LOCKED>() }.try_quick_receive(one.buf, one.len, one.desc, one.context).map(|()| 0)
     }
 }
 

@@ -81,7 +81,7 @@ impl prov::Domain for Domain {
 
     /// As `register` for one plain range of host memory, checked by the caller; `None`: nothing was done, `register`
     /// does it.
-    fn register_plain(&self, iov: Iov, access: Access) -> Option<RegionId> {
+    fn register_fast(&self, iov: Iov, access: Access) -> Option<RegionId> {
         let attached = attach::attach_plain(self, iov, access)?;
         self.memory.regions.lock().add(attached, &Attr::plain(access)).ok()
     }

@@ -19,7 +19,7 @@ use crate::sys::time;
 use std::collections::VecDeque;
 
 /// A stream of copies on a device.
-pub struct Lane {
+pub struct DeviceStream {
     pub site: Site,
     pub stream: Box<dyn Stream>,
 }
@@ -44,8 +44,8 @@ pub type Words = u64;
 
 #[derive(Default)]
 pub struct Devices {
-    pub lanes: Vec<Lane>,
-    /// The lane of everything in flight; none: what it held is done.
+    pub streams: Vec<DeviceStream>,
+    /// The stream of everything in flight; none: what it held is done.
     pub current: usize,
     pub flights: VecDeque<Flying>,
     pub held: Words,
@@ -68,6 +68,7 @@ impl Devices {
         self.flights.is_empty()
     }
 
+    #[inline(always)]
     pub fn len(&self) -> usize {
         self.flights.len()
     }
@@ -81,17 +82,17 @@ impl Devices {
         self.flights.iter().map(|f| f.end.deadline)
     }
 
-    /// The lane for `site`; another one than is in use only if nothing is in flight.
-    pub fn lane(&mut self, site: Site) -> Result<Option<usize>> {
-        let at = match self.lanes.iter().position(|l| l.site == site) {
+    /// The stream for `site`; another one than is in use only if nothing is in flight.
+    pub fn stream_for(&mut self, site: Site) -> Result<Option<usize>> {
+        let at = match self.streams.iter().position(|l| l.site == site) {
             Some(at) => at,
             None => {
                 let stream = match self.copier {
                     Some(copier) => copier.stream(site)?,
                     None => hmem::get(site.iface)?.stream(site.device)?,
                 };
-                self.lanes.push(Lane { site, stream });
-                self.lanes.len() - 1
+                self.streams.push(DeviceStream { site, stream });
+                self.streams.len() - 1
             }
         };
         if at != self.current && !self.is_idle() {
@@ -112,12 +113,12 @@ impl Devices {
     }
 
     /// Ends a stream that refused a copy; what it took before that still counts.
-    pub fn give_up(&mut self, lane: usize) {
+    pub fn give_up(&mut self, at: usize) {
         let last = self.flights.back().map_or(0, |f| f.ticket);
-        let mut lane = self.lanes.remove(lane);
+        let mut of = self.streams.remove(at);
         let until = time::now_ns() + config::get().close_ms * 1_000_000;
         self.fate = loop {
-            match lane.stream.done() {
+            match of.stream.done() {
                 Err(e) => break Some(e),
                 Ok(done) if done >= last => break None,
                 Ok(_) if time::now_ns() > until => break Some(Error::fixed(errno::EIO, "copies before a refused one did not end")),
@@ -125,13 +126,13 @@ impl Devices {
             }
         };
         self.current = usize::MAX;
-        self.end(lane);
+        self.end(of);
     }
 
     /// Drops a stream, which waits for its copies: of this process's driver however long that takes.
-    fn end(&mut self, mut lane: Lane) {
+    fn end(&mut self, mut of: DeviceStream) {
         while self.copier.is_some() {
-            match lane.stream.end() {
+            match of.stream.end() {
                 Ok(true) => break,
                 Ok(false) => std::thread::yield_now(),
                 Err(e) => {
@@ -147,13 +148,13 @@ impl Devices {
     pub fn drain(&mut self, link: &Link, limit_ms: u64) -> Vec<Ending> {
         let until = time::now_ns() + limit_ms * 1_000_000;
         let last = self.flights.back().map_or(0, |f| f.ticket);
-        while let Some(lane) = self.lanes.get_mut(self.current)
-            && matches!(lane.stream.done(), Ok(done) if done < last)
+        while let Some(of) = self.streams.get_mut(self.current)
+            && matches!(of.stream.done(), Ok(done) if done < last)
             && time::now_ns() < until
         {
             std::thread::yield_now();
         }
-        std::mem::take(&mut self.lanes).into_iter().for_each(|lane| self.end(lane));
+        std::mem::take(&mut self.streams).into_iter().for_each(|of| self.end(of));
         let flights = std::mem::take(&mut self.flights);
         self.release(link, self.held);
         flights.into_iter().map(|f| f.end).collect()
@@ -163,16 +164,15 @@ impl Devices {
     /// begins no more.
     pub fn take_ended(&mut self, link: &Link) -> Vec<Ending> {
         let elsewhere = self.copier.is_some() && !self.is_idle();
-        let done =
-            match self.lanes.get_mut(self.current).map(|lane| (lane.stream.done(), elsewhere && matches!(lane.stream.end(), Ok(true)))) {
-                Some((Ok(done), false)) => done,
-                // The end of a stream waits for what it still holds.
-                Some((Err(_), _)) => {
-                    self.lanes.clear();
-                    u64::MAX
-                }
-                _ => u64::MAX,
-            };
+        let done = match self.streams.get_mut(self.current).map(|of| (of.stream.done(), elsewhere && matches!(of.stream.end(), Ok(true)))) {
+            Some((Ok(done), false)) => done,
+            // The end of a stream waits for what it still holds.
+            Some((Err(_), _)) => {
+                self.streams.clear();
+                u64::MAX
+            }
+            _ => u64::MAX,
+        };
         let mut ends = Vec::new();
         while self.flights.front().is_some_and(|f| f.ticket <= done) {
             let Some(flown) = self.flights.pop_front() else { break };

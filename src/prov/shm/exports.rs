@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Peers that are domains of this very process. A driver does not open a handle in the process that made it, and need
-//! not: the owner's address serves. It is taken from the owner's private notes, never from shared memory, so whoever
+//! What each domain of this process has exported of devices, for peers in the same process. A driver does not open a handle in the process that made it, and need
+//! not: the owner's address serves. It is taken from the owner's own list, never from shared memory, so whoever
 //! presents another's table gains nothing.
 
 use crate::hmem::Allocation;
@@ -12,29 +12,29 @@ use std::time::Duration;
 
 /// What a domain has exported of devices, by file id.
 #[derive(Default)]
-pub struct Kin(Mutex<HashMap<u64, Allocation>>);
+pub struct Exports(Mutex<HashMap<u64, Allocation>>);
 
 /// The domains of this process, by the file of their tables. While somebody holds one of these, he holds a mapping
 /// of that file too, so its number names no other.
-static ALL: Mutex<Vec<(FileId, Weak<Kin>)>> = Mutex::new(Vec::new());
+static ALL: Mutex<Vec<(FileId, Weak<Exports>)>> = Mutex::new(Vec::new());
 
-/// A child of fork() may find the lock held by a thread that it does not have; then it has no kin.
+/// A child of fork() may find the lock held by a thread that it does not have; then it finds none.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl Kin {
-    /// A domain's notes, found from now on by its table.
-    pub fn announce(table: FileId) -> Arc<Kin> {
-        let kin = Arc::new(Kin::default());
+impl Exports {
+    /// A domain's list, found from now on by its table.
+    pub fn announce(table: FileId) -> Arc<Exports> {
+        let exports = Arc::new(Exports::default());
         if let Some(mut all) = ALL.try_lock_for(PATIENCE) {
             all.retain(|(_, other)| other.strong_count() > 0);
-            all.push((table, Arc::downgrade(&kin)));
+            all.push((table, Arc::downgrade(&exports)));
         }
-        kin
+        exports
     }
 
     /// The domain whose table this is, if this process made it.
-    pub fn find(table: FileId) -> Option<Arc<Kin>> {
-        ALL.try_lock_for(PATIENCE)?.iter().find(|(id, _)| *id == table).and_then(|(_, kin)| kin.upgrade())
+    pub fn find(table: FileId) -> Option<Arc<Exports>> {
+        ALL.try_lock_for(PATIENCE)?.iter().find(|(id, _)| *id == table).and_then(|(_, exports)| exports.upgrade())
     }
 
     pub fn note(&self, file: u64, of: Allocation) {

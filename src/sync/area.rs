@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An area beside a ring for the bytes of its longer messages. They lie there in one piece, so that both sides copy them as
-//! they would copy anything, where in the ring each line has a header of its own. The message in the ring names the place,
-//! and its header, stored with release, announces the bytes as well.
+//! The out-of-line area of a ring: the bytes of its longer messages. They lie there in one piece, so that both sides copy them
+//! as they would copy anything, where in the ring each line has a header of its own. The message in the ring names the
+//! place, and its header, stored with release, announces the bytes as well.
 //!
 //! Places are given out in order and come back in order, as the ring's lines do: the writer counts what it has used, the
 //! reader what it has given back, and neither believes the other's number before it is checked.
@@ -44,7 +44,7 @@ pub struct Area<'a> {
 }
 
 impl Area<'_> {
-    /// The address of the `len` bytes at `at`, a place that [`Outgoing::take`] gave for as many or [`Incoming::check`] has seen.
+    /// The address of the `len` bytes at `at`, a place that [`Outgoing::allocate`] gave for as many or [`Incoming::check`] has seen.
     #[inline]
     pub fn address(&self, at: u64, len: usize) -> *mut u8 {
         let from_end = (at % AREA as u64) as usize + len.next_multiple_of(GRAIN as usize);
@@ -79,7 +79,7 @@ impl Outgoing {
 
     /// A place for `len` bytes, if there is room: the bytes go to [`Area::address`] of it.
     #[inline]
-    pub fn take(&mut self, len: usize, area: &Area<'_>) -> Option<u64> {
+    pub fn allocate(&mut self, len: usize, area: &Area<'_>) -> Option<u64> {
         let size = AREA as u64;
         let need = (len as u64).next_multiple_of(GRAIN);
         let into = self.tail % size;
@@ -95,7 +95,7 @@ impl Outgoing {
             }
             self.returned = seen;
             if end - seen > size {
-                // The reader is far behind: its backlog goes through the ring, what comes after has more room.
+                // The reader lags: its backlog goes through the ring, what comes after has more room.
                 self.widen();
                 return None;
             }
@@ -157,7 +157,7 @@ mod tests {
         let (mut before, mut touched) = (0, 0);
         for turn in 0..turns {
             let len = 1 + turn * 37 % 9000;
-            let at = out.take(len, &area(&word)).expect("the reader keeps up");
+            let at = out.allocate(len, &area(&word)).expect("the reader keeps up");
             assert!(at >= before && at as usize % AREA + len <= AREA, "{at} {len}");
             touched = touched.max(at as usize % AREA + len);
             before = inn.check(at, len as u64).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_whole_apart_and_in_order() {
+    fn places_do_not_overlap_and_are_in_order() {
         assert!((AREA - 9000..=AREA).contains(&go_round(usize::MAX, 100_000)));
     }
 
@@ -185,7 +185,7 @@ mod tests {
     fn a_full_area_refuses_until_the_reader_gives_back() {
         let word = AtomicU64::new(0);
         let (mut out, mut inn) = (Outgoing::new(AREA), Incoming::default());
-        let fill = |out: &mut Outgoing| -> Vec<u64> { std::iter::from_fn(|| out.take(8000, &area(&word))).collect() };
+        let fill = |out: &mut Outgoing| -> Vec<u64> { std::iter::from_fn(|| out.allocate(8000, &area(&word))).collect() };
         let mut places = fill(&mut out);
         assert_eq!(places.len(), START / 8000);
         // As often as it was full, so much more of it is used.
@@ -200,7 +200,7 @@ mod tests {
         }
         // A word that nobody could have written.
         word.store(u64::MAX, Ordering::Relaxed);
-        while out.take(8000, &area(&word)).is_some() {}
+        while out.allocate(8000, &area(&word)).is_some() {}
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         let mut out = Outgoing::new(AREA);
         let mut before = area.base.as_ptr() as usize + AREA;
         for len in [8000, 512, 513, 4096, 1] {
-            let at = out.take(len, &area).unwrap();
+            let at = out.allocate(len, &area).unwrap();
             let here = area.address(at, len) as usize;
             assert_eq!(here + len.next_multiple_of(64), before, "{len}");
             before = here;

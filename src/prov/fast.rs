@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Entries of the tables of operations that try a fast path first: once for all providers.
+
+use super::op::One;
+use super::ops::{EpHead, Inject, InjectWrite, Message, Rma};
+use crate::guard::attempt;
+use std::ffi::c_void;
+
+/// The fast path of an entry of type `F`: what it does with an operation of one piece on each side, and who takes what it
+/// declines. The entries themselves are `fast_rma`, `fast_inject_write`, `fast_message` and `fast_inject`.
+pub trait FastPath<F> {
+    /// What the provider gives with its table.
+    type Of;
+    const NEXT: F;
+
+    /// The call's result; `None`: nothing was done.
+    ///
+    /// # Safety
+    /// As for [`EpOps`](super::ops::EpOps); the endpoint has a table of the provider's.
+    unsafe fn post(head: &EpHead, of: &Self::Of, one: One) -> Option<isize>;
+}
+
+/// Runs a fast path in the process that opened the endpoint.
+///
+/// # Safety
+/// As for `FastPath::post`.
+#[inline(always)]
+unsafe fn post_fast<F, P: FastPath<F>>(ep: *const EpHead, one: One) -> Option<isize> {
+    // SAFETY: the caller's promise; what the provider gave with its table lives as long as the head.
+    unsafe {
+        let (head, of) = (&*ep, &*(*ep).of().cast::<P::Of>());
+        attempt(|| if head.is_here() { P::post(head, of, one) } else { None })
+    }
+}
+
+/// gdrfab_write() and gdrfab_read() by a fast path first.
+///
+/// # Safety
+/// As for `FastPath::post`; so for all that follow.
+#[inline(never)]
+pub unsafe extern "C" fn fast_rma<P: FastPath<Rma>>(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
+    // SAFETY: the caller's promise, handed on.
+    unsafe {
+        match post_fast::<Rma, P>(ep, one) {
+            Some(rc) => rc,
+            None => P::NEXT(ep, buf, len, desc, dest_addr, addr, key, context),
+        }
+    }
+}
+
+/// # Safety
+/// As for `fast_rma`.
+#[inline(never)]
+pub unsafe extern "C" fn fast_inject_write<P: FastPath<InjectWrite>>(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    dest_addr: u64,
+    addr: u64,
+    key: u64,
+) -> isize {
+    let one = One { buf: buf as usize, len, addr, key, desc: 0, context: 0 };
+    // SAFETY: the caller's promise, handed on.
+    unsafe {
+        match post_fast::<InjectWrite, P>(ep, one) {
+            Some(rc) => rc,
+            None => P::NEXT(ep, buf, len, dest_addr, addr, key),
+        }
+    }
+}
+
+/// gdrfab_send() or gdrfab_recv().
+///
+/// # Safety
+/// As for `fast_rma`.
+#[inline(never)]
+pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    peer_addr: u64,
+    context: *mut c_void,
+) -> isize {
+    let one = One { buf: buf as usize, len, addr: 0, key: 0, desc: desc as u64, context: context as usize };
+    // SAFETY: the caller's promise, handed on.
+    unsafe {
+        match post_fast::<Message, P>(ep, one) {
+            Some(rc) => rc,
+            None => P::NEXT(ep, buf, len, desc, peer_addr, context),
+        }
+    }
+}
+
+/// # Safety
+/// As for `fast_rma`.
+#[inline(never)]
+pub unsafe extern "C" fn fast_inject<P: FastPath<Inject>>(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64) -> isize {
+    let one = One { buf: buf as usize, len, addr: 0, key: 0, desc: 0, context: 0 };
+    // SAFETY: the caller's promise, handed on.
+    unsafe {
+        match post_fast::<Inject, P>(ep, one) {
+            Some(rc) => rc,
+            None => P::NEXT(ep, buf, len, dest_addr),
+        }
+    }
+}

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The reading end of a ring.
+
+use super::area::Incoming;
+use super::cursor::Cursor;
+use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, lap};
+use super::line::{LINE_BYTES, WORDS};
+use super::primitive::Ordering;
+use super::ring::{Store, shift_of};
+use crate::sys::copy::copy_any;
+
+/// The reading end.
+pub struct Consumer<S> {
+    store: S,
+    shift: u32,
+    head: u64,
+    published: u64,
+    area: Incoming,
+}
+
+/// A message at the head of the ring; `finish` gives its lines back.
+pub struct Message<'a, S> {
+    of: &'a mut Consumer<S>,
+    /// As its sender gave it, wherever the bytes lie.
+    pub header: Header,
+    lines: usize,
+    out_of_line: Option<Span>,
+}
+
+/// Bytes of a message out of line, which lie there until everything in front of `end` is given back.
+pub struct OutOfLine {
+    pub from: *const u8,
+    pub len: usize,
+    pub end: u64,
+}
+
+/// Where the bytes of a message begin and end in the area.
+#[derive(Clone, Copy)]
+struct Span {
+    at: u64,
+    end: u64,
+}
+
+impl<S: Store> Consumer<S> {
+    pub fn new(store: S) -> Self {
+        Consumer { shift: shift_of(&store), store, head: 0, published: 0, area: Incoming::default() }
+    }
+
+    /// Where the next messages lie, in a value of its own that a loop keeps in registers.
+    #[inline(always)]
+    pub fn cursor(&self) -> Cursor<'_> {
+        Cursor::new(self.store.lines(), self.shift, self.head)
+    }
+
+    /// Gives back the lines that a cursor, now at `head`, has passed.
+    #[inline(always)]
+    pub fn pass(&mut self, head: u64) {
+        self.give_back(head - self.head);
+    }
+
+    /// The message at the cursor, if it is bytes alone and they lie out of line.
+    #[inline(never)]
+    pub fn out_of_line(&self, cursor: &Cursor<'_>, kind: u8) -> Option<OutOfLine> {
+        let [at, len] = cursor.out_of_line(kind)?;
+        let (end, area) = (self.area.check(at, len).ok()?, self.store.area()?);
+        let len = usize::from(u16::try_from(len).ok()?);
+        Some(OutOfLine { from: area.address(at, len), len, end })
+    }
+
+    /// Gives back what lies in front of `end` in the area.
+    #[inline(never)]
+    pub fn pass_area(&mut self, end: u64) {
+        if let Some(area) = self.store.area() {
+            self.area.pass(end, &area);
+        }
+    }
+
+    /// Gives lines back to the producer, a quarter of the ring at a time.
+    #[inline(always)]
+    fn give_back(&mut self, count: u64) {
+        self.head += count;
+        if self.head - self.published >= self.store.lines().len() as u64 / 4 {
+            self.published = self.head;
+            // Release: our reads of the lines come before the producer's next writes to them.
+            self.store.returned().store(self.head, Ordering::Release);
+        }
+    }
+
+    /// The oldest message, if one has fully arrived.
+    #[inline]
+    pub fn front(&mut self) -> Result<Option<Message<'_, S>>, Broken> {
+        let lines = self.store.lines();
+        let mask = lines.len() - 1;
+        let raw = lines[self.head as usize & mask].header.load(Ordering::Acquire);
+        if raw as u16 != lap(self.head, self.shift) {
+            return Ok(None);
+        }
+        let header = Header::unpack(raw);
+        let count = header.lines();
+        if count > MAX_LINES {
+            return Err(Broken);
+        }
+        for k in 1..count as u64 {
+            let at = self.head + k;
+            if lines[at as usize & mask].header.load(Ordering::Relaxed) as u16 != lap(at, self.shift) {
+                return Err(Broken);
+            }
+        }
+        if header.flags & OUT_OF_LINE != 0 {
+            return self.front_out_of_line(header).map(Some);
+        }
+        Ok(Some(Message { of: self, header, lines: count, out_of_line: None }))
+    }
+
+    /// The oldest message, which has its bytes out of line.
+    fn front_out_of_line(&mut self, header: Header) -> Result<Message<'_, S>, Broken> {
+        let lines = self.store.lines();
+        let words = &lines[self.head as usize & (lines.len() - 1)].words;
+        let [at, len] = [&words[0], &words[1]].map(|w| w.load(Ordering::Relaxed));
+        let of_kind = (header.words as usize).checked_sub(OUT_OF_LINE_WORDS).filter(|_| header.bytes == 0 && header.lines() == 1);
+        let (Some(of_kind), Ok(bytes), Some(_)) = (of_kind, u16::try_from(len), self.store.area()) else { return Err(Broken) };
+        let end = self.area.check(at, len)?;
+        let header = Header { flags: header.flags & !OUT_OF_LINE, words: of_kind as u8, bytes, ..header };
+        Ok(Message { of: self, header, lines: 1, out_of_line: Some(Span { at, end }) })
+    }
+
+    /// Lines taken since the beginning.
+    pub fn passed(&self) -> u64 {
+        self.head
+    }
+
+    /// Lines that the ring holds.
+    pub fn lines(&self) -> usize {
+        self.store.lines().len()
+    }
+
+    /// Whether a message waits.
+    pub fn is_empty(&self) -> bool {
+        let lines = self.store.lines();
+        let raw = lines[self.head as usize & (lines.len() - 1)].header.load(Ordering::Acquire);
+        raw as u16 != lap(self.head, self.shift)
+    }
+}
+
+impl<S: Store> Message<'_, S> {
+    /// Payload word `index`; words past the message's own are read as 0.
+    #[inline]
+    pub fn word(&self, index: usize) -> u64 {
+        if index >= self.header.words as usize {
+            return 0;
+        }
+        self.raw_word(index + if self.out_of_line.is_some() { OUT_OF_LINE_WORDS } else { 0 })
+    }
+
+    #[inline]
+    fn raw_word(&self, index: usize) -> u64 {
+        let lines = self.of.store.lines();
+        let at = self.of.head as usize + index / WORDS;
+        lines[at & (lines.len() - 1)].words[index % WORDS].load(Ordering::Relaxed)
+    }
+
+    /// Copies payload bytes `[from, from+len)` to `to`; a range outside the message copies nothing
+    /// and is false.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    #[inline]
+    pub unsafe fn copy_out(&self, from: usize, mut to: *mut u8, len: usize) -> bool {
+        match from.checked_add(len) {
+            Some(end) if end <= self.header.bytes as usize => {}
+            _ => return false,
+        }
+        if let (Some(span), Some(area)) = (self.out_of_line, self.of.store.area()) {
+            // SAFETY: `to` is the caller's; the range is inside the bytes whose place was checked. Its peer may scribble over
+            // them meanwhile: what is copied then is nobody's but that peer's.
+            unsafe { copy_any(to, area.address(span.at, self.header.bytes as usize).add(from), len) };
+            return true;
+        }
+        let base = self.header.words as usize;
+        let mut at = from;
+        let end = from + len;
+        while at < end {
+            if end - at >= LINE_BYTES && at.is_multiple_of(8) && (base + at / 8).is_multiple_of(WORDS) {
+                // SAFETY: `end - at` bytes remain of the caller's range.
+                let done = unsafe { self.whole_lines((base + at / 8) / WORDS, to, end - at) };
+                // SAFETY: as above.
+                to = unsafe { to.add(done) };
+                at += done;
+                continue;
+            }
+            let bytes = self.raw_word(base + at / 8).to_ne_bytes();
+            let skip = at % 8;
+            let take = (8 - skip).min(end - at);
+            // SAFETY: `take` bytes remain of the caller's range.
+            unsafe {
+                if take == 8 {
+                    to.cast::<u64>().write_unaligned(u64::from_ne_bytes(bytes));
+                } else {
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr().add(skip), to, take);
+                }
+                to = to.add(take);
+            }
+            at += take;
+        }
+        true
+    }
+
+    /// Copies whole lines from line `first` of the message, up to `len` bytes; gives how many.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    #[inline]
+    unsafe fn whole_lines(&self, first: usize, to: *mut u8, len: usize) -> usize {
+        let lines = self.of.store.lines();
+        let (start, mask) = (self.of.head as usize + first, lines.len() - 1);
+        let count = len / LINE_BYTES;
+        for k in 0..count {
+            // SAFETY: (k + 1) * LINE_BYTES <= len.
+            unsafe { lines[(start + k) & mask].drain(to.add(k * LINE_BYTES), LINE_BYTES) };
+        }
+        count * LINE_BYTES
+    }
+
+    /// Gives the message's lines back to the producer.
+    #[inline]
+    pub fn finish(self) {
+        if let Some(span) = self.out_of_line {
+            self.of.pass_area(span.end);
+        }
+        self.of.give_back(self.lines as u64);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::area;
+    use super::super::producer::Producer;
+    use super::super::ring::model::Shared;
+    use super::*;
+
+    fn send(p: &mut Producer<Shared>, kind: u8, fixed: &[u64], bytes: &[u8]) -> bool {
+        let header = Header { kind, flags: 0, words: fixed.len() as u8, bytes: bytes.len() as u16 };
+        if !p.room(header.lines()).unwrap() {
+            return false;
+        }
+        // SAFETY: the slice is live for its length.
+        unsafe { p.write(header, fixed, &[(bytes.as_ptr(), bytes.len())]) };
+        true
+    }
+
+    #[test]
+    fn messages_of_every_length_arrive_in_order_over_many_laps() {
+        let shared = Shared::new(1024);
+        let (mut p, mut c) = (Producer::new(shared.clone(), area::START), Consumer::new(shared));
+        let data: Vec<u8> = (0..8000u32).map(|i| (i % 251) as u8).collect();
+        for round in 0..3000usize {
+            let len = round * 13 % 5000;
+            assert!(send(&mut p, 9, &[round as u64, 5], &data[..len]));
+            let message = c.front().unwrap().expect("just sent");
+            assert_eq!((message.header.kind, message.word(0), message.word(1), message.word(2)), (9, round as u64, 5, 0));
+            let mut out = vec![0u8; len + 1];
+            // SAFETY: out holds len + 1 bytes.
+            unsafe {
+                assert!(!message.copy_out(0, out.as_mut_ptr(), len + 1));
+                assert!(message.copy_out(0, out.as_mut_ptr(), len));
+                assert_eq!(out[..len], data[..len]);
+                if len > 3 {
+                    assert!(message.copy_out(3, out.as_mut_ptr(), len - 3));
+                    assert_eq!(out[..len - 3], data[3..len]);
+                }
+            }
+            message.finish();
+            assert!(c.front().unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn a_cursor_reads_bytes_alone_and_leaves_others() {
+        let shared = Shared::new(1024);
+        let (mut p, mut c) = (Producer::new(shared.clone(), area::START), Consumer::new(shared.clone()));
+        let data: Vec<u8> = (0..8000u32).map(|i| (i % 251) as u8).collect();
+        for len in (0..2000).chain([8000]) {
+            assert!(send(&mut p, 9, &[], &data[..len]) && p.room(1).unwrap());
+            if len <= LINE_BYTES {
+                // SAFETY: `data` is longer.
+                unsafe { p.write_line(9, data.as_ptr(), len) };
+            }
+            assert!(send(&mut p, 9, &[1], &[]));
+            let mut cursor = c.cursor();
+            let mut passed = None;
+            for _ in 0..if len <= LINE_BYTES { 2 } else { 1 } {
+                let mut out = vec![0xEEu8; len + 8];
+                if len < area::FROM {
+                    assert_eq!((cursor.bytes_only(8), cursor.bytes_only(9)), (None, Some(len)));
+                    assert!(c.out_of_line(&cursor, 9).is_none());
+                    // SAFETY: `out` holds more.
+                    unsafe { cursor.copy_out(out.as_mut_ptr(), len) };
+                } else {
+                    assert!(cursor.bytes_only(9).is_none() && c.out_of_line(&cursor, 8).is_none());
+                    let found = c.out_of_line(&cursor, 9).expect("out of line");
+                    // SAFETY: so many bytes lie there, and `out` holds more.
+                    unsafe { std::ptr::copy_nonoverlapping(found.from, out.as_mut_ptr(), found.len) };
+                    (passed, _) = (Some(found.end), cursor.skip());
+                }
+                assert!(out[..len] == data[..len] && out[len..] == [0xEE; 8]);
+            }
+            assert!(cursor.bytes_only(9).is_none() && !cursor.is_empty(), "the one with a fixed word");
+            let head = cursor.head();
+            c.pass(head);
+            if let Some(end) = passed {
+                c.pass_area(end);
+            }
+            c.front().unwrap().expect("the one with a fixed word").finish();
+            assert!(c.cursor().is_empty() && c.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_cursor_leaves_a_long_message_whose_lines_are_not_in_order() {
+        let shared = Shared::new(1024);
+        let (mut p, mut c) = (Producer::new(shared.clone(), area::START), Consumer::new(shared.clone()));
+        assert!(send(&mut p, 9, &[], &[1; 100]));
+        shared.scribble(1, 0, 77);
+        assert_eq!(c.cursor().bytes_only(9), None);
+        assert!(matches!(c.front(), Err(Broken)));
+        // More lines than a message may have.
+        shared.scribble(0, 0, Header { kind: 9, bytes: u16::MAX, ..Header::default() }.pack(1));
+        assert_eq!(c.cursor().bytes_only(9), None);
+    }
+
+    #[test]
+    fn long_messages_lie_out_of_line_while_there_is_room_and_in_lines_else() {
+        let shared = Shared::new(4096);
+        let (mut p, mut c) = (Producer::new(shared.clone(), area::START), Consumer::new(shared));
+        let data: Vec<u8> = (0..8000u32).map(|i| (i % 251) as u8).collect();
+        let mut sent = 0;
+        while send(&mut p, 9, &[sent, 5, 6, 7, 8], &data) {
+            sent += 1;
+        }
+        let out_of_line = area::START / 8000;
+        assert_eq!(sent as usize, out_of_line + (4096 - out_of_line) / 144, "one line each, then 144");
+        for turn in 0..sent {
+            let message = c.front().unwrap().expect("sent");
+            assert_eq!((message.header.words, message.header.bytes, message.header.flags), (5, 8000, 0));
+            assert_eq!([0, 4, 5].map(|i| message.word(i)), [turn, 8, 0]);
+            let mut out = vec![0u8; 8000];
+            // SAFETY: `out` holds so many.
+            assert!(unsafe { message.copy_out(0, out.as_mut_ptr(), 8000) } && out == data);
+            message.finish();
+        }
+        // Six words and two more are more than a line has.
+        assert!(send(&mut p, 9, &[0; 6], &data[..600]) && c.front().unwrap().expect("sent").lines == 12);
+    }
+
+    #[test]
+    fn a_full_ring_refuses_and_recovers() {
+        let shared = Shared::new(1024);
+        let (mut p, mut c) = (Producer::new(shared.clone(), area::START), Consumer::new(shared));
+        let mut sent = 0u64;
+        while send(&mut p, 1, &[sent], &[]) {
+            sent += 1;
+        }
+        assert_eq!(sent, 1024);
+        for expect in 0..sent {
+            let m = c.front().unwrap().expect("sent");
+            assert_eq!(m.word(0), expect);
+            m.finish();
+        }
+        assert!(send(&mut p, 1, &[0], &[]));
+    }
+
+    #[test]
+    fn scribbled_words_are_an_error_or_wrong_bytes_but_never_a_panic() {
+        let mut seed = 1u64;
+        let mut rnd = move || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            seed >> 20
+        };
+        for _ in 0..3000 {
+            let shared = Shared::new(1024);
+            let (mut p, mut c) = (Producer::new(shared.clone(), area::START), Consumer::new(shared.clone()));
+            for _ in 0..40 {
+                let (line, word) = (rnd() as usize % 48, rnd() as usize % 9);
+                let value = if rnd() & 1 == 0 { rnd() << 40 | rnd() } else { rnd() & !0xffff | 1 };
+                shared.scribble(line, word, value);
+                let bytes = if rnd() & 1 == 0 { 100 } else { 600 };
+                let header = Header { kind: 1, words: 1, bytes, ..Header::default() };
+                if p.room(header.lines()) == Ok(true) {
+                    // SAFETY: a live array of more bytes.
+                    unsafe { p.write(header, &[3], &[([0u8; 600].as_ptr(), bytes as usize)]) };
+                }
+                if let Some(found) = c.out_of_line(&c.cursor(), 1) {
+                    let mut out = vec![0u8; found.len];
+                    // SAFETY: `found` was checked to be inside the area.
+                    unsafe { std::ptr::copy_nonoverlapping(found.from, out.as_mut_ptr(), found.len) };
+                }
+                if let Ok(Some(m)) = c.front() {
+                    let mut out = vec![0u8; m.header.bytes as usize];
+                    // SAFETY: out holds header.bytes bytes.
+                    unsafe { m.copy_out(0, out.as_mut_ptr(), out.len()) };
+                    m.finish();
+                }
+            }
+        }
+    }
+}

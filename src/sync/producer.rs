@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The writing end of a ring.
+
+use super::area::{self, Outgoing};
+use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, lap};
+use super::line::{LINE_BYTES, Line, WORDS, tail};
+use super::primitive::Ordering;
+use super::ring::{Store, shift_of};
+use crate::sys::copy::copy_any;
+
+/// The writing end.
+pub struct Producer<S> {
+    store: S,
+    shift: u32,
+    tail: u64,
+    returned: u64,
+    area: Outgoing,
+}
+
+impl<S: Store> Producer<S> {
+    /// `area`: how many bytes of the out-of-line area may be used.
+    pub fn new(store: S, area: usize) -> Self {
+        Producer { shift: shift_of(&store), store, tail: 0, returned: 0, area: Outgoing::new(area) }
+    }
+
+    /// Whether a line is free for all that the last look at the consumer's word tells.
+    #[inline(always)]
+    pub fn is_open(&self) -> bool {
+        (self.tail - self.returned) >> self.shift == 0
+    }
+
+    /// Writes a message of bytes alone that fits into one line, after `is_open`.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes, at most [`LINE_BYTES`].
+    #[inline(always)]
+    pub unsafe fn write_line(&mut self, kind: u8, from: *const u8, len: usize) {
+        debug_assert!(self.is_open() && len <= LINE_BYTES);
+        let lines = self.store.lines();
+        let Some(line) = lines.get(self.tail as usize & lines.len().wrapping_sub(1)) else { return };
+        // SAFETY: the caller's promise.
+        unsafe { line.fill(from, len) };
+        let header = Header { kind, flags: 0, words: 0, bytes: len as u16 };
+        // Release: whoever sees the header sees the payload.
+        line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
+        self.tail += 1;
+    }
+
+    /// Writes a message of bytes alone out of line, after `is_open`. False: there is no room for it, and nothing was written.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes, of which there are no more than a message's header can count.
+    #[inline(always)]
+    pub unsafe fn write_bytes_out_of_line(&mut self, kind: u8, from: *const u8, len: usize) -> bool {
+        debug_assert!(self.is_open());
+        let lines = self.store.lines();
+        let Some(line) = lines.get(self.tail as usize & lines.len().wrapping_sub(1)) else { return false };
+        let Some(area) = self.store.area() else { return false };
+        let Some(at) = self.area.allocate(len, &area) else { return false };
+        // SAFETY: the caller's promise; `take` gave room for all of it in one piece.
+        unsafe { copy_any(area.address(at, len), from, len) };
+        line.words[0].store(at, Ordering::Relaxed);
+        line.words[1].store(len as u64, Ordering::Relaxed);
+        let header = Header { kind, flags: OUT_OF_LINE, words: OUT_OF_LINE_WORDS as u8, bytes: 0 };
+        // Release: whoever sees the header sees the words, and the bytes out of line.
+        line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
+        self.tail += 1;
+        true
+    }
+
+    /// Free lines, looking at the consumer's word only if the last look does not suffice.
+    #[inline]
+    pub fn room(&mut self, need: usize) -> Result<bool, Broken> {
+        let size = self.store.lines().len() as u64;
+        if size - (self.tail - self.returned) >= need as u64 {
+            return Ok(true);
+        }
+        let seen = self.store.returned().load(Ordering::Acquire);
+        if seen < self.returned || seen > self.tail {
+            return Err(Broken);
+        }
+        self.returned = seen;
+        Ok(size - (self.tail - seen) >= need as u64)
+    }
+
+    /// Whether at least half of the ring is free: room for what the peer may do without.
+    pub fn is_roomy(&mut self) -> Result<bool, Broken> {
+        let half = self.store.lines().len() / 2;
+        self.room(half)
+    }
+
+    /// Writes a message whose room was checked: the fixed words, then the pieces of bytes in order, out of line if there are many.
+    ///
+    /// # Safety
+    /// Every piece is readable for its length, and the lengths sum to `header.bytes`.
+    #[inline]
+    pub unsafe fn write(&mut self, header: Header, fixed: &[u64], pieces: &[(*const u8, usize)]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if (header.bytes as usize) < area::FROM || !self.write_out_of_line(header, fixed, pieces) {
+                self.write_lines(header, fixed, pieces);
+            }
+        }
+    }
+
+    /// False: there is no room out of line, and nothing was written.
+    ///
+    /// # Safety
+    /// As for `write`.
+    unsafe fn write_out_of_line(&mut self, header: Header, fixed: &[u64], pieces: &[(*const u8, usize)]) -> bool {
+        let lines = self.store.lines();
+        let line = &lines[self.tail as usize & (lines.len() - 1)];
+        let Some((to, rest)) = line.words.split_at_checked(OUT_OF_LINE_WORDS) else { return false };
+        let Some(area) = self.store.area().filter(|_| fixed.len() <= rest.len()) else { return false };
+        let Some(at) = self.area.allocate(header.bytes as usize, &area) else { return false };
+        let mut end = area.address(at, header.bytes as usize);
+        for &(from, len) in pieces {
+            // SAFETY: the pieces are the caller's promise; `take` gave room for all of them in one piece.
+            unsafe {
+                copy_any(end, from, len);
+                end = end.add(len);
+            }
+        }
+        for (word, value) in to.iter().chain(rest).zip([at, u64::from(header.bytes)].iter().chain(fixed)) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        let words = (fixed.len() + OUT_OF_LINE_WORDS) as u8;
+        let header = Header { flags: header.flags | OUT_OF_LINE, words, bytes: 0, ..header };
+        // Release: whoever sees the header sees the words, and the bytes out of line.
+        line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
+        self.tail += 1;
+        true
+    }
+
+    /// # Safety
+    /// As for `write`.
+    #[inline]
+    unsafe fn write_lines(&mut self, header: Header, fixed: &[u64], pieces: &[(*const u8, usize)]) {
+        debug_assert!(fixed.len() == header.words as usize && header.lines() <= MAX_LINES);
+        let lines = self.store.lines();
+        let mask = lines.len() - 1;
+        let count = header.lines();
+        let mut out = Out { lines, mask, at: self.tail, word: 0 };
+        for word in fixed {
+            out.put(*word);
+        }
+        // SAFETY: the pieces are the caller's promise.
+        unsafe { out.bytes(pieces) };
+        let lap = lap(self.tail, self.shift);
+        for k in (1..count).rev() {
+            let at = self.tail + k as u64;
+            let of_line = self::lap(at, self.shift);
+            lines[at as usize & mask].header.store(u64::from(of_line), Ordering::Relaxed);
+        }
+        // Release: whoever sees this header sees the payload and the other headers.
+        lines[self.tail as usize & mask].header.store(header.pack(lap), Ordering::Release);
+        self.tail += count as u64;
+    }
+}
+
+/// Cursor over payload words being written.
+struct Out<'a> {
+    lines: &'a [Line],
+    mask: usize,
+    at: u64,
+    word: usize,
+}
+
+impl Out<'_> {
+    #[inline]
+    fn put(&mut self, value: u64) {
+        if self.word == WORDS {
+            self.word = 0;
+            self.at += 1;
+        }
+        self.lines[self.at as usize & self.mask].words[self.word].store(value, Ordering::Relaxed);
+        self.word += 1;
+    }
+
+    /// Fills whole lines from the start of one; gives how many bytes went.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    #[inline]
+    unsafe fn whole_lines(&mut self, from: *const u8, len: usize) -> usize {
+        let mut done = 0;
+        while len - done >= LINE_BYTES {
+            if self.word == WORDS {
+                self.at += 1;
+            }
+            // SAFETY: done + LINE_BYTES <= len.
+            unsafe { self.lines[self.at as usize & self.mask].fill(from.add(done), LINE_BYTES) };
+            self.word = WORDS;
+            done += LINE_BYTES;
+        }
+        done
+    }
+
+    /// # Safety
+    /// Every piece is readable for its length.
+    #[inline]
+    unsafe fn bytes(&mut self, pieces: &[(*const u8, usize)]) {
+        let (mut carry, mut held) = ([0u8; 8], 0usize);
+        for (i, &(mut from, mut len)) in pieces.iter().enumerate() {
+            let last = i + 1 == pieces.len();
+            while len > 0 {
+                if held == 0 && len >= LINE_BYTES && self.word.is_multiple_of(WORDS) {
+                    // SAFETY: `len` bytes remain in the piece.
+                    unsafe {
+                        let done = self.whole_lines(from, len);
+                        from = from.add(done);
+                        len -= done;
+                    }
+                    continue;
+                }
+                if held == 0 && len >= 8 {
+                    // SAFETY: eight bytes remain in the piece.
+                    unsafe {
+                        self.put(from.cast::<u64>().read_unaligned());
+                        from = from.add(8);
+                    }
+                    len -= 8;
+                    continue;
+                }
+                if held == 0 && last {
+                    // SAFETY: 1 to 7 bytes, which remain in the piece.
+                    self.put(unsafe { tail(from, len) });
+                    return;
+                }
+                // SAFETY: at least one byte remains in the piece.
+                unsafe {
+                    carry[held] = from.read();
+                    from = from.add(1);
+                }
+                len -= 1;
+                held += 1;
+                if held == 8 {
+                    self.put(u64::from_ne_bytes(carry));
+                    held = 0;
+                }
+            }
+        }
+        if held > 0 {
+            carry[held..].fill(0);
+            self.put(u64::from_ne_bytes(carry));
+        }
+    }
+}

@@ -102,19 +102,17 @@ impl Entries {
         self.free > 0
     }
 
-    /// As `Queue::reserve`, as long as the ring need not grow for it.
+    /// Reserves an entry for an operation about to be posted; false if the queue could overrun.
     #[inline(always)]
-    pub fn reserve_open(&mut self) -> bool {
-        let open = self.is_open();
-        if open {
-            self.free -= 1;
-        }
-        open
+    pub fn reserve(&mut self) -> bool {
+        let room = self.room() > 0;
+        self.free -= isize::from(room);
+        room
     }
 
-    /// Gives `n` reserved entries back, whose results went another way.
+    /// Gives `n` reserved entries back unused.
     #[inline(always)]
-    pub fn unreserve(&mut self, n: usize) {
+    pub fn release(&mut self, n: usize) {
         self.free += n as isize;
     }
 
@@ -124,9 +122,9 @@ impl Entries {
         self.is_empty() && self.free >= n as isize
     }
 
-    /// Adds an entry after `is_open`; the caller notifies.
+    /// As `Queue::push` after `is_open`, for which the ring need not grow; the caller notifies.
     #[inline(always)]
-    pub fn put(&mut self, done: Completion) {
+    pub fn push_open(&mut self, done: Completion) {
         debug_assert!(self.is_open() && self.mask == self.ring.len() - 1);
         // SAFETY: a power of two entries, at least 2 (`new`, `grow`), so the mask keeps the index inside.
         unsafe { *self.ring.get_unchecked_mut(self.tail & self.mask) = done };
@@ -246,16 +244,13 @@ impl Queue {
     /// Reserves an entry for an operation about to be posted; false if the queue could overrun.
     #[inline]
     pub fn reserve(&self) -> bool {
-        let mut e = self.entries.lock();
-        let free = e.room() > 0;
-        e.free -= isize::from(free);
-        free
+        self.entries.lock().reserve()
     }
 
     /// Gives a reserved entry back unused.
     #[inline]
     pub fn release(&self) {
-        self.entries.lock().free += 1;
+        self.entries.lock().release(1);
     }
 
     /// Fills a reserved entry.
@@ -330,27 +325,6 @@ impl Queue {
         let e = self.entries.lock();
         let free = e.room().max(0) as usize;
         if free == 0 && e.is_empty() { 1 } else { free }
-    }
-
-    /// The entries, where the caller of this function has found that the caller of the library keeps calls from overlapping.
-    ///
-    /// # Safety
-    /// The queue is `Promised`.
-    #[inline(always)]
-    pub unsafe fn promised_unchecked(&self) -> Promised<'_, Entries> {
-        // SAFETY: handed on.
-        unsafe { self.entries.promised_unchecked() }
-    }
-
-    /// Adds an entry that has room at hand.
-    ///
-    /// # Safety
-    /// The queue is `Promised`, and its entries `is_open`.
-    #[inline(always)]
-    pub unsafe fn put_open(&self, done: Completion) {
-        // SAFETY: handed on.
-        unsafe { self.promised_unchecked() }.put(done);
-        self.waiter.notify();
     }
 
     /// The entries, where the caller keeps calls from overlapping.
@@ -505,16 +479,15 @@ mod tests {
                     }
                     5 => {
                         let mut e = q.promised().expect("no locks");
-                        let quick = e.reserve_open();
-                        assert!(!quick || free > 0, "never more than there is");
-                        reserved += usize::from(quick);
+                        assert_eq!(e.reserve(), free > 0);
+                        reserved += usize::from(free > 0);
                     }
                     6 if reserved > 0 => {
                         q.release();
                         reserved -= 1;
                     }
                     7 if reserved > 0 => {
-                        q.promised().expect("no locks").unreserve(1);
+                        q.promised().expect("no locks").release(1);
                         reserved -= 1;
                     }
                     8 | 9 if reserved > 0 => {

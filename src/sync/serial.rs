@@ -59,16 +59,6 @@ impl<T> Serial<T> {
         (self.threading == Threading::Promised).then_some(Promised { value: &self.value })
     }
 
-    /// As `promised`, where the caller of this function has looked before.
-    ///
-    /// # Safety
-    /// `threading()` is `Promised`.
-    #[inline(always)]
-    pub unsafe fn promised_unchecked(&self) -> Promised<'_, T> {
-        debug_assert!(self.threading == Threading::Promised);
-        Promised { value: &self.value }
-    }
-
     /// The value, where how it is reached is known when compiling: under the lock, or by the promise alone.
     ///
     /// # Safety

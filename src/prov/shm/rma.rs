@@ -102,8 +102,11 @@ impl State {
             let done = Completion { context, flags: kind, len, buf, data: 0 };
             match any {
                 true => q.push(done),
-                // SAFETY: the caller's promise; it is open.
-                false => unsafe { q.put_open(done) },
+                false => {
+                    // SAFETY: the caller's promise; it is open.
+                    unsafe { q.reach::<false>() }.push_open(done);
+                    q.waiter.notify();
+                }
             }
         }
         if any && let Some(counter) = if WRITE { &self.bind.counters.write } else { &self.bind.counters.read } {

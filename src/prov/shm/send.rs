@@ -182,7 +182,7 @@ impl State {
                 true => q.push(done),
                 false => {
                     // SAFETY: the caller's promise; it is open.
-                    unsafe { q.reach::<false>() }.put(done);
+                    unsafe { q.reach::<false>() }.push_open(done);
                     armed = q.waiter.is_armed();
                 }
             }

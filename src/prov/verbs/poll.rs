@@ -115,7 +115,7 @@ impl Cq {
             if let Some(done) = done {
                 each(0, &done);
                 // SAFETY: a queue of the same domain.
-                unsafe { queue.reach::<LOCKED>() }.unreserve(1);
+                unsafe { queue.reach::<LOCKED>() }.release(1);
                 // SAFETY: the first completion is filled.
                 return if unsafe { (*wc).wr_id } & DUE == 0 { Found::Due(1) } else { Found::Some(1) };
             }
@@ -172,7 +172,7 @@ impl Cq {
             }
         }
         // SAFETY: a queue of the same domain.
-        unsafe { queue.reach::<LOCKED>() }.unreserve(taken - arrivals);
+        unsafe { queue.reach::<LOCKED>() }.release(taken - arrivals);
         if taken < n {
             // SAFETY: both are at most the array's length.
             let rest = unsafe { inner.wcs.get_unchecked(taken..n) };

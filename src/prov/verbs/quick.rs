@@ -144,7 +144,7 @@ impl State {
             // SAFETY: the path is open only with a queue.
             let queue = unsafe { self.bind.tx.as_ref().unwrap_unchecked() };
             // SAFETY: of the same domain as the state, which is reached in the same way.
-            if !unsafe { queue.reach::<LOCKED>() }.reserve_open() {
+            if !unsafe { queue.reach::<LOCKED>() }.reserve() {
                 return false;
             }
         } else if self.unsignalled >= self.tx.limit() / 4 {

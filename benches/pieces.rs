@@ -42,7 +42,7 @@ fn pieces(c: &mut Criterion) {
         Info { threading: gdrfab::fabric::THREAD_DOMAIN, mr_mode: flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY, ..Info::default() };
     let info = getinfo(None, None, 0, Some(&hints)).expect("shm").swap_remove(0);
     let fabric = Fabric::open(&info).expect("fabric");
-    let domain = Domain::open(&fabric, &info).expect("domain");
+    let domain = Domain::open(&fabric, &info, None).expect("domain");
     let eq = Eq::open(&fabric, false).expect("eq");
     let (a, b) = (side(&domain, &info, &eq), side(&domain, &info, &eq));
     let (to_a, to_b) = (a.ep.address().expect("address"), b.ep.address().expect("address"));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! gdrfab: register memory of any kind and move it between processes, from C.
 //!
-//! The C border is [`capi`]; everything below it is ordinary Rust. Layers import only what stands
-//! above them in this list.
+//! The C border is [`capi`], where a caller's word is taken: for handles, for the memory that operations name, and for calls
+//! that do not overlap ([`sync::serial::Promise`]). Below it, who relies on such a word says on which. Layers import only what
+//! stands above them in this list.
 
 pub mod environment;
 pub mod error;

@@ -50,7 +50,7 @@ fn wait(what: impl Fn() -> bool) -> bool {
 fn hangs(provider: &str, function: &str, paths: Paths) {
     let hints = Info { prov_name: Some(provider.into()), mr_mode: 0x1ffc, ..Info::default() };
     let info = fabric::getinfo(None, None, 0, Some(&hints)).unwrap().remove(0);
-    let domain = Domain::open(&Fabric::open(&info).unwrap(), &info).unwrap();
+    let domain = Domain::open(&Fabric::open(&info).unwrap(), &info, None).unwrap();
     let up = hmem::get(Iface::Cuda).unwrap();
     let at = up.alloc(0, 8192).unwrap() as usize;
     let file = std::env::temp_dir().join(format!("gdrfab-hang-{}", std::process::id()));

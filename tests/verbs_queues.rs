@@ -68,7 +68,7 @@ fn options() {
     fails(ep.set_driver_calls(false), errno::EOPNOTSUPP, "optval");
 
     let shm = list(0, &Info { prov_name: Some("shm".into()), ..hints() }).unwrap().remove(0);
-    let domain = Domain::open(&Fabric::open(&shm).unwrap(), &shm).unwrap();
+    let domain = Domain::open(&Fabric::open(&shm).unwrap(), &shm, None).unwrap();
     let ep = Endpoint::open(&domain, &shm, 0).unwrap();
     fails(ep.effort(Effort::Retries), errno::ENOPROTOOPT, "RDMA");
     fails(ep.set_effort(Effort::Retries, 1), errno::ENOPROTOOPT, "RDMA");
@@ -386,7 +386,7 @@ fn creation_fails() {
     let before = lives();
     fault("ibv_alloc_pd=12");
     let fabric = Fabric::open(&world.info).unwrap();
-    fails(Domain::open(&fabric, &world.info).map(drop), errno::ENOMEM, "allocating a protection domain");
+    fails(Domain::open(&fabric, &world.info, None).map(drop), errno::ENOMEM, "allocating a protection domain");
     fault("ibv_create_cq=12");
     fails(Cq::open(&world.domain, 8, CqFormat::Data, false).map(drop), errno::ENOMEM, "creating a completion queue");
     fault("ibv_create_comp_channel=24");

@@ -90,11 +90,21 @@ pub(super) unsafe fn shared<H: Handle>(handle: *mut H, name: &'static str) -> Re
     if handle.is_null() || !handle.cast::<H::Inner>().is_aligned() {
         return Err(null(name));
     }
+    // SAFETY: the C caller says that the handle is open.
+    Ok(unsafe { share(handle) })
+}
+
+/// As `shared`, of a handle that `object` has checked.
+///
+/// # Safety
+/// The handle is open.
+#[inline]
+pub(super) unsafe fn share<H: Handle>(handle: *mut H) -> Arc<H::Inner> {
     let raw = handle.cast::<H::Inner>().cast_const();
-    // SAFETY: the C caller says that the handle is open, so its count is at least one.
+    // SAFETY: `give` made it by Arc::into_raw, and an open handle counts at least once.
     unsafe {
         Arc::increment_strong_count(raw);
-        Ok(Arc::from_raw(raw))
+        Arc::from_raw(raw)
     }
 }
 

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Registration, and memory made to be reachable.
 
-use super::boundary::{Sized0, control, counted, hold, iovecs, null, object, output, output_sized, read_sized, write_sized, write_text};
+use super::boundary::{
+    Sized0, control, counted, hold, iovecs, null, object, output, output_sized, read_sized, share, shared, write_sized, write_text,
+};
 use super::objects::{gdrfab_cntr, gdrfab_domain};
 use super::types::*;
 use crate::error::{Error, Result, errno};
-use crate::fabric::{Domain, Mr};
+use crate::fabric::Mr;
 use crate::hmem::{Iface, Site};
 use crate::mr::{Access, PathPolicy, Paths};
 use crate::mr::{Attr, MR_IOV_LIMIT, Memory, Source};
 use crate::prov::op::Iov;
 use libc::{c_char, c_int, c_void, iovec, ssize_t};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
 
 // == Memory ==
 
@@ -154,15 +155,6 @@ fn flags_of_ranges(flags: u64) -> u64 {
     if flags & GDRFAB_MR_DMABUF != 0 { u64::MAX } else { flags }
 }
 
-/// The domain of a registering call, and its shared ownership for the region.
-///
-/// # Safety
-/// The handle is open.
-unsafe fn domain_of(domain: *mut gdrfab_domain) -> Result<Arc<Domain>> {
-    // SAFETY: handed on.
-    unsafe { super::boundary::shared(domain, "domain") }
-}
-
 /// Registers what most callers register: one range of host memory without conditions. False: there is
 /// something special or wrong about it, and nothing was done.
 ///
@@ -189,24 +181,11 @@ unsafe fn register_fast(domain: *mut gdrfab_domain, attr: *const gdrfab_mr_attr,
         }
         let Ok(open) = object(domain, "domain") else { return false };
         let Some(id) = open.register_fast(iov, Access::from_bits_truncate(a.access)) else { return false };
-        let opened = Mr::of(open, id, || shared_domain(domain));
+        let opened = Mr::of(open, id, || share(domain));
         opened.context.set(a.context as usize);
         mr.write(give_mr(opened));
     }
     true
-}
-
-/// Shares ownership of a domain.
-///
-/// # Safety
-/// The handle is open.
-unsafe fn shared_domain(domain: *mut gdrfab_domain) -> Arc<Domain> {
-    let raw = domain.cast::<Domain>().cast_const();
-    // SAFETY: an open handle was made by Arc::into_raw, and counts at least once.
-    unsafe {
-        Arc::increment_strong_count(raw);
-        Arc::from_raw(raw)
-    }
 }
 
 fn give_mr(mr: Box<Mr>) -> *mut gdrfab_mr {
@@ -355,7 +334,7 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
             Source::File { fd, .. } if e.errno == errno::EBADF => no_descriptor(fd.as_raw_fd()),
             _ => e,
         };
-        let opened = domain_of(domain)?.register(&attr).map_err(named)?;
+        let opened = shared(domain, "domain")?.register(&attr).map_err(named)?;
         opened.context.set(a.context as usize);
         out.write(give_mr(opened));
         Ok(())
@@ -496,6 +475,3 @@ pub unsafe extern "C" fn gdrfab_mem_free(domain: *mut gdrfab_domain, addr: *mut 
     // SAFETY: the C caller says that the handle is open; the address is looked up.
     control(|| unsafe { object(domain, "domain")?.free(addr as usize) })
 }
-
-// The caller's pieces and ours have one layout; mr_iov is read through Iov.
-const _: () = assert!(size_of::<Iov>() == size_of::<iovec>());

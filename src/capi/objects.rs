@@ -7,6 +7,7 @@ use super::info::{gdrfab_info, import};
 use super::types::*;
 use crate::error::{Error, Result};
 use crate::fabric::{self, CqFormat};
+use crate::sync::serial::Promise;
 use libc::{c_int, c_void};
 
 // == Fabric and domain ==
@@ -140,7 +141,8 @@ pub unsafe extern "C" fn gdrfab_domain_open(
     control(|| unsafe {
         let out = output(domain, "domain")?;
         let fabric = shared(fabric, "fabric")?;
-        let opened = fabric::Domain::open(&fabric, &import(info, "info")?)?;
+        // An info whose threading is GDRFAB_THREAD_DOMAIN is the C caller's word that calls on the domain never overlap.
+        let opened = fabric::Domain::open(&fabric, &import(info, "info")?, Some(Promise::given()))?;
         opened.context.set(context as usize);
         out.write(give(opened));
         Ok(())

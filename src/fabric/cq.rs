@@ -115,7 +115,8 @@ impl Cq {
     /// As [`Cq::read`] for what lies ready in a queue that needs no lock; `None` leaves everything to it.
     #[inline(always)]
     pub fn read_ready(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Option<Taken> {
-        let mut entries = self.queue.promised()?;
+        // SAFETY: every function of a queue gives up its entries before it returns, and `each` gets them one by one.
+        let mut entries = unsafe { self.queue.promised() }?;
         let turn = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
         if entries.is_empty() || turn & 63 == 0 || count == 0 || self.descriptor.is_armed() {
             return None;
@@ -183,14 +184,17 @@ impl Cq {
     /// Whether `read_arrivals` is worth trying.
     #[inline(always)]
     pub fn may_arrive(&self, count: usize) -> bool {
-        let open = self.queue.promised().is_some_and(|entries| entries.has_room_for(1));
+        // SAFETY: as in `read_ready`.
+        let open = unsafe { self.queue.promised() }.is_some_and(|entries| entries.has_room_for(1));
         open && self.pauses && count > 0 && !self.descriptor.is_armed()
     }
 
     /// The only endpoint, if messages can go straight from it to the reader.
     #[inline(always)]
     pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
-        let eps = self.eps.promised()?;
+        // SAFETY: the list is only read here and below, in turns of progress; binding and closing, which change it, are calls of
+        // their own.
+        let eps = unsafe { self.eps.promised() }?;
         // SAFETY: no other call changes the list meanwhile: the caller lets one thread at a time in.
         let eps: &[EpRef] = unsafe { std::slice::from_raw_parts(eps.as_ptr(), eps.len()) };
         match eps {
@@ -206,7 +210,9 @@ impl Cq {
     /// The domain is one without locks, and `buf` holds `count` entries.
     #[inline(always)]
     pub(super) unsafe fn read_arrivals<E: Entry>(&self, buf: *mut c_void, count: usize) -> Option<Taken> {
-        let eps = self.eps.promised()?;
+        // SAFETY: the list is only read here and below, in turns of progress; binding and closing, which change it, are calls of
+        // their own.
+        let eps = unsafe { self.eps.promised() }?;
         let (mut n, mut all) = (0, true);
         for ep in eps.iter() {
             if n == count {

@@ -13,7 +13,7 @@ use crate::mr::{Attr, Facts, RegionId};
 use crate::prov;
 use crate::prov::drivers::Drivers;
 use crate::prov::op::Iov;
-use crate::sync::serial::{Serial, Threading};
+use crate::sync::serial::{Promise, Serial, Threading};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,7 +39,8 @@ pub struct Domain {
 }
 
 impl Domain {
-    pub fn open(fabric: &Arc<Fabric>, info: &Info) -> Result<Arc<Domain>> {
+    /// `promise`: of a caller that asks for no locks (`THREAD_DOMAIN`); without one there are locks, whatever the info says.
+    pub fn open(fabric: &Arc<Fabric>, info: &Info, promise: Option<Promise>) -> Result<Arc<Domain>> {
         fabric.owner.check()?;
         super::info::check(info)?;
         if info.prov_name.as_deref() != Some(fabric.provider) {
@@ -47,7 +48,10 @@ impl Domain {
         }
         let auto = info.progress == PROGRESS_AUTO;
         // The progress thread works beside the caller's, whatever the caller promised about its own.
-        let threading = if info.threading == THREAD_DOMAIN && !auto { Threading::Promised } else { Threading::Safe };
+        let threading = match promise {
+            Some(promise) if info.threading == THREAD_DOMAIN && !auto => Threading::Promised(promise),
+            _ => Threading::Safe,
+        };
         let connectionless = info.ep_type == EP_RDM;
         let prov = super::info::provider(info)?.open_domain(info, threading)?;
         let progressor = if auto { Some(Progressor::start()?) } else { None };

@@ -31,7 +31,7 @@ fn choose(threading: Threading, format: CqFormat) -> (&'static CqOps, &'static R
 fn of_format<E: Entry>(threading: Threading) -> (&'static CqOps, &'static Rest) {
     let ops = match threading {
         Threading::Safe => const { &CqOps { read: queue::<E> } },
-        Threading::Promised => const { &CqOps { read: ready::<E> } },
+        Threading::Promised(_) => const { &CqOps { read: ready::<E> } },
     };
     (ops, const { &Rest { due, after: after::<E>, queue: queue::<E> } })
 }

@@ -10,7 +10,7 @@ use super::queue::{Completion, Counter, Failure, Queue, Waiter};
 use super::source::Source;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::PathPolicy;
-use crate::sync::serial::Threading;
+
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -266,7 +266,7 @@ impl Bindings {
     /// Whether every RMA operation gives an entry without a lock, and nothing else.
     pub fn is_fast(&self) -> bool {
         let counted = self.counters.write.is_some() || self.counters.read.is_some();
-        !counted && !self.tx_selective && self.tx.as_ref().is_some_and(|q| q.threading() == Threading::Promised)
+        !counted && !self.tx_selective && self.tx.as_ref().is_some_and(|q| q.threading().is_promised())
     }
 
     #[inline]

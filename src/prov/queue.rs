@@ -328,18 +328,22 @@ impl Queue {
     }
 
     /// The entries, where the caller keeps calls from overlapping.
+    ///
+    /// # Safety
+    /// No other access to the entries exists while the result is used.
     #[inline(always)]
-    pub fn promised(&self) -> Option<Promised<'_, Entries>> {
-        self.entries.promised()
+    pub unsafe fn promised(&self) -> Option<Promised<'_, Entries>> {
+        // SAFETY: the caller says so.
+        unsafe { self.entries.promised() }
     }
 
     /// As `promised`, or with the lock, as was looked at before.
     ///
     /// # Safety
-    /// `LOCKED`, or `threading()` is `Promised`.
+    /// `LOCKED` says what `threading()` does; without the lock, no other access to the entries exists while the result is used.
     #[inline(always)]
     pub unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, Entries, LOCKED> {
-        // SAFETY: handed on.
+        // SAFETY: the caller says both things that this asks for.
         unsafe { self.entries.reach() }
     }
 
@@ -457,12 +461,15 @@ impl Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::serial::Promise;
 
     /// What a queue may take is its size less what lies in it and what is reserved, whichever way it came there.
     #[test]
     fn what_is_free_is_neither_taken_nor_reserved() {
+        // SAFETY: this thread alone has the queues.
+        let promised = Threading::Promised(unsafe { Promise::given() });
         for size in [0, 1, 3, 64, 5000] {
-            let q = Queue::new(size, Threading::Promised);
+            let q = Queue::new(size, promised);
             let (mut there, mut reserved) = (0usize, 0usize);
             let entry = || Completion::default();
             let failure = || Failure { error: Error::AGAIN, olen: 0 };
@@ -478,7 +485,8 @@ mod tests {
                         reserved += usize::from(free > 0);
                     }
                     5 => {
-                        let mut e = q.promised().expect("no locks");
+                        // SAFETY: nothing else has the entries.
+                        let mut e = unsafe { q.promised() }.expect("no locks");
                         assert_eq!(e.reserve(), free > 0);
                         reserved += usize::from(free > 0);
                     }
@@ -487,7 +495,8 @@ mod tests {
                         reserved -= 1;
                     }
                     7 if reserved > 0 => {
-                        q.promised().expect("no locks").release(1);
+                        // SAFETY: as above.
+                        unsafe { q.promised() }.expect("no locks").release(1);
                         reserved -= 1;
                     }
                     8 | 9 if reserved > 0 => {

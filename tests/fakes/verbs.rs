@@ -77,7 +77,7 @@ impl World {
     pub fn of(hints: Info, cq_size: usize) -> World {
         let info = list(0, &hints).unwrap().remove(0);
         let fabric = Fabric::open(&info).unwrap();
-        let domain = Domain::open(&fabric, &info).unwrap();
+        let domain = Domain::open(&fabric, &info, None).unwrap();
         let cq = Cq::open(&domain, cq_size, CqFormat::Data, false).unwrap();
         let eq = Eq::open(&fabric, false).unwrap();
         World { info, domain, cq, eq }

@@ -12,7 +12,7 @@ use gdrfab::prov::info::{Info, PROGRESS_MANUAL};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::tcp::{Domain, Endpoint, Terms};
 use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, Queue, flags};
-use gdrfab::sync::serial::Threading;
+use gdrfab::sync::serial::{Promise, Threading};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -51,7 +51,9 @@ pub struct Side {
 impl Side {
     pub fn new(input: &mut Input<'_>, socket: OwnedFd) -> Side {
         let how = input.byte();
-        let threading = if how & 1 != 0 { Threading::Promised } else { Threading::Safe };
+        // SAFETY: one thread drives everything here.
+        let promise = unsafe { Promise::given() };
+        let threading = if how & 1 != 0 { Threading::Promised(promise) } else { Threading::Safe };
         let virt_addr = how & 2 != 0;
         let mr_mode = if virt_addr { flags::MR_MODE_VIRT_ADDR } else { 0 } | if how & 4 != 0 { flags::MR_MODE_PROV_KEY } else { 0 };
         let info = Info { mr_mode, progress: PROGRESS_MANUAL, ..Info::default() };
@@ -187,9 +189,9 @@ impl Side {
         unsafe {
             match (dir, self.queues[0].0.threading()) {
                 (Dir::Write, Threading::Safe) => self.endpoint.rma_fast::<true, true>(l.0, l.1, r.0, r.1, r.2, r.3),
-                (Dir::Write, Threading::Promised) => self.endpoint.rma_fast::<true, false>(l.0, l.1, r.0, r.1, r.2, r.3),
+                (Dir::Write, Threading::Promised(_)) => self.endpoint.rma_fast::<true, false>(l.0, l.1, r.0, r.1, r.2, r.3),
                 (Dir::Read, Threading::Safe) => self.endpoint.rma_fast::<false, true>(l.0, l.1, r.0, r.1, r.2, r.3),
-                (Dir::Read, Threading::Promised) => self.endpoint.rma_fast::<false, false>(l.0, l.1, r.0, r.1, r.2, r.3),
+                (Dir::Read, Threading::Promised(_)) => self.endpoint.rma_fast::<false, false>(l.0, l.1, r.0, r.1, r.2, r.3),
             }
         }
     }

@@ -15,7 +15,7 @@ use gdrfab::prov::ops::{CqFormat, DataEntry, Owner};
 use gdrfab::prov::queue::Completion;
 use gdrfab::prov::shm::{Domain, Endpoint, Listener};
 use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, PassiveEndpoint, Queue, Request, flags};
-use gdrfab::sync::serial::Threading;
+use gdrfab::sync::serial::{Promise, Threading};
 use gdrfab::sys::epoll::Poller;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -92,7 +92,9 @@ fn timed<R>(call: impl FnOnce() -> R) -> R {
 impl Side {
     pub fn new(input: &mut Input<'_>) -> Side {
         let how = input.byte();
-        let threading = if how & 1 != 0 { Threading::Promised } else { Threading::Safe };
+        // SAFETY: one thread drives everything here.
+        let promise = unsafe { Promise::given() };
+        let threading = if how & 1 != 0 { Threading::Promised(promise) } else { Threading::Safe };
         let virt_addr = how & 2 != 0;
         let domain = Arc::new(Domain::open(threading, virt_addr, how & 4 != 0).expect("a domain"));
         let endpoint = Endpoint::open(domain.clone(), 7);
@@ -379,7 +381,7 @@ impl Side {
             let queue = &self.queues[i].0;
             let mut ended = queues::take(queue, most);
             // With nothing queued, arrivals may go past the queue.
-            if queue.is_empty() && most > 1 && queue.threading() == Threading::Promised {
+            if queue.is_empty() && most > 1 && queue.threading().is_promised() {
                 let most = most.min(queue.free()).min(64);
                 let mut entries: Vec<DataEntry> = Vec::with_capacity(most);
                 if let Some(arrive) = self.head.head().ops().arrive {

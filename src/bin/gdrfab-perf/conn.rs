@@ -17,6 +17,7 @@ use gdrfab::fabric::{
 use gdrfab::mr::Facts;
 use gdrfab::mr::Paths;
 use gdrfab::prov::{Event, EventKind, flags};
+use gdrfab::sync::serial::Promise;
 use gdrfab::sys::process;
 use gdrfab::sys::time::{now_ns, ticks};
 use std::sync::Arc;
@@ -88,7 +89,8 @@ impl Side {
         info.threading = if plan.one_thread { THREAD_DOMAIN } else { THREAD_SAFE };
         info.progress = if plan.auto { PROGRESS_AUTO } else { PROGRESS_MANUAL };
         let fabric = Fabric::open(&info)?;
-        let domain = Domain::open(&fabric, &info)?;
+        // SAFETY: one thread of this program uses a domain, unless the plan asks for locks.
+        let domain = Domain::open(&fabric, &info, Some(unsafe { Promise::given() }))?;
         // After the domain, so that a progress thread is not tied to the same CPU.
         pin(cpu)?;
         let layout = Layout::of(plan);

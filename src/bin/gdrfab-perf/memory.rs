@@ -304,7 +304,7 @@ mod unit {
     fn a_pattern_is_found_again_and_every_changed_byte_is_named() {
         let info = gdrfab::fabric::getinfo(None, None, 0, None).unwrap().remove(0);
         let fabric = gdrfab::fabric::Fabric::open(&info).unwrap();
-        let domain = Domain::open(&fabric, &info).unwrap();
+        let domain = Domain::open(&fabric, &info, None).unwrap();
         for kind in Kind::EVERYWHERE {
             let m = Memory::new(kind, &domain, 10_000).unwrap();
             for len in [0, 1, 7, 8, 9, 4097] {

@@ -14,6 +14,7 @@ use crate::stats::{Clock, Histogram};
 use gdrfab::error::Result;
 use gdrfab::fabric::{Domain, Fabric, Mr, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
 use gdrfab::mr::PathPolicy;
+use gdrfab::sync::serial::Promise;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ pub fn run(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
     info.threading = if o.one_thread { THREAD_DOMAIN } else { THREAD_SAFE };
     info.progress = if o.auto { PROGRESS_AUTO } else { PROGRESS_MANUAL };
     let fabric = Fabric::open(&info)?;
-    let domain = Domain::open(&fabric, &info)?;
+    // SAFETY: one thread uses the domain.
+    let domain = Domain::open(&fabric, &info, Some(unsafe { Promise::given() }))?;
     let cpu = choose_cpus(&o.cpus).first().copied();
     pin(cpu)?;
     let largest = o.sizes.iter().copied().max().unwrap_or(1);

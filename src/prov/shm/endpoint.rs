@@ -24,7 +24,7 @@ use crate::prov::report::{PathReport, Stats};
 use crate::prov::request::own_request;
 use crate::prov::{self, flags};
 use crate::sync::gate::Fences;
-use crate::sync::serial::{Serial, Threading};
+use crate::sync::serial::Serial;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::collections::VecDeque;
@@ -141,7 +141,7 @@ impl prov::Endpoint for Endpoint {
         s.phase = Phase::Enabled;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
         s.settle_fast();
-        let promised = self.state.threading() == Threading::Promised;
+        let promised = self.state.threading().is_promised();
         s.fast = promised && s.faults.is_none() && s.bind.is_fast() && op_flags & SLOW_FLAGS == 0;
         Ok(())
     }

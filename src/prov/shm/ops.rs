@@ -57,8 +57,8 @@ const fn table<const HOW: u8>() -> EpOps {
 pub fn choose(threading: Threading, fast: bool) -> &'static EpOps {
     match (threading, fast) {
         (Threading::Safe, _) => &OF_LOCKED,
-        (Threading::Promised, false) => &OF_UNLOCKED,
-        (Threading::Promised, true) => &OF_FAST,
+        (Threading::Promised(_), false) => &OF_UNLOCKED,
+        (Threading::Promised(_), true) => &OF_FAST,
     }
 }
 

@@ -25,7 +25,7 @@ const fn of_lock<const LOCKED: bool>() -> EpOps {
 pub fn choose(threading: Threading) -> &'static EpOps {
     match threading {
         Threading::Safe => &LOCKED,
-        Threading::Promised => &UNLOCKED,
+        Threading::Promised(_) => &UNLOCKED,
     }
 }
 

@@ -164,7 +164,7 @@ impl Endpoint {
             return None;
         }
         match self.domain.threading {
-            Threading::Promised => s.try_fast::<KIND, false>(one, c.flags),
+            Threading::Promised(_) => s.try_fast::<KIND, false>(one, c.flags),
             Threading::Safe => s.try_fast::<KIND, true>(one, c.flags),
         }
     }

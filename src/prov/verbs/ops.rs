@@ -31,7 +31,7 @@ const fn of_lock<const LOCKED: bool>() -> EpOps {
 pub fn choose(threading: Threading) -> &'static EpOps {
     match threading {
         Threading::Safe => &LOCKED,
-        Threading::Promised => &UNLOCKED,
+        Threading::Promised(_) => &UNLOCKED,
     }
 }
 
@@ -96,10 +96,10 @@ pub fn of_cq(threading: Threading, format: CqFormat) -> &'static CqOps {
         (Threading::Safe, CqFormat::Msg) => &CqOps { read: read::<MsgEntry, true> },
         (Threading::Safe, CqFormat::Data) => &CqOps { read: read::<DataEntry, true> },
         (Threading::Safe, CqFormat::Tagged) => &CqOps { read: read::<TaggedEntry, true> },
-        (Threading::Promised, CqFormat::Context) => &CqOps { read: read::<ContextEntry, false> },
-        (Threading::Promised, CqFormat::Msg) => &CqOps { read: read::<MsgEntry, false> },
-        (Threading::Promised, CqFormat::Data) => &CqOps { read: read::<DataEntry, false> },
-        (Threading::Promised, CqFormat::Tagged) => &CqOps { read: read::<TaggedEntry, false> },
+        (Threading::Promised(_), CqFormat::Context) => &CqOps { read: read::<ContextEntry, false> },
+        (Threading::Promised(_), CqFormat::Msg) => &CqOps { read: read::<MsgEntry, false> },
+        (Threading::Promised(_), CqFormat::Data) => &CqOps { read: read::<DataEntry, false> },
+        (Threading::Promised(_), CqFormat::Tagged) => &CqOps { read: read::<TaggedEntry, false> },
     }
 }
 

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connecting, and operations of endpoints: each is over when it was posted, but for receives.
+
+use crate::regions::{Regions, copy, lock};
+use gdrfab::error::{Code, Error, Result, errno};
+use gdrfab::mr::{Iov, Paths, parts};
+use gdrfab::prov::bind::{Binding, Bindings, Ending, Options, Stage};
+use gdrfab::prov::contract::{Endpoint, Listener};
+use gdrfab::prov::op::{Common, Dir, RmaIov, measure};
+use gdrfab::prov::queue::{Completion, Failure};
+use gdrfab::prov::report::{PathReport, Refusals, Stats};
+use gdrfab::prov::request::{Request, own_request};
+use gdrfab::prov::{EventKind, flags};
+use gdrfab::sync::gate::Fences;
+use gdrfab::sys::epoll::Poller;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+pub const SCHEME: &str = "loopback://";
+pub const DATA_MAX: usize = 64;
+pub const MAX_MSG: usize = 1 << 30;
+
+pub fn check_address(address: &str) -> Result<()> {
+    match address.strip_prefix(SCHEME) {
+        Some(name) if !name.is_empty() => Ok(()),
+        _ => Err(Error::invalid(format!("addr: {address:?} is not {SCHEME}NAME"))),
+    }
+}
+
+/// Listeners of this process, with those that want to connect.
+static LISTENERS: Mutex<BTreeMap<String, Vec<Call>>> = Mutex::new(BTreeMap::new());
+
+struct Posted {
+    pieces: Vec<Iov>,
+    context: usize,
+    wanted: bool,
+}
+
+struct State {
+    bind: Bindings,
+    stage: Stage,
+    object: usize,
+    peer: Option<(Arc<End>, String)>,
+    receives: VecDeque<Posted>,
+    messages: VecDeque<Vec<u8>>,
+    options: Options,
+    stats: Stats,
+}
+
+impl State {
+    fn new() -> State {
+        let (bind, options, stats) = (Bindings::default(), Options::new(false), Stats::default());
+        State { bind, stage: Stage::Fresh, object: 0, peer: None, receives: VecDeque::new(), messages: VecDeque::new(), options, stats }
+    }
+
+    /// Messages that came go into receives, as long as the queue has room.
+    fn deliver(&mut self) {
+        while !self.messages.is_empty() && !self.receives.is_empty() && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
+            let (Some(bytes), Some(to)) = (self.messages.pop_front(), self.receives.pop_front()) else { return };
+            let room: usize = to.pieces.iter().map(|v| v.len).sum();
+            let mut rest = &bytes[..bytes.len().min(room)];
+            for (addr, n) in parts(&to.pieces, 0, rest.len()) {
+                // SAFETY: who posted the receive promised that its pieces are writable until it completes.
+                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), addr as *mut u8, n) };
+                rest = &rest[n..];
+            }
+            let lost = bytes
+                .len()
+                .checked_sub(room + 1)
+                .map(|beyond| Failure { error: Error::new(errno::EMSGSIZE, "a message longer than its receive"), olen: beyond + 1 });
+            let kind = flags::RECV | flags::MSG;
+            let entry = Completion { context: to.context, flags: kind, len: bytes.len().min(room), buf: 0, data: 0 };
+            self.stats.recvs += 1;
+            self.bind.received(None, entry, to.wanted, lost);
+        }
+    }
+
+    /// The connection is over; this side's receives fail.
+    fn end(&mut self, code: Code, number: i32) {
+        self.stage = Stage::Over;
+        for posted in std::mem::take(&mut self.receives) {
+            let entry = Completion { context: posted.context, flags: flags::RECV | flags::MSG, ..Completion::default() };
+            self.bind.spoiled(None, entry, Failure { error: Error::coded(number, code, "the connection is over"), olen: 0 });
+        }
+    }
+}
+
+struct End {
+    regions: Arc<Regions>,
+    context: usize,
+    state: Mutex<State>,
+}
+
+impl End {
+    fn tell(&self, kind: EventKind, data: &[u8], error: Option<Error>) {
+        let s = lock(&self.state);
+        s.bind.event(kind, s.object, self.context, data.to_vec(), error);
+    }
+}
+
+/// Who wants to connect, until it is answered.
+struct Call {
+    from: Option<Arc<End>>,
+    data: Vec<u8>,
+}
+
+impl Request for Call {
+    fn from(&self) -> String {
+        SCHEME.into()
+    }
+
+    fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    fn reject(mut self: Box<Self>, data: &[u8]) -> Result<()> {
+        if let Some(end) = self.from.take() {
+            lock(&end.state).stage = Stage::Over;
+            end.tell(EventKind::Connected, data, Some(Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer said no")));
+        }
+        Ok(())
+    }
+}
+
+/// What is dropped without an answer is rejected.
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(end) = self.from.take() {
+            lock(&end.state).stage = Stage::Over;
+            end.tell(EventKind::Connected, &[], Some(Error::coded(errno::ECONNREFUSED, Code::Rejected, "nobody answered")));
+        }
+    }
+}
+
+pub struct Waits {
+    address: String,
+    listens: bool,
+}
+
+impl Waits {
+    pub fn new(address: String) -> Waits {
+        Waits { address, listens: false }
+    }
+}
+
+impl Listener for Waits {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    fn listen(&mut self) -> Result<()> {
+        let mut all = lock(&LISTENERS);
+        if all.contains_key(&self.address) {
+            return Err(Error::new(errno::EADDRINUSE, format!("{}: somebody listens there", self.address)));
+        }
+        all.insert(self.address.clone(), Vec::new());
+        self.listens = true;
+        Ok(())
+    }
+
+    fn poll(&mut self) -> (Vec<Box<dyn Request>>, Option<Error>) {
+        let calls = if self.listens { lock(&LISTENERS).get_mut(&self.address).map(std::mem::take) } else { None };
+        (calls.into_iter().flatten().map(|call| Box::new(call) as Box<dyn Request>).collect(), None)
+    }
+
+    fn watched(&self) -> u64 {
+        0
+    }
+
+    fn watch(&self, _poller: &Poller) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        if self.listens {
+            // Outside of the lock, which rejecting them does not take.
+            let calls = lock(&LISTENERS).remove(&self.address);
+            drop(calls);
+        }
+    }
+}
+
+pub struct Ep(Arc<End>);
+
+impl Ep {
+    pub fn new(regions: Arc<Regions>, context: usize) -> Ep {
+        Ep(Arc::new(End { regions, context, state: Mutex::new(State::new()) }))
+    }
+
+    fn peer(&self, s: &State) -> Result<Arc<End>> {
+        let found = s.peer.as_ref().filter(|_| s.stage == Stage::Connected);
+        found.map(|(end, _)| end.clone()).ok_or_else(|| Error::fixed(errno::ENOTCONN, "ep: not connected"))
+    }
+
+    /// Admits an operation of this side: its entry is reserved.
+    fn admit(&self, kind: u64, local: &[Iov], c: &Common) -> Result<(Arc<End>, Ending)> {
+        let s = lock(&self.0.state);
+        let peer = self.peer(&s)?;
+        let len = measure(local, MAX_MSG)?;
+        let wanted = s.bind.wants_entry(c.flags);
+        if !s.bind.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        Ok((peer, s.bind.place(Ending { context: c.context, kind, len, wanted, ..Ending::default() })))
+    }
+
+    fn finish(&self, end: &Ending, result: Result<()>) {
+        let mut s = lock(&self.0.state);
+        match result {
+            Ok(()) if end.kind & flags::RMA != 0 => s.stats.moved(Paths::DIRECT, end.len),
+            Ok(()) => s.stats.sends += 1,
+            Err(_) => s.stats.errors += 1,
+        }
+        match result {
+            Ok(()) => s.bind.succeed(end),
+            Err(why) => s.bind.fail(end, why),
+        }
+    }
+
+    fn leave(&self) {
+        let mut s = lock(&self.0.state);
+        s.end(Code::Canceled, errno::ECANCELED);
+        let peer = s.peer.take();
+        drop(s);
+        if let Some((peer, _)) = peer {
+            lock(&peer.state).end(Code::PeerGone, errno::ECONNRESET);
+            peer.tell(EventKind::Shutdown, &[], None);
+        }
+    }
+}
+
+impl Endpoint for Ep {
+    fn set_object(&self, object: usize) {
+        lock(&self.0.state).object = object;
+    }
+
+    fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    fn bind(&self, what: Binding) -> Result<()> {
+        lock(&self.0.state).bind.bind(what)
+    }
+
+    fn enable(&self, _op_flags: u64) -> Result<()> {
+        let mut s = lock(&self.0.state);
+        s.bind.check_complete()?;
+        s.stage = Stage::Enabled;
+        Ok(())
+    }
+
+    fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
+        check_address(address)?;
+        let mut s = lock(&self.0.state);
+        s.bind.check_can_connect(s.stage)?;
+        let mut all = lock(&LISTENERS);
+        let calls = all.get_mut(address).ok_or_else(|| Error::new(errno::ECONNREFUSED, format!("{address}: nobody listens")))?;
+        calls.push(Call { from: Some(self.0.clone()), data: data.to_vec() });
+        s.stage = Stage::Connected;
+        Ok(())
+    }
+
+    fn connect_addr(&self, _address: &str) -> Result<()> {
+        Err(Error::fixed(errno::EOPNOTSUPP, "ep: loopback connects by a listener"))
+    }
+
+    fn accept(&self, request: Box<dyn Request>, data: &[u8]) -> Result<()> {
+        let mut call: Call = own_request(request)?;
+        let mut s = lock(&self.0.state);
+        s.bind.check_can_connect(s.stage)?;
+        let Some(peer) = call.from.take() else { return Err(Error::fixed(errno::EOPBADSTATE, "info->handle: answered already")) };
+        s.stage = Stage::Connected;
+        s.peer = Some((peer.clone(), SCHEME.into()));
+        drop(s);
+        lock(&peer.state).peer = Some((self.0.clone(), SCHEME.into()));
+        peer.tell(EventKind::Connected, data, None);
+        self.0.tell(EventKind::Connected, &[], None);
+        Ok(())
+    }
+
+    fn address(&self) -> Result<String> {
+        Ok(SCHEME.into())
+    }
+
+    fn peer_address(&self) -> Result<String> {
+        let s = lock(&self.0.state);
+        self.peer(&s).map(|_| SCHEME.into())
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        self.peer(&lock(&self.0.state))?;
+        self.leave();
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.leave();
+        lock(&self.0.state).bind = Bindings::default();
+        Ok(())
+    }
+
+    fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, _descs: &[u64]) -> Result<()> {
+        if remote.iter().map(|r| r.len).sum::<usize>() != measure(local, MAX_MSG)? {
+            return Err(Error::invalid("rma_iov: not as long as the local pieces"));
+        }
+        let kind = flags::RMA | if dir == Dir::Write { flags::WRITE } else { flags::READ };
+        let (peer, end) = self.admit(kind, local, c)?;
+        let result = copy(dir, local, &lock(&peer.regions), remote);
+        let data = (result.is_ok() && c.flags & flags::REMOTE_CQ_DATA != 0).then_some(c.data);
+        self.finish(&end, result);
+        if let Some(data) = data {
+            lock(&peer.state).bind.remote_data(end.len, data);
+        }
+        Ok(())
+    }
+
+    fn send(&self, local: &[Iov], c: &Common, _descs: &[u64]) -> Result<()> {
+        let (peer, end) = self.admit(flags::SEND | flags::MSG, local, c)?;
+        let mut bytes = Vec::with_capacity(end.len);
+        for (addr, n) in parts(local, 0, end.len) {
+            // SAFETY: who posted promised that the pieces are readable.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
+        }
+        let mut theirs = lock(&peer.state);
+        theirs.messages.push_back(bytes);
+        theirs.deliver();
+        drop(theirs);
+        self.finish(&end, Ok(()));
+        Ok(())
+    }
+
+    fn recv(&self, local: &[Iov], c: &Common, _descs: &[u64]) -> Result<()> {
+        let mut s = lock(&self.0.state);
+        let wanted = s.bind.wants_receive(c.flags);
+        s.receives.push_back(Posted { pieces: local.to_vec(), context: c.context, wanted });
+        s.deliver();
+        Ok(())
+    }
+
+    fn cancel(&self, context: usize) -> Result<()> {
+        let mut s = lock(&self.0.state);
+        let at = s.receives.iter().position(|p| p.context == context).ok_or(Error::fixed(errno::ENOENT, "context: no such receive"))?;
+        s.receives.remove(at);
+        let entry = Completion { context, flags: flags::RECV | flags::MSG, ..Completion::default() };
+        s.bind.spoiled(None, entry, Failure { error: Error::coded(errno::ECANCELED, Code::Canceled, "canceled"), olen: 0 });
+        Ok(())
+    }
+
+    /// Every post does its work at once; only what found no room in the queue waits.
+    fn progress(&self, _force: bool) {
+        lock(&self.0.state).deliver();
+    }
+
+    fn sleep(&self, _poller: &Poller) -> Result<Option<Fences>> {
+        Ok(None)
+    }
+
+    fn awake(&self, _poller: Option<&Poller>) {}
+
+    fn nap_ns(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn watched(&self) -> u64 {
+        0
+    }
+
+    fn options(&self) -> Options {
+        lock(&self.0.state).options
+    }
+
+    fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
+        change(&mut lock(&self.0.state).options);
+    }
+
+    fn report(&self, _key: u64, _desc: u64) -> Result<PathReport> {
+        let refusals = Refusals { direct: None, ..Refusals::refused("the peer is in this process") };
+        let paths = refusals.possible();
+        Ok(PathReport { path: paths.best(), paths, offered: paths, text: refusals.lines(paths.best()), refusals })
+    }
+
+    fn stats(&self) -> Stats {
+        lock(&self.0.state).stats
+    }
+}

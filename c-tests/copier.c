@@ -322,7 +322,7 @@ TEST(the_option)
 		CHECK_EQ(permitted(ep), 1);
 	} else {
 		CHECK_EQ(forbid(&n, ep), -EOPNOTSUPP);
-		SAYS(gdrfab_last_error(), "shm");
+		SAYS(gdrfab_last_error(), "driver");
 		CHECK_EQ(permitted(ep), 1);
 	}
 	OK(gdrfab_ep_close(ep));

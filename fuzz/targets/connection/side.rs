@@ -150,7 +150,7 @@ impl Side {
                     let one = RmaIov { addr: 64, len: size / pieces, key: 9 };
                     let mut remote = vec![one; pieces];
                     remote[0].len += size % pieces;
-                    match self.quick(dir, &local, &remote, &c) {
+                    match self.fast(dir, &local, &remote, &c) {
                         Fast::Done => true,
                         Fast::Again => false,
                         Fast::Declined => self.endpoint.rma(dir, &local, &remote, &c, &[]).is_ok(),
@@ -182,7 +182,7 @@ impl Side {
     }
 
     /// What has one piece on each side and no limit in time is tried on the fast path first, as the layer above does.
-    fn quick(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Fast {
+    fn fast(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Fast {
         let ([l], [r], 0) = (local, remote, c.timeout_ns) else { return Fast::Declined };
         let (l, r) = ((l.addr, l.len), (r.addr, r.key, c.context, c.flags));
         // SAFETY: by the domain's threading.

@@ -93,7 +93,7 @@ impl Endpoint {
         context: usize,
         flags: u64,
     ) -> Fast {
-        // SAFETY: handed on.
+        // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
         unsafe { self.state.reach::<LOCKED>() }.rma_fast::<WRITE>(&self.domain, buf, len, addr, key, context, flags)
     }
 }

@@ -24,7 +24,7 @@ use crate::prov::op::{Common, Iov, Pieces, measure};
 
 /// Copies host bytes into pieces of memory at `site`.
 pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {
-    // SAFETY: the pieces are the promise of whoever posted them.
+    // SAFETY: who posted the receive promised the C API that its pieces are writable until it completes.
     unsafe { piece::store(site, pieces.as_slice(), 0, bytes) }
 }
 

@@ -42,7 +42,7 @@ impl<const WRITE: bool, const LOCKED: bool> FastPath<Rma> for Copy<WRITE, LOCKED
             return None;
         }
         let One { buf, len, addr, key, context, .. } = one;
-        // SAFETY: the caller's promise, handed on; `choose` gave the table of the domain's threading.
+        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
         unsafe { of.rma_fast::<WRITE, LOCKED>(buf, len, addr, key, context, head.tx_op_flags()) }.result()
     }
 }
@@ -57,7 +57,7 @@ impl<const LOCKED: bool> FastPath<InjectWrite> for InjectCopy<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         let One { buf, len, addr, key, .. } = one;
-        // SAFETY: as in `Copy`.
+        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
         unsafe { of.rma_fast::<true, LOCKED>(buf, len, addr, key, 0, INJECT_FLAGS | head.tx_op_flags()) }.result()
     }
 }

@@ -4,11 +4,11 @@
 use super::conn::Link;
 use super::cq::Cq;
 use super::endpoint::{Endpoint, Queues};
+use super::fast::{READ, SEND, WRITE};
 use super::greeting::DATA_MAX;
 use super::limits::PATHS;
 use super::pep::Request;
 use super::qp::Qp;
-use super::quick::{READ, SEND, WRITE};
 use super::state::Phase;
 use super::{cm, mr, ops};
 use crate::error::{Code, Error, Result, errno};
@@ -205,7 +205,7 @@ impl prov::Endpoint for Endpoint {
     fn recv(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
         let mut s = self.shared.state.lock();
         if let ([here], [desc], 0) = (local, descs, c.timeout_ns)
-            && s.try_quick_receive(here.addr, here.len, *desc, c.context).is_some()
+            && s.try_fast_receive(here.addr, here.len, *desc, c.context).is_some()
         {
             return Ok(());
         }

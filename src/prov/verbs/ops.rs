@@ -3,7 +3,7 @@
 //! what it gives straight to the reader. The rest goes the general way (`prov/general.rs`).
 
 use super::cq::Cq;
-use super::quick::{Armed, READ, SEND, WRITE};
+use super::fast::{Armed, READ, SEND, WRITE};
 use super::state::Shared;
 use crate::guard::{failed, hold};
 use crate::prov::fast::{FastPath, fast_message, fast_rma};
@@ -59,8 +59,8 @@ impl<const KIND: u8, const LOCKED: bool> FastPath<Rma> for Request<KIND, LOCKED>
 
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
-        // SAFETY: the caller's promise, handed on; the table is that of the domain's threading.
-        unsafe { of.arm_quick::<KIND, LOCKED>(one) }.map(fire)
+        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
+        unsafe { of.arm_fast::<KIND, LOCKED>(one) }.map(fire)
     }
 }
 
@@ -70,8 +70,8 @@ impl<const LOCKED: bool> FastPath<Message> for Request<SEND, LOCKED> {
 
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
-        // SAFETY: as above.
-        unsafe { of.arm_quick::<SEND, LOCKED>(one) }.map(fire)
+        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
+        unsafe { of.arm_fast::<SEND, LOCKED>(one) }.map(fire)
     }
 }
 
@@ -84,8 +84,8 @@ impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
 
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
-        // SAFETY: as above.
-        unsafe { of.state.reach::<LOCKED>() }.try_quick_receive(one.buf, one.len, one.desc, one.context).map(|()| 0)
+        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
+        unsafe { of.state.reach::<LOCKED>() }.try_fast_receive(one.buf, one.len, one.desc, one.context).map(|()| 0)
     }
 }
 
@@ -108,13 +108,14 @@ pub fn of_cq(threading: Threading, format: CqFormat) -> &'static CqOps {
 /// # Safety
 /// `cq` is open, and has a table of `of_cq`; `buf` is NULL or holds `count` entries.
 unsafe extern "C" fn read<E: Entry, const LOCKED: bool>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller's promise; `Source::ops` gave `of`, which lives as long as the queue.
+    // SAFETY: the caller of the C API has the queue open and the array; `Source::ops` gave `of`, which lives as long as the
+    // queue, and the table of its threading.
     unsafe {
         let (head, own) = (&*cq, &*(*cq).of.cast::<Cq>());
         if buf.is_null() {
             return (head.rest.queue)(cq, buf, count);
         }
-        match hold(Err, || Ok(own.take_quick::<LOCKED>(count, |i, c| E::put(buf, i, c)))) {
+        match hold(Err, || Ok(own.poll_fast::<LOCKED>(count, |i, c| E::put(buf, i, c)))) {
             Ok(Found::Some(n)) => n as isize,
             Ok(Found::Due(n)) => (head.rest.due)(cq, buf, n),
             Ok(Found::Nothing) => (head.rest.after)(cq, buf, count),

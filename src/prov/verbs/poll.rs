@@ -89,7 +89,7 @@ impl Cq {
     /// # Safety
     /// `LOCKED`, or the domain is one without locks; and the queue is one of `open`.
     #[inline(always)]
-    pub unsafe fn take_quick<const LOCKED: bool>(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Found {
+    pub unsafe fn poll_fast<const LOCKED: bool>(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Found {
         // SAFETY: `open` has set it.
         let queue = unsafe { self.queue.as_ref().unwrap_unchecked() };
         let most = if count > BATCH { BATCH } else { count };
@@ -131,7 +131,7 @@ impl Cq {
     /// Hands `n` completions to `each`, or from the first on that is not so simple into the queue.
     ///
     /// # Safety
-    /// As for `take_quick`; and so many are in `inner`.
+    /// As for `poll_fast`; and so many are in `inner`.
     #[inline(never)]
     unsafe fn take_all<const LOCKED: bool>(&self, inner: &mut Inner, n: usize, mut each: impl FnMut(usize, &Completion)) -> usize {
         // SAFETY: `open` has set it.

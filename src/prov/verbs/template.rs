@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Work requests of one piece, made once and posted over and over (`quick.rs`).
+//! Work requests of one piece, made once and posted over and over (`fast.rs`).
 
 use super::abi::*;
 use crate::error::errno;

@@ -224,7 +224,7 @@ impl State {
 
     /// Posts a receive if the fast path takes it; `None`: the slow one is to be taken, which looks at what the device says.
     #[inline(always)]
-    pub fn try_quick_receive(&mut self, buf: usize, room: usize, desc: u64, context: usize) -> Option<()> {
+    pub fn try_fast_receive(&mut self, buf: usize, room: usize, desc: u64, context: usize) -> Option<()> {
         let lkey = mr::local_key(desc)?;
         if !self.fast.recv_open || buf == 0 || room.wrapping_sub(1) >= LONGEST || self.rx.is_full() {
             return None;
@@ -251,7 +251,7 @@ impl Shared {
     /// # Safety
     /// `LOCKED`, or the domain is one without locks.
     #[inline(always)]
-    pub unsafe fn arm_quick<const KIND: u8, const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
+    pub unsafe fn arm_fast<const KIND: u8, const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
         // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
         let mut s = unsafe { self.state.reach::<LOCKED>() };
         if s.fast.every && s.arm::<KIND, LOCKED>(one, true) { Some(Armed(s)) } else { None }

@@ -169,7 +169,7 @@ fn good_peers_meet_and_nothing_behind_the_handshake_is_taken() {
             continue; // a host without IPv6
         };
         let to = Address::of(greeter.local(), Some(token));
-        let mut dial = Dial::new(&to, Some(at.ip()), purpose, token, terms(&[9; 256]), key).unwrap();
+        let mut dial = Dial::new(&to, Some(SocketAddr::new(at.ip(), 0)), purpose, token, terms(&[9; 256]), key).unwrap();
         let poller = Poller::new().unwrap();
         greeter.watch(&poller).unwrap();
         let request = request(&mut greeter, &mut dial);
@@ -358,7 +358,9 @@ fn a_dialer_says_what_it_met() {
         ("tcp://127.0.0.1:1", Some(IpAddr::V6(Ipv6Addr::LOCALHOST)), errno::EADDRNOTAVAIL),
         ("tcp://127.0.0.1:1", Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))), errno::EADDRNOTAVAIL),
     ] {
-        let e = Dial::new(&address.parse().unwrap(), from, Purpose::Passive, 0, terms(b""), None).err().expect(address);
+        let e = Dial::new(&address.parse().unwrap(), from.map(|ip| SocketAddr::new(ip, 0)), Purpose::Passive, 0, terms(b""), None)
+            .err()
+            .expect(address);
         assert_eq!(e.errno, errno, "{address}: {e}");
     }
     let e = Dial::new(&Address::of(free, None), None, Purpose::Passive, 0, terms(&[0; 257]), None).err().expect("too much data");

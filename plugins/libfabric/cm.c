@@ -45,6 +45,41 @@ static int pep_open_again(struct pep *p)
 	return 0;
 }
 
+#define GIVEN_UP(call) REFUSE(FI_EOPBADSTATE, FI_LOG_EP_CTRL, call ": an endpoint has this one's address now\n")
+
+bool pep_is(struct fabric *fabric, fid_t handle)
+{
+	const struct pep *p;
+	pthread_mutex_lock(&fabric->lock);
+	for (p = fabric->peps; p && &p->pep.fid != handle;)
+		p = p->next;
+	pthread_mutex_unlock(&fabric->lock);
+	return p != NULL;
+}
+
+int pep_give_address(fid_t handle, char *src)
+{
+	struct pep *p = (struct pep *)handle;
+	char text[GDRFAB_ADDR_MAX];
+	size_t len = sizeof text;
+	int result;
+	if (p->fabric->kind != KIND_TCP || p->listens || !p->it)
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL,
+			      "fi_endpoint: info->handle: only tcp's passive endpoints that do not listen have an address to give\n");
+	result = told(gdrfab_pep_getname(p->it, text, &len), FI_LOG_EP_CTRL, "fi_endpoint: info->handle");
+	if (result < 0)
+		return result;
+	snprintf(src, ADDRESS_MAX, "%s", text);
+	gdrfab_pep_close(p->it);
+	p->it = NULL;
+	return 0;
+}
+
+void pep_take_back(fid_t handle)
+{
+	pep_open_again((struct pep *)handle);
+}
+
 /* shm has names where libfabric has ports: one that is free is looked for, beginning somewhere. */
 static int pick_name(struct pep *p)
 {
@@ -61,9 +96,16 @@ static int pep_close(struct fid *fid)
 {
 	enter(((struct pep *)fid)->fabric->lib);
 	struct pep *p = (struct pep *)fid;
-	int result = told(gdrfab_pep_close(p->it), FI_LOG_EP_CTRL, "closing a passive endpoint");
+	int result = p->it ? told(gdrfab_pep_close(p->it), FI_LOG_EP_CTRL, "closing a passive endpoint") : 0;
 	if (result < 0)
 		return result;
+	pthread_mutex_lock(&p->fabric->lock);
+	for (struct pep **at = &p->fabric->peps; *at; at = &(*at)->next)
+		if (*at == p) {
+			*at = p->next;
+			break;
+		}
+	pthread_mutex_unlock(&p->fabric->lock);
 	if (p->eq)
 		eq_forget(p->eq, fid);
 	caller->freeinfo(p->info);
@@ -79,6 +121,8 @@ static int pep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 	int result;
 	if (other->fclass != FI_CLASS_EQ)
 		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_pep_bind: no event queue\n");
+	if (!p->it)
+		return GIVEN_UP("fi_pep_bind");
 	result = told(gdrfab_pep_bind_eq(p->it, ((struct eq *)other)->it, flags), FI_LOG_EP_CTRL, "binding an event queue");
 	if (result == 0)
 		p->eq = (struct eq *)other;
@@ -136,6 +180,8 @@ static int pep_getname(fid_t fid, void *addr, size_t *addrlen)
 	struct pep *p = (struct pep *)fid;
 	char text[GDRFAB_ADDR_MAX];
 	size_t len = sizeof text;
+	if (!p->it)
+		return GIVEN_UP("fi_getname");
 	int result = told(gdrfab_pep_getname(p->it, text, &len), FI_LOG_EP_CTRL, "fi_getname");
 	return result < 0 ? result : give(text, p->info->addr_format, addr, addrlen);
 }
@@ -144,6 +190,8 @@ static int pep_listen(struct fid_pep *pep)
 {
 	enter(((struct pep *)pep)->fabric->lib);
 	struct pep *p = (struct pep *)pep;
+	if (!p->it)
+		return GIVEN_UP("fi_listen");
 	int result = gdrfab_pep_listen(p->it);
 	for (int tries = 0; result == -EADDRINUSE && p->picks && tries < 1000; tries++) {
 		result = pick_name(p);
@@ -233,6 +281,10 @@ int pep_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **p
 		free(p);
 		return result;
 	}
+	pthread_mutex_lock(&f->lock);
+	p->next = f->peps;
+	f->peps = p;
+	pthread_mutex_unlock(&f->lock);
 	p->pep.fid.fclass = FI_CLASS_PEP;
 	p->pep.fid.context = context;
 	p->pep.fid.ops = &pep_fid_ops;
@@ -288,11 +340,20 @@ static int ep_getpeer(struct fid_ep *ep, void *addr, size_t *addrlen)
 	return result < 0 ? result : give(text, e->addr_format, addr, addrlen);
 }
 
-/* What the endpoint was opened with, or its listener. One of shm that connects has no name, and so no port. */
+/* tcp: the connection's. Else what the endpoint was opened with, or its listener; one of shm that connects has no name, and
+ * so no port. */
 static int ep_getname(fid_t fid, void *addr, size_t *addrlen)
 {
 	enter(((struct ep *)fid)->domain->fabric->lib);
 	struct ep *e = (struct ep *)fid;
+	char text[GDRFAB_ADDR_MAX];
+	size_t len = sizeof text;
+	if (e->domain->fabric->kind == KIND_TCP && gdrfab_ep_getpeer(e->it, text, &len) == 0 &&
+	    (len = sizeof text, gdrfab_ep_getname(e->it, text, &len)) == 0) {
+		/* Behind it, what tells it from others that call from there. */
+		text[strlen("tcp://") + strcspn(text + strlen("tcp://"), "/")] = 0;
+		return give(text, e->addr_format, addr, addrlen);
+	}
 	if (!*e->src && e->domain->fabric->kind == KIND_SHM)
 		return give("shm://", e->addr_format, addr, addrlen);
 	if (!*e->src)

@@ -161,6 +161,17 @@ static int open_it(struct ep *e, struct opening *opening, fid_t handle)
 	int result;
 	if (!handle)
 		return gdrfab_ep_open(e->domain->it, opening->info, e, &e->it);
+	if (pep_is(e->domain->fabric, handle)) {
+		result = pep_give_address(handle, opening->src);
+		if (result < 0)
+			return result;
+		opening->info->src_addr = opening->src;
+		opening->info->src_addrlen = strlen(opening->src) + 1;
+		result = gdrfab_ep_open(e->domain->it, opening->info, e, &e->it);
+		if (result < 0)
+			pep_take_back(handle);
+		return result;
+	}
 	request = connreq_take(e->domain->fabric, handle);
 	if (!request)
 		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_endpoint: info->handle: no request that waits for an answer\n");

@@ -270,6 +270,8 @@ static void append(struct list *list, enum kind kind, const struct ask *ask, con
 		   struct fi_info *info)
 {
 	uint32_t src_is = 0, dest_is = 0;
+	if (ask->hints)
+		info->handle = ask->hints->handle;
 	if (src && *src)
 		info->src_addr = address_export(src, ask->addr_format, &info->src_addrlen);
 	if (dest && *dest)

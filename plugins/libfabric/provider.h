@@ -158,6 +158,7 @@ struct fabric {
 	gdrfab_fabric *it;
 	pthread_mutex_t lock;
 	struct connreq *requests; /* nobody has opened an endpoint from these yet */
+	struct pep *peps;
 };
 
 struct domain {
@@ -227,7 +228,8 @@ struct ep {
 
 struct pep {
 	struct fid_pep pep;
-	gdrfab_pep *it;
+	gdrfab_pep *it; /* NULL: an endpoint has taken its address over */
+	struct pep *next;
 	struct fabric *fabric;
 	struct fi_info *info; /* of which connection requests get a copy */
 	struct opening opening;
@@ -273,6 +275,11 @@ void eq_forget(struct eq *eq, const struct fid *fid);
 
 /* Takes the request out of the list: it is answered now. NULL if it was already. */
 gdrfab_info *connreq_take(struct fabric *fabric, fid_t handle);
+/* Whether handle is a passive endpoint. Then it gives its address up, and src gets it; -FI_EINVAL if it cannot. */
+bool pep_is(struct fabric *fabric, fid_t handle);
+int pep_give_address(fid_t handle, char *src);
+/* That came to nothing: it has its address again. */
+void pep_take_back(fid_t handle);
 /* Makes one. Owns info, also if it fails (NULL). */
 struct connreq *connreq_make(struct pep *pep, gdrfab_info *info);
 /* The passive endpoint's info with the request in handle and the peer's address. */

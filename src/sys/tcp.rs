@@ -50,10 +50,22 @@ pub fn listen(at: SocketAddr, backlog: i32) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Begins to connect; `connected` tells how it went. `from`: this side's address, where the routes are not to choose it.
+/// Begins to connect; `connected` tells how it went. `from`: this side's address, where the routes are not to choose it; its
+/// port if nobody has that, else any.
 pub fn connect(to: SocketAddr, from: Option<SocketAddr>) -> Result<OwnedFd> {
+    match begin(to, from) {
+        Err(e) if matches!(e.errno, errno::EADDRINUSE | errno::EADDRNOTAVAIL) => begin(to, from.map(|from| SocketAddr::new(from.ip(), 0))),
+        begun => begun,
+    }
+}
+
+fn begin(to: SocketAddr, from: Option<SocketAddr>) -> Result<OwnedFd> {
     let fd = fresh(to)?;
     if let Some(from) = from {
+        if from.port() != 0 {
+            // Whoever had it last, and whoever listens there next, is not in the way.
+            sockopt::set_socket_reuseaddr(&fd, true).map_err(|e| Error::os(format_args!("connecting from {from}"), e))?;
+        }
         // The port is chosen when the peer is known, so that there are enough of them. Older kernels choose it now.
         let _ = set_int(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         rustix::net::bind(&fd, &from).map_err(|e| Error::os(format_args!("connecting from {from}"), e))?;
@@ -334,6 +346,25 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         panic!("nothing in two seconds")
+    }
+
+    /// One that is free; whoever has it keeps it, and the other calls from elsewhere.
+    #[test]
+    fn a_port_to_call_from() {
+        let listener = listen(ANY, 8).unwrap();
+        let at = local(listener.as_fd()).unwrap();
+        let from = local(bind(ANY).unwrap().as_fd()).unwrap();
+        let one = connect(at, Some(from)).unwrap();
+        until(|| connected(one.as_fd())).unwrap();
+        assert_eq!(local(one.as_fd()).unwrap(), from);
+        for taken in [from, at] {
+            let other = connect(at, Some(taken)).unwrap();
+            until(|| connected(other.as_fd())).unwrap();
+            assert_eq!(local(other.as_fd()).unwrap().ip(), taken.ip());
+            assert_ne!(local(other.as_fd()).unwrap().port(), taken.port());
+        }
+        // Nor does it keep others from listening there.
+        listen(from, 8).unwrap();
     }
 
     #[test]

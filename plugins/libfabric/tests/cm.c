@@ -393,3 +393,91 @@ TEST(answered_twice)
 	skip_unless(is_gdrfab(), "trusts its caller");
 	pair(NULL, twice, asking_twice, NULL);
 }
+
+/* --- a passive endpoint's address, taken over by one that connects --- */
+
+static void called(struct node *n)
+{
+	unsigned char from[ADDR_MAX], peer[ADDR_MAX];
+	size_t len = 0, peer_len = sizeof peer;
+	node_open(n);
+	oob_recv(n, &len, sizeof len);
+	oob_recv(n, from, len);
+	struct fi_info *request = await_request(n, n->pep);
+	CHECK(request->dest_addrlen == len && memcmp(request->dest_addr, from, len) == 0);
+	n->ep = ep_new(n, request, NULL);
+	fi_freeinfo(request);
+	OK(fi_accept(n->ep, NULL, 0));
+	EVENT(n, FI_CONNECTED, n->ep, NULL);
+	OK(fi_getpeer(n->ep, peer, &peer_len));
+	CHECK(peer_len == len && memcmp(peer, from, len) == 0);
+	/* An accepted one has its listener's address. */
+	peer_len = sizeof peer;
+	OK(fi_getname(&n->ep->fid, peer, &peer_len));
+	CHECK(peer_len == n->addrlen && memcmp(peer, n->addr, peer_len) == 0);
+	node_down(n);
+}
+
+static void calls_from(struct node *n)
+{
+	unsigned char name[ADDR_MAX];
+	size_t len = sizeof name;
+	struct fi_info *hints = hints_new(n->setup), *own, *info;
+	struct fid_pep *pep;
+	struct fid_ep *second;
+	node_open(n);
+	hints->addr_format = n->format;
+	OK(provider_getinfo(node_name(), NULL, FI_SOURCE, hints, &own));
+	OK(fi_passive_ep(n->fabric, own, &pep, NULL));
+	OK(fi_getname(&pep->fid, name, &len));
+	oob_send(n, &len, sizeof len);
+	oob_send(n, name, len);
+	hints->handle = &pep->fid;
+	hints->dest_addr = malloc(n->addrlen);
+	hints->dest_addrlen = n->addrlen;
+	memcpy(hints->dest_addr, n->addr, n->addrlen);
+	OK(provider_getinfo(NULL, NULL, 0, hints, &info));
+	CHECK(info->handle == &pep->fid);
+	n->ep = ep_new(n, info, NULL);
+	if (is_gdrfab()) {
+		/* It has one address to give, and none to listen at afterwards. */
+		CHECK(fi_endpoint(n->domain, info, &second, NULL) < 0);
+		CHECK(fi_listen(pep) < 0);
+		CHECK(fi_getname(&pep->fid, name, &len) < 0);
+	}
+	CLOSE(pep);
+	/* No such object any more. */
+	if (is_gdrfab())
+		CHECK(fi_endpoint(n->domain, info, &second, NULL) < 0);
+	check_name(&n->ep->fid, fi_getname, name, len);
+	OK(fi_connect(n->ep, n->addr, NULL, 0));
+	EVENT(n, FI_CONNECTED, n->ep, NULL);
+	check_name(&n->ep->fid, fi_getname, name, len);
+	fi_freeinfo(info);
+	fi_freeinfo(own);
+	fi_freeinfo(hints);
+	node_down(n);
+}
+
+TEST(address_of_a_passive_endpoint)
+{
+	skip_unless(!is_carried_by("shm") && !is_carried_by("verbs"), "connects from no address");
+	pair(NULL, called, calls_from, NULL);
+}
+
+/* A provider without such addresses says so, and the passive endpoint stays as it was. */
+TEST(address_that_is_not_given)
+{
+	struct node n;
+	struct fid_ep *ep;
+	skip_unless(is_gdrfab(), "trusts its caller");
+	node_alone(&n, NULL);
+	struct fi_info *info = fi_dupinfo(n.info);
+	info->handle = &n.pep->fid;
+	CHECK(fi_endpoint(n.domain, info, &ep, NULL) < 0);
+	CHECK(fi_getname(&n.pep->fid, n.addr, &n.addrlen) == 0);
+	info->handle = &n.cq->fid;
+	CHECK(fi_endpoint(n.domain, info, &ep, NULL) < 0);
+	fi_freeinfo(info);
+	node_close(&n);
+}

@@ -37,7 +37,7 @@ impl State {
     fn call(&mut self, domain: &Domain, to: &Address, purpose: Purpose, token: u64, data: &[u8]) -> Result<()> {
         let deadline = time::deadline(self.options.connect_timeout_ns);
         let from = match self.source {
-            None if config::get().tcp.iface.is_some() => Some(usual(to.resolve()?.first().map(SocketAddr::ip))?),
+            None if config::get().tcp.iface.is_some() => Some(SocketAddr::new(usual(to.resolve()?.first().map(SocketAddr::ip))?, 0)),
             source => source,
         };
         let terms = Terms { streams: streams::wanted(), ..self.terms(data) };
@@ -80,7 +80,7 @@ impl State {
         let mut raw = [0u8; 8];
         process::random(&mut raw)?;
         let token = u64::from_le_bytes(raw).max(1);
-        let at = SocketAddr::new(self.source.map_or_else(|| usual(self.like), Ok)?, 0);
+        let at = SocketAddr::new(self.source.map_or_else(|| usual(self.like), |at| Ok(at.ip()))?, 0);
         let address = match (&self.phase, &self.conn) {
             // Once it is connecting nobody can use the address any more, but it still identifies.
             (Phase::Fresh | Phase::Enabled, _) => {

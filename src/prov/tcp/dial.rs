@@ -9,7 +9,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::info::Secret;
 use crate::sys::{tcp, time};
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A host with several addresses gets the next one tried after this long without an answer.
@@ -61,7 +61,7 @@ pub struct Dial {
     /// When to try the next address.
     patience: u64,
     others: VecDeque<SocketAddr>,
-    from: Option<IpAddr>,
+    from: Option<SocketAddr>,
     purpose: Purpose,
     token: u64,
     terms: Terms,
@@ -75,7 +75,7 @@ pub struct Dial {
 impl Dial {
     /// Begins to connect to the first address of `to` that takes it. `token`: that of the endpoint that is called, 0 for a
     /// passive one. Fails at once where nothing can come of it.
-    pub fn new(to: &Address, from: Option<IpAddr>, purpose: Purpose, token: u64, terms: Terms, key: Option<Secret>) -> Result<Dial> {
+    pub fn new(to: &Address, from: Option<SocketAddr>, purpose: Purpose, token: u64, terms: Terms, key: Option<Secret>) -> Result<Dial> {
         if to.port() == 0 {
             return Err(Error::invalid(format!("addr: {to} has no port")));
         }
@@ -115,7 +115,7 @@ impl Dial {
         while let Some(at) = self.others.pop_front() {
             self.at = at;
             self.patience = time::now_ns() + NEXT_NS;
-            match tcp::connect(at, self.from.map(|ip| SocketAddr::new(ip, 0))) {
+            match tcp::connect(at, self.from) {
                 Ok(socket) => {
                     self.socket = Some(socket);
                     return Ok(());

@@ -12,7 +12,6 @@ use crate::prov::info::Info;
 use crate::prov::report::Stats;
 use crate::sync::serial::Serial;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ impl Endpoint {
         let source = match info.src_addr.as_deref().filter(|_| info.request.is_none()) {
             Some(text) => {
                 let address: Address = text.parse().map_err(|e: Error| e.context("info->src_addr"))?;
-                address.resolve().map_err(|e| e.context("info->src_addr"))?.first().map(SocketAddr::ip)
+                address.resolve().map_err(|e| e.context("info->src_addr"))?.first().copied()
             }
             None => None,
         };

@@ -18,7 +18,7 @@ use crate::prov::queue::{Completion, Failure};
 use crate::prov::report::Stats;
 use crate::sys::time;
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// How an endpoint gets its peer.
 pub enum How {
@@ -57,7 +57,7 @@ pub struct State {
     pub greeter: Option<Greeter>,
     pub address: Option<String>,
     /// The address of this host that it listens on, and calls from.
-    pub source: Option<IpAddr>,
+    pub source: Option<SocketAddr>,
     /// An address that it was opened for: without one of its own it listens on the loopback of that family.
     pub like: Option<IpAddr>,
     /// Faults on demand.

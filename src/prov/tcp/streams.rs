@@ -17,6 +17,7 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::sys::epoll::Poller;
 use crate::sys::{process, tcp};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -150,7 +151,7 @@ impl State {
             }
             More::Could { at, token, count } if conn.wants_more => {
                 let (to, token, count) = (Address::of(*at, None), *token, *count);
-                let from = tcp::local(conn.socket()).map(|at| at.ip()).ok();
+                let from = tcp::local(conn.socket()).map(|at| SocketAddr::new(at.ip(), 0)).ok();
                 let dial = |_| Dial::new(&to, from, Purpose::Stream, token, Terms::default(), domain.key.clone());
                 let until = now + config::get().tcp.greeting_ms.saturating_mul(1_000_000);
                 conn.more = match (0..count).map(dial).collect() {

@@ -26,7 +26,7 @@ pub mod tcp;
 pub mod verbs;
 pub mod waiter;
 
-pub use contract::{Domain, Endpoint, Listener, Offer, Provider};
+pub use contract::{Domain, Endpoint, Lane, Listener, Offer, Parcel, Provider};
 pub use event::{Event, EventKind, EventQueue};
 pub use pep::PassiveEndpoint;
 pub use queue::{Completion, Counter, Queue};

@@ -6,7 +6,7 @@ use crate::mr::DEVICE_DESC;
 pub use crate::mr::{Iov, parts};
 
 /// A piece of a peer's region.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct RmaIov {
     pub addr: u64,

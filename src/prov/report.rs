@@ -46,6 +46,31 @@ impl Stats {
         *sum += bytes as u64;
     }
 
+    /// Adds what another endpoint has counted.
+    pub fn add(&mut self, other: &Stats) {
+        self.ops_direct += other.ops_direct;
+        self.ops_cma += other.ops_cma;
+        self.ops_staged += other.ops_staged;
+        self.ops_ipc += other.ops_ipc;
+        self.ops_nic += other.ops_nic;
+        self.ops_dmabuf += other.ops_dmabuf;
+        self.ops_peer_mem += other.ops_peer_mem;
+        self.ops_socket += other.ops_socket;
+        self.bytes_direct += other.bytes_direct;
+        self.bytes_cma += other.bytes_cma;
+        self.bytes_staged += other.bytes_staged;
+        self.bytes_ipc += other.bytes_ipc;
+        self.bytes_nic += other.bytes_nic;
+        self.bytes_dmabuf += other.bytes_dmabuf;
+        self.bytes_peer_mem += other.bytes_peer_mem;
+        self.bytes_socket += other.bytes_socket;
+        self.bytes_helped += other.bytes_helped;
+        self.sends += other.sends;
+        self.recvs += other.recvs;
+        self.errors += other.errors;
+        self.unexpected += other.unexpected;
+    }
+
     /// An operation that is about to be counted as one by nic is one by `path`.
     #[cold]
     pub fn not_by_nic(&mut self, path: Paths, bytes: usize) {

@@ -349,6 +349,11 @@ impl<R, U> Matcher<R, U> {
         Some(At(found as u32))
     }
 
+    pub fn search_all(&self, mut which: impl FnMut(&R) -> bool) -> Vec<At> {
+        let waiting = self.posted.all.iter().enumerate().filter(|(_, n)| n.as_ref().is_some_and(|n| which(&n.item)));
+        waiting.map(|(at, _)| At(at as u32)).collect()
+    }
+
     pub fn each_posted(&self) -> impl Iterator<Item = &R> {
         self.posted.all.iter().flatten().map(|n| &n.item)
     }

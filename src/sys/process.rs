@@ -245,6 +245,12 @@ pub fn host_id() -> u32 {
     })
 }
 
+/// An opaque identity of this process's network namespace on this host; 0: not known.
+pub fn network_id() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/net").map_or(0, |m| m.ino())
+}
+
 /// Random bytes from the kernel.
 pub fn random(out: &mut [u8]) -> Result<()> {
     let mut done = 0;

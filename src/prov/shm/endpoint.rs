@@ -67,6 +67,7 @@ impl Endpoint {
             segment: None,
             recvs: VecDeque::new(),
             unexpected: VecDeque::new(),
+            parcels: VecDeque::new(),
             matched: 0,
             published: 0,
             fetched: 0,
@@ -247,6 +248,10 @@ impl prov::Endpoint for Endpoint {
     fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         let c = one_kind(common, descs)?;
         self.state.lock().recv(&self.domain, local, &c)
+    }
+
+    fn lane(&self) -> Option<&dyn prov::Lane> {
+        Some(self)
     }
 
     /// Cancels the first operation or receive of `context` that still can be.

@@ -107,6 +107,7 @@ impl State {
     fn dispatch(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
         match message.header.kind {
             kind::SEND => self.on_send(message),
+            kind::PARCEL => self.on_parcel(message),
             kind::RENDEZVOUS => self.on_offer(message),
             kind::FRAGMENT => self.on_fragment(message),
             kind::NOTIFY => self.on_notify(domain, message),

@@ -224,7 +224,7 @@ impl State {
 }
 
 /// Whether the receiver can take another message unmatched.
-fn credit(conn: &mut Conn) -> Result<bool> {
+pub fn credit(conn: &mut Conn) -> Result<bool> {
     if conn.sent - conn.credited < WINDOW {
         return Ok(true);
     }

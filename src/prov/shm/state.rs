@@ -9,6 +9,7 @@ use super::flight::Flight;
 use super::greeter::Greeter;
 use super::layout::SegmentRef;
 use super::limits::WINDOW;
+use super::parcel::Held;
 use super::wire::protocol;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
@@ -98,6 +99,8 @@ pub struct State {
     pub segment: Option<(SegmentRef, OwnedFd)>,
     pub recvs: VecDeque<Recv>,
     pub unexpected: VecDeque<Unexpected>,
+    /// Of an endpoint that is a lane: parcels that came amid other messages.
+    pub parcels: VecDeque<Held>,
     /// Messages matched so far, and how many of them the peer was told of.
     pub matched: u64,
     pub published: u64,

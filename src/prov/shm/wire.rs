@@ -16,6 +16,7 @@ pub mod kind {
     pub const STAGED_WRITE: u8 = 6;
     pub const STAGED_READ: u8 = 7;
     pub const STAGED_DATA: u8 = 8;
+    pub const PARCEL: u8 = 9;
 }
 
 /// Flags of ring messages.

@@ -124,6 +124,10 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().recv(&self.domain, local, &one_kind(common, descs)?)
     }
 
+    fn lane(&self) -> Option<&dyn prov::Lane> {
+        Some(self)
+    }
+
     /// Cancels the first operation or receive of `context` that has not ended.
     fn cancel(&self, context: usize) -> Result<()> {
         self.state.lock().cancel(context)

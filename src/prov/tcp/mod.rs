@@ -27,6 +27,7 @@ mod held;
 pub mod hello;
 mod incoming;
 pub mod info;
+mod lane;
 mod limits;
 mod locate;
 mod mr;

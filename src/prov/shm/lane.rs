@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An endpoint as a lane of a connectionless one: its parcels are ring messages of a kind of their own, which go straight from
+//! the ring to who takes them.
+
+use super::conn::Conn;
+use super::endpoint::Endpoint;
+use super::layout::SegmentRef;
+use super::limits::{BUDGET, WINDOW};
+use super::parcel::Held;
+use super::send::credit;
+use super::state::State;
+use super::wire::{broken, kind, protocol};
+use crate::config::RING_MOST;
+use crate::error::{Error, Result, errno};
+use crate::prov::op::{IOV_LIMIT, Iov, total};
+use crate::prov::{Lane, Parcel};
+use crate::sync::consumer::Message;
+use crate::sync::ring::Header;
+
+/// Words that a parcel may begin with.
+const WORDS: usize = 32;
+
+impl State {
+    /// A parcel that came amid other messages.
+    pub fn on_parcel(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
+        if self.parcels.len() as u64 > WINDOW {
+            return Err(protocol("the peer sent more parcels than its window allows"));
+        }
+        let mut bytes = vec![0u8; message.header.bytes.into()];
+        // SAFETY: `bytes` holds as many.
+        unsafe { message.copy_out(0, bytes.as_mut_ptr(), bytes.len()) };
+        let words = (0..message.header.words.into()).map(|i| message.word(i)).collect();
+        self.parcels.push_back(Held { words, bytes: bytes.into() });
+        Ok(())
+    }
+
+    /// Hands out what `on_parcel` has kept; false: `each` wants no more.
+    fn take_held(&mut self, each: &mut dyn FnMut(&dyn Parcel) -> bool) -> bool {
+        while let Some(held) = self.parcels.front() {
+            if !each(held) {
+                return false;
+            }
+            self.parcels.pop_front();
+            self.count_match();
+        }
+        true
+    }
+
+    /// The same straight from the ring, up to a message of another kind.
+    fn take_ring(&mut self, each: &mut dyn FnMut(&dyn Parcel) -> bool) -> Result<bool> {
+        for _ in 0..BUDGET {
+            let Some(rx) = &mut self.rx else { return Ok(true) };
+            match rx.front().map_err(broken)? {
+                Some(message) if message.header.kind == kind::PARCEL => {
+                    if !each(&message) {
+                        return Ok(false);
+                    }
+                    message.finish();
+                }
+                _ => return Ok(true),
+            }
+            self.count_match();
+        }
+        Ok(true)
+    }
+}
+
+/// Whether a parcel overtakes nothing now, and the peer has room for it.
+fn may_go(conn: &mut Conn, header: Header) -> Result<bool> {
+    Ok(conn.is_clear() && credit(conn)? && conn.room(header)?)
+}
+
+impl Lane for Endpoint {
+    fn max(&self) -> usize {
+        RING_MOST
+    }
+
+    unsafe fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool> {
+        let mut guard = self.state.lock();
+        let s = &mut *guard;
+        let len = total(bytes).unwrap_or(usize::MAX);
+        if words.len() > WORDS || bytes.len() > IOV_LIMIT || len > RING_MOST {
+            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length or shape does not go through the ring"));
+        }
+        let Some(conn) = s.conn.as_deref_mut() else { return Err(s.not_connected()) };
+        let header = Header { kind: kind::PARCEL, flags: 0, words: words.len() as u8, bytes: len as u16 };
+        match may_go(conn, header) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(e) => {
+                s.down(&self.domain, e.clone());
+                return Err(e);
+            }
+        }
+        let mut pieces = [(std::ptr::null::<u8>(), 0usize); IOV_LIMIT];
+        for (to, from) in pieces.iter_mut().zip(bytes) {
+            *to = (from.addr as *const u8, from.len);
+        }
+        // SAFETY: the caller promises pieces that can be read; they sum to `len`, and there is room.
+        unsafe { conn.tx.write(header, words, &pieces[..bytes.len()]) };
+        conn.link.nudge();
+        conn.sent += 1;
+        s.stats.sends += 1;
+        Ok(true)
+    }
+
+    fn take(&self, force: bool, each: &mut dyn FnMut(&dyn Parcel) -> bool) {
+        let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return };
+        let mut goes_on = s.take_held(each);
+        if goes_on {
+            match s.take_ring(each) {
+                Ok(on) => goes_on = on,
+                Err(e) => s.down(&self.domain, e),
+            }
+        }
+        s.progress(&self.domain, force);
+        if goes_on {
+            s.take_held(each);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An endpoint as a lane of a connectionless one: a parcel is a message whose data says with how many words it begins.
+
+use super::conn::Conn;
+use super::endpoint::Endpoint;
+use super::frame::{DATA, Header, Kind, WHOLE_MAX, broken};
+use super::limits::TX_SIZE;
+use super::recv::Unexpected;
+use super::state::State;
+use super::tx::QUEUE_MAX;
+use crate::error::{Error, Result, errno};
+use crate::prov::op::{Iov, total};
+use crate::prov::{Lane, Parcel};
+
+/// Words that a parcel may begin with.
+const WORDS: usize = 32;
+
+struct Kept<'a> {
+    words: usize,
+    bytes: &'a [u8],
+}
+
+impl Parcel for Kept<'_> {
+    fn words(&self) -> usize {
+        self.words
+    }
+
+    fn word(&self, i: usize) -> u64 {
+        let at = self.bytes.get(8 * i..8 * i + 8).filter(|_| i < self.words);
+        at.and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len() - 8 * self.words
+    }
+
+    unsafe fn copy(&self, skip: usize, to: *mut u8, len: usize) {
+        let there = self.bytes.get((8 * self.words).saturating_add(skip)..).unwrap_or_default();
+        // SAFETY: `to` is writable for `len`, by the caller's promise, and what is copied lies in the slice.
+        unsafe { std::ptr::copy_nonoverlapping(there.as_ptr(), to, len.min(there.len())) }
+    }
+}
+
+impl State {
+    fn take_parcels(&mut self, each: &mut dyn FnMut(&dyn Parcel) -> bool) -> Result<()> {
+        while let Some(message) = self.unexpected.front() {
+            let Unexpected::Kept { bytes, data: Some(words), number: None } = message else {
+                return Err(broken("a message that is no parcel"));
+            };
+            let words = usize::try_from(*words).ok().filter(|n| *n <= WORDS && 8 * n <= bytes.len());
+            let parcel = Kept { words: words.ok_or_else(|| broken("a parcel of more words than bytes"))?, bytes };
+            let len = bytes.len() as u64;
+            if !each(&parcel) {
+                return Ok(());
+            }
+            self.unexpected.pop_front();
+            if let Some(conn) = self.conn.as_deref_mut() {
+                conn.count_match(len);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn may_go(conn: &Conn, len: usize) -> bool {
+    conn.outstanding() < TX_SIZE && conn.tx.waiting() <= QUEUE_MAX && conn.may_go_whole(len as u64)
+}
+
+impl Lane for Endpoint {
+    fn max(&self) -> usize {
+        WHOLE_MAX as usize
+    }
+
+    unsafe fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool> {
+        let mut s = self.state.lock();
+        let len = total(bytes).unwrap_or(usize::MAX).saturating_add(8 * words.len());
+        if words.len() > WORDS || len > WHOLE_MAX as usize {
+            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length or shape does not go as one message"));
+        }
+        let conn = s.up()?;
+        if !may_go(conn, len) {
+            return Ok(false);
+        }
+        conn.admit(len as u64);
+        conn.put(Header::new(Kind::Send, DATA, len as u64));
+        conn.tx.put_word(words.len() as u64);
+        words.iter().for_each(|w| conn.tx.put_word(*w));
+        conn.tx.put_pieces(bytes);
+        s.stats.sends += 1;
+        // Whoever has posted it may not come back soon.
+        s.flush();
+        Ok(true)
+    }
+
+    fn take(&self, force: bool, each: &mut dyn FnMut(&dyn Parcel) -> bool) {
+        let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return };
+        s.progress(&self.domain, force);
+        if let Err(e) = s.take_parcels(each) {
+            s.down(&self.domain, e);
+        }
+    }
+}

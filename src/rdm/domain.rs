@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A domain over the domains of the lanes: each region is registered with all of them under one key.
+
+use crate::error::{Error, Result, errno};
+use crate::hmem::Site;
+use crate::mr::key::{desc_fits, desc_index};
+use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, RegionId, Source};
+use crate::prov::info::Info;
+use crate::prov::op::{IOV_LIMIT, Iov};
+use crate::prov::{self, Provider, flags};
+use crate::sync::serial::{Serial, Threading};
+use std::sync::Arc;
+
+/// A provider whose endpoints serve as lanes, and its domain.
+pub struct LaneDomain {
+    pub provider: &'static dyn Provider,
+    pub domain: Arc<dyn prov::Domain>,
+    /// What its endpoints are opened with.
+    pub info: Info,
+}
+
+pub struct Region {
+    pub generation: u64,
+    /// By lane; `None` once it is closed there.
+    pub ids: Vec<Option<RegionId>>,
+    pub site: Site,
+    pub start: usize,
+    pub base: u64,
+    pub key: u64,
+}
+
+#[derive(Default)]
+pub struct Regions {
+    pub all: Vec<Option<Region>>,
+    pub free: Vec<u32>,
+    pub count: u64,
+}
+
+impl Regions {
+    fn named(&self, desc: u64) -> Result<&Region> {
+        let region = self.all.get(desc_index(desc) as usize).and_then(Option::as_ref);
+        let found = region.filter(|r| desc_fits(desc, r.generation));
+        found.ok_or_else(|| Error::invalid("desc: names no open region of this domain"))
+    }
+
+    pub fn get(&mut self, id: RegionId) -> Result<&mut Region> {
+        let region = self.all.get_mut(id.index as usize).and_then(Option::as_mut);
+        region.filter(|r| r.generation == id.generation).ok_or_else(|| Error::invalid("mr: no open region of this domain"))
+    }
+}
+
+pub struct Domain {
+    pub threading: Threading,
+    pub lanes: Vec<LaneDomain>,
+    pub regions: Serial<Regions>,
+    keys: Serial<KeySource>,
+    /// The caller chooses the keys.
+    pub user_keys: bool,
+}
+
+impl Domain {
+    pub fn open(lanes: &[&'static dyn Provider], info: &Info, threading: Threading) -> Result<Domain> {
+        let mut open = Vec::new();
+        for provider in lanes {
+            // This domain draws the keys, so that all lanes have the same.
+            let of_lane = Info {
+                mr_mode: info.mr_mode & !flags::MR_MODE_PROV_KEY,
+                prov_name: Some(provider.name().into()),
+                src_addr: None,
+                dest_addr: None,
+                comp_order: 0,
+                ..info.clone()
+            };
+            let domain = provider.open_domain(&of_lane, threading)?;
+            open.push(LaneDomain { provider: *provider, domain, info: of_lane });
+        }
+        Ok(Domain {
+            threading,
+            lanes: open,
+            regions: Serial::new(threading, Regions::default()),
+            keys: Serial::new(threading, KeySource::new()?),
+            user_keys: info.mr_mode & flags::MR_MODE_PROV_KEY == 0,
+        })
+    }
+
+    /// Unguessable, and never 0.
+    pub fn draw(&self) -> u64 {
+        self.keys.lock().draw()
+    }
+
+    /// Where local memory lies that an operation describes by `desc`.
+    pub fn site(&self, desc: u64) -> Result<Site> {
+        if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { self.regions.lock().named(desc).map(|r| r.site) }
+    }
+
+    /// What `descs` are for one lane.
+    pub fn descs_of(&self, lane: usize, descs: &[u64]) -> Result<([u64; IOV_LIMIT], usize)> {
+        let mut out = [0; IOV_LIMIT];
+        if descs.iter().any(|d| *d != 0) {
+            let regions = self.regions.lock();
+            for (to, desc) in out.iter_mut().zip(descs).filter(|(_, desc)| **desc != 0) {
+                *to = regions.named(*desc)?.ids.get(lane).copied().flatten().map_or(0, |id| id.desc);
+            }
+        }
+        Ok((out, descs.len().min(IOV_LIMIT)))
+    }
+
+    /// How a peer names device memory that a registered region holds: address and key.
+    pub fn remote_name(&self, desc: u64, addr: usize) -> Result<(u64, u64)> {
+        let regions = self.regions.lock();
+        let region = regions.named(desc)?;
+        Ok((region.base.wrapping_add(addr.wrapping_sub(region.start) as u64), region.key))
+    }
+
+    /// Lets a peer of one lane read host memory, until the region is closed; gives it with the address that the peer uses.
+    pub fn lend(&self, lane: usize, iov: Iov) -> Result<(RegionId, u64)> {
+        let Some(lane) = self.lanes.get(lane) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
+        let source = Source::Iov(std::slice::from_ref(&iov));
+        let attr = Attr { source, requested_key: self.draw(), ..Attr::plain(Access::REMOTE_READ) };
+        let id = lane.domain.register(&attr)?;
+        let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr as u64 } else { 0 };
+        Ok((id, base))
+    }
+
+    pub fn take_back(&self, lane: usize, id: RegionId) -> Result<()> {
+        self.lanes.get(lane).map_or(Ok(()), |lane| lane.domain.close_region(id))
+    }
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A connectionless endpoint: the calls of the layer above, each under the endpoint's lock.
+
+use super::domain::Domain;
+use super::matcher::Matcher;
+use super::state::{Op, Ops, State, UNKNOWN};
+use super::wire::Label;
+use super::wireup::{self, source_of};
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::av::Name;
+use crate::prov::bind::{Binding, Bindings, Options};
+use crate::prov::info::Info;
+use crate::prov::op::{Common, Dir, Iov, RmaIov};
+use crate::prov::queue::Queue;
+use crate::prov::report::{PathReport, Stats};
+use crate::prov::{self, EventQueue, Request, flags};
+use crate::sync::gate::Fences;
+use crate::sync::serial::Serial;
+use crate::sys::epoll::Poller;
+use crate::sys::time;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Entries of the queue that the lanes' own results go to, which grows.
+const RESULTS: usize = 1 << 30;
+
+pub struct Endpoint {
+    domain: Arc<Domain>,
+    source: Option<SocketAddr>,
+    state: Serial<State>,
+}
+
+fn connectionless() -> Error {
+    Error::fixed(errno::EOPNOTSUPP, "ep: connectionless; its peers are indexes of an address vector, and connecting is its own affair")
+}
+
+impl Endpoint {
+    pub fn open(domain: Arc<Domain>, info: &Info) -> Result<Endpoint> {
+        let source = info.src_addr.as_deref().map(source_of).transpose()?;
+        let state = State {
+            name: None,
+            bind: Bindings::default(),
+            options: Options::new(false),
+            av: None,
+            av_changes: u64::MAX,
+            enabled: false,
+            closed: false,
+            directed: info.caps & flags::DIRECTED_RECV != 0,
+            deliver: false,
+            peers: Vec::new(),
+            by_place: HashMap::new(),
+            routes: Vec::new(),
+            tagged: Matcher::default(),
+            untagged: Matcher::default(),
+            claimed: HashMap::new(),
+            multi: Vec::new(),
+            ops: Ops::default(),
+            reads: VecDeque::new(),
+            busy: Vec::new(),
+            ready: Vec::new(),
+            cursor: 0,
+            joining: Vec::new(),
+            leaving: Vec::new(),
+            links: HashMap::new(),
+            next_link: 0,
+            broken: Vec::new(),
+            lent: Vec::new(),
+            greeters: Vec::new(),
+            results: Arc::new(Queue::new(RESULTS, domain.threading)),
+            events: Arc::new(EventQueue::default()),
+            drivers: Arc::default(),
+            grants: 0,
+            earliest: 0,
+            turns: 0,
+            last_look: 0,
+            stats: Stats::default(),
+            past: Stats::default(),
+            sleepers: 0,
+        };
+        Ok(Endpoint { source, state: Serial::new(domain.threading, state), domain })
+    }
+}
+
+impl prov::Endpoint for Endpoint {
+    /// No event names a connectionless endpoint.
+    fn set_object(&self, _object: usize) {}
+
+    fn cm_data_size(&self) -> usize {
+        0
+    }
+
+    fn bind(&self, what: Binding) -> Result<()> {
+        let mut s = self.state.lock();
+        if s.enabled {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
+        }
+        match what {
+            Binding::Av(_) if s.av.is_some() => return Err(Error::new(errno::EBUSY, "ep: an address vector is bound already")),
+            Binding::Av(av) => s.av = Some(av),
+            Binding::Order => return Err(Error::new(errno::EOPNOTSUPP, "info->comp_order: entries come as operations end")),
+            Binding::Drivers(drivers) => {
+                s.drivers = drivers.clone();
+                s.bind.bind(Binding::Drivers(drivers))?;
+            }
+            other => s.bind.bind(other)?,
+        }
+        Ok(())
+    }
+
+    fn enable(&self, op_flags: u64) -> Result<()> {
+        let mut s = self.state.lock();
+        if s.enabled {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
+        }
+        if s.av.is_none() {
+            return Err(Error::new(errno::EOPBADSTATE, "ep: bind an address vector before ep_enable"));
+        }
+        s.bind.check_complete()?;
+        let (at, greeters) = wireup::listen(&self.domain, self.source)?;
+        let mut name = Name::at(at);
+        (name.nonce, name.host) = (self.domain.draw(), wireup::host_hint());
+        s.name = Some(name);
+        s.greeters = greeters;
+        s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
+        s.enabled = true;
+        Ok(())
+    }
+
+    fn connect(&self, _address: &str, _data: &[u8]) -> Result<()> {
+        Err(connectionless())
+    }
+
+    fn connect_addr(&self, _address: &str) -> Result<()> {
+        Err(connectionless())
+    }
+
+    fn accept(&self, _request: Box<dyn Request>, _data: &[u8]) -> Result<()> {
+        Err(connectionless())
+    }
+
+    fn address(&self) -> Result<String> {
+        match self.state.lock().name {
+            Some(name) => Ok(name.to_string()),
+            None => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first; it has no address before")),
+        }
+    }
+
+    fn peer_address(&self) -> Result<String> {
+        Err(connectionless())
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        Err(connectionless())
+    }
+
+    fn close(&self) -> Result<()> {
+        let mut s = self.state.lock();
+        if !s.closed {
+            s.end_all(&self.domain);
+        }
+        s.take_back(&self.domain);
+        let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
+        while !s.leaving.is_empty() {
+            let State { leaving, .. } = &mut *s;
+            leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+            if time::now_ns() > until && !s.leaving.is_empty() {
+                return Err(Error::new(errno::EBUSY, "ep: a peer that does not go on still has a buffer of an operation"));
+            }
+        }
+        s.take_back(&self.domain);
+        s.bind = Bindings::default();
+        Ok(())
+    }
+
+    fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
+        self.state.lock().rma(&self.domain, dir, local, remote, common, descs)
+    }
+
+    fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
+        self.state.lock().send(&self.domain, local, common, descs, None)
+    }
+
+    fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
+        let mut s = self.state.lock();
+        s.recv(&self.domain, local, common, descs, None)?;
+        s.settle(&self.domain);
+        Ok(())
+    }
+
+    fn tsend(&self, local: &[Iov], common: &Common, descs: &[u64], tag: u64) -> Result<()> {
+        self.state.lock().send(&self.domain, local, common, descs, Some(tag))
+    }
+
+    fn trecv(&self, local: &[Iov], common: &Common, descs: &[u64], tag: u64, ignore: u64) -> Result<()> {
+        let mut s = self.state.lock();
+        s.recv(&self.domain, local, common, descs, Some((tag, ignore)))?;
+        s.settle(&self.domain);
+        Ok(())
+    }
+
+    fn cancel(&self, context: usize) -> Result<()> {
+        let mut s = self.state.lock();
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
+        for tagged in [true, false] {
+            if let Some(at) = s.space(tagged).search_posted(|r| r.context == context)
+                && let Some(recv) = s.withdraw_recv(tagged, at)
+            {
+                s.abandon(&recv, why, &Label::default(), UNKNOWN);
+                return Ok(());
+            }
+        }
+        let waiting = s.peers.iter_mut().flatten().find_map(|peer| {
+            let at = peer.waiting.iter().position(|w| w.end.context == context)?;
+            peer.waiting.remove(at)
+        });
+        if let Some(waiting) = waiting {
+            s.drop_waiting(waiting, why);
+            return Ok(());
+        }
+        let found = s.ops.each().find_map(|(number, op)| match op {
+            Op::Rma { peer, end, .. } if end.context == context => Some((number, *peer)),
+            _ => None,
+        });
+        if let Some((number, peer)) = found
+            && let Some(link) = s.peer(peer).and_then(|p| p.link().cloned())
+        {
+            return link.ep.cancel(number as usize);
+        }
+        Err(Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled"))
+    }
+
+    fn progress(&self, force: bool) {
+        if force {
+            return self.state.lock().progress(&self.domain, true);
+        }
+        if let Some(mut s) = self.state.try_lock() {
+            s.progress(&self.domain, false);
+        }
+    }
+
+    fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
+        let mut s = self.state.lock();
+        s.sleepers += 1;
+        let mut fences = None;
+        for (_, link) in s.ready.iter().chain(&s.joining) {
+            match link.ep.sleep(poller)? {
+                Some(Fences::Remote) => fences = Some(Fences::Remote),
+                Some(Fences::Full) => fences = fences.or(Some(Fences::Full)),
+                None => {}
+            }
+        }
+        s.greeters.iter().try_for_each(|g| g.listener.watch(poller))?;
+        Ok(fences)
+    }
+
+    fn may_sleep(&self) -> bool {
+        let s = self.state.lock();
+        s.events.is_empty() && s.results.is_empty() && s.ready.iter().chain(&s.joining).all(|(_, link)| link.ep.may_sleep())
+    }
+
+    fn awake(&self, poller: Option<&Poller>) {
+        let mut s = self.state.lock();
+        s.sleepers = s.sleepers.saturating_sub(1);
+        s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.ep.awake(poller));
+    }
+
+    fn nap_ns(&self) -> u64 {
+        /// Until a call that crossed another is made anew, or a peer is let go.
+        const NAP: u64 = 10_000_000;
+        let s = self.state.lock();
+        let now = time::now_ns();
+        let own = if s.earliest == 0 { u64::MAX } else { s.earliest.saturating_sub(now).max(1_000_000) };
+        let awaiting = s.peers.iter().flatten().any(|p| matches!(p.phase, super::peer::Phase::Awaiting { .. }));
+        let own = if awaiting || !s.leaving.is_empty() { own.min(NAP) } else { own };
+        let nap = s.ready.iter().chain(&s.joining).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
+        s.bind.sleeps(now, nap)
+    }
+
+    fn watched(&self) -> u64 {
+        let s = self.state.lock();
+        let lanes = s.ready.iter().chain(&s.joining).map(|(_, link)| link.ep.watched() ^ link.number as u64);
+        let all = lanes.chain(s.greeters.iter().map(|g| g.listener.watched()));
+        all.fold(0, |sum, n| sum.wrapping_mul(0x100_0000_01b3).wrapping_add(n + 1))
+    }
+
+    fn is_stalled(&self) -> bool {
+        let s = self.state.lock();
+        !s.busy.is_empty() || !s.reads.is_empty() || !s.lent.is_empty() || s.ready.iter().any(|(_, link)| link.ep.is_stalled())
+    }
+
+    fn options(&self) -> Options {
+        self.state.lock().options
+    }
+
+    fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
+        let mut s = self.state.lock();
+        change(&mut s.options);
+        let options = s.options;
+        s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.ep.set_options(&mut |o| *o = options));
+    }
+
+    /// By the only lane; with several peers, which one is meant is not said.
+    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
+        let s = self.state.lock();
+        match &s.ready[..] {
+            [(_, link)] => {
+                let (descs, _) = self.domain.descs_of(link.of, &[desc])?;
+                link.ep.report(key, descs[0])
+            }
+            [] => Err(Error::new(errno::ENOTCONN, "ep: no peer was reached yet")),
+            _ => Err(Error::new(errno::EOPNOTSUPP, "ep: has several peers; a path is that of one")),
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        let s = self.state.lock();
+        let mut all = s.past;
+        s.ready.iter().for_each(|(_, link)| all.add(&link.ep.stats()));
+        Stats { sends: s.stats.sends, recvs: s.stats.recvs, errors: s.stats.errors, unexpected: s.stats.unexpected, ..all }
+    }
+}

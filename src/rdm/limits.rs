@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How long messages are and how many there can be: what discovery tells and posting checks.
+
+/// Longest message or RMA operation.
+pub const MAX_MSG: usize = 1 << 40;
+/// Bytes that an inject call takes.
+pub const INJECT_SIZE: usize = 1024;
+/// Bytes up to which a message is not offered.
+pub const EAGER_MAX: usize = 8 << 10;
+/// Bytes of a parcel's words.
+pub const HEAD: usize = 64;
+/// Offers of one peer's that wait for their receives; messages behind them wait at the sender.
+pub const OFFERS_MAX: usize = 1 << 16;
+/// Offers of all peers that wait here.
+pub const OFFERED_MAX: usize = 1 << 20;
+/// Bytes of unexpected messages that a peer may send at first, and at most.
+pub const FIRST_GRANT: u64 = 64 << 10;
+pub const MOST_GRANT: u64 = 1 << 20;
+/// Bytes of grants beyond the first, of all peers together.
+pub const GRANTS_MAX: u64 = 64 << 20;
+/// More than a peer of this library grants.
+pub const GRANT_LIMIT: u64 = 1 << 30;

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an endpoint knows of a peer once it was used: its name, the lane that leads to it, what waits for the lane, and the
+//! grants of both sides.
+
+use super::limits::{FIRST_GRANT, GRANT_LIMIT, MOST_GRANT};
+use super::wire::{Label, OVERHEAD, Words};
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
+use crate::prov::av::Name;
+use crate::prov::op::{Dir, Pieces, RmaIov};
+use crate::prov::{Endpoint, Lane, Listener};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The number of a peer at this endpoint.
+pub type Id = u32;
+
+/// An endpoint of a provider that leads to one peer.
+pub struct Link {
+    pub ep: Box<dyn Endpoint>,
+    /// Which of the domain's lanes it is of.
+    pub of: usize,
+    /// What its events name.
+    pub number: usize,
+}
+
+impl Link {
+    pub fn lane(&self) -> Result<&dyn Lane> {
+        self.ep.lane().ok_or_else(|| Error::fixed(errno::EOPNOTSUPP, "a provider whose endpoints are no lanes"))
+    }
+}
+
+/// What listens for callers on one lane.
+pub struct Greeter {
+    pub of: usize,
+    pub listener: Box<dyn Listener>,
+}
+
+pub enum Phase {
+    /// No lane: nothing was sent yet, or the last lane is over.
+    Fresh,
+    Dialing(Arc<Link>),
+    /// It has called, and has not said yet that it knows that it was heard.
+    Accepting(Arc<Link>),
+    /// Both have called, and the other call counts.
+    Awaiting {
+        until: u64,
+    },
+    Ready(Arc<Link>),
+    /// This very endpoint.
+    Own,
+}
+
+/// How an operation of this side ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct End {
+    pub context: usize,
+    /// Completion flags.
+    pub kind: u64,
+    pub len: usize,
+    pub buf: usize,
+    pub wanted: bool,
+    /// Absolute; 0: none.
+    pub deadline: u64,
+    pub silent: bool,
+    pub tag: u64,
+}
+
+/// A message or an RMA operation that has not started.
+pub struct Waiting {
+    pub end: End,
+    pub flags: u64,
+    pub pieces: Pieces,
+    pub descs: Vec<u64>,
+    pub site: Site,
+    /// The bytes of an inject call.
+    pub owned: Option<Box<[u8]>>,
+    pub what: What,
+}
+
+pub enum What {
+    /// `offered`: under this number its regions are lent already.
+    Message {
+        label: Label,
+        offered: Option<(u64, Vec<RmaIov>)>,
+    },
+    Rma {
+        dir: Dir,
+        remote: Vec<RmaIov>,
+        data: u64,
+    },
+}
+
+/// Bytes of unexpected messages, counted since the lane was connected.
+#[derive(Default)]
+pub struct Credit {
+    /// What this side may send: the peer's grant, what was charged to it, what the peer has consumed of it.
+    granted: u64,
+    charged: u64,
+    returned: u64,
+    /// What the peer may send: our grant, what came, what was consumed of it, and what the peer was told of.
+    grant: u64,
+    came: u64,
+    consumed: u64,
+    told: u64,
+}
+
+impl Credit {
+    pub fn new(granted: u64) -> Credit {
+        Credit { granted: granted.min(GRANT_LIMIT), grant: FIRST_GRANT, ..Credit::default() }
+    }
+
+    #[inline]
+    pub fn may_send(&self, len: usize) -> bool {
+        self.charged - self.returned + len as u64 + OVERHEAD <= self.granted
+    }
+
+    #[inline]
+    pub fn sent(&mut self, len: usize) {
+        self.charged += len as u64 + OVERHEAD;
+    }
+
+    /// The peer tells what it has consumed, and its grant.
+    pub fn returned(&mut self, consumed: u64, grant: u64) -> Result<()> {
+        if consumed < self.returned || consumed > self.charged || grant < self.granted {
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer takes back what it granted, or counts what was not sent"));
+        }
+        (self.returned, self.granted) = (consumed, grant.min(GRANT_LIMIT));
+        Ok(())
+    }
+
+    #[inline]
+    pub fn came(&mut self, len: usize) -> Result<()> {
+        self.came += len as u64 + OVERHEAD;
+        if self.came - self.told > self.grant {
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer sent more than it was granted"));
+        }
+        Ok(())
+    }
+
+    /// A message was matched. Gives what to tell the peer, when it is worth it; `widen`: how much more may be granted.
+    #[inline]
+    pub fn consumed(&mut self, len: usize, widen: impl FnOnce(u64) -> bool) -> Option<Words> {
+        self.consumed += len as u64 + OVERHEAD;
+        if self.consumed - self.told < self.grant / 2 {
+            return None;
+        }
+        // It uses what it has.
+        if self.grant < MOST_GRANT && widen(self.grant) {
+            self.grant *= 2;
+        }
+        self.told = self.consumed;
+        Some(Words::credit(self.told, self.grant))
+    }
+
+    pub fn grant(&self) -> u64 {
+        self.grant
+    }
+}
+
+pub struct Peer {
+    /// As far as it is known: in full once a lane was connected.
+    pub name: Name,
+    /// Its index in the address vector, or a number above all of them.
+    pub source: u64,
+    pub phase: Phase,
+    pub waiting: VecDeque<Waiting>,
+    /// Parcels without bytes, which go first.
+    pub control: VecDeque<Words>,
+    pub credit: Credit,
+    /// Operations that the lane or the peer has.
+    pub under_way: usize,
+    /// Offers that were not taken yet.
+    pub offers: usize,
+}
+
+impl Peer {
+    pub fn new(name: Name, source: u64) -> Peer {
+        Peer {
+            name,
+            source,
+            phase: Phase::Fresh,
+            waiting: VecDeque::new(),
+            control: VecDeque::new(),
+            credit: Credit::default(),
+            under_way: 0,
+            offers: 0,
+        }
+    }
+
+    pub fn link(&self) -> Option<&Arc<Link>> {
+        match &self.phase {
+            Phase::Ready(link) | Phase::Dialing(link) | Phase::Accepting(link) => Some(link),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub fn ready(&self) -> Option<&Arc<Link>> {
+        match &self.phase {
+            Phase::Ready(link) => Some(link),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_are_kept_by_both_sides() {
+        let (mut one, mut other) = (Credit::new(FIRST_GRANT), Credit::new(FIRST_GRANT));
+        let mut room = 1 << 20;
+        for round in 0..10_000usize {
+            let len = round * 37 % 8000;
+            if !one.may_send(len) {
+                panic!("consumed at once, so there is always a grant");
+            }
+            one.sent(len);
+            other.came(len).unwrap();
+            let tell = other.consumed(len, |more| {
+                let enough = room >= more;
+                room -= if enough { more } else { 0 };
+                enough
+            });
+            if let Some(words) = tell {
+                let words = words.as_slice();
+                one.returned(words[1], words[2]).unwrap();
+            }
+        }
+        assert_eq!(other.grant(), MOST_GRANT);
+        while one.may_send(1000) {
+            one.sent(1000);
+            other.came(1000).unwrap();
+        }
+        assert!(other.came(MOST_GRANT as usize / 2).is_err(), "beyond the grant");
+        assert!(one.returned(0, MOST_GRANT).is_err() && one.returned(u64::MAX, MOST_GRANT).is_err());
+    }
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Progress of a connectionless endpoint: what the lanes brought, what their operations came to, what waits for them; and now
+//! and then callers, lanes that are being connected, and deadlines. A turn costs what is active.
+
+use super::domain::Domain;
+use super::matcher::At;
+use super::peer::Id;
+use super::state::{Op, State, UNKNOWN};
+use super::wire::Label;
+use crate::error::{Code, Error, errno};
+use crate::prov::flags;
+use crate::prov::queue::{Completion, Taken};
+use crate::sys::time;
+
+/// Lanes that are looked at in every turn; of more, a part each time.
+const LANES: usize = 16;
+/// Ticks between two looks at what is rare.
+const LOOK: u64 = 100_000;
+
+impl State {
+    pub fn progress(&mut self, domain: &Domain, force: bool) {
+        if !self.enabled || self.closed {
+            return;
+        }
+        self.poll_lanes(force);
+        self.turns = self.turns.wrapping_add(1);
+        let due = self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK;
+        if force || due || !self.joining.is_empty() {
+            self.look(domain);
+        }
+        self.settle(domain);
+    }
+
+    #[inline]
+    fn poll_lanes(&mut self, force: bool) {
+        let mut ready = std::mem::take(&mut self.ready);
+        let many = ready.len();
+        for k in 0..many {
+            // Of many: those that brought something lately, which stand first, and a part of the others.
+            let at = match k {
+                _ if force || many <= 2 * LANES || k < LANES => k,
+                _ if k < 2 * LANES => {
+                    self.cursor = (self.cursor + 1) % (many - LANES);
+                    LANES + self.cursor
+                }
+                _ => break,
+            };
+            let Some((id, link)) = ready.get(at) else { continue };
+            let (id, mut brought) = (*id, false);
+            if let Ok(lane) = link.lane() {
+                lane.take(force, &mut |parcel| {
+                    brought = true;
+                    self.on_parcel(id, link.number, parcel)
+                });
+            }
+            if brought && at >= LANES {
+                ready.swap(at, (self.turns as usize).wrapping_mul(7) % LANES);
+            }
+        }
+        self.ready = ready;
+    }
+
+    /// What turned out while lanes were looked at.
+    #[inline]
+    pub fn settle(&mut self, domain: &Domain) {
+        self.take_results(domain);
+        if !self.broken.is_empty() {
+            for (id, why) in std::mem::take(&mut self.broken) {
+                self.over(domain, id, why);
+            }
+        }
+        if !self.reads.is_empty() {
+            self.post_reads(domain);
+            self.take_results(domain);
+        }
+        if !self.busy.is_empty() {
+            for id in std::mem::take(&mut self.busy) {
+                self.flush(domain, id);
+            }
+            self.take_results(domain);
+        }
+        if !self.lent.is_empty() {
+            self.take_back(domain);
+        }
+    }
+
+    /// Results of the lanes' operations.
+    #[inline]
+    pub fn take_results(&mut self, _domain: &Domain) {
+        loop {
+            let mut batch = [Completion::default(); 32];
+            let taken = self.results.take(batch.len(), |i, c| batch.iter_mut().skip(i).take(1).for_each(|place| *place = *c));
+            match taken {
+                Taken::Empty => return,
+                Taken::Some(n) => batch.iter().take(n).for_each(|c| self.on_result(c, None)),
+                Taken::ErrorFirst => {
+                    if let Some((c, failure, _)) = self.results.take_error() {
+                        self.on_result(&c, Some(failure.error));
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_result(&mut self, c: &Completion, error: Option<Error>) {
+        if c.flags & flags::REMOTE_WRITE != 0 {
+            return self.on_remote_data(c);
+        }
+        let number = c.context as u64;
+        match self.ops.get(number) {
+            Some(Op::Rma { peer, .. }) => {
+                let id = *peer;
+                if let Some(peer) = self.peer(id) {
+                    peer.under_way = peer.under_way.saturating_sub(1);
+                    if !peer.waiting.is_empty() {
+                        self.stay_busy(id);
+                    }
+                }
+                if let Some(Op::Rma { end, .. }) = self.ops.take(number) {
+                    self.end(&end, error.map_or(Ok(()), Err));
+                }
+            }
+            Some(Op::Reading { .. }) => self.read_ended(number, error.map_or(Ok(()), Err)),
+            _ => {}
+        }
+    }
+
+    /// A peer's write with data.
+    fn on_remote_data(&mut self, c: &Completion) {
+        if let Some(counter) = &self.bind.counters.remote_write {
+            counter.add(1);
+        }
+        if let Some(q) = &self.bind.rx {
+            q.push(*c);
+        }
+    }
+
+    /// Looks at what is rare.
+    #[cold]
+    fn look(&mut self, domain: &Domain) {
+        self.last_look = time::ticks();
+        self.look_at_av();
+        self.greet(domain);
+        let joining = self.joining.clone();
+        joining.iter().for_each(|(_, link)| link.ep.progress(true));
+        self.take_events(domain);
+        let now = time::now_ns();
+        self.end_waits(now);
+        self.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+        if self.earliest != 0 && now >= self.earliest {
+            self.expire(domain, now);
+        }
+    }
+
+    /// Ends what is late.
+    #[cold]
+    fn expire(&mut self, domain: &Domain, now: u64) {
+        let mut next = 0u64;
+        let mut is_late = |deadline: u64| {
+            if deadline > now && (next == 0 || deadline < next) {
+                next = deadline;
+            }
+            deadline != 0 && deadline <= now
+        };
+        let late = || Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation could not start or finish before its deadline");
+        let mut ended = Vec::new();
+        for peer in self.peers.iter_mut().flatten().filter(|p| !p.waiting.is_empty()) {
+            let (gone, kept): (Vec<_>, Vec<_>) = peer.waiting.drain(..).partition(|w| is_late(w.end.deadline));
+            peer.waiting.extend(kept);
+            ended.extend(gone);
+        }
+        let offers: Vec<u64> =
+            self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { end, .. } if is_late(end.deadline))).map(|(n, _)| n).collect();
+        let receives: Vec<(bool, At)> = [true, false]
+            .into_iter()
+            .flat_map(|tagged| {
+                let space = if tagged { &self.tagged } else { &self.untagged };
+                space.search_all(|recv| is_late(recv.deadline)).into_iter().map(move |at| (tagged, at))
+            })
+            .collect();
+        self.earliest = next;
+        ended.into_iter().for_each(|w| self.drop_waiting(w, late()));
+        for number in offers {
+            self.withdraw(domain, number, late());
+        }
+        for (tagged, at) in receives {
+            if let Some(recv) = self.withdraw_recv(tagged, at) {
+                let why = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
+                self.abandon(&recv, why, &Label::default(), UNKNOWN);
+            }
+        }
+    }
+
+    /// Takes an offer back that the peer has not read; if it may be reading, the offer stays.
+    fn withdraw(&mut self, domain: &Domain, number: u64, why: Error) {
+        let Some(Op::Offered { lent, .. }) = self.ops.get(number) else { return };
+        let closed = lent.clone().into_iter().all(|(lane, id)| domain.take_back(lane, id).is_ok());
+        if closed && let Some(Op::Offered { peer, end, .. }) = self.ops.take(number) {
+            if let Some(peer) = self.peer(peer) {
+                (peer.offers, peer.under_way) = (peer.offers.saturating_sub(1), peer.under_way.saturating_sub(1));
+            }
+            self.fail(&end, why);
+        } else {
+            self.earliest = time::now_ns() + 10_000_000;
+        }
+    }
+
+    /// Ends everything, because the endpoint closes.
+    pub fn end_all(&mut self, domain: &Domain) {
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the endpoint down");
+        for id in 0..self.peers.len() as Id {
+            self.over(domain, id, why.clone());
+        }
+        for tagged in [true, false] {
+            while let Some(at) = self.space(tagged).search_posted(|_| true) {
+                if let Some(recv) = self.withdraw_recv(tagged, at) {
+                    self.abandon(&recv, why.clone(), &Label::default(), UNKNOWN);
+                }
+            }
+        }
+        let own: Vec<u64> = self.ops.each().map(|(number, _)| number).collect();
+        for number in own {
+            if let Some(Op::Own { end, .. }) = self.ops.take(number) {
+                self.fail(&end, why.clone());
+            }
+        }
+        self.greeters.clear();
+        self.claimed.clear();
+        self.closed = true;
+        self.take_back(domain);
+    }
+}

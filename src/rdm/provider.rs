@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `fabric` calls: the sets of lanes that there are, each as a provider, and a domain of one.
+
+use super::domain::{Domain, Region, Regions};
+use super::endpoint::Endpoint;
+use super::limits::{INJECT_SIZE, MAX_MSG};
+use crate::error::{Error, Result, errno};
+use crate::mr::key::{INDEX_BITS, desc_of};
+use crate::mr::{Attr, Facts, RegionId, Source};
+use crate::prov::av::{Name, SCHEME};
+use crate::prov::info::{Ask, EP_RDM, Info};
+use crate::prov::queue::Counter;
+use crate::prov::{self, Offer, Provider, flags};
+use crate::sync::serial::Threading;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+/// Lanes that are tried in this order, under one name.
+pub struct Rdm {
+    name: &'static str,
+    lanes: &'static [&'static str],
+}
+
+/// Best first.
+pub static SETS: &[Rdm] =
+    &[Rdm { name: "shm+tcp", lanes: &["shm", "tcp"] }, Rdm { name: "shm", lanes: &["shm"] }, Rdm { name: "tcp", lanes: &["tcp"] }];
+
+/// The set of lanes of an info.
+pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
+    match SETS.iter().find(|set| Some(set.name) == name) {
+        Some(set) => Ok(set),
+        None => Err(Error::new(errno::ENODEV, format!("info->prov_name: no connectionless endpoints of {name:?}"))),
+    }
+}
+
+/// Candidates of every set, best first; those of one that is not `wanted` are not looked for.
+pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
+    SETS.iter().filter(|set| wanted(set.name)).flat_map(|set| set.candidates(ask)).collect()
+}
+
+/// Operations and receives that discovery speaks of; there may be more.
+const SIZE: usize = 65536;
+
+/// What node and service name; none: neither was given.
+fn named(ask: &Ask<'_>) -> Result<Option<String>> {
+    if let Some(whole) = ask.service.filter(|s| s.contains("://")) {
+        return match whole.starts_with(SCHEME) {
+            true => Ok(Some(whole.into())),
+            false => Err(Error::new(errno::ENODATA, format!("service {whole:?} is the address of a connected endpoint"))),
+        };
+    }
+    let port = match ask.service {
+        None if ask.node.is_none() => return Ok(None),
+        None => 0,
+        Some(text) => text.parse::<u16>().map_err(|_| Error::new(errno::ENODATA, format!("service {text:?} is no port number")))?,
+    };
+    let at = match ask.node {
+        None => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        Some(node) => {
+            let unknown = |why: String| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?}: {why}"));
+            let bare = node.trim_start_matches('[').trim_end_matches(']');
+            let found: Vec<SocketAddr> = match bare.parse::<IpAddr>() {
+                Ok(ip) => vec![SocketAddr::new(ip, port)],
+                Err(_) => (node, port).to_socket_addrs().map_err(|e| unknown(e.to_string()))?.collect(),
+            };
+            let first = found.iter().find(|at| at.is_ipv4()).or(found.first());
+            *first.ok_or_else(|| unknown("has no IP address".into()))?
+        }
+    };
+    Ok(Some(format!("{SCHEME}{at}")))
+}
+
+impl Rdm {
+    fn providers(&self) -> Result<Vec<&'static dyn Provider>> {
+        self.lanes.iter().map(|name| prov::get(Some(name))).collect()
+    }
+
+    fn info(&self, ask: &Ask<'_>) -> Result<Info> {
+        let mut all: Option<Info> = None;
+        for provider in self.providers()? {
+            let own = Ask { node: None, service: None, source: false, domain: None, near: ask.near };
+            let found = provider.candidates(&own).into_iter().next();
+            let lane = found.ok_or_else(|| Error::new(errno::ENODATA, format!("{} offers nothing here", provider.name())))?;
+            if let Some(why) = lane.reason {
+                return Err(why);
+            }
+            all = Some(match all {
+                None => lane,
+                Some(all) => Info {
+                    caps: all.caps & lane.caps | (all.caps | lane.caps) & (flags::LOCAL_COMM | flags::REMOTE_COMM),
+                    msg_order: all.msg_order & lane.msg_order,
+                    paths: all.paths | lane.paths,
+                    mr_mode: all.mr_mode & lane.mr_mode,
+                    tx_iov_limit: all.tx_iov_limit.min(lane.tx_iov_limit),
+                    rx_iov_limit: all.rx_iov_limit.min(lane.rx_iov_limit),
+                    rma_iov_limit: all.rma_iov_limit.min(lane.rma_iov_limit),
+                    mr_iov_limit: all.mr_iov_limit.min(lane.mr_iov_limit),
+                    mr_cnt: all.mr_cnt.min(lane.mr_cnt),
+                    ..all
+                },
+            });
+        }
+        let lane = all.ok_or_else(|| Error::fixed(errno::ENODATA, "no lanes"))?;
+        // A message that is offered is read later, so what is posted behind it may be done before.
+        const BEHIND_SENDS: u64 = 1 << 2 | 1 << 5;
+        Ok(Info {
+            caps: lane.caps | flags::TAGGED | flags::DIRECTED_RECV | flags::SOURCE | flags::MULTI_RECV,
+            msg_order: lane.msg_order & !BEHIND_SENDS,
+            ep_type: EP_RDM,
+            inject_size: INJECT_SIZE,
+            tx_size: SIZE,
+            rx_size: SIZE,
+            max_msg_size: MAX_MSG,
+            cm_data_size: 0,
+            src_addr: None,
+            dest_addr: None,
+            prov_name: Some(self.name.into()),
+            fabric_name: Some(self.name.into()),
+            domain_name: Some(self.name.into()),
+            ..lane
+        })
+    }
+}
+
+impl Provider for Rdm {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn offer(&self) -> Offer {
+        let usable = self.providers().and_then(|all| all.iter().try_for_each(|p| p.offer().usable));
+        Offer { name: self.name, usable, facts: Vec::new() }
+    }
+
+    fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
+        let stub = || Info { prov_name: Some(self.name.into()), ep_type: EP_RDM, ..Info::default() };
+        let info = self.info(ask).and_then(|info| {
+            let address = named(ask)?;
+            Ok(if ask.source { Info { src_addr: address, ..info } } else { Info { dest_addr: address, ..info } })
+        });
+        vec![info.unwrap_or_else(|why| Info { reason: Some(why), ..stub() })]
+    }
+
+    fn check_address(&self, address: &str) -> Result<()> {
+        address.parse::<Name>().map(|_| ())
+    }
+
+    fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn prov::Domain>> {
+        Ok(Arc::new(Domain::open(&self.providers()?, info, threading)?))
+    }
+
+    fn open_listener(&self, _info: &Info) -> Result<Box<dyn prov::Listener>> {
+        Err(Error::new(errno::EOPNOTSUPP, "pep: connectionless endpoints need none"))
+    }
+}
+
+impl prov::Domain for Domain {
+    fn in_use(&self) -> Option<String> {
+        self.lanes.iter().find_map(|lane| lane.domain.in_use())
+    }
+
+    fn open_endpoint(self: Arc<Self>, info: &Info, _context: usize) -> Result<Box<dyn prov::Endpoint>> {
+        Ok(Box::new(Endpoint::open(self, info)?))
+    }
+
+    fn polls_memory(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.domain.polls_memory())
+    }
+
+    fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
+        let key = if self.user_keys { attr.requested_key } else { self.draw() };
+        let mut ids: Vec<Option<RegionId>> = Vec::new();
+        for lane in &self.lanes {
+            let source = match &attr.source {
+                Source::Iov(iov) => Source::Iov(iov),
+                Source::File { fd, offset, len, base_addr } => Source::File { fd: *fd, offset: *offset, len: *len, base_addr: *base_addr },
+            };
+            match lane.domain.register(&Attr { source, requested_key: key, ..*attr }) {
+                Ok(id) => ids.push(Some(id)),
+                Err(e) => {
+                    for (lane, id) in self.lanes.iter().zip(&ids) {
+                        id.and_then(|id| lane.domain.close_region(id).err()).iter().for_each(|e| crate::log!(Warn, "{e}"));
+                    }
+                    return Err(e.context(lane.provider.name()));
+                }
+            }
+        }
+        let facts = match (self.lanes.first(), ids.first().copied().flatten()) {
+            (Some(lane), Some(id)) => lane.domain.facts(id)?,
+            _ => return Err(Error::fixed(errno::ENODEV, "domain: it has no lanes")),
+        };
+        let start = match &attr.source {
+            Source::Iov(iov) => iov.first().map_or(0, |v| v.addr),
+            Source::File { .. } => facts.base as usize,
+        };
+        let mut regions = self.regions.lock();
+        let Regions { all, free, count } = &mut *regions;
+        *count += 1;
+        let generation = *count << INDEX_BITS;
+        let region = Some(Region { generation, ids, site: facts.site, start, base: facts.base, key });
+        let index = match free.pop() {
+            Some(index) => index,
+            None => {
+                all.push(None);
+                (all.len() - 1) as u32
+            }
+        };
+        if let Some(place) = all.get_mut(index as usize) {
+            *place = region;
+        }
+        Ok(RegionId { index, generation, key, desc: desc_of(index, generation, !facts.site.is_host()) })
+    }
+
+    fn close_region(&self, id: RegionId) -> Result<()> {
+        let ids = self.regions.lock().get(id)?.ids.clone();
+        for (at, lane) in self.lanes.iter().enumerate() {
+            if let Some(of_lane) = ids.get(at).copied().flatten() {
+                lane.domain.close_region(of_lane)?;
+                if let Some(place) = self.regions.lock().get(id)?.ids.get_mut(at) {
+                    *place = None;
+                }
+            }
+        }
+        let mut regions = self.regions.lock();
+        if let Some(place) = regions.all.get_mut(id.index as usize) {
+            *place = None;
+            regions.free.push(id.index);
+        }
+        Ok(())
+    }
+
+    fn facts(&self, id: RegionId) -> Result<Facts> {
+        let mut all: Option<Facts> = None;
+        let ids = self.regions.lock().get(id)?.ids.clone();
+        for (lane, of_lane) in self.lanes.iter().zip(ids) {
+            let facts = lane.domain.facts(of_lane.ok_or_else(|| Error::invalid("mr: it is being closed"))?)?;
+            match &mut all {
+                Some(all) => all.paths |= facts.paths,
+                None => all = Some(facts),
+            }
+        }
+        all.ok_or_else(|| Error::fixed(errno::ENODEV, "domain: it has no lanes"))
+    }
+
+    fn explain_region(&self, id: RegionId) -> Result<String> {
+        let ids = self.regions.lock().get(id)?.ids.clone();
+        let mut text = String::new();
+        for (lane, of_lane) in self.lanes.iter().zip(ids) {
+            let of_lane = of_lane.ok_or_else(|| Error::invalid("mr: it is being closed"))?;
+            text += &format!("over {}:\n{}\n", lane.provider.name(), lane.domain.explain_region(of_lane)?.trim_end());
+        }
+        Ok(text)
+    }
+
+    fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
+        let ids = self.regions.lock().get(id)?.ids.clone();
+        for (lane, of_lane) in self.lanes.iter().zip(ids) {
+            if let Some(of_lane) = of_lane {
+                lane.domain.bind_counter(of_lane, counter.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn regions_covering(&self, addr: u64, len: u64) -> usize {
+        self.lanes.first().map_or(0, |lane| lane.domain.regions_covering(addr, len))
+    }
+
+    fn allocate(&self, len: usize) -> Result<usize> {
+        match self.lanes.first() {
+            Some(lane) => lane.domain.allocate(len),
+            None => Err(Error::fixed(errno::ENODEV, "domain: it has no lanes")),
+        }
+    }
+
+    fn free(&self, addr: usize) -> Result<()> {
+        match self.lanes.first() {
+            Some(lane) => lane.domain.free(addr),
+            None => Err(Error::fixed(errno::ENODEV, "domain: it has no lanes")),
+        }
+    }
+}

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Receives and arrivals: what joins the two, and how the bytes get into place. Called while a lane hands out its parcels, so
+//! nothing here touches a lane; what is to be posted waits in `reads` and in the peers' `control`.
+
+use super::domain::Domain;
+use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERED_MAX};
+use super::matcher::{At, Want};
+use super::peer::{Id, Phase, Waiting};
+use super::state::{Multi, Op, Recv, State, Unexpected};
+use super::wire::{Head, Label, Offer, Words};
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::parts;
+use crate::mr::piece::{load, store};
+use crate::prov::Parcel;
+use crate::prov::av::UNSPEC;
+use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
+use crate::prov::op::{Common, Iov, Pieces, RmaIov, measure};
+use crate::prov::queue::{Completion, Failure};
+
+impl State {
+    /// Posts a receive; `tag`: with its bits to ignore.
+    pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64], tag: Option<(u64, u64)>) -> Result<()> {
+        self.check_enabled()?;
+        if self.bind.rx.is_none() && self.bind.counters.recv.is_none() {
+            return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for receives"));
+        }
+        let source = match c.peer {
+            peer if peer == UNSPEC || !self.directed => UNSPEC,
+            peer => {
+                let id = self.route(peer)?;
+                self.peer(id).map_or(UNSPEC, |p| p.source)
+            }
+        };
+        let (tag, ignore) = tag.map_or((None, 0), |(tag, ignore)| (Some(tag), ignore));
+        let want = Want { source, tag: tag.unwrap_or(0), ignore };
+        let room = measure(local, MAX_MSG)?;
+        let mut recv = Recv {
+            pieces: Pieces::from(local).ok_or(Error::invalid("iov_count"))?,
+            descs: descs.to_vec(),
+            site: domain.site(descs.first().copied().unwrap_or(0))?,
+            room,
+            context: c.context,
+            wanted: self.bind.wants_receive(c.flags),
+            tagged: tag.is_some(),
+            deadline: 0,
+            multi: None,
+        };
+        if c.flags & (PEEK | CLAIM | DISCARD) != 0 {
+            return self.probe(&want, recv, c.flags);
+        }
+        recv.deadline = self.recv_deadline(c);
+        if c.flags & flags::MULTI_RECV != 0 {
+            if local.len() != 1 {
+                return Err(Error::invalid("iov_count: a buffer for several messages has one piece"));
+            }
+            let min = self.options.min_multi_recv;
+            let slot = self.multi.iter().position(Option::is_none).unwrap_or_else(|| {
+                self.multi.push(None);
+                self.multi.len() - 1
+            });
+            if let Some(place) = self.multi.get_mut(slot) {
+                *place = Some(Multi { arriving: 0, full: false, min });
+            }
+            recv.multi = Some((slot as u32, 0));
+        }
+        let tagged = recv.tagged;
+        let Some(first) = self.space(tagged).find_unexpected(&want) else {
+            self.space(tagged).post(want, recv);
+            return Ok(());
+        };
+        if recv.multi.is_none() {
+            self.join(tagged, first, recv);
+            return Ok(());
+        }
+        let at = self.space(tagged).post(want, recv);
+        let mut next = Some(first);
+        while let Some(message) = next {
+            let len = self.len_of(tagged, message);
+            let Some(part) = self.take_recv(tagged, at, len) else { break };
+            self.join(tagged, message, part);
+            next = match self.space(tagged).posted(at) {
+                Some(_) => self.space(tagged).find_unexpected(&want),
+                None => None,
+            };
+        }
+        Ok(())
+    }
+
+    fn len_of(&mut self, tagged: bool, at: At) -> usize {
+        match self.space(tagged).unexpected(at) {
+            Some((_, _, Unexpected::Eager { bytes, .. })) => bytes.len(),
+            Some((_, _, Unexpected::Offered { offer, .. })) => offer.len as usize,
+            Some((_, _, Unexpected::Own { number, .. })) => {
+                let number = *number;
+                self.ops.get(number).map_or(0, |op| if let Op::Own { end, .. } = op { end.len } else { 0 })
+            }
+            None => 0,
+        }
+    }
+
+    /// A message that waited has its receive.
+    fn join(&mut self, tagged: bool, at: At, recv: Recv) {
+        let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
+        if let Some(message) = self.space(tagged).remove_unexpected(at) {
+            self.give(message, recv, tagged.then_some(tag), source);
+        }
+    }
+
+    fn give(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64) {
+        match message {
+            Unexpected::Eager { from, link, bytes, data } => {
+                let (label, n) = (Label { tag, data }, bytes.len().min(recv.room));
+                // SAFETY: the receive's pieces are the C caller's promise.
+                let placed = unsafe { store(recv.site, recv.pieces.as_slice(), 0, bytes.get(..n).unwrap_or_default()) };
+                self.consumed(from, link, bytes.len());
+                self.placed(&recv, placed, n, bytes.len() - n, &label, source);
+            }
+            Unexpected::Offered { from, link, offer, data } => self.take_offer(from, Some(link), offer, Label { tag, data }, recv, source),
+            Unexpected::Own { number, data } => {
+                let Some(Op::Own { end, pieces, site, .. }) = self.ops.get(number) else { return };
+                let (end, site, n) = (*end, *site, end.len.min(recv.room));
+                let mut bytes = vec![0u8; n];
+                // SAFETY: the send's pieces are the C caller's promise, or bytes of our own.
+                let loaded = unsafe { load(site, pieces.as_slice(), 0, &mut bytes) };
+                // SAFETY: as above, of the receive's.
+                let placed = loaded.and_then(|()| unsafe { store(recv.site, recv.pieces.as_slice(), 0, &bytes) });
+                self.ops.take(number);
+                self.placed(&recv, placed, n, end.len - n, &Label { tag, data }, source);
+                self.succeed(&end);
+            }
+        }
+    }
+
+    fn placed(&mut self, recv: &Recv, placed: Result<()>, n: usize, lost: usize, label: &Label, source: u64) {
+        match placed {
+            Ok(()) => self.received(recv, n, lost, label, source),
+            Err(e) => self.abandon(recv, Error::coded(e.errno, Code::Fault, e.words), label, source),
+        }
+    }
+
+    /// An unexpected message of the peer's was matched.
+    fn consumed(&mut self, from: Id, link: usize, len: usize) {
+        let mut grants = self.grants;
+        // Of a lane that is over, nobody wants to hear.
+        let Some(peer) = self.peer(from).filter(|p| p.link().is_some_and(|l| l.number == link)) else { return };
+        let widen = |more: u64| {
+            let enough = grants + more <= GRANTS_MAX;
+            grants += if enough { more } else { 0 };
+            enough
+        };
+        let tell = peer.credit.consumed(len, widen);
+        if let Some(words) = tell {
+            peer.control.push_back(words);
+            self.grants = grants;
+            self.stay_busy(from);
+        }
+    }
+
+    /// What a peer gave up of its grant, when its lane is over.
+    pub fn forget_grant(&mut self, id: Id) {
+        let grant = self.peer(id).map_or(0, |p| p.credit.grant());
+        self.grants = self.grants.saturating_sub(grant.saturating_sub(FIRST_GRANT));
+    }
+
+    /// A parcel of a peer. False: it stays; `broken` says why.
+    pub fn on_parcel(&mut self, id: Id, link: usize, parcel: &dyn Parcel) -> bool {
+        match self.handle(id, link, parcel) {
+            Ok(()) => true,
+            Err(e) => {
+                self.broken.push((id, e));
+                false
+            }
+        }
+    }
+
+    #[inline]
+    fn handle(&mut self, id: Id, link: usize, parcel: &dyn Parcel) -> Result<()> {
+        match Head::of(parcel)? {
+            Head::Eager(label) => self.on_eager(id, link, label, parcel),
+            Head::Offer(label, offer) => self.on_offer(id, link, label, offer),
+            Head::Done(number, status) => self.on_done(id, number, status),
+            Head::Credit(consumed, grant) => {
+                let Some(peer) = self.peer(id) else { return Ok(()) };
+                peer.credit.returned(consumed, grant)?;
+                if !peer.waiting.is_empty() {
+                    self.stay_busy(id);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn on_eager(&mut self, id: Id, link: usize, label: Label, parcel: &dyn Parcel) -> Result<()> {
+        let Some(peer) = self.peer(id) else { return Ok(()) };
+        let (len, source) = (parcel.len(), peer.source);
+        peer.credit.came(len)?;
+        let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
+        let Some(recv) = self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, len)) else {
+            let mut bytes = vec![0u8; len];
+            // SAFETY: `bytes` holds `len`.
+            unsafe { parcel.copy(0, bytes.as_mut_ptr(), len) };
+            self.stats.unexpected += 1;
+            self.space(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes: bytes.into(), data: label.data });
+            return Ok(());
+        };
+        let n = len.min(recv.room);
+        let placed = if recv.site.is_host() {
+            let mut at = 0;
+            for (addr, run) in parts(recv.pieces.as_slice(), 0, n) {
+                // SAFETY: the receive's pieces are the C caller's promise.
+                unsafe { parcel.copy(at, addr as *mut u8, run) };
+                at += run;
+            }
+            Ok(())
+        } else {
+            let mut bytes = vec![0u8; n];
+            // SAFETY: `bytes` holds `n`.
+            unsafe { parcel.copy(0, bytes.as_mut_ptr(), n) };
+            // SAFETY: the receive's pieces are the C caller's promise.
+            unsafe { store(recv.site, recv.pieces.as_slice(), 0, &bytes) }
+        };
+        self.consumed(id, link, len);
+        self.placed(&recv, placed, n, len - n, &label, source);
+        Ok(())
+    }
+
+    fn on_offer(&mut self, id: Id, link: usize, label: Label, offer: Offer) -> Result<()> {
+        let Some(peer) = self.peer(id) else { return Ok(()) };
+        let source = peer.source;
+        if offer.len > MAX_MSG as u64 {
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers more than a message may have"));
+        }
+        let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
+        match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, offer.len as usize)) {
+            Some(recv) => self.take_offer(id, None, offer, label, recv, source),
+            None => {
+                let waiting = self.tagged.unexpected_count() + self.untagged.unexpected_count();
+                if waiting > OFFERED_MAX {
+                    return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "more offers wait here than peers of this library make"));
+                }
+                self.stats.unexpected += 1;
+                self.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what was offered into a receive, as far as it fits. `link`: the lane by which it was offered a while ago.
+    fn take_offer(&mut self, from: Id, link: Option<usize>, offer: Offer, label: Label, recv: Recv, source: u64) {
+        let here = self.peer(from).and_then(|p| p.link()).map(|l| l.number);
+        if link.is_some() && link != here {
+            let gone = Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that offered the message is gone");
+            return self.abandon(&recv, gone, &label, source);
+        }
+        if offer.len == 0 || recv.room == 0 {
+            self.received(&recv, 0, offer.len as usize, &label, source);
+            return self.tell_done(from, offer.number, Code::None);
+        }
+        let number = self.ops.add(Op::Reading { peer: from, recv, offer, label, source });
+        self.reads.push_back(number);
+    }
+
+    pub fn tell_done(&mut self, to: Id, number: u64, status: Code) {
+        if let Some(peer) = self.peer(to) {
+            peer.control.push_back(Words::done(number, status));
+            self.stay_busy(to);
+        }
+    }
+
+    /// Posts reads of offers, as far as the lanes have room.
+    pub fn post_reads(&mut self, domain: &Domain) {
+        while let Some(number) = self.reads.pop_front() {
+            let Some(Op::Reading { peer, recv, offer, .. }) = self.ops.get(number) else { continue };
+            let want = recv.room.min(offer.len as usize);
+            let (id, local, descs) = (*peer, clip(recv.pieces.as_slice(), want), recv.descs.clone());
+            let remote = clip_remote(&offer.places, want);
+            let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) else { continue };
+            let posted = domain.descs_of(link.of, &descs).and_then(|(descs, count)| {
+                let c = Common { context: number as usize, flags: flags::COMPLETION, desc: descs[0], ..Common::default() };
+                link.ep.rma(crate::prov::op::Dir::Read, &local, &remote, &c, descs.get(..count).unwrap_or_default())
+            });
+            match posted {
+                Ok(()) => {}
+                Err(e) if e.is_again() => return self.reads.push_front(number),
+                Err(e) => self.read_ended(number, Err(e)),
+            }
+        }
+    }
+
+    /// The read of an offer is over.
+    pub fn read_ended(&mut self, number: u64, result: Result<()>) {
+        let Some(Op::Reading { peer, recv, offer, label, source }) = self.ops.take(number) else { return };
+        let status = result.as_ref().map_or_else(|e| if e.code == Code::None { Code::Fault } else { e.code }, |()| Code::None);
+        match result {
+            Ok(()) => {
+                let n = recv.room.min(offer.len as usize);
+                self.received(&recv, n, offer.len as usize - n, &label, source);
+            }
+            Err(e) => self.abandon(&recv, e, &label, source),
+        }
+        self.tell_done(peer, offer.number, status);
+    }
+
+    /// A message to this very endpoint.
+    pub fn send_own(&mut self, waiting: Waiting, label: Label) {
+        let Waiting { end, pieces, site, owned, .. } = waiting;
+        let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
+        let own = self.peers.iter().flatten().find(|p| matches!(p.phase, Phase::Own));
+        let source = own.map_or(UNSPEC, |p| p.source);
+        let number = self.ops.add(Op::Own { end, pieces, site, _owned: owned });
+        let message = Unexpected::Own { number, data: label.data };
+        match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, end.len)) {
+            Some(recv) => self.give(message, recv, label.tag, source),
+            None => {
+                self.stats.unexpected += 1;
+                self.space(tagged).keep(source, tag, message);
+            }
+        }
+    }
+
+    /// PEEK, CLAIM and DISCARD.
+    fn probe(&mut self, want: &Want, recv: Recv, how: u64) -> Result<()> {
+        let tagged = recv.tagged;
+        if how & PEEK == 0 {
+            if how & CLAIM == 0 {
+                return Err(Error::new(errno::EBADFLAGS, "flags: GDRFAB_DISCARD goes with GDRFAB_PEEK or GDRFAB_CLAIM"));
+            }
+            let claimed = self.claimed.remove(&recv.context).filter(|(.., of_tagged, _)| *of_tagged == tagged);
+            let Some((source, tag, _, message)) = claimed else {
+                return Err(Error::invalid("context: GDRFAB_CLAIM needs that of the GDRFAB_PEEK which claimed the message"));
+            };
+            let recv =
+                if how & DISCARD != 0 { Recv { pieces: Pieces::One(Iov { addr: 0, len: 0 }), room: usize::MAX, ..recv } } else { recv };
+            match how & DISCARD {
+                0 => self.give(message, recv, tagged.then_some(tag), source),
+                _ => self.discard(message, &recv, tagged.then_some(tag), source),
+            }
+            return Ok(());
+        }
+        let Some(at) = self.space(tagged).find_unexpected(want) else {
+            let entry = Completion {
+                context: recv.context,
+                flags: flags::RECV | if tagged { flags::TAGGED } else { flags::MSG },
+                ..Completion::default()
+            };
+            if let Some(q) = &self.bind.rx {
+                let why = Error::fixed(errno::ENOMSG, "no message that fits has come");
+                q.fail_from(entry, Failure { error: why, olen: 0 }, State::origin(Some(want.tag), UNSPEC));
+            }
+            return Ok(());
+        };
+        let len = self.len_of(tagged, at);
+        let Some((source, tag, message)) = self.space(tagged).unexpected(at) else { return Ok(()) };
+        let data = match message {
+            Unexpected::Eager { data, .. } | Unexpected::Offered { data, .. } | Unexpected::Own { data, .. } => *data,
+        };
+        let kind = flags::RECV | if tagged { flags::TAGGED } else { flags::MSG } | if data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
+        if how & (CLAIM | DISCARD) != 0
+            && let Some(message) = self.space(tagged).remove_unexpected(at)
+        {
+            match how & DISCARD {
+                0 => drop(self.claimed.insert(recv.context, (source, tag, tagged, message))),
+                _ => self.drop_message(message),
+            }
+        }
+        if let Some(q) = &self.bind.rx {
+            let entry = Completion { context: recv.context, flags: kind, len, buf: 0, data: data.unwrap_or(0) };
+            q.push_from(entry, State::origin(Some(tag), source));
+        }
+        Ok(())
+    }
+
+    fn discard(&mut self, message: Unexpected, recv: &Recv, tag: Option<u64>, source: u64) {
+        self.drop_message(message);
+        self.received(recv, 0, 0, &Label { tag, data: None }, source);
+    }
+
+    /// A message that nobody wants: its sender succeeds.
+    fn drop_message(&mut self, message: Unexpected) {
+        match message {
+            Unexpected::Eager { from, link, bytes, .. } => self.consumed(from, link, bytes.len()),
+            Unexpected::Offered { from, link, offer, .. } => {
+                if self.peer(from).and_then(|p| p.link()).is_some_and(|l| l.number == link) {
+                    self.tell_done(from, offer.number, Code::None);
+                }
+            }
+            Unexpected::Own { number, .. } => {
+                if let Some(Op::Own { end, .. }) = self.ops.take(number) {
+                    self.succeed(&end);
+                }
+            }
+        }
+    }
+}
+
+/// The first `len` bytes of pieces.
+fn clip(pieces: &[Iov], len: usize) -> Vec<Iov> {
+    parts(pieces, 0, len).map(|(addr, len)| Iov { addr, len }).collect()
+}
+
+fn clip_remote(places: &[RmaIov], len: usize) -> Vec<RmaIov> {
+    let mut left = len;
+    let mut out = Vec::with_capacity(places.len());
+    for p in places.iter().filter(|p| p.len > 0) {
+        let n = p.len.min(left);
+        if n > 0 {
+            out.push(RmaIov { len: n, ..*p });
+        }
+        left -= n;
+    }
+    out
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Operations that this side posts: at once where the lane and the grants have room, else in the peer's list, in their order.
+//! Short messages travel as parcels; longer ones, and those beyond the grant, are offered: the receiver reads them.
+
+use super::domain::Domain;
+use super::limits::{EAGER_MAX, HEAD, INJECT_SIZE, MAX_MSG, OFFERS_MAX};
+use super::peer::{Id, Link, Phase, Waiting, What};
+use super::state::{Op, State};
+use super::wire::{Label, Words};
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::RegionId;
+use crate::mr::piece::load;
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure, total};
+use crate::sys::time;
+use std::sync::Arc;
+
+/// What trying to start an operation came to.
+enum Step {
+    Done,
+    Wait,
+    Failed(Error),
+}
+
+fn eager_max(link: &Link) -> usize {
+    link.lane().map_or(0, |lane| lane.max().saturating_sub(HEAD).min(EAGER_MAX))
+}
+
+impl State {
+    /// Posts a message.
+    pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64], tag: Option<u64>) -> Result<()> {
+        self.check_enabled()?;
+        if self.bind.tx.is_none() && self.bind.counters.send.is_none() {
+            return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for transmits"));
+        }
+        let len = measure(local, MAX_MSG)?;
+        if c.flags & flags::INJECT != 0 && len > INJECT_SIZE {
+            return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
+        }
+        let id = self.route(c.peer)?;
+        let label = Label { tag, data: (c.flags & flags::REMOTE_CQ_DATA != 0).then_some(c.data) };
+        let kind = flags::SEND | if tag.is_some() { flags::TAGGED } else { flags::MSG };
+        let end = self.end_of(c, kind, local, len, tag.unwrap_or(0));
+        let on_host = descs.iter().all(|d| d & crate::mr::DEVICE_DESC == 0);
+        self.stats.sends += 1;
+        if on_host
+            && c.flags & (flags::FENCE | flags::DELIVERY_COMPLETE) == 0
+            && !self.deliver
+            && let Some(peer) = self.peer(id)
+            && let Phase::Ready(link) = &peer.phase
+            && peer.waiting.is_empty()
+            && peer.control.is_empty()
+            && len <= eager_max(link)
+            && peer.credit.may_send(len)
+            // SAFETY: the C caller's pieces, readable until the operation completes.
+            && let Ok(true) = link.lane().and_then(|lane| unsafe { lane.put(Words::eager(&label).as_slice(), local) })
+        {
+            peer.credit.sent(len);
+            self.succeed(&end);
+            return Ok(());
+        }
+        let site = domain.site(descs.first().copied().unwrap_or(0))?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let flags = c.flags | if self.deliver { flags::DELIVERY_COMPLETE } else { 0 };
+        let mut waiting =
+            Waiting { end, flags, pieces, descs: descs.to_vec(), site, owned: None, what: What::Message { label, offered: None } };
+        waiting.own(flags & flags::INJECT != 0)?;
+        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Own)) {
+            self.send_own(waiting, label);
+            return Ok(());
+        }
+        self.queue(domain, id, waiting);
+        Ok(())
+    }
+
+    /// Posts an RMA operation.
+    pub fn rma(&mut self, domain: &Domain, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
+        self.check_enabled()?;
+        let len = measure(local, MAX_MSG)?;
+        let there = remote.iter().try_fold(0usize, |sum, r| sum.checked_add(r.len));
+        if there != Some(len) || remote.len() > IOV_LIMIT {
+            return Err(Error::invalid("rma_iov: the lengths do not sum to those of the local pieces, or there are too many"));
+        }
+        if c.flags & flags::INJECT != 0 && len > INJECT_SIZE {
+            return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
+        }
+        let id = self.route(c.peer)?;
+        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Own)) {
+            return Err(Error::new(errno::EOPNOTSUPP, "dest_addr: RMA to the endpoint itself; its memory is this process's own"));
+        }
+        let kind = flags::RMA | if dir == Dir::Write { flags::WRITE } else { flags::READ };
+        let end = self.end_of(c, kind, local, len, 0);
+        let site = domain.site(descs.first().copied().unwrap_or(0))?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let what = What::Rma { dir, remote: remote.to_vec(), data: c.data };
+        let mut waiting = Waiting { end, flags: c.flags, pieces, descs: descs.to_vec(), site, owned: None, what };
+        waiting.own(c.flags & flags::INJECT != 0)?;
+        self.queue(domain, id, waiting);
+        Ok(())
+    }
+
+    fn queue(&mut self, domain: &Domain, id: Id, waiting: Waiting) {
+        if let Some(peer) = self.peer(id) {
+            peer.waiting.push_back(waiting);
+            self.flush(domain, id);
+            // Results that a lane gave at once are told at once.
+            self.take_results(domain);
+        }
+    }
+
+    /// Sends what waits for a peer, as far as there is room.
+    pub fn flush(&mut self, domain: &Domain, id: Id) {
+        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Fresh)) {
+            self.dial(domain, id, 0);
+        }
+        loop {
+            let Some(peer) = self.peer(id) else { return };
+            let Phase::Ready(link) = &peer.phase else { return };
+            let link = link.clone();
+            if let Some(words) = peer.control.front() {
+                // SAFETY: there are no pieces.
+                match link.lane().and_then(|lane| unsafe { lane.put(words.as_slice(), &[]) }) {
+                    Ok(true) => {
+                        peer.control.pop_front();
+                        continue;
+                    }
+                    Ok(false) => return self.stay_busy(id),
+                    // The lane is over, and its event tells.
+                    Err(_) => return,
+                }
+            }
+            let Some(mut waiting) = peer.waiting.pop_front() else { return };
+            match self.start(domain, id, &link, &mut waiting) {
+                Step::Done => {}
+                Step::Wait => {
+                    if let Some(peer) = self.peer(id) {
+                        peer.waiting.push_front(waiting);
+                    }
+                    return self.stay_busy(id);
+                }
+                Step::Failed(e) => self.drop_waiting(waiting, e),
+            }
+        }
+    }
+
+    pub fn stay_busy(&mut self, id: Id) {
+        if !self.busy.contains(&id) {
+            self.busy.push(id);
+        }
+    }
+
+    /// An operation that has not started ends.
+    pub fn drop_waiting(&mut self, waiting: Waiting, why: Error) {
+        if let What::Message { offered: Some((number, _)), .. } = waiting.what
+            && let Some(Op::Offered { lent, .. }) = self.ops.take(number)
+        {
+            self.lent.extend(lent);
+        }
+        self.fail(&waiting.end, why);
+    }
+
+    fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut Waiting) -> Step {
+        let Some(peer) = self.peer(id) else { return Step::Wait };
+        if w.flags & flags::FENCE != 0 && peer.under_way > 0 {
+            return Step::Wait;
+        }
+        if matches!(w.what, What::Rma { .. }) {
+            return self.start_rma(domain, id, link, w);
+        }
+        let What::Message { label, offered } = &mut w.what else { return Step::Wait };
+        let eager = w.site.is_host() && w.end.len <= eager_max(link) && w.flags & flags::DELIVERY_COMPLETE == 0;
+        if eager && offered.is_none() && peer.credit.may_send(w.end.len) {
+            // SAFETY: the C caller's pieces, readable until the operation completes, or bytes of our own.
+            return match link.lane().and_then(|lane| unsafe { lane.put(Words::eager(label).as_slice(), w.pieces.as_slice()) }) {
+                Ok(true) => {
+                    peer.credit.sent(w.end.len);
+                    let end = w.end;
+                    self.succeed(&end);
+                    Step::Done
+                }
+                _ => Step::Wait,
+            };
+        }
+        if offered.is_none() {
+            if peer.offers >= OFFERS_MAX {
+                return Step::Wait;
+            }
+            let (lent, places) = match lend(domain, link.of, w.pieces.as_slice(), w.site.is_host(), &w.descs) {
+                Ok(lent) => lent,
+                Err(e) => return Step::Failed(e),
+            };
+            let number = self.ops.add(Op::Offered { peer: id, end: w.end, lent, _owned: None });
+            *offered = Some((number, places));
+        }
+        let Some((number, places)) = offered else { return Step::Wait };
+        let words = Words::offer(label, *number, w.end.len as u64, places);
+        // SAFETY: there are no pieces.
+        match link.lane().and_then(|lane| unsafe { lane.put(words.as_slice(), &[]) }) {
+            Ok(true) => {
+                if let Some(Op::Offered { _owned, .. }) = self.ops.get(*number) {
+                    *_owned = w.owned.take();
+                }
+                if let Some(peer) = self.peer(id) {
+                    (peer.offers, peer.under_way) = (peer.offers + 1, peer.under_way + 1);
+                }
+                Step::Done
+            }
+            _ => Step::Wait,
+        }
+    }
+
+    fn start_rma(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut Waiting) -> Step {
+        let What::Rma { dir, remote, data } = &w.what else { return Step::Wait };
+        let (descs, count) = match domain.descs_of(link.of, &w.descs) {
+            Ok(found) => found,
+            Err(e) => return Step::Failed(e),
+        };
+        let timeout_ns = match w.end.deadline {
+            0 => u64::MAX,
+            at => at.saturating_sub(time::now_ns()).max(1),
+        };
+        let number = self.ops.add(Op::Rma { peer: id, end: w.end, _owned: None });
+        // The lane's entry is how its end is learnt.
+        let how = w.flags & flags::OP_FLAGS & !(flags::INJECT | flags::MORE) | flags::COMPLETION;
+        let c = Common { context: number as usize, flags: how, data: *data, desc: descs[0], timeout_ns, peer: 0 };
+        match link.ep.rma(*dir, w.pieces.as_slice(), remote, &c, descs.get(..count).unwrap_or_default()) {
+            Ok(()) => {
+                if let Some(Op::Rma { _owned, .. }) = self.ops.get(number) {
+                    *_owned = w.owned.take();
+                }
+                if let Some(peer) = self.peer(id) {
+                    peer.under_way += 1;
+                }
+                Step::Done
+            }
+            Err(e) => {
+                self.ops.take(number);
+                // A lane that is over tells by an event, and what waits ends then.
+                if e.is_again() || matches!(e.errno, errno::ESHUTDOWN | errno::ENOTCONN) { Step::Wait } else { Step::Failed(e) }
+            }
+        }
+    }
+
+    /// The peer has taken an offer, or could not.
+    pub fn on_done(&mut self, id: Id, number: u64, status: Code) -> Result<()> {
+        match self.ops.get(number) {
+            Some(Op::Offered { peer, .. }) if *peer == id => {}
+            _ => return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer took an offer that was never made")),
+        }
+        let Some(Op::Offered { end, lent, .. }) = self.ops.take(number) else { return Ok(()) };
+        self.lent.extend(lent);
+        if let Some(peer) = self.peer(id) {
+            (peer.offers, peer.under_way) = (peer.offers.saturating_sub(1), peer.under_way.saturating_sub(1));
+        }
+        let result = match status {
+            Code::None => Ok(()),
+            code => Err(Error::coded(errno::EIO, code, format!("the receiver could not read the message: {}", Code::words(code.0)))),
+        };
+        self.end(&end, result);
+        self.stay_busy(id);
+        Ok(())
+    }
+}
+
+impl Waiting {
+    /// Works on a copy of the caller's bytes from now on.
+    fn own(&mut self, inject: bool) -> Result<()> {
+        if !inject || self.owned.is_some() {
+            return Ok(());
+        }
+        let mut bytes = vec![0u8; total(self.pieces.as_slice()).unwrap_or(0)].into_boxed_slice();
+        // SAFETY: the C caller's pieces, readable during the call.
+        unsafe { load(self.site, self.pieces.as_slice(), 0, &mut bytes)? };
+        self.pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
+        (self.site, self.descs) = (crate::hmem::Site::HOST, Vec::new());
+        self.owned = Some(bytes);
+        Ok(())
+    }
+}
+
+/// Lets the peer at the end of a lane read the pieces; gives the regions to be closed afterwards, and what the peer is told.
+type Lent = (Vec<(usize, RegionId)>, Vec<RmaIov>);
+
+fn lend(domain: &Domain, lane: usize, pieces: &[Iov], on_host: bool, descs: &[u64]) -> Result<Lent> {
+    let (mut lent, mut places): Lent = (Vec::new(), Vec::new());
+    for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| p.len > 0) {
+        if !on_host {
+            let (addr, key) = domain.remote_name(descs.get(i).copied().unwrap_or(0), piece.addr)?;
+            places.push(RmaIov { addr, len: piece.len, key });
+            continue;
+        }
+        match domain.lend(lane, *piece) {
+            Ok((id, addr)) => {
+                lent.push((lane, id));
+                places.push(RmaIov { addr, len: piece.len, key: id.key });
+            }
+            Err(e) => {
+                for (lane, id) in lent {
+                    domain.take_back(lane, id).err().iter().for_each(|e| crate::log!(Warn, "{e}"));
+                }
+                return Err(e);
+            }
+        }
+    }
+    Ok((lent, places))
+}

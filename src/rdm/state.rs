@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The state of a connectionless endpoint: its peers, what is under way, receives and messages that wait for one another, and
+//! the one way in which operations end.
+
+use super::domain::Domain;
+use super::matcher::{At, Matcher};
+use super::peer::{End, Greeter, Id, Link, Peer};
+use super::wire::{Label, Offer};
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
+use crate::mr::RegionId;
+use crate::prov::EventQueue;
+use crate::prov::av::{Av, Name, UNSPEC};
+use crate::prov::bind::{Bindings, Options, SILENT};
+use crate::prov::drivers::Drivers;
+use crate::prov::flags;
+use crate::prov::op::{Common, Iov, Pieces};
+use crate::prov::queue::{Completion, Failure, Origin, Queue};
+use crate::prov::report::Stats;
+use crate::sys::time;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Sources above this are peers that the address vector does not have.
+pub const UNKNOWN: u64 = 1 << 63;
+
+/// A buffer for several messages.
+pub struct Multi {
+    /// Messages that are on their way into it.
+    pub arriving: usize,
+    /// Nothing more is placed in it.
+    pub full: bool,
+    /// It is full when fewer bytes are left.
+    pub min: usize,
+}
+
+/// A posted receive, or the part of one that a message goes to.
+pub struct Recv {
+    pub pieces: Pieces,
+    pub descs: Vec<u64>,
+    pub site: Site,
+    pub room: usize,
+    pub context: usize,
+    pub wanted: bool,
+    pub tagged: bool,
+    pub deadline: u64,
+    /// Its place among buffers for several messages, and how much of it is used.
+    pub multi: Option<(u32, usize)>,
+}
+
+/// A message that came before its receive.
+pub enum Unexpected {
+    Eager {
+        from: Id,
+        link: usize,
+        bytes: Box<[u8]>,
+        data: Option<u64>,
+    },
+    Offered {
+        from: Id,
+        link: usize,
+        offer: Offer,
+        data: Option<u64>,
+    },
+    /// Of this very endpoint: its bytes stay where they are.
+    Own {
+        number: u64,
+        data: Option<u64>,
+    },
+}
+
+/// What the lanes or a peer has.
+pub enum Op {
+    Rma {
+        peer: Id,
+        end: End,
+        _owned: Option<Box<[u8]>>,
+    },
+    /// Lent to the peer until it says that it has it.
+    Offered {
+        peer: Id,
+        end: End,
+        lent: Vec<(usize, RegionId)>,
+        _owned: Option<Box<[u8]>>,
+    },
+    Reading {
+        peer: Id,
+        recv: Recv,
+        offer: Offer,
+        label: Label,
+        source: u64,
+    },
+    /// A message to this endpoint itself, whose receive is still to come.
+    Own {
+        end: End,
+        pieces: Pieces,
+        site: Site,
+        _owned: Option<Box<[u8]>>,
+    },
+}
+
+#[derive(Default)]
+pub struct Ops {
+    all: Vec<(u32, Option<Op>)>,
+    free: Vec<u32>,
+}
+
+impl Ops {
+    pub fn add(&mut self, op: Op) -> u64 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.all.push((0, None));
+            (self.all.len() - 1) as u32
+        });
+        match self.all.get_mut(at as usize) {
+            Some(place) => {
+                place.0 = place.0.wrapping_add(1);
+                place.1 = Some(op);
+                u64::from(place.0) << 32 | u64::from(at)
+            }
+            None => 0,
+        }
+    }
+
+    pub fn get(&mut self, number: u64) -> Option<&mut Op> {
+        self.all.get_mut(number as u32 as usize).filter(|place| place.0 == (number >> 32) as u32)?.1.as_mut()
+    }
+
+    pub fn take(&mut self, number: u64) -> Option<Op> {
+        let op = self.all.get_mut(number as u32 as usize).filter(|place| place.0 == (number >> 32) as u32)?.1.take()?;
+        self.free.push(number as u32);
+        Some(op)
+    }
+
+    pub fn each(&self) -> impl Iterator<Item = (u64, &Op)> {
+        self.all.iter().enumerate().filter_map(|(at, (g, op))| Some((u64::from(*g) << 32 | at as u64, op.as_ref()?)))
+    }
+}
+
+pub type Space = Matcher<Recv, Unexpected>;
+
+pub struct State {
+    pub name: Option<Name>,
+    pub bind: Bindings,
+    pub options: Options,
+    pub av: Option<Arc<Av>>,
+    /// What the peers' indexes were when they were last looked up.
+    pub av_changes: u64,
+    pub enabled: bool,
+    pub closed: bool,
+    pub directed: bool,
+    pub deliver: bool,
+    pub peers: Vec<Option<Box<Peer>>>,
+    /// Peers by where they listen and their nonces.
+    pub by_place: HashMap<std::net::SocketAddr, Vec<Id>>,
+    /// By index in the address vector: generation of the index, and the peer.
+    pub routes: Vec<Option<(u32, Id)>>,
+    pub tagged: Space,
+    pub untagged: Space,
+    /// Messages that a peek has claimed, by the context of the call.
+    pub claimed: HashMap<usize, (u64, u64, bool, Unexpected)>,
+    pub multi: Vec<Option<Multi>>,
+    pub ops: Ops,
+    /// Reads of offers that are to be posted.
+    pub reads: VecDeque<u64>,
+    /// Peers that have something to send.
+    pub busy: Vec<Id>,
+    /// Lanes that bring parcels.
+    pub ready: Vec<(Id, Arc<Link>)>,
+    pub cursor: usize,
+    /// Lanes that are being connected.
+    pub joining: Vec<(Id, Arc<Link>)>,
+    /// Lanes that are over, and cannot be closed yet.
+    pub leaving: Vec<Arc<Link>>,
+    pub links: HashMap<usize, Id>,
+    pub next_link: usize,
+    pub broken: Vec<(Id, Error)>,
+    pub lent: Vec<(usize, RegionId)>,
+    pub greeters: Vec<Greeter>,
+    /// Where the lanes' own results and events go.
+    pub results: Arc<Queue>,
+    pub events: Arc<EventQueue>,
+    pub drivers: Arc<Drivers>,
+    /// Of all grants beyond the first.
+    pub grants: u64,
+    pub earliest: u64,
+    pub turns: u32,
+    pub last_look: u64,
+    pub stats: Stats,
+    pub past: Stats,
+    pub sleepers: u32,
+}
+
+impl State {
+    pub fn peer(&mut self, id: Id) -> Option<&mut Peer> {
+        self.peers.get_mut(id as usize)?.as_deref_mut()
+    }
+
+    pub fn space(&mut self, tagged: bool) -> &mut Space {
+        if tagged { &mut self.tagged } else { &mut self.untagged }
+    }
+
+    pub fn check_enabled(&self) -> Result<()> {
+        match (self.closed, self.enabled) {
+            (true, _) => Err(Error::new(errno::ESHUTDOWN, "ep: it was shut down")),
+            (_, false) => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first")),
+            _ => Ok(()),
+        }
+    }
+
+    fn until(&mut self, relative: u64) -> u64 {
+        let deadline = time::deadline(relative);
+        if deadline != 0 {
+            if self.earliest == 0 || deadline < self.earliest {
+                self.earliest = deadline;
+            }
+            self.bind.expires(deadline);
+        }
+        deadline
+    }
+
+    pub fn deadline(&mut self, c: &Common) -> u64 {
+        self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns })
+    }
+
+    pub fn recv_deadline(&mut self, c: &Common) -> u64 {
+        self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.recv_deadline_ns })
+    }
+
+    /// What tells of an operation of this side.
+    pub fn end_of(&mut self, c: &Common, kind: u64, local: &[Iov], len: usize, tag: u64) -> End {
+        End {
+            context: c.context,
+            kind,
+            len,
+            buf: local.first().map_or(0, |v| v.addr),
+            wanted: self.bind.wants_entry(c.flags),
+            deadline: self.deadline(c),
+            silent: c.flags & SILENT != 0,
+            tag,
+        }
+    }
+
+    #[inline]
+    pub fn succeed(&mut self, end: &End) {
+        if end.wanted
+            && let Some(q) = &self.bind.tx
+        {
+            q.push(Completion { context: end.context, flags: end.kind, len: end.len, buf: end.buf, data: 0 });
+        }
+        if let Some(counter) = self.counter_of(end.kind) {
+            counter.add(1);
+        }
+    }
+
+    fn counter_of(&self, kind: u64) -> Option<&Arc<crate::prov::Counter>> {
+        let c = &self.bind.counters;
+        match kind {
+            k if k & flags::SEND != 0 => c.send.as_ref(),
+            k if k & flags::READ != 0 => c.read.as_ref(),
+            _ => c.write.as_ref(),
+        }
+    }
+
+    #[cold]
+    pub fn fail(&mut self, end: &End, error: Error) {
+        self.stats.errors += 1;
+        if let Some(counter) = self.counter_of(end.kind) {
+            counter.add_error(1);
+        }
+        if end.silent && matches!(error.code, Code::Canceled | Code::PeerGone) {
+            return;
+        }
+        if let Some(q) = &self.bind.tx {
+            let entry = Completion { context: end.context, flags: end.kind, len: 0, buf: end.buf, data: 0 };
+            q.fail_from(entry, Failure { error, olen: 0 }, Origin { tag: end.tag, peer: UNSPEC });
+        }
+    }
+
+    pub fn end(&mut self, end: &End, result: Result<()>) {
+        match result {
+            Ok(()) => self.succeed(end),
+            Err(e) => self.fail(end, e),
+        }
+    }
+
+    /// What the caller knows of a source.
+    pub fn origin(tag: Option<u64>, source: u64) -> Origin {
+        Origin { tag: tag.unwrap_or(0), peer: if source >= UNKNOWN { UNSPEC } else { source } }
+    }
+
+    /// A receive ended: `len` bytes of a message are in place, and `lost` were too many.
+    pub fn received(&mut self, recv: &Recv, len: usize, lost: usize, label: &Label, source: u64) {
+        self.stats.recvs += 1;
+        let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
+        let data = if label.data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
+        let last = if self.leave_multi(recv) { flags::MULTI_RECV } else { 0 };
+        let entry =
+            Completion { context: recv.context, flags: kind | data | last, len, buf: recv.pieces.first(), data: label.data.unwrap_or(0) };
+        let origin = State::origin(label.tag, source);
+        if let Some(counter) = &self.bind.counters.recv {
+            if lost == 0 { counter.add(1) } else { counter.add_error(1) }
+        }
+        let Some(q) = &self.bind.rx else { return };
+        if lost > 0 {
+            self.stats.errors += 1;
+            let words = format!("the message has {} bytes, the receive only {}", len + lost, recv.room);
+            q.fail_from(entry, Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost }, origin);
+        } else if recv.wanted || last != 0 {
+            q.push_from(entry, origin);
+        }
+    }
+
+    /// A receive that will not be filled.
+    #[cold]
+    pub fn abandon(&mut self, recv: &Recv, error: Error, label: &Label, source: u64) {
+        self.stats.errors += 1;
+        let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
+        let last = if self.leave_multi(recv) { flags::MULTI_RECV } else { 0 };
+        let entry = Completion { context: recv.context, flags: kind | last, len: 0, buf: recv.pieces.first(), data: 0 };
+        if let Some(counter) = &self.bind.counters.recv {
+            counter.add_error(1);
+        }
+        if let Some(q) = &self.bind.rx {
+            q.fail_from(entry, Failure { error, olen: 0 }, State::origin(label.tag, source));
+        }
+    }
+
+    /// A message of a buffer for several is in place; true: nothing more touches the buffer.
+    fn leave_multi(&mut self, recv: &Recv) -> bool {
+        let Some((at, _)) = recv.multi else { return false };
+        let Some(place) = self.multi.get_mut(at as usize) else { return false };
+        let Some(multi) = place else { return false };
+        multi.arriving = multi.arriving.saturating_sub(1);
+        let over = multi.full && multi.arriving == 0;
+        if over {
+            *place = None;
+        }
+        over
+    }
+
+    /// Takes a posted receive for a message of `len` bytes, or the next part of one for several.
+    pub fn take_recv(&mut self, tagged: bool, at: At, len: usize) -> Option<Recv> {
+        let (slot, used) = match self.space(tagged).posted(at)?.multi {
+            Some(multi) => multi,
+            None => return self.space(tagged).remove_posted(at),
+        };
+        let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min.max(1));
+        let recv = self.space(tagged).posted(at)?;
+        let (start, room) = (recv.pieces.first() + used, recv.room - used);
+        let now = used + len.min(room);
+        let part = Recv {
+            pieces: Pieces::One(Iov { addr: start, len: room }),
+            descs: recv.descs.clone(),
+            site: recv.site,
+            room,
+            context: recv.context,
+            wanted: recv.wanted,
+            tagged,
+            deadline: 0,
+            multi: recv.multi,
+        };
+        recv.multi = Some((slot, now));
+        let full = recv.room - now < min;
+        if full {
+            self.space(tagged).remove_posted(at);
+        }
+        if let Some(Some(multi)) = self.multi.get_mut(slot as usize) {
+            multi.arriving += 1;
+            multi.full |= full;
+        }
+        Some(part)
+    }
+
+    /// Takes a posted receive that will not be filled.
+    pub fn withdraw_recv(&mut self, tagged: bool, at: At) -> Option<Recv> {
+        let recv = self.space(tagged).remove_posted(at)?;
+        if let Some(Some(multi)) = recv.multi.and_then(|(slot, _)| self.multi.get_mut(slot as usize)) {
+            (multi.full, multi.arriving) = (true, multi.arriving + 1);
+        }
+        Some(recv)
+    }
+
+    /// Wakes who sleeps on the endpoint, for there is something else to watch or to do.
+    pub fn rouse(&self) {
+        if self.sleepers > 0 {
+            self.bind.rouse();
+        }
+    }
+
+    /// Closes regions that were lent, as far as that is possible now.
+    pub fn take_back(&mut self, domain: &Domain) {
+        let lent = std::mem::take(&mut self.lent);
+        for (lane, id) in lent {
+            if domain.take_back(lane, id).is_err_and(|e| e.errno == errno::EBUSY) {
+                self.lent.push((lane, id));
+            }
+        }
+    }
+}

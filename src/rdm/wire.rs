@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What two connectionless endpoints say to each other: private data while a lane is connected, parcels afterwards. All of it
+//! is checked here or by who asks for it.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::Parcel;
+use crate::prov::av::{NAME_LEN, Name};
+use crate::prov::op::{IOV_LIMIT, RmaIov};
+use std::cell::Cell;
+
+const MAGIC: [u8; 4] = *b"gRDM";
+const VERSION: u8 = 1;
+/// Kinds of private data.
+const INTRO: u8 = 1;
+const REFUSAL: u8 = 2;
+
+/// Who connects, and whom they mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intro {
+    pub name: Name,
+    /// The other side's nonce, as it was told; 0: anyone there is meant.
+    pub meant: u64,
+    /// Bytes of unexpected messages that this side takes at first.
+    pub grant: u64,
+}
+
+const INTRO_LEN: usize = 8 + NAME_LEN + 16;
+
+/// Why a connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Both called each other, and the other connection counts.
+    Crossed = 1,
+    /// Another endpoint was meant, which listened there before.
+    Stale = 2,
+    Closing = 3,
+}
+
+fn head(kind: u8) -> [u8; 8] {
+    let [a, b, c, d] = MAGIC;
+    [a, b, c, d, VERSION, kind, 0, 0]
+}
+
+fn nonsense(words: &'static str) -> Error {
+    Error::coded(errno::EPROTO, Code::PeerBroke, words)
+}
+
+fn word_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+impl Intro {
+    pub fn encode(&self) -> Vec<u8> {
+        [&head(INTRO)[..], &self.name.encode(), &self.meant.to_le_bytes(), &self.grant.to_le_bytes()].concat()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Intro> {
+        if bytes.len() != INTRO_LEN || bytes[..8] != head(INTRO) {
+            return Err(nonsense("the peer introduced itself as no connectionless endpoint of this version does"));
+        }
+        let name = Name::decode(&bytes[8..8 + NAME_LEN]).map_err(|e| e.context("the peer's name"))?;
+        if name.nonce == 0 {
+            return Err(nonsense("the peer's name has no nonce"));
+        }
+        Ok(Intro { name, meant: word_at(bytes, 8 + NAME_LEN), grant: word_at(bytes, 16 + NAME_LEN) })
+    }
+}
+
+impl Refusal {
+    pub fn encode(self) -> Vec<u8> {
+        [&head(REFUSAL)[..], &[self as u8]].concat()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Refusal> {
+        match bytes.strip_prefix(&head(REFUSAL))? {
+            [1] => Some(Refusal::Crossed),
+            [2] => Some(Refusal::Stale),
+            [3] => Some(Refusal::Closing),
+            _ => None,
+        }
+    }
+}
+
+/// Kinds of parcels, in the first byte of the first word; flags are in the second.
+pub mod kind {
+    /// A message: its tag and data, then the bytes.
+    pub const EAGER: u8 = 1;
+    /// A message whose bytes the receiver reads: number, length, tag and data, then the places.
+    pub const OFFER: u8 = 2;
+    /// An offer was taken: number, status.
+    pub const DONE: u8 = 3;
+    /// What was consumed since the beginning, and the grant.
+    pub const CREDIT: u8 = 4;
+}
+
+pub const TAGGED: u64 = 1 << 8;
+pub const DATA: u64 = 1 << 9;
+const FLAGS: u64 = TAGGED | DATA;
+
+/// What is charged for a message beside its bytes.
+pub const OVERHEAD: u64 = 64;
+
+/// What a message carries beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Label {
+    pub tag: Option<u64>,
+    pub data: Option<u64>,
+}
+
+impl Label {
+    fn flags(&self) -> u64 {
+        self.tag.map_or(0, |_| TAGGED) | self.data.map_or(0, |_| DATA)
+    }
+}
+
+/// Words of one parcel.
+pub struct Words {
+    words: [u64; 4 + 2 + 3 * IOV_LIMIT],
+    count: usize,
+}
+
+impl Words {
+    fn of(first: u64) -> Words {
+        let mut words = Words { words: [0; 4 + 2 + 3 * IOV_LIMIT], count: 0 };
+        words.add(first);
+        words
+    }
+
+    fn add(&mut self, word: u64) {
+        if let Some(place) = self.words.get_mut(self.count) {
+            *place = word;
+            self.count += 1;
+        }
+    }
+
+    pub fn as_slice(&self) -> &[u64] {
+        self.words.get(..self.count).unwrap_or_default()
+    }
+
+    #[inline]
+    pub fn eager(label: &Label) -> Words {
+        let mut words = Words::of(u64::from(kind::EAGER) | label.flags());
+        label.tag.iter().chain(&label.data).for_each(|w| words.add(*w));
+        words
+    }
+
+    pub fn offer(label: &Label, number: u64, len: u64, places: &[RmaIov]) -> Words {
+        let mut words = Words::of(u64::from(kind::OFFER) | label.flags());
+        [number, len].iter().chain(&label.tag).chain(&label.data).for_each(|w| words.add(*w));
+        for p in places {
+            [p.addr, p.len as u64, p.key].into_iter().for_each(|w| words.add(w));
+        }
+        words
+    }
+
+    pub fn done(number: u64, status: Code) -> Words {
+        let mut words = Words::of(u64::from(kind::DONE));
+        [number, status.0 as u64].into_iter().for_each(|w| words.add(w));
+        words
+    }
+
+    pub fn credit(consumed: u64, grant: u64) -> Words {
+        let mut words = Words::of(u64::from(kind::CREDIT));
+        [consumed, grant].into_iter().for_each(|w| words.add(w));
+        words
+    }
+}
+
+/// What a sender offers to be read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offer {
+    pub number: u64,
+    pub len: u64,
+    pub places: Vec<RmaIov>,
+}
+
+/// A parcel, as far as its words go.
+#[derive(Debug, PartialEq)]
+pub enum Head {
+    Eager(Label),
+    Offer(Label, Offer),
+    Done(u64, Code),
+    Credit(u64, u64),
+}
+
+impl Head {
+    #[inline]
+    pub fn of(parcel: &dyn Parcel) -> Result<Head> {
+        let first = parcel.word(0);
+        if first & !(FLAGS | 0xff) != 0 {
+            return Err(nonsense("a parcel with flags that do not exist"));
+        }
+        let at = Cell::new(1);
+        let next = || parcel.word(at.replace(at.get() + 1));
+        let kind = first as u8;
+        let numbers = if kind == kind::OFFER { (next(), next()) } else { (0, 0) };
+        let label = Label { tag: (first & TAGGED != 0).then(next), data: (first & DATA != 0).then(next) };
+        let begin = at.get();
+        let head = match kind {
+            kind::EAGER => Head::Eager(label),
+            kind::OFFER => {
+                let count = parcel.words().saturating_sub(begin) / 3;
+                if count > IOV_LIMIT || parcel.words() != begin + 3 * count || !parcel.is_empty() {
+                    return Err(nonsense("an offer with places beyond the limit"));
+                }
+                let place = |k: usize| RmaIov {
+                    addr: parcel.word(begin + 3 * k),
+                    len: parcel.word(begin + 3 * k + 1) as usize,
+                    key: parcel.word(begin + 3 * k + 2),
+                };
+                let places: Vec<RmaIov> = (0..count).map(place).collect();
+                let sum = places.iter().try_fold(0u64, |sum, p| sum.checked_add(p.len as u64));
+                if sum != Some(numbers.1) {
+                    return Err(nonsense("an offer whose places do not make its length"));
+                }
+                return Ok(Head::Offer(label, Offer { number: numbers.0, len: numbers.1, places }));
+            }
+            kind::DONE if first & FLAGS == 0 => Head::Done(next(), Code(next() as u16 as i32)),
+            kind::CREDIT if first & FLAGS == 0 => Head::Credit(next(), next()),
+            _ => return Err(nonsense("a parcel of a kind that does not exist")),
+        };
+        if at.get() != parcel.words() || (kind != kind::EAGER && !parcel.is_empty()) {
+            return Err(nonsense("a parcel of another length than its kind has"));
+        }
+        Ok(head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Made(Vec<u64>, usize);
+
+    impl Parcel for Made {
+        fn words(&self) -> usize {
+            self.0.len()
+        }
+        fn word(&self, i: usize) -> u64 {
+            self.0.get(i).copied().unwrap_or(0)
+        }
+        fn len(&self) -> usize {
+            self.1
+        }
+        unsafe fn copy(&self, _skip: usize, _to: *mut u8, _len: usize) {}
+    }
+
+    fn made(words: &Words, len: usize) -> Result<Head> {
+        Head::of(&Made(words.as_slice().to_vec(), len))
+    }
+
+    #[test]
+    fn parcels_survive_and_lies_do_not() {
+        let place = |len| RmaIov { addr: 4096, len, key: 77 };
+        for label in [None, Some(5)].iter().flat_map(|tag| [None, Some(9)].map(|data| Label { tag: *tag, data })) {
+            assert_eq!(made(&Words::eager(&label), 8).unwrap(), Head::Eager(label));
+            for places in [vec![], vec![place(10)], vec![place(1); 8]] {
+                let len = places.iter().map(|p| p.len as u64).sum();
+                let words = Words::offer(&label, 3, len, &places);
+                assert_eq!(made(&words, 0).unwrap(), Head::Offer(label, Offer { number: 3, len, places: places.clone() }));
+                assert!(made(&words, 1).is_err() && made(&Words::offer(&label, 3, len + 1, &places), 0).is_err());
+                for cut in 0..words.as_slice().len() {
+                    let head = Head::of(&Made(words.as_slice()[..cut].to_vec(), 0));
+                    assert!(head.is_err() || (len == 0 && cut < 3), "{cut} of {label:?}");
+                }
+            }
+        }
+        assert_eq!(made(&Words::done(7, Code::Key), 0).unwrap(), Head::Done(7, Code::Key));
+        assert_eq!(made(&Words::credit(7, 8), 0).unwrap(), Head::Credit(7, 8));
+        for words in [vec![], vec![0], vec![9, 1], vec![1 | 1 << 20], vec![3 | TAGGED, 1, 1], vec![3, 1], vec![4, 1, 2, 3], vec![1, 1]] {
+            assert!(Head::of(&Made(words.clone(), 0)).is_err(), "{words:?}");
+        }
+        let wide = [vec![2, 1, u64::MAX], vec![1, u64::MAX, 1, 1, 2, 1]].concat();
+        assert!(Head::of(&Made(wide, 0)).is_err());
+    }
+
+    #[test]
+    fn introductions_survive_and_lies_do_not() {
+        let name: Name = "rdm://192.0.2.1:7000/0123456789abcdef/fedcba9876543210".parse().unwrap();
+        let intro = Intro { name, meant: 5, grant: 6 };
+        let bytes = intro.encode();
+        assert_eq!(Intro::decode(&bytes).unwrap(), intro);
+        for n in 0..bytes.len() {
+            assert!(Intro::decode(&bytes[..n]).is_err());
+        }
+        assert!(Intro::decode(&Intro { name: Name::at(name.socket()), ..intro }.encode()).is_err());
+        for why in [Refusal::Crossed, Refusal::Stale, Refusal::Closing] {
+            assert_eq!(Refusal::decode(&why.encode()), Some(why));
+        }
+        assert_eq!(Refusal::decode(&bytes), None);
+        assert_eq!(Refusal::decode(b""), None);
+    }
+}

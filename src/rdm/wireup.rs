@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From a name to a lane, when the peer is first used or calls: lanes are tried in their order until one leads there, and the
+//! choice stays. Who calls says who it is and which incarnation it means; two that call each other keep the call of the
+//! greater name.
+
+use super::domain::Domain;
+use super::limits::FIRST_GRANT;
+use super::peer::{Credit, Greeter, Id, Link, Peer, Phase};
+use super::state::{Op, State, UNKNOWN, Unexpected};
+use super::wire::{Intro, Refusal};
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::av::Name;
+use crate::prov::bind::Binding;
+use crate::prov::event::{Event, EventKind};
+use crate::prov::info::Info;
+use crate::prov::{Endpoint, Request};
+use crate::sys::{process, time};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+/// How long the call of a peer is awaited that has crossed ours.
+const AWAIT_NS: u64 = 500_000_000;
+/// Callers that have not joined yet.
+const CALLERS_MAX: usize = 1024;
+/// Ports that are tried where any will do.
+const TRIES: usize = 64;
+/// The provider whose listeners have names instead of ports.
+const LOCAL: &str = "shm";
+
+/// The address by which a lane reaches the endpoint that listens at `at`. Names of sockets in a network namespace are as
+/// unique as its ports.
+fn address_on(provider: &str, at: SocketAddr) -> String {
+    if provider == LOCAL { format!("{LOCAL}://rdm.{}", at.to_string().replace(':', "_")) } else { format!("{provider}://{at}") }
+}
+
+/// Listens on every lane, at one address.
+pub fn listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Greeter>)> {
+    let fixed = wanted.is_some_and(|at| at.port() != 0);
+    let mut last = Error::fixed(errno::EADDRINUSE, "ep: no free port was found");
+    for _ in 0..TRIES {
+        match try_listen(domain, wanted) {
+            Err(e) if !fixed && e.errno == errno::EADDRINUSE => last = e,
+            done => return done,
+        }
+    }
+    Err(last)
+}
+
+fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Greeter>)> {
+    let mut at = wanted;
+    let mut greeters = Vec::new();
+    // The lane with ports first, as it may choose one.
+    for (of, lane) in domain.lanes.iter().enumerate().filter(|(_, lane)| lane.provider.name() != LOCAL) {
+        let src_addr = at.map(|at| address_on(lane.provider.name(), at));
+        let mut listener = lane.provider.open_listener(&Info { src_addr, ..lane.info.clone() })?;
+        let told = listener.address();
+        let bound: Option<SocketAddr> = told.split_once("://").and_then(|(_, rest)| rest.parse().ok());
+        at = Some(bound.ok_or_else(|| Error::new(errno::EPROTO, format!("ep: {told:?} is no socket address")))?);
+        listener.listen()?;
+        greeters.push(Greeter { of, listener });
+    }
+    for (of, lane) in domain.lanes.iter().enumerate().filter(|(_, lane)| lane.provider.name() == LOCAL) {
+        let here = at.get_or_insert(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        if here.port() == 0 {
+            here.set_port(20_000 + (domain.draw() % 40_000) as u16);
+        }
+        let src_addr = Some(address_on(LOCAL, *here));
+        let mut listener = lane.provider.open_listener(&Info { src_addr, ..lane.info.clone() })?;
+        listener.listen()?;
+        greeters.push(Greeter { of, listener });
+    }
+    match at {
+        Some(at) => Ok((at, greeters)),
+        None => Err(Error::fixed(errno::ENODEV, "ep: its domain has no lanes")),
+    }
+}
+
+/// What two processes of one host and network namespace have in common.
+pub fn host_hint() -> u64 {
+    (u64::from(process::host_id()) << 32 | process::network_id() & 0xffff_ffff).max(1)
+}
+
+/// `rdm://IP:PORT`, where port 0 stands for any.
+pub fn source_of(text: &str) -> Result<SocketAddr> {
+    let rest = text.strip_prefix(crate::prov::av::SCHEME);
+    let at = rest.and_then(|rest| rest.split('/').next()).and_then(|at| at.parse::<SocketAddr>().ok());
+    let at = at.ok_or_else(|| Error::invalid(format!("info->src_addr: {text:?} is not {}IP:PORT", crate::prov::av::SCHEME)))?;
+    match at.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => {
+            Err(Error::invalid("info->src_addr: name one address of this host, by which peers find it"))
+        }
+        IpAddr::V6(ip) if ip.is_unspecified() => {
+            Err(Error::invalid("info->src_addr: name one address of this host, by which peers find it"))
+        }
+        _ => Ok(at),
+    }
+}
+
+impl State {
+    /// The peer that an index names.
+    #[inline]
+    pub fn route(&mut self, index: u64) -> Result<Id> {
+        let Some(av) = &self.av else { return Err(Error::new(errno::EOPBADSTATE, "ep: bind an address vector first")) };
+        if av.changes() != self.av_changes {
+            self.reroute();
+        }
+        match self.routes.get(index as usize) {
+            Some(Some((_, id))) => Ok(*id),
+            _ => self.find_route(index),
+        }
+    }
+
+    #[cold]
+    fn find_route(&mut self, index: u64) -> Result<Id> {
+        let Some(av) = self.av.clone() else { return Err(Error::invalid("ep: no address vector")) };
+        let (name, generation) = av.get(index)?;
+        let id = match self.find_peer(&name) {
+            Some(id) => id,
+            None => self.add_peer(name),
+        };
+        let at = index as usize;
+        if self.routes.len() <= at {
+            self.routes.resize(at + 1, None);
+        }
+        if let Some(place) = self.routes.get_mut(at) {
+            *place = Some((generation, id));
+        }
+        Ok(id)
+    }
+
+    /// The address vector has changed: indexes may name others, and peers may have got one.
+    #[cold]
+    fn reroute(&mut self) {
+        let Some(av) = self.av.clone() else { return };
+        self.av_changes = av.changes();
+        for (index, place) in self.routes.iter_mut().enumerate() {
+            *place = place.filter(|(generation, _)| av.get(index as u64).is_ok_and(|(_, g)| g == *generation));
+        }
+        for id in 0..self.peers.len() as Id {
+            self.set_source(id);
+        }
+    }
+
+    /// Looks up the index of a peer, by which its messages are matched.
+    fn set_source(&mut self, id: Id) {
+        let Some(name) = self.peer(id).map(|p| p.name) else { return };
+        let source = self.av.as_ref().and_then(|av| av.find(&name)).unwrap_or(UNKNOWN | u64::from(id));
+        let Some(before) = self.peer(id).map(|p| std::mem::replace(&mut p.source, source)) else { return };
+        if before == source {
+            return;
+        }
+        for space in [&mut self.tagged, &mut self.untagged] {
+            let of_it = |message: &Unexpected| match message {
+                Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => *from == id,
+                Unexpected::Own { .. } => false,
+            };
+            let moved: Vec<_> = space.each_unexpected().filter(|(_, s, m)| *s == before && of_it(m)).map(|(at, ..)| at).collect();
+            moved.into_iter().for_each(|at| space.refile(at, source));
+        }
+    }
+
+    /// Messages of peers that were just inserted wait under their index from now on.
+    pub fn look_at_av(&mut self) {
+        if self.av.as_ref().is_some_and(|av| av.changes() != self.av_changes) {
+            self.reroute();
+        }
+    }
+
+    /// The peer that a name means, those with a lane first.
+    fn find_peer(&self, name: &Name) -> Option<Id> {
+        let ids = self.by_place.get(&name.socket())?;
+        let peer = |id: Id| self.peers.get(id as usize).and_then(Option::as_deref);
+        let fits = |p: &Peer| name.nonce == 0 || p.name.nonce == 0 || p.name.nonce == name.nonce;
+        let found = ids.iter().copied().filter_map(|id| Some((id, peer(id).filter(|p| fits(p))?)));
+        found.min_by_key(|(_, p)| (p.name.nonce != name.nonce, matches!(p.phase, Phase::Fresh))).map(|(id, _)| id)
+    }
+
+    fn add_peer(&mut self, name: Name) -> Id {
+        let id = self.peers.len() as Id;
+        let mut peer = Peer::new(name, UNKNOWN | u64::from(id));
+        if self.name.is_some_and(|own| name.means(&own)) {
+            peer.phase = Phase::Own;
+        }
+        self.peers.push(Some(Box::new(peer)));
+        self.by_place.entry(name.socket()).or_default().push(id);
+        self.set_source(id);
+        id
+    }
+
+    fn open_link(&mut self, domain: &Domain, of: usize) -> Result<Arc<Link>> {
+        let Some(lane) = domain.lanes.get(of) else { return Err(Error::fixed(errno::ENODEV, "ep: no such lane")) };
+        let ep: Box<dyn Endpoint> = lane.domain.clone().open_endpoint(&lane.info, 0)?;
+        self.next_link += 1;
+        let number = self.next_link;
+        ep.set_object(number);
+        let queue = self.results.clone();
+        ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false })?;
+        ep.bind(Binding::Eq(self.events.clone()))?;
+        ep.bind(Binding::Drivers(self.drivers.clone()))?;
+        let options = self.options;
+        ep.set_options(&mut |o| *o = options);
+        ep.enable(0)?;
+        Ok(Arc::new(Link { ep, of, number }))
+    }
+
+    fn intro(&self, meant: u64) -> Result<Vec<u8>> {
+        let name = self.name.ok_or_else(|| Error::new(errno::EOPBADSTATE, "ep: not enabled"))?;
+        Ok(Intro { name, meant, grant: FIRST_GRANT }.encode())
+    }
+
+    /// Calls a peer by the first lane from `from` on that may lead there.
+    pub fn dial(&mut self, domain: &Domain, id: Id, from: usize) {
+        let (Some(own), Some(name)) = (self.name, self.peer(id).map(|p| p.name)) else { return };
+        let mut last = Error::new(errno::EHOSTUNREACH, format!("{name}: on another host, and no lane of this endpoint leads there"));
+        for (of, lane) in domain.lanes.iter().enumerate().skip(from) {
+            if lane.provider.name() == LOCAL && name.host != 0 && name.host != own.host {
+                continue;
+            }
+            let address = address_on(lane.provider.name(), name.socket());
+            let called = self.open_link(domain, of).and_then(|link| {
+                link.ep.connect(&address, &self.intro(name.nonce)?)?;
+                Ok(link)
+            });
+            match called {
+                Ok(link) => {
+                    self.links.insert(link.number, id);
+                    self.joining.push((id, link.clone()));
+                    if let Some(peer) = self.peer(id) {
+                        peer.phase = Phase::Dialing(link);
+                    }
+                    return self.rouse();
+                }
+                Err(e) => last = e,
+            }
+        }
+        self.over(domain, id, last);
+    }
+
+    /// Takes callers.
+    pub fn greet(&mut self, domain: &Domain) {
+        let mut greeters = std::mem::take(&mut self.greeters);
+        for greeter in &mut greeters {
+            let (requests, trouble) = greeter.listener.poll();
+            trouble.iter().for_each(|e| crate::log!(Warn, "{e}"));
+            for request in requests {
+                if let Err(e) = self.answer(domain, greeter.of, request) {
+                    crate::log!(Info, "a caller was sent away: {e}");
+                }
+            }
+        }
+        self.greeters = greeters;
+    }
+
+    fn answer(&mut self, domain: &Domain, of: usize, request: Box<dyn Request>) -> Result<()> {
+        let Some(own) = self.name else { return request.reject(&Refusal::Closing.encode()) };
+        // A request that is dropped is rejected.
+        let intro = Intro::decode(request.data())?;
+        if intro.meant != 0 && intro.meant != own.nonce {
+            return request.reject(&Refusal::Stale.encode());
+        }
+        if intro.name.means(&own) || self.joining.len() >= CALLERS_MAX {
+            return request.reject(&Refusal::Closing.encode());
+        }
+        let id = match self.find_peer(&intro.name) {
+            Some(id) => id,
+            None => self.add_peer(intro.name),
+        };
+        match self.peer(id).map(|p| &p.phase) {
+            Some(Phase::Dialing(_)) if own.encode() > intro.name.encode() => return request.reject(&Refusal::Crossed.encode()),
+            Some(Phase::Dialing(link)) => {
+                let link = link.clone();
+                self.forget_link(&link);
+            }
+            // Its call crossed ours, which it has taken meanwhile; or it has lost its end of the lane, and calls again when
+            // this side has found out.
+            Some(Phase::Accepting(_) | Phase::Ready(_)) => return request.reject(&Refusal::Crossed.encode()),
+            Some(Phase::Own) => return request.reject(&Refusal::Closing.encode()),
+            _ => {}
+        }
+        let link = self.open_link(domain, of)?;
+        let data = self.intro(0)?;
+        if let Err(e) = link.ep.accept(request, &data) {
+            self.leaving.push(link);
+            self.redial(id);
+            return Err(e);
+        }
+        self.links.insert(link.number, id);
+        self.joining.push((id, link.clone()));
+        if let Some(peer) = self.peer(id) {
+            peer.name = intro.name;
+            peer.credit = Credit::new(intro.grant);
+            peer.phase = Phase::Accepting(link);
+        }
+        self.set_source(id);
+        self.rouse();
+        Ok(())
+    }
+
+    /// The peer's lane came to nothing; what waits for it calls again.
+    fn redial(&mut self, id: Id) {
+        if let Some(peer) = self.peer(id) {
+            peer.phase = Phase::Fresh;
+            if !peer.waiting.is_empty() {
+                self.stay_busy(id);
+            }
+        }
+    }
+
+    fn forget_link(&mut self, link: &Arc<Link>) {
+        self.links.remove(&link.number);
+        self.joining.retain(|(_, l)| l.number != link.number);
+        self.ready.retain(|(_, l)| l.number != link.number);
+        self.leaving.push(link.clone());
+    }
+
+    /// What happened to lanes.
+    pub fn take_events(&mut self, domain: &Domain) {
+        while let Some((_, Some(event))) = self.events.take_if(|_| (true, ())) {
+            if let Some(id) = self.links.get(&event.object).copied() {
+                self.on_event(domain, id, event);
+            }
+        }
+    }
+
+    fn on_event(&mut self, domain: &Domain, id: Id, event: Event) {
+        let Some(peer) = self.peer(id) else { return };
+        if event.kind != EventKind::Connected as u32 {
+            let gone = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died");
+            return self.over(domain, id, event.error.unwrap_or_else(gone));
+        }
+        match (&peer.phase, event.error) {
+            (Phase::Dialing(link), None) => {
+                let link = link.clone();
+                match Intro::decode(&event.data) {
+                    Ok(intro) if peer.name.means(&intro.name) => {
+                        peer.name = intro.name;
+                        peer.credit = Credit::new(intro.grant);
+                        self.set_source(id);
+                        self.joined(domain, id, link);
+                    }
+                    Ok(_) => self.over(domain, id, stale()),
+                    Err(e) => self.over(domain, id, e),
+                }
+            }
+            (Phase::Accepting(link), None) => {
+                let link = link.clone();
+                self.joined(domain, id, link);
+            }
+            (Phase::Dialing(link), Some(why)) => {
+                let link = link.clone();
+                let next = link.of + 1;
+                self.forget_link(&link);
+                match Refusal::decode(&event.data) {
+                    Some(Refusal::Crossed) => {
+                        if let Some(peer) = self.peer(id) {
+                            peer.phase = Phase::Awaiting { until: time::now_ns() + AWAIT_NS };
+                        }
+                    }
+                    Some(Refusal::Stale) => self.over(domain, id, stale()),
+                    _ if why.code == Code::Rejected || next >= domain.lanes.len() => self.over(domain, id, why),
+                    _ => self.dial(domain, id, next),
+                }
+            }
+            (Phase::Accepting(link), Some(_)) => {
+                let link = link.clone();
+                self.forget_link(&link);
+                self.redial(id);
+            }
+            (_, Some(why)) => self.over(domain, id, why),
+            _ => {}
+        }
+    }
+
+    fn joined(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
+        self.joining.retain(|(_, l)| l.number != link.number);
+        self.ready.push((id, link.clone()));
+        if let Some(peer) = self.peer(id) {
+            crate::log!(Debug, "rdm: {} by {}", peer.name, domain.lanes.get(link.of).map_or("?", |l| l.provider.name()));
+            peer.phase = Phase::Ready(link);
+        }
+        self.stay_busy(id);
+        self.rouse();
+    }
+
+    /// A peer whose call is awaited has not called in time.
+    pub fn end_waits(&mut self, now: u64) {
+        for id in 0..self.peers.len() as Id {
+            if matches!(self.peer(id).map(|p| &p.phase), Some(Phase::Awaiting { until }) if *until < now) {
+                self.redial(id);
+            }
+        }
+    }
+
+    /// The lane to a peer is over, or none was found: what concerns this peer ends with `why`. Its next message calls anew.
+    #[cold]
+    pub fn over(&mut self, domain: &Domain, id: Id, why: Error) {
+        let Some(link) = self.peer(id).map(|p| p.link().cloned()) else { return };
+        if let Some(link) = link {
+            self.forget_link(&link);
+            self.past.add(&link.ep.stats());
+            let _ = link.ep.shutdown();
+            self.take_results(domain);
+            for space in [&mut self.tagged, &mut self.untagged] {
+                let of_it = |m: &Unexpected| matches!(m, Unexpected::Offered { link: l, .. } if *l == link.number);
+                let gone: Vec<_> = space.each_unexpected().filter(|(.., m)| of_it(m)).map(|(at, ..)| at).collect();
+                gone.into_iter().for_each(|at| drop(space.remove_unexpected(at)));
+            }
+        }
+        self.forget_grant(id);
+        let asked = self.routes.iter().enumerate().find(|(_, r)| r.is_some_and(|(_, to)| to == id)).map(|(index, _)| index as u64);
+        let asked = asked.zip(self.av.as_ref()).and_then(|(index, av)| av.lookup(index).ok());
+        let Some(peer) = self.peer(id) else { return };
+        let waiting = std::mem::take(&mut peer.waiting);
+        peer.control.clear();
+        (peer.under_way, peer.offers, peer.credit, peer.phase) = (0, 0, Credit::default(), Phase::Fresh);
+        if let Some(asked) = asked {
+            // A bare address means whoever listens there next.
+            peer.name = asked;
+        }
+        let numbers: Vec<u64> = self.ops.each().filter(|(_, op)| op.is_of(id)).map(|(number, _)| number).collect();
+        for number in numbers {
+            match self.ops.take(number) {
+                Some(Op::Offered { end, lent, .. }) => {
+                    self.lent.extend(lent);
+                    self.fail(&end, why.clone());
+                }
+                Some(Op::Rma { end, .. }) => self.fail(&end, why.clone()),
+                Some(Op::Reading { recv, label, source, .. }) => self.abandon(&recv, why.clone(), &label, source),
+                _ => {}
+            }
+        }
+        for w in waiting {
+            self.drop_waiting(w, why.clone());
+        }
+    }
+}
+
+/// The other endpoint is not the one that was meant.
+fn stale() -> Error {
+    let words = "the endpoint that was meant is gone: another one listens at its address now";
+    Error::coded(errno::ECONNREFUSED, Code::PeerGone, words)
+}
+
+impl Op {
+    fn is_of(&self, id: Id) -> bool {
+        match self {
+            Op::Rma { peer, .. } | Op::Offered { peer, .. } | Op::Reading { peer, .. } => *peer == id,
+            Op::Own { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "fab_rdm.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+void *at(uintptr_t context)
+{
+	return (void *)context;
+}
+
+/* Keeps what comes. */
+void drive(struct self *s)
+{
+	for (;;) {
+		gdrfab_cq_tagged_entry entries[16];
+		uint64_t from[16];
+		ssize_t n = gdrfab_cq_readfrom(s->cq, entries, 16, from);
+		if (n == -EAGAIN)
+			return;
+		if (n == -GDRFAB_EAVAIL) {
+			CHECK(s->lost_count < 64);
+			gdrfab_cq_err_entry *e = &s->lost[s->lost_count].entry;
+			memset(e, 0, sizeof *e);
+			e->struct_size = sizeof *e;
+			e->err_data = s->lost[s->lost_count].words, e->err_data_size = sizeof s->lost[0].words;
+			CHECK_EQ(gdrfab_cq_readerr(s->cq, e, 0), 1);
+			s->lost_count++;
+			continue;
+		}
+		CHECK(n > 0 && s->kept_count + n <= 4096);
+		for (ssize_t i = 0; i < n; i++)
+			s->kept[s->kept_count].entry = entries[i], s->kept[s->kept_count++].from = from[i];
+	}
+}
+
+/* The entry of this context; the failure of another one is a failure of the claim. */
+gdrfab_cq_tagged_entry await(struct self *s, uintptr_t context, uint64_t *from)
+{
+	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); test_now_ms() < until;) {
+		for (int i = 0; i < s->kept_count; i++) {
+			if (s->kept[i].entry.op_context != at(context))
+				continue;
+			gdrfab_cq_tagged_entry entry = s->kept[i].entry;
+			if (from)
+				*from = s->kept[i].from;
+			s->kept[i] = s->kept[--s->kept_count];
+			return entry;
+		}
+		for (int i = 0; i < s->lost_count; i++)
+			if (s->lost[i].entry.op_context == at(context))
+				test_fail(__FILE__, __LINE__, "operation %zu failed: %s", (size_t)context, s->lost[i].words);
+		drive(s);
+	}
+	test_fail(__FILE__, __LINE__, "no entry of operation %zu", (size_t)context);
+}
+
+gdrfab_cq_err_entry await_failure(struct self *s, uintptr_t context, char words[256])
+{
+	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); test_now_ms() < until; drive(s)) {
+		for (int i = 0; i < s->lost_count; i++) {
+			if (s->lost[i].entry.op_context != at(context))
+				continue;
+			gdrfab_cq_err_entry entry = s->lost[i].entry;
+			snprintf(words, 256, "%s", s->lost[i].words);
+			s->lost[i] = s->lost[--s->lost_count];
+			return entry;
+		}
+	}
+	test_fail(__FILE__, __LINE__, "operation %zu did not fail", (size_t)context);
+}
+
+/* Waits until `count` processes are here, and drives meanwhile. */
+static void meet_of(struct self *s, int count)
+{
+	int *here = &s->w->met[s->meetings++];
+	__atomic_fetch_add(here, 1, __ATOMIC_SEQ_CST);
+	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); __atomic_load_n(here, __ATOMIC_SEQ_CST) < count; drive(s))
+		if (test_now_ms() > until)
+			test_fail(__FILE__, __LINE__, "only %d of %d have come to meeting %d", __atomic_load_n(here, __ATOMIC_SEQ_CST), count, s->meetings);
+}
+
+void meet(struct self *s)
+{
+	meet_of(s, s->count);
+}
+
+void open_ep(struct self *s, const char *service)
+{
+	gdrfab_cq_attr attr = {0};
+	gdrfab_info hints = {0};
+	hints.struct_size = sizeof hints, hints.ep_type = GDRFAB_EP_RDM, hints.prov_name = (char *)s->lanes;
+	hints.caps = GDRFAB_MSG | GDRFAB_TAGGED | GDRFAB_RMA | GDRFAB_DIRECTED_RECV | GDRFAB_SOURCE | GDRFAB_MULTI_RECV;
+	hints.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
+	OK(gdrfab_getinfo(gdrfab_version(), NULL, service, service ? GDRFAB_SOURCE : 0, &hints, &s->info));
+	CHECK(strcmp(s->info->prov_name, s->lanes) == 0);
+	OK(gdrfab_fabric_open(s->info, NULL, &s->fabric));
+	OK(gdrfab_domain_open(s->fabric, s->info, NULL, &s->domain));
+	attr.struct_size = sizeof attr, attr.size = 100, attr.format = GDRFAB_CQ_FORMAT_TAGGED;
+	OK(gdrfab_cq_open(s->domain, &attr, NULL, &s->cq));
+	OK(gdrfab_av_open(s->domain, NULL, NULL, &s->av));
+	OK(gdrfab_ep_open(s->domain, s->info, NULL, &s->ep));
+	OK(gdrfab_ep_bind_cq(s->ep, s->cq, GDRFAB_TRANSMIT | GDRFAB_RECV));
+	OK(gdrfab_ep_bind_av(s->ep, s->av, 0));
+	OK(gdrfab_ep_enable(s->ep));
+}
+
+void close_ep(struct self *s)
+{
+	OK(gdrfab_ep_close(s->ep));
+	OK(gdrfab_av_close(s->av));
+	OK(gdrfab_cq_close(s->cq));
+	OK(gdrfab_domain_close(s->domain));
+	OK(gdrfab_fabric_close(s->fabric));
+	gdrfab_freeinfo(s->info);
+}
+
+static void learn_names(struct self *s)
+{
+	size_t len = NAME;
+	uint64_t index[MOST];
+	OK(gdrfab_ep_getname(s->ep, s->w->names[s->rank], &len));
+	CHECK_EQ(len, NAME);
+	meet(s);
+	CHECK_EQ(gdrfab_av_insert(s->av, s->w->names, (size_t)s->count, index, 0, NULL), s->count);
+	for (int i = 0; i < s->count; i++)
+		CHECK_EQ(index[i], i);
+}
+
+void put_number(struct self *s, int i, uint64_t number)
+{
+	__atomic_store_n(&s->w->number[i], number, __ATOMIC_SEQ_CST);
+}
+
+uint64_t get_number(struct self *s, int i)
+{
+	return __atomic_load_n(&s->w->number[i], __ATOMIC_SEQ_CST);
+}
+
+bool has_come(struct self *s, uintptr_t context)
+{
+	drive(s);
+	for (int i = 0; i < s->kept_count; i++)
+		if (s->kept[i].entry.op_context == at(context))
+			return true;
+	return false;
+}
+
+struct claim {
+	struct rdm_claim of;
+	const char *lanes;
+	char name[96];
+};
+
+static void child(const struct claim *c, struct world *w, int rank)
+{
+	static struct self s;
+	s.lanes = c->lanes, s.w = w, s.rank = rank, s.count = c->of.count;
+	open_ep(&s, NULL);
+	learn_names(&s);
+	c->of.run(&s);
+	meet_of(&s, c->of.killed ? s.count - 1 : s.count);
+	close_ep(&s);
+	test_child_done();
+}
+
+static void run_claim(const void *arg)
+{
+	const struct claim *c = (const struct claim *)arg;
+	struct world *w = (struct world *)mmap(NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t victim = 0;
+	int status;
+	CHECK(w != MAP_FAILED);
+	for (int rank = c->of.count - 1; rank >= 0; rank--) {
+		pid_t pid = test_fork(rank ? TEST_CLIENT : TEST_SERVER);
+		if (pid == 0)
+			child(c, w, rank);
+		if (rank == 1 && c->of.killed) {
+			victim = pid;
+			w->number[0] = (uint64_t)pid;
+		}
+	}
+	for (pid_t pid; (pid = wait(&status)) > 0;)
+		if (pid != victim)
+			test_child_ended(TEST_CLIENT, status);
+}
+
+void rdm_add(const struct rdm_claim *claims, size_t count)
+{
+	static const char *const lanes[] = {"shm+tcp", "shm", "tcp"};
+	for (size_t l = 0; l < sizeof lanes / sizeof *lanes; l++) {
+		for (size_t k = 0; k < count; k++) {
+			static struct claim all[64];
+			static size_t used;
+			struct claim *c = &all[used++ % 64];
+			c->of = claims[k], c->lanes = lanes[l];
+			snprintf(c->name, sizeof c->name, "%s over %s", claims[k].name, lanes[l]);
+			test_add(c->name, run_claim, c, 60);
+		}
+	}
+}
+
+void tsend(struct self *s, int to, const void *buf, size_t len, uint64_t tag, uintptr_t context)
+{
+	OK(gdrfab_tsend(s->ep, buf, len, NULL, (uint64_t)to, tag, at(context)));
+}
+
+void trecv(struct self *s, uint64_t from, void *buf, size_t len, uint64_t tag, uint64_t ignore, uintptr_t context)
+{
+	OK(gdrfab_trecv(s->ep, buf, len, NULL, from, tag, ignore, at(context)));
+}

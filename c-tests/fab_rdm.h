@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Connectionless endpoints of up to eight processes, over one set of lanes. They learn each other's names through shared
+ * memory, and insert all of them in the order of their ranks, so that a rank is an index.
+ */
+#ifndef FAB_RDM_H
+#define FAB_RDM_H
+
+#include "fab.h"
+
+#define MOST 8
+#define NAME GDRFAB_NAME_LEN
+#define WAIT_MS 15000
+
+/* What all processes of a claim see. */
+struct world {
+	int met[64];
+	uint64_t number[8];
+	unsigned char names[MOST][NAME];
+};
+
+struct self {
+	const char *lanes;
+	struct world *w;
+	int rank, count, meetings;
+	bool killed; /* rank 1 is, in this claim */
+	gdrfab_info *info;
+	gdrfab_fabric *fabric;
+	gdrfab_domain *domain;
+	gdrfab_cq *cq;
+	gdrfab_av *av;
+	gdrfab_ep *ep;
+	/* Entries that came while others were awaited. */
+	struct {
+		gdrfab_cq_tagged_entry entry;
+		uint64_t from;
+	} kept[4096];
+	int kept_count;
+	struct {
+		gdrfab_cq_err_entry entry;
+		char words[256];
+	} lost[64];
+	int lost_count;
+};
+
+typedef void (*body)(struct self *s);
+
+/* A table of claims adds each over every set of lanes. */
+struct rdm_claim {
+	const char *name;
+	body run;
+	int count;
+	/* Rank 1 is killed by rank 0, which finds its number in the world. */
+	bool killed;
+};
+void rdm_add(const struct rdm_claim *claims, size_t count);
+
+void *at(uintptr_t context);
+/* Keeps what comes. */
+void drive(struct self *s);
+bool has_come(struct self *s, uintptr_t context);
+/* The entry of this context; the failure of another one is a failure of the claim. */
+gdrfab_cq_tagged_entry await(struct self *s, uintptr_t context, uint64_t *from);
+gdrfab_cq_err_entry await_failure(struct self *s, uintptr_t context, char words[256]);
+/* Waits until all are here, and drives meanwhile. */
+void meet(struct self *s);
+void open_ep(struct self *s, const char *service);
+void close_ep(struct self *s);
+void put_number(struct self *s, int i, uint64_t number);
+uint64_t get_number(struct self *s, int i);
+void tsend(struct self *s, int to, const void *buf, size_t len, uint64_t tag, uintptr_t context);
+void trecv(struct self *s, uint64_t from, void *buf, size_t len, uint64_t tag, uint64_t ignore, uintptr_t context);
+
+#endif

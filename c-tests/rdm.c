@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Connectionless endpoints of two processes: messages of all sorts, and RMA. */
+#include "fab_rdm.h"
+
+static void messages_of_all_lengths(struct self *s)
+{
+	static const size_t lens[] = {0, 1, 8, 100, 4096, 8127, 8128, 8129, 65536, 1 << 20, 16 << 20};
+	for (size_t k = 0; k < sizeof lens / sizeof *lens; k++) {
+		size_t len = lens[k];
+		char *buf = (char *)malloc(len + 1), *to = (char *)malloc(len + 1);
+		int peer = 1 - s->rank, first = (int)(k & 1);
+		uint64_t from = 99;
+		fill(buf, len, 0, (uint32_t)(k + 1) * (uint32_t)(s->rank + 1));
+		if (first)
+			trecv(s, (uint64_t)peer, to, len, k, 0, 1);
+		tsend(s, peer, buf, len, k, 2);
+		if (!first) {
+			/* It may have come by then. */
+			meet(s);
+			trecv(s, (uint64_t)peer, to, len, k, 0, 1);
+		}
+		gdrfab_cq_tagged_entry got = await(s, 1, &from);
+		CHECK_EQ(got.flags, GDRFAB_RECV | GDRFAB_TAGGED);
+		CHECK_EQ(got.len, len);
+		CHECK_EQ(got.tag, k);
+		CHECK_EQ(from, peer);
+		CHECK_FILLED("the message", to, len, 0, (uint32_t)(k + 1) * (uint32_t)(peer + 1));
+		await(s, 2, NULL);
+		free(buf), free(to);
+		meet(s);
+	}
+}
+
+static void order_masks_and_truncation(struct self *s)
+{
+	enum { COUNT = 1000 };
+	static uint64_t word[COUNT];
+	uint64_t from = 99;
+	if (s->rank == 0) {
+		for (uint64_t i = 0; i < COUNT; i++) {
+			word[i] = i;
+			tsend(s, 1, &word[i], sizeof *word, i << 32 | 5, 1);
+		}
+		for (int i = 0; i < COUNT; i++)
+			await(s, 1, NULL);
+		tsend(s, 1, "a longer message", 16, 7, 2);
+		await(s, 2, NULL);
+		OK(gdrfab_tinjectdata(s->ep, "data", 4, 1234567, 1, 8));
+		/* Untagged ones are matched apart. */
+		OK(gdrfab_inject(s->ep, "plain", 5, 1));
+		meet(s);
+		return;
+	}
+	for (uintptr_t i = 0; i < COUNT; i++)
+		trecv(s, GDRFAB_ADDR_UNSPEC, &word[i], sizeof *word, 5, ~0xffffffffull, 100 + i);
+	for (uintptr_t i = 0; i < COUNT; i++) {
+		gdrfab_cq_tagged_entry got = await(s, 100 + i, &from);
+		CHECK_EQ(got.tag, (uint64_t)i << 32 | 5);
+		CHECK_EQ(word[i], i);
+		CHECK_EQ(from, 0);
+	}
+	char small[4], words[256], plain[8];
+	trecv(s, 0, small, 4, 7, 0, 1);
+	gdrfab_cq_err_entry lost = await_failure(s, 1, words);
+	CHECK_EQ(lost.err, GDRFAB_ETRUNC);
+	CHECK_EQ(lost.len, 4);
+	CHECK_EQ(lost.olen, 12);
+	CHECK(memcmp(small, "a lo", 4) == 0);
+	OK(gdrfab_recv(s->ep, plain, 8, NULL, GDRFAB_ADDR_UNSPEC, at(2)));
+	CHECK_EQ(await(s, 2, NULL).len, 5);
+	CHECK(memcmp(plain, "plain", 5) == 0);
+	trecv(s, GDRFAB_ADDR_UNSPEC, small, 4, 0, ~0ull, 3);
+	gdrfab_cq_tagged_entry got = await(s, 3, NULL);
+	CHECK_EQ(got.data, 1234567);
+	CHECK(got.flags & GDRFAB_REMOTE_CQ_DATA);
+	/* Cancelled, and an index that names nobody. */
+	trecv(s, 0, small, 4, 9, 0, 4);
+	OK(gdrfab_cancel(s->ep, at(4)));
+	CHECK_EQ(await_failure(s, 4, words).err, ECANCELED);
+	CHECK_EQ(gdrfab_trecv(s->ep, small, 4, NULL, 77, 0, 0, NULL), -EINVAL);
+	CHECK_EQ(gdrfab_tsend(s->ep, small, 4, NULL, 77, 0, NULL), -EINVAL);
+	meet(s);
+}
+
+static void peek(struct self *s, uint64_t tag, uint64_t how, uintptr_t context, void *buf, size_t len)
+{
+	struct iovec iov = {buf, len};
+	gdrfab_msg_tagged msg = {0};
+	msg.struct_size = sizeof msg, msg.msg_iov = &iov, msg.iov_count = 1, msg.addr = GDRFAB_ADDR_UNSPEC, msg.tag = tag;
+	msg.context = at(context);
+	OK(gdrfab_trecvmsg(s->ep, &msg, how));
+}
+
+static void peek_claim_and_discard(struct self *s)
+{
+	enum { LONG = 100000 };
+	static char buf[LONG];
+	char words[256];
+	if (s->rank == 0) {
+		fill(buf, LONG, 0, 7);
+		tsend(s, 1, "first", 5, 3, 1);
+		tsend(s, 1, buf, LONG, 3, 2);
+		tsend(s, 1, "third", 5, 3, 3);
+		meet(s);
+		for (uintptr_t i = 1; i <= 3; i++)
+			await(s, i, NULL);
+		return;
+	}
+	peek(s, 4, GDRFAB_PEEK, 1, NULL, 0);
+	CHECK_EQ(await_failure(s, 1, words).err, ENOMSG);
+	/* Until the third is there, which is behind the others. */
+	tsend(s, 1, "self", 4, 5, 50);
+	trecv(s, 1, words, 8, 5, 0, 51);
+	await(s, 50, NULL), await(s, 51, NULL);
+	meet(s);
+	do {
+		peek(s, 3, GDRFAB_PEEK, 2, NULL, 0);
+		s->lost_count = 0;
+	} while (!has_come(s, 2));
+	CHECK_EQ(await(s, 2, NULL).len, 5);
+	peek(s, 3, GDRFAB_PEEK | GDRFAB_DISCARD, 3, NULL, 0);
+	CHECK_EQ(await(s, 3, NULL).len, 5);
+	do {
+		peek(s, 3, GDRFAB_PEEK | GDRFAB_CLAIM, 4, NULL, 0);
+		s->lost_count = 0;
+	} while (!has_come(s, 4));
+	CHECK_EQ(await(s, 4, NULL).len, LONG);
+	char third[5];
+	trecv(s, 0, third, 5, 3, 0, 5);
+	await(s, 5, NULL);
+	CHECK(memcmp(third, "third", 5) == 0);
+	peek(s, 3, GDRFAB_CLAIM, 4, buf, LONG);
+	CHECK_EQ(await(s, 4, NULL).len, LONG);
+	CHECK_FILLED("the claimed message", buf, LONG, 0, 7);
+}
+
+static void one_key_for_all_lanes(struct self *s)
+{
+	enum { SIZE = 1 << 20 };
+	char *mem = (char *)malloc(SIZE);
+	gdrfab_mr *mr = NULL;
+	uint64_t all = GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
+	OK(gdrfab_mr_reg(s->domain, mem, SIZE, all, 0, 0, 0, NULL, &mr));
+	if (s->rank == 1) {
+		memset(mem, 0, SIZE);
+		put_number(s, 0, gdrfab_mr_key(mr)), put_number(s, 1, (uintptr_t)mem);
+		meet(s);
+		char word[4];
+		trecv(s, 0, word, 4, 1, 0, 1);
+		await(s, 1, NULL);
+		CHECK_FILLED("written memory", mem, SIZE, 0, 5);
+		meet(s);
+	} else {
+		fill(mem, SIZE, 0, 5);
+		meet(s);
+		uint64_t key = get_number(s, 0), addr = get_number(s, 1);
+		OK(gdrfab_write(s->ep, mem, SIZE, gdrfab_mr_desc(mr), 1, addr, key, at(1)));
+		tsend(s, 1, "done", 4, 1, 2);
+		await(s, 1, NULL), await(s, 2, NULL);
+		memset(mem, 0, SIZE);
+		OK(gdrfab_read(s->ep, mem, 1000, NULL, 1, addr + 5, key, at(3)));
+		await(s, 3, NULL);
+		CHECK_FILLED("read memory", mem, 1000, 5, 5);
+		char words[256];
+		OK(gdrfab_write(s->ep, mem, 8, NULL, 1, addr, key + 1, at(4)));
+		CHECK_EQ(await_failure(s, 4, words).prov_errno, GDRFAB_PROV_KEY);
+		meet(s);
+	}
+	OK(gdrfab_mr_close(mr));
+	free(mem);
+}
+
+static void a_bare_address_is_enough(struct self *s)
+{
+	char text[GDRFAB_ADDR_MAX];
+	if (s->rank == 0) {
+		CHECK(gdrfab_av_straddr(s->av, s->w->names[1], text, sizeof text) > 0);
+		*strchr(text + strlen("rdm://"), '/') = 0;
+		uint64_t index = 0;
+		CHECK_EQ(gdrfab_av_insertsvc(s->av, NULL, text, &index, 0, NULL), 1);
+		CHECK_EQ(index, 2);
+		tsend(s, 2, "bare", 4, 1, 1);
+		await(s, 1, NULL);
+	} else {
+		uint64_t from = 99;
+		trecv(s, GDRFAB_ADDR_UNSPEC, text, 4, 1, 0, 1);
+		await(s, 1, &from);
+		CHECK_EQ(from, 0);
+	}
+}
+
+TEST_TABLE(claims)
+{
+	static const struct rdm_claim claims[] = {
+		{"messages_of_all_lengths", messages_of_all_lengths, 2, false},
+		{"order_masks_and_truncation", order_masks_and_truncation, 2, false},
+		{"peek_claim_and_discard", peek_claim_and_discard, 2, false},
+		{"one_key_for_all_lanes", one_key_for_all_lanes, 2, false},
+		{"a_bare_address_is_enough", a_bare_address_is_enough, 2, false},
+	};
+	rdm_add(claims, sizeof claims / sizeof *claims);
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Connectionless endpoints of many processes, some of which end. */
+#include "fab_rdm.h"
+
+#include <signal.h>
+
+static void everybody_sends_first(struct self *s)
+{
+	enum { EACH = 60 };
+	static const size_t lens[] = {8, 3000, 9000, 70000};
+	static char from[MOST][EACH][70000], to[MOST][EACH][70000];
+	for (int k = 0; k < s->count; k++) {
+		for (int i = 0; i < EACH; i++) {
+			fill(from[k][i], lens[i % 4], 0, (uint32_t)(s->rank * 1000 + k * 100 + i));
+			tsend(s, k, from[k][i], lens[i % 4], (uint64_t)i, 1);
+		}
+	}
+	/* The last first. */
+	for (int k = s->count - 1; k >= 0; k--)
+		for (int i = EACH - 1; i >= 0; i--)
+			trecv(s, (uint64_t)k, to[k][i], lens[i % 4], (uint64_t)i, 0, 2);
+	for (int i = 0; i < s->count * EACH; i++)
+		await(s, 1, NULL), await(s, 2, NULL);
+	for (int k = 0; k < s->count; k++)
+		for (int i = 0; i < EACH; i++)
+			CHECK_FILLED("a message", to[k][i], lens[i % 4], 0, (uint32_t)(k * 1000 + s->rank * 100 + i));
+}
+
+static void all_call_each_other_at_once(struct self *s)
+{
+	uint64_t word[MOST], got[MOST];
+	meet(s);
+	for (int k = 0; k < s->count; k++) {
+		word[k] = (uint64_t)(s->rank * 100 + k);
+		trecv(s, (uint64_t)k, &got[k], 8, 1, 0, 2);
+		tsend(s, k, &word[k], 8, 1, 1);
+	}
+	for (int k = 0; k < s->count; k++)
+		await(s, 1, NULL), await(s, 2, NULL);
+	for (int k = 0; k < s->count; k++)
+		CHECK_EQ(got[k], k * 100 + s->rank);
+}
+
+static void the_killed_takes_only_its_own(struct self *s)
+{
+	static char buf[100000];
+	char word[4], words[256];
+	if (s->rank == 1) {
+		/* Reached by both, it is killed with a message that it never receives. */
+		trecv(s, 0, word, 4, 1, 0, 1);
+		await(s, 1, NULL);
+		meet(s);
+		for (;;)
+			pause();
+	}
+	if (s->rank == 0) {
+		tsend(s, 1, "here", 4, 1, 1);
+		await(s, 1, NULL);
+		tsend(s, 1, buf, sizeof buf, 9, 2);
+		trecv(s, GDRFAB_ADDR_UNSPEC, word, 4, 5, 0, 3);
+		meet(s);
+		kill((pid_t)get_number(s, 0), SIGKILL);
+		gdrfab_cq_err_entry e = await_failure(s, 2, words);
+		CHECK_EQ(e.prov_errno, GDRFAB_PROV_PEER_GONE);
+		/* Nobody is there any more, and that has words. */
+		tsend(s, 1, "lost", 4, 1, 4);
+		await_failure(s, 4, words);
+		CHECK(words[0] != 0);
+		put_number(s, 1, 1);
+		uint64_t from = 99;
+		await(s, 3, &from);
+		CHECK_EQ(from, 2);
+	} else {
+		meet(s);
+		while (!get_number(s, 1))
+			drive(s);
+		tsend(s, 0, "live", 4, 5, 1);
+		await(s, 1, NULL);
+	}
+}
+
+/* Another one at the same port: what was meant for the first never reaches it. */
+static void restarted_on_the_same_port(struct self *s)
+{
+	char word[8], words[256], text[GDRFAB_ADDR_MAX];
+	size_t len = NAME;
+	if (s->rank == 1) {
+		trecv(s, 0, word, 4, 1, 0, 1);
+		await(s, 1, NULL);
+		CHECK(gdrfab_av_straddr(s->av, s->w->names[1], text, sizeof text) > 0);
+		char *port = strrchr(text, ':') + 1;
+		*strchr(port, '/') = 0;
+		close_ep(s);
+		open_ep(s, port);
+		OK(gdrfab_ep_getname(s->ep, s->w->names[2], &len));
+		trecv(s, GDRFAB_ADDR_UNSPEC, word, 4, 0, ~0ull, 2);
+		meet(s);
+		await(s, 2, NULL);
+		CHECK(memcmp(word, "new ", 4) == 0);
+		return;
+	}
+	tsend(s, 1, "old ", 4, 1, 1);
+	await(s, 1, NULL);
+	meet(s);
+	/* A message may be under way before this side hears of the end. */
+	for (uint64_t until = test_now_ms() + 300; test_now_ms() < until;)
+		drive(s);
+	uint64_t index = 0;
+	tsend(s, 1, "old ", 4, 2, 2);
+	CHECK_EQ(await_failure(s, 2, words).prov_errno, GDRFAB_PROV_PEER_GONE);
+	CHECK_EQ(gdrfab_av_insert(s->av, s->w->names[2], 1, &index, 0, NULL), 1);
+	tsend(s, (int)index, "new ", 4, 3, 3);
+	await(s, 3, NULL);
+}
+
+TEST_TABLE(claims)
+{
+	static const struct rdm_claim claims[] = {
+		{"both_call_each_other_at_once", all_call_each_other_at_once, 2, false},
+		{"eight_call_each_other_at_once", all_call_each_other_at_once, 8, false},
+		{"everybody_sends_first", everybody_sends_first, 4, false},
+		{"the_killed_takes_only_its_own", the_killed_takes_only_its_own, 3, true},
+		{"restarted_on_the_same_port", restarted_on_the_same_port, 2, false},
+	};
+	rdm_add(claims, sizeof claims / sizeof *claims);
+}

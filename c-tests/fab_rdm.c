@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-void *at(uintptr_t context)
+void *context_of(uintptr_t context)
 {
 	return (void *)context;
 }
@@ -39,7 +39,7 @@ gdrfab_cq_tagged_entry await(struct self *s, uintptr_t context, uint64_t *from)
 {
 	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); test_now_ms() < until;) {
 		for (int i = 0; i < s->kept_count; i++) {
-			if (s->kept[i].entry.op_context != at(context))
+			if (s->kept[i].entry.op_context != context_of(context))
 				continue;
 			gdrfab_cq_tagged_entry entry = s->kept[i].entry;
 			if (from)
@@ -48,7 +48,7 @@ gdrfab_cq_tagged_entry await(struct self *s, uintptr_t context, uint64_t *from)
 			return entry;
 		}
 		for (int i = 0; i < s->lost_count; i++)
-			if (s->lost[i].entry.op_context == at(context))
+			if (s->lost[i].entry.op_context == context_of(context))
 				test_fail(__FILE__, __LINE__, "operation %zu failed: %s", (size_t)context, s->lost[i].words);
 		drive(s);
 	}
@@ -59,7 +59,7 @@ gdrfab_cq_err_entry await_failure(struct self *s, uintptr_t context, char words[
 {
 	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); test_now_ms() < until; drive(s)) {
 		for (int i = 0; i < s->lost_count; i++) {
-			if (s->lost[i].entry.op_context != at(context))
+			if (s->lost[i].entry.op_context != context_of(context))
 				continue;
 			gdrfab_cq_err_entry entry = s->lost[i].entry;
 			snprintf(words, 256, "%s", s->lost[i].words);
@@ -141,7 +141,7 @@ bool has_come(struct self *s, uintptr_t context)
 {
 	drive(s);
 	for (int i = 0; i < s->kept_count; i++)
-		if (s->kept[i].entry.op_context == at(context))
+		if (s->kept[i].entry.op_context == context_of(context))
 			return true;
 	return false;
 }
@@ -202,10 +202,10 @@ void rdm_add(const struct rdm_claim *claims, size_t count)
 
 void tsend(struct self *s, int to, const void *buf, size_t len, uint64_t tag, uintptr_t context)
 {
-	OK(gdrfab_tsend(s->ep, buf, len, NULL, (uint64_t)to, tag, at(context)));
+	OK(gdrfab_tsend(s->ep, buf, len, NULL, (uint64_t)to, tag, context_of(context)));
 }
 
 void trecv(struct self *s, uint64_t from, void *buf, size_t len, uint64_t tag, uint64_t ignore, uintptr_t context)
 {
-	OK(gdrfab_trecv(s->ep, buf, len, NULL, from, tag, ignore, at(context)));
+	OK(gdrfab_trecv(s->ep, buf, len, NULL, from, tag, ignore, context_of(context)));
 }

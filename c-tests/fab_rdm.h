@@ -6,7 +6,9 @@
 #ifndef FAB_RDM_H
 #define FAB_RDM_H
 
-#include "fab.h"
+#include "test.h"
+
+#include <gdrfab.h>
 
 #define MOST 8
 #define NAME GDRFAB_NAME_LEN
@@ -55,7 +57,7 @@ struct rdm_claim {
 };
 void rdm_add(const struct rdm_claim *claims, size_t count);
 
-void *at(uintptr_t context);
+void *context_of(uintptr_t context);
 /* Keeps what comes. */
 void drive(struct self *s);
 bool has_come(struct self *s, uintptr_t context);

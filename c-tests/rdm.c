@@ -66,7 +66,7 @@ static void order_masks_and_truncation(struct self *s)
 	CHECK_EQ(lost.len, 4);
 	CHECK_EQ(lost.olen, 12);
 	CHECK(memcmp(small, "a lo", 4) == 0);
-	OK(gdrfab_recv(s->ep, plain, 8, NULL, GDRFAB_ADDR_UNSPEC, at(2)));
+	OK(gdrfab_recv(s->ep, plain, 8, NULL, GDRFAB_ADDR_UNSPEC, context_of(2)));
 	CHECK_EQ(await(s, 2, NULL).len, 5);
 	CHECK(memcmp(plain, "plain", 5) == 0);
 	trecv(s, GDRFAB_ADDR_UNSPEC, small, 4, 0, ~0ull, 3);
@@ -75,7 +75,7 @@ static void order_masks_and_truncation(struct self *s)
 	CHECK(got.flags & GDRFAB_REMOTE_CQ_DATA);
 	/* Cancelled, and an index that names nobody. */
 	trecv(s, 0, small, 4, 9, 0, 4);
-	OK(gdrfab_cancel(s->ep, at(4)));
+	OK(gdrfab_cancel(s->ep, context_of(4)));
 	CHECK_EQ(await_failure(s, 4, words).err, ECANCELED);
 	CHECK_EQ(gdrfab_trecv(s->ep, small, 4, NULL, 77, 0, 0, NULL), -EINVAL);
 	CHECK_EQ(gdrfab_tsend(s->ep, small, 4, NULL, 77, 0, NULL), -EINVAL);
@@ -87,7 +87,7 @@ static void peek(struct self *s, uint64_t tag, uint64_t how, uintptr_t context, 
 	struct iovec iov = {buf, len};
 	gdrfab_msg_tagged msg = {0};
 	msg.struct_size = sizeof msg, msg.msg_iov = &iov, msg.iov_count = 1, msg.addr = GDRFAB_ADDR_UNSPEC, msg.tag = tag;
-	msg.context = at(context);
+	msg.context = context_of(context);
 	OK(gdrfab_trecvmsg(s->ep, &msg, how));
 }
 
@@ -154,15 +154,15 @@ static void one_key_for_all_lanes(struct self *s)
 		fill(mem, SIZE, 0, 5);
 		meet(s);
 		uint64_t key = get_number(s, 0), addr = get_number(s, 1);
-		OK(gdrfab_write(s->ep, mem, SIZE, gdrfab_mr_desc(mr), 1, addr, key, at(1)));
+		OK(gdrfab_write(s->ep, mem, SIZE, gdrfab_mr_desc(mr), 1, addr, key, context_of(1)));
 		tsend(s, 1, "done", 4, 1, 2);
 		await(s, 1, NULL), await(s, 2, NULL);
 		memset(mem, 0, SIZE);
-		OK(gdrfab_read(s->ep, mem, 1000, NULL, 1, addr + 5, key, at(3)));
+		OK(gdrfab_read(s->ep, mem, 1000, NULL, 1, addr + 5, key, context_of(3)));
 		await(s, 3, NULL);
 		CHECK_FILLED("read memory", mem, 1000, 5, 5);
 		char words[256];
-		OK(gdrfab_write(s->ep, mem, 8, NULL, 1, addr, key + 1, at(4)));
+		OK(gdrfab_write(s->ep, mem, 8, NULL, 1, addr, key + 1, context_of(4)));
 		CHECK_EQ(await_failure(s, 4, words).prov_errno, GDRFAB_PROV_KEY);
 		meet(s);
 	}

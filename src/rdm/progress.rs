@@ -63,21 +63,21 @@ impl State {
     /// What turned out while lanes were looked at.
     #[inline]
     pub fn settle(&mut self, domain: &Domain) {
-        self.take_results(domain);
+        self.take_results();
         if !self.broken.is_empty() {
             for (id, why) in std::mem::take(&mut self.broken) {
-                self.over(domain, id, why);
+                self.over(id, why);
             }
         }
         if !self.reads.is_empty() {
             self.post_reads(domain);
-            self.take_results(domain);
+            self.take_results();
         }
         if !self.busy.is_empty() {
             for id in std::mem::take(&mut self.busy) {
                 self.flush(domain, id);
             }
-            self.take_results(domain);
+            self.take_results();
         }
         if !self.lent.is_empty() {
             self.take_back(domain);
@@ -86,8 +86,8 @@ impl State {
 
     /// Results of the lanes' operations.
     #[inline]
-    pub fn take_results(&mut self, _domain: &Domain) {
-        loop {
+    pub fn take_results(&mut self) {
+        while !self.results.is_empty() {
             let mut batch = [Completion::default(); 32];
             let taken = self.results.take(batch.len(), |i, c| batch.iter_mut().skip(i).take(1).for_each(|place| *place = *c));
             match taken {
@@ -209,7 +209,7 @@ impl State {
     pub fn end_all(&mut self, domain: &Domain) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the endpoint down");
         for id in 0..self.peers.len() as Id {
-            self.over(domain, id, why.clone());
+            self.over(id, why.clone());
         }
         for tagged in [true, false] {
             while let Some(at) = self.space(tagged).search_posted(|_| true) {

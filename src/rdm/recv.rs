@@ -6,6 +6,7 @@ use super::domain::Domain;
 use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERED_MAX};
 use super::matcher::{At, Want};
 use super::peer::{Id, Phase, Waiting};
+use super::send::kept;
 use super::state::{Multi, Op, Recv, State, Unexpected};
 use super::wire::{Head, Label, Offer, Words};
 use crate::error::{Code, Error, Result, errno};
@@ -36,7 +37,7 @@ impl State {
         let room = measure(local, MAX_MSG)?;
         let mut recv = Recv {
             pieces: Pieces::from(local).ok_or(Error::invalid("iov_count"))?,
-            descs: descs.to_vec(),
+            descs: kept(descs),
             site: domain.site(descs.first().copied().unwrap_or(0))?,
             room,
             context: c.context,

@@ -6,7 +6,7 @@ use super::domain::Domain;
 use super::limits::{EAGER_MAX, HEAD, INJECT_SIZE, MAX_MSG, OFFERS_MAX};
 use super::peer::{Id, Link, Phase, Waiting, What};
 use super::state::{Op, State};
-use super::wire::{Label, Words};
+use super::wire::{Label, Words, eager};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::RegionId;
 use crate::mr::piece::load;
@@ -24,6 +24,20 @@ enum Step {
 
 fn eager_max(link: &Link) -> usize {
     link.lane().map_or(0, |lane| lane.max().saturating_sub(HEAD).min(EAGER_MAX))
+}
+
+/// # Safety
+/// The pieces can be read.
+#[inline]
+unsafe fn put_eager(link: &Link, label: &Label, pieces: &[Iov]) -> Result<bool> {
+    let (words, count) = eager(label);
+    // SAFETY: handed on.
+    unsafe { link.lane()?.put(words.get(..count).unwrap_or_default(), pieces) }
+}
+
+/// Descriptors, if there are any: most callers give none.
+pub fn kept(descs: &[u64]) -> Vec<u64> {
+    if descs.iter().all(|d| *d == 0) { Vec::new() } else { descs.to_vec() }
 }
 
 impl State {
@@ -53,7 +67,7 @@ impl State {
             && len <= eager_max(link)
             && peer.credit.may_send(len)
             // SAFETY: the C caller's pieces, readable until the operation completes.
-            && let Ok(true) = link.lane().and_then(|lane| unsafe { lane.put(Words::eager(&label).as_slice(), local) })
+            && let Ok(true) = unsafe { put_eager(link, &label, local) }
         {
             peer.credit.sent(len);
             self.succeed(&end);
@@ -63,7 +77,7 @@ impl State {
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let flags = c.flags | if self.deliver { flags::DELIVERY_COMPLETE } else { 0 };
         let mut waiting =
-            Waiting { end, flags, pieces, descs: descs.to_vec(), site, owned: None, what: What::Message { label, offered: None } };
+            Waiting { end, flags, pieces, descs: kept(descs), site, owned: None, what: What::Message { label, offered: None } };
         waiting.own(flags & flags::INJECT != 0)?;
         if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Own)) {
             self.send_own(waiting, label);
@@ -93,7 +107,7 @@ impl State {
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let what = What::Rma { dir, remote: remote.to_vec(), data: c.data };
-        let mut waiting = Waiting { end, flags: c.flags, pieces, descs: descs.to_vec(), site, owned: None, what };
+        let mut waiting = Waiting { end, flags: c.flags, pieces, descs: kept(descs), site, owned: None, what };
         waiting.own(c.flags & flags::INJECT != 0)?;
         self.queue(domain, id, waiting);
         Ok(())
@@ -104,7 +118,7 @@ impl State {
             peer.waiting.push_back(waiting);
             self.flush(domain, id);
             // Results that a lane gave at once are told at once.
-            self.take_results(domain);
+            self.take_results();
         }
     }
 
@@ -168,10 +182,10 @@ impl State {
             return self.start_rma(domain, id, link, w);
         }
         let What::Message { label, offered } = &mut w.what else { return Step::Wait };
-        let eager = w.site.is_host() && w.end.len <= eager_max(link) && w.flags & flags::DELIVERY_COMPLETE == 0;
-        if eager && offered.is_none() && peer.credit.may_send(w.end.len) {
+        let whole = w.site.is_host() && w.end.len <= eager_max(link) && w.flags & flags::DELIVERY_COMPLETE == 0;
+        if whole && offered.is_none() && peer.credit.may_send(w.end.len) {
             // SAFETY: the C caller's pieces, readable until the operation completes, or bytes of our own.
-            return match link.lane().and_then(|lane| unsafe { lane.put(Words::eager(label).as_slice(), w.pieces.as_slice()) }) {
+            return match unsafe { put_eager(link, label, w.pieces.as_slice()) } {
                 Ok(true) => {
                     peer.credit.sent(w.end.len);
                     let end = w.end;

@@ -36,10 +36,10 @@ fn info(set: &str) -> Info {
 
 impl Side {
     fn open(info: &Info) -> Side {
-        let domain = get(info.prov_name.as_deref()).unwrap().open_domain(info, Threading::Promised).unwrap();
+        let domain = get(info.prov_name.as_deref()).unwrap().open_domain(info, Threading::Safe).unwrap();
         let ep = domain.clone().open_endpoint(info, 0).unwrap();
         // As small as MPI's.
-        let queue = Arc::new(Queue::new(100, Threading::Promised));
+        let queue = Arc::new(Queue::new(100, Threading::Safe));
         let av = Arc::new(Av::default());
         ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
         ep.bind(Binding::Av(av.clone())).unwrap();

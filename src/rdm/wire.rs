@@ -113,6 +113,18 @@ impl Label {
     }
 }
 
+/// Words of an eager message's parcel, and how many they are.
+#[inline]
+pub fn eager(label: &Label) -> ([u64; 3], usize) {
+    let first = u64::from(kind::EAGER) | label.flags();
+    match (label.tag, label.data) {
+        (Some(tag), None) => ([first, tag, 0], 2),
+        (Some(tag), Some(data)) => ([first, tag, data], 3),
+        (None, Some(data)) => ([first, data, 0], 2),
+        (None, None) => ([first, 0, 0], 1),
+    }
+}
+
 /// Words of one parcel.
 pub struct Words {
     words: [u64; 4 + 2 + 3 * IOV_LIMIT],
@@ -135,13 +147,6 @@ impl Words {
 
     pub fn as_slice(&self) -> &[u64] {
         self.words.get(..self.count).unwrap_or_default()
-    }
-
-    #[inline]
-    pub fn eager(label: &Label) -> Words {
-        let mut words = Words::of(u64::from(kind::EAGER) | label.flags());
-        label.tag.iter().chain(&label.data).for_each(|w| words.add(*w));
-        words
     }
 
     pub fn offer(label: &Label, number: u64, len: u64, places: &[RmaIov]) -> Words {
@@ -253,7 +258,8 @@ mod tests {
     fn parcels_survive_and_lies_do_not() {
         let place = |len| RmaIov { addr: 4096, len, key: 77 };
         for label in [None, Some(5)].iter().flat_map(|tag| [None, Some(9)].map(|data| Label { tag: *tag, data })) {
-            assert_eq!(made(&Words::eager(&label), 8).unwrap(), Head::Eager(label));
+            let (words, count) = eager(&label);
+            assert_eq!(Head::of(&Made(words[..count].to_vec(), 8)).unwrap(), Head::Eager(label));
             for places in [vec![], vec![place(10)], vec![place(1); 8]] {
                 let len = places.iter().map(|p| p.len as u64).sum();
                 let words = Words::offer(&label, 3, len, &places);

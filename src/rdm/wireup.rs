@@ -233,7 +233,7 @@ impl State {
                 Err(e) => last = e,
             }
         }
-        self.over(domain, id, last);
+        self.over(id, last);
     }
 
     /// Takes callers.
@@ -326,7 +326,7 @@ impl State {
         let Some(peer) = self.peer(id) else { return };
         if event.kind != EventKind::Connected as u32 {
             let gone = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died");
-            return self.over(domain, id, event.error.unwrap_or_else(gone));
+            return self.over(id, event.error.unwrap_or_else(gone));
         }
         match (&peer.phase, event.error) {
             (Phase::Dialing(link), None) => {
@@ -338,8 +338,8 @@ impl State {
                         self.set_source(id);
                         self.joined(domain, id, link);
                     }
-                    Ok(_) => self.over(domain, id, stale()),
-                    Err(e) => self.over(domain, id, e),
+                    Ok(_) => self.over(id, stale()),
+                    Err(e) => self.over(id, e),
                 }
             }
             (Phase::Accepting(link), None) => {
@@ -356,8 +356,8 @@ impl State {
                             peer.phase = Phase::Awaiting { until: time::now_ns() + AWAIT_NS };
                         }
                     }
-                    Some(Refusal::Stale) => self.over(domain, id, stale()),
-                    _ if why.code == Code::Rejected || next >= domain.lanes.len() => self.over(domain, id, why),
+                    Some(Refusal::Stale) => self.over(id, stale()),
+                    _ if why.code == Code::Rejected || next >= domain.lanes.len() => self.over(id, why),
                     _ => self.dial(domain, id, next),
                 }
             }
@@ -366,7 +366,7 @@ impl State {
                 self.forget_link(&link);
                 self.redial(id);
             }
-            (_, Some(why)) => self.over(domain, id, why),
+            (_, Some(why)) => self.over(id, why),
             _ => {}
         }
     }
@@ -393,13 +393,13 @@ impl State {
 
     /// The lane to a peer is over, or none was found: what concerns this peer ends with `why`. Its next message calls anew.
     #[cold]
-    pub fn over(&mut self, domain: &Domain, id: Id, why: Error) {
+    pub fn over(&mut self, id: Id, why: Error) {
         let Some(link) = self.peer(id).map(|p| p.link().cloned()) else { return };
         if let Some(link) = link {
             self.forget_link(&link);
             self.past.add(&link.ep.stats());
             let _ = link.ep.shutdown();
-            self.take_results(domain);
+            self.take_results();
             for space in [&mut self.tagged, &mut self.untagged] {
                 let of_it = |m: &Unexpected| matches!(m, Unexpected::Offered { link: l, .. } if *l == link.number);
                 let gone: Vec<_> = space.each_unexpected().filter(|(.., m)| of_it(m)).map(|(at, ..)| at).collect();

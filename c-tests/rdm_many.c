@@ -44,7 +44,7 @@ static void all_call_each_other_at_once(struct self *s)
 static void the_killed_takes_only_its_own(struct self *s)
 {
 	static char buf[100000];
-	char word[4], words[256];
+	char word[4], its[4], words[256];
 	if (s->rank == 1) {
 		/* Reached by both, it is killed with a message that it never receives. */
 		trecv(s, 0, word, 4, 1, 0, 1);
@@ -58,10 +58,13 @@ static void the_killed_takes_only_its_own(struct self *s)
 		await(s, 1, NULL);
 		tsend(s, 1, buf, sizeof buf, 9, 2);
 		trecv(s, GDRFAB_ADDR_UNSPEC, word, 4, 5, 0, 3);
+		trecv(s, 1, its, 4, 5, 0, 5);
 		meet(s);
 		kill((pid_t)get_number(s, 0), SIGKILL);
 		gdrfab_cq_err_entry e = await_failure(s, 2, words);
 		CHECK_EQ(e.prov_errno, GDRFAB_PROV_PEER_GONE);
+		/* What only it could fill. */
+		CHECK_EQ(await_failure(s, 5, words).prov_errno, GDRFAB_PROV_PEER_GONE);
 		/* Nobody is there any more, and that has words. */
 		tsend(s, 1, "lost", 4, 1, 4);
 		await_failure(s, 4, words);
@@ -82,7 +85,7 @@ static void the_killed_takes_only_its_own(struct self *s)
 /* Another one at the same port: what was meant for the first never reaches it. */
 static void restarted_on_the_same_port(struct self *s)
 {
-	char word[8], words[256], text[GDRFAB_ADDR_MAX];
+	char word[8], more[8], words[256], text[GDRFAB_ADDR_MAX];
 	size_t len = NAME;
 	if (s->rank == 1) {
 		trecv(s, 0, word, 4, 1, 0, 1);
@@ -91,12 +94,16 @@ static void restarted_on_the_same_port(struct self *s)
 		char *port = strrchr(text, ':') + 1;
 		*strchr(port, '/') = 0;
 		close_ep(s);
+		put_number(s, 0, strtoull(port, NULL, 10));
 		open_ep(s, port);
 		OK(gdrfab_ep_getname(s->ep, s->w->names[2], &len));
 		trecv(s, GDRFAB_ADDR_UNSPEC, word, 4, 0, ~0ull, 2);
+		trecv(s, GDRFAB_ADDR_UNSPEC, more, 4, 0, ~0ull, 3);
 		meet(s);
 		await(s, 2, NULL);
-		CHECK(memcmp(word, "new ", 4) == 0);
+		await(s, 3, NULL);
+		CHECK(memcmp(word, "bare", 4) == 0);
+		CHECK(memcmp(more, "new ", 4) == 0);
 		return;
 	}
 	tsend(s, 1, "old ", 4, 1, 1);
@@ -108,9 +115,14 @@ static void restarted_on_the_same_port(struct self *s)
 	uint64_t index = 0;
 	tsend(s, 1, "old ", 4, 2, 2);
 	CHECK_EQ(await_failure(s, 2, words).prov_errno, GDRFAB_PROV_PEER_GONE);
-	CHECK_EQ(gdrfab_av_insert(s->av, s->w->names[2], 1, &index, 0, NULL), 1);
-	tsend(s, (int)index, "new ", 4, 3, 3);
+	/* Without a nonce it is whoever listens there, whoever that was before. */
+	snprintf(text, sizeof text, "%llu", (unsigned long long)get_number(s, 0));
+	CHECK_EQ(gdrfab_av_insertsvc(s->av, "127.0.0.1", text, &index, 0, NULL), 1);
+	tsend(s, (int)index, "bare", 4, 3, 3);
 	await(s, 3, NULL);
+	CHECK_EQ(gdrfab_av_insert(s->av, s->w->names[2], 1, &index, 0, NULL), 1);
+	tsend(s, (int)index, "new ", 4, 4, 4);
+	await(s, 4, NULL);
 }
 
 TEST_TABLE(claims)

@@ -66,6 +66,7 @@ impl Endpoint {
             next_link: 0,
             broken: Vec::new(),
             lent: Vec::new(),
+            torn: Vec::new(),
             greeters: Vec::new(),
             results: Arc::new(Queue::new(RESULTS, domain.threading)),
             events: Arc::new(EventQueue::default()),
@@ -159,16 +160,18 @@ impl prov::Endpoint for Endpoint {
         if !s.closed {
             s.end_all(&self.domain);
         }
-        s.take_back(&self.domain);
         let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
-        while !s.leaving.is_empty() {
-            let State { leaving, .. } = &mut *s;
-            leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
-            if time::now_ns() > until && !s.leaving.is_empty() {
+        loop {
+            s.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+            s.take_results();
+            s.take_back(&self.domain);
+            if s.leaving.is_empty() && s.torn.is_empty() {
+                break;
+            }
+            if time::now_ns() > until {
                 return Err(Error::new(errno::EBUSY, "ep: a peer that does not go on still has a buffer of an operation"));
             }
         }
-        s.take_back(&self.domain);
         s.bind = Bindings::default();
         Ok(())
     }

@@ -349,6 +349,12 @@ impl<R, U> Matcher<R, U> {
         Some(At(found as u32))
     }
 
+    /// Receives that only messages of `source` can fill.
+    pub fn posted_for(&self, source: u64) -> Vec<At> {
+        let waiting = self.posted.all.iter().enumerate().filter(|(_, n)| n.as_ref().is_some_and(|n| n.want.source == source));
+        waiting.map(|(at, _)| At(at as u32)).collect()
+    }
+
     pub fn search_all(&self, mut which: impl FnMut(&R) -> bool) -> Vec<At> {
         let waiting = self.posted.all.iter().enumerate().filter(|(_, n)| n.as_ref().is_some_and(|n| which(&n.item)));
         waiting.map(|(at, _)| At(at as u32)).collect()

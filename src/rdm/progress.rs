@@ -79,7 +79,7 @@ impl State {
             }
             self.take_results();
         }
-        if !self.lent.is_empty() {
+        if !(self.lent.is_empty() && self.torn.is_empty()) {
             self.take_back(domain);
         }
     }

@@ -250,15 +250,14 @@ impl State {
     /// Reads what was offered into a receive, as far as it fits. `link`: the lane by which it was offered a while ago.
     fn take_offer(&mut self, from: Id, link: Option<usize>, offer: Offer, label: Label, recv: Recv, source: u64) {
         let here = self.peer(from).and_then(|p| p.link()).map(|l| l.number);
-        if link.is_some() && link != here {
-            let gone = Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that offered the message is gone");
-            return self.abandon(&recv, gone, &label, source);
-        }
+        let Some(link) = here.filter(|here| link.is_none_or(|link| link == *here)) else {
+            return self.abandon(&recv, sender_gone(), &label, source);
+        };
         if offer.len == 0 || recv.room == 0 {
             self.received(&recv, 0, offer.len as usize, &label, source);
             return self.tell_done(from, offer.number, Code::None);
         }
-        let number = self.ops.add(Op::Reading { peer: from, recv, offer, label, source });
+        let number = self.ops.add(Op::Reading { peer: from, link, recv, offer, label, source });
         self.reads.push_back(number);
     }
 
@@ -276,7 +275,10 @@ impl State {
             let want = recv.room.min(offer.len as usize);
             let (id, local, descs) = (*peer, clip(recv.pieces.as_slice(), want), recv.descs.clone());
             let remote = clip_remote(&offer.places, want);
-            let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) else { continue };
+            let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) else {
+                self.read_ended(number, Err(sender_gone()));
+                continue;
+            };
             let posted = domain.descs_of(link.of, &descs).and_then(|(descs, count)| {
                 let c = Common { context: number as usize, flags: flags::COMPLETION, desc: descs[0], ..Common::default() };
                 link.ep.rma(crate::prov::op::Dir::Read, &local, &remote, &c, descs.get(..count).unwrap_or_default())
@@ -291,7 +293,7 @@ impl State {
 
     /// The read of an offer is over.
     pub fn read_ended(&mut self, number: u64, result: Result<()>) {
-        let Some(Op::Reading { peer, recv, offer, label, source }) = self.ops.take(number) else { return };
+        let Some(Op::Reading { peer, link, recv, offer, label, source }) = self.ops.take(number) else { return };
         let status = result.as_ref().map_or_else(|e| if e.code == Code::None { Code::Fault } else { e.code }, |()| Code::None);
         match result {
             Ok(()) => {
@@ -300,7 +302,10 @@ impl State {
             }
             Err(e) => self.abandon(&recv, e, &label, source),
         }
-        self.tell_done(peer, offer.number, status);
+        // Who is there now may be another, who offered nothing.
+        if self.peer(peer).and_then(|p| p.link()).is_some_and(|l| l.number == link) {
+            self.tell_done(peer, offer.number, status);
+        }
     }
 
     /// A message to this very endpoint.
@@ -393,6 +398,10 @@ impl State {
             }
         }
     }
+}
+
+fn sender_gone() -> Error {
+    Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that offered the message is gone")
 }
 
 /// The first `len` bytes of pieces.

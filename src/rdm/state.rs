@@ -85,6 +85,8 @@ pub enum Op {
     },
     Reading {
         peer: Id,
+        /// The lane by which it was offered.
+        link: usize,
         recv: Recv,
         offer: Offer,
         label: Label,
@@ -97,6 +99,14 @@ pub enum Op {
         site: Site,
         _owned: Option<Box<[u8]>>,
     },
+}
+
+/// An offer to a peer that is gone: its entry comes when the peer can read the memory no more.
+pub struct Torn {
+    pub end: End,
+    pub lent: Vec<(usize, RegionId)>,
+    pub why: Error,
+    pub _owned: Option<Box<[u8]>>,
 }
 
 #[derive(Default)]
@@ -175,6 +185,7 @@ pub struct State {
     pub next_link: usize,
     pub broken: Vec<(Id, Error)>,
     pub lent: Vec<(usize, RegionId)>,
+    pub torn: Vec<Torn>,
     pub greeters: Vec<Greeter>,
     /// Where the lanes' own results and events go.
     pub results: Arc<Queue>,
@@ -389,10 +400,13 @@ impl State {
 
     /// Closes regions that were lent, as far as that is possible now.
     pub fn take_back(&mut self, domain: &Domain) {
-        let lent = std::mem::take(&mut self.lent);
-        for (lane, id) in lent {
-            if domain.take_back(lane, id).is_err_and(|e| e.errno == errno::EBUSY) {
-                self.lent.push((lane, id));
+        let stays = |(lane, id): &(usize, RegionId)| domain.take_back(*lane, *id).is_err_and(|e| e.errno == errno::EBUSY);
+        self.lent.retain(stays);
+        for mut torn in std::mem::take(&mut self.torn) {
+            torn.lent.retain(stays);
+            match torn.lent.is_empty() {
+                true => self.fail(&torn.end, torn.why),
+                false => self.torn.push(torn),
             }
         }
     }

@@ -6,8 +6,8 @@
 use super::domain::Domain;
 use super::limits::FIRST_GRANT;
 use super::peer::{Credit, Greeter, Id, Link, Peer, Phase};
-use super::state::{Op, State, UNKNOWN, Unexpected};
-use super::wire::{Intro, Refusal};
+use super::state::{Op, State, Torn, UNKNOWN, Unexpected};
+use super::wire::{Intro, Label, Refusal};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::Name;
 use crate::prov::bind::Binding;
@@ -170,7 +170,9 @@ impl State {
     fn find_peer(&self, name: &Name) -> Option<Id> {
         let ids = self.by_place.get(&name.socket())?;
         let peer = |id: Id| self.peers.get(id as usize).and_then(Option::as_deref);
-        let fits = |p: &Peer| name.nonce == 0 || p.name.nonce == 0 || p.name.nonce == name.nonce;
+        // Without a nonce it is whoever listens there now: one that was met before only as long as its lane is there.
+        let here = |p: &Peer| name.nonce == 0 && !matches!(p.phase, Phase::Fresh);
+        let fits = |p: &Peer| p.name.nonce == name.nonce || p.name.nonce == 0 || here(p);
         let found = ids.iter().copied().filter_map(|id| Some((id, peer(id).filter(|p| fits(p))?)));
         found.min_by_key(|(_, p)| (p.name.nonce != name.nonce, matches!(p.phase, Phase::Fresh))).map(|(id, _)| id)
     }
@@ -394,7 +396,7 @@ impl State {
     /// The lane to a peer is over, or none was found: what concerns this peer ends with `why`. Its next message calls anew.
     #[cold]
     pub fn over(&mut self, id: Id, why: Error) {
-        let Some(link) = self.peer(id).map(|p| p.link().cloned()) else { return };
+        let Some((link, was_ready)) = self.peer(id).map(|p| (p.link().cloned(), p.ready().is_some())) else { return };
         if let Some(link) = link {
             self.forget_link(&link);
             self.past.add(&link.ep.stats());
@@ -411,26 +413,38 @@ impl State {
         let asked = asked.zip(self.av.as_ref()).and_then(|(index, av)| av.lookup(index).ok());
         let Some(peer) = self.peer(id) else { return };
         let waiting = std::mem::take(&mut peer.waiting);
+        let source = peer.source;
         peer.control.clear();
-        (peer.under_way, peer.offers, peer.credit, peer.phase) = (0, 0, Credit::default(), Phase::Fresh);
+        peer.under_way = peer.under_way.saturating_sub(peer.offers);
+        (peer.offers, peer.credit, peer.phase) = (0, Credit::default(), Phase::Fresh);
         if let Some(asked) = asked {
             // A bare address means whoever listens there next.
             peer.name = asked;
         }
-        let numbers: Vec<u64> = self.ops.each().filter(|(_, op)| op.is_of(id)).map(|(number, _)| number).collect();
-        for number in numbers {
-            match self.ops.take(number) {
-                Some(Op::Offered { end, lent, .. }) => {
-                    self.lent.extend(lent);
-                    self.fail(&end, why.clone());
-                }
-                Some(Op::Rma { end, .. }) => self.fail(&end, why.clone()),
-                Some(Op::Reading { recv, label, source, .. }) => self.abandon(&recv, why.clone(), &label, source),
-                _ => {}
-            }
-        }
         for w in waiting {
             self.drop_waiting(w, why.clone());
+        }
+        // What the lane has, it ends itself, when it no longer touches the buffer.
+        let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } if *peer == id));
+        for number in offered.map(|(number, _)| number).collect::<Vec<_>>() {
+            if let Some(Op::Offered { end, lent, _owned, .. }) = self.ops.take(number) {
+                self.torn.push(Torn { end, lent, why: why.clone(), _owned });
+            }
+        }
+        let reads = std::mem::take(&mut self.reads);
+        for number in reads {
+            match self.ops.get(number) {
+                Some(Op::Reading { peer, .. }) if *peer == id => self.read_ended(number, Err(why.clone())),
+                _ => self.reads.push_back(number),
+            }
+        }
+        // A peer that was never reached may still come.
+        for tagged in [true, false].into_iter().filter(|_| was_ready) {
+            for at in self.space(tagged).posted_for(source) {
+                if let Some(recv) = self.withdraw_recv(tagged, at) {
+                    self.abandon(&recv, why.clone(), &Label::default(), source);
+                }
+            }
         }
     }
 }
@@ -439,13 +453,4 @@ impl State {
 fn stale() -> Error {
     let words = "the endpoint that was meant is gone: another one listens at its address now";
     Error::coded(errno::ECONNREFUSED, Code::PeerGone, words)
-}
-
-impl Op {
-    fn is_of(&self, id: Id) -> bool {
-        match self {
-            Op::Rma { peer, .. } | Op::Offered { peer, .. } | Op::Reading { peer, .. } => *peer == id,
-            Op::Own { .. } => false,
-        }
-    }
 }

@@ -16,7 +16,7 @@
 
 /* What all processes of a claim see. */
 struct world {
-	int met[64];
+	int met[2048];
 	uint64_t number[8];
 	unsigned char names[MOST][NAME];
 };

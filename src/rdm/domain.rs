@@ -4,7 +4,7 @@
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::key::{desc_fits, desc_index};
-use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, RegionId, Source};
+use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, RegionId, Source};
 use crate::prov::info::Info;
 use crate::prov::op::{IOV_LIMIT, Iov};
 use crate::prov::{self, Provider, flags};
@@ -27,6 +27,8 @@ pub struct Region {
     pub start: usize,
     pub base: u64,
     pub key: u64,
+    /// Peers may read it, and it is in one piece.
+    pub readable: bool,
 }
 
 #[derive(Default)]
@@ -105,18 +107,19 @@ impl Domain {
         Ok((out, descs.len().min(IOV_LIMIT)))
     }
 
-    /// How a peer names device memory that a registered region holds: address and key.
-    pub fn remote_name(&self, desc: u64, addr: usize) -> Result<(u64, u64)> {
+    /// How a peer names memory in a registered region that it may read: address and key.
+    pub fn remote_name(&self, desc: u64, addr: usize) -> Result<Option<(u64, u64)>> {
         let regions = self.regions.lock();
         let region = regions.named(desc)?;
-        Ok((region.base.wrapping_add(addr.wrapping_sub(region.start) as u64), region.key))
+        Ok(region.readable.then(|| (region.base.wrapping_add(addr.wrapping_sub(region.start) as u64), region.key)))
     }
 
-    /// Lets a peer of one lane read host memory, until the region is closed; gives it with the address that the peer uses.
-    pub fn lend(&self, lane: usize, iov: Iov) -> Result<(RegionId, u64)> {
+    /// Lets a peer of one lane read memory, until the region is closed; gives it with the address that the peer uses.
+    pub fn lend(&self, lane: usize, site: Site, iov: Iov) -> Result<(RegionId, u64)> {
         let Some(lane) = self.lanes.get(lane) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
         let source = Source::Iov(std::slice::from_ref(&iov));
-        let attr = Attr { source, requested_key: self.draw(), ..Attr::plain(Access::REMOTE_READ) };
+        let memory = if site.is_host() { Memory::Host } else { Memory::Device(site) };
+        let attr = Attr { source, memory, requested_key: self.draw(), ..Attr::plain(Access::REMOTE_READ) };
         let id = lane.domain.register(&attr)?;
         let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr as u64 } else { 0 };
         Ok((id, base))

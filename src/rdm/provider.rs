@@ -6,7 +6,7 @@ use super::endpoint::Endpoint;
 use super::limits::{INJECT_SIZE, MAX_MSG};
 use crate::error::{Error, Result, errno};
 use crate::mr::key::{INDEX_BITS, desc_of};
-use crate::mr::{Attr, Facts, RegionId, Source};
+use crate::mr::{Access, Attr, Facts, RegionId, Source};
 use crate::prov::av::{Name, SCHEME};
 use crate::prov::info::{Ask, EP_RDM, Info};
 use crate::prov::queue::Counter;
@@ -197,7 +197,8 @@ impl prov::Domain for Domain {
         let Regions { all, free, count } = &mut *regions;
         *count += 1;
         let generation = *count << INDEX_BITS;
-        let region = Some(Region { generation, ids, site: facts.site, start, base: facts.base, key });
+        let readable = attr.access.contains(Access::REMOTE_READ) && matches!(attr.source, Source::Iov([_]) | Source::File { .. });
+        let region = Some(Region { generation, ids, site: facts.site, start, base: facts.base, key, readable });
         let index = match free.pop() {
             Some(index) => index,
             None => {

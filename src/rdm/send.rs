@@ -8,6 +8,7 @@ use super::peer::{Id, Link, Phase, Waiting, What};
 use super::state::{Op, State};
 use super::wire::{Label, Words, eager};
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
 use crate::mr::RegionId;
 use crate::mr::piece::load;
 use crate::prov::flags;
@@ -199,7 +200,7 @@ impl State {
             if peer.offers >= OFFERS_MAX {
                 return Step::Wait;
             }
-            let (lent, places) = match lend(domain, link.of, w.pieces.as_slice(), w.site.is_host(), &w.descs) {
+            let (lent, places) = match lend(domain, link.of, w.pieces.as_slice(), w.site, &w.descs) {
                 Ok(lent) => lent,
                 Err(e) => return Step::Failed(e),
             };
@@ -286,7 +287,7 @@ impl Waiting {
         // SAFETY: the C caller's pieces, readable during the call.
         unsafe { load(self.site, self.pieces.as_slice(), 0, &mut bytes)? };
         self.pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
-        (self.site, self.descs) = (crate::hmem::Site::HOST, Vec::new());
+        (self.site, self.descs) = (Site::HOST, Vec::new());
         self.owned = Some(bytes);
         Ok(())
     }
@@ -295,15 +296,17 @@ impl Waiting {
 /// Lets the peer at the end of a lane read the pieces; gives the regions to be closed afterwards, and what the peer is told.
 type Lent = (Vec<(usize, RegionId)>, Vec<RmaIov>);
 
-fn lend(domain: &Domain, lane: usize, pieces: &[Iov], on_host: bool, descs: &[u64]) -> Result<Lent> {
+fn lend(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64]) -> Result<Lent> {
     let (mut lent, mut places): Lent = (Vec::new(), Vec::new());
     for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| p.len > 0) {
-        if !on_host {
-            let (addr, key) = domain.remote_name(descs.get(i).copied().unwrap_or(0), piece.addr)?;
+        // A driver is asked about each registration of device memory, so the caller's is taken where it can be.
+        if !site.is_host()
+            && let Some((addr, key)) = domain.remote_name(descs.get(i).copied().unwrap_or(0), piece.addr)?
+        {
             places.push(RmaIov { addr, len: piece.len, key });
             continue;
         }
-        match domain.lend(lane, *piece) {
+        match domain.lend(lane, site, *piece) {
             Ok((id, addr)) => {
                 lent.push((lane, id));
                 places.push(RmaIov { addr, len: piece.len, key: id.key });

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Messages of device memory between connectionless endpoints: of every kind that there is, by either side, before and
+ * after the receive. */
+#include "fab_mem.h"
+#include "fab_rdm.h"
+
+enum { MOST_BYTES = 1 << 20 };
+static const size_t lengths[] = {1, 100, 8192, 8193, 100000, MOST_BYTES};
+#define LENGTHS (sizeof lengths / sizeof *lengths)
+
+static struct node node_of(struct self *s)
+{
+	struct node n;
+	memset(&n, 0, sizeof n);
+	n.side = s->rank ? TEST_CLIENT : TEST_SERVER;
+	n.domain = s->domain;
+	n.info = s->info;
+	n.drivers = true;
+	return n;
+}
+
+/* Rank 0 sends each length from its memory into that of rank 1. access: rights of the sender's region. */
+static void send_all(struct self *s, struct mem *m, uint64_t access, uint32_t seed)
+{
+	struct node n = node_of(s);
+	mem_register(&n, m, 0, m->len, s->rank ? GDRFAB_RECV : access, 0);
+	for (size_t i = 0; i < LENGTHS; i++) {
+		for (int unexpected = 0; unexpected < 2; unexpected++) {
+			size_t len = lengths[i];
+			if (s->rank == 0) {
+				mem_fill(m, 0, len, 0, seed);
+				if (!unexpected)
+					meet(s);
+				OK(gdrfab_tsend(s->ep, m->addr, len, mem_desc(m), 1, 7, context_of(1)));
+				if (unexpected)
+					meet(s);
+				await(s, 1, NULL);
+			} else {
+				mem_fill(m, 0, m->len, 0, seed + 1);
+				if (unexpected)
+					meet(s);
+				OK(gdrfab_trecv(s->ep, m->addr, m->len, mem_desc(m), 0, 7, 0, context_of(1)));
+				if (!unexpected)
+					meet(s);
+				CHECK_EQ(await(s, 1, NULL).len, len);
+				CHECK_MEM("message", m, 0, len, 0, seed);
+				CHECK_MEM("what lies behind", m, len, m->len - len, len, seed + 1);
+			}
+		}
+	}
+	mem_unregister(m);
+}
+
+static void of_every_kind(struct self *s)
+{
+	size_t count = device_kinds_list();
+	struct node n = node_of(s);
+	if (count == 0)
+		test_skip("TEST_IFACES names no interface");
+	for (size_t k = 0; k < count; k++) {
+		struct mem device, host;
+		mem_new(&n, &device, device_kinds[k], MOST_BYTES + 64);
+		mem_new(&n, &host, &memkinds[KIND_MALLOC], MOST_BYTES + 64);
+		send_all(s, &device, GDRFAB_SEND, 1);
+		send_all(s, &device, GDRFAB_SEND | GDRFAB_REMOTE_READ, 3);
+		send_all(s, s->rank ? &host : &device, GDRFAB_SEND, 5);
+		send_all(s, s->rank ? &device : &host, GDRFAB_SEND, 7);
+		meet(s);
+		mem_end(&n, &host);
+		mem_end(&n, &device);
+	}
+}
+
+TEST_TABLE(claims)
+{
+	static const struct rdm_claim claims[] = {{"messages_of_device_memory", of_every_kind, 2, false}};
+	rdm_add(claims, sizeof claims / sizeof *claims);
+}

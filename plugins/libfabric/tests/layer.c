@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* libfabric's ofi_rxm on top of the provider: its thread sleeps on an event queue's descriptor; it hands on memory that it has not
  * looked at, and those above it may drop an errno. */
-#include "fi_node.h"
+#include "fi.h"
 
 struct layer {
 	struct fi_info *info;

@@ -148,8 +148,6 @@ TEST(who_reads_leaves_no_poll_asleep)
 	pthread_t reader, signaller;
 	no_spinning();
 	node_alone(&n, &s);
-	no_spinning();
-	node_alone(&n, &s);
 	waits_open(&p.w, &n);
 	CHECK_EQ(pthread_create(&reader, NULL, reads_now_and_then, &p), 0);
 	CHECK_EQ(pthread_create(&signaller, NULL, produce, &p), 0);

@@ -24,9 +24,8 @@ impl Scratch {
     }
 }
 
-/// Makes such copies, one at a time, through memory that is made at need.
-#[derive(Default)]
-pub struct UserCopy(Mutex<Option<Scratch>>);
+/// Makes such copies, one at a time. Its memory is there from the beginning: made later, it could lie where the caller's was.
+pub struct UserCopy(Mutex<Scratch>);
 
 /// An answer of the kernel to a copy of `len` bytes.
 fn check(n: isize, len: usize) -> Result<()> {
@@ -38,21 +37,17 @@ fn check(n: isize, len: usize) -> Result<()> {
 
 impl UserCopy {
     pub fn new() -> Result<UserCopy> {
-        Ok(UserCopy(Mutex::new(Some(Scratch::new()?))))
+        Ok(UserCopy(Mutex::new(Scratch::new()?)))
     }
 
     /// Calls `turn` for each chunk of `len` bytes: with the scratch memory, the first byte of the chunk and how many.
     #[inline]
     fn each(&self, len: usize, mut turn: impl FnMut(&Scratch, usize, usize) -> Result<()>) -> Result<()> {
-        let mut place = self.0.lock();
-        let scratch = match &mut *place {
-            Some(scratch) => scratch,
-            none => none.insert(Scratch::new()?),
-        };
+        let scratch = self.0.lock();
         let mut done = 0;
         while done < len {
             let n = (len - done).min(CHUNK);
-            turn(scratch, done, n)?;
+            turn(&scratch, done, n)?;
             done += n;
         }
         Ok(())

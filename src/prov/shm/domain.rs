@@ -74,7 +74,7 @@ impl Domain {
             table_fd,
             regions: Serial::new(threading, Regions::new(virt_addr && prov_key && config.faults.is_empty())?),
             links: Serial::new(threading, Links::default()),
-            user: UserCopy::default(),
+            user: UserCopy::new()?,
             remote_fences: config.membarrier && process::barrier_register(),
         })
     }

@@ -189,6 +189,9 @@ void rdm_add(const struct rdm_claim *claims, size_t count)
 {
 	static const char *const lanes[] = {"shm+tcp", "shm", "tcp"};
 	for (size_t l = 0; l < sizeof lanes / sizeof *lanes; l++) {
+		/* A memory checker learns nothing new from shm alone. */
+		if (l == 1 && test_count(0, 1))
+			continue;
 		for (size_t k = 0; k < count; k++) {
 			static struct claim all[64];
 			static size_t used;

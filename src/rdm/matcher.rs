@@ -4,7 +4,7 @@
 //!
 //! Receives name a source or any, and bits of the tag to ignore. Programs use two or three such masks, so each pair of mask and
 //! "any source" is learned as a class, in which a hash finds the oldest candidate; an arrival asks each class and takes the
-//! oldest of what they give. Beyond [`CLASSES`] masks the rest is one list, walked in order.
+//! oldest of what they give. Beyond eight masks the rest is one list, walked in order.
 
 use crate::prov::av::UNSPEC;
 use std::collections::HashMap;

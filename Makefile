@@ -4,7 +4,7 @@
 #   make help        prints this
 #   make demo        from a machine with Rust to two C processes that move memory
 #   make check       the tests of a working day in ten minutes, with one summary; `make check-<step>` runs one step
-#   make check-all   those and all others in forty: sanitizers, memory checkers, fuzzers, virtual machine, plugins
+#   make check-all   those and all others in an hour: sanitizers, memory checkers, fuzzers, virtual machine, plugins
 #   make fuzz        looks for what a peer may do that tcp and shm cannot bear; SECONDS=600 for each of three targets
 #   make install     PREFIX=/usr/local LIBDIR=$PREFIX/lib DESTDIR=; `make install-debug` puts the debug information beside it
 #   make bench       gdrfab beside libfabric and UCX; needs `make deps-bench`
@@ -156,8 +156,8 @@ help:
 
 CHECKS := fmt clippy rust loom install c tcp guards plugins
 # Deeper: alone where limits are those of a quiet machine, and two at a time where limits are wide or nobody looks at a clock.
-CHECKS_ALONE := examples perf modes tcp-links nccl verbs memcheck libfabric
-CHECKS_PAIRS := tsan fuzz doc bindings
+CHECKS_ALONE := examples perf modes tcp-links nccl libfabric
+CHECKS_PAIRS := verbs memcheck tsan fuzz doc bindings
 # Programs of c-tests side by side; see c-tests/run.sh. They wait most of the time.
 JOBS ?= 4
 
@@ -165,7 +165,7 @@ check:
 	@MAKE="$(MAKE)" tests/check.sh check 9 $(CHECKS)
 
 check-all:
-	@MAKE="$(MAKE)" tests/check.sh check-all 40 $(CHECKS) $(CHECKS_ALONE) --pairs $(CHECKS_PAIRS)
+	@MAKE="$(MAKE)" tests/check.sh check-all 55 $(CHECKS) $(CHECKS_ALONE) --pairs $(CHECKS_PAIRS)
 
 check-fmt:
 	$(CARGO) fmt --check

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The matcher beside two lists that are walked from their beginning, and what a match costs.
+
+use super::*;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// What the matcher is held against: two lists, walked from their beginning.
+#[derive(Default)]
+struct Model {
+    posted: Vec<(Want, u32)>,
+    unexpected: Vec<(u64, u64, u32)>,
+}
+
+impl Model {
+    fn arrive(&mut self, source: u64, tag: u64, id: u32) -> Option<u32> {
+        match self.posted.iter().position(|(w, _)| w.takes(source, tag)) {
+            Some(at) => Some(self.posted.remove(at).1),
+            None => {
+                self.unexpected.push((source, tag, id));
+                None
+            }
+        }
+    }
+
+    fn peek(&self, want: &Want) -> Option<usize> {
+        self.unexpected.iter().position(|(s, t, _)| want.takes(*s, *t))
+    }
+}
+
+fn run(seed: u64, masks: &[u64], steps: u32) {
+    let (mut matcher, mut model, mut random) = (Matcher::<u32, u32>::default(), Model::default(), Random(seed));
+    for id in 0..steps {
+        let source = random.below(4);
+        let tag = random.below(3) << 60 | random.below(3) << 8 | random.below(3);
+        let source_wanted = if random.below(3) == 0 { UNSPEC } else { source };
+        let want = Want { source: source_wanted, tag, ignore: masks[random.below(masks.len() as u64) as usize] };
+        match random.below(20) {
+            0..8 => {
+                let found = matcher.find_posted(source, tag).and_then(|at| matcher.remove_posted(at));
+                if found.is_none() {
+                    matcher.keep(source, tag, id);
+                }
+                assert_eq!(found, model.arrive(source, tag, id));
+            }
+            8..16 => {
+                let found = matcher.find_unexpected(&want).and_then(|at| matcher.remove_unexpected(at));
+                if found.is_none() {
+                    matcher.post(want, id);
+                }
+                match model.peek(&want) {
+                    Some(at) => assert_eq!(found, Some(model.unexpected.remove(at).2)),
+                    None => {
+                        assert_eq!(found, None);
+                        model.posted.push((want, id));
+                    }
+                }
+            }
+            16 => {
+                // Peek; half of them claim.
+                let found = matcher.find_unexpected(&want);
+                let seen = found.and_then(|at| matcher.unexpected(at)).map(|(s, t, u)| (s, t, *u));
+                let there = model.peek(&want);
+                assert_eq!(seen, there.map(|at| model.unexpected[at]));
+                if let (Some(at), Some(there), 0) = (found, there, random.below(2)) {
+                    assert_eq!(matcher.remove_unexpected(at), Some(model.unexpected.remove(there).2));
+                }
+            }
+            17 | 18 => {
+                // Cancel one of those that were posted.
+                let victim = random.below(u64::from(id) + 1) as u32;
+                let found = matcher.search_posted(|r| *r == victim).and_then(|at| matcher.remove_posted(at));
+                let there = model.posted.iter().position(|(_, r)| *r == victim);
+                assert_eq!(found, there.map(|at| model.posted.remove(at).1));
+            }
+            _ => {
+                let other = random.below(4);
+                let moved: Vec<At> = matcher.each_unexpected().filter(|(_, s, _)| *s == source).map(|(at, ..)| at).collect();
+                moved.into_iter().for_each(|at| matcher.refile(at, other));
+                model.unexpected.iter_mut().filter(|(s, ..)| *s == source).for_each(|(s, ..)| *s = other);
+            }
+        }
+        assert_eq!(matcher.posted_count(), model.posted.len());
+        assert_eq!(matcher.unexpected_count(), model.unexpected.len());
+        assert_eq!(matcher.each_posted().count(), model.posted.len());
+        if random.below(400) == 0 {
+            while let Some(at) = matcher.search_posted(|_| true) {
+                matcher.remove_posted(at);
+            }
+            model.posted.clear();
+        }
+    }
+}
+
+#[test]
+fn it_matches_as_two_lists_do() {
+    for seed in 0..6 {
+        run(seed, &[0], 4_000);
+        run(seed, &[0, u64::MAX, 0xff, 0xf << 60], 4_000);
+    }
+}
+
+#[test]
+fn more_masks_than_classes_match_as_well() {
+    let masks: Vec<u64> = (0..40).map(|i| (1u64 << i) - 1).chain([u64::MAX]).collect();
+    for seed in 0..6 {
+        run(seed, &masks, 4_000);
+    }
+}
+
+#[test]
+fn lists_are_freed() {
+    let mut m = Matcher::<(), ()>::default();
+    for tag in 0..1000 {
+        let at = m.post(Want { source: 1, tag, ignore: 0 }, ());
+        m.remove_posted(at);
+        let at = m.keep(1, tag, ());
+        m.remove_unexpected(at);
+    }
+    assert!(m.wanting.is_empty() && m.waiting.is_empty() && m.posted.all.len() == 1 && m.unexpected.all.len() == 1);
+}
+
+/// Looks into lists and hashes, whatever time they take.
+#[test]
+fn a_match_costs_the_same_with_10000_waiting() {
+    let exact = |tag| Want { source: 1, tag, ignore: 0 };
+    let wild = |tag| Want { source: UNSPEC, tag, ignore: 0xffff };
+    for many in [1u64, 10_000] {
+        let mut m = Matcher::<u64, u64>::default();
+        for i in 0..many {
+            m.post(exact(1 << 40 | i), i);
+            m.post(wild(2 << 40 | i << 16), i);
+            m.post(exact(7), i);
+        }
+        for i in [0, many / 2, many - 1] {
+            m.probes.set(0);
+            let at = m.find_posted(1, 1 << 40 | i).expect("exact");
+            assert_eq!(m.remove_posted(at), Some(i));
+            let at = m.find_posted(3, 2 << 40 | i << 16 | 5).expect("wild");
+            assert_eq!(m.remove_posted(at), Some(i));
+            assert!(m.find_posted(3, 1 << 50).is_none());
+            assert!(m.probes.get() <= 6, "{} probes of {many}", m.probes.get());
+            m.post(exact(1 << 40 | i), i);
+            m.post(wild(2 << 40 | i << 16), i);
+        }
+        for i in 0..many {
+            m.keep(1, 3 << 40 | i, i);
+            m.keep(2, 4 << 40 | i << 16 | 9, i);
+            m.keep(9, 8, i);
+        }
+        for i in [0, many / 2, many - 1] {
+            m.probes.set(0);
+            let at = m.find_unexpected(&exact(3 << 40 | i)).expect("exact");
+            assert_eq!(m.remove_unexpected(at), Some(i));
+            let at = m.find_unexpected(&wild(4 << 40 | i << 16)).expect("wild");
+            assert_eq!(m.remove_unexpected(at), Some(i));
+            assert!(m.find_unexpected(&exact(5 << 40)).is_none());
+            assert!(m.probes.get() <= 6, "{} probes of {many}", m.probes.get());
+            m.keep(1, 3 << 40 | i, i);
+            m.keep(2, 4 << 40 | i << 16 | 9, i);
+        }
+    }
+}

@@ -131,6 +131,23 @@ impl Error {
         Error::new(errno::EINVAL, words)
     }
 
+    /// What the other side of an operation found wrong, of which it tells no more than the code.
+    #[cold]
+    pub fn reported(code: Code) -> Self {
+        let (code, errno) = match code {
+            Code::Key => (code, errno::EKEYREJECTED),
+            Code::Bounds => (code, errno::ERANGE),
+            Code::Access => (code, errno::EACCES),
+            Code::Path => (code, errno::EOPNOTSUPP),
+            Code::Fault => (code, errno::EFAULT),
+            Code::Deadline => (code, errno::ETIMEDOUT),
+            Code::Canceled => (code, errno::ECANCELED),
+            Code::Trunc => (code, errno::ETRUNC),
+            _ => (Code::PeerBroke, errno::EPROTO),
+        };
+        Error::coded(errno, code, format!("the peer reports: {}", Code::words(code.0)))
+    }
+
     /// A system call failed; `doing` says what for.
     pub fn os(doing: impl fmt::Display, e: rustix::io::Errno) -> Self {
         let n = e.raw_os_error();

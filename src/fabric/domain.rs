@@ -85,8 +85,10 @@ impl Domain {
             return Err(Error::new(errno::EBUSY, format!("domain: {allocations} allocation(s) of device memory are still there")));
         }
         match self.prov.in_use() {
-            Some(what) => Err(Error::new(errno::EBUSY, format!("domain: {what} are still there"))),
-            None => Ok(()),
+            (0, 0) => Ok(()),
+            (r, a) => {
+                Err(Error::new(errno::EBUSY, format!("domain: {r} open region(s) and {a} allocation(s) of mem_alloc are still there")))
+            }
         }
     }
 

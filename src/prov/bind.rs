@@ -41,8 +41,9 @@ pub enum Binding {
 }
 
 /// How far an endpoint is, in what every provider has in common.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Stage {
+    #[default]
     Fresh,
     Enabled,
     /// Connecting, or connected.
@@ -116,14 +117,14 @@ pub struct Options {
     pub min_multi_recv: usize,
 }
 
-impl Options {
-    pub fn new(coop: bool) -> Options {
+impl Default for Options {
+    fn default() -> Options {
         Options {
             deadline_ns: 0,
             recv_deadline_ns: 0,
             connect_timeout_ns: 10_000_000_000,
             policy: PathPolicy::default(),
-            coop,
+            coop: false,
             stream: 0,
             driver_calls: true,
             min_multi_recv: 64,

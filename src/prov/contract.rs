@@ -56,8 +56,8 @@ pub trait Provider: Sync {
 
 /// Regions, memory, and what endpoints are opened in.
 pub trait Domain: Send + Sync {
-    /// Regions and allocations that keep the domain open, in words.
-    fn in_use(&self) -> Option<String>;
+    /// How many open regions and allocations keep the domain open.
+    fn in_use(&self) -> (usize, usize);
 
     fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn Endpoint>>;
 
@@ -86,8 +86,10 @@ pub trait Domain: Send + Sync {
 
     fn explain_region(&self, id: RegionId) -> Result<String>;
 
-    /// Counts peers' writes into the region.
-    fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()>;
+    /// Counts peers' writes into the region, where the provider sees them.
+    fn bind_counter(&self, _id: RegionId, _counter: Arc<Counter>) -> Result<()> {
+        Err(Error::fixed(errno::EOPNOTSUPP, "mr: this provider does not see a peer's plain writes; use writes with data"))
+    }
 
     /// Open regions that touch `[addr, addr+len)`.
     fn regions_covering(&self, addr: u64, len: u64) -> usize;
@@ -121,7 +123,9 @@ pub trait Endpoint: Send + Sync {
     fn connect(&self, address: &str, data: &[u8]) -> Result<()>;
 
     /// Connects by exchanged addresses: both sides call it.
-    fn connect_addr(&self, address: &str) -> Result<()>;
+    fn connect_addr(&self, _address: &str) -> Result<()> {
+        Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider connects by a passive endpoint"))
+    }
 
     /// Accepts; on failure the request is lost, as its peer is.
     fn accept(&self, request: Box<dyn Request>, data: &[u8]) -> Result<()>;
@@ -170,7 +174,9 @@ pub trait Endpoint: Send + Sync {
 
     /// Watches the endpoint's descriptors with `poller`, and lets the peer know if it has to wake this side. The caller then
     /// runs the barrier that is returned, `progress` once more, and sleeps if `may_sleep`.
-    fn sleep(&self, poller: &Poller) -> Result<Option<Fences>>;
+    fn sleep(&self, _poller: &Poller) -> Result<Option<Fences>> {
+        Ok(None)
+    }
 
     /// After the look that follows `sleep`: whether nothing waits that no descriptor announces.
     fn may_sleep(&self) -> bool {
@@ -178,13 +184,17 @@ pub trait Endpoint: Send + Sync {
     }
 
     /// Undoes one `sleep`.
-    fn awake(&self, poller: Option<&Poller>);
+    fn awake(&self, _poller: Option<&Poller>) {}
 
     /// How long a sleeper may sleep before this endpoint has something to do by itself.
-    fn nap_ns(&self) -> u64;
+    fn nap_ns(&self) -> u64 {
+        u64::MAX
+    }
 
     /// Changes when there is something else to watch than before.
-    fn watched(&self) -> u64;
+    fn watched(&self) -> u64 {
+        0
+    }
 
     /// Whether something is awaited that no descriptor announces.
     fn is_stalled(&self) -> bool {
@@ -299,7 +309,11 @@ pub trait Listener: Send {
     fn poll(&mut self) -> (Vec<Box<dyn Request>>, Option<Error>);
 
     /// Changes when there is something else to watch than before.
-    fn watched(&self) -> u64;
+    fn watched(&self) -> u64 {
+        0
+    }
 
-    fn watch(&self, poller: &Poller) -> Result<()>;
+    fn watch(&self, _poller: &Poller) -> Result<()> {
+        Ok(())
+    }
 }

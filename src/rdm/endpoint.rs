@@ -41,7 +41,7 @@ impl Endpoint {
         let state = State {
             name: None,
             bind: Bindings::default(),
-            options: Options::new(false),
+            options: Options::default(),
             av: None,
             av_changes: u64::MAX,
             enabled: false,

@@ -155,8 +155,8 @@ impl Provider for Rdm {
 }
 
 impl prov::Domain for Domain {
-    fn in_use(&self) -> Option<String> {
-        self.lanes.iter().find_map(|lane| lane.domain.in_use())
+    fn in_use(&self) -> (usize, usize) {
+        self.lanes.iter().map(|lane| lane.domain.in_use()).find(|held| *held != (0, 0)).unwrap_or_default()
     }
 
     fn open_endpoint(self: Arc<Self>, info: &Info, _context: usize) -> Result<Box<dyn prov::Endpoint>> {

@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connecting, and operations of endpoints: each is over when it was posted, but for receives.
 
-use crate::regions::{Regions, copy, lock};
+use crate::regions::{Shared, copy};
 use gdrfab::error::{Code, Error, Result, errno};
-use gdrfab::mr::{Iov, Paths, parts};
+use gdrfab::hmem::Site;
+use gdrfab::mr::piece::{load, store};
+use gdrfab::mr::{Iov, Paths};
 use gdrfab::prov::bind::{Binding, Bindings, Ending, Options, Stage};
 use gdrfab::prov::contract::{Endpoint, Listener};
-use gdrfab::prov::op::{Common, Dir, RmaIov, measure};
+use gdrfab::prov::op::{Common, Dir, RmaIov, measure, total};
 use gdrfab::prov::queue::{Completion, Failure};
 use gdrfab::prov::report::{PathReport, Refusals, Stats};
 use gdrfab::prov::request::{Request, own_request};
 use gdrfab::prov::{EventKind, flags};
-use gdrfab::sync::gate::Fences;
-use gdrfab::sys::epoll::Poller;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 pub const SCHEME: &str = "loopback://";
 pub const DATA_MAX: usize = 64;
 pub const MAX_MSG: usize = 1 << 30;
+
+/// What the entry of a receive says.
+const ARRIVED: u64 = flags::RECV | flags::MSG;
 
 pub fn check_address(address: &str) -> Result<()> {
     match address.strip_prefix(SCHEME) {
@@ -36,11 +40,12 @@ struct Posted {
     wanted: bool,
 }
 
+#[derive(Default)]
 struct State {
     bind: Bindings,
     stage: Stage,
     object: usize,
-    peer: Option<(Arc<End>, String)>,
+    peer: Option<Arc<End>>,
     receives: VecDeque<Posted>,
     messages: VecDeque<Vec<u8>>,
     options: Options,
@@ -48,28 +53,20 @@ struct State {
 }
 
 impl State {
-    fn new() -> State {
-        let (bind, options, stats) = (Bindings::default(), Options::new(false), Stats::default());
-        State { bind, stage: Stage::Fresh, object: 0, peer: None, receives: VecDeque::new(), messages: VecDeque::new(), options, stats }
-    }
-
     /// Messages that came go into receives, as long as the queue has room.
     fn deliver(&mut self) {
         while !self.messages.is_empty() && !self.receives.is_empty() && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
             let (Some(bytes), Some(to)) = (self.messages.pop_front(), self.receives.pop_front()) else { return };
-            let room: usize = to.pieces.iter().map(|v| v.len).sum();
-            let mut rest = &bytes[..bytes.len().min(room)];
-            for (addr, n) in parts(&to.pieces, 0, rest.len()) {
-                // SAFETY: who posted the receive promised that its pieces are writable until it completes.
-                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), addr as *mut u8, n) };
-                rest = &rest[n..];
-            }
-            let lost = bytes
-                .len()
-                .checked_sub(room + 1)
-                .map(|beyond| Failure { error: Error::new(errno::EMSGSIZE, "a message longer than its receive"), olen: beyond + 1 });
-            let kind = flags::RECV | flags::MSG;
-            let entry = Completion { context: to.context, flags: kind, len: bytes.len().min(room), buf: 0, data: 0 };
+            let room = total(&to.pieces).unwrap_or(usize::MAX);
+            let len = bytes.len().min(room);
+            // SAFETY: who posted the receive promised that its pieces are writable until it completes.
+            let stored = unsafe { store(Site::HOST, &to.pieces, 0, &bytes[..len]) };
+            let lost = match (stored, bytes.len() - len) {
+                (Ok(()), 0) => None,
+                (Ok(()), olen) => Some(Failure { error: Error::reported(Code::Trunc), olen }),
+                (Err(error), _) => Some(Failure { error, olen: 0 }),
+            };
+            let entry = Completion { context: to.context, flags: ARRIVED, len, ..Completion::default() };
             self.stats.recvs += 1;
             self.bind.received(None, entry, to.wanted, lost);
         }
@@ -79,21 +76,21 @@ impl State {
     fn end(&mut self, code: Code, number: i32) {
         self.stage = Stage::Over;
         for posted in std::mem::take(&mut self.receives) {
-            let entry = Completion { context: posted.context, flags: flags::RECV | flags::MSG, ..Completion::default() };
+            let entry = Completion { context: posted.context, flags: ARRIVED, ..Completion::default() };
             self.bind.spoiled(None, entry, Failure { error: Error::coded(number, code, "the connection is over"), olen: 0 });
         }
     }
 }
 
 struct End {
-    regions: Arc<Regions>,
+    regions: Shared,
     context: usize,
     state: Mutex<State>,
 }
 
 impl End {
     fn tell(&self, kind: EventKind, data: &[u8], error: Option<Error>) {
-        let s = lock(&self.state);
+        let s = self.state.lock();
         s.bind.event(kind, s.object, self.context, data.to_vec(), error);
     }
 }
@@ -102,6 +99,15 @@ impl End {
 struct Call {
     from: Option<Arc<End>>,
     data: Vec<u8>,
+}
+
+impl Call {
+    fn refuse(&mut self, data: &[u8]) {
+        if let Some(end) = self.from.take() {
+            end.state.lock().stage = Stage::Over;
+            end.tell(EventKind::Connected, data, Some(Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer said no")));
+        }
+    }
 }
 
 impl Request for Call {
@@ -114,10 +120,7 @@ impl Request for Call {
     }
 
     fn reject(mut self: Box<Self>, data: &[u8]) -> Result<()> {
-        if let Some(end) = self.from.take() {
-            lock(&end.state).stage = Stage::Over;
-            end.tell(EventKind::Connected, data, Some(Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer said no")));
-        }
+        self.refuse(data);
         Ok(())
     }
 }
@@ -125,22 +128,14 @@ impl Request for Call {
 /// What is dropped without an answer is rejected.
 impl Drop for Call {
     fn drop(&mut self) {
-        if let Some(end) = self.from.take() {
-            lock(&end.state).stage = Stage::Over;
-            end.tell(EventKind::Connected, &[], Some(Error::coded(errno::ECONNREFUSED, Code::Rejected, "nobody answered")));
-        }
+        self.refuse(&[]);
     }
 }
 
+/// Listens at `address` once it is told to.
 pub struct Waits {
-    address: String,
-    listens: bool,
-}
-
-impl Waits {
-    pub fn new(address: String) -> Waits {
-        Waits { address, listens: false }
-    }
+    pub address: String,
+    pub listens: bool,
 }
 
 impl Listener for Waits {
@@ -153,7 +148,7 @@ impl Listener for Waits {
     }
 
     fn listen(&mut self) -> Result<()> {
-        let mut all = lock(&LISTENERS);
+        let mut all = LISTENERS.lock();
         if all.contains_key(&self.address) {
             return Err(Error::new(errno::EADDRINUSE, format!("{}: somebody listens there", self.address)));
         }
@@ -163,16 +158,8 @@ impl Listener for Waits {
     }
 
     fn poll(&mut self) -> (Vec<Box<dyn Request>>, Option<Error>) {
-        let calls = if self.listens { lock(&LISTENERS).get_mut(&self.address).map(std::mem::take) } else { None };
+        let calls = if self.listens { LISTENERS.lock().get_mut(&self.address).map(std::mem::take) } else { None };
         (calls.into_iter().flatten().map(|call| Box::new(call) as Box<dyn Request>).collect(), None)
-    }
-
-    fn watched(&self) -> u64 {
-        0
-    }
-
-    fn watch(&self, _poller: &Poller) -> Result<()> {
-        Ok(())
     }
 }
 
@@ -180,7 +167,7 @@ impl Drop for Waits {
     fn drop(&mut self) {
         if self.listens {
             // Outside of the lock, which rejecting them does not take.
-            let calls = lock(&LISTENERS).remove(&self.address);
+            let calls = LISTENERS.lock().remove(&self.address);
             drop(calls);
         }
     }
@@ -189,18 +176,18 @@ impl Drop for Waits {
 pub struct Ep(Arc<End>);
 
 impl Ep {
-    pub fn new(regions: Arc<Regions>, context: usize) -> Ep {
-        Ep(Arc::new(End { regions, context, state: Mutex::new(State::new()) }))
+    pub fn new(regions: Shared, context: usize) -> Ep {
+        Ep(Arc::new(End { regions, context, state: Mutex::default() }))
     }
 
     fn peer(&self, s: &State) -> Result<Arc<End>> {
         let found = s.peer.as_ref().filter(|_| s.stage == Stage::Connected);
-        found.map(|(end, _)| end.clone()).ok_or_else(|| Error::fixed(errno::ENOTCONN, "ep: not connected"))
+        found.cloned().ok_or_else(|| Error::fixed(errno::ENOTCONN, "ep: not connected"))
     }
 
     /// Admits an operation of this side: its entry is reserved.
     fn admit(&self, kind: u64, local: &[Iov], c: &Common) -> Result<(Arc<End>, Ending)> {
-        let s = lock(&self.0.state);
+        let s = self.0.state.lock();
         let peer = self.peer(&s)?;
         let len = measure(local, MAX_MSG)?;
         let wanted = s.bind.wants_entry(c.flags);
@@ -211,25 +198,29 @@ impl Ep {
     }
 
     fn finish(&self, end: &Ending, result: Result<()>) {
-        let mut s = lock(&self.0.state);
+        let mut s = self.0.state.lock();
         match result {
-            Ok(()) if end.kind & flags::RMA != 0 => s.stats.moved(Paths::DIRECT, end.len),
-            Ok(()) => s.stats.sends += 1,
-            Err(_) => s.stats.errors += 1,
-        }
-        match result {
-            Ok(()) => s.bind.succeed(end),
-            Err(why) => s.bind.fail(end, why),
+            Ok(()) => {
+                match end.kind & flags::RMA {
+                    0 => s.stats.sends += 1,
+                    _ => s.stats.moved(Paths::DIRECT, end.len),
+                }
+                s.bind.succeed(end);
+            }
+            Err(why) => {
+                s.stats.errors += 1;
+                s.bind.fail(end, why);
+            }
         }
     }
 
     fn leave(&self) {
-        let mut s = lock(&self.0.state);
+        let mut s = self.0.state.lock();
         s.end(Code::Canceled, errno::ECANCELED);
         let peer = s.peer.take();
         drop(s);
-        if let Some((peer, _)) = peer {
-            lock(&peer.state).end(Code::PeerGone, errno::ECONNRESET);
+        if let Some(peer) = peer {
+            peer.state.lock().end(Code::PeerGone, errno::ECONNRESET);
             peer.tell(EventKind::Shutdown, &[], None);
         }
     }
@@ -237,7 +228,7 @@ impl Ep {
 
 impl Endpoint for Ep {
     fn set_object(&self, object: usize) {
-        lock(&self.0.state).object = object;
+        self.0.state.lock().object = object;
     }
 
     fn cm_data_size(&self) -> usize {
@@ -245,11 +236,11 @@ impl Endpoint for Ep {
     }
 
     fn bind(&self, what: Binding) -> Result<()> {
-        lock(&self.0.state).bind.bind(what)
+        self.0.state.lock().bind.bind(what)
     }
 
     fn enable(&self, _op_flags: u64) -> Result<()> {
-        let mut s = lock(&self.0.state);
+        let mut s = self.0.state.lock();
         s.bind.check_complete()?;
         s.stage = Stage::Enabled;
         Ok(())
@@ -257,28 +248,24 @@ impl Endpoint for Ep {
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
         check_address(address)?;
-        let mut s = lock(&self.0.state);
+        let mut s = self.0.state.lock();
         s.bind.check_can_connect(s.stage)?;
-        let mut all = lock(&LISTENERS);
+        let mut all = LISTENERS.lock();
         let calls = all.get_mut(address).ok_or_else(|| Error::new(errno::ECONNREFUSED, format!("{address}: nobody listens")))?;
         calls.push(Call { from: Some(self.0.clone()), data: data.to_vec() });
         s.stage = Stage::Connected;
         Ok(())
     }
 
-    fn connect_addr(&self, _address: &str) -> Result<()> {
-        Err(Error::fixed(errno::EOPNOTSUPP, "ep: loopback connects by a listener"))
-    }
-
     fn accept(&self, request: Box<dyn Request>, data: &[u8]) -> Result<()> {
         let mut call: Call = own_request(request)?;
-        let mut s = lock(&self.0.state);
+        let mut s = self.0.state.lock();
         s.bind.check_can_connect(s.stage)?;
         let Some(peer) = call.from.take() else { return Err(Error::fixed(errno::EOPBADSTATE, "info->handle: answered already")) };
         s.stage = Stage::Connected;
-        s.peer = Some((peer.clone(), SCHEME.into()));
+        s.peer = Some(peer.clone());
         drop(s);
-        lock(&peer.state).peer = Some((self.0.clone(), SCHEME.into()));
+        peer.state.lock().peer = Some(self.0.clone());
         peer.tell(EventKind::Connected, data, None);
         self.0.tell(EventKind::Connected, &[], None);
         Ok(())
@@ -289,19 +276,19 @@ impl Endpoint for Ep {
     }
 
     fn peer_address(&self) -> Result<String> {
-        let s = lock(&self.0.state);
+        let s = self.0.state.lock();
         self.peer(&s).map(|_| SCHEME.into())
     }
 
     fn shutdown(&self) -> Result<()> {
-        self.peer(&lock(&self.0.state))?;
+        self.peer(&self.0.state.lock())?;
         self.leave();
         Ok(())
     }
 
     fn close(&self) -> Result<()> {
         self.leave();
-        lock(&self.0.state).bind = Bindings::default();
+        self.0.state.lock().bind = Bindings::default();
         Ok(())
     }
 
@@ -311,32 +298,31 @@ impl Endpoint for Ep {
         }
         let kind = flags::RMA | if dir == Dir::Write { flags::WRITE } else { flags::READ };
         let (peer, end) = self.admit(kind, local, c)?;
-        let result = copy(dir, local, &lock(&peer.regions), remote);
+        let result = copy(dir, local, &peer.regions.lock(), remote);
         let data = (result.is_ok() && c.flags & flags::REMOTE_CQ_DATA != 0).then_some(c.data);
         self.finish(&end, result);
         if let Some(data) = data {
-            lock(&peer.state).bind.remote_data(end.len, data);
+            peer.state.lock().bind.remote_data(end.len, data);
         }
         Ok(())
     }
 
     fn send(&self, local: &[Iov], c: &Common, _descs: &[u64]) -> Result<()> {
         let (peer, end) = self.admit(flags::SEND | flags::MSG, local, c)?;
-        let mut bytes = Vec::with_capacity(end.len);
-        for (addr, n) in parts(local, 0, end.len) {
-            // SAFETY: who posted promised that the pieces are readable.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
+        let mut bytes = vec![0; end.len];
+        // SAFETY: who posted promised that the pieces are readable.
+        let result = unsafe { load(Site::HOST, local, 0, &mut bytes) };
+        if result.is_ok() {
+            let mut theirs = peer.state.lock();
+            theirs.messages.push_back(bytes);
+            theirs.deliver();
         }
-        let mut theirs = lock(&peer.state);
-        theirs.messages.push_back(bytes);
-        theirs.deliver();
-        drop(theirs);
-        self.finish(&end, Ok(()));
+        self.finish(&end, result);
         Ok(())
     }
 
     fn recv(&self, local: &[Iov], c: &Common, _descs: &[u64]) -> Result<()> {
-        let mut s = lock(&self.0.state);
+        let mut s = self.0.state.lock();
         let wanted = s.bind.wants_receive(c.flags);
         s.receives.push_back(Posted { pieces: local.to_vec(), context: c.context, wanted });
         s.deliver();
@@ -344,39 +330,25 @@ impl Endpoint for Ep {
     }
 
     fn cancel(&self, context: usize) -> Result<()> {
-        let mut s = lock(&self.0.state);
+        let mut s = self.0.state.lock();
         let at = s.receives.iter().position(|p| p.context == context).ok_or(Error::fixed(errno::ENOENT, "context: no such receive"))?;
         s.receives.remove(at);
-        let entry = Completion { context, flags: flags::RECV | flags::MSG, ..Completion::default() };
+        let entry = Completion { context, flags: ARRIVED, ..Completion::default() };
         s.bind.spoiled(None, entry, Failure { error: Error::coded(errno::ECANCELED, Code::Canceled, "canceled"), olen: 0 });
         Ok(())
     }
 
     /// Every post does its work at once; only what found no room in the queue waits.
     fn progress(&self, _force: bool) {
-        lock(&self.0.state).deliver();
-    }
-
-    fn sleep(&self, _poller: &Poller) -> Result<Option<Fences>> {
-        Ok(None)
-    }
-
-    fn awake(&self, _poller: Option<&Poller>) {}
-
-    fn nap_ns(&self) -> u64 {
-        u64::MAX
-    }
-
-    fn watched(&self) -> u64 {
-        0
+        self.0.state.lock().deliver();
     }
 
     fn options(&self) -> Options {
-        lock(&self.0.state).options
+        self.0.state.lock().options
     }
 
     fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
-        change(&mut lock(&self.0.state).options);
+        change(&mut self.0.state.lock().options);
     }
 
     fn report(&self, _key: u64, _desc: u64) -> Result<PathReport> {
@@ -386,6 +358,6 @@ impl Endpoint for Ep {
     }
 
     fn stats(&self) -> Stats {
-        lock(&self.0.state).stats
+        self.0.state.lock().stats
     }
 }

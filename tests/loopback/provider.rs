@@ -3,17 +3,21 @@
 //! It has no table of operations and no thread; whoever posts copies, under the locks of both sides in turn.
 
 use crate::endpoint::{DATA_MAX, Ep, MAX_MSG, SCHEME, Waits, check_address};
-use crate::regions::{Region, Regions, lock};
-use gdrfab::error::{Error, Result, errno};
+use crate::regions::{Regions, Shared};
+use gdrfab::error::{Error, Result};
 use gdrfab::hmem::{Kind, Site};
+use gdrfab::mr::alloc::Allocations;
+use gdrfab::mr::location::extent;
+use gdrfab::mr::region::{Location, Pieces, Region};
+use gdrfab::mr::registry::KeyOf;
 use gdrfab::mr::{Attr, Facts, Paths, RegionId, Source as Memory};
 use gdrfab::prov::contract::{Domain, Endpoint, Listener, Offer, Provider};
+use gdrfab::prov::flags;
 use gdrfab::prov::info::{ADDR_STR, Ask, EP_MSG, Info, PROGRESS_MANUAL, THREAD_SAFE};
 use gdrfab::prov::op::IOV_LIMIT;
-use gdrfab::prov::{Counter, flags};
 use gdrfab::sync::serial::Threading;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 pub struct Loopback;
 
@@ -52,32 +56,25 @@ impl Provider for Loopback {
     }
 
     fn open_domain(&self, _info: &Info, _threading: Threading) -> Result<Arc<dyn Domain>> {
-        Ok(Arc::new(Local::default()))
+        let regions = Arc::new(Mutex::new(Regions::new(0)?));
+        Ok(Arc::new(Local { regions, memory: Allocations::default() }))
     }
 
     fn open_listener(&self, info: &Info) -> Result<Box<dyn Listener>> {
         let address = info.src_addr.clone().ok_or_else(|| Error::invalid("info->src_addr: missing"))?;
         check_address(&address)?;
-        Ok(Box::new(Waits::new(address)))
+        Ok(Box::new(Waits { address, listens: false }))
     }
 }
 
-#[derive(Default)]
 struct Local {
-    regions: Arc<Regions>,
-    keys: Mutex<u64>,
-    memory: Mutex<BTreeMap<usize, Box<[u64]>>>,
-}
-
-fn closed() -> Error {
-    Error::invalid("mr: this region is closed")
+    regions: Shared,
+    memory: Allocations,
 }
 
 impl Domain for Local {
-    fn in_use(&self) -> Option<String> {
-        let counts = [(lock(&self.regions).len(), "region(s)"), (lock(&self.memory).len(), "allocation(s)")];
-        let words: Vec<String> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
-        (!words.is_empty()).then(|| words.join(" and "))
+    fn in_use(&self) -> (usize, usize) {
+        (self.regions.lock().open_count(), self.memory.count())
     }
 
     fn open_endpoint(self: Arc<Self>, _info: &Info, context: usize) -> Result<Box<dyn Endpoint>> {
@@ -85,52 +82,38 @@ impl Domain for Local {
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
-        let Memory::Iov([one]) = attr.source else { return Err(Error::invalid("mr_iov: one piece of host memory is expected")) };
-        let mut keys = lock(&self.keys);
-        *keys += 1;
-        let region = Region { base: one.addr as u64, len: one.len as u64, access: attr.access, counter: None };
-        lock(&self.regions).insert(*keys, region);
-        Ok(RegionId { index: *keys as u32, generation: *keys, key: *keys, desc: *keys << 1 })
+        let Memory::Iov(iovs) = attr.source else { return Err(Error::invalid("attr: host memory is expected")) };
+        let (base, len) = extent(iovs)?;
+        let location = Location { pieces: Pieces::of(iovs, |_| ()), base, len, site: Site::HOST, kind: Kind::Host };
+        let mut regions = self.regions.lock();
+        let names = regions.reserve(KeyOf::Domain, false)?;
+        Ok(regions.fill(names, Region::new(attr, names.key, base, Paths::DIRECT, location, ())))
     }
 
     fn close_region(&self, id: RegionId) -> Result<()> {
-        lock(&self.regions).remove(&id.key).map(drop).ok_or_else(closed)
+        let mut regions = self.regions.lock();
+        regions.shut(id)?;
+        regions.drop_region(id);
+        Ok(())
     }
 
     fn facts(&self, id: RegionId) -> Result<Facts> {
-        let regions = lock(&self.regions);
-        let r = regions.get(&id.key).ok_or_else(closed)?;
-        let (site, kind, paths) = (Site::HOST, Kind::Host, Paths::DIRECT);
-        Ok(Facts { site, kind, key: id.key, base: r.base, len: r.len, access: r.access, paths, iov_count: 1 })
+        self.regions.lock().facts(id)
     }
 
     fn explain_region(&self, id: RegionId) -> Result<String> {
-        Ok(format!("region of {} bytes: offers direct", self.facts(id)?.len))
-    }
-
-    fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
-        lock(&self.regions).get_mut(&id.key).ok_or_else(closed)?.counter = Some(counter);
-        Ok(())
+        Ok(self.regions.lock().get(id)?.headline("") + "offers direct")
     }
 
     fn regions_covering(&self, addr: u64, len: u64) -> usize {
-        lock(&self.regions).values().filter(|r| r.base < addr + len && addr < r.base + r.len).count()
+        self.regions.lock().covering(addr, len)
     }
 
     fn allocate(&self, len: usize) -> Result<usize> {
-        let made = vec![0u64; len.div_ceil(8).max(1)].into_boxed_slice();
-        let addr = made.as_ptr() as usize;
-        lock(&self.memory).insert(addr, made);
-        Ok(addr)
+        self.memory.allocate(len)
     }
 
     fn free(&self, addr: usize) -> Result<()> {
-        let mut memory = lock(&self.memory);
-        let len = memory.get(&addr).ok_or_else(|| Error::invalid("addr: nothing was allocated there"))?.len() * 8;
-        if self.regions_covering(addr as u64, len as u64) > 0 {
-            return Err(Error::new(errno::EBUSY, "addr: an open region covers this memory"));
-        }
-        memory.remove(&addr);
-        Ok(())
+        self.memory.free(addr, |addr, len| self.regions_covering(addr, len))
     }
 }

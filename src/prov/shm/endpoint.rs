@@ -43,7 +43,7 @@ fn shared_from(coop: bool, faults: bool) -> usize {
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, context: usize) -> Endpoint {
         let config = config::get();
-        let options = Options { driver_calls: !config.hmem.process, ..Options::new(config.coop) };
+        let options = Options { driver_calls: !config.hmem.process, coop: config.coop, ..Options::default() };
         let faults = Plan::of("shm").map(|plan| Faults { plan, held: VecDeque::new() });
         let state = State {
             phase: Phase::Fresh,

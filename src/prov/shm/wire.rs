@@ -47,18 +47,7 @@ pub fn status_of(code: Code) -> u16 {
 }
 
 pub fn error_of(status: u16) -> Result<()> {
-    let (code, errno) = match status {
-        0 => return Ok(()),
-        1 => (Code::Key, errno::EKEYREJECTED),
-        2 => (Code::Bounds, errno::ERANGE),
-        3 => (Code::Access, errno::EACCES),
-        4 => (Code::Path, errno::EOPNOTSUPP),
-        5 => (Code::Fault, errno::EFAULT),
-        8 => (Code::Deadline, errno::ETIMEDOUT),
-        9 => (Code::Canceled, errno::ECANCELED),
-        _ => (Code::PeerBroke, errno::EPROTO),
-    };
-    Err(Error::coded(errno, code, format!("the peer reports: {}", Code::words(code.0))))
+    if status == 0 { Ok(()) } else { Err(Error::reported(Code(status.into()))) }
 }
 
 pub fn broken(_: Broken) -> Error {

@@ -37,7 +37,7 @@ impl Endpoint {
         let state = State {
             phase: Phase::Fresh,
             bind: Bindings::default(),
-            options: Options::new(false),
+            options: Options::default(),
             object: 0,
             context,
             conn: None,

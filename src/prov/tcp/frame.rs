@@ -203,19 +203,8 @@ pub fn status_of(code: Code) -> u64 {
 
 /// What a status word says.
 pub fn error_of(status: u64) -> Result<()> {
-    let (code, errno) = match status {
-        0 => return Ok(()),
-        1 => (Code::Key, errno::EKEYREJECTED),
-        2 => (Code::Bounds, errno::ERANGE),
-        3 => (Code::Access, errno::EACCES),
-        4 => (Code::Path, errno::EOPNOTSUPP),
-        5 => (Code::Fault, errno::EFAULT),
-        8 => (Code::Deadline, errno::ETIMEDOUT),
-        9 => (Code::Canceled, errno::ECANCELED),
-        10 => (Code::Trunc, errno::ETRUNC),
-        _ => (Code::PeerBroke, errno::EPROTO),
-    };
-    Err(Error::coded(errno, code, format!("the peer reports: {}", Code::words(code.0))))
+    let code = || Code(i32::try_from(status).unwrap_or(Code::PeerBroke.0));
+    if status == 0 { Ok(()) } else { Err(Error::reported(code())) }
 }
 
 /// Where byte `at` of a body on the wire lies, words between its parts included.

@@ -65,7 +65,7 @@ impl Endpoint {
         let state = State {
             phase: Phase::Fresh,
             bind: Bindings::default(),
-            options: Options::new(false),
+            options: Options::default(),
             patience: State::patience_of(config),
             stats: Stats::default(),
             object: 0,

@@ -12,7 +12,7 @@ use crate::mr::{Access, Attr, Facts, RegionId};
 use crate::prov::info::{Ask, Info, Nic};
 use crate::prov::op::Iov;
 use crate::prov::ops::{CqFormat, CqOps};
-use crate::prov::queue::{Counter, Queue};
+use crate::prov::queue::Queue;
 use crate::prov::{self, Offer, Provider};
 use crate::sync::serial::Threading;
 use std::sync::Arc;
@@ -62,12 +62,8 @@ impl prov::Domain for Domain {
         Ok(Some(Cq::open(self.context(), self.threading, size, queue)?))
     }
 
-    /// Regions and allocations that keep the domain open.
-    fn in_use(&self) -> Option<String> {
-        match (self.memory.regions.lock().open_count(), self.allocations.count()) {
-            (0, 0) => None,
-            (r, a) => Some(format!("{r} open region(s) and {a} allocation(s) of mem_alloc")),
-        }
+    fn in_use(&self) -> (usize, usize) {
+        (self.memory.regions.lock().open_count(), self.allocations.count())
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
@@ -98,10 +94,6 @@ impl prov::Domain for Domain {
 
     fn explain_region(&self, id: RegionId) -> Result<String> {
         self.memory.regions.lock().explain(id, &self.context().name)
-    }
-
-    fn bind_counter(&self, _id: RegionId, _counter: Arc<Counter>) -> Result<()> {
-        Err(Error::fixed(errno::EOPNOTSUPP, "mr: RDMA devices do not report a peer's plain writes; use writes with data"))
     }
 
     fn regions_covering(&self, addr: u64, len: u64) -> usize {

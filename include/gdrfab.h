@@ -18,7 +18,8 @@ extern "C" {
 #endif // __cplusplus
 
 /* ---- All calls -----------------------------------------------------------------------------------------
- * Names, arguments, bits and errno values follow libfabric; "mirrors" names the counterpart there.
+ * Names, arguments, bits and errno values follow libfabric; "mirrors" names the counterpart there, and where
+ * nothing is named there is none.
  *
  * Results of type int and ssize_t are 0 or a count, or a negative errno: one of <errno.h> or a GDRFAB_E*.
  * gdrfab_last_error() has the reason in words. Causes of the errnos that are listed below without one:
@@ -41,6 +42,9 @@ extern "C" {
  * for that length. A call that gives an address reads the size of addr from *addrlen, and writes the bytes
  * used, NUL included; with -GDRFAB_ETOOSMALL it writes the bytes needed.
  *
+ * Arguments that a comment leaves out: flags is 0; timeout_ms counts milliseconds, -1: no limit; cond is
+ * NULL, not used; context is a pointer of the caller's that the library only gives back.
+ *
  * Threads: with GDRFAB_THREAD_SAFE, the default, any thread may call anything at any time. With
  * GDRFAB_THREAD_DOMAIN the caller lets one thread at a time into a domain and what was opened from it. In
  * both, no thread uses an object while another closes it. A function without an object may be called by any
@@ -48,8 +52,7 @@ extern "C" {
  *
  * Handles: an open call stores a handle, and the close call of its kind frees it. Close in the reverse order
  * of opening; a close takes bounded time, and of an object that others still use it returns -EBUSY. Using a
- * handle after its close is undefined. context is a pointer of the caller's that the library only gives back.
- * An info that an open call reads is copied.
+ * handle after its close is undefined. An info that an open call reads is copied.
  */
 
 typedef struct gdrfab_connreq gdrfab_connreq;  /**< Request in a GDRFAB_CONNREQ event, answered once. */
@@ -60,15 +63,13 @@ typedef struct gdrfab_pep gdrfab_pep;          /**< A passive endpoint: listens.
 typedef struct gdrfab_cq gdrfab_cq;            /**< A completion queue. */
 typedef struct gdrfab_eq gdrfab_eq;            /**< An event queue. */
 typedef struct gdrfab_cntr gdrfab_cntr;        /**< A counter. */
-typedef struct gdrfab_av gdrfab_av;            /**< An address vector: numbers the peers of connectionless
-                                                    endpoints. */
+typedef struct gdrfab_av gdrfab_av;            /**< Numbers the peers of connectionless endpoints. */
 typedef struct gdrfab_mr gdrfab_mr;            /**< A registered region. */
 
 /* Errno values that errno.h lacks. */
 #define GDRFAB_ETOOSMALL 257    /**< The buffer is too small. */
 #define GDRFAB_EOPBADSTATE 258  /**< Not permitted in the object's state. */
-#define GDRFAB_EAVAIL 259       /**< An error entry is next: read it with the readerr call;
-                                     gdrfab_last_error() has its words already. */
+#define GDRFAB_EAVAIL 259       /**< An error entry is next for readerr; gdrfab_last_error() has its words. */
 #define GDRFAB_EBADFLAGS 260    /**< A flag that the call does not define. */
 #define GDRFAB_ENOEQ 261        /**< No event queue is bound. */
 #define GDRFAB_ENOCQ 263        /**< No completion queue or counter is bound. */
@@ -85,20 +86,16 @@ typedef struct gdrfab_mr gdrfab_mr;            /**< A registered region. */
 /** Version of the library at run time: major << 16 | minor. Mirrors fi_version. */
 uint32_t gdrfab_version(void);
 
-/** The same as text, "0.1.0". Static, not to be freed. Libfabric has no such call. */
+/** The same as text, "0.1.0". Static, not to be freed. */
 const char *gdrfab_version_string(void);
 
-/**
- * Words for an errno of errno.h or a GDRFAB_E*, positive or negative. Static, not to be freed. Mirrors
- * fi_strerror.
- */
+/** Words for an errno or GDRFAB_E*, of either sign. Static, not to be freed. Mirrors fi_strerror. */
 const char *gdrfab_strerror(int err);
 
 /**
  * Words of the last call of this thread that failed with anything but -EAGAIN: what was attempted, which
  * argument or step failed, and why each alternative was refused. "" if none has failed; a call that succeeds
- * does not clear it. Valid until the next failing call of the thread, not to be freed. Libfabric has no such
- * call.
+ * does not clear it. Valid until the next failing call of the thread, not to be freed.
  */
 const char *gdrfab_last_error(void);
 
@@ -116,14 +113,11 @@ const char *gdrfab_last_error(void);
 #define GDRFAB_RMA (1ull << 2)            /**< Remote memory access. Entry: the operation was RMA. */
 #define GDRFAB_TAGGED (1ull << 3)         /**< Tagged messages. Entry: the operation was one. */
 #define GDRFAB_READ (1ull << 8)           /**< Initiate reads. Right: a read may fill the region. */
-#define GDRFAB_WRITE (1ull << 9)          /**< Initiate writes. Right: a write may take from the region. */
-#define GDRFAB_RECV (1ull << 10)          /**< Receive. Right: a receive may fill the region. Bind:
-                                               receives. */
-#define GDRFAB_SEND (1ull << 11)          /**< Send. Right: a send may take from the region. Bind to a
-                                               counter: sends. */
+#define GDRFAB_WRITE (1ull << 9)          /**< Initiate writes. Right: a write may read the region. */
+#define GDRFAB_RECV (1ull << 10)          /**< Receive. Right: receives may fill it. Bind: receives. */
+#define GDRFAB_SEND (1ull << 11)          /**< Send. Right: sends may read it. Bind to a counter: sends. */
 #define GDRFAB_REMOTE_READ (1ull << 12)   /**< Right: peers may read the region. */
-#define GDRFAB_REMOTE_WRITE (1ull << 13)  /**< Right: peers may write the region. Entry: a peer wrote with
-                                               data. */
+#define GDRFAB_REMOTE_WRITE (1ull << 13)  /**< Right: peers may write it. Entry: a peer wrote with data. */
 #define GDRFAB_MULTI_RECV (1ull << 16)    /**< Receives that take several messages. Flag of a receive: it
                                                is one. Entry: the receive is used up. */
 #define GDRFAB_HMEM (1ull << 47)          /**< Device memory. */
@@ -147,8 +141,7 @@ const char *gdrfab_last_error(void);
                                             gdrfab_mr_desc(), except inject calls. Required by verbs. */
 #define GDRFAB_MR_VIRT_ADDR (1u << 4)  /**< Remote addresses are the target's virtual addresses; without it
                                             they count from gdrfab_mr_attr.offset. */
-#define GDRFAB_MR_ALLOCATED (1u << 5)  /**< Memory has its pages when it is registered. No provider asks
-                                            for it. */
+#define GDRFAB_MR_ALLOCATED (1u << 5)  /**< Registered memory has its pages. No provider asks for it. */
 #define GDRFAB_MR_PROV_KEY (1u << 6)   /**< The provider chooses the keys, which cannot be guessed; without
                                             it requested_key is the key. */
 #define GDRFAB_MR_RMA_EVENT (1u << 8)  /**< Regions for counters are registered with GDRFAB_RMA_EVENT. */
@@ -170,24 +163,20 @@ const char *gdrfab_last_error(void);
 /* gdrfab_info.ep_type, threading, progress and addr_format. */
 #define GDRFAB_EP_UNSPEC 0        /**< Any kind of endpoint. */
 #define GDRFAB_EP_MSG 1           /**< Connected, reliable endpoint. */
-#define GDRFAB_EP_RDM 3           /**< Connectionless, reliable endpoint: reaches every peer of its address
-                                       vector. */
+#define GDRFAB_EP_RDM 3           /**< Connectionless, reliable: reaches all peers of its address vector. */
 #define GDRFAB_THREAD_UNSPEC 0    /**< Any threading level. */
 #define GDRFAB_THREAD_SAFE 1      /**< Any thread may call anything at any time. */
-#define GDRFAB_THREAD_DOMAIN 3    /**< The caller lets one thread at a time into a domain and its objects,
-                                       which saves the locks. */
+#define GDRFAB_THREAD_DOMAIN 3    /**< The caller lets one thread at a time into a domain, without locks. */
 #define GDRFAB_PROGRESS_UNSPEC 0  /**< Any progress model. */
 #define GDRFAB_PROGRESS_AUTO 1    /**< A thread of the domain drives its endpoints. */
-#define GDRFAB_PROGRESS_MANUAL 2  /**< Reading or waiting on a queue or counter drives the endpoints that
-                                       are bound to it. */
+#define GDRFAB_PROGRESS_MANUAL 2  /**< Reading and waiting drive the endpoints bound to queue or counter. */
 #define GDRFAB_ADDR_STR 9         /**< Addresses are text: "shm://name", "tcp://host:port",
                                        "verbs://host:port", or of gdrfab_ep_getname(). */
 
 /* Flags of gdrfab_getinfo(). */
 #define GDRFAB_SOURCE (1ull << 57)       /**< node and service name the local address, to listen on. As a
                                               capability: gdrfab_cq_readfrom() tells who sent. */
-#define GDRFAB_GETINFO_ALL (1ull << 60)  /**< Candidates that do not fit are returned too, with their
-                                              reason. */
+#define GDRFAB_GETINFO_ALL (1ull << 60)  /**< Candidates that do not fit come too, with their reason. */
 
 /**
  * What a provider offers, or, as hints, what a caller needs (mirrors fi_info, flattened).
@@ -200,12 +189,10 @@ typedef struct gdrfab_info {
     size_t struct_size;             /**< sizeof(gdrfab_info) */
     struct gdrfab_info *next;       /**< Next candidate, NULL at the end. */
     uint64_t caps;                  /**< GDRFAB_MSG, GDRFAB_RMA and so on. Hint: all of these are needed. */
-    uint64_t tx_op_flags;           /**< Operation flags of calls without a flags argument
-                                         (GDRFAB_DELIVERY_COMPLETE, ...). */
+    uint64_t tx_op_flags;           /**< Operation flags (*_COMPLETE, ...) of calls without flags. */
     uint64_t msg_order;             /**< GDRFAB_ORDER_*. Hint: all of these are needed. */
     uint64_t paths;                 /**< GDRFAB_PATH_* that the provider has. Hint: one of these is needed. */
-    uint32_t mr_mode;               /**< GDRFAB_MR_*. Hint: what the caller is able to do; result: what it
-                                         must do. */
+    uint32_t mr_mode;               /**< GDRFAB_MR_*. Hint: what the caller can do; result: what it must. */
     uint32_t ep_type;               /**< GDRFAB_EP_MSG or GDRFAB_EP_RDM */
     uint32_t threading;             /**< GDRFAB_THREAD_* */
     uint32_t progress;              /**< GDRFAB_PROGRESS_* */
@@ -282,10 +269,7 @@ typedef struct gdrfab_info {
 int gdrfab_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
                    const struct gdrfab_info *hints, struct gdrfab_info **info);
 
-/**
- * Frees a list of gdrfab_getinfo(), an info of an event, or a copy; not the strings that the caller set. NULL
- * is allowed. Mirrors fi_freeinfo.
- */
+/** Frees a list, an event's info or a copy, not the caller's strings; or NULL. Mirrors fi_freeinfo. */
 void gdrfab_freeinfo(struct gdrfab_info *info);
 
 /**
@@ -352,11 +336,9 @@ typedef struct gdrfab_nic_attr {
     uint32_t vendor_id;       /**< PCI vendor. */
     uint32_t vendor_part_id;  /**< The vendor's number of the part. */
     uint32_t hw_version;      /**< The vendor's version of the hardware. */
-    uint32_t atomics;         /**< Atomic operations: 0 none, 1 atomic among this device's, 2 with the
-                                   CPUs' as well. */
+    uint32_t atomics;         /**< Atomics: 0 none, 1 among this device's, 2 with the CPUs' as well. */
     uint32_t odp;             /**< GDRFAB_ODP_* */
-    int dmabuf;               /**< 0: dma-bufs can be registered, found by trying; else the negative errno
-                                   of the attempt. */
+    int dmabuf;               /**< 0: dma-bufs can be registered, by trial; else its negative errno. */
     uint32_t near;            /**< GDRFAB_NEAR_* to the accelerator that the info names. */
     uint32_t max_qp;          /**< Queue pairs (endpoints) of the device. */
     uint32_t max_qp_wr;       /**< Work requests of a queue. */
@@ -371,8 +353,7 @@ typedef struct gdrfab_nic_attr {
     char firmware[64];        /**< Version of the firmware. */
     char gid[48];             /**< The GID, as an IPv6 address is written. */
     char gid_type[16];        /**< "InfiniBand", "RoCE v1", "RoCE v2" or "iWARP". */
-    char address[48];         /**< IP address by which rdma_cm finds the port; empty: none, connect by
-                                   exchanged addresses. */
+    char address[48];         /**< IP address for rdma_cm; empty: connect by exchanged addresses. */
     char netdev[16];          /**< Network interface; empty: none, or unknown. */
     char link[16];            /**< "InfiniBand" or "Ethernet". */
     char pci[16];             /**< PCI address, "0000:3b:00.0"; empty: not on a PCI bus. */
@@ -397,44 +378,33 @@ int gdrfab_info_nic(const struct gdrfab_info *info, struct gdrfab_nic_attr *attr
  */
 
 /**
- * Opens a fabric. Mirrors fi_fabric.
+ * Opens a fabric, freed by gdrfab_fabric_close(). Mirrors fi_fabric.
  *
  * @param info   a candidate of gdrfab_getinfo()
- * @param fabric the handle, freed by gdrfab_fabric_close()
  * @return 0, -EINVAL (also: no provider name), -E2BIG, -ENODEV (no such provider)
  */
 int gdrfab_fabric_open(const struct gdrfab_info *info, void *context, struct gdrfab_fabric **fabric);
 
-/**
- * Closes a fabric. Mirrors fi_close.
- *
- * @return 0, -EBUSY (domains, event queues or passive endpoints are open), -EINVAL, -EPERM
- */
+/** Closes a fabric: 0, -EBUSY (what was opened from it is open), -EINVAL, -EPERM. Mirrors fi_close. */
 int gdrfab_fabric_close(struct gdrfab_fabric *fabric);
 
 /** The context of gdrfab_fabric_open(); NULL for NULL. Mirrors fid->context. */
 void *gdrfab_fabric_context(struct gdrfab_fabric *fabric);
 
 /**
- * Opens a domain. Mirrors fi_domain.
+ * Opens a domain, freed by gdrfab_domain_close(). Mirrors fi_domain.
  *
  * info->threading, progress and mr_mode decide how it behaves. GDRFAB_PROGRESS_AUTO starts a thread, and the
  * domain then locks whatever the threading level.
  *
  * @param info   a candidate of gdrfab_getinfo(), or the info of a connection request
- * @param domain the handle, freed by gdrfab_domain_close()
  * @return 0, -EINVAL, -E2BIG, -EPERM, -EMFILE or -ENOMEM (no shared memory), -EAGAIN (no thread can be
  *   started)
  */
 int gdrfab_domain_open(struct gdrfab_fabric *fabric, const struct gdrfab_info *info, void *context,
                        struct gdrfab_domain **domain);
 
-/**
- * Closes a domain. Mirrors fi_close.
- *
- * @return 0, -EBUSY (endpoints, queues, counters, regions or allocations of it exist; the words count them),
- *   -EINVAL, -EPERM
- */
+/** Closes a domain: 0, -EBUSY (the words count what is open in it), -EINVAL, -EPERM. Mirrors fi_close. */
 int gdrfab_domain_close(struct gdrfab_domain *domain);
 
 /** The context of gdrfab_domain_open(); NULL for NULL. Mirrors fid->context. */
@@ -448,22 +418,20 @@ void *gdrfab_domain_context(struct gdrfab_domain *domain);
  */
 
 /* Flags of gdrfab_ep_bind_cq(), besides GDRFAB_RECV. */
-#define GDRFAB_TRANSMIT (1ull << 11)              /**< Everything that the endpoint initiates (the same bit
-                                                       as GDRFAB_SEND). */
-#define GDRFAB_SELECTIVE_COMPLETION (1ull << 59)  /**< Successes give an entry only if posted with
-                                                       GDRFAB_COMPLETION. */
+#define GDRFAB_TRANSMIT (1ull << 11)              /**< All that the endpoint initiates (also GDRFAB_SEND). */
+#define GDRFAB_SELECTIVE_COMPLETION (1ull << 59)  /**< Success gives an entry only with GDRFAB_COMPLETION. */
 
 /* Limits. */
 #define GDRFAB_ADDR_MAX 256     /**< Bytes that hold any address, its NUL included. */
 #define GDRFAB_CM_DATA_MAX 256  /**< Bytes of private data with connect, accept and reject. */
 
 /**
- * Opens an endpoint, connected or connectionless as info->ep_type says. Mirrors fi_endpoint.
+ * Opens an endpoint, connected or connectionless as info->ep_type says, freed by gdrfab_ep_close(). Mirrors
+ * fi_endpoint.
  *
  * @param info    a candidate, or the info of a GDRFAB_CONNREQ event, whose request this answers:
  *   gdrfab_ep_accept() follows
  * @param context returned in events of the endpoint, and by gdrfab_ep_context()
- * @param ep      the handle, freed by gdrfab_ep_close()
  * @return 0, -EINVAL (also: the request was answered before), -E2BIG, -EPERM
  */
 int gdrfab_ep_open(struct gdrfab_domain *domain, const struct gdrfab_info *info, void *context,
@@ -485,11 +453,10 @@ int gdrfab_ep_close(struct gdrfab_ep *ep);
 void *gdrfab_ep_context(struct gdrfab_ep *ep);
 
 /**
- * Opens a passive endpoint. Mirrors fi_passive_ep.
+ * Opens a passive endpoint, freed by gdrfab_pep_close(). Mirrors fi_passive_ep.
  *
  * @param info    its src_addr is where gdrfab_pep_listen() listens; NULL there: the library chooses a name
  * @param context returned in events of the passive endpoint, and by gdrfab_pep_context()
- * @param pep     the handle, freed by gdrfab_pep_close()
  * @return 0, -EINVAL (also: a malformed address), -E2BIG, -EPERM, -EHOSTUNREACH (an address of another host)
  */
 int gdrfab_pep_open(struct gdrfab_fabric *fabric, const struct gdrfab_info *info, void *context,
@@ -520,7 +487,6 @@ int gdrfab_ep_bind_cq(struct gdrfab_ep *ep, struct gdrfab_cq *cq, uint64_t flags
  * Binds an event queue, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
  *
  * @param eq    queue of the same fabric; it may serve many endpoints
- * @param flags 0
  * @return 0, -EINVAL (also: another fabric), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (bound already),
  *   -GDRFAB_EOPBADSTATE (enabled)
  */
@@ -540,7 +506,6 @@ int gdrfab_ep_bind_cntr(struct gdrfab_ep *ep, struct gdrfab_cntr *cntr, uint64_t
  * Binds an event queue to a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind.
  *
  * @param eq    queue of the same fabric
- * @param flags 0
  * @return 0, -EINVAL (also: another fabric), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (bound already)
  */
 int gdrfab_pep_bind_eq(struct gdrfab_pep *pep, struct gdrfab_eq *eq, uint64_t flags);
@@ -609,15 +574,13 @@ int gdrfab_pep_reject(struct gdrfab_pep *pep, struct gdrfab_connreq *handle, con
  * Ends a connection. The peer gets GDRFAB_SHUTDOWN after everything that was written before. Outstanding
  * operations and receives of this side complete with ECANCELED before the call returns. Mirrors fi_shutdown.
  *
- * @param flags 0
  * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOTCONN (not connected yet), -ESHUTDOWN (not connected any
  *   more)
  */
 int gdrfab_ep_shutdown(struct gdrfab_ep *ep, uint64_t flags);
 
 /**
- * Begins to connect to an endpoint whose address was exchanged by other means; never waits. Libfabric has no
- * such call.
+ * Begins to connect to an endpoint whose address was exchanged by other means; never waits.
  *
  * Both sides call it, in any order, with what the other's gdrfab_ep_getname() gave. The outcome is an event,
  * as with gdrfab_ep_connect(), without private data.
@@ -643,9 +606,8 @@ int gdrfab_ep_connect_addr(struct gdrfab_ep *ep, const void *addr, size_t addrle
 int gdrfab_ep_getname(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
 
 /**
- * Gives the address of a passive endpoint. Parameters as of gdrfab_ep_getname(). Mirrors fi_getname.
- *
- * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -EPERM
+ * Gives the address of a passive endpoint: 0, or -GDRFAB_ETOOSMALL, -EINVAL, -EPERM. Parameters as of
+ * gdrfab_ep_getname(). Mirrors fi_getname.
  */
 int gdrfab_pep_getname(struct gdrfab_pep *pep, void *addr, size_t *addrlen);
 
@@ -693,21 +655,14 @@ typedef struct gdrfab_av_attr {
 } gdrfab_av_attr;
 
 /**
- * Opens an address vector. Mirrors fi_av_open.
+ * Opens an address vector, freed by gdrfab_av_close(). Mirrors fi_av_open.
  *
- * @param attr    attributes, or NULL
- * @param context returned by gdrfab_av_context()
- * @param av      the handle, freed by gdrfab_av_close()
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM
  */
 int gdrfab_av_open(struct gdrfab_domain *domain, const struct gdrfab_av_attr *attr, void *context,
                    struct gdrfab_av **av);
 
-/**
- * Closes an address vector. Mirrors fi_close.
- *
- * @return 0, -EBUSY (endpoints are bound to it), -EINVAL, -EPERM
- */
+/** Closes an address vector: 0, -EBUSY (endpoints are bound to it), -EINVAL, -EPERM. Mirrors fi_close. */
 int gdrfab_av_close(struct gdrfab_av *av);
 
 /** The context of gdrfab_av_open(); NULL for NULL. Mirrors fid->context. */
@@ -718,7 +673,6 @@ void *gdrfab_av_context(struct gdrfab_av *av);
  *
  * @param ep    endpoint of ep_type GDRFAB_EP_RDM
  * @param av    address vector of the same domain; it may serve many endpoints
- * @param flags 0
  * @return 0, -EINVAL (also: another domain, or a connected endpoint), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one
  *   is bound already), -GDRFAB_EOPBADSTATE (enabled)
  */
@@ -762,7 +716,6 @@ ssize_t gdrfab_av_insertsvc(struct gdrfab_av *av, const char *node, const char *
  *
  * @param fi_addr indexes
  * @param count   number of indexes
- * @param flags   0
  * @return 0, -EINVAL (also: one names no peer; those in front of it are out), -GDRFAB_EBADFLAGS
  */
 int gdrfab_av_remove(struct gdrfab_av *av, const uint64_t *fi_addr, size_t count, uint64_t flags);
@@ -796,20 +749,15 @@ ssize_t gdrfab_av_straddr(struct gdrfab_av *av, const void *addr, char *buf, siz
 
 /* Paths that the bytes can take between local memory and a peer's region. */
 #define GDRFAB_PATH_DIRECT (1ull << 0)    /**< Both processes map the pages, and the initiator's CPU
-                                               copies: memory of gdrfab_mem_alloc(), and files that can be
-                                               mapped. */
+                                               copies: memory of gdrfab_mem_alloc(), mappable files. */
 #define GDRFAB_PATH_CMA (1ull << 1)       /**< The initiator's kernel copies (process_vm_readv,
-                                               process_vm_writev): any memory, where ptrace would be
-                                               permitted. */
+                                               process_vm_writev), where ptrace would be permitted. */
 #define GDRFAB_PATH_STAGED (1ull << 2)    /**< Through bounce buffers (the shared ring, pinned slots), with
                                                the target's progress: any memory, always possible. */
 #define GDRFAB_PATH_IPC (1ull << 3)       /**< The initiator's device driver copies through a mapping of
-                                               the peer's device memory, where the vendor has such
-                                               mappings. */
-#define GDRFAB_PATH_NIC (1ull << 4)       /**< The RDMA device reads and writes host pages that it has
-                                               pinned (ibv_reg_mr). */
-#define GDRFAB_PATH_DMABUF (1ull << 5)    /**< The RDMA device reaches the memory through a dma-buf
-                                               (ibv_reg_dmabuf_mr). */
+                                               the peer's memory, where the vendor has such. */
+#define GDRFAB_PATH_NIC (1ull << 4)       /**< The RDMA device reaches pinned host pages (ibv_reg_mr). */
+#define GDRFAB_PATH_DMABUF (1ull << 5)    /**< The RDMA device reaches a dma-buf (ibv_reg_dmabuf_mr). */
 #define GDRFAB_PATH_PEER_MEM (1ull << 6)  /**< The RDMA device reaches device memory through the vendor's
                                                peer-memory module (ibv_reg_mr). */
 #define GDRFAB_PATH_SOCKET (1ull << 7)    /**< The kernel copies between the memory and a socket, with the
@@ -834,16 +782,12 @@ typedef struct gdrfab_mr_dmabuf {
 /** What to register (mirrors fi_mr_attr). */
 typedef struct gdrfab_mr_attr {
     size_t struct_size;                     /**< sizeof(gdrfab_mr_attr) */
-    const struct iovec *mr_iov;             /**< Pieces that make up the region, in this order; not with
-                                                 GDRFAB_MR_DMABUF. */
+    const struct iovec *mr_iov;             /**< Pieces of the region, in order; not with GDRFAB_MR_DMABUF. */
     const struct gdrfab_mr_dmabuf *dmabuf;  /**< With GDRFAB_MR_DMABUF: the file. */
-    size_t iov_count;                       /**< Number of pieces, up to mr_iov_limit; 1 with
-                                                 GDRFAB_MR_DMABUF. */
+    size_t iov_count;                       /**< Pieces, up to mr_iov_limit; 1 with GDRFAB_MR_DMABUF. */
     uint64_t access;                        /**< GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE. */
-    uint64_t offset;                        /**< Remote address of the first byte, in a domain without
-                                                 GDRFAB_MR_VIRT_ADDR; else 0. */
-    uint64_t requested_key;                 /**< The key, in a domain without GDRFAB_MR_PROV_KEY; else
-                                                 ignored. */
+    uint64_t offset;                        /**< Without GDRFAB_MR_VIRT_ADDR: the base address; else 0. */
+    uint64_t requested_key;                 /**< The key, without GDRFAB_MR_PROV_KEY; else ignored. */
     void *context;                          /**< Any pointer; gdrfab_mr_context() returns it. */
     uint64_t device;                        /**< Number of the device in this process; 0 for
                                                  GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO. */
@@ -854,9 +798,8 @@ typedef struct gdrfab_mr_attr {
      */
     uint32_t iface;
     uint32_t reserved;                      /**< 0 */
-    uint64_t require;                       /**< GDRFAB_PATH_*: peers use only these, and at least one must
-                                                 be possible; 0 = any. */
-    uint64_t forbid;                        /**< GDRFAB_PATH_*: peers never use these. */
+    uint64_t require;                       /**< Peers use only these GDRFAB_PATH_*; 0: any. */
+    uint64_t forbid;                        /**< GDRFAB_PATH_* that peers never use. */
 } gdrfab_mr_attr;
 
 /** What a region is. */
@@ -874,7 +817,7 @@ typedef struct gdrfab_mr_info {
 } gdrfab_mr_info;
 
 /**
- * Registers one range of host memory. Errors as of gdrfab_mr_regattr(). Mirrors fi_mr_reg.
+ * Registers one range of host memory. Handle and errors as of gdrfab_mr_regattr(). Mirrors fi_mr_reg.
  *
  * @param buf           first byte; the memory must stay mapped until gdrfab_mr_close() has returned
  * @param len           bytes, not 0
@@ -882,7 +825,6 @@ typedef struct gdrfab_mr_info {
  * @param offset        as in gdrfab_mr_attr
  * @param requested_key as in gdrfab_mr_attr
  * @param flags         0, GDRFAB_RMA_EVENT
- * @param mr            the handle, freed by gdrfab_mr_close()
  */
 int gdrfab_mr_reg(struct gdrfab_domain *domain, const void *buf, size_t len, uint64_t access, uint64_t offset,
                   uint64_t requested_key, uint64_t flags, void *context, struct gdrfab_mr **mr);
@@ -899,7 +841,7 @@ int gdrfab_mr_regv(struct gdrfab_domain *domain, const struct iovec *iov, size_t
                    struct gdrfab_mr **mr);
 
 /**
- * Registers memory of any kind. Mirrors fi_mr_regattr.
+ * Registers memory of any kind; gdrfab_mr_close() frees the handle. Mirrors fi_mr_regattr.
  *
  * shm and tcp pin nothing and touch no page (a driver may pin host memory when shm first copies between it
  * and a device). verbs pins host memory, unless GDRFAB_VERBS_ODP is set, and device memory by its dma-buf.
@@ -907,9 +849,7 @@ int gdrfab_mr_regv(struct gdrfab_domain *domain, const struct iovec *iov, size_t
  * span allocations of one device and kind. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths the
  * region offers, and why not the others.
  *
- * @param attr  what and how
  * @param flags 0, GDRFAB_MR_DMABUF, GDRFAB_RMA_EVENT
- * @param mr    the handle, freed by gdrfab_mr_close()
  * @return 0, or
  *   -EINVAL also length 0, overflow, unknown rights, an offset beyond the file, memory that is not of iface
  *   and device to its end;
@@ -966,12 +906,11 @@ void *gdrfab_mr_desc(struct gdrfab_mr *mr);
  */
 int gdrfab_mr_bind_cntr(struct gdrfab_mr *mr, struct gdrfab_cntr *cntr, uint64_t flags);
 
-/** Tells what a region is and which paths it offers: 0 or -EINVAL. Libfabric has no such call. */
+/** Tells what a region is and which paths it offers: 0 or -EINVAL. */
 int gdrfab_mr_query(struct gdrfab_mr *mr, struct gdrfab_mr_info *info);
 
 /**
- * Tells in words which paths a region offers, and of each other one why not, with its errno. Libfabric has no
- * such call.
+ * Tells in words which paths a region offers, and of each other one why not, with its errno.
  *
  * @return length of the text, or -EINVAL
  */
@@ -979,18 +918,16 @@ ssize_t gdrfab_mr_explain(struct gdrfab_mr *mr, char *buf, size_t len);
 
 /**
  * Allocates zeroed host memory that peers can map, so that operations on it use GDRFAB_PATH_DIRECT. It is a
- * memory file, whose descriptor is held until gdrfab_mem_free(), and still has to be registered. Libfabric
- * has no such call.
+ * memory file, whose descriptor is held until gdrfab_mem_free(), and still has to be registered.
  *
  * @param len   bytes, rounded up to pages
- * @param flags 0
  * @param addr  gets the address, page aligned
  * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOMEM, -EMFILE, -ENOSPC (too many memory files)
  */
 int gdrfab_mem_alloc(struct gdrfab_domain *domain, size_t len, uint64_t flags, void **addr);
 
 /**
- * Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on(). Libfabric has no such call.
+ * Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on().
  *
  * @param domain the domain that allocated it
  * @param addr   the address that was given
@@ -1019,15 +956,13 @@ int gdrfab_mem_free(struct gdrfab_domain *domain, void *addr);
 #define GDRFAB_HMEM_ZE 3             /**< Level Zero. */
 #define GDRFAB_HMEM_NEURON 4         /**< AWS Neuron. */
 #define GDRFAB_HMEM_SYNAPSEAI 5      /**< Intel Gaudi. */
-#define GDRFAB_HMEM_AUTO 4294967295  /**< Whatever the pointer says: each driver that is here is asked.
-                                          Libfabric has no such number. */
+#define GDRFAB_HMEM_AUTO 4294967295  /**< Whatever the drivers that are here say. Not in libfabric. */
 
 /* How an allocation was made, which decides what can be done with it. */
 #define GDRFAB_HMEM_KIND_HOST 0      /**< Host memory that no vendor knows. */
 #define GDRFAB_HMEM_KIND_PLAIN 1     /**< The vendor's plain device allocator (cudaMalloc). */
 #define GDRFAB_HMEM_KIND_POOL 2      /**< A stream-ordered pool (cudaMallocAsync). */
-#define GDRFAB_HMEM_KIND_SEGMENT 3   /**< A physical segment of a mapped range (CUDA virtual memory
-                                          management, expandable segments). */
+#define GDRFAB_HMEM_KIND_SEGMENT 3   /**< A physical segment of a mapped range (CUDA VMM). */
 #define GDRFAB_HMEM_KIND_MANAGED 4   /**< Memory that migrates between host and device. */
 #define GDRFAB_HMEM_KIND_PINNED 5    /**< Host memory that the vendor allocated or pinned. */
 #define GDRFAB_HMEM_KIND_IMPORTED 6  /**< Device memory of another process, mapped here. */
@@ -1041,10 +976,8 @@ typedef struct gdrfab_hmem_info {
     uint32_t iface;      /**< GDRFAB_HMEM_* */
     uint32_t device;     /**< Number of the device in this process; UINT32_MAX if none was asked for. */
     uint32_t devices;    /**< Devices of the interface; 0 for GDRFAB_HMEM_SYSTEM. */
-    int dmabuf;          /**< 0: dma-bufs of its memory can be exported; else the negative errno that says
-                              why not. */
-    int ipc;             /**< 0: other processes can map its memory; else the negative errno that says why
-                              not. */
+    int dmabuf;          /**< 0: its memory can be exported as dma-buf; else a negative errno. */
+    int ipc;             /**< 0: other processes can map its memory; else a negative errno. */
     /**
      * 1: this process uses the device already, so that work on it makes no new context (GDRFAB_HMEM_CUDA: the
      * primary context is active, whoever made it so; contexts of cuCtxCreate are not seen). 0: it does not,
@@ -1052,8 +985,7 @@ typedef struct gdrfab_hmem_info {
      */
     uint32_t active;
     uint64_t memory;     /**< Bytes of memory; 0: unknown. */
-    uint64_t peers;      /**< Bit per number, below 64, of the devices that copy to and from it without the
-                              host. */
+    uint64_t peers;      /**< Bit per device below 64 that copies to and from it directly. */
     uint64_t rate_to;    /**< Bytes per second of a copy from the host; 0: not measured. */
     uint64_t rate_from;  /**< Bytes per second of a copy to the host; 0: not measured. */
     uint64_t rate_peer;  /**< Bytes per second of a copy to the first of its peers; 0: not measured. */
@@ -1069,20 +1001,16 @@ typedef struct gdrfab_hmem_place {
     uint32_t device;     /**< Number of the device in this process. */
     uint32_t kind;       /**< GDRFAB_HMEM_KIND_* */
     uint32_t reserved;   /**< 0 */
-    uint64_t base;       /**< First byte of the allocation, or of the physical segment, that holds the
-                              pointer; 0 for host memory. */
-    uint64_t len;        /**< Bytes of the allocation or segment; 0 for host memory, whose extent nobody
-                              knows. */
-    uint64_t id;         /**< Never given to another allocation of this process; 0: the vendor has no such
-                              number. */
+    uint64_t base;       /**< First byte of the allocation or physical segment; 0: host memory. */
+    uint64_t len;        /**< Bytes of the allocation or segment; 0 for host memory. */
+    uint64_t id;         /**< Never another allocation's in this process; 0: unknown. */
     uint64_t covered;    /**< Bytes from the pointer on that lie in memory of this interface and device
                               without a gap: to the end of the allocation, and through its neighbours until
                               the length that was asked for is covered. Of host memory: that length. */
 } gdrfab_hmem_place;
 
 /**
- * Tells whether an interface can be used, how many devices it has, and what one of them can do. Libfabric has
- * no such call.
+ * Tells whether an interface can be used, how many devices it has, and what one of them can do.
  *
  * Loads and initialises the vendor's driver, unless GDRFAB_HMEM or GDRFAB_HMEM_INIT forbid it. With CUDA it
  * calls cuInit() and asks what needs no context, so it makes none.
@@ -1097,8 +1025,7 @@ int gdrfab_hmem_query(uint32_t iface, uint32_t device, struct gdrfab_hmem_info *
 /**
  * Tells in words whether an interface can be used or why not, and of each device what it is, which devices it
  * reaches without the host, and whether its memory can be exported as dma-buf and mapped by other processes.
- * It may open the driver, as gdrfab_hmem_query(); an interface that cannot be used is no error. Libfabric has
- * no such call.
+ * It may open the driver, as gdrfab_hmem_query(); an interface that cannot be used is no error.
  *
  * @param iface GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: all of them
  * @return length of the text, or -EINVAL
@@ -1150,16 +1077,13 @@ int gdrfab_hmem_export_dmabuf(const void *ptr, size_t len, uint64_t flags, struc
  */
 int gdrfab_hmem_copy_to(uint32_t iface, uint32_t device, void *dest, const void *src, size_t len);
 
-/**
- * gdrfab_hmem_copy_to() in the other direction: iface and device are those of src, and results likewise.
- * Mirrors ofi_copy_from_hmem.
- */
+/** gdrfab_hmem_copy_to() the other way; iface and device are those of src. Mirrors ofi_copy_from_hmem. */
 int gdrfab_hmem_copy_from(uint32_t iface, uint32_t device, void *dest, const void *src, size_t len);
 
 /**
  * Makes what a NIC wrote into device memory before this call visible to the device's kernels, running ones
  * too. For memory that a NIC reaches by itself (verbs: GDRFAB_PATH_DMABUF, GDRFAB_PATH_PEER_MEM): call it
- * after the completion that told of the bytes, and before a kernel is told. Libfabric has no such call.
+ * after the completion that told of the bytes, and before a kernel is told.
  *
  * CUDA: returns at once where the device orders these writes itself
  * (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING). Else the driver flushes with the device's primary
@@ -1176,11 +1100,10 @@ int gdrfab_hmem_flush(uint32_t iface, uint32_t device);
 /**
  * Allocates memory of a device, of a kind that the vendor lets other processes map, where it has one. It is
  * not zeroed, still has to be registered, is freed by gdrfab_mem_free(), and works with the vendor's own
- * functions. With GDRFAB_HMEM_SYSTEM this is gdrfab_mem_alloc(). Libfabric has no such call.
+ * functions. With GDRFAB_HMEM_SYSTEM this is gdrfab_mem_alloc().
  *
  * @param iface GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
  * @param len   bytes, not 0; the driver rounds up to its granularity
- * @param flags 0
  * @param addr  gets the address
  * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOSYS, -ENODEV, -EPERM, -ENOMEM, -ENOSPC, -EMFILE, -EIO, or
  *   -EOPNOTSUPP the vendor's driver lets no library allocate for it
@@ -1201,9 +1124,14 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
  *   addr, key    the remote address, and the key of the peer's region
  *   data         64 bits for the peer's completion entry
  *   dest_addr    the peer's index in the address vector; not used on connected endpoints
- *   src_addr     of a read the same; of a receive the only peer that it takes messages of, or
- *                GDRFAB_ADDR_UNSPEC; not used on connected endpoints
+ *   src_addr     of a read the same; of a receive, with GDRFAB_DIRECTED_RECV among the caps, the only peer
+ *                that it takes messages of, or GDRFAB_ADDR_UNSPEC
  *   context      returned in the completion entry
+ *   msg, flags   the operation with all its parameters, read during the call only. Operation flags: these
+ *                alone, tx_op_flags do not apply
+ *
+ * Inject calls take up to info->inject_size bytes. Their buffer is the caller's again at once, and only a
+ * failure gives an entry, the loss of the connection none.
  *
  * A result of 0 says that the operation is posted; it then gives one entry, error entry or count. Any other
  * result says that nothing was posted, for a reason on this side:
@@ -1226,20 +1154,14 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
  */
 
 /* Flags of operations, in flags arguments and in gdrfab_info.tx_op_flags. */
-#define GDRFAB_REMOTE_CQ_DATA (1ull << 17)     /**< The operation carries data for the peer's completion
-                                                    entry. Entry: data is valid. */
-#define GDRFAB_MORE (1ull << 18)               /**< More operations follow at once: verbs may ring the
-                                                    doorbell later (a hint). */
-#define GDRFAB_FENCE (1ull << 21)              /**< Start only after all earlier operations of the endpoint
-                                                    have completed. */
-#define GDRFAB_COMPLETION (1ull << 24)         /**< Give an entry even where the queue is bound with
-                                                    GDRFAB_SELECTIVE_COMPLETION. */
-#define GDRFAB_INJECT (1ull << 25)             /**< The buffer is the caller's again when the call returns;
-                                                    up to inject_size bytes. */
+#define GDRFAB_REMOTE_CQ_DATA (1ull << 17)     /**< Carries data for the peer. Entry: data is valid. */
+#define GDRFAB_MORE (1ull << 18)               /**< A hint that more follow: the doorbell may ring later. */
+#define GDRFAB_FENCE (1ull << 21)              /**< Starts when the endpoint's earlier ones have completed. */
+#define GDRFAB_COMPLETION (1ull << 24)         /**< Gives an entry with GDRFAB_SELECTIVE_COMPLETION too. */
+#define GDRFAB_INJECT (1ull << 25)             /**< As inject calls: the buffer is the caller's at once. */
 #define GDRFAB_INJECT_COMPLETE (1ull << 26)    /**< Complete when the buffer may be reused. What fails
                                                     afterwards gives an error entry besides. */
-#define GDRFAB_TRANSMIT_COMPLETE (1ull << 27)  /**< Complete when the operation no longer depends on this
-                                                    side (the default). */
+#define GDRFAB_TRANSMIT_COMPLETE (1ull << 27)  /**< Complete when it needs this side no more (default). */
 #define GDRFAB_DELIVERY_COMPLETE (1ull << 28)  /**< Complete when the bytes are visible in the target's
                                                     memory; of a message, when a receive has them. */
 
@@ -1256,9 +1178,8 @@ typedef struct gdrfab_msg_rma {
     const struct iovec *msg_iov;           /**< Local pieces. */
     void **desc;                           /**< One for each local piece, or NULL. */
     size_t iov_count;                      /**< Number of local pieces. */
-    uint64_t addr;                         /**< The peer's index; not used on connected endpoints. */
-    const struct gdrfab_rma_iov *rma_iov;  /**< Remote pieces; their lengths sum to those of the local
-                                                ones. */
+    uint64_t addr;                         /**< dest_addr. */
+    const struct gdrfab_rma_iov *rma_iov;  /**< Remote pieces, together as long as the local. */
     size_t rma_iov_count;                  /**< Number of remote pieces. */
     void *context;                         /**< Returned in the completion. */
     uint64_t data;                         /**< For the peer, with GDRFAB_REMOTE_CQ_DATA. */
@@ -1274,12 +1195,7 @@ ssize_t gdrfab_write(struct gdrfab_ep *ep, const void *buf, size_t len, void *de
 ssize_t gdrfab_writev(struct gdrfab_ep *ep, const struct iovec *iov, void **desc, size_t count,
                       uint64_t dest_addr, uint64_t addr, uint64_t key, void *context);
 
-/**
- * Posts a write with pieces on both sides, flags, data and a deadline. Mirrors fi_writemsg.
- *
- * @param msg   the operation; read during the call only
- * @param flags operation flags, all of them; the endpoint's tx_op_flags do not apply
- */
+/** Posts a write with pieces on both sides, flags, data and a deadline. Mirrors fi_writemsg. */
 ssize_t gdrfab_writemsg(struct gdrfab_ep *ep, const struct gdrfab_msg_rma *msg, uint64_t flags);
 
 /**
@@ -1292,10 +1208,7 @@ ssize_t gdrfab_writemsg(struct gdrfab_ep *ep, const struct gdrfab_msg_rma *msg, 
 ssize_t gdrfab_writedata(struct gdrfab_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
                          uint64_t dest_addr, uint64_t addr, uint64_t key, void *context);
 
-/**
- * Posts a write of up to inject_size bytes. The buffer is the caller's again at once, and only a failure
- * gives an entry (the loss of the connection none). Mirrors fi_inject_write.
- */
+/** Posts a write of at most inject_size bytes, which are copied. Mirrors fi_inject_write. */
 ssize_t gdrfab_inject_write(struct gdrfab_ep *ep, const void *buf, size_t len, uint64_t dest_addr,
                             uint64_t addr, uint64_t key);
 
@@ -1314,7 +1227,6 @@ ssize_t gdrfab_readv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc,
 /**
  * Posts a read with pieces on both sides, flags and a deadline. Mirrors fi_readmsg.
  *
- * @param msg   the operation; read during the call only
  * @param flags GDRFAB_COMPLETION, GDRFAB_FENCE, GDRFAB_MORE, and the completion levels (*_COMPLETE)
  */
 ssize_t gdrfab_readmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_rma *msg, uint64_t flags);
@@ -1330,18 +1242,14 @@ typedef struct gdrfab_msg {
     const struct iovec *msg_iov;  /**< Pieces of the buffer. */
     void **desc;                  /**< One for each piece, or NULL. */
     size_t iov_count;             /**< Number of pieces. */
-    uint64_t addr;                /**< The peer's index; of a receive the only one that it takes messages
-                                       of, or GDRFAB_ADDR_UNSPEC. Not used on connected endpoints. */
+    uint64_t addr;                /**< dest_addr; of a receive src_addr. */
     void *context;                /**< Returned in the completion. */
     uint64_t data;                /**< For the peer, with GDRFAB_REMOTE_CQ_DATA. */
     uint64_t timeout_ns;          /**< Nanoseconds until it fails with ETIMEDOUT; UINT64_MAX: never; 0:
                                        GDRFAB_OPT_DEADLINE, of a receive GDRFAB_OPT_RECV_DEADLINE. */
 } gdrfab_msg;
 
-/**
- * Posts a message. The completion says that the buffer may be reused; with GDRFAB_DELIVERY_COMPLETE, that a
- * receive of the peer has it. Mirrors fi_send.
- */
+/** Posts a message; when it completes, the buffer may be reused. Mirrors fi_send. */
 ssize_t gdrfab_send(struct gdrfab_ep *ep, const void *buf, size_t len, void *desc, uint64_t dest_addr,
                     void *context);
 
@@ -1349,22 +1257,14 @@ ssize_t gdrfab_send(struct gdrfab_ep *ep, const void *buf, size_t len, void *des
 ssize_t gdrfab_sendv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc, size_t count,
                      uint64_t dest_addr, void *context);
 
-/**
- * Posts a message with pieces, flags, data and a deadline. Mirrors fi_sendmsg.
- *
- * @param msg   the message; read during the call only
- * @param flags operation flags, all of them; the endpoint's tx_op_flags do not apply
- */
+/** Posts a message with pieces, flags, data and a deadline. Mirrors fi_sendmsg. */
 ssize_t gdrfab_sendmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint64_t flags);
 
 /** Posts a message with 64 bits of data for the peer's completion entry. Mirrors fi_senddata. */
 ssize_t gdrfab_senddata(struct gdrfab_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
                         uint64_t dest_addr, void *context);
 
-/**
- * Posts a message of up to inject_size bytes. The buffer is the caller's again at once, and only a failure
- * gives an entry (the loss of the connection none). Mirrors fi_inject.
- */
+/** Posts a message of at most inject_size bytes, which are copied. Mirrors fi_inject. */
 ssize_t gdrfab_inject(struct gdrfab_ep *ep, const void *buf, size_t len, uint64_t dest_addr);
 
 /** gdrfab_inject() with data for the peer's completion entry. Mirrors fi_injectdata. */
@@ -1395,7 +1295,6 @@ ssize_t gdrfab_recvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc,
  * flags: fewer than GDRFAB_OPT_MIN_MULTI_RECV bytes are left, or the receive was cancelled, and the buffer is
  * the caller's again. A message longer than what is left is cut off.
  *
- * @param msg   the receive; read during the call only
  * @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_MULTI_RECV
  * @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS; -EOPNOTSUPP (GDRFAB_MULTI_RECV on a connected
  *   endpoint)
@@ -1419,7 +1318,7 @@ ssize_t gdrfab_cancel(struct gdrfab_ep *ep, void *context);
  * meet. They need an endpoint of ep_type GDRFAB_EP_RDM; others answer -EOPNOTSUPP. Parameters, results and
  * threads of all calls: see RMA; those of receives: gdrfab_recv().
  *
- *   tag, ignore  chosen by the caller; bits set in ignore are not compared
+ *   tag, ignore  chosen by the caller; bits set in ignore are not compared, ~0: any message
  *
  * A message waits for its receive where it is, up to some KiB at the receiver. A message that is longer than
  * its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole length in len + olen;
@@ -1437,8 +1336,7 @@ typedef struct gdrfab_msg_tagged {
     const struct iovec *msg_iov;  /**< Pieces of the buffer. */
     void **desc;                  /**< One for each piece, or NULL. */
     size_t iov_count;             /**< Number of pieces. */
-    uint64_t addr;                /**< The peer's index; of a receive the only one that it takes messages
-                                       of, or GDRFAB_ADDR_UNSPEC. */
+    uint64_t addr;                /**< dest_addr; of a receive src_addr. */
     uint64_t tag;                 /**< The tag. */
     uint64_t ignore;              /**< Of a receive: bits of the tag that are not compared. */
     void *context;                /**< Returned in the completion. */
@@ -1447,13 +1345,7 @@ typedef struct gdrfab_msg_tagged {
                                        GDRFAB_OPT_DEADLINE, of a receive GDRFAB_OPT_RECV_DEADLINE. */
 } gdrfab_msg_tagged;
 
-/**
- * Posts a tagged message. The completion says that the buffer may be reused; with GDRFAB_DELIVERY_COMPLETE,
- * that a receive of the peer has it. Mirrors fi_tsend.
- *
- * @param tag 64 bits by which the peer's receives choose
- * @return as gdrfab_send(); -EOPNOTSUPP (a connected endpoint)
- */
+/** Posts a tagged message; when it completes, the buffer may be reused. Mirrors fi_tsend. */
 ssize_t gdrfab_tsend(struct gdrfab_ep *ep, const void *buf, size_t len, void *desc, uint64_t dest_addr,
                      uint64_t tag, void *context);
 
@@ -1461,22 +1353,14 @@ ssize_t gdrfab_tsend(struct gdrfab_ep *ep, const void *buf, size_t len, void *de
 ssize_t gdrfab_tsendv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc, size_t count,
                       uint64_t dest_addr, uint64_t tag, void *context);
 
-/**
- * Posts a tagged message with pieces, flags, data and a deadline. Mirrors fi_tsendmsg.
- *
- * @param msg   the message; read during the call only
- * @param flags operation flags, all of them; the endpoint's tx_op_flags do not apply
- */
+/** Posts a tagged message with pieces, flags, data and a deadline. Mirrors fi_tsendmsg. */
 ssize_t gdrfab_tsendmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_tagged *msg, uint64_t flags);
 
 /** Posts a tagged message with 64 bits of data for the peer's completion entry. Mirrors fi_tsenddata. */
 ssize_t gdrfab_tsenddata(struct gdrfab_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
                          uint64_t dest_addr, uint64_t tag, void *context);
 
-/**
- * Posts a tagged message of up to inject_size bytes. The buffer is the caller's again at once, and only a
- * failure gives an entry. Mirrors fi_tinject.
- */
+/** Posts a tagged message of at most inject_size bytes, which are copied. Mirrors fi_tinject. */
 ssize_t gdrfab_tinject(struct gdrfab_ep *ep, const void *buf, size_t len, uint64_t dest_addr, uint64_t tag);
 
 /** gdrfab_tinject() with data for the peer's completion entry. Mirrors fi_tinjectdata. */
@@ -1486,20 +1370,13 @@ ssize_t gdrfab_tinjectdata(struct gdrfab_ep *ep, const void *buf, size_t len, ui
 /**
  * Posts a receive of one tagged message. Any number may be posted, as memory allows. Mirrors fi_trecv.
  *
- * @param src_addr the only peer whose messages it takes, or GDRFAB_ADDR_UNSPEC. Needs GDRFAB_DIRECTED_RECV
- *   among the endpoint's caps; without it src_addr is ignored
- * @param tag      the tag
- * @param ignore   bits of it that are not compared; ~0: any message
  * @return 0, -EINVAL, -GDRFAB_ENOCQ (none is bound for receives), -GDRFAB_EOPBADSTATE (not enabled),
  *   -EOPNOTSUPP (a connected endpoint)
  */
 ssize_t gdrfab_trecv(struct gdrfab_ep *ep, void *buf, size_t len, void *desc, uint64_t src_addr, uint64_t tag,
                      uint64_t ignore, void *context);
 
-/**
- * Posts a receive of one tagged message into several pieces. Results as of gdrfab_trecv(). Mirrors
- * fi_trecvv.
- */
+/** Posts a tagged receive into several pieces. Results as of gdrfab_trecv(). Mirrors fi_trecvv. */
 ssize_t gdrfab_trecvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc, size_t count,
                       uint64_t src_addr, uint64_t tag, uint64_t ignore, void *context);
 
@@ -1515,7 +1392,6 @@ ssize_t gdrfab_trecvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc
  *   GDRFAB_DISCARD, which drops it.
  * - GDRFAB_PEEK | GDRFAB_DISCARD: the message that is found is dropped, and the entry tells of it.
  *
- * @param msg   the receive; read during the call only
  * @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_PEEK, GDRFAB_CLAIM, GDRFAB_DISCARD
  * @return as gdrfab_trecv(); -E2BIG; -GDRFAB_EBADFLAGS (also: GDRFAB_DISCARD alone); -EINVAL also: nothing is
  *   claimed by this context
@@ -1541,20 +1417,17 @@ ssize_t gdrfab_trecvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_tagged *ms
 #define GDRFAB_WAIT_FD 3      /**< A descriptor that poll() can wait on. */
 
 /* prov_errno of error entries: what failed, more closely than errno. */
-#define GDRFAB_PROV_KEY 1         /**< EKEYREJECTED: the peer has no region with this key; it is stale,
-                                       foreign or closed. */
+#define GDRFAB_PROV_KEY 1         /**< EKEYREJECTED: the key is stale, foreign, or its region closed. */
 #define GDRFAB_PROV_BOUNDS 2      /**< ERANGE: outside the peer's region. */
 #define GDRFAB_PROV_ACCESS 3      /**< EACCES: the peer's region lacks the right. */
 #define GDRFAB_PROV_PATH 4        /**< EOPNOTSUPP: no path is both possible and permitted. */
 #define GDRFAB_PROV_FAULT 5       /**< EFAULT: memory vanished under a copy. */
 #define GDRFAB_PROV_PEER_GONE 6   /**< ECONNRESET: the peer closed or died. */
-#define GDRFAB_PROV_PEER_BROKE 7  /**< EPROTO: what the peer wrote into shared memory or its socket makes
-                                       no sense. */
+#define GDRFAB_PROV_PEER_BROKE 7  /**< EPROTO: what the peer wrote makes no sense. */
 #define GDRFAB_PROV_DEADLINE 8    /**< ETIMEDOUT: the deadline passed. */
 #define GDRFAB_PROV_CANCELED 9    /**< ECANCELED: by gdrfab_cancel(), or by close or shutdown of this side. */
 #define GDRFAB_PROV_TRUNC 10      /**< GDRFAB_ETRUNC: the message was longer than the receive. */
-#define GDRFAB_PROV_REJECTED 11   /**< ECONNREFUSED: the peer rejected the connection; err_data is its
-                                       private data. */
+#define GDRFAB_PROV_REJECTED 11   /**< ECONNREFUSED: rejected; err_data is the peer's private data. */
 #define GDRFAB_PROV_VERBS 100     /**< This plus the ibv_wc_status of a failed work request. */
 
 /** Attributes of a completion queue (mirrors fi_cq_attr). */
@@ -1567,20 +1440,15 @@ typedef struct gdrfab_cq_attr {
 } gdrfab_cq_attr;
 
 /**
- * Opens a completion queue. Mirrors fi_cq_open.
+ * Opens a completion queue, freed by gdrfab_cq_close(). Mirrors fi_cq_open.
  *
  * @param attr attributes, or NULL: 1024 entries of GDRFAB_CQ_FORMAT_CONTEXT, no descriptor
- * @param cq   the handle, freed by gdrfab_cq_close()
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor for GDRFAB_WAIT_FD)
  */
 int gdrfab_cq_open(struct gdrfab_domain *domain, const struct gdrfab_cq_attr *attr, void *context,
                    struct gdrfab_cq **cq);
 
-/**
- * Closes a completion queue; entries in it are lost. Mirrors fi_close.
- *
- * @return 0, -EBUSY (endpoints are bound to it), -EINVAL, -EPERM
- */
+/** Closes a queue with its entries: 0, -EBUSY (endpoints are bound), -EINVAL, -EPERM. Mirrors fi_close. */
 int gdrfab_cq_close(struct gdrfab_cq *cq);
 
 /** The context of gdrfab_cq_open(); NULL for NULL. Mirrors fid->context. */
@@ -1660,22 +1528,12 @@ ssize_t gdrfab_cq_readfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64
  * descriptor. Several threads may wait on one queue. Mirrors fi_cq_sread.
  *
  * @param count      entries that buf holds, not 0
- * @param cond       not used, NULL
- * @param timeout_ms milliseconds, -1: no limit
  * @return as gdrfab_cq_read(); -EAGAIN also after the timeout or gdrfab_cq_signal(); -EINTR (a signal);
  *   -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
  */
 ssize_t gdrfab_cq_sread(struct gdrfab_cq *cq, void *buf, size_t count, const void *cond, int timeout_ms);
 
-/**
- * gdrfab_cq_sread() that tells who sent, as gdrfab_cq_readfrom() does. Mirrors fi_cq_sreadfrom.
- *
- * @param count      entries that buf and src_addr hold, not 0
- * @param src_addr   as of gdrfab_cq_readfrom()
- * @param cond       not used, NULL
- * @param timeout_ms milliseconds, -1: no limit
- * @return as gdrfab_cq_sread()
- */
+/** gdrfab_cq_sread() with the src_addr of gdrfab_cq_readfrom(). Mirrors fi_cq_sreadfrom. */
 ssize_t gdrfab_cq_sreadfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64_t *src_addr,
                             const void *cond, int timeout_ms);
 
@@ -1683,7 +1541,6 @@ ssize_t gdrfab_cq_sreadfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint6
  * Reads the error entry that is next. Mirrors fi_cq_readerr.
  *
  * @param entry gets the entry; the caller sets struct_size, err_data and err_data_size
- * @param flags 0
  * @return 1, or -EAGAIN (the next entry is no error), -EINVAL, -GDRFAB_EBADFLAGS
  */
 ssize_t gdrfab_cq_readerr(struct gdrfab_cq *cq, struct gdrfab_cq_err_entry *entry, uint64_t flags);
@@ -1754,20 +1611,14 @@ typedef struct gdrfab_eq_attr {
 } gdrfab_eq_attr;
 
 /**
- * Opens an event queue. Mirrors fi_eq_open.
+ * Opens an event queue, freed by gdrfab_eq_close(). Mirrors fi_eq_open.
  *
- * @param attr attributes, or NULL
- * @param eq   the handle, freed by gdrfab_eq_close()
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor)
  */
 int gdrfab_eq_open(struct gdrfab_fabric *fabric, const struct gdrfab_eq_attr *attr, void *context,
                    struct gdrfab_eq **eq);
 
-/**
- * Closes an event queue; events in it are lost. Mirrors fi_close.
- *
- * @return 0, -EBUSY (endpoints are bound to it), -EINVAL, -EPERM
- */
+/** Closes a queue with its events: 0, -EBUSY (endpoints are bound), -EINVAL, -EPERM. Mirrors fi_close. */
 int gdrfab_eq_close(struct gdrfab_eq *eq);
 
 /** The context of gdrfab_eq_open(); NULL for NULL. Mirrors fid->context. */
@@ -1777,14 +1628,10 @@ void *gdrfab_eq_context(struct gdrfab_eq *eq);
 typedef struct gdrfab_eq_cm_entry {
     void *object;              /**< The gdrfab_ep or gdrfab_pep. */
     void *context;             /**< The object's context. */
-    struct gdrfab_info *info;  /**< GDRFAB_CONNREQ: to open the endpoint with; freed by gdrfab_freeinfo().
-                                    Else NULL. */
+    struct gdrfab_info *info;  /**< Of GDRFAB_CONNREQ, for gdrfab_ep_open(); gdrfab_freeinfo() frees it. */
 } gdrfab_eq_cm_entry;
 
-/**
- * The peer's private data in an event of gdrfab_eq_read() or gdrfab_eq_sread(): it follows the entry, and its
- * length is what the call returned less sizeof(gdrfab_eq_cm_entry).
- */
+/** The peer's private data behind an entry: as long as what the read returned, less the entry. */
 #define GDRFAB_EQ_CM_DATA(entry) ((const unsigned char *)((const gdrfab_eq_cm_entry *)(entry) + 1))
 
 /** A failed connection attempt, or why a connection broke (mirrors fi_eq_err_entry). */
@@ -1801,8 +1648,7 @@ typedef struct gdrfab_eq_err_entry {
     uint64_t data;
     int err;               /**< Errno, positive. */
     int prov_errno;        /**< GDRFAB_PROV_* */
-    void *err_data;        /**< In: a buffer, or NULL. Gets the rejecting peer's data with
-                                GDRFAB_PROV_REJECTED, else words. */
+    void *err_data;        /**< In: a buffer, or NULL. Gets words, or a rejecting peer's data. */
     size_t err_data_size;  /**< In: its bytes; out: bytes written. */
 } gdrfab_eq_err_entry;
 
@@ -1822,7 +1668,6 @@ ssize_t gdrfab_eq_read(struct gdrfab_eq *eq, uint32_t *event, void *buf, size_t 
 /**
  * gdrfab_eq_read() that waits for an event; with GDRFAB_PEEK it only waits. Mirrors fi_eq_sread.
  *
- * @param timeout_ms milliseconds, -1: no limit
  * @return as gdrfab_eq_read(); -EAGAIN also after the timeout, or because a passive endpoint of the queue was
  *   closed meanwhile;
  *   -EINTR (a signal); -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
@@ -1834,7 +1679,6 @@ ssize_t gdrfab_eq_sread(struct gdrfab_eq *eq, uint32_t *event, void *buf, size_t
  * Reads the error entry that is next. Mirrors fi_eq_readerr.
  *
  * @param entry gets the entry; the caller sets struct_size, err_data and err_data_size
- * @param flags 0
  * @return 1, or -EAGAIN (the next event is no error), -EINVAL, -GDRFAB_EBADFLAGS
  */
 ssize_t gdrfab_eq_readerr(struct gdrfab_eq *eq, struct gdrfab_eq_err_entry *entry, uint64_t flags);
@@ -1845,7 +1689,6 @@ ssize_t gdrfab_eq_readerr(struct gdrfab_eq *eq, struct gdrfab_eq_err_entry *entr
  * @param event any number, such as GDRFAB_NOTIFY
  * @param buf   bytes for the reader
  * @param len   bytes of buf, up to 4096
- * @param flags 0
  * @return len, or -EINVAL, -GDRFAB_EBADFLAGS, -EPERM
  */
 ssize_t gdrfab_eq_write(struct gdrfab_eq *eq, uint32_t event, const void *buf, size_t len, uint64_t flags);
@@ -1862,20 +1705,12 @@ const char *gdrfab_eq_strerror(struct gdrfab_eq *eq, int prov_errno, const void 
                                size_t len);
 
 /**
- * Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when an event may be there, or a
- * timeout of connecting has passed. Wait as with gdrfab_cq_fd(): read until -EAGAIN, gdrfab_eq_trywait(),
- * poll. Mirrors fi_control with FI_GETWAIT.
- *
- * @param fd gets the descriptor, which is the queue's and closed with it
- * @return 0, -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD)
+ * gdrfab_cq_fd() of an event queue: readable when an event may be there, or a timeout of connecting has
+ * passed. In this order: read until -EAGAIN, gdrfab_eq_trywait(), poll. Mirrors fi_control with FI_GETWAIT.
  */
 int gdrfab_eq_fd(struct gdrfab_eq *eq, int *fd);
 
-/**
- * Prepares for waiting on the descriptor, before each poll; opens none. Mirrors fi_trywait.
- *
- * @return 0 (poll now), -EAGAIN (an event is there, or may be: read first); else as gdrfab_cq_trywait()
- */
+/** gdrfab_cq_trywait() of an event queue; -EAGAIN: an event is there, or may be. Mirrors fi_trywait. */
 int gdrfab_eq_trywait(struct gdrfab_eq *eq);
 
 /* ---- Counter -------------------------------------------------------------------------------------------
@@ -1892,20 +1727,14 @@ typedef struct gdrfab_cntr_attr {
 } gdrfab_cntr_attr;
 
 /**
- * Opens a counter. Mirrors fi_cntr_open.
+ * Opens a counter, freed by gdrfab_cntr_close(). Mirrors fi_cntr_open.
  *
- * @param attr attributes, or NULL
- * @param cntr the handle, freed by gdrfab_cntr_close()
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor)
  */
 int gdrfab_cntr_open(struct gdrfab_domain *domain, const struct gdrfab_cntr_attr *attr, void *context,
                      struct gdrfab_cntr **cntr);
 
-/**
- * Closes a counter. Mirrors fi_close.
- *
- * @return 0, -EBUSY (endpoints or regions are bound to it), -EINVAL, -EPERM
- */
+/** Closes a counter: 0, -EBUSY (endpoints or regions are bound), -EINVAL, -EPERM. Mirrors fi_close. */
 int gdrfab_cntr_close(struct gdrfab_cntr *cntr);
 
 /** The context of gdrfab_cntr_open(); NULL for NULL. Mirrors fid->context. */
@@ -1932,28 +1761,21 @@ int gdrfab_cntr_seterr(struct gdrfab_cntr *cntr, uint64_t value);
 /**
  * Waits until the count of successes is at least `threshold`. Mirrors fi_cntr_wait.
  *
- * @param timeout_ms milliseconds, -1: no limit
  * @return 0, -ETIMEDOUT, -GDRFAB_EAVAIL (the count of failures changed meanwhile), -EINTR (a signal),
  *   -EINVAL, -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
  */
 int gdrfab_cntr_wait(struct gdrfab_cntr *cntr, uint64_t threshold, int timeout_ms);
 
 /**
- * Gives the descriptor of a counter opened with GDRFAB_WAIT_FD: readable when the count may have changed. One
- * thread at a time waits, in this order: gdrfab_cntr_read(), gdrfab_cntr_trywait(), and poll if that returned
- * 0. Mirrors fi_control with FI_GETWAIT.
- *
- * @param fd gets the descriptor, which is the counter's and closed with it
- * @return 0, -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD)
+ * gdrfab_cq_fd() of a counter: readable when the count may have changed. One thread at a time waits, in this
+ * order: gdrfab_cntr_read(), gdrfab_cntr_trywait(), poll. Mirrors fi_control with FI_GETWAIT.
  */
 int gdrfab_cntr_fd(struct gdrfab_cntr *cntr, int *fd);
 
 /**
- * Prepares for waiting on the descriptor, before each poll; opens none. Mirrors fi_trywait.
- *
- * @return 0 (poll now); -EAGAIN (the count is not what gdrfab_cntr_read() gave last, 0 before the first; or
- *   there are failures that neither gdrfab_cntr_readerr() nor an earlier -EAGAIN told of; or something may
- *   have come: read first); else as gdrfab_cq_trywait()
+ * gdrfab_cq_trywait() of a counter; -EAGAIN: the count is not what gdrfab_cntr_read() gave last (0 before the
+ * first), failures are there that neither gdrfab_cntr_readerr() nor an earlier -EAGAIN told of, or something
+ * may have come. Mirrors fi_trywait.
  */
 int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
@@ -1965,8 +1787,7 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 #define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, connectionless endpoints only: a receive with
                                              GDRFAB_MULTI_RECV posted from now on ends when fewer bytes are
                                              left of it; default 64. */
-#define GDRFAB_OPT_CM_DATA_SIZE 1       /**< size_t, read only: bytes of private data with connect and
-                                             accept. */
+#define GDRFAB_OPT_CM_DATA_SIZE 1       /**< size_t, read only: bytes of private data to connect. */
 #define GDRFAB_OPT_DEADLINE 256         /**< uint64_t nanoseconds: operations posted from now on end with
                                              ETIMEDOUT after it; 0 (default) or UINT64_MAX: never.
                                              Receives, which may wait idle, have GDRFAB_OPT_RECV_DEADLINE. */
@@ -1980,8 +1801,8 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  */
 #define GDRFAB_OPT_REQUIRE_PATH 258
 
-#define GDRFAB_OPT_FORBID_PATH 259      /**< uint64_t of GDRFAB_PATH_*: RMA never uses these, and fails
-                                             likewise if no other is left. */
+#define GDRFAB_OPT_FORBID_PATH 259      /**< uint64_t of GDRFAB_PATH_*: RMA never uses these, or fails
+                                             likewise. */
 #define GDRFAB_OPT_COOP 260             /**< uint32_t 0 or 1 (default), shm only: offer large copies to a
                                              target that polls, and help with a peer's. Elsewhere it is 0,
                                              and 1 is refused with -EOPNOTSUPP. */
@@ -2099,7 +1920,7 @@ int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval,
 
 /**
  * Tells which path the next operation to a peer's region uses from this endpoint, and of each other path why
- * not. Nothing is sent. Libfabric has no such call.
+ * not. Nothing is sent.
  *
  * shm looks the key up in the peer's table. tcp and verbs judge by the key and by this side's memory, and
  * only an operation finds out whether the peer has such a region. With verbs the key does not say by which of
@@ -2118,14 +1939,14 @@ int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval,
 int gdrfab_ep_query(struct gdrfab_ep *ep, uint64_t key, struct gdrfab_path_info *info);
 
 /**
- * gdrfab_ep_query() in words, with host memory on this side. Libfabric has no such call.
+ * gdrfab_ep_query() in words, with host memory on this side.
  *
  * @param key the peer's region
  * @return length of the text, or as gdrfab_ep_query()
  */
 ssize_t gdrfab_ep_explain(struct gdrfab_ep *ep, uint64_t key, char *buf, size_t len);
 
-/** Tells what an endpoint has done so far: 0 or -EINVAL. Libfabric has no such call. */
+/** Tells what an endpoint has done so far: 0 or -EINVAL. */
 int gdrfab_ep_stats(struct gdrfab_ep *ep, struct gdrfab_stats *stats);
 
 /* ---- Log, faults ---------------------------------------------------------------------------------------

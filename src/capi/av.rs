@@ -31,11 +31,8 @@ unsafe impl Sized0 for gdrfab_av_attr {
     const FIRST: usize = 32;
 }
 
-/// Opens an address vector. Mirrors fi_av_open.
+/// Opens an address vector, freed by gdrfab_av_close(). Mirrors fi_av_open.
 ///
-/// @param attr    attributes, or NULL
-/// @param context returned by gdrfab_av_context()
-/// @param av      the handle, freed by gdrfab_av_close()
 /// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_av_open(
@@ -63,9 +60,7 @@ pub unsafe extern "C" fn gdrfab_av_open(
     })
 }
 
-/// Closes an address vector. Mirrors fi_close.
-///
-/// @return 0, -EBUSY (endpoints are bound to it), -EINVAL, -EPERM
+/// Closes an address vector: 0, -EBUSY (endpoints are bound to it), -EINVAL, -EPERM. Mirrors fi_close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_av_close(av: *mut gdrfab_av) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -87,7 +82,6 @@ pub unsafe extern "C" fn gdrfab_av_context(av: *mut gdrfab_av) -> *mut c_void {
 ///
 /// @param ep    endpoint of ep_type GDRFAB_EP_RDM
 /// @param av    address vector of the same domain; it may serve many endpoints
-/// @param flags 0
 /// @return 0, -EINVAL (also: another domain, or a connected endpoint), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one
 ///   is bound already), -GDRFAB_EOPBADSTATE (enabled)
 #[unsafe(no_mangle)]
@@ -188,7 +182,6 @@ fn indexes(fi_addr: *mut u64) -> Result<*mut u64> {
 ///
 /// @param fi_addr indexes
 /// @param count   number of indexes
-/// @param flags   0
 /// @return 0, -EINVAL (also: one names no peer; those in front of it are out), -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_av_remove(av: *mut gdrfab_av, fi_addr: *const u64, count: usize, flags: u64) -> c_int {

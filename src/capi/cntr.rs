@@ -53,7 +53,6 @@ pub unsafe extern "C" fn gdrfab_cntr_seterr(cntr: *mut gdrfab_cntr, value: u64) 
 
 /// Waits until the count of successes is at least `threshold`. Mirrors fi_cntr_wait.
 ///
-/// @param timeout_ms milliseconds, -1: no limit
 /// @return 0, -ETIMEDOUT, -GDRFAB_EAVAIL (the count of failures changed meanwhile), -EINTR (a signal),
 ///   -EINVAL, -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
 #[unsafe(no_mangle)]
@@ -69,12 +68,8 @@ pub unsafe extern "C" fn gdrfab_cntr_wait(cntr: *mut gdrfab_cntr, threshold: u64
     })
 }
 
-/// Gives the descriptor of a counter opened with GDRFAB_WAIT_FD: readable when the count may have changed. One
-/// thread at a time waits, in this order: gdrfab_cntr_read(), gdrfab_cntr_trywait(), and poll if that returned
-/// 0. Mirrors fi_control with FI_GETWAIT.
-///
-/// @param fd gets the descriptor, which is the counter's and closed with it
-/// @return 0, -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD)
+/// gdrfab_cq_fd() of a counter: readable when the count may have changed. One thread at a time waits, in this
+/// order: gdrfab_cntr_read(), gdrfab_cntr_trywait(), poll. Mirrors fi_control with FI_GETWAIT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_fd(cntr: *mut gdrfab_cntr, fd: *mut c_int) -> c_int {
     // SAFETY: the C caller says that the handle is open and fd live.
@@ -85,11 +80,9 @@ pub unsafe extern "C" fn gdrfab_cntr_fd(cntr: *mut gdrfab_cntr, fd: *mut c_int) 
     })
 }
 
-/// Prepares for waiting on the descriptor, before each poll; opens none. Mirrors fi_trywait.
-///
-/// @return 0 (poll now); -EAGAIN (the count is not what gdrfab_cntr_read() gave last, 0 before the first; or
-///   there are failures that neither gdrfab_cntr_readerr() nor an earlier -EAGAIN told of; or something may
-///   have come: read first); else as gdrfab_cq_trywait()
+/// gdrfab_cq_trywait() of a counter; -EAGAIN: the count is not what gdrfab_cntr_read() gave last (0 before the
+/// first), failures are there that neither gdrfab_cntr_readerr() nor an earlier -EAGAIN told of, or something
+/// may have come. Mirrors fi_trywait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_trywait(cntr: *mut gdrfab_cntr) -> c_int {
     // SAFETY: the C caller says that the handle is open.

@@ -24,7 +24,6 @@ pub unsafe extern "C" fn gdrfab_ep_bind_cq(ep: *mut gdrfab_ep, cq: *mut gdrfab_c
 /// Binds an event queue, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
 ///
 /// @param eq    queue of the same fabric; it may serve many endpoints
-/// @param flags 0
 /// @return 0, -EINVAL (also: another fabric), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (bound already),
 ///   -GDRFAB_EOPBADSTATE (enabled)
 #[unsafe(no_mangle)]
@@ -48,7 +47,6 @@ pub unsafe extern "C" fn gdrfab_ep_bind_cntr(ep: *mut gdrfab_ep, cntr: *mut gdrf
 /// Binds an event queue to a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind.
 ///
 /// @param eq    queue of the same fabric
-/// @param flags 0
 /// @return 0, -EINVAL (also: another fabric), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (bound already)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_pep_bind_eq(pep: *mut gdrfab_pep, eq: *mut gdrfab_eq, flags: u64) -> c_int {
@@ -147,7 +145,6 @@ pub unsafe extern "C" fn gdrfab_pep_reject(
 /// Ends a connection. The peer gets GDRFAB_SHUTDOWN after everything that was written before. Outstanding
 /// operations and receives of this side complete with ECANCELED before the call returns. Mirrors fi_shutdown.
 ///
-/// @param flags 0
 /// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOTCONN (not connected yet), -ESHUTDOWN (not connected any
 ///   more)
 #[unsafe(no_mangle)]
@@ -160,8 +157,7 @@ pub unsafe extern "C" fn gdrfab_ep_shutdown(ep: *mut gdrfab_ep, flags: u64) -> c
     })
 }
 
-/// Begins to connect to an endpoint whose address was exchanged by other means; never waits. Libfabric has no
-/// such call.
+/// Begins to connect to an endpoint whose address was exchanged by other means; never waits.
 ///
 /// Both sides call it, in any order, with what the other's gdrfab_ep_getname() gave. The outcome is an event,
 /// as with gdrfab_ep_connect(), without private data.
@@ -199,9 +195,8 @@ pub unsafe extern "C" fn gdrfab_ep_getname(ep: *mut gdrfab_ep, addr: *mut c_void
     })
 }
 
-/// Gives the address of a passive endpoint. Parameters as of gdrfab_ep_getname(). Mirrors fi_getname.
-///
-/// @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -EPERM
+/// Gives the address of a passive endpoint: 0, or -GDRFAB_ETOOSMALL, -EINVAL, -EPERM. Parameters as of
+/// gdrfab_ep_getname(). Mirrors fi_getname.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_pep_getname(pep: *mut gdrfab_pep, addr: *mut c_void, addrlen: *mut usize) -> c_int {
     // SAFETY: the C caller says that the handle is open and the buffer as long as *addrlen.

@@ -167,8 +167,6 @@ fn taken(cq: &fabric::Cq, taken: Taken) -> Result<usize> {
 /// descriptor. Several threads may wait on one queue. Mirrors fi_cq_sread.
 ///
 /// @param count      entries that buf holds, not 0
-/// @param cond       not used, NULL
-/// @param timeout_ms milliseconds, -1: no limit
 /// @return as gdrfab_cq_read(); -EAGAIN also after the timeout or gdrfab_cq_signal(); -EINTR (a signal);
 ///   -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
 #[unsafe(no_mangle)]
@@ -183,13 +181,7 @@ pub unsafe extern "C" fn gdrfab_cq_sread(
     unsafe { gdrfab_cq_sreadfrom(cq, buf, count, std::ptr::null_mut(), cond, timeout_ms) }
 }
 
-/// gdrfab_cq_sread() that tells who sent, as gdrfab_cq_readfrom() does. Mirrors fi_cq_sreadfrom.
-///
-/// @param count      entries that buf and src_addr hold, not 0
-/// @param src_addr   as of gdrfab_cq_readfrom()
-/// @param cond       not used, NULL
-/// @param timeout_ms milliseconds, -1: no limit
-/// @return as gdrfab_cq_sread()
+/// gdrfab_cq_sread() with the src_addr of gdrfab_cq_readfrom(). Mirrors fi_cq_sreadfrom.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_sreadfrom(
     cq: *mut gdrfab_cq,
@@ -217,7 +209,6 @@ pub unsafe extern "C" fn gdrfab_cq_sreadfrom(
 /// Reads the error entry that is next. Mirrors fi_cq_readerr.
 ///
 /// @param entry gets the entry; the caller sets struct_size, err_data and err_data_size
-/// @param flags 0
 /// @return 1, or -EAGAIN (the next entry is no error), -EINVAL, -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfab_cq_err_entry, flags: u64) -> ssize_t {

@@ -18,7 +18,7 @@ pub struct gdrfab_eq_cm_entry {
     pub object: *mut c_void,
     /// The object's context.
     pub context: *mut c_void,
-    /// GDRFAB_CONNREQ: to open the endpoint with; freed by gdrfab_freeinfo(). Else NULL.
+    /// Of GDRFAB_CONNREQ, for gdrfab_ep_open(); gdrfab_freeinfo() frees it.
     pub info: *mut gdrfab_info,
 }
 
@@ -42,7 +42,7 @@ pub struct gdrfab_eq_err_entry {
     pub err: c_int,
     /// GDRFAB_PROV_*
     pub prov_errno: c_int,
-    /// In: a buffer, or NULL. Gets the rejecting peer's data with GDRFAB_PROV_REJECTED, else words.
+    /// In: a buffer, or NULL. Gets words, or a rejecting peer's data.
     pub err_data: *mut c_void,
     /// In: its bytes; out: bytes written.
     pub err_data_size: usize,
@@ -151,7 +151,6 @@ pub unsafe extern "C" fn gdrfab_eq_read(eq: *mut gdrfab_eq, event: *mut u32, buf
 
 /// gdrfab_eq_read() that waits for an event; with GDRFAB_PEEK it only waits. Mirrors fi_eq_sread.
 ///
-/// @param timeout_ms milliseconds, -1: no limit
 /// @return as gdrfab_eq_read(); -EAGAIN also after the timeout, or because a passive endpoint of the queue was
 ///   closed meanwhile;
 ///   -EINTR (a signal); -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
@@ -179,7 +178,6 @@ pub unsafe extern "C" fn gdrfab_eq_sread(
 /// Reads the error entry that is next. Mirrors fi_eq_readerr.
 ///
 /// @param entry gets the entry; the caller sets struct_size, err_data and err_data_size
-/// @param flags 0
 /// @return 1, or -EAGAIN (the next event is no error), -EINVAL, -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_readerr(eq: *mut gdrfab_eq, entry: *mut gdrfab_eq_err_entry, flags: u64) -> ssize_t {
@@ -220,7 +218,6 @@ pub unsafe extern "C" fn gdrfab_eq_readerr(eq: *mut gdrfab_eq, entry: *mut gdrfa
 /// @param event any number, such as GDRFAB_NOTIFY
 /// @param buf   bytes for the reader
 /// @param len   bytes of buf, up to 4096
-/// @param flags 0
 /// @return len, or -EINVAL, -GDRFAB_EBADFLAGS, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_write(eq: *mut gdrfab_eq, event: u32, buf: *const c_void, len: usize, flags: u64) -> ssize_t {
@@ -258,12 +255,8 @@ pub unsafe extern "C" fn gdrfab_eq_strerror(
     unsafe { super::cq::words(prov_errno, err_data, buf, len) }
 }
 
-/// Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when an event may be there, or a
-/// timeout of connecting has passed. Wait as with gdrfab_cq_fd(): read until -EAGAIN, gdrfab_eq_trywait(),
-/// poll. Mirrors fi_control with FI_GETWAIT.
-///
-/// @param fd gets the descriptor, which is the queue's and closed with it
-/// @return 0, -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD)
+/// gdrfab_cq_fd() of an event queue: readable when an event may be there, or a timeout of connecting has
+/// passed. In this order: read until -EAGAIN, gdrfab_eq_trywait(), poll. Mirrors fi_control with FI_GETWAIT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_fd(eq: *mut gdrfab_eq, fd: *mut c_int) -> c_int {
     // SAFETY: the C caller says that the handle is open and fd live.
@@ -274,9 +267,7 @@ pub unsafe extern "C" fn gdrfab_eq_fd(eq: *mut gdrfab_eq, fd: *mut c_int) -> c_i
     })
 }
 
-/// Prepares for waiting on the descriptor, before each poll; opens none. Mirrors fi_trywait.
-///
-/// @return 0 (poll now), -EAGAIN (an event is there, or may be: read first); else as gdrfab_cq_trywait()
+/// gdrfab_cq_trywait() of an event queue; -EAGAIN: an event is there, or may be. Mirrors fi_trywait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_trywait(eq: *mut gdrfab_eq) -> c_int {
     // SAFETY: the C caller says that the handle is open.

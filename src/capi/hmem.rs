@@ -24,9 +24,9 @@ pub struct gdrfab_hmem_info {
     pub device: u32,
     /// Devices of the interface; 0 for GDRFAB_HMEM_SYSTEM.
     pub devices: u32,
-    /// 0: dma-bufs of its memory can be exported; else the negative errno that says why not.
+    /// 0: its memory can be exported as dma-buf; else a negative errno.
     pub dmabuf: c_int,
-    /// 0: other processes can map its memory; else the negative errno that says why not.
+    /// 0: other processes can map its memory; else a negative errno.
     pub ipc: c_int,
     /// 1: this process uses the device already, so that work on it makes no new context (GDRFAB_HMEM_CUDA: the
     /// primary context is active, whoever made it so; contexts of cuCtxCreate are not seen). 0: it does not,
@@ -34,7 +34,7 @@ pub struct gdrfab_hmem_info {
     pub active: u32,
     /// Bytes of memory; 0: unknown.
     pub memory: u64,
-    /// Bit per number, below 64, of the devices that copy to and from it without the host.
+    /// Bit per device below 64 that copies to and from it directly.
     pub peers: u64,
     /// Bytes per second of a copy from the host; 0: not measured.
     pub rate_to: u64,
@@ -63,11 +63,11 @@ pub struct gdrfab_hmem_place {
     pub kind: u32,
     /// 0
     pub reserved: u32,
-    /// First byte of the allocation, or of the physical segment, that holds the pointer; 0 for host memory.
+    /// First byte of the allocation or physical segment; 0: host memory.
     pub base: u64,
-    /// Bytes of the allocation or segment; 0 for host memory, whose extent nobody knows.
+    /// Bytes of the allocation or segment; 0 for host memory.
     pub len: u64,
-    /// Never given to another allocation of this process; 0: the vendor has no such number.
+    /// Never another allocation's in this process; 0: unknown.
     pub id: u64,
     /// Bytes from the pointer on that lie in memory of this interface and device without a gap: to the end of
     /// the allocation, and through its neighbours until the length that was asked for is covered. Of host
@@ -147,8 +147,7 @@ fn check_copy(dest: *const c_void, src: *const c_void, len: usize) -> Result<()>
     }
 }
 
-/// Tells whether an interface can be used, how many devices it has, and what one of them can do. Libfabric has
-/// no such call.
+/// Tells whether an interface can be used, how many devices it has, and what one of them can do.
 ///
 /// Loads and initialises the vendor's driver, unless GDRFAB_HMEM or GDRFAB_HMEM_INIT forbid it. With CUDA it
 /// calls cuInit() and asks what needs no context, so it makes none.
@@ -175,8 +174,7 @@ pub unsafe extern "C" fn gdrfab_hmem_query(iface: u32, device: u32, info: *mut g
 
 /// Tells in words whether an interface can be used or why not, and of each device what it is, which devices it
 /// reaches without the host, and whether its memory can be exported as dma-buf and mapped by other processes.
-/// It may open the driver, as gdrfab_hmem_query(); an interface that cannot be used is no error. Libfabric has
-/// no such call.
+/// It may open the driver, as gdrfab_hmem_query(); an interface that cannot be used is no error.
 ///
 /// @param iface GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: all of them
 /// @return length of the text, or -EINVAL
@@ -276,8 +274,7 @@ pub unsafe extern "C" fn gdrfab_hmem_copy_to(iface: u32, device: u32, dest: *mut
     })
 }
 
-/// gdrfab_hmem_copy_to() in the other direction: iface and device are those of src, and results likewise.
-/// Mirrors ofi_copy_from_hmem.
+/// gdrfab_hmem_copy_to() the other way; iface and device are those of src. Mirrors ofi_copy_from_hmem.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_hmem_copy_from(iface: u32, device: u32, dest: *mut c_void, src: *const c_void, len: usize) -> c_int {
     // SAFETY: the C caller says that the host side is writable for len bytes, and src readable if it is host memory.
@@ -290,7 +287,7 @@ pub unsafe extern "C" fn gdrfab_hmem_copy_from(iface: u32, device: u32, dest: *m
 
 /// Makes what a NIC wrote into device memory before this call visible to the device's kernels, running ones
 /// too. For memory that a NIC reaches by itself (verbs: GDRFAB_PATH_DMABUF, GDRFAB_PATH_PEER_MEM): call it
-/// after the completion that told of the bytes, and before a kernel is told. Libfabric has no such call.
+/// after the completion that told of the bytes, and before a kernel is told.
 ///
 /// CUDA: returns at once where the device orders these writes itself
 /// (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING). Else the driver flushes with the device's primary
@@ -308,11 +305,10 @@ pub extern "C" fn gdrfab_hmem_flush(iface: u32, device: u32) -> c_int {
 
 /// Allocates memory of a device, of a kind that the vendor lets other processes map, where it has one. It is
 /// not zeroed, still has to be registered, is freed by gdrfab_mem_free(), and works with the vendor's own
-/// functions. With GDRFAB_HMEM_SYSTEM this is gdrfab_mem_alloc(). Libfabric has no such call.
+/// functions. With GDRFAB_HMEM_SYSTEM this is gdrfab_mem_alloc().
 ///
 /// @param iface GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
 /// @param len   bytes, not 0; the driver rounds up to its granularity
-/// @param flags 0
 /// @param addr  gets the address
 /// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOSYS, -ENODEV, -EPERM, -ENOMEM, -ENOSPC, -EMFILE, -EIO, or
 ///   -EOPNOTSUPP the vendor's driver lets no library allocate for it

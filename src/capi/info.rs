@@ -33,13 +33,13 @@ pub struct gdrfab_info {
     pub next: *mut gdrfab_info,
     /// GDRFAB_MSG, GDRFAB_RMA and so on. Hint: all of these are needed.
     pub caps: u64,
-    /// Operation flags of calls without a flags argument (GDRFAB_DELIVERY_COMPLETE, ...).
+    /// Operation flags (*_COMPLETE, ...) of calls without flags.
     pub tx_op_flags: u64,
     /// GDRFAB_ORDER_*. Hint: all of these are needed.
     pub msg_order: u64,
     /// GDRFAB_PATH_* that the provider has. Hint: one of these is needed.
     pub paths: u64,
-    /// GDRFAB_MR_*. Hint: what the caller is able to do; result: what it must do.
+    /// GDRFAB_MR_*. Hint: what the caller can do; result: what it must.
     pub mr_mode: u32,
     /// GDRFAB_EP_MSG or GDRFAB_EP_RDM
     pub ep_type: u32,
@@ -267,14 +267,13 @@ pub extern "C" fn gdrfab_version() -> u32 {
     GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
 }
 
-/// The same as text, "0.1.0". Static, not to be freed. Libfabric has no such call.
+/// The same as text, "0.1.0". Static, not to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_version_string() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Words for an errno of errno.h or a GDRFAB_E*, positive or negative. Static, not to be freed. Mirrors
-/// fi_strerror.
+/// Words for an errno or GDRFAB_E*, of either sign. Static, not to be freed. Mirrors fi_strerror.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_strerror(err: c_int) -> *const c_char {
     static WORDS: parking_lot::Mutex<BTreeMap<c_int, CString>> = parking_lot::Mutex::new(BTreeMap::new());
@@ -286,8 +285,7 @@ pub extern "C" fn gdrfab_strerror(err: c_int) -> *const c_char {
 
 /// Words of the last call of this thread that failed with anything but -EAGAIN: what was attempted, which
 /// argument or step failed, and why each alternative was refused. "" if none has failed; a call that succeeds
-/// does not clear it. Valid until the next failing call of the thread, not to be freed. Libfabric has no such
-/// call.
+/// does not clear it. Valid until the next failing call of the thread, not to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_last_error() -> *const c_char {
     last_words()
@@ -344,8 +342,7 @@ pub unsafe extern "C" fn gdrfab_getinfo(
     })
 }
 
-/// Frees a list of gdrfab_getinfo(), an info of an event, or a copy; not the strings that the caller set. NULL
-/// is allowed. Mirrors fi_freeinfo.
+/// Frees a list, an event's info or a copy, not the caller's strings; or NULL. Mirrors fi_freeinfo.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_freeinfo(info: *mut gdrfab_info) {
     let mut at = info;

@@ -47,17 +47,17 @@ pub struct gdrfab_mr_dmabuf {
 pub struct gdrfab_mr_attr {
     /// sizeof(gdrfab_mr_attr)
     pub struct_size: usize,
-    /// Pieces that make up the region, in this order; not with GDRFAB_MR_DMABUF.
+    /// Pieces of the region, in order; not with GDRFAB_MR_DMABUF.
     pub mr_iov: *const iovec,
     /// With GDRFAB_MR_DMABUF: the file.
     pub dmabuf: *const gdrfab_mr_dmabuf,
-    /// Number of pieces, up to mr_iov_limit; 1 with GDRFAB_MR_DMABUF.
+    /// Pieces, up to mr_iov_limit; 1 with GDRFAB_MR_DMABUF.
     pub iov_count: usize,
     /// GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE.
     pub access: u64,
-    /// Remote address of the first byte, in a domain without GDRFAB_MR_VIRT_ADDR; else 0.
+    /// Without GDRFAB_MR_VIRT_ADDR: the base address; else 0.
     pub offset: u64,
-    /// The key, in a domain without GDRFAB_MR_PROV_KEY; else ignored.
+    /// The key, without GDRFAB_MR_PROV_KEY; else ignored.
     pub requested_key: u64,
     /// Any pointer; gdrfab_mr_context() returns it.
     pub context: *mut c_void,
@@ -69,9 +69,9 @@ pub struct gdrfab_mr_attr {
     pub iface: u32,
     /// 0
     pub reserved: u32,
-    /// GDRFAB_PATH_*: peers use only these, and at least one must be possible; 0 = any.
+    /// Peers use only these GDRFAB_PATH_*; 0: any.
     pub require: u64,
-    /// GDRFAB_PATH_*: peers never use these.
+    /// GDRFAB_PATH_* that peers never use.
     pub forbid: u64,
 }
 
@@ -202,7 +202,7 @@ unsafe fn mr_of<'a>(mr: *mut gdrfab_mr) -> Result<&'a Mr> {
     Ok(unsafe { &*mr.cast::<Mr>() })
 }
 
-/// Registers one range of host memory. Errors as of gdrfab_mr_regattr(). Mirrors fi_mr_reg.
+/// Registers one range of host memory. Handle and errors as of gdrfab_mr_regattr(). Mirrors fi_mr_reg.
 ///
 /// @param buf           first byte; the memory must stay mapped until gdrfab_mr_close() has returned
 /// @param len           bytes, not 0
@@ -210,7 +210,6 @@ unsafe fn mr_of<'a>(mr: *mut gdrfab_mr) -> Result<&'a Mr> {
 /// @param offset        as in gdrfab_mr_attr
 /// @param requested_key as in gdrfab_mr_attr
 /// @param flags         0, GDRFAB_RMA_EVENT
-/// @param mr            the handle, freed by gdrfab_mr_close()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_reg(
     domain: *mut gdrfab_domain,
@@ -261,7 +260,7 @@ pub unsafe extern "C" fn gdrfab_mr_regv(
     unsafe { gdrfab_mr_regattr(domain, &raw const attr, flags_of_ranges(flags), mr) }
 }
 
-/// Registers memory of any kind. Mirrors fi_mr_regattr.
+/// Registers memory of any kind; gdrfab_mr_close() frees the handle. Mirrors fi_mr_regattr.
 ///
 /// shm and tcp pin nothing and touch no page (a driver may pin host memory when shm first copies between it
 /// and a device). verbs pins host memory, unless GDRFAB_VERBS_ODP is set, and device memory by its dma-buf.
@@ -269,9 +268,7 @@ pub unsafe extern "C" fn gdrfab_mr_regv(
 /// span allocations of one device and kind. gdrfab_mr_query() and gdrfab_mr_explain() tell which paths the
 /// region offers, and why not the others.
 ///
-/// @param attr  what and how
 /// @param flags 0, GDRFAB_MR_DMABUF, GDRFAB_RMA_EVENT
-/// @param mr    the handle, freed by gdrfab_mr_close()
 /// @return 0, or
 ///   -EINVAL also length 0, overflow, unknown rights, an offset beyond the file, memory that is not of iface
 ///   and device to its end;
@@ -409,7 +406,7 @@ pub unsafe extern "C" fn gdrfab_mr_bind_cntr(mr: *mut gdrfab_mr, cntr: *mut gdrf
     })
 }
 
-/// Tells what a region is and which paths it offers: 0 or -EINVAL. Libfabric has no such call.
+/// Tells what a region is and which paths it offers: 0 or -EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_query(mr: *mut gdrfab_mr, info: *mut gdrfab_mr_info) -> c_int {
     // SAFETY: the C caller says that the handle is open, and the struct writable for its size.
@@ -433,8 +430,7 @@ pub unsafe extern "C" fn gdrfab_mr_query(mr: *mut gdrfab_mr, info: *mut gdrfab_m
     })
 }
 
-/// Tells in words which paths a region offers, and of each other one why not, with its errno. Libfabric has no
-/// such call.
+/// Tells in words which paths a region offers, and of each other one why not, with its errno.
 ///
 /// @return length of the text, or -EINVAL
 #[unsafe(no_mangle)]
@@ -444,11 +440,9 @@ pub unsafe extern "C" fn gdrfab_mr_explain(mr: *mut gdrfab_mr, buf: *mut c_char,
 }
 
 /// Allocates zeroed host memory that peers can map, so that operations on it use GDRFAB_PATH_DIRECT. It is a
-/// memory file, whose descriptor is held until gdrfab_mem_free(), and still has to be registered. Libfabric
-/// has no such call.
+/// memory file, whose descriptor is held until gdrfab_mem_free(), and still has to be registered.
 ///
 /// @param len   bytes, rounded up to pages
-/// @param flags 0
 /// @param addr  gets the address, page aligned
 /// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOMEM, -EMFILE, -ENOSPC (too many memory files)
 #[unsafe(no_mangle)]
@@ -464,7 +458,7 @@ pub unsafe extern "C" fn gdrfab_mem_alloc(domain: *mut gdrfab_domain, len: usize
     })
 }
 
-/// Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on(). Libfabric has no such call.
+/// Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on().
 ///
 /// @param domain the domain that allocated it
 /// @param addr   the address that was given

@@ -25,8 +25,7 @@ pub struct gdrfab_msg {
     pub desc: *mut *mut c_void,
     /// Number of pieces.
     pub iov_count: usize,
-    /// The peer's index; of a receive the only one that it takes messages of, or GDRFAB_ADDR_UNSPEC. Not used on
-    /// connected endpoints.
+    /// dest_addr; of a receive src_addr.
     pub addr: u64,
     /// Returned in the completion.
     pub context: *mut c_void,
@@ -59,8 +58,7 @@ unsafe fn with_data(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, c: Commo
     })
 }
 
-/// Posts a message. The completion says that the buffer may be reused; with GDRFAB_DELIVERY_COMPLETE, that a
-/// receive of the peer has it. Mirrors fi_send.
+/// Posts a message; when it completes, the buffer may be reused. Mirrors fi_send.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_send(
     ep: *mut gdrfab_ep,
@@ -117,9 +115,6 @@ pub(super) fn check_recv_flags(flags: u64, known: u64) -> Result<()> {
 }
 
 /// Posts a message with pieces, flags, data and a deadline. Mirrors fi_sendmsg.
-///
-/// @param msg   the message; read during the call only
-/// @param flags operation flags, all of them; the endpoint's tx_op_flags do not apply
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_sendmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg, flags: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the structs live.
@@ -148,8 +143,7 @@ pub unsafe extern "C" fn gdrfab_senddata(
     unsafe { with_data(ep, buf, len, c) }
 }
 
-/// Posts a message of up to inject_size bytes. The buffer is the caller's again at once, and only a failure
-/// gives an entry (the loss of the connection none). Mirrors fi_inject.
+/// Posts a message of at most inject_size bytes, which are copied. Mirrors fi_inject.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_inject(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, dest_addr: u64) -> ssize_t {
     // SAFETY: the C caller's promises, handed on.
@@ -221,7 +215,6 @@ pub unsafe extern "C" fn gdrfab_recvv(
 /// flags: fewer than GDRFAB_OPT_MIN_MULTI_RECV bytes are left, or the receive was cancelled, and the buffer is
 /// the caller's again. A message longer than what is left is cut off.
 ///
-/// @param msg   the receive; read during the call only
 /// @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_MULTI_RECV
 /// @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS; -EOPNOTSUPP (GDRFAB_MULTI_RECV on a connected
 ///   endpoint)

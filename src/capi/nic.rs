@@ -78,11 +78,11 @@ pub struct gdrfab_nic_attr {
     pub vendor_part_id: u32,
     /// The vendor's version of the hardware.
     pub hw_version: u32,
-    /// Atomic operations: 0 none, 1 atomic among this device's, 2 with the CPUs' as well.
+    /// Atomics: 0 none, 1 among this device's, 2 with the CPUs' as well.
     pub atomics: u32,
     /// GDRFAB_ODP_*
     pub odp: u32,
-    /// 0: dma-bufs can be registered, found by trying; else the negative errno of the attempt.
+    /// 0: dma-bufs can be registered, by trial; else its negative errno.
     pub dmabuf: c_int,
     /// GDRFAB_NEAR_* to the accelerator that the info names.
     pub near: u32,
@@ -112,7 +112,7 @@ pub struct gdrfab_nic_attr {
     pub gid: [c_char; 48],
     /// "InfiniBand", "RoCE v1", "RoCE v2" or "iWARP".
     pub gid_type: [c_char; 16],
-    /// IP address by which rdma_cm finds the port; empty: none, connect by exchanged addresses.
+    /// IP address for rdma_cm; empty: connect by exchanged addresses.
     pub address: [c_char; 48],
     /// Network interface; empty: none, or unknown.
     pub netdev: [c_char; 16],

@@ -40,7 +40,7 @@ pub struct gdrfab_eq {
 pub struct gdrfab_cntr {
     _opaque: [u8; 0],
 }
-/// An address vector: numbers the peers of connectionless endpoints.
+/// Numbers the peers of connectionless endpoints.
 pub struct gdrfab_av {
     _opaque: [u8; 0],
 }
@@ -84,10 +84,9 @@ pub(super) fn no_reserved(reserved: u32) -> Result<()> {
 
 // == Fabric and domain ==
 
-/// Opens a fabric. Mirrors fi_fabric.
+/// Opens a fabric, freed by gdrfab_fabric_close(). Mirrors fi_fabric.
 ///
 /// @param info   a candidate of gdrfab_getinfo()
-/// @param fabric the handle, freed by gdrfab_fabric_close()
 /// @return 0, -EINVAL (also: no provider name), -E2BIG, -ENODEV (no such provider)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_fabric_open(info: *const gdrfab_info, context: *mut c_void, fabric: *mut *mut gdrfab_fabric) -> c_int {
@@ -101,9 +100,7 @@ pub unsafe extern "C" fn gdrfab_fabric_open(info: *const gdrfab_info, context: *
     })
 }
 
-/// Closes a fabric. Mirrors fi_close.
-///
-/// @return 0, -EBUSY (domains, event queues or passive endpoints are open), -EINVAL, -EPERM
+/// Closes a fabric: 0, -EBUSY (what was opened from it is open), -EINVAL, -EPERM. Mirrors fi_close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_fabric_close(fabric: *mut gdrfab_fabric) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -121,13 +118,12 @@ pub unsafe extern "C" fn gdrfab_fabric_context(fabric: *mut gdrfab_fabric) -> *m
     hold(|_| std::ptr::null_mut(), || unsafe { object(fabric, "fabric") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
 }
 
-/// Opens a domain. Mirrors fi_domain.
+/// Opens a domain, freed by gdrfab_domain_close(). Mirrors fi_domain.
 ///
 /// info->threading, progress and mr_mode decide how it behaves. GDRFAB_PROGRESS_AUTO starts a thread, and the
 /// domain then locks whatever the threading level.
 ///
 /// @param info   a candidate of gdrfab_getinfo(), or the info of a connection request
-/// @param domain the handle, freed by gdrfab_domain_close()
 /// @return 0, -EINVAL, -E2BIG, -EPERM, -EMFILE or -ENOMEM (no shared memory), -EAGAIN (no thread can be
 ///   started)
 #[unsafe(no_mangle)]
@@ -149,10 +145,7 @@ pub unsafe extern "C" fn gdrfab_domain_open(
     })
 }
 
-/// Closes a domain. Mirrors fi_close.
-///
-/// @return 0, -EBUSY (endpoints, queues, counters, regions or allocations of it exist; the words count them),
-///   -EINVAL, -EPERM
+/// Closes a domain: 0, -EBUSY (the words count what is open in it), -EINVAL, -EPERM. Mirrors fi_close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_domain_close(domain: *mut gdrfab_domain) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -172,12 +165,12 @@ pub unsafe extern "C" fn gdrfab_domain_context(domain: *mut gdrfab_domain) -> *m
 
 // == Endpoints and connections ==
 
-/// Opens an endpoint, connected or connectionless as info->ep_type says. Mirrors fi_endpoint.
+/// Opens an endpoint, connected or connectionless as info->ep_type says, freed by gdrfab_ep_close(). Mirrors
+/// fi_endpoint.
 ///
 /// @param info    a candidate, or the info of a GDRFAB_CONNREQ event, whose request this answers:
 ///   gdrfab_ep_accept() follows
 /// @param context returned in events of the endpoint, and by gdrfab_ep_context()
-/// @param ep      the handle, freed by gdrfab_ep_close()
 /// @return 0, -EINVAL (also: the request was answered before), -E2BIG, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_open(
@@ -223,11 +216,10 @@ pub unsafe extern "C" fn gdrfab_ep_context(ep: *mut gdrfab_ep) -> *mut c_void {
     hold(|_| std::ptr::null_mut(), || unsafe { object(ep, "ep") }.map_or(std::ptr::null_mut(), |o| o.context.get() as *mut c_void))
 }
 
-/// Opens a passive endpoint. Mirrors fi_passive_ep.
+/// Opens a passive endpoint, freed by gdrfab_pep_close(). Mirrors fi_passive_ep.
 ///
 /// @param info    its src_addr is where gdrfab_pep_listen() listens; NULL there: the library chooses a name
 /// @param context returned in events of the passive endpoint, and by gdrfab_pep_context()
-/// @param pep     the handle, freed by gdrfab_pep_close()
 /// @return 0, -EINVAL (also: a malformed address), -E2BIG, -EPERM, -EHOSTUNREACH (an address of another host)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_pep_open(
@@ -295,10 +287,9 @@ const CQ_SIZE: usize = 1024;
 /// Entries that a queue may have.
 const CQ_SIZE_MAX: usize = 1 << 22;
 
-/// Opens a completion queue. Mirrors fi_cq_open.
+/// Opens a completion queue, freed by gdrfab_cq_close(). Mirrors fi_cq_open.
 ///
 /// @param attr attributes, or NULL: 1024 entries of GDRFAB_CQ_FORMAT_CONTEXT, no descriptor
-/// @param cq   the handle, freed by gdrfab_cq_close()
 /// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor for GDRFAB_WAIT_FD)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_open(
@@ -335,9 +326,7 @@ pub unsafe extern "C" fn gdrfab_cq_open(
     })
 }
 
-/// Closes a completion queue; entries in it are lost. Mirrors fi_close.
-///
-/// @return 0, -EBUSY (endpoints are bound to it), -EINVAL, -EPERM
+/// Closes a queue with its entries: 0, -EBUSY (endpoints are bound), -EINVAL, -EPERM. Mirrors fi_close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_close(cq: *mut gdrfab_cq) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -377,10 +366,8 @@ unsafe impl Sized0 for gdrfab_eq_attr {
     const FIRST: usize = 32;
 }
 
-/// Opens an event queue. Mirrors fi_eq_open.
+/// Opens an event queue, freed by gdrfab_eq_close(). Mirrors fi_eq_open.
 ///
-/// @param attr attributes, or NULL
-/// @param eq   the handle, freed by gdrfab_eq_close()
 /// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_open(
@@ -407,9 +394,7 @@ pub unsafe extern "C" fn gdrfab_eq_open(
     })
 }
 
-/// Closes an event queue; events in it are lost. Mirrors fi_close.
-///
-/// @return 0, -EBUSY (endpoints are bound to it), -EINVAL, -EPERM
+/// Closes a queue with its events: 0, -EBUSY (endpoints are bound), -EINVAL, -EPERM. Mirrors fi_close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_close(eq: *mut gdrfab_eq) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -447,10 +432,8 @@ unsafe impl Sized0 for gdrfab_cntr_attr {
     const FIRST: usize = 24;
 }
 
-/// Opens a counter. Mirrors fi_cntr_open.
+/// Opens a counter, freed by gdrfab_cntr_close(). Mirrors fi_cntr_open.
 ///
-/// @param attr attributes, or NULL
-/// @param cntr the handle, freed by gdrfab_cntr_close()
 /// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_open(
@@ -477,9 +460,7 @@ pub unsafe extern "C" fn gdrfab_cntr_open(
     })
 }
 
-/// Closes a counter. Mirrors fi_close.
-///
-/// @return 0, -EBUSY (endpoints or regions are bound to it), -EINVAL, -EPERM
+/// Closes a counter: 0, -EBUSY (endpoints or regions are bound), -EINVAL, -EPERM. Mirrors fi_close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_close(cntr: *mut gdrfab_cntr) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.

@@ -15,7 +15,7 @@ pub const GDRFAB_OPT_ENDPOINT: c_int = 0;
 /// size_t, connectionless endpoints only: a receive with GDRFAB_MULTI_RECV posted from now on ends when fewer
 /// bytes are left of it; default 64.
 pub const GDRFAB_OPT_MIN_MULTI_RECV: c_int = 0;
-/// size_t, read only: bytes of private data with connect and accept.
+/// size_t, read only: bytes of private data to connect.
 pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
 /// uint64_t nanoseconds: operations posted from now on end with ETIMEDOUT after it; 0 (default) or UINT64_MAX:
 /// never. Receives, which may wait idle, have GDRFAB_OPT_RECV_DEADLINE.
@@ -26,7 +26,7 @@ pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
 /// GDRFAB_PROV_PATH); 0: any. With verbs the path is that of this side's memory, or staged if either side's
 /// is; see gdrfab_ep_query().
 pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
-/// uint64_t of GDRFAB_PATH_*: RMA never uses these, and fails likewise if no other is left.
+/// uint64_t of GDRFAB_PATH_*: RMA never uses these, or fails likewise.
 pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
 /// uint32_t 0 or 1 (default), shm only: offer large copies to a target that polls, and help with a peer's.
 /// Elsewhere it is 0, and 1 is refused with -EOPNOTSUPP.
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
 }
 
 /// Tells which path the next operation to a peer's region uses from this endpoint, and of each other path why
-/// not. Nothing is sent. Libfabric has no such call.
+/// not. Nothing is sent.
 ///
 /// shm looks the key up in the peer's table. tcp and verbs judge by the key and by this side's memory, and
 /// only an operation finds out whether the peer has such a region. With verbs the key does not say by which of
@@ -337,7 +337,7 @@ pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mu
     })
 }
 
-/// gdrfab_ep_query() in words, with host memory on this side. Libfabric has no such call.
+/// gdrfab_ep_query() in words, with host memory on this side.
 ///
 /// @param key the peer's region
 /// @return length of the text, or as gdrfab_ep_query()
@@ -353,7 +353,7 @@ pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, key: u64, buf: *m
     })
 }
 
-/// Tells what an endpoint has done so far: 0 or -EINVAL. Libfabric has no such call.
+/// Tells what an endpoint has done so far: 0 or -EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_stats) -> c_int {
     // SAFETY: the C caller says that the handle is open and the struct writable for its size.

@@ -36,9 +36,9 @@ pub struct gdrfab_msg_rma {
     pub desc: *mut *mut c_void,
     /// Number of local pieces.
     pub iov_count: usize,
-    /// The peer's index; not used on connected endpoints.
+    /// dest_addr.
     pub addr: u64,
-    /// Remote pieces; their lengths sum to those of the local ones.
+    /// Remote pieces, together as long as the local.
     pub rma_iov: *const gdrfab_rma_iov,
     /// Number of remote pieces.
     pub rma_iov_count: usize,
@@ -168,9 +168,6 @@ pub unsafe extern "C" fn gdrfab_writev(
 }
 
 /// Posts a write with pieces on both sides, flags, data and a deadline. Mirrors fi_writemsg.
-///
-/// @param msg   the operation; read during the call only
-/// @param flags operation flags, all of them; the endpoint's tx_op_flags do not apply
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_writemsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_rma, flags: u64) -> ssize_t {
     // SAFETY: the C caller's promises, handed on.
@@ -199,8 +196,7 @@ pub unsafe extern "C" fn gdrfab_writedata(
     unsafe { with_data(ep, buf, len, addr, key, c) }
 }
 
-/// Posts a write of up to inject_size bytes. The buffer is the caller's again at once, and only a failure
-/// gives an entry (the loss of the connection none). Mirrors fi_inject_write.
+/// Posts a write of at most inject_size bytes, which are copied. Mirrors fi_inject_write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_inject_write(
     ep: *mut gdrfab_ep,
@@ -274,7 +270,6 @@ pub unsafe extern "C" fn gdrfab_readv(
 
 /// Posts a read with pieces on both sides, flags and a deadline. Mirrors fi_readmsg.
 ///
-/// @param msg   the operation; read during the call only
 /// @param flags GDRFAB_COMPLETION, GDRFAB_FENCE, GDRFAB_MORE, and the completion levels (*_COMPLETE)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_readmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_rma, flags: u64) -> ssize_t {

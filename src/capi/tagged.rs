@@ -26,7 +26,7 @@ pub struct gdrfab_msg_tagged {
     pub desc: *mut *mut c_void,
     /// Number of pieces.
     pub iov_count: usize,
-    /// The peer's index; of a receive the only one that it takes messages of, or GDRFAB_ADDR_UNSPEC.
+    /// dest_addr; of a receive src_addr.
     pub addr: u64,
     /// The tag.
     pub tag: u64,
@@ -72,11 +72,7 @@ unsafe fn parse(msg: *const gdrfab_msg_tagged, flags: u64) -> Result<(gdrfab_msg
     Ok((m, c))
 }
 
-/// Posts a tagged message. The completion says that the buffer may be reused; with GDRFAB_DELIVERY_COMPLETE,
-/// that a receive of the peer has it. Mirrors fi_tsend.
-///
-/// @param tag 64 bits by which the peer's receives choose
-/// @return as gdrfab_send(); -EOPNOTSUPP (a connected endpoint)
+/// Posts a tagged message; when it completes, the buffer may be reused. Mirrors fi_tsend.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_tsend(
     ep: *mut gdrfab_ep,
@@ -117,9 +113,6 @@ pub unsafe extern "C" fn gdrfab_tsendv(
 }
 
 /// Posts a tagged message with pieces, flags, data and a deadline. Mirrors fi_tsendmsg.
-///
-/// @param msg   the message; read during the call only
-/// @param flags operation flags, all of them; the endpoint's tx_op_flags do not apply
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_tsendmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_tagged, flags: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the structs live.
@@ -149,8 +142,7 @@ pub unsafe extern "C" fn gdrfab_tsenddata(
     unsafe { with_data(ep, buf, len, c, tag) }
 }
 
-/// Posts a tagged message of up to inject_size bytes. The buffer is the caller's again at once, and only a
-/// failure gives an entry. Mirrors fi_tinject.
+/// Posts a tagged message of at most inject_size bytes, which are copied. Mirrors fi_tinject.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_tinject(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, dest_addr: u64, tag: u64) -> ssize_t {
     // SAFETY: the C caller's promises, handed on.
@@ -179,10 +171,6 @@ pub unsafe extern "C" fn gdrfab_tinjectdata(
 
 /// Posts a receive of one tagged message. Any number may be posted, as memory allows. Mirrors fi_trecv.
 ///
-/// @param src_addr the only peer whose messages it takes, or GDRFAB_ADDR_UNSPEC. Needs GDRFAB_DIRECTED_RECV
-///   among the endpoint's caps; without it src_addr is ignored
-/// @param tag      the tag
-/// @param ignore   bits of it that are not compared; ~0: any message
 /// @return 0, -EINVAL, -GDRFAB_ENOCQ (none is bound for receives), -GDRFAB_EOPBADSTATE (not enabled),
 ///   -EOPNOTSUPP (a connected endpoint)
 #[unsafe(no_mangle)]
@@ -205,8 +193,7 @@ pub unsafe extern "C" fn gdrfab_trecv(
     }
 }
 
-/// Posts a receive of one tagged message into several pieces. Results as of gdrfab_trecv(). Mirrors
-/// fi_trecvv.
+/// Posts a tagged receive into several pieces. Results as of gdrfab_trecv(). Mirrors fi_trecvv.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_trecvv(
     ep: *mut gdrfab_ep,
@@ -238,7 +225,6 @@ pub unsafe extern "C" fn gdrfab_trecvv(
 ///   GDRFAB_DISCARD, which drops it.
 /// - GDRFAB_PEEK | GDRFAB_DISCARD: the message that is found is dropped, and the entry tells of it.
 ///
-/// @param msg   the receive; read during the call only
 /// @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_PEEK, GDRFAB_CLAIM, GDRFAB_DISCARD
 /// @return as gdrfab_trecv(); -E2BIG; -GDRFAB_EBADFLAGS (also: GDRFAB_DISCARD alone); -EINVAL also: nothing is
 ///   claimed by this context

@@ -6,7 +6,8 @@
 use libc::c_int;
 
 // == All calls ==
-// Names, arguments, bits and errno values follow libfabric; "mirrors" names the counterpart there.
+// Names, arguments, bits and errno values follow libfabric; "mirrors" names the counterpart there, and where
+// nothing is named there is none.
 //
 // Results of type int and ssize_t are 0 or a count, or a negative errno: one of <errno.h> or a GDRFAB_E*.
 // gdrfab_last_error() has the reason in words. Causes of the errnos that are listed below without one:
@@ -29,6 +30,9 @@ use libc::c_int;
 // for that length. A call that gives an address reads the size of addr from *addrlen, and writes the bytes
 // used, NUL included; with -GDRFAB_ETOOSMALL it writes the bytes needed.
 //
+// Arguments that a comment leaves out: flags is 0; timeout_ms counts milliseconds, -1: no limit; cond is
+// NULL, not used; context is a pointer of the caller's that the library only gives back.
+//
 // Threads: with GDRFAB_THREAD_SAFE, the default, any thread may call anything at any time. With
 // GDRFAB_THREAD_DOMAIN the caller lets one thread at a time into a domain and what was opened from it. In
 // both, no thread uses an object while another closes it. A function without an object may be called by any
@@ -36,15 +40,14 @@ use libc::c_int;
 //
 // Handles: an open call stores a handle, and the close call of its kind frees it. Close in the reverse order
 // of opening; a close takes bounded time, and of an object that others still use it returns -EBUSY. Using a
-// handle after its close is undefined. context is a pointer of the caller's that the library only gives back.
-// An info that an open call reads is copied.
+// handle after its close is undefined. An info that an open call reads is copied.
 
 // Errno values that errno.h lacks.
 /// The buffer is too small.
 pub const GDRFAB_ETOOSMALL: c_int = 257;
 /// Not permitted in the object's state.
 pub const GDRFAB_EOPBADSTATE: c_int = 258;
-/// An error entry is next: read it with the readerr call; gdrfab_last_error() has its words already.
+/// An error entry is next for readerr; gdrfab_last_error() has its words.
 pub const GDRFAB_EAVAIL: c_int = 259;
 /// A flag that the call does not define.
 pub const GDRFAB_EBADFLAGS: c_int = 260;
@@ -84,15 +87,15 @@ pub const GDRFAB_RMA: u64 = 1u64 << 2;
 pub const GDRFAB_TAGGED: u64 = 1u64 << 3;
 /// Initiate reads. Right: a read may fill the region.
 pub const GDRFAB_READ: u64 = 1u64 << 8;
-/// Initiate writes. Right: a write may take from the region.
+/// Initiate writes. Right: a write may read the region.
 pub const GDRFAB_WRITE: u64 = 1u64 << 9;
-/// Receive. Right: a receive may fill the region. Bind: receives.
+/// Receive. Right: receives may fill it. Bind: receives.
 pub const GDRFAB_RECV: u64 = 1u64 << 10;
-/// Send. Right: a send may take from the region. Bind to a counter: sends.
+/// Send. Right: sends may read it. Bind to a counter: sends.
 pub const GDRFAB_SEND: u64 = 1u64 << 11;
 /// Right: peers may read the region.
 pub const GDRFAB_REMOTE_READ: u64 = 1u64 << 12;
-/// Right: peers may write the region. Entry: a peer wrote with data.
+/// Right: peers may write it. Entry: a peer wrote with data.
 pub const GDRFAB_REMOTE_WRITE: u64 = 1u64 << 13;
 /// Receives that take several messages. Flag of a receive: it is one. Entry: the receive is used up.
 pub const GDRFAB_MULTI_RECV: u64 = 1u64 << 16;
@@ -119,7 +122,7 @@ pub const GDRFAB_RX_CQ_DATA: u64 = 1u64 << 56;
 pub const GDRFAB_MR_LOCAL: u32 = 1u32 << 2;
 /// Remote addresses are the target's virtual addresses; without it they count from gdrfab_mr_attr.offset.
 pub const GDRFAB_MR_VIRT_ADDR: u32 = 1u32 << 4;
-/// Memory has its pages when it is registered. No provider asks for it.
+/// Registered memory has its pages. No provider asks for it.
 pub const GDRFAB_MR_ALLOCATED: u32 = 1u32 << 5;
 /// The provider chooses the keys, which cannot be guessed; without it requested_key is the key.
 pub const GDRFAB_MR_PROV_KEY: u32 = 1u32 << 6;
@@ -157,19 +160,19 @@ pub const GDRFAB_ORDER_STRICT: u64 = 0x1ff;
 pub const GDRFAB_EP_UNSPEC: u32 = 0;
 /// Connected, reliable endpoint.
 pub const GDRFAB_EP_MSG: u32 = 1;
-/// Connectionless, reliable endpoint: reaches every peer of its address vector.
+/// Connectionless, reliable: reaches all peers of its address vector.
 pub const GDRFAB_EP_RDM: u32 = 3;
 /// Any threading level.
 pub const GDRFAB_THREAD_UNSPEC: u32 = 0;
 /// Any thread may call anything at any time.
 pub const GDRFAB_THREAD_SAFE: u32 = 1;
-/// The caller lets one thread at a time into a domain and its objects, which saves the locks.
+/// The caller lets one thread at a time into a domain, without locks.
 pub const GDRFAB_THREAD_DOMAIN: u32 = 3;
 /// Any progress model.
 pub const GDRFAB_PROGRESS_UNSPEC: u32 = 0;
 /// A thread of the domain drives its endpoints.
 pub const GDRFAB_PROGRESS_AUTO: u32 = 1;
-/// Reading or waiting on a queue or counter drives the endpoints that are bound to it.
+/// Reading and waiting drive the endpoints bound to queue or counter.
 pub const GDRFAB_PROGRESS_MANUAL: u32 = 2;
 /// Addresses are text: "shm://name", "tcp://host:port", "verbs://host:port", or of gdrfab_ep_getname().
 pub const GDRFAB_ADDR_STR: u32 = 9;
@@ -178,7 +181,7 @@ pub const GDRFAB_ADDR_STR: u32 = 9;
 /// node and service name the local address, to listen on. As a capability: gdrfab_cq_readfrom() tells who
 /// sent.
 pub const GDRFAB_SOURCE: u64 = 1u64 << 57;
-/// Candidates that do not fit are returned too, with their reason.
+/// Candidates that do not fit come too, with their reason.
 pub const GDRFAB_GETINFO_ALL: u64 = 1u64 << 60;
 
 // == Fabric and domain ==
@@ -192,9 +195,9 @@ pub const GDRFAB_GETINFO_ALL: u64 = 1u64 << 60;
 // GDRFAB_CONNECTED on the event queue.
 
 // Flags of gdrfab_ep_bind_cq(), besides GDRFAB_RECV.
-/// Everything that the endpoint initiates (the same bit as GDRFAB_SEND).
+/// All that the endpoint initiates (also GDRFAB_SEND).
 pub const GDRFAB_TRANSMIT: u64 = 1u64 << 11;
-/// Successes give an entry only if posted with GDRFAB_COMPLETION.
+/// Success gives an entry only with GDRFAB_COMPLETION.
 pub const GDRFAB_SELECTIVE_COMPLETION: u64 = 1u64 << 59;
 
 // Limits.
@@ -241,21 +244,18 @@ pub const GDRFAB_AV_TABLE: u32 = 2;
 pub const GDRFAB_MR_DMABUF: u64 = 1u64 << 40;
 
 // Paths that the bytes can take between local memory and a peer's region.
-/// Both processes map the pages, and the initiator's CPU copies: memory of gdrfab_mem_alloc(), and files that
-/// can be mapped.
+/// Both processes map the pages, and the initiator's CPU copies: memory of gdrfab_mem_alloc(), mappable files.
 pub const GDRFAB_PATH_DIRECT: u64 = 1u64 << 0;
-/// The initiator's kernel copies (process_vm_readv, process_vm_writev): any memory, where ptrace would be
-/// permitted.
+/// The initiator's kernel copies (process_vm_readv, process_vm_writev), where ptrace would be permitted.
 pub const GDRFAB_PATH_CMA: u64 = 1u64 << 1;
 /// Through bounce buffers (the shared ring, pinned slots), with the target's progress: any memory, always
 /// possible.
 pub const GDRFAB_PATH_STAGED: u64 = 1u64 << 2;
-/// The initiator's device driver copies through a mapping of the peer's device memory, where the vendor has
-/// such mappings.
+/// The initiator's device driver copies through a mapping of the peer's memory, where the vendor has such.
 pub const GDRFAB_PATH_IPC: u64 = 1u64 << 3;
-/// The RDMA device reads and writes host pages that it has pinned (ibv_reg_mr).
+/// The RDMA device reaches pinned host pages (ibv_reg_mr).
 pub const GDRFAB_PATH_NIC: u64 = 1u64 << 4;
-/// The RDMA device reaches the memory through a dma-buf (ibv_reg_dmabuf_mr).
+/// The RDMA device reaches a dma-buf (ibv_reg_dmabuf_mr).
 pub const GDRFAB_PATH_DMABUF: u64 = 1u64 << 5;
 /// The RDMA device reaches device memory through the vendor's peer-memory module (ibv_reg_mr).
 pub const GDRFAB_PATH_PEER_MEM: u64 = 1u64 << 6;
@@ -287,7 +287,7 @@ pub const GDRFAB_HMEM_ZE: u32 = 3;
 pub const GDRFAB_HMEM_NEURON: u32 = 4;
 /// Intel Gaudi.
 pub const GDRFAB_HMEM_SYNAPSEAI: u32 = 5;
-/// Whatever the pointer says: each driver that is here is asked. Libfabric has no such number.
+/// Whatever the drivers that are here say. Not in libfabric.
 pub const GDRFAB_HMEM_AUTO: u32 = 0xffffffff;
 
 // How an allocation was made, which decides what can be done with it.
@@ -297,7 +297,7 @@ pub const GDRFAB_HMEM_KIND_HOST: u32 = 0;
 pub const GDRFAB_HMEM_KIND_PLAIN: u32 = 1;
 /// A stream-ordered pool (cudaMallocAsync).
 pub const GDRFAB_HMEM_KIND_POOL: u32 = 2;
-/// A physical segment of a mapped range (CUDA virtual memory management, expandable segments).
+/// A physical segment of a mapped range (CUDA VMM).
 pub const GDRFAB_HMEM_KIND_SEGMENT: u32 = 3;
 /// Memory that migrates between host and device.
 pub const GDRFAB_HMEM_KIND_MANAGED: u32 = 4;
@@ -322,9 +322,14 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 //   addr, key    the remote address, and the key of the peer's region
 //   data         64 bits for the peer's completion entry
 //   dest_addr    the peer's index in the address vector; not used on connected endpoints
-//   src_addr     of a read the same; of a receive the only peer that it takes messages of, or
-//                GDRFAB_ADDR_UNSPEC; not used on connected endpoints
+//   src_addr     of a read the same; of a receive, with GDRFAB_DIRECTED_RECV among the caps, the only peer
+//                that it takes messages of, or GDRFAB_ADDR_UNSPEC
 //   context      returned in the completion entry
+//   msg, flags   the operation with all its parameters, read during the call only. Operation flags: these
+//                alone, tx_op_flags do not apply
+//
+// Inject calls take up to info->inject_size bytes. Their buffer is the caller's again at once, and only a
+// failure gives an entry, the loss of the connection none.
 //
 // A result of 0 says that the operation is posted; it then gives one entry, error entry or count. Any other
 // result says that nothing was posted, for a reason on this side:
@@ -346,19 +351,19 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 // a write with data.
 
 // Flags of operations, in flags arguments and in gdrfab_info.tx_op_flags.
-/// The operation carries data for the peer's completion entry. Entry: data is valid.
+/// Carries data for the peer. Entry: data is valid.
 pub const GDRFAB_REMOTE_CQ_DATA: u64 = 1u64 << 17;
-/// More operations follow at once: verbs may ring the doorbell later (a hint).
+/// A hint that more follow: the doorbell may ring later.
 pub const GDRFAB_MORE: u64 = 1u64 << 18;
-/// Start only after all earlier operations of the endpoint have completed.
+/// Starts when the endpoint's earlier ones have completed.
 pub const GDRFAB_FENCE: u64 = 1u64 << 21;
-/// Give an entry even where the queue is bound with GDRFAB_SELECTIVE_COMPLETION.
+/// Gives an entry with GDRFAB_SELECTIVE_COMPLETION too.
 pub const GDRFAB_COMPLETION: u64 = 1u64 << 24;
-/// The buffer is the caller's again when the call returns; up to inject_size bytes.
+/// As inject calls: the buffer is the caller's at once.
 pub const GDRFAB_INJECT: u64 = 1u64 << 25;
 /// Complete when the buffer may be reused. What fails afterwards gives an error entry besides.
 pub const GDRFAB_INJECT_COMPLETE: u64 = 1u64 << 26;
-/// Complete when the operation no longer depends on this side (the default).
+/// Complete when it needs this side no more (default).
 pub const GDRFAB_TRANSMIT_COMPLETE: u64 = 1u64 << 27;
 /// Complete when the bytes are visible in the target's memory; of a message, when a receive has them.
 pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
@@ -374,7 +379,7 @@ pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
 // meet. They need an endpoint of ep_type GDRFAB_EP_RDM; others answer -EOPNOTSUPP. Parameters, results and
 // threads of all calls: see RMA; those of receives: gdrfab_recv().
 //
-//   tag, ignore  chosen by the caller; bits set in ignore are not compared
+//   tag, ignore  chosen by the caller; bits set in ignore are not compared, ~0: any message
 //
 // A message waits for its receive where it is, up to some KiB at the receiver. A message that is longer than
 // its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole length in len + olen;
@@ -412,7 +417,7 @@ pub const GDRFAB_WAIT_UNSPEC: u32 = 1;
 pub const GDRFAB_WAIT_FD: u32 = 3;
 
 // prov_errno of error entries: what failed, more closely than errno.
-/// EKEYREJECTED: the peer has no region with this key; it is stale, foreign or closed.
+/// EKEYREJECTED: the key is stale, foreign, or its region closed.
 pub const GDRFAB_PROV_KEY: c_int = 1;
 /// ERANGE: outside the peer's region.
 pub const GDRFAB_PROV_BOUNDS: c_int = 2;
@@ -424,7 +429,7 @@ pub const GDRFAB_PROV_PATH: c_int = 4;
 pub const GDRFAB_PROV_FAULT: c_int = 5;
 /// ECONNRESET: the peer closed or died.
 pub const GDRFAB_PROV_PEER_GONE: c_int = 6;
-/// EPROTO: what the peer wrote into shared memory or its socket makes no sense.
+/// EPROTO: what the peer wrote makes no sense.
 pub const GDRFAB_PROV_PEER_BROKE: c_int = 7;
 /// ETIMEDOUT: the deadline passed.
 pub const GDRFAB_PROV_DEADLINE: c_int = 8;
@@ -432,7 +437,7 @@ pub const GDRFAB_PROV_DEADLINE: c_int = 8;
 pub const GDRFAB_PROV_CANCELED: c_int = 9;
 /// GDRFAB_ETRUNC: the message was longer than the receive.
 pub const GDRFAB_PROV_TRUNC: c_int = 10;
-/// ECONNREFUSED: the peer rejected the connection; err_data is its private data.
+/// ECONNREFUSED: rejected; err_data is the peer's private data.
 pub const GDRFAB_PROV_REJECTED: c_int = 11;
 /// This plus the ibv_wc_status of a failed work request.
 pub const GDRFAB_PROV_VERBS: c_int = 100;

@@ -82,6 +82,10 @@ TEST(set_and_get)
 	MISUSE(gdrfab_ep_query(NULL, 1, &path), -EINVAL, "ep");
 	MISUSE(gdrfab_ep_query(ep, 1, NULL), -EINVAL, "info");
 	MISUSE(gdrfab_ep_query(ep, 1, &path), -ENOTCONN, "");
+	MISUSE(gdrfab_ep_query_peer(NULL, 0, 1, &path), -EINVAL, "ep");
+	MISUSE(gdrfab_ep_query_peer(ep, 0, 1, NULL), -EINVAL, "info");
+	MISUSE(gdrfab_ep_explain_peer(NULL, 0, 1, text, sizeof text), -EINVAL, "ep");
+	MISUSE(gdrfab_ep_explain_peer(ep, 0, 1, NULL, 1), -EINVAL, "buf");
 	MISUSE(gdrfab_ep_explain(NULL, 1, text, sizeof text), -EINVAL, "ep");
 	MISUSE(gdrfab_ep_explain(ep, 1, text, sizeof text), -ENOTCONN, "");
 	MISUSE(gdrfab_ep_stats(NULL, &stats), -EINVAL, "ep");

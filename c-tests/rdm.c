@@ -170,6 +170,138 @@ static void one_key_for_all_lanes(struct self *s)
 	free(mem);
 }
 
+static void writes_with_data_tell_their_source(struct self *s)
+{
+	uint64_t word = 7, from = 99;
+	gdrfab_mr *mr = NULL;
+	if (s->rank == 1) {
+		OK(gdrfab_mr_reg(s->domain, &word, sizeof word, GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &mr));
+		put_number(s, 0, gdrfab_mr_key(mr)), put_number(s, 1, (uintptr_t)&word);
+		meet(s);
+		gdrfab_cq_tagged_entry got = await(s, 0, &from);
+		CHECK_EQ(got.flags, GDRFAB_REMOTE_WRITE | GDRFAB_RMA | GDRFAB_REMOTE_CQ_DATA);
+		CHECK_EQ(got.data, 5);
+		CHECK_EQ(from, 0);
+		CHECK_EQ(word, 8);
+		meet(s);
+		OK(gdrfab_mr_close(mr));
+		return;
+	}
+	meet(s);
+	word = 8;
+	OK(gdrfab_writedata(s->ep, &word, sizeof word, NULL, 5, 1, get_number(s, 1), get_number(s, 0), context_of(1)));
+	await(s, 1, NULL);
+	meet(s);
+}
+
+static void rma_to_oneself(struct self *s)
+{
+	enum { SIZE = 3 << 20 };
+	char *mem = (char *)malloc(SIZE), *own = (char *)malloc(SIZE), words[256];
+	struct iovec pieces[2] = {{mem, 1000}, {mem + 5000, SIZE - 5000}};
+	gdrfab_mr_attr attr = {0};
+	gdrfab_mr *mr = NULL, *readable = NULL;
+	gdrfab_cntr *cntr = NULL;
+	uint64_t self = (uint64_t)s->rank, from = 99;
+	attr.struct_size = sizeof attr, attr.mr_iov = pieces, attr.iov_count = 2;
+	attr.access = GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
+	OK(gdrfab_mr_regattr(s->domain, &attr, GDRFAB_RMA_EVENT, &mr));
+	OK(gdrfab_cntr_open(s->domain, NULL, NULL, &cntr));
+	OK(gdrfab_mr_bind_cntr(mr, cntr, GDRFAB_REMOTE_WRITE));
+	OK(gdrfab_mr_reg(s->domain, own, SIZE, GDRFAB_REMOTE_READ, 0, 0, 0, NULL, &readable));
+	uint64_t addr = (uintptr_t)mem, key = gdrfab_mr_key(mr), len = SIZE - 4000;
+	fill(own, SIZE, 0, 3);
+	OK(gdrfab_writedata(s->ep, own, len, NULL, 9, self, addr, key, context_of(1)));
+	CHECK_EQ(await(s, 1, NULL).flags, GDRFAB_RMA | GDRFAB_WRITE);
+	gdrfab_cq_tagged_entry told = await(s, 0, &from);
+	CHECK_EQ(told.data, 9);
+	CHECK_EQ(told.len, len);
+	CHECK_EQ(from, self);
+	CHECK_EQ(gdrfab_cntr_read(cntr), 1);
+	CHECK_FILLED("the first piece", mem, 1000, 0, 3);
+	CHECK_FILLED("the second piece", mem + 5000, SIZE - 5000, 1000, 3);
+	OK(gdrfab_inject_write(s->ep, "injected", 8, self, addr + 996, key));
+	CHECK(memcmp(mem + 996, "inje", 4) == 0 && memcmp(mem + 5000, "cted", 4) == 0);
+	CHECK_EQ(gdrfab_cntr_read(cntr), 2);
+	memset(own, 0, SIZE);
+	OK(gdrfab_read(s->ep, own, len - 2000, NULL, self, addr + 2000, key, context_of(2)));
+	await(s, 2, NULL);
+	CHECK_FILLED("what was read", own, len - 2000, 2000, 3);
+	/* As for a peer: key, bounds, rights. */
+	OK(gdrfab_write(s->ep, own, 8, NULL, self, addr, key + 1, context_of(3)));
+	CHECK_EQ(await_failure(s, 3, words).prov_errno, GDRFAB_PROV_KEY);
+	OK(gdrfab_write(s->ep, own, 8, NULL, self, addr + len - 7, key, context_of(4)));
+	CHECK_EQ(await_failure(s, 4, words).err, ERANGE);
+	OK(gdrfab_read(s->ep, own, 8, NULL, self, addr - 1, key, context_of(5)));
+	CHECK_EQ(await_failure(s, 5, words).prov_errno, GDRFAB_PROV_BOUNDS);
+	OK(gdrfab_write(s->ep, own, 8, NULL, self, (uintptr_t)own, gdrfab_mr_key(readable), context_of(6)));
+	CHECK_EQ(await_failure(s, 6, words).err, EACCES);
+	gdrfab_path_info info = {0};
+	info.struct_size = sizeof info;
+	OK(gdrfab_ep_query_peer(s->ep, self, key, &info));
+	CHECK_EQ(info.path, GDRFAB_PATH_DIRECT);
+	OK(gdrfab_mr_close(mr));
+	OK(gdrfab_read(s->ep, own, 8, NULL, self, addr, key, context_of(7)));
+	CHECK_EQ(await_failure(s, 7, words).prov_errno, GDRFAB_PROV_KEY);
+	OK(gdrfab_mr_close(readable));
+	OK(gdrfab_cntr_close(cntr));
+	free(mem), free(own);
+}
+
+static void paths_are_told_by_peer(struct self *s)
+{
+	static char mem[100], text[2048];
+	char word[4];
+	gdrfab_mr *mr = NULL;
+	gdrfab_path_info info = {0};
+	uint64_t next = (uint64_t)((s->rank + 1) % s->count);
+	info.struct_size = sizeof info;
+	OK(gdrfab_mr_reg(s->domain, mem, sizeof mem, GDRFAB_REMOTE_READ, 0, 0, 0, NULL, &mr));
+	put_number(s, s->rank, gdrfab_mr_key(mr));
+	CHECK_EQ(gdrfab_ep_query_peer(s->ep, next, gdrfab_mr_key(mr), &info), -ENOTCONN);
+	CHECK_EQ(gdrfab_ep_query_peer(s->ep, 77, gdrfab_mr_key(mr), &info), -EINVAL);
+	meet(s);
+	for (int to = 0; to < s->count; to++)
+		if (to != s->rank) {
+			tsend(s, to, "hello", 4, 1, 1);
+			trecv(s, (uint64_t)to, word, 4, 1, 0, 2);
+			await(s, 1, NULL), await(s, 2, NULL);
+		}
+	OK(gdrfab_ep_query_peer(s->ep, next, get_number(s, (int)next), &info));
+	CHECK(info.path != 0 && (info.paths & info.path));
+	CHECK(strcmp(s->lanes, "tcp") != 0 || info.path == GDRFAB_PATH_SOCKET);
+	ssize_t len = gdrfab_ep_explain_peer(s->ep, next, get_number(s, (int)next), text, sizeof text);
+	CHECK(len > 0 && strstr(text, strcmp(s->lanes, "tcp") == 0 ? "over tcp" : "over shm"));
+	CHECK_EQ(gdrfab_ep_query(s->ep, get_number(s, (int)next), &info), -EOPNOTSUPP);
+	meet(s);
+	OK(gdrfab_mr_close(mr));
+}
+
+/* An offer that the peer may be reading is not taken back: libfabric lets the cancel of a transmit fail. */
+static void what_was_offered_is_not_cancelled(struct self *s)
+{
+	enum { LONG = 100000 };
+	char *buf = (char *)malloc(LONG);
+	if (s->rank == 0) {
+		tsend(s, 1, "first", 5, 1, 1);
+		await(s, 1, NULL);
+		tsend(s, 1, buf, LONG, 2, 2);
+		meet(s);
+		CHECK_EQ(gdrfab_cancel(s->ep, context_of(2)), -ENOENT);
+		meet(s);
+		await(s, 2, NULL);
+	} else {
+		trecv(s, 0, buf, 5, 1, 0, 1);
+		await(s, 1, NULL);
+		meet(s);
+		meet(s);
+		trecv(s, 0, buf, LONG, 2, 0, 2);
+		CHECK_EQ(await(s, 2, NULL).len, LONG);
+	}
+	meet(s);
+	free(buf);
+}
+
 static void a_bare_address_is_enough(struct self *s)
 {
 	char text[GDRFAB_ADDR_MAX];
@@ -196,6 +328,10 @@ TEST_TABLE(claims)
 		{"order_masks_and_truncation", order_masks_and_truncation, 2, false},
 		{"peek_claim_and_discard", peek_claim_and_discard, 2, false},
 		{"one_key_for_all_lanes", one_key_for_all_lanes, 2, false},
+		{"writes_with_data_tell_their_source", writes_with_data_tell_their_source, 2, false},
+		{"rma_to_oneself", rma_to_oneself, 2, false},
+		{"paths_are_told_by_peer", paths_are_told_by_peer, 3, false},
+		{"what_was_offered_is_not_cancelled", what_was_offered_is_not_cancelled, 2, false},
 		{"a_bare_address_is_enough", a_bare_address_is_enough, 2, false},
 	};
 	rdm_add(claims, sizeof claims / sizeof *claims);

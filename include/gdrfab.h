@@ -1939,12 +1939,23 @@ int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval,
 int gdrfab_ep_query(struct gdrfab_ep *ep, uint64_t key, struct gdrfab_path_info *info);
 
 /**
+ * gdrfab_ep_query() for one peer of a connectionless endpoint; a connected one has one peer.
+ *
+ * @param peer the peer's index in the address vector
+ * @return as gdrfab_ep_query(); -ENOTCONN: nothing has connected the peer yet; -EINVAL also: peer names none
+ */
+int gdrfab_ep_query_peer(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, struct gdrfab_path_info *info);
+
+/**
  * gdrfab_ep_query() in words, with host memory on this side.
  *
  * @param key the peer's region
  * @return length of the text, or as gdrfab_ep_query()
  */
 ssize_t gdrfab_ep_explain(struct gdrfab_ep *ep, uint64_t key, char *buf, size_t len);
+
+/** gdrfab_ep_explain() for one peer: length of the text, or as gdrfab_ep_query_peer(). */
+ssize_t gdrfab_ep_explain_peer(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, char *buf, size_t len);
 
 /** Tells what an endpoint has done so far: 0 or -EINVAL. */
 int gdrfab_ep_stats(struct gdrfab_ep *ep, struct gdrfab_stats *stats);

@@ -4,7 +4,7 @@
 use super::boundary::{Sized0, control, counted, null, object, output, output_sized, write_sized, write_text};
 use super::objects::gdrfab_ep;
 use crate::error::{Error, Result, errno};
-use crate::fabric::{Effort, Endpoint};
+use crate::fabric::{Effort, Endpoint, PathAnswer};
 use crate::mr::Paths;
 use libc::{c_char, c_int, c_void, ssize_t};
 
@@ -310,11 +310,35 @@ pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mu
     // SAFETY: the C caller says that the handle is open and the struct writable for its size.
     control(|| unsafe {
         let ep = object(ep, "ep")?;
+        answer(info, |desc| ep.query(key, desc))
+    })
+}
+
+/// gdrfab_ep_query() for one peer of a connectionless endpoint; a connected one has one peer.
+///
+/// @param peer the peer's index in the address vector
+/// @return as gdrfab_ep_query(); -ENOTCONN: nothing has connected the peer yet; -EINVAL also: peer names none
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_query_peer(ep: *mut gdrfab_ep, peer: u64, key: u64, info: *mut gdrfab_path_info) -> c_int {
+    // SAFETY: the C caller says that the handle is open and the struct writable for its size.
+    control(|| unsafe {
+        let ep = object(ep, "ep")?;
+        answer(info, |desc| ep.query_peer(peer, key, desc))
+    })
+}
+
+/// Writes what is known of paths into the caller's struct.
+///
+/// # Safety
+/// `info` is null or points to a struct of the size that it says.
+unsafe fn answer(info: *mut gdrfab_path_info, query: impl FnOnce(u64) -> Result<PathAnswer>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
         let out = output_sized(info, "info")?;
         // Only a struct that reaches so far has one.
         let has_desc = out.cast::<usize>().read() >= size_of::<gdrfab_path_info>();
         let desc = if has_desc { (&raw const (*out).desc).read() } else { std::ptr::null() };
-        let a = ep.query(key, desc as u64)?;
+        let a = query(desc as u64)?;
         let v = &a.refusals;
         let errno_of = |e: &Option<Error>| e.as_ref().map_or(0, |e| e.errno);
         let answer = gdrfab_path_info {
@@ -334,7 +358,7 @@ pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mu
         };
         write_sized(out, &answer);
         Ok(())
-    })
+    }
 }
 
 /// gdrfab_ep_query() in words, with host memory on this side.
@@ -350,6 +374,19 @@ pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, key: u64, buf: *m
             return Err(null("buf"));
         }
         write_text(buf, len, &ep.query(key, 0)?.text)
+    })
+}
+
+/// gdrfab_ep_explain() for one peer: length of the text, or as gdrfab_ep_query_peer().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_explain_peer(ep: *mut gdrfab_ep, peer: u64, key: u64, buf: *mut c_char, len: usize) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open and the buffer writable.
+    counted(|| unsafe {
+        let ep = object(ep, "ep")?;
+        if buf.is_null() && len > 0 {
+            return Err(null("buf"));
+        }
+        write_text(buf, len, &ep.query_peer(peer, key, 0)?.text)
     })
 }
 

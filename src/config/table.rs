@@ -36,7 +36,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "GDRFAB_SHM_RING_SLOTS",
         kind: Kind::PowerOfTwo(256, 65_536),
         default: "2048",
-        help: "64-byte lines in each endpoint's receive ring",
+        help: "64-byte lines in each connected endpoint's receive ring",
     },
     Variable {
         name: "GDRFAB_SHM_EAGER_MAX",

@@ -379,6 +379,10 @@ impl Endpoint {
         self.prov().report(key, desc)
     }
 
+    pub fn query_peer(&self, peer: u64, key: u64, desc: u64) -> Result<PathAnswer> {
+        self.prov().report_to(peer, key, desc)
+    }
+
     pub fn stats(&self) -> Stats {
         self.prov().stats()
     }

@@ -114,7 +114,8 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     CAPS.fit(hints.caps, info.caps)?;
     TX_OP_FLAGS.fit(hints.tx_op_flags, info.limits.tx_op_flags)?;
     MSG_ORDER.fit(hints.msg_order, info.msg_order)?;
-    COMP_ORDER.fit(hints.comp_order, flags::ORDER_ALL)?;
+    // Messages that are offered end when their receivers have them, in any order.
+    COMP_ORDER.fit(hints.comp_order, if info.ep_type == EP_RDM { 0 } else { flags::ORDER_ALL })?;
     MR_MODE.fit(u64::from(hints.mr_mode), MR_MODE.known)?;
     if info.limits.mr_mode & !hints.mr_mode != 0 {
         let lacks = info.limits.mr_mode & !hints.mr_mode;

@@ -36,6 +36,8 @@ pub enum Binding {
     /// Nothing: entries of what this side initiates come in the order of posting.
     Order,
     Drivers(Arc<Drivers>),
+    /// A lane: entries of peers' writes have this context.
+    Arrivals(usize),
     /// Whom the indexes of peers name; connectionless endpoints only.
     Av(Arc<Av>),
 }
@@ -79,6 +81,8 @@ pub struct Bindings {
     pub eq: Option<Arc<EventQueue>>,
     pub counters: Counters,
     drivers: Arc<Drivers>,
+    /// The context of entries of peers' writes.
+    arrivals: usize,
     /// Until when who sleeps on the endpoint sleeps at most.
     naps_until: Cell<u64>,
     /// If entries of what this side initiates are to come in the order of posting: those that are under way.
@@ -191,6 +195,7 @@ impl Bindings {
             }
             Binding::Order => self.sent = Some(Box::default()),
             Binding::Drivers(drivers) => self.drivers = drivers,
+            Binding::Arrivals(number) => self.arrivals = number,
             Binding::Av(_) => return Err(Error::invalid("ep: only an endpoint of ep_type GDRFAB_EP_RDM takes an address vector")),
             Binding::Eq(eq) => {
                 if self.eq.is_some() {
@@ -224,6 +229,11 @@ impl Bindings {
             return Err(Error::new(errno::ENOCQ, "ep: bind a completion queue or a counter for transmits before ep_enable"));
         }
         Ok(())
+    }
+
+    /// Whether the endpoint is to be a lane, one of many.
+    pub fn is_lane(&self) -> bool {
+        self.arrivals != 0
     }
 
     /// Whether an endpoint at this stage may begin to connect.
@@ -452,7 +462,7 @@ impl Bindings {
     /// A peer's write of `len` bytes with data has arrived.
     pub fn remote_data(&self, len: usize, data: u64) {
         let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
-        let entry = Completion { context: 0, flags: kind, len, buf: 0, data };
+        let entry = Completion { context: self.arrivals, flags: kind, len, buf: 0, data };
         let behind = self.arrived.borrow().under_way();
         let ticket = if behind < BEHIND_MAX { self.matched(false) } else { None };
         self.received(ticket, entry, true, None);

@@ -245,6 +245,11 @@ pub trait Endpoint: Send + Sync {
     /// Which path operations take between memory of this side, host memory if `desc` is 0, and the peer's region.
     fn report(&self, key: u64, desc: u64) -> Result<PathReport>;
 
+    /// The same to one of several peers, which an index names; a connected endpoint has one.
+    fn report_to(&self, _peer: u64, key: u64, desc: u64) -> Result<PathReport> {
+        self.report(key, desc)
+    }
+
     fn stats(&self) -> Stats;
 }
 

@@ -13,6 +13,7 @@ pub mod fault;
 pub mod flags;
 pub mod general;
 pub mod info;
+pub mod name;
 pub mod op;
 pub mod ops;
 pub mod order;

@@ -4,11 +4,13 @@
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::key::{desc_fits, desc_index};
-use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, RegionId, Source};
+use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, PathPolicy, RegionId, Source};
 use crate::prov::info::Info;
 use crate::prov::op::{IOV_LIMIT, Iov};
+use crate::prov::queue::Counter;
 use crate::prov::{self, Provider, flags};
 use crate::sync::serial::{Serial, Threading};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A provider whose endpoints serve as lanes, and its domain.
@@ -27,6 +29,13 @@ pub struct Region {
     pub start: usize,
     pub base: u64,
     pub key: u64,
+    pub len: u64,
+    pub access: Access,
+    pub policy: PathPolicy,
+    /// Where it lies in this process; nowhere, if it was given as a descriptor.
+    pub pieces: Box<[Iov]>,
+    /// Counts writes to it.
+    pub counter: Option<Arc<Counter>>,
     /// Peers may read it, and it is in one piece.
     pub readable: bool,
 }
@@ -36,6 +45,8 @@ pub struct Regions {
     pub all: Vec<Option<Region>>,
     pub free: Vec<u32>,
     pub count: u64,
+    /// Open ones by their keys.
+    pub by_key: HashMap<u64, u32>,
 }
 
 impl Regions {

@@ -18,7 +18,7 @@ use crate::sync::gate::Fences;
 use crate::sync::serial::Serial;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -49,6 +49,10 @@ impl Endpoint {
             directed: info.caps & flags::DIRECTED_RECV != 0,
             deliver: false,
             peers: Vec::new(),
+            free_peers: Vec::new(),
+            dead: HashSet::new(),
+            bury_at: 64,
+            own: None,
             by_place: HashMap::new(),
             routes: Vec::new(),
             tagged: Matcher::default(),
@@ -58,6 +62,7 @@ impl Endpoint {
             ops: Ops::default(),
             reads: VecDeque::new(),
             busy: Vec::new(),
+            awaiting: Vec::new(),
             ready: Vec::new(),
             cursor: 0,
             joining: Vec::new(),
@@ -213,7 +218,8 @@ impl prov::Endpoint for Endpoint {
                 return Ok(());
             }
         }
-        let waiting = s.peers.iter_mut().flatten().find_map(|peer| {
+        let waiting = s.active().into_iter().find_map(|id| {
+            let peer = s.peer(id)?;
             let at = peer.waiting.iter().position(|w| w.end.context == context)?;
             peer.waiting.remove(at)
         });
@@ -274,8 +280,7 @@ impl prov::Endpoint for Endpoint {
         let s = self.state.lock();
         let now = time::now_ns();
         let own = if s.earliest == 0 { u64::MAX } else { s.earliest.saturating_sub(now).max(1_000_000) };
-        let awaiting = s.peers.iter().flatten().any(|p| matches!(p.phase, super::peer::Phase::Awaiting { .. }));
-        let own = if awaiting || !s.leaving.is_empty() { own.min(NAP) } else { own };
+        let own = if !s.awaiting.is_empty() || !s.leaving.is_empty() { own.min(NAP) } else { own };
         let nap = s.ready.iter().chain(&s.joining).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)
     }
@@ -312,7 +317,25 @@ impl prov::Endpoint for Endpoint {
                 link.ep.report(key, descs[0])
             }
             [] => Err(Error::new(errno::ENOTCONN, "ep: no peer was reached yet")),
-            _ => Err(Error::new(errno::EOPNOTSUPP, "ep: has several peers; a path is that of one")),
+            _ => Err(Error::new(errno::EOPNOTSUPP, "ep: has several peers; ask for the path to one by gdrfab_ep_query_peer")),
+        }
+    }
+
+    fn report_to(&self, index: u64, key: u64, desc: u64) -> Result<PathReport> {
+        let mut s = self.state.lock();
+        s.check_enabled()?;
+        let id = s.route(index)?;
+        if s.own == Some(id) {
+            return s.report_own(&self.domain, key);
+        }
+        match s.peer(id).and_then(|p| p.ready()) {
+            Some(link) => {
+                let (descs, _) = self.domain.descs_of(link.of, &[desc])?;
+                let report = link.ep.report(key, descs[0])?;
+                let lane = self.domain.lanes.get(link.of).map_or("", |lane| lane.provider.name());
+                Ok(PathReport { text: format!("over {lane}:\n{}", report.text), ..report })
+            }
+            None => Err(Error::new(errno::ENOTCONN, "peer: it was not reached yet, so no way to it is settled")),
         }
     }
 

@@ -172,6 +172,8 @@ pub struct Peer {
     pub under_way: usize,
     /// Offers that were not taken yet.
     pub offers: usize,
+    /// It is in the endpoint's list of those that have something to send.
+    pub busy: bool,
 }
 
 impl Peer {
@@ -185,7 +187,13 @@ impl Peer {
             credit: Credit::default(),
             under_way: 0,
             offers: 0,
+            busy: false,
         }
+    }
+
+    /// Nothing of it is left but its record.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Fresh) && self.waiting.is_empty() && self.control.is_empty() && self.under_way == 0 && !self.busy
     }
 
     pub fn link(&self) -> Option<&Arc<Link>> {

@@ -8,6 +8,7 @@ use super::peer::Id;
 use super::state::{Op, State, UNKNOWN};
 use super::wire::Label;
 use crate::error::{Code, Error, errno};
+use crate::prov::av::UNSPEC;
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Taken};
 use crate::sys::time;
@@ -65,8 +66,10 @@ impl State {
     pub fn settle(&mut self, domain: &Domain) {
         self.take_results();
         if !self.broken.is_empty() {
-            for (id, why) in std::mem::take(&mut self.broken) {
-                self.over(id, why);
+            for (link, why) in std::mem::take(&mut self.broken) {
+                if let Some(id) = self.links.get(&link).copied() {
+                    self.over(id, why);
+                }
             }
         }
         if !self.reads.is_empty() {
@@ -75,7 +78,10 @@ impl State {
         }
         if !self.busy.is_empty() {
             for id in std::mem::take(&mut self.busy) {
-                self.flush(domain, id);
+                if let Some(peer) = self.peer(id) {
+                    peer.busy = false;
+                    self.flush(domain, id);
+                }
             }
             self.take_results();
         }
@@ -127,11 +133,18 @@ impl State {
 
     /// A peer's write with data.
     fn on_remote_data(&mut self, c: &Completion) {
+        let from = self.links.get(&c.context).and_then(|id| self.peers.get(*id as usize)).and_then(Option::as_deref);
+        let source = from.map_or(UNSPEC, |p| p.source);
+        self.told_of_write(Completion { context: 0, ..*c }, source);
+    }
+
+    /// Data of a write to this endpoint's memory has come.
+    pub fn told_of_write(&mut self, entry: Completion, source: u64) {
         if let Some(counter) = &self.bind.counters.remote_write {
             counter.add(1);
         }
         if let Some(q) = &self.bind.rx {
-            q.push(*c);
+            q.push_from(entry, State::origin(None, source));
         }
     }
 
@@ -164,7 +177,8 @@ impl State {
         };
         let late = || Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation could not start or finish before its deadline");
         let mut ended = Vec::new();
-        for peer in self.peers.iter_mut().flatten().filter(|p| !p.waiting.is_empty()) {
+        for id in self.active() {
+            let Some(peer) = self.peer(id) else { continue };
             let (gone, kept): (Vec<_>, Vec<_>) = peer.waiting.drain(..).partition(|w| is_late(w.end.deadline));
             peer.waiting.extend(kept);
             ended.extend(gone);
@@ -212,7 +226,7 @@ impl State {
             self.over(id, why.clone());
         }
         for tagged in [true, false] {
-            while let Some(at) = self.space(tagged).search_posted(|_| true) {
+            for at in self.space(tagged).search_all(|_| true) {
                 if let Some(recv) = self.withdraw_recv(tagged, at) {
                     self.abandon(&recv, why.clone(), &Label::default(), UNKNOWN);
                 }

@@ -9,6 +9,7 @@ use crate::mr::key::{INDEX_BITS, desc_of};
 use crate::mr::{Access, Attr, Facts, RegionId, Source};
 use crate::prov::av::{Name, SCHEME};
 use crate::prov::info::{Ask, EP_RDM, Info};
+use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 use crate::prov::{self, Offer, Provider, flags};
 use crate::sync::serial::Threading;
@@ -42,7 +43,7 @@ pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
 const SIZE: usize = 65536;
 
 /// What node and service name; none: neither was given.
-fn named(ask: &Ask<'_>) -> Result<Option<String>> {
+fn named(ask: &Ask<'_>, usual: impl FnOnce() -> IpAddr) -> Result<Option<String>> {
     if let Some(whole) = ask.service.filter(|s| s.contains("://")) {
         return match whole.starts_with(SCHEME) {
             true => Ok(Some(whole.into())),
@@ -55,7 +56,7 @@ fn named(ask: &Ask<'_>) -> Result<Option<String>> {
         Some(text) => text.parse::<u16>().map_err(|_| Error::new(errno::ENODATA, format!("service {text:?} is no port number")))?,
     };
     let at = match ask.node {
-        None => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        None => SocketAddr::new(usual(), port),
         Some(node) => {
             let unknown = |why: String| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?}: {why}"));
             let bare = node.trim_start_matches('[').trim_end_matches(']');
@@ -73,6 +74,14 @@ fn named(ask: &Ask<'_>) -> Result<Option<String>> {
 impl Rdm {
     fn providers(&self) -> Result<Vec<&'static dyn Provider>> {
         self.lanes.iter().map(|name| prov::get(Some(name))).collect()
+    }
+
+    /// Where an endpoint listens if nobody says where: as the lane does that has ports.
+    fn usual_ip(&self) -> IpAddr {
+        let ask = Ask { node: None, service: Some("1"), source: true, domain: None, near: None };
+        let listening = self.providers().unwrap_or_default().into_iter().flat_map(|p| p.candidates(&ask)).filter_map(|info| info.src_addr);
+        let mut found = listening.filter_map(|text| text.split_once("://")?.1.parse::<SocketAddr>().ok());
+        found.next().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |at| at.ip())
     }
 
     fn info(&self, ask: &Ask<'_>) -> Result<Info> {
@@ -135,7 +144,7 @@ impl Provider for Rdm {
     fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
         let stub = || Info { prov_name: Some(self.name.into()), ep_type: EP_RDM, ..Info::default() };
         let info = self.info(ask).and_then(|info| {
-            let address = named(ask)?;
+            let address = named(ask, || self.usual_ip())?;
             Ok(if ask.source { Info { src_addr: address, ..info } } else { Info { dest_addr: address, ..info } })
         });
         vec![info.unwrap_or_else(|why| Info { reason: Some(why), ..stub() })]
@@ -194,11 +203,14 @@ impl prov::Domain for Domain {
             Source::File { .. } => facts.base as usize,
         };
         let mut regions = self.regions.lock();
-        let Regions { all, free, count } = &mut *regions;
+        let Regions { all, free, count, by_key } = &mut *regions;
         *count += 1;
         let generation = *count << INDEX_BITS;
         let readable = attr.access.contains(Access::REMOTE_READ) && matches!(attr.source, Source::Iov([_]) | Source::File { .. });
-        let region = Some(Region { generation, ids, site: facts.site, start, base: facts.base, key, readable });
+        let pieces: Box<[Iov]> = if let Source::Iov(iov) = attr.source { iov.into() } else { Box::default() };
+        let (access, policy) = (attr.access, attr.policy);
+        let Facts { site, base, len, .. } = facts;
+        let region = Some(Region { generation, ids, site, start, base, key, len, access, policy, pieces, counter: None, readable });
         let index = match free.pop() {
             Some(index) => index,
             None => {
@@ -208,12 +220,20 @@ impl prov::Domain for Domain {
         };
         if let Some(place) = all.get_mut(index as usize) {
             *place = region;
+            by_key.insert(key, index);
         }
         Ok(RegionId { index, generation, key, desc: desc_of(index, generation, !facts.site.is_host()) })
     }
 
     fn close_region(&self, id: RegionId) -> Result<()> {
-        let ids = self.regions.lock().get(id)?.ids.clone();
+        let ids = {
+            let mut regions = self.regions.lock();
+            let (ids, key) = regions.get(id).map(|r| (r.ids.clone(), r.key))?;
+            if regions.by_key.get(&key) == Some(&id.index) {
+                regions.by_key.remove(&key);
+            }
+            ids
+        };
         for (at, lane) in self.lanes.iter().enumerate() {
             if let Some(of_lane) = ids.get(at).copied().flatten() {
                 lane.domain.close_region(of_lane)?;
@@ -260,6 +280,7 @@ impl prov::Domain for Domain {
                 lane.domain.bind_counter(of_lane, counter.clone())?;
             }
         }
+        self.regions.lock().get(id)?.counter = Some(counter);
         Ok(())
     }
 

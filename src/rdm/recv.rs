@@ -5,7 +5,7 @@
 use super::domain::Domain;
 use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERED_MAX};
 use super::matcher::{At, Want};
-use super::peer::{Id, Phase, Waiting};
+use super::peer::{Id, Waiting};
 use super::send::kept;
 use super::state::{Multi, Op, Recv, State, Unexpected};
 use super::wire::{Head, Label, Offer, Words};
@@ -168,7 +168,7 @@ impl State {
         match self.handle(id, link, parcel) {
             Ok(()) => true,
             Err(e) => {
-                self.broken.push((id, e));
+                self.broken.push((link, e));
                 false
             }
         }
@@ -312,8 +312,7 @@ impl State {
     pub fn send_own(&mut self, waiting: Waiting, label: Label) {
         let Waiting { end, pieces, site, owned, .. } = waiting;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
-        let own = self.peers.iter().flatten().find(|p| matches!(p.phase, Phase::Own));
-        let source = own.map_or(UNSPEC, |p| p.source);
+        let source = self.own_source();
         let number = self.ops.add(Op::Own { end, pieces, site, _owned: owned });
         let message = Unexpected::Own { number, data: label.data };
         match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, end.len)) {

@@ -100,12 +100,13 @@ impl State {
             return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
         }
         let id = self.route(c.peer)?;
-        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Own)) {
-            return Err(Error::new(errno::EOPNOTSUPP, "dest_addr: RMA to the endpoint itself; its memory is this process's own"));
-        }
         let kind = flags::RMA | if dir == Dir::Write { flags::WRITE } else { flags::READ };
         let end = self.end_of(c, kind, local, len, 0);
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
+        if self.own == Some(id) {
+            self.rma_own(domain, dir, (site, local), remote, c, &end);
+            return Ok(());
+        }
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let what = What::Rma { dir, remote: remote.to_vec(), data: c.data };
         let mut waiting = Waiting { end, flags: c.flags, pieces, descs: kept(descs), site, owned: None, what };
@@ -159,7 +160,9 @@ impl State {
     }
 
     pub fn stay_busy(&mut self, id: Id) {
-        if !self.busy.contains(&id) {
+        if let Some(peer) = self.peer(id)
+            && !std::mem::replace(&mut peer.busy, true)
+        {
             self.busy.push(id);
         }
     }

@@ -18,7 +18,7 @@ use crate::prov::op::{Common, Iov, Pieces};
 use crate::prov::queue::{Completion, Failure, Origin, Queue};
 use crate::prov::report::Stats;
 use crate::sys::time;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 /// Sources above this are peers that the address vector does not have.
@@ -160,6 +160,12 @@ pub struct State {
     pub directed: bool,
     pub deliver: bool,
     pub peers: Vec<Option<Box<Peer>>>,
+    pub free_peers: Vec<Id>,
+    /// Peers that are gone and have no index: their records go when there are `bury_at` of them.
+    pub dead: HashSet<Id>,
+    pub bury_at: usize,
+    /// This very endpoint, if it was ever named.
+    pub own: Option<Id>,
     /// Peers by where they listen and their nonces.
     pub by_place: HashMap<std::net::SocketAddr, Vec<Id>>,
     /// By index in the address vector: generation of the index, and the peer.
@@ -174,6 +180,8 @@ pub struct State {
     pub reads: VecDeque<u64>,
     /// Peers that have something to send.
     pub busy: Vec<Id>,
+    /// Peers whose calls are awaited.
+    pub awaiting: Vec<Id>,
     /// Lanes that bring parcels.
     pub ready: Vec<(Id, Arc<Link>)>,
     pub cursor: usize,
@@ -183,7 +191,8 @@ pub struct State {
     pub leaving: Vec<Arc<Link>>,
     pub links: HashMap<usize, Id>,
     pub next_link: usize,
-    pub broken: Vec<(Id, Error)>,
+    /// Lanes whose peers broke the rules.
+    pub broken: Vec<(usize, Error)>,
     pub lent: Vec<(usize, RegionId)>,
     pub torn: Vec<Torn>,
     pub greeters: Vec<Greeter>,
@@ -204,6 +213,12 @@ pub struct State {
 impl State {
     pub fn peer(&mut self, id: Id) -> Option<&mut Peer> {
         self.peers.get_mut(id as usize)?.as_deref_mut()
+    }
+
+    /// Peers that operations may wait for: those with something to send, and those with whom a lane is still to come.
+    pub fn active(&self) -> Vec<Id> {
+        let joining = self.joining.iter().map(|(id, _)| *id);
+        self.busy.iter().copied().chain(joining).chain(self.awaiting.iter().copied()).collect()
     }
 
     pub fn space(&mut self, tagged: bool) -> &mut Space {

@@ -15,6 +15,7 @@ use crate::prov::event::{Event, EventKind};
 use crate::prov::info::Info;
 use crate::prov::{Endpoint, Request};
 use crate::sys::{process, time};
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -132,12 +133,26 @@ impl State {
     #[cold]
     fn reroute(&mut self) {
         let Some(av) = self.av.clone() else { return };
-        self.av_changes = av.changes();
+        let (now, recent) = av.since(self.av_changes);
+        self.av_changes = now;
+        if let Some(recent) = recent {
+            for (index, name) in recent {
+                if let Some(place) = self.routes.get_mut(index as usize) {
+                    *place = place.filter(|(generation, _)| av.get(index).is_ok_and(|(_, g)| g == *generation));
+                }
+                for id in self.by_place.get(&name.socket()).cloned().unwrap_or_default() {
+                    self.set_source(id);
+                    self.bury(id);
+                }
+            }
+            return;
+        }
         for (index, place) in self.routes.iter_mut().enumerate() {
             *place = place.filter(|(generation, _)| av.get(index as u64).is_ok_and(|(_, g)| g == *generation));
         }
         for id in 0..self.peers.len() as Id {
             self.set_source(id);
+            self.bury(id);
         }
     }
 
@@ -178,15 +193,59 @@ impl State {
     }
 
     fn add_peer(&mut self, name: Name) -> Id {
-        let id = self.peers.len() as Id;
+        let id = self.free_peers.pop().unwrap_or_else(|| {
+            self.peers.push(None);
+            (self.peers.len() - 1) as Id
+        });
         let mut peer = Peer::new(name, UNKNOWN | u64::from(id));
         if self.name.is_some_and(|own| name.means(&own)) {
             peer.phase = Phase::Own;
+            self.own = Some(id);
         }
-        self.peers.push(Some(Box::new(peer)));
+        if let Some(place) = self.peers.get_mut(id as usize) {
+            *place = Some(Box::new(peer));
+        }
         self.by_place.entry(name.socket()).or_default().push(id);
         self.set_source(id);
         id
+    }
+
+    /// Counts a peer as dead if nothing is left of it and no index names it; now and then the records of the dead are freed,
+    /// unless messages of theirs still wait.
+    fn bury(&mut self, id: Id) {
+        let dead = |p: &Peer| p.source >= UNKNOWN && p.is_idle();
+        if !self.peer(id).is_some_and(|p| dead(p)) || !self.dead.insert(id) || self.dead.len() < self.bury_at {
+            return;
+        }
+        let from = |m: &Unexpected| match m {
+            Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => Some(*from),
+            Unexpected::Own { .. } => None,
+        };
+        let waiting = [&self.tagged, &self.untagged].into_iter().flat_map(|space| space.each_unexpected()).filter_map(|(.., m)| from(m));
+        let kept: HashSet<Id> = waiting.chain(self.claimed.values().filter_map(|(.., m)| from(m))).collect();
+        let routed: HashSet<Id> = self.routes.iter().flatten().map(|(_, id)| *id).collect();
+        let mut still = HashSet::new();
+        for id in std::mem::take(&mut self.dead) {
+            // It may have come back to life.
+            let Some(peer) = self.peer(id).filter(|p| dead(p)) else { continue };
+            let place = peer.name.socket();
+            if kept.contains(&id) || routed.contains(&id) {
+                still.insert(id);
+                continue;
+            }
+            if let Some(ids) = self.by_place.get_mut(&place) {
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    self.by_place.remove(&place);
+                }
+            }
+            if let Some(record) = self.peers.get_mut(id as usize) {
+                *record = None;
+                self.free_peers.push(id);
+            }
+        }
+        self.bury_at = 2 * still.len() + 64;
+        self.dead = still;
     }
 
     fn open_link(&mut self, domain: &Domain, of: usize) -> Result<Arc<Link>> {
@@ -198,6 +257,7 @@ impl State {
         let queue = self.results.clone();
         ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false })?;
         ep.bind(Binding::Eq(self.events.clone()))?;
+        ep.bind(Binding::Arrivals(number))?;
         ep.bind(Binding::Drivers(self.drivers.clone()))?;
         let options = self.options;
         ep.set_options(&mut |o| *o = options);
@@ -216,6 +276,11 @@ impl State {
         let mut last = Error::new(errno::EHOSTUNREACH, format!("{name}: on another host, and no lane of this endpoint leads there"));
         for (of, lane) in domain.lanes.iter().enumerate().skip(from) {
             if lane.provider.name() == LOCAL && name.host != 0 && name.host != own.host {
+                continue;
+            }
+            if lane.provider.name() != LOCAL && name.host != 0 && name.host != own.host && name.socket().ip().is_loopback() {
+                let words = format!("{name}: an address that only its own host reaches; GDRFAB_TCP_IFACE there chooses another");
+                last = Error::new(errno::EHOSTUNREACH, words);
                 continue;
             }
             let address = address_on(lane.provider.name(), name.socket());
@@ -279,13 +344,20 @@ impl State {
             Some(Phase::Own) => return request.reject(&Refusal::Closing.encode()),
             _ => {}
         }
-        let link = self.open_link(domain, of)?;
-        let data = self.intro(0)?;
-        if let Err(e) = link.ep.accept(request, &data) {
-            self.leaving.push(link);
-            self.redial(id);
-            return Err(e);
-        }
+        let accepted = self.open_link(domain, of).and_then(|link| match link.ep.accept(request, &self.intro(0)?) {
+            Ok(()) => Ok(link),
+            Err(e) => {
+                self.leaving.push(link);
+                Err(e)
+            }
+        });
+        let link = match accepted {
+            Ok(link) => link,
+            Err(e) => {
+                self.redial(id);
+                return Err(e);
+            }
+        };
         self.links.insert(link.number, id);
         self.joining.push((id, link.clone()));
         if let Some(peer) = self.peer(id) {
@@ -302,8 +374,9 @@ impl State {
     fn redial(&mut self, id: Id) {
         if let Some(peer) = self.peer(id) {
             peer.phase = Phase::Fresh;
-            if !peer.waiting.is_empty() {
-                self.stay_busy(id);
+            match peer.waiting.is_empty() {
+                false => self.stay_busy(id),
+                true => self.bury(id),
             }
         }
     }
@@ -356,6 +429,7 @@ impl State {
                     Some(Refusal::Crossed) => {
                         if let Some(peer) = self.peer(id) {
                             peer.phase = Phase::Awaiting { until: time::now_ns() + AWAIT_NS };
+                            self.awaiting.push(id);
                         }
                     }
                     Some(Refusal::Stale) => self.over(id, stale()),
@@ -386,9 +460,11 @@ impl State {
 
     /// A peer whose call is awaited has not called in time.
     pub fn end_waits(&mut self, now: u64) {
-        for id in 0..self.peers.len() as Id {
-            if matches!(self.peer(id).map(|p| &p.phase), Some(Phase::Awaiting { until }) if *until < now) {
-                self.redial(id);
+        for id in std::mem::take(&mut self.awaiting) {
+            match self.peer(id).map(|p| &p.phase) {
+                Some(Phase::Awaiting { until }) if *until < now => self.redial(id),
+                Some(Phase::Awaiting { .. }) => self.awaiting.push(id),
+                _ => {}
             }
         }
     }
@@ -398,6 +474,8 @@ impl State {
     pub fn over(&mut self, id: Id, why: Error) {
         let Some((link, was_ready)) = self.peer(id).map(|p| (p.link().cloned(), p.ready().is_some())) else { return };
         if let Some(link) = link {
+            // While its number still names the peer.
+            self.take_results();
             self.forget_link(&link);
             self.past.add(&link.ep.stats());
             let _ = link.ep.shutdown();
@@ -446,6 +524,7 @@ impl State {
                 }
             }
         }
+        self.bury(id);
     }
 }
 

@@ -7,7 +7,7 @@ use super::domain::Domain;
 use super::frame::DATA_MAX;
 use super::greeter::{Greeter, Request};
 use super::job::Job;
-use super::layout::Segment;
+use super::layout::{MIN_LINES, Segment};
 use super::leaving;
 use super::ops;
 pub use super::ops::Endpoint;
@@ -138,7 +138,9 @@ impl prov::Endpoint for Endpoint {
             return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
         }
         s.bind.check_complete()?;
-        s.segment = Some(Segment::create(config::get().ring_slots as usize)?);
+        let lines = config::get().ring_slots as usize;
+        // One of many, whose rings together should fit a cache.
+        s.segment = Some(Segment::create(if s.bind.is_lane() { MIN_LINES } else { lines })?);
         s.phase = Phase::Enabled;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
         s.settle_fast();

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RMA of an endpoint to itself: copies within the process, whose keys, bounds and rights are checked as a peer's are.
+
+use super::domain::{Domain, Region, Regions};
+use super::peer::End;
+use super::state::State;
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::{self, Site};
+use crate::mr::{Access, PathPolicy, Paths};
+use crate::prov::av::UNSPEC;
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, Iov, RmaIov, parts};
+use crate::prov::queue::Completion;
+use crate::prov::report::{PathReport, Refusals};
+
+/// Bytes that are copied before a region may close.
+const TURN: usize = 1 << 20;
+
+fn refused(code: Code, errno: i32) -> Error {
+    Error::coded(errno, code, Code::words(code.0))
+}
+
+/// The path that copies within the process take.
+fn path_of(site: Site) -> Paths {
+    if site.is_host() { Paths::DIRECT } else { Paths::IPC }
+}
+
+impl Regions {
+    fn of_key(&self, key: u64) -> Result<&Region> {
+        let region = self.by_key.get(&key).and_then(|at| self.all.get(*at as usize)).and_then(Option::as_ref);
+        region.filter(|r| r.key == key).ok_or_else(|| refused(Code::Key, errno::EKEYREJECTED))
+    }
+
+    /// Checks a range that an operation names; gives its region, and the byte where it begins.
+    fn range(&self, r: &RmaIov, need: Access, policy: PathPolicy) -> Result<(&Region, usize)> {
+        let region = self.of_key(r.key)?;
+        let within = |skip: &u64| skip.checked_add(r.len as u64).is_some_and(|end| end <= region.len);
+        let skip = r.addr.checked_sub(region.base).filter(within).ok_or_else(|| refused(Code::Bounds, errno::ERANGE))?;
+        if !region.access.contains(need) {
+            return Err(refused(Code::Access, errno::EACCES));
+        }
+        let path = path_of(region.site);
+        if region.pieces.is_empty() {
+            let words = "a region of a descriptor, which lies nowhere in this process: the endpoint itself cannot copy it";
+            return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
+        }
+        if !policy.allowed().contains(path) || !region.policy.allowed().contains(path) {
+            return Err(refused(Code::Path, errno::EOPNOTSUPP));
+        }
+        Ok((region, skip as usize))
+    }
+}
+
+/// # Safety
+/// Both sides are memory of this process at their sites, for `len` bytes.
+unsafe fn copy(to: (Site, usize), from: (Site, usize), len: usize) -> Result<()> {
+    // SAFETY: the caller's promise; ranges of the host's may overlap.
+    unsafe {
+        match (to.0.is_host(), from.0.is_host()) {
+            (true, true) => {
+                std::ptr::copy(from.1 as *const u8, to.1 as *mut u8, len);
+                Ok(())
+            }
+            (true, false) => from.0.load(to.1 as *mut u8, from.1 as u64, len),
+            (false, true) => to.0.store(to.1 as u64, from.1 as *const u8, len),
+            (false, false) if to.0.iface == from.0.iface => {
+                hmem::get(to.0.iface)?.copy(to.0.device, hmem::Dir::Within, to.1 as u64, from.1 as u64, len)
+            }
+            (false, false) => {
+                let mut bytes = vec![0u8; len];
+                from.0.load(bytes.as_mut_ptr(), from.1 as u64, len)?;
+                to.0.store(to.1 as u64, bytes.as_ptr(), len)
+            }
+        }
+    }
+}
+
+/// Moves the bytes of an operation; nothing of it, if any piece is refused.
+fn run(domain: &Domain, dir: Dir, local: (Site, &[Iov]), remote: &[RmaIov], policy: PathPolicy) -> Result<Paths> {
+    let need = if dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+    let mut path = Paths::DIRECT;
+    for r in remote {
+        path = path_of(domain.regions.lock().range(r, need, policy)?.0.site);
+    }
+    let mut at = 0;
+    for r in remote {
+        let mut done = 0;
+        while done < r.len {
+            let n = (r.len - done).min(TURN);
+            let part = RmaIov { addr: r.addr.wrapping_add(done as u64), len: n, key: r.key };
+            // The region stays as long as the lock is held.
+            let regions = domain.regions.lock();
+            let (region, skip) = regions.range(&part, need, policy)?;
+            for (there, run) in parts(&region.pieces, skip, n) {
+                let mut moved = 0;
+                for (here, m) in parts(local.1, at, run) {
+                    let (here, there) = ((local.0, here), (region.site, there + moved));
+                    let (to, from) = if dir == Dir::Write { (there, here) } else { (here, there) };
+                    // SAFETY: the local pieces are the C caller's promise, the region's were registered for this and it is open.
+                    unsafe { copy(to, from, m) }.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
+                    moved += m;
+                }
+                at += run;
+            }
+            done += n;
+        }
+        let regions = domain.regions.lock();
+        if dir == Dir::Write
+            && let Ok(Some(counter)) = regions.of_key(r.key).map(|r| r.counter.as_ref())
+        {
+            counter.add(1);
+        }
+    }
+    Ok(path)
+}
+
+impl State {
+    /// The index by which this endpoint knows itself.
+    pub fn own_source(&self) -> u64 {
+        self.own.and_then(|id| self.peers.get(id as usize)).and_then(Option::as_deref).map_or(UNSPEC, |p| p.source)
+    }
+
+    /// An RMA operation to this very endpoint, which is over when this returns.
+    pub fn rma_own(&mut self, domain: &Domain, dir: Dir, local: (Site, &[Iov]), remote: &[RmaIov], c: &Common, end: &End) {
+        match run(domain, dir, local, remote, self.options.policy) {
+            Ok(path) => {
+                self.past.moved(path, end.len);
+                if dir == Dir::Write && c.flags & flags::REMOTE_CQ_DATA != 0 {
+                    let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
+                    let entry = Completion { context: 0, flags: kind, len: end.len, buf: 0, data: c.data };
+                    self.told_of_write(entry, self.own_source());
+                }
+                self.succeed(end);
+            }
+            Err(e) => self.fail(end, e),
+        }
+    }
+
+    /// Which path operations to this very endpoint take.
+    pub fn report_own(&self, domain: &Domain, key: u64) -> Result<PathReport> {
+        let regions = domain.regions.lock();
+        let region = regions.of_key(key)?;
+        let mut refusals = Refusals::refused("the endpoint itself is meant, and copies within its process");
+        let possible = RmaIov { addr: region.base, len: 0, key };
+        let refusal = regions.range(&possible, Access::empty(), self.options.policy).err();
+        let path = path_of(region.site);
+        let place = if path == Paths::DIRECT { &mut refusals.direct } else { &mut refusals.ipc };
+        *place = refusal;
+        let paths = refusals.possible();
+        let text = format!("to this very endpoint, {} memory: by copies within the process\n{}", region.site, refusals.lines(paths));
+        Ok(PathReport { path: paths, paths, offered: path, refusals, text })
+    }
+}

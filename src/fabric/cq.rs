@@ -125,6 +125,19 @@ impl Cq {
         Some(entries.take(count, each))
     }
 
+    /// As `read_ready`, with where each entry came from.
+    #[inline(always)]
+    pub(super) fn read_ready_from(&self, count: usize, each: impl FnMut(usize, &Completion, Origin)) -> Option<Taken> {
+        // SAFETY: as in `read_ready`.
+        let mut entries = unsafe { self.queue.promised() }?;
+        let turn = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
+        if entries.is_empty() || turn & 63 == 0 || count == 0 || self.descriptor.is_armed() {
+            return None;
+        }
+        self.full_turns.store(turn, Ordering::Relaxed);
+        Some(entries.take_from(count, each))
+    }
+
     /// The endpoints' turn, even if the device always has something.
     #[cold]
     #[inline(never)]

@@ -24,7 +24,13 @@ fn choose(threading: Threading, format: CqFormat) -> (&'static CqOps, &'static R
         CqFormat::Context => of_format::<ContextEntry>(threading),
         CqFormat::Msg => of_format::<MsgEntry>(threading),
         CqFormat::Data => of_format::<DataEntry>(threading),
-        CqFormat::Tagged => (const { &CqOps { read: tagged } }, of_format::<TaggedEntry>(threading).1),
+        CqFormat::Tagged => {
+            let ops = match threading {
+                Threading::Safe => const { &CqOps { read: tagged } },
+                Threading::Promised(_) => const { &CqOps { read: ready_tagged } },
+            };
+            (ops, const { &Rest { due, after: after::<TaggedEntry>, queue: tagged } })
+        }
     }
 }
 
@@ -128,6 +134,28 @@ unsafe extern "C" fn queue<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
 unsafe extern "C" fn tagged(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the caller's promise, handed on.
     unsafe { read_from(cq, buf, count, std::ptr::null_mut()) }
+}
+
+/// As `ready` of entries with their tags.
+///
+/// # Safety
+/// As for `ready`.
+unsafe extern "C" fn ready_tagged(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: the caller's promise, handed on.
+    unsafe {
+        if buf.is_null() {
+            return tagged(cq, buf, count);
+        }
+        let q = of(cq);
+        match q.read_ready_from(count, |i, c, from| TaggedEntry::put_from(buf, i, c, from)) {
+            Some(taken) => outcome(cq, taken),
+            None if q.may_arrive(count) => match q.sole::<TaggedEntry>() {
+                Some((ep, read)) => read(cq, buf, count, ep),
+                None => tagged(cq, buf, count),
+            },
+            None => tagged(cq, buf, count),
+        }
+    }
 }
 
 /// gdrfab_cq_read() in any format, with the index of each entry's peer.

@@ -18,6 +18,7 @@ use super::request::Request;
 use super::source::Source;
 use crate::error::{Error, Result, errno};
 use crate::mr::{Access, Attr, Facts, RegionId};
+use crate::sync::cursor::Brief;
 use crate::sync::gate::Fences;
 use crate::sync::serial::Threading;
 use crate::sys::epoll::Poller;
@@ -270,8 +271,24 @@ pub trait Lane {
     /// The pieces can be read.
     unsafe fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool>;
 
-    /// A turn of progress. Parcels that came go to `each` in their order; false: this one stays, and so do those behind it.
-    fn take(&self, force: bool, each: &mut dyn FnMut(&dyn Parcel) -> bool);
+    /// As `put` for few words and few bytes, where that takes nothing but a store. False: nothing was done, and `put` is to be asked.
+    ///
+    /// # Safety
+    /// The bytes can be read.
+    unsafe fn put_brief(&self, _words: &[u64], _from: *const u8, _len: usize) -> bool {
+        false
+    }
+
+    /// A turn of progress. Parcels that came go to `each` in their order.
+    fn take(&self, force: bool, each: &mut dyn Taker);
+}
+
+/// Who takes parcels. False: this one stays, and so do those behind it.
+pub trait Taker {
+    fn take(&mut self, parcel: &dyn Parcel) -> bool;
+
+    /// One that lies in a line of a ring.
+    fn take_brief(&mut self, parcel: Brief<'_>) -> bool;
 }
 
 /// What a lane has brought: the peer's, and so not to be trusted.
@@ -293,6 +310,25 @@ pub trait Parcel {
     /// # Safety
     /// `to` can be written for `len` bytes.
     unsafe fn copy(&self, skip: usize, to: *mut u8, len: usize);
+}
+
+impl Parcel for Brief<'_> {
+    fn words(&self) -> usize {
+        Brief::words(self)
+    }
+
+    fn word(&self, i: usize) -> u64 {
+        if i < Brief::words(self) { self.raw_word(i) } else { 0 }
+    }
+
+    fn len(&self) -> usize {
+        Brief::len(self)
+    }
+
+    unsafe fn copy(&self, skip: usize, to: *mut u8, len: usize) {
+        // SAFETY: `to` is writable for `len`, by the caller's promise.
+        unsafe { self.copy_part(skip, to, len) }
+    }
 }
 
 fn no_effort() -> Error {

@@ -2,12 +2,13 @@
 //! Entries of the tables of operations that try a fast path first: once for all providers.
 
 use super::op::One;
-use super::ops::{EpHead, Inject, InjectWrite, Message, Rma};
+use super::ops::{EpHead, Inject, InjectTagged, InjectWrite, Message, RecvTagged, Rma, Tagged};
 use crate::guard::attempt;
 use std::ffi::c_void;
 
 /// The fast path of an entry of type `F`: what it does with an operation of one piece on each side, and who takes what it
-/// declines. The entries themselves are `fast_rma`, `fast_inject_write`, `fast_message` and `fast_inject`.
+/// declines. The entries themselves are `fast_rma`, `fast_inject_write`, `fast_message` and so on. Of a message, `One` has the
+/// peer as its address and the tag as its key.
 pub trait FastPath<F> {
     /// What the provider gives with its table.
     type Of;
@@ -92,7 +93,7 @@ pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
     peer_addr: u64,
     context: *mut c_void,
 ) -> isize {
-    let one = One { buf: buf as usize, len, addr: 0, key: 0, desc: desc as u64, context: context as usize };
+    let one = One { buf: buf as usize, len, addr: peer_addr, key: 0, desc: desc as u64, context: context as usize };
     // SAFETY: the caller's promise, handed on.
     unsafe {
         match post_fast::<Message, P>(ep, one) {
@@ -106,12 +107,91 @@ pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
 /// As for `fast_rma`.
 #[inline(never)]
 pub unsafe extern "C" fn fast_inject<P: FastPath<Inject>>(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64) -> isize {
-    let one = One { buf: buf as usize, len, addr: 0, key: 0, desc: 0, context: 0 };
+    let one = One { buf: buf as usize, len, addr: dest_addr, key: 0, desc: 0, context: 0 };
     // SAFETY: the caller's promise, handed on.
     unsafe {
         match post_fast::<Inject, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, dest_addr),
+        }
+    }
+}
+
+/// gdrfab_tsend().
+///
+/// # Safety
+/// As for `fast_rma`.
+#[inline(never)]
+pub unsafe extern "C" fn fast_tagged<P: FastPath<Tagged>>(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: u64,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    let one = One { buf: buf as usize, len, addr: dest_addr, key: tag, desc: desc as u64, context: context as usize };
+    // SAFETY: the caller's promise, handed on.
+    unsafe {
+        match post_fast::<Tagged, P>(ep, one) {
+            Some(rc) => rc,
+            None => P::NEXT(ep, buf, len, desc, dest_addr, tag, context),
+        }
+    }
+}
+
+/// # Safety
+/// As for `fast_rma`.
+#[inline(never)]
+pub unsafe extern "C" fn fast_inject_tagged<P: FastPath<InjectTagged>>(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    dest_addr: u64,
+    tag: u64,
+) -> isize {
+    let one = One { buf: buf as usize, len, addr: dest_addr, key: tag, desc: 0, context: 0 };
+    // SAFETY: the caller's promise, handed on.
+    unsafe {
+        match post_fast::<InjectTagged, P>(ep, one) {
+            Some(rc) => rc,
+            None => P::NEXT(ep, buf, len, dest_addr, tag),
+        }
+    }
+}
+
+/// gdrfab_trecv(), whose fast path gets the bits to ignore besides.
+pub trait FastRecv {
+    /// What the provider gives with its table.
+    type Of;
+    const NEXT: RecvTagged;
+
+    /// # Safety
+    /// As for `FastPath::post`.
+    unsafe fn post(of: &Self::Of, one: One, ignore: u64) -> Option<isize>;
+}
+
+/// # Safety
+/// As for `fast_rma`.
+#[inline(never)]
+pub unsafe extern "C" fn fast_recv_tagged<P: FastRecv>(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    src_addr: u64,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    let one = One { buf: buf as usize, len, addr: src_addr, key: tag, desc: desc as u64, context: context as usize };
+    // SAFETY: the caller's promise, handed on; what the provider gave with its table lives as long as the head.
+    unsafe {
+        let (head, of) = (&*ep, &*(*ep).of().cast::<P::Of>());
+        match attempt(|| if head.is_here() { P::post(of, one, ignore) } else { None }) {
+            Some(rc) => rc,
+            None => P::NEXT(ep, buf, len, desc, src_addr, tag, ignore, context),
         }
     }
 }

@@ -27,7 +27,7 @@ pub mod tcp;
 pub mod verbs;
 pub mod waiter;
 
-pub use contract::{Domain, Endpoint, Lane, Listener, Offer, Parcel, Provider};
+pub use contract::{Domain, Endpoint, Lane, Listener, Offer, Parcel, Provider, Taker};
 pub use event::{Event, EventKind, EventQueue};
 pub use pep::PassiveEndpoint;
 pub use queue::{Completion, Counter, Queue};

@@ -6,7 +6,7 @@
 //! Entries are `extern "C"` with the parameters of the exported function, so that the call is one jump with every argument
 //! where it lies already; and what they do, they do inside of `guard::hold`, because nobody above them would.
 
-use super::queue::{Completion, Queue};
+use super::queue::{Completion, Origin, Queue};
 use crate::error::{Error, Result, errno};
 use crate::sys::process;
 use std::ffi::c_void;
@@ -161,6 +161,16 @@ pub trait Entry: Sized {
         // SAFETY: the caller's promise.
         unsafe { buf.cast::<Self>().add(i).write_unaligned(Self::of(c)) }
     }
+
+    /// As `put`, of an entry that came from there.
+    ///
+    /// # Safety
+    /// As for `put`.
+    #[inline(always)]
+    unsafe fn put_from(buf: *mut c_void, i: usize, c: &Completion, _from: Origin) {
+        // SAFETY: handed on.
+        unsafe { Self::put(buf, i, c) }
+    }
 }
 
 #[repr(C)]
@@ -221,6 +231,12 @@ impl Entry for TaggedEntry {
     fn of(c: &Completion) -> Self {
         TaggedEntry { data: DataEntry::of(c), tag: 0 }
     }
+
+    #[inline(always)]
+    unsafe fn put_from(buf: *mut c_void, i: usize, c: &Completion, from: Origin) {
+        // SAFETY: the caller's promise.
+        unsafe { buf.cast::<Self>().add(i).write_unaligned(TaggedEntry { data: DataEntry::of(c), tag: from.tag }) }
+    }
 }
 
 /// As `put`, with the tag if the format has one.
@@ -232,7 +248,7 @@ pub unsafe fn put_from(format: CqFormat, buf: *mut c_void, i: usize, c: &Complet
     // SAFETY: handed on.
     unsafe {
         match format {
-            CqFormat::Tagged => buf.cast::<TaggedEntry>().add(i).write_unaligned(TaggedEntry { data: DataEntry::of(c), tag }),
+            CqFormat::Tagged => TaggedEntry::put_from(buf, i, c, Origin { tag, ..Origin::NONE }),
             other => put(other, buf, i, c),
         }
     }

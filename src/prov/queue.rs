@@ -180,17 +180,36 @@ impl Entries {
         Taken::Some(n)
     }
 
+    /// As `take`, with where each entry came from.
+    #[inline(always)]
+    pub fn take_from(&mut self, count: usize, mut each: impl FnMut(usize, &Completion, Origin)) -> Taken {
+        let head = self.head;
+        let origins = std::mem::take(&mut self.origins);
+        let mask = origins.len().wrapping_sub(1);
+        let origin = |number: usize| origins.get(number & mask).filter(|(of, _)| *of == number).map_or(Origin::NONE, |(_, from)| *from);
+        let taken = self.take(count, |i, c| each(i, c, origin(head.wrapping_add(i))));
+        self.origins = origins;
+        taken
+    }
+
     /// As `append`.
+    #[inline(always)]
     fn append_from(&mut self, done: Completion, from: Origin) {
         self.append(done);
         if self.origins.is_empty() {
-            self.origins = vec![(usize::MAX, Origin::NONE); self.ring.len()].into();
+            self.make_origins();
         }
         let number = self.tail.wrapping_sub(1);
         let mask = self.origins.len() - 1;
         if let Some(place) = self.origins.get_mut(number & mask) {
             *place = (number, from);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_origins(&mut self) {
+        self.origins = vec![(usize::MAX, Origin::NONE); self.ring.len()].into();
     }
 
     /// Of entry `number`.
@@ -272,6 +291,7 @@ impl Queue {
     }
 
     /// As `push`, whether there is room or not.
+    #[inline(always)]
     pub fn push_from(&self, done: Completion, from: Origin) {
         {
             let mut e = self.entries.lock();
@@ -363,15 +383,9 @@ impl Queue {
     }
 
     /// As `take`, with where each entry came from.
-    pub fn take_from(&self, count: usize, mut each: impl FnMut(usize, &Completion, Origin)) -> Taken {
-        let mut e = self.entries.lock();
-        let head = e.head;
-        let origins = std::mem::take(&mut e.origins);
-        let mask = origins.len().wrapping_sub(1);
-        let origin = |number: usize| origins.get(number & mask).filter(|(of, _)| *of == number).map_or(Origin::NONE, |(_, from)| *from);
-        let taken = e.take(count, |i, c| each(i, c, origin(head.wrapping_add(i))));
-        e.origins = origins;
-        taken
+    #[inline]
+    pub fn take_from(&self, count: usize, each: impl FnMut(usize, &Completion, Origin)) -> Taken {
+        self.entries.lock().take_from(count, each)
     }
 
     /// The failure at the head, if there is one.

@@ -2,6 +2,7 @@
 //! A connectionless endpoint: the calls of the layer above, each under the endpoint's lock.
 
 use super::domain::Domain;
+use super::fast;
 use super::matcher::Matcher;
 use super::state::{Op, Ops, State, UNKNOWN};
 use super::wire::Label;
@@ -11,6 +12,7 @@ use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Bindings, Options};
 use crate::prov::info::Info;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
+use crate::prov::ops::EpOps;
 use crate::prov::queue::Queue;
 use crate::prov::report::{PathReport, Stats};
 use crate::prov::{self, EventQueue, Request, flags};
@@ -28,7 +30,7 @@ const RESULTS: usize = 1 << 30;
 pub struct Endpoint {
     domain: Arc<Domain>,
     source: Option<SocketAddr>,
-    state: Serial<State>,
+    pub(super) state: Serial<State>,
 }
 
 fn connectionless() -> Error {
@@ -48,6 +50,8 @@ impl Endpoint {
             closed: false,
             directed: info.caps & flags::DIRECTED_RECV != 0,
             deliver: false,
+            quick_send: false,
+            quick_recv: false,
             peers: Vec::new(),
             free_peers: Vec::new(),
             dead: HashSet::new(),
@@ -85,6 +89,18 @@ impl Endpoint {
             sleepers: 0,
         };
         Ok(Endpoint { source, state: Serial::new(domain.threading, state), domain })
+    }
+}
+
+impl Endpoint {
+    /// A turn of progress where calls do not overlap.
+    ///
+    /// # Safety
+    /// As for `Serial::reach` without locks.
+    #[inline(always)]
+    pub(super) unsafe fn turn(&self) {
+        // SAFETY: handed on.
+        unsafe { self.state.reach::<false>() }.progress(&self.domain, false);
     }
 }
 
@@ -130,7 +146,12 @@ impl prov::Endpoint for Endpoint {
         s.greeters = greeters;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
         s.enabled = true;
+        s.settle_quick();
         Ok(())
+    }
+
+    fn ops(&self) -> Option<(&'static EpOps, *const ())> {
+        Some((fast::choose(self.domain.threading), (&raw const *self).cast()))
     }
 
     fn connect(&self, _address: &str, _data: &[u8]) -> Result<()> {
@@ -304,6 +325,7 @@ impl prov::Endpoint for Endpoint {
     fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
         let mut s = self.state.lock();
         change(&mut s.options);
+        s.settle_quick();
         let options = s.options;
         s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.ep.set_options(&mut |o| *o = options));
     }

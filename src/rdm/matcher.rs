@@ -6,6 +6,7 @@
 //! "any source" is learned as a class, in which a hash finds the oldest candidate; an arrival asks each class and takes the
 //! oldest of what they give. Beyond eight masks the rest is one list, walked in order.
 
+use super::posted::{Key, NONE, Posted};
 use crate::prov::av::UNSPEC;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,7 +15,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 const CLASSES: usize = 8;
 /// The class of receives with other masks.
 const OTHERS: u8 = CLASSES as u8;
-const NONE: u32 = u32::MAX;
 
 /// What a receive is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +44,10 @@ struct Class {
 }
 
 impl Class {
+    #[inline(always)]
     fn key(&self, class: usize, source: u64, tag: u64) -> Key {
         Key { class: class as u8, source: if self.any { 0 } else { source }, tag: tag & !self.ignore }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    class: u8,
-    source: u64,
-    tag: u64,
 }
 
 /// Folded multiplications with secret numbers: peers choose tags, and must not choose where they fall.
@@ -210,9 +204,7 @@ const EMPTY: Ends = Ends { first: NONE, last: NONE };
 /// `R`: a posted receive, `U`: an unexpected message.
 pub struct Matcher<R, U> {
     classes: Vec<Class>,
-    posted: Nodes<R, 1>,
-    /// Each receive is in one list.
-    wanting: HashMap<Key, Ends, Mixer>,
+    posted: Posted<R>,
     unexpected: Nodes<U, { CLASSES + 1 }>,
     /// Each message is in a list of each class, and behind those in the list of all.
     waiting: HashMap<Key, Ends, Mixer>,
@@ -226,8 +218,7 @@ impl<R, U> Default for Matcher<R, U> {
     fn default() -> Self {
         Matcher {
             classes: Vec::new(),
-            posted: Nodes::new(),
-            wanting: HashMap::default(),
+            posted: Posted::new(),
             unexpected: Nodes::new(),
             waiting: HashMap::default(),
             everything: EMPTY,
@@ -253,11 +244,18 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// The class of a receive, learned if there is room for one more.
+    #[inline(always)]
     fn class_of(&mut self, want: &Want) -> Option<usize> {
         let any = want.source == UNSPEC;
-        if let Some(c) = self.classes.iter().position(|c| c.ignore == want.ignore && c.any == any) {
-            return Some(c);
+        match self.classes.iter().position(|c| c.ignore == want.ignore && c.any == any) {
+            Some(c) => Some(c),
+            None => self.learn(want, any),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn learn(&mut self, want: &Want, any: bool) -> Option<usize> {
         if self.classes.len() == CLASSES {
             return None;
         }
@@ -275,21 +273,24 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// Posts a receive, for which no message waits.
+    #[inline]
     pub fn post(&mut self, want: Want, item: R) -> At {
         let key = match self.class_of(&want) {
-            Some(c) => {
-                self.classes[c].posted += 1;
-                self.classes[c].key(c, want.source, want.tag)
-            }
+            Some(c) => match self.classes.get_mut(c) {
+                Some(class) => {
+                    class.posted += 1;
+                    class.key(c, want.source, want.tag)
+                }
+                None => OTHER_KEY,
+            },
             None => OTHER_KEY,
         };
         let number = self.number();
-        let at = self.posted.add(number, want, item);
-        self.posted.link(0, self.wanting.entry(key).or_insert(EMPTY), at);
-        At(at)
+        At(self.posted.add(key, number, (want.source, want.tag, want.ignore), item))
     }
 
     /// The oldest receive that a message from `source` with `tag` fits.
+    #[inline]
     pub fn find_posted(&self, source: u64, tag: u64) -> Option<At> {
         let mut best = NONE;
         let mut number = u64::MAX;
@@ -298,70 +299,63 @@ impl<R, U> Matcher<R, U> {
                 continue;
             }
             self.probe();
-            if let Some(ends) = self.wanting.get(&class.key(c, source, tag)) {
-                let n = self.posted.number(ends.first);
-                if n < number {
-                    (best, number) = (ends.first, n);
-                }
+            let first = self.posted.first(&class.key(c, source, tag), || {});
+            if let Some(node) = self.posted.get(first)
+                && node.number < number
+            {
+                (best, number) = (first, node.number);
             }
         }
-        if self.classes.len() == CLASSES
-            && let Some(ends) = self.wanting.get(&OTHER_KEY)
-        {
-            let mut at = ends.first;
-            while let Some(node) = self.posted.get(at).filter(|n| n.number < number) {
-                self.probe();
-                if node.want.takes(source, tag) {
-                    best = at;
-                    break;
-                }
-                at = node.links[0].behind;
-            }
+        if self.classes.len() == CLASSES {
+            best = self.find_other(source, tag, best, number);
         }
         (best != NONE).then_some(At(best))
     }
 
-    pub fn posted(&mut self, at: At) -> Option<&mut R> {
-        self.posted.get_mut(at.0).map(|n| &mut n.item)
+    /// The same among receives with other masks that are older than number `number`.
+    #[cold]
+    fn find_other(&self, source: u64, tag: u64, best: u32, number: u64) -> u32 {
+        let mut at = self.posted.first(&OTHER_KEY, || {});
+        while let Some(node) = self.posted.get(at).filter(|n| n.number < number) {
+            self.probe();
+            if (Want { source: node.source, tag: node.tag, ignore: node.ignore }).takes(source, tag) {
+                return at;
+            }
+            at = self.posted.behind(at);
+        }
+        best
     }
 
+    #[inline(always)]
+    pub fn posted(&mut self, at: At) -> Option<&mut R> {
+        self.posted.get_mut(at.0).and_then(|n| n.item.as_mut())
+    }
+
+    #[inline]
     pub fn remove_posted(&mut self, at: At) -> Option<R> {
-        let want = self.posted.get(at.0)?.want;
-        let key = match self.class_of(&want) {
-            Some(c) => {
-                self.classes[c].posted -= 1;
-                self.classes[c].key(c, want.source, want.tag)
-            }
-            None => OTHER_KEY,
-        };
-        if let Some(ends) = self.wanting.get_mut(&key) {
-            self.posted.unlink(0, ends, at.0);
-            if ends.first == NONE {
-                self.wanting.remove(&key);
-            }
+        let class = usize::from(self.posted.get(at.0)?.class());
+        if let Some(class) = self.classes.get_mut(class) {
+            class.posted -= 1;
         }
-        self.posted.take(at.0).map(|n| n.item)
+        self.posted.take(at.0)
     }
 
     /// The first posted receive for which `which` holds, and what it was for; in no particular order.
     pub fn search_posted(&self, mut which: impl FnMut(&R) -> bool) -> Option<At> {
-        let found = self.posted.all.iter().position(|n| n.as_ref().is_some_and(|n| which(&n.item)))?;
-        Some(At(found as u32))
+        self.posted.each().find(|(.., r)| which(r)).map(|(at, ..)| At(at))
     }
 
     /// Receives that only messages of `source` can fill.
     pub fn posted_for(&self, source: u64) -> Vec<At> {
-        let waiting = self.posted.all.iter().enumerate().filter(|(_, n)| n.as_ref().is_some_and(|n| n.want.source == source));
-        waiting.map(|(at, _)| At(at as u32)).collect()
+        self.posted.each().filter(|(_, n, _)| n.source == source).map(|(at, ..)| At(at)).collect()
     }
 
     pub fn search_all(&self, mut which: impl FnMut(&R) -> bool) -> Vec<At> {
-        let waiting = self.posted.all.iter().enumerate().filter(|(_, n)| n.as_ref().is_some_and(|n| which(&n.item)));
-        waiting.map(|(at, _)| At(at as u32)).collect()
+        self.posted.each().filter(|(.., r)| which(r)).map(|(at, ..)| At(at)).collect()
     }
 
     pub fn each_posted(&self) -> impl Iterator<Item = &R> {
-        self.posted.all.iter().flatten().map(|n| &n.item)
+        self.posted.each().map(|(.., r)| r)
     }
 
     /// Keeps a message for which no receive waits.
@@ -444,9 +438,10 @@ impl<R, U> Matcher<R, U> {
     }
 
     pub fn posted_count(&self) -> usize {
-        self.posted.count
+        self.posted.len()
     }
 
+    #[inline(always)]
     pub fn unexpected_count(&self) -> usize {
         self.unexpected.count
     }

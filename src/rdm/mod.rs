@@ -7,10 +7,12 @@
 
 mod domain;
 mod endpoint;
+mod fast;
 mod limits;
 pub mod matcher;
 mod own;
 mod peer;
+mod posted;
 mod progress;
 mod provider;
 mod recv;

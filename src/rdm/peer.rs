@@ -2,7 +2,7 @@
 //! What an endpoint knows of a peer once it was used: its name, the lane that leads to it, what waits for the lane, and the
 //! grants of both sides.
 
-use super::limits::{FIRST_GRANT, GRANT_LIMIT, MOST_GRANT};
+use super::limits::{EAGER_MAX, FIRST_GRANT, GRANT_LIMIT, HEAD, MOST_GRANT};
 use super::wire::{Label, OVERHEAD, Words};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -10,6 +10,7 @@ use crate::prov::av::Name;
 use crate::prov::op::{Dir, Pieces, RmaIov};
 use crate::prov::{Endpoint, Lane, Listener};
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The number of a peer at this endpoint.
@@ -18,15 +19,35 @@ pub type Id = u32;
 /// An endpoint of a provider that leads to one peer.
 pub struct Link {
     pub ep: Box<dyn Endpoint>,
+    /// Of `ep`: its lane, found once.
+    lane: Option<NonNull<dyn Lane>>,
     /// Which of the domain's lanes it is of.
     pub of: usize,
     /// What its events name.
     pub number: usize,
+    /// Bytes up to which a message goes as one parcel.
+    pub eager_max: usize,
 }
 
+// SAFETY: `lane` is a part of `ep`, which is both.
+unsafe impl Send for Link {}
+// SAFETY: as above.
+unsafe impl Sync for Link {}
+
 impl Link {
-    pub fn lane(&self) -> Result<&dyn Lane> {
-        self.ep.lane().ok_or_else(|| Error::fixed(errno::EOPNOTSUPP, "a provider whose endpoints are no lanes"))
+    pub fn new(ep: Box<dyn Endpoint>, of: usize, number: usize) -> Link {
+        let eager_max = ep.lane().map_or(0, |lane| lane.max().saturating_sub(HEAD).min(EAGER_MAX));
+        let lane = ep.lane().map(|lane| {
+            // SAFETY: only the lifetime changes; it lies in what `ep` owns, and that stays as long as the link (`lane` below).
+            NonNull::from(unsafe { std::mem::transmute::<&dyn Lane, &'static dyn Lane>(lane) })
+        });
+        Link { ep, lane, of, number, eager_max }
+    }
+
+    #[inline(always)]
+    pub fn lane(&self) -> Option<&dyn Lane> {
+        // SAFETY: it lies in what `ep` owns, which is never replaced; borrowed no longer than the link.
+        self.lane.map(|lane| unsafe { &*lane.as_ptr() })
     }
 }
 
@@ -138,6 +159,18 @@ impl Credit {
         Ok(())
     }
 
+    /// A message comes and is matched at once, of which nobody need be told: false if it is not that simple, and nothing was done.
+    #[inline(always)]
+    pub fn passes(&mut self, len: usize) -> bool {
+        let bytes = len as u64 + OVERHEAD;
+        let (came, consumed) = (self.came + bytes, self.consumed + bytes);
+        if came - self.told > self.grant || consumed - self.told >= self.grant / 2 {
+            return false;
+        }
+        (self.came, self.consumed) = (came, consumed);
+        true
+    }
+
     /// A message was matched. Gives what to tell the peer, when it is worth it; `widen`: how much more may be granted.
     #[inline]
     pub fn consumed(&mut self, len: usize, widen: impl FnOnce(u64) -> bool) -> Option<Words> {
@@ -145,6 +178,12 @@ impl Credit {
         if self.consumed - self.told < self.grant / 2 {
             return None;
         }
+        self.tell(widen)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell(&mut self, widen: impl FnOnce(u64) -> bool) -> Option<Words> {
         // It uses what it has.
         if self.grant < MOST_GRANT && widen(self.grant) {
             self.grant *= 2;

@@ -9,14 +9,35 @@ use super::state::{Op, State, UNKNOWN};
 use super::wire::Label;
 use crate::error::{Code, Error, errno};
 use crate::prov::av::UNSPEC;
-use crate::prov::flags;
 use crate::prov::queue::{Completion, Taken};
+use crate::prov::{Parcel, Taker, flags};
+use crate::sync::cursor::Brief;
 use crate::sys::time;
 
 /// Lanes that are looked at in every turn; of more, a part each time.
 const LANES: usize = 16;
 /// Ticks between two looks at what is rare.
 const LOOK: u64 = 100_000;
+
+/// Takes what one lane brings.
+struct Hand<'a> {
+    of: &'a mut State,
+    id: Id,
+    link: usize,
+    brought: bool,
+}
+
+impl Taker for Hand<'_> {
+    fn take(&mut self, parcel: &dyn Parcel) -> bool {
+        self.brought = true;
+        self.of.on_parcel(self.id, self.link, parcel)
+    }
+
+    fn take_brief(&mut self, parcel: Brief<'_>) -> bool {
+        self.brought = true;
+        self.of.on_brief(self.id, &parcel) || self.of.on_parcel(self.id, self.link, &parcel)
+    }
+}
 
 impl State {
     pub fn progress(&mut self, domain: &Domain, force: bool) {
@@ -47,14 +68,11 @@ impl State {
                 _ => break,
             };
             let Some((id, link)) = ready.get(at) else { continue };
-            let (id, mut brought) = (*id, false);
-            if let Ok(lane) = link.lane() {
-                lane.take(force, &mut |parcel| {
-                    brought = true;
-                    self.on_parcel(id, link.number, parcel)
-                });
+            let mut hand = Hand { of: self, id: *id, link: link.number, brought: false };
+            if let Some(lane) = link.lane() {
+                lane.take(force, &mut hand);
             }
-            if brought && at >= LANES {
+            if hand.brought && at >= LANES {
                 ready.swap(at, (self.turns as usize).wrapping_mul(7) % LANES);
             }
         }
@@ -189,7 +207,7 @@ impl State {
             .into_iter()
             .flat_map(|tagged| {
                 let space = if tagged { &self.tagged } else { &self.untagged };
-                space.search_all(|recv| is_late(recv.deadline)).into_iter().map(move |at| (tagged, at))
+                space.search_all(|recv| is_late(recv.deadline())).into_iter().map(move |at| (tagged, at))
             })
             .collect();
         self.earliest = next;
@@ -241,6 +259,7 @@ impl State {
         self.greeters.clear();
         self.claimed.clear();
         self.closed = true;
+        self.settle_quick();
         self.take_back(domain);
     }
 }

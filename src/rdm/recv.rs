@@ -7,7 +7,7 @@ use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERED_MAX};
 use super::matcher::{At, Want};
 use super::peer::{Id, Waiting};
 use super::send::kept;
-use super::state::{Multi, Op, Recv, State, Unexpected};
+use super::state::{More, Multi, Op, Recv, State, Unexpected};
 use super::wire::{Head, Label, Offer, Words};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::parts;
@@ -15,7 +15,7 @@ use crate::mr::piece::{load, store};
 use crate::prov::Parcel;
 use crate::prov::av::UNSPEC;
 use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
-use crate::prov::op::{Common, Iov, Pieces, RmaIov, measure};
+use crate::prov::op::{Common, Iov, RmaIov, measure};
 use crate::prov::queue::{Completion, Failure};
 
 impl State {
@@ -35,21 +35,21 @@ impl State {
         let (tag, ignore) = tag.map_or((None, 0), |(tag, ignore)| (Some(tag), ignore));
         let want = Want { source, tag: tag.unwrap_or(0), ignore };
         let room = measure(local, MAX_MSG)?;
-        let mut recv = Recv {
-            pieces: Pieces::from(local).ok_or(Error::invalid("iov_count"))?,
+        let first = local.first().copied().unwrap_or_default();
+        let mut more = More {
+            pieces: if local.len() > 1 { Some(local.into()) } else { None },
             descs: kept(descs),
             site: domain.site(descs.first().copied().unwrap_or(0))?,
-            room,
-            context: c.context,
-            wanted: self.bind.wants_receive(c.flags),
-            tagged: tag.is_some(),
             deadline: 0,
             multi: None,
         };
+        let (wanted, tagged) = (self.bind.wants_receive(c.flags), tag.is_some());
+        let mut recv = Recv { first, room, context: c.context, wanted, tagged, more: None };
         if c.flags & (PEEK | CLAIM | DISCARD) != 0 {
+            recv.more = Some(Box::new(more));
             return self.probe(&want, recv, c.flags);
         }
-        recv.deadline = self.recv_deadline(c);
+        more.deadline = self.recv_deadline(c);
         if c.flags & flags::MULTI_RECV != 0 {
             if local.len() != 1 {
                 return Err(Error::invalid("iov_count: a buffer for several messages has one piece"));
@@ -62,14 +62,15 @@ impl State {
             if let Some(place) = self.multi.get_mut(slot) {
                 *place = Some(Multi { arriving: 0, full: false, min });
             }
-            recv.multi = Some((slot as u32, 0));
+            more.multi = Some((slot as u32, 0));
         }
-        let tagged = recv.tagged;
+        let is_plain = more.pieces.is_none() && more.descs.is_empty() && more.site.is_host() && more.deadline == 0 && more.multi.is_none();
+        recv.more = if is_plain { None } else { Some(Box::new(more)) };
         let Some(first) = self.space(tagged).find_unexpected(&want) else {
             self.space(tagged).post(want, recv);
             return Ok(());
         };
-        if recv.multi.is_none() {
+        if recv.multi().is_none() {
             self.join(tagged, first, recv);
             return Ok(());
         }
@@ -112,7 +113,7 @@ impl State {
             Unexpected::Eager { from, link, bytes, data } => {
                 let (label, n) = (Label { tag, data }, bytes.len().min(recv.room));
                 // SAFETY: the receive's pieces are the C caller's promise.
-                let placed = unsafe { store(recv.site, recv.pieces.as_slice(), 0, bytes.get(..n).unwrap_or_default()) };
+                let placed = unsafe { store(recv.site(), recv.pieces(), 0, bytes.get(..n).unwrap_or_default()) };
                 self.consumed(from, link, bytes.len());
                 self.placed(&recv, placed, n, bytes.len() - n, &label, source);
             }
@@ -124,7 +125,7 @@ impl State {
                 // SAFETY: the send's pieces are the C caller's promise, or bytes of our own.
                 let loaded = unsafe { load(site, pieces.as_slice(), 0, &mut bytes) };
                 // SAFETY: as above, of the receive's.
-                let placed = loaded.and_then(|()| unsafe { store(recv.site, recv.pieces.as_slice(), 0, &bytes) });
+                let placed = loaded.and_then(|()| unsafe { store(recv.site(), recv.pieces(), 0, &bytes) });
                 self.ops.take(number);
                 self.placed(&recv, placed, n, end.len - n, &Label { tag, data }, source);
                 self.succeed(&end);
@@ -206,9 +207,9 @@ impl State {
             return Ok(());
         };
         let n = len.min(recv.room);
-        let placed = if recv.site.is_host() {
+        let placed = if recv.site().is_host() {
             let mut at = 0;
-            for (addr, run) in parts(recv.pieces.as_slice(), 0, n) {
+            for (addr, run) in parts(recv.pieces(), 0, n) {
                 // SAFETY: the receive's pieces are the C caller's promise.
                 unsafe { parcel.copy(at, addr as *mut u8, run) };
                 at += run;
@@ -219,7 +220,7 @@ impl State {
             // SAFETY: `bytes` holds `n`.
             unsafe { parcel.copy(0, bytes.as_mut_ptr(), n) };
             // SAFETY: the receive's pieces are the C caller's promise.
-            unsafe { store(recv.site, recv.pieces.as_slice(), 0, &bytes) }
+            unsafe { store(recv.site(), recv.pieces(), 0, &bytes) }
         };
         self.consumed(id, link, len);
         self.placed(&recv, placed, n, len - n, &label, source);
@@ -273,7 +274,7 @@ impl State {
         while let Some(number) = self.reads.pop_front() {
             let Some(Op::Reading { peer, recv, offer, .. }) = self.ops.get(number) else { continue };
             let want = recv.room.min(offer.len as usize);
-            let (id, local, descs) = (*peer, clip(recv.pieces.as_slice(), want), recv.descs.clone());
+            let (id, local, descs) = (*peer, clip(recv.pieces(), want), recv.descs().to_vec());
             let remote = clip_remote(&offer.places, want);
             let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) else {
                 self.read_ended(number, Err(sender_gone()));
@@ -335,8 +336,7 @@ impl State {
             let Some((source, tag, _, message)) = claimed else {
                 return Err(Error::invalid("context: GDRFAB_CLAIM needs that of the GDRFAB_PEEK which claimed the message"));
             };
-            let recv =
-                if how & DISCARD != 0 { Recv { pieces: Pieces::One(Iov { addr: 0, len: 0 }), room: usize::MAX, ..recv } } else { recv };
+            let recv = if how & DISCARD != 0 { Recv { first: Iov::default(), room: usize::MAX, ..recv } } else { recv };
             match how & DISCARD {
                 0 => self.give(message, recv, tagged.then_some(tag), source),
                 _ => self.discard(message, &recv, tagged.then_some(tag), source),

@@ -3,7 +3,7 @@
 //! Short messages travel as parcels; longer ones, and those beyond the grant, are offered: the receiver reads them.
 
 use super::domain::Domain;
-use super::limits::{EAGER_MAX, HEAD, INJECT_SIZE, MAX_MSG, OFFERS_MAX};
+use super::limits::{INJECT_SIZE, MAX_MSG, OFFERS_MAX};
 use super::peer::{Id, Link, Phase, Waiting, What};
 use super::state::{Op, State};
 use super::wire::{Label, Words, eager};
@@ -23,17 +23,21 @@ enum Step {
     Failed(Error),
 }
 
-fn eager_max(link: &Link) -> usize {
-    link.lane().map_or(0, |lane| lane.max().saturating_sub(HEAD).min(EAGER_MAX))
-}
-
 /// # Safety
 /// The pieces can be read.
 #[inline]
 unsafe fn put_eager(link: &Link, label: &Label, pieces: &[Iov]) -> Result<bool> {
     let (words, count) = eager(label);
     // SAFETY: handed on.
-    unsafe { link.lane()?.put(words.get(..count).unwrap_or_default(), pieces) }
+    unsafe { put(link, words.get(..count).unwrap_or_default(), pieces) }
+}
+
+/// # Safety
+/// The pieces can be read.
+unsafe fn put(link: &Link, words: &[u64], pieces: &[Iov]) -> Result<bool> {
+    let lane = link.lane().ok_or_else(|| Error::fixed(errno::EOPNOTSUPP, "a provider whose endpoints are no lanes"))?;
+    // SAFETY: handed on.
+    unsafe { lane.put(words, pieces) }
 }
 
 /// Descriptors, if there are any: most callers give none.
@@ -65,7 +69,7 @@ impl State {
             && let Phase::Ready(link) = &peer.phase
             && peer.waiting.is_empty()
             && peer.control.is_empty()
-            && len <= eager_max(link)
+            && len <= link.eager_max
             && peer.credit.may_send(len)
             // SAFETY: the C caller's pieces, readable until the operation completes.
             && let Ok(true) = unsafe { put_eager(link, &label, local) }
@@ -135,7 +139,7 @@ impl State {
             let link = link.clone();
             if let Some(words) = peer.control.front() {
                 // SAFETY: there are no pieces.
-                match link.lane().and_then(|lane| unsafe { lane.put(words.as_slice(), &[]) }) {
+                match unsafe { put(&link, words.as_slice(), &[]) } {
                     Ok(true) => {
                         peer.control.pop_front();
                         continue;
@@ -186,7 +190,7 @@ impl State {
             return self.start_rma(domain, id, link, w);
         }
         let What::Message { label, offered } = &mut w.what else { return Step::Wait };
-        let whole = w.site.is_host() && w.end.len <= eager_max(link) && w.flags & flags::DELIVERY_COMPLETE == 0;
+        let whole = w.site.is_host() && w.end.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
         if whole && offered.is_none() && peer.credit.may_send(w.end.len) {
             // SAFETY: the C caller's pieces, readable until the operation completes, or bytes of our own.
             return match unsafe { put_eager(link, label, w.pieces.as_slice()) } {
@@ -213,7 +217,7 @@ impl State {
         let Some((number, places)) = offered else { return Step::Wait };
         let words = Words::offer(label, *number, w.end.len as u64, places);
         // SAFETY: there are no pieces.
-        match link.lane().and_then(|lane| unsafe { lane.put(words.as_slice(), &[]) }) {
+        match unsafe { put(link, words.as_slice(), &[]) } {
             Ok(true) => {
                 if let Some(Op::Offered { _owned, .. }) = self.ops.get(*number) {
                     *_owned = w.owned.take();

@@ -36,16 +36,48 @@ pub struct Multi {
 
 /// A posted receive, or the part of one that a message goes to.
 pub struct Recv {
-    pub pieces: Pieces,
-    pub descs: Vec<u64>,
-    pub site: Site,
+    /// The first piece, nearly always the only one.
+    pub first: Iov,
     pub room: usize,
     pub context: usize,
     pub wanted: bool,
     pub tagged: bool,
+    /// None: one piece of host memory, and nothing special.
+    pub more: Option<Box<More>>,
+}
+
+/// What few receives have.
+#[derive(Clone)]
+pub struct More {
+    /// None: one piece.
+    pub pieces: Option<Box<[Iov]>>,
+    pub descs: Vec<u64>,
+    pub site: Site,
     pub deadline: u64,
     /// Its place among buffers for several messages, and how much of it is used.
     pub multi: Option<(u32, usize)>,
+}
+
+impl Recv {
+    pub fn pieces(&self) -> &[Iov] {
+        self.more.as_ref().and_then(|m| m.pieces.as_deref()).unwrap_or(std::slice::from_ref(&self.first))
+    }
+
+    pub fn descs(&self) -> &[u64] {
+        self.more.as_ref().map_or(&[], |m| &m.descs)
+    }
+
+    pub fn site(&self) -> Site {
+        self.more.as_ref().map_or(Site::HOST, |m| m.site)
+    }
+
+    pub fn deadline(&self) -> u64 {
+        self.more.as_ref().map_or(0, |m| m.deadline)
+    }
+
+    pub fn multi(&self) -> Option<(u32, usize)> {
+        self.more.as_ref().and_then(|m| m.multi)
+    }
 }
 
 /// A message that came before its receive.
@@ -159,6 +191,9 @@ pub struct State {
     pub closed: bool,
     pub directed: bool,
     pub deliver: bool,
+    /// Messages, receives may take the short way.
+    pub quick_send: bool,
+    pub quick_recv: bool,
     pub peers: Vec<Option<Box<Peer>>>,
     pub free_peers: Vec<Id>,
     /// Peers that are gone and have no index: their records go when there are `bury_at` of them.
@@ -321,7 +356,7 @@ impl State {
         let data = if label.data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
         let last = if self.leave_multi(recv) { flags::MULTI_RECV } else { 0 };
         let entry =
-            Completion { context: recv.context, flags: kind | data | last, len, buf: recv.pieces.first(), data: label.data.unwrap_or(0) };
+            Completion { context: recv.context, flags: kind | data | last, len, buf: recv.first.addr, data: label.data.unwrap_or(0) };
         let origin = State::origin(label.tag, source);
         if let Some(counter) = &self.bind.counters.recv {
             if lost == 0 { counter.add(1) } else { counter.add_error(1) }
@@ -342,7 +377,7 @@ impl State {
         self.stats.errors += 1;
         let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
         let last = if self.leave_multi(recv) { flags::MULTI_RECV } else { 0 };
-        let entry = Completion { context: recv.context, flags: kind | last, len: 0, buf: recv.pieces.first(), data: 0 };
+        let entry = Completion { context: recv.context, flags: kind | last, len: 0, buf: recv.first.addr, data: 0 };
         if let Some(counter) = &self.bind.counters.recv {
             counter.add_error(1);
         }
@@ -353,7 +388,7 @@ impl State {
 
     /// A message of a buffer for several is in place; true: nothing more touches the buffer.
     fn leave_multi(&mut self, recv: &Recv) -> bool {
-        let Some((at, _)) = recv.multi else { return false };
+        let Some((at, _)) = recv.multi() else { return false };
         let Some(place) = self.multi.get_mut(at as usize) else { return false };
         let Some(multi) = place else { return false };
         multi.arriving = multi.arriving.saturating_sub(1);
@@ -366,26 +401,19 @@ impl State {
 
     /// Takes a posted receive for a message of `len` bytes, or the next part of one for several.
     pub fn take_recv(&mut self, tagged: bool, at: At, len: usize) -> Option<Recv> {
-        let (slot, used) = match self.space(tagged).posted(at)?.multi {
+        let (slot, used) = match self.space(tagged).posted(at)?.multi() {
             Some(multi) => multi,
             None => return self.space(tagged).remove_posted(at),
         };
         let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min.max(1));
         let recv = self.space(tagged).posted(at)?;
-        let (start, room) = (recv.pieces.first() + used, recv.room - used);
+        let (start, room) = (recv.first.addr + used, recv.room - used);
         let now = used + len.min(room);
-        let part = Recv {
-            pieces: Pieces::One(Iov { addr: start, len: room }),
-            descs: recv.descs.clone(),
-            site: recv.site,
-            room,
-            context: recv.context,
-            wanted: recv.wanted,
-            tagged,
-            deadline: 0,
-            multi: recv.multi,
-        };
-        recv.multi = Some((slot, now));
+        let more = recv.more.as_ref().map(|m| Box::new(More { deadline: 0, ..More::clone(m) }));
+        let part = Recv { first: Iov { addr: start, len: room }, room, context: recv.context, wanted: recv.wanted, tagged, more };
+        if let Some(more) = &mut recv.more {
+            more.multi = Some((slot, now));
+        }
         let full = recv.room - now < min;
         if full {
             self.space(tagged).remove_posted(at);
@@ -400,7 +428,7 @@ impl State {
     /// Takes a posted receive that will not be filled.
     pub fn withdraw_recv(&mut self, tagged: bool, at: At) -> Option<Recv> {
         let recv = self.space(tagged).remove_posted(at)?;
-        if let Some(Some(multi)) = recv.multi.and_then(|(slot, _)| self.multi.get_mut(slot as usize)) {
+        if let Some(Some(multi)) = recv.multi().and_then(|(slot, _)| self.multi.get_mut(slot as usize)) {
             (multi.full, multi.arriving) = (true, multi.arriving + 1);
         }
         Some(recv)

@@ -262,7 +262,7 @@ impl State {
         let options = self.options;
         ep.set_options(&mut |o| *o = options);
         ep.enable(0)?;
-        Ok(Arc::new(Link { ep, of, number }))
+        Ok(Arc::new(Link::new(ep, of, number)))
     }
 
     fn intro(&self, meant: u64) -> Result<Vec<u8>> {

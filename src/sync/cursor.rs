@@ -6,6 +6,60 @@ use super::header::{Header, MAX_LINES, lap};
 use super::line::{LINE_BYTES, Line};
 use super::primitive::Ordering;
 
+/// A message of one line, as it lies there: words, and bytes behind them.
+#[derive(Clone, Copy)]
+pub struct Brief<'a> {
+    line: &'a Line,
+    words: usize,
+    bytes: usize,
+}
+
+impl Brief<'_> {
+    #[inline(always)]
+    pub fn words(&self) -> usize {
+        self.words
+    }
+
+    /// What lies in word `i` of the line, the message's or not.
+    #[inline(always)]
+    pub fn raw_word(&self, i: usize) -> u64 {
+        self.line.words.get(i).map_or(0, |w| w.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Copies all bytes.
+    ///
+    /// # Safety
+    /// `to` is writable for `len()` bytes.
+    #[inline(always)]
+    pub unsafe fn copy_out(&self, to: *mut u8) {
+        // SAFETY: the caller's promise; words and bytes lie in the line.
+        unsafe { self.line.drain_behind(self.words, to, self.bytes) }
+    }
+
+    /// Copies up to `len` bytes from byte `skip` on.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    pub unsafe fn copy_part(&self, skip: usize, to: *mut u8, len: usize) {
+        let mut all = [0u8; LINE_BYTES];
+        // SAFETY: the bytes of a line fit.
+        unsafe { self.copy_out(all.as_mut_ptr()) };
+        let there = all.get(skip..self.bytes).unwrap_or_default();
+        // SAFETY: `to` is the caller's.
+        unsafe { std::ptr::copy_nonoverlapping(there.as_ptr(), to, len.min(there.len())) };
+    }
+}
+
 /// Reads messages that are bytes alone, one after the other.
 pub struct Cursor<'a> {
     lines: &'a [Line],
@@ -30,6 +84,14 @@ impl Cursor<'_> {
         let raw = self.at(self.head)?.header.load(Ordering::Acquire);
         let len = Header::bytes_only(raw, kind, lap(self.head, self.shift))?;
         (len <= LINE_BYTES || self.follows(len)).then_some(len)
+    }
+
+    /// The next message, if it has arrived, is of this kind, has no flags, and lies in one line.
+    #[inline(always)]
+    pub fn one_line(&self, kind: u8) -> Option<Brief<'_>> {
+        let line = self.at(self.head)?;
+        let (words, bytes) = Header::unflagged(line.header.load(Ordering::Acquire), kind, lap(self.head, self.shift))?;
+        (words * 8 + bytes <= LINE_BYTES).then_some(Brief { line, words, bytes })
     }
 
     /// Whether the lines behind the first of a longer message are in order.

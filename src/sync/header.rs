@@ -46,6 +46,13 @@ impl Header {
         ((raw ^ low) << 24 == 0).then_some((raw >> 40) as u16 as usize)
     }
 
+    /// Words and bytes of the message under this header, if it is of `kind`, in lap `lap`, and without flags.
+    #[inline(always)]
+    pub(super) fn unflagged(raw: u64, kind: u8, lap: u16) -> Option<(usize, usize)> {
+        let low = Header { kind, ..Header::default() }.pack(lap);
+        ((raw ^ low) << 32 == 0).then_some(((raw >> 32) as u8 as usize, (raw >> 40) as u16 as usize))
+    }
+
     /// Whether this header, in lap `lap`, is of a message of `kind` that has its bytes out of line, and no words and flags else.
     pub(super) fn is_out_of_line(raw: u64, kind: u8, lap: u16) -> bool {
         raw == Header { kind, flags: OUT_OF_LINE, words: OUT_OF_LINE_WORDS as u8, bytes: 0 }.pack(lap)

@@ -31,22 +31,20 @@ impl Line {
     /// `from` is readable for `len` bytes, at most [`LINE_BYTES`].
     #[inline(always)]
     pub unsafe fn fill(&self, from: *const u8, len: usize) {
-        if len == 8 {
-            // As nearly all of them are.
-            // SAFETY: the caller's eight bytes.
-            return self.words[0].store(unsafe { from.cast::<u64>().read_unaligned() }, Ordering::Relaxed);
-        }
-        let full = len / 8;
-        for (i, word) in self.words.iter().enumerate().take(full) {
-            // SAFETY: eight bytes of the caller's, as i < len / 8.
-            word.store(unsafe { from.add(i * 8).cast::<u64>().read_unaligned() }, Ordering::Relaxed);
-        }
-        if !len.is_multiple_of(8)
-            && let Some(word) = self.words.get(full)
-        {
-            // SAFETY: the last len % 8 bytes of the caller's.
-            word.store(unsafe { tail(from.add(full * 8), len % 8) }, Ordering::Relaxed);
-        }
+        // SAFETY: handed on.
+        unsafe { fill(&self.words, from, len) }
+    }
+
+    /// Words in front, and `len` bytes behind them.
+    ///
+    /// # Safety
+    /// As for `fill`; what does not fit is left out.
+    #[inline(always)]
+    pub unsafe fn fill_behind(&self, words: &[u64], from: *const u8, len: usize) {
+        let Some((front, rest)) = self.words.split_at_checked(words.len()) else { return };
+        front.iter().zip(words).for_each(|(to, word)| to.store(*word, Ordering::Relaxed));
+        // SAFETY: handed on.
+        unsafe { fill(rest, from, len) }
     }
 
     /// Loads `len` bytes.
@@ -55,21 +53,65 @@ impl Line {
     /// `to` is writable for `len` bytes, at most [`LINE_BYTES`].
     #[inline(always)]
     pub unsafe fn drain(&self, to: *mut u8, len: usize) {
-        if len == 8 {
-            // SAFETY: the caller's eight bytes.
-            return unsafe { to.cast::<u64>().write_unaligned(self.words[0].load(Ordering::Relaxed)) };
-        }
-        let full = len / 8;
-        for (i, word) in self.words.iter().enumerate().take(full) {
-            // SAFETY: eight bytes of the caller's, as i < len / 8.
-            unsafe { to.add(i * 8).cast::<u64>().write_unaligned(word.load(Ordering::Relaxed)) };
-        }
-        if !len.is_multiple_of(8)
-            && let Some(word) = self.words.get(full)
-        {
-            // SAFETY: the last len % 8 bytes of the caller's.
-            unsafe { put_tail(to.add(full * 8), word.load(Ordering::Relaxed), len % 8) };
-        }
+        // SAFETY: handed on.
+        unsafe { drain(&self.words, to, len) }
+    }
+
+    /// The same of the bytes behind the first `words`.
+    ///
+    /// # Safety
+    /// As for `drain`; what lies behind the line is not written.
+    #[inline(always)]
+    pub unsafe fn drain_behind(&self, words: usize, to: *mut u8, len: usize) {
+        // SAFETY: handed on.
+        unsafe { drain(self.words.get(words..).unwrap_or_default(), to, len) }
+    }
+}
+
+/// # Safety
+/// As for `Line::fill`.
+#[inline(always)]
+unsafe fn fill(words: &[AtomicU64], from: *const u8, len: usize) {
+    if len == 8
+        && let [first, ..] = words
+    {
+        // As nearly all of them are.
+        // SAFETY: the caller's eight bytes.
+        return first.store(unsafe { from.cast::<u64>().read_unaligned() }, Ordering::Relaxed);
+    }
+    let full = len / 8;
+    for (i, word) in words.iter().enumerate().take(full) {
+        // SAFETY: eight bytes of the caller's, as i < len / 8.
+        word.store(unsafe { from.add(i * 8).cast::<u64>().read_unaligned() }, Ordering::Relaxed);
+    }
+    if !len.is_multiple_of(8)
+        && let Some(word) = words.get(full)
+    {
+        // SAFETY: the last len % 8 bytes of the caller's.
+        word.store(unsafe { tail(from.add(full * 8), len % 8) }, Ordering::Relaxed);
+    }
+}
+
+/// # Safety
+/// As for `Line::drain`.
+#[inline(always)]
+unsafe fn drain(words: &[AtomicU64], to: *mut u8, len: usize) {
+    if len == 8
+        && let [first, ..] = words
+    {
+        // SAFETY: the caller's eight bytes.
+        return unsafe { to.cast::<u64>().write_unaligned(first.load(Ordering::Relaxed)) };
+    }
+    let full = len / 8;
+    for (i, word) in words.iter().enumerate().take(full) {
+        // SAFETY: eight bytes of the caller's, as i < len / 8.
+        unsafe { to.add(i * 8).cast::<u64>().write_unaligned(word.load(Ordering::Relaxed)) };
+    }
+    if !len.is_multiple_of(8)
+        && let Some(word) = words.get(full)
+    {
+        // SAFETY: the last len % 8 bytes of the caller's.
+        unsafe { put_tail(to.add(full * 8), word.load(Ordering::Relaxed), len % 8) };
     }
 }
 

@@ -46,6 +46,23 @@ impl<S: Store> Producer<S> {
         self.tail += 1;
     }
 
+    /// As `write_line` with fixed words in front of the bytes.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    #[inline(always)]
+    pub unsafe fn write_line_behind(&mut self, kind: u8, words: &[u64], from: *const u8, len: usize) {
+        debug_assert!(self.is_open() && words.len() * 8 + len <= LINE_BYTES);
+        let lines = self.store.lines();
+        let Some(line) = lines.get(self.tail as usize & lines.len().wrapping_sub(1)) else { return };
+        // SAFETY: the caller's promise.
+        unsafe { line.fill_behind(words, from, len) };
+        let header = Header { kind, flags: 0, words: words.len() as u8, bytes: len as u16 };
+        // Release: whoever sees the header sees the payload.
+        line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
+        self.tail += 1;
+    }
+
     /// Writes a message of bytes alone out of line, after `is_open`. False: there is no room for it, and nothing was written.
     ///
     /// # Safety

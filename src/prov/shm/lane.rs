@@ -13,12 +13,15 @@ use super::wire::{broken, kind, protocol};
 use crate::config::RING_MOST;
 use crate::error::{Error, Result, errno};
 use crate::prov::op::{IOV_LIMIT, Iov, total};
-use crate::prov::{Lane, Parcel};
+use crate::prov::{Lane, Taker};
 use crate::sync::consumer::Message;
+use crate::sync::line::LINE_BYTES;
 use crate::sync::ring::Header;
 
 /// Words that a parcel may begin with.
 const WORDS: usize = 32;
+/// Turns that only take parcels before a full one, which looks after the rest.
+const FULL_TURN: u32 = 15;
 
 impl State {
     /// A parcel that came amid other messages.
@@ -35,9 +38,9 @@ impl State {
     }
 
     /// Hands out what `on_parcel` has kept; false: `each` wants no more.
-    fn take_held(&mut self, each: &mut dyn FnMut(&dyn Parcel) -> bool) -> bool {
+    fn take_held(&mut self, each: &mut dyn Taker) -> bool {
         while let Some(held) = self.parcels.front() {
-            if !each(held) {
+            if !each.take(held) {
                 return false;
             }
             self.parcels.pop_front();
@@ -47,12 +50,12 @@ impl State {
     }
 
     /// The same straight from the ring, up to a message of another kind.
-    fn take_ring(&mut self, each: &mut dyn FnMut(&dyn Parcel) -> bool) -> Result<bool> {
+    fn take_ring(&mut self, each: &mut dyn Taker) -> Result<bool> {
         for _ in 0..BUDGET {
             let Some(rx) = &mut self.rx else { return Ok(true) };
             match rx.front().map_err(broken)? {
                 Some(message) if message.header.kind == kind::PARCEL => {
-                    if !each(&message) {
+                    if !each.take(&message) {
                         return Ok(false);
                     }
                     message.finish();
@@ -62,6 +65,44 @@ impl State {
             self.count_match();
         }
         Ok(true)
+    }
+
+    /// The same of parcels of one line, up to another message. `None`: there is more to do in this turn; false: `each` wants no
+    /// more.
+    #[inline(always)]
+    fn take_brief(&mut self, each: &mut dyn Taker) -> Option<bool> {
+        if !self.parcels.is_empty() {
+            return None;
+        }
+        let rx = self.rx.as_mut()?;
+        let mut cursor = rx.cursor();
+        let (mut n, mut goes_on) = (0, true);
+        while n < BUDGET as u64
+            && let Some(parcel) = cursor.one_line(kind::PARCEL)
+        {
+            goes_on = each.take_brief(parcel);
+            if !goes_on {
+                break;
+            }
+            cursor.skip();
+            n += 1;
+        }
+        let (head, rest) = (cursor.head(), cursor.is_empty());
+        if n > 0 {
+            rx.pass(head);
+            self.matched += n;
+            if self.matched - self.published >= WINDOW / 4 {
+                self.publish_matches();
+            }
+        }
+        if !goes_on {
+            return Some(false);
+        }
+        let conn = self.conn.as_deref()?;
+        let waits = conn.slots.active.len() | conn.devices.len() | conn.reads_out.len() | conn.backlog.len();
+        let over = rest && waits == 0 && conn.helping.is_none() && self.polls & FULL_TURN != FULL_TURN;
+        self.polls = self.polls.wrapping_add(u32::from(over));
+        over.then_some(true)
     }
 }
 
@@ -104,8 +145,36 @@ impl Lane for Endpoint {
         Ok(true)
     }
 
-    fn take(&self, force: bool, each: &mut dyn FnMut(&dyn Parcel) -> bool) {
+    unsafe fn put_brief(&self, words: &[u64], from: *const u8, len: usize) -> bool {
+        let mut guard = self.state.lock();
+        let s = &mut *guard;
+        let Some(conn) = s.conn.as_deref_mut() else { return false };
+        let fits = words.len() * 8 + len <= LINE_BYTES;
+        if !fits || !conn.is_clear() || conn.sent - conn.credited >= WINDOW || !conn.tx.is_open() {
+            return false;
+        }
+        // SAFETY: the caller promises bytes that can be read; a line is free, and they fit.
+        unsafe { conn.tx.write_line_behind(kind::PARCEL, words, from, len) };
+        conn.link.nudge();
+        conn.sent += 1;
+        s.stats.sends += 1;
+        true
+    }
+
+    fn take(&self, force: bool, each: &mut dyn Taker) {
         let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return };
+        match s.take_brief(each) {
+            Some(true) if !force => {}
+            Some(false) => s.progress(&self.domain, force),
+            _ => self.take_rest(&mut s, force, each),
+        }
+    }
+}
+
+impl Endpoint {
+    /// A turn of progress with all that there may be to do.
+    #[inline(never)]
+    fn take_rest(&self, s: &mut State, force: bool, each: &mut dyn Taker) {
         let mut goes_on = s.take_held(each);
         if goes_on {
             match s.take_ring(each) {

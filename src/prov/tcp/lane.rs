@@ -10,7 +10,7 @@ use super::state::State;
 use super::tx::QUEUE_MAX;
 use crate::error::{Error, Result, errno};
 use crate::prov::op::{Iov, total};
-use crate::prov::{Lane, Parcel};
+use crate::prov::{Lane, Parcel, Taker};
 
 /// Words that a parcel may begin with.
 const WORDS: usize = 32;
@@ -42,7 +42,7 @@ impl Parcel for Kept<'_> {
 }
 
 impl State {
-    fn take_parcels(&mut self, each: &mut dyn FnMut(&dyn Parcel) -> bool) -> Result<()> {
+    fn take_parcels(&mut self, each: &mut dyn Taker) -> Result<()> {
         while let Some(message) = self.unexpected.front() {
             let Unexpected::Kept { bytes, data: Some(words), number: None } = message else {
                 return Err(broken("a message that is no parcel"));
@@ -50,7 +50,7 @@ impl State {
             let words = usize::try_from(*words).ok().filter(|n| *n <= WORDS && 8 * n <= bytes.len());
             let parcel = Kept { words: words.ok_or_else(|| broken("a parcel of more words than bytes"))?, bytes };
             let len = bytes.len() as u64;
-            if !each(&parcel) {
+            if !each.take(&parcel) {
                 return Ok(());
             }
             self.unexpected.pop_front();
@@ -92,7 +92,7 @@ impl Lane for Endpoint {
         Ok(true)
     }
 
-    fn take(&self, force: bool, each: &mut dyn FnMut(&dyn Parcel) -> bool) {
+    fn take(&self, force: bool, each: &mut dyn Taker) {
         let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return };
         s.progress(&self.domain, force);
         if let Err(e) = s.take_parcels(each) {

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Receives that wait, found by what they are for: a hash whose places lead to the oldest of each sort, and the oldest to those
+//! behind it. All of it lies in one array, so that posting and taking one allocates nothing.
+
+use std::hash::{BuildHasher, RandomState};
+
+pub const NONE: u32 = u32::MAX;
+/// Places of the hash at first.
+const PLACES: usize = 64;
+
+/// What a sort of receives is for. Peers choose tags, and must not choose where they fall: the hash has a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub class: u8,
+    pub source: u64,
+    pub tag: u64,
+}
+
+pub struct Node<R> {
+    /// None: it is free, and `next` leads to the next free one.
+    pub item: Option<R>,
+    /// In the order of posting.
+    pub number: u64,
+    key: Key,
+    /// Bits of the tag that are not compared, and the source as it was asked for.
+    pub ignore: u64,
+    pub source: u64,
+    pub tag: u64,
+    /// Those of the same sort before and behind it.
+    before: u32,
+    next: u32,
+    /// Of the oldest: the last of its sort, and the oldest of the next sort at this place of the hash.
+    last: u32,
+    chain: u32,
+}
+
+pub struct Posted<R> {
+    nodes: Vec<Node<R>>,
+    free: u32,
+    count: usize,
+    /// Sorts that have receives.
+    sorts: usize,
+    places: Box<[u32]>,
+    secret: [u64; 2],
+}
+
+impl<R> Node<R> {
+    #[inline(always)]
+    pub fn class(&self) -> u8 {
+        self.key.class
+    }
+}
+
+impl<R> Posted<R> {
+    pub fn new() -> Self {
+        let secret = [1u8, 2].map(|n| RandomState::new().hash_one(n));
+        Posted { nodes: Vec::new(), free: NONE, count: 0, sorts: 0, places: vec![NONE; PLACES].into(), secret }
+    }
+
+    #[inline(always)]
+    fn place_of(&self, key: &Key) -> usize {
+        let [one, two] = self.secret;
+        let product = u128::from(one ^ key.source.wrapping_add(u64::from(key.class) << 48)) * u128::from(two ^ key.tag);
+        (product as u64 ^ (product >> 64) as u64) as usize & (self.places.len() - 1)
+    }
+
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    #[inline(always)]
+    fn node(&mut self, at: u32) -> Option<&mut Node<R>> {
+        self.nodes.get_mut(at as usize)
+    }
+
+    #[inline(always)]
+    pub fn get(&self, at: u32) -> Option<&Node<R>> {
+        self.nodes.get(at as usize).filter(|n| n.item.is_some())
+    }
+
+    #[inline(always)]
+    pub fn get_mut(&mut self, at: u32) -> Option<&mut Node<R>> {
+        self.nodes.get_mut(at as usize).filter(|n| n.item.is_some())
+    }
+
+    /// The one behind it of the same sort.
+    pub fn behind(&self, at: u32) -> u32 {
+        self.get(at).map_or(NONE, |n| n.next)
+    }
+
+    /// The oldest of its sort, or `NONE`; `probe` is called for each that is looked at.
+    #[inline(always)]
+    pub fn first(&self, key: &Key, mut probe: impl FnMut()) -> u32 {
+        let mut at = self.places.get(self.place_of(key)).copied().unwrap_or(NONE);
+        while let Some(node) = self.nodes.get(at as usize) {
+            probe();
+            if node.key == *key {
+                return at;
+            }
+            at = node.chain;
+        }
+        NONE
+    }
+
+    /// Adds one behind those of its sort. `number` grows from one to the next.
+    #[inline]
+    pub fn add(&mut self, key: Key, number: u64, (source, tag, ignore): (u64, u64, u64), item: R) -> u32 {
+        if self.sorts >= self.places.len() {
+            self.widen();
+        }
+        let first = self.first(&key, || {});
+        let place = self.place_of(&key);
+        let node = Node { item: Some(item), number, key, ignore, source, tag, before: NONE, next: NONE, last: NONE, chain: NONE };
+        let at = match self.nodes.get_mut(self.free as usize) {
+            Some(free) => {
+                let at = std::mem::replace(&mut self.free, free.next);
+                *free = node;
+                at
+            }
+            None => {
+                self.nodes.push(node);
+                (self.nodes.len() - 1) as u32
+            }
+        };
+        self.count += 1;
+        if first == NONE {
+            self.sorts += 1;
+            let chain = self.places.get_mut(place).map_or(NONE, |head| std::mem::replace(head, at));
+            if let Some(node) = self.node(at) {
+                (node.chain, node.last) = (chain, at);
+            }
+        } else {
+            let last = self.node(first).map_or(NONE, |n| std::mem::replace(&mut n.last, at));
+            if let Some(node) = self.node(last) {
+                node.next = at;
+            }
+            if let Some(node) = self.node(at) {
+                node.before = last;
+            }
+        }
+        at
+    }
+
+    /// Takes one out.
+    #[inline]
+    pub fn take(&mut self, at: u32) -> Option<R> {
+        let node = self.node(at)?;
+        let item = node.item.take()?;
+        let (key, before, next, last, chain) = (node.key, node.before, node.next, node.last, node.chain);
+        if before == NONE {
+            // The next of its sort takes its place in the hash.
+            let heir = if next == NONE { chain } else { next };
+            if let Some(node) = self.node(next) {
+                (node.before, node.last, node.chain) = (NONE, last, chain);
+            } else {
+                self.sorts -= 1;
+            }
+            self.lead(self.place_of(&key), at, heir);
+        } else {
+            if let Some(node) = self.node(before) {
+                node.next = next;
+            }
+            match self.node(next) {
+                Some(node) => node.before = before,
+                None => {
+                    let first = self.first(&key, || {});
+                    if let Some(node) = self.node(first) {
+                        node.last = before;
+                    }
+                }
+            }
+        }
+        let free = std::mem::replace(&mut self.free, at);
+        if let Some(node) = self.node(at) {
+            node.next = free;
+        }
+        self.count -= 1;
+        Some(item)
+    }
+
+    /// What led to `at` from a place of the hash leads to `heir`.
+    #[inline(always)]
+    fn lead(&mut self, place: usize, at: u32, heir: u32) {
+        let Some(head) = self.places.get_mut(place) else { return };
+        if *head == at {
+            *head = heir;
+            return;
+        }
+        let mut before = *head;
+        while let Some(node) = self.nodes.get_mut(before as usize) {
+            if node.chain == at {
+                node.chain = heir;
+                return;
+            }
+            before = node.chain;
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn widen(&mut self) {
+        self.places = vec![NONE; self.places.len() * 2].into();
+        for at in 0..self.nodes.len() {
+            let Some(key) = self.nodes.get(at).filter(|n| n.item.is_some() && n.before == NONE).map(|n| n.key) else { continue };
+            let place = self.place_of(&key);
+            let chain = self.places.get_mut(place).map_or(NONE, |head| std::mem::replace(head, at as u32));
+            if let Some(node) = self.nodes.get_mut(at) {
+                node.chain = chain;
+            }
+        }
+    }
+
+    /// All of them, in no particular order.
+    pub fn each(&self) -> impl Iterator<Item = (u32, &Node<R>, &R)> {
+        self.nodes.iter().enumerate().filter_map(|(at, n)| Some((at as u32, n, n.item.as_ref()?)))
+    }
+
+    #[cfg(test)]
+    pub fn is_as_new(&self) -> bool {
+        self.count == 0 && self.sorts == 0 && self.nodes.len() <= 1 && self.places.iter().all(|p| *p == NONE)
+    }
+}

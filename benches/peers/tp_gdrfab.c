@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* gdrfab, through the installed library; connected by exchanged addresses.
  * Over shm, exposed memory is gdrfab_mem_alloc's, so the path is direct; source memory is too, and registered. Options:
+ *   rdm      a connectionless endpoint, tagged messages and a queue of tagged entries, as MPI has them
  *   tcp      the provider tcp over loopback instead of shm: the path is socket, all memory private and anonymous
  *   fd       mode idle and waitlat poll() the queue's descriptor instead of calling gdrfab_cq_sread
  *   heap     expose private anonymous memory: the path is CMA
@@ -20,6 +21,8 @@
 #include <inttypes.h>
 #include <poll.h>
 
+enum { TAG = 7 };
+
 #define OK(x) do { \
 	long r_ = (long)(x); \
 	if (r_ < 0) \
@@ -35,6 +38,8 @@ struct gf {
 	gdrfab_eq *eq;
 	gdrfab_cq *cq;
 	gdrfab_ep *ep;
+	gdrfab_av *av;		/* connectionless only */
+	uint64_t peer;
 	gdrfab_mr *mr_in, *mr_src;
 	void *d_src;
 	uint64_t rbase, rkey;
@@ -83,6 +88,14 @@ static int g_progress(struct tp *t)
 	struct gf *g = (void *)t;
 	gdrfab_cq_entry e[16];
 
+	if (g->av) {
+		gdrfab_cq_tagged_entry tagged[16];
+		ssize_t r = gdrfab_cq_read(g->cq, tagged, 16);
+
+		for (ssize_t i = 0; i < r; i++)
+			e[i].op_context = tagged[i].op_context;
+		return taken(g, e, r);
+	}
 	return taken(g, e, gdrfab_cq_read(g->cq, e, 16));
 }
 
@@ -159,6 +172,11 @@ static void connect_peer(struct gf *g, const char *addr, size_t len)
 	uint32_t event;
 	ssize_t r;
 
+	if (g->av) {
+		/* The first message connects. */
+		OK(gdrfab_av_insert(g->av, addr, 1, NULL, 0, NULL));
+		return;
+	}
 	OK(gdrfab_ep_connect_addr(g->ep, addr, len));
 	r = gdrfab_eq_sread(g->eq, &event, &e, sizeof e, 10000, 0);
 	OK(r);
@@ -178,8 +196,15 @@ static struct tp *g_open(const struct tp_open *o)
 
 	h.caps = GDRFAB_MSG | GDRFAB_RMA;
 	h.ep_type = GDRFAB_EP_MSG;
+	g->peer = GDRFAB_ADDR_UNSPEC;
+	if (has_opt(o->arg, "rdm")) {
+		h.ep_type = GDRFAB_EP_RDM;
+		h.caps |= GDRFAB_TAGGED;
+		cq.format = GDRFAB_CQ_FORMAT_TAGGED;
+		g->peer = 0;
+	}
 	h.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
-	h.msg_order = GDRFAB_ORDER_WAW;
+	h.msg_order = h.ep_type == GDRFAB_EP_MSG ? GDRFAB_ORDER_WAW : 0;
 	h.threading = has_opt(o->arg, "safe") ? GDRFAB_THREAD_SAFE : GDRFAB_THREAD_DOMAIN;
 	h.progress = has_opt(o->arg, "auto") ? GDRFAB_PROGRESS_AUTO : GDRFAB_PROGRESS_MANUAL;
 	g->dc = has_opt(o->arg, "dc");
@@ -198,7 +223,12 @@ static struct tp *g_open(const struct tp_open *o)
 	if (cq.wait_obj)
 		OK(gdrfab_cq_fd(g->cq, &g->fd));
 	OK(gdrfab_ep_open(g->domain, g->info, NULL, &g->ep));
-	OK(gdrfab_ep_bind_eq(g->ep, g->eq, 0));
+	if (h.ep_type == GDRFAB_EP_RDM) {
+		OK(gdrfab_av_open(g->domain, NULL, NULL, &g->av));
+		OK(gdrfab_ep_bind_av(g->ep, g->av, 0));
+	} else {
+		OK(gdrfab_ep_bind_eq(g->ep, g->eq, 0));
+	}
 	OK(gdrfab_ep_bind_cq(g->ep, g->cq, GDRFAB_SEND | GDRFAB_RECV));
 	if (has_opt(o->arg, "nocoop"))
 		OK(gdrfab_ep_setopt(g->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_COOP, &off, sizeof off));
@@ -224,7 +254,8 @@ static struct tp *g_open(const struct tp_open *o)
 	g->rbase = you.base;
 	g->rkey = you.key;
 	connect_peer(g, you.addr, you.alen);
-	check_path(g, o);
+	if (!g->av)
+		check_path(g, o);
 	return &g->tp;
 }
 
@@ -252,9 +283,9 @@ static int g_put(struct tp *t, size_t l, size_t r, size_t n)
 	char *from = t->source + l;
 
 	if (n <= g->inject)
-		return injected(g, "gdrfab_inject_write", gdrfab_inject_write(g->ep, from, n, GDRFAB_ADDR_UNSPEC,
+		return injected(g, "gdrfab_inject_write", gdrfab_inject_write(g->ep, from, n, g->peer,
 									      g->rbase + r, g->rkey));
-	return posted(g, "gdrfab_write", gdrfab_write(g->ep, from, n, g->d_src, GDRFAB_ADDR_UNSPEC, g->rbase + r,
+	return posted(g, "gdrfab_write", gdrfab_write(g->ep, from, n, g->d_src, g->peer, g->rbase + r,
 						      g->rkey, NULL));
 }
 
@@ -262,7 +293,7 @@ static int g_get(struct tp *t, size_t l, size_t r, size_t n)
 {
 	struct gf *g = (void *)t;
 
-	return posted(g, "gdrfab_read", gdrfab_read(g->ep, t->source + l, n, g->d_src, GDRFAB_ADDR_UNSPEC,
+	return posted(g, "gdrfab_read", gdrfab_read(g->ep, t->source + l, n, g->d_src, g->peer,
 						    g->rbase + r, g->rkey, NULL));
 }
 
@@ -270,6 +301,10 @@ static int g_send(struct tp *t, size_t off, size_t n)
 {
 	struct gf *g = (void *)t;
 
+	if (g->av && n <= g->inject)
+		return injected(g, "gdrfab_tinject", gdrfab_tinject(g->ep, t->source + off, n, g->peer, TAG));
+	if (g->av)
+		return posted(g, "gdrfab_tsend", gdrfab_tsend(g->ep, t->source + off, n, g->d_src, g->peer, TAG, NULL));
 	if (n <= g->inject)
 		return injected(g, "gdrfab_inject", gdrfab_inject(g->ep, t->source + off, n, GDRFAB_ADDR_UNSPEC));
 	return posted(g, "gdrfab_send", gdrfab_send(g->ep, t->source + off, n, g->d_src, GDRFAB_ADDR_UNSPEC, NULL));
@@ -278,7 +313,8 @@ static int g_send(struct tp *t, size_t off, size_t n)
 static int g_recv(struct tp *t, size_t off, size_t n)
 {
 	struct gf *g = (void *)t;
-	ssize_t k = gdrfab_recv(g->ep, t->source + off, n, g->d_src, GDRFAB_ADDR_UNSPEC, t);
+	ssize_t k = g->av ? gdrfab_trecv(g->ep, t->source + off, n, g->d_src, GDRFAB_ADDR_UNSPEC, TAG, 0, t) :
+		gdrfab_recv(g->ep, t->source + off, n, g->d_src, GDRFAB_ADDR_UNSPEC, t);
 
 	if (k && k != -EAGAIN)
 		DIE("gdrfab_recv: %s: %s", gdrfab_strerror((int)k), gdrfab_last_error());
@@ -297,7 +333,7 @@ static void g_flush(struct tp *t)
 		struct iovec v = { t->source + at, 8 };
 		gdrfab_rma_iov rv = { g->rbase + at, 8, g->rkey };
 		gdrfab_msg_rma m = { .struct_size = sizeof m, .msg_iov = &v, .desc = g->d_src ? &g->d_src : NULL,
-			.iov_count = 1, .addr = GDRFAB_ADDR_UNSPEC, .rma_iov = &rv, .rma_iov_count = 1 };
+			.iov_count = 1, .addr = g->peer, .rma_iov = &rv, .rma_iov_count = 1 };
 
 		while (!posted(g, "gdrfab_writemsg",
 			       gdrfab_writemsg(g->ep, &m, GDRFAB_DELIVERY_COMPLETE | GDRFAB_COMPLETION)))
@@ -320,6 +356,8 @@ static void g_close(struct tp *t)
 	OK(gdrfab_mr_close(g->mr_in));
 	OK(gdrfab_mr_close(g->mr_src));
 	OK(gdrfab_ep_close(g->ep));
+	if (g->av)
+		OK(gdrfab_av_close(g->av));
 	if (!g->heap)
 		OK(gdrfab_mem_free(g->domain, t->exposed));
 	if (!g->srcheap)

@@ -290,7 +290,7 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// The oldest receive that a message from `source` with `tag` fits.
-    #[inline]
+    #[inline(always)]
     pub fn find_posted(&self, source: u64, tag: u64) -> Option<At> {
         let mut best = NONE;
         let mut number = u64::MAX;
@@ -299,7 +299,7 @@ impl<R, U> Matcher<R, U> {
                 continue;
             }
             self.probe();
-            let first = self.posted.first(&class.key(c, source, tag), || {});
+            let first = self.posted.first(&class.key(c, source, tag));
             if let Some(node) = self.posted.get(first)
                 && node.number < number
             {
@@ -315,7 +315,7 @@ impl<R, U> Matcher<R, U> {
     /// The same among receives with other masks that are older than number `number`.
     #[cold]
     fn find_other(&self, source: u64, tag: u64, best: u32, number: u64) -> u32 {
-        let mut at = self.posted.first(&OTHER_KEY, || {});
+        let mut at = self.posted.first(&OTHER_KEY);
         while let Some(node) = self.posted.get(at).filter(|n| n.number < number) {
             self.probe();
             if (Want { source: node.source, tag: node.tag, ignore: node.ignore }).takes(source, tag) {
@@ -331,7 +331,7 @@ impl<R, U> Matcher<R, U> {
         self.posted.get_mut(at.0).and_then(|n| n.item.as_mut())
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn remove_posted(&mut self, at: At) -> Option<R> {
         let class = usize::from(self.posted.get(at.0)?.class());
         if let Some(class) = self.classes.get_mut(class) {

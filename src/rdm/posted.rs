@@ -22,6 +22,7 @@ pub struct Node<R> {
     /// In the order of posting.
     pub number: u64,
     key: Key,
+    hash: u32,
     /// Bits of the tag that are not compared, and the source as it was asked for.
     pub ignore: u64,
     pub source: u64,
@@ -58,10 +59,10 @@ impl<R> Posted<R> {
     }
 
     #[inline(always)]
-    fn place_of(&self, key: &Key) -> usize {
+    fn hash_of(&self, key: &Key) -> u32 {
         let [one, two] = self.secret;
         let product = u128::from(one ^ key.source.wrapping_add(u64::from(key.class) << 48)) * u128::from(two ^ key.tag);
-        (product as u64 ^ (product >> 64) as u64) as usize & (self.places.len() - 1)
+        (product as u64 ^ (product >> 64) as u64) as u32
     }
 
     #[inline(always)]
@@ -89,12 +90,16 @@ impl<R> Posted<R> {
         self.get(at).map_or(NONE, |n| n.next)
     }
 
-    /// The oldest of its sort, or `NONE`; `probe` is called for each that is looked at.
+    /// The oldest of its sort, or `NONE`.
     #[inline(always)]
-    pub fn first(&self, key: &Key, mut probe: impl FnMut()) -> u32 {
-        let mut at = self.places.get(self.place_of(key)).copied().unwrap_or(NONE);
+    pub fn first(&self, key: &Key) -> u32 {
+        self.first_at(self.hash_of(key), key)
+    }
+
+    #[inline(always)]
+    fn first_at(&self, hash: u32, key: &Key) -> u32 {
+        let mut at = self.places.get(hash as usize & (self.places.len() - 1)).copied().unwrap_or(NONE);
         while let Some(node) = self.nodes.get(at as usize) {
-            probe();
             if node.key == *key {
                 return at;
             }
@@ -109,13 +114,15 @@ impl<R> Posted<R> {
         if self.sorts >= self.places.len() {
             self.widen();
         }
-        let first = self.first(&key, || {});
-        let place = self.place_of(&key);
-        let node = Node { item: Some(item), number, key, ignore, source, tag, before: NONE, next: NONE, last: NONE, chain: NONE };
+        let hash = self.hash_of(&key);
+        let first = self.first_at(hash, &key);
+        let place = hash as usize & (self.places.len() - 1);
+        let node = Node { item: Some(item), number, key, hash, ignore, source, tag, before: NONE, next: NONE, last: NONE, chain: NONE };
         let at = match self.nodes.get_mut(self.free as usize) {
             Some(free) => {
                 let at = std::mem::replace(&mut self.free, free.next);
-                *free = node;
+                // SAFETY: what is free has no item, so there is nothing to drop.
+                unsafe { std::ptr::write(free, node) };
                 at
             }
             None => {
@@ -143,51 +150,58 @@ impl<R> Posted<R> {
     }
 
     /// Takes one out.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, at: u32) -> Option<R> {
-        let node = self.node(at)?;
+        let node = self.nodes.get_mut(at as usize)?;
         let item = node.item.take()?;
-        let (key, before, next, last, chain) = (node.key, node.before, node.next, node.last, node.chain);
-        if before == NONE {
-            // The next of its sort takes its place in the hash.
-            let heir = if next == NONE { chain } else { next };
-            if let Some(node) = self.node(next) {
-                (node.before, node.last, node.chain) = (NONE, last, chain);
-            } else {
-                self.sorts -= 1;
-            }
-            self.lead(self.place_of(&key), at, heir);
-        } else {
-            if let Some(node) = self.node(before) {
-                node.next = next;
-            }
-            match self.node(next) {
-                Some(node) => node.before = before,
-                None => {
-                    let first = self.first(&key, || {});
-                    if let Some(node) = self.node(first) {
-                        node.last = before;
-                    }
-                }
-            }
-        }
-        let free = std::mem::replace(&mut self.free, at);
-        if let Some(node) = self.node(at) {
-            node.next = free;
-        }
+        let (hash, before, next, last, chain) = (node.hash, node.before, node.next, node.last, node.chain);
+        node.next = std::mem::replace(&mut self.free, at);
         self.count -= 1;
+        if before != NONE {
+            self.unlink(at, before, next);
+            return Some(item);
+        }
+        // The next of its sort takes its place in the hash.
+        let heir = match self.nodes.get_mut(next as usize) {
+            Some(node) => {
+                (node.before, node.last, node.chain) = (NONE, last, chain);
+                next
+            }
+            None => {
+                self.sorts -= 1;
+                chain
+            }
+        };
+        let place = hash as usize & (self.places.len() - 1);
+        match self.places.get_mut(place) {
+            Some(head) if *head == at => *head = heir,
+            _ => self.lead(place, at, heir),
+        }
         Some(item)
     }
 
-    /// What led to `at` from a place of the hash leads to `heir`.
-    #[inline(always)]
-    fn lead(&mut self, place: usize, at: u32, heir: u32) {
-        let Some(head) = self.places.get_mut(place) else { return };
-        if *head == at {
-            *head = heir;
-            return;
+    /// Takes one, which is not the first of its sort, from between its neighbours.
+    #[inline(never)]
+    fn unlink(&mut self, at: u32, before: u32, next: u32) {
+        if let Some(node) = self.node(before) {
+            node.next = next;
         }
-        let mut before = *head;
+        match self.node(next) {
+            Some(node) => node.before = before,
+            None => {
+                let key = self.nodes.get(at as usize).map(|n| n.key);
+                let first = key.map_or(NONE, |key| self.first(&key));
+                if let Some(node) = self.node(first) {
+                    node.last = before;
+                }
+            }
+        }
+    }
+
+    /// What led to `at` in a chain leads to `heir`.
+    #[inline(never)]
+    fn lead(&mut self, place: usize, at: u32, heir: u32) {
+        let mut before = self.places.get(place).copied().unwrap_or(NONE);
         while let Some(node) = self.nodes.get_mut(before as usize) {
             if node.chain == at {
                 node.chain = heir;
@@ -202,8 +216,8 @@ impl<R> Posted<R> {
     fn widen(&mut self) {
         self.places = vec![NONE; self.places.len() * 2].into();
         for at in 0..self.nodes.len() {
-            let Some(key) = self.nodes.get(at).filter(|n| n.item.is_some() && n.before == NONE).map(|n| n.key) else { continue };
-            let place = self.place_of(&key);
+            let Some(hash) = self.nodes.get(at).filter(|n| n.item.is_some() && n.before == NONE).map(|n| n.hash) else { continue };
+            let place = hash as usize & (self.places.len() - 1);
             let chain = self.places.get_mut(place).map_or(NONE, |head| std::mem::replace(head, at as u32));
             if let Some(node) = self.nodes.get_mut(at) {
                 node.chain = chain;

@@ -4,7 +4,7 @@
 
 use super::domain::Domain;
 use super::matcher::At;
-use super::peer::Id;
+use super::peer::{Id, Link};
 use super::state::{Op, State, UNKNOWN};
 use super::wire::Label;
 use crate::error::{Code, Error, errno};
@@ -13,6 +13,7 @@ use crate::prov::queue::{Completion, Taken};
 use crate::prov::{Parcel, Taker, flags};
 use crate::sync::cursor::Brief;
 use crate::sys::time;
+use std::sync::Arc;
 
 /// Lanes that are looked at in every turn; of more, a part each time.
 const LANES: usize = 16;
@@ -53,35 +54,60 @@ impl State {
         self.settle(domain);
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll_lanes(&mut self, force: bool) {
         let mut ready = std::mem::take(&mut self.ready);
-        let many = ready.len();
-        for k in 0..many {
-            // Of many: those that brought something lately, which stand first, and a part of the others.
-            let at = match k {
-                _ if force || many <= 2 * LANES || k < LANES => k,
-                _ if k < 2 * LANES => {
-                    self.cursor = (self.cursor + 1) % (many - LANES);
-                    LANES + self.cursor
-                }
-                _ => break,
+        match force || ready.len() <= 2 * LANES {
+            true => ready.iter().for_each(|(id, link)| {
+                self.poll_lane(*id, link, force);
+            }),
+            false => self.poll_some(&mut ready),
+        }
+        // Nothing joins meanwhile.
+        std::mem::forget(std::mem::replace(&mut self.ready, ready));
+    }
+
+    /// Of many: those that brought something lately, which stand first, and a part of the others.
+    #[inline(never)]
+    fn poll_some(&mut self, ready: &mut [(Id, Arc<Link>)]) {
+        let rest = ready.len() - LANES;
+        for k in 0..2 * LANES {
+            let at = if k < LANES {
+                k
+            } else {
+                self.cursor = (self.cursor + 1) % rest;
+                LANES + self.cursor
             };
-            let Some((id, link)) = ready.get(at) else { continue };
-            let mut hand = Hand { of: self, id: *id, link: link.number, brought: false };
-            if let Some(lane) = link.lane() {
-                lane.take(force, &mut hand);
-            }
-            if hand.brought && at >= LANES {
+            if let Some((id, link)) = ready.get(at)
+                && self.poll_lane(*id, link, false)
+                && at >= LANES
+            {
                 ready.swap(at, (self.turns as usize).wrapping_mul(7) % LANES);
             }
         }
-        self.ready = ready;
+    }
+
+    /// True: it brought something.
+    #[inline(always)]
+    fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
+        let mut hand = Hand { of: self, id, link: link.number, brought: false };
+        if let Some(lane) = link.lane() {
+            lane.take(force, &mut hand);
+        }
+        hand.brought
     }
 
     /// What turned out while lanes were looked at.
-    #[inline]
+    #[inline(always)]
     pub fn settle(&mut self, domain: &Domain) {
+        let rest = self.broken.len() | self.reads.len() | self.busy.len() | self.lent.len() | self.torn.len();
+        if rest != 0 || !self.results.is_empty() {
+            self.settle_all(domain);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_all(&mut self, domain: &Domain) {
         self.take_results();
         if !self.broken.is_empty() {
             for (link, why) in std::mem::take(&mut self.broken) {

@@ -147,8 +147,8 @@ unsafe extern "C" fn ready_tagged(cq: *const CqHead, buf: *mut c_void, count: us
             return tagged(cq, buf, count);
         }
         let q = of(cq);
-        match q.read_ready_from(count, |i, c, from| TaggedEntry::put_from(buf, i, c, from)) {
-            Some(taken) => outcome(cq, taken),
+        match attempt(|| Some(outcome(cq, q.read_ready_from(count, |i, c, from| TaggedEntry::put_from(buf, i, c, from))?))) {
+            Some(n) => n,
             None if q.may_arrive(count) => match q.sole::<TaggedEntry>() {
                 Some((ep, read)) => read(cq, buf, count, ep),
                 None => tagged(cq, buf, count),

@@ -2,8 +2,9 @@
 //! A connectionless endpoint: the calls of the layer above, each under the endpoint's lock.
 
 use super::domain::Domain;
-use super::fast;
 use super::matcher::Matcher;
+use super::ops;
+pub use super::ops::Endpoint;
 use super::state::{Op, Ops, State, UNKNOWN};
 use super::wire::Label;
 use super::wireup::{self, source_of};
@@ -21,17 +22,10 @@ use crate::sync::serial::Serial;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Entries of the queue that the lanes' own results go to, which grows.
 const RESULTS: usize = 1 << 30;
-
-pub struct Endpoint {
-    domain: Arc<Domain>,
-    source: Option<SocketAddr>,
-    pub(super) state: Serial<State>,
-}
 
 fn connectionless() -> Error {
     Error::fixed(errno::EOPNOTSUPP, "ep: connectionless; its peers are indexes of an address vector, and connecting is its own affair")
@@ -92,18 +86,6 @@ impl Endpoint {
     }
 }
 
-impl Endpoint {
-    /// A turn of progress where calls do not overlap.
-    ///
-    /// # Safety
-    /// As for `Serial::reach` without locks.
-    #[inline(always)]
-    pub(super) unsafe fn turn(&self) {
-        // SAFETY: handed on.
-        unsafe { self.state.reach::<false>() }.progress(&self.domain, false);
-    }
-}
-
 impl prov::Endpoint for Endpoint {
     /// No event names a connectionless endpoint.
     fn set_object(&self, _object: usize) {}
@@ -151,7 +133,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn ops(&self) -> Option<(&'static EpOps, *const ())> {
-        Some((fast::choose(self.domain.threading), (&raw const *self).cast()))
+        Some((ops::choose(self.domain.threading), (&raw const *self).cast()))
     }
 
     fn connect(&self, _address: &str, _data: &[u8]) -> Result<()> {

@@ -1,25 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The short ways of short messages between a lane's ring and the caller's queue, and the tables of operations that begin with
-//! them. Each looks at everything before it does anything: what it declines goes by `send`, `recv` and `progress`.
+//! The short ways of short messages between a lane's ring and the caller's queue. Each looks at everything before it does
+//! anything: what it declines goes by `send`, `recv` and `progress`.
 
-use super::endpoint::Endpoint;
+use super::limits::MAX_MSG;
 use super::matcher::Want;
 use super::peer::{Id, Phase};
 use super::state::{Recv, State};
 use super::wire::{TAGGED, kind};
-use crate::error::errno;
-use crate::guard::attempt;
 use crate::prov::av::UNSPEC;
-use crate::prov::bind::INJECT_FLAGS;
-use crate::prov::fast::{FastPath, FastRecv, fast_inject, fast_inject_tagged, fast_message, fast_recv_tagged, fast_tagged};
+use crate::prov::flags;
 use crate::prov::op::{Iov, One};
-use crate::prov::ops::{Arrivals, ContextEntry, CqFormat, CqHead, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
-use crate::prov::ops::{Inject, InjectTagged, Message, RecvTagged, Tagged};
-use crate::prov::queue::{Completion, Queue, Taken};
-use crate::prov::{flags, general};
+use crate::prov::queue::Completion;
 use crate::sync::cursor::Brief;
-use crate::sync::serial::Threading;
-use std::ffi::c_void;
 
 /// First words of eager messages without data.
 const PLAIN: u64 = kind::EAGER as u64;
@@ -40,7 +32,7 @@ impl State {
     /// # Safety
     /// The piece is as the caller of the C API promised.
     #[inline(always)]
-    unsafe fn send_quick<const TAG: bool>(&mut self, one: &One, how: u64) -> bool {
+    pub unsafe fn send_quick<const TAG: bool>(&mut self, one: &One, how: u64) -> bool {
         let special = how & (flags::FENCE | flags::DELIVERY_COMPLETE) != 0;
         if !self.quick_send || special || (one.buf == 0 && one.len != 0) {
             return false;
@@ -70,8 +62,8 @@ impl State {
 
     /// Posts a receive of one piece of host memory, for which no message can wait. False: nothing was done.
     #[inline(always)]
-    fn recv_quick<const TAG: bool>(&mut self, one: &One, ignore: u64) -> bool {
-        if !self.quick_recv || (one.buf == 0 && one.len != 0) || one.len > super::limits::MAX_MSG {
+    pub fn recv_quick<const TAG: bool>(&mut self, one: &One, ignore: u64) -> bool {
+        if !self.quick_recv || (one.buf == 0 && one.len != 0) || one.len > MAX_MSG {
             return false;
         }
         let source = match one.addr {
@@ -129,151 +121,5 @@ impl State {
         let b = &self.bind;
         self.quick_send = open && b.tx.is_some() && b.counters.send.is_none() && !self.deliver;
         self.quick_recv = open && b.rx.is_some() && b.counters.recv.is_none() && self.options.recv_deadline_ns == 0;
-    }
-}
-
-/// With locks, and where the caller keeps calls from overlapping.
-static OF_LOCKED: EpOps = table::<true>();
-static OF_UNLOCKED: EpOps = table::<false>();
-
-const fn table<const LOCKED: bool>() -> EpOps {
-    let arrive = if LOCKED {
-        None
-    } else {
-        Some([arrivals::<ContextEntry>(), arrivals::<MsgEntry>(), arrivals::<DataEntry>(), arrivals::<TaggedEntry>()])
-    };
-    EpOps {
-        send: fast_message::<Send<LOCKED>>,
-        inject: fast_inject::<Send<LOCKED>>,
-        recv: fast_message::<Receive<LOCKED>>,
-        tsend: fast_tagged::<Send<LOCKED>>,
-        tinject: fast_inject_tagged::<Send<LOCKED>>,
-        trecv: fast_recv_tagged::<Receive<LOCKED>>,
-        arrive,
-        ..general::GENERAL_ENTRIES
-    }
-}
-
-pub fn choose(threading: Threading) -> &'static EpOps {
-    match threading {
-        Threading::Safe => &OF_LOCKED,
-        Threading::Promised(_) => &OF_UNLOCKED,
-    }
-}
-
-struct Send<const LOCKED: bool>;
-
-impl<const LOCKED: bool> Send<LOCKED> {
-    /// # Safety
-    /// As for `FastPath::post`.
-    #[inline(always)]
-    unsafe fn any<const TAG: bool>(of: &Endpoint, one: &One, how: u64) -> Option<isize> {
-        // SAFETY: the caller's promise, handed on; `choose` gave the table for how the state is reached.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>().send_quick::<TAG>(one, how) }).then_some(0)
-    }
-}
-
-impl<const LOCKED: bool> FastPath<Message> for Send<LOCKED> {
-    type Of = Endpoint;
-    const NEXT: Message = general::send;
-    #[inline(always)]
-    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: handed on.
-        unsafe { Self::any::<false>(of, &one, head.tx_op_flags()) }
-    }
-}
-
-impl<const LOCKED: bool> FastPath<Inject> for Send<LOCKED> {
-    type Of = Endpoint;
-    const NEXT: Inject = general::inject;
-    #[inline(always)]
-    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: handed on.
-        unsafe { Self::any::<false>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
-    }
-}
-
-impl<const LOCKED: bool> FastPath<Tagged> for Send<LOCKED> {
-    type Of = Endpoint;
-    const NEXT: Tagged = general::tsend;
-    #[inline(always)]
-    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: handed on.
-        unsafe { Self::any::<true>(of, &one, head.tx_op_flags()) }
-    }
-}
-
-impl<const LOCKED: bool> FastPath<InjectTagged> for Send<LOCKED> {
-    type Of = Endpoint;
-    const NEXT: InjectTagged = general::tinject;
-    #[inline(always)]
-    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: handed on.
-        unsafe { Self::any::<true>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
-    }
-}
-
-struct Receive<const LOCKED: bool>;
-
-impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
-    type Of = Endpoint;
-    const NEXT: Message = general::recv;
-    #[inline(always)]
-    unsafe fn post(_: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: as in `Send`.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_quick::<false>(&one, 0)).then_some(0)
-    }
-}
-
-impl<const LOCKED: bool> FastRecv for Receive<LOCKED> {
-    type Of = Endpoint;
-    const NEXT: RecvTagged = general::trecv;
-    #[inline(always)]
-    unsafe fn post(of: &Endpoint, one: One, ignore: u64) -> Option<isize> {
-        // SAFETY: as in `Send`.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_quick::<true>(&one, ignore)).then_some(0)
-    }
-}
-
-const fn arrivals<E: Entry>() -> Arrivals {
-    Arrivals { sole: read_sole::<E>, turn }
-}
-
-/// Of several endpoints of one queue: arrivals go through the queue.
-///
-/// # Safety
-/// As for [`crate::prov::ops::Arrive`].
-unsafe fn turn(_: *const EpHead, _: &Queue, _: *mut c_void, _: usize) -> isize {
-    -1
-}
-
-/// gdrfab_cq_read() of an empty queue that has no other endpoint: a turn of progress, and what it brought.
-///
-/// # Safety
-/// As for [`crate::prov::ops::ReadSole`]: queue and endpoint are open, the array holds `count` entries, and nothing has locks.
-unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
-    // SAFETY: the caller's promise, handed on; `Endpoint::ops` gave what the head leads to.
-    unsafe {
-        let (head, own) = (&*cq, &*(*ep).of().cast::<Endpoint>());
-        let read = || {
-            own.turn();
-            let mut entries = (*head.queue).reach::<false>();
-            let taken = match const { matches!(E::FORMAT, CqFormat::Tagged) } {
-                true => entries.take_from(count, |i, c, from| E::put_from(buf, i, c, from)),
-                false => entries.take(count, |i, c| E::put(buf, i, c)),
-            };
-            match taken {
-                Taken::Some(n) => Some(n as isize),
-                Taken::Empty => {
-                    std::hint::spin_loop();
-                    Some(-errno::EAGAIN as isize)
-                }
-                Taken::ErrorFirst => None,
-            }
-        };
-        match attempt(read) {
-            Some(n) => n,
-            None => (head.rest.queue)(cq, buf, count),
-        }
     }
 }

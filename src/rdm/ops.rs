@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tables of operations of connectionless endpoints: short messages take the short ways of `fast`, and what those decline
+//! the general ones.
+
+use super::domain::Domain;
+use super::state::State;
+use crate::error::errno;
+use crate::guard::attempt;
+use crate::prov::bind::INJECT_FLAGS;
+use crate::prov::fast::{FastPath, FastRecv, fast_inject, fast_inject_tagged, fast_message, fast_recv_tagged, fast_tagged};
+use crate::prov::general;
+use crate::prov::op::One;
+use crate::prov::ops::{Arrivals, ContextEntry, CqFormat, CqHead, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
+use crate::prov::ops::{Inject, InjectTagged, Message, RecvTagged, Tagged};
+use crate::prov::queue::{Queue, Taken};
+use crate::sync::serial::{Serial, Threading};
+use std::ffi::c_void;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+pub struct Endpoint {
+    pub domain: Arc<Domain>,
+    pub source: Option<SocketAddr>,
+    pub state: Serial<State>,
+}
+
+/// With locks, and where the caller keeps calls from overlapping.
+static OF_LOCKED: EpOps = table::<true>();
+static OF_UNLOCKED: EpOps = table::<false>();
+
+const fn table<const LOCKED: bool>() -> EpOps {
+    let arrive = if LOCKED {
+        None
+    } else {
+        Some([arrivals::<ContextEntry>(), arrivals::<MsgEntry>(), arrivals::<DataEntry>(), arrivals::<TaggedEntry>()])
+    };
+    EpOps {
+        send: fast_message::<Send<LOCKED>>,
+        inject: fast_inject::<Send<LOCKED>>,
+        recv: fast_message::<Receive<LOCKED>>,
+        tsend: fast_tagged::<Send<LOCKED>>,
+        tinject: fast_inject_tagged::<Send<LOCKED>>,
+        trecv: fast_recv_tagged::<Receive<LOCKED>>,
+        arrive,
+        ..general::GENERAL_ENTRIES
+    }
+}
+
+pub fn choose(threading: Threading) -> &'static EpOps {
+    match threading {
+        Threading::Safe => &OF_LOCKED,
+        Threading::Promised(_) => &OF_UNLOCKED,
+    }
+}
+
+struct Send<const LOCKED: bool>;
+
+impl<const LOCKED: bool> Send<LOCKED> {
+    /// # Safety
+    /// As for `FastPath::post`.
+    #[inline(always)]
+    unsafe fn any<const TAG: bool>(of: &Endpoint, one: &One, how: u64) -> Option<isize> {
+        // SAFETY: the caller's promise, handed on; `choose` gave the table for how the state is reached.
+        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>().send_quick::<TAG>(one, how) }).then_some(0)
+    }
+}
+
+impl<const LOCKED: bool> FastPath<Message> for Send<LOCKED> {
+    type Of = Endpoint;
+    const NEXT: Message = general::send;
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        // SAFETY: handed on.
+        unsafe { Self::any::<false>(of, &one, head.tx_op_flags()) }
+    }
+}
+
+impl<const LOCKED: bool> FastPath<Inject> for Send<LOCKED> {
+    type Of = Endpoint;
+    const NEXT: Inject = general::inject;
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        // SAFETY: handed on.
+        unsafe { Self::any::<false>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
+    }
+}
+
+impl<const LOCKED: bool> FastPath<Tagged> for Send<LOCKED> {
+    type Of = Endpoint;
+    const NEXT: Tagged = general::tsend;
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        // SAFETY: handed on.
+        unsafe { Self::any::<true>(of, &one, head.tx_op_flags()) }
+    }
+}
+
+impl<const LOCKED: bool> FastPath<InjectTagged> for Send<LOCKED> {
+    type Of = Endpoint;
+    const NEXT: InjectTagged = general::tinject;
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        // SAFETY: handed on.
+        unsafe { Self::any::<true>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
+    }
+}
+
+struct Receive<const LOCKED: bool>;
+
+impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
+    type Of = Endpoint;
+    const NEXT: Message = general::recv;
+    #[inline(always)]
+    unsafe fn post(_: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        // SAFETY: as in `Send`.
+        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_quick::<false>(&one, 0)).then_some(0)
+    }
+}
+
+impl<const LOCKED: bool> FastRecv for Receive<LOCKED> {
+    type Of = Endpoint;
+    const NEXT: RecvTagged = general::trecv;
+    #[inline(always)]
+    unsafe fn post(of: &Endpoint, one: One, ignore: u64) -> Option<isize> {
+        // SAFETY: as in `Send`.
+        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_quick::<true>(&one, ignore)).then_some(0)
+    }
+}
+
+const fn arrivals<E: Entry>() -> Arrivals {
+    Arrivals { sole: read_sole::<E>, turn }
+}
+
+/// Of several endpoints of one queue: arrivals go through the queue.
+///
+/// # Safety
+/// As for [`crate::prov::ops::Arrive`].
+unsafe fn turn(_: *const EpHead, _: &Queue, _: *mut c_void, _: usize) -> isize {
+    -1
+}
+
+/// gdrfab_cq_read() of an empty queue that has no other endpoint: a turn of progress, and what it brought.
+///
+/// # Safety
+/// As for [`crate::prov::ops::ReadSole`]: queue and endpoint are open, the array holds `count` entries, and nothing has locks.
+unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
+    // SAFETY: the caller's promise, handed on; `Endpoint::ops` gave what the head leads to.
+    unsafe {
+        let (head, own) = (&*cq, &*(*ep).of().cast::<Endpoint>());
+        let read = || {
+            own.state.reach::<false>().progress(&own.domain, false);
+            let mut entries = (*head.queue).reach::<false>();
+            let taken = match const { matches!(E::FORMAT, CqFormat::Tagged) } {
+                true => entries.take_from(count, |i, c, from| E::put_from(buf, i, c, from)),
+                false => entries.take(count, |i, c| E::put(buf, i, c)),
+            };
+            match taken {
+                Taken::Some(n) => Some(n as isize),
+                Taken::Empty => {
+                    std::hint::spin_loop();
+                    Some(-errno::EAGAIN as isize)
+                }
+                Taken::ErrorFirst => None,
+            }
+        };
+        match attempt(read) {
+            Some(n) => n,
+            None => (head.rest.queue)(cq, buf, count),
+        }
+    }
+}

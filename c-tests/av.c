@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Address vectors: indexes that every process gets alike, names that are none, and what connected endpoints say to tags.
+ * Address vectors: indexes are the same in every process, bad names are refused, and connected endpoints refuse tags.
  * No endpoint of ep_type GDRFAB_EP_RDM is needed here; rdm.c has those.
  */
 #include "misuse.h"

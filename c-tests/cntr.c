@@ -225,7 +225,7 @@ TEST(endpoint_counters)
 	pair(NULL, counted_target, counted_initiator, NULL);
 }
 
-/* --- a region's counter: every write into it, whatever the call, over every way --- */
+/* --- a region's counter: every write into it, by every call and path --- */
 
 static void region_target(struct node *n)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* How endpoints find each other, tell each other something while they do, and part. */
+/* Connecting and disconnecting: private data both ways, refusals, timeouts, and what a close leaves behind. */
 #include "fab.h"
 
 static void private_data(unsigned char *to, size_t len, uint32_t seed)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Connections in numbers, both ways at once, to oneself, to addresses that are none, and past the bytes of a process that does not speak the protocol. */
+/* Many connections, in both directions at once, to oneself and to bad addresses, and beside a process that does not speak
+ * the protocol. */
 #include "fab.h"
 
 #include <netdb.h>

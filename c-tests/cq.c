@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What a completion queue holds: its formats, its limits, silence where it was asked for, and errors with words. */
+/* What a completion queue holds: formats, limits, selective completion, and errors with words. */
 #include "fab.h"
 
 /* The other side of most claims: sends count messages of 1, 2, 3 ... bytes when told to. */
@@ -208,7 +208,7 @@ static void announced_target(struct node *n)
 	skip_unless(n->info->cq_data_size > 0, "no data goes with writes");
 	mem_new(n, &m, &memkinds[KIND_MEM_ALLOC], 4096);
 	mem_register(n, &m, 0, 4096, REMOTE_ACCESS, 0);
-	/* Where they take receives, two are posted ahead: fewer than there is room for. */
+	/* Where writes with data take receives, two are posted ahead: fewer than the queue has room for. */
 	data_room(n);
 	data_room(n);
 	mem_publish(n, &m);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Operations that are given up, by their deadline or by their owner: they end in time with an error entry, and from
+ * Operations that end early, by their deadline or by gdrfab_cancel(): they end in time with an error entry, and from
  * then on the library leaves their buffer alone, whatever the other side does later.
  */
 #include "fab.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one error type: an errno, a provider code, and words that tell a stranger what to do.
+//! The one error type: an errno, a provider code, and words that tell the reader what to do.
 //!
 //! Back-pressure ([`Error::AGAIN`]) is a normal result of the data path, so making and dropping it
 //! neither allocates nor formats.

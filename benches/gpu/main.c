@@ -286,15 +286,15 @@ struct job {
 static void raw(const struct job *j)
 {
 	for (int i = 0; i < j->depth; i++) {
-		dptr far = j->mapped + (dptr)i * j->len, near = j->local + (dptr)i * j->len;
+		dptr remote = j->mapped + (dptr)i * j->len, local = j->local + (dptr)i * j->len;
 		if (j->host && j->reads)
-			CU(cu.cuMemcpyDtoHAsync_v2(j->host, far, j->len, j->stream));
+			CU(cu.cuMemcpyDtoHAsync_v2(j->host, remote, j->len, j->stream));
 		else if (j->host)
-			CU(cu.cuMemcpyHtoDAsync_v2(far, j->host, j->len, j->stream));
+			CU(cu.cuMemcpyHtoDAsync_v2(remote, j->host, j->len, j->stream));
 		else if (j->reads)
-			CU(cu.cuMemcpyDtoDAsync_v2(near, far, j->len, j->stream));
+			CU(cu.cuMemcpyDtoDAsync_v2(local, remote, j->len, j->stream));
 		else
-			CU(cu.cuMemcpyDtoDAsync_v2(far, near, j->len, j->stream));
+			CU(cu.cuMemcpyDtoDAsync_v2(remote, local, j->len, j->stream));
 	}
 	CU(cu.cuStreamSynchronize(j->stream));
 }
@@ -304,11 +304,11 @@ static void ours(const struct job *j)
 	gdrfab_cq_entry entries[16];
 	for (int i = 0; i < j->depth; i++) {
 		size_t at = (size_t)i * j->len;
-		char *near = j->host ? (char *)j->host : (char *)(uintptr_t)j->local + at;
+		char *local = j->host ? (char *)j->host : (char *)(uintptr_t)j->local + at;
 		ssize_t posted;
 		do {
-			posted = j->reads ? gdrfab_read(ep, near, j->len, j->desc, 0, j->to.addr + at, j->to.key, NULL)
-					  : gdrfab_write(ep, near, j->len, j->desc, 0, j->to.addr + at, j->to.key, NULL);
+			posted = j->reads ? gdrfab_read(ep, local, j->len, j->desc, 0, j->to.addr + at, j->to.key, NULL)
+					  : gdrfab_write(ep, local, j->len, j->desc, 0, j->to.addr + at, j->to.key, NULL);
 		} while (posted == -EAGAIN && (gdrfab_cq_read(cq, NULL, 0), 1));
 		OK(posted);
 	}

@@ -22,7 +22,7 @@ enum { BATCH = 200, MOST_ROUNDS = 10001, BYTES = 4096 };
 static void g_write(struct end *e)
 {
 	for (int i = 0; i < BATCH; i++) {
-		OK(gdrfab_write(e->gep, e->memory + 128, 8, NULL, 0, e->far.addr, e->far.key, NULL));
+		OK(gdrfab_write(e->gep, e->memory + 128, 8, NULL, 0, e->remote.addr, e->remote.key, NULL));
 		g_wait(e->gcq);
 	}
 }
@@ -30,7 +30,7 @@ static void g_write(struct end *e)
 static void f_write(struct end *e)
 {
 	for (int i = 0; i < BATCH; i++) {
-		OK(fi_write(e->fep, e->memory + 128, 8, NULL, 0, e->far.addr, e->far.key, NULL));
+		OK(fi_write(e->fep, e->memory + 128, 8, NULL, 0, e->remote.addr, e->remote.key, NULL));
 		f_wait(e->fcq);
 	}
 }
@@ -168,9 +168,9 @@ int main(int argc, char **argv)
 	mapped_memory(&g);
 	mapped_memory(&f);
 	g_connect(&g, service);
-	g_event(&g, GDRFAB_CONNECTED, &g.far, NULL);
+	g_event(&g, GDRFAB_CONNECTED, &g.remote, NULL);
 	f_connect(&f, &name);
-	f_event(&f, FI_CONNECTED, &f.far, NULL);
+	f_event(&f, FI_CONNECTED, &f.remote, NULL);
 
 	printf("ns, medians of %d rounds of %d; \"above\" is the median of the rounds' differences\n\n", rounds, BATCH);
 	printf("| 8 B over shm | gdrfab | libfabric over gdrfab | above |\n|---|---:|---:|---:|\n");
@@ -207,12 +207,12 @@ int main(int argc, char **argv)
 	g_listen(&gb, service);
 	g_connect(&ga, service);
 	g_accept(&gb);
-	g_event(&ga, GDRFAB_CONNECTED, &ga.far, NULL);
+	g_event(&ga, GDRFAB_CONNECTED, &ga.remote, NULL);
 	g_event(&gb, GDRFAB_CONNECTED, NULL, NULL);
 	f_listen(&fb, &name);
 	f_connect(&fa, &name);
 	f_accept(&fb);
-	f_event(&fa, FI_CONNECTED, &fa.far, NULL);
+	f_event(&fa, FI_CONNECTED, &fa.remote, NULL);
 	f_event(&fb, FI_CONNECTED, NULL, NULL);
 	for (int i = 0; i < rounds; i++) {
 		double start = now(), middle, end;
@@ -238,7 +238,7 @@ int main(int argc, char **argv)
 		above[i] = provider[i] - native[i];
 	}
 	row("write in one thread: post, read its entry", native, provider, above, rounds);
-	OK(gdrfab_ep_query(g.gep, g.far.key, &path));
+	OK(gdrfab_ep_query(g.gep, g.remote.key, &path));
 	OK(gdrfab_tostr(&path.path, GDRFAB_TYPE_PATHS, words, sizeof words));
 	printf("\npath of gdrfab's writes: %s; that of the provider's is in its log (FI_LOG_LEVEL=info)\n", words);
 	fflush(stdout);

@@ -166,9 +166,9 @@ static void g_move(struct end *e, size_t len, int reads)
 	void *desc = gdrfab_mr_desc(e->gmr);
 
 	if (reads)
-		OK(gdrfab_read(e->gep, e->memory, len, desc, 0, e->far.addr, e->far.key, NULL));
+		OK(gdrfab_read(e->gep, e->memory, len, desc, 0, e->remote.addr, e->remote.key, NULL));
 	else
-		OK(gdrfab_write(e->gep, e->memory, len, desc, 0, e->far.addr, e->far.key, NULL));
+		OK(gdrfab_write(e->gep, e->memory, len, desc, 0, e->remote.addr, e->remote.key, NULL));
 	g_wait(e->gcq);
 }
 
@@ -177,9 +177,9 @@ static void f_move(struct end *e, size_t len, int reads)
 	void *desc = fi_mr_desc(e->fmr);
 
 	if (reads)
-		OK(fi_read(e->fep, e->memory, len, desc, 0, e->far.addr, e->far.key, NULL));
+		OK(fi_read(e->fep, e->memory, len, desc, 0, e->remote.addr, e->remote.key, NULL));
 	else
-		OK(fi_write(e->fep, e->memory, len, desc, 0, e->far.addr, e->far.key, NULL));
+		OK(fi_write(e->fep, e->memory, len, desc, 0, e->remote.addr, e->remote.key, NULL));
 	f_wait(e->fcq);
 }
 
@@ -238,9 +238,9 @@ int main(int argc, char **argv)
 	device_memory(&f, device, largest);
 	hear(pair[0], &name, sizeof name);
 	g_connect(&g, service);
-	g_event(&g, GDRFAB_CONNECTED, &g.far, NULL);
+	g_event(&g, GDRFAB_CONNECTED, &g.remote, NULL);
 	f_connect(&f, &name);
-	f_event(&f, FI_CONNECTED, &f.far, NULL);
+	f_event(&f, FI_CONNECTED, &f.remote, NULL);
 	hear(pair[0], &there, sizeof there);
 
 	printf("cuda:%d to cuda:%d, one operation at a time, medians of %d rounds in turns\n\n", device, there, rounds);
@@ -255,7 +255,7 @@ int main(int argc, char **argv)
 		check("a read of gdrfab", &g, len, 3);
 		check("a read of libfabric", &f, len, 4);
 	}
-	OK(gdrfab_ep_query(g.gep, g.far.key, &path));
+	OK(gdrfab_ep_query(g.gep, g.remote.key, &path));
 	OK(gdrfab_tostr(&path.path, GDRFAB_TYPE_PATHS, words, sizeof words));
 	printf("\npath of gdrfab's operations: %s; that of the provider's is in its log (FI_LOG_LEVEL=info)\n", words);
 	fflush(stdout);

@@ -82,7 +82,7 @@ void g_accept(struct end *e)
 	gdrfab_info *info;
 	struct place here;
 
-	g_event(e, GDRFAB_CONNREQ, &e->far, &info);
+	g_event(e, GDRFAB_CONNREQ, &e->remote, &info);
 	here = g_end(e, info);
 	OK(gdrfab_ep_accept(e->gep, &here, sizeof here));
 	gdrfab_freeinfo(info);
@@ -186,7 +186,7 @@ void f_accept(struct end *e)
 	struct fi_info *info;
 	struct place here;
 
-	f_event(e, FI_CONNREQ, &e->far, &info);
+	f_event(e, FI_CONNREQ, &e->remote, &info);
 	here = f_end(e, info);
 	OK(fi_accept(e->fep, &here, sizeof here));
 	fi_freeinfo(info);

@@ -45,7 +45,7 @@ struct end {
 	size_t len;
 	int file;   /* behind it, or -1 */
 	int device; /* of CUDA, if there is no file */
-	struct place far;
+	struct place remote;
 	gdrfab_fabric *gf;
 	gdrfab_info *gi;
 	gdrfab_eq *geq;

@@ -131,7 +131,7 @@ static struct comm *ticket_take(uint64_t ticket)
 	return found;
 }
 
-/* Not one that a handle from elsewhere could name by chance; 0: the kernel has no random bytes. */
+/* Random, so that no foreign handle names it by chance; 0: the kernel has no random bytes. */
 static uint64_t ticket_give(struct comm *comm)
 {
 	if (!comm->ticket && getrandom(&comm->ticket, sizeof comm->ticket, 0) != sizeof comm->ticket)

@@ -143,8 +143,8 @@ static bool no_ll(void)
 	return named == not;
 }
 
-/* Whether memory that no card reaches may be copied nevertheless. The driver's calls wait for kernels, in some states of the
- * process, and NCCL's kernels wait for the copies: so not from this process. */
+/* Whether memory that no card reaches may be copied. Not by this process: a driver's call may wait for the kernels that run,
+ * and NCCL's kernels wait for the copies. */
 static bool may_copy(struct way *way, uint64_t paths, char *words, size_t size)
 {
 	gdrfab_ep *ep = NULL;
@@ -334,7 +334,7 @@ static void offer_shm(struct inventory *it)
 	if (!device)
 		return;
 	device->ptr_support = probe(way, &peers);
-	/* No wire has a say: what a core copies; or, between GPUs, what NVLink carries. NCCL sees no device faster than the
+	/* The speed of a core that copies or, between GPUs, of NVLink. NCCL counts no device as faster than the
 	 * way from the GPU to this host, so the second figure is only "more than that". */
 	bool between = peers && (device->ptr_support & NCCL_PTR_CUDA);
 	device->speed = between ? 1600000 : 100000;

@@ -74,7 +74,7 @@ impl Count {
     }
 }
 
-/// Wishes that one sleeper return, each taken by one.
+/// Requests that one sleeper return, each answered by one.
 #[derive(Debug, Default)]
 pub struct Signals(AtomicU64);
 

@@ -376,7 +376,7 @@ static void nobody(TEST_UNUSED const void *arg)
 	net_close(&n);
 }
 
-/* The listener goes away while somebody knocks. */
+/* The listener is closed while a peer connects. */
 static void shuts(struct node *n)
 {
 	struct handle h;
@@ -428,7 +428,7 @@ static void garbage(TEST_UNUSED const void *arg)
 			h.bytes[k] = (char)test_random(&random);
 		never_connects(&h, 5000);
 	}
-	/* Text without an end. */
+	/* A string without its NUL. */
 	memset(&h, 'a', sizeof h);
 	never_connects(&h, 5000);
 	h = good;

@@ -272,7 +272,7 @@ static void knocks_and_waits(struct node *n)
 		pause();
 }
 
-/* Who knocked is dead. The next is let in all the same. */
+/* The peer that asked first is dead. The next is accepted all the same. */
 static void lets_in_the_next(struct node *n)
 {
 	struct handle h;

@@ -6,7 +6,6 @@
 #include "fab_wait.h"
 #include "test_pair.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 
@@ -89,38 +88,24 @@ void oob_send(struct node *n, const void *data, size_t len)
 	test_oob_send(n->oob, data, len);
 }
 
-static void drive(struct node *n)
+static void drive(void *of)
 {
-	if (n->cq)
-		gdrfab_cq_read(n->cq, NULL, 0);
+	gdrfab_cq_read(((struct node *)of)->cq, NULL, 0);
+}
+
+static test_drive_fn drives(const struct node *n)
+{
+	return n->idle || !n->cq ? NULL : drive;
 }
 
 void oob_recv(struct node *n, void *data, size_t len)
 {
-	char *at = (char *)data;
-	bool blocks = n->idle || !n->cq;
-	while (len > 0) {
-		ssize_t got = recv(n->oob, at, len, blocks ? 0 : MSG_DONTWAIT);
-		if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-			drive(n);
-			sched_yield();
-			continue;
-		}
-		if (got <= 0)
-			test_fail(__FILE__, __LINE__, "the other side is gone (%s)",
-				  got < 0 ? strerror(errno) : "it closed its end");
-		at += got;
-		len -= (size_t)got;
-	}
+	test_oob_recv(n->oob, data, len, drives(n), n);
 }
 
 void barrier(struct node *n)
 {
-	char word = 'b';
-	oob_send(n, &word, 1);
-	oob_recv(n, &word, 1);
-	if (word != 'b')
-		test_fail(__FILE__, __LINE__, "the two sides are out of step (got 0x%02x)", (unsigned char)word);
+	test_barrier(n->oob, drives(n), n);
 }
 
 void meet_if_hasty(struct node *n)

@@ -60,6 +60,39 @@ void test_oob_send(int oob, const void *data, size_t len)
 	}
 }
 
+void test_oob_recv(int oob, void *data, size_t len, test_drive_fn drive, void *of)
+{
+	char *at = (char *)data;
+	for (int idle = 0; len > 0; idle++) {
+		ssize_t got = recv(oob, at, len, drive ? MSG_DONTWAIT : 0);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0 && errno == EAGAIN && drive) {
+			drive(of);
+			/* The other side may need the CPU more. */
+			if (idle < 1000)
+				sched_yield();
+			else
+				usleep(50);
+			continue;
+		}
+		if (got <= 0)
+			test_fail(__FILE__, __LINE__, "the other side is gone (%s)",
+				  got < 0 ? strerror(errno) : "it closed its end");
+		at += got;
+		len -= (size_t)got;
+	}
+}
+
+void test_barrier(int oob, test_drive_fn drive, void *of)
+{
+	char word = 'b';
+	test_oob_send(oob, &word, 1);
+	test_oob_recv(oob, &word, 1, drive, of);
+	if (word != 'b')
+		test_fail(__FILE__, __LINE__, "the two sides are out of step (got 0x%02x)", (unsigned char)word);
+}
+
 const char *test_enter_netns(void)
 {
 	const char *path = getenv("TEST_CLIENT_NETNS"), *node = getenv("TEST_CLIENT_NODE");

@@ -233,7 +233,7 @@ pub(super) unsafe fn bytes<'a>(from: *const c_void, len: usize, name: &'static s
 /// # Safety
 /// Readable for `len`.
 pub(super) unsafe fn address<'a>(from: *const c_void, len: usize) -> Result<&'a str> {
-    // SAFETY: handed on.
+    // SAFETY: the caller says that `len` bytes can be read.
     let raw = unsafe { bytes(from, len, "addr")? };
     let Some(end) = raw.iter().position(|b| *b == 0) else {
         return Err(Error::invalid("addr: no NUL within addrlen bytes"));
@@ -299,7 +299,7 @@ pub(super) unsafe fn write_text(to: *mut c_char, len: usize, text: &str) -> Resu
 /// # Safety
 /// `addrlen` is NULL or live; `addr` is writable for `*addrlen`.
 pub(super) unsafe fn write_address(addr: *mut c_void, addrlen: *mut usize, text: &str) -> Result<()> {
-    // SAFETY: handed on.
+    // SAFETY: the caller says that both can be written, `addr` for the bytes that `addrlen` says.
     unsafe { write_name(addr, addrlen, &[text.as_bytes(), &[0]].concat()) }
 }
 

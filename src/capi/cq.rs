@@ -177,7 +177,7 @@ pub unsafe extern "C" fn gdrfab_cq_sread(
     cond: *const c_void,
     timeout_ms: c_int,
 ) -> ssize_t {
-    // SAFETY: handed on.
+    // SAFETY: the C caller says that the handle is open, and that `buf` holds `count` entries.
     unsafe { gdrfab_cq_sreadfrom(cq, buf, count, std::ptr::null_mut(), cond, timeout_ms) }
 }
 
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn gdrfab_cq_strerror(
     len: usize,
 ) -> *const c_char {
     let _ = cq;
-    // SAFETY: handed on.
+    // SAFETY: the C caller says that `err_data` are words of an entry or NULL, and that `buf` holds `len` bytes.
     unsafe { words(prov_errno, err_data, buf, len) }
 }
 

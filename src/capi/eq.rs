@@ -251,7 +251,7 @@ pub unsafe extern "C" fn gdrfab_eq_strerror(
     len: usize,
 ) -> *const c_char {
     let _ = eq;
-    // SAFETY: handed on.
+    // SAFETY: the C caller says that `err_data` are words of an entry or NULL, and that `buf` holds `len` bytes.
     unsafe { super::cq::words(prov_errno, err_data, buf, len) }
 }
 

@@ -214,7 +214,7 @@ unsafe fn secret(key: *const c_void, len: usize) -> Result<Option<Secret>> {
 /// # Safety
 /// NULL, or live for its struct_size, with NUL-terminated strings.
 pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Result<Info> {
-    // SAFETY: handed on; the strings are the caller's promise.
+    // SAFETY: the caller says that the struct is live, and so are its strings.
     unsafe {
         let c = read_sized(from, name)?;
         let string = |p: *mut c_char, what| Ok::<_, Error>(text(p, what)?.map(str::to_string));

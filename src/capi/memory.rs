@@ -226,7 +226,7 @@ pub unsafe extern "C" fn gdrfab_mr_reg(
         return control(|| if buf.is_null() { Err(null("buf")) } else { Err(Error::invalid("len: 0")) });
     }
     let one = iovec { iov_base: buf.cast_mut(), iov_len: len };
-    // SAFETY: handed on; the iovec is live.
+    // SAFETY: the C caller says that the domain is open; the iovec is live.
     unsafe { gdrfab_mr_regv(domain, &raw const one, 1, access, offset, requested_key, flags, context, mr) }
 }
 
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn gdrfab_mr_regv(
     attr.offset = offset;
     attr.requested_key = requested_key;
     attr.context = context;
-    // SAFETY: handed on; the attributes are live.
+    // SAFETY: the C caller says that the domain is open; the attributes are live.
     unsafe { gdrfab_mr_regattr(domain, &raw const attr, flags_of_ranges(flags), mr) }
 }
 

@@ -68,7 +68,7 @@ pub unsafe extern "C" fn gdrfab_send(
     dest_addr: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe {
         match ep_head(ep) {
             Some(head) => (head.ops().send)(head, buf.cast_mut(), len, desc, dest_addr, context),
@@ -139,14 +139,14 @@ pub unsafe extern "C" fn gdrfab_senddata(
     context: *mut c_void,
 ) -> ssize_t {
     let c = Common { context: context as usize, data, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe { with_data(ep, buf, len, c) }
 }
 
 /// Posts a message of at most inject_size bytes, which are copied. Mirrors fi_inject.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_inject(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, dest_addr: u64) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe {
         match ep_head(ep) {
             Some(head) => (head.ops().inject)(head, buf.cast_mut(), len, dest_addr),
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn gdrfab_inject(ep: *mut gdrfab_ep, buf: *const c_void, l
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_injectdata(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, data: u64, dest_addr: u64) -> ssize_t {
     let c = Common { flags: Endpoint::INJECT, data, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe { with_data(ep, buf, len, c) }
 }
 
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn gdrfab_recv(
     src_addr: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe {
         match ep_head(ep) {
             Some(head) => (head.ops().recv)(head, buf, len, desc, src_addr, context),

@@ -142,7 +142,7 @@ pub unsafe extern "C" fn gdrfab_write(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe {
         match ep_head(ep) {
             Some(head) => (head.ops().write)(head, buf.cast_mut(), len, desc, dest_addr, addr, key, context),
@@ -163,14 +163,14 @@ pub unsafe extern "C" fn gdrfab_writev(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe { vector(ep, Dir::Write, iov, desc, count, addr, key, (dest_addr, context)) }
 }
 
 /// Posts a write with pieces on both sides, flags, data and a deadline. Mirrors fi_writemsg.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_writemsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_rma, flags: u64) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     posting(|| unsafe { message(ep, Dir::Write, msg, flags) })
 }
 
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn gdrfab_writedata(
     context: *mut c_void,
 ) -> ssize_t {
     let c = Common { context: context as usize, data, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe { with_data(ep, buf, len, addr, key, c) }
 }
 
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn gdrfab_inject_write(
     addr: u64,
     key: u64,
 ) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe {
         match ep_head(ep) {
             Some(head) => (head.ops().inject_write)(head, buf.cast_mut(), len, dest_addr, addr, key),
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn gdrfab_inject_writedata(
     key: u64,
 ) -> ssize_t {
     let c = Common { flags: Endpoint::INJECT, data, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe { with_data(ep, buf, len, addr, key, c) }
 }
 
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn gdrfab_read(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe {
         match ep_head(ep) {
             Some(head) => (head.ops().read)(head, buf, len, desc, src_addr, addr, key, context),
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn gdrfab_readv(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe { vector(ep, Dir::Read, iov, desc, count, addr, key, (src_addr, context)) }
 }
 
@@ -277,6 +277,6 @@ pub unsafe extern "C" fn gdrfab_readmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_m
     if never != 0 {
         return posting(|| Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {never:#x} have no meaning for a read"))));
     }
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     posting(|| unsafe { message(ep, Dir::Read, msg, flags) })
 }

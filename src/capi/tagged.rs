@@ -83,7 +83,7 @@ pub unsafe extern "C" fn gdrfab_tsend(
     tag: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe {
         match ep_head(ep) {
             Some(head) => (head.ops().tsend)(head, buf.cast_mut(), len, desc, dest_addr, tag, context),
@@ -138,14 +138,14 @@ pub unsafe extern "C" fn gdrfab_tsenddata(
     context: *mut c_void,
 ) -> ssize_t {
     let c = Common { context: context as usize, data, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe { with_data(ep, buf, len, c, tag) }
 }
 
 /// Posts a tagged message of at most inject_size bytes, which are copied. Mirrors fi_tinject.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_tinject(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, dest_addr: u64, tag: u64) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe {
         match ep_head(ep) {
             Some(head) => (head.ops().tinject)(head, buf.cast_mut(), len, dest_addr, tag),
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn gdrfab_tinjectdata(
     tag: u64,
 ) -> ssize_t {
     let c = Common { flags: Endpoint::INJECT, data, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe { with_data(ep, buf, len, c, tag) }
 }
 
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn gdrfab_trecv(
     ignore: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     unsafe {
         match ep_head(ep) {
             Some(head) => (head.ops().trecv)(head, buf, len, desc, src_addr, tag, ignore, context),

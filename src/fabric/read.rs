@@ -57,7 +57,7 @@ unsafe fn of<'a>(cq: *const CqHead) -> &'a Cq {
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn error_first(cq: *const CqHead) -> isize {
-    // SAFETY: handed on.
+    // SAFETY: the caller says that the head is an open queue's.
     hold(|rc| rc as isize, || failed(&unsafe { of(cq) }.error_first()) as isize)
 }
 
@@ -68,7 +68,7 @@ unsafe fn outcome(cq: *const CqHead, taken: Taken) -> isize {
     match taken {
         Taken::Some(n) => n as isize,
         Taken::Empty => -errno::EAGAIN as isize,
-        // SAFETY: handed on.
+        // SAFETY: the caller says that the head is an open queue's.
         Taken::ErrorFirst => unsafe { error_first(cq) },
     }
 }
@@ -78,7 +78,7 @@ unsafe fn outcome(cq: *const CqHead, taken: Taken) -> isize {
 /// # Safety
 /// As for `of`; the domain is one without locks, and `buf` is NULL or holds `count` entries.
 unsafe extern "C" fn ready<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
     unsafe {
         if buf.is_null() {
             return queue::<E>(cq, buf, count);
@@ -101,7 +101,7 @@ unsafe extern "C" fn ready<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
 /// As for `ready`.
 #[inline(never)]
 unsafe extern "C" fn arrivals<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
     unsafe {
         match attempt(|| of(cq).read_arrivals::<E>(buf, count).map(|taken| outcome(cq, taken))) {
             Some(n) => n,
@@ -120,7 +120,7 @@ unsafe extern "C" fn queue<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
         if buf.is_null() && count != 0 {
             return failed(&null("buf")) as isize;
         }
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
         unsafe { outcome(cq, of(cq).read(count, |i, c| E::put(buf, i, c))) }
     };
     hold(|rc| rc as isize, read)
@@ -132,7 +132,7 @@ unsafe extern "C" fn queue<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
 /// As for `queue`.
 #[inline(never)]
 unsafe extern "C" fn tagged(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
     unsafe { read_from(cq, buf, count, std::ptr::null_mut()) }
 }
 
@@ -167,7 +167,7 @@ unsafe fn read_from(cq: *const CqHead, buf: *mut c_void, count: usize, peers: *m
         if buf.is_null() && count != 0 {
             return failed(&null("buf")) as isize;
         }
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
         unsafe {
             let q = of(cq);
             outcome(cq, q.read_from(count, |i, c, from| put_all(q.format, buf, peers, i, c, from)))
@@ -196,7 +196,7 @@ pub unsafe fn put_all(format: CqFormat, buf: *mut c_void, peers: *mut u64, i: us
 /// As for `queue`.
 #[inline(never)]
 unsafe extern "C" fn after<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
     unsafe { hold(|rc| rc as isize, || outcome(cq, of(cq).read_after(count, |i, c| E::put(buf, i, c)))) }
 }
 
@@ -208,7 +208,7 @@ unsafe extern "C" fn after<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
 #[inline(never)]
 unsafe extern "C" fn due(cq: *const CqHead, _buf: *mut c_void, n: usize) -> isize {
     // A panic leaves its words; the entries were taken out, and are the caller's.
-    // SAFETY: handed on.
+    // SAFETY: the caller says that the head is an open queue's.
     hold(|_| (), || unsafe { of(cq) }.due());
     n as isize
 }

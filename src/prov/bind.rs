@@ -74,6 +74,8 @@ pub struct Counters {
 
 #[derive(Default)]
 pub struct Bindings {
+    /// Nothing is bound any more.
+    pub enabled: bool,
     pub tx: Option<Arc<Queue>>,
     pub rx: Option<Arc<Queue>>,
     pub tx_selective: bool,
@@ -178,6 +180,7 @@ impl Fast {
 impl Bindings {
     /// Binds one thing more; `EBUSY` if its place is taken.
     pub fn bind(&mut self, what: Binding) -> Result<()> {
+        self.check_can_bind()?;
         let taken = |what: &str| Err(Error::new(errno::EBUSY, format!("ep: {what} is bound already")));
         match what {
             Binding::Cq { queue, transmit, receive, selective, .. } => {
@@ -222,8 +225,18 @@ impl Bindings {
         Ok(())
     }
 
-    /// Whether what is bound is enough for posting operations.
-    pub fn check_complete(&self) -> Result<()> {
+    pub fn check_can_bind(&self) -> Result<()> {
+        match self.enabled {
+            true => Err(Error::fixed(errno::EOPBADSTATE, "ep: objects are bound before ep_enable")),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the endpoint may be enabled: once, and if what is bound is enough for posting operations.
+    pub fn check_can_enable(&self) -> Result<()> {
+        if self.enabled {
+            return Err(Error::fixed(errno::EOPBADSTATE, "ep: enabled already"));
+        }
         let c = &self.counters;
         if self.tx.is_none() && c.send.is_none() && c.write.is_none() && c.read.is_none() {
             return Err(Error::new(errno::ENOCQ, "ep: bind a completion queue or a counter for transmits before ep_enable"));

@@ -50,7 +50,7 @@ pub unsafe extern "C" fn fast_rma<P: FastPath<Rma>>(
     context: *mut c_void,
 ) -> isize {
     let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         match post_fast::<Rma, P>(ep, one) {
             Some(rc) => rc,
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn fast_inject_write<P: FastPath<InjectWrite>>(
     key: u64,
 ) -> isize {
     let one = One { buf: buf as usize, len, addr, key, desc: 0, context: 0 };
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         match post_fast::<InjectWrite, P>(ep, one) {
             Some(rc) => rc,
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
     context: *mut c_void,
 ) -> isize {
     let one = One { buf: buf as usize, len, addr: peer_addr, key: 0, desc: desc as u64, context: context as usize };
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         match post_fast::<Message, P>(ep, one) {
             Some(rc) => rc,
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
 #[inline(never)]
 pub unsafe extern "C" fn fast_inject<P: FastPath<Inject>>(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64) -> isize {
     let one = One { buf: buf as usize, len, addr: dest_addr, key: 0, desc: 0, context: 0 };
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         match post_fast::<Inject, P>(ep, one) {
             Some(rc) => rc,

@@ -40,7 +40,6 @@ impl Endpoint {
             options: Options::default(),
             av: None,
             av_changes: u64::MAX,
-            enabled: false,
             closed: false,
             directed: info.caps & flags::DIRECTED_RECV != 0,
             deliver: false,
@@ -96,9 +95,7 @@ impl prov::Endpoint for Endpoint {
 
     fn bind(&self, what: Binding) -> Result<()> {
         let mut s = self.state.lock();
-        if s.enabled {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
-        }
+        s.bind.check_can_bind()?;
         match what {
             Binding::Av(_) if s.av.is_some() => return Err(Error::new(errno::EBUSY, "ep: an address vector is bound already")),
             Binding::Av(av) => s.av = Some(av),
@@ -114,20 +111,17 @@ impl prov::Endpoint for Endpoint {
 
     fn enable(&self, op_flags: u64) -> Result<()> {
         let mut s = self.state.lock();
-        if s.enabled {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
-        }
         if s.av.is_none() {
             return Err(Error::new(errno::EOPBADSTATE, "ep: bind an address vector before ep_enable"));
         }
-        s.bind.check_complete()?;
+        s.bind.check_can_enable()?;
         let (at, greeters) = wireup::listen(&self.domain, self.source)?;
         let mut name = Name::at(at);
         (name.nonce, name.host) = (self.domain.draw(), wireup::host_hint());
         s.name = Some(name);
         s.greeters = greeters;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
-        s.enabled = true;
+        s.bind.enabled = true;
         s.settle_quick();
         Ok(())
     }

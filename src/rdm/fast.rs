@@ -117,7 +117,7 @@ impl State {
 
     /// From what is bound and chosen: which short ways operations may take.
     pub fn settle_quick(&mut self) {
-        let open = self.enabled && !self.closed;
+        let open = self.bind.enabled && !self.closed;
         let b = &self.bind;
         self.quick_send = open && b.tx.is_some() && b.counters.send.is_none() && !self.deliver;
         self.quick_recv = open && b.rx.is_some() && b.counters.recv.is_none() && self.options.recv_deadline_ns == 0;

@@ -42,7 +42,7 @@ impl Taker for Hand<'_> {
 
 impl State {
     pub fn progress(&mut self, domain: &Domain, force: bool) {
-        if !self.enabled || self.closed {
+        if !self.bind.enabled || self.closed {
             return;
         }
         self.poll_lanes(force);

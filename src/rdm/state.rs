@@ -187,7 +187,6 @@ pub struct State {
     pub av: Option<Arc<Av>>,
     /// What the peers' indexes were when they were last looked up.
     pub av_changes: u64,
-    pub enabled: bool,
     pub closed: bool,
     pub directed: bool,
     pub deliver: bool,
@@ -261,7 +260,7 @@ impl State {
     }
 
     pub fn check_enabled(&self) -> Result<()> {
-        match (self.closed, self.enabled) {
+        match (self.closed, self.bind.enabled) {
             (true, _) => Err(Error::new(errno::ESHUTDOWN, "ep: it was shut down")),
             (_, false) => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first")),
             _ => Ok(()),

@@ -241,7 +241,8 @@ impl Endpoint for Ep {
 
     fn enable(&self, _op_flags: u64) -> Result<()> {
         let mut s = self.0.state.lock();
-        s.bind.check_complete()?;
+        s.bind.check_can_enable()?;
+        s.bind.enabled = true;
         s.stage = Stage::Enabled;
         Ok(())
     }

@@ -39,6 +39,7 @@ impl Side {
         ep.bind(Binding::Eq(eq.clone())).unwrap();
         assert_eq!(ep.bind(Binding::Eq(eq.clone())).unwrap_err().errno, errno::EBUSY);
         posting.enable().unwrap();
+        assert_eq!(posting.enable().unwrap_err().errno, errno::EOPBADSTATE);
         Side { domain, posting, cq, eq }
     }
 

@@ -3,9 +3,6 @@
 #include "fi.h"
 #include "test_pair.h"
 
-#include <sched.h>
-#include <sys/socket.h>
-
 void oob_send(struct node *n, const void *data, size_t len)
 {
 	test_oob_send(n->oob, data, len);
@@ -21,33 +18,17 @@ void drive(struct node *n)
 		fi_eq_read(n->eq, &event, &entry, sizeof entry, FI_PEEK);
 }
 
+static void drive_node(void *of)
+{
+	drive((struct node *)of);
+}
+
 void oob_recv(struct node *n, void *data, size_t len)
 {
-	char *at = (char *)data;
-	for (int idle = 0; len > 0; idle++) {
-		ssize_t got = recv(n->oob, at, len, n->cq ? MSG_DONTWAIT : 0);
-		if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-			drive(n);
-			/* The other side may need the CPU more. */
-			if (idle < 1000)
-				sched_yield();
-			else
-				usleep(50);
-			continue;
-		}
-		if (got <= 0)
-			test_fail(__FILE__, __LINE__, "the other side is gone (%s)",
-				  got < 0 ? strerror(errno) : "it closed its end");
-		at += got;
-		len -= (size_t)got;
-	}
+	test_oob_recv(n->oob, data, len, n->cq ? drive_node : NULL, n);
 }
 
 void barrier(struct node *n)
 {
-	char word = 'b';
-	oob_send(n, &word, 1);
-	oob_recv(n, &word, 1);
-	if (word != 'b')
-		test_fail(__FILE__, __LINE__, "the two sides are out of step (got 0x%02x)", (unsigned char)word);
+	test_barrier(n->oob, n->cq ? drive_node : NULL, n);
 }

@@ -123,25 +123,19 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn bind(&self, what: Binding) -> Result<()> {
-        let mut s = self.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
-        }
-        s.bind.bind(what)
+        self.state.lock().bind.bind(what)
     }
 
     /// Enables it for operations that the layer above posts with `op_flags` by default; tells whether they may take
     /// the fastest entries.
     fn enable(&self, op_flags: u64) -> Result<()> {
         let mut s = self.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
-        }
-        s.bind.check_complete()?;
+        s.bind.check_can_enable()?;
         let lines = config::get().ring_slots as usize;
         // One of many, whose rings together should fit a cache.
         s.segment = Some(Segment::create(if s.bind.is_lane() { MIN_LINES } else { lines })?);
         s.phase = Phase::Enabled;
+        s.bind.enabled = true;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
         s.settle_fast();
         let promised = self.state.threading().is_promised();

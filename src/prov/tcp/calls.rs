@@ -32,21 +32,15 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn bind(&self, what: Binding) -> Result<()> {
-        let mut s = self.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
-        }
-        s.bind.bind(what)
+        self.state.lock().bind.bind(what)
     }
 
     /// No operation takes the way without a lock or call: false.
     fn enable(&self, _op_flags: u64) -> Result<()> {
         let mut s = self.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
-        }
-        s.bind.check_complete()?;
+        s.bind.check_can_enable()?;
         s.phase = Phase::Enabled;
+        s.bind.enabled = true;
         Ok(())
     }
 

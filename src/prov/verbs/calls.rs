@@ -39,9 +39,6 @@ impl prov::Endpoint for Endpoint {
 
     fn bind(&self, what: Binding) -> Result<()> {
         let mut s = self.shared.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: objects are bound before ep_enable"));
-        }
         let source = match &what {
             Binding::Cq { source: Some(source), transmit, receive, .. } => {
                 let source: Arc<dyn Any + Send + Sync> = source.clone();
@@ -66,10 +63,7 @@ impl prov::Endpoint for Endpoint {
     fn enable(&self, op_flags: u64) -> Result<()> {
         let domain = &self.domain;
         let mut s = self.shared.state.lock();
-        if !matches!(s.phase, Phase::Fresh) {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: enabled already"));
-        }
-        s.bind.check_complete()?;
+        s.bind.check_can_enable()?;
         let bound = self.queues.lock().clone();
         let hidden = || Cq::hidden(domain.context(), domain.threading);
         let tx_cq = bound.tx.clone().map_or_else(hidden, Ok)?;
@@ -89,6 +83,7 @@ impl prov::Endpoint for Endpoint {
         s.qp = Some(qp);
         s.op_flags = op_flags;
         s.phase = Phase::Enabled;
+        s.bind.enabled = true;
         domain.watch.add(&self.shared);
         if s.own_receives {
             (0..rx).for_each(|_| s.repost_own());

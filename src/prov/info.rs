@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a provider offers as one candidate of discovery, and what discovery was asked.
 
+use super::flags;
+use super::op::IOV_LIMIT;
 use crate::error::{Error, Result};
 use crate::hmem::Site;
-use crate::mr::Paths;
+use crate::mr::{MR_IOV_LIMIT, Paths};
 use std::sync::Arc;
 
 /// Bytes of private data that no connection goes beyond, and of an address with its NUL.
@@ -62,6 +64,36 @@ pub struct Info {
     /// What both sides of a connection must know.
     pub auth_key: Option<Secret>,
     pub limits: Limits,
+}
+
+impl Info {
+    /// Connected endpoints of a provider whose bytes the CPU and the kernel move: what is the same for all of them.
+    pub fn of_cpu(name: &str) -> Info {
+        let name = Some(name.to_string());
+        let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE;
+        Info {
+            caps: flags::MSG | flags::SEND | flags::RECV | rma,
+            mr_mode: flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY,
+            ep_type: EP_MSG,
+            threading: THREAD_SAFE,
+            progress: PROGRESS_MANUAL,
+            addr_format: ADDR_STR,
+            cq_data_size: 8,
+            tx_iov_limit: IOV_LIMIT,
+            rx_iov_limit: IOV_LIMIT,
+            rma_iov_limit: IOV_LIMIT,
+            mr_iov_limit: MR_IOV_LIMIT,
+            mr_key_size: 8,
+            prov_name: name.clone(),
+            fabric_name: name.clone(),
+            domain_name: name,
+            limits: Limits {
+                tx_op_flags: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE,
+                ..Limits::default()
+            },
+            ..Info::default()
+        }
+    }
 }
 
 /// A shared key. Its bytes show up nowhere but where they are asked for.

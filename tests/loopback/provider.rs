@@ -12,9 +12,7 @@ use gdrfab::mr::region::{Location, Pieces, Region};
 use gdrfab::mr::registry::KeyOf;
 use gdrfab::mr::{Attr, Facts, Paths, RegionId, Source as Memory};
 use gdrfab::prov::contract::{Domain, Endpoint, Listener, Offer, Provider};
-use gdrfab::prov::flags;
-use gdrfab::prov::info::{ADDR_STR, Ask, EP_MSG, Info, PROGRESS_MANUAL, THREAD_SAFE};
-use gdrfab::prov::op::IOV_LIMIT;
+use gdrfab::prov::info::{Ask, Info};
 use gdrfab::sync::serial::Threading;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -33,22 +31,7 @@ impl Provider for Loopback {
     fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
         let address = ask.service.map(|name| format!("{SCHEME}{name}"));
         let (src_addr, dest_addr) = if ask.source { (address, None) } else { (None, address) };
-        vec![Info {
-            caps: flags::MSG | flags::RMA | flags::SEND | flags::RECV | flags::READ | flags::WRITE,
-            paths: Paths::DIRECT,
-            mr_mode: flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY,
-            ep_type: EP_MSG,
-            threading: THREAD_SAFE,
-            progress: PROGRESS_MANUAL,
-            addr_format: ADDR_STR,
-            tx_iov_limit: IOV_LIMIT,
-            max_msg_size: MAX_MSG,
-            cm_data_size: DATA_MAX,
-            prov_name: Some(self.name().into()),
-            src_addr,
-            dest_addr,
-            ..Info::default()
-        }]
+        vec![Info { paths: Paths::DIRECT, max_msg_size: MAX_MSG, cm_data_size: DATA_MAX, src_addr, dest_addr, ..Info::of_cpu(self.name()) }]
     }
 
     fn check_address(&self, address: &str) -> Result<()> {

@@ -56,11 +56,11 @@ pub use limits::{INJECT_SIZE, MAX_MSG, RX_SIZE, TX_SIZE};
 pub use pep::Listener;
 pub use table::MAX_REGIONS;
 
-use super::info::{ADDR_STR, Ask, EP_MSG, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
-use super::{Offer, Provider, flags, op};
+use super::info::{Ask, Info};
+use super::{Offer, Provider, flags};
 use crate::config;
 use crate::error::{Error, Result, errno};
-use crate::mr::{MR_IOV_LIMIT, Paths};
+use crate::mr::Paths;
 use crate::sync::serial::Threading;
 use crate::sys::{mem, process};
 use std::sync::Arc;
@@ -140,36 +140,18 @@ fn offer() -> Offer {
 }
 
 fn info() -> Info {
-    let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE;
+    let info = Info::of_cpu("shm");
     Info {
-        caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::RMA_EVENT | flags::HMEM | flags::LOCAL_COMM,
+        caps: info.caps | flags::RMA_EVENT | flags::HMEM | flags::LOCAL_COMM,
         msg_order: flags::ORDER_ALL,
         paths: Paths::from_bits_truncate(config::get().paths),
-        mr_mode: flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY,
-        ep_type: EP_MSG,
-        threading: THREAD_SAFE,
-        progress: PROGRESS_MANUAL,
-        addr_format: ADDR_STR,
-        cq_data_size: 8,
         inject_size: INJECT_SIZE,
         tx_size: TX_SIZE,
         rx_size: RX_SIZE,
-        tx_iov_limit: op::IOV_LIMIT,
-        rx_iov_limit: op::IOV_LIMIT,
-        rma_iov_limit: op::IOV_LIMIT,
-        mr_iov_limit: MR_IOV_LIMIT,
         max_msg_size: MAX_MSG,
-        mr_key_size: 8,
         mr_cnt: MAX_REGIONS,
         cm_data_size: DATA_MAX,
-        prov_name: Some("shm".into()),
-        fabric_name: Some("shm".into()),
-        domain_name: Some("shm".into()),
-        limits: Limits {
-            tx_op_flags: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE,
-            ..Limits::default()
-        },
-        ..Info::default()
+        ..info
     }
 }
 

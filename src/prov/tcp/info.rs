@@ -8,10 +8,9 @@ use super::limits::{INJECT_SIZE, MAX_MSG, RX_SIZE, TX_SIZE};
 use super::mr::MAX_REGIONS;
 use crate::config;
 use crate::error::{Error, Result, errno};
-use crate::mr::MR_IOV_LIMIT;
 use crate::mr::Paths;
-use crate::prov::info::{ADDR_STR, Ask, EP_MSG, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
-use crate::prov::{Offer, flags, op};
+use crate::prov::info::{Ask, Info};
+use crate::prov::{Offer, flags};
 use crate::sys::tcp;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -37,36 +36,18 @@ pub fn usual(like: Option<IpAddr>) -> Result<IpAddr> {
 }
 
 fn info() -> Info {
-    let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE | flags::RMA_EVENT;
+    let info = Info::of_cpu(NAME);
     Info {
-        caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
+        caps: info.caps | flags::RMA_EVENT | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
         msg_order: flags::ORDER_UNLESS_READ,
         paths: Paths::from_bits_truncate(config::get().tcp.paths),
-        mr_mode: flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY,
-        ep_type: EP_MSG,
-        threading: THREAD_SAFE,
-        progress: PROGRESS_MANUAL,
-        addr_format: ADDR_STR,
-        cq_data_size: 8,
         inject_size: INJECT_SIZE,
         tx_size: TX_SIZE,
         rx_size: RX_SIZE,
-        tx_iov_limit: op::IOV_LIMIT,
-        rx_iov_limit: op::IOV_LIMIT,
-        rma_iov_limit: op::IOV_LIMIT,
-        mr_iov_limit: MR_IOV_LIMIT,
         max_msg_size: MAX_MSG,
-        mr_key_size: 8,
         mr_cnt: MAX_REGIONS,
         cm_data_size: DATA_MAX,
-        prov_name: Some(NAME.into()),
-        fabric_name: Some(NAME.into()),
-        domain_name: Some(NAME.into()),
-        limits: Limits {
-            tx_op_flags: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE,
-            ..Limits::default()
-        },
-        ..Info::default()
+        ..info
     }
 }
 

@@ -18,6 +18,7 @@
 #define SHM "shm://"
 #define TCP "tcp://"
 #define VERBS "verbs://"
+#define RDM "rdm://"
 #define VERBS_QP "verbs+qp://"
 /* shm's names that are a port. */
 #define SHM_PORT SHM "fi-"
@@ -87,7 +88,11 @@ static bool begins(const char *text, const char *with)
 /* What follows the scheme of an address of a host, NULL if it is none. */
 static const char *host_port(const char *text)
 {
-	return begins(text, TCP) ? text + strlen(TCP) : begins(text, VERBS) ? text + strlen(VERBS) : NULL;
+	static const char *const schemes[] = {TCP, VERBS, RDM};
+	for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++)
+		if (begins(text, schemes[i]))
+			return text + strlen(schemes[i]);
+	return NULL;
 }
 
 /* ---- from text */
@@ -136,6 +141,22 @@ static void *host_export(const char *at, int family, size_t *len)
 	return made;
 }
 
+/* A socket address as long as a name. */
+static void *name_export(const char *at, size_t *len)
+{
+	char *made = calloc(1, GDRFAB_NAME_LEN);
+	void *short_one = host_export(at, AF_UNSPEC, len);
+	if (made && short_one) {
+		memcpy(made, short_one, *len);
+		*len = GDRFAB_NAME_LEN;
+	} else {
+		free(made);
+		made = NULL;
+	}
+	free(short_one);
+	return made;
+}
+
 void *address_export(const char *text, uint32_t addr_format, size_t *len)
 {
 	const char *at;
@@ -146,7 +167,19 @@ void *address_export(const char *text, uint32_t addr_format, size_t *len)
 	at = host_port(text);
 	if (!at)
 		return NULL;
-	return host_export(at, address_family(addr_format), len);
+	return addr_format == ADDR_NAME ? name_export(at, len) : host_export(at, address_family(addr_format), len);
+}
+
+int address_give(const void *made, size_t len, void *addr, size_t *addrlen)
+{
+	size_t room;
+	if (!addrlen)
+		return -FI_EINVAL;
+	room = *addrlen;
+	*addrlen = len;
+	if (addr)
+		memcpy(addr, made, room < len ? room : len);
+	return room < len || !addr ? -FI_ETOOSMALL : 0;
 }
 
 /* ---- into text */
@@ -166,7 +199,7 @@ static sa_family_t family_of(const void *addr)
 
 uint32_t address_format(const void *addr, uint32_t addr_format)
 {
-	if (!addr || addr_format == FI_ADDR_STR)
+	if (!addr || addr_format == FI_ADDR_STR || addr_format == ADDR_NAME)
 		return addr_format;
 	switch (family_of(addr)) {
 	case AF_INET:
@@ -202,6 +235,9 @@ static int text_import(enum kind kind, const char *addr, size_t len, char *text)
 	case KIND_TCP:
 		fits = begins(text, TCP);
 		break;
+	case KIND_RDM:
+		fits = begins(text, RDM);
+		break;
 	default:
 		fits = begins(text, VERBS) || begins(text, VERBS_QP);
 		break;
@@ -212,13 +248,18 @@ static int text_import(enum kind kind, const char *addr, size_t len, char *text)
 	return 0;
 }
 
+static const char *scheme_of(enum kind kind)
+{
+	return kind == KIND_TCP ? TCP : kind == KIND_RDM ? RDM : VERBS;
+}
+
 static int in_import(enum kind kind, const struct sockaddr_in *at, char *text)
 {
 	char host[INET_ADDRSTRLEN];
 	if (kind == KIND_SHM)
 		return refuse(kind, "an IPv4 address; shm's are IPv6 addresses that stand for this host");
 	inet_ntop(AF_INET, &at->sin_addr, host, sizeof host);
-	snprintf(text, ADDRESS_MAX, "%s%s:%u", kind == KIND_TCP ? TCP : VERBS, host, ntohs(at->sin_port));
+	snprintf(text, ADDRESS_MAX, "%s%s:%u", scheme_of(kind), host, ntohs(at->sin_port));
 	return 0;
 }
 
@@ -240,7 +281,7 @@ static int in6_import(enum kind kind, const struct sockaddr_in6 *at, char *text)
 	inet_ntop(AF_INET6, &at->sin6_addr, host, sizeof host);
 	if (at->sin6_scope_id)
 		snprintf(scope, sizeof scope, "%%%u", at->sin6_scope_id);
-	snprintf(text, ADDRESS_MAX, "%s[%s%s]:%u", kind == KIND_TCP ? TCP : VERBS, host, scope, port);
+	snprintf(text, ADDRESS_MAX, "%s[%s%s]:%u", scheme_of(kind), host, scope, port);
 	return 0;
 }
 
@@ -253,6 +294,11 @@ int address_import(enum kind kind, const void *addr, size_t len, uint32_t addr_f
 		return refuse(kind, "NULL");
 	if (len && len < sizeof(sa_family_t))
 		return refuse(kind, "too short for any");
+	if (addr_format == ADDR_NAME) {
+		addr_format = address_format(addr, FI_SOCKADDR);
+		if (addr_format == FI_FORMAT_UNSPEC)
+			return refuse(kind, "an endpoint's name, which is for an address vector");
+	}
 	is = address_format(addr, addr_format);
 	if (is == FI_ADDR_STR)
 		return text_import(kind, addr, len, text);

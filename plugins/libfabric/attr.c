@@ -18,7 +18,7 @@ bool mr_mode_old(uint32_t version, int mr_mode)
 
 uint64_t caps_directions(uint64_t caps)
 {
-	if (caps & FI_MSG && !(caps & (FI_SEND | FI_RECV)))
+	if (caps & (FI_MSG | FI_TAGGED) && !(caps & (FI_SEND | FI_RECV)))
 		caps |= FI_SEND | FI_RECV;
 	if (caps & FI_RMA && !(caps & RMA_ALL))
 		caps |= RMA_ALL;
@@ -32,6 +32,8 @@ bool caps_target(uint64_t caps)
 
 /* Completion queues, counters: memory alone limits them; a number for those who ask before they allocate. */
 #define PLENTY 65536
+/* All 64 bits of a tag are the caller's; libfabric writes alternating bits for fields of any width. */
+#define TAG_GENERIC 0xaaaaaaaaaaaaaaaau
 /* Bytes of words that an error entry's err_data may have. */
 #define ERR_DATA 512
 
@@ -40,7 +42,7 @@ static uint64_t half(uint64_t caps, uint64_t side)
 {
 	caps &= side;
 	if (!(caps & (FI_SEND | FI_RECV)))
-		caps &= ~FI_MSG;
+		caps &= ~(FI_MSG | FI_TAGGED);
 	if (!(caps & RMA_ALL))
 		caps &= ~FI_RMA;
 	return caps;
@@ -178,7 +180,7 @@ static void judge(struct candidate *c, const struct fi_info *hints, uint64_t all
 		caps_within(c, "rx_attr->caps", rx->caps, all);
 		bits_within(c, "rx_attr->msg_order", rx->msg_order, info->rx_attr->msg_order);
 		bits_within(c, "rx_attr->comp_order", rx->comp_order, info->rx_attr->comp_order);
-		bits_within(c, "rx_attr->op_flags", rx->op_flags, FI_COMPLETION);
+		bits_within(c, "rx_attr->op_flags", rx->op_flags, RX_OP_FLAGS(c->kind));
 		at_most(c, "rx_attr->total_buffered_recv", rx->total_buffered_recv, 0);
 	}
 	if (info->mode & FI_RX_CQ_DATA && !(mode & FI_RX_CQ_DATA))
@@ -219,7 +221,7 @@ static int mr_mode_told(uint32_t version, const struct fi_info *hints, const gdr
 	return mode;
 }
 
-static void fill_domain(struct fi_domain_attr *d, const gdrfab_info *from, const struct fi_info *hints,
+static void fill_domain(struct fi_domain_attr *d, enum kind kind, const gdrfab_info *from, const struct fi_info *hints,
 			const gdrfab_nic_attr *nic)
 {
 	bool automatic = OF(hints, domain_attr, control_progress) == FI_PROGRESS_AUTO ||
@@ -229,7 +231,8 @@ static void fill_domain(struct fi_domain_attr *d, const gdrfab_info *from, const
 	/* gdrfab has one switch for both. */
 	d->control_progress = d->data_progress = automatic ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL;
 	d->resource_mgmt = FI_RM_ENABLED;
-	d->av_type = FI_AV_UNSPEC;
+	/* What a caller has to treat as opaque may be an index. */
+	d->av_type = kind == KIND_RDM ? OF(hints, domain_attr, av_type) : FI_AV_UNSPEC;
 	d->mr_key_size = from->mr_key_size;
 	d->cq_data_size = from->cq_data_size;
 	d->cq_cnt = nic ? nic->max_cq : PLENTY;
@@ -245,7 +248,8 @@ static void fill_domain(struct fi_domain_attr *d, const gdrfab_info *from, const
 
 static void fill_ep(struct fi_ep_attr *ep, enum kind kind, const gdrfab_info *from)
 {
-	ep->type = FI_EP_MSG;
+	ep->type = (enum fi_ep_type)kind_type(kind);
+	ep->mem_tag_format = kind == KIND_RDM ? TAG_GENERIC : 0;
 	ep->protocol = PROTOCOL(kind);
 	ep->protocol_version = PROTOCOL_VERSION;
 	ep->max_msg_size = from->max_msg_size;
@@ -256,12 +260,12 @@ static void fill_ep(struct fi_ep_attr *ep, enum kind kind, const gdrfab_info *fr
 }
 
 /* ofi_rxm has room for four pieces, with its own header, and sends as many as are offered: more only if asked for. */
-static size_t unasked(size_t iov_limit)
+static size_t unasked(enum kind kind, size_t iov_limit)
 {
-	return iov_limit < 4 ? iov_limit : 4;
+	return iov_limit < 4 || kind == KIND_RDM ? iov_limit : 4;
 }
 
-static void fill_sides(struct fi_info *info, const gdrfab_info *from, const struct fi_info *hints)
+static void fill_sides(struct fi_info *info, enum kind kind, const gdrfab_info *from, const struct fi_info *hints)
 {
 	struct fi_tx_attr *tx = info->tx_attr;
 	struct fi_rx_attr *rx = info->rx_attr;
@@ -273,13 +277,13 @@ static void fill_sides(struct fi_info *info, const gdrfab_info *from, const stru
 	rx->op_flags = OF(hints, rx_attr, op_flags);
 	tx->msg_order = rx->msg_order = orders(from->msg_order);
 	/* Endpoints are opened so (hints.c): layers above count on it and do not ask. */
-	tx->comp_order = rx->comp_order = FI_ORDER_STRICT;
+	tx->comp_order = rx->comp_order = kind == KIND_RDM ? FI_ORDER_NONE : FI_ORDER_STRICT;
 	tx->inject_size = from->inject_size;
 	/* Granted as asked for; gdrfab has seen that it is not too much. */
 	tx->size = (asked = OF(hints, tx_attr, size)) ? asked : from->tx_size;
 	rx->size = (asked = OF(hints, rx_attr, size)) ? asked : from->rx_size;
-	tx->iov_limit = (asked = OF(hints, tx_attr, iov_limit)) ? asked : unasked(from->tx_iov_limit);
-	rx->iov_limit = (asked = OF(hints, rx_attr, iov_limit)) ? asked : unasked(from->rx_iov_limit);
+	tx->iov_limit = (asked = OF(hints, tx_attr, iov_limit)) ? asked : unasked(kind, from->tx_iov_limit);
+	rx->iov_limit = (asked = OF(hints, rx_attr, iov_limit)) ? asked : unasked(kind, from->rx_iov_limit);
 	tx->rma_iov_limit = (asked = OF(hints, tx_attr, rma_iov_limit)) ? asked : from->rma_iov_limit;
 }
 
@@ -316,14 +320,27 @@ static bool devices_here(void)
 	return false;
 }
 
-static uint64_t caps_told(uint64_t all, const struct fi_info *hints)
+static uint64_t caps_told(enum kind kind, uint64_t all, const struct fi_info *hints)
 {
 	uint64_t caps;
+	/* MPICH asks without hints, and then for what it was told. */
+	if (!hints && kind == KIND_RDM)
+		return all;
 	if (!hints || !hints->caps)
 		return all & ~FI_HMEM;
 	caps = caps_directions(hints->caps) | (all & FREE_CAPS);
 	/* Without remote writes there are no events of them. */
 	return caps & FI_REMOTE_WRITE || hints->caps & FI_RMA_EVENT ? caps : caps & ~FI_RMA_EVENT;
+}
+
+static char *name_of(enum kind kind, const char *fabric_name)
+{
+	const char *before = kind == KIND_RDM ? RDM_FABRIC : "";
+	size_t size = strlen(before) + strlen(fabric_name) + 1;
+	char *made = malloc(size);
+	if (made)
+		snprintf(made, size, "%s%s", before, fabric_name);
+	return made;
 }
 
 int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const struct fi_info *hints,
@@ -333,19 +350,19 @@ int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const s
 	struct fi_info *info = caller->dupinfo(NULL);
 	gdrfab_nic_attr nic;
 	/* FI_FENCE is a flag of operations there, not a capability. */
-	uint64_t all = (from->caps & OPEN_CAPS) | FI_FENCE;
+	uint64_t all = (from->caps & OPEN_CAPS(kind)) | FI_FENCE;
 	bool has_nic = nic_read(from, &nic);
 	if (!info)
 		return -FI_ENOMEM;
-	if (hints && hints->caps & FI_HMEM && !devices_here())
+	if ((hints ? hints->caps & FI_HMEM : kind == KIND_RDM) && !devices_here())
 		all &= ~FI_HMEM;
-	info->caps = caps_told(all, hints);
+	info->caps = caps_told(kind, all, hints);
 	/* Without receives of the caller's, gdrfab keeps its own for what needs one. */
 	if (info->caps & (FI_MSG | FI_RECV))
 		info->mode = info->rx_attr->mode = from->mode & FI_RX_CQ_DATA;
-	fill_domain(info->domain_attr, from, hints, has_nic ? &nic : NULL);
+	fill_domain(info->domain_attr, kind, from, hints, has_nic ? &nic : NULL);
 	fill_ep(info->ep_attr, kind, from);
-	fill_sides(info, from, hints);
+	fill_sides(info, kind, from, hints);
 	info->domain_attr->mr_mode = mr_mode_told(version, hints, from, info->caps);
 	if (info->domain_attr->mr_mode & MR_OLD && from->mr_mode & FI_MR_LOCAL) {
 		info->mode |= FI_LOCAL_MR;
@@ -360,7 +377,7 @@ int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const s
 		return -FI_ENODATA;
 	}
 	/* prov_name stays NULL: libfabric fills it in, with the layers above us. */
-	info->fabric_attr->name = strdup(from->fabric_name);
+	info->fabric_attr->name = name_of(kind, from->fabric_name);
 	info->fabric_attr->prov_version = caller->provider.version;
 	info->fabric_attr->api_version = version;
 	info->domain_attr->name = strdup(from->domain_name);

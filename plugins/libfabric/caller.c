@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const kind_names[KINDS] = {"shm", "verbs", "tcp"};
+const char *const kind_names[KINDS + 1] = {"shm", "verbs", "tcp", "rdm"};
 
 enum kind info_kind(const char *fabric_name)
 {
+	if (fabric_name && strncmp(fabric_name, RDM_FABRIC, strlen(RDM_FABRIC)) == 0)
+		return KIND_RDM;
 	if (fabric_name && strcmp(fabric_name, kind_names[KIND_SHM]) == 0)
 		return KIND_SHM;
 	/* Devices' fabrics have names of their networks: "RoCE", "IB-<subnet>". */
@@ -54,13 +56,19 @@ int told(int result, enum fi_log_subsys subsys, const char *doing)
 
 /* ---- which providers */
 
+static bool has(enum kind kind)
+{
+	for (int i = 0; i < caller->offer.count; i++)
+		if (caller->offer.order[i] == kind)
+			return true;
+	return false;
+}
+
 static void add(enum kind kind)
 {
 	struct offer *offer = &caller->offer;
-	for (int i = 0; i < offer->count; i++)
-		if (offer->order[i] == kind)
-			return;
-	offer->order[offer->count++] = kind;
+	if (!has(kind))
+		offer->order[offer->count++] = kind;
 }
 
 static void add_named(const char *list)
@@ -120,6 +128,9 @@ static void decide(void)
 		add(KIND_TCP);
 		add(KIND_SHM);
 	}
+	offer->rdm = has(KIND_SHM) && has(KIND_TCP) ? "shm+tcp" : has(KIND_SHM) ? "shm" : has(KIND_TCP) ? "tcp" : NULL;
+	if (offer->rdm)
+		INFO(FI_LOG_FABRIC, "connectionless endpoints are offered over %s\n", offer->rdm);
 	for (int i = 0; i < offer->count; i++)
 		INFO(FI_LOG_FABRIC, "offered as number %d: %s (%s)\n", i + 1, kind_names[offer->order[i]], offer->because);
 }

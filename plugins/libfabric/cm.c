@@ -11,19 +11,11 @@
 
 static int give(const char *text, uint32_t addr_format, void *addr, size_t *addrlen)
 {
-	size_t room, len = 0;
-	void *made;
-	if (!addrlen)
-		return -FI_EINVAL;
-	made = address_export(text, addr_format, &len);
-	if (!made)
-		return -FI_ENOMEM;
-	room = *addrlen;
-	*addrlen = len;
-	if (addr)
-		memcpy(addr, made, room < len ? room : len);
+	size_t len = 0;
+	void *made = address_export(text, addr_format, &len);
+	int result = made ? address_give(made, len, addr, addrlen) : -FI_ENOMEM;
 	free(made);
-	return room < len || !addr ? -FI_ETOOSMALL : 0;
+	return result;
 }
 
 /* ---- passive endpoints */

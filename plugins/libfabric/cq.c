@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Completion queues. gdrfab's entries are libfabric's, but for the tag that FI_CQ_FORMAT_TAGGED has room for. */
+/* Completion queues. gdrfab's entries are libfabric's. */
 #include "provider.h"
 
 #include <stddef.h>
@@ -10,13 +10,15 @@
 /* C99 has no static assertion; an array of a negative size does not compile either. */
 #define IS_SO(name, condition) typedef char is_so_##name[(condition) ? 1 : -1]
 #define SAME(field)                                                                                                    \
-	IS_SO(field, offsetof(struct fi_cq_data_entry, field) == offsetof(gdrfab_cq_data_entry, field))
+	IS_SO(field, offsetof(struct fi_cq_tagged_entry, field) == offsetof(gdrfab_cq_tagged_entry, field))
 SAME(op_context);
 SAME(flags);
 SAME(len);
 SAME(buf);
 SAME(data);
-IS_SO(all, sizeof(struct fi_cq_data_entry) == sizeof(gdrfab_cq_data_entry) &&
+SAME(tag);
+IS_SO(all, sizeof(struct fi_cq_tagged_entry) == sizeof(gdrfab_cq_tagged_entry) &&
+		   sizeof(struct fi_cq_data_entry) == sizeof(gdrfab_cq_data_entry) &&
 		   sizeof(struct fi_cq_msg_entry) == sizeof(gdrfab_cq_msg_entry) &&
 		   sizeof(struct fi_cq_entry) == sizeof(gdrfab_cq_entry));
 
@@ -25,16 +27,18 @@ IS_SO(all, sizeof(struct fi_cq_data_entry) == sizeof(gdrfab_cq_data_entry) &&
 struct unreadable {
 	struct unreadable *next;
 	void *context;
+	uint64_t flags;
 	size_t len;
 	char words[256];
 };
 
-bool cq_add_unreadable(struct cq *q, void *context, size_t len, const char *words)
+bool cq_add_unreadable(struct cq *q, void *context, uint64_t flags, size_t len, const char *words)
 {
 	struct unreadable *made = calloc(1, sizeof *made), **at = &q->lost;
 	if (!made)
 		return false;
 	made->context = context;
+	made->flags = flags;
 	made->len = len;
 	snprintf(made->words, sizeof made->words, "%s", words);
 	pthread_mutex_lock(&q->lock);
@@ -93,73 +97,17 @@ static ssize_t cq_readfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t
 	return cq_has_unreadable(q) ? -FI_EAVAIL : gdrfab_cq_readfrom(q->it, buf, count, src_addr);
 }
 
-static ssize_t cq_sread(struct fid_cq *cq, void *buf, size_t count, const void *cond, int timeout)
+static ssize_t cq_sreadfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t *src_addr, const void *cond, int timeout)
 {
 	(void)cond; /* more than one entry may be waited for, as libfabric says, but need not */
 	struct cq *q = (struct cq *)cq;
-	ssize_t n = cq_has_unreadable(q) ? -FI_EAVAIL : gdrfab_cq_sread(q->it, buf, count, NULL, timeout);
+	ssize_t n = cq_has_unreadable(q) ? -FI_EAVAIL : gdrfab_cq_sreadfrom(q->it, buf, count, src_addr, NULL, timeout);
 	return n == -FI_EAGAIN && cq_has_unreadable(q) ? -FI_EAVAIL : n;
 }
 
-static void no_sources(fi_addr_t *src_addr, ssize_t n)
+static ssize_t cq_sread(struct fid_cq *cq, void *buf, size_t count, const void *cond, int timeout)
 {
-	for (ssize_t i = 0; src_addr && i < n; i++)
-		src_addr[i] = FI_ADDR_NOTAVAIL;
-}
-
-static ssize_t cq_sreadfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t *src_addr, const void *cond, int timeout)
-{
-	ssize_t n = cq_sread(cq, buf, count, cond, timeout);
-	no_sources(src_addr, n);
-	return n;
-}
-
-/* ---- with room for tags */
-
-enum { SOME = 16 };
-
-static ssize_t with_tags(struct fid_cq *cq, struct fi_cq_tagged_entry *to, size_t count, bool wait, int timeout)
-{
-	struct fi_cq_data_entry from[SOME];
-	ssize_t all = 0;
-	do {
-		size_t most = count - (size_t)all < SOME ? count - (size_t)all : SOME;
-		ssize_t n = wait && !all ? cq_sread(cq, from, most, NULL, timeout) : cq_read(cq, from, most);
-		if (n <= 0)
-			return all ? all : n;
-		for (ssize_t i = 0; i < n; i++, all++)
-			to[all] = (struct fi_cq_tagged_entry){from[i].op_context, from[i].flags, from[i].len,
-							      from[i].buf,	  from[i].data,	 0};
-		if ((size_t)n < most)
-			break;
-	} while ((size_t)all < count);
-	return all;
-}
-
-static ssize_t tagged_read(struct fid_cq *cq, void *buf, size_t count)
-{
-	return with_tags(cq, buf, count, false, 0);
-}
-
-static ssize_t tagged_readfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t *src_addr)
-{
-	ssize_t n = with_tags(cq, buf, count, false, 0);
-	no_sources(src_addr, n);
-	return n;
-}
-
-static ssize_t tagged_sread(struct fid_cq *cq, void *buf, size_t count, const void *cond, int timeout)
-{
-	(void)cond;
-	return with_tags(cq, buf, count, true, timeout);
-}
-
-static ssize_t tagged_sreadfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t *src_addr, const void *cond,
-				int timeout)
-{
-	ssize_t n = tagged_sread(cq, buf, count, cond, timeout);
-	no_sources(src_addr, n);
-	return n;
+	return cq_sreadfrom(cq, buf, count, NULL, cond, timeout);
 }
 
 /* ---- failures */
@@ -179,22 +127,22 @@ static ssize_t cq_readerr(struct fid_cq *cq, struct fi_cq_err_entry *to, uint64_
 		return n;
 	if (lost) {
 		from.op_context = lost->context;
-		from.flags = FI_SEND | FI_MSG;
+		from.flags = lost->flags;
 		from.olen = lost->len;
 		from.err = FI_EFAULT;
 		from.prov_errno = GDRFAB_PROV_FAULT;
 		from.err_data_size = (size_t)snprintf(words, sizeof words, "%s", lost->words) + 1;
 		free(lost);
 	}
-	/* The peer's end fails posted receives; libfabric's clients expect the errno of their own close. */
-	if (from.flags & FI_RECV && from.err == ECONNRESET)
+	/* The peer's end fails a connection's receives; libfabric's clients expect the errno of their own close. */
+	if (!q->rdm && from.flags & FI_RECV && from.err == ECONNRESET)
 		from.err = FI_ECANCELED;
 	to->op_context = from.op_context;
 	to->flags = from.flags;
 	to->len = from.len;
 	to->buf = from.buf;
 	to->data = from.data;
-	to->tag = 0;
+	to->tag = from.tag;
 	to->olen = from.olen;
 	to->err = from.err;
 	to->prov_errno = from.prov_errno;
@@ -247,24 +195,13 @@ static struct fi_ops_cq ops = {
 	.strerror = cq_strerror,
 };
 
-static struct fi_ops_cq tagged_ops = {
-	.size = sizeof tagged_ops,
-	.read = tagged_read,
-	.readfrom = tagged_readfrom,
-	.readerr = cq_readerr,
-	.sread = tagged_sread,
-	.sreadfrom = tagged_sreadfrom,
-	.signal = cq_signal,
-	.strerror = cq_strerror,
-};
-
 int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq, void *context)
 {
 	enter(((struct domain *)domain)->fabric->lib);
 	static const uint32_t formats[] = {
 		[FI_CQ_FORMAT_UNSPEC] = GDRFAB_CQ_FORMAT_CONTEXT, [FI_CQ_FORMAT_CONTEXT] = GDRFAB_CQ_FORMAT_CONTEXT,
 		[FI_CQ_FORMAT_MSG] = GDRFAB_CQ_FORMAT_MSG,	  [FI_CQ_FORMAT_DATA] = GDRFAB_CQ_FORMAT_DATA,
-		[FI_CQ_FORMAT_TAGGED] = GDRFAB_CQ_FORMAT_DATA,
+		[FI_CQ_FORMAT_TAGGED] = GDRFAB_CQ_FORMAT_TAGGED,
 	};
 	gdrfab_cq_attr to = {.struct_size = sizeof to, .format = GDRFAB_CQ_FORMAT_CONTEXT};
 	struct cq *q;
@@ -292,11 +229,12 @@ int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **
 	}
 	pthread_mutex_init(&q->lock, NULL);
 	q->lib = caller;
+	q->rdm = ((struct domain *)domain)->fabric->kind == KIND_RDM;
 	q->old = FI_VERSION_LT(((struct domain *)domain)->fabric->fabric.api_version, FI_VERSION(1, 5));
 	q->cq.fid.fclass = FI_CLASS_CQ;
 	q->cq.fid.context = context;
 	q->cq.fid.ops = &fid_ops;
-	q->cq.ops = attr && attr->format == FI_CQ_FORMAT_TAGGED ? &tagged_ops : &ops;
+	q->cq.ops = &ops;
 	*cq = &q->cq;
 	return 0;
 }

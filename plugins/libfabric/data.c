@@ -8,7 +8,7 @@
 
 /* Words for what is refused, so that whoever drops the errno leaves a trace: a wrong argument is a defect of the caller's, the
  * end of a connection is not. */
-__attribute__((cold, noinline)) static ssize_t refused(struct fid_ep *ep, ssize_t result, const char *call)
+__attribute__((cold, noinline)) ssize_t data_refused(struct fid_ep *ep, ssize_t result, const char *call)
 {
 	if (result == -FI_EAGAIN)
 		return result;
@@ -20,22 +20,17 @@ __attribute__((cold, noinline)) static ssize_t refused(struct fid_ep *ep, ssize_
 	return result;
 }
 
-static inline ssize_t said(struct fid_ep *ep, ssize_t result, const char *call)
-{
-	return __builtin_expect(result < 0, 0) ? refused(ep, result, call) : result;
-}
-
 /* ---- messages */
 
 static ssize_t msg_recv(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, void *context)
 {
-	return said(ep, gdrfab_recv(IT(ep), buf, len, desc, src_addr, context), "fi_recv");
+	return data_said(ep, gdrfab_recv(IT(ep), buf, len, desc, src_addr, context), "fi_recv");
 }
 
 static ssize_t msg_recvv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t src_addr,
 			 void *context)
 {
-	return said(ep, gdrfab_recvv(IT(ep), iov, desc, count, src_addr, context), "fi_recvv");
+	return data_said(ep, gdrfab_recvv(IT(ep), iov, desc, count, src_addr, context), "fi_recvv");
 }
 
 static gdrfab_msg msg_of(const struct fi_msg *from)
@@ -55,12 +50,12 @@ static gdrfab_msg msg_of(const struct fi_msg *from)
 static ssize_t msg_recvmsg(struct fid_ep *ep, const struct fi_msg *from, uint64_t flags)
 {
 	gdrfab_msg msg = msg_of(from);
-	return said(ep, gdrfab_recvmsg(IT(ep), &msg, flags & ~FI_MORE), "fi_recvmsg");
+	return data_said(ep, gdrfab_recvmsg(IT(ep), &msg, flags & ~FI_MORE), "fi_recvmsg");
 }
 
 static ssize_t msg_send(struct fid_ep *ep, const void *buf, size_t len, void *desc, fi_addr_t dest_addr, void *context)
 {
-	return said(ep, gdrfab_send(IT(ep), buf, len, desc, dest_addr, context), "fi_send");
+	return data_said(ep, gdrfab_send(IT(ep), buf, len, desc, dest_addr, context), "fi_send");
 }
 
 /* ofi_rxm puts its header in front of memory of the application's; the latter may be NULL (Open MPI's persistent requests
@@ -72,7 +67,7 @@ __attribute__((cold, noinline)) static ssize_t sendv_refused(struct fid_ep *ep, 
 	char peer[GDRFAB_ADDR_MAX], words[256];
 	size_t size = sizeof peer, len = 0;
 	bool unreadable = false;
-	refused(ep, result, "fi_sendv");
+	data_refused(ep, result, "fi_sendv");
 	if (result != -FI_EINVAL || !iov || count < 2 || !iov[0].iov_base || !e->tx_cq)
 		return result;
 	snprintf(words, sizeof words, "%s", gdrfab_last_error());
@@ -83,7 +78,7 @@ __attribute__((cold, noinline)) static ssize_t sendv_refused(struct fid_ep *ep, 
 	/* Before there is a connection, nobody has accepted anything of the application's. */
 	if (!unreadable || gdrfab_ep_getpeer(e->it, peer, &size) < 0)
 		return result;
-	return cq_add_unreadable(e->tx_cq, context, len, words) ? 0 : result;
+	return cq_add_unreadable(e->tx_cq, context, FI_SEND | FI_MSG, len, words) ? 0 : result;
 }
 
 static ssize_t msg_sendv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t dest_addr,
@@ -96,23 +91,23 @@ static ssize_t msg_sendv(struct fid_ep *ep, const struct iovec *iov, void **desc
 static ssize_t msg_sendmsg(struct fid_ep *ep, const struct fi_msg *from, uint64_t flags)
 {
 	gdrfab_msg msg = msg_of(from);
-	return said(ep, gdrfab_sendmsg(IT(ep), &msg, flags), "fi_sendmsg");
+	return data_said(ep, gdrfab_sendmsg(IT(ep), &msg, flags), "fi_sendmsg");
 }
 
 static ssize_t msg_inject(struct fid_ep *ep, const void *buf, size_t len, fi_addr_t dest_addr)
 {
-	return said(ep, gdrfab_inject(IT(ep), buf, len, dest_addr), "fi_inject");
+	return data_said(ep, gdrfab_inject(IT(ep), buf, len, dest_addr), "fi_inject");
 }
 
 static ssize_t msg_senddata(struct fid_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
 			    fi_addr_t dest_addr, void *context)
 {
-	return said(ep, gdrfab_senddata(IT(ep), buf, len, desc, data, dest_addr, context), "fi_senddata");
+	return data_said(ep, gdrfab_senddata(IT(ep), buf, len, desc, data, dest_addr, context), "fi_senddata");
 }
 
 static ssize_t msg_injectdata(struct fid_ep *ep, const void *buf, size_t len, uint64_t data, fi_addr_t dest_addr)
 {
-	return said(ep, gdrfab_injectdata(IT(ep), buf, len, data, dest_addr), "fi_injectdata");
+	return data_said(ep, gdrfab_injectdata(IT(ep), buf, len, data, dest_addr), "fi_injectdata");
 }
 
 struct fi_ops_msg msg_ops = {
@@ -128,26 +123,26 @@ struct fi_ops_msg msg_ops = {
 	.injectdata = msg_injectdata,
 };
 
-/* ---- receives that ask for their completion, by rx_attr->op_flags */
+/* ---- receives with flags that the call has not, of rx_attr->op_flags */
 
-static ssize_t told_recvv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t src_addr,
+static ssize_t flagged_recvv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t src_addr,
 			  void *context)
 {
 	gdrfab_msg msg = {.struct_size = sizeof msg, .msg_iov = iov, .desc = desc, .iov_count = count, .addr = src_addr};
 	msg.context = context;
-	return said(ep, gdrfab_recvmsg(IT(ep), &msg, GDRFAB_COMPLETION), "fi_recvmsg");
+	return data_said(ep, gdrfab_recvmsg(IT(ep), &msg, ((struct ep *)ep)->rx_flags), "fi_recvmsg");
 }
 
-static ssize_t told_recv(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, void *context)
+static ssize_t flagged_recv(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, void *context)
 {
 	struct iovec iov = {buf, len};
-	return told_recvv(ep, &iov, desc ? &desc : NULL, 1, src_addr, context);
+	return flagged_recvv(ep, &iov, desc ? &desc : NULL, 1, src_addr, context);
 }
 
-struct fi_ops_msg msg_ops_rx_completion = {
-	.size = sizeof msg_ops_rx_completion,
-	.recv = told_recv,
-	.recvv = told_recvv,
+struct fi_ops_msg msg_ops_rx_flags = {
+	.size = sizeof msg_ops_rx_flags,
+	.recv = flagged_recv,
+	.recvv = flagged_recvv,
 	.recvmsg = msg_recvmsg,
 	.send = msg_send,
 	.sendv = msg_sendv,
@@ -162,13 +157,13 @@ struct fi_ops_msg msg_ops_rx_completion = {
 static ssize_t rma_read(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, uint64_t addr,
 			uint64_t key, void *context)
 {
-	return said(ep, gdrfab_read(IT(ep), buf, len, desc, src_addr, addr, key, context), "fi_read");
+	return data_said(ep, gdrfab_read(IT(ep), buf, len, desc, src_addr, addr, key, context), "fi_read");
 }
 
 static ssize_t rma_readv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t src_addr,
 			 uint64_t addr, uint64_t key, void *context)
 {
-	return said(ep, gdrfab_readv(IT(ep), iov, desc, count, src_addr, addr, key, context), "fi_readv");
+	return data_said(ep, gdrfab_readv(IT(ep), iov, desc, count, src_addr, addr, key, context), "fi_readv");
 }
 
 static gdrfab_msg_rma rma_of(const struct fi_msg_rma *from)
@@ -189,42 +184,42 @@ static gdrfab_msg_rma rma_of(const struct fi_msg_rma *from)
 static ssize_t rma_readmsg(struct fid_ep *ep, const struct fi_msg_rma *from, uint64_t flags)
 {
 	gdrfab_msg_rma msg = rma_of(from);
-	return said(ep, gdrfab_readmsg(IT(ep), &msg, flags), "fi_readmsg");
+	return data_said(ep, gdrfab_readmsg(IT(ep), &msg, flags), "fi_readmsg");
 }
 
 static ssize_t rma_write(struct fid_ep *ep, const void *buf, size_t len, void *desc, fi_addr_t dest_addr, uint64_t addr,
 			 uint64_t key, void *context)
 {
-	return said(ep, gdrfab_write(IT(ep), buf, len, desc, dest_addr, addr, key, context), "fi_write");
+	return data_said(ep, gdrfab_write(IT(ep), buf, len, desc, dest_addr, addr, key, context), "fi_write");
 }
 
 static ssize_t rma_writev(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t dest_addr,
 			  uint64_t addr, uint64_t key, void *context)
 {
-	return said(ep, gdrfab_writev(IT(ep), iov, desc, count, dest_addr, addr, key, context), "fi_writev");
+	return data_said(ep, gdrfab_writev(IT(ep), iov, desc, count, dest_addr, addr, key, context), "fi_writev");
 }
 
 static ssize_t rma_writemsg(struct fid_ep *ep, const struct fi_msg_rma *from, uint64_t flags)
 {
 	gdrfab_msg_rma msg = rma_of(from);
-	return said(ep, gdrfab_writemsg(IT(ep), &msg, flags), "fi_writemsg");
+	return data_said(ep, gdrfab_writemsg(IT(ep), &msg, flags), "fi_writemsg");
 }
 
 static ssize_t rma_inject(struct fid_ep *ep, const void *buf, size_t len, fi_addr_t dest_addr, uint64_t addr, uint64_t key)
 {
-	return said(ep, gdrfab_inject_write(IT(ep), buf, len, dest_addr, addr, key), "fi_inject_write");
+	return data_said(ep, gdrfab_inject_write(IT(ep), buf, len, dest_addr, addr, key), "fi_inject_write");
 }
 
 static ssize_t rma_writedata(struct fid_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
 			     fi_addr_t dest_addr, uint64_t addr, uint64_t key, void *context)
 {
-	return said(ep, gdrfab_writedata(IT(ep), buf, len, desc, data, dest_addr, addr, key, context), "fi_writedata");
+	return data_said(ep, gdrfab_writedata(IT(ep), buf, len, desc, data, dest_addr, addr, key, context), "fi_writedata");
 }
 
 static ssize_t rma_injectdata(struct fid_ep *ep, const void *buf, size_t len, uint64_t data, fi_addr_t dest_addr,
 			      uint64_t addr, uint64_t key)
 {
-	return said(ep, gdrfab_inject_writedata(IT(ep), buf, len, data, dest_addr, addr, key), "fi_inject_writedata");
+	return data_said(ep, gdrfab_inject_writedata(IT(ep), buf, len, data, dest_addr, addr, key), "fi_inject_writedata");
 }
 
 struct fi_ops_rma rma_ops = {

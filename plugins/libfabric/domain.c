@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Domains: regions, queues and endpoints that work together. */
-#include "provider.h"
+#include "attr.h"
 
 #include <stdlib.h>
 
@@ -24,19 +24,14 @@ static struct fi_ops fid_ops = {
 	NO_FID_EXTRAS,
 };
 
-static struct fi_ops_domain ops = {
-	.size = sizeof ops,
-	.av_open = no_av_open,
-	.cq_open = cq_open,
-	.endpoint = ep_open,
-	.scalable_ep = no_scalable_ep,
-	.cntr_open = cntr_open,
-	.poll_open = no_poll_open,
-	.stx_ctx = no_stx_ctx,
-	.srx_ctx = no_srx_ctx,
-	.query_atomic = no_query_atomic,
-	.query_collective = no_query_collective,
-};
+#define OPS(avs)                                                                                                       \
+	{                                                                                                              \
+		.size = sizeof(struct fi_ops_domain), .av_open = avs, .cq_open = cq_open, .endpoint = ep_open,         \
+		.scalable_ep = no_scalable_ep, .cntr_open = cntr_open, .poll_open = no_poll_open,                      \
+		.stx_ctx = no_stx_ctx, .srx_ctx = no_srx_ctx, .query_atomic = no_query_atomic,                         \
+		.query_collective = no_query_collective,                                                               \
+	}
+static struct fi_ops_domain ops = OPS(no_av_open), rdm_ops = OPS(av_open);
 
 /* gdrfab's candidate of that name, with everything that it can do. */
 static int find(const struct fabric *fabric, const char *name, gdrfab_info **found)
@@ -45,7 +40,8 @@ static int find(const struct fabric *fabric, const char *name, gdrfab_info **fou
 	int result;
 	if (!hints)
 		return -FI_ENOMEM;
-	hints->prov_name = (char *)(uintptr_t)kind_names[fabric->kind];
+	hints->ep_type = kind_type(fabric->kind);
+	hints->prov_name = fabric->kind == KIND_RDM ? fabric->info->prov_name : (char *)(uintptr_t)kind_names[fabric->kind];
 	hints->domain_name = (char *)(uintptr_t)name;
 	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
 	result = gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, NULL, NULL, 0, hints, found);
@@ -66,6 +62,7 @@ int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_doma
 	if (!d)
 		return -FI_ENOMEM;
 	d->fabric = f;
+	d->addr_format = info->addr_format == FI_FORMAT_UNSPEC ? ADDR_NAME : info->addr_format;
 	d->hmem = (info->caps & FI_HMEM) != 0;
 	result = find(f, info->domain_attr->name, &d->info);
 	if (result == 0)
@@ -81,7 +78,7 @@ int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_doma
 	d->domain.fid.fclass = FI_CLASS_DOMAIN;
 	d->domain.fid.context = context;
 	d->domain.fid.ops = &fid_ops;
-	d->domain.ops = &ops;
+	d->domain.ops = f->kind == KIND_RDM ? &rdm_ops : &ops;
 	d->domain.mr = &mr_ops;
 	*domain = &d->domain;
 	return 0;

@@ -17,12 +17,14 @@ static void say_counts(struct ep *e)
 	size_t len = sizeof peer;
 	if (!caller->log_enabled(&caller->provider, FI_LOG_INFO, FI_LOG_EP_CTRL) || gdrfab_ep_stats(e->it, &s) < 0)
 		return;
-	if (gdrfab_ep_getpeer(e->it, peer, &len) < 0 && *e->dest)
+	if (e->av)
+		snprintf(peer, sizeof peer, "its address vector");
+	else if (gdrfab_ep_getpeer(e->it, peer, &len) < 0 && *e->dest)
 		snprintf(peer, sizeof peer, "%s", e->dest);
 	INFO(FI_LOG_EP_CTRL,
 	     "%s endpoint to %s closed: %llu messages sent, %llu received; RMA operations by path: direct %llu, cma %llu, "
 	     "staged %llu, ipc %llu, nic %llu, socket %llu\n",
-	     kind_names[e->domain->fabric->kind], peer, (unsigned long long)s.sends, (unsigned long long)s.recvs,
+	     e->domain->info->prov_name, peer, (unsigned long long)s.sends, (unsigned long long)s.recvs,
 	     (unsigned long long)s.ops_direct, (unsigned long long)s.ops_cma, (unsigned long long)s.ops_staged,
 	     (unsigned long long)s.ops_ipc, (unsigned long long)s.ops_nic, (unsigned long long)s.ops_socket);
 }
@@ -41,20 +43,40 @@ static int ep_close(struct fid *fid)
 	return 0;
 }
 
+/* What calls without flags do besides. */
+static void flags_by_default(struct ep *e, uint64_t rx_flags)
+{
+	e->rx_flags |= rx_flags;
+	if (!e->rx_flags)
+		return;
+	e->ep.msg = &msg_ops_rx_flags;
+	if (e->ep.tagged == &tagged_ops)
+		e->ep.tagged = &tagged_ops_rx_flags;
+}
+
 static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 {
 	enter(((struct ep *)fid)->domain->fabric->lib);
 	struct ep *e = (struct ep *)fid;
+	bool rdm = e->domain->fabric->kind == KIND_RDM;
 	int result;
 	switch (other->fclass) {
 	case FI_CLASS_CQ:
 		result = gdrfab_ep_bind_cq(e->it, ((struct cq *)other)->it, flags);
 		if (result == 0 && flags & FI_TRANSMIT)
 			e->tx_cq = (struct cq *)other;
-		if (result == 0 && flags & FI_RECV && flags & FI_SELECTIVE_COMPLETION && e->rx_op_flags & FI_COMPLETION)
-			e->ep.msg = &msg_ops_rx_completion;
+		if (result == 0 && flags & FI_RECV && flags & FI_SELECTIVE_COMPLETION)
+			flags_by_default(e, e->rx_op_flags & FI_COMPLETION);
+		break;
+	case FI_CLASS_AV:
+		result = rdm ? gdrfab_ep_bind_av(e->it, ((struct av *)other)->it, flags) : -FI_EINVAL;
+		if (result == 0)
+			e->av = (struct av *)other;
 		break;
 	case FI_CLASS_EQ:
+		/* Programs bind one to whatever they open; nothing ever comes. */
+		if (rdm)
+			return 0;
 		result = gdrfab_ep_bind_eq(e->it, ((struct eq *)other)->it, flags);
 		if (result == 0)
 			e->eq = (struct eq *)other;
@@ -63,7 +85,7 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 		result = gdrfab_ep_bind_cntr(e->it, ((struct cntr *)other)->it, flags);
 		break;
 	default:
-		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_ep_bind: neither a queue nor a counter\n");
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_ep_bind: neither a queue nor a counter, nor a vector\n");
 	}
 	return told(result, FI_LOG_EP_CTRL, "fi_ep_bind");
 }
@@ -95,10 +117,12 @@ static ssize_t ep_cancel(fid_t fid, void *context)
 static int ep_getopt(fid_t fid, int level, int optname, void *optval, size_t *optlen)
 {
 	enter(((struct ep *)fid)->domain->fabric->lib);
-	if (level != FI_OPT_ENDPOINT || optname != FI_OPT_CM_DATA_SIZE)
+	bool rdm = ((struct ep *)fid)->domain->fabric->kind == KIND_RDM;
+	/* Of each kind of endpoint one, with gdrfab's number. */
+	if (level != FI_OPT_ENDPOINT || optname != (rdm ? FI_OPT_MIN_MULTI_RECV : FI_OPT_CM_DATA_SIZE))
 		return -FI_ENOPROTOOPT;
-	return told(gdrfab_ep_getopt(((struct ep *)fid)->it, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CM_DATA_SIZE, optval, optlen),
-		    FI_LOG_EP_CTRL, "fi_getopt");
+	return told(gdrfab_ep_getopt(((struct ep *)fid)->it, GDRFAB_OPT_ENDPOINT, optname, optval, optlen), FI_LOG_EP_CTRL,
+		    "fi_getopt");
 }
 
 /* Over shm another process copies then; elsewhere CUDA's driver does, in this one. */
@@ -115,6 +139,11 @@ static int ep_setopt(fid_t fid, int level, int optname, const void *optval, size
 	if (level != FI_OPT_ENDPOINT)
 		return -FI_ENOPROTOOPT;
 	switch (optname) {
+	case FI_OPT_MIN_MULTI_RECV:
+		if (e->domain->fabric->kind != KIND_RDM)
+			return -FI_ENOPROTOOPT;
+		return told(gdrfab_ep_setopt(e->it, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_MIN_MULTI_RECV, optval, optlen),
+			    FI_LOG_EP_CTRL, "FI_OPT_MIN_MULTI_RECV");
 	case FI_OPT_FI_HMEM_P2P:
 		if (!optval || optlen != sizeof(int))
 			return -FI_EINVAL;
@@ -129,7 +158,7 @@ static int ep_setopt(fid_t fid, int level, int optname, const void *optval, size
 	case OPT_SHARED_MEMORY_PERMITTED:
 		if (!optval || optlen != sizeof(bool))
 			return -FI_EINVAL;
-		return *(const bool *)optval || e->domain->fabric->kind != KIND_SHM ? 0 : -FI_EOPNOTSUPP;
+		return *(const bool *)optval || !strstr(e->domain->info->prov_name, "shm") ? 0 : -FI_EOPNOTSUPP;
 	default:
 		return -FI_ENOPROTOOPT;
 	}
@@ -194,13 +223,11 @@ int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
 	int result;
 	if (!info)
 		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_endpoint: info: NULL\n");
-	if (info->ep_attr && info->ep_attr->type != FI_EP_UNSPEC && info->ep_attr->type != FI_EP_MSG)
-		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_endpoint: info->ep_attr->type: endpoints are connected\n");
 	e = calloc(1, sizeof *e);
 	if (!e)
 		return -FI_ENOMEM;
 	e->domain = d;
-	e->addr_format = info->addr_format;
+	e->addr_format = d->fabric->kind == KIND_RDM && info->addr_format == FI_FORMAT_UNSPEC ? ADDR_NAME : info->addr_format;
 	e->tx_op_flags = info->tx_attr ? info->tx_attr->op_flags : 0;
 	e->rx_op_flags = info->rx_attr ? info->rx_attr->op_flags : 0;
 	result = opening_make(&opening, d->info, info);
@@ -222,6 +249,11 @@ int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
 	e->ep.msg = &msg_ops;
 	e->ep.rma = &rma_ops;
 	e->ep.tagged = &no_tagged;
+	if (d->fabric->kind == KIND_RDM) {
+		e->ep.cm = &rdm_cm_ops;
+		e->ep.tagged = &tagged_ops;
+		flags_by_default(e, e->rx_op_flags & FI_MULTI_RECV);
+	}
 	e->ep.atomic = &no_atomic;
 	e->ep.collective = &no_collective;
 	*ep = &e->ep;

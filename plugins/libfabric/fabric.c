@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Fabrics: what processes that can reach each other share. One for each of gdrfab's. */
-#include "provider.h"
+#include "attr.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static int fabric_close(struct fid *fid)
 {
@@ -86,8 +87,9 @@ int fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *c
 	}
 	f->lib = caller;
 	f->kind = info_kind(attr->name);
-	hints->prov_name = (char *)(uintptr_t)kind_names[f->kind];
-	hints->fabric_name = attr->name;
+	hints->ep_type = kind_type(f->kind);
+	hints->fabric_name = f->kind == KIND_RDM ? attr->name + strlen(RDM_FABRIC) : attr->name;
+	hints->prov_name = f->kind == KIND_RDM ? hints->fabric_name : (char *)(uintptr_t)kind_names[f->kind];
 	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
 	result = gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, NULL, NULL, 0, hints, &f->info);
 	gdrfab_freeinfo(hints);

@@ -26,11 +26,14 @@ void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, g
 {
 	memset(want, 0, sizeof *want);
 	want->struct_size = sizeof *want;
-	want->prov_name = (char *)(uintptr_t)kind_names[kind];
+	want->ep_type = kind_type(kind);
+	want->prov_name = (char *)(uintptr_t)(kind == KIND_RDM ? offered()->rdm : kind_names[kind]);
 	want->mr_mode = (uint32_t)mr_mode_offered(version, hints);
 	if (!hints)
 		return;
 	want->fabric_name = OF(hints, fabric_attr, name);
+	if (kind == KIND_RDM && want->fabric_name && info_kind(want->fabric_name) == kind)
+		want->fabric_name += strlen(RDM_FABRIC);
 	want->tx_op_flags = OF(hints, tx_attr, op_flags);
 	want->inject_size = OF(hints, tx_attr, inject_size);
 	want->tx_size = OF(hints, tx_attr, size);
@@ -68,21 +71,22 @@ static uint32_t mr_mode_chosen(const struct fi_info *info)
 
 static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 {
-	uint64_t flags = OF(info, tx_attr, op_flags), caps = info->caps & OPEN_CAPS;
+	uint64_t flags = OF(info, tx_attr, op_flags), caps = info->caps & OPEN_CAPS(kind);
 	size_t tx = OF(info, tx_attr, size), rx = OF(info, rx_attr, size), asked;
-	if (info->ep_attr && info->ep_attr->type != FI_EP_UNSPEC && info->ep_attr->type != FI_EP_MSG)
-		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->ep_attr->type: %d; there are FI_EP_MSG endpoints only\n",
-			      (int)info->ep_attr->type);
+	if (info->ep_attr && info->ep_attr->type != FI_EP_UNSPEC && (uint32_t)info->ep_attr->type != to->ep_type)
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->ep_attr->type: %d; the fabric's is %d\n",
+			      (int)info->ep_attr->type, (int)to->ep_type);
 	if (OF(info, ep_attr, tx_ctx_cnt) > 1 || OF(info, ep_attr, rx_ctx_cnt) > 1)
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->ep_attr: contexts are not shared, and there is one\n");
 	if (flags & ~TX_OP_FLAGS)
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC,
 			      "info->tx_attr->op_flags: 0x%" PRIx64 "; 0x%" PRIx64 " is known\n", flags,
 			      (uint64_t)TX_OP_FLAGS);
-	if (OF(info, rx_attr, op_flags) & ~FI_COMPLETION)
-		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->rx_attr->op_flags: FI_COMPLETION is known\n");
+	if (OF(info, rx_attr, op_flags) & ~RX_OP_FLAGS(kind))
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->rx_attr->op_flags: 0x%" PRIx64 "; 0x%" PRIx64 " is known\n",
+			      info->rx_attr->op_flags, (uint64_t)RX_OP_FLAGS(kind));
 	/* A device may have more than it offers by default, and judges itself. */
-	if ((kind != KIND_VERBS && (tx > to->tx_size || rx > to->rx_size)) || tx > UINT16_MAX || rx > UINT16_MAX)
+	if (kind == KIND_VERBS ? tx > UINT16_MAX || rx > UINT16_MAX : tx > to->tx_size || rx > to->rx_size)
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info: sizes %zu and %zu; at most %zu and %zu\n", tx, rx,
 			      to->tx_size, to->rx_size);
 	if (caps)
@@ -90,7 +94,7 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 	to->mr_mode = mr_mode_chosen(info);
 	to->tx_op_flags = flags;
 	/* As all of libfabric's connected endpoints: ofi_rxm puts long messages together by it, without asking. */
-	to->comp_order = GDRFAB_ORDER_STRICT;
+	to->comp_order = kind == KIND_RDM ? 0 : GDRFAB_ORDER_STRICT;
 	to->threading = OF(info, domain_attr, threading) == FI_THREAD_DOMAIN ? GDRFAB_THREAD_DOMAIN
 									     : GDRFAB_THREAD_SAFE;
 	to->progress = OF(info, domain_attr, control_progress) == FI_PROGRESS_AUTO ||
@@ -125,7 +129,7 @@ static int place(enum kind kind, const void *addr, size_t len, uint32_t addr_for
 
 int opening_make(struct opening *opening, const gdrfab_info *base, const struct fi_info *info)
 {
-	enum kind kind = info_kind(base->fabric_name);
+	enum kind kind = base->ep_type == GDRFAB_EP_RDM ? KIND_RDM : info_kind(base->fabric_name);
 	gdrfab_info to = *base, want;
 	int result;
 	opening->info = NULL;
@@ -133,7 +137,7 @@ int opening_make(struct opening *opening, const gdrfab_info *base, const struct 
 	result = choose(&to, kind, info);
 	if (result == 0)
 		result = place(kind, info->src_addr, info->src_addrlen, info->addr_format, opening->src);
-	if (result == 0)
+	if (result == 0 && kind != KIND_RDM)
 		result = place(kind, info->dest_addr, info->dest_addrlen, info->addr_format, opening->dest);
 	if (result < 0)
 		return result;

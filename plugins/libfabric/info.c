@@ -132,7 +132,7 @@ static int place_node(enum kind kind, const struct ask *ask, struct place *p)
 	    numeric(ask->node))
 		LEAVE_OUT(kind, "node %s is an IP address by its addr_format, and shm has none", ask->node);
 	p->node = is == SHM_HERE ? NULL : ask->node;
-	if (kind == KIND_TCP && ask->addr_format != FI_ADDR_STR) {
+	if (kind_has_sockets(kind) && ask->addr_format != FI_ADDR_STR) {
 		p->node = p->node_text;
 		return look_up(ask->node, address_family(ask->addr_format), p->node_text, sizeof p->node_text);
 	}
@@ -180,6 +180,8 @@ static int place_make(enum kind kind, const struct ask *ask, struct place *p)
 	int result = 0;
 	memset(p, 0, sizeof *p);
 	p->source = named && ask->flags & FI_SOURCE;
+	if (kind != KIND_RDM && ask->addr_format == ADDR_NAME)
+		LEAVE_OUT(kind, "addr_format: connectionless endpoints' wanted");
 	if (kind == KIND_SHM && ask->addr_format == FI_SOCKADDR_IN)
 		LEAVE_OUT(kind, "addr_format: FI_SOCKADDR_IN wanted, FI_SOCKADDR_IN6 and FI_ADDR_STR offered");
 	if (text) {
@@ -194,7 +196,7 @@ static int place_make(enum kind kind, const struct ask *ask, struct place *p)
 		result = place_hints(kind, ask, named, p);
 	if (result < 0)
 		return result;
-	if (kind == KIND_TCP && !text && !ask->node) {
+	if (kind_has_sockets(kind) && !text && !ask->node) {
 		p->listed = p->source || (!named && !p->src[0] && !p->dest[0]);
 		if (p->listed)
 			p->service = NULL;
@@ -229,7 +231,7 @@ static int rank(const struct ifaddrs *i, int family)
 }
 
 /* tcp's own address on the way to another; false: there is no way, or it cannot be told. */
-static bool toward(const char *dest, char *src)
+static bool toward(enum kind kind, const char *dest, char *src)
 {
 	size_t len;
 	struct sockaddr_storage own = {0};
@@ -256,7 +258,7 @@ static bool toward(const char *dest, char *src)
 		((struct sockaddr_in *)&own)->sin_port = 0;
 	else
 		((struct sockaddr_in6 *)&own)->sin6_port = 0;
-	return address_import(KIND_TCP, &own, own_len, FI_SOCKADDR, src) == 0;
+	return address_import(kind, &own, own_len, FI_SOCKADDR, src) == 0;
 }
 
 /* ---- what is answered */
@@ -270,20 +272,21 @@ static void append(struct list *list, enum kind kind, const struct ask *ask, con
 		   struct fi_info *info)
 {
 	uint32_t src_is = 0, dest_is = 0;
+	uint32_t format = kind == KIND_RDM && ask->addr_format == FI_FORMAT_UNSPEC ? ADDR_NAME : ask->addr_format;
 	if (ask->hints)
 		info->handle = ask->hints->handle;
 	if (src && *src)
-		info->src_addr = address_export(src, ask->addr_format, &info->src_addrlen);
+		info->src_addr = address_export(src, format, &info->src_addrlen);
 	if (dest && *dest)
-		info->dest_addr = address_export(dest, ask->addr_format, &info->dest_addrlen);
+		info->dest_addr = address_export(dest, format, &info->dest_addrlen);
 	if ((src && *src && !info->src_addr) || (dest && *dest && !info->dest_addr)) {
 		OUT(kind, "%s has no form that addr_format %" PRIu32 " asks for",
-		    info->src_addr || !src || !*src ? dest : src, ask->addr_format);
+		    info->src_addr || !src || !*src ? dest : src, format);
 		caller->freeinfo(info);
 		return;
 	}
-	src_is = address_format(info->src_addr, ask->addr_format);
-	dest_is = address_format(info->dest_addr, ask->addr_format);
+	src_is = address_format(info->src_addr, format);
+	dest_is = address_format(info->dest_addr, format);
 	if (info->src_addr && info->dest_addr && src_is != dest_is) {
 		OUT(kind, "from %s there is no way to %s", src, dest);
 		caller->freeinfo(info);
@@ -294,14 +297,14 @@ static void append(struct list *list, enum kind kind, const struct ask *ask, con
 	list->tail = &info->next;
 }
 
-/* One for each address that tcp may listen on. Takes info. */
-static int append_listed(struct list *list, const struct ask *ask, const struct place *p, struct fi_info *info)
+/* One for each address that may be listened on. Takes info. */
+static int append_listed(struct list *list, enum kind kind, const struct ask *ask, const struct place *p, struct fi_info *info)
 {
 	struct fi_info **before = list->tail;
 	struct ifaddrs *all;
 	int result = 0;
 	if (getifaddrs(&all) != 0) {
-		OUT(KIND_TCP, "listing this host's interfaces (getifaddrs): errno %d", errno);
+		OUT(kind, "listing this host's interfaces (getifaddrs): errno %d", errno);
 		caller->freeinfo(info);
 		return 0;
 	}
@@ -310,19 +313,19 @@ static int append_listed(struct list *list, const struct ask *ask, const struct 
 			char src[ADDRESS_MAX];
 			struct fi_info *one;
 			if (rank(i, address_family(ask->addr_format)) != now ||
-			    address_import(KIND_TCP, i->ifa_addr, 0, FI_SOCKADDR, src) < 0)
+			    address_import(kind, i->ifa_addr, 0, FI_SOCKADDR, src) < 0)
 				continue;
 			snprintf(strrchr(src, ':'), 8, ":%u", (unsigned)p->port);
 			one = caller->dupinfo(info);
 			if (one)
-				append(list, KIND_TCP, ask, src, p->dest, one);
+				append(list, kind, ask, src, p->dest, one);
 			else
 				result = -FI_ENOMEM;
 		}
 	freeifaddrs(all);
 	caller->freeinfo(info);
 	if (result == 0 && list->tail == before)
-		OUT(KIND_TCP, "no interface that is up has an address of the family that is wanted");
+		OUT(kind, "no interface that is up has an address of the family that is wanted");
 	return result;
 }
 
@@ -366,13 +369,13 @@ static int answer(struct list *list, enum kind kind, const struct ask *ask, cons
 			dest = "shm://fi-0";
 	}
 	/* Layers that listen as well do it there, where a loopback would reach nobody. */
-	if (kind == KIND_TCP && !p->listed && !src[0] && dest && ask->addr_format != FI_ADDR_STR)
-		toward(dest, src);
+	if (kind_has_sockets(kind) && !p->listed && !src[0] && dest && (kind == KIND_RDM || ask->addr_format != FI_ADDR_STR))
+		toward(kind, dest, src);
 	result = attr_make(kind, ask->version, from, ask->hints, &info);
 	if (result < 0)
 		return result == -FI_ENODATA ? 0 : result;
 	if (p->listed)
-		return append_listed(list, ask, p, info);
+		return append_listed(list, kind, ask, p, info);
 	append(list, kind, ask, src, dest, info);
 	return 0;
 }
@@ -391,7 +394,7 @@ static int offer_kind(struct list *list, enum kind kind, const struct ask *ask)
 		return result == -FI_ENOMEM ? result : 0;
 	for (const gdrfab_info *at = all; at && result == 0; at = at->next) {
 		/* The others are there to say that they were not asked. */
-		if (!at->prov_name || strcmp(at->prov_name, kind_names[kind]) != 0)
+		if (!at->prov_name || strcmp(at->prov_name, want.prov_name) != 0 || at->ep_type != want.ep_type)
 			continue;
 		if (at->reason_errno)
 			INFO(FI_LOG_FABRIC, "%s (%s) left out: %s\n", kind_names[kind],
@@ -413,13 +416,15 @@ int info_get(uint32_t version, const char *node, const char *service, uint64_t f
 	struct list list = {.tail = &list.head};
 	enum fi_ep_type type = hints && hints->ep_attr ? hints->ep_attr->type : FI_EP_UNSPEC;
 	int result = 0;
-	if (type != FI_EP_UNSPEC && type != FI_EP_MSG)
-		return REFUSE(FI_ENODATA, FI_LOG_FABRIC, "ep_attr->type: %d wanted, FI_EP_MSG offered\n", (int)type);
-	if (ask.addr_format > FI_SOCKADDR_IN6 && ask.addr_format != FI_ADDR_STR)
+	if (type != FI_EP_UNSPEC && type != FI_EP_MSG && type != FI_EP_RDM)
+		return REFUSE(FI_ENODATA, FI_LOG_FABRIC, "ep_attr->type: %d wanted, FI_EP_MSG and FI_EP_RDM offered\n", (int)type);
+	if (ask.addr_format > FI_SOCKADDR_IN6 && ask.addr_format != FI_ADDR_STR && ask.addr_format != ADDR_NAME)
 		return REFUSE(FI_ENODATA, FI_LOG_FABRIC,
 			      "addr_format: %" PRIu32 " wanted; socket addresses and text offered\n", ask.addr_format);
-	for (int i = 0; i < offer->count && result == 0; i++)
+	for (int i = 0; i < offer->count && result == 0 && type != FI_EP_RDM; i++)
 		result = offer_kind(&list, offer->order[i], &ask);
+	if (result == 0 && offer->rdm && type != FI_EP_MSG)
+		result = offer_kind(&list, KIND_RDM, &ask);
 	if (result == 0 && !list.head)
 		result = -FI_ENODATA;
 	if (result < 0) {

@@ -75,6 +75,25 @@ static bool find_libfabric(struct libfabric *lib, const char *file)
 	return true;
 }
 
+static bool asks_for_rxm(const char *variable)
+{
+	const char *text = getenv(variable);
+	return text && strstr(text, "ofi_rxm");
+}
+
+/*
+ * ofi_rxm's endpoints, which stand before ours in libfabric's list, would be what a program finds that asks for gdrfab. So they
+ * are offered only to who names them, as over libfabric's own providers that have FI_EP_RDM: by a mark behind the type in
+ * what libfabric keeps in fi_provider.context (1.17 to 2.6; there is no call for it). Hints say so to libfabric; environments
+ * have to be looked for here.
+ */
+static void leave_rxm_out(struct fi_provider *provider)
+{
+	enum { MARK = sizeof(int) + 1 };
+	if (!asks_for_rxm("FI_PROVIDER") && !asks_for_rxm("OMPI_MCA_mtl_ofi_provider_include"))
+		((unsigned char *)&provider->context)[MARK] = true;
+}
+
 /* The entry of the libfabric at base, an old or a new one. NULL: there are too many, or it lacks a function. */
 static struct libfabric *load(void *base, const char *file)
 {
@@ -92,6 +111,7 @@ static struct libfabric *load(void *base, const char *file)
 		lib->provider.name = "gdrfab";
 		lib->decided = (pthread_once_t)PTHREAD_ONCE_INIT;
 		lib->base = base;
+		leave_rxm_out(&lib->provider);
 		if (!find_libfabric(lib, file)) {
 			memset(lib, 0, sizeof *lib);
 			caller_gone(lib);

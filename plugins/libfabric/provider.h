@@ -12,6 +12,7 @@
  *   nic.c      fi_info->nic                                      cntr.c     counters
  *   fabric.c   fabrics                                           ep.c       endpoints
  *   domain.c   domains                                           data.c     messages and RMA
+ *   av.c       address vectors, names                            tagged.c   tagged messages
  *   missing.c  operations that there are not
  */
 #ifndef GDRFAB_FI_PROVIDER_H
@@ -41,8 +42,16 @@
 
 /* ---- caller.c */
 
-enum kind { KIND_SHM, KIND_VERBS, KIND_TCP, KINDS };
-extern const char *const kind_names[KINDS];
+/* Connected endpoints over one of gdrfab's providers; and connectionless ones, over a set of them. */
+enum kind { KIND_SHM, KIND_VERBS, KIND_TCP, KINDS, KIND_RDM = KINDS };
+extern const char *const kind_names[KINDS + 1];
+/* What the name of a connectionless fabric has before gdrfab's, which is that of a connected one if the set has one lane. */
+#define RDM_FABRIC "rdm:"
+/* Whether an address is a socket's. */
+static inline bool kind_has_sockets(enum kind kind)
+{
+	return kind == KIND_TCP || kind == KIND_RDM;
+}
 /* By the name of a fabric. */
 enum kind info_kind(const char *fabric_name);
 
@@ -64,6 +73,7 @@ struct libfabric {
 	struct offer {
 		enum kind order[KINDS];
 		int count;
+		const char *rdm;     /* the set of connectionless endpoints' lanes; NULL: none */
 		const char *because; /* in words */
 	} offer; /* which of gdrfab's providers are offered, in this order; decided once */
 	pthread_once_t decided;
@@ -95,12 +105,15 @@ const struct offer *offered(void);
 
 /*
  * libfabric's layers above us know socket addresses, gdrfab has text: "tcp://host:port", "verbs://host:port",
- * "shm://name". shm's name "fi-<port>" is a sockaddr_in6 whose address stands for this host since it was booted, so that
+ * "shm://name"; "rdm://host:port" of connectionless endpoints. shm's name "fi-<port>" is a sockaddr_in6 whose address stands for this host since it was booted, so that
  * another host's is recognised, as by a network.
  */
 
 /* Bytes of any address. */
 #define ADDRESS_MAX 256
+/* The format of connectionless endpoints' addresses unless another is asked for: a name of gdrfab's, or a socket address; the
+ * rest of GDRFAB_NAME_LEN bytes is 0. */
+#define ADDR_NAME (FI_PROV_SPECIFIC | 0x6764u)
 
 /* gdrfab's text into what addr_format asks for, malloc'ed. NULL: it has no such form, or no memory. A shm name that is not
  * "fi-<port>" has port 0. */
@@ -164,6 +177,7 @@ struct fabric {
 struct domain {
 	struct fid_domain domain;
 	struct fabric *fabric;
+	uint32_t addr_format; /* of address vectors */
 	bool hmem; /* FI_HMEM was asked for: what a region says of its memory counts */
 	gdrfab_info *info;
 	gdrfab_domain *it;
@@ -201,6 +215,7 @@ struct eq {
 struct cq {
 	struct fid_cq cq;
 	struct libfabric *lib;
+	bool rdm;
 	bool old; /* error entries end before err_data_size, as they did before version 1.5 */
 	gdrfab_cq *it;
 	pthread_mutex_t lock;	 /* of the list */
@@ -214,9 +229,17 @@ struct cntr {
 	gdrfab_cntr *it;
 };
 
+struct av {
+	struct fid_av av;
+	struct domain *domain;
+	gdrfab_av *it;
+};
+
 struct ep {
 	struct fid_ep ep;
 	gdrfab_ep *it;
+	uint64_t rx_flags; /* of receives by calls without flags */
+	struct av *av;
 	struct domain *domain;
 	struct eq *eq;
 	struct cq *tx_cq;
@@ -253,15 +276,28 @@ int pep_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **p
 int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq, void *context);
 int cntr_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fid_cntr **cntr, void *context);
 int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, void *context);
+int av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **av, void *context);
 extern struct fi_ops_mr mr_ops;
 extern struct fi_ops_msg msg_ops;
 extern struct fi_ops_rma rma_ops;
-extern struct fi_ops_cm ep_cm_ops;
-/* Of an endpoint whose receives complete although its queue is bound with FI_SELECTIVE_COMPLETION. */
-extern struct fi_ops_msg msg_ops_rx_completion;
+extern struct fi_ops_tagged tagged_ops;
+extern struct fi_ops_cm ep_cm_ops, rdm_cm_ops;
+/* Of an endpoint with rx_flags. */
+extern struct fi_ops_msg msg_ops_rx_flags;
+extern struct fi_ops_tagged tagged_ops_rx_flags;
+
+/* Words for what a data call refuses. */
+ssize_t data_refused(struct fid_ep *ep, ssize_t result, const char *call);
+static inline ssize_t data_said(struct fid_ep *ep, ssize_t result, const char *call)
+{
+	return __builtin_expect(result < 0, 0) ? data_refused(ep, result, call) : result;
+}
+
+/* An address goes out as libfabric wants it: cut off and -FI_ETOOSMALL if there is no room. */
+int address_give(const void *made, size_t len, void *addr, size_t *addrlen);
 
 /* A send whose memory cannot be read ends with an error entry. False: no memory for it. */
-bool cq_add_unreadable(struct cq *q, void *context, size_t len, const char *words);
+bool cq_add_unreadable(struct cq *q, void *context, uint64_t flags, size_t len, const char *words);
 /* Whether such an entry is next. */
 static inline bool cq_has_unreadable(const struct cq *q)
 {

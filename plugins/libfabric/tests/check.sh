@@ -9,6 +9,7 @@
 #                           tools     fi_info: what is offered, and the words about what is not
 #                           pingpong  fi_pingpong with its data checked, on gdrfab and on "gdrfab;ofi_rxm"
 #                           api       the programs beside this script
+#                           rdm       connectionless endpoints: rdm.c over shm and tcp together, and Open MPI and MPICH over them
 #                           mpi       the programs of mpi/ under Open MPI
 #                           memcheck  two of the above under valgrind
 #                           verbs     the programs beside this script, and Open MPI, in the virtual machine of check-verbs
@@ -29,7 +30,7 @@ build=${BUILD:-$target/c-tests}
 prefix=${PREFIX:-$target/prefix}
 # Where tests/deps.sh puts MPICH's wheel.
 mpich=${GDRFAB_MPICH:-${XDG_CACHE_HOME:-$HOME/.cache}/gdrfab-mpich}
-providers="shm tcp" parts="tools pingpong api mpi memcheck newer verbs" ranks="2 4" claims= build_only= built=
+providers="shm tcp" parts="tools pingpong api rdm mpi memcheck newer verbs" ranks="2 4" claims= build_only= built=
 while [ $# -gt 0 ]; do
 	case $1 in
 	--providers) providers=$2 && shift ;;
@@ -238,7 +239,7 @@ part_tools() {
 	fi
 	# Who asks for what cannot be had learns why.
 	FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab timeout 20 fi_info -p gdrfab -t FI_EP_DGRAM >"$out/info" 2>&1
-	if grep -q 'gdrfab:.*ep_attr->type: .* wanted, FI_EP_MSG offered' "$out/info"; then
+	if grep -q 'gdrfab:.*ep_attr->type: .* wanted, FI_EP_MSG and FI_EP_RDM offered' "$out/info"; then
 		ok words_in_the_log
 	else
 		bad words_in_the_log "no line says what was left out" "$out/info"
@@ -316,7 +317,40 @@ open_mpi() { # <ranks> <command...>
 	local n=$1
 	shift
 	timeout -k 5 "$((240 * scale))" "$mpirun" --oversubscribe -np "$n" --mca pml cm --mca mtl ofi \
-		--mca btl self --mca osc pt2pt --mca mtl_ofi_provider_include "$name;ofi_rxm" "$@"
+		--mca btl self --mca osc pt2pt --mca mtl_ofi_provider_include "${layers-$name;ofi_rxm}" "$@"
+}
+
+mpich() { # <ranks> <command...>
+	local n=$1
+	shift
+	MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 FI_PROVIDER="${layers-$name;ofi_rxm}" \
+		timeout -k 5 $((240 * scale)) "$mpich/bin/mpiexec" -n "$n" "$@"
+}
+
+# Without ofi_rxm: the log must have an endpoint of each rank's.
+part_rdm() {
+	local layers=$name
+	if [ "$name" != gdrfab ]; then
+		left_out rdm "gdrfab's own kind of endpoint"
+		return
+	fi
+	over shm,tcp
+	TEST_PROVIDER=shm,tcp BUILD=$build PREFIX=$prefix "$root/c-tests/run.sh" --suite libfabric --built rdm >"$out/api" 2>&1
+	count_lines "api over shm and tcp" $? "$out/api"
+	export FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab
+	if [ -n "$mpirun" ]; then
+		# shellcheck disable=SC2086 # a list of words
+		open_mpi 2 "$build/mpi" $claims >"$out/mpi" 2>"$out/mpi.err"
+		count_lines "mpi over connectionless endpoints" $? "$out/mpi"
+		carried mpi_carried_rdm shm+tcp 2 "$out/mpi.err"
+	fi
+	if [ -x "$build/mpi-mpich" ]; then
+		# shellcheck disable=SC2086
+		mpich 2 "$build/mpi-mpich" $claims >"$out/mpi" 2>"$out/mpi.err"
+		count_lines "MPICH over connectionless endpoints" $? "$out/mpi"
+		carried mpich_carried_rdm shm+tcp 2 "$out/mpi.err"
+	fi
+	unset FI_LOG_LEVEL FI_LOG_PROV
 }
 
 part_mpi() {
@@ -455,8 +489,7 @@ part_newer() {
 		fi
 		for n in $ranks; do
 			# shellcheck disable=SC2086
-			MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 FI_PROVIDER="$name;ofi_rxm" FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab \
-				timeout -k 5 $((240 * scale)) "$mpich/bin/mpiexec" -n "$n" "$build/mpi-mpich" $claims >"$out/mpich" 2>"$out/mpich.err"
+			FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab mpich "$n" "$build/mpi-mpich" $claims >"$out/mpich" 2>"$out/mpich.err"
 			count_lines "MPICH over $provider, $n ranks" $? "$out/mpich"
 			carried "mpich_carried_${provider}_$n" "$provider" "$n" "$out/mpich.err"
 		done
@@ -465,7 +498,7 @@ part_newer() {
 
 for part in $parts; do
 	case $part in
-	tools | pingpong | api | mpi | memcheck | newer | verbs) ;;
+	tools | pingpong | api | rdm | mpi | memcheck | newer | verbs) ;;
 	*)
 		echo "check.sh: no part '$part'" >&2
 		exit 2

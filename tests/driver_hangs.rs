@@ -57,12 +57,14 @@ fn hangs(provider: &str, function: &str, paths: Paths) {
     // SAFETY: no other thread of this process runs.
     unsafe { std::env::set_var("FAKE_HANG", format!("{function}@{}", file.display())) };
     let (bytes, more) = ([0u8; 64], [0u8; 64]);
-    let host = [&bytes, &more].map(|b| Iov { addr: b.as_ptr() as usize, len: b.len() });
+    // SAFETY: both outlive what is done with them.
+    let host = [&bytes, &more].map(|b| unsafe { Iov::of(b) });
     let earlier = domain.register(&attr(&host, Memory::Host)).unwrap();
     std::fs::write(&file, "").unwrap();
     std::thread::scope(|threads| {
         let hanging = threads.spawn(|| {
-            let device = [Iov { addr: at, len: 4096 }];
+            // SAFETY: memory of the fake driver, which alone touches it.
+            let device = [unsafe { Iov::new(at, 4096) }];
             let mr = domain.register(&attr(&device, Memory::Device(Site { iface: Iface::Cuda, device: 0 }))).unwrap();
             let found = mr.facts().unwrap().paths;
             mr.close().unwrap();

@@ -16,6 +16,7 @@ use gdrfab::sync::ring::Header;
 use gdrfab::sync::ring::model::Shared;
 use gdrfab::sync::sleep;
 use gdrfab::sync::wakeup::{Count, Sleepers};
+use gdrfab::sys::iov::Iov;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
@@ -25,8 +26,7 @@ fn send(p: &mut Producer<Shared>, kind: u8, words: &[u64]) -> bool {
     if !p.room(header.lines()).unwrap() {
         return false;
     }
-    // SAFETY: there are no pieces.
-    unsafe { p.write(header, words, &[]) };
+    p.write(header, words, &[]);
     true
 }
 
@@ -59,7 +59,7 @@ fn a_cursor_sees_short_messages_whole_and_in_order() {
             for value in [5u64, 6] {
                 assert!(p.is_open());
                 // SAFETY: a live word.
-                unsafe { p.write_line(7, (&raw const value).cast(), 8) };
+                p.write_line(7, unsafe { Iov::of(&value.to_ne_bytes()) });
             }
             assert!(!p.is_open());
         });

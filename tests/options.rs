@@ -324,7 +324,8 @@ fn promises_of(provider: &str) {
     let ep = world.endpoint(false).unwrap();
     row("connecting by exchanged addresses", if ep.address().is_ok() { "holds" } else { "no" });
     let mut bytes = [0u8; 64];
-    let place = Iov { addr: bytes.as_mut_ptr() as usize, len: bytes.len() };
+    // SAFETY: the bytes outlive the operations.
+    let place = unsafe { Iov::new(bytes.as_mut_ptr() as usize, bytes.len()) };
     let access = gdrfab::mr::Access::all();
     let mr = world.register(gdrfab::mr::Attr { access, ..world::memory(&[place]) }).unwrap();
     ep.recv(&[place], &Common { context: 9, ..Common::default() }, &[mr.desc()]).unwrap();

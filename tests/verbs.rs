@@ -13,10 +13,9 @@ use gdrfab::hmem::{self, Iface, Kind, Site};
 use gdrfab::mr::{Access, PathPolicy, Paths};
 use gdrfab::mr::{Attr, Memory, Source};
 use gdrfab::prov::flags;
-use gdrfab::prov::op::Iov;
 use std::fs::File;
 use std::os::fd::AsFd;
-use world::{LIB, NO_CM, World, domains, hints, iov, list, lives, memory, write};
+use world::{LIB, NO_CM, World, domains, hints, iov, list, lives, memory, named, write};
 
 const CASES: &[Case] = &[
     ("absent", "verbs", &[("GDRFAB_VERBS_LIBRARY", "/nowhere/libibverbs.so.1"), NO_CM], absent),
@@ -138,7 +137,7 @@ fn registration() {
     let whole = [iov(&bytes)];
     let mr = world.register(memory(&whole)).unwrap();
     let facts = mr.facts().unwrap();
-    assert_eq!((facts.paths, facts.base, facts.len, facts.kind), (Paths::NIC, whole[0].addr as u64, 3 * 4096, Kind::Host));
+    assert_eq!((facts.paths, facts.base, facts.len, facts.kind), (Paths::NIC, whole[0].addr() as u64, 3 * 4096, Kind::Host));
     assert!(facts.key != 0 && facts.key <= u64::from(u32::MAX), "the device's own key");
     let words = mr.explain().unwrap();
     assert!(words.contains("fake0") && words.contains("(ibv_reg_mr): taken"), "{words}");
@@ -157,9 +156,9 @@ fn registration() {
         "above RLIMIT_MEMLOCK, which is 65536 bytes here: raise it with `ulimit -l",
     );
     fault("");
-    let hole = [Iov { addr: 0x10000, len: 4096 }];
+    let hole = [named(0x10000, 4096)];
     assert!(world.register(memory(&hole)).is_err_and(|e| e.words.contains("errno 14")));
-    fails(world.register(memory(&[Iov { addr: 0, len: 1 }])).map(drop), errno::EINVAL, "iov[0]");
+    fails(world.register(memory(&[named(0, 1)])).map(drop), errno::EINVAL, "iov[0]");
     fails(world.register(Attr { event: true, ..memory(&whole) }).map(drop), errno::EOPNOTSUPP, "GDRFAB_RMA_EVENT");
     let policy = PathPolicy { require: Paths::DMABUF, ..PathPolicy::default() };
     fails(world.register(Attr { policy, ..memory(&whole) }).map(drop), errno::EOPNOTSUPP, "ruled out");
@@ -169,7 +168,7 @@ fn registration() {
     staged.close().unwrap();
 
     // Several ranges have no key for peers.
-    let two = [Iov { len: 100, ..whole[0] }, Iov { addr: whole[0].addr + 8192, len: 50 }];
+    let two = [named(whole[0].addr(), 100), named(whole[0].addr() + 8192, 50)];
     fails(world.register(memory(&two)).map(drop), errno::EOPNOTSUPP, "one range");
     let local = world.register(Attr { access: Access::READ | Access::WRITE, ..memory(&two) }).unwrap();
     let facts = local.facts().unwrap();
@@ -197,7 +196,7 @@ fn no_dmabuf() {
     let info = list(0, &hints()).unwrap().remove(0);
     assert!(fabric::nic(&info).unwrap().dmabuf.is_err_and(|e| e.errno == errno::EOPNOTSUPP));
     let at = hmem::get(Iface::Cuda).unwrap().alloc(0, 8192).unwrap();
-    let iovs = [Iov { addr: at as usize, len: 8192 }];
+    let iovs = [named(at as usize, 8192)];
     let attr = || Attr { memory: Memory::Auto, ..memory(&iovs) };
     let mr = world.register(attr()).unwrap();
     assert_eq!(mr.facts().unwrap().paths, Paths::STAGED);
@@ -218,15 +217,15 @@ fn device_memory() {
     let world = World::new();
     let up = hmem::get(Iface::Cuda).unwrap();
     let at = up.alloc(0, 8192).unwrap();
-    let iovs = [Iov { addr: at as usize + 256, len: 4096 }];
+    let iovs = [named(at as usize + 256, 4096)];
     let fds = fakes::fds();
     let mr = world.register(Attr { memory: Memory::Auto, ..memory(&iovs) }).unwrap();
     let facts = mr.facts().unwrap();
     assert_eq!((facts.paths, facts.site, facts.base), (Paths::DMABUF, Site { iface: Iface::Cuda, device: 0 }, at + 256));
     assert_eq!(fakes::fds(), fds, "the device keeps the dma-buf, nobody its descriptor");
     let (a, b) = world.pair(false);
-    write(&a, Iov { addr: at as usize + 256, len: 8 }, mr.desc(), 1, 0).unwrap();
-    write(&a, Iov { addr: at as usize + 256, len: 8 }, mr.desc(), 2, flags::INJECT).unwrap();
+    write(&a, named(at as usize + 256, 8), mr.desc(), 1, 0).unwrap();
+    write(&a, named(at as usize + 256, 8), mr.desc(), 2, flags::INJECT).unwrap();
     assert_eq!(world.contexts(), [1, 2]);
     fails(write(&a, iovs[0], 0, 3, 0), errno::EINVAL, "desc[0]");
     [a, b].iter().for_each(|ep| ep.close().unwrap());

@@ -14,9 +14,9 @@ use gdrfab::hmem::{self, Iface, Site};
 use gdrfab::mr::{Attr, Memory};
 use gdrfab::mr::{PathPolicy, Paths};
 use gdrfab::prov::flags;
-use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
+use gdrfab::prov::op::{Common, Dir, RmaIov};
 use gdrfab::prov::queue::Taken;
-use world::{LIB, NO_CM, SMALL, World, hints, iov, list, lives, memory, raise, write};
+use world::{LIB, NO_CM, SMALL, World, hints, iov, list, lives, memory, named, raise, write};
 
 const CASES: &[Case] = &[
     ("options", "verbs", &[LIB, NO_CM], options),
@@ -85,7 +85,7 @@ fn paths() {
     let on_device = hmem::get(Iface::Cuda).unwrap().alloc(0, 4096).unwrap() as usize;
     let device = Memory::Device(Site { iface: Iface::Cuda, device: 0 });
     let local = VERBS.map(|path| {
-        let at = if path == Paths::NIC { iov(&bytes) } else { Iov { addr: on_device, len: 64 } };
+        let at = if path == Paths::NIC { iov(&bytes) } else { named(on_device, 64) };
         let memory_is = if path == Paths::NIC { Memory::Host } else { device };
         let policy = PathPolicy { require: path, forbid: Paths::empty() };
         let mr = world.register(Attr { memory: memory_is, policy, ..memory(&[at]) }).unwrap();
@@ -147,7 +147,7 @@ fn paths() {
     }
     // Bytes of an inject call are copied out of device memory, so they are staged; out of host memory they are the nic's.
     a.set_policy(Paths::empty(), Paths::STAGED);
-    write(&a, Iov { addr: on_device, len: 8 }, local[1].2.desc(), 3, flags::INJECT).unwrap();
+    write(&a, named(on_device, 8), local[1].2.desc(), 3, flags::INJECT).unwrap();
     assert_eq!(world.cq.read_error().unwrap().1.error.code, Code::Path);
     a.set_policy(Paths::NIC, Paths::empty());
     write(&a, iov(&bytes), 0, 4, flags::INJECT).unwrap();

@@ -247,7 +247,7 @@ pub(super) unsafe fn address<'a>(from: *const c_void, len: usize) -> Result<&'a 
 /// The caller's iovecs.
 ///
 /// # Safety
-/// Readable for `count` elements.
+/// Readable for `count` elements, and each is as [`Iov::new`] asks.
 #[inline]
 pub(super) unsafe fn iovecs<'a>(from: *const libc::iovec, count: usize, name: &'static str) -> Result<&'a [Iov]> {
     if count == 0 {
@@ -256,11 +256,9 @@ pub(super) unsafe fn iovecs<'a>(from: *const libc::iovec, count: usize, name: &'
     if from.is_null() || !from.is_aligned() || count > 4096 {
         return Err(Error::invalid(format!("{name}: NULL or misaligned pointer, or a count of {count} that cannot be")));
     }
-    // SAFETY: the caller's promise; Iov has iovec's layout.
+    // SAFETY: as many as the C caller says, and Iov has iovec's layout; each piece is the C caller's memory for the operation.
     Ok(unsafe { std::slice::from_raw_parts(from.cast::<Iov>(), count) })
 }
-
-const _: () = assert!(size_of::<Iov>() == size_of::<libc::iovec>() && align_of::<Iov>() == align_of::<libc::iovec>());
 
 /// The descriptors of an operation's pieces, or none.
 ///

@@ -176,7 +176,7 @@ unsafe fn register_fast(domain: *mut gdrfab_domain, attr: *const gdrfab_mr_attr,
             return false;
         }
         let iov = a.mr_iov.cast::<Iov>().read();
-        if iov.addr == 0 || iov.len == 0 || iov.addr.checked_add(iov.len).is_none() {
+        if iov.addr() == 0 || iov.is_empty() || iov.addr().checked_add(iov.len()).is_none() {
             return false;
         }
         let Ok(open) = object(domain, "domain") else { return false };

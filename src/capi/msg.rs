@@ -47,14 +47,14 @@ unsafe impl Sized0 for gdrfab_msg {
 /// `ep` is open and the buffer as the operation needs it until its completion.
 #[inline(always)]
 unsafe fn with_data(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, c: Common) -> ssize_t {
-    // SAFETY: the C caller says that the handle is open.
+    // SAFETY: the C caller says that the handle is open, and keeps the buffer until the completion.
     posting(|| unsafe {
         let ep: &Endpoint = object(ep, "ep")?;
         if buf.is_null() && len != 0 {
             return Err(null("buf"));
         }
         let c = Common { flags: c.flags | GDRFAB_REMOTE_CQ_DATA | ep.tx_op_flags(), ..c };
-        ep.send(&[Iov { addr: buf as usize, len }], &c, from_ref(&c.desc))
+        ep.send(&[Iov::new(buf as usize, len)], &c, from_ref(&c.desc))
     })
 }
 

@@ -64,14 +64,14 @@ const _: () = assert!(size_of::<gdrfab_rma_iov>() == size_of::<RmaIov>() && alig
 /// `ep` is open and the buffer is as the operation needs it until its completion.
 #[inline(always)]
 unsafe fn with_data(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, addr: u64, key: u64, c: Common) -> ssize_t {
-    // SAFETY: the C caller says that the handle is open.
+    // SAFETY: the C caller says that the handle is open, and keeps the buffer until the completion.
     posting(|| unsafe {
         let ep: &Endpoint = object(ep, "ep")?;
         if buf.is_null() && len != 0 {
             return Err(null("buf"));
         }
         let c = Common { flags: c.flags | GDRFAB_REMOTE_CQ_DATA | ep.tx_op_flags(), ..c };
-        ep.rma(Dir::Write, &[Iov { addr: buf as usize, len }], &[RmaIov { addr, len, key }], &c, from_ref(&c.desc))
+        ep.rma(Dir::Write, &[Iov::new(buf as usize, len)], &[RmaIov { addr, len, key }], &c, from_ref(&c.desc))
     })
 }
 

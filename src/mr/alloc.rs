@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mem_alloc` for providers that register any host memory: whole pages, so that portable programs can call it.
 
+use super::Iov;
 use crate::error::{Error, Result, errno};
 use crate::sys::mem::{self, Mapping, Protection};
 use parking_lot::Mutex;
@@ -29,13 +30,14 @@ impl Allocations {
         self.list.lock().len()
     }
 
-    /// The library's own mapping of `[addr, addr+len)`, if that lies inside an allocation: its pages stay there
-    /// until the memory is freed, whatever the caller does to its mapping.
-    pub fn own(&self, addr: usize, len: usize) -> Option<usize> {
+    /// The library's own mapping of a piece, if that lies inside an allocation: its pages stay there until the memory is
+    /// freed, whatever the caller does to its mapping.
+    pub fn own(&self, iov: &Iov) -> Option<Iov> {
         let list = self.list.lock();
-        let (_, allocation) = list.range(..=addr).next_back()?;
-        let offset = allocation.map.offset_of(addr, len)?;
-        allocation.own.as_ref().map(|own| own.as_ptr() as usize + offset)
+        let (_, allocation) = list.range(..=iov.addr()).next_back()?;
+        let offset = allocation.map.offset_of(iov.addr(), iov.len())?;
+        // SAFETY: as long as the piece inside the mapping, which stays until `free`, and that until the regions here are closed.
+        allocation.own.as_ref().map(|own| unsafe { Iov::new(own.as_ptr() as usize + offset, iov.len()) })
     }
 
     pub fn allocate(&self, len: usize) -> Result<usize> {

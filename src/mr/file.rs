@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A caller's descriptor, where the library copies by a mapping of its own.
 
+use super::Iov;
 use crate::error::{Error, Result};
 use crate::hmem::dmabuf;
 use crate::sys::mem::{self, Mapping, Protection};
@@ -29,9 +30,11 @@ impl MappedFile {
         self.map.as_ptr() as usize + self.within
     }
 
-    /// Whether the mapping holds `len` bytes from byte `skip` of the range on.
-    pub fn holds(&self, skip: usize, len: usize) -> bool {
-        skip.checked_add(len).and_then(|end| end.checked_add(self.within)).is_some_and(|end| end <= self.map.len())
+    /// `len` bytes from byte `skip` of the range on, if the mapping holds them.
+    pub fn part(&self, skip: usize, len: usize) -> Option<Iov> {
+        let end = skip.checked_add(len)?.checked_add(self.within)?;
+        // SAFETY: inside of the mapping, which stays as long as the region that keeps this.
+        (end <= self.map.len()).then(|| unsafe { Iov::new(self.address() + skip, len) })
     }
 
     /// Around accesses of the CPU: a dma-buf's exporter is told.

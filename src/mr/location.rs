@@ -8,13 +8,13 @@ use crate::error::{Error, Result};
 use crate::hmem::{self, Allocation, Iface, Interface, Kind, Site};
 
 pub fn check_range(iov: &Iov, i: usize) -> Result<()> {
-    if iov.addr == 0 {
+    if iov.addr() == 0 {
         return Err(Error::invalid(format!("iov[{i}]: the address is NULL")));
     }
-    if iov.len == 0 {
+    if iov.is_empty() {
         return Err(Error::invalid(format!("iov[{i}]: the length is 0")));
     }
-    if iov.addr.checked_add(iov.len).is_none() {
+    if iov.addr().checked_add(iov.len()).is_none() {
         return Err(Error::invalid(format!("iov[{i}]: address plus length overflows")));
     }
     Ok(())
@@ -25,9 +25,9 @@ pub fn extent(iovs: &[Iov]) -> Result<(u64, u64)> {
     let mut sum = 0u64;
     for (i, iov) in iovs.iter().enumerate() {
         check_range(iov, i)?;
-        sum = sum.checked_add(iov.len as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
+        sum = sum.checked_add(iov.len() as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
     }
-    let base = iovs.first().map_or(0, |v| v.addr as u64);
+    let base = iovs.first().map_or(0, |v| v.addr() as u64);
     base.checked_add(sum).ok_or_else(|| Error::invalid("iov: first address plus total length overflows"))?;
     Ok((base, sum))
 }
@@ -52,7 +52,7 @@ pub fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {
     }
     for up in Iface::ALL.into_iter().skip(1).filter_map(hmem::opened) {
         for (i, iov) in iovs.iter().enumerate() {
-            if let Some(found) = up.detect(iov.addr as u64)?
+            if let Some(found) = up.detect(iov.addr() as u64)?
                 && !matches!(found.kind, Kind::Pinned | Kind::Managed | Kind::Host)
             {
                 let name = up.iface().name();
@@ -73,8 +73,8 @@ pub fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {
 pub fn each_allocation(up: &dyn Interface, site: Site, iovs: &[Iov], mut each: impl FnMut(&Iov, u64, &Allocation)) -> Result<Kind> {
     let mut kind = None;
     for (i, iov) in iovs.iter().enumerate() {
-        let mut at = iov.addr as u64;
-        for of in hmem::span(up, at, iov.len as u64)? {
+        let mut at = iov.addr() as u64;
+        for of in hmem::span(up, at, iov.len() as u64)? {
             if of.device != site.device {
                 return Err(Error::invalid(format!(
                     "attr->device: {}, but iov[{i}] is memory of device {} at {at:#x}",

@@ -3,14 +3,7 @@
 
 use crate::error::Result;
 use crate::hmem::Site;
-
-/// A local piece of memory. Laid out as `struct iovec`, so the border hands the caller's arrays on.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub struct Iov {
-    pub addr: usize,
-    pub len: usize,
-}
+pub use crate::sys::iov::Iov;
 
 /// What consecutive bytes consist of.
 pub trait Span {
@@ -20,7 +13,7 @@ pub trait Span {
 impl Span for Iov {
     #[inline(always)]
     fn bytes(&self) -> usize {
-        self.len
+        self.len()
     }
 }
 
@@ -58,36 +51,32 @@ impl<'a, P: Span> Iterator for Walk<'a, P> {
     }
 }
 
-/// The same walk over local memory: the address and the length of each part.
+/// The same walk over local memory.
 #[inline]
-pub fn parts(iov: &[Iov], skip: usize, len: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
-    walk(iov, skip, len).map(|(v, from, n)| (v.addr + from, n))
+pub fn parts(iov: &[Iov], skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {
+    walk(iov, skip, len).map(|(v, from, n)| v.part(from, n))
 }
 
 /// Copies `to.len()` bytes out of memory at `site`, from byte `skip` of the pieces on.
-///
-/// # Safety
-/// The pieces may be read; those of a device are checked by its driver.
-pub unsafe fn load(site: Site, pieces: &[Iov], skip: usize, to: &mut [u8]) -> Result<()> {
+pub fn load(site: Site, pieces: &[Iov], skip: usize, to: &mut [u8]) -> Result<()> {
     let mut at = 0;
-    for (addr, n) in parts(pieces, skip, to.len()) {
-        // SAFETY: `to` holds the part; the other side is the caller's promise.
-        unsafe { site.load(to[at..at + n].as_mut_ptr(), addr as u64, n)? };
-        at += n;
+    for part in parts(pieces, skip, to.len()) {
+        let to = &mut to[at..at + part.len()];
+        // SAFETY: `to` has the part's length; the part is memory (`Iov::new`), a device's where its driver checks it.
+        unsafe { site.load(to.as_mut_ptr(), part.addr() as u64, part.len())? };
+        at += part.len();
     }
     Ok(())
 }
 
 /// Copies bytes into memory at `site`, from byte `skip` of the pieces on.
-///
-/// # Safety
-/// The pieces may be written; those of a device are checked by its driver.
-pub unsafe fn store(site: Site, pieces: &[Iov], skip: usize, from: &[u8]) -> Result<()> {
+pub fn store(site: Site, pieces: &[Iov], skip: usize, from: &[u8]) -> Result<()> {
     let mut at = 0;
-    for (addr, n) in parts(pieces, skip, from.len()) {
-        // SAFETY: `from` holds the part; the other side is the caller's promise.
-        unsafe { site.store(addr as u64, from[at..at + n].as_ptr(), n)? };
-        at += n;
+    for part in parts(pieces, skip, from.len()) {
+        let from = &from[at..at + part.len()];
+        // SAFETY: `from` has the part's length; the part is memory (`Iov::new`), a device's where its driver checks it.
+        unsafe { site.store(part.addr() as u64, from.as_ptr(), part.len())? };
+        at += part.len();
     }
     Ok(())
 }
@@ -98,8 +87,9 @@ mod tests {
 
     #[test]
     fn parts_cover_exactly_the_run() {
-        let iov = [Iov { addr: 1000, len: 10 }, Iov { addr: 2000, len: 0 }, Iov { addr: 3000, len: 5 }];
-        let of = |skip, len| parts(&iov, skip, len).collect::<Vec<_>>();
+        // SAFETY: nobody touches what they name.
+        let iov = [(1000, 10), (2000, 0), (3000, 5)].map(|(addr, len)| unsafe { Iov::new(addr, len) });
+        let of = |skip, len| parts(&iov, skip, len).map(|p| (p.addr(), p.len())).collect::<Vec<_>>();
         assert_eq!(of(8, 6), [(1008, 2), (3000, 4)]);
         assert_eq!(of(0, 15), [(1000, 10), (3000, 5)]);
         assert_eq!(of(10, 1), [(3000, 1)]);
@@ -110,13 +100,12 @@ mod tests {
     #[test]
     fn what_is_stored_is_loaded() {
         let (mut one, mut two) = ([0u8; 3], [0u8; 4]);
-        let iov = [Iov { addr: one.as_mut_ptr() as usize, len: 3 }, Iov { addr: two.as_mut_ptr() as usize, len: 4 }];
         // SAFETY: both arrays are live.
-        unsafe { store(Site::HOST, &iov, 2, &[1, 2, 3]) }.unwrap();
+        let iov = [(one.as_mut_ptr(), 3), (two.as_mut_ptr(), 4)].map(|(at, len)| unsafe { Iov::new(at as usize, len) });
+        store(Site::HOST, &iov, 2, &[1, 2, 3]).unwrap();
         assert_eq!((one, two), ([0, 0, 1], [2, 3, 0, 0]));
         let mut back = [9u8; 4];
-        // SAFETY: as above.
-        unsafe { load(Site::HOST, &iov, 1, &mut back) }.unwrap();
+        load(Site::HOST, &iov, 1, &mut back).unwrap();
         assert_eq!(back, [0, 1, 2, 3]);
     }
 }

@@ -21,20 +21,19 @@ pub struct Piece<P> {
 impl<P> Piece<P> {
     /// The part of `iov` that lies in `of`, from byte `start` of the address space on.
     pub fn within(iov: &Iov, start: u64, of: &Allocation, at: P) -> Piece<P> {
-        let end = of.end().min((iov.addr + iov.len) as u64);
-        Piece { iov: Iov { addr: start as usize, len: (end - start) as usize }, id: of.id, at }
+        Piece { iov: iov.part(start as usize - iov.addr(), (of.end() - start) as usize), id: of.id, at }
     }
 
     /// Whether the device allocation here is another one than when it was registered.
     pub fn is_stale(&self, site: Site) -> bool {
-        is_stale(site, self.iov.addr, self.id)
+        is_stale(site, self.iov.addr(), self.id)
     }
 }
 
 impl<P> Span for Piece<P> {
     #[inline(always)]
     fn bytes(&self) -> usize {
-        self.iov.len
+        self.iov.len()
     }
 }
 
@@ -234,17 +233,17 @@ impl<P, O> Region<P, O> {
 
     /// The pieces that hold local memory, each with the byte there and how many; an error where none does.
     pub fn find(&self, iov: Iov) -> impl Iterator<Item = Option<(&Piece<P>, usize, usize)>> {
-        let (mut at, end) = (iov.addr, iov.addr.saturating_add(iov.len));
+        let (mut at, end) = (iov.addr(), iov.addr().saturating_add(iov.len()));
         std::iter::from_fn(move || {
             if at >= end {
                 return None;
             }
-            let Some(piece) = self.pieces().iter().find(|p| at >= p.iov.addr && at - p.iov.addr < p.iov.len) else {
+            let Some(piece) = self.pieces().iter().find(|p| at >= p.iov.addr() && at - p.iov.addr() < p.iov.len()) else {
                 at = end;
                 return Some(None);
             };
-            let from = at - piece.iov.addr;
-            let n = (piece.iov.len - from).min(end - at);
+            let from = at - piece.iov.addr();
+            let n = (piece.iov.len() - from).min(end - at);
             at += n;
             Some(Some((piece, from, n)))
         })
@@ -257,7 +256,7 @@ impl<P, O> Region<P, O> {
 
     pub fn touches(&self, addr: u64, len: u64) -> bool {
         let end = addr.saturating_add(len);
-        self.pieces().iter().any(|p| (p.iov.addr as u64) < end && (p.iov.addr + p.iov.len) as u64 > addr)
+        self.pieces().iter().any(|p| (p.iov.addr() as u64) < end && (p.iov.addr() + p.iov.len()) as u64 > addr)
     }
 
     pub fn facts(&self) -> Facts {
@@ -305,10 +304,10 @@ impl Local {
             for (i, iov) in local.iter().enumerate() {
                 for part in region.find(*iov) {
                     let Some((piece, ..)) = part else {
-                        let words = format!("iov[{i}]: [{:#x}, +{}) lies outside the region of its desc", iov.addr, iov.len);
+                        let words = format!("iov[{i}]: [{:#x}, +{}) lies outside the region of its desc", iov.addr(), iov.len());
                         return Err(Error::invalid(words));
                     };
-                    parts.push((i, piece.iov.addr, piece.id));
+                    parts.push((i, piece.iov.addr(), piece.id));
                 }
             }
         }

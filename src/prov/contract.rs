@@ -266,16 +266,10 @@ pub trait Lane {
 
     /// Sends a parcel of words and pieces of host memory, copied at once, behind all RMA and parcels posted before. False: there
     /// is no room now, or it would overtake something; progress brings it.
-    ///
-    /// # Safety
-    /// The pieces can be read.
-    unsafe fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool>;
+    fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool>;
 
     /// As `put` for few words and few bytes, where that takes nothing but a store. False: nothing was done, and `put` is to be asked.
-    ///
-    /// # Safety
-    /// The bytes can be read.
-    unsafe fn put_brief(&self, _words: &[u64], _from: *const u8, _len: usize) -> bool {
+    fn put_brief(&self, _words: &[u64], _from: Iov) -> bool {
         false
     }
 
@@ -305,11 +299,16 @@ pub trait Parcel {
         self.len() == 0
     }
 
-    /// Copies `len` bytes from byte `skip` on; what lies outside of the parcel is not touched.
-    ///
-    /// # Safety
-    /// `to` can be written for `len` bytes.
-    unsafe fn copy(&self, skip: usize, to: *mut u8, len: usize);
+    /// Copies the bytes from byte `skip` on, as many as `to` and the parcel have.
+    fn copy(&self, skip: usize, to: Iov);
+
+    /// A copy of the first `len` bytes.
+    fn bytes(&self, len: usize) -> Box<[u8]> {
+        let mut bytes = vec![0; len].into_boxed_slice();
+        // SAFETY: they outlive the call.
+        self.copy(0, unsafe { Iov::of_mut(&mut bytes) });
+        bytes
+    }
 }
 
 impl Parcel for Brief<'_> {
@@ -325,9 +324,8 @@ impl Parcel for Brief<'_> {
         Brief::len(self)
     }
 
-    unsafe fn copy(&self, skip: usize, to: *mut u8, len: usize) {
-        // SAFETY: `to` is writable for `len`, by the caller's promise.
-        unsafe { self.copy_part(skip, to, len) }
+    fn copy(&self, skip: usize, to: Iov) {
+        self.copy_part(skip, to);
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Entries of the tables of operations that try a fast path first: once for all providers.
 
-use super::op::One;
+use super::op::{Iov, One};
 use super::ops::{EpHead, Inject, InjectTagged, InjectWrite, Message, RecvTagged, Rma, Tagged};
 use crate::guard::attempt;
 use std::ffi::c_void;
@@ -27,7 +27,7 @@ pub trait FastPath<F> {
 /// As for `FastPath::post`.
 #[inline(always)]
 unsafe fn post_fast<F, P: FastPath<F>>(ep: *const EpHead, one: One) -> Option<isize> {
-    // SAFETY: the caller's promise; what the provider gave with its table lives as long as the head.
+    // SAFETY: the head is an open endpoint's; what the provider gave with its table lives as long as the head.
     unsafe {
         let (head, of) = (&*ep, &*(*ep).of().cast::<P::Of>());
         attempt(|| if head.is_here() { P::post(head, of, one) } else { None })
@@ -49,9 +49,9 @@ pub unsafe extern "C" fn fast_rma<P: FastPath<Rma>>(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let one = One { buf: buf as usize, len, addr, key, desc: desc as u64, context: context as usize };
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
+        let one = One { local: Iov::new(buf as usize, len), addr, key, desc: desc as u64, context: context as usize };
         match post_fast::<Rma, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, desc, dest_addr, addr, key, context),
@@ -70,9 +70,9 @@ pub unsafe extern "C" fn fast_inject_write<P: FastPath<InjectWrite>>(
     addr: u64,
     key: u64,
 ) -> isize {
-    let one = One { buf: buf as usize, len, addr, key, desc: 0, context: 0 };
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
+        let one = One { local: Iov::new(buf as usize, len), addr, key, desc: 0, context: 0 };
         match post_fast::<InjectWrite, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, dest_addr, addr, key),
@@ -93,9 +93,9 @@ pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
     peer_addr: u64,
     context: *mut c_void,
 ) -> isize {
-    let one = One { buf: buf as usize, len, addr: peer_addr, key: 0, desc: desc as u64, context: context as usize };
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
+        let one = One { local: Iov::new(buf as usize, len), addr: peer_addr, key: 0, desc: desc as u64, context: context as usize };
         match post_fast::<Message, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, desc, peer_addr, context),
@@ -107,9 +107,9 @@ pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
 /// As for `fast_rma`.
 #[inline(never)]
 pub unsafe extern "C" fn fast_inject<P: FastPath<Inject>>(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64) -> isize {
-    let one = One { buf: buf as usize, len, addr: dest_addr, key: 0, desc: 0, context: 0 };
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
+        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: 0, desc: 0, context: 0 };
         match post_fast::<Inject, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, dest_addr),
@@ -131,9 +131,9 @@ pub unsafe extern "C" fn fast_tagged<P: FastPath<Tagged>>(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    let one = One { buf: buf as usize, len, addr: dest_addr, key: tag, desc: desc as u64, context: context as usize };
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
+        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: desc as u64, context: context as usize };
         match post_fast::<Tagged, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, desc, dest_addr, tag, context),
@@ -151,9 +151,9 @@ pub unsafe extern "C" fn fast_inject_tagged<P: FastPath<InjectTagged>>(
     dest_addr: u64,
     tag: u64,
 ) -> isize {
-    let one = One { buf: buf as usize, len, addr: dest_addr, key: tag, desc: 0, context: 0 };
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
+        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: 0, context: 0 };
         match post_fast::<InjectTagged, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, dest_addr, tag),
@@ -185,9 +185,9 @@ pub unsafe extern "C" fn fast_recv_tagged<P: FastRecv>(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    let one = One { buf: buf as usize, len, addr: src_addr, key: tag, desc: desc as u64, context: context as usize };
-    // SAFETY: the caller's promise, handed on; what the provider gave with its table lives as long as the head.
+    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
+        let one = One { local: Iov::new(buf as usize, len), addr: src_addr, key: tag, desc: desc as u64, context: context as usize };
         let (head, of) = (&*ep, &*(*ep).of().cast::<P::Of>());
         match attempt(|| if head.is_here() { P::post(of, one, ignore) } else { None }) {
             Some(rc) => rc,

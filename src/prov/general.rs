@@ -47,13 +47,13 @@ impl Posting {
     /// The head is an open endpoint's: every one begins a `Posting`.
     #[inline(always)]
     unsafe fn of<'a>(head: *const EpHead) -> &'a Posting {
-        // SAFETY: the caller's promise; the head is the first field.
+        // SAFETY: the head is an open endpoint's, and a `Posting`'s first field.
         unsafe { &*head.cast::<Posting>() }
     }
 
-    fn check(&self, buf: usize, len: usize) -> Result<()> {
+    fn check(&self, local: Iov) -> Result<()> {
         self.head.owner().check()?;
-        if buf == 0 && len != 0 { Err(null("buf")) } else { Ok(()) }
+        if local.is_missing() { Err(null("buf")) } else { Ok(()) }
     }
 }
 
@@ -64,9 +64,9 @@ pub const GENERAL_ENTRIES: EpOps = EpOps { write, read, inject_write, send, inje
 /// Out of line: what `hold` runs in line goes through memory.
 #[inline(never)]
 fn rma(ep: &Posting, dir: Dir, local: Iov, addr: u64, key: u64, c: &Common) -> Result<()> {
-    ep.check(local.addr, local.len)?;
+    ep.check(local)?;
     let c = Common { flags: c.flags | ep.head.tx_op_flags(), ..*c };
-    ep.prov.rma(dir, &[local], &[RmaIov { addr, len: local.len, key }], &c, from_ref(&c.desc))
+    ep.prov.rma(dir, &[local], &[RmaIov { addr, len: local.len(), key }], &c, from_ref(&c.desc))
 }
 
 /// # Safety
@@ -83,8 +83,9 @@ pub unsafe extern "C" fn write(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| rma(unsafe { Posting::of(ep) }, Dir::Write, Iov { addr: buf as usize, len }, addr, key, &c))
+    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
+    posting(|| rma(ep, Dir::Write, local, addr, key, &c))
 }
 
 /// # Safety
@@ -101,8 +102,9 @@ pub unsafe extern "C" fn read(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| rma(unsafe { Posting::of(ep) }, Dir::Read, Iov { addr: buf as usize, len }, addr, key, &c))
+    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
+    posting(|| rma(ep, Dir::Read, local, addr, key, &c))
 }
 
 /// # Safety
@@ -110,13 +112,14 @@ pub unsafe extern "C" fn read(
 #[inline(never)]
 pub unsafe extern "C" fn inject_write(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, addr: u64, key: u64) -> isize {
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| rma(unsafe { Posting::of(ep) }, Dir::Write, Iov { addr: buf as usize, len }, addr, key, &c))
+    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
+    posting(|| rma(ep, Dir::Write, local, addr, key, &c))
 }
 
 #[inline(never)]
 fn message(ep: &Posting, local: Iov, c: &Common) -> Result<()> {
-    ep.check(local.addr, local.len)?;
+    ep.check(local)?;
     let c = Common { flags: c.flags | ep.head.tx_op_flags(), ..*c };
     ep.prov.send(&[local], &c, from_ref(&c.desc))
 }
@@ -133,8 +136,9 @@ pub unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| message(unsafe { Posting::of(ep) }, Iov { addr: buf as usize, len }, &c))
+    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
+    posting(|| message(ep, local, &c))
 }
 
 /// # Safety
@@ -142,8 +146,9 @@ pub unsafe extern "C" fn send(
 #[inline(never)]
 pub unsafe extern "C" fn inject(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64) -> isize {
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| message(unsafe { Posting::of(ep) }, Iov { addr: buf as usize, len }, &c))
+    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
+    posting(|| message(ep, local, &c))
 }
 
 /// # Safety
@@ -158,15 +163,14 @@ pub unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
-    let local = Iov { addr: buf as usize, len };
-    // SAFETY: the C caller says that the handle is open.
-    let ep = unsafe { Posting::of(ep) };
-    posting(|| ep.check(local.addr, local.len).and_then(|()| ep.prov.recv(&[local], &c, from_ref(&c.desc))))
+    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
+    posting(|| ep.check(local).and_then(|()| ep.prov.recv(&[local], &c, from_ref(&c.desc))))
 }
 
 #[inline(never)]
 fn tagged(ep: &Posting, local: Iov, c: &Common, tag: u64) -> Result<()> {
-    ep.check(local.addr, local.len)?;
+    ep.check(local)?;
     let c = Common { flags: c.flags | ep.head.tx_op_flags(), ..*c };
     ep.prov.tsend(&[local], &c, from_ref(&c.desc), tag)
 }
@@ -184,8 +188,9 @@ pub unsafe extern "C" fn tsend(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| tagged(unsafe { Posting::of(ep) }, Iov { addr: buf as usize, len }, &c, tag))
+    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
+    posting(|| tagged(ep, local, &c, tag))
 }
 
 /// # Safety
@@ -193,8 +198,9 @@ pub unsafe extern "C" fn tsend(
 #[inline(never)]
 pub unsafe extern "C" fn tinject(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, tag: u64) -> isize {
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
-    // SAFETY: the C caller says that the handle is open.
-    posting(|| tagged(unsafe { Posting::of(ep) }, Iov { addr: buf as usize, len }, &c, tag))
+    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
+    posting(|| tagged(ep, local, &c, tag))
 }
 
 /// # Safety
@@ -211,8 +217,7 @@ pub unsafe extern "C" fn trecv(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
-    let local = Iov { addr: buf as usize, len };
-    // SAFETY: the C caller says that the handle is open.
-    let ep = unsafe { Posting::of(ep) };
-    posting(|| ep.check(local.addr, local.len).and_then(|()| ep.prov.trecv(&[local], &c, from_ref(&c.desc), tag, ignore)))
+    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
+    posting(|| ep.check(local).and_then(|()| ep.prov.trecv(&[local], &c, from_ref(&c.desc), tag, ignore)))
 }

@@ -41,8 +41,7 @@ pub struct Common {
 /// An RMA operation of one piece on each side, or a message of one piece.
 #[derive(Clone, Copy)]
 pub struct One {
-    pub buf: usize,
-    pub len: usize,
+    pub local: Iov,
     pub addr: u64,
     pub key: u64,
     pub desc: u64,
@@ -69,7 +68,7 @@ pub fn one_kind(common: &Common, descs: &[u64]) -> Result<Common> {
 
 /// Sum of the lengths; `None` if it overflows.
 pub fn total(iov: &[Iov]) -> Option<usize> {
-    iov.iter().try_fold(0usize, |sum, v| sum.checked_add(v.len))
+    iov.iter().try_fold(0usize, |sum, v| sum.checked_add(v.len()))
 }
 
 /// Checks and measures local pieces of an operation of at most `max` bytes.
@@ -78,8 +77,8 @@ pub fn measure(iov: &[Iov], max: usize) -> Result<usize> {
         return Err(Error::invalid(format!("iov_count: {} pieces, the limit is {IOV_LIMIT}", iov.len())));
     }
     for (i, v) in iov.iter().enumerate() {
-        if v.addr == 0 && v.len > 0 {
-            return Err(Error::invalid(format!("iov[{i}]: the address is NULL but the length is {}", v.len)));
+        if v.is_missing() {
+            return Err(Error::invalid(format!("iov[{i}]: the address is NULL but the length is {}", v.len())));
         }
     }
     match total(iov) {
@@ -116,6 +115,6 @@ impl Pieces {
 
     #[inline]
     pub fn first(&self) -> usize {
-        self.as_slice().first().map_or(0, |v| v.addr)
+        self.as_slice().first().map_or(0, |v| v.addr())
     }
 }

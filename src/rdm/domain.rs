@@ -132,7 +132,7 @@ impl Domain {
         let memory = if site.is_host() { Memory::Host } else { Memory::Device(site) };
         let attr = Attr { source, memory, requested_key: self.draw(), ..Attr::plain(Access::REMOTE_READ) };
         let id = lane.domain.register(&attr)?;
-        let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr as u64 } else { 0 };
+        let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr() as u64 } else { 0 };
         Ok((id, base))
     }
 

@@ -9,7 +9,7 @@ use super::state::{Recv, State};
 use super::wire::{TAGGED, kind};
 use crate::prov::av::UNSPEC;
 use crate::prov::flags;
-use crate::prov::op::{Iov, One};
+use crate::prov::op::One;
 use crate::prov::queue::Completion;
 use crate::sync::cursor::Brief;
 
@@ -28,34 +28,30 @@ impl State {
     }
 
     /// Sends a short message of one piece of host memory, with nothing in front of it. False: nothing was done.
-    ///
-    /// # Safety
-    /// The piece is as the caller of the C API promised.
     #[inline(always)]
-    pub unsafe fn send_quick<const TAG: bool>(&mut self, one: &One, how: u64) -> bool {
+    pub fn send_quick<const TAG: bool>(&mut self, one: &One, how: u64) -> bool {
         let special = how & (flags::FENCE | flags::DELIVERY_COMPLETE) != 0;
-        if !self.quick_send || special || (one.buf == 0 && one.len != 0) {
+        if !self.quick_send || special || one.local.is_missing() {
             return false;
         }
         let Some(id) = self.known(one.addr) else { return false };
         let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return false };
         let Phase::Ready(link) = &peer.phase else { return false };
-        if !peer.waiting.is_empty() || !peer.control.is_empty() || !peer.credit.may_send(one.len) {
+        if !peer.waiting.is_empty() || !peer.control.is_empty() || !peer.credit.may_send(one.local.len()) {
             return false;
         }
         let Some(lane) = link.lane() else { return false };
         let (words, count) = if TAG { ([PLAIN_TAGGED, one.key], 2) } else { ([PLAIN, 0], 1) };
-        // SAFETY: the caller's promise.
-        if !unsafe { lane.put_brief(&words[..count], one.buf as *const u8, one.len) } {
+        if !lane.put_brief(&words[..count], one.local) {
             return false;
         }
-        peer.credit.sent(one.len);
+        peer.credit.sent(one.local.len());
         self.stats.sends += 1;
         if self.bind.wants_entry(how)
             && let Some(q) = &self.bind.tx
         {
             let kind = flags::SEND | if TAG { flags::TAGGED } else { flags::MSG };
-            q.push(Completion { context: one.context, flags: kind, len: one.len, buf: one.buf, data: 0 });
+            q.push(Completion { context: one.context, flags: kind, len: one.local.len(), buf: one.local.addr(), data: 0 });
         }
         true
     }
@@ -63,7 +59,7 @@ impl State {
     /// Posts a receive of one piece of host memory, for which no message can wait. False: nothing was done.
     #[inline(always)]
     pub fn recv_quick<const TAG: bool>(&mut self, one: &One, ignore: u64) -> bool {
-        if !self.quick_recv || (one.buf == 0 && one.len != 0) || one.len > MAX_MSG {
+        if !self.quick_recv || one.local.is_missing() || one.local.len() > MAX_MSG {
             return false;
         }
         let source = match one.addr {
@@ -79,8 +75,7 @@ impl State {
         if space.unexpected_count() != 0 {
             return false;
         }
-        let recv =
-            Recv { first: Iov { addr: one.buf, len: one.len }, room: one.len, context: one.context, wanted, tagged: TAG, more: None };
+        let recv = Recv { first: one.local, room: one.local.len(), context: one.context, wanted, tagged: TAG, more: None };
         space.post(Want { source, tag: one.key, ignore }, recv);
         true
     }
@@ -102,9 +97,9 @@ impl State {
         if recv.more.is_some() || len > recv.room || !self.quick_recv || !peer.credit.passes(len) {
             return false;
         }
-        // SAFETY: the receive's piece is the C caller's promise, and takes `len`.
-        unsafe { parcel.copy_out(recv.first.addr as *mut u8) };
-        let (context, buf, wanted) = (recv.context, recv.first.addr, recv.wanted);
+        // SAFETY: the receive's piece is memory (`Iov::new`), and takes `len`.
+        unsafe { parcel.copy_out(recv.first.as_ptr()) };
+        let (context, buf, wanted) = (recv.context, recv.first.addr(), recv.wanted);
         space.remove_posted(at);
         self.stats.recvs += 1;
         if wanted && let Some(q) = &self.bind.rx {

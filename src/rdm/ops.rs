@@ -60,8 +60,8 @@ impl<const LOCKED: bool> Send<LOCKED> {
     /// As for `FastPath::post`.
     #[inline(always)]
     unsafe fn any<const TAG: bool>(of: &Endpoint, one: &One, how: u64) -> Option<isize> {
-        // SAFETY: the caller's promise, handed on; `choose` gave the table for how the state is reached.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>().send_quick::<TAG>(one, how) }).then_some(0)
+        // SAFETY: `choose` gave the table for how the state is reached.
+        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.send_quick::<TAG>(one, how)).then_some(0)
     }
 }
 

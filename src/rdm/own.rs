@@ -51,25 +51,25 @@ impl Regions {
     }
 }
 
-/// # Safety
-/// Both sides are memory of this process at their sites, for `len` bytes.
-unsafe fn copy(to: (Site, usize), from: (Site, usize), len: usize) -> Result<()> {
-    // SAFETY: the caller's promise; ranges of the host's may overlap.
+/// Copies as many bytes as both have; of host memory they may overlap.
+fn copy((there, to): (Site, Iov), (here, from): (Site, Iov)) -> Result<()> {
+    let len = to.len().min(from.len());
+    // SAFETY: both are memory (`Iov::new`) at their sites, whose drivers check a device's.
     unsafe {
-        match (to.0.is_host(), from.0.is_host()) {
+        match (there.is_host(), here.is_host()) {
             (true, true) => {
-                std::ptr::copy(from.1 as *const u8, to.1 as *mut u8, len);
+                std::ptr::copy(from.as_ptr(), to.as_ptr(), len);
                 Ok(())
             }
-            (true, false) => from.0.load(to.1 as *mut u8, from.1 as u64, len),
-            (false, true) => to.0.store(to.1 as u64, from.1 as *const u8, len),
-            (false, false) if to.0.iface == from.0.iface => {
-                hmem::get(to.0.iface)?.copy(to.0.device, hmem::Dir::Within, to.1 as u64, from.1 as u64, len)
+            (true, false) => here.load(to.as_ptr(), from.addr() as u64, len),
+            (false, true) => there.store(to.addr() as u64, from.as_ptr(), len),
+            (false, false) if there.iface == here.iface => {
+                hmem::get(there.iface)?.copy(there.device, hmem::Dir::Within, to.addr() as u64, from.addr() as u64, len)
             }
             (false, false) => {
                 let mut bytes = vec![0u8; len];
-                from.0.load(bytes.as_mut_ptr(), from.1 as u64, len)?;
-                to.0.store(to.1 as u64, bytes.as_ptr(), len)
+                here.load(bytes.as_mut_ptr(), from.addr() as u64, len)?;
+                there.store(to.addr() as u64, bytes.as_ptr(), len)
             }
         }
     }
@@ -91,16 +91,15 @@ fn run(domain: &Domain, dir: Dir, local: (Site, &[Iov]), remote: &[RmaIov], poli
             // The region stays as long as the lock is held.
             let regions = domain.regions.lock();
             let (region, skip) = regions.range(&part, need, policy)?;
-            for (there, run) in parts(&region.pieces, skip, n) {
+            for there in parts(&region.pieces, skip, n) {
                 let mut moved = 0;
-                for (here, m) in parts(local.1, at, run) {
-                    let (here, there) = ((local.0, here), (region.site, there + moved));
+                for here in parts(local.1, at, there.len()) {
+                    let (here, there) = ((local.0, here), (region.site, there.part(moved, here.len())));
                     let (to, from) = if dir == Dir::Write { (there, here) } else { (here, there) };
-                    // SAFETY: the local pieces are the C caller's promise, the region's were registered for this and it is open.
-                    unsafe { copy(to, from, m) }.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
-                    moved += m;
+                    copy(to, from).map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
+                    moved += here.1.len();
                 }
-                at += run;
+                at += there.len();
             }
             done += n;
         }

@@ -199,7 +199,7 @@ impl prov::Domain for Domain {
             _ => return Err(Error::fixed(errno::ENODEV, "domain: it has no lanes")),
         };
         let start = match &attr.source {
-            Source::Iov(iov) => iov.first().map_or(0, |v| v.addr),
+            Source::Iov(iov) => iov.first().map_or(0, |v| v.addr()),
             Source::File { .. } => facts.base as usize,
         };
         let mut regions = self.regions.lock();

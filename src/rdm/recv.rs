@@ -112,8 +112,7 @@ impl State {
         match message {
             Unexpected::Eager { from, link, bytes, data } => {
                 let (label, n) = (Label { tag, data }, bytes.len().min(recv.room));
-                // SAFETY: the receive's pieces are the C caller's promise.
-                let placed = unsafe { store(recv.site(), recv.pieces(), 0, bytes.get(..n).unwrap_or_default()) };
+                let placed = store(recv.site(), recv.pieces(), 0, bytes.get(..n).unwrap_or_default());
                 self.consumed(from, link, bytes.len());
                 self.placed(&recv, placed, n, bytes.len() - n, &label, source);
             }
@@ -122,10 +121,8 @@ impl State {
                 let Some(Op::Own { end, pieces, site, .. }) = self.ops.get(number) else { return };
                 let (end, site, n) = (*end, *site, end.len.min(recv.room));
                 let mut bytes = vec![0u8; n];
-                // SAFETY: the send's pieces are the C caller's promise, or bytes of our own.
-                let loaded = unsafe { load(site, pieces.as_slice(), 0, &mut bytes) };
-                // SAFETY: as above, of the receive's.
-                let placed = loaded.and_then(|()| unsafe { store(recv.site(), recv.pieces(), 0, &bytes) });
+                let loaded = load(site, pieces.as_slice(), 0, &mut bytes);
+                let placed = loaded.and_then(|()| store(recv.site(), recv.pieces(), 0, &bytes));
                 self.ops.take(number);
                 self.placed(&recv, placed, n, end.len - n, &Label { tag, data }, source);
                 self.succeed(&end);
@@ -199,28 +196,21 @@ impl State {
         peer.credit.came(len)?;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
         let Some(recv) = self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, len)) else {
-            let mut bytes = vec![0u8; len];
-            // SAFETY: `bytes` holds `len`.
-            unsafe { parcel.copy(0, bytes.as_mut_ptr(), len) };
+            let bytes = parcel.bytes(len);
             self.stats.unexpected += 1;
-            self.space(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes: bytes.into(), data: label.data });
+            self.space(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes, data: label.data });
             return Ok(());
         };
         let n = len.min(recv.room);
         let placed = if recv.site().is_host() {
             let mut at = 0;
-            for (addr, run) in parts(recv.pieces(), 0, n) {
-                // SAFETY: the receive's pieces are the C caller's promise.
-                unsafe { parcel.copy(at, addr as *mut u8, run) };
-                at += run;
+            for part in parts(recv.pieces(), 0, n) {
+                parcel.copy(at, part);
+                at += part.len();
             }
             Ok(())
         } else {
-            let mut bytes = vec![0u8; n];
-            // SAFETY: `bytes` holds `n`.
-            unsafe { parcel.copy(0, bytes.as_mut_ptr(), n) };
-            // SAFETY: the receive's pieces are the C caller's promise.
-            unsafe { store(recv.site(), recv.pieces(), 0, &bytes) }
+            store(recv.site(), recv.pieces(), 0, &parcel.bytes(n))
         };
         self.consumed(id, link, len);
         self.placed(&recv, placed, n, len - n, &label, source);
@@ -336,7 +326,7 @@ impl State {
             let Some((source, tag, _, message)) = claimed else {
                 return Err(Error::invalid("context: GDRFAB_CLAIM needs that of the GDRFAB_PEEK which claimed the message"));
             };
-            let recv = if how & DISCARD != 0 { Recv { first: Iov::default(), room: usize::MAX, ..recv } } else { recv };
+            let recv = if how & DISCARD != 0 { Recv { first: Iov::EMPTY, room: usize::MAX, ..recv } } else { recv };
             match how & DISCARD {
                 0 => self.give(message, recv, tagged.then_some(tag), source),
                 _ => self.discard(message, &recv, tagged.then_some(tag), source),
@@ -405,7 +395,7 @@ fn sender_gone() -> Error {
 
 /// The first `len` bytes of pieces.
 fn clip(pieces: &[Iov], len: usize) -> Vec<Iov> {
-    parts(pieces, 0, len).map(|(addr, len)| Iov { addr, len }).collect()
+    parts(pieces, 0, len).collect()
 }
 
 fn clip_remote(places: &[RmaIov], len: usize) -> Vec<RmaIov> {

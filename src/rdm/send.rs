@@ -23,21 +23,15 @@ enum Step {
     Failed(Error),
 }
 
-/// # Safety
-/// The pieces can be read.
 #[inline]
-unsafe fn put_eager(link: &Link, label: &Label, pieces: &[Iov]) -> Result<bool> {
+fn put_eager(link: &Link, label: &Label, pieces: &[Iov]) -> Result<bool> {
     let (words, count) = eager(label);
-    // SAFETY: handed on.
-    unsafe { put(link, words.get(..count).unwrap_or_default(), pieces) }
+    put(link, words.get(..count).unwrap_or_default(), pieces)
 }
 
-/// # Safety
-/// The pieces can be read.
-unsafe fn put(link: &Link, words: &[u64], pieces: &[Iov]) -> Result<bool> {
+fn put(link: &Link, words: &[u64], pieces: &[Iov]) -> Result<bool> {
     let lane = link.lane().ok_or_else(|| Error::fixed(errno::EOPNOTSUPP, "a provider whose endpoints are no lanes"))?;
-    // SAFETY: handed on.
-    unsafe { lane.put(words, pieces) }
+    lane.put(words, pieces)
 }
 
 /// Descriptors, if there are any: most callers give none.
@@ -71,8 +65,7 @@ impl State {
             && peer.control.is_empty()
             && len <= link.eager_max
             && peer.credit.may_send(len)
-            // SAFETY: the C caller's pieces, readable until the operation completes.
-            && let Ok(true) = unsafe { put_eager(link, &label, local) }
+            && let Ok(true) = put_eager(link, &label, local)
         {
             peer.credit.sent(len);
             self.succeed(&end);
@@ -138,8 +131,7 @@ impl State {
             let Phase::Ready(link) = &peer.phase else { return };
             let link = link.clone();
             if let Some(words) = peer.control.front() {
-                // SAFETY: there are no pieces.
-                match unsafe { put(&link, words.as_slice(), &[]) } {
+                match put(&link, words.as_slice(), &[]) {
                     Ok(true) => {
                         peer.control.pop_front();
                         continue;
@@ -192,8 +184,7 @@ impl State {
         let What::Message { label, offered } = &mut w.what else { return Step::Wait };
         let whole = w.site.is_host() && w.end.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
         if whole && offered.is_none() && peer.credit.may_send(w.end.len) {
-            // SAFETY: the C caller's pieces, readable until the operation completes, or bytes of our own.
-            return match unsafe { put_eager(link, label, w.pieces.as_slice()) } {
+            return match put_eager(link, label, w.pieces.as_slice()) {
                 Ok(true) => {
                     peer.credit.sent(w.end.len);
                     let end = w.end;
@@ -216,8 +207,7 @@ impl State {
         }
         let Some((number, places)) = offered else { return Step::Wait };
         let words = Words::offer(label, *number, w.end.len as u64, places);
-        // SAFETY: there are no pieces.
-        match unsafe { put(link, words.as_slice(), &[]) } {
+        match put(link, words.as_slice(), &[]) {
             Ok(true) => {
                 if let Some(Op::Offered { _owned, .. }) = self.ops.get(*number) {
                     *_owned = w.owned.take();
@@ -291,9 +281,9 @@ impl Waiting {
             return Ok(());
         }
         let mut bytes = vec![0u8; total(self.pieces.as_slice()).unwrap_or(0)].into_boxed_slice();
-        // SAFETY: the C caller's pieces, readable during the call.
-        unsafe { load(self.site, self.pieces.as_slice(), 0, &mut bytes)? };
-        self.pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
+        load(self.site, self.pieces.as_slice(), 0, &mut bytes)?;
+        // SAFETY: the bytes stay with the operation.
+        self.pieces = Pieces::One(unsafe { Iov::of(&bytes) });
         (self.site, self.descs) = (Site::HOST, Vec::new());
         self.owned = Some(bytes);
         Ok(())
@@ -305,18 +295,18 @@ type Lent = (Vec<(usize, RegionId)>, Vec<RmaIov>);
 
 fn lend(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64]) -> Result<Lent> {
     let (mut lent, mut places): Lent = (Vec::new(), Vec::new());
-    for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| p.len > 0) {
+    for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
         // A driver is asked about each registration of device memory, so the caller's is taken where it can be.
         if !site.is_host()
-            && let Some((addr, key)) = domain.remote_name(descs.get(i).copied().unwrap_or(0), piece.addr)?
+            && let Some((addr, key)) = domain.remote_name(descs.get(i).copied().unwrap_or(0), piece.addr())?
         {
-            places.push(RmaIov { addr, len: piece.len, key });
+            places.push(RmaIov { addr, len: piece.len(), key });
             continue;
         }
         match domain.lend(lane, site, *piece) {
             Ok((id, addr)) => {
                 lent.push((lane, id));
-                places.push(RmaIov { addr, len: piece.len, key: id.key });
+                places.push(RmaIov { addr, len: piece.len(), key: id.key });
             }
             Err(e) => {
                 for (lane, id) in lent {

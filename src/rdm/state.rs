@@ -292,7 +292,7 @@ impl State {
             context: c.context,
             kind,
             len,
-            buf: local.first().map_or(0, |v| v.addr),
+            buf: local.first().map_or(0, |v| v.addr()),
             wanted: self.bind.wants_entry(c.flags),
             deadline: self.deadline(c),
             silent: c.flags & SILENT != 0,
@@ -355,7 +355,7 @@ impl State {
         let data = if label.data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
         let last = if self.leave_multi(recv) { flags::MULTI_RECV } else { 0 };
         let entry =
-            Completion { context: recv.context, flags: kind | data | last, len, buf: recv.first.addr, data: label.data.unwrap_or(0) };
+            Completion { context: recv.context, flags: kind | data | last, len, buf: recv.first.addr(), data: label.data.unwrap_or(0) };
         let origin = State::origin(label.tag, source);
         if let Some(counter) = &self.bind.counters.recv {
             if lost == 0 { counter.add(1) } else { counter.add_error(1) }
@@ -376,7 +376,7 @@ impl State {
         self.stats.errors += 1;
         let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
         let last = if self.leave_multi(recv) { flags::MULTI_RECV } else { 0 };
-        let entry = Completion { context: recv.context, flags: kind | last, len: 0, buf: recv.first.addr, data: 0 };
+        let entry = Completion { context: recv.context, flags: kind | last, len: 0, buf: recv.first.addr(), data: 0 };
         if let Some(counter) = &self.bind.counters.recv {
             counter.add_error(1);
         }
@@ -406,10 +406,10 @@ impl State {
         };
         let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min.max(1));
         let recv = self.space(tagged).posted(at)?;
-        let (start, room) = (recv.first.addr + used, recv.room - used);
+        let room = recv.room - used;
         let now = used + len.min(room);
         let more = recv.more.as_ref().map(|m| Box::new(More { deadline: 0, ..More::clone(m) }));
-        let part = Recv { first: Iov { addr: start, len: room }, room, context: recv.context, wanted: recv.wanted, tagged, more };
+        let part = Recv { first: recv.first.part(used, room), room, context: recv.context, wanted: recv.wanted, tagged, more };
         if let Some(more) = &mut recv.more {
             more.multi = Some((slot, now));
         }

@@ -234,6 +234,7 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prov::op::Iov;
 
     struct Made(Vec<u64>, usize);
 
@@ -247,7 +248,7 @@ mod tests {
         fn len(&self) -> usize {
             self.1
         }
-        unsafe fn copy(&self, _skip: usize, _to: *mut u8, _len: usize) {}
+        fn copy(&self, _skip: usize, _to: Iov) {}
     }
 
     fn made(words: &Words, len: usize) -> Result<Head> {

@@ -8,6 +8,7 @@ use super::line::{LINE_BYTES, WORDS};
 use super::primitive::Ordering;
 use super::ring::{Store, shift_of};
 use crate::sys::copy::copy_any;
+use crate::sys::iov::Iov;
 
 /// The reading end.
 pub struct Consumer<S> {
@@ -159,13 +160,24 @@ impl<S: Store> Message<'_, S> {
         lines[at & (lines.len() - 1)].words[index % WORDS].load(Ordering::Relaxed)
     }
 
-    /// Copies payload bytes `[from, from+len)` to `to`; a range outside the message copies nothing
-    /// and is false.
-    ///
+    /// Copies payload bytes from byte `from` on; a range outside the message copies nothing and is false.
+    #[inline]
+    pub fn copy_out(&self, from: usize, to: Iov) -> bool {
+        // SAFETY: the piece is memory (`Iov::new`).
+        unsafe { self.copy_raw(from, to.as_ptr(), to.len()) }
+    }
+
+    /// As `copy_out`.
+    #[inline]
+    pub fn copy_into(&self, from: usize, to: &mut [u8]) -> bool {
+        // SAFETY: the slice has as many bytes.
+        unsafe { self.copy_raw(from, to.as_mut_ptr(), to.len()) }
+    }
+
     /// # Safety
     /// `to` is writable for `len` bytes.
     #[inline]
-    pub unsafe fn copy_out(&self, from: usize, mut to: *mut u8, len: usize) -> bool {
+    unsafe fn copy_raw(&self, from: usize, mut to: *mut u8, len: usize) -> bool {
         match from.checked_add(len) {
             Some(end) if end <= self.header.bytes as usize => {}
             _ => return false,
@@ -243,8 +255,8 @@ mod tests {
         if !p.room(header.lines()).unwrap() {
             return false;
         }
-        // SAFETY: the slice is live for its length.
-        unsafe { p.write(header, fixed, &[(bytes.as_ptr(), bytes.len())]) };
+        // SAFETY: the slice lives for the call.
+        p.write(header, fixed, &[unsafe { Iov::of(bytes) }]);
         true
     }
 
@@ -259,15 +271,12 @@ mod tests {
             let message = c.front().unwrap().expect("just sent");
             assert_eq!((message.header.kind, message.word(0), message.word(1), message.word(2)), (9, round as u64, 5, 0));
             let mut out = vec![0u8; len + 1];
-            // SAFETY: out holds len + 1 bytes.
-            unsafe {
-                assert!(!message.copy_out(0, out.as_mut_ptr(), len + 1));
-                assert!(message.copy_out(0, out.as_mut_ptr(), len));
-                assert_eq!(out[..len], data[..len]);
-                if len > 3 {
-                    assert!(message.copy_out(3, out.as_mut_ptr(), len - 3));
-                    assert_eq!(out[..len - 3], data[3..len]);
-                }
+            assert!(!message.copy_into(0, &mut out));
+            assert!(message.copy_into(0, &mut out[..len]));
+            assert_eq!(out[..len], data[..len]);
+            if len > 3 {
+                assert!(message.copy_into(3, &mut out[..len - 3]));
+                assert_eq!(out[..len - 3], data[3..len]);
             }
             message.finish();
             assert!(c.front().unwrap().is_none());
@@ -282,8 +291,8 @@ mod tests {
         for len in (0..2000).chain([8000]) {
             assert!(send(&mut p, 9, &[], &data[..len]) && p.room(1).unwrap());
             if len <= LINE_BYTES {
-                // SAFETY: `data` is longer.
-                unsafe { p.write_line(9, data.as_ptr(), len) };
+                // SAFETY: `data` outlives the call.
+                p.write_line(9, unsafe { Iov::of(&data[..len]) });
             }
             assert!(send(&mut p, 9, &[1], &[]));
             let mut cursor = c.cursor();
@@ -344,8 +353,7 @@ mod tests {
             assert_eq!((message.header.words, message.header.bytes, message.header.flags), (5, 8000, 0));
             assert_eq!([0, 4, 5].map(|i| message.word(i)), [turn, 8, 0]);
             let mut out = vec![0u8; 8000];
-            // SAFETY: `out` holds so many.
-            assert!(unsafe { message.copy_out(0, out.as_mut_ptr(), 8000) } && out == data);
+            assert!(message.copy_into(0, &mut out) && out == data);
             message.finish();
         }
         // Six words and two more are more than a line has.
@@ -386,8 +394,8 @@ mod tests {
                 let bytes = if rnd() & 1 == 0 { 100 } else { 600 };
                 let header = Header { kind: 1, words: 1, bytes, ..Header::default() };
                 if p.room(header.lines()) == Ok(true) {
-                    // SAFETY: a live array of more bytes.
-                    unsafe { p.write(header, &[3], &[([0u8; 600].as_ptr(), bytes as usize)]) };
+                    // SAFETY: the array lives for the call.
+                    p.write(header, &[3], &[unsafe { Iov::of(&[0u8; 600][..bytes as usize]) }]);
                 }
                 if let Some(found) = c.out_of_line(&c.cursor(), 1) {
                     let mut out = vec![0u8; found.len];
@@ -396,8 +404,7 @@ mod tests {
                 }
                 if let Ok(Some(m)) = c.front() {
                     let mut out = vec![0u8; m.header.bytes as usize];
-                    // SAFETY: out holds header.bytes bytes.
-                    unsafe { m.copy_out(0, out.as_mut_ptr(), out.len()) };
+                    m.copy_into(0, &mut out);
                     m.finish();
                 }
             }

@@ -5,6 +5,7 @@
 use super::header::{Header, MAX_LINES, lap};
 use super::line::{LINE_BYTES, Line};
 use super::primitive::Ordering;
+use crate::sys::iov::Iov;
 
 /// A message of one line, as it lies there: words, and bytes behind them.
 #[derive(Clone, Copy)]
@@ -42,21 +43,16 @@ impl Brief<'_> {
     /// `to` is writable for `len()` bytes.
     #[inline(always)]
     pub unsafe fn copy_out(&self, to: *mut u8) {
-        // SAFETY: the caller's promise; words and bytes lie in the line.
+        // SAFETY: `to` has room for all, as the caller says; words and bytes lie in the line.
         unsafe { self.line.drain_behind(self.words, to, self.bytes) }
     }
 
-    /// Copies up to `len` bytes from byte `skip` on.
-    ///
-    /// # Safety
-    /// `to` is writable for `len` bytes.
-    pub unsafe fn copy_part(&self, skip: usize, to: *mut u8, len: usize) {
+    /// Copies the bytes from byte `skip` on, as many as both have.
+    pub fn copy_part(&self, skip: usize, to: Iov) {
         let mut all = [0u8; LINE_BYTES];
         // SAFETY: the bytes of a line fit.
         unsafe { self.copy_out(all.as_mut_ptr()) };
-        let there = all.get(skip..self.bytes).unwrap_or_default();
-        // SAFETY: `to` is the caller's.
-        unsafe { std::ptr::copy_nonoverlapping(there.as_ptr(), to, len.min(there.len())) };
+        to.put(all.get(skip..self.bytes).unwrap_or_default());
     }
 }
 

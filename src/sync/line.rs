@@ -28,7 +28,7 @@ impl Line {
     /// Stores `len` bytes, and zeros up to the end of the last word.
     ///
     /// # Safety
-    /// `from` is readable for `len` bytes, at most [`LINE_BYTES`].
+    /// `from` is readable for `len` bytes. What does not fit is left out.
     #[inline(always)]
     pub unsafe fn fill(&self, from: *const u8, len: usize) {
         // SAFETY: handed on.
@@ -38,7 +38,7 @@ impl Line {
     /// Words in front, and `len` bytes behind them.
     ///
     /// # Safety
-    /// As for `fill`; what does not fit is left out.
+    /// As for `fill`.
     #[inline(always)]
     pub unsafe fn fill_behind(&self, words: &[u64], from: *const u8, len: usize) {
         let Some((front, rest)) = self.words.split_at_checked(words.len()) else { return };

@@ -7,6 +7,7 @@ use super::line::{LINE_BYTES, Line, WORDS, tail};
 use super::primitive::Ordering;
 use super::ring::{Store, shift_of};
 use crate::sys::copy::copy_any;
+use crate::sys::iov::Iov;
 
 /// The writing end.
 pub struct Producer<S> {
@@ -30,16 +31,14 @@ impl<S: Store> Producer<S> {
     }
 
     /// Writes a message of bytes alone that fits into one line, after `is_open`.
-    ///
-    /// # Safety
-    /// `from` is readable for `len` bytes, at most [`LINE_BYTES`].
     #[inline(always)]
-    pub unsafe fn write_line(&mut self, kind: u8, from: *const u8, len: usize) {
+    pub fn write_line(&mut self, kind: u8, from: Iov) {
+        let len = from.len();
         debug_assert!(self.is_open() && len <= LINE_BYTES);
         let lines = self.store.lines();
         let Some(line) = lines.get(self.tail as usize & lines.len().wrapping_sub(1)) else { return };
-        // SAFETY: the caller's promise.
-        unsafe { line.fill(from, len) };
+        // SAFETY: the piece is memory (`Iov::new`).
+        unsafe { line.fill(from.as_ptr(), len) };
         let header = Header { kind, flags: 0, words: 0, bytes: len as u16 };
         // Release: whoever sees the header sees the payload.
         line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
@@ -47,16 +46,14 @@ impl<S: Store> Producer<S> {
     }
 
     /// As `write_line` with fixed words in front of the bytes.
-    ///
-    /// # Safety
-    /// `from` is readable for `len` bytes.
     #[inline(always)]
-    pub unsafe fn write_line_behind(&mut self, kind: u8, words: &[u64], from: *const u8, len: usize) {
+    pub fn write_line_behind(&mut self, kind: u8, words: &[u64], from: Iov) {
+        let len = from.len();
         debug_assert!(self.is_open() && words.len() * 8 + len <= LINE_BYTES);
         let lines = self.store.lines();
         let Some(line) = lines.get(self.tail as usize & lines.len().wrapping_sub(1)) else { return };
-        // SAFETY: the caller's promise.
-        unsafe { line.fill_behind(words, from, len) };
+        // SAFETY: the piece is memory (`Iov::new`).
+        unsafe { line.fill_behind(words, from.as_ptr(), len) };
         let header = Header { kind, flags: 0, words: words.len() as u8, bytes: len as u16 };
         // Release: whoever sees the header sees the payload.
         line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
@@ -65,17 +62,17 @@ impl<S: Store> Producer<S> {
 
     /// Writes a message of bytes alone out of line, after `is_open`. False: there is no room for it, and nothing was written.
     ///
-    /// # Safety
-    /// `from` is readable for `len` bytes, of which there are no more than a message's header can count.
+    /// The piece has no more than a message's header can count.
     #[inline(always)]
-    pub unsafe fn write_bytes_out_of_line(&mut self, kind: u8, from: *const u8, len: usize) -> bool {
+    pub fn write_bytes_out_of_line(&mut self, kind: u8, from: Iov) -> bool {
+        let len = from.len();
         debug_assert!(self.is_open());
         let lines = self.store.lines();
         let Some(line) = lines.get(self.tail as usize & lines.len().wrapping_sub(1)) else { return false };
         let Some(area) = self.store.area() else { return false };
         let Some(at) = self.area.allocate(len, &area) else { return false };
-        // SAFETY: the caller's promise; `take` gave room for all of it in one piece.
-        unsafe { copy_any(area.address(at, len), from, len) };
+        // SAFETY: the piece is memory (`Iov::new`); `allocate` gave room for all of it in one run.
+        unsafe { copy_any(area.address(at, len), from.as_ptr(), len) };
         line.words[0].store(at, Ordering::Relaxed);
         line.words[1].store(len as u64, Ordering::Relaxed);
         let header = Header { kind, flags: OUT_OF_LINE, words: OUT_OF_LINE_WORDS as u8, bytes: 0 };
@@ -107,35 +104,27 @@ impl<S: Store> Producer<S> {
     }
 
     /// Writes a message whose room was checked: the fixed words, then the pieces of bytes in order, out of line if there are many.
-    ///
-    /// # Safety
-    /// Every piece is readable for its length, and the lengths sum to `header.bytes`.
+    /// The pieces' lengths sum to `header.bytes`.
     #[inline]
-    pub unsafe fn write(&mut self, header: Header, fixed: &[u64], pieces: &[(*const u8, usize)]) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if (header.bytes as usize) < area::FROM || !self.write_out_of_line(header, fixed, pieces) {
-                self.write_lines(header, fixed, pieces);
-            }
+    pub fn write(&mut self, header: Header, fixed: &[u64], pieces: &[Iov]) {
+        if (header.bytes as usize) < area::FROM || !self.write_out_of_line(header, fixed, pieces) {
+            self.write_lines(header, fixed, pieces);
         }
     }
 
     /// False: there is no room out of line, and nothing was written.
-    ///
-    /// # Safety
-    /// As for `write`.
-    unsafe fn write_out_of_line(&mut self, header: Header, fixed: &[u64], pieces: &[(*const u8, usize)]) -> bool {
+    fn write_out_of_line(&mut self, header: Header, fixed: &[u64], pieces: &[Iov]) -> bool {
         let lines = self.store.lines();
         let line = &lines[self.tail as usize & (lines.len() - 1)];
         let Some((to, rest)) = line.words.split_at_checked(OUT_OF_LINE_WORDS) else { return false };
         let Some(area) = self.store.area().filter(|_| fixed.len() <= rest.len()) else { return false };
         let Some(at) = self.area.allocate(header.bytes as usize, &area) else { return false };
         let mut end = area.address(at, header.bytes as usize);
-        for &(from, len) in pieces {
-            // SAFETY: the pieces are the caller's promise; `take` gave room for all of them in one piece.
+        for from in parts(pieces, header.bytes as usize) {
+            // SAFETY: the piece is memory (`Iov::new`); `allocate` gave room for as many bytes as the header counts, in one run.
             unsafe {
-                copy_any(end, from, len);
-                end = end.add(len);
+                copy_any(end, from.as_ptr(), from.len());
+                end = end.add(from.len());
             }
         }
         for (word, value) in to.iter().chain(rest).zip([at, u64::from(header.bytes)].iter().chain(fixed)) {
@@ -149,10 +138,8 @@ impl<S: Store> Producer<S> {
         true
     }
 
-    /// # Safety
-    /// As for `write`.
     #[inline]
-    unsafe fn write_lines(&mut self, header: Header, fixed: &[u64], pieces: &[(*const u8, usize)]) {
+    fn write_lines(&mut self, header: Header, fixed: &[u64], pieces: &[Iov]) {
         debug_assert!(fixed.len() == header.words as usize && header.lines() <= MAX_LINES);
         let lines = self.store.lines();
         let mask = lines.len() - 1;
@@ -161,8 +148,7 @@ impl<S: Store> Producer<S> {
         for word in fixed {
             out.put(*word);
         }
-        // SAFETY: the pieces are the caller's promise.
-        unsafe { out.bytes(pieces) };
+        out.bytes(pieces);
         let lap = lap(self.tail, self.shift);
         for k in (1..count).rev() {
             let at = self.tail + k as u64;
@@ -173,6 +159,15 @@ impl<S: Store> Producer<S> {
         lines[self.tail as usize & mask].header.store(header.pack(lap), Ordering::Release);
         self.tail += count as u64;
     }
+}
+
+/// The first `len` bytes of the pieces.
+fn parts(pieces: &[Iov], mut len: usize) -> impl Iterator<Item = Iov> + '_ {
+    pieces.iter().map(move |piece| {
+        let part = piece.part(0, len);
+        len -= part.len();
+        part
+    })
 }
 
 /// Cursor over payload words being written.
@@ -213,12 +208,11 @@ impl Out<'_> {
         done
     }
 
-    /// # Safety
-    /// Every piece is readable for its length.
     #[inline]
-    unsafe fn bytes(&mut self, pieces: &[(*const u8, usize)]) {
+    fn bytes(&mut self, pieces: &[Iov]) {
         let (mut carry, mut held) = ([0u8; 8], 0usize);
-        for (i, &(mut from, mut len)) in pieces.iter().enumerate() {
+        for (i, piece) in pieces.iter().enumerate() {
+            let (mut from, mut len) = (piece.as_ptr().cast_const(), piece.len());
             let last = i + 1 == pieces.len();
             while len > 0 {
                 if held == 0 && len >= LINE_BYTES && self.word.is_multiple_of(WORDS) {

@@ -6,6 +6,7 @@ pub mod copy;
 pub mod dl;
 pub mod epoll;
 pub mod fork;
+pub mod iov;
 pub mod mem;
 pub mod process;
 pub mod socket;

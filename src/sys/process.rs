@@ -2,13 +2,14 @@
 //! Other processes: cross-memory attach, pidfds, and the process-wide barrier that lets a fast path
 //! go without fences.
 
+use super::iov::Iov;
 use crate::error::{Error, Result, errno};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A local or remote piece for cross-memory attach: address and length.
+/// A remote piece for cross-memory attach: address and length.
 pub type Piece = libc::iovec;
 
 pub fn piece(addr: u64, len: usize) -> Piece {
@@ -22,12 +23,8 @@ pub enum Attach {
     Write,
 }
 
-/// Copies between this process and `pid`, all of it or an error.
-///
-/// # Safety
-/// Every local piece is readable (`Write`) or writable (`Read`) and stays so. The remote pieces are
-/// checked by the kernel.
-pub unsafe fn attach_copy(pid: i32, how: Attach, local: &[Piece], remote: &[Piece]) -> Result<()> {
+/// Copies between this process and `pid`, all of it or an error. The remote pieces are checked by the kernel.
+pub fn attach_copy(pid: i32, how: Attach, local: &[Iov], remote: &[Piece]) -> Result<()> {
     let want: usize = remote.iter().map(|p| p.iov_len).sum();
     // The kernel stops at MAX_RW_COUNT (2 GiB less a page), so large copies go in pieces.
     const LIMIT: usize = 1 << 30;
@@ -35,18 +32,17 @@ pub unsafe fn attach_copy(pid: i32, how: Attach, local: &[Piece], remote: &[Piec
         let mut done = 0;
         while done < want {
             let n = LIMIT.min(want - done);
-            let (l, r) = (piece(local[0].iov_base as u64 + done as u64, n), piece(remote[0].iov_base as u64 + done as u64, n));
-            // SAFETY: parts of the caller's pieces.
-            unsafe { attach_copy(pid, how, &[l], &[r])? };
+            attach_copy(pid, how, &[local[0].part(done, n)], &[piece(remote[0].iov_base as u64 + done as u64, n)])?;
             done += n;
         }
         return Ok(());
     }
-    // SAFETY: the arrays are live and their counts true; local pieces are the caller's promise.
+    let ours = local.as_ptr().cast::<libc::iovec>();
+    // SAFETY: the arrays are live, their counts true and of `iovec`'s layout; the local pieces are memory (`Iov::new`).
     let got = unsafe {
         match how {
-            Attach::Read => libc::process_vm_readv(pid, local.as_ptr(), local.len() as _, remote.as_ptr(), remote.len() as _, 0),
-            Attach::Write => libc::process_vm_writev(pid, local.as_ptr(), local.len() as _, remote.as_ptr(), remote.len() as _, 0),
+            Attach::Read => libc::process_vm_readv(pid, ours, local.len() as _, remote.as_ptr(), remote.len() as _, 0),
+            Attach::Write => libc::process_vm_writev(pid, ours, local.len() as _, remote.as_ptr(), remote.len() as _, 0),
         }
     };
     if got == want as isize {
@@ -268,16 +264,15 @@ mod tests {
     #[test]
     fn attach_reads_and_writes_our_own_memory() {
         let (mut a, b) = ([0u8; 100], [7u8; 100]);
-        let (pa, pb) = (piece(a.as_mut_ptr() as u64, 100), piece(b.as_ptr() as u64, 100));
-        // SAFETY: both arrays are live for 100 bytes.
-        let done = unsafe { attach_copy(pid(), Attach::Read, &[pa], &[pb]) };
+        // SAFETY: the array outlives the calls.
+        let (pa, pb) = (unsafe { Iov::of_mut(&mut a) }, piece(b.as_ptr() as u64, 100));
+        let done = attach_copy(pid(), Attach::Read, &[pa], &[pb]);
         if done.as_ref().is_err_and(|e| matches!(e.errno, errno::EPERM | errno::ENOSYS)) {
             return;
         }
         done.unwrap();
         assert_eq!(a, b);
-        // SAFETY: local piece is live; the remote one is nonsense on purpose.
-        let bad = unsafe { attach_copy(pid(), Attach::Write, &[pa], &[piece(8, 100)]) };
+        let bad = attach_copy(pid(), Attach::Write, &[pa], &[piece(8, 100)]);
         assert_eq!(bad.unwrap_err().errno, errno::EFAULT);
     }
 

@@ -57,7 +57,8 @@ impl Side {
     }
 
     fn register(&self, bytes: &[u8], access: Access) -> RegionId {
-        let one = [Iov { addr: bytes.as_ptr() as usize, len: bytes.len() }];
+        // SAFETY: the bytes outlive the call, which copies them.
+        let one = [unsafe { Iov::of(bytes) }];
         self.domain.register(&Attr { source: Source::Iov(&one), ..Attr::plain(access) }).unwrap()
     }
 }
@@ -111,7 +112,8 @@ fn bytes_are_written_and_read_and_messages_arrive() {
         assert_eq!(client.entry().unwrap().context, 13);
     }
     let mut room = [0u8; 8];
-    let pieces = [Iov { addr: room.as_mut_ptr() as usize, len: 8 }];
+    // SAFETY: the room outlives the operation.
+    let pieces = [unsafe { Iov::new(room.as_mut_ptr() as usize, 8) }];
     server.posting.prov().recv(&pieces, &Common { context: 14, ..Common::default() }, &[]).unwrap();
     let entry = server.entry().unwrap();
     assert_eq!((entry.context, entry.len, &room[..4]), (14, 4, &b"5678"[..]));

@@ -24,12 +24,12 @@ pub fn copy(dir: Dir, local: &[Iov], regions: &Regions, remote: &[RmaIov]) -> Re
     let mut skip = 0;
     for (region, offset, len) in checked {
         for (piece, from, n) in region.walk(offset, len) {
-            let mut there = piece.iov.addr + from;
-            for (here, n) in parts(local, skip, n) {
+            let mut there = piece.iov.part(from, n);
+            for here in parts(local, skip, n) {
                 let (to, from) = if dir == Dir::Write { (there, here) } else { (here, there) };
-                // SAFETY: who posted promised the local pieces, and who registered the region, which is open, its memory.
-                unsafe { std::ptr::copy(from as *const u8, to as *mut u8, n) };
-                there += n;
+                // SAFETY: both are memory that the other side of this process gave (`Iov::new`), the region's as long as it is open.
+                unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), here.len()) };
+                there = there.part(here.len(), there.len());
             }
             skip += n;
         }

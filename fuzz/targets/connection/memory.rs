@@ -66,7 +66,9 @@ impl Area {
     pub fn pieces(&self, n: usize) -> Vec<Iov> {
         let (base, len) = (self.bytes.as_ptr() as usize + GUARD, self.len());
         let step = len / n;
-        (0..n).map(|i| Iov { addr: base + i * step, len: if i + 1 == n { len - i * step } else { step } }).collect()
+        let piece = |i| (base + i * step, if i + 1 == n { len - i * step } else { step });
+        // SAFETY: inside of the area, which is kept until the operations on it are over.
+        (0..n).map(piece).map(|(addr, len)| unsafe { Iov::new(addr, len) }).collect()
     }
 
     /// Whether all that must not have changed from byte `from` on is as it was.

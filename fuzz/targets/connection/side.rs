@@ -94,7 +94,7 @@ impl Side {
             _ => (May::Nothing, Access::READ | Access::WRITE | Access::SEND | Access::RECV),
         };
         let area = Area::new(input.size().max(1), may);
-        let pieces: Vec<_> = area.pieces(1 + input.below(3)).into_iter().filter(|p| p.len > 0).collect();
+        let pieces: Vec<_> = area.pieces(1 + input.below(3)).into_iter().filter(|p| !p.is_empty()).collect();
         let asked = Attr {
             source: From::Iov(&pieces),
             memory: Memory::Host,
@@ -166,7 +166,7 @@ impl Side {
             Some(Dir::Read) => peer.reads.push(size),
             None => {}
         }
-        let addr = local[0].addr;
+        let addr = local[0].addr();
         self.next += 1;
         // The buffer of an inject call is the caller's as soon as it returns.
         let area = if !read && c.flags & flags::INJECT != 0 {
@@ -184,14 +184,14 @@ impl Side {
     /// What has one piece on each side and no limit in time is tried on the fast path first, as the layer above does.
     fn fast(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Fast {
         let ([l], [r], 0) = (local, remote, c.timeout_ns) else { return Fast::Declined };
-        let (l, r) = ((l.addr, l.len), (r.addr, r.key, c.context, c.flags));
+        let r = (r.addr, r.key, c.context, c.flags);
         // SAFETY: by the domain's threading.
         unsafe {
             match (dir, self.queues[0].0.threading()) {
-                (Dir::Write, Threading::Safe) => self.endpoint.rma_fast::<true, true>(l.0, l.1, r.0, r.1, r.2, r.3),
-                (Dir::Write, Threading::Promised(_)) => self.endpoint.rma_fast::<true, false>(l.0, l.1, r.0, r.1, r.2, r.3),
-                (Dir::Read, Threading::Safe) => self.endpoint.rma_fast::<false, true>(l.0, l.1, r.0, r.1, r.2, r.3),
-                (Dir::Read, Threading::Promised(_)) => self.endpoint.rma_fast::<false, false>(l.0, l.1, r.0, r.1, r.2, r.3),
+                (Dir::Write, Threading::Safe) => self.endpoint.rma_fast::<true, true>(*l, r.0, r.1, r.2, r.3),
+                (Dir::Write, Threading::Promised(_)) => self.endpoint.rma_fast::<true, false>(*l, r.0, r.1, r.2, r.3),
+                (Dir::Read, Threading::Safe) => self.endpoint.rma_fast::<false, true>(*l, r.0, r.1, r.2, r.3),
+                (Dir::Read, Threading::Promised(_)) => self.endpoint.rma_fast::<false, false>(*l, r.0, r.1, r.2, r.3),
             }
         }
     }
@@ -203,7 +203,7 @@ impl Side {
             return area.end(0);
         }
         self.next += 1;
-        self.ops.insert(c.context, Op { area, addr: local[0].addr, kind: flags::RECV, silent: false });
+        self.ops.insert(c.context, Op { area, addr: local[0].addr(), kind: flags::RECV, silent: false });
     }
 
     pub fn cancel(&mut self, which: usize) {

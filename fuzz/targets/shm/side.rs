@@ -179,8 +179,8 @@ impl Side {
         let file = mapped && which == 5;
         let area = (!mapped).then(|| Area::new(input.size().max(1), may));
         let pieces: Vec<_> = match &area {
-            Some(area) => area.pieces(1 + input.below(3)).into_iter().filter(|p| p.len > 0).collect(),
-            None => vec![Iov { addr: self.shared, len: SHARED }],
+            Some(area) => area.pieces(1 + input.below(3)).into_iter().filter(|p| !p.is_empty()).collect(),
+            None => vec![self.shared_part(SHARED)],
         };
         let asked = Attr {
             source: match file {
@@ -245,7 +245,7 @@ impl Side {
         } else {
             // A part of what peers may map; described, so that they may know where.
             c.desc = if how & 2 != 0 { self.desc } else { 0 };
-            (Local::Shared(size.min(SHARED)), vec![Iov { addr: self.shared, len: size.min(SHARED) }])
+            (Local::Shared(size.min(SHARED)), vec![self.shared_part(size.min(SHARED))])
         };
         let size = local.len();
         let kind = match dir {
@@ -266,11 +266,11 @@ impl Side {
             if let ([r], [l], 0) = (&mut remote[..], &pieces[..], how & 128)
                 && let Some(t) = targets.iter().find(|t| t.key == r.key)
             {
-                r.len = l.len.min(t.len as usize);
+                r.len = l.len().min(t.len as usize);
             }
         }
         if let ([r], [l]) = (&remote[..], &mut pieces[..]) {
-            l.len = r.len;
+            *l = l.part(0, r.len);
         }
         let posted = self.ops.len() < OPS
             && timed(|| match dir {
@@ -282,7 +282,7 @@ impl Side {
         if !posted {
             return local.end(0);
         }
-        let addr = pieces[0].addr;
+        let addr = pieces[0].addr();
         self.next += 1;
         // The buffer of an inject call is the caller's as soon as it returns.
         let local = if !read && c.flags & flags::INJECT != 0 {
@@ -294,15 +294,21 @@ impl Side {
         self.ops.insert(c.context, Op { local, addr, kind, silent: c.flags & SILENT != 0 });
     }
 
+    /// The first bytes of what peers may map.
+    fn shared_part(&self, len: usize) -> Iov {
+        // SAFETY: the domain's memory, which outlives the side.
+        unsafe { Iov::new(self.shared, len) }
+    }
+
     /// What has one piece on each side and no limit in time goes by the table, as from the border.
     fn by_table(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Option<bool> {
         let ([l], [r], 0, 0) = (local, remote, c.timeout_ns, c.flags) else { return None };
-        let (ops, buf, desc, context) = (self.head.head().ops(), l.addr as *mut _, c.desc as *mut _, c.context as *mut _);
+        let (ops, buf, desc, context) = (self.head.head().ops(), l.as_ptr().cast(), c.desc as *mut _, c.context as *mut _);
         // SAFETY: the memory stays until the operation's entry; nobody else calls.
         let rc = unsafe {
             match dir {
-                Dir::Write => (ops.write)(self.head.head(), buf, l.len, desc, 0, r.addr, r.key, context),
-                Dir::Read => (ops.read)(self.head.head(), buf, l.len, desc, 0, r.addr, r.key, context),
+                Dir::Write => (ops.write)(self.head.head(), buf, l.len(), desc, 0, r.addr, r.key, context),
+                Dir::Read => (ops.read)(self.head.head(), buf, l.len(), desc, 0, r.addr, r.key, context),
             }
         };
         Some(rc == 0)
@@ -312,8 +318,9 @@ impl Side {
         let ([l], 0, 0) = (local, c.timeout_ns, c.flags) else { return None };
         // SAFETY: as above.
         Some(
-            unsafe { (self.head.head().ops().send)(self.head.head(), l.addr as *mut _, l.len, c.desc as *mut _, 0, c.context as *mut _) }
-                == 0,
+            unsafe {
+                (self.head.head().ops().send)(self.head.head(), l.as_ptr().cast(), l.len(), c.desc as *mut _, 0, c.context as *mut _)
+            } == 0,
         )
     }
 
@@ -332,7 +339,8 @@ impl Side {
             && timed(|| match (&local[..], c.timeout_ns) {
                 // SAFETY: as in `by_table`.
                 ([l], 0) => unsafe {
-                    (self.head.head().ops().recv)(self.head.head(), l.addr as *mut _, l.len, c.desc as *mut _, 0, c.context as *mut _) == 0
+                    (self.head.head().ops().recv)(self.head.head(), l.as_ptr().cast(), l.len(), c.desc as *mut _, 0, c.context as *mut _)
+                        == 0
                 },
                 _ => self.head.prov().recv(&local, &Common { flags: 0, ..c }, &[c.desc]).is_ok(),
             });
@@ -340,7 +348,7 @@ impl Side {
             return area.end(0);
         }
         self.next += 1;
-        self.ops.insert(c.context, Op { local: Local::Area(area), addr: local[0].addr, kind: flags::RECV, silent: false });
+        self.ops.insert(c.context, Op { local: Local::Area(area), addr: local[0].addr(), kind: flags::RECV, silent: false });
     }
 
     pub fn cancel(&mut self, which: usize) {

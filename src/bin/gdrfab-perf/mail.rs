@@ -30,7 +30,8 @@ impl Link {
         let beside = if self.manners.data { flags::REMOTE_CQ_DATA } else { 0 };
         let fits = bytes.len() <= self.manners.inject;
         let (local, how, desc) = if fits {
-            (Iov { addr: bytes.as_ptr() as usize, len: bytes.len() }, how, 0)
+            // SAFETY: an inject call, which is through with the bytes when it returns.
+            (unsafe { Iov::of(bytes) }, how, 0)
         } else {
             // Nothing travels with the request on this queue pair, or not as much: from the mailbox, a place for each.
             self.wait("end of an earlier message", |l| l.letters_under_way() < LETTERS as u64)?;

@@ -180,7 +180,8 @@ impl Memory {
     #[inline]
     pub fn iov(&self, offset: usize, len: usize) -> Iov {
         debug_assert!(offset + len <= self.len);
-        Iov { addr: self.addr + offset, len }
+        // SAFETY: inside of this memory, which outlives its operations.
+        unsafe { Iov::new(self.addr + offset, len) }
     }
 
     /// The address of `len` bytes at `offset`, which lie inside.

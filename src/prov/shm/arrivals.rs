@@ -2,7 +2,7 @@
 //! Receives that wait for messages, and messages that wait for receives or for their bytes.
 
 use crate::hmem::Site;
-use crate::prov::op::{Iov, Pieces};
+use crate::prov::op::Pieces;
 use crate::prov::order::Ticket;
 
 /// A posted receive.
@@ -33,8 +33,8 @@ pub struct Offered {
     pub file_offset: u64,
     /// The buffer is device memory: only a mapping of `file` reaches it.
     pub on_device: bool,
-    /// In the peer's address space.
-    pub pieces: Vec<Iov>,
+    /// Address and length of each piece in the peer's address space.
+    pub pieces: Vec<(u64, usize)>,
 }
 
 /// A long message that arrives in fragments.

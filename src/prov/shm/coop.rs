@@ -49,7 +49,7 @@ fn chunk_size(len: usize, path: Paths) -> usize {
 /// Offers a large operation to the target and does our part. `None`: not an operation to share.
 pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, offset: u64) -> Result<Option<Step>> {
     let ([local], config) = (job.local.as_slice(), config::get()) else { return Ok(None) };
-    if local.len < config.coop_min.max(2 * TAIL) || !state.options.coop || place.more.is_some() {
+    if local.len() < config.coop_min.max(2 * TAIL) || !state.options.coop || place.more.is_some() {
         return Ok(None);
     }
     let Some(conn) = state.conn.as_deref_mut() else { return Ok(None) };
@@ -59,8 +59,8 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
         return Ok(None);
     }
     let Some((slot, generation)) = conn.slots.reserve() else { return Ok(None) };
-    let local = &Iov { addr: local.addr, len: local.len - TAIL };
-    let len = local.len;
+    let len = local.len() - TAIL;
+    let (local, tail) = (&local.part(0, len), local.part(len, TAIL));
     let chunk = chunk_size(len, place.path);
     let chunks = len.div_ceil(chunk) as u32;
     let ours = conn.link.mine.clone();
@@ -68,10 +68,9 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
     let (file, file_offset) = domain.regions.lock().shared_place(job.desc, *local).unwrap_or((0, 0));
     let marks = if job.dir == Dir::Read { mark::READ } else { 0 };
     let words =
-        [slot_word(slot, generation), place.key, place.base + offset, len as u64, chunk as u64, local.addr as u64, file, file_offset];
+        [slot_word(slot, generation), place.key, place.base + offset, len as u64, chunk as u64, local.addr() as u64, file, file_offset];
     // No nudge: a sleeping target is not worth waking for this.
-    // SAFETY: there are no pieces.
-    unsafe { conn.tx.write(Header { flags: marks, ..header }, &words, &[]) };
+    conn.tx.write(Header { flags: marks, ..header }, &words, &[]);
     let mut front = 0;
     let failed = loop {
         match ours.slot(slot as usize).claim_front(generation, front, chunks).map_err(broken) {
@@ -93,6 +92,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
         place: place.clone(),
         dir: job.dir,
         local: *local,
+        tail,
         offset,
         data: job.has_data().then_some(job.data),
         chunk,
@@ -122,17 +122,17 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
 /// Copies chunk `i`, bypassing the cache if the whole operation is large.
 fn copy_chunk(conn: &mut Conn, place: &Remote, dir: Dir, local: &Iov, offset: u64, chunk: usize, i: u32) -> Result<()> {
     let at = i as usize * chunk;
-    let n = chunk.min(local.len - at);
-    if place.path == Paths::DIRECT && local.len >= config::get().nt_threshold {
+    let n = chunk.min(local.len() - at);
+    if place.path == Paths::DIRECT && local.len() >= config::get().nt_threshold {
         let busy = conn.link.mine.busy();
         if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
             conn.remotes.evict(place.key);
             return Err(no_such_key(place.key));
         }
-        let (there, here) = (place.one.here() + offset as usize + at, local.addr + at);
-        let (to, from) = if dir == Dir::Write { (there, here) } else { (here, there) };
-        // SAFETY: the chunk lies in the caller's buffer and, bounds-checked, in the mapping that `place` holds.
-        unsafe { copy::copy_streaming(to as *mut u8, from as *const u8, n) };
+        let (there, here) = (place.one.here() + offset as usize + at, local.part(at, n));
+        let (to, from) = if dir == Dir::Write { (there, here.addr()) } else { (here.addr(), there) };
+        // SAFETY: `here` is the caller's buffer; the other side was bounds-checked, in the mapping that `place` holds.
+        unsafe { copy::copy_streaming(to as *mut u8, from as *const u8, here.len()) };
         conn.gate.leave(busy);
         return Ok(());
     }
@@ -150,12 +150,11 @@ fn finish(state: &mut State, shared: &Shared, status: u16) -> Result<()> {
             copy_chunk(conn, &shared.place, shared.dir, &shared.local, shared.offset, shared.chunk, i)?;
         }
     } else {
-        let helped = shared.local.len.saturating_sub(shared.front as usize * shared.chunk);
+        let helped = shared.local.len().saturating_sub(shared.front as usize * shared.chunk);
         state.stats.bytes_helped += helped as u64;
     }
-    let whole = shared.local.len + TAIL;
-    let tail = Iov { addr: shared.local.addr + shared.local.len, len: TAIL };
-    copy_now(conn, &shared.place, shared.dir, &[tail], 0, shared.offset + shared.local.len as u64, TAIL, true)?;
+    let whole = shared.local.len() + TAIL;
+    copy_now(conn, &shared.place, shared.dir, &[shared.tail], 0, shared.offset + shared.local.len() as u64, TAIL, true)?;
     notify(conn, shared.dir, shared.data, whole, &[(shared.place.key, shared.place.event, whole)]);
     Ok(())
 }
@@ -236,9 +235,9 @@ pub fn help(conn: &mut Conn, domain: &Domain) {
         }
         let n = h.chunk.min(h.len - at);
         let (mut moved, mut from) = (Ok(()), at);
-        for (here, run) in parts(&pin.pieces, at, n) {
-            moved = moved.and_then(|()| help_run(conn.link.pid, map, h.source, from, here, run, h.read, streaming));
-            from += run;
+        for here in parts(&pin.pieces, at, n) {
+            moved = moved.and_then(|()| help_run(conn.link.pid, map, h.source, from, here, h.read, streaming));
+            from += here.len();
         }
         if moved.is_err() {
             (status, over) = (status_of(Code::Fault), true);
@@ -256,14 +255,12 @@ pub fn help(conn: &mut Conn, domain: &Domain) {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-fn help_run(pid: i32, mapped: Option<usize>, source: u64, at: usize, here: usize, run: usize, read: bool, streaming: bool) -> Result<()> {
+fn help_run(pid: i32, mapped: Option<usize>, source: u64, at: usize, here: Iov, read: bool, streaming: bool) -> Result<()> {
     if let Some(map) = mapped {
         // SAFETY: `mapped` covers the whole source, and the caller holds it; `here` is inside our pinned region, whose pages stay.
-        unsafe { copy::copy(here as *mut u8, (map + at) as *const u8, run, if streaming { 0 } else { usize::MAX }) };
+        unsafe { copy::copy(here.as_ptr(), (map + at) as *const u8, here.len(), if streaming { 0 } else { usize::MAX }) };
         return Ok(());
     }
     let how = if read { Attach::Write } else { Attach::Read };
-    // SAFETY: `here` is inside our pinned region; the peer's side is checked by the kernel.
-    unsafe { attach_copy(pid, how, &[piece(here as u64, run)], &[piece(source + at as u64, run)]) }
+    attach_copy(pid, how, &[here], &[piece(source + at as u64, here.len())])
 }

@@ -42,12 +42,12 @@ pub fn copy_now(
             let streaming = if len >= from { 0 } else { usize::MAX };
             for (there, run) in place.walk(offset, len) {
                 let mut here = there.here;
-                for (addr, n) in parts(local, at, run) {
-                    let (to, from) = if dir == Dir::Write { (here, addr) } else { (addr, here) };
-                    // SAFETY: local pieces are the caller's promise; the remote run was bounds-checked, and `place`
-                    // holds the mapping that it lies in.
-                    unsafe { copy::copy(to as *mut u8, from as *const u8, n, streaming) };
-                    here += n;
+                for part in parts(local, at, run) {
+                    let (to, from) = if dir == Dir::Write { (here, part.addr()) } else { (part.addr(), here) };
+                    // SAFETY: the part is local memory; the remote run was bounds-checked, and `place` holds the mapping that it
+                    // lies in.
+                    unsafe { copy::copy(to as *mut u8, from as *const u8, part.len(), streaming) };
+                    here += part.len();
                 }
                 at += run;
             }
@@ -67,11 +67,10 @@ fn attach_run(pid: i32, place: &Remote, dir: Dir, local: &[Iov], skip: usize, of
     if len == 0 {
         return Ok(());
     }
-    let ours: Vec<Piece> = parts(local, skip, len).map(|(addr, n)| piece(addr as u64, n)).collect();
+    let ours: Vec<Iov> = parts(local, skip, len).collect();
     let theirs: Vec<Piece> = place.walk(offset, len).map(|(run, n)| piece(run.addr, n)).collect();
     let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
-    // SAFETY: our pieces are the caller's promise of readable or writable memory.
-    unsafe { attach_copy(pid, how, &ours, &theirs) }.map_err(attach_error)
+    attach_copy(pid, how, &ours, &theirs).map_err(attach_error)
 }
 
 /// What a failed cross-memory copy means for the operation.
@@ -102,22 +101,16 @@ pub fn notify(conn: &mut Conn, dir: Dir, data: Option<u64>, total: usize, events
 }
 
 /// Puts bytes of a ring message into pieces of memory at `site`, from byte `skip` of them on.
-///
-/// # Safety
-/// The pieces are memory that may be written.
-pub unsafe fn deliver(message: &Message<'_, SegmentRef>, site: Site, pieces: &[Iov], skip: usize, len: usize) -> Result<()> {
+pub fn deliver(message: &Message<'_, SegmentRef>, site: Site, pieces: &[Iov], skip: usize, len: usize) -> Result<()> {
     if site.is_host() {
         let mut at = 0;
-        for (addr, run) in parts(pieces, skip, len) {
-            // SAFETY: the caller's promise.
-            unsafe { message.copy_out(at, addr as *mut u8, run) };
-            at += run;
+        for part in parts(pieces, skip, len) {
+            message.copy_out(at, part);
+            at += part.len();
         }
         return Ok(());
     }
     let mut bytes = vec![0u8; len];
-    // SAFETY: `bytes` holds `len`.
-    unsafe { message.copy_out(0, bytes.as_mut_ptr(), len) };
-    // SAFETY: the caller's promise.
-    unsafe { store(site, pieces, skip, &bytes) }
+    message.copy_into(0, &mut bytes);
+    store(site, pieces, skip, &bytes)
 }

@@ -153,11 +153,11 @@ unsafe fn post(
     for (there, run) in place.walk(offset, len) {
         still_there(place.site, there.here, there.id).map_err(fault)?;
         let mut here = there.here as u64;
-        for (addr, n) in parts(local, done, run) {
-            let (to, from) = if write { (here, addr as u64) } else { (addr as u64, here) };
-            // SAFETY: handed on.
-            ticket = unsafe { stream.post(how, to, from, n) }.map_err(fault)?;
-            here += n as u64;
+        for part in parts(local, done, run) {
+            let (to, from) = if write { (here, part.addr() as u64) } else { (part.addr() as u64, here) };
+            // SAFETY: the part is memory until the operation is over, and the caller keeps the mapping of the peer's so long.
+            ticket = unsafe { stream.post(how, to, from, part.len()) }.map_err(fault)?;
+            here += part.len() as u64;
         }
         done += run;
     }
@@ -175,13 +175,11 @@ fn bounce(conn: &mut Conn, job: &mut RmaJob, places: &[(Remote, u64)]) -> Result
         while done < r.len {
             let n = (r.len - done).min(buffer.len());
             if job.dir == Dir::Write {
-                // SAFETY: the buffer holds n bytes.
-                unsafe { piece::load(job.site, job.local.as_slice(), skip + done, &mut buffer[..n])? };
+                piece::load(job.site, job.local.as_slice(), skip + done, &mut buffer[..n])?;
             }
             across(conn, job.dir, place, offset + done as u64, &mut buffer[..n])?;
             if job.dir == Dir::Read {
-                // SAFETY: the pieces are the promise of whoever posted the job.
-                unsafe { piece::store(job.site, job.local.as_slice(), skip + done, &buffer[..n])? };
+                piece::store(job.site, job.local.as_slice(), skip + done, &buffer[..n])?;
             }
             done += n;
         }
@@ -200,8 +198,9 @@ fn across(conn: &mut Conn, dir: Dir, place: &Remote, offset: u64, buffer: &mut [
     }
     let theirs: Vec<_> = place.walk(offset, buffer.len()).map(|(run, n)| process::piece(run.addr, n)).collect();
     let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
-    // SAFETY: the buffer is ours; the kernel checks the other side.
-    let moved = unsafe { attach_copy(conn.link.pid, how, &[process::piece(buffer.as_mut_ptr() as u64, buffer.len())], &theirs) };
+    // SAFETY: the buffer outlives the call.
+    let ours = unsafe { Iov::of_mut(buffer) };
+    let moved = attach_copy(conn.link.pid, how, &[ours], &theirs);
     conn.gate.leave(busy);
     moved.map_err(attach_error)
 }

@@ -94,7 +94,7 @@ impl Domain {
     /// As `Regions::pin`, for memory that is still what was registered.
     pub fn pin(&self, key: u64, addr: u64, len: usize, need: Access, drivers: bool) -> std::result::Result<Pin, Code> {
         let pin = self.regions.lock().pin(key, addr, len, need, drivers)?;
-        if pin.pieces.iter().zip(&pin.ids).any(|(iov, id)| is_stale(pin.site, iov.addr, *id)) {
+        if pin.pieces.iter().zip(&pin.ids).any(|(iov, id)| is_stale(pin.site, iov.addr(), *id)) {
             self.regions.lock().unpin(pin);
             return Err(Code::Fault);
         }
@@ -130,7 +130,7 @@ impl Domain {
     /// Pins the host memory of the region `desc` names for copies of `site`'s vendor, once.
     pub fn pin_host(&self, desc: u64, site: Site) {
         let Some(held) = self.regions.lock().begin_pin(desc, site) else { return };
-        let pins = held.pieces.iter().map(|iov| (site, locate::pin(site, iov.addr as u64, iov.len as u64))).collect();
+        let pins = held.pieces.iter().map(|iov| (site, locate::pin(site, iov.addr() as u64, iov.len() as u64))).collect();
         self.regions.lock().pinned(held, pins);
     }
 }

@@ -6,6 +6,7 @@ use super::table::{MAX_FILES, NO_FD, Table};
 use crate::error::{Error, Result, errno};
 use crate::hmem::copier::Copier;
 use crate::hmem::{Allocation, Export, Iface, Import};
+use crate::mr::Iov;
 use crate::sync::primitive::Ordering;
 use crate::sys::mem::{self, FileId, Mappable, Mapping, Protection};
 use std::collections::BTreeMap;
@@ -200,7 +201,7 @@ impl Files {
     }
 
     /// Where this process copies for peers what lies at byte `offset` of file `id`: not where the caller knows it.
-    pub fn view(&mut self, id: u64, offset: u64) -> Result<usize> {
+    pub fn view(&mut self, id: u64, offset: u64, len: usize) -> Result<Iov> {
         let gone = Error::fixed(errno::EIO, "the file of a region is gone");
         let Some(What::Host(file)) = self.get_mut(id).map(|f| &mut f.what) else { return Err(gone) };
         let base = match &file.view {
@@ -208,7 +209,9 @@ impl Files {
             None if !file.allocated => &file.map,
             None => file.view.insert(Mapping::new(file.fd.as_fd(), 0, file.map.len(), Protection::ReadWrite)?),
         };
-        Ok(base.as_ptr() as usize + offset as usize)
+        let offset = (offset as usize).min(base.len());
+        // SAFETY: inside the mapping, which stays as long as regions use the file.
+        Ok(unsafe { Iov::new(base.as_ptr() as usize + offset, len.min(base.len() - offset)) })
     }
 
     /// The allocated file that holds `[addr, addr+len)`, and the offset there.

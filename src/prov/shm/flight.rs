@@ -94,8 +94,9 @@ pub struct Shared {
     pub end: Ending,
     pub place: Remote,
     pub dir: Dir,
-    /// The shared part of the local buffer; TAIL more bytes follow it.
+    /// The shared part of the local buffer, and the end of it, which is copied here.
     pub local: Iov,
+    pub tail: Iov,
     pub offset: u64,
     pub data: Option<u64>,
     pub chunk: usize,

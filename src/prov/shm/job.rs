@@ -69,7 +69,8 @@ impl RmaJob {
     pub fn hold_copy(&mut self) -> Result<()> {
         settle(self.site, &mut self.stream_after)?;
         let bytes = gather(self.site, self.local.as_slice(), self.total)?;
-        self.local = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
+        // SAFETY: the bytes stay with the operation.
+        self.local = Pieces::One(unsafe { Iov::of(&bytes) });
         self.owned = Some(bytes);
         self.site = Site::HOST;
         self.desc = 0;
@@ -110,7 +111,8 @@ impl SendJob {
     pub fn hold_copy(&mut self) -> Result<()> {
         let bytes = gather(self.site, self.pieces.as_slice(), self.total)?;
         (self.site, self.desc) = (Site::HOST, 0);
-        self.pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
+        // SAFETY: the bytes stay with the operation.
+        self.pieces = Pieces::One(unsafe { Iov::of(&bytes) });
         self.owned = Some(bytes);
         Ok(())
     }
@@ -154,15 +156,14 @@ pub enum Step {
 pub fn gather(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
     if site.is_host() {
         let mut bytes = Vec::with_capacity(total);
-        for v in pieces.iter().filter(|v| v.len > 0) {
+        for v in pieces.iter().filter(|v| !v.is_empty()) {
             // SAFETY: whoever posted the pieces promised that they are readable.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(v.addr as *const u8, v.len) });
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(v.addr() as *const u8, v.len()) });
         }
         return Ok(bytes.into());
     }
     let mut bytes = vec![0u8; total];
-    // SAFETY: the pieces are the promise of whoever posted them.
-    unsafe { piece::load(site, pieces, 0, &mut bytes)? };
+    piece::load(site, pieces, 0, &mut bytes)?;
     Ok(bytes.into())
 }
 

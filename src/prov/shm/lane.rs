@@ -30,8 +30,7 @@ impl State {
             return Err(protocol("the peer sent more parcels than its window allows"));
         }
         let mut bytes = vec![0u8; message.header.bytes.into()];
-        // SAFETY: `bytes` holds as many.
-        unsafe { message.copy_out(0, bytes.as_mut_ptr(), bytes.len()) };
+        message.copy_into(0, &mut bytes);
         let words = (0..message.header.words.into()).map(|i| message.word(i)).collect();
         self.parcels.push_back(Held { words, bytes: bytes.into() });
         Ok(())
@@ -116,7 +115,7 @@ impl Lane for Endpoint {
         RING_MOST
     }
 
-    unsafe fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool> {
+    fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool> {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let len = total(bytes).unwrap_or(usize::MAX);
@@ -133,28 +132,22 @@ impl Lane for Endpoint {
                 return Err(e);
             }
         }
-        let mut pieces = [(std::ptr::null::<u8>(), 0usize); IOV_LIMIT];
-        for (to, from) in pieces.iter_mut().zip(bytes) {
-            *to = (from.addr as *const u8, from.len);
-        }
-        // SAFETY: the caller promises pieces that can be read; they sum to `len`, and there is room.
-        unsafe { conn.tx.write(header, words, &pieces[..bytes.len()]) };
+        conn.tx.write(header, words, bytes);
         conn.link.nudge();
         conn.sent += 1;
         s.stats.sends += 1;
         Ok(true)
     }
 
-    unsafe fn put_brief(&self, words: &[u64], from: *const u8, len: usize) -> bool {
+    fn put_brief(&self, words: &[u64], from: Iov) -> bool {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let Some(conn) = s.conn.as_deref_mut() else { return false };
-        let fits = words.len() * 8 + len <= LINE_BYTES;
+        let fits = words.len() * 8 + from.len() <= LINE_BYTES;
         if !fits || !conn.is_clear() || conn.sent - conn.credited >= WINDOW || !conn.tx.is_open() {
             return false;
         }
-        // SAFETY: the caller promises bytes that can be read; a line is free, and they fit.
-        unsafe { conn.tx.write_line_behind(kind::PARCEL, words, from, len) };
+        conn.tx.write_line_behind(kind::PARCEL, words, from);
         conn.link.nudge();
         conn.sent += 1;
         s.stats.sends += 1;

@@ -133,8 +133,7 @@ impl State {
         let Some(flight) = conn.slots.land(index) else { return };
         let mut result = result;
         if let (Ok(()), Flight::Read { bounce: Some((site, bytes)), pieces, .. }) = (&result, &flight) {
-            // SAFETY: the pieces are the promise of whoever posted the read.
-            result = unsafe { piece::store(*site, pieces.as_slice(), 0, bytes) }.map_err(|e| Error::coded(e.errno, Code::Fault, e.words));
+            result = piece::store(*site, pieces.as_slice(), 0, bytes).map_err(|e| Error::coded(e.errno, Code::Fault, e.words));
         }
         match flight {
             Flight::Ack { staged: Some(_), .. } | Flight::Read { .. } => conn.staged -= 1,

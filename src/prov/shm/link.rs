@@ -9,6 +9,7 @@ use super::table::Table;
 use crate::error::{Error, Result, errno};
 use crate::sync::gate::{self, Fences};
 use crate::sync::sleep;
+use crate::sys::iov::Iov;
 use crate::sys::{process, socket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,10 +52,11 @@ pub fn probe_cma(pid: i32, address: u64, expect: u64) -> Result<()> {
     if pid <= 0 {
         return Err(Error::fixed(errno::ESRCH, "the peer lives in another pid namespace, so cross-memory attach cannot name it"));
     }
-    let mut seen = 0u64;
-    // SAFETY: `seen` is live for eight bytes; the remote side is checked by the kernel.
-    unsafe { process::attach_copy(pid, process::Attach::Read, &[process::piece(&raw mut seen as u64, 8)], &[process::piece(address, 8)])? };
-    if seen != expect {
+    let mut seen = [0; 8];
+    // SAFETY: `seen` outlives the call.
+    let here = unsafe { Iov::of_mut(&mut seen) };
+    process::attach_copy(pid, process::Attach::Read, &[here], &[process::piece(address, 8)])?;
+    if u64::from_ne_bytes(seen) != expect {
         return Err(Error::new(errno::ESRCH, format!("process {pid} is not the peer: its probe word differs")));
     }
     Ok(())

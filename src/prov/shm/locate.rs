@@ -109,7 +109,7 @@ fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Located 
     let list: Vec<Piece> = iovs
         .iter()
         .map(|iov| {
-            let (file, offset) = files.find(iov.addr, iov.len).unwrap_or((0, 0));
+            let (file, offset) = files.find(iov.addr(), iov.len()).unwrap_or((0, 0));
             Piece { iov: *iov, id: 0, at: Place { file, offset } }
         })
         .collect();
@@ -137,7 +137,7 @@ fn locate_device(files: &mut Files, table: &Table, d: &mut OnDevice) -> Located 
             }),
             Err(_) => 0,
         };
-        list.push(Piece { at: Place { file, offset: piece.iov.addr as u64 - of.base }, ..*piece });
+        list.push(Piece { at: Place { file, offset: piece.iov.addr() as u64 - of.base }, ..*piece });
     }
     if ipc.is_err() {
         list.iter_mut().for_each(|p| p.at.file = 0);
@@ -154,9 +154,10 @@ fn pinned(mut list: Vec<Piece>, (base, len): (u64, u64)) -> Located {
     let mut obstacles = Obstacles::host(Some(PRIVATE));
     for piece in &list {
         let mut byte = 0u8;
-        let (here, there) = (process::piece(&raw mut byte as u64, 1), process::piece(piece.iov.addr as u64, 1));
-        // SAFETY: `byte` is live; the kernel checks the other side.
-        if let Err(e) = unsafe { process::attach_copy(process::pid(), process::Attach::Read, &[here], &[there]) } {
+        // SAFETY: `byte` outlives the call.
+        let here = unsafe { Iov::of_mut(std::slice::from_mut(&mut byte)) };
+        let there = process::piece(piece.iov.addr() as u64, 1);
+        if let Err(e) = process::attach_copy(process::pid(), process::Attach::Read, &[here], &[there]) {
             obstacles.cma = Some(e.to_string().into());
         }
     }
@@ -178,7 +179,8 @@ fn locate_file(
     let id = files.adopt(table, fd, access.is_written())?;
     let map = files.get(id).and_then(|f| f.host()).map(|f| &f.map).ok_or(Error::fixed(errno::EIO, "an adopted file vanished"))?;
     let base = file::base_of(offset, len, map.len() as u64, base_addr)?;
-    let iov = Iov { addr: map.as_ptr() as usize + offset as usize, len };
+    // SAFETY: `base_of` found the bytes inside of the mapping, which stays as long as its region.
+    let iov = unsafe { Iov::new(map.as_ptr() as usize + offset as usize, len) };
     let piece = Piece { iov, id: 0, at: Place { file: id, offset } };
     let mut obstacles = Obstacles::host(unmappable(files, &[piece]));
     if mem::is_dmabuf(fd) {

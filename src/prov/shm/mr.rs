@@ -43,8 +43,8 @@ impl Extents {
         let first = self.reserve(count).ok_or(Error::fixed(errno::ENOSPC, "the domain's table of iovecs is full"))?;
         for (k, p) in pieces.iter().enumerate() {
             let extent = table.extent(u64::from(first) + k as u64);
-            extent.addr.store(p.iov.addr as u64, Ordering::Relaxed);
-            extent.len.store(p.iov.len as u64, Ordering::Relaxed);
+            extent.addr.store(p.iov.addr() as u64, Ordering::Relaxed);
+            extent.len.store(p.iov.len() as u64, Ordering::Relaxed);
             extent.file.store(p.at.file, Ordering::Relaxed);
             extent.file_offset.store(p.at.offset, Ordering::Relaxed);
         }
@@ -109,14 +109,14 @@ impl Regions {
         if !self.fast || hmem::any_opened() {
             return None;
         }
-        let (file, offset) = self.files.find(iov.addr, iov.len).unwrap_or((0, 0));
+        let (file, offset) = self.files.find(iov.addr(), iov.len()).unwrap_or((0, 0));
         let obstacles = match self.files.get(file) {
             Some(f) if f.host().is_some_and(|h| h.mappable == Mappable::Yes) => Obstacles::host(None),
             Some(_) => return None,
             None => Obstacles::host(Some(PRIVATE)),
         };
         let pieces = Pieces::One(Piece { iov, id: 0, at: Place { file, offset } });
-        let location = Location { pieces, base: iov.addr as u64, len: iov.len as u64, site: Site::HOST, kind: Kind::Host };
+        let location = Location { pieces, base: iov.addr() as u64, len: iov.len() as u64, site: Site::HOST, kind: Kind::Host };
         self.publish(table, modes, &Attr::plain(access), Located { location, obstacles }).ok()
     }
 
@@ -141,7 +141,7 @@ impl Regions {
         let entry = table.entry(reserved.index);
         let extents = match &pieces {
             Pieces::One(p) => {
-                entry.addr.store(p.iov.addr as u64, Ordering::Relaxed);
+                entry.addr.store(p.iov.addr() as u64, Ordering::Relaxed);
                 entry.file.store(p.at.file, Ordering::Relaxed);
                 entry.file_offset.store(p.at.offset, Ordering::Relaxed);
                 None
@@ -273,11 +273,10 @@ impl Regions {
         let stays = region.own.obstacles.direct.is_none();
         let (mut pieces, mut ids) = (Vec::with_capacity(1), Vec::new());
         for (piece, from, n) in region.walk(skip, len) {
-            let addr = match stays {
-                true => self.files.view(piece.at.file, piece.at.offset).map_err(|_| Code::Fault)?,
-                false => piece.iov.addr,
-            };
-            pieces.push(Iov { addr: addr + from, len: n });
+            pieces.push(match stays {
+                true => self.files.view(piece.at.file, piece.at.offset + from as u64, n).map_err(|_| Code::Fault)?,
+                false => piece.iov.part(from, n),
+            });
             if !site.is_host() {
                 ids.push(piece.id);
             }
@@ -301,10 +300,10 @@ impl Regions {
     pub fn shared_place(&self, desc: u64, iov: Iov) -> Option<(u64, u64)> {
         let region = self.registry.described(desc)?;
         if region.site().is_host() {
-            return self.files.find(iov.addr, iov.len);
+            return self.files.find(iov.addr(), iov.len());
         }
         let (piece, from, n) = region.find(iov).next()??;
-        (piece.at.file != 0 && n == iov.len).then(|| (piece.at.file, piece.at.offset + from as u64))
+        (piece.at.file != 0 && n == iov.len()).then(|| (piece.at.file, piece.at.offset + from as u64))
     }
 
     /// The local pieces as the process knows them that copies for this one. They were checked by `local`. The second:
@@ -324,7 +323,8 @@ impl Regions {
                     Elsewhere::Mapped(base) => base,
                     Elsewhere::NotYet(iface, export) => return Ok(Err(Away { file: piece.at.file, iface, export })),
                 };
-                runs.push(Iov { addr: base as usize + piece.at.offset as usize + from, len: n });
+                // SAFETY: an address of that process; here only its driver is given it.
+                runs.push(unsafe { Iov::new(base as usize + piece.at.offset as usize + from, n) });
             }
         }
         Ok(Ok(runs))

@@ -82,12 +82,12 @@ impl Endpoint {
     /// As for `State::rma_fast`; `HOW` is any, and that of the domain.
     #[inline(never)]
     unsafe fn rma_any<const WRITE: bool, const HOW: u8>(&self, one: &One, flags: u64) -> Fast {
-        let &One { buf, len, addr, key, context, .. } = one;
+        let &One { local, addr, key, context, .. } = one;
         // SAFETY: handed on.
         unsafe {
             match HOW {
-                LOCKED => self.reach::<true>().rma_fast::<WRITE, HOW, false>(buf, len, addr, key, context, flags),
-                _ => self.reach::<false>().rma_fast::<WRITE, HOW, false>(buf, len, addr, key, context, flags),
+                LOCKED => self.reach::<true>().rma_fast::<WRITE, HOW, false>(local, addr, key, context, flags),
+                _ => self.reach::<false>().rma_fast::<WRITE, HOW, false>(local, addr, key, context, flags),
             }
         }
     }
@@ -97,12 +97,12 @@ impl Endpoint {
     /// # Safety
     /// As for `State::send_fast`; `HOW` is any, and that of the domain.
     #[inline(never)]
-    unsafe fn send_any<const HOW: u8>(&self, one: &Iov, c: &Common) -> Fast {
+    unsafe fn send_any<const HOW: u8>(&self, one: Iov, c: &Common) -> Fast {
         // SAFETY: handed on.
         unsafe {
             match HOW {
-                LOCKED => self.reach::<true>().send_fast::<HOW, false>(&self.domain, one, c),
-                _ => self.reach::<false>().send_fast::<HOW, false>(&self.domain, one, c),
+                LOCKED => self.reach::<true>().send_fast::<HOW, false>(&self.domain, &one, c),
+                _ => self.reach::<false>().send_fast::<HOW, false>(&self.domain, &one, c),
             }
         }
     }
@@ -125,12 +125,12 @@ impl<const WRITE: bool, const HOW: u8> FastPath<Rma> for Copy<WRITE, HOW> {
         if !one.is_on_host() {
             return None;
         }
-        let One { buf, len, addr, key, context, .. } = one;
+        let One { local, addr, key, context, .. } = one;
         // SAFETY: the caller's promise, handed on; `choose` gave the table for what is known.
         let fast = unsafe {
             match const { is_any(HOW) } {
                 true => of.rma_any::<WRITE, HOW>(&one, head.tx_op_flags()),
-                false => of.reach::<false>().rma_fast::<WRITE, HOW, false>(buf, len, addr, key, context, 0),
+                false => of.reach::<false>().rma_fast::<WRITE, HOW, false>(local, addr, key, context, 0),
             }
         };
         fast.result()
@@ -150,12 +150,12 @@ impl<const HOW: u8> FastPath<InjectWrite> for InjectCopy<HOW> {
 
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        let One { buf, len, addr, key, .. } = one;
+        let One { local, addr, key, .. } = one;
         // SAFETY: as in `Copy`.
         let fast = unsafe {
             match const { is_any(HOW) } {
                 true => of.rma_any::<true, HOW>(&one, INJECT_FLAGS | head.tx_op_flags()),
-                false => of.reach::<false>().rma_fast::<true, HOW, true>(buf, len, addr, key, 0, 0),
+                false => of.reach::<false>().rma_fast::<true, HOW, true>(local, addr, key, 0, 0),
             }
         };
         fast.result()
@@ -178,12 +178,12 @@ impl<const HOW: u8> FastPath<Message> for Send<HOW> {
         if !one.is_on_host() {
             return None;
         }
-        let (piece, c) = (Iov { addr: one.buf, len: one.len }, Common { context: one.context, ..Common::default() });
+        let c = Common { context: one.context, ..Common::default() };
         // SAFETY: as in `Copy`.
         let fast = unsafe {
             match const { is_any(HOW) } {
-                true => of.send_any::<HOW>(&piece, &Common { flags: head.tx_op_flags(), desc: one.desc, ..c }),
-                false => of.reach::<false>().send_fast::<HOW, false>(&of.domain, &piece, &c),
+                true => of.send_any::<HOW>(one.local, &Common { flags: head.tx_op_flags(), desc: one.desc, ..c }),
+                false => of.reach::<false>().send_fast::<HOW, false>(&of.domain, &one.local, &c),
             }
         };
         fast.result()
@@ -202,12 +202,11 @@ impl<const HOW: u8> FastPath<Inject> for InjectSend<HOW> {
 
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        let piece = Iov { addr: one.buf, len: one.len };
         // SAFETY: as in `Copy`.
         let fast = unsafe {
             match const { is_any(HOW) } {
-                true => of.send_any::<HOW>(&piece, &Common { flags: INJECT_FLAGS | head.tx_op_flags(), ..Common::default() }),
-                false => of.reach::<false>().send_fast::<HOW, true>(&of.domain, &piece, &Common::default()),
+                true => of.send_any::<HOW>(one.local, &Common { flags: INJECT_FLAGS | head.tx_op_flags(), ..Common::default() }),
+                false => of.reach::<false>().send_fast::<HOW, true>(&of.domain, &one.local, &Common::default()),
             }
         };
         fast.result()
@@ -227,8 +226,8 @@ impl<const HOW: u8> FastPath<Message> for Recv<HOW> {
         let posted = unsafe {
             one.is_on_host()
                 && match HOW {
-                    LOCKED => of.reach::<true>().recv_fast(one.buf, one.len, one.context),
-                    _ => of.reach::<false>().recv_fast(one.buf, one.len, one.context),
+                    LOCKED => of.reach::<true>().recv_fast(one.local, one.context),
+                    _ => of.reach::<false>().recv_fast(one.local, one.context),
                 }
         };
         posted.then_some(0)

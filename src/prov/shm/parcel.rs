@@ -3,6 +3,7 @@
 
 use super::layout::SegmentRef;
 use crate::prov::Parcel;
+use crate::prov::op::Iov;
 use crate::sync::consumer::Message;
 
 /// A parcel that other messages of the ring were taken with.
@@ -24,10 +25,8 @@ impl Parcel for Held {
         self.bytes.len()
     }
 
-    unsafe fn copy(&self, skip: usize, to: *mut u8, len: usize) {
-        let there = self.bytes.get(skip..).unwrap_or_default();
-        // SAFETY: `to` is writable for `len`, by the caller's promise, and what is copied lies in the slice.
-        unsafe { std::ptr::copy_nonoverlapping(there.as_ptr(), to, len.min(there.len())) }
+    fn copy(&self, skip: usize, to: Iov) {
+        to.put(self.bytes.get(skip..).unwrap_or_default());
     }
 }
 
@@ -44,9 +43,7 @@ impl Parcel for Message<'_, SegmentRef> {
         self.header.bytes.into()
     }
 
-    unsafe fn copy(&self, skip: usize, to: *mut u8, len: usize) {
-        let there = usize::from(self.header.bytes).saturating_sub(skip);
-        // SAFETY: `to` is writable for `len`, by the caller's promise.
-        unsafe { self.copy_out(skip, to, len.min(there)) };
+    fn copy(&self, skip: usize, to: Iov) {
+        self.copy_out(skip, to.part(0, usize::from(self.header.bytes).saturating_sub(skip)));
     }
 }

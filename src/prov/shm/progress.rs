@@ -156,7 +156,8 @@ impl State {
                     if !site.is_host() {
                         match gather(*site, pieces.as_slice(), end.len) {
                             Ok(bytes) => {
-                                *pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
+                                // SAFETY: the bytes stay with the flight.
+                                *pieces = Pieces::One(unsafe { Iov::of(&bytes) });
                                 (*_owned, *site) = (Some(bytes), Site::HOST);
                             }
                             Err(e) => {

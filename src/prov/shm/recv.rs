@@ -72,8 +72,7 @@ impl State {
                 Unexpected::Eager { bytes, data, ack } => {
                     recv.ticket = self.bind.matched(false);
                     let n = bytes.len().min(recv.room);
-                    // SAFETY: the receive's pieces are its caller's promise.
-                    let placed = unsafe { store(recv.site, recv.pieces.as_slice(), 0, &bytes[..n]) };
+                    let placed = store(recv.site, recv.pieces.as_slice(), 0, &bytes[..n]);
                     self.placed(&recv, placed, n, bytes.len() - n, data, ack);
                     self.count_match();
                 }
@@ -118,16 +117,14 @@ impl State {
         {
             recv.ticket = self.bind.matched(false);
             let n = len.min(recv.room);
-            // SAFETY: the receive's pieces are the caller's promise.
-            let placed = unsafe { deliver(message, recv.site, recv.pieces.as_slice(), 0, n) };
+            let placed = deliver(message, recv.site, recv.pieces.as_slice(), 0, n);
             self.placed(&recv, placed, n, len - n, data, ack);
             self.count_match();
             return Ok(());
         }
         self.check_window()?;
         let mut bytes = vec![0u8; len];
-        // SAFETY: `bytes` holds `len`.
-        unsafe { message.copy_out(0, bytes.as_mut_ptr(), len) };
+        message.copy_into(0, &mut bytes);
         self.unexpected.push_back(Unexpected::Eager { bytes: bytes.into(), data, ack });
         self.stats.unexpected += 1;
         Ok(())
@@ -158,14 +155,14 @@ impl State {
 
     /// Posts a receive of one piece of host memory. False: nothing was done.
     #[inline(always)]
-    pub fn recv_fast(&mut self, buf: usize, len: usize, context: usize) -> bool {
+    pub fn recv_fast(&mut self, local: Iov, context: usize) -> bool {
         let room = self.recvs.len() < self.recvs.capacity().min(RX_SIZE);
         let fast = self.fast_receives & self.conn.is_some() & self.unexpected.is_empty() & (self.options.recv_deadline_ns == 0);
-        if !fast || !room || len > MAX_MSG || (buf == 0 && len != 0) {
+        if !fast || !room || local.len() > MAX_MSG || local.is_missing() {
             return false;
         }
-        let pieces = Pieces::One(Iov { addr: buf, len });
-        self.recvs.push_back(Recv { pieces, site: Site::HOST, room: len, context, wanted: true, deadline: 0, ticket: None });
+        let pieces = Pieces::One(local);
+        self.recvs.push_back(Recv { pieces, site: Site::HOST, room: local.len(), context, wanted: true, deadline: 0, ticket: None });
         true
     }
 
@@ -218,22 +215,22 @@ impl State {
                 },
             };
             let Recv { pieces: Pieces::One(one), site, wanted: true, context, .. } = recv else { break };
-            if len > one.len || !site.is_host() {
+            if len > one.len() || !site.is_host() {
                 break;
             }
             // SAFETY: the receive's piece is the caller's promise, and takes `len`; so many bytes lie there, where the peer may
             // scribble over what is its own message.
             unsafe {
                 match there {
-                    None => cursor.copy_out(one.addr as *mut u8, len),
+                    None => cursor.copy_out(one.addr() as *mut u8, len),
                     Some(there) => {
-                        copy_any(one.addr as *mut u8, there.from, len);
+                        copy_any(one.addr() as *mut u8, there.from, len);
                         cursor.skip();
                         area_end = Some(there.end);
                     }
                 }
             }
-            each(n, &Completion { context: *context, flags: flags::RECV | flags::MSG, len, buf: one.addr, data: 0 });
+            each(n, &Completion { context: *context, flags: flags::RECV | flags::MSG, len, buf: one.addr(), data: 0 });
             n += 1;
         }
         let head = cursor.head();

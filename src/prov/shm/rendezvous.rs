@@ -15,7 +15,7 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site};
 use crate::mr::Paths;
-use crate::prov::op::{self, IOV_LIMIT, Iov, Pieces, parts};
+use crate::prov::op::{IOV_LIMIT, Iov, Pieces, parts};
 use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 use crate::sys::copy;
@@ -32,9 +32,9 @@ impl State {
         if !sane {
             return Err(protocol("the peer offered a message that makes no sense"));
         }
-        let word = |i| message.word(OFFER_WORDS + i) as usize;
-        let pieces: Vec<Iov> = (0..count).map(|k| Iov { addr: word(2 * k), len: word(2 * k + 1) }).collect();
-        if op::total(&pieces) != Some(total as usize) {
+        let word = |i| message.word(OFFER_WORDS + i);
+        let pieces: Vec<_> = (0..count).map(|k| (word(2 * k), word(2 * k + 1) as usize)).collect();
+        if pieces.iter().try_fold(0usize, |sum, p| sum.checked_add(p.1)) != Some(total as usize) {
             return Err(protocol("the pieces of an offered message do not sum to its length"));
         }
         let offered = Offered {
@@ -121,8 +121,7 @@ impl State {
             return Err(protocol("a fragment of a message does not follow the one before"));
         }
         let take = incoming.recv.room.saturating_sub(incoming.got).min(len);
-        // SAFETY: the receive's pieces are the caller's promise.
-        let placed = unsafe { deliver(message, incoming.recv.site, incoming.recv.pieces.as_slice(), incoming.got, take) };
+        let placed = deliver(message, incoming.recv.site, incoming.recv.pieces.as_slice(), incoming.got, take);
         incoming.got += len;
         let complete = incoming.got == incoming.total;
         if let Err(e) = placed {
@@ -159,7 +158,7 @@ pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u6
     let (file, file_offset) = place;
     conn.link.mine.slot(slot as usize).open(generation, 1);
     let mut words = vec![slot_word(slot, generation), job.total as u64, iov.len() as u64, job.data, file, file_offset];
-    words.extend(iov.iter().flat_map(|v| [v.addr as u64, v.len as u64]));
+    words.extend(iov.iter().flat_map(|v| [v.addr() as u64, v.len() as u64]));
     let device = if job.site.is_host() { 0 } else { mark::DEVICE };
     conn.put_words(kind::RENDEZVOUS, header.flags | device, &words);
     conn.sent += 1;
@@ -187,10 +186,10 @@ fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
             return fetch_by_driver(recv, n, from as u64, import.site());
         }
         let mut at = 0;
-        for (addr, run) in parts(recv.pieces.as_slice(), 0, n) {
-            // SAFETY: the mapping, borrowed here, covers the offered bytes; the receive is the caller's promise.
-            unsafe { copy::copy(addr as *mut u8, (from + at) as *const u8, run, config::get().nt_threshold) };
-            at += run;
+        for to in parts(recv.pieces.as_slice(), 0, n) {
+            // SAFETY: the mapping, borrowed here, covers the offered bytes; `to` is memory of the receive's.
+            unsafe { copy::copy(to.as_ptr(), (from + at) as *const u8, to.len(), config::get().nt_threshold) };
+            at += to.len();
         }
         return Fetched::Done;
     }
@@ -203,10 +202,18 @@ fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
     if let Err(e) = conn.check_alive() {
         return Fetched::Failed(e);
     }
-    let to: Vec<Piece> = parts(recv.pieces.as_slice(), 0, n).map(|(addr, run)| piece(addr as u64, run)).collect();
-    let from: Vec<Piece> = parts(&offered.pieces, 0, n).map(|(addr, run)| piece(addr as u64, run)).collect();
-    // SAFETY: the receive's pieces are the caller's promise.
-    match unsafe { attach_copy(conn.link.pid, Attach::Read, &to, &from) } {
+    let to: Vec<Iov> = parts(recv.pieces.as_slice(), 0, n).collect();
+    let mut left = n;
+    let from: Vec<Piece> = offered
+        .pieces
+        .iter()
+        .map(|&(addr, len)| {
+            let run = len.min(left);
+            left -= run;
+            piece(addr, run)
+        })
+        .collect();
+    match attach_copy(conn.link.pid, Attach::Read, &to, &from) {
         Ok(()) => Fetched::Done,
         Err(e) if matches!(e.errno, errno::EPERM | errno::ENOSYS) => Fetched::Impossible,
         Err(e) => Fetched::Failed(attach_error(e)),
@@ -230,12 +237,12 @@ fn fetch_by_driver(recv: &Recv, n: usize, from: u64, site: Site) -> Fetched {
         Err(e) => return Fetched::Failed(e),
     };
     let mut at = 0u64;
-    for (addr, run) in parts(recv.pieces.as_slice(), 0, n) {
-        // SAFETY: the mapping covers the offered bytes; the receive is the caller's promise.
-        if let Err(e) = unsafe { up.copy(of.device, dir, addr as u64, from + at, run) } {
+    for to in parts(recv.pieces.as_slice(), 0, n) {
+        // SAFETY: the mapping covers the offered bytes; `to` is memory of the receive's.
+        if let Err(e) = unsafe { up.copy(of.device, dir, to.addr() as u64, from + at, to.len()) } {
             return Fetched::Failed(Error::coded(e.errno, Code::Fault, e.words));
         }
-        at += run as u64;
+        at += to.len() as u64;
     }
     Fetched::Done
 }
@@ -249,14 +256,13 @@ pub fn send_fragments(conn: &mut Conn, slot: u16, pieces: &Pieces, total: usize,
         if !conn.tx.room(header.lines()).map_err(broken)? {
             break;
         }
-        let mut list = [(std::ptr::null::<u8>(), 0usize); IOV_LIMIT];
+        let mut list = [Iov::EMPTY; IOV_LIMIT];
         let mut used = 0;
-        for (addr, len) in parts(pieces.as_slice(), sent, n) {
-            list[used] = (addr as *const u8, len);
+        for part in parts(pieces.as_slice(), sent, n) {
+            list[used] = part;
             used += 1;
         }
-        // SAFETY: parts of the caller's (or owned) bytes that sum to n.
-        unsafe { conn.tx.write(header, &[word, sent as u64], &list[..used]) };
+        conn.tx.write(header, &[word, sent as u64], &list[..used]);
         sent += n;
         if total == 0 {
             break;

@@ -35,19 +35,19 @@ impl State {
     /// to notify. Everything is looked at before anything is done: after `Declined` nothing was.
     ///
     /// # Safety
-    /// The local range is as the C caller promised. If `HOW` is not any: state and queue are without locks,
+    /// If `HOW` is not any: state and queue are without locks,
     /// `Bindings::is_fast`, and operations by default are without `SLOW_FLAGS`.
     #[inline(always)]
     pub unsafe fn rma_fast<const WRITE: bool, const HOW: u8, const SILENT: bool>(
         &mut self,
-        buf: usize,
-        len: usize,
+        local: Iov,
         addr: u64,
         key: u64,
         context: usize,
         op_flags: u64,
     ) -> Fast {
         let (any, word) = (const { is_any(HOW) }, HOW == WORD);
+        let (buf, len) = (local.addr(), local.len());
         if (word && len != 8) || (HOW == FEW && len > copy::SHORT) {
             return Fast::Declined;
         }
@@ -56,7 +56,7 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
         let need = if WRITE { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         let Some(place) = conn.remotes.fast(key, need) else {
-            return if any { self.rma_attach::<WRITE>(buf, len, addr, key, context, op_flags) } else { Fast::Declined };
+            return if any { self.rma_attach::<WRITE>(local, addr, key, context, op_flags) } else { Fast::Declined };
         };
         let offset = addr.wrapping_sub(place.base);
         let inside = if word { offset < place.words } else { offset <= place.len && place.len - offset >= len as u64 };
@@ -67,7 +67,7 @@ impl State {
         let wanted = if any { self.bind.wants_entry(op_flags) } else { !SILENT };
         let queue = self.bind.tx.as_deref();
         if !any {
-            // SAFETY: the caller's promise.
+            // SAFETY: `HOW` is not any: as the caller says, the queue is without locks.
             let open = queue.is_some_and(|q| SILENT || unsafe { q.reach::<false>() }.is_open());
             if !open {
                 return Fast::Declined;
@@ -85,8 +85,7 @@ impl State {
         }
         let here = place.one.here() + offset as usize;
         let (to, from) = if WRITE { (here as *mut u8, buf as *const u8) } else { (buf as *mut u8, here as *const u8) };
-        // SAFETY: the local range is the caller's promise; the remote one was checked against the region, whose entry holds
-        // the mapping.
+        // SAFETY: `local` is memory (`Iov::new`); the remote range was checked against the region, whose entry holds the mapping.
         unsafe { if any { copy::copy(to, from, len, self.streaming_from) } else { copy::copy_short(to, from, len) } };
         let deliver = if any { op_flags & flags::DELIVERY_COMPLETE != 0 } else { self.deliver };
         if deliver {
@@ -103,7 +102,7 @@ impl State {
             match any {
                 true => q.push(done),
                 false => {
-                    // SAFETY: the caller's promise; it is open.
+                    // SAFETY: as above; it is open.
                     unsafe { q.reach::<false>() }.push_open(done);
                     q.waiter.notify();
                 }
@@ -118,7 +117,8 @@ impl State {
     /// As `rma_fast` where only the kernel reaches the region: one system call. Inside of `rma_fast` it would cost each copy 37
     /// instructions of 276.
     #[inline(never)]
-    fn rma_attach<const WRITE: bool>(&mut self, buf: usize, len: usize, addr: u64, key: u64, context: usize, op_flags: u64) -> Fast {
+    fn rma_attach<const WRITE: bool>(&mut self, local: Iov, addr: u64, key: u64, context: usize, op_flags: u64) -> Fast {
+        let (buf, len) = (local.addr(), local.len());
         let wanted = self.bind.wants_entry(op_flags);
         let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
         let (need, how, kind) = match WRITE {
@@ -139,8 +139,7 @@ impl State {
         if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
             return Fast::Declined;
         }
-        // SAFETY: the local range is the caller's promise; the kernel checks the remote one.
-        let moved = unsafe { attach_copy(conn.link.pid, how, &[piece(buf as u64, len)], &[piece(place.one.addr() + offset, len)]) };
+        let moved = attach_copy(conn.link.pid, how, &[local], &[piece(place.one.addr() + offset, len)]);
         conn.gate.leave(busy);
         if moved.is_err() {
             // The general path tries it again, and says why.
@@ -160,14 +159,14 @@ impl State {
     #[inline(never)]
     pub fn rma(&mut self, domain: &Domain, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Result<()> {
         if let ([l], [r]) = (local, remote)
-            && l.len == r.len
+            && l.len() == r.len
             && c.desc & DEVICE_DESC == 0
         {
-            // SAFETY: the piece is as the caller of the C API promised.
+            // SAFETY: `ANY` asks for nothing.
             let fast = unsafe {
                 match dir {
-                    Dir::Write => self.rma_fast::<true, ANY, false>(l.addr, l.len, r.addr, r.key, c.context, c.flags),
-                    Dir::Read => self.rma_fast::<false, ANY, false>(l.addr, l.len, r.addr, r.key, c.context, c.flags),
+                    Dir::Write => self.rma_fast::<true, ANY, false>(*l, r.addr, r.key, c.context, c.flags),
+                    Dir::Read => self.rma_fast::<false, ANY, false>(*l, r.addr, r.key, c.context, c.flags),
                 }
             };
             match fast {

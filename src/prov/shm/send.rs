@@ -19,7 +19,7 @@ use crate::mr::DEVICE_DESC;
 use crate::prov::bind::{Ending, Fast, SILENT};
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
-use crate::prov::op::{Common, IOV_LIMIT, Iov, Pieces, measure};
+use crate::prov::op::{Common, Iov, Pieces, measure};
 use crate::prov::queue::{Completion, Queue};
 use crate::sync::area;
 use crate::sync::line::LINE_BYTES;
@@ -40,7 +40,7 @@ impl State {
     pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
         if let [one] = local
             && c.desc & DEVICE_DESC == 0
-            // SAFETY: the piece is as the caller of the C API promised.
+            // SAFETY: `ANY` asks for nothing.
             && unsafe { self.send_fast::<ANY, false>(domain, one, c) } == Fast::Done
         {
             return Ok(());
@@ -112,7 +112,7 @@ impl State {
     /// anything is done: after `Declined` nothing was.
     ///
     /// # Safety
-    /// The piece is as the caller of the C API promised. If `HOW` is not any: state and queue are without locks.
+    /// If `HOW` is not any: state and queue are without locks.
     #[inline(always)]
     pub unsafe fn send_fast<const HOW: u8, const SILENT: bool>(&mut self, domain: &Domain, one: &Iov, c: &Common) -> Fast {
         let any = const { is_any(HOW) };
@@ -123,7 +123,7 @@ impl State {
             _ => (0, self.eager_end_of(c)),
         };
         let special = any && c.flags & (flags::DELIVERY_COMPLETE | flags::FENCE) != 0;
-        if one.len < from || one.len >= end || (one.addr == 0 && one.len != 0) || special {
+        if one.len() < from || one.len() >= end || one.is_missing() || special {
             return Fast::Declined;
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
@@ -132,7 +132,7 @@ impl State {
         }
         let has_data = any && c.flags & flags::REMOTE_CQ_DATA != 0;
         let header =
-            Header { kind: kind::SEND, flags: if has_data { mark::DATA } else { 0 }, words: u8::from(has_data), bytes: one.len as u16 };
+            Header { kind: kind::SEND, flags: if has_data { mark::DATA } else { 0 }, words: u8::from(has_data), bytes: one.len() as u16 };
         let open = match any {
             false => Ok(conn.tx.is_open()),
             true => conn.tx.room(header.lines()),
@@ -147,23 +147,19 @@ impl State {
         let has_entry = match (any, queue) {
             (true, Some(q)) => !wanted || q.has_room(),
             (true, None) => true,
-            // SAFETY: the caller's promise.
+            // SAFETY: `HOW` is not any: as the caller says, the queue is without locks.
             (false, Some(q)) => SILENT || unsafe { q.reach::<false>() }.is_open(),
             (false, None) => false,
         };
         if !has_entry {
             return Fast::Declined;
         }
-        let (from, len) = (one.addr as *const u8, one.len);
-        // SAFETY: the caller's piece, readable for its length; the ring has the lines, by which it was admitted.
-        unsafe {
-            match HOW {
-                LINE => conn.tx.write_line(kind::SEND, from, len),
-                OUT_OF_LINE if !conn.tx.write_bytes_out_of_line(kind::SEND, from, len) => return Fast::Declined,
-                OUT_OF_LINE => {}
-                _ if has_data || len > LINE_BYTES => conn.tx.write(header, &[c.data][..usize::from(has_data)], &[(from, len)]),
-                _ => conn.tx.write_line(kind::SEND, from, len),
-            }
+        let len = one.len();
+        match HOW {
+            OUT_OF_LINE if !conn.tx.write_bytes_out_of_line(kind::SEND, *one) => return Fast::Declined,
+            OUT_OF_LINE => {}
+            _ if HOW != LINE && (has_data || len > LINE_BYTES) => conn.tx.write(header, &[c.data][..usize::from(has_data)], &[*one]),
+            _ => conn.tx.write_line(kind::SEND, *one),
         }
         // Complete.
         let asleep = conn.link.must_wake();
@@ -177,11 +173,11 @@ impl State {
         if let Some(q) = queue
             && wanted
         {
-            let done = Completion { context: c.context, flags: flags::SEND | flags::MSG, len, buf: one.addr, data: 0 };
+            let done = Completion { context: c.context, flags: flags::SEND | flags::MSG, len, buf: one.addr(), data: 0 };
             match any {
                 true => q.push(done),
                 false => {
-                    // SAFETY: the caller's promise; it is open.
+                    // SAFETY: as above; it is open.
                     unsafe { q.reach::<false>() }.push_open(done);
                     armed = q.waiter.is_armed();
                 }
@@ -282,13 +278,7 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
         conn.link.mine.slot(index as usize).open(generation, 1);
         words[count - 1] = slot_word(index, generation);
     }
-    let mut pieces = [(std::ptr::null::<u8>(), 0usize); IOV_LIMIT];
-    let iov = job.pieces.as_slice();
-    for (to, from) in pieces.iter_mut().zip(iov) {
-        *to = (from.addr as *const u8, from.len);
-    }
-    // SAFETY: the caller's pieces (or owned bytes), which sum to `total`.
-    unsafe { conn.tx.write(header, &words[..count], &pieces[..iov.len()]) };
+    conn.tx.write(header, &words[..count], job.pieces.as_slice());
     conn.link.nudge();
     conn.sent += 1;
     let Some((index, _)) = slot else { return Ok(Step::Done(Ok(()))) };

@@ -14,7 +14,7 @@ use super::wire::{broken, kind, mark, protocol, slot_word, status_of, unpack_slo
 use crate::error::{Code, Result};
 use crate::hmem::Site;
 use crate::mr::Access;
-use crate::prov::op::{Dir, IOV_LIMIT, parts};
+use crate::prov::op::{Dir, IOV_LIMIT, Iov, parts};
 use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 
@@ -92,12 +92,10 @@ impl State {
         match bounce {
             Some((_, bytes)) => {
                 if let Some(part) = bytes.get_mut(at as usize..).and_then(|rest| rest.get_mut(..len)) {
-                    // SAFETY: the part is ours and has `len` bytes.
-                    unsafe { message.copy_out(0, part.as_mut_ptr(), len) };
+                    message.copy_into(0, part);
                 }
             }
-            // SAFETY: the local pieces of the read are the caller's promise until it ends.
-            None => unsafe { deliver(message, Site::HOST, pieces.as_slice(), at as usize, len)? },
+            None => deliver(message, Site::HOST, pieces.as_slice(), at as usize, len)?,
         }
         *got += len;
         Ok(())
@@ -107,20 +105,18 @@ impl State {
 /// Puts the bytes of a staged write into the region that is pinned.
 fn place(domain: &Domain, message: &Message<'_, SegmentRef>, pin: &Pin, len: usize) -> Result<()> {
     if pin.stays || !pin.site.is_host() {
-        // SAFETY: the pieces lie in our own open region, which the pin holds.
-        return unsafe { deliver(message, pin.site, &pin.pieces, 0, len) };
+        return deliver(message, pin.site, &pin.pieces, 0, len);
     }
     let mut bytes = Vec::<u8>::with_capacity(len);
-    // SAFETY: there is room for `len` bytes, which are counted only if all of them were copied.
-    if unsafe { message.copy_out(0, bytes.as_mut_ptr(), len) } {
-        // SAFETY: as above.
+    // SAFETY: the room is ours, and there for `len` bytes.
+    if message.copy_out(0, unsafe { Iov::new(bytes.as_mut_ptr() as usize, len) }) {
+        // SAFETY: all of them were copied.
         unsafe { bytes.set_len(len) };
     }
     let mut rest = bytes.as_slice();
     for iov in &pin.pieces {
-        let (now, later) = rest.split_at(iov.len.min(rest.len()));
-        // SAFETY: registered for this by the C caller, and held by the pin.
-        unsafe { domain.user.write(now, iov.addr)? };
+        let (now, later) = rest.split_at(iov.len().min(rest.len()));
+        domain.user.write(now, *iov)?;
         rest = later;
     }
     Ok(())
@@ -133,9 +129,8 @@ fn fetch(domain: &Domain, pin: &Pin, n: usize, into: &mut Vec<u8>) -> Result<()>
         *into = gather(pin.site, &pin.pieces, n)?.into();
         return Ok(());
     }
-    for (addr, len) in parts(&pin.pieces, 0, n) {
-        // SAFETY: registered for this by the C caller, and held by the pin.
-        unsafe { domain.user.read(addr, len, into)? };
+    for part in parts(&pin.pieces, 0, n) {
+        domain.user.read(part, into)?;
     }
     Ok(())
 }
@@ -170,15 +165,14 @@ pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
             conn.link.nudge();
             return Ok(Step::Blocked);
         }
-        let mut pieces = [(std::ptr::null::<u8>(), 0usize); IOV_LIMIT];
+        let mut pieces = [Iov::EMPTY; IOV_LIMIT];
         let mut used = 0;
-        for (addr, len) in parts(job.local.as_slice(), s.sent, n) {
-            pieces[used] = (addr as *const u8, len);
+        for part in parts(job.local.as_slice(), s.sent, n) {
+            pieces[used] = part;
             used += 1;
         }
         let data = if job.has_data() { job.data } else { 0 };
-        // SAFETY: the pieces are parts of the caller's (or our owned) bytes and sum to n.
-        unsafe { conn.tx.write(header, &[word, r.key, r.addr.wrapping_add(s.inside as u64), data, job.total as u64], &pieces[..used]) };
+        conn.tx.write(header, &[word, r.key, r.addr.wrapping_add(s.inside as u64), data, job.total as u64], &pieces[..used]);
         s.sent += n;
         s.inside += n;
         if ends {
@@ -221,7 +215,7 @@ pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
                 conn.reads_out.pop_front();
             }
             Ok(pin) => {
-                let mut pieces: Vec<_> = parts(&pin.pieces, 0, n).map(|(addr, len)| (addr as *const u8, len)).collect();
+                let mut pieces: Vec<_> = parts(&pin.pieces, 0, n).collect();
                 if !pin.stays {
                     if let Err(e) = fetch(domain, &pin, n, &mut fetched) {
                         crate::log!(Warn, "a staged read failed: {e}");
@@ -230,12 +224,12 @@ pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
                         domain.regions.lock().unpin(pin);
                         continue;
                     }
-                    pieces = vec![(fetched.as_ptr(), n)];
+                    // SAFETY: what was fetched stays until it is in the ring.
+                    pieces = vec![unsafe { Iov::of(&fetched) }];
                 }
                 if n > 0 {
                     let words = [slot_word(read.slot, read.generation), read.offset.wrapping_add(read.done as u64)];
-                    // SAFETY: the pieces lie in our own region, which the pin holds open, or are what was fetched from it.
-                    unsafe { conn.tx.write(header, &words, &pieces) };
+                    conn.tx.write(header, &words, &pieces);
                 } else {
                     slot.report(read.generation, 0, 1);
                 }

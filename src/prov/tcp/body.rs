@@ -8,7 +8,7 @@ use super::stripes::Stripes;
 use crate::error::{Code, Error, errno};
 use crate::mr::piece::walk;
 use crate::prov::bind::Ending;
-use crate::prov::op::{Iov, parts};
+use crate::prov::op::parts;
 
 static NO_WORD: [u8; 8] = [0; 8];
 static ZEROS: [u8; 8192] = [0; 8192];
@@ -138,8 +138,8 @@ impl Body {
         self.source = match std::mem::replace(&mut self.source, Source::Nothing) {
             Source::Pieces(pieces) if keep && run > 0 => Source::Owned(gather(pieces.as_slice(), first, run), first),
             Source::Device(mut loading) => {
-                let saved = loading.find(lanes, first).filter(|(_, n)| keep && run > 0 && *n >= run);
-                let saved = saved.map(|(addr, _)| gather(&[Iov { addr, len: run as usize }], 0, run));
+                let saved = loading.find(lanes, first).filter(|slot| keep && run > 0 && slot.len() as u64 >= run);
+                let saved = saved.map(|slot| gather(&[slot], 0, run));
                 loading.end(lanes);
                 saved.map_or(Source::Nothing, |bytes| Source::Owned(bytes, first))
             }
@@ -219,7 +219,7 @@ impl Body {
         let mut n = 0;
         match &self.source {
             Source::Pieces(pieces) => {
-                parts(pieces.as_slice(), byte as usize, run as usize).for_each(|(addr, len)| n += call.add(addr, len))
+                parts(pieces.as_slice(), byte as usize, run as usize).for_each(|part| n += call.add(part.addr(), part.len()))
             }
             Source::Owned(bytes, first) => {
                 let rest = bytes.get((byte - first) as usize..).unwrap_or(&[]);
@@ -227,12 +227,12 @@ impl Body {
             }
             Source::Regions(runs) => {
                 for (r, from, len) in walk(runs, byte as usize, run as usize) {
-                    r.region.parts(r.skip + from as u64, len as u64).for_each(|(addr, len)| n += call.add(addr, len));
+                    r.region.parts(r.skip + from as u64, len as u64).for_each(|part| n += call.add(part.addr(), part.len()));
                 }
             }
             Source::Device(loading) => {
-                if let Some((addr, len)) = loading.find(lanes, byte) {
-                    n = call.add(addr, len.min(run) as usize);
+                if let Some(slot) = loading.find(lanes, byte) {
+                    n = call.add(slot.addr(), slot.len().min(run as usize));
                 }
             }
             Source::Nothing => n = call.add(ZEROS.as_ptr() as usize, ZEROS.len().min(run as usize)),

@@ -9,6 +9,7 @@ use super::state::{How, Phase, State};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::{Bindings, Fast, Options};
 use crate::prov::info::Info;
+use crate::prov::op::Iov;
 use crate::prov::report::Stats;
 use crate::sync::serial::Serial;
 use std::collections::VecDeque;
@@ -85,14 +86,13 @@ impl Endpoint {
     #[inline(always)]
     pub unsafe fn rma_fast<const WRITE: bool, const LOCKED: bool>(
         &self,
-        buf: usize,
-        len: usize,
+        local: Iov,
         addr: u64,
         key: u64,
         context: usize,
         flags: u64,
     ) -> Fast {
         // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
-        unsafe { self.state.reach::<LOCKED>() }.rma_fast::<WRITE>(&self.domain, buf, len, addr, key, context, flags)
+        unsafe { self.state.reach::<LOCKED>() }.rma_fast::<WRITE>(&self.domain, local, addr, key, context, flags)
     }
 }

@@ -44,21 +44,13 @@ impl State {
     /// Posts an RMA operation of one piece of host memory.
     #[inline(never)]
     #[allow(clippy::too_many_arguments)]
-    pub fn rma_fast<const WRITE: bool>(
-        &mut self,
-        domain: &Domain,
-        buf: usize,
-        len: usize,
-        addr: u64,
-        key: u64,
-        context: usize,
-        op_flags: u64,
-    ) -> Fast {
+    pub fn rma_fast<const WRITE: bool>(&mut self, domain: &Domain, local: Iov, addr: u64, key: u64, context: usize, op_flags: u64) -> Fast {
+        let len = local.len();
         let conn = match self.fast_conn(len, op_flags) {
             Ok(conn) => conn,
             Err(why) => return why,
         };
-        if (buf == 0 && len > 0) || (!WRITE && (conn.reads.len() >= READS || self.bind.tx.is_none())) {
+        if local.is_missing() || (!WRITE && (conn.reads.len() >= READS || self.bind.tx.is_none())) {
             return Fast::Declined;
         }
         let wanted = self.bind.wants_entry(op_flags);
@@ -69,7 +61,16 @@ impl State {
         self.stats.moved(path_of(Site::HOST, key), len);
         let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
         let kind = flags::RMA | if WRITE { flags::WRITE } else { flags::READ };
-        let end = self.bind.place(Ending { context, kind, len, buf, wanted, deadline: 0, silent: op_flags & SILENT != 0, ticket: None });
+        let end = self.bind.place(Ending {
+            context,
+            kind,
+            len,
+            buf: local.addr(),
+            wanted,
+            deadline: 0,
+            silent: op_flags & SILENT != 0,
+            ticket: None,
+        });
         let (frame, bits) = match WRITE {
             true if op_flags & flags::DELIVERY_COMPLETE != 0 => (Kind::Write, PROMPT),
             true => (Kind::Write, 0),
@@ -79,10 +80,10 @@ impl State {
         conn.put_with(header, &[addr, len as u64, key]);
         if WRITE {
             conn.sequence = conn.sequence.wrapping_add(1);
-            conn.tx.put_pieces(&[Iov { addr: buf, len }]);
+            conn.tx.put_pieces(&[local]);
             conn.writes.push_back(WriteOp { end, fate: Fate::Open, refused: None });
         } else {
-            conn.reads.push_back(ReadOp { end, pieces: Pieces::One(Iov { addr: buf, len }), site: Site::HOST, over: false });
+            conn.reads.push_back(ReadOp { end, pieces: Pieces::One(local), site: Site::HOST, over: false });
         }
         self.kick(domain, false);
         Fast::Done
@@ -91,12 +92,12 @@ impl State {
     /// Posts a message of one piece of host memory.
     #[inline]
     pub fn send_fast(&mut self, domain: &Domain, one: &Iov, c: &Common) -> Fast {
-        let conn = match self.fast_conn(one.len, c.flags) {
+        let conn = match self.fast_conn(one.len(), c.flags) {
             Ok(conn) => conn,
             Err(why) => return why,
         };
         let simple = c.flags & flags::DELIVERY_COMPLETE == 0 && c.desc & DEVICE_DESC == 0 && c.timeout_ns == 0;
-        if !simple || (one.addr == 0 && one.len > 0) || !conn.may_go_whole(one.len as u64) {
+        if !simple || one.is_missing() || !conn.may_go_whole(one.len() as u64) {
             return Fast::Declined;
         }
         let wanted = self.bind.wants_entry(c.flags);
@@ -107,8 +108,8 @@ impl State {
         let end = self.bind.place(Ending {
             context: c.context,
             kind,
-            len: one.len,
-            buf: one.addr,
+            len: one.len(),
+            buf: one.addr(),
             wanted,
             deadline: 0,
             silent: c.flags & SILENT != 0,
@@ -116,8 +117,8 @@ impl State {
         });
         self.stats.sends += 1;
         let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
-        conn.admit(one.len as u64);
-        conn.put(Header::new(Kind::Send, 0, one.len as u64));
+        conn.admit(one.len() as u64);
+        conn.put(Header::new(Kind::Send, 0, one.len() as u64));
         conn.tx.put_pieces(std::slice::from_ref(one));
         self.kick(domain, false);
         self.end_when_out(&end);

@@ -40,7 +40,8 @@ impl Posted {
                 true => gather(self.pieces.as_slice(), 0, self.end.len as u64),
                 false => load(self.site, self.pieces.as_slice(), self.end.len)?,
             };
-            self.pieces = Pieces::One(Iov { addr: bytes.as_ptr() as usize, len: bytes.len() });
+            // SAFETY: the bytes stay with the operation.
+            self.pieces = Pieces::One(unsafe { Iov::of(&bytes) });
             (self.site, self._owned) = (Site::HOST, Some(bytes));
         }
         Ok(self)

@@ -9,7 +9,7 @@ use super::source::Run;
 use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::piece::walk;
-use crate::prov::op::{Pieces, parts};
+use crate::prov::op::{Iov, Pieces, parts};
 use crate::sys::stream::{Piece, piece};
 use std::sync::Arc;
 
@@ -166,10 +166,9 @@ impl Incoming {
             Sink::Device(_, room) if at >= *room => all,
             Sink::Device(storing, room) => match storing.find(lanes, at) {
                 Ok(None) => 0,
-                Ok(Some((addr, fits))) => {
-                    let n = all.min(fits as usize).min((*room - at) as usize);
-                    // SAFETY: the slot has room for `fits` bytes, and nothing copies from it yet.
-                    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, n) };
+                Ok(Some(slot)) => {
+                    let n = all.min(slot.len()).min((*room - at) as usize);
+                    slot.put(&bytes[..n]);
                     n
                 }
                 Err(e) => {
@@ -191,11 +190,11 @@ impl Incoming {
     /// Pieces for up to `run` bytes from byte `at` on.
     pub(super) fn direct_at(&mut self, at: u64, run: u64, into: &mut [Piece], lanes: &mut Lanes) -> (usize, u64) {
         let (mut count, mut bytes) = (0, 0u64);
-        let mut add = |(addr, n): (usize, usize)| {
+        let mut add = |part: Iov| {
             if let Some(place) = into.get_mut(count) {
-                *place = piece(addr, n);
+                *place = piece(part.addr(), part.len());
                 count += 1;
-                bytes += n as u64;
+                bytes += part.len() as u64;
             }
         };
         match &mut self.sink {
@@ -206,7 +205,7 @@ impl Incoming {
                 }
             }
             Sink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
-                Ok(Some((addr, fits))) => add((addr, run.min(fits).min(*room - at) as usize)),
+                Ok(Some(slot)) => add(slot.part(0, run.min(*room - at) as usize)),
                 Ok(None) => {}
                 Err(e) => self.divert(lanes, e),
             },
@@ -272,10 +271,9 @@ impl Incoming {
 
 pub fn scatter(pieces: &Pieces, at: u64, bytes: &[u8]) {
     let mut done = 0;
-    for (addr, n) in parts(pieces.as_slice(), at as usize, bytes.len()) {
-        // SAFETY: who posted the receive or read promised the C API that its pieces are writable until it completes.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), addr as *mut u8, n) };
-        done += n;
+    for part in parts(pieces.as_slice(), at as usize, bytes.len()) {
+        part.put(&bytes[done..done + part.len()]);
+        done += part.len();
     }
 }
 

@@ -34,10 +34,8 @@ impl Parcel for Kept<'_> {
         self.bytes.len() - 8 * self.words
     }
 
-    unsafe fn copy(&self, skip: usize, to: *mut u8, len: usize) {
-        let there = self.bytes.get((8 * self.words).saturating_add(skip)..).unwrap_or_default();
-        // SAFETY: `to` is writable for `len`, by the caller's promise, and what is copied lies in the slice.
-        unsafe { std::ptr::copy_nonoverlapping(there.as_ptr(), to, len.min(there.len())) }
+    fn copy(&self, skip: usize, to: Iov) {
+        to.put(self.bytes.get((8 * self.words).saturating_add(skip)..).unwrap_or_default());
     }
 }
 
@@ -71,7 +69,7 @@ impl Lane for Endpoint {
         WHOLE_MAX as usize
     }
 
-    unsafe fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool> {
+    fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool> {
         let mut s = self.state.lock();
         let len = total(bytes).unwrap_or(usize::MAX).saturating_add(8 * words.len());
         if words.len() > WORDS || len > WHOLE_MAX as usize {

@@ -2,7 +2,7 @@
 //! Finding out what a caller wants registered: host memory, a file to be mapped, or allocations of a device.
 
 use super::mr::{Located, Piece};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Kind, Site};
 use crate::mr::alloc::Allocations;
 use crate::mr::file::{self, MappedFile};
@@ -18,8 +18,8 @@ pub fn locate(attr: &Attr<'_>, memory: &Allocations) -> Result<Located> {
             }
             let base = file::base_of(offset, len, file::size_of(fd)?, base_addr)?;
             let file = MappedFile::new(fd, offset, len, attr.access.is_written())?;
-            let at = file.address();
-            let pieces = Pieces::One(Piece { iov: Iov { addr: at, len }, id: 0, at });
+            let iov = file.part(0, len).ok_or(Error::fixed(errno::EIO, "the mapping is shorter than the file"))?;
+            let pieces = Pieces::One(Piece { iov, id: 0, at: iov });
             let location = Location { pieces, base, len: len as u64, site: Site::HOST, kind: Kind::Host };
             return Ok(Located { location, file: Some(file), own: mem::never_shrinks(fd) });
         }
@@ -34,9 +34,9 @@ pub fn locate(attr: &Attr<'_>, memory: &Allocations) -> Result<Located> {
 
 fn host(iovs: &[Iov], (base, len): (u64, u64), memory: &Allocations) -> Result<Located> {
     location::refuse_device_memory(iovs)?;
-    let ours = Pieces::try_of(iovs, |iov| memory.own(iov.addr, iov.len));
+    let ours = Pieces::try_of(iovs, |iov| memory.own(iov));
     let own = ours.is_some();
-    let pieces = ours.unwrap_or_else(|| Pieces::of(iovs, |iov| iov.addr));
+    let pieces = ours.unwrap_or_else(|| Pieces::of(iovs, |iov| *iov));
     let location = Location { pieces, base, len, site: Site::HOST, kind: Kind::Host };
     Ok(Located { location, file: None, own })
 }
@@ -44,7 +44,10 @@ fn host(iovs: &[Iov], (base, len): (u64, u64), memory: &Allocations) -> Result<L
 fn device(iovs: &[Iov], (base, len): (u64, u64), site: Site) -> Result<Located> {
     let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
     let mut pieces: Vec<Piece> = Vec::with_capacity(1);
-    let kind = location::each_allocation(up, site, iovs, |iov, at, of| pieces.push(Piece::within(iov, at, of, at as usize)))?;
+    let kind = location::each_allocation(up, site, iovs, |iov, start, of| {
+        let piece = Piece::within(iov, start, of, Iov::EMPTY);
+        pieces.push(Piece { at: piece.iov, ..piece });
+    })?;
     // Host memory that the vendor made: the CPU and the kernel reach it.
     let site = if kind == Kind::Pinned { Site::HOST } else { site };
     if site.is_host() {

@@ -8,7 +8,7 @@ use crate::mr::file::MappedFile;
 use crate::mr::key::INDEX_BITS;
 use crate::mr::region::{self, Location, Modes};
 use crate::mr::registry::{CHOSEN_KEY, KeyOf, Registry};
-use crate::mr::{Access, Attr, PathPolicy, Paths, RegionId};
+use crate::mr::{Access, Attr, Iov, PathPolicy, Paths, RegionId};
 use crate::prov::fault;
 use crate::prov::queue::Counter;
 use crate::sys::usercopy::UserCopy;
@@ -26,14 +26,14 @@ pub fn names_device(key: u64) -> Option<bool> {
 }
 
 /// A piece with the address where its bytes are reached.
-pub type Piece = region::Piece<usize>;
-pub type Region = region::Region<usize, Reached>;
+pub type Piece = region::Piece<Iov>;
+pub type Region = region::Region<Iov, Reached>;
 /// Somebody touches the region's memory.
-pub type Inside = region::Inside<usize, Reached>;
+pub type Inside = region::Inside<Iov, Reached>;
 
 /// Memory that was found to be what the caller says.
 pub struct Located {
-    pub location: Location<usize>,
+    pub location: Location<Iov>,
     /// Of a caller's descriptor.
     pub file: Option<MappedFile>,
     /// The CPU may copy: the pieces lie in mappings of the library's own, whose pages nobody takes away.
@@ -55,22 +55,21 @@ impl Region {
         if permitted.contains(self.paths) { Ok(offset) } else { Err(Code::Path) }
     }
 
-    /// The contiguous parts of `len` bytes from byte `skip` on: where they are reached, and their lengths.
+    /// The contiguous parts of `len` bytes from byte `skip` on, where they are reached.
     #[inline]
-    pub fn parts(&self, skip: u64, len: u64) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.walk(skip, len as usize).map(|(piece, from, n)| (piece.at + from, n))
+    pub fn parts(&self, skip: u64, len: u64) -> impl Iterator<Item = Iov> + '_ {
+        self.walk(skip, len as usize).map(|(piece, from, n)| piece.at.part(from, n))
     }
 
     /// Copies `len` bytes from byte `skip` on behind `into`; the region is of host memory, and entered.
     #[inline]
     pub fn read(&self, skip: u64, len: u64, into: &mut Vec<u8>) -> Result<()> {
-        for (addr, n) in self.parts(skip, len) {
+        for part in self.parts(skip, len) {
             if self.own.own {
-                // SAFETY: a mapping of ours, which lives as long as the region, of pages that stay.
-                into.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
+                // A mapping of ours, of pages that stay.
+                part.append_to(into);
             } else {
-                // SAFETY: registered for this by the C caller, and entered.
-                unsafe { self.own.user.read(addr, n, into)? };
+                self.own.user.read(part, into)?;
             }
         }
         Ok(())
@@ -80,16 +79,13 @@ impl Region {
     #[inline]
     pub fn write(&self, skip: u64, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
-        for (addr, n) in self.parts(skip, bytes.len() as u64) {
-            let (now, later) = rest.split_at(n.min(rest.len()));
+        for part in self.parts(skip, bytes.len() as u64) {
+            let (now, later) = rest.split_at(part.len().min(rest.len()));
             rest = later;
             if self.own.own {
-                // SAFETY: a mapping of ours, which lives as long as the region, of pages that stay; a region's parts
-                // together are as long as what was asked for.
-                unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), addr as *mut u8, now.len()) };
+                part.put(now);
             } else {
-                // SAFETY: registered for this by the C caller, and entered.
-                unsafe { self.own.user.write(now, addr)? };
+                self.own.user.write(now, part)?;
             }
         }
         Ok(())
@@ -209,6 +205,11 @@ mod tests {
 
     const MODES: Modes = Modes { virt_addr: true, prov_key: true, paths: Paths::SOCKET.union(Paths::STAGED) };
 
+    fn named(addr: usize, len: usize) -> Iov {
+        // SAFETY: nobody touches what it names.
+        unsafe { Iov::new(addr, len) }
+    }
+
     fn attr<'a>(iov: &'a [Iov], key: u64) -> Attr<'a> {
         let access = Access::REMOTE_READ;
         Attr {
@@ -224,15 +225,15 @@ mod tests {
 
     fn register(regions: &mut Regions, modes: Modes, iov: &[Iov], key: u64) -> Result<RegionId> {
         let attr = attr(iov, key);
-        let (base, len) = (iov[0].addr as u64, iov.iter().map(|v| v.len as u64).sum());
-        let location = Location { pieces: Pieces::of(iov, |iov| iov.addr), base, len, site: Site::HOST, kind: Kind::Host };
+        let (base, len) = (iov[0].addr() as u64, iov.iter().map(|v| v.len() as u64).sum());
+        let location = Location { pieces: Pieces::of(iov, |iov| *iov), base, len, site: Site::HOST, kind: Kind::Host };
         regions.register(modes, &attr, Paths::empty(), Located { location, file: None, own: false })
     }
 
     #[test]
     fn a_peer_gets_what_was_registered_and_no_more() {
         let mut regions = Regions::new(Arc::new(UserCopy::new().unwrap())).unwrap();
-        let iov = [Iov { addr: 0x10000, len: 64 }, Iov { addr: 0x20000, len: 16 }];
+        let iov = [named(0x10000, 64), named(0x20000, 16)];
         let id = register(&mut regions, MODES, &iov, 0).unwrap();
         let region = regions.find(id.key).unwrap().clone();
         let all = Paths::SOCKET;
@@ -242,14 +243,14 @@ mod tests {
         assert_eq!(region.check(0x10000, u64::MAX, Access::REMOTE_READ, all), Err(Code::Bounds));
         assert_eq!(region.check(0x10000, 1, Access::REMOTE_WRITE, all), Err(Code::Access));
         assert_eq!(region.check(0x10000, 1, Access::REMOTE_READ, Paths::STAGED), Err(Code::Path));
-        assert_eq!(region.parts(60, 8).collect::<Vec<_>>(), [(0x1003c, 4), (0x20000, 4)]);
+        assert_eq!(region.parts(60, 8).collect::<Vec<_>>(), [named(0x1003c, 4), named(0x20000, 4)]);
         assert!(regions.find(id.key ^ 1 << 20).is_none() && regions.find(0).is_none());
     }
 
     #[test]
     fn closing_waits_for_those_inside() {
         let mut regions = Regions::new(Arc::new(UserCopy::new().unwrap())).unwrap();
-        let iov = [Iov { addr: 0x10000, len: 64 }];
+        let iov = [named(0x10000, 64)];
         let id = register(&mut regions, MODES, &iov, 0).unwrap();
         let region = regions.find(id.key).unwrap().clone();
         let inside = region.hold().ok().unwrap();
@@ -265,7 +266,7 @@ mod tests {
     fn keys_of_the_callers_choice_are_its_own() {
         let mut regions = Regions::new(Arc::new(UserCopy::new().unwrap())).unwrap();
         let modes = Modes { prov_key: false, ..MODES };
-        let iov = [Iov { addr: 0x10000, len: 64 }];
+        let iov = [named(0x10000, 64)];
         let id = register(&mut regions, modes, &iov, 7).unwrap();
         assert_eq!(id.key, 7);
         assert!(register(&mut regions, modes, &iov, 7).is_err_and(|e| e.errno == errno::ENOKEY));

@@ -24,8 +24,7 @@ use crate::prov::op::{Common, Iov, Pieces, measure};
 
 /// Copies host bytes into pieces of memory at `site`.
 pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {
-    // SAFETY: who posted the receive promised the C API that its pieces are writable until it completes.
-    unsafe { piece::store(site, pieces.as_slice(), 0, bytes) }
+    piece::store(site, pieces.as_slice(), 0, bytes)
 }
 
 impl State {
@@ -207,15 +206,15 @@ impl State {
         }
         if let ([one], Phase::Connected, 0, None) = (local, &self.phase, c.timeout_ns | self.options.recv_deadline_ns, &self.faults)
             && c.desc & DEVICE_DESC == 0
-            && (one.addr != 0 || one.len == 0)
-            && one.len <= MAX_MSG
+            && (one.addr() != 0 || one.is_empty())
+            && one.len() <= MAX_MSG
             && self.recvs.len() < RX_SIZE
         {
             let wanted = self.bind.wants_receive(c.flags);
             let pieces = Pieces::One(*one);
             self.start_recv(
                 domain,
-                Recv { pieces, site: Site::HOST, room: one.len, context: c.context, wanted, deadline: 0, ticket: None },
+                Recv { pieces, site: Site::HOST, room: one.len(), context: c.context, wanted, deadline: 0, ticket: None },
             );
             return Ok(());
         }

@@ -41,9 +41,9 @@ impl<const WRITE: bool, const LOCKED: bool> FastPath<Rma> for Copy<WRITE, LOCKED
         if !one.is_on_host() {
             return None;
         }
-        let One { buf, len, addr, key, context, .. } = one;
+        let One { local, addr, key, context, .. } = one;
         // SAFETY: `choose` gave the table of the threading that the domain was opened with.
-        unsafe { of.rma_fast::<WRITE, LOCKED>(buf, len, addr, key, context, head.tx_op_flags()) }.result()
+        unsafe { of.rma_fast::<WRITE, LOCKED>(local, addr, key, context, head.tx_op_flags()) }.result()
     }
 }
 
@@ -56,8 +56,8 @@ impl<const LOCKED: bool> FastPath<InjectWrite> for InjectCopy<LOCKED> {
 
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        let One { buf, len, addr, key, .. } = one;
+        let One { local, addr, key, .. } = one;
         // SAFETY: `choose` gave the table of the threading that the domain was opened with.
-        unsafe { of.rma_fast::<true, LOCKED>(buf, len, addr, key, 0, INJECT_FLAGS | head.tx_op_flags()) }.result()
+        unsafe { of.rma_fast::<true, LOCKED>(local, addr, key, 0, INJECT_FLAGS | head.tx_op_flags()) }.result()
     }
 }

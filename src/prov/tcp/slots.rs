@@ -40,8 +40,9 @@ impl Lane {
         Ok(Lane { site, stream: up.stream(site.device)?, _pin: pin, memory, free: (0..COUNT).rev().collect(), done: 0 })
     }
 
-    fn addr(&self, slot: u8) -> usize {
-        self.memory.as_ptr() as usize + usize::from(slot) * BYTES
+    fn slot(&self, slot: u8) -> Iov {
+        // SAFETY: the mapping holds every slot. A lane outlasts the call that a slot's bytes are given to.
+        unsafe { Iov::new(self.memory.as_ptr() as usize + usize::from(slot) * BYTES, BYTES) }
     }
 
     /// Looks how far the copies are.
@@ -55,10 +56,11 @@ impl Lane {
     /// # Safety
     /// The pieces stay what they are until the copies are done.
     unsafe fn post(&mut self, dir: Dir, slot: u8, pieces: &[Iov], skip: u64, len: usize) -> Result<u64> {
-        let mut at = self.addr(slot) as u64;
+        let mut at = self.slot(slot).addr() as u64;
         let mut ticket = 0;
-        for (addr, n) in parts(pieces, skip as usize, len) {
-            let (to, from) = if dir == Dir::ToDevice { (addr as u64, at) } else { (at, addr as u64) };
+        for part in parts(pieces, skip as usize, len) {
+            let (addr, n) = (part.addr() as u64, part.len());
+            let (to, from) = if dir == Dir::ToDevice { (addr, at) } else { (at, addr) };
             // SAFETY: the slot holds the run; who calls `post` keeps the device's pieces until the copy is done.
             ticket = unsafe { self.stream.post(dir, to, from, n) }.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
             at += n as u64;
@@ -161,12 +163,12 @@ impl Loading {
         Ok(self.posted == self.len)
     }
 
-    /// Where byte `at` of the body lies, if its copy is done, and how many follow.
-    pub fn find(&self, lanes: &mut Lanes, at: u64) -> Option<(usize, u64)> {
+    /// What lies in a slot from byte `at` of the body on, if its copy is done.
+    pub fn find(&self, lanes: &mut Lanes, at: u64) -> Option<Iov> {
         let lane = lanes.of(self.place.site).ok()?;
         let flight = self.flights.iter().find(|f| at >= f.first && at - f.first < f.len && f.ticket <= lane.done)?;
         let skip = at - flight.first;
-        Some((lane.addr(flight.slot) + skip as usize, flight.len - skip))
+        Some(lane.slot(flight.slot).part(skip as usize, (flight.len - skip) as usize))
     }
 
     /// Bytes before `at` are on the wire.
@@ -215,8 +217,8 @@ impl Storing {
         Storing { place, chunk: chunk(len), filling: None, flights: VecDeque::new() }
     }
 
-    /// Where byte `at` goes, and how many bytes fit behind it; `None`: no slot is free yet.
-    pub fn find(&mut self, lanes: &mut Lanes, at: u64) -> Result<Option<(usize, u64)>> {
+    /// The room in a slot from byte `at` on; `None`: no slot is free yet.
+    pub fn find(&mut self, lanes: &mut Lanes, at: u64) -> Result<Option<Iov>> {
         if self.filling.is_none() {
             // Asking costs a call of the driver: only where slots run out.
             if lanes.of(self.place.site)?.free.is_empty() {
@@ -228,7 +230,7 @@ impl Storing {
         let Some((slot, first)) = self.filling else { return Ok(None) };
         let lane = lanes.of(self.place.site)?;
         let skip = at - first;
-        Ok(Some((lane.addr(slot) + skip as usize, self.chunk - skip)))
+        Ok(Some(lane.slot(slot).part(skip as usize, (self.chunk - skip) as usize)))
     }
 
     /// Bytes before `at` are in the slot; `end`: they are the body's last.

@@ -38,18 +38,14 @@ impl Span for Run {
 /// A copy of `len` bytes from byte `skip` of host pieces on.
 pub fn gather(pieces: &[Iov], skip: u64, len: u64) -> Box<[u8]> {
     let mut bytes = Vec::with_capacity(len as usize);
-    for (addr, n) in parts(pieces, skip as usize, len as usize) {
-        // SAFETY: who posted the operation promised the C API that its pieces are readable until it completes.
-        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(addr as *const u8, n) });
-    }
+    parts(pieces, skip as usize, len as usize).for_each(|part| part.append_to(&mut bytes));
     bytes.into()
 }
 
 /// A copy of a device's bytes, now.
 pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
     let mut bytes = vec![0u8; total];
-    // SAFETY: who posted the operation promised the C API that these are the device's bytes, and readable until it completes.
-    unsafe { piece::load(site, pieces, 0, &mut bytes)? };
+    piece::load(site, pieces, 0, &mut bytes)?;
     Ok(bytes.into())
 }
 

@@ -10,7 +10,6 @@ use super::source::Run;
 use crate::error::{Code, Result};
 use crate::hmem::Site;
 use crate::mr::{Access, Paths};
-use crate::prov::op::Iov;
 use std::sync::Arc;
 
 /// Answers up to this are copied, so that they leave together.
@@ -79,7 +78,7 @@ pub(super) fn place(site: Site, runs: &[Run]) -> std::result::Result<Place, Code
     let mut inside = Vec::with_capacity(runs.len());
     for run in runs {
         inside.push(run.region.hold()?);
-        pieces.extend(run.region.parts(run.skip, run.len).map(|(addr, len)| Iov { addr, len }));
+        pieces.extend(run.region.parts(run.skip, run.len));
     }
     Ok(Place { site, pieces: pieces.into(), _inside: inside })
 }

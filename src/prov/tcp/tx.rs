@@ -146,10 +146,7 @@ impl Tx {
     /// Copies host pieces behind what waits.
     #[inline]
     pub fn put_pieces(&mut self, pieces: &[Iov]) {
-        for v in pieces.iter().filter(|v| v.len > 0) {
-            // SAFETY: who posts the operation promises the C API that its pieces are readable during the call.
-            self.out.extend_from_slice(unsafe { std::slice::from_raw_parts(v.addr as *const u8, v.len) });
-        }
+        pieces.iter().for_each(|v| v.append_to(&mut self.out));
     }
 
     /// Whether what waits first goes over the other streams.

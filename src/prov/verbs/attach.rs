@@ -63,19 +63,19 @@ pub fn attach(domain: &Domain, attr: &Attr<'_>) -> Result<Attached> {
 pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attached> {
     let config = &config::get().verbs;
     let allowed = Paths::from_bits_truncate(config.paths).contains(PINNED.path) && domain.faults.is_none();
-    let len = iov.len as u64;
-    if !allowed || !domain.virt_addr || domain.on_demand || super::populate::may(iov.len) || check_limits(domain, len).is_err() {
+    let len = iov.len() as u64;
+    if !allowed || !domain.virt_addr || domain.on_demand || super::populate::may(iov.len()) || check_limits(domain, len).is_err() {
         return None;
     }
-    let base = iov.addr as u64;
+    let base = iov.addr() as u64;
     // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
-    let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr, iov.len, base, device_access(domain, access)) }.ok()?;
+    let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr(), iov.len(), base, device_access(domain, access)) }.ok()?;
     let location = location_of(&[iov], len, Site::HOST, Kind::Host);
     Some(Attached { location, base, mrs: vec![mr], local: None, backing: None, path: PINNED.path, record: Record::of(PINNED) })
 }
 
 fn location_of(iovs: &[Iov], len: u64, site: Site, kind: Kind) -> Location<()> {
-    Location { pieces: Pieces::of(iovs, |_| ()), base: iovs.first().map_or(0, |v| v.addr as u64), len, site, kind }
+    Location { pieces: Pieces::of(iovs, |_| ()), base: iovs.first().map_or(0, |v| v.addr() as u64), len, site, kind }
 }
 
 fn check_limits(domain: &Domain, len: u64) -> Result<()> {
@@ -93,8 +93,8 @@ fn attach_ranges(domain: &Domain, attr: &Attr<'_>, steps: &mut Steps, iovs: &[Io
     let mut sum = 0u64;
     for (i, iov) in iovs.iter().enumerate() {
         location::check_range(iov, i)?;
-        sum = sum.checked_add(iov.len as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
-        check_limits(domain, iov.len as u64)?;
+        sum = sum.checked_add(iov.len() as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
+        check_limits(domain, iov.len() as u64)?;
     }
     if iovs.len() > 1 && attr.access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
         return Err(Error::new(
@@ -103,21 +103,21 @@ fn attach_ranges(domain: &Domain, attr: &Attr<'_>, steps: &mut Steps, iovs: &[Io
         ));
     }
     let first = iovs.first().copied().unwrap_or_default();
-    let base = if domain.virt_addr { first.addr as u64 } else { attr.offset };
+    let base = if domain.virt_addr { first.addr() as u64 } else { attr.offset };
     if domain.virt_addr && attr.offset != 0 {
         return Err(Error::invalid("offset: must be 0 in a domain with GDRFAB_MR_VIRT_ADDR"));
     }
     let page = mem::page_size() as u64 - 1;
-    if (base ^ first.addr as u64) & page != 0 || (!domain.virt_addr && iovs.len() > 1) {
+    if (base ^ first.addr() as u64) & page != 0 || (!domain.virt_addr && iovs.len() > 1) {
         return Err(Error::invalid(format!(
             "offset: {base:#x} and the address {:#x} differ within a page, which RDMA devices cannot map; without GDRFAB_MR_VIRT_ADDR they must agree",
-            first.addr
+            first.addr()
         )));
     }
     if base.checked_add(sum).is_none() {
         return Err(Error::invalid("offset: offset plus length overflows"));
     }
-    let site = location::site_of(attr.memory, first.addr as u64)?;
+    let site = location::site_of(attr.memory, first.addr() as u64)?;
     let plan = Plan { domain, access: attr.access, iovs, base, len: sum };
     match site {
         Some(site) => plan.device(steps, site),
@@ -145,7 +145,7 @@ impl Plan<'_> {
 
     /// The address that operations use for `iov`.
     fn named(&self, iov: &Iov) -> u64 {
-        if self.domain.virt_addr { iov.addr as u64 } else { self.base }
+        if self.domain.virt_addr { iov.addr() as u64 } else { self.base }
     }
 
     /// Registers each range by `how`.
@@ -153,7 +153,7 @@ impl Plan<'_> {
         let mrs = self.iovs.iter().map(|iov| how(iov, self.named(iov))).collect::<Result<Vec<_>>>()?;
         let used_here = self.access.intersects(Access::SEND | Access::RECV | Access::READ | Access::WRITE);
         let local = match self.iovs {
-            [iov] if used_here && self.named(iov) != iov.addr as u64 => Some(how(iov, iov.addr as u64)?),
+            [iov] if used_here && self.named(iov) != iov.addr() as u64 => Some(how(iov, iov.addr() as u64)?),
             _ => None,
         };
         Ok((mrs, local))
@@ -163,7 +163,7 @@ impl Plan<'_> {
         let access = device_access(self.domain, self.access) | extra;
         self.each(|iov, iova| {
             // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
-            unsafe { RawMr::host(&self.domain.memory.pd, iov.addr, iov.len, iova, access) }
+            unsafe { RawMr::host(&self.domain.memory.pd, iov.addr(), iov.len(), iova, access) }
         })
     }
 
@@ -209,9 +209,9 @@ impl Plan<'_> {
     /// One range of device memory by its driver's dma-buf, whose descriptor is closed again at once.
     fn exported(&self, up: &dyn Interface, iov: &Iov, iova: u64, pcie: bool) -> Result<RawMr> {
         self.domain.context().dmabuf()?;
-        let buf = up.export_dmabuf(iov.addr as u64, iov.len as u64, pcie)?;
+        let buf = up.export_dmabuf(iov.addr() as u64, iov.len() as u64, pcie)?;
         check_congruent(iova, buf.offset)?;
-        RawMr::dmabuf(&self.domain.memory.pd, buf.fd.as_fd(), buf.offset, iov.len, iova, device_access(self.domain, self.access))
+        RawMr::dmabuf(&self.domain.memory.pd, buf.fd.as_fd(), buf.offset, iov.len(), iova, device_access(self.domain, self.access))
     }
 }
 
@@ -263,7 +263,9 @@ fn attach_file(
     };
     let done = |steps: &mut Steps, (mrs, local): Registered, backing, path, site| {
         let record = std::mem::take(&mut steps.record);
-        let location = location_of(&[Iov { addr: own as usize, len }], len as u64, site, Kind::Host);
+        // SAFETY: numbers by which operations name the bytes; nobody but the device takes them for addresses.
+        let named = unsafe { Iov::new(own as usize, len) };
+        let location = location_of(&[named], len as u64, site, Kind::Host);
         Ok(Attached { location, base, mrs, local, backing, path, record })
     };
     let access = device_access(domain, attr.access);

@@ -5,6 +5,7 @@
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::file::MappedFile;
+use crate::mr::piece::{load, store};
 use crate::prov::op::{Iov, parts};
 use std::os::fd::BorrowedFd;
 
@@ -37,17 +38,17 @@ impl Backing {
     pub fn address(&self) -> usize {
         match &self.bytes {
             Bytes::File(file) => file.address(),
-            Bytes::Memory { ranges, .. } => ranges.first().map_or(0, |r| r.addr),
+            Bytes::Memory { ranges, .. } => ranges.first().map_or(0, |r| r.addr()),
         }
     }
 
     /// Copies out of the bytes that operations call `addr`.
     pub fn load(&self, addr: u64, into: &mut [u8]) -> Result<()> {
         let mut done = 0;
-        self.parts(addr, into.len(), false, |site, at, n| {
-            // SAFETY: `into` holds the run; what lies at `at` was registered by the C caller, who keeps it mapped.
-            unsafe { site.load(into[done..done + n].as_mut_ptr(), at as u64, n)? };
-            done += n;
+        self.parts(addr, into.len(), false, |site, part| {
+            let end = done + part.len();
+            load(site, &[part], 0, &mut into[done..end])?;
+            done = end;
             Ok(())
         })
     }
@@ -55,32 +56,30 @@ impl Backing {
     /// Copies into the bytes that operations call `addr`.
     pub fn store(&self, addr: u64, from: &[u8]) -> Result<()> {
         let mut done = 0;
-        self.parts(addr, from.len(), true, |site, at, n| {
-            // SAFETY: `parts` gives pieces that lie in the region, whose owner keeps them; `from` has as many bytes.
-            unsafe { site.store(at as u64, from[done..done + n].as_ptr(), n)? };
-            done += n;
+        self.parts(addr, from.len(), true, |site, part| {
+            let end = done + part.len();
+            store(site, &[part], 0, &from[done..end])?;
+            done = end;
             Ok(())
         })
     }
 
     /// Walks the run of `len` bytes at `addr` in pieces that lie together here.
-    fn parts(&self, addr: u64, len: usize, write: bool, mut each: impl FnMut(Site, usize, usize) -> Result<()>) -> Result<()> {
+    fn parts(&self, addr: u64, len: usize, write: bool, mut each: impl FnMut(Site, Iov) -> Result<()>) -> Result<()> {
         let outside = || Error::fixed(errno::EFAULT, "the range leaves the region");
         let skip = usize::try_from(addr.checked_sub(self.base).ok_or_else(outside)?).map_err(|_| outside())?;
         match &self.bytes {
             Bytes::File(file) => {
-                if !file.holds(skip, len) {
-                    return Err(outside());
-                }
+                let part = file.part(skip, len).ok_or_else(outside)?;
                 file.begin_cpu(write)?;
-                let copied = each(Site::HOST, file.address() + skip, len);
+                let copied = each(Site::HOST, part);
                 copied.and(file.end_cpu(write))
             }
             Bytes::Memory { site, ranges } => {
                 let mut left = len;
-                for (at, n) in parts(ranges, skip, len) {
-                    each(*site, at, n)?;
-                    left -= n;
+                for part in parts(ranges, skip, len) {
+                    each(*site, part)?;
+                    left -= part.len();
                 }
                 if left > 0 { Err(outside()) } else { Ok(()) }
             }

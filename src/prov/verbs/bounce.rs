@@ -29,7 +29,7 @@ pub fn take(memory: &Arc<Registered>, local: &[Iov], descs: &[u64], total: usize
     let mut places = Vec::with_capacity(local.len());
     {
         let regions = memory.regions.lock();
-        for (i, v) in local.iter().enumerate().filter(|(_, v)| v.len > 0) {
+        for (i, v) in local.iter().enumerate().filter(|(_, v)| !v.is_empty()) {
             let desc = descs.get(i).copied().unwrap_or(0);
             let staged = if mr::is_looked_up(desc) { regions.staged(desc)? } else { None };
             places.push(match staged {
@@ -66,11 +66,13 @@ impl Bounce {
             // posted the operation promised the C API that its pieces are readable.
             unsafe {
                 match place {
-                    Place::Host(site, v) => site.load(self.bytes().add(at), v.addr as u64, v.len)?,
-                    Place::Staged(s, v) => s.backing.load(v.addr as u64, std::slice::from_raw_parts_mut(self.bytes().add(at), v.len))?,
+                    Place::Host(site, v) => site.load(self.bytes().add(at), v.addr() as u64, v.len())?,
+                    Place::Staged(s, v) => {
+                        s.backing.load(v.addr() as u64, std::slice::from_raw_parts_mut(self.bytes().add(at), v.len()))?
+                    }
                 }
                 at += match place {
-                    Place::Host(_, v) | Place::Staged(_, v) => v.len,
+                    Place::Host(_, v) | Place::Staged(_, v) => v.len(),
                 };
             }
         }
@@ -82,12 +84,12 @@ impl Bounce {
         let (mut at, mut left) = (0, len.min(self.len));
         for place in &self.places {
             let (Place::Host(_, v) | Place::Staged(_, v)) = place;
-            let n = v.len.min(left);
+            let n = v.len().min(left);
             // SAFETY: the buffer holds `len` bytes, and the device has finished with it; who posted keeps the host's side.
             unsafe {
                 match place {
-                    Place::Host(site, v) => site.store(v.addr as u64, self.bytes().add(at), n)?,
-                    Place::Staged(s, v) => s.backing.store(v.addr as u64, std::slice::from_raw_parts(self.bytes().add(at), n))?,
+                    Place::Host(site, v) => site.store(v.addr() as u64, self.bytes().add(at), n)?,
+                    Place::Staged(s, v) => s.backing.store(v.addr() as u64, std::slice::from_raw_parts(self.bytes().add(at), n))?,
                 }
             }
             (at, left) = (at + n, left - n);

@@ -172,9 +172,9 @@ impl prov::Endpoint for Endpoint {
     fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
         let mut s = self.shared.state.lock();
         if let ([here], [there], [desc]) = (local, remote, descs)
-            && here.len == there.len
+            && here.len() == there.len
         {
-            let one = One { buf: here.addr, len: here.len, addr: there.addr, key: there.key, desc: *desc, context: c.context };
+            let one = One { local: *here, addr: there.addr, key: there.key, desc: *desc, context: c.context };
             let done = match dir {
                 Dir::Write => self.try_fast::<WRITE>(&mut s, one, c),
                 Dir::Read => self.try_fast::<READ>(&mut s, one, c),
@@ -189,7 +189,7 @@ impl prov::Endpoint for Endpoint {
     fn send(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
         let mut s = self.shared.state.lock();
         if let ([here], [desc]) = (local, descs) {
-            let one = One { buf: here.addr, len: here.len, addr: 0, key: 0, desc: *desc, context: c.context };
+            let one = One { local: *here, addr: 0, key: 0, desc: *desc, context: c.context };
             if let Some(done) = self.try_fast::<SEND>(&mut s, one, c) {
                 return done;
             }
@@ -200,7 +200,7 @@ impl prov::Endpoint for Endpoint {
     fn recv(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
         let mut s = self.shared.state.lock();
         if let ([here], [desc], 0) = (local, descs, c.timeout_ns)
-            && s.try_fast_receive(here.addr, here.len, *desc, c.context).is_some()
+            && s.try_fast_receive(*here, *desc, c.context).is_some()
         {
             return Ok(());
         }

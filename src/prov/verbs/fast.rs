@@ -11,7 +11,7 @@ use super::work::{ENTRY_ONLY, SIGNALED};
 use crate::error::{Error, errno};
 use crate::mr::Paths;
 use crate::prov::flags;
-use crate::prov::op::One;
+use crate::prov::op::{Iov, One};
 use crate::sync::serial::Reached;
 
 const INLINED: u32 = ibv_send_flags::IBV_SEND_INLINE;
@@ -124,18 +124,19 @@ impl State {
         // Each in code of its own, which is shorter than what decides between them later.
         if KIND != READ
             && let Some(lkey) = mr::on_host(one.desc)
-            && one.len.wrapping_sub(1) < self.fast.inline
+            && one.local.len().wrapping_sub(1) < self.fast.inline
         {
-            return one.buf != 0 && self.arm_sized::<KIND, LOCKED, true>(one, lkey, wanted);
+            return one.local.addr() != 0 && self.arm_sized::<KIND, LOCKED, true>(one, lkey, wanted);
         }
         let Some(lkey) = mr::local_key(one.desc) else { return false };
-        one.buf != 0 && one.len.wrapping_sub(1) < LONGEST && self.arm_sized::<KIND, LOCKED, false>(one, lkey, wanted)
+        one.local.addr() != 0 && one.local.len().wrapping_sub(1) < LONGEST && self.arm_sized::<KIND, LOCKED, false>(one, lkey, wanted)
     }
 
     /// As `arm`, for what was looked at.
     #[inline(always)]
     fn arm_sized<const KIND: u8, const LOCKED: bool, const INLINE: bool>(&mut self, one: One, lkey: u32, wanted: bool) -> bool {
-        let One { buf, len, addr, key, context, desc } = one;
+        let One { local, addr, key, context, desc } = one;
+        let (buf, len) = (local.addr(), local.len());
         if self.tx.is_full() {
             return false;
         }
@@ -224,8 +225,9 @@ impl State {
 
     /// Posts a receive if the fast path takes it; `None`: the slow one is to be taken, which looks at what the device says.
     #[inline(always)]
-    pub fn try_fast_receive(&mut self, buf: usize, room: usize, desc: u64, context: usize) -> Option<()> {
+    pub fn try_fast_receive(&mut self, local: Iov, desc: u64, context: usize) -> Option<()> {
         let lkey = mr::local_key(desc)?;
+        let (buf, room) = (local.addr(), local.len());
         if !self.fast.recv_open || buf == 0 || room.wrapping_sub(1) >= LONGEST || self.rx.is_full() {
             return None;
         }

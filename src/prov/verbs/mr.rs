@@ -54,7 +54,7 @@ pub fn how_of(desc: u64) -> u8 {
 
 /// The same of all local pieces of an operation.
 pub fn how_of_all(local: &[Iov], descs: &[u64]) -> u8 {
-    local.iter().zip(descs).filter(|(v, _)| v.len > 0).fold(0, |all, (_, desc)| all | how_of(*desc))
+    local.iter().zip(descs).filter(|(v, _)| !v.is_empty()).fold(0, |all, (_, desc)| all | how_of(*desc))
 }
 
 /// What a bounced operation has instead.
@@ -86,7 +86,7 @@ pub fn pieces(local: &[Iov], descs: &[u64], unnamed: bool, into: &mut [ibv_sge; 
     let mut n = 0;
     let mut here = Local::Host;
     for (i, v) in local.iter().enumerate() {
-        if v.len == 0 {
+        if v.is_empty() {
             continue;
         }
         let desc = descs.get(i).copied().unwrap_or(0);
@@ -97,7 +97,7 @@ pub fn pieces(local: &[Iov], descs: &[u64], unnamed: bool, into: &mut [ibv_sge; 
             here = here.max(if desc & LOOKED_UP != 0 { Local::Staged } else { Local::Device });
         }
         if let Some(place) = into.get_mut(n) {
-            *place = ibv_sge { addr: v.addr as u64, length: v.len as u32, lkey: (desc >> NUMBER_SHIFT) as u32 };
+            *place = ibv_sge { addr: v.addr() as u64, length: v.len() as u32, lkey: (desc >> NUMBER_SHIFT) as u32 };
         }
         n += 1;
     }
@@ -250,7 +250,7 @@ impl Regions {
     #[cold]
     pub fn resolve(&self, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<Local> {
         let mut here = Local::Host;
-        for ((i, v), place) in local.iter().enumerate().filter(|(_, v)| v.len > 0).zip(into.iter_mut()) {
+        for ((i, v), place) in local.iter().enumerate().filter(|(_, v)| !v.is_empty()).zip(into.iter_mut()) {
             let desc = descs.get(i).copied().unwrap_or(0);
             if !is_looked_up(desc) {
                 continue;
@@ -267,10 +267,10 @@ impl Regions {
     /// The device's piece that holds `iov`, of a region of several.
     pub fn piece(&self, desc: u64, iov: &Iov) -> Result<ibv_sge> {
         let region = self.looked_up(desc)?;
-        let holds = |p: &Iov| iov.addr >= p.addr && iov.addr - p.addr <= p.len && iov.len <= p.len - (iov.addr - p.addr);
+        let holds = |p: &Iov| iov.addr() >= p.addr() && iov.addr() - p.addr() <= p.len() && iov.len() <= p.len() - (iov.addr() - p.addr());
         match region.pieces().iter().zip(&region.own.mrs).find(|(p, _)| holds(&p.iov)) {
-            Some((_, mr)) => Ok(ibv_sge { addr: iov.addr as u64, length: iov.len as u32, lkey: mr.keys().0 }),
-            None => Err(Error::invalid(format!("iov: {} bytes at {:#x} lie in no single range of the region", iov.len, iov.addr))),
+            Some((_, mr)) => Ok(ibv_sge { addr: iov.addr() as u64, length: iov.len() as u32, lkey: mr.keys().0 }),
+            None => Err(Error::invalid(format!("iov: {} bytes at {:#x} lie in no single range of the region", iov.len(), iov.addr()))),
         }
     }
 }
@@ -303,7 +303,8 @@ mod tests {
     fn a_descriptor_carries_the_key() {
         // SAFETY: plain numbers.
         let mut sges: [ibv_sge; IOV_LIMIT] = unsafe { std::mem::zeroed() };
-        let iov = [Iov { addr: 64, len: 8 }, Iov { addr: 1, len: 0 }, Iov { addr: 128, len: 16 }];
+        // SAFETY: nobody touches what they name.
+        let iov = [(64, 8), (1, 0), (128, 16)].map(|(addr, len)| unsafe { Iov::new(addr, len) });
         let descs = [desc_of(u32::MAX, Paths::NIC, false, false), 0, desc_of(7, Paths::DMABUF, true, false)];
         let (n, here) = pieces(&iov, &descs, false, &mut sges).expect("pieces");
         assert_eq!((n, here), (2, Local::Device));
@@ -327,7 +328,8 @@ mod tests {
 
     #[test]
     fn a_region_is_not_shut_as_long_as_a_copy_runs_however_often_that_is_asked() {
-        let iov = Iov { addr: 4096, len: 64 };
+        // SAFETY: nobody touches what it names.
+        let iov = unsafe { Iov::new(4096, 64) };
         let pieces = vec![region::Piece { iov, id: 0, at: () }].into();
         let attached = Attached {
             location: region::Location { pieces, base: 4096, len: 64, site: Site::HOST, kind: crate::hmem::Kind::Host },

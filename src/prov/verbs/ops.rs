@@ -85,7 +85,7 @@ impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
         // SAFETY: `choose` gave the table of the threading that the domain was opened with.
-        unsafe { of.state.reach::<LOCKED>() }.try_fast_receive(one.buf, one.len, one.desc, one.context).map(|()| 0)
+        unsafe { of.state.reach::<LOCKED>() }.try_fast_receive(one.local, one.desc, one.context).map(|()| 0)
     }
 }
 

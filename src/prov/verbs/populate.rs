@@ -31,13 +31,13 @@ pub fn may(len: usize) -> bool {
 pub fn populate(iovs: &[Iov], access: Access, threads: usize) {
     let write = access.intersects(Access::READ | Access::RECV | Access::REMOTE_WRITE);
     for iov in iovs {
-        let parts = (iov.len / SHARE).min(threads);
+        let parts = (iov.len() / SHARE).min(threads);
         if parts < 2 {
             continue;
         }
         let page = mem::page_size();
-        let start = iov.addr & !(page - 1);
-        let end = (iov.addr + iov.len).div_ceil(page) * page;
+        let start = iov.addr() & !(page - 1);
+        let end = (iov.addr() + iov.len()).div_ceil(page) * page;
         if !is_fresh(start, end) {
             continue;
         }

@@ -151,7 +151,7 @@ impl State {
         let fence = c.flags & flags::FENCE != 0 && self.needs_fence(read);
         send_flags |= if fence { FENCE } else { 0 };
 
-        let buf = local.first().map_or(0, |v| v.addr);
+        let buf = local.first().map_or(0, |v| v.addr());
         let end =
             Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline, silent: c.flags & SILENT != 0, ticket: None };
         let entry_only = end_wanted && !self.signal_all && bounce.is_none() && deadline == 0;
@@ -210,7 +210,7 @@ impl State {
         }
         // What was promised to go out with the next one goes now.
         self.ring_promised();
-        let end = Ending { context: c.context, kind, len, buf: local.first().map_or(0, |v| v.addr), wanted, ..Ending::default() };
+        let end = Ending { context: c.context, kind, len, buf: local.first().map_or(0, |v| v.addr()), wanted, ..Ending::default() };
         self.stats.errors += 1;
         self.bind.fail(&end, why);
         Ok(())
@@ -273,7 +273,7 @@ impl State {
             return Err(Error::AGAIN);
         }
         let deadline = self.deadline(c.timeout_ns);
-        let buf = local.first().map_or(0, |v| v.addr);
+        let buf = local.first().map_or(0, |v| v.addr());
         let end = Ending {
             context: c.context,
             kind: kind_of(dir),

@@ -50,7 +50,7 @@ impl State {
             bounce = Some(fresh);
         }
         let deadline = self.recv_deadline(c.timeout_ns);
-        let buf = local.first().map_or(0, |v| v.addr);
+        let buf = local.first().map_or(0, |v| v.addr());
         let op = RxOp {
             context: c.context,
             buf,

@@ -230,9 +230,8 @@ typedef struct gdrfab_info {
      */
     uint32_t near_iface;
     uint32_t near_device;           /**< Number of that accelerator, as in gdrfab_mr_attr. */
-    const void *auth_key;           /**< Secret of 16 to 1024 bytes that both sides of a tcp connection
-                                         must know; NULL: that of GDRFAB_TCP_KEY_FILE, if any. Calls that
-                                         take an info copy it. Kept in results; other providers ignore it. */
+    const void *auth_key;           /**< tcp: secret of 16 to 1024 bytes that both sides must know; NULL:
+                                         GDRFAB_TCP_KEY_FILE's, if any. Copied, and kept in results. */
     size_t auth_key_size;           /**< Bytes of auth_key. */
     /**
      * GDRFAB_ORDER_STRICT: entries of what an endpoint initiates come in the order of posting, so that small
@@ -502,12 +501,7 @@ int gdrfab_ep_bind_eq(struct gdrfab_ep *ep, struct gdrfab_eq *eq, uint64_t flags
  */
 int gdrfab_ep_bind_cntr(struct gdrfab_ep *ep, struct gdrfab_cntr *cntr, uint64_t flags);
 
-/**
- * Binds an event queue to a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind.
- *
- * @param eq    queue of the same fabric
- * @return 0, -EINVAL (also: another fabric), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (bound already)
- */
+/** gdrfab_ep_bind_eq() of a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind. */
 int gdrfab_pep_bind_eq(struct gdrfab_pep *pep, struct gdrfab_eq *eq, uint64_t flags);
 
 /**
@@ -1004,9 +998,9 @@ typedef struct gdrfab_hmem_place {
     uint64_t base;       /**< First byte of the allocation or physical segment; 0: host memory. */
     uint64_t len;        /**< Bytes of the allocation or segment; 0 for host memory. */
     uint64_t id;         /**< Never another allocation's in this process; 0: unknown. */
-    uint64_t covered;    /**< Bytes from the pointer on that lie in memory of this interface and device
-                              without a gap: to the end of the allocation, and through its neighbours until
-                              the length that was asked for is covered. Of host memory: that length. */
+    uint64_t covered;    /**< Bytes from the pointer on that are this device's without a gap, its
+                              allocation's neighbours too, up to the length that was asked for. Of host
+                              memory: that length. */
 } gdrfab_hmem_place;
 
 /**
@@ -1245,8 +1239,7 @@ typedef struct gdrfab_msg {
     uint64_t addr;                /**< dest_addr; of a receive src_addr. */
     void *context;                /**< Returned in the completion. */
     uint64_t data;                /**< For the peer, with GDRFAB_REMOTE_CQ_DATA. */
-    uint64_t timeout_ns;          /**< Nanoseconds until it fails with ETIMEDOUT; UINT64_MAX: never; 0:
-                                       GDRFAB_OPT_DEADLINE, of a receive GDRFAB_OPT_RECV_DEADLINE. */
+    uint64_t timeout_ns;          /**< ns until ETIMEDOUT; UINT64_MAX: never; 0: GDRFAB_OPT_*DEADLINE. */
 } gdrfab_msg;
 
 /** Posts a message; when it completes, the buffer may be reused. Mirrors fi_send. */
@@ -1341,8 +1334,7 @@ typedef struct gdrfab_msg_tagged {
     uint64_t ignore;              /**< Of a receive: bits of the tag that are not compared. */
     void *context;                /**< Returned in the completion. */
     uint64_t data;                /**< For the peer, with GDRFAB_REMOTE_CQ_DATA. */
-    uint64_t timeout_ns;          /**< Nanoseconds until it fails with ETIMEDOUT; UINT64_MAX: never; 0:
-                                       GDRFAB_OPT_DEADLINE, of a receive GDRFAB_OPT_RECV_DEADLINE. */
+    uint64_t timeout_ns;          /**< ns until ETIMEDOUT; UINT64_MAX: never; 0: GDRFAB_OPT_*DEADLINE. */
 } gdrfab_msg_tagged;
 
 /** Posts a tagged message; when it completes, the buffer may be reused. Mirrors fi_tsend. */
@@ -1675,12 +1667,7 @@ ssize_t gdrfab_eq_read(struct gdrfab_eq *eq, uint32_t *event, void *buf, size_t 
 ssize_t gdrfab_eq_sread(struct gdrfab_eq *eq, uint32_t *event, void *buf, size_t len, int timeout_ms,
                         uint64_t flags);
 
-/**
- * Reads the error entry that is next. Mirrors fi_eq_readerr.
- *
- * @param entry gets the entry; the caller sets struct_size, err_data and err_data_size
- * @return 1, or -EAGAIN (the next event is no error), -EINVAL, -GDRFAB_EBADFLAGS
- */
+/** gdrfab_cq_readerr() of an event queue. Mirrors fi_eq_readerr. */
 ssize_t gdrfab_eq_readerr(struct gdrfab_eq *eq, struct gdrfab_eq_err_entry *entry, uint64_t flags);
 
 /**
@@ -1694,12 +1681,8 @@ ssize_t gdrfab_eq_readerr(struct gdrfab_eq *eq, struct gdrfab_eq_err_entry *entr
 ssize_t gdrfab_eq_write(struct gdrfab_eq *eq, uint32_t event, const void *buf, size_t len, uint64_t flags);
 
 /**
- * Words for a provider code. Mirrors fi_eq_strerror.
- *
- * @param prov_errno of an error entry
- * @param err_data   words of the entry (not a rejecting peer's data); NULL: the code's general words
- * @param buf        gets a copy of at most len bytes, or NULL
- * @return buf, or if that is NULL text of the calling thread, valid until its next call; not to be freed
+ * gdrfab_cq_strerror() of an event queue. err_data are words, not a rejecting peer's data; without buf the
+ * text is the calling thread's, valid until its next call. Mirrors fi_eq_strerror.
  */
 const char *gdrfab_eq_strerror(struct gdrfab_eq *eq, int prov_errno, const void *err_data, char *buf,
                                size_t len);
@@ -1784,13 +1767,11 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  */
 
 #define GDRFAB_OPT_ENDPOINT 0           /**< Level of all options. */
-#define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, connectionless endpoints only: a receive with
-                                             GDRFAB_MULTI_RECV posted from now on ends when fewer bytes are
-                                             left of it; default 64. */
+#define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, connectionless only: a GDRFAB_MULTI_RECV posted from
+                                             now on ends when fewer bytes are left; default 64. */
 #define GDRFAB_OPT_CM_DATA_SIZE 1       /**< size_t, read only: bytes of private data to connect. */
-#define GDRFAB_OPT_DEADLINE 256         /**< uint64_t nanoseconds: operations posted from now on end with
-                                             ETIMEDOUT after it; 0 (default) or UINT64_MAX: never.
-                                             Receives, which may wait idle, have GDRFAB_OPT_RECV_DEADLINE. */
+#define GDRFAB_OPT_DEADLINE 256         /**< uint64_t ns after which operations, not receives, posted from
+                                             now on end with ETIMEDOUT; 0 (default), UINT64_MAX: never. */
 #define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t nanoseconds: how long connecting may take; 0 or
                                              UINT64_MAX: no limit; default 10 s. */
 
@@ -1803,9 +1784,8 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
 #define GDRFAB_OPT_FORBID_PATH 259      /**< uint64_t of GDRFAB_PATH_*: RMA never uses these, or fails
                                              likewise. */
-#define GDRFAB_OPT_COOP 260             /**< uint32_t 0 or 1 (default), shm only: offer large copies to a
-                                             target that polls, and help with a peer's. Elsewhere it is 0,
-                                             and 1 is refused with -EOPNOTSUPP. */
+#define GDRFAB_OPT_COOP 260             /**< uint32_t 0 or 1 (default), shm only: share large copies with a
+                                             peer that polls. Elsewhere 0; 1 is -EOPNOTSUPP. */
 
 /**
  * uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
@@ -1816,16 +1796,14 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 #define GDRFAB_OPT_STREAM 261
 
 /* Of verbs only, set before connecting or accepting. */
-#define GDRFAB_OPT_ACK_TIMEOUT 262    /**< uint32_t 0 to 31: a packet without acknowledgement is repeated
-                                           after 4.096 us << value; 0: never. Default:
-                                           GDRFAB_VERBS_TIMEOUT. */
+#define GDRFAB_OPT_ACK_TIMEOUT 262    /**< uint32_t 0 to 31: a packet not acknowledged is repeated after
+                                           4.096 us << value; 0: never. Default: GDRFAB_VERBS_TIMEOUT. */
 #define GDRFAB_OPT_RETRY_COUNT 263    /**< uint32_t 0 to 7: repeats of an unacknowledged packet before the
                                            connection fails. Default: GDRFAB_VERBS_RETRIES. */
 #define GDRFAB_OPT_RNR_RETRY 264      /**< uint32_t 0 to 7: repeats where the peer has posted no receive;
                                            7: without end. Default: GDRFAB_VERBS_RNR_RETRIES. */
-#define GDRFAB_OPT_MIN_RNR_TIMER 265  /**< uint32_t 0 to 31: how long a peer is asked to wait where this
-                                           side has posted no receive, in the code of verbs (12: 0.64 ms).
-                                           Default: GDRFAB_VERBS_MIN_RNR_TIMER. */
+#define GDRFAB_OPT_MIN_RNR_TIMER 265  /**< uint32_t 0 to 31, verbs' code (12: 0.64 ms): a peer's wait for a
+                                           receive. Default: GDRFAB_VERBS_MIN_RNR_TIMER. */
 
 /**
  * uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this

@@ -44,10 +44,7 @@ pub unsafe extern "C" fn gdrfab_ep_bind_cntr(ep: *mut gdrfab_ep, cntr: *mut gdrf
     control(|| unsafe { shared(ep, "ep")?.bind_cntr(&shared(cntr, "cntr")?, flags) })
 }
 
-/// Binds an event queue to a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind.
-///
-/// @param eq    queue of the same fabric
-/// @return 0, -EINVAL (also: another fabric), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (bound already)
+/// gdrfab_ep_bind_eq() of a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_pep_bind_eq(pep: *mut gdrfab_pep, eq: *mut gdrfab_eq, flags: u64) -> c_int {
     // SAFETY: the C caller says that the handles are open.

@@ -175,10 +175,7 @@ pub unsafe extern "C" fn gdrfab_eq_sread(
     })
 }
 
-/// Reads the error entry that is next. Mirrors fi_eq_readerr.
-///
-/// @param entry gets the entry; the caller sets struct_size, err_data and err_data_size
-/// @return 1, or -EAGAIN (the next event is no error), -EINVAL, -GDRFAB_EBADFLAGS
+/// gdrfab_cq_readerr() of an event queue. Mirrors fi_eq_readerr.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_readerr(eq: *mut gdrfab_eq, entry: *mut gdrfab_eq_err_entry, flags: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and entry and its buffer writable.
@@ -236,12 +233,8 @@ pub unsafe extern "C" fn gdrfab_eq_write(eq: *mut gdrfab_eq, event: u32, buf: *c
     })
 }
 
-/// Words for a provider code. Mirrors fi_eq_strerror.
-///
-/// @param prov_errno of an error entry
-/// @param err_data   words of the entry (not a rejecting peer's data); NULL: the code's general words
-/// @param buf        gets a copy of at most len bytes, or NULL
-/// @return buf, or if that is NULL text of the calling thread, valid until its next call; not to be freed
+/// gdrfab_cq_strerror() of an event queue. err_data are words, not a rejecting peer's data; without buf the
+/// text is the calling thread's, valid until its next call. Mirrors fi_eq_strerror.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_strerror(
     eq: *mut gdrfab_eq,

@@ -69,9 +69,8 @@ pub struct gdrfab_hmem_place {
     pub len: u64,
     /// Never another allocation's in this process; 0: unknown.
     pub id: u64,
-    /// Bytes from the pointer on that lie in memory of this interface and device without a gap: to the end of
-    /// the allocation, and through its neighbours until the length that was asked for is covered. Of host
-    /// memory: that length.
+    /// Bytes from the pointer on that are this device's without a gap, its allocation's neighbours too, up to
+    /// the length that was asked for. Of host memory: that length.
     pub covered: u64,
 }
 

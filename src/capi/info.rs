@@ -103,9 +103,8 @@ pub struct gdrfab_info {
     pub near_iface: u32,
     /// Number of that accelerator, as in gdrfab_mr_attr.
     pub near_device: u32,
-    /// Secret of 16 to 1024 bytes that both sides of a tcp connection must know; NULL: that of
-    /// GDRFAB_TCP_KEY_FILE, if any. Calls that take an info copy it. Kept in results; other providers ignore
-    /// it.
+    /// tcp: secret of 16 to 1024 bytes that both sides must know; NULL: GDRFAB_TCP_KEY_FILE's, if any. Copied,
+    /// and kept in results.
     pub auth_key: *const c_void,
     /// Bytes of auth_key.
     pub auth_key_size: usize,

@@ -12,13 +12,13 @@ use libc::{c_char, c_int, c_void, ssize_t};
 
 /// Level of all options.
 pub const GDRFAB_OPT_ENDPOINT: c_int = 0;
-/// size_t, connectionless endpoints only: a receive with GDRFAB_MULTI_RECV posted from now on ends when fewer
-/// bytes are left of it; default 64.
+/// size_t, connectionless only: a GDRFAB_MULTI_RECV posted from now on ends when fewer bytes are left; default
+/// 64.
 pub const GDRFAB_OPT_MIN_MULTI_RECV: c_int = 0;
 /// size_t, read only: bytes of private data to connect.
 pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
-/// uint64_t nanoseconds: operations posted from now on end with ETIMEDOUT after it; 0 (default) or UINT64_MAX:
-/// never. Receives, which may wait idle, have GDRFAB_OPT_RECV_DEADLINE.
+/// uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
+/// UINT64_MAX: never.
 pub const GDRFAB_OPT_DEADLINE: c_int = 256;
 /// uint64_t nanoseconds: how long connecting may take; 0 or UINT64_MAX: no limit; default 10 s.
 pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
@@ -28,8 +28,8 @@ pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
 pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
 /// uint64_t of GDRFAB_PATH_*: RMA never uses these, or fails likewise.
 pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
-/// uint32_t 0 or 1 (default), shm only: offer large copies to a target that polls, and help with a peer's.
-/// Elsewhere it is 0, and 1 is refused with -EOPNOTSUPP.
+/// uint32_t 0 or 1 (default), shm only: share large copies with a peer that polls. Elsewhere 0; 1 is
+/// -EOPNOTSUPP.
 pub const GDRFAB_OPT_COOP: c_int = 260;
 /// uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
 /// operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails
@@ -38,7 +38,7 @@ pub const GDRFAB_OPT_COOP: c_int = 260;
 pub const GDRFAB_OPT_STREAM: c_int = 261;
 
 // Of verbs only, set before connecting or accepting.
-/// uint32_t 0 to 31: a packet without acknowledgement is repeated after 4.096 us << value; 0: never. Default:
+/// uint32_t 0 to 31: a packet not acknowledged is repeated after 4.096 us << value; 0: never. Default:
 /// GDRFAB_VERBS_TIMEOUT.
 pub const GDRFAB_OPT_ACK_TIMEOUT: c_int = 262;
 /// uint32_t 0 to 7: repeats of an unacknowledged packet before the connection fails. Default:
@@ -47,8 +47,8 @@ pub const GDRFAB_OPT_RETRY_COUNT: c_int = 263;
 /// uint32_t 0 to 7: repeats where the peer has posted no receive; 7: without end. Default:
 /// GDRFAB_VERBS_RNR_RETRIES.
 pub const GDRFAB_OPT_RNR_RETRY: c_int = 264;
-/// uint32_t 0 to 31: how long a peer is asked to wait where this side has posted no receive, in the code of
-/// verbs (12: 0.64 ms). Default: GDRFAB_VERBS_MIN_RNR_TIMER.
+/// uint32_t 0 to 31, verbs' code (12: 0.64 ms): a peer's wait for a receive. Default:
+/// GDRFAB_VERBS_MIN_RNR_TIMER.
 pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
 
 /// uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this

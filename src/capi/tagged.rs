@@ -36,8 +36,7 @@ pub struct gdrfab_msg_tagged {
     pub context: *mut c_void,
     /// For the peer, with GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
-    /// Nanoseconds until it fails with ETIMEDOUT; UINT64_MAX: never; 0: GDRFAB_OPT_DEADLINE, of a receive
-    /// GDRFAB_OPT_RECV_DEADLINE.
+    /// ns until ETIMEDOUT; UINT64_MAX: never; 0: GDRFAB_OPT_*DEADLINE.
     pub timeout_ns: u64,
 }
 

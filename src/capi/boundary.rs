@@ -191,7 +191,7 @@ pub(super) unsafe fn output_sized<T: Sized0>(to: *mut T, name: &'static str) -> 
 /// # Safety
 /// `to` passed `output_sized` and is writable for the size that it begins with.
 pub(super) unsafe fn write_sized<T: Sized0>(to: *mut T, value: &T) {
-    // SAFETY: the caller's promise; the first field is kept.
+    // SAFETY: the caller says that `to` is writable for the size that it begins with; that field is kept.
     unsafe {
         let size = to.cast::<usize>().read().min(size_of::<T>());
         let skip = size_of::<usize>();
@@ -222,7 +222,7 @@ pub(super) unsafe fn bytes<'a>(from: *const c_void, len: usize, name: &'static s
     match (from.is_null(), len) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(null(name)),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that `len` bytes are readable.
         (false, n) if n <= isize::MAX as usize => Ok(unsafe { std::slice::from_raw_parts(from.cast(), n) }),
         _ => Err(Error::invalid(format!("{name}: {len} bytes are more than an address space holds"))),
     }
@@ -269,7 +269,7 @@ pub(super) unsafe fn descs<'a>(from: *const *mut c_void, count: usize) -> &'a [u
     if from.is_null() || count == 0 || !from.is_aligned() {
         return &[];
     }
-    // SAFETY: the caller's promise; a descriptor is a number in a pointer's clothes.
+    // SAFETY: the caller says that `count` pointers are readable; a descriptor is a number in a pointer's clothes.
     unsafe { std::slice::from_raw_parts(from.cast::<u64>(), count) }
 }
 

@@ -282,7 +282,7 @@ pub(super) unsafe fn words(prov_errno: c_int, err_data: *const c_void, buf: *mut
         static WORDS: std::cell::RefCell<std::ffi::CString> = std::cell::RefCell::new(std::ffi::CString::default());
     }
     let said = || -> *const c_char {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that `err_data` ends with a NUL and that `buf` holds `len` bytes.
         unsafe {
             let general = || Code::words(prov_errno).to_string();
             // A rejecting peer's data is not text.

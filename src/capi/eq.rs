@@ -98,7 +98,7 @@ unsafe fn hand_out(result: Option<(Look, Option<Event>)>, event: *mut u32, buf: 
         Some((Look::Error(why), _)) => Err(Error::new(errno::EAVAIL, why.words)),
         Some((Look::TooSmall(need), _)) => Err(Error::new(errno::ETOOSMALL, format!("len: the event needs {need} bytes"))),
         Some((Look::Stays(kind, need), _)) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller says that `event` is writable.
             unsafe { event.write(kind) };
             Ok(need)
         }
@@ -106,7 +106,7 @@ unsafe fn hand_out(result: Option<(Look, Option<Event>)>, event: *mut u32, buf: 
         Some((Look::Take, Some(mut e))) => {
             let size = size_of_event(&e);
             let info = e.info.take().map_or(std::ptr::null_mut(), |info| export(&info));
-            // SAFETY: the caller's promise; `look` compared the size with the room.
+            // SAFETY: the caller says that `buf` holds the event's size, which `look` compared with the room.
             unsafe {
                 let mut at = buf.cast::<u8>();
                 if !is_raw(&e) {

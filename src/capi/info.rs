@@ -203,7 +203,7 @@ unsafe fn secret(key: *const c_void, len: usize) -> Result<Option<Secret>> {
     match (key.is_null(), len) {
         (true, 0) => Ok(None),
         (true, _) => Err(Error::invalid(format!("auth_key: NULL, but auth_key_size is {len}"))),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that `len` bytes are readable.
         (false, _) => Secret::new(unsafe { std::slice::from_raw_parts(key.cast(), len.min(Secret::MAX + 1)) }).map(Some),
     }
 }

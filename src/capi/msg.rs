@@ -98,7 +98,7 @@ pub unsafe extern "C" fn gdrfab_sendv(
 /// # Safety
 /// The struct and its arrays are live for the call.
 unsafe fn parse<'a>(msg: *const gdrfab_msg, flags: u64) -> Result<(&'a [Iov], Common, &'a [u64])> {
-    // SAFETY: the C caller's promise.
+    // SAFETY: the caller says that the struct and its arrays are live.
     unsafe {
         let m = read_sized(msg, "msg")?;
         let c = Common { context: m.context as usize, flags, data: m.data, desc: 0, timeout_ns: m.timeout_ns, peer: m.addr };

@@ -171,14 +171,14 @@ unsafe fn value<T: Copy>(from: *const c_void, len: usize) -> Result<T> {
     if len != size_of::<T>() {
         return Err(Error::invalid(format!("optlen: {len}, this option has {} bytes", size_of::<T>())));
     }
-    // SAFETY: the caller's promise, and the size was checked.
+    // SAFETY: the caller says that `len` bytes are readable, and the size was checked.
     Ok(unsafe { from.cast::<T>().read_unaligned() })
 }
 
 /// # Safety
 /// As for `value`.
 unsafe fn switch(from: *const c_void, len: usize) -> Result<bool> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller says that `len` bytes are readable.
     match unsafe { value::<u32>(from, len)? } {
         on @ (0 | 1) => Ok(on == 1),
         n => Err(Error::invalid(format!("optval: {n}, must be 0 or 1"))),
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn gdrfab_ep_query_peer(ep: *mut gdrfab_ep, peer: u64, key
 /// # Safety
 /// `info` is null or points to a struct of the size that it says.
 unsafe fn answer(info: *mut gdrfab_path_info, query: impl FnOnce(u64) -> Result<PathAnswer>) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller says that the struct has the size that it says.
     unsafe {
         let out = output_sized(info, "info")?;
         // Only a struct that reaches so far has one.

@@ -65,7 +65,7 @@ unsafe fn with_data(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, c: Commo
 /// # Safety
 /// The struct is live for the call.
 unsafe fn parse(msg: *const gdrfab_msg_tagged, flags: u64) -> Result<(gdrfab_msg_tagged, Common)> {
-    // SAFETY: the C caller's promise.
+    // SAFETY: the caller says that the struct is live.
     let m = unsafe { read_sized(msg, "msg")? };
     let c = Common { context: m.context as usize, flags, data: m.data, desc: 0, timeout_ns: m.timeout_ns, peer: m.addr };
     Ok((m, c))

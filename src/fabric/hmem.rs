@@ -143,7 +143,7 @@ pub struct At {
 /// `from` is readable for `len` bytes; `to`, if it is host memory, is writable.
 pub unsafe fn copy_to(at: At, to: u64, from: u64, len: usize) -> Result<()> {
     match side(at, "dest", to, "src", from, len)? {
-        // SAFETY: the host side is the caller's promise; the device's side was checked.
+        // SAFETY: the caller says that the host side holds `len` bytes; the device's side was checked.
         Some((up, device)) => unsafe { up.copy(device, Dir::ToDevice, to, from, len) },
         None => Ok(()),
     }

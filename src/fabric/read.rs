@@ -141,7 +141,7 @@ unsafe extern "C" fn tagged(cq: *const CqHead, buf: *mut c_void, count: usize) -
 /// # Safety
 /// As for `ready`.
 unsafe extern "C" fn ready_tagged(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the queue is open and the array holds `count` entries, as the caller says.
     unsafe {
         if buf.is_null() {
             return tagged(cq, buf, count);
@@ -181,7 +181,7 @@ unsafe fn read_from(cq: *const CqHead, buf: *mut c_void, count: usize, peers: *m
 /// # Safety
 /// `buf` holds more than `i` entries of the format, and `peers` is NULL or holds as many numbers.
 pub unsafe fn put_all(format: CqFormat, buf: *mut c_void, peers: *mut u64, i: usize, c: &Completion, from: Origin) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the arrays hold more than `i` entries and numbers, as the caller says.
     unsafe {
         put_from(format, buf, i, c, from.tag);
         if !peers.is_null() {

@@ -147,7 +147,7 @@ impl<E: Engine> Stream for Chain<E> {
             None => self.engine.make()?,
         };
         let after = self.flying.back().copied();
-        // SAFETY: the caller's promise.
+        // SAFETY: both sides stay until the stream has passed the copy, as the caller says.
         match unsafe { self.engine.start(Move { dir, to, from, len }, after, mark) } {
             Ok(Started::Flying) => {
                 self.posted += 1;

@@ -87,7 +87,7 @@ pub unsafe fn copy_mapped(buf: &DmaBuf, dir: Dir, host: u64, len: usize) -> Resu
     };
     let map = mem::Mapping::new(buf.fd.as_fd(), start, size, prot).map_err(|e| e.context("dma-buf"))?;
     sync(buf.fd.as_fd(), flags)?;
-    // SAFETY: within + len <= size, and the file is that long; the host side is the caller's promise.
+    // SAFETY: within + len <= size, and the file is that long; the caller says that the host side holds `len` bytes.
     unsafe {
         let device = map.as_ptr().add(within);
         match dir {

@@ -21,7 +21,7 @@ impl Immediate {
 
 impl Stream for Immediate {
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
-        // SAFETY: the caller's promise, needed for less long.
+        // SAFETY: the caller says that both sides stay until the stream has passed the copy, which is when this returns.
         unsafe { self.of.copy(self.device, dir, to, from, len)? };
         self.count += 1;
         Ok(self.count)

@@ -135,11 +135,11 @@ impl Site {
     #[inline]
     pub unsafe fn store(self, to: u64, from: *const u8, len: usize) -> Result<()> {
         if self.is_host() {
-            // SAFETY: the caller's promise.
+            // SAFETY: both hold `len` bytes, as the caller says.
             unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, len) };
             return Ok(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `from` holds `len` bytes, as the caller says; the driver checks the device's side.
         unsafe { get(self.iface)?.copy(self.device, Dir::ToDevice, to, from as u64, len) }
     }
 
@@ -150,11 +150,11 @@ impl Site {
     #[inline]
     pub unsafe fn load(self, to: *mut u8, from: u64, len: usize) -> Result<()> {
         if self.is_host() {
-            // SAFETY: the caller's promise.
+            // SAFETY: both hold `len` bytes, as the caller says.
             unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len) };
             return Ok(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `to` holds `len` bytes, as the caller says; the driver checks the device's side.
         unsafe { get(self.iface)?.copy(self.device, Dir::FromDevice, to as u64, from, len) }
     }
 }

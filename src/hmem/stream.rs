@@ -20,7 +20,7 @@ pub trait Stream: Send {
     unsafe fn post_all(&mut self, copies: &[Copy]) -> Result<u64> {
         let mut last = 0;
         for c in copies {
-            // SAFETY: the caller's promise.
+            // SAFETY: each copy's sides stay, as the caller says.
             last = unsafe { self.post(c.dir, c.to, c.from, c.len)? };
         }
         Ok(last)

@@ -37,7 +37,7 @@ impl Interface for System {
     }
 
     unsafe fn copy(&self, _device: u32, _dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that both sides hold `len` bytes (`Interface::copy`).
         unsafe { copy::copy(to as *mut u8, from as *const u8, len, usize::MAX) };
         Ok(())
     }

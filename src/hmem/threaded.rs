@@ -107,7 +107,7 @@ impl Interface for Threaded {
     }
 
     unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
-        // SAFETY: the caller's promise, which lasts for this call, and this call waits.
+        // SAFETY: both sides hold `len` bytes during this call, as the caller says, and this call waits.
         self.run(|i| unsafe { i.copy(device, dir, to, from, len) })
     }
 
@@ -149,7 +149,7 @@ impl ApartStream {
 
 impl Stream for ApartStream {
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
-        // SAFETY: handed on.
+        // SAFETY: both sides stay until the stream has passed the copy, as the caller says.
         self.run(|s| unsafe { s.post(dir, to, from, len) })
     }
 

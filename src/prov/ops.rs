@@ -158,7 +158,7 @@ pub trait Entry: Sized {
     /// `buf` holds more than `i` entries.
     #[inline(always)]
     unsafe fn put(buf: *mut c_void, i: usize, c: &Completion) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that the array has more than `i` entries.
         unsafe { buf.cast::<Self>().add(i).write_unaligned(Self::of(c)) }
     }
 
@@ -168,7 +168,7 @@ pub trait Entry: Sized {
     /// As for `put`.
     #[inline(always)]
     unsafe fn put_from(buf: *mut c_void, i: usize, c: &Completion, _from: Origin) {
-        // SAFETY: handed on.
+        // SAFETY: the caller says that the array has more than `i` entries.
         unsafe { Self::put(buf, i, c) }
     }
 }
@@ -234,7 +234,7 @@ impl Entry for TaggedEntry {
 
     #[inline(always)]
     unsafe fn put_from(buf: *mut c_void, i: usize, c: &Completion, from: Origin) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that the array has more than `i` entries.
         unsafe { buf.cast::<Self>().add(i).write_unaligned(TaggedEntry { data: DataEntry::of(c), tag: from.tag }) }
     }
 }
@@ -245,7 +245,7 @@ impl Entry for TaggedEntry {
 /// As for `put`.
 #[inline]
 pub unsafe fn put_from(format: CqFormat, buf: *mut c_void, i: usize, c: &Completion, tag: u64) {
-    // SAFETY: handed on.
+    // SAFETY: the caller says that the array has more than `i` entries.
     unsafe {
         match format {
             CqFormat::Tagged => TaggedEntry::put_from(buf, i, c, Origin { tag, ..Origin::NONE }),
@@ -260,7 +260,7 @@ pub unsafe fn put_from(format: CqFormat, buf: *mut c_void, i: usize, c: &Complet
 /// As for `put`.
 #[inline(always)]
 pub unsafe fn put(format: CqFormat, buf: *mut c_void, i: usize, c: &Completion) {
-    // SAFETY: handed on.
+    // SAFETY: the caller says that the array has more than `i` entries.
     unsafe {
         match format {
             CqFormat::Context => ContextEntry::put(buf, i, c),

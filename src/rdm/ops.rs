@@ -70,7 +70,7 @@ impl<const LOCKED: bool> FastPath<Message> for Send<LOCKED> {
     const NEXT: Message = general::send;
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: handed on.
+        // SAFETY: the table is the provider's, as the caller says.
         unsafe { Self::any::<false>(of, &one, head.tx_op_flags()) }
     }
 }
@@ -80,7 +80,7 @@ impl<const LOCKED: bool> FastPath<Inject> for Send<LOCKED> {
     const NEXT: Inject = general::inject;
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: handed on.
+        // SAFETY: the table is the provider's, as the caller says.
         unsafe { Self::any::<false>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
     }
 }
@@ -90,7 +90,7 @@ impl<const LOCKED: bool> FastPath<Tagged> for Send<LOCKED> {
     const NEXT: Tagged = general::tsend;
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: handed on.
+        // SAFETY: the table is the provider's, as the caller says.
         unsafe { Self::any::<true>(of, &one, head.tx_op_flags()) }
     }
 }
@@ -100,7 +100,7 @@ impl<const LOCKED: bool> FastPath<InjectTagged> for Send<LOCKED> {
     const NEXT: InjectTagged = general::tinject;
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: handed on.
+        // SAFETY: the table is the provider's, as the caller says.
         unsafe { Self::any::<true>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
     }
 }
@@ -144,7 +144,8 @@ unsafe fn turn(_: *const EpHead, _: &Queue, _: *mut c_void, _: usize) -> isize {
 /// # Safety
 /// As for [`crate::prov::ops::ReadSole`]: queue and endpoint are open, the array holds `count` entries, and nothing has locks.
 unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
-    // SAFETY: the caller's promise, handed on; `Endpoint::ops` gave what the head leads to.
+    // SAFETY: queue and endpoint are open and without locks, and `buf` holds `count` entries, as the caller says; `Endpoint::ops`
+    // gave what the head leads to.
     unsafe {
         let (head, own) = (&*cq, &*(*ep).of().cast::<Endpoint>());
         let read = || {

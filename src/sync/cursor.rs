@@ -132,7 +132,7 @@ impl Cursor<'_> {
     /// `to` is writable for `len` bytes.
     #[inline(always)]
     pub unsafe fn copy_out(&mut self, to: *mut u8, len: usize) {
-        // SAFETY: handed on.
+        // SAFETY: `to` has room for `len` bytes, as the caller says.
         unsafe {
             match len <= LINE_BYTES {
                 true => self.copy_line(to, len),
@@ -146,7 +146,7 @@ impl Cursor<'_> {
     #[inline(always)]
     unsafe fn copy_line(&mut self, to: *mut u8, len: usize) {
         if let Some(line) = self.at(self.head) {
-            // SAFETY: the caller's promise.
+            // SAFETY: `to` has room for `len` bytes, as the caller says, and those lie in the line.
             unsafe { line.drain(to, len) };
         }
         self.head += 1;

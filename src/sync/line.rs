@@ -31,7 +31,7 @@ impl Line {
     /// `from` is readable for `len` bytes. What does not fit is left out.
     #[inline(always)]
     pub unsafe fn fill(&self, from: *const u8, len: usize) {
-        // SAFETY: handed on.
+        // SAFETY: `from` has `len` bytes, as the caller says.
         unsafe { fill(&self.words, from, len) }
     }
 
@@ -43,7 +43,7 @@ impl Line {
     pub unsafe fn fill_behind(&self, words: &[u64], from: *const u8, len: usize) {
         let Some((front, rest)) = self.words.split_at_checked(words.len()) else { return };
         front.iter().zip(words).for_each(|(to, word)| to.store(*word, Ordering::Relaxed));
-        // SAFETY: handed on.
+        // SAFETY: `from` has `len` bytes, as the caller says.
         unsafe { fill(rest, from, len) }
     }
 
@@ -53,7 +53,7 @@ impl Line {
     /// `to` is writable for `len` bytes, at most [`LINE_BYTES`].
     #[inline(always)]
     pub unsafe fn drain(&self, to: *mut u8, len: usize) {
-        // SAFETY: handed on.
+        // SAFETY: `to` has room for `len` bytes, as the caller says.
         unsafe { drain(&self.words, to, len) }
     }
 
@@ -63,7 +63,7 @@ impl Line {
     /// As for `drain`; what lies behind the line is not written.
     #[inline(always)]
     pub unsafe fn drain_behind(&self, words: usize, to: *mut u8, len: usize) {
-        // SAFETY: handed on.
+        // SAFETY: `to` has room for `len` bytes, as the caller says.
         unsafe { drain(self.words.get(words..).unwrap_or_default(), to, len) }
     }
 }

@@ -56,7 +56,7 @@ unsafe fn stream_512(dst: *mut u8, src: *const u8, len: usize) -> usize {
     let mut done = 0;
     while len - done >= 256 {
         for k in [0, 64, 128, 192] {
-            // SAFETY: done + k + 64 <= len, inside both ranges by the caller's promise; the caller
+            // SAFETY: done + k + 64 <= len, inside both ranges, which hold `len` bytes as the caller says; the caller
             // aligned dst to 64.
             unsafe { _mm512_stream_si512(dst.add(done + k).cast::<__m512i>(), _mm512_loadu_si512(src.add(done + k).cast())) };
         }
@@ -76,7 +76,7 @@ unsafe fn stream_128(dst: *mut u8, src: *const u8, len: usize) -> usize {
     let mut done = 0;
     while len - done >= 64 {
         for k in [0, 16, 32, 48] {
-            // SAFETY: done + k + 16 <= len, inside both ranges by the caller's promise; the caller
+            // SAFETY: done + k + 16 <= len, inside both ranges, which hold `len` bytes as the caller says; the caller
             // aligned dst to 64; SSE2 is part of x86-64.
             unsafe { _mm_stream_si128(dst.add(done + k).cast::<__m128i>(), _mm_loadu_si128(src.add(done + k).cast())) };
         }
@@ -98,7 +98,7 @@ pub unsafe fn copy_streaming(dst: *mut u8, src: *const u8, len: usize) {
         let head = dst.align_offset(64);
         // What is left for the end holds the last eight bytes, which must come after the fence.
         let body = len - head - 8;
-        // SAFETY: head < 64 and head + body < len; the ranges are the caller's promise; cpu() checked
+        // SAFETY: head < 64 and head + body < len; the ranges hold `len` bytes, as the caller says; cpu() checked
         // it.
         unsafe {
             std::ptr::copy_nonoverlapping(src, dst, head);
@@ -145,8 +145,8 @@ const VECTORS: usize = 512;
 #[target_feature(enable = "avx2")]
 unsafe fn vectors(dst: *mut u8, src: *const u8, len: usize) {
     use core::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_store_si256, _mm256_storeu_si256};
-    // SAFETY: every `at` below is at most len - 32, inside both ranges by the caller's promise; what is stored aligned lies a
-    // multiple of 32 behind the first aligned address.
+    // SAFETY: every `at` below is at most len - 32, inside both ranges, which hold `len` bytes as the caller says; what is
+    // stored aligned lies a multiple of 32 behind the first aligned address.
     unsafe {
         let load = |at: usize| _mm256_loadu_si256(src.add(at).cast::<__m256i>());
         let store = |at: usize, v| _mm256_store_si256(dst.add(at).cast::<__m256i>(), v);
@@ -180,10 +180,10 @@ unsafe fn vectors(dst: *mut u8, src: *const u8, len: usize) {
 pub unsafe fn copy_any(dst: *mut u8, src: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if len >= VECTORS && cpu() & AVOID_STRINGS != 0 {
-        // SAFETY: handed on; cpu() checked it.
+        // SAFETY: both ranges hold `len` bytes, as the caller says; cpu() checked what the CPU can.
         return unsafe { vectors(dst, src, len) };
     }
-    // SAFETY: handed on.
+    // SAFETY: both ranges hold `len` bytes, as the caller says.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
 }
 
@@ -245,7 +245,7 @@ unsafe fn bytes(dst: *mut u8, src: *const u8, len: usize) {
 /// As for [`copy_ordered`].
 #[inline(always)]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, streaming_from: usize) {
-    // SAFETY: handed on.
+    // SAFETY: both ranges hold `len` bytes, as the caller says.
     unsafe { if len >= streaming_from { copy_streaming(dst, src, len) } else { copy_ordered(dst, src, len) } }
 }
 

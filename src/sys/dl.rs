@@ -38,7 +38,7 @@ impl Library {
     /// # Safety
     /// `F` is the function's true type.
     pub unsafe fn symbol<F: Copy>(&self, symbol: &'static str) -> Option<F> {
-        // SAFETY: the type is the caller's promise; the library is never unloaded.
+        // SAFETY: the caller says which type the function has; the library is never unloaded.
         unsafe { self.raw.get::<F>(symbol.as_bytes()).ok().map(|s| *s) }
     }
 
@@ -103,7 +103,7 @@ macro_rules! entry_points {
                 #[inline]
                 pub unsafe fn $name(&self, $($arg: $type),*) -> $crate::error::Result<$result> {
                     match self.$name {
-                        // SAFETY: the caller's promise, handed on.
+                        // SAFETY: who calls keeps to the vendor's documentation of the function.
                         Some(f) => Ok(unsafe { f($($arg),*) }),
                         None => Err($crate::sys::dl::Library::lacks(self.library.name, stringify!($name))),
                     }

@@ -44,7 +44,7 @@ mod place {
     /// # Safety
     /// The range came from mmap, and nobody uses it any more.
     pub unsafe fn give_back(addr: NonNull<u8>, len: usize) -> rustix::io::Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that the range came from mmap, and is out of use.
         unsafe { rustix::mm::munmap(addr.as_ptr().cast(), len) }
     }
 }
@@ -87,7 +87,7 @@ mod place {
     pub unsafe fn give_back(addr: NonNull<u8>, len: usize) -> rustix::io::Result<()> {
         let (at, whole) = (addr.as_ptr().wrapping_sub(page_size()).cast::<c_void>(), whole(len).unwrap_or(len));
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the caller's promise; the place and its guards are ours.
+        // SAFETY: the caller says that nobody uses the mapping any more; the place and its guards are ours.
         unsafe { rustix::mm::mmap_anonymous(at, whole, ProtFlags::empty(), flags)? };
         let mut empty = EMPTY.lock();
         empty.push_back((at as usize, whole));

@@ -96,7 +96,7 @@ fn size_of_pages(len: usize) -> Result<usize> {
 /// # Safety
 /// `argument` is what `request` takes.
 unsafe fn ioctl<T>(device: &OwnedFd, request: u32, argument: &mut T) -> std::result::Result<i32, Errno> {
-    // SAFETY: the caller's promise; the argument lives until the call returns.
+    // SAFETY: the caller says that the request takes this argument, which lives until the call returns.
     match unsafe { libc::ioctl(device.as_raw_fd(), request as _, argument) } {
         n if n < 0 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
         n => Ok(n),

@@ -227,7 +227,7 @@ impl Memory {
         if len == 0 {
             return Ok(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that both ranges hold `len` bytes in their memories.
         let copied = || unsafe { hmem::get(self.site.iface)?.copy(self.site.device, dir, to as u64, from as u64, len) };
         match &self.origin {
             // The exporter of a dma-buf is told; polls of single bytes do without, as caches are coherent where this runs.

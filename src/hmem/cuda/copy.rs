@@ -27,7 +27,7 @@ const LAST_SPECIAL_STREAM: u64 = 2;
 /// Both sides are valid until the stream has passed the copy.
 #[inline]
 unsafe fn begin(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller says that both sides stay until the stream has passed the copy.
     match unsafe { start(driver, stream, dir, to, from, len) } {
         Err(e) if e.errno == errno::EINVAL && dir != Dir::Within => {
             // SAFETY: as above.
@@ -45,18 +45,18 @@ unsafe fn begin(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64,
 unsafe fn start(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
     match dir {
         Dir::ToDevice => {
-            // SAFETY: the caller's promise.
+            // SAFETY: both sides stay, as the caller of `begin` says.
             let status = unsafe { driver.cuMemcpyHtoDAsync_v2(to, from as *const _, len, stream) }?;
             driver.check("cuMemcpyHtoDAsync", status)
         }
         Dir::FromDevice => {
-            // SAFETY: the caller's promise.
+            // SAFETY: both sides stay, as the caller of `begin` says.
             let status = unsafe { driver.cuMemcpyDtoHAsync_v2(to as *mut _, from, len, stream) }?;
             driver.check("cuMemcpyDtoHAsync", status)
         }
         Dir::Within => {
             // Told apart by the driver, because memory that is pinned on the host counts as its own too.
-            // SAFETY: the caller's promise.
+            // SAFETY: both sides stay, as the caller of `begin` says.
             let status = unsafe { driver.cuMemcpyAsync(to, from, len, stream) }?;
             driver.check("cuMemcpyAsync", status)
         }
@@ -74,7 +74,8 @@ unsafe fn begin_all(driver: &Driver, stream: CUstream, copies: &[Copy]) -> Resul
     let mut how: CUmemcpyAttributes = unsafe { std::mem::zeroed() };
     how.srcAccessOrder = CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
     let mut first = 0;
-    // SAFETY: three arrays of as many places, and one attribute for all from the first on; the rest is the caller's promise.
+    // SAFETY: three arrays of as many places, and one attribute for all from the first on; each copy's sides stay,
+    // as the caller says.
     let status = unsafe {
         driver.cuMemcpyBatchAsync_v2(to.as_mut_ptr(), from.as_mut_ptr(), lens.as_mut_ptr(), copies.len(), &mut how, &mut first, 1, stream)
     }?;
@@ -102,7 +103,7 @@ unsafe fn start_parts(driver: &Driver, stream: CUstream, dir: Dir, mut to: u64, 
         if part == len as u64 {
             return Err(refused);
         }
-        // SAFETY: the caller's promise, for a part.
+        // SAFETY: a part of what the caller of `begin` says to stay.
         unsafe { start(driver, stream, dir, to, from, part as usize)? };
         (to, from, left) = (to + part, from + part, left - part);
     }
@@ -141,7 +142,7 @@ impl Core {
             Some(stream) => stream as CUstream,
             None => new_stream(&self.driver)?,
         };
-        // SAFETY: the caller's promise; the stream is drained before this returns.
+        // SAFETY: the caller says that both sides hold `len` bytes; the stream is drained before this returns.
         let started = unsafe { begin(&self.driver, stream, dir, to, from, len) };
         // SAFETY: a stream of ours, with its context current.
         let drained = unsafe { self.driver.cuStreamSynchronize(stream) };
@@ -259,7 +260,7 @@ impl Stream for Order {
         }
         // A copy of 0 bytes keeps its place in the order.
         if len > 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: both sides stay until the stream has passed the copy, as the caller says.
             unsafe { begin(&core.driver, self.stream, dir, to, from, len)? };
         }
         self.unmarked_bytes = self.unmarked_bytes.saturating_add(len);
@@ -272,19 +273,19 @@ impl Stream for Order {
         let together = copies.len() > 1 && self.batches && driver.has("cuMemcpyBatchAsync_v2");
         if !together || self.failed.is_some() || copies.iter().any(|c| c.dir != Dir::Within || c.len == 0) {
             for c in copies {
-                // SAFETY: the caller's promise.
+                // SAFETY: each copy's sides stay, as the caller says.
                 unsafe { self.post(c.dir, c.to, c.from, c.len)? };
             }
         } else {
             let core = self.core.clone();
             let _current = core.driver.enter(self.context)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: each copy's sides stay, as the caller says.
             match unsafe { begin_all(&core.driver, self.stream, copies) } {
                 Ok(()) => self.posted += copies.len() as u64,
                 Err(e) if matches!(e.errno, errno::EOPNOTSUPP | errno::EINVAL) => {
                     // A driver or a kind of memory that knows no batches; the call has begun none of the copies.
                     self.batches = false;
-                    // SAFETY: the caller's promise.
+                    // SAFETY: each copy's sides stay, as the caller says.
                     return unsafe { self.post_all(copies) };
                 }
                 Err(e) => return Err(e),

@@ -179,7 +179,7 @@ impl Interface for Cuda {
     }
 
     unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that both sides hold `len` bytes (`Interface::copy`).
         unsafe { self.0.copy(device, dir, to, from, len) }
     }
 

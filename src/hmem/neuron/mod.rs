@@ -88,7 +88,7 @@ impl Neuron {
         }
         // nrt_memcpy_to_device checks nothing: it would write to host memory as well.
         self.pieces(to, len as u64)?;
-        // SAFETY: the device side was looked at just now, the host side is the caller's promise.
+        // SAFETY: the device side was looked at just now; the caller says that the host side holds `len` bytes.
         let status = unsafe { self.runtime.nrt.nrt_memcpy_to_device(to as *mut c_void, from as *const c_void, len)? };
         self.runtime.check("nrt_memcpy_to_device", status)
     }
@@ -113,9 +113,9 @@ impl Neuron {
             };
         }
         let buf = self.export_dmabuf(from, len as u64, false);
-        // SAFETY: the caller's promise.
+        // SAFETY: `to` holds `len` bytes, as the caller says.
         let Err(first) = buf.and_then(|buf| unsafe { dmabuf::copy_mapped(&buf, Dir::FromDevice, to, len) }) else { return Ok(()) };
-        // SAFETY: the caller's promise.
+        // SAFETY: `to` holds `len` bytes, as the caller says.
         unsafe { read_by_kernel(from, to, len) }.map_err(|second| {
             let words =
                 format!("{from:#x}: the runtime copies out of tensors that gdrfab allocated only ({}; {})", first.words, second.words);
@@ -161,9 +161,9 @@ impl Interface for Neuron {
     unsafe fn copy(&self, _device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
         match dir {
             _ if len == 0 => Ok(()),
-            // SAFETY: the caller's promise.
+            // SAFETY: the host side holds `len` bytes, as the caller says.
             Dir::ToDevice => unsafe { self.write(to, from, len) },
-            // SAFETY: the caller's promise.
+            // SAFETY: the host side holds `len` bytes, as the caller says.
             Dir::FromDevice => unsafe { self.read(from, to, len) },
             // nrt_tensor_copy takes whole tensors of one core; the host takes any.
             Dir::Within => {

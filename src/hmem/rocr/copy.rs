@@ -71,7 +71,7 @@ impl Shared {
     /// # Safety
     /// Both sides are valid for `len` bytes.
     pub unsafe fn copy_blocking(&self, copy: Move) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: both sides hold `len` bytes, as the caller says.
         unsafe { call!(self.hsa, hsa_memory_copy(copy.to as *mut c_void, copy.from as *const c_void, copy.len)) }
     }
 
@@ -84,7 +84,7 @@ impl Shared {
         if copy.dir == Dir::Within && self.sides(&copy)?.is_some_and(|(to, from)| to.device != from.device) {
             let mut engine = Signals { shared: self.clone() };
             let mark = engine.make()?;
-            // SAFETY: the caller's promise; the wait below outlasts the copy.
+            // SAFETY: both sides hold `len` bytes, as the caller says; the wait below outlasts the copy.
             let started = unsafe { engine.start(copy, None, mark) };
             let result = started.and_then(|started| {
                 while started == Started::Flying && !engine.wait(mark, Duration::from_secs(1)) {}
@@ -93,7 +93,7 @@ impl Shared {
             engine.destroy(mark);
             return result;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: both sides hold `len` bytes, as the caller says.
         unsafe { self.copy_blocking(copy) }
     }
 }
@@ -124,7 +124,7 @@ impl Engine for Signals {
                 while !self.wait(after, Duration::from_secs(1)) {}
                 self.finished(after)?;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: both sides hold `len` bytes until the copy is over, as the caller says.
             return unsafe { self.shared.copy_blocking(copy) }.map(|()| Started::Done);
         };
         let (to_ptr, from_ptr) = (to.at as *mut c_void, from.at as *const c_void);
@@ -132,7 +132,7 @@ impl Engine for Signals {
             Some(after) => (1, ptr::from_ref(after)),
             None => (0, ptr::null()),
         };
-        // SAFETY: the caller's promise; both signals are of `make`.
+        // SAFETY: both sides stay until the copy is over, as the caller says; both signals are of `make`.
         unsafe {
             call!(self.shared.hsa, hsa_amd_memory_async_copy(to_ptr, to.agent, from_ptr, from.agent, copy.len, count, deps, mark))?;
         }

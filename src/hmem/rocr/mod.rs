@@ -125,7 +125,7 @@ impl Interface for Rocr {
     }
 
     unsafe fn copy(&self, _device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that both sides hold `len` bytes (`Interface::copy`).
         unsafe { self.0.copy_now(Move { dir, to, from, len }) }
     }
 

@@ -128,12 +128,12 @@ impl SynapseAi {
         match &place {
             Place::Pool(pool) => {
                 let (to, from) = if dir == Dir::ToDevice { (device, host) } else { (host, device) };
-                // SAFETY: the caller's promise; the device side was found in the pool.
+                // SAFETY: the caller says that the host side holds `len` bytes; the device side was found in the pool.
                 unsafe { self.synapse.as_ref().map_err(Error::clone)?.copy(*pool, dir, to, from, len) }
             }
             Place::Block(..) => {
                 let buf = self.export_place(&place, device, len as u64);
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller says that the host side holds `len` bytes.
                 let done = buf.and_then(|buf| unsafe { dmabuf::copy_mapped(&buf, dir, host, len) });
                 done.map_err(|e| {
                     let words = "memory allocated without SynapseAI cannot be copied; acquire a device by SynapseAI before allocating";
@@ -179,9 +179,9 @@ impl Interface for SynapseAi {
         let own = self.own.read();
         match dir {
             _ if len == 0 => Ok(()),
-            // SAFETY: the caller's promise.
+            // SAFETY: the host side holds `len` bytes, as the caller says.
             Dir::ToDevice => unsafe { self.with_host(&own, dir, to, from, len) },
-            // SAFETY: the caller's promise.
+            // SAFETY: the host side holds `len` bytes, as the caller says.
             Dir::FromDevice => unsafe { self.with_host(&own, dir, from, to, len) },
             Dir::Within => {
                 if let (Ok(Place::Pool(a)), Ok(Place::Pool(b))) = (self.place(&own, to, len as u64), self.place(&own, from, len as u64))

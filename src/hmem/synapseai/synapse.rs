@@ -228,7 +228,7 @@ impl Synapse {
         };
         let mut former = None;
         loop {
-            // SAFETY: the caller's promise; the lock keeps others from this copier.
+            // SAFETY: the caller says that the host side holds `len` bytes; the lock keeps others from this copier.
             match unsafe { self.run(&copier, dir, to, from, len) } {
                 Ok(()) => {
                     copiers.push(copier);
@@ -268,7 +268,7 @@ impl Synapse {
         let bounce = copier.bounce.as_ptr();
         for at in (0..len).step_by(step) {
             let (to, from, piece) = (to + at as u64, from + at as u64, (len - at).min(step));
-            // SAFETY: the host side is the caller's promise; piece <= BOUNCE where the bounce memory is used, and
+            // SAFETY: the host side holds `len` bytes, as the caller says; piece <= BOUNCE where the bounce memory is used, and
             // no copy runs there between two steps.
             unsafe {
                 match dir {
@@ -291,7 +291,7 @@ impl Synapse {
     /// Both sides stay valid until the stream has done it.
     unsafe fn step(&self, copier: &Copier, from: u64, len: usize, to: u64, direction: c_int) -> std::result::Result<(), Failed> {
         let stream = copier.stream as *mut c_void;
-        // SAFETY: the stream was made with the copier; the sides are the caller's promise.
+        // SAFETY: the stream was made with the copier; the caller says that both sides stay until it has passed.
         let posted = unsafe { self.lib.synMemCopyAsync(stream, from, len as u64, to, direction) };
         posted.and_then(|status| check("synMemCopyAsync", status)).map_err(Failed::Refused)?;
         // SAFETY: as above.

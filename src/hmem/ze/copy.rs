@@ -39,7 +39,8 @@ impl Shared {
             None => *slot.insert(self.new_list(device, QUEUE_MODE_SYNCHRONOUS)?),
         };
         let (to, from) = (copy.to as *mut c_void, copy.from as *const c_void);
-        // SAFETY: the caller's promise; the lock keeps others off the list, which returns when all is done.
+        // SAFETY: the caller says that both sides hold `len` bytes; the lock keeps others off the list, which returns when all is
+        // done.
         unsafe { call!(self.ze, zeCommandListAppendMemoryCopy(list, to, from, copy.len, Handle::NULL, 0, ptr::null_mut())) }
     }
 }
@@ -97,7 +98,8 @@ impl Engine for Events {
         let (count, mut wait) = (after.is_some().into(), after.unwrap_or(Handle::NULL));
         let waits = if after.is_some() { ptr::from_mut(&mut wait) } else { ptr::null_mut() };
         let (to, from) = (copy.to as *mut c_void, copy.from as *const c_void);
-        // SAFETY: the caller's promise; the list is this stream's own, the events are of `make`.
+        // SAFETY: the caller says that both sides stay until the copy is over; the list is this stream's own, the events are of
+        // `make`.
         unsafe { call!(self.shared.ze, zeCommandListAppendMemoryCopy(self.list, to, from, copy.len, mark, count, waits))? };
         Ok(Started::Flying)
     }

@@ -153,7 +153,7 @@ impl Interface for Ze {
     }
 
     unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that both sides hold `len` bytes (`Interface::copy`).
         unsafe { self.0.copy_now(device, Move { dir, to, from, len }) }
     }
 

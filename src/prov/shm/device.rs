@@ -61,7 +61,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
             if place.site.is_host() {
                 place.extents().iter().for_each(|extent| extent.pin(site));
             }
-            // SAFETY: local pieces are the caller's promise until completion; the remote ones lie in
+            // SAFETY: local pieces are memory until the completion (`Iov::new`); the remote ones lie in
             // mappings that `places` holds: until the stream's end if this fails, with the flight else.
             unsafe { post(conn, at, job, local, place, *offset, done, r.len, last) }
         });

@@ -72,7 +72,7 @@ impl Endpoint {
     /// `LOCKED`, or the domain is one without locks.
     #[inline(always)]
     unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, State, LOCKED> {
-        // SAFETY: handed on.
+        // SAFETY: the caller says that the domain is one without locks, if this takes none.
         unsafe { self.state.reach() }
     }
 
@@ -83,7 +83,7 @@ impl Endpoint {
     #[inline(never)]
     unsafe fn rma_any<const WRITE: bool, const HOW: u8>(&self, one: &One, flags: u64) -> Fast {
         let &One { local, addr, key, context, .. } = one;
-        // SAFETY: handed on.
+        // SAFETY: `HOW` is the domain's, as the caller says, and asks `rma_fast` for nothing besides.
         unsafe {
             match HOW {
                 LOCKED => self.reach::<true>().rma_fast::<WRITE, HOW, false>(local, addr, key, context, flags),
@@ -98,7 +98,7 @@ impl Endpoint {
     /// As for `State::send_fast`; `HOW` is any, and that of the domain.
     #[inline(never)]
     unsafe fn send_any<const HOW: u8>(&self, one: Iov, c: &Common) -> Fast {
-        // SAFETY: handed on.
+        // SAFETY: `HOW` is the domain's, as the caller says, and asks `send_fast` for nothing besides.
         unsafe {
             match HOW {
                 LOCKED => self.reach::<true>().send_fast::<HOW, false>(&self.domain, &one, c),
@@ -126,7 +126,8 @@ impl<const WRITE: bool, const HOW: u8> FastPath<Rma> for Copy<WRITE, HOW> {
             return None;
         }
         let One { local, addr, key, context, .. } = one;
-        // SAFETY: the caller's promise, handed on; `choose` gave the table for what is known.
+        // SAFETY: `choose` gave the table by the domain's threading, and the faster one only where nothing besides an entry is
+        // wanted.
         let fast = unsafe {
             match const { is_any(HOW) } {
                 true => of.rma_any::<WRITE, HOW>(&one, head.tx_op_flags()),
@@ -249,7 +250,7 @@ unsafe fn endpoint<'a>(ep: *const EpHead) -> &'a Endpoint {
 /// # Safety
 /// As for `endpoint`; the domain is one without locks, and `buf` holds `most` entries.
 unsafe fn arrive<E: Entry>(ep: *const EpHead, queue: &Queue, buf: *mut c_void, most: usize) -> isize {
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the endpoint is open and has a table of this file, without locks; `buf` holds `most`: so the caller says.
     unsafe {
         match endpoint(ep).reach::<false>().may_arrive(queue) {
             Some(true) => arrive_some::<E>(ep, queue, buf, most),
@@ -263,7 +264,7 @@ unsafe fn arrive<E: Entry>(ep: *const EpHead, queue: &Queue, buf: *mut c_void, m
 /// As for `arrive`.
 #[inline(never)]
 unsafe fn arrive_some<E: Entry>(ep: *const EpHead, _queue: &Queue, buf: *mut c_void, most: usize) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the endpoint is open and without locks, and `buf` holds `most` entries, as the caller says.
     unsafe { endpoint(ep).reach::<false>().arrive(most, |i, c| E::put(buf, i, c)).map_or(-1, |n| n as isize) }
 }
 
@@ -276,7 +277,7 @@ const fn arrivals<E: Entry>() -> Arrivals {
 /// # Safety
 /// As for `arrive`; `cq` is open.
 unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: queue and endpoint are open and without locks, and `buf` holds `count` entries, as the caller says.
     unsafe {
         let (head, own) = (&*cq, endpoint(ep));
         match hold(|_| None, || own.reach::<false>().may_arrive(&*head.queue)) {
@@ -295,7 +296,7 @@ unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, co
 /// As for `read_sole`.
 #[inline(never)]
 unsafe extern "C" fn read_some<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: queue and endpoint are open and without locks, and `buf` holds `count` entries, as the caller says.
     unsafe {
         let (head, own) = (&*cq, endpoint(ep));
         let take = || own.reach::<false>().arrive(count, |i, c| E::put(buf, i, c)).map(|n| n as isize);

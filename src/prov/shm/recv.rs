@@ -218,7 +218,7 @@ impl State {
             if len > one.len() || !site.is_host() {
                 break;
             }
-            // SAFETY: the receive's piece is the caller's promise, and takes `len`; so many bytes lie there, where the peer may
+            // SAFETY: the receive's piece is memory (`Iov::new`), and takes `len`; so many bytes lie there, where the peer may
             // scribble over what is its own message.
             unsafe {
                 match there {

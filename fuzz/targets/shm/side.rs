@@ -453,6 +453,6 @@ impl Side {
             assert!(self.close_region(i), "a region cannot be closed although the peer is gone");
         }
         self.domain.free(self.shared).expect("freed");
-        assert!(self.domain.in_use().is_none());
+        assert_eq!(self.domain.in_use(), (0, 0));
     }
 }

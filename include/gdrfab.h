@@ -1420,6 +1420,7 @@ ssize_t gdrfab_trecvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_tagged *ms
 #define GDRFAB_PROV_CANCELED 9    /**< ECANCELED: by gdrfab_cancel(), or by close or shutdown of this side. */
 #define GDRFAB_PROV_TRUNC 10      /**< GDRFAB_ETRUNC: the message was longer than the receive. */
 #define GDRFAB_PROV_REJECTED 11   /**< ECONNREFUSED: rejected; err_data is the peer's private data. */
+#define GDRFAB_PROV_BUSY 12       /**< ECONNREFUSED: the listener has no room for another connection now. */
 #define GDRFAB_PROV_VERBS 100     /**< This plus the ibv_wc_status of a failed work request. */
 
 /** Attributes of a completion queue (mirrors fi_cq_attr). */

@@ -73,6 +73,8 @@ impl Code {
     pub const Trunc: Code = Code(10);
     /// The peer rejected the connection.
     pub const Rejected: Code = Code(11);
+    /// The listener has no room for another connection now.
+    pub const Busy: Code = Code(12);
     /// A status of a verbs work completion; drivers may have ones that nobody has heard of.
     pub const fn verbs(status: u32) -> Code {
         Code(Code::VERBS.saturating_add(status as i32))
@@ -96,6 +98,7 @@ impl Code {
             9 => "cancelled, or flushed by a close or shutdown of this side",
             10 => "the message was longer than the receive",
             11 => "the peer rejected the connection",
+            12 => "the listener has no room for another connection now",
             n if n >= Code::VERBS => "a work completion of the RDMA device failed: 100 + its ibv_wc_status",
             _ => "unknown provider error",
         }

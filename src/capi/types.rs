@@ -439,6 +439,8 @@ pub const GDRFAB_PROV_CANCELED: c_int = 9;
 pub const GDRFAB_PROV_TRUNC: c_int = 10;
 /// ECONNREFUSED: rejected; err_data is the peer's private data.
 pub const GDRFAB_PROV_REJECTED: c_int = 11;
+/// ECONNREFUSED: the listener has no room for another connection now.
+pub const GDRFAB_PROV_BUSY: c_int = 12;
 /// This plus the ibv_wc_status of a failed work request.
 pub const GDRFAB_PROV_VERBS: c_int = 100;
 
@@ -514,6 +516,7 @@ const _: () = {
     assert!(
         GDRFAB_PROV_KEY == Code::Key.0
             && GDRFAB_PROV_REJECTED == Code::Rejected.0
+            && GDRFAB_PROV_BUSY == Code::Busy.0
             && GDRFAB_PROV_DEADLINE == Code::Deadline.0
             && GDRFAB_PROV_VERBS == Code::verbs(0).0
     );

@@ -3,12 +3,13 @@
 //! when the peer is first used. Providers do not know this layer; it uses their contract, and implements it for `fabric`.
 //!
 //! `wire` is what two endpoints say, `matcher` joins messages and receives, `peer` and `state` are the data on which `send`,
-//! `recv`, `own`, `wireup` and `progress` work, and `fast` for short messages; `ops`, `endpoint` and `provider` are what the
-//! layer above calls.
+//! `recv`, `own`, `known`, `wireup` and `progress` work, and `fast` for short messages; `ops`, `endpoint` and `provider` are
+//! what the layer above calls.
 
 mod domain;
 mod endpoint;
 mod fast;
+mod known;
 mod limits;
 pub mod matcher;
 mod ops;

@@ -63,7 +63,7 @@ pub enum Phase {
     Dialing(Arc<Link>),
     /// It has called, and has not said yet that it knows that it was heard.
     Accepting(Arc<Link>),
-    /// Both have called, and the other call counts.
+    /// Both have called, and the other call counts; or the peer has no room for a caller now.
     Awaiting {
         until: u64,
     },
@@ -213,6 +213,8 @@ pub struct Peer {
     pub offers: usize,
     /// It is in the endpoint's list of those that have something to send.
     pub busy: bool,
+    /// Until when it is called again while it has no room; 0: it was not asked yet.
+    pub patience: u64,
 }
 
 impl Peer {
@@ -227,6 +229,7 @@ impl Peer {
             under_way: 0,
             offers: 0,
             busy: false,
+            patience: 0,
         }
     }
 

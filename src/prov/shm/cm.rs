@@ -235,7 +235,7 @@ fn read_answer(fd: &OwnedFd) -> Result<Option<Answer>> {
             Ok(Some(Answer::Accepted(intro, Brought::new(fds, lacking)?)))
         }
         Frame::Reject(data) => Ok(Some(Answer::Rejected(data))),
-        Frame::Refuse(why) => Err(Error::fixed(errno::ECONNREFUSED, why.words())),
+        Frame::Refuse(why) => Err(Error::coded(errno::ECONNREFUSED, Code::Busy, why.words())),
         _ => Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the listener's answer makes no sense")),
     }
 }

@@ -51,6 +51,7 @@ pub struct Conn {
     pub reads_out: VecDeque<ReadOut>,
     /// The peer's copy that this side shares.
     pub helping: Option<Helping>,
+    /// By slot of the peer, as far as any was used.
     pub rendezvous_in: Vec<Option<RendezvousIn>>,
     /// When the peer was last known to live, in ticks.
     pub seen_alive: u64,
@@ -76,7 +77,7 @@ impl Conn {
             staged_in: vec![(0, 0); SLOTS],
             reads_out: VecDeque::new(),
             helping: None,
-            rendezvous_in: (0..SLOTS).map(|_| None).collect(),
+            rendezvous_in: Vec::new(),
             seen_alive: time::ticks(),
             fragment: fragment.map_or(FRAGMENT_BYTES, |n| n.min(FRAGMENT_BYTES)),
             link,

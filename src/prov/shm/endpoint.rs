@@ -273,9 +273,10 @@ impl prov::Endpoint for Endpoint {
             s.drop_jobs(|j| j.ending().context == context && first.replace(false), &why);
             return Ok(());
         }
-        let flying = s.conn.as_ref().and_then(|c| {
-            c.slots.active.iter().copied().find(|i| c.slots.flights[*i as usize].as_ref().is_some_and(|f| f.ending().context == context))
-        });
+        let flying = s
+            .conn
+            .as_ref()
+            .and_then(|c| c.slots.active.iter().copied().find(|i| c.slots.flight(*i).is_some_and(|f| f.ending().context == context)));
         if let Some(index) = flying
             && s.conn.as_deref_mut().is_some_and(|conn| leaving::withdraw(conn, index))
         {
@@ -386,7 +387,7 @@ impl prov::Endpoint for Endpoint {
         if let Some(conn) = &s.conn {
             conn.backlog.iter().for_each(|j| sooner(j.ending().deadline));
             conn.devices.deadlines().for_each(&mut sooner);
-            conn.slots.active.iter().filter_map(|i| conn.slots.flights[*i as usize].as_ref()).for_each(|f| sooner(f.ending().deadline));
+            conn.slots.active.iter().filter_map(|i| conn.slots.flight(*i)).for_each(|f| sooner(f.ending().deadline));
             // Nothing tells of the end of a device's copy, which may be any moment.
             if !conn.devices.is_idle() {
                 nap = nap.min(COPY_NAP);

@@ -36,19 +36,15 @@ impl Flight {
 /// Our slots.
 pub struct Slots {
     pub generation: [u16; SLOTS],
-    pub flights: Vec<Option<Flight>>,
+    /// As many as were ever in use at once: most connections need few.
+    flights: Vec<Option<Flight>>,
     free: Vec<u16>,
     pub active: Vec<u16>,
 }
 
 impl Slots {
     pub fn new() -> Slots {
-        Slots {
-            generation: [0; SLOTS],
-            flights: (0..SLOTS).map(|_| None).collect(),
-            free: (0..SLOTS as u16).rev().collect(),
-            active: Vec::new(),
-        }
+        Slots { generation: [0; SLOTS], flights: Vec::new(), free: (0..SLOTS as u16).rev().collect(), active: Vec::new() }
     }
 
     /// A fresh slot with its new generation; put a flight into it or release it.
@@ -60,8 +56,20 @@ impl Slots {
     }
 
     pub fn launch(&mut self, index: u16, flight: Flight) {
-        self.flights[index as usize] = Some(flight);
+        let at = index as usize;
+        if self.flights.len() <= at {
+            self.flights.resize_with(at + 1, || None);
+        }
+        self.flights[at] = Some(flight);
         self.active.push(index);
+    }
+
+    pub fn flight(&self, index: u16) -> Option<&Flight> {
+        self.flights.get(index as usize)?.as_ref()
+    }
+
+    pub fn flight_mut(&mut self, index: u16) -> Option<&mut Flight> {
+        self.flights.get_mut(index as usize)?.as_mut()
     }
 
     pub fn release(&mut self, index: u16) {
@@ -70,7 +78,7 @@ impl Slots {
 
     /// Takes a flight that is over out of its slot.
     pub fn land(&mut self, index: u16) -> Option<Flight> {
-        let flight = self.flights[index as usize].take()?;
+        let flight = self.flights.get_mut(index as usize)?.take()?;
         self.active.retain(|i| *i != index);
         self.free.push(index);
         Some(flight)

@@ -149,7 +149,7 @@ impl State {
 fn is_quiet(conn: &mut Conn, index: u16) -> bool {
     let (slot, generation) = (conn.link.mine.slot(index as usize), conn.slots.generation[index as usize]);
     let report = slot.reported(generation);
-    match &conn.slots.flights[index as usize] {
+    match conn.slots.flight(index) {
         // One chunk that is still ours means that the receiver has not begun.
         Some(Flight::Rendezvous { sent: None, .. }) => {
             report.chunks > 0 || report.status == STATUS_SEND_FRAGMENTS || matches!(slot.stop(generation, 0, 1), Ok(1))
@@ -164,7 +164,7 @@ fn is_quiet(conn: &mut Conn, index: u16) -> bool {
 /// again.
 pub fn withdraw(conn: &mut Conn, index: u16) -> bool {
     let generation = conn.slots.generation[index as usize];
-    let by_fragments = match &conn.slots.flights[index as usize] {
+    let by_fragments = match conn.slots.flight(index) {
         Some(Flight::Rendezvous { sent: Some(_), .. }) => true,
         Some(Flight::Rendezvous { .. }) => conn.link.mine.slot(index as usize).reported(generation).status == STATUS_SEND_FRAGMENTS,
         _ => false,

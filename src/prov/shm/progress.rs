@@ -149,7 +149,7 @@ impl State {
             let Some(&index) = conn.slots.active.get(k) else { return Ok(()) };
             let before = conn.slots.active.len();
             let report = conn.link.mine.slot(index as usize).reported(conn.slots.generation[index as usize]);
-            match &mut conn.slots.flights[index as usize] {
+            match conn.slots.flight_mut(index) {
                 Some(Flight::Rendezvous { pieces, end, sent, site, _owned, .. })
                     if report.chunks == 0 && report.status == STATUS_SEND_FRAGMENTS =>
                 {
@@ -173,7 +173,7 @@ impl State {
                     let (pieces, total, from) = (pieces.clone(), end.len, sent.unwrap_or(0));
                     if sent.is_none() || from < total {
                         let now = rendezvous::send_fragments(conn, index, &pieces, total, from)?;
-                        if let Some(Flight::Rendezvous { sent, .. }) = &mut conn.slots.flights[index as usize] {
+                        if let Some(Flight::Rendezvous { sent, .. }) = conn.slots.flight_mut(index) {
                             *sent = Some(now);
                         }
                     }
@@ -349,17 +349,12 @@ impl State {
     fn expire(&mut self, domain: &Domain, now: u64) {
         let late = |end: &Ending| end.deadline != 0 && end.deadline <= now;
         let Some(conn) = self.conn.as_deref_mut() else { return };
-        let flights: Vec<u16> = conn
-            .slots
-            .active
-            .iter()
-            .copied()
-            .filter(|i| conn.slots.flights[*i as usize].as_ref().is_some_and(|f| late(f.ending())))
-            .collect();
+        let flights: Vec<u16> =
+            conn.slots.active.iter().copied().filter(|i| conn.slots.flight(*i).is_some_and(|f| late(f.ending()))).collect();
         for index in flights {
             let error = Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer did not finish the operation before its deadline");
             let Some(conn) = self.conn.as_deref_mut() else { return };
-            let grace = conn.slots.flights[index as usize].as_ref().map_or(0, |f| f.ending().deadline) + config::get().close_ms * 1_000_000;
+            let grace = conn.slots.flight(index).map_or(0, |f| f.ending().deadline) + config::get().close_ms * 1_000_000;
             match leaving::withdraw(conn, index) {
                 true => self.land(index, Err(error)),
                 false if now > grace => return self.down(domain, error),

@@ -12,7 +12,7 @@ use crate::mr::{Access, Paths};
 use crate::prov::report::Refusals;
 use crate::sync::primitive::{Ordering, fence};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Entries of the cache; a power of two.
 const CACHE: usize = 128;
@@ -154,11 +154,18 @@ pub enum Resolved {
 }
 
 pub struct Remotes {
-    cache: Box<[Remote; CACHE]>,
+    /// One that all share, until there is something in it.
+    cache: Arc<[Remote; CACHE]>,
     pub imports: Imports,
     filter: Vec<u64>,
     /// What this endpoint's options and environment permit.
     pub allowed: Paths,
+}
+
+/// An empty cache.
+fn no_remotes() -> Arc<[Remote; CACHE]> {
+    static NONE: OnceLock<Arc<[Remote; CACHE]>> = OnceLock::new();
+    NONE.get_or_init(|| Arc::new(std::array::from_fn(|_| Remote::default()))).clone()
 }
 
 /// Out of `resolve`, whose first lines are those of every operation.
@@ -169,12 +176,7 @@ fn tell_path(link: &Link, r: &Remote) {
 
 impl Remotes {
     pub fn new(allowed: Paths) -> Remotes {
-        Remotes {
-            cache: Box::new(std::array::from_fn(|_| Remote::default())),
-            imports: Imports::default(),
-            filter: vec![0; super::layout::FILTER_BITS / 64],
-            allowed,
-        }
+        Remotes { cache: no_remotes(), imports: Imports::default(), filter: vec![0; super::layout::FILTER_BITS / 64], allowed }
     }
 
     /// From now on the peer's memory is mapped for the device of this local buffer. For one of the host any will do,
@@ -216,13 +218,13 @@ impl Remotes {
     pub fn evict(&mut self, key: u64) {
         let place = Self::place(key);
         if self.cache[place].key == key {
-            self.cache[place] = Remote::default();
+            Arc::make_mut(&mut self.cache)[place] = Remote::default();
         }
     }
 
     /// Forgets which paths were chosen, after the options changed.
     pub fn evict_all(&mut self) {
-        self.cache.fill(Remote::default());
+        self.cache = no_remotes();
     }
 
     /// Makes `key` current in the cache. `Err`: an operation on it fails with that error.
@@ -243,7 +245,7 @@ impl Remotes {
             Err(e) => return Err(e),
         }
         tell_path(link, &fresh);
-        self.cache[Self::place(key)] = fresh;
+        Arc::make_mut(&mut self.cache)[Self::place(key)] = fresh;
         Ok(Resolved::Ready)
     }
 

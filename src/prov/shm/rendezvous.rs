@@ -93,7 +93,11 @@ impl State {
             Fetched::Impossible => {
                 recv.ticket = recv.ticket.or_else(|| self.bind.matched(true));
                 let incoming = RendezvousIn { generation: offered.generation, recv, total: offered.total, got: 0, data: offered.data };
-                conn.rendezvous_in[offered.slot as usize] = Some(incoming);
+                let at = offered.slot as usize;
+                if conn.rendezvous_in.len() <= at {
+                    conn.rendezvous_in.resize_with(at + 1, || None);
+                }
+                conn.rendezvous_in[at] = Some(incoming);
                 slot.report(offered.generation, STATUS_SEND_FRAGMENTS, 0);
                 conn.link.nudge();
             }
@@ -105,7 +109,7 @@ impl State {
     pub fn on_fragment(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
         let (index, generation) = unpack_slot(message.word(0))?;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        let place = &mut conn.rendezvous_in[index as usize];
+        let Some(place) = conn.rendezvous_in.get_mut(index as usize) else { return Ok(()) };
         let Some(incoming) = place.as_mut().filter(|r| r.generation == generation) else { return Ok(()) };
         if message.header.flags & mark::LAST != 0 {
             if let Some(ended) = place.take() {

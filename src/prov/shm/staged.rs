@@ -85,7 +85,7 @@ impl State {
         if conn.slots.generation[index as usize] != generation {
             return Ok(());
         }
-        let Some(Flight::Read { pieces, want, got, bounce, .. }) = &mut conn.slots.flights[index as usize] else { return Ok(()) };
+        let Some(Flight::Read { pieces, want, got, bounce, .. }) = conn.slots.flight_mut(index) else { return Ok(()) };
         if at > *want as u64 || *want - (at as usize) < len || *want - *got < len {
             return Err(protocol("the peer answers a read with more bytes than were asked for"));
         }

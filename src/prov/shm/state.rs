@@ -196,7 +196,7 @@ impl State {
             !c.backlog.is_empty()
                 || !c.devices.is_idle()
                 || !c.reads_out.is_empty()
-                || c.slots.active.iter().any(|i| matches!(c.slots.flights[*i as usize], Some(Flight::Rendezvous { sent: Some(_), .. })))
+                || c.slots.active.iter().any(|i| matches!(c.slots.flight(*i), Some(Flight::Rendezvous { sent: Some(_), .. })))
         })
     }
 

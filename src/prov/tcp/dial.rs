@@ -27,7 +27,7 @@ fn refused(status: Status) -> Error {
         Status::WrongDoor => (errno::ECONNREFUSED, Code::None, "no endpoint of that address is there, or it is of another kind"),
         Status::Busy => (
             errno::ECONNREFUSED,
-            Code::None,
+            Code::Busy,
             "the listener has too many connection attempts at once, or no descriptor left (its owner's event queue tells)",
         ),
         Status::Good | Status::Rejected => (errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which peers an endpoint knows: by the indexes of its address vector, by their names, and how long it keeps their records.
+
+use super::peer::{Id, Peer, Phase};
+use super::state::{State, UNKNOWN, Unexpected};
+use crate::error::{Error, Result, errno};
+use crate::prov::av::Name;
+use std::collections::HashSet;
+
+impl State {
+    /// The peer that an index names.
+    #[inline]
+    pub fn route(&mut self, index: u64) -> Result<Id> {
+        let Some(av) = &self.av else { return Err(Error::new(errno::EOPBADSTATE, "ep: bind an address vector first")) };
+        if av.changes() != self.av_changes {
+            self.reroute();
+        }
+        match self.routes.get(index as usize) {
+            Some(Some((_, id))) => Ok(*id),
+            _ => self.find_route(index),
+        }
+    }
+
+    #[cold]
+    fn find_route(&mut self, index: u64) -> Result<Id> {
+        let Some(av) = self.av.clone() else { return Err(Error::invalid("ep: no address vector")) };
+        let (name, generation) = av.get(index)?;
+        let id = match self.find_peer(&name) {
+            Some(id) => id,
+            None => self.add_peer(name),
+        };
+        let at = index as usize;
+        if self.routes.len() <= at {
+            self.routes.resize(at + 1, None);
+        }
+        if let Some(place) = self.routes.get_mut(at) {
+            *place = Some((generation, id));
+        }
+        Ok(id)
+    }
+
+    /// The address vector has changed: indexes may name others, and peers may have got one.
+    #[cold]
+    fn reroute(&mut self) {
+        let Some(av) = self.av.clone() else { return };
+        let (now, recent) = av.since(self.av_changes);
+        self.av_changes = now;
+        if let Some(recent) = recent {
+            for (index, name) in recent {
+                if let Some(place) = self.routes.get_mut(index as usize) {
+                    *place = place.filter(|(generation, _)| av.get(index).is_ok_and(|(_, g)| g == *generation));
+                }
+                for id in self.by_place.get(&name.socket()).cloned().unwrap_or_default() {
+                    self.set_source(id);
+                    self.bury(id);
+                }
+            }
+            return;
+        }
+        for (index, place) in self.routes.iter_mut().enumerate() {
+            *place = place.filter(|(generation, _)| av.get(index as u64).is_ok_and(|(_, g)| g == *generation));
+        }
+        for id in 0..self.peers.len() as Id {
+            self.set_source(id);
+            self.bury(id);
+        }
+    }
+
+    /// Looks up the index of a peer, by which its messages are matched.
+    pub fn set_source(&mut self, id: Id) {
+        let Some(name) = self.peer(id).map(|p| p.name) else { return };
+        let source = self.av.as_ref().and_then(|av| av.find(&name)).unwrap_or(UNKNOWN | u64::from(id));
+        let Some(before) = self.peer(id).map(|p| std::mem::replace(&mut p.source, source)) else { return };
+        if before == source {
+            return;
+        }
+        for space in [&mut self.tagged, &mut self.untagged] {
+            let of_it = |message: &Unexpected| match message {
+                Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => *from == id,
+                Unexpected::Own { .. } => false,
+            };
+            let moved: Vec<_> = space.each_unexpected().filter(|(_, s, m)| *s == before && of_it(m)).map(|(at, ..)| at).collect();
+            moved.into_iter().for_each(|at| space.refile(at, source));
+        }
+    }
+
+    /// Messages of peers that were just inserted wait under their index from now on.
+    pub fn look_at_av(&mut self) {
+        if self.av.as_ref().is_some_and(|av| av.changes() != self.av_changes) {
+            self.reroute();
+        }
+    }
+
+    /// The peer that a name means, those with a lane first.
+    pub fn find_peer(&self, name: &Name) -> Option<Id> {
+        let ids = self.by_place.get(&name.socket())?;
+        let peer = |id: Id| self.peers.get(id as usize).and_then(Option::as_deref);
+        // Without a nonce it is whoever listens there now: one that was met before only as long as its lane is there.
+        let here = |p: &Peer| name.nonce == 0 && !matches!(p.phase, Phase::Fresh);
+        let fits = |p: &Peer| p.name.nonce == name.nonce || p.name.nonce == 0 || here(p);
+        let found = ids.iter().copied().filter_map(|id| Some((id, peer(id).filter(|p| fits(p))?)));
+        found.min_by_key(|(_, p)| (p.name.nonce != name.nonce, matches!(p.phase, Phase::Fresh))).map(|(id, _)| id)
+    }
+
+    pub fn add_peer(&mut self, name: Name) -> Id {
+        let id = self.free_peers.pop().unwrap_or_else(|| {
+            self.peers.push(None);
+            (self.peers.len() - 1) as Id
+        });
+        let mut peer = Peer::new(name, UNKNOWN | u64::from(id));
+        if self.name.is_some_and(|own| name.means(&own)) {
+            peer.phase = Phase::Own;
+            self.own = Some(id);
+        }
+        if let Some(place) = self.peers.get_mut(id as usize) {
+            *place = Some(Box::new(peer));
+        }
+        self.by_place.entry(name.socket()).or_default().push(id);
+        self.set_source(id);
+        id
+    }
+
+    /// Counts a peer as dead if nothing is left of it and no index names it; now and then the records of the dead are freed,
+    /// unless messages of theirs still wait.
+    pub fn bury(&mut self, id: Id) {
+        let dead = |p: &Peer| p.source >= UNKNOWN && p.is_idle();
+        if !self.peer(id).is_some_and(|p| dead(p)) || !self.dead.insert(id) || self.dead.len() < self.bury_at {
+            return;
+        }
+        let from = |m: &Unexpected| match m {
+            Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => Some(*from),
+            Unexpected::Own { .. } => None,
+        };
+        let waiting = [&self.tagged, &self.untagged].into_iter().flat_map(|space| space.each_unexpected()).filter_map(|(.., m)| from(m));
+        let kept: HashSet<Id> = waiting.chain(self.claimed.values().filter_map(|(.., m)| from(m))).collect();
+        let routed: HashSet<Id> = self.routes.iter().flatten().map(|(_, id)| *id).collect();
+        let mut still = HashSet::new();
+        for id in std::mem::take(&mut self.dead) {
+            // It may have come back to life.
+            let Some(peer) = self.peer(id).filter(|p| dead(p)) else { continue };
+            let place = peer.name.socket();
+            if kept.contains(&id) || routed.contains(&id) {
+                still.insert(id);
+                continue;
+            }
+            if let Some(ids) = self.by_place.get_mut(&place) {
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    self.by_place.remove(&place);
+                }
+            }
+            if let Some(record) = self.peers.get_mut(id as usize) {
+                *record = None;
+                self.free_peers.push(id);
+            }
+        }
+        self.bury_at = 2 * still.len() + 64;
+        self.dead = still;
+    }
+}

@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Set in every key that the library chose.
 pub const CHOSEN_KEY: u64 = 1 << 63;
+/// Set in such a key if it names a device's memory, where peers are told so.
+pub const DEVICE_KEY: u64 = 1 << 62;
 
 /// Where a region's key comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

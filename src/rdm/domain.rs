@@ -4,6 +4,7 @@
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::key::{desc_fits, desc_index};
+use crate::mr::registry::{CHOSEN_KEY, DEVICE_KEY};
 use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, PathPolicy, RegionId, Source};
 use crate::prov::info::Info;
 use crate::prov::op::{IOV_LIMIT, Iov};
@@ -101,6 +102,11 @@ impl Domain {
         self.keys.lock().draw()
     }
 
+    /// A key that tells peers, as a lane's own would, whether it names a device's memory.
+    pub fn draw_key(&self, on_device: bool) -> u64 {
+        self.draw() & !DEVICE_KEY | CHOSEN_KEY | if on_device { DEVICE_KEY } else { 0 }
+    }
+
     /// Where local memory lies that an operation describes by `desc`.
     pub fn site(&self, desc: u64) -> Result<Site> {
         if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { self.regions.lock().named(desc).map(|r| r.site) }
@@ -130,7 +136,7 @@ impl Domain {
         let Some(lane) = self.lanes.get(lane) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
         let source = Source::Iov(std::slice::from_ref(&iov));
         let memory = if site.is_host() { Memory::Host } else { Memory::Device(site) };
-        let attr = Attr { source, memory, requested_key: self.draw(), ..Attr::plain(Access::REMOTE_READ) };
+        let attr = Attr { source, memory, requested_key: self.draw_key(!site.is_host()), ..Attr::plain(Access::REMOTE_READ) };
         let id = lane.domain.register(&attr)?;
         let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr() as u64 } else { 0 };
         Ok((id, base))

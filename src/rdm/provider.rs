@@ -6,6 +6,7 @@ use super::endpoint::Endpoint;
 use super::limits::{INJECT_SIZE, MAX_MSG};
 use crate::error::{Error, Result, errno};
 use crate::mr::key::{INDEX_BITS, desc_of};
+use crate::mr::location;
 use crate::mr::{Access, Attr, Facts, RegionId, Source};
 use crate::prov::av::{Name, SCHEME};
 use crate::prov::info::{Ask, EP_RDM, Info};
@@ -177,7 +178,11 @@ impl prov::Domain for Domain {
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
-        let key = if self.user_keys { attr.requested_key } else { self.draw() };
+        let key = match &attr.source {
+            _ if self.user_keys => attr.requested_key,
+            Source::Iov(iovs) => self.draw_key(location::site_of(attr.memory, location::extent(iovs)?.0)?.is_some()),
+            Source::File { .. } => self.draw_key(false),
+        };
         let mut ids: Vec<Option<RegionId>> = Vec::new();
         for lane in &self.lanes {
             let source = match &attr.source {

@@ -7,7 +7,7 @@ use crate::hmem::Site;
 use crate::mr::file::MappedFile;
 use crate::mr::key::INDEX_BITS;
 use crate::mr::region::{self, Location, Modes};
-use crate::mr::registry::{CHOSEN_KEY, KeyOf, Registry};
+use crate::mr::registry::{CHOSEN_KEY, DEVICE_KEY, KeyOf, Registry};
 use crate::mr::{Access, Attr, Iov, PathPolicy, Paths, RegionId};
 use crate::prov::fault;
 use crate::prov::queue::Counter;
@@ -17,8 +17,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
-/// In keys of a device's memory: a peer's questions about paths are answered by it.
-const DEVICE_KEY: u64 = 1 << 62;
 
 /// Whether a key names a device's memory; `None`: its owner chose it, and it says nothing.
 pub fn names_device(key: u64) -> Option<bool> {

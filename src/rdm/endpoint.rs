@@ -5,6 +5,7 @@ use super::domain::Domain;
 use super::matcher::Matcher;
 use super::ops;
 pub use super::ops::Endpoint;
+use super::reader::Reader;
 use super::state::{Op, Ops, State, UNKNOWN};
 use super::wire::Label;
 use super::wireup::{self, source_of};
@@ -45,6 +46,7 @@ impl Endpoint {
             deliver: false,
             quick_send: false,
             quick_recv: false,
+            reader: Reader::NONE,
             peers: Vec::new(),
             free_peers: Vec::new(),
             dead: HashSet::new(),
@@ -237,12 +239,10 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn progress(&self, force: bool) {
-        if force {
-            return self.state.lock().progress(&self.domain, true);
-        }
-        if let Some(mut s) = self.state.try_lock() {
-            s.progress(&self.domain, false);
-        }
+        let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return };
+        // Whose call has panicked is there no more.
+        s.reader.leave();
+        s.progress(&self.domain, force);
     }
 
     fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {

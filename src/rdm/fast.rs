@@ -2,16 +2,15 @@
 //! The short ways of short messages between a lane's ring and the caller's queue. Each looks at everything before it does
 //! anything: what it declines goes by `send`, `recv` and `progress`.
 
-use super::limits::MAX_MSG;
+use super::limits::{INJECT_SIZE, MAX_MSG};
 use super::matcher::Want;
 use super::peer::{Id, Phase};
 use super::state::{Recv, State};
 use super::wire::{TAGGED, kind};
 use crate::prov::av::UNSPEC;
-use crate::prov::flags;
 use crate::prov::op::One;
 use crate::prov::queue::Completion;
-use crate::sync::cursor::Brief;
+use crate::prov::{Parcel, flags};
 
 /// First words of eager messages without data.
 const PLAIN: u64 = kind::EAGER as u64;
@@ -41,9 +40,14 @@ impl State {
             return false;
         }
         let Some(lane) = link.lane() else { return false };
-        let (words, count) = if TAG { ([PLAIN_TAGGED, one.key], 2) } else { ([PLAIN, 0], 1) };
-        if !lane.put_brief(&words[..count], one.local) {
-            return false;
+        let (first, second) = if TAG { (PLAIN_TAGGED, Some(one.key)) } else { (PLAIN, None) };
+        if !lane.put_brief(first, second, one.local) {
+            let len = one.local.len();
+            let fits = len <= link.eager_max && (how & flags::INJECT == 0 || len <= INJECT_SIZE);
+            let (words, count) = ([first, one.key], if TAG { 2 } else { 1 });
+            if !fits || !matches!(lane.put(&words[..count], &[one.local]), Ok(true)) {
+                return false;
+            }
         }
         peer.credit.sent(one.local.len());
         self.stats.sends += 1;
@@ -80,12 +84,12 @@ impl State {
         true
     }
 
-    /// Puts a short message that lies in a line into the receive that waits for it. False: nothing was done.
+    /// Puts a message that came as one parcel into the receive that waits for it. False: nothing was done.
     #[inline(always)]
-    pub fn on_brief(&mut self, id: Id, parcel: &Brief<'_>) -> bool {
-        let first = parcel.raw_word(0);
+    pub fn on_quick<P: Parcel + ?Sized>(&mut self, id: Id, parcel: &P) -> bool {
+        let first = parcel.word(0);
         let (tagged, tag) = match parcel.words() {
-            2 if first == PLAIN_TAGGED => (true, parcel.raw_word(1)),
+            2 if first == PLAIN_TAGGED => (true, parcel.word(1)),
             1 if first == PLAIN => (false, 0),
             _ => return false,
         };
@@ -97,15 +101,16 @@ impl State {
         if recv.more.is_some() || len > recv.room || !self.quick_recv || !peer.credit.passes(len) {
             return false;
         }
-        // SAFETY: the receive's piece is memory (`Iov::new`), and takes `len`.
-        unsafe { parcel.copy_out(recv.first.as_ptr()) };
+        parcel.copy_all(recv.first);
         let (context, buf, wanted) = (recv.context, recv.first.addr(), recv.wanted);
-        space.remove_posted(at);
+        space.drop_posted(at);
         self.stats.recvs += 1;
         if wanted && let Some(q) = &self.bind.rx {
             let kind = flags::RECV | if tagged { flags::TAGGED } else { flags::MSG };
-            let origin = State::origin(tagged.then_some(tag), source);
-            q.push_from(Completion { context, flags: kind, len, buf, data: 0 }, origin);
+            let entry = Completion { context, flags: kind, len, buf, data: 0 };
+            if !self.reader.give(q, &entry, tag) {
+                q.push_from(entry, State::origin(tagged.then_some(tag), source));
+            }
         }
         true
     }

@@ -6,7 +6,7 @@
 //! "any source" is learned as a class, in which a hash finds the oldest candidate; an arrival asks each class and takes the
 //! oldest of what they give. Beyond eight masks the rest is one list, walked in order.
 
-use super::posted::{Key, NONE, Posted};
+use super::posted::{Asked, Key, NONE, Posted};
 use crate::prov::av::UNSPEC;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -286,7 +286,8 @@ impl<R, U> Matcher<R, U> {
             None => OTHER_KEY,
         };
         let number = self.number();
-        At(self.posted.add(key, number, (want.source, want.tag, want.ignore), item))
+        let asked = Asked { source: want.source, tag: want.tag, ignore: want.ignore };
+        At(self.posted.add(key, number, asked, item))
     }
 
     /// The oldest receive that a message from `source` with `tag` fits.
@@ -318,7 +319,8 @@ impl<R, U> Matcher<R, U> {
         let mut at = self.posted.first(&OTHER_KEY);
         while let Some(node) = self.posted.get(at).filter(|n| n.number < number) {
             self.probe();
-            if (Want { source: node.source, tag: node.tag, ignore: node.ignore }).takes(source, tag) {
+            let Asked { source: wanted, tag: asked, ignore } = node.asked;
+            if (Want { source: wanted, tag: asked, ignore }).takes(source, tag) {
                 return at;
             }
             at = self.posted.behind(at);
@@ -329,6 +331,16 @@ impl<R, U> Matcher<R, U> {
     #[inline(always)]
     pub fn posted(&mut self, at: At) -> Option<&mut R> {
         self.posted.get_mut(at.0).and_then(|n| n.item.as_mut())
+    }
+
+    /// As `remove_posted` of one of which nothing more is needed.
+    #[inline(always)]
+    pub fn drop_posted(&mut self, at: At) {
+        let Some(node) = self.posted.get(at.0) else { return };
+        if let Some(class) = self.classes.get_mut(usize::from(node.class())) {
+            class.posted -= 1;
+        }
+        self.posted.release(at.0);
     }
 
     #[inline(always)]
@@ -347,7 +359,7 @@ impl<R, U> Matcher<R, U> {
 
     /// Receives that only messages of `source` can fill.
     pub fn posted_for(&self, source: u64) -> Vec<At> {
-        self.posted.each().filter(|(_, n, _)| n.source == source).map(|(at, ..)| At(at)).collect()
+        self.posted.each().filter(|(_, n, _)| n.asked.source == source).map(|(at, ..)| At(at)).collect()
     }
 
     pub fn search_all(&self, mut which: impl FnMut(&R) -> bool) -> Vec<At> {

@@ -18,6 +18,7 @@ mod peer;
 mod posted;
 mod progress;
 mod provider;
+mod reader;
 mod recv;
 mod send;
 mod state;

@@ -149,7 +149,13 @@ unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, co
     unsafe {
         let (head, own) = (&*cq, &*(*ep).of().cast::<Endpoint>());
         let read = || {
-            own.state.reach::<false>().progress(&own.domain, false);
+            let mut s = own.state.reach::<false>();
+            s.reader.come(head.queue, E::FORMAT, buf, count);
+            s.progress(&own.domain, false);
+            match s.reader.leave() {
+                0 => {}
+                n => return Some(n as isize),
+            }
             let mut entries = (*head.queue).reach::<false>();
             let taken = match const { matches!(E::FORMAT, CqFormat::Tagged) } {
                 true => entries.take_from(count, |i, c, from| E::put_from(buf, i, c, from)),

@@ -16,6 +16,14 @@ pub struct Key {
     pub tag: u64,
 }
 
+/// What one was asked for: the source, the tag, and its bits that are not compared.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    pub source: u64,
+    pub tag: u64,
+    pub ignore: u64,
+}
+
 pub struct Node<R> {
     /// None: it is free, and `next` leads to the next free one.
     pub item: Option<R>,
@@ -23,10 +31,7 @@ pub struct Node<R> {
     pub number: u64,
     key: Key,
     hash: u32,
-    /// Bits of the tag that are not compared, and the source as it was asked for.
-    pub ignore: u64,
-    pub source: u64,
-    pub tag: u64,
+    pub asked: Asked,
     /// Those of the same sort before and behind it.
     before: u32,
     next: u32,
@@ -109,42 +114,54 @@ impl<R> Posted<R> {
     }
 
     /// Adds one behind those of its sort. `number` grows from one to the next.
-    #[inline]
-    pub fn add(&mut self, key: Key, number: u64, (source, tag, ignore): (u64, u64, u64), item: R) -> u32 {
+    #[inline(always)]
+    pub fn add(&mut self, key: Key, number: u64, asked: Asked, item: R) -> u32 {
+        let hash = self.hash_of(&key);
+        if self.first_at(hash, &key) != NONE || self.sorts >= self.places.len() || self.free == NONE {
+            return self.add_slowly(hash, key, number, asked, item);
+        }
+        let at = self.free;
+        self.fill(at, hash, key, number, asked, item);
+        at
+    }
+
+    /// Makes a free one the first of its sort.
+    #[inline(always)]
+    fn fill(&mut self, at: u32, hash: u32, key: Key, number: u64, asked: Asked, item: R) {
+        let Some(node) = self.nodes.get_mut(at as usize) else { return };
+        self.free = node.next;
+        let mask = self.places.len() - 1;
+        let chain = self.places.get_mut(hash as usize & mask).map_or(NONE, |head| std::mem::replace(head, at));
+        let node_of = Node { item: Some(item), number, key, hash, asked, before: NONE, next: NONE, last: at, chain };
+        // SAFETY: what is free has no item, so there is nothing to drop.
+        unsafe { std::ptr::write(node, node_of) };
+        self.count += 1;
+        self.sorts += 1;
+    }
+
+    /// The same where the array or the hash has to grow, or others of its sort wait.
+    #[inline(never)]
+    fn add_slowly(&mut self, hash: u32, key: Key, number: u64, asked: Asked, item: R) -> u32 {
         if self.sorts >= self.places.len() {
             self.widen();
         }
-        let hash = self.hash_of(&key);
-        let first = self.first_at(hash, &key);
-        let place = hash as usize & (self.places.len() - 1);
-        let node = Node { item: Some(item), number, key, hash, ignore, source, tag, before: NONE, next: NONE, last: NONE, chain: NONE };
-        let at = match self.nodes.get_mut(self.free as usize) {
-            Some(free) => {
-                let at = std::mem::replace(&mut self.free, free.next);
-                // SAFETY: what is free has no item, so there is nothing to drop.
-                unsafe { std::ptr::write(free, node) };
-                at
-            }
-            None => {
-                self.nodes.push(node);
-                (self.nodes.len() - 1) as u32
-            }
-        };
-        self.count += 1;
+        if self.free == NONE {
+            self.free = self.nodes.len() as u32;
+            self.nodes.push(Node { item: None, number, key, hash, asked, before: NONE, next: NONE, last: NONE, chain: NONE });
+        }
+        let (at, first) = (self.free, self.first_at(hash, &key));
         if first == NONE {
-            self.sorts += 1;
-            let chain = self.places.get_mut(place).map_or(NONE, |head| std::mem::replace(head, at));
-            if let Some(node) = self.node(at) {
-                (node.chain, node.last) = (chain, at);
-            }
-        } else {
-            let last = self.node(first).map_or(NONE, |n| std::mem::replace(&mut n.last, at));
-            if let Some(node) = self.node(last) {
-                node.next = at;
-            }
-            if let Some(node) = self.node(at) {
-                node.before = last;
-            }
+            self.fill(at, hash, key, number, asked, item);
+            return at;
+        }
+        let last = self.node(first).map_or(NONE, |n| std::mem::replace(&mut n.last, at));
+        if let Some(node) = self.node(last) {
+            node.next = at;
+        }
+        if let Some(node) = self.nodes.get_mut(at as usize) {
+            self.free = node.next;
+            *node = Node { item: Some(item), number, key, hash, asked, before: last, next: NONE, last: NONE, chain: NONE };
+            self.count += 1;
         }
         at
     }
@@ -152,14 +169,21 @@ impl<R> Posted<R> {
     /// Takes one out.
     #[inline(always)]
     pub fn take(&mut self, at: u32) -> Option<R> {
-        let node = self.nodes.get_mut(at as usize)?;
-        let item = node.item.take()?;
+        let item = self.nodes.get_mut(at as usize)?.item.take()?;
+        self.release(at);
+        Some(item)
+    }
+
+    /// Takes one out whose item is gone, or goes now.
+    #[inline(always)]
+    pub fn release(&mut self, at: u32) {
+        let Some(node) = self.nodes.get_mut(at as usize) else { return };
+        node.item = None;
         let (hash, before, next, last, chain) = (node.hash, node.before, node.next, node.last, node.chain);
         node.next = std::mem::replace(&mut self.free, at);
         self.count -= 1;
         if before != NONE {
-            self.unlink(at, before, next);
-            return Some(item);
+            return self.unlink(at, before, next);
         }
         // The next of its sort takes its place in the hash.
         let heir = match self.nodes.get_mut(next as usize) {
@@ -177,7 +201,6 @@ impl<R> Posted<R> {
             Some(head) if *head == at => *head = heir,
             _ => self.lead(place, at, heir),
         }
-        Some(item)
     }
 
     /// Takes one, which is not the first of its sort, from between its neighbours.

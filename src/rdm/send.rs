@@ -296,12 +296,16 @@ type Lent = (Vec<(usize, RegionId)>, Vec<RmaIov>);
 fn lend(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64]) -> Result<Lent> {
     let (mut lent, mut places): Lent = (Vec::new(), Vec::new());
     for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
-        // A driver is asked about each registration of device memory, so the caller's is taken where it can be.
-        if !site.is_host()
-            && let Some((addr, key)) = domain.remote_name(descs.get(i).copied().unwrap_or(0), piece.addr())?
-        {
-            places.push(RmaIov { addr, len: piece.len(), key });
-            continue;
+        // The caller's registration is taken where it can be: it may have a faster path, and a driver is asked about each of
+        // device memory.
+        let desc = descs.get(i).copied().unwrap_or(0);
+        match if desc == 0 { Ok(None) } else { domain.remote_name(desc, piece.addr()) } {
+            Ok(Some((addr, key))) => {
+                places.push(RmaIov { addr, len: piece.len(), key });
+                continue;
+            }
+            Err(e) if !site.is_host() => return Err(e),
+            _ => {}
         }
         match domain.lend(lane, site, *piece) {
             Ok((id, addr)) => {

@@ -5,6 +5,7 @@
 use super::domain::Domain;
 use super::matcher::{At, Matcher};
 use super::peer::{End, Greeter, Id, Link, Peer};
+use super::reader::Reader;
 use super::wire::{Label, Offer};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -193,6 +194,7 @@ pub struct State {
     /// Messages, receives may take the short way.
     pub quick_send: bool,
     pub quick_recv: bool,
+    pub reader: Reader,
     pub peers: Vec<Option<Box<Peer>>>,
     pub free_peers: Vec<Id>,
     /// Peers that are gone and have no index: their records go when there are `bury_at` of them.

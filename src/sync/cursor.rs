@@ -47,6 +47,16 @@ impl Brief<'_> {
         unsafe { self.line.drain_behind(self.words, to, self.bytes) }
     }
 
+    /// Copies as many bytes as both have.
+    #[inline(always)]
+    pub fn copy_to(&self, to: Iov) {
+        if to.len() < self.bytes {
+            return self.copy_part(0, to);
+        }
+        // SAFETY: it has room for all.
+        unsafe { self.copy_out(to.as_ptr()) }
+    }
+
     /// Copies the bytes from byte `skip` on, as many as both have.
     pub fn copy_part(&self, skip: usize, to: Iov) {
         let mut all = [0u8; LINE_BYTES];

@@ -75,10 +75,13 @@ impl State {
         }
         let rx = self.rx.as_mut()?;
         let mut cursor = rx.cursor();
-        let (mut n, mut goes_on) = (0, true);
-        while n < BUDGET as u64
-            && let Some(parcel) = cursor.one_line(kind::PARCEL)
-        {
+        let (mut n, mut goes_on, mut rest) = (0, true, false);
+        while n < BUDGET as u64 {
+            if cursor.is_empty() {
+                rest = true;
+                break;
+            }
+            let Some(parcel) = cursor.one_line(kind::PARCEL) else { break };
             goes_on = each.take_brief(parcel);
             if !goes_on {
                 break;
@@ -86,7 +89,7 @@ impl State {
             cursor.skip();
             n += 1;
         }
-        let (head, rest) = (cursor.head(), cursor.is_empty());
+        let head = cursor.head();
         if n > 0 {
             rx.pass(head);
             self.matched += n;
@@ -139,15 +142,17 @@ impl Lane for Endpoint {
         Ok(true)
     }
 
-    fn put_brief(&self, words: &[u64], from: Iov) -> bool {
+    fn put_brief(&self, first: u64, second: Option<u64>, from: Iov) -> bool {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let Some(conn) = s.conn.as_deref_mut() else { return false };
-        let fits = words.len() * 8 + from.len() <= LINE_BYTES;
-        if !fits || !conn.is_clear() || conn.sent - conn.credited >= WINDOW || !conn.tx.is_open() {
+        if from.len() > LINE_BYTES - 16 || !conn.is_clear() || conn.sent - conn.credited >= WINDOW || !conn.tx.is_open() {
             return false;
         }
-        conn.tx.write_line_behind(kind::PARCEL, words, from);
+        match second {
+            Some(second) => conn.tx.write_line_behind(kind::PARCEL, &[first, second], from),
+            None => conn.tx.write_line_behind(kind::PARCEL, &[first], from),
+        }
         conn.link.nudge();
         conn.sent += 1;
         s.stats.sends += 1;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whoever reads an empty queue, and drives the endpoint meanwhile: messages go straight into its array.
+
+use crate::prov::ops::{CqFormat, put_from};
+use crate::prov::queue::{Completion, Queue};
+use std::ffi::c_void;
+
+/// Of nobody, unless a read is under way.
+pub struct Reader {
+    queue: *const Queue,
+    format: CqFormat,
+    buf: *mut c_void,
+    /// Entries that the array holds, and how many it has got.
+    most: usize,
+    count: usize,
+}
+
+// SAFETY: the pointers are used only during the call that gave them, on its thread.
+unsafe impl Send for Reader {}
+
+impl Reader {
+    pub const NONE: Reader = Reader { queue: std::ptr::null(), format: CqFormat::Context, buf: std::ptr::null_mut(), most: 0, count: 0 };
+
+    /// # Safety
+    /// `buf` holds `most` entries of the format, until `leave`.
+    #[inline(always)]
+    pub unsafe fn come(&mut self, queue: *const Queue, format: CqFormat, buf: *mut c_void, most: usize) {
+        *self = Reader { queue, format, buf, most, count: 0 };
+    }
+
+    /// Gives how many entries it got.
+    #[inline(always)]
+    pub fn leave(&mut self) -> usize {
+        self.most = 0;
+        self.count
+    }
+
+    /// An entry of `queue`. False: it has to go there, as somebody else reads that, or older entries wait in it.
+    #[inline(always)]
+    pub fn give(&mut self, queue: &Queue, entry: &Completion, tag: u64) -> bool {
+        if self.count >= self.most || !std::ptr::eq(queue, self.queue) || !queue.is_empty() {
+            return false;
+        }
+        // SAFETY: `come` says that the array holds more.
+        unsafe { put_from(self.format, self.buf, self.count, entry, tag) };
+        self.count += 1;
+        true
+    }
+}

@@ -184,12 +184,14 @@ impl Entries {
     #[inline(always)]
     pub fn take_from(&mut self, count: usize, mut each: impl FnMut(usize, &Completion, Origin)) -> Taken {
         let head = self.head;
-        let origins = std::mem::take(&mut self.origins);
-        let mask = origins.len().wrapping_sub(1);
-        let origin = |number: usize| origins.get(number & mask).filter(|(of, _)| *of == number).map_or(Origin::NONE, |(_, from)| *from);
-        let taken = self.take(count, |i, c| each(i, c, origin(head.wrapping_add(i))));
-        self.origins = origins;
-        taken
+        let (first, len) = (self.origins.as_ptr(), self.origins.len());
+        // SAFETY: `take` neither changes origins nor moves them, and they are borrowed no longer than it runs.
+        let origins = unsafe { std::slice::from_raw_parts(first, len) };
+        let origin = |number: usize| match origins.get(number & len.wrapping_sub(1)) {
+            Some((of, from)) if *of == number => *from,
+            _ => Origin::NONE,
+        };
+        self.take(count, |i, c| each(i, c, origin(head.wrapping_add(i))))
     }
 
     /// As `append`.

@@ -103,7 +103,7 @@ impl State {
         }
         parcel.copy_all(recv.first);
         let (context, buf, wanted) = (recv.context, recv.first.addr(), recv.wanted);
-        space.drop_posted(at);
+        space.forget_posted(at);
         self.stats.recvs += 1;
         if wanted && let Some(q) = &self.bind.rx {
             let kind = flags::RECV | if tagged { flags::TAGGED } else { flags::MSG };

@@ -273,7 +273,7 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// Posts a receive, for which no message waits.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, want: Want, item: R) -> At {
         let key = match self.class_of(&want) {
             Some(c) => match self.classes.get_mut(c) {
@@ -293,6 +293,15 @@ impl<R, U> Matcher<R, U> {
     /// The oldest receive that a message from `source` with `tag` fits.
     #[inline(always)]
     pub fn find_posted(&self, source: u64, tag: u64) -> Option<At> {
+        let [class] = &self.classes[..] else { return self.find_oldest(source, tag) };
+        self.probe();
+        let first = self.posted.first(&class.key(0, source, tag));
+        (first != NONE).then_some(At(first))
+    }
+
+    /// The same with several classes, each of which has a candidate.
+    #[inline(never)]
+    fn find_oldest(&self, source: u64, tag: u64) -> Option<At> {
         let mut best = NONE;
         let mut number = u64::MAX;
         for (c, class) in self.classes.iter().enumerate() {
@@ -333,14 +342,14 @@ impl<R, U> Matcher<R, U> {
         self.posted.get_mut(at.0).and_then(|n| n.item.as_mut())
     }
 
-    /// As `remove_posted` of one of which nothing more is needed.
+    /// As `remove_posted` of one that has nothing to be dropped.
     #[inline(always)]
-    pub fn drop_posted(&mut self, at: At) {
+    pub fn forget_posted(&mut self, at: At) {
         let Some(node) = self.posted.get(at.0) else { return };
         if let Some(class) = self.classes.get_mut(usize::from(node.class())) {
             class.posted -= 1;
         }
-        self.posted.release(at.0);
+        self.posted.forget(at.0);
     }
 
     #[inline(always)]

@@ -174,11 +174,19 @@ impl<R> Posted<R> {
         Some(item)
     }
 
-    /// Takes one out whose item is gone, or goes now.
+    /// The same of an item that has nothing to be dropped.
     #[inline(always)]
-    pub fn release(&mut self, at: u32) {
+    pub fn forget(&mut self, at: u32) {
+        if let Some(node) = self.nodes.get_mut(at as usize) {
+            std::mem::forget(node.item.take());
+            self.release(at);
+        }
+    }
+
+    /// Takes one out whose item is gone.
+    #[inline(always)]
+    fn release(&mut self, at: u32) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
-        node.item = None;
         let (hash, before, next, last, chain) = (node.hash, node.before, node.next, node.last, node.chain);
         node.next = std::mem::replace(&mut self.free, at);
         self.count -= 1;

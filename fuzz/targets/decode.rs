@@ -3,20 +3,26 @@
 //! addresses. What decodes must encode to the same bytes, and must keep the bounds that its readers count on.
 #![no_main]
 
+use gdrfab::prov::Parcel;
+use gdrfab::prov::name::Name;
 use gdrfab::prov::tcp::Address;
 use gdrfab::prov::tcp::frame::{
     self, BODY_MAX, HEAD_MAX, HEADER, Header, PART, PARTS, STRIPED, STRIPED_MIN, Spot, WHOLE_MAX, spot, wire_len,
 };
 use gdrfab::prov::tcp::hello::{self, HEAD_LEN, HELLO_LEN, Head, Hello, Terms};
+use gdrfab::rdm::wire::{self, Intro, Refusal, Words};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((which, rest)) = data.split_first() else { return };
-    match which % 5 {
+    match which % 8 {
         0 => header(rest),
         1 => greeting(rest),
         2 => head(rest),
         3 => terms(rest),
+        5 => introduction(rest),
+        6 => parcel(rest),
+        7 => name(rest),
         _ => address(rest),
     }
 });
@@ -92,4 +98,61 @@ fn address(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(address) = text.parse::<Address>() else { return };
     assert_eq!(address.to_string().parse::<Address>().expect("what it prints it reads"), address);
+}
+
+/// What a connectionless endpoint says as it calls another.
+fn introduction(data: &[u8]) {
+    if let Ok(intro) = Intro::decode(data) {
+        assert!(intro.name.nonce != 0 && intro.encode() == data);
+    }
+    if let Some(refusal) = Refusal::decode(data) {
+        assert_eq!(refusal.encode(), data);
+    }
+}
+
+fn name(data: &[u8]) {
+    if let Ok(name) = Name::decode(data) {
+        assert_eq!(name.encode(), data);
+        assert_eq!(name.to_string().parse::<Name>().expect("what it prints it reads"), name);
+    }
+    if let Some(name) = std::str::from_utf8(data).ok().and_then(|text| text.parse::<Name>().ok()) {
+        assert_eq!(Name::decode(&name.encode()).expect("what it says it reads"), name);
+    }
+}
+
+struct Brought<'a>(Vec<u64>, &'a [u8]);
+
+impl Parcel for Brought<'_> {
+    fn words(&self) -> usize {
+        self.0.len()
+    }
+
+    fn word(&self, i: usize) -> u64 {
+        self.0.get(i).copied().unwrap_or(0)
+    }
+
+    fn len(&self) -> usize {
+        self.1.len()
+    }
+
+    fn copy(&self, _skip: usize, _to: gdrfab::mr::Iov) {}
+}
+
+/// What connectionless endpoints say once they are connected.
+fn parcel(data: &[u8]) {
+    let Some((count, rest)) = data.split_first() else { return };
+    let (words, bytes) = rest.split_at(rest.len().min(8 * usize::from(count % 33)));
+    let words: Vec<u64> = words.chunks_exact(8).map(|b| b.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))).collect();
+    let brought = Brought(words, bytes);
+    let same = |words: Words| assert_eq!(words.as_slice(), brought.0);
+    match wire::Head::of(&brought) {
+        Err(_) => {}
+        Ok(wire::Head::Eager(label)) => {
+            let (words, count) = wire::eager(&label);
+            assert_eq!(words[..count], brought.0);
+        }
+        Ok(wire::Head::Offer(label, offer)) => same(Words::offer(&label, offer.number, offer.len, &offer.places)),
+        Ok(wire::Head::Credit(consumed, grant)) => same(Words::credit(consumed, grant)),
+        Ok(wire::Head::Done(number, status)) => assert!(brought.0[1] == number && brought.0[2] as u16 as i32 == status.0),
+    }
 }

@@ -24,7 +24,7 @@ mod send;
 mod state;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub mod wire;
 mod wireup;
 
 pub use provider::{candidates, get};

@@ -65,6 +65,7 @@ typedef struct gdrfab_eq gdrfab_eq;            /**< An event queue. */
 typedef struct gdrfab_cntr gdrfab_cntr;        /**< A counter. */
 typedef struct gdrfab_av gdrfab_av;            /**< Numbers the peers of connectionless endpoints. */
 typedef struct gdrfab_mr gdrfab_mr;            /**< A registered region. */
+typedef struct gdrfab_list gdrfab_list;        /**< A list that is prepared. */
 
 /* Errno values that errno.h lacks. */
 #define GDRFAB_ETOOSMALL 257    /**< The buffer is too small. */
@@ -240,6 +241,9 @@ typedef struct gdrfab_info {
      * way.
      */
     uint64_t comp_order;
+    size_t list_limit;              /**< Blocks of a list (gdrfab_readlist()). */
+    uint64_t list_paths;            /**< GDRFAB_PATH_* by which the provider moves a list by means of its
+                                         own, and not as so many operations. */
 } gdrfab_info;
 
 /**
@@ -1225,6 +1229,81 @@ ssize_t gdrfab_readv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc,
  */
 ssize_t gdrfab_readmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_rma *msg, uint64_t flags);
 
+/** A block of a list. */
+typedef struct gdrfab_block {
+    void *buf;      /**< Local address. */
+    uint64_t addr;  /**< Remote address. */
+    size_t len;     /**< Bytes; a block of 0 is passed over. */
+} gdrfab_block;
+
+/** Blocks that one operation moves, with all its parameters. */
+typedef struct gdrfab_msg_list {
+    size_t struct_size;                 /**< sizeof(gdrfab_msg_list) */
+    const struct gdrfab_block *blocks;  /**< The blocks. */
+    size_t count;                       /**< Number of blocks, 1 to info->list_limit. */
+    void *const *desc;                  /**< Local descriptors, or NULL. */
+    size_t desc_count;                  /**< 1: one for all; count: one for each block; 0: none. */
+    const uint64_t *key;                /**< Keys of the peer's regions. */
+    size_t key_count;                   /**< 1: one for all; count: one for each block. */
+    uint64_t addr;                      /**< The peer's index; not used on connected endpoints. */
+    void *context;                      /**< Returned in the completion. */
+    uint64_t data;                      /**< For the peer, with GDRFAB_REMOTE_CQ_DATA. */
+    uint64_t timeout_ns;                /**< Nanoseconds until the operation fails with ETIMEDOUT;
+                                             UINT64_MAX: never; 0: the endpoint's GDRFAB_OPT_DEADLINE. */
+} gdrfab_msg_list;
+
+/**
+ * Posts a read of many blocks, from anywhere in the peer's regions to anywhere here, as one operation.
+ *
+ * The blocks move in any order, and side by side. One entry tells of the end: the bytes of all, or the first
+ * error and its block (gdrfab_cq_err_entry::block); then some blocks may have moved, and none moves any more.
+ * Where targets overlap, their content is undefined. Blocks that adjoin on both sides are moved as one. With
+ * GDRFAB_FENCE the list begins after everything posted before it; what is posted behind it may overtake it.
+ * The deadline is that of the whole list. gdrfab_cancel() ends it: its entry comes when what was under way
+ * has ended.
+ *
+ * @param msg   the list; read during the call only, with its arrays
+ * @param flags as of gdrfab_readmsg()
+ * @return 0, -EAGAIN (nothing was posted), -EINVAL, -E2BIG, -EMSGSIZE (a block), -GDRFAB_EBADFLAGS,
+ *   -ENOTCONN, -ESHUTDOWN
+ */
+ssize_t gdrfab_readlist(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg, uint64_t flags);
+
+/**
+ * Posts a write of many blocks as one operation: gdrfab_readlist() the other way. With GDRFAB_REMOTE_CQ_DATA
+ * the peer's entry comes after the last byte; its len is that of the list over shm, and 0 elsewhere.
+ *
+ * @param msg   the list; read during the call only, with its arrays
+ * @param flags as of gdrfab_writemsg(), without GDRFAB_INJECT
+ * @return as gdrfab_readlist()
+ */
+ssize_t gdrfab_writelist(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg, uint64_t flags);
+
+/**
+ * Prepares a list for being posted many times: its blocks are read, checked and joined once.
+ *
+ * @param msg  the list; context and data are those of each gdrfab_list_post()
+ * @param list the handle, freed by gdrfab_list_close()
+ * @return 0, -EINVAL, -E2BIG, -EMSGSIZE (a block)
+ */
+int gdrfab_list_open(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg, struct gdrfab_list **list);
+
+/**
+ * Posts a prepared list, which may be under way already.
+ *
+ * @param flags GDRFAB_READ or GDRFAB_WRITE, and the flags of gdrfab_readlist() or gdrfab_writelist()
+ * @param data  for the peer, with GDRFAB_REMOTE_CQ_DATA
+ * @return as gdrfab_readlist()
+ */
+ssize_t gdrfab_list_post(struct gdrfab_list *list, uint64_t flags, uint64_t data, void *context);
+
+/**
+ * Closes a prepared list. Posts of it that are under way go on.
+ *
+ * @return 0, -EINVAL
+ */
+int gdrfab_list_close(struct gdrfab_list *list);
+
 /* ---- Messages ------------------------------------------------------------------------------------------
  * Two-sided: each message goes into one posted receive of the peer, in the order of posting. Parameters,
  * results and threads of all calls: see RMA.
@@ -1493,6 +1572,7 @@ typedef struct gdrfab_cq_err_entry {
     size_t err_data_size;  /**< In: its bytes; out: bytes written, NUL included. */
     uint64_t tag;          /**< The message's tag, if it is a receive and flags has GDRFAB_TAGGED. */
     uint64_t src_addr;     /**< The peer's index in the address vector, or GDRFAB_ADDR_NOTAVAIL. */
+    size_t block;          /**< Of a list, the block that failed. */
 } gdrfab_cq_err_entry;
 
 /**

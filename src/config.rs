@@ -28,6 +28,8 @@ pub struct Hmem {
     pub threaded: bool,
     /// Endpoints begin with driver calls forbidden.
     pub process: bool,
+    /// Groups of threads that the kernel for lists takes; 0: no kernel.
+    pub groups: u32,
     pub copier: Option<String>,
 }
 
@@ -195,7 +197,8 @@ fn hmem() -> Hmem {
     let adopt = !switch("GDRFAB_HMEM_INIT");
     let threaded = switch("GDRFAB_HMEM_THREAD");
     let process = switch("GDRFAB_HMEM_PROCESS");
-    let all = Hmem { allowed: u32::MAX, adopt, threaded, process, copier: text("GDRFAB_COPIER") };
+    let all =
+        Hmem { allowed: u32::MAX, adopt, threaded, process, groups: number("GDRFAB_CUDA_MAX_CTAS") as u32, copier: text("GDRFAB_COPIER") };
     let Some(raw) = text("GDRFAB_HMEM") else { return all };
     let bits = HMEM_WORDS.iter().enumerate().filter(|(_, known)| raw.split(',').any(|w| w.trim() == **known));
     let allowed = bits.fold(0, |sum, (i, _)| sum | 2 << i);

@@ -17,7 +17,7 @@
 /* After this the driver's own thread does what nobody asks for. */
 #define LINGER_NS 100000
 
-enum op_kind { COPY, FILL, WRITE32, RECORD, WAIT };
+enum op_kind { COPY, FILL, WRITE32, RECORD, WAIT, LIST };
 
 struct op {
 	enum op_kind kind;
@@ -99,6 +99,9 @@ static void run(CUstream s)
 		fake_copy(op->to, (uint64_t)(uintptr_t)&value, 4);
 		break;
 	}
+	case LIST:
+		cuda_run_list(op->from, op->len);
+		break;
 	case RECORD:
 		if (op->event->fired < op->turn)
 			op->event->fired = op->turn;
@@ -143,7 +146,10 @@ void cuda_must_be_idle(const char *who, uint64_t va, uint64_t len)
 {
 	for (CUstream s = streams; s; s = s->next)
 		for (struct op *op = s->head; op; op = op->next)
-			if (op->kind == COPY && (overlap(op->to, op->len, va, len) || overlap(op->from, op->len, va, len))) {
+			if (op->kind == LIST && cuda_list_touches(op->from, op->len, va, len)) {
+				fprintf(stderr, "fake libcuda: %s of %#llx while a kernel copies a list\n", who, (unsigned long long)va);
+				abort();
+			} else if (op->kind == COPY && (overlap(op->to, op->len, va, len) || overlap(op->from, op->len, va, len))) {
 				fprintf(stderr, "fake libcuda: %s of %#llx while a copy from %#llx to %#llx is in flight\n", who,
 					(unsigned long long)va, (unsigned long long)op->from, (unsigned long long)op->to);
 				abort();
@@ -212,7 +218,7 @@ static struct op *post(CUstream s, enum op_kind kind)
 	while (last && last->next)
 		last = last->next;
 	int64_t from = last && last->due > op->posted ? last->due : op->posted;
-	bool copies = kind == COPY || kind == FILL;
+	bool copies = kind == COPY || kind == FILL || kind == LIST;
 	op->due = from + (copies ? delay() : 0);
 	op->refusals = copies && !delay();
 	*s->tail = op;
@@ -472,6 +478,25 @@ static CUresult copy(CUstream stream, uint64_t to, enum side to_side, uint64_t f
 	fake_unlock();
 	return r;
 }
+
+CUresult cuda_copy_any(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream stream)
+{
+	return copy(stream, to, ANY_SIDE, from, ANY_SIDE, len);
+}
+
+CUresult cuda_post_list(CUstream stream, uint64_t list, uint64_t count)
+{
+	fake_lock();
+	CUstream s = stream_of(stream);
+	struct op *op = s ? post(s, LIST) : NULL;
+	if (op) {
+		op->from = list;
+		op->len = count;
+	}
+	fake_unlock();
+	return !s ? CUDA_ERROR_INVALID_HANDLE : op ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 
 API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream stream)
 {

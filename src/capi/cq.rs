@@ -94,6 +94,8 @@ pub struct gdrfab_cq_err_entry {
     pub tag: u64,
     /// The peer's index in the address vector, or GDRFAB_ADDR_NOTAVAIL.
     pub src_addr: u64,
+    /// Of a list, the block that failed.
+    pub block: usize,
 }
 
 // SAFETY: repr(C), size first; the buffer is checked at use.
@@ -238,6 +240,7 @@ pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfa
             err_data_size: written,
             tag: from.tag,
             src_addr: from.peer,
+            block: f.block,
         };
         write_sized(out, &e);
         Ok(1)

@@ -4,7 +4,7 @@
 use super::boundary::{Sized0, control, counted, hold, last_words, null as is_null, output, read_sized, text, write_text};
 use super::types::*;
 use crate::error::{Error, Result, errno};
-use crate::fabric::{self, Info, RequestId, Secret};
+use crate::fabric::{self, Info, LIST_MAX, RequestId, Secret};
 use crate::hmem::{Iface, Site};
 use crate::mr::Paths;
 use crate::prov::flags;
@@ -113,6 +113,10 @@ pub struct gdrfab_info {
     /// GDRFAB_ORDER_STRICT if it is needed. Entries of what arrives are in the order of the messages either
     /// way.
     pub comp_order: u64,
+    /// Blocks of a list (gdrfab_readlist()).
+    pub list_limit: usize,
+    /// GDRFAB_PATH_* by which the provider moves a list by means of its own, and not as so many operations.
+    pub list_paths: u64,
 }
 
 // SAFETY: repr(C), begins with its size; zeros and any integers are valid, pointers are checked at use.
@@ -184,6 +188,8 @@ pub(super) fn export(from: &Info) -> *mut gdrfab_info {
         auth_key: from.auth_key.as_ref().map_or(null(), |key| key.bytes().as_ptr().cast()),
         auth_key_size: from.auth_key.as_ref().map_or(0, |key| key.bytes().len()),
         comp_order: from.comp_order,
+        list_limit: LIST_MAX,
+        list_paths: from.list_paths.bits(),
         ..blank()
     };
     Box::into_raw(Box::new(Owned { info, strings, _secret: from.auth_key.clone() })).cast()
@@ -253,6 +259,7 @@ pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Res
             near: near(c.near_iface, c.near_device)?,
             auth_key: secret(c.auth_key, c.auth_key_size)?,
             comp_order: c.comp_order,
+            list_paths: Paths::from_bits_retain(c.list_paths),
             ..Info::default()
         })
     }

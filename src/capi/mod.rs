@@ -26,6 +26,8 @@ pub mod hmem;
 
 pub mod rma;
 
+pub mod list;
+
 pub mod msg;
 
 pub mod tagged;

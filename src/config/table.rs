@@ -100,6 +100,12 @@ pub const VARIABLES: &[Variable] = &[
         help: "1: operations of shm call no device driver here unless an endpoint says so; a process of the library's own copies (GDRFAB_OPT_DRIVER_CALLS)",
     },
     Variable {
+        name: "GDRFAB_CUDA_MAX_CTAS",
+        kind: Kind::Number(0, 65_535),
+        default: "1056",
+        help: "thread blocks of the kernel that moves lists between memory of GPUs (128 threads each); 0: no kernel, the driver's copies",
+    },
+    Variable {
         name: "GDRFAB_COPIER",
         kind: Kind::Text,
         default: "",

@@ -76,10 +76,10 @@ impl Cntr {
 
     fn progress(&self) {
         if self.of_region.load(Ordering::Relaxed) {
-            return self.domain.endpoints().iter().for_each(|ep| ep.prov().progress(false));
+            return self.domain.endpoints().iter().for_each(|ep| ep.progress(false));
         }
         if let Some(eps) = self.eps.try_lock() {
-            eps.iter().for_each(|ep| ep.prov().progress(false));
+            eps.iter().for_each(|ep| ep.progress(false));
         }
     }
 

@@ -107,7 +107,7 @@ impl Cq {
     fn turn(&self, force: bool) {
         if let Some(eps) = self.eps.try_lock() {
             for ep in eps.iter() {
-                ep.prov().progress(force);
+                ep.progress(force);
             }
         }
     }

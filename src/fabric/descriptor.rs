@@ -71,7 +71,7 @@ impl Descriptor {
         }
         for ep in asleep.drain(..) {
             ep.prov().awake(waiter.descriptor());
-            ep.prov().progress(true);
+            ep.progress(true);
         }
         waiter.disarm_descriptor();
     }

@@ -14,6 +14,7 @@ use crate::mr::{PathPolicy, Paths};
 use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Effort};
 use crate::prov::general::Posting;
+use crate::prov::list::List;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::EpHead;
 use crate::prov::{self, Request, flags};
@@ -36,6 +37,7 @@ pub struct Endpoint {
     posting: Posting,
     pub context: Context,
     domain: Arc<Domain>,
+    max_msg_size: usize,
     request: Mutex<Option<Box<dyn Request>>>,
     bound: Mutex<Bound>,
 }
@@ -55,15 +57,21 @@ impl Endpoint {
             })?),
         };
         let ep = Arc::new(Endpoint {
-            posting: Posting::new(domain.prov.clone().open_endpoint(info, context)?, domain.owner, info.tx_op_flags),
+            posting: Posting::new(
+                domain.prov.clone().open_endpoint(info, context)?,
+                domain.owner,
+                info.tx_op_flags,
+                info.tx_iov_limit.min(info.rma_iov_limit),
+            )?,
+            max_msg_size: info.max_msg_size,
             context: Context::default(),
             domain: domain.clone(),
             request: Mutex::new(request),
             bound: Mutex::new(Bound::default()),
         });
-        ep.prov().bind(Binding::Drivers(domain.drivers.clone()))?;
+        ep.posting.bind(Binding::Drivers(domain.drivers.clone()))?;
         if info.comp_order != 0 {
-            ep.prov().bind(Binding::Order)?;
+            ep.posting.bind(Binding::Order)?;
         }
         domain.users.add();
         ep.prov().set_object(Arc::as_ptr(&ep) as usize);
@@ -100,7 +108,7 @@ impl Endpoint {
         let (transmit, receive) = (bits & flags::SEND != 0, bits & flags::RECV != 0);
         let selective = bits & flags::SELECTIVE_COMPLETION != 0;
         let (queue, source) = (cq.queue.clone(), cq.source.clone());
-        self.prov().bind(Binding::Cq { queue, source, transmit, receive, selective })?;
+        self.posting.bind(Binding::Cq { queue, source, transmit, receive, selective })?;
         cq.attach(&self.shared());
         self.bound.lock().cqs.push(cq.clone());
         Ok(())
@@ -112,7 +120,7 @@ impl Endpoint {
         if !Arc::ptr_eq(eq.fabric(), &self.domain.fabric) {
             return Err(Error::invalid("eq: belongs to another fabric than the endpoint"));
         }
-        self.prov().bind(Binding::Eq(eq.events.clone()))?;
+        self.posting.bind(Binding::Eq(eq.events.clone()))?;
         eq.attach_ep(&self.shared());
         self.bound.lock().eq = Some(eq.clone());
         Ok(())
@@ -127,7 +135,7 @@ impl Endpoint {
         if !Arc::ptr_eq(cntr.domain(), &self.domain) {
             return Err(Error::invalid("cntr: belongs to another domain than the endpoint"));
         }
-        self.prov().bind(Binding::Counter { counter: cntr.counter.clone(), flags: bits })?;
+        self.posting.bind(Binding::Counter { counter: cntr.counter.clone(), flags: bits })?;
         cntr.attach(&self.shared());
         self.bound.lock().cntrs.push(cntr.clone());
         Ok(())
@@ -139,7 +147,7 @@ impl Endpoint {
         if !Arc::ptr_eq(av.domain(), &self.domain) {
             return Err(Error::invalid("av: belongs to another domain than the endpoint"));
         }
-        self.prov().bind(Binding::Av(av.names.clone()))?;
+        self.posting.bind(Binding::Av(av.names.clone()))?;
         av.attach();
         self.bound.lock().av = Some(av.clone());
         Ok(())
@@ -228,7 +236,7 @@ impl Endpoint {
     pub fn close(self: &Arc<Self>) -> Result<()> {
         self.domain.owner.check()?;
         drop(self.request.lock().take());
-        self.prov().close()?;
+        self.posting.close()?;
         let shared = self.shared();
         self.domain.unwatch(&shared);
         let bound = std::mem::take(&mut *self.bound.lock());
@@ -255,6 +263,16 @@ impl Endpoint {
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
         self.prov().rma(dir, local, remote, common, descs)
+    }
+
+    /// Largest block of a list.
+    pub fn max_msg_size(&self) -> usize {
+        self.max_msg_size
+    }
+
+    pub fn list(&self, dir: Dir, list: &Arc<List>, common: &Common) -> Result<()> {
+        self.domain.owner.check()?;
+        self.posting.list(dir, list.clone(), common)
     }
 
     pub fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
@@ -285,7 +303,7 @@ impl Endpoint {
 
     pub fn cancel(&self, context: usize) -> Result<()> {
         self.domain.owner.check()?;
-        self.prov().cancel(context)
+        self.posting.cancel(context)
     }
 
     pub fn deadline_ns(&self) -> u64 {

@@ -12,6 +12,7 @@ mod endpoint;
 mod eq;
 pub mod hmem;
 mod info;
+mod list;
 mod pep;
 mod progressor;
 mod read;
@@ -31,6 +32,7 @@ pub use eq::Eq;
 pub use info::{
     ADDR_STR, EP_MSG, EP_RDM, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, Secret, THREAD_DOMAIN, THREAD_SAFE, getinfo, left_out, nic,
 };
+pub use list::{Block, LIST_MAX, List, Prepared};
 pub use pep::Pep;
 pub use read::put_all;
 pub use requests::RequestId;

@@ -22,9 +22,9 @@ pub(crate) struct Driven {
 
 impl Driven {
     pub fn progress(&self, force: bool) {
-        self.eps.iter().for_each(|e| e.prov().progress(force));
+        self.eps.iter().for_each(|e| e.progress(force));
         // Passive endpoints last: a peer that completed one connection and asks for the next is told of in that order.
-        let finish_connections = || self.eps.iter().for_each(|e| e.prov().progress(true));
+        let finish_connections = || self.eps.iter().for_each(|e| e.progress(true));
         self.peps.iter().for_each(|p| p.progress(finish_connections));
     }
 
@@ -61,7 +61,7 @@ impl Driven {
     pub fn look(&self) -> bool {
         let before = self.watched();
         self.progress(true);
-        self.eps.iter().all(|e| e.prov().may_sleep()) && self.watched() == before
+        self.eps.iter().all(|e| e.may_sleep()) && self.watched() == before
     }
 
     /// What there is to watch, as a sum.
@@ -91,11 +91,7 @@ impl Driven {
     /// The longest that a sleep may last; `u64::MAX`: until something wakes it.
     pub fn nap_ns(&self) -> u64 {
         const STALLED: u64 = 50_000;
-        self.eps
-            .iter()
-            .map(|e| if e.prov().is_stalled() { e.prov().nap_ns().min(STALLED) } else { e.prov().nap_ns() })
-            .min()
-            .unwrap_or(u64::MAX)
+        self.eps.iter().map(|e| if e.is_stalled() { e.nap_ns().min(STALLED) } else { e.nap_ns() }).min().unwrap_or(u64::MAX)
     }
 }
 

@@ -62,6 +62,11 @@ pub trait Interface: Send + Sync {
         Err(Error::new(errno::ENOSYS, format!("{}: pinning host memory is not offered", self.iface().name())))
     }
 
+    /// Whether a program that runs on the device can touch `[addr, addr+len)`, at that address.
+    fn reaches(&self, _device: u32, _addr: u64, _len: u64) -> bool {
+        false
+    }
+
     /// Device memory that can be exported.
     fn alloc(&self, device: u32, len: u64) -> Result<u64>;
 

@@ -4,6 +4,9 @@
 use super::memory::{Copy, Dir};
 use crate::error::{Error, Result, errno};
 
+/// Copies that one call of a driver is given: larger batches are known to hang some.
+pub const TOGETHER: usize = 256;
+
 /// Copies of one order. Each gets the next number, beginning with 1; used by one thread at a time.
 pub trait Stream: Send {
     /// Starts a copy behind those posted before, and gives its number.
@@ -22,6 +25,19 @@ pub trait Stream: Send {
         for c in copies {
             // SAFETY: each copy's sides stay, as the caller says.
             last = unsafe { self.post(c.dir, c.to, c.from, c.len)? };
+        }
+        Ok(last)
+    }
+
+    /// As `post_all`, of thousands. `reached`: a program on the device can touch both sides of each.
+    ///
+    /// # Safety
+    /// As for `post`, for each.
+    unsafe fn post_list(&mut self, copies: &[Copy], _reached: bool) -> Result<u64> {
+        let mut last = 0;
+        for some in copies.chunks(TOGETHER) {
+            // SAFETY: the caller's promise.
+            last = unsafe { self.post_all(some)? };
         }
         Ok(last)
     }

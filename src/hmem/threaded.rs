@@ -3,7 +3,7 @@
 //! whose threads must not enter a driver (`GDRFAB_HMEM_THREAD=1`). Each call goes there and waits for
 //! its answer, which costs two switches of thread.
 
-use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream, Undo};
+use super::{Allocation, Copy, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream, Undo};
 use crate::error::{Error, Result, errno};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -126,6 +126,10 @@ impl Interface for Threaded {
         Ok(pinned)
     }
 
+    fn reaches(&self, device: u32, addr: u64, len: u64) -> bool {
+        self.worker.run(|| self.inner.reaches(device, addr, len)).unwrap_or(false)
+    }
+
     fn alloc(&self, device: u32, len: u64) -> Result<u64> {
         self.run(|i| i.alloc(device, len))
     }
@@ -151,6 +155,11 @@ impl Stream for ApartStream {
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
         // SAFETY: both sides stay until the stream has passed the copy, as the caller says.
         self.run(|s| unsafe { s.post(dir, to, from, len) })
+    }
+
+    unsafe fn post_list(&mut self, copies: &[Copy], reached: bool) -> Result<u64> {
+        // SAFETY: handed on.
+        self.run(|s| unsafe { s.post_list(copies, reached) })
     }
 
     fn done(&mut self) -> Result<u64> {

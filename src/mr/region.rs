@@ -293,6 +293,8 @@ pub struct Local {
     pub site: Site,
     /// Index of the iovec, address, identity when registered.
     parts: Vec<(usize, usize, u64)>,
+    /// Of a whole region, the length of each.
+    lens: Vec<usize>,
 }
 
 impl Local {
@@ -311,7 +313,34 @@ impl Local {
                 }
             }
         }
-        Ok(Local { site, parts })
+        Ok(Local { site, parts, lens: Vec::new() })
+    }
+
+    /// All of a region, for many operands to be held against.
+    pub fn whole<P, O>(region: &Region<P, O>) -> Local {
+        let parts = region.pieces().iter().enumerate().map(|(i, p)| (i, p.iov.addr(), p.id)).collect();
+        Local { site: region.site(), parts, lens: region.pieces().iter().map(|p| p.iov.len()).collect() }
+    }
+
+    /// Address and length of each piece of a whole region.
+    pub fn pieces(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.parts.iter().map(|(_, addr, _)| *addr).zip(self.lens.iter().copied())
+    }
+
+    /// Whether a range lies in a whole region; it may go on from one piece into the next.
+    #[inline]
+    pub fn holds(&self, mut addr: usize, mut len: usize) -> bool {
+        'parts: while len > 0 {
+            for (at, n) in self.pieces() {
+                if addr >= at && addr - at < n {
+                    let run = len.min(n - (addr - at));
+                    (addr, len) = (addr + run, len - run);
+                    continue 'parts;
+                }
+            }
+            return false;
+        }
+        true
     }
 
     /// Asks the driver whether it is still what was registered; without any lock.

@@ -216,6 +216,12 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
         Local::of(region.region(), local)
     }
 
+    /// All memory of the region that operations describe by `desc`.
+    pub fn local_pieces(&self, desc: u64) -> Result<Local> {
+        let region = self.described(desc).ok_or(Error::fixed(errno::EINVAL, "desc: names no open region of this domain"))?;
+        Ok(Local::whole(region.region()))
+    }
+
     /// First step of closing: nobody finds the region, or enters it, from now on. It may be taken again.
     #[inline]
     pub fn shut(&mut self, id: RegionId) -> Result<&mut R> {

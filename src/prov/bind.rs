@@ -11,15 +11,20 @@ use super::source::Source;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::PathPolicy;
 
+use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// This operation gives no entry when it succeeds (inject calls).
 pub const SILENT: u64 = 1 << 63;
+/// This operation is a part of a list: its end goes to [`Ends`], and `context` says of which.
+pub const PART: u64 = 1 << 62;
 /// Flags of inject calls: no entry on success, and the buffer is the caller's again on return.
 pub const INJECT_FLAGS: u64 = flags::INJECT | SILENT;
 
 /// What a caller binds to an endpoint.
+#[derive(Clone)]
 pub enum Binding {
     Cq {
         queue: Arc<Queue>,
@@ -40,6 +45,38 @@ pub enum Binding {
     Arrivals(usize),
     /// Whom the indexes of peers name; connectionless endpoints only.
     Av(Arc<Av>),
+    /// Where the ends of parts of lists go.
+    Ends(Arc<Ends>),
+}
+
+/// How parts of lists ended: put there by a provider, and taken by who posted them.
+#[derive(Default)]
+pub struct Ends {
+    ended: Mutex<Vec<(usize, Option<Error>)>>,
+    /// As many as there are; asked without the lock.
+    count: AtomicUsize,
+}
+
+impl Ends {
+    #[cold]
+    pub fn put(&self, context: usize, why: Option<Error>) {
+        let mut ended = self.ended.lock();
+        ended.push((context, why));
+        self.count.store(ended.len(), Ordering::Release);
+    }
+
+    pub fn take(&self) -> Vec<(usize, Option<Error>)> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut ended = self.ended.lock();
+        self.count.store(0, Ordering::Relaxed);
+        std::mem::take(&mut *ended)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
 }
 
 /// How far an endpoint is, in what every provider has in common.
@@ -85,6 +122,7 @@ pub struct Bindings {
     drivers: Arc<Drivers>,
     /// The context of entries of peers' writes.
     arrivals: usize,
+    pub ends: Arc<Ends>,
     /// Until when who sleeps on the endpoint sleeps at most.
     naps_until: Cell<u64>,
     /// If entries of what this side initiates are to come in the order of posting: those that are under way.
@@ -152,6 +190,8 @@ pub struct Ending {
     pub deadline: u64,
     /// An inject call, which has nobody who waits for it: lost with the connection, it gives no entry.
     pub silent: bool,
+    /// A part of a list.
+    pub part: bool,
     /// Its place, where entries come in the order of posting.
     pub ticket: Option<Ticket>,
 }
@@ -199,6 +239,7 @@ impl Bindings {
             Binding::Order => self.sent = Some(Box::default()),
             Binding::Drivers(drivers) => self.drivers = drivers,
             Binding::Arrivals(number) => self.arrivals = number,
+            Binding::Ends(ends) => self.ends = ends,
             Binding::Av(_) => return Err(Error::invalid("ep: only an endpoint of ep_type GDRFAB_EP_RDM takes an address vector")),
             Binding::Eq(eq) => {
                 if self.eq.is_some() {
@@ -295,7 +336,7 @@ impl Bindings {
 
     #[inline]
     pub fn wants_entry(&self, flags: u64) -> bool {
-        self.tx.is_some() && flags & SILENT == 0 && (!self.tx_selective || flags & flags::COMPLETION != 0)
+        self.tx.is_some() && flags & (SILENT | PART) == 0 && (!self.tx_selective || flags & flags::COMPLETION != 0)
     }
 
     /// Whether a receive posted with `flags` gives an entry when it succeeds.
@@ -369,6 +410,9 @@ impl Bindings {
 
     #[inline]
     fn tell_success(&self, end: &Ending) {
+        if end.part {
+            return self.ends.put(end.context, None);
+        }
         if end.wanted
             && let Some(q) = &self.tx
         {
@@ -390,6 +434,15 @@ impl Bindings {
 
     #[cold]
     fn tell_failure(&self, end: &Ending, error: Error) {
+        if end.part {
+            return self.ends.put(end.context, Some(error));
+        }
+        self.tell_failed_block(end, error, 0);
+    }
+
+    /// As `fail`, of a list whose block of this index failed.
+    #[cold]
+    pub fn tell_failed_block(&self, end: &Ending, error: Error, block: usize) {
         if let Some(counter) = self.counter_of(end.kind) {
             counter.add_error(1);
         }
@@ -399,7 +452,7 @@ impl Bindings {
         }
         if let Some(q) = &self.tx {
             let entry = Completion { context: end.context, flags: end.kind, len: 0, buf: end.buf, data: 0 };
-            q.fail(entry, Failure { error, olen: 0 }, end.wanted);
+            q.fail(entry, Failure { error, olen: 0, block }, end.wanted);
         }
     }
 

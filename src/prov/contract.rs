@@ -10,6 +10,7 @@
 
 use super::bind::{Binding, Effort, Options};
 use super::info::{Ask, Info, Nic};
+use super::list::{List, Native};
 use super::op::{Common, Dir, Iov, RmaIov};
 use super::ops::EpOps;
 use super::queue::{Counter, Queue};
@@ -146,6 +147,12 @@ pub trait Endpoint: Send + Sync {
     /// Posts an RMA operation of any shape; `descs` of each local piece, or none. The caller of the C API promised that the
     /// pieces stay as the operation needs them until it completes; so for `send` and `recv`.
     fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()>;
+
+    /// Moves a list of blocks by means of the provider's own, none of which needs another's bytes. `common` has the flag
+    /// `PART`: an operation that flies ends as its other parts do. An error: this side's part of it is wrong.
+    fn list(&self, _dir: Dir, _list: &List, _common: &Common) -> Result<Native> {
+        Ok(Native::Pieces)
+    }
 
     fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()>;
 

@@ -2,25 +2,36 @@
 //! The operations of an endpoint whose provider has no table of its own, or that is not enabled: they call the provider's
 //! `rma`, `send` and `recv`. Where a provider's own entry finds what it is not made for, it jumps here.
 
-use super::bind::INJECT_FLAGS;
+use super::bind::{Binding, INJECT_FLAGS};
 use super::contract::Endpoint;
+use super::list::List;
+use super::lists::Lists;
 use super::op::{Common, Dir, Iov, RmaIov};
 use super::ops::{EpHead, EpOps, Owner};
 use crate::error::Result;
 use crate::guard::{null, posting};
+use crate::sys::time;
 use std::ffi::c_void;
 use std::slice::from_ref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What an endpoint is to the operations: its head, and the provider's endpoint behind it.
 #[repr(C)]
 pub struct Posting {
     head: EpHead,
     prov: Box<dyn Endpoint>,
+    lists: Lists,
+    /// The table that lists have set aside: its entries for arrivals would not go on with them.
+    aside: AtomicPtr<EpOps>,
 }
 
 impl Posting {
-    pub fn new(prov: Box<dyn Endpoint>, owner: Owner, tx_op_flags: u64) -> Posting {
-        Posting { head: EpHead::new(&GENERAL, owner, tx_op_flags), prov }
+    /// `iov_limit`: pieces that an operation may have on both sides.
+    pub fn new(prov: Box<dyn Endpoint>, owner: Owner, tx_op_flags: u64, iov_limit: usize) -> Result<Posting> {
+        let lists = Lists::new(iov_limit);
+        prov.bind(lists.ends())?;
+        Ok(Posting { head: EpHead::new(&GENERAL, owner, tx_op_flags), prov, lists, aside: AtomicPtr::default() })
     }
 
     pub fn head(&self) -> &EpHead {
@@ -38,6 +49,88 @@ impl Posting {
         self.prov.enable(self.head.tx_op_flags())?;
         let (ops, of) = self.prov.ops().unwrap_or((&GENERAL, std::ptr::null()));
         self.head.enable(ops, of);
+        Ok(())
+    }
+
+    pub fn bind(&self, what: Binding) -> Result<()> {
+        self.prov.bind(what.clone())?;
+        self.lists.bind(what);
+        Ok(())
+    }
+
+    /// Posts a list of blocks.
+    pub fn list(&self, dir: Dir, list: Arc<List>, c: &Common) -> Result<()> {
+        let posted = self.lists.post(self.prov(), dir, list, c);
+        self.choose_table();
+        posted
+    }
+
+    /// Messages go straight to their reader while there are no lists to go on with.
+    fn choose_table(&self) {
+        match self.lists.is_idle() {
+            false if self.head.ops().arrive.is_some() => {
+                self.aside.store((&raw const *self.head.ops()).cast_mut(), Ordering::Relaxed);
+                self.head.enable(&GENERAL, self.head.of());
+            }
+            true => {
+                // SAFETY: a table of the provider's, which lives as long as the library.
+                if let Some(ops) = unsafe { self.aside.swap(std::ptr::null_mut(), Ordering::Relaxed).as_ref() } {
+                    self.head.enable(ops, self.head.of());
+                }
+            }
+            false => {}
+        }
+    }
+
+    /// One turn of progress.
+    #[inline]
+    pub fn progress(&self, force: bool) {
+        self.prov.progress(force);
+        if !self.lists.is_idle() {
+            self.go_on();
+        }
+    }
+
+    #[cold]
+    fn go_on(&self) {
+        self.lists.progress(self.prov());
+        self.choose_table();
+    }
+
+    /// As the provider's, with the lists in mind.
+    pub fn may_sleep(&self) -> bool {
+        self.prov.may_sleep() && !self.lists.has_news()
+    }
+
+    pub fn is_stalled(&self) -> bool {
+        self.prov.is_stalled() || (!self.lists.is_idle() && self.lists.next_look().1)
+    }
+
+    pub fn nap_ns(&self) -> u64 {
+        let nap = self.prov.nap_ns();
+        if self.lists.is_idle() {
+            return nap;
+        }
+        nap.min(self.lists.next_look().0.saturating_sub(time::now_ns()).max(1_000_000))
+    }
+
+    pub fn cancel(&self, context: usize) -> Result<()> {
+        match self.prov.cancel(context) {
+            Err(e) if !self.lists.is_idle() => match self.lists.cancel(self.prov(), context) {
+                Ok(false) => Err(e),
+                Ok(true) => {
+                    self.choose_table();
+                    Ok(())
+                }
+                Err(e) => Err(e),
+            },
+            done => done,
+        }
+    }
+
+    pub fn close(&self) -> Result<()> {
+        self.prov.close()?;
+        self.lists.close();
         Ok(())
     }
 

@@ -63,6 +63,8 @@ pub struct Info {
     pub near: Option<Site>,
     /// What both sides of a connection must know.
     pub auth_key: Option<Secret>,
+    /// Paths on which lists move by means of the provider's own.
+    pub list_paths: Paths,
     pub limits: Limits,
 }
 

@@ -13,6 +13,8 @@ pub mod fault;
 pub mod flags;
 pub mod general;
 pub mod info;
+pub mod list;
+pub mod lists;
 pub mod name;
 pub mod op;
 pub mod ops;

@@ -30,6 +30,8 @@ pub struct Failure {
     pub error: Error,
     /// Bytes that did not fit.
     pub olen: usize,
+    /// Of a list, the block that failed.
+    pub block: usize,
 }
 
 /// Which peer an entry came from, and with which tag; only of connectionless endpoints.
@@ -488,7 +490,7 @@ mod tests {
             let q = Queue::new(size, promised);
             let (mut there, mut reserved) = (0usize, 0usize);
             let entry = || Completion::default();
-            let failure = || Failure { error: Error::AGAIN, olen: 0 };
+            let failure = || Failure { error: Error::AGAIN, olen: 0, block: 0 };
             let mut random = 1u64;
             for _ in 0..200_000 {
                 random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

@@ -84,6 +84,8 @@ pub struct End {
     /// Absolute; 0: none.
     pub deadline: u64,
     pub silent: bool,
+    /// A part of a list.
+    pub part: bool,
     pub tag: u64,
 }
 

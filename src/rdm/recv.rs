@@ -341,7 +341,7 @@ impl State {
             };
             if let Some(q) = &self.bind.rx {
                 let why = Error::fixed(errno::ENOMSG, "no message that fits has come");
-                q.fail_from(entry, Failure { error: why, olen: 0 }, State::origin(Some(want.tag), UNSPEC));
+                q.fail_from(entry, Failure { error: why, olen: 0, block: 0 }, State::origin(Some(want.tag), UNSPEC));
             }
             return Ok(());
         };

@@ -12,7 +12,7 @@ use crate::hmem::Site;
 use crate::mr::RegionId;
 use crate::prov::EventQueue;
 use crate::prov::av::{Av, Name, UNSPEC};
-use crate::prov::bind::{Bindings, Options, SILENT};
+use crate::prov::bind::{Bindings, Options, PART, SILENT};
 use crate::prov::drivers::Drivers;
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces};
@@ -298,12 +298,16 @@ impl State {
             wanted: self.bind.wants_entry(c.flags),
             deadline: self.deadline(c),
             silent: c.flags & SILENT != 0,
+            part: c.flags & PART != 0,
             tag,
         }
     }
 
     #[inline]
     pub fn succeed(&mut self, end: &End) {
+        if end.part {
+            return self.bind.ends.put(end.context, None);
+        }
         if end.wanted
             && let Some(q) = &self.bind.tx
         {
@@ -326,6 +330,9 @@ impl State {
     #[cold]
     pub fn fail(&mut self, end: &End, error: Error) {
         self.stats.errors += 1;
+        if end.part {
+            return self.bind.ends.put(end.context, Some(error));
+        }
         if let Some(counter) = self.counter_of(end.kind) {
             counter.add_error(1);
         }
@@ -334,7 +341,7 @@ impl State {
         }
         if let Some(q) = &self.bind.tx {
             let entry = Completion { context: end.context, flags: end.kind, len: 0, buf: end.buf, data: 0 };
-            q.fail_from(entry, Failure { error, olen: 0 }, Origin { tag: end.tag, peer: UNSPEC });
+            q.fail_from(entry, Failure { error, olen: 0, block: 0 }, Origin { tag: end.tag, peer: UNSPEC });
         }
     }
 
@@ -366,7 +373,7 @@ impl State {
         if lost > 0 {
             self.stats.errors += 1;
             let words = format!("the message has {} bytes, the receive only {}", len + lost, recv.room);
-            q.fail_from(entry, Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost }, origin);
+            q.fail_from(entry, Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost, block: 0 }, origin);
         } else if recv.wanted || last != 0 {
             q.push_from(entry, origin);
         }
@@ -383,7 +390,7 @@ impl State {
             counter.add_error(1);
         }
         if let Some(q) = &self.bind.rx {
-            q.fail_from(entry, Failure { error, olen: 0 }, State::origin(label.tag, source));
+            q.fail_from(entry, Failure { error, olen: 0, block: 0 }, State::origin(label.tag, source));
         }
     }
 

@@ -4,7 +4,9 @@
 
 use super::core::Core;
 use super::driver::{self, Driver, pointer};
+use super::list::{Slabs, is_for_kernel};
 use crate::error::{Error, Result, errno};
+use crate::hmem::stream::TOGETHER;
 use crate::hmem::{Copy, Dir, Stream};
 use crate::sys::mem::page_size;
 use cudarc::driver::sys::{CUcontext, CUevent, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUstream};
@@ -156,7 +158,10 @@ impl Core {
         let _current = self.driver.enter(context)?;
         let stream = new_stream(&self.driver)?;
         Ok(Box::new(Order {
+            slabs: Slabs::new(self),
+            kernels: true,
             core: self.clone(),
+            device,
             context,
             stream,
             marks: VecDeque::new(),
@@ -188,6 +193,10 @@ struct Order {
     failed: Option<Error>,
     /// Several copies may go to the driver at once.
     batches: bool,
+    device: u32,
+    /// A kernel may copy lists.
+    kernels: bool,
+    slabs: Slabs,
 }
 
 // SAFETY: the driver's handles may be used from any thread, and `&mut` makes it one at a time.
@@ -205,6 +214,47 @@ impl Order {
             self.unmarked_bytes = 0;
         } else {
             self.spare.push(event);
+        }
+    }
+
+    /// Several copies in one call of the driver, where it takes them. `known`: the driver knows all of the memory.
+    ///
+    /// # Safety
+    /// As for `post`, for each.
+    unsafe fn post_batch(&mut self, copies: &[Copy], known: bool) -> Result<u64> {
+        let driver = &self.core.driver;
+        let together = copies.len() > 1 && self.batches && driver.has("cuMemcpyBatchAsync_v2");
+        if !together || self.failed.is_some() || !known || copies.iter().any(|c| c.len == 0) {
+            for c in copies {
+                // SAFETY: the caller's promise.
+                unsafe { self.post(c.dir, c.to, c.from, c.len)? };
+            }
+        } else {
+            let core = self.core.clone();
+            let _current = core.driver.enter(self.context)?;
+            // SAFETY: the caller's promise.
+            match unsafe { begin_all(&core.driver, self.stream, copies) } {
+                Ok(()) => self.posted += copies.len() as u64,
+                Err(e) if matches!(e.errno, errno::EOPNOTSUPP | errno::EINVAL) => {
+                    // A driver or a kind of memory that knows no batches; the call has begun none of the copies.
+                    self.batches = false;
+                    // SAFETY: the caller's promise.
+                    return unsafe { self.post_batch(copies, known) };
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        self.mark_all();
+        Ok(self.posted)
+    }
+
+    /// Puts an event behind everything posted, if there is one to be had.
+    fn mark_all(&mut self) {
+        if self.marks.len() < EVENTS && self.marked < self.posted {
+            let core = self.core.clone();
+            if let Ok(_current) = core.driver.enter(self.context) {
+                self.mark();
+            }
         }
     }
 
@@ -269,32 +319,33 @@ impl Stream for Order {
     }
 
     unsafe fn post_all(&mut self, copies: &[Copy]) -> Result<u64> {
-        let driver = &self.core.driver;
-        let together = copies.len() > 1 && self.batches && driver.has("cuMemcpyBatchAsync_v2");
-        if !together || self.failed.is_some() || copies.iter().any(|c| c.dir != Dir::Within || c.len == 0) {
-            for c in copies {
-                // SAFETY: each copy's sides stay, as the caller says.
-                unsafe { self.post(c.dir, c.to, c.from, c.len)? };
-            }
-        } else {
+        let within = copies.iter().all(|c| c.dir == Dir::Within);
+        // SAFETY: the caller's promise.
+        unsafe { self.post_batch(copies, within) }
+    }
+
+    unsafe fn post_list(&mut self, copies: &[Copy], reached: bool) -> Result<u64> {
+        let mut rest = copies;
+        while reached && self.kernels && self.failed.is_none() && is_for_kernel(rest) {
             let core = self.core.clone();
             let _current = core.driver.enter(self.context)?;
-            // SAFETY: each copy's sides stay, as the caller says.
-            match unsafe { begin_all(&core.driver, self.stream, copies) } {
-                Ok(()) => self.posted += copies.len() as u64,
-                Err(e) if matches!(e.errno, errno::EOPNOTSUPP | errno::EINVAL) => {
-                    // A driver or a kind of memory that knows no batches; the call has begun none of the copies.
-                    self.batches = false;
-                    // SAFETY: each copy's sides stay, as the caller says.
-                    return unsafe { self.post_all(copies) };
+            let numbers = (self.done()?, self.posted + 1);
+            // SAFETY: the caller's promise.
+            match unsafe { core.launch(self.device, self.stream, &mut self.slabs, rest, numbers) } {
+                Ok(n) => {
+                    self.posted += 1;
+                    rest = &rest[n..];
                 }
-                Err(e) => return Err(e),
+                Err(e) => {
+                    crate::log!(Info, "cuda: lists go without a kernel: {e}");
+                    self.kernels = false;
+                }
             }
+            self.mark_all();
         }
-        if self.marks.len() < EVENTS && self.marked < self.posted {
-            let core = self.core.clone();
-            let _current = core.driver.enter(self.context)?;
-            self.mark();
+        for some in rest.chunks(TOGETHER) {
+            // SAFETY: the caller's promise.
+            unsafe { self.post_batch(some, reached)? };
         }
         Ok(self.posted)
     }
@@ -349,5 +400,6 @@ impl Drop for Order {
             }
             let _ = driver.cuStreamDestroy_v2(self.stream);
         }
+        self.slabs.free();
     }
 }

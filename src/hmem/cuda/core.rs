@@ -2,10 +2,12 @@
 //! The driver, and what is remembered about it: what the other files work on.
 
 use super::driver::Driver;
+use crate::error::Result;
 use crate::hmem::{DeviceFacts, HANDLE_BYTES};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 
 /// Tags of [`Export::how`].
@@ -64,6 +66,8 @@ pub struct Core {
     pub(super) facts: Vec<DeviceFacts>,
     pub(super) primaries: Vec<Primary>,
     pub(super) writes: Vec<Writes>,
+    /// The kernel for lists, once it was loaded for a device; or why it could not be.
+    pub(super) kernels: Vec<OnceLock<Result<usize>>>,
     pub(super) handles: Mutex<VecDeque<Kept>>,
     pub(super) opened: Mutex<Vec<Opened>>,
     /// Bases of all imports.

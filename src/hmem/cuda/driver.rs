@@ -5,8 +5,8 @@
 use crate::error::{Error, Result, errno};
 use crate::sys::dl::{Library, entry_points};
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemPoolPtrExportData, CUmemcpyAttributes, CUmemoryPool, CUstream, CUuuid,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemPoolPtrExportData, CUmemcpyAttributes, CUmemoryPool, CUmodule, CUstream, CUuuid,
 };
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -28,6 +28,7 @@ pub const HOST_MEMORY_ALREADY_REGISTERED: Status = 712;
 pub mod pointer {
     pub const CONTEXT: u32 = 1;
     pub const MEMORY_TYPE: u32 = 2;
+    pub const DEVICE_POINTER: u32 = 3;
     pub const BUFFER_ID: u32 = 7;
     pub const IS_MANAGED: u32 = 8;
     pub const DEVICE_ORDINAL: u32 = 9;
@@ -58,6 +59,8 @@ pub const STREAM_NON_BLOCKING: c_uint = 1;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const IPC_LAZY_PEER_ACCESS: c_uint = 1;
 pub const HOST_REGISTER_PORTABLE: c_uint = 1;
+/// Portable, and mapped for devices.
+pub const HOST_ALLOC_FOR_ALL: c_uint = 3;
 pub const FLUSH_CURRENT_CONTEXT: c_uint = 0;
 pub const FLUSH_TO_OWNER: c_uint = 100;
 
@@ -117,6 +120,14 @@ entry_points! {
         ) -> Status;
         fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, len: usize, stream: CUstream) -> Status;
         fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, len: usize, stream: CUstream) -> Status;
+        fn cuMemHostAlloc(out: *mut *mut c_void, len: usize, flags: c_uint) -> Status;
+        fn cuMemFreeHost(addr: *mut c_void) -> Status;
+        fn cuModuleLoadData(out: *mut CUmodule, image: *const c_void) -> Status;
+        fn cuModuleGetFunction(out: *mut CUfunction, module: CUmodule, name: *const c_char) -> Status;
+        fn cuLaunchKernel(
+            function: CUfunction, x: c_uint, y: c_uint, z: c_uint, wide: c_uint, high: c_uint, deep: c_uint, shared: c_uint, stream: CUstream,
+            parameters: *mut *mut c_void, extra: *mut *mut c_void
+        ) -> Status;
         fn cuStreamCreate(out: *mut CUstream, flags: c_uint) -> Status;
         fn cuStreamDestroy_v2(stream: CUstream) -> Status;
         fn cuStreamSynchronize(stream: CUstream) -> Status;

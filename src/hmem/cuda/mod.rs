@@ -10,6 +10,7 @@ pub mod driver;
 mod export;
 mod flush;
 mod import;
+mod list;
 mod vmm;
 
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream};
@@ -45,6 +46,7 @@ pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
     let facts: Vec<DeviceFacts> = (0..count).map(|number| describe(&driver, number, count)).collect();
     Ok(Box::new(Cuda(Arc::new(Core {
         primaries: facts.iter().map(|_| Default::default()).collect(),
+        kernels: facts.iter().map(|_| Default::default()).collect(),
         writes: (0..count).map(|number| flush::writes(&driver, number)).collect(),
         driver,
         facts,
@@ -193,6 +195,10 @@ impl Interface for Cuda {
 
     fn pin(&self, addr: u64, len: u64) -> Result<Pinned> {
         self.0.pin(addr, len)
+    }
+
+    fn reaches(&self, device: u32, addr: u64, len: u64) -> bool {
+        self.0.reaches(device, addr, len)
     }
 
     fn alloc(&self, device: u32, len: u64) -> Result<u64> {

@@ -13,8 +13,10 @@ use super::remote::{Remote, no_such_key};
 use super::state::State;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
-use crate::hmem::{self, Site};
+use crate::hmem::{self, Copy, Site};
 use crate::mr::{Paths, piece};
+use crate::prov::bind::Ending;
+use crate::prov::list::{List, Native};
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, parts};
 use crate::sync::gate;
 use crate::sync::primitive::Ordering;
@@ -86,6 +88,144 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
             Err(e)
         }
     }
+}
+
+/// As `start`, of a list: every block is checked, and goes behind what the stream holds.
+#[allow(clippy::too_many_arguments)]
+pub fn start_list(
+    conn: &mut Conn,
+    domain: &Domain,
+    local: Site,
+    dir: Dir,
+    list: &List,
+    mut places: Vec<Remote>,
+    end: Ending,
+    data: Option<u64>,
+    events: Vec<(u64, bool, usize)>,
+) -> Result<Native> {
+    let site = if local.is_host() { places[0].site } else { local };
+    if conn.devices.held.count_ones() as usize + places.len() > FLIGHTS {
+        return Ok(Native::Blocked);
+    }
+    let Some(at) = conn.devices.stream_for(site)? else { return Ok(Native::Blocked) };
+    if local.is_host() {
+        list.pairs.iter().filter(|p| p.desc != 0).for_each(|p| domain.pin_host(p.desc, site));
+    }
+    if let Some(stream) = conn.devices.after {
+        conn.devices.streams[at].stream.after(stream)?;
+    }
+    let (mut words, mut kept) = (0, Vec::with_capacity(places.len()));
+    let mut failed = None;
+    for (i, place) in places.iter().enumerate() {
+        let ready = enter(conn, place).and_then(|word| {
+            words |= word;
+            if place.site.is_host() {
+                place.extents().iter().for_each(|extent| extent.pin(site));
+            }
+            let all = place.walk(0, place.len as usize);
+            all.map(|(there, _)| there).try_for_each(|there| still_there(place.site, there.here, there.id))
+        });
+        if let Err(e) = ready {
+            let block = list.runs.iter().find(|r| r.pair as usize == i).map_or(0, |r| r.first as usize);
+            failed = Some((block, e));
+            break;
+        }
+    }
+    let link = conn.link.clone();
+    if let Some((block, e)) = failed {
+        conn.devices.release(&link, words);
+        return Ok(Native::Failed(block, e));
+    }
+    // SAFETY: local blocks are the caller's promise until completion; the remote ones lie in mappings that the flight holds, or
+    // `places` until the stream's end.
+    match unsafe { post_blocks(conn, domain, at, local, dir, list, &places) } {
+        Ok(ticket) => {
+            kept.extend(places.drain(..).map(|p| (p, 0)));
+            conn.devices.flights.push_back(Flying { ticket, end, words, dir, data, events, _places: kept, _owned: None });
+            Ok(Native::Flying)
+        }
+        Err((block, e)) => {
+            // What was posted before must not run on when the failure is reported: a stream's end waits.
+            conn.devices.give_up(at);
+            conn.devices.release(&link, words);
+            Ok(Native::Failed(block, Error::coded(e.errno, Code::Fault, e.words)))
+        }
+    }
+}
+
+/// Copies of a list that go to the stream at once.
+const COPIES: usize = 64 << 10;
+/// Answers about what kernels reach that are kept.
+const REACHED_MOST: usize = 1024;
+
+/// Posts the blocks of a list; gives the last copy's number.
+///
+/// # Safety
+/// Both sides stay valid until the copies are done.
+unsafe fn post_blocks(
+    conn: &mut Conn,
+    domain: &Domain,
+    at: usize,
+    local: Site,
+    dir: Dir,
+    list: &List,
+    places: &[Remote],
+) -> std::result::Result<u64, (usize, Error)> {
+    let write = dir == Dir::Write;
+    let how = match (local.is_host(), places[0].site.is_host(), write) {
+        (false, false, _) => hmem::Dir::Within,
+        (true, _, true) | (false, _, false) => hmem::Dir::ToDevice,
+        _ => hmem::Dir::FromDevice,
+    };
+    let reached = are_reached(conn, domain, at, local, list, places);
+    let stream = &mut conn.devices.streams[at].stream;
+    let mut ticket = conn.devices.flights.back().map_or(0, |f| f.ticket);
+    let mut copies: Vec<Copy> = Vec::with_capacity(list.runs.len().min(COPIES));
+    let mut first = 0;
+    for (i, run) in list.runs.iter().enumerate() {
+        let place = &places[run.pair as usize];
+        let mut here = run.buf() as u64;
+        if place.more.is_none() {
+            let there = place.one.here() as u64 + (run.addr - place.base);
+            let (to, from) = if write { (there, here) } else { (here, there) };
+            copies.push(Copy { dir: how, to, from, len: run.len() });
+        } else {
+            for (there, n) in place.walk(run.addr - place.base, run.len()) {
+                let (to, from) = if write { (there.here as u64, here) } else { (here, there.here as u64) };
+                copies.push(Copy { dir: how, to, from, len: n });
+                here += n as u64;
+            }
+        }
+        if copies.len() >= COPIES || i + 1 == list.runs.len() {
+            // SAFETY: handed on.
+            ticket = unsafe { stream.post_list(&copies, reached) }.map_err(|e| (list.runs[first].first as usize, e))?;
+            copies.clear();
+            first = i + 1;
+        }
+    }
+    Ok(ticket)
+}
+
+/// Whether a kernel of the stream's device can touch both sides, wherever they lie.
+fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &List, places: &[Remote]) -> bool {
+    let site = conn.devices.streams[at].site;
+    let Ok(up) = hmem::get(site.iface) else { return false };
+    let known = &mut conn.devices.reached;
+    if known.len() > REACHED_MOST {
+        known.clear();
+    }
+    // Neither a generation nor a descriptor is used for other memory again.
+    let theirs = places.iter().all(|p| {
+        let ask = || p.walk(0, p.len as usize).all(|(there, n)| up.reaches(site.device, there.here as u64, n as u64));
+        *known.entry((site.device, p.key, p.generation)).or_insert_with(ask)
+    });
+    theirs
+        && list.pairs.iter().enumerate().all(|(i, pair)| {
+            let Ok(found) = domain.local_pieces(pair.desc) else { return false };
+            let inside = !local.is_host() || list.runs.iter().filter(|r| r.pair as usize == i).all(|r| found.holds(r.buf(), r.len()));
+            let ask = || found.pieces().all(|(addr, len)| up.reaches(site.device, addr as u64, len as u64));
+            inside && *known.entry((site.device, pair.desc, 0)).or_insert_with(ask)
+        })
 }
 
 /// Only copies between device memory and device memory can be made elsewhere.

@@ -16,7 +16,7 @@ use crate::prov::bind::Ending;
 use crate::prov::op::Dir;
 use crate::sync::primitive::Ordering;
 use crate::sys::time;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// A stream of copies on a device.
 pub struct DeviceStream {
@@ -52,6 +52,8 @@ pub struct Devices {
     pub turn: u32,
     /// How the copies of a stream that was given up failed, if they did.
     pub fate: Option<Error>,
+    /// Whether kernels of a device reach the memory of a key and generation, or of a descriptor.
+    pub reached: HashMap<(u32, u64, u64), bool>,
     /// Whether copies may be under way that nobody can know to have ended: then their words stay.
     pub unquiet: bool,
     /// The caller's stream behind which copies go.

@@ -11,7 +11,7 @@ use crate::config;
 use crate::error::{Code, Result};
 use crate::hmem::copier::Copier;
 use crate::hmem::{Export, Offer, Site};
-use crate::mr::region::{Modes, is_stale};
+use crate::mr::region::{Local, Modes, is_stale};
 use crate::mr::{Access, Iov};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::process;
@@ -106,6 +106,11 @@ impl Domain {
     pub fn local_site(&self, desc: u64, local: &[Iov], drivers: bool) -> Result<Site> {
         let found = self.regions.lock().local(desc, local)?;
         if drivers { found.check() } else { Ok(found.site) }
+    }
+
+    /// All that the region of a descriptor consists of.
+    pub fn local_pieces(&self, desc: u64) -> Result<Local> {
+        self.regions.lock().local_pieces(desc)
     }
 
     /// The local pieces as the process knows them that copies for this one, mapped there for its device `device` when first asked.

@@ -18,6 +18,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
 use crate::prov::bind::{Binding, Bindings, Options, Stage};
 use crate::prov::fault::Plan;
+use crate::prov::list::{List, Native};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::EpOps;
 use crate::prov::report::{PathReport, Stats};
@@ -234,6 +235,10 @@ impl prov::Endpoint for Endpoint {
     fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
         let c = one_kind(common, descs)?;
         self.state.lock().posted(|s| s.rma(&self.domain, dir, local, remote, &c))
+    }
+
+    fn list(&self, dir: Dir, list: &List, common: &Common) -> Result<Native> {
+        self.state.lock().posted(|s| s.list(&self.domain, dir, list, common))
     }
 
     fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {

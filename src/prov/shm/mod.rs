@@ -28,6 +28,7 @@ mod layout;
 mod leaving;
 mod limits;
 mod link;
+mod list;
 mod locate;
 mod memory;
 mod mr;
@@ -149,6 +150,7 @@ fn info() -> Info {
         tx_size: TX_SIZE,
         rx_size: RX_SIZE,
         max_msg_size: MAX_MSG,
+        list_paths: Paths::from_bits_truncate(config::get().paths) & (Paths::DIRECT | Paths::CMA | Paths::IPC),
         mr_cnt: MAX_REGIONS,
         cm_data_size: DATA_MAX,
         ..info

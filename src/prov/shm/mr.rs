@@ -9,7 +9,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
 use crate::hmem::{self, Export, Iface, Kind, Pinned, Site};
 use crate::mr::key::desc_index;
-use crate::mr::region::{Location, Modes, Pieces};
+use crate::mr::region::{Local, Location, Modes, Pieces};
 use crate::mr::registry::{KeyOf, Registry};
 use crate::mr::{Access, Attr, Iov, Paths, RegionId};
 use crate::prov::fault::Plan;
@@ -328,6 +328,11 @@ impl Regions {
             }
         }
         Ok(Ok(runs))
+    }
+
+    /// All that the region of a descriptor consists of.
+    pub fn local_pieces(&self, desc: u64) -> Result<Local> {
+        self.registry.local_pieces(desc)
     }
 
     /// The host memory of the region `desc` names, if it is to be pinned for copies of `site`'s vendor: once, and the region

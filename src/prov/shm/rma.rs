@@ -16,7 +16,7 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::{Access, Paths};
-use crate::prov::bind::{Ending, Fast, SILENT};
+use crate::prov::bind::{Ending, Fast, PART, SILENT};
 use crate::prov::fault::{Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
@@ -220,6 +220,7 @@ impl State {
                 wanted,
                 deadline: self.deadline(c),
                 silent: c.flags & SILENT != 0,
+                part: c.flags & PART != 0,
                 ticket: None,
             },
             owned: None,

@@ -70,6 +70,7 @@ impl State {
             wanted,
             deadline,
             silent: c.flags & SILENT != 0,
+            part: false,
             ticket: None,
         });
         let mut job = SendJob {

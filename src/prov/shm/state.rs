@@ -260,7 +260,7 @@ impl State {
         let lost = (lost > 0).then(|| {
             self.stats.errors += 1;
             let words = format!("the message has {} bytes, the receive only {}", len + lost, recv.room);
-            Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost }
+            Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost, block: 0 }
         });
         self.bind.received(recv.ticket, entry, recv.wanted, lost);
     }
@@ -270,7 +270,7 @@ impl State {
     pub fn abandon(&mut self, recv: &Recv, error: Error) {
         let entry = Completion { context: recv.context, flags: flags::RECV | flags::MSG, len: 0, buf: recv.pieces.first(), data: 0 };
         self.stats.errors += 1;
-        self.bind.spoiled(recv.ticket, entry, Failure { error, olen: 0 });
+        self.bind.spoiled(recv.ticket, entry, Failure { error, olen: 0, block: 0 });
     }
 
     /// Fails every posted receive.

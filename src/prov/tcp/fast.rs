@@ -70,6 +70,7 @@ impl State {
             wanted,
             deadline: 0,
             silent: op_flags & SILENT != 0,
+            part: false,
             ticket: None,
         });
         let (frame, bits) = match WRITE {
@@ -114,6 +115,7 @@ impl State {
             wanted,
             deadline: 0,
             silent: c.flags & SILENT != 0,
+            part: false,
             ticket: None,
         });
         self.stats.sends += 1;

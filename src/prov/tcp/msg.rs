@@ -59,6 +59,7 @@ impl State {
             wanted,
             deadline,
             silent: c.flags & SILENT != 0,
+            part: false,
             ticket: None,
         });
         self.stats.sends += 1;

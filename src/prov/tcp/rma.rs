@@ -16,7 +16,7 @@ use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::Paths;
 use crate::prov::bind::Ending;
-use crate::prov::bind::SILENT;
+use crate::prov::bind::{PART, SILENT};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
 
@@ -100,6 +100,7 @@ impl State {
             wanted,
             deadline,
             silent: c.flags & SILENT != 0,
+            part: c.flags & PART != 0,
             ticket: None,
         });
         if let Err(e) = self.check_path(domain, site) {

@@ -162,7 +162,7 @@ impl State {
         let lost = (len > recv.room as u64).then(|| {
             self.stats.errors += 1;
             let words = format!("the message has {len} bytes, the receive only {}", recv.room);
-            Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: (len - recv.room as u64) as usize }
+            Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: (len - recv.room as u64) as usize, block: 0 }
         });
         self.bind.received(recv.ticket, entry, recv.wanted, lost);
     }
@@ -172,6 +172,6 @@ impl State {
     pub fn abandon(&mut self, recv: &Recv, error: Error) {
         let entry = Completion { context: recv.context, flags: flags::RECV | flags::MSG, len: 0, buf: recv.pieces.first(), data: 0 };
         self.stats.errors += 1;
-        self.bind.spoiled(recv.ticket, entry, Failure { error, olen: 0 });
+        self.bind.spoiled(recv.ticket, entry, Failure { error, olen: 0, block: 0 });
     }
 }

@@ -13,7 +13,7 @@ use super::work::{CHAIN, ENTRY_ONLY, Ready, SIGNALED, Target, TxOp};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::bind::Ending;
-use crate::prov::bind::SILENT;
+use crate::prov::bind::{PART, SILENT};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, measure};
 use std::mem::zeroed;
@@ -143,7 +143,8 @@ impl State {
         }
         let deadline = self.deadline(c.timeout_ns);
         let ahead = self.unsignalled;
-        let signal = end_wanted | self.signal_all | (deadline != 0) | bounce.is_some() | (ahead >= self.tx.limit() / 4);
+        let part = c.flags & PART != 0;
+        let signal = end_wanted | part | self.signal_all | (deadline != 0) | bounce.is_some() | (ahead >= self.tx.limit() / 4);
         self.unsignalled = if signal { 0 } else { ahead + 1 };
         let inline = bounce.is_none() && !read && here == Local::Host && total <= inline_max;
         let mut send_flags = if signal { SIGNALED } else { 0 };
@@ -152,8 +153,17 @@ impl State {
         send_flags |= if fence { FENCE } else { 0 };
 
         let buf = local.first().map_or(0, |v| v.addr());
-        let end =
-            Ending { context: c.context, kind, len: total, buf, wanted: end_wanted, deadline, silent: c.flags & SILENT != 0, ticket: None };
+        let end = Ending {
+            context: c.context,
+            kind,
+            len: total,
+            buf,
+            wanted: end_wanted,
+            deadline,
+            silent: c.flags & SILENT != 0,
+            part: c.flags & PART != 0,
+            ticket: None,
+        };
         let entry_only = end_wanted && !self.signal_all && bounce.is_none() && deadline == 0;
         let how = how | if entry_only { ENTRY_ONLY } else { 0 };
         let op = TxOp { end, how, bounce, internal: false, over: false, fate: None };
@@ -210,7 +220,15 @@ impl State {
         }
         // What was promised to go out with the next one goes now.
         self.ring_promised();
-        let end = Ending { context: c.context, kind, len, buf: local.first().map_or(0, |v| v.addr()), wanted, ..Ending::default() };
+        let end = Ending {
+            context: c.context,
+            kind,
+            len,
+            buf: local.first().map_or(0, |v| v.addr()),
+            wanted,
+            part: c.flags & PART != 0,
+            ..Ending::default()
+        };
         self.stats.errors += 1;
         self.bind.fail(&end, why);
         Ok(())
@@ -282,6 +300,7 @@ impl State {
             wanted,
             deadline,
             silent: c.flags & SILENT != 0,
+            part: c.flags & PART != 0,
             ticket: None,
         };
         let t = Transfer::new(dir, there.key, there.addr, pieces, count, bounce, data, end);

@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Lists of blocks: every byte of every block and none beside them, over every path; what is refused names its block; and
+ * a list that is given up, or whose peer dies, ends with one entry.
+ */
+#include "fab.h"
+
+#define TARGET ((size_t)4 * 1024 * 1024)
+#define BLOCKS 1000
+#define SPACE 4096 /* of each block in the random lists; blocks are shorter */
+
+enum { VERIFY, FILL, RECOVER, END };
+struct order {
+	uint32_t what, seed;
+	uint64_t data; /* an entry with it comes first */
+};
+
+static void tell(struct node *n, uint32_t what, uint32_t seed, uint64_t data)
+{
+	struct order o = {what, seed, data};
+	char ack;
+	oob_send(n, &o, sizeof o);
+	if (what != RECOVER)
+		oob_recv(n, &ack, 1);
+}
+
+/* The bytes of block i of a random list: where, and how many. */
+static size_t block_len(uint32_t seed, size_t i)
+{
+	static const size_t lens[] = {0, 1, 3, 8, 15, 16, 17, 64, 1000, 4000};
+	return lens[(i * 7 + seed) % 10];
+}
+
+static size_t block_at(uint32_t seed, size_t i)
+{
+	/* Places in another order than the blocks'. */
+	return (i * 389 + seed) % BLOCKS * SPACE + (i + seed) % 90;
+}
+
+/* --- the target --- */
+
+static void verify(struct mem *m, uint32_t seed)
+{
+	unsigned char *all = (unsigned char *)malloc(TARGET), *want = (unsigned char *)malloc(TARGET);
+	fill(want, TARGET, 0, 1);
+	for (size_t i = 0; seed != 1 && i < BLOCKS; i++)
+		fill(want + block_at(seed, i), block_len(seed, i), i, seed);
+	mem_read(m, 0, all, TARGET);
+	for (size_t i = 0; i < TARGET; i++)
+		if (all[i] != want[i])
+			test_fail(__FILE__, __LINE__, "byte %zu of the target is %u, not %u", i, all[i], want[i]);
+	free(all);
+	free(want);
+}
+
+static void target(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	struct mem m;
+	struct order o;
+	node_up(n);
+	mem_new(n, &m, way->kind, TARGET);
+	mem_fill(&m, 0, TARGET, 0, 1);
+	way_register(n, &m, 0, TARGET, way);
+	data_room(n);
+	mem_publish(n, &m);
+	for (;;) {
+		oob_recv(n, &o, sizeof o);
+		if (o.what == END)
+			break;
+		if (o.what == RECOVER) {
+			recover(n);
+			continue;
+		}
+		if (o.data != 0) {
+			done entry;
+			DATA_CAME(n, &entry);
+			CHECK_EQ(entry.data, o.data);
+			data_room(n);
+		}
+		if (o.what == VERIFY)
+			verify(&m, o.seed);
+		mem_fill(&m, 0, TARGET, 0, 1);
+		oob_send(n, "k", 1);
+	}
+	oob_send(n, "k", 1);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+/* --- the initiator --- */
+
+struct lists {
+	struct remote to;
+	struct mem local;
+	gdrfab_block blocks[BLOCKS];
+	void *desc;
+	gdrfab_msg_list msg;
+};
+
+static void begin(struct node *n, struct lists *l, const struct memkind *kind, size_t len)
+{
+	node_up(n);
+	l->to = mem_fetch(n);
+	way_check(n, (const struct way *)n->arg, l->to.key);
+	mem_new(n, &l->local, kind, len);
+	mem_register(n, &l->local, 0, len, ANY_ACCESS, 0);
+	l->desc = mem_desc(&l->local);
+	memset(&l->msg, 0, sizeof l->msg);
+	l->msg.struct_size = sizeof l->msg;
+	l->msg.blocks = l->blocks;
+	l->msg.count = BLOCKS;
+	l->msg.desc = &l->desc;
+	l->msg.desc_count = 1;
+	l->msg.key = &l->to.key;
+	l->msg.key_count = 1;
+	l->msg.context = l;
+}
+
+static void end(struct node *n, struct lists *l)
+{
+	tell(n, END, 0, 0);
+	mem_end(n, &l->local);
+	node_down(n);
+}
+
+/* A random list, whose bytes lie here as in the target, and how many they are. */
+static size_t random_list(struct lists *l, uint32_t seed)
+{
+	size_t total = 0;
+	for (size_t i = 0; i < BLOCKS; i++) {
+		size_t len = block_len(seed, i), at = block_at(seed, i);
+		l->blocks[i].buf = l->local.addr + i * SPACE + (seed + i * 5) % 90;
+		l->blocks[i].addr = l->to.base + at;
+		l->blocks[i].len = len;
+		total += len;
+	}
+	return total;
+}
+
+static void fill_blocks(struct lists *l, uint32_t seed, bool from_target)
+{
+	for (size_t i = 0; i < BLOCKS; i++) {
+		gdrfab_block *b = &l->blocks[i];
+		size_t at = (size_t)((unsigned char *)b->buf - l->local.addr);
+		if (seed == 0)
+			CHECK_MEM("a block that was read", &l->local, at, b->len, (size_t)(b->addr - l->to.base), 1);
+		else if (!from_target)
+			mem_fill(&l->local, at, b->len, i, seed);
+	}
+}
+
+/* Written, told of, read back; and the same prepared, posted several times. */
+static void moves_of(struct node *n, const struct memkind *kind)
+{
+	static struct lists l;
+	begin(n, &l, kind, TARGET);
+	uint64_t told = n->info->cq_data_size >= 8 ? 0x1122334455667788u : 0x11223344u;
+	for (uint32_t seed = 2; seed < 5; seed++) {
+		bool tells = seed != 2;
+		size_t total = random_list(&l, seed);
+		done entry;
+		fill_blocks(&l, seed, false);
+		l.msg.data = told;
+		if (seed < 4) {
+			POST(n->cq, gdrfab_writelist(n->ep, &l.msg, tells ? GDRFAB_REMOTE_CQ_DATA | GDRFAB_FENCE : 0));
+			DONE(n->cq, &l, GDRFAB_RMA | GDRFAB_WRITE, &entry);
+			CHECK_EQ(entry.len, total);
+		} else {
+			gdrfab_list *list;
+			OK(gdrfab_list_open(n->ep, &l.msg, &list));
+			for (int k = 0; k < 3; k++) {
+				uint64_t flags = GDRFAB_WRITE | (k == 2 ? GDRFAB_REMOTE_CQ_DATA : 0);
+				POST(n->cq, gdrfab_list_post(list, flags, told, &l));
+			}
+			for (int k = 0; k < 3; k++)
+				DONE(n->cq, &l, GDRFAB_WRITE, &entry);
+			OK(gdrfab_list_close(list));
+			CHECK_EQ(entry.len, total);
+		}
+		tell(n, VERIFY, seed, tells ? told : 0);
+		POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
+		DONE(n->cq, &l, GDRFAB_RMA | GDRFAB_READ, &entry);
+		CHECK_EQ(entry.len, total);
+		fill_blocks(&l, 0, true);
+		QUIET(n->cq, 0);
+	}
+	/* Nothing but blocks of no bytes. */
+	for (size_t i = 0; i < BLOCKS; i++)
+		l.blocks[i].len = 0;
+	done none;
+	POST(n->cq, gdrfab_writelist(n->ep, &l.msg, 0));
+	DONE(n->cq, &l, GDRFAB_WRITE, &none);
+	CHECK_EQ(none.len, 0);
+	end(n, &l);
+}
+
+static void moves(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	moves_of(n, way->kind->opaque ? way->kind : &memkinds[KIND_MALLOC]);
+}
+
+static void blocks_move(const void *arg)
+{
+	pair(NULL, target, moves, arg);
+}
+
+/* From host memory to a device's, which a driver has to pin, and back. */
+static void moves_host(struct node *n)
+{
+	moves_of(n, &memkinds[KIND_MALLOC]);
+}
+
+static void host_blocks_move(const void *arg)
+{
+	pair(NULL, target, moves_host, arg);
+}
+
+/* A driver that takes no kernel copies by itself. */
+static void blocks_move_without_a_kernel(const void *arg)
+{
+	setenv("GDRFAB_CUDA_MAX_CTAS", "0", 1);
+	pair(NULL, target, moves, arg);
+}
+
+static void blocks_move_where_no_kernel_loads(const void *arg)
+{
+	setenv("FAKE_FAULT", "cuModuleLoadData=222", 1);
+	pair(NULL, target, moves, arg);
+}
+
+static void refused(struct node *n, struct lists *l, const char *what, uint64_t flags, int err, int prov, size_t block, bool all)
+{
+	struct failure f;
+	POST(n->cq, flags & GDRFAB_WRITE ? gdrfab_writelist(n->ep, &l->msg, 0) : gdrfab_readlist(n->ep, &l->msg, 0));
+	FAILED(n->cq, l, err, prov, &f);
+	if (f.entry.block != block)
+		test_fail(__FILE__, __LINE__, "%s: block %zu, not %zu: %s", what, f.entry.block, block, f.words);
+	QUIET(n->cq, 0);
+	if (!traits()->survives_failures) {
+		tell(n, RECOVER, 0, 0);
+		recover(n);
+	} else if (all) {
+		/* Nothing has moved. */
+		tell(n, VERIFY, 1, 0);
+	}
+}
+
+static void refuses(struct node *n)
+{
+	static struct lists l;
+	static uint64_t keys[BLOCKS];
+	const struct way *way = (const struct way *)n->arg;
+	begin(n, &l, way->kind->opaque ? way->kind : &memkinds[KIND_MALLOC], TARGET);
+	bool first = (n->info->list_paths & way->path->bit) != 0;
+	random_list(&l, 2);
+	l.blocks[777].addr = l.to.base + TARGET - 100;
+	l.blocks[777].len = 101;
+	refused(n, &l, "out of bounds by one byte", GDRFAB_WRITE, ERANGE, GDRFAB_PROV_BOUNDS, 777, first);
+	refused(n, &l, "read out of bounds", GDRFAB_READ, ERANGE, GDRFAB_PROV_BOUNDS, 777, first);
+	/* The same within blocks that adjoin. */
+	for (size_t i = 0; i < BLOCKS; i++) {
+		l.blocks[i].buf = l.local.addr + i * 1000;
+		l.blocks[i].addr = l.to.base + TARGET - 700 * 1000 - 1 + i * 1000;
+		l.blocks[i].len = 1000;
+	}
+	l.blocks[710].addr = l.to.base;
+	l.msg.count = 701;
+	l.blocks[700].len = 2;
+	refused(n, &l, "joined blocks", GDRFAB_WRITE, ERANGE, GDRFAB_PROV_BOUNDS, 700, first);
+	l.msg.count = BLOCKS;
+	random_list(&l, 2);
+	for (size_t i = 0; i < BLOCKS; i++)
+		keys[i] = l.to.key;
+	l.blocks[555].len = 8;
+	keys[555] = wrong_key(l.to.key);
+	l.msg.key = keys;
+	l.msg.key_count = BLOCKS;
+	refused(n, &l, "a foreign key", GDRFAB_WRITE, EKEYREJECTED, GDRFAB_PROV_KEY, 555, first);
+	keys[555] = l.to.key;
+	/* Targets that overlap are allowed; and as many keys and descriptors as blocks. */
+	void *descs[BLOCKS];
+	for (size_t i = 0; i < BLOCKS; i++) {
+		descs[i] = l.desc;
+		l.blocks[i].addr = l.to.base + i;
+		l.blocks[i].len = 500;
+	}
+	l.msg.desc = descs;
+	l.msg.desc_count = BLOCKS;
+	POST(n->cq, gdrfab_writelist(n->ep, &l.msg, 0));
+	DONE(n->cq, &l, GDRFAB_WRITE, NULL);
+	tell(n, FILL, 0, 0);
+	/* What is wrong on this side is the call's result. */
+	l.msg.desc_count = 2;
+	CHECK_EQ(gdrfab_writelist(n->ep, &l.msg, 0), -EINVAL);
+	l.msg.desc_count = BLOCKS;
+	CHECK_EQ(gdrfab_writelist(n->ep, &l.msg, GDRFAB_INJECT), -GDRFAB_EBADFLAGS);
+	CHECK_EQ(gdrfab_readlist(n->ep, &l.msg, GDRFAB_REMOTE_CQ_DATA), -GDRFAB_EBADFLAGS);
+	l.msg.count = 0;
+	CHECK_EQ(gdrfab_writelist(n->ep, &l.msg, 0), -EINVAL);
+	l.msg.count = n->info->list_limit + 1;
+	CHECK_EQ(gdrfab_writelist(n->ep, &l.msg, 0), -EINVAL);
+	l.msg.count = BLOCKS;
+	l.blocks[3].buf = NULL;
+	CHECK_EQ(gdrfab_writelist(n->ep, &l.msg, 0), -EINVAL);
+	SAYS(gdrfab_last_error(), "blocks[3]");
+	QUIET(n->cq, 0);
+	end(n, &l);
+}
+
+static void names_the_block(const void *arg)
+{
+	pair(NULL, target, refuses, arg);
+}
+
+/* Very many very small ones. */
+static void counts(struct node *n)
+{
+	static struct lists l;
+	const struct way *way = (const struct way *)n->arg;
+	begin(n, &l, way->kind->opaque ? way->kind : &memkinds[KIND_MALLOC], TARGET);
+	bool native = (n->info->list_paths & way->path->bit) != 0 && !way->kind->opaque;
+	size_t count = native ? (size_t)test_count(1000000, 20000) : (size_t)test_count(20000, 2000);
+	gdrfab_block *blocks = (gdrfab_block *)malloc(count * sizeof *blocks);
+	for (size_t i = 0; i < count; i++) {
+		blocks[i].buf = l.local.addr + i * 4;
+		blocks[i].addr = l.to.base + (i ^ 1) * 4;
+		blocks[i].len = 4;
+	}
+	l.msg.blocks = blocks;
+	l.msg.count = count;
+	mem_fill(&l.local, 0, count * 4, 0, 9);
+	POST(n->cq, gdrfab_writelist(n->ep, &l.msg, 0));
+	DONE(n->cq, &l, GDRFAB_WRITE, NULL);
+	for (size_t i = 0; i < count; i++)
+		blocks[i].addr = l.to.base + i * 4;
+	POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
+	DONE(n->cq, &l, GDRFAB_READ, NULL);
+	uint32_t *back = (uint32_t *)malloc(count * 4), *want = (uint32_t *)malloc(count * 4);
+	mem_read(&l.local, 0, back, count * 4);
+	fill(want, count * 4, 0, 9);
+	for (size_t i = 0; i < count; i++)
+		if (back[i] != want[i ^ 1])
+			test_fail(__FILE__, __LINE__, "block %zu is %08x, not %08x", i, back[i], want[i ^ 1]);
+	free(back);
+	free(want);
+	free(blocks);
+	tell(n, FILL, 0, 0);
+	end(n, &l);
+}
+
+static void many_blocks(const void *arg)
+{
+	pair(NULL, target, counts, arg);
+}
+
+/* --- given up --- */
+
+static void stands_by(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, way->kind, TARGET);
+	way_register(n, &m, 0, TARGET, way);
+	mem_publish(n, &m);
+	barrier(n);
+	n->idle = true;
+	barrier(n);
+	n->idle = false;
+	barrier(n);
+	mem_end(n, &m);
+	node_close(n);
+}
+
+static void large_list(struct lists *l)
+{
+	for (size_t i = 0; i < BLOCKS; i++) {
+		l->blocks[i].buf = l->local.addr + i * SPACE;
+		l->blocks[i].addr = l->to.base + (i ^ 1) * SPACE;
+		l->blocks[i].len = SPACE;
+	}
+}
+
+static void gives_up(struct node *n)
+{
+	static struct lists l;
+	begin(n, &l, &memkinds[KIND_MALLOC], TARGET);
+	large_list(&l);
+	barrier(n);
+	peer_stop(n);
+	uint64_t start = test_now_ms();
+	l.msg.timeout_ns = 200000000u;
+	POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
+	struct failure f;
+	memset(&f, 0, sizeof f);
+	while (test_now_ms() < start + (uint64_t)test_ms(5000)) {
+		done entry;
+		ssize_t got = gdrfab_cq_sread(n->cq, &entry, 1, NULL, 100);
+		if (got == -GDRFAB_EAVAIL) {
+			cq_failure(__FILE__, __LINE__, n->cq, &f);
+			break;
+		}
+		CHECK_EQ(got, -EAGAIN);
+	}
+	CHECK_EQ(f.entry.err, ETIMEDOUT);
+	CHECK(f.entry.op_context == &l);
+	CHECK(test_now_ms() - start + 2 >= 200);
+	if (traits()->cancels) {
+		l.msg.timeout_ns = UINT64_MAX;
+		POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
+		QUIET(n->cq, 20);
+		OK(gdrfab_cancel(n->ep, &l));
+		FAILED(n->cq, &l, ECANCELED, GDRFAB_PROV_CANCELED, NULL);
+	}
+	peer_continue(n);
+	barrier(n);
+	QUIET(n->cq, 50);
+	barrier(n);
+	mem_end(n, &l.local);
+	node_close(n);
+}
+
+static void given_up(const void *arg)
+{
+	pair(NULL, stands_by, gives_up, arg);
+}
+
+static void mourns(struct node *n)
+{
+	static struct lists l;
+	begin(n, &l, &memkinds[KIND_MALLOC], TARGET);
+	large_list(&l);
+	barrier(n);
+	peer_stop(n);
+	POST(n->cq, gdrfab_writelist(n->ep, &l.msg, 0));
+	QUIET(n->cq, 20);
+	peer_kill(n);
+	done entry;
+	struct failure f;
+	CHECK_EQ(cq_next(n->cq, &entry, 10000), -1);
+	cq_failure(__FILE__, __LINE__, n->cq, &f);
+	CHECK(f.entry.op_context == &l);
+	CHECK(f.entry.block < BLOCKS);
+	QUIET(n->cq, 50);
+	mem_end(n, &l.local);
+	node_close(n);
+}
+
+static void peer_dies(const void *arg)
+{
+	struct setup s = {.victim = TEST_SERVER};
+	pair(&s, stands_by, mourns, arg);
+}
+
+TEST_TABLE(per_way)
+{
+	size_t count = all_ways_list();
+	char name[64];
+	for (size_t i = 0; i < count; i++) {
+		const struct way *w = &ways[i];
+		snprintf(name, sizeof name, "blocks_move_%s", w->name);
+		test_add(name, blocks_move, w, 30);
+		snprintf(name, sizeof name, "names_the_block_%s", w->name);
+		test_add(name, names_the_block, w, 30);
+		if (w->kind->opaque && w->path->bit == GDRFAB_PATH_IPC) {
+			snprintf(name, sizeof name, "host_blocks_move_%s", w->name);
+			test_add(name, host_blocks_move, w, 30);
+		}
+		if (strcmp(w->name, "ipc_cuda_plain") == 0) {
+			test_add("blocks_move_without_a_kernel", blocks_move_without_a_kernel, w, 30);
+			if (!getenv("TEST_REAL"))
+				test_add("blocks_move_where_no_kernel_loads", blocks_move_where_no_kernel_loads, w, 30);
+		}
+		/* One kind of memory for each path shows these. */
+		if (w->kind != &memkinds[KIND_MEM_ALLOC] && w->kind != &memkinds[KIND_MALLOC] && !w->kind->opaque)
+			continue;
+		snprintf(name, sizeof name, "many_blocks_%s", w->name);
+		test_add(name, many_blocks, w, 30);
+		if (w->kind != &memkinds[KIND_MALLOC] || one_sided(w))
+			continue;
+		snprintf(name, sizeof name, "given_up_%s", w->name);
+		test_add(name, given_up, w, 30);
+		snprintf(name, sizeof name, "peer_dies_%s", w->name);
+		test_add(name, peer_dies, w, 30);
+	}
+}

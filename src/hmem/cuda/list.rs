@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A kernel that copies lists of blocks: one launch where the driver's own copies would be one call a block. The kernel is
+//! `list.ptx`, which the driver compiles when the first list comes (some 50 ms, and again only with another driver).
+
+use super::core::Core;
+use super::driver::{self, Driver, pointer};
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::hmem::Copy;
+use cudarc::driver::sys::{CUfunction, CUmodule, CUstream};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+const PTX: &str = concat!(include_str!("list.ptx"), "\0");
+const THREADS: u32 = 128;
+/// Bytes that a group of threads copies before it looks for the next: enough to hide the look, and little enough that all
+/// groups end together.
+const UNIT_MIN: usize = 16 << 10;
+const UNIT_MAX: usize = 64 << 10;
+/// Blocks larger than this, on average, are as fast by the driver's copies, which leave the processors to others.
+const BLOCK_MAX: usize = 4 << 20;
+/// Units of one launch, and of the smallest list in pinned memory.
+const UNITS: usize = 256 << 10;
+const UNITS_FEW: usize = 4 << 10;
+
+/// What one group of threads copies; the kernel knows the layout.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Unit {
+    to: u64,
+    from: u64,
+    len: u64,
+    _zero: u64,
+}
+
+/// Pinned memory for the units of a launch.
+struct Slab {
+    at: *mut Unit,
+    room: usize,
+    /// The copy that has to be done before it is used again.
+    until: u64,
+}
+
+/// The pinned memory of a stream.
+pub(super) struct Slabs {
+    core: Arc<Core>,
+    all: Vec<Slab>,
+}
+
+// SAFETY: pinned memory belongs to no thread.
+unsafe impl Send for Slabs {}
+
+impl Slabs {
+    /// Gives the memory of a stream back that has been drained; its context is current.
+    pub fn free(&mut self) {
+        for slab in self.all.drain(..) {
+            // SAFETY: allocated by the driver, given back once.
+            let _ = unsafe { self.core.driver.cuMemFreeHost(slab.at.cast()) };
+        }
+    }
+}
+
+impl Slabs {
+    pub fn new(core: &Arc<Core>) -> Slabs {
+        Slabs { core: core.clone(), all: Vec::new() }
+    }
+
+    /// One with room for `units` that no launch uses.
+    fn take(&mut self, units: usize, done: u64) -> Result<usize> {
+        if let Some(i) = self.all.iter().position(|s| s.until <= done && s.room >= units) {
+            return Ok(i);
+        }
+        let room = units.next_power_of_two().max(UNITS_FEW);
+        let mut at: *mut c_void = std::ptr::null_mut();
+        // SAFETY: the driver writes one pointer.
+        let status = unsafe { self.core.driver.cuMemHostAlloc(&mut at, room * size_of::<Unit>(), driver::HOST_ALLOC_FOR_ALL) }?;
+        self.core.driver.check("cuMemHostAlloc", status)?;
+        self.all.push(Slab { at: at.cast(), room, until: 0 });
+        Ok(self.all.len() - 1)
+    }
+}
+
+/// Groups of threads that a launch may have; 0: no kernels.
+pub(super) fn most_groups() -> u32 {
+    config::get().hmem.groups
+}
+
+/// Whether these go by a kernel.
+pub(super) fn is_for_kernel(copies: &[Copy]) -> bool {
+    let total: usize = copies.iter().map(|c| c.len).sum();
+    copies.len() > 1 && most_groups() > 0 && total / copies.len() <= BLOCK_MAX
+}
+
+impl Core {
+    /// The kernel, in the device's primary context, which is current.
+    fn kernel(&self, device: u32) -> Result<CUfunction> {
+        let slot = self.kernels.get(device as usize).ok_or(Error::fixed(errno::ENODEV, "cuda: no such device"))?;
+        let found = slot.get_or_init(|| load(&self.driver).inspect_err(|e| crate::log!(Info, "lists go without a kernel: {e}")));
+        found.clone().map(|function| function as CUfunction)
+    }
+
+    /// Launches the kernel for `copies` behind what the stream holds; the second: for so many of them. The context is current.
+    ///
+    /// # Safety
+    /// A kernel of the device reaches both sides of each copy, and both stay until the stream has passed them.
+    pub(super) unsafe fn launch(
+        &self,
+        device: u32,
+        stream: CUstream,
+        slabs: &mut Slabs,
+        copies: &[Copy],
+        (done, next): (u64, u64),
+    ) -> Result<usize> {
+        let function = self.kernel(device)?;
+        let total: usize = copies.iter().map(|c| c.len).sum();
+        let unit = (total / (4 * most_groups() as usize)).clamp(UNIT_MIN, UNIT_MAX).next_multiple_of(4096);
+        let (mut units, mut taken) = (0, 0);
+        for c in copies {
+            let more = c.len.div_ceil(unit);
+            if taken > 0 && units + more > UNITS {
+                break;
+            }
+            (units, taken) = (units + more, taken + 1);
+        }
+        if units == 0 {
+            return Ok(taken);
+        }
+        let at = slabs.take(units, done)?;
+        let slab = &mut slabs.all[at];
+        let mut k = 0;
+        for c in &copies[..taken] {
+            for from in (0..c.len).step_by(unit) {
+                let (to, len) = (c.to + from as u64, unit.min(c.len - from) as u64);
+                // SAFETY: the slab has room for `units`, and no launch uses it.
+                unsafe { slab.at.add(k).write(Unit { to, from: c.from + from as u64, len, _zero: 0 }) };
+                k += 1;
+            }
+        }
+        let (mut list, mut count) = (slab.at as u64, units as u32);
+        let mut parameters: [*mut c_void; 2] = [(&raw mut list).cast(), (&raw mut count).cast()];
+        let groups = count.min(most_groups());
+        // SAFETY: the driver copies the two parameters; what they lead to is the caller's promise.
+        let status = unsafe {
+            self.driver.cuLaunchKernel(function, groups, 1, 1, THREADS, 1, 1, 0, stream, parameters.as_mut_ptr(), std::ptr::null_mut())
+        }?;
+        self.driver.check("cuLaunchKernel", status)?;
+        slab.until = next;
+        Ok(taken)
+    }
+
+    /// Whether kernels of the device's primary context can touch the range, at that address.
+    pub fn reaches(&self, device: u32, addr: u64, len: u64) -> bool {
+        let Ok(context) = self.primary(device) else { return false };
+        let Ok(_current) = self.driver.enter(context) else { return false };
+        // Memory of another context is copied by the driver, and not for kernels to touch.
+        let ours = |at: u64| {
+            let host = matches!(self.driver.pointer(pointer::MEMORY_TYPE, at), Ok(driver::MEMORY_TYPE_HOST));
+            let owner = self.driver.pointer(pointer::CONTEXT, at).unwrap_or(0);
+            let own = host || owner == 0 || owner == context as u64;
+            own && matches!(self.driver.pointer(pointer::DEVICE_POINTER, at), Ok(there) if there == at)
+        };
+        len > 0 && ours(addr) && ours(addr + len - 1)
+    }
+}
+
+fn load(driver: &Driver) -> Result<usize> {
+    let (mut module, mut function): (CUmodule, CUfunction) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the text ends with a NUL; the driver writes one pointer. The module stays as long as the context.
+    let status = unsafe { driver.cuModuleLoadData(&mut module, PTX.as_ptr().cast()) }?;
+    driver.check("cuModuleLoadData", status)?;
+    // SAFETY: as above.
+    let status = unsafe { driver.cuModuleGetFunction(&mut function, module, c"gdrfab_copy_list".as_ptr()) }?;
+    driver.check("cuModuleGetFunction", status)?;
+    Ok(function as usize)
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A list of blocks as the caller gave it, checked once: neighbours that adjoin on both sides are one run, and descriptors
+//! and keys stand once.
+
+use crate::error::{Error, Result, errno};
+use crate::mr::{DEVICE_DESC, Iov};
+use std::collections::HashMap;
+
+/// Blocks of one list, at most.
+pub const LIST_MAX: usize = 1 << 20;
+/// Bytes of a run: what one system call and one work request move.
+const RUN_MAX: usize = 1 << 30;
+
+/// A block, laid out as the caller's.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Block {
+    pub buf: usize,
+    pub addr: u64,
+    pub len: usize,
+}
+
+/// Blocks in a row that adjoin on both sides.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub local: Iov,
+    pub addr: u64,
+    /// Its first block.
+    pub first: u32,
+    /// Its place among the pairs.
+    pub pair: u32,
+}
+
+impl Run {
+    #[inline(always)]
+    pub fn buf(&self) -> usize {
+        self.local.addr()
+    }
+
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty)] // none is
+    pub fn len(&self) -> usize {
+        self.local.len()
+    }
+}
+
+/// Whose memory a run lies in, here and at the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Pair {
+    pub desc: u64,
+    pub key: u64,
+}
+
+impl Pair {
+    pub fn is_on_host(&self) -> bool {
+        self.desc & DEVICE_DESC == 0
+    }
+}
+
+#[derive(Debug)]
+pub struct List {
+    pub runs: Box<[Run]>,
+    pub pairs: Box<[Pair]>,
+    pub total: usize,
+    /// Ends of the blocks within their runs, where a run has several; to name the one that failed.
+    ends: Box<[usize]>,
+}
+
+/// `of[i]`, or the only one of them, or 0 if there are none.
+fn pick(of: &[u64], i: usize) -> u64 {
+    if of.len() > 1 { of[i] } else { of.first().copied().unwrap_or(0) }
+}
+
+impl List {
+    /// `descs` and `keys`: one for all, or one each; checked by the caller. No block may be longer than `max`.
+    ///
+    /// # Safety
+    /// Each block is memory as [`Iov::new`] asks.
+    pub unsafe fn new(blocks: &[Block], descs: &[u64], keys: &[u64], max: usize) -> Result<List> {
+        let mut runs: Vec<Run> = Vec::with_capacity(blocks.len());
+        let mut pairs = vec![Pair { desc: pick(descs, 0), key: pick(keys, 0) }];
+        let mut places: HashMap<Pair, u32> = HashMap::new();
+        let (mut last, mut total) = (0u32, 0usize);
+        let several = descs.len() > 1 || keys.len() > 1;
+        let most = max.min(RUN_MAX);
+        let mut merged = false;
+        for (i, b) in blocks.iter().enumerate() {
+            if b.len == 0 {
+                continue;
+            }
+            if b.buf == 0 || b.buf.checked_add(b.len).is_none() || b.addr.checked_add(b.len as u64).is_none() {
+                return Err(Error::invalid(format!("blocks[{i}]: buf is NULL, or an address plus the length overflows")));
+            }
+            if b.len > max {
+                return Err(Error::new(errno::EMSGSIZE, format!("blocks[{i}].len: more than the {max} bytes of max_msg_size")));
+            }
+            total = total.checked_add(b.len).ok_or(Error::fixed(errno::EMSGSIZE, "blocks: the lengths overflow"))?;
+            if several {
+                let pair = Pair { desc: pick(descs, i), key: pick(keys, i) };
+                if pairs[last as usize] != pair {
+                    places.entry(pairs[0]).or_insert(0);
+                    last = *places.entry(pair).or_insert_with(|| {
+                        pairs.push(pair);
+                        pairs.len() as u32 - 1
+                    });
+                }
+            }
+            if let Some(run) = runs.last_mut()
+                && run.buf() + run.len() == b.buf
+                && run.addr + run.len() as u64 == b.addr
+                && run.pair == last
+                && run.len() + b.len <= most
+            {
+                // SAFETY: the caller's promise, of both.
+                run.local = unsafe { Iov::new(run.buf(), run.len() + b.len) };
+                merged = true;
+                continue;
+            }
+            // SAFETY: the caller's promise.
+            let local = unsafe { Iov::new(b.buf, b.len) };
+            runs.push(Run { local, addr: b.addr, first: i as u32, pair: last });
+        }
+        let ends = if merged { ends_of(blocks, &runs) } else { Box::default() };
+        Ok(List { runs: runs.into(), pairs: pairs.into(), total, ends })
+    }
+
+    pub fn pair(&self, run: &Run) -> Pair {
+        self.pairs[run.pair as usize]
+    }
+
+    pub fn first_buf(&self) -> usize {
+        self.runs.first().map_or(0, Run::buf)
+    }
+
+    /// The block that has byte `at` of a run.
+    pub fn block_at(&self, run: &Run, at: usize) -> usize {
+        let first = run.first as usize;
+        match self.ends.get(first..) {
+            Some(ends) => first + ends.iter().position(|end| *end > at).unwrap_or(0),
+            None => first,
+        }
+    }
+
+    /// The blocks of run `i`, as runs of their own.
+    pub fn blocks_of(&self, i: usize) -> Vec<Run> {
+        let run = self.runs[i];
+        let (mut from, mut list) = (0, Vec::new());
+        while from < run.len() {
+            let block = self.block_at(&run, from);
+            let end = self.ends.get(block).map_or(run.len(), |end| (*end).min(run.len()));
+            let end = if end > from { end } else { run.len() };
+            list.push(Run { local: run.local.part(from, end - from), addr: run.addr + from as u64, first: block as u32, pair: run.pair });
+            from = end;
+        }
+        list
+    }
+}
+
+/// Where each block ends in its run; blocks of no bytes end where the one before them does.
+#[cold]
+fn ends_of(blocks: &[Block], runs: &[Run]) -> Box<[usize]> {
+    let (mut next, mut at) = (runs.iter().map(|r| r.first as usize).peekable(), 0);
+    let ends = blocks.iter().enumerate().map(|(i, b)| {
+        if next.peek() == Some(&i) {
+            next.next();
+            at = 0;
+        }
+        at += b.len;
+        at
+    });
+    ends.collect()
+}
+
+/// How far a provider's own way with a list came.
+#[derive(Debug)]
+pub enum Native {
+    /// All bytes are in place.
+    Done,
+    /// The operation was posted, and ends as one.
+    Flying,
+    /// Not now: try again after progress.
+    Blocked,
+    /// It has none for this list.
+    Pieces,
+    /// Block, and why.
+    Failed(usize, Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(blocks: &[Block], descs: &[u64], keys: &[u64], max: usize) -> Result<List> {
+        // SAFETY: nobody touches what these lead to.
+        unsafe { List::new(blocks, descs, keys, max) }
+    }
+
+    fn block(buf: usize, addr: u64, len: usize) -> Block {
+        Block { buf, addr, len }
+    }
+
+    #[test]
+    fn neighbours_that_adjoin_on_both_sides_are_one_run() {
+        let blocks = [block(100, 1000, 10), block(5, 5, 0), block(110, 1010, 6), block(116, 2000, 4), block(200, 2004, 4)];
+        let made = list(&blocks, &[], &[7], 1 << 20).unwrap();
+        let runs: Vec<_> = made.runs.iter().map(|r| (r.buf(), r.addr, r.len(), r.first)).collect();
+        assert_eq!(runs, [(100, 1000, 16, 0), (116, 2000, 4, 3), (200, 2004, 4, 4)]);
+        assert_eq!(
+            (made.total, made.block_at(&made.runs[0], 9), made.block_at(&made.runs[0], 10), made.block_at(&made.runs[2], 3)),
+            (24, 0, 2, 4)
+        );
+        let parts: Vec<_> = made.blocks_of(0).iter().map(|r| (r.buf(), r.addr, r.len(), r.first)).collect();
+        assert_eq!(parts, [(100, 1000, 10, 0), (110, 1010, 6, 2)]);
+    }
+
+    #[test]
+    fn blocks_of_other_keys_stay_apart_and_keys_stand_once() {
+        let blocks = [block(100, 1000, 8), block(108, 1008, 8), block(116, 1016, 8), block(124, 1024, 8)];
+        let made = list(&blocks, &[], &[1, 2, 1, 1], 1 << 20).unwrap();
+        assert_eq!((made.runs.len(), made.pairs.len()), (3, 2));
+        assert_eq!(made.runs.iter().map(|r| made.pair(r).key).collect::<Vec<_>>(), [1, 2, 1]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let bad = [block(0, 1000, 8), block(usize::MAX, 1000, 8), block(8, u64::MAX, 8), block(8, 8, 1 << 21)];
+        assert!(bad.iter().all(|b| list(&[*b], &[], &[1], 1 << 20).is_err()));
+        let none = list(&[block(0, 0, 0)], &[], &[1], 1).unwrap();
+        assert!(none.runs.is_empty() && none.total == 0 && none.pairs.len() == 1);
+    }
+}

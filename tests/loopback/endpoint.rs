@@ -6,7 +6,7 @@ use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::hmem::Site;
 use gdrfab::mr::piece::{load, store};
 use gdrfab::mr::{Iov, Paths};
-use gdrfab::prov::bind::{Binding, Bindings, Ending, Options, Stage};
+use gdrfab::prov::bind::{Binding, Bindings, Ending, Options, PART, Stage};
 use gdrfab::prov::contract::{Endpoint, Listener};
 use gdrfab::prov::op::{Common, Dir, RmaIov, measure, total};
 use gdrfab::prov::queue::{Completion, Failure};
@@ -62,8 +62,8 @@ impl State {
             let stored = store(Site::HOST, &to.pieces, 0, &bytes[..len]);
             let lost = match (stored, bytes.len() - len) {
                 (Ok(()), 0) => None,
-                (Ok(()), olen) => Some(Failure { error: Error::reported(Code::Trunc), olen }),
-                (Err(error), _) => Some(Failure { error, olen: 0 }),
+                (Ok(()), olen) => Some(Failure { error: Error::reported(Code::Trunc), olen, block: 0 }),
+                (Err(error), _) => Some(Failure { error, olen: 0, block: 0 }),
             };
             let entry = Completion { context: to.context, flags: ARRIVED, len, ..Completion::default() };
             self.stats.recvs += 1;
@@ -76,7 +76,7 @@ impl State {
         self.stage = Stage::Over;
         for posted in std::mem::take(&mut self.receives) {
             let entry = Completion { context: posted.context, flags: ARRIVED, ..Completion::default() };
-            self.bind.spoiled(None, entry, Failure { error: Error::coded(number, code, "the connection is over"), olen: 0 });
+            self.bind.spoiled(None, entry, Failure { error: Error::coded(number, code, "the connection is over"), olen: 0, block: 0 });
         }
     }
 }
@@ -193,7 +193,7 @@ impl Ep {
         if !s.bind.reserve(wanted) {
             return Err(Error::AGAIN);
         }
-        Ok((peer, s.bind.place(Ending { context: c.context, kind, len, wanted, ..Ending::default() })))
+        Ok((peer, s.bind.place(Ending { context: c.context, kind, len, wanted, part: c.flags & PART != 0, ..Ending::default() })))
     }
 
     fn finish(&self, end: &Ending, result: Result<()>) {
@@ -333,7 +333,7 @@ impl Endpoint for Ep {
         let at = s.receives.iter().position(|p| p.context == context).ok_or(Error::fixed(errno::ENOENT, "context: no such receive"))?;
         s.receives.remove(at);
         let entry = Completion { context, flags: ARRIVED, ..Completion::default() };
-        s.bind.spoiled(None, entry, Failure { error: Error::coded(errno::ECANCELED, Code::Canceled, "canceled"), olen: 0 });
+        s.bind.spoiled(None, entry, Failure { error: Error::coded(errno::ECANCELED, Code::Canceled, "canceled"), olen: 0, block: 0 });
         Ok(())
     }
 

@@ -31,7 +31,7 @@ struct Side {
 impl Side {
     fn new(context: usize) -> Side {
         let domain = Loopback.open_domain(&Info::default(), Threading::Safe).unwrap();
-        let posting = Posting::new(domain.clone().open_endpoint(&Info::default(), context).unwrap(), Owner::here(), 0);
+        let posting = Posting::new(domain.clone().open_endpoint(&Info::default(), context).unwrap(), Owner::here(), 0, 1).unwrap();
         let (cq, eq) = (Arc::new(Queue::new(16, Threading::Safe)), Arc::new(EventQueue::default()));
         let ep = posting.prov();
         assert_eq!(posting.enable().unwrap_err().errno, errno::ENOCQ);

@@ -263,7 +263,8 @@ fn attach(conn: &mut Conn, list: &List, places: &[Remote], dir: Dir) -> Moved {
     let (mut ours, mut theirs): (Vec<Iov>, Vec<Piece>) = (Vec::new(), Vec::new());
     let mut at = 0;
     while at < list.runs.len() {
-        (ours.clear(), theirs.clear());
+        ours.clear();
+        theirs.clear();
         let (first, mut bytes) = (at, 0);
         while let Some(run) = list.runs.get(at) {
             let place = &places[run.pair as usize];

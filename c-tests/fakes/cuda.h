@@ -103,6 +103,11 @@ struct mem {
 extern struct mem *cuda_all;
 extern struct reservation *cuda_reservations;
 
+/* What the kernel for lists copies. */
+struct unit {
+	uint64_t to, from, len, zero;
+};
+
 CUresult cuMemFree_v2(CUdeviceptr va);
 
 /* In the order of use: fault, then the lock, then the context. */
@@ -150,10 +155,6 @@ void cuda_release_pool(struct pool *pool);
 /* A copy between memory of any kind, and one launch of the kernel for lists. */
 CUresult cuda_copy_any(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream stream);
 CUresult cuda_post_list(CUstream stream, uint64_t list, uint64_t count);
-/* Under the lock: what the kernel does, and whether it touches a range. */
-void cuda_run_list(uint64_t list, uint64_t count);
-bool cuda_list_touches(uint64_t list, uint64_t count, uint64_t va, uint64_t len);
-
 /* Runs everything posted, of all streams; under the lock. */
 void cuda_drain(void);
 /* Ends the program if a copy that was posted still needs the range: it would write into what comes next. */

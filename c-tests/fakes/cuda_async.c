@@ -80,6 +80,25 @@ static bool ready(struct op *op, bool force)
 	return force || op->due <= now();
 }
 
+static void run_list(uint64_t list, uint64_t count)
+{
+	const struct unit *units = (const struct unit *)(uintptr_t)list;
+	for (uint64_t i = 0; i < count; i++)
+		fake_copy(units[i].to, units[i].from, units[i].len);
+}
+
+static bool list_touches(uint64_t list, uint64_t count, uint64_t va, uint64_t len)
+{
+	const struct unit *units = (const struct unit *)(uintptr_t)list;
+	if (list < va + len && va < list + count * sizeof *units)
+		return true;
+	for (uint64_t i = 0; i < count; i++)
+		if ((units[i].to < va + len && va < units[i].to + units[i].len) ||
+		    (units[i].from < va + len && va < units[i].from + units[i].len))
+			return true;
+	return false;
+}
+
 static void run(CUstream s)
 {
 	struct op *op = s->head;
@@ -100,7 +119,7 @@ static void run(CUstream s)
 		break;
 	}
 	case LIST:
-		cuda_run_list(op->from, op->len);
+		run_list(op->from, op->len);
 		break;
 	case RECORD:
 		if (op->event->fired < op->turn)
@@ -146,7 +165,7 @@ void cuda_must_be_idle(const char *who, uint64_t va, uint64_t len)
 {
 	for (CUstream s = streams; s; s = s->next)
 		for (struct op *op = s->head; op; op = op->next)
-			if (op->kind == LIST && cuda_list_touches(op->from, op->len, va, len)) {
+			if (op->kind == LIST && list_touches(op->from, op->len, va, len)) {
 				fprintf(stderr, "fake libcuda: %s of %#llx while a kernel copies a list\n", who, (unsigned long long)va);
 				abort();
 			} else if (op->kind == COPY && (overlap(op->to, op->len, va, len) || overlap(op->from, op->len, va, len))) {

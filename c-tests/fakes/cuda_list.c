@@ -13,35 +13,12 @@
 /* A driver that is older has neither. */
 #ifndef FAKE_OLD
 
-struct unit {
-	uint64_t to, from, len, zero;
-};
-
 static int loaded, kernel;
 
 static bool reached(uint64_t va, uint64_t len, CUdevice device)
 {
 	struct mem *m = cuda_find(va);
 	return m && (m->block ? cuda_covers(va, len, device) : va + len <= m->va + m->len);
-}
-
-void cuda_run_list(uint64_t list, uint64_t count)
-{
-	const struct unit *units = (const struct unit *)(uintptr_t)list;
-	for (uint64_t i = 0; i < count; i++)
-		fake_copy(units[i].to, units[i].from, units[i].len);
-}
-
-bool cuda_list_touches(uint64_t list, uint64_t count, uint64_t va, uint64_t len)
-{
-	const struct unit *units = (const struct unit *)(uintptr_t)list;
-	if (list < va + len && va < list + count * sizeof *units)
-		return true;
-	for (uint64_t i = 0; i < count; i++)
-		if ((units[i].to < va + len && va < units[i].to + units[i].len) ||
-		    (units[i].from < va + len && va < units[i].from + units[i].len))
-			return true;
-	return false;
 }
 
 API CUresult cuModuleLoadData(void **out, const void *image)
@@ -101,19 +78,6 @@ API CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *l
 	for (size_t i = 0; i < count && !r; i++)
 		r = cuda_copy_any(to[i], from[i], len[i], stream);
 	return r;
-}
-
-#else
-
-void cuda_run_list(uint64_t list, uint64_t count)
-{
-	(void)list, (void)count;
-}
-
-bool cuda_list_touches(uint64_t list, uint64_t count, uint64_t va, uint64_t len)
-{
-	(void)list, (void)count, (void)va, (void)len;
-	return false;
 }
 
 #endif

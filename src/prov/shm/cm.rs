@@ -207,7 +207,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
 /// Whether the dialer has said that it knows the link.
 fn has_joined(conn: &Conn) -> Result<bool> {
     let mut buf = [0u8; frame::MAX];
-    match socket::recv(conn.link.socket.as_fd(), &mut buf)? {
+    match frame::recv(&conn.link.socket, &mut buf)? {
         socket::Received::Nothing => Ok(false),
         socket::Received::Closed => Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone")),
         socket::Received::Packet { len, .. } if Frame::decode(&buf[..len])? == Frame::Ready => Ok(true),
@@ -222,7 +222,7 @@ enum Answer {
 
 fn read_answer(fd: &OwnedFd) -> Result<Option<Answer>> {
     let mut buf = [0u8; frame::MAX];
-    let (len, fds, lacking) = match socket::recv(fd.as_fd(), &mut buf)? {
+    let (len, fds, lacking) = match frame::recv(fd, &mut buf)? {
         socket::Received::Nothing => return Ok(None),
         socket::Received::Closed => {
             return Err(Error::coded(errno::ECONNREFUSED, Code::PeerGone, "the listener closed without an answer"));

@@ -128,7 +128,7 @@ impl Greeter {
                 },
                 Taken::TurnAway(socket) => {
                     // A socket that is closed with a packet unread takes its answer back.
-                    let _ = socket::recv(socket.as_fd(), &mut [0; frame::MAX]);
+                    let _ = frame::recv(&socket, &mut [0; frame::MAX]);
                     refuse(&socket, Why::Descriptors);
                 }
                 Taken::Nobody => break,
@@ -172,7 +172,7 @@ enum Heard {
 
 fn read_hello(one: Pending, by_name: bool, full: bool, counted: &Arc<()>) -> Result<Heard> {
     let mut buf = [0u8; frame::MAX];
-    let (len, fds, lacking) = match socket::recv(one.socket.as_fd(), &mut buf)? {
+    let (len, fds, lacking) = match frame::recv(&one.socket, &mut buf)? {
         socket::Received::Nothing => return Ok(Heard::Silence(one)),
         socket::Received::Closed => return Ok(Heard::Nobody),
         socket::Received::Packet { len, fds, lacking } => (len, fds, lacking),

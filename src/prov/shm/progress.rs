@@ -290,7 +290,7 @@ impl State {
             if !conn.remotes.imports.to_ask.is_empty() {
                 conn.ask_for_files();
             }
-            let (len, fds) = match socket::recv(conn.link.socket.as_fd(), &mut buf)? {
+            let (len, fds) = match frame::recv(&conn.link.socket, &mut buf)? {
                 socket::Received::Nothing => {
                     conn.seen_alive = time::ticks();
                     return Ok(());

@@ -105,6 +105,7 @@ TEST(values_that_a_variable_cannot_have_are_refused)
 		{"GDRFAB_SHM_PATHS", "direct,warp"}, {"GDRFAB_HMEM", "cuda,qpu"},      {"GDRFAB_TCP_BUFFER", "100"},
 		{"GDRFAB_VERBS_MTU", "1500"},	     {"GDRFAB_FAULT", "mangle=1"},     {"GDRFAB_PROVIDER", "udp"},
 		{"GDRFAB_SPIN_US", "-1"},	     {"GDRFAB_SPIN_US", "1000001"},    {"GDRFAB_LOG", "5"},
+		{"GDRFAB_HMEM", "none,cuda"},
 	};
 	int n = names_of_variables(names);
 

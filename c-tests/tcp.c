@@ -116,6 +116,18 @@ TEST(who_names_no_address_gets_loopback)
 	node_close(&n);
 }
 
+TEST(a_congestion_control_that_the_host_lacks_is_refused)
+{
+	static const struct setup plain = {0};
+	gdrfab_info *hints = hints_new(&plain), *info = NULL;
+	only_tcp();
+	setenv("GDRFAB_TCP_CONGESTION", "nonsense", 1);
+	CHECK(provider_getinfo(NULL, 0, hints, &info) < 0);
+	gdrfab_freeinfo(hints);
+	CHECK(test_says(gdrfab_last_error(), "GDRFAB_TCP_CONGESTION"));
+	CHECK(test_says(gdrfab_last_error(), "nonsense"));
+}
+
 /* By the address, or by the interface that has it. */
 static void listens_there_only(bool by_interface)
 {

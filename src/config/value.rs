@@ -65,7 +65,7 @@ impl Kind {
             Kind::Word(words) => words.contains(&text),
             Kind::Level => Level::parse(text).is_some(),
             Kind::Paths(words) => return word(stray(text, |w| words.iter().any(|(known, _)| *known == w))),
-            Kind::Interfaces => return word(stray(text, |w| w == "none" || HMEM_WORDS.contains(&w))),
+            Kind::Interfaces => return word(stray(text, |w| text == "none" || HMEM_WORDS.contains(&w))),
             Kind::Faults => {
                 let (some, wrong) = faults::parse(text);
                 return match (some.is_empty(), wrong.is_empty()) {

@@ -14,6 +14,7 @@ use crate::prov::{Offer, flags};
 use crate::sys::tcp;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
 
 const NAME: &str = "tcp";
 
@@ -118,7 +119,7 @@ fn own(info: &mut Info, like: Option<IpAddr>) -> Result<()> {
 /// The one candidate of this host.
 pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
     let mut info = info();
-    if let Err(e) = answer(&mut info, ask) {
+    if let Err(e) = check_congestion().and_then(|()| answer(&mut info, ask)) {
         info.reason = Some(e);
     }
     vec![info]
@@ -132,6 +133,14 @@ pub fn check_address(address: &str) -> Result<()> {
 fn usable() -> Result<()> {
     let of = |ip: IpAddr| tcp::bind(SocketAddr::new(ip, 0)).map(|_| ());
     of(IpAddr::V4(Ipv4Addr::UNSPECIFIED)).or_else(|e| of(IpAddr::V6(Ipv6Addr::UNSPECIFIED)).map_err(|_| e))
+}
+
+/// The algorithm that the environment names must be one that this host lets the user choose.
+fn check_congestion() -> Result<()> {
+    let Some(name) = &config::get().tcp.congestion else { return Ok(()) };
+    let any = tcp::bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))
+        .or_else(|_| tcp::bind(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)))?;
+    tcp::set_congestion(any.as_fd(), name).map_err(|e| e.context("GDRFAB_TCP_CONGESTION"))
 }
 
 type Fact = std::result::Result<String, String>;

@@ -4,7 +4,7 @@
 use crate::error::{Error, Result, errno};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -225,16 +225,6 @@ const DMA_BUF_MAGIC: u64 = 0x444d_4142;
 
 pub fn is_dmabuf(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|s| s.f_type as u64 == DMA_BUF_MAGIC)
-}
-
-/// Whether a descriptor that came from elsewhere is of a memfd, a dma-buf or a process: whoever sent another file may serve
-/// it (FUSE) or let it linger (a socket), and then to look at it or to close it waits for them. Asks no file system.
-pub fn is_the_kernels(fd: &OwnedFd) -> bool {
-    rustix::fs::fcntl_get_seals(fd).is_ok() || super::process::is_pidfd(fd) || {
-        // Only dma-bufs tell the name of an exporter.
-        let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
-        facts.is_ok_and(|facts| facts.lines().any(|line| line.starts_with("exp_name:")))
-    }
 }
 
 /// The size of a dma-buf; `None` for any other file.

@@ -83,6 +83,16 @@ pub fn is_pidfd(fd: &OwnedFd) -> bool {
     rc == 0 || matches!(std::io::Error::last_os_error().raw_os_error(), Some(errno::ESRCH | errno::EPERM))
 }
 
+/// Whether a descriptor that came from elsewhere is of a memfd, a dma-buf or a process: whoever sent another file may serve
+/// it (FUSE) or let it linger (a socket), and then to look at it or to close it waits for them. Asks no file system.
+pub fn is_the_kernels(fd: &OwnedFd) -> bool {
+    rustix::fs::fcntl_get_seals(fd).is_ok() || is_pidfd(fd) || {
+        // Only dma-bufs tell the name of an exporter.
+        let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
+        facts.is_ok_and(|facts| facts.lines().any(|line| line.starts_with("exp_name:")))
+    }
+}
+
 /// Whether a process is stopped, by a signal or a debugger; false where nobody tells.
 pub fn is_stopped(pid: i32) -> bool {
     let Ok(facts) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };

@@ -3,7 +3,7 @@
 //! and goodbye. Everything read here comes from another process and is bounded before use.
 
 use crate::error::{Error, Result, errno};
-use crate::sys::mem;
+use crate::sys::process;
 use crate::sys::socket::{self, Received};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -21,7 +21,7 @@ const TAG: u32 = 0x6764_7266;
 pub fn recv(socket: &OwnedFd, buf: &mut [u8]) -> Result<Received> {
     let received = socket::recv(socket.as_fd(), buf)?;
     let Received::Packet { len, fds, lacking } = received else { return Ok(received) };
-    if fds.iter().all(mem::is_the_kernels) {
+    if fds.iter().all(process::is_the_kernels) {
         return Ok(Received::Packet { len, fds, lacking });
     }
     // Without a thread they are closed here, by the closure's end.

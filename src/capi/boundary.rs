@@ -3,8 +3,9 @@
 
 use crate::error::{Error, Result, errno};
 use crate::fabric;
+use crate::prov::general::ops_of;
 use crate::prov::op::Iov;
-use crate::prov::ops::{CqHead, EpHead};
+use crate::prov::ops::{CqHead, EpOps};
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -44,20 +45,17 @@ pub(super) unsafe fn object<'a, H: Handle>(handle: *mut H, name: &'static str) -
     Ok(unsafe { &*handle.cast::<H::Inner>() })
 }
 
-/// What an endpoint begins with; `None`: NULL or misaligned.
+/// Operations of an endpoint; those of NULL say that it is NULL.
 ///
 /// # Safety
 /// As for `object`.
 #[inline(always)]
-pub(super) unsafe fn ep_head<'a, H: Handle<Inner = fabric::Endpoint>>(ep: *mut H) -> Option<&'a EpHead> {
-    if !ep.cast::<EpHead>().is_aligned() {
-        return None;
-    }
+pub(super) unsafe fn ep_ops<H: Handle<Inner = fabric::Endpoint>>(ep: *mut H) -> &'static EpOps {
     // SAFETY: the C caller says that the handle is open; its object begins with the head.
-    unsafe { ep.cast::<EpHead>().as_ref() }
+    unsafe { ops_of(ep.cast()) }
 }
 
-/// As `ep_head`, of a queue.
+/// What a queue begins with; `None`: NULL or misaligned.
 ///
 /// # Safety
 /// As for `object`.
@@ -68,12 +66,6 @@ pub(super) unsafe fn cq_head<'a, H: Handle<Inner = fabric::Cq>>(cq: *mut H) -> O
     }
     // SAFETY: the C caller says that the handle is open; its object begins with the head.
     unsafe { cq.cast::<CqHead>().as_ref() }
-}
-
-#[cold]
-#[inline(never)]
-pub(super) extern "C" fn no_ep() -> ssize_t {
-    posting(|| Err(null("ep")))
 }
 
 #[cold]

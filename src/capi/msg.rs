@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages.
 
-use super::boundary::{Sized0, descs, ep_head, iovecs, no_ep, null, object, posting, read_sized};
+use super::boundary::{Sized0, descs, ep_ops, iovecs, null, object, posting, read_sized};
 use super::objects::gdrfab_ep;
 use super::rma::check_op_flags;
 use super::types::*;
@@ -68,12 +68,7 @@ pub unsafe extern "C" fn gdrfab_send(
     context: *mut c_void,
 ) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
-    unsafe {
-        match ep_head(ep) {
-            Some(head) => (head.ops().send)(head, buf.cast_mut(), len, desc, dest_addr, context),
-            None => no_ep(),
-        }
-    }
+    unsafe { (ep_ops(ep).send)(ep.cast(), buf.cast_mut(), len, desc, dest_addr, context) }
 }
 
 /// Posts several pieces as one message. Mirrors fi_sendv.
@@ -146,12 +141,7 @@ pub unsafe extern "C" fn gdrfab_senddata(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_inject(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, dest_addr: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
-    unsafe {
-        match ep_head(ep) {
-            Some(head) => (head.ops().inject)(head, buf.cast_mut(), len, dest_addr),
-            None => no_ep(),
-        }
-    }
+    unsafe { (ep_ops(ep).inject)(ep.cast(), buf.cast_mut(), len, dest_addr) }
 }
 
 /// gdrfab_inject() with data for the peer's completion entry. Mirrors fi_injectdata.
@@ -179,12 +169,7 @@ pub unsafe extern "C" fn gdrfab_recv(
     context: *mut c_void,
 ) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
-    unsafe {
-        match ep_head(ep) {
-            Some(head) => (head.ops().recv)(head, buf, len, desc, src_addr, context),
-            None => no_ep(),
-        }
-    }
+    unsafe { (ep_ops(ep).recv)(ep.cast(), buf, len, desc, src_addr, context) }
 }
 
 /// Posts a receive into several pieces. Results as of gdrfab_recv(). Mirrors fi_recvv.

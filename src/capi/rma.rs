@@ -2,7 +2,7 @@
 //! Remote memory access. `dest_addr` and `src_addr` are indexes of the address vector; connected endpoints
 //! ignore them.
 
-use super::boundary::{Sized0, descs, ep_head, iovecs, no_ep, null, object, posting, read_sized};
+use super::boundary::{Sized0, descs, ep_ops, iovecs, null, object, posting, read_sized};
 use super::objects::gdrfab_ep;
 use super::types::*;
 use crate::error::{Error, Result};
@@ -143,12 +143,7 @@ pub unsafe extern "C" fn gdrfab_write(
     context: *mut c_void,
 ) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
-    unsafe {
-        match ep_head(ep) {
-            Some(head) => (head.ops().write)(head, buf.cast_mut(), len, desc, dest_addr, addr, key, context),
-            None => no_ep(),
-        }
-    }
+    unsafe { (ep_ops(ep).write)(ep.cast(), buf.cast_mut(), len, desc, dest_addr, addr, key, context) }
 }
 
 /// Posts a write of several local pieces, joined. Mirrors fi_writev.
@@ -207,12 +202,7 @@ pub unsafe extern "C" fn gdrfab_inject_write(
     key: u64,
 ) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
-    unsafe {
-        match ep_head(ep) {
-            Some(head) => (head.ops().inject_write)(head, buf.cast_mut(), len, dest_addr, addr, key),
-            None => no_ep(),
-        }
-    }
+    unsafe { (ep_ops(ep).inject_write)(ep.cast(), buf.cast_mut(), len, dest_addr, addr, key) }
 }
 
 /// gdrfab_inject_write() with the data of gdrfab_writedata(). Mirrors fi_inject_writedata.
@@ -244,12 +234,7 @@ pub unsafe extern "C" fn gdrfab_read(
     context: *mut c_void,
 ) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
-    unsafe {
-        match ep_head(ep) {
-            Some(head) => (head.ops().read)(head, buf, len, desc, src_addr, addr, key, context),
-            None => no_ep(),
-        }
-    }
+    unsafe { (ep_ops(ep).read)(ep.cast(), buf, len, desc, src_addr, addr, key, context) }
 }
 
 /// Posts a read of one remote range into several local pieces. Mirrors fi_readv.

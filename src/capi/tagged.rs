@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tagged messages.
 
-use super::boundary::{Sized0, descs, ep_head, iovecs, no_ep, null, object, posting, read_sized};
+use super::boundary::{Sized0, descs, ep_ops, iovecs, null, object, posting, read_sized};
 use super::msg::check_recv_flags;
 use super::objects::gdrfab_ep;
 use super::rma::check_op_flags;
@@ -83,12 +83,7 @@ pub unsafe extern "C" fn gdrfab_tsend(
     context: *mut c_void,
 ) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
-    unsafe {
-        match ep_head(ep) {
-            Some(head) => (head.ops().tsend)(head, buf.cast_mut(), len, desc, dest_addr, tag, context),
-            None => no_ep(),
-        }
-    }
+    unsafe { (ep_ops(ep).tsend)(ep.cast(), buf.cast_mut(), len, desc, dest_addr, tag, context) }
 }
 
 /// Posts several pieces as one tagged message. Mirrors fi_tsendv.
@@ -145,12 +140,7 @@ pub unsafe extern "C" fn gdrfab_tsenddata(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_tinject(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, dest_addr: u64, tag: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
-    unsafe {
-        match ep_head(ep) {
-            Some(head) => (head.ops().tinject)(head, buf.cast_mut(), len, dest_addr, tag),
-            None => no_ep(),
-        }
-    }
+    unsafe { (ep_ops(ep).tinject)(ep.cast(), buf.cast_mut(), len, dest_addr, tag) }
 }
 
 /// gdrfab_tinject() with data for the peer's completion entry. Mirrors fi_tinjectdata.
@@ -184,12 +174,7 @@ pub unsafe extern "C" fn gdrfab_trecv(
     context: *mut c_void,
 ) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
-    unsafe {
-        match ep_head(ep) {
-            Some(head) => (head.ops().trecv)(head, buf, len, desc, src_addr, tag, ignore, context),
-            None => no_ep(),
-        }
-    }
+    unsafe { (ep_ops(ep).trecv)(ep.cast(), buf, len, desc, src_addr, tag, ignore, context) }
 }
 
 /// Posts a tagged receive into several pieces. Results as of gdrfab_trecv(). Mirrors fi_trecvv.

@@ -12,7 +12,7 @@ use super::bind::{Binding, Effort, Options};
 use super::info::{Ask, Info, Nic};
 use super::list::{List, Native};
 use super::op::{Common, Dir, Iov, RmaIov};
-use super::ops::EpOps;
+use super::ops::Dispatch;
 use super::queue::{Counter, Queue};
 use super::report::{PathReport, Stats};
 use super::request::Request;
@@ -116,9 +116,9 @@ pub trait Endpoint: Send + Sync {
     /// Enables it for operations that are posted with `op_flags` by default.
     fn enable(&self, op_flags: u64) -> Result<()>;
 
-    /// The table of operations of an endpoint that is enabled, and what its entries find in [`super::ops::EpHead::of`]: it
-    /// lives as long as the endpoint. None: the general one, whose entries call `rma`, `send` and `recv`.
-    fn ops(&self) -> Option<(&'static EpOps, *const ())> {
+    /// The table of operations of an endpoint that is enabled. None: the general one, whose entries call `rma`, `send` and
+    /// `recv`.
+    fn dispatch(&self) -> Option<Dispatch> {
         None
     }
 

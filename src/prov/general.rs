@@ -7,7 +7,7 @@ use super::contract::Endpoint;
 use super::list::List;
 use super::lists::Lists;
 use super::op::{Common, Dir, Iov, RmaIov};
-use super::ops::{EpHead, EpOps, Owner};
+use super::ops::{Dispatch, EpHead, EpOps, Owner};
 use crate::error::Result;
 use crate::guard::{null, posting};
 use crate::sys::time;
@@ -47,8 +47,8 @@ impl Posting {
     /// Enables the endpoint; from now on its operations are those of the table that the provider chooses.
     pub fn enable(&self) -> Result<()> {
         self.prov.enable(self.head.tx_op_flags())?;
-        let (ops, of) = self.prov.ops().unwrap_or((&GENERAL, std::ptr::null()));
-        self.head.enable(ops, of);
+        let general = Dispatch { ops: &GENERAL, of: std::ptr::null(), tx: std::ptr::null() };
+        self.head.enable(self.prov.dispatch().unwrap_or(general));
         Ok(())
     }
 
@@ -70,12 +70,12 @@ impl Posting {
         match self.lists.is_idle() {
             false if self.head.ops().arrive.is_some() => {
                 self.aside.store((&raw const *self.head.ops()).cast_mut(), Ordering::Relaxed);
-                self.head.enable(&GENERAL, self.head.of());
+                self.head.enable(Dispatch { ops: &GENERAL, of: self.head.of(), tx: self.head.tx() });
             }
             true => {
                 // SAFETY: a table of the provider's, which lives as long as the library.
                 if let Some(ops) = unsafe { self.aside.swap(std::ptr::null_mut(), Ordering::Relaxed).as_ref() } {
-                    self.head.enable(ops, self.head.of());
+                    self.head.enable(Dispatch { ops, of: self.head.of(), tx: self.head.tx() });
                 }
             }
             false => {}
@@ -134,20 +134,39 @@ impl Posting {
         Ok(())
     }
 
-    /// The endpoint that a head begins.
+    /// The endpoint that a handle is.
     ///
     /// # Safety
-    /// The head is an open endpoint's: every one begins a `Posting`.
+    /// As for [`ops_of`].
     #[inline(always)]
-    unsafe fn of<'a>(head: *const EpHead) -> &'a Posting {
-        // SAFETY: the head is an open endpoint's, and a `Posting`'s first field.
-        unsafe { &*head.cast::<Posting>() }
+    unsafe fn of<'a>(ep: *const EpHead) -> Result<&'a Posting> {
+        if !is_handle(ep) {
+            return Err(null("ep"));
+        }
+        // SAFETY: the caller says that it is an endpoint, which begins with its `Posting`, and that with its head.
+        Ok(unsafe { &*ep.cast::<Posting>() })
     }
 
     fn check(&self, local: Iov) -> Result<()> {
         self.head.owner().check()?;
         if local.is_missing() { Err(null("buf")) } else { Ok(()) }
     }
+}
+
+#[inline(always)]
+fn is_handle(ep: *const EpHead) -> bool {
+    !ep.is_null() && ep.is_aligned()
+}
+
+/// The table of the handle that a C caller gave. NULL, or what is misaligned, has the general one, whose entries say so: an
+/// exported function with a result of its own beside the jump would push the arguments that lie on the stack a second time.
+///
+/// # Safety
+/// `ep` is an open endpoint, NULL, or misaligned.
+#[inline(always)]
+pub unsafe fn ops_of(ep: *const EpHead) -> &'static EpOps {
+    // SAFETY: the caller's promise; an endpoint begins with its head.
+    if is_handle(ep) { unsafe { (*ep).ops() } } else { &GENERAL }
 }
 
 pub static GENERAL: EpOps = GENERAL_ENTRIES;
@@ -178,7 +197,7 @@ pub unsafe extern "C" fn write(
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| rma(ep, Dir::Write, local, addr, key, &c))
+    posting(|| rma(ep?, Dir::Write, local, addr, key, &c))
 }
 
 /// # Safety
@@ -197,7 +216,7 @@ pub unsafe extern "C" fn read(
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| rma(ep, Dir::Read, local, addr, key, &c))
+    posting(|| rma(ep?, Dir::Read, local, addr, key, &c))
 }
 
 /// # Safety
@@ -207,7 +226,7 @@ pub unsafe extern "C" fn inject_write(ep: *const EpHead, buf: *mut c_void, len: 
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| rma(ep, Dir::Write, local, addr, key, &c))
+    posting(|| rma(ep?, Dir::Write, local, addr, key, &c))
 }
 
 #[inline(never)]
@@ -231,7 +250,7 @@ pub unsafe extern "C" fn send(
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| message(ep, local, &c))
+    posting(|| message(ep?, local, &c))
 }
 
 /// # Safety
@@ -241,7 +260,7 @@ pub unsafe extern "C" fn inject(ep: *const EpHead, buf: *mut c_void, len: usize,
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| message(ep, local, &c))
+    posting(|| message(ep?, local, &c))
 }
 
 /// # Safety
@@ -258,7 +277,11 @@ pub unsafe extern "C" fn recv(
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| ep.check(local).and_then(|()| ep.prov.recv(&[local], &c, from_ref(&c.desc))))
+    posting(|| {
+        let ep = ep?;
+        ep.check(local)?;
+        ep.prov.recv(&[local], &c, from_ref(&c.desc))
+    })
 }
 
 #[inline(never)]
@@ -283,7 +306,7 @@ pub unsafe extern "C" fn tsend(
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| tagged(ep, local, &c, tag))
+    posting(|| tagged(ep?, local, &c, tag))
 }
 
 /// # Safety
@@ -293,7 +316,7 @@ pub unsafe extern "C" fn tinject(ep: *const EpHead, buf: *mut c_void, len: usize
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| tagged(ep, local, &c, tag))
+    posting(|| tagged(ep?, local, &c, tag))
 }
 
 /// # Safety
@@ -312,5 +335,9 @@ pub unsafe extern "C" fn trecv(
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| ep.check(local).and_then(|()| ep.prov.trecv(&[local], &c, from_ref(&c.desc), tag, ignore)))
+    posting(|| {
+        let ep = ep?;
+        ep.check(local)?;
+        ep.prov.trecv(&[local], &c, from_ref(&c.desc), tag, ignore)
+    })
 }

@@ -88,11 +88,22 @@ impl Owner {
     }
 }
 
+/// What an endpoint's head gets when it is enabled. What is pointed to lives as long as the endpoint.
+pub struct Dispatch {
+    pub ops: &'static EpOps,
+    /// For the provider's entries alone.
+    pub of: *const (),
+    /// The queue of what is sent, for entries that would have to look for it behind `of`; or NULL. An operation waits for each
+    /// pointer on the way to its completion's place, and the next operation for that.
+    pub tx: *const Queue,
+}
+
 /// What an endpoint begins with.
 #[repr(C)]
 pub struct EpHead {
     ops: AtomicPtr<EpOps>,
     of: AtomicPtr<()>,
+    tx: AtomicPtr<Queue>,
     owner: Owner,
     tx_op_flags: u64,
 }
@@ -100,7 +111,7 @@ pub struct EpHead {
 impl EpHead {
     /// An endpoint's that is not enabled yet. Its table, until then, says what is wrong.
     pub fn new(ops: &'static EpOps, owner: Owner, tx_op_flags: u64) -> EpHead {
-        EpHead { ops: AtomicPtr::new((&raw const *ops).cast_mut()), of: AtomicPtr::default(), owner, tx_op_flags }
+        EpHead { ops: AtomicPtr::new((&raw const *ops).cast_mut()), of: AtomicPtr::default(), tx: AtomicPtr::default(), owner, tx_op_flags }
     }
 
     #[inline(always)]
@@ -110,8 +121,9 @@ impl EpHead {
     }
 
     /// From now on operations go by this table.
-    pub fn enable(&self, ops: &'static EpOps, of: *const ()) {
+    pub fn enable(&self, Dispatch { ops, of, tx }: Dispatch) {
         self.of.store(of.cast_mut(), Ordering::Relaxed);
+        self.tx.store(tx.cast_mut(), Ordering::Relaxed);
         self.ops.store((&raw const *ops).cast_mut(), Ordering::Release);
     }
 
@@ -119,6 +131,12 @@ impl EpHead {
     #[inline(always)]
     pub fn of(&self) -> *const () {
         self.of.load(Ordering::Relaxed)
+    }
+
+    /// As `of`.
+    #[inline(always)]
+    pub fn tx(&self) -> *const Queue {
+        self.tx.load(Ordering::Relaxed)
     }
 
     pub fn owner(&self) -> Owner {

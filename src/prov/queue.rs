@@ -55,9 +55,9 @@ pub struct Entries {
     /// Entries of the ring, less one.
     mask: usize,
     size: usize,
-    /// Entries that are neither taken nor reserved, of those that fit without growing. One number, because every
-    /// operation changes it twice.
-    free: isize,
+    /// What `tail` may grow to without growing the ring or using what is reserved: taking and reserving move it, pushing does
+    /// not, which stores no second word.
+    limit: usize,
     /// What `free` is when the queue is full: below 0 where the ring is still smaller than the queue.
     floor: isize,
     failures: VecDeque<Failure>,
@@ -71,13 +71,13 @@ impl Entries {
         let ring: Box<[Completion]> = vec![Completion::default(); size.clamp(2, 4096).next_power_of_two()].into();
         let mask = ring.len() - 1;
         let mut entries =
-            Entries { ring, head: 0, tail: 0, mask, size, free: 0, floor: 0, failures: VecDeque::new(), origins: Box::default() };
-        entries.free = entries.bound();
+            Entries { ring, head: 0, tail: 0, mask, size, limit: 0, floor: 0, failures: VecDeque::new(), origins: Box::default() };
+        entries.limit = entries.bound() as usize;
         entries.floor = entries.bound() - size as isize;
         entries
     }
 
-    /// How many entries `free` counts.
+    /// How many entries `free` counts at most.
     fn bound(&self) -> isize {
         self.size.min(self.ring.len()) as isize
     }
@@ -92,36 +92,42 @@ impl Entries {
         self.tail == self.head
     }
 
+    /// Entries that are neither taken nor reserved, of those that fit without growing.
+    #[inline(always)]
+    fn free(&self) -> isize {
+        self.limit.wrapping_sub(self.tail) as isize
+    }
+
     /// Entries that may still be reserved or pushed.
     #[inline(always)]
     fn room(&self) -> isize {
-        self.free - self.floor
+        self.free() - self.floor
     }
 
     /// Room for one entry more, at hand.
     #[inline(always)]
     pub fn is_open(&self) -> bool {
-        self.free > 0
+        self.free() > 0
     }
 
     /// Reserves an entry for an operation about to be posted; false if the queue could overrun.
     #[inline(always)]
     pub fn reserve(&mut self) -> bool {
         let room = self.room() > 0;
-        self.free -= isize::from(room);
+        self.limit = self.limit.wrapping_sub(usize::from(room));
         room
     }
 
     /// Gives `n` reserved entries back unused.
     #[inline(always)]
     pub fn release(&mut self, n: usize) {
-        self.free += n as isize;
+        self.limit = self.limit.wrapping_add(n);
     }
 
     /// Whether it is empty and takes `n` that nobody reserved.
     #[inline(always)]
     pub fn has_room_for(&self, n: usize) -> bool {
-        self.is_empty() && self.free >= n as isize
+        self.is_empty() && self.free() >= n as isize
     }
 
     /// As `Queue::push` after `is_open`, for which the ring need not grow; the caller notifies.
@@ -131,7 +137,6 @@ impl Entries {
         // SAFETY: a power of two entries, at least 2 (`new`, `grow`), so the mask keeps the index inside.
         unsafe { *self.ring.get_unchecked_mut(self.tail & self.mask) = done };
         self.tail = self.tail.wrapping_add(1);
-        self.free -= 1;
     }
 
     #[inline(always)]
@@ -142,7 +147,7 @@ impl Entries {
         self.ring.get(self.head & (self.ring.len() - 1))
     }
 
-    /// Adds an entry that was reserved.
+    /// Adds an entry; one that was reserved is to be released.
     #[inline(always)]
     fn append(&mut self, done: Completion) {
         if self.len() == self.ring.len() {
@@ -178,7 +183,7 @@ impl Entries {
         }
         // Read again: what was added up for the last entry would cost each of them an instruction.
         self.head = self.head.wrapping_add(n);
-        self.free += n as isize;
+        self.limit = self.limit.wrapping_add(n);
         Taken::Some(n)
     }
 
@@ -229,7 +234,7 @@ impl Entries {
             wider.resize(self.ring.len() * 2, (usize::MAX, Origin::NONE));
             self.origins = wider.into();
         }
-        let bound = self.bound();
+        let (free, bound) = (self.free(), self.bound());
         let mut wider = Vec::with_capacity(self.ring.len() * 2);
         let mask = self.ring.len() - 1;
         wider.extend((0..self.len()).filter_map(|i| self.ring.get((self.head + i) & mask).copied()));
@@ -238,7 +243,7 @@ impl Entries {
         wider.resize(self.ring.len() * 2, Completion::default());
         self.ring = wider.into();
         self.mask = self.ring.len() - 1;
-        self.free += self.bound() - bound;
+        self.limit = self.tail.wrapping_add_signed(free + self.bound() - bound);
         self.floor = self.bound() - self.size as isize;
     }
 }
@@ -279,18 +284,18 @@ impl Queue {
     /// Fills a reserved entry.
     #[inline]
     pub fn fill(&self, done: Completion) {
-        self.entries.lock().append(done);
+        {
+            let mut e = self.entries.lock();
+            e.append(done);
+            e.release(1);
+        }
         self.waiter.notify();
     }
 
     /// Adds an entry that nobody could reserve: an arrival (after `has_room`).
     #[inline(always)]
     pub fn push(&self, done: Completion) {
-        {
-            let mut e = self.entries.lock();
-            e.append(done);
-            e.free -= 1;
-        }
+        self.entries.lock().append(done);
         self.waiter.notify();
     }
 
@@ -300,7 +305,6 @@ impl Queue {
         {
             let mut e = self.entries.lock();
             e.append_from(done, from);
-            e.free -= 1;
         }
         self.waiter.notify();
     }
@@ -313,7 +317,6 @@ impl Queue {
             done.flags |= FAILED;
             e.failures.push_back(failure);
             e.append_from(done, from);
-            e.free -= 1;
         }
         self.waiter.notify();
     }
@@ -326,7 +329,7 @@ impl Queue {
             done.flags |= FAILED;
             e.failures.push_back(failure);
             e.append(done);
-            e.free -= isize::from(!reserved);
+            e.release(usize::from(reserved));
         }
         self.waiter.notify();
     }
@@ -403,7 +406,7 @@ impl Queue {
         let failure = e.failures.pop_front()?;
         let from = e.origin(e.head);
         e.head = e.head.wrapping_add(1);
-        e.free += 1;
+        e.release(1);
         Some((done, failure, from))
     }
 

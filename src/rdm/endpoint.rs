@@ -14,7 +14,7 @@ use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Bindings, Options};
 use crate::prov::info::Info;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
-use crate::prov::ops::EpOps;
+use crate::prov::ops::Dispatch;
 use crate::prov::queue::Queue;
 use crate::prov::report::{PathReport, Stats};
 use crate::prov::{self, EventQueue, Request, flags};
@@ -128,8 +128,8 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    fn ops(&self) -> Option<(&'static EpOps, *const ())> {
-        Some((ops::choose(self.domain.threading), (&raw const *self).cast()))
+    fn dispatch(&self) -> Option<Dispatch> {
+        Some(Dispatch { ops: ops::choose(self.domain.threading), of: (&raw const *self).cast(), tx: std::ptr::null() })
     }
 
     fn connect(&self, _address: &str, _data: &[u8]) -> Result<()> {

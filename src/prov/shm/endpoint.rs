@@ -20,7 +20,7 @@ use crate::prov::bind::{Binding, Bindings, Options, Stage};
 use crate::prov::fault::Plan;
 use crate::prov::list::{List, Native};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
-use crate::prov::ops::EpOps;
+use crate::prov::ops::Dispatch;
 use crate::prov::report::{PathReport, Stats};
 use crate::prov::request::own_request;
 use crate::prov::{self, flags};
@@ -144,8 +144,10 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    fn ops(&self) -> Option<(&'static EpOps, *const ())> {
-        Some((ops::choose(self.state.threading(), self.state.lock().fast), (&raw const *self).cast()))
+    fn dispatch(&self) -> Option<Dispatch> {
+        let s = self.state.lock();
+        let tx = s.bind.tx.as_deref().map_or(std::ptr::null(), |q| &raw const *q);
+        Some(Dispatch { ops: ops::choose(self.state.threading(), s.fast), of: (&raw const *self).cast(), tx })
     }
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()> {

@@ -86,8 +86,8 @@ impl Endpoint {
         // SAFETY: `HOW` is the domain's, as the caller says, and asks `rma_fast` for nothing besides.
         unsafe {
             match HOW {
-                LOCKED => self.reach::<true>().rma_fast::<WRITE, HOW, false>(local, addr, key, context, flags),
-                _ => self.reach::<false>().rma_fast::<WRITE, HOW, false>(local, addr, key, context, flags),
+                LOCKED => self.reach::<true>().rma_fast::<WRITE, HOW, false>(None, local, addr, key, context, flags),
+                _ => self.reach::<false>().rma_fast::<WRITE, HOW, false>(None, local, addr, key, context, flags),
             }
         }
     }
@@ -101,11 +101,21 @@ impl Endpoint {
         // SAFETY: `HOW` is the domain's, as the caller says, and asks `send_fast` for nothing besides.
         unsafe {
             match HOW {
-                LOCKED => self.reach::<true>().send_fast::<HOW, false>(&self.domain, &one, c),
-                _ => self.reach::<false>().send_fast::<HOW, false>(&self.domain, &one, c),
+                LOCKED => self.reach::<true>().send_fast::<HOW, false>(&self.domain, None, &one, c),
+                _ => self.reach::<false>().send_fast::<HOW, false>(&self.domain, None, &one, c),
             }
         }
     }
+}
+
+/// The queue of what an endpoint sends.
+///
+/// # Safety
+/// The endpoint is open, and has a table of this file.
+#[inline(always)]
+unsafe fn tx(head: &EpHead) -> Option<&Queue> {
+    // SAFETY: `Endpoint::dispatch` gave it, and it lives as long as the head.
+    unsafe { head.tx().as_ref() }
 }
 
 /// gdrfab_write() and gdrfab_read() of one piece of host memory.
@@ -131,7 +141,7 @@ impl<const WRITE: bool, const HOW: u8> FastPath<Rma> for Copy<WRITE, HOW> {
         let fast = unsafe {
             match const { is_any(HOW) } {
                 true => of.rma_any::<WRITE, HOW>(&one, head.tx_op_flags()),
-                false => of.reach::<false>().rma_fast::<WRITE, HOW, false>(local, addr, key, context, 0),
+                false => of.reach::<false>().rma_fast::<WRITE, HOW, false>(tx(head), local, addr, key, context, 0),
             }
         };
         fast.result()
@@ -156,7 +166,7 @@ impl<const HOW: u8> FastPath<InjectWrite> for InjectCopy<HOW> {
         let fast = unsafe {
             match const { is_any(HOW) } {
                 true => of.rma_any::<true, HOW>(&one, INJECT_FLAGS | head.tx_op_flags()),
-                false => of.reach::<false>().rma_fast::<true, HOW, true>(local, addr, key, 0, 0),
+                false => of.reach::<false>().rma_fast::<true, HOW, true>(tx(head), local, addr, key, 0, 0),
             }
         };
         fast.result()
@@ -184,7 +194,7 @@ impl<const HOW: u8> FastPath<Message> for Send<HOW> {
         let fast = unsafe {
             match const { is_any(HOW) } {
                 true => of.send_any::<HOW>(one.local, &Common { flags: head.tx_op_flags(), desc: one.desc, ..c }),
-                false => of.reach::<false>().send_fast::<HOW, false>(&of.domain, &one.local, &c),
+                false => of.reach::<false>().send_fast::<HOW, false>(&of.domain, tx(head), &one.local, &c),
             }
         };
         fast.result()
@@ -207,7 +217,7 @@ impl<const HOW: u8> FastPath<Inject> for InjectSend<HOW> {
         let fast = unsafe {
             match const { is_any(HOW) } {
                 true => of.send_any::<HOW>(one.local, &Common { flags: INJECT_FLAGS | head.tx_op_flags(), ..Common::default() }),
-                false => of.reach::<false>().send_fast::<HOW, true>(&of.domain, &one.local, &Common::default()),
+                false => of.reach::<false>().send_fast::<HOW, true>(&of.domain, tx(head), &one.local, &Common::default()),
             }
         };
         fast.result()
@@ -241,7 +251,7 @@ impl<const HOW: u8> FastPath<Message> for Recv<HOW> {
 /// `ep` is open, and has a table of this file; so for all that follow.
 #[inline(always)]
 unsafe fn endpoint<'a>(ep: *const EpHead) -> &'a Endpoint {
-    // SAFETY: `Endpoint::ops` gave it, and it lives as long as the head.
+    // SAFETY: `Endpoint::dispatch` gave it, and it lives as long as the head.
     unsafe { &*(*ep).of().cast::<Endpoint>() }
 }
 

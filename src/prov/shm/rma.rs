@@ -20,7 +20,7 @@ use crate::prov::bind::{Ending, Fast, PART, SILENT};
 use crate::prov::fault::{Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
-use crate::prov::queue::Completion;
+use crate::prov::queue::{Completion, Queue};
 use crate::sync::gate;
 use crate::sync::primitive::AtomicU64;
 use crate::sync::ring::Header;
@@ -35,11 +35,12 @@ impl State {
     /// to notify. Everything is looked at before anything is done: after `Declined` nothing was.
     ///
     /// # Safety
-    /// If `HOW` is not any: state and queue are without locks,
-    /// `Bindings::is_fast`, and operations by default are without `SLOW_FLAGS`.
+    /// If `HOW` is not any: `tx` is the queue of what is sent, it and the state are without locks, `Bindings::is_fast`, and
+    /// operations by default are without `SLOW_FLAGS`.
     #[inline(always)]
     pub unsafe fn rma_fast<const WRITE: bool, const HOW: u8, const SILENT: bool>(
         &mut self,
+        tx: Option<&Queue>,
         local: Iov,
         addr: u64,
         key: u64,
@@ -65,7 +66,7 @@ impl State {
             return Fast::Declined;
         }
         let wanted = if any { self.bind.wants_entry(op_flags) } else { !SILENT };
-        let queue = self.bind.tx.as_deref();
+        let queue = if any { self.bind.tx.as_deref() } else { tx };
         if !any {
             // SAFETY: `HOW` is not any: as the caller says, the queue is without locks.
             let open = queue.is_some_and(|q| SILENT || unsafe { q.reach::<false>() }.is_open());
@@ -165,8 +166,8 @@ impl State {
             // SAFETY: `ANY` asks for nothing.
             let fast = unsafe {
                 match dir {
-                    Dir::Write => self.rma_fast::<true, ANY, false>(*l, r.addr, r.key, c.context, c.flags),
-                    Dir::Read => self.rma_fast::<false, ANY, false>(*l, r.addr, r.key, c.context, c.flags),
+                    Dir::Write => self.rma_fast::<true, ANY, false>(None, *l, r.addr, r.key, c.context, c.flags),
+                    Dir::Read => self.rma_fast::<false, ANY, false>(None, *l, r.addr, r.key, c.context, c.flags),
                 }
             };
             match fast {

@@ -41,7 +41,7 @@ impl State {
         if let [one] = local
             && c.desc & DEVICE_DESC == 0
             // SAFETY: `ANY` asks for nothing.
-            && unsafe { self.send_fast::<ANY, false>(domain, one, c) } == Fast::Done
+            && unsafe { self.send_fast::<ANY, false>(domain, None, one, c) } == Fast::Done
         {
             return Ok(());
         }
@@ -113,9 +113,15 @@ impl State {
     /// anything is done: after `Declined` nothing was.
     ///
     /// # Safety
-    /// If `HOW` is not any: state and queue are without locks.
+    /// If `HOW` is not any: `tx` is the queue of what is sent, and it and the state are without locks.
     #[inline(always)]
-    pub unsafe fn send_fast<const HOW: u8, const SILENT: bool>(&mut self, domain: &Domain, one: &Iov, c: &Common) -> Fast {
+    pub unsafe fn send_fast<const HOW: u8, const SILENT: bool>(
+        &mut self,
+        domain: &Domain,
+        tx: Option<&Queue>,
+        one: &Iov,
+        c: &Common,
+    ) -> Fast {
         let any = const { is_any(HOW) };
         // Admitted?
         let (from, end) = match HOW {
@@ -144,7 +150,7 @@ impl State {
             Err(Broken) => return self.broke_down(domain),
         }
         let wanted = if any { self.bind.wants_entry(c.flags) } else { !SILENT };
-        let queue = self.bind.tx.as_deref();
+        let queue = if any { self.bind.tx.as_deref() } else { tx };
         let has_entry = match (any, queue) {
             (true, Some(q)) => !wanted || q.has_room(),
             (true, None) => true,

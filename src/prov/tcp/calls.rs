@@ -12,7 +12,7 @@ use crate::mr::Paths;
 use crate::prov;
 use crate::prov::bind::{Binding, Bindings, Options};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
-use crate::prov::ops::EpOps;
+use crate::prov::ops::Dispatch;
 use crate::prov::report::{PathReport, Refusals, Stats};
 use crate::prov::request::own_request;
 use crate::sync::gate::Fences;
@@ -44,8 +44,8 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    fn ops(&self) -> Option<(&'static EpOps, *const ())> {
-        Some((ops::choose(self.state.threading()), (&raw const *self).cast()))
+    fn dispatch(&self) -> Option<Dispatch> {
+        Some(Dispatch { ops: ops::choose(self.state.threading()), of: (&raw const *self).cast(), tx: std::ptr::null() })
     }
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()> {

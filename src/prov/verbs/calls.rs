@@ -16,7 +16,7 @@ use crate::mr::Paths;
 use crate::prov;
 use crate::prov::bind::{Binding, Bindings, Effort, Options};
 use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
-use crate::prov::ops::EpOps;
+use crate::prov::ops::Dispatch;
 use crate::prov::report::{PathReport, Refusals, Stats};
 use crate::prov::request::own_request;
 use crate::sync::gate::Fences;
@@ -91,8 +91,8 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    fn ops(&self) -> Option<(&'static EpOps, *const ())> {
-        Some((ops::choose(self.domain.threading), Arc::as_ptr(&self.shared).cast()))
+    fn dispatch(&self) -> Option<Dispatch> {
+        Some(Dispatch { ops: ops::choose(self.domain.threading), of: Arc::as_ptr(&self.shared).cast(), tx: std::ptr::null() })
     }
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()> {

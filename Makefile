@@ -154,18 +154,21 @@ help:
 
 # ---- tests: each step stands alone; tests/check.sh runs them and sums up
 
-CHECKS := fmt clippy rust loom install c tcp guards plugins
+# First what compiles for most of its time, two at a time: much of that has one thread, and each of install, loom and the others
+# has a target directory, or a profile's, of its own. Then what needs the installed library.
+CHECKS_BUILD := fmt clippy install rust loom
+CHECKS := c tcp guards plugins
 # Deeper: alone where limits are those of a quiet machine, and two at a time where limits are wide or nobody looks at a clock.
 CHECKS_ALONE := examples perf modes tcp-links nccl libfabric
-CHECKS_PAIRS := verbs memcheck tsan fuzz doc bindings
+CHECKS_PAIRS := verbs memcheck tsan fuzz libfabric-deep doc bindings
 # Programs of c-tests side by side; see c-tests/run.sh. They wait most of the time.
 JOBS ?= 4
 
 check:
-	@MAKE="$(MAKE)" tests/check.sh check 9 $(CHECKS)
+	@MAKE="$(MAKE)" tests/check.sh check 9 --pairs $(CHECKS_BUILD) --alone $(CHECKS)
 
 check-all:
-	@MAKE="$(MAKE)" tests/check.sh check-all 55 $(CHECKS) $(CHECKS_ALONE) --pairs $(CHECKS_PAIRS)
+	@MAKE="$(MAKE)" tests/check.sh check-all 55 --pairs $(CHECKS_BUILD) --alone $(CHECKS) $(CHECKS_ALONE) --pairs $(CHECKS_PAIRS)
 
 check-fmt:
 	$(CARGO) fmt --check
@@ -266,7 +269,11 @@ check-nccl: test-plugins
 
 # The provider under libfabric's own tools, under Open MPI and under a newer libfabric. See plugins/libfabric/tests/check.sh.
 check-libfabric: test-plugins
-	$(USE_TEST_PREFIX) plugins/libfabric/tests/check.sh
+	$(USE_TEST_PREFIX) plugins/libfabric/tests/check.sh --parts "tools pingpong api rdm mpi newer"
+
+# Under a memory checker and in the virtual machine, which bear a busy machine.
+check-libfabric-deep: test-plugins
+	$(USE_TEST_PREFIX) TEST_TIME_SCALE=2 plugins/libfabric/tests/check.sh --parts "memcheck verbs"
 
 # Half a minute for each target. See fuzz/run.sh.
 check-fuzz:
@@ -373,4 +380,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric
+.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS_BUILD) $(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric

@@ -2,23 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Runs the steps of `make check` or `make check-all`, all of them even if one fails, and sums up.
 #
-#   tests/check.sh NAME MINUTES STEP... [--pairs STEP...]
+#   tests/check.sh NAME MINUTES [--pairs | --alone] STEP...
 #
-# Steps run one after the other; those behind --pairs, which bear a busy machine, two at a time at the end. The output of each is
-# kept in $CARGO_TARGET_DIR/check/<step>.log. What failed is shown last, and of that the causes: CI keeps only an end.
+# Steps run one after the other; those behind --pairs, which bear a busy machine, two at a time, until --alone, which waits for
+# them. The output of each is kept in $CARGO_TARGET_DIR/check/<step>.log. What failed is shown last, and of that the causes: CI keeps only an end.
 set -u
 
 make=${MAKE:-make}
 logs=${CARGO_TARGET_DIR:-target}/check
 name=$1 minutes=$2
 shift 2
-alone=() pairs=()
-while [ $# -gt 0 ] && [ "$1" != --pairs ]; do
-	alone+=("$1")
-	shift
+steps=()
+for word in "$@"; do
+	[ "${word#--}" != "$word" ] || steps+=("$word")
 done
-[ $# -eq 0 ] || pairs=("${@:2}")
-steps=("${alone[@]}" ${pairs[@]+"${pairs[@]}"})
 mkdir -p "$logs"
 
 for tool in cargo gcc g++ pkg-config readelf abidiff valgrind; do
@@ -62,7 +59,7 @@ run_step() { # <step>
 		verdict=FAILED
 		echo "no loom model ran" >>"$logs/loom.log"
 	fi
-	printf '%-10s %-7s %4ds  %s\n' "$step" "$verdict" $((SECONDS - start)) "$(figures "$step")" | tee "$logs/$step.verdict"
+	printf '%-15s %-7s %4ds  %s\n' "$step" "$verdict" $((SECONDS - start)) "$(figures "$step")" | tee "$logs/$step.verdict"
 }
 
 # Each failure of a log with what was printed about it: what came since the last good claim, and the indented lines behind.
@@ -94,22 +91,37 @@ last=$(cat "$logs/$name.seconds" 2>/dev/null)
 echo "$name: ${#steps[@]} steps, about $minutes minutes on two quiet cores from a built tree${last:+; the last one here took $((last / 60)) min $((last % 60)) s}"
 begin=$SECONDS
 for step in "${steps[@]}"; do rm -f "$logs/$step.verdict"; done
-for step in "${alone[@]}"; do
-	run_step "$step"
-	grep -q ' ok ' "$logs/$step.verdict" || continue
-	case $step in
+# What a step that has passed installed. Steps that need it never run beside the one that makes it.
+note_installed() { # <step>
+	grep -q ' ok ' "$logs/$1.verdict" || return
+	case $1 in
 	install) installed+=(-o check-install) ;;
 	plugins) installed+=(-o test-plugins) ;;
 	esac
-done
-running=0
-for step in ${pairs[@]+"${pairs[@]}"}; do
-	if [ $running -eq 2 ]; then
-		wait -n
-		running=1
-	fi
-	run_step "$step" &
-	running=$((running + 1))
+}
+side_by_side= running=0 beside=()
+for word in "$@"; do
+	case $word in
+	--pairs) side_by_side=1 ;;
+	--alone)
+		wait
+		for step in "${beside[@]}"; do note_installed "$step"; done
+		side_by_side= running=0 beside=()
+		;;
+	*)
+		if [ -z "$side_by_side" ]; then
+			run_step "$word"
+			note_installed "$word"
+			continue
+		fi
+		if [ $running -eq 2 ]; then
+			wait -n
+			running=1
+		fi
+		run_step "$word" &
+		running=$((running + 1)) beside+=("$word")
+		;;
+	esac
 done
 wait
 took=$((SECONDS - begin))

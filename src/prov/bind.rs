@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub const SILENT: u64 = 1 << 63;
 /// This operation is a part of a list: its end goes to [`Ends`], and `context` says of which.
 pub const PART: u64 = 1 << 62;
+/// Any path does, whatever the endpoint's options say: they are about RMA, and this reads a message.
+pub const ANY_PATH: u64 = 1 << 61;
 /// Flags of inject calls: no entry on success, and the buffer is the caller's again on return.
 pub const INJECT_FLAGS: u64 = flags::INJECT | SILENT;
 

@@ -84,6 +84,11 @@ pub trait Domain: Send + Sync {
     /// but not for ever.
     fn close_region(&self, id: RegionId) -> Result<()>;
 
+    /// As `close_region`, without waiting: for calls that serve several peers, one of which may not go on.
+    fn try_close_region(&self, id: RegionId) -> Result<()> {
+        self.close_region(id)
+    }
+
     fn facts(&self, id: RegionId) -> Result<Facts>;
 
     fn explain_region(&self, id: RegionId) -> Result<String>;

@@ -67,6 +67,8 @@ pub struct Domain {
     pub threading: Threading,
     pub lanes: Vec<LaneDomain>,
     pub regions: Serial<Regions>,
+    /// Regions that endpoints lent which are closed, by lane.
+    left: Serial<Vec<(usize, RegionId)>>,
     keys: Serial<KeySource>,
     /// The caller chooses the keys.
     pub user_keys: bool,
@@ -92,6 +94,7 @@ impl Domain {
             threading,
             lanes: open,
             regions: Serial::new(threading, Regions::default()),
+            left: Serial::new(threading, Vec::new()),
             keys: Serial::new(threading, KeySource::new()?),
             user_keys: info.mr_mode & flags::MR_MODE_PROV_KEY == 0,
         })
@@ -142,7 +145,18 @@ impl Domain {
         Ok((id, base))
     }
 
-    pub fn take_back(&self, lane: usize, id: RegionId) -> Result<()> {
-        self.lanes.get(lane).map_or(Ok(()), |lane| lane.domain.close_region(id))
+    /// Closes a region that was lent. True: a peer may still be inside, and it is to be tried again.
+    pub fn is_held(&self, (lane, id): (usize, RegionId)) -> bool {
+        self.lanes.get(lane).is_some_and(|lane| lane.domain.try_close_region(id).is_err_and(|e| e.errno == errno::EBUSY))
+    }
+
+    /// Takes over what an endpoint that closes could not take back.
+    pub fn leave(&self, lent: impl IntoIterator<Item = (usize, RegionId)>) {
+        self.left.lock().extend(lent);
+    }
+
+    pub fn close_left(&self) {
+        let left = std::mem::take(&mut *self.left.lock());
+        self.leave(left.into_iter().filter(|region| self.is_held(*region)));
     }
 }

@@ -59,7 +59,7 @@ impl Endpoint {
             claimed: HashMap::new(),
             multi: Vec::new(),
             ops: Ops::default(),
-            reads: VecDeque::new(),
+            reads: Vec::new(),
             busy: Vec::new(),
             awaiting: Vec::new(),
             ready: Vec::new(),
@@ -70,7 +70,10 @@ impl Endpoint {
             next_link: 0,
             broken: Vec::new(),
             lent: Vec::new(),
-            torn: Vec::new(),
+            stuck: VecDeque::new(),
+            torn: VecDeque::new(),
+            retry_at: 0,
+            retry_pause: 0,
             greeters: Vec::new(),
             results: Arc::new(Queue::new(RESULTS, domain.threading)),
             events: Arc::new(EventQueue::default()),
@@ -169,6 +172,8 @@ impl prov::Endpoint for Endpoint {
             s.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
             s.take_results();
             s.take_back(&self.domain);
+            s.retry_at = 0;
+            s.retry(&self.domain, time::now_ns());
             if s.leaving.is_empty() && s.torn.is_empty() {
                 break;
             }
@@ -176,6 +181,7 @@ impl prov::Endpoint for Endpoint {
                 return Err(Error::new(errno::EBUSY, "ep: a peer that does not go on still has a buffer of an operation"));
             }
         }
+        self.domain.leave(std::mem::take(&mut s.stuck));
         s.bind = Bindings::default();
         Ok(())
     }
@@ -227,10 +233,21 @@ impl prov::Endpoint for Endpoint {
             return Ok(());
         }
         let found = s.ops.each().find_map(|(number, op)| match op {
-            Op::Rma { peer, end, .. } if end.context == context => Some((number, *peer)),
+            Op::Offered { end, .. } | Op::Own { end, .. } if end.context == context => Some((number, None)),
+            Op::Rma { peer, end, .. } if end.context == context => Some((number, Some(*peer))),
             _ => None,
         });
-        if let Some((number, peer)) = found
+        if let Some((number, None)) = found {
+            if !matches!(s.ops.get(number), Some(Op::Own { .. })) {
+                s.withdraw(&self.domain, number, why);
+                s.settle(&self.domain);
+                return Ok(());
+            }
+            if s.withdraw_own(number, why) {
+                return Ok(());
+            }
+        }
+        if let Some((number, Some(peer))) = found
             && let Some(link) = s.peer(peer).and_then(|p| p.link().cloned())
         {
             return link.ep.cancel(number as usize);
@@ -277,7 +294,8 @@ impl prov::Endpoint for Endpoint {
         let s = self.state.lock();
         let now = time::now_ns();
         let own = if s.earliest == 0 { u64::MAX } else { s.earliest.saturating_sub(now).max(1_000_000) };
-        let own = if !s.awaiting.is_empty() || !s.leaving.is_empty() { own.min(NAP) } else { own };
+        let own =
+            if !(s.awaiting.is_empty() && s.leaving.is_empty() && s.stuck.is_empty() && s.torn.is_empty()) { own.min(NAP) } else { own };
         let nap = s.ready.iter().chain(&s.joining).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)
     }

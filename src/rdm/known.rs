@@ -4,7 +4,7 @@
 use super::peer::{Id, Peer, Phase};
 use super::state::{State, UNKNOWN, Unexpected};
 use crate::error::{Error, Result, errno};
-use crate::prov::av::Name;
+use crate::prov::av::{Name, UNSPEC};
 use std::collections::HashSet;
 
 impl State {
@@ -46,33 +46,43 @@ impl State {
         let (now, recent) = av.since(self.av_changes);
         self.av_changes = now;
         if let Some(recent) = recent {
+            let mut changed = Vec::new();
             for (index, name) in recent {
                 if let Some(place) = self.routes.get_mut(index as usize) {
                     *place = place.filter(|(generation, _)| av.get(index).is_ok_and(|(_, g)| g == *generation));
                 }
-                for id in self.by_place.get(&name.socket()).cloned().unwrap_or_default() {
-                    self.set_source(id);
-                    self.bury(id);
-                }
+                changed.extend(self.by_place.get(&name.socket()).into_iter().flatten());
             }
-            return;
+            return self.set_sources(&changed);
         }
         for (index, place) in self.routes.iter_mut().enumerate() {
             *place = place.filter(|(generation, _)| av.get(index as u64).is_ok_and(|(_, g)| g == *generation));
         }
-        for id in 0..self.peers.len() as Id {
-            self.set_source(id);
-            self.bury(id);
-        }
+        self.set_sources(&(0..self.peers.len() as Id).collect::<Vec<_>>());
     }
 
-    /// Looks up the index of a peer, by which its messages are matched.
-    pub fn set_source(&mut self, id: Id) {
-        let Some(name) = self.peer(id).map(|p| p.name) else { return };
+    /// Looks up the indexes of peers. Receives that are posted for one stay with it: all are taken out before any is filed
+    /// anew, as indexes may have gone from one peer to another.
+    fn set_sources(&mut self, ids: &[Id]) {
+        let mut moved = Vec::new();
+        for id in ids {
+            if let Some((before, source)) = self.set_source(*id) {
+                moved.extend([true, false].map(|tagged| (tagged, source, self.space(tagged).take_posted_for(before))));
+            }
+        }
+        for (tagged, source, receives) in moved {
+            self.space(tagged).post_again(source, receives);
+        }
+        ids.iter().for_each(|id| self.bury(*id));
+    }
+
+    /// Looks up the index of a peer, by which its messages are matched; gives what it was and is, if it is another now.
+    pub fn set_source(&mut self, id: Id) -> Option<(u64, u64)> {
+        let name = self.peer(id).map(|p| p.name)?;
         let source = self.av.as_ref().and_then(|av| av.find(&name)).unwrap_or(UNKNOWN | u64::from(id));
-        let Some(before) = self.peer(id).map(|p| std::mem::replace(&mut p.source, source)) else { return };
+        let before = self.peer(id).map(|p| std::mem::replace(&mut p.source, source))?;
         if before == source {
-            return;
+            return None;
         }
         for space in [&mut self.tagged, &mut self.untagged] {
             let of_it = |message: &Unexpected| match message {
@@ -82,6 +92,7 @@ impl State {
             let moved: Vec<_> = space.each_unexpected().filter(|(_, s, m)| *s == before && of_it(m)).map(|(at, ..)| at).collect();
             moved.into_iter().for_each(|at| space.refile(at, source));
         }
+        Some((before, source))
     }
 
     /// Messages of peers that were just inserted wait under their index from now on.
@@ -132,7 +143,9 @@ impl State {
             Unexpected::Own { .. } => None,
         };
         let waiting = [&self.tagged, &self.untagged].into_iter().flat_map(|space| space.each_unexpected()).filter_map(|(.., m)| from(m));
-        let kept: HashSet<Id> = waiting.chain(self.claimed.values().filter_map(|(.., m)| from(m))).collect();
+        let for_it = |source: u64| (source >= UNKNOWN && source != UNSPEC).then_some(source as Id);
+        let posted = [&self.tagged, &self.untagged].into_iter().flat_map(|space| space.posted_sources()).filter_map(for_it);
+        let kept: HashSet<Id> = waiting.chain(posted).chain(self.claimed.values().filter_map(|(.., m)| from(m))).collect();
         let routed: HashSet<Id> = self.routes.iter().flatten().map(|(_, id)| *id).collect();
         let mut still = HashSet::new();
         for id in std::mem::take(&mut self.dead) {

@@ -9,10 +9,8 @@ pub const INJECT_SIZE: usize = 1024;
 pub const EAGER_MAX: usize = 8 << 10;
 /// Bytes of a parcel's words.
 pub const HEAD: usize = 64;
-/// Offers of one peer's that wait for their receives; messages behind them wait at the sender.
+/// Offers of one peer's that wait for their receives; messages behind them wait at the sender, and who offers more is cut off.
 pub const OFFERS_MAX: usize = 1 << 16;
-/// Offers of all peers that wait here.
-pub const OFFERED_MAX: usize = 1 << 20;
 /// Bytes of unexpected messages that a peer may send at first, and at most.
 pub const FIRST_GRANT: u64 = 64 << 10;
 pub const MOST_GRANT: u64 = 1 << 20;

@@ -6,7 +6,7 @@
 //! "any source" is learned as a class, in which a hash finds the oldest candidate; an arrival asks each class and takes the
 //! oldest of what they give. Beyond eight masks the rest is one list, walked in order.
 
-use super::posted::{Asked, Key, NONE, Posted};
+use super::posted::{self, Asked, Key, NONE, Posted};
 use crate::prov::av::UNSPEC;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -229,6 +229,11 @@ impl<R, U> Default for Matcher<R, U> {
     }
 }
 
+fn want_of<R>(node: &posted::Node<R>) -> Want {
+    let Asked { source, tag, ignore } = node.asked;
+    Want { source, tag, ignore }
+}
+
 const OTHER_KEY: Key = Key { class: OTHERS, source: 0, tag: 0 };
 
 impl<R, U> Matcher<R, U> {
@@ -373,6 +378,43 @@ impl<R, U> Matcher<R, U> {
 
     pub fn search_all(&self, mut which: impl FnMut(&R) -> bool) -> Vec<At> {
         self.posted.each().filter(|(.., r)| which(r)).map(|(at, ..)| At(at)).collect()
+    }
+
+    /// Takes out the receives that only messages of `source` can fill, in their order.
+    pub fn take_posted_for(&mut self, source: u64) -> Vec<(u64, Want, R)> {
+        let found = self.posted.each().filter(|(_, n, _)| n.asked.source == source);
+        let mut found: Vec<_> = found.map(|(at, n, _)| (At(at), n.number, want_of(n))).collect();
+        found.sort_unstable_by_key(|(_, number, _)| *number);
+        found.into_iter().filter_map(|(at, number, want)| Some((number, want, self.remove_posted(at)?))).collect()
+    }
+
+    /// Posts receives again, as those of `source`; they keep their turns, also among those that are there already.
+    pub fn post_again(&mut self, source: u64, receives: Vec<(u64, Want, R)>) {
+        let mut all: Vec<_> = receives.into_iter().map(|(number, want, item)| (number, Want { source, ..want }, item)).collect();
+        for k in 0..all.len() {
+            let Some(key) = all.get(k).map(|(_, want, _)| *want).map(|want| self.key_of(&want)) else { continue };
+            while let Some(n) = self.posted.get(self.posted.first(&key)) {
+                let (at, number, want) = (self.posted.first(&key), n.number, want_of(n));
+                all.extend(self.remove_posted(At(at)).map(|item| (number, want, item)));
+            }
+        }
+        all.sort_unstable_by_key(|(number, ..)| *number);
+        for (number, want, item) in all {
+            let key = self.key_of(&want);
+            if let Some(class) = self.classes.get_mut(usize::from(key.class)) {
+                class.posted += 1;
+            }
+            self.posted.add(key, number, Asked { source: want.source, tag: want.tag, ignore: want.ignore }, item);
+        }
+    }
+
+    fn key_of(&mut self, want: &Want) -> Key {
+        let class = self.class_of(want).and_then(|c| Some((c, *self.classes.get(c)?)));
+        class.map_or(OTHER_KEY, |(c, class)| class.key(c, want.source, want.tag))
+    }
+
+    pub fn posted_sources(&self) -> impl Iterator<Item = u64> {
+        self.posted.each().map(|(_, n, _)| n.asked.source)
     }
 
     pub fn each_posted(&self) -> impl Iterator<Item = &R> {

@@ -10,6 +10,7 @@ mod domain;
 mod endpoint;
 mod fast;
 mod known;
+mod lent;
 mod limits;
 pub mod matcher;
 mod ops;

@@ -213,6 +213,10 @@ pub struct Peer {
     pub under_way: usize,
     /// Offers that were not taken yet.
     pub offers: usize,
+    /// Its offers that it was not told to be done.
+    pub offered: usize,
+    /// Reads of its offers that are to be posted.
+    pub reads: VecDeque<u64>,
     /// It is in the endpoint's list of those that have something to send.
     pub busy: bool,
     /// Until when it is called again while it has no room; 0: it was not asked yet.
@@ -230,6 +234,8 @@ impl Peer {
             credit: Credit::default(),
             under_way: 0,
             offers: 0,
+            offered: 0,
+            reads: VecDeque::new(),
             busy: false,
             patience: 0,
         }

@@ -99,7 +99,7 @@ impl State {
 
     /// True: it brought something.
     #[inline(always)]
-    fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
+    pub fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
         let mut hand = Hand { of: self, id, link: link.number, brought: false };
         if let Some(lane) = link.lane() {
             lane.take(force, &mut hand);
@@ -110,7 +110,7 @@ impl State {
     /// What turned out while lanes were looked at.
     #[inline(always)]
     pub fn settle(&mut self, domain: &Domain) {
-        let rest = self.broken.len() | self.reads.len() | self.busy.len() | self.lent.len() | self.torn.len();
+        let rest = self.broken.len() | self.reads.len() | self.busy.len() | self.lent.len();
         if rest != 0 || !self.results.is_empty() {
             self.settle_all(domain);
         }
@@ -139,7 +139,7 @@ impl State {
             }
             self.take_results();
         }
-        if !(self.lent.is_empty() && self.torn.is_empty()) {
+        if !self.lent.is_empty() {
             self.take_back(domain);
         }
     }
@@ -214,6 +214,7 @@ impl State {
         let now = time::now_ns();
         self.end_waits(now);
         self.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+        self.retry(domain, now);
         if self.earliest != 0 && now >= self.earliest {
             self.expire(domain, now);
         }
@@ -237,8 +238,16 @@ impl State {
             peer.waiting.extend(kept);
             ended.extend(gone);
         }
-        let offers: Vec<u64> =
-            self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { end, .. } if is_late(end.deadline))).map(|(n, _)| n).collect();
+        let taken: Vec<u64> = self
+            .ops
+            .each()
+            .filter(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Own { end, .. } if is_late(end.deadline)))
+            .map(|(n, _)| n)
+            .collect();
+        // Of reads that were posted, the lanes know the deadlines.
+        let queued = self.reads.iter().filter_map(|id| self.peers.get(*id as usize)?.as_deref()).flat_map(|p| p.reads.iter().copied());
+        let mut reads = queued.collect::<Vec<u64>>();
+        reads.retain(|n| matches!(self.ops.get(*n), Some(Op::Reading { recv, .. }) if is_late(recv.deadline())));
         let receives: Vec<(bool, At)> = [true, false]
             .into_iter()
             .flat_map(|tagged| {
@@ -248,28 +257,20 @@ impl State {
             .collect();
         self.earliest = next;
         ended.into_iter().for_each(|w| self.drop_waiting(w, late()));
-        for number in offers {
-            self.withdraw(domain, number, late());
+        for number in taken {
+            match self.ops.get(number) {
+                Some(Op::Own { .. }) => drop(self.withdraw_own(number, late())),
+                _ => self.withdraw(domain, number, late()),
+            }
+        }
+        for number in reads {
+            self.read_ended(number, Err(late()));
         }
         for (tagged, at) in receives {
             if let Some(recv) = self.withdraw_recv(tagged, at) {
                 let why = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
                 self.abandon(&recv, why, &Label::default(), UNKNOWN);
             }
-        }
-    }
-
-    /// Takes an offer back that the peer has not read; if it may be reading, the offer stays.
-    fn withdraw(&mut self, domain: &Domain, number: u64, why: Error) {
-        let Some(Op::Offered { lent, .. }) = self.ops.get(number) else { return };
-        let closed = lent.clone().into_iter().all(|(lane, id)| domain.take_back(lane, id).is_ok());
-        if closed && let Some(Op::Offered { peer, end, .. }) = self.ops.take(number) {
-            if let Some(peer) = self.peer(peer) {
-                (peer.offers, peer.under_way) = (peer.offers.saturating_sub(1), peer.under_way.saturating_sub(1));
-            }
-            self.fail(&end, why);
-        } else {
-            self.earliest = time::now_ns() + 10_000_000;
         }
     }
 
@@ -286,7 +287,8 @@ impl State {
                 }
             }
         }
-        let own: Vec<u64> = self.ops.each().map(|(number, _)| number).collect();
+        // What a lane still has, it ends itself.
+        let own: Vec<u64> = self.ops.each().filter(|(_, op)| matches!(op, Op::Own { .. })).map(|(number, _)| number).collect();
         for number in own {
             if let Some(Op::Own { end, .. }) = self.ops.take(number) {
                 self.fail(&end, why.clone());

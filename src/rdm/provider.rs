@@ -164,8 +164,36 @@ impl Provider for Rdm {
     }
 }
 
+impl Domain {
+    fn close_by(&self, id: RegionId, close: impl Fn(&dyn prov::Domain, RegionId) -> Result<()>) -> Result<()> {
+        let ids = {
+            let mut regions = self.regions.lock();
+            let (ids, key) = regions.get(id).map(|r| (r.ids.clone(), r.key))?;
+            if regions.by_key.get(&key) == Some(&id.index) {
+                regions.by_key.remove(&key);
+            }
+            ids
+        };
+        for (at, lane) in self.lanes.iter().enumerate() {
+            if let Some(of_lane) = ids.get(at).copied().flatten() {
+                close(&*lane.domain, of_lane)?;
+                if let Some(place) = self.regions.lock().get(id)?.ids.get_mut(at) {
+                    *place = None;
+                }
+            }
+        }
+        let mut regions = self.regions.lock();
+        if let Some(place) = regions.all.get_mut(id.index as usize) {
+            *place = None;
+            regions.free.push(id.index);
+        }
+        Ok(())
+    }
+}
+
 impl prov::Domain for Domain {
     fn in_use(&self) -> (usize, usize) {
+        self.close_left();
         self.lanes.iter().map(|lane| lane.domain.in_use()).find(|held| *held != (0, 0)).unwrap_or_default()
     }
 
@@ -231,28 +259,11 @@ impl prov::Domain for Domain {
     }
 
     fn close_region(&self, id: RegionId) -> Result<()> {
-        let ids = {
-            let mut regions = self.regions.lock();
-            let (ids, key) = regions.get(id).map(|r| (r.ids.clone(), r.key))?;
-            if regions.by_key.get(&key) == Some(&id.index) {
-                regions.by_key.remove(&key);
-            }
-            ids
-        };
-        for (at, lane) in self.lanes.iter().enumerate() {
-            if let Some(of_lane) = ids.get(at).copied().flatten() {
-                lane.domain.close_region(of_lane)?;
-                if let Some(place) = self.regions.lock().get(id)?.ids.get_mut(at) {
-                    *place = None;
-                }
-            }
-        }
-        let mut regions = self.regions.lock();
-        if let Some(place) = regions.all.get_mut(id.index as usize) {
-            *place = None;
-            regions.free.push(id.index);
-        }
-        Ok(())
+        self.close_by(id, |domain, id| domain.close_region(id))
+    }
+
+    fn try_close_region(&self, id: RegionId) -> Result<()> {
+        self.close_by(id, |domain, id| domain.try_close_region(id))
     }
 
     fn facts(&self, id: RegionId) -> Result<Facts> {

@@ -3,7 +3,7 @@
 //! nothing here touches a lane; what is to be posted waits in `reads` and in the peers' `control`.
 
 use super::domain::Domain;
-use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERED_MAX};
+use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_MAX};
 use super::matcher::{At, Want};
 use super::peer::{Id, Waiting};
 use super::send::kept;
@@ -14,9 +14,11 @@ use crate::mr::parts;
 use crate::mr::piece::{load, store};
 use crate::prov::Parcel;
 use crate::prov::av::UNSPEC;
+use crate::prov::bind::ANY_PATH;
 use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
 use crate::prov::op::{Common, Iov, RmaIov, measure};
 use crate::prov::queue::{Completion, Failure};
+use crate::sys::time;
 
 impl State {
     /// Posts a receive; `tag`: with its bits to ignore.
@@ -45,6 +47,7 @@ impl State {
         };
         let (wanted, tagged) = (self.bind.wants_receive(c.flags), tag.is_some());
         let mut recv = Recv { first, room, context: c.context, wanted, tagged, more: None };
+        self.ask_again(tagged, &want);
         if c.flags & (PEEK | CLAIM | DISCARD) != 0 {
             recv.more = Some(Box::new(more));
             return self.probe(&want, recv, c.flags);
@@ -86,6 +89,18 @@ impl State {
             };
         }
         Ok(())
+    }
+
+    /// An offer that a receive would match may have been taken back: what its peer has said since is heard first.
+    fn ask_again(&mut self, tagged: bool, want: &Want) {
+        let space = self.space(tagged);
+        let Some(at) = space.find_unexpected(want) else { return };
+        if let Some((_, _, Unexpected::Offered { from, .. })) = space.unexpected(at) {
+            let id = *from;
+            if let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) {
+                self.poll_lane(id, &link, true);
+            }
+        }
     }
 
     fn len_of(&mut self, tagged: bool, at: At) -> usize {
@@ -178,6 +193,10 @@ impl State {
             Head::Eager(label) => self.on_eager(id, link, label, parcel),
             Head::Offer(label, offer) => self.on_offer(id, link, label, offer),
             Head::Done(number, status) => self.on_done(id, number, status),
+            Head::Withdraw(number) => {
+                self.on_withdraw(id, number);
+                Ok(())
+            }
             Head::Credit(consumed, grant) => {
                 let Some(peer) = self.peer(id) else { return Ok(()) };
                 peer.credit.returned(consumed, grant)?;
@@ -220,6 +239,10 @@ impl State {
     fn on_offer(&mut self, id: Id, link: usize, label: Label, offer: Offer) -> Result<()> {
         let Some(peer) = self.peer(id) else { return Ok(()) };
         let source = peer.source;
+        peer.offered += 1;
+        if peer.offered > OFFERS_MAX {
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers more messages than one of this library does"));
+        }
         if offer.len > MAX_MSG as u64 {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers more than a message may have"));
         }
@@ -227,10 +250,6 @@ impl State {
         match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, offer.len as usize)) {
             Some(recv) => self.take_offer(id, None, offer, label, recv, source),
             None => {
-                let waiting = self.tagged.unexpected_count() + self.untagged.unexpected_count();
-                if waiting > OFFERED_MAX {
-                    return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "more offers wait here than peers of this library make"));
-                }
                 self.stats.unexpected += 1;
                 self.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
             }
@@ -249,11 +268,17 @@ impl State {
             return self.tell_done(from, offer.number, Code::None);
         }
         let number = self.ops.add(Op::Reading { peer: from, link, recv, offer, label, source });
-        self.reads.push_back(number);
+        if let Some(peer) = self.peer(from) {
+            peer.reads.push_back(number);
+            if peer.reads.len() == 1 {
+                self.reads.push(from);
+            }
+        }
     }
 
     pub fn tell_done(&mut self, to: Id, number: u64, status: Code) {
         if let Some(peer) = self.peer(to) {
+            peer.offered = peer.offered.saturating_sub(1);
             peer.control.push_back(Words::done(number, status));
             self.stay_busy(to);
         }
@@ -261,25 +286,47 @@ impl State {
 
     /// Posts reads of offers, as far as the lanes have room.
     pub fn post_reads(&mut self, domain: &Domain) {
-        while let Some(number) = self.reads.pop_front() {
-            let Some(Op::Reading { peer, recv, offer, .. }) = self.ops.get(number) else { continue };
+        for id in std::mem::take(&mut self.reads) {
+            if self.post_reads_of(domain, id) {
+                self.reads.push(id);
+            }
+        }
+    }
+
+    /// True: the lane has no room for all of them.
+    fn post_reads_of(&mut self, domain: &Domain, id: Id) -> bool {
+        while let Some(number) = self.peer(id).and_then(|p| p.reads.pop_front()) {
+            let Some(Op::Reading { recv, offer, .. }) = self.ops.get(number) else { continue };
             let want = recv.room.min(offer.len as usize);
-            let (id, local, descs) = (*peer, clip(recv.pieces(), want), recv.descs().to_vec());
+            let (local, descs, deadline) = (clip(recv.pieces(), want), recv.descs().to_vec(), recv.deadline());
             let remote = clip_remote(&offer.places, want);
             let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) else {
                 self.read_ended(number, Err(sender_gone()));
                 continue;
             };
             let posted = domain.descs_of(link.of, &descs).and_then(|(descs, count)| {
-                let c = Common { context: number as usize, flags: flags::COMPLETION, desc: descs[0], ..Common::default() };
+                let timeout_ns = time::left(deadline);
+                let c = Common {
+                    context: number as usize,
+                    flags: flags::COMPLETION | ANY_PATH,
+                    desc: descs[0],
+                    timeout_ns,
+                    ..Common::default()
+                };
                 link.ep.rma(crate::prov::op::Dir::Read, &local, &remote, &c, descs.get(..count).unwrap_or_default())
             });
             match posted {
                 Ok(()) => {}
-                Err(e) if e.is_again() => return self.reads.push_front(number),
+                Err(e) if e.is_again() => {
+                    if let Some(peer) = self.peer(id) {
+                        peer.reads.push_front(number);
+                    }
+                    return true;
+                }
                 Err(e) => self.read_ended(number, Err(e)),
             }
         }
+        false
     }
 
     /// The read of an offer is over.
@@ -291,6 +338,7 @@ impl State {
                 let n = recv.room.min(offer.len as usize);
                 self.received(&recv, n, offer.len as usize - n, &label, source);
             }
+            Err(e) if e.code == Code::Key => self.abandon(&recv, e.context("the sender has taken the message back"), &label, source),
             Err(e) => self.abandon(&recv, e, &label, source),
         }
         // Who is there now may be another, who offered nothing.
@@ -322,8 +370,8 @@ impl State {
             if how & CLAIM == 0 {
                 return Err(Error::new(errno::EBADFLAGS, "flags: GDRFAB_DISCARD goes with GDRFAB_PEEK or GDRFAB_CLAIM"));
             }
-            let claimed = self.claimed.remove(&recv.context).filter(|(.., of_tagged, _)| *of_tagged == tagged);
-            let Some((source, tag, _, message)) = claimed else {
+            let fits = self.claimed.get(&recv.context).is_some_and(|(.., of_tagged, _)| *of_tagged == tagged);
+            let Some((source, tag, _, message)) = fits.then(|| self.claimed.remove(&recv.context)).flatten() else {
                 return Err(Error::invalid("context: GDRFAB_CLAIM needs that of the GDRFAB_PEEK which claimed the message"));
             };
             let recv = if how & DISCARD != 0 { Recv { first: Iov::EMPTY, room: usize::MAX, ..recv } } else { recv };
@@ -332,6 +380,9 @@ impl State {
                 _ => self.discard(message, &recv, tagged.then_some(tag), source),
             }
             return Ok(());
+        }
+        if how & CLAIM != 0 && self.claimed.contains_key(&recv.context) {
+            return Err(Error::new(errno::EBUSY, "context: it holds a claimed message already; receive or discard that one first"));
         }
         let Some(at) = self.space(tagged).find_unexpected(want) else {
             let entry = Completion {

@@ -202,7 +202,7 @@ impl State {
                 Ok(lent) => lent,
                 Err(e) => return Step::Failed(e),
             };
-            let number = self.ops.add(Op::Offered { peer: id, end: w.end, lent, _owned: None });
+            let number = self.ops.add(Op::Offered { peer: id, end: w.end, own: lent.len() != places.len(), lent, _owned: None });
             *offered = Some((number, places));
         }
         let Some((number, places)) = offered else { return Step::Wait };
@@ -227,10 +227,7 @@ impl State {
             Ok(found) => found,
             Err(e) => return Step::Failed(e),
         };
-        let timeout_ns = match w.end.deadline {
-            0 => u64::MAX,
-            at => at.saturating_sub(time::now_ns()).max(1),
-        };
+        let timeout_ns = time::left(w.end.deadline);
         let number = self.ops.add(Op::Rma { peer: id, end: w.end, _owned: None });
         // The lane's entry is how its end is learnt.
         let how = w.flags & flags::OP_FLAGS & !(flags::INJECT | flags::MORE) | flags::COMPLETION;
@@ -256,11 +253,10 @@ impl State {
     /// The peer has taken an offer, or could not.
     pub fn on_done(&mut self, id: Id, number: u64, status: Code) -> Result<()> {
         match self.ops.get(number) {
-            Some(Op::Offered { peer, .. }) if *peer == id => {}
+            Some(Op::Offered { peer, .. } | Op::Withdrawn { peer }) if *peer == id => {}
             _ => return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer took an offer that was never made")),
         }
-        let Some(Op::Offered { end, lent, .. }) = self.ops.take(number) else { return Ok(()) };
-        self.lent.extend(lent);
+        let op = self.ops.take(number);
         if let Some(peer) = self.peer(id) {
             (peer.offers, peer.under_way) = (peer.offers.saturating_sub(1), peer.under_way.saturating_sub(1));
         }
@@ -268,7 +264,20 @@ impl State {
             Code::None => Ok(()),
             code => Err(Error::coded(errno::EIO, code, format!("the receiver could not read the message: {}", Code::words(code.0)))),
         };
-        self.end(&end, result);
+        match op {
+            Some(Op::Offered { end, lent, .. }) => {
+                self.lent.extend(lent);
+                self.end(&end, result);
+            }
+            // Its entry may wait for just this.
+            _ => {
+                let at = self.torn.iter().position(|t| t.number == number);
+                if let Some(torn) = at.and_then(|at| self.torn.remove(at)) {
+                    self.lent.extend(torn.lent);
+                    self.end(&torn.end, if status == Code::None { Ok(()) } else { Err(torn.why) });
+                }
+            }
+        }
         self.stay_busy(id);
         Ok(())
     }
@@ -313,9 +322,8 @@ fn lend(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64])
                 places.push(RmaIov { addr, len: piece.len(), key: id.key });
             }
             Err(e) => {
-                for (lane, id) in lent {
-                    domain.take_back(lane, id).err().iter().for_each(|e| crate::log!(Warn, "{e}"));
-                }
+                domain.leave(lent);
+                domain.close_left();
                 return Err(e);
             }
         }

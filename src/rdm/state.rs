@@ -2,7 +2,6 @@
 //! The state of a connectionless endpoint: its peers, what is under way, receives and messages that wait for one another, and
 //! the one way in which operations end.
 
-use super::domain::Domain;
 use super::matcher::{At, Matcher};
 use super::peer::{End, Greeter, Id, Link, Peer};
 use super::reader::Reader;
@@ -114,7 +113,13 @@ pub enum Op {
         peer: Id,
         end: End,
         lent: Vec<(usize, RegionId)>,
+        /// Some of it lies in regions of the caller's, which only the peer's word ends.
+        own: bool,
         _owned: Option<Box<[u8]>>,
+    },
+    /// An offer that was taken back: its number stays until the peer knows.
+    Withdrawn {
+        peer: Id,
     },
     Reading {
         peer: Id,
@@ -134,10 +139,13 @@ pub enum Op {
     },
 }
 
-/// An offer to a peer that is gone: its entry comes when the peer can read the memory no more.
+/// An offer that was taken back, or whose peer is gone: its entry comes when the peer can read the memory no more.
 pub struct Torn {
     pub end: End,
+    /// Of the offer, while the peer may say that it is done.
+    pub number: u64,
     pub lent: Vec<(usize, RegionId)>,
+    pub own: bool,
     pub why: Error,
     pub _owned: Option<Box<[u8]>>,
 }
@@ -212,8 +220,8 @@ pub struct State {
     pub claimed: HashMap<usize, (u64, u64, bool, Unexpected)>,
     pub multi: Vec<Option<Multi>>,
     pub ops: Ops,
-    /// Reads of offers that are to be posted.
-    pub reads: VecDeque<u64>,
+    /// Peers whose offers are to be read.
+    pub reads: Vec<Id>,
     /// Peers that have something to send.
     pub busy: Vec<Id>,
     /// Peers whose calls are awaited.
@@ -229,8 +237,14 @@ pub struct State {
     pub next_link: usize,
     /// Lanes whose peers broke the rules.
     pub broken: Vec<(usize, Error)>,
+    /// Regions of offers that are done.
     pub lent: Vec<(usize, RegionId)>,
-    pub torn: Vec<Torn>,
+    /// Those of them in which a peer may still be inside, as far as can be seen; and offers that wait for the same.
+    pub stuck: VecDeque<(usize, RegionId)>,
+    pub torn: VecDeque<Torn>,
+    /// When they are tried again, and the pause after that.
+    pub retry_at: u64,
+    pub retry_pause: u64,
     pub greeters: Vec<Greeter>,
     /// Where the lanes' own results and events go.
     pub results: Arc<Queue>,
@@ -446,19 +460,6 @@ impl State {
     pub fn rouse(&self) {
         if self.sleepers > 0 {
             self.bind.rouse();
-        }
-    }
-
-    /// Closes regions that were lent, as far as that is possible now.
-    pub fn take_back(&mut self, domain: &Domain) {
-        let stays = |(lane, id): &(usize, RegionId)| domain.take_back(*lane, *id).is_err_and(|e| e.errno == errno::EBUSY);
-        self.lent.retain(stays);
-        for mut torn in std::mem::take(&mut self.torn) {
-            torn.lent.retain(stays);
-            match torn.lent.is_empty() {
-                true => self.fail(&torn.end, torn.why),
-                false => self.torn.push(torn),
-            }
         }
     }
 }

@@ -15,6 +15,8 @@ use crate::sync::serial::Threading;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod ends;
+
 const SETS: [&str; 3] = ["shm+tcp", "shm", "tcp"];
 
 struct Side {

@@ -91,6 +91,8 @@ pub mod kind {
     pub const DONE: u8 = 3;
     /// What was consumed since the beginning, and the grant.
     pub const CREDIT: u8 = 4;
+    /// An offer is not to be matched any more: number. DONE answers, now or when the read that had begun is over.
+    pub const WITHDRAW: u8 = 5;
 }
 
 pub const TAGGED: u64 = 1 << 8;
@@ -164,6 +166,12 @@ impl Words {
         words
     }
 
+    pub fn withdraw(number: u64) -> Words {
+        let mut words = Words::of(u64::from(kind::WITHDRAW));
+        words.add(number);
+        words
+    }
+
     pub fn credit(consumed: u64, grant: u64) -> Words {
         let mut words = Words::of(u64::from(kind::CREDIT));
         [consumed, grant].into_iter().for_each(|w| words.add(w));
@@ -186,6 +194,7 @@ pub enum Head {
     Offer(Label, Offer),
     Done(u64, Code),
     Credit(u64, u64),
+    Withdraw(u64),
 }
 
 impl Head {
@@ -222,6 +231,7 @@ impl Head {
             }
             kind::DONE if first & FLAGS == 0 => Head::Done(next(), Code(next() as u16 as i32)),
             kind::CREDIT if first & FLAGS == 0 => Head::Credit(next(), next()),
+            kind::WITHDRAW if first & FLAGS == 0 => Head::Withdraw(next()),
             _ => return Err(nonsense("a parcel of a kind that does not exist")),
         };
         if at.get() != parcel.words() || (kind != kind::EAGER && !parcel.is_empty()) {
@@ -274,7 +284,11 @@ mod tests {
         }
         assert_eq!(made(&Words::done(7, Code::Key), 0).unwrap(), Head::Done(7, Code::Key));
         assert_eq!(made(&Words::credit(7, 8), 0).unwrap(), Head::Credit(7, 8));
-        for words in [vec![], vec![0], vec![9, 1], vec![1 | 1 << 20], vec![3 | TAGGED, 1, 1], vec![3, 1], vec![4, 1, 2, 3], vec![1, 1]] {
+        assert_eq!(made(&Words::withdraw(7), 0).unwrap(), Head::Withdraw(7));
+        assert!(made(&Words::withdraw(7), 1).is_err());
+        for words in
+            [vec![], vec![0], vec![9, 1], vec![1 | 1 << 20], vec![3 | TAGGED, 1, 1], vec![3, 1], vec![4, 1, 2, 3], vec![1, 1], vec![5]]
+        {
             assert!(Head::of(&Made(words.clone(), 0)).is_err(), "{words:?}");
         }
         let wide = [vec![2, 1, u64::MAX], vec![1, u64::MAX, 1, 1, 2, 1]].concat();

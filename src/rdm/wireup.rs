@@ -14,6 +14,7 @@ use crate::prov::event::{Event, EventKind};
 use crate::prov::info::Info;
 use crate::prov::{Endpoint, Request};
 use crate::sys::{process, time};
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -169,6 +170,8 @@ impl State {
     }
 
     fn answer(&mut self, domain: &Domain, of: usize, request: Box<dyn Request>) -> Result<()> {
+        // Who calls may have got the index of another.
+        self.look_at_av();
         let Some(own) = self.name else { return request.reject(&Refusal::Closing.encode()) };
         // A request that is dropped is rejected.
         let intro = Intro::decode(request.data())?;
@@ -359,7 +362,9 @@ impl State {
         let source = peer.source;
         peer.control.clear();
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
-        (peer.offers, peer.credit, peer.phase, peer.patience) = (0, Credit::default(), Phase::Fresh, 0);
+        let reads = std::mem::take(&mut peer.reads);
+        (peer.offers, peer.offered, peer.patience) = (0, 0, 0);
+        (peer.credit, peer.phase) = (Credit::default(), Phase::Fresh);
         if let Some(asked) = asked {
             // A bare address means whoever listens there next.
             peer.name = asked;
@@ -368,18 +373,19 @@ impl State {
             self.drop_waiting(w, why.clone());
         }
         // What the lane has, it ends itself, when it no longer touches the buffer.
-        let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } if *peer == id));
-        for number in offered.map(|(number, _)| number).collect::<Vec<_>>() {
+        let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } | Op::Withdrawn { peer } if *peer == id));
+        let offered: HashSet<u64> = offered.map(|(number, _)| number).collect();
+        // It has nothing to say any more.
+        self.torn.iter_mut().filter(|torn| offered.contains(&torn.number)).for_each(|torn| (torn.number, torn.own) = (0, false));
+        for number in offered {
             if let Some(Op::Offered { end, lent, _owned, .. }) = self.ops.take(number) {
-                self.torn.push(Torn { end, lent, why: why.clone(), _owned });
+                self.torn.push_back(Torn { end, number: 0, lent, own: false, why: why.clone(), _owned });
             }
         }
-        let reads = std::mem::take(&mut self.reads);
+        self.retry_at = 0;
+        self.reads.retain(|other| *other != id);
         for number in reads {
-            match self.ops.get(number) {
-                Some(Op::Reading { peer, .. }) if *peer == id => self.read_ended(number, Err(why.clone())),
-                _ => self.reads.push_back(number),
-            }
+            self.read_ended(number, Err(why.clone()));
         }
         // A peer that was never reached may still come.
         for tagged in [true, false].into_iter().filter(|_| was_ready) {

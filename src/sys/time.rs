@@ -26,3 +26,8 @@ pub fn ticks() -> u64 {
 pub fn deadline(timeout_ns: u64) -> u64 {
     if timeout_ns == 0 || timeout_ns == u64::MAX { 0 } else { now_ns().saturating_add(timeout_ns) }
 }
+
+/// The relative timeout that an absolute deadline leaves.
+pub fn left(deadline: u64) -> u64 {
+    if deadline == 0 { u64::MAX } else { deadline.saturating_sub(now_ns()).max(1) }
+}

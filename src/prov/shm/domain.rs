@@ -17,6 +17,7 @@ use crate::sync::serial::{Serial, Threading};
 use crate::sys::process;
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct Links {
     pub all: Vec<Arc<Link>>,
+    /// Regions that are shut and not closed yet, by index and generation: who may still be inside.
+    pub closing: HashMap<(u32, u64), quiesce::Initiators>,
     /// How many there must be before those that are over are looked at again, and when that was, in ticks.
     sweep_at: usize,
     swept: u64,

@@ -417,8 +417,7 @@ impl prov::Endpoint for Endpoint {
         s.shared_from = shared_from(s.options.coop, s.faults.is_some());
         let allowed = self.domain.modes.paths & s.options.policy.allowed();
         if let Some(conn) = &mut s.conn {
-            conn.remotes.allowed = allowed;
-            conn.remotes.evict_all();
+            conn.remotes.rule(allowed);
         }
     }
 

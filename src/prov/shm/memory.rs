@@ -18,8 +18,31 @@ use std::sync::Arc;
 
 impl Domain {
     #[inline(never)]
-    fn close_used_region(&self, id: RegionId) -> Result<()> {
+    fn close_used_region(&self, id: RegionId, limit_ms: u64) -> Result<()> {
         self.regions.lock().shut(&self.table, id)?;
+        let place = (id.index, id.generation);
+        let known = self.links.lock().closing.remove(&place);
+        let mut inside = match known {
+            Some(inside) => inside,
+            None => self.initiators(id)?,
+        };
+        let busy = "another thread of this process still copies for a peer; call mr_close again";
+        let over =
+            quiesce::wait_for(&mut inside, limit_ms).and_then(|()| wait_until(limit_ms, busy, || Ok(self.regions.lock().is_quiet(id))));
+        if over.is_err() {
+            self.links.lock().closing.insert(place, inside);
+            return over;
+        }
+        let mut regions = self.regions.lock();
+        let gone = (regions.forget(&self.table, id), std::mem::take(&mut regions.files.gone));
+        // Dropping them may ask a driver.
+        drop(regions);
+        drop(gone);
+        Ok(())
+    }
+
+    /// Who may be inside a region that was just shut.
+    fn initiators(&self, id: RegionId) -> Result<quiesce::Initiators> {
         let mut used: Vec<Arc<Link>> = Vec::new();
         {
             let mut links = self.links.lock();
@@ -28,20 +51,24 @@ impl Domain {
             // whose bit is not seen here sees the closed gate when it resolves.
             used.extend(links.all.iter().filter(|l| quiesce::used(l, id.index)).cloned());
         }
-        if !used.is_empty() {
-            let fences = if used.iter().any(|l| l.fences == Fences::Remote) { Fences::Remote } else { Fences::Full };
-            // Without the barrier a mark may not be seen: then nothing is proved, and the region stays.
-            barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
-            quiesce::wait_for_initiators(&used, id.index, config::get().close_ms)?;
+        if used.is_empty() {
+            return Ok(Vec::new());
         }
-        let busy = "another thread of this process still copies for a peer; call mr_close again";
-        wait_until(config::get().close_ms, busy, || Ok(self.regions.lock().is_quiet(id)))?;
-        let mut regions = self.regions.lock();
-        let gone = (regions.forget(&self.table, id), std::mem::take(&mut regions.files.gone));
-        // Dropping them may ask a driver.
-        drop(regions);
-        drop(gone);
-        Ok(())
+        let fences = if used.iter().any(|l| l.fences == Fences::Remote) { Fences::Remote } else { Fences::Full };
+        // Without the barrier a mark may not be seen: then nothing is proved, and the region stays.
+        barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
+        Ok(quiesce::initiators(&used, id.index))
+    }
+
+    #[inline]
+    fn close_within(&self, id: RegionId, limit_ms: u64) -> Result<()> {
+        {
+            let mut regions = self.regions.lock();
+            if self.links.lock().all.is_empty() && regions.close_fast(&self.table, id) {
+                return Ok(());
+            }
+        }
+        self.close_used_region(id, limit_ms)
     }
 }
 
@@ -81,13 +108,11 @@ impl prov::Domain for Domain {
     /// Closes a region: when this returns `Ok`, no peer's copy runs and none can start.
     #[inline]
     fn close_region(&self, id: RegionId) -> Result<()> {
-        {
-            let mut regions = self.regions.lock();
-            if self.links.lock().all.is_empty() && regions.close_fast(&self.table, id) {
-                return Ok(());
-            }
-        }
-        self.close_used_region(id)
+        self.close_within(id, config::get().close_ms)
+    }
+
+    fn try_close_region(&self, id: RegionId) -> Result<()> {
+        self.close_within(id, 0)
     }
 
     fn facts(&self, id: RegionId) -> Result<Facts> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Waiting until no peer copies any more: the second half of closing a region, after its gate was shut
-//! and the barrier ran.
+//! and the barrier ran. Who was inside then is remembered between attempts: later copies are of other regions.
 
 use super::layout::FLIGHTS;
 use super::link::Link;
@@ -10,29 +10,35 @@ use crate::sync::primitive::Ordering;
 use crate::sys::time::now_ns;
 use std::sync::Arc;
 
-/// Waits until no initiator is inside a copy that began before the region `index` was shut.
-/// Call after the barrier. `Err` names a peer that is stuck.
-pub fn wait_for_initiators(links: &[Arc<Link>], index: u32, limit_ms: u64) -> Result<()> {
+/// Initiators that may be inside a copy which began before a region was shut.
+pub type Initiators = Vec<(Arc<Link>, Inside)>;
+
+/// Who may be inside the region `index`. Call after the barrier.
+pub fn initiators(links: &[Arc<Link>], index: u32) -> Initiators {
     // The busy mark says "some region"; a device copy's word names the region.
-    let mut inside: Vec<(&Arc<Link>, Inside)> = Vec::new();
+    let mut inside = Initiators::new();
     for l in links.iter().filter(|l| used(l, index)) {
-        inside.extend(gate::inside(l.peer.busy()).map(|mark| (l, Inside::Copy(mark))));
+        inside.extend(gate::inside(l.peer.busy()).map(|mark| (l.clone(), Inside::Copy(mark))));
         for k in 0..FLIGHTS {
             let word = l.peer.flight(k).load(Ordering::Acquire);
             if word as u32 == index + 1 {
-                inside.push((l, Inside::Flight(k, word)));
+                inside.push((l.clone(), Inside::Flight(k, word)));
             }
         }
     }
+    inside
+}
+
+/// Waits until none of them is inside any more; 0: looks once. `Err` names a peer that is stuck.
+pub fn wait_for(inside: &mut Initiators, limit_ms: u64) -> Result<()> {
     let deadline = now_ns() + limit_ms * 1_000_000;
     let mut rounds = 0u32;
     loop {
         inside.retain(|(l, inside)| !inside.is_over(l));
         rounds += 1;
-        let late = now_ns() > deadline;
+        let late = limit_ms == 0 || now_ns() > deadline;
         if late || rounds.is_multiple_of(1024) {
             inside.retain(|(l, inside)| !inside.is_void(l));
-            std::thread::yield_now();
         }
         let Some((stuck, _)) = inside.first() else { return Ok(()) };
         if late {
@@ -43,12 +49,15 @@ pub fn wait_for_initiators(links: &[Arc<Link>], index: u32, limit_ms: u64) -> Re
             );
             return Err(Error::new(errno::EBUSY, words));
         }
-        std::hint::spin_loop();
+        match rounds.is_multiple_of(1024) {
+            true => std::thread::yield_now(),
+            false => std::hint::spin_loop(),
+        }
     }
 }
 
 /// What a peer was seen doing.
-enum Inside {
+pub enum Inside {
     Copy(u64),
     Flight(usize, u64),
 }

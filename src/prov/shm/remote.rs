@@ -223,6 +223,15 @@ impl Remotes {
     }
 
     /// Forgets which paths were chosen, after the options changed.
+    /// Other paths are permitted from now on; gives those that were, if it makes a difference.
+    pub fn rule(&mut self, allowed: Paths) -> Option<Paths> {
+        if allowed == self.allowed {
+            return None;
+        }
+        self.evict_all();
+        Some(std::mem::replace(&mut self.allowed, allowed))
+    }
+
     pub fn evict_all(&mut self) {
         self.cache = no_remotes();
     }

@@ -16,7 +16,7 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::{Access, Paths};
-use crate::prov::bind::{Ending, Fast, PART, SILENT};
+use crate::prov::bind::{ANY_PATH, Ending, Fast, PART, SILENT};
 use crate::prov::fault::{Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
@@ -259,7 +259,15 @@ impl State {
 
     /// Starts an operation, or goes on streaming it.
     pub fn start_rma(&mut self, domain: &Domain, job: &mut RmaJob) -> Step {
-        match self.try_rma(domain, job) {
+        let free = match &mut self.conn {
+            Some(conn) if job.flags & ANY_PATH != 0 => conn.remotes.rule(domain.modes.paths),
+            _ => None,
+        };
+        let step = self.try_rma(domain, job);
+        if let (Some(ruled), Some(conn)) = (free, &mut self.conn) {
+            conn.remotes.rule(ruled);
+        }
+        match step {
             Ok(step) => step,
             Err(e) => {
                 if let (Some(conn), Some(s)) = (&mut self.conn, job.stream.take()) {

@@ -46,6 +46,22 @@ impl Provider for Tcp {
     }
 }
 
+impl Domain {
+    fn close_within(&self, id: RegionId, limit_ms: u64) -> Result<()> {
+        wait_until(limit_ms, "a device's copy still touches the region; call mr_close again", || {
+            let quiet = self.regions.lock().shut(id)?;
+            if !quiet {
+                // Copies end in the turns of the endpoints that began them.
+                let endpoints = self.endpoints.lock().clone();
+                endpoints.iter().filter_map(|s| s.try_lock()).for_each(|mut s| s.progress(self, true));
+            }
+            Ok(quiet)
+        })?;
+        self.regions.lock().forget(id);
+        Ok(())
+    }
+}
+
 impl prov::Domain for Domain {
     fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
         Ok(Box::new(Endpoint::open(self, info, context)?))
@@ -65,17 +81,11 @@ impl prov::Domain for Domain {
     /// When this returns `Ok`, nothing of a peer's touches the memory, nor will: a transfer that is under way goes on
     /// without it, and fails.
     fn close_region(&self, id: RegionId) -> Result<()> {
-        wait_until(CLOSE_MS, "a device's copy still touches the region; call mr_close again", || {
-            let quiet = self.regions.lock().shut(id)?;
-            if !quiet {
-                // Copies end in the turns of the endpoints that began them.
-                let endpoints = self.endpoints.lock().clone();
-                endpoints.iter().filter_map(|s| s.try_lock()).for_each(|mut s| s.progress(self, true));
-            }
-            Ok(quiet)
-        })?;
-        self.regions.lock().forget(id);
-        Ok(())
+        self.close_within(id, CLOSE_MS)
+    }
+
+    fn try_close_region(&self, id: RegionId) -> Result<()> {
+        self.close_within(id, 0)
     }
 
     fn facts(&self, id: RegionId) -> Result<Facts> {

@@ -16,7 +16,7 @@ use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::Paths;
 use crate::prov::bind::Ending;
-use crate::prov::bind::{PART, SILENT};
+use crate::prov::bind::{ANY_PATH, PART, SILENT};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
 
@@ -103,7 +103,9 @@ impl State {
             part: c.flags & PART != 0,
             ticket: None,
         });
-        if let Err(e) = self.check_path(domain, site) {
+        if c.flags & ANY_PATH == 0
+            && let Err(e) = self.check_path(domain, site)
+        {
             self.fail(&end, e);
             return Ok(());
         }
@@ -122,7 +124,7 @@ impl State {
     #[inline]
     #[allow(clippy::too_many_arguments)]
     pub fn start_rma(&mut self, domain: &Domain, dir: Dir, pieces: Pieces, remote: &[RmaIov], c: &Common, end: Ending, site: Site) {
-        let paths = self.paths_bits(domain, site);
+        let paths = if c.flags & ANY_PATH == 0 { self.paths_bits(domain, site) } else { frame::SOCKET | frame::STAGED };
         match dir {
             Dir::Write => self.put_write(remote, c, end, pieces, site, paths),
             Dir::Read => self.put_read(remote, end, pieces, site, paths),

@@ -53,6 +53,13 @@ impl Provider for Verbs {
     }
 }
 
+impl Domain {
+    fn close_within(&self, id: RegionId, limit_ms: u64) -> Result<()> {
+        wait_until(limit_ms, "operations still copy from or to the region; call mr_close again", || self.memory.regions.lock().shut(id))?;
+        self.memory.regions.lock().detach(id)
+    }
+}
+
 impl prov::Domain for Domain {
     fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
         Ok(Box::new(Endpoint::open(self, info, context)?))
@@ -84,8 +91,11 @@ impl prov::Domain for Domain {
 
     /// When this returns `Ok`, no peer reaches the memory, nor does a copy of this process.
     fn close_region(&self, id: RegionId) -> Result<()> {
-        wait_until(CLOSE_MS, "operations still copy from or to the region; call mr_close again", || self.memory.regions.lock().shut(id))?;
-        self.memory.regions.lock().detach(id)
+        self.close_within(id, CLOSE_MS)
+    }
+
+    fn try_close_region(&self, id: RegionId) -> Result<()> {
+        self.close_within(id, 0)
     }
 
     fn facts(&self, id: RegionId) -> Result<Facts> {

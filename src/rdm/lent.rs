@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory that was lent to a peer comes back: when the offer is done, when it is taken back, and when the peer is gone. Nothing
+//! here waits: what cannot be closed now is tried again later, for one peer that does not go on must not hold up the others.
+
+use super::domain::Domain;
+use super::peer::Id;
+use super::state::{Op, State, Torn, Unexpected};
+use super::wire::Words;
+use crate::error::{Code, Error};
+use crate::prov::flags;
+
+/// Regions that one turn tries again to close.
+const RETRIES: usize = 32;
+/// Nanoseconds between two such turns.
+const RETRY_MIN: u64 = 20_000;
+const RETRY_MAX: u64 = 5_000_000;
+
+impl State {
+    /// Closes regions of offers that are done; those that cannot be closed now are tried again later.
+    pub fn take_back(&mut self, domain: &Domain) {
+        for region in std::mem::take(&mut self.lent) {
+            if domain.is_held(region) {
+                self.stuck.push_back(region);
+            }
+        }
+    }
+
+    /// Tries a part of the regions again that could not be closed.
+    pub fn retry(&mut self, domain: &Domain, now: u64) {
+        if (self.stuck.is_empty() && self.torn.is_empty()) || now < self.retry_at {
+            return;
+        }
+        let mut closed = false;
+        for region in self.stuck.drain(..self.stuck.len().min(RETRIES)).collect::<Vec<_>>() {
+            match domain.is_held(region) {
+                true => self.stuck.push_back(region),
+                false => closed = true,
+            }
+        }
+        for torn in self.torn.drain(..self.torn.len().min(RETRIES)).collect::<Vec<_>>() {
+            closed |= self.end_torn(domain, torn);
+        }
+        self.retry_pause = if closed { 0 } else { (2 * self.retry_pause).clamp(RETRY_MIN, RETRY_MAX) };
+        self.retry_at = now + self.retry_pause;
+    }
+
+    /// Ends an offer that was taken back, if the peer can read it no more. False: it stays.
+    pub fn end_torn(&mut self, domain: &Domain, mut torn: Torn) -> bool {
+        torn.lent.retain(|region| domain.is_held(*region));
+        let over = torn.lent.is_empty() && !torn.own;
+        match over {
+            true => self.fail(&torn.end, torn.why),
+            false => self.torn.push_back(torn),
+        }
+        over
+    }
+
+    /// Takes an offer back: the peer does not match it from now on, and if it reads it already, that read fails.
+    pub fn withdraw(&mut self, domain: &Domain, number: u64, why: Error) {
+        let Some(op) = self.ops.get(number) else { return };
+        let Op::Offered { peer, .. } = op else { return };
+        let id = *peer;
+        let Op::Offered { end, lent, own, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else { return };
+        if let Some(peer) = self.peer(id) {
+            peer.control.push_back(Words::withdraw(number));
+        }
+        self.stay_busy(id);
+        self.end_torn(domain, Torn { end, number, lent, own, why, _owned });
+    }
+
+    /// Takes a message to this very endpoint back that no receive has got.
+    pub fn withdraw_own(&mut self, number: u64, why: Error) -> bool {
+        let Some(Op::Own { end, .. }) = self.ops.get(number) else { return false };
+        let (end, space) = (*end, if end.kind & flags::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged });
+        let mut waiting = space.each_unexpected();
+        let found = waiting.find(|(.., m)| matches!(m, Unexpected::Own { number: n, .. } if *n == number)).map(|(at, ..)| at);
+        drop(waiting);
+        let Some(at) = found else { return false };
+        space.remove_unexpected(at);
+        self.ops.take(number);
+        self.fail(&end, why);
+        true
+    }
+
+    /// The peer takes an offer back. One that was matched or claimed ends with its read.
+    pub fn on_withdraw(&mut self, id: Id, number: u64) {
+        let of_it = |m: &Unexpected| matches!(m, Unexpected::Offered { from, offer, .. } if *from == id && offer.number == number);
+        for tagged in [true, false] {
+            let space = self.space(tagged);
+            let found = space.each_unexpected().find(|(.., m)| of_it(m)).map(|(at, ..)| at);
+            if let Some(at) = found {
+                space.remove_unexpected(at);
+                return self.tell_done(id, number, Code::Canceled);
+            }
+        }
+    }
+}

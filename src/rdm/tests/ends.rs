@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Deadlines, cancelling, and peers that do not go on: what ends, and that nothing else does.
+
+use super::*;
+use crate::mr::{PathPolicy, Paths};
+
+fn send_for(side: &Side, to: u64, bytes: &[u8], tag: u64, context: usize, timeout_ns: u64) {
+    let c = Common { context, peer: to, timeout_ns, ..Common::default() };
+    side.ep.tsend(&[iov(bytes)], &c, &[], tag).unwrap();
+}
+
+#[test]
+fn an_offer_that_is_taken_back_is_never_matched() {
+    for set in SETS {
+        let (mut a, mut b) = pair(set);
+        let long = bytes(1 << 20, 1);
+        for (context, timeout_ns) in [(1, 20_000_000), (2, 0)] {
+            send_for(&a, 0, &long, 7, context, timeout_ns);
+            both(&mut a, &mut b, |s| {
+                s[1].probe(0, 7, PEEK, 90);
+                s[1].take_failed(90);
+                s[1].take(90).is_some()
+            });
+            if timeout_ns == 0 {
+                a.ep.cancel(context).unwrap();
+            }
+            let code = if timeout_ns == 0 { Code::Canceled } else { Code::Deadline };
+            both(&mut a, &mut b, |s| s[0].take_failed(context).is_some_and(|(_, why, _)| why.error.code == code));
+            both(&mut a, &mut b, |s| {
+                s[1].probe(0, 7, PEEK, 90);
+                s[1].take(90);
+                s[1].take_failed(90).is_some()
+            });
+        }
+        let (mut never, mut to) = (vec![0u8; 1 << 20], vec![0u8; 1 << 20]);
+        b.recv(0, &mut never, 7, 0, 3);
+        b.recv(0, &mut to, 8, 0, 4);
+        a.send(0, &long, 8, 5);
+        both(&mut a, &mut b, |s| s[0].take(5).is_some() && s[1].take(4).is_some());
+        assert!(to == long && a.failed.is_empty() && b.done.is_empty() && b.failed.is_empty(), "{set}");
+        a.ep.close().unwrap();
+        b.ep.close().unwrap();
+        assert_eq!((a.domain.in_use(), b.domain.in_use()), ((0, 0), (0, 0)));
+    }
+}
+
+#[test]
+fn messages_to_oneself_expire_and_are_cancelled_and_claims_are_kept() {
+    let (mut a, _b) = pair("shm+tcp");
+    let long = bytes(100_000, 2);
+    send_for(&a, 1, &long, 1, 1, 1_000_000);
+    until(&mut [&mut a], |s| s[0].take_failed(1).is_some_and(|(_, why, _)| why.error.code == Code::Deadline));
+    send_for(&a, 1, &long, 1, 2, 0);
+    a.ep.cancel(2).unwrap();
+    until(&mut [&mut a], |s| s[0].take_failed(2).is_some_and(|(_, why, _)| why.error.code == Code::Canceled));
+    a.probe(1, 1, PEEK, 3);
+    assert!(a.take_failed(3).is_some(), "nothing waits");
+    for context in [4, 5] {
+        send_for(&a, 1, &long, context as u64, context, 0);
+    }
+    a.probe(1, 4, PEEK | CLAIM, 6);
+    assert!(a.take(6).is_some());
+    let mut to = vec![0u8; 100_000];
+    let c = |flags, peer| Common { context: 6, peer, flags, ..Common::default() };
+    assert_eq!(a.ep.trecv(&[], &c(PEEK | CLAIM, 1), &[], 5, 0).unwrap_err().errno, errno::EBUSY);
+    assert!(a.ep.recv(&[iov(&to)], &c(CLAIM, 1), &[]).is_err(), "a claim of a tagged one");
+    a.ep.trecv(&[iov(&to)], &c(CLAIM, 1), &[], 4, 0).unwrap();
+    until(&mut [&mut a], |s| s[0].take(4).is_some() && s[0].take(6).is_some());
+    assert_eq!(to, long);
+    a.recv(1, &mut to, 5, 0, 7);
+    until(&mut [&mut a], |s| s[0].take(5).is_some() && s[0].take(7).is_some());
+}
+
+#[test]
+fn receives_for_a_peer_that_was_taken_out_stay_with_it() {
+    let info = info("shm+tcp");
+    let (mut a, mut b, mut c) = (Side::open(&info), Side::open(&info), Side::open(&info));
+    assert_eq!((a.av.insert(b.name).unwrap(), b.av.insert(a.name).unwrap(), c.av.insert(a.name).unwrap()), (0, 0, 0));
+    let (mut first, mut second, mut of_c) = ([0u8; 8], [0u8; 8], [0u8; 8]);
+    a.recv(0, &mut first, 5, 0, 1);
+    a.recv(0, &mut second, 5, 0, 2);
+    a.av.remove(0).unwrap();
+    assert_eq!(a.av.insert(c.name).unwrap(), 0);
+    c.send(0, &[3; 8], 5, 1);
+    until(&mut [&mut a, &mut c], |s| s[1].take(1).is_some());
+    a.recv(0, &mut of_c, 5, 0, 3);
+    b.send(0, &[1; 8], 5, 1);
+    b.send(0, &[2; 8], 5, 2);
+    until(&mut [&mut a, &mut b, &mut c], |s| s[0].done.len() == 3);
+    assert_eq!((first, second, of_c), ([1; 8], [2; 8], [3; 8]));
+    assert_eq!(a.take(1).unwrap().1.peer, UNSPEC);
+}
+
+#[test]
+fn options_for_rma_do_not_touch_messages() {
+    for set in SETS {
+        let (mut a, mut b) = pair(set);
+        let (long, mut to) = (bytes(1 << 20, 3), vec![0u8; 1 << 20]);
+        let forbid = PathPolicy { forbid: Paths::all(), ..PathPolicy::default() };
+        b.ep.set_options(&mut |o| (o.deadline_ns, o.policy) = (1, forbid));
+        b.recv(0, &mut to, 1, 0, 1);
+        a.send(0, &long, 1, 1);
+        both(&mut a, &mut b, |s| s[0].take(1).is_some() && s[1].take(1).is_some());
+        assert!(to == long, "{set}");
+    }
+}
+
+#[test]
+fn one_peer_that_does_not_go_on_holds_up_no_other() {
+    let info = info("tcp");
+    let (mut a, mut b, mut c) = (Side::open(&info), Side::open(&info), Side::open(&info));
+    for side in [&b, &c] {
+        a.av.insert(side.name).unwrap();
+        side.av.insert(a.name).unwrap();
+    }
+    const COUNT: usize = 1500;
+    let from = bytes(10_000, 4);
+    (0..COUNT).for_each(|i| b.send(0, &from, 1, i));
+    until(&mut [&mut a, &mut b], |s| s[0].ep.stats().unexpected == COUNT as u64);
+    // From here on the first peer makes no progress.
+    let mut to = vec![vec![0u8; 10_000]; COUNT];
+    let late = Common { context: 9000, peer: 0, timeout_ns: 50_000_000, ..Common::default() };
+    a.ep.trecv(&[iov(&to[0])], &late, &[], 1, 0).unwrap();
+    to.iter_mut().skip(1).enumerate().for_each(|(i, to)| a.recv(0, to, 1, 0, i));
+    let mut of_c = vec![0u8; 10_000];
+    a.recv(1, &mut of_c, 1, 0, 8000);
+    c.send(0, &from, 1, 1);
+    until(&mut [&mut a, &mut c], |s| s[0].take(8000).is_some() && s[1].take(1).is_some());
+    assert_eq!(of_c, from);
+    until(&mut [&mut a], |s| s[0].take_failed(9000).is_some_and(|(_, why, _)| why.error.code == Code::Deadline));
+    until(&mut [&mut a, &mut b], |s| s[0].done.len() == COUNT - 1);
+}

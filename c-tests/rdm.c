@@ -281,7 +281,7 @@ static void paths_are_told_by_peer(struct self *s)
 static void what_was_offered_can_be_cancelled(struct self *s)
 {
 	enum { LONG = 100000 };
-	char *buf = (char *)malloc(LONG), words[256];
+	char *buf = (char *)calloc(1, LONG), words[256];
 	if (s->rank == 0) {
 		tsend(s, 1, "first", 5, 1, 1);
 		await(s, 1, NULL);

@@ -254,6 +254,7 @@ static void refuses(struct node *n)
 	const struct way *way = (const struct way *)n->arg;
 	begin(n, &l, way->kind->opaque ? way->kind : &memkinds[KIND_MALLOC], TARGET);
 	bool first = (n->info->list_paths & way->path->bit) != 0;
+	mem_fill(&l.local, 0, TARGET, 0, 1);
 	random_list(&l, 2);
 	l.blocks[777].addr = l.to.base + TARGET - 100;
 	l.blocks[777].len = 101;

@@ -117,6 +117,7 @@ fn check_flags(dir: Dir, flags: u64) -> Result<()> {
 
 /// # Safety
 /// `ep` is open, and the struct and its arrays are live for the call.
+#[inline(always)]
 unsafe fn post(ep: *mut gdrfab_ep, dir: Dir, msg: *const gdrfab_msg_list, flags: u64) -> ssize_t {
     // SAFETY: the caller's promise.
     posting(|| unsafe {

@@ -196,8 +196,10 @@ pub unsafe extern "C" fn write(
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
-    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| rma(ep?, Dir::Write, local, addr, key, &c))
+    posting(|| unsafe {
+        let local = Iov::new(buf as usize, len);
+        rma(Posting::of(ep)?, Dir::Write, local, addr, key, &c)
+    })
 }
 
 /// # Safety
@@ -215,8 +217,10 @@ pub unsafe extern "C" fn read(
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
-    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| rma(ep?, Dir::Read, local, addr, key, &c))
+    posting(|| unsafe {
+        let local = Iov::new(buf as usize, len);
+        rma(Posting::of(ep)?, Dir::Read, local, addr, key, &c)
+    })
 }
 
 /// # Safety
@@ -225,8 +229,10 @@ pub unsafe extern "C" fn read(
 pub unsafe extern "C" fn inject_write(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, addr: u64, key: u64) -> isize {
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
-    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| rma(ep?, Dir::Write, local, addr, key, &c))
+    posting(|| unsafe {
+        let local = Iov::new(buf as usize, len);
+        rma(Posting::of(ep)?, Dir::Write, local, addr, key, &c)
+    })
 }
 
 #[inline(never)]
@@ -249,8 +255,10 @@ pub unsafe extern "C" fn send(
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
-    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| message(ep?, local, &c))
+    posting(|| unsafe {
+        let local = Iov::new(buf as usize, len);
+        message(Posting::of(ep)?, local, &c)
+    })
 }
 
 /// # Safety
@@ -259,8 +267,10 @@ pub unsafe extern "C" fn send(
 pub unsafe extern "C" fn inject(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64) -> isize {
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
-    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| message(ep?, local, &c))
+    posting(|| unsafe {
+        let local = Iov::new(buf as usize, len);
+        message(Posting::of(ep)?, local, &c)
+    })
 }
 
 /// # Safety
@@ -275,10 +285,9 @@ pub unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
-    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
-    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
     posting(|| {
-        let ep = ep?;
+        // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+        let (ep, local) = unsafe { (Posting::of(ep)?, Iov::new(buf as usize, len)) };
         ep.check(local)?;
         ep.prov.recv(&[local], &c, from_ref(&c.desc))
     })
@@ -305,8 +314,10 @@ pub unsafe extern "C" fn tsend(
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
-    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| tagged(ep?, local, &c, tag))
+    posting(|| unsafe {
+        let local = Iov::new(buf as usize, len);
+        tagged(Posting::of(ep)?, local, &c, tag)
+    })
 }
 
 /// # Safety
@@ -315,8 +326,10 @@ pub unsafe extern "C" fn tsend(
 pub unsafe extern "C" fn tinject(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, tag: u64) -> isize {
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
-    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
-    posting(|| tagged(ep?, local, &c, tag))
+    posting(|| unsafe {
+        let local = Iov::new(buf as usize, len);
+        tagged(Posting::of(ep)?, local, &c, tag)
+    })
 }
 
 /// # Safety
@@ -333,10 +346,9 @@ pub unsafe extern "C" fn trecv(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
-    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
-    let (ep, local) = unsafe { (Posting::of(ep), Iov::new(buf as usize, len)) };
     posting(|| {
-        let ep = ep?;
+        // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+        let (ep, local) = unsafe { (Posting::of(ep)?, Iov::new(buf as usize, len)) };
         ep.check(local)?;
         ep.prov.trecv(&[local], &c, from_ref(&c.desc), tag, ignore)
     })

@@ -83,14 +83,20 @@ pub fn is_pidfd(fd: &OwnedFd) -> bool {
     rc == 0 || matches!(std::io::Error::last_os_error().raw_os_error(), Some(errno::ESRCH | errno::EPERM))
 }
 
-/// Whether a descriptor that came from elsewhere is of a memfd, a dma-buf or a process: whoever sent another file may serve
-/// it (FUSE) or let it linger (a socket), and then to look at it or to close it waits for them. Asks no file system.
+/// Whether a descriptor that came from elsewhere is of a memfd, a dma-buf, a device or a process: whoever sent another file
+/// may serve it (FUSE) or let it linger (a socket), and then to look at it or to close it waits for them. Asks no file system.
 pub fn is_the_kernels(fd: &OwnedFd) -> bool {
-    rustix::fs::fcntl_get_seals(fd).is_ok() || is_pidfd(fd) || {
-        // Only dma-bufs tell the name of an exporter.
+    use rustix::fs::{AtFlags, FileType, StatxFlags, fcntl_get_seals, statx};
+    let of_device = || {
+        let known = statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+        known.is_ok_and(|known| FileType::from_raw_mode(known.stx_mode.into()) == FileType::CharacterDevice)
+    };
+    // Only dma-bufs tell the name of an exporter.
+    let of_dmabuf = || {
         let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
         facts.is_ok_and(|facts| facts.lines().any(|line| line.starts_with("exp_name:")))
-    }
+    };
+    fcntl_get_seals(fd).is_ok() || is_pidfd(fd) || of_device() || of_dmabuf()
 }
 
 /// Whether a process is stopped, by a signal or a debugger; false where nobody tells.

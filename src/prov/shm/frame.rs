@@ -26,7 +26,7 @@ pub fn recv(socket: &OwnedFd, buf: &mut [u8]) -> Result<Received> {
     }
     // Without a thread they are closed here, by the closure's end.
     let _ = std::thread::Builder::new().name("gdrfab-close".into()).spawn(move || drop(fds));
-    Err(Error::fixed(errno::EPROTO, "the peer sent a descriptor that is neither memory nor a process"))
+    Err(Error::fixed(errno::EPROTO, "the peer sent a descriptor that is neither memory, a device nor a process"))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

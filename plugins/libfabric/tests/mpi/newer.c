@@ -4,11 +4,12 @@
  * brings its own. The heads of fi_info and of its attributes have kept their layout since 1.17; nothing beyond them is
  * looked at.
  *
- *   newer LIBFABRIC FABRIC    the fabrics of gdrfab's infos must all be FABRIC
+ *   newer LIBFABRIC FABRIC    the fabrics of gdrfab's infos must all be FABRIC, or rdm:FABRIC
  */
 #include <rdma/fabric.h>
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,7 +33,8 @@ int main(int argc, char **argv)
 	void (*freeinfo)(struct fi_info *info);
 	struct fi_info *(*dupinfo)(const struct fi_info *info);
 	struct fi_info *info = NULL, *hints, *copy;
-	int messages = 0, others = 0, result;
+	char fabric[64];
+	int messages = 0, connectionless = 0, others = 0, result;
 	void *library;
 
 	if (argc != 3) {
@@ -63,9 +65,13 @@ int main(int argc, char **argv)
 	for (struct fi_info *at = info; at; at = at->next) {
 		if (strncmp(at->fabric_attr->prov_name, "gdrfab", 6) != 0)
 			continue;
-		if (strcmp(at->fabric_attr->name, argv[2]) != 0)
+		/* Its own connectionless endpoints have a fabric of their own; ofi_rxm's are on that of messages. */
+		bool rdm = at->ep_attr->type == FI_EP_RDM && strcmp(at->fabric_attr->prov_name, "gdrfab") == 0;
+		snprintf(fabric, sizeof fabric, "%s%s", rdm ? "rdm:" : "", argv[2]);
+		if (strcmp(at->fabric_attr->name, fabric) != 0)
 			others++;
 		messages += at->ep_attr->type == FI_EP_MSG;
+		connectionless += rdm;
 		copy = dupinfo(at);
 		if (!copy)
 			others++;
@@ -73,6 +79,7 @@ int main(int argc, char **argv)
 			freeinfo(copy);
 	}
 	claim(messages > 0, "offered", "no FI_EP_MSG of gdrfab");
+	claim(connectionless > 0, "offered_rdm", "no FI_EP_RDM of gdrfab");
 	claim(others == 0, "only_this_fabric", "another fabric, or an info that cannot be copied");
 	if (info)
 		freeinfo(info);

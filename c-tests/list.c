@@ -269,7 +269,9 @@ static void refuses(struct node *n)
 	l.blocks[710].addr = l.to.base;
 	l.msg.count = 701;
 	l.blocks[700].len = 2;
-	refused(n, &l, "joined blocks", GDRFAB_WRITE, ERANGE, GDRFAB_PROV_BOUNDS, 700, first);
+	/* Where the refusal ends the connection, nobody can ask which of those that were joined it was. */
+	size_t named = traits()->survives_failures ? 700 : 0;
+	refused(n, &l, "joined blocks", GDRFAB_WRITE, ERANGE, GDRFAB_PROV_BOUNDS, named, first);
 	l.msg.count = BLOCKS;
 	random_list(&l, 2);
 	for (size_t i = 0; i < BLOCKS; i++)

@@ -118,8 +118,9 @@ for pass in $passes; do
 	# Without locks operations take the fast path.
 	domain) default="cq rma_order rma:every_call_nic msg:every_call_and_size_by protect:nic_malloc" ;;
 	siw) default="info:without_hints connection cq memory:malloc memory:ten_thousand msg msg_order rma rma_order wait deadline" ;;
-	# This one takes links and devices away.
-	*) default="$(echo "$all" | grep -vx verbs) $nccl verbs" ;;
+	# The last one takes links and devices away. Connectionless endpoints have no lanes over verbs, and lists are many small
+	# operations there.
+	*) default="$(echo "$all" | grep -vxE 'verbs|av|list|rdm|rdm_[a-z]*') list:nic_malloc $nccl verbs" ;;
 	esac
 	# shellcheck disable=SC2086
 	list="$list $pass=$(echo ${programs:-$default} | tr ' ' ,)"

@@ -154,5 +154,6 @@ fn parcel(data: &[u8]) {
         Ok(wire::Head::Offer(label, offer)) => same(Words::offer(&label, offer.number, offer.len, &offer.places)),
         Ok(wire::Head::Credit(consumed, grant)) => same(Words::credit(consumed, grant)),
         Ok(wire::Head::Done(number, status)) => assert!(brought.0[1] == number && brought.0[2] as u16 as i32 == status.0),
+        Ok(wire::Head::Withdraw(number)) => same(Words::withdraw(number)),
     }
 }

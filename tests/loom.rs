@@ -58,8 +58,9 @@ fn a_cursor_sees_short_messages_whole_and_in_order() {
         let sender = thread::spawn(move || {
             for value in [5u64, 6] {
                 assert!(p.is_open());
+                let bytes = value.to_ne_bytes();
                 // SAFETY: a live word.
-                p.write_line(7, unsafe { Iov::of(&value.to_ne_bytes()) });
+                p.write_line(7, unsafe { Iov::of(&bytes) });
             }
             assert!(!p.is_open());
         });

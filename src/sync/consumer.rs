@@ -394,8 +394,9 @@ mod tests {
                 let bytes = if rnd() & 1 == 0 { 100 } else { 600 };
                 let header = Header { kind: 1, words: 1, bytes, ..Header::default() };
                 if p.room(header.lines()) == Ok(true) {
+                    let zeros = [0u8; 600];
                     // SAFETY: the array lives for the call.
-                    p.write(header, &[3], &[unsafe { Iov::of(&[0u8; 600][..bytes as usize]) }]);
+                    p.write(header, &[3], &[unsafe { Iov::of(&zeros[..bytes as usize]) }]);
                 }
                 if let Some(found) = c.out_of_line(&c.cursor(), 1) {
                     let mut out = vec![0u8; found.len];

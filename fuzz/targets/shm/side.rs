@@ -114,7 +114,7 @@ impl Side {
             endpoint.bind(Binding::Order).expect("an order");
         }
         endpoint.bind(Binding::Eq(Arc::new(EventQueue::default()))).expect("an event queue");
-        let head = Posting::new(Box::new(endpoint), Owner::here(), 0);
+        let head = Posting::new(Box::new(endpoint), Owner::here(), 0, 8).expect("bound");
         head.enable().expect("enabled");
         let shared = domain.allocate(SHARED).expect("shared memory");
         let poller = Poller::new().expect("a poller");

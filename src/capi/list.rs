@@ -82,14 +82,14 @@ unsafe fn one_or_all<'a>(from: *const u64, n: usize, count: usize, name: &'stati
     if from.is_null() || !from.is_aligned() {
         return Err(null(name));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: it is readable for `n` elements, as the caller says, and aligned.
     Ok(unsafe { std::slice::from_raw_parts(from, n) })
 }
 
 /// # Safety
 /// The struct and its arrays are live for the call.
 unsafe fn parse(ep: &fabric::Endpoint, msg: *const gdrfab_msg_list) -> Result<(List, Common)> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the struct and its arrays are live for the call, as the caller says.
     unsafe {
         let m = read_sized(msg, "msg")?;
         if m.count == 0 || m.count > LIST_MAX {
@@ -119,7 +119,7 @@ fn check_flags(dir: Dir, flags: u64) -> Result<()> {
 /// `ep` is open, and the struct and its arrays are live for the call.
 #[inline(always)]
 unsafe fn post(ep: *mut gdrfab_ep, dir: Dir, msg: *const gdrfab_msg_list, flags: u64) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the handle is open, and the struct and its arrays are live, as the caller says.
     posting(|| unsafe {
         let ep: &fabric::Endpoint = object(ep, "ep")?;
         check_flags(dir, flags)?;
@@ -143,7 +143,7 @@ unsafe fn post(ep: *mut gdrfab_ep, dir: Dir, msg: *const gdrfab_msg_list, flags:
 ///   -ENOTCONN, -ESHUTDOWN
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_readlist(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_list, flags: u64) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the struct and its arrays live for the call.
     unsafe { post(ep, Dir::Read, msg, flags) }
 }
 
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn gdrfab_readlist(ep: *mut gdrfab_ep, msg: *const gdrfab_
 /// @return as gdrfab_readlist()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_writelist(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_list, flags: u64) -> ssize_t {
-    // SAFETY: the C caller's promises, handed on.
+    // SAFETY: the C caller says that the handle is open, and that the struct and its arrays live for the call.
     unsafe { post(ep, Dir::Write, msg, flags) }
 }
 

@@ -22,8 +22,8 @@ pub struct Posting {
     head: EpHead,
     prov: Box<dyn Endpoint>,
     lists: Lists,
-    /// The table that lists have set aside: its entries for arrivals would not go on with them.
-    aside: AtomicPtr<EpOps>,
+    /// The provider's table while lists have the general one in its place: its entries for arrivals would not go on with them.
+    replaced: AtomicPtr<EpOps>,
 }
 
 impl Posting {
@@ -31,7 +31,7 @@ impl Posting {
     pub fn new(prov: Box<dyn Endpoint>, owner: Owner, tx_op_flags: u64, iov_limit: usize) -> Result<Posting> {
         let lists = Lists::new(iov_limit);
         prov.bind(lists.ends())?;
-        Ok(Posting { head: EpHead::new(&GENERAL, owner, tx_op_flags), prov, lists, aside: AtomicPtr::default() })
+        Ok(Posting { head: EpHead::new(&GENERAL, owner, tx_op_flags), prov, lists, replaced: AtomicPtr::default() })
     }
 
     pub fn head(&self) -> &EpHead {
@@ -69,12 +69,12 @@ impl Posting {
     fn choose_table(&self) {
         match self.lists.is_idle() {
             false if self.head.ops().arrive.is_some() => {
-                self.aside.store((&raw const *self.head.ops()).cast_mut(), Ordering::Relaxed);
+                self.replaced.store((&raw const *self.head.ops()).cast_mut(), Ordering::Relaxed);
                 self.head.enable(Dispatch { ops: &GENERAL, of: self.head.of(), tx: self.head.tx() });
             }
             true => {
                 // SAFETY: a table of the provider's, which lives as long as the library.
-                if let Some(ops) = unsafe { self.aside.swap(std::ptr::null_mut(), Ordering::Relaxed).as_ref() } {
+                if let Some(ops) = unsafe { self.replaced.swap(std::ptr::null_mut(), Ordering::Relaxed).as_ref() } {
                     self.head.enable(Dispatch { ops, of: self.head.of(), tx: self.head.tx() });
                 }
             }

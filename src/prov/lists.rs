@@ -317,6 +317,7 @@ impl Waiting {
     fn cancel_parts(&mut self, prov: &dyn Endpoint, at: usize) {
         let number = self.works[at].number;
         for part in self.parts.iter().filter(|p| p.work == number) {
+            // What cannot be cancelled any more ends by itself, and the list with it.
             let _ = prov.cancel(part.context);
         }
     }

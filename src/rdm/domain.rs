@@ -115,13 +115,17 @@ impl Domain {
         if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { self.regions.lock().named(desc).map(|r| r.site) }
     }
 
-    /// What `descs` are for one lane.
+    /// What `descs` are for one lane. Those of host memory are help at most, so one that names nothing is as none.
     pub fn descs_of(&self, lane: usize, descs: &[u64]) -> Result<([u64; IOV_LIMIT], usize)> {
         let mut out = [0; IOV_LIMIT];
         if descs.iter().any(|d| *d != 0) {
             let regions = self.regions.lock();
             for (to, desc) in out.iter_mut().zip(descs).filter(|(_, desc)| **desc != 0) {
-                *to = regions.named(*desc)?.ids.get(lane).copied().flatten().map_or(0, |id| id.desc);
+                *to = match regions.named(*desc) {
+                    Ok(region) => region.ids.get(lane).copied().flatten().map_or(0, |id| id.desc),
+                    Err(_) if *desc & DEVICE_DESC == 0 => 0,
+                    Err(e) => return Err(e),
+                };
             }
         }
         Ok((out, descs.len().min(IOV_LIMIT)))

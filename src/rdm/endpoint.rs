@@ -44,6 +44,8 @@ impl Endpoint {
             closed: false,
             directed: info.caps & flags::DIRECTED_RECV != 0,
             deliver: false,
+            listens: false,
+            held: VecDeque::new(),
             quick_send: false,
             quick_recv: false,
             reader: Reader::NONE,
@@ -67,6 +69,8 @@ impl Endpoint {
             joining: Vec::new(),
             leaving: Vec::new(),
             links: HashMap::new(),
+            strangers: 0,
+            counted_at: u64::MAX,
             next_link: 0,
             broken: Vec::new(),
             lent: Vec::new(),
@@ -126,7 +130,7 @@ impl prov::Endpoint for Endpoint {
         s.name = Some(name);
         s.greeters = greeters;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
-        s.bind.enabled = true;
+        (s.bind.enabled, s.listens) = (true, true);
         s.settle_quick();
         Ok(())
     }
@@ -309,7 +313,11 @@ impl prov::Endpoint for Endpoint {
 
     fn is_stalled(&self) -> bool {
         let s = self.state.lock();
-        !s.busy.is_empty() || !s.reads.is_empty() || !s.lent.is_empty() || s.ready.iter().any(|(_, link)| link.ep.is_stalled())
+        !s.listens
+            || !s.busy.is_empty()
+            || !s.reads.is_empty()
+            || !s.lent.is_empty()
+            || s.ready.iter().any(|(_, link)| link.ep.is_stalled())
     }
 
     fn options(&self) -> Options {

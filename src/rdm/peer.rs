@@ -12,6 +12,7 @@ use crate::prov::{Endpoint, Lane, Listener};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of a peer at this endpoint.
 pub type Id = u32;
@@ -27,6 +28,8 @@ pub struct Link {
     pub number: usize,
     /// Bytes up to which a message goes as one parcel.
     pub eager_max: usize,
+    /// When its peer called, if the address vector did not name it; 0: it does, or this side called.
+    pub stranger: AtomicU64,
 }
 
 // SAFETY: `lane` is a part of `ep`, which is both.
@@ -41,7 +44,16 @@ impl Link {
             // SAFETY: only the lifetime changes; it lies in what `ep` owns, and that stays as long as the link (`lane` below).
             NonNull::from(unsafe { std::mem::transmute::<&dyn Lane, &'static dyn Lane>(lane) })
         });
-        Link { ep, lane, of, number, eager_max }
+        Link { ep, lane, of, number, eager_max, stranger: AtomicU64::new(0) }
+    }
+
+    pub fn stranger_since(&self) -> u64 {
+        // Relaxed: read and written under the endpoint's lock.
+        self.stranger.load(Ordering::Relaxed)
+    }
+
+    pub fn set_stranger(&self, since: u64) {
+        self.stranger.store(since, Ordering::Relaxed);
     }
 
     #[inline(always)]
@@ -219,7 +231,7 @@ pub struct Peer {
     pub reads: VecDeque<u64>,
     /// It is in the endpoint's list of those that have something to send.
     pub busy: bool,
-    /// Until when it is called again while it has no room; 0: it was not asked yet.
+    /// Until when it is called; 0: it was not called yet.
     pub patience: u64,
 }
 

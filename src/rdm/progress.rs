@@ -42,10 +42,11 @@ impl Taker for Hand<'_> {
 
 impl State {
     pub fn progress(&mut self, domain: &Domain, force: bool) {
-        if !self.bind.enabled || self.closed {
+        if self.listens || self.listens_again() {
+            self.poll_lanes(force);
+        } else if !self.bind.enabled || self.closed {
             return;
         }
-        self.poll_lanes(force);
         self.turns = self.turns.wrapping_add(1);
         let due = self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK;
         if force || due || !self.joining.is_empty() {
@@ -185,6 +186,23 @@ impl State {
         }
     }
 
+    /// Hands out what the queue had no room for. True: it has room again, so lanes are looked at.
+    #[cold]
+    fn listens_again(&mut self) -> bool {
+        if !self.bind.enabled || self.closed {
+            return false;
+        }
+        if let Some(q) = &self.bind.rx {
+            while q.has_room()
+                && let Some((entry, source)) = self.held.pop_front()
+            {
+                q.push_from(entry, State::origin(None, source));
+            }
+            self.listens = q.has_room();
+        }
+        self.listens
+    }
+
     /// A peer's write with data.
     fn on_remote_data(&mut self, c: &Completion) {
         let from = self.links.get(&c.context).and_then(|id| self.peers.get(*id as usize)).and_then(Option::as_deref);
@@ -197,8 +215,11 @@ impl State {
         if let Some(counter) = &self.bind.counters.remote_write {
             counter.add(1);
         }
-        if let Some(q) = &self.bind.rx {
-            q.push_from(entry, State::origin(None, source));
+        let Some(q) = &self.bind.rx else { return };
+        self.listens &= q.has_room();
+        match self.listens {
+            true => q.push_from(entry, State::origin(None, source)),
+            false => self.held.push_back((entry, source)),
         }
     }
 
@@ -296,7 +317,7 @@ impl State {
         }
         self.greeters.clear();
         self.claimed.clear();
-        self.closed = true;
+        (self.closed, self.listens) = (true, false);
         self.settle_quick();
         self.take_back(domain);
     }

@@ -93,8 +93,9 @@ impl State {
 
     /// An offer that a receive would match may have been taken back: what its peer has said since is heard first.
     fn ask_again(&mut self, tagged: bool, want: &Want) {
+        let listens = self.listens;
         let space = self.space(tagged);
-        let Some(at) = space.find_unexpected(want) else { return };
+        let Some(at) = space.find_unexpected(want).filter(|_| listens) else { return };
         if let Some((_, _, Unexpected::Offered { from, .. })) = space.unexpected(at) {
             let id = *from;
             if let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) {

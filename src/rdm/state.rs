@@ -199,6 +199,10 @@ pub struct State {
     pub closed: bool,
     pub directed: bool,
     pub deliver: bool,
+    /// Enabled, not closed, and the queue of receives has room for what peers send unasked: lanes are looked at.
+    pub listens: bool,
+    /// Peers' writes with data for which that queue has no room.
+    pub held: VecDeque<(Completion, u64)>,
     /// Messages, receives may take the short way.
     pub quick_send: bool,
     pub quick_recv: bool,
@@ -234,6 +238,9 @@ pub struct State {
     /// Lanes that are over, and cannot be closed yet.
     pub leaving: Vec<Arc<Link>>,
     pub links: HashMap<usize, Id>,
+    /// Lanes of callers that the address vector does not name, and what it was when they were counted.
+    pub strangers: usize,
+    pub counted_at: u64,
     pub next_link: usize,
     /// Lanes whose peers broke the rules.
     pub broken: Vec<(usize, Error)>,
@@ -384,6 +391,8 @@ impl State {
             if lost == 0 { counter.add(1) } else { counter.add_error(1) }
         }
         let Some(q) = &self.bind.rx else { return };
+        // One buffer takes any number of messages without bytes.
+        self.listens &= recv.multi().is_none() || q.has_room();
         if lost > 0 {
             self.stats.errors += 1;
             let words = format!("the message has {} bytes, the receive only {}", len + lost, recv.room);

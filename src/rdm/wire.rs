@@ -34,6 +34,8 @@ pub enum Refusal {
     /// Another endpoint was meant, which listened there before.
     Stale = 2,
     Closing = 3,
+    /// As many callers that its address vector does not name as it takes.
+    Full = 4,
 }
 
 fn head(kind: u8) -> [u8; 8] {
@@ -76,6 +78,7 @@ impl Refusal {
             [1] => Some(Refusal::Crossed),
             [2] => Some(Refusal::Stale),
             [3] => Some(Refusal::Closing),
+            [4] => Some(Refusal::Full),
             _ => None,
         }
     }
@@ -305,7 +308,7 @@ mod tests {
             assert!(Intro::decode(&bytes[..n]).is_err());
         }
         assert!(Intro::decode(&Intro { name: Name::at(name.socket()), ..intro }.encode()).is_err());
-        for why in [Refusal::Crossed, Refusal::Stale, Refusal::Closing] {
+        for why in [Refusal::Crossed, Refusal::Stale, Refusal::Closing, Refusal::Full] {
             assert_eq!(Refusal::decode(&why.encode()), Some(why));
         }
         assert_eq!(Refusal::decode(&bytes), None);

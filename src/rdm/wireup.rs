@@ -4,12 +4,13 @@
 //! greater name.
 
 use super::domain::Domain;
-use super::limits::FIRST_GRANT;
+use super::limits::{FIRST_GRANT, STRANGERS_MAX};
 use super::peer::{Credit, Greeter, Id, Link, Phase};
 use super::state::{Op, State, Torn, Unexpected};
 use super::wire::{Intro, Label, Refusal};
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::bind::Binding;
+use crate::prov::av::{Av, Name};
+use crate::prov::bind::{Binding, Options};
 use crate::prov::event::{Event, EventKind};
 use crate::prov::info::Info;
 use crate::prov::{Endpoint, Request};
@@ -22,8 +23,8 @@ use std::sync::Arc;
 const AWAIT_NS: u64 = 500_000_000;
 /// After how long a peer is called again that had no room.
 const AGAIN_NS: u64 = 20_000_000;
-/// Callers that have not joined yet.
-const CALLERS_MAX: usize = 1024;
+/// How long a stranger has, where there is no room for another, to say that it knows that it was heard.
+const SLOW_NS: u64 = 100_000_000;
 /// Ports that are tried where any will do.
 const TRIES: usize = 64;
 /// The provider whose listeners have names instead of ports.
@@ -99,7 +100,7 @@ pub fn source_of(text: &str) -> Result<SocketAddr> {
 }
 
 impl State {
-    fn open_link(&mut self, domain: &Domain, of: usize) -> Result<Arc<Link>> {
+    fn open_link(&mut self, domain: &Domain, of: usize, connect_timeout_ns: u64) -> Result<Arc<Link>> {
         let Some(lane) = domain.lanes.get(of) else { return Err(Error::fixed(errno::ENODEV, "ep: no such lane")) };
         let ep: Box<dyn Endpoint> = lane.domain.clone().open_endpoint(&lane.info, 0)?;
         self.next_link += 1;
@@ -110,7 +111,7 @@ impl State {
         ep.bind(Binding::Eq(self.events.clone()))?;
         ep.bind(Binding::Arrivals(number))?;
         ep.bind(Binding::Drivers(self.drivers.clone()))?;
-        let options = self.options;
+        let options = Options { connect_timeout_ns, ..self.options };
         ep.set_options(&mut |o| *o = options);
         ep.enable(0)?;
         Ok(Arc::new(Link::new(ep, of, number)))
@@ -124,6 +125,12 @@ impl State {
     /// Calls a peer by the first lane from `from` on that may lead there.
     pub fn dial(&mut self, domain: &Domain, id: Id, from: usize) {
         let (Some(own), Some(name)) = (self.name, self.peer(id).map(|p| p.name)) else { return };
+        // All lanes together have the time of one.
+        let left = match (self.options.connect_timeout_ns, self.patience(id)) {
+            (0, _) => 0,
+            (_, 0) => return self.over(id, Error::new(errno::ETIMEDOUT, format!("{name}: not reached within GDRFAB_OPT_CONNECT_TIMEOUT"))),
+            (_, left) => left,
+        };
         let mut last = Error::new(errno::EHOSTUNREACH, format!("{name}: on another host, and no lane of this endpoint leads there"));
         for (of, lane) in domain.lanes.iter().enumerate().skip(from) {
             if lane.provider.name() == LOCAL && name.host != 0 && name.host != own.host {
@@ -135,7 +142,7 @@ impl State {
                 continue;
             }
             let address = address_on(lane.provider.name(), name.socket());
-            let called = self.open_link(domain, of).and_then(|link| {
+            let called = self.open_link(domain, of, left).and_then(|link| {
                 link.ep.connect(&address, &self.intro(name.nonce)?)?;
                 Ok(link)
             });
@@ -178,8 +185,13 @@ impl State {
         if intro.meant != 0 && intro.meant != own.nonce {
             return request.reject(&Refusal::Stale.encode());
         }
-        if intro.name.means(&own) || self.joining.len() >= CALLERS_MAX {
+        if intro.name.means(&own) {
             return request.reject(&Refusal::Closing.encode());
+        }
+        let stranger = !self.is_named(&intro.name);
+        if stranger && !self.has_room_for_stranger() {
+            crate::log!(Warn, "{} is refused: {STRANGERS_MAX} callers that the address vector does not name are connected", intro.name);
+            return request.reject(&Refusal::Full.encode());
         }
         let id = match self.find_peer(&intro.name) {
             Some(id) => id,
@@ -197,13 +209,14 @@ impl State {
             Some(Phase::Own) => return request.reject(&Refusal::Closing.encode()),
             _ => {}
         }
-        let accepted = self.open_link(domain, of).and_then(|link| match link.ep.accept(request, &self.intro(0)?) {
-            Ok(()) => Ok(link),
-            Err(e) => {
-                self.leaving.push(link);
-                Err(e)
-            }
-        });
+        let accepted =
+            self.open_link(domain, of, self.options.connect_timeout_ns).and_then(|link| match link.ep.accept(request, &self.intro(0)?) {
+                Ok(()) => Ok(link),
+                Err(e) => {
+                    self.leaving.push(link);
+                    Err(e)
+                }
+            });
         let link = match accepted {
             Ok(link) => link,
             Err(e) => {
@@ -211,6 +224,10 @@ impl State {
                 return Err(e);
             }
         };
+        if stranger {
+            link.set_stranger(time::now_ns());
+            self.strangers += 1;
+        }
         self.links.insert(link.number, id);
         self.joining.push((id, link.clone()));
         if let Some(peer) = self.peer(id) {
@@ -223,18 +240,53 @@ impl State {
         Ok(())
     }
 
+    /// Whether the address vector has this very endpoint, which a bare address does not say.
+    fn is_named(&self, name: &Name) -> bool {
+        let of = |av: &Arc<Av>| av.find(name).and_then(|index| av.get(index).ok());
+        self.av.as_ref().and_then(of).is_some_and(|(found, _)| found.nonce == name.nonce)
+    }
+
+    /// Whether one caller more may be connected that the address vector does not name: some may have been inserted since, and
+    /// the slowest that has not joined yet makes room.
+    fn has_room_for_stranger(&mut self) -> bool {
+        if self.strangers < STRANGERS_MAX {
+            return true;
+        }
+        if self.counted_at != self.av_changes {
+            self.counted_at = self.av_changes;
+            let name_of = |id: &Id| self.peers.get(*id as usize).and_then(Option::as_deref).map(|p| p.name);
+            let all = self.ready.iter().chain(&self.joining).filter(|(_, link)| link.stranger_since() != 0);
+            let inserted = all.filter(|(id, _)| name_of(id).is_some_and(|name| self.is_named(&name)));
+            let count = inserted.map(|(_, link)| link.set_stranger(0)).count();
+            self.strangers -= count.min(self.strangers);
+        }
+        if self.strangers >= STRANGERS_MAX {
+            let late = time::now_ns().saturating_sub(SLOW_NS);
+            let slow = self.joining.iter().find(|(_, link)| (1..late).contains(&link.stranger_since())).cloned();
+            if let Some((id, link)) = slow {
+                self.forget_link(&link);
+                self.redial(id);
+            }
+        }
+        self.strangers < STRANGERS_MAX
+    }
+
     /// The peer's lane came to nothing; what waits for it calls again.
     fn redial(&mut self, id: Id) {
         if let Some(peer) = self.peer(id) {
             peer.phase = Phase::Fresh;
-            match peer.waiting.is_empty() {
-                false => self.stay_busy(id),
-                true => self.bury(id),
+            if !peer.waiting.is_empty() {
+                return self.stay_busy(id);
             }
+            peer.patience = 0;
+            self.bury(id);
         }
     }
 
     fn forget_link(&mut self, link: &Arc<Link>) {
+        if link.stranger_since() != 0 {
+            self.strangers = self.strangers.saturating_sub(1);
+        }
         self.links.remove(&link.number);
         self.joining.retain(|(_, l)| l.number != link.number);
         self.ready.retain(|(_, l)| l.number != link.number);
@@ -281,9 +333,11 @@ impl State {
                 match Refusal::decode(&event.data) {
                     Some(Refusal::Crossed) => self.await_peer(id, AWAIT_NS),
                     Some(Refusal::Stale) => self.over(id, stale()),
+                    Some(Refusal::Full) if self.patience(id) > 0 => self.await_peer(id, AGAIN_NS),
+                    Some(Refusal::Full) => self.over(id, full()),
                     // It is there, so another lane would be another choice than its own.
-                    _ if matches!(why.code, Code::Busy | Code::PeerGone) && self.is_patient(id) => self.await_peer(id, AGAIN_NS),
-                    _ if why.code == Code::Rejected || next >= domain.lanes.len() => self.over(id, why),
+                    _ if matches!(why.code, Code::Busy | Code::PeerGone) && self.patience(id) > 0 => self.await_peer(id, AGAIN_NS),
+                    _ if why.code == Code::Rejected || next >= domain.lanes.len() || self.patience(id) == 0 => self.over(id, why),
                     _ => self.dial(domain, id, next),
                 }
             }
@@ -304,14 +358,14 @@ impl State {
         }
     }
 
-    /// Whether a peer that had no room is to be called again.
-    fn is_patient(&mut self, id: Id) -> bool {
+    /// For how long a peer may be called still; 0: no longer.
+    fn patience(&mut self, id: Id) -> u64 {
         let (now, limit) = (time::now_ns(), self.options.connect_timeout_ns);
-        let Some(peer) = self.peer(id) else { return false };
+        let Some(peer) = self.peer(id) else { return 0 };
         if peer.patience == 0 {
             peer.patience = now.saturating_add(if limit == 0 { u64::MAX } else { limit });
         }
-        now < peer.patience
+        peer.patience.saturating_sub(now)
     }
 
     fn joined(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
@@ -397,6 +451,11 @@ impl State {
         }
         self.bury(id);
     }
+}
+
+fn full() -> Error {
+    let words = "the peer has as many callers that its address vector does not name as it takes";
+    Error::coded(errno::ECONNREFUSED, Code::Busy, words)
 }
 
 /// The other endpoint is not the one that was meant.

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::mr::{PathPolicy, Paths};
+use crate::rdm::limits::STRANGERS_MAX;
 
 fn send_for(side: &Side, to: u64, bytes: &[u8], tag: u64, context: usize, timeout_ns: u64) {
     let c = Common { context, peer: to, timeout_ns, ..Common::default() };
@@ -129,4 +130,89 @@ fn one_peer_that_does_not_go_on_holds_up_no_other() {
     assert_eq!(of_c, from);
     until(&mut [&mut a], |s| s[0].take_failed(9000).is_some_and(|(_, why, _)| why.error.code == Code::Deadline));
     until(&mut [&mut a, &mut b], |s| s[0].done.len() == COUNT - 1);
+}
+
+#[test]
+fn callers_that_nobody_has_named_are_bounded() {
+    for set in SETS {
+        let info = info(set);
+        let mut a = Side::open(&info);
+        let mut callers: Vec<Side> = (0..=STRANGERS_MAX).map(|_| Side::open(&info)).collect();
+        for caller in &mut callers {
+            caller.av.insert(a.name).unwrap();
+        }
+        let (last, others) = callers.split_last_mut().unwrap();
+        for one in others.iter_mut() {
+            one.send(0, &[1; 8], 1, 1);
+            both(&mut a, one, |s| s[0].ep.stats().unexpected > 0 && s[1].take(1).is_some());
+        }
+        last.send(0, &[2; 8], 2, 2);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(100) {
+            a.turn();
+            last.turn();
+        }
+        assert!(last.take(2).is_none() && last.failed.is_empty(), "{set}: it calls again");
+        a.av.insert(others[0].name).unwrap();
+        both(&mut a, last, |s| s[1].take(2).is_some());
+        // Who has an index is welcome at any time.
+        let mut named = Side::open(&info);
+        a.av.insert(named.name).unwrap();
+        named.av.insert(a.name).unwrap();
+        named.send(0, &[3; 8], 3, 3);
+        both(&mut a, &mut named, |s| s[1].take(3).is_some());
+    }
+}
+
+#[test]
+fn what_nobody_asked_for_waits_for_room_in_the_queue() {
+    const COUNT: u64 = 20_000;
+    for set in SETS {
+        let (mut a, mut b) = pair(set);
+        let mut region = vec![0u8; 8];
+        let attr = Attr { access: Access::REMOTE_WRITE, ..Attr::plain(Access::REMOTE_WRITE) };
+        let id = b.domain.register(&Attr { source: Source::Iov(&[iov(&region)]), ..attr }).unwrap();
+        let remote = RmaIov { addr: b.domain.facts(id).unwrap().base, len: 8, key: id.key };
+        let from = [7u8; 8];
+        for data in 0..COUNT {
+            let c = Common { context: 1, flags: flags::REMOTE_CQ_DATA | flags::COMPLETION, data, ..Common::default() };
+            a.ep.rma(Dir::Write, &[iov(&from)], &[remote], &c, &[]).unwrap();
+        }
+        let mut came = 0;
+        while came < COUNT {
+            for _ in 0..50 {
+                a.turn();
+                b.ep.progress(true);
+            }
+            // As many as it has room for, and no entry more.
+            let mut there = 0;
+            while let Taken::Some(n) = b.queue.take(64, |_, c| assert_eq!(std::mem::replace(&mut came, c.data + 1), c.data)) {
+                there += n;
+            }
+            assert!(there <= 100, "{set}: {there}");
+        }
+        both(&mut a, &mut b, |s| s[0].done.len() == COUNT as usize);
+        b.domain.close_region(id).unwrap();
+        region.fill(1);
+        // Messages without bytes, of which one buffer takes any number.
+        let c = Common { context: 5, peer: UNSPEC, flags: flags::MULTI_RECV, ..Common::default() };
+        let buffer = vec![0u8; 4096];
+        b.ep.recv(&[iov(&buffer)], &c, &[]).unwrap();
+        for _ in 0..5000 {
+            a.ep.send(&[], &Common { context: 2, ..Common::default() }, &[]).unwrap();
+        }
+        let mut came = 0;
+        while came < 5000 {
+            for _ in 0..50 {
+                a.turn();
+                b.ep.progress(true);
+            }
+            let mut there = 0;
+            while let Taken::Some(n) = b.queue.take(64, |_, _| {}) {
+                there += n;
+            }
+            assert!(there < 3000, "{set}: {there}");
+            came += there;
+        }
+    }
 }

@@ -120,6 +120,9 @@ impl Name {
         if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
             return Err(Error::invalid(format!("addr: {ip} is not the address of one host")));
         }
+        if ip.is_ipv4() && self.scope != 0 {
+            return Err(Error::invalid(format!("addr: {ip} with a scope, which only IPv6 has")));
+        }
         Ok(self)
     }
 }
@@ -191,6 +194,7 @@ mod tests {
             Name::decode(&b)
         };
         assert!(with(0, 0).is_err() && with(6, 1).is_err() && with(47, 1).is_err());
+        assert!(with(43, 1).is_err_and(|e| e.words.contains("scope")));
         assert!(with(3, 2).is_err_and(|e| e.words.contains("version 2")));
         let mut b = good;
         b[4..6].fill(0);
@@ -203,6 +207,7 @@ mod tests {
             "rdm://1.2.3.4:0",
             "rdm://0.0.0.0:5",
             "rdm://[ff02::1]:5",
+            "rdm://[::ffff:1.2.3.4%3]:5",
             "rdm://1.2.3.4:5/",
             "rdm://1.2.3.4:5/0123456789abcdef",
             "rdm://1.2.3.4:5/0123456789abcdef/fedcba987654321",

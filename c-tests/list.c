@@ -150,6 +150,14 @@ static void fill_blocks(struct lists *l, uint32_t seed, bool from_target)
 	}
 }
 
+static void check_read(struct lists *l, uint32_t seed)
+{
+	for (size_t i = 0; i < BLOCKS; i++) {
+		size_t at = (size_t)((unsigned char *)l->blocks[i].buf - l->local.addr);
+		CHECK_MEM("a block that was read again", &l->local, at, l->blocks[i].len, i, seed);
+	}
+}
+
 /* Written, told of, read back; and the same prepared, posted several times. */
 static void moves_of(struct node *n, const struct memkind *kind)
 {
@@ -175,6 +183,12 @@ static void moves_of(struct node *n, const struct memkind *kind)
 			}
 			for (int k = 0; k < 3; k++)
 				DONE(n->cq, &l, GDRFAB_WRITE, &entry);
+			for (int k = 0; k < 3; k++) {
+				fill_blocks(&l, 7, false);
+				POST(n->cq, gdrfab_list_post(list, GDRFAB_READ, 0, &l));
+				DONE(n->cq, &l, GDRFAB_READ, &entry);
+				check_read(&l, seed);
+			}
 			OK(gdrfab_list_close(list));
 			CHECK_EQ(entry.len, total);
 		}
@@ -215,6 +229,34 @@ static void moves_host(struct node *n)
 static void host_blocks_move(const void *arg)
 {
 	pair(NULL, target, moves_host, arg);
+}
+
+/* What a list was prepared with is asked for at every post. */
+static void closes(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	static struct lists l;
+	gdrfab_list *list;
+	done entry;
+	begin(n, &l, way->kind, TARGET);
+	random_list(&l, 2);
+	OK(gdrfab_list_open(n->ep, &l.msg, &list));
+	for (int k = 0; k < 2; k++) {
+		POST(n->cq, gdrfab_list_post(list, GDRFAB_WRITE, 0, &l));
+		DONE(n->cq, &l, GDRFAB_WRITE, &entry);
+	}
+	mem_unregister(&l.local);
+	CHECK_EQ(gdrfab_list_post(list, GDRFAB_WRITE, 0, &l), -EINVAL);
+	mem_register(n, &l.local, 0, TARGET, ANY_ACCESS, 0);
+	CHECK_EQ(gdrfab_list_post(list, GDRFAB_WRITE, 0, &l), -EINVAL);
+	QUIET(n->cq, 0);
+	OK(gdrfab_list_close(list));
+	end(n, &l);
+}
+
+static void closed_regions_end_a_prepared_list(const void *arg)
+{
+	pair(NULL, target, closes, arg);
 }
 
 /* A driver that takes no kernel copies by itself. */
@@ -470,6 +512,8 @@ TEST_TABLE(per_way)
 		if (w->kind->opaque && w->path->bit == GDRFAB_PATH_IPC) {
 			snprintf(name, sizeof name, "host_blocks_move_%s", w->name);
 			test_add(name, host_blocks_move, w, 30);
+			snprintf(name, sizeof name, "closed_regions_end_a_prepared_list_%s", w->name);
+			test_add(name, closed_regions_end_a_prepared_list, w, 30);
 		}
 		if (strcmp(w->name, "ipc_cuda_plain") == 0) {
 			test_add("blocks_move_without_a_kernel", blocks_move_without_a_kernel, w, 30);

@@ -18,7 +18,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    pub fn new(ep: Arc<Endpoint>, list: List, common: Common) -> Arc<Prepared> {
+    pub fn new(ep: Arc<Endpoint>, mut list: List, common: Common) -> Arc<Prepared> {
+        list.keep();
         Arc::new(Prepared { ep, list: Arc::new(list), common })
     }
 

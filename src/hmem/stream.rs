@@ -29,17 +29,26 @@ pub trait Stream: Send {
         Ok(last)
     }
 
-    /// As `post_all`, of thousands. `reached`: a program on the device can touch both sides of each.
+    /// As `post_all`, of thousands. `reached`: a program on the device can touch both sides of each. `name`, if not 0: a
+    /// new one, under which they may be posted again.
     ///
     /// # Safety
     /// As for `post`, for each.
-    unsafe fn post_list(&mut self, copies: &[Copy], _reached: bool) -> Result<u64> {
+    unsafe fn post_list(&mut self, copies: &[Copy], _reached: bool, _name: u64) -> Result<u64> {
         let mut last = 0;
         for some in copies.chunks(TOGETHER) {
             // SAFETY: the caller's promise.
             last = unsafe { self.post_all(some)? };
         }
         Ok(last)
+    }
+
+    /// Posts once more what `post_list` was given under this name; `None`: it is not kept, and nothing was posted.
+    ///
+    /// # Safety
+    /// As for `post`, for each.
+    unsafe fn post_again(&mut self, _name: u64) -> Result<Option<u64>> {
+        Ok(None)
     }
 
     /// The number of the last copy that is done; all before it are. An error ends the stream: what was

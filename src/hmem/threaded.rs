@@ -157,9 +157,14 @@ impl Stream for ApartStream {
         self.run(|s| unsafe { s.post(dir, to, from, len) })
     }
 
-    unsafe fn post_list(&mut self, copies: &[Copy], reached: bool) -> Result<u64> {
+    unsafe fn post_list(&mut self, copies: &[Copy], reached: bool, name: u64) -> Result<u64> {
         // SAFETY: handed on.
-        self.run(|s| unsafe { s.post_list(copies, reached) })
+        self.run(|s| unsafe { s.post_list(copies, reached, name) })
+    }
+
+    unsafe fn post_again(&mut self, name: u64) -> Result<Option<u64>> {
+        // SAFETY: handed on.
+        self.run(|s| unsafe { s.post_again(name) })
     }
 
     fn done(&mut self) -> Result<u64> {

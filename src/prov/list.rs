@@ -5,6 +5,7 @@
 use crate::error::{Error, Result, errno};
 use crate::mr::{DEVICE_DESC, Iov};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Blocks of one list, at most.
 pub const LIST_MAX: usize = 1 << 20;
@@ -59,6 +60,8 @@ impl Pair {
 
 #[derive(Debug)]
 pub struct List {
+    /// Of a list that is prepared, so that what was worked out for it is found again; 0: none.
+    pub number: u64,
     pub runs: Box<[Run]>,
     pub pairs: Box<[Pair]>,
     pub total: usize,
@@ -121,7 +124,13 @@ impl List {
             runs.push(Run { local, addr: b.addr, first: i as u32, pair: last });
         }
         let ends = if merged { ends_of(blocks, &runs) } else { Box::default() };
-        Ok(List { runs: runs.into(), pairs: pairs.into(), total, ends })
+        Ok(List { number: 0, runs: runs.into(), pairs: pairs.into(), total, ends })
+    }
+
+    /// It is to be posted many times.
+    pub fn keep(&mut self) {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        self.number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     }
 
     pub fn pair(&self, run: &Run) -> Pair {

@@ -324,14 +324,16 @@ impl Stream for Order {
         unsafe { self.post_batch(copies, within) }
     }
 
-    unsafe fn post_list(&mut self, copies: &[Copy], reached: bool) -> Result<u64> {
+    unsafe fn post_list(&mut self, copies: &[Copy], reached: bool, name: u64) -> Result<u64> {
         let mut rest = copies;
         while reached && self.kernels && self.failed.is_none() && is_for_kernel(rest) {
             let core = self.core.clone();
             let _current = core.driver.enter(self.context)?;
             let numbers = (self.done()?, self.posted + 1);
             // SAFETY: the caller's promise.
-            match unsafe { core.launch(self.device, self.stream, &mut self.slabs, rest, numbers) } {
+            match unsafe {
+                core.launch(self.device, self.stream, &mut self.slabs, rest, numbers, if rest.len() == copies.len() { name } else { 0 })
+            } {
                 Ok(n) => {
                     self.posted += 1;
                     rest = &rest[n..];
@@ -348,6 +350,25 @@ impl Stream for Order {
             unsafe { self.post_batch(some, reached)? };
         }
         Ok(self.posted)
+    }
+
+    unsafe fn post_again(&mut self, name: u64) -> Result<Option<u64>> {
+        if self.failed.is_some() || !self.kernels || !self.slabs.has(name) {
+            return Ok(None);
+        }
+        let core = self.core.clone();
+        let _current = core.driver.enter(self.context)?;
+        // SAFETY: the caller's promise.
+        if let Err(e) = unsafe { core.relaunch(self.device, self.stream, &mut self.slabs, name, self.posted + 1) } {
+            crate::log!(Info, "cuda: lists go without a kernel: {e}");
+            self.kernels = false;
+            return Ok(None);
+        }
+        self.posted += 1;
+        if self.marks.len() < EVENTS {
+            self.mark();
+        }
+        Ok(Some(self.posted))
     }
 
     fn done(&mut self) -> Result<u64> {

@@ -22,6 +22,9 @@ const BLOCK_MAX: usize = 4 << 20;
 /// Units of one launch, and of the smallest list in pinned memory.
 const UNITS: usize = 256 << 10;
 const UNITS_FEW: usize = 4 << 10;
+/// Lists that a stream keeps to be launched again, and units of each, at most.
+const KEPT: usize = 16;
+const KEPT_UNITS: usize = 32 << 10;
 
 /// What one group of threads copies; the kernel knows the layout.
 #[repr(C)]
@@ -39,6 +42,9 @@ struct Slab {
     room: usize,
     /// The copy that has to be done before it is used again.
     until: u64,
+    /// Of the list that is kept in it, and its units; 0: none.
+    name: u64,
+    units: u32,
 }
 
 /// The pinned memory of a stream.
@@ -67,7 +73,7 @@ impl Slabs {
 
     /// One with room for `units` that no launch uses.
     fn take(&mut self, units: usize, done: u64) -> Result<usize> {
-        if let Some(i) = self.all.iter().position(|s| s.until <= done && s.room >= units) {
+        if let Some(i) = self.all.iter().position(|s| s.name == 0 && s.until <= done && s.room >= units) {
             return Ok(i);
         }
         let room = units.next_power_of_two().max(UNITS_FEW);
@@ -75,8 +81,22 @@ impl Slabs {
         // SAFETY: the driver writes one pointer.
         let status = unsafe { self.core.driver.cuMemHostAlloc(&mut at, room * size_of::<Unit>(), driver::HOST_ALLOC_FOR_ALL) }?;
         self.core.driver.check("cuMemHostAlloc", status)?;
-        self.all.push(Slab { at: at.cast(), room, until: 0 });
+        self.all.push(Slab { at: at.cast(), room, until: 0, name: 0, units: 0 });
         Ok(self.all.len() - 1)
+    }
+
+    /// Keeps what is in a slab under a name, in the place of the one that was named first.
+    fn keep(&mut self, at: usize, name: u64) {
+        if self.all.iter().filter(|s| s.name != 0).count() >= KEPT
+            && let Some(old) = self.all.iter_mut().filter(|s| s.name != 0).min_by_key(|s| s.name)
+        {
+            old.name = 0;
+        }
+        self.all[at].name = name;
+    }
+
+    pub fn has(&self, name: u64) -> bool {
+        name != 0 && self.all.iter().any(|s| s.name == name)
     }
 }
 
@@ -99,7 +119,8 @@ impl Core {
         found.clone().map(|function| function as CUfunction)
     }
 
-    /// Launches the kernel for `copies` behind what the stream holds; the second: for so many of them. The context is current.
+    /// Launches the kernel for `copies` behind what the stream holds, and keeps them if they have a name; for so many of them.
+    /// The context is current.
     ///
     /// # Safety
     /// A kernel of the device reaches both sides of each copy, and both stay until the stream has passed them.
@@ -110,33 +131,56 @@ impl Core {
         slabs: &mut Slabs,
         copies: &[Copy],
         (done, next): (u64, u64),
+        name: u64,
     ) -> Result<usize> {
-        let function = self.kernel(device)?;
+        self.kernel(device)?;
         let total: usize = copies.iter().map(|c| c.len).sum();
         let unit = (total / (4 * most_groups() as usize)).clamp(UNIT_MIN, UNIT_MAX).next_multiple_of(4096);
+        // Each copy has one unit more than it fills, at most: no division of each length.
+        let at = slabs.take((copies.len() + total / unit).min(UNITS).max(copies[0].len.div_ceil(unit)), done)?;
+        let slab = &mut slabs.all[at];
         let (mut units, mut taken) = (0, 0);
-        for c in copies {
-            let more = c.len.div_ceil(unit);
-            if taken > 0 && units + more > UNITS {
-                break;
+        'copies: for c in copies {
+            let (first, mut from) = (units, 0);
+            while from < c.len {
+                if units == slab.room {
+                    units = first;
+                    break 'copies;
+                }
+                let (to, len) = (c.to + from as u64, unit.min(c.len - from));
+                // SAFETY: there is room, and no launch uses the slab.
+                unsafe { slab.at.add(units).write(Unit { to, from: c.from + from as u64, len: len as u64, _zero: 0 }) };
+                (units, from) = (units + 1, from + len);
             }
-            (units, taken) = (units + more, taken + 1);
+            taken += 1;
         }
+        slab.units = units as u32;
         if units == 0 {
             return Ok(taken);
         }
-        let at = slabs.take(units, done)?;
-        let slab = &mut slabs.all[at];
-        let mut k = 0;
-        for c in &copies[..taken] {
-            for from in (0..c.len).step_by(unit) {
-                let (to, len) = (c.to + from as u64, unit.min(c.len - from) as u64);
-                // SAFETY: the slab has room for `units`, and no launch uses it.
-                unsafe { slab.at.add(k).write(Unit { to, from: c.from + from as u64, len, _zero: 0 }) };
-                k += 1;
-            }
+        // SAFETY: the caller's promise.
+        unsafe { self.start(device, stream, slab, next)? };
+        if name != 0 && taken == copies.len() && units <= KEPT_UNITS {
+            slabs.keep(at, name);
         }
-        let (mut list, mut count) = (slab.at as u64, units as u32);
+        Ok(taken)
+    }
+
+    /// Launches the kernel for the list that is kept under a name, which there is. The context is current.
+    ///
+    /// # Safety
+    /// As for [`Core::launch`], of each copy of the list.
+    pub(super) unsafe fn relaunch(&self, device: u32, stream: CUstream, slabs: &mut Slabs, name: u64, next: u64) -> Result<()> {
+        let slab = slabs.all.iter_mut().find(|s| s.name == name).ok_or(Error::fixed(errno::ENOENT, "cuda: no such list"))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.start(device, stream, slab, next) }
+    }
+
+    /// # Safety
+    /// As for [`Core::launch`], of each unit in the slab.
+    unsafe fn start(&self, device: u32, stream: CUstream, slab: &mut Slab, next: u64) -> Result<()> {
+        let function = self.kernel(device)?;
+        let (mut list, mut count) = (slab.at as u64, slab.units);
         let mut parameters: [*mut c_void; 2] = [(&raw mut list).cast(), (&raw mut count).cast()];
         let groups = count.min(most_groups());
         // SAFETY: the driver copies the two parameters; what they lead to is the caller's promise.
@@ -145,7 +189,7 @@ impl Core {
         }?;
         self.driver.check("cuLaunchKernel", status)?;
         slab.until = next;
-        Ok(taken)
+        Ok(())
     }
 
     /// Whether kernels of the device's primary context can touch the range, at that address.

@@ -90,7 +90,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
     }
 }
 
-/// As `start`, of a list: every block is checked, and goes behind what the stream holds.
+/// As `start`, of a list: every block is checked, and goes behind what the stream holds. `name`: it was posted under that before.
 #[allow(clippy::too_many_arguments)]
 pub fn start_list(
     conn: &mut Conn,
@@ -98,6 +98,7 @@ pub fn start_list(
     local: Site,
     dir: Dir,
     list: &List,
+    name: Option<u64>,
     mut places: Vec<Remote>,
     end: Ending,
     data: Option<u64>,
@@ -138,7 +139,7 @@ pub fn start_list(
     }
     // SAFETY: local blocks are the caller's promise until completion; the remote ones lie in mappings that the flight holds, or
     // `places` until the stream's end.
-    match unsafe { post_blocks(conn, domain, at, local, dir, list, &places) } {
+    match unsafe { post_blocks(conn, domain, at, local, dir, list, name, &places) } {
         Ok(ticket) => {
             kept.extend(places.drain(..).map(|p| (p, 0)));
             conn.devices.flights.push_back(Flying { ticket, end, words, dir, data, events, _places: kept, _owned: None });
@@ -162,6 +163,7 @@ const REACHED_MOST: usize = 1024;
 ///
 /// # Safety
 /// Both sides stay valid until the copies are done.
+#[allow(clippy::too_many_arguments)]
 unsafe fn post_blocks(
     conn: &mut Conn,
     domain: &Domain,
@@ -169,8 +171,18 @@ unsafe fn post_blocks(
     local: Site,
     dir: Dir,
     list: &List,
+    name: Option<u64>,
     places: &[Remote],
 ) -> std::result::Result<u64, (usize, Error)> {
+    if let Some(name) = name
+        && list.pairs.iter().all(|p| domain.local_pieces(p.desc).is_ok())
+    {
+        // SAFETY: handed on; the blocks and both sides' regions are those that were posted under the name.
+        let again = unsafe { conn.devices.streams[at].stream.post_again(name) };
+        if let Some(ticket) = again.map_err(|e| (list.runs[0].first as usize, e))? {
+            return Ok(ticket);
+        }
+    }
     let write = dir == Dir::Write;
     let how = match (local.is_host(), places[0].site.is_host(), write) {
         (false, false, _) => hmem::Dir::Within,
@@ -178,6 +190,7 @@ unsafe fn post_blocks(
         _ => hmem::Dir::FromDevice,
     };
     let reached = are_reached(conn, domain, at, local, list, places);
+    let name = if reached && list.runs.len() <= COPIES { conn.devices.keep(list.number, dir, places) } else { 0 };
     let stream = &mut conn.devices.streams[at].stream;
     let mut ticket = conn.devices.flights.back().map_or(0, |f| f.ticket);
     let mut copies: Vec<Copy> = Vec::with_capacity(list.runs.len().min(COPIES));
@@ -198,7 +211,7 @@ unsafe fn post_blocks(
         }
         if copies.len() >= COPIES || i + 1 == list.runs.len() {
             // SAFETY: handed on.
-            ticket = unsafe { stream.post_list(&copies, reached) }.map_err(|e| (list.runs[first].first as usize, e))?;
+            ticket = unsafe { stream.post_list(&copies, reached, name) }.map_err(|e| (list.runs[first].first as usize, e))?;
             copies.clear();
             first = i + 1;
         }

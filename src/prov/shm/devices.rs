@@ -39,8 +39,24 @@ pub struct Flying {
     pub _owned: Option<Box<[u8]>>,
 }
 
+/// A prepared list that a stream may have kept.
+struct Kept {
+    list: u64,
+    dir: Dir,
+    /// Key, generation, and place here of each region.
+    places: Vec<(u64, u64, usize)>,
+    name: u64,
+}
+
+/// Prepared lists that are remembered.
+const KEPT: usize = 32;
+
 /// Words of the segment that a copy holds: a bit each.
 pub type Words = u64;
+
+fn place_of(p: &Remote) -> (u64, u64, usize) {
+    (p.key, p.generation, p.one.here())
+}
 
 #[derive(Default)]
 pub struct Devices {
@@ -54,6 +70,9 @@ pub struct Devices {
     pub fate: Option<Error>,
     /// Whether kernels of a device reach the memory of a key and generation, or of a descriptor.
     pub reached: HashMap<(u32, u64, u64), bool>,
+    /// Prepared lists, the oldest first, and the last one's name.
+    kept: VecDeque<Kept>,
+    named: u64,
     /// Whether copies may be under way that nobody can know to have ended: then their words stay.
     pub unquiet: bool,
     /// The caller's stream behind which copies go.
@@ -82,6 +101,31 @@ impl Devices {
 
     pub fn deadlines(&self) -> impl Iterator<Item = u64> {
         self.flights.iter().map(|f| f.end.deadline)
+    }
+
+    /// Whether the list was checked on this side.
+    pub fn knows(&self, list: u64) -> bool {
+        list != 0 && self.kept.iter().any(|k| k.list == list)
+    }
+
+    /// The name under which a list was posted to these very places, all of whose blocks were checked.
+    pub fn name_of(&self, list: u64, dir: Dir, places: &[Remote]) -> Option<u64> {
+        let is_it = |k: &&Kept| k.list == list && k.dir == dir && k.places.iter().copied().eq(places.iter().map(place_of));
+        if list == 0 { None } else { self.kept.iter().find(is_it).map(|k| k.name) }
+    }
+
+    /// A name for a list that has been checked; 0: it gets none.
+    pub fn keep(&mut self, list: u64, dir: Dir, places: &[Remote]) -> u64 {
+        if list == 0 || places.iter().any(|p| p.more.is_some()) {
+            return 0;
+        }
+        self.kept.retain(|k| k.list != list || k.dir != dir);
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.named += 1;
+        self.kept.push_back(Kept { list, dir, places: places.iter().map(place_of).collect(), name: self.named });
+        self.named
     }
 
     /// The stream for `site`; another one than is in use only if nothing is in flight.

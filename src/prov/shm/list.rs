@@ -56,7 +56,7 @@ impl State {
         }
         let drivers = self.options.driver_calls;
         let site = match on_host {
-            0 if drivers => local_site(domain, list)?,
+            0 if drivers => local_site(domain, list, conn.devices.knows(list.number))?,
             0 => return Ok(Native::Pieces),
             _ => Site::HOST,
         };
@@ -65,7 +65,10 @@ impl State {
             Err(native) => return Ok(native),
         };
         let Some(way) = way(site, &places, drivers) else { return Ok(Native::Pieces) };
-        if let Err((block, why)) = check(list, &places, dir) {
+        let name = if matches!(way, Way::Device) { conn.devices.name_of(list.number, dir, &places) } else { None };
+        if name.is_none()
+            && let Err((block, why)) = check(list, &places, dir)
+        {
             return Ok(Native::Failed(block, why));
         }
         let events: Vec<(u64, bool, usize)> = if dir == Dir::Write { counted(list, &places) } else { Vec::new() };
@@ -82,7 +85,7 @@ impl State {
                 let end = self.part(dir, list, c);
                 let Some(conn) = self.conn.as_deref_mut() else { return Err(self.not_connected()) };
                 conn.devices.after = (self.options.stream != 0).then_some(self.options.stream);
-                let native = device::start_list(conn, domain, site, dir, list, places, end, data, events)?;
+                let native = device::start_list(conn, domain, site, dir, list, name, places, end, data, events)?;
                 if matches!(native, Native::Flying) {
                     self.stats.moved(Paths::IPC, list.total);
                 }
@@ -114,12 +117,13 @@ impl State {
     }
 }
 
-/// Where the blocks of device memory lie; checked to be inside of their regions, and these to be what was registered.
-fn local_site(domain: &Domain, list: &List) -> Result<Site> {
+/// Where the blocks of device memory lie; checked to be inside of their regions unless that is `known`, and these to be what
+/// was registered.
+fn local_site(domain: &Domain, list: &List, known: bool) -> Result<Site> {
     let mut site = None;
     for (i, pair) in list.pairs.iter().enumerate() {
         let found = domain.local_pieces(pair.desc)?;
-        let mut runs = list.runs.iter().filter(|r| r.pair as usize == i);
+        let mut runs = list.runs.iter().filter(|r| !known && r.pair as usize == i);
         if let Some(run) = runs.find(|r| !found.holds(r.buf(), r.len())) {
             let words = format!("blocks[{}]: [{:#x}, +{}) lies outside the region of its desc", run.first, run.buf(), run.len());
             return Err(Error::invalid(words));

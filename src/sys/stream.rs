@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bytes in and out of a connected stream socket, from and to memory that the caller vouches for. Nothing here waits.
+//! Bytes in and out of a connected stream socket, from and to pieces of memory. Nothing here waits.
 
+use super::iov::Iov;
 use crate::error::{Error, Result, errno};
 use std::os::fd::{AsRawFd, BorrowedFd};
-
-/// A piece of memory as the kernel takes it.
-pub type Piece = libc::iovec;
-
-pub fn piece(addr: usize, len: usize) -> Piece {
-    libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len }
-}
 
 /// What a call came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,15 +41,12 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<Moved> {
 }
 
 /// Sends what the pieces hold, in one call.
-///
-/// # Safety
-/// The pieces are readable, or not there at all.
-pub unsafe fn send_pieces(fd: BorrowedFd<'_>, pieces: &[Piece]) -> Result<Moved> {
+pub fn send_pieces(fd: BorrowedFd<'_>, pieces: &[Iov]) -> Result<Moved> {
     // SAFETY: zeros are a message header without anything.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = pieces.as_ptr().cast_mut();
+    message.msg_iov = pieces.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.len() as _;
-    // SAFETY: the header lives; the kernel checks what it points to, and reads only.
+    // SAFETY: the header lives; `Iov::new`: the memory may be read, and the kernel checks whether it is there.
     outcome(unsafe { libc::sendmsg(fd.as_raw_fd(), &message, SEND_FLAGS) }, SENDING)
 }
 
@@ -67,15 +58,12 @@ pub fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> Result<Moved> {
 }
 
 /// Receives into the pieces, in one call.
-///
-/// # Safety
-/// The pieces are writable, or not there at all; nobody else uses them meanwhile who would mind.
-pub unsafe fn receive_pieces(fd: BorrowedFd<'_>, pieces: &mut [Piece]) -> Result<Moved> {
+pub fn receive_pieces(fd: BorrowedFd<'_>, pieces: &[Iov]) -> Result<Moved> {
     // SAFETY: zeros are a message header without anything.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = pieces.as_mut_ptr();
+    message.msg_iov = pieces.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.len() as _;
-    // SAFETY: the header lives; the kernel checks what it points to.
+    // SAFETY: the header lives; `Iov::new`: the memory may be written, and the kernel checks whether it is there.
     match unsafe { libc::recvmsg(fd.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) } {
         0 => Ok(Moved::Ended),
         n => outcome(n, RECEIVING),

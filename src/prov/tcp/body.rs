@@ -175,7 +175,8 @@ impl Body {
     pub fn collect(&mut self, call: &mut Call<'_>, lanes: &mut Lanes) -> bool {
         if let Some(stripes) = &self.stripes {
             let rest = stripes.end_words().and_then(|words| words.get(self.at as usize..)).unwrap_or(&[]);
-            return !rest.is_empty() && call.add(rest.as_ptr() as usize, rest.len()) == rest.len();
+            // SAFETY: the body is neither changed nor dropped before the call is over.
+            return !rest.is_empty() && unsafe { call.add_own(rest) } == rest.len();
         }
         self.enter(call, lanes);
         let (mut at, end) = (self.at, self.wire_end());
@@ -185,7 +186,8 @@ impl Body {
             }
             if let Some(cut) = self.cut.filter(|cut| at >= *cut) {
                 let word = &self.word[(at - cut) as usize..];
-                at += call.add(word.as_ptr() as usize, word.len()) as u64;
+                // SAFETY: as above.
+                at += unsafe { call.add_own(word) } as u64;
                 continue;
             }
             let n = match spot(at, self.len, self.in_parts) {
@@ -195,7 +197,8 @@ impl Body {
                         return false;
                     }
                     let word = &NO_WORD[usize::from(k)..];
-                    call.add(word.as_ptr() as usize, word.len())
+                    // SAFETY: a constant.
+                    unsafe { call.add_own(word) }
                 }
                 Spot::Byte(byte, run) => self.add_bytes(call, lanes, byte, run),
                 Spot::End => return true,
@@ -218,24 +221,24 @@ impl Body {
     pub(super) fn add_bytes(&self, call: &mut Call<'_>, lanes: &mut Lanes, byte: u64, run: u64) -> usize {
         let mut n = 0;
         match &self.source {
-            Source::Pieces(pieces) => {
-                parts(pieces.as_slice(), byte as usize, run as usize).for_each(|part| n += call.add(part.addr(), part.len()))
-            }
+            Source::Pieces(pieces) => parts(pieces.as_slice(), byte as usize, run as usize).for_each(|part| n += call.add(part)),
             Source::Owned(bytes, first) => {
                 let rest = bytes.get((byte - first) as usize..).unwrap_or(&[]);
-                n = call.add(rest.as_ptr() as usize, rest.len().min(run as usize));
+                // SAFETY: the body is neither changed nor dropped before the call is over.
+                n = unsafe { call.add_own(&rest[..rest.len().min(run as usize)]) };
             }
             Source::Regions(runs) => {
                 for (r, from, len) in walk(runs, byte as usize, run as usize) {
-                    r.region.parts(r.skip + from as u64, len as u64).for_each(|part| n += call.add(part.addr(), part.len()));
+                    r.region.parts(r.skip + from as u64, len as u64).for_each(|part| n += call.add(part));
                 }
             }
             Source::Device(loading) => {
                 if let Some(slot) = loading.find(lanes, byte) {
-                    n = call.add(slot.addr(), slot.len().min(run as usize));
+                    n = call.add(slot.part(0, run as usize));
                 }
             }
-            Source::Nothing => n = call.add(ZEROS.as_ptr() as usize, ZEROS.len().min(run as usize)),
+            // SAFETY: a constant.
+            Source::Nothing => n = unsafe { call.add_own(&ZEROS[..ZEROS.len().min(run as usize)]) },
         }
         n
     }

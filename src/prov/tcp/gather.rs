@@ -7,7 +7,8 @@ use super::incoming::{Incoming, Sink};
 use super::slots::Lanes;
 use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
-use crate::sys::stream::{self, Moved, piece};
+use crate::prov::op::Iov;
+use crate::sys::stream::{self, Moved};
 use crate::sys::time;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -186,25 +187,25 @@ impl Stream {
             return Ok(false);
         }
         let entered = body.enter(lanes);
-        let mut pieces = [piece(0, 0); PIECES];
+        let mut pieces = [Iov::EMPTY; PIECES];
         let (mut count, mut direct) = body.direct_at(place, run, &mut pieces[..PIECES - 2], lanes);
         let is_direct = direct > 0;
         if !is_direct {
             let fits = run.min(spare.len() as u64);
-            pieces[0] = piece(spare.as_mut_ptr() as usize, fits as usize);
+            // SAFETY: nobody else touches the spare memory before the call is over.
+            pieces[0] = unsafe { Iov::of_mut(&mut spare[..fits as usize]) };
             (count, direct) = (1, fits);
         }
         if direct > short as u64 {
-            pieces[0].iov_len = pieces[0].iov_len.min(short);
-            (count, direct) = (1, pieces[0].iov_len as u64);
+            pieces[0] = pieces[0].part(0, short);
+            (count, direct) = (1, pieces[0].len() as u64);
         } else if direct == run && short == usize::MAX {
             // The head of the next one mostly follows.
-            pieces[count] = piece(self.head.as_mut_ptr() as usize, STRIPE_HEAD);
+            // SAFETY: the head stays where it is until the call is over.
+            pieces[count] = unsafe { Iov::of_mut(&mut self.head) };
             count += 1;
         }
-        // SAFETY: spare memory and head are ours; regions are entered, so their owners keep the memory; pieces of an operation of
-        // this side were promised to the C API until it completes.
-        let moved = unsafe { stream::receive_pieces(self.fd.as_fd(), &mut pieces[..count]) };
+        let moved = stream::receive_pieces(self.fd.as_fd(), &pieces[..count]);
         body.exit(entered);
         let n = match moved.map_err(|e| lost(index, &e.words))? {
             Moved::Bytes(n) => n as u64,

@@ -10,7 +10,6 @@ use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::piece::walk;
 use crate::prov::op::{Iov, Pieces, parts};
-use crate::sys::stream::{Piece, piece};
 use std::sync::Arc;
 
 /// What is left of a part below this is not worth a call of its own into its place.
@@ -180,7 +179,7 @@ impl Incoming {
     }
 
     /// Pieces for the bytes that come next, as far as they go to one part; none: they go through the buffer.
-    pub(super) fn direct(&mut self, into: &mut [Piece], lanes: &mut Lanes) -> (usize, u64) {
+    pub(super) fn direct(&mut self, into: &mut [Iov], lanes: &mut Lanes) -> (usize, u64) {
         match spot(self.at, self.len, self.in_parts) {
             Spot::Byte(at, run) if self.stripes.is_none() => self.direct_at(at, run, into, lanes),
             _ => (0, 0),
@@ -188,11 +187,11 @@ impl Incoming {
     }
 
     /// Pieces for up to `run` bytes from byte `at` on.
-    pub(super) fn direct_at(&mut self, at: u64, run: u64, into: &mut [Piece], lanes: &mut Lanes) -> (usize, u64) {
+    pub(super) fn direct_at(&mut self, at: u64, run: u64, into: &mut [Iov], lanes: &mut Lanes) -> (usize, u64) {
         let (mut count, mut bytes) = (0, 0u64);
         let mut add = |part: Iov| {
             if let Some(place) = into.get_mut(count) {
-                *place = piece(part.addr(), part.len());
+                *place = part;
                 count += 1;
                 bytes += part.len() as u64;
             }

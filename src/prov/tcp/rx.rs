@@ -7,7 +7,8 @@ use super::incoming::{Incoming, Sink};
 use super::slots::Lanes;
 use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
-use crate::sys::stream::{self, Moved, piece};
+use crate::prov::op::Iov;
+use crate::sys::stream::{self, Moved};
 use std::os::fd::BorrowedFd;
 
 /// Bytes that one call reads ahead, at first and at most.
@@ -123,22 +124,21 @@ impl Rx {
         if !body.is_ready(&mut self.lanes) {
             return Ok(Read::Nothing);
         }
-        let mut pieces = [piece(0, 0); PIECES];
+        let mut pieces = [Iov::EMPTY; PIECES];
         let entered = body.enter(&mut self.lanes);
         let (mut count, mut direct) = body.direct(&mut pieces[..PIECES - 1], &mut self.lanes);
         if direct as usize > self.short {
-            (count, direct) = (1, (self.short as u64).min(pieces[0].iov_len as u64));
-            pieces[0].iov_len = direct as usize;
+            pieces[0] = pieces[0].part(0, self.short);
+            (count, direct) = (1, pieces[0].len() as u64);
         }
         let ahead = if direct == 0 { self.buf.len() } else { AHEAD };
         let ahead = ahead.min(self.short.saturating_sub(direct as usize));
         if ahead > 0 {
-            pieces[count] = piece(self.buf.as_mut_ptr() as usize, ahead);
+            // SAFETY: the buffer stays where it is until the call is over.
+            pieces[count] = unsafe { Iov::of_mut(&mut self.buf[..ahead]) };
             count += 1;
         }
-        // SAFETY: the buffer is ours and empty; regions are entered, so their owners keep the memory; pieces of an operation of
-        // this side were promised to the C API until it completes.
-        let moved = unsafe { stream::receive_pieces(fd, &mut pieces[..count]) };
+        let moved = stream::receive_pieces(fd, &pieces[..count]);
         body.exit(entered);
         Ok(match moved? {
             Moved::Bytes(n) => {

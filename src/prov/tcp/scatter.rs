@@ -8,7 +8,8 @@ use super::slots::Lanes;
 use super::source::{Call, Source, leave};
 use super::stripes::Stripes;
 use crate::error::{Code, Error, Result, errno};
-use crate::sys::stream::{self, Moved, piece};
+use crate::prov::op::Iov;
+use crate::sys::stream::{self, Moved};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -77,7 +78,7 @@ impl Scatter {
 impl Body {
     /// One call for the stream with this index.
     fn send_stripe(&mut self, index: usize, fd: BorrowedFd<'_>, lanes: &mut Lanes, short: usize) -> Result<Step> {
-        let mut pieces = [piece(0, 0); PIECES];
+        let mut pieces = [Iov::EMPTY; PIECES];
         let limit = (STRIPE + STRIPE_HEAD as u64).min(short as u64);
         let mut call = Call { pieces: &mut pieces, count: 0, bytes: 0, limit, entered: Vec::new() };
         // May give the body up, which changes what there is to send.
@@ -89,12 +90,14 @@ impl Body {
             return Ok(Step::Idle);
         };
         let head = stripe.head.get(stripe.at as usize..).unwrap_or(&[]);
-        if call.add(head.as_ptr() as usize, head.len()) == head.len() {
+        // SAFETY: the stripe stays as it is until the call is over.
+        if unsafe { call.add_own(head) } == head.len() {
             let (first, run) = (stripe.begin + stripe.done(), stripe.len - stripe.done());
             match &stripe.saved {
                 Some((bytes, begin)) => {
                     let rest = bytes.get((first - begin) as usize..).unwrap_or(&[]);
-                    call.add(rest.as_ptr() as usize, rest.len());
+                    // SAFETY: as above.
+                    unsafe { call.add_own(rest) };
                 }
                 None => {
                     self.add_bytes(&mut call, lanes, first, run);
@@ -103,9 +106,7 @@ impl Body {
         }
         let Call { count, bytes, entered, .. } = call;
         debug_assert!(count > 0);
-        // SAFETY: our own bytes live; regions are entered, so their owners keep the memory; pieces of an operation of this side were
-        // promised to the C API until it completes.
-        let moved = unsafe { stream::send_pieces(fd, &pieces[..count]) };
+        let moved = stream::send_pieces(fd, &pieces[..count]);
         entered.iter().for_each(|r| leave(r));
         if let Ok(Moved::Bytes(n)) = moved {
             stripe.at += n as u64;

@@ -7,7 +7,6 @@ use crate::error::Result;
 use crate::hmem::Site;
 use crate::mr::piece::{self, Span};
 use crate::prov::op::{Iov, Pieces, parts};
-use crate::sys::stream::{self, Piece};
 use std::sync::Arc;
 
 /// A run of a region's bytes.
@@ -67,7 +66,7 @@ pub fn source_of(lanes: &mut Lanes, pieces: Pieces, site: Site, total: usize, ow
 
 /// What one call to the kernel will be given.
 pub struct Call<'a> {
-    pub pieces: &'a mut [Piece],
+    pub pieces: &'a mut [Iov],
     pub count: usize,
     pub bytes: u64,
     pub limit: u64,
@@ -81,17 +80,26 @@ impl Call<'_> {
     }
 
     /// Adds a piece; gives how much of it fits.
-    pub fn add(&mut self, addr: usize, len: usize) -> usize {
-        let n = len.min((self.limit - self.bytes.min(self.limit)) as usize);
+    pub fn add(&mut self, piece: Iov) -> usize {
+        let n = piece.len().min((self.limit - self.bytes.min(self.limit)) as usize);
         match self.pieces.get_mut(self.count) {
             Some(place) if n > 0 => {
-                *place = stream::piece(addr, n);
+                *place = piece.part(0, n);
                 self.count += 1;
                 self.bytes += n as u64;
                 n
             }
             _ => 0,
         }
+    }
+
+    /// Adds bytes of our own.
+    ///
+    /// # Safety
+    /// They stay where they are until the call is over.
+    pub unsafe fn add_own(&mut self, bytes: &[u8]) -> usize {
+        // SAFETY: the pieces are used by the call alone.
+        self.add(unsafe { Iov::of(bytes) })
     }
 }
 

@@ -10,7 +10,7 @@ use super::source::{Call, Source, leave};
 use crate::error::{Error, Result};
 use crate::prov::bind::Ending;
 use crate::prov::op::Iov;
-use crate::sys::stream::{self, Moved, piece};
+use crate::sys::stream::{self, Moved};
 use crate::sys::time::ticks;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -294,7 +294,7 @@ impl Tx {
             if self.streams.is_some() {
                 self.scatter()?;
             }
-            let mut pieces = [piece(0, 0); PIECES];
+            let mut pieces = [Iov::EMPTY; PIECES];
             let limit = CALL.min(self.short as u64);
             let mut call = Call { pieces: &mut pieces[..most], count: 0, bytes: 0, limit, entered: Vec::new() };
             self.collect(&mut call);
@@ -303,9 +303,7 @@ impl Tx {
                 self.blocked = self.streams.is_some() && self.is_scattering();
                 return Ok(());
             }
-            // SAFETY: our own bytes live; regions are entered, so their owners keep the memory; pieces of an operation of this side
-            // were promised to the C API until it completes.
-            let moved = unsafe { stream::send_pieces(fd, &pieces[..count]) };
+            let moved = stream::send_pieces(fd, &pieces[..count]);
             entered.iter().for_each(|r| leave(r));
             self.last = ticks();
             match moved? {
@@ -334,7 +332,8 @@ impl Tx {
         for (stand, item) in &mut self.items {
             let own = (*stand - self.base) as usize;
             if at < own {
-                let n = call.add(self.out[at..].as_ptr() as usize, own - at);
+                // SAFETY: nothing is put out before the call is over.
+                let n = unsafe { call.add_own(&self.out[at..own]) };
                 if n < own - at {
                     return;
                 }
@@ -346,7 +345,8 @@ impl Tx {
                 return;
             }
         }
-        call.add(self.out[at..].as_ptr() as usize, self.out.len() - at);
+        // SAFETY: as above.
+        unsafe { call.add_own(&self.out[at..]) };
     }
 
     /// Takes note of `n` bytes that left, and of what ended with them.

@@ -119,16 +119,13 @@ const char *gdrfab_last_error(void);
 #define GDRFAB_SEND (1ull << 11)          /**< Send. Right: sends may read it. Bind to a counter: sends. */
 #define GDRFAB_REMOTE_READ (1ull << 12)   /**< Right: peers may read the region. */
 #define GDRFAB_REMOTE_WRITE (1ull << 13)  /**< Right: peers may write it. Entry: a peer wrote with data. */
-#define GDRFAB_MULTI_RECV (1ull << 16)    /**< Receives that take several messages. Flag of a receive: it
-                                               is one. Entry: the receive is used up. */
+#define GDRFAB_MULTI_RECV (1ull << 16)    /**< Receive of several messages. Entry: it is used up. */
 #define GDRFAB_HMEM (1ull << 47)          /**< Device memory. */
 #define GDRFAB_LOCAL_COMM (1ull << 51)    /**< Reaches processes of this host. */
 #define GDRFAB_REMOTE_COMM (1ull << 52)   /**< Reaches other hosts. */
-#define GDRFAB_RMA_EVENT (1ull << 56)     /**< Counters of remote writes. Flag of registration: such a
-                                               counter may be bound to the region. */
+#define GDRFAB_RMA_EVENT (1ull << 56)     /**< Counters of remote writes. Of registration: it may have one. */
 
-#define GDRFAB_DIRECTED_RECV (1ull << 59)  /**< Receives take messages of one peer alone, where src_addr
-                                                names one; without it src_addr is ignored. */
+#define GDRFAB_DIRECTED_RECV (1ull << 59)  /**< src_addr of a receive may name the only peer. */
 
 /**
  * gdrfab_info.mode: a write with data consumes a posted receive of its target, whose context its entry
@@ -138,13 +135,10 @@ const char *gdrfab_last_error(void);
 #define GDRFAB_RX_CQ_DATA (1ull << 56)
 
 /* gdrfab_info.mr_mode: what the caller undertakes. shm requires none. */
-#define GDRFAB_MR_LOCAL (1u << 2)      /**< Operations name the region of their local buffers by
-                                            gdrfab_mr_desc(), except inject calls. Required by verbs. */
-#define GDRFAB_MR_VIRT_ADDR (1u << 4)  /**< Remote addresses are the target's virtual addresses; without it
-                                            they count from gdrfab_mr_attr.offset. */
+#define GDRFAB_MR_LOCAL (1u << 2)      /**< Local buffers need a gdrfab_mr_desc(), but for inject calls. */
+#define GDRFAB_MR_VIRT_ADDR (1u << 4)  /**< Remote addresses are virtual; else they count from attr.offset. */
 #define GDRFAB_MR_ALLOCATED (1u << 5)  /**< Registered memory has its pages. No provider asks for it. */
-#define GDRFAB_MR_PROV_KEY (1u << 6)   /**< The provider chooses the keys, which cannot be guessed; without
-                                            it requested_key is the key. */
+#define GDRFAB_MR_PROV_KEY (1u << 6)   /**< The provider chooses the keys; else requested_key is the key. */
 #define GDRFAB_MR_RMA_EVENT (1u << 8)  /**< Regions for counters are registered with GDRFAB_RMA_EVENT. */
 #define GDRFAB_MR_ENDPOINT (1u << 9)   /**< Regions belong to endpoints. No provider asks for it. */
 #define GDRFAB_MR_HMEM (1u << 10)      /**< Device buffers are registered. */
@@ -171,8 +165,7 @@ const char *gdrfab_last_error(void);
 #define GDRFAB_PROGRESS_UNSPEC 0  /**< Any progress model. */
 #define GDRFAB_PROGRESS_AUTO 1    /**< A thread of the domain drives its endpoints. */
 #define GDRFAB_PROGRESS_MANUAL 2  /**< Reading and waiting drive the endpoints bound to queue or counter. */
-#define GDRFAB_ADDR_STR 9         /**< Addresses are text: "shm://name", "tcp://host:port",
-                                       "verbs://host:port", or of gdrfab_ep_getname(). */
+#define GDRFAB_ADDR_STR 9         /**< Text: "shm://name", "tcp://host:port", "verbs://host:port". */
 
 /* Flags of gdrfab_getinfo(). */
 #define GDRFAB_SOURCE (1ull << 57)       /**< node and service name the local address, to listen on. As a
@@ -242,8 +235,7 @@ typedef struct gdrfab_info {
      */
     uint64_t comp_order;
     size_t list_limit;              /**< Blocks of a list (gdrfab_readlist()). */
-    uint64_t list_paths;            /**< GDRFAB_PATH_* by which the provider moves a list by means of its
-                                         own, and not as so many operations. */
+    uint64_t list_paths;            /**< GDRFAB_PATH_* that have means of their own for lists. */
 } gdrfab_info;
 
 /**
@@ -367,7 +359,6 @@ typedef struct gdrfab_nic_attr {
  *
  * @param info of a list of gdrfab_getinfo(); also one that does not fit (GDRFAB_GETINFO_ALL), if its
  *   domain_name is complete
- * @param attr gets the answer
  * @return 0, or
  *   -ENODATA the provider has no NIC (shm); -EINVAL also an info without a complete domain_name;
  *   -ENODEV the device is gone; -EADDRNOTAVAIL the port has lost the address;
@@ -634,8 +625,7 @@ int gdrfab_ep_getpeer(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
 #define GDRFAB_NAME_LEN 48  /**< Bytes of the name of a connectionless endpoint. */
 
 /* Values of fi_addr besides indexes. */
-#define GDRFAB_ADDR_UNSPEC UINT64_MAX    /**< No index: of a receive any peer; of an entry a sender that is
-                                              not in the vector, or none. */
+#define GDRFAB_ADDR_UNSPEC UINT64_MAX    /**< No index: of a receive, any peer. */
 #define GDRFAB_ADDR_NOTAVAIL UINT64_MAX  /**< The same, where an index was asked for and there is none. */
 
 /* gdrfab_av_attr.type. */
@@ -681,11 +671,9 @@ int gdrfab_ep_bind_av(struct gdrfab_ep *ep, struct gdrfab_av *av, uint64_t flags
  * be there. One name may be added several times; its messages then count as those of the lowest index.
  * Mirrors fi_av_insert.
  *
- * @param addr    names, GDRFAB_NAME_LEN bytes each, one behind the other, without alignment
- * @param count   number of names
+ * @param addr    `count` names, GDRFAB_NAME_LEN bytes each, one behind the other, without alignment
  * @param fi_addr gets the index of each, GDRFAB_ADDR_NOTAVAIL of one that is refused; may be NULL
- * @param flags   0 or GDRFAB_MORE, which changes nothing
- * @param context not used, NULL
+ * @param flags   0 or GDRFAB_MORE, which changes nothing; nor does context
  * @return names that were added, whose indexes follow each other in the order of addr; if fewer than count,
  *   gdrfab_last_error() tells of the first that is none (cut off, of another version, not from
  *   gdrfab_ep_getname(), or more than 2^32). Or -EINVAL, -GDRFAB_EBADFLAGS
@@ -700,8 +688,7 @@ ssize_t gdrfab_av_insert(struct gdrfab_av *av, const void *addr, size_t count, u
  * @param node    host name or IP address; NULL: 127.0.0.1, or service has it
  * @param service port; or with node NULL "rdm://IP:PORT", as gdrfab_av_straddr() writes it
  * @param fi_addr gets the index; may be NULL
- * @param flags   0 or GDRFAB_MORE, which changes nothing
- * @param context not used, NULL
+ * @param flags   0 or GDRFAB_MORE, which changes nothing; nor does context
  * @return 1, or -EINVAL (also: not the address of one host), -GDRFAB_EBADFLAGS, -EADDRNOTAVAIL (no such
  *   host), -ENOSPC (2^32 names)
  */
@@ -712,8 +699,6 @@ ssize_t gdrfab_av_insertsvc(struct gdrfab_av *av, const char *node, const char *
  * Takes peers out; their indexes are given to the next that are inserted, the last one first. Operations that
  * are posted to them go on, and what is posted later to the index never reaches them. Mirrors fi_av_remove.
  *
- * @param fi_addr indexes
- * @param count   number of indexes
  * @return 0, -EINVAL (also: one names no peer; those in front of it are out), -GDRFAB_EBADFLAGS
  */
 int gdrfab_av_remove(struct gdrfab_av *av, const uint64_t *fi_addr, size_t count, uint64_t flags);
@@ -721,7 +706,6 @@ int gdrfab_av_remove(struct gdrfab_av *av, const uint64_t *fi_addr, size_t count
 /**
  * Gives the name that an index stands for. Mirrors fi_av_lookup.
  *
- * @param fi_addr index
  * @param addr    gets the name, whole or not at all
  * @param addrlen in: bytes of addr; out: GDRFAB_NAME_LEN
  * @return 0, -GDRFAB_ETOOSMALL, -EINVAL (also: the index names no peer)
@@ -746,20 +730,14 @@ ssize_t gdrfab_av_straddr(struct gdrfab_av *av, const void *addr, char *buf, siz
 #define GDRFAB_MR_DMABUF (1ull << 40)  /**< Flag of gdrfab_mr_regattr(): attr->dmabuf names the memory. */
 
 /* Paths that the bytes can take between local memory and a peer's region. */
-#define GDRFAB_PATH_DIRECT (1ull << 0)    /**< Both processes map the pages, and the initiator's CPU
-                                               copies: memory of gdrfab_mem_alloc(), mappable files. */
-#define GDRFAB_PATH_CMA (1ull << 1)       /**< The initiator's kernel copies (process_vm_readv,
-                                               process_vm_writev), where ptrace would be permitted. */
-#define GDRFAB_PATH_STAGED (1ull << 2)    /**< Through bounce buffers (the shared ring, pinned slots), with
-                                               the target's progress: any memory, always possible. */
-#define GDRFAB_PATH_IPC (1ull << 3)       /**< The initiator's device driver copies through a mapping of
-                                               the peer's memory, where the vendor has such. */
+#define GDRFAB_PATH_DIRECT (1ull << 0)    /**< Both map the pages, and the initiator's CPU copies. */
+#define GDRFAB_PATH_CMA (1ull << 1)       /**< The initiator's kernel copies, where ptrace is permitted. */
+#define GDRFAB_PATH_STAGED (1ull << 2)    /**< Bounce buffers, the target's progress: always possible. */
+#define GDRFAB_PATH_IPC (1ull << 3)       /**< The initiator's device driver copies from its mapping of it. */
 #define GDRFAB_PATH_NIC (1ull << 4)       /**< The RDMA device reaches pinned host pages (ibv_reg_mr). */
 #define GDRFAB_PATH_DMABUF (1ull << 5)    /**< The RDMA device reaches a dma-buf (ibv_reg_dmabuf_mr). */
-#define GDRFAB_PATH_PEER_MEM (1ull << 6)  /**< The RDMA device reaches device memory through the vendor's
-                                               peer-memory module (ibv_reg_mr). */
-#define GDRFAB_PATH_SOCKET (1ull << 7)    /**< The kernel copies between the memory and a socket, with the
-                                               target's progress: memory that the CPU reaches. */
+#define GDRFAB_PATH_PEER_MEM (1ull << 6)  /**< The RDMA device reaches device memory by peer-memory. */
+#define GDRFAB_PATH_SOCKET (1ull << 7)    /**< A socket's kernel copies, with the target's progress. */
 
 /**
  * Memory behind a descriptor: a dma-buf, or a file that can be mapped, such as a memfd (mirrors
@@ -787,8 +765,7 @@ typedef struct gdrfab_mr_attr {
     uint64_t offset;                        /**< Without GDRFAB_MR_VIRT_ADDR: the base address; else 0. */
     uint64_t requested_key;                 /**< The key, without GDRFAB_MR_PROV_KEY; else ignored. */
     void *context;                          /**< Any pointer; gdrfab_mr_context() returns it. */
-    uint64_t device;                        /**< Number of the device in this process; 0 for
-                                                 GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO. */
+    uint64_t device;                        /**< Its number; 0 with HMEM_SYSTEM, ignored with HMEM_AUTO. */
     /**
      * GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: each driver that is here is asked whose the first address is. A file
      * does not say whose memory it is: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM, and the CPU
@@ -907,11 +884,7 @@ int gdrfab_mr_bind_cntr(struct gdrfab_mr *mr, struct gdrfab_cntr *cntr, uint64_t
 /** Tells what a region is and which paths it offers: 0 or -EINVAL. */
 int gdrfab_mr_query(struct gdrfab_mr *mr, struct gdrfab_mr_info *info);
 
-/**
- * Tells in words which paths a region offers, and of each other one why not, with its errno.
- *
- * @return length of the text, or -EINVAL
- */
+/** Tells in words which paths a region offers, and why not the others: length of the text, or -EINVAL. */
 ssize_t gdrfab_mr_explain(struct gdrfab_mr *mr, char *buf, size_t len);
 
 /**
@@ -965,8 +938,7 @@ int gdrfab_mem_free(struct gdrfab_domain *domain, void *addr);
 #define GDRFAB_HMEM_KIND_PINNED 5    /**< Host memory that the vendor allocated or pinned. */
 #define GDRFAB_HMEM_KIND_IMPORTED 6  /**< Device memory of another process, mapped here. */
 
-#define GDRFAB_DMABUF_PCIE (1ull << 0)  /**< Flag of gdrfab_hmem_export_dmabuf(): the mapping through the
-                                             PCIe BAR, where the vendor has two. */
+#define GDRFAB_DMABUF_PCIE (1ull << 0)  /**< gdrfab_hmem_export_dmabuf(): map through the PCIe BAR. */
 
 /** An interface and one of its devices. */
 typedef struct gdrfab_hmem_info {
@@ -1015,7 +987,6 @@ typedef struct gdrfab_hmem_place {
  *
  * @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
  * @param device number of the device; UINT32_MAX asks for the interface alone: only iface and devices are set
- * @param info   gets the answer
  * @return 0, -EINVAL, -ENOSYS, -ENODEV (of host memory too, which has no devices), -EPERM, -EIO
  */
 int gdrfab_hmem_query(uint32_t iface, uint32_t device, struct gdrfab_hmem_info *info);
@@ -1037,7 +1008,6 @@ ssize_t gdrfab_hmem_explain(uint32_t iface, char *buf, size_t len);
  *
  * @param ptr   any address but NULL
  * @param len   bytes from it that `covered` looks at; 0: only the allocation of ptr
- * @param place gets the answer
  * @return 0, -EINVAL (also: ptr + len overflows), -EIO
  */
 int gdrfab_hmem_detect(const void *ptr, size_t len, struct gdrfab_hmem_place *place);
@@ -1157,11 +1127,9 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
 #define GDRFAB_FENCE (1ull << 21)              /**< Starts when the endpoint's earlier ones have completed. */
 #define GDRFAB_COMPLETION (1ull << 24)         /**< Gives an entry with GDRFAB_SELECTIVE_COMPLETION too. */
 #define GDRFAB_INJECT (1ull << 25)             /**< As inject calls: the buffer is the caller's at once. */
-#define GDRFAB_INJECT_COMPLETE (1ull << 26)    /**< Complete when the buffer may be reused. What fails
-                                                    afterwards gives an error entry besides. */
+#define GDRFAB_INJECT_COMPLETE (1ull << 26)    /**< Complete when the buffer is free; may fail after that. */
 #define GDRFAB_TRANSMIT_COMPLETE (1ull << 27)  /**< Complete when it needs this side no more (default). */
-#define GDRFAB_DELIVERY_COMPLETE (1ull << 28)  /**< Complete when the bytes are visible in the target's
-                                                    memory; of a message, when a receive has them. */
+#define GDRFAB_DELIVERY_COMPLETE (1ull << 28)  /**< Complete when the target, or a receive, has the bytes. */
 
 /** A piece of a peer's region (mirrors fi_rma_iov). */
 typedef struct gdrfab_rma_iov {
@@ -1181,8 +1149,7 @@ typedef struct gdrfab_msg_rma {
     size_t rma_iov_count;                  /**< Number of remote pieces. */
     void *context;                         /**< Returned in the completion. */
     uint64_t data;                         /**< For the peer, with GDRFAB_REMOTE_CQ_DATA. */
-    uint64_t timeout_ns;                   /**< Nanoseconds until the operation fails with ETIMEDOUT;
-                                                UINT64_MAX: never; 0: the endpoint's GDRFAB_OPT_DEADLINE. */
+    uint64_t timeout_ns;                   /**< ns to ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's. */
 } gdrfab_msg_rma;
 
 /** Posts a write of local memory into a peer's region. Mirrors fi_write. */
@@ -1248,8 +1215,7 @@ typedef struct gdrfab_msg_list {
     uint64_t addr;                      /**< The peer's index; not used on connected endpoints. */
     void *context;                      /**< Returned in the completion. */
     uint64_t data;                      /**< For the peer, with GDRFAB_REMOTE_CQ_DATA. */
-    uint64_t timeout_ns;                /**< Nanoseconds until the operation fails with ETIMEDOUT;
-                                             UINT64_MAX: never; 0: the endpoint's GDRFAB_OPT_DEADLINE. */
+    uint64_t timeout_ns;                /**< ns to ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's. */
 } gdrfab_msg_list;
 
 /**
@@ -1273,7 +1239,6 @@ ssize_t gdrfab_readlist(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg,
  * Posts a write of many blocks as one operation: gdrfab_readlist() the other way. With GDRFAB_REMOTE_CQ_DATA
  * the peer's entry comes after the last byte; its len is that of the list over shm, and 0 elsewhere.
  *
- * @param msg   the list; read during the call only, with its arrays
  * @param flags as of gdrfab_writemsg(), without GDRFAB_INJECT
  * @return as gdrfab_readlist()
  */
@@ -1297,11 +1262,7 @@ int gdrfab_list_open(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg, st
  */
 ssize_t gdrfab_list_post(struct gdrfab_list *list, uint64_t flags, uint64_t data, void *context);
 
-/**
- * Closes a prepared list. Posts of it that are under way go on.
- *
- * @return 0, -EINVAL
- */
+/** Closes a prepared list: 0 or -EINVAL. Posts of it that are under way go on. */
 int gdrfab_list_close(struct gdrfab_list *list);
 
 /* ---- Messages ------------------------------------------------------------------------------------------
@@ -1318,7 +1279,7 @@ typedef struct gdrfab_msg {
     uint64_t addr;                /**< dest_addr; of a receive src_addr. */
     void *context;                /**< Returned in the completion. */
     uint64_t data;                /**< For the peer, with GDRFAB_REMOTE_CQ_DATA. */
-    uint64_t timeout_ns;          /**< ns until ETIMEDOUT; UINT64_MAX: never; 0: GDRFAB_OPT_*DEADLINE. */
+    uint64_t timeout_ns;          /**< ns to ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's. */
 } gdrfab_msg;
 
 /** Posts a message; when it completes, the buffer may be reused. Mirrors fi_send. */
@@ -1398,8 +1359,7 @@ ssize_t gdrfab_cancel(struct gdrfab_ep *ep, void *context);
  */
 
 /* Flags of gdrfab_trecvmsg(), of one that looks for a message that has come, besides GDRFAB_PEEK. */
-#define GDRFAB_CLAIM (1ull << 59)    /**< With GDRFAB_PEEK: keep the message that is found for the receive
-                                          of this context; then: receive that one. */
+#define GDRFAB_CLAIM (1ull << 59)    /**< With GDRFAB_PEEK: keep what is found; then: receive it. */
 #define GDRFAB_DISCARD (1ull << 58)  /**< With GDRFAB_PEEK or GDRFAB_CLAIM: drop the message. */
 
 /** A tagged message or a receive of one with all its parameters (mirrors fi_msg_tagged). */
@@ -1413,7 +1373,7 @@ typedef struct gdrfab_msg_tagged {
     uint64_t ignore;              /**< Of a receive: bits of the tag that are not compared. */
     void *context;                /**< Returned in the completion. */
     uint64_t data;                /**< For the peer, with GDRFAB_REMOTE_CQ_DATA. */
-    uint64_t timeout_ns;          /**< ns until ETIMEDOUT; UINT64_MAX: never; 0: GDRFAB_OPT_*DEADLINE. */
+    uint64_t timeout_ns;          /**< ns to ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's. */
 } gdrfab_msg_tagged;
 
 /** Posts a tagged message; when it completes, the buffer may be reused. Mirrors fi_tsend. */
@@ -1578,7 +1538,6 @@ typedef struct gdrfab_cq_err_entry {
 /**
  * Reads completions, or drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
  *
- * @param buf   gets entries of the queue's format
  * @param count entries that buf holds; 0 only drives
  * @return entries read, at least 1 (0 if count is 0 and entries wait), or -EAGAIN (none), -GDRFAB_EAVAIL
  *   (gdrfab_cq_readerr() has the next), -EINVAL
@@ -1621,17 +1580,14 @@ ssize_t gdrfab_cq_readerr(struct gdrfab_cq *cq, struct gdrfab_cq_err_entry *entr
 /**
  * Makes one waiting gdrfab_cq_sread() return, or else the next one at once; a thread that waits by
  * gdrfab_cq_trywait() and poll gets it as an -EAGAIN of gdrfab_cq_trywait(). Any thread may call it, with
- * GDRFAB_THREAD_DOMAIN too. Mirrors fi_cq_signal.
- *
- * @return 0, -EINVAL, -EPERM
+ * GDRFAB_THREAD_DOMAIN too: 0, -EINVAL, -EPERM. Mirrors fi_cq_signal.
  */
 int gdrfab_cq_signal(struct gdrfab_cq *cq);
 
 /**
  * Words for a provider code. Mirrors fi_cq_strerror.
  *
- * @param prov_errno of an error entry
- * @param err_data   of the entry: the words of that very failure; NULL: the code's general words
+ * @param err_data   of the error entry: the words of that very failure; NULL: the code's general words
  * @param buf        gets a copy of at most len bytes, or NULL
  * @return buf, or if that is NULL static or err_data's text; not to be freed
  */
@@ -1671,8 +1627,7 @@ int gdrfab_cq_trywait(struct gdrfab_cq *cq);
 #define GDRFAB_CONNECTED 2  /**< An endpoint is connected. */
 #define GDRFAB_SHUTDOWN 3   /**< The peer closed, shut down or died. */
 
-#define GDRFAB_PEEK (1ull << 19)  /**< Flag of gdrfab_eq_read() and gdrfab_eq_sread(): the event stays in
-                                       the queue. Flag of gdrfab_trecvmsg(): see there. */
+#define GDRFAB_PEEK (1ull << 19)  /**< Of event queues: the event stays. Of gdrfab_trecvmsg(): see there. */
 
 /** Attributes of an event queue (mirrors fi_eq_attr). */
 typedef struct gdrfab_eq_attr {
@@ -1853,8 +1808,7 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 #define GDRFAB_OPT_CM_DATA_SIZE 1       /**< size_t, read only: bytes of private data to connect. */
 #define GDRFAB_OPT_DEADLINE 256         /**< uint64_t ns after which operations, not receives, posted from
                                              now on end with ETIMEDOUT; 0 (default), UINT64_MAX: never. */
-#define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t nanoseconds: how long connecting may take; 0 or
-                                             UINT64_MAX: no limit; default 10 s. */
+#define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t ns to connect; 0, UINT64_MAX: no limit; default 10 s. */
 
 /**
  * uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (an error entry,
@@ -1863,8 +1817,7 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  */
 #define GDRFAB_OPT_REQUIRE_PATH 258
 
-#define GDRFAB_OPT_FORBID_PATH 259      /**< uint64_t of GDRFAB_PATH_*: RMA never uses these, or fails
-                                             likewise. */
+#define GDRFAB_OPT_FORBID_PATH 259      /**< uint64_t of GDRFAB_PATH_*: RMA never uses these. */
 #define GDRFAB_OPT_COOP 260             /**< uint32_t 0 or 1 (default), shm only: share large copies with a
                                              peer that polls. Elsewhere 0; 1 is -EOPNOTSUPP. */
 
@@ -1876,15 +1829,14 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  */
 #define GDRFAB_OPT_STREAM 261
 
-/* Of verbs only, set before connecting or accepting. */
-#define GDRFAB_OPT_ACK_TIMEOUT 262    /**< uint32_t 0 to 31: a packet not acknowledged is repeated after
-                                           4.096 us << value; 0: never. Default: GDRFAB_VERBS_TIMEOUT. */
-#define GDRFAB_OPT_RETRY_COUNT 263    /**< uint32_t 0 to 7: repeats of an unacknowledged packet before the
-                                           connection fails. Default: GDRFAB_VERBS_RETRIES. */
-#define GDRFAB_OPT_RNR_RETRY 264      /**< uint32_t 0 to 7: repeats where the peer has posted no receive;
-                                           7: without end. Default: GDRFAB_VERBS_RNR_RETRIES. */
-#define GDRFAB_OPT_MIN_RNR_TIMER 265  /**< uint32_t 0 to 31, verbs' code (12: 0.64 ms): a peer's wait for a
-                                           receive. Default: GDRFAB_VERBS_MIN_RNR_TIMER. */
+/*
+ * Of verbs only, set before connecting or accepting. Defaults: GDRFAB_VERBS_TIMEOUT, _RETRIES, _RNR_RETRIES,
+ * _MIN_RNR_TIMER.
+ */
+#define GDRFAB_OPT_ACK_TIMEOUT 262    /**< uint32_t 0 to 31: repeats after 4.096 us * 2^value; 0: never. */
+#define GDRFAB_OPT_RETRY_COUNT 263    /**< uint32_t 0 to 7: repeats before the connection fails. */
+#define GDRFAB_OPT_RNR_RETRY 264      /**< uint32_t 0 to 7: repeats without a posted receive; 7: no end. */
+#define GDRFAB_OPT_MIN_RNR_TIMER 265  /**< uint32_t 0 to 31, verbs' code (12: 0.64 ms): peers' wait then. */
 
 /**
  * uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
@@ -1955,9 +1907,7 @@ typedef struct gdrfab_stats {
  * Sets an option. Mirrors fi_setopt.
  *
  * @param level   GDRFAB_OPT_ENDPOINT
- * @param optname GDRFAB_OPT_*
  * @param optval  the value, of the option's type
- * @param optlen  bytes of optval
  * @return 0, -EINVAL, -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that this
  *   provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, and the endpoint
  *   has begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of
@@ -1970,8 +1920,6 @@ int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *o
  * Reads an option. Mirrors fi_getopt.
  *
  * @param level   GDRFAB_OPT_ENDPOINT
- * @param optname GDRFAB_OPT_*
- * @param optval  gets the value
  * @param optlen  in: bytes of optval; out: bytes of the value, also with -GDRFAB_ETOOSMALL
  * @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL
  */
@@ -1988,8 +1936,6 @@ int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval,
  * cannot be known: shm waits for the peer's memory file, where this process may not fetch it; tcp: a key that
  * its owner chose (no GDRFAB_MR_PROV_KEY) does not say what memory it names.
  *
- * @param ep   connected endpoint
- * @param key  the peer's region
  * @param info gets the answer; the caller sets struct_size and desc
  * @return 0, -EINVAL (also: desc is none of this domain), -ENOTCONN (not connected yet), -ESHUTDOWN (not
  *   connected any more), -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm:
@@ -2000,7 +1946,6 @@ int gdrfab_ep_query(struct gdrfab_ep *ep, uint64_t key, struct gdrfab_path_info 
 /**
  * gdrfab_ep_query() for one peer of a connectionless endpoint; a connected one has one peer.
  *
- * @param peer the peer's index in the address vector
  * @return as gdrfab_ep_query(); -ENOTCONN: nothing has connected the peer yet; -EINVAL also: peer names none
  */
 int gdrfab_ep_query_peer(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, struct gdrfab_path_info *info);
@@ -2008,7 +1953,6 @@ int gdrfab_ep_query_peer(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, stru
 /**
  * gdrfab_ep_query() in words, with host memory on this side.
  *
- * @param key the peer's region
  * @return length of the text, or as gdrfab_ep_query()
  */
 ssize_t gdrfab_ep_explain(struct gdrfab_ep *ep, uint64_t key, char *buf, size_t len);

@@ -12,6 +12,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Errno values that `errno.h` lacks; the numbers are libfabric's.
 pub mod errno {
+    use parking_lot::Mutex;
+    use std::collections::BTreeMap;
+    use std::ffi::{CStr, CString};
+
     pub const ETOOSMALL: i32 = 257;
     pub const EOPBADSTATE: i32 = 258;
     pub const EAVAIL: i32 = 259;
@@ -41,6 +45,15 @@ pub mod errno {
             _ => return std::io::Error::from_raw_os_error(err).to_string().replace(&format!(" (os error {err})"), ""),
         };
         own.to_string()
+    }
+
+    /// As `words`, and never freed.
+    pub fn static_words(err: i32) -> &'static CStr {
+        static WORDS: Mutex<BTreeMap<i32, &CStr>> = Mutex::new(BTreeMap::new());
+        // Numbers that no errno has share theirs, so that what is never freed has an end.
+        let number = if (0..4096).contains(&err.saturating_abs()) { err.saturating_abs() } else { 4096 };
+        let kept = || Box::leak(CString::new(words(number)).unwrap_or_default().into_boxed_c_str());
+        WORDS.lock().entry(number).or_insert_with(|| kept())
     }
 }
 

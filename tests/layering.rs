@@ -21,6 +21,9 @@ const LAYERS: [&str; 13] = ["error", "environment", "log", "guard", "config", "s
 const PEERS: [(&str, &[&str]); 2] =
     [("hmem", &["system", "cuda", "rocr", "ze", "neuron", "synapseai"]), ("prov", &["shm", "tcp", "verbs"])];
 
+/// What the C border leaves to those below it: locks, and descriptors as a NIC knows them.
+const NOT_AT_THE_BORDER: [&str; 7] = ["Mutex", "RwLock", "OnceLock", "parking_lot", "Serial", "DEVICE_DESC", "lkey"];
+
 const UNTRUSTED: &str = "a set-uid program trusts no variable: crate::environment reads them";
 
 /// Words that belong to certain places: (tokens, where they may stand, why).
@@ -207,10 +210,20 @@ fn check(file: &Path, source: &str) -> (usize, Vec<String>) {
         wrong.push(format!("{name}: {layer} has no place in the order of layers"));
         return (0, wrong);
     };
+    if layer == "capi" {
+        wrong.extend(
+            tokens.iter().filter(|t| NOT_AT_THE_BORDER.contains(&t.as_str())).map(|t| format!("{name}: {t}: a provider's business")),
+        );
+    }
     let mut arrows = 0;
     for path in mentions(&module, &tokens) {
         let Some(target) = path.first().and_then(|first| LAYERS.iter().position(|l| l == first)) else { continue };
         arrows += usize::from(target != rank);
+        if rank > LAYERS.iter().position(|l| *l == "prov").unwrap()
+            && PEERS[1].1.iter().any(|p| path.len() > 1 && path[0] == "prov" && path[1] == *p)
+        {
+            wrong.push(format!("{name}: {layer} names no provider: {}", path.join("::")));
+        }
         if target > rank {
             wrong.push(format!("{name}: {layer} must not know {}", path.join("::")));
         }
@@ -277,6 +290,9 @@ fn violations_are_seen() {
         ("log.rs", "fn f() { eprintln!(\"x\"); }"),
         ("prov/shm/mod.rs", "fn f() { let c = '\"'; println!(\"{c}\"); }"),
         ("util.rs", "//! a new file that nobody has placed"),
+        ("capi/rma.rs", "use crate::prov::verbs::Endpoint;"),
+        ("rdm/mod.rs", "fn f() { crate::prov::tcp::open() }"),
+        ("capi/cq.rs", "fn f(q: &Mutex<u8>) {}"),
     ] {
         assert_eq!(check(Path::new(file), source).1.len(), 1, "{file}: {source}");
     }

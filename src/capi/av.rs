@@ -94,11 +94,9 @@ pub unsafe extern "C" fn gdrfab_ep_bind_av(ep: *mut gdrfab_ep, av: *mut gdrfab_a
 /// be there. One name may be added several times; its messages then count as those of the lowest index.
 /// Mirrors fi_av_insert.
 ///
-/// @param addr    names, GDRFAB_NAME_LEN bytes each, one behind the other, without alignment
-/// @param count   number of names
+/// @param addr    `count` names, GDRFAB_NAME_LEN bytes each, one behind the other, without alignment
 /// @param fi_addr gets the index of each, GDRFAB_ADDR_NOTAVAIL of one that is refused; may be NULL
-/// @param flags   0 or GDRFAB_MORE, which changes nothing
-/// @param context not used, NULL
+/// @param flags   0 or GDRFAB_MORE, which changes nothing; nor does context
 /// @return names that were added, whose indexes follow each other in the order of addr; if fewer than count,
 ///   gdrfab_last_error() tells of the first that is none (cut off, of another version, not from
 ///   gdrfab_ep_getname(), or more than 2^32). Or -EINVAL, -GDRFAB_EBADFLAGS
@@ -142,8 +140,7 @@ pub unsafe extern "C" fn gdrfab_av_insert(
 /// @param node    host name or IP address; NULL: 127.0.0.1, or service has it
 /// @param service port; or with node NULL "rdm://IP:PORT", as gdrfab_av_straddr() writes it
 /// @param fi_addr gets the index; may be NULL
-/// @param flags   0 or GDRFAB_MORE, which changes nothing
-/// @param context not used, NULL
+/// @param flags   0 or GDRFAB_MORE, which changes nothing; nor does context
 /// @return 1, or -EINVAL (also: not the address of one host), -GDRFAB_EBADFLAGS, -EADDRNOTAVAIL (no such
 ///   host), -ENOSPC (2^32 names)
 #[unsafe(no_mangle)]
@@ -180,8 +177,6 @@ fn indexes(fi_addr: *mut u64) -> Result<*mut u64> {
 /// Takes peers out; their indexes are given to the next that are inserted, the last one first. Operations that
 /// are posted to them go on, and what is posted later to the index never reaches them. Mirrors fi_av_remove.
 ///
-/// @param fi_addr indexes
-/// @param count   number of indexes
 /// @return 0, -EINVAL (also: one names no peer; those in front of it are out), -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_av_remove(av: *mut gdrfab_av, fi_addr: *const u64, count: usize, flags: u64) -> c_int {
@@ -198,7 +193,6 @@ pub unsafe extern "C" fn gdrfab_av_remove(av: *mut gdrfab_av, fi_addr: *const u6
 
 /// Gives the name that an index stands for. Mirrors fi_av_lookup.
 ///
-/// @param fi_addr index
 /// @param addr    gets the name, whole or not at all
 /// @param addrlen in: bytes of addr; out: GDRFAB_NAME_LEN
 /// @return 0, -GDRFAB_ETOOSMALL, -EINVAL (also: the index names no peer)

@@ -122,7 +122,6 @@ static ENTRIES: fn(gdrfab_cq_entry, gdrfab_cq_msg_entry, gdrfab_cq_data_entry, g
 
 /// Reads completions, or drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
 ///
-/// @param buf   gets entries of the queue's format
 /// @param count entries that buf holds; 0 only drives
 /// @return entries read, at least 1 (0 if count is 0 and entries wait), or -EAGAIN (none), -GDRFAB_EAVAIL
 ///   (gdrfab_cq_readerr() has the next), -EINVAL
@@ -249,9 +248,7 @@ pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfa
 
 /// Makes one waiting gdrfab_cq_sread() return, or else the next one at once; a thread that waits by
 /// gdrfab_cq_trywait() and poll gets it as an -EAGAIN of gdrfab_cq_trywait(). Any thread may call it, with
-/// GDRFAB_THREAD_DOMAIN too. Mirrors fi_cq_signal.
-///
-/// @return 0, -EINVAL, -EPERM
+/// GDRFAB_THREAD_DOMAIN too: 0, -EINVAL, -EPERM. Mirrors fi_cq_signal.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_signal(cq: *mut gdrfab_cq) -> c_int {
     // SAFETY: the C caller says that the handle is open.
@@ -260,8 +257,7 @@ pub unsafe extern "C" fn gdrfab_cq_signal(cq: *mut gdrfab_cq) -> c_int {
 
 /// Words for a provider code. Mirrors fi_cq_strerror.
 ///
-/// @param prov_errno of an error entry
-/// @param err_data   of the entry: the words of that very failure; NULL: the code's general words
+/// @param err_data   of the error entry: the words of that very failure; NULL: the code's general words
 /// @param buf        gets a copy of at most len bytes, or NULL
 /// @return buf, or if that is NULL static or err_data's text; not to be freed
 #[unsafe(no_mangle)]

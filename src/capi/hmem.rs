@@ -153,7 +153,6 @@ fn check_copy(dest: *const c_void, src: *const c_void, len: usize) -> Result<()>
 ///
 /// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
 /// @param device number of the device; UINT32_MAX asks for the interface alone: only iface and devices are set
-/// @param info   gets the answer
 /// @return 0, -EINVAL, -ENOSYS, -ENODEV (of host memory too, which has no devices), -EPERM, -EIO
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_hmem_query(iface: u32, device: u32, info: *mut gdrfab_hmem_info) -> c_int {
@@ -195,7 +194,6 @@ pub unsafe extern "C" fn gdrfab_hmem_explain(iface: u32, buf: *mut c_char, len: 
 ///
 /// @param ptr   any address but NULL
 /// @param len   bytes from it that `covered` looks at; 0: only the allocation of ptr
-/// @param place gets the answer
 /// @return 0, -EINVAL (also: ptr + len overflows), -EIO
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_hmem_detect(ptr: *const c_void, len: usize, place: *mut gdrfab_hmem_place) -> c_int {

@@ -9,7 +9,6 @@ use crate::hmem::{Iface, Site};
 use crate::mr::Paths;
 use crate::prov::flags;
 use libc::{c_char, c_int, c_void, ssize_t};
-use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ptr::{null, null_mut};
 
@@ -115,7 +114,7 @@ pub struct gdrfab_info {
     pub comp_order: u64,
     /// Blocks of a list (gdrfab_readlist()).
     pub list_limit: usize,
-    /// GDRFAB_PATH_* by which the provider moves a list by means of its own, and not as so many operations.
+    /// GDRFAB_PATH_* that have means of their own for lists.
     pub list_paths: u64,
 }
 
@@ -282,11 +281,7 @@ pub extern "C" fn gdrfab_version_string() -> *const c_char {
 /// Words for an errno or GDRFAB_E*, of either sign. Static, not to be freed. Mirrors fi_strerror.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_strerror(err: c_int) -> *const c_char {
-    static WORDS: parking_lot::Mutex<BTreeMap<c_int, CString>> = parking_lot::Mutex::new(BTreeMap::new());
-    // Words are kept for good, which is what makes the pointer good; strange numbers share theirs.
-    let number = if (0..4096).contains(&err.saturating_abs()) { err.saturating_abs() } else { 4096 };
-    let words = || WORDS.lock().entry(number).or_insert_with(|| CString::new(errno::words(number)).unwrap_or_default()).as_ptr();
-    hold(|_| c"".as_ptr(), words)
+    hold(|_| c"".as_ptr(), || errno::static_words(err).as_ptr())
 }
 
 /// Words of the last call of this thread that failed with anything but -EAGAIN: what was attempted, which

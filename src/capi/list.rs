@@ -52,8 +52,7 @@ pub struct gdrfab_msg_list {
     pub context: *mut c_void,
     /// For the peer, with GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
-    /// Nanoseconds until the operation fails with ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's
-    /// GDRFAB_OPT_DEADLINE.
+    /// ns to ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's.
     pub timeout_ns: u64,
 }
 
@@ -150,7 +149,6 @@ pub unsafe extern "C" fn gdrfab_readlist(ep: *mut gdrfab_ep, msg: *const gdrfab_
 /// Posts a write of many blocks as one operation: gdrfab_readlist() the other way. With GDRFAB_REMOTE_CQ_DATA
 /// the peer's entry comes after the last byte; its len is that of the list over shm, and 0 elsewhere.
 ///
-/// @param msg   the list; read during the call only, with its arrays
 /// @param flags as of gdrfab_writemsg(), without GDRFAB_INJECT
 /// @return as gdrfab_readlist()
 #[unsafe(no_mangle)]
@@ -197,9 +195,7 @@ pub unsafe extern "C" fn gdrfab_list_post(list: *mut gdrfab_list, flags: u64, da
     })
 }
 
-/// Closes a prepared list. Posts of it that are under way go on.
-///
-/// @return 0, -EINVAL
+/// Closes a prepared list: 0 or -EINVAL. Posts of it that are under way go on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_list_close(list: *mut gdrfab_list) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.

@@ -61,7 +61,7 @@ pub struct gdrfab_mr_attr {
     pub requested_key: u64,
     /// Any pointer; gdrfab_mr_context() returns it.
     pub context: *mut c_void,
-    /// Number of the device in this process; 0 for GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO.
+    /// Its number; 0 with HMEM_SYSTEM, ignored with HMEM_AUTO.
     pub device: u64,
     /// GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: each driver that is here is asked whose the first address is. A file
     /// does not say whose memory it is: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM, and the CPU
@@ -430,9 +430,7 @@ pub unsafe extern "C" fn gdrfab_mr_query(mr: *mut gdrfab_mr, info: *mut gdrfab_m
     })
 }
 
-/// Tells in words which paths a region offers, and of each other one why not, with its errno.
-///
-/// @return length of the text, or -EINVAL
+/// Tells in words which paths a region offers, and why not the others: length of the text, or -EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_explain(mr: *mut gdrfab_mr, buf: *mut c_char, len: usize) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the buffer writable.

@@ -31,7 +31,7 @@ pub struct gdrfab_msg {
     pub context: *mut c_void,
     /// For the peer, with GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
-    /// ns until ETIMEDOUT; UINT64_MAX: never; 0: GDRFAB_OPT_*DEADLINE.
+    /// ns to ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's.
     pub timeout_ns: u64,
 }
 

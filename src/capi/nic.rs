@@ -174,7 +174,6 @@ fn told(nic: &Nic) -> gdrfab_nic_attr {
 ///
 /// @param info of a list of gdrfab_getinfo(); also one that does not fit (GDRFAB_GETINFO_ALL), if its
 ///   domain_name is complete
-/// @param attr gets the answer
 /// @return 0, or
 ///   -ENODATA the provider has no NIC (shm); -EINVAL also an info without a complete domain_name;
 ///   -ENODEV the device is gone; -EADDRNOTAVAIL the port has lost the address;

@@ -20,13 +20,13 @@ pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
 /// uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
 /// UINT64_MAX: never.
 pub const GDRFAB_OPT_DEADLINE: c_int = 256;
-/// uint64_t nanoseconds: how long connecting may take; 0 or UINT64_MAX: no limit; default 10 s.
+/// uint64_t ns to connect; 0, UINT64_MAX: no limit; default 10 s.
 pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
 /// uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (an error entry,
 /// GDRFAB_PROV_PATH); 0: any. With verbs the path is that of this side's memory, or staged if either side's
 /// is; see gdrfab_ep_query().
 pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
-/// uint64_t of GDRFAB_PATH_*: RMA never uses these, or fails likewise.
+/// uint64_t of GDRFAB_PATH_*: RMA never uses these.
 pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
 /// uint32_t 0 or 1 (default), shm only: share large copies with a peer that polls. Elsewhere 0; 1 is
 /// -EOPNOTSUPP.
@@ -37,18 +37,15 @@ pub const GDRFAB_OPT_COOP: c_int = 260;
 /// waits for no stream; synchronise with it before posting.
 pub const GDRFAB_OPT_STREAM: c_int = 261;
 
-// Of verbs only, set before connecting or accepting.
-/// uint32_t 0 to 31: a packet not acknowledged is repeated after 4.096 us << value; 0: never. Default:
-/// GDRFAB_VERBS_TIMEOUT.
+// Of verbs only, set before connecting or accepting. Defaults: GDRFAB_VERBS_TIMEOUT, _RETRIES, _RNR_RETRIES,
+// _MIN_RNR_TIMER.
+/// uint32_t 0 to 31: repeats after 4.096 us * 2^value; 0: never.
 pub const GDRFAB_OPT_ACK_TIMEOUT: c_int = 262;
-/// uint32_t 0 to 7: repeats of an unacknowledged packet before the connection fails. Default:
-/// GDRFAB_VERBS_RETRIES.
+/// uint32_t 0 to 7: repeats before the connection fails.
 pub const GDRFAB_OPT_RETRY_COUNT: c_int = 263;
-/// uint32_t 0 to 7: repeats where the peer has posted no receive; 7: without end. Default:
-/// GDRFAB_VERBS_RNR_RETRIES.
+/// uint32_t 0 to 7: repeats without a posted receive; 7: no end.
 pub const GDRFAB_OPT_RNR_RETRY: c_int = 264;
-/// uint32_t 0 to 31, verbs' code (12: 0.64 ms): a peer's wait for a receive. Default:
-/// GDRFAB_VERBS_MIN_RNR_TIMER.
+/// uint32_t 0 to 31, verbs' code (12: 0.64 ms): peers' wait then.
 pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
 
 /// uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
@@ -206,9 +203,7 @@ fn unknown(optname: c_int) -> Error {
 /// Sets an option. Mirrors fi_setopt.
 ///
 /// @param level   GDRFAB_OPT_ENDPOINT
-/// @param optname GDRFAB_OPT_*
 /// @param optval  the value, of the option's type
-/// @param optlen  bytes of optval
 /// @return 0, -EINVAL, -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that this
 ///   provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, and the endpoint
 ///   has begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of
@@ -242,8 +237,6 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
 /// Reads an option. Mirrors fi_getopt.
 ///
 /// @param level   GDRFAB_OPT_ENDPOINT
-/// @param optname GDRFAB_OPT_*
-/// @param optval  gets the value
 /// @param optlen  in: bytes of optval; out: bytes of the value, also with -GDRFAB_ETOOSMALL
 /// @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL
 #[unsafe(no_mangle)]
@@ -299,8 +292,6 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
 /// cannot be known: shm waits for the peer's memory file, where this process may not fetch it; tcp: a key that
 /// its owner chose (no GDRFAB_MR_PROV_KEY) does not say what memory it names.
 ///
-/// @param ep   connected endpoint
-/// @param key  the peer's region
 /// @param info gets the answer; the caller sets struct_size and desc
 /// @return 0, -EINVAL (also: desc is none of this domain), -ENOTCONN (not connected yet), -ESHUTDOWN (not
 ///   connected any more), -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm:
@@ -316,7 +307,6 @@ pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mu
 
 /// gdrfab_ep_query() for one peer of a connectionless endpoint; a connected one has one peer.
 ///
-/// @param peer the peer's index in the address vector
 /// @return as gdrfab_ep_query(); -ENOTCONN: nothing has connected the peer yet; -EINVAL also: peer names none
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_query_peer(ep: *mut gdrfab_ep, peer: u64, key: u64, info: *mut gdrfab_path_info) -> c_int {
@@ -363,7 +353,6 @@ unsafe fn answer(info: *mut gdrfab_path_info, query: impl FnOnce(u64) -> Result<
 
 /// gdrfab_ep_query() in words, with host memory on this side.
 ///
-/// @param key the peer's region
 /// @return length of the text, or as gdrfab_ep_query()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, key: u64, buf: *mut c_char, len: usize) -> ssize_t {

@@ -46,8 +46,7 @@ pub struct gdrfab_msg_rma {
     pub context: *mut c_void,
     /// For the peer, with GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
-    /// Nanoseconds until the operation fails with ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's
-    /// GDRFAB_OPT_DEADLINE.
+    /// ns to ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's.
     pub timeout_ns: u64,
 }
 

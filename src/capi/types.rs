@@ -97,7 +97,7 @@ pub const GDRFAB_SEND: u64 = 1u64 << 11;
 pub const GDRFAB_REMOTE_READ: u64 = 1u64 << 12;
 /// Right: peers may write it. Entry: a peer wrote with data.
 pub const GDRFAB_REMOTE_WRITE: u64 = 1u64 << 13;
-/// Receives that take several messages. Flag of a receive: it is one. Entry: the receive is used up.
+/// Receive of several messages. Entry: it is used up.
 pub const GDRFAB_MULTI_RECV: u64 = 1u64 << 16;
 /// Device memory.
 pub const GDRFAB_HMEM: u64 = 1u64 << 47;
@@ -105,10 +105,10 @@ pub const GDRFAB_HMEM: u64 = 1u64 << 47;
 pub const GDRFAB_LOCAL_COMM: u64 = 1u64 << 51;
 /// Reaches other hosts.
 pub const GDRFAB_REMOTE_COMM: u64 = 1u64 << 52;
-/// Counters of remote writes. Flag of registration: such a counter may be bound to the region.
+/// Counters of remote writes. Of registration: it may have one.
 pub const GDRFAB_RMA_EVENT: u64 = 1u64 << 56;
 
-/// Receives take messages of one peer alone, where src_addr names one; without it src_addr is ignored.
+/// src_addr of a receive may name the only peer.
 pub const GDRFAB_DIRECTED_RECV: u64 = 1u64 << 59;
 
 /// gdrfab_info.mode: a write with data consumes a posted receive of its target, whose context its entry
@@ -117,14 +117,13 @@ pub const GDRFAB_DIRECTED_RECV: u64 = 1u64 << 59;
 pub const GDRFAB_RX_CQ_DATA: u64 = 1u64 << 56;
 
 // gdrfab_info.mr_mode: what the caller undertakes. shm requires none.
-/// Operations name the region of their local buffers by gdrfab_mr_desc(), except inject calls. Required by
-/// verbs.
+/// Local buffers need a gdrfab_mr_desc(), but for inject calls.
 pub const GDRFAB_MR_LOCAL: u32 = 1u32 << 2;
-/// Remote addresses are the target's virtual addresses; without it they count from gdrfab_mr_attr.offset.
+/// Remote addresses are virtual; else they count from attr.offset.
 pub const GDRFAB_MR_VIRT_ADDR: u32 = 1u32 << 4;
 /// Registered memory has its pages. No provider asks for it.
 pub const GDRFAB_MR_ALLOCATED: u32 = 1u32 << 5;
-/// The provider chooses the keys, which cannot be guessed; without it requested_key is the key.
+/// The provider chooses the keys; else requested_key is the key.
 pub const GDRFAB_MR_PROV_KEY: u32 = 1u32 << 6;
 /// Regions for counters are registered with GDRFAB_RMA_EVENT.
 pub const GDRFAB_MR_RMA_EVENT: u32 = 1u32 << 8;
@@ -174,7 +173,7 @@ pub const GDRFAB_PROGRESS_UNSPEC: u32 = 0;
 pub const GDRFAB_PROGRESS_AUTO: u32 = 1;
 /// Reading and waiting drive the endpoints bound to queue or counter.
 pub const GDRFAB_PROGRESS_MANUAL: u32 = 2;
-/// Addresses are text: "shm://name", "tcp://host:port", "verbs://host:port", or of gdrfab_ep_getname().
+/// Text: "shm://name", "tcp://host:port", "verbs://host:port".
 pub const GDRFAB_ADDR_STR: u32 = 9;
 
 // Flags of gdrfab_getinfo().
@@ -223,7 +222,7 @@ pub const GDRFAB_CM_DATA_MAX: usize = 256;
 pub const GDRFAB_NAME_LEN: usize = 48;
 
 // Values of fi_addr besides indexes.
-/// No index: of a receive any peer; of an entry a sender that is not in the vector, or none.
+/// No index: of a receive, any peer.
 pub const GDRFAB_ADDR_UNSPEC: u64 = u64::MAX;
 /// The same, where an index was asked for and there is none.
 pub const GDRFAB_ADDR_NOTAVAIL: u64 = u64::MAX;
@@ -244,22 +243,21 @@ pub const GDRFAB_AV_TABLE: u32 = 2;
 pub const GDRFAB_MR_DMABUF: u64 = 1u64 << 40;
 
 // Paths that the bytes can take between local memory and a peer's region.
-/// Both processes map the pages, and the initiator's CPU copies: memory of gdrfab_mem_alloc(), mappable files.
+/// Both map the pages, and the initiator's CPU copies.
 pub const GDRFAB_PATH_DIRECT: u64 = 1u64 << 0;
-/// The initiator's kernel copies (process_vm_readv, process_vm_writev), where ptrace would be permitted.
+/// The initiator's kernel copies, where ptrace is permitted.
 pub const GDRFAB_PATH_CMA: u64 = 1u64 << 1;
-/// Through bounce buffers (the shared ring, pinned slots), with the target's progress: any memory, always
-/// possible.
+/// Bounce buffers, the target's progress: always possible.
 pub const GDRFAB_PATH_STAGED: u64 = 1u64 << 2;
-/// The initiator's device driver copies through a mapping of the peer's memory, where the vendor has such.
+/// The initiator's device driver copies from its mapping of it.
 pub const GDRFAB_PATH_IPC: u64 = 1u64 << 3;
 /// The RDMA device reaches pinned host pages (ibv_reg_mr).
 pub const GDRFAB_PATH_NIC: u64 = 1u64 << 4;
 /// The RDMA device reaches a dma-buf (ibv_reg_dmabuf_mr).
 pub const GDRFAB_PATH_DMABUF: u64 = 1u64 << 5;
-/// The RDMA device reaches device memory through the vendor's peer-memory module (ibv_reg_mr).
+/// The RDMA device reaches device memory by peer-memory.
 pub const GDRFAB_PATH_PEER_MEM: u64 = 1u64 << 6;
-/// The kernel copies between the memory and a socket, with the target's progress: memory that the CPU reaches.
+/// A socket's kernel copies, with the target's progress.
 pub const GDRFAB_PATH_SOCKET: u64 = 1u64 << 7;
 
 // == Device memory ==
@@ -306,7 +304,7 @@ pub const GDRFAB_HMEM_KIND_PINNED: u32 = 5;
 /// Device memory of another process, mapped here.
 pub const GDRFAB_HMEM_KIND_IMPORTED: u32 = 6;
 
-/// Flag of gdrfab_hmem_export_dmabuf(): the mapping through the PCIe BAR, where the vendor has two.
+/// gdrfab_hmem_export_dmabuf(): map through the PCIe BAR.
 pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 
 // == RMA ==
@@ -361,11 +359,11 @@ pub const GDRFAB_FENCE: u64 = 1u64 << 21;
 pub const GDRFAB_COMPLETION: u64 = 1u64 << 24;
 /// As inject calls: the buffer is the caller's at once.
 pub const GDRFAB_INJECT: u64 = 1u64 << 25;
-/// Complete when the buffer may be reused. What fails afterwards gives an error entry besides.
+/// Complete when the buffer is free; may fail after that.
 pub const GDRFAB_INJECT_COMPLETE: u64 = 1u64 << 26;
 /// Complete when it needs this side no more (default).
 pub const GDRFAB_TRANSMIT_COMPLETE: u64 = 1u64 << 27;
-/// Complete when the bytes are visible in the target's memory; of a message, when a receive has them.
+/// Complete when the target, or a receive, has the bytes.
 pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
 
 // == Messages ==
@@ -386,7 +384,7 @@ pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
 // the sender succeeds.
 
 // Flags of gdrfab_trecvmsg(), of one that looks for a message that has come, besides GDRFAB_PEEK.
-/// With GDRFAB_PEEK: keep the message that is found for the receive of this context; then: receive that one.
+/// With GDRFAB_PEEK: keep what is found; then: receive it.
 pub const GDRFAB_CLAIM: u64 = 1u64 << 59;
 /// With GDRFAB_PEEK or GDRFAB_CLAIM: drop the message.
 pub const GDRFAB_DISCARD: u64 = 1u64 << 58;
@@ -458,8 +456,7 @@ pub const GDRFAB_CONNECTED: u32 = 2;
 /// The peer closed, shut down or died.
 pub const GDRFAB_SHUTDOWN: u32 = 3;
 
-/// Flag of gdrfab_eq_read() and gdrfab_eq_sread(): the event stays in the queue. Flag of gdrfab_trecvmsg():
-/// see there.
+/// Of event queues: the event stays. Of gdrfab_trecvmsg(): see there.
 pub const GDRFAB_PEEK: u64 = 1u64 << 19;
 
 // == Counter ==

@@ -168,7 +168,12 @@ impl prov::Endpoint for Endpoint {
 
     fn close(&self) -> Result<()> {
         let mut s = self.state.lock();
+        let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
         if !s.closed {
+            while s.owes() && time::now_ns() < until {
+                s.progress(&self.domain, true);
+                std::thread::yield_now();
+            }
             s.end_all(&self.domain);
         }
         let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;

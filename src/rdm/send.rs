@@ -55,10 +55,11 @@ impl State {
         let kind = flags::SEND | if tag.is_some() { flags::TAGGED } else { flags::MSG };
         let end = self.end_of(c, kind, local, len, tag.unwrap_or(0));
         let on_host = descs.iter().all(|d| d & crate::mr::DEVICE_DESC == 0);
+        // Of an inject call nobody learns when it is delivered.
+        let flags = c.flags | if self.deliver && !end.silent { flags::DELIVERY_COMPLETE } else { 0 };
         self.stats.sends += 1;
         if on_host
-            && c.flags & (flags::FENCE | flags::DELIVERY_COMPLETE) == 0
-            && !self.deliver
+            && flags & (flags::FENCE | flags::DELIVERY_COMPLETE) == 0
             && let Some(peer) = self.peer(id)
             && let Phase::Ready(link) = &peer.phase
             && peer.waiting.is_empty()
@@ -73,7 +74,6 @@ impl State {
         }
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
-        let flags = c.flags | if self.deliver { flags::DELIVERY_COMPLETE } else { 0 };
         let mut waiting =
             Waiting { end, flags, pieces, descs: kept(descs), site, owned: None, what: What::Message { label, offered: None } };
         waiting.own(flags & flags::INJECT != 0)?;

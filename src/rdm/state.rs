@@ -278,6 +278,16 @@ impl State {
         self.busy.iter().copied().chain(joining).chain(self.awaiting.iter().copied()).collect()
     }
 
+    /// Something is still to be sent of which the caller thinks that it was: injected messages, and that offers were taken.
+    pub fn owes(&mut self) -> bool {
+        self.ops.each().any(|(_, op)| matches!(op, Op::Offered { end, .. } if end.silent))
+            || self
+                .active()
+                .into_iter()
+                .filter_map(|id| self.peers.get(id as usize)?.as_deref())
+                .any(|peer| (!peer.control.is_empty() && peer.ready().is_some()) || peer.waiting.iter().any(|w| w.end.silent))
+    }
+
     pub fn space(&mut self, tagged: bool) -> &mut Space {
         if tagged { &mut self.tagged } else { &mut self.untagged }
     }

@@ -3,6 +3,7 @@
 //! instruction-set detail of the library sits here.
 
 pub mod copy;
+pub mod discard;
 pub mod dl;
 pub mod epoll;
 pub mod fork;

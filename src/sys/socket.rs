@@ -13,6 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Descriptors that one packet may carry.
 pub const MAX_FDS: usize = 4;
+/// Those that a peer may put into one (SCM_MAX_FD): what is not received, the kernel closes there and then.
+const MOST_FDS: usize = 253;
 
 fn fresh() -> Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
@@ -113,7 +115,19 @@ pub enum Received {
 
 /// Receives one packet into `buf`; one longer than `buf` is an error.
 pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    match recv_any(fd, buf)? {
+        (_, true) => Err(too_long()),
+        (received, false) => Ok(received),
+    }
+}
+
+pub fn too_long() -> Error {
+    Error::fixed(errno::EPROTO, "a packet of the peer is too long")
+}
+
+/// Receives one packet; true: it was longer than `buf`.
+pub fn recv_any(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<(Received, bool)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let message = match rustix::net::recvmsg(fd, &mut [IoSliceMut::new(buf)], &mut control, flags) {
@@ -123,8 +137,8 @@ pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received> {
     };
     let message = match message {
         Ok(m) => m,
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Received::Nothing),
-        Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return Ok(Received::Closed),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok((Received::Nothing, false)),
+        Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return Ok((Received::Closed, false)),
         Err(e) => return Err(Error::os("receiving from the peer", e)),
     };
     let mut fds = Vec::new();
@@ -133,14 +147,12 @@ pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received> {
             fds.extend(rights);
         }
     }
-    if message.flags.contains(rustix::net::ReturnFlags::TRUNC) {
-        return Err(Error::fixed(errno::EPROTO, "a packet of the peer is too long"));
-    }
-    if message.bytes == 0 && fds.is_empty() {
-        return Ok(Received::Closed);
+    let cut = message.flags.contains(rustix::net::ReturnFlags::TRUNC);
+    if message.bytes == 0 && fds.is_empty() && !cut {
+        return Ok((Received::Closed, false));
     }
     let lacking = message.flags.contains(rustix::net::ReturnFlags::CTRUNC) && fds.len() < MAX_FDS;
-    Ok(Received::Packet { len: message.bytes, fds, lacking })
+    Ok((Received::Packet { len: message.bytes, fds, lacking }, cut))
 }
 
 /// Two ends of a connection without a name, neither of which goes to child programs.
@@ -167,6 +179,12 @@ pub fn hung_up(fd: impl AsFd) -> bool {
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::RDHUP)];
     let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(rustix::event::poll(&mut fds, Some(&zero)), Ok(n) if n > 0)
+}
+
+/// Takes nothing more from the other end, or as a listener from anybody; what has come can still be read.
+pub fn end_receiving(fd: impl AsFd) {
+    // Fails only where there is no other end any more.
+    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
 }
 
 /// Tells the other end that nothing more comes; what it sends still arrives.

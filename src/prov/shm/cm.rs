@@ -4,6 +4,7 @@
 
 use super::address::{SCHEME, check_address, socket_name};
 use super::conn::Conn;
+use super::control::Control;
 use super::domain::Domain;
 use super::frame::{self, Frame, Intro};
 use super::greeter::{Brought, Request, check_intro, check_peer};
@@ -46,14 +47,14 @@ impl State {
     }
 
     /// Sends an introduction with what comes with it; false: the socket is full.
-    fn introduce(&self, socket: &OwnedFd, packet: &[u8], segment: &OwnedFd, domain: &Domain) -> Result<bool> {
+    fn introduce(&self, socket: &Control, packet: &[u8], segment: &OwnedFd, domain: &Domain) -> Result<bool> {
         let mut fds = vec![segment.as_fd(), domain.table_fd.as_fd()];
         fds.extend(self.copier.and_then(|c| c.pidfd()));
         socket::send(socket.as_fd(), packet, &fds)
     }
 
     /// Becomes connected to a peer that introduced itself.
-    fn join(&mut self, domain: &Domain, socket: OwnedFd, pid: i32, intro: &Intro, brought: Brought) -> Result<()> {
+    fn join(&mut self, domain: &Domain, socket: Arc<Control>, pid: i32, intro: &Intro, brought: Brought) -> Result<()> {
         let peer = Segment::attach(brought.segment.as_fd(), intro.ring_lines as usize)?;
         let table = Table::attach(brought.table.as_fd())?;
         let fences = if intro.fences_remote && domain.remote_fences { Fences::Remote } else { Fences::Full };
@@ -85,7 +86,7 @@ impl State {
         let Some((_, segment)) = &self.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
         let segment = crate::sys::mem::duplicate(segment)?;
         self.choose_copier()?;
-        let (socket, intro) = (crate::sys::mem::duplicate(&request.socket)?, request.intro.clone());
+        let (socket, intro) = (request.socket.clone(), request.intro.clone());
         let Some(brought) = request.brought.take() else { return Err(Error::new(errno::EOPBADSTATE, "the request was answered")) };
         self.join(domain, socket, request.pid, &intro, brought)?;
         request.answered();
@@ -152,6 +153,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                 match socket::connect(&socket_name(name))? {
                     socket::Connect::Busy => {}
                     socket::Connect::Done(fd) => {
+                        let fd = Arc::new(Control::from(fd));
                         check_peer(fd.as_fd())?;
                         state.choose_copier()?;
                         let packet = Frame::Hello(state.intro(domain, &c.data, *by_name)?).encode();
@@ -220,7 +222,7 @@ enum Answer {
     Rejected(Vec<u8>),
 }
 
-fn read_answer(fd: &OwnedFd) -> Result<Option<Answer>> {
+fn read_answer(fd: &Arc<Control>) -> Result<Option<Answer>> {
     let mut buf = [0u8; frame::MAX];
     let (len, fds, lacking) = match frame::recv(fd, &mut buf)? {
         socket::Received::Nothing => return Ok(None),

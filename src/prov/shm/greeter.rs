@@ -3,11 +3,12 @@
 //! who it is and its introduction made sense, so what it can cost is bounded here.
 
 use super::address::{SCHEME, socket_name};
+use super::control::{self, BACKLOG, Control};
 use super::frame::{self, Frame, Intro, Why};
 use crate::error::{Error, Result, errno};
 use crate::prov;
 use crate::prov::accept::{Acceptor, MOST, Taken};
-use crate::sys::{process, socket, time};
+use crate::sys::{discard, process, socket, time};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ const REQUESTS: usize = 256;
 
 /// A connection request: its socket and what came with it. Dropped, it is rejected.
 pub struct Request {
-    pub socket: OwnedFd,
+    pub socket: Arc<Control>,
     pub intro: Intro,
     pub brought: Option<Brought>,
     pub pid: i32,
@@ -69,7 +70,7 @@ impl Drop for Request {
 
 /// Somebody who has connected, and until when it is waited for.
 struct Pending {
-    socket: OwnedFd,
+    socket: Control,
     until: u64,
 }
 
@@ -85,7 +86,7 @@ pub struct Greeter {
 impl Greeter {
     /// `tells`: callers are turned away with a reason where there is no descriptor for them.
     pub fn listen(name: String, tells: bool) -> Result<Greeter> {
-        let listener = socket::listen(&socket_name(&name), 128)?;
+        let listener = socket::listen(&socket_name(&name), BACKLOG)?;
         Ok(Greeter { name, acceptor: Acceptor::new(listener, tells)?, pending: Vec::new(), requests: Arc::default() })
     }
 
@@ -117,16 +118,24 @@ impl Greeter {
             }
             match self.acceptor.take(now, socket::accept) {
                 // Other users are turned away at the door.
+                // What it brings could not be closed.
+                Taken::One(socket) if discard::is_full() => {
+                    let socket = Control::from(socket);
+                    let _ = frame::recv(&socket, &mut [0; frame::MAX]);
+                    refuse(&socket, Why::Descriptors);
+                }
                 Taken::One(socket) => match check_peer(socket.as_fd()).and_then(|_| self.acceptor.set.add(socket.as_fd())) {
                     Ok(()) => {
                         if self.pending.len() >= PENDING {
                             self.pending.remove(0);
                         }
+                        let socket = Control::from(socket);
                         self.hear(Pending { socket, until: now + PATIENCE_NS }, by_name, now, &mut requests);
                     }
                     Err(e) => crate::log!(Info, "{e}"),
                 },
                 Taken::TurnAway(socket) => {
+                    let socket = Control::from(socket);
                     // A socket that is closed with a packet unread takes its answer back.
                     let _ = frame::recv(&socket, &mut [0; frame::MAX]);
                     refuse(&socket, Why::Descriptors);
@@ -159,7 +168,13 @@ impl Greeter {
     }
 }
 
-fn refuse(socket: &OwnedFd, why: Why) {
+impl Drop for Greeter {
+    fn drop(&mut self) {
+        control::empty(self.acceptor.fd());
+    }
+}
+
+fn refuse(socket: &Control, why: Why) {
     // It may be gone: nothing is lost by that.
     let _ = socket::send(socket.as_fd(), &Frame::Refuse(why).encode(), &[]);
 }
@@ -192,7 +207,7 @@ fn read_hello(one: Pending, by_name: bool, full: bool, counted: &Arc<()>) -> Res
     if full {
         return Err(Error::new(errno::EAGAIN, format!("{REQUESTS} connection requests wait for an answer")));
     }
-    let (socket, _counted) = (one.socket, counted.clone());
+    let (socket, _counted) = (Arc::new(one.socket), counted.clone());
     Ok(Heard::Request(Box::new(Request { socket, intro, brought, pid, answered: false, _counted })))
 }
 

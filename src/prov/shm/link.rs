@@ -3,6 +3,7 @@
 //! socket between them. The domain keeps links too, to find out who may be inside a closing region, and keeps
 //! those whose endpoint is over until the peer can reach nothing through them any more.
 
+use super::control::Control;
 use super::exports::Exports;
 use super::layout::SegmentRef;
 use super::table::Table;
@@ -19,7 +20,7 @@ pub struct Link {
     pub mine: SegmentRef,
     pub peer: SegmentRef,
     pub table: Table,
-    pub socket: OwnedFd,
+    pub socket: Arc<Control>,
     pub pid: i32,
     pub fences: Fences,
     /// Whether cross-memory attach to the peer works, as tried when connecting.
@@ -63,7 +64,7 @@ pub fn probe_cma(pid: i32, address: u64, expect: u64) -> Result<()> {
 }
 
 impl Link {
-    pub fn new(mine: SegmentRef, peer: SegmentRef, table: Table, socket: OwnedFd, pid: i32, fences: Fences, cma: Result<()>) -> Link {
+    pub fn new(mine: SegmentRef, peer: SegmentRef, table: Table, socket: Arc<Control>, pid: i32, fences: Fences, cma: Result<()>) -> Link {
         let pidfd = if pid > 0 { process::open(pid).ok() } else { None };
         let exports = table.exports_of(pid);
         Link { mine, peer, table, socket, pid, fences, cma, torn: AtomicBool::new(false), exports, pidfd, copier: None }

@@ -8,6 +8,7 @@ mod address;
 mod arrivals;
 mod cm;
 mod conn;
+mod control;
 mod coop;
 mod copy;
 mod device;

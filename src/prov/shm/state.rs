@@ -5,6 +5,7 @@
 use super::address::SCHEME;
 use super::arrivals::{Recv, Unexpected};
 use super::conn::Conn;
+use super::control::Control;
 use super::flight::Flight;
 use super::greeter::Greeter;
 use super::layout::SegmentRef;
@@ -26,6 +27,7 @@ use crate::sync::line::LINE_BYTES;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 pub enum Phase {
     Fresh,
@@ -39,7 +41,7 @@ pub enum Phase {
 /// How an endpoint gets its peer.
 pub enum How {
     /// Knocks at a listener.
-    Dial { name: String, by_name: bool, socket: Option<OwnedFd> },
+    Dial { name: String, by_name: bool, socket: Option<Arc<Control>> },
     /// Waits for the endpoint of that name to knock at its own listener.
     Await { name: String },
     /// Has accepted, and waits until the dialer says that it has joined too.

@@ -27,11 +27,14 @@ struct setup {
 	uint64_t comp_order;  /* GDRFAB_ORDER_STRICT: also with TEST_COMP_ORDER=strict */
 	bool offsets;         /* mr_mode without VIRT_ADDR: addresses start at 0 */
 	bool given_keys;      /* mr_mode without PROV_KEY: keys are requested */
+	bool rdm;             /* connectionless endpoints: the own index is 0, the peer's PEER */
 	bool by_address;      /* connect by exchanged addresses instead of listen and connect */
 	uint64_t deadline_ms; /* GDRFAB_OPT_DEADLINE and GDRFAB_OPT_RECV_DEADLINE */
 	const char *key[TEST_SIDES]; /* auth_key of that side; NULL: none */
 	enum test_side victim; /* this side is expected to be killed by SIGKILL */
 };
+
+enum { PEER = 1 };
 
 struct node {
 	enum test_side side;
@@ -51,6 +54,7 @@ struct node {
 	gdrfab_domain *domain;
 	gdrfab_cq *cq;
 	gdrfab_ep *ep;
+	gdrfab_av *av; /* with rdm */
 	struct local *locals; /* what local_desc has registered */
 };
 

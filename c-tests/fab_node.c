@@ -149,7 +149,7 @@ gdrfab_info *hints_new(const struct setup *setup)
 	gdrfab_info *hints = gdrfab_dupinfo(NULL);
 	CHECK(hints != NULL);
 	hints->caps = setup->caps ? setup->caps : GDRFAB_MSG | GDRFAB_RMA;
-	hints->ep_type = GDRFAB_EP_MSG;
+	hints->ep_type = setup->rdm ? GDRFAB_EP_RDM : GDRFAB_EP_MSG;
 	hints->mr_mode = GDRFAB_MR_LOCAL;
 	hints->mr_mode |= setup->offsets ? 0 : GDRFAB_MR_VIRT_ADDR;
 	hints->mr_mode |= setup->given_keys ? 0 : GDRFAB_MR_PROV_KEY;
@@ -172,9 +172,11 @@ void node_info(struct node *n)
 {
 	gdrfab_info *hints = hints_new(n->setup);
 	const char *key = n->setup->key[n->side];
+	skip_unless(!n->setup->rdm || !traits()->adapter, "no connectionless endpoints");
 	hints->auth_key = key;
 	hints->auth_key_size = key ? strlen(key) : 0;
-	int rc = provider_getinfo(n->service, n->side == TEST_SERVER ? GDRFAB_SOURCE : 0, hints, &n->info);
+	const char *service = n->setup->rdm ? NULL : n->service;
+	int rc = provider_getinfo(service, n->side == TEST_SERVER || n->setup->rdm ? GDRFAB_SOURCE : 0, hints, &n->info);
 	/* The caller's, as strings in hints are. */
 	hints->auth_key = NULL;
 	hints->auth_key_size = 0;
@@ -211,7 +213,7 @@ void node_open(struct node *n)
 	OK(gdrfab_fabric_open(n->info, n, &n->fabric));
 	gdrfab_eq_attr attr = {sizeof attr, 0, 0, GDRFAB_WAIT_UNSPEC, 0};
 	OK(gdrfab_eq_open(n->fabric, &attr, n, &n->eq));
-	if (n->side == TEST_CLIENT || n->setup->by_address)
+	if (n->side == TEST_CLIENT || n->setup->by_address || n->setup->rdm)
 		node_domain(n, n->info);
 }
 
@@ -235,7 +237,10 @@ gdrfab_ep *ep_new(struct node *n, const gdrfab_info *info, void *context)
 	OK(gdrfab_ep_open(n->domain, info, context, &ep));
 	CHECK(ep != NULL);
 	OK(gdrfab_ep_bind_cq(ep, n->cq, GDRFAB_TRANSMIT | GDRFAB_RECV | n->setup->cq_flags));
-	OK(gdrfab_ep_bind_eq(ep, n->eq, 0));
+	if (n->av)
+		OK(gdrfab_ep_bind_av(ep, n->av, 0));
+	else
+		OK(gdrfab_ep_bind_eq(ep, n->eq, 0));
 	OK(gdrfab_ep_enable(ep));
 	if (n->setup->deadline_ms) {
 		uint64_t ns = n->setup->deadline_ms * 1000000u;
@@ -287,9 +292,24 @@ void ep_connect_by_address(struct node *n, gdrfab_ep *ep)
 	EVENT(n->eq, GDRFAB_CONNECTED, ep, NULL);
 }
 
+/* Nobody is called yet. */
+static void exchange_names(struct node *n)
+{
+	unsigned char names[PEER + 1][GDRFAB_NAME_LEN];
+	size_t len = sizeof names[0];
+	OK(gdrfab_av_open(n->domain, NULL, NULL, &n->av));
+	n->ep = ep_new(n, n->info, n);
+	OK(gdrfab_ep_getname(n->ep, names[0], &len));
+	oob_send(n, names[0], len);
+	oob_recv(n, names[PEER], len);
+	CHECK_EQ(gdrfab_av_insert(n->av, names, PEER + 1, NULL, 0, NULL), PEER + 1);
+}
+
 static void connection(struct node *n)
 {
-	if (n->setup->by_address) {
+	if (n->setup->rdm) {
+		exchange_names(n);
+	} else if (n->setup->by_address) {
 		n->ep = ep_new(n, n->info, n);
 		ep_connect_by_address(n, n->ep);
 	} else if (n->side == TEST_SERVER) {
@@ -361,6 +381,8 @@ void node_close(struct node *n)
 {
 	if (n->ep)
 		OK(gdrfab_ep_close(n->ep));
+	if (n->av)
+		OK(gdrfab_av_close(n->av));
 	if (n->cq)
 		OK(gdrfab_cq_close(n->cq));
 	local_forget_all(n);
@@ -374,7 +396,7 @@ void node_close(struct node *n)
 		OK(gdrfab_fabric_close(n->fabric));
 	gdrfab_freeinfo(n->request);
 	gdrfab_freeinfo(n->info);
-	n->ep = NULL, n->cq = NULL, n->domain = NULL, n->pep = NULL, n->eq = NULL, n->fabric = NULL;
+	n->ep = NULL, n->av = NULL, n->cq = NULL, n->domain = NULL, n->pep = NULL, n->eq = NULL, n->fabric = NULL;
 	n->info = n->request = NULL;
 	/* A real driver keeps files of its own, also where only a peer's memory made the library open it. */
 	if (n->drivers || getenv("TEST_REAL"))

@@ -101,8 +101,13 @@ struct lists {
 static void begin(struct node *n, struct lists *l, const struct memkind *kind, size_t len)
 {
 	node_up(n);
+	const struct way *way = (const struct way *)n->arg;
 	l->to = mem_fetch(n);
-	way_check(n, (const struct way *)n->arg, l->to.key);
+	/* Of a peer that was not reached yet there is no way to be seen. */
+	if (!n->setup->rdm)
+		way_check(n, way, l->to.key);
+	else if (way->path->bit == GDRFAB_PATH_CMA && cma_refused(n))
+		test_skip("this kernel does not let a process copy another's memory");
 	mem_new(n, &l->local, kind, len);
 	mem_register(n, &l->local, 0, len, ANY_ACCESS, 0);
 	l->desc = mem_desc(&l->local);
@@ -114,6 +119,7 @@ static void begin(struct node *n, struct lists *l, const struct memkind *kind, s
 	l->msg.desc_count = 1;
 	l->msg.key = &l->to.key;
 	l->msg.key_count = 1;
+	l->msg.addr = n->setup->rdm ? PEER : 0;
 	l->msg.context = l;
 }
 
@@ -218,6 +224,13 @@ static void moves(struct node *n)
 static void blocks_move(const void *arg)
 {
 	pair(NULL, target, moves, arg);
+}
+
+static const struct setup rdm = {.rdm = true};
+
+static void blocks_move_rdm(const void *arg)
+{
+	pair(&rdm, target, moves, arg);
 }
 
 /* From host memory to a device's, which a driver has to pin, and back. */
@@ -359,6 +372,11 @@ static void names_the_block(const void *arg)
 	pair(NULL, target, refuses, arg);
 }
 
+static void names_the_block_rdm(const void *arg)
+{
+	pair(&rdm, target, refuses, arg);
+}
+
 /* Very many very small ones. */
 static void counts(struct node *n)
 {
@@ -472,6 +490,11 @@ static void given_up(const void *arg)
 	pair(NULL, stands_by, gives_up, arg);
 }
 
+static void given_up_rdm(const void *arg)
+{
+	pair(&rdm, stands_by, gives_up, arg);
+}
+
 static void mourns(struct node *n)
 {
 	static struct lists l;
@@ -496,6 +519,12 @@ static void mourns(struct node *n)
 static void peer_dies(const void *arg)
 {
 	struct setup s = {.victim = TEST_SERVER};
+	pair(&s, stands_by, mourns, arg);
+}
+
+static void peer_dies_rdm(const void *arg)
+{
+	struct setup s = {.rdm = true, .victim = TEST_SERVER};
 	pair(&s, stands_by, mourns, arg);
 }
 
@@ -525,11 +554,21 @@ TEST_TABLE(per_way)
 			continue;
 		snprintf(name, sizeof name, "many_blocks_%s", w->name);
 		test_add(name, many_blocks, w, 30);
+		if (!w->kind->opaque || strstr(w->name, "cuda_plain")) {
+			snprintf(name, sizeof name, "rdm_blocks_move_%s", w->name);
+			test_add(name, blocks_move_rdm, w, 30);
+			snprintf(name, sizeof name, "rdm_names_the_block_%s", w->name);
+			test_add(name, names_the_block_rdm, w, 30);
+		}
 		if (w->kind != &memkinds[KIND_MALLOC] || one_sided(w))
 			continue;
 		snprintf(name, sizeof name, "given_up_%s", w->name);
 		test_add(name, given_up, w, 30);
 		snprintf(name, sizeof name, "peer_dies_%s", w->name);
 		test_add(name, peer_dies, w, 30);
+		snprintf(name, sizeof name, "rdm_given_up_%s", w->name);
+		test_add(name, given_up_rdm, w, 30);
+		snprintf(name, sizeof name, "rdm_peer_dies_%s", w->name);
+		test_add(name, peer_dies_rdm, w, 30);
 	}
 }

@@ -137,6 +137,11 @@ impl List {
         self.pairs[run.pair as usize]
     }
 
+    /// The same blocks by other names.
+    pub fn renamed(&self, pairs: Box<[Pair]>) -> List {
+        List { number: self.number, runs: self.runs.clone(), pairs, total: self.total, ends: self.ends.clone() }
+    }
+
     pub fn first_buf(&self) -> usize {
         self.runs.first().map_or(0, Run::buf)
     }

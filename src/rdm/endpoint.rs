@@ -13,6 +13,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Bindings, Options};
 use crate::prov::info::Info;
+use crate::prov::list::{List, Native};
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::Dispatch;
 use crate::prov::queue::Queue;
@@ -79,6 +80,8 @@ impl Endpoint {
             retry_at: 0,
             retry_pause: 0,
             greeters: Vec::new(),
+            lists: 0,
+            list_ends: Arc::default(),
             results: Arc::new(Queue::new(RESULTS, domain.threading)),
             events: Arc::new(EventQueue::default()),
             drivers: Arc::default(),
@@ -199,6 +202,10 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().rma(&self.domain, dir, local, remote, common, descs)
     }
 
+    fn list(&self, dir: Dir, list: &List, common: &Common) -> Result<Native> {
+        self.state.lock().list(&self.domain, dir, list, common)
+    }
+
     fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         self.state.lock().send(&self.domain, local, common, descs, None)
     }
@@ -288,7 +295,10 @@ impl prov::Endpoint for Endpoint {
 
     fn may_sleep(&self) -> bool {
         let s = self.state.lock();
-        s.events.is_empty() && s.results.is_empty() && s.ready.iter().chain(&s.joining).all(|(_, link)| link.ep.may_sleep())
+        s.events.is_empty()
+            && s.results.is_empty()
+            && s.list_ends.is_empty()
+            && s.ready.iter().chain(&s.joining).all(|(_, link)| link.ep.may_sleep())
     }
 
     fn awake(&self, poller: Option<&Poller>) {

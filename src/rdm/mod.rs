@@ -3,7 +3,7 @@
 //! when the peer is first used. Providers do not know this layer; it uses their contract, and implements it for `fabric`.
 //!
 //! `wire` is what two endpoints say, `matcher` joins messages and receives, `peer` and `state` are the data on which `send`,
-//! `recv`, `own`, `known`, `wireup` and `progress` work, and `fast` for short messages; `ops`, `endpoint` and `provider` are
+//! `recv`, `list`, `own`, `known`, `wireup` and `progress` work, and `fast` for short messages; `ops`, `endpoint` and `provider` are
 //! what the layer above calls.
 
 mod domain;
@@ -12,6 +12,7 @@ mod fast;
 mod known;
 mod lent;
 mod limits;
+mod list;
 pub mod matcher;
 mod ops;
 mod own;

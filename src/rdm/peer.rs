@@ -231,6 +231,8 @@ pub struct Peer {
     pub reads: VecDeque<u64>,
     /// It is in the endpoint's list of those that have something to send.
     pub busy: bool,
+    /// Called because a list waits, which goes in pieces if that comes to nothing.
+    pub called_for_list: bool,
     /// Until when it is called; 0: it was not called yet.
     pub patience: u64,
 }
@@ -249,6 +251,7 @@ impl Peer {
             offered: 0,
             reads: VecDeque::new(),
             busy: false,
+            called_for_list: false,
             patience: 0,
         }
     }

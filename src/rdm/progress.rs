@@ -111,7 +111,7 @@ impl State {
     /// What turned out while lanes were looked at.
     #[inline(always)]
     pub fn settle(&mut self, domain: &Domain) {
-        let rest = self.broken.len() | self.reads.len() | self.busy.len() | self.lent.len();
+        let rest = self.broken.len() | self.reads.len() | self.busy.len() | self.lent.len() | self.lists;
         if rest != 0 || !self.results.is_empty() {
             self.settle_all(domain);
         }
@@ -148,6 +148,9 @@ impl State {
     /// Results of the lanes' operations.
     #[inline]
     pub fn take_results(&mut self) {
+        if self.lists != 0 {
+            self.take_lists();
+        }
         while !self.results.is_empty() {
             let mut batch = [Completion::default(); 32];
             let taken = self.results.take(batch.len(), |i, c| batch.iter_mut().skip(i).take(1).for_each(|place| *place = *c));
@@ -169,18 +172,7 @@ impl State {
         }
         let number = c.context as u64;
         match self.ops.get(number) {
-            Some(Op::Rma { peer, .. }) => {
-                let id = *peer;
-                if let Some(peer) = self.peer(id) {
-                    peer.under_way = peer.under_way.saturating_sub(1);
-                    if !peer.waiting.is_empty() {
-                        self.stay_busy(id);
-                    }
-                }
-                if let Some(Op::Rma { end, .. }) = self.ops.take(number) {
-                    self.end(&end, error.map_or(Ok(()), Err));
-                }
-            }
+            Some(Op::Rma { .. }) => self.rma_ended(number, error),
             Some(Op::Reading { .. }) => self.read_ended(number, error.map_or(Ok(()), Err)),
             _ => {}
         }
@@ -201,6 +193,17 @@ impl State {
             self.listens = q.has_room();
         }
         self.listens
+    }
+
+    pub fn rma_ended(&mut self, number: u64, error: Option<Error>) {
+        let Some(Op::Rma { peer: id, end, .. }) = self.ops.take(number) else { return };
+        if let Some(peer) = self.peer(id) {
+            peer.under_way = peer.under_way.saturating_sub(1);
+            if !peer.waiting.is_empty() {
+                self.stay_busy(id);
+            }
+        }
+        self.end(&end, error.map_or(Ok(()), Err));
     }
 
     /// A peer's write with data.

@@ -100,6 +100,7 @@ impl Rdm {
                     caps: all.caps & lane.caps | (all.caps | lane.caps) & (flags::LOCAL_COMM | flags::REMOTE_COMM),
                     msg_order: all.msg_order & lane.msg_order,
                     paths: all.paths | lane.paths,
+                    list_paths: all.list_paths | lane.list_paths,
                     mr_mode: all.mr_mode & lane.mr_mode,
                     tx_iov_limit: all.tx_iov_limit.min(lane.tx_iov_limit),
                     rx_iov_limit: all.rx_iov_limit.min(lane.rx_iov_limit),

@@ -11,7 +11,7 @@ use crate::hmem::Site;
 use crate::mr::RegionId;
 use crate::prov::EventQueue;
 use crate::prov::av::{Av, Name, UNSPEC};
-use crate::prov::bind::{Bindings, Options, PART, SILENT};
+use crate::prov::bind::{Bindings, Ends, Options, PART, SILENT};
 use crate::prov::drivers::Drivers;
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces};
@@ -255,6 +255,9 @@ pub struct State {
     pub greeters: Vec<Greeter>,
     /// Where the lanes' own results and events go.
     pub results: Arc<Queue>,
+    /// Lists that the lanes have, and where their ends go.
+    pub lists: usize,
+    pub list_ends: Arc<Ends>,
     pub events: Arc<EventQueue>,
     pub drivers: Arc<Drivers>,
     /// Of all grants beyond the first.

@@ -111,6 +111,7 @@ impl State {
         ep.bind(Binding::Eq(self.events.clone()))?;
         ep.bind(Binding::Arrivals(number))?;
         ep.bind(Binding::Drivers(self.drivers.clone()))?;
+        ep.bind(Binding::Ends(self.list_ends.clone()))?;
         let options = Options { connect_timeout_ns, ..self.options };
         ep.set_options(&mut |o| *o = options);
         ep.enable(0)?;

@@ -9,8 +9,8 @@ use super::order::{Order, Ticket};
 use super::queue::{Completion, Counter, Failure, Queue, Waiter};
 use super::source::Source;
 use crate::error::{Code, Error, Result, errno};
-use crate::mr::PathPolicy;
 
+pub use super::options::{Effort, Options};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -92,15 +92,6 @@ pub enum Stage {
     Over,
 }
 
-/// What decides how hard an RDMA device tries before it fails an operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Effort {
-    AckTimeout,
-    Retries,
-    RnrRetries,
-    MinRnrTimer,
-}
-
 /// Which operations a counter counts.
 #[derive(Default)]
 pub struct Counters {
@@ -146,38 +137,6 @@ struct Arrival {
 /// Writes with data that wait behind a message, at most: a peer may never complete it.
 const BEHIND_MAX: usize = 16384;
 
-/// Options that `setopt` changes.
-#[derive(Clone, Copy)]
-pub struct Options {
-    pub deadline_ns: u64,
-    /// The same of receives.
-    pub recv_deadline_ns: u64,
-    pub connect_timeout_ns: u64,
-    pub policy: PathPolicy,
-    pub coop: bool,
-    /// The caller's stream behind which device copies go; 0: none.
-    pub stream: u64,
-    /// Operations may call a device's driver in this process.
-    pub driver_calls: bool,
-    /// A receive of several messages ends when fewer bytes are left of it.
-    pub min_multi_recv: usize,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            deadline_ns: 0,
-            recv_deadline_ns: 0,
-            connect_timeout_ns: 10_000_000_000,
-            policy: PathPolicy::default(),
-            coop: false,
-            stream: 0,
-            driver_calls: true,
-            min_multi_recv: 64,
-        }
-    }
-}
-
 /// How an outstanding operation of this side ends: what its entry says and what it holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ending {
@@ -196,27 +155,6 @@ pub struct Ending {
     pub part: bool,
     /// Its place, where entries come in the order of posting.
     pub ticket: Option<Ticket>,
-}
-
-/// What the fast path of an operation came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fast {
-    Done,
-    Again,
-    /// It is not for this operation, and nothing was done.
-    Declined,
-}
-
-impl Fast {
-    /// The call's result, if it is over.
-    #[inline(always)]
-    pub fn result(self) -> Option<isize> {
-        match self {
-            Fast::Done => Some(0),
-            Fast::Again => Some(-errno::EAGAIN as isize),
-            Fast::Declined => None,
-        }
-    }
 }
 
 impl Bindings {

@@ -3,8 +3,30 @@
 
 use super::op::{Iov, One};
 use super::ops::{EpHead, Inject, InjectTagged, InjectWrite, Message, RecvTagged, Rma, Tagged};
+use crate::error::errno;
 use crate::guard::attempt;
 use std::ffi::c_void;
+
+/// What the fast path of an operation came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fast {
+    Done,
+    Again,
+    /// It is not for this operation, and nothing was done.
+    Declined,
+}
+
+impl Fast {
+    /// The call's result, if it is over.
+    #[inline(always)]
+    pub fn result(self) -> Option<isize> {
+        match self {
+            Fast::Done => Some(0),
+            Fast::Again => Some(-errno::EAGAIN as isize),
+            Fast::Declined => None,
+        }
+    }
+}
 
 /// The fast path of an entry of type `F`: what it does with an operation of one piece on each side, and who takes what it
 /// declines. The entries themselves are `fast_rma`, `fast_inject_write`, `fast_message` and so on. Of a message, `One` has the

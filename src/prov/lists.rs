@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists of an endpoint that are under way. A provider moves a list by means of its own; where it has none, the list is worked
-//! off as ordinary operations, so many at a time, from progress. Either way one entry tells of the end.
+//! off as operations of one block, so many at a time, from progress. Either way one entry tells of the end.
 
 use super::bind::{Binding, Bindings, Ending, Ends, PART};
 use super::contract::Endpoint;
@@ -38,7 +38,7 @@ struct Part {
 enum Stage {
     /// The provider has not said how it goes.
     Fresh,
-    /// By ordinary operations.
+    /// By operations of one block.
     Pieces,
     /// All are posted.
     Posted,

@@ -18,6 +18,7 @@ pub mod lists;
 pub mod name;
 pub mod op;
 pub mod ops;
+pub mod options;
 pub mod order;
 pub mod pep;
 pub mod queue;

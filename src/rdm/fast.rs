@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The short ways of short messages between a lane's ring and the caller's queue. Each looks at everything before it does
+//! The fast path of small messages between a lane's ring and the caller's queue. Each looks at everything before it does
 //! anything: what it declines goes by `send`, `recv` and `progress`.
 
 use super::limits::{INJECT_SIZE, MAX_MSG};
@@ -115,7 +115,7 @@ impl State {
         true
     }
 
-    /// From what is bound and chosen: which short ways operations may take.
+    /// From what is bound and chosen: which fast paths operations may take.
     pub fn settle_quick(&mut self) {
         let open = self.bind.enabled && !self.closed;
         let b = &self.bind;

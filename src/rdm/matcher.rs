@@ -6,10 +6,10 @@
 //! "any source" is learned as a class, in which a hash finds the oldest candidate; an arrival asks each class and takes the
 //! oldest of what they give. Beyond eight masks the rest is one list, walked in order.
 
+use super::mix::Mixer;
 use super::posted::{self, Asked, Key, NONE, Posted};
 use crate::prov::av::UNSPEC;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Masks that are found by a hash.
 const CLASSES: usize = 8;
@@ -47,49 +47,6 @@ impl Class {
     #[inline(always)]
     fn key(&self, class: usize, source: u64, tag: u64) -> Key {
         Key { class: class as u8, source: if self.any { 0 } else { source }, tag: tag & !self.ignore }
-    }
-}
-
-/// Folded multiplications with secret numbers: peers choose tags, and must not choose where they fall.
-struct Mix {
-    secret: [u64; 2],
-    state: u64,
-}
-
-#[derive(Clone)]
-struct Mixer([u64; 2]);
-
-impl Default for Mixer {
-    fn default() -> Self {
-        Mixer([RandomState::new().hash_one(1u8), RandomState::new().hash_one(2u8) | 1])
-    }
-}
-
-impl BuildHasher for Mixer {
-    type Hasher = Mix;
-    fn build_hasher(&self) -> Mix {
-        Mix { secret: self.0, state: self.0[0] }
-    }
-}
-
-impl Hasher for Mix {
-    #[inline]
-    fn write_u64(&mut self, word: u64) {
-        let product = u128::from(self.state ^ word) * u128::from(self.secret[1]);
-        self.state = (product as u64 ^ (product >> 64) as u64).wrapping_add(self.secret[0]);
-    }
-
-    fn write_u8(&mut self, byte: u8) {
-        self.write_u64(byte.into());
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.write_u8(*b));
-    }
-
-    fn finish(&self) -> u64 {
-        let product = u128::from(self.state) * u128::from(self.secret[0] | 1);
-        product as u64 ^ (product >> 64) as u64
     }
 }
 

@@ -14,6 +14,7 @@ mod lent;
 mod limits;
 mod list;
 pub mod matcher;
+mod mix;
 mod ops;
 mod own;
 mod peer;

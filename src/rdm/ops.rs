@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tables of operations of connectionless endpoints: short messages take the short ways of `fast`, and what those decline
+//! The tables of operations of connectionless endpoints: small messages take the fast path of `fast`, and what those decline
 //! the general ones.
 
 use super::domain::Domain;

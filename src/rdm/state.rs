@@ -203,7 +203,7 @@ pub struct State {
     pub listens: bool,
     /// Peers' writes with data for which that queue has no room.
     pub held: VecDeque<(Completion, u64)>,
-    /// Messages, receives may take the short way.
+    /// Messages, receives may take the fast path.
     pub quick_send: bool,
     pub quick_recv: bool,
     pub reader: Reader,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The fast path of posting: one piece that the device reaches, and an entry that says no more than that it is done. The slow
-//! path (`post.rs`, `recv.rs`) takes what this one does not. How they end is in `poll.rs`.
+//! path (`post.rs`, `recv.rs`) takes what this one does not. How they end is in `poll.rs`. A write of 8 bytes and its entry take
+//! 431 instructions here, verbs' own 272 among them, and 1,527 there (callgrind; with a deadline, which is what sends it there);
+//! a message, its receive and two entries 1,043 and 2,737 (`make bench-verbs-count`).
 
 use super::abi::*;
 use super::mr;

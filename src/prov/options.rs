@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Options of an endpoint: what every provider keeps, and what is asked of an RDMA device.
+
+use crate::mr::PathPolicy;
+
+/// Options that `setopt` changes.
+#[derive(Clone, Copy)]
+pub struct Options {
+    pub deadline_ns: u64,
+    /// The same of receives.
+    pub recv_deadline_ns: u64,
+    pub connect_timeout_ns: u64,
+    pub policy: PathPolicy,
+    pub coop: bool,
+    /// The caller's stream behind which device copies go; 0: none.
+    pub stream: u64,
+    /// Operations may call a device's driver in this process.
+    pub driver_calls: bool,
+    /// A receive of several messages ends when fewer bytes are left of it.
+    pub min_multi_recv: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            deadline_ns: 0,
+            recv_deadline_ns: 0,
+            connect_timeout_ns: 10_000_000_000,
+            policy: PathPolicy::default(),
+            coop: false,
+            stream: 0,
+            driver_calls: true,
+            min_multi_recv: 64,
+        }
+    }
+}
+
+/// What decides how hard an RDMA device tries before it fails an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effort {
+    AckTimeout,
+    Retries,
+    RnrRetries,
+    MinRnrTimer,
+}

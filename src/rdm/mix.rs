@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The hash of tags: peers choose tags, and must not choose where in a table they fall.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// Folds multiplications with secret numbers.
+pub struct Mix {
+    secret: [u64; 2],
+    state: u64,
+}
+
+/// Makes them, with secrets of its own.
+#[derive(Clone)]
+pub struct Mixer([u64; 2]);
+
+impl Default for Mixer {
+    fn default() -> Self {
+        Mixer([RandomState::new().hash_one(1u8), RandomState::new().hash_one(2u8) | 1])
+    }
+}
+
+impl BuildHasher for Mixer {
+    type Hasher = Mix;
+    fn build_hasher(&self) -> Mix {
+        Mix { secret: self.0, state: self.0[0] }
+    }
+}
+
+impl Hasher for Mix {
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.state ^ word) * u128::from(self.secret[1]);
+        self.state = (product as u64 ^ (product >> 64) as u64).wrapping_add(self.secret[0]);
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(byte.into());
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u8(*b));
+    }
+
+    fn finish(&self) -> u64 {
+        let product = u128::from(self.state) * u128::from(self.secret[0] | 1);
+        product as u64 ^ (product >> 64) as u64
+    }
+}

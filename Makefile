@@ -217,6 +217,8 @@ check-examples: examples
 	$(USE_TEST_PREFIX) BIG=60000000 examples/file_transfer.sh $(EXAMPLES_OUT)/file_transfer
 	CC="$(CC)" sh c-tests/fakes/build.sh $(CARGO_TARGET_DIR)/fakes
 	$(USE_TEST_PREFIX) examples/gaudi_pingpong.sh $(EXAMPLES_OUT)/gaudi_pingpong $(CARGO_TARGET_DIR)/fakes
+	$(USE_TEST_PREFIX) sh -e -c 'k=$(EXAMPLES_OUT)/kvmove; $$k --die; GDRFAB_PROVIDER=tcp $$k --die; \
+		LD_LIBRARY_PATH=$(CARGO_TARGET_DIR)/fakes:$$LD_LIBRARY_PATH $$k --mem cuda:0 --size 5000'
 
 # What gdrfab-perf promises. See tests/check-perf.sh.
 check-perf: check-install

@@ -1,24 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Moving blocks of a key-value cache between two processes, as an inference server with separate prefill and decode
- * does. The holder tells by message where its cache lies; the taker reads the blocks it wants straight out of it, many
- * at once, and tells the holder when it is through. The holder's processor takes no part in the reads.
+ * does. The holder tells by message where its cache lies; the taker reads the blocks it wants straight out of it, all of
+ * them in one call, and tells the holder when it is through. The holder's processor takes no part in the reads.
  *
  *   cc -o kvmove kvmove.c $(pkg-config --cflags --libs gdrfab)
- *   ./kvmove [blocks]
+ *   ./kvmove [--mem host|cuda:N] [--blocks N] [--size BYTES] [--die]
+ *
+ * --die: the holder is killed once the taker knows its cache.
  */
+#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <gdrfab.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OK(call) do { if ((call) < 0) { fprintf(stderr, "%s: %s\n", #call, gdrfab_last_error()); exit(1); } } while (0)
-#define BLOCK ((size_t)64 * 1024)
+#define DEADLINE ((uint64_t)5000000000) /* nothing may take longer than 5 s */
+#define ROUNDS 20
 
-struct cache { uint64_t addr, key, blocks; };
+static struct { uint64_t blocks, size; uint32_t iface; uint64_t device; bool die; } what = {1000, 16384, GDRFAB_HMEM_SYSTEM, 0, false};
+
+struct cache { uint64_t addr, key; };
 
 struct side {
 	gdrfab_info *info;
@@ -29,6 +38,12 @@ struct side {
 	gdrfab_ep *ep;
 };
 
+/* Memory of this side, in a region: NICs take no other. */
+struct memory {
+	char *addr;
+	gdrfab_mr *mr;
+};
+
 /* Both sides make an endpoint, tell each other its address by whatever means they have, and connect. */
 static void open_side(struct side *s, int out, int in)
 {
@@ -36,12 +51,13 @@ static void open_side(struct side *s, int out, int in)
 	gdrfab_cq_attr attr = {sizeof attr, 0, 0, GDRFAB_CQ_FORMAT_DATA, GDRFAB_WAIT_UNSPEC};
 	char mine[GDRFAB_ADDR_MAX] = "", theirs[GDRFAB_ADDR_MAX];
 	size_t len = sizeof mine;
-	uint64_t deadline = 5000000000; /* nothing may take longer than 5 s */
+	uint64_t deadline = DEADLINE;
 	gdrfab_eq_cm_entry event;
 	uint32_t kind;
 
 	hints->caps = GDRFAB_MSG | GDRFAB_RMA;
-	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
+	/* What this program keeps to, so that every provider will do. */
+	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_LOCAL;
 	hints->tx_op_flags = GDRFAB_COMPLETION;
 	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &s->info));
 	gdrfab_freeinfo(hints);
@@ -62,23 +78,57 @@ static void open_side(struct side *s, int out, int in)
 	OK(gdrfab_eq_sread(s->eq, &kind, &event, sizeof event, -1, 0)); /* GDRFAB_CONNECTED */
 }
 
-/* The next completion; an error is said in words. */
-static gdrfab_cq_data_entry next(struct side *s)
+static struct memory memory_of(struct side *s, uint32_t iface, size_t len, uint64_t access)
+{
+	struct memory m;
+	void *addr;
+	if (iface == GDRFAB_HMEM_SYSTEM)
+		OK(gdrfab_mem_alloc(s->domain, len, 0, &addr));
+	else
+		OK(gdrfab_mem_alloc_on(s->domain, iface, (uint32_t)what.device, len, 0, &addr));
+	struct iovec iov = {addr, len};
+	gdrfab_mr_attr attr;
+	memset(&attr, 0, sizeof attr);
+	attr.struct_size = sizeof attr;
+	attr.mr_iov = &iov;
+	attr.iov_count = 1;
+	attr.access = access;
+	attr.iface = iface;
+	attr.device = iface == GDRFAB_HMEM_SYSTEM ? 0 : what.device;
+	OK(gdrfab_mr_regattr(s->domain, &attr, 0, &m.mr));
+	m.addr = addr;
+	return m;
+}
+
+static void memory_end(struct side *s, struct memory *m)
+{
+	OK(gdrfab_mr_close(m->mr));
+	OK(gdrfab_mem_free(s->domain, m->addr));
+}
+
+/* The next completion; false: it is an error, which is said in words, with the block if it is of a list. Once it is here,
+ * nothing touches the memory of its operation any more. */
+static bool next(struct side *s)
 {
 	gdrfab_cq_data_entry done;
 	ssize_t got = gdrfab_cq_sread(s->cq, &done, 1, NULL, -1);
-	if (got != 1) {
-		char words[256] = "";
-		gdrfab_cq_err_entry e;
-		memset(&e, 0, sizeof e);
-		e.struct_size = sizeof e;
-		e.err_data = words;
-		e.err_data_size = sizeof words;
-		gdrfab_cq_readerr(s->cq, &e, 0);
-		fprintf(stderr, "%s: %s\n", gdrfab_strerror(e.err), words);
+	if (got == 1)
+		return true;
+	char words[256] = "";
+	gdrfab_cq_err_entry e;
+	memset(&e, 0, sizeof e);
+	e.struct_size = sizeof e;
+	e.err_data = words;
+	e.err_data_size = sizeof words;
+	OK(gdrfab_cq_readerr(s->cq, &e, 0));
+	printf("%s: %s\n", gdrfab_strerror(e.err), words);
+	return false;
+}
+
+static void must(struct side *s)
+{
+	if (!next(s))
 		exit(1);
-	}
-	return done;
 }
 
 static void close_side(struct side *s)
@@ -91,74 +141,165 @@ static void close_side(struct side *s)
 	gdrfab_freeinfo(s->info);
 }
 
-static void holder(struct side *s, uint64_t blocks)
+static void holder(struct side *s)
 {
-	char bye[8];
-	void *memory;
-	gdrfab_mr *mr;
-	OK(gdrfab_mem_alloc(s->domain, blocks * BLOCK, 0, &memory));
-	for (uint64_t b = 0; b < blocks; b++)
-		memset((char *)memory + b * BLOCK, (int)(b % 251), BLOCK);
-	OK(gdrfab_mr_reg(s->domain, memory, blocks * BLOCK, GDRFAB_REMOTE_READ, 0, 0, 0, NULL, &mr));
-	OK(gdrfab_recv(s->ep, bye, sizeof bye, NULL, 0, bye));
-	struct cache cache = {(uintptr_t)memory, gdrfab_mr_key(mr), blocks};
+	struct memory blocks = memory_of(s, what.iface, what.blocks * what.size, GDRFAB_REMOTE_READ);
+	struct memory bye = memory_of(s, GDRFAB_HMEM_SYSTEM, 4096, GDRFAB_RECV);
+	char *block = malloc(what.size);
+	for (uint64_t b = 0; b < what.blocks; b++) {
+		memset(block, (int)(b % 251), what.size);
+		OK(gdrfab_hmem_copy_to(what.iface, (uint32_t)what.device, blocks.addr + b * what.size, block, what.size));
+	}
+	free(block);
+	OK(gdrfab_recv(s->ep, bye.addr, 4096, gdrfab_mr_desc(bye.mr), 0, NULL));
+	struct cache cache = {(uintptr_t)blocks.addr, gdrfab_mr_key(blocks.mr)};
 	OK(gdrfab_inject(s->ep, &cache, sizeof cache, 0));
-	next(s); /* the taker is through */
-	printf("holder: released, \"%s\"\n", bye);
-	OK(gdrfab_mr_close(mr));
-	OK(gdrfab_mem_free(s->domain, memory));
+	must(s); /* the taker is through, or, with --die, knows the cache */
+	if (what.die)
+		raise(SIGKILL);
+	printf("holder: released, \"%s\"\n", bye.addr);
+	memory_end(s, &bye);
+	memory_end(s, &blocks);
 	close_side(s);
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Reads until that fails: the entry names the block where it stopped, and the cache here is free again. */
+static void outlive(struct side *s, const gdrfab_msg_list *msg)
+{
+	for (uint64_t until = now_ns() + DEADLINE; now_ns() < until;) {
+		ssize_t rc = gdrfab_readlist(s->ep, msg, 0);
+		if (rc == -EAGAIN) {
+			gdrfab_cq_read(s->cq, NULL, 0);
+			continue;
+		}
+		if (rc < 0)
+			printf("taker: no list can be posted: %s\n", gdrfab_last_error());
+		if (rc < 0 || !next(s))
+			return;
+	}
+	fprintf(stderr, "taker: the holder's death shows nowhere\n");
+	exit(1);
 }
 
 static void taker(struct side *s)
 {
+	struct memory mail = memory_of(s, GDRFAB_HMEM_SYSTEM, 4096, GDRFAB_SEND | GDRFAB_RECV);
+	struct memory mine = memory_of(s, what.iface, what.blocks * what.size, GDRFAB_READ);
 	struct cache cache;
 	char words[1024];
-	OK(gdrfab_recv(s->ep, &cache, sizeof cache, NULL, 0, &cache));
-	next(s);
-	unsigned char *mine = malloc(cache.blocks * BLOCK);
-	uint64_t posted = 0, done = 0;
-	while (done < cache.blocks) {
-		ssize_t rc = -EAGAIN;
-		/* The blocks in reverse, since order is the taker's affair. */
-		uint64_t b = cache.blocks - 1 - posted;
-		if (posted < cache.blocks)
-			rc = gdrfab_read(s->ep, mine + b * BLOCK, BLOCK, NULL, 0, cache.addr + b * BLOCK, cache.key, NULL);
-		if (rc == 0) {
-			posted++;
+	OK(gdrfab_recv(s->ep, mail.addr, 4096, gdrfab_mr_desc(mail.mr), 0, NULL));
+	must(s);
+	memcpy(&cache, mail.addr, sizeof cache);
+
+	/* Any block from anywhere to anywhere: here each to its own place, in some order. */
+	gdrfab_block *blocks = calloc(what.blocks, sizeof *blocks);
+	for (uint64_t b = 0; b < what.blocks; b++) {
+		uint64_t other = (uint64_t)rand() % (b + 1);
+		blocks[b] = blocks[other];
+		blocks[other].buf = mine.addr + b * what.size;
+		blocks[other].addr = cache.addr + b * what.size;
+		blocks[other].len = what.size;
+	}
+	void *desc = gdrfab_mr_desc(mine.mr);
+	gdrfab_msg_list msg;
+	memset(&msg, 0, sizeof msg);
+	msg.struct_size = sizeof msg;
+	msg.blocks = blocks;
+	msg.count = what.blocks;
+	msg.desc = &desc;
+	msg.desc_count = 1;
+	msg.key = &cache.key;
+	msg.key_count = 1;
+	msg.timeout_ns = DEADLINE;
+
+	OK(gdrfab_readlist(s->ep, &msg, 0));
+	must(s);
+	char *block = malloc(what.size);
+	for (uint64_t b = 0; b < what.blocks; b++) {
+		OK(gdrfab_hmem_copy_from(what.iface, (uint32_t)what.device, block, mine.addr + b * what.size, what.size));
+		for (uint64_t i = 0; i < what.size; i++)
+			if ((unsigned char)block[i] != b % 251) {
+				fprintf(stderr, "byte %llu of block %llu is wrong\n", (unsigned long long)i, (unsigned long long)b);
+				exit(1);
+			}
+	}
+	free(block);
+	OK(gdrfab_ep_explain(s->ep, cache.key, words, sizeof words));
+	printf("taker: %s", words);
+
+	/* The same blocks many times over: prepared once. */
+	gdrfab_list *list;
+	OK(gdrfab_list_open(s->ep, &msg, &list));
+	uint64_t start = now_ns();
+	for (int round = 0; round < ROUNDS; round++) {
+		OK(gdrfab_list_post(list, GDRFAB_READ, 0, NULL));
+		must(s);
+	}
+	double each = (double)(now_ns() - start) / ROUNDS;
+	OK(gdrfab_list_close(list));
+	printf("taker: %llu blocks of %llu bytes in %.0f us: %.2f GB/s\n", (unsigned long long)what.blocks,
+	       (unsigned long long)what.size, each / 1000, (double)(what.blocks * what.size) / each);
+
+	strcpy(mail.addr, "through");
+	OK(gdrfab_send(s->ep, mail.addr, 8, gdrfab_mr_desc(mail.mr), 0, NULL));
+	must(s);
+	if (what.die)
+		outlive(s, &msg);
+	free(blocks);
+	memory_end(s, &mine);
+	memory_end(s, &mail);
+	close_side(s);
+}
+
+static void parse(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		const char *value = i + 1 < argc ? argv[i + 1] : "";
+		if (strcmp(argv[i], "--die") == 0) {
+			what.die = true;
 			continue;
 		}
-		if (rc != -EAGAIN)
-			OK(rc);
-		next(s); /* the queue is full, or all is posted: take a completion */
-		done++;
+		i++;
+		if (strcmp(argv[i - 1], "--blocks") == 0 && (what.blocks = strtoull(value, NULL, 0)) > 0)
+			continue;
+		if (strcmp(argv[i - 1], "--size") == 0 && (what.size = strtoull(value, NULL, 0)) > 0)
+			continue;
+		if (strcmp(argv[i - 1], "--mem") == 0 && strcmp(value, "host") == 0)
+			continue;
+		if (strcmp(argv[i - 1], "--mem") == 0 && strncmp(value, "cuda:", 5) == 0) {
+			what.iface = GDRFAB_HMEM_CUDA;
+			what.device = strtoull(value + 5, NULL, 0);
+			continue;
+		}
+		fprintf(stderr, "usage: kvmove [--mem host|cuda:N] [--blocks N] [--size BYTES] [--die]\n");
+		exit(2);
 	}
-	for (uint64_t b = 0; b < cache.blocks; b++)
-		if (mine[b * BLOCK] != b % 251 || mine[(b + 1) * BLOCK - 1] != b % 251)
-			exit(1);
-	OK(gdrfab_ep_explain(s->ep, cache.key, words, sizeof words));
-	printf("taker: %llu blocks of %zu bytes read\ntaker: %s", (unsigned long long)cache.blocks, BLOCK, words);
-	OK(gdrfab_send(s->ep, "through", 8, NULL, 0, NULL));
-	next(s);
-	free(mine);
-	close_side(s);
 }
 
 int main(int argc, char **argv)
 {
-	uint64_t blocks = argc > 1 ? strtoull(argv[1], NULL, 0) : 100;
 	struct side side;
 	int there[2], back[2], status = 1;
+	parse(argc, argv);
 	if (pipe(there) < 0 || pipe(back) < 0)
 		return 1;
 	/* fork first: a child must not use what its parent has opened. */
 	pid_t child = fork();
 	if (child == 0) {
 		open_side(&side, there[1], back[0]);
-		holder(&side, blocks);
+		holder(&side);
 		return 0;
 	}
 	open_side(&side, back[1], there[0]);
 	taker(&side);
-	return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
+	if (waitpid(child, &status, 0) != child)
+		return 1;
+	return what.die ? !WIFSIGNALED(status) : status != 0;
 }

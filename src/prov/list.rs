@@ -83,21 +83,23 @@ impl List {
         let mut runs: Vec<Run> = Vec::with_capacity(blocks.len());
         let mut pairs = vec![Pair { desc: pick(descs, 0), key: pick(keys, 0) }];
         let mut places: HashMap<Pair, u32> = HashMap::new();
-        let (mut last, mut total) = (0u32, 0usize);
+        let (mut last, mut total, mut too_long) = (0u32, 0usize, false);
         let several = descs.len() > 1 || keys.len() > 1;
         let most = max.min(RUN_MAX);
         let mut merged = false;
+        // Of the last run: where it ends here, and its length; 0: there is none, and no block begins there.
+        let (mut end, mut long) = (0, 0);
         for (i, b) in blocks.iter().enumerate() {
-            if b.len == 0 {
-                continue;
+            let (ends_at, over) = b.buf.overflowing_add(b.len);
+            if b.len.wrapping_sub(1) >= max || b.buf == 0 || over || b.addr.checked_add(b.len as u64).is_none() {
+                if b.len == 0 {
+                    continue;
+                }
+                return Err(refused(i, b, max));
             }
-            if b.buf == 0 || b.buf.checked_add(b.len).is_none() || b.addr.checked_add(b.len as u64).is_none() {
-                return Err(Error::invalid(format!("blocks[{i}]: buf is NULL, or an address plus the length overflows")));
-            }
-            if b.len > max {
-                return Err(Error::new(errno::EMSGSIZE, format!("blocks[{i}].len: more than the {max} bytes of max_msg_size")));
-            }
-            total = total.checked_add(b.len).ok_or(Error::fixed(errno::EMSGSIZE, "blocks: the lengths overflow"))?;
+            let (sum, over) = total.overflowing_add(b.len);
+            total = sum;
+            too_long |= over;
             if several {
                 let pair = Pair { desc: pick(descs, i), key: pick(keys, i) };
                 if pairs[last as usize] != pair {
@@ -108,20 +110,25 @@ impl List {
                     });
                 }
             }
-            if let Some(run) = runs.last_mut()
-                && run.buf() + run.len() == b.buf
-                && run.addr + run.len() as u64 == b.addr
+            if b.buf == end
+                && long + b.len <= most
+                && let Some(run) = runs.last_mut()
+                && run.addr + long as u64 == b.addr
                 && run.pair == last
-                && run.len() + b.len <= most
             {
+                (end, long) = (ends_at, long + b.len);
                 // SAFETY: the caller's promise, of both.
-                run.local = unsafe { Iov::new(run.buf(), run.len() + b.len) };
+                run.local = unsafe { Iov::new(run.buf(), long) };
                 merged = true;
                 continue;
             }
+            (end, long) = (ends_at, b.len);
             // SAFETY: the caller's promise.
             let local = unsafe { Iov::new(b.buf, b.len) };
             runs.push(Run { local, addr: b.addr, first: i as u32, pair: last });
+        }
+        if too_long {
+            return Err(Error::fixed(errno::EMSGSIZE, "blocks: the lengths overflow"));
         }
         let ends = if merged { ends_of(blocks, &runs) } else { Box::default() };
         Ok(List { number: 0, runs: runs.into(), pairs: pairs.into(), total, ends })
@@ -168,6 +175,15 @@ impl List {
         }
         list
     }
+}
+
+/// Why a block cannot be.
+#[cold]
+fn refused(i: usize, b: &Block, max: usize) -> Error {
+    if b.buf == 0 || b.buf.checked_add(b.len).is_none() || b.addr.checked_add(b.len as u64).is_none() {
+        return Error::invalid(format!("blocks[{i}]: buf is NULL, or an address plus the length overflows"));
+    }
+    Error::new(errno::EMSGSIZE, format!("blocks[{i}].len: more than the {max} bytes of max_msg_size"))
 }
 
 /// Where each block ends in its run; blocks of no bytes end where the one before them does.

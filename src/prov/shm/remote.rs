@@ -102,11 +102,18 @@ impl Remote {
         }
     }
 
+    /// Whether a range lies in the region.
+    #[inline(always)]
+    pub fn holds(&self, addr: u64, len: usize) -> bool {
+        let offset = addr.wrapping_sub(self.base);
+        addr >= self.base && offset <= self.len && self.len - offset >= len as u64
+    }
+
     /// Checks a range; gives the offset of its first byte in the region.
     #[inline]
     pub fn check(&self, addr: u64, len: usize, need: Access) -> std::result::Result<u64, Error> {
         let offset = addr.wrapping_sub(self.base);
-        if addr < self.base || offset > self.len || self.len - offset < len as u64 {
+        if !self.holds(addr, len) {
             return Err(self.outside(addr, len));
         }
         if !self.access.contains(need) {

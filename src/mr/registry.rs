@@ -252,6 +252,15 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
         self.open -= 1;
     }
 
+    /// The same of one that holds nothing that is to be dropped.
+    #[inline(always)]
+    pub fn forget_region(&mut self, id: RegionId) {
+        let Some(slot) = self.slot_of(id) else { return };
+        std::mem::forget(slot.region.take());
+        self.free.push(id.index);
+        self.open -= 1;
+    }
+
     /// The slot of a region that goes now.
     #[inline]
     fn slot_of(&mut self, id: RegionId) -> Option<&mut Slot<R>> {

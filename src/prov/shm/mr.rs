@@ -183,14 +183,14 @@ impl Regions {
     pub fn close_fast(&mut self, table: &Table, id: RegionId) -> bool {
         let Ok(region) = self.registry.get(id) else { return false };
         // What a driver has a part in is not dropped here, nor are keys of callers' choice.
-        let fast = region.site().is_host() && region.own.pins.is_empty() && region.own.counter.is_none() && id.key == id.generation;
+        let fast = region.site().is_host() && region.own.is_plain() && id.key == id.generation;
         let Pieces::One(Piece { at: Place { file, .. }, .. }) = region.location.pieces else { return false };
         if !fast || !region.door.is_empty() || (file != 0 && self.files.check_quiet(file).is_err()) {
             return false;
         }
         // Nobody is connected who could be between its check and its copy.
         table.entry(id.index).gate.store(0, Ordering::Release);
-        self.registry.drop_region(id);
+        self.registry.forget_region(id);
         if file != 0 {
             self.files.release(table, file);
         }

@@ -38,6 +38,15 @@ pub struct Shared {
     pub extents: Option<(u32, u32)>,
 }
 
+impl Shared {
+    /// Nothing of it is to be dropped.
+    #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        let refused = matches!(self.obstacles.ipc, Ipc::Refused(_)) || self.obstacles.cma.is_some();
+        !refused && self.pins.capacity() == 0 && self.counter.is_none()
+    }
+}
+
 /// What keeps paths from the memory itself. Small, because each registration moves it into its slot.
 #[derive(Debug)]
 pub struct Obstacles {

@@ -212,7 +212,8 @@ pub fn help(conn: &mut Conn, domain: &Domain) {
         return;
     }
     // Where our pages may be gone, the kernel copies, if it does; otherwise the initiator does all.
-    let map = h.mapped.as_ref().filter(|_| pin.stays).map(|(_held, address)| *address);
+    // SAFETY: the mapping covers the source, and is held as long as `h` is.
+    let map = h.mapped.as_ref().filter(|_| pin.stays).map(|(_held, address)| unsafe { Iov::new(*address, h.len) });
     if map.is_none() && (conn.link.cma.is_err() || conn.check_alive().is_err()) {
         domain.regions.lock().unpin(pin);
         return;
@@ -255,10 +256,11 @@ pub fn help(conn: &mut Conn, domain: &Domain) {
     }
 }
 
-fn help_run(pid: i32, mapped: Option<usize>, source: u64, at: usize, here: Iov, read: bool, streaming: bool) -> Result<()> {
+fn help_run(pid: i32, mapped: Option<Iov>, source: u64, at: usize, here: Iov, read: bool, streaming: bool) -> Result<()> {
     if let Some(map) = mapped {
-        // SAFETY: `mapped` covers the whole source, and the caller holds it; `here` is inside our pinned region, whose pages stay.
-        unsafe { copy::copy(here.as_ptr(), (map + at) as *const u8, here.len(), if streaming { 0 } else { usize::MAX }) };
+        let run = map.part(at, here.len());
+        // SAFETY: `Iov::new`: one may be read, and the other, inside our pinned region whose pages stay, as well; no longer than either.
+        unsafe { copy::copy(here.as_ptr(), run.as_ptr(), run.len(), if streaming { 0 } else { usize::MAX }) };
         return Ok(());
     }
     let how = if read { Attach::Write } else { Attach::Read };

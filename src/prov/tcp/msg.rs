@@ -18,6 +18,7 @@ use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::piece;
 use crate::prov::bind::{Ending, SILENT};
+use crate::prov::fast::Fast;
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
 
@@ -29,6 +30,13 @@ pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {
 impl State {
     /// Posts a message.
     pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
+        if let [one] = local {
+            match self.send_fast(domain, one, c) {
+                Fast::Done => return Ok(()),
+                Fast::Again => return Err(Error::AGAIN),
+                Fast::Declined => {}
+            }
+        }
         let total = measure_op(local, c, false)?;
         self.up()?;
         let site = site_of(domain, c.desc, local)?;

@@ -8,7 +8,14 @@ for provider in $PROVIDERS; do
 	for test in write-lat read-lat send-lat write-bw read-bw send-bw write-rate; do
 		claim "$provider: $test verifies what arrived" local_run "$provider" "$test" -s 8:4K -n 50 --verify
 	done
+	for pattern in random strided; do
+		for test in list-read list-write; do
+			claim "$provider: $test, $pattern, verifies what arrived" local_run "$provider" "$test" -s 8:4K --blocks 300 --pattern $pattern \
+				-n 20 --verify
+		done
+	done
 done
+claim "blocks of what has none are refused" refused "for lists only" write-bw --blocks 5
 claim "mr-reg prints the path" bash -c '"$PERF" mr-reg -s 4K -n 50 | grep -q offers'
 claim "an unknown test is refused" refused "no such test" fly
 claim "an unknown option is refused" refused "--frob" write-lat --frob

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command line.
 
+use crate::blocks::{self, Blocks};
 use crate::bounds::{self, Bounds};
 use crate::cli::{Args, Word};
 use crate::compare::{self, Compare};
@@ -18,7 +19,7 @@ pub const DEFAULT_NAME: &str = "gdrfab-perf";
 
 fn help() -> String {
     let tests: String = Test::ALL.iter().map(|t| format!("  {:<11} {}\n", t.name(), t.help())).collect();
-    let drive = drive::HELP;
+    let drive = format!("{}{}", drive::HELP, blocks::HELP);
     format!(
         "\
 gdrfab-perf: how fast gdrfab moves memory between two processes
@@ -35,7 +36,7 @@ Usage: gdrfab-perf TEST [options]           the server: waits for a client
   -n, --iters N         iterations for each size
   -D, --duration SEC    run each size for so long instead
   -w, --warm-up N       iterations before those that count (a tenth)
-  -d, --depth N         (or -t) operations in flight, for bandwidth and rate (64)
+  -d, --depth N         (or -t) operations in flight, for bandwidth and rate (64; lists: 1)
   -Q, --cq-mod N        one completion for N operations, for bandwidth and rate (1 for more
                         than 8 KiB, a quarter of the depth else)
 {drive}      --mem KIND        memory of both sides: host (gdrfab_mem_alloc, the default), malloc,
@@ -116,6 +117,7 @@ pub struct Options {
     pub choice: Choice,
     pub output: Output,
     pub drive: Drive,
+    pub blocks: Blocks,
     /// Of a server.
     pub bounds: Bounds,
     /// The process that started this server for its own run.
@@ -155,6 +157,9 @@ impl Options {
     /// Operations to a completion: each large one has its own, of small ones a few to a window are enough.
     pub fn completion_every(&self, size: usize) -> usize {
         let usual = if size > 8192 { 1 } else { (self.depth / 4).max(1) };
+        if self.test.is_list() {
+            return 1;
+        }
         // A list has one completion at most.
         self.cq_mod.unwrap_or((usual / self.drive.list).max(1) * self.drive.list)
     }
@@ -199,7 +204,7 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
     let mut operands = Vec::new();
     let (mut both_memory, mut local_memory, mut remote_memory) = (None, None, None);
     let mut local = false;
-    let mut chosen = None;
+    let (mut chosen, mut depth) = (None, None);
     let mut o = Options {
         test: Test::WriteLat,
         role: Role::Server,
@@ -226,6 +231,7 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
         choice: Choice::default(),
         output: Output::default(),
         drive: Drive::default(),
+        blocks: Blocks::default(),
         bounds: Bounds::default(),
         parent: None,
     };
@@ -237,7 +243,7 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
             }
             Word::Option(option) => option,
         };
-        if o.drive.take(&option, &mut args)? || o.bounds.take(&option, &mut args)? {
+        if o.drive.take(&option, &mut args)? || o.blocks.take(&option, &mut args)? || o.bounds.take(&option, &mut args)? {
             continue;
         }
         match option.as_str() {
@@ -246,7 +252,7 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
             "-n" | "--iters" => o.iterations = Some(args.number(&option, "a number from 1 up").and_then(at_least_one(&option))?),
             "-D" | "--duration" => o.seconds = Some(seconds(&mut args, &option)?),
             "-w" | "--warm-up" => o.warm_up = Some(args.number(&option, "a number")?),
-            "-d" | "-t" | "--depth" => o.depth = args.number(&option, "a number")?,
+            "-d" | "-t" | "--depth" => depth = Some(args.number(&option, "a number")?),
             "-Q" | "--cq-mod" => o.cq_mod = Some(args.number(&option, "a number")?),
             "--mem" => both_memory = Some(memory(&option, &args.value(&option)?)?),
             "--memory" | "--local-mem" => local_memory = Some(memory(&option, &args.value(&option)?)?),
@@ -299,16 +305,21 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
     if o.iterations.is_some() && o.seconds.is_some() {
         return Err("--iters and --duration exclude each other".into());
     }
+    o.depth = depth.unwrap_or(if o.test.is_list() { 1 } else { 64 });
     if !(1..=MAX_DEPTH).contains(&o.depth) {
         return Err(format!("--depth {}: 1 to {MAX_DEPTH} is expected", o.depth));
     }
     if let Some(n) = o.cq_mod.filter(|n| !(1..=o.depth).contains(n)) {
         return Err(format!("--cq-mod {n}: 1 to the depth, {}, is expected", o.depth));
     }
+    if o.test.is_list() && o.cq_mod.is_some_and(|n| n != 1) {
+        return Err("--cq-mod: each list of blocks has its own completion".into());
+    }
     o.drive.check(o.test, o.depth, o.cq_mod)?;
     o.bounds.meeting_ms = o.deadline_ms.unwrap_or(o.bounds.meeting_ms);
     let (low, high) = o.test.default_sizes();
     o.sizes = chosen.unwrap_or_else(|| sweep(low, high));
+    o.blocks.apply(o.test, o.drive.both, o.drive.list, &mut o.sizes)?;
     o.memory = local_memory.or(both_memory).unwrap_or(Kind::Alloc);
     o.remote_memory = remote_memory.or(both_memory).unwrap_or(o.memory);
     Ok(Parsed::Run(Box::new(o)))

@@ -84,7 +84,7 @@ impl Client<'_> {
     fn stream(&self, size: usize) -> Stream {
         let o = self.options;
         let (gap_ns, burst) = o.drive.limit.map_or((0, 0), |limit| (limit.gap_ns(size), limit.burst));
-        Stream { depth: o.depth, list: o.drive.list, signal: o.completion_every(size), gap_ns, burst }
+        Stream { blocks: o.blocks, depth: o.depth, list: o.drive.list, signal: o.completion_every(size), gap_ns, burst }
     }
 
     /// Asks the server to get ready; gives its path to our memory.
@@ -327,7 +327,7 @@ impl Client<'_> {
                 None => Ok(()),
             };
         }
-        let (both, reads) = (self.options.drive.both, matches!(test, Test::ReadLat | Test::ReadBw));
+        let (both, reads) = (self.options.drive.both, matches!(test, Test::ReadLat | Test::ReadBw | Test::ListRead));
         if (both || reads || test == Test::RdmaTransport)
             && let Some(m) = inspect(self.link, test, size, true)
         {

@@ -27,9 +27,9 @@ const LARGE: usize = 64 << 10;
 /// A local and a remote range that operations use again and again.
 #[derive(Clone, Copy)]
 pub struct Op {
-    dir: Dir,
-    local: Iov,
-    remote: RmaIov,
+    pub dir: Dir,
+    pub local: Iov,
+    pub remote: RmaIov,
     /// Beside the flag that asks for a completion.
     flags: u64,
     /// The bytes travel with the request.

@@ -4,6 +4,7 @@
 
 mod args;
 mod axes;
+mod blocks;
 mod bounds;
 #[path = "../common/cli.rs"]
 mod cli;
@@ -133,6 +134,9 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
         let every: Vec<String> = every.iter().map(usize::to_string).collect();
         how.push(format!("{} operation(s) to a completion", every.join(" and ")));
     }
+    if o.test.is_list() {
+        how.push(o.blocks.words(&o.sizes));
+    }
     how.extend(o.drive.words());
     let inline = side.inline(plan);
     how.extend(inline.map(|n| if n > 0 { format!("up to {n} bytes inline") } else { "nothing inline".into() }));
@@ -172,6 +176,7 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
             "coop": plan.coop,
             "target_sleeps": o.sleep,
             "depth": (!o.test.is_latency()).then_some(o.depth),
+            "blocks": o.test.is_list().then_some(o.blocks.count),
             "post_list": o.drive.list,
             "bidirectional": o.drive.both,
             "endpoints": o.drive.endpoints,

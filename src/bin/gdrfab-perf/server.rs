@@ -2,6 +2,7 @@
 //! The server: the target of one-sided tests, and the other half of the ping-pongs.
 
 use crate::args::{DEFAULT_NAME, Options};
+use crate::blocks::Blocks;
 use crate::cli;
 use crate::client::{BEAT_US, LOOK_TURNS};
 use crate::conn::{Listener, Side};
@@ -140,7 +141,14 @@ pub fn serve(link: &mut Link, plan: &Plan, clock: Clock) -> Result<()> {
                 let [wanted, checked, signal, gap_ns, burst] = mail.words();
                 size = usize::try_from(wanted).ok().filter(|n| (1..=plan.max_size).contains(n)).ok_or_else(|| unexpected(&mail))?;
                 let signal = usize::try_from(signal).ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| unexpected(&mail))?;
-                let stream = Stream { depth: plan.depth, list: plan.list, signal, gap_ns, burst: burst.max(plan.list as u64) };
+                let stream = Stream {
+                    blocks: Blocks::default(),
+                    depth: plan.depth,
+                    list: plan.list,
+                    signal,
+                    gap_ns,
+                    burst: burst.max(plan.list as u64),
+                };
                 phase(link, plan, size, checked != 0, stream, clock)?;
             }
             Kinds::Check => {

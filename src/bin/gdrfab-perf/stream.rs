@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A window of the test's operations, the same for whoever runs it: the client, and of both directions the server too.
 
+use crate::blocks::{Blocks, post as post_list};
 use crate::io::{Link, Turn};
 use crate::measure::{Pulse, Until};
 use crate::report::Rate;
@@ -16,6 +17,8 @@ const SLICE_US: f64 = 20.0;
 /// What is asked of a window beside its test and size.
 #[derive(Clone, Copy)]
 pub struct Stream {
+    /// Of tests of lists.
+    pub blocks: Blocks,
     pub depth: usize,
     pub list: usize,
     /// Operations to a completion.
@@ -50,8 +53,13 @@ impl Stream {
         pulse: &mut Pulse<impl FnMut(&mut Link, f64) -> Result<()>>,
         stop: impl Fn(&Link) -> bool,
     ) -> Result<Run> {
-        let op = link.op(if test == Test::ReadBw { Dir::Read } else { Dir::Write }, size);
-        let post = |l: &Link, turn: Turn| if test == Test::SendBw { l.send_by(size, turn) } else { l.rma_by(&op, turn) };
+        let op = link.op(if matches!(test, Test::ReadBw | Test::ListRead) { Dir::Read } else { Dir::Write }, size);
+        let lists = if test.is_list() { link.lists(&op, &self.blocks)? } else { Vec::new() };
+        let post = |l: &Link, turn: Turn| match lists.get(turn.lane) {
+            Some(list) => post_list(&op, list, turn.signal, turn.lane),
+            None if test == Test::SendBw => l.send_by(size, turn),
+            None => l.rma_by(&op, turn),
+        };
         let mut shape = self.shape(clock);
         if let Some(flow) = before {
             shape.slice = (clock.ticks_of_us(SLICE_US) * flow.ops / flow.ticks.max(1)).max(1);

@@ -12,12 +12,14 @@ pub enum Test {
     WriteRate,
     MrReg,
     RdmaTransport,
+    ListRead,
+    ListWrite,
 }
 
 use Test::*;
 
 impl Test {
-    pub const ALL: [Test; 9] = [WriteLat, WriteBw, ReadLat, ReadBw, SendLat, SendBw, WriteRate, MrReg, RdmaTransport];
+    pub const ALL: [Test; 11] = [WriteLat, WriteBw, ReadLat, ReadBw, SendLat, SendBw, WriteRate, MrReg, RdmaTransport, ListRead, ListWrite];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -30,6 +32,8 @@ impl Test {
             WriteRate => "write-rate",
             MrReg => "mr-reg",
             RdmaTransport => "rdma-transport",
+            ListRead => "list-read",
+            ListWrite => "list-write",
         }
     }
 
@@ -44,6 +48,8 @@ impl Test {
             WriteRate => "small writes in a window, per second",
             MrReg => "registering a region and closing it again; needs no peer",
             RdmaTransport => "one write at a time, from post to delivery, then one read at a time",
+            ListRead => "bandwidth of lists of blocks that are read",
+            ListWrite => "bandwidth of lists of blocks that are written",
         }
     }
 
@@ -71,7 +77,12 @@ impl Test {
 
     /// Whether many operations are under way at a time.
     pub fn is_window(self) -> bool {
-        matches!(self, WriteBw | ReadBw | SendBw | WriteRate)
+        matches!(self, WriteBw | ReadBw | SendBw | WriteRate) || self.is_list()
+    }
+
+    /// Whether an operation is a list of blocks.
+    pub fn is_list(self) -> bool {
+        matches!(self, ListRead | ListWrite)
     }
 
     /// Whether one sample covers two ways.
@@ -87,6 +98,7 @@ impl Test {
             WriteRate => (8, 8),
             MrReg => (4 << 10, 64 << 20),
             RdmaTransport => (8 << 10, 256 << 20),
+            ListRead | ListWrite => (16 << 10, 16 << 10),
         }
     }
 

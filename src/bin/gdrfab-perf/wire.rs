@@ -127,7 +127,7 @@ impl Plan {
                 _ => return Err(wrong),
             },
         };
-        if (plan.both || plan.endpoints > 1 || plan.list > 1) && !plan.test.is_window() {
+        if (plan.both || plan.endpoints > 1 || plan.list > 1) && !plan.test.is_window() || plan.both && plan.test.is_list() {
             return Err(wrong);
         }
         Ok((plan, Place { base, key }))

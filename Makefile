@@ -282,6 +282,7 @@ check-fuzz:
 	fuzz/run.sh decode 30
 	fuzz/run.sh connection 30
 	fuzz/run.sh shm 30
+	fuzz/run.sh rdm 30
 
 # For longer: SECONDS for each target.
 fuzz: SECONDS ?= 600
@@ -289,6 +290,7 @@ fuzz:
 	fuzz/run.sh decode $(SECONDS)
 	fuzz/run.sh connection $(SECONDS)
 	fuzz/run.sh shm $(SECONDS)
+	fuzz/run.sh rdm $(SECONDS)
 
 # In a virtual machine whose kernel has soft-RoCE; needs neither root nor RDMA hardware. See tests/check-verbs.sh.
 check-verbs: check-install

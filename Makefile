@@ -11,6 +11,7 @@
 #   make bench-quick gdrfab's main rows in three minutes; BASE=<prefix of another version> puts that one beside them
 #   make plugin-nccl the net plugin for NCCL; `make install-plugin-nccl` puts it beside the library
 #   make plugin-libfabric  the provider for libfabric; `make install-plugin-libfabric` puts it into LIBDIR/libfabric
+#   make plugin-nixl  the backend for NIXL; `make install-plugin-nixl NIXL=<wheel's plugins folder>` puts it there
 #   make check-gpu   the conformance programs on this machine's NVIDIA GPUs; `make bench-gpu` the speed there
 #   make deps        installs what the tests need; `make header options abi` writes what is generated and committed
 
@@ -50,6 +51,7 @@ EXAMPLES_OUT := $(CARGO_TARGET_DIR)/c-examples
 USE_TEST_PREFIX = PKG_CONFIG_PATH=$(TEST_PREFIX)/lib/pkgconfig LD_LIBRARY_PATH=$(TEST_PREFIX)/lib PREFIX=$(TEST_PREFIX)
 INSTALL_TEST_PLUGIN = $(MAKE) --no-print-directory install-plugin-nccl LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
 INSTALL_TEST_FI = $(MAKE) --no-print-directory install-plugin-libfabric LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
+INSTALL_TEST_NIXL = $(MAKE) --no-print-directory install-plugin-nixl NIXL= LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
 # What is the same already keeps its time, so that programs built against it are not built anew.
 INSTALL_TEST_PREFIX = $(MAKE) --no-print-directory install install-debug INSTALL="$(INSTALL) -C" PREFIX=$(TEST_PREFIX) BINDIR=$(TEST_PREFIX)/bin \
 	LIBDIR=$(TEST_PREFIX)/lib INCLUDEDIR=$(TEST_PREFIX)/include DESTDIR=
@@ -138,9 +140,32 @@ install-plugin-libfabric: $(if $(shell command -v $(CARGO)),plugin-libfabric)
 	$(call make_dirs,$(DESTDIR)$(LIBDIR)/libfabric)
 	$(INSTALL) -m 755 $(STRIPPED)/$(FI_SO) $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO)
 
+NIXL_SO  := libplugin_GDRFAB.so
+NIXL_CXX := $(wildcard plugins/nixl/*.cpp)
+
+# Needs no header of NIXL's. It is opened by a Python that may have an older C++ library than this machine's, so it brings its
+# own; what NIXL closes stays loaded (nodelete), as gdrfab's threads may still run in it.
+plugin-nixl: check-install
+	$(CXX) -std=c++17 -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wpedantic -Werror -shared -static-libstdc++ \
+		-static-libgcc -Wl,--version-script=plugins/nixl/exports.map -Wl,-soname,$(NIXL_SO) -Wl,-z,defs -Wl,-z,nodelete \
+		-Wl,-rpath,'$$ORIGIN:$$ORIGIN/..' -o $(OUT)/$(NIXL_SO) $(NIXL_CXX) $$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab)
+	$(call split_debug,$(NIXL_SO))
+
+# NIXL has one folder of plugins: NIXL= names it, and the library goes there too. Without, beside the library, for NIXL_PLUGIN_DIR.
+install-plugin-nixl: $(if $(shell command -v $(CARGO)),plugin-nixl)
+ifneq ($(NIXL),)
+	$(INSTALL) -d $(NIXL)/gdrfab
+	$(INSTALL) -m 755 $(STRIPPED)/$(NIXL_SO) $(NIXL)/$(NIXL_SO)
+	$(INSTALL) -m 755 $(STRIPPED)/$(SO) $(NIXL)/$(SONAME)
+	$(INSTALL) -m 755 $(STRIPPED)/$(notdir $(COPIER)) $(NIXL)/$(COPIER)
+else
+	$(call make_dirs,$(DESTDIR)$(LIBDIR)/nixl)
+	$(INSTALL) -m 755 $(STRIPPED)/$(NIXL_SO) $(DESTDIR)$(LIBDIR)/nixl/$(NIXL_SO)
+endif
+
 # Everything that install and the plugins' installs have put there, and of directories those that they made and that are empty.
 uninstall:
-	rm -f $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO)
+	rm -f $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO) $(DESTDIR)$(LIBDIR)/nixl/$(NIXL_SO)
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(NCCL_SO) $(SO) $(SONAME) $(SO).$(VERSION) libgdrfab.a pkgconfig/gdrfab.pc $(COPIER))
 	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/gdrfab/,$(notdir $(wildcard include/gdrfab/*.hpp)))
 	rm -f $(DESTDIR)$(INCLUDEDIR)/gdrfab.h $(addprefix $(DESTDIR)$(BINDIR)/,$(PROGRAMS))
@@ -160,7 +185,7 @@ CHECKS_BUILD := fmt clippy install rust loom
 CHECKS := c tcp guards plugins
 # Deeper: alone where limits are those of a quiet machine, and two at a time where limits are wide or nobody looks at a clock.
 CHECKS_ALONE := examples perf modes tcp-links nccl libfabric
-CHECKS_PAIRS := verbs memcheck tsan fuzz libfabric-deep doc bindings
+CHECKS_PAIRS := verbs memcheck tsan fuzz nixl libfabric-deep doc bindings
 # Programs of c-tests side by side; see c-tests/run.sh. They wait most of the time.
 JOBS ?= 4
 
@@ -273,6 +298,11 @@ check-nccl: test-plugins
 check-libfabric: test-plugins
 	$(USE_TEST_PREFIX) plugins/libfabric/tests/check.sh --parts "tools pingpong api rdm mpi newer"
 
+# The backend under unmodified NIXL, with host memory. NIXL_FLAGS: --all, or options of plugins/nixl/tests/check.sh.
+check-nixl: check-install
+	$(INSTALL_TEST_NIXL)
+	$(USE_TEST_PREFIX) plugins/nixl/tests/check.sh $(NIXL_FLAGS)
+
 # Under a memory checker and in the virtual machine, which bear a busy machine.
 check-libfabric-deep: test-plugins
 	$(USE_TEST_PREFIX) TEST_TIME_SCALE=2 plugins/libfabric/tests/check.sh --parts "memcheck verbs"
@@ -384,4 +414,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS_BUILD) $(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric
+.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS_BUILD) $(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric plugin-nixl install-plugin-nixl

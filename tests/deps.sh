@@ -4,7 +4,7 @@
 #
 #   tests/deps.sh demo       what the build, and a C program on the library, need
 #   tests/deps.sh check      and the tools of `make check`
-#   tests/deps.sh check-all  and those of `make check-all`: Open MPI and MPICH
+#   tests/deps.sh check-all  and those of `make check-all`: Open MPI, MPICH and NIXL
 #   tests/deps.sh bench      the peers that `make bench` measures beside gdrfab
 set -eu
 
@@ -61,6 +61,12 @@ fetch_mpich() {
 	rm -rf "$mpich_dir.new"
 }
 
+# NIXL from PyPI, for check-nixl, which is skipped without.
+nixl=
+fetch_nixl() {
+	plugins/nixl/tests/fetch.py || echo "note: check-nixl is skipped" >&2
+}
+
 libclang=
 choose_libclang() {
 	for version in 15 14; do
@@ -103,6 +109,8 @@ for set in "$@"; do
 		# Another MPI's mpicc does not know this option.
 		mpicc --showme:version >/dev/null 2>&1 || need mpicc.openmpi libopenmpi-dev openmpi-bin
 		need_mpich
+		need python3 python3
+		nixl=needed
 		;;
 	bench)
 		need pkg-config:libfabric libfabric-dev
@@ -128,7 +136,7 @@ if [ "$*" != demo ] && ! { cargo fmt --version && cargo clippy --version; } >/de
 		echo "note: 'make check' needs rustfmt and clippy, which this Rust lacks" >&2
 	fi
 fi
-[ -n "$packages$mpich" ] || exit 0
+[ -n "$packages$mpich$nixl" ] || exit 0
 
 if [ -n "$packages" ] && command -v apt-get >/dev/null 2>&1; then
 	sudo=
@@ -149,3 +157,4 @@ elif [ -n "$packages" ]; then
 	exit 1
 fi
 [ -z "$mpich" ] || fetch_mpich
+[ -z "$nixl" ] || fetch_nixl

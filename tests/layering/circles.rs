@@ -277,8 +277,8 @@ fn crates() -> Vec<(String, Crate)> {
     found
 }
 
-const C_FOLDERS: [&str; 6] =
-    ["plugins/nccl", "plugins/libfabric", "plugins/nccl/tests", "plugins/libfabric/tests", "c-tests", "c-tests/fakes"];
+const C_FOLDERS: [&str; 7] =
+    ["plugins/nccl", "plugins/libfabric", "plugins/nixl", "plugins/nccl/tests", "plugins/libfabric/tests", "c-tests", "c-tests/fakes"];
 
 #[test]
 fn files_of_a_folder_form_no_circle() {
@@ -297,7 +297,7 @@ fn files_of_a_folder_form_no_circle() {
     for folder in C_FOLDERS {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         let files = fs::read_dir(&path).unwrap_or_else(|e| panic!("{folder}: {e}")).map(|entry| entry.unwrap().path());
-        let is_c = |f: &Path| f.extension().is_some_and(|e| e == "c" || e == "h");
+        let is_c = |f: &Path| f.extension().is_some_and(|e| ["c", "h", "cpp", "hpp"].iter().any(|known| e == *known));
         let name = |f: &Path| f.file_name().unwrap().to_string_lossy().into_owned();
         let files = files.filter(|f| is_c(f)).map(|f| (name(&f), fs::read_to_string(&f).unwrap())).collect::<Vec<_>>();
         look(folder, &c_graph(&files));

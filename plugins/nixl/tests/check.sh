@@ -1,0 +1,36 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# The plugin under unmodified NIXL from PyPI, host memory, agents in processes of their own. Run by make check-nixl.
+#
+#   check.sh [--versions "PACKAGE==VERSION..."] [arguments of run.py]
+#   --all: the oldest and the newest NIXL that are known to work, of CUDA 12 and 13
+set -eu
+cd "$(dirname "$0")"
+export PYTHONDONTWRITEBYTECODE=1
+versions=nixl-cu13==1.5.1
+case ${1-} in
+--versions) versions=$2 && shift 2 ;;
+--all) versions="nixl-cu12==1.0.0 nixl-cu13==1.0.0 nixl-cu12==1.5.1 nixl-cu13==1.5.1" && shift ;;
+esac
+command -v python3 >/dev/null || { echo "skipped: no python3"; exit 0; }
+# shellcheck disable=SC2086 # a list of words
+python3 fetch.py $versions || { echo "skipped: NIXL's wheels are not in the cache, and could not be fetched"; exit 0; }
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/gdrfab-nixl
+# A copy of links, so that the cache stays as it was unpacked.
+work=$cache/check.$$
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+mkdir "$work"
+for old in "$cache"/numpy-*; do
+	[ ! -d "$old" ] || ln -s "$old" "$work"
+done
+roots=
+for version in $versions; do
+	name=$(echo "$version" | sed 's/==/-/')
+	cp -al "$cache/$name" "$work/$name"
+	plugins=$(echo "$work/$name"/.nixl*.libs/plugins)
+	cp "$PREFIX/lib/nixl/libplugin_GDRFAB.so" "$PREFIX/lib/libgdrfab.so.0" "$plugins"
+	roots="$roots $work/$name"
+done
+# shellcheck disable=SC2086
+python3 run.py "$@" $roots

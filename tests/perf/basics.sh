@@ -10,8 +10,8 @@ for provider in $PROVIDERS; do
 	done
 	for pattern in random strided; do
 		for test in list-read list-write; do
-			claim "$provider: $test, $pattern, verifies what arrived" local_run "$provider" "$test" -s 8:4K --blocks 300 --pattern $pattern \
-				-n 20 --verify
+			claim "$provider: $test, $pattern, verifies what arrived" local_run "$provider" "$test" -s 512:4K --blocks 100 --pattern $pattern \
+				-n 5 --verify
 		done
 	done
 done

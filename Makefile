@@ -51,7 +51,8 @@ EXAMPLES_OUT := $(CARGO_TARGET_DIR)/c-examples
 USE_TEST_PREFIX = PKG_CONFIG_PATH=$(TEST_PREFIX)/lib/pkgconfig LD_LIBRARY_PATH=$(TEST_PREFIX)/lib PREFIX=$(TEST_PREFIX)
 INSTALL_TEST_PLUGIN = $(MAKE) --no-print-directory install-plugin-nccl LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
 INSTALL_TEST_FI = $(MAKE) --no-print-directory install-plugin-libfabric LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
-INSTALL_TEST_NIXL = $(MAKE) --no-print-directory install-plugin-nixl NIXL= LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
+# Others run from the prefix meanwhile: the library is not installed anew.
+INSTALL_TEST_NIXL = $(MAKE) --no-print-directory -o check-install install-plugin-nixl NIXL= LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
 # What is the same already keeps its time, so that programs built against it are not built anew.
 INSTALL_TEST_PREFIX = $(MAKE) --no-print-directory install install-debug INSTALL="$(INSTALL) -C" PREFIX=$(TEST_PREFIX) BINDIR=$(TEST_PREFIX)/bin \
 	LIBDIR=$(TEST_PREFIX)/lib INCLUDEDIR=$(TEST_PREFIX)/include DESTDIR=

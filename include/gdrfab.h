@@ -1806,9 +1806,15 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 #define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, connectionless only: a GDRFAB_MULTI_RECV posted from
                                              now on ends when fewer bytes are left; default 64. */
 #define GDRFAB_OPT_CM_DATA_SIZE 1       /**< size_t, read only: bytes of private data to connect. */
-#define GDRFAB_OPT_DEADLINE 256         /**< uint64_t ns after which operations, not receives, posted from
-                                             now on end with ETIMEDOUT; 0 (default), UINT64_MAX: never. */
-#define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t ns to connect; 0, UINT64_MAX: no limit; default 10 s. */
+
+/**
+ * uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
+ * UINT64_MAX: never. Not while the kernel copies (cma) and waits for the target's pages (userfaultfd).
+ */
+#define GDRFAB_OPT_DEADLINE 256
+
+#define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t ns to connect, or to reach a peer by whichever way;
+                                             0, UINT64_MAX: no limit; default 10 s. */
 
 /**
  * uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (an error entry,

@@ -18,9 +18,9 @@ pub const GDRFAB_OPT_MIN_MULTI_RECV: c_int = 0;
 /// size_t, read only: bytes of private data to connect.
 pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
 /// uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
-/// UINT64_MAX: never.
+/// UINT64_MAX: never. Not while the kernel copies (cma) and waits for the target's pages (userfaultfd).
 pub const GDRFAB_OPT_DEADLINE: c_int = 256;
-/// uint64_t ns to connect; 0, UINT64_MAX: no limit; default 10 s.
+/// uint64_t ns to connect, or to reach a peer by whichever way; 0, UINT64_MAX: no limit; default 10 s.
 pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
 /// uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (an error entry,
 /// GDRFAB_PROV_PATH); 0: any. With verbs the path is that of this side's memory, or staged if either side's

@@ -97,7 +97,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "GDRFAB_HMEM_PROCESS",
         kind: SWITCH,
         default: "0",
-        help: "1: operations of shm call no device driver here unless an endpoint says so; a process of the library's own copies (GDRFAB_OPT_DRIVER_CALLS)",
+        help: "1: operations of connected endpoints of shm call no device driver here unless an endpoint says so; a process of the library's own copies (GDRFAB_OPT_DRIVER_CALLS)",
     },
     Variable {
         name: "GDRFAB_CUDA_MAX_CTAS",

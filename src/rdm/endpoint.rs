@@ -313,8 +313,9 @@ impl prov::Endpoint for Endpoint {
         let s = self.state.lock();
         let now = time::now_ns();
         let own = if s.earliest == 0 { u64::MAX } else { s.earliest.saturating_sub(now).max(1_000_000) };
-        let own =
-            if !(s.awaiting.is_empty() && s.leaving.is_empty() && s.stuck.is_empty() && s.torn.is_empty()) { own.min(NAP) } else { own };
+        let idle = s.awaiting.is_empty() && s.leaving.is_empty() && s.stuck.is_empty() && s.torn.is_empty();
+        // Room in the caller's queue is announced to nobody.
+        let own = if idle && (s.listens || s.closed) { own } else { own.min(NAP) };
         let nap = s.ready.iter().chain(&s.joining).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)
     }
@@ -328,11 +329,7 @@ impl prov::Endpoint for Endpoint {
 
     fn is_stalled(&self) -> bool {
         let s = self.state.lock();
-        !s.listens
-            || !s.busy.is_empty()
-            || !s.reads.is_empty()
-            || !s.lent.is_empty()
-            || s.ready.iter().any(|(_, link)| link.ep.is_stalled())
+        !s.busy.is_empty() || !s.reads.is_empty() || !s.lent.is_empty() || s.ready.iter().any(|(_, link)| link.ep.is_stalled())
     }
 
     fn options(&self) -> Options {

@@ -12,9 +12,13 @@ case ${1-} in
 --versions) versions=$2 && shift 2 ;;
 --all) versions="nixl-cu12==1.0.0 nixl-cu13==1.0.0 nixl-cu12==1.5.1 nixl-cu13==1.5.1" && shift ;;
 esac
-command -v python3 >/dev/null || { echo "skipped: no python3"; exit 0; }
+skip() {
+	echo "SKIP: $1"
+	exit 77
+}
+command -v python3 >/dev/null || skip "no python3"
 # shellcheck disable=SC2086 # a list of words
-python3 fetch.py $versions || { echo "skipped: NIXL's wheels are not in the cache, and could not be fetched"; exit 0; }
+python3 fetch.py $versions || skip "NIXL's wheels are not in the cache, and could not be fetched"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gdrfab-nixl
 # A copy of links, so that the cache stays as it was unpacked.
 work=$cache/check.$$

@@ -31,9 +31,9 @@ def main():
         for (entry, over, root), wrong, took in pool.map(one, todo):
             failed += bool(wrong)
             where = f"{os.path.basename(root)}: {entry[0]} over {over} ({took:.1f} s)"
-            print(f"  FAIL {where}: {wrong}" if wrong else f"  ok   {where}", flush=True)
+            print(f"FAIL {where}: {wrong}" if wrong else f"ok   {where}", flush=True)
     done = len(todo)
-    print(f"nixl: {done - failed} of {done} claims hold")
+    print(f"{done - failed} passed, {failed} failed, 0 skipped")
     return 1 if failed or not done else 0
 
 

@@ -4,7 +4,6 @@ import ctypes
 import importlib
 import multiprocessing
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -183,7 +182,7 @@ def run(entry, over, root):
             late = late or c.is_alive()
         for c in children:
             if c.is_alive():
-                os.kill(c.pid, signal.SIGKILL)
+                c.kill()
                 c.join()
         wrong = [r for r, c in enumerate(children) if c.exitcode != 0 and r not in killed]
         if not late and not wrong:

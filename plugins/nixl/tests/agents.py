@@ -131,6 +131,18 @@ class Self:
         state = self.wait(handle) if state == "PROC" else state
         assert state == "DONE", state
 
+    def release(self, handle):
+        """Of a handle that may be active: asked again while it is refused, and no call waits."""
+        until = time.monotonic() + 10 * PATIENCE
+        while True:
+            began = time.monotonic()
+            try:
+                return self.agent.release_xfer_handle(handle)
+            except Exception:
+                assert time.monotonic() < until, "it is never released"
+            finally:
+                assert time.monotonic() - began < 2 * PATIENCE, "release waits"
+
     def move(self, *args, **kwargs):
         handle = self.handle(*args, **kwargs)
         self.do(handle)

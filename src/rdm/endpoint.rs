@@ -47,8 +47,8 @@ impl Endpoint {
             deliver: false,
             listens: false,
             held: VecDeque::new(),
-            quick_send: false,
-            quick_recv: false,
+            fast_send: false,
+            fast_recv: false,
             reader: Reader::NONE,
             peers: Vec::new(),
             free_peers: Vec::new(),
@@ -134,7 +134,7 @@ impl prov::Endpoint for Endpoint {
         s.greeters = greeters;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
         (s.bind.enabled, s.listens) = (true, true);
-        s.settle_quick();
+        s.settle_fast();
         Ok(())
     }
 
@@ -339,7 +339,7 @@ impl prov::Endpoint for Endpoint {
     fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
         let mut s = self.state.lock();
         change(&mut s.options);
-        s.settle_quick();
+        s.settle_fast();
         let options = s.options;
         s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.ep.set_options(&mut |o| *o = options));
     }

@@ -28,9 +28,9 @@ impl State {
 
     /// Sends a short message of one piece of host memory, with nothing in front of it. False: nothing was done.
     #[inline(always)]
-    pub fn send_quick<const TAG: bool>(&mut self, one: &One, how: u64) -> bool {
+    pub fn send_fast<const TAG: bool>(&mut self, one: &One, how: u64) -> bool {
         let special = how & (flags::FENCE | flags::DELIVERY_COMPLETE) != 0;
-        if !self.quick_send || special || one.local.is_missing() {
+        if !self.fast_send || special || one.local.is_missing() {
             return false;
         }
         let Some(id) = self.known(one.addr) else { return false };
@@ -62,8 +62,8 @@ impl State {
 
     /// Posts a receive of one piece of host memory, for which no message can wait. False: nothing was done.
     #[inline(always)]
-    pub fn recv_quick<const TAG: bool>(&mut self, one: &One, ignore: u64) -> bool {
-        if !self.quick_recv || one.local.is_missing() || one.local.len() > MAX_MSG {
+    pub fn recv_fast<const TAG: bool>(&mut self, one: &One, ignore: u64) -> bool {
+        if !self.fast_recv || one.local.is_missing() || one.local.len() > MAX_MSG {
             return false;
         }
         let source = match one.addr {
@@ -86,7 +86,7 @@ impl State {
 
     /// Puts a message that came as one parcel into the receive that waits for it. False: nothing was done.
     #[inline(always)]
-    pub fn on_quick<P: Parcel + ?Sized>(&mut self, id: Id, parcel: &P) -> bool {
+    pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, parcel: &P) -> bool {
         let first = parcel.word(0);
         let (tagged, tag) = match parcel.words() {
             2 if first == PLAIN_TAGGED => (true, parcel.word(1)),
@@ -98,7 +98,7 @@ impl State {
         let space = if tagged { &mut self.tagged } else { &mut self.untagged };
         let Some(at) = space.find_posted(source, tag) else { return false };
         let Some(recv) = space.posted(at) else { return false };
-        if recv.more.is_some() || len > recv.room || !self.quick_recv || !peer.credit.passes(len) {
+        if recv.more.is_some() || len > recv.room || !self.fast_recv || !peer.credit.passes(len) {
             return false;
         }
         parcel.copy_all(recv.first);
@@ -116,10 +116,10 @@ impl State {
     }
 
     /// From what is bound and chosen: which fast paths operations may take.
-    pub fn settle_quick(&mut self) {
+    pub fn settle_fast(&mut self) {
         let open = self.bind.enabled && !self.closed;
         let b = &self.bind;
-        self.quick_send = open && b.tx.is_some() && b.counters.send.is_none() && !self.deliver;
-        self.quick_recv = open && b.rx.is_some() && b.counters.recv.is_none() && self.options.recv_deadline_ns == 0;
+        self.fast_send = open && b.tx.is_some() && b.counters.send.is_none() && !self.deliver;
+        self.fast_recv = open && b.rx.is_some() && b.counters.recv.is_none() && self.options.recv_deadline_ns == 0;
     }
 }

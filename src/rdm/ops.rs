@@ -61,7 +61,7 @@ impl<const LOCKED: bool> Send<LOCKED> {
     #[inline(always)]
     unsafe fn any<const TAG: bool>(of: &Endpoint, one: &One, how: u64) -> Option<isize> {
         // SAFETY: `choose` gave the table for how the state is reached.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.send_quick::<TAG>(one, how)).then_some(0)
+        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.send_fast::<TAG>(one, how)).then_some(0)
     }
 }
 
@@ -113,7 +113,7 @@ impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: as in `Send`.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_quick::<false>(&one, 0)).then_some(0)
+        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_fast::<false>(&one, 0)).then_some(0)
     }
 }
 
@@ -123,7 +123,7 @@ impl<const LOCKED: bool> FastRecv for Receive<LOCKED> {
     #[inline(always)]
     unsafe fn post(of: &Endpoint, one: One, ignore: u64) -> Option<isize> {
         // SAFETY: as in `Send`.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_quick::<true>(&one, ignore)).then_some(0)
+        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_fast::<true>(&one, ignore)).then_some(0)
     }
 }
 

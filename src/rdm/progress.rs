@@ -31,12 +31,12 @@ struct Hand<'a> {
 impl Taker for Hand<'_> {
     fn take(&mut self, parcel: &dyn Parcel) -> bool {
         self.brought = true;
-        self.of.on_quick(self.id, parcel) || self.of.on_parcel(self.id, self.link, parcel)
+        self.of.on_fast(self.id, parcel) || self.of.on_parcel(self.id, self.link, parcel)
     }
 
     fn take_brief(&mut self, parcel: Brief<'_>) -> bool {
         self.brought = true;
-        self.of.on_quick(self.id, &parcel) || self.of.on_parcel(self.id, self.link, &parcel)
+        self.of.on_fast(self.id, &parcel) || self.of.on_parcel(self.id, self.link, &parcel)
     }
 }
 
@@ -321,7 +321,7 @@ impl State {
         self.greeters.clear();
         self.claimed.clear();
         (self.closed, self.listens) = (true, false);
-        self.settle_quick();
+        self.settle_fast();
         self.take_back(domain);
     }
 }

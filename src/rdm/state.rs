@@ -204,8 +204,8 @@ pub struct State {
     /// Peers' writes with data for which that queue has no room.
     pub held: VecDeque<(Completion, u64)>,
     /// Messages, receives may take the fast path.
-    pub quick_send: bool,
-    pub quick_recv: bool,
+    pub fast_send: bool,
+    pub fast_recv: bool,
     pub reader: Reader,
     pub peers: Vec<Option<Box<Peer>>>,
     pub free_peers: Vec<Id>,

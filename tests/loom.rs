@@ -126,6 +126,31 @@ fn no_copy_runs_in_a_region_whose_close_has_returned() {
 }
 
 #[test]
+fn no_copy_runs_after_its_initiator_has_said_that_it_is_through() {
+    loom::model(|| {
+        let (gate_word, busy) = (Arc::new(AtomicU64::new(5)), Arc::new(AtomicU64::new(0)));
+        let (gone, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (g, b, f, d) = (gate_word.clone(), busy.clone(), gone.clone(), done.clone());
+        let initiator = thread::spawn(move || {
+            let mut me = Initiator::new(Fences::Full);
+            assert!(me.enter(&b, &g, 5), "nobody closes it before");
+            assert_eq!(f.load(Ordering::Relaxed), 0);
+            me.leave(&b);
+            // As the line of a ring is handed over.
+            d.store(1, Ordering::Release);
+        });
+        while done.load(Ordering::Acquire) == 0 {
+            thread::yield_now();
+        }
+        // Neither a fence nor a look at the mark.
+        gate_word.store(0, Ordering::Release);
+        gone.store(1, Ordering::Relaxed);
+        assert!(gate::inside(&busy).is_none());
+        initiator.join().unwrap();
+    });
+}
+
+#[test]
 fn every_chunk_is_copied_by_exactly_one() {
     loom::model(|| {
         let slot = Arc::new(Slot::model());

@@ -155,6 +155,12 @@ impl Door {
         self.0.load(Ordering::Relaxed) & SHUT != 0
     }
 
+    /// Nobody is inside, and it is open.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+
     /// Nobody is inside.
     #[inline]
     pub fn is_empty(&self) -> bool {

@@ -190,17 +190,15 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
 
     /// The slot where a region of this key would be.
     #[inline]
-    pub fn index_of(&self, key: u64) -> Option<u32> {
-        match self.by_key.is_empty() {
-            true => Some((key & ((1 << BITS) - 1)) as u32),
-            false => self.by_key.get(&key).copied(),
-        }
+    pub fn index_of(&self, key: u64) -> u32 {
+        let listed = if self.by_key.is_empty() { None } else { self.by_key.get(&key).copied() };
+        listed.unwrap_or((key & ((1 << BITS) - 1)) as u32)
     }
 
     /// The open region that a peer's key names.
     #[inline]
     pub fn find(&self, key: u64) -> Option<&R> {
-        self.at(self.index_of(key)?).filter(|r| r.region().is(key))
+        self.at(self.index_of(key)).filter(|r| r.region().is(key))
     }
 
     /// The open region that a descriptor names.

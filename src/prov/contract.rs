@@ -80,6 +80,17 @@ pub trait Domain: Send + Sync {
         None
     }
 
+    /// Lets peers read one range of host memory under a key that no caller chose, whatever `mr_mode` says of keys, until
+    /// `take_back`. `None`: nothing was done, `register` does it.
+    fn lend(&self, _iov: Iov) -> Option<RegionId> {
+        None
+    }
+
+    /// As `try_close_region` for memory whose key one peer was told, if any: that peer has said since that it is through.
+    fn take_back(&self, id: RegionId) -> Result<()> {
+        self.try_close_region(id)
+    }
+
     /// When this returns `Ok`, no peer reaches the memory. `EBUSY`: one still may, and it can be called again. It waits,
     /// but not for ever.
     fn close_region(&self, id: RegionId) -> Result<()>;

@@ -141,10 +141,16 @@ impl Domain {
     /// Lets a peer of one lane read memory, until the region is closed; gives it with the address that the peer uses.
     pub fn lend(&self, lane: usize, site: Site, iov: Iov) -> Result<(RegionId, u64)> {
         let Some(lane) = self.lanes.get(lane) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
-        let source = Source::Iov(std::slice::from_ref(&iov));
-        let memory = if site.is_host() { Memory::Host } else { Memory::Device(site) };
-        let attr = Attr { source, memory, requested_key: self.draw_key(!site.is_host()), ..Attr::plain(Access::REMOTE_READ) };
-        let id = lane.domain.register(&attr)?;
+        let fast = if site.is_host() { lane.domain.lend(iov) } else { None };
+        let id = match fast {
+            Some(id) => id,
+            None => {
+                let source = Source::Iov(std::slice::from_ref(&iov));
+                let memory = if site.is_host() { Memory::Host } else { Memory::Device(site) };
+                let attr = Attr { source, memory, requested_key: self.draw_key(!site.is_host()), ..Attr::plain(Access::REMOTE_READ) };
+                lane.domain.register(&attr)?
+            }
+        };
         let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr() as u64 } else { 0 };
         Ok((id, base))
     }
@@ -152,6 +158,11 @@ impl Domain {
     /// Closes a region that was lent. True: a peer may still be inside, and it is to be tried again.
     pub fn is_held(&self, (lane, id): (usize, RegionId)) -> bool {
         self.lanes.get(lane).is_some_and(|lane| lane.domain.try_close_region(id).is_err_and(|e| e.errno == errno::EBUSY))
+    }
+
+    /// The same for one that the peer is through with, or was never told of.
+    pub fn is_held_back(&self, (lane, id): (usize, RegionId)) -> bool {
+        self.lanes.get(lane).is_some_and(|lane| lane.domain.take_back(id).is_err_and(|e| e.errno == errno::EBUSY))
     }
 
     /// Takes over what an endpoint that closes could not take back.

@@ -16,10 +16,11 @@ const RETRY_MIN: u64 = 20_000;
 const RETRY_MAX: u64 = 5_000_000;
 
 impl State {
-    /// Closes regions of offers that are done; those that cannot be closed now are tried again later.
+    /// Closes regions of offers that the peer has done with, or never heard of; those that cannot be closed now are tried again
+    /// later.
     pub fn take_back(&mut self, domain: &Domain) {
         for region in std::mem::take(&mut self.lent) {
-            if domain.is_held(region) {
+            if domain.is_held_back(region) {
                 self.stuck.push_back(region);
             }
         }

@@ -17,14 +17,15 @@ use crate::sync::gate::{Fences, barrier};
 use std::sync::Arc;
 
 impl Domain {
+    /// `who` finds out who may be inside, when it is first tried.
     #[inline(never)]
-    fn close_used_region(&self, id: RegionId, limit_ms: u64) -> Result<()> {
+    fn close_used_region(&self, id: RegionId, limit_ms: u64, who: fn(&Domain, RegionId) -> Result<quiesce::Initiators>) -> Result<()> {
         self.regions.lock().shut(&self.table, id)?;
         let place = (id.index, id.generation);
         let known = self.links.lock().closing.remove(&place);
         let mut inside = match known {
             Some(inside) => inside,
-            None => self.initiators(id)?,
+            None => who(self, id)?,
         };
         let busy = "another thread of this process still copies for a peer; call mr_close again";
         let over =
@@ -68,7 +69,7 @@ impl Domain {
                 return Ok(());
             }
         }
-        self.close_used_region(id, limit_ms)
+        self.close_used_region(id, limit_ms, Domain::initiators)
     }
 }
 
@@ -105,6 +106,23 @@ impl prov::Domain for Domain {
         self.regions.lock().register_fast(&self.table, self.modes, iov, access)
     }
 
+    /// As `register_fast`; the key need not be listed, for it has the index.
+    #[inline]
+    fn lend(&self, iov: Iov) -> Option<RegionId> {
+        self.regions.lock().lend(&self.table, self.modes, iov)
+    }
+
+    /// Without the barrier, for nobody is to be found out: the peer that was told the key left its last copy before it said
+    /// so, which is how this side knows, and no other has the key. A peer that lies reads no more than one that keeps what it
+    /// mapped; what this process copies for it is seen at the door.
+    #[inline]
+    fn take_back(&self, id: RegionId) -> Result<()> {
+        if self.regions.lock().close_fast(&self.table, id) {
+            return Ok(());
+        }
+        self.close_used_region(id, 0, |_, _| Ok(Vec::new()))
+    }
+
     /// Closes a region: when this returns `Ok`, no peer's copy runs and none can start.
     #[inline]
     fn close_region(&self, id: RegionId) -> Result<()> {
@@ -138,5 +156,47 @@ impl prov::Domain for Domain {
 
     fn free(&self, addr: usize) -> Result<()> {
         self.regions.lock().files.free(&self.table, addr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mr::Source;
+    use crate::prov::Domain as _;
+    use crate::sync::serial::Threading;
+
+    #[test]
+    fn what_is_lent_comes_back_unless_a_copy_of_this_process_runs() {
+        // As the domains of lanes are: keys are the caller's.
+        let domain = Domain::open(Threading::Safe, true, false).unwrap();
+        let bytes = vec![7u8; 4096];
+        // SAFETY: the bytes outlive the regions.
+        let iov = unsafe { Iov::of(&bytes) };
+        let chosen = Attr { source: Source::Iov(&[iov]), requested_key: 77, ..Attr::plain(Access::REMOTE_READ) };
+        let other = domain.register(&chosen).unwrap();
+        let lent = domain.lend(iov).expect("host memory");
+        assert_eq!((domain.table.index_of(lent.key), domain.table.index_of(77)), (Some(lent.index), Some(other.index)));
+        assert!(domain.pin(lent.key, bytes.as_ptr() as u64, 1, Access::REMOTE_WRITE, true).is_err());
+        let pin = domain.pin(lent.key, bytes.as_ptr() as u64, 4096, Access::REMOTE_READ, true).unwrap();
+        assert!(domain.take_back(lent).is_err_and(|e| e.errno == errno::EBUSY));
+        assert_eq!(domain.table.index_of(lent.key), None, "no copy can start");
+        assert!(domain.pin(lent.key, bytes.as_ptr() as u64, 1, Access::REMOTE_READ, true).is_err());
+        domain.regions.lock().unpin(pin);
+        domain.take_back(lent).unwrap();
+        assert!(domain.links.lock().closing.is_empty());
+        for _ in 0..3 {
+            let lent = domain.lend(iov).unwrap();
+            domain.take_back(lent).unwrap();
+            assert!(domain.pin(lent.key, bytes.as_ptr() as u64, 1, Access::REMOTE_READ, true).is_err());
+        }
+        let pin = domain.pin(77, bytes.as_ptr() as u64, 4096, Access::REMOTE_READ, true).unwrap();
+        domain.regions.lock().unpin(pin);
+        // Where a driver might have to be asked, it is registered as ever.
+        domain.take_back(other).unwrap();
+        assert_eq!(domain.in_use(), (0, 0));
+        // SAFETY: nobody reads what it names.
+        let wrong = [unsafe { Iov::new(0, 8) }, unsafe { Iov::new(8, 0) }, unsafe { Iov::new(usize::MAX, 8) }];
+        assert!(wrong.iter().all(|iov| domain.lend(*iov).is_none()));
     }
 }

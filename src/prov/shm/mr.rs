@@ -11,7 +11,7 @@ use crate::hmem::{self, Export, Iface, Kind, Pinned, Site};
 use crate::mr::key::desc_index;
 use crate::mr::region::{Local, Location, Modes, Pieces};
 use crate::mr::registry::{KeyOf, Registry};
-use crate::mr::{Access, Attr, Iov, Paths, RegionId};
+use crate::mr::{Access, Attr, Iov, Paths, RegionId, location};
 use crate::prov::fault::Plan;
 use crate::prov::queue::Counter;
 use crate::sync::gate;
@@ -93,7 +93,8 @@ impl Regions {
             None => Ok(None),
             Some(mut l) => {
                 l.obstacles.refused = refused;
-                self.publish(table, modes, attr, l).map(Some)
+                let key = if modes.prov_key { KeyOf::Domain } else { KeyOf::Caller(attr.requested_key) };
+                self.publish(table, modes, key, attr, l).map(Some)
             }
         });
         if result.is_err() {
@@ -106,7 +107,19 @@ impl Regions {
     /// of the provider's choosing. `None`: `register` finds out what there is to it; nothing is done.
     #[inline]
     pub fn register_fast(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
-        if !self.fast || hmem::any_opened() {
+        if self.fast { self.register_plain(table, modes, iov, access) } else { None }
+    }
+
+    /// As `register_fast`, whoever chooses keys and addresses otherwise.
+    #[inline]
+    pub fn lend(&mut self, table: &Table, modes: Modes, iov: Iov) -> Option<RegionId> {
+        let plain = self.faults.is_none() && location::check_range(&iov, 0).is_ok();
+        if plain { self.register_plain(table, modes, iov, Access::REMOTE_READ) } else { None }
+    }
+
+    #[inline(always)]
+    fn register_plain(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
+        if hmem::any_opened() {
             return None;
         }
         let (file, offset) = self.files.find(iov.addr(), iov.len()).unwrap_or((0, 0));
@@ -117,12 +130,12 @@ impl Regions {
         };
         let pieces = Pieces::One(Piece { iov, id: 0, at: Place { file, offset } });
         let location = Location { pieces, base: iov.addr() as u64, len: iov.len() as u64, site: Site::HOST, kind: Kind::Host };
-        self.publish(table, modes, &Attr::plain(access), Located { location, obstacles }).ok()
+        self.publish(table, modes, KeyOf::Domain, &Attr::plain(access), Located { location, obstacles }).ok()
     }
 
     /// Gives the region its names, and writes it where peers read it.
     #[inline(always)] // the fast path moves no region about
-    fn publish(&mut self, table: &Table, modes: Modes, attr: &Attr<'_>, located: Located) -> Result<RegionId> {
+    fn publish(&mut self, table: &Table, modes: Modes, key: KeyOf, attr: &Attr<'_>, located: Located) -> Result<RegionId> {
         let Located { location, obstacles } = located;
         let Location { pieces, base: natural, len, site, kind } = location;
         let base = modes.base(attr, natural, len)?;
@@ -130,7 +143,6 @@ impl Regions {
         if paths.is_empty() {
             return Err(no_path(modes, attr, &obstacles));
         }
-        let key = if modes.prov_key { KeyOf::Domain } else { KeyOf::Caller(attr.requested_key) };
         let reserved = self.registry.reserve(key, !site.is_host())?;
         if let KeyOf::Caller(key) = key
             && let Err(e) = table.list_key(key, reserved.index)
@@ -177,18 +189,18 @@ impl Regions {
         Ok(self.registry.fill(reserved, Region::new(attr, reserved.key, base, paths, location, shared)))
     }
 
-    /// Closes a region at once, where no peer is connected and nothing of this process copies. False:
-    /// not so simple, nothing was done.
+    /// Closes a region at once, where no peer is in it or can come, and nothing of this process copies. False: not so simple,
+    /// nothing was done.
     #[inline]
     pub fn close_fast(&mut self, table: &Table, id: RegionId) -> bool {
         let Ok(region) = self.registry.get(id) else { return false };
         // What a driver has a part in is not dropped here, nor are keys of callers' choice.
         let fast = region.site().is_host() && region.own.is_plain() && id.key == id.generation;
         let Pieces::One(Piece { at: Place { file, .. }, .. }) = region.location.pieces else { return false };
-        if !fast || !region.door.is_empty() || (file != 0 && self.files.check_quiet(file).is_err()) {
+        if !fast || !region.door.is_idle() || (file != 0 && self.files.check_quiet(file).is_err()) {
             return false;
         }
-        // Nobody is connected who could be between its check and its copy.
+        // Nobody is between its check and its copy, as the caller knows.
         table.entry(id.index).gate.store(0, Ordering::Release);
         self.registry.forget_region(id);
         if file != 0 {
@@ -263,7 +275,7 @@ impl Regions {
     /// Checks an operation of a peer against our own truth and holds the region open for a copy of this process, which may
     /// have to be one without `drivers`.
     pub fn pin(&mut self, key: u64, addr: u64, len: usize, need: Access, drivers: bool) -> std::result::Result<Pin, Code> {
-        let index = self.registry.index_of(key).ok_or(Code::Key)?;
+        let index = self.registry.index_of(key);
         let region = self.registry.find(key).ok_or(Code::Key)?;
         let skip = region.range(addr, len as u64, need)?;
         let site = region.site();

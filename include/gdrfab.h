@@ -1087,8 +1087,8 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
  *                completion. RMA of 0 bytes checks the key and moves nothing; a message may have 0 bytes
  *   iov, count   pieces of local memory, joined: up to info->tx_iov_limit, of receives rx_iov_limit. The
  *                array is read during the call only
- *   desc         gdrfab_mr_desc() of a region that holds the buffer, or NULL; with pieces an array of one for
- *                each, or NULL. Required for device memory, and where info->mr_mode has GDRFAB_MR_LOCAL
+ *   desc         gdrfab_mr_desc() of a region that holds the buffer, or NULL; with pieces an array of them,
+ *                or NULL. Required for device memory and if info->mr_mode has GDRFAB_MR_LOCAL, else a hint
  *   addr, key    the remote address, and the key of the peer's region
  *   data         64 bits for the peer's completion entry
  *   dest_addr    the peer's index in the address vector; not used on connected endpoints
@@ -1830,8 +1830,8 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 /**
  * uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
  * operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails
- * with ENOSYS where the vendor has no such order. verbs: only 0, else -EOPNOTSUPP, because an RDMA device
- * waits for no stream; synchronise with it before posting.
+ * with ENOSYS where the vendor has no such order. Of verbs and of connectionless endpoints only 0, else
+ * -EOPNOTSUPP: synchronise with the stream before posting.
  */
 #define GDRFAB_OPT_STREAM 261
 

@@ -11,7 +11,7 @@ mod world;
 
 use gdrfab::capi::{info, objects, options};
 use gdrfab::error::errno;
-use gdrfab::fabric::{Info, PROGRESS_AUTO, PROGRESS_MANUAL};
+use gdrfab::fabric::{EP_MSG, EP_RDM, Info, PROGRESS_AUTO, PROGRESS_MANUAL, UNSPEC};
 use gdrfab::mr::Paths;
 use gdrfab::prov::flags;
 use gdrfab::prov::op::{Common, Iov};
@@ -24,6 +24,8 @@ use std::{env, fs};
 use world::{LIB, NO_CM, World, list};
 
 const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
+/// The endpoints that are connectionless.
+const RDM: &str = "shm+tcp";
 
 /// What an option is set to.
 enum Value {
@@ -68,7 +70,7 @@ fn options_are_as_documented() {
     assert!(has_fake || !bless, "GDRFAB_FAKES names no directory with verbs/libibverbs.so.1, and the table has all providers");
     // By provider: the answers, in the order of the rows.
     let mut columns = BTreeMap::new();
-    for provider in PROVIDERS {
+    for provider in PROVIDERS.into_iter().chain([RDM]) {
         if provider == "verbs" && !has_fake {
             println!("skipped for verbs: GDRFAB_FAKES has no verbs/libibverbs.so.1, which is built where infiniband/verbs.h is");
             continue;
@@ -96,6 +98,12 @@ fn options_are_as_documented() {
         };
         table.add(row, PROVIDERS.map(answer));
     }
+    for ((row, tcp), (same, rdm)) in columns["tcp"].iter().zip(&columns[RDM]) {
+        assert_eq!(row, same, "the rows of {RDM}");
+        if tcp != rdm {
+            table.differs(row, rdm);
+        }
+    }
     let made = table.text();
     if bless {
         fs::write(&path, &made).unwrap();
@@ -109,11 +117,10 @@ fn options_are_as_documented() {
 const HEAD: &str = "\
 # Options and promises, by provider
 
-Made by `tests/options.rs`, which asks the library and fails if this file says otherwise; `make
-options` writes it. An option is set on an endpoint with `gdrfab_ep_setopt()` and read back: *holds*,
-or the errno that refuses it, with its words below, and in parentheses what it is unless it is set. A
-promise is asked for by hints of `gdrfab_getinfo()`, or by a call. Limits of verbs are those of the
-device, here a fake one. What an option means is in `gdrfab.h`.
+`make options` writes this file, and `tests/options.rs` fails if the library answers otherwise. An
+option is set on an endpoint and read back: *holds*, or the errno that refuses it, with its words
+below, and in parentheses the default. A promise is asked for by hints, or by a call. Limits of verbs
+are the device's, here a fake one. What an option means is in `gdrfab.h`.
 
 ```
 ";
@@ -122,6 +129,8 @@ device, here a fake one. What an option means is in `gdrfab.h`.
 #[derive(Default)]
 struct Table {
     rows: Vec<[String; 1 + PROVIDERS.len()]>,
+    /// What connectionless endpoints answer, where tcp answers otherwise.
+    rdm: Vec<[String; 2]>,
     notes: Vec<String>,
 }
 
@@ -129,6 +138,11 @@ impl Table {
     fn add(&mut self, row: &str, answers: [String; PROVIDERS.len()]) {
         let [shm, tcp, verbs] = answers.map(|answer| self.cell(&answer));
         self.rows.push([row.into(), shm, tcp, verbs]);
+    }
+
+    fn differs(&mut self, row: &str, answer: &str) {
+        let answer = self.cell(answer);
+        self.rdm.push([row.into(), answer]);
     }
 
     fn cell(&mut self, answer: &str) -> String {
@@ -148,6 +162,10 @@ impl Table {
         let widths = [width(0), width(1), width(2)];
         for [row, shm, tcp, verbs] in rows() {
             text += &format!("{row:0$}  {shm:1$}  {tcp:2$}  {verbs}\n", widths[0], widths[1], widths[2]);
+        }
+        text += "\nConnectionless endpoints (shm+tcp) answer as tcp, but for:\n\n";
+        for [row, answer] in &self.rdm {
+            text += &format!("{row:0$}  {answer}\n", widths[0]);
         }
         text += "\n";
         for (i, note) in self.notes.iter().enumerate() {
@@ -194,8 +212,12 @@ fn answers(provider: &str) {
     promises_of(provider);
 }
 
+fn ep_type(provider: &str) -> u32 {
+    if provider == RDM { EP_RDM } else { EP_MSG }
+}
+
 fn hints(provider: &str) -> Info {
-    Info { prov_name: Some(provider.into()), ..world::hints() }
+    Info { prov_name: Some(provider.into()), ep_type: ep_type(provider), ..world::hints() }
 }
 
 /// `-EOPNOTSUPP`: words without the name of what they are about and without the errno's own.
@@ -223,6 +245,7 @@ fn options_of(provider: &str) {
         let hints = info::gdrfab_dupinfo(null());
         (*hints).prov_name = name.as_ptr().cast_mut();
         (*hints).mr_mode = 0x1ffc;
+        (*hints).ep_type = ep_type(provider);
         assert_eq!(info::gdrfab_getinfo(1, null(), null(), 0, hints, &mut list), 0, "{}", last_words());
         assert_eq!(objects::gdrfab_fabric_open(list, null_mut(), &mut fabric), 0, "{}", last_words());
         assert_eq!(objects::gdrfab_domain_open(fabric, list, null_mut(), &mut domain), 0, "{}", last_words());
@@ -309,6 +332,7 @@ fn promises_of(provider: &str) {
     } else {
         ""
     };
+    let strict = strict.split(": ").next().unwrap_or_default();
     row("comp_order: entries in posting order", &format!("{strict}{always}"));
     row("GDRFAB_DELIVERY_COMPLETE", &asked(provider, |h| h.tx_op_flags = flags::DELIVERY_COMPLETE));
     row("GDRFAB_TRANSMIT_COMPLETE", &asked(provider, |h| h.tx_op_flags = flags::TRANSMIT_COMPLETE));
@@ -322,13 +346,13 @@ fn promises_of(provider: &str) {
     row("inject_size", &info.inject_size.to_string());
     row("rma_iov_limit", &info.rma_iov_limit.to_string());
     let ep = world.endpoint(false).unwrap();
-    row("connecting by exchanged addresses", if ep.address().is_ok() { "holds" } else { "no" });
+    row("connecting by exchanged addresses", if provider != RDM && ep.address().is_ok() { "holds" } else { "no" });
     let mut bytes = [0u8; 64];
     // SAFETY: the bytes outlive the operations.
     let place = unsafe { Iov::new(bytes.as_mut_ptr() as usize, bytes.len()) };
     let access = gdrfab::mr::Access::all();
     let mr = world.register(gdrfab::mr::Attr { access, ..world::memory(&[place]) }).unwrap();
-    ep.recv(&[place], &Common { context: 9, ..Common::default() }, &[mr.desc()]).unwrap();
+    ep.recv(&[place], &Common { context: 9, peer: UNSPEC, ..Common::default() }, &[mr.desc()]).unwrap();
     let cancelled = match ep.cancel(9) {
         Ok(()) => {
             let (entry, why) = world.cq.read_error().expect("the entry of what was cancelled");

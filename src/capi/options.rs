@@ -33,8 +33,8 @@ pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
 pub const GDRFAB_OPT_COOP: c_int = 260;
 /// uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
 /// operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails
-/// with ENOSYS where the vendor has no such order. verbs: only 0, else -EOPNOTSUPP, because an RDMA device
-/// waits for no stream; synchronise with it before posting.
+/// with ENOSYS where the vendor has no such order. Of verbs and of connectionless endpoints only 0, else
+/// -EOPNOTSUPP: synchronise with the stream before posting.
 pub const GDRFAB_OPT_STREAM: c_int = 261;
 
 // Of verbs only, set before connecting or accepting. Defaults: GDRFAB_VERBS_TIMEOUT, _RETRIES, _RNR_RETRIES,

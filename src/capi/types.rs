@@ -315,8 +315,8 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 //                completion. RMA of 0 bytes checks the key and moves nothing; a message may have 0 bytes
 //   iov, count   pieces of local memory, joined: up to info->tx_iov_limit, of receives rx_iov_limit. The
 //                array is read during the call only
-//   desc         gdrfab_mr_desc() of a region that holds the buffer, or NULL; with pieces an array of one for
-//                each, or NULL. Required for device memory, and where info->mr_mode has GDRFAB_MR_LOCAL
+//   desc         gdrfab_mr_desc() of a region that holds the buffer, or NULL; with pieces an array of them,
+//                or NULL. Required for device memory and if info->mr_mode has GDRFAB_MR_LOCAL, else a hint
 //   addr, key    the remote address, and the key of the peer's region
 //   data         64 bits for the peer's completion entry
 //   dest_addr    the peer's index in the address vector; not used on connected endpoints

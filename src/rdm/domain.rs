@@ -132,10 +132,15 @@ impl Domain {
     }
 
     /// How a peer names memory in a registered region that it may read: address and key.
-    pub fn remote_name(&self, desc: u64, addr: usize) -> Result<Option<(u64, u64)>> {
+    pub fn remote_name(&self, desc: u64, iov: Iov) -> Result<Option<(u64, u64)>> {
         let regions = self.regions.lock();
         let region = regions.named(desc)?;
-        Ok(region.readable.then(|| (region.base.wrapping_add(addr.wrapping_sub(region.start) as u64), region.key)))
+        let within = |skip: &usize| skip.checked_add(iov.len()).is_some_and(|end| end as u64 <= region.len);
+        match iov.addr().checked_sub(region.start).filter(within) {
+            Some(skip) => Ok(region.readable.then(|| (region.base.wrapping_add(skip as u64), region.key))),
+            None if region.readable => Err(Error::invalid("desc: the buffer does not lie in its region")),
+            None => Ok(None),
+        }
     }
 
     /// Lets a peer of one lane read memory, until the region is closed; gives it with the address that the peer uses.

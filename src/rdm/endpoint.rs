@@ -344,6 +344,17 @@ impl prov::Endpoint for Endpoint {
         s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.ep.set_options(&mut |o| *o = options));
     }
 
+    /// An operation may start long after its post, and a message in device memory is read by its receiver.
+    fn set_stream(&self, stream: u64) -> Result<()> {
+        match stream {
+            0 => Ok(()),
+            _ => {
+                let words = "GDRFAB_OPT_STREAM: a connectionless endpoint waits for no stream; synchronise with it before posting";
+                Err(Error::new(errno::EOPNOTSUPP, words))
+            }
+        }
+    }
+
     /// By the only lane; with several peers, which one is meant is not said.
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.state.lock();

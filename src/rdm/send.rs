@@ -308,7 +308,7 @@ fn lend(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64])
         // The caller's registration is taken where it can be: it may have a faster path, and a driver is asked about each of
         // device memory.
         let desc = descs.get(i).copied().unwrap_or(0);
-        match if desc == 0 { Ok(None) } else { domain.remote_name(desc, piece.addr()) } {
+        match if desc == 0 { Ok(None) } else { domain.remote_name(desc, *piece) } {
             Ok(Some((addr, key))) => {
                 places.push(RmaIov { addr, len: piece.len(), key });
                 continue;

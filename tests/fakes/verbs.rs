@@ -6,7 +6,7 @@
 
 use crate::fakes::{self, Case};
 use gdrfab::error::{Error, Result};
-use gdrfab::fabric::{self, Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr};
+use gdrfab::fabric::{self, Av, Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr};
 use gdrfab::mr::{Access, PathPolicy};
 use gdrfab::mr::{Attr, Memory, Source};
 use gdrfab::prov::flags;
@@ -88,6 +88,9 @@ impl World {
         let selective = if selective { flags::SELECTIVE_COMPLETION } else { 0 };
         ep.bind_cq(&self.cq, flags::SEND | flags::RECV | selective)?;
         ep.bind_eq(&self.eq, 0)?;
+        if self.info.ep_type == fabric::EP_RDM {
+            ep.bind_av(&Av::open(&self.domain)?, 0)?;
+        }
         ep.enable().inspect_err(|_| ep.close().unwrap())?;
         Ok(ep)
     }

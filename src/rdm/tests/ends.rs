@@ -107,6 +107,26 @@ fn options_for_rma_do_not_touch_messages() {
 }
 
 #[test]
+fn a_desc_that_does_not_hold_the_buffer_fails_no_message_of_host_memory() {
+    for set in SETS {
+        let (mut a, mut b) = pair(set);
+        let (from, mut to) = (bytes(3 << 20, 6), vec![0u8; 1 << 20]);
+        let (before, long, behind) = (&from[..1 << 20], &from[1 << 20..2 << 20], &from[2 << 20..]);
+        let region = register(&a, &from);
+        let closed = register(&a, long);
+        a.domain.close_region(closed).unwrap();
+        for desc in [region.desc, register(&a, before).desc, register(&a, behind).desc, register(&a, &long[1..]).desc, closed.desc] {
+            to.fill(0);
+            b.recv(0, &mut to, 1, 0, 1);
+            let c = Common { context: 1, peer: 0, desc, ..Common::default() };
+            a.ep.tsend(&[iov(long)], &c, &[desc], 1).unwrap();
+            both(&mut a, &mut b, |s| s[0].take(1).is_some() && s[1].take(1).is_some());
+            assert!(to == long, "{set}");
+        }
+    }
+}
+
+#[test]
 fn one_peer_that_does_not_go_on_holds_up_no_other() {
     let info = info("tcp");
     let (mut a, mut b, mut c) = (Side::open(&info), Side::open(&info), Side::open(&info));

@@ -358,7 +358,7 @@ static void offer_tcp(struct inventory *it)
 	snprintf(link, sizeof link, "/sys/class/net/%s/device", iface);
 	pci_dir(link, device->pci, sizeof device->pci);
 	if (strcmp(iface, "lo") && !info->auth_key && !getenv("GDRFAB_TCP_KEY_FILE"))
-		INFO("tcp listens at %s without a key: whoever reaches that address may connect (GDRFAB_TCP_KEY_FILE)",
+		INFO("tcp listens at %s without a key: whoever reads NCCL's bootstrap may connect (GDRFAB_TCP_KEY_FILE)",
 		     placed ? node : iface);
 }
 

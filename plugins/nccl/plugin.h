@@ -5,8 +5,9 @@
  *
  *   settings.c   the environment              devices.c   what can be offered, and what NCCL is told of it
  *   log.c        NCCL's log                   comm.c      a connection's objects
- *   inventory.c  contexts, who holds devices  connect.c   listening, connecting, accepting, closing
- *   memory.c     registered memory            transfer.c  the protocol: receives offered, data written, completion
+ *   inventory.c  contexts, who holds devices  accept.c    listening, accepting
+ *   memory.c     registered memory            connect.c   connecting, closing
+ *   hello.c      what both sides say first    transfer.c  the protocol: receives offered, data written, completion
  */
 #ifndef GDRFAB_NCCL_PLUGIN_H
 #define GDRFAB_NCCL_PLUGIN_H
@@ -143,7 +144,7 @@ ncclResult_t memory_release(struct memory *memory);
 /* The region in the communicator's domain; NULL with words in the log. */
 gdrfab_mr *memory_region(struct memory *memory, const struct comm *comm);
 
-/* ---- connect.c */
+/* ---- connect.c, accept.c */
 
 enum {
 	MAX_RECVS = 8, /* receives of a group */
@@ -238,7 +239,7 @@ struct comm {
 
 	/* while connecting */
 	const struct context *context;
-	uint64_t ticket;
+	uint64_t ticket, nonce;
 	int64_t since; /* ms: NCCL has last asked; of an accepted one, when it came */
 	struct comm *next;
 	char addresses[2][104];

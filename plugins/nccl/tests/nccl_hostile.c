@@ -3,19 +3,13 @@
  * A peer of the plugin that is none: it speaks gdrfab, knows what the plugin says, and says it wrongly. Whatever it does, the
  * plugin's process lives, its call ends with an error that has words, and bytes lie only where they may.
  */
-#include "nccl_drive.h"
+#include "nccl_raw.h"
 
 #include <sys/socket.h>
 
 /* What plugins/nccl says on the wire, written down a second time. */
-enum { MAGIC = 0x676e6674, VERSION = 1, RECORDS = 64, EAGERS = 16, PLACE = 8192 + 64 };
+enum { RECORDS = 64, EAGERS = 16, PLACE = 8192 + 64 };
 enum { RECORD_CAME = 0, DATA_CAME = 1, EAGER_CAME = 2 };
-
-struct hello {
-	uint32_t magic, version;
-	uint32_t eager_max, reserved;
-	uint64_t addr, key;
-};
 
 struct record {
 	uint32_t number, n, eagers_taken, reserved;
@@ -40,8 +34,6 @@ struct raw {
 	struct remote to; /* the plugin's */
 };
 
-static const struct hello good = {MAGIC, VERSION, 8192, 0, 0, 0};
-
 static void raw_board(struct node *n, struct raw *r)
 {
 	mem_new(n, &r->board, &memkinds[KIND_MEM_ALLOC], RECORDS * sizeof(struct record) + EAGERS * PLACE);
@@ -49,12 +41,9 @@ static void raw_board(struct node *n, struct raw *r)
 	mem_register(n, &r->board, 0, r->board.len, ANY_ACCESS, 0);
 }
 
-static struct hello raw_hello(struct raw *r)
+static struct hello raw_hello(struct raw *r, const struct handle *h, bool answers)
 {
-	struct hello h = good;
-	h.addr = (uintptr_t)r->board.addr;
-	h.key = gdrfab_mr_key(r->board.mr);
-	return h;
+	return hello_for(h, answers, (uintptr_t)r->board.addr, gdrfab_mr_key(r->board.mr));
 }
 
 /* `bytes` go to the plugin's board, or wherever, and this number with them. */
@@ -86,33 +75,6 @@ static uint32_t word(uint32_t what, uint32_t place)
 }
 
 /* --- a dialer --- */
-
-/* Tries to connect with these bytes; true: it was let in. */
-static bool knock(struct node *n, struct raw *r, const char *address, const void *hello, size_t size)
-{
-	struct event in;
-	struct hello answer;
-	uint32_t kind;
-	ssize_t got;
-	n->ep = ep_new(n, n->info, NULL);
-	OK(gdrfab_ep_connect(n->ep, address, strlen(address) + 1, hello, size));
-	memset(&in, 0, sizeof in);
-	got = gdrfab_eq_sread(n->eq, &kind, &in, sizeof in.entry + sizeof in.data, test_ms(5000), 0);
-	if (got == -GDRFAB_EAVAIL) {
-		gdrfab_eq_err_entry e = {.struct_size = sizeof e};
-		CHECK(gdrfab_eq_readerr(n->eq, &e, 0) > 0);
-		OK(gdrfab_ep_close(n->ep));
-		n->ep = NULL;
-		return false;
-	}
-	CHECK(got >= (ssize_t)(sizeof in.entry + sizeof answer));
-	CHECK_EQ(kind, GDRFAB_CONNECTED);
-	memcpy(&answer, in.data, sizeof answer);
-	CHECK_EQ(answer.magic, MAGIC);
-	r->to.base = answer.addr;
-	r->to.key = answer.key;
-	return true;
-}
 
 struct dialer {
 	const char *name;
@@ -199,19 +161,16 @@ static const struct dialer dialers[] = {
 
 static void dials(struct node *n)
 {
-	static const struct hello others = {MAGIC, VERSION + 1, 8192, 0, 0, 0}, none = {1, VERSION, 8192, 0, 0, 0};
 	const struct dialer *d = (const struct dialer *)n->arg;
 	struct handle h;
 	struct raw r;
 	node_open(n);
 	raw_board(n, &r);
 	oob_recv(n, &h, sizeof h);
-	const char *address = h.bytes + 16;
-	CHECK(!knock(n, &r, address, "hi", 2));
-	CHECK(!knock(n, &r, address, &others, sizeof others));
-	CHECK(!knock(n, &r, address, &none, sizeof none));
-	struct hello hello = raw_hello(&r);
-	CHECK(knock(n, &r, address, &hello, sizeof hello));
+	struct hello hello = raw_hello(&r, &h, false), answer;
+	CHECK(knock(n, &h, &hello, sizeof hello, &answer));
+	r.to.base = answer.addr;
+	r.to.key = answer.key;
 	barrier(n);
 	d->attack(n, &r);
 	barrier(n);
@@ -283,14 +242,15 @@ static void takes(struct node *n)
 {
 	const struct lister *l = (const struct lister *)n->arg;
 	struct handle h = {{0}};
-	uint32_t head[2] = {MAGIC, VERSION};
-	size_t size = sizeof h.bytes - 16;
+	uint32_t magic = MAGIC;
+	size_t size = HANDLE_SECRET - 8 - HANDLE_ADDRESS;
 	struct raw r;
 	struct hello theirs;
 	node_open(n);
 	node_listen(n);
-	memcpy(h.bytes, head, sizeof head);
-	OK(gdrfab_pep_getname(n->pep, h.bytes + 16, &size));
+	memcpy(h.bytes, &magic, sizeof magic);
+	memset(h.bytes + HANDLE_SECRET, 7, 16);
+	OK(gdrfab_pep_getname(n->pep, h.bytes + HANDLE_ADDRESS, &size));
 	oob_send(n, &h, sizeof h);
 
 	struct event in;
@@ -300,7 +260,9 @@ static void takes(struct node *n)
 	CHECK_EQ(theirs.magic, MAGIC);
 	node_domain(n, in.entry.info);
 	raw_board(n, &r);
-	struct hello mine = raw_hello(&r);
+	struct hello mine = raw_hello(&r, &h, true);
+	mine.nonce = theirs.nonce;
+	hello_prove(&mine, &h);
 	n->ep = ep_new(n, in.entry.info, NULL);
 	OK(gdrfab_ep_accept(n->ep, &mine, sizeof mine));
 	gdrfab_freeinfo(in.entry.info);

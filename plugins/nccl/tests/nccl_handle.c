@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Only who was given a listener's handle connects: others are refused at once, said once, and stand in nobody's way.
+ */
+#include "nccl_raw.h"
+
+#include "../proof.h"
+
+#include <sys/socket.h>
+
+/* Of the paper's authors: key 00 01 ... 0f, message 00 01 ..., 0, 8 and 16 bytes of it. */
+static void hash(TEST_UNUSED const void *arg)
+{
+	static const unsigned char want[3][8] = {{0x31, 0x0e, 0x0e, 0xdd, 0x47, 0xdb, 0x6f, 0x72},
+						 {0x62, 0x24, 0x93, 0x9a, 0x79, 0xf5, 0xf5, 0x93},
+						 {0xdb, 0x9b, 0xc2, 0x57, 0x7f, 0xcc, 0x2a, 0x3f}};
+	unsigned char bytes[16];
+	uint64_t words[2];
+	for (unsigned char i = 0; i < sizeof bytes; i++)
+		bytes[i] = i;
+	memcpy(words, bytes, sizeof words);
+	for (size_t n = 0; n < 3; n++) {
+		uint64_t got = siphash(words, words, n);
+		CHECK(memcmp(&got, want[n], sizeof got) == 0);
+	}
+}
+
+/* Accepts for as long as the other side is not at the barrier. */
+static void *accept_until_met(struct node *n, void *listener)
+{
+	void *comm = NULL, *found = NULL;
+	char word;
+	while (recv(n->oob, &word, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN) {
+		NET(net_accept(listener, &comm));
+		CHECK(!comm || !found);
+		found = comm ? comm : found;
+		test_sleep_ms(1);
+	}
+	barrier(n);
+	return found;
+}
+
+static size_t times_said(const char *what)
+{
+	size_t count = 0;
+	for (const char *at = log_warnings(); (at = strstr(at, what)) != NULL; at++)
+		count++;
+	return count;
+}
+
+/* --- what a proof is of --- */
+
+static void guards(struct node *n)
+{
+	struct handle h;
+	net_open();
+	void *listener = listen_at(0, &h);
+	oob_send(n, &h, sizeof h);
+	log_forget();
+	CHECK(accept_until_met(n, listener) == NULL);
+	CHECK_EQ(times_said("refused"), 1);
+	CHECK(test_says(log_warnings(), "not"));
+	void *comm = accept_from(listener);
+	barrier(n);
+	CHECK(accept_until_met(n, listener) == NULL);
+	CHECK_EQ(times_said("refused"), 1);
+	NET(net.close_recv(comm));
+	/* Others are let in as before. */
+	struct link self = link_to_itself(&h, listener);
+	link_down(&self);
+	NET(net.close_listen(listener));
+	barrier(n);
+	net_close(n);
+}
+
+static void tries(struct node *n)
+{
+	struct handle h, other;
+	struct hello hello, answer;
+	node_open(n);
+	oob_recv(n, &h, sizeof h);
+	/* Shorter at each length, and none at all. */
+	hello = hello_for(&h, false, 1, 2);
+	for (size_t size = 0; size < sizeof hello; size++)
+		CHECK(!knock(n, &h, size ? &hello : NULL, size, &answer));
+	/* A bit of each byte, the proof's own included. */
+	for (size_t i = 0; i < sizeof hello; i++) {
+		unsigned char *at = (unsigned char *)&hello + i;
+		*at = (unsigned char)(*at ^ 1u << i % 8);
+		CHECK(!knock(n, &h, &hello, sizeof hello, &answer));
+		*at = (unsigned char)(*at ^ 1u << i % 8);
+	}
+	/* Other secrets, and none. */
+	for (size_t i = 0; i <= 16; i++) {
+		other = h;
+		if (i < 16)
+			other.bytes[HANDLE_SECRET + i] = (char)(other.bytes[HANDLE_SECRET + i] ^ 1);
+		else
+			memset(other.bytes + HANDLE_SECRET, 0, 16);
+		hello_prove(&hello, &other);
+		CHECK(!knock(n, &h, &hello, sizeof hello, &answer));
+	}
+	/* What an acceptor would say. */
+	hello = hello_for(&h, true, 1, 2);
+	CHECK(!knock(n, &h, &hello, sizeof hello, &answer));
+	barrier(n);
+
+	hello = hello_for(&h, false, 1, 2);
+	CHECK(knock(n, &h, &hello, sizeof hello, &answer));
+	struct hello again = answer;
+	hello_prove(&again, &h);
+	CHECK_EQ(answer.answers, 1);
+	CHECK_EQ(answer.nonce, hello.nonce);
+	CHECK_EQ(answer.proof, again.proof);
+	barrier(n);
+	OK(gdrfab_ep_close(n->ep));
+	n->ep = NULL;
+	/* Recorded, and sent once more; and the answer as it came. */
+	CHECK(!knock(n, &h, &hello, sizeof hello, &answer));
+	CHECK(!knock(n, &h, &again, sizeof again, &answer));
+	barrier(n);
+	node_down(n);
+}
+
+static void proof(const void *arg)
+{
+	pair(NULL, guards, tries, arg);
+}
+
+/* --- many without one, and one with it --- */
+
+#define CROWD 48
+
+static void lets_one_in(struct node *n)
+{
+	struct handle h;
+	void *none;
+	timeout_is("100");
+	net_open();
+	void *listener = listen_at(0, &h);
+	oob_send(n, &h, sizeof h);
+	barrier(n);
+	log_forget();
+	while (!times_said("refused")) {
+		NET(net_accept(listener, &none));
+		test_sleep_ms(1);
+	}
+	/* If they took places, those in front would have to wait for a part of the time limit. */
+	uint64_t start = test_now_ms();
+	struct link self = link_to_itself(&h, listener);
+	CHECK(test_now_ms() - start < (uint64_t)test_ms(9000));
+	message_to_itself(n, &self, 100000, 1);
+	CHECK(accept_until_met(n, listener) == NULL);
+	CHECK_EQ(times_said("refused"), 1);
+	NET(net.close_listen(listener));
+	link_down(&self);
+	net_close(n);
+}
+
+static void crowds(struct node *n)
+{
+	static gdrfab_ep *eps[CROWD];
+	struct handle h;
+	struct event in;
+	uint32_t kind;
+	node_open(n);
+	oob_recv(n, &h, sizeof h);
+	for (int i = 0; i < CROWD; i++) {
+		struct hello hello = hello_for(&h, false, 1, 2);
+		hello.proof ^= 1;
+		eps[i] = ep_new(n, n->info, NULL);
+		OK(gdrfab_ep_connect(eps[i], h.bytes + HANDLE_ADDRESS, strlen(h.bytes + HANDLE_ADDRESS) + 1, &hello, sizeof hello));
+	}
+	/* Until they have asked; nobody answers yet. */
+	CHECK_EQ(gdrfab_eq_sread(n->eq, &kind, &in, sizeof in.entry + sizeof in.data, 200, 0), -EAGAIN);
+	barrier(n);
+	for (int i = 0; i < CROWD; i++) {
+		gdrfab_eq_err_entry e = {.struct_size = sizeof e};
+		CHECK_EQ(gdrfab_eq_sread(n->eq, &kind, &in, sizeof in.entry + sizeof in.data, test_ms(5000), 0), -GDRFAB_EAVAIL);
+		CHECK(gdrfab_eq_readerr(n->eq, &e, 0) > 0);
+		CHECK_EQ(e.prov_errno, GDRFAB_PROV_REJECTED);
+	}
+	for (int i = 0; i < CROWD; i++)
+		OK(gdrfab_ep_close(eps[i]));
+	barrier(n);
+	node_close(n);
+}
+
+static void crowd(const void *arg)
+{
+	pair(NULL, lets_one_in, crowds, arg);
+}
+
+/* --- somebody else at the listener's address --- */
+
+static void stands_in(struct node *n)
+{
+	struct handle h = {{0}}, other;
+	uint32_t magic = MAGIC;
+	size_t size = HANDLE_SECRET - 8 - HANDLE_ADDRESS;
+	struct hello theirs;
+	struct event in;
+	node_open(n);
+	node_listen(n);
+	memcpy(h.bytes, &magic, sizeof magic);
+	memset(h.bytes + HANDLE_SECRET, 7, 16);
+	OK(gdrfab_pep_getname(n->pep, h.bytes + HANDLE_ADDRESS, &size));
+	oob_send(n, &h, sizeof h);
+	other = h;
+	other.bytes[HANDLE_SECRET] = 8;
+	for (int i = 0; i < 3; i++) {
+		EVENT(n->eq, GDRFAB_CONNREQ, n->pep, &in);
+		CHECK_EQ(in.data_len, sizeof theirs);
+		memcpy(&theirs, in.data, sizeof theirs);
+		/* Without the secret; with an old answer; with what it was told itself. */
+		struct hello answer = hello_for(&h, true, 1, 2);
+		if (i == 0)
+			answer.nonce = theirs.nonce, hello_prove(&answer, &other);
+		if (i == 2)
+			answer = theirs;
+		if (i == 0)
+			node_domain(n, in.entry.info);
+		n->ep = ep_new(n, in.entry.info, NULL);
+		OK(gdrfab_ep_accept(n->ep, &answer, sizeof answer));
+		gdrfab_freeinfo(in.entry.info);
+		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+		barrier(n);
+		OK(gdrfab_ep_close(n->ep));
+		n->ep = NULL;
+	}
+	node_down(n);
+}
+
+static void is_not_taken_in(struct node *n)
+{
+	struct handle h;
+	net_open();
+	oob_recv(n, &h, sizeof h);
+	for (int i = 0; i < 3; i++) {
+		struct handle mine = h;
+		ncclResult_t result = ncclSuccess;
+		void *comm = NULL;
+		uint64_t until = test_now_ms() + (uint64_t)test_ms(5000);
+		log_forget();
+		while (result == ncclSuccess && test_now_ms() < until) {
+			result = net_connect(net.ctx, 0, &mine, &comm);
+			CHECK(comm == NULL);
+			test_sleep_ms(1);
+		}
+		CHECK_EQ(result, ncclRemoteError);
+		CHECK(test_says(log_warnings(), "is not the one that made the handle"));
+		barrier(n);
+	}
+	barrier(n);
+	net_close(n);
+}
+
+static void impostor(const void *arg)
+{
+	pair(NULL, stands_in, is_not_taken_in, arg);
+}
+
+TEST_TABLE(nccl_handle)
+{
+	if (nccl_absent()) {
+		test_add("plugin", nccl_skip, NULL, 20);
+		return;
+	}
+	test_add("hash_of_the_proof", hash, NULL, 10);
+	test_add("proof_of_every_byte_and_good_once", proof, NULL, 60);
+	test_add("one_of_a_crowd", crowd, NULL, 40);
+	test_add("listener_without_the_secret", impostor, NULL, 40);
+}

@@ -157,7 +157,7 @@ garbage() { # <provider>
 	timeout 60 "$PERF" write-lat -s 8 -n 10 --connect addresses -p "$1" "$at" >"$work/client" 2>&1
 	status=$?
 	exec 9>&-
-	[ $status -eq 0 ] && ends_within 5 "$server"
+	[ $status -eq 0 ] && ends_within $((5 * slow)) "$server"
 	status=$?
 	kill -KILL "$server" 2>/dev/null
 	server=

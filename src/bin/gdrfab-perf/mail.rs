@@ -4,7 +4,7 @@
 use crate::io::{LETTER, Link, posted};
 use crate::layout::LETTERS;
 use crate::wire::{self, Kinds, MAIL_MAX, Mail, peer_failed, silent};
-use gdrfab::error::{Error, Result, errno};
+use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::fabric::Endpoint;
 use gdrfab::prov::flags;
 use gdrfab::prov::op::{Common, Iov};
@@ -21,7 +21,11 @@ impl Link {
             return self.post_mail(kind, bytes);
         }
         self.post_flagged(kind, bytes, flags::INJECT | flags::COMPLETION)?;
-        self.wait("end of the last message", |l| l.letters_under_way() == 0)
+        match self.wait("end of the last message", |l| l.letters_under_way() == 0) {
+            // A peer that has it may leave before this side is told so.
+            Err(e) if e.code == Code::PeerGone || e.errno == errno::ECANCELED => Ok(()),
+            ended => ended,
+        }
     }
 
     fn post_flagged(&mut self, kind: Kinds, bytes: &[u8], how: u64) -> Result<()> {

@@ -341,10 +341,18 @@ struct haste {
 	bool sleeps;
 };
 
+/* It says yes before its queue pair listens to the socket; what comes in between stays there until more comes. */
+static void skip_soft_iwarp(const struct node *n)
+{
+	if (strncmp(n->info->domain_name, "siw", 3) == 0)
+		test_skip("soft-iWARP may leave what comes right after it accepts until more comes");
+}
+
 static void answering(struct node *n)
 {
 	const struct haste *haste = (const struct haste *)n->arg;
 	node_open(n);
+	skip_soft_iwarp(n);
 	node_listen(n);
 	for (int i = 0; i < test_count(12, 6); i++) {
 		char in[8] = "", out[8] = "answer";
@@ -377,6 +385,7 @@ static void answering(struct node *n)
 static void asking(struct node *n)
 {
 	node_open(n);
+	skip_soft_iwarp(n);
 	for (int i = 0; i < test_count(12, 6); i++) {
 		char in[8] = "", out[8] = "ask";
 		barrier(n);

@@ -320,6 +320,48 @@ TEST(too_long_for_the_receive)
 	pair(NULL, short_receiver, long_sender, NULL);
 }
 
+/* --- an injected message needs no further call of the sender's --- */
+
+static void injects_and_rests(struct node *n)
+{
+	node_up(n);
+	for (int i = 0; i < test_count(200, 20); i++) {
+		char word[8] = "word", all;
+		barrier(n);
+		for (int k = 0; k < 3; k++)
+			POST(n->cq, gdrfab_inject(n->ep, word, sizeof word, GDRFAB_ADDR_UNSPEC));
+		/* Asleep, and not in the library. */
+		if (read(n->oob, &all, 1) != 1)
+			test_fail(__FILE__, __LINE__, "the other side has not said that it has them");
+	}
+	node_down(n);
+}
+
+static void hears_who_rests(struct node *n)
+{
+	node_up(n);
+	for (int i = 0; i < test_count(200, 20); i++) {
+		char in[3][8];
+		for (int k = 0; k < 3; k++)
+			POST(n->cq, gdrfab_recv(n->ep, in[k], sizeof in[k], local_desc(n, in[k], sizeof in[k]), 0, in[k]));
+		barrier(n);
+		for (int k = 0; k < 3; k++) {
+			done entry;
+			if (cq_next(n->cq, &entry, 10000) != 1 || entry.op_context != in[k])
+				test_fail(__FILE__, __LINE__, "round %d: message %d has not come", i, k);
+			CHECK(strcmp(in[k], "word") == 0);
+		}
+		oob_send(n, "", 1);
+		local_forget_all(n);
+	}
+	node_down(n);
+}
+
+TEST(injected_without_another_call)
+{
+	pair(NULL, hears_who_rests, injects_and_rests, NULL);
+}
+
 /* --- other settings of the provider --- */
 
 static void with_setting(const void *arg)

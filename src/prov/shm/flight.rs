@@ -47,6 +47,10 @@ impl Slots {
         Slots { generation: [0; SLOTS], flights: Vec::new(), free: (0..SLOTS as u16).rev().collect(), active: Vec::new() }
     }
 
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// A fresh slot with its new generation; put a flight into it or release it.
     pub fn reserve(&mut self) -> Option<(u16, u16)> {
         let index = self.free.pop()?;

@@ -12,7 +12,7 @@ use super::tx::Tx;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::hmem::Site;
-use crate::prov::bind::Ending;
+use crate::prov::bind::{Ending, INJECT_FLAGS};
 use crate::prov::op::Pieces;
 use crate::sys::tcp;
 use crate::sys::time::ticks;
@@ -212,6 +212,12 @@ impl Conn {
     #[inline]
     pub fn outstanding(&self) -> usize {
         self.writes.len() + self.reads.len() + self.sends.len() + self.tx.ends()
+    }
+
+    /// Whether an operation would wait for room in the socket although nobody comes back for it: its caller asks again.
+    #[inline]
+    pub fn keeps_back(&self, op_flags: u64) -> bool {
+        self.tx.blocked & (op_flags & INJECT_FLAGS == INJECT_FLAGS)
     }
 
     /// Whether what waits gains by waiting for company: operations follow one another faster than calls can be made, or

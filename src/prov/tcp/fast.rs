@@ -38,7 +38,7 @@ impl State {
         if !open || op_flags & !FAST_FLAGS != 0 || len > most {
             return Err(Fast::Declined);
         }
-        if conn.outstanding() >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX {
+        if conn.outstanding() >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || conn.keeps_back(op_flags) {
             return Err(Fast::Again);
         }
         Ok(conn)
@@ -89,7 +89,7 @@ impl State {
         } else {
             conn.reads.push_back(ReadOp { end, pieces: Pieces::One(local), site: Site::HOST, over: false });
         }
-        self.kick(domain, false);
+        self.kick(domain, op_flags);
         Fast::Done
     }
 
@@ -125,7 +125,7 @@ impl State {
         conn.admit(one.len() as u64);
         conn.put(Header::new(Kind::Send, 0, one.len() as u64));
         conn.tx.put_pieces(std::slice::from_ref(one));
-        self.kick(domain, false);
+        self.kick(domain, c.flags);
         self.end_when_out(&end);
         Fast::Done
     }

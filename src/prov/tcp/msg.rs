@@ -45,7 +45,7 @@ impl State {
         let held = self.held();
         let conn = self.up()?;
         let fenced = c.flags & flags::FENCE != 0 && !conn.reads.is_empty();
-        let full = conn.outstanding() + held >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || !conn.has_window();
+        let full = conn.outstanding() + held >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || !conn.has_window() || conn.keeps_back(c.flags);
         if full || fenced || !self.bind.reserve(wanted) {
             return Err(Error::AGAIN);
         }
@@ -88,7 +88,7 @@ impl State {
                 self.fail(&end, e);
             }
             Ok(ends_when_out) => {
-                self.kick(domain, c.flags & flags::MORE != 0);
+                self.kick(domain, c.flags);
                 if ends_when_out {
                     self.end_when_out(&end);
                 }
@@ -237,7 +237,7 @@ impl State {
         self.recvs.push_back(recv);
         if !self.unexpected.is_empty() {
             self.match_unexpected();
-            self.kick(domain, false);
+            self.kick(domain, 0);
         }
     }
 

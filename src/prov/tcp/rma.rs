@@ -85,7 +85,8 @@ impl State {
         let wanted = self.bind.wants_entry(c.flags);
         let held = self.held();
         let conn = self.up()?;
-        let full = conn.outstanding() + held >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || (dir == Dir::Read && conn.reads.len() >= READS);
+        let waits = conn.tx.waiting() > QUEUE_MAX || conn.keeps_back(c.flags);
+        let full = conn.outstanding() + held >= TX_SIZE || waits || (dir == Dir::Read && conn.reads.len() >= READS);
         let fenced = c.flags & flags::FENCE != 0 && !conn.reads.is_empty();
         if full || fenced || !self.bind.reserve(wanted) {
             return Err(Error::AGAIN);
@@ -129,7 +130,7 @@ impl State {
             Dir::Write => self.put_write(remote, c, end, pieces, site, paths),
             Dir::Read => self.put_read(remote, end, pieces, site, paths),
         }
-        self.kick(domain, c.flags & flags::MORE != 0);
+        self.kick(domain, c.flags);
     }
 
     fn put_write(&mut self, remote: &[RmaIov], c: &Common, end: Ending, pieces: Pieces, site: Site, paths: u8) {
@@ -194,15 +195,19 @@ impl State {
         conn.reads.push_back(ReadOp { end, pieces, site, over: false });
     }
 
-    /// Sends what waits, unless more is about to come.
+    /// Sends what waits, unless more is about to come. What was injected does not wait: nobody looks for its completion,
+    /// so its caller may not come back.
     #[inline]
-    pub fn kick(&mut self, domain: &Domain, more: bool) {
+    pub fn kick(&mut self, domain: &Domain, op_flags: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if conn.tx.blocked {
             return;
         }
-        let more = more && !conn.tx.is_worth_a_call();
-        let may_wait = more || conn.may_wait();
+        let may_wait = match op_flags & (flags::MORE | flags::INJECT) {
+            0 => conn.may_wait(),
+            flags::INJECT => false,
+            _ => !conn.tx.is_worth_a_call(),
+        };
         if may_wait && !self.is_left_alone(domain) {
             return;
         }

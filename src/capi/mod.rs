@@ -10,6 +10,8 @@ mod boundary;
 
 pub mod types;
 
+mod values;
+
 pub mod info;
 
 pub mod nic;

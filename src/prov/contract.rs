@@ -9,7 +9,7 @@
 //! [`Threading::Promised`]. Nothing waits, but where a method says so.
 
 use super::bind::{Binding, Effort, Options};
-use super::info::{Ask, Info, Nic};
+use super::info::{Ask, CM_DATA_MAX, Info, Nic};
 use super::list::{List, Native};
 use super::op::{Common, Dir, Iov, RmaIov};
 use super::ops::Dispatch;
@@ -124,7 +124,9 @@ pub trait Endpoint: Send + Sync {
     fn set_object(&self, object: usize);
 
     /// Bytes of private data that connect and accept take.
-    fn cm_data_size(&self) -> usize;
+    fn cm_data_size(&self) -> usize {
+        CM_DATA_MAX
+    }
 
     /// Before `enable` only.
     fn bind(&self, what: Binding) -> Result<()>;
@@ -190,7 +192,9 @@ pub trait Endpoint: Send + Sync {
     }
 
     /// Cancels the first operation or receive of `context` that still can be.
-    fn cancel(&self, context: usize) -> Result<()>;
+    fn cancel(&self, _context: usize) -> Result<()> {
+        Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider takes back no operation alone"))
+    }
 
     /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this is the last look
     /// before sleeping.
@@ -374,7 +378,9 @@ pub trait Listener: Send {
     fn address(&self) -> String;
 
     /// Bytes of private data that accept and reject take.
-    fn cm_data_size(&self) -> usize;
+    fn cm_data_size(&self) -> usize {
+        CM_DATA_MAX
+    }
 
     /// Once; again only after it failed.
     fn listen(&mut self) -> Result<()>;

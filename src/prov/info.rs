@@ -86,6 +86,7 @@ impl Info {
             rma_iov_limit: IOV_LIMIT,
             mr_iov_limit: MR_IOV_LIMIT,
             mr_key_size: 8,
+            cm_data_size: CM_DATA_MAX,
             prov_name: name.clone(),
             fabric_name: name.clone(),
             domain_name: name,

@@ -34,6 +34,12 @@ pub struct Failure {
     pub block: usize,
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure { error, olen: 0, block: 0 }
+    }
+}
+
 /// Which peer an entry came from, and with which tag; only of connectionless endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {

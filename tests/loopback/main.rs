@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The contract of a provider, by an example that keeps it (`provider.rs`): docs/architecture.md, "Adding a provider".
 
-mod endpoint;
 mod provider;
-mod regions;
 
-use endpoint::SCHEME;
 use gdrfab::error::{Result, errno};
 use gdrfab::mr::{Access, Attr, Iov, Paths, RegionId, Source};
 use gdrfab::prov::bind::Binding;
@@ -16,7 +13,7 @@ use gdrfab::prov::ops::Owner;
 use gdrfab::prov::queue::Taken;
 use gdrfab::prov::{Completion, Domain, Event, EventKind, EventQueue, PassiveEndpoint, Provider, Queue};
 use gdrfab::sync::serial::Threading;
-use provider::Loopback;
+use provider::{Loopback, SCHEME};
 use std::ptr::null_mut;
 use std::sync::Arc;
 

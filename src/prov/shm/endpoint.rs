@@ -119,10 +119,6 @@ impl prov::Endpoint for Endpoint {
     }
 
     /// Bytes of private data that connect and accept take.
-    fn cm_data_size(&self) -> usize {
-        DATA_MAX
-    }
-
     fn bind(&self, what: Binding) -> Result<()> {
         self.state.lock().bind.bind(what)
     }

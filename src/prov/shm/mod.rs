@@ -153,7 +153,6 @@ fn info() -> Info {
         max_msg_size: MAX_MSG,
         list_paths: Paths::from_bits_truncate(config::get().paths) & (Paths::DIRECT | Paths::CMA | Paths::IPC),
         mr_cnt: MAX_REGIONS,
-        cm_data_size: DATA_MAX,
         ..info
     }
 }

@@ -2,7 +2,6 @@
 //! What a passive endpoint listens with: a name, under which introductions come in.
 
 use super::address::{SCHEME, check_address, fresh_name};
-use super::frame::DATA_MAX;
 use super::greeter::Greeter;
 use crate::error::{Error, Result};
 use crate::prov::{self, Request};
@@ -27,10 +26,6 @@ impl Listener {
 impl prov::Listener for Listener {
     fn address(&self) -> String {
         format!("{SCHEME}{}", self.name)
-    }
-
-    fn cm_data_size(&self) -> usize {
-        DATA_MAX
     }
 
     fn listen(&mut self) -> Result<()> {

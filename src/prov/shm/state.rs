@@ -272,7 +272,7 @@ impl State {
     pub fn abandon(&mut self, recv: &Recv, error: Error) {
         let entry = Completion { context: recv.context, flags: flags::RECV | flags::MSG, len: 0, buf: recv.pieces.first(), data: 0 };
         self.stats.errors += 1;
-        self.bind.spoiled(recv.ticket, entry, Failure { error, olen: 0, block: 0 });
+        self.bind.spoiled(recv.ticket, entry, error.into());
     }
 
     /// Fails every posted receive.

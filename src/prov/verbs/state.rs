@@ -21,7 +21,7 @@ use crate::mr::Paths;
 use crate::prov::bind::{Bindings, Options, Stage};
 use crate::prov::event::{EventKind, tell, tell_end};
 use crate::prov::flags;
-use crate::prov::queue::{Completion, Failure};
+use crate::prov::queue::Completion;
 use crate::prov::report::Stats;
 use crate::sync::serial::Serial;
 use crate::sys::time;
@@ -311,7 +311,7 @@ impl State {
             Ok(()) => self.bind.received(None, entry, op.wanted, None),
             Err(error) => {
                 self.stats.errors += 1;
-                self.bind.spoiled(None, entry, Failure { error, olen: 0, block: 0 });
+                self.bind.spoiled(None, entry, error.into());
             }
         }
     }
@@ -328,7 +328,7 @@ impl State {
         }
         self.stats.errors += 1;
         let entry = Completion { context: op.context, flags: flags::RECV | flags::MSG, len: 0, buf: op.buf, data: 0 };
-        self.bind.spoiled(None, entry, Failure { error, olen: 0, block: 0 });
+        self.bind.spoiled(None, entry, error.into());
     }
 
     /// The connection ends, for this reason unless it was ending already: the device is told to give everything

@@ -344,6 +344,38 @@ static void a_bare_address_is_enough(struct self *s)
 	}
 }
 
+/* Where it listens is not enough, and neither is a name with other random bits. */
+static void whole_names_only(struct self *s)
+{
+	uint32_t on = 1;
+	char text[GDRFAB_ADDR_MAX], words[256];
+	uint64_t index = 0;
+	if (s->rank == 1)
+		OK(gdrfab_ep_setopt(s->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_WHOLE_NAME, &on, sizeof on));
+	meet(s);
+	if (s->rank == 0) {
+		tsend(s, 1, "whole", 5, 1, 1);
+		await(s, 1, NULL);
+	} else if (s->rank == 1) {
+		trecv(s, GDRFAB_ADDR_UNSPEC, text, 5, 1, 0, 1);
+		await(s, 1, NULL);
+		CHECK(memcmp(text, "whole", 5) == 0);
+	} else {
+		CHECK(gdrfab_av_straddr(s->av, s->w->names[1], text, sizeof text) > 0);
+		char *nonce = strchr(text + strlen("rdm://"), '/') + 1;
+		*nonce = *nonce == '1' ? '2' : '1';
+		CHECK_EQ(gdrfab_av_insertsvc(s->av, NULL, text, &index, 0, NULL), 1);
+		tsend(s, (int)index, "other", 5, 1, 1);
+		CHECK_EQ(await_failure(s, 1, words).err, ECONNREFUSED);
+		nonce[-1] = 0;
+		CHECK_EQ(gdrfab_av_insertsvc(s->av, NULL, text, &index, 0, NULL), 1);
+		tsend(s, (int)index, "bare", 5, 1, 2);
+		CHECK_EQ(await_failure(s, 2, words).err, ECONNREFUSED);
+		CHECK(test_says(words, "whole name"));
+	}
+	meet(s);
+}
+
 TEST_TABLE(claims)
 {
 	static const struct rdm_claim claims[] = {
@@ -357,6 +389,7 @@ TEST_TABLE(claims)
 		{"what_was_offered_can_be_cancelled", what_was_offered_can_be_cancelled, 2, false},
 		{"what_was_injected_arrives", what_was_injected_arrives, 2, false},
 		{"a_bare_address_is_enough", a_bare_address_is_enough, 2, false},
+		{"whole_names_only", whole_names_only, 3, false},
 	};
 	/* Closing waits for what was injected: on a busy machine for longer than usual. */
 	setenv("GDRFAB_SHM_CLOSE_MS", "15000", 0);

@@ -1862,6 +1862,13 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  */
 #define GDRFAB_OPT_RECV_DEADLINE 267
 
+/**
+ * uint32_t 0 (default) or 1, connectionless only: callers must know this endpoint's whole name, as
+ * gdrfab_ep_getname() gives it, and not only where it listens (gdrfab_av_insertsvc()). A name has 64 random
+ * bits. Others end with ECONNREFUSED.
+ */
+#define GDRFAB_OPT_WHOLE_NAME 268
+
 /** Which path an operation uses, and why not another. */
 typedef struct gdrfab_path_info {
     size_t struct_size;  /**< sizeof(gdrfab_path_info), set by the caller */

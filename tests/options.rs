@@ -52,6 +52,7 @@ const OPTIONS: &[(&str, Value)] = &[
     ("RNR_RETRY", Value::U32(2)),
     ("MIN_RNR_TIMER", Value::U32(11)),
     ("DRIVER_CALLS", Value::U32(0)),
+    ("WHOLE_NAME", Value::U32(1)),
 ];
 
 fn root() -> &'static Path {

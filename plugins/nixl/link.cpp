@@ -27,11 +27,14 @@ std::string Link::open(const Settings &s)
 	attr.struct_size = sizeof attr;
 	attr.format = GDRFAB_CQ_FORMAT_MSG;
 	size_t len = own.size();
+	/* The name is in the agent's metadata, and nowhere else. */
+	uint32_t whole_name = 1;
 	if (gdrfab_getinfo(gdrfab_version(), node, nullptr, node ? GDRFAB_SOURCE : 0, &hints, &info) < 0 ||
 	    gdrfab_fabric_open(info, nullptr, &fabric) < 0 || gdrfab_domain_open(fabric, info, nullptr, &domain) < 0 ||
 	    gdrfab_cq_open(domain, &attr, nullptr, &cq) < 0 || gdrfab_av_open(domain, nullptr, nullptr, &av) < 0 ||
 	    gdrfab_ep_open(domain, info, nullptr, &ep) < 0 || gdrfab_ep_bind_cq(ep, cq, GDRFAB_TRANSMIT | GDRFAB_RECV) < 0 ||
-	    gdrfab_ep_bind_av(ep, av, 0) < 0 || gdrfab_ep_enable(ep) < 0 || gdrfab_ep_getname(ep, own.data(), &len) < 0)
+	    gdrfab_ep_bind_av(ep, av, 0) < 0 ||
+	    gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_WHOLE_NAME, &whole_name, sizeof whole_name) < 0 || gdrfab_ep_enable(ep) < 0 || gdrfab_ep_getname(ep, own.data(), &len) < 0)
 		return last_words();
 	limit = info->list_limit;
 	return {};

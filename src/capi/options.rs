@@ -60,6 +60,10 @@ pub const GDRFAB_OPT_DRIVER_CALLS: c_int = 266;
 /// to arrive or not; 0 (default) or UINT64_MAX: never. Over verbs a receive that is late ends the connection,
 /// as an operation does.
 pub const GDRFAB_OPT_RECV_DEADLINE: c_int = 267;
+/// uint32_t 0 (default) or 1, connectionless only: callers must know this endpoint's whole name, as
+/// gdrfab_ep_getname() gives it, and not only where it listens (gdrfab_av_insertsvc()). A name has 64 random
+/// bits. Others end with ECONNREFUSED.
+pub const GDRFAB_OPT_WHOLE_NAME: c_int = 268;
 
 /// Which path an operation uses, and why not another.
 #[repr(C)]
@@ -225,6 +229,7 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
             GDRFAB_OPT_STREAM => ep.set_stream(value(optval, optlen)?)?,
             GDRFAB_OPT_COOP => ep.set_coop(switch(optval, optlen)?)?,
             GDRFAB_OPT_DRIVER_CALLS => ep.set_driver_calls(switch(optval, optlen)?)?,
+            GDRFAB_OPT_WHOLE_NAME => ep.set_whole_name(switch(optval, optlen)?)?,
             n => match effort(n) {
                 Some(what) => ep.set_effort(what, value(optval, optlen)?)?,
                 None => return Err(unknown(n)),
@@ -263,6 +268,7 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
             GDRFAB_OPT_STREAM => ep.stream().to_ne_bytes().into(),
             GDRFAB_OPT_COOP => u32::from(ep.coop()).to_ne_bytes().into(),
             GDRFAB_OPT_DRIVER_CALLS => u32::from(ep.driver_calls()).to_ne_bytes().into(),
+            GDRFAB_OPT_WHOLE_NAME => u32::from(ep.whole_name()?).to_ne_bytes().into(),
             n => match effort(n) {
                 Some(what) => ep.effort(what)?.to_ne_bytes().into(),
                 None => return Err(unknown(n)),

@@ -330,6 +330,25 @@ impl Endpoint {
         self.prov().set_options(&mut |o| o.connect_timeout_ns = ns);
     }
 
+    /// Only callers that know the whole name are let in.
+    pub fn whole_name(&self) -> Result<bool> {
+        self.is_called()?;
+        Ok(self.prov().options().whole_name)
+    }
+
+    pub fn set_whole_name(&self, on: bool) -> Result<()> {
+        self.is_called()?;
+        self.prov().set_options(&mut |o| o.whole_name = on);
+        Ok(())
+    }
+
+    fn is_called(&self) -> Result<()> {
+        match self.domain.connectionless {
+            true => Ok(()),
+            false => Err(Error::fixed(errno::ENOPROTOOPT, "optname: only connectionless endpoints have names")),
+        }
+    }
+
     /// A receive of several messages ends when fewer bytes are left of it.
     pub fn min_multi_recv(&self) -> Result<usize> {
         self.takes_several()?;

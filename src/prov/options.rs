@@ -18,6 +18,8 @@ pub struct Options {
     pub driver_calls: bool,
     /// A receive of several messages ends when fewer bytes are left of it.
     pub min_multi_recv: usize,
+    /// Who calls must know the endpoint's whole name.
+    pub whole_name: bool,
 }
 
 impl Default for Options {
@@ -31,6 +33,7 @@ impl Default for Options {
             stream: 0,
             driver_calls: true,
             min_multi_recv: 64,
+            whole_name: false,
         }
     }
 }

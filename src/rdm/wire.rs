@@ -36,6 +36,8 @@ pub enum Refusal {
     Closing = 3,
     /// As many callers that its address vector does not name as it takes.
     Full = 4,
+    /// The caller did not say which endpoint it means, and must.
+    Unnamed = 5,
 }
 
 fn head(kind: u8) -> [u8; 8] {
@@ -79,6 +81,7 @@ impl Refusal {
             [2] => Some(Refusal::Stale),
             [3] => Some(Refusal::Closing),
             [4] => Some(Refusal::Full),
+            [5] => Some(Refusal::Unnamed),
             _ => None,
         }
     }
@@ -308,7 +311,7 @@ mod tests {
             assert!(Intro::decode(&bytes[..n]).is_err());
         }
         assert!(Intro::decode(&Intro { name: Name::at(name.socket()), ..intro }.encode()).is_err());
-        for why in [Refusal::Crossed, Refusal::Stale, Refusal::Closing, Refusal::Full] {
+        for why in [Refusal::Crossed, Refusal::Stale, Refusal::Closing, Refusal::Full, Refusal::Unnamed] {
             assert_eq!(Refusal::decode(&why.encode()), Some(why));
         }
         assert_eq!(Refusal::decode(&bytes), None);

@@ -186,6 +186,10 @@ impl State {
         if intro.meant != 0 && intro.meant != own.nonce {
             return request.reject(&Refusal::Stale.encode());
         }
+        if intro.meant == 0 && self.options.whole_name {
+            crate::log!(Warn, "{} is refused: it does not know this endpoint's whole name", intro.name);
+            return request.reject(&Refusal::Unnamed.encode());
+        }
         if intro.name.means(&own) {
             return request.reject(&Refusal::Closing.encode());
         }
@@ -336,6 +340,7 @@ impl State {
                     Some(Refusal::Stale) => self.over(id, stale()),
                     Some(Refusal::Full) if self.patience(id) > 0 => self.await_peer(id, AGAIN_NS),
                     Some(Refusal::Full) => self.over(id, full()),
+                    Some(Refusal::Unnamed) => self.over(id, unnamed()),
                     // It is there, so another lane would be another choice than its own.
                     _ if matches!(why.code, Code::Busy | Code::PeerGone) && self.patience(id) > 0 => self.await_peer(id, AGAIN_NS),
                     _ if why.code == Code::Rejected || next >= domain.lanes.len() || self.patience(id) == 0 => self.over(id, why),
@@ -457,6 +462,10 @@ impl State {
 fn full() -> Error {
     let words = "the peer has as many callers that its address vector does not name as it takes";
     Error::coded(errno::ECONNREFUSED, Code::Busy, words)
+}
+
+fn unnamed() -> Error {
+    Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer lets only those in that know its whole name (gdrfab_ep_getname)")
 }
 
 /// The other endpoint is not the one that was meant.

@@ -10,6 +10,8 @@ import time
 import traceback
 
 CLAIMS = []
+# What NIXL says of a transfer to a peer that is gone.
+GONE = ("ERR", "nixlRemoteDisconnectError")
 PATIENCE = float(os.environ.get("TEST_TIME_SCALE", "1"))
 
 

@@ -4,10 +4,9 @@ import os
 import signal
 import time
 
-from agents import Memory, claim
+from agents import GONE, Memory, claim
 
 MIB = 1 << 20
-GONE = ("ERR", "nixlRemoteDisconnectError")
 
 
 def moves(s, thread):

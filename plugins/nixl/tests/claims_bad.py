@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-from agents import Memory, claim
+from agents import GONE, Memory, claim
 
 MARK = b"gdrfabNA"
 
@@ -78,6 +78,40 @@ def only_who_has_the_metadata_notifies(s):
     s.agent.send_notif(name, b"with the secret")
     s.put(1, "sent")
     assert s.get(1) == "end"
+
+
+def renamed(metadata, nonce):
+    """Metadata with other random bits in the agent's name."""
+    at = metadata.index(MARK)
+    body = bytearray(metadata[at:at + 84])
+    body[60:68] = bytes(8) if nonce is None else bytes(b ^ nonce for b in body[60:68])
+    return metadata[:at] + bytes(body) + struct.pack("<I", fnv(body)) + metadata[at + 88:]
+
+
+@claim(count=3)
+def only_who_has_the_metadata_connects(s):
+    s.open()
+    mine = s.register(Memory(4096, 1 + s.role))
+    if s.role == 0:
+        for r in (1, 2):
+            s.put(r, (s.agent.get_agent_metadata(), mine.addr))
+        for r in (1, 2):
+            assert s.get(r) == "end"
+        assert mine.get(0, 4096) == b"\x02" * 4096
+        return
+    metadata, there = s.get(0)
+    # One knows another name, one only where the agent listens.
+    name = s.agent.add_remote_agent(renamed(metadata, 1 if s.role == 1 else None))
+    handle = s.handle("WRITE", [(mine.addr, 4096)], [(there, 4096)], name)
+    state = s.post(handle)
+    state = s.wait(handle) if state == "PROC" else state
+    assert state in GONE, state
+    s.release(handle)
+    if s.role == 1:
+        s.agent.remove_remote_agent(name)
+        name = s.agent.add_remote_agent(metadata)
+        s.move("WRITE", [(mine.addr, 4096)], [(there, 4096)], name)
+    s.put(0, "end")
 
 
 @claim(count=1, over=("tcp",))

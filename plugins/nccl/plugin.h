@@ -7,7 +7,8 @@
  *   log.c        NCCL's log                   comm.c      a connection's objects
  *   inventory.c  contexts, who holds devices  accept.c    listening, accepting
  *   memory.c     registered memory            connect.c   connecting, closing
- *   hello.c      what both sides say first    transfer.c  the protocol: receives offered, data written, completion
+ *   hello.c      what both sides say first    transfer.c  the protocol: receives offered, data written
+ *                                             arrivals.c  what comes of it
  */
 #ifndef GDRFAB_NCCL_PLUGIN_H
 #define GDRFAB_NCCL_PLUGIN_H
@@ -270,7 +271,7 @@ int64_t timeout_ms(const struct device *device);
 /* Ends the connection for its requests, with words in the log; gives what NCCL is to be told. */
 ncclResult_t comm_fail(struct comm *comm, int err, const char *doing, const char *words);
 
-/* ---- transfer.c */
+/* ---- transfer.c, with arrivals.c behind it */
 
 ncclResult_t net_isend(struct comm *comm, void *data, size_t size, int tag, struct memory *memory,
 		       struct request **out);

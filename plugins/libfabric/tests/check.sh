@@ -9,7 +9,7 @@
 #                           tools     fi_info: what is offered, and the words about what is not
 #                           pingpong  fi_pingpong with its data checked, on gdrfab and on "gdrfab;ofi_rxm"
 #                           api       the programs beside this script
-#                           rdm       connectionless endpoints: rdm.c over shm and tcp together, and Open MPI and MPICH over them
+#                           rdm       connectionless endpoints: rdm*.c over shm and tcp together, and Open MPI and MPICH over them
 #                           mpi       the programs of mpi/ under Open MPI
 #                           memcheck  two of the above under valgrind
 #                           verbs     the programs beside this script, and Open MPI, in the virtual machine of check-verbs
@@ -161,96 +161,8 @@ fi
 
 # ---- parts
 
-# The fabrics of a listing of fi_info, each once, in its order.
-fabrics() {
-	sed -n 's/^ *fabric: //p' | awk '!seen[$0]++' | paste -s -d ' '
-}
-
-part_tools() {
-	local provider got
-	if ! command -v fi_info >/dev/null; then
-		left_out tools "no fi_info here"
-		return
-	fi
-	if [ "$name" != gdrfab ]; then
-		left_out tools "they ask gdrfab alone"
-		return
-	fi
-	# Nothing of libfabric's is linked, so that whichever copy loads the file is the one it calls.
-	if readelf -d "$plugin" | grep -q 'NEEDED.*libfabric'; then
-		bad exports "the file links a libfabric of its own"
-	elif [ "$(readelf -W --dyn-syms "$plugin" | awk '$5 == "GLOBAL" && $7 != "UND" { print $8 }')" != fi_prov_ini ]; then
-		bad exports "more than fi_prov_ini, or not even that"
-	else
-		ok exports
-	fi
-	for provider in $providers; do
-		over "$provider"
-		timeout 20 fi_info -p gdrfab -t FI_EP_MSG >"$out/info" 2>&1
-		got=$(fabrics <"$out/info")
-		if [ "$got" = "$provider" ]; then
-			ok "offers_$provider"
-		else
-			bad "offers_$provider" "FI_GDRFAB_PROVIDERS=$provider gives the fabrics '$got'" "$out/info"
-		fi
-		timeout 20 fi_info -p "gdrfab;ofi_rxm" -t FI_EP_RDM >"$out/info" 2>&1
-		got=$(fabrics <"$out/info")
-		if [ "$got" = "$provider" ] && grep -q '^provider: gdrfab;ofi_rxm$' "$out/info"; then
-			ok "offers_${provider}_with_rxm"
-		else
-			bad "offers_${provider}_with_rxm" "the fabrics are '$got'" "$out/info"
-		fi
-		# Everything of an info can be printed.
-		if timeout 20 fi_info -v -p gdrfab >"$out/info" 2>&1 && grep -q 'fi_domain_attr:' "$out/info"; then
-			ok "prints_all_of_$provider"
-		else
-			bad "prints_all_of_$provider" "fi_info -v fails" "$out/info"
-		fi
-	done
-	for order in "shm,tcp" "tcp,shm"; do
-		over "$order"
-		timeout 20 fi_info -p gdrfab -t FI_EP_MSG >"$out/info" 2>&1
-		got=$(fabrics <"$out/info")
-		if [ "$got" = "${order/,/ }" ]; then
-			ok "order_$order"
-		else
-			bad "order_$order" "the fabrics are '$got'" "$out/info"
-		fi
-	done
-	over nonsense
-	if FI_LOG_LEVEL=warn timeout 20 fi_info -p gdrfab >"$out/info" 2>&1; then
-		bad unknown_name "FI_GDRFAB_PROVIDERS=nonsense offers something" "$out/info"
-	elif grep -q 'nonsense.*shm' "$out/info"; then
-		ok unknown_name
-	else
-		bad unknown_name "no words about it" "$out/info"
-	fi
-	unset FI_GDRFAB_PROVIDERS
-	timeout 20 fi_info --env >"$out/info" 2>&1
-	if grep -q 'FI_GDRFAB_PROVIDERS' "$out/info"; then
-		ok parameters
-	else
-		bad parameters "fi_info --env does not know FI_GDRFAB_PROVIDERS"
-	fi
-	if timeout 20 fi_info -p tcp >"$out/info" 2>&1 && timeout 20 fi_info -l 2>&1 | grep -q '^gdrfab:'; then
-		ok others_stay
-	else
-		bad others_stay "fi_info lists not both tcp and gdrfab" "$out/info"
-	fi
-	# Who asks for what cannot be had learns why.
-	FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab timeout 20 fi_info -p gdrfab -t FI_EP_DGRAM >"$out/info" 2>&1
-	if grep -q 'gdrfab:.*ep_attr->type: .* wanted, FI_EP_MSG and FI_EP_RDM offered' "$out/info"; then
-		ok words_in_the_log
-	else
-		bad words_in_the_log "no line says what was left out" "$out/info"
-	fi
-	FI_OFI_RXM_USE_SRX=1 FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab timeout 20 fi_info -p "gdrfab;ofi_rxm" -t FI_EP_RDM >"$out/info" 2>&1
-	if grep -q 'gdrfab:.*rx_ctx_cnt: FI_SHARED_CONTEXT wanted' "$out/info"; then
-		ok words_about_shared_contexts
-	else
-		bad words_about_shared_contexts "no line says why ofi_rxm gets none" "$out/info"
-	fi
-}
+. "$root/plugins/libfabric/tests/tools.sh"
+. "$root/plugins/libfabric/tests/memcheck.sh"
 
 # A port that nobody has; where the server of fi_pingpong and its client meet.
 free_port() {
@@ -335,7 +247,7 @@ part_rdm() {
 		return
 	fi
 	over shm,tcp
-	TEST_PROVIDER=shm,tcp BUILD=$build PREFIX=$prefix "$root/c-tests/run.sh" --suite libfabric --built rdm >"$out/api" 2>&1
+	TEST_PROVIDER=shm,tcp BUILD=$build PREFIX=$prefix "$root/c-tests/run.sh" --suite libfabric --built rdm rdm_msg >"$out/api" 2>&1
 	count_lines "api over shm and tcp" $? "$out/api"
 	export FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab
 	if [ -n "$mpirun" ]; then
@@ -379,72 +291,6 @@ part_mpi() {
 			ok mpi_needs_the_provider
 		fi
 	fi
-}
-
-# Open MPI and libfabric have errors of their own, mostly memory that they keep. What counts is each error with a function
-# of ours in its stack, and each in the program itself. One thing only is left out: Open MPI's windows send structures with
-# gaps that nobody has set, which valgrind sees where they go into a socket, ours or libfabric's.
-checker() { # <where the reports go>
-	echo valgrind -q --xml=yes --xml-file="$1.%p.xml" --leak-check=full --show-leak-kinds=definite --num-callers=40 \
-		--keep-debuginfo=yes --fair-sched=try
-}
-judge() { # <claim> <program> <reports...>
-	local claim=$1 program=$2 theirs ours
-	shift 2
-	ours=$(awk -v program="/$program" 'BEGIN { RS = "</error>" } /<error>/ {
-		stack = $0
-		sub(/<\/stack>.*/, "", stack)
-		ours = stack ~ /<obj>[^<]*libgdrfab/
-		if ($0 ~ /<kind>SyscallParam/ && stack ~ /libc[.]so[^<]*<\/obj>[^<]*<fn>(__libc_)?send/ && stack ~ /<fn>ompi_osc_pt2pt/)
-			next
-		# Whose code is at the top, but for the C library and valgrind itself?
-		count = split(stack, frames, /<frame>/)
-		for (i = 2; i <= count && !ours; i++) {
-			if (!match(frames[i], /<obj>[^<]*/)) continue
-			object = substr(frames[i], RSTART + 5, RLENGTH - 5)
-			if (object ~ /vgpreload|\/libc\.so|\/ld-linux/) continue
-			ours = $0 !~ /<kind>Leak/ && substr(object, length(object) - length(program) + 1) == program
-			break
-		}
-		if (ours) print
-	}' "$@")
-	theirs=$(cat "$@" | grep -c '<error>')
-	if [ -n "$ours" ]; then
-		echo "$ours" >"$out/memcheck.ours"
-		bad "$claim" "$(echo "$ours" | grep -c '<kind>') errors; the first:" <(
-			sed -n '1,/<\/stack>/p' "$out/memcheck.ours" | sed -n 's/.*<\(what\|text\|fn\)>\(.*\)<.*/\2/p' | head -n 24
-		)
-	elif ! grep -q '<state>FINISHED' "$@"; then
-		bad "$claim" "valgrind wrote no report"
-	else
-		echo "     $claim: $theirs errors without a function of ours in their stacks"
-		ok "$claim"
-	fi
-}
-
-part_memcheck() {
-	local provider tool
-	if ! command -v valgrind >/dev/null; then
-		left_out memcheck "no valgrind here"
-		return
-	fi
-	for provider in $providers; do
-		over "$provider"
-		rm -f "$out"/vg.*
-		read -r -a tool <<<"$(checker "$out/vg.%side")"
-		GDRFAB_SPIN_US=0 pingpong "pingpong_under_valgrind_$provider" "$name" msg 2 "$out/vg" "${tool[@]}" &&
-			judge "memcheck_pingpong_$provider" fi_pingpong "$out"/vg.*.xml
-		[ -n "$mpirun" ] || continue
-		rm -f "$out"/vg.*
-		read -r -a tool <<<"$(checker "$out/vg")"
-		# Without GDRFAB_SHM_COOP=0 the peer's process would write a part of large copies, and what valgrind does not see
-		# written it takes for unset.
-		# shellcheck disable=SC2086
-		GDRFAB_SHM_COOP=0 GDRFAB_SPIN_US=0 TEST_FAST=1 TEST_TIME_SCALE=4 open_mpi 2 "${tool[@]}" "$build/mpi" $claims \
-			>"$out/mpi" 2>"$out/mpi.err"
-		count_lines "mpi under valgrind over $provider" $? "$out/mpi"
-		judge "memcheck_mpi_$provider" mpi "$out"/vg.*.xml
-	done
 }
 
 # Over soft-RoCE: messages that want a receive for each write with data, small inject sizes, failures that end connections.

@@ -2,6 +2,6 @@
 # What c-tests/Makefile does differently for these programs: they are clients of libfabric alone, whose headers are the system's,
 # not ours to judge.
 SHARED := test test_pair
-OWN    := fi_provider fi_oob fi_done fi_mem fi_node
+OWN    := fi_provider fi_oob fi_done fi_mem fi_node fi_rdm
 USE    := $(shell pkg-config --cflags libfabric | sed 's/-I/-isystem /g') -DTEST_OWN_WORDS
 LIBS   := $(shell pkg-config --libs libfabric) -ldl

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Messages, RMA and entries of connectionless endpoints through libfabric. What such endpoints do is tested in c-tests; here
+ * it is that their calls are these.
+ */
+#include "fi_rdm.h"
+
+TEST(tags_sources_data)
+{
+	struct end a, b;
+	struct fi_cq_tagged_entry *done;
+	fi_addr_t from;
+	char text[16];
+	end_open(&a, TAG_CAPS);
+	end_open(&b, TAG_CAPS);
+	CHECK_EQ(end_knows(&a, &a), 0);
+	CHECK_EQ(end_knows(&a, &b), 1);
+	CHECK_EQ(end_knows(&b, &a), 0);
+	OK(fi_trecv(b.ep, text, sizeof text, NULL, 0, 0x100, 0xff, &b));
+	OK(fi_tinjectdata(a.ep, "data", 5, 99, 1, 0x1ab));
+	OK(fi_tsend(a.ep, "wrong", 6, NULL, 1, 0x200, &a));
+	done = end_next(&b, &a, &from);
+	CHECK(done && done->op_context == &b && done->len == 5 && done->tag == 0x1ab && done->data == 99);
+	CHECK_EQ(done->flags, FI_TAGGED | FI_RECV | FI_REMOTE_CQ_DATA);
+	CHECK_EQ(from, 0);
+	done = end_next(&a, &b, &from);
+	CHECK(done && done->op_context == &a && from == FI_ADDR_NOTAVAIL);
+	CHECK_EQ(done->flags, FI_TAGGED | FI_SEND);
+	/* To oneself. */
+	OK(fi_trecv(a.ep, text, sizeof text, NULL, 0, 7, 0, &b));
+	OK(fi_tinject(a.ep, "self", 5, 0, 7));
+	done = end_next(&a, &a, &from);
+	CHECK(done && done->op_context == &b && from == 0 && strcmp(text, "self") == 0);
+	end_close(&a);
+	end_close(&b);
+}
+
+/* Looks, claims, receives what is claimed, drops. */
+TEST(peeks_and_claims)
+{
+	struct end a, b;
+	struct fi_context claim;
+	struct fi_cq_err_entry error;
+	struct fi_cq_tagged_entry *done;
+	char text[16];
+	struct iovec iov = {text, sizeof text};
+	struct fi_msg_tagged look = {.addr = FI_ADDR_UNSPEC, .tag = 3, .context = &claim};
+	struct fi_msg_tagged take = {.msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = 3, .context = &claim};
+	end_open(&a, TAG_CAPS);
+	end_open(&b, TAG_CAPS);
+	CHECK_EQ(end_knows(&a, &b), 0);
+	OK(fi_trecvmsg(b.ep, &look, FI_PEEK));
+	CHECK(end_next(&b, &a, NULL) == NULL);
+	end_failed(&b, FI_ENOMSG, &error);
+	CHECK_EQ(error.tag, 3);
+	OK(fi_tsend(a.ep, "first", 6, NULL, 0, 3, &a));
+	OK(fi_tsend(a.ep, "second", 7, NULL, 0, 3, &a));
+	CHECK(end_next(&a, &b, NULL) && end_next(&a, &b, NULL));
+	for (bool came = false; !came;) {
+		OK(fi_trecvmsg(b.ep, &look, FI_PEEK | FI_CLAIM));
+		done = end_next(&b, &a, NULL);
+		came = done != NULL;
+		if (came)
+			CHECK(done->len == 6 && done->tag == 3);
+		else
+			end_failed(&b, FI_ENOMSG, NULL);
+	}
+	/* Claimed is out of others' sight. */
+	OK(fi_trecv(b.ep, text, sizeof text, NULL, FI_ADDR_UNSPEC, 3, 0, &b));
+	done = end_next(&b, &a, NULL);
+	CHECK(done && done->op_context == &b && strcmp(text, "second") == 0);
+	OK(fi_trecvmsg(b.ep, &take, FI_CLAIM));
+	done = end_next(&b, &a, NULL);
+	CHECK(done && done->op_context == &claim && strcmp(text, "first") == 0);
+	OK(fi_tsend(a.ep, "third", 6, NULL, 0, 3, &a));
+	for (bool came = false; !came;) {
+		OK(fi_trecvmsg(b.ep, &look, FI_PEEK | FI_DISCARD));
+		came = end_next(&b, &a, NULL) != NULL;
+		if (!came)
+			end_failed(&b, FI_ENOMSG, NULL);
+	}
+	OK(fi_trecvmsg(b.ep, &look, FI_PEEK));
+	CHECK(end_next(&b, &a, NULL) == NULL);
+	end_failed(&b, FI_ENOMSG, NULL);
+	end_close(&a);
+	end_close(&b);
+}
+
+/* Too long, and taken back. */
+TEST(cut_off_and_cancelled)
+{
+	struct end a, b;
+	struct fi_cq_err_entry error;
+	char text[4];
+	end_open(&a, TAG_CAPS);
+	end_open(&b, TAG_CAPS);
+	CHECK_EQ(end_knows(&a, &b), 0);
+	OK(fi_trecv(b.ep, text, sizeof text, NULL, FI_ADDR_UNSPEC, 1, 0, &b));
+	OK(fi_tsend(a.ep, "longer", 7, NULL, 0, 1, &a));
+	CHECK(end_next(&b, &a, NULL) == NULL);
+	end_failed(&b, FI_ETRUNC, &error);
+	CHECK(error.op_context == &b && error.len == 4 && error.olen == 3 && error.tag == 1);
+	CHECK(end_next(&a, &b, NULL) != NULL);
+	OK(fi_trecv(b.ep, text, sizeof text, NULL, FI_ADDR_UNSPEC, 1, 0, &b));
+	OK(fi_cancel(&b.ep->fid, &b));
+	CHECK(end_next(&b, &a, NULL) == NULL);
+	end_failed(&b, FI_ECANCELED, &error);
+	CHECK(error.op_context == &b);
+	CHECK_EQ(fi_cancel(&b.ep->fid, &b), -FI_ENOENT);
+	end_close(&a);
+	end_close(&b);
+}
+
+/* One buffer for many messages, by a flag of the call's, or of the endpoint's. */
+static void multi(const void *arg)
+{
+	const bool by_default = arg != NULL;
+	static char room[4096];
+	struct end a, b;
+	struct fi_info *hints = rdm_hints(FI_MSG | FI_MULTI_RECV);
+	size_t least = 1000, len = sizeof least;
+	struct iovec iov = {room, sizeof room};
+	struct fi_msg msg = {.msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = &b};
+	char *at = room;
+	hints->rx_attr->op_flags = by_default ? FI_MULTI_RECV : 0;
+	end_open_with(&b, hints, FI_AV_TABLE, 0);
+	hints->rx_attr->op_flags = 0;
+	end_open_with(&a, hints, FI_AV_TABLE, 0);
+	fi_freeinfo(hints);
+	CHECK_EQ(end_knows(&a, &b), 0);
+	OK(fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, len));
+	least = 0;
+	OK(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, &len));
+	CHECK_EQ(least, 1000);
+	if (by_default)
+		OK(fi_recv(b.ep, room, sizeof room, NULL, FI_ADDR_UNSPEC, &b));
+	else
+		OK(fi_recvmsg(b.ep, &msg, FI_MULTI_RECV));
+	for (int i = 0; i < 4; i++) {
+		char out[900];
+		memset(out, 'a' + i, sizeof out);
+		OK(fi_send(a.ep, out, sizeof out, NULL, 0, &a));
+		struct fi_cq_tagged_entry *done = end_next(&b, &a, NULL);
+		CHECK(done && done->op_context == &b && done->len == 900);
+		CHECK((char *)done->buf >= at && (char *)done->buf + 900 <= room + sizeof room);
+		CHECK(memcmp(done->buf, out, sizeof out) == 0);
+		at = (char *)done->buf + 900;
+		CHECK_EQ(done->flags & FI_MULTI_RECV, room + sizeof room - at < 1000 ? FI_MULTI_RECV : 0);
+		CHECK(end_next(&a, &b, NULL) != NULL);
+	}
+	end_close(&a);
+	end_close(&b);
+}
+
+TEST(many_messages_in_one_buffer)
+{
+	multi(NULL);
+}
+
+TEST(many_messages_by_default)
+{
+	multi("");
+}
+
+/* Entries only for whom they are asked: receives by the endpoint's flags, as Open MPI has it. */
+TEST(selective_entries)
+{
+	struct end a, b;
+	struct fi_info *hints = rdm_hints(FI_TAGGED | FI_MSG);
+	char text[2][8];
+	hints->tx_attr->op_flags = hints->rx_attr->op_flags = FI_COMPLETION;
+	end_open_with(&b, hints, FI_AV_MAP, FI_SELECTIVE_COMPLETION);
+	hints->tx_attr->op_flags = 0;
+	end_open_with(&a, hints, FI_AV_MAP, FI_SELECTIVE_COMPLETION);
+	fi_freeinfo(hints);
+	CHECK_EQ(end_knows(&a, &b), 0);
+	OK(fi_trecv(b.ep, text[0], 8, NULL, FI_ADDR_UNSPEC, 1, 0, text[0]));
+	OK(fi_recv(b.ep, text[1], 8, NULL, FI_ADDR_UNSPEC, text[1]));
+	OK(fi_tsend(a.ep, "one", 4, NULL, 0, 1, &a));
+	CHECK(end_next(&b, &a, NULL)->op_context == text[0]);
+	OK(fi_send(a.ep, "two", 4, NULL, 0, &a));
+	CHECK(end_next(&b, &a, NULL)->op_context == text[1]);
+	CHECK_EQ(fi_cq_read(a.cq, text, 1), -FI_EAGAIN);
+	end_close(&a);
+	end_close(&b);
+}
+
+/* RMA, and counters of it. */
+TEST(writes_and_reads_with_counters)
+{
+	struct end a, b;
+	struct fid_cntr *cntr;
+	struct fid_mr *mr;
+	struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
+	static char target[4096];
+	char text[8] = "", back[8] = "";
+	struct fi_cq_tagged_entry *done;
+	struct fi_info *hints = rdm_hints(FI_MSG | FI_RMA);
+	end_open(&b, FI_MSG | FI_RMA);
+	end_open_with(&a, hints, FI_AV_TABLE, 0);
+	fi_freeinfo(hints);
+	CHECK_EQ(end_knows(&a, &b), 0);
+	OK(fi_mr_reg(b.domain, target, sizeof target, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, FI_RMA_EVENT, &mr, NULL));
+	OK(fi_cntr_open(b.domain, &attr, &cntr, NULL));
+	OK(fi_mr_bind(mr, &cntr->fid, FI_REMOTE_WRITE));
+	OK(fi_mr_enable(mr));
+	strcpy(text, "hello");
+	OK(fi_write(a.ep, text, 6, NULL, 0, (uintptr_t)target, fi_mr_key(mr), &a));
+	done = end_next(&a, &b, NULL);
+	CHECK(done && done->op_context == &a && done->flags == (FI_RMA | FI_WRITE));
+	OK(fi_read(a.ep, back, 6, NULL, 0, (uintptr_t)target, fi_mr_key(mr), &b));
+	done = end_next(&a, &b, NULL);
+	CHECK(done && done->op_context == &b && strcmp(back, "hello") == 0);
+	OK(fi_inject_writedata(a.ep, text, 6, 17, 0, (uintptr_t)target, fi_mr_key(mr)));
+	done = end_next(&b, &a, NULL);
+	CHECK(done && done->data == 17 && done->flags & FI_REMOTE_WRITE);
+	for (uint64_t until = test_now_ms() + 10000; fi_cntr_read(cntr) < 2 && test_now_ms() < until;)
+		fi_cq_read(a.cq, NULL, 0);
+	CHECK_EQ(fi_cntr_read(cntr), 2);
+	CLOSE(mr);
+	CLOSE(cntr);
+	end_close(&a);
+	end_close(&b);
+}

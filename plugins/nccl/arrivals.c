@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What comes: data and eager messages into receives, records into the sender's mailbox, completions, and the end. */
+#include "protocol.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static ncclResult_t broke(struct comm *comm, const char *what)
+{
+	return comm_fail(comm, EPROTO, "the other side broke the protocol", what);
+}
+
+/* ---- the receiver's side */
+
+/* Bytes of an eager message into the receive that they belong to. */
+static bool place_eager(struct comm *comm, struct request *request, int i, uint32_t place)
+{
+	struct memory *memory = request->memory[i];
+	const unsigned char *body = body_of(eager_at(comm, place));
+	size_t size = comm->eager_heads[place].size;
+	if (size > comm->eager_max || size > request->room[i]) {
+		broke(comm, "an eager message is longer than what it is for");
+		return false;
+	}
+	if (size && memory->host) {
+		memcpy(request->data[i], body, size);
+	} else if (size) {
+		int r = gdrfab_hmem_copy_to(memory->iface, (uint32_t)memory->device, request->data[i], body, size);
+		if (r < 0) {
+			comm_fail(comm, -r, "copying an eager message", gdrfab_last_error());
+			return false;
+		}
+	}
+	request->sizes[i] = size;
+	request->missing &= ~(1u << i);
+	request->done = !request->missing;
+	return true;
+}
+
+/* Frees places of eager messages, without gaps: the sender is told one number. */
+static void free_places(struct comm *comm)
+{
+	while (comm->eager_done != comm->eager_seen && !comm->eager_kept[comm->eager_done % EAGERS])
+		comm->eager_done++;
+}
+
+/* The oldest receive of that tag without data. */
+static bool waiting_for(struct comm *comm, uint32_t tag, struct request **request, int *i)
+{
+	for (uint32_t group = comm->group_next - NCCL_NET_MAX_REQUESTS; group != comm->group_next; group++) {
+		struct request *r = request_of(comm, group);
+		if (!r->comm || r->number != group)
+			continue;
+		for (int k = 0; k < r->n; k++)
+			if (r->missing & 1u << k && r->tags[k] == tag) {
+				*request = r;
+				*i = k;
+				return true;
+			}
+	}
+	return false;
+}
+
+static void eager_came(struct comm *comm, uint32_t place)
+{
+	struct request *request;
+	struct eager head;
+	int i;
+	if (!comm->eager_max || place != comm->eager_seen % EAGERS || comm->eager_seen - comm->eager_done >= EAGERS) {
+		broke(comm, "an eager message came out of order");
+		return;
+	}
+	memcpy(&head, eager_at(comm, place), sizeof head);
+	if (head.number != comm->eager_seen) {
+		broke(comm, "an eager message has another one's number");
+		return;
+	}
+	comm->eager_heads[place] = head;
+	comm->eager_seen++;
+	if (waiting_for(comm, head.tag, &request, &i))
+		place_eager(comm, request, i, place);
+	else
+		comm->eager_kept[place] = true;
+	free_places(comm);
+}
+
+static void data_came(struct comm *comm, uint32_t place, size_t size)
+{
+	struct request *request = request_of(comm, place / MAX_RECVS);
+	uint32_t i = place % MAX_RECVS;
+	if (place >= MAX_SENDS || !request->comm || !(request->missing & 1u << i)) {
+		broke(comm, "data came for a receive that nobody waits for");
+		return;
+	}
+	if (size > request->room[i]) {
+		broke(comm, "more data came than the receive has room for");
+		return;
+	}
+	request->sizes[i] = size;
+	request->missing &= ~(1u << i);
+	request->done = !request->missing;
+}
+
+void take_kept(struct comm *comm, struct request *request)
+{
+	for (uint32_t e = comm->eager_done; e != comm->eager_seen && comm->verdict == ncclSuccess; e++) {
+		uint32_t place = e % EAGERS;
+		if (!comm->eager_kept[place])
+			continue;
+		for (int i = 0; i < request->n; i++)
+			if (request->missing & 1u << i && request->tags[i] == comm->eager_heads[place].tag) {
+				place_eager(comm, request, i, place);
+				comm->eager_kept[place] = false;
+				break;
+			}
+	}
+	free_places(comm);
+}
+
+/* ---- the sender's side */
+
+void skip_served(struct comm *comm)
+{
+	while (comm->record_head != comm->record_end) {
+		uint32_t all = (1u << asked_at(comm, comm->record_head)->n) - 1;
+		if (comm->taken[comm->record_head % RECORDS] != all)
+			break;
+		comm->record_head++;
+	}
+}
+
+/* Receives that eager messages have filled, or will fill: those of their tags, in order. */
+static void settle_eagers(struct comm *comm, const struct record *record, uint8_t *taken)
+{
+	for (uint32_t i = 0; i < record->n; i++)
+		for (int k = 0; k < comm->unasked_count; k++)
+			if (comm->unasked[k] == record->offers[i].tag) {
+				comm->unasked_count--;
+				memmove(&comm->unasked[k], &comm->unasked[k + 1],
+					(size_t)(comm->unasked_count - k) * sizeof comm->unasked[0]);
+				*taken |= (uint8_t)(1u << i);
+				break;
+			}
+}
+
+/* Says once which way the bytes take. */
+static void explain(struct comm *comm, const struct record *record)
+{
+	char words[1200];
+	comm->explained = true;
+	if (gdrfab_ep_explain(comm->ep, record->offers[0].key, words, sizeof words) < 0)
+		snprintf(words, sizeof words, "%s", gdrfab_last_error());
+	const struct way *way = comm->device->ways[comm->way];
+	INFO("sending over %s, %s, into %s memory: %s", kind_names[way->kind], way->info->domain_name,
+	     record->offers[0].host ? "host" : "device", words);
+}
+
+static void record_came(struct comm *comm, uint32_t place)
+{
+	struct record *record = asked_at(comm, place);
+	if (place != comm->record_end % RECORDS || comm->record_end - comm->record_head >= RECORDS) {
+		broke(comm, "a record came out of order");
+		return;
+	}
+	memcpy(record, &comm->records[place], sizeof *record);
+	if (record->number != comm->record_end || record->n < 1 || record->n > MAX_RECVS ||
+	    comm->eager_sent - record->eagers_taken > EAGERS || record->eagers_taken - comm->eager_freed > EAGERS) {
+		broke(comm, "a record makes no sense");
+		return;
+	}
+	for (; comm->eager_freed != record->eagers_taken; comm->eager_freed++)
+		comm->early -= comm->eager_sizes[comm->eager_freed % EAGERS];
+	comm->peer_takes_host = true;
+	for (uint32_t i = 0; i < record->n; i++)
+		comm->peer_takes_host &= record->offers[i].host == 1;
+	comm->taken[place] = 0;
+	comm->record_end++;
+	settle_eagers(comm, record, &comm->taken[place]);
+	skip_served(comm);
+	if (!comm->explained)
+		explain(comm, record);
+}
+
+/* ---- both sides */
+
+static void entry_came(struct comm *comm, const gdrfab_cq_data_entry *entry)
+{
+	if (entry->flags & GDRFAB_REMOTE_CQ_DATA) {
+		uint32_t what = (uint32_t)entry->data >> WHAT_SHIFT, place = (uint32_t)entry->data & ((1u << WHAT_SHIFT) - 1);
+		if (comm->sends && what == RECORD_CAME)
+			record_came(comm, place);
+		else if (!comm->sends && what == DATA_CAME)
+			data_came(comm, place, entry->len);
+		else if (!comm->sends && what == EAGER_CAME)
+			eager_came(comm, place);
+		else
+			broke(comm, "a write with a number that means nothing");
+		return;
+	}
+	/* A record's own completion has no context; a send's ends its request. */
+	struct request *request = entry->op_context;
+	if (!request)
+		return;
+	comm->direct -= request->direct;
+	request->done = true;
+}
+
+void peer_takes_no_more(struct comm *comm, int err, const char *words)
+{
+	if (comm->peer_left)
+		return;
+	comm->peer_left = true;
+	comm->left_err = err;
+	snprintf(comm->words, sizeof comm->words, "%s", words);
+}
+
+ncclResult_t peer_is_gone(struct comm *comm)
+{
+	if (comm->left_err)
+		return comm_fail(comm, comm->left_err, "the other side takes no more", comm->words);
+	return comm_fail(comm, ECONNRESET, "waiting", "the other side has left, or has died");
+}
+
+static void error_came(struct comm *comm)
+{
+	gdrfab_cq_err_entry error = {.struct_size = sizeof error};
+	char text[512];
+	if (gdrfab_cq_readerr(comm->cq, &error, 0) < 0)
+		return;
+	const char *words = gdrfab_cq_strerror(comm->cq, error.prov_errno, error.err_data, text, sizeof text);
+	if (error.op_context)
+		comm_fail(comm, error.err, "a transfer failed", words);
+	else
+		peer_takes_no_more(comm, error.err, words);
+}
+
+void progress(struct comm *comm)
+{
+	gdrfab_cq_data_entry entries[16];
+	for (;;) {
+		ssize_t n = gdrfab_cq_read(comm->cq, entries, 16);
+		if (n == -GDRFAB_EAVAIL && comm->verdict == ncclSuccess) {
+			error_came(comm);
+			continue;
+		}
+		for (ssize_t i = 0; i < n && comm->verdict == ncclSuccess; i++)
+			entry_came(comm, &entries[i]);
+		if (n < 16)
+			return;
+	}
+}
+
+void look_for_end(struct comm *comm)
+{
+	gdrfab_eq_cm_entry event;
+	uint32_t kind;
+	ssize_t got = gdrfab_eq_read(comm->eq, &kind, &event, sizeof event, 0);
+	if (got == -EAGAIN)
+		return;
+	if (got >= 0 && kind != GDRFAB_SHUTDOWN)
+		return;
+	/* What came before the end still counts. */
+	progress(comm);
+	comm->peer_left = true;
+}

@@ -25,8 +25,17 @@ build old/libhl-thunk.so hlthunk.c -DFAKE_OLD
 build libSynapse.so synapse.c -L"$dir" -l:libhl-thunk.so -Wl,-rpath,'$ORIGIN'
 build libhsa-runtime64.so.1 hsa.c "$here/hsa_agent.c" "$here/hsa_copy.c"
 build old/libhsa-runtime64.so.1 hsa.c "$here/hsa_agent.c" "$here/hsa_copy.c" -DFAKE_OLD
-build libcuda.so.1 cuda.c "$here/cuda_table.c" "$here/cuda_mem.c" "$here/cuda_vmm.c" "$here/cuda_async.c" "$here/cuda_list.c"
-build old/libcuda.so.1 cuda.c "$here/cuda_table.c" "$here/cuda_mem.c" "$here/cuda_vmm.c" "$here/cuda_async.c" "$here/cuda_list.c" -DFAKE_OLD
+cuda() {
+	out=$1
+	shift
+	set -- "$out" cuda.c "$@"
+	for part in table mem vmm pool async copy list; do
+		set -- "$@" "$here/cuda_$part.c"
+	done
+	build "$@"
+}
+cuda libcuda.so.1
+cuda old/libcuda.so.1 -DFAKE_OLD
 build libze_loader.so.1 ze.c "$here/ze_copy.c"
 build old/libze_loader.so.1 ze.c "$here/ze_copy.c" -DFAKE_OLD
 

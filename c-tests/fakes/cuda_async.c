@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Streams, events and copies of the fake libcuda. What is posted takes effect later: when the stream is synchronised,
+ * Streams and events of the fake libcuda. What is posted takes effect later: when the stream is synchronised,
  * when it is queried for the second time, or by a thread of the driver after a while; never before what was posted
  * earlier to the same stream, or what it waits for.
  */
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "cuda_stream.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -16,18 +16,6 @@
 
 /* After this the driver's own thread does what nobody asks for. */
 #define LINGER_NS 100000
-
-enum op_kind { COPY, FILL, WRITE32, RECORD, WAIT, LIST };
-
-struct op {
-	enum op_kind kind;
-	uint64_t to, from, len;
-	CUevent event;
-	uint64_t turn; /* which recording of the event */
-	int64_t posted, due;
-	int refusals; /* queries to be answered with "not ready" */
-	struct op *next;
-};
 
 struct fake_event {
 	CUcontext context;
@@ -216,8 +204,7 @@ static CUstream make(CUcontext context)
 	return s;
 }
 
-/* The stream behind a handle: NULL, 1 and 2 are the default streams. NULL if there is none. */
-static CUstream stream_of(CUstream s)
+CUstream cuda_stream_of(CUstream s)
 {
 	if ((uintptr_t)s > 2)
 		return known(s) ? s : NULL;
@@ -226,7 +213,7 @@ static CUstream stream_of(CUstream s)
 	return null_stream;
 }
 
-static struct op *post(CUstream s, enum op_kind kind)
+struct op *cuda_post(CUstream s, enum op_kind kind)
 {
 	struct op *op = calloc(1, sizeof *op);
 	if (!op)
@@ -313,7 +300,7 @@ API CUresult cuStreamQuery(CUstream stream)
 {
 	ENTER(cuStreamQuery);
 	fake_lock();
-	CUstream s = stream_of(stream);
+	CUstream s = cuda_stream_of(stream);
 	CUresult r = !s ? CUDA_ERROR_INVALID_HANDLE : look(s) && !s->head ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 	fake_unlock();
 	return r;
@@ -336,7 +323,7 @@ API CUresult cuStreamSynchronize(CUstream stream)
 {
 	ENTER(cuStreamSynchronize);
 	fake_lock();
-	CUstream s = stream_of(stream);
+	CUstream s = cuda_stream_of(stream);
 	if (s)
 		wait_for(s, NULL, 0);
 	fake_unlock();
@@ -395,11 +382,11 @@ API CUresult cuEventDestroy_v2(CUevent event)
 static CUresult on_event(CUstream stream, CUevent event, enum op_kind kind)
 {
 	fake_lock();
-	CUstream s = stream_of(stream);
+	CUstream s = cuda_stream_of(stream);
 	CUresult r = CUDA_ERROR_INVALID_HANDLE;
 	/* An event is recorded in its own context, and waited for anywhere. */
 	if (s && event_ok(event) && (kind == WAIT || s == null_stream || s->context == event->context)) {
-		struct op *op = post(s, kind);
+		struct op *op = cuda_post(s, kind);
 		r = op ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 		if (op) {
 			op->event = event;
@@ -454,184 +441,7 @@ API CUresult cuEventSynchronize(CUevent event)
 	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-enum side { HOST_SIDE, DEVICE_SIDE, ANY_SIDE };
-
-/* The default streams are everybody's. */
-static CUdevice device_of(CUstream s)
+CUdevice cuda_device_of(CUstream s)
 {
 	return s == null_stream && cuda_current() ? cuda_current()->device : s->context->device;
-}
-
-/* Whether the range is what the function was told. Host memory is taken on trust, as the real driver does, but must not
- * be pinned in part only. */
-static bool side_ok(enum side side, uint64_t va, uint64_t len, CUdevice device)
-{
-	bool touches = cuda_touches(va, len);
-	if (side == ANY_SIDE)
-		side = touches ? DEVICE_SIDE : HOST_SIDE;
-	if (side == DEVICE_SIDE) {
-		struct mem *m = cuda_find(va);
-		return cuda_covers(va, len, device) || (m && !m->block && va - m->va + len <= m->len);
-	}
-	return !touches && cuda_pinned_alike(va, len);
-}
-
-static CUresult copy(CUstream stream, uint64_t to, enum side to_side, uint64_t from, enum side from_side, uint64_t len)
-{
-	fake_lock();
-	CUstream s = stream_of(stream);
-	CUresult r = CUDA_ERROR_INVALID_VALUE;
-	if (!s)
-		r = CUDA_ERROR_INVALID_HANDLE;
-	else if (!len)
-		r = CUDA_SUCCESS;
-	else if (side_ok(to_side, to, len, device_of(s)) && side_ok(from_side, from, len, device_of(s))) {
-		struct op *op = post(s, COPY);
-		r = op ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-		if (op) {
-			op->to = to;
-			op->from = from;
-			op->len = len;
-		}
-	}
-	fake_unlock();
-	return r;
-}
-
-CUresult cuda_copy_any(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream stream)
-{
-	return copy(stream, to, ANY_SIDE, from, ANY_SIDE, len);
-}
-
-CUresult cuda_post_list(CUstream stream, uint64_t list, uint64_t count)
-{
-	fake_lock();
-	CUstream s = stream_of(stream);
-	struct op *op = s ? post(s, LIST) : NULL;
-	if (op) {
-		op->from = list;
-		op->len = count;
-	}
-	fake_unlock();
-	return !s ? CUDA_ERROR_INVALID_HANDLE : op ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-
-API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream stream)
-{
-	ENTER(cuMemcpyAsync);
-	NEED_CONTEXT();
-	return copy(stream, to, ANY_SIDE, from, ANY_SIDE, len);
-}
-
-API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t len, CUstream stream)
-{
-	ENTER(cuMemcpyHtoDAsync_v2);
-	NEED_CONTEXT();
-	return copy(stream, to, DEVICE_SIDE, (uint64_t)(uintptr_t)from, HOST_SIDE, len);
-}
-
-API CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t len, CUstream stream)
-{
-	ENTER(cuMemcpyDtoHAsync_v2);
-	NEED_CONTEXT();
-	return copy(stream, (uint64_t)(uintptr_t)to, HOST_SIDE, from, DEVICE_SIDE, len);
-}
-
-API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream stream)
-{
-	ENTER(cuMemcpyDtoDAsync_v2);
-	NEED_CONTEXT();
-	return copy(stream, to, DEVICE_SIDE, from, DEVICE_SIDE, len);
-}
-
-API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t len,
-			       CUstream stream)
-{
-	ENTER(cuMemcpyPeerAsync);
-	NEED_CONTEXT();
-	if (!to_context || !from_context)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	return copy(stream, to, DEVICE_SIDE, from, DEVICE_SIDE, len);
-}
-
-/* The synchronous ones, for programs that prepare and check memory. */
-static CUresult copy_now(uint64_t to, enum side to_side, uint64_t from, enum side from_side, uint64_t len)
-{
-	CUresult r = copy(NULL, to, to_side, from, from_side, len);
-	return r ? r : cuStreamSynchronize(NULL);
-}
-
-API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t len)
-{
-	ENTER(cuMemcpyHtoD_v2);
-	NEED_CONTEXT();
-	return copy_now(to, DEVICE_SIDE, (uint64_t)(uintptr_t)from, HOST_SIDE, len);
-}
-
-API CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t len)
-{
-	ENTER(cuMemcpyDtoH_v2);
-	NEED_CONTEXT();
-	return copy_now((uint64_t)(uintptr_t)to, HOST_SIDE, from, DEVICE_SIDE, len);
-}
-
-API CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char byte, size_t len, CUstream stream)
-{
-	ENTER(cuMemsetD8Async);
-	NEED_CONTEXT();
-	fake_lock();
-	CUstream s = stream_of(stream);
-	CUresult r = !s ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
-	if (s && side_ok(DEVICE_SIDE, to, len, device_of(s))) {
-		struct op *op = post(s, FILL);
-		r = op ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-		if (op) {
-			op->to = to;
-			op->from = byte;
-			op->len = len;
-		}
-	}
-	fake_unlock();
-	return r;
-}
-
-API CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char byte, size_t len)
-{
-	ENTER(cuMemsetD8_v2);
-	CUresult r = cuMemsetD8Async(to, byte, len, NULL);
-	return r ? r : cuStreamSynchronize(NULL);
-}
-
-static CUresult write32(CUstream stream, CUdeviceptr to, uint32_t value, unsigned flags)
-{
-	if (flags > 1 || to & 3)
-		return CUDA_ERROR_INVALID_VALUE;
-	fake_lock();
-	CUstream s = stream_of(stream);
-	CUresult r = !s ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
-	/* Device memory, or host memory that the driver knows. */
-	if (s && cuda_find(to)) {
-		struct op *op = post(s, WRITE32);
-		r = op ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-		if (op) {
-			op->to = to;
-			op->from = value;
-			op->len = 4;
-		}
-	}
-	fake_unlock();
-	return r;
-}
-
-API CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr to, uint32_t value, unsigned flags)
-{
-	ENTER(cuStreamWriteValue32);
-	return write32(stream, to, value, flags);
-}
-
-API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr to, uint32_t value, unsigned flags)
-{
-	ENTER(cuStreamWriteValue32_v2);
-	return write32(stream, to, value, flags);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What an old driver lacks of the fake libcuda: dma-bufs, physical memory mapped in segments, and cuda_pools. */
+/* What an old driver lacks of the fake libcuda: dma-bufs, and physical memory mapped in segments. */
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "cuda_vmm.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,29 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-
 #ifndef FAKE_OLD
 
-struct location {
-	int type, id; /* DEVICE 1 */
-};
-
-struct alloc_prop {
-	int type, handle_types; /* PINNED 1; POSIX_FD 1 */
-	struct location location;
-	void *win32;
-	unsigned char compression, rdma;
-	unsigned short usage;
-	unsigned char reserved[4];
-};
-
-struct access_desc {
-	struct location location;
-	int flags; /* READ 1, READWRITE 3 */
-};
-
-/* Files that stand for memory carry its kind and device in their names. */
-static int memory_file(const char *what, CUdevice device, uint64_t len)
+int cuda_memory_file(const char *what, CUdevice device, uint64_t len)
 {
 	char name[64];
 	snprintf(name, sizeof name, "fake-cuda-%s-%d", what, device);
@@ -46,7 +26,7 @@ static int memory_file(const char *what, CUdevice device, uint64_t len)
 	return fd;
 }
 
-static bool is_memory_file(int fd, const char *what, CUdevice *device)
+bool cuda_is_memory_file(int fd, const char *what, CUdevice *device)
 {
 	char path[64], name[128], format[64];
 	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -93,7 +73,7 @@ API CUresult cuMemGetHandleForAddressRange(int *out, CUdeviceptr va, size_t len,
 		*out = one ? fake_udmabuf(first->fd, va - first->va, len) : -1;
 		if (*out < 0) {
 			/* Has a size, and cannot be mapped: its descriptor does not read. */
-			int fd = memory_file("dmabuf", first->device, len);
+			int fd = cuda_memory_file("dmabuf", first->device, len);
 			char path[64];
 			snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
 			*out = fd < 0 ? -1 : open(path, O_WRONLY | O_CLOEXEC);
@@ -170,7 +150,7 @@ API CUresult cuMemCreate(unsigned long long *out, size_t len, const struct alloc
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (len > (size_t)8 << 30)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	int fd = memory_file("vmm", prop->location.id, len);
+	int fd = cuda_memory_file("vmm", prop->location.id, len);
 	return new_phys(out, fd, len, prop->location.id, prop->handle_types);
 }
 
@@ -236,7 +216,7 @@ API CUresult cuMemImportFromShareableHandle(unsigned long long *out, void *os_ha
 	struct stat st;
 	CUdevice device = 0;
 	int fd = (int)(intptr_t)os_handle;
-	if (type != 1 || !is_memory_file(fd, "vmm", &device) || fstat(fd, &st))
+	if (type != 1 || !cuda_is_memory_file(fd, "vmm", &device) || fstat(fd, &st))
 		return CUDA_ERROR_INVALID_VALUE;
 	/* What was imported cannot be exported again. */
 	return new_phys(out, fcntl(fd, F_DUPFD_CLOEXEC, 0), (uint64_t)st.st_size, device, 0);
@@ -361,205 +341,6 @@ API CUresult cuMemSetAccess(CUdeviceptr va, size_t len, const struct access_desc
 	}
 	fake_unlock();
 	return r;
-}
-
-/* Pools. */
-
-static struct pool *default_pools[MAX_DEVICES];
-static uint64_t last_pool;
-
-static struct pool *new_pool(CUdevice device, int handle_types)
-{
-	struct pool *p = calloc(1, sizeof *p);
-	if (!p)
-		return NULL;
-	p->device = device;
-	p->handle_types = handle_types;
-	p->number = ++last_pool;
-	p->pid = getpid();
-	p->next = cuda_pools;
-	cuda_pools = p;
-	return p;
-}
-
-static bool pool_ok(struct pool *pool)
-{
-	for (struct pool *p = cuda_pools; p; p = p->next)
-		if (p == pool)
-			return !p->destroyed;
-	return false;
-}
-
-API CUresult cuMemPoolCreate(struct pool **out, const struct alloc_prop *props)
-{
-	ENTER(cuMemPoolCreate);
-	/* The first members are those of an allocation's. */
-	if (props->type != 1 || props->location.type != 1 || props->handle_types & ~1)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (!cuda_device_ok(props->location.id))
-		return CUDA_ERROR_INVALID_DEVICE;
-	fake_lock();
-	*out = new_pool(props->location.id, props->handle_types);
-	fake_unlock();
-	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-API CUresult cuDeviceGetDefaultMemPool(struct pool **out, CUdevice device)
-{
-	ENTER(cuDeviceGetDefaultMemPool);
-	if (!cuda_device_ok(device))
-		return CUDA_ERROR_INVALID_DEVICE;
-	fake_lock();
-	if (!default_pools[device])
-		default_pools[device] = new_pool(device, 0);
-	*out = default_pools[device];
-	fake_unlock();
-	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-API CUresult cuMemPoolDestroy(struct pool *pool)
-{
-	ENTER(cuMemPoolDestroy);
-	fake_lock();
-	bool ok = pool_ok(pool);
-	if (ok) {
-		pool->destroyed = true;
-		pool->users++;
-		cuda_release_pool(pool);
-	}
-	fake_unlock();
-	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t len, struct pool *pool, CUstream stream)
-{
-	ENTER(cuMemAllocFromPoolAsync);
-	NEED_CONTEXT();
-	(void)stream;
-	fake_lock();
-	bool ok = len && pool_ok(pool) && !pool->imported;
-	struct mem *m = ok ? cuda_device_memory(len, POOLED, pool->device) : NULL;
-	if (m) {
-		m->pool = pool;
-		pool->users++;
-		*out = m->va;
-	}
-	fake_unlock();
-	return m ? CUDA_SUCCESS : ok ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
-}
-
-API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t len, CUstream stream)
-{
-	ENTER(cuMemAllocAsync);
-	NEED_CONTEXT();
-	struct pool *pool;
-	CUresult r = cuDeviceGetDefaultMemPool(&pool, cuda_current()->device);
-	return r ? r : cuMemAllocFromPoolAsync(out, len, pool, stream);
-}
-
-API CUresult cuMemFreeAsync(CUdeviceptr va, CUstream stream)
-{
-	ENTER(cuMemFreeAsync);
-	(void)stream;
-	return cuMemFree_v2(va);
-}
-
-API CUresult cuMemPoolSetAccess(struct pool *pool, const struct access_desc *desc, size_t count)
-{
-	ENTER(cuMemPoolSetAccess);
-	fake_lock();
-	CUresult r = pool_ok(pool) && count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-	for (size_t i = 0; i < count && !r; i++)
-		if (desc[i].location.type != 1 || desc[i].flags & ~3)
-			r = CUDA_ERROR_INVALID_VALUE;
-		else if (!cuda_device_ok(desc[i].location.id) || !cuda_p2p(desc[i].location.id, pool->device))
-			r = CUDA_ERROR_INVALID_DEVICE;
-	fake_unlock();
-	return r;
-}
-
-API CUresult cuMemPoolExportToShareableHandle(int *out, struct pool *pool, int type, unsigned long long flags)
-{
-	ENTER(cuMemPoolExportToShareableHandle);
-	fake_lock();
-	bool ok = pool_ok(pool) && !pool->imported && pool->handle_types & 1 && type == 1 && !flags;
-	CUresult r = ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-	int fd = r ? -1 : memory_file("pool", pool->device, PAGE);
-	if (!r && (fd < 0 || pwrite(fd, &pool->number, 8, 0) != 8 || pwrite(fd, &pool->pid, 4, 8) != 4))
-		r = 304;
-	else if (!r)
-		pool->exported = true;
-	fake_unlock();
-	if (!r)
-		*out = fd;
-	else if (fd >= 0)
-		close(fd);
-	return r;
-}
-
-API CUresult cuMemPoolImportFromShareableHandle(struct pool **out, void *os_handle, int type, unsigned long long flags)
-{
-	ENTER(cuMemPoolImportFromShareableHandle);
-	int fd = (int)(intptr_t)os_handle, pid;
-	uint64_t number;
-	CUdevice device = 0;
-	if (type != 1 || flags || !is_memory_file(fd, "pool", &device))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (pread(fd, &number, 8, 0) != 8 || pread(fd, &pid, 4, 8) != 4)
-		return CUDA_ERROR_INVALID_VALUE;
-	fake_lock();
-	struct pool *p = new_pool(device, 0);
-	if (p) {
-		p->imported = true;
-		p->number = number;
-		p->pid = pid;
-		*out = p;
-	}
-	fake_unlock();
-	return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-/* Works only once the pool has been exported. */
-API CUresult cuMemPoolExportPointer(struct ipc_handle *out, CUdeviceptr va)
-{
-	ENTER(cuMemPoolExportPointer);
-	struct handle h;
-	fake_lock();
-	struct mem *m = cuda_find(va);
-	bool ok = m && m->kind == POOLED && m->va == va && !m->opened && m->pool->exported;
-	CUresult r = ok ? cuda_fill(&h, m) : CUDA_ERROR_INVALID_VALUE;
-	fake_unlock();
-	if (!r) {
-		memset(out, 0, sizeof *out);
-		memcpy(out, &h, sizeof h);
-	}
-	return r;
-}
-
-API CUresult cuMemPoolImportPointer(CUdeviceptr *out, struct pool *pool, struct ipc_handle *data)
-{
-	ENTER(cuMemPoolImportPointer);
-	struct handle h;
-	memcpy(&h, data, sizeof h);
-	fake_lock();
-	struct mem *m = cuda_all;
-	bool ok = h.magic == MAGIC && pool_ok(pool) && pool->imported && h.pool == pool->number && h.pid == pool->pid;
-	/* What the real one says to the process that exported it was not tried; nobody is to rely on it. */
-	ok = ok && h.pid != getpid();
-	/* One address in a process, by however many imports of the pool; the first to free it ends it for all. */
-	while (ok && m && !(m->opened && memcmp(m->handle, &h, sizeof h) == 0))
-		m = m->next;
-	if (!ok) {
-		m = NULL;
-	} else if (!m && (m = cuda_opened(&h, POOLED)) != NULL) {
-		m->opened = true;
-		m->pool = pool;
-		pool->users++;
-	}
-	if (m)
-		*out = m->va;
-	fake_unlock();
-	return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 #endif

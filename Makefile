@@ -255,8 +255,8 @@ check-c: check-install
 
 # Without locks, where operations take the fast path, and with entries in the order of posting.
 check-modes: check-install
-	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma rma_order msg msg_order cq protect
-	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma msg msg_order cq protect deadline fault fault_refuse
+	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma rma_order msg msg_order cq cq_error protect
+	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma msg msg_order cq cq_error protect deadline fault fault_refuse
 
 # The layout guard reads the debug information of a development build, which check-rust has made already. The library that
 # panics on demand is made of the same dependencies, and moved away at once.
@@ -268,7 +268,7 @@ check-guards: check-install
 		BUILT_SO=$(OUT)/$(SO) DEBUG_SO=$(CARGO_TARGET_DIR)/debug/$(SO) PANIC_DIR=$(CARGO_TARGET_DIR)/panic tests/guards.sh
 
 check-memcheck: check-install
-	$(USE_TEST_PREFIX) TEST_PROVIDER=tcp c-tests/run.sh --jobs 2 --memcheck tcp tcp_paths tcp_key tcp_hostile connection cntr cq
+	$(USE_TEST_PREFIX) TEST_PROVIDER=tcp c-tests/run.sh --jobs 2 --memcheck tcp tcp_paths tcp_key tcp_hostile connection cntr cq cq_error
 	$(USE_TEST_PREFIX) TEST_FAST=1 c-tests/run.sh --jobs 2 --memcheck
 
 check-tsan: check-install

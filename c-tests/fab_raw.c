@@ -239,3 +239,23 @@ int raw_next(int fd, struct raw_frame *f, void *body, size_t max, int ms)
 			return 1;
 	}
 }
+
+struct raw_frame raw_bare(int kind, int flags, uint64_t len)
+{
+	struct raw_frame f;
+	memset(&f, 0, sizeof f);
+	f.kind = (uint8_t)kind;
+	f.flags = (uint8_t)flags;
+	f.len = len;
+	return f;
+}
+
+struct raw_frame raw_rma(int kind, int flags, uint64_t addr, uint64_t key, uint64_t len)
+{
+	struct raw_frame f = raw_bare(kind, flags, len);
+	f.pieces = 1;
+	f.paths = 3;
+	f.word[0] = addr, f.word[1] = len, f.word[2] = key;
+	f.words = 3;
+	return f;
+}

@@ -57,6 +57,9 @@ struct raw_frame {
 	int words;
 };
 size_t raw_frame(unsigned char *to, const struct raw_frame *f);
+/* A frame of no piece and no word; one of RMA of one piece. */
+struct raw_frame raw_bare(int kind, int flags, uint64_t len);
+struct raw_frame raw_rma(int kind, int flags, uint64_t addr, uint64_t key, uint64_t len);
 /* The next frame that is not NOTHING or MATCHED, with its body (at most max bytes) in body; as raw_recv. */
 int raw_next(int fd, struct raw_frame *f, void *body, size_t max, int ms);
 

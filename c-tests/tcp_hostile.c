@@ -120,29 +120,9 @@ TEST_WITHIN(60, greetings_that_make_no_sense)
 
 /* --- frames that make no sense: each ends its connection --- */
 
-static struct raw_frame frame(int kind, int flags, uint64_t len)
-{
-	struct raw_frame f;
-	memset(&f, 0, sizeof f);
-	f.kind = (uint8_t)kind;
-	f.flags = (uint8_t)flags;
-	f.len = len;
-	return f;
-}
-
-static struct raw_frame rma(int kind, int flags, uint64_t addr, uint64_t key, uint64_t len)
-{
-	struct raw_frame f = frame(kind, flags, len);
-	f.pieces = 1;
-	f.paths = 3;
-	f.word[0] = addr, f.word[1] = len, f.word[2] = key;
-	f.words = 3;
-	return f;
-}
-
 static struct raw_frame with_words(int kind, int flags, uint64_t len, uint64_t first, uint64_t second, int words)
 {
-	struct raw_frame f = frame(kind, flags, len);
+	struct raw_frame f = raw_bare(kind, flags, len);
 	f.word[0] = first, f.word[1] = second;
 	f.words = words;
 	return f;
@@ -175,12 +155,12 @@ static void says_one(const char *what, int number, struct raw_frame f)
 static void unknown_kinds_and_flags(void)
 {
 	for (int kind = RAW_KINDS; kind < 256; kind += kind < 16 ? 1 : 47)
-		says_one("a kind that does not exist", kind, frame(kind, 0, 0));
-	says_one("a kind that does not exist", 255, frame(255, 0, 0));
+		says_one("a kind that does not exist", kind, raw_bare(kind, 0, 0));
+	says_one("a kind that does not exist", 255, raw_bare(255, 0, 0));
 	for (int kind = RAW_READY; kind < RAW_KINDS; kind++)
 		for (int flag = 5; flag < 8; flag++)
-			says_one("a flag that does not exist", kind, frame(kind, 1 << flag, 0));
-	says_one("READY twice", 0, frame(RAW_READY, 0, 0));
+			says_one("a flag that does not exist", kind, raw_bare(kind, 1 << flag, 0));
+	says_one("READY twice", 0, raw_bare(RAW_READY, 0, 0));
 }
 
 /* A length beyond its bound in every field that has one. */
@@ -189,21 +169,21 @@ static void lengths(void)
 	static const uint64_t giant[] = {(1ull << 40) + 1, 1ull << 48, 1ull << 63, UINT64_MAX};
 	const struct remote *to = &siege->open;
 	for (int i = 0; i < 4; i++) {
-		says_one("a WRITE", i, rma(RAW_WRITE, RAW_PARTS, to->base, to->key, giant[i]));
-		says_one("a READ", i, rma(RAW_READ, 0, to->base, to->key, giant[i]));
-		says_one("a SEND", i, frame(RAW_SEND, RAW_PARTS, giant[i]));
+		says_one("a WRITE", i, raw_rma(RAW_WRITE, RAW_PARTS, to->base, to->key, giant[i]));
+		says_one("a READ", i, raw_rma(RAW_READ, 0, to->base, to->key, giant[i]));
+		says_one("a SEND", i, raw_bare(RAW_SEND, RAW_PARTS, giant[i]));
 		says_one("an OFFER", i, with_words(RAW_OFFER, 0, giant[i], 1, 0, 1));
 		says_one("a TAKE", i, with_words(RAW_TAKE, 0, giant[i], 1, 0, 1));
 		says_one("a TAKEN", i, with_words(RAW_TAKEN, RAW_PARTS, giant[i], 1, 0, 1));
-		says_one("an ANSWERED", i, frame(RAW_ANSWERED, RAW_PARTS, giant[i]));
-		says_one("a NOTHING", i, frame(RAW_NOTHING, 0, giant[i]));
-		says_one("a BYE", i, frame(RAW_BYE, 0, giant[i]));
+		says_one("an ANSWERED", i, raw_bare(RAW_ANSWERED, RAW_PARTS, giant[i]));
+		says_one("a NOTHING", i, raw_bare(RAW_NOTHING, 0, giant[i]));
+		says_one("a BYE", i, raw_bare(RAW_BYE, 0, giant[i]));
 	}
-	says_one("a WRITE too long for one body", 0, rma(RAW_WRITE, 0, to->base, to->key, RAW_WHOLE_MAX + 1));
-	says_one("parts of nothing", 0, rma(RAW_WRITE, RAW_PARTS, to->base, to->key, 0));
-	says_one("a SEND too long for one body", 0, frame(RAW_SEND, 0, RAW_WHOLE_MAX + 1));
+	says_one("a WRITE too long for one body", 0, raw_rma(RAW_WRITE, 0, to->base, to->key, RAW_WHOLE_MAX + 1));
+	says_one("parts of nothing", 0, raw_rma(RAW_WRITE, RAW_PARTS, to->base, to->key, 0));
+	says_one("a SEND too long for one body", 0, raw_bare(RAW_SEND, 0, RAW_WHOLE_MAX + 1));
 	/* Pieces: none, too many, of lengths that are another sum, and one that overflows to the right sum. */
-	struct raw_frame f = rma(RAW_WRITE, 0, to->base, to->key, 8);
+	struct raw_frame f = raw_rma(RAW_WRITE, 0, to->base, to->key, 8);
 	f.pieces = 0;
 	says_one("a WRITE of no pieces", 0, f);
 	f.pieces = 9;
@@ -211,21 +191,21 @@ static void lengths(void)
 	says_one("a WRITE of too many pieces", 9, f);
 	f.pieces = 255;
 	says_one("a WRITE of too many pieces", 255, f);
-	f = rma(RAW_WRITE, 0, to->base, to->key, 8);
+	f = raw_rma(RAW_WRITE, 0, to->base, to->key, 8);
 	f.word[1] = 9;
 	says_one("a piece longer than its frame", 9, f);
 	f.word[1] = UINT64_MAX;
 	says_one("a piece longer than its frame", -1, f);
-	f = rma(RAW_READ, 0, to->base, to->key, 8);
+	f = raw_rma(RAW_READ, 0, to->base, to->key, 8);
 	f.pieces = 2;
 	f.words = 6;
 	f.word[1] = UINT64_MAX - 7;
 	f.word[3] = to->base, f.word[4] = 16, f.word[5] = to->key;
 	says_one("pieces whose sum overflows", 2, f);
-	f = rma(RAW_WRITE, 0, to->base, to->key, 8);
+	f = raw_rma(RAW_WRITE, 0, to->base, to->key, 8);
 	f.paths = 4;
 	says_one("a path that does not exist", 4, f);
-	f = frame(RAW_SEND, 0, 8);
+	f = raw_bare(RAW_SEND, 0, 8);
 	f.pieces = 1;
 	says_one("a SEND of pieces", 1, f);
 }
@@ -233,7 +213,7 @@ static void lengths(void)
 /* Answers to what was never asked, counts of what was never sent. */
 static void out_of_nothing(void)
 {
-	says_one("ANSWERED without a READ", 0, frame(RAW_ANSWERED, 0, 8));
+	says_one("ANSWERED without a READ", 0, raw_bare(RAW_ANSWERED, 0, 8));
 	says_one("ANSWERED without a READ", 1, with_words(RAW_ANSWERED, RAW_FAILED, 0, 1, 0, 1));
 	says_one("TAKE of no offer", 0, with_words(RAW_TAKE, 0, 8, 77, 0, 1));
 	says_one("TAKEN that nobody took", 0, with_words(RAW_TAKEN, 0, 8, 77, 0, 1));
@@ -243,12 +223,12 @@ static void out_of_nothing(void)
 	says_one("more MATCHED than sent", 0, with_words(RAW_MATCHED, 0, 0, 1, 0, 2));
 	says_one("more MATCHED than sent", 1, with_words(RAW_MATCHED, 0, 0, 0, 1, 2));
 	says_one("more MATCHED than sent", 2, with_words(RAW_MATCHED, 0, 0, UINT64_MAX, UINT64_MAX, 2));
-	struct raw_frame f = frame(RAW_NOTHING, 0, 0);
+	struct raw_frame f = raw_bare(RAW_NOTHING, 0, 0);
 	f.done = 1;
 	says_one("done of no write", 1, f);
 	f.done = UINT32_MAX;
 	says_one("done of no write", -1, f);
-	struct raw_frame two[2] = {frame(RAW_BYE, 0, 0), frame(RAW_NOTHING, 0, 0)};
+	struct raw_frame two[2] = {raw_bare(RAW_BYE, 0, 0), raw_bare(RAW_NOTHING, 0, 0)};
 	says("something behind BYE", 0, two, 2, 0);
 }
 
@@ -261,7 +241,7 @@ static void beyond_the_budget(void)
 		int fd = raw_connect(siege->service);
 		CHECK(fd >= 0 && raw_greet(fd, &terms));
 		CHECK(terms.window > 0 && terms.budget > 0);
-		struct raw_frame f = frame(RAW_SEND, 0, large ? sizeof body : 1);
+		struct raw_frame f = raw_bare(RAW_SEND, 0, large ? sizeof body : 1);
 		size_t len = raw_frame(bytes, &f);
 		uint64_t most = (uint64_t)terms.window + terms.budget / (large ? sizeof body : 1) + 2, sent = 0;
 		while (sent < most && raw_send(fd, bytes, len) && raw_send(fd, body, large ? sizeof body : 1))
@@ -272,7 +252,7 @@ static void beyond_the_budget(void)
 				   terms.window, terms.budget);
 		raw_reset(fd);
 	}
-	struct raw_frame f = frame(RAW_SEND, RAW_PARTS, (uint64_t)terms.budget + RAW_PART);
+	struct raw_frame f = raw_bare(RAW_SEND, RAW_PARTS, (uint64_t)terms.budget + RAW_PART);
 	says("one message beyond the budget", 1, &f, 1, 1 << 20);
 }
 
@@ -286,7 +266,7 @@ static void not_ready(void)
 	CHECK(raw_send(fd, bytes, RAW_HELLO) && raw_recv(fd, answer, RAW_HELLO, SOON) == 1);
 	CHECK(raw_send(fd, bytes, raw_intro(bytes, 16, 65536, NULL, 0)) && raw_recv(fd, answer, RAW_INTRO, SOON) == 1);
 	CHECK_EQ(raw_recv(fd, answer, (size_t)raw_get(answer, 4), SOON), 1);
-	struct raw_frame f = rma(RAW_READ, 0, siege->open.base, siege->open.key, 8);
+	struct raw_frame f = raw_rma(RAW_READ, 0, siege->open.base, siege->open.key, 8);
 	raw_send(fd, bytes, raw_frame(bytes, &f));
 	if (!raw_closed(fd, SOON))
 		test_wrong(__FILE__, __LINE__, "a READ instead of READY: the connection is still there");
@@ -314,7 +294,7 @@ TEST_WITHIN(100, frames_that_make_no_sense)
 static void reads_well(int fd, const char *what)
 {
 	unsigned char bytes[256], body[64];
-	struct raw_frame f = rma(RAW_READ, 0, siege->readable.base + 100, siege->readable.key, sizeof body), back;
+	struct raw_frame f = raw_rma(RAW_READ, 0, siege->readable.base + 100, siege->readable.key, sizeof body), back;
 	if (!raw_send(fd, bytes, raw_frame(bytes, &f)) || raw_next(fd, &back, body, sizeof body, SOON) != 1)
 		test_fail(__FILE__, __LINE__, "after %s: the connection is gone", what);
 	if (back.kind != RAW_ANSWERED || (back.flags & RAW_FAILED) || back.len != sizeof body)
@@ -380,29 +360,29 @@ static void asks_for_too_much(void)
 	reads_well(fd, "nothing");
 	for (size_t i = 0; i < sizeof requests / sizeof requests[0]; i++) {
 		if (requests[i].read)
-			refused_read(fd, requests[i].what, rma(RAW_READ, 0, requests[i].addr, requests[i].key, requests[i].len),
+			refused_read(fd, requests[i].what, raw_rma(RAW_READ, 0, requests[i].addr, requests[i].key, requests[i].len),
 				     requests[i].read);
-		refused_write(fd, requests[i].what, rma(RAW_WRITE, 0, requests[i].addr, requests[i].key, requests[i].len),
+		refused_write(fd, requests[i].what, raw_rma(RAW_WRITE, 0, requests[i].addr, requests[i].key, requests[i].len),
 			      ++sequence, requests[i].write);
 	}
 	/* A read as long as there may be one, of a region that is not. */
-	refused_read(fd, "2^40 bytes", rma(RAW_READ, 0, w->base, w->key, 1ull << 40), 2);
+	refused_read(fd, "2^40 bytes", raw_rma(RAW_READ, 0, w->base, w->key, 1ull << 40), 2);
 	/* One bad piece of two spoils both. */
-	struct raw_frame f = rma(RAW_WRITE, 0, w->base, w->key, 8);
+	struct raw_frame f = raw_rma(RAW_WRITE, 0, w->base, w->key, 8);
 	f.pieces = 2;
 	f.words = 6;
 	f.len = 16;
 	f.word[3] = w->base + w->len, f.word[4] = 8, f.word[5] = w->key;
 	refused_write(fd, "a second piece behind the region", f, ++sequence, 2);
 	/* No permitted path: only to memory of devices, which this is not. */
-	f = rma(RAW_WRITE, 0, w->base, w->key, 8);
+	f = raw_rma(RAW_WRITE, 0, w->base, w->key, 8);
 	f.paths = 2;
 	refused_write(fd, "host memory as memory of a device", f, ++sequence, 4);
 	raw_reset(fd);
 	/* A body begun and not ended. */
 	unsigned char bytes[512];
 	fd = siege_greeted();
-	f = rma(RAW_WRITE, RAW_PARTS, w->base, w->key, w->len / 2);
+	f = raw_rma(RAW_WRITE, RAW_PARTS, w->base, w->key, w->len / 2);
 	raw_send(fd, bytes, raw_frame(bytes, &f));
 	raw_reset(fd);
 }
@@ -445,11 +425,11 @@ static void asks_without_listening(const char *what, struct raw_frame f)
 static void never_listens(void)
 {
 	const struct remote *r = &siege->readable, *w = &siege->open;
-	struct raw_frame prompt = rma(RAW_WRITE, RAW_PROMPT, w->base, w->key, 0);
-	asks_without_listening("READs that are refused", rma(RAW_READ, 0, w->base, ~w->key, 64));
-	asks_without_listening("READs of little", rma(RAW_READ, 0, r->base, r->key, 64));
-	asks_without_listening("READs of much", rma(RAW_READ, 0, r->base, r->key, r->len));
-	asks_without_listening("WRITEs that are refused", rma(RAW_WRITE, RAW_PROMPT, w->base, ~w->key, 0));
+	struct raw_frame prompt = raw_rma(RAW_WRITE, RAW_PROMPT, w->base, w->key, 0);
+	asks_without_listening("READs that are refused", raw_rma(RAW_READ, 0, w->base, ~w->key, 64));
+	asks_without_listening("READs of little", raw_rma(RAW_READ, 0, r->base, r->key, 64));
+	asks_without_listening("READs of much", raw_rma(RAW_READ, 0, r->base, r->key, r->len));
+	asks_without_listening("WRITEs that are refused", raw_rma(RAW_WRITE, RAW_PROMPT, w->base, ~w->key, 0));
 	asks_without_listening("WRITEs that want an answer each", prompt);
 }
 
@@ -458,84 +438,4 @@ TEST_WITHIN(90, answers_that_nobody_takes)
 	only_tcp();
 	siege_run(never_listens, LIMIT);
 	siege_was_bounded("answers that nobody takes", 32768, 16);
-}
-
-/* --- a byte at a time, and in two pieces split anywhere --- */
-
-struct session {
-	unsigned char bytes[2048];
-	size_t len, hello_end, intro_end;
-};
-
-/* HELLO, INTRO, READY, a WRITE and a READ of it. */
-static void session_new(struct session *s, uint32_t seed)
-{
-	unsigned char *at = s->bytes;
-	const struct remote *to = &siege->open;
-	raw_hello(at, seed);
-	s->hello_end = RAW_HELLO;
-	s->intro_end = RAW_HELLO + raw_intro(at + RAW_HELLO, 16, 65536, "split", 5);
-	at += s->intro_end;
-	memset(at, 0, RAW_HEADER);
-	at += RAW_HEADER;
-	struct raw_frame f = rma(RAW_WRITE, RAW_PROMPT, to->base + 8, to->key, 96);
-	at += raw_frame(at, &f);
-	fill(at, 96, 0, seed);
-	at += 96;
-	f = rma(RAW_READ, 0, to->base + 8, to->key, 96);
-	at += raw_frame(at, &f);
-	s->len = (size_t)(at - s->bytes);
-}
-
-/* [from, to), cut at `cut` if that lies inside; 0: a byte at a time. */
-static void dribble(int fd, const struct session *s, size_t from, size_t to, size_t cut)
-{
-	while (from < to) {
-		size_t end = cut == 0 ? from + 1 : from < cut && cut < to ? cut : to;
-		CHECK(raw_send(fd, s->bytes + from, end - from));
-		from = end;
-		/* Long enough for the other side to look. */
-		if (from < to && (cut != 0 || from % 16 == 0))
-			test_sleep_ms(cut == 0 ? 1 : 2);
-	}
-}
-
-static void split_at(size_t cut, uint32_t seed)
-{
-	struct session s;
-	unsigned char answer[RAW_HELLO + RAW_INTRO + RAW_BODY_MAX], body[96];
-	struct raw_frame back;
-	int fd = raw_connect(siege->service);
-	CHECK(fd >= 0);
-	session_new(&s, seed);
-	dribble(fd, &s, 0, s.hello_end, cut);
-	CHECK_EQ(raw_recv(fd, answer, RAW_HELLO, SOON), 1);
-	CHECK_EQ(raw_get(answer + 14, 2), 0);
-	dribble(fd, &s, s.hello_end, s.intro_end, cut);
-	CHECK_EQ(raw_recv(fd, answer, RAW_INTRO, SOON), 1);
-	CHECK_EQ(raw_get(answer + 4, 2), 0);
-	CHECK(raw_get(answer, 4) <= RAW_BODY_MAX);
-	CHECK_EQ(raw_recv(fd, answer, (size_t)raw_get(answer, 4), SOON), 1);
-	dribble(fd, &s, s.intro_end, s.len, cut);
-	if (raw_next(fd, &back, body, sizeof body, SOON) != 1 || back.kind != RAW_ANSWERED || back.flags != 0 || back.len != 96)
-		test_fail(__FILE__, __LINE__, "split at %zu: kind %d, flags %d, length %llu", cut, back.kind, back.flags,
-			  (unsigned long long)back.len);
-	check_filled(__FILE__, __LINE__, "what was written in pieces", body, sizeof body, 0, seed);
-	raw_reset(fd);
-}
-
-static void splits(void)
-{
-	struct session s;
-	session_new(&s, 1);
-	size_t step = (size_t)test_count(1, 7);
-	for (size_t cut = 0; cut < s.len; cut += step)
-		split_at(cut, 1000 + (uint32_t)cut);
-}
-
-TEST_WITHIN(60, frames_split_at_every_byte)
-{
-	only_tcp();
-	siege_run(splits, LIMIT);
-	siege_was_bounded("split frames", 16384, 16);
 }

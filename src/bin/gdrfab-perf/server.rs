@@ -134,7 +134,10 @@ fn stay_with(parent: i32) -> Result<()> {
 pub fn serve(link: &mut Link, plan: &Plan, clock: Clock) -> Result<()> {
     let mut size = 0;
     loop {
-        let mail = link.next_mail("request of the client", false)?;
+        let mail = match link.next_mail("request of the client", false) {
+            Err(e) if e.code == Code::PeerGone && link.took_leave() => return Ok(()),
+            mail => mail?,
+        };
         link.check_time(ticks())?;
         match mail.kind {
             Kinds::Begin => {

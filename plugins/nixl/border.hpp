@@ -115,7 +115,8 @@ public:
 	}
 
 	std::string type;
-	Params params;
+	/* Read right after getSupportedMems() was called, under one lock of the agent. */
+	mutable Params params;
 	std::vector<std::pair<int, uint64_t>> events;
 	std::mutex events_lock;
 	bool failed = false;

@@ -67,6 +67,8 @@ struct Gdrfab::State {
 	void look_at_clock();
 	void run();
 	Status status_of(const std::shared_ptr<Transfer> &);
+	/* What has been moved, and to how many. */
+	void count(border::Params &);
 	Status add(const std::string &agent, const std::string &text, bool own);
 
 	/* Link first, as what follows uses it, and closed by ~Gdrfab before any of it goes. */
@@ -134,9 +136,23 @@ Status Gdrfab::State::status_of(const std::shared_ptr<Transfer> &transfer)
 {
 	Status now = transfer->status();
 	const PeerPtr &peer = transfer->peer;
-	if (now == border::SUCCESS && !peer->told.exchange(true))
-		logs::say(logs::INFO, "agent " + peer->agent + ": " + link.path_to(peer->index, transfer->key()));
+	if (now == border::SUCCESS && !peer->told.exchange(true)) {
+		std::string path = link.path_to(peer->index, transfer->key());
+		peer->provider = peer->own ? SELF : path.rfind("over shm", 0) == 0 ? SHM : path.rfind("over tcp", 0) == 0 ? TCP : UNKNOWN;
+		logs::say(logs::INFO, "agent " + peer->agent + ": " + path);
+	}
 	return now;
+}
+
+void Gdrfab::State::count(border::Params &to)
+{
+	size_t by[] = {0, 0, 0, 0};
+	link.count(to);
+	std::lock_guard<std::mutex> held(lock);
+	for (auto &[agent, peer] : peers)
+		by[peer->provider]++;
+	to["peers_shm"] = std::to_string(by[SHM]);
+	to["peers_tcp"] = std::to_string(by[TCP]);
 }
 
 Status Gdrfab::State::add(const std::string &agent, const std::string &text, bool own)
@@ -208,6 +224,10 @@ Gdrfab::~Gdrfab()
 
 border::Kinds Gdrfab::getSupportedMems() const
 {
+	hold("getSupportedMems", [&] {
+		state->count(params);
+		return border::SUCCESS;
+	});
 	return {border::DRAM, border::VRAM};
 }
 

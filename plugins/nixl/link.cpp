@@ -155,6 +155,19 @@ void Link::wake()
 	gdrfab_cq_signal(cq);
 }
 
+void Link::count(border::Params &to)
+{
+	gdrfab_stats stats{};
+	stats.struct_size = sizeof stats;
+	if (!ep || gdrfab_ep_stats(ep, &stats) < 0)
+		return;
+	to["bytes_direct"] = std::to_string(stats.bytes_direct);
+	to["bytes_cma"] = std::to_string(stats.bytes_cma);
+	to["bytes_staged"] = std::to_string(stats.bytes_staged);
+	to["bytes_ipc"] = std::to_string(stats.bytes_ipc);
+	to["bytes_socket"] = std::to_string(stats.bytes_socket);
+}
+
 std::string Link::path_to(uint64_t index, uint64_t key)
 {
 	char text[2048], path[64];

@@ -64,6 +64,8 @@ public:
 	void wait(int timeout_ms);
 	void wake();
 
+	/* Bytes of transfers by path; adds "bytes_cma" and its like. */
+	void count(border::Params &);
 	/* "over shm: cma", or why that is not known. */
 	std::string path_to(uint64_t index, uint64_t key);
 

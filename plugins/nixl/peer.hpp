@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+enum Provider { UNKNOWN, SELF, SHM, TCP };
+
 struct Peer {
 	std::string agent;
 	wire::Agent info;
@@ -17,6 +19,8 @@ struct Peer {
 	std::atomic<bool> removed{false};
 	/* The log has its path. */
 	std::atomic<bool> told{false};
+	/* By which provider it is reached, once that is known. */
+	std::atomic<Provider> provider{UNKNOWN};
 	/* When something last came to a good end with it. */
 	std::atomic<uint64_t> heard{0};
 };

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import agents
 import claims  # noqa: F401: fills the list
 import claims_bad  # noqa: F401
+import claims_end  # noqa: F401
 
 
 def main():

@@ -147,6 +147,8 @@ NIXL_CXX := $(wildcard plugins/nixl/*.cpp)
 # Needs no header of NIXL's. It is opened by a Python that may have an older C++ library than this machine's, so it brings its
 # own; what NIXL closes stays loaded (nodelete), as gdrfab's threads may still run in it.
 plugin-nixl: check-install
+	$(if $(NIXL_INCLUDE),$(CXX) -std=c++20 -fsyntax-only -Iplugins/nixl/tests/quiet $(addprefix -I$(NIXL_INCLUDE)/,src/api/cpp src/utils src/core/telemetry) \
+		plugins/nixl/tests/border.cpp)
 	$(CXX) -std=c++17 -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wpedantic -Werror -shared -static-libstdc++ \
 		-static-libgcc -Wl,--version-script=plugins/nixl/exports.map -Wl,-soname,$(NIXL_SO) -Wl,-z,defs -Wl,-z,nodelete \
 		-Wl,-rpath,'$$ORIGIN:$$ORIGIN/..' -o $(OUT)/$(NIXL_SO) $(NIXL_CXX) $$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab)

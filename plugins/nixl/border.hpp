@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* The binary border of NIXL's backends, as NIXL 1.0 to 1.5 have it: what libnixl passes, and where it looks. Written from
  * the layouts of the binaries, because no package of NIXL carries headers; border_check.hpp compares it with the NIXL that
- * loads the plugin, and `make plugin-nixl NIXL_INCLUDE=` with NIXL's own declarations. */
+ * loads the plugin, and `make plugin-nixl NIXL_INCLUDE=` with a source tree of NIXL's. */
 #pragma once
 
 #include <cstddef>

@@ -1297,7 +1297,7 @@ ssize_t gdrfab_sendmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint6
 ssize_t gdrfab_senddata(struct gdrfab_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
                         uint64_t dest_addr, void *context);
 
-/** Posts a message of at most inject_size bytes, which are copied. Mirrors fi_inject. */
+/** Posts a message of at most inject_size bytes, which leave with the call. Mirrors fi_inject. */
 ssize_t gdrfab_inject(struct gdrfab_ep *ep, const void *buf, size_t len, uint64_t dest_addr);
 
 /** gdrfab_inject() with data for the peer's completion entry. Mirrors fi_injectdata. */
@@ -1817,9 +1817,8 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
                                              0, UINT64_MAX: no limit; default 10 s. */
 
 /**
- * uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (an error entry,
- * GDRFAB_PROV_PATH); 0: any. With verbs the path is that of this side's memory, or staged if either side's
- * is; see gdrfab_ep_query().
+ * uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (GDRFAB_PROV_PATH); 0:
+ * any. With verbs the path is that of this side's memory, or staged if either side's is.
  */
 #define GDRFAB_OPT_REQUIRE_PATH 258
 
@@ -1846,28 +1845,22 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
 /**
  * uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
- * endpoint call no device driver in this process, for callers whose kernels wait for copies, because a
- * driver's call may wait for the kernels. Copies between device memory (the ipc path) are then made by a
- * process of the library's own, gdrfab-copier, which setting the option starts; what needs a driver here
- * fails with EOPNOTSUPP: copies between host and device memory, messages in device memory, a peer's staged
- * access to it. Registration still calls the driver. Default: GDRFAB_HMEM_PROCESS. Mirrors
- * FI_OPT_CUDA_API_PERMITTED.
+ * endpoint call no device driver in this process, for callers whose kernels wait for copies: a driver's call
+ * may wait for the kernels. Copies between device memory (ipc) are then made by a process of the library's,
+ * gdrfab-copier, which setting the option starts; what needs a driver here fails with EOPNOTSUPP: copies
+ * between host and device memory, messages in device memory, a peer's staged access to it. Registration
+ * still calls it. Default: GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
  */
 #define GDRFAB_OPT_DRIVER_CALLS 266
 
 /**
- * uint64_t nanoseconds: receives posted from now on end with ETIMEDOUT after it, whether a message has begun
- * to arrive or not; 0 (default) or UINT64_MAX: never. Over verbs a receive that is late ends the connection,
- * as an operation does.
+ * uint64_t ns after which receives posted from now on end with ETIMEDOUT, whether a message has begun to
+ * arrive or not; 0 (default), UINT64_MAX: never. Over verbs a late one ends the connection.
  */
 #define GDRFAB_OPT_RECV_DEADLINE 267
 
-/**
- * uint32_t 0 (default) or 1, connectionless only: callers must know this endpoint's whole name, as
- * gdrfab_ep_getname() gives it, and not only where it listens (gdrfab_av_insertsvc()). A name has 64 random
- * bits. Others end with ECONNREFUSED.
- */
-#define GDRFAB_OPT_WHOLE_NAME 268
+#define GDRFAB_OPT_WHOLE_NAME 268     /**< uint32_t 0 (default) or, connectionless only, 1: who lacks its
+                                           whole name (gdrfab_ep_getname()) gets ECONNREFUSED. */
 
 /** Which path an operation uses, and why not another. */
 typedef struct gdrfab_path_info {

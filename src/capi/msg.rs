@@ -137,7 +137,7 @@ pub unsafe extern "C" fn gdrfab_senddata(
     unsafe { with_data(ep, buf, len, c) }
 }
 
-/// Posts a message of at most inject_size bytes, which are copied. Mirrors fi_inject.
+/// Posts a message of at most inject_size bytes, which leave with the call. Mirrors fi_inject.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_inject(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, dest_addr: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.

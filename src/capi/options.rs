@@ -22,9 +22,8 @@ pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
 pub const GDRFAB_OPT_DEADLINE: c_int = 256;
 /// uint64_t ns to connect, or to reach a peer by whichever way; 0, UINT64_MAX: no limit; default 10 s.
 pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
-/// uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (an error entry,
-/// GDRFAB_PROV_PATH); 0: any. With verbs the path is that of this side's memory, or staged if either side's
-/// is; see gdrfab_ep_query().
+/// uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (GDRFAB_PROV_PATH); 0:
+/// any. With verbs the path is that of this side's memory, or staged if either side's is.
 pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
 /// uint64_t of GDRFAB_PATH_*: RMA never uses these.
 pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
@@ -49,20 +48,17 @@ pub const GDRFAB_OPT_RNR_RETRY: c_int = 264;
 pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
 
 /// uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
-/// endpoint call no device driver in this process, for callers whose kernels wait for copies, because a
-/// driver's call may wait for the kernels. Copies between device memory (the ipc path) are then made by a
-/// process of the library's own, gdrfab-copier, which setting the option starts; what needs a driver here
-/// fails with EOPNOTSUPP: copies between host and device memory, messages in device memory, a peer's staged
-/// access to it. Registration still calls the driver. Default: GDRFAB_HMEM_PROCESS. Mirrors
-/// FI_OPT_CUDA_API_PERMITTED.
+/// endpoint call no device driver in this process, for callers whose kernels wait for copies: a driver's call
+/// may wait for the kernels. Copies between device memory (ipc) are then made by a process of the library's,
+/// gdrfab-copier, which setting the option starts; what needs a driver here fails with EOPNOTSUPP: copies
+/// between host and device memory, messages in device memory, a peer's staged access to it. Registration
+/// still calls it. Default: GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
 pub const GDRFAB_OPT_DRIVER_CALLS: c_int = 266;
-/// uint64_t nanoseconds: receives posted from now on end with ETIMEDOUT after it, whether a message has begun
-/// to arrive or not; 0 (default) or UINT64_MAX: never. Over verbs a receive that is late ends the connection,
-/// as an operation does.
+/// uint64_t ns after which receives posted from now on end with ETIMEDOUT, whether a message has begun to
+/// arrive or not; 0 (default), UINT64_MAX: never. Over verbs a late one ends the connection.
 pub const GDRFAB_OPT_RECV_DEADLINE: c_int = 267;
-/// uint32_t 0 (default) or 1, connectionless only: callers must know this endpoint's whole name, as
-/// gdrfab_ep_getname() gives it, and not only where it listens (gdrfab_av_insertsvc()). A name has 64 random
-/// bits. Others end with ECONNREFUSED.
+/// uint32_t 0 (default) or, connectionless only, 1: who lacks its
+/// whole name (gdrfab_ep_getname()) gets ECONNREFUSED.
 pub const GDRFAB_OPT_WHOLE_NAME: c_int = 268;
 
 /// Which path an operation uses, and why not another.

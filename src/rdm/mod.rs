@@ -30,4 +30,5 @@ mod tests;
 pub mod wire;
 mod wireup;
 
+pub use limits::EAGER_MAX;
 pub use provider::{candidates, get};

@@ -232,6 +232,10 @@ for provider in $PROVIDERS; do
 	done
 	claim "$provider: several endpoints by addresses" run_json "$provider" '"verified": true' send-bw -s 8:4K -n 100 -q 8 -b \
 		--connect addresses --verify
+	[ "$provider" = verbs ] || for test in "send-lat --tagged" "send-bw --tagged -q 4 -b" send-bw write-lat read-bw; do
+		claim "$provider: $test, connectionless" run_json "$provider" '"ep": "rdm","connect": "addresses","verified": true' $test -s 8:64K \
+			-n 50 --ep rdm --verify
+	done
 	claim "$provider: rdma-transport" run_json "$provider" '"write_usec","read_gb_s","register_8k_usec","verified": true' rdma-transport \
 		-s 8K:1M -n 20 --verify
 	claim "$provider: rdma-transport's table" says "$provider" "and deregister 8192 bytes" rdma-transport -s 8K -n 10
@@ -258,5 +262,9 @@ claim "a burst without a limit is refused" refused "--burst" write-bw --burst 4
 claim "no rate is refused" refused "--rate-limit 0" write-bw --rate-limit 0
 claim "an unknown unit is refused" refused "--rate-unit x" write-bw --rate-limit 1 --rate-unit x
 claim "an unknown way to connect is refused" refused "--connect pigeon" write-bw --connect pigeon
+[ "$PROVIDERS" = verbs ] || claim "shm+tcp: connectionless by default" run_json shm+tcp '"provider": "shm+tcp","tagged": true' send-lat -s 8 -n 50 \
+	--ep rdm --tagged
+claim "lists over connectionless endpoints are refused" refused "--ep rdm" list-read --ep rdm
+claim "tags without what has them are refused" refused "--tagged" send-lat --tagged
 claim "a control port without its way is refused" refused "--control-port" write-bw --control-port 1
 exit 0

@@ -146,6 +146,8 @@ impl Options {
             endpoints: self.drive.endpoints,
             list: self.drive.list,
             inline: self.drive.inline,
+            rdm: self.choice.rdm,
+            tagged: self.drive.tagged,
         }
     }
 
@@ -316,6 +318,7 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
         return Err("--cq-mod: each list of blocks has its own completion".into());
     }
     o.drive.check(o.test, o.depth, o.cq_mod)?;
+    o.choice.rdm = o.drive.rdm;
     o.bounds.meeting_ms = o.deadline_ms.unwrap_or(o.bounds.meeting_ms);
     let (low, high) = o.test.default_sizes();
     o.sizes = chosen.unwrap_or_else(|| sweep(low, high));
@@ -360,6 +363,8 @@ mod unit {
         assert_eq!((o.sizes, o.iterations, o.role), (vec![4096, 8192, 16384], Some(10), Role::Client("shm://x".into())));
         let of = |line| run(line).unwrap().completion_every(8);
         assert_eq!((of("write-bw -l 10"), of("write-bw -l 64"), of("write-bw -l 4 -Q 32")), (10, 64, 32));
+        let rdm = run("send-lat --ep rdm --tagged").unwrap();
+        assert!(rdm.drive.addresses && rdm.plan(false).rdm && rdm.plan(false).tagged);
         assert_eq!((o.remote_memory, o.path, o.cpus), (Kind::Malloc, Paths::CMA, vec![0, 1]));
         for (line, word) in [
             ("fly", "fly"),
@@ -384,6 +389,10 @@ mod unit {
             ("write-bw --rate-limit 1 -l 4 --burst 2", "--burst"),
             ("write-bw --connect pigeon", "--connect"),
             ("write-bw --control-port 5", "--control-port"),
+            ("write-bw --ep dgram", "--ep"),
+            ("list-read --ep rdm", "--ep rdm"),
+            ("send-lat --tagged", "--tagged"),
+            ("write-lat --ep rdm --tagged", "--tagged"),
             ("write-lat --frob", "--frob"),
             ("write-lat --json --csv x", "exclude"),
             ("write-lat --out results.txt x", "--out"),

@@ -91,6 +91,8 @@ mod unit {
             endpoints,
             list: 1,
             inline: None,
+            rdm: false,
+            tagged: false,
         }
     }
 

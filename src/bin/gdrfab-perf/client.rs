@@ -18,6 +18,7 @@ use gdrfab::error::{Error, Result, errno};
 use gdrfab::fabric::Stats;
 use gdrfab::mr::Paths;
 use gdrfab::prov::op::Dir;
+use gdrfab::rdm::EAGER_MAX;
 use gdrfab::sys::time::ticks;
 
 /// Rounds of a ping-pong in which every arrival is checked.
@@ -171,8 +172,11 @@ impl Client<'_> {
             }
             // Over shared memory the receiver fetches, so its path counts; over a network both memories do.
             let ours = if far || test == Test::SendLat { self.link.path()?.path } else { back };
+            if self.link.manners.rdm && size <= EAGER_MAX {
+                return Ok(("eager".into(), 0.0));
+            }
             let private = !(back | ours).intersects(Paths::DIRECT | Paths::IPC);
-            if !far && size <= config::get().ring_max(private) {
+            if !far && !self.link.manners.rdm && size <= config::get().ring_max(private) {
                 return Ok(("ring".into(), 0.0));
             }
             for path in [back, ours] {

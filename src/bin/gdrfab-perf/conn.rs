@@ -12,7 +12,8 @@ use crate::stats::Clock;
 use crate::wire::{self, Answer, Place, Plan};
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::fabric::{
-    Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr, PROGRESS_AUTO, PROGRESS_MANUAL, Pep, RequestId, THREAD_DOMAIN, THREAD_SAFE,
+    Av, Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr, Name, PROGRESS_AUTO, PROGRESS_MANUAL, Pep, RequestId, THREAD_DOMAIN,
+    THREAD_SAFE,
 };
 use gdrfab::mr::Facts;
 use gdrfab::mr::Paths;
@@ -65,6 +66,8 @@ pub struct Side {
     pub domain: Arc<Domain>,
     fabric: Arc<Fabric>,
     eq: Arc<Eq>,
+    /// Of connectionless endpoints.
+    av: Option<Arc<Av>>,
     mr: Option<Box<Mr>>,
     /// Of the memory for control messages, where that needs one.
     mail_mr: Option<Box<Mr>>,
@@ -108,6 +111,7 @@ impl Side {
             false => None,
         };
         let eq = Eq::open(&fabric, false)?;
+        let av = if manners.rdm { Some(Av::open(&domain)?) } else { None };
         let entries = 4 * plan.depth + 64 + (receives - layout.receives) + (plan.endpoints - 1) * (2 * plan.depth + receives);
         let cq = Cq::open(&domain, entries, CqFormat::Data, false)?;
         let patience = clock.ticks_of_us(plan.patience_ms() as f64 * 1000.0);
@@ -121,6 +125,7 @@ impl Side {
             domain,
             fabric,
             eq,
+            av,
             mr: Some(mr),
             mail_mr,
             address,
@@ -145,7 +150,10 @@ impl Side {
         let ep = Endpoint::open(&self.domain, &info, 0)?;
         ep.bind_cq(&self.link.cq, flags::SEND | flags::SELECTIVE_COMPLETION)?;
         ep.bind_cq(&self.link.cq, flags::RECV)?;
-        ep.bind_eq(&self.eq, 0)?;
+        match &self.av {
+            Some(av) => ep.bind_av(av, 0)?,
+            None => ep.bind_eq(&self.eq, 0)?,
+        }
         if !plan.coop {
             ep.set_coop(false)?;
         }
@@ -157,6 +165,15 @@ impl Side {
         // Control messages go through the first alone.
         let receives = if self.link.eps.is_empty() || plan.test.is_message() { self.link.layout.receives } else { 0 };
         self.link.add(ep, if receives > 0 { manners.receives(plan.test, receives) } else { 0 })
+    }
+
+    /// Leads endpoint `lane` to its counterpart: connects, or makes it known, so that its first message does.
+    pub fn reach(&self, lane: usize, address: &str) -> Result<()> {
+        let Some(av) = &self.av else { return self.link.eps[lane].connect_addr(address) };
+        match av.insert(&address.parse::<Name>()?.encode())? {
+            index if index == lane as u64 => Ok(()),
+            _ => Err(Error::fixed(errno::EPROTO, "the peer gave the same address for two endpoints")),
+        }
     }
 
     /// The newest endpoint.
@@ -257,6 +274,7 @@ impl Side {
             first = first.and(mr.close());
         }
         first = first.and(self.link.memory.release());
+        first = first.and(self.av.take().map_or(Ok(()), |av| av.close()));
         first = first.and(self.link.cq.close()).and(self.eq.close()).and(self.domain.check_close());
         self.domain.close();
         first.and(self.fabric.check_close())

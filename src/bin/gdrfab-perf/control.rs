@@ -10,7 +10,7 @@ use crate::conn::Side;
 use crate::provider::{Choice, leaves_from, place};
 use crate::socket::{Control, failed};
 use crate::stats::Clock;
-use crate::wire::{self, Answer, Plan};
+use crate::wire::{self, Answer, Kinds, Plan};
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::sys::time::ticks;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,7 +27,9 @@ const MAGIC: [u8; 8] = *b"gdrfabc\x01";
 /// Bytes of the rest that are taken for meant: the addresses of all endpoints, and more.
 const FRAME_MAX: usize = 32 << 10;
 const ADDRESS_MAX: usize = 256;
-const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
+const PROVIDERS: [&str; 4] = ["shm", "tcp", "verbs", BOTH];
+/// Of connectionless endpoints, unless the command line says otherwise.
+const BOTH: &str = "shm+tcp";
 /// What the rest of the server's answer begins with.
 const WELCOME: u8 = 1;
 const REFUSED: u8 = 0;
@@ -150,11 +152,11 @@ fn prepare(side: &mut Side, plan: &Plan) -> Result<Vec<u8>> {
 
 /// Connects each endpoint to its counterpart.
 fn meet(side: &mut Side, theirs: &[String]) -> Result<()> {
-    for (ep, address) in side.link.eps.iter().zip(theirs) {
-        ep.connect_addr(address)?;
+    for (lane, address) in theirs.iter().enumerate() {
+        side.reach(lane, address)?;
     }
-    for _ in theirs {
-        side.connected()?;
+    if !side.link.manners.rdm {
+        theirs.iter().try_for_each(|_| side.connected().map(drop))?;
     }
     side.link.heard = ticks();
     Ok(())
@@ -169,6 +171,7 @@ impl Side {
         let mut choice = o.choice.clone();
         let provider = match choice.network(Some(server)) {
             Some(network) => network.to_string(),
+            None if choice.rdm => choice.provider.take().unwrap_or(BOTH.into()),
             None if choice.provider.is_none() && !leaves_from(host).is_some_and(|ip| ip.is_loopback()) => {
                 return Err(Error::fixed(errno::EINVAL, "--connect addresses: for another host name the provider, -p verbs or -p tcp"));
             }
@@ -196,6 +199,10 @@ impl Side {
         side.hear(&told);
         meet(&mut side, &addresses(rest, plan.endpoints).ok_or_else(wrong)?)?;
         side.link.control = Some(Control::new(talk.socket, clock)?);
+        if plan.rdm {
+            // The first message is what connects.
+            side.link.post_mail(Kinds::Tick, &[])?;
+        }
         Ok(side)
     }
 }
@@ -344,7 +351,7 @@ impl Exchange {
 
     fn get_ready(&self, talk: &Talk, provider: &str, plan: &Plan, clock: Clock, cpu: Option<usize>) -> Result<(Side, Vec<u8>)> {
         let here = talk.socket.local_addr().ok().map(|at| at.ip());
-        let choice = Choice { provider: Some(provider.into()), ..self.choice.clone() };
+        let choice = Choice { provider: Some(provider.into()), rdm: plan.rdm, ..self.choice.clone() };
         let mut side = Side::open(choice.discover_own(here)?, plan, plan.memory, clock, cpu, self.bounds.meeting_ms(plan))?;
         let mut text = vec![WELCOME];
         put(&mut text, &side.answer(0)?);

@@ -17,6 +17,9 @@ pub const HELP: &str = "  -l, --post-list N     N operations to a post (1), for 
       --connect HOW     cm: listen and connect (also -R; the default); addresses: the sides
                         tell each other their endpoints' addresses over a TCP socket, which
                         listens on 127.0.0.1, or where --name says (0.0.0.0: everywhere)
+      --ep KIND         msg (the default), or rdm: connectionless endpoints, by addresses,
+                        over -p shm or tcp, or both (shm+tcp, the default)
+      --tagged          of --ep rdm: messages have tags
       --control-port N  of that socket (18515)
   -x, --gid-index N     entry of the RDMA port's GID table (a server has its own)
       --report-gbits    bandwidths in Gb/s
@@ -76,6 +79,9 @@ pub struct Drive {
     /// Endpoints are told each other's addresses, rather than connected by listening.
     pub addresses: bool,
     pub control_port: Option<u16>,
+    /// Connectionless endpoints.
+    pub rdm: bool,
+    pub tagged: bool,
     pub gid_index: Option<u8>,
     pub gbits: bool,
     rate: Option<f64>,
@@ -93,6 +99,8 @@ impl Default for Drive {
             limit: None,
             addresses: false,
             control_port: None,
+            rdm: false,
+            tagged: false,
             gid_index: None,
             gbits: false,
             rate: None,
@@ -115,6 +123,8 @@ impl Drive {
             "--burst" => self.burst = Some(args.number(option, "a number from 1 up")?),
             "-R" => self.addresses = false,
             "--connect" => self.addresses = addresses(&args.value(option)?)?,
+            "--ep" => self.rdm = connectionless(&args.value(option)?)?,
+            "--tagged" => self.tagged = true,
             "--control-port" => self.control_port = Some(args.number(option, "a port")?),
             "-x" | "--gid-index" => self.gid_index = Some(args.number(option, "an index from 0 to 255")?),
             "--report-gbits" => self.gbits = true,
@@ -150,6 +160,13 @@ impl Drive {
         if let Some(n) = self.inline.filter(|n| *n > MAX_INLINE) {
             return Err(format!("--inline {n}: 0 to {MAX_INLINE} is expected"));
         }
+        if self.rdm && !test.is_for_rdm() {
+            return Err(format!("--ep rdm: {} is for connected endpoints", test.name()));
+        }
+        if self.tagged && !(self.rdm && test.is_message()) {
+            return Err("--tagged: messages of --ep rdm have tags".into());
+        }
+        self.addresses |= self.rdm;
         if self.control_port.is_some() && !self.addresses {
             return Err("--control-port: is that of --connect addresses".into());
         }
@@ -171,6 +188,9 @@ impl Drive {
     /// What of all this applies, for the head of a report.
     pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
+        if self.rdm {
+            words.push(if self.tagged { "connectionless, tagged" } else { "connectionless" }.into());
+        }
         if self.list > 1 {
             words.push(format!("{} operations to a post", self.list));
         }
@@ -194,6 +214,14 @@ fn unit(word: &str) -> Result<Unit, String> {
         "m" | "M" => Ok(Unit::Megabytes),
         "p" => Ok(Unit::Messages),
         _ => Err(format!("--rate-unit {word}: g (Gb/s), m (MB/s) or p (messages a second) is expected")),
+    }
+}
+
+fn connectionless(word: &str) -> Result<bool, String> {
+    match word {
+        "msg" => Ok(false),
+        "rdm" => Ok(true),
+        _ => Err(format!("--ep {word}: msg or rdm is expected")),
     }
 }
 

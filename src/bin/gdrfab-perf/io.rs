@@ -7,7 +7,7 @@ use crate::provider::Manners;
 use crate::socket::Control;
 use crate::wire::{self, Kinds, MAIL_MAX, Mail, Place, Plan, peer_failed, silent};
 use gdrfab::error::{Code, Error, Result, errno};
-use gdrfab::fabric::{Cq, Endpoint, PathAnswer, Stats};
+use gdrfab::fabric::{Cq, Endpoint, PathAnswer, Stats, UNSPEC};
 use gdrfab::mr::Paths;
 use gdrfab::prov::Completion;
 use gdrfab::prov::flags;
@@ -73,6 +73,8 @@ struct Arrival {
 pub const LETTER: usize = usize::MAX;
 /// Bits of a receive's context that name its endpoint.
 const LANE_BITS: u32 = 6;
+/// Of all messages, control messages too: both need the same receives.
+const TAG: u64 = 7;
 
 /// Completions that nobody has looked at, as `sort` divides them.
 #[derive(Default)]
@@ -94,6 +96,8 @@ pub struct Link {
     pub desc: u64,
     pub mail_desc: u64,
     pub manners: Manners,
+    /// Messages have this tag; none: they have none.
+    pub tag: Option<u64>,
     /// Bytes up to which an operation travels with its request because the command line says so.
     inline: usize,
     /// Limit for an operation; 0 = none. Receives have none: they wait for as long as it takes.
@@ -138,6 +142,7 @@ impl Link {
             desc: descs.0,
             mail_desc: descs.1,
             manners,
+            tag: plan.tagged.then_some(TAG),
             timeout_ns: plan.deadline_ms.saturating_mul(1_000_000),
             inline: plan.inline.unwrap_or(0),
             patience,
@@ -171,8 +176,12 @@ impl Link {
 
     fn post_receive(&self, lane: usize, place: usize, len: usize) -> Result<()> {
         let desc = if self.layout.messages { self.desc } else { self.mail_desc };
-        let common = Common { context: place << LANE_BITS | lane, desc, ..Common::default() };
-        self.eps[lane].recv(&[self.inbox().iov(place, len)], &common, &[common.desc])
+        let common = Common { context: place << LANE_BITS | lane, desc, peer: UNSPEC, ..Common::default() };
+        let (ep, local) = (&self.eps[lane], [self.inbox().iov(place, len)]);
+        match self.tag {
+            None => ep.recv(&local, &common, &[common.desc]),
+            Some(tag) => ep.trecv(&local, &common, &[common.desc], tag, 0),
+        }
     }
 
     /// The memory that receives are posted with.
@@ -305,15 +314,25 @@ impl Link {
         if spin.turns & 255 == 0 { self.look_at_clock(spin, what) } else { Ok(()) }
     }
 
+    /// An error if the peer's process is gone, and has left nothing to be read.
+    pub fn look_at_peer(&mut self, now: u64) -> Result<()> {
+        match self.control.as_mut().map_or(Ok(()), |control| control.look(now)) {
+            Ok(()) => Ok(()),
+            Err(gone) => {
+                // Its last words may have come since this side looked.
+                let polled = self.poll();
+                if self.mail.is_empty() { polled.and(Err(gone)) } else { Ok(()) }
+            }
+        }
+    }
+
     #[cold]
     fn look_at_clock(&mut self, spin: &mut Spin, what: &str) -> Result<()> {
         let now = ticks();
         if spin.since == 0 {
             spin.since = now;
         }
-        if let Some(control) = &mut self.control {
-            control.look(now)?;
-        }
+        self.look_at_peer(now)?;
         if now.saturating_sub(spin.since.max(self.heard)) > self.patience {
             return Err(silent(what));
         }
@@ -376,7 +395,8 @@ impl Link {
     #[inline(always)]
     pub fn rma_by(&self, op: &Op, turn: Turn) -> Result<bool> {
         let flags = flags_of(turn, op.inject) | op.flags;
-        let common = Common { context: turn.lane, flags, desc: self.desc, timeout_ns: self.timeout_ns, ..Common::default() };
+        let common =
+            Common { context: turn.lane, flags, desc: self.desc, timeout_ns: self.timeout_ns, peer: turn.lane as u64, ..Common::default() };
         posted(self.eps[turn.lane].rma(op.dir, &[op.local], &[op.remote], &common, &[common.desc]))
     }
 
@@ -389,8 +409,17 @@ impl Link {
     #[inline(always)]
     pub fn send_by(&self, size: usize, turn: Turn) -> Result<bool> {
         let flags = flags_of(turn, size <= self.inline);
-        let common = Common { context: turn.lane, flags, desc: self.desc, timeout_ns: self.timeout_ns, ..Common::default() };
-        posted(self.eps[turn.lane].send(&[self.memory.iov(self.layout.source(size), size)], &common, &[common.desc]))
+        let common =
+            Common { context: turn.lane, flags, desc: self.desc, timeout_ns: self.timeout_ns, peer: turn.lane as u64, ..Common::default() };
+        self.send_from(turn.lane, self.memory.iov(self.layout.source(size), size), &common)
+    }
+
+    #[inline(always)]
+    pub fn send_from(&self, lane: usize, local: Iov, common: &Common) -> Result<bool> {
+        posted(match self.tag {
+            None => self.eps[lane].send(&[local], common, &[common.desc]),
+            Some(tag) => self.eps[lane].tsend(&[local], common, &[common.desc], tag),
+        })
     }
 
     /// Waits until the byte at `offset` is `want` (true) or a control message came (false).
@@ -426,9 +455,14 @@ impl Link {
         let mut spin = Spin::default();
         let until = ticks().saturating_add(self.patience.min(1 << 31));
         loop {
-            let answer = self.eps[0].query(self.peer.key, self.desc)?;
-            if !answer.path.is_empty() || ticks() > until {
-                return Ok(answer);
+            let asked = match self.manners.rdm {
+                true => self.eps[0].query_peer(0, self.peer.key, self.desc),
+                false => self.eps[0].query(self.peer.key, self.desc),
+            };
+            match asked {
+                Err(e) if e.errno == errno::ENOTCONN && self.manners.rdm && ticks() <= until => {}
+                Ok(answer) if answer.path.is_empty() && ticks() <= until => {}
+                settled => return settled,
             }
             self.poll()?;
             self.idle(&mut spin, "path to the peer's memory")?;

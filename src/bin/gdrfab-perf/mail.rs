@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Control messages: how this side's leave, and how the peer's are waited for.
 
-use crate::io::{LETTER, Link, posted};
+use crate::io::{LETTER, Link};
 use crate::layout::LETTERS;
 use crate::wire::{self, Kinds, MAIL_MAX, Mail, peer_failed, silent};
 use gdrfab::error::{Code, Error, Result, errno};
@@ -47,7 +47,7 @@ impl Link {
             (self.mailbox.iov(place, bytes.len()), flags::COMPLETION, self.mail_desc)
         };
         let common = Common { context: LETTER, flags: how | beside, data: kind as u64, desc, ..Common::default() };
-        self.must("room for a control message", |l| posted(l.eps[0].send(&[local], &common, &[common.desc])))?;
+        self.must("room for a control message", |l| l.send_from(0, local, &common))?;
         self.letters += u64::from(how & flags::COMPLETION != 0);
         Ok(())
     }
@@ -71,9 +71,7 @@ impl Link {
             while !self.has_mail() {
                 self.nap(100)?;
                 let now = ticks();
-                if let Some(control) = &mut self.control {
-                    control.look(now)?;
-                }
+                self.look_at_peer(now)?;
                 if now.saturating_sub(start.max(self.heard)) > self.patience {
                     return Err(silent(what));
                 }

@@ -100,7 +100,8 @@ fn client(o: &Options, clock: Clock, server: &str, cpus: &[usize], report: &mut 
 
 fn lead(o: &Options, clock: Clock, cpus: &[usize], plan: &Plan, side: &mut Side, report: &mut Report) -> Result<()> {
     let answer = side.link.path()?;
-    let path = path_words(o, &answer, side.link.manners.far)?;
+    let far = side.link.manners.far || o.drive.rdm;
+    let path = path_words(o, &answer, far)?;
     let mut about = about(o, side, cpus, plan, path);
     if o.test == Test::RdmaTransport {
         let policy = side.link.manners.of_region(plan.path);
@@ -184,6 +185,8 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
             "rate_limit": o.drive.limit.map(|l| l.rate),
             "rate_unit": o.drive.limit.map(|l| l.unit.words()),
             "burst": o.drive.limit.map(|l| l.burst),
+            "ep": if o.drive.rdm { "rdm" } else { "msg" },
+            "tagged": o.drive.tagged,
             "connect": if o.drive.addresses { "addresses" } else { "cm" },
             "cpus_online": cpu::count(),
             "deadline_ms": plan.patience_ms(),

@@ -5,7 +5,7 @@
 use crate::tests::Test;
 use gdrfab::config;
 use gdrfab::error::{Error, Result, errno};
-use gdrfab::fabric::{Info, getinfo};
+use gdrfab::fabric::{EP_RDM, Info, getinfo};
 use gdrfab::mr::{PathPolicy, Paths};
 use gdrfab::prov::flags;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
@@ -22,6 +22,8 @@ const DEFAULT_PORT: u16 = 7471;
 pub struct Choice {
     pub provider: Option<String>,
     pub device: Option<String>,
+    /// Connectionless endpoints.
+    pub rdm: bool,
 }
 
 impl Choice {
@@ -63,6 +65,13 @@ impl Choice {
 impl Choice {
     /// The info for a side that tells the other its own addresses: on the device that has `here`, if that says anything.
     pub fn discover_own(&self, here: Option<IpAddr>) -> Result<Info> {
+        if self.rdm {
+            let mr_mode = flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY;
+            let hints = Info { prov_name: self.provider.clone(), ep_type: EP_RDM, mr_mode, ..Info::default() };
+            let node = here.filter(|ip| !ip.is_loopback()).map(|ip| ip.to_string());
+            let asked = if node.is_some() { flags::SOURCE } else { 0 };
+            return Ok(getinfo(node.as_deref(), None, asked, Some(&hints))?.remove(0));
+        }
         let Some(network) = self.network(None) else { return self.discover(None, false) };
         let node = here.filter(|ip| !ip.is_loopback()).map(|ip| bracketed(ip) + "0");
         match self.discover(node.as_deref(), node.is_some()) {
@@ -126,6 +135,8 @@ pub struct Manners {
     /// No memory is shared with the peer: it has no ring, it cannot help with a copy, and what this side has not handed to
     /// the network when it ends is lost.
     pub far: bool,
+    /// Connectionless: peers go by index, and all that is short travels eagerly.
+    pub rdm: bool,
     /// Every local buffer lies in a region, whose descriptor goes along.
     pub local: bool,
     /// Flag of the latest completion that there is: in the target's memory, or acknowledged.
@@ -144,6 +155,7 @@ impl Manners {
         Manners {
             nic: info.paths.contains(Paths::NIC),
             far: info.prov_name.as_deref().is_some_and(|name| NETWORKS.contains(&name)),
+            rdm: info.ep_type == EP_RDM,
             local: info.mr_mode & flags::MR_MODE_LOCAL != 0,
             delivered: if delivery { flags::DELIVERY_COMPLETE } else { flags::TRANSMIT_COMPLETE },
             inject: info.inject_size,
@@ -181,7 +193,7 @@ mod unit {
 
     #[test]
     fn who_listens_has_a_name_or_a_port() {
-        let of = |p: &str| Choice { provider: Some(p.into()), device: None };
+        let of = |p: &str| Choice { provider: Some(p.into()), ..Choice::default() };
         assert_eq!(listening(&of("shm"), None, Some(5), "usual"), "usual");
         assert_eq!(listening(&of("verbs"), None, None, "usual"), "7471");
         assert_eq!(listening(&of("verbs"), None, Some(0), "usual"), "0");

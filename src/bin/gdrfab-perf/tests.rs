@@ -71,6 +71,11 @@ impl Test {
         matches!(self, WriteLat | ReadLat | SendLat | MrReg | RdmaTransport)
     }
 
+    /// Whether it runs over connectionless endpoints too.
+    pub fn is_for_rdm(self) -> bool {
+        !matches!(self, MrReg | RdmaTransport | ListRead | ListWrite)
+    }
+
     pub fn is_message(self) -> bool {
         matches!(self, SendLat | SendBw)
     }

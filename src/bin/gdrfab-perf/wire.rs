@@ -10,10 +10,10 @@ use gdrfab::error::{Code, Error, errno};
 use gdrfab::mr::Paths;
 
 /// What the request for one more endpoint of a connection begins with.
-const JOIN: u64 = u64::from_le_bytes(*b"gdrfabj\x04");
+const JOIN: u64 = u64::from_le_bytes(*b"gdrfabj\x05");
 
 /// "gdrfabp" and the version of what follows.
-const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabp\x04");
+const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabp\x05");
 
 fn pack(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
@@ -62,12 +62,16 @@ pub struct Plan {
     pub list: usize,
     /// Bytes that travel with a request; none: as the provider does it.
     pub inline: Option<usize>,
+    /// Connectionless endpoints, and whether all their messages have tags.
+    pub rdm: bool,
+    pub tagged: bool,
 }
 
 /// Milliseconds that the peer may be silent, unless the command line says otherwise.
 pub const PATIENCE_MS: u64 = 10_000;
 
 /// Bits of the numbers that share a word.
+const TEST_BITS: u32 = 6;
 const DEPTH_BITS: u32 = 11;
 const ENDPOINT_BITS: u32 = 7;
 const SIZE_BITS: u32 = 41;
@@ -87,7 +91,8 @@ impl Plan {
         let flags = on.iter().enumerate().fold(0, |f, (i, on)| f | u64::from(*on) << i);
         let inline = self.inline.map_or(0, |n| n as u64 + 1);
         let counts = self.depth as u64 | (self.endpoints as u64) << DEPTH_BITS | inline << (DEPTH_BITS + ENDPOINT_BITS);
-        let small = self.test.code() | flags << 8 | self.path.bits() << 16 | counts << 32;
+        let test = self.test.code() | u64::from(self.rdm) << TEST_BITS | u64::from(self.tagged) << (TEST_BITS + 1);
+        let small = test | flags << 8 | self.path.bits() << 16 | counts << 32;
         let memory = u64::from(self.memory.code()) | self.deadline_ms.min(u64::from(u32::MAX)) << 32;
         let sizes = self.max_size as u64 | (self.list as u64) << SIZE_BITS;
         pack(&[MAGIC, small, memory, sizes, place.base, place.key])
@@ -105,7 +110,7 @@ impl Plan {
         let depth = Some(bits(counts, 0, DEPTH_BITS)).filter(|n| (1..=1024).contains(n)).ok_or(wrong)?;
         let inline = (counts >> (DEPTH_BITS + ENDPOINT_BITS)) as usize;
         let plan = Plan {
-            test: Test::from_code(small & 0xff).ok_or(wrong)?,
+            test: Test::from_code(bits(small, 0, TEST_BITS) as u64).ok_or(wrong)?,
             max_size: Some(bits(sizes, 0, SIZE_BITS)).filter(|n| (1..=1 << 40).contains(n)).ok_or(wrong)?,
             depth,
             memory: Kind::from_code(memory as u32).ok_or(wrong)?,
@@ -126,7 +131,12 @@ impl Plan {
                 n if n <= MAX_INLINE + 1 => Some(n - 1),
                 _ => return Err(wrong),
             },
+            rdm: bits(small, TEST_BITS, 1) == 1,
+            tagged: bits(small, TEST_BITS + 1, 1) == 1,
         };
+        if plan.rdm && !plan.test.is_for_rdm() || plan.tagged && !(plan.rdm && plan.test.is_message()) {
+            return Err(wrong);
+        }
         if (plan.both || plan.endpoints > 1 || plan.list > 1) && !plan.test.is_window() || plan.both && plan.test.is_list() {
             return Err(wrong);
         }
@@ -330,6 +340,8 @@ mod unit {
             endpoints: 64,
             list: 17,
             inline: Some(MAX_INLINE),
+            rdm: true,
+            tagged: true,
         };
         let place = Place { base: 77, key: u64::MAX };
         let bytes = plan.encode(place);
@@ -337,6 +349,7 @@ mod unit {
         assert!(bytes.len() <= 48, "what rdma_cm leaves of a request over InfiniBand");
         assert!(Plan::decode(&bytes[..40]).is_err() && Plan::decode(&[0; 48]).is_err());
         assert_eq!(Plan::decode(&Plan { inline: None, ..plan.clone() }.encode(place)).map(|(p, _)| p.inline), Ok(None));
+        assert!(Plan::decode(&Plan { rdm: false, ..plan.clone() }.encode(place)).is_err(), "tags without what has them");
         assert!(Plan::decode(&Plan { list: 18, ..plan.clone() }.encode(place)).is_err(), "a list beyond the depth");
         assert!(Plan::decode(&Plan { test: Test::ReadLat, ..plan.clone() }.encode(place)).is_err(), "latency in both directions");
         for field in [8..9, 10..12, 12..16, 16..20, 24..32] {

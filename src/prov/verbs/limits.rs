@@ -9,7 +9,7 @@ pub const PATHS: Paths = Paths::NIC.union(Paths::DMABUF).union(Paths::PEER_MEM).
 pub const MAX_MSG: usize = 1 << 31;
 /// The most bytes that hints may ask to have travel inside the work request.
 pub const INLINE_MAX: usize = 1024;
-/// How long operations may still be answered after the peer's goodbye.
-pub const ANSWER_NS: u64 = 250_000_000;
+/// How long operations may still be answered after the goodbye of a peer, which their answers may follow late.
+pub const ANSWER_NS: u64 = 1_000_000_000;
 /// How long a queue pair in error may take to give everything back before it is destroyed.
 pub const DRAIN_NS: u64 = 1_000_000_000;

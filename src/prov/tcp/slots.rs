@@ -27,17 +27,19 @@ pub struct Lane {
     memory: Mapping,
     free: Vec<u8>,
     done: u64,
+    /// Tells it from one that was made after it was given up: slots and tickets begin anew.
+    number: u64,
 }
 
 impl Lane {
-    fn new(site: Site) -> Result<Lane> {
+    fn new(site: Site, number: u64) -> Result<Lane> {
         let up = hmem::get(site.iface)?;
         let len = BYTES * usize::from(COUNT);
         let file = mem::memfd("gdrfab-slots", len)?;
         let memory = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite)?;
         let pin = up.pin(memory.as_ptr() as u64, len as u64);
         let pin = pin.map_err(|e| crate::log!(Info, "slots for {site} stay unpinned, so its copies are slower: {e}")).ok();
-        Ok(Lane { site, stream: up.stream(site.device)?, _pin: pin, memory, free: (0..COUNT).rev().collect(), done: 0 })
+        Ok(Lane { site, stream: up.stream(site.device)?, _pin: pin, memory, free: (0..COUNT).rev().collect(), done: 0, number })
     }
 
     fn slot(&self, slot: u8) -> Iov {
@@ -71,22 +73,31 @@ impl Lane {
 
 /// The lanes of a connection's direction, made when first needed. One that failed is dropped with its stream.
 #[derive(Default)]
-pub struct Lanes(Vec<Lane>);
+pub struct Lanes {
+    all: Vec<Lane>,
+    made: u64,
+}
 
 impl Lanes {
     pub fn of(&mut self, site: Site) -> Result<&mut Lane> {
-        let at = match self.0.iter().position(|l| l.site == site) {
+        let at = match self.all.iter().position(|l| l.site == site) {
             Some(at) => at,
             None => {
-                self.0.push(Lane::new(site)?);
-                self.0.len() - 1
+                self.made += 1;
+                self.all.push(Lane::new(site, self.made)?);
+                self.all.len() - 1
             }
         };
-        self.0.get_mut(at).ok_or(Error::fixed(errno::EIO, "no lane"))
+        self.all.get_mut(at).ok_or(Error::fixed(errno::EIO, "no lane"))
     }
 
     fn give_up(&mut self, site: Site) {
-        self.0.retain(|l| l.site != site);
+        self.all.retain(|l| l.site != site);
+    }
+
+    /// Whether the lane of this number is still there.
+    fn has(&self, site: Site, number: u64) -> bool {
+        self.all.iter().any(|l| l.site == site && l.number == number)
     }
 
     /// Copies to come begin behind what the caller's stream holds now.
@@ -123,15 +134,26 @@ pub struct Loading {
     chunk: u64,
     posted: u64,
     flights: VecDeque<Flight>,
+    /// Number of the lane that they are in.
+    lane: u64,
 }
 
 impl Loading {
     pub fn new(place: Place, len: u64) -> Loading {
-        Loading { place, len, chunk: chunk(len), posted: 0, flights: VecDeque::new() }
+        Loading { place, len, chunk: chunk(len), posted: 0, flights: VecDeque::new(), lane: 0 }
+    }
+
+    /// Whether another body has given up the lane that this one's copies are in.
+    fn is_orphan(&self, lanes: &Lanes) -> bool {
+        !self.flights.is_empty() && !lanes.has(self.place.site, self.lane)
     }
 
     /// Keeps the slots filling; true once every copy is posted, so that the next body may begin.
     pub fn pump(&mut self, lanes: &mut Lanes) -> Result<bool> {
+        if self.is_orphan(lanes) {
+            self.flights.clear();
+            return Err(Error::coded(errno::EIO, Code::Fault, "the device's copies were given up with another operation's"));
+        }
         let outcome = self.try_pump(lanes);
         if outcome.is_err() {
             self.flights.clear();
@@ -142,6 +164,7 @@ impl Loading {
 
     fn try_pump(&mut self, lanes: &mut Lanes) -> Result<bool> {
         let lane = lanes.of(self.place.site)?;
+        self.lane = lane.number;
         while self.posted < self.len {
             let Some(slot) = lane.free.pop() else { break };
             let len = (self.len - self.posted).min(self.chunk);
@@ -165,6 +188,9 @@ impl Loading {
 
     /// What lies in a slot from byte `at` of the body on, if its copy is done.
     pub fn find(&self, lanes: &mut Lanes, at: u64) -> Option<Iov> {
+        if self.is_orphan(lanes) {
+            return None;
+        }
         let lane = lanes.of(self.place.site).ok()?;
         let flight = self.flights.iter().find(|f| at >= f.first && at - f.first < f.len && f.ticket <= lane.done)?;
         let skip = at - flight.first;
@@ -173,6 +199,9 @@ impl Loading {
 
     /// Bytes before `at` are on the wire.
     pub fn release(&mut self, lanes: &mut Lanes, at: u64) {
+        if self.is_orphan(lanes) {
+            return;
+        }
         let Ok(lane) = lanes.of(self.place.site) else { return };
         while let Some(flight) = self.flights.front().filter(|f| f.first + f.len <= at) {
             lane.free.push(flight.slot);
@@ -182,6 +211,9 @@ impl Loading {
 
     /// Takes no more from the device, and waits for what it copies now: a few parts.
     pub fn end(&mut self, lanes: &mut Lanes) {
+        if self.is_orphan(lanes) {
+            return self.flights.clear();
+        }
         let until = now_ns() + PATIENCE_NS;
         loop {
             let Ok(lane) = lanes.of(self.place.site) else { return };
@@ -300,5 +332,64 @@ impl Storing {
             }
             std::thread::yield_now();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hmem::Iface;
+
+    /// Copies that do not end.
+    struct Stuck(u64);
+
+    impl Stream for Stuck {
+        unsafe fn post(&mut self, _: Dir, _: u64, _: u64, _: usize) -> Result<u64> {
+            self.0 += 1;
+            Ok(self.0)
+        }
+
+        fn done(&mut self) -> Result<u64> {
+            Ok(0)
+        }
+
+        fn after(&mut self, _: u64) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    const SITE: Site = Site { iface: Iface::Cuda, device: 0 };
+
+    fn lane(number: u64, done: u64) -> Lane {
+        let len = BYTES * usize::from(COUNT);
+        let file = mem::memfd("gdrfab-slots", len).unwrap();
+        let memory = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite).unwrap();
+        Lane { site: SITE, stream: Box::new(Stuck(done)), _pin: None, memory, free: (0..COUNT).rev().collect(), done, number }
+    }
+
+    fn loading(bytes: &[u8]) -> Loading {
+        // SAFETY: nothing is copied.
+        let pieces = [unsafe { Iov::of(bytes) }].into();
+        Loading::new(Place { site: SITE, pieces, _inside: Vec::new() }, bytes.len() as u64)
+    }
+
+    #[test]
+    fn a_body_whose_lane_another_gave_up_is_not_sent_from_the_next_one() {
+        let bytes = [0; 100];
+        let mut lanes = Lanes { all: vec![lane(1, 0)], made: 1 };
+        let (mut first, mut second) = (loading(&bytes), loading(&bytes));
+        assert!(first.pump(&mut lanes).unwrap() && second.pump(&mut lanes).unwrap());
+        second.end(&mut lanes);
+        assert!(lanes.all.is_empty());
+        // In it the first one's ticket is done, and its slot another's.
+        lanes.all.push(lane(2, 1));
+        assert!(first.find(&mut lanes, 0).is_none());
+        first.release(&mut lanes, 100);
+        assert_eq!(lanes.all[0].free.len(), usize::from(COUNT));
+        assert_eq!(first.pump(&mut lanes).unwrap_err().errno, errno::EIO);
+        // It is told once; a body that begins then has the new lane.
+        let mut third = loading(&bytes);
+        assert!(third.pump(&mut lanes).unwrap());
+        assert_eq!(third.lane, 2);
     }
 }

@@ -362,6 +362,48 @@ TEST(injected_without_another_call)
 	pair(NULL, hears_who_rests, injects_and_rests, NULL);
 }
 
+/* The same of a write, the first to memory whose file has to be asked for. */
+static void writes_and_rests(struct node *n)
+{
+	char word[8] = "word", all;
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	POST(n->cq, gdrfab_inject_write(n->ep, word, sizeof word, GDRFAB_ADDR_UNSPEC, to.base, to.key));
+	if (read(n->oob, &all, 1) != 1)
+		test_fail(__FILE__, __LINE__, "the other side has not said that it has it");
+	node_down(n);
+}
+
+static void sees_who_rests(struct node *n)
+{
+	struct mem m;
+	char word[8] = "";
+	node_up(n);
+	mem_new(n, &m, &memkinds[KIND_MEM_ALLOC], 4096);
+	mem_register(n, &m, 0, 4096, GDRFAB_REMOTE_WRITE, 0);
+	mem_publish(n, &m);
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
+	while (strcmp(word, "word") != 0 && test_now_ms() < until) {
+		gdrfab_cq_read(n->cq, NULL, 0);
+		mem_read(&m, 0, word, sizeof word);
+	}
+	CHECK(strcmp(word, "word") == 0);
+	oob_send(n, "", 1);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+TEST(injected_write_without_another_call)
+{
+	pair(NULL, sees_who_rests, writes_and_rests, NULL);
+}
+
+TEST(injected_write_without_another_call_nor_pidfd)
+{
+	setenv("GDRFAB_SHM_PIDFD", "0", 1);
+	pair(NULL, sees_who_rests, writes_and_rests, NULL);
+}
+
 /* --- other settings of the provider --- */
 
 static void with_setting(const void *arg)

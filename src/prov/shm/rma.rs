@@ -16,7 +16,7 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::{Access, Paths};
-use crate::prov::bind::{ANY_PATH, Ending, PART, SILENT};
+use crate::prov::bind::{ANY_PATH, Ending, INJECT_FLAGS, PART, SILENT};
 use crate::prov::fast::Fast;
 use crate::prov::fault::{Plan, Verdict};
 use crate::prov::flags;
@@ -238,10 +238,16 @@ impl State {
             job.held = until;
         }
         let queued = verdict != Verdict::Go || self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
+        // Nobody comes back for what was injected: it goes now, or its caller asks again.
+        let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && verdict == Verdict::Go && job.end.ticket.is_none();
+        if injected && queued {
+            return Err(Error::AGAIN);
+        }
         let step = if queued { Step::Blocked } else { self.start_rma(domain, &mut job) };
         match step {
             Step::Done(result) => self.end(&job.end, result),
             Step::Flying => {}
+            Step::Blocked if injected => return Err(Error::AGAIN),
             Step::Blocked => {
                 if let Err(e) = job.own_bytes() {
                     self.end(&job.end, Err(e));
@@ -314,6 +320,10 @@ impl State {
             settle(job.site, &mut job.stream_after)?;
             if !job.site.is_host() && job.dir == Dir::Write {
                 job.hold_copy()?;
+            }
+            let whole = Header { words: 5, bytes: job.total.min(INJECT_SIZE) as u16, ..Header::default() };
+            if job.flags & INJECT_FLAGS == INJECT_FLAGS && !conn.room(whole)? {
+                return Ok(Step::Blocked);
             }
             let Some((slot, generation)) = conn.slots.reserve() else { return Ok(Step::Blocked) };
             conn.staged += 1;

@@ -280,6 +280,12 @@ impl Conn {
         self.has_window() && self.used.1 - self.freed.1 + len <= self.budget
     }
 
+    /// Whether an injected message would have to be offered, which its caller may not come back for, until the peer has taken
+    /// others; one that no budget holds is offered all the same.
+    pub fn waits_for_budget(&self, op_flags: u64, len: u64) -> bool {
+        op_flags & INJECT_FLAGS == INJECT_FLAGS && len <= self.budget && !self.may_go_whole(len)
+    }
+
     /// Whether the peer takes another message.
     #[inline]
     pub fn has_window(&self) -> bool {

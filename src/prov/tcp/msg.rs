@@ -45,7 +45,8 @@ impl State {
         let held = self.held();
         let conn = self.up()?;
         let fenced = c.flags & flags::FENCE != 0 && !conn.reads.is_empty();
-        let full = conn.outstanding() + held >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX || !conn.has_window() || conn.keeps_back(c.flags);
+        let waits = conn.tx.waiting() > QUEUE_MAX || conn.keeps_back(c.flags) || conn.waits_for_budget(c.flags, total as u64);
+        let full = conn.outstanding() + held >= TX_SIZE || waits || !conn.has_window();
         if full || fenced || !self.bind.reserve(wanted) {
             return Err(Error::AGAIN);
         }
@@ -237,7 +238,8 @@ impl State {
         self.recvs.push_back(recv);
         if !self.unexpected.is_empty() {
             self.match_unexpected();
-            self.kick(domain, 0);
+            // A sender may wait for what this owes it, and who has its message may not come back.
+            self.kick(domain, flags::INJECT);
         }
     }
 

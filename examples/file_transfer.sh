@@ -95,12 +95,13 @@ whole() { # <provider> <bytes> <window>
 	claim $? "${1%%:*}: $2 bytes, window $3"
 }
 
-# Both sides at work, some of the file there.
+# Some of the file is there, and the receiver stands still, so that no more comes: it has run in short steps until then.
 under_way() {
-	for _ in $(seq 600); do
+	for _ in $(seq 3000); do
+		kill -STOP "$receiver" 2>/dev/null || return 1
 		[ "$(stat -c %s "$work"/copy.*.part 2>/dev/null || echo 0)" -gt 1000000 ] && return 0
-		kill -0 "$sender" 2>/dev/null && kill -0 "$receiver" 2>/dev/null || return 1
-		sleep 0.02
+		kill -CONT "$receiver" && kill -0 "$sender" 2>/dev/null || return 1
+		sleep 0.002
 	done
 	return 1
 }
@@ -115,6 +116,7 @@ killed() { # <provider> sender|receiver [--resume]
 	}
 	[ "$2" = sender ] && victim=$sender survivor=$receiver || victim=$receiver survivor=$sender
 	kill -9 "$victim"
+	kill -CONT "$receiver" 2>/dev/null
 	wait "$victim" 2>/dev/null
 	end_of "$survivor" $((limit + 5))
 	[ "$2" = sender ] && left=receiver || left=sender
@@ -134,7 +136,6 @@ stopped() { # <provider>
 		claim 1 "${1%%:*}: receiver under way"
 		return
 	}
-	kill -STOP "$receiver"
 	end_of "$sender" $((limit + 5))
 	[ $status -eq 1 ] && grep -q 'no sign of the peer' "$work/sender.log"
 	claim $? "${1%%:*}: receiver stopped: $(head -1 "$work/sender.log")"

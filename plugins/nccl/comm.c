@@ -27,6 +27,11 @@ ncclResult_t comm_fail(struct comm *comm, int err, const char *doing, const char
 	comm->verdict = remote ? ncclRemoteError : ncclSystemError;
 	WARN("%s over %s: %s: %s", comm->sends ? "sending" : "receiving",
 	     comm->device->ways[comm->way]->info->domain_name, doing, words && *words ? words : gdrfab_strerror(err));
+	/* NCCL looks no more at what else is under way, and a copy of a device ends for the other side when this one looks: it
+	 * ends here, or the other side could not give its memory back. */
+	int r = gdrfab_ep_shutdown(comm->ep, 0);
+	if (r < 0 && r != -ESHUTDOWN && r != -ENOTCONN)
+		INFO("ending a connection that failed: %s", gdrfab_last_error());
 	return comm->verdict;
 }
 

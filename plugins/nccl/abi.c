@@ -14,10 +14,17 @@ static ncclResult_t get_devices(int *count)
 	return ncclSuccess;
 }
 
+/* NCCL 2.20 takes version 8, and looks for no tuner here; what takes version 9 is 2.23 or newer, and does. */
+static ncclResult_t init_v8(ncclDebugLogger_t log)
+{
+	log_set(log);
+	return devices_begin(NULL, false);
+}
+
 static ncclResult_t init_once(ncclDebugLogger_t log)
 {
 	log_set(log);
-	return devices_begin(NULL);
+	return devices_begin(NULL, true);
 }
 
 static ncclResult_t init_profiled(ncclDebugLogger_t log, ncclProfilerCallback_t profile)
@@ -34,7 +41,7 @@ static ncclResult_t init_for(void **ctx, uint64_t comm_id, ncclNetCommConfig_t *
 	if (!ctx)
 		return ncclInvalidArgument;
 	log_set(log);
-	ncclResult_t result = devices_begin(&made);
+	ncclResult_t result = devices_begin(&made, true);
 	if (result == ncclSuccess)
 		*ctx = made;
 	return result;
@@ -286,7 +293,7 @@ EXPORT ncclNet_v11_t ncclNetPlugin_v11;
 EXPORT ncclNet_v12_t ncclNetPlugin_v12;
 
 const ncclNet_v8_t ncclNetPlugin_v8 = {
-	COMMON, .init = init_once, .getProperties = properties_v8, .listen = listen_on, .connect = connect_to,
+	COMMON, .init = init_v8, .getProperties = properties_v8, .listen = listen_on, .connect = connect_to,
 	.isend = isend_int, .irecv = irecv_int,
 };
 

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 /* Of the ways' domains. */
@@ -127,21 +126,6 @@ bool copies_elsewhere(gdrfab_ep *ep)
 
 /* A card reads and writes the memory itself. */
 enum { BY_CARD = GDRFAB_PATH_DMABUF | GDRFAB_PATH_PEER_MEM };
-
-/* Whether NCCL has been told to do without its LL protocol: NCCL_PROTO is "Simple", "LL128,Simple", or "^LL". */
-static bool no_ll(void)
-{
-	const char *list = getenv("NCCL_PROTO");
-	if (!list || !*list || strpbrk(list, ":;"))
-		return false;
-	bool not = *list == '^', named = false;
-	for (list += not; *list; list += *list == ',') {
-		size_t length = strcspn(list, ",");
-		named |= length == 2 && strncasecmp(list, "LL", 2) == 0;
-		list += length;
-	}
-	return named == not;
-}
 
 /* Whether memory that no card reaches may be copied. Not by this process: a driver's call may wait for the kernels that run,
  * and NCCL's kernels wait for the copies. */

@@ -57,11 +57,15 @@ static struct inventory *join(struct context *ctx)
 	return it;
 }
 
-static ncclResult_t begin(struct context *ctx)
+static ncclResult_t begin(struct context *ctx, bool asks_tuner)
 {
-	if (join(ctx))
+	struct inventory *it = join(ctx);
+	if (it) {
+		tune_begin(&it->settings, asks_tuner);
+		tune_level(it);
 		return ncclSuccess;
-	struct inventory *it = calloc(1, sizeof *it);
+	}
+	it = calloc(1, sizeof *it);
 	if (!it)
 		return ncclSystemError;
 	if (!settings_read(&it->settings)) {
@@ -70,7 +74,9 @@ static ncclResult_t begin(struct context *ctx)
 	}
 	it->pid = getpid();
 	INFO("gdrfab %s; devices: %s", gdrfab_version_string(), it->settings.because);
+	tune_begin(&it->settings, asks_tuner);
 	devices_find(it);
+	tune_level(it);
 	pthread_mutex_lock(&lock);
 	current = it;
 	pthread_mutex_unlock(&lock);
@@ -78,13 +84,13 @@ static ncclResult_t begin(struct context *ctx)
 	return ncclSuccess;
 }
 
-ncclResult_t devices_begin(struct context **out)
+ncclResult_t devices_begin(struct context **out, bool asks_tuner)
 {
 	struct context *ctx = out ? calloc(1, sizeof *ctx) : NULL;
 	if (out && !ctx)
 		return ncclSystemError;
 	pthread_mutex_lock(&init_lock);
-	ncclResult_t result = begin(ctx);
+	ncclResult_t result = begin(ctx, asks_tuner);
 	pthread_mutex_unlock(&init_lock);
 	if (result != ncclSuccess)
 		free(ctx);

@@ -4,6 +4,7 @@
  * functions below; they know one version only, and reach the network through gdrfab.h alone.
  *
  *   settings.c   the environment              devices.c   what can be offered, and what NCCL is told of it
+ *   tune.c       NCCL's own variables         tuner.c     channels per collective and size (NCCL calls it as well)
  *   log.c        NCCL's log                   comm.c      a connection's objects
  *   inventory.c  contexts, who holds devices  accept.c    listening, accepting
  *   memory.c     registered memory            connect.c   connecting, closing
@@ -37,6 +38,7 @@ struct settings {
 	uint64_t timeout_ns;	 /* for connecting, and for every operation */
 	size_t eager;		 /* bytes of host memory that are sent before they are asked for */
 	enum gpu_copies gpu;	 /* where no card reaches memory of GPUs by itself */
+	bool tune;		 /* whether NCCL's own variables may be set */
 };
 
 /* False with words in the log if a variable makes no sense. */
@@ -111,8 +113,8 @@ struct context {
 	struct context *next;
 };
 
-/* The first finds the devices. ctx may be NULL. */
-ncclResult_t devices_begin(struct context **ctx);
+/* The first finds the devices. ctx may be NULL. asks_tuner: this NCCL looks for a tuner in this library. */
+ncclResult_t devices_begin(struct context **ctx, bool asks_tuner);
 /* False: no such context, or no more. */
 bool devices_end(struct context *ctx, void (*forget)(const struct context *ctx));
 int devices_count(void);
@@ -122,6 +124,18 @@ void inventory_hold(struct inventory *it);
 void inventory_drop(struct inventory *it);
 /* As of a device held, for as long as NCCL looks at it: until finalize. */
 struct device *device_get(int number);
+
+/* ---- tune.c */
+
+#define TUNE_WIDTH "16"
+
+/* At each init, as NCCL reads some of these for each communicator: before the devices are found, and after. */
+void tune_begin(const struct settings *s, bool asks_tuner);
+void tune_level(const struct inventory *it);
+/* Channels that communicators were given for the tuner to narrow; 0: none. */
+int tune_width(void);
+/* Whether NCCL_PROTO forbids LL. */
+bool no_ll(void);
 
 /* ---- memory.c */
 

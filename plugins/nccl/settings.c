@@ -72,17 +72,28 @@ static bool read_seconds(const char *name, uint64_t *ns)
 	return true;
 }
 
-static bool read_gpu(const char *name, enum gpu_copies *gpu)
+static bool read_switch(const char *name, bool *on)
 {
 	const char *text = getenv(name);
-	*gpu = GPU_ELSEWHERE;
 	if (!text || !*text)
 		return true;
-	*gpu = *text == '1' ? GPU_HERE : GPU_BY_NOBODY;
 	if ((*text != '0' && *text != '1') || text[1]) {
 		WARN("%s=%s: 0 or 1 is expected", name, text);
 		return false;
 	}
+	*on = *text == '1';
+	return true;
+}
+
+static bool read_gpu(const char *name, enum gpu_copies *gpu)
+{
+	const char *text = getenv(name);
+	bool here = false;
+	*gpu = GPU_ELSEWHERE;
+	if (!read_switch(name, &here))
+		return false;
+	if (text && *text)
+		*gpu = here ? GPU_HERE : GPU_BY_NOBODY;
 	return true;
 }
 
@@ -108,8 +119,9 @@ bool settings_read(struct settings *s)
 	memset(s, 0, sizeof *s);
 	s->timeout_ns = 20000000000ull;
 	s->eager = 8192;
+	s->tune = true;
 	if (!read_gpu("GDRFAB_NCCL_GDR", &s->gpu) || !read_seconds("GDRFAB_NCCL_TIMEOUT", &s->timeout_ns) ||
-	    !read_bytes("GDRFAB_NCCL_EAGER", 1 << 20, &s->eager))
+	    !read_bytes("GDRFAB_NCCL_EAGER", 1 << 20, &s->eager) || !read_switch("GDRFAB_NCCL_TUNE", &s->tune))
 		return false;
 	if (list && *list) {
 		s->named = true;

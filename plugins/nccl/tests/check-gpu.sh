@@ -8,15 +8,16 @@
 #   smoke [transport]            one all_reduce with NCCL's log: was the path taken that was meant?
 #   collectives [transports]     all operations, sizes and types; the transports' results must be equal (gdrfab p2p)
 #   bench [transports] [N=V...]  interleaved, ROUNDS=3, medians (gdrfab gdrfab-tcp socket shm p2p); N=V is for all of them
-#   sweep [N=V1,V2...]...        gdrfab with each combination of these variables, `-` for unset; one round
+#   sweep [N=V1,V2...]...        gdrfab-fixed with each combination of these variables, `-` for unset; one round
+#   sweep                        numbers of channels; the rows for plugins/nccl/tuner_table.h are then in OUT/tuner_table.h
 #   train SECONDS                two trainings at the same time, gdrfab's and the default's: equal losses, nothing grows
 #   killed [transport]           a rank is killed while it trains: how long until the other one ends with an error
 #   train-begin SECONDS          the same in the background, for where a command may not run that long, and
 #   train-end [LIMIT]            waits for it, says how it went
 #   all                          smoke, smoke gdrfab-tcp, collectives, bench
 #
-# Transports: gdrfab (from GPU to GPU, copied by another process), gdrfab-here (GDRFAB_NCCL_GDR=1: copied by the ranks
-# themselves), gdrfab-host (GDRFAB_NCCL_GDR=0: through host memory), gdrfab-tcp (the provider tcp alone), socket (NCCL's own),
+# Transports: gdrfab (from GPU to GPU, copied by another process, tuned by the plugin), gdrfab-fixed (the same with
+# GDRFAB_NCCL_TUNE=0), gdrfab-here (GDRFAB_NCCL_GDR=1: copied by the ranks themselves), gdrfab-host (GDRFAB_NCCL_GDR=0: through host memory), gdrfab-tcp (the provider tcp alone), socket (NCCL's own),
 # shm (through host memory), p2p (NCCL's default). `gdrfab,NCCL_MIN_NCHANNELS=16` is gdrfab with a setting of its own, and may stand beside gdrfab.
 # BENCH="--sizes 1M,64M --ops all_reduce,sendrecv" and TRAIN="--layers 8" are passed on to the programs; BUDGET=540 is
 # the number of seconds after which bench and sweep begin no further job. APART=1 trains one after the other. BACKEND=gloo tries all this without a GPU.
@@ -35,7 +36,7 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONDONTWRITEBYTECODE=1
 # What a transport is made of comes from here alone.
 unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE NCCL_NET NCCL_NET_PLUGIN NCCL_NET_GDR_LEVEL NCCL_ALGO NCCL_PROTO \
 	NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS NCCL_BUFFSIZE NCCL_P2P_NET_CHUNKSIZE NCCL_DEBUG_FILE \
-	GDRFAB_NCCL_PROVIDERS GDRFAB_NCCL_GDR CUDA_MODULE_LOADING
+	GDRFAB_NCCL_PROVIDERS GDRFAB_NCCL_GDR GDRFAB_NCCL_TUNE NCCL_TUNER_PLUGIN CUDA_MODULE_LOADING
 # Multicast in the switch is another algorithm, not another transport, and where GPUs are lent it may not be allowed.
 export NCCL_NVLS_ENABLE=0
 # Set up once per connection, nothing per operation: whether the path was the one that was meant is asked of every job.
@@ -53,7 +54,8 @@ settings() { # <transport[,NAME=VALUE...]> -> NAME=VALUE...
 	local own=
 	case $1 in *,*) own=${1#*,} ;; esac
 	case ${1%%,*} in
-	gdrfab) printf '%s ' "$(settings gdrfab-host)" GDRFAB_NCCL_GDR= NCCL_PROTO=^LL NCCL_NET_GDR_LEVEL=SYS ;;
+	gdrfab) printf '%s ' NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 "NCCL_NET_PLUGIN=$plugin" ;;
+	gdrfab-fixed) printf '%s ' "$(settings gdrfab)" GDRFAB_NCCL_TUNE=0 NCCL_PROTO=^LL NCCL_NET_GDR_LEVEL=SYS ;;
 	# See docs/nccl.md for what a program must not do then. The programs use a stream of their own.
 	gdrfab-here) printf '%s ' "$(settings gdrfab-host)" GDRFAB_NCCL_GDR=1 NCCL_NET_GDR_LEVEL=SYS CUDA_MODULE_LOADING=EAGER ;;
 	gdrfab-host) printf '%s ' NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 "NCCL_NET_PLUGIN=$plugin" NCCL_NET=gdrfab GDRFAB_NCCL_GDR=0 ;;
@@ -72,7 +74,7 @@ settings() { # <transport[,NAME=VALUE...]> -> NAME=VALUE...
 # What NCCL's log must say of each connection. The last may go either way, by NVLink or not at all on a machine without.
 way() { # <transport>
 	case ${1%%,*} in
-	gdrfab | gdrfab-here) echo 'NET/gdrfab/0/GDRDMA' ;;
+	gdrfab | gdrfab-fixed | gdrfab-here) echo 'NET/gdrfab/0/GDRDMA' ;;
 	gdrfab-host | gdrfab-tcp) echo 'NET/gdrfab/0' ;;
 	socket) echo 'NET/Socket/' ;;
 	shm) echo 'SHM' ;;
@@ -204,10 +206,35 @@ bench() { # [transports...] [NAME=VALUE...]
 	fi
 }
 
+# What the tuner chooses from: as wide as the plugin makes communicators, and narrower.
+sweep_channels() {
+	local n list=$out/sweep.jobs
+	local BENCH=${BENCH:---ops all_reduce,all_gather,reduce_scatter,broadcast --sizes 8K,32K,64K,128K,256K,512K,1M,2M,4M,8M,16M,64M,256M}
+	rm -f "$out/sweep.json" "$list" "$list.names"
+	for n in 1 2 4 8 16; do
+		add_job "$list" "$n" "gdrfab-fixed,NCCL_MIN_NCHANNELS=$n,NCCL_MAX_NCHANNELS=$n,NCCL_BUFFSIZE=16777216" '' "$out/sweep.json" "$n"
+	done
+	launch "$list" "$out/sweep"
+	if [ ! -s "$out/sweep.json" ]; then
+		fail "sweep: no results"
+		return
+	fi
+	"$python" "$programs/table.py" by-setting "$out/sweep.json"
+	{
+		echo "/* $ranks ranks, $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | tr -s ' \n' ' ')"
+		echo " * $(grep -a -o -h -m 1 'NCCL version [^ ]*' "$out"/sweep/*.log | head -n 1), NCCL_BUFFSIZE=16777216, PyTorch */"
+		"$python" "$programs/table.py" tuner "$out/sweep.json" "$ranks"
+	} >"$out/tuner_table.h"
+	echo "for plugins/nccl/tuner_table.h: $out/tuner_table.h"
+}
+
 sweep() { # NAME=V1,V2...
 	local combinations=('') next one value name title list=$out/sweep.jobs i
 	echo "## Sweep"
-	[ $# -gt 0 ] || set -- NCCL_MIN_NCHANNELS=-,8,16,32 NCCL_BUFFSIZE=-,8388608,16777216
+	if [ $# = 0 ]; then
+		sweep_channels
+		return
+	fi
 	for name in "$@"; do
 		next=()
 		for one in "${combinations[@]}"; do
@@ -222,7 +249,7 @@ sweep() { # NAME=V1,V2...
 		one=${combinations[i]}
 		title=${one#,}
 		title=${title:-defaults}
-		add_job "$list" "$i" "${TRANSPORT:-gdrfab}$one" '' "$out/sweep.json" "$title"
+		add_job "$list" "$i" "${TRANSPORT:-gdrfab-fixed}$one" '' "$out/sweep.json" "$title"
 	done
 	launch "$list" "$out/sweep"
 	if [ -s "$out/sweep.json" ]; then

@@ -5,6 +5,8 @@
  */
 #include "nccl_drive.h"
 
+#include "../nccl_tuner.h"
+
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -15,7 +17,14 @@
 
 static void one_symbol(const char *name, const Elf64_Sym *symbol, bool seen[NEWEST + 1])
 {
-	static const char start[] = "ncclNetPlugin_v";
+	static const char start[] = "ncclNetPlugin_v", tuner[] = "ncclTunerPlugin_v";
+	if (strncmp(name, tuner, sizeof tuner - 1) == 0) {
+		int version = atoi(name + sizeof tuner - 1);
+		CHECK(version >= 2 && version <= 6);
+		CHECK_EQ(ELF64_ST_TYPE(symbol->st_info), STT_OBJECT);
+		CHECK_EQ(symbol->st_size, version == 6 ? sizeof(ncclTuner_v6_t) : sizeof(ncclTuner_v5_t));
+		return;
+	}
 	if (strncmp(name, start, sizeof start - 1) != 0)
 		test_fail(__FILE__, __LINE__, "the plugin exports %s", name);
 	int version = atoi(name + sizeof start - 1);

@@ -3,6 +3,7 @@
 
     table.py by-transport FILE   sizes down, transports across, and the first transport over each other
     table.py by-setting FILE     settings down, sizes across, the best of each column in bold
+    table.py tuner FILE RANKS    rows for plugins/nccl/tuner_table.h; each transport is called by its number of channels
 """
 
 import json
@@ -71,7 +72,22 @@ def by_setting(op, transports):
         row([name] + cells)
 
 
+FUNCTIONS = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter", "broadcast": "Broadcast"}
+
+
+def tuner(op, transports, ranks):
+    for size in sizes_of(transports):
+        for channels in sorted(transports, key=int):
+            if op in FUNCTIONS and size in transports[channels]:
+                us = statistics.median(transports[channels][size])
+                print(f"{{ncclFunc{FUNCTIONS[op]}, {ranks}, {size}, {int(channels)}, {us:.2f}}},")
+
+
 def main():
+    if sys.argv[1] == "tuner":
+        for op, transports in read(sys.argv[2]).items():
+            tuner(op, transports, int(sys.argv[3]))
+        return
     shape = {"by-transport": by_transport, "by-setting": by_setting}[sys.argv[1]]
     for op, transports in read(sys.argv[2]).items():
         print()

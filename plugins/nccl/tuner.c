@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * A tuner for NCCL: how many of a wide communicator's channels a collective of some size takes. All ranks must answer alike,
+ * so an answer depends on what is equal on all of them: the environment (tune.c), the ranks, the collective, its size. Buffers
+ * may be registered on one rank alone, so that says nothing here. What was not measured is left to NCCL.
+ */
+#include "plugin.h"
+
+#include "nccl_tuner.h"
+
+#include <stdlib.h>
+
+struct measured {
+	ncclFunc_t func;
+	size_t ranks, bytes;
+	int channels;
+	double us;
+};
+
+static const struct measured table[] = {
+#include "tuner_table.h"
+};
+
+enum { ROWS = sizeof table / sizeof table[0] };
+
+/* NCCL's own least share of a channel with its Simple protocol: 512 threads of 64 bytes. */
+enum { SHARE = 32768 };
+
+struct tuner {
+	size_t ranks;
+	int width;
+};
+
+/* The fastest row of this size; NULL unless two numbers of channels were compared. */
+static const struct measured *best(ncclFunc_t func, size_t ranks, size_t bytes)
+{
+	const struct measured *fastest = NULL;
+	bool compared = false;
+	for (const struct measured *row = table; row < table + ROWS; row++) {
+		if (row->func != func || row->ranks != ranks || row->bytes != bytes)
+			continue;
+		compared |= fastest && fastest->channels != row->channels;
+		if (!fastest || row->us < fastest->us)
+			fastest = row;
+	}
+	return compared ? fastest : NULL;
+}
+
+static double ratio(size_t a, size_t b)
+{
+	return a > b ? (double)a / (double)b : (double)b / (double)a;
+}
+
+/* 0: NCCL's own choice, also beyond the sizes that were measured. */
+static int channels_for(const struct tuner *t, ncclFunc_t func, size_t bytes)
+{
+	const struct measured *nearest = NULL;
+	bool below = false, above = false;
+	for (const struct measured *row = table; row < table + ROWS; row++) {
+		if (row->func != func || row->ranks != t->ranks || !best(func, t->ranks, row->bytes))
+			continue;
+		below |= row->bytes <= bytes;
+		above |= row->bytes >= bytes;
+		if (!nearest || ratio(row->bytes, bytes) < ratio(nearest->bytes, bytes))
+			nearest = row;
+	}
+	if (!below || !above)
+		return 0;
+	int channels = best(func, t->ranks, nearest->bytes)->channels;
+	size_t shares = bytes / SHARE;
+	if ((size_t)channels > shares)
+		channels = shares ? (int)shares : 1;
+	return channels < t->width ? channels : t->width;
+}
+
+static ncclResult_t choose(void *ctx, ncclFunc_t func, size_t bytes, int pipelined, int *channels)
+{
+	int chosen = ctx && channels && pipelined == 1 ? channels_for(ctx, func, bytes) : 0;
+	if (chosen)
+		*channels = chosen;
+	return ncclSuccess;
+}
+
+static ncclResult_t begin(size_t ranks, size_t nodes, ncclDebugLogger_t log, void **ctx)
+{
+	if (!ctx)
+		return ncclInvalidArgument;
+	*ctx = NULL;
+	log_set(log);
+	/* Without NCCL's own ways between GPUs of a host, each of them is a node. */
+	if (!tune_width() || ranks != nodes)
+		return ncclSuccess;
+	struct tuner *t = malloc(sizeof *t);
+	if (!t)
+		return ncclSystemError;
+	*t = (struct tuner){.ranks = ranks, .width = tune_width()};
+	INFO("%zu ranks: collectives take as many of the %d channels as was measured to be fastest (GDRFAB_NCCL_TUNE=0: NCCL's choice)",
+	     ranks, t->width);
+	*ctx = t;
+	return ncclSuccess;
+}
+
+static ncclResult_t begin_v5(void **ctx, uint64_t communicator, size_t ranks, size_t nodes, ncclDebugLogger_t log,
+			     ncclNvlDomainInfo_v5_t *domains, ncclTunerConstants_v5_t *constants)
+{
+	(void)communicator, (void)domains, (void)constants;
+	return begin(ranks, nodes, log, ctx);
+}
+
+static ncclResult_t choose_v2(void *ctx, ncclFunc_t func, size_t bytes, int collNet, int nvls, int pipelined, int *algorithm,
+			      int *protocol, int *channels)
+{
+	(void)collNet, (void)nvls, (void)algorithm, (void)protocol;
+	return choose(ctx, func, bytes, pipelined, channels);
+}
+
+static ncclResult_t choose_v3(void *ctx, ncclFunc_t func, size_t bytes, int pipelined, float **costs, int algorithms,
+			      int protocols, int *channels)
+{
+	(void)costs, (void)algorithms, (void)protocols;
+	return choose(ctx, func, bytes, pipelined, channels);
+}
+
+static ncclResult_t choose_v4(void *ctx, ncclFunc_t func, size_t bytes, int pipelined, float **costs, int algorithms,
+			      int protocols, int registered, int *channels)
+{
+	(void)costs, (void)algorithms, (void)protocols, (void)registered;
+	return choose(ctx, func, bytes, pipelined, channels);
+}
+
+static ncclResult_t end(void *ctx)
+{
+	free(ctx);
+	return ncclSuccess;
+}
+
+#define EXPORT __attribute__((visibility("default"))) extern const
+
+EXPORT ncclTuner_v2_t ncclTunerPlugin_v2;
+EXPORT ncclTuner_v3_t ncclTunerPlugin_v3;
+EXPORT ncclTuner_v4_t ncclTunerPlugin_v4;
+EXPORT ncclTuner_v5_t ncclTunerPlugin_v5;
+EXPORT ncclTuner_v6_t ncclTunerPlugin_v6;
+
+const ncclTuner_v2_t ncclTunerPlugin_v2 = {"gdrfab", begin, choose_v2, end};
+const ncclTuner_v3_t ncclTunerPlugin_v3 = {"gdrfab", begin, choose_v3, end};
+const ncclTuner_v4_t ncclTunerPlugin_v4 = {"gdrfab", begin, choose_v4, end};
+const ncclTuner_v5_t ncclTunerPlugin_v5 = {"gdrfab", begin_v5, choose_v4, end};
+const ncclTuner_v6_t ncclTunerPlugin_v6 = {"gdrfab", begin_v5, choose_v4, end, NULL};

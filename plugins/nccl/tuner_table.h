@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Measured: collective, ranks, bytes, channels, microseconds. `plugins/nccl/tests/check-gpu.sh sweep` writes these rows to
+ * $OUT/tuner_table.h. All of them: two or four H200s of one host with NVLink, NCCL 2.28.9, driver 580.159.04, NCCL's P2P and
+ * SHM forbidden, NCCL_PROTO=^LL, copies by gdrfab-copier; 16 channels with NCCL_BUFFSIZE of 16 MiB, fewer with NCCL's own.
+ * By versions before 0.2: benches/results/nccl.txt; 256 KiB and 8 MiB by nccl-tests in one process.
+ */
+{ncclFuncAllReduce, 2, 8192, 4, 39},
+{ncclFuncAllReduce, 2, 8192, 8, 34.3},
+{ncclFuncAllReduce, 2, 8192, 16, 40.1},
+{ncclFuncAllReduce, 2, 65536, 4, 45.2},
+{ncclFuncAllReduce, 2, 65536, 8, 74.9},
+{ncclFuncAllReduce, 2, 65536, 16, 80.1},
+{ncclFuncAllReduce, 2, 262144, 4, 54.61},
+{ncclFuncAllReduce, 2, 262144, 16, 180.8},
+{ncclFuncAllReduce, 2, 1048576, 4, 58.58},
+{ncclFuncAllReduce, 2, 1048576, 8, 74.37},
+{ncclFuncAllReduce, 2, 1048576, 16, 132.7},
+{ncclFuncAllReduce, 2, 8388608, 4, 204.6},
+{ncclFuncAllReduce, 2, 8388608, 16, 182.4},
+{ncclFuncAllReduce, 2, 16777216, 4, 356.2},
+{ncclFuncAllReduce, 2, 16777216, 8, 219.3},
+{ncclFuncAllReduce, 2, 16777216, 16, 158.3},
+{ncclFuncAllReduce, 2, 67108864, 4, 863.7},
+{ncclFuncAllReduce, 2, 67108864, 8, 493.4},
+{ncclFuncAllReduce, 2, 67108864, 16, 358.9},
+{ncclFuncAllReduce, 2, 268435456, 4, 3402},
+{ncclFuncAllReduce, 2, 268435456, 8, 1851},
+{ncclFuncAllReduce, 2, 268435456, 16, 1032},
+{ncclFuncAllReduce, 4, 8192, 4, 65},
+{ncclFuncAllReduce, 4, 8192, 16, 62.3},
+{ncclFuncAllReduce, 4, 65536, 4, 84.2},
+{ncclFuncAllReduce, 4, 65536, 16, 95.5},
+{ncclFuncAllReduce, 4, 1048576, 4, 158.9},
+{ncclFuncAllReduce, 4, 1048576, 16, 374.5},
+{ncclFuncAllReduce, 4, 16777216, 4, 489.1},
+{ncclFuncAllReduce, 4, 16777216, 16, 336.2},
+{ncclFuncAllReduce, 4, 67108864, 4, 1082},
+{ncclFuncAllReduce, 4, 67108864, 16, 724.7},
+{ncclFuncAllReduce, 4, 268435456, 4, 4274},
+{ncclFuncAllReduce, 4, 268435456, 16, 1627},

@@ -282,7 +282,7 @@ check-tcp: check-install
 
 # Over IPv6, without locks, and between network namespaces where this user may make them.
 check-tcp-links: check-install
-	$(USE_TEST_PREFIX) tests/check-tcp.sh --jobs $(JOBS) --passes "ipv6 domain netns mtu lossy cut"
+	$(USE_TEST_PREFIX) tests/check-tcp.sh --jobs $(JOBS) --passes "sealed ipv6 domain netns mtu lossy cut"
 
 test-plugins: check-install
 	$(INSTALL_TEST_PLUGIN)
@@ -290,7 +290,7 @@ test-plugins: check-install
 
 # Each plugin once: NCCL's present interface with small counts, and libfabric's own tools.
 check-plugins: test-plugins
-	$(USE_TEST_PREFIX) plugins/nccl/tests/check.sh --fast --versions 11 --providers shm --programs "nccl nccl_message nccl_group"
+	$(USE_TEST_PREFIX) plugins/nccl/tests/check.sh --fast --versions 11 --providers shm --programs "nccl nccl_tuner nccl_message nccl_group"
 	$(USE_TEST_PREFIX) plugins/libfabric/tests/check.sh --parts "tools pingpong"
 
 # The plugin, driven as NCCL drives it, without NCCL and without a GPU; two at a time, as no call may take long. See plugins/nccl/tests/check.sh.
@@ -314,6 +314,7 @@ check-libfabric-deep: test-plugins
 check-fuzz:
 	fuzz/run.sh decode 30
 	fuzz/run.sh connection 30
+	fuzz/run.sh seal 10
 	fuzz/run.sh shm 30
 	fuzz/run.sh rdm 30
 
@@ -322,6 +323,7 @@ fuzz: SECONDS ?= 600
 fuzz:
 	fuzz/run.sh decode $(SECONDS)
 	fuzz/run.sh connection $(SECONDS)
+	fuzz/run.sh seal $(SECONDS)
 	fuzz/run.sh shm $(SECONDS)
 	fuzz/run.sh rdm $(SECONDS)
 

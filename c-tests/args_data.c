@@ -138,6 +138,14 @@ static void misuses_rma(struct node *n)
 	MISUSE(gdrfab_inject_write(NULL, buf, 1, 0, at, key), -EINVAL, "ep");
 	MISUSE(gdrfab_inject_write(ep, NULL, 1, 0, at, key), -EINVAL, "buf");
 	MISUSE_EITHER(gdrfab_inject_write(ep, buf, n->info->inject_size + 1, 0, at, key), -EMSGSIZE, -EINVAL, "len");
+	MISUSE(gdrfab_atomic(NULL, buf, 1, NULL, 0, at, key, GDRFAB_INT8, GDRFAB_SUM, NULL), -EINVAL, "ep");
+	MISUSE(gdrfab_inject_atomic(NULL, buf, 1, 0, at, key, GDRFAB_INT8, GDRFAB_SUM), -EINVAL, "ep");
+	MISUSE(gdrfab_fetch_atomic(NULL, buf, 1, NULL, buf, NULL, 0, at, key, GDRFAB_INT8, GDRFAB_SUM, NULL), -EINVAL, "ep");
+	MISUSE(gdrfab_compare_atomic(NULL, buf, 1, NULL, buf, NULL, buf, NULL, 0, at, key, GDRFAB_INT8, GDRFAB_CSWAP, NULL), -EINVAL, "ep");
+	MISUSE(gdrfab_atomicmsg(ep, NULL, 0), -EINVAL, "msg");
+	MISUSE(gdrfab_atomicvalid(NULL, GDRFAB_INT8, GDRFAB_SUM, NULL), -EINVAL, "ep");
+	MISUSE(gdrfab_fetch_atomicvalid(NULL, GDRFAB_INT8, GDRFAB_SUM, NULL), -EINVAL, "ep");
+	MISUSE(gdrfab_compare_atomicvalid(NULL, GDRFAB_INT8, GDRFAB_CSWAP, NULL), -EINVAL, "ep");
 	MISUSE(gdrfab_inject_writedata(NULL, buf, 1, 1, 0, at, key), -EINVAL, "ep");
 	MISUSE(gdrfab_inject_writedata(ep, NULL, 1, 1, 0, at, key), -EINVAL, "buf");
 	MISUSE_EITHER(gdrfab_inject_writedata(ep, buf, SIZE_MAX, 1, 0, at, key), -EMSGSIZE, -EINVAL, "len");

@@ -205,13 +205,16 @@ static void moves_of(struct node *n, const struct memkind *kind)
 		fill_blocks(&l, 0, true);
 		QUIET(n->cq, 0);
 	}
-	/* Nothing but blocks of no bytes. */
+	/* Nothing but blocks of no bytes, also with data. */
 	for (size_t i = 0; i < BLOCKS; i++)
 		l.blocks[i].len = 0;
-	done none;
-	POST(n->cq, gdrfab_writelist(n->ep, &l.msg, 0));
-	DONE(n->cq, &l, GDRFAB_WRITE, &none);
-	CHECK_EQ(none.len, 0);
+	for (int k = 0; k < 2; k++) {
+		done none;
+		POST(n->cq, gdrfab_writelist(n->ep, &l.msg, k ? GDRFAB_REMOTE_CQ_DATA : 0));
+		DONE(n->cq, &l, GDRFAB_WRITE, &none);
+		CHECK_EQ(none.len, 0);
+	}
+	tell(n, VERIFY, 1, told);
 	end(n, &l);
 }
 

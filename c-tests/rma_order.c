@@ -97,6 +97,77 @@ static void flag_after_data(const void *arg)
 	pair(NULL, flag_target, flag_initiator, arg);
 }
 
+/* --- a read, and what is posted behind it --- */
+
+/* Nothing is served before all of it is posted. */
+static void behind_a_read_target(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	struct mem m;
+	char word[8];
+	node_up(n);
+	mem_new(n, &m, way->kind, SIZE);
+	mem_fill(&m, 0, SIZE, 0, 1);
+	way_register(n, &m, 0, SIZE, way);
+	mem_publish(n, &m);
+	POST(n->cq, gdrfab_recv(n->ep, word, sizeof word, local_desc(n, word, sizeof word), GDRFAB_ADDR_UNSPEC, word));
+	barrier(n);
+	oob_recv(n, word, 1);
+	DONE(n->cq, word, GDRFAB_RECV, NULL);
+	mem_fill(&m, 0, SIZE, 0, 2);
+	barrier(n);
+	mem_fill(&m, 0, SIZE, 0, 3);
+	barrier(n);
+	oob_recv(n, word, 1);
+	barrier(n);
+	CHECK_MEM("what was written behind the read", &m, 0, SIZE, 0, 4);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+static void behind_a_read_initiator(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	static unsigned char in[SIZE], out[SIZE];
+	done end;
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	way_check(n, way, to.key);
+	fill(out, SIZE, 0, 4);
+	barrier(n);
+	for (uint32_t seed = 1; seed <= 3; seed += 2) {
+		void *local = local_desc(n, in, SIZE);
+		POST(n->cq, gdrfab_read(n->ep, in, SIZE, local, 0, to.base, to.key, in));
+		if (seed == 1)
+			POST(n->cq, gdrfab_send(n->ep, out, 8, local_desc(n, out, 8), 0, out));
+		else
+			POST(n->cq, gdrfab_write(n->ep, out, SIZE, local_desc(n, out, SIZE), 0, to.base, to.key, out));
+		oob_send(n, "", 1);
+		CHECK_EQ(cq_next(n->cq, &end, 10000), 1);
+		CHECK_EQ(cq_next(n->cq, &end, 10000), 1);
+		CHECK_FILLED(seed == 1 ? "read before a message" : "read before a write", in, SIZE, 0, seed);
+		barrier(n);
+		if (seed == 1)
+			barrier(n);
+	}
+	node_down(n);
+}
+
+static bool keeps_behind_reads(void)
+{
+	gdrfab_info *hints = gdrfab_dupinfo(NULL), *info = NULL;
+	uint64_t order = GDRFAB_ORDER_WAR | GDRFAB_ORDER_SAR;
+	bool keeps = provider_getinfo(NULL, 0, hints, &info) == 0 && (info->msg_order & order) == order;
+	gdrfab_freeinfo(hints);
+	gdrfab_freeinfo(info);
+	return keeps;
+}
+
+static void behind_a_read(const void *arg)
+{
+	pair(NULL, behind_a_read_target, behind_a_read_initiator, arg);
+}
+
 /* --- a target that is stopped --- */
 
 static void still_target(struct node *n)
@@ -273,6 +344,10 @@ TEST_TABLE(per_way)
 	for (size_t i = 0; i < count; i++) {
 		snprintf(name, sizeof name, "flag_after_data_%s", ways[i].name);
 		test_add(name, flag_after_data, &ways[i], 30);
+	}
+	for (size_t i = 0; i < count && keeps_behind_reads(); i++) {
+		snprintf(name, sizeof name, "behind_a_read_%s", ways[i].name);
+		test_add(name, behind_a_read, &ways[i], 30);
 	}
 	for (size_t i = 0; i < count; i++) {
 		if (!one_sided(&ways[i]))

@@ -210,6 +210,31 @@ static void lengths(void)
 	says_one("a SEND of pieces", 1, f);
 }
 
+static struct raw_frame raw_atomic(uint64_t what, int flags, uint64_t len)
+{
+	struct raw_frame f = with_words(RAW_ATOMIC, flags, len, what, siege->open.base, 3);
+	f.word[2] = siege->open.key, f.paths = 1;
+	return f;
+}
+
+/* An operation is its number, the datatype's, the form's, and a count; the operands are as long as that says. */
+static void atomics(void)
+{
+	const uint64_t sum = 2 | 7 << 8, fetch = 1 << 16, one = 1ull << 32;
+	static const uint64_t wrong[] = {19, 2 | 10 << 8, 2 | 3 << 16, 12, 10, 6 | 9 << 8, 1ull << 24, 1ull << 48, UINT64_MAX};
+	for (int i = 0; i < 9; i++)
+		says_one("an operation that does not exist", i, raw_atomic(wrong[i] | one, 0, 8));
+	says_one("an operation of too many elements", 129, raw_atomic(sum | 129 * one, 0, 129 * 8));
+	says_one("operands that are too short", 8, raw_atomic(sum | 2 * one, 0, 8));
+	says_one("operands that are too long", 16, raw_atomic(sum | one, 0, 16));
+	says_one("operands beyond any length", 0, raw_atomic(sum | one, 0, UINT64_MAX));
+	says_one("parts of operands", 8, raw_atomic(sum | one, RAW_PARTS, 8));
+	says_one("a fetching operation that is to be acknowledged", 4, raw_atomic(sum | fetch | one, 4, 8));
+	struct raw_frame f = raw_atomic(sum | one, 0, 8);
+	f.paths = 4;
+	says_one("a path of an operation that does not exist", 4, f);
+}
+
 /* Answers to what was never asked, counts of what was never sent. */
 static void out_of_nothing(void)
 {
@@ -277,6 +302,7 @@ static void breaks_the_protocol(void)
 {
 	unknown_kinds_and_flags();
 	lengths();
+	atomics();
 	out_of_nothing();
 	beyond_the_budget();
 	not_ready();

@@ -301,6 +301,30 @@ TEST(another_key_by_exchanged_addresses)
 
 /* --- proofs that are none --- */
 
+/* Version 3, with a key and a seal. */
+static void says_sealed(unsigned char hello[RAW_HELLO])
+{
+	raw_put(hello + 8, 3, 2);
+	raw_put(hello + 10, 3, 2);
+	hello[12] = 3;
+}
+
+/* What a listener with a key that seals says to a HELLO of these versions and flags. */
+static void is_answered(struct node *n, uint16_t lowest, uint16_t highest, unsigned char flags, unsigned status)
+{
+	unsigned char hello[RAW_HELLO], challenge[RAW_HELLO];
+	int fd = raw_connect(n->service);
+	CHECK(fd >= 0);
+	raw_hello(hello, 5);
+	raw_put(hello + 8, lowest, 2);
+	raw_put(hello + 10, highest, 2);
+	hello[12] = flags;
+	CHECK(raw_send(fd, hello, RAW_HELLO) && raw_recv(fd, challenge, RAW_HELLO, 5000) == 1);
+	CHECK_EQ(raw_get(challenge + 14, 2), status);
+	CHECK(raw_closed(fd, 5000));
+	raw_reset(fd);
+}
+
 static void proves_nothing(struct node *n)
 {
 	unsigned char bytes[RAW_INTRO + RAW_BODY_MAX], challenge[RAW_HELLO], nonces[32][32], answer[RAW_INTRO];
@@ -311,10 +335,10 @@ static void proves_nothing(struct node *n)
 		int fd = raw_connect(n->service);
 		CHECK(fd >= 0);
 		raw_hello(bytes, 5);
-		bytes[12] = 1;
+		says_sealed(bytes);
 		CHECK(raw_send(fd, bytes, RAW_HELLO) && raw_recv(fd, challenge, RAW_HELLO, 5000) == 1);
 		CHECK_EQ(raw_get(challenge + 14, 2), 0);
-		CHECK_EQ(challenge[12], 1);
+		CHECK_EQ(challenge[12], 3);
 		/* The same question never twice: what was heard once proves nothing later. */
 		memcpy(nonces[i], challenge + 16, 32);
 		for (int k = 0; k < i; k++)
@@ -334,14 +358,12 @@ static void proves_nothing(struct node *n)
 		CHECK(raw_closed(fd, 5000));
 		raw_reset(fd);
 	}
-	/* And who does not insist is not let in without. */
-	int fd = raw_connect(n->service);
-	CHECK(fd >= 0);
-	raw_hello(bytes, 5);
-	CHECK(raw_send(fd, bytes, RAW_HELLO) && raw_recv(fd, challenge, RAW_HELLO, 5000) == 1);
-	CHECK_EQ(raw_get(challenge + 14, 2), RAW_KEY_NEEDED);
-	CHECK(raw_closed(fd, 5000));
-	raw_reset(fd);
+	/* And who asks for less is not let in: no key, a version without, no seal. */
+	is_answered(n, 1, 3, 0, RAW_KEY_NEEDED);
+	is_answered(n, 1, 1, 0, RAW_KEY_NEEDED);
+	is_answered(n, 1, 2, 1, RAW_VERSION);
+	is_answered(n, 1, 3, 1, RAW_SEAL_NEEDED);
+	is_answered(n, 3, 3, 5, RAW_SEAL_NEEDED);
 	oob_send(n, "e", 1);
 }
 
@@ -366,9 +388,9 @@ TEST(a_listener_that_proves_nothing)
 		int peer = accept(fd, NULL, NULL);
 		CHECK(peer >= 0);
 		CHECK_EQ(raw_recv(peer, in, RAW_HELLO, 5000), 1);
-		CHECK_EQ(in[12], 1);
+		CHECK_EQ(in[12] & 3, 3);
 		raw_hello(bytes, 6);
-		bytes[12] = 1;
+		says_sealed(bytes);
 		CHECK(raw_send(peer, bytes, RAW_HELLO));
 		CHECK_EQ(raw_recv(peer, in, RAW_INTRO, 5000), 1);
 		CHECK_EQ(raw_recv(peer, in + RAW_INTRO, (size_t)raw_get(in, 4), 5000), 1);

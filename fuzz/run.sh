@@ -6,7 +6,7 @@
 #   fuzz/run.sh TARGET minimise                              fuzz/corpus/TARGET is made anew, of what reaches more
 #   fuzz/run.sh TARGET FILE                                  runs one input, as one that has failed
 #
-# TARGET is `decode`, `connection`, `shm` or `rdm`. What a run finds lies in $CARGO_TARGET_DIR/fuzz/found/TARGET, failures beside it.
+# TARGET is `decode`, `connection`, `seal`, `shm` or `rdm`. What a run finds lies in $CARGO_TARGET_DIR/fuzz/found/TARGET, failures beside it.
 # Ends with 77 and the reason where this machine cannot do it.
 set -eu -o pipefail
 

@@ -52,8 +52,7 @@ extern "C" {
  *
  * Handles: an open call stores a handle, and the close call of its kind frees it. Close in the reverse order
  * of opening; a close takes bounded time, and of an object that others still use it returns -EBUSY. Using a
- * handle after its close is undefined. An info that an open call reads is copied.
- */
+ * handle after its close is undefined. An info that an open call reads is copied. */
 
 typedef struct gdrfab_connreq gdrfab_connreq;  /**< Request in a GDRFAB_CONNREQ event, answered once. */
 typedef struct gdrfab_fabric gdrfab_fabric;    /**< Processes that reach each other. */
@@ -96,23 +95,21 @@ const char *gdrfab_strerror(int err);
 /**
  * Words of the last call of this thread that failed with anything but -EAGAIN: what was attempted, which
  * argument or step failed, and why each alternative was refused. "" if none has failed; a call that succeeds
- * does not clear it. Valid until the next failing call of the thread, not to be freed.
- */
+ * does not clear it. Valid until the next failing call of the thread, not to be freed. */
 const char *gdrfab_last_error(void);
 
 /* ---- Discovery -----------------------------------------------------------------------------------------
  * gdrfab_getinfo() lists what the providers of this host offer; one of the list opens fabric, domain and
- * endpoint.
- */
+ * endpoint. */
 
 /*
  * Capabilities (gdrfab_info.caps). The bits return as access rights of a region, as bind flags of queues and
  * counters, and in the flags of a completion entry, where they tell the kind of operation: GDRFAB_SEND |
- * GDRFAB_MSG, and so on.
- */
+ * GDRFAB_MSG, and so on. */
 #define GDRFAB_MSG (1ull << 1)            /**< Messages. Entry: the operation was a message. */
 #define GDRFAB_RMA (1ull << 2)            /**< Remote memory access. Entry: the operation was RMA. */
 #define GDRFAB_TAGGED (1ull << 3)         /**< Tagged messages. Entry: the operation was one. */
+#define GDRFAB_ATOMIC (1ull << 4)         /**< Atomic operations. Entry: the operation was one. */
 #define GDRFAB_READ (1ull << 8)           /**< Initiate reads. Right: a read may fill the region. */
 #define GDRFAB_WRITE (1ull << 9)          /**< Initiate writes. Right: a write may read the region. */
 #define GDRFAB_RECV (1ull << 10)          /**< Receive. Right: receives may fill it. Bind: receives. */
@@ -130,8 +127,7 @@ const char *gdrfab_last_error(void);
 /**
  * gdrfab_info.mode: a write with data consumes a posted receive of its target, whose context its entry
  * carries; without one the initiator waits. Set by verbs; an endpoint opened without GDRFAB_MSG and
- * GDRFAB_RECV has receives of the provider's own instead.
- */
+ * GDRFAB_RECV has receives of the provider's own instead. */
 #define GDRFAB_RX_CQ_DATA (1ull << 56)
 
 /* gdrfab_info.mr_mode: what the caller undertakes. shm requires none. */
@@ -144,16 +140,21 @@ const char *gdrfab_last_error(void);
 #define GDRFAB_MR_HMEM (1u << 10)      /**< Device buffers are registered. */
 
 /* gdrfab_info.msg_order: which operations of an endpoint keep their order (RAW: a read after a write). */
-#define GDRFAB_ORDER_RAR (1ull << 0)  /**< Read after read. */
-#define GDRFAB_ORDER_RAW (1ull << 1)  /**< Read after write. */
-#define GDRFAB_ORDER_RAS (1ull << 2)  /**< Read after send. */
-#define GDRFAB_ORDER_WAR (1ull << 3)  /**< Write after read. */
-#define GDRFAB_ORDER_WAW (1ull << 4)  /**< Write after write. */
-#define GDRFAB_ORDER_WAS (1ull << 5)  /**< Write after send. */
-#define GDRFAB_ORDER_SAR (1ull << 6)  /**< Send after read. */
-#define GDRFAB_ORDER_SAW (1ull << 7)  /**< Send after write. */
-#define GDRFAB_ORDER_SAS (1ull << 8)  /**< Send after send. */
-#define GDRFAB_ORDER_STRICT 511       /**< Everything after everything. */
+#define GDRFAB_ORDER_RAR (1ull << 0)          /**< Read after read. */
+#define GDRFAB_ORDER_RAW (1ull << 1)          /**< Read after write. */
+#define GDRFAB_ORDER_RAS (1ull << 2)          /**< Read after send. */
+#define GDRFAB_ORDER_WAR (1ull << 3)          /**< Write after read. */
+#define GDRFAB_ORDER_WAW (1ull << 4)          /**< Write after write. */
+#define GDRFAB_ORDER_WAS (1ull << 5)          /**< Write after send. */
+#define GDRFAB_ORDER_SAR (1ull << 6)          /**< Send after read. */
+#define GDRFAB_ORDER_SAW (1ull << 7)          /**< Send after write. */
+#define GDRFAB_ORDER_SAS (1ull << 8)          /**< Send after send. */
+#define GDRFAB_ORDER_STRICT 511               /**< Everything after everything. */
+#define GDRFAB_ORDER_ATOMIC_RAR (1ull << 36)  /**< The same among atomics: one that fetches or reads is a
+                                                   read, the others are writes. */
+#define GDRFAB_ORDER_ATOMIC_RAW (1ull << 37)  /**< Read after write. */
+#define GDRFAB_ORDER_ATOMIC_WAR (1ull << 38)  /**< Write after read. */
+#define GDRFAB_ORDER_ATOMIC_WAW (1ull << 39)  /**< Write after write. */
 
 /* gdrfab_info.ep_type, threading, progress and addr_format. */
 #define GDRFAB_EP_UNSPEC 0        /**< Any kind of endpoint. */
@@ -177,8 +178,7 @@ const char *gdrfab_last_error(void);
  *
  * As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set. A field of 0 or NULL asks for nothing,
  * except mr_mode, where a missing bit is one that the caller does not undertake. Strings that a caller sets
- * stay the caller's.
- */
+ * stay the caller's. */
 typedef struct gdrfab_info {
     size_t struct_size;             /**< sizeof(gdrfab_info) */
     struct gdrfab_info *next;       /**< Next candidate, NULL at the end. */
@@ -220,8 +220,7 @@ typedef struct gdrfab_info {
     /**
      * GDRFAB_HMEM_* of an accelerator; 0: none. Hint: a provider's NICs come in the order of their distance
      * to it (same PCIe switch, same root complex, same NUMA node). Its driver is opened to find out where it
-     * is. Kept in results.
-     */
+     * is. Kept in results. */
     uint32_t near_iface;
     uint32_t near_device;           /**< Number of that accelerator, as in gdrfab_mr_attr. */
     const void *auth_key;           /**< tcp: secret of 16 to 1024 bytes that both sides must know; NULL:
@@ -231,8 +230,7 @@ typedef struct gdrfab_info {
      * GDRFAB_ORDER_STRICT: entries of what an endpoint initiates come in the order of posting, so that small
      * operations wait for large ones before them (verbs: always). 0: as operations end. Hint:
      * GDRFAB_ORDER_STRICT if it is needed. Entries of what arrives are in the order of the messages either
-     * way.
-     */
+     * way. */
     uint64_t comp_order;
     size_t list_limit;              /**< Blocks of a list (gdrfab_readlist()). */
     uint64_t list_paths;            /**< GDRFAB_PATH_* that have means of their own for lists. */
@@ -259,8 +257,7 @@ typedef struct gdrfab_info {
  *   -EINVAL also a GDRFAB_ variable of the environment with a value that it cannot have (`gdrfab-info -e`
  *   lists them);
  *   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
- *   -ENODEV hints->near_device does not exist; -E2BIG; -GDRFAB_EBADFLAGS
- */
+ *   -ENODEV hints->near_device does not exist; -E2BIG; -GDRFAB_EBADFLAGS */
 int gdrfab_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
                    const struct gdrfab_info *hints, struct gdrfab_info **info);
 
@@ -270,8 +267,7 @@ void gdrfab_freeinfo(struct gdrfab_info *info);
 /**
  * Copies one info (not the list) with its strings; NULL gives empty hints. Mirrors fi_dupinfo, fi_allocinfo.
  *
- * @return freed by gdrfab_freeinfo(); NULL if `info` is malformed (gdrfab_last_error() says how)
- */
+ * @return freed by gdrfab_freeinfo(); NULL if `info` is malformed (gdrfab_last_error() says how) */
 struct gdrfab_info *gdrfab_dupinfo(const struct gdrfab_info *info);
 
 /* What gdrfab_tostr() describes. */
@@ -289,8 +285,7 @@ struct gdrfab_info *gdrfab_dupinfo(const struct gdrfab_info *info);
  * @param data the value, of the C type that `type` names
  * @param type GDRFAB_TYPE_*
  * @param buf  gets the text
- * @return length of the text, or -EINVAL
- */
+ * @return length of the text, or -EINVAL */
 ssize_t gdrfab_tostr(const void *data, uint32_t type, char *buf, size_t len);
 
 /* gdrfab_nic_attr.state. */
@@ -362,21 +357,18 @@ typedef struct gdrfab_nic_attr {
  * @return 0, or
  *   -ENODATA the provider has no NIC (shm); -EINVAL also an info without a complete domain_name;
  *   -ENODEV the device is gone; -EADDRNOTAVAIL the port has lost the address;
- *   -ENOSYS no libibverbs; -EACCES, -EMFILE the device cannot be opened
- */
+ *   -ENOSYS no libibverbs; -EACCES, -EMFILE the device cannot be opened */
 int gdrfab_info_nic(const struct gdrfab_info *info, struct gdrfab_nic_attr *attr);
 
 /* ---- Fabric and domain ---------------------------------------------------------------------------------
  * A fabric stands for processes that reach each other through one provider; a domain holds regions, queues,
- * counters and endpoints that work together.
- */
+ * counters and endpoints that work together. */
 
 /**
  * Opens a fabric, freed by gdrfab_fabric_close(). Mirrors fi_fabric.
  *
  * @param info   a candidate of gdrfab_getinfo()
- * @return 0, -EINVAL (also: no provider name), -E2BIG, -ENODEV (no such provider)
- */
+ * @return 0, -EINVAL (also: no provider name), -E2BIG, -ENODEV (no such provider) */
 int gdrfab_fabric_open(const struct gdrfab_info *info, void *context, struct gdrfab_fabric **fabric);
 
 /** Closes a fabric: 0, -EBUSY (what was opened from it is open), -EINVAL, -EPERM. Mirrors fi_close. */
@@ -393,8 +385,7 @@ void *gdrfab_fabric_context(struct gdrfab_fabric *fabric);
  *
  * @param info   a candidate of gdrfab_getinfo(), or the info of a connection request
  * @return 0, -EINVAL, -E2BIG, -EPERM, -EMFILE or -ENOMEM (no shared memory), -EAGAIN (no thread can be
- *   started)
- */
+ *   started) */
 int gdrfab_domain_open(struct gdrfab_fabric *fabric, const struct gdrfab_info *info, void *context,
                        struct gdrfab_domain **domain);
 
@@ -408,8 +399,7 @@ void *gdrfab_domain_context(struct gdrfab_domain *domain);
  * One side listens on a passive endpoint, opens an endpoint from the info of each GDRFAB_CONNREQ event, and
  * accepts; the other connects. Or both exchange the addresses of their endpoints by other means, and call
  * gdrfab_ep_connect_addr(). Order: open, bind queues and counters, enable, connect or accept, wait for
- * GDRFAB_CONNECTED on the event queue.
- */
+ * GDRFAB_CONNECTED on the event queue. */
 
 /* Flags of gdrfab_ep_bind_cq(), besides GDRFAB_RECV. */
 #define GDRFAB_TRANSMIT (1ull << 11)              /**< All that the endpoint initiates (also GDRFAB_SEND). */
@@ -426,8 +416,7 @@ void *gdrfab_domain_context(struct gdrfab_domain *domain);
  * @param info    a candidate, or the info of a GDRFAB_CONNREQ event, whose request this answers:
  *   gdrfab_ep_accept() follows
  * @param context returned in events of the endpoint, and by gdrfab_ep_context()
- * @return 0, -EINVAL (also: the request was answered before), -E2BIG, -EPERM
- */
+ * @return 0, -EINVAL (also: the request was answered before), -E2BIG, -EPERM */
 int gdrfab_ep_open(struct gdrfab_domain *domain, const struct gdrfab_info *info, void *context,
                    struct gdrfab_ep **ep);
 
@@ -439,8 +428,7 @@ int gdrfab_ep_open(struct gdrfab_domain *domain, const struct gdrfab_info *info,
  * @return 0, or
  *   -EBUSY a peer (stopped, perhaps) or a device still uses a buffer after GDRFAB_SHM_CLOSE_MS. The
  *   connection is over, the entry comes when the buffer is free, and the call is to be repeated;
- *   -EINVAL, -EPERM
- */
+ *   -EINVAL, -EPERM */
 int gdrfab_ep_close(struct gdrfab_ep *ep);
 
 /** The context of gdrfab_ep_open(); NULL for NULL. Mirrors fid->context. */
@@ -460,8 +448,7 @@ int gdrfab_pep_open(struct gdrfab_fabric *fabric, const struct gdrfab_info *info
  * Closes a passive endpoint, while other threads may wait on its event queue: its name is free, unanswered
  * requests are rejected, and no event names it any more. Mirrors fi_close.
  *
- * @return 0, -EINVAL, -EPERM
- */
+ * @return 0, -EINVAL, -EPERM */
 int gdrfab_pep_close(struct gdrfab_pep *pep);
 
 /** The context of gdrfab_pep_open(); NULL for NULL. Mirrors fid->context. */
@@ -473,8 +460,7 @@ void *gdrfab_pep_context(struct gdrfab_pep *pep);
  * @param cq    queue of the same domain; it may serve many endpoints
  * @param flags GDRFAB_TRANSMIT, GDRFAB_RECV or both; GDRFAB_SELECTIVE_COMPLETION
  * @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (bound already),
- *   -GDRFAB_EOPBADSTATE (enabled)
- */
+ *   -GDRFAB_EOPBADSTATE (enabled) */
 int gdrfab_ep_bind_cq(struct gdrfab_ep *ep, struct gdrfab_cq *cq, uint64_t flags);
 
 /**
@@ -482,8 +468,7 @@ int gdrfab_ep_bind_cq(struct gdrfab_ep *ep, struct gdrfab_cq *cq, uint64_t flags
  *
  * @param eq    queue of the same fabric; it may serve many endpoints
  * @return 0, -EINVAL (also: another fabric), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (bound already),
- *   -GDRFAB_EOPBADSTATE (enabled)
- */
+ *   -GDRFAB_EOPBADSTATE (enabled) */
 int gdrfab_ep_bind_eq(struct gdrfab_ep *ep, struct gdrfab_eq *eq, uint64_t flags);
 
 /**
@@ -492,8 +477,7 @@ int gdrfab_ep_bind_eq(struct gdrfab_ep *ep, struct gdrfab_eq *eq, uint64_t flags
  * @param cntr  counter of the same domain
  * @param flags what it counts: completions of GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE;
  *   GDRFAB_REMOTE_WRITE for writes with data that arrive
- * @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -GDRFAB_EOPBADSTATE (enabled)
- */
+ * @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -GDRFAB_EOPBADSTATE (enabled) */
 int gdrfab_ep_bind_cntr(struct gdrfab_ep *ep, struct gdrfab_cntr *cntr, uint64_t flags);
 
 /** gdrfab_ep_bind_eq() of a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind. */
@@ -503,16 +487,14 @@ int gdrfab_pep_bind_eq(struct gdrfab_pep *pep, struct gdrfab_eq *eq, uint64_t fl
  * Makes an endpoint ready for receives and for connecting. Mirrors fi_enable.
  *
  * @return 0, -EINVAL, -EPERM, -GDRFAB_ENOCQ (no queue or counter is bound for transmits), -GDRFAB_EOPBADSTATE
- *   (enabled already), -EMFILE or -ENOMEM (no shared memory)
- */
+ *   (enabled already), -EMFILE or -ENOMEM (no shared memory) */
 int gdrfab_ep_enable(struct gdrfab_ep *ep);
 
 /**
  * Starts to listen; requests come as GDRFAB_CONNREQ on the event queue. Mirrors fi_listen.
  *
  * @return 0, -EINVAL, -EPERM, -GDRFAB_ENOEQ, -EADDRINUSE (another process listens there), -GDRFAB_EOPBADSTATE
- *   (listens already), -EMFILE
- */
+ *   (listens already), -EMFILE */
 int gdrfab_pep_listen(struct gdrfab_pep *pep);
 
 /**
@@ -530,8 +512,7 @@ int gdrfab_pep_listen(struct gdrfab_pep *pep);
  * @param param    private data for the peer's GDRFAB_CONNREQ, or NULL
  * @param paramlen bytes of param, up to info->cm_data_size
  * @return 0, -EINVAL, -EPERM, -EHOSTUNREACH (the address was made on another host), -GDRFAB_ENOEQ, -EISCONN,
- *   -GDRFAB_EOPBADSTATE (not enabled, or connected before)
- */
+ *   -GDRFAB_EOPBADSTATE (not enabled, or connected before) */
 int gdrfab_ep_connect(struct gdrfab_ep *ep, const void *addr, size_t addrlen, const void *param,
                       size_t paramlen);
 
@@ -544,8 +525,7 @@ int gdrfab_ep_connect(struct gdrfab_ep *ep, const void *addr, size_t addrlen, co
  * @param param    private data for the peer's GDRFAB_CONNECTED, or NULL
  * @param paramlen bytes of param, up to info->cm_data_size
  * @return 0, -EINVAL, -EPERM, -GDRFAB_ENOEQ, -GDRFAB_EOPBADSTATE (not enabled; no request, or answered),
- *   -ECONNRESET (the peer is gone), -EPROTO (what the peer sent makes no sense), -EMFILE
- */
+ *   -ECONNRESET (the peer is gone), -EPROTO (what the peer sent makes no sense), -EMFILE */
 int gdrfab_ep_accept(struct gdrfab_ep *ep, const void *param, size_t paramlen);
 
 /**
@@ -554,8 +534,7 @@ int gdrfab_ep_accept(struct gdrfab_ep *ep, const void *param, size_t paramlen);
  * @param handle   info->handle of the event; used up by this call
  * @param param    private data for the peer's error entry, or NULL
  * @param paramlen bytes of param, up to info->cm_data_size
- * @return 0 (also if the peer is gone), -EINVAL (also: the request was answered before), -EPERM
- */
+ * @return 0 (also if the peer is gone), -EINVAL (also: the request was answered before), -EPERM */
 int gdrfab_pep_reject(struct gdrfab_pep *pep, struct gdrfab_connreq *handle, const void *param,
                       size_t paramlen);
 
@@ -564,8 +543,7 @@ int gdrfab_pep_reject(struct gdrfab_pep *pep, struct gdrfab_connreq *handle, con
  * operations and receives of this side complete with ECANCELED before the call returns. Mirrors fi_shutdown.
  *
  * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOTCONN (not connected yet), -ESHUTDOWN (not connected any
- *   more)
- */
+ *   more) */
 int gdrfab_ep_shutdown(struct gdrfab_ep *ep, uint64_t flags);
 
 /**
@@ -578,8 +556,7 @@ int gdrfab_ep_shutdown(struct gdrfab_ep *ep, uint64_t flags);
  * @param addr    the peer's address
  * @param addrlen bytes of addr, NUL included
  * @return 0, -EINVAL (also: its own address), -EPERM, -EHOSTUNREACH (an address of another host),
- *   -GDRFAB_ENOEQ, -EISCONN, -GDRFAB_EOPBADSTATE (not enabled, or connected before)
- */
+ *   -GDRFAB_ENOEQ, -EISCONN, -GDRFAB_EOPBADSTATE (not enabled, or connected before) */
 int gdrfab_ep_connect_addr(struct gdrfab_ep *ep, const void *addr, size_t addrlen);
 
 /**
@@ -590,14 +567,12 @@ int gdrfab_ep_connect_addr(struct gdrfab_ep *ep, const void *addr, size_t addrle
  * @param addr    gets text, GDRFAB_ADDR_MAX bytes suffice; or the name, GDRFAB_NAME_LEN bytes that are no
  *   text
  * @param addrlen in: bytes of addr; out: bytes used
- * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -EPERM, -GDRFAB_EOPBADSTATE (connecting, or over), -EMFILE
- */
+ * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -EPERM, -GDRFAB_EOPBADSTATE (connecting, or over), -EMFILE */
 int gdrfab_ep_getname(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
 
 /**
  * Gives the address of a passive endpoint: 0, or -GDRFAB_ETOOSMALL, -EINVAL, -EPERM. Parameters as of
- * gdrfab_ep_getname(). Mirrors fi_getname.
- */
+ * gdrfab_ep_getname(). Mirrors fi_getname. */
 int gdrfab_pep_getname(struct gdrfab_pep *pep, void *addr, size_t *addrlen);
 
 /**
@@ -618,8 +593,7 @@ int gdrfab_ep_getpeer(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
  * A name has GDRFAB_NAME_LEN bytes, is not text, and is good on every host: it tells where the endpoint
  * listens, and which of those that listened there one after the other it is. What is sent to the name of an
  * endpoint that is gone fails, and never reaches one that listens there now. A name of gdrfab_av_insertsvc(),
- * of node and service alone, means whoever listens there.
- */
+ * of node and service alone, means whoever listens there. */
 
 /* Limits. */
 #define GDRFAB_NAME_LEN 48  /**< Bytes of the name of a connectionless endpoint. */
@@ -645,8 +619,7 @@ typedef struct gdrfab_av_attr {
 /**
  * Opens an address vector, freed by gdrfab_av_close(). Mirrors fi_av_open.
  *
- * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM
- */
+ * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM */
 int gdrfab_av_open(struct gdrfab_domain *domain, const struct gdrfab_av_attr *attr, void *context,
                    struct gdrfab_av **av);
 
@@ -662,8 +635,7 @@ void *gdrfab_av_context(struct gdrfab_av *av);
  * @param ep    endpoint of ep_type GDRFAB_EP_RDM
  * @param av    address vector of the same domain; it may serve many endpoints
  * @return 0, -EINVAL (also: another domain, or a connected endpoint), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one
- *   is bound already), -GDRFAB_EOPBADSTATE (enabled)
- */
+ *   is bound already), -GDRFAB_EOPBADSTATE (enabled) */
 int gdrfab_ep_bind_av(struct gdrfab_ep *ep, struct gdrfab_av *av, uint64_t flags);
 
 /**
@@ -676,8 +648,7 @@ int gdrfab_ep_bind_av(struct gdrfab_ep *ep, struct gdrfab_av *av, uint64_t flags
  * @param flags   0 or GDRFAB_MORE, which changes nothing; nor does context
  * @return names that were added, whose indexes follow each other in the order of addr; if fewer than count,
  *   gdrfab_last_error() tells of the first that is none (cut off, of another version, not from
- *   gdrfab_ep_getname(), or more than 2^32). Or -EINVAL, -GDRFAB_EBADFLAGS
- */
+ *   gdrfab_ep_getname(), or more than 2^32). Or -EINVAL, -GDRFAB_EBADFLAGS */
 ssize_t gdrfab_av_insert(struct gdrfab_av *av, const void *addr, size_t count, uint64_t *fi_addr,
                          uint64_t flags, void *context);
 
@@ -690,8 +661,7 @@ ssize_t gdrfab_av_insert(struct gdrfab_av *av, const void *addr, size_t count, u
  * @param fi_addr gets the index; may be NULL
  * @param flags   0 or GDRFAB_MORE, which changes nothing; nor does context
  * @return 1, or -EINVAL (also: not the address of one host), -GDRFAB_EBADFLAGS, -EADDRNOTAVAIL (no such
- *   host), -ENOSPC (2^32 names)
- */
+ *   host), -ENOSPC (2^32 names) */
 ssize_t gdrfab_av_insertsvc(struct gdrfab_av *av, const char *node, const char *service, uint64_t *fi_addr,
                             uint64_t flags, void *context);
 
@@ -699,8 +669,7 @@ ssize_t gdrfab_av_insertsvc(struct gdrfab_av *av, const char *node, const char *
  * Takes peers out; their indexes are given to the next that are inserted, the last one first. Operations that
  * are posted to them go on, and what is posted later to the index never reaches them. Mirrors fi_av_remove.
  *
- * @return 0, -EINVAL (also: one names no peer; those in front of it are out), -GDRFAB_EBADFLAGS
- */
+ * @return 0, -EINVAL (also: one names no peer; those in front of it are out), -GDRFAB_EBADFLAGS */
 int gdrfab_av_remove(struct gdrfab_av *av, const uint64_t *fi_addr, size_t count, uint64_t flags);
 
 /**
@@ -708,8 +677,7 @@ int gdrfab_av_remove(struct gdrfab_av *av, const uint64_t *fi_addr, size_t count
  *
  * @param addr    gets the name, whole or not at all
  * @param addrlen in: bytes of addr; out: GDRFAB_NAME_LEN
- * @return 0, -GDRFAB_ETOOSMALL, -EINVAL (also: the index names no peer)
- */
+ * @return 0, -GDRFAB_ETOOSMALL, -EINVAL (also: the index names no peer) */
 int gdrfab_av_lookup(struct gdrfab_av *av, uint64_t fi_addr, void *addr, size_t *addrlen);
 
 /**
@@ -718,14 +686,12 @@ int gdrfab_av_lookup(struct gdrfab_av *av, uint64_t fi_addr, void *addr, size_t 
  *
  * @param addr a name, GDRFAB_NAME_LEN bytes
  * @param buf  gets the text; GDRFAB_ADDR_MAX bytes suffice
- * @return length of the text, or -EINVAL (also: no name)
- */
+ * @return length of the text, or -EINVAL (also: no name) */
 ssize_t gdrfab_av_straddr(struct gdrfab_av *av, const void *addr, char *buf, size_t len);
 
 /* ---- Memory --------------------------------------------------------------------------------------------
  * A region gives peers access to memory by key and address. It is registered with a domain, of host or device
- * memory.
- */
+ * memory. */
 
 #define GDRFAB_MR_DMABUF (1ull << 40)  /**< Flag of gdrfab_mr_regattr(): attr->dmabuf names the memory. */
 
@@ -745,8 +711,7 @@ ssize_t gdrfab_av_straddr(struct gdrfab_av *av, const void *addr, char *buf, siz
  *
  * The region is [offset, offset + len) of the file. With GDRFAB_MR_VIRT_ADDR its first byte has the remote
  * address base_addr + offset. The descriptor is duplicated; the caller may close its own. A memfd that is not
- * sealed yet gets F_SEAL_SHRINK, so that no truncation can kill a peer that maps it.
- */
+ * sealed yet gets F_SEAL_SHRINK, so that no truncation can kill a peer that maps it. */
 typedef struct gdrfab_mr_dmabuf {
     int fd;             /**< Descriptor. */
     uint32_t reserved;  /**< 0 */
@@ -769,8 +734,7 @@ typedef struct gdrfab_mr_attr {
     /**
      * GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: each driver that is here is asked whose the first address is. A file
      * does not say whose memory it is: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM, and the CPU
-     * may read the bytes of small operations; where it must not, name the device (gdrfab_hmem_detect()).
-     */
+     * may read the bytes of small operations; where it must not, name the device (gdrfab_hmem_detect()). */
     uint32_t iface;
     uint32_t reserved;                      /**< 0 */
     uint64_t require;                       /**< Peers use only these GDRFAB_PATH_*; 0: any. */
@@ -799,8 +763,7 @@ typedef struct gdrfab_mr_info {
  * @param access        rights, as in gdrfab_mr_attr
  * @param offset        as in gdrfab_mr_attr
  * @param requested_key as in gdrfab_mr_attr
- * @param flags         0, GDRFAB_RMA_EVENT
- */
+ * @param flags         0, GDRFAB_RMA_EVENT */
 int gdrfab_mr_reg(struct gdrfab_domain *domain, const void *buf, size_t len, uint64_t access, uint64_t offset,
                   uint64_t requested_key, uint64_t flags, void *context, struct gdrfab_mr **mr);
 
@@ -809,8 +772,7 @@ int gdrfab_mr_reg(struct gdrfab_domain *domain, const void *buf, size_t len, uin
  * fi_mr_regv.
  *
  * @param iov   the pieces; peers see them joined, beginning at the first one's address
- * @param count number of pieces, up to info->mr_iov_limit; all else as in gdrfab_mr_reg()
- */
+ * @param count number of pieces, up to info->mr_iov_limit; all else as in gdrfab_mr_reg() */
 int gdrfab_mr_regv(struct gdrfab_domain *domain, const struct iovec *iov, size_t count, uint64_t access,
                    uint64_t offset, uint64_t requested_key, uint64_t flags, void *context,
                    struct gdrfab_mr **mr);
@@ -833,8 +795,7 @@ int gdrfab_mr_regv(struct gdrfab_domain *domain, const struct iovec *iov, size_t
  *   -EOPNOTSUPP no path is left after require and forbid: gdrfab_last_error() tells why for each;
  *   -GDRFAB_ENOKEY requested_key is in use; -ENOSPC info->mr_cnt regions are open;
  *   -EBADF, -EACCES, -ENODEV the descriptor is none, is not open for the access, or cannot be mapped;
- *   -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE, -ENOMEM
- */
+ *   -E2BIG, -GDRFAB_EBADFLAGS, -EMFILE, -ENOMEM */
 int gdrfab_mr_regattr(struct gdrfab_domain *domain, const struct gdrfab_mr_attr *attr, uint64_t flags,
                       struct gdrfab_mr **mr);
 
@@ -845,8 +806,7 @@ int gdrfab_mr_regattr(struct gdrfab_domain *domain, const struct gdrfab_mr_attr 
  *
  * @return 0, -EINVAL, -EPERM, or -EBUSY: a peer (stopped, perhaps) has been inside a copy for
  *   GDRFAB_SHM_CLOSE_MS, and gdrfab_last_error() names it. The region stays closed to new operations; the
- *   call is to be repeated
- */
+ *   call is to be repeated */
 int gdrfab_mr_close(struct gdrfab_mr *mr);
 
 /** The context that a region was registered with; NULL for NULL. Mirrors fid->context. */
@@ -857,8 +817,7 @@ void *gdrfab_mr_context(struct gdrfab_mr *mr);
  *
  * Of the keys that shm and tcp choose 45 bits are random, of those of staged regions of verbs 43: who knows
  * some keys of a domain cannot compute others. The device's own keys over verbs have 32 bits, as random as
- * the device makes them.
- */
+ * the device makes them. */
 uint64_t gdrfab_mr_key(struct gdrfab_mr *mr);
 
 /**
@@ -867,8 +826,7 @@ uint64_t gdrfab_mr_key(struct gdrfab_mr *mr);
  *
  * Device memory needs it: without it an operation expects host memory. For host memory it lets a peer help
  * with large copies, and a driver pin the memory. Pieces of one operation are all host memory, or all in the
- * region of the first descriptor.
- */
+ * region of the first descriptor. */
 void *gdrfab_mr_desc(struct gdrfab_mr *mr);
 
 /**
@@ -877,8 +835,7 @@ void *gdrfab_mr_desc(struct gdrfab_mr *mr);
  * @param mr    region registered with GDRFAB_RMA_EVENT, before peers have its key
  * @param cntr  counter; closed after the region
  * @param flags GDRFAB_REMOTE_WRITE
- * @return 0, -EINVAL (also: registered without GDRFAB_RMA_EVENT), -GDRFAB_EBADFLAGS, -EPERM
- */
+ * @return 0, -EINVAL (also: registered without GDRFAB_RMA_EVENT), -GDRFAB_EBADFLAGS, -EPERM */
 int gdrfab_mr_bind_cntr(struct gdrfab_mr *mr, struct gdrfab_cntr *cntr, uint64_t flags);
 
 /** Tells what a region is and which paths it offers: 0 or -EINVAL. */
@@ -893,8 +850,7 @@ ssize_t gdrfab_mr_explain(struct gdrfab_mr *mr, char *buf, size_t len);
  *
  * @param len   bytes, rounded up to pages
  * @param addr  gets the address, page aligned
- * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOMEM, -EMFILE, -ENOSPC (too many memory files)
- */
+ * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOMEM, -EMFILE, -ENOSPC (too many memory files) */
 int gdrfab_mem_alloc(struct gdrfab_domain *domain, size_t len, uint64_t flags, void **addr);
 
 /**
@@ -903,8 +859,7 @@ int gdrfab_mem_alloc(struct gdrfab_domain *domain, size_t len, uint64_t flags, v
  * @param domain the domain that allocated it
  * @param addr   the address that was given
  * @return 0, -EBUSY (an open region covers it), -EINVAL (also: no such address), -EPERM; of device memory
- *   also an errno of the driver, and then it is still there
- */
+ *   also an errno of the driver, and then it is still there */
 int gdrfab_mem_free(struct gdrfab_domain *domain, void *addr);
 
 /* ---- Device memory -------------------------------------------------------------------------------------
@@ -917,8 +872,7 @@ int gdrfab_mem_free(struct gdrfab_domain *domain, void *addr);
  *
  *   -ENOSYS   the driver is not installed, is too old, or is ruled out by GDRFAB_HMEM
  *   -ENODEV   the driver finds no device, or has none of that number
- *   -EIO      the driver failed; or another errno that stands for what the driver said
- */
+ *   -EIO      the driver failed; or another errno that stands for what the driver said */
 
 /* Interfaces, with the numbers of libfabric's fi_hmem_iface. */
 #define GDRFAB_HMEM_SYSTEM 0         /**< Host memory. */
@@ -951,8 +905,7 @@ typedef struct gdrfab_hmem_info {
     /**
      * 1: this process uses the device already, so that work on it makes no new context (GDRFAB_HMEM_CUDA: the
      * primary context is active, whoever made it so; contexts of cuCtxCreate are not seen). 0: it does not,
-     * or the interface cannot tell (all others), or no device was asked for.
-     */
+     * or the interface cannot tell (all others), or no device was asked for. */
     uint32_t active;
     uint64_t memory;     /**< Bytes of memory; 0: unknown. */
     uint64_t peers;      /**< Bit per device below 64 that copies to and from it directly. */
@@ -987,8 +940,7 @@ typedef struct gdrfab_hmem_place {
  *
  * @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
  * @param device number of the device; UINT32_MAX asks for the interface alone: only iface and devices are set
- * @return 0, -EINVAL, -ENOSYS, -ENODEV (of host memory too, which has no devices), -EPERM, -EIO
- */
+ * @return 0, -EINVAL, -ENOSYS, -ENODEV (of host memory too, which has no devices), -EPERM, -EIO */
 int gdrfab_hmem_query(uint32_t iface, uint32_t device, struct gdrfab_hmem_info *info);
 
 /**
@@ -997,8 +949,7 @@ int gdrfab_hmem_query(uint32_t iface, uint32_t device, struct gdrfab_hmem_info *
  * It may open the driver, as gdrfab_hmem_query(); an interface that cannot be used is no error.
  *
  * @param iface GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: all of them
- * @return length of the text, or -EINVAL
- */
+ * @return length of the text, or -EINVAL */
 ssize_t gdrfab_hmem_explain(uint32_t iface, char *buf, size_t len);
 
 /**
@@ -1008,8 +959,7 @@ ssize_t gdrfab_hmem_explain(uint32_t iface, char *buf, size_t len);
  *
  * @param ptr   any address but NULL
  * @param len   bytes from it that `covered` looks at; 0: only the allocation of ptr
- * @return 0, -EINVAL (also: ptr + len overflows), -EIO
- */
+ * @return 0, -EINVAL (also: ptr + len overflows), -EIO */
 int gdrfab_hmem_detect(const void *ptr, size_t len, struct gdrfab_hmem_place *place);
 
 /**
@@ -1025,8 +975,7 @@ int gdrfab_hmem_detect(const void *ptr, size_t len, struct gdrfab_hmem_place *pl
  * @return 0, -GDRFAB_EBADFLAGS, -ENOSYS, -EPERM, -EMFILE, -ENOMEM, -EIO, or
  *   -EINVAL also memory that ends before the range does;
  *   -EOPNOTSUPP host memory, or memory that its vendor or device cannot export: gdrfab_last_error() tells
- *   which
- */
+ *   which */
 int gdrfab_hmem_export_dmabuf(const void *ptr, size_t len, uint64_t flags, struct gdrfab_mr_dmabuf *out);
 
 /**
@@ -1041,8 +990,7 @@ int gdrfab_hmem_export_dmabuf(const void *ptr, size_t len, uint64_t flags, struc
  * @param len    bytes; 0 checks iface and device and copies nothing
  * @return 0, -ENOSYS, -ENODEV, -EPERM, or
  *   -EINVAL also dest that is not memory of that device to its end, or src in device memory;
- *   -EIO, and then what dest holds is undefined
- */
+ *   -EIO, and then what dest holds is undefined */
 int gdrfab_hmem_copy_to(uint32_t iface, uint32_t device, void *dest, const void *src, size_t len);
 
 /** gdrfab_hmem_copy_to() the other way; iface and device are those of src. Mirrors ofi_copy_from_hmem. */
@@ -1061,8 +1009,7 @@ int gdrfab_hmem_copy_from(uint32_t iface, uint32_t device, void *dest, const voi
  * @param iface GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO; GDRFAB_HMEM_SYSTEM needs no flush: 0
  * @return 0, -EINVAL, -ENOSYS, -ENODEV, -EPERM, -EIO, or
  *   -EOPNOTSUPP the device neither orders the writes nor has such a flush: all interfaces but CUDA, and CUDA
- *   before 11.3
- */
+ *   before 11.3 */
 int gdrfab_hmem_flush(uint32_t iface, uint32_t device);
 
 /**
@@ -1074,8 +1021,7 @@ int gdrfab_hmem_flush(uint32_t iface, uint32_t device);
  * @param len   bytes, not 0; the driver rounds up to its granularity
  * @param addr  gets the address
  * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOSYS, -ENODEV, -EPERM, -ENOMEM, -ENOSPC, -EMFILE, -EIO, or
- *   -EOPNOTSUPP the vendor's driver lets no library allocate for it
- */
+ *   -EOPNOTSUPP the vendor's driver lets no library allocate for it */
 int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t device, size_t len,
                         uint64_t flags, void **addr);
 
@@ -1118,8 +1064,7 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
  * What the target refuses (key, bounds, right, path) is an error entry, and its memory is untouched.
  * Operations of an endpoint take effect in the order of posting. Over shm's path direct, between host memory,
  * the last 8 bytes of a write become visible last; nothing else promises that: wait for a completion, or for
- * a write with data.
- */
+ * a write with data. */
 
 /* Flags of operations, in flags arguments and in gdrfab_info.tx_op_flags. */
 #define GDRFAB_REMOTE_CQ_DATA (1ull << 17)     /**< Carries data for the peer. Entry: data is valid. */
@@ -1168,8 +1113,7 @@ ssize_t gdrfab_writemsg(struct gdrfab_ep *ep, const struct gdrfab_msg_rma *msg, 
  * fi_writedata.
  *
  * The entry (GDRFAB_REMOTE_WRITE | GDRFAB_RMA | GDRFAB_REMOTE_CQ_DATA) never overtakes the bytes. Over verbs
- * it consumes a posted receive, if info->mode has GDRFAB_RX_CQ_DATA.
- */
+ * it consumes a posted receive, if info->mode has GDRFAB_RX_CQ_DATA. */
 ssize_t gdrfab_writedata(struct gdrfab_ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
                          uint64_t dest_addr, uint64_t addr, uint64_t key, void *context);
 
@@ -1192,8 +1136,7 @@ ssize_t gdrfab_readv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc,
 /**
  * Posts a read with pieces on both sides, flags and a deadline. Mirrors fi_readmsg.
  *
- * @param flags GDRFAB_COMPLETION, GDRFAB_FENCE, GDRFAB_MORE, and the completion levels (*_COMPLETE)
- */
+ * @param flags GDRFAB_COMPLETION, GDRFAB_FENCE, GDRFAB_MORE, and the completion levels (*_COMPLETE) */
 ssize_t gdrfab_readmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_rma *msg, uint64_t flags);
 
 /** A block of a list. */
@@ -1231,8 +1174,7 @@ typedef struct gdrfab_msg_list {
  * @param msg   the list; read during the call only, with its arrays
  * @param flags as of gdrfab_readmsg()
  * @return 0, -EAGAIN (nothing was posted), -EINVAL, -E2BIG, -EMSGSIZE (a block), -GDRFAB_EBADFLAGS,
- *   -ENOTCONN, -ESHUTDOWN
- */
+ *   -ENOTCONN, -ESHUTDOWN */
 ssize_t gdrfab_readlist(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg, uint64_t flags);
 
 /**
@@ -1240,8 +1182,7 @@ ssize_t gdrfab_readlist(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg,
  * the peer's entry comes after the last byte; its len is that of the list over shm, and 0 elsewhere.
  *
  * @param flags as of gdrfab_writemsg(), without GDRFAB_INJECT
- * @return as gdrfab_readlist()
- */
+ * @return as gdrfab_readlist() */
 ssize_t gdrfab_writelist(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg, uint64_t flags);
 
 /**
@@ -1249,8 +1190,7 @@ ssize_t gdrfab_writelist(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg
  *
  * @param msg  the list; context and data are those of each gdrfab_list_post()
  * @param list the handle, freed by gdrfab_list_close()
- * @return 0, -EINVAL, -E2BIG, -EMSGSIZE (a block)
- */
+ * @return 0, -EINVAL, -E2BIG, -EMSGSIZE (a block) */
 int gdrfab_list_open(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg, struct gdrfab_list **list);
 
 /**
@@ -1258,17 +1198,117 @@ int gdrfab_list_open(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg, st
  *
  * @param flags GDRFAB_READ or GDRFAB_WRITE, and the flags of gdrfab_readlist() or gdrfab_writelist()
  * @param data  for the peer, with GDRFAB_REMOTE_CQ_DATA
- * @return as gdrfab_readlist()
- */
+ * @return as gdrfab_readlist() */
 ssize_t gdrfab_list_post(struct gdrfab_list *list, uint64_t flags, uint64_t data, void *context);
 
 /** Closes a prepared list: 0 or -EINVAL. Posts of it that are under way go on. */
 int gdrfab_list_close(struct gdrfab_list *list);
 
+/* ---- Atomics -------------------------------------------------------------------------------------------
+ * Operations on elements of a peer's region, between which no other atomic operation on them comes. The CPU's
+ * instructions change an element: this process's where the region is mapped (GDRFAB_PATH_DIRECT), else the
+ * target's in its progress. So it is atomic with those of all peers over any provider, and with atomic
+ * instructions of the target's program, but not with RMA; in device memory, which the target's CPU copies
+ * out and back, with other atomics of that process alone. As RMA, but:
+ *
+ *   buf, compare  elements in host memory, read during the call
+ *   result        gets what the elements were; host memory, not used until the completion
+ *   count         as many as the queries say, of 1024 bytes; 0 checks the key. More are -EMSGSIZE
+ *   addr          a multiple of the element's size, else -EINVAL; memory behind it that is not fails
+ *   -EOPNOTSUPP   the datatype, call, provider or peer (tcp, before 0.2) has none; device memory on this side
+ *
+ * The region's rights are GDRFAB_REMOTE_WRITE and, to fetch, GDRFAB_REMOTE_READ; of GDRFAB_ATOMIC_READ only
+ * the latter. To orders and counters one that fetches is a read, and another one is a write. */
+
+/* Datatypes. */
+#define GDRFAB_INT8 0    /**< int8_t */
+#define GDRFAB_UINT8 1   /**< uint8_t */
+#define GDRFAB_INT16 2   /**< int16_t */
+#define GDRFAB_UINT16 3  /**< uint16_t */
+#define GDRFAB_INT32 4   /**< int32_t */
+#define GDRFAB_UINT32 5  /**< uint32_t */
+#define GDRFAB_INT64 6   /**< int64_t */
+#define GDRFAB_UINT64 7  /**< uint64_t */
+#define GDRFAB_FLOAT 8   /**< float */
+#define GDRFAB_DOUBLE 9  /**< double */
+
+/*
+ * Operations: what becomes of an element t, given b of buf and c of compare. The bitwise ones are not for
+ * float and double. Those that compare are for gdrfab_compare_atomic() alone, and the others not for it. */
+#define GDRFAB_MIN 0            /**< The smaller of t and b. */
+#define GDRFAB_MAX 1            /**< The larger of t and b. */
+#define GDRFAB_SUM 2            /**< t + b; integers wrap around. */
+#define GDRFAB_PROD 3           /**< t * b */
+#define GDRFAB_LOR 4            /**< t || b */
+#define GDRFAB_LAND 5           /**< t && b */
+#define GDRFAB_BOR 6            /**< t | b */
+#define GDRFAB_BAND 7           /**< t & b */
+#define GDRFAB_LXOR 8           /**< !t != !b */
+#define GDRFAB_BXOR 9           /**< t ^ b */
+#define GDRFAB_ATOMIC_READ 10   /**< t; of gdrfab_fetch_atomic() alone, without buf. */
+#define GDRFAB_ATOMIC_WRITE 11  /**< b; with gdrfab_fetch_atomic(): swap. */
+#define GDRFAB_CSWAP 12         /**< b if c == t. */
+#define GDRFAB_CSWAP_NE 13      /**< b if c != t. */
+#define GDRFAB_CSWAP_LE 14      /**< b if c <= t. */
+#define GDRFAB_CSWAP_LT 15      /**< b if c < t. */
+#define GDRFAB_CSWAP_GE 16      /**< b if c >= t. */
+#define GDRFAB_CSWAP_GT 17      /**< b if c > t. */
+#define GDRFAB_MSWAP 18         /**< (b & c) | (t & ~c) */
+
+/** An atomic operation with all its parameters (mirrors fi_msg_atomic). */
+typedef struct gdrfab_msg_atomic {
+    size_t struct_size;   /**< sizeof(gdrfab_msg_atomic) */
+    const void *buf;      /**< Elements b; may be NULL with GDRFAB_ATOMIC_READ. */
+    const void *compare;  /**< Elements c, or NULL. */
+    void *result;         /**< Gets the elements t, or NULL. */
+    size_t count;         /**< Number of elements. */
+    uint64_t addr;        /**< dest_addr. */
+    uint64_t rma_addr;    /**< Remote address. */
+    uint64_t key;         /**< The region's key. */
+    uint32_t datatype;    /**< GDRFAB_INT8, ... */
+    uint32_t op;          /**< GDRFAB_MIN, ... */
+    void *context;        /**< Returned in the completion. */
+    uint64_t timeout_ns;  /**< ns to ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's. */
+} gdrfab_msg_atomic;
+
+/** Posts an operation on `count` elements of a peer's region, which gives nothing back. Mirrors fi_atomic. */
+ssize_t gdrfab_atomic(struct gdrfab_ep *ep, const void *buf, size_t count, void *desc, uint64_t dest_addr,
+                      uint64_t addr, uint64_t key, uint32_t datatype, uint32_t op, void *context);
+
+/** gdrfab_atomic() without an entry unless it fails. Mirrors fi_inject_atomic. */
+ssize_t gdrfab_inject_atomic(struct gdrfab_ep *ep, const void *buf, size_t count, uint64_t dest_addr,
+                             uint64_t addr, uint64_t key, uint32_t datatype, uint32_t op);
+
+/** Posts an operation that also fetches what the elements were, into `result`. Mirrors fi_fetch_atomic. */
+ssize_t gdrfab_fetch_atomic(struct gdrfab_ep *ep, const void *buf, size_t count, void *desc, void *result,
+                            void *result_desc, uint64_t dest_addr, uint64_t addr, uint64_t key,
+                            uint32_t datatype, uint32_t op, void *context);
+
+/** Posts an operation that compares, and fetches as gdrfab_fetch_atomic(). Mirrors fi_compare_atomic. */
+ssize_t gdrfab_compare_atomic(struct gdrfab_ep *ep, const void *buf, size_t count, void *desc,
+                              const void *compare, void *compare_desc, void *result, void *result_desc,
+                              uint64_t dest_addr, uint64_t addr, uint64_t key, uint32_t datatype, uint32_t op,
+                              void *context);
+
+/**
+ * Posts one with flags and a deadline: with compare as gdrfab_compare_atomic(), else with result as
+ * gdrfab_fetch_atomic(), else as gdrfab_atomic(). Mirrors fi_atomicmsg and its kin. */
+ssize_t gdrfab_atomicmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_atomic *msg, uint64_t flags);
+
+/**
+ * Whether gdrfab_atomic() has an operation: 0, and the most elements in *count, which may be NULL; else
+ * -EOPNOTSUPP, -EINVAL (no such number). Mirrors fi_atomicvalid. */
+int gdrfab_atomicvalid(struct gdrfab_ep *ep, uint32_t datatype, uint32_t op, size_t *count);
+
+/** The same of gdrfab_fetch_atomic(). Mirrors fi_fetch_atomicvalid. */
+int gdrfab_fetch_atomicvalid(struct gdrfab_ep *ep, uint32_t datatype, uint32_t op, size_t *count);
+
+/** The same of gdrfab_compare_atomic(). Mirrors fi_compare_atomicvalid. */
+int gdrfab_compare_atomicvalid(struct gdrfab_ep *ep, uint32_t datatype, uint32_t op, size_t *count);
+
 /* ---- Messages ------------------------------------------------------------------------------------------
  * Two-sided: each message goes into one posted receive of the peer, in the order of posting. Parameters,
- * results and threads of all calls: see RMA.
- */
+ * results and threads of all calls: see RMA. */
 
 /** A message or a receive with all its parameters (mirrors fi_msg). */
 typedef struct gdrfab_msg {
@@ -1311,8 +1351,7 @@ ssize_t gdrfab_injectdata(struct gdrfab_ep *ep, const void *buf, size_t len, uin
  * When the connection ends, the receive completes with ECONNRESET (by the peer) or ECANCELED (by this side).
  *
  * @return 0, -EAGAIN (info->rx_size receives are posted), -EINVAL, -GDRFAB_ENOCQ (none is bound for
- *   receives), -GDRFAB_EOPBADSTATE (not enabled), -ESHUTDOWN (not connected any more)
- */
+ *   receives), -GDRFAB_EOPBADSTATE (not enabled), -ESHUTDOWN (not connected any more) */
 ssize_t gdrfab_recv(struct gdrfab_ep *ep, void *buf, size_t len, void *desc, uint64_t src_addr,
                     void *context);
 
@@ -1330,8 +1369,7 @@ ssize_t gdrfab_recvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc,
  *
  * @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_MULTI_RECV
  * @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS; -EOPNOTSUPP (GDRFAB_MULTI_RECV on a connected
- *   endpoint)
- */
+ *   endpoint) */
 ssize_t gdrfab_recvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint64_t flags);
 
 /**
@@ -1340,8 +1378,7 @@ ssize_t gdrfab_recvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint6
  *
  * @return 0, -EINVAL, -ENOENT (none with that context can still be cancelled), -EOPNOTSUPP (verbs: a queue
  *   pair returns no single request; shut the endpoint down, or give operations a deadline, which ends the
- *   connection)
- */
+ *   connection) */
 ssize_t gdrfab_cancel(struct gdrfab_ep *ep, void *context);
 
 /* ---- Tagged messages -----------------------------------------------------------------------------------
@@ -1355,8 +1392,7 @@ ssize_t gdrfab_cancel(struct gdrfab_ep *ep, void *context);
  *
  * A message waits for its receive where it is, up to some KiB at the receiver. A message that is longer than
  * its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole length in len + olen;
- * the sender succeeds.
- */
+ * the sender succeeds. */
 
 /* Flags of gdrfab_trecvmsg(), of one that looks for a message that has come, besides GDRFAB_PEEK. */
 #define GDRFAB_CLAIM (1ull << 59)    /**< With GDRFAB_PEEK: keep what is found; then: receive it. */
@@ -1402,8 +1438,7 @@ ssize_t gdrfab_tinjectdata(struct gdrfab_ep *ep, const void *buf, size_t len, ui
  * Posts a receive of one tagged message. Any number may be posted, as memory allows. Mirrors fi_trecv.
  *
  * @return 0, -EINVAL, -GDRFAB_ENOCQ (none is bound for receives), -GDRFAB_EOPBADSTATE (not enabled),
- *   -EOPNOTSUPP (a connected endpoint)
- */
+ *   -EOPNOTSUPP (a connected endpoint) */
 ssize_t gdrfab_trecv(struct gdrfab_ep *ep, void *buf, size_t len, void *desc, uint64_t src_addr, uint64_t tag,
                      uint64_t ignore, void *context);
 
@@ -1425,15 +1460,13 @@ ssize_t gdrfab_trecvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc
  *
  * @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_PEEK, GDRFAB_CLAIM, GDRFAB_DISCARD
  * @return as gdrfab_trecv(); -E2BIG; -GDRFAB_EBADFLAGS (also: GDRFAB_DISCARD alone); -EINVAL also: nothing is
- *   claimed by this context
- */
+ *   claimed by this context */
 ssize_t gdrfab_trecvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_tagged *msg, uint64_t flags);
 
 /* ---- Completion queue ----------------------------------------------------------------------------------
  * A post reserves its entry, so a queue cannot overrun: a full one makes posts return -EAGAIN. Reading drives
  * the endpoints that are bound to the queue (GDRFAB_PROGRESS_MANUAL). Connectionless endpoints reserve
- * nothing: the queue grows.
- */
+ * nothing: the queue grows. */
 
 /* gdrfab_cq_attr.format: what an entry is. */
 #define GDRFAB_CQ_FORMAT_UNSPEC 0   /**< GDRFAB_CQ_FORMAT_CONTEXT. */
@@ -1475,8 +1508,7 @@ typedef struct gdrfab_cq_attr {
  * Opens a completion queue, freed by gdrfab_cq_close(). Mirrors fi_cq_open.
  *
  * @param attr attributes, or NULL: 1024 entries of GDRFAB_CQ_FORMAT_CONTEXT, no descriptor
- * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor for GDRFAB_WAIT_FD)
- */
+ * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor for GDRFAB_WAIT_FD) */
 int gdrfab_cq_open(struct gdrfab_domain *domain, const struct gdrfab_cq_attr *attr, void *context,
                    struct gdrfab_cq **cq);
 
@@ -1540,8 +1572,7 @@ typedef struct gdrfab_cq_err_entry {
  *
  * @param count entries that buf holds; 0 only drives
  * @return entries read, at least 1 (0 if count is 0 and entries wait), or -EAGAIN (none), -GDRFAB_EAVAIL
- *   (gdrfab_cq_readerr() has the next), -EINVAL
- */
+ *   (gdrfab_cq_readerr() has the next), -EINVAL */
 ssize_t gdrfab_cq_read(struct gdrfab_cq *cq, void *buf, size_t count);
 
 /**
@@ -1551,8 +1582,7 @@ ssize_t gdrfab_cq_read(struct gdrfab_cq *cq, void *buf, size_t count);
  * @param src_addr gets for each entry the sender's index in the address vector, or GDRFAB_ADDR_NOTAVAIL: the
  *   sender was not in it when the message came, this side began the operation, or the endpoint is connected;
  *   may be NULL
- * @return as gdrfab_cq_read()
- */
+ * @return as gdrfab_cq_read() */
 ssize_t gdrfab_cq_readfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64_t *src_addr);
 
 /**
@@ -1561,8 +1591,7 @@ ssize_t gdrfab_cq_readfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64
  *
  * @param count      entries that buf holds, not 0
  * @return as gdrfab_cq_read(); -EAGAIN also after the timeout or gdrfab_cq_signal(); -EINTR (a signal);
- *   -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
- */
+ *   -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on) */
 ssize_t gdrfab_cq_sread(struct gdrfab_cq *cq, void *buf, size_t count, const void *cond, int timeout_ms);
 
 /** gdrfab_cq_sread() with the src_addr of gdrfab_cq_readfrom(). Mirrors fi_cq_sreadfrom. */
@@ -1573,15 +1602,13 @@ ssize_t gdrfab_cq_sreadfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint6
  * Reads the error entry that is next. Mirrors fi_cq_readerr.
  *
  * @param entry gets the entry; the caller sets struct_size, err_data and err_data_size
- * @return 1, or -EAGAIN (the next entry is no error), -EINVAL, -GDRFAB_EBADFLAGS
- */
+ * @return 1, or -EAGAIN (the next entry is no error), -EINVAL, -GDRFAB_EBADFLAGS */
 ssize_t gdrfab_cq_readerr(struct gdrfab_cq *cq, struct gdrfab_cq_err_entry *entry, uint64_t flags);
 
 /**
  * Makes one waiting gdrfab_cq_sread() return, or else the next one at once; a thread that waits by
  * gdrfab_cq_trywait() and poll gets it as an -EAGAIN of gdrfab_cq_trywait(). Any thread may call it, with
- * GDRFAB_THREAD_DOMAIN too: 0, -EINVAL, -EPERM. Mirrors fi_cq_signal.
- */
+ * GDRFAB_THREAD_DOMAIN too: 0, -EINVAL, -EPERM. Mirrors fi_cq_signal. */
 int gdrfab_cq_signal(struct gdrfab_cq *cq);
 
 /**
@@ -1589,8 +1616,7 @@ int gdrfab_cq_signal(struct gdrfab_cq *cq);
  *
  * @param err_data   of the error entry: the words of that very failure; NULL: the code's general words
  * @param buf        gets a copy of at most len bytes, or NULL
- * @return buf, or if that is NULL static or err_data's text; not to be freed
- */
+ * @return buf, or if that is NULL static or err_data's text; not to be freed */
 const char *gdrfab_cq_strerror(struct gdrfab_cq *cq, int prov_errno, const void *err_data, char *buf,
                                size_t len);
 
@@ -1603,8 +1629,7 @@ const char *gdrfab_cq_strerror(struct gdrfab_cq *cq, int prov_errno, const void 
  * meanwhile. It stays readable until the next gdrfab_cq_trywait().
  *
  * @param fd gets the descriptor, which is the queue's and closed with it
- * @return 0, -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD)
- */
+ * @return 0, -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD) */
 int gdrfab_cq_fd(struct gdrfab_cq *cq, int *fd);
 
 /**
@@ -1612,13 +1637,11 @@ int gdrfab_cq_fd(struct gdrfab_cq *cq, int *fd);
  *
  * @return 0 (poll now), -EAGAIN (something came, or may have, or gdrfab_cq_signal() was called: read first),
  *   -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD), -ENOMEM or -ENOSPC (the kernel watches no more
- *   sockets for this user); with verbs also the driver's errno when it cannot be armed
- */
+ *   sockets for this user); with verbs also the driver's errno when it cannot be armed */
 int gdrfab_cq_trywait(struct gdrfab_cq *cq);
 
 /* ---- Event queue ---------------------------------------------------------------------------------------
- * Tells of connections, and drives connecting and listening.
- */
+ * Tells of connections, and drives connecting and listening. */
 
 /* Events. */
 #define GDRFAB_NOTIFY 0     /**< Of gdrfab_eq_write(); or of an endpoint whose RDMA port is active again:
@@ -1641,8 +1664,7 @@ typedef struct gdrfab_eq_attr {
 /**
  * Opens an event queue, freed by gdrfab_eq_close(). Mirrors fi_eq_open.
  *
- * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor)
- */
+ * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor) */
 int gdrfab_eq_open(struct gdrfab_fabric *fabric, const struct gdrfab_eq_attr *attr, void *context,
                    struct gdrfab_eq **eq);
 
@@ -1671,8 +1693,7 @@ typedef struct gdrfab_eq_err_entry {
      * The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on
      * (the RDMA port went down, or its address changed); GDRFAB_CONNREQ where a passive endpoint of shm or
      * tcp cannot accept peers (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it still
-     * listens, and refuses or holds them.
-     */
+     * listens, and refuses or holds them. */
     uint64_t data;
     int err;               /**< Errno, positive. */
     int prov_errno;        /**< GDRFAB_PROV_* */
@@ -1689,8 +1710,7 @@ typedef struct gdrfab_eq_err_entry {
  * @param len   bytes of buf; sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX hold any connection event
  * @param flags 0, or GDRFAB_PEEK: the event stays, and buf, which may be NULL, is not written
  * @return bytes written (GDRFAB_PEEK: that reading writes), -EAGAIN (none), -GDRFAB_EAVAIL
- *   (gdrfab_eq_readerr() has the next), -GDRFAB_ETOOSMALL (the event stays), -EINVAL, -GDRFAB_EBADFLAGS
- */
+ *   (gdrfab_eq_readerr() has the next), -GDRFAB_ETOOSMALL (the event stays), -EINVAL, -GDRFAB_EBADFLAGS */
 ssize_t gdrfab_eq_read(struct gdrfab_eq *eq, uint32_t *event, void *buf, size_t len, uint64_t flags);
 
 /**
@@ -1698,8 +1718,7 @@ ssize_t gdrfab_eq_read(struct gdrfab_eq *eq, uint32_t *event, void *buf, size_t 
  *
  * @return as gdrfab_eq_read(); -EAGAIN also after the timeout, or because a passive endpoint of the queue was
  *   closed meanwhile;
- *   -EINTR (a signal); -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
- */
+ *   -EINTR (a signal); -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on) */
 ssize_t gdrfab_eq_sread(struct gdrfab_eq *eq, uint32_t *event, void *buf, size_t len, int timeout_ms,
                         uint64_t flags);
 
@@ -1712,14 +1731,12 @@ ssize_t gdrfab_eq_readerr(struct gdrfab_eq *eq, struct gdrfab_eq_err_entry *entr
  * @param event any number, such as GDRFAB_NOTIFY
  * @param buf   bytes for the reader
  * @param len   bytes of buf, up to 4096
- * @return len, or -EINVAL, -GDRFAB_EBADFLAGS, -EPERM
- */
+ * @return len, or -EINVAL, -GDRFAB_EBADFLAGS, -EPERM */
 ssize_t gdrfab_eq_write(struct gdrfab_eq *eq, uint32_t event, const void *buf, size_t len, uint64_t flags);
 
 /**
  * gdrfab_cq_strerror() of an event queue. err_data are words, not a rejecting peer's data; without buf the
- * text is the calling thread's, valid until its next call. Mirrors fi_eq_strerror.
- */
+ * text is the calling thread's, valid until its next call. Mirrors fi_eq_strerror. */
 const char *gdrfab_eq_strerror(struct gdrfab_eq *eq, int prov_errno, const void *err_data, char *buf,
                                size_t len);
 
@@ -1734,8 +1751,7 @@ int gdrfab_eq_trywait(struct gdrfab_eq *eq);
 
 /* ---- Counter -------------------------------------------------------------------------------------------
  * Counts completions of the endpoints, or remote writes into the regions, that it is bound to. Reading and
- * waiting drive those endpoints.
- */
+ * waiting drive those endpoints. */
 
 /** Attributes of a counter (mirrors fi_cntr_attr). */
 typedef struct gdrfab_cntr_attr {
@@ -1748,8 +1764,7 @@ typedef struct gdrfab_cntr_attr {
 /**
  * Opens a counter, freed by gdrfab_cntr_close(). Mirrors fi_cntr_open.
  *
- * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor)
- */
+ * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor) */
 int gdrfab_cntr_open(struct gdrfab_domain *domain, const struct gdrfab_cntr_attr *attr, void *context,
                      struct gdrfab_cntr **cntr);
 
@@ -1781,26 +1796,22 @@ int gdrfab_cntr_seterr(struct gdrfab_cntr *cntr, uint64_t value);
  * Waits until the count of successes is at least `threshold`. Mirrors fi_cntr_wait.
  *
  * @return 0, -ETIMEDOUT, -GDRFAB_EAVAIL (the count of failures changed meanwhile), -EINTR (a signal),
- *   -EINVAL, -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
- */
+ *   -EINVAL, -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on) */
 int gdrfab_cntr_wait(struct gdrfab_cntr *cntr, uint64_t threshold, int timeout_ms);
 
 /**
  * gdrfab_cq_fd() of a counter: readable when the count may have changed. One thread at a time waits, in this
- * order: gdrfab_cntr_read(), gdrfab_cntr_trywait(), poll. Mirrors fi_control with FI_GETWAIT.
- */
+ * order: gdrfab_cntr_read(), gdrfab_cntr_trywait(), poll. Mirrors fi_control with FI_GETWAIT. */
 int gdrfab_cntr_fd(struct gdrfab_cntr *cntr, int *fd);
 
 /**
  * gdrfab_cq_trywait() of a counter; -EAGAIN: the count is not what gdrfab_cntr_read() gave last (0 before the
  * first), failures are there that neither gdrfab_cntr_readerr() nor an earlier -EAGAIN told of, or something
- * may have come. Mirrors fi_trywait.
- */
+ * may have come. Mirrors fi_trywait. */
 int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
 /* ---- Options, paths, statistics ------------------------------------------------------------------------
- * What an endpoint is asked to keep to, which path its operations take, and what it has done.
- */
+ * What an endpoint is asked to keep to, which path its operations take, and what it has done. */
 
 #define GDRFAB_OPT_ENDPOINT 0           /**< Level of all options. */
 #define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, connectionless only: a GDRFAB_MULTI_RECV posted from
@@ -1809,8 +1820,7 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
 /**
  * uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
- * UINT64_MAX: never. Not while the kernel copies (cma) and waits for the target's pages (userfaultfd).
- */
+ * UINT64_MAX: never. Not while the kernel copies (cma) and waits for the target's pages (userfaultfd). */
 #define GDRFAB_OPT_DEADLINE 256
 
 #define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t ns to connect, or to reach a peer by whichever way;
@@ -1818,8 +1828,7 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
 /**
  * uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (GDRFAB_PROV_PATH); 0:
- * any. With verbs the path is that of this side's memory, or staged if either side's is.
- */
+ * any. With verbs the path is that of this side's memory, or staged if either side's is. */
 #define GDRFAB_OPT_REQUIRE_PATH 258
 
 #define GDRFAB_OPT_FORBID_PATH 259      /**< uint64_t of GDRFAB_PATH_*: RMA never uses these. */
@@ -1830,14 +1839,12 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
  * operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails
  * with ENOSYS where the vendor has no such order. Of verbs and of connectionless endpoints only 0, else
- * -EOPNOTSUPP: synchronise with the stream before posting.
- */
+ * -EOPNOTSUPP: synchronise with the stream before posting. */
 #define GDRFAB_OPT_STREAM 261
 
 /*
  * Of verbs only, set before connecting or accepting. Defaults: GDRFAB_VERBS_TIMEOUT, _RETRIES, _RNR_RETRIES,
- * _MIN_RNR_TIMER.
- */
+ * _MIN_RNR_TIMER. */
 #define GDRFAB_OPT_ACK_TIMEOUT 262    /**< uint32_t 0 to 31: repeats after 4.096 us * 2^value; 0: never. */
 #define GDRFAB_OPT_RETRY_COUNT 263    /**< uint32_t 0 to 7: repeats before the connection fails. */
 #define GDRFAB_OPT_RNR_RETRY 264      /**< uint32_t 0 to 7: repeats without a posted receive; 7: no end. */
@@ -1849,14 +1856,12 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * may wait for the kernels. Copies between device memory (ipc) are then made by a process of the library's,
  * gdrfab-copier, which setting the option starts; what needs a driver here fails with EOPNOTSUPP: copies
  * between host and device memory, messages in device memory, a peer's staged access to it. Registration
- * still calls it. Default: GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
- */
+ * still calls it. Default: GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED. */
 #define GDRFAB_OPT_DRIVER_CALLS 266
 
 /**
  * uint64_t ns after which receives posted from now on end with ETIMEDOUT, whether a message has begun to
- * arrive or not; 0 (default), UINT64_MAX: never. Over verbs a late one ends the connection.
- */
+ * arrive or not; 0 (default), UINT64_MAX: never. Over verbs a late one ends the connection. */
 #define GDRFAB_OPT_RECV_DEADLINE 267
 
 #define GDRFAB_OPT_WHOLE_NAME 268     /**< uint32_t 0 (default) or, connectionless only, 1: who lacks its
@@ -1882,8 +1887,7 @@ typedef struct gdrfab_path_info {
 
 /**
  * What an endpoint has done so far. Bytes and RMA operations are counted by path; an RDMA device's by how it
- * reaches the memory of this side.
- */
+ * reaches the memory of this side. */
 typedef struct gdrfab_stats {
     size_t struct_size;       /**< sizeof(gdrfab_stats), set by the caller */
     uint64_t ops_direct;      /**< RMA operations by GDRFAB_PATH_DIRECT. */
@@ -1918,8 +1922,7 @@ typedef struct gdrfab_stats {
  *   provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, and the endpoint
  *   has begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of
  *   another build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or what its driver answers
- *   (-EBUSY, -ENOMEM, ...)
- */
+ *   (-EBUSY, -ENOMEM, ...) */
 int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *optval, size_t optlen);
 
 /**
@@ -1927,8 +1930,7 @@ int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *o
  *
  * @param level   GDRFAB_OPT_ENDPOINT
  * @param optlen  in: bytes of optval; out: bytes of the value, also with -GDRFAB_ETOOSMALL
- * @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL
- */
+ * @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL */
 int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval, size_t *optlen);
 
 /**
@@ -1945,8 +1947,7 @@ int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval,
  * @param info gets the answer; the caller sets struct_size and desc
  * @return 0, -EINVAL (also: desc is none of this domain), -ENOTCONN (not connected yet), -ESHUTDOWN (not
  *   connected any more), -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm:
- *   the peer's table makes no sense)
- */
+ *   the peer's table makes no sense) */
 int gdrfab_ep_query(struct gdrfab_ep *ep, uint64_t key, struct gdrfab_path_info *info);
 
 /**
@@ -1959,8 +1960,7 @@ int gdrfab_ep_query_peer(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, stru
 /**
  * gdrfab_ep_query() in words, with host memory on this side.
  *
- * @return length of the text, or as gdrfab_ep_query()
- */
+ * @return length of the text, or as gdrfab_ep_query() */
 ssize_t gdrfab_ep_explain(struct gdrfab_ep *ep, uint64_t key, char *buf, size_t len);
 
 /** gdrfab_ep_explain() for one peer: length of the text, or as gdrfab_ep_query_peer(). */
@@ -1971,13 +1971,11 @@ int gdrfab_ep_stats(struct gdrfab_ep *ep, struct gdrfab_stats *stats);
 
 /* ---- Log, faults ---------------------------------------------------------------------------------------
  * Nothing is logged unless GDRFAB_LOG or gdrfab_log_set() asks. GDRFAB_FAULT makes the library fail on demand
- * (docs/faults.md).
- */
+ * (docs/faults.md). */
 
 /**
  * Receives a log line, without its end. May be called by any thread that is inside the library, with its
- * locks held: it must not call gdrfab, and a C++ exception must not leave it.
- */
+ * locks held: it must not call gdrfab, and a C++ exception must not leave it. */
 typedef void (*gdrfab_log_fn)(void *arg, int level, const char *message);
 
 /**
@@ -1989,8 +1987,7 @@ typedef void (*gdrfab_log_fn)(void *arg, int level, const char *message);
  * @param level 0 off, 1 error, 2 warn, 3 info, 4 debug
  * @param fn    receives the lines, without what they begin with; NULL: stderr
  * @param arg   passed to fn
- * @return 0, -EINVAL
- */
+ * @return 0, -EINVAL */
 int gdrfab_log_set(int level, gdrfab_log_fn fn, void *arg);
 
 #ifdef __cplusplus

@@ -38,6 +38,8 @@ pub struct Hmem {
 pub struct Tcp {
     pub iface: Option<String>,
     pub key_file: Option<String>,
+    /// none, greeting or sealed; unset: by whether there is a key.
+    pub security: Option<String>,
     pub paths: u64,
     pub pending: usize,
     pub greeting_ms: u64,
@@ -157,6 +159,7 @@ fn tcp() -> Tcp {
     Tcp {
         iface: text("GDRFAB_TCP_IFACE"),
         key_file: text("GDRFAB_TCP_KEY_FILE"),
+        security: text("GDRFAB_TCP_SECURITY"),
         paths: paths("GDRFAB_TCP_PATHS", &TCP_PATHS),
         pending: number("GDRFAB_TCP_PENDING") as usize,
         greeting_ms: number("GDRFAB_TCP_GREETING_MS"),

@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the conformance programs over tcp: over loopback of both families, and between two network namespaces that it makes
-# itself, with a link of 1,500-byte packets, a slow one that loses packets, and one that is cut. Nothing of the machine's
-# own network is touched. What cannot be had is one line that begins with "skip" and says why.
+# Runs the conformance programs over tcp: over loopback of both families, with a key that seals all of it, and between two
+# network namespaces that it makes itself, with a link of 1,500-byte packets, a slow one that loses packets, and one that is
+# cut. Nothing of the machine's own network is touched. What cannot be had is one line that begins with "skip" and says why.
 #
 #   tests/check-tcp.sh [options]
-#     --passes "P..."      only these: loopback, ipv6, domain (without locks), netns (two namespaces), mtu, lossy, cut
+#     --passes "P..."      only these: loopback, sealed (with a key), ipv6, domain (without locks), netns (two namespaces),
+#                          mtu, lossy, cut
 #     --programs "P..."    these programs instead of the passes' own; PROGRAM or PROGRAM:TEXT in a claim's name
 #     --jobs N             so many programs at a time (1), but for a link that loses packets
 #     --full               without TEST_FAST
@@ -17,7 +18,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 self=$root/tests/check-tcp.sh
 target=${CARGO_TARGET_DIR:-$root/target}
 build=${BUILD:-$target/c-tests}
-passes="loopback ipv6 domain netns mtu lossy cut"
+passes="loopback sealed ipv6 domain netns mtu lossy cut"
 programs= inside= fast=1 jobs=1
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -27,7 +28,7 @@ while [ $# -gt 0 ]; do
 	--full) fast= ;;
 	--inside) inside=$2 && shift ;; # in a network namespace of its own: a file for the counts
 	*)
-		sed -n '3,15s/^# \{0,1\}//p' "$0" >&2
+		sed -n '3,16s/^# \{0,1\}//p' "$0" >&2
 		exit 2
 		;;
 	esac
@@ -43,6 +44,8 @@ of_pass() { # <pass>
 	case $1 in
 	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort) |
 		grep -vx -e verbs -e verbs_raw -e tcp_link ;;
+	sealed) echo connection cq cq_error deadline faults msg msg_order rma rma_order list list_end atomic rdm rdm_end rdm_match tcp_paths \
+		tcp_streams protect unmapped ;;
 	ipv6) echo connection connection_many:name info:addresses info:hint info_hints msg:by_address rma:socket_mem_alloc tcp_split ;;
 	domain) echo cq cq_error rma_order:malloc rma:every_call_socket_mem rma:staged_cuda_alloc msg:by_address protect:malloc ;;
 	netns) echo connection faults:killed faults:stopped_while msg:by_address msg_order:order_auto rma:socket_mem rma:staged_cuda_plain \
@@ -169,6 +172,10 @@ mkdir -p "$build"
 }
 unset TEST_NODE TEST_CLIENT_NETNS GDRFAB_TCP_IFACE
 wanted loopback && run_pass loopback
+if wanted sealed; then
+	(umask 077 && head -c 32 /dev/urandom >"$build.key") || exit 1
+	GDRFAB_TCP_KEY_FILE=$build.key run_pass sealed
+fi
 if wanted ipv6; then
 	if grep -q '^00000000000000000000000000000001 ' /proc/net/if_inet6 2>/dev/null; then
 		TEST_NODE=::1 run_pass ipv6

@@ -45,7 +45,7 @@ fn cuda() {
 }
 
 #[test]
-#[ignore = "a part of the test above"]
+#[ignore = "run by the test above, in a process of its own for each driver"]
 fn stage() {
     match std::env::var("STAGE").as_deref() {
         Ok("whole") => whole(),
@@ -218,6 +218,33 @@ fn import() {
     assert!(bases.iter().all(|base| !matches!(up.detect(*base), Ok(Some(_)))), "imports are gone");
 }
 
+/// Memory that several need pinned stays so until the last one lets go; what the application pinned, as long as it says.
+fn pinned_together(up: &dyn Interface, program: &Program, memory: &[u8]) {
+    let page = gdrfab::sys::mem::page_size() as u64;
+    let first = (memory.as_ptr() as u64).next_multiple_of(page);
+    let at = |i: u64| first + i * page;
+    let is_pinned = |i: u64| up.detect(at(i)).unwrap().is_some();
+    let (a, b, inside) = (up.pin(at(0), 2 * page).unwrap(), up.pin(at(0), 2 * page).unwrap(), up.pin(at(1), page).unwrap());
+    assert!(up.reaches(0, at(0), 2 * page) && !up.reaches(0, at(0), 3 * page));
+    drop(a);
+    assert!(is_pinned(0), "another needs it");
+    drop(b);
+    assert!(is_pinned(1), "another needs a part");
+    // Reaches over what is pinned.
+    let far = up.pin(at(3), page).unwrap();
+    assert!(!up.reaches(0, at(0), 4 * page), "a hole between both");
+    let over = up.pin(at(0), 4 * page).unwrap();
+    drop((inside, far));
+    assert!(is_pinned(0) && is_pinned(3) && !is_pinned(2), "kept by the one that came last");
+    drop(over);
+    assert!((0..4).all(|i| !is_pinned(i)));
+
+    call!(program, cuMemHostRegister_v2(at(0) as *mut _, 2 * page as usize, 1));
+    assert!(up.pin(at(0), 2 * page).unwrap().0.is_none() && is_pinned(0), "the application's");
+    call!(program, cuMemHostUnregister(at(0) as *mut _));
+    assert!(!is_pinned(0));
+}
+
 fn whole() {
     let up: &'static dyn Interface = Box::leak(cuda::open(false).unwrap());
     let program = Program::new();
@@ -279,10 +306,10 @@ fn whole() {
     // A deep stream, asked from a thread without a context.
     let mut stream = up.stream(0).unwrap();
     let (big, mut back) = (pattern(9), vec![0u8; BYTES]);
+    pinned_together(up, &program, &back);
     // Pinned in the middle only, which the driver does not copy in one go.
     let middle = (back.as_ptr() as u64).next_multiple_of(page) + page;
     let _pinned = up.pin(middle, page).unwrap();
-    assert!(up.pin(middle, page).unwrap().0.is_none(), "pinned by somebody else already");
     let last = (0..40).map(|i| {
         // SAFETY: everything outlives the wait below.
         unsafe { stream.post(Dir::ToDevice, plain + i * 2000, big[i as usize * 2000..].as_ptr() as u64, 2000) }.unwrap()

@@ -334,7 +334,7 @@ fn promises_of(provider: &str) {
         ""
     };
     let strict = strict.split(": ").next().unwrap_or_default();
-    row("comp_order: entries in posting order", &format!("{strict}{always}"));
+    row("comp_order: in posting order (not lists)", &format!("{strict}{always}"));
     row("GDRFAB_DELIVERY_COMPLETE", &asked(provider, |h| h.tx_op_flags = flags::DELIVERY_COMPLETE));
     row("GDRFAB_TRANSMIT_COMPLETE", &asked(provider, |h| h.tx_op_flags = flags::TRANSMIT_COMPLETE));
     row("GDRFAB_PROGRESS_AUTO", &asked(provider, |h| h.progress = PROGRESS_AUTO));

@@ -3,10 +3,10 @@
  * Sends messages over shm between two endpoints of one process, so that callgrind counts each step alone: count.sh prints
  * the table. The names of the steps are those of the functions.
  *
- *   count send|inject|recv|arrive|sent|idle|write|read|inject_write domain|safe BYTES DEPTH ROUNDS
+ *   count send|inject|recv|arrive|sent|idle|write|read|inject_write|fetch_add domain|safe BYTES DEPTH ROUNDS
  *
  * A round posts DEPTH receives, sends DEPTH messages, reads the entries of the sends, and then those of the receives; of RMA
- * it posts DEPTH writes, reads or inject writes into mapped memory, and reads their entries.
+ * it posts DEPTH writes, reads, inject writes or additions that fetch into mapped memory, and reads their entries.
  */
 #define _GNU_SOURCE
 #include "../ok.h"
@@ -119,6 +119,14 @@ STEP inject_write_(struct side *s, size_t bytes, int depth)
 			fail("gdrfab_inject_write", gdrfab_last_error());
 }
 
+STEP fetch_add_(struct side *s, size_t bytes, int depth)
+{
+	for (int i = 0; i < depth; i++)
+		if (gdrfab_fetch_atomic(s->ep, source, bytes / 8, NULL, target[i], NULL, GDRFAB_ADDR_UNSPEC,
+					(uint64_t)(uintptr_t)peer_memory, peer_key, GDRFAB_UINT64, GDRFAB_SUM, NULL))
+			fail("gdrfab_fetch_atomic", gdrfab_last_error());
+}
+
 /* A send has no context, a receive that of its side. */
 static inline void reap(struct side *s, void *context, int depth)
 {
@@ -158,6 +166,8 @@ static void transfer(struct side *a, const char *step, size_t bytes, int depth)
 		write_(a, bytes, depth);
 	else if (!strcmp(step, "read"))
 		read_(a, bytes, depth);
+	else if (!strcmp(step, "fetch_add"))
+		fetch_add_(a, bytes, depth);
 	else
 		inject_write_(a, bytes, depth);
 	if (strcmp(step, "inject_write"))
@@ -166,7 +176,7 @@ static void transfer(struct side *a, const char *step, size_t bytes, int depth)
 
 int main(int argc, char **argv)
 {
-	bool rma = argc == 6 && (strstr(argv[1], "write") || !strcmp(argv[1], "read"));
+	bool rma = argc == 6 && (strstr(argv[1], "write") || !strcmp(argv[1], "read") || !strcmp(argv[1], "fetch_add"));
 	gdrfab_mr *mr = NULL;
 	void *memory;
 	bool injects = argc == 6 && !strcmp(argv[1], "inject"), one_thread = argc == 6 && !strcmp(argv[2], "domain");

@@ -30,13 +30,13 @@ each() { # <step> <how> <bytes> <depth>: instructions of one, one decimal
 	awk -v a="$a" -v b="$b" -v n=$(((many - few) * $4)) 'BEGIN { printf "%.1f", (b - a) / n }'
 }
 
-echo "| bytes | threading | at a time | send | inject | sender's entry | arrival and entry | receive | look in vain | write | read | inject_write |"
-echo "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+echo "| bytes | threading | at a time | send | inject | sender's entry | arrival and entry | receive | look in vain | write | read | inject_write | fetch_add |"
+echo "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 for bytes in "$@"; do
 	for how in domain safe; do
 		for depth in ${DEPTHS:-1 16}; do
 			row="| $bytes | $how | $depth |"
-			for step in ${STEPS:-send inject sent arrive recv idle write read inject_write}; do
+			for step in ${STEPS:-send inject sent arrive recv idle write read inject_write fetch_add}; do
 				row="$row $(each $step $how "$bytes" $depth) |"
 			done
 			echo "$row"

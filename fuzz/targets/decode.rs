@@ -85,7 +85,7 @@ fn head(data: &[u8]) {
     let Ok(head) = Head::decode(bytes) else { return };
     assert!(head.body <= hello::BODY_MAX);
     assert_eq!(head.encode(), *bytes);
-    assert_eq!(head.proven(), bytes[..hello::HEAD_PROVEN]);
+    assert_eq!(head.words(), bytes[..hello::HEAD_WORDS]);
 }
 
 fn terms(data: &[u8]) {

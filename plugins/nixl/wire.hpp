@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* What agents tell each other: connection info and regions, as NIXL's metadata carries them, and the messages that carry
- * notifications. All come from strangers: decoding checks length, version and a sum, and says what is wrong. */
+ * notifications. Nothing of it is trusted: decoding checks length, version and a sum, and says what is wrong. */
 #pragma once
 
 #include <gdrfab.h>

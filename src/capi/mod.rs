@@ -28,6 +28,8 @@ pub mod hmem;
 
 pub mod rma;
 
+pub mod atomic;
+
 pub mod list;
 
 pub mod msg;

@@ -85,6 +85,8 @@ pub const GDRFAB_MSG: u64 = 1u64 << 1;
 pub const GDRFAB_RMA: u64 = 1u64 << 2;
 /// Tagged messages. Entry: the operation was one.
 pub const GDRFAB_TAGGED: u64 = 1u64 << 3;
+/// Atomic operations. Entry: the operation was one.
+pub const GDRFAB_ATOMIC: u64 = 1u64 << 4;
 /// Initiate reads. Right: a read may fill the region.
 pub const GDRFAB_READ: u64 = 1u64 << 8;
 /// Initiate writes. Right: a write may read the region.
@@ -153,6 +155,14 @@ pub const GDRFAB_ORDER_SAW: u64 = 1u64 << 7;
 pub const GDRFAB_ORDER_SAS: u64 = 1u64 << 8;
 /// Everything after everything.
 pub const GDRFAB_ORDER_STRICT: u64 = 0x1ff;
+/// The same among atomics: one that fetches or reads is a read, the others are writes.
+pub const GDRFAB_ORDER_ATOMIC_RAR: u64 = 1u64 << 36;
+/// Read after write.
+pub const GDRFAB_ORDER_ATOMIC_RAW: u64 = 1u64 << 37;
+/// Write after read.
+pub const GDRFAB_ORDER_ATOMIC_WAR: u64 = 1u64 << 38;
+/// Write after write.
+pub const GDRFAB_ORDER_ATOMIC_WAW: u64 = 1u64 << 39;
 
 // gdrfab_info.ep_type, threading, progress and addr_format.
 /// Any kind of endpoint.
@@ -365,6 +375,22 @@ pub const GDRFAB_INJECT_COMPLETE: u64 = 1u64 << 26;
 pub const GDRFAB_TRANSMIT_COMPLETE: u64 = 1u64 << 27;
 /// Complete when the target, or a receive, has the bytes.
 pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
+
+// == Atomics ==
+// Operations on elements of a peer's region, between which no other atomic operation on them comes. The CPU's
+// instructions change an element: this process's where the region is mapped (GDRFAB_PATH_DIRECT), else the
+// target's in its progress. So it is atomic with those of all peers over any provider, and with atomic
+// instructions of the target's program, but not with RMA; in device memory, which the target's CPU copies
+// out and back, with other atomics of that process alone. As RMA, but:
+//
+//   buf, compare  elements in host memory, read during the call
+//   result        gets what the elements were; host memory, not used until the completion
+//   count         as many as the queries say, of 1024 bytes; 0 checks the key. More are -EMSGSIZE
+//   addr          a multiple of the element's size, else -EINVAL; memory behind it that is not fails
+//   -EOPNOTSUPP   the datatype, call, provider or peer (tcp, before 0.2) has none; device memory on this side
+//
+// The region's rights are GDRFAB_REMOTE_WRITE and, to fetch, GDRFAB_REMOTE_READ; of GDRFAB_ATOMIC_READ only
+// the latter. To orders and counters one that fetches is a read, and another one is a write.
 
 // == Messages ==
 // Two-sided: each message goes into one posted receive of the peer, in the order of posting. Parameters,

@@ -10,6 +10,9 @@ pub const SHM_PATHS: [(&str, u64); 4] = [("direct", 1), ("cma", 2), ("staged", 4
 /// Words of `GDRFAB_TCP_PATHS` and their path bits.
 pub const TCP_PATHS: [(&str, u64); 2] = [("staged", 1 << 2), ("socket", 1 << 7)];
 
+/// Words of `GDRFAB_TCP_SECURITY`.
+pub const TCP_SECURITY: [&str; 3] = ["none", "greeting", "sealed"];
+
 /// Words of `GDRFAB_VERBS_PATHS` and their path bits.
 pub const VERBS_PATHS: [(&str, u64); 4] = [("staged", 1 << 2), ("nic", 1 << 4), ("dmabuf", 1 << 5), ("peer-mem", 1 << 6)];
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The variables: what each may be, its default, and its help.
 
-use super::names::{PROVIDERS, RING_MOST, SHM_PATHS, TCP_PATHS, VERBS_PATHS};
+use super::names::{PROVIDERS, RING_MOST, SHM_PATHS, TCP_PATHS, TCP_SECURITY, VERBS_PATHS};
 use super::value::Kind;
 
 /// One variable, for listings.
@@ -128,6 +128,12 @@ pub const VARIABLES: &[Variable] = &[
         kind: Kind::Text,
         default: "",
         help: "file with the key (16 to 1024 bytes, of this user or root, readable by its owner only) that tcp peers must know, where auth_key is not given",
+    },
+    Variable {
+        name: "GDRFAB_TCP_SECURITY",
+        kind: Kind::Word(&TCP_SECURITY),
+        default: "",
+        help: "none: no key; greeting: the key only decides who connects; sealed: everything is encrypted too; unset: sealed where there is a key",
     },
     Variable {
         name: "GDRFAB_TCP_PATHS",

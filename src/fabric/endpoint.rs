@@ -11,6 +11,7 @@ use super::info::{EP_RDM, Info};
 use super::{Context, check_data, no_flags, requests};
 use crate::error::{Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
+use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Effort};
 use crate::prov::general::Posting;
@@ -263,6 +264,18 @@ impl Endpoint {
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
         self.prov().rma(dir, local, remote, common, descs)
+    }
+
+    /// Whether it has atomic operations.
+    pub fn atomics(&self) -> bool {
+        self.prov().atomics()
+    }
+
+    #[inline]
+    pub fn atomic(&self, op: &AtomicOp, common: &Common, descs: &[u64]) -> Result<()> {
+        self.domain.owner.check()?;
+        op.check(common, descs)?;
+        self.prov().atomic(op, common)
     }
 
     /// Largest block of a list.

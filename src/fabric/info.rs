@@ -27,7 +27,7 @@ const TX_OP_FLAGS: Bits = Bits {
     known: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE,
     names: flags::NAMES,
 };
-const MSG_ORDER: Bits = Bits { name: "msg_order", known: flags::ORDER_ALL, names: flags::ORDER_NAMES };
+const MSG_ORDER: Bits = Bits { name: "msg_order", known: flags::ORDER_ALL | flags::ORDER_ATOMICS, names: flags::ORDER_NAMES };
 const COMP_ORDER: Bits = Bits { name: "comp_order", known: flags::ORDER_ALL, names: flags::ORDER_NAMES };
 /// Libfabric's, with or without a meaning here: a caller offers what it is ready for.
 const MR_MODE: Bits = Bits { name: "mr_mode", known: 0x1ffc, names: flags::MR_MODE_NAMES };

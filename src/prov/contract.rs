@@ -8,6 +8,7 @@
 //! Threads: every method may be called from any thread at any time, unless the domain was opened with
 //! [`Threading::Promised`]. Nothing waits, but where a method says so.
 
+use super::atomic::AtomicOp;
 use super::bind::{Binding, Effort, Options};
 use super::info::{Ask, CM_DATA_MAX, Info, Nic};
 use super::list::{List, Native};
@@ -165,6 +166,16 @@ pub trait Endpoint: Send + Sync {
     /// Posts an RMA operation of any shape; `descs` of each local piece, or none. The caller of the C API promised that the
     /// pieces stay as the operation needs them until it completes; so for `send` and `recv`.
     fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()>;
+
+    /// Whether it has atomic operations.
+    fn atomics(&self) -> bool {
+        false
+    }
+
+    /// Posts an atomic operation, which was checked. Operands are read at once; the old values come by the completion.
+    fn atomic(&self, _op: &AtomicOp, _common: &Common) -> Result<()> {
+        Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider has no atomic operations"))
+    }
 
     /// Moves a list of blocks by means of the provider's own, none of which needs another's bytes. `common` has the flag
     /// `PART`: an operation that flies ends as its other parts do. An error: this side's part of it is wrong.

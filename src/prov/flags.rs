@@ -5,6 +5,7 @@
 pub const MSG: u64 = 1 << 1;
 pub const RMA: u64 = 1 << 2;
 pub const TAGGED: u64 = 1 << 3;
+pub const ATOMIC: u64 = 1 << 4;
 pub const READ: u64 = 1 << 8;
 pub const WRITE: u64 = 1 << 9;
 pub const RECV: u64 = 1 << 10;
@@ -57,18 +58,34 @@ pub const ORDER_ALL: u64 = 0x1ff;
 /// without GDRFAB_FENCE. (libfabric's RAR, RAW, RAS, WAW, WAS, SAW, SAS.)
 pub const ORDER_UNLESS_READ: u64 = 0x1ff & !(1 << 3) & !(1 << 6);
 
+/// Among atomics everything keeps its order, whatever RMA does (libfabric's FI_ORDER_ATOMIC_*).
+pub const ORDER_ATOMICS: u64 = 0xf << 36;
+
 /// Capabilities that only connectionless endpoints have.
 pub const CONNECTIONLESS: u64 = TAGGED | DIRECTED_RECV | SOURCE | MULTI_RECV;
 
 /// Capabilities that an info may carry.
-pub const CAPS: u64 =
-    CONNECTIONLESS | MSG | RMA | READ | WRITE | RECV | SEND | REMOTE_READ | REMOTE_WRITE | HMEM | LOCAL_COMM | REMOTE_COMM | RMA_EVENT;
+pub const CAPS: u64 = CONNECTIONLESS
+    | MSG
+    | RMA
+    | ATOMIC
+    | READ
+    | WRITE
+    | RECV
+    | SEND
+    | REMOTE_READ
+    | REMOTE_WRITE
+    | HMEM
+    | LOCAL_COMM
+    | REMOTE_COMM
+    | RMA_EVENT;
 
 /// Names of capabilities and operation flags, without their GDRFAB_.
 pub const NAMES: &[(u64, &str)] = &[
     (MSG, "MSG"),
     (RMA, "RMA"),
     (TAGGED, "TAGGED"),
+    (ATOMIC, "ATOMIC"),
     (READ, "READ"),
     (WRITE, "WRITE"),
     (RECV, "RECV"),
@@ -116,6 +133,10 @@ pub const ORDER_NAMES: &[(u64, &str)] = &[
     (1 << 6, "ORDER_SAR"),
     (1 << 7, "ORDER_SAW"),
     (1 << 8, "ORDER_SAS"),
+    (1 << 36, "ORDER_ATOMIC_RAR"),
+    (1 << 37, "ORDER_ATOMIC_RAW"),
+    (1 << 38, "ORDER_ATOMIC_WAR"),
+    (1 << 39, "ORDER_ATOMIC_WAW"),
 ];
 
 /// "MSG | RMA | 0x8000": names where there are any.

@@ -65,6 +65,8 @@ pub struct List {
     pub runs: Box<[Run]>,
     pub pairs: Box<[Pair]>,
     pub total: usize,
+    /// The peer's address of the first block, also if that is empty.
+    pub addr: u64,
     /// Ends of the blocks within their runs, where a run has several; to name the one that failed.
     ends: Box<[usize]>,
 }
@@ -131,7 +133,7 @@ impl List {
             return Err(Error::fixed(errno::EMSGSIZE, "blocks: the lengths overflow"));
         }
         let ends = if merged { ends_of(blocks, &runs) } else { Box::default() };
-        Ok(List { number: 0, runs: runs.into(), pairs: pairs.into(), total, ends })
+        Ok(List { number: 0, runs: runs.into(), pairs: pairs.into(), total, addr: blocks.first().map_or(0, |b| b.addr), ends })
     }
 
     /// It is to be posted many times.
@@ -146,7 +148,7 @@ impl List {
 
     /// The same blocks by other names.
     pub fn renamed(&self, pairs: Box<[Pair]>) -> List {
-        List { number: self.number, runs: self.runs.clone(), pairs, total: self.total, ends: self.ends.clone() }
+        List { number: self.number, runs: self.runs.clone(), pairs, total: self.total, addr: self.addr, ends: self.ends.clone() }
     }
 
     pub fn first_buf(&self) -> usize {

@@ -440,7 +440,7 @@ impl Waiting {
         let last = list.runs.len().saturating_sub(1);
         let context = self.begin(at, last, 1, 0);
         let work = &self.works[at];
-        let (addr, key) = (list.runs.first().map_or(0, |r| r.addr), list.pairs.first().map_or(0, |p| p.key));
+        let (addr, key) = (list.addr, list.pairs.first().map_or(0, |p| p.key));
         let c = work.common(context, time::now_ns());
         let c = Common { flags: c.flags | flags::REMOTE_CQ_DATA, data: work.data, ..c };
         match prov.rma(Dir::Write, &[Iov::EMPTY], &[RmaIov { addr, len: 0, key }], &c, &[]) {

@@ -3,6 +3,7 @@
 //! that results go to, and the list of what is built in.
 
 pub mod accept;
+pub mod atomic;
 pub mod av;
 pub mod bind;
 pub mod contract;

@@ -10,6 +10,7 @@ use super::state::{Op, Ops, State, UNKNOWN};
 use super::wire::Label;
 use super::wireup::{self, source_of};
 use crate::error::{Code, Error, Result, errno};
+use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Bindings, Options};
 use crate::prov::info::Info;
@@ -70,7 +71,7 @@ impl Endpoint {
             joining: Vec::new(),
             leaving: Vec::new(),
             links: HashMap::new(),
-            strangers: 0,
+            unlisted: 0,
             counted_at: u64::MAX,
             next_link: 0,
             broken: Vec::new(),
@@ -200,6 +201,14 @@ impl prov::Endpoint for Endpoint {
 
     fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
         self.state.lock().rma(&self.domain, dir, local, remote, common, descs)
+    }
+
+    fn atomics(&self) -> bool {
+        true
+    }
+
+    fn atomic(&self, op: &AtomicOp, common: &Common) -> Result<()> {
+        self.state.lock().atomic(&self.domain, op, common)
     }
 
     fn list(&self, dir: Dir, list: &List, common: &Common) -> Result<Native> {

@@ -26,7 +26,13 @@ impl State {
         let Some(av) = self.av.clone() else { return Err(Error::invalid("ep: no address vector")) };
         let (name, generation) = av.get(index)?;
         let id = match self.find_peer(&name) {
-            Some(id) => id,
+            Some(id) => {
+                // Called by its bare address so far, it has to be this one now: else all that waits for it fails.
+                if let Some(peer) = self.peer(id).filter(|p| p.name.nonce == 0 && name.nonce != 0) {
+                    peer.meant = name.nonce;
+                }
+                id
+            }
             None => self.add_peer(name),
         };
         let at = index as usize;
@@ -108,7 +114,8 @@ impl State {
         let peer = |id: Id| self.peers.get(id as usize).and_then(Option::as_deref);
         // Without a nonce it is whoever listens there now: one that was met before only as long as its lane is there.
         let here = |p: &Peer| name.nonce == 0 && !matches!(p.phase, Phase::Fresh);
-        let fits = |p: &Peer| p.name.nonce == name.nonce || p.name.nonce == 0 || here(p);
+        let nameless = |p: &Peer| p.name.nonce == 0 && (p.meant == 0 || p.meant == name.nonce);
+        let fits = |p: &Peer| p.name.nonce == name.nonce || nameless(p) || here(p);
         let found = ids.iter().copied().filter_map(|id| Some((id, peer(id).filter(|p| fits(p))?)));
         found.min_by_key(|(_, p)| (p.name.nonce != name.nonce, matches!(p.phase, Phase::Fresh))).map(|(id, _)| id)
     }
@@ -119,8 +126,8 @@ impl State {
             (self.peers.len() - 1) as Id
         });
         let mut peer = Peer::new(name, UNKNOWN | u64::from(id));
-        if self.name.is_some_and(|own| name.means(&own)) {
-            peer.phase = Phase::Own;
+        if let Some(own) = self.name.filter(|own| name.means(own)) {
+            (peer.name, peer.phase) = (own, Phase::Own);
             self.own = Some(id);
         }
         if let Some(place) = self.peers.get_mut(id as usize) {

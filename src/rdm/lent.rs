@@ -6,7 +6,7 @@ use super::domain::Domain;
 use super::peer::Id;
 use super::state::{Op, State, Torn, Unexpected};
 use super::wire::Words;
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, errno};
 use crate::prov::flags;
 
 /// Regions that one turn tries again to close.
@@ -93,6 +93,12 @@ impl State {
                 space.remove_unexpected(at);
                 return self.tell_done(id, number, Code::Canceled);
             }
+        }
+        let of_it = |op: Option<&mut Op>| matches!(op, Some(Op::Reading { offer, .. }) if offer.number == number);
+        let Some(queued) = self.peer(id).map(|p| p.reads.iter().copied().collect::<Vec<_>>()) else { return };
+        if let Some(read) = queued.into_iter().find(|read| of_it(self.ops.get(*read))) {
+            // `reads` may name it still, where nothing is found then.
+            self.read_ended(read, Err(Error::coded(errno::EKEYREJECTED, Code::Key, "it was not read yet")));
         }
     }
 }

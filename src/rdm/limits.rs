@@ -17,6 +17,6 @@ pub const MOST_GRANT: u64 = 1 << 20;
 /// Bytes of grants beyond the first, of all peers together.
 pub const GRANTS_MAX: u64 = 64 << 20;
 /// Callers with a lane that the address vector does not name.
-pub const STRANGERS_MAX: usize = if cfg!(test) { 4 } else { 1024 };
+pub const UNLISTED_MAX: usize = if cfg!(test) { 4 } else { 1024 };
 /// More than a peer of this library grants.
 pub const GRANT_LIMIT: u64 = 1 << 30;

@@ -31,6 +31,9 @@ impl Want {
     }
 }
 
+/// What a receive is for, and its number among all.
+pub type Turn = (u64, Want);
+
 /// A posted receive or an unexpected message, while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At(u32);
@@ -328,6 +331,21 @@ impl<R, U> Matcher<R, U> {
         self.posted.each().find(|(.., r)| which(r)).map(|(at, ..)| At(at))
     }
 
+    /// By which a receive can be posted again.
+    pub fn turn_of(&self, at: At) -> Option<Turn> {
+        self.posted.get(at.0).map(|n| (n.number, want_of(n)))
+    }
+
+    /// The turn of a receive that found its message waiting.
+    pub fn turn_now(&mut self, want: Want) -> Turn {
+        (self.number(), want)
+    }
+
+    /// Whether a receive can be posted again so that none has been taken out of turn: those behind it still wait.
+    pub fn is_next(&self, turn: &Turn) -> bool {
+        self.posted.newest() <= turn.0
+    }
+
     /// Receives that only messages of `source` can fill.
     pub fn posted_for(&self, source: u64) -> Vec<At> {
         self.posted.each().filter(|(_, n, _)| n.asked.source == source).map(|(at, ..)| At(at)).collect()
@@ -345,7 +363,7 @@ impl<R, U> Matcher<R, U> {
         found.into_iter().filter_map(|(at, number, want)| Some((number, want, self.remove_posted(at)?))).collect()
     }
 
-    /// Posts receives again, as those of `source`; they keep their turns, also among those that are there already.
+    /// Posts receives again, as those of `source`, which is `UNSPEC` for any; they keep their turns, also among those that are there already.
     pub fn post_again(&mut self, source: u64, receives: Vec<(u64, Want, R)>) {
         let mut all: Vec<_> = receives.into_iter().map(|(number, want, item)| (number, Want { source, ..want }, item)).collect();
         for k in 0..all.len() {

@@ -6,6 +6,7 @@
 //! `recv`, `list`, `own`, `known`, `wireup` and `progress` work, and `fast` for short messages; `ops`, `endpoint` and `provider` are
 //! what the layer above calls.
 
+mod atomic;
 mod domain;
 mod endpoint;
 mod fast;

@@ -21,7 +21,7 @@ fn refused(code: Code, errno: i32) -> Error {
 }
 
 /// The path that copies within the process take.
-fn path_of(site: Site) -> Paths {
+pub(super) fn path_of(site: Site) -> Paths {
     if site.is_host() { Paths::DIRECT } else { Paths::IPC }
 }
 
@@ -32,7 +32,7 @@ impl Regions {
     }
 
     /// Checks a range that an operation names; gives its region, and the byte where it begins.
-    fn range(&self, r: &RmaIov, need: Access, policy: PathPolicy) -> Result<(&Region, usize)> {
+    pub(super) fn range(&self, r: &RmaIov, need: Access, policy: PathPolicy) -> Result<(&Region, usize)> {
         let region = self.of_key(r.key)?;
         let within = |skip: &u64| skip.checked_add(r.len as u64).is_some_and(|end| end <= region.len);
         let skip = r.addr.checked_sub(region.base).filter(within).ok_or_else(|| refused(Code::Bounds, errno::ERANGE))?;

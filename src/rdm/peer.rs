@@ -6,6 +6,7 @@ use super::limits::{EAGER_MAX, FIRST_GRANT, GRANT_LIMIT, HEAD, MOST_GRANT};
 use super::wire::{Label, OVERHEAD, Words};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
+use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
 use crate::prov::op::{Dir, Pieces, RmaIov};
 use crate::prov::{Endpoint, Lane, Listener};
@@ -29,7 +30,7 @@ pub struct Link {
     /// Bytes up to which a message goes as one parcel.
     pub eager_max: usize,
     /// When its peer called, if the address vector did not name it; 0: it does, or this side called.
-    pub stranger: AtomicU64,
+    pub unlisted: AtomicU64,
 }
 
 // SAFETY: `lane` is a part of `ep`, which is both.
@@ -44,16 +45,16 @@ impl Link {
             // SAFETY: only the lifetime changes; it lies in what `ep` owns, and that stays as long as the link (`lane` below).
             NonNull::from(unsafe { std::mem::transmute::<&dyn Lane, &'static dyn Lane>(lane) })
         });
-        Link { ep, lane, of, number, eager_max, stranger: AtomicU64::new(0) }
+        Link { ep, lane, of, number, eager_max, unlisted: AtomicU64::new(0) }
     }
 
-    pub fn stranger_since(&self) -> u64 {
+    pub fn unlisted_since(&self) -> u64 {
         // Relaxed: read and written under the endpoint's lock.
-        self.stranger.load(Ordering::Relaxed)
+        self.unlisted.load(Ordering::Relaxed)
     }
 
-    pub fn set_stranger(&self, since: u64) {
-        self.stranger.store(since, Ordering::Relaxed);
+    pub fn set_unlisted(&self, since: u64) {
+        self.unlisted.store(since, Ordering::Relaxed);
     }
 
     #[inline(always)]
@@ -124,6 +125,8 @@ pub enum What {
         remote: Vec<RmaIov>,
         data: u64,
     },
+    /// Its operands are the pieces.
+    Atomic(Box<AtomicOp>),
 }
 
 /// Bytes of unexpected messages, counted since the lane was connected.
@@ -214,6 +217,8 @@ impl Credit {
 pub struct Peer {
     /// As far as it is known: in full once a lane was connected.
     pub name: Name,
+    /// The nonce of the name it was called by while its own was not known; 0: only its address.
+    pub meant: u64,
     /// Its index in the address vector, or a number above all of them.
     pub source: u64,
     pub phase: Phase,
@@ -241,6 +246,7 @@ impl Peer {
     pub fn new(name: Name, source: u64) -> Peer {
         Peer {
             name,
+            meant: 0,
             source,
             phase: Phase::Fresh,
             waiting: VecDeque::new(),

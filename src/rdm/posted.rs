@@ -46,6 +46,8 @@ pub struct Posted<R> {
     count: usize,
     /// Sorts that have receives.
     sorts: usize,
+    /// The highest number among those that were taken out.
+    newest: u64,
     places: Box<[u32]>,
     secret: [u64; 2],
 }
@@ -60,7 +62,7 @@ impl<R> Node<R> {
 impl<R> Posted<R> {
     pub fn new() -> Self {
         let secret = [1u8, 2].map(|n| RandomState::new().hash_one(n));
-        Posted { nodes: Vec::new(), free: NONE, count: 0, sorts: 0, places: vec![NONE; PLACES].into(), secret }
+        Posted { nodes: Vec::new(), free: NONE, count: 0, sorts: 0, newest: 0, places: vec![NONE; PLACES].into(), secret }
     }
 
     #[inline(always)]
@@ -189,6 +191,7 @@ impl<R> Posted<R> {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
         let (hash, before, next, last, chain) = (node.hash, node.before, node.next, node.last, node.chain);
         node.next = std::mem::replace(&mut self.free, at);
+        self.newest = self.newest.max(node.number);
         self.count -= 1;
         if before != NONE {
             return self.unlink(at, before, next);
@@ -254,6 +257,10 @@ impl<R> Posted<R> {
                 node.chain = chain;
             }
         }
+    }
+
+    pub fn newest(&self) -> u64 {
+        self.newest
     }
 
     /// All of them, in no particular order.

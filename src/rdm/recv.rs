@@ -4,7 +4,7 @@
 
 use super::domain::Domain;
 use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_MAX};
-use super::matcher::{At, Want};
+use super::matcher::{At, Turn, Want};
 use super::peer::{Id, Waiting};
 use super::send::kept;
 use super::state::{More, Multi, Op, Recv, State, Unexpected};
@@ -74,7 +74,7 @@ impl State {
             return Ok(());
         };
         if recv.multi().is_none() {
-            self.join(tagged, first, recv);
+            self.join(tagged, first, recv, Some(want));
             return Ok(());
         }
         let at = self.space(tagged).post(want, recv);
@@ -82,7 +82,7 @@ impl State {
         while let Some(message) = next {
             let len = self.len_of(tagged, message);
             let Some(part) = self.take_recv(tagged, at, len) else { break };
-            self.join(tagged, message, part);
+            self.join(tagged, message, part, None);
             next = match self.space(tagged).posted(at) {
                 Some(_) => self.space(tagged).find_unexpected(&want),
                 None => None,
@@ -117,14 +117,15 @@ impl State {
     }
 
     /// A message that waited has its receive.
-    fn join(&mut self, tagged: bool, at: At, recv: Recv) {
+    fn join(&mut self, tagged: bool, at: At, recv: Recv, want: Option<Want>) {
         let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
         if let Some(message) = self.space(tagged).remove_unexpected(at) {
-            self.give(message, recv, tagged.then_some(tag), source);
+            self.give(message, recv, tagged.then_some(tag), source, want);
         }
     }
 
-    fn give(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64) {
+    /// `want`: what the receive was posted for, if another message may fill it as well.
+    fn give(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64, want: Option<Want>) {
         match message {
             Unexpected::Eager { from, link, bytes, data } => {
                 let (label, n) = (Label { tag, data }, bytes.len().min(recv.room));
@@ -132,7 +133,10 @@ impl State {
                 self.consumed(from, link, bytes.len());
                 self.placed(&recv, placed, n, bytes.len() - n, &label, source);
             }
-            Unexpected::Offered { from, link, offer, data } => self.take_offer(from, Some(link), offer, Label { tag, data }, recv, source),
+            Unexpected::Offered { from, link, offer, data } => {
+                let posted = want.map(|want| self.space(tag.is_some()).turn_now(want));
+                self.take_offer(from, Some(link), offer, Label { tag, data }, recv, source, posted);
+            }
             Unexpected::Own { number, data } => {
                 let Some(Op::Own { end, pieces, site, .. }) = self.ops.get(number) else { return };
                 let (end, site, n) = (*end, *site, end.len.min(recv.room));
@@ -248,8 +252,13 @@ impl State {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers more than a message may have"));
         }
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
-        match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, offer.len as usize)) {
-            Some(recv) => self.take_offer(id, None, offer, label, recv, source),
+        let at = self.space(tagged).find_posted(source, tag);
+        let posted = at.and_then(|at| self.space(tagged).turn_of(at));
+        match at.and_then(|at| self.take_recv(tagged, at, offer.len as usize)) {
+            Some(recv) => {
+                let posted = posted.filter(|_| recv.multi().is_none());
+                self.take_offer(id, None, offer, label, recv, source, posted);
+            }
             None => {
                 self.stats.unexpected += 1;
                 self.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
@@ -259,7 +268,8 @@ impl State {
     }
 
     /// Reads what was offered into a receive, as far as it fits. `link`: the lane by which it was offered a while ago.
-    fn take_offer(&mut self, from: Id, link: Option<usize>, offer: Offer, label: Label, recv: Recv, source: u64) {
+    #[allow(clippy::too_many_arguments)]
+    fn take_offer(&mut self, from: Id, link: Option<usize>, offer: Offer, label: Label, recv: Recv, source: u64, posted: Option<Turn>) {
         let here = self.peer(from).and_then(|p| p.link()).map(|l| l.number);
         let Some(link) = here.filter(|here| link.is_none_or(|link| link == *here)) else {
             return self.abandon(&recv, sender_gone(), &label, source);
@@ -268,7 +278,7 @@ impl State {
             self.received(&recv, 0, offer.len as usize, &label, source);
             return self.tell_done(from, offer.number, Code::None);
         }
-        let number = self.ops.add(Op::Reading { peer: from, link, recv, offer, label, source });
+        let number = self.ops.add(Op::Reading { peer: from, link, recv, posted, offer, label, source });
         if let Some(peer) = self.peer(from) {
             peer.reads.push_back(number);
             if peer.reads.len() == 1 {
@@ -332,19 +342,36 @@ impl State {
 
     /// The read of an offer is over.
     pub fn read_ended(&mut self, number: u64, result: Result<()>) {
-        let Some(Op::Reading { peer, link, recv, offer, label, source }) = self.ops.take(number) else { return };
+        let Some(Op::Reading { peer, link, recv, posted, offer, label, source }) = self.ops.take(number) else { return };
         let status = result.as_ref().map_or_else(|e| if e.code == Code::None { Code::Fault } else { e.code }, |()| Code::None);
-        match result {
-            Ok(()) => {
+        // Who is there now may be another, who offered nothing.
+        let is_there = self.peer(peer).and_then(|p| p.link()).is_some_and(|l| l.number == link);
+        if is_there {
+            self.tell_done(peer, offer.number, status);
+        }
+        let posted = posted.filter(|turn| is_there && self.space(recv.tagged).is_next(turn));
+        match (result, posted) {
+            (Ok(()), _) => {
                 let n = recv.room.min(offer.len as usize);
                 self.received(&recv, n, offer.len as usize - n, &label, source);
             }
-            Err(e) if e.code == Code::Key => self.abandon(&recv, e.context("the sender has taken the message back"), &label, source),
-            Err(e) => self.abandon(&recv, e, &label, source),
+            (Err(e), Some(posted)) if e.code == Code::Key => self.wait_on(recv, posted, peer),
+            (Err(e), None) if e.code == Code::Key => {
+                self.abandon(&recv, e.context("the sender has taken the message back"), &label, source)
+            }
+            (Err(e), _) => self.abandon(&recv, e, &label, source),
         }
-        // Who is there now may be another, who offered nothing.
-        if self.peer(peer).and_then(|p| p.link()).is_some_and(|l| l.number == link) {
-            self.tell_done(peer, offer.number, status);
+    }
+
+    /// The sender has taken the message back that this receive was matched with: it is for the next one.
+    fn wait_on(&mut self, recv: Recv, (number, want): Turn, of: Id) {
+        // The sender's index may be another by now.
+        let source = self.peer(of).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
+        let (want, tagged) = (Want { source, ..want }, recv.tagged);
+        self.expires(recv.deadline());
+        match self.space(tagged).find_unexpected(&want) {
+            Some(message) => self.join(tagged, message, recv, Some(want)),
+            None => self.space(tagged).post_again(want.source, vec![(number, want, recv)]),
         }
     }
 
@@ -356,7 +383,7 @@ impl State {
         let number = self.ops.add(Op::Own { end, pieces, site, _owned: owned });
         let message = Unexpected::Own { number, data: label.data };
         match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, end.len)) {
-            Some(recv) => self.give(message, recv, label.tag, source),
+            Some(recv) => self.give(message, recv, label.tag, source, None),
             None => {
                 self.stats.unexpected += 1;
                 self.space(tagged).keep(source, tag, message);
@@ -377,7 +404,7 @@ impl State {
             };
             let recv = if how & DISCARD != 0 { Recv { first: Iov::EMPTY, room: usize::MAX, ..recv } } else { recv };
             match how & DISCARD {
-                0 => self.give(message, recv, tagged.then_some(tag), source),
+                0 => self.give(message, recv, tagged.then_some(tag), source, None),
                 _ => self.discard(message, &recv, tagged.then_some(tag), source),
             }
             return Ok(());

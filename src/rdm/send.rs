@@ -11,6 +11,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::RegionId;
 use crate::mr::piece::load;
+use crate::prov::atomic::{AtomicOp, Operands};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure, total};
 use crate::sys::time;
@@ -112,7 +113,7 @@ impl State {
         Ok(())
     }
 
-    fn queue(&mut self, domain: &Domain, id: Id, waiting: Waiting) {
+    pub(super) fn queue(&mut self, domain: &Domain, id: Id, waiting: Waiting) {
         if let Some(peer) = self.peer(id) {
             peer.waiting.push_back(waiting);
             self.flush(domain, id);
@@ -178,7 +179,7 @@ impl State {
         if w.flags & flags::FENCE != 0 && peer.under_way > 0 {
             return Step::Wait;
         }
-        if matches!(w.what, What::Rma { .. }) {
+        if !matches!(w.what, What::Message { .. }) {
             return self.start_rma(domain, id, link, w);
         }
         let What::Message { label, offered } = &mut w.what else { return Step::Wait };
@@ -222,7 +223,6 @@ impl State {
     }
 
     fn start_rma(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut Waiting) -> Step {
-        let What::Rma { dir, remote, data } = &w.what else { return Step::Wait };
         let (descs, count) = match domain.descs_of(link.of, &w.descs) {
             Ok(found) => found,
             Err(e) => return Step::Failed(e),
@@ -231,8 +231,19 @@ impl State {
         let number = self.ops.add(Op::Rma { peer: id, end: w.end, _owned: None });
         // The lane's entry is how its end is learnt.
         let how = w.flags & flags::OP_FLAGS & !(flags::INJECT | flags::MORE) | flags::COMPLETION;
-        let c = Common { context: number as usize, flags: how, data: *data, desc: descs[0], timeout_ns, peer: 0 };
-        match link.ep.rma(*dir, w.pieces.as_slice(), remote, &c, descs.get(..count).unwrap_or_default()) {
+        let c = Common { context: number as usize, flags: how, desc: descs[0], timeout_ns, ..Common::default() };
+        let posted = match &w.what {
+            What::Rma { dir, remote, data } => {
+                let c = Common { data: *data, ..c };
+                link.ep.rma(*dir, w.pieces.as_slice(), remote, &c, descs.get(..count).unwrap_or_default())
+            }
+            What::Atomic(op) => {
+                let with = Operands::joined(op.what, w.pieces.as_slice().first().copied().unwrap_or_default(), op.with.old);
+                link.ep.atomic(&AtomicOp { with, ..**op }, &c)
+            }
+            What::Message { .. } => Err(Error::AGAIN),
+        };
+        match posted {
             Ok(()) => {
                 if let Some(Op::Rma { _owned, .. }) = self.ops.get(number) {
                     *_owned = w.owned.take();

@@ -2,7 +2,7 @@
 //! The state of a connectionless endpoint: its peers, what is under way, receives and messages that wait for one another, and
 //! the one way in which operations end.
 
-use super::matcher::{At, Matcher};
+use super::matcher::{At, Matcher, Turn};
 use super::peer::{End, Greeter, Id, Link, Peer};
 use super::reader::Reader;
 use super::wire::{Label, Offer};
@@ -126,6 +126,8 @@ pub enum Op {
         /// The lane by which it was offered.
         link: usize,
         recv: Recv,
+        /// As what the receive was posted, if it waits on when the sender takes the message back.
+        posted: Option<Turn>,
         offer: Offer,
         label: Label,
         source: u64,
@@ -239,7 +241,7 @@ pub struct State {
     pub leaving: Vec<Arc<Link>>,
     pub links: HashMap<usize, Id>,
     /// Lanes of callers that the address vector does not name, and what it was when they were counted.
-    pub strangers: usize,
+    pub unlisted: usize,
     pub counted_at: u64,
     pub next_link: usize,
     /// Lanes whose peers broke the rules.
@@ -305,13 +307,18 @@ impl State {
 
     fn until(&mut self, relative: u64) -> u64 {
         let deadline = time::deadline(relative);
+        self.expires(deadline);
+        deadline
+    }
+
+    /// Something waits that ends at this time; 0: at none.
+    pub fn expires(&mut self, deadline: u64) {
         if deadline != 0 {
             if self.earliest == 0 || deadline < self.earliest {
                 self.earliest = deadline;
             }
             self.bind.expires(deadline);
         }
-        deadline
     }
 
     pub fn deadline(&mut self, c: &Common) -> u64 {

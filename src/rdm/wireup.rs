@@ -4,7 +4,7 @@
 //! greater name.
 
 use super::domain::Domain;
-use super::limits::{FIRST_GRANT, STRANGERS_MAX};
+use super::limits::{FIRST_GRANT, UNLISTED_MAX};
 use super::peer::{Credit, Greeter, Id, Link, Phase};
 use super::state::{Op, State, Torn, Unexpected};
 use super::wire::{Intro, Label, Refusal};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 const AWAIT_NS: u64 = 500_000_000;
 /// After how long a peer is called again that had no room.
 const AGAIN_NS: u64 = 20_000_000;
-/// How long a stranger has, where there is no room for another, to say that it knows that it was heard.
+/// How long a caller that the address vector does not name has to join, where there is no room for another.
 const SLOW_NS: u64 = 100_000_000;
 /// Ports that are tried where any will do.
 const TRIES: usize = 64;
@@ -125,7 +125,7 @@ impl State {
 
     /// Calls a peer by the first lane from `from` on that may lead there.
     pub fn dial(&mut self, domain: &Domain, id: Id, from: usize) {
-        let (Some(own), Some(name)) = (self.name, self.peer(id).map(|p| p.name)) else { return };
+        let (Some(own), Some((name, meant))) = (self.name, self.peer(id).map(|p| (p.name, p.name.nonce.max(p.meant)))) else { return };
         // All lanes together have the time of one.
         let left = match (self.options.connect_timeout_ns, self.patience(id)) {
             (0, _) => 0,
@@ -144,7 +144,7 @@ impl State {
             }
             let address = address_on(lane.provider.name(), name.socket());
             let called = self.open_link(domain, of, left).and_then(|link| {
-                link.ep.connect(&address, &self.intro(name.nonce)?)?;
+                link.ep.connect(&address, &self.intro(meant)?)?;
                 Ok(link)
             });
             match called {
@@ -193,9 +193,9 @@ impl State {
         if intro.name.means(&own) {
             return request.reject(&Refusal::Closing.encode());
         }
-        let stranger = !self.is_named(&intro.name);
-        if stranger && !self.has_room_for_stranger() {
-            crate::log!(Warn, "{} is refused: {STRANGERS_MAX} callers that the address vector does not name are connected", intro.name);
+        let unlisted = !self.is_named(&intro.name);
+        if unlisted && !self.has_room_for_unlisted() {
+            crate::log!(Warn, "{} is refused: {UNLISTED_MAX} callers that the address vector does not name are connected", intro.name);
             return request.reject(&Refusal::Full.encode());
         }
         let id = match self.find_peer(&intro.name) {
@@ -229,9 +229,9 @@ impl State {
                 return Err(e);
             }
         };
-        if stranger {
-            link.set_stranger(time::now_ns());
-            self.strangers += 1;
+        if unlisted {
+            link.set_unlisted(time::now_ns());
+            self.unlisted += 1;
         }
         self.links.insert(link.number, id);
         self.joining.push((id, link.clone()));
@@ -253,27 +253,27 @@ impl State {
 
     /// Whether one caller more may be connected that the address vector does not name: some may have been inserted since, and
     /// the slowest that has not joined yet makes room.
-    fn has_room_for_stranger(&mut self) -> bool {
-        if self.strangers < STRANGERS_MAX {
+    fn has_room_for_unlisted(&mut self) -> bool {
+        if self.unlisted < UNLISTED_MAX {
             return true;
         }
         if self.counted_at != self.av_changes {
             self.counted_at = self.av_changes;
             let name_of = |id: &Id| self.peers.get(*id as usize).and_then(Option::as_deref).map(|p| p.name);
-            let all = self.ready.iter().chain(&self.joining).filter(|(_, link)| link.stranger_since() != 0);
+            let all = self.ready.iter().chain(&self.joining).filter(|(_, link)| link.unlisted_since() != 0);
             let inserted = all.filter(|(id, _)| name_of(id).is_some_and(|name| self.is_named(&name)));
-            let count = inserted.map(|(_, link)| link.set_stranger(0)).count();
-            self.strangers -= count.min(self.strangers);
+            let count = inserted.map(|(_, link)| link.set_unlisted(0)).count();
+            self.unlisted -= count.min(self.unlisted);
         }
-        if self.strangers >= STRANGERS_MAX {
+        if self.unlisted >= UNLISTED_MAX {
             let late = time::now_ns().saturating_sub(SLOW_NS);
-            let slow = self.joining.iter().find(|(_, link)| (1..late).contains(&link.stranger_since())).cloned();
+            let slow = self.joining.iter().find(|(_, link)| (1..late).contains(&link.unlisted_since())).cloned();
             if let Some((id, link)) = slow {
                 self.forget_link(&link);
                 self.redial(id);
             }
         }
-        self.strangers < STRANGERS_MAX
+        self.unlisted < UNLISTED_MAX
     }
 
     /// The peer's lane came to nothing; what waits for it calls again.
@@ -289,8 +289,8 @@ impl State {
     }
 
     fn forget_link(&mut self, link: &Arc<Link>) {
-        if link.stranger_since() != 0 {
-            self.strangers = self.strangers.saturating_sub(1);
+        if link.unlisted_since() != 0 {
+            self.unlisted = self.unlisted.saturating_sub(1);
         }
         self.links.remove(&link.number);
         self.joining.retain(|(_, l)| l.number != link.number);
@@ -317,7 +317,7 @@ impl State {
             (Phase::Dialing(link), None) => {
                 let link = link.clone();
                 match Intro::decode(&event.data) {
-                    Ok(intro) if peer.name.means(&intro.name) => {
+                    Ok(intro) if peer.name.means(&intro.name) && (peer.meant == 0 || peer.meant == intro.name.nonce) => {
                         peer.name = intro.name;
                         peer.credit = Credit::new(intro.grant);
                         self.set_source(id);
@@ -417,6 +417,8 @@ impl State {
         self.forget_grant(id);
         let asked = self.routes.iter().enumerate().find(|(_, r)| r.is_some_and(|(_, to)| to == id)).map(|(index, _)| index as u64);
         let asked = asked.zip(self.av.as_ref()).and_then(|(index, av)| av.lookup(index).ok());
+        // Indexes of its whole name and of its bare address mean the same one no longer.
+        self.routes.iter_mut().filter(|route| route.is_some_and(|(_, to)| to == id)).for_each(|route| *route = None);
         let Some(peer) = self.peer(id) else { return };
         let waiting = std::mem::take(&mut peer.waiting);
         let source = peer.source;
@@ -424,7 +426,7 @@ impl State {
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
         let reads = std::mem::take(&mut peer.reads);
         (peer.offers, peer.offered, peer.patience) = (0, 0, 0);
-        (peer.credit, peer.phase) = (Credit::default(), Phase::Fresh);
+        (peer.credit, peer.phase, peer.meant) = (Credit::default(), Phase::Fresh, 0);
         if let Some(asked) = asked {
             // A bare address means whoever listens there next.
             peer.name = asked;

@@ -25,18 +25,38 @@ pub enum Attach {
 
 /// Copies between this process and `pid`, all of it or an error. The remote pieces are checked by the kernel.
 pub fn attach_copy(pid: i32, how: Attach, local: &[Iov], remote: &[Piece]) -> Result<()> {
+    attach_by(pid, how, local, remote, STEP)
+}
+
+/// Bytes of one call: the kernel stops at MAX_RW_COUNT (2 GiB less a page).
+const STEP: usize = 1 << 30;
+
+fn attach_by(pid: i32, how: Attach, local: &[Iov], remote: &[Piece], step: usize) -> Result<()> {
     let want: usize = remote.iter().map(|p| p.iov_len).sum();
-    // The kernel stops at MAX_RW_COUNT (2 GiB less a page), so large copies go in pieces.
-    const LIMIT: usize = 1 << 30;
-    if want > LIMIT && local.len() == 1 && remote.len() == 1 {
-        let mut done = 0;
-        while done < want {
-            let n = LIMIT.min(want - done);
-            attach_copy(pid, how, &[local[0].part(done, n)], &[piece(remote[0].iov_base as u64 + done as u64, n)])?;
-            done += n;
-        }
-        return Ok(());
+    if want <= step {
+        return attach_once(pid, how, local, remote, want);
     }
+    for done in (0..want).step_by(step) {
+        let n = step.min(want - done);
+        let ours: Vec<Iov> = within(local, Iov::len, done, n).map(|(of, from, n)| of.part(from, n)).collect();
+        let theirs = within(remote, |p| p.iov_len, done, n).map(|(of, from, n)| piece((of.iov_base as u64).wrapping_add(from as u64), n));
+        attach_once(pid, how, &ours, &theirs.collect::<Vec<_>>(), n)?;
+    }
+    Ok(())
+}
+
+/// The pieces that `len` bytes lie in from byte `skip` on: where in each, and how many.
+fn within<T>(pieces: &[T], len_of: fn(&T) -> usize, skip: usize, len: usize) -> impl Iterator<Item = (&T, usize, usize)> {
+    let mut begin = 0usize;
+    pieces.iter().filter_map(move |p| {
+        let (first, end) = (begin, begin.saturating_add(len_of(p)));
+        begin = end;
+        let (from, to) = (first.max(skip), end.min(skip + len));
+        (from < to).then(|| (p, from - first, to - from))
+    })
+}
+
+fn attach_once(pid: i32, how: Attach, local: &[Iov], remote: &[Piece], want: usize) -> Result<()> {
     let ours = local.as_ptr().cast::<libc::iovec>();
     // SAFETY: the arrays are live, their counts true and of `iovec`'s layout; the local pieces are memory (`Iov::new`).
     let got = unsafe {
@@ -290,6 +310,24 @@ mod tests {
         assert_eq!(a, b);
         let bad = attach_copy(pid(), Attach::Write, &[pa], &[piece(8, 100)]);
         assert_eq!(bad.unwrap_err().errno, errno::EFAULT);
+    }
+
+    #[test]
+    fn what_one_call_cannot_move_goes_in_steps() {
+        let theirs: Vec<u8> = (0..=255).collect();
+        let at = |from: usize, n: usize| piece(theirs[from..].as_ptr() as u64, n);
+        let wanted = [&theirs[100..190], &theirs[..0], &theirs[3..10], &theirs[200..253]].concat();
+        for step in [1, 7, 64, 149, 150, 1000] {
+            let (mut a, mut b) = ([0u8; 70], [0u8; 80]);
+            // SAFETY: the arrays outlive the calls.
+            let ours = unsafe { [Iov::of_mut(&mut a), Iov::EMPTY, Iov::of_mut(&mut b)] };
+            let done = attach_by(pid(), Attach::Read, &ours, &[at(100, 90), at(0, 0), at(3, 7), at(200, 53)], step);
+            if done.as_ref().is_err_and(|e| matches!(e.errno, errno::EPERM | errno::ENOSYS)) {
+                return;
+            }
+            done.unwrap();
+            assert!([&a[..], &b[..]].concat() == wanted, "steps of {step}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub enum Moved {
 }
 
 #[inline]
-fn outcome(n: isize, doing: &'static str) -> Result<Moved> {
+pub(super) fn outcome(n: isize, doing: &'static str) -> Result<Moved> {
     if n >= 0 {
         return Ok(Moved::Bytes(n as usize));
     }

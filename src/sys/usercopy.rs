@@ -5,6 +5,7 @@
 
 use super::iov::Iov;
 use super::mem::{Mapping, Protection, memfd};
+use super::stream::{Moved, outcome};
 use crate::error::{Code, Error, Result, errno};
 use parking_lot::Mutex;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,9 +19,9 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn new() -> Result<Scratch> {
-        let file = memfd("gdrfab-copy", CHUNK).map_err(|e| e.context("memory for copies of the caller's memory"))?;
-        let at = Mapping::new(file.as_fd(), 0, CHUNK, Protection::ReadWrite)?;
+    fn of(len: usize) -> Result<Scratch> {
+        let file = memfd("gdrfab-copy", len).map_err(|e| e.context("memory for copies of the caller's memory"))?;
+        let at = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite)?;
         Ok(Scratch { file, at })
     }
 }
@@ -38,7 +39,7 @@ fn check(n: isize, len: usize) -> Result<()> {
 
 impl UserCopy {
     pub fn new() -> Result<UserCopy> {
-        Ok(UserCopy(Mutex::new(Scratch::new()?)))
+        Ok(UserCopy(Mutex::new(Scratch::of(CHUNK)?)))
     }
 
     /// Calls `turn` for each chunk of `len` bytes: with the scratch memory, the first byte of the chunk and how many.
@@ -88,6 +89,38 @@ impl UserCopy {
     }
 }
 
+/// Memory of our own in which the kernel gathers pieces, whose pages may be gone as well.
+pub struct Landing(Scratch);
+
+impl Landing {
+    pub fn new(len: usize) -> Result<Landing> {
+        Scratch::of(len).map(Landing)
+    }
+
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is that long and ours alone; the kernel writes to it in `gather` only, which has `self` alone.
+        unsafe { std::slice::from_raw_parts(self.0.at.as_ptr(), self.0.at.len()) }
+    }
+
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.0.at.as_ptr(), self.0.at.len()) }
+    }
+
+    /// Copies what the pieces hold to byte `at` on, which has room for it; fewer bytes where the rest is not there.
+    pub fn gather(&mut self, at: usize, pieces: &[Iov]) -> Result<Moved> {
+        let room = self.0.at.len().saturating_sub(at);
+        if pieces.iter().map(Iov::len).sum::<usize>() > room {
+            return Err(Error::fixed(errno::EIO, "more pieces than there is room for"));
+        }
+        // SAFETY: the library may read the pieces (`Iov::new`), of which the kernel checks every page; they are laid out as it
+        // wants them.
+        outcome(unsafe { libc::pwritev(self.0.file.as_raw_fd(), pieces.as_ptr().cast(), pieces.len() as _, at as _) }, "copying")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +152,28 @@ mod tests {
             back.truncate(1);
             assert!(copy.read(of(0, 1), &mut back).is_ok() && back == [7, data[0]]);
             rustix::mm::munmap(at, 3 * page).unwrap();
+        }
+    }
+
+    #[test]
+    fn pieces_land_as_far_as_they_are_there() {
+        let page = mem::page_size();
+        let mut landing = Landing::new(3 * page).unwrap();
+        // SAFETY: a fresh mapping, which only this test uses.
+        unsafe {
+            let at = rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * page, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            let at = at.unwrap();
+            std::slice::from_raw_parts_mut(at.cast::<u8>(), 2 * page).fill(9);
+            rustix::mm::mprotect(at.wrapping_byte_add(page), page, MprotectFlags::empty()).unwrap();
+            let of = |skip: usize, len: usize| Iov::new(at as usize + skip, len);
+            assert_eq!(landing.gather(2, &[of(0, 10), Iov::EMPTY, of(page - 3, 3)]).unwrap(), Moved::Bytes(13));
+            assert_eq!((landing.bytes()[1], &landing.bytes()[2..15], landing.bytes()[15]), (0, &[9; 13][..], 0));
+            assert_eq!(landing.gather(0, &[of(0, 10), of(page, 3)]).unwrap(), Moved::Bytes(10));
+            assert_eq!(landing.gather(0, &[of(page, 3)]).unwrap(), Moved::Fault);
+            assert!(landing.gather(2 * page, &[of(0, page + 1)]).is_err());
+            landing.bytes_mut()[3 * page - 1] = 1;
+            assert_eq!(landing.bytes()[3 * page - 1], 1);
+            rustix::mm::munmap(at, 2 * page).unwrap();
         }
     }
 }

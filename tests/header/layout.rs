@@ -178,6 +178,14 @@ impl Item {
     }
 }
 
+/// The end of a comment goes beside its last line, if that has room.
+fn ended(comment: String, indent: &str) -> String {
+    match comment.trim_end().rsplit('\n').next().is_some_and(|last| last.len() + 3 <= WIDTH) {
+        true => format!("{} */\n", comment.trim_end()),
+        false => format!("{comment}{indent} */\n"),
+    }
+}
+
 /// A comment above what it is about.
 fn above(text: &[String], start: &str, indent: &str) -> String {
     match text {
@@ -185,7 +193,7 @@ fn above(text: &[String], start: &str, indent: &str) -> String {
         [line] => format!("{indent}{start} {line} */\n"),
         lines => {
             let body: String = lines.iter().map(|l| format!("{indent} * {l}").trim_end().to_string() + "\n").collect();
-            format!("{indent}{start}\n{body}{indent} */\n")
+            ended(format!("{indent}{start}\n{body}"), indent)
         }
     }
 }
@@ -201,7 +209,7 @@ fn banner(section: &Section) -> String {
         out.push_str(format!(" * {line}").trim_end());
         out.push('\n');
     }
-    out + " */\n"
+    ended(out, "")
 }
 
 /// Lines of code with their comments in a column beside them.

@@ -5,7 +5,7 @@ use crate::peers::*;
 use gdrfab::error::errno;
 use gdrfab::prov::EventQueue;
 use gdrfab::prov::PassiveEndpoint;
-use gdrfab::prov::info::Info;
+use gdrfab::prov::info::{Info, Secret};
 use gdrfab::prov::request::own_request;
 use gdrfab::prov::tcp::hello::{HELLO_LEN, Hello, Status};
 use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Listener, Purpose, Request};
@@ -133,7 +133,7 @@ fn a_full_listener_lets_its_sleeper_sleep_and_wakes_it_in_time() {
 #[test]
 fn a_passive_endpoint_tells_its_queue() {
     let open = |info: &Info| Listener::open(info).map(|listener| PassiveEndpoint::new(Box::new(listener), 42));
-    let info = Info { auth_key: secret(8), ..Info::default() };
+    let info = Info { auth_key: Some(Secret::new(&[8; 32]).unwrap()), ..Info::default() };
     let pep = open(&info).unwrap();
     let address: Address = pep.address().parse().unwrap();
     assert!(address.port() != 0 && pep.address().starts_with("tcp://127.0.0.1:"), "{address}");

@@ -7,8 +7,7 @@ mod peers;
 
 use gdrfab::error::{Code, errno};
 use gdrfab::prov::Request as _;
-use gdrfab::prov::info::Secret;
-use gdrfab::prov::tcp::auth::Transcript;
+use gdrfab::prov::tcp::auth::{Key, Transcript};
 use gdrfab::prov::tcp::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, Status};
 use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Purpose};
 use gdrfab::sys::epoll::{Poller, Woken};
@@ -24,9 +23,11 @@ fn good_peers_meet_and_nothing_behind_the_handshake_is_taken() {
     for (at, key, purpose, token) in [
         (LOOPBACK, None, Purpose::Passive, 0),
         (LOOPBACK, secret(1), Purpose::Passive, 0),
+        (LOOPBACK, unsealed(1), Purpose::Passive, 0),
         (LOOPBACK, secret(1), Purpose::Endpoint, 0x0123_4567_89ab_cdef),
         (SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0), secret(2), Purpose::Endpoint, u64::MAX),
     ] {
+        let is_sealed = key.as_ref().is_some_and(|key| key.seal);
         let Ok(mut greeter) = Greeter::listen(at, purpose, token, key.clone()) else {
             assert!(at.is_ipv6(), "{at}");
             continue; // a host without IPv6
@@ -42,10 +43,11 @@ fn good_peers_meet_and_nothing_behind_the_handshake_is_taken() {
         let mut theirs = stream(request.accept(terms(b"welcome")).unwrap());
         theirs.write_all(b"frame").unwrap();
         std::thread::sleep(Duration::from_millis(5));
-        let (socket, got) = accepted(&mut dial);
+        let (link, got) = accepted(&mut dial);
+        assert_eq!(link.seal.is_some(), is_sealed);
         assert_eq!(got, terms(b"welcome"));
         assert!(dial.fd().is_none() && dial.advance().is_err());
-        let mut ours = stream(socket);
+        let mut ours = stream(link);
         let mut buf = [0; 5];
         ours.read_exact(&mut buf).unwrap();
         assert_eq!(&buf, b"frame");
@@ -91,9 +93,13 @@ fn a_request_is_turned_down_with_data_or_by_forgetting_it() {
 
 #[test]
 fn keys_must_be_there_on_both_sides_and_be_the_same() {
-    for (ours, theirs, words) in
-        [(secret(1), secret(2), "another key"), (secret(1), None, "insists on a key"), (None, secret(1), "insists on a key")]
-    {
+    for (ours, theirs, words) in [
+        (secret(1), secret(2), "another key"),
+        (secret(1), None, "insists on a key"),
+        (None, secret(1), "insists on a key"),
+        (secret(1), unsealed(1), "seals the connection"),
+        (unsealed(1), secret(1), "seals the connection"),
+    ] {
         let mut greeter = greeter(theirs);
         let mut dial = dial(greeter.local(), ours);
         let e = failure(Some(&mut greeter), &mut dial);
@@ -111,7 +117,7 @@ fn an_introduction_is_good_for_one_connection() {
     let mut greeter = greeter(Some(key.clone()));
     let body = terms(b"once").encode().unwrap();
     let mut first = Raw::greet(&mut greeter, hello(true, 5));
-    let good = intro(&first.transcript, Some(&key), &body);
+    let good = intro(&first.transcript, Some((&key, &first.stream)), &body);
     first.stream.write_all(&good).unwrap();
     drop(one_request(&mut greeter));
     // The same nonce of the dialer, and the same introduction: the listener's nonce is another one.
@@ -119,29 +125,79 @@ fn an_introduction_is_good_for_one_connection() {
     assert_ne!(again.challenge().nonce, first.challenge().nonce);
     again.stream.write_all(&good).unwrap();
     let head = Head::decode(&answer::<HEAD_LEN>(&mut greeter, &mut again.stream).unwrap()).unwrap();
-    assert_eq!((head.status, head.body, head.proof), (Status::KeyWrong, 0, [0; 32]));
+    assert_eq!((head.status, head.body, head.ephemeral), (Status::KeyWrong, 0, [0; 32]));
     assert!(answer::<1>(&mut greeter, &mut again.stream).is_none());
     // Nor does a changed body pass.
     let mut third = Raw::greet(&mut greeter, hello(true, 6));
-    let mut bent = intro(&third.transcript, Some(&key), &body);
+    let mut bent = intro(&third.transcript, Some((&key, &third.stream)), &body);
     *bent.last_mut().unwrap() ^= 1;
     third.stream.write_all(&bent).unwrap();
     assert_eq!(Head::decode(&answer(&mut greeter, &mut third.stream).unwrap()).unwrap().status, Status::KeyWrong);
+}
+
+/// What the dialer has seen and what the listener has are two things as soon as anybody between them changes anything.
+#[test]
+fn what_was_changed_on_the_way_is_found() {
+    let key = secret(4).unwrap();
+    let mut greeter = greeter(Some(key.clone()));
+    let body = terms(b"x").encode().unwrap();
+    let mut refuses = |bend: &dyn Fn(&mut Transcript, &mut SocketAddr, &mut SocketAddr)| {
+        let mut raw = Raw::greet(&mut greeter, hello(true, 5));
+        let (mut own, mut peer) = (raw.stream.local_addr().unwrap(), raw.stream.peer_addr().unwrap());
+        bend(&mut raw.transcript, &mut own, &mut peer);
+        raw.stream.write_all(&intro_between(&raw.transcript, &key, own, peer, &body)).unwrap();
+        let refusal = answer(&mut greeter, &mut raw.stream).map(|bytes| Head::decode(&bytes).unwrap().status);
+        assert!(refusal.is_none_or(|status| status == Status::KeyWrong) && greeter.pending() == 0);
+        refusal.is_some()
+    };
+    // Another version, no seal, another cipher, another nonce: whoever asked for less, or was answered with less.
+    for (at, bit) in [(8, 1), (10, 4), (12, 2), (12, 4), (13, 1), (16, 1), (47, 0x80)] {
+        assert!(refuses(&|t, _, _| t.hello[at] ^= bit), "{at} {bit}");
+        // The cipher is chosen by the challenge: one that was changed there opens nothing either.
+        assert!(refuses(&|t, _, _| t.challenge[at] ^= bit), "{at} {bit}");
+    }
+    // A relay: each of the two is somewhere else than the other believes.
+    assert!(refuses(&|_, own, _| own.set_port(own.port() ^ 1)));
+    assert!(refuses(&|_, _, peer| peer.set_port(peer.port() ^ 1)));
+    assert!(refuses(&|_, own, _| own.set_ip(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)))));
+    assert!(refuses(&|_, _, peer| peer.set_ip(IpAddr::V6(Ipv6Addr::LOCALHOST))));
+    assert!(refuses(&|_, own, peer| std::mem::swap(own, peer)));
+}
+
+/// Two hosts that share a key, and one between them that passes everything on as it is.
+#[test]
+fn a_relay_gets_nobody_connected() {
+    let mut greeter = greeter(secret(4));
+    let (there, back) = (TcpListener::bind(LOOPBACK).unwrap(), greeter.local());
+    let mut dial = dial(there.local_addr().unwrap(), secret(4));
+    let thread = std::thread::spawn(move || {
+        let (dialer, listener) = (there.accept().unwrap().0, TcpStream::connect(back).unwrap());
+        let pass = |mut from: TcpStream, mut to: TcpStream| std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+        let up = pass(dialer.try_clone().unwrap(), listener.try_clone().unwrap());
+        pass(listener, dialer.try_clone().unwrap()).join().unwrap().ok();
+        dialer.shutdown(std::net::Shutdown::Both).ok();
+        up.join().unwrap().ok();
+    });
+    let e = failure(Some(&mut greeter), &mut dial);
+    assert!(e.errno == errno::EACCES && e.words.contains("another key"), "{e}");
+    drop(greeter);
+    thread.join().unwrap();
 }
 
 #[test]
 fn the_body_of_an_unproven_introduction_is_not_looked_at() {
     let mut greeter = greeter(secret(1));
     let mut raw = Raw::greet(&mut greeter, hello(true, 1));
-    raw.stream.write_all(&intro(&raw.transcript, secret(2).as_ref(), &[0xff; 1024])).unwrap();
+    let bad = intro(&raw.transcript, Some((&secret(2).unwrap(), &raw.stream)), &[0xff; 992]);
+    raw.stream.write_all(&bad).unwrap();
     assert_eq!(Head::decode(&answer(&mut greeter, &mut raw.stream).unwrap()).unwrap().status, Status::KeyWrong);
 }
 
 #[test]
 fn without_a_common_version_the_listener_says_which_it_has() {
     let mut greeter = greeter(None);
-    let mut raw = Raw::greet(&mut greeter, Hello { lowest: 3, highest: 9, ..hello(false, 1) });
-    assert_eq!(raw.transcript.challenge[8..12], [1, 0, 2, 0]);
+    let mut raw = Raw::greet(&mut greeter, Hello { lowest: 4, highest: 9, ..hello(false, 1) });
+    assert_eq!(raw.transcript.challenge[8..12], [1, 0, 3, 0]);
     assert_eq!(raw.challenge().status, Status::Version);
     assert!(answer::<1>(&mut greeter, &mut raw.stream).is_none());
 }
@@ -164,7 +220,7 @@ fn listener(reply: impl FnOnce([u8; HELLO_LEN], &mut TcpStream) + Send + 'static
 #[test]
 fn a_dialer_believes_no_listener_that_lies() {
     type Reply = fn([u8; HELLO_LEN], &mut TcpStream);
-    let cases: [(&str, Option<Secret>, i32, Reply); 9] = [
+    let cases: [(&str, Option<Key>, i32, Reply); 9] = [
         ("version", None, errno::EPROTONOSUPPORT, |_, s| {
             let refusal = Hello { lowest: 0, highest: 0, status: Status::Version, ..hello(false, 1) };
             s.write_all(&refusal.encode()).unwrap();
@@ -176,7 +232,7 @@ fn a_dialer_believes_no_listener_that_lies() {
         ("no proof", secret(1), errno::EACCES, |_, s| {
             s.write_all(&hello(true, 1).encode()).unwrap();
             let body = terms(b"trust me").encode().unwrap();
-            let head = Head { body: body.len(), status: Status::Good, token: 0, proof: [0; 32] };
+            let head = Head { body: body.len(), status: Status::Good, token: 0, ephemeral: [0; 32] };
             s.write_all(&[&head.encode(), &body[..]].concat()).unwrap();
         }),
         ("the dialer's own proof", secret(1), errno::EACCES, |_, s| {
@@ -299,7 +355,7 @@ fn a_peer_that_says_one_byte_at_a_time_is_understood() {
         assert!(greeter.poll().is_empty());
     }
     transcript.challenge = answer(&mut greeter, &mut raw).unwrap();
-    let intro = intro(&transcript, key.as_ref(), &terms(b"slowly").encode().unwrap());
+    let intro = intro(&transcript, key.as_ref().map(|key| (key, &raw)), &terms(b"slowly").encode().unwrap());
     let (last, most) = intro.split_last().unwrap();
     for byte in most {
         raw.write_all(&[*byte]).unwrap();

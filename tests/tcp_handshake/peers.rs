@@ -3,22 +3,26 @@
 
 use gdrfab::error::{Error, Result};
 use gdrfab::prov::info::Secret;
-use gdrfab::prov::tcp::auth::{Side, Transcript};
+use gdrfab::prov::tcp::auth::{Key, Transcript};
 use gdrfab::prov::tcp::hello::{HELLO_LEN, Head, Hello, Status};
-use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Purpose, Request, Terms};
+use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Link, Purpose, Request, Terms};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 pub const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-pub fn secret(byte: u8) -> Option<Secret> {
-    Some(Secret::new(&[byte; 32]).unwrap())
+pub fn secret(byte: u8) -> Option<Key> {
+    Some(Key::new(&Secret::new(&[byte; 32]).unwrap(), true).unwrap())
 }
 
-pub fn greeter(key: Option<Secret>) -> Greeter {
+/// A key that decides who may connect, and no more.
+pub fn unsealed(byte: u8) -> Option<Key> {
+    Some(Key::new(&Secret::new(&[byte; 32]).unwrap(), false).unwrap())
+}
+
+pub fn greeter(key: Option<Key>) -> Greeter {
     Greeter::listen(LOOPBACK, Purpose::Passive, 0, key).unwrap()
 }
 
@@ -26,7 +30,7 @@ pub fn terms(data: &[u8]) -> Terms {
     Terms { window: 7, budget: 1 << 20, address: "tcp://127.0.0.1:1".into(), data: data.to_vec(), ..Terms::default() }
 }
 
-pub fn dial(at: SocketAddr, key: Option<Secret>) -> Dial {
+pub fn dial(at: SocketAddr, key: Option<Key>) -> Dial {
     Dial::new(&Address::of(at, None), None, Purpose::Passive, 0, terms(b"hello"), key).unwrap()
 }
 
@@ -71,16 +75,16 @@ pub fn failure(greeter: Option<&mut Greeter>, dial: &mut Dial) -> Error {
     }
 }
 
-pub fn accepted(dial: &mut Dial) -> (OwnedFd, Terms) {
+pub fn accepted(dial: &mut Dial) -> (Link, Terms) {
     match outcome(None, dial) {
-        Ok(Dialed::Accepted { socket, terms }) => (socket, terms),
+        Ok(Dialed::Accepted { link, terms }) => (link, terms),
         Ok(_) => panic!("rejected"),
         Err(e) => panic!("{e}"),
     }
 }
 
-pub fn stream(fd: OwnedFd) -> TcpStream {
-    let stream = TcpStream::from(fd);
+pub fn stream(link: Link) -> TcpStream {
+    let stream = TcpStream::from(link.socket);
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     stream
@@ -93,16 +97,28 @@ pub struct Raw {
 }
 
 pub fn hello(keyed: bool, nonce: u8) -> Hello {
-    Hello { lowest: 1, highest: 1, keyed, purpose: 0, status: Status::Good, nonce: [nonce; 32] }
+    let version = if keyed { 3 } else { 1 };
+    Hello { lowest: version, highest: version, keyed, sealed: keyed, aes: keyed, purpose: 0, status: Status::Good, nonce: [nonce; 32] }
 }
 
 /// An introduction as bytes.
-pub fn intro(transcript: &Transcript, key: Option<&Secret>, body: &[u8]) -> Vec<u8> {
-    let mut head = Head { body: body.len(), status: Status::Good, token: 0, proof: [0; 32] };
-    if let Some(key) = key {
-        head.proof = transcript.proof(key, Side::Dialer, &head.proven(), body).unwrap();
+pub fn intro(transcript: &Transcript, key: Option<(&Key, &TcpStream)>, body: &[u8]) -> Vec<u8> {
+    let head = Head { body: body.len(), status: Status::Good, token: 0, ephemeral: [0; 32] };
+    let Some((key, stream)) = key else { return [&head.encode(), body].concat() };
+    intro_between(transcript, key, stream.local_addr().unwrap(), stream.peer_addr().unwrap(), body)
+}
+
+/// One under a key, of a dialer that believes both sides to be there.
+pub fn intro_between(transcript: &Transcript, key: &Key, own: SocketAddr, peer: SocketAddr, body: &[u8]) -> Vec<u8> {
+    let mut known = *transcript;
+    // One that cannot be read chooses no cipher.
+    if Hello::decode(&known.challenge).is_err() {
+        known.challenge = [0; HELLO_LEN];
+        known.challenge[..16].copy_from_slice(&hello(true, 0).encode()[..16]);
     }
-    [&head.encode(), body].concat()
+    let message = known.noise(key, own, peer, true).unwrap().write(&[&[0; 16], body].concat()).unwrap();
+    let head = Head { body: message.len() - 32, status: Status::Good, token: 0, ephemeral: message[..32].try_into().unwrap() };
+    [&head.encode(), &message[32..]].concat()
 }
 
 /// Drives the listener until the peer's socket has `N` bytes; `None`: it closes first.

@@ -109,6 +109,7 @@ impl Peer {
     fn header(&mut self, input: &mut Input<'_>) -> Header {
         let how = input.byte();
         let kind = KINDS[input.below(KINDS.len())];
+        let kind = if how & 0x87 == 0x80 { Kind::Atomic } else { kind };
         let mut len = match (kind, input.byte()) {
             (Kind::Answered, 128..) => self.reads.first().map_or(0, |n| *n as u64),
             (_, 240..) => input.number(),
@@ -128,14 +129,17 @@ impl Peer {
             6 => self.writes,
             _ => input.number() as u32,
         };
-        let rma = matches!(kind, Kind::Write | Kind::Read);
-        let pieces = if rma { 1 + input.byte() % if how & 64 != 0 { 16 } else { 8 } } else { 0 };
+        let rma = matches!(kind, Kind::Write | Kind::Read | Kind::Atomic);
+        let pieces = if rma && kind != Kind::Atomic { 1 + input.byte() % if how & 64 != 0 { 16 } else { 8 } } else { 0 };
         Header { kind, flags, pieces, paths: if rma { 3 } else { 0 }, done: self.done, len }
     }
 
     /// A frame of the input's choice; most are well formed.
     pub fn frame(&mut self, input: &mut Input<'_>, regions: &[Known]) {
-        let h = self.header(input);
+        let mut h = self.header(input);
+        if h.kind == Kind::Atomic {
+            return self.atomic(input, &mut h, regions);
+        }
         self.put(&h.encode());
         let mut words = h.words();
         if h.flags & DATA != 0 && words > 0 {
@@ -155,6 +159,22 @@ impl Peer {
         if h.kind.has_body() {
             self.body(input, &h);
         }
+    }
+
+    /// An atomic operation: its number, the datatype's, the form's, and a count.
+    fn atomic(&mut self, input: &mut Input<'_>, h: &mut Header, regions: &[Known]) {
+        let (op, datatype, form, count) = (input.below(20), input.below(11), input.below(3), input.below(130));
+        let one = [1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 8][datatype] * count;
+        if !input.flag() {
+            (h.flags, h.len) = (0, if op == 10 { 0 } else { one * (1 + form / 2) } as u64);
+        }
+        let region = regions.get(input.below(regions.len().max(1))).copied().unwrap_or(Known { key: 1, base: 0, len: 64 });
+        let skip = if input.flag() { 0 } else { input.number() };
+        self.put(&h.encode());
+        for word in [(op | datatype << 8 | form << 16 | count << 32) as u64, region.base.wrapping_add(skip), region.key] {
+            self.put(&word.to_le_bytes());
+        }
+        self.body(input, h);
     }
 
     fn pieces(&mut self, input: &mut Input<'_>, h: &Header, regions: &[Known]) {

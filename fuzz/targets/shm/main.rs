@@ -107,6 +107,7 @@ fuzz_target!(init: world::begin(), |data: &[u8]| {
     PLANS.take();
     arm();
     side.close();
+    peer(|p| p.land());
     drop(PEER.take());
     side.finish();
     // What the peer had no business to send is closed by a thread.

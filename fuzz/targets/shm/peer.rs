@@ -153,6 +153,7 @@ impl Peer {
             s.word(LINES).store(lines as u64, Relaxed);
             t.word(0).store(TABLE_MAGIC, Relaxed);
             if size_of_file(&segment) >= bytes && lines.is_power_of_two() {
+                self.land();
                 self.mine = Some((s, lines));
             }
             self.table = Some(t);
@@ -430,6 +431,13 @@ impl Peer {
         bytes.extend(u32::from(how & 16 == 0).to_le_bytes());
         let fds: Vec<_> = (0..[1, 1, 1, 0, 2][input.below(5)]).map(|k| world().file(n + k).as_raw_fd()).collect();
         self.send(&bytes, &fds);
+    }
+
+    /// Ends all device copies that it said it makes: such a copy is over when its peer says so or has died, and this one lives.
+    pub fn land(&self) {
+        if let Some((m, _)) = &self.mine {
+            (0..64).for_each(|k| m.word(FLIGHTS + 8 * k).store(0, SeqCst));
+        }
     }
 
     /// Looks through what the library may have written for what must never come.

@@ -72,7 +72,7 @@ fn named(value: u32, of: &[(u32, &str)]) -> String {
 }
 
 fn order(bits: u64) -> String {
-    if bits == flags::ORDER_ALL {
+    if bits & flags::ORDER_ALL == flags::ORDER_ALL {
         return "everything after everything".to_string();
     }
     let names = ["RAR", "RAW", "RAS", "WAR", "WAW", "WAS", "SAR", "SAW", "SAS"];

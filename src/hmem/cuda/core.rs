@@ -59,8 +59,16 @@ pub struct Opened {
     pub(super) pool: usize,
 }
 
+/// Host memory that this library has pinned, in the context of a device, and how many want it to stay so.
+pub struct PinnedRange {
+    pub(super) addr: u64,
+    pub(super) len: u64,
+    pub(super) device: u32,
+    pub(super) users: usize,
+}
+
 /// The driver and everything that is remembered about it. Shared, because streams and imports outlive
-/// the calls that made them. Locks are never held two at a time, except `opened` before `imports`.
+/// the calls that made them. Locks are never held two at a time, except `opened` before `imports`, and `pinned` before any.
 pub struct Core {
     pub(super) driver: Driver,
     pub(super) facts: Vec<DeviceFacts>,
@@ -76,4 +84,6 @@ pub struct Core {
     pub(super) streams: Mutex<Vec<(u32, usize)>>,
     /// What `alloc` gave: device, and the mapping's length or 0 for the plain allocator's.
     pub(super) allocations: Mutex<HashMap<u64, (u32, usize)>>,
+    /// Host memory that was pinned, no byte of it twice.
+    pub(super) pinned: Mutex<Vec<PinnedRange>>,
 }

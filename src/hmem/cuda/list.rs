@@ -9,6 +9,7 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::Copy;
 use cudarc::driver::sys::{CUfunction, CUmodule, CUstream};
 use std::ffi::c_void;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 const PTX: &str = concat!(include_str!("list.ptx"), "\0");
@@ -25,6 +26,10 @@ const UNITS_FEW: usize = 4 << 10;
 /// Lists that a stream keeps to be launched again, and units of each, at most.
 const KEPT: usize = 16;
 const KEPT_UNITS: usize = 32 << 10;
+/// Room that such a list is given: units are counted when they are written.
+const KEPT_ROOM: usize = 2 * KEPT_UNITS;
+/// Units of a stream's pinned memory (32 MiB) above which what is idle goes back to the driver.
+const IDLE_UNITS: usize = (32 << 20) / size_of::<Unit>();
 
 /// What one group of threads copies; the kernel knows the layout.
 #[repr(C)]
@@ -59,10 +64,33 @@ unsafe impl Send for Slabs {}
 impl Slabs {
     /// Gives the memory of a stream back that has been drained; its context is current.
     pub fn free(&mut self) {
-        for slab in self.all.drain(..) {
-            // SAFETY: allocated by the driver, given back once.
-            let _ = unsafe { self.core.driver.cuMemFreeHost(slab.at.cast()) };
-        }
+        (0..self.all.len()).rev().for_each(|i| self.give_back(i));
+    }
+
+    fn give_back(&mut self, i: usize) {
+        let slab = self.all.swap_remove(i);
+        // SAFETY: allocated by the driver, given back once; no launch uses it.
+        let _ = unsafe { self.core.driver.cuMemFreeHost(slab.at.cast()) };
+    }
+}
+
+/// The smallest of those with such room that nobody uses.
+fn best(all: &[Slab], room: RangeInclusive<usize>, done: u64) -> Option<usize> {
+    let fits = |s: &Slab| s.is_idle(done) && room.contains(&s.room);
+    all.iter().enumerate().filter(|(_, s)| fits(s)).min_by_key(|(_, s)| s.room).map(|(i, _)| i)
+}
+
+/// The largest of those that nobody uses, if all are more than is to stay.
+fn surplus(all: &[Slab], done: u64) -> Option<usize> {
+    if all.iter().map(|s| s.room).sum::<usize>() <= IDLE_UNITS {
+        return None;
+    }
+    all.iter().enumerate().filter(|(_, s)| s.is_idle(done)).max_by_key(|(_, s)| s.room).map(|(i, _)| i)
+}
+
+impl Slab {
+    fn is_idle(&self, done: u64) -> bool {
+        self.name == 0 && self.until <= done
     }
 }
 
@@ -71,9 +99,13 @@ impl Slabs {
         Slabs { core: core.clone(), all: Vec::new() }
     }
 
-    /// One with room for `units` that no launch uses.
-    fn take(&mut self, units: usize, done: u64) -> Result<usize> {
-        if let Some(i) = self.all.iter().position(|s| s.name == 0 && s.until <= done && s.room >= units) {
+    /// One with room for `units` that no launch uses; a list that is to be kept holds no large one.
+    fn take(&mut self, units: usize, done: u64, name: u64) -> Result<usize> {
+        while let Some(i) = surplus(&self.all, done) {
+            self.give_back(i);
+        }
+        let most = if name != 0 && units <= KEPT_ROOM { KEPT_ROOM } else { usize::MAX };
+        if let Some(i) = best(&self.all, units..=most, done) {
             return Ok(i);
         }
         let room = units.next_power_of_two().max(UNITS_FEW);
@@ -137,7 +169,7 @@ impl Core {
         let total: usize = copies.iter().map(|c| c.len).sum();
         let unit = (total / (4 * most_groups() as usize)).clamp(UNIT_MIN, UNIT_MAX).next_multiple_of(4096);
         // Each copy has one unit more than it fills, at most: no division of each length.
-        let at = slabs.take((copies.len() + total / unit).min(UNITS).max(copies[0].len.div_ceil(unit)), done)?;
+        let at = slabs.take((copies.len() + total / unit).min(UNITS).max(copies[0].len.div_ceil(unit)), done, name)?;
         let slab = &mut slabs.all[at];
         let (mut units, mut taken) = (0, 0);
         'copies: for c in copies {
@@ -160,7 +192,7 @@ impl Core {
         }
         // SAFETY: the caller's promise.
         unsafe { self.start(device, stream, slab, next)? };
-        if name != 0 && taken == copies.len() && units <= KEPT_UNITS {
+        if name != 0 && taken == copies.len() && units <= KEPT_UNITS && slab.room <= KEPT_ROOM {
             slabs.keep(at, name);
         }
         Ok(taken)
@@ -203,7 +235,15 @@ impl Core {
             let own = host || owner == 0 || owner == context as u64;
             own && matches!(self.driver.pointer(pointer::DEVICE_POINTER, at), Ok(there) if there == at)
         };
-        len > 0 && ours(addr) && ours(addr + len - 1)
+        // Pinned memory may be several ranges, and there may be holes between them.
+        let (mut at, end) = (addr, addr.saturating_add(len));
+        while at < end && ours(at) && matches!(self.driver.pointer(pointer::MEMORY_TYPE, at), Ok(driver::MEMORY_TYPE_HOST)) {
+            match self.detect(at) {
+                Ok(Some(found)) if found.end() > at => at = found.end(),
+                _ => return false,
+            }
+        }
+        len > 0 && (at >= end || (ours(at) && ours(end - 1)))
     }
 }
 
@@ -216,4 +256,33 @@ fn load(driver: &Driver) -> Result<usize> {
     let status = unsafe { driver.cuModuleGetFunction(&mut function, module, c"gdrfab_copy_list".as_ptr()) }?;
     driver.check("cuModuleGetFunction", status)?;
     Ok(function as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slab(room: usize, until: u64, name: u64) -> Slab {
+        Slab { at: std::ptr::null_mut(), room, until, name, units: 0 }
+    }
+
+    #[test]
+    fn small_lists_leave_large_slabs_and_idle_ones_go_back() {
+        let all = [slab(UNITS, 0, 0), slab(UNITS_FEW, 5, 0), slab(2 * UNITS_FEW, 0, 0), slab(UNITS_FEW, 0, 7)];
+        assert_eq!(best(&all, 10..=UNITS, 4), Some(2), "neither the large one, nor what is in use or kept");
+        assert_eq!((best(&all, 10..=UNITS, 5), best(&all, 3 * UNITS_FEW..=UNITS, 5)), (Some(1), Some(0)));
+        assert_eq!((best(&all, 3 * UNITS_FEW..=KEPT_ROOM, 5), best(&all, UNITS + 1..=usize::MAX, 5)), (None, None));
+        assert_eq!(surplus(&all, 5), None);
+
+        let mut many: Vec<Slab> = (0..8).map(|i| slab(UNITS, i, 0)).collect();
+        many.push(slab(UNITS_FEW, 0, 0));
+        while let Some(i) = surplus(&many, 5) {
+            assert!(many[i].until <= 5);
+            many.swap_remove(i);
+        }
+        let room: usize = many.iter().map(|s| s.room).sum();
+        assert!(room <= IDLE_UNITS && many.len() >= 3, "{room}");
+        let busy: Vec<Slab> = (0..8).map(|_| slab(UNITS, 9, 0)).collect();
+        assert_eq!(surplus(&busy, 5), None, "what launches use stays");
+    }
 }

@@ -11,11 +11,11 @@ mod export;
 mod flush;
 mod import;
 mod list;
+mod pin;
 mod vmm;
 
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream};
 use crate::error::{Error, Result, errno};
-use crate::log;
 use core::Core;
 use cudarc::driver::sys::CUuuid;
 use driver::{Driver, device, pointer};
@@ -55,6 +55,7 @@ pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
         imports: Default::default(),
         streams: Default::default(),
         allocations: Default::default(),
+        pinned: Default::default(),
     }))))
 }
 
@@ -113,29 +114,6 @@ impl Core {
     fn segments(&self, number: u32) -> bool {
         let wanted = [device::VIRTUAL_MEMORY_MANAGEMENT, device::HANDLE_TYPE_POSIX_FD];
         self.driver.has("cuMemCreate") && wanted.iter().all(|a| self.driver.attribute(*a, number as i32) != 0)
-    }
-
-    fn pin(self: &Arc<Self>, addr: u64, len: u64) -> Result<Pinned> {
-        // Any context can pin memory for all of them; that of a device in use already costs nothing.
-        let count = self.facts.len() as u32;
-        let device = (0..count).find(|d| self.active(*d)).unwrap_or(0);
-        let _current = self.enter(device)?;
-        // SAFETY: pinning changes no byte; the caller keeps the memory until it unpins.
-        let status = unsafe { self.driver.cuMemHostRegister_v2(addr as *mut _, len as usize, driver::HOST_REGISTER_PORTABLE) }?;
-        if status == driver::HOST_MEMORY_ALREADY_REGISTERED {
-            // Somebody else's to undo.
-            return Ok(Pinned(None));
-        }
-        self.driver.check("cuMemHostRegister", status)?;
-        let core = self.clone();
-        Ok(Pinned(Some(Box::new(move || {
-            let _current = core.enter(device);
-            // SAFETY: registered above; unregistered once.
-            let status = unsafe { core.driver.cuMemHostUnregister(addr as *mut _) };
-            if !matches!(status, Ok(0)) {
-                log!(Warn, "cuda: cuMemHostUnregister of {addr:#x}: {status:?}");
-            }
-        }))))
     }
 }
 

@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Copy, Site};
 use crate::mr::{Paths, piece};
 use crate::prov::bind::Ending;
-use crate::prov::list::{List, Native};
+use crate::prov::list::{List, Native, Run};
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, parts};
 use crate::sync::gate;
 use crate::sync::primitive::Ordering;
@@ -176,10 +176,11 @@ unsafe fn post_blocks(
 ) -> std::result::Result<u64, (usize, Error)> {
     if let Some(name) = name
         && list.pairs.iter().all(|p| domain.local_pieces(p.desc).is_ok())
+        && places.iter().all(|p| p.one.is_kept())
     {
         // SAFETY: handed on; the blocks and both sides' regions are those that were posted under the name.
         let again = unsafe { conn.devices.streams[at].stream.post_again(name) };
-        if let Some(ticket) = again.map_err(|e| (list.runs[0].first as usize, e))? {
+        if let Some(ticket) = again.map_err(|e| blame(&list.runs, e))? {
             return Ok(ticket);
         }
     }
@@ -211,12 +212,20 @@ unsafe fn post_blocks(
         }
         if copies.len() >= COPIES || i + 1 == list.runs.len() {
             // SAFETY: handed on.
-            ticket = unsafe { stream.post_list(&copies, reached, name) }.map_err(|e| (list.runs[first].first as usize, e))?;
+            ticket = unsafe { stream.post_list(&copies, reached, name) }.map_err(|e| blame(&list.runs[first..=i], e))?;
             copies.clear();
             first = i + 1;
         }
     }
     Ok(ticket)
+}
+
+/// The driver does not say which of the blocks it was given at once it refused.
+fn blame(runs: &[Run], e: Error) -> (usize, Error) {
+    match runs {
+        [first, .., last] => (first.first as usize, e.context(format_args!("one of the blocks from there to {}", last.first))),
+        _ => (runs.first().map_or(0, |r| r.first as usize), e),
+    }
 }
 
 /// Whether a kernel of the stream's device can touch both sides, wherever they lie.
@@ -227,17 +236,18 @@ fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &
     if known.len() > REACHED_MOST {
         known.clear();
     }
-    // Neither a generation nor a descriptor is used for other memory again.
+    // Neither a generation nor a descriptor is used for other memory again; the peer's may be mapped elsewhere by and by.
     let theirs = places.iter().all(|p| {
         let ask = || p.walk(0, p.len as usize).all(|(there, n)| up.reaches(site.device, there.here as u64, n as u64));
-        *known.entry((site.device, p.key, p.generation)).or_insert_with(ask)
+        p.extents().iter().all(|e| e.is_kept()) && *known.entry((site.device, p.key, p.generation, p.whereabouts())).or_insert_with(ask)
     });
     theirs
         && list.pairs.iter().enumerate().all(|(i, pair)| {
             let Ok(found) = domain.local_pieces(pair.desc) else { return false };
             let inside = !local.is_host() || list.runs.iter().filter(|r| r.pair as usize == i).all(|r| found.holds(r.buf(), r.len()));
-            let ask = || found.pieces().all(|(addr, len)| up.reaches(site.device, addr as u64, len as u64));
-            inside && *known.entry((site.device, pair.desc, 0)).or_insert_with(ask)
+            let kept = || !local.is_host() || domain.keeps_pinned(pair.desc, site);
+            let ask = || kept() && found.pieces().all(|(addr, len)| up.reaches(site.device, addr as u64, len as u64));
+            inside && *known.entry((site.device, pair.desc, 0, 0)).or_insert_with(ask)
         })
 }
 

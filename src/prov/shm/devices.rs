@@ -68,8 +68,8 @@ pub struct Devices {
     pub turn: u32,
     /// How the copies of a stream that was given up failed, if they did.
     pub fate: Option<Error>,
-    /// Whether kernels of a device reach the memory of a key and generation, or of a descriptor.
-    pub reached: HashMap<(u32, u64, u64), bool>,
+    /// Whether kernels of a device reach the memory of a key and generation, as it is mapped here, or of a descriptor.
+    pub reached: HashMap<(u32, u64, u64, u64), bool>,
     /// Prepared lists, the oldest first, and the last one's name.
     kept: VecDeque<Kept>,
     named: u64,

@@ -135,6 +135,11 @@ impl Domain {
         }
     }
 
+    /// As `Regions::keeps_pinned`.
+    pub fn keeps_pinned(&self, desc: u64, site: Site) -> bool {
+        self.regions.lock().keeps_pinned(desc, site)
+    }
+
     /// Pins the host memory of the region `desc` names for copies of `site`'s vendor, once.
     pub fn pin_host(&self, desc: u64, site: Site) {
         let Some(held) = self.regions.lock().begin_pin(desc, site) else { return };

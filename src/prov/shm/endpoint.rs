@@ -16,6 +16,7 @@ use super::state::{Connecting, Faults, How, Phase, State};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
+use crate::prov::atomic::AtomicOp;
 use crate::prov::bind::{Binding, Bindings, Options, Stage};
 use crate::prov::fault::Plan;
 use crate::prov::list::{List, Native};
@@ -233,6 +234,14 @@ impl prov::Endpoint for Endpoint {
     fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
         let c = one_kind(common, descs)?;
         self.state.lock().posted(|s| s.rma(&self.domain, dir, local, remote, &c))
+    }
+
+    fn atomics(&self) -> bool {
+        true
+    }
+
+    fn atomic(&self, op: &AtomicOp, common: &Common) -> Result<()> {
+        self.state.lock().posted(|s| s.atomic(&self.domain, op, common))
     }
 
     fn list(&self, dir: Dir, list: &List, common: &Common) -> Result<Native> {

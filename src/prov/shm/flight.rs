@@ -17,9 +17,9 @@ pub enum Flight {
     /// A rendezvous: the receiver fetches, or asks for fragments (`sent` counts them).
     /// `_owned` keeps the bytes of an inject call, or a copy of device memory, until they were fetched.
     Rendezvous { end: Ending, pieces: Pieces, site: Site, _owned: Option<Box<[u8]>>, sent: Option<usize> },
-    /// A staged read: bytes arrive as ring messages.
+    /// A staged read, or what an atomic operation fetches: bytes arrive as ring messages.
     /// For device memory they gather in `bounce` first.
-    Read { end: Ending, pieces: Pieces, want: usize, got: usize, bounce: Option<(Site, Box<[u8]>)> },
+    Read { end: Ending, pieces: Pieces, want: usize, got: usize, bounce: Option<(Site, Box<[u8]>)>, atomic: bool },
     /// A shared copy whose last chunks the helper still has.
     Coop(Shared),
 }
@@ -31,6 +31,10 @@ impl Flight {
             Flight::Coop(shared) => &shared.end,
         }
     }
+
+    fn is_read(&self) -> bool {
+        matches!(self, Flight::Read { atomic: false, .. })
+    }
 }
 
 /// Our slots.
@@ -40,11 +44,13 @@ pub struct Slots {
     flights: Vec<Option<Flight>>,
     free: Vec<u16>,
     pub active: Vec<u16>,
+    /// Of these, reads whose bytes the target takes when it has room for the answer.
+    reading: usize,
 }
 
 impl Slots {
     pub fn new() -> Slots {
-        Slots { generation: [0; SLOTS], flights: Vec::new(), free: (0..SLOTS as u16).rev().collect(), active: Vec::new() }
+        Slots { generation: [0; SLOTS], flights: Vec::new(), free: (0..SLOTS as u16).rev().collect(), active: Vec::new(), reading: 0 }
     }
 
     pub fn has_free(&self) -> bool {
@@ -64,6 +70,7 @@ impl Slots {
         if self.flights.len() <= at {
             self.flights.resize_with(at + 1, || None);
         }
+        self.reading += usize::from(flight.is_read());
         self.flights[at] = Some(flight);
         self.active.push(index);
     }
@@ -76,6 +83,12 @@ impl Slots {
         self.flights.get_mut(index as usize)?.as_mut()
     }
 
+    /// Whether such reads are under way: messages and writes, which the target takes at once, wait for them.
+    #[inline]
+    pub fn is_reading(&self) -> bool {
+        self.reading > 0
+    }
+
     pub fn release(&mut self, index: u16) {
         self.free.push(index);
     }
@@ -85,6 +98,7 @@ impl Slots {
         let flight = self.flights.get_mut(index as usize)?.take()?;
         self.active.retain(|i| *i != index);
         self.free.push(index);
+        self.reading -= usize::from(flight.is_read());
         Some(flight)
     }
 }
@@ -99,6 +113,8 @@ pub struct ReadOut {
     pub done: usize,
     /// Where the bytes belong in the operation.
     pub offset: u64,
+    /// The bytes, where they were taken when it came.
+    pub ready: Option<Box<[u8]>>,
 }
 
 /// A copy whose own part is over and whose helper has not reported yet.

@@ -106,6 +106,11 @@ impl Import {
             pinned.get_or_init(|| super::locate::pin(site, map.as_ptr() as u64, map.len() as u64));
         }
     }
+
+    /// Whether it stays where kernels reach it for as long as it is mapped.
+    pub fn is_kept(&self) -> bool {
+        if let Import::Host { pinned, .. } = self { matches!(pinned.get(), Some(Some(_))) } else { true }
+    }
 }
 
 /// Why a peer's file is not mapped here yet.

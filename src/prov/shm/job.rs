@@ -4,6 +4,7 @@
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site};
 use crate::mr::{Access, piece};
+use crate::prov::atomic::AtomicOp;
 use crate::prov::bind::Ending;
 use crate::prov::flags;
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, Pieces, RmaIov};
@@ -83,6 +84,16 @@ impl RmaJob {
     }
 }
 
+/// An atomic operation that could not start at once.
+pub struct AtomicJob {
+    pub op: AtomicOp,
+    pub operands: Box<[u8]>,
+    pub flags: u64,
+    pub end: Ending,
+    /// A fault on demand keeps it until then; 0 = none does.
+    pub held: u64,
+}
+
 /// A send that could not start at once.
 pub struct SendJob {
     pub pieces: Pieces,
@@ -121,6 +132,7 @@ impl SendJob {
 /// An operation that has not started, or that streams fragments at the head of the queue.
 pub enum Job {
     Rma(Box<RmaJob>),
+    Atomic(Box<AtomicJob>),
     Send(Box<SendJob>),
 }
 
@@ -129,6 +141,7 @@ impl Job {
     pub fn is_held(&self) -> bool {
         let until = match self {
             Job::Rma(job) => job.held,
+            Job::Atomic(job) => job.held,
             Job::Send(job) => job.held,
         };
         until != 0 && time::now_ns() < until
@@ -137,6 +150,7 @@ impl Job {
     pub fn ending(&self) -> &Ending {
         match self {
             Job::Rma(job) => &job.end,
+            Job::Atomic(job) => &job.end,
             Job::Send(job) => &job.end,
         }
     }

@@ -6,6 +6,7 @@
 
 mod address;
 mod arrivals;
+mod atomic;
 mod cm;
 mod conn;
 mod control;
@@ -144,8 +145,8 @@ fn offer() -> Offer {
 fn info() -> Info {
     let info = Info::of_cpu("shm");
     Info {
-        caps: info.caps | flags::RMA_EVENT | flags::HMEM | flags::LOCAL_COMM,
-        msg_order: flags::ORDER_ALL,
+        caps: info.caps | flags::RMA_EVENT | flags::ATOMIC | flags::HMEM | flags::LOCAL_COMM,
+        msg_order: flags::ORDER_ALL | flags::ORDER_ATOMICS,
         paths: Paths::from_bits_truncate(config::get().paths),
         inject_size: INJECT_SIZE,
         tx_size: TX_SIZE,

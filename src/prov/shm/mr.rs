@@ -353,13 +353,22 @@ impl Regions {
         let index = self.registry.described(desc).map(|_| desc_index(desc))?;
         let region = self.registry.at_mut(index)?;
         let pins = &mut region.own.pins;
-        if !region.location.site.is_host() || region.location.kind == Kind::Pinned || pins.iter().any(|(s, _)| s.iface == site.iface) {
+        // What was found pinned may be so for another region's sake: that of CUDA's is kept.
+        let theirs = region.location.kind == Kind::Pinned && site.iface != Iface::Cuda;
+        if !region.location.site.is_host() || theirs || pins.iter().any(|(s, _)| s.iface == site.iface) {
             return None;
         }
         pins.push((site, None));
         region.enter().ok()?;
         let pieces = region.pieces().iter().map(|p| p.iov).collect();
         Some(Pin { index, site, pieces, ids: Vec::new(), stays: region.own.obstacles.direct.is_none() })
+    }
+
+    /// Whether the host memory of the region `desc` names stays pinned for `site`'s vendor while the region is open.
+    pub fn keeps_pinned(&self, desc: u64, site: Site) -> bool {
+        let Some(region) = self.registry.described(desc) else { return false };
+        let pins = region.own.pins.iter().filter(|(s, pin)| s.iface == site.iface && pin.is_some());
+        pins.count() == region.pieces().len()
     }
 
     pub fn pinned(&mut self, pin: Pin, pins: Vec<(Site, Option<Pinned>)>) {

@@ -124,6 +124,7 @@ impl State {
             kind::STAGED_WRITE => self.on_staged_write(domain, message),
             kind::STAGED_READ => self.on_staged_read(message),
             kind::STAGED_DATA => self.on_staged_data(message),
+            kind::ATOMIC => self.on_atomic(domain, message),
             _ => Err(protocol("the peer sent a ring message of a kind that does not exist")),
         }
     }
@@ -217,6 +218,7 @@ impl State {
             }
             let step = match &mut job {
                 Job::Rma(job) => self.start_rma(domain, job),
+                Job::Atomic(job) => self.start_atomic(job),
                 Job::Send(job) => self.start_send(domain, job),
             };
             match step {

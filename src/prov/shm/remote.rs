@@ -11,6 +11,7 @@ use crate::mr::piece::{self, Span};
 use crate::mr::{Access, Paths};
 use crate::prov::report::Refusals;
 use crate::sync::primitive::{Ordering, fence};
+use std::hash::{DefaultHasher, Hasher};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
@@ -65,6 +66,11 @@ impl Extent {
             map.pin(site);
         }
     }
+
+    /// As [`Import::is_kept`].
+    pub fn is_kept(&self) -> bool {
+        self.map.as_ref().is_some_and(|map| map.is_kept())
+    }
 }
 
 /// What is known of a peer's region; whoever has it holds the mappings that its extents lie in.
@@ -100,6 +106,13 @@ impl Remote {
             Some(list) => list,
             None => std::slice::from_ref(&self.one),
         }
+    }
+
+    /// Tells one mapping of it from another.
+    pub fn whereabouts(&self) -> u64 {
+        let mut all = DefaultHasher::new();
+        self.extents().iter().for_each(|e| all.write_usize(e.here));
+        all.finish()
     }
 
     /// Whether a range lies in the region.

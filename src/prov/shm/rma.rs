@@ -314,7 +314,7 @@ impl State {
             device::check_no_driver(job, &places)?;
         }
         if places.iter().any(|(p, _)| p.path == Paths::STAGED) {
-            if !conn.devices.is_idle() {
+            if !conn.devices.is_idle() || (job.dir == Dir::Write && conn.slots.is_reading()) {
                 return Ok(Step::Blocked);
             }
             settle(job.site, &mut job.stream_after)?;

@@ -248,12 +248,17 @@ fn takes_now(conn: &mut Conn, op_flags: u64, total: usize) -> Result<bool> {
     let words = u8::from(op_flags & flags::REMOTE_CQ_DATA != 0) + u8::from(acked);
     let slots = !acked || conn.slots.has_free();
     let header = Header { kind: kind::SEND, words, bytes: total.min(config::get().eager_max) as u16, ..Header::default() };
-    Ok(slots && conn.coop == 0 && conn.devices.is_idle() && credit(conn)? && conn.room(header)?)
+    Ok(slots && conn.coop == 0 && !conn.slots.is_reading() && conn.devices.is_idle() && credit(conn)? && conn.room(header)?)
 }
 
 #[inline]
 fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step> {
-    if conn.coop > 0 || !conn.devices.is_idle() || !credit(conn)? || (job.flags & flags::FENCE != 0 && !conn.slots.active.is_empty()) {
+    if conn.coop > 0
+        || conn.slots.is_reading()
+        || !conn.devices.is_idle()
+        || !credit(conn)?
+        || (job.flags & flags::FENCE != 0 && !conn.slots.active.is_empty())
+    {
         return Ok(Step::Blocked);
     }
     let has_data = job.flags & flags::REMOTE_CQ_DATA != 0;

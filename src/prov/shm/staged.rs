@@ -74,6 +74,7 @@ impl State {
             len: message.word(3) as usize,
             done: 0,
             offset: message.word(4),
+            ready: None,
         });
         Ok(())
     }
@@ -185,7 +186,7 @@ pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
         Dir::Write => Flight::Ack { end: job.end, staged: Some(job.total) },
         Dir::Read => {
             let bounce = (!job.site.is_host()).then(|| (job.site, vec![0u8; job.total].into_boxed_slice()));
-            Flight::Read { end: job.end, pieces: job.local.clone(), want: job.total, got: 0, bounce }
+            Flight::Read { end: job.end, pieces: job.local.clone(), want: job.total, got: 0, bounce, atomic: false }
         }
     };
     conn.slots.launch(s.slot, flight);
@@ -201,6 +202,16 @@ pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
         let header = Header { kind: kind::STAGED_DATA, words: 2, bytes: n as u16, flags: 0 };
         if !conn.tx.room(header.lines()).map_err(broken)? {
             break;
+        }
+        if let Some(part) = read.ready.as_ref().and_then(|bytes| bytes.get(read.done..read.done + n)) {
+            let words = [slot_word(read.slot, read.generation), read.done as u64];
+            // SAFETY: the bytes outlive the call.
+            conn.tx.write(header, &words, &[unsafe { Iov::of(part) }]);
+            read.done += n;
+            if read.done == read.len {
+                conn.reads_out.pop_front();
+            }
+            continue;
         }
         let addr = read.addr.checked_add(read.done as u64);
         let pinned = addr.ok_or(Code::Bounds).and_then(|addr| {

@@ -17,6 +17,7 @@ pub mod kind {
     pub const STAGED_READ: u8 = 7;
     pub const STAGED_DATA: u8 = 8;
     pub const PARCEL: u8 = 9;
+    pub const ATOMIC: u8 = 10;
 }
 
 /// Flags of ring messages.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who may connect: where the shared key comes from, and the proofs that a side knows it.
+//! Who may connect: where the shared key comes from, what it is used for, and what a handshake with it is bound to.
 
-use super::hello::{HEAD_PROVEN, HELLO_LEN, PROOF_LEN};
+use super::hello::{HELLO_LEN, Hello};
+use super::noise::Noise;
+use super::seal::{Cipher, KEY};
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::info::{Info, Secret};
@@ -10,15 +12,27 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fs::File;
 use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 const FILE: &str = "GDRFAB_TCP_KEY_FILE";
+const MODE: &str = "GDRFAB_TCP_SECURITY";
 
 /// The key that an object opened with `info` uses: the program's own, else that of the file, else none.
-pub fn key(info: &Info) -> Result<Option<Secret>> {
-    match &info.auth_key {
-        Some(own) => Ok(Some(own.clone())),
-        None => of_file(),
+pub fn key(info: &Info) -> Result<Option<Key>> {
+    let secret = match &info.auth_key {
+        Some(own) => Some(own.clone()),
+        None => of_file()?,
+    };
+    with(config::get().tcp.security.as_deref(), secret)
+}
+
+/// What `mode` makes of a key; one that asks for what there is not is refused.
+fn with(mode: Option<&str>, secret: Option<Secret>) -> Result<Option<Key>> {
+    match (mode, secret) {
+        (Some("none"), Some(_)) => Err(Error::invalid(format!("{MODE}=none, but a key is set (auth_key, {FILE})"))),
+        (Some(mode @ ("greeting" | "sealed")), None) => Err(Error::invalid(format!("{MODE}={mode} needs a key (auth_key, {FILE})"))),
+        (mode, secret) => secret.map(|secret| Key::new(&secret, mode != Some("greeting"))).transpose(),
     }
 }
 
@@ -60,19 +74,19 @@ fn read(path: &str) -> Result<Secret> {
     }
 }
 
-/// Which side proves something: what one says is of no use to the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    Dialer,
-    Listener,
+/// What both sides of a connection must know, and what it is for.
+#[derive(Clone)]
+pub struct Key {
+    psk: [u8; KEY],
+    /// What follows the handshake is sealed.
+    pub seal: bool,
 }
 
-impl Side {
-    fn label(self) -> &'static [u8] {
-        match self {
-            Side::Dialer => b"gdrfab tcp 1 dialer",
-            Side::Listener => b"gdrfab tcp 1 listener",
-        }
+impl Key {
+    pub fn new(secret: &Secret, seal: bool) -> Result<Key> {
+        let mut mac = keyed(secret.bytes())?;
+        mac.update(b"gdrfab tcp 3 psk");
+        Ok(Key { psk: mac.finalize().into_bytes().into(), seal })
     }
 }
 
@@ -84,22 +98,27 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    fn mac(&self, key: &Secret, side: Side, head: &[u8; HEAD_PROVEN], body: &[u8]) -> Result<Hmac<Sha256>> {
-        let mut mac = keyed(key.bytes())?;
-        for part in [side.label(), &self.hello, &self.challenge, head, body] {
-            mac.update(part);
+    /// What both sides must have seen alike: all of it, and where each is, so that nobody can stand between two hosts that
+    /// trust each other.
+    pub fn prologue(&self, dialer: SocketAddr, listener: SocketAddr) -> Vec<u8> {
+        let mut seen = b"gdrfab tcp 3".to_vec();
+        seen.extend_from_slice(&self.hello);
+        seen.extend_from_slice(&self.challenge);
+        for at in [dialer, listener] {
+            let ip = match at.ip().to_canonical() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            seen.extend_from_slice(&ip.octets());
+            seen.extend_from_slice(&at.port().to_le_bytes());
         }
-        Ok(mac)
+        seen
     }
 
-    /// The proof that `side` knows the key, bound to this connection and to what it says.
-    pub fn proof(&self, key: &Secret, side: Side, head: &[u8; HEAD_PROVEN], body: &[u8]) -> Result<[u8; PROOF_LEN]> {
-        Ok(self.mac(key, side, head, body)?.finalize().into_bytes().into())
-    }
-
-    /// Whether that is `side`'s proof. Takes as long for any wrong one.
-    pub fn is_proven(&self, key: &Secret, side: Side, head: &[u8; HEAD_PROVEN], body: &[u8], proof: &[u8; PROOF_LEN]) -> Result<bool> {
-        Ok(self.mac(key, side, head, body)?.verify_slice(proof).is_ok())
+    /// The handshake of a side with a key, once CHALLENGE is known.
+    pub fn noise(&self, key: &Key, dialer: SocketAddr, listener: SocketAddr, is_dialer: bool) -> Result<Noise> {
+        let aes = Hello::decode(&self.challenge)?.aes;
+        Noise::new(&key.psk, if aes { Cipher::Aes } else { Cipher::ChaCha }, &self.prologue(dialer, listener), is_dialer)
     }
 }
 
@@ -132,34 +151,31 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_covers_its_label_and_every_byte() {
-        let key = Secret::new(&[1; 16]).unwrap();
+    fn the_prologue_has_every_byte_and_both_addresses() {
         let t = Transcript { hello: [2; 64], challenge: [3; 64] };
-        let (head, body) = ([4; 16], [5; 40]);
-        let mut plain = keyed(key.bytes()).unwrap();
-        plain.update(b"gdrfab tcp 1 dialer");
-        plain.update(&[[2; 64], [3; 64]].concat());
-        plain.update(&[4; 16]);
-        plain.update(&[5; 40]);
-        let proof = t.proof(&key, Side::Dialer, &head, &body).unwrap();
-        assert_eq!(hex(&proof), hex(&plain.finalize().into_bytes()));
-        let good = |t: &Transcript, key: &Secret, side, head: &[u8; 16], body: &[u8], proof: &[u8; 32]| {
-            t.is_proven(key, side, head, body, proof).unwrap()
-        };
-        assert!(good(&t, &key, Side::Dialer, &head, &body, &proof));
-        assert!(!good(&t, &key, Side::Listener, &head, &body, &proof));
-        assert!(!good(&t, &Secret::new(&[1; 17]).unwrap(), Side::Dialer, &head, &body, &proof));
-        assert!(!good(&t, &key, Side::Dialer, &head, &body, &[0; 32]));
-        assert!(!good(&t, &key, Side::Dialer, &head, &body[..39], &proof));
-        for i in 0..64 {
-            let (mut a, mut b) = (t, t);
-            a.hello[i] ^= 1;
-            b.challenge[i] ^= 0x80;
-            assert!(!good(&a, &key, Side::Dialer, &head, &body, &proof) && !good(&b, &key, Side::Dialer, &head, &body, &proof));
+        let (dialer, listener) = ("192.0.2.1:7471".parse().unwrap(), "[2001:db8::1]:1".parse().unwrap());
+        let seen = t.prologue(dialer, listener);
+        assert_eq!(hex(&seen[..12]), hex(b"gdrfab tcp 3"));
+        assert_eq!(seen[12..140], [[2; 64], [3; 64]].concat());
+        assert_eq!(
+            hex(&seen[140..]),
+            "00000000000000000000ffffc0000201".to_string() + "2f1d" + "20010db8000000000000000000000001" + "0100"
+        );
+        assert_eq!(t.prologue("[::ffff:192.0.2.1]:7471".parse().unwrap(), listener), seen);
+        assert_ne!(t.prologue(listener, dialer), seen);
+    }
+
+    #[test]
+    fn a_mode_and_a_key_must_fit() {
+        let secret = || Some(Secret::new(&[1; 16]).unwrap());
+        let seal = |mode: Option<&str>, secret| with(mode, secret).map(|key| key.map(|key| key.seal));
+        assert!(matches!((seal(None, None), seal(Some("none"), None)), (Ok(None), Ok(None))));
+        assert!(matches!(seal(None, secret()), Ok(Some(true))) && matches!(seal(Some("sealed"), secret()), Ok(Some(true))));
+        assert!(matches!(seal(Some("greeting"), secret()), Ok(Some(false))));
+        for (mode, secret) in [("none", secret()), ("greeting", None), ("sealed", None)] {
+            let e = seal(Some(mode), secret).unwrap_err();
+            assert!(e.errno == errno::EINVAL && e.words.contains(mode) && e.words.contains(MODE), "{e}");
         }
-        let mut other = head;
-        other[15] ^= 1;
-        assert!(!good(&t, &key, Side::Dialer, &other, &body, &proof));
     }
 
     #[test]

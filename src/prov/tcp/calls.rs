@@ -10,6 +10,7 @@ use super::{cm, mr, ops, rma};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov;
+use crate::prov::atomic::AtomicOp;
 use crate::prov::bind::{Binding, Bindings, Options};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::Dispatch;
@@ -110,6 +111,14 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().rma(&self.domain, dir, local, remote, &one_kind(common, descs)?)
     }
 
+    fn atomics(&self) -> bool {
+        true
+    }
+
+    fn atomic(&self, op: &AtomicOp, common: &Common) -> Result<()> {
+        self.state.lock().atomic(&self.domain, op, common)
+    }
+
     fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         self.state.lock().send(&self.domain, local, &one_kind(common, descs)?)
     }
@@ -179,7 +188,7 @@ impl prov::Endpoint for Endpoint {
     /// After the look that follows `sleep`: whether nothing waits that no socket announces.
     fn may_sleep(&self) -> bool {
         let s = self.state.lock();
-        s.conn.as_ref().is_none_or(|c| !c.rx.has_bytes() || c.rx.body.is_some() || c.rx.bytes().len() < HEADER)
+        s.conn.as_ref().is_none_or(|c| !c.rx.holds_more() && (!c.rx.has_bytes() || c.rx.body.is_some() || c.rx.bytes().len() < HEADER))
     }
 
     /// Undoes one `sleep`: a socket that somebody watches costs each packet a look at who that is.
@@ -258,7 +267,8 @@ impl prov::Endpoint for Endpoint {
             None => String::new(),
         };
         let path = paths.best();
-        let text = format!("to the peer's region {key:#x} ({}): {}\n{}{streams}", conn.peer, path.words(), refusals.lines(path));
+        let sealed = if conn.tx.seal.is_some() { "  every byte sealed (GDRFAB_TCP_SECURITY)\n" } else { "" };
+        let text = format!("to the peer's region {key:#x} ({}): {}\n{}{streams}{sealed}", conn.peer, path.words(), refusals.lines(path));
         Ok(PathReport { path, paths, offered, refusals, text })
     }
 

@@ -9,6 +9,7 @@ use super::frame::{Header, Kind};
 use super::greeter::{Greeter, Request};
 use super::hello::{Purpose, Terms};
 use super::info::usual;
+use super::shake::Link;
 use super::state::{How, Phase, State};
 use super::streams;
 use crate::config;
@@ -16,7 +17,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::sys::{process, tcp, time};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 impl State {
     fn terms(&self, data: &[u8]) -> Terms {
@@ -105,10 +106,10 @@ impl State {
             (ours.streams, ours.door) = (*count, (greeter.local().port(), *token));
         }
         match request.accept(ours) {
-            Ok(socket) => {
-                self.join(domain, socket, &terms, false)?;
+            Ok(link) => {
+                self.join(domain, link, &terms, false)?;
                 if let (Some((count, _, greeter)), Some(conn)) = (door, self.conn.as_deref_mut()) {
-                    conn.more = More::Awaits { count, sockets: Vec::new() };
+                    conn.more = More::Awaits { count, links: Vec::new() };
                     self.greeter = Some(greeter);
                 }
                 self.phase = Phase::Connecting { how: How::Joining, deadline };
@@ -124,13 +125,13 @@ impl State {
         }
     }
 
-    fn join(&mut self, domain: &Domain, socket: OwnedFd, terms: &Terms, is_dialer: bool) -> Result<()> {
+    fn join(&mut self, domain: &Domain, link: Link, terms: &Terms, is_dialer: bool) -> Result<()> {
         let config = &config::get().tcp;
-        tune(socket.as_fd())?;
-        let peer = tcp::peer(socket.as_fd())?;
+        tune(link.socket.as_fd())?;
+        let peer = tcp::peer(link.socket.as_fd())?;
         let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
         let short = self.faults.as_ref().and_then(|f| f.short());
-        self.talk(domain, socket, name, terms, (config.window, config.budget), is_dialer, short)
+        self.talk(domain, link, name, terms, (config.window, config.budget), is_dialer, short)
     }
 
     /// The stream of frames begins.
@@ -138,7 +139,7 @@ impl State {
     pub fn talk(
         &mut self,
         domain: &Domain,
-        socket: OwnedFd,
+        link: Link,
         name: String,
         terms: &Terms,
         ours: (u32, u32),
@@ -146,7 +147,7 @@ impl State {
         short: Option<usize>,
     ) -> Result<()> {
         let member = domain.pollset.join();
-        self.conn = Some(Box::new(Conn::new(socket, member, name, terms, ours, is_dialer, short)));
+        self.conn = Some(Box::new(Conn::new(link, member, name, terms, ours, is_dialer, short)?));
         self.greeter = None;
         Ok(())
     }
@@ -192,8 +193,8 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
         },
         How::Dial(dial) => match dial.advance()? {
             Dialed::Waiting => {}
-            Dialed::Accepted { socket, terms } => {
-                state.join(domain, socket, &terms, true)?;
+            Dialed::Accepted { link, terms } => {
+                state.join(domain, link, &terms, true)?;
                 state.phase = Phase::Connected;
                 state.event(EventKind::Connected, terms.data.clone(), None);
                 if let Some(conn) = state.conn.as_deref_mut() {

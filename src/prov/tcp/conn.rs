@@ -3,11 +3,13 @@
 
 use super::dial::Dial;
 use super::frame::{Header, Kind, WHOLE_MAX, broken};
-use super::hello::Terms;
+use super::hello::{ATOMICS_SINCE, Terms};
 use super::mr::Region;
 use super::pollset::Member;
 use super::recv::Recv;
 use super::rx::Rx;
+use super::sealed::SealedOut;
+use super::shake::Link;
 use super::tx::Tx;
 use crate::config;
 use crate::error::{Error, Result};
@@ -104,13 +106,13 @@ pub enum More {
     },
     Calling {
         dials: Vec<Dial>,
-        sockets: Vec<OwnedFd>,
+        links: Vec<Link>,
         until: u64,
     },
     /// The listener waits for so many.
     Awaits {
         count: u32,
-        sockets: Vec<OwnedFd>,
+        links: Vec<Link>,
     },
     Open,
 }
@@ -120,6 +122,8 @@ pub struct Conn {
     pub peer: String,
     pub tx: Tx,
     pub rx: Rx,
+    /// Whether the peer's version has them.
+    pub has_atomics: bool,
     /// Among the domain's other connections.
     pub member: Member,
     /// The dialer has said READY, or this side is the dialer.
@@ -161,12 +165,23 @@ pub struct Conn {
 }
 
 impl Conn {
-    pub fn new(fd: OwnedFd, member: Member, peer: String, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Conn {
-        Conn {
-            fd,
+    pub fn new(
+        link: Link,
+        member: Member,
+        peer: String,
+        theirs: &Terms,
+        ours: (u32, u32),
+        is_dialer: bool,
+        short: Option<usize>,
+    ) -> Result<Conn> {
+        let (out, come) = link.seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.come)));
+        let out = out.map(SealedOut::new).transpose()?.map(Box::new);
+        Ok(Conn {
+            fd: link.socket,
+            has_atomics: link.version >= ATOMICS_SINCE,
             peer,
-            tx: Tx::new(short),
-            rx: Rx::new(short),
+            tx: Tx::new(short, out),
+            rx: Rx::new(short, come),
             member,
             ready: is_dialer,
             is_dialer,
@@ -196,7 +211,7 @@ impl Conn {
             wants_more: false,
             looked: 0,
             region: Weak::new(),
-        }
+        })
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {
@@ -205,7 +220,7 @@ impl Conn {
 
     /// Whether the first stream is what there is no room in.
     pub fn waits_for_room(&self) -> bool {
-        self.tx.blocked && !(self.tx.streams.is_some() && self.tx.is_scattering())
+        self.tx.blocked && (self.tx.is_sealing() || !(self.tx.streams.is_some() && self.tx.is_scattering()))
     }
 
     /// Operations of this side that have not ended.

@@ -2,11 +2,12 @@
 //! The dialer's side of the handshake: a connection that this side begins.
 
 use super::address::Address;
-use super::auth::{Side, Transcript};
-use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, Purpose, STREAMS_SINCE, Status, Terms};
-use super::shake::{Inbox, nonce, nonsense, say};
+use super::auth::{Key, Transcript};
+use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NOISE_SINCE, Purpose, STREAMS_SINCE, Status, Terms};
+use super::noise::Noise;
+use super::seal::Cipher;
+use super::shake::{Inbox, Link, hear, nonce, nonsense, say};
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::info::Secret;
 use crate::sys::{tcp, time};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ fn refused(status: Status) -> Error {
             (errno::EACCES, Code::None, "one side insists on a key (auth_key, GDRFAB_TCP_KEY_FILE) and the other has none")
         }
         Status::KeyWrong => (errno::EACCES, Code::None, "the listener has another key (auth_key, GDRFAB_TCP_KEY_FILE)"),
+        Status::SealNeeded => (errno::EACCES, Code::None, "one side seals the connection and the other does not (GDRFAB_TCP_SECURITY)"),
         Status::WrongDoor => (errno::ECONNREFUSED, Code::None, "no endpoint of that address is there, or it is of another kind"),
         Status::Busy => (
             errno::ECONNREFUSED,
@@ -39,7 +41,7 @@ fn refused(status: Status) -> Error {
 pub enum Dialed {
     Waiting,
     Accepted {
-        socket: OwnedFd,
+        link: Link,
         terms: Terms,
     },
     /// The program at the other side turned it down, with this data.
@@ -65,8 +67,9 @@ pub struct Dial {
     purpose: Purpose,
     token: u64,
     terms: Terms,
-    key: Option<Secret>,
+    key: Option<Key>,
     transcript: Transcript,
+    noise: Option<Box<Noise>>,
     out: Vec<u8>,
     inbox: Inbox,
     step: Step,
@@ -75,7 +78,7 @@ pub struct Dial {
 impl Dial {
     /// Begins to connect to the first address of `to` that takes it. `token`: that of the endpoint that is called, 0 for a
     /// passive one. Fails at once where nothing can come of it.
-    pub fn new(to: &Address, from: Option<SocketAddr>, purpose: Purpose, token: u64, terms: Terms, key: Option<Secret>) -> Result<Dial> {
+    pub fn new(to: &Address, from: Option<SocketAddr>, purpose: Purpose, token: u64, terms: Terms, key: Option<Key>) -> Result<Dial> {
         if to.port() == 0 {
             return Err(Error::invalid(format!("addr: {to} has no port")));
         }
@@ -87,8 +90,16 @@ impl Dial {
         let Some(at) = others.front().copied() else {
             return Err(Error::new(errno::EADDRNOTAVAIL, format!("addr: {to} has no address of the family of this side's")));
         };
-        let hello =
-            Hello { lowest: LOWEST, highest: HIGHEST, keyed: key.is_some(), purpose: purpose as u8, status: Status::Good, nonce: nonce()? };
+        let hello = Hello {
+            lowest: if key.is_some() { NOISE_SINCE } else { LOWEST },
+            highest: HIGHEST,
+            keyed: key.is_some(),
+            sealed: key.as_ref().is_some_and(|key| key.seal),
+            aes: key.is_some() && Cipher::is_aes_fast(),
+            purpose: purpose as u8,
+            status: Status::Good,
+            nonce: nonce()?,
+        };
         let transcript = Transcript { hello: hello.encode(), challenge: [0; HELLO_LEN] };
         let mut dial = Dial {
             socket: None,
@@ -101,6 +112,7 @@ impl Dial {
             terms,
             key,
             transcript,
+            noise: None,
             out: Vec::new(),
             inbox: Inbox::of(HELLO_LEN),
             step: Step::Connecting,
@@ -204,49 +216,63 @@ impl Dial {
         }
         let challenge = Hello::decode(&bytes)?;
         let versions = (challenge.lowest, challenge.highest);
+        let lowest = if self.key.is_some() { NOISE_SINCE } else { LOWEST };
+        let key_needed = challenge.status == Status::Good && challenge.keyed != self.key.is_some();
         match challenge.status {
-            Status::Good if versions.0 == versions.1 && challenge.speaks_ours() => {}
+            Status::Good if key_needed => return Err(refused(Status::KeyNeeded)),
+            Status::Good if versions.0 == versions.1 && (lowest..=HIGHEST).contains(&versions.0) => {}
             Status::Good | Status::Version => {
                 let (low, high) = versions;
-                return Err(refused(Status::Version).context(format_args!("it has {low} to {high}, this side {LOWEST} to {HIGHEST}")));
+                return Err(refused(Status::Version).context(format_args!("it has {low} to {high}, this side {lowest} to {HIGHEST}")));
             }
             status => return Err(refused(status)),
         }
         if challenge.purpose != self.purpose as u8 {
             return Err(nonsense("the listener answered for another purpose"));
         }
-        if challenge.keyed != self.key.is_some() {
-            return Err(refused(Status::KeyNeeded));
+        let ours = Hello::decode(&self.transcript.hello)?;
+        if challenge.sealed != ours.sealed {
+            return Err(refused(Status::SealNeeded));
+        }
+        if challenge.aes && !ours.aes {
+            return Err(nonsense("the listener chose a cipher that it was not offered"));
         }
         self.transcript.challenge = bytes;
+        if let (Some(key), Some(socket)) = (&self.key, &self.socket) {
+            let (own, peer) = (tcp::local(socket.as_fd())?, tcp::peer(socket.as_fd())?);
+            self.noise = Some(Box::new(self.transcript.noise(key, own, peer, true)?));
+        }
         if challenge.highest < STREAMS_SINCE {
             self.terms.streams = 0;
         }
-        self.out = say(&self.transcript, self.key.as_ref(), Side::Dialer, Status::Good, self.token, &self.terms.encode()?)?;
+        self.out = say(self.noise.as_deref_mut(), Status::Good, self.token, &self.terms.encode()?)?;
         self.inbox = Inbox::of(HEAD_LEN);
         self.step = Step::Head;
         Ok(())
     }
 
     fn answered(&mut self, head: &Head) -> Result<Dialed> {
-        let body = &self.inbox.bytes;
+        let has_key = self.noise.is_some();
         if !matches!(head.status, Status::Good | Status::Rejected) {
             return Err(refused(head.status));
         }
-        if let Some(key) = &self.key
-            && !self.transcript.is_proven(key, Side::Listener, &head.proven(), body, &head.proof)?
-        {
-            return Err(Error::coded(errno::EACCES, Code::PeerBroke, "the listener has not proven that it knows the key"));
+        let unproven = || Error::coded(errno::EACCES, Code::PeerBroke, "the listener has not proven that it knows the key");
+        if has_key && head.status != Status::Good {
+            return Err(unproven());
         }
-        let terms = Terms::decode(body)?;
-        if head.status == Status::Rejected {
-            return Ok(Dialed::Rejected(terms.data));
+        let (status, _, body) = hear(self.noise.as_deref_mut(), head, &self.inbox.bytes)?.ok_or_else(unproven)?;
+        let terms = Terms::decode(&body)?;
+        match status {
+            Status::Good => {}
+            Status::Rejected => return Ok(Dialed::Rejected(terms.data)),
+            status => return Err(refused(status)),
         }
         if terms.streams > self.terms.streams || (terms.streams > 0 && terms.door.0 == 0) {
             return Err(nonsense("the listener wants streams that it was not offered"));
         }
+        let version = Hello::decode(&self.transcript.challenge)?.highest;
         match self.socket.take() {
-            Some(socket) => Ok(Dialed::Accepted { socket, terms }),
+            Some(socket) => Ok(Dialed::Accepted { link: Link::new(socket, version, self.noise.take(), self.key.as_ref())?, terms }),
             None => Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")),
         }
     }

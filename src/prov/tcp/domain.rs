@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A domain of the tcp provider: its regions, its memory, and what its endpoints' connections begin with.
 
-use super::auth;
+use super::auth::{self, Key};
 use super::mr::Regions;
 use super::pollset::PollSet;
 use super::state::State;
@@ -13,7 +13,7 @@ use crate::mr::alloc::Allocations;
 use crate::mr::region::Modes;
 use crate::prov::fault::Plan;
 use crate::prov::flags;
-use crate::prov::info::{Info, PROGRESS_AUTO, Secret};
+use crate::prov::info::{Info, PROGRESS_AUTO};
 use crate::prov::op::Iov;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::usercopy::UserCopy;
@@ -28,7 +28,7 @@ pub struct Domain {
     /// Faults on demand.
     pub(super) faults: Option<Box<Plan>>,
     /// What both sides of a connection must know.
-    pub key: Option<Secret>,
+    pub key: Option<Key>,
     pub(super) memory: Allocations,
     pub pollset: PollSet,
     /// Those whose copies a closing region may have to wait for.

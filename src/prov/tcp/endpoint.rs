@@ -5,6 +5,7 @@ use super::address::{Address, Host};
 use super::domain::Domain;
 use super::fault::Faults;
 use super::hello::Terms;
+use super::shake::Link;
 use super::state::{How, Phase, State};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::{Bindings, Options};
@@ -14,7 +15,6 @@ use crate::prov::op::Iov;
 use crate::prov::report::Stats;
 use crate::sync::serial::Serial;
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 pub struct Endpoint {
@@ -61,11 +61,11 @@ impl Endpoint {
         Ok(Endpoint { domain, state })
     }
 
-    /// Begins where a handshake has just ended, on any stream socket: for `fuzz/`, which is the peer.
+    /// Begins where a handshake has just ended, on any stream socket: for `fuzz/`, which is the peer, and tests.
     #[doc(hidden)]
-    pub fn adopt(&self, socket: OwnedFd, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
+    pub fn adopt(&self, link: Link, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
         let mut s = self.state.lock();
-        s.talk(&self.domain, socket, theirs.address.clone(), theirs, ours, is_dialer, short)?;
+        s.talk(&self.domain, link, theirs.address.clone(), theirs, ours, is_dialer, short)?;
         s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { how: How::Joining, deadline: 0 } };
         Ok(())
     }

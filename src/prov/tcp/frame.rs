@@ -41,9 +41,10 @@ pub enum Kind {
     Nothing = 11,
     Bye = 12,
     Streams = 13,
+    Atomic = 14,
 }
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind::Ready,
     Kind::Write,
     Kind::Read,
@@ -58,6 +59,7 @@ const KINDS: [Kind; 14] = [
     Kind::Nothing,
     Kind::Bye,
     Kind::Streams,
+    Kind::Atomic,
 ];
 
 pub const DATA: u8 = 1;
@@ -79,6 +81,7 @@ impl Kind {
             Kind::Answered => PARTS | FAILED | STRIPED,
             Kind::Send => DATA | ACK | PARTS | STRIPED,
             Kind::Offer => DATA | ACK,
+            Kind::Atomic => PROMPT,
             Kind::Taken => PARTS | FAILED | STRIPED,
             _ => 0,
         }
@@ -89,7 +92,7 @@ impl Kind {
     }
 
     pub fn has_body(self) -> bool {
-        matches!(self, Kind::Write | Kind::Answered | Kind::Send | Kind::Taken)
+        matches!(self, Kind::Write | Kind::Answered | Kind::Send | Kind::Taken | Kind::Atomic)
     }
 
     /// Words behind data and number that are no pieces.
@@ -98,6 +101,7 @@ impl Kind {
             Kind::Send => usize::from(flags & ACK != 0),
             Kind::Offer | Kind::Take => 1,
             Kind::Taken => 1 + usize::from(flags & FAILED != 0),
+            Kind::Atomic => 3,
             Kind::Report | Kind::Got | Kind::Matched => 2,
             Kind::Answered => usize::from(flags & FAILED != 0),
             _ => 0,
@@ -151,7 +155,8 @@ impl Header {
 
     fn check(&self) -> Result<()> {
         let pieces_fit = if self.kind.has_pieces() { (1..=IOV_LIMIT as u8).contains(&self.pieces) } else { self.pieces == 0 };
-        let paths_fit = if self.kind.has_pieces() { self.paths & !(SOCKET | STAGED) == 0 } else { self.paths == 0 };
+        let paths_fit =
+            if self.kind.has_pieces() || self.kind == Kind::Atomic { self.paths & !(SOCKET | STAGED) == 0 } else { self.paths == 0 };
         let counts = self.kind.has_body() || matches!(self.kind, Kind::Read | Kind::Offer | Kind::Take | Kind::Streams);
         let long = self.len > WHOLE_MAX;
         let cut_up = self.flags & (PARTS | STRIPED);
@@ -288,7 +293,7 @@ mod tests {
             assert!(Header::decode(&h.encode()).is_err(), "{h:?}");
         }
         let mut bytes = Header::new(Kind::Bye, 0, 0).encode();
-        bytes[0] = 14;
+        bytes[0] = 15;
         assert!(Header::decode(&bytes).is_err());
     }
 

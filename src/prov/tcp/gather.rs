@@ -4,6 +4,8 @@
 
 use super::frame::{STRIPE, STRIPE_HEAD, broken, word};
 use super::incoming::{Incoming, Sink};
+use super::seal::{Half, Window};
+use super::sealed::{self, SealedIn};
 use super::slots::Lanes;
 use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
@@ -23,6 +25,7 @@ const GRACE_NS: u64 = 2_000_000_000;
 /// Where a stream stands.
 struct Stream {
     fd: Arc<OwnedFd>,
+    seal: Option<Sealed>,
     head: [u8; STRIPE_HEAD],
     have: usize,
     /// The stripe that is coming: byte of the body that it begins with, its bytes, and how many have come.
@@ -31,6 +34,13 @@ struct Stream {
     waits: bool,
     /// It has ended, or is hung up.
     ended: bool,
+}
+
+/// What a sealed stream has: records, and what of them is open and not taken.
+struct Sealed {
+    opens: SealedIn,
+    buf: Box<[u8]>,
+    window: Window,
 }
 
 /// The streams for long bodies, as their receiver sees them.
@@ -45,10 +55,18 @@ pub struct Gather {
 }
 
 impl Gather {
-    pub fn new(fds: &[Arc<OwnedFd>]) -> Gather {
-        let fresh =
-            |fd: &Arc<OwnedFd>| Stream { fd: fd.clone(), head: [0; STRIPE_HEAD], have: 0, stripe: None, waits: false, ended: false };
-        let streams = fds.iter().map(fresh).collect();
+    pub fn new(streams: Vec<(Arc<OwnedFd>, Option<Half>)>) -> Gather {
+        let sealed = |half| Sealed { opens: SealedIn::new(half), buf: sealed::buffer(), window: (0, 0) };
+        let fresh = |(fd, half): (Arc<OwnedFd>, Option<Half>)| Stream {
+            fd,
+            seal: half.map(sealed),
+            head: [0; STRIPE_HEAD],
+            have: 0,
+            stripe: None,
+            waits: false,
+            ended: false,
+        };
+        let streams = streams.into_iter().map(fresh).collect();
         Gather { streams, number: 0, spare: vec![0; STRIPE as usize].into(), last: 0, over: 0 }
     }
 
@@ -95,6 +113,12 @@ impl Gather {
         self.over != 0
     }
 
+    /// Whether a stream has bytes here that could be taken, which no socket announces.
+    pub(super) fn holds_more(&self) -> bool {
+        let held = |s: &Sealed| s.window.0 < s.window.1 || s.opens.holds_record(&s.buf);
+        self.streams.iter().any(|s| !s.waits && !s.ended && s.seal.as_ref().is_some_and(held))
+    }
+
     /// Whether something may still come.
     pub(super) fn lives(&self) -> bool {
         self.streams.iter().any(|s| !s.ended) && time::now_ns() - self.last < GRACE_NS
@@ -134,6 +158,9 @@ impl Stream {
         if self.ended {
             return Ok(false);
         }
+        if self.seal.is_some() {
+            return self.read_sealed(index, body, lanes, short);
+        }
         if self.have < STRIPE_HEAD {
             let most = STRIPE_HEAD.min(self.have.saturating_add(short));
             return match stream::receive(self.fd.as_fd(), &mut self.head[self.have..most]).map_err(|e| lost(index, &e.words))? {
@@ -151,6 +178,56 @@ impl Stream {
         }
         let Some((begin, len, at)) = self.stripe(body)? else { return Ok(false) };
         self.read_stripe(index, body, (begin, len, at), spare, lanes, short)
+    }
+
+    /// As `read`, of a sealed stream: takes what is open, and opens more where nothing is.
+    fn read_sealed(&mut self, index: usize, body: &mut Incoming, lanes: &mut Lanes, short: usize) -> Result<bool> {
+        let Some(Sealed { opens, buf, window }) = &mut self.seal else { return Ok(false) };
+        if window.0 >= window.1 {
+            let amid = self.have > 0 || self.stripe.is_some() || opens.is_amid();
+            // A broken seal says so itself.
+            let lose = |e: Error| if e.code == Code::PeerBroke { e } else { lost(index, &e.words) };
+            return match opens.read(self.fd.as_fd(), buf, window, short).map_err(lose)? {
+                Moved::Bytes(_) => Ok(true),
+                Moved::Ended if amid => Err(lost(index, "it has ended in the middle of a body")),
+                Moved::Ended => {
+                    self.ended = true;
+                    Ok(false)
+                }
+                _ => Ok(false),
+            };
+        }
+        if self.have < STRIPE_HEAD {
+            let n = (STRIPE_HEAD - self.have).min(window.1 - window.0);
+            self.head[self.have..self.have + n].copy_from_slice(&buf[window.0..window.0 + n]);
+            self.have += n;
+            window.0 += n;
+            return Ok(true);
+        }
+        let Some((begin, len, at)) = self.stripe(body)? else { return Ok(false) };
+        let place = begin + at;
+        if !body.is_ready_at(place, lanes) {
+            return Ok(false);
+        }
+        let Some(Sealed { buf, window, .. }) = &mut self.seal else { return Ok(false) };
+        let most = (window.1 - window.0).min((len - at) as usize);
+        let n = body.place(place, &buf[window.0..window.0 + most], lanes);
+        window.0 += n;
+        body.after(place + n as u64, lanes);
+        self.count(body, (begin, len, at), n as u64, 0);
+        Ok(n > 0)
+    }
+
+    /// Bytes of the stripe are in place, and so many of the next one's head are here.
+    fn count(&mut self, body: &mut Incoming, (begin, len, at): (u64, u64, u64), took: u64, head: usize) {
+        self.stripe = Some((begin, len, at + took));
+        if at + took == len {
+            self.stripe = None;
+            self.have = head;
+            if let Some(stripes) = &mut body.stripes {
+                stripes.came += 1;
+            }
+        }
     }
 
     /// The stripe that comes; none if it has to wait.
@@ -221,14 +298,7 @@ impl Stream {
             body.place(place, &spare[..took as usize], lanes);
         }
         body.after(place + took, lanes);
-        self.stripe = Some((begin, len, at + took));
-        if at + took == len {
-            self.stripe = None;
-            self.have = (n - took) as usize;
-            if let Some(stripes) = &mut body.stripes {
-                stripes.came += 1;
-            }
-        }
+        self.count(body, (begin, len, at), took, (n - took) as usize);
         Ok(true)
     }
 }

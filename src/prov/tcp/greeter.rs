@@ -3,13 +3,14 @@
 //! introduction has been checked, so what it can cost is bounded here: one descriptor, a little memory, a little time.
 
 use super::address::Address;
+use super::auth::Key;
 use super::hello::{Purpose, Status, Terms};
 use super::pending::{Door, Heard, Pending};
+use super::shake::Link;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::prov;
 use crate::prov::accept::{Acceptor, MOST, Taken};
-use crate::prov::info::Secret;
 use crate::sys::epoll::Poller;
 use crate::sys::{tcp, time};
 use std::net::SocketAddr;
@@ -52,10 +53,10 @@ impl Request {
     }
 
     /// Tells the peer that it is accepted. What its socket has next is its first frame.
-    pub fn accept(mut self, terms: Terms) -> Result<OwnedFd> {
-        let Some(heard) = self.heard.take() else { return Err(Error::invalid("handle: this connection request has been answered")) };
+    pub fn accept(mut self, terms: Terms) -> Result<Link> {
+        let Some(mut heard) = self.heard.take() else { return Err(Error::invalid("handle: this connection request has been answered")) };
         heard.answer(Status::Good, &terms)?;
-        Ok(heard.socket)
+        heard.link()
     }
 }
 
@@ -71,7 +72,7 @@ impl prov::Request for Request {
 
     fn reject(mut self: Box<Self>, data: &[u8]) -> Result<()> {
         match self.heard.take() {
-            Some(heard) => heard.answer(Status::Rejected, &Terms { data: data.to_vec(), ..Terms::default() }),
+            Some(mut heard) => heard.answer(Status::Rejected, &Terms { data: data.to_vec(), ..Terms::default() }),
             None => Ok(()),
         }
     }
@@ -79,7 +80,7 @@ impl prov::Request for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if let Some(heard) = self.heard.take()
+        if let Some(mut heard) = self.heard.take()
             && let Err(e) = heard.answer(Status::Rejected, &Terms::default())
         {
             crate::log!(Debug, "{e}");
@@ -102,12 +103,12 @@ pub struct Greeter {
 
 impl Greeter {
     /// Listens on `at`; port 0: the kernel chooses one. `token`: what dialers must name, 0 for a passive endpoint.
-    pub fn listen(at: SocketAddr, purpose: Purpose, token: u64, key: Option<Secret>) -> Result<Greeter> {
+    pub fn listen(at: SocketAddr, purpose: Purpose, token: u64, key: Option<Key>) -> Result<Greeter> {
         Greeter::start(tcp::bind(at)?, purpose, token, key)
     }
 
     /// Listens on a bound socket.
-    pub fn start(bound: OwnedFd, purpose: Purpose, token: u64, key: Option<Secret>) -> Result<Greeter> {
+    pub fn start(bound: OwnedFd, purpose: Purpose, token: u64, key: Option<Key>) -> Result<Greeter> {
         let at = tcp::local(bound.as_fd())?;
         tcp::start(bound.as_fd(), BACKLOG).map_err(|e| e.context(at))?;
         let config = &config::get().tcp;
@@ -184,7 +185,7 @@ impl Greeter {
     fn hear(&mut self, pending: Pending, now: u64, requests: &mut Vec<Request>) {
         let peer = pending.peer();
         match pending.advance(&self.door) {
-            Ok(Ok(heard)) => {
+            Ok(Ok(mut heard)) => {
                 self.acceptor.set.remove(heard.socket.as_fd());
                 // One is ours.
                 if Arc::strong_count(&self.requests) > self.most_requests {

@@ -59,6 +59,8 @@ impl State {
                     conn.dying.get_or_insert(Error::coded(errno::ECONNRESET, Code::PeerGone, why));
                     return Ok(came);
                 }
+                // Nothing that comes behind a broken seal is looked at, and nothing is sent.
+                Err(e) if e.code == Code::PeerBroke => return Err(e),
                 Err(e) => {
                     conn.dying.get_or_insert(gone(&e));
                     return Ok(came);
@@ -86,6 +88,10 @@ impl State {
                 if !body.settled(&mut conn.rx.lanes) {
                     conn.rx.body = Some(body);
                     return Ok(false);
+                }
+                if let (Then::Atomic(wanted), Sink::Kept(operands)) = (&body.then, &body.sink) {
+                    conn.serve(domain, wanted, operands);
+                    continue;
                 }
                 self.finish(*body)?;
                 continue;
@@ -121,6 +127,7 @@ impl State {
             Kind::Send => self.recv_fast(h, size)?,
             Kind::Read => self.answer_fast(domain, h, size),
             Kind::Answered => self.end_read_fast(h, size),
+            Kind::Atomic => self.atomic_fast(domain, h, size)?,
             Kind::Nothing => {
                 conn.rx.consume(size);
                 true
@@ -144,6 +151,7 @@ impl State {
         match h.kind {
             Kind::Write => self.on_write(domain, h, data, words),
             Kind::Read => self.on_read(domain, h, words),
+            Kind::Atomic => self.on_atomic(h, words),
             Kind::Answered => self.on_answer(h, words),
             Kind::Send => self.on_send(h, data, h.has(ACK).then(|| word(words, 0))),
             Kind::Offer => self.on_offer(h, data, word(words, 0)),
@@ -343,6 +351,8 @@ impl State {
                     }
                 }
             }
+            // Carried out where it came.
+            Then::Atomic(_) => {}
             Then::Answer => {
                 if let Some(read) = conn.reads.pop_front()
                     && !read.over

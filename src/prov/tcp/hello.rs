@@ -2,21 +2,26 @@
 //! The words of the handshake as bytes; docs/tcp-wire.md has their layout. Nothing here touches a socket: whoever reads
 //! bytes of a pending connection asks this file what they mean.
 
+use super::noise::EPHEMERAL;
 use crate::error::{Code, Error, Result, errno};
 
 /// Versions of the format that this library speaks.
 pub const LOWEST: u16 = 1;
-pub const HIGHEST: u16 = 2;
+pub const HIGHEST: u16 = 3;
 /// The first that knows of several streams.
 pub const STREAMS_SINCE: u16 = 2;
-/// The most of them.
+/// The first with the Noise handshake, and the only one in which a key is known.
+pub const NOISE_SINCE: u16 = 3;
+/// The first with atomic operations.
+pub const ATOMICS_SINCE: u16 = 3;
+/// The most streams.
 pub const STREAMS_MAX: u32 = 16;
 /// Bytes of HELLO and of CHALLENGE.
 pub const HELLO_LEN: usize = 64;
 /// Bytes of INTRO and of ANSWER before their body.
 pub const HEAD_LEN: usize = 48;
-/// Of these, what the proof covers: all that stands before it.
-pub const HEAD_PROVEN: usize = 16;
+/// Of these, what stands before the ephemeral key.
+pub const HEAD_WORDS: usize = 16;
 /// The longest body.
 pub const BODY_MAX: usize = 1024;
 /// The longest address in a body.
@@ -24,11 +29,13 @@ pub const ADDRESS_MAX: usize = 255;
 /// The most private data of accept, reject and connect.
 pub const DATA_MAX: usize = 256;
 pub const NONCE_LEN: usize = 32;
-pub const PROOF_LEN: usize = 32;
 
 const MAGIC: [u8; 8] = *b"GDRFABt\0";
-/// Flag of HELLO and CHALLENGE: this side has a key and insists on one.
+/// Flags of HELLO and CHALLENGE: this side has a key and insists on one; it seals what follows, and insists on that; it is
+/// fast at AES, in CHALLENGE both are.
 const KEYED: u8 = 1;
+const SEALED: u8 = 2;
+const AES: u8 = 4;
 
 fn nonsense(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, words)
@@ -57,11 +64,20 @@ pub enum Status {
     KeyWrong = 4,
     WrongDoor = 5,
     Busy = 6,
+    SealNeeded = 7,
 }
 
 impl Status {
-    const ALL: [Status; 7] =
-        [Status::Good, Status::Rejected, Status::Version, Status::KeyNeeded, Status::KeyWrong, Status::WrongDoor, Status::Busy];
+    const ALL: [Status; 8] = [
+        Status::Good,
+        Status::Rejected,
+        Status::Version,
+        Status::KeyNeeded,
+        Status::KeyWrong,
+        Status::WrongDoor,
+        Status::Busy,
+        Status::SealNeeded,
+    ];
 
     fn decode(raw: u16) -> Result<Status> {
         Status::ALL.get(usize::from(raw)).copied().ok_or_else(|| nonsense("the handshake has an unknown status"))
@@ -74,6 +90,8 @@ pub struct Hello {
     pub lowest: u16,
     pub highest: u16,
     pub keyed: bool,
+    pub sealed: bool,
+    pub aes: bool,
     /// `Purpose`, or one that nobody has heard of.
     pub purpose: u8,
     pub status: Status,
@@ -94,7 +112,8 @@ impl Hello {
         out[..8].copy_from_slice(&MAGIC);
         out[8..10].copy_from_slice(&self.lowest.to_le_bytes());
         out[10..12].copy_from_slice(&self.highest.to_le_bytes());
-        out[12] = if self.keyed { KEYED } else { 0 };
+        let flags = [(self.keyed, KEYED), (self.sealed, SEALED), (self.aes, AES)];
+        out[12] = flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum();
         out[13] = self.purpose;
         out[14..16].copy_from_slice(&(self.status as u16).to_le_bytes());
         out[16..48].copy_from_slice(&self.nonce);
@@ -112,6 +131,8 @@ impl Hello {
             lowest: u16_at(bytes, 8),
             highest: u16_at(bytes, 10),
             keyed: bytes[12] & KEYED != 0,
+            sealed: bytes[12] & SEALED != 0,
+            aes: bytes[12] & AES != 0,
             purpose: bytes[13],
             status: Status::Version,
             nonce,
@@ -123,7 +144,8 @@ impl Hello {
             return Ok(hello);
         }
         hello.status = Status::decode(u16_at(bytes, 14))?;
-        if bytes[12] & !KEYED != 0 || bytes[48..].iter().any(|b| *b != 0) {
+        let flags = if hello.keyed { KEYED | SEALED | AES } else { 0 };
+        if bytes[12] & !flags != 0 || bytes[48..].iter().any(|b| *b != 0) {
             return Err(nonsense("the handshake has unknown flags, or bytes that must be zero"));
         }
         Ok(hello)
@@ -147,20 +169,21 @@ pub struct Head {
     pub body: usize,
     pub status: Status,
     pub token: u64,
-    pub proof: [u8; PROOF_LEN],
+    /// Of the side that has a key; else zeros.
+    pub ephemeral: [u8; EPHEMERAL],
 }
 
 impl Head {
     pub fn encode(&self) -> [u8; HEAD_LEN] {
         let mut out = [0; HEAD_LEN];
-        out[..HEAD_PROVEN].copy_from_slice(&self.proven());
-        out[16..48].copy_from_slice(&self.proof);
+        out[..HEAD_WORDS].copy_from_slice(&self.words());
+        out[16..48].copy_from_slice(&self.ephemeral);
         out
     }
 
-    /// The bytes that the proof covers.
-    pub fn proven(&self) -> [u8; HEAD_PROVEN] {
-        let mut out = [0; HEAD_PROVEN];
+    /// What stands before the ephemeral key, and at the beginning of what is said under a key.
+    pub fn words(&self) -> [u8; HEAD_WORDS] {
+        let mut out = [0; HEAD_WORDS];
         out[..4].copy_from_slice(&(self.body as u32).to_le_bytes());
         out[4..6].copy_from_slice(&(self.status as u16).to_le_bytes());
         out[8..16].copy_from_slice(&self.token.to_le_bytes());
@@ -177,9 +200,9 @@ impl Head {
         }
         let mut token = [0; 8];
         token.copy_from_slice(&bytes[8..16]);
-        let mut proof = [0; PROOF_LEN];
-        proof.copy_from_slice(&bytes[16..48]);
-        Ok(Head { body, status: Status::decode(u16_at(bytes, 4))?, token: u64::from_le_bytes(token), proof })
+        let mut ephemeral = [0; EPHEMERAL];
+        ephemeral.copy_from_slice(&bytes[16..48]);
+        Ok(Head { body, status: Status::decode(u16_at(bytes, 4))?, token: u64::from_le_bytes(token), ephemeral })
     }
 }
 
@@ -262,11 +285,20 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        Hello { lowest: 1, highest: 3, keyed: true, purpose: 1, status: Status::Good, nonce: std::array::from_fn(|i| i as u8) }
+        Hello {
+            lowest: 1,
+            highest: 3,
+            keyed: true,
+            sealed: false,
+            aes: false,
+            purpose: 1,
+            status: Status::Good,
+            nonce: std::array::from_fn(|i| i as u8),
+        }
     }
 
     fn head() -> Head {
-        Head { body: BODY_MAX, status: Status::Busy, token: 0x0123_4567_89ab_cdef, proof: [7; PROOF_LEN] }
+        Head { body: BODY_MAX, status: Status::Busy, token: 0x0123_4567_89ab_cdef, ephemeral: [7; EPHEMERAL] }
     }
 
     fn terms(address: usize, data: usize) -> Terms {
@@ -282,7 +314,10 @@ mod tests {
         let bytes = head().encode();
         assert_eq!(bytes[..8], [0, 4, 0, 0, 6, 0, 0, 0]);
         assert_eq!(bytes[8..16], 0x0123_4567_89ab_cdef_u64.to_le_bytes());
-        assert_eq!(bytes[..16], head().proven());
+        assert_eq!(bytes[..16], head().words());
+        let all = Hello { sealed: true, aes: true, ..hello() };
+        assert_eq!((all.encode()[12], Hello::decode(&all.encode()).unwrap()), (7, all));
+        assert!(Hello::decode(&Hello { keyed: false, ..all }.encode()).is_err());
         let body = Terms { window: 1, budget: 2, address: "ab".into(), data: vec![5], ..Terms::default() }.encode().unwrap();
         assert_eq!(body, [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, b'a', b'b', 1, 0, 5]);
     }
@@ -335,12 +370,12 @@ mod tests {
             bytes[at] = 1;
             assert!(Hello::decode(&bytes).is_err(), "{at}");
         }
-        for (at, value) in [(12, 2), (14, 7), (15, 1), (0, b'g'), (7, 1)] {
+        for (at, value) in [(12, 2), (12, 9), (14, 8), (15, 1), (0, b'g'), (7, 1)] {
             let mut bytes = hello().encode();
             bytes[at] = value;
             assert!(Hello::decode(&bytes).is_err(), "{at}");
         }
-        for (at, value) in [(4, 7), (5, 1), (6, 1), (7, 1)] {
+        for (at, value) in [(4, 8), (5, 1), (6, 1), (7, 1)] {
             let mut bytes = head().encode();
             bytes[at] = value;
             assert!(Head::decode(&bytes).is_err(), "{at}");
@@ -355,11 +390,11 @@ mod tests {
 
     #[test]
     fn of_another_version_only_the_versions_are_read() {
-        let mut bytes = Hello { lowest: 3, highest: 9, ..hello() }.encode();
+        let mut bytes = Hello { lowest: 4, highest: 9, ..hello() }.encode();
         bytes[12] = 0xff;
         bytes[60] = 1;
         let got = Hello::decode(&bytes).unwrap();
-        assert!(!got.speaks_ours() && (got.lowest, got.highest) == (3, 9));
+        assert!(!got.speaks_ours() && (got.lowest, got.highest) == (4, 9));
         let upside_down = Hello { lowest: 2, highest: 1, ..hello() }.encode();
         assert!(Hello::decode(&upside_down).is_err());
     }

@@ -9,6 +9,7 @@ use super::source::Run;
 use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::piece::walk;
+use crate::prov::atomic::Atomic;
 use crate::prov::op::{Iov, Pieces, parts};
 use std::sync::Arc;
 
@@ -26,10 +27,23 @@ pub enum Sink {
     Nothing,
 }
 
+/// An atomic operation that the peer wants.
+pub struct Wanted {
+    pub what: Atomic,
+    pub addr: u64,
+    pub key: u64,
+    /// The header's.
+    pub paths: u8,
+    /// The sender waits.
+    pub prompt: bool,
+}
+
 /// What a body's end does.
 pub enum Then {
     /// A WRITE: its remote data, the regions that it went to, and whether the sender waits.
     Write { data: Option<u64>, regions: Box<[Arc<Region>]>, prompt: bool },
+    /// Operands of this.
+    Atomic(Wanted),
     /// The answer to the oldest read.
     Answer,
     /// A message of `len` bytes for this receive, if that was not given up; its number, if its sender waits for more.

@@ -39,8 +39,8 @@ pub fn usual(like: Option<IpAddr>) -> Result<IpAddr> {
 fn info() -> Info {
     let info = Info::of_cpu(NAME);
     Info {
-        caps: info.caps | flags::RMA_EVENT | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
-        msg_order: flags::ORDER_UNLESS_READ,
+        caps: info.caps | flags::RMA_EVENT | flags::ATOMIC | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
+        msg_order: flags::ORDER_UNLESS_READ | flags::ORDER_ATOMICS,
         paths: Paths::from_bits_truncate(config::get().tcp.paths),
         inject_size: INJECT_SIZE,
         tx_size: TX_SIZE,
@@ -171,7 +171,9 @@ fn interfaces() -> Fact {
 
 fn authentication() -> Fact {
     match auth::of_file() {
-        Ok(Some(_)) => Ok("peers must know the key of GDRFAB_TCP_KEY_FILE, or that of auth_key".into()),
+        Ok(Some(_)) => {
+            Ok("peers must know the key of GDRFAB_TCP_KEY_FILE, or that of auth_key; GDRFAB_TCP_SECURITY says whether all is sealed".into())
+        }
         Ok(None) => Ok("none, unless auth_key is given: GDRFAB_TCP_KEY_FILE names no file".into()),
         Err(e) => Err(e.to_string()),
     }

@@ -2,13 +2,14 @@
 //! The tcp provider: the same fabric where there is no RDMA NIC, over plain sockets, between hosts.
 //!
 //! `docs/tcp-wire.md` describes what two endpoints say to each other. A connection begins in `dial` (dialer) and
-//! `pending` (listener), in the words of `hello`, proven by `auth`, and is a stream of frames from then on: `tx` and `body`
-//! send them, `rx` and `incoming` take them, `slots` bring device memory to and from them. `streams` are further connections
+//! `pending` (listener), in the words of `hello`, with a key under the handshake of `noise`, and is a stream of frames from then on, whose records
+//! `seal` makes and opens: `tx` and `body` send them, `rx` and `incoming` take them, `slots` bring device memory to and from them. `streams` are further connections
 //! for long bodies, which `scatter` and `gather` send and take. `conn` and `state` are the data on which `rma`, `msg`,
 //! `handle` and `progress` work; `provider` and `calls` are what the layer above calls.
 
 pub mod address;
 mod arrival;
+mod atomic;
 pub mod auth;
 mod body;
 mod calls;
@@ -32,6 +33,7 @@ mod limits;
 mod locate;
 mod mr;
 mod msg;
+pub mod noise;
 mod ops;
 mod pending;
 mod pep;
@@ -42,6 +44,8 @@ mod recv;
 mod rma;
 mod rx;
 mod scatter;
+pub mod seal;
+mod sealed;
 mod shake;
 mod slots;
 mod source;
@@ -56,7 +60,8 @@ pub use dial::{Dial, Dialed};
 pub use domain::Domain;
 pub use endpoint::Endpoint;
 pub use greeter::{Greeter, Request};
-pub use hello::{ADDRESS_MAX, DATA_MAX, Purpose, Terms};
+pub use hello::{ADDRESS_MAX, DATA_MAX, HIGHEST, Purpose, Terms};
 pub use mr::MAX_REGIONS;
 pub use pep::Listener;
 pub use provider::Tcp;
+pub use shake::Link;

@@ -89,6 +89,11 @@ impl Region {
         Ok(())
     }
 
+    /// Who copies where the pages may be gone; none if they stay.
+    pub fn user(&self) -> Option<&UserCopy> {
+        (!self.own.own).then_some(&*self.own.user)
+    }
+
     /// Whether its memory is a mapping of a caller's file.
     pub fn is_file(&self) -> bool {
         self.own.file.is_some()

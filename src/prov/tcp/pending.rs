@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The listener's side of the handshake: a pending connection, hostile until its introduction has been checked.
 
-use super::auth::{Side, Transcript};
-use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NONCE_LEN, PROOF_LEN, Purpose, STREAMS_SINCE, Status, Terms};
-use super::shake::{Inbox, nonce, nonsense, say};
+use super::auth::{Key, Transcript};
+use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NOISE_SINCE, NONCE_LEN, Purpose, STREAMS_SINCE, Status, Terms};
+use super::noise::{EPHEMERAL, Noise};
+use super::seal::Cipher;
+use super::shake::{Inbox, Link, hear, nonce, nonsense, say};
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::info::Secret;
 use crate::sys::{tcp, time};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +17,7 @@ pub struct Door {
     pub purpose: Purpose,
     /// What an INTRO must name; 0 for a passive endpoint.
     pub token: u64,
-    pub key: Option<Secret>,
+    pub key: Option<Key>,
 }
 
 enum Turn {
@@ -34,6 +35,8 @@ pub struct Pending {
     turn: Turn,
     /// The version that both speak.
     version: u16,
+    /// This side has a key.
+    keyed: bool,
     /// When it last said anything.
     heard: u64,
     /// When to give it up.
@@ -45,15 +48,21 @@ pub struct Heard {
     pub socket: OwnedFd,
     pub peer: SocketAddr,
     pub terms: Terms,
-    transcript: Box<Transcript>,
-    key: Option<Secret>,
+    version: u16,
+    noise: Option<Box<Noise>>,
+    key: Option<Key>,
 }
 
 impl Heard {
     /// Answers; a socket that does not take it all is as good as lost.
-    pub fn answer(&self, status: Status, terms: &Terms) -> Result<()> {
-        let answer = say(&self.transcript, self.key.as_ref(), Side::Listener, status, 0, &terms.encode()?)?;
+    pub fn answer(&mut self, status: Status, terms: &Terms) -> Result<()> {
+        let answer = say(self.noise.as_deref_mut(), status, 0, &terms.encode()?)?;
         whole(self.socket.as_fd(), &answer)
+    }
+
+    /// The connection, once it was accepted.
+    pub fn link(self) -> Result<Link> {
+        Link::new(self.socket, self.version, self.noise, self.key.as_ref())
     }
 }
 
@@ -77,6 +86,7 @@ impl Pending {
             inbox: Inbox::of(HELLO_LEN),
             turn: Turn::Hello,
             version: HIGHEST,
+            keyed: false,
             heard: now,
             until: now + patience_ns,
         })
@@ -104,12 +114,21 @@ impl Pending {
     pub fn refuse(&self, status: Status) {
         // It may be gone, or deaf: nothing is lost by that.
         let _ = match self.turn {
-            Turn::Hello => whole(self.fd(), &challenge(status, self.version, false, 0, [0; NONCE_LEN]).encode()),
+            Turn::Hello => whole(self.fd(), &self.refusal(status).encode()),
             _ => {
-                let head = Head { body: 0, status, token: 0, proof: [0; PROOF_LEN] };
+                let head = Head { body: 0, status, token: 0, ephemeral: [0; EPHEMERAL] };
                 whole(self.fd(), &head.encode())
             }
         };
+    }
+
+    /// A CHALLENGE that is none. For want of a common version it says which ones there are.
+    fn refusal(&self, status: Status) -> Hello {
+        let (lowest, highest) = match status {
+            Status::Version => (if self.keyed { NOISE_SINCE } else { LOWEST }, HIGHEST),
+            _ => (self.version, self.version),
+        };
+        Hello { lowest, highest, keyed: false, sealed: false, aes: false, purpose: 0, status, nonce: [0; NONCE_LEN] }
     }
 
     /// As `refuse`, of one that is closed at once: what it has said already is read, because a socket that is closed with
@@ -153,6 +172,7 @@ impl Pending {
     /// HELLO is there: CHALLENGE goes out.
     fn greet(&mut self, door: &Door) -> Result<()> {
         self.transcript.hello = self.inbox.array()?;
+        self.keyed = door.key.is_some();
         let hello = Hello::decode(&self.transcript.hello)?;
         if !hello.speaks_ours() {
             return Err(self.turn_away(Status::Version, errno::EPROTONOSUPPORT, "speaks no version of the format that this library does"));
@@ -166,38 +186,46 @@ impl Pending {
             (true, None) => return Err(self.turn_away(Status::KeyNeeded, errno::EACCES, "insists on a key, and this side has none")),
             _ => {}
         }
+        if let Some(key) = &door.key {
+            if hello.highest < NOISE_SINCE {
+                return Err(self.turn_away(Status::Version, errno::EPROTONOSUPPORT, "speaks no version in which a key is known"));
+            }
+            if hello.sealed != key.seal {
+                return Err(self.turn_away(Status::SealNeeded, errno::EACCES, "seals, or does not, unlike this side"));
+            }
+        }
         if hello.purpose != door.purpose as u8 {
             return Err(self.turn_away(Status::WrongDoor, errno::ECONNREFUSED, "meant another kind of endpoint"));
         }
-        self.transcript.challenge = challenge(Status::Good, self.version, door.key.is_some(), hello.purpose, nonce()?).encode();
+        let flags = Hello { aes: hello.aes && Cipher::is_aes_fast(), ..hello };
+        self.transcript.challenge = Hello { nonce: nonce()?, lowest: self.version, highest: self.version, ..flags }.encode();
         whole(self.socket.as_fd(), &self.transcript.challenge)?;
         self.inbox = Inbox::of(HEAD_LEN);
         self.turn = Turn::Head;
         Ok(())
     }
 
-    /// INTRO is there. Its body is nobody's until the proof is good.
+    /// INTRO is there. What it says under a key is nobody's until that is found to be ours.
     fn introduced(self, head: &Head, door: &Door) -> Result<Heard> {
-        let body = &self.inbox.bytes;
-        if let Some(key) = &door.key
-            && !self.transcript.is_proven(key, Side::Dialer, &head.proven(), body, &head.proof)?
-        {
-            return Err(self.turn_away(Status::KeyWrong, errno::EACCES, "has another key"));
+        let here = tcp::local(self.socket.as_fd())?;
+        let mut noise = match &door.key {
+            Some(key) => Some(Box::new(self.transcript.noise(key, self.peer, here, false)?)),
+            None => None,
+        };
+        let Some((status, token, body)) = hear(noise.as_deref_mut(), head, &self.inbox.bytes)? else {
+            return Err(self.turn_away(Status::KeyWrong, errno::EACCES, "has another key, or somebody stands between"));
+        };
+        if status != Status::Good {
+            return Err(nonsense("the introduction has a status"));
         }
         // In one piece: how much of a guess was right must not show.
-        if head.token ^ door.token != 0 {
+        if token ^ door.token != 0 {
             return Err(self.turn_away(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that is not here"));
         }
-        let terms = Terms::decode(body)?;
+        let terms = Terms::decode(&body)?;
         if self.version < STREAMS_SINCE && terms.streams > 0 {
             return Err(nonsense("the introduction has flags that its version does not"));
         }
-        Ok(Heard { socket: self.socket, peer: self.peer, terms, transcript: self.transcript, key: door.key.clone() })
+        Ok(Heard { socket: self.socket, peer: self.peer, terms, version: self.version, noise, key: door.key.clone() })
     }
-}
-
-fn challenge(status: Status, version: u16, keyed: bool, purpose: u8, nonce: [u8; NONCE_LEN]) -> Hello {
-    // A refusal for want of a common version says which ones there are.
-    let (lowest, highest) = if status == Status::Version { (LOWEST, HIGHEST) } else { (version, version) };
-    Hello { lowest, highest, keyed, purpose, status, nonce }
 }

@@ -2,12 +2,13 @@
 //! What a passive endpoint listens with: a port, at which introductions come in.
 
 use super::address::Address;
+use super::auth::{self, Key};
 use super::greeter::Greeter;
 use super::hello::{DATA_MAX, Purpose};
-use super::{auth, info as discovery};
+use super::info as discovery;
 use crate::error::{Error, Result, errno};
 use crate::prov;
-use crate::prov::info::{Info, Secret};
+use crate::prov::info::Info;
 use crate::sys::epoll::Poller;
 use crate::sys::tcp;
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 pub struct Listener {
     address: SocketAddr,
     /// Has its port from the beginning, so that it can be told, and listens when it is told to.
-    bound: Option<(OwnedFd, Option<Secret>)>,
+    bound: Option<(OwnedFd, Option<Key>)>,
     greeter: Option<Greeter>,
 }
 

@@ -4,6 +4,8 @@
 use super::frame::{PART, STRIPE_HEAD, WHOLE_MAX, broken};
 use super::gather::Gather;
 use super::incoming::{Incoming, Sink};
+use super::seal::Half;
+use super::sealed::{self, SealedIn};
 use super::slots::Lanes;
 use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
@@ -29,6 +31,8 @@ pub struct Rx {
     pub streams: Option<Box<Gather>>,
     /// Something has come over them since this was last asked.
     pub moved: bool,
+    /// Opens what comes, in the buffer.
+    seal: Option<Box<SealedIn>>,
     /// Bytes of one call at most.
     pub(super) short: usize,
 }
@@ -43,9 +47,9 @@ pub enum Read {
 }
 
 impl Rx {
-    pub fn new(short: Option<usize>) -> Rx {
+    pub fn new(short: Option<usize>, seal: Option<Half>) -> Rx {
         Rx {
-            buf: vec![0; REACH_MAX].into(),
+            buf: if seal.is_some() { sealed::buffer() } else { vec![0; REACH_MAX].into() },
             start: 0,
             end: 0,
             reach: REACH_MIN,
@@ -53,6 +57,7 @@ impl Rx {
             lanes: Lanes::default(),
             streams: None,
             moved: false,
+            seal: seal.map(|half| Box::new(SealedIn::new(half))),
             short: short.unwrap_or(usize::MAX),
         }
     }
@@ -98,6 +103,9 @@ impl Rx {
     /// Reads what the socket has, bodies into their place.
     #[inline]
     pub fn read(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
+        if self.seal.is_some() {
+            return self.read_sealed(fd);
+        }
         if self.body.is_some() && self.start == self.end {
             return self.read_body(fd);
         }
@@ -116,6 +124,25 @@ impl Rx {
             Moved::Ended => Read::Ended,
             Moved::Blocked | Moved::Fault => Read::Nothing,
         })
+    }
+
+    /// The same of a sealed stream: a record at a time, bodies out of the buffer.
+    fn read_sealed(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
+        let Rx { seal: Some(seal), buf, start, end, short, .. } = self else { return Ok(Read::Nothing) };
+        let mut window = (*start, *end);
+        let moved = seal.read(fd, buf, &mut window, *short);
+        (*start, *end) = window;
+        Ok(match moved? {
+            Moved::Bytes(_) => Read::Some(seal.may_have(buf)),
+            Moved::Ended => Read::Ended,
+            Moved::Blocked | Moved::Fault => Read::Nothing,
+        })
+    }
+
+    /// Whether something is here that no socket announces, beside what `has_bytes` and `body` tell.
+    pub fn holds_more(&self) -> bool {
+        self.seal.as_ref().is_some_and(|seal| seal.holds_record(&self.buf))
+            || (self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.holds_more()))
     }
 
     /// Reads with the next bytes of the body going straight to their place, and what follows them into the buffer.

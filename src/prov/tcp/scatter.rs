@@ -4,6 +4,8 @@
 
 use super::body::Body;
 use super::frame::{STRIPE, STRIPE_HEAD, STRIPED_MIN};
+use super::seal::FILL;
+use super::sealed::SealedOut;
 use super::slots::Lanes;
 use super::source::{Call, Source, leave};
 use super::stripes::Stripes;
@@ -28,15 +30,18 @@ enum Step {
 /// The streams for long bodies, as their sender sees them.
 pub struct Scatter {
     fds: Box<[Arc<OwnedFd>]>,
+    /// What seals each, and bytes of a stripe that are in a record of it and not counted yet.
+    seals: Box<[Option<(SealedOut, u64)>]>,
     number: u64,
     /// Which take no more for now.
     blocked: Box<[bool]>,
 }
 
 impl Scatter {
-    pub fn new(fds: Box<[Arc<OwnedFd>]>) -> Scatter {
-        let blocked = vec![false; fds.len()].into();
-        Scatter { fds, number: 0, blocked }
+    pub fn new(streams: Vec<(Arc<OwnedFd>, Option<SealedOut>)>) -> Scatter {
+        let blocked = vec![false; streams.len()].into();
+        let (fds, seals): (Vec<_>, Vec<_>) = streams.into_iter().map(|(fd, seal)| (fd, seal.map(|seal| (seal, 0)))).unzip();
+        Scatter { fds: fds.into(), seals: seals.into(), number: 0, blocked }
     }
 
     /// Cuts a body up that is long enough. A device's slots are filled in order, so its bodies go over the first stream.
@@ -64,8 +69,12 @@ impl Scatter {
         let mut left = self.fds.len();
         while left > 0 {
             left = 0;
-            for (index, (fd, blocked)) in self.fds.iter().zip(&mut self.blocked).enumerate().filter(|(_, (_, b))| !**b) {
-                let step = body.send_stripe(index, fd.as_fd(), lanes, short);
+            let streams = self.fds.iter().zip(&mut self.blocked).zip(&mut self.seals);
+            for (index, ((fd, blocked), seal)) in streams.enumerate().filter(|(_, ((_, b), _))| !**b) {
+                let step = match seal {
+                    None => body.send_stripe(index, fd.as_fd(), lanes, short, None),
+                    Some(seal) => body.send_sealed(index, fd.as_fd(), lanes, short, seal),
+                };
                 let step = step.map_err(|e| e.context(format_args!("stream {} of the connection", index + 1)))?;
                 *blocked = step == Step::Blocked;
                 left += usize::from(step == Step::Moved);
@@ -76,10 +85,46 @@ impl Scatter {
 }
 
 impl Body {
-    /// One call for the stream with this index.
-    fn send_stripe(&mut self, index: usize, fd: BorrowedFd<'_>, lanes: &mut Lanes, short: usize) -> Result<Step> {
+    /// One record for a sealed stream. Its bytes count once all of it is out, so that the stripe is not over before.
+    fn send_sealed(
+        &mut self,
+        index: usize,
+        fd: BorrowedFd<'_>,
+        lanes: &mut Lanes,
+        short: usize,
+        (seal, carried): &mut (SealedOut, u64),
+    ) -> Result<Step> {
+        let mut step = Step::Moved;
+        if *carried == 0 {
+            step = self.send_stripe(index, fd, lanes, short, Some((&mut *seal, &mut *carried)))?;
+        }
+        if !seal.push(fd, short)? {
+            return Ok(Step::Blocked);
+        }
+        if *carried > 0 {
+            let len = self.len;
+            if let Some(stripes) = &mut self.stripes
+                && let Some(mut stripe) = stripes.take(index, len)
+            {
+                stripe.at += std::mem::take(carried);
+                stripes.put_back(index, stripe);
+            }
+        }
+        Ok(step)
+    }
+
+    /// One call for the stream with this index, or one record for its seal.
+    fn send_stripe(
+        &mut self,
+        index: usize,
+        fd: BorrowedFd<'_>,
+        lanes: &mut Lanes,
+        short: usize,
+        seal: Option<(&mut SealedOut, &mut u64)>,
+    ) -> Result<Step> {
         let mut pieces = [Iov::EMPTY; PIECES];
-        let limit = (STRIPE + STRIPE_HEAD as u64).min(short as u64);
+        let most = if seal.is_some() { FILL as u64 } else { STRIPE + STRIPE_HEAD as u64 };
+        let limit = most.min(short as u64);
         let mut call = Call { pieces: &mut pieces, count: 0, bytes: 0, limit, entered: Vec::new() };
         // May give the body up, which changes what there is to send.
         self.enter(&mut call, lanes);
@@ -106,16 +151,26 @@ impl Body {
         }
         let Call { count, bytes, entered, .. } = call;
         debug_assert!(count > 0);
-        let moved = stream::send_pieces(fd, &pieces[..count]);
+        let is_sealed = seal.is_some();
+        let moved = match seal {
+            None => stream::send_pieces(fd, &pieces[..count]),
+            Some((seal, carried)) => {
+                let moved = seal.gather(&pieces[..count]);
+                *carried = if let Ok(Moved::Bytes(n)) = moved { n as u64 } else { 0 };
+                moved
+            }
+        };
         entered.iter().for_each(|r| leave(r));
-        if let Ok(Moved::Bytes(n)) = moved {
+        if let Ok(Moved::Bytes(n)) = moved
+            && !is_sealed
+        {
             stripe.at += n as u64;
         }
         if let Some(stripes) = &mut self.stripes {
             stripes.put_back(index, stripe);
         }
         Ok(match moved? {
-            Moved::Bytes(n) if n as u64 == bytes && n > 0 => Step::Moved,
+            Moved::Bytes(n) if (is_sealed || n as u64 == bytes) && n > 0 => Step::Moved,
             Moved::Fault => {
                 self.spoil(lanes)?;
                 Step::Moved

@@ -3,12 +3,13 @@
 //! Each is driven by calling `advance` when its socket has something, and reads not a byte more than the handshake has:
 //! what follows belongs to the connection.
 
-use super::auth::{Side, Transcript};
-use super::hello::{Head, NONCE_LEN, PROOF_LEN, Status};
+use super::auth::Key;
+use super::hello::{HEAD_LEN, HEAD_WORDS, Head, NONCE_LEN, Status};
+use super::noise::{EPHEMERAL, Noise};
+use super::seal::Seal;
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::info::Secret;
 use crate::sys::{process, tcp};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 pub(super) fn nonsense(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, words)
@@ -47,11 +48,38 @@ impl Inbox {
     }
 }
 
-/// A head and body of this side, proven if there is a key.
-pub(super) fn say(transcript: &Transcript, key: Option<&Secret>, side: Side, status: Status, token: u64, body: &[u8]) -> Result<Vec<u8>> {
-    let mut head = Head { body: body.len(), status, token, proof: [0; PROOF_LEN] };
-    if let Some(key) = key {
-        head.proof = transcript.proof(key, side, &head.proven(), body)?;
+/// A connection whose handshake is over.
+pub struct Link {
+    pub socket: OwnedFd,
+    /// Of the format, that both speak.
+    pub version: u16,
+    /// Of a connection that is sealed.
+    pub seal: Option<Box<Seal>>,
+}
+
+impl Link {
+    pub(super) fn new(socket: OwnedFd, version: u16, noise: Option<Box<Noise>>, key: Option<&Key>) -> Result<Link> {
+        let noise = noise.filter(|_| key.is_some_and(|key| key.seal));
+        Ok(Link { socket, version, seal: noise.map(|noise| noise.split()).transpose()?.map(Box::new) })
     }
-    Ok([&head.encode(), body].concat())
+}
+
+/// A head and body of this side, under its key if there is one.
+pub(super) fn say(noise: Option<&mut Noise>, status: Status, token: u64, body: &[u8]) -> Result<Vec<u8>> {
+    let plain = |len, status, token| Head { body: len, status, token, ephemeral: [0; EPHEMERAL] };
+    let Some(noise) = noise else { return Ok([&plain(body.len(), status, token).encode(), body].concat()) };
+    let message = noise.write(&[&plain(0, status, token).words(), body].concat())?;
+    let Some((ephemeral, sealed)) = message.split_first_chunk::<EPHEMERAL>() else { return Err(nonsense("a handshake without a key")) };
+    Ok([&Head { ephemeral: *ephemeral, ..plain(sealed.len(), Status::Good, 0) }.encode(), sealed].concat())
+}
+
+/// What a head and body of the peer say: status, token, body. `None`: it has another key, or has seen something else.
+pub(super) fn hear(noise: Option<&mut Noise>, head: &Head, body: &[u8]) -> Result<Option<(Status, u64, Vec<u8>)>> {
+    let Some(noise) = noise else { return Ok(Some((head.status, head.token, body.to_vec()))) };
+    let Ok(said) = noise.read(&[&head.ephemeral, body].concat()) else { return Ok(None) };
+    let Some((words, terms)) = said.split_first_chunk::<HEAD_WORDS>() else { return Err(nonsense("the handshake says too little")) };
+    let mut bytes = [0; HEAD_LEN];
+    bytes[..HEAD_WORDS].copy_from_slice(words);
+    let inner = Head::decode(&bytes)?;
+    Ok(Some((inner.status, inner.token, terms.to_vec())))
 }

@@ -12,13 +12,15 @@ use super::gather::Gather;
 use super::greeter::{Greeter, Request};
 use super::hello::{Purpose, Terms};
 use super::scatter::Scatter;
+use super::sealed::SealedOut;
+use super::shake::Link;
 use super::state::State;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::sys::epoll::Poller;
 use crate::sys::{process, tcp};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 /// Time between two looks at sockets that have mostly nothing to say.
@@ -64,16 +66,21 @@ impl More {
 
 impl Conn {
     /// The streams are there: from now on both sides may use them.
-    fn open_streams(&mut self, sockets: Vec<OwnedFd>) {
-        for socket in &sockets {
+    fn open_streams(&mut self, links: Vec<Link>) -> Result<()> {
+        let (mut ins, mut outs) = (Vec::new(), Vec::new());
+        for Link { socket, seal, .. } in links {
             if let Err(e) = tune(socket.as_fd()).and_then(|()| tcp::set_unsent(socket.as_fd(), UNSENT)) {
                 crate::log!(Info, "a further stream: {e}");
             }
+            let fd = Arc::new(socket);
+            let (out, come) = seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.come)));
+            ins.push((fd.clone(), come));
+            outs.push((fd, out.map(SealedOut::new).transpose()?));
         }
-        let fds: Vec<Arc<OwnedFd>> = sockets.into_iter().map(Arc::new).collect();
-        self.rx.streams = Some(Box::new(Gather::new(&fds)));
-        self.tx.streams = Some(Box::new(Scatter::new(fds.into())));
+        self.rx.streams = Some(Box::new(Gather::new(ins)));
+        self.tx.streams = Some(Box::new(Scatter::new(outs)));
         self.more = More::Open;
+        Ok(())
     }
 
     /// Watches them; a stream that is over has nothing more to tell.
@@ -155,7 +162,7 @@ impl State {
                 let dial = |_| Dial::new(&to, from, Purpose::Stream, token, Terms::default(), domain.key.clone());
                 let until = now + config::get().tcp.greeting_ms.saturating_mul(1_000_000);
                 conn.more = match (0..count).map(dial).collect() {
-                    Ok(dials) => More::Calling { dials, sockets: Vec::new(), until },
+                    Ok(dials) => More::Calling { dials, links: Vec::new(), until },
                     Err(e) => {
                         crate::log!(Info, "no further streams: {e}");
                         More::None
@@ -163,30 +170,32 @@ impl State {
                 };
             }
             More::Could { .. } => {}
-            More::Calling { dials, sockets, until } => match call(dials, sockets, now > *until) {
+            More::Calling { dials, links, until } => match call(dials, links, now > *until) {
                 Ok(false) => {}
                 Ok(true) => {
-                    let sockets = std::mem::take(sockets);
-                    conn.put(Header::new(Kind::Streams, 0, sockets.len() as u64));
-                    conn.open_streams(sockets);
-                    self.flush();
+                    let links = std::mem::take(links);
+                    conn.put(Header::new(Kind::Streams, 0, links.len() as u64));
+                    match conn.open_streams(links) {
+                        Ok(()) => self.flush(),
+                        Err(e) => _ = conn.dying.get_or_insert(e),
+                    }
                 }
                 Err(e) => {
                     crate::log!(Info, "no further streams: {e}");
                     conn.more = More::None;
                 }
             },
-            More::Awaits { count, sockets } => {
+            More::Awaits { count, links } => {
                 let requests = self.greeter.as_mut().map_or(Vec::new(), Greeter::poll);
                 // Attempts that the dialer has given up.
-                let fds: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                let fds: Vec<_> = links.iter().map(|link| link.socket.as_fd()).collect();
                 let mut hung = tcp::hung_up(&fds).into_iter();
-                sockets.retain(|_| !hung.next().unwrap_or(false));
+                links.retain(|_| !hung.next().unwrap_or(false));
                 for request in requests {
                     // One too many is turned down by being dropped.
-                    if (sockets.len() as u32) < *count {
+                    if (links.len() as u32) < *count {
                         match request.accept(Terms::default()) {
-                            Ok(socket) => sockets.push(socket),
+                            Ok(link) => links.push(link),
                             Err(e) => crate::log!(Info, "a further stream: {e}"),
                         }
                     }
@@ -199,7 +208,7 @@ impl State {
     pub fn on_streams(&mut self, count: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         match std::mem::replace(&mut conn.more, More::None) {
-            More::Awaits { sockets, .. } if count > 0 && count == sockets.len() as u64 => conn.open_streams(sockets),
+            More::Awaits { links, .. } if count > 0 && count == links.len() as u64 => conn.open_streams(links)?,
             _ => return Err(broken("word of streams that there are not")),
         }
         self.greeter = None;
@@ -208,11 +217,11 @@ impl State {
 }
 
 /// Moves calls on; true: all were answered.
-fn call(dials: &mut Vec<Dial>, sockets: &mut Vec<OwnedFd>, late: bool) -> Result<bool> {
+fn call(dials: &mut Vec<Dial>, links: &mut Vec<Link>, late: bool) -> Result<bool> {
     for mut dial in std::mem::take(dials) {
         match dial.advance()? {
             Dialed::Waiting => dials.push(dial),
-            Dialed::Accepted { socket, .. } => sockets.push(socket),
+            Dialed::Accepted { link, .. } => links.push(link),
             Dialed::Rejected(_) => return Err(Error::fixed(errno::ECONNREFUSED, "the peer takes no more of them")),
         }
     }

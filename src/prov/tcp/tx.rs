@@ -5,6 +5,8 @@
 use super::body::{Body, Owner};
 use super::frame::{HEADER, Header, PART};
 use super::scatter::Scatter;
+use super::seal::FILL;
+use super::sealed::SealedOut;
 use super::slots::Lanes;
 use super::source::{Call, Source, leave};
 use crate::error::{Error, Result};
@@ -52,6 +54,8 @@ pub struct Tx {
     pub lanes: Lanes,
     /// Streams for long bodies, if there are any.
     pub streams: Option<Box<Scatter>>,
+    /// Seals what leaves.
+    pub seal: Option<Box<SealedOut>>,
     pub left: Vec<Left>,
     /// The socket takes no more for now.
     pub blocked: bool,
@@ -62,12 +66,17 @@ pub struct Tx {
 }
 
 impl Tx {
-    pub fn new(short: Option<usize>) -> Tx {
-        Tx { short: short.unwrap_or(usize::MAX), ..Tx::default() }
+    pub fn new(short: Option<usize>, seal: Option<Box<SealedOut>>) -> Tx {
+        Tx { short: short.unwrap_or(usize::MAX), seal, ..Tx::default() }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.sent == self.out.len() && self.items.is_empty()
+        self.sent == self.out.len() && self.items.is_empty() && self.seal.as_ref().is_none_or(|seal| seal.is_out())
+    }
+
+    /// Whether a record is on its way.
+    pub fn is_sealing(&self) -> bool {
+        self.seal.as_ref().is_some_and(|seal| !seal.is_out())
     }
 
     /// Whether what waits is enough for a call of its own.
@@ -254,7 +263,7 @@ impl Tx {
     #[inline]
     pub fn flush(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
         self.frames = 0;
-        if self.items.is_empty() {
+        if self.items.is_empty() && self.seal.is_none() {
             if self.sent == self.out.len() {
                 return Ok(());
             }
@@ -289,13 +298,19 @@ impl Tx {
     fn flush_items(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
         let mut most = PIECES;
         loop {
+            if let Some(seal) = &mut self.seal
+                && !seal.push(fd, self.short)?
+            {
+                self.blocked = true;
+                return Ok(());
+            }
             self.advance(0);
             self.pump_devices();
             if self.streams.is_some() {
                 self.scatter()?;
             }
             let mut pieces = [Iov::EMPTY; PIECES];
-            let limit = CALL.min(self.short as u64);
+            let limit = if self.seal.is_some() { FILL as u64 } else { CALL }.min(self.short as u64);
             let mut call = Call { pieces: &mut pieces[..most], count: 0, bytes: 0, limit, entered: Vec::new() };
             self.collect(&mut call);
             let Call { count, bytes, entered, .. } = call;
@@ -303,7 +318,12 @@ impl Tx {
                 self.blocked = self.streams.is_some() && self.is_scattering();
                 return Ok(());
             }
-            let moved = stream::send_pieces(fd, &pieces[..count]);
+            let moved = match &mut self.seal {
+                None => stream::send_pieces(fd, &pieces[..count]),
+                // All of it is ours, and there.
+                Some(seal) if self.items.is_empty() => seal.put(&self.out[self.sent..][..bytes as usize]).map(Moved::Bytes),
+                Some(seal) => seal.gather(&pieces[..count]),
+            };
             entered.iter().for_each(|r| leave(r));
             self.last = ticks();
             match moved? {
@@ -311,7 +331,7 @@ impl Tx {
                     self.advance(n as u64);
                     self.compact();
                     most = PIECES;
-                    if (n as u64) < bytes || self.short != usize::MAX {
+                    if self.seal.is_none() && ((n as u64) < bytes || self.short != usize::MAX) {
                         self.blocked = (n as u64) < bytes;
                         return Ok(());
                     }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::mr::{PathPolicy, Paths};
-use crate::rdm::limits::STRANGERS_MAX;
+use crate::rdm::limits::UNLISTED_MAX;
 
 fn send_for(side: &Side, to: u64, bytes: &[u8], tag: u64, context: usize, timeout_ns: u64) {
     let c = Common { context, peer: to, timeout_ns, ..Common::default() };
@@ -42,6 +42,31 @@ fn an_offer_that_is_taken_back_is_never_matched() {
         a.ep.close().unwrap();
         b.ep.close().unwrap();
         assert_eq!((a.domain.in_use(), b.domain.in_use()), ((0, 0), (0, 0)));
+    }
+}
+
+/// The receiver hears of the message and of its end at once: the receive that it was matched with takes the next one.
+#[test]
+fn a_receive_outlives_an_offer_that_is_taken_back() {
+    for set in SETS {
+        let (mut a, mut b) = pair(set);
+        let (long, mut to) = ([bytes(1 << 20, 1), bytes(1 << 20, 2), bytes(1 << 20, 3)], [vec![0u8; 1 << 20], vec![0u8; 1 << 20]]);
+        a.send(0, b"hello", 1, 9);
+        let mut short = [0; 5];
+        b.recv(0, &mut short, 1, 0, 9);
+        both(&mut a, &mut b, |s| s.iter().all(|s| s.done.len() == 1));
+        assert!(a.take(9).is_some() && b.take(9).is_some());
+        let [one, other] = &mut to;
+        b.recv(0, one, 7, 0, 1);
+        b.recv(0, other, 7, 0, 2);
+        send_for(&a, 0, &long[0], 7, 3, 0);
+        (0..100).for_each(|_| a.turn());
+        a.ep.cancel(3).unwrap();
+        until(&mut [&mut a], |s| s[0].take_failed(3).is_some_and(|(_, why, _)| why.error.code == Code::Canceled));
+        a.send(0, &long[1], 7, 4);
+        a.send(0, &long[2], 7, 5);
+        both(&mut a, &mut b, |s| s[0].done.len() == 2 && s[1].done.len() == 2);
+        assert!(to[..] == long[1..] && b.take(1).is_some() && b.take(2).is_some() && b.failed.is_empty(), "{set}");
     }
 }
 
@@ -157,7 +182,7 @@ fn callers_that_nobody_has_named_are_bounded() {
     for set in SETS {
         let info = info(set);
         let mut a = Side::open(&info);
-        let mut callers: Vec<Side> = (0..=STRANGERS_MAX).map(|_| Side::open(&info)).collect();
+        let mut callers: Vec<Side> = (0..=UNLISTED_MAX).map(|_| Side::open(&info)).collect();
         for caller in &mut callers {
             caller.av.insert(a.name).unwrap();
         }
@@ -234,5 +259,51 @@ fn what_nobody_asked_for_waits_for_room_in_the_queue() {
             assert!(there < 3000, "{set}: {there}");
             came += there;
         }
+    }
+}
+
+/// Whoever is called by a bare address as well: what goes by a whole name is for that one alone.
+#[test]
+fn a_whole_name_beside_a_bare_address_is_kept_to() {
+    for set in SETS {
+        let info = info(set);
+        let (mut a, mut b) = (Side::open(&info), Side::open(&info));
+        let mut past = b.name;
+        past.nonce ^= 1;
+        for (index, name) in [(0, Name::at(b.name.socket())), (1, past), (2, b.name)] {
+            assert_eq!(a.av.insert(name).unwrap(), index);
+        }
+        let another = |s: &mut Side, context: usize| {
+            s.take_failed(context).is_some_and(|(_, why, _)| why.error.words.contains("another one listens"))
+        };
+        let mut to = [0u8; 8];
+        // While the bare address is being called, and once it was.
+        a.send(0, &[1; 8], 1, 1);
+        a.send(1, &[2; 8], 2, 2);
+        both(&mut a, &mut b, |s| another(s[0], 2));
+        a.failed.clear();
+        a.done.clear();
+        b.recv(UNSPEC, &mut to, 3, 0, 3);
+        a.send(0, &[3; 8], 3, 4);
+        both(&mut a, &mut b, |s| s[1].take(3).is_some());
+        a.send(1, &[4; 8], 2, 5);
+        a.send(2, &[5; 8], 4, 6);
+        both(&mut a, &mut b, |s| another(s[0], 5));
+        both(&mut a, &mut b, |s| s[0].take(6).is_some());
+        // It was reached by both, and another one takes its place.
+        let place = b.name.socket();
+        b.ep.close().unwrap();
+        drop(b);
+        let mut b = Side::open(&Info { src_addr: Some(format!("rdm://{place}")), ..info.clone() });
+        a.recv(2, &mut to, 9, 0, 7);
+        until(&mut [&mut a], |s| s[0].take_failed(7).is_some());
+        let mut never = [0u8; 8];
+        b.recv(UNSPEC, &mut never, 0, u64::MAX, 1);
+        a.send(2, &[6; 8], 1, 8);
+        both(&mut a, &mut b, |s| another(s[0], 8));
+        assert!(b.done.is_empty(), "{set}");
+        a.send(0, &[7; 8], 1, 9);
+        both(&mut a, &mut b, |s| s[1].take(1).is_some());
+        assert_eq!(never, [7; 8]);
     }
 }

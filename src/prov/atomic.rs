@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Atomic operations: their shape on the way from the border to a provider, and how the target's CPU carries one out. There is
+//! one actor for each region: the CPU, whether this process or a neighbour that maps the memory runs the instruction.
+
+use super::bind::{Ending, SILENT};
+use super::flags;
+use super::op::{Common, Iov};
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
+use crate::mr::piece::{load, store};
+use crate::mr::{Access, DEVICE_DESC};
+pub use crate::sys::atomics::{Atomic, BYTES_MAX, DATATYPES, Datatype, Form, OPERANDS_MAX, OPS, Op, Operands};
+use crate::sys::atomics::{check, probe, run};
+use crate::sys::usercopy::UserCopy;
+use parking_lot::Mutex;
+
+/// An operation that is posted.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicOp {
+    pub what: Atomic,
+    pub with: Operands,
+    pub addr: u64,
+    pub key: u64,
+}
+
+/// The rights that an operation needs.
+#[inline(always)]
+pub fn need(what: Atomic) -> Access {
+    let mut need = Access::empty();
+    need.set(Access::REMOTE_WRITE, what.writes());
+    need.set(Access::REMOTE_READ, what.fetches());
+    need
+}
+
+impl AtomicOp {
+    /// What is wrong with it on this side, if anything is.
+    #[inline(always)]
+    pub fn check(&self, common: &Common, descs: &[u64]) -> Result<()> {
+        let odd = self.addr & (self.what.datatype.size() as u64 - 1) != 0;
+        let device = descs.iter().fold(0, |all, d| all | d) & DEVICE_DESC != 0;
+        match odd | device | (common.flags & flags::REMOTE_CQ_DATA != 0) {
+            false => Ok(()),
+            true => self.refuse(common, descs),
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, common: &Common, descs: &[u64]) -> Result<()> {
+        let size = self.what.datatype.size();
+        if !self.addr.is_multiple_of(size as u64) {
+            return Err(Error::invalid(format!("addr: {:#x} is not a multiple of the {size} bytes of an element", self.addr)));
+        }
+        if descs.iter().any(|d| d & DEVICE_DESC != 0) {
+            let words = "desc: operands and results of atomics lie in host memory";
+            return Err(Error::new(errno::EOPNOTSUPP, words));
+        }
+        match common.flags & flags::REMOTE_CQ_DATA {
+            0 => Ok(()),
+            _ => Err(Error::new(errno::EBADFLAGS, "flags: an atomic operation carries no data for the peer's queue")),
+        }
+    }
+
+    /// A copy of the operands, one behind the other.
+    pub fn operands(&self) -> Box<[u8]> {
+        let mut bytes = Vec::with_capacity(self.what.operands());
+        self.with.operand.append_to(&mut bytes);
+        self.with.compare.append_to(&mut bytes);
+        bytes.into()
+    }
+
+    /// The buffer that its entry names.
+    #[inline(always)]
+    pub fn buf(&self) -> usize {
+        if self.what.fetches() { self.with.old.addr() } else { self.with.operand.addr() }
+    }
+
+    /// Completion flags.
+    #[inline(always)]
+    pub fn kind(&self) -> u64 {
+        flags::ATOMIC | if self.what.fetches() { flags::READ } else { flags::WRITE }
+    }
+
+    /// How it ends.
+    pub fn ending(&self, c: &Common, wanted: bool, deadline: u64) -> Ending {
+        let buf = self.buf();
+        let silent = c.flags & SILENT != 0;
+        Ending { context: c.context, kind: self.kind(), len: self.what.bytes(), buf, wanted, deadline, silent, part: false, ticket: None }
+    }
+}
+
+/// Carries an operation out on `pieces` of a region, which is held open. `user`: the pages
+/// may be gone, so the kernel is asked first.
+pub fn carry_out(what: Atomic, site: Site, pieces: &[Iov], user: Option<&UserCopy>, with: Operands) -> Result<()> {
+    if !site.is_host() {
+        return on_device(what, site, pieces, with);
+    }
+    check(pieces, what.datatype)?;
+    if let Some(user) = user {
+        for piece in pieces.iter().filter(|p| !p.is_empty()) {
+            if what.writes() { probe(*piece)? } else { user.read(*piece, &mut Vec::new())? }
+        }
+    }
+    // SAFETY: pieces of a region (`Iov::new`), whose pages are there and whose rights were checked.
+    unsafe { run(what, pieces, with) };
+    Ok(())
+}
+
+/// The CPU reaches no device memory: what it has copied here is changed and copied back, one operation at a time.
+#[cold]
+fn on_device(what: Atomic, site: Site, pieces: &[Iov], with: Operands) -> Result<()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
+    let mut words = [0u64; BYTES_MAX / 8];
+    // SAFETY: the words are ours, and hold as many bytes as an operation has at most.
+    let (bytes, here) = unsafe {
+        let at = words.as_mut_ptr().cast::<u8>();
+        (std::slice::from_raw_parts_mut(at, what.bytes().min(BYTES_MAX)), Iov::new(at as usize, what.bytes().min(BYTES_MAX)))
+    };
+    let failed = |e: Error| Error::coded(e.errno, Code::Fault, e.words);
+    load(site, pieces, 0, bytes).map_err(failed)?;
+    // SAFETY: `here` is the words.
+    unsafe { run(what, &[here], with) };
+    if what.writes() { store(site, pieces, 0, bytes).map_err(failed) } else { Ok(()) }
+}

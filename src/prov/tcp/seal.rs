@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The seal of a stream: its bytes in records that only the two ends of a handshake can make and open. Bytes in, bytes out:
+//! nothing here knows a socket. `docs/tcp-wire.md` has the layout.
+
+use crate::error::{Code, Error, Result, errno};
+use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+
+/// Bytes of a key.
+pub const KEY: usize = 32;
+/// Bytes by which a record is longer than what is in it.
+pub const TAG: usize = 16;
+/// Bytes of the length that stands before a record.
+pub const LENGTH: usize = 2;
+/// The longest record, and what the longest has in it.
+pub const RECORD_MAX: usize = u16::MAX as usize;
+pub const PLAIN_MAX: usize = RECORD_MAX - TAG;
+/// What a sender puts into one at most: whole blocks of the cipher.
+pub const FILL: usize = PLAIN_MAX & !15;
+/// Records under one key.
+pub const REKEY: u64 = 1 << 16;
+
+/// What seals: the handshake chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// ChaCha20-Poly1305.
+    ChaCha,
+    /// AES-256-GCM.
+    Aes,
+}
+
+impl Cipher {
+    /// Whether this CPU has instructions for AES and for GCM's sums.
+    pub fn is_aes_fast() -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+        #[cfg(target_arch = "aarch64")]
+        return std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull");
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        false
+    }
+
+    pub fn key(self, raw: &[u8; KEY]) -> Option<LessSafeKey> {
+        let algorithm = match self {
+            Cipher::ChaCha => &CHACHA20_POLY1305,
+            Cipher::Aes => &AES_256_GCM,
+        };
+        UnboundKey::new(algorithm, raw).ok().map(LessSafeKey::new)
+    }
+
+    /// As Noise has it: four zeros, and the number in the order of bytes that the cipher has.
+    pub fn nonce(self, number: u64) -> Nonce {
+        let mut bytes = [0; 12];
+        bytes[4..].copy_from_slice(&match self {
+            Cipher::ChaCha => number.to_le_bytes(),
+            Cipher::Aes => number.to_be_bytes(),
+        });
+        Nonce::assume_unique_for_key(bytes)
+    }
+}
+
+/// A direction's key, and the number of its next record. Every number is used once: a record comes out of order for nobody.
+pub struct Half {
+    cipher: Cipher,
+    key: LessSafeKey,
+    number: u64,
+}
+
+/// Both directions of a stream.
+pub struct Seal {
+    pub out: Half,
+    pub come: Half,
+}
+
+#[cold]
+fn useless() -> Error {
+    Error::fixed(errno::EIO, "the seal of the connection is of no use")
+}
+
+#[cold]
+fn broken(words: &'static str) -> Error {
+    Error::coded(errno::EPROTO, Code::PeerBroke, format!("{words}: the peer, or somebody on the way to it, broke the seal"))
+}
+
+impl Half {
+    pub fn new(cipher: Cipher, raw: &[u8; KEY]) -> Result<Half> {
+        Ok(Half { cipher, key: cipher.key(raw).ok_or_else(useless)?, number: 0 })
+    }
+
+    /// The nonce of the next record; a new key when this one has had its share, as Noise's REKEY makes it.
+    #[inline]
+    fn next(&mut self) -> Result<Nonce> {
+        if self.number != 0 && self.number.is_multiple_of(REKEY) {
+            let mut fresh = [0; KEY];
+            let nonce = self.cipher.nonce(u64::MAX);
+            let _tag = self.key.seal_in_place_separate_tag(nonce, Aad::empty(), &mut fresh).map_err(|_| useless())?;
+            self.key = self.cipher.key(&fresh).ok_or_else(useless)?;
+        }
+        let nonce = self.cipher.nonce(self.number);
+        self.number += 1;
+        Ok(nonce)
+    }
+
+    /// Seals `record` but for its last `TAG` bytes, which the tag becomes.
+    #[inline]
+    fn seal(&mut self, record: &mut [u8]) -> Result<()> {
+        let nonce = self.next()?;
+        let (plain, place) = record.split_last_chunk_mut::<TAG>().ok_or_else(useless)?;
+        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::empty(), plain).map_err(|_| useless())?;
+        place.copy_from_slice(tag.as_ref());
+        Ok(())
+    }
+
+    /// Opens a record in its place; all but its last `TAG` bytes are what was in it.
+    #[inline]
+    fn open(&mut self, record: &mut [u8]) -> Result<()> {
+        let nonce = self.next()?;
+        match self.key.open_in_place(nonce, Aad::empty(), record) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(broken("a record that does not open")),
+        }
+    }
+}
+
+/// Makes records in their writer's buffer: one at a time, which has left before the next is made.
+pub struct Sealer {
+    half: Half,
+    /// Of the buffer, what is on the wire, and all.
+    sent: usize,
+    end: usize,
+}
+
+/// Bytes of that buffer.
+pub const OUT: usize = LENGTH + FILL + TAG;
+
+impl Sealer {
+    pub fn new(half: Half) -> Sealer {
+        Sealer { half, sent: 0, end: 0 }
+    }
+
+    /// What is still to be sent.
+    #[inline]
+    pub fn rest<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
+        buf.get(self.sent..self.end).unwrap_or(&[])
+    }
+
+    #[inline]
+    pub fn is_out(&self) -> bool {
+        self.sent == self.end
+    }
+
+    /// So many bytes of the rest are on the wire.
+    #[inline]
+    pub fn left(&mut self, n: usize) {
+        self.sent = (self.sent + n).min(self.end);
+    }
+
+    /// Makes a record of the `n` bytes, 1 to `FILL`, that lie in the buffer behind room for the length. Not before the last
+    /// record has left.
+    #[inline]
+    pub fn seal(&mut self, buf: &mut [u8], n: usize) -> Result<()> {
+        let len = n + TAG;
+        let Some(record) = buf.get_mut(..LENGTH + len).filter(|_| self.is_out() && (1..=FILL).contains(&n)) else { return Err(useless()) };
+        record[..LENGTH].copy_from_slice(&(len as u16).to_le_bytes());
+        self.half.seal(&mut record[LENGTH..])?;
+        (self.sent, self.end) = (0, LENGTH + len);
+        Ok(())
+    }
+}
+
+/// Bytes that a buffer for records must have: the longest, and as much again before it has to be moved.
+pub const BUFFER: usize = 2 * (LENGTH + RECORD_MAX);
+
+/// Opens records in their reader's buffer. What was opened is a window there, whose bytes the reader takes; what is not
+/// open yet follows.
+pub struct Opener {
+    half: Half,
+    /// Bytes of records that are not open yet: from and to where in the buffer.
+    next: usize,
+    end: usize,
+    failed: Option<Error>,
+}
+
+/// The bytes of a buffer that are open: from, to.
+pub type Window = (usize, usize);
+
+impl Opener {
+    pub fn new(half: Half) -> Opener {
+        Opener { half, next: 0, end: 0, failed: None }
+    }
+
+    /// The length of the record that comes next, as soon as it is known; an error if there is none of that length.
+    fn length(&self, buf: &[u8]) -> Result<Option<usize>> {
+        let Some(bytes) = buf.get(self.next..self.end).and_then(|have| have.first_chunk::<LENGTH>()) else { return Ok(None) };
+        match usize::from(u16::from_le_bytes(*bytes)) {
+            n if n <= TAG => Err(broken("a record with nothing in it")),
+            n => Ok(Some(n)),
+        }
+    }
+
+    /// Whether a record is there whole, so that no socket will announce it.
+    pub fn holds_record(&self, buf: &[u8]) -> bool {
+        let have = self.end - self.next;
+        self.failed.is_some() || self.length(buf).map_or(true, |n| n.is_some_and(|n| have >= LENGTH + n))
+    }
+
+    /// Whether a record has begun that is not whole.
+    pub fn is_amid(&self) -> bool {
+        self.next < self.end
+    }
+
+    /// Opens the next record if it is there whole; gives the window, with what was left of the last one before it. After a
+    /// failure there is nothing but that failure.
+    pub fn open(&mut self, buf: &mut [u8], window: Window) -> Result<Option<Window>> {
+        if let Some(why) = &self.failed {
+            return Err(why.clone());
+        }
+        let opened = self.try_open(buf, window);
+        self.failed = opened.as_ref().err().cloned();
+        opened
+    }
+
+    fn try_open(&mut self, buf: &mut [u8], (from, to): Window) -> Result<Option<Window>> {
+        let Some(len) = self.length(buf)? else { return Ok(None) };
+        let begin = self.next + LENGTH;
+        if self.end < begin + len {
+            return Ok(None);
+        }
+        let record = buf.get_mut(begin..begin + len).ok_or_else(useless)?;
+        self.half.open(record)?;
+        self.next = begin + len;
+        let rest = to.saturating_sub(from);
+        if rest > 0 {
+            // What stood before the record is open and taken, or a length: there is room.
+            buf.copy_within(from..to, begin - rest);
+        }
+        Ok(Some((begin - rest, begin + len - TAG)))
+    }
+
+    /// Room for more bytes of records, behind those that are there, with the window's new place.
+    pub fn room<'a>(&mut self, buf: &'a mut [u8], window: Window) -> (&'a mut [u8], Window) {
+        let (mut from, mut to) = window;
+        if from >= to {
+            // Nothing is open: what is not goes to the front once it is cheap, or has to.
+            (from, to) = (self.next, self.next);
+        }
+        let needed = LENGTH + RECORD_MAX;
+        if from > 0 && (from == self.end || buf.len() - self.next < needed) {
+            buf.copy_within(from..self.end, 0);
+            self.next -= from;
+            self.end -= from;
+            to -= from;
+            from = 0;
+        }
+        let window = if from < to { (from, to) } else { (0, 0) };
+        (buf.get_mut(self.end..).unwrap_or(&mut []), window)
+    }
+
+    /// So many bytes have come into that room.
+    pub fn came(&mut self, n: usize) {
+        self.end += n;
+    }
+}
+
+#[cfg(test)]
+#[path = "seal/tests.rs"]
+mod tests;

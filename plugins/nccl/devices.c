@@ -309,20 +309,38 @@ static void pci_dir(const char *link, char *to, size_t size)
 	free(path);
 }
 
+/* Gbit/s that NCCL takes a GPU's link to its host for, at most: no device counts as faster. */
+enum { HOST_LINK = 384 };
+
+/* NCCL gives a send and its receive a channel for each device that it takes to fill that link, and since 2.28.3 reads no
+ * variable that an init could set instead: where communicators are wide, shm is offered as often as they have channels. */
+static int shm_devices(const struct inventory *it, bool between)
+{
+	return between && it->settings.offered == 1 && tune_width() ? tune_width() : 1;
+}
+
 static void offer_shm(struct inventory *it)
 {
 	gdrfab_info *info = ask(KIND_SHM, NULL, NULL);
 	struct way *way = info ? way_add(it, KIND_SHM, info) : NULL;
-	struct device *device = way ? device_add(way, "shm") : NULL;
 	bool peers;
-	if (!device)
+	if (!way)
 		return;
-	device->ptr_support = probe(way, &peers);
-	/* The speed of a core that copies or, between GPUs, of NVLink. NCCL counts no device as faster than the
-	 * way from the GPU to this host, so the second figure is only "more than that". */
-	bool between = peers && (device->ptr_support & NCCL_PTR_CUDA);
-	device->speed = between ? 1600000 : 100000;
-	device->latency = between ? 6 : 2;
+	int support = probe(way, &peers);
+	/* The speed of a core that copies or, between GPUs, of NVLink, which is more than the link's. */
+	bool between = peers && (support & NCCL_PTR_CUDA);
+	int count = shm_devices(it, between);
+	for (int i = 0; i < count; i++) {
+		char name[16] = "shm";
+		if (count > 1)
+			snprintf(name, sizeof name, "shm:%d", i);
+		struct device *device = device_add(way, name);
+		if (!device)
+			return;
+		device->ptr_support = support;
+		device->speed = count > 1 ? HOST_LINK * 1000 / count : between ? 1600000 : 100000;
+		device->latency = between ? 6 : 2;
+	}
 }
 
 static void offer_tcp(struct inventory *it)

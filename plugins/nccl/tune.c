@@ -126,6 +126,7 @@ static bool widen(void)
 		set("NCCL_MIN_NCHANNELS", TUNE_WIDTH, "each channel has one chunk on its way, and large sizes need more of them");
 	}
 	set("NCCL_BUFFSIZE", "16777216", "larger chunks make fewer copies; takes 32 MiB of GPU memory per channel and peer");
+	set("NCCL_P2P_NET_CHUNKSIZE", "1048576", "the same for send and receive; takes 512 MiB of GPU memory");
 	/* Also where a user has set that, or this process inherited it from one with the plugin: the values decide, not who. */
 	return getenv("NCCL_MIN_NCHANNELS") != NULL;
 }

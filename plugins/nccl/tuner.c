@@ -26,9 +26,19 @@ enum { ROWS = sizeof table / sizeof table[0] };
 /* NCCL's own least share of a channel with its Simple protocol: 512 threads of 64 bytes. */
 enum { SHARE = 32768 };
 
+/* Sizes of the table for one collective; more are left out. */
+enum { SIZES = 24, FUNCS = ncclFuncAllReduce + 1 };
+
+/* What was fastest, by size: worked out once, as NCCL asks before each launch. */
 struct tuner {
-	size_t ranks;
 	int width;
+	struct choices {
+		int count;
+		struct choice {
+			size_t bytes;
+			int channels;
+		} by_size[SIZES];
+	} of[FUNCS];
 };
 
 /* The fastest row of this size; NULL unless two numbers of channels were compared. */
@@ -46,6 +56,19 @@ static const struct measured *best(ncclFunc_t func, size_t ranks, size_t bytes)
 	return compared ? fastest : NULL;
 }
 
+/* A size's rows stand together. */
+static void choices_find(struct choices *choices, ncclFunc_t func, size_t ranks)
+{
+	size_t before = 0;
+	for (const struct measured *row = table; row < table + ROWS && choices->count < SIZES; row++) {
+		if (row->func != func || row->ranks != ranks || row->bytes == before)
+			continue;
+		const struct measured *fastest = best(func, ranks, before = row->bytes);
+		if (fastest)
+			choices->by_size[choices->count++] = (struct choice){fastest->bytes, fastest->channels};
+	}
+}
+
 static double ratio(size_t a, size_t b)
 {
 	return a > b ? (double)a / (double)b : (double)b / (double)a;
@@ -54,19 +77,20 @@ static double ratio(size_t a, size_t b)
 /* 0: NCCL's own choice, also beyond the sizes that were measured. */
 static int channels_for(const struct tuner *t, ncclFunc_t func, size_t bytes)
 {
-	const struct measured *nearest = NULL;
+	if ((unsigned)func >= FUNCS)
+		return 0;
+	const struct choices *choices = &t->of[func];
+	const struct choice *nearest = NULL;
 	bool below = false, above = false;
-	for (const struct measured *row = table; row < table + ROWS; row++) {
-		if (row->func != func || row->ranks != t->ranks || !best(func, t->ranks, row->bytes))
-			continue;
-		below |= row->bytes <= bytes;
-		above |= row->bytes >= bytes;
-		if (!nearest || ratio(row->bytes, bytes) < ratio(nearest->bytes, bytes))
-			nearest = row;
+	for (const struct choice *c = choices->by_size; c < choices->by_size + choices->count; c++) {
+		below |= c->bytes <= bytes;
+		above |= c->bytes >= bytes;
+		if (!nearest || ratio(c->bytes, bytes) < ratio(nearest->bytes, bytes))
+			nearest = c;
 	}
 	if (!below || !above)
 		return 0;
-	int channels = best(func, t->ranks, nearest->bytes)->channels;
+	int channels = nearest->channels;
 	size_t shares = bytes / SHARE;
 	if ((size_t)channels > shares)
 		channels = shares ? (int)shares : 1;
@@ -90,10 +114,12 @@ static ncclResult_t begin(size_t ranks, size_t nodes, ncclDebugLogger_t log, voi
 	/* Without NCCL's own ways between GPUs of a host, each of them is a node. */
 	if (!tune_width() || ranks != nodes)
 		return ncclSuccess;
-	struct tuner *t = malloc(sizeof *t);
+	struct tuner *t = calloc(1, sizeof *t);
 	if (!t)
 		return ncclSystemError;
-	*t = (struct tuner){.ranks = ranks, .width = tune_width()};
+	t->width = tune_width();
+	for (int func = 0; func < FUNCS; func++)
+		choices_find(&t->of[func], (ncclFunc_t)func, ranks);
 	INFO("%zu ranks: collectives take as many of the %d channels as was measured to be fastest (GDRFAB_NCCL_TUNE=0: NCCL's choice)",
 	     ranks, t->width);
 	*ctx = t;

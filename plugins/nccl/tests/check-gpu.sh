@@ -9,7 +9,7 @@
 #   collectives [transports]     all operations, sizes and types; the transports' results must be equal (gdrfab p2p)
 #   bench [transports] [N=V...]  interleaved, ROUNDS=3, medians (gdrfab gdrfab-tcp socket shm p2p); N=V is for all of them
 #   sweep [N=V1,V2...]...        gdrfab-fixed with each combination of these variables, `-` for unset; one round
-#   sweep                        numbers of channels; the rows for plugins/nccl/tuner_table.h are then in OUT/tuner_table.h
+#   sweep                        numbers of channels, ROUNDS=3; the rows for plugins/nccl/tuner_table.h are then in OUT/tuner_table.h
 #   train SECONDS                two trainings at the same time, gdrfab's and the default's: equal losses, nothing grows
 #   killed [transport]           a rank is killed while it trains: how long until the other one ends with an error
 #   train-begin SECONDS          the same in the background, for where a command may not run that long, and
@@ -71,10 +71,10 @@ settings() { # <transport[,NAME=VALUE...]> -> NAME=VALUE...
 	printf '%s' "${own//,/ }"
 }
 
-# What NCCL's log must say of each connection. The last may go either way, by NVLink or not at all on a machine without.
+# What NCCL's log must say of each connection, as a pattern. The last may go either way, by NVLink or not at all on a machine without.
 way() { # <transport>
 	case ${1%%,*} in
-	gdrfab | gdrfab-fixed | gdrfab-here) echo 'NET/gdrfab/0/GDRDMA' ;;
+	gdrfab | gdrfab-fixed | gdrfab-here) echo 'NET/gdrfab/[0-9]+/GDRDMA' ;;
 	gdrfab-host | gdrfab-tcp) echo 'NET/gdrfab/0' ;;
 	socket) echo 'NET/Socket/' ;;
 	shm) echo 'SHM' ;;
@@ -91,9 +91,9 @@ path_was() { # <transport> <log>
 		grep -q 'Loaded net plugin gdrfab' "$2" || { fail "$1: NCCL did not load the plugin ($2)" && return 1; }
 		;;
 	esac
-	grep -qF " via $want" "$2" || { fail "$1: no connection via $want ($2)" && return 1; }
+	grep -qE " via $want" "$2" || { fail "$1: no connection via $want ($2)" && return 1; }
 	# One stray channel is enough to measure something else.
-	other=$(grep -E 'Channel [0-9]+.* via ' "$2" | grep -vF " via $want" | head -n 1)
+	other=$(grep -E 'Channel [0-9]+.* via ' "$2" | grep -vE " via $want" | head -n 1)
 	[ -z "$other" ] || { fail "$1: not only via $want: $other" && return 1; }
 }
 
@@ -208,11 +208,14 @@ bench() { # [transports...] [NAME=VALUE...]
 
 # What the tuner chooses from: as wide as the plugin makes communicators, and narrower.
 sweep_channels() {
-	local n list=$out/sweep.jobs
+	local n round list=$out/sweep.jobs
 	local BENCH=${BENCH:---ops all_reduce,all_gather,reduce_scatter,broadcast --sizes 8K,32K,64K,128K,256K,512K,1M,2M,4M,8M,16M,64M,256M}
 	rm -f "$out/sweep.json" "$list" "$list.names"
-	for n in 1 2 4 8 16; do
-		add_job "$list" "$n" "gdrfab-fixed,NCCL_MIN_NCHANNELS=$n,NCCL_MAX_NCHANNELS=$n,NCCL_BUFFSIZE=16777216" '' "$out/sweep.json" "$n"
+	for round in $(seq "${ROUNDS:-3}"); do
+		for n in 1 2 4 8 16; do
+			add_job "$list" "$n-$round" "gdrfab-fixed,NCCL_MIN_NCHANNELS=$n,NCCL_MAX_NCHANNELS=$n,NCCL_BUFFSIZE=16777216" '' \
+				"$out/sweep.json" "$n"
+		done
 	done
 	launch "$list" "$out/sweep"
 	if [ ! -s "$out/sweep.json" ]; then

@@ -12,7 +12,8 @@
 enum { OLDEST_TUNER = 2, NEWEST_TUNER = 6, WIDE = 16 };
 
 /* What a user forbids, so that everything goes through the plugin; a launcher may say anything. */
-static const char *const ours[] = {"NCCL_PROTO", "NCCL_TUNER_PLUGIN", "NCCL_MIN_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_NET_GDR_LEVEL"};
+static const char *const ours[] = {"NCCL_PROTO",    "NCCL_TUNER_PLUGIN",	"NCCL_MIN_NCHANNELS",
+				   "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NET_GDR_LEVEL"};
 enum { OURS = sizeof ours / sizeof ours[0] };
 
 static void user_begins(void)
@@ -163,9 +164,12 @@ static void sets_what_it_takes(TEST_UNUSED const void *arg)
 		CHECK_EQ(dlclose(again), 0);
 		told("NCCL_MIN_NCHANNELS");
 		told("NCCL_BUFFSIZE");
+		is("NCCL_P2P_NET_CHUNKSIZE", "1048576");
+		told("NCCL_P2P_NET_CHUNKSIZE");
 	} else {
 		is("NCCL_MIN_NCHANNELS", NULL);
 		is("NCCL_BUFFSIZE", NULL);
+		is("NCCL_P2P_NET_CHUNKSIZE", NULL);
 		is("NCCL_TUNER_PLUGIN", NULL);
 	}
 	/* The next communicator's: nothing new, but what was taken away comes back, and what was changed stays. */
@@ -205,6 +209,38 @@ static void sets_the_level(TEST_UNUSED const void *arg)
 	CHECK(p.ptr_support & NCCL_PTR_CUDA);
 	is("NCCL_NET_GDR_LEVEL", "SYS");
 	told("NCCL_NET_GDR_LEVEL");
+	/* A device for each channel, none of them another's, and no less than one together. */
+	NET(net.count(&net.devices));
+	CHECK_EQ(net.devices, widens() ? WIDE : 1);
+	for (int a = 0, speed = 0; a < net.devices; a++) {
+		struct props other;
+		NET(net_props(a, &p));
+		speed += p.speed;
+		CHECK(p.ptr_support & NCCL_PTR_CUDA);
+		CHECK(a + 1 < net.devices || speed >= 384000);
+		for (int b = 0; b < a; b++) {
+			NET(net_props(b, &other));
+			CHECK(p.guid != other.guid && strcmp(p.name, other.name) != 0);
+		}
+	}
+	NET(net_finalize(ctx));
+}
+
+/* What is not tuned is offered once. */
+static void one_device(TEST_UNUSED const void *arg)
+{
+	struct node n;
+	void *ctx;
+	user_begins();
+	setenv("GDRFAB_NCCL_TUNE", "0", 1);
+	net_alone(&n);
+	if (strcmp(provider(), "shm") != 0 || !test_says(getenv("TEST_IFACES"), "cuda"))
+		test_skip("no CUDA over shm here");
+	cuda_use(device_count(&n, GDRFAB_HMEM_CUDA) - 1);
+	net_load();
+	NET(net_init(&ctx));
+	NET(net.count(&net.devices));
+	CHECK_EQ(net.devices, 1);
 	NET(net_finalize(ctx));
 }
 
@@ -289,6 +325,26 @@ static void not_a_switch(TEST_UNUSED const void *arg)
 
 /* --- the tuner --- */
 
+static const struct row {
+	ncclFunc_t func;
+	size_t ranks, bytes;
+	int channels;
+	double us;
+} rows[] = {
+#include "../tuner_table.h"
+};
+
+/* Of the rows of this size; and no channel has less than NCCL would give it. */
+static int fastest(const struct row *of)
+{
+	const struct row *best = of;
+	int shares = (int)(of->bytes / 32768);
+	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+		if (rows[i].func == of->func && rows[i].ranks == of->ranks && rows[i].bytes == of->bytes && rows[i].us < best->us)
+			best = &rows[i];
+	return best->channels <= shares ? best->channels : shares ? shares : 1;
+}
+
 static void narrows(TEST_UNUSED const void *arg)
 {
 	void *ctx;
@@ -308,21 +364,21 @@ static void narrows(TEST_UNUSED const void *arg)
 		for (int func = ncclFuncBroadcast; func <= ncclFuncAllReduce; func++)
 			for (size_t bytes = 1; bytes <= (size_t)1 << 40; bytes = bytes * 3 / 2 + 1)
 				CHECK_EQ(ask(&one, (ncclFunc_t)func, bytes, 1, 0), ask(&other, (ncclFunc_t)func, bytes, 1, 1));
-		/* What was measured: few for the small, all for the large, and never more as a size gets smaller. */
+		/* What was measured: few for the small, all for the large, and at each size what was fastest there. */
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 8192, 1, 0), 1);
-		CHECK_EQ(ask(&one, ncclFuncAllReduce, 262144, 1, 0), 4);
+		CHECK_EQ(ask(&one, ncclFuncAllReduce, 262144, 1, 0), 2);
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 16 << 20, 1, 0), WIDE);
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 256 << 20, 1, 0), WIDE);
-		for (size_t bytes = 8192, before = 0; bytes <= 256 << 20; bytes += bytes / 8) {
-			size_t channels = (size_t)ask(&one, ncclFuncAllReduce, bytes, 1, 0);
-			CHECK(channels >= 1 && channels >= before);
-			before = channels;
-		}
+		for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+			if (rows[i].ranks == 2)
+				CHECK_EQ(ask(&one, rows[i].func, rows[i].bytes, 1, 0), fastest(&rows[i]));
+		for (size_t bytes = 8192; bytes <= 256 << 20; bytes += bytes / 8)
+			CHECK(ask(&one, ncclFuncAllReduce, bytes, 1, 0) >= 1);
 		/* And what was not. */
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 4096, 1, 0), 0);
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 512 << 20, 1, 0), 0);
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 262144, 2, 0), 0);
-		CHECK_EQ(ask(&one, ncclFuncAllGather, 262144, 1, 0), 0);
+		CHECK_EQ(ask(&one, ncclFuncReduce, 262144, 1, 0), 0);
 		CHECK_EQ(ask(&one, (ncclFunc_t)99, 262144, 1, 0), 0);
 		tuner_end(&one);
 		tuner_end(&other);
@@ -348,6 +404,7 @@ TEST_TABLE(nccl_tuner)
 	}
 	test_add("sets_what_it_takes", sets_what_it_takes, NULL, 20);
 	test_add("sets_the_level", sets_the_level, NULL, 20);
+	test_add("one_device", one_device, NULL, 20);
 	test_add("level_without_gpus", level_without_gpus, NULL, 20);
 	static char names[sizeof owns / sizeof owns[0]][80];
 	for (size_t i = 0; i < sizeof owns / sizeof owns[0]; i++) {

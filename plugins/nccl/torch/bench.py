@@ -56,7 +56,13 @@ def sendrecv(job, size):
     return both
 
 
-OPERATIONS = {f.__name__: f for f in [all_reduce, all_gather, reduce_scatter, broadcast, sendrecv]}
+def alltoall(job, size):
+    sent = torch.zeros(size // 4 // job.world * job.world, device=job.device)
+    got = torch.zeros_like(sent)
+    return lambda: dist.all_to_all_single(got, sent)
+
+
+OPERATIONS = {f.__name__: f for f in [all_reduce, all_gather, reduce_scatter, broadcast, sendrecv, alltoall]}
 
 
 def batch(job, operation, n):

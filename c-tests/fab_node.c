@@ -241,6 +241,9 @@ gdrfab_ep *ep_new(struct node *n, const gdrfab_info *info, void *context)
 		OK(gdrfab_ep_bind_av(ep, n->av, 0));
 	else
 		OK(gdrfab_ep_bind_eq(ep, n->eq, 0));
+	uint32_t streams = n->setup->tcp_streams[n->side];
+	if (streams)
+		OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_TCP_STREAMS, &streams, sizeof streams));
 	OK(gdrfab_ep_enable(ep));
 	if (n->setup->deadline_ms) {
 		uint64_t ns = n->setup->deadline_ms * 1000000u;

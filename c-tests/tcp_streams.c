@@ -205,6 +205,23 @@ TEST_WITHIN(40, with_a_thread_that_makes_progress)
 	bytes((struct setup){.progress = GDRFAB_PROGRESS_AUTO}, (struct plan){.server = 4, .client = 4, .both = 4});
 }
 
+/* What an endpoint was told goes before the environment. */
+TEST_WITHIN(40, as_many_as_the_endpoints_say)
+{
+	static const struct setup s = {.tcp_streams = {3, 2}};
+	struct plan p = {.server = 1, .client = 16, .both = 2};
+	only_tcp();
+	pair(&s, is_used, uses, &p);
+}
+
+TEST_WITHIN(40, none_if_an_endpoint_wants_none)
+{
+	static const struct setup s = {.tcp_streams = {1, 4}};
+	struct plan p = {.server = 4, .client = 4};
+	only_tcp();
+	pair(&s, is_used, uses, &p);
+}
+
 TEST_WITHIN(40, by_exchanged_addresses)
 {
 	bytes((struct setup){.by_address = true}, (struct plan){.server = 4, .client = 4, .both = 4});

@@ -53,6 +53,7 @@ const OPTIONS: &[(&str, Value)] = &[
     ("MIN_RNR_TIMER", Value::U32(11)),
     ("DRIVER_CALLS", Value::U32(0)),
     ("WHOLE_NAME", Value::U32(1)),
+    ("TCP_STREAMS", Value::U32(2)),
 ];
 
 fn root() -> &'static Path {

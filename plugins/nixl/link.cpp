@@ -34,7 +34,9 @@ std::string Link::open(const Settings &s)
 	    gdrfab_cq_open(domain, &attr, nullptr, &cq) < 0 || gdrfab_av_open(domain, nullptr, nullptr, &av) < 0 ||
 	    gdrfab_ep_open(domain, info, nullptr, &ep) < 0 || gdrfab_ep_bind_cq(ep, cq, GDRFAB_TRANSMIT | GDRFAB_RECV) < 0 ||
 	    gdrfab_ep_bind_av(ep, av, 0) < 0 ||
-	    gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_WHOLE_NAME, &whole_name, sizeof whole_name) < 0 || gdrfab_ep_enable(ep) < 0 || gdrfab_ep_getname(ep, own.data(), &len) < 0)
+	    gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_WHOLE_NAME, &whole_name, sizeof whole_name) < 0 ||
+	    (s.streams && gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_TCP_STREAMS, &s.streams, sizeof s.streams) < 0) ||
+	    gdrfab_ep_enable(ep) < 0 || gdrfab_ep_getname(ep, own.data(), &len) < 0)
 		return last_words();
 	limit = info->list_limit;
 	return {};

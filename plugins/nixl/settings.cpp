@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 static const char PROVIDER[] = "GDRFAB_PROVIDER", IFACE[] = "GDRFAB_TCP_IFACE", KEY_FILE[] = "GDRFAB_TCP_KEY_FILE",
-		  TIMEOUT[] = "GDRFAB_NIXL_TIMEOUT";
+		  TIMEOUT[] = "GDRFAB_NIXL_TIMEOUT", STREAMS[] = "GDRFAB_TCP_STREAMS";
 
 static std::string from_environment(const char *name)
 {
@@ -23,7 +23,7 @@ static std::string from_environment(const char *name)
 border::Params settings_offered()
 {
 	border::Params all;
-	for (const char *name : {PROVIDER, IFACE, KEY_FILE})
+	for (const char *name : {PROVIDER, IFACE, KEY_FILE, STREAMS})
 		all[name] = from_environment(name);
 	std::string timeout = from_environment(TIMEOUT);
 	all[TIMEOUT] = timeout.empty() ? "20" : timeout;
@@ -84,13 +84,23 @@ static std::string read_seconds(const std::string &text, uint64_t &ns)
 	return {};
 }
 
+static std::string read_streams(const std::string &text, uint32_t &streams)
+{
+	char *end;
+	unsigned long n = strtoul(text.c_str(), &end, 10);
+	if (*end || text[0] < '0' || text[0] > '9' || n < 1 || n > 16)
+		return std::string(STREAMS) + "=" + text + ": a number is expected, 1 to 16";
+	streams = static_cast<uint32_t>(n);
+	return {};
+}
+
 std::string settings_read(const border::Params &given, Settings &to)
 {
 	border::Params all = settings_offered();
 	for (const auto &[name, value] : given) {
 		auto known = all.find(name);
 		if (known == all.end() && name.rfind("GDRFAB_", 0) == 0)
-			return name + ": no parameter of this backend; it has " + PROVIDER + ", " + IFACE + ", " + KEY_FILE + " and " + TIMEOUT;
+			return name + ": no parameter of this backend; it has " + PROVIDER + ", " + IFACE + ", " + KEY_FILE + ", " + STREAMS + " and " + TIMEOUT;
 		if (known != all.end())
 			known->second = value;
 	}
@@ -104,5 +114,7 @@ std::string settings_read(const border::Params &given, Settings &to)
 	std::string path = all[KEY_FILE], wrong;
 	if (!path.empty() && path != from_environment(KEY_FILE))
 		wrong = read_key(path, to.key);
+	if (wrong.empty() && !all[STREAMS].empty() && all[STREAMS] != from_environment(STREAMS))
+		wrong = read_streams(all[STREAMS], to.streams);
 	return wrong.empty() ? read_seconds(all[TIMEOUT], to.timeout_ns) : wrong;
 }

@@ -11,6 +11,7 @@ struct Settings {
 	std::string providers;    /* "shm+tcp", "shm", "tcp"; empty: whatever the library offers first */
 	std::string address;      /* where tcp listens; empty: as the library does */
 	std::string key;          /* tcp's key; empty: as the library does */
+	uint32_t streams = 0;     /* of tcp, for long transfers; 0: as the library does */
 	uint64_t timeout_ns = 20000000000ull;
 };
 

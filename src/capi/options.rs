@@ -60,6 +60,9 @@ pub const GDRFAB_OPT_RECV_DEADLINE: c_int = 267;
 /// uint32_t 0 (default) or, connectionless only, 1: who lacks its
 /// whole name (gdrfab_ep_getname()) gets ECONNREFUSED.
 pub const GDRFAB_OPT_WHOLE_NAME: c_int = 268;
+/// uint32_t 1 to 16, tcp only: transfers of 256 KiB and more of connections made from now on go over so many
+/// further sockets, or as many as the peer wants if those are fewer; 1: none. Default: GDRFAB_TCP_STREAMS.
+pub const GDRFAB_OPT_TCP_STREAMS: c_int = 269;
 
 /// Which path an operation uses, and why not another.
 #[repr(C)]
@@ -226,6 +229,7 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
             GDRFAB_OPT_COOP => ep.set_coop(switch(optval, optlen)?)?,
             GDRFAB_OPT_DRIVER_CALLS => ep.set_driver_calls(switch(optval, optlen)?)?,
             GDRFAB_OPT_WHOLE_NAME => ep.set_whole_name(switch(optval, optlen)?)?,
+            GDRFAB_OPT_TCP_STREAMS => ep.set_tcp_streams(value(optval, optlen)?)?,
             n => match effort(n) {
                 Some(what) => ep.set_effort(what, value(optval, optlen)?)?,
                 None => return Err(unknown(n)),
@@ -265,6 +269,7 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
             GDRFAB_OPT_COOP => u32::from(ep.coop()).to_ne_bytes().into(),
             GDRFAB_OPT_DRIVER_CALLS => u32::from(ep.driver_calls()).to_ne_bytes().into(),
             GDRFAB_OPT_WHOLE_NAME => u32::from(ep.whole_name()?).to_ne_bytes().into(),
+            GDRFAB_OPT_TCP_STREAMS => ep.tcp_streams()?.to_ne_bytes().into(),
             n => match effort(n) {
                 Some(what) => ep.effort(what)?.to_ne_bytes().into(),
                 None => return Err(unknown(n)),

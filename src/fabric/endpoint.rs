@@ -416,6 +416,27 @@ impl Endpoint {
         self.prov().set_driver_calls(on)
     }
 
+    /// Further tcp connections for long transfers; 1: none.
+    pub fn tcp_streams(&self) -> Result<u32> {
+        let (usual, _) = self.streams()?;
+        Ok(self.prov().options().tcp_streams.unwrap_or(usual))
+    }
+
+    pub fn set_tcp_streams(&self, count: u32) -> Result<()> {
+        match self.streams()? {
+            (_, most) if !(1..=most).contains(&count) => Err(Error::invalid(format!("optval: {count}, must be 1 to {most}"))),
+            _ => {
+                self.prov().set_options(&mut |o| o.tcp_streams = Some(count));
+                Ok(())
+            }
+        }
+    }
+
+    fn streams(&self) -> Result<(u32, u32)> {
+        let none = || Error::fixed(errno::ENOPROTOOPT, "optname: only an endpoint that reaches peers over tcp has streams");
+        self.domain.prov.tcp_streams().ok_or_else(none)
+    }
+
     pub fn effort(&self, what: Effort) -> Result<u32> {
         self.prov().effort(what)
     }

@@ -74,6 +74,12 @@ pub trait Domain: Send + Sync {
         false
     }
 
+    /// Further tcp connections for long transfers of endpoints that are told no number, and the largest number. None: not
+    /// of this provider.
+    fn tcp_streams(&self) -> Option<(u32, u32)> {
+        None
+    }
+
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId>;
 
     /// As `register` for one range of host memory, any path, and keys and addresses of the provider's choice; checked by the caller. `None`: nothing was done.

@@ -20,6 +20,8 @@ pub struct Options {
     pub min_multi_recv: usize,
     /// Who calls must know the endpoint's whole name.
     pub whole_name: bool,
+    /// Further tcp connections for long transfers; none: as GDRFAB_TCP_STREAMS says.
+    pub tcp_streams: Option<u32>,
 }
 
 impl Default for Options {
@@ -34,6 +36,7 @@ impl Default for Options {
             driver_calls: true,
             min_multi_recv: 64,
             whole_name: false,
+            tcp_streams: None,
         }
     }
 }

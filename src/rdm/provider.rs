@@ -206,6 +206,10 @@ impl prov::Domain for Domain {
         self.lanes.iter().any(|lane| lane.domain.polls_memory())
     }
 
+    fn tcp_streams(&self) -> Option<(u32, u32)> {
+        self.lanes.iter().find_map(|lane| lane.domain.tcp_streams())
+    }
+
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         let key = match &attr.source {
             _ if self.user_keys => attr.requested_key,

@@ -124,10 +124,11 @@ def parameters_that_cannot_be(s):
             os.chmod(path, mode)
         for i, params in enumerate(({"GDRFAB_PROVIDER": "carrier pigeon"}, {"GDRFAB_TCP_IFACE": "nosuch0"}, {"GDRFAB_NIXL_TIMEOUT": "soon"},
                                     {"GDRFAB_NIXL_TIMEOUT": "-1"}, {"GDRFAB_TCP_KEY_FILE": folder + "/none"}, {"GDRFAB_NO_SUCH": "1"},
+                                    {"GDRFAB_TCP_STREAMS": "17"}, {"GDRFAB_TCP_STREAMS": "two"}, {"GDRFAB_TCP_STREAMS": "2", "GDRFAB_PROVIDER": "shm"},
                                     {"GDRFAB_TCP_KEY_FILE": open_to_all})):
             assert refused(lambda: s.open(params=params, name=f"bad{i}")), params
         s.open(params={"GDRFAB_TCP_KEY_FILE": good}, name="good")
-    assert set(s.agent.get_plugin_params("GDRFAB")) == {"GDRFAB_PROVIDER", "GDRFAB_TCP_IFACE", "GDRFAB_TCP_KEY_FILE", "GDRFAB_NIXL_TIMEOUT"}
+    assert set(s.agent.get_plugin_params("GDRFAB")) == {"GDRFAB_PROVIDER", "GDRFAB_TCP_IFACE", "GDRFAB_TCP_KEY_FILE", "GDRFAB_TCP_STREAMS", "GDRFAB_NIXL_TIMEOUT"}
 
 
 @claim(count=1, over=("shm",))

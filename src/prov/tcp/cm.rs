@@ -41,7 +41,7 @@ impl State {
             None if config::get().tcp.iface.is_some() => Some(SocketAddr::new(usual(to.resolve()?.first().map(SocketAddr::ip))?, 0)),
             source => source,
         };
-        let terms = Terms { streams: streams::wanted(), ..self.terms(data) };
+        let terms = Terms { streams: streams::wanted(&self.options), ..self.terms(data) };
         match Dial::new(to, from, purpose, token, terms, domain.key.clone()) {
             Ok(dial) => self.phase = Phase::Connecting { how: How::Dial(Box::new(dial)), deadline },
             // What cannot even begin, the event queue tells as well as what fails later.
@@ -101,7 +101,7 @@ impl State {
         let terms = request.terms().clone();
         let deadline = time::deadline(self.options.connect_timeout_ns);
         let mut ours = self.terms(data);
-        let door = streams::door(&request, domain);
+        let door = streams::door(&request, domain, &self.options);
         if let Some((count, token, greeter)) = &door {
             (ours.streams, ours.door) = (*count, (greeter.local().port(), *token));
         }

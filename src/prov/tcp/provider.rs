@@ -3,8 +3,10 @@
 
 use super::domain::Domain;
 use super::endpoint::Endpoint;
+use super::hello::STREAMS_MAX;
 use super::pep::Listener;
 use super::{info, locate};
+use crate::config;
 use crate::error::Result;
 use crate::mr::registry::wait_until;
 use crate::mr::{Attr, Facts, Paths, RegionId};
@@ -69,6 +71,10 @@ impl prov::Domain for Domain {
 
     fn in_use(&self) -> (usize, usize) {
         (self.regions.lock().open_count(), self.memory.count())
+    }
+
+    fn tcp_streams(&self) -> Option<(u32, u32)> {
+        Some((config::get().tcp.streams, STREAMS_MAX))
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {

@@ -17,6 +17,7 @@ use super::shake::Link;
 use super::state::State;
 use crate::config;
 use crate::error::{Error, Result, errno};
+use crate::prov::bind::Options;
 use crate::sys::epoll::Poller;
 use crate::sys::{process, tcp};
 use std::net::SocketAddr;
@@ -29,16 +30,16 @@ const LOOK_NS: u64 = 1_000_000;
 const UNSENT: i32 = 128 << 10;
 
 /// How many this side would use.
-pub fn wanted() -> u32 {
-    match config::get().tcp.streams {
+pub fn wanted(options: &Options) -> u32 {
+    match options.tcp_streams.unwrap_or(config::get().tcp.streams) {
         1 => 0,
         n => n,
     }
 }
 
 /// A door for the streams of who asks to connect; none where one side wants none, or it cannot be had.
-pub fn door(request: &Request, domain: &Domain) -> Option<(u32, u64, Greeter)> {
-    let count = request.terms().streams.min(wanted());
+pub fn door(request: &Request, domain: &Domain, options: &Options) -> Option<(u32, u64, Greeter)> {
+    let count = request.terms().streams.min(wanted(options));
     let mut at = request.called_at().filter(|_| count > 0)?;
     at.set_port(0);
     let open = || {

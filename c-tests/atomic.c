@@ -3,6 +3,7 @@
  * Atomics: every operation on every datatype, by every path, gives what the C language gives; many who add lose nothing;
  * and what is wrong is refused with words, here or by the target.
  */
+#include "atomic_model.h"
 #include "fab.h"
 #include "raw.h"
 
@@ -11,80 +12,6 @@
 #include <sys/wait.h>
 
 enum { ELEMENTS = 3, AT = 64, LEN = 8192 };
-
-/* --- what an operation is to do --- */
-
-static const size_t sizes[] = {1, 1, 2, 2, 4, 4, 8, 8, 4, 8};
-static bool compares(uint32_t op) { return op >= GDRFAB_CSWAP; }
-
-#define MODEL_OF(name, type, BITS)                                                                                     \
-	static void name(uint32_t op, void *at, const void *operand, const void *comparand)                            \
-	{                                                                                                              \
-		type t, b, c;                                                                                          \
-		memcpy(&t, at, sizeof t), memcpy(&b, operand, sizeof b), memcpy(&c, comparand, sizeof c);              \
-		switch (op) {                                                                                          \
-		case GDRFAB_MIN: t = b < t ? b : t; break;                                                             \
-		case GDRFAB_MAX: t = b > t ? b : t; break;                                                             \
-		case GDRFAB_SUM: t = (type)(t + b); break;                                                             \
-		case GDRFAB_PROD: t = (type)(t * b); break;                                                            \
-		case GDRFAB_LOR: t = (type)(t || b); break;                                                            \
-		case GDRFAB_LAND: t = (type)(t && b); break;                                                           \
-		case GDRFAB_LXOR: t = (type)(!t != !b); break;                                                         \
-		case GDRFAB_ATOMIC_READ: break;                                                                        \
-		case GDRFAB_ATOMIC_WRITE: t = b; break;                                                                \
-		case GDRFAB_CSWAP: t = c == t ? b : t; break;                                                          \
-		case GDRFAB_CSWAP_NE: t = c != t ? b : t; break;                                                       \
-		case GDRFAB_CSWAP_LE: t = c <= t ? b : t; break;                                                       \
-		case GDRFAB_CSWAP_LT: t = c < t ? b : t; break;                                                        \
-		case GDRFAB_CSWAP_GE: t = c >= t ? b : t; break;                                                       \
-		case GDRFAB_CSWAP_GT: t = c > t ? b : t; break;                                                        \
-		BITS(type)                                                                                             \
-		}                                                                                                      \
-		memcpy(at, &t, sizeof t);                                                                              \
-	}
-#define BITWISE(type)                                                                                                  \
-	case GDRFAB_BOR: t = (type)(t | b); break;                                                                     \
-	case GDRFAB_BAND: t = (type)(t & b); break;                                                                    \
-	case GDRFAB_BXOR: t = (type)(t ^ b); break;                                                                    \
-	case GDRFAB_MSWAP: t = (type)((b & c) | (t & ~c)); break;
-#define NO_BITS(type)
-
-MODEL_OF(model_i8, int8_t, BITWISE)
-MODEL_OF(model_u8, uint8_t, BITWISE)
-MODEL_OF(model_i16, int16_t, BITWISE)
-MODEL_OF(model_u16, uint16_t, BITWISE)
-MODEL_OF(model_i32, int32_t, BITWISE)
-MODEL_OF(model_u32, uint32_t, BITWISE)
-MODEL_OF(model_i64, int64_t, BITWISE)
-MODEL_OF(model_u64, uint64_t, BITWISE)
-MODEL_OF(model_float, float, NO_BITS)
-MODEL_OF(model_double, double, NO_BITS)
-
-static void (*const models[])(uint32_t, void *, const void *, const void *) = {
-	model_i8, model_u8, model_i16, model_u16, model_i32, model_u32, model_i64, model_u64, model_float, model_double,
-};
-
-/* Small numbers, so that no signed sum or product overflows; some are 0, negative and equal. */
-static void number(uint32_t type, void *to, int seed)
-{
-	static const int some[] = {0, 1, 3, -2, 7, 5, -5, 2};
-	int value = some[(unsigned)seed % 8];
-	float f = (float)value + 0.5F * (float)(value != 0);
-	double d = (double)f;
-	int64_t i = value;
-	if (type == GDRFAB_FLOAT)
-		memcpy(to, &f, 4);
-	else if (type == GDRFAB_DOUBLE)
-		memcpy(to, &d, 8);
-	else
-		memcpy(to, &i, sizes[type]);
-}
-
-static bool is_defined(uint32_t op, uint32_t type)
-{
-	bool bits = op == GDRFAB_BOR || op == GDRFAB_BAND || op == GDRFAB_BXOR || op == GDRFAB_MSWAP;
-	return !(bits && type >= GDRFAB_FLOAT);
-}
 
 /* --- each by each way --- */
 

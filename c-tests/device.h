@@ -6,6 +6,7 @@
 #include "fab.h"
 
 #define LEN ((size_t)300000)
+#define POSTS 4 /* that are under way at once */
 
 /* A driver's code, as its vendor writes it. */
 static inline void says_code(int line, const char *text, unsigned code)
@@ -44,6 +45,17 @@ static inline struct remote initiator_new(struct node *n)
 	struct remote to = mem_fetch(n);
 	way_check(n, way_of(n), to.key);
 	return to;
+}
+
+static inline void post_write(struct node *n, unsigned char *buf, struct remote to)
+{
+	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));
+}
+
+static inline void writes(struct node *n, unsigned char *buf, struct remote to)
+{
+	post_write(n, buf, to);
+	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
 }
 
 static inline void device_claim(const char *what, const char *name, test_fn fn, const void *arg, int seconds)

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Lists of blocks: every byte of every block and none beside them, over every path; what is refused names its block; and
- * a list that is given up, or whose peer dies, ends with one entry.
+ * Lists of blocks: every byte of every block and none beside them, over every path; and what is refused names its block.
  */
-#include "fab.h"
-
-#define TARGET ((size_t)4 * 1024 * 1024)
-#define BLOCKS 1000
-#define SPACE 4096 /* of each block in the random lists; blocks are shorter */
+#include "list.h"
 
 enum { VERIFY, FILL, RECOVER, END };
 struct order {
@@ -90,39 +85,6 @@ static void target(struct node *n)
 
 /* --- the initiator --- */
 
-struct lists {
-	struct remote to;
-	struct mem local;
-	gdrfab_block blocks[BLOCKS];
-	void *desc;
-	gdrfab_msg_list msg;
-};
-
-static void begin(struct node *n, struct lists *l, const struct memkind *kind, size_t len)
-{
-	node_up(n);
-	const struct way *way = (const struct way *)n->arg;
-	l->to = mem_fetch(n);
-	/* Of a peer that was not reached yet there is no way to be seen. */
-	if (!n->setup->rdm)
-		way_check(n, way, l->to.key);
-	else if (way->path->bit == GDRFAB_PATH_CMA && cma_refused(n))
-		test_skip("this kernel does not let a process copy another's memory");
-	mem_new(n, &l->local, kind, len);
-	mem_register(n, &l->local, 0, len, ANY_ACCESS, 0);
-	l->desc = mem_desc(&l->local);
-	memset(&l->msg, 0, sizeof l->msg);
-	l->msg.struct_size = sizeof l->msg;
-	l->msg.blocks = l->blocks;
-	l->msg.count = BLOCKS;
-	l->msg.desc = &l->desc;
-	l->msg.desc_count = 1;
-	l->msg.key = &l->to.key;
-	l->msg.key_count = 1;
-	l->msg.addr = n->setup->rdm ? PEER : 0;
-	l->msg.context = l;
-}
-
 static void end(struct node *n, struct lists *l)
 {
 	tell(n, END, 0, 0);
@@ -168,7 +130,7 @@ static void check_read(struct lists *l, uint32_t seed)
 static void moves_of(struct node *n, const struct memkind *kind)
 {
 	static struct lists l;
-	begin(n, &l, kind, TARGET);
+	list_begin(n, &l, kind);
 	uint64_t told = n->info->cq_data_size >= 8 ? 0x1122334455667788u : 0x11223344u;
 	for (uint32_t seed = 2; seed < 5; seed++) {
 		bool tells = seed != 2;
@@ -254,7 +216,7 @@ static void closes(struct node *n)
 	static struct lists l;
 	gdrfab_list *list;
 	done entry;
-	begin(n, &l, way->kind, TARGET);
+	list_begin(n, &l, way->kind);
 	random_list(&l, 2);
 	OK(gdrfab_list_open(n->ep, &l.msg, &list));
 	for (int k = 0; k < 2; k++) {
@@ -310,7 +272,7 @@ static void refuses(struct node *n)
 	static struct lists l;
 	static uint64_t keys[BLOCKS];
 	const struct way *way = (const struct way *)n->arg;
-	begin(n, &l, way->kind->opaque ? way->kind : &memkinds[KIND_MALLOC], TARGET);
+	list_begin(n, &l, way->kind->opaque ? way->kind : &memkinds[KIND_MALLOC]);
 	bool first = (n->info->list_paths & way->path->bit) != 0;
 	mem_fill(&l.local, 0, TARGET, 0, 1);
 	random_list(&l, 2);
@@ -385,7 +347,7 @@ static void counts(struct node *n)
 {
 	static struct lists l;
 	const struct way *way = (const struct way *)n->arg;
-	begin(n, &l, way->kind->opaque ? way->kind : &memkinds[KIND_MALLOC], TARGET);
+	list_begin(n, &l, way->kind->opaque ? way->kind : &memkinds[KIND_MALLOC]);
 	bool native = (n->info->list_paths & way->path->bit) != 0 && !way->kind->opaque;
 	size_t count = native ? (size_t)test_count(1000000, 20000) : (size_t)test_count(20000, 2000);
 	gdrfab_block *blocks = (gdrfab_block *)malloc(count * sizeof *blocks);
@@ -421,116 +383,6 @@ static void many_blocks(const void *arg)
 	pair(NULL, target, counts, arg);
 }
 
-/* --- given up --- */
-
-static void stands_by(struct node *n)
-{
-	const struct way *way = (const struct way *)n->arg;
-	struct mem m;
-	node_up(n);
-	mem_new(n, &m, way->kind, TARGET);
-	way_register(n, &m, 0, TARGET, way);
-	mem_publish(n, &m);
-	barrier(n);
-	n->idle = true;
-	barrier(n);
-	n->idle = false;
-	barrier(n);
-	mem_end(n, &m);
-	node_close(n);
-}
-
-static void large_list(struct lists *l)
-{
-	for (size_t i = 0; i < BLOCKS; i++) {
-		l->blocks[i].buf = l->local.addr + i * SPACE;
-		l->blocks[i].addr = l->to.base + (i ^ 1) * SPACE;
-		l->blocks[i].len = SPACE;
-	}
-}
-
-static void gives_up(struct node *n)
-{
-	static struct lists l;
-	begin(n, &l, &memkinds[KIND_MALLOC], TARGET);
-	large_list(&l);
-	barrier(n);
-	peer_stop(n);
-	uint64_t start = test_now_ms();
-	l.msg.timeout_ns = 200000000u;
-	POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
-	struct failure f;
-	memset(&f, 0, sizeof f);
-	while (test_now_ms() < start + (uint64_t)test_ms(5000)) {
-		done entry;
-		ssize_t got = gdrfab_cq_sread(n->cq, &entry, 1, NULL, 100);
-		if (got == -GDRFAB_EAVAIL) {
-			cq_failure(__FILE__, __LINE__, n->cq, &f);
-			break;
-		}
-		CHECK_EQ(got, -EAGAIN);
-	}
-	CHECK_EQ(f.entry.err, ETIMEDOUT);
-	CHECK(f.entry.op_context == &l);
-	CHECK(test_now_ms() - start + 2 >= 200);
-	if (traits()->cancels) {
-		l.msg.timeout_ns = UINT64_MAX;
-		POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
-		QUIET(n->cq, 20);
-		OK(gdrfab_cancel(n->ep, &l));
-		FAILED(n->cq, &l, ECANCELED, GDRFAB_PROV_CANCELED, NULL);
-	}
-	peer_continue(n);
-	barrier(n);
-	QUIET(n->cq, 50);
-	barrier(n);
-	mem_end(n, &l.local);
-	node_close(n);
-}
-
-static void given_up(const void *arg)
-{
-	pair(NULL, stands_by, gives_up, arg);
-}
-
-static void given_up_rdm(const void *arg)
-{
-	pair(&rdm, stands_by, gives_up, arg);
-}
-
-static void mourns(struct node *n)
-{
-	static struct lists l;
-	begin(n, &l, &memkinds[KIND_MALLOC], TARGET);
-	large_list(&l);
-	barrier(n);
-	peer_stop(n);
-	POST(n->cq, gdrfab_writelist(n->ep, &l.msg, 0));
-	QUIET(n->cq, 20);
-	peer_kill(n);
-	done entry;
-	struct failure f;
-	CHECK_EQ(cq_next(n->cq, &entry, 10000), -1);
-	cq_failure(__FILE__, __LINE__, n->cq, &f);
-	CHECK(f.entry.op_context == &l);
-	CHECK(f.entry.block < BLOCKS);
-	QUIET(n->cq, 50);
-	mem_end(n, &l.local);
-	node_close(n);
-}
-
-static void peer_dies(const void *arg)
-{
-	struct setup s = {.victim = TEST_SERVER};
-	pair(&s, stands_by, mourns, arg);
-}
-
-static void peer_dies_rdm(const void *arg)
-{
-	struct setup s = {.rdm = true, .victim = TEST_SERVER};
-	pair(&s, stands_by, mourns, arg);
-}
-
 TEST_TABLE(per_way)
 {
 	size_t count = all_ways_list();
@@ -563,15 +415,5 @@ TEST_TABLE(per_way)
 			snprintf(name, sizeof name, "rdm_names_the_block_%s", w->name);
 			test_add(name, names_the_block_rdm, w, 30);
 		}
-		if (w->kind != &memkinds[KIND_MALLOC] || one_sided(w))
-			continue;
-		snprintf(name, sizeof name, "given_up_%s", w->name);
-		test_add(name, given_up, w, 30);
-		snprintf(name, sizeof name, "peer_dies_%s", w->name);
-		test_add(name, peer_dies, w, 30);
-		snprintf(name, sizeof name, "rdm_given_up_%s", w->name);
-		test_add(name, given_up_rdm, w, 30);
-		snprintf(name, sizeof name, "rdm_peer_dies_%s", w->name);
-		test_add(name, peer_dies_rdm, w, 30);
 	}
 }

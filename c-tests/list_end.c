@@ -1,22 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Ends in the middle of a list: once a region is closed, or the endpoint, nothing touches the memory any more, and each list
- * has its one entry.
+ * Ends in the middle of a list: once a region is closed, or the endpoint, nothing touches the memory any more; and a list that
+ * is given up, or whose peer dies, has its one entry as any other.
  */
-#include "fab.h"
+#include "list.h"
 
-#define LENGTH ((size_t)4 * 1024 * 1024)
-#define BLOCKS 1024
-#define SPACE 4096
 #define LISTS 8
-
-struct lists {
-	struct remote to;
-	struct mem local;
-	gdrfab_block blocks[BLOCKS];
-	void *desc;
-	gdrfab_msg_list msg;
-};
 
 /* Progress of this side for a while. */
 static void turn_for(struct node *n, int ms)
@@ -27,23 +16,10 @@ static void turn_for(struct node *n, int ms)
 		CHECK_EQ(gdrfab_cq_read(n->cq, &entry, 1), -EAGAIN);
 }
 
+/* Full blocks, and the peer is there. */
 static void begin(struct node *n, struct lists *l)
 {
-	node_up(n);
-	l->to = mem_fetch(n);
-	way_check(n, (const struct way *)n->arg, l->to.key);
-	mem_new(n, &l->local, &memkinds[KIND_MALLOC], LENGTH);
-	mem_register(n, &l->local, 0, LENGTH, ANY_ACCESS, 0);
-	l->desc = mem_desc(&l->local);
-	memset(&l->msg, 0, sizeof l->msg);
-	l->msg.struct_size = sizeof l->msg;
-	l->msg.blocks = l->blocks;
-	l->msg.count = BLOCKS;
-	l->msg.desc = &l->desc;
-	l->msg.desc_count = 1;
-	l->msg.key = &l->to.key;
-	l->msg.key_count = 1;
-	l->msg.context = l;
+	list_begin(n, l, &memkinds[KIND_MALLOC]);
 	for (size_t i = 0; i < BLOCKS; i++) {
 		l->blocks[i].buf = l->local.addr + i * SPACE;
 		l->blocks[i].addr = l->to.base + (i ^ 1) * SPACE;
@@ -71,16 +47,16 @@ static void target(struct node *n, bool closes)
 	const struct way *way = (const struct way *)n->arg;
 	struct mem m;
 	node_up(n);
-	mem_new(n, &m, way->kind, LENGTH);
-	way_register(n, &m, 0, LENGTH, way);
+	mem_new(n, &m, way->kind, TARGET);
+	way_register(n, &m, 0, TARGET, way);
 	mem_publish(n, &m);
 	barrier(n);
 	turn_for(n, 5);
 	if (closes) {
 		mem_unregister(&m);
-		mem_fill(&m, 0, LENGTH, 0, 7);
+		mem_fill(&m, 0, TARGET, 0, 7);
 		turn_for(n, 30);
-		CHECK_MEM("what was closed", &m, 0, LENGTH, 0, 7);
+		CHECK_MEM("what was closed", &m, 0, TARGET, 0, 7);
 	}
 	barrier(n);
 	mem_end(n, &m);
@@ -135,9 +111,9 @@ static void ends_early(struct node *n)
 		came++;
 	CHECK_EQ(came, posted);
 	mem_unregister(&l.local);
-	mem_fill(&l.local, 0, LENGTH, 0, 9);
+	mem_fill(&l.local, 0, TARGET, 0, 9);
 	test_sleep_ms(20);
-	CHECK_MEM("what is the caller's again", &l.local, 0, LENGTH, 0, 9);
+	CHECK_MEM("what is the caller's again", &l.local, 0, TARGET, 0, 9);
 	barrier(n);
 	mem_end(n, &l.local);
 	node_close(n);
@@ -153,6 +129,105 @@ static void endpoint_closed(const void *arg)
 	pair(NULL, stays, ends_early, arg);
 }
 
+/* --- given up --- */
+
+static void stands_by(struct node *n)
+{
+	const struct way *way = (const struct way *)n->arg;
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, way->kind, TARGET);
+	way_register(n, &m, 0, TARGET, way);
+	mem_publish(n, &m);
+	barrier(n);
+	n->idle = true;
+	barrier(n);
+	n->idle = false;
+	barrier(n);
+	mem_end(n, &m);
+	node_close(n);
+}
+
+static void gives_up(struct node *n)
+{
+	static struct lists l;
+	begin(n, &l);
+	peer_stop(n);
+	uint64_t start = test_now_ms();
+	l.msg.timeout_ns = 200000000u;
+	POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
+	struct failure f;
+	memset(&f, 0, sizeof f);
+	while (test_now_ms() < start + (uint64_t)test_ms(5000)) {
+		done entry;
+		ssize_t got = gdrfab_cq_sread(n->cq, &entry, 1, NULL, 100);
+		if (got == -GDRFAB_EAVAIL) {
+			cq_failure(__FILE__, __LINE__, n->cq, &f);
+			break;
+		}
+		CHECK_EQ(got, -EAGAIN);
+	}
+	CHECK_EQ(f.entry.err, ETIMEDOUT);
+	CHECK(f.entry.op_context == &l);
+	CHECK(test_now_ms() - start + 2 >= 200);
+	if (traits()->cancels) {
+		l.msg.timeout_ns = UINT64_MAX;
+		POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
+		QUIET(n->cq, 20);
+		OK(gdrfab_cancel(n->ep, &l));
+		FAILED(n->cq, &l, ECANCELED, GDRFAB_PROV_CANCELED, NULL);
+	}
+	peer_continue(n);
+	barrier(n);
+	QUIET(n->cq, 50);
+	barrier(n);
+	mem_end(n, &l.local);
+	node_close(n);
+}
+
+static void given_up(const void *arg)
+{
+	pair(NULL, stands_by, gives_up, arg);
+}
+
+static const struct setup rdm = {.rdm = true};
+
+static void given_up_rdm(const void *arg)
+{
+	pair(&rdm, stands_by, gives_up, arg);
+}
+
+static void mourns(struct node *n)
+{
+	static struct lists l;
+	begin(n, &l);
+	peer_stop(n);
+	POST(n->cq, gdrfab_writelist(n->ep, &l.msg, 0));
+	QUIET(n->cq, 20);
+	peer_kill(n);
+	done entry;
+	struct failure f;
+	CHECK_EQ(cq_next(n->cq, &entry, 10000), -1);
+	cq_failure(__FILE__, __LINE__, n->cq, &f);
+	CHECK(f.entry.op_context == &l);
+	CHECK(f.entry.block < BLOCKS);
+	QUIET(n->cq, 50);
+	mem_end(n, &l.local);
+	node_close(n);
+}
+
+static void peer_dies(const void *arg)
+{
+	struct setup s = {.victim = TEST_SERVER};
+	pair(&s, stands_by, mourns, arg);
+}
+
+static void peer_dies_rdm(const void *arg)
+{
+	struct setup s = {.rdm = true, .victim = TEST_SERVER};
+	pair(&s, stands_by, mourns, arg);
+}
+
 TEST_TABLE(per_way)
 {
 	size_t count = ways_list();
@@ -165,5 +240,15 @@ TEST_TABLE(per_way)
 		test_add(name, region_closed, w, 30);
 		snprintf(name, sizeof name, "endpoint_closed_%s", w->name);
 		test_add(name, endpoint_closed, w, 30);
+		if (w->kind != &memkinds[KIND_MALLOC] || one_sided(w))
+			continue;
+		snprintf(name, sizeof name, "given_up_%s", w->name);
+		test_add(name, given_up, w, 30);
+		snprintf(name, sizeof name, "peer_dies_%s", w->name);
+		test_add(name, peer_dies, w, 30);
+		snprintf(name, sizeof name, "rdm_given_up_%s", w->name);
+		test_add(name, given_up_rdm, w, 30);
+		snprintf(name, sizeof name, "rdm_peer_dies_%s", w->name);
+		test_add(name, peer_dies_rdm, w, 30);
 	}
 }

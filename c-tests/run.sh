@@ -101,7 +101,7 @@ for item in "${programs[@]}"; do
 	case $program in
 	listen_hostile | shm_hostile | shm_endless | tcp_flood | nccl_patience) alone+=("$program:$text") ;;
 	# The longest first, or they are all that is left at the end.
-	rma | rma_order | msg | msg_order | scribble | device_rma | faults | fault | quiet | nccl_fault) long+=("$program:$text") ;;
+	rma | rma_order | msg | msg_order | scribble | device_rma | device_fails | faults | fault | quiet | nccl_fault) long+=("$program:$text") ;;
 	*) side_by_side+=("$program:$text") ;;
 	esac
 done

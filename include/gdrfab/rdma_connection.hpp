@@ -476,30 +476,6 @@ private:
 	RdmaStatus end_;
 };
 
-inline bool finish_until(Connection &connection, Op &op, Clock::time_point until)
-{
-	auto done = [&] { return op.done.load(std::memory_order_acquire); };
-	const bool mine = op.waits_for_write && op.until <= until;
-	if (!connection.wait(done, mine ? op.until : until) && mine)
-		connection.withdraw(op, Connection::late());
-	return done();
-}
-
-// Writes and reads have their time limit in the library, and end only when nothing uses their buffers.
-inline void finish(Connection &connection, Op &op)
-{
-	while (!finish_until(connection, op, Clock::time_point::max()))
-		if (connection.lost())
-			return connection.complete(&op, connection.end());
-}
-
-inline void abandon(Connection &connection, Op &op)
-{
-	if (op.waits_for_write && !op.done.load(std::memory_order_acquire))
-		connection.withdraw(op, RdmaStatus(RdmaCode::Aborted, ECANCELED, "nobody waits for it any more"));
-	connection.pool().drop(&op);
-}
-
 } // namespace detail
 } // namespace gdrfab
 #endif

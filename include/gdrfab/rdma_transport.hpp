@@ -13,7 +13,7 @@
 #ifndef GDRFAB_RDMA_TRANSPORT_HPP
 #define GDRFAB_RDMA_TRANSPORT_HPP
 
-#include "rdma_connection.hpp"
+#include "rdma_wait.hpp"
 #include "rdma_memory.hpp"
 
 #include <atomic>

@@ -2,7 +2,8 @@
 //! Lists of blocks under test: how many, how they are scattered, and their options.
 
 use crate::cli::Args;
-use crate::io::{Link, Op, posted};
+use crate::io::Link;
+use crate::post::{Op, posted};
 use crate::tests::Test;
 use gdrfab::error::Result as Outcome;
 use gdrfab::fabric::{Block, Endpoint, LIST_MAX, List, Prepared};

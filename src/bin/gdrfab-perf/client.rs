@@ -4,9 +4,10 @@
 use crate::args::Options;
 use crate::cpu::CpuUse;
 use crate::inspect::{GUARD, inspect, poison};
-use crate::io::{Link, Op};
+use crate::io::Link;
 use crate::measure::{Pulse, Until, latency};
 use crate::memory::{Mismatch, POISON};
+use crate::post::Op;
 use crate::report::{Bar, Figures, Latency, Report, Row};
 use crate::stats::{Clock, Histogram};
 use crate::stream::Stream;

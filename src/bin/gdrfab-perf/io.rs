@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One side of a connection at work: posting, polling, and waits that end. Control messages are in `mail`.
+//! One side of a connection at work: its receives, polling, and waits that end. Posting is in `post`, control messages in `mail`.
 
 use crate::layout::Layout;
 use crate::memory::{Memory, POISON};
@@ -11,49 +11,18 @@ use gdrfab::fabric::{Cq, Endpoint, PathAnswer, Stats, UNSPEC};
 use gdrfab::mr::Paths;
 use gdrfab::prov::Completion;
 use gdrfab::prov::flags;
-use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
+use gdrfab::prov::op::Common;
 use gdrfab::prov::queue::Taken;
 use gdrfab::sys::time::ticks;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Looks at memory between two turns of progress, where the path does without progress.
 /// Control messages that have come and nobody has waited for yet; more are no client of this program.
 const MAIL_KEPT: usize = 256;
+/// Looks at memory between two turns of progress, where the path does without progress.
 const LOOKS: u32 = 64;
 /// From this size on helping with a copy takes longer than a look at the queue.
 const LARGE: usize = 64 << 10;
-
-/// A local and a remote range that operations use again and again.
-#[derive(Clone, Copy)]
-pub struct Op {
-    pub dir: Dir,
-    pub local: Iov,
-    pub remote: RmaIov,
-    /// Beside the flag that asks for a completion.
-    flags: u64,
-    /// The bytes travel with the request.
-    inject: bool,
-}
-
-impl Op {
-    /// Complete as late as `flag` says.
-    pub fn complete(self, flag: u64) -> Op {
-        Op { flags: flag, ..self }
-    }
-}
-
-/// Which endpoint an operation of a window goes through, and how.
-#[derive(Clone, Copy)]
-pub struct Turn {
-    pub lane: usize,
-    pub signal: bool,
-    /// Another of the same list follows.
-    pub more: bool,
-}
-
-/// Of an operation that stands alone.
-const ALONE: Turn = Turn { lane: 0, signal: false, more: false };
 
 /// Counts fruitless turns; now and then it looks at the clock.
 #[derive(Default)]
@@ -99,7 +68,7 @@ pub struct Link {
     /// Messages have this tag; none: they have none.
     pub tag: Option<u64>,
     /// Bytes up to which an operation travels with its request because the command line says so.
-    inline: usize,
+    pub inline: usize,
     /// Limit for an operation; 0 = none. Receives have none: they wait for as long as it takes.
     pub timeout_ns: u64,
     /// Ticks that a wait for the peer may last.
@@ -372,56 +341,6 @@ impl Link {
         Ok(())
     }
 
-    pub fn op(&self, dir: Dir, size: usize) -> Op {
-        let (near, far) = match dir {
-            Dir::Write => (self.layout.source(size), self.layout.target(size)),
-            Dir::Read => (self.layout.target(size), self.layout.source(size)),
-        };
-        Op {
-            dir,
-            local: self.memory.iov(near, size),
-            remote: RmaIov { addr: self.peer.base.wrapping_add(far as u64), len: size, key: self.peer.key },
-            flags: 0,
-            inject: dir == Dir::Write && size <= self.inline,
-        }
-    }
-
-    /// False: no room, make progress first.
-    #[inline]
-    pub fn rma(&self, op: &Op, signal: bool) -> Result<bool> {
-        self.rma_by(op, Turn { signal, ..ALONE })
-    }
-
-    #[inline(always)]
-    pub fn rma_by(&self, op: &Op, turn: Turn) -> Result<bool> {
-        let flags = flags_of(turn, op.inject) | op.flags;
-        let common =
-            Common { context: turn.lane, flags, desc: self.desc, timeout_ns: self.timeout_ns, peer: turn.lane as u64, ..Common::default() };
-        posted(self.eps[turn.lane].rma(op.dir, &[op.local], &[op.remote], &common, &[common.desc]))
-    }
-
-    /// Sends the first `size` bytes of the source.
-    #[inline]
-    pub fn send(&self, size: usize, signal: bool) -> Result<bool> {
-        self.send_by(size, Turn { signal, ..ALONE })
-    }
-
-    #[inline(always)]
-    pub fn send_by(&self, size: usize, turn: Turn) -> Result<bool> {
-        let flags = flags_of(turn, size <= self.inline);
-        let common =
-            Common { context: turn.lane, flags, desc: self.desc, timeout_ns: self.timeout_ns, peer: turn.lane as u64, ..Common::default() };
-        self.send_from(turn.lane, self.memory.iov(self.layout.source(size), size), &common)
-    }
-
-    #[inline(always)]
-    pub fn send_from(&self, lane: usize, local: Iov, common: &Common) -> Result<bool> {
-        posted(match self.tag {
-            None => self.eps[lane].send(&[local], common, &[common.desc]),
-            Some(tag) => self.eps[lane].tsend(&[local], common, &[common.desc], tag),
-        })
-    }
-
     /// Waits until the byte at `offset` is `want` (true) or a control message came (false).
     #[inline]
     pub fn await_byte(&mut self, offset: usize, want: u8, looks: u32) -> Result<bool> {
@@ -497,22 +416,6 @@ fn each(a: Stats, b: Stats, of: fn(u64, u64) -> u64) -> Stats {
         bytes_socket: of(a.bytes_socket, b.bytes_socket),
         bytes_helped: of(a.bytes_helped, b.bytes_helped),
         ..a
-    }
-}
-
-/// A list is posted whole, so of its operations only the last may ask for its buffer back at once.
-#[inline(always)]
-fn flags_of(turn: Turn, inject: bool) -> u64 {
-    let signal = if turn.signal { flags::COMPLETION } else { 0 };
-    signal | if turn.more { flags::MORE } else { 0 } | if inject && !turn.more { flags::INJECT } else { 0 }
-}
-
-#[inline]
-pub fn posted(result: Result<()>) -> Result<bool> {
-    match result {
-        Ok(()) => Ok(true),
-        Err(e) if e.is_again() => Ok(false),
-        Err(e) => Err(e),
     }
 }
 

@@ -28,6 +28,7 @@ mod memory;
 mod mrreg;
 mod output;
 mod plot;
+mod post;
 mod provider;
 mod report;
 mod results;

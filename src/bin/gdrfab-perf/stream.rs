@@ -2,8 +2,9 @@
 //! A window of the test's operations, the same for whoever runs it: the client, and of both directions the server too.
 
 use crate::blocks::{Blocks, post as post_list};
-use crate::io::{Link, Turn};
+use crate::io::Link;
 use crate::measure::{Pulse, Until};
+use crate::post::Turn;
 use crate::report::Rate;
 use crate::stats::{Clock, Histogram};
 use crate::tests::Test;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The window: operations kept in flight, over one endpoint or several, in lists if asked for, and no faster than allowed.
 
-use crate::io::{Link, Spin, Turn};
+use crate::io::{Link, Spin};
 use crate::measure::{Pulse, Until};
+use crate::post::Turn;
 use crate::stats::Histogram;
 use gdrfab::error::Result;
 use gdrfab::sys::time::ticks;

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* For the programs about lists: a list, and the memory of both sides that it is about. */
+#ifndef LIST_H
+#define LIST_H
+
+#include "fab.h"
+
+#define TARGET ((size_t)4 * 1024 * 1024)
+#define BLOCKS 1000
+#define SPACE 4096 /* of each block; those of the random lists are shorter */
+
+struct lists {
+	struct remote to;
+	struct mem local;
+	gdrfab_block blocks[BLOCKS];
+	void *desc;
+	gdrfab_msg_list msg;
+};
+
+static inline void list_begin(struct node *n, struct lists *l, const struct memkind *kind)
+{
+	node_up(n);
+	const struct way *way = (const struct way *)n->arg;
+	l->to = mem_fetch(n);
+	/* Of a peer that was not reached yet there is no way to be seen. */
+	if (!n->setup->rdm)
+		way_check(n, way, l->to.key);
+	else if (way->path->bit == GDRFAB_PATH_CMA && cma_refused(n))
+		test_skip("this kernel does not let a process copy another's memory");
+	mem_new(n, &l->local, kind, TARGET);
+	mem_register(n, &l->local, 0, TARGET, ANY_ACCESS, 0);
+	l->desc = mem_desc(&l->local);
+	memset(&l->msg, 0, sizeof l->msg);
+	l->msg.struct_size = sizeof l->msg;
+	l->msg.blocks = l->blocks;
+	l->msg.count = BLOCKS;
+	l->msg.desc = &l->desc;
+	l->msg.desc_count = 1;
+	l->msg.key = &l->to.key;
+	l->msg.key_count = 1;
+	l->msg.addr = n->setup->rdm ? PEER : 0;
+	l->msg.context = l;
+}
+
+#endif

@@ -49,7 +49,7 @@ guard_stripped() { # what is installed is small, and its debug information lies 
 	for file in lib/libgdrfab.so.$VERSION lib/gdrfab/gdrfab-copier bin/gdrfab-info bin/gdrfab-perf; do
 		most=4000
 		[ "${file##*/}" != "libgdrfab.so.$VERSION" ] || most=3500
-		[ "$(stat -c %s "$PREFIX/$file")" -le $((most * 1024)) ] || { echo "$file is longer than $most KiB"; return 1; }
+		[ "$(stat -c %s "$PREFIX/$file")" -le $((most * 1000)) ] || { echo "$file is longer than $most kB"; return 1; }
 		! readelf -SW "$PREFIX/$file" | grep -E ' \.(debug_info|symtab) ' || { echo "$file is not stripped"; return 1; }
 		debug=$(readelf -p .gnu_debuglink "$PREFIX/$file" | grep -o '[a-z.-]*\.debug')
 		[ -e "$PREFIX/$(dirname "$file")/.debug/$debug" ] || { echo "$file has no debug file"; return 1; }

@@ -6,10 +6,14 @@
 use super::{Allocation, Copy, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream, Undo};
 use crate::error::{Error, Result, errno};
 use parking_lot::Mutex;
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::{Sender, channel};
 
-type Job = Box<dyn FnOnce() + Send>;
+type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+/// Work, and what is dropped after it. In this order: whoever waits knows by the second that the first is gone.
+type Job = (Work<'static>, Sender<Infallible>);
 
 /// The thread: it lives as long as somebody can give it work.
 #[derive(Clone)]
@@ -21,23 +25,34 @@ fn gone() -> Error {
 
 impl Worker {
     fn start(name: &str) -> Result<Worker> {
-        let (give, take) = channel::<Job>();
+        let (give, jobs) = channel::<Job>();
         std::thread::Builder::new()
             .name(format!("gdrfab-{name}"))
-            .spawn(move || take.into_iter().for_each(|job| job()))
+            .spawn(move || {
+                for (work, over) in jobs {
+                    work();
+                    drop(over);
+                }
+            })
             .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), format!("starting a thread for the driver: {e}")))?;
         Ok(Worker(Arc::new(Mutex::new(give))))
     }
 
     /// Runs `f` over there and waits until it is over.
     fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> Result<R> {
-        let (answer, wait) = sync_channel(1);
-        let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || drop(answer.send(f())));
-        // SAFETY: this call does not return before the job was run or dropped: either ends the channel
-        // that is waited for, so nothing that the job borrows goes away under it.
-        let job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(job) };
-        self.0.lock().send(job).map_err(|_| gone())?;
-        wait.recv().map_err(|_| gone())
+        let mut answer = None;
+        self.finish(Box::new(|| answer = Some(f())))?;
+        answer.ok_or_else(gone)
+    }
+
+    /// As `run` for every type of answer, so that the channels are compiled once.
+    fn finish(&self, work: Work<'_>) -> Result<()> {
+        let (over, wait) = channel();
+        // SAFETY: this call does not return before the work was run or dropped, for `over` is dropped after it wherever the
+        // job ends: nothing that the work borrows goes away under it.
+        let work = unsafe { std::mem::transmute::<Work<'_>, Work<'static>>(work) };
+        self.0.lock().send((work, over)).map_err(|_| gone())?;
+        wait.recv().map_or(Ok(()), |never| match never {})
     }
 }
 
@@ -117,7 +132,7 @@ impl Interface for Threaded {
 
     fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {
         let inner = self.worker.run(|| self.inner.stream(device))??;
-        Ok(Box::new(ApartStream { inner: Some(inner), worker: self.worker.clone() }))
+        Ok(Box::new(ThreadedStream { inner: Some(inner), worker: self.worker.clone() }))
     }
 
     fn pin(&self, addr: u64, len: u64) -> Result<Pinned> {
@@ -139,31 +154,31 @@ impl Interface for Threaded {
     }
 }
 
-struct ApartStream {
+struct ThreadedStream {
     inner: Option<Box<dyn Stream>>,
     worker: Worker,
 }
 
-impl ApartStream {
+impl ThreadedStream {
     fn run<R: Send>(&mut self, f: impl FnOnce(&mut dyn Stream) -> Result<R> + Send) -> Result<R> {
         let inner = self.inner.as_deref_mut().ok_or_else(gone)?;
         self.worker.run(|| f(inner))?
     }
 }
 
-impl Stream for ApartStream {
+impl Stream for ThreadedStream {
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
         // SAFETY: both sides stay until the stream has passed the copy, as the caller says.
         self.run(|s| unsafe { s.post(dir, to, from, len) })
     }
 
     unsafe fn post_list(&mut self, copies: &[Copy], reached: bool, name: u64) -> Result<u64> {
-        // SAFETY: handed on.
+        // SAFETY: the sides of each copy stay until the stream has passed it, as the caller says.
         self.run(|s| unsafe { s.post_list(copies, reached, name) })
     }
 
     unsafe fn post_again(&mut self, name: u64) -> Result<Option<u64>> {
-        // SAFETY: handed on.
+        // SAFETY: the caller says that the sides of what was posted under the name stay until the stream has passed.
         self.run(|s| unsafe { s.post_again(name) })
     }
 
@@ -176,7 +191,7 @@ impl Stream for ApartStream {
     }
 }
 
-impl Drop for ApartStream {
+impl Drop for ThreadedStream {
     fn drop(&mut self) {
         let inner = self.inner.take();
         // Its end waits for copies, and calls the driver.

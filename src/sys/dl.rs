@@ -4,6 +4,8 @@
 
 use crate::error::{Error, Result, errno};
 use libloading::os::unix::{Library as Raw, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::c_void;
+use std::ptr::NonNull;
 
 /// Not exported by libloading on Linux: only what the process has loaded already.
 const RTLD_NOLOAD: i32 = 4;
@@ -38,8 +40,17 @@ impl Library {
     /// # Safety
     /// `F` is the function's true type.
     pub unsafe fn symbol<F: Copy>(&self, symbol: &'static str) -> Option<F> {
-        // SAFETY: the caller says which type the function has; the library is never unloaded.
-        unsafe { self.raw.get::<F>(symbol.as_bytes()).ok().map(|s| *s) }
+        const { assert!(size_of::<F>() == size_of::<NonNull<c_void>>()) };
+        // SAFETY: the caller says that `F` is the type of the function at this address; a function pointer is an address that
+        // is not null, and the library is never unloaded.
+        self.address(symbol).map(|at| unsafe { std::mem::transmute_copy(&at) })
+    }
+
+    /// Not generic: tables have hundreds of symbols.
+    #[inline(never)]
+    fn address(&self, symbol: &'static str) -> Option<NonNull<c_void>> {
+        // SAFETY: an address of any kind is a `*mut c_void`, which nobody uses as such.
+        unsafe { self.raw.get::<*mut c_void>(symbol.as_bytes()) }.ok().and_then(|at| NonNull::new(*at))
     }
 
     /// The error of a call whose symbol the library lacks.

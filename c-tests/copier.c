@@ -75,16 +75,16 @@ static void copies_initiator(struct node *n)
 		 -GDRFAB_EOPBADSTATE);
 	memory(n, &m, kind);
 	mem_fill(&m, 0, LEN, 0, 2);
-	struct remote far = mem_fetch(n);
-	pid_t pid = copier_of(n, far.key);
+	struct remote peer = mem_fetch(n);
+	pid_t pid = copier_of(n, peer.key);
 	CHECK(pid > 0 && pid != getpid() && pid != n->peer);
 
 	int calls = driver_calls(kind);
-	POST(n->cq, gdrfab_writedata(n->ep, m.addr, LEN - 300, mem_desc(&m), 77, 0, far.base + 100, far.key, &m));
+	POST(n->cq, gdrfab_writedata(n->ep, m.addr, LEN - 300, mem_desc(&m), 77, 0, peer.base + 100, peer.key, &m));
 	DONE(n->cq, &m, GDRFAB_WRITE, NULL);
 	barrier(n);
-	POST(n->cq, gdrfab_read(n->ep, m.addr + 1000, 5000, mem_desc(&m), 0, far.base, far.key, &far));
-	DONE(n->cq, &far, GDRFAB_READ, NULL);
+	POST(n->cq, gdrfab_read(n->ep, m.addr + 1000, 5000, mem_desc(&m), 0, peer.base, peer.key, &peer));
+	DONE(n->cq, &peer, GDRFAB_READ, NULL);
 	CHECK_EQ(driver_calls(kind), calls);
 	CHECK_MEM("what was read", &m, 1100, 4900, 0, 2);
 	CHECK_MEM("what was read first", &m, 1000, 100, 0, 1);
@@ -103,8 +103,8 @@ static void copies_initiator(struct node *n)
 		size_t at = i < WRITES - 40 ? 0 : (size_t)(i - (WRITES - 40)) * 4096;
 		done entry;
 		ssize_t rc = i == WRITES ? -EAGAIN
-					 : gdrfab_write(n->ep, from->addr + at, 4096, mem_desc(from), 0, far.base, far.key,
-							&far);
+					 : gdrfab_write(n->ep, from->addr + at, 4096, mem_desc(from), 0, peer.base, peer.key,
+							&peer);
 		CHECK_EITHER(rc, 0, -EAGAIN);
 		i += rc == 0;
 		if (rc && cq_next(n->cq, &entry, 1000) == 1)
@@ -229,11 +229,11 @@ static void staged_initiator(struct node *n)
 	static char host[256];
 	setenv("GDRFAB_SHM_PATHS", "staged", 1);
 	node_up(n);
-	struct remote far = mem_fetch(n);
+	struct remote peer = mem_fetch(n);
 	void *desc = local_desc(n, host, sizeof host);
-	POST(n->cq, gdrfab_write(n->ep, host, sizeof host, desc, 0, far.base, far.key, host));
+	POST(n->cq, gdrfab_write(n->ep, host, sizeof host, desc, 0, peer.base, peer.key, host));
 	FAILED(n->cq, host, EOPNOTSUPP, GDRFAB_PROV_PATH, NULL);
-	POST(n->cq, gdrfab_read(n->ep, host, sizeof host, desc, 0, far.base, far.key, host));
+	POST(n->cq, gdrfab_read(n->ep, host, sizeof host, desc, 0, peer.base, peer.key, host));
 	FAILED(n->cq, host, EOPNOTSUPP, GDRFAB_PROV_PATH, NULL);
 	barrier(n);
 	node_down(n);
@@ -265,16 +265,16 @@ static void deserted(struct node *n)
 	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
 	node_up(n);
 	memory(n, &m, (const struct memkind *)n->arg);
-	struct remote far = mem_fetch(n);
-	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, far.base, far.key, &m));
+	struct remote peer = mem_fetch(n);
+	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, peer.base, peer.key, &m));
 	DONE(n->cq, &m, GDRFAB_WRITE, NULL);
-	CHECK_EQ(kill(copier_of(n, far.key), SIGKILL), 0);
-	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, far.base, far.key, &m));
+	CHECK_EQ(kill(copier_of(n, peer.key), SIGKILL), 0);
+	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, peer.base, peer.key, &m));
 	FAILED(n->cq, &m, EIO, GDRFAB_PROV_FAULT, &f);
 	SAYS(f.words, "ended");
 	/* And so does whatever comes later. */
-	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, far.base, far.key, &far));
-	FAILED(n->cq, &far, EIO, 0, &f);
+	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, peer.base, peer.key, &peer));
+	FAILED(n->cq, &peer, EIO, 0, &f);
 	SAYS(f.words, "ended");
 	barrier(n);
 	mem_end(n, &m);

@@ -116,7 +116,7 @@ static void after_the_callers_stream(const void *arg)
 static void writes_by_own_device(struct node *n)
 {
 	static unsigned char bytes[LEN];
-	gdrfab_hmem_info far = {.struct_size = sizeof far};
+	gdrfab_hmem_info second = {.struct_size = sizeof second};
 	int devices = 0;
 	CU(cuInit, (unsigned), 0);
 	CU(cuDeviceGetCount, (int *), &devices);
@@ -128,8 +128,8 @@ static void writes_by_own_device(struct node *n)
 	fill(bytes, LEN, 0, 31);
 	POST(n->cq, gdrfab_write(n->ep, bytes, LEN, NULL, 0, to.base, to.key, bytes));
 	DONE(n->cq, bytes, GDRFAB_WRITE, NULL);
-	OK(gdrfab_hmem_query(GDRFAB_HMEM_CUDA, 0, &far));
-	CHECK_EQ(far.active, 0);
+	OK(gdrfab_hmem_query(GDRFAB_HMEM_CUDA, 0, &second));
+	CHECK_EQ(second.active, 0);
 	barrier(n);
 	node_down(n);
 }

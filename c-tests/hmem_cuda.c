@@ -43,7 +43,7 @@ TEST(cuda_devices_in_use)
 	node_close(&n);
 }
 
-/* What CUDA's own allocators make is told apart, and memory of several segments is one range for those who ask for it. */
+/* What CUDA's own allocators make is recognised, and memory of several segments is one range for those who ask for it. */
 TEST(cuda_kinds_of_memory)
 {
 	static const uint32_t kinds[CUDA_KINDS] = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Callers without end at a passive endpoint of shm or tcp, callers that it has no descriptor for, and users that it can
- * not tell apart. Its owner's calls stay short, it and its callers are told, and afterwards all is as before.
+ * not distinguish. Its owner's calls stay short, it and its callers are told, and afterwards all is as before.
  */
 #include "fab.h"
 #include "raw.h"

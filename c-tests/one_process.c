@@ -9,8 +9,8 @@
 
 /* The first side initiates, the second is the target; they may be one node. */
 struct both {
-	struct node nodes[2], *near, *far;
-	gdrfab_ep *far_ep;
+	struct node nodes[2], *initiator, *target;
+	gdrfab_ep *target_ep;
 };
 
 static void name_of(gdrfab_ep *ep, char *name, size_t *len)
@@ -22,7 +22,7 @@ static void name_of(gdrfab_ep *ep, char *name, size_t *len)
 /* Events of both endpoints, which come only while the other's are waited for too. */
 static void await_both(struct both *b)
 {
-	gdrfab_eq *eqs[2] = {b->near->eq, b->far->eq};
+	gdrfab_eq *eqs[2] = {b->initiator->eq, b->target->eq};
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
 	int connected = 0;
 	while (connected < 2) {
@@ -34,7 +34,7 @@ static void await_both(struct both *b)
 				continue;
 			CHECK_EQ(got, sizeof entry);
 			CHECK_EQ(event, GDRFAB_CONNECTED);
-			CHECK(entry.object == b->near->ep || entry.object == b->far_ep);
+			CHECK(entry.object == b->initiator->ep || entry.object == b->target_ep);
 			connected++;
 		}
 		CHECK(test_now_ms() < until);
@@ -43,21 +43,21 @@ static void await_both(struct both *b)
 
 static void both_up(struct both *b, bool one_domain)
 {
-	char near[GDRFAB_ADDR_MAX], far[GDRFAB_ADDR_MAX];
-	size_t near_len, far_len;
+	char initiator[GDRFAB_ADDR_MAX], target[GDRFAB_ADDR_MAX];
+	size_t initiator_len, target_len;
 	skip_unless(path_known(PATH_IPC), "it has no ipc path");
 	memset(b, 0, sizeof *b);
-	b->near = &b->nodes[0];
-	b->far = one_domain ? b->near : &b->nodes[1];
-	node_alone(b->near, NULL);
+	b->initiator = &b->nodes[0];
+	b->target = one_domain ? b->initiator : &b->nodes[1];
+	node_alone(b->initiator, NULL);
 	if (!one_domain)
-		node_alone(b->far, NULL);
-	b->near->ep = ep_new(b->near, b->near->info, NULL);
-	b->far_ep = ep_new(b->far, b->far->info, NULL);
-	name_of(b->near->ep, near, &near_len);
-	name_of(b->far_ep, far, &far_len);
-	OK(gdrfab_ep_connect_addr(b->near->ep, far, far_len));
-	OK(gdrfab_ep_connect_addr(b->far_ep, near, near_len));
+		node_alone(b->target, NULL);
+	b->initiator->ep = ep_new(b->initiator, b->initiator->info, NULL);
+	b->target_ep = ep_new(b->target, b->target->info, NULL);
+	name_of(b->initiator->ep, initiator, &initiator_len);
+	name_of(b->target_ep, target, &target_len);
+	OK(gdrfab_ep_connect_addr(b->initiator->ep, target, target_len));
+	OK(gdrfab_ep_connect_addr(b->target_ep, initiator, initiator_len));
 	await_both(b);
 }
 
@@ -65,10 +65,10 @@ static void both_down(struct both *b)
 {
 	/* Descriptors are counted when all is closed: the sides began one after the other. */
 	b->nodes[0].drivers = b->nodes[1].drivers = true;
-	OK(gdrfab_ep_close(b->far_ep));
-	if (b->far != b->near)
-		node_close(b->far);
-	node_close(b->near);
+	OK(gdrfab_ep_close(b->target_ep));
+	if (b->target != b->initiator)
+		node_close(b->target);
+	node_close(b->initiator);
 }
 
 /* Of a device: the first for targets; TEST_CLIENT has the last. */
@@ -83,8 +83,8 @@ static void memory(struct node *n, struct mem *m, const struct memkind *kind, en
 static void meanwhile(struct both *b)
 {
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
-	while (gdrfab_cq_read(b->near->cq, NULL, 0) == -EAGAIN && test_now_ms() < until)
-		gdrfab_cq_read(b->far->cq, NULL, 0);
+	while (gdrfab_cq_read(b->initiator->cq, NULL, 0) == -EAGAIN && test_now_ms() < until)
+		gdrfab_cq_read(b->target->cq, NULL, 0);
 }
 
 static void there_and_back(struct both *b, struct mem *local, struct mem *target, uint32_t seed)
@@ -92,27 +92,27 @@ static void there_and_back(struct both *b, struct mem *local, struct mem *target
 	void *desc = mem_desc(local);
 	done entry;
 	mem_fill(local, 0, LEN, 0, seed);
-	POST(b->near->cq,
-	     gdrfab_write(b->near->ep, local->addr, LEN, desc, 0, target->base, target->key, &local->key));
+	POST(b->initiator->cq,
+	     gdrfab_write(b->initiator->ep, local->addr, LEN, desc, 0, target->base, target->key, &local->key));
 	meanwhile(b);
-	DONE(b->near->cq, &local->key, GDRFAB_WRITE, NULL);
+	DONE(b->initiator->cq, &local->key, GDRFAB_WRITE, NULL);
 	CHECK_MEM("what was written", target, 0, LEN, 0, seed);
 
 	mem_fill(target, 0, LEN, 0, seed + 1);
-	POST(b->near->cq,
-	     gdrfab_read(b->near->ep, local->addr + 100, LEN - 300, desc, 0, target->base + 200, target->key, local));
+	POST(b->initiator->cq,
+	     gdrfab_read(b->initiator->ep, local->addr + 100, LEN - 300, desc, 0, target->base + 200, target->key, local));
 	meanwhile(b);
-	DONE(b->near->cq, local, GDRFAB_READ, NULL);
+	DONE(b->initiator->cq, local, GDRFAB_READ, NULL);
 	CHECK_MEM("what was read", local, 100, LEN - 300, 200, seed + 1);
 	CHECK_MEM("what lies behind it", local, LEN - 200, 200, LEN - 200, seed);
 
 	mem_fill(local, 0, LEN, 0, seed + 2);
-	POST(b->near->cq, gdrfab_writedata(b->near->ep, local->addr, LEN, desc, seed, 0, target->base, target->key, desc));
-	if (b->far == b->near) {
+	POST(b->initiator->cq, gdrfab_writedata(b->initiator->ep, local->addr, LEN, desc, seed, 0, target->base, target->key, desc));
+	if (b->target == b->initiator) {
 		/* In one queue, in either order. */
 		for (int i = 0; i < 2; i++) {
 			int got = 0;
-			while ((got = cq_next(b->near->cq, &entry, 100)) == 0)
+			while ((got = cq_next(b->initiator->cq, &entry, 100)) == 0)
 				;
 			CHECK_EQ(got, 1);
 			if (entry.flags & GDRFAB_REMOTE_WRITE)
@@ -122,8 +122,8 @@ static void there_and_back(struct both *b, struct mem *local, struct mem *target
 		}
 	} else {
 		meanwhile(b);
-	DONE(b->near->cq, desc, GDRFAB_WRITE, NULL);
-		DATA_CAME(b->far, &entry);
+	DONE(b->initiator->cq, desc, GDRFAB_WRITE, NULL);
+		DATA_CAME(b->target, &entry);
 		CHECK_EQ(entry.data, seed);
 	}
 	CHECK_MEM("what came with data", target, 0, LEN, 0, seed + 2);
@@ -133,7 +133,7 @@ static void there_and_back(struct both *b, struct mem *local, struct mem *target
 static void check_path(struct both *b, uint64_t want)
 {
 	uint64_t bytes[PATHS];
-	path_bytes(b->near, bytes);
+	path_bytes(b->initiator, bytes);
 	for (int p = 0; p < PATHS; p++)
 		CHECK_EQ(bytes[p], p == PATH_IPC ? want : 0);
 }
@@ -150,15 +150,15 @@ static void transfers(const void *arg)
 	struct mem target, local;
 	const struct memkind *kinds[] = {&memkinds[KIND_MEM_ALLOC], &cuda_kinds[CUDA_PLAIN], claim->kind};
 	both_up(&b, claim->one_domain);
-	memory(b.far, &target, claim->kind, TEST_SERVER, GDRFAB_PATH_IPC);
+	memory(b.target, &target, claim->kind, TEST_SERVER, GDRFAB_PATH_IPC);
 	uint64_t moved = 0;
 	for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
 		for (int side = TEST_SERVER; side <= TEST_CLIENT; side++) {
-			memory(b.near, &local, kinds[k], (enum test_side)side, 0);
+			memory(b.initiator, &local, kinds[k], (enum test_side)side, 0);
 			there_and_back(&b, &local, &target, (uint32_t)(k * 20 + (size_t)side * 4));
 			moved += 3 * LEN - 300;
 			check_path(&b, moved);
-			mem_end(b.near, &local);
+			mem_end(b.initiator, &local);
 		}
 	/* It is still the program's own memory, not another process's. */
 	gdrfab_hmem_place place;
@@ -166,7 +166,7 @@ static void transfers(const void *arg)
 	place.struct_size = sizeof place;
 	OK(gdrfab_hmem_detect(target.addr, 1, &place));
 	CHECK(place.kind != GDRFAB_HMEM_KIND_IMPORTED);
-	mem_end(b.far, &target);
+	mem_end(b.target, &target);
 	both_down(&b);
 }
 
@@ -177,14 +177,14 @@ static void long_message(const void *arg)
 	struct both b;
 	struct mem from, to;
 	both_up(&b, claim->one_domain);
-	memory(b.near, &from, claim->kind, TEST_SERVER, 0);
-	memory(b.far, &to, claim->kind, TEST_CLIENT, 0);
+	memory(b.initiator, &from, claim->kind, TEST_SERVER, 0);
+	memory(b.target, &to, claim->kind, TEST_CLIENT, 0);
 	mem_fill(&from, 0, LEN, 0, 5);
-	OK(gdrfab_recv(b.far_ep, to.addr, LEN, mem_desc(&to), 0, &to));
-	POST(b.near->cq, gdrfab_send(b.near->ep, from.addr, LEN, mem_desc(&from), 0, &from));
+	OK(gdrfab_recv(b.target_ep, to.addr, LEN, mem_desc(&to), 0, &to));
+	POST(b.initiator->cq, gdrfab_send(b.initiator->ep, from.addr, LEN, mem_desc(&from), 0, &from));
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
 	for (int left = 2; left > 0;) {
-		gdrfab_cq *cqs[2] = {b.near->cq, b.far->cq};
+		gdrfab_cq *cqs[2] = {b.initiator->cq, b.target->cq};
 		for (int i = 0; i < 2; i++) {
 			done entry;
 			int got = cq_next(cqs[i], &entry, 0);
@@ -194,8 +194,8 @@ static void long_message(const void *arg)
 		CHECK(test_now_ms() < until);
 	}
 	CHECK_MEM("the message", &to, 0, LEN, 0, 5);
-	mem_end(b.near, &from);
-	mem_end(b.far, &to);
+	mem_end(b.initiator, &from);
+	mem_end(b.target, &to);
 	both_down(&b);
 }
 
@@ -206,25 +206,25 @@ static void freed_under_a_region(const void *arg)
 	struct both b;
 	struct mem target, local, again;
 	both_up(&b, claim->one_domain);
-	memory(b.far, &target, claim->kind, TEST_SERVER, GDRFAB_PATH_IPC);
-	memory(b.near, &local, &cuda_kinds[CUDA_PLAIN], TEST_CLIENT, 0);
+	memory(b.target, &target, claim->kind, TEST_SERVER, GDRFAB_PATH_IPC);
+	memory(b.initiator, &local, &cuda_kinds[CUDA_PLAIN], TEST_CLIENT, 0);
 	there_and_back(&b, &local, &target, 1);
-	claim->kind->release(b.far, &target);
+	claim->kind->release(b.target, &target);
 	again = target;
-	again.kind->alloc(b.far, &again);
+	again.kind->alloc(b.target, &again);
 	mem_fill(&again, 0, LEN, 0, 9);
 	for (int i = 0; i < 2; i++) {
-		POST(b.near->cq,
-		     gdrfab_write(b.near->ep, local.addr, LEN, mem_desc(&local), 0, target.base, target.key, &local));
-		FAILED(b.near->cq, &local, EFAULT, GDRFAB_PROV_FAULT, NULL);
+		POST(b.initiator->cq,
+		     gdrfab_write(b.initiator->ep, local.addr, LEN, mem_desc(&local), 0, target.base, target.key, &local));
+		FAILED(b.initiator->cq, &local, EFAULT, GDRFAB_PROV_FAULT, NULL);
 	}
 	CHECK_MEM("memory allocated later", &again, 0, LEN, 0, 9);
 	mem_unregister(&target);
 	again.mr = NULL;
-	mem_register(b.far, &again, 0, LEN, ANY_ACCESS, GDRFAB_PATH_IPC);
+	mem_register(b.target, &again, 0, LEN, ANY_ACCESS, GDRFAB_PATH_IPC);
 	there_and_back(&b, &local, &again, 20);
-	mem_end(b.near, &local);
-	mem_end(b.far, &again);
+	mem_end(b.initiator, &local);
+	mem_end(b.target, &again);
 	both_down(&b);
 }
 
@@ -238,9 +238,9 @@ static void peer_access(const void *arg)
 	both_up(&b, false);
 	memset(&info, 0, sizeof info);
 	info.struct_size = sizeof info;
-	if (device_count(b.far, GDRFAB_HMEM_CUDA) < 2)
+	if (device_count(b.target, GDRFAB_HMEM_CUDA) < 2)
 		test_skip("one device");
-	uint32_t last = device_count(b.far, GDRFAB_HMEM_CUDA) - 1;
+	uint32_t last = device_count(b.target, GDRFAB_HMEM_CUDA) - 1;
 	OK(gdrfab_hmem_query(GDRFAB_HMEM_CUDA, 0, &info));
 	if (refused && !getenv("GDRFAB_FAKES"))
 		test_skip("a real driver cannot be told to refuse");
@@ -248,8 +248,8 @@ static void peer_access(const void *arg)
 		test_skip("devices 0 and %u do not reach each other", last);
 	if (refused)
 		setenv("FAKE_FAULT", "cuCtxEnablePeerAccess=711", 1);
-	memory(b.far, &target, &cuda_kinds[CUDA_PLAIN], TEST_SERVER, GDRFAB_PATH_IPC);
-	memory(b.near, &local, &cuda_kinds[CUDA_PLAIN], TEST_CLIENT, 0);
+	memory(b.target, &target, &cuda_kinds[CUDA_PLAIN], TEST_SERVER, GDRFAB_PATH_IPC);
+	memory(b.initiator, &local, &cuda_kinds[CUDA_PLAIN], TEST_CLIENT, 0);
 	there_and_back(&b, &local, &target, 1);
 	check_path(&b, 3 * LEN - 300);
 	if (!refused) {
@@ -261,8 +261,8 @@ static void peer_access(const void *arg)
 		/* ALREADY_ENABLED */
 		CHECK_EQ(enable(owner, 0), 704);
 	}
-	mem_end(b.near, &local);
-	mem_end(b.far, &target);
+	mem_end(b.initiator, &local);
+	mem_end(b.target, &target);
 	both_down(&b);
 }
 

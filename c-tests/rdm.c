@@ -46,7 +46,7 @@ static void order_masks_and_truncation(struct self *s)
 		tsend(s, 1, "a longer message", 16, 7, 2);
 		await(s, 2, NULL);
 		OK(gdrfab_tinjectdata(s->ep, "data", 4, 1234567, 1, 8));
-		/* Untagged ones are matched apart. */
+		/* Untagged ones are matched separately. */
 		OK(gdrfab_inject(s->ep, "plain", 5, 1));
 		meet(s);
 		return;

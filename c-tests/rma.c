@@ -136,7 +136,7 @@ static void check_path(struct node *n)
 		CHECK_EQ(bytes[PATH_NIC] + bytes[PATH_DIRECT] + bytes[PATH_CMA] + bytes[PATH_IPC], 0);
 		return;
 	}
-	/* An adapter's operations are told apart by how it reaches this side's memory. */
+	/* An adapter's operations are counted by how it reaches this side's memory. */
 	if (!traits()->knows_regions) {
 		uint64_t may = kind_paths(plan->local) | GDRFAB_PATH_NIC | GDRFAB_PATH_STAGED, sum = 0;
 		for (int p = 0; p < PATHS; p++) {

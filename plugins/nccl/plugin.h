@@ -171,7 +171,7 @@ enum {
 };
 
 /* One receive of a group: where the sender writes. Both sides have the same byte order, or shm's and tcp's versions and
- * the hello's magic tell them apart. */
+ * the hello's magic distinguish them. */
 struct offer {
 	uint64_t addr, key, size;
 	uint32_t tag;

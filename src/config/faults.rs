@@ -6,7 +6,7 @@ use super::names::PROVIDERS;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What an operation is, as far as faults tell them apart.
+/// What an operation is, as far as faults distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Write,

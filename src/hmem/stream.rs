@@ -37,7 +37,7 @@ pub trait Stream: Send {
     unsafe fn post_list(&mut self, copies: &[Copy], _reached: bool, _name: u64) -> Result<u64> {
         let mut last = 0;
         for some in copies.chunks(TOGETHER) {
-            // SAFETY: the caller's promise.
+            // SAFETY: each copy's sides stay, as the caller says.
             last = unsafe { self.post_all(some)? };
         }
         Ok(last)

@@ -165,7 +165,7 @@ fn is_handle(ep: *const EpHead) -> bool {
 /// `ep` is an open endpoint, NULL, or misaligned.
 #[inline(always)]
 pub unsafe fn ops_of(ep: *const EpHead) -> &'static EpOps {
-    // SAFETY: the caller's promise; an endpoint begins with its head.
+    // SAFETY: neither NULL nor misaligned, so an open endpoint, as the caller says; that begins with its head.
     if is_handle(ep) { unsafe { (*ep).ops() } } else { &GENERAL }
 }
 

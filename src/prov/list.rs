@@ -119,13 +119,14 @@ impl List {
                 && run.pair == last
             {
                 (end, long) = (ends_at, long + b.len);
-                // SAFETY: the caller's promise, of both.
+                // SAFETY: both blocks' bytes stay until the list has ended, as the C caller says, and the second begins where the
+                // first ends.
                 run.local = unsafe { Iov::new(run.buf(), long) };
                 merged = true;
                 continue;
             }
             (end, long) = (ends_at, b.len);
-            // SAFETY: the caller's promise.
+            // SAFETY: the C caller says that the block's bytes stay until the list has ended.
             let local = unsafe { Iov::new(b.buf, b.len) };
             runs.push(Run { local, addr: b.addr, first: i as u32, pair: last });
         }

@@ -28,7 +28,7 @@ pub struct Name {
     pub host: u64,
 }
 
-/// What sets two names apart.
+/// What distinguishes two names.
 pub type Key = (Ipv6Addr, u16, u32, u64);
 
 impl Name {

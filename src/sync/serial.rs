@@ -5,7 +5,7 @@
 //! caller's promise, and it buys the data path two atomic operations per lock.
 //!
 //! The promise is a value that only an unsafe function makes, where the C caller's word is read: so what is opened without
-//! locks can be told from its type, and safe code cannot have it. It keeps threads apart, but not two accesses of one thread:
+//! locks can be told from its type, and safe code cannot have it. It serialises threads, but not two accesses of one thread:
 //! a [`Guard`] therefore leaves a plain mark while it lives, which needs no atomic operation, and a second one is a panic,
 //! where with a lock it would wait for ever. The shortest ways, whose every instruction counts, look at no mark: `promised` and
 //! `reach` are unsafe, and their callers know that nothing else has the value.

@@ -14,9 +14,8 @@
 enum { GROUP = 8 };
 enum { OLDEST = 8, NEWEST = 12 };
 
-/* True if there is no plugin to test; then this is the program's only claim. */
+/* True if there is no plugin to test; then the program's only claim says so. */
 bool nccl_absent(void);
-void nccl_skip(const void *arg);
 /* The version of the interface under test. */
 int nccl_version(void);
 

@@ -316,10 +316,8 @@ static void in_a_child(TEST_UNUSED const void *arg)
 TEST_TABLE(nccl_life)
 {
 	static const int some = 5, more_than_places = 10;
-	if (nccl_absent()) {
-		test_add("plugin", nccl_skip, NULL, 20);
+	if (nccl_absent())
 		return;
-	}
 	test_add("finalize_and_closes_in_every_order", every_order, NULL, 60);
 	test_add("finalize_then_other_settings", other_settings, NULL, 40);
 	test_add("given_up_connects_end_with_finalize", given_up_and_finalized, NULL, 40);

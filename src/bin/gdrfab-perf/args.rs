@@ -158,12 +158,12 @@ impl Options {
 
     /// Operations to a completion: each large one has its own, of small ones a few to a window are enough.
     pub fn completion_every(&self, size: usize) -> usize {
-        let usual = if size > 8192 { 1 } else { (self.depth / 4).max(1) };
+        let quarter = if size > 8192 { 1 } else { (self.depth / 4).max(1) };
         if self.test.is_list() {
             return 1;
         }
         // A list has one completion at most.
-        self.cq_mod.unwrap_or((usual / self.drive.list).max(1) * self.drive.list)
+        self.cq_mod.unwrap_or((quarter / self.drive.list).max(1) * self.drive.list)
     }
 }
 

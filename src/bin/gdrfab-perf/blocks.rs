@@ -15,7 +15,7 @@ pub const HELP: &str = "      --blocks N        blocks of a list, each of --size
       --pattern HOW     random: in any order; strided: every second one, then the others
 ";
 
-/// Blocks in a row are places apart, so that none adjoins the one before it.
+/// Blocks in a row lie places from each other, so that none adjoins the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     Random,

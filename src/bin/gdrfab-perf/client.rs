@@ -164,7 +164,7 @@ impl Client<'_> {
     /// The path that the bytes took, in words; an error if another was required.
     fn path(&mut self, size: usize, back: Paths, stats: &Stats) -> Result<(String, f64)> {
         let test = self.options.test;
-        let (nic, far) = (self.link.manners.nic, self.link.manners.far);
+        let (nic, network) = (self.link.manners.nic, self.link.manners.network);
         // Of a device, the path is that of the registration, which had to be the required one.
         let required = if nic { Paths::empty() } else { self.options.path };
         if test.is_message() {
@@ -172,12 +172,12 @@ impl Client<'_> {
                 return Ok((Paths::NIC.words(), 0.0));
             }
             // Over shared memory the receiver fetches, so its path counts; over a network both memories do.
-            let ours = if far || test == Test::SendLat { self.link.path()?.path } else { back };
+            let ours = if network || test == Test::SendLat { self.link.path()?.path } else { back };
             if self.link.manners.rdm && size <= EAGER_MAX {
                 return Ok(("eager".into(), 0.0));
             }
             let private = !(back | ours).intersects(Paths::DIRECT | Paths::IPC);
-            if !far && !self.link.manners.rdm && size <= config::get().ring_max(private) {
+            if !network && !self.link.manners.rdm && size <= config::get().ring_max(private) {
                 return Ok(("ring".into(), 0.0));
             }
             for path in [back, ours] {
@@ -197,7 +197,7 @@ impl Client<'_> {
         ];
         let taken = counts.into_iter().filter(|(_, n)| *n > 0).fold(Paths::empty(), |all, (p, _)| all | p);
         // Counted when they complete, which the last ones did unheard.
-        let taken = if far && taken.is_empty() { self.link.path()?.path } else { taken };
+        let taken = if network && taken.is_empty() { self.link.path()?.path } else { taken };
         check_required(size, required, taken)?;
         let bytes = [
             stats.bytes_direct,

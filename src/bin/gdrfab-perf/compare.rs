@@ -93,7 +93,7 @@ struct Findings {
 /// What two runs of the same measurement differ in anyway.
 const OWN: [&str; 4] = ["server", "registration_bytes", "registration_usec", "remote_registration_usec"];
 
-/// Keys by which the rows are told apart: the size, and the how-manieth of that size.
+/// What identifies a row: the size, and its number among those of that size.
 fn keyed(file: &Results) -> BTreeMap<(u64, usize), usize> {
     let mut seen = BTreeMap::new();
     let key = |bytes| {

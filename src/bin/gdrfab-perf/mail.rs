@@ -20,7 +20,7 @@ impl Link {
 
     /// The last message before this side closes.
     pub fn post_last(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
-        if !self.manners.far {
+        if !self.manners.network {
             return self.post_mail(kind, bytes);
         }
         self.post_flagged(kind, bytes, flags::INJECT | flags::COMPLETION)?;

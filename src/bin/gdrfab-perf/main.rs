@@ -101,8 +101,8 @@ fn client(o: &Options, clock: Clock, server: &str, cpus: &[usize], report: &mut 
 
 fn lead(o: &Options, clock: Clock, cpus: &[usize], plan: &Plan, side: &mut Side, report: &mut Report) -> Result<()> {
     let answer = side.link.path()?;
-    let far = side.link.manners.far || o.drive.rdm;
-    let path = path_words(o, &answer, far)?;
+    let network = side.link.manners.network || o.drive.rdm;
+    let path = path_words(o, &answer, network)?;
     let mut about = about(o, side, cpus, plan, path);
     if o.test == Test::RdmaTransport {
         let policy = side.link.manners.of_region(plan.path);
@@ -120,7 +120,7 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
     let pinned = if o.role == Role::Local { cpus } else { cpus.get(..1).unwrap_or_default() };
     let (threading, progress) = (if o.one_thread { "domain" } else { "safe" }, if o.auto { "auto" } else { "manual" });
     let mut how = vec![format!("threading {threading}"), format!("{progress} progress")];
-    if !side.link.manners.far {
+    if !side.link.manners.network {
         how.push(if plan.coop { "the target helps with large copies" } else { "no help from the target" }.into());
         if gdrfab::config::get().hmem.process {
             how.push("device memory is copied by another process".into());
@@ -216,11 +216,11 @@ fn registration_words(side: &Side) -> String {
 }
 
 /// The chosen path, and why none of the faster ones, which a network has not.
-fn path_words(o: &Options, answer: &PathAnswer, far: bool) -> Result<String> {
+fn path_words(o: &Options, answer: &PathAnswer, network: bool) -> Result<String> {
     if answer.path.is_empty() {
         return Err(Error::new(errno::EOPNOTSUPP, answer.text.trim_end().to_string()));
     }
-    if far {
+    if network {
         return Ok(answer.path.words());
     }
     if o.test.is_message() {

@@ -36,7 +36,7 @@ pub struct Plot {
     files: Vec<(String, Option<String>)>,
 }
 
-/// Colours that most colour-blind people tell apart (after Okabe and Ito).
+/// Colours that most colour-blind people distinguish (after Okabe and Ito).
 const COLORS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -80,7 +80,7 @@ pub fn parse(mut args: Args) -> Result<Option<Plot>, String> {
     match (plot.files.len(), label) {
         (0, _) => Err("plot: which FILE.json?".into()),
         (_, Some(label)) => Err(format!("plot --label {label}: a FILE.json is expected after it")),
-        (n, _) if n > MAX_FILES => Err(format!("plot: {n} files are more than the {MAX_FILES} that can be told apart")),
+        (n, _) if n > MAX_FILES => Err(format!("plot: {n} files are more than the {MAX_FILES} that can be distinguished")),
         _ => Ok(Some(plot)),
     }
 }
@@ -129,7 +129,7 @@ fn series(plot: &Plot, files: &[Results]) -> error::Result<Vec<Series>> {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let label = match &plot.files[i].1 {
             Some(label) => label.clone(),
-            // Runs of the same kind are told apart by their files.
+            // Runs of the same kind are named by their files.
             None if labels.iter().filter(|l| **l == labels[i]).count() > 1 => format!("{} ({})", labels[i], tame(&file.name)),
             None => labels[i].clone(),
         };

@@ -134,7 +134,7 @@ pub struct Manners {
     pub nic: bool,
     /// No memory is shared with the peer: it has no ring, it cannot help with a copy, and what this side has not handed to
     /// the network when it ends is lost.
-    pub far: bool,
+    pub network: bool,
     /// Connectionless: peers go by index, and all that is short travels eagerly.
     pub rdm: bool,
     /// Every local buffer lies in a region, whose descriptor goes along.
@@ -154,7 +154,7 @@ impl Manners {
         let delivery = info.limits.tx_op_flags & flags::DELIVERY_COMPLETE != 0;
         Manners {
             nic: info.paths.contains(Paths::NIC),
-            far: info.prov_name.as_deref().is_some_and(|name| NETWORKS.contains(&name)),
+            network: info.prov_name.as_deref().is_some_and(|name| NETWORKS.contains(&name)),
             rdm: info.ep_type == EP_RDM,
             local: info.mr_mode & flags::MR_MODE_LOCAL != 0,
             delivered: if delivery { flags::DELIVERY_COMPLETE } else { flags::TRANSMIT_COMPLETE },

@@ -71,12 +71,12 @@ struct Lane {
     base: u64,
     posted: u64,
     completed: u64,
-    /// Completions that were asked for, how many of these in the usual places, and the last.
+    /// Completions that were asked for, how many of these in the regular places, and the last.
     asked: u64,
-    usual: u64,
+    regular: u64,
     asked_at: u64,
     /// Operations up to and with the next of these places.
-    to_usual: u64,
+    to_regular: u64,
 }
 
 impl Lane {
@@ -84,7 +84,7 @@ impl Lane {
     #[inline]
     fn see(&mut self, ends: u64, signal: u64) {
         let seen = ends - self.base;
-        self.completed = if seen == self.asked { self.asked_at } else { seen.min(self.usual) * signal };
+        self.completed = if seen == self.asked { self.asked_at } else { seen.min(self.regular) * signal };
     }
 
     #[inline]
@@ -92,23 +92,23 @@ impl Lane {
         self.posted - self.completed + ops <= depth
     }
 
-    /// Operations that can follow each other up to the next usual completion.
+    /// Operations that can follow each other up to the next regular completion.
     #[inline]
     fn row(&self, depth: u64) -> u64 {
-        self.to_usual.min(depth - (self.posted - self.completed))
+        self.to_regular.min(depth - (self.posted - self.completed))
     }
 
     #[inline]
     fn post(&mut self, signal: bool, every: u64) {
         self.posted += 1;
-        self.to_usual -= 1;
+        self.to_regular -= 1;
         if signal {
             self.asked += 1;
             self.asked_at = self.posted;
         }
-        if self.to_usual == 0 {
-            self.usual += 1;
-            self.to_usual = every;
+        if self.to_regular == 0 {
+            self.regular += 1;
+            self.to_regular = every;
         }
     }
 }
@@ -134,7 +134,7 @@ pub fn window(
     pulse: &mut Pulse<impl FnMut(&mut Link, f64) -> Result<()>>,
     stop: impl Fn(&Link) -> bool,
 ) -> Result<Flow> {
-    let mut lanes: Vec<Lane> = link.ends.iter().map(|base| Lane { base: *base, to_usual: shape.signal, ..Lane::default() }).collect();
+    let mut lanes: Vec<Lane> = link.ends.iter().map(|base| Lane { base: *base, to_regular: shape.signal, ..Lane::default() }).collect();
     let tail = lanes.len() as u64 * shape.list;
     let (mut posted, mut completed, mut seen) = (0u64, 0u64, link.done);
     // The lane whose turn it is, what is left of its list, and whether the end of that asks for a completion in any case.
@@ -200,7 +200,7 @@ pub fn window(
             let first = rest;
             let mut signal = false;
             while rest > 0 {
-                signal = lane.to_usual == 1 || rest == 1 && last_asks;
+                signal = lane.to_regular == 1 || rest == 1 && last_asks;
                 if !post(link, Turn { lane: at, signal, more: rest > 1 && !plain })? {
                     break;
                 }

@@ -57,7 +57,7 @@ unsafe fn start(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64,
             driver.check("cuMemcpyDtoHAsync", status)
         }
         Dir::Within => {
-            // Told apart by the driver, because memory that is pinned on the host counts as its own too.
+            // The driver says which is which, because memory that is pinned on the host counts as its own too.
             // SAFETY: both sides stay, as the caller of `begin` says.
             let status = unsafe { driver.cuMemcpyAsync(to, from, len, stream) }?;
             driver.check("cuMemcpyAsync", status)
@@ -226,19 +226,19 @@ impl Order {
         let together = copies.len() > 1 && self.batches && driver.has("cuMemcpyBatchAsync_v2");
         if !together || self.failed.is_some() || !known || copies.iter().any(|c| c.len == 0) {
             for c in copies {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller says that both sides of each copy stay until the stream has passed it.
                 unsafe { self.post(c.dir, c.to, c.from, c.len)? };
             }
         } else {
             let core = self.core.clone();
             let _current = core.driver.enter(self.context)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller says that both sides of each copy stay until the stream has passed it.
             match unsafe { begin_all(&core.driver, self.stream, copies) } {
                 Ok(()) => self.posted += copies.len() as u64,
                 Err(e) if matches!(e.errno, errno::EOPNOTSUPP | errno::EINVAL) => {
                     // A driver or a kind of memory that knows no batches; the call has begun none of the copies.
                     self.batches = false;
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller says that both sides of each copy stay until the stream has passed it.
                     return unsafe { self.post_batch(copies, known) };
                 }
                 Err(e) => return Err(e),
@@ -320,7 +320,7 @@ impl Stream for Order {
 
     unsafe fn post_all(&mut self, copies: &[Copy]) -> Result<u64> {
         let within = copies.iter().all(|c| c.dir == Dir::Within);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that both sides of each copy stay until the stream has passed it.
         unsafe { self.post_batch(copies, within) }
     }
 
@@ -330,7 +330,7 @@ impl Stream for Order {
             let core = self.core.clone();
             let _current = core.driver.enter(self.context)?;
             let numbers = (self.done()?, self.posted + 1);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller says that both sides of each copy stay until the stream has passed it.
             match unsafe {
                 core.launch(self.device, self.stream, &mut self.slabs, rest, numbers, if rest.len() == copies.len() { name } else { 0 })
             } {
@@ -346,7 +346,7 @@ impl Stream for Order {
             self.mark_all();
         }
         for some in rest.chunks(TOGETHER) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller says that both sides of each copy stay until the stream has passed it.
             unsafe { self.post_batch(some, reached)? };
         }
         Ok(self.posted)
@@ -358,7 +358,7 @@ impl Stream for Order {
         }
         let core = self.core.clone();
         let _current = core.driver.enter(self.context)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says so of the copies that were posted under this name: both sides stay until the stream has passed.
         if let Err(e) = unsafe { core.relaunch(self.device, self.stream, &mut self.slabs, name, self.posted + 1) } {
             crate::log!(Info, "cuda: lists go without a kernel: {e}");
             self.kernels = false;

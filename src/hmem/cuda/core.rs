@@ -44,7 +44,7 @@ pub struct Kept {
     pub(super) fd: Option<OwnedFd>,
 }
 
-/// What tells openings apart: how, on which device if that matters, and the handle.
+/// What identifies an opening: how, on which device if that matters, and the handle.
 pub type Key = (u32, Option<u32>, [u8; HANDLE_BYTES]);
 
 /// A handle that is open.

@@ -190,7 +190,7 @@ impl Core {
         if units == 0 {
             return Ok(taken);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the slab has parts of `copies` alone, whose sides stay until the stream has passed them, as the caller says.
         unsafe { self.start(device, stream, slab, next)? };
         if name != 0 && taken == copies.len() && units <= KEPT_UNITS && slab.room <= KEPT_ROOM {
             slabs.keep(at, name);
@@ -204,7 +204,7 @@ impl Core {
     /// As for [`Core::launch`], of each copy of the list.
     pub(super) unsafe fn relaunch(&self, device: u32, stream: CUstream, slabs: &mut Slabs, name: u64, next: u64) -> Result<()> {
         let slab = slabs.all.iter_mut().find(|s| s.name == name).ok_or(Error::fixed(errno::ENOENT, "cuda: no such list"))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the slab has what was launched under the name, and the caller says that its sides stay again.
         unsafe { self.start(device, stream, slab, next) }
     }
 
@@ -215,7 +215,8 @@ impl Core {
         let (mut list, mut count) = (slab.at as u64, slab.units);
         let mut parameters: [*mut c_void; 2] = [(&raw mut list).cast(), (&raw mut count).cast()];
         let groups = count.min(most_groups());
-        // SAFETY: the driver copies the two parameters; what they lead to is the caller's promise.
+        // SAFETY: the driver copies the two parameters. The slab stays until `next`, and the caller says that what its units
+        // name does.
         let status = unsafe {
             self.driver.cuLaunchKernel(function, groups, 1, 1, THREADS, 1, 1, 0, stream, parameters.as_mut_ptr(), std::ptr::null_mut())
         }?;

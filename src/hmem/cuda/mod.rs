@@ -71,7 +71,7 @@ fn text(fill: impl FnOnce(*mut c_char, i32) -> Result<driver::Status>) -> String
 /// What the driver says about a device. A fact that it does not give stays empty.
 fn describe(driver: &Driver, number: i32, count: i32) -> DeviceFacts {
     let mut uuid = CUuuid { bytes: [0; 16] };
-    // The newer question tells the parts of a partitioned device apart.
+    // The newer question distinguishes the parts of a partitioned device.
     // SAFETY: the driver writes 16 bytes.
     if !matches!(unsafe { driver.cuDeviceGetUuid_v2(&mut uuid, number) }, Ok(0)) {
         // SAFETY: as above.

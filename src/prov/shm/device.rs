@@ -137,7 +137,7 @@ pub fn start_list(
         conn.devices.release(&link, words);
         return Ok(Native::Failed(block, e));
     }
-    // SAFETY: local blocks are the caller's promise until completion; the remote ones lie in mappings that the flight holds, or
+    // SAFETY: local blocks stay until completion, as the C caller says; the remote ones lie in mappings that the flight holds, or
     // `places` until the stream's end.
     match unsafe { post_blocks(conn, domain, at, local, dir, list, name, &places) } {
         Ok(ticket) => {
@@ -178,7 +178,7 @@ unsafe fn post_blocks(
         && list.pairs.iter().all(|p| domain.local_pieces(p.desc).is_ok())
         && places.iter().all(|p| p.one.is_kept())
     {
-        // SAFETY: handed on; the blocks and both sides' regions are those that were posted under the name.
+        // SAFETY: both sides stay, as the caller says: blocks and regions are those that were posted under the name.
         let again = unsafe { conn.devices.streams[at].stream.post_again(name) };
         if let Some(ticket) = again.map_err(|e| blame(&list.runs, e))? {
             return Ok(ticket);
@@ -211,7 +211,7 @@ unsafe fn post_blocks(
             }
         }
         if copies.len() >= COPIES || i + 1 == list.runs.len() {
-            // SAFETY: handed on.
+            // SAFETY: both sides of each copy stay until it is done, as the caller says.
             ticket = unsafe { stream.post_list(&copies, reached, name) }.map_err(|e| blame(&list.runs[first..=i], e))?;
             copies.clear();
             first = i + 1;

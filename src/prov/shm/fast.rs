@@ -3,7 +3,7 @@
 
 /// Nothing is known of the operation; the library locks.
 pub const LOCKED: u8 = 0;
-/// As `LOCKED`, where the caller keeps threads apart. So for all that follow, which are for endpoints that give each operation
+/// As `LOCKED`, where the caller serialises its threads. So for all that follow, which are for endpoints that give each operation
 /// its entry, and nothing else.
 pub const UNLOCKED: u8 = 1;
 /// RMA of one word.

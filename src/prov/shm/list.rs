@@ -243,7 +243,7 @@ fn pass(conn: &mut Conn, list: &List, places: &[Remote], dir: Dir, deliver: bool
             if simple {
                 let here = run.addr.wrapping_add(shifts[run.pair as usize]) as usize;
                 let (to, from) = if dir == Dir::Write { (here, run.buf()) } else { (run.buf(), here) };
-                // SAFETY: the local block is the caller's promise; the remote one was checked against its region, whose entry
+                // SAFETY: the local block stays, as the C caller says; the remote one was checked against its region, whose entry
                 // holds the mapping.
                 unsafe { copy::copy(to as *mut u8, from as *const u8, run.len(), streaming) };
             } else {

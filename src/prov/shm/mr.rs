@@ -107,18 +107,18 @@ impl Regions {
     /// of the provider's choosing. `None`: `register` finds out what there is to it; nothing is done.
     #[inline]
     pub fn register_fast(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
-        if self.fast { self.register_plain(table, modes, iov, access) } else { None }
+        if self.fast { self.register_one(table, modes, iov, access) } else { None }
     }
 
     /// As `register_fast`, whoever chooses keys and addresses otherwise.
     #[inline]
     pub fn lend(&mut self, table: &Table, modes: Modes, iov: Iov) -> Option<RegionId> {
         let plain = self.faults.is_none() && location::check_range(&iov, 0).is_ok();
-        if plain { self.register_plain(table, modes, iov, Access::REMOTE_READ) } else { None }
+        if plain { self.register_one(table, modes, iov, Access::REMOTE_READ) } else { None }
     }
 
     #[inline(always)]
-    fn register_plain(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
+    fn register_one(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
         if hmem::any_opened() {
             return None;
         }

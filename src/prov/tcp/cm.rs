@@ -8,7 +8,7 @@ use super::domain::Domain;
 use super::frame::{Header, Kind};
 use super::greeter::{Greeter, Request};
 use super::hello::{Purpose, Terms};
-use super::info::usual;
+use super::info::own_ip;
 use super::shake::Link;
 use super::state::{How, Phase, State};
 use super::streams;
@@ -38,7 +38,7 @@ impl State {
     fn call(&mut self, domain: &Domain, to: &Address, purpose: Purpose, token: u64, data: &[u8]) -> Result<()> {
         let deadline = time::deadline(self.options.connect_timeout_ns);
         let from = match self.source {
-            None if config::get().tcp.iface.is_some() => Some(SocketAddr::new(usual(to.resolve()?.first().map(SocketAddr::ip))?, 0)),
+            None if config::get().tcp.iface.is_some() => Some(SocketAddr::new(own_ip(to.resolve()?.first().map(SocketAddr::ip))?, 0)),
             source => source,
         };
         let terms = Terms { streams: streams::wanted(&self.options), ..self.terms(data) };
@@ -81,7 +81,7 @@ impl State {
         let mut raw = [0u8; 8];
         process::random(&mut raw)?;
         let token = u64::from_le_bytes(raw).max(1);
-        let at = SocketAddr::new(self.source.map_or_else(|| usual(self.like), |at| Ok(at.ip()))?, 0);
+        let at = SocketAddr::new(self.source.map_or_else(|| own_ip(self.like), |at| Ok(at.ip()))?, 0);
         let address = match (&self.phase, &self.conn) {
             // Once it is connecting nobody can use the address any more, but it still identifies.
             (Phase::Fresh | Phase::Enabled, _) => {

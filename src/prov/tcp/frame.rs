@@ -146,8 +146,8 @@ impl Header {
         let Some(kind) = KINDS.get(kind as usize).copied() else { return Err(broken("a frame of a kind that does not exist")) };
         let header = Header { kind, flags, pieces, paths, done: u32::from_le_bytes(done), len };
         // Most are short writes of one piece.
-        let usual = (kind == Kind::Write) & (flags & !PROMPT == 0) & (pieces == 1) & (paths <= SOCKET | STAGED) & (len <= WHOLE_MAX);
-        if !usual {
+        let common = (kind == Kind::Write) & (flags & !PROMPT == 0) & (pieces == 1) & (paths <= SOCKET | STAGED) & (len <= WHOLE_MAX);
+        if !common {
             header.check()?;
         }
         Ok(header)

@@ -20,7 +20,7 @@ const NAME: &str = "tcp";
 
 /// The address of this side where nobody names one: that of the interface of `GDRFAB_TCP_IFACE`, else the loopback.
 /// `like`: an address whose family it should have.
-pub fn usual(like: Option<IpAddr>) -> Result<IpAddr> {
+pub fn own_ip(like: Option<IpAddr>) -> Result<IpAddr> {
     let v6 = like.is_some_and(|ip| ip.is_ipv6());
     match (&config::get().tcp.iface, v6) {
         (None, false) => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -70,7 +70,7 @@ fn named(ask: &Ask<'_>) -> Result<Option<Address>> {
         None => 0,
         Some(service) => port(service)?,
     };
-    let Some(node) = ask.node else { return usual(None).map(|ip| Some(Address::of(SocketAddr::new(ip, port), None))) };
+    let Some(node) = ask.node else { return own_ip(None).map(|ip| Some(Address::of(SocketAddr::new(ip, port), None))) };
     let host = host(node, port).map_err(|e| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?}: {}", e.words)))?;
     Ok(Some(Address { host, token: None }))
 }
@@ -111,7 +111,7 @@ fn answer(info: &mut Info, ask: &Ask<'_>) -> Result<()> {
 /// Connections leave from the interface that was chosen; without a choice the routes decide.
 fn own(info: &mut Info, like: Option<IpAddr>) -> Result<()> {
     if config::get().tcp.iface.is_some() {
-        info.src_addr = Some(Address::of(SocketAddr::new(usual(like)?, 0), None).to_string());
+        info.src_addr = Some(Address::of(SocketAddr::new(own_ip(like)?, 0), None).to_string());
     }
     Ok(())
 }
@@ -163,7 +163,7 @@ fn interfaces() -> Fact {
     }
     let chosen = match &config::get().tcp.iface {
         None => "unless an address is named, endpoints listen on the loopback".to_string(),
-        Some(_) => format!("GDRFAB_TCP_IFACE: {}", usual(None).map_err(|e| e.to_string())?),
+        Some(_) => format!("GDRFAB_TCP_IFACE: {}", own_ip(None).map_err(|e| e.to_string())?),
     };
     let all: Vec<String> = of.iter().map(|(name, ips)| format!("{name} {}", ips.join(" "))).collect();
     Ok(format!("{}; {chosen}", all.join(", ")))

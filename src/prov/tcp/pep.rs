@@ -43,7 +43,7 @@ impl Listener {
         let key = auth::key(info)?;
         let fd = match info.src_addr.as_deref() {
             Some(text) => bind(&text.parse().map_err(|e: Error| e.context("info->src_addr"))?)?,
-            None => tcp::bind(SocketAddr::new(discovery::usual(None)?, 0))?,
+            None => tcp::bind(SocketAddr::new(discovery::own_ip(None)?, 0))?,
         };
         let address = tcp::local(fd.as_fd())?;
         Ok(Listener { address, bound: Some((fd, key)), greeter: None })

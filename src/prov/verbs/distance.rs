@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// How bytes get from one device to the other, the shortest way first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Distance {
-    /// Below one PCIe switch (or root port), so many bridges and devices apart.
+    /// Below one PCIe switch (or root port), with so many bridges and devices between.
     Switch { hops: u32 },
     /// Through one root complex.
     RootComplex,
@@ -36,7 +36,7 @@ fn chain(path: &Path) -> (Option<&str>, Vec<&str>) {
     (parts().find(|part| part.starts_with("pci") && part.contains(':')), parts().filter(|part| super::device::is_pci(part)).collect())
 }
 
-/// How far apart two devices are, by where they sit.
+/// The distance of two devices, by where they sit.
 pub fn between(a: &Place, b: &Place) -> Distance {
     if let (Some(a), Some(b)) = (&a.path, &b.path) {
         let ((root_a, way_a), (root_b, way_b)) = (chain(a), chain(b));

@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-/// Two looks at the descriptors are at least so far apart: each is a system call, and endpoints share them.
+/// At least so long between two looks at the descriptors: each is a system call, and endpoints share them.
 const LOOK_NS: u64 = 50_000;
 
 /// What an event means for one endpoint.

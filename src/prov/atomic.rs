@@ -2,7 +2,7 @@
 //! Atomic operations: their shape on the way from the border to a provider, and how the target's CPU carries one out. There is
 //! one actor for each region: the CPU, whether this process or a neighbour that maps the memory runs the instruction.
 
-use super::bind::{Ending, SILENT};
+use super::bind::Ending;
 use super::flags;
 use super::op::{Common, Iov};
 use crate::error::{Code, Error, Result, errno};
@@ -82,9 +82,7 @@ impl AtomicOp {
 
     /// How it ends.
     pub fn ending(&self, c: &Common, wanted: bool, deadline: u64) -> Ending {
-        let buf = self.buf();
-        let silent = c.flags & SILENT != 0;
-        Ending { context: c.context, kind: self.kind(), len: self.what.bytes(), buf, wanted, deadline, silent, part: false, ticket: None }
+        Ending::of(c, self.kind(), self.what.bytes(), self.buf(), wanted, deadline)
     }
 }
 

@@ -11,19 +11,11 @@ use super::source::Source;
 use crate::error::{Code, Error, Result, errno};
 
 pub use super::options::{Effort, Options};
+pub use super::outstanding::{ANY_PATH, Ending, INJECT_FLAGS, PART, SILENT};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// This operation gives no entry when it succeeds (inject calls).
-pub const SILENT: u64 = 1 << 63;
-/// This operation is a part of a list: its end goes to [`Ends`], and `context` says of which.
-pub const PART: u64 = 1 << 62;
-/// Any path does, whatever the endpoint's options say: they are about RMA, and this reads a message.
-pub const ANY_PATH: u64 = 1 << 61;
-/// Flags of inject calls: no entry on success, and the buffer is the caller's again on return.
-pub const INJECT_FLAGS: u64 = flags::INJECT | SILENT;
 
 /// What a caller binds to an endpoint.
 #[derive(Clone)]
@@ -136,26 +128,6 @@ struct Arrival {
 
 /// Writes with data that wait behind a message, at most: a peer may never complete it.
 const BEHIND_MAX: usize = 16384;
-
-/// How an outstanding operation of this side ends: what its entry says and what it holds.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Ending {
-    pub context: usize,
-    /// Completion flags: SEND|MSG and the like.
-    pub kind: u64,
-    pub len: usize,
-    pub buf: usize,
-    /// A success gives an entry, which is reserved in the queue.
-    pub wanted: bool,
-    /// Absolute; 0 = none.
-    pub deadline: u64,
-    /// An inject call, which has nobody who waits for it: lost with the connection, it gives no entry.
-    pub silent: bool,
-    /// A part of a list.
-    pub part: bool,
-    /// Its place, where entries come in the order of posting.
-    pub ticket: Option<Ticket>,
-}
 
 impl Bindings {
     /// Binds one thing more; `EBUSY` if its place is taken.

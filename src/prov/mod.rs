@@ -21,6 +21,7 @@ pub mod op;
 pub mod ops;
 pub mod options;
 pub mod order;
+pub mod outstanding;
 pub mod pep;
 pub mod queue;
 pub mod report;

@@ -120,7 +120,7 @@ fn title(files: &[Results]) -> String {
 }
 
 fn series(plot: &Plot, files: &[Results]) -> error::Result<Vec<Series>> {
-    let labels: Vec<String> = files.iter().map(usual_label).collect();
+    let labels: Vec<String> = files.iter().map(default_label).collect();
     let mut all = Vec::new();
     for (i, file) in files.iter().enumerate() {
         let figure = plot.figure.as_deref().unwrap_or(file.kind.main_figure());
@@ -140,7 +140,7 @@ fn series(plot: &Plot, files: &[Results]) -> error::Result<Vec<Series>> {
 }
 
 /// Test, provider, path, and the memory unless it is the usual.
-fn usual_label(file: &Results) -> String {
+fn default_label(file: &Results) -> String {
     let mut words = vec![file.test.clone()];
     words.extend(file.about("provider"));
     let paths = distinct(file.lines.iter().map(|line| line.path.as_str()));

@@ -1,21 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Receives that wait for messages, and messages that wait for receives or for their bytes.
 
-use crate::hmem::Site;
-use crate::prov::op::Pieces;
-use crate::prov::order::Ticket;
-
-/// A posted receive.
-pub struct Recv {
-    pub pieces: Pieces,
-    pub site: Site,
-    pub room: usize,
-    pub context: usize,
-    pub wanted: bool,
-    pub deadline: u64,
-    /// Its place among arrivals, once it is matched.
-    pub ticket: Option<Ticket>,
-}
+pub use crate::prov::outstanding::Recv;
 
 /// A message that came before its receive.
 pub enum Unexpected {

@@ -113,8 +113,8 @@ impl Regions {
     /// As `register_fast`, whoever chooses keys and addresses otherwise.
     #[inline]
     pub fn lend(&mut self, table: &Table, modes: Modes, iov: Iov) -> Option<RegionId> {
-        let plain = self.faults.is_none() && location::check_range(&iov, 0).is_ok();
-        if plain { self.register_one(table, modes, iov, Access::REMOTE_READ) } else { None }
+        let simple = self.faults.is_none() && location::check_range(&iov, 0).is_ok();
+        if simple { self.register_one(table, modes, iov, Access::REMOTE_READ) } else { None }
     }
 
     #[inline(always)]

@@ -16,7 +16,7 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::{Access, Paths};
-use crate::prov::bind::{ANY_PATH, Ending, INJECT_FLAGS, PART, SILENT};
+use crate::prov::bind::{ANY_PATH, Ending, INJECT_FLAGS};
 use crate::prov::fast::Fast;
 use crate::prov::fault::{Plan, Verdict};
 use crate::prov::flags;
@@ -214,17 +214,7 @@ impl State {
             flags: c.flags,
             data: c.data,
             desc: c.desc,
-            end: Ending {
-                context: c.context,
-                kind,
-                len: total,
-                buf,
-                wanted,
-                deadline: self.deadline(c),
-                silent: c.flags & SILENT != 0,
-                part: c.flags & PART != 0,
-                ticket: None,
-            },
+            end: Ending::of(c, kind, total, buf, wanted, self.deadline(c)),
             owned: None,
             stream: None,
             held: 0,

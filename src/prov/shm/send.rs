@@ -16,7 +16,7 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
-use crate::prov::bind::{Ending, INJECT_FLAGS, SILENT};
+use crate::prov::bind::{Ending, INJECT_FLAGS};
 use crate::prov::fast::Fast;
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
@@ -65,17 +65,7 @@ impl State {
             return Err(Error::AGAIN);
         }
         let kind = flags::SEND | flags::MSG;
-        let end = self.place(Ending {
-            context: c.context,
-            kind,
-            len: total,
-            buf: pieces.first(),
-            wanted,
-            deadline,
-            silent: c.flags & SILENT != 0,
-            part: false,
-            ticket: None,
-        });
+        let end = self.place(Ending::of(c, kind, total, pieces.first(), wanted, deadline));
         let mut job = SendJob {
             pieces,
             site,

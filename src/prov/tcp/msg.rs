@@ -17,7 +17,7 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::piece;
-use crate::prov::bind::{Ending, SILENT};
+use crate::prov::bind::Ending;
 use crate::prov::fast::Fast;
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
@@ -52,17 +52,7 @@ impl State {
         }
         let deadline = self.deadline(c);
         let kind = flags::SEND | flags::MSG;
-        let end = self.bind.place(Ending {
-            context: c.context,
-            kind,
-            len: total,
-            buf: pieces.first(),
-            wanted,
-            deadline,
-            silent: c.flags & SILENT != 0,
-            part: false,
-            ticket: None,
-        });
+        let end = self.bind.place(Ending::of(c, kind, total, pieces.first(), wanted, deadline));
         self.stats.sends += 1;
         if self.faults.is_some() {
             if let Some(job) = self.faulty(domain, Job::Send(Posted::new(pieces, site, c, end))) {

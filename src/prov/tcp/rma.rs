@@ -15,8 +15,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::Paths;
-use crate::prov::bind::Ending;
-use crate::prov::bind::{ANY_PATH, PART, SILENT};
+use crate::prov::bind::{ANY_PATH, Ending};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
 
@@ -93,17 +92,7 @@ impl State {
         }
         let deadline = self.deadline(c);
         let kind = flags::RMA | if dir == Dir::Read { flags::READ } else { flags::WRITE };
-        let end = self.bind.place(Ending {
-            context: c.context,
-            kind,
-            len: total,
-            buf: pieces.first(),
-            wanted,
-            deadline,
-            silent: c.flags & SILENT != 0,
-            part: c.flags & PART != 0,
-            ticket: None,
-        });
+        let end = self.bind.place(Ending::of(c, kind, total, pieces.first(), wanted, deadline));
         if c.flags & ANY_PATH == 0
             && let Err(e) = self.check_path(domain, site)
         {

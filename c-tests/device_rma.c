@@ -273,7 +273,7 @@ TEST_TABLE(device_transfers)
 	for (size_t w = 0; w < count; w++) {
 		const struct way *way = &ways[w];
 		bool ipc = way->path->bit == GDRFAB_PATH_IPC;
-		if (test_count(0, 1) && way->kind != device_kinds[0] && way->kind->alloc == cuda_kinds[0].alloc)
+		if (left_out(way))
 			continue;
 		bool by_driver = way->kind->alloc == cuda_kinds[0].alloc && way->kind->opaque;
 		if (by_driver && !traits()->adapter && way->kind->flavour != CUDA_MANAGED)

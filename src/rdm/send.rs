@@ -229,8 +229,8 @@ impl State {
         };
         let timeout_ns = time::left(w.end.deadline);
         let number = self.ops.add(Op::Rma { peer: id, end: w.end, _owned: None });
-        // The lane's entry is how its end is learnt.
-        let how = w.flags & flags::OP_FLAGS & !(flags::INJECT | flags::MORE) | flags::COMPLETION;
+        // The lane's entry is how its end is learnt. What was injected leaves with the call there as well.
+        let how = w.flags & flags::OP_FLAGS & !flags::MORE | flags::COMPLETION;
         let c = Common { context: number as usize, flags: how, desc: descs[0], timeout_ns, ..Common::default() };
         let posted = match &w.what {
             What::Rma { dir, remote, data } => {

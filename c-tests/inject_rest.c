@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Nobody waits for what was injected, so its caller may not come back: it leaves with the call. Writes, atomics and messages,
+ * several in a row, of connected endpoints and of connectionless ones that have met their peer; then the caller sleeps, and
+ * not in the library.
+ */
+#include "fab.h"
+#include "fab_rdm.h"
+
+enum { IN_A_ROW = 3, LEN = 4096, AT_ATOMICS = 1024 };
+
+static void check_words(const unsigned char *at, uint64_t round)
+{
+	for (uint64_t k = 0; k < IN_A_ROW; k++) {
+		uint64_t word;
+		memcpy(&word, at + 8 * k, 8);
+		CHECK_EQ(word, round);
+		memcpy(&word, at + AT_ATOMICS + 8 * k, 8);
+		CHECK_EQ(word, round);
+	}
+}
+
+static bool has_words(const unsigned char *at, uint64_t round)
+{
+	uint64_t one, other;
+	memcpy(&one, at + 8 * (IN_A_ROW - 1), 8);
+	memcpy(&other, at + AT_ATOMICS + 8 * (IN_A_ROW - 1), 8);
+	return one == round && other == round;
+}
+
+static void injects(gdrfab_ep *ep, gdrfab_cq *cq, uint64_t index, struct remote to, uint64_t round)
+{
+	uint64_t one = 1;
+	for (uint64_t k = 0; k < IN_A_ROW; k++)
+		POST(cq, gdrfab_inject_write(ep, &round, sizeof round, index, to.base + 8 * k, to.key));
+	if (traits()->adapter)
+		return;
+	for (uint64_t k = 0; k < IN_A_ROW; k++)
+		POST(cq, gdrfab_inject_atomic(ep, &one, 1, index, to.base + AT_ATOMICS + 8 * k, to.key, GDRFAB_UINT64, GDRFAB_SUM));
+}
+
+/* --- connected --- */
+
+static void rests(struct node *n)
+{
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	for (uint64_t i = 1; i <= (uint64_t)test_count(100, 10); i++) {
+		char all;
+		barrier(n);
+		injects(n->ep, n->cq, 0, to, i);
+		if (read(n->oob, &all, 1) != 1)
+			test_fail(__FILE__, __LINE__, "the other side has not said that it has them");
+	}
+	node_down(n);
+}
+
+static void sees(struct node *n)
+{
+	const int *kind = (const int *)n->arg;
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, &memkinds[*kind], LEN);
+	memset(m.addr, 0, LEN);
+	mem_register(n, &m, 0, LEN, REMOTE_ACCESS, 0);
+	mem_publish(n, &m);
+	for (uint64_t i = 1; i <= (uint64_t)test_count(100, 10); i++) {
+		barrier(n);
+		uint64_t until = test_now_ms() + (uint64_t)test_ms(5000);
+		while (!has_words(m.addr, i) && test_now_ms() < until)
+			gdrfab_cq_read(n->cq, NULL, 0);
+		check_words(m.addr, i);
+		oob_send(n, "", 1);
+	}
+	mem_end(n, &m);
+	node_down(n);
+}
+
+static void connected(const void *arg)
+{
+	skip_unless(!traits()->adapter, "has no atomics");
+	pair(NULL, sees, rests, arg);
+}
+
+/* --- connectionless --- */
+
+/* Sleeps, and not in the library, until the other side has got so far. */
+static void rest_until(struct self *s, int which, uint64_t value)
+{
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
+	while (get_number(s, which) != value && test_now_ms() < until)
+		test_sleep_ms(1);
+	if (get_number(s, which) != value)
+		test_fail(__FILE__, __LINE__, "the other side has not seen what was injected in round %d", (int)value);
+}
+
+/* What the other one sends has come once this side has; it is asleep by then. */
+static void met_and_rests(struct self *s)
+{
+	static unsigned char memory[LEN];
+	char in[IN_A_ROW][8];
+	gdrfab_mr *mr = NULL;
+	if (s->rank == 1) {
+		OK(gdrfab_mr_reg(s->domain, memory, LEN, REMOTE_ACCESS, 0, 0, 0, NULL, &mr));
+		put_number(s, 0, (uint64_t)(uintptr_t)memory);
+		put_number(s, 1, gdrfab_mr_key(mr));
+	}
+	meet(s);
+	struct remote to = {.base = get_number(s, 0), .key = get_number(s, 1), .len = LEN};
+	for (uint64_t i = 1; i <= (uint64_t)test_count(100, 10); i++) {
+		/* The first time this connects them; later it takes what is left of the last round. */
+		if (s->rank == 0) {
+			tsend(s, 1, "met", 4, 100, 100);
+			await(s, 100, NULL);
+		} else {
+			char met[4];
+			for (uintptr_t k = 0; k < IN_A_ROW; k++)
+				trecv(s, GDRFAB_ADDR_UNSPEC, in[k], sizeof in[k], k, 0, k);
+			trecv(s, 0, met, sizeof met, 100, 0, 100);
+			await(s, 100, NULL);
+		}
+		meet(s);
+		if (s->rank == 0) {
+			for (uint64_t k = 0; k < IN_A_ROW; k++)
+				POST(s->cq, gdrfab_tinject(s->ep, "message", 8, 1, k));
+			rest_until(s, 2, i);
+			injects(s->ep, s->cq, 1, to, i);
+			rest_until(s, 3, i);
+			continue;
+		}
+		for (uintptr_t k = 0; k < IN_A_ROW; k++)
+			await(s, k, NULL);
+		put_number(s, 2, i);
+		uint64_t until = test_now_ms() + (uint64_t)test_ms(5000);
+		while (!has_words(memory, i) && test_now_ms() < until)
+			drive(s);
+		check_words(memory, i);
+		put_number(s, 3, i);
+	}
+	meet(s);
+	if (mr)
+		OK(gdrfab_mr_close(mr));
+}
+
+/* Messages that were said to be sent have left: those behind a socket that takes no more wait, and have no entries. */
+static void what_has_an_entry_has_left(struct self *s)
+{
+	enum { WARM = 500, MESSAGES = 200, BYTES = 4000 };
+	static char out[BYTES], in[MESSAGES][BYTES];
+	/* The receiver grants more with what it takes. */
+	for (int i = 0; i < WARM; i++) {
+		if (s->rank == 0)
+			tsend(s, 1, out, BYTES, 1000, 1000);
+		else
+			trecv(s, 0, in[0], BYTES, 1000, 0, 1000);
+		await(s, 1000, NULL);
+	}
+	meet(s);
+	if (s->rank == 0) {
+		uint64_t sent = 0;
+		for (uintptr_t k = 0; k < MESSAGES; k++)
+			tsend(s, 1, out, BYTES, k, k);
+		for (uintptr_t k = 0; k < MESSAGES; k++)
+			sent += has_come(s, k);
+		put_number(s, 2, sent);
+		put_number(s, 3, 1);
+		rest_until(s, 4, 1);
+		for (uintptr_t k = sent; k < MESSAGES; k++)
+			await(s, k, NULL);
+	} else {
+		rest_until(s, 3, 1);
+		for (uintptr_t k = 0; k < MESSAGES; k++)
+			trecv(s, 0, in[k], BYTES, k, 0, k);
+		/* But for the rest of one that the socket took in part. */
+		for (uintptr_t k = 0; k + 1 < get_number(s, 2); k++)
+			await(s, k, NULL);
+		put_number(s, 4, 1);
+		for (uintptr_t k = 0; k < MESSAGES; k++)
+			if (k + 1 >= get_number(s, 2))
+				await(s, k, NULL);
+	}
+	meet(s);
+}
+
+TEST_TABLE(claims)
+{
+	static const int kinds[] = {KIND_MEM_ALLOC, KIND_MALLOC};
+	static const struct rdm_claim rdm[] = {
+		{"after_a_meeting", met_and_rests, 2, false},
+		{"what_has_an_entry_has_left", what_has_an_entry_has_left, 2, false},
+	};
+	/* So that a socket is full of few messages. */
+	setenv("GDRFAB_TCP_BUFFER", "32768", 0);
+	test_add("to_shared_memory", connected, &kinds[0], 30);
+	test_add("to_private_memory", connected, &kinds[1], 30);
+	rdm_add(rdm, sizeof rdm / sizeof *rdm);
+}

@@ -10,7 +10,7 @@
 #include <fcntl.h>
 
 #define LEN 4096
-enum { MOST_STEPS = 16 };
+enum { MOST_STEPS = 16, ATOMIC_MOST = 1024 };
 
 static void arm(int step)
 {
@@ -144,7 +144,10 @@ static gdrfab_rma_iov remote_of(const struct target *f, size_t len)
 				       .rma_iov = &rma, .rma_iov_count = 1, .context = context};               \
 		gdrfab_msg one = {.struct_size = sizeof one, .msg_iov = &iov, .desc = &desc, .iov_count = 1,           \
 				  .context = context};                                                         \
-		(void)both, (void)one, (void)ep, (void)iov;                                                            \
+		gdrfab_msg_atomic element = {.struct_size = sizeof element, .buf = near_bytes, .count = len / 8,       \
+					     .rma_addr = f->at, .key = f->key, .datatype = GDRFAB_UINT64,              \
+					     .op = GDRFAB_ATOMIC_WRITE, .context = context};                           \
+		(void)both, (void)one, (void)ep, (void)iov, (void)element;                                             \
 		return gdrfab_##name(__VA_ARGS__);                                                                     \
 	}
 
@@ -155,6 +158,12 @@ CALL(inject_write, ep, near_bytes, len, 0, f->at, f->key)
 CALL(read, ep, near_bytes, len, desc, 0, f->at, f->key, context)
 CALL(readv, ep, &iov, &desc, 1, 0, f->at, f->key, context)
 CALL(readmsg, ep, &both, GDRFAB_COMPLETION)
+CALL(atomic, ep, near_bytes, len / 8, desc, 0, f->at, f->key, GDRFAB_UINT64, GDRFAB_ATOMIC_WRITE, context)
+CALL(inject_atomic, ep, near_bytes, len / 8, 0, f->at, f->key, GDRFAB_UINT64, GDRFAB_ATOMIC_WRITE)
+CALL(fetch_atomic, ep, near_bytes, len / 8, desc, got_bytes, desc, 0, f->at, f->key, GDRFAB_UINT64, GDRFAB_ATOMIC_READ, context)
+CALL(compare_atomic, ep, near_bytes, len / 8, desc, near_bytes, desc, got_bytes, desc, 0, f->at, f->key, GDRFAB_UINT64,
+     GDRFAB_CSWAP, context)
+CALL(atomicmsg, ep, &element, GDRFAB_COMPLETION)
 CALL(send, ep, near_bytes, len, desc, 0, context)
 CALL(sendv, ep, &iov, &desc, 1, 0, context)
 CALL(sendmsg, ep, &one, GDRFAB_COMPLETION)
@@ -165,7 +174,7 @@ CALL(recv, ep, got_bytes, LEN, desc, 0, context)
 CALL(recvv, ep, &iov, &desc, 1, 0, context)
 CALL(recvmsg, ep, &one, GDRFAB_COMPLETION)
 
-enum { ENTRY = 1, MESSAGE = 2, RECEIVE = 4, SMALL = 8 };
+enum { ENTRY = 1, MESSAGE = 2, RECEIVE = 4, SMALL = 8, ATOMIC = 16 };
 static const struct {
 	const char *name;
 	ssize_t (*call)(const struct target *f, size_t len);
@@ -178,6 +187,11 @@ static const struct {
 	{"read", call_read, ENTRY},
 	{"readv", call_readv, ENTRY},
 	{"readmsg", call_readmsg, ENTRY},
+	{"atomic", call_atomic, ENTRY | ATOMIC},
+	{"inject_atomic", call_inject_atomic, SMALL | ATOMIC},
+	{"fetch_atomic", call_fetch_atomic, ENTRY | ATOMIC},
+	{"compare_atomic", call_compare_atomic, ENTRY | ATOMIC},
+	{"atomicmsg", call_atomicmsg, ENTRY | ATOMIC},
 	{"send", call_send, ENTRY | MESSAGE},
 	{"sendv", call_sendv, ENTRY | MESSAGE},
 	{"sendmsg", call_sendmsg, ENTRY | MESSAGE},
@@ -260,7 +274,7 @@ static void panic_often(struct node *n)
 			f.desc = local_desc(n, got_bytes, LEN);
 		post(&f, i, 8);
 		if (posts[i].kind & ENTRY)
-			post(&f, i, LEN);
+			post(&f, i, posts[i].kind & ATOMIC ? ATOMIC_MOST : LEN);
 	}
 	/* Reading, of an empty queue and of one that will have an entry, which no panic takes. */
 	for (int step = 1, panicked = 1; panicked; step++) {

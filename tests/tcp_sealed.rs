@@ -4,7 +4,7 @@
 
 use gdrfab::error::{Code, Error, errno};
 use gdrfab::mr::{Access, Attr, Iov, RegionId, Source};
-use gdrfab::prov::bind::Binding;
+use gdrfab::prov::bind::{Binding, INJECT_FLAGS};
 use gdrfab::prov::info::{Info, Secret};
 use gdrfab::prov::op::{Common, Dir, RmaIov};
 use gdrfab::prov::queue::Taken;
@@ -50,7 +50,10 @@ struct Side {
 impl Side {
     fn new(info: &Info) -> Side {
         settings();
-        let domain = Arc::new(Domain::open(info, Threading::Safe).unwrap());
+        Side::of(Arc::new(Domain::open(info, Threading::Safe).unwrap()), info)
+    }
+
+    fn of(domain: Arc<Domain>, info: &Info) -> Side {
         let ep = Endpoint::open(domain.clone(), info, 7).unwrap();
         let (cq, eq) = (Arc::new(Queue::new(256, Threading::Safe)), Arc::new(EventQueue::default()));
         ep.bind(Binding::Cq { queue: cq.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
@@ -59,9 +62,13 @@ impl Side {
         Side { domain, ep, cq, eq }
     }
 
-    /// Both are dialers, and so wait for no READY.
     fn over(socket: UnixStream, seal: Seal, short: Option<usize>) -> Side {
-        let side = Side::new(&Info::default());
+        Side::new(&Info::default()).adopts(socket, seal, short)
+    }
+
+    /// Both are dialers, and so wait for no READY.
+    fn adopts(self, socket: UnixStream, seal: Seal, short: Option<usize>) -> Side {
+        let side = self;
         socket.set_nonblocking(true).unwrap();
         let terms = Terms { window: 64, budget: 1 << 20, ..Terms::default() };
         let link = Link { socket: socket.into(), version: HIGHEST, seal: Some(Box::new(seal)) };
@@ -310,4 +317,43 @@ fn somebody_on_the_path_ends_the_connection_and_no_more() {
     let (result, wrote, events) = attacked(200_000, LIMIT, first_gone);
     assert_eq!((result, wrote), (gone, false));
     tells(&events);
+}
+
+/// One question tells of many sockets which of them have something, once for all that came till then. Records that are left
+/// from the turn before come first, and what came behind them is not forgotten for that.
+#[test]
+fn of_many_connections_none_forgets_what_came_behind_a_turns_share() {
+    settings();
+    const MANY: usize = 6;
+    let domain = Arc::new(Domain::open(&Info::default(), Threading::Safe).unwrap());
+    let pair = |_| {
+        let ((here, there), (ours, theirs)) = (UnixStream::pair().unwrap(), seals(Cipher::ChaCha));
+        (Side::of(domain.clone(), &Info::default()).adopts(here, ours, None), Side::over(there, theirs, None))
+    };
+    let sides: Vec<(Side, Side)> = (0..MANY).map(pair).collect();
+    let (receiver, sender) = &sides[0];
+    let (bytes, mut room) = ([5u8; 8], [0u8; 8]);
+    // SAFETY: both outlive the operations.
+    let (out, piece) = unsafe { (Iov::new(bytes.as_ptr() as usize, 8), Iov::of_mut(&mut room)) };
+    // A record each: what is injected waits for no company.
+    let inject = |n: usize| (0..n).for_each(|_| sender.ep.send(&[out], &Common { flags: INJECT_FLAGS, ..Common::default() }, &[]).unwrap());
+    for round in 0..20 {
+        let most = 18 + round;
+        (0..=most).for_each(|_| receiver.ep.recv(&[piece], &Common::default(), &[]).unwrap());
+        inject(most);
+        let start = Instant::now();
+        let mut got = 0;
+        while got <= most {
+            assert!(start.elapsed() < LIMIT, "round {round}: {got} of {} messages came", most + 1);
+            sides.iter().for_each(|(here, _)| here.ep.progress(false));
+            let before = got;
+            while matches!(receiver.cq.take(1, |_, _| ()), Taken::Some(_)) {
+                got += 1;
+            }
+            if before == 0 && got > 0 {
+                assert!(got < most, "a turn takes no more than its share");
+                inject(1);
+            }
+        }
+    }
 }

@@ -46,6 +46,7 @@ impl State {
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Conn { fd, member, rx, .. } = conn;
+        rx.begin_turn();
         let may_have = domain.pollset.turn(member, std::os::fd::AsFd::as_fd(fd)) || force || rx.is_amid();
         let came = may_have && self.receive(domain)?;
         self.end_turn(came, force || self.is_left_alone(domain))

@@ -139,6 +139,14 @@ impl Rx {
         })
     }
 
+    /// A turn begins in which the socket may have been announced.
+    #[inline]
+    pub fn begin_turn(&mut self) {
+        if let Some(seal) = &mut self.seal {
+            seal.begin_turn();
+        }
+    }
+
     /// Whether something is here that no socket announces, beside what `has_bytes` and `body` tell.
     pub fn holds_more(&self) -> bool {
         self.seal.as_ref().is_some_and(|seal| seal.holds_record(&self.buf))

@@ -60,7 +60,7 @@ impl SealedOut {
 /// The receiver's end: opens records in its reader's buffer.
 pub struct SealedIn {
     opener: Opener,
-    /// The socket gave less than there was room for.
+    /// In this turn the socket gave less than there was room for.
     drained: bool,
 }
 
@@ -106,6 +106,11 @@ impl SealedIn {
                 }
             }
         }
+    }
+
+    /// Something may have come since the last turn: the socket is asked before it counts as drained again.
+    pub fn begin_turn(&mut self) {
+        self.drained = false;
     }
 
     /// Whether another read may give something.

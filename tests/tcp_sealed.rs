@@ -71,7 +71,7 @@ impl Side {
         let side = self;
         socket.set_nonblocking(true).unwrap();
         let terms = Terms { window: 64, budget: 1 << 20, ..Terms::default() };
-        let link = Link { socket: socket.into(), version: HIGHEST, seal: Some(Box::new(seal)) };
+        let link = Link { socket: socket.into(), version: HIGHEST, seal: Some(Box::new(seal)), room: None };
         side.ep.adopt(link, &terms, (64, 1 << 20), true, short).unwrap();
         side
     }

@@ -77,7 +77,7 @@ impl Side {
         let budget = |n: u8| [0, 1000, 70_000, 1 << 20][usize::from(n) % 4];
         let theirs = Terms { window: window(theirs.0), budget: budget(theirs.1), ..Terms::default() };
         let short = [None, None, None, Some(1), Some(7), Some(5000)][input.below(6)];
-        let link = Link { socket, version: HIGHEST, seal: None };
+        let link = Link { socket, version: HIGHEST, seal: None, room: None };
         endpoint.adopt(link, &theirs, (window(ours.0).max(1), budget(ours.1)), how & 32 == 0, short).expect("connected");
         let (regions, known, ops) = (Vec::new(), Vec::new(), BTreeMap::new());
         let mut side = Side { domain, endpoint, queues, counter, regions, known, ops, told: Vec::new(), next: 1, virt_addr };

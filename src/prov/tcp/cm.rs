@@ -115,6 +115,8 @@ impl State {
                 self.phase = Phase::Connecting { how: How::Joining, deadline };
                 Ok(())
             }
+            // The request is lost, and nothing else.
+            Err(e) if e.code != Code::PeerGone => Err(e),
             Err(e) => {
                 let words = format!("the peer that asked to connect is gone: {}", e.words);
                 let error = Error::coded(errno::ECONNRESET, Code::PeerGone, words);

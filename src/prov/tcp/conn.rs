@@ -175,7 +175,7 @@ impl Conn {
         short: Option<usize>,
     ) -> Result<Conn> {
         let (out, come) = link.seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.come)));
-        let out = out.map(SealedOut::new).transpose()?.map(Box::new);
+        let out = out.map(|half| SealedOut::new(half, link.room)).transpose()?.map(Box::new);
         Ok(Conn {
             fd: link.socket,
             has_atomics: link.version >= ATOMICS_SINCE,

@@ -6,6 +6,7 @@ use super::address::Address;
 use super::auth::Key;
 use super::hello::{Purpose, Status, Terms};
 use super::pending::{Door, Heard, Pending};
+use super::sealed::SealedOut;
 use super::shake::Link;
 use crate::config;
 use crate::error::{Error, Result};
@@ -52,11 +53,17 @@ impl Request {
         self.heard.as_ref().and_then(|heard| tcp::local(heard.socket.as_fd()).ok())
     }
 
-    /// Tells the peer that it is accepted. What its socket has next is its first frame.
+    /// Tells the peer that it is accepted. What its socket has next is its first frame. Without a descriptor for a sealed
+    /// connection it is told that instead.
     pub fn accept(mut self, terms: Terms) -> Result<Link> {
         let Some(mut heard) = self.heard.take() else { return Err(Error::invalid("handle: this connection request has been answered")) };
+        let room = heard.seals().then(SealedOut::room).transpose();
+        if let Err(e) = room {
+            heard.answer(Status::Busy, &Terms::default())?;
+            return Err(e.context("accepting a sealed connection"));
+        }
         heard.answer(Status::Good, &terms)?;
-        heard.link()
+        Ok(Link { room: room?, ..heard.link()? })
     }
 }
 

@@ -60,6 +60,11 @@ impl Heard {
         whole(self.socket.as_fd(), &answer)
     }
 
+    /// Whether the connection is going to be sealed.
+    pub fn seals(&self) -> bool {
+        self.key.as_ref().is_some_and(|key| key.seal)
+    }
+
     /// The connection, once it was accepted.
     pub fn link(self) -> Result<Link> {
         Link::new(self.socket, self.version, self.noise, self.key.as_ref())

@@ -15,8 +15,15 @@ pub struct SealedOut {
 }
 
 impl SealedOut {
-    pub fn new(half: Half) -> Result<SealedOut> {
-        Ok(SealedOut { sealer: Sealer::new(half), buf: Landing::new(OUT)? })
+    /// Its buffer, which takes a descriptor: whoever promises a sealed connection has that first.
+    pub fn room() -> Result<Landing> {
+        Landing::new(OUT)
+    }
+
+    /// `room`: the buffer, if it is there already.
+    pub fn new(half: Half, room: Option<Landing>) -> Result<SealedOut> {
+        let buf = room.map_or_else(SealedOut::room, Ok)?;
+        Ok(SealedOut { sealer: Sealer::new(half), buf })
     }
 
     #[inline]

@@ -8,6 +8,7 @@ use super::hello::{HEAD_LEN, HEAD_WORDS, Head, NONCE_LEN, Status};
 use super::noise::{EPHEMERAL, Noise};
 use super::seal::Seal;
 use crate::error::{Code, Error, Result, errno};
+use crate::sys::usercopy::Landing;
 use crate::sys::{process, tcp};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -55,12 +56,14 @@ pub struct Link {
     pub version: u16,
     /// Of a connection that is sealed.
     pub seal: Option<Box<Seal>>,
+    /// A buffer for what it sends, if that was asked for before.
+    pub room: Option<Landing>,
 }
 
 impl Link {
     pub(super) fn new(socket: OwnedFd, version: u16, noise: Option<Box<Noise>>, key: Option<&Key>) -> Result<Link> {
         let noise = noise.filter(|_| key.is_some_and(|key| key.seal));
-        Ok(Link { socket, version, seal: noise.map(|noise| noise.split()).transpose()?.map(Box::new) })
+        Ok(Link { socket, version, seal: noise.map(|noise| noise.split()).transpose()?.map(Box::new), room: None })
     }
 }
 

@@ -69,14 +69,14 @@ impl Conn {
     /// The streams are there: from now on both sides may use them.
     fn open_streams(&mut self, links: Vec<Link>) -> Result<()> {
         let (mut ins, mut outs) = (Vec::new(), Vec::new());
-        for Link { socket, seal, .. } in links {
+        for Link { socket, seal, room, .. } in links {
             if let Err(e) = tune(socket.as_fd()).and_then(|()| tcp::set_unsent(socket.as_fd(), UNSENT)) {
                 crate::log!(Info, "a further stream: {e}");
             }
             let fd = Arc::new(socket);
             let (out, come) = seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.come)));
             ins.push((fd.clone(), come));
-            outs.push((fd, out.map(SealedOut::new).transpose()?));
+            outs.push((fd, out.map(|half| SealedOut::new(half, room)).transpose()?));
         }
         self.rx.streams = Some(Box::new(Gather::new(ins)));
         self.tx.streams = Some(Box::new(Scatter::new(outs)));
@@ -175,10 +175,16 @@ impl State {
                 Ok(false) => {}
                 Ok(true) => {
                     let links = std::mem::take(links);
-                    conn.put(Header::new(Kind::Streams, 0, links.len() as u64));
+                    let count = links.len() as u64;
                     match conn.open_streams(links) {
-                        Ok(()) => self.flush(),
-                        Err(e) => _ = conn.dying.get_or_insert(e),
+                        Ok(()) => {
+                            conn.put(Header::new(Kind::Streams, 0, count));
+                            self.flush();
+                        }
+                        Err(e) => {
+                            crate::log!(Info, "no further streams: {e}");
+                            conn.more = More::None;
+                        }
                     }
                 }
                 Err(e) => {

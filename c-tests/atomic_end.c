@@ -152,6 +152,46 @@ static void closed_region(const void *arg)
 		pair(&s, owner, user, a);
 }
 
+/* --- nothing to do --- */
+
+static void lends(struct node *n)
+{
+	const struct act *a = (const struct act *)n->arg;
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, &memkinds[KIND_MEM_ALLOC], LEN);
+	mem_register(n, &m, 0, LEN, REMOTE_ACCESS, a->require);
+	mem_publish(n, &m);
+	barrier(n);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+static void asks_for_nothing(struct node *n)
+{
+	done entry;
+	int one, two;
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	for (uint64_t at = 0; at <= LEN; at += LEN) {
+		POST(n->cq, gdrfab_fetch_atomic(n->ep, NULL, 0, NULL, NULL, NULL, 0, to.base + at, to.key, GDRFAB_UINT64, GDRFAB_SUM, &one));
+		DONE(n->cq, &one, GDRFAB_ATOMIC | GDRFAB_READ, &entry);
+		CHECK_EQ(entry.len, 0);
+		POST(n->cq, gdrfab_compare_atomic(n->ep, NULL, 0, NULL, NULL, NULL, NULL, NULL, 0, to.base + at, to.key, GDRFAB_INT8,
+						  GDRFAB_MSWAP, &two));
+		DONE(n->cq, &two, GDRFAB_ATOMIC | GDRFAB_READ, &entry);
+		CHECK_EQ(entry.len, 0);
+	}
+	barrier(n);
+	node_down(n);
+}
+
+static void nothing_to_fetch(const void *arg)
+{
+	skip_unless(!traits()->adapter, "has no atomics");
+	pair(NULL, lends, asks_for_nothing, arg);
+}
+
 /* --- what an operation fetches into --- */
 
 /* Carries nothing out until it is told to; what it does then is too late. */
@@ -243,6 +283,9 @@ TEST_TABLE(ends)
 			test_add(names[at], closed_region, &acts[at], 60);
 		}
 	}
+	test_add(is_shm ? "nothing_to_fetch_direct" : "nothing_to_fetch_socket", nothing_to_fetch, &acts[0], 20);
+	if (is_shm)
+		test_add("nothing_to_fetch_staged", nothing_to_fetch, &acts[1], 20);
 	for (int e = 0; e < EARLY; e++, at++) {
 		ways_out[e] = (enum early)e;
 		snprintf(names[at], sizeof names[at], "ended_operation_%s", early_words[e]);

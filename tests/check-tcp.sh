@@ -44,7 +44,7 @@ of_pass() { # <pass>
 	case $1 in
 	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort) |
 		grep -vx -e verbs -e verbs_raw -e tcp_link ;;
-	sealed) echo connection cq cq_error deadline faults msg msg_order rma rma_order list list_end atomic rdm rdm_end rdm_match tcp_paths \
+	sealed) echo connection cq cq_error deadline faults msg msg_order rma rma_order list list_end atomic atomic_end inject_rest rdm rdm_atomic rdm_end rdm_match tcp_paths \
 		tcp_streams protect unmapped ;;
 	ipv6) echo connection connection_many:name info:addresses info:hint info_hints msg:by_address rma:socket_mem_alloc tcp_split ;;
 	domain) echo cq cq_error rma_order:malloc rma:every_call_socket_mem rma:staged_cuda_alloc msg:by_address protect:malloc ;;

@@ -1269,6 +1269,9 @@ typedef struct gdrfab_msg_atomic {
     uint32_t op;          /**< GDRFAB_MIN, ... */
     void *context;        /**< Returned in the completion. */
     uint64_t timeout_ns;  /**< ns to ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's. */
+    void *desc;           /**< gdrfab_mr_desc() of buf, or NULL. */
+    void *compare_desc;   /**< The same of compare. */
+    void *result_desc;    /**< The same of result. */
 } gdrfab_msg_atomic;
 
 /** Posts an operation on `count` elements of a peer's region, which gives nothing back. Mirrors fi_atomic. */

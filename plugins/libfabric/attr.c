@@ -20,7 +20,7 @@ uint64_t caps_directions(uint64_t caps)
 {
 	if (caps & (FI_MSG | FI_TAGGED) && !(caps & (FI_SEND | FI_RECV)))
 		caps |= FI_SEND | FI_RECV;
-	if (caps & FI_RMA && !(caps & RMA_ALL))
+	if (caps & (FI_RMA | FI_ATOMIC) && !(caps & RMA_ALL))
 		caps |= RMA_ALL;
 	return caps;
 }
@@ -44,7 +44,7 @@ static uint64_t half(uint64_t caps, uint64_t side)
 	if (!(caps & (FI_SEND | FI_RECV)))
 		caps &= ~(FI_MSG | FI_TAGGED);
 	if (!(caps & RMA_ALL))
-		caps &= ~FI_RMA;
+		caps &= ~(FI_RMA | FI_ATOMIC);
 	return caps;
 }
 
@@ -114,8 +114,7 @@ static void bits_within(struct candidate *c, const char *what, uint64_t wanted, 
 		OUT(c, "%s: 0x%" PRIx64 " wanted, 0x%" PRIx64 " offered", what, wanted, offered);
 }
 
-/* FI_ORDER_RAR and its like are RMA's and atomics' together. There are no atomics here, but layers above that make them
- * from messages hand on what they find. */
+/* FI_ORDER_RAR and its like are RMA's and atomics' together. */
 static uint64_t orders(uint64_t order)
 {
 	static const uint64_t both[][2] = {

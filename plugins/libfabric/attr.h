@@ -8,14 +8,14 @@
 #define RMA_TARGET (FI_REMOTE_READ | FI_REMOTE_WRITE)
 #define RMA_ALL (FI_READ | FI_WRITE | RMA_TARGET)
 #define RDM_CAPS (FI_TAGGED | FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV)
-#define TX_CAPS (FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_HMEM | FI_FENCE)
-#define RX_CAPS (FI_MSG | FI_RMA | FI_RECV | RMA_TARGET | FI_HMEM | FI_RMA_EVENT | RDM_CAPS)
+#define TX_CAPS (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_HMEM | FI_FENCE)
+#define RX_CAPS (FI_MSG | FI_RMA | FI_ATOMIC | FI_RECV | RMA_TARGET | FI_HMEM | FI_RMA_EVENT | RDM_CAPS)
 /* Secondary ones that cost nothing: told whether asked for or not. */
 #define FREE_CAPS (FI_LOCAL_COMM | FI_REMOTE_COMM | FI_RMA_EVENT | FI_FENCE)
 /* What gdrfab knows of an info that opens something. */
 #define OPEN_CAPS(kind)                                                                                                \
-	(FI_MSG | FI_RMA | FI_SEND | FI_RECV | RMA_ALL | FI_HMEM | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_RMA_EVENT |     \
-	 ((kind) == KIND_RDM ? RDM_CAPS : 0))
+	(FI_MSG | FI_RMA | FI_ATOMIC | FI_SEND | FI_RECV | RMA_ALL | FI_HMEM | FI_LOCAL_COMM | FI_REMOTE_COMM |         \
+	 FI_RMA_EVENT | ((kind) == KIND_RDM ? RDM_CAPS : 0))
 #define TX_OP_FLAGS (FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE)
 #define RX_OP_FLAGS(kind) (FI_COMPLETION | ((kind) == KIND_RDM ? FI_MULTI_RECV : 0))
 /* mr_mode: bits that gdrfab lets callers offer, the two values of old, and what the first of these says. */
@@ -30,7 +30,7 @@ static inline uint32_t kind_type(enum kind kind)
 {
 	return kind == KIND_RDM ? GDRFAB_EP_RDM : GDRFAB_EP_MSG;
 }
-/* FI_MSG, FI_TAGGED or FI_RMA alone stand for all directions. */
+/* FI_MSG, FI_TAGGED, FI_RMA or FI_ATOMIC alone stand for all directions. */
 uint64_t caps_directions(uint64_t caps);
 /* A caller whose memory nobody reaches needs neither keys nor addresses for peers. */
 bool caps_target(uint64_t caps);

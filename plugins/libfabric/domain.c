@@ -28,7 +28,7 @@ static struct fi_ops fid_ops = {
 	{                                                                                                              \
 		.size = sizeof(struct fi_ops_domain), .av_open = avs, .cq_open = cq_open, .endpoint = ep_open,         \
 		.scalable_ep = no_scalable_ep, .cntr_open = cntr_open, .poll_open = no_poll_open,                      \
-		.stx_ctx = no_stx_ctx, .srx_ctx = no_srx_ctx, .query_atomic = no_query_atomic,                         \
+		.stx_ctx = no_stx_ctx, .srx_ctx = no_srx_ctx, .query_atomic = atomic_query,                            \
 		.query_collective = no_query_collective,                                                               \
 	}
 static struct fi_ops_domain ops = OPS(no_av_open), rdm_ops = OPS(av_open);

@@ -254,7 +254,7 @@ int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
 		e->ep.tagged = &tagged_ops;
 		flags_by_default(e, e->rx_op_flags & FI_MULTI_RECV);
 	}
-	e->ep.atomic = &no_atomic;
+	e->ep.atomic = &atomic_ops;
 	e->ep.collective = &no_collective;
 	*ep = &e->ep;
 	return 0;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Operations that there are not. libfabric calls every slot of a table without looking, so all are filled. Connected
- * endpoints have no tags or address vectors, and none has atomics or collectives; ofi_rxm makes those out of messages and
- * RMA. */
+ * endpoints have no tags or address vectors, and none has collectives. */
 #include "provider.h"
 
 int no_bind(struct fid *fid, struct fid *other, uint64_t flags)
@@ -68,13 +67,6 @@ int no_srx_ctx(struct fid_domain *domain, struct fi_rx_attr *attr, struct fid_ep
 	(void)attr, (void)rx_ep, (void)context;
 	enter(((struct domain *)domain)->fabric->lib);
 	return REFUSE(FI_ENOSYS, FI_LOG_DOMAIN, "fi_srx_context: each endpoint has receives of its own\n");
-}
-
-int no_query_atomic(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op, struct fi_atomic_attr *attr,
-		    uint64_t flags)
-{
-	(void)domain, (void)datatype, (void)op, (void)attr, (void)flags;
-	return -FI_EOPNOTSUPP;
 }
 
 int no_query_collective(struct fid_domain *domain, enum fi_collective_op coll, struct fi_collective_attr *attr,
@@ -174,15 +166,11 @@ ssize_t no_cancel(fid_t fid, void *context)
 #define ADDR UNUSED fi_addr_t addr
 #define CONTEXT UNUSED void *context
 #define TAG UNUSED uint64_t tag
-#define TARGET UNUSED uint64_t remote, UNUSED uint64_t key
 #define TYPE UNUSED enum fi_datatype datatype, UNUSED enum fi_op op
 #define BYTES UNUSED const void *buf, UNUSED size_t len
-#define IOC UNUSED const struct fi_ioc *iov, UNUSED void **desc, UNUSED size_t count
 #define DESC UNUSED void *desc
 #define RESULT UNUSED void *result, UNUSED void *result_desc
 #define RESULTS UNUSED struct fi_ioc *resultv, UNUSED void **result_desc, UNUSED size_t result_count
-#define COMPARE UNUSED const void *compare, UNUSED void *compare_desc
-#define COMPARES UNUSED const struct fi_ioc *comparev, UNUSED void **compare_desc, UNUSED size_t compare_count
 #define FLAGS UNUSED uint64_t flags
 
 NOTHING(tagged_recv, EP, UNUSED void *buf, UNUSED size_t len, DESC, ADDR, TAG, UNUSED uint64_t ignore, CONTEXT)
@@ -206,39 +194,6 @@ struct fi_ops_tagged no_tagged = {
 	.inject = tagged_inject,
 	.senddata = tagged_senddata,
 	.injectdata = tagged_injectdata,
-};
-
-NOTHING(atomic_write, EP, BYTES, DESC, ADDR, TARGET, TYPE, CONTEXT)
-NOTHING(atomic_writev, EP, IOC, ADDR, TARGET, TYPE, CONTEXT)
-NOTHING(atomic_writemsg, EP, UNUSED const struct fi_msg_atomic *msg, FLAGS)
-NOTHING(atomic_inject, EP, BYTES, ADDR, TARGET, TYPE)
-NOTHING(atomic_readwrite, EP, BYTES, DESC, RESULT, ADDR, TARGET, TYPE, CONTEXT)
-NOTHING(atomic_readwritev, EP, IOC, RESULTS, ADDR, TARGET, TYPE, CONTEXT)
-NOTHING(atomic_readwritemsg, EP, UNUSED const struct fi_msg_atomic *msg, RESULTS, FLAGS)
-NOTHING(atomic_compwrite, EP, BYTES, DESC, COMPARE, RESULT, ADDR, TARGET, TYPE, CONTEXT)
-NOTHING(atomic_compwritev, EP, IOC, COMPARES, RESULTS, ADDR, TARGET, TYPE, CONTEXT)
-NOTHING(atomic_compwritemsg, EP, UNUSED const struct fi_msg_atomic *msg, COMPARES, RESULTS, FLAGS)
-
-static int atomic_valid(EP, TYPE, UNUSED size_t *count)
-{
-	return -FI_EOPNOTSUPP;
-}
-
-struct fi_ops_atomic no_atomic = {
-	.size = sizeof no_atomic,
-	.write = atomic_write,
-	.writev = atomic_writev,
-	.writemsg = atomic_writemsg,
-	.inject = atomic_inject,
-	.readwrite = atomic_readwrite,
-	.readwritev = atomic_readwritev,
-	.readwritemsg = atomic_readwritemsg,
-	.compwrite = atomic_compwrite,
-	.compwritev = atomic_compwritev,
-	.compwritemsg = atomic_compwritemsg,
-	.writevalid = atomic_valid,
-	.readwritevalid = atomic_valid,
-	.compwritevalid = atomic_valid,
 };
 
 #define COLL UNUSED fi_addr_t coll_addr

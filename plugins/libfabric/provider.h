@@ -13,7 +13,7 @@
  *   fabric.c   fabrics                                           ep.c       endpoints
  *   domain.c   domains                                           data.c     messages and RMA
  *   av.c       address vectors, names                            tagged.c   tagged messages
- *   missing.c  operations that there are not
+ *   missing.c  operations that there are not                     atomic.c   atomics
  */
 #ifndef GDRFAB_FI_PROVIDER_H
 #define GDRFAB_FI_PROVIDER_H
@@ -174,6 +174,9 @@ struct fabric {
 	struct pep *peps;
 };
 
+/* fi_atomic, fi_fetch_atomic, fi_compare_atomic; FI_INT8 to FI_DOUBLE. */
+enum { ATOMIC_FORMS = 3, ATOMIC_TYPES = 10 };
+
 struct domain {
 	struct fid_domain domain;
 	struct fabric *fabric;
@@ -181,6 +184,12 @@ struct domain {
 	bool hmem; /* FI_HMEM was asked for: what a region says of its memory counts */
 	gdrfab_info *info;
 	gdrfab_domain *it;
+	/* What its endpoints have, by call and datatype: a bit for each operation, and the most elements. Under the fabric's lock. */
+	struct {
+		bool known;
+		uint32_t ops[ATOMIC_FORMS][ATOMIC_TYPES];
+		size_t count[ATOMIC_TYPES];
+	} atomics;
 };
 
 struct mr {
@@ -281,6 +290,8 @@ extern struct fi_ops_mr mr_ops;
 extern struct fi_ops_msg msg_ops;
 extern struct fi_ops_rma rma_ops;
 extern struct fi_ops_tagged tagged_ops;
+extern struct fi_ops_atomic atomic_ops;
+int atomic_query(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op, struct fi_atomic_attr *attr, uint64_t flags);
 extern struct fi_ops_cm ep_cm_ops, rdm_cm_ops;
 /* Of an endpoint with rx_flags. */
 extern struct fi_ops_msg msg_ops_rx_flags;
@@ -335,15 +346,12 @@ int no_tostr(const struct fid *fid, char *buf, size_t len);
 int no_ops_set(struct fid *fid, const char *name, uint64_t flags, void *ops, void *context);
 #define NO_FID_EXTRAS .ops_open = no_ops_open, .tostr = no_tostr, .ops_set = no_ops_set
 extern struct fi_ops_tagged no_tagged;
-extern struct fi_ops_atomic no_atomic;
 extern struct fi_ops_collective no_collective;
 int no_av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **av, void *context);
 int no_scalable_ep(struct fid_domain *domain, struct fi_info *info, struct fid_ep **sep, void *context);
 int no_poll_open(struct fid_domain *domain, struct fi_poll_attr *attr, struct fid_poll **pollset);
 int no_stx_ctx(struct fid_domain *domain, struct fi_tx_attr *attr, struct fid_stx **stx, void *context);
 int no_srx_ctx(struct fid_domain *domain, struct fi_rx_attr *attr, struct fid_ep **rx_ep, void *context);
-int no_query_atomic(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op, struct fi_atomic_attr *attr,
-		    uint64_t flags);
 int no_query_collective(struct fid_domain *domain, enum fi_collective_op coll, struct fi_collective_attr *attr,
 			uint64_t flags);
 int no_tx_ctx(struct fid_ep *sep, int index, struct fi_tx_attr *attr, struct fid_ep **tx_ep, void *context);

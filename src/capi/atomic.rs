@@ -102,6 +102,12 @@ pub struct gdrfab_msg_atomic {
     pub context: *mut c_void,
     /// ns to ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's.
     pub timeout_ns: u64,
+    /// gdrfab_mr_desc() of buf, or NULL.
+    pub desc: *mut c_void,
+    /// The same of compare.
+    pub compare_desc: *mut c_void,
+    /// The same of result.
+    pub result_desc: *mut c_void,
 }
 
 // SAFETY: repr(C), size first; pointers are checked at use.
@@ -266,7 +272,7 @@ pub unsafe extern "C" fn gdrfab_atomicmsg(ep: *mut gdrfab_ep, msg: *const gdrfab
             () if !m.result.is_null() => Form::Fetch,
             () => Form::Plain,
         };
-        post(ep, &m, form, Some(flags), &[])
+        post(ep, &m, form, Some(flags), &[m.desc as u64, m.compare_desc as u64, m.result_desc as u64])
     })
 }
 
@@ -318,5 +324,23 @@ fn of(
     (datatype, op): (u32, u32),
     context: *mut c_void,
 ) -> gdrfab_msg_atomic {
-    gdrfab_msg_atomic { struct_size: 0, buf, compare, result, count, addr, rma_addr, key, datatype, op, context, timeout_ns: 0 }
+    let none = std::ptr::null_mut();
+    let (desc, compare_desc, result_desc) = (none, none, none);
+    gdrfab_msg_atomic {
+        struct_size: 0,
+        buf,
+        compare,
+        result,
+        count,
+        addr,
+        rma_addr,
+        key,
+        datatype,
+        op,
+        context,
+        timeout_ns: 0,
+        desc,
+        compare_desc,
+        result_desc,
+    }
 }

@@ -247,7 +247,7 @@ part_rdm() {
 		return
 	fi
 	over shm,tcp
-	TEST_PROVIDER=shm,tcp BUILD=$build PREFIX=$prefix "$root/c-tests/run.sh" --suite libfabric --built rdm rdm_msg >"$out/api" 2>&1
+	TEST_PROVIDER=shm,tcp BUILD=$build PREFIX=$prefix "$root/c-tests/run.sh" --suite libfabric --built rdm rdm_msg rdm_atomic >"$out/api" 2>&1
 	count_lines "api over shm and tcp" $? "$out/api"
 	export FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab
 	if [ -n "$mpirun" ]; then

@@ -24,9 +24,9 @@ static void check_sane(const struct fi_info *i, const struct fi_info *hints)
 	/* Connectionless ones have a program of their own. */
 	CHECK(connected || (is_gdrfab() && i->ep_attr->type == FI_EP_RDM && (!hints || !hints->ep_attr->type)));
 	CHECK(i->ep_attr->max_msg_size >= 8 << 20);
-	CHECK(i->caps & FI_MSG || i->caps & FI_RMA);
+	CHECK(i->caps & (FI_MSG | FI_RMA | FI_ATOMIC));
 	if (is_gdrfab()) {
-		CHECK_EQ(i->caps & ((connected ? FI_TAGGED : 0) | FI_ATOMIC | FI_MULTICAST | FI_COLLECTIVE), 0);
+		CHECK_EQ(i->caps & ((connected ? FI_TAGGED : 0) | FI_MULTICAST | FI_COLLECTIVE), 0);
 		CHECK_EQ(i->tx_attr->caps & ~i->caps, 0);
 		CHECK_EQ(i->rx_attr->caps & ~i->caps, 0);
 	}
@@ -208,13 +208,19 @@ TEST(caps)
 		OK(ask_caps(FI_MSG | FI_RMA | FI_LOCAL_COMM, &i));
 		fi_freeinfo(i);
 	}
-	static const uint64_t none[] = {FI_TAGGED, FI_ATOMIC, FI_MSG | FI_TAGGED, FI_MSG | FI_ATOMIC,
-					FI_MSG | FI_MULTICAST, FI_MSG | FI_COLLECTIVE, FI_MSG | FI_MULTI_RECV,
+	if (is_gdrfab() && !is_carried_by("verbs")) {
+		OK(ask_caps(FI_ATOMIC, &i));
+		CHECK_EQ(i->tx_attr->caps & (FI_ATOMIC | RMA_CAPS), FI_ATOMIC | FI_READ | FI_WRITE);
+		fi_freeinfo(i);
+	} else {
+		CHECK_EQ(ask_caps(FI_ATOMIC, &i), -FI_ENODATA);
+	}
+	static const uint64_t none[] = {FI_TAGGED, FI_MSG | FI_TAGGED, FI_MSG | FI_MULTICAST, FI_MSG | FI_COLLECTIVE, FI_MSG | FI_MULTI_RECV,
 					FI_MSG | FI_DIRECTED_RECV, FI_MSG | FI_NAMED_RX_CTX, FI_MSG | FI_SOURCE,
 					FI_MSG | FI_VARIABLE_MSG, FI_MSG | FI_TRIGGER};
 	for (size_t c = 0; c < sizeof none / sizeof none[0]; c++) {
 		/* libfabric's tcp offers some of these. */
-		if (!is_gdrfab() && c > 5)
+		if (!is_gdrfab() && c > 3)
 			break;
 		int rc = ask_caps(none[c], &i);
 		if (rc != -FI_ENODATA)

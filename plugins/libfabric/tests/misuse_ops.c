@@ -64,6 +64,7 @@ TEST(atomics)
 	msg.rma_iov_count = 1;
 	msg.datatype = FI_UINT64;
 	msg.op = FI_SUM;
+	skip_unless(is_carried_by("verbs"), "has atomics");
 	open_alone();
 	NONE(fi_atomic(n.ep, at, 1, NULL, 0, 0, 1, FI_UINT64, FI_SUM, NULL));
 	NONE(fi_atomicv(n.ep, &ioc, NULL, 1, 0, 0, 1, FI_UINT64, FI_SUM, NULL));

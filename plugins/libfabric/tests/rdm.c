@@ -7,7 +7,6 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <rdma/fi_atomic.h>
 
 /* ---- what is offered */
 
@@ -46,7 +45,14 @@ static const struct asker askers[] = {
 	{.name = "asks_as_nccls_plugin", .version = FI_VERSION(1, 17), .caps = FI_TAGGED | FI_MSG | FI_LOCAL_COMM | FI_REMOTE_COMM,
 	 .mode = FI_CONTEXT, .order = FI_ORDER_SAS, .mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY,
 	 .threading = FI_THREAD_SAFE, .data_size = 4, .found = true},
-	{.name = "asks_for_what_is_not_there", .version = FI_VERSION(1, 17), .caps = FI_TAGGED | FI_ATOMIC},
+	{.name = "asks_as_btl_ofi", .version = FI_VERSION(1, 5), .caps = FI_RMA | FI_ATOMIC, .tx_flags = FI_DELIVERY_COMPLETE,
+	 .mr_mode = FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED, .av_type = FI_AV_MAP, .found = true},
+	{.name = "asks_as_mpich_for_atomics", .version = FI_VERSION(1, 14),
+	 .caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_MULTI_RECV,
+	 .order = FI_ORDER_SAS | FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW,
+	 .tx_flags = FI_DELIVERY_COMPLETE | FI_COMPLETION, .mr_mode = FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED,
+	 .threading = FI_THREAD_DOMAIN, .av_type = FI_AV_TABLE, .data_size = 4, .found = true},
+	{.name = "asks_for_what_is_not_there", .version = FI_VERSION(1, 17), .caps = FI_TAGGED | FI_MULTICAST},
 };
 
 static void asks(const void *arg)
@@ -89,7 +95,7 @@ TEST_TABLE(askers)
 TEST(all_to_who_asks_nothing)
 {
 	struct fi_info *list, *at;
-	uint64_t want = TAG_CAPS | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_RMA_EVENT | FI_FENCE;
+	uint64_t want = TAG_CAPS | FI_ATOMIC | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_RMA_EVENT | FI_FENCE;
 	skip_unless(is_gdrfab(), "has endpoints of its own kind");
 	both();
 	OK(fi_getinfo(FI_VERSION(1, 5), NULL, NULL, 0, NULL, &list));
@@ -224,7 +230,6 @@ TEST(what_there_is_not)
 	struct fid_ep *ep = NULL;
 	struct fid_av *av = NULL;
 	struct fi_av_attr named = {.name = "name"}, many = {.rx_ctx_bits = 2}, late = {.flags = FI_EVENT};
-	size_t count = 0;
 	uint64_t one = 1;
 	end_open(&a, TAG_CAPS);
 	CHECK_EQ(end_knows(&a, &a), 0);
@@ -233,8 +238,6 @@ TEST(what_there_is_not)
 	CHECK_EQ(fi_av_open(a.domain, &late, &av, NULL), -FI_ENOSYS);
 	CHECK_EQ(fi_scalable_ep(a.domain, a.info, &ep, NULL), -FI_ENOSYS);
 	CHECK_EQ(fi_connect(a.ep, a.name, NULL, 0), -FI_ENOSYS);
-	CHECK_EQ(fi_atomic(a.ep, &one, 1, NULL, 0, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
-	CHECK_EQ(fi_atomicvalid(a.ep, FI_UINT64, FI_SUM, &count), -FI_EOPNOTSUPP);
 	/* An index that names nobody. */
 	CHECK_EQ(fi_tsend(a.ep, &one, 8, NULL, 77, 0, NULL), -FI_EINVAL);
 	/* An endpoint without its vector, and objects in use. */

@@ -124,6 +124,8 @@ pub struct Error {
     pub errno: i32,
     pub code: Code,
     pub words: Cow<'static, str>,
+    /// Of an operation on many pieces: the one that it is about, and how many bytes of it are good.
+    pub piece: Option<(u16, u32)>,
 }
 
 impl Error {
@@ -131,15 +133,15 @@ impl Error {
     pub const AGAIN: Error = Error::fixed(errno::EAGAIN, "resource temporarily unavailable: read the completion queue and call again");
 
     pub const fn fixed(errno: i32, words: &'static str) -> Self {
-        Error { errno, code: Code::None, words: Cow::Borrowed(words) }
+        Error { errno, code: Code::None, words: Cow::Borrowed(words), piece: None }
     }
 
     pub fn new(errno: i32, words: impl Into<Cow<'static, str>>) -> Self {
-        Error { errno, code: Code::None, words: words.into() }
+        Error { errno, code: Code::None, words: words.into(), piece: None }
     }
 
     pub fn coded(errno: i32, code: Code, words: impl Into<Cow<'static, str>>) -> Self {
-        Error { errno, code, words: words.into() }
+        Error { errno, code, words: words.into(), piece: None }
     }
 
     /// Bad argument: the words name it.

@@ -7,7 +7,7 @@ use gdrfab::prov::Parcel;
 use gdrfab::prov::name::Name;
 use gdrfab::prov::tcp::Address;
 use gdrfab::prov::tcp::frame::{
-    self, BODY_MAX, HEAD_MAX, HEADER, Header, PART, PARTS, STRIPED, STRIPED_MIN, Spot, WHOLE_MAX, spot, wire_len,
+    self, BODY_MAX, HEAD_MAX, HEADER, Header, LIST, PART, PARTS, STRIPED, STRIPED_MIN, Spot, WHOLE_MAX, spot, wire_len,
 };
 use gdrfab::prov::tcp::hello::{self, HEAD_LEN, HELLO_LEN, Head, Hello, Terms};
 use gdrfab::rdm::wire::{self, Intro, Refusal, Words};
@@ -39,6 +39,11 @@ fn header(data: &[u8]) {
     if let Err(e) = frame::error_of(frame::word(rest, 0)) {
         assert!(e.errno != 0 && frame::status_of(e.code) != 0);
     }
+    if let Err(e) = frame::error_of_list(frame::word(rest, 0)) {
+        // What bounds the words do not keep, the piece does.
+        assert_eq!(frame::error_of_list(frame::list_status(&e)).expect_err("an error").piece, e.piece);
+    }
+    assert!(!h.has(LIST) || (h.pieces == 0 && h.len > 0));
     if !h.kind.has_body() {
         return;
     }

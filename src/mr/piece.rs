@@ -51,6 +51,32 @@ impl<'a, P: Span> Iterator for Walk<'a, P> {
     }
 }
 
+/// Where each of many pieces ends among the bytes of all, so that a walk need not begin with the first.
+#[derive(Clone, Debug)]
+pub struct Ends(Box<[usize]>);
+
+impl Ends {
+    pub fn of<P: Span>(pieces: &[P]) -> Ends {
+        let mut end = 0usize;
+        Ends(
+            pieces
+                .iter()
+                .map(|p| {
+                    end = end.saturating_add(p.bytes());
+                    end
+                })
+                .collect(),
+        )
+    }
+
+    /// The piece that has byte `skip` of all, and which byte of it that is.
+    #[inline]
+    pub fn find(&self, skip: usize) -> (usize, usize) {
+        let at = self.0.partition_point(|end| *end <= skip);
+        (at, skip - at.checked_sub(1).and_then(|before| self.0.get(before)).copied().unwrap_or(0))
+    }
+}
+
 /// The same walk over local memory.
 #[inline]
 pub fn parts(iov: &[Iov], skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {
@@ -95,6 +121,14 @@ mod tests {
         assert_eq!(of(10, 1), [(3000, 1)]);
         assert_eq!(of(14, usize::MAX), [(3004, 1)]);
         assert!(of(15, 0).is_empty() && of(0, 0).is_empty() && of(15, 1).is_empty());
+    }
+
+    #[test]
+    fn a_walk_of_many_begins_where_it_should() {
+        // SAFETY: nobody touches what they name.
+        let iov = [(1000, 10), (2000, 0), (3000, 5)].map(|(addr, len)| unsafe { Iov::new(addr, len) });
+        let ends = Ends::of(&iov);
+        assert_eq!([0, 9, 10, 14, 15, 20].map(|at| ends.find(at)), [(0, 0), (0, 9), (2, 0), (2, 4), (3, 0), (3, 5)]);
     }
 
     #[test]

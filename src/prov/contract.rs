@@ -11,7 +11,7 @@
 use super::atomic::AtomicOp;
 use super::bind::{Binding, Effort, Options};
 use super::info::{Ask, CM_DATA_MAX, Info, Nic};
-use super::list::{List, Native};
+use super::list::{List, Native, Pair, Run};
 use super::op::{Common, Dir, Iov, RmaIov};
 use super::ops::Dispatch;
 use super::queue::{Counter, Queue};
@@ -187,6 +187,12 @@ pub trait Endpoint: Send + Sync {
     /// `PART`: an operation that flies ends as its other parts do. An error: this side's part of it is wrong.
     fn list(&self, _dir: Dir, _list: &List, _common: &Common) -> Result<Native> {
         Ok(Native::Pieces)
+    }
+
+    /// Where `list` gave `Parts`: posts one operation of as many of the runs as it takes, and gives how many; 0: not now. As
+    /// `list` otherwise; the error that a part ends with may name its run.
+    fn list_part(&self, _dir: Dir, _runs: &[Run], _pairs: &[Pair], _common: &Common) -> Result<usize> {
+        Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider does not move lists in parts"))
     }
 
     fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()>;

@@ -213,6 +213,8 @@ pub enum Native {
     Flying,
     /// Not now: try again after progress.
     Blocked,
+    /// It takes as many runs at a time as it likes (`Endpoint::list_part`).
+    Parts,
     /// It has none for this list.
     Pieces,
     /// Block, and why.

@@ -15,6 +15,7 @@ pub mod flags;
 pub mod general;
 pub mod info;
 pub mod list;
+mod list_work;
 pub mod lists;
 pub mod name;
 pub mod op;

@@ -3,7 +3,9 @@
 
 use crate::error::{Error, Result, errno};
 use crate::mr::DEVICE_DESC;
+use crate::mr::piece::Ends;
 pub use crate::mr::{Iov, parts};
+use std::sync::Arc;
 
 /// A piece of a peer's region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,11 +89,14 @@ pub fn measure(iov: &[Iov], max: usize) -> Result<usize> {
     }
 }
 
-/// Up to [`IOV_LIMIT`] pieces; the usual single one without allocating.
+/// The pieces of an operation; the usual single one without allocating.
 #[derive(Clone, Debug)]
 pub enum Pieces {
     One(Iov),
+    /// Up to [`IOV_LIMIT`].
     Many(Box<[Iov]>),
+    /// Those of a list.
+    List(Arc<(Box<[Iov]>, Ends)>),
 }
 
 impl Pieces {
@@ -105,12 +110,29 @@ impl Pieces {
         }
     }
 
+    pub fn of_list(list: Vec<Iov>) -> Pieces {
+        let ends = Ends::of(&list);
+        Pieces::List(Arc::new((list.into(), ends)))
+    }
+
+    pub fn is_list(&self) -> bool {
+        matches!(self, Pieces::List(_))
+    }
+
     #[inline]
     pub fn as_slice(&self) -> &[Iov] {
         match self {
             Pieces::One(one) => std::slice::from_ref(one),
-            Pieces::Many(list) => list,
+            Pieces::Many(many) => many,
+            Pieces::List(list) => &list.0,
         }
+    }
+
+    /// The parts of `len` bytes from byte `skip` on.
+    #[inline]
+    pub fn parts(&self, skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {
+        let (first, skip) = if let Pieces::List(list) = self { list.1.find(skip) } else { (0, skip) };
+        parts(self.as_slice().get(first..).unwrap_or(&[]), skip, len)
     }
 
     #[inline]

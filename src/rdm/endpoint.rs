@@ -14,7 +14,7 @@ use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Bindings, Options};
 use crate::prov::info::Info;
-use crate::prov::list::{List, Native};
+use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::Dispatch;
 use crate::prov::queue::Queue;
@@ -213,6 +213,10 @@ impl prov::Endpoint for Endpoint {
 
     fn list(&self, dir: Dir, list: &List, common: &Common) -> Result<Native> {
         self.state.lock().list(&self.domain, dir, list, common)
+    }
+
+    fn list_part(&self, dir: Dir, runs: &[Run], pairs: &[Pair], common: &Common) -> Result<usize> {
+        self.state.lock().list_part(&self.domain, dir, runs, pairs, common)
     }
 
     fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {

@@ -4,10 +4,10 @@
 use super::domain::Domain;
 use super::peer::{End, Phase};
 use super::state::{Op, State};
-use crate::error::{Result, errno};
+use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::PART;
 use crate::prov::flags;
-use crate::prov::list::{List, Native, Pair};
+use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir};
 
 impl State {
@@ -55,6 +55,33 @@ impl State {
         }
     }
 
+    /// As `list`, of a part.
+    pub fn list_part(&mut self, domain: &Domain, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
+        self.check_enabled()?;
+        let id = self.route(c.peer)?;
+        let lost = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the connection to the peer ended in the middle of the list");
+        let Some(peer) = self.peer(id) else { return Err(lost()) };
+        let Phase::Ready(link) = &peer.phase else { return Err(lost()) };
+        let link = link.clone();
+        if c.flags & flags::FENCE != 0 && peer.under_way > 0 {
+            return Ok(0);
+        }
+        let renamed = if pairs.iter().all(|p| p.desc == 0) { None } else { Some(names_of(domain, link.of, pairs)?) };
+        let end = End { context: c.context, part: true, ..End::default() };
+        let number = self.ops.add(Op::Rma { peer: id, end, _owned: None });
+        let c = Common { context: number as usize, flags: c.flags & !flags::FENCE | PART, peer: 0, ..*c };
+        let posted = link.ep.list_part(dir, runs, renamed.as_deref().unwrap_or(pairs), &c);
+        if matches!(posted, Ok(n) if n > 0) {
+            self.lists += 1;
+            if let Some(peer) = self.peer(id) {
+                peer.under_way += 1;
+            }
+        } else {
+            self.ops.take(number);
+        }
+        posted
+    }
+
     /// Lists that the lanes have moved.
     #[cold]
     pub fn take_lists(&mut self) {
@@ -70,6 +97,10 @@ fn names_for(domain: &Domain, lane: usize, list: &List) -> Result<Option<List>> 
     if list.pairs.iter().all(|p| p.desc == 0) {
         return Ok(None);
     }
+    Ok(Some(list.renamed(names_of(domain, lane, &list.pairs)?)))
+}
+
+fn names_of(domain: &Domain, lane: usize, pairs: &[Pair]) -> Result<Box<[Pair]>> {
     let name = |p: &Pair| -> Result<Pair> { Ok(Pair { desc: domain.descs_of(lane, &[p.desc])?.0[0], key: p.key }) };
-    Ok(Some(list.renamed(list.pairs.iter().map(name).collect::<Result<_>>()?)))
+    pairs.iter().map(name).collect()
 }

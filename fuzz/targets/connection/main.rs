@@ -98,6 +98,8 @@ fn step(input: &mut Input<'_>, side: &mut Side, peer: &mut Peer) {
             0 => side.shutdown_when_heard(peer),
             1 => peer.end(true),
             2 => peer.end(false),
+            3 => side.post_list(input, peer, Dir::Write),
+            4 => side.post_list(input, peer, Dir::Read),
             _ => side.look(input.number()),
         },
     }

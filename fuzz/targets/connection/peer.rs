@@ -4,7 +4,7 @@
 
 use super::input::Input;
 use super::memory::has_secret;
-use gdrfab::prov::tcp::frame::{DATA, FAILED, Header, Kind, PART, PARTS, WHOLE_MAX};
+use gdrfab::prov::tcp::frame::{DATA, FAILED, Header, Kind, LIST, PART, PARTS, WHOLE_MAX};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -131,6 +131,7 @@ impl Peer {
         };
         let rma = matches!(kind, Kind::Write | Kind::Read | Kind::Atomic);
         let pieces = if rma && kind != Kind::Atomic { 1 + input.byte() % if how & 64 != 0 { 16 } else { 8 } } else { 0 };
+        let (flags, pieces) = if rma && how & 0x87 == 0x81 { (flags | LIST, 0) } else { (flags, pieces) };
         Header { kind, flags, pieces, paths: if rma { 3 } else { 0 }, done: self.done, len }
     }
 
@@ -146,8 +147,13 @@ impl Peer {
             self.put(&input.number().to_le_bytes());
             words -= 1;
         }
-        if h.pieces > 0 {
-            self.pieces(input, &h, regions);
+        if h.flags & LIST != 0 && words > 0 {
+            let count = [1, 2, 3, 8, 40, 0, 200, 4097][input.below(8)];
+            self.put(&count.to_le_bytes());
+            self.pieces(input, h.len, count.min(200), regions);
+            words = 0;
+        } else if h.pieces > 0 {
+            self.pieces(input, h.len, u64::from(h.pieces), regions);
             words = words.saturating_sub(3 * usize::from(h.pieces));
         }
         for _ in 0..words {
@@ -177,11 +183,10 @@ impl Peer {
         self.body(input, h);
     }
 
-    fn pieces(&mut self, input: &mut Input<'_>, h: &Header, regions: &[Known]) {
-        let n = u64::from(h.pieces);
+    fn pieces(&mut self, input: &mut Input<'_>, sum: u64, n: u64, regions: &[Known]) {
         for i in 0..n {
-            let all = h.len / n;
-            let len = if i + 1 == n { h.len - i * all } else { all };
+            let all = sum / n;
+            let len = if i + 1 == n { sum - i * all } else { all };
             let region = regions.get(input.below(regions.len().max(1))).copied().unwrap_or(Known { key: 1, base: 0, len: 64 });
             let (addr, len) = match input.below(8) {
                 0..4 => (region.base, len),

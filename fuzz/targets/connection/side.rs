@@ -7,9 +7,10 @@ use super::peer::{Known, Peer};
 use super::queues;
 use gdrfab::mr::{Access, PathPolicy};
 use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
-use gdrfab::prov::bind::{Binding, INJECT_FLAGS, SILENT};
+use gdrfab::prov::bind::{Binding, Ends, INJECT_FLAGS, PART, SILENT};
 use gdrfab::prov::fast::Fast;
 use gdrfab::prov::info::{Info, PROGRESS_MANUAL};
+use gdrfab::prov::list::{Block, List};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::tcp::{Domain, Endpoint, HIGHEST, Link, Terms};
 use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, Queue, flags};
@@ -40,6 +41,8 @@ pub struct Side {
     endpoint: Endpoint,
     queues: Vec<queues::WithSize>,
     counter: Arc<Counter>,
+    /// Of parts of lists.
+    ends: Arc<Ends>,
     regions: Vec<Option<Region>>,
     pub known: Vec<Known>,
     ops: BTreeMap<usize, Op>,
@@ -71,6 +74,8 @@ impl Side {
         let counted = flags::SEND | flags::RECV | flags::READ | flags::WRITE | flags::REMOTE_WRITE;
         endpoint.bind(Binding::Counter { counter: counter.clone(), flags: counted }).expect("a counter");
         endpoint.bind(Binding::Eq(Arc::new(EventQueue::default()))).expect("an event queue");
+        let ends = Arc::new(Ends::default());
+        endpoint.bind(Binding::Ends(ends.clone())).expect("where parts of lists end");
         endpoint.enable(0).expect("enabled");
         let (theirs, ours) = ((input.byte(), input.byte()), (input.byte(), input.byte()));
         let window = |n: u8| [0, 1, 3, 1024][usize::from(n) % 4];
@@ -80,7 +85,7 @@ impl Side {
         let link = Link { socket, version: HIGHEST, seal: None, room: None };
         endpoint.adopt(link, &theirs, (window(ours.0).max(1), budget(ours.1)), how & 32 == 0, short).expect("connected");
         let (regions, known, ops) = (Vec::new(), Vec::new(), BTreeMap::new());
-        let mut side = Side { domain, endpoint, queues, counter, regions, known, ops, told: Vec::new(), next: 1, virt_addr };
+        let mut side = Side { domain, endpoint, queues, counter, ends, regions, known, ops, told: Vec::new(), next: 1, virt_addr };
         (0..input.below(4)).for_each(|_| side.register(input));
         side
     }
@@ -183,6 +188,30 @@ impl Side {
         self.ops.insert(c.context, Op { area, addr, kind, silent: c.flags & SILENT != 0 });
     }
 
+    /// A list, which is one frame.
+    pub fn post_list(&mut self, input: &mut Input<'_>, peer: &mut Peer, dir: Dir) {
+        let (c, size, n) = (self.common(input), input.size().max(1), 1 + input.below(60));
+        let read = dir == Dir::Read;
+        let area = Area::new(size, if read { May::Write } else { May::Read });
+        let block = |(i, v): (usize, &Iov)| Block { buf: v.addr(), addr: 64 + (i as u64 ^ 1) * 4096, len: v.len() };
+        let blocks: Vec<Block> = area.pieces(n).iter().enumerate().map(block).collect();
+        // SAFETY: inside of the area, which is kept until the operation is over.
+        let list = unsafe { List::new(&blocks, &[], &[9], 1 << 30) }.expect("a list");
+        let c = Common { flags: c.flags & (flags::FENCE | flags::DELIVERY_COMPLETE) | PART, ..c };
+        let posted = if self.ops.len() < OPS { self.endpoint.list_part(dir, &list.runs, &list.pairs, &c).unwrap_or(0) } else { 0 };
+        if posted == 0 {
+            return area.end(0);
+        }
+        assert_eq!(posted, list.runs.len());
+        match dir {
+            Dir::Write => peer.writes = peer.writes.wrapping_add(1),
+            Dir::Read => peer.reads.push(size),
+        }
+        self.next += 1;
+        let kind = if read { flags::READ } else { flags::WRITE };
+        self.ops.insert(c.context, Op { area, addr: list.runs[0].buf(), kind, silent: false });
+    }
+
     /// What has one piece on each side and no limit in time is tried on the fast path first, as the layer above does.
     fn fast(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Fast {
         let ([l], [r], 0) = (local, remote, c.timeout_ns) else { return Fast::Declined };
@@ -230,6 +259,11 @@ impl Side {
 
     /// Takes up to `most` entries of each queue, and with them the memory of what has ended.
     pub fn take(&mut self, most: usize) {
+        for (context, _) in self.ends.take() {
+            let op = self.ops.remove(&context).expect("a part of a list ended twice");
+            let all = op.area.len();
+            op.area.end(if op.kind == flags::READ { all } else { 0 });
+        }
         for i in 0..self.queues.len() {
             for (c, error) in queues::take(&self.queues[i].0, most) {
                 if c.flags & flags::REMOTE_WRITE != 0 {

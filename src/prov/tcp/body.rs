@@ -6,9 +6,8 @@ use super::slots::Lanes;
 use super::source::{Call, Source, gather, leave};
 use super::stripes::Stripes;
 use crate::error::{Code, Error, errno};
-use crate::mr::piece::walk;
 use crate::prov::bind::Ending;
-use crate::prov::op::parts;
+use crate::prov::op::Iov;
 
 static NO_WORD: [u8; 8] = [0; 8];
 static ZEROS: [u8; 8192] = [0; 8192];
@@ -20,8 +19,8 @@ pub enum Owner {
     Write(u32),
     /// A SEND or TAKEN, and the number under which its operation waits for more than the last byte.
     Send(Option<u64>),
-    /// An answer to the peer.
-    Answer,
+    /// An answer to the peer, of a list or not.
+    Answer { list: bool },
 }
 
 pub struct Body {
@@ -153,21 +152,25 @@ impl Body {
     pub(super) fn enter(&mut self, call: &mut Call<'_>, lanes: &mut Lanes) {
         let Source::Regions(runs) = &self.source else { return };
         let before = call.entered.len();
-        for run in runs {
-            let entered = run.region.enter().and_then(|()| {
-                run.region.begin_cpu(false).map_err(|_| {
-                    run.region.leave();
+        let mut shut = None;
+        for region in runs.regions() {
+            let entered = region.enter().and_then(|()| {
+                region.begin_cpu(false).map_err(|_| {
+                    region.leave();
                     Code::Fault
                 })
             });
             match entered {
-                Ok(()) => call.entered.push(run.region.clone()),
+                Ok(()) => call.entered.push(region.clone()),
                 Err(code) => {
-                    call.entered.drain(before..).for_each(|r| leave(&r));
-                    let why = Error::coded(errno::EKEYREJECTED, code, "the region was closed while a peer read it");
-                    return self.give_up(lanes, why, false);
+                    shut = Some(code);
+                    break;
                 }
             }
+        }
+        if let Some(code) = shut {
+            call.entered.drain(before..).for_each(|r| leave(&r));
+            self.give_up(lanes, Error::coded(errno::EKEYREJECTED, code, "the region was closed while a peer read it"), false);
         }
     }
 
@@ -221,15 +224,18 @@ impl Body {
     pub(super) fn add_bytes(&self, call: &mut Call<'_>, lanes: &mut Lanes, byte: u64, run: u64) -> usize {
         let mut n = 0;
         match &self.source {
-            Source::Pieces(pieces) => parts(pieces.as_slice(), byte as usize, run as usize).for_each(|part| n += call.add(part)),
+            Source::Pieces(pieces) => n = add_all(pieces.parts(byte as usize, run as usize), call),
             Source::Owned(bytes, first) => {
                 let rest = bytes.get((byte - first) as usize..).unwrap_or(&[]);
                 // SAFETY: the body is neither changed nor dropped before the call is over.
                 n = unsafe { call.add_own(&rest[..rest.len().min(run as usize)]) };
             }
             Source::Regions(runs) => {
-                for (r, from, len) in walk(runs, byte as usize, run as usize) {
-                    r.region.parts(r.skip + from as u64, len as u64).for_each(|part| n += call.add(part));
+                for (r, from, len) in runs.walk(byte as usize, run as usize) {
+                    n += add_all(r.region.parts(r.skip + from as u64, len as u64), call);
+                    if call.is_full() {
+                        break;
+                    }
                 }
             }
             Source::Device(loading) => {
@@ -242,4 +248,16 @@ impl Body {
         }
         n
     }
+}
+
+/// Adds pieces as far as the call has room; gives their bytes.
+fn add_all(parts: impl Iterator<Item = Iov>, call: &mut Call<'_>) -> usize {
+    let mut n = 0;
+    for part in parts {
+        n += call.add(part);
+        if call.is_full() {
+            break;
+        }
+    }
+    n
 }

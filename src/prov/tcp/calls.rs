@@ -12,6 +12,7 @@ use crate::mr::Paths;
 use crate::prov;
 use crate::prov::atomic::AtomicOp;
 use crate::prov::bind::{Binding, Bindings, Options};
+use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::Dispatch;
 use crate::prov::report::{PathReport, Refusals, Stats};
@@ -117,6 +118,14 @@ impl prov::Endpoint for Endpoint {
 
     fn atomic(&self, op: &AtomicOp, common: &Common) -> Result<()> {
         self.state.lock().atomic(&self.domain, op, common)
+    }
+
+    fn list(&self, _dir: Dir, list: &List, _common: &Common) -> Result<Native> {
+        self.state.lock().list(&self.domain, list)
+    }
+
+    fn list_part(&self, dir: Dir, runs: &[Run], pairs: &[Pair], common: &Common) -> Result<usize> {
+        self.state.lock().list_part(&self.domain, dir, runs, pairs, common)
     }
 
     fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {

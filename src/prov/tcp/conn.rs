@@ -3,7 +3,7 @@
 
 use super::dial::Dial;
 use super::frame::{Header, Kind, WHOLE_MAX, broken};
-use super::hello::{ATOMICS_SINCE, Terms};
+use super::hello::{ATOMICS_SINCE, LISTS_SINCE, Terms};
 use super::mr::Region;
 use super::pollset::Member;
 use super::recv::Recv;
@@ -25,6 +25,8 @@ use std::sync::Weak;
 
 /// READs that may wait for their answers.
 pub const READS: usize = 1024;
+/// READs of lists among them.
+pub const LIST_READS: usize = 4;
 /// Ticks within which operations wait for company: some microseconds, as long as a call takes.
 const COMPANY: u64 = 8_000;
 /// Acknowledgements that are sent without being asked for.
@@ -122,8 +124,9 @@ pub struct Conn {
     pub peer: String,
     pub tx: Tx,
     pub rx: Rx,
-    /// Whether the peer's version has them.
+    /// Whether the version that both speak has them.
     pub has_atomics: bool,
+    pub has_lists: bool,
     /// Among the domain's other connections.
     pub member: Member,
     /// The dialer has said READY, or this side is the dialer.
@@ -156,6 +159,8 @@ pub struct Conn {
     matched_told: (u64, u64),
     pub taking: VecDeque<Taking>,
     pub answers: usize,
+    /// Those of lists among them.
+    pub list_answers: usize,
     /// Further streams; whether there was a body for them, and when they were last looked at.
     pub more: More,
     pub wants_more: bool,
@@ -179,6 +184,7 @@ impl Conn {
         Ok(Conn {
             fd: link.socket,
             has_atomics: link.version >= ATOMICS_SINCE,
+            has_lists: link.version >= LISTS_SINCE,
             peer,
             tx: Tx::new(short, out),
             rx: Rx::new(short, come),
@@ -207,6 +213,7 @@ impl Conn {
             matched_told: (0, 0),
             taking: VecDeque::new(),
             answers: 0,
+            list_answers: 0,
             more: More::None,
             wants_more: false,
             looked: 0,
@@ -397,7 +404,7 @@ impl Conn {
 
     /// A peer that asks and does not take the answers cannot have our memory for it.
     pub fn check_untaken(&self) -> Result<()> {
-        if self.tx.waiting() > UNTAKEN || self.answers > READS {
+        if self.tx.waiting() > UNTAKEN || self.answers > READS || self.list_answers > LIST_READS {
             return Err(broken("more than it takes answers to"));
         }
         Ok(())

@@ -21,6 +21,9 @@ pub const BODY_MAX: u64 = 1 << 40;
 pub const STRIPE: u64 = 64 << 10;
 /// The shortest body that does.
 pub const STRIPED_MIN: u64 = 256 << 10;
+/// Blocks of a list in one frame, and bytes of each there: address, length, key.
+pub const BLOCKS_MAX: usize = 4096;
+pub const BLOCK: usize = 24;
 /// Bytes before each stripe, and of what ends such a body on the first stream.
 pub const STRIPE_HEAD: usize = 16;
 
@@ -68,6 +71,7 @@ pub const PROMPT: u8 = 4;
 pub const PARTS: u8 = 8;
 pub const FAILED: u8 = 16;
 pub const STRIPED: u8 = 32;
+pub const LIST: u8 = 64;
 
 /// The header's `paths`.
 pub const SOCKET: u8 = 1;
@@ -77,7 +81,8 @@ impl Kind {
     /// Flags that make sense with it.
     fn flags(self) -> u8 {
         match self {
-            Kind::Write => DATA | PROMPT | PARTS | STRIPED,
+            Kind::Write => DATA | PROMPT | PARTS | STRIPED | LIST,
+            Kind::Read => LIST,
             Kind::Answered => PARTS | FAILED | STRIPED,
             Kind::Send => DATA | ACK | PARTS | STRIPED,
             Kind::Offer => DATA | ACK,
@@ -154,7 +159,8 @@ impl Header {
     }
 
     fn check(&self) -> Result<()> {
-        let pieces_fit = if self.kind.has_pieces() { (1..=IOV_LIMIT as u8).contains(&self.pieces) } else { self.pieces == 0 };
+        let pieces_fit =
+            if self.kind.has_pieces() && !self.has(LIST) { (1..=IOV_LIMIT as u8).contains(&self.pieces) } else { self.pieces == 0 };
         let paths_fit =
             if self.kind.has_pieces() || self.kind == Kind::Atomic { self.paths & !(SOCKET | STAGED) == 0 } else { self.paths == 0 };
         let counts = self.kind.has_body() || matches!(self.kind, Kind::Read | Kind::Offer | Kind::Take | Kind::Streams);
@@ -164,6 +170,7 @@ impl Header {
             () if self.flags & !self.kind.flags() != 0 => "a frame with flags that its kind does not have",
             () if !pieces_fit || !paths_fit => "a frame with a wrong number of pieces, or paths that do not exist",
             () if self.len > if counts { BODY_MAX } else { 0 } => "a frame that is longer than it may be",
+            () if self.has(LIST) && self.len == 0 => "a list of no bytes",
             () if self.flags & FAILED != 0 && (self.len != 0 || cut_up != 0) => "a failed answer with a body",
             () if self.kind.has_body() && long && cut_up == 0 => "a long body without parts",
             () if self.len == 0 && self.flags & PARTS != 0 => "parts of no body",
@@ -181,7 +188,7 @@ impl Header {
     /// Words that follow.
     #[inline]
     pub fn words(&self) -> usize {
-        usize::from(self.has(DATA)) + self.kind.plain_words(self.flags) + 3 * usize::from(self.pieces)
+        usize::from(self.has(DATA)) + usize::from(self.has(LIST)) + self.kind.plain_words(self.flags) + 3 * usize::from(self.pieces)
     }
 }
 
@@ -210,6 +217,19 @@ pub fn status_of(code: Code) -> u64 {
 pub fn error_of(status: u64) -> Result<()> {
     let code = || Code(i32::try_from(status).unwrap_or(Code::PeerBroke.0));
     if status == 0 { Ok(()) } else { Err(Error::reported(code())) }
+}
+
+/// A status word for an error of a list: which of the frame's blocks it is about, and how many bytes of that are good, if that
+/// is known.
+pub fn list_status(why: &Error) -> u64 {
+    let place = why.piece.map_or(0, |(block, good)| u64::from(good) << 32 | (u64::from(block) + 1) << 16);
+    status_of(why.code) & 0xffff | place
+}
+
+/// What such a word says.
+pub fn error_of_list(status: u64) -> Result<()> {
+    let piece = (status as u32 >> 16).checked_sub(1).map(|block| (block as u16, (status >> 32) as u32));
+    error_of(status & 0xffff).map_err(|e| Error { piece, ..e })
 }
 
 /// Where byte `at` of a body on the wire lies, words between its parts included.
@@ -288,6 +308,9 @@ mod tests {
             Header::new(Kind::Send, STRIPED, STRIPED_MIN - 1),
             Header::new(Kind::Send, STRIPED | PARTS, STRIPED_MIN),
             Header::new(Kind::Answered, STRIPED | FAILED, 0),
+            Header::new(Kind::Send, LIST, 8),
+            Header::new(Kind::Read, LIST, 0),
+            Header { pieces: 1, ..Header::new(Kind::Write, LIST, 8) },
         ];
         for h in bad {
             assert!(Header::decode(&h.encode()).is_err(), "{h:?}");
@@ -295,6 +318,16 @@ mod tests {
         let mut bytes = Header::new(Kind::Bye, 0, 0).encode();
         bytes[0] = 15;
         assert!(Header::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_status_of_a_list_names_the_block() {
+        for piece in [None, Some((0, 0)), Some((4095, u32::MAX)), Some((7, 1))] {
+            let status = list_status(&Error { piece, ..Error::reported(Code::Bounds) });
+            let came = error_of_list(status).unwrap_err();
+            assert_eq!((came.code, came.piece), (Code::Bounds, piece));
+        }
+        assert!(error_of_list(0).is_ok() && error_of_list(1 << 16).is_ok());
     }
 
     #[test]

@@ -2,17 +2,18 @@
 //! Frames of the peer, one after the other: each is checked, carried out, and answered for before the next is looked at.
 
 use super::arrival::sink_of;
-use super::body::{Body, Owner};
 use super::conn::{Conn, Fate};
 use super::domain::Domain;
-use super::frame::{self, ACK, DATA, FAILED, HEADER, Header, Kind, PARTS, PROMPT, STRIPED, STRIPED_MIN, broken, error_of, status_of, word};
+use super::frame::{
+    self, ACK, DATA, FAILED, HEADER, Header, Kind, LIST, PARTS, PROMPT, STRIPED, STRIPED_MIN, broken, error_of, error_of_list, list_status,
+    status_of, word,
+};
 use super::incoming::{Incoming, Sink, Then};
 use super::recv::Unexpected;
 use super::rx::Read;
-use super::slots::{Loading, Storing};
-use super::source::Source;
+use super::slots::Storing;
 use super::state::State;
-use super::target::{ANSWER_COPY, Target, check_sum, copy_out, place};
+use super::target::{Target, check_sum, place, refused};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Access;
 
@@ -22,11 +23,6 @@ const BUDGET: usize = 16;
 /// The socket has failed: the peer is lost, however the kernel puts it. Its words tell whether by silence or by a word.
 pub fn gone(e: &Error) -> Error {
     Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer is gone: {}", e.words))
-}
-
-/// A refusal, which the frame's body has to be read past.
-fn refused(code: Code) -> Error {
-    Error::coded(errno::EACCES, code, "refused here")
 }
 
 impl State {
@@ -93,6 +89,10 @@ impl State {
                     conn.serve(domain, wanted, operands);
                     continue;
                 }
+                if let (Then::List(header, data), Sink::Kept(blocks)) = (&body.then, &body.sink) {
+                    self.on_list(domain, header, *data, blocks)?;
+                    continue;
+                }
                 self.finish(*body)?;
                 continue;
             }
@@ -149,6 +149,7 @@ impl State {
             false => (None, &words[..count]),
         };
         match h.kind {
+            Kind::Write | Kind::Read if h.has(LIST) => conn.expect_list(h, data, word(words, 0)),
             Kind::Write => self.on_write(domain, h, data, words),
             Kind::Read => self.on_read(domain, h, words),
             Kind::Atomic => self.on_atomic(h, words),
@@ -223,46 +224,34 @@ impl State {
     fn on_write(&mut self, domain: &Domain, h: &Header, data: Option<u64>, words: &[u8]) -> Result<()> {
         check_sum(h, words)?;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        let prompt = h.has(PROMPT);
-        let (sink, regions, failed) = match conn.target(domain, h, words, Access::REMOTE_WRITE) {
-            Ok(Target::Host(runs)) => {
-                let regions = runs.iter().map(|r| r.region.clone()).collect();
-                (Sink::Regions(runs), regions, None)
+        let target = conn.target(domain, h, words, Access::REMOTE_WRITE).map_err(refused);
+        self.write_to(target, h, data)
+    }
+
+    /// Takes the body of a WRITE to its target, or past it.
+    pub(super) fn write_to(&mut self, target: Result<Target>, h: &Header, data: Option<u64>) -> Result<()> {
+        let into = target.and_then(|target| match target {
+            Target::Host(runs) => {
+                let regions = runs.regions().cloned().collect();
+                Ok((Sink::Regions(runs), regions))
             }
-            Ok(Target::Device(site, runs)) => match place(site, &runs) {
-                Ok(place) => (Sink::Device(Storing::new(place, h.len), h.len), runs.iter().map(|r| r.region.clone()).collect(), None),
-                Err(code) => (Sink::Nothing, Vec::new(), Some(refused(code))),
-            },
-            Err(code) => (Sink::Nothing, Vec::new(), Some(refused(code))),
+            Target::Device(site, runs) => {
+                let place = place(site, &runs).map_err(refused)?;
+                Ok((Sink::Device(Storing::new(place, h.len), h.len), runs.regions().cloned().collect()))
+            }
+        });
+        let (sink, regions, failed) = match into {
+            Ok((sink, regions)) => (sink, regions, None),
+            Err(why) => (Sink::Nothing, Box::default(), Some(why)),
         };
-        self.begin(sink, Then::Write { data, regions: regions.into(), prompt }, h, failed)
+        self.begin(sink, Then::Write { data, regions, prompt: h.has(PROMPT) }, h, failed)
     }
 
     fn on_read(&mut self, domain: &Domain, h: &Header, words: &[u8]) -> Result<()> {
         check_sum(h, words)?;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        let source = match conn.target(domain, h, words, Access::REMOTE_READ) {
-            Ok(Target::Host(runs)) if h.len <= ANSWER_COPY => match conn.answer(h.len, |out| copy_out(&runs, out)) {
-                Ok(()) => return Ok(()),
-                Err(code) => Err(code),
-            },
-            Ok(Target::Host(runs)) => Ok(Source::Regions(runs)),
-            Ok(Target::Device(..)) if h.len == 0 => {
-                conn.put(Header::new(Kind::Answered, 0, 0));
-                return Ok(());
-            }
-            Ok(Target::Device(site, runs)) => place(site, &runs).map(|place| Source::Device(Loading::new(place, h.len))),
-            Err(code) => Err(code),
-        };
-        match source {
-            Ok(source) => {
-                let body = conn.body(Body::new(source, Owner::Answer, None, h.len));
-                conn.put(Header::new(Kind::Answered, body.flag(), h.len));
-                conn.tx.put_body(body);
-                conn.answers += 1;
-            }
-            Err(code) => conn.put_words(Kind::Answered, FAILED, 0, &[status_of(code)]),
-        }
+        let target = conn.target(domain, h, words, Access::REMOTE_READ).map_err(refused);
+        conn.answer_from(target, h);
         Ok(())
     }
 
@@ -270,7 +259,8 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Some(read) = conn.reads.front() else { return Err(broken("an answer to no read")) };
         if h.has(FAILED) {
-            let why = error_of(word(words, 0)).err().ok_or_else(|| broken("a failure that is none"))?;
+            let said = if read.end.part { error_of_list(word(words, 0)) } else { error_of(word(words, 0)) };
+            let why = said.err().ok_or_else(|| broken("a failure that is none"))?;
             return self.begin(Sink::Nothing, Then::Answer, h, Some(why));
         }
         if h.len != read.end.len as u64 {
@@ -303,8 +293,9 @@ impl State {
     fn on_report(&mut self, sequence: u64, status: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let at = (sequence as u32).wrapping_sub(conn.acked).wrapping_sub(1) as usize;
-        let why = error_of(status).err().ok_or_else(|| broken("a failure that is none"))?;
         let Some(op) = conn.writes.get_mut(at) else { return Err(broken("a report of a write that was never sent")) };
+        let said = if op.end.part { error_of_list(status) } else { error_of(status) };
+        let why = said.err().ok_or_else(|| broken("a failure that is none"))?;
         op.refused = Some(Box::new(why));
         Ok(())
     }
@@ -340,7 +331,7 @@ impl State {
             Then::Write { data, regions, prompt } => {
                 let sequence = conn.done.wrapping_add(1);
                 if let Err(why) = &result {
-                    conn.put_words(Kind::Report, 0, 0, &[u64::from(sequence), status_of(why.code)]);
+                    conn.put_words(Kind::Report, 0, 0, &[u64::from(sequence), list_status(why)]);
                 }
                 conn.done = sequence;
                 conn.prompt |= prompt;
@@ -351,8 +342,8 @@ impl State {
                     }
                 }
             }
-            // Carried out where it came.
-            Then::Atomic(_) => {}
+            // Carried out where they came.
+            Then::Atomic(_) | Then::List(..) => {}
             Then::Answer => {
                 if let Some(read) = conn.reads.pop_front()
                     && !read.over

@@ -7,13 +7,15 @@ use crate::error::{Code, Error, Result, errno};
 
 /// Versions of the format that this library speaks.
 pub const LOWEST: u16 = 1;
-pub const HIGHEST: u16 = 3;
+pub const HIGHEST: u16 = 4;
 /// The first that knows of several streams.
 pub const STREAMS_SINCE: u16 = 2;
-/// The first with the Noise handshake, and the only one in which a key is known.
+/// The first with the Noise handshake, and from which on a key is known.
 pub const NOISE_SINCE: u16 = 3;
 /// The first with atomic operations.
 pub const ATOMICS_SINCE: u16 = 3;
+/// The first with lists.
+pub const LISTS_SINCE: u16 = 4;
 /// The most streams.
 pub const STREAMS_MAX: u32 = 16;
 /// Bytes of HELLO and of CHALLENGE.

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A body that comes in: where its bytes go, and what its end does.
 
-use super::frame::{Spot, spot, wire_len};
+use super::frame::{Header, Spot, spot, wire_len};
 use super::mr::Region;
 use super::recv::Recv;
 use super::slots::{Lanes, Storing};
-use super::source::Run;
+use super::source::Runs;
 use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
-use crate::mr::piece::walk;
 use crate::prov::atomic::Atomic;
-use crate::prov::op::{Iov, Pieces, parts};
+use crate::prov::op::{Iov, Pieces};
 use std::sync::Arc;
 
+/// Pieces that are shorter on average are copied out of the buffer: a call takes so many.
+const PIECE_MIN: u64 = 512;
 /// What is left of a part below this is not worth a call of its own into its place.
 const DIRECT_MIN: u64 = 4 << 10;
 
@@ -20,7 +21,7 @@ const DIRECT_MIN: u64 = 4 << 10;
 pub enum Sink {
     /// Memory of this side's operation, of so many bytes; what is more is left out.
     Pieces(Pieces, u64),
-    Regions(Box<[Run]>),
+    Regions(Runs),
     Device(Storing, u64),
     /// A message without a receive.
     Kept(Vec<u8>),
@@ -44,6 +45,8 @@ pub enum Then {
     Write { data: Option<u64>, regions: Box<[Arc<Region>]>, prompt: bool },
     /// Operands of this.
     Atomic(Wanted),
+    /// The list of a WRITE or READ with this header and data.
+    List(Header, Option<u64>),
     /// The answer to the oldest read.
     Answer,
     /// A message of `len` bytes for this receive, if that was not given up; its number, if its sender waits for more.
@@ -202,7 +205,7 @@ impl Incoming {
 
     /// Pieces for up to `run` bytes from byte `at` on.
     pub(super) fn direct_at(&mut self, at: u64, run: u64, into: &mut [Iov], lanes: &mut Lanes) -> (usize, u64) {
-        let (mut count, mut bytes) = (0, 0u64);
+        let (mut count, mut bytes, most) = (0, 0u64, into.len());
         let mut add = |part: Iov| {
             if let Some(place) = into.get_mut(count) {
                 *place = part;
@@ -211,11 +214,16 @@ impl Incoming {
             }
         };
         match &mut self.sink {
-            Sink::Pieces(pieces, room) => parts(pieces.as_slice(), at as usize, room.saturating_sub(at).min(run) as usize).for_each(add),
+            Sink::Pieces(pieces, room) => {
+                let run = room.saturating_sub(at).min(run);
+                pieces.parts(at as usize, run as usize).take(most).for_each(add);
+                return if is_worth_it(count, bytes, most) { (count, bytes) } else { (0, 0) };
+            }
             Sink::Regions(runs) if run >= DIRECT_MIN => {
-                for (r, from, n) in walk(runs, at as usize, run as usize) {
+                for (r, from, n) in runs.walk(at as usize, run as usize).take(most) {
                     r.region.parts(r.skip + from as u64, n as u64).for_each(&mut add);
                 }
+                return if is_worth_it(count, bytes, most) { (count, bytes) } else { (0, 0) };
             }
             Sink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
                 Ok(Some(slot)) => add(slot.part(0, run.min(*room - at) as usize)),
@@ -264,56 +272,67 @@ impl Incoming {
     /// Enters the regions that the kernel is about to write; gives how many. One that is closed ends the writing.
     pub(super) fn enter(&mut self, lanes: &mut Lanes) -> usize {
         let Sink::Regions(runs) = &self.sink else { return 0 };
-        for (entered, run) in runs.iter().enumerate() {
-            if let Err(e) = enter(run) {
-                runs[..entered].iter().for_each(exit);
-                self.divert(lanes, e);
-                return 0;
+        let (mut entered, mut shut) = (0, None);
+        for region in runs.regions() {
+            match enter(region) {
+                Ok(()) => entered += 1,
+                Err(e) => {
+                    shut = Some(e);
+                    break;
+                }
             }
         }
-        runs.len()
+        let Some(why) = shut else { return entered };
+        self.exit(entered);
+        self.divert(lanes, why);
+        0
     }
 
     /// Undoes `enter`.
     pub(super) fn exit(&self, entered: usize) {
         if let Sink::Regions(runs) = &self.sink {
-            runs[..entered].iter().for_each(exit);
+            runs.regions().take(entered).for_each(|region| exit(region));
         }
     }
 }
 
+/// Whether pieces that are as many as fit, of so many bytes, are worth a call of the kernel to their places.
+fn is_worth_it(count: usize, bytes: u64, most: usize) -> bool {
+    count < most || bytes >= most as u64 * PIECE_MIN
+}
+
 pub fn scatter(pieces: &Pieces, at: u64, bytes: &[u8]) {
     let mut done = 0;
-    for part in parts(pieces.as_slice(), at as usize, bytes.len()) {
+    for part in pieces.parts(at as usize, bytes.len()) {
         part.put(&bytes[done..done + part.len()]);
         done += part.len();
     }
 }
 
-fn enter(run: &Run) -> std::result::Result<(), Error> {
+fn enter(region: &Region) -> std::result::Result<(), Error> {
     let shut = |code| Error::coded(errno::EKEYREJECTED, code, "the region is closed");
-    run.region.enter().map_err(shut)?;
-    run.region.begin_cpu(true).map_err(|e| {
-        run.region.leave();
+    region.enter().map_err(shut)?;
+    region.begin_cpu(true).map_err(|e| {
+        region.leave();
         Error::coded(e.errno, Code::Fault, e.words)
     })
 }
 
-fn exit(run: &Run) {
-    if let Err(e) = run.region.end_cpu(true) {
+fn exit(region: &Region) {
+    if let Err(e) = region.end_cpu(true) {
         crate::log!(Warn, "{e}");
     }
-    run.region.leave();
+    region.leave();
 }
 
 /// Copies bytes into regions, each entered for as long as it is written.
-fn store(runs: &[Run], at: u64, bytes: &[u8]) -> Result<()> {
+fn store(runs: &Runs, at: u64, bytes: &[u8]) -> Result<()> {
     let mut done = 0;
-    for (run, from, n) in walk(runs, at as usize, bytes.len()) {
-        enter(run)?;
+    for (run, from, n) in runs.walk(at as usize, bytes.len()) {
+        enter(&run.region)?;
         let wrote = run.region.write(run.skip + from as u64, &bytes[done..done + n]);
         done += n;
-        exit(run);
+        exit(&run.region);
         wrote?;
     }
     Ok(())

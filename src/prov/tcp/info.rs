@@ -42,6 +42,7 @@ fn info() -> Info {
         caps: info.caps | flags::RMA_EVENT | flags::ATOMIC | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
         msg_order: flags::ORDER_UNLESS_READ | flags::ORDER_ATOMICS,
         paths: Paths::from_bits_truncate(config::get().tcp.paths),
+        list_paths: Paths::from_bits_truncate(config::get().tcp.paths),
         inject_size: INJECT_SIZE,
         tx_size: TX_SIZE,
         rx_size: RX_SIZE,

@@ -30,6 +30,7 @@ mod incoming;
 pub mod info;
 mod lane;
 mod limits;
+mod list;
 mod locate;
 mod mr;
 mod msg;

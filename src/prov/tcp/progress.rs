@@ -127,7 +127,10 @@ impl State {
                 Left::Body(body) => {
                     let Some(conn) = self.conn.as_deref_mut() else { return };
                     match (body.owner, body.why, body.end) {
-                        (Owner::Answer, ..) => conn.answers -= 1,
+                        (Owner::Answer { list }, ..) => {
+                            conn.answers -= 1;
+                            conn.list_answers -= usize::from(list);
+                        }
                         (_, None, Some(end)) => self.bind.succeed(&end),
                         (Owner::Write(sequence), Some(why), early) => self.end_write(sequence, early, why),
                         (_, Some(why), Some(end)) => self.fail(&end, why),

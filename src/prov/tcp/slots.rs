@@ -4,8 +4,9 @@
 use super::frame::PART;
 use super::mr::Inside;
 use crate::error::{Code, Error, Result, errno};
-use crate::hmem::{self, Dir, Pinned, Site, Stream};
-use crate::prov::op::{Iov, parts};
+use crate::hmem::stream::TOGETHER;
+use crate::hmem::{self, Copy, Dir, Pinned, Site, Stream};
+use crate::prov::op::{Iov, Pieces};
 use crate::sys::mem::{self, Mapping, Protection};
 use crate::sys::time::now_ns;
 use std::collections::VecDeque;
@@ -57,15 +58,26 @@ impl Lane {
     ///
     /// # Safety
     /// The pieces stay what they are until the copies are done.
-    unsafe fn post(&mut self, dir: Dir, slot: u8, pieces: &[Iov], skip: u64, len: usize) -> Result<u64> {
+    unsafe fn post(&mut self, dir: Dir, slot: u8, pieces: &Pieces, skip: u64, len: usize) -> Result<u64> {
         let mut at = self.slot(slot).addr() as u64;
-        let mut ticket = 0;
-        for part in parts(pieces, skip as usize, len) {
-            let (addr, n) = (part.addr() as u64, part.len());
+        let mut copies = pieces.parts(skip as usize, len).map(|part| {
+            let (addr, len) = (part.addr() as u64, part.len());
             let (to, from) = if dir == Dir::ToDevice { (addr, at) } else { (at, addr) };
-            // SAFETY: the slot holds the run; who calls `post` keeps the device's pieces until the copy is done.
-            ticket = unsafe { self.stream.post(dir, to, from, n) }.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
-            at += n as u64;
+            at += len as u64;
+            Copy { dir, to, from, len }
+        });
+        let mut ticket = 0;
+        let mut some: Vec<Copy> = Vec::new();
+        while let Some(copy) = copies.next() {
+            some.clear();
+            some.push(copy);
+            some.extend(copies.by_ref().take(TOGETHER - 1));
+            // SAFETY: the slot holds the run; who calls `post` keeps the device's pieces until the copies are done.
+            let posted = match some[..] {
+                [c] => unsafe { self.stream.post(dir, c.to, c.from, c.len) },
+                _ => unsafe { self.stream.post_all(&some) },
+            };
+            ticket = posted.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
         }
         Ok(ticket)
     }
@@ -109,7 +121,7 @@ impl Lanes {
 /// Memory of a device: pieces, and for how long they are known to stay.
 pub struct Place {
     pub site: Site,
-    pub pieces: Box<[Iov]>,
+    pub pieces: Pieces,
     /// Regions that they lie in, of peers' operations.
     pub _inside: Vec<Inside>,
 }
@@ -369,7 +381,7 @@ mod tests {
 
     fn loading(bytes: &[u8]) -> Loading {
         // SAFETY: nothing is copied.
-        let pieces = [unsafe { Iov::of(bytes) }].into();
+        let pieces = Pieces::One(unsafe { Iov::of(bytes) });
         Loading::new(Place { site: SITE, pieces, _inside: Vec::new() }, bytes.len() as u64)
     }
 

@@ -5,7 +5,7 @@ use super::mr::Region;
 use super::slots::{Lanes, Loading, Place};
 use crate::error::Result;
 use crate::hmem::Site;
-use crate::mr::piece::{self, Span};
+use crate::mr::piece::{self, Ends, Span, Walk, walk};
 use crate::prov::op::{Iov, Pieces, parts};
 use std::sync::Arc;
 
@@ -16,12 +16,48 @@ pub struct Run {
     pub len: u64,
 }
 
+/// The memory of a peer's operation.
+pub struct Runs {
+    pub list: Box<[Run]>,
+    /// Of a list: where its runs end, and each region once.
+    of_list: Option<(Ends, Box<[Arc<Region>]>)>,
+}
+
+impl Runs {
+    pub fn of_list(list: Vec<Run>, regions: Vec<Arc<Region>>) -> Runs {
+        let ends = Ends::of(&list);
+        Runs { list: list.into(), of_list: Some((ends, regions.into())) }
+    }
+
+    /// Whose memory it is.
+    pub fn regions(&self) -> impl Iterator<Item = &Arc<Region>> {
+        let (few, many) = match &self.of_list {
+            Some((_, regions)) => (&[][..], &regions[..]),
+            None => (&self.list[..], &[][..]),
+        };
+        few.iter().map(|run: &Run| &run.region).chain(many)
+    }
+
+    /// The runs that `len` bytes from byte `skip` on lie in.
+    #[inline]
+    pub fn walk(&self, skip: usize, len: usize) -> Walk<'_, Run> {
+        let (first, skip) = self.of_list.as_ref().map_or((0, skip), |(ends, _)| ends.find(skip));
+        walk(self.list.get(first..).unwrap_or(&[]), skip, len)
+    }
+}
+
+impl From<Vec<Run>> for Runs {
+    fn from(list: Vec<Run>) -> Runs {
+        Runs { list: list.into(), of_list: None }
+    }
+}
+
 /// Where a body's bytes come from.
 pub enum Source {
     Pieces(Pieces),
     /// Bytes from this one of the body on.
     Owned(Box<[u8]>, u64),
-    Regions(Box<[Run]>),
+    Regions(Runs),
     Device(Loading),
     /// What it was is not there any more.
     Nothing,
@@ -60,7 +96,7 @@ pub fn source_of(lanes: &mut Lanes, pieces: Pieces, site: Site, total: usize, ow
     if owned {
         return Ok(Source::Owned(load(site, pieces.as_slice(), total)?, 0));
     }
-    let place = Place { site, pieces: pieces.as_slice().into(), _inside: Vec::new() };
+    let place = Place { site, pieces, _inside: Vec::new() };
     Ok(Source::Device(Loading::new(place, total as u64)))
 }
 

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The memory that an operation of the peer names: checked, and held for as long as it is touched.
 
+use super::body::{Body, Owner};
 use super::conn::Conn;
 use super::domain::Domain;
-use super::frame::{self, Header, broken, word};
+use super::frame::{self, FAILED, Header, Kind, LIST, broken, list_status, word};
 use super::mr::Region;
-use super::slots::Place;
-use super::source::Run;
-use crate::error::{Code, Result};
+use super::slots::{Loading, Place};
+use super::source::{Run, Runs, Source};
+use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::{Access, Paths};
+use crate::prov::op::Pieces;
 use std::sync::Arc;
 
 /// Answers up to this are copied, so that they leave together.
 pub const ANSWER_COPY: u64 = 4 << 10;
+/// Blocks of a list that are shorter on average are copied into one run.
+const SHORT: u64 = 512;
 
 pub fn paths_of(bits: u8) -> Paths {
     let mut paths = Paths::empty();
@@ -24,8 +28,8 @@ pub fn paths_of(bits: u8) -> Paths {
 
 /// Where an operation of a peer goes.
 pub(super) enum Target {
-    Host(Box<[Run]>),
-    Device(Site, Box<[Run]>),
+    Host(Runs),
+    Device(Site, Runs),
 }
 
 impl Conn {
@@ -62,6 +66,46 @@ impl Conn {
             _ => Ok(Target::Host(runs.into())),
         }
     }
+
+    /// Answers a READ from its target, or says why not.
+    pub(super) fn answer_from(&mut self, target: Result<Target>, h: &Header) {
+        let list = h.has(LIST);
+        let source = match target {
+            Ok(Target::Host(runs)) if h.len <= ANSWER_COPY => match self.answer(h.len, |out| copy_out(&runs, out)) {
+                Ok(()) => return,
+                Err(code) => Err(refused(code)),
+            },
+            // Blocks so short would take many calls.
+            Ok(Target::Host(runs)) if list && are_short(runs.list.len(), h.len) => {
+                let mut bytes = Vec::with_capacity(h.len as usize);
+                copy_out(&runs, &mut bytes).map(|()| Source::Owned(bytes.into(), 0)).map_err(refused)
+            }
+            Ok(Target::Host(runs)) => Ok(Source::Regions(runs)),
+            Ok(Target::Device(..)) if h.len == 0 => return self.put(Header::new(Kind::Answered, 0, 0)),
+            Ok(Target::Device(site, runs)) => place(site, &runs).map(|p| Source::Device(Loading::new(p, h.len))).map_err(refused),
+            Err(why) => Err(why),
+        };
+        match source {
+            Ok(source) => {
+                let body = self.body(Body::new(source, Owner::Answer { list }, None, h.len));
+                self.put(Header::new(Kind::Answered, body.flag(), h.len));
+                self.tx.put_body(body);
+                self.answers += 1;
+                self.list_answers += usize::from(list);
+            }
+            Err(why) => self.put_words(Kind::Answered, FAILED, 0, &[list_status(&why)]),
+        }
+    }
+}
+
+/// A refusal, which the frame's body has to be read past.
+pub(super) fn refused(code: Code) -> Error {
+    Error::coded(errno::EACCES, code, "refused here")
+}
+
+/// Whether the blocks of a list are so short on average that to copy them is cheaper than to name each to the kernel.
+pub(super) fn are_short(blocks: usize, total: u64) -> bool {
+    total / (blocks as u64).max(1) < SHORT
 }
 
 /// The sum of the pieces' lengths must be the frame's.
@@ -73,19 +117,15 @@ pub(super) fn check_sum(h: &Header, words: &[u8]) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn place(site: Site, runs: &[Run]) -> std::result::Result<Place, Code> {
-    let mut pieces = Vec::with_capacity(runs.len());
-    let mut inside = Vec::with_capacity(runs.len());
-    for run in runs {
-        inside.push(run.region.hold()?);
-        pieces.extend(run.region.parts(run.skip, run.len));
-    }
-    Ok(Place { site, pieces: pieces.into(), _inside: inside })
+pub(super) fn place(site: Site, runs: &Runs) -> std::result::Result<Place, Code> {
+    let inside = runs.regions().map(Region::hold).collect::<std::result::Result<_, _>>()?;
+    let pieces = runs.list.iter().flat_map(|run| run.region.parts(run.skip, run.len)).collect();
+    Ok(Place { site, pieces: Pieces::of_list(pieces), _inside: inside })
 }
 
 /// Adds the bytes of regions to an answer that is copied.
-pub(super) fn copy_out(runs: &[Run], out: &mut Vec<u8>) -> std::result::Result<(), Code> {
-    for run in runs {
+pub(super) fn copy_out(runs: &Runs, out: &mut Vec<u8>) -> std::result::Result<(), Code> {
+    for run in &runs.list {
         run.region.enter()?;
         let read = run.region.begin_cpu(false).and_then(|()| {
             let read = run.region.read(run.skip, run.len, out);

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What lists that are under way consist of: what of each is posted next, and what the ends of its parts come to.
+
+use super::bind::{Bindings, Ending, PART};
+use super::contract::Endpoint;
+use super::flags;
+use super::list::{List, Native, Run};
+use super::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov};
+use crate::error::{Code, Error, Result, errno};
+use crate::sys::time;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Operations of lists that are outstanding at once on an endpoint, and their bytes.
+const WINDOW: usize = 64;
+const WINDOW_BYTES: usize = 32 << 20;
+/// Bytes of several runs that go as one operation.
+const PACK_BYTES: usize = 256 << 10;
+/// Contexts of parts: no address of a caller's has the bit.
+const MARK: usize = 1 << 63;
+
+/// Runs that one operation moves; of a list that a provider moves itself, all.
+struct Part {
+    context: usize,
+    work: usize,
+    first: usize,
+    count: usize,
+    bytes: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// The provider has not said how it goes.
+    Fresh,
+    /// By operations of some blocks.
+    Pieces,
+    /// All are posted.
+    Posted,
+    /// The peer is to be told; then that it was.
+    Tell,
+    Told,
+    /// A part of several blocks was refused: they go one by one, to find out which.
+    Probe,
+    Over,
+}
+
+pub(super) struct Work {
+    pub(super) number: usize,
+    pub(super) list: Arc<List>,
+    pub(super) dir: Dir,
+    /// Of the list: told to the caller.
+    pub(super) end: Ending,
+    pub(super) flags: u64,
+    pub(super) data: u64,
+    pub(super) peer: u64,
+    pub(super) stage: Stage,
+    /// The provider says how many runs each of them has.
+    pub(super) parts: bool,
+    /// The peer cannot take runs of several keys together; what it has refused for that is posted again.
+    pub(super) apart: bool,
+    pub(super) again: Vec<(usize, usize)>,
+    /// The next run, and parts that are posted.
+    pub(super) next: usize,
+    pub(super) out: usize,
+    pub(super) failed: Option<(usize, Error)>,
+    /// Blocks of the part that was refused, to be tried one by one.
+    pub(super) probes: Vec<Run>,
+}
+
+#[derive(Default)]
+pub(super) struct Waiting {
+    pub(super) works: VecDeque<Work>,
+    parts: Vec<Part>,
+    pub(super) bytes: usize,
+    pub(super) runs: usize,
+    pub(super) turn: usize,
+    pub(super) bind: Bindings,
+}
+
+/// Why a list ends that can be posted no further.
+fn lost(e: Error) -> Error {
+    match (e.errno, e.code) {
+        (errno::ESHUTDOWN | errno::ENOTCONN, Code::Canceled) => Error { errno: errno::ECANCELED, ..e },
+        (errno::ESHUTDOWN | errno::ENOTCONN, _) => Error { errno: errno::ECONNRESET, code: Code::PeerGone, ..e },
+        _ => e,
+    }
+}
+
+impl Work {
+    /// Nothing more of it is posted; it ends when what is under way has.
+    pub(super) fn stop(&mut self, why: Error) {
+        let block = self.list.runs.get(self.next).or(self.list.runs.last()).map_or(0, |r| r.first as usize);
+        self.failed.get_or_insert((block, lost(why)));
+        self.probes.clear();
+        self.again.clear();
+        self.stage = Stage::Over;
+    }
+
+    fn has_more(&self) -> bool {
+        self.next < self.list.runs.len() || !self.again.is_empty()
+    }
+
+    fn common(&self, context: usize, now: u64) -> Common {
+        let keep = flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE;
+        let fence = if self.next == 0 { self.flags & flags::FENCE } else { 0 };
+        let timeout_ns = if self.end.deadline == 0 { u64::MAX } else { self.end.deadline.saturating_sub(now).max(1) };
+        Common { context, flags: self.flags & keep | fence | PART, data: 0, desc: 0, timeout_ns, peer: self.peer }
+    }
+}
+
+impl Waiting {
+    /// Whether the list at `at` may post something: those before it have posted all they will.
+    pub(super) fn may_start(&self, at: usize) -> bool {
+        let fenced = self.works[at].flags & flags::FENCE != 0;
+        at == 0 || !(fenced || matches!(self.works[at - 1].stage, Stage::Fresh | Stage::Pieces))
+    }
+
+    /// Whether a list waits for something that nobody announces.
+    pub(super) fn is_hungry(&self) -> bool {
+        self.works.iter().any(|w| w.out == 0)
+    }
+
+    pub(super) fn ended(&mut self, context: usize, why: Option<Error>) {
+        let Some(at) = self.parts.iter().position(|p| p.context == context) else { return };
+        let part = self.parts.swap_remove(at);
+        self.bytes -= part.bytes;
+        let Some(work) = self.works.iter_mut().find(|w| w.number == part.work) else { return };
+        work.out -= 1;
+        let Some(why) = why else { return };
+        let named = why.piece.filter(|(run, _)| usize::from(*run) < part.count);
+        if let Some((run, good)) = named.and_then(|(i, good)| Some((work.list.runs.get(part.first + usize::from(i))?, good as usize))) {
+            if why.code == Code::Path && good >= run.len() && part.count > 1 {
+                if work.stage != Stage::Over {
+                    (work.apart, work.stage) = (true, Stage::Pieces);
+                    work.again.push((part.first, part.count));
+                }
+                return;
+            }
+            let block = work.list.block_at(run, good);
+            if work.stage != Stage::Over && work.failed.as_ref().is_none_or(|(first, _)| *first > block) {
+                (work.failed, work.stage) = (Some((block, why)), Stage::Over);
+                work.probes.clear();
+            }
+            return;
+        }
+        if part.count == 0 {
+            // One block of a part that was refused.
+            (work.failed, work.stage) = (Some((part.first, why)), Stage::Over);
+            return work.probes.clear();
+        }
+        let block = work.list.runs.get(part.first).map_or(0, |r| r.first as usize);
+        if work.stage == Stage::Over || work.failed.as_ref().is_some_and(|(first, _)| *first < block) {
+            return;
+        }
+        let refused = matches!(why.code, Code::Key | Code::Bounds | Code::Access | Code::Fault | Code::Path);
+        work.failed = Some((block, why));
+        let blocks: Vec<Run> = match work.stage {
+            Stage::Pieces | Stage::Posted | Stage::Probe if refused => {
+                (part.first..part.first + part.count).flat_map(|i| work.list.blocks_of(i)).rev().collect()
+            }
+            _ => Vec::new(),
+        };
+        (work.stage, work.probes) = if blocks.len() > 1 { (Stage::Probe, blocks) } else { (Stage::Over, Vec::new()) };
+    }
+
+    pub(super) fn expire(&mut self, prov: &dyn Endpoint) {
+        if self.works.iter().all(|w| w.end.deadline == 0) {
+            return;
+        }
+        let now = time::now_ns();
+        for at in 0..self.works.len() {
+            let work = &self.works[at];
+            if work.end.deadline != 0 && work.end.deadline <= now && work.stage != Stage::Over {
+                self.cancel_parts(prov, at);
+                let words = "the list could not be moved before its deadline";
+                self.works[at].stop(Error::coded(errno::ETIMEDOUT, Code::Deadline, words));
+            }
+        }
+    }
+
+    /// Cancels the parts of a list that still can be.
+    pub(super) fn cancel_parts(&mut self, prov: &dyn Endpoint, at: usize) {
+        let number = self.works[at].number;
+        for part in self.parts.iter().filter(|p| p.work == number) {
+            // What cannot be cancelled any more ends by itself, and the list with it.
+            let _ = prov.cancel(part.context);
+        }
+    }
+
+    fn begin(&mut self, at: usize, first: usize, count: usize, bytes: usize) -> usize {
+        self.turn = self.turn.wrapping_add(1);
+        let context = MARK | self.turn;
+        self.parts.push(Part { context, work: self.works[at].number, first, count, bytes });
+        self.works[at].out += 1;
+        self.bytes += bytes;
+        context
+    }
+
+    /// An operation was not accepted.
+    fn undo(&mut self, at: usize) {
+        if let Some(part) = self.parts.pop() {
+            self.bytes -= part.bytes;
+            self.works[at].out -= 1;
+        }
+    }
+
+    /// Posts what can be posted of a list.
+    pub(super) fn advance(&mut self, prov: &dyn Endpoint, at: usize, pack: usize) -> Result<()> {
+        if self.works[at].stage == Stage::Fresh {
+            self.try_whole(prov, at)?;
+        }
+        if self.works[at].stage == Stage::Pieces {
+            self.feed(prov, at, pack)?;
+        }
+        if self.works[at].stage == Stage::Probe && self.works[at].out == 0 {
+            self.probe(prov, at)?;
+        }
+        if self.works[at].stage == Stage::Posted && self.works[at].out == 0 {
+            self.works[at].stage = if self.works[at].flags & flags::REMOTE_CQ_DATA != 0 { Stage::Tell } else { Stage::Over };
+        }
+        if self.works[at].stage == Stage::Tell {
+            self.tell(prov, at)?;
+        }
+        if self.works[at].stage == Stage::Told && self.works[at].out == 0 {
+            self.works[at].stage = Stage::Over;
+        }
+        Ok(())
+    }
+
+    fn try_whole(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {
+        let (list, dir) = (self.works[at].list.clone(), self.works[at].dir);
+        let context = self.begin(at, 0, list.runs.len(), list.total);
+        let work = &self.works[at];
+        let has_data = work.flags & flags::REMOTE_CQ_DATA;
+        let c = Common { data: work.data, ..work.common(context, time::now_ns()) };
+        let came = prov.list(dir, &list, &Common { flags: c.flags | has_data, ..c });
+        if !matches!(came, Ok(Native::Flying)) {
+            self.undo(at);
+        }
+        let work = &mut self.works[at];
+        match came? {
+            Native::Done => work.stage = Stage::Over,
+            Native::Flying => (work.next, work.stage) = (list.runs.len(), Stage::Told),
+            Native::Blocked => {}
+            Native::Pieces => work.stage = Stage::Pieces,
+            Native::Parts => (work.stage, work.parts) = (Stage::Pieces, true),
+            Native::Failed(block, why) => (work.failed, work.stage) = (Some((block, why)), Stage::Over),
+        }
+        Ok(())
+    }
+
+    fn feed(&mut self, prov: &dyn Endpoint, at: usize, pack: usize) -> Result<()> {
+        let (list, dir, now) = (self.works[at].list.clone(), self.works[at].dir, time::now_ns());
+        // Parts of a provider's own making may have any length, and one is to wait while another is under way.
+        let few = if self.works[at].parts { 2 } else { 1 };
+        while self.works[at].has_more() && self.parts.len() < WINDOW && (self.bytes < WINDOW_BYTES || self.parts.len() < few) {
+            let first = self.works[at].next;
+            if few > 1 {
+                if !self.feed_part(prov, at, now)? {
+                    return Ok(());
+                }
+                continue;
+            }
+            let on_host = list.pair(&list.runs[first]).is_on_host();
+            let (mut count, mut bytes) = (0, 0);
+            for run in &list.runs[first..] {
+                let fits = count == 0 || bytes + run.len() <= PACK_BYTES;
+                if count == pack || !fits || list.pair(run).is_on_host() != on_host {
+                    break;
+                }
+                (count, bytes) = (count + 1, bytes + run.len());
+            }
+            let context = self.begin(at, first, count, bytes);
+            let c = self.works[at].common(context, now);
+            if !post(prov, dir, &list, &list.runs[first..first + count], &c).inspect_err(|_| self.undo(at))? {
+                self.undo(at);
+                return Ok(());
+            }
+            self.works[at].next = first + count;
+        }
+        if !self.works[at].has_more() {
+            self.works[at].stage = Stage::Posted;
+        }
+        Ok(())
+    }
+
+    /// Posts as much as the provider takes; false: try again after progress.
+    fn feed_part(&mut self, prov: &dyn Endpoint, at: usize, now: u64) -> Result<bool> {
+        let work = &self.works[at];
+        let (list, dir) = (work.list.clone(), work.dir);
+        let (first, most) = work.again.last().copied().unwrap_or((work.next, list.runs.len() - work.next));
+        let alike = |r: &&Run| r.pair == list.runs[first].pair;
+        let most = if work.apart { list.runs[first..first + most].iter().take_while(alike).count() } else { most };
+        let context = self.begin(at, first, 0, 0);
+        let c = self.works[at].common(context, now);
+        let count = match prov.list_part(dir, &list.runs[first..first + most], &list.pairs, &c) {
+            Ok(count) if count > 0 => count,
+            Err(e) if !e.is_again() => {
+                self.undo(at);
+                return Err(e);
+            }
+            _ => {
+                self.undo(at);
+                return Ok(false);
+            }
+        };
+        let bytes = list.runs[first..first + count].iter().map(Run::len).sum();
+        if let Some(part) = self.parts.last_mut() {
+            (part.count, part.bytes) = (count, bytes);
+        }
+        self.bytes += bytes;
+        let work = &mut self.works[at];
+        match work.again.last_mut() {
+            None => work.next = first + count,
+            Some((_, left)) if *left == count => drop(work.again.pop()),
+            Some((first, left)) => (*first, *left) = (*first + count, *left - count),
+        }
+        Ok(true)
+    }
+
+    fn probe(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {
+        let work = &mut self.works[at];
+        let Some(run) = work.probes.pop() else {
+            // None is refused any more: what was told of the part stands.
+            work.stage = Stage::Over;
+            return Ok(());
+        };
+        let (list, dir) = (work.list.clone(), work.dir);
+        let context = self.begin(at, run.first as usize, 0, run.len());
+        let c = self.works[at].common(context, time::now_ns());
+        match post(prov, dir, &list, &[run], &c) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.undo(at);
+                self.works[at].probes.push(run);
+            }
+            Err(_) => {
+                self.undo(at);
+                self.works[at].stage = Stage::Over;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last byte is in place: now the peer gets its data.
+    fn tell(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {
+        let list = self.works[at].list.clone();
+        let last = list.runs.len().saturating_sub(1);
+        let context = self.begin(at, last, 1, 0);
+        let work = &self.works[at];
+        let (addr, key) = (list.addr, list.pairs.first().map_or(0, |p| p.key));
+        let c = work.common(context, time::now_ns());
+        let c = Common { flags: c.flags | flags::REMOTE_CQ_DATA, data: work.data, ..c };
+        match prov.rma(Dir::Write, &[Iov::EMPTY], &[RmaIov { addr, len: 0, key }], &c, &[]) {
+            Ok(()) => self.works[at].stage = Stage::Told,
+            Err(e) => {
+                self.undo(at);
+                if !e.is_again() {
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells of the lists that are over, and forgets them.
+    pub(super) fn sweep(&mut self) {
+        let mut at = 0;
+        while at < self.works.len() {
+            let work = &self.works[at];
+            if work.stage != Stage::Over || work.out > 0 {
+                at += 1;
+                continue;
+            }
+            let Some(work) = self.works.remove(at) else { return };
+            self.runs -= work.list.runs.len();
+            match work.failed {
+                None => self.bind.succeed(&work.end),
+                Some((block, why)) => self.bind.tell_failed_block(&work.end, why.context(format_args!("block {block}")), block),
+            }
+        }
+    }
+}
+
+/// Posts runs as one operation; false: try again after progress.
+fn post(prov: &dyn Endpoint, dir: Dir, list: &List, runs: &[Run], c: &Common) -> Result<bool> {
+    let (mut local, mut remote, mut descs) = ([Iov::EMPTY; IOV_LIMIT], [RmaIov::default(); IOV_LIMIT], [0; IOV_LIMIT]);
+    for (i, run) in runs.iter().enumerate() {
+        let pair = list.pair(run);
+        local[i] = run.local;
+        remote[i] = RmaIov { addr: run.addr, len: run.len(), key: pair.key };
+        descs[i] = pair.desc;
+    }
+    let (n, desc) = (runs.len(), descs[0]);
+    match prov.rma(dir, &local[..n], &remote[..n], &Common { desc, ..*c }, &descs[..n]) {
+        Ok(()) => Ok(true),
+        Err(e) if e.is_again() => Ok(false),
+        Err(e) => Err(e),
+    }
+}

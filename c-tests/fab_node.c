@@ -4,6 +4,7 @@
 #include "fab_local.h"
 #include "fab_provider.h"
 #include "fab_wait.h"
+#include "test_apart.h"
 #include "test_pair.h"
 
 #include <signal.h>
@@ -66,6 +67,7 @@ static void run_side(enum test_side side, int oob, const void *arg)
 		const char *node = test_enter_netns();
 		if (node)
 			setenv("TEST_OWN_NODE", node, 1);
+		test_enter_apart(getenv("TEST_CLIENT_APART"));
 	}
 	local_prepare();
 	settle();

@@ -58,6 +58,8 @@ void unique_service(char *to, size_t size)
 	/* Below the ports that the kernel gives to whoever connects. */
 	if (traits()->numbered)
 		snprintf(to, size, "%u", 10000 + ((unsigned)getpid() * 16 + next++ % 16) % 22000);
+	else if (getenv("TEST_VOLUME"))
+		snprintf(to, size, "%s/c-%d-%u", getenv("TEST_VOLUME"), (int)getpid(), next++);
 	else
 		snprintf(to, size, "c-tests-%d-%u", (int)getpid(), next++);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "fab_rdm.h"
+#include "test_apart.h"
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -156,6 +157,8 @@ static void child(const struct claim *c, struct world *w, int rank)
 {
 	static struct self s;
 	s.lanes = c->lanes, s.w = w, s.rank = rank, s.count = c->of.count;
+	if (rank)
+		test_enter_apart(getenv("TEST_CLIENT_APART"));
 	open_ep(&s, NULL);
 	learn_names(&s);
 	c->of.run(&s);

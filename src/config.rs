@@ -15,7 +15,7 @@ use names::{HMEM_WORDS, SHM_PATHS, TCP_PATHS, VERBS_PATHS};
 use std::ffi::OsStr;
 use std::sync::OnceLock;
 pub use table::{VARIABLES, Variable};
-pub use value::Kind;
+pub use value::{Kind, Users};
 
 /// What may be done about device drivers.
 #[derive(Debug, Clone)]
@@ -93,6 +93,10 @@ pub struct Config {
     pub coop_min: usize,
     pub close_ms: u64,
     pub pidfd: bool,
+    /// Who is let in, besides this process's user.
+    pub users: Users,
+    /// Where sockets are made that nobody named; none: they are abstract.
+    pub socket_dir: Option<String>,
     pub membarrier: bool,
     pub hmem: Hmem,
     pub tcp: Tcp,
@@ -248,6 +252,8 @@ fn read() -> Config {
         coop_min: number("GDRFAB_SHM_COOP_MIN") as usize,
         close_ms: number("GDRFAB_SHM_CLOSE_MS"),
         pidfd: switch("GDRFAB_SHM_PIDFD"),
+        users: text("GDRFAB_SHM_USERS").and_then(|t| Users::parse(&t)).unwrap_or_default(),
+        socket_dir: text("GDRFAB_SHM_DIR"),
         membarrier: switch("GDRFAB_SHM_MEMBARRIER"),
         hmem: hmem(),
         tcp: tcp(),

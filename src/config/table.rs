@@ -76,6 +76,18 @@ pub const VARIABLES: &[Variable] = &[
         help: "0: never fetch a peer's memory file by pidfd_getfd, always ask the peer",
     },
     Variable {
+        name: "GDRFAB_SHM_DIR",
+        kind: Kind::Directory,
+        default: "",
+        help: "directory shared by containers, in which shm makes sockets that nobody named; unset: abstract names of the network namespace",
+    },
+    Variable {
+        name: "GDRFAB_SHM_USERS",
+        kind: Kind::Users,
+        default: "same",
+        help: "who may connect over shm: same: this user; user numbers (0,1000): these too; path: whoever may open the socket's path",
+    },
+    Variable {
         name: "GDRFAB_HMEM",
         kind: Kind::Interfaces,
         default: "cuda,rocr,ze,neuron,synapseai",

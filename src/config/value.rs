@@ -18,10 +18,48 @@ pub enum Kind {
     Level,
     /// A list of these, with commas.
     Paths(&'static [(&'static str, u64)]),
+    /// The path of a directory.
+    Directory,
+    /// [`Users`].
+    Users,
     /// A list of device interfaces, or "none".
     Interfaces,
     /// As docs/faults.md describes them.
     Faults,
+}
+
+/// Bytes of a directory's path, so that the path of a socket in it fits an address.
+const DIRECTORY_MOST: usize = 60;
+
+/// Users who may connect.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Users {
+    #[default]
+    Same,
+    /// These as well.
+    These(Vec<u32>),
+    /// Whoever may open the socket's path.
+    Path,
+}
+
+impl Users {
+    pub fn words(&self) -> String {
+        match self {
+            Users::Same => "this process's user connects".into(),
+            Users::These(some) => format!("this process's user and {some:?} connect"),
+            Users::Path => "whoever may open the path of a socket connects; by other names this process's user".into(),
+        }
+    }
+
+    /// `None`: not one of them.
+    pub fn parse(text: &str) -> Option<Users> {
+        let number = |word: &str| word.parse().ok().filter(|_| word.bytes().all(|b| b.is_ascii_digit()));
+        match text {
+            "same" => Some(Users::Same),
+            "path" => Some(Users::Path),
+            list => list.split(',').map(number).collect::<Option<_>>().map(Users::These),
+        }
+    }
 }
 
 fn within(text: &str, low: u64, high: u64) -> bool {
@@ -50,6 +88,8 @@ impl Kind {
             Kind::Paths(words) => format!("a list of {}", words.iter().map(|(w, _)| *w).collect::<Vec<_>>().join(", ")),
             Kind::Interfaces => format!("a list of {}, or none", HMEM_WORDS.join(", ")),
             Kind::Faults => "a list of faults".into(),
+            Kind::Directory => format!("a path from / of at most {DIRECTORY_MOST} bytes"),
+            Kind::Users => "same, path, or a list of user numbers".into(),
         }
     }
 
@@ -64,6 +104,8 @@ impl Kind {
             Kind::Index => text == "-1" || within(text, 0, 255),
             Kind::Word(words) => words.contains(&text),
             Kind::Level => Level::parse(text).is_some(),
+            Kind::Directory => text.starts_with('/') && text.len() <= DIRECTORY_MOST && !text.contains(char::is_control),
+            Kind::Users => Users::parse(text).is_some(),
             Kind::Paths(words) => return word(stray(text, |w| words.iter().any(|(known, _)| *known == w))),
             Kind::Interfaces => return word(stray(text, |w| text == "none" || HMEM_WORDS.contains(&w))),
             Kind::Faults => {
@@ -99,6 +141,15 @@ mod tests {
             for bad in ["nonsense", "-2", "+1", " 1", "1 ", "1e3", "0x10", "300000000000000000000", ",", "0,nonsense", "\u{1}"] {
                 assert!(v.kind.wrong(bad).is_some_and(|why| !why.is_empty()), "{}={bad:?}", v.name);
             }
+        }
+    }
+
+    #[test]
+    fn users_are_words_or_numbers() {
+        assert_eq!(Users::parse("0,1000"), Some(Users::These(vec![0, 1000])));
+        assert_eq!((Users::parse("path"), Users::parse("same")), (Some(Users::Path), Some(Users::Same)));
+        for bad in ["", "0,", "0, 1", "same,0", "root", "4294967296", "-1"] {
+            assert_eq!(Users::parse(bad), None, "{bad:?}");
         }
     }
 

@@ -2,6 +2,7 @@
 //! A connectionless endpoint: the calls of the layer above, each under the endpoint's lock.
 
 use super::domain::Domain;
+use super::local::{self, LOCAL};
 use super::matcher::Matcher;
 use super::ops;
 pub use super::ops::Endpoint;
@@ -130,7 +131,7 @@ impl prov::Endpoint for Endpoint {
         s.bind.check_can_enable()?;
         let (at, greeters) = wireup::listen(&self.domain, self.source)?;
         let mut name = Name::at(at);
-        (name.nonce, name.host) = (self.domain.draw(), wireup::host_hint());
+        (name.nonce, name.host) = (self.domain.draw(), local::host_hint());
         s.name = Some(name);
         s.greeters = greeters;
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
@@ -388,12 +389,18 @@ impl prov::Endpoint for Endpoint {
         if s.own == Some(id) {
             return s.report_own(&self.domain, key);
         }
+        let name = s.peer(id).map(|p| p.name);
         match s.peer(id).and_then(|p| p.ready()) {
             Some(link) => {
                 let (descs, _) = self.domain.descs_of(link.of, &[desc])?;
                 let report = link.ep.report(key, descs[0])?;
                 let lane = self.domain.lanes.get(link.of).map_or("", |lane| lane.provider.name());
-                Ok(PathReport { text: format!("over {lane}:\n{}", report.text), ..report })
+                let local = self.domain.lanes.iter().any(|lane| lane.provider.name() == LOCAL) && lane != LOCAL;
+                let why = match (&name, &s.name) {
+                    (Some(name), Some(own)) if local => format!(" ({})", local::why_not_local(name, own)),
+                    _ => String::new(),
+                };
+                Ok(PathReport { text: format!("over {lane}{why}:\n{}", report.text), ..report })
             }
             None => Err(Error::new(errno::ENOTCONN, "peer: it was not reached yet, so no way to it is settled")),
         }

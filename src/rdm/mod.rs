@@ -14,6 +14,7 @@ mod known;
 mod lent;
 mod limits;
 mod list;
+mod local;
 pub mod matcher;
 mod mix;
 mod ops;

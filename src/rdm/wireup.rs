@@ -5,6 +5,7 @@
 
 use super::domain::Domain;
 use super::limits::{FIRST_GRANT, UNLISTED_MAX};
+use super::local::{LOCAL, address_on};
 use super::peer::{Credit, Greeter, Id, Link, Phase};
 use super::state::{Op, State, Torn, Unexpected};
 use super::wire::{Intro, Label, Refusal};
@@ -14,7 +15,7 @@ use crate::prov::bind::{Binding, Options};
 use crate::prov::event::{Event, EventKind};
 use crate::prov::info::Info;
 use crate::prov::{Endpoint, Request};
-use crate::sys::{process, time};
+use crate::sys::time;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -27,15 +28,6 @@ const AGAIN_NS: u64 = 20_000_000;
 const SLOW_NS: u64 = 100_000_000;
 /// Ports that are tried where any will do.
 const TRIES: usize = 64;
-/// The provider whose listeners have names instead of ports.
-const LOCAL: &str = "shm";
-
-/// The address by which a lane reaches the endpoint that listens at `at`. Names of sockets in a network namespace are as
-/// unique as its ports.
-fn address_on(provider: &str, at: SocketAddr) -> String {
-    if provider == LOCAL { format!("{LOCAL}://rdm.{}", at.to_string().replace(':', "_")) } else { format!("{provider}://{at}") }
-}
-
 /// Listens on every lane, at one address.
 pub fn listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Greeter>)> {
     let fixed = wanted.is_some_and(|at| at.port() != 0);
@@ -76,11 +68,6 @@ fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
         Some(at) => Ok((at, greeters)),
         None => Err(Error::fixed(errno::ENODEV, "ep: its domain has no lanes")),
     }
-}
-
-/// What two processes of one host and network namespace have in common.
-pub fn host_hint() -> u64 {
-    (u64::from(process::host_id()) << 32 | process::network_id() & 0xffff_ffff).max(1)
 }
 
 /// `rdm://IP:PORT`, where port 0 stands for any.

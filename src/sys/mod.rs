@@ -10,6 +10,7 @@ pub mod epoll;
 pub mod fork;
 pub mod iov;
 pub mod mem;
+pub mod path_socket;
 pub mod process;
 pub mod socket;
 pub mod stream;

@@ -96,6 +96,13 @@ pub fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
     facts.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
 }
 
+/// What tells the process of a pidfd from all others since the host was started, if the kernel (Linux 6.9) has such a thing.
+pub fn identity(pidfd: BorrowedFd<'_>) -> Option<u64> {
+    const PID_FS_MAGIC: u64 = 0x5049_4446;
+    let known = rustix::fs::fstatfs(pidfd).is_ok_and(|s| s.f_type as u64 == PID_FS_MAGIC);
+    rustix::fs::fstat(pidfd).ok().filter(|_| known).map(|st| st.st_ino as u64)
+}
+
 /// Whether a descriptor from a peer is a pidfd: only then it is safe to ask it anything.
 pub fn is_pidfd(fd: &OwnedFd) -> bool {
     // SAFETY: signal 0 is never sent; without information there is no pointer.
@@ -275,6 +282,12 @@ pub fn host_id() -> u32 {
         // FNV-1a: no secret, only equality matters.
         boot.iter().fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))
     })
+}
+
+/// Whether a process is known to be in another namespace of this kind (of /proc/PID/ns) than this one.
+pub fn is_apart(pid: i32, kind: &str) -> bool {
+    let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/{kind}")).ok();
+    matches!((of(&pid.to_string()), of("self")), (Some(theirs), Some(ours)) if theirs != ours)
 }
 
 /// An opaque identity of this process's network namespace on this host; 0: not known.

@@ -16,7 +16,7 @@ pub const MAX_FDS: usize = 4;
 /// Those that a peer may put into one (SCM_MAX_FD): what is not received, the kernel closes there and then.
 const MOST_FDS: usize = 253;
 
-fn fresh() -> Result<OwnedFd> {
+pub(super) fn fresh() -> Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
         .map_err(|e| Error::os("creating a local socket", e))
 }

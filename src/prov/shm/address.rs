@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses of endpoints, and the names in them.
+//! Addresses of endpoints: the name in them is that of an abstract socket, which the processes of a network namespace find, or
+//! the path of one in a directory, which those find that share it.
 
 use super::frame;
+use crate::config::{self, Users};
 use crate::error::{Error, Result, errno};
-use crate::sys::process;
+use crate::sys::path_socket::{self, Place};
+use crate::sys::{process, socket};
+use std::os::fd::OwnedFd;
 
 /// Every address begins so.
 pub const SCHEME: &str = "shm://";
+
+/// Whether a name is a path.
+pub fn is_path(name: &str) -> bool {
+    name.starts_with('/')
+}
 
 /// Checks an address and gives the name in it.
 pub fn check_address(address: &str) -> Result<&str> {
@@ -16,8 +25,13 @@ pub fn check_address(address: &str) -> Result<&str> {
     if name.is_empty() || name.len() > frame::NAME_MAX || name.chars().any(|c| c.is_control()) {
         return Err(Error::invalid(format!("addr: the name in {address:?} must have 1 to {} printable bytes", frame::NAME_MAX)));
     }
+    if is_path(name) && name.ends_with('/') {
+        return Err(Error::invalid(format!("addr: {address:?} names a directory, and not the socket in it")));
+    }
     // Names of endpoints' own making tell their host.
-    if let Some(rest) = name.strip_prefix('@') {
+    if let Some(rest) =
+        name.rsplit('/').next().filter(|last| last.len() == name.len() || is_path(name)).and_then(|last| last.strip_prefix('@'))
+    {
         let host = rest.split('.').next().and_then(|h| u32::from_str_radix(h, 16).ok());
         match host {
             Some(h) if h != process::host_id() => {
@@ -33,13 +47,47 @@ pub fn check_address(address: &str) -> Result<&str> {
     Ok(name)
 }
 
-/// A name that nobody else has.
+/// A name that nobody else has, in the directory of `GDRFAB_SHM_DIR` if there is one.
 pub fn fresh_name() -> Result<String> {
     let mut raw = [0u8; 8];
     process::random(&mut raw)?;
-    Ok(format!("@{:08x}.{}.{:016x}", process::host_id(), process::pid(), u64::from_ne_bytes(raw)))
+    let own = format!("@{:08x}.{}.{:016x}", process::host_id(), process::pid(), u64::from_ne_bytes(raw));
+    Ok(match &config::get().socket_dir {
+        Some(dir) => format!("{}/{own}", dir.trim_end_matches('/')),
+        None => own,
+    })
 }
 
-pub fn socket_name(name: &str) -> String {
+fn socket_name(name: &str) -> String {
     format!("gdrfab/{name}")
+}
+
+/// Where the directory decides who may connect, not everybody may put a socket there.
+fn check_directory(path: &str, users: &Users) -> Result<()> {
+    if *users == Users::Path && path_socket::is_open_to_all(path)? {
+        let words =
+            format!("addr: any user may put a socket into the directory of {path}, so with GDRFAB_SHM_USERS=path anybody could be there");
+        return Err(Error::new(errno::EACCES, words));
+    }
+    Ok(())
+}
+
+/// A listener under `name`; where it is a file, its place goes with it.
+pub fn listen(name: &str, backlog: i32) -> Result<(OwnedFd, Option<Place>)> {
+    if !is_path(name) {
+        return Ok((socket::listen(&socket_name(name), backlog)?, None));
+    }
+    let users = &config::get().users;
+    check_directory(name, users)?;
+    let (fd, place) = path_socket::listen(name, backlog, *users != Users::Same)?;
+    Ok((fd, Some(place)))
+}
+
+/// Connects to the listener `name`.
+pub fn dial(name: &str) -> Result<socket::Connect> {
+    if !is_path(name) {
+        return socket::connect(&socket_name(name));
+    }
+    check_directory(name, &config::get().users)?;
+    path_socket::connect(name)
 }

@@ -2,14 +2,15 @@
 //! Connecting: names, introductions over a local socket, and the moment when two endpoints become
 //! one link.
 
-use super::address::{SCHEME, check_address, socket_name};
+use super::address::{self, SCHEME, check_address};
 use super::conn::Conn;
 use super::control::Control;
 use super::domain::Domain;
 use super::frame::{self, Frame, Intro};
-use super::greeter::{Brought, Request, check_intro, check_peer};
+use super::greeter::{Brought, Request, check_intro};
 use super::layout::Segment;
 use super::link::{Link, probe_cma, probe_word};
+use super::peer::check_peer;
 use super::state::{Connecting, How, Phase, State};
 use super::table::Table;
 use super::wire::protocol;
@@ -150,11 +151,11 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
     match &mut c.how {
         How::Dial { name, by_name, socket } => {
             if socket.is_none() {
-                match socket::connect(&socket_name(name))? {
+                match address::dial(name)? {
                     socket::Connect::Busy => {}
                     socket::Connect::Done(fd) => {
                         let fd = Arc::new(Control::from(fd));
-                        check_peer(fd.as_fd())?;
+                        check_peer(fd.as_fd(), name)?;
                         state.choose_copier()?;
                         let packet = Frame::Hello(state.intro(domain, &c.data, *by_name)?).encode();
                         let Some((_, segment)) = &state.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
@@ -170,7 +171,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                 match read_answer(&fd)? {
                     None => *socket = Some(fd),
                     Some(Answer::Accepted(intro, brought)) => {
-                        let (pid, _) = check_peer(fd.as_fd())?;
+                        let pid = check_peer(fd.as_fd(), name)?;
                         state.join(domain, fd, pid, &intro, brought)?;
                         // An endpoint that accepted has no name of its own: it is its listener that was called.
                         if intro.name.is_empty() {

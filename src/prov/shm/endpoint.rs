@@ -453,9 +453,9 @@ impl prov::Endpoint for Endpoint {
         conn.ask_for_files();
         let refusals = conn.remotes.refusals(&link, &place);
         let text = format!(
-            "to the peer's region {key:#x} of {} bytes (process {}): {}\n{}",
+            "to the peer's region {key:#x} of {} bytes ({}): {}\n{}",
             place.len,
-            link.pid,
+            link.place(),
             place.path.words(),
             conn.remotes.words(&link, &place)
         );

@@ -2,12 +2,14 @@
 //! A listener, and those who have connected to it and have not introduced themselves yet. Whoever connects is hostile until the kernel said
 //! who it is and its introduction made sense, so what it can cost is bounded here.
 
-use super::address::{SCHEME, socket_name};
+use super::address::{self, SCHEME};
 use super::control::{self, BACKLOG, Control};
 use super::frame::{self, Frame, Intro, Why};
+use super::peer::check_peer;
 use crate::error::{Error, Result, errno};
 use crate::prov;
 use crate::prov::accept::{Acceptor, MOST, Taken};
+use crate::sys::path_socket::Place;
 use crate::sys::{discard, process, socket, time};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -77,6 +79,8 @@ struct Pending {
 /// A listening socket and the connections that have not spoken yet.
 pub struct Greeter {
     pub name: String,
+    /// Where the listener is a file.
+    _place: Option<Place>,
     acceptor: Acceptor,
     /// Oldest first.
     pending: Vec<Pending>,
@@ -86,8 +90,8 @@ pub struct Greeter {
 impl Greeter {
     /// `tells`: callers are turned away with a reason where there is no descriptor for them.
     pub fn listen(name: String, tells: bool) -> Result<Greeter> {
-        let listener = socket::listen(&socket_name(&name), BACKLOG)?;
-        Ok(Greeter { name, acceptor: Acceptor::new(listener, tells)?, pending: Vec::new(), requests: Arc::default() })
+        let (listener, _place) = address::listen(&name, BACKLOG)?;
+        Ok(Greeter { name, _place, acceptor: Acceptor::new(listener, tells)?, pending: Vec::new(), requests: Arc::default() })
     }
 
     /// What becomes readable when `poll` has something to do.
@@ -124,7 +128,7 @@ impl Greeter {
                     let _ = frame::recv(&socket, &mut [0; frame::MAX]);
                     refuse(&socket, Why::Descriptors);
                 }
-                Taken::One(socket) => match check_peer(socket.as_fd()).and_then(|_| self.acceptor.set.add(socket.as_fd())) {
+                Taken::One(socket) => match check_peer(socket.as_fd(), &self.name).and_then(|_| self.acceptor.set.add(socket.as_fd())) {
                     Ok(()) => {
                         if self.pending.len() >= PENDING {
                             self.pending.remove(0);
@@ -151,7 +155,7 @@ impl Greeter {
     fn hear(&mut self, one: Pending, by_name: bool, now: u64, requests: &mut Vec<Request>) {
         // One is ours.
         let full = Arc::strong_count(&self.requests) > REQUESTS;
-        match read_hello(one, by_name, full, &self.requests) {
+        match self.read_hello(one, by_name, full) {
             Ok(Heard::Request(request)) => {
                 self.acceptor.set.remove(request.socket.as_fd());
                 requests.push(*request);
@@ -165,6 +169,32 @@ impl Greeter {
                 }
             }
         }
+    }
+
+    fn read_hello(&self, one: Pending, by_name: bool, full: bool) -> Result<Heard> {
+        let mut buf = [0u8; frame::MAX];
+        let (len, fds, lacking) = match frame::recv(&one.socket, &mut buf)? {
+            socket::Received::Nothing => return Ok(Heard::Silence(one)),
+            socket::Received::Closed => return Ok(Heard::Nobody),
+            socket::Received::Packet { len, fds, lacking } => (len, fds, lacking),
+        };
+        let Frame::Hello(intro) = Frame::decode(&buf[..len])? else {
+            return Err(Error::fixed(errno::EPROTO, "the first packet is not an introduction"));
+        };
+        let pid = check_peer(one.socket.as_fd(), &self.name)?;
+        check_intro(&intro)?;
+        if intro.by_name != by_name {
+            return Err(Error::fixed(errno::EPROTO, "meant for another kind of endpoint"));
+        }
+        if lacking || full {
+            refuse(&one.socket, if lacking { Why::Descriptors } else { Why::Requests });
+        }
+        let brought = Some(Brought::new(fds, lacking)?);
+        if full {
+            return Err(Error::new(errno::EAGAIN, format!("{REQUESTS} connection requests wait for an answer")));
+        }
+        let (socket, _counted) = (Arc::new(one.socket), self.requests.clone());
+        Ok(Heard::Request(Box::new(Request { socket, intro, brought, pid, answered: false, _counted })))
     }
 }
 
@@ -183,32 +213,6 @@ enum Heard {
     Request(Box<Request>),
     Silence(Pending),
     Nobody,
-}
-
-fn read_hello(one: Pending, by_name: bool, full: bool, counted: &Arc<()>) -> Result<Heard> {
-    let mut buf = [0u8; frame::MAX];
-    let (len, fds, lacking) = match frame::recv(&one.socket, &mut buf)? {
-        socket::Received::Nothing => return Ok(Heard::Silence(one)),
-        socket::Received::Closed => return Ok(Heard::Nobody),
-        socket::Received::Packet { len, fds, lacking } => (len, fds, lacking),
-    };
-    let Frame::Hello(intro) = Frame::decode(&buf[..len])? else {
-        return Err(Error::fixed(errno::EPROTO, "the first packet is not an introduction"));
-    };
-    let (pid, _) = check_peer(one.socket.as_fd())?;
-    check_intro(&intro)?;
-    if intro.by_name != by_name {
-        return Err(Error::fixed(errno::EPROTO, "meant for another kind of endpoint"));
-    }
-    if lacking || full {
-        refuse(&one.socket, if lacking { Why::Descriptors } else { Why::Requests });
-    }
-    let brought = Some(Brought::new(fds, lacking)?);
-    if full {
-        return Err(Error::new(errno::EAGAIN, format!("{REQUESTS} connection requests wait for an answer")));
-    }
-    let (socket, _counted) = (Arc::new(one.socket), counted.clone());
-    Ok(Heard::Request(Box::new(Request { socket, intro, brought, pid, answered: false, _counted })))
 }
 
 /// What comes with an introduction.
@@ -233,28 +237,6 @@ impl Brought {
             _ => Err(Error::fixed(errno::EPROTO, "other descriptors arrived than an introduction has")),
         }
     }
-}
-
-/// The peer must be the same user: shared memory has no other guard.
-pub fn check_peer(fd: BorrowedFd<'_>) -> Result<(i32, u32)> {
-    let (pid, uid) = socket::peer(fd)?;
-    // Everybody whose user has no number in this namespace is shown under one and the same.
-    if uid == process::euid() && process::is_shared_uid(uid) && !socket::peer_process(fd).is_some_and(|peer| process::may_signal(&peer)) {
-        return Err(Error::new(
-            errno::EACCES,
-            format!(
-                "the peer runs as user {uid}, which also stands for every user without a number in this user namespace, and the \
-                 kernel does not confirm that it is this process's user"
-            ),
-        ));
-    }
-    if uid != process::euid() {
-        return Err(Error::new(
-            errno::EACCES,
-            format!("the peer runs as user {uid}, this process as {}; shm connects only processes of one user", process::euid()),
-        ));
-    }
-    Ok((pid, uid))
 }
 
 pub fn check_intro(intro: &Intro) -> Result<()> {

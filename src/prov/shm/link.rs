@@ -6,6 +6,7 @@
 use super::control::Control;
 use super::exports::Exports;
 use super::layout::SegmentRef;
+use super::peer;
 use super::table::Table;
 use crate::error::{Error, Result, errno};
 use crate::sync::gate::{self, Fences};
@@ -29,9 +30,8 @@ pub struct Link {
     torn: AtomicBool,
     /// What the peer has exported, if it is a domain of this process.
     pub exports: Option<Arc<Exports>>,
-    /// Opened while connecting, when the probe showed that the number means the peer; none if the kernel or
-    /// a namespace refuses.
-    pidfd: Option<OwnedFd>,
+    /// None if neither kernel nor a number here gives it.
+    pidfd: Option<Arc<OwnedFd>>,
     /// A pidfd of the process that makes the peer's device copies, if it has one: those of a peer that ended are over when
     /// both have.
     copier: Option<OwnedFd>,
@@ -56,7 +56,13 @@ pub fn probe_cma(pid: i32, address: u64, expect: u64) -> Result<()> {
     let mut seen = [0; 8];
     // SAFETY: `seen` outlives the call.
     let here = unsafe { Iov::of_mut(&mut seen) };
-    process::attach_copy(pid, process::Attach::Read, &[here], &[process::piece(address, 8)])?;
+    let read = process::attach_copy(pid, process::Attach::Read, &[here], &[process::piece(address, 8)]);
+    read.map_err(|e| match e.errno {
+        errno::EPERM => {
+            e.context("this process may not trace the peer: another user or user namespace, Yama's ptrace_scope, or CAP_SYS_PTRACE lacking")
+        }
+        _ => e,
+    })?;
     if u64::from_ne_bytes(seen) != expect {
         return Err(Error::new(errno::ESRCH, format!("process {pid} is not the peer: its probe word differs")));
     }
@@ -65,7 +71,7 @@ pub fn probe_cma(pid: i32, address: u64, expect: u64) -> Result<()> {
 
 impl Link {
     pub fn new(mine: SegmentRef, peer: SegmentRef, table: Table, socket: Arc<Control>, pid: i32, fences: Fences, cma: Result<()>) -> Link {
-        let pidfd = if pid > 0 { process::open(pid).ok() } else { None };
+        let pidfd = peer::process_of(socket.as_fd(), pid);
         let exports = table.exports_of(pid);
         Link { mine, peer, table, socket, pid, fences, cma, torn: AtomicBool::new(false), exports, pidfd, copier: None }
     }
@@ -76,14 +82,14 @@ impl Link {
     }
 
     pub fn pidfd(&self) -> Option<&OwnedFd> {
-        self.pidfd.as_ref()
+        self.pidfd.as_deref()
     }
 
     /// Whether the peer's process has ended, so that nothing of it can still copy.
     pub fn peer_ended(&self) -> bool {
         match self.pidfd() {
             Some(fd) => process::ended(fd),
-            // A peer of another pid namespace has no number here: only its socket tells.
+            // A peer of another pid namespace has no number here: before Linux 6.5 only its socket tells.
             None => self.pid > 0 && !process::exists(self.pid),
         }
     }
@@ -110,13 +116,27 @@ impl Link {
 
     /// Whether no device copies for the peer any more: its process has ended, and the one that copies for it.
     pub fn is_quiet(&self) -> bool {
-        let ended = if self.pid > 0 { self.peer_ended() } else { socket::hung_up(&self.socket) };
+        let ended = if self.pidfd.is_some() || self.pid > 0 { self.peer_ended() } else { socket::hung_up(&self.socket) };
         ended && self.copier.as_ref().is_none_or(process::ended)
+    }
+
+    /// Where the peer runs, in words for reports: its number here, and the namespaces that are not this process's as far as
+    /// the kernel tells.
+    pub fn place(&self) -> String {
+        if self.pid <= 0 {
+            return "a process of another pid namespace".into();
+        }
+        let other: Vec<&str> = ["ipc", "net", "user"].into_iter().filter(|kind| process::is_apart(self.pid, kind)).collect();
+        match other.as_slice() {
+            [] => format!("process {}", self.pid),
+            some => format!("process {} of another {} namespace", self.pid, some.join(", ")),
+        }
     }
 
     /// Who may still copy, in words.
     pub fn who(&self) -> String {
         match self.copier.as_ref().filter(|_| self.peer_ended()).map(process::pid_of) {
+            None if self.pid <= 0 => "a process of another pid namespace".into(),
             None => format!("process {}", self.pid),
             Some(Some(pid)) => format!("process {pid} (gdrfab-copier of process {}, which has ended)", self.pid),
             Some(None) => format!("the gdrfab-copier of process {}, which has ended,", self.pid),

@@ -36,6 +36,7 @@ mod memory;
 mod mr;
 mod ops;
 mod parcel;
+mod peer;
 mod pep;
 mod progress;
 mod quiesce;
@@ -65,7 +66,7 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::Paths;
 use crate::sync::serial::Threading;
-use crate::sys::{mem, process};
+use crate::sys::{mem, path_socket, process};
 use std::sync::Arc;
 
 const _: () = assert!(DATA_MAX == super::info::CM_DATA_MAX && NAME_MAX + SCHEME.len() < super::info::ADDR_MAX);
@@ -126,6 +127,17 @@ fn offer() -> Offer {
                     "cross-memory attach works within this process, but kernel.yama.ptrace_scope={scope} refuses it between unrelated processes"
                 )),
                 _ => Ok("cross-memory attach works; each connection tries it on its own peer".to_string()),
+            },
+        },
+    );
+    fact("users", Ok(config::get().users.words()));
+    fact(
+        "sockets",
+        match &config::get().socket_dir {
+            None => Ok("abstract: of this network namespace (GDRFAB_SHM_DIR, and addresses shm:///PATH, reach further)".to_string()),
+            Some(dir) => match path_socket::directory_id(dir) {
+                Ok(_) => Ok(format!("in {dir}: whoever shares that directory is reached")),
+                Err(e) => Err(format!("GDRFAB_SHM_DIR: {e}")),
             },
         },
     );

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Processes of one host that share a directory and, perhaps, no namespace: which paths they have, who is let in, and what
+ * may lie where a socket should. tests/check-containers.sh runs these and others with the client in namespaces of its
+ * own (TEST_CLIENT_APART) and sockets in a directory (TEST_VOLUME, GDRFAB_SHM_DIR).
+ */
+#include "fab.h"
+#include "fab_rdm.h"
+#include "test_apart.h"
+#include "test_pair.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#define LEN ((size_t)200000)
+#define STRANGER 12345 /* a user that owns nothing */
+
+/* A directory of this claim, gone with it. */
+static char dir[] = "/tmp/gdrfab-c-XXXXXX";
+
+static void dir_gone(void)
+{
+	char command[64];
+	snprintf(command, sizeof command, "rm -rf %s", dir);
+	if (system(command) != 0)
+		fprintf(stderr, "%s stays\n", dir);
+}
+
+static void dir_new(mode_t mode)
+{
+	skip_unless(path_known(PATH_DIRECT), "this is about shm");
+	CHECK(mkdtemp(dir) != NULL);
+	CHECK_EQ(chmod(dir, mode), 0);
+}
+
+static bool apart(const char *word)
+{
+	const char *words = getenv("TEST_CLIENT_APART");
+	return words && strstr(words, word);
+}
+
+/* ---- paths */
+
+static void owns(struct node *n)
+{
+	struct mem shared, own;
+	node_up(n);
+	mem_new(n, &shared, &memkinds[KIND_MEM_ALLOC], LEN);
+	mem_new(n, &own, &memkinds[KIND_MALLOC], LEN);
+	mem_register(n, &shared, 0, LEN, ANY_ACCESS, 0);
+	mem_register(n, &own, 0, LEN, ANY_ACCESS, 0);
+	mem_publish(n, &shared);
+	mem_publish(n, &own);
+	barrier(n);
+	CHECK_MEM("mem_alloc", &shared, 0, LEN, 0, 1);
+	CHECK_MEM("malloc", &own, 0, LEN, 0, 2);
+	mem_end(n, &shared);
+	mem_end(n, &own);
+	node_down(n);
+}
+
+static void reaches(struct node *n)
+{
+	static unsigned char bytes[LEN];
+	char words[2048];
+	node_up(n);
+	struct remote to[2] = {mem_fetch(n), mem_fetch(n)};
+	for (uint32_t i = 0; i < 2; i++) {
+		fill(bytes, LEN, 0, i + 1);
+		POST(n->cq, gdrfab_write(n->ep, bytes, LEN, NULL, 0, to[i].base, to[i].key, n));
+		DONE(n->cq, n, 0, NULL);
+		memset(bytes, 0, LEN);
+		POST(n->cq, gdrfab_read(n->ep, bytes, LEN, NULL, 0, to[i].base, to[i].key, n));
+		DONE(n->cq, n, 0, NULL);
+		CHECK_FILLED("what was read", bytes, LEN, 0, i + 1);
+		gdrfab_path_info info = {0};
+		info.struct_size = sizeof info;
+		OK(gdrfab_ep_query(n->ep, to[i].key, &info));
+		CHECK(gdrfab_ep_explain(n->ep, to[i].key, words, sizeof words) > 0);
+		/* The file comes by descriptor, whoever may trace whom. */
+		if (i == 0)
+			CHECK_EQ(info.path, GDRFAB_PATH_DIRECT);
+		if (i == 1 && (apart("pid") || apart("user"))) {
+			CHECK_EQ(info.path, GDRFAB_PATH_STAGED);
+			CHECK(info.cma_errno != 0);
+			SAYS(words, apart("pid") ? "another pid namespace" : "trace the peer");
+		}
+		if (!apart("pid") && apart("net") && !apart("user"))
+			SAYS(words, "net");
+	}
+	barrier(n);
+	node_down(n);
+}
+
+TEST(memory_files_are_mapped_and_what_is_refused_has_a_reason)
+{
+	skip_unless(path_known(PATH_DIRECT), "this is about shm");
+	pair(NULL, owns, reaches, NULL);
+}
+
+/* ---- who is let in */
+
+struct policy {
+	const char *users;
+	mode_t mode;
+	int err; /* of the connection; 0: it works */
+	const char *word;
+};
+
+static void lets_in(struct node *n)
+{
+	const struct policy *p = (const struct policy *)n->arg;
+	snprintf(n->service, sizeof n->service, "%s/s", dir);
+	setenv("GDRFAB_SHM_USERS", p->users, 1);
+	if (p->err) {
+		node_open(n);
+		node_listen(n);
+		barrier(n);
+		barrier(n);
+		gdrfab_eq_read(n->eq, NULL, NULL, 0, 0);
+		node_down(n);
+		return;
+	}
+	owns(n);
+}
+
+/* Nobody waits here: the listener's queue is read until the refusal is there. */
+static void comes(struct node *n)
+{
+	const struct policy *p = (const struct policy *)n->arg;
+	struct eq_failure f;
+	char users[16];
+	snprintf(n->service, sizeof n->service, "%s/s", dir);
+	snprintf(users, sizeof users, "%s", *p->users == '1' ? "0" : p->users);
+	setenv("GDRFAB_SHM_USERS", users, 1);
+	CHECK_EQ(setresuid(STRANGER, STRANGER, STRANGER), 0);
+	if (!p->err) {
+		reaches(n);
+		return;
+	}
+	node_open(n);
+	barrier(n);
+	n->ep = ep_new(n, n->info, n);
+	int rc = gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0);
+	if (rc == 0) {
+		EQ_FAILED(n->eq, n->ep, p->err, 3000, &f);
+	} else {
+		CHECK_EQ(rc, -p->err);
+		SAYS(gdrfab_last_error(), p->word);
+	}
+	barrier(n);
+	node_down(n);
+}
+
+static void admission(const struct policy *p)
+{
+	if (geteuid() != 0)
+		test_skip("only root has two users");
+	if (apart("user"))
+		test_skip("one user has a number there");
+	dir_new(p->mode);
+	pair(NULL, lets_in, comes, p);
+	dir_gone();
+}
+
+TEST(another_user_is_turned_away)
+{
+	/* By the file's mode, which is 0600. */
+	static const struct policy same = {"same", 0755, EACCES, ""};
+	admission(&same);
+}
+
+TEST(a_user_of_the_list_connects)
+{
+	static const struct policy list = {"12345", 0755, 0, NULL};
+	admission(&list);
+}
+
+TEST(a_user_who_may_open_the_path_connects)
+{
+	static const struct policy path = {"path", 0755, 0, NULL};
+	admission(&path);
+}
+
+TEST(a_user_who_may_not_open_the_directory_does_not)
+{
+	static const struct policy path = {"path", 0700, EACCES, "directory"};
+	admission(&path);
+}
+
+/* ---- what lies at the path */
+
+static int listens(struct node *n, const char *path)
+{
+	gdrfab_info *hints = hints_new(n->setup), *info = NULL;
+	gdrfab_pep *pep = NULL;
+	int rc = provider_getinfo(path, GDRFAB_SOURCE, hints, &info);
+	gdrfab_freeinfo(hints);
+	if (rc)
+		return rc;
+	OK(gdrfab_pep_open(n->fabric, info, n, &pep));
+	OK(gdrfab_pep_bind_eq(pep, n->eq, 0));
+	rc = gdrfab_pep_listen(pep);
+	gdrfab_freeinfo(info);
+	/* The words outlive the close, which has none. */
+	OK(gdrfab_pep_close(pep));
+	return rc;
+}
+
+static void alone(struct node *n)
+{
+	static const struct setup defaults;
+	memset(n, 0, sizeof *n);
+	node_alone(n, &defaults);
+}
+
+static int socket_at(const char *path, bool listening)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+	CHECK_EQ(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+	if (listening)
+		CHECK_EQ(listen(fd, 1), 0);
+	else
+		CHECK_EQ(close(fd), 0);
+	return fd;
+}
+
+TEST(only_a_dead_socket_of_this_user_makes_room)
+{
+	struct node n;
+	char path[64], real[64];
+	struct stat st;
+	dir_new(0700);
+	alone(&n);
+	snprintf(path, sizeof path, "%s/s", dir);
+	snprintf(real, sizeof real, "%s/real", dir);
+
+	OK(listens(&n, path));
+	CHECK(lstat(path, &st) != 0 && errno == ENOENT);
+	socket_at(path, false);
+	OK(listens(&n, path));
+	int other = socket_at(path, true);
+	CHECK_EQ(listens(&n, path), -EADDRINUSE);
+	CHECK_EQ(lstat(path, &st), 0);
+	CHECK_EQ(unlink(path), 0);
+	CHECK_EQ(close(other), 0);
+	socket_at(real, false);
+	CHECK_EQ(symlink(real, path), 0);
+	CHECK_EQ(listens(&n, path), -EADDRINUSE);
+	CHECK(lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && lstat(real, &st) == 0);
+	CHECK_EQ(unlink(path), 0);
+	CHECK(mkdir(path, 0700) == 0);
+	CHECK_EQ(listens(&n, path), -EADDRINUSE);
+	CHECK_EQ(rmdir(path), 0);
+	if (geteuid() == 0) {
+		socket_at(path, false);
+		CHECK_EQ(chown(path, STRANGER, STRANGER), 0);
+		CHECK_EQ(listens(&n, path), -EADDRINUSE);
+		CHECK(lstat(path, &st) == 0 && st.st_uid == STRANGER);
+	}
+	node_close(&n);
+	dir_gone();
+}
+
+TEST(paths_that_cannot_be_are_told)
+{
+	struct node n;
+	char path[200];
+	dir_new(0700);
+	alone(&n);
+	snprintf(path, sizeof path, "%s/%0150d", dir, 0);
+	CHECK(listens(&n, path) < 0);
+	SAYS(gdrfab_last_error(), "100");
+	snprintf(path, sizeof path, "%s/", dir);
+	CHECK(listens(&n, path) < 0);
+	SAYS(gdrfab_last_error(), "directory");
+	snprintf(path, sizeof path, "%s/none/s", dir);
+	CHECK_EQ(listens(&n, path), -ENOENT);
+	node_close(&n);
+	dir_gone();
+}
+
+static void in_the_open(const void *arg)
+{
+	struct node n;
+	char path[64];
+	(void)arg;
+	dir_new(01777);
+	/* The file's owner is who counts by default; a directory that anybody writes decides nothing. */
+	setenv("GDRFAB_SHM_USERS", "path", 1);
+	alone(&n);
+	snprintf(path, sizeof path, "%s/s", dir);
+	CHECK_EQ(listens(&n, path), -EACCES);
+	node_close(&n);
+	dir_gone();
+}
+
+TEST(a_directory_of_everybody_lets_nobody_in_by_path)
+{
+	in_the_open(NULL);
+}
+
+/* ---- connectionless */
+
+#define HERE "10.88.0.1"
+
+static void apart_rdm(enum test_side side, int oob, const void *arg)
+{
+	static struct self s;
+	unsigned char names[2][NAME], in = 0, out = 7;
+	size_t len = NAME;
+	char words[2048];
+	(void)arg;
+	s.lanes = "shm+tcp", s.rank = side == TEST_CLIENT, s.count = 2;
+	/* As one of another network namespace: its local sockets are elsewhere. */
+	if (side == TEST_SERVER)
+		setenv("GDRFAB_SHM_DIR", dir, 1);
+	else
+		unsetenv("GDRFAB_SHM_DIR");
+	open_ep(&s, "rdm://" HERE ":0");
+	OK(gdrfab_ep_getname(s.ep, names[s.rank], &len));
+	test_oob_send(oob, names[s.rank], NAME);
+	test_oob_recv(oob, names[!s.rank], NAME, NULL, NULL);
+	CHECK_EQ(gdrfab_av_insert(s.av, names, 2, NULL, 0, NULL), 2);
+	trecv(&s, GDRFAB_ADDR_UNSPEC, &in, 1, 5, 0, 1);
+	tsend(&s, !s.rank, &out, 1, 5, 2);
+	await(&s, 1, NULL);
+	await(&s, 2, NULL);
+	CHECK_EQ(in, 7);
+	CHECK(gdrfab_ep_explain_peer(s.ep, (uint64_t)!s.rank, 0, words, sizeof words) > 0);
+	SAYS(words, "over tcp");
+	SAYS(words, "another network namespace");
+	test_barrier(oob, (test_drive_fn)drive, &s);
+	close_ep(&s);
+}
+
+TEST(the_composite_takes_tcp_where_shm_does_not_reach_and_says_so)
+{
+	dir_new(0700);
+	if (geteuid() == 0)
+		CHECK_EQ(unshare(CLONE_NEWNET), 0);
+	else
+		test_enter_apart("user net");
+	if (system("ip link set lo up && ip addr add " HERE "/32 dev lo") != 0)
+		test_skip("no address for the loopback of a namespace");
+	test_pair(apart_rdm, TEST_REFEREE, NULL);
+	dir_gone();
+}

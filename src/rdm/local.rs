@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The lane whose listeners have names instead of ports: which peers it may reach, and under which names.
+
+use crate::config;
+use crate::prov::av::Name;
+use crate::sys::{path_socket, process};
+use std::net::SocketAddr;
+
+/// Its provider.
+pub const LOCAL: &str = "shm";
+
+/// The address by which a lane reaches the endpoint that listens at `at`. Names of sockets in a network namespace are as
+/// unique as its ports; in a directory that several share, who comes second finds the name taken.
+pub fn address_on(provider: &str, at: SocketAddr) -> String {
+    if provider != LOCAL {
+        return format!("{provider}://{at}");
+    }
+    let name = format!("rdm.{}", at.to_string().replace(':', "_"));
+    match &config::get().socket_dir {
+        Some(dir) => format!("{LOCAL}://{}/{name}", dir.trim_end_matches('/')),
+        None => format!("{LOCAL}://{name}"),
+    }
+}
+
+/// What two processes of one host have in common that find each other's local sockets: the network namespace, or the
+/// directory of `GDRFAB_SHM_DIR`.
+pub fn host_hint() -> u64 {
+    let place = match config::get().socket_dir.as_deref().map(path_socket::directory_id) {
+        None => process::network_id(),
+        // Not as a namespace's, which has the high bit.
+        Some(Ok((device, inode))) => (device << 20 ^ device >> 12 ^ inode) & 0x7fff_ffff,
+        // Then listening fails, and says so.
+        Some(Err(_)) => 0,
+    };
+    (u64::from(process::host_id()) << 32 | place & 0xffff_ffff).max(1)
+}
+
+/// Why a peer of this name is not reached by local sockets from `own`, where it is another lane that leads there.
+pub fn why_not_local(name: &Name, own: &Name) -> &'static str {
+    match (name.host, name.host == own.host, name.host >> 32 == own.host >> 32) {
+        (0, ..) => "shm: nobody listened under the peer's address",
+        (_, true, _) => "shm: tried first, and nobody answered there",
+        (_, _, true) => "shm: on this host, but in another network namespace, and not in the same GDRFAB_SHM_DIR",
+        _ => "shm: on another host",
+    }
+}

@@ -1,0 +1,106 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Two containers of one host, as far as namespaces go: conformance programs over shm whose clients are in network, pid, mount, user
+# and ipc namespaces of their own, each alone and all, with sockets in a directory that both share; as root and as another user,
+# who has namespaces only together with a user namespace. What cannot be had is one line that begins with "skip" and says why.
+#
+#   tests/check-containers.sh [options]
+#     --apart "A..."       only these: none, net, pid, mount, user, ipc, all
+#     --programs "P..."    these programs instead; PROGRAM or PROGRAM:TEXT in a claim's name
+#     --jobs N             so many programs at a time (1)
+#
+# The library is found by pkg-config, as by c-tests/run.sh; BUILD is where the programs go.
+set -u -o pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+build=${BUILD:-$target/c-tests}
+kinds="none net pid mount user ipc all" jobs=1
+few="containers:paths_that_cannot containers:memory_files msg:by_address"
+all="containers connection:data msg:by_address rma:direct_mem_alloc rma:staged faults:killed rdm_match:shm"
+programs=
+while [ $# -gt 0 ]; do
+	case $1 in
+	--apart) kinds=$2 && shift ;;
+	--programs) programs=$2 && shift ;;
+	--jobs) jobs=$2 && shift ;;
+	*)
+		sed -n '3,12s/^# \{0,1\}//p' "$0" >&2
+		exit 2
+		;;
+	esac
+	shift
+done
+export TEST_PROVIDER=shm BUILD=$build TEST_FAST=${TEST_FAST:-1}
+names=
+for p in ${programs:-$all $few}; do [[ " $names " = *" ${p%%:*} "* ]] || names="$names ${p%%:*}"; done
+# shellcheck disable=SC2086 # a list of words
+"$root/c-tests/run.sh" --build $names || exit 1
+
+passed=0 failed=0 skipped=0 broken=
+skip() { # <pass> <reason>
+	echo "skip $1: $2"
+	skipped=$((skipped + 1))
+}
+
+run_pass() { # <name> <namespaces> <command...>: runs the programs by that command
+	local name=$1 apart=$2 list=$3 counts log=$build.containers holder own=$build start=$SECONDS
+	shift 3
+	holder=$(mktemp -d /tmp/gdrfab-XXXXXX) && mkdir -p "$holder/h/v" || exit 1
+	echo "==== containers, $name"
+	if [ $# -gt 0 ]; then
+		# shellcheck disable=SC2086 # a list of words
+		own=$holder/b && mkdir "$own" && (cd "$build" && cp -r fakes $names "$own") && chown -R $stranger "$holder" || exit 1
+	fi
+	# shellcheck disable=SC2086 # a list of words
+	TEST_CLIENT_APART=$apart BUILD=$own TEST_VOLUME=$holder/h/v GDRFAB_SHM_DIR=$holder/h/v "$@" \
+		"$root/c-tests/run.sh" --built --jobs "$jobs" $list >"$log" 2>&1
+	counts=$(tail -n 1 "$log")
+	sed '$d' "$log"
+	echo "     $(find "$holder/h/v" -mindepth 1 | wc -l) sockets of killed processes are left"
+	rm -rf "$holder"
+	echo "     $name took $((SECONDS - start)) s"
+	if ! [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+		echo "FAIL $name: $counts"
+		failed=$((failed + 1)) broken="$broken $name"
+		return
+	fi
+	passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
+	[ "${BASH_REMATCH[2]}" -eq 0 ] || broken="$broken $name"
+}
+
+stranger=12345
+apart_of() { # <kind>
+	case $1 in
+	none) ;;
+	all) echo "user net ipc mount pid" ;;
+	*) echo "$1" ;;
+	esac
+}
+for kind in $kinds; do
+	apart=$(apart_of "$kind")
+	case $kind in
+	none | all) list=${programs:-$all} ;;
+	*) list=${programs:-$few} ;;
+	esac
+	if [ "$(id -u)" -eq 0 ]; then
+		run_pass "$kind, as root" "$apart" "$list"
+		run_as="setpriv --reuid=$stranger --regid=$stranger --clear-groups"
+		if ! $run_as test -r "$root/c-tests/run.sh" 2>/dev/null; then
+			skip "$kind, as user $stranger" "the programs are not to be read by others"
+			continue
+		fi
+	else
+		run_as=
+	fi
+	[ "$kind" = none ] || [ "$kind" = user ] || [ "$kind" = all ] || apart="user $apart"
+	if [ -n "$apart" ] && ! $run_as unshare -U true 2>/dev/null; then
+		skip "$kind, as a plain user" "no user namespaces: $($run_as unshare -U true 2>&1)"
+		continue
+	fi
+	# shellcheck disable=SC2086 # a list of words
+	run_pass "$kind, as a plain user" "$apart" "$list" $run_as
+done
+echo "$passed passed, $failed failed, $skipped skipped${broken:+ (failed in:$broken)}"
+[ "$failed" -eq 0 ] || exit 1
+[ "$passed" -gt 0 ] || exit 77

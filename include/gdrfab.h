@@ -92,8 +92,7 @@ const char *gdrfab_version_string(void);
 /** Words for an errno or GDRFAB_E*, of either sign. Static, not to be freed. Mirrors fi_strerror. */
 const char *gdrfab_strerror(int err);
 
-/**
- * Words of the last call of this thread that failed with anything but -EAGAIN: what was attempted, which
+/** Words of the last call of this thread that failed with anything but -EAGAIN: what was attempted, which
  * argument or step failed, and why each alternative was refused. "" if none has failed; a call that succeeds
  * does not clear it. Valid until the next failing call of the thread, not to be freed. */
 const char *gdrfab_last_error(void);
@@ -102,8 +101,7 @@ const char *gdrfab_last_error(void);
  * gdrfab_getinfo() lists what the providers of this host offer; one of the list opens fabric, domain and
  * endpoint. */
 
-/*
- * Capabilities (gdrfab_info.caps). The bits return as access rights of a region, as bind flags of queues and
+/* Capabilities (gdrfab_info.caps). The bits return as access rights of a region, as bind flags of queues and
  * counters, and in the flags of a completion entry, where they tell the kind of operation: GDRFAB_SEND |
  * GDRFAB_MSG, and so on. */
 #define GDRFAB_MSG (1ull << 1)            /**< Messages. Entry: the operation was a message. */
@@ -124,8 +122,7 @@ const char *gdrfab_last_error(void);
 
 #define GDRFAB_DIRECTED_RECV (1ull << 59)  /**< src_addr of a receive may name the only peer. */
 
-/**
- * gdrfab_info.mode: a write with data consumes a posted receive of its target, whose context its entry
+/** gdrfab_info.mode: a write with data consumes a posted receive of its target, whose context its entry
  * carries; without one the initiator waits. Set by verbs; an endpoint opened without GDRFAB_MSG and
  * GDRFAB_RECV has receives of the provider's own instead. */
 #define GDRFAB_RX_CQ_DATA (1ull << 56)
@@ -173,8 +170,7 @@ const char *gdrfab_last_error(void);
                                               capability: gdrfab_cq_readfrom() tells who sent. */
 #define GDRFAB_GETINFO_ALL (1ull << 60)  /**< Candidates that do not fit come too, with their reason. */
 
-/**
- * What a provider offers, or, as hints, what a caller needs (mirrors fi_info, flattened).
+/** What a provider offers, or, as hints, what a caller needs (mirrors fi_info, flattened).
  *
  * As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set. A field of 0 or NULL asks for nothing,
  * except mr_mode, where a missing bit is one that the caller does not undertake. Strings that a caller sets
@@ -217,8 +213,7 @@ typedef struct gdrfab_info {
     char *reason;                   /**< Words for reason_errno, or NULL. */
     struct gdrfab_connreq *handle;  /**< In a GDRFAB_CONNREQ event: the request. */
     uint64_t mode;                  /**< GDRFAB_RX_CQ_DATA. Ignored in hints. */
-    /**
-     * GDRFAB_HMEM_* of an accelerator; 0: none. Hint: a provider's NICs come in the order of their distance
+    /** GDRFAB_HMEM_* of an accelerator; 0: none. Hint: a provider's NICs come in the order of their distance
      * to it (same PCIe switch, same root complex, same NUMA node). Its driver is opened to find out where it
      * is. Kept in results. */
     uint32_t near_iface;
@@ -226,8 +221,7 @@ typedef struct gdrfab_info {
     const void *auth_key;           /**< tcp: secret of 16 to 1024 bytes that both sides must know; NULL:
                                          GDRFAB_TCP_KEY_FILE's, if any. Copied, and kept in results. */
     size_t auth_key_size;           /**< Bytes of auth_key. */
-    /**
-     * GDRFAB_ORDER_STRICT: entries of what an endpoint initiates come in the order of posting, so that small
+    /** GDRFAB_ORDER_STRICT: entries of what an endpoint initiates come in the order of posting, so that small
      * operations wait for large ones before them (verbs: always). 0: as operations end. Hint:
      * GDRFAB_ORDER_STRICT if it is needed. Entries of what arrives are in the order of the messages either
      * way. */
@@ -236,8 +230,7 @@ typedef struct gdrfab_info {
     uint64_t list_paths;            /**< GDRFAB_PATH_* that have means of their own for lists. */
 } gdrfab_info;
 
-/**
- * Finds providers that fit. Starts no thread. Mirrors fi_getinfo.
+/** Finds providers that fit. Starts no thread. Mirrors fi_getinfo.
  *
  * The candidates of a provider come in the order of hints->near_iface, then of speed, then of names. No
  * accelerator is opened but that of near_iface. An RDMA device is opened, asked and closed, unless hints or
@@ -264,8 +257,7 @@ int gdrfab_getinfo(uint32_t version, const char *node, const char *service, uint
 /** Frees a list, an event's info or a copy, not the caller's strings; or NULL. Mirrors fi_freeinfo. */
 void gdrfab_freeinfo(struct gdrfab_info *info);
 
-/**
- * Copies one info (not the list) with its strings; NULL gives empty hints. Mirrors fi_dupinfo, fi_allocinfo.
+/** Copies one info (not the list) with its strings; NULL gives empty hints. Mirrors fi_dupinfo, fi_allocinfo.
  *
  * @return freed by gdrfab_freeinfo(); NULL if `info` is malformed (gdrfab_last_error() says how) */
 struct gdrfab_info *gdrfab_dupinfo(const struct gdrfab_info *info);
@@ -279,8 +271,7 @@ struct gdrfab_info *gdrfab_dupinfo(const struct gdrfab_info *info);
 #define GDRFAB_TYPE_EQ_EVENT 5  /**< uint32_t event of an event queue */
 #define GDRFAB_TYPE_ACCESS 6    /**< uint64_t of access rights */
 
-/**
- * Describes a value in words. Mirrors fi_tostr_r.
+/** Describes a value in words. Mirrors fi_tostr_r.
  *
  * @param data the value, of the C type that `type` names
  * @param type GDRFAB_TYPE_*
@@ -349,8 +340,7 @@ typedef struct gdrfab_nic_attr {
     char pci[16];             /**< PCI address, "0000:3b:00.0"; empty: not on a PCI bus. */
 } gdrfab_nic_attr;
 
-/**
- * Describes the NIC behind an info: opens its device, asks, and closes it. Mirrors fi_info->nic.
+/** Describes the NIC behind an info: opens its device, asks, and closes it. Mirrors fi_info->nic.
  *
  * @param info of a list of gdrfab_getinfo(); also one that does not fit (GDRFAB_GETINFO_ALL), if its
  *   domain_name is complete
@@ -364,8 +354,7 @@ int gdrfab_info_nic(const struct gdrfab_info *info, struct gdrfab_nic_attr *attr
  * A fabric stands for processes that reach each other through one provider; a domain holds regions, queues,
  * counters and endpoints that work together. */
 
-/**
- * Opens a fabric, freed by gdrfab_fabric_close(). Mirrors fi_fabric.
+/** Opens a fabric, freed by gdrfab_fabric_close(). Mirrors fi_fabric.
  *
  * @param info   a candidate of gdrfab_getinfo()
  * @return 0, -EINVAL (also: no provider name), -E2BIG, -ENODEV (no such provider) */
@@ -377,8 +366,7 @@ int gdrfab_fabric_close(struct gdrfab_fabric *fabric);
 /** The context of gdrfab_fabric_open(); NULL for NULL. Mirrors fid->context. */
 void *gdrfab_fabric_context(struct gdrfab_fabric *fabric);
 
-/**
- * Opens a domain, freed by gdrfab_domain_close(). Mirrors fi_domain.
+/** Opens a domain, freed by gdrfab_domain_close(). Mirrors fi_domain.
  *
  * info->threading, progress and mr_mode decide how it behaves. GDRFAB_PROGRESS_AUTO starts a thread, and the
  * domain then locks whatever the threading level.
@@ -409,8 +397,7 @@ void *gdrfab_domain_context(struct gdrfab_domain *domain);
 #define GDRFAB_ADDR_MAX 256     /**< Bytes that hold any address, its NUL included. */
 #define GDRFAB_CM_DATA_MAX 256  /**< Bytes of private data with connect, accept and reject. */
 
-/**
- * Opens an endpoint, connected or connectionless as info->ep_type says, freed by gdrfab_ep_close(). Mirrors
+/** Opens an endpoint, connected or connectionless as info->ep_type says, freed by gdrfab_ep_close(). Mirrors
  * fi_endpoint.
  *
  * @param info    a candidate, or the info of a GDRFAB_CONNREQ event, whose request this answers:
@@ -420,8 +407,7 @@ void *gdrfab_domain_context(struct gdrfab_domain *domain);
 int gdrfab_ep_open(struct gdrfab_domain *domain, const struct gdrfab_info *info, void *context,
                    struct gdrfab_ep **ep);
 
-/**
- * Closes an endpoint. A connected peer gets GDRFAB_SHUTDOWN. Outstanding operations and receives complete
+/** Closes an endpoint. A connected peer gets GDRFAB_SHUTDOWN. Outstanding operations and receives complete
  * with ECANCELED before the call returns 0, and their buffers are not touched afterwards. Unread events of
  * the endpoint are dropped. Mirrors fi_close.
  *
@@ -434,8 +420,7 @@ int gdrfab_ep_close(struct gdrfab_ep *ep);
 /** The context of gdrfab_ep_open(); NULL for NULL. Mirrors fid->context. */
 void *gdrfab_ep_context(struct gdrfab_ep *ep);
 
-/**
- * Opens a passive endpoint, freed by gdrfab_pep_close(). Mirrors fi_passive_ep.
+/** Opens a passive endpoint, freed by gdrfab_pep_close(). Mirrors fi_passive_ep.
  *
  * @param info    its src_addr is where gdrfab_pep_listen() listens; NULL there: the library chooses a name
  * @param context returned in events of the passive endpoint, and by gdrfab_pep_context()
@@ -444,8 +429,7 @@ void *gdrfab_ep_context(struct gdrfab_ep *ep);
 int gdrfab_pep_open(struct gdrfab_fabric *fabric, const struct gdrfab_info *info, void *context,
                     struct gdrfab_pep **pep);
 
-/**
- * Closes a passive endpoint, while other threads may wait on its event queue: its name is free, unanswered
+/** Closes a passive endpoint, while other threads may wait on its event queue: its name is free, unanswered
  * requests are rejected, and no event names it any more. Mirrors fi_close.
  *
  * @return 0, -EINVAL, -EPERM */
@@ -454,8 +438,7 @@ int gdrfab_pep_close(struct gdrfab_pep *pep);
 /** The context of gdrfab_pep_open(); NULL for NULL. Mirrors fid->context. */
 void *gdrfab_pep_context(struct gdrfab_pep *pep);
 
-/**
- * Binds a completion queue, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
+/** Binds a completion queue, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
  *
  * @param cq    queue of the same domain; it may serve many endpoints
  * @param flags GDRFAB_TRANSMIT, GDRFAB_RECV or both; GDRFAB_SELECTIVE_COMPLETION
@@ -463,16 +446,14 @@ void *gdrfab_pep_context(struct gdrfab_pep *pep);
  *   -GDRFAB_EOPBADSTATE (enabled) */
 int gdrfab_ep_bind_cq(struct gdrfab_ep *ep, struct gdrfab_cq *cq, uint64_t flags);
 
-/**
- * Binds an event queue, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
+/** Binds an event queue, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
  *
  * @param eq    queue of the same fabric; it may serve many endpoints
  * @return 0, -EINVAL (also: another fabric), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (bound already),
  *   -GDRFAB_EOPBADSTATE (enabled) */
 int gdrfab_ep_bind_eq(struct gdrfab_ep *ep, struct gdrfab_eq *eq, uint64_t flags);
 
-/**
- * Binds a counter, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
+/** Binds a counter, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
  *
  * @param cntr  counter of the same domain
  * @param flags what it counts: completions of GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE;
@@ -483,22 +464,19 @@ int gdrfab_ep_bind_cntr(struct gdrfab_ep *ep, struct gdrfab_cntr *cntr, uint64_t
 /** gdrfab_ep_bind_eq() of a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind. */
 int gdrfab_pep_bind_eq(struct gdrfab_pep *pep, struct gdrfab_eq *eq, uint64_t flags);
 
-/**
- * Makes an endpoint ready for receives and for connecting. Mirrors fi_enable.
+/** Makes an endpoint ready for receives and for connecting. Mirrors fi_enable.
  *
  * @return 0, -EINVAL, -EPERM, -GDRFAB_ENOCQ (no queue or counter is bound for transmits), -GDRFAB_EOPBADSTATE
  *   (enabled already), -EMFILE or -ENOMEM (no shared memory) */
 int gdrfab_ep_enable(struct gdrfab_ep *ep);
 
-/**
- * Starts to listen; requests come as GDRFAB_CONNREQ on the event queue. Mirrors fi_listen.
+/** Starts to listen; requests come as GDRFAB_CONNREQ on the event queue. Mirrors fi_listen.
  *
  * @return 0, -EINVAL, -EPERM, -GDRFAB_ENOEQ, -EADDRINUSE (another process listens there), -GDRFAB_EOPBADSTATE
  *   (listens already), -EMFILE */
 int gdrfab_pep_listen(struct gdrfab_pep *pep);
 
-/**
- * Begins to connect to a passive endpoint; never waits. Mirrors fi_connect.
+/** Begins to connect to a passive endpoint; never waits. Mirrors fi_connect.
  *
  * The outcome is an event: GDRFAB_CONNECTED with the acceptor's data, or an error entry with ECONNREFUSED
  * (nobody listens; or rejected: GDRFAB_PROV_REJECTED, with the rejecting side's data), ETIMEDOUT
@@ -516,8 +494,7 @@ int gdrfab_pep_listen(struct gdrfab_pep *pep);
 int gdrfab_ep_connect(struct gdrfab_ep *ep, const void *addr, size_t addrlen, const void *param,
                       size_t paramlen);
 
-/**
- * Accepts the connection request that the endpoint was opened from. Mirrors fi_accept.
+/** Accepts the connection request that the endpoint was opened from. Mirrors fi_accept.
  *
  * GDRFAB_CONNECTED follows on the event queue. If the peer is gone meanwhile, the request is lost.
  *
@@ -528,8 +505,7 @@ int gdrfab_ep_connect(struct gdrfab_ep *ep, const void *addr, size_t addrlen, co
  *   -ECONNRESET (the peer is gone), -EPROTO (what the peer sent makes no sense), -EMFILE */
 int gdrfab_ep_accept(struct gdrfab_ep *ep, const void *param, size_t paramlen);
 
-/**
- * Rejects a connection request. Mirrors fi_reject.
+/** Rejects a connection request. Mirrors fi_reject.
  *
  * @param handle   info->handle of the event; used up by this call
  * @param param    private data for the peer's error entry, or NULL
@@ -538,16 +514,14 @@ int gdrfab_ep_accept(struct gdrfab_ep *ep, const void *param, size_t paramlen);
 int gdrfab_pep_reject(struct gdrfab_pep *pep, struct gdrfab_connreq *handle, const void *param,
                       size_t paramlen);
 
-/**
- * Ends a connection. The peer gets GDRFAB_SHUTDOWN after everything that was written before. Outstanding
+/** Ends a connection. The peer gets GDRFAB_SHUTDOWN after everything that was written before. Outstanding
  * operations and receives of this side complete with ECANCELED before the call returns. Mirrors fi_shutdown.
  *
  * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOTCONN (not connected yet), -ESHUTDOWN (not connected any
  *   more) */
 int gdrfab_ep_shutdown(struct gdrfab_ep *ep, uint64_t flags);
 
-/**
- * Begins to connect to an endpoint whose address was exchanged by other means; never waits.
+/** Begins to connect to an endpoint whose address was exchanged by other means; never waits.
  *
  * Both sides call it, in any order, with what the other's gdrfab_ep_getname() gave. The outcome is an event,
  * as with gdrfab_ep_connect(), without private data.
@@ -559,8 +533,7 @@ int gdrfab_ep_shutdown(struct gdrfab_ep *ep, uint64_t flags);
  *   -GDRFAB_ENOEQ, -EISCONN, -GDRFAB_EOPBADSTATE (not enabled, or connected before) */
 int gdrfab_ep_connect_addr(struct gdrfab_ep *ep, const void *addr, size_t addrlen);
 
-/**
- * Gives the endpoint's own address, for gdrfab_ep_connect_addr() of the peer; of a connectionless endpoint
+/** Gives the endpoint's own address, for gdrfab_ep_connect_addr() of the peer; of a connectionless endpoint
  * its name, for gdrfab_av_insert() of any process. Mirrors fi_getname.
  *
  * @param ep      endpoint that is not connected yet; a connectionless one is enabled
@@ -570,13 +543,11 @@ int gdrfab_ep_connect_addr(struct gdrfab_ep *ep, const void *addr, size_t addrle
  * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -EPERM, -GDRFAB_EOPBADSTATE (connecting, or over), -EMFILE */
 int gdrfab_ep_getname(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
 
-/**
- * Gives the address of a passive endpoint: 0, or -GDRFAB_ETOOSMALL, -EINVAL, -EPERM. Parameters as of
+/** Gives the address of a passive endpoint: 0, or -GDRFAB_ETOOSMALL, -EINVAL, -EPERM. Parameters as of
  * gdrfab_ep_getname(). Mirrors fi_getname. */
 int gdrfab_pep_getname(struct gdrfab_pep *pep, void *addr, size_t *addrlen);
 
-/**
- * Gives the peer's address, or that of its listener; "shm://" alone if the peer that connected has none.
+/** Gives the peer's address, or that of its listener; "shm://" alone if the peer that connected has none.
  * Parameters as of gdrfab_ep_getname(). Mirrors fi_getpeer.
  *
  * @return 0, -GDRFAB_ETOOSMALL, -EINVAL, -ENOTCONN (not connected yet), -ESHUTDOWN (not connected any more)
@@ -616,8 +587,7 @@ typedef struct gdrfab_av_attr {
     uint32_t reserved;   /**< 0 */
 } gdrfab_av_attr;
 
-/**
- * Opens an address vector, freed by gdrfab_av_close(). Mirrors fi_av_open.
+/** Opens an address vector, freed by gdrfab_av_close(). Mirrors fi_av_open.
  *
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM */
 int gdrfab_av_open(struct gdrfab_domain *domain, const struct gdrfab_av_attr *attr, void *context,
@@ -629,8 +599,7 @@ int gdrfab_av_close(struct gdrfab_av *av);
 /** The context of gdrfab_av_open(); NULL for NULL. Mirrors fid->context. */
 void *gdrfab_av_context(struct gdrfab_av *av);
 
-/**
- * Binds an address vector, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
+/** Binds an address vector, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
  *
  * @param ep    endpoint of ep_type GDRFAB_EP_RDM
  * @param av    address vector of the same domain; it may serve many endpoints
@@ -638,8 +607,7 @@ void *gdrfab_av_context(struct gdrfab_av *av);
  *   is bound already), -GDRFAB_EOPBADSTATE (enabled) */
 int gdrfab_ep_bind_av(struct gdrfab_ep *ep, struct gdrfab_av *av, uint64_t flags);
 
-/**
- * Adds names, each with the next index, or with the one removed last. Nobody is connected, and nobody need
+/** Adds names, each with the next index, or with the one removed last. Nobody is connected, and nobody need
  * be there. One name may be added several times; its messages then count as those of the lowest index.
  * Mirrors fi_av_insert.
  *
@@ -652,8 +620,7 @@ int gdrfab_ep_bind_av(struct gdrfab_ep *ep, struct gdrfab_av *av, uint64_t flags
 ssize_t gdrfab_av_insert(struct gdrfab_av *av, const void *addr, size_t count, uint64_t *fi_addr,
                          uint64_t flags, void *context);
 
-/**
- * Adds whoever listens at a port of a host, known by that alone: messages to it go to the endpoint that is
+/** Adds whoever listens at a port of a host, known by that alone: messages to it go to the endpoint that is
  * there when it is first used. May ask the DNS, and wait for it. Mirrors fi_av_insertsvc.
  *
  * @param node    host name or IP address; NULL: 127.0.0.1, or service has it
@@ -672,16 +639,14 @@ ssize_t gdrfab_av_insertsvc(struct gdrfab_av *av, const char *node, const char *
  * @return 0, -EINVAL (also: one names no peer; those in front of it are out), -GDRFAB_EBADFLAGS */
 int gdrfab_av_remove(struct gdrfab_av *av, const uint64_t *fi_addr, size_t count, uint64_t flags);
 
-/**
- * Gives the name that an index stands for. Mirrors fi_av_lookup.
+/** Gives the name that an index stands for. Mirrors fi_av_lookup.
  *
  * @param addr    gets the name, whole or not at all
  * @param addrlen in: bytes of addr; out: GDRFAB_NAME_LEN
  * @return 0, -GDRFAB_ETOOSMALL, -EINVAL (also: the index names no peer) */
 int gdrfab_av_lookup(struct gdrfab_av *av, uint64_t fi_addr, void *addr, size_t *addrlen);
 
-/**
- * Describes a name in words: "rdm://192.0.2.1:7000", and which endpoint there it is, if the name says so.
+/** Describes a name in words: "rdm://192.0.2.1:7000", and which endpoint there it is, if the name says so.
  * Mirrors fi_av_straddr.
  *
  * @param addr a name, GDRFAB_NAME_LEN bytes
@@ -705,8 +670,7 @@ ssize_t gdrfab_av_straddr(struct gdrfab_av *av, const void *addr, char *buf, siz
 #define GDRFAB_PATH_PEER_MEM (1ull << 6)  /**< The RDMA device reaches device memory by peer-memory. */
 #define GDRFAB_PATH_SOCKET (1ull << 7)    /**< A socket's kernel copies, with the target's progress. */
 
-/**
- * Memory behind a descriptor: a dma-buf, or a file that can be mapped, such as a memfd (mirrors
+/** Memory behind a descriptor: a dma-buf, or a file that can be mapped, such as a memfd (mirrors
  * fi_mr_dmabuf).
  *
  * The region is [offset, offset + len) of the file. With GDRFAB_MR_VIRT_ADDR its first byte has the remote
@@ -731,8 +695,7 @@ typedef struct gdrfab_mr_attr {
     uint64_t requested_key;                 /**< The key, without GDRFAB_MR_PROV_KEY; else ignored. */
     void *context;                          /**< Any pointer; gdrfab_mr_context() returns it. */
     uint64_t device;                        /**< Its number; 0 with HMEM_SYSTEM, ignored with HMEM_AUTO. */
-    /**
-     * GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: each driver that is here is asked whose the first address is. A file
+    /** GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: each driver that is here is asked whose the first address is. A file
      * does not say whose memory it is: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM, and the CPU
      * may read the bytes of small operations; where it must not, name the device (gdrfab_hmem_detect()). */
     uint32_t iface;
@@ -755,8 +718,7 @@ typedef struct gdrfab_mr_info {
     uint32_t iov_count;  /**< Pieces. */
 } gdrfab_mr_info;
 
-/**
- * Registers one range of host memory. Handle and errors as of gdrfab_mr_regattr(). Mirrors fi_mr_reg.
+/** Registers one range of host memory. Handle and errors as of gdrfab_mr_regattr(). Mirrors fi_mr_reg.
  *
  * @param buf           first byte; the memory must stay mapped until gdrfab_mr_close() has returned
  * @param len           bytes, not 0
@@ -767,8 +729,7 @@ typedef struct gdrfab_mr_info {
 int gdrfab_mr_reg(struct gdrfab_domain *domain, const void *buf, size_t len, uint64_t access, uint64_t offset,
                   uint64_t requested_key, uint64_t flags, void *context, struct gdrfab_mr **mr);
 
-/**
- * Registers several ranges of host memory as one region. Errors as of gdrfab_mr_regattr(). Mirrors
+/** Registers several ranges of host memory as one region. Errors as of gdrfab_mr_regattr(). Mirrors
  * fi_mr_regv.
  *
  * @param iov   the pieces; peers see them joined, beginning at the first one's address
@@ -777,8 +738,7 @@ int gdrfab_mr_regv(struct gdrfab_domain *domain, const struct iovec *iov, size_t
                    uint64_t offset, uint64_t requested_key, uint64_t flags, void *context,
                    struct gdrfab_mr **mr);
 
-/**
- * Registers memory of any kind; gdrfab_mr_close() frees the handle. Mirrors fi_mr_regattr.
+/** Registers memory of any kind; gdrfab_mr_close() frees the handle. Mirrors fi_mr_regattr.
  *
  * shm and tcp pin nothing and touch no page (a driver may pin host memory when shm first copies between it
  * and a device). verbs pins host memory, unless GDRFAB_VERBS_ODP is set, and device memory by its dma-buf.
@@ -799,8 +759,7 @@ int gdrfab_mr_regv(struct gdrfab_domain *domain, const struct iovec *iov, size_t
 int gdrfab_mr_regattr(struct gdrfab_domain *domain, const struct gdrfab_mr_attr *attr, uint64_t flags,
                       struct gdrfab_mr **mr);
 
-/**
- * Closes a region. When it returns 0, no peer that runs this library reaches the memory: copies in flight
+/** Closes a region. When it returns 0, no peer that runs this library reaches the memory: copies in flight
  * have ended, those of broken connections too, and later operations on the key fail at their initiator with
  * EKEYREJECTED. A hostile process of the same user can keep what it has mapped. Mirrors fi_close.
  *
@@ -812,8 +771,7 @@ int gdrfab_mr_close(struct gdrfab_mr *mr);
 /** The context that a region was registered with; NULL for NULL. Mirrors fid->context. */
 void *gdrfab_mr_context(struct gdrfab_mr *mr);
 
-/**
- * The key by which peers name the region; 0 for NULL. Mirrors fi_mr_key.
+/** The key by which peers name the region; 0 for NULL. Mirrors fi_mr_key.
  *
  * Of the keys that shm and tcp choose 45 bits are random, of those of staged regions of verbs 43: who knows
  * some keys of a domain cannot compute others. The device's own keys over verbs have 32 bits, as random as
@@ -829,8 +787,7 @@ uint64_t gdrfab_mr_key(struct gdrfab_mr *mr);
  * region of the first descriptor. */
 void *gdrfab_mr_desc(struct gdrfab_mr *mr);
 
-/**
- * Binds a counter that grows by one with each complete write of a peer into the region. Mirrors fi_mr_bind.
+/** Binds a counter that grows by one with each complete write of a peer into the region. Mirrors fi_mr_bind.
  *
  * @param mr    region registered with GDRFAB_RMA_EVENT, before peers have its key
  * @param cntr  counter; closed after the region
@@ -844,8 +801,7 @@ int gdrfab_mr_query(struct gdrfab_mr *mr, struct gdrfab_mr_info *info);
 /** Tells in words which paths a region offers, and why not the others: length of the text, or -EINVAL. */
 ssize_t gdrfab_mr_explain(struct gdrfab_mr *mr, char *buf, size_t len);
 
-/**
- * Allocates zeroed host memory that peers can map, so that operations on it use GDRFAB_PATH_DIRECT. It is a
+/** Allocates zeroed host memory that peers can map, so that operations on it use GDRFAB_PATH_DIRECT. It is a
  * memory file, whose descriptor is held until gdrfab_mem_free(), and still has to be registered.
  *
  * @param len   bytes, rounded up to pages
@@ -853,8 +809,7 @@ ssize_t gdrfab_mr_explain(struct gdrfab_mr *mr, char *buf, size_t len);
  * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOMEM, -EMFILE, -ENOSPC (too many memory files) */
 int gdrfab_mem_alloc(struct gdrfab_domain *domain, size_t len, uint64_t flags, void **addr);
 
-/**
- * Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on().
+/** Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on().
  *
  * @param domain the domain that allocated it
  * @param addr   the address that was given
@@ -932,8 +887,7 @@ typedef struct gdrfab_hmem_place {
                               memory: that length. */
 } gdrfab_hmem_place;
 
-/**
- * Tells whether an interface can be used, how many devices it has, and what one of them can do.
+/** Tells whether an interface can be used, how many devices it has, and what one of them can do.
  *
  * Loads and initialises the vendor's driver, unless GDRFAB_HMEM or GDRFAB_HMEM_INIT forbid it. With CUDA it
  * calls cuInit() and asks what needs no context, so it makes none.
@@ -952,8 +906,7 @@ int gdrfab_hmem_query(uint32_t iface, uint32_t device, struct gdrfab_hmem_info *
  * @return length of the text, or -EINVAL */
 ssize_t gdrfab_hmem_explain(uint32_t iface, char *buf, size_t len);
 
-/**
- * Tells what a pointer points into, by asking every vendor's driver that is here. A pointer that no vendor
+/** Tells what a pointer points into, by asking every vendor's driver that is here. A pointer that no vendor
  * knows is host memory; whether it can be touched is not examined. The answer holds until the memory is
  * freed. Mirrors ofi_get_hmem_iface, which is internal to libfabric.
  *
@@ -962,8 +915,7 @@ ssize_t gdrfab_hmem_explain(uint32_t iface, char *buf, size_t len);
  * @return 0, -EINVAL (also: ptr + len overflows), -EIO */
 int gdrfab_hmem_detect(const void *ptr, size_t len, struct gdrfab_hmem_place *place);
 
-/**
- * Exports device memory as a dma-buf, for other drivers and for gdrfab_mr_regattr() with GDRFAB_MR_DMABUF.
+/** Exports device memory as a dma-buf, for other drivers and for gdrfab_mr_regattr() with GDRFAB_MR_DMABUF.
  * The driver exports whole pages; `out` says where the range begins in them, and that its first byte has the
  * address ptr. The dma-buf keeps the memory alive, but not its address. Mirrors ofi_hmem_get_dmabuf_fd, which
  * is internal to libfabric.
@@ -978,8 +930,7 @@ int gdrfab_hmem_detect(const void *ptr, size_t len, struct gdrfab_hmem_place *pl
  *   which */
 int gdrfab_hmem_export_dmabuf(const void *ptr, size_t len, uint64_t flags, struct gdrfab_mr_dmabuf *out);
 
-/**
- * Copies host memory into memory of a device; when it returns 0, the bytes are there. It waits for no stream
+/** Copies host memory into memory of a device; when it returns 0, the bytes are there. It waits for no stream
  * of the caller's, and copies of other threads that touch the same bytes are the callers' to order. Mirrors
  * ofi_copy_to_hmem.
  *
@@ -996,8 +947,7 @@ int gdrfab_hmem_copy_to(uint32_t iface, uint32_t device, void *dest, const void 
 /** gdrfab_hmem_copy_to() the other way; iface and device are those of src. Mirrors ofi_copy_from_hmem. */
 int gdrfab_hmem_copy_from(uint32_t iface, uint32_t device, void *dest, const void *src, size_t len);
 
-/**
- * Makes what a NIC wrote into device memory before this call visible to the device's kernels, running ones
+/** Makes what a NIC wrote into device memory before this call visible to the device's kernels, running ones
  * too. For memory that a NIC reaches by itself (verbs: GDRFAB_PATH_DMABUF, GDRFAB_PATH_PEER_MEM): call it
  * after the completion that told of the bytes, and before a kernel is told.
  *
@@ -1012,8 +962,7 @@ int gdrfab_hmem_copy_from(uint32_t iface, uint32_t device, void *dest, const voi
  *   before 11.3 */
 int gdrfab_hmem_flush(uint32_t iface, uint32_t device);
 
-/**
- * Allocates memory of a device, of a kind that the vendor lets other processes map, where it has one. It is
+/** Allocates memory of a device, of a kind that the vendor lets other processes map, where it has one. It is
  * not zeroed, still has to be registered, is freed by gdrfab_mem_free(), and works with the vendor's own
  * functions. With GDRFAB_HMEM_SYSTEM this is gdrfab_mem_alloc().
  *
@@ -1108,8 +1057,7 @@ ssize_t gdrfab_writev(struct gdrfab_ep *ep, const struct iovec *iov, void **desc
 /** Posts a write with pieces on both sides, flags, data and a deadline. Mirrors fi_writemsg. */
 ssize_t gdrfab_writemsg(struct gdrfab_ep *ep, const struct gdrfab_msg_rma *msg, uint64_t flags);
 
-/**
- * Posts a write that then puts an entry with `data` into the peer's completion queue for receives. Mirrors
+/** Posts a write that then puts an entry with `data` into the peer's completion queue for receives. Mirrors
  * fi_writedata.
  *
  * The entry (GDRFAB_REMOTE_WRITE | GDRFAB_RMA | GDRFAB_REMOTE_CQ_DATA) never overtakes the bytes. Over verbs
@@ -1133,8 +1081,7 @@ ssize_t gdrfab_read(struct gdrfab_ep *ep, void *buf, size_t len, void *desc, uin
 ssize_t gdrfab_readv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc, size_t count,
                      uint64_t src_addr, uint64_t addr, uint64_t key, void *context);
 
-/**
- * Posts a read with pieces on both sides, flags and a deadline. Mirrors fi_readmsg.
+/** Posts a read with pieces on both sides, flags and a deadline. Mirrors fi_readmsg.
  *
  * @param flags GDRFAB_COMPLETION, GDRFAB_FENCE, GDRFAB_MORE, and the completion levels (*_COMPLETE) */
 ssize_t gdrfab_readmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_rma *msg, uint64_t flags);
@@ -1161,8 +1108,7 @@ typedef struct gdrfab_msg_list {
     uint64_t timeout_ns;                /**< ns to ETIMEDOUT; UINT64_MAX: never; 0: the endpoint's. */
 } gdrfab_msg_list;
 
-/**
- * Posts a read of many blocks, from anywhere in the peer's regions to anywhere here, as one operation.
+/** Posts a read of many blocks, from anywhere in the peer's regions to anywhere here, as one operation.
  *
  * The blocks move in any order, and side by side. One entry tells of the end: the bytes of all, or the first
  * error and its block (gdrfab_cq_err_entry::block); then some blocks may have moved, and none moves any more.
@@ -1177,24 +1123,21 @@ typedef struct gdrfab_msg_list {
  *   -ENOTCONN, -ESHUTDOWN */
 ssize_t gdrfab_readlist(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg, uint64_t flags);
 
-/**
- * Posts a write of many blocks as one operation: gdrfab_readlist() the other way. With GDRFAB_REMOTE_CQ_DATA
+/** Posts a write of many blocks as one operation: gdrfab_readlist() the other way. With GDRFAB_REMOTE_CQ_DATA
  * the peer's entry comes after the last byte; its len is that of the list over shm, and 0 elsewhere.
  *
  * @param flags as of gdrfab_writemsg(), without GDRFAB_INJECT
  * @return as gdrfab_readlist() */
 ssize_t gdrfab_writelist(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg, uint64_t flags);
 
-/**
- * Prepares a list for being posted many times: its blocks are read, checked and joined once.
+/** Prepares a list for being posted many times: its blocks are read, checked and joined once.
  *
  * @param msg  the list; context and data are those of each gdrfab_list_post()
  * @param list the handle, freed by gdrfab_list_close()
  * @return 0, -EINVAL, -E2BIG, -EMSGSIZE (a block) */
 int gdrfab_list_open(struct gdrfab_ep *ep, const struct gdrfab_msg_list *msg, struct gdrfab_list **list);
 
-/**
- * Posts a prepared list, which may be under way already.
+/** Posts a prepared list, which may be under way already.
  *
  * @param flags GDRFAB_READ or GDRFAB_WRITE, and the flags of gdrfab_readlist() or gdrfab_writelist()
  * @param data  for the peer, with GDRFAB_REMOTE_CQ_DATA
@@ -1232,8 +1175,7 @@ int gdrfab_list_close(struct gdrfab_list *list);
 #define GDRFAB_FLOAT 8   /**< float */
 #define GDRFAB_DOUBLE 9  /**< double */
 
-/*
- * Operations: what becomes of an element t, given b of buf and c of compare. The bitwise ones are not for
+/* Operations: what becomes of an element t, given b of buf and c of compare. The bitwise ones are not for
  * float and double. Those that compare are for gdrfab_compare_atomic() alone, and the others not for it. */
 #define GDRFAB_MIN 0            /**< The smaller of t and b. */
 #define GDRFAB_MAX 1            /**< The larger of t and b. */
@@ -1293,13 +1235,12 @@ ssize_t gdrfab_compare_atomic(struct gdrfab_ep *ep, const void *buf, size_t coun
                               uint64_t dest_addr, uint64_t addr, uint64_t key, uint32_t datatype, uint32_t op,
                               void *context);
 
-/**
- * Posts one with flags and a deadline: with compare as gdrfab_compare_atomic(), else with result as
- * gdrfab_fetch_atomic(), else as gdrfab_atomic(). Mirrors fi_atomicmsg and its kin. */
+/** Posts one with flags and a deadline: with compare as gdrfab_compare_atomic(), else with result as
+ * gdrfab_fetch_atomic(), else as gdrfab_atomic(). Mirrors fi_atomicmsg, fi_fetch_atomicmsg and
+ * fi_compare_atomicmsg. */
 ssize_t gdrfab_atomicmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_atomic *msg, uint64_t flags);
 
-/**
- * Whether gdrfab_atomic() has an operation: 0, and the most elements in *count, which may be NULL; else
+/** Whether gdrfab_atomic() has an operation: 0, and the most elements in *count, which may be NULL; else
  * -EOPNOTSUPP, -EINVAL (no such number). Mirrors fi_atomicvalid. */
 int gdrfab_atomicvalid(struct gdrfab_ep *ep, uint32_t datatype, uint32_t op, size_t *count);
 
@@ -1347,8 +1288,7 @@ ssize_t gdrfab_inject(struct gdrfab_ep *ep, const void *buf, size_t len, uint64_
 ssize_t gdrfab_injectdata(struct gdrfab_ep *ep, const void *buf, size_t len, uint64_t data,
                           uint64_t dest_addr);
 
-/**
- * Posts a receive: a buffer for one message. Mirrors fi_recv.
+/** Posts a receive: a buffer for one message. Mirrors fi_recv.
  *
  * A longer message fills the buffer and gives an error entry, GDRFAB_ETRUNC, with the lost bytes in olen.
  * When the connection ends, the receive completes with ECONNRESET (by the peer) or ECANCELED (by this side).
@@ -1362,8 +1302,7 @@ ssize_t gdrfab_recv(struct gdrfab_ep *ep, void *buf, size_t len, void *desc, uin
 ssize_t gdrfab_recvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc, size_t count,
                      uint64_t src_addr, void *context);
 
-/**
- * Posts a receive with pieces, flags and a deadline. Mirrors fi_recvmsg.
+/** Posts a receive with pieces, flags and a deadline. Mirrors fi_recvmsg.
  *
  * With GDRFAB_MULTI_RECV the buffer, of one piece, takes messages one behind the other. Each gives an entry,
  * whose buf tells where it lies (GDRFAB_CQ_FORMAT_DATA or TAGGED). The last one has GDRFAB_MULTI_RECV in its
@@ -1375,8 +1314,7 @@ ssize_t gdrfab_recvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc,
  *   endpoint) */
 ssize_t gdrfab_recvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint64_t flags);
 
-/**
- * Cancels the first receive, tagged or not, waiting operation or unmatched message with this context: it
+/** Cancels the first receive, tagged or not, waiting operation or unmatched message with this context: it
  * completes with ECANCELED, and its buffer is not touched after the call. Mirrors fi_cancel.
  *
  * @return 0, -EINVAL, -ENOENT (none with that context can still be cancelled), -EOPNOTSUPP (verbs: a queue
@@ -1437,8 +1375,7 @@ ssize_t gdrfab_tinject(struct gdrfab_ep *ep, const void *buf, size_t len, uint64
 ssize_t gdrfab_tinjectdata(struct gdrfab_ep *ep, const void *buf, size_t len, uint64_t data,
                            uint64_t dest_addr, uint64_t tag);
 
-/**
- * Posts a receive of one tagged message. Any number may be posted, as memory allows. Mirrors fi_trecv.
+/** Posts a receive of one tagged message. Any number may be posted, as memory allows. Mirrors fi_trecv.
  *
  * @return 0, -EINVAL, -GDRFAB_ENOCQ (none is bound for receives), -GDRFAB_EOPBADSTATE (not enabled),
  *   -EOPNOTSUPP (a connected endpoint) */
@@ -1449,8 +1386,7 @@ ssize_t gdrfab_trecv(struct gdrfab_ep *ep, void *buf, size_t len, void *desc, ui
 ssize_t gdrfab_trecvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc, size_t count,
                       uint64_t src_addr, uint64_t tag, uint64_t ignore, void *context);
 
-/**
- * Posts a receive of a tagged message with pieces, flags and a deadline; or looks for one that has come
+/** Posts a receive of a tagged message with pieces, flags and a deadline; or looks for one that has come
  * already, or drops it. Mirrors fi_trecvmsg.
  *
  * With GDRFAB_PEEK nothing is received and the pieces are not used: an entry has tag, whole length, data and
@@ -1507,8 +1443,7 @@ typedef struct gdrfab_cq_attr {
     uint32_t wait_obj;   /**< GDRFAB_WAIT_* */
 } gdrfab_cq_attr;
 
-/**
- * Opens a completion queue, freed by gdrfab_cq_close(). Mirrors fi_cq_open.
+/** Opens a completion queue, freed by gdrfab_cq_close(). Mirrors fi_cq_open.
  *
  * @param attr attributes, or NULL: 1024 entries of GDRFAB_CQ_FORMAT_CONTEXT, no descriptor
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor for GDRFAB_WAIT_FD) */
@@ -1570,16 +1505,14 @@ typedef struct gdrfab_cq_err_entry {
     size_t block;          /**< Of a list, the block that failed. */
 } gdrfab_cq_err_entry;
 
-/**
- * Reads completions, or drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
+/** Reads completions, or drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
  *
  * @param count entries that buf holds; 0 only drives
  * @return entries read, at least 1 (0 if count is 0 and entries wait), or -EAGAIN (none), -GDRFAB_EAVAIL
  *   (gdrfab_cq_readerr() has the next), -EINVAL */
 ssize_t gdrfab_cq_read(struct gdrfab_cq *cq, void *buf, size_t count);
 
-/**
- * gdrfab_cq_read() that tells who sent. Mirrors fi_cq_readfrom.
+/** gdrfab_cq_read() that tells who sent. Mirrors fi_cq_readfrom.
  *
  * @param count    entries that buf and src_addr hold
  * @param src_addr gets for each entry the sender's index in the address vector, or GDRFAB_ADDR_NOTAVAIL: the
@@ -1588,8 +1521,7 @@ ssize_t gdrfab_cq_read(struct gdrfab_cq *cq, void *buf, size_t count);
  * @return as gdrfab_cq_read() */
 ssize_t gdrfab_cq_readfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64_t *src_addr);
 
-/**
- * gdrfab_cq_read() that waits for the first entry. Polls for GDRFAB_SPIN_US, then sleeps; needs no
+/** gdrfab_cq_read() that waits for the first entry. Polls for GDRFAB_SPIN_US, then sleeps; needs no
  * descriptor. Several threads may wait on one queue. Mirrors fi_cq_sread.
  *
  * @param count      entries that buf holds, not 0
@@ -1601,21 +1533,18 @@ ssize_t gdrfab_cq_sread(struct gdrfab_cq *cq, void *buf, size_t count, const voi
 ssize_t gdrfab_cq_sreadfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64_t *src_addr,
                             const void *cond, int timeout_ms);
 
-/**
- * Reads the error entry that is next. Mirrors fi_cq_readerr.
+/** Reads the error entry that is next. Mirrors fi_cq_readerr.
  *
  * @param entry gets the entry; the caller sets struct_size, err_data and err_data_size
  * @return 1, or -EAGAIN (the next entry is no error), -EINVAL, -GDRFAB_EBADFLAGS */
 ssize_t gdrfab_cq_readerr(struct gdrfab_cq *cq, struct gdrfab_cq_err_entry *entry, uint64_t flags);
 
-/**
- * Makes one waiting gdrfab_cq_sread() return, or else the next one at once; a thread that waits by
+/** Makes one waiting gdrfab_cq_sread() return, or else the next one at once; a thread that waits by
  * gdrfab_cq_trywait() and poll gets it as an -EAGAIN of gdrfab_cq_trywait(). Any thread may call it, with
  * GDRFAB_THREAD_DOMAIN too: 0, -EINVAL, -EPERM. Mirrors fi_cq_signal. */
 int gdrfab_cq_signal(struct gdrfab_cq *cq);
 
-/**
- * Words for a provider code. Mirrors fi_cq_strerror.
+/** Words for a provider code. Mirrors fi_cq_strerror.
  *
  * @param err_data   of the error entry: the words of that very failure; NULL: the code's general words
  * @param buf        gets a copy of at most len bytes, or NULL
@@ -1623,8 +1552,7 @@ int gdrfab_cq_signal(struct gdrfab_cq *cq);
 const char *gdrfab_cq_strerror(struct gdrfab_cq *cq, int prov_errno, const void *err_data, char *buf,
                                size_t len);
 
-/**
- * Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when the queue may have something.
+/** Gives the descriptor of a queue opened with GDRFAB_WAIT_FD: readable when the queue may have something.
  * Mirrors fi_control with FI_GETWAIT.
  *
  * Wait in this order, and no wake-up is lost: gdrfab_cq_read() until -EAGAIN, gdrfab_cq_trywait(), and poll
@@ -1635,8 +1563,7 @@ const char *gdrfab_cq_strerror(struct gdrfab_cq *cq, int prov_errno, const void 
  * @return 0, -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD) */
 int gdrfab_cq_fd(struct gdrfab_cq *cq, int *fd);
 
-/**
- * Prepares for waiting on the descriptor, before each poll; opens none. Mirrors fi_trywait.
+/** Prepares for waiting on the descriptor, before each poll; opens none. Mirrors fi_trywait.
  *
  * @return 0 (poll now), -EAGAIN (something came, or may have, or gdrfab_cq_signal() was called: read first),
  *   -EINVAL, -EPERM, -ENOSYS (opened without GDRFAB_WAIT_FD), -ENOMEM or -ENOSPC (the kernel watches no more
@@ -1664,8 +1591,7 @@ typedef struct gdrfab_eq_attr {
     uint32_t reserved;   /**< 0 */
 } gdrfab_eq_attr;
 
-/**
- * Opens an event queue, freed by gdrfab_eq_close(). Mirrors fi_eq_open.
+/** Opens an event queue, freed by gdrfab_eq_close(). Mirrors fi_eq_open.
  *
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor) */
 int gdrfab_eq_open(struct gdrfab_fabric *fabric, const struct gdrfab_eq_attr *attr, void *context,
@@ -1692,8 +1618,7 @@ typedef struct gdrfab_eq_err_entry {
     size_t struct_size;    /**< sizeof(gdrfab_eq_err_entry), set by the caller */
     void *object;          /**< The gdrfab_ep or gdrfab_pep. */
     void *context;         /**< The object's context. */
-    /**
-     * The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on
+    /** The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on
      * (the RDMA port went down, or its address changed); GDRFAB_CONNREQ where a passive endpoint of shm or
      * tcp cannot accept peers (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it still
      * listens, and refuses or holds them. */
@@ -1704,8 +1629,7 @@ typedef struct gdrfab_eq_err_entry {
     size_t err_data_size;  /**< In: its bytes; out: bytes written. */
 } gdrfab_eq_err_entry;
 
-/**
- * Reads an event, and drives connecting, listening and the endpoints bound to the queue. Mirrors fi_eq_read.
+/** Reads an event, and drives connecting, listening and the endpoints bound to the queue. Mirrors fi_eq_read.
  *
  * @param event gets GDRFAB_CONNREQ, GDRFAB_CONNECTED, GDRFAB_SHUTDOWN, GDRFAB_NOTIFY, or the number of
  *   gdrfab_eq_write()
@@ -1716,8 +1640,7 @@ typedef struct gdrfab_eq_err_entry {
  *   (gdrfab_eq_readerr() has the next), -GDRFAB_ETOOSMALL (the event stays), -EINVAL, -GDRFAB_EBADFLAGS */
 ssize_t gdrfab_eq_read(struct gdrfab_eq *eq, uint32_t *event, void *buf, size_t len, uint64_t flags);
 
-/**
- * gdrfab_eq_read() that waits for an event; with GDRFAB_PEEK it only waits. Mirrors fi_eq_sread.
+/** gdrfab_eq_read() that waits for an event; with GDRFAB_PEEK it only waits. Mirrors fi_eq_sread.
  *
  * @return as gdrfab_eq_read(); -EAGAIN also after the timeout, or because a passive endpoint of the queue was
  *   closed meanwhile;
@@ -1728,8 +1651,7 @@ ssize_t gdrfab_eq_sread(struct gdrfab_eq *eq, uint32_t *event, void *buf, size_t
 /** gdrfab_cq_readerr() of an event queue. Mirrors fi_eq_readerr. */
 ssize_t gdrfab_eq_readerr(struct gdrfab_eq *eq, struct gdrfab_eq_err_entry *entry, uint64_t flags);
 
-/**
- * Puts an event of the caller's into the queue, and wakes those that wait on it. Mirrors fi_eq_write.
+/** Puts an event of the caller's into the queue, and wakes those that wait on it. Mirrors fi_eq_write.
  *
  * @param event any number, such as GDRFAB_NOTIFY
  * @param buf   bytes for the reader
@@ -1737,14 +1659,12 @@ ssize_t gdrfab_eq_readerr(struct gdrfab_eq *eq, struct gdrfab_eq_err_entry *entr
  * @return len, or -EINVAL, -GDRFAB_EBADFLAGS, -EPERM */
 ssize_t gdrfab_eq_write(struct gdrfab_eq *eq, uint32_t event, const void *buf, size_t len, uint64_t flags);
 
-/**
- * gdrfab_cq_strerror() of an event queue. err_data are words, not a rejecting peer's data; without buf the
+/** gdrfab_cq_strerror() of an event queue. err_data are words, not a rejecting peer's data; without buf the
  * text is the calling thread's, valid until its next call. Mirrors fi_eq_strerror. */
 const char *gdrfab_eq_strerror(struct gdrfab_eq *eq, int prov_errno, const void *err_data, char *buf,
                                size_t len);
 
-/**
- * gdrfab_cq_fd() of an event queue: readable when an event may be there, or a timeout of connecting has
+/** gdrfab_cq_fd() of an event queue: readable when an event may be there, or a timeout of connecting has
  * passed. In this order: read until -EAGAIN, gdrfab_eq_trywait(), poll. Mirrors fi_control with FI_GETWAIT.
  */
 int gdrfab_eq_fd(struct gdrfab_eq *eq, int *fd);
@@ -1764,8 +1684,7 @@ typedef struct gdrfab_cntr_attr {
     uint32_t reserved;   /**< 0 */
 } gdrfab_cntr_attr;
 
-/**
- * Opens a counter, freed by gdrfab_cntr_close(). Mirrors fi_cntr_open.
+/** Opens a counter, freed by gdrfab_cntr_close(). Mirrors fi_cntr_open.
  *
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM, -EMFILE (no descriptor) */
 int gdrfab_cntr_open(struct gdrfab_domain *domain, const struct gdrfab_cntr_attr *attr, void *context,
@@ -1795,15 +1714,13 @@ int gdrfab_cntr_adderr(struct gdrfab_cntr *cntr, uint64_t value);
 /** Sets the count of failures: 0 or -EINVAL. Mirrors fi_cntr_seterr. */
 int gdrfab_cntr_seterr(struct gdrfab_cntr *cntr, uint64_t value);
 
-/**
- * Waits until the count of successes is at least `threshold`. Mirrors fi_cntr_wait.
+/** Waits until the count of successes is at least `threshold`. Mirrors fi_cntr_wait.
  *
  * @return 0, -ETIMEDOUT, -GDRFAB_EAVAIL (the count of failures changed meanwhile), -EINTR (a signal),
  *   -EINVAL, -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on) */
 int gdrfab_cntr_wait(struct gdrfab_cntr *cntr, uint64_t threshold, int timeout_ms);
 
-/**
- * gdrfab_cq_fd() of a counter: readable when the count may have changed. One thread at a time waits, in this
+/** gdrfab_cq_fd() of a counter: readable when the count may have changed. One thread at a time waits, in this
  * order: gdrfab_cntr_read(), gdrfab_cntr_trywait(), poll. Mirrors fi_control with FI_GETWAIT. */
 int gdrfab_cntr_fd(struct gdrfab_cntr *cntr, int *fd);
 
@@ -1821,16 +1738,14 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
                                              now on ends when fewer bytes are left; default 64. */
 #define GDRFAB_OPT_CM_DATA_SIZE 1       /**< size_t, read only: bytes of private data to connect. */
 
-/**
- * uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
+/** uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
  * UINT64_MAX: never. Not while the kernel copies (cma) and waits for the target's pages (userfaultfd). */
 #define GDRFAB_OPT_DEADLINE 256
 
 #define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t ns to connect, or to reach a peer by whichever way;
                                              0, UINT64_MAX: no limit; default 10 s. */
 
-/**
- * uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (GDRFAB_PROV_PATH); 0:
+/** uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (GDRFAB_PROV_PATH); 0:
  * any. With verbs the path is that of this side's memory, or staged if either side's is. */
 #define GDRFAB_OPT_REQUIRE_PATH 258
 
@@ -1838,23 +1753,20 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 #define GDRFAB_OPT_COOP 260             /**< uint32_t 0 or 1 (default), shm only: share large copies with a
                                              peer that polls. Elsewhere 0; 1 is -EOPNOTSUPP. */
 
-/**
- * uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
+/** uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
  * operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails
  * with ENOSYS where the vendor has no such order. Of verbs and of connectionless endpoints only 0, else
  * -EOPNOTSUPP: synchronise with the stream before posting. */
 #define GDRFAB_OPT_STREAM 261
 
-/*
- * Of verbs only, set before connecting or accepting. Defaults: GDRFAB_VERBS_TIMEOUT, _RETRIES, _RNR_RETRIES,
+/* Of verbs only, set before connecting or accepting. Defaults: GDRFAB_VERBS_TIMEOUT, _RETRIES, _RNR_RETRIES,
  * _MIN_RNR_TIMER. */
 #define GDRFAB_OPT_ACK_TIMEOUT 262    /**< uint32_t 0 to 31: repeats after 4.096 us * 2^value; 0: never. */
 #define GDRFAB_OPT_RETRY_COUNT 263    /**< uint32_t 0 to 7: repeats before the connection fails. */
 #define GDRFAB_OPT_RNR_RETRY 264      /**< uint32_t 0 to 7: repeats without a posted receive; 7: no end. */
 #define GDRFAB_OPT_MIN_RNR_TIMER 265  /**< uint32_t 0 to 31, verbs' code (12: 0.64 ms): peers' wait then. */
 
-/**
- * uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
+/** uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
  * endpoint call no device driver in this process, for callers whose kernels wait for copies: a driver's call
  * may wait for the kernels. Copies between device memory (ipc) are then made by a process of the library's,
  * gdrfab-copier, which setting the option starts; what needs a driver here fails with EOPNOTSUPP: copies
@@ -1862,8 +1774,7 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * still calls it. Default: GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED. */
 #define GDRFAB_OPT_DRIVER_CALLS 266
 
-/**
- * uint64_t ns after which receives posted from now on end with ETIMEDOUT, whether a message has begun to
+/** uint64_t ns after which receives posted from now on end with ETIMEDOUT, whether a message has begun to
  * arrive or not; 0 (default), UINT64_MAX: never. Over verbs a late one ends the connection. */
 #define GDRFAB_OPT_RECV_DEADLINE 267
 
@@ -1888,8 +1799,7 @@ typedef struct gdrfab_path_info {
                               tcp and verbs choose too; NULL: host memory. */
 } gdrfab_path_info;
 
-/**
- * What an endpoint has done so far. Bytes and RMA operations are counted by path; an RDMA device's by how it
+/** What an endpoint has done so far. Bytes and RMA operations are counted by path; an RDMA device's by how it
  * reaches the memory of this side. */
 typedef struct gdrfab_stats {
     size_t struct_size;       /**< sizeof(gdrfab_stats), set by the caller */
@@ -1916,8 +1826,7 @@ typedef struct gdrfab_stats {
     uint64_t bytes_peer_mem;  /**< Bytes by GDRFAB_PATH_PEER_MEM. */
 } gdrfab_stats;
 
-/**
- * Sets an option. Mirrors fi_setopt.
+/** Sets an option. Mirrors fi_setopt.
  *
  * @param level   GDRFAB_OPT_ENDPOINT
  * @param optval  the value, of the option's type
@@ -1928,16 +1837,14 @@ typedef struct gdrfab_stats {
  *   (-EBUSY, -ENOMEM, ...) */
 int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *optval, size_t optlen);
 
-/**
- * Reads an option. Mirrors fi_getopt.
+/** Reads an option. Mirrors fi_getopt.
  *
  * @param level   GDRFAB_OPT_ENDPOINT
  * @param optlen  in: bytes of optval; out: bytes of the value, also with -GDRFAB_ETOOSMALL
  * @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL */
 int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval, size_t *optlen);
 
-/**
- * Tells which path the next operation to a peer's region uses from this endpoint, and of each other path why
+/** Tells which path the next operation to a peer's region uses from this endpoint, and of each other path why
  * not. Nothing is sent.
  *
  * shm looks the key up in the peer's table. tcp and verbs judge by the key and by this side's memory, and
@@ -1953,15 +1860,13 @@ int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval,
  *   the peer's table makes no sense) */
 int gdrfab_ep_query(struct gdrfab_ep *ep, uint64_t key, struct gdrfab_path_info *info);
 
-/**
- * gdrfab_ep_query() for one peer of a connectionless endpoint; a connected one has one peer.
+/** gdrfab_ep_query() for one peer of a connectionless endpoint; a connected one has one peer.
  *
  * @return as gdrfab_ep_query(); -ENOTCONN: nothing has connected the peer yet; -EINVAL also: peer names none
  */
 int gdrfab_ep_query_peer(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, struct gdrfab_path_info *info);
 
-/**
- * gdrfab_ep_query() in words, with host memory on this side.
+/** gdrfab_ep_query() in words, with host memory on this side.
  *
  * @return length of the text, or as gdrfab_ep_query() */
 ssize_t gdrfab_ep_explain(struct gdrfab_ep *ep, uint64_t key, char *buf, size_t len);
@@ -1976,13 +1881,11 @@ int gdrfab_ep_stats(struct gdrfab_ep *ep, struct gdrfab_stats *stats);
  * Nothing is logged unless GDRFAB_LOG or gdrfab_log_set() asks. GDRFAB_FAULT makes the library fail on demand
  * (docs/faults.md). */
 
-/**
- * Receives a log line, without its end. May be called by any thread that is inside the library, with its
+/** Receives a log line, without its end. May be called by any thread that is inside the library, with its
  * locks held: it must not call gdrfab, and a C++ exception must not leave it. */
 typedef void (*gdrfab_log_fn)(void *arg, int level, const char *message);
 
-/**
- * Chooses what is logged, and where to; overrides GDRFAB_LOG. Mirrors fi_import_log.
+/** Chooses what is logged, and where to; overrides GDRFAB_LOG. Mirrors fi_import_log.
  *
  * Lines on stderr begin with the time (UTC), the process and the level. A line that cannot be written is
  * lost.

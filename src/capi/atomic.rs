@@ -260,7 +260,8 @@ pub unsafe extern "C" fn gdrfab_compare_atomic(
 }
 
 /// Posts one with flags and a deadline: with compare as gdrfab_compare_atomic(), else with result as
-/// gdrfab_fetch_atomic(), else as gdrfab_atomic(). Mirrors fi_atomicmsg and its kin.
+/// gdrfab_fetch_atomic(), else as gdrfab_atomic(). Mirrors fi_atomicmsg, fi_fetch_atomicmsg and
+/// fi_compare_atomicmsg.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_atomicmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_atomic, flags: u64) -> ssize_t {
     // SAFETY: the C caller says that handle and struct are live, and that the buffers stay until the completion.

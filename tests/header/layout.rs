@@ -191,9 +191,12 @@ fn above(text: &[String], start: &str, indent: &str) -> String {
     match text {
         [] => String::new(),
         [line] => format!("{indent}{start} {line} */\n"),
-        lines => {
+        [first, rest @ ..] => {
+            let opening = format!("{indent}{start} {first}");
+            // One column more than the others.
+            let (opening, lines) = if opening.chars().count() <= WIDTH { (opening, rest) } else { (format!("{indent}{start}"), text) };
             let body: String = lines.iter().map(|l| format!("{indent} * {l}").trim_end().to_string() + "\n").collect();
-            ended(format!("{indent}{start}\n{body}"), indent)
+            ended(format!("{opening}\n{body}"), indent)
         }
     }
 }

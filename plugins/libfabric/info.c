@@ -115,6 +115,13 @@ static int whole(enum kind kind, const struct ask *ask, const char *text, struct
 	return 0;
 }
 
+static bool from_shm(const struct ask *ask)
+{
+	const struct sockaddr_in6 *src = ask->hints ? ask->hints->src_addr : NULL;
+	return src && ask->hints->src_addrlen == sizeof *src && src->sin6_family == AF_INET6 &&
+		address_shm_place(&src->sin6_addr) == SHM_HERE;
+}
+
 static int place_node(enum kind kind, const struct ask *ask, struct place *p)
 {
 	struct in6_addr at;
@@ -127,9 +134,9 @@ static int place_node(enum kind kind, const struct ask *ask, struct place *p)
 		LEAVE_OUT(kind, "node %s is another host, or this one before it was booted", ask->node);
 	if (ask->flags & FI_NUMERICHOST && !numeric(ask->node))
 		LEAVE_OUT(kind, "node \"%s\" is no number, as FI_NUMERICHOST says", ask->node);
-	/* Who names an IP address and a format of sockets may bind a socket to the answer. */
+	/* Who names an IP address and a format of sockets may bind a socket to the answer; not who comes from an address of shm's. */
 	if (kind == KIND_SHM && is == SHM_NOT && (ask->addr_format == FI_SOCKADDR || ask->addr_format == FI_SOCKADDR_IN6) &&
-	    numeric(ask->node))
+	    numeric(ask->node) && !from_shm(ask))
 		LEAVE_OUT(kind, "node %s is an IP address by its addr_format, and shm has none", ask->node);
 	p->node = is == SHM_HERE ? NULL : ask->node;
 	if (kind_has_sockets(kind) && ask->addr_format != FI_ADDR_STR) {

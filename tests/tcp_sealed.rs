@@ -355,5 +355,7 @@ fn of_many_connections_none_forgets_what_came_behind_a_turns_share() {
                 inject(1);
             }
         }
+        // It is told that there is room again.
+        sender.ep.progress(false);
     }
 }

@@ -161,8 +161,14 @@ size_t raw_intro(unsigned char *intro, uint32_t window, uint32_t budget, const v
 
 bool raw_greet(int fd, struct raw_terms *terms)
 {
+	return raw_greet_as(fd, 1, terms);
+}
+
+bool raw_greet_as(int fd, int version, struct raw_terms *terms)
+{
 	unsigned char bytes[RAW_INTRO + RAW_BODY_MAX], answer[RAW_INTRO], ready[RAW_HEADER] = {RAW_READY};
 	raw_hello(bytes, (uint64_t)fd + 1);
+	raw_put(bytes + 10, (uint64_t)version, 2);
 	if (!raw_send(fd, bytes, RAW_HELLO) || raw_recv(fd, bytes, RAW_HELLO, 10000) != 1)
 		return false;
 	if (memcmp(bytes, "GDRFABt", 8) != 0 || raw_get(bytes + 14, 2) != 0)

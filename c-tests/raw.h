@@ -47,6 +47,8 @@ struct raw_terms {
 };
 /* HELLO to READY; false if the listener does not want this. */
 bool raw_greet(int fd, struct raw_terms *terms);
+/* The same of a client that speaks up to this version. */
+bool raw_greet_as(int fd, int version, struct raw_terms *terms);
 
 /* A frame; pieces are three words each. Returns its bytes without a body. */
 struct raw_frame {

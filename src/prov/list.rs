@@ -5,6 +5,7 @@
 use crate::error::{Error, Result, errno};
 use crate::mr::{DEVICE_DESC, Iov};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Blocks of one list, at most.
@@ -152,6 +153,13 @@ impl List {
         List { number: self.number, runs: self.runs.clone(), pairs, total: self.total, addr: self.addr, ends: self.ends.clone() }
     }
 
+    /// The runs of these ranges alone, those of one pair together.
+    pub fn grouped(&self, ranges: impl Iterator<Item = Range<usize>>) -> List {
+        let mut runs: Vec<Run> = ranges.flat_map(|range| self.runs[range].iter().copied()).collect();
+        runs.sort_by_key(|run| run.pair);
+        List { number: 0, runs: runs.into(), pairs: self.pairs.clone(), total: self.total, addr: self.addr, ends: self.ends.clone() }
+    }
+
     pub fn first_buf(&self) -> usize {
         self.runs.first().map_or(0, Run::buf)
     }
@@ -252,6 +260,7 @@ mod tests {
     fn blocks_of_other_keys_stay_apart_and_keys_stand_once() {
         let blocks = [block(100, 1000, 8), block(108, 1008, 8), block(116, 1016, 8), block(124, 1024, 8)];
         let made = list(&blocks, &[], &[1, 2, 1, 1], 1 << 20).unwrap();
+        assert_eq!(made.grouped([0..1, 1..3].into_iter()).runs.iter().map(|r| r.first).collect::<Vec<_>>(), [0, 2, 1]);
         assert_eq!((made.runs.len(), made.pairs.len()), (3, 2));
         assert_eq!(made.runs.iter().map(|r| made.pair(r).key).collect::<Vec<_>>(), [1, 2, 1]);
     }

@@ -129,7 +129,9 @@ impl Waiting {
         let Some(why) = why else { return };
         let named = why.piece.filter(|(run, _)| usize::from(*run) < part.count);
         if let Some((run, good)) = named.and_then(|(i, good)| Some((work.list.runs.get(part.first + usize::from(i))?, good as usize))) {
-            if why.code == Code::Path && good >= run.len() && part.count > 1 {
+            // Once they are apart, a peer that says so again is not believed.
+            let may_part = !work.apart || !work.again.is_empty();
+            if why.code == Code::Path && good >= run.len() && part.count > 1 && may_part {
                 if work.stage != Stage::Over {
                     (work.apart, work.stage) = (true, Stage::Pieces);
                     work.again.push((part.first, part.count));
@@ -287,10 +289,16 @@ impl Waiting {
     /// Posts as much as the provider takes; false: try again after progress.
     fn feed_part(&mut self, prov: &dyn Endpoint, at: usize, now: u64) -> Result<bool> {
         let work = &self.works[at];
-        let (list, dir) = (work.list.clone(), work.dir);
-        let (first, most) = work.again.last().copied().unwrap_or((work.next, list.runs.len() - work.next));
+        if !work.again.is_empty() {
+            if work.out > 0 {
+                return Ok(false);
+            }
+            self.regroup(at);
+        }
+        let work = &self.works[at];
+        let (list, dir, first) = (work.list.clone(), work.dir, work.next);
         let alike = |r: &&Run| r.pair == list.runs[first].pair;
-        let most = if work.apart { list.runs[first..first + most].iter().take_while(alike).count() } else { most };
+        let most = if work.apart { list.runs[first..].iter().take_while(alike).count() } else { list.runs.len() - first };
         let context = self.begin(at, first, 0, 0);
         let c = self.works[at].common(context, now);
         let count = match prov.list_part(dir, &list.runs[first..first + most], &list.pairs, &c) {
@@ -309,13 +317,18 @@ impl Waiting {
             (part.count, part.bytes) = (count, bytes);
         }
         self.bytes += bytes;
-        let work = &mut self.works[at];
-        match work.again.last_mut() {
-            None => work.next = first + count,
-            Some((_, left)) if *left == count => drop(work.again.pop()),
-            Some((first, left)) => (*first, *left) = (*first + count, *left - count),
-        }
+        self.works[at].next = first + count;
         Ok(true)
+    }
+
+    /// What is left of a list once the peer has refused to take several regions at once: no order was promised.
+    #[cold]
+    fn regroup(&mut self, at: usize) {
+        let work = &mut self.works[at];
+        let rest = work.again.drain(..).map(|(first, count)| first..first + count).chain([work.next..work.list.runs.len()]);
+        let list = Arc::new(work.list.grouped(rest));
+        self.runs -= work.list.runs.len() - list.runs.len();
+        (work.list, work.next) = (list, 0);
     }
 
     fn probe(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Lists that one step does not move: over regions in several places, over several connections, and given up in the middle,
+ * after which nothing touches what is the caller's again.
+ */
+#include "fab.h"
+
+#define LENGTH ((size_t)16 * 1024 * 1024)
+#define BLOCKS ((size_t)6000)
+#define SPACE (LENGTH / BLOCKS)
+
+struct lists {
+	struct remote to[2];
+	struct mem local;
+	gdrfab_block blocks[BLOCKS];
+	uint64_t keys[BLOCKS];
+	gdrfab_msg_list msg;
+};
+
+/* Blocks of all lengths up to their space; every other one is in the second region if there is one. */
+static size_t make(struct node *n, struct lists *l, size_t len, bool both)
+{
+	/* Where a driver copies each by itself, fewer do. */
+	size_t total = 0, count = both ? 300 : BLOCKS;
+	mem_new(n, &l->local, &memkinds[KIND_MALLOC], LENGTH);
+	memset(&l->msg, 0, sizeof l->msg);
+	for (size_t i = 0; i < count; i++) {
+		l->blocks[i].buf = l->local.addr + i * SPACE;
+		l->blocks[i].addr = l->to[both && i % 2].base + (i ^ 3) * SPACE;
+		l->blocks[i].len = len ? len : i * 7 % SPACE;
+		l->keys[i] = l->to[both && i % 2].key;
+		total += l->blocks[i].len;
+	}
+	l->msg.struct_size = sizeof l->msg;
+	l->msg.blocks = l->blocks;
+	l->msg.count = count;
+	l->msg.key = l->keys;
+	l->msg.key_count = count;
+	l->msg.context = l;
+	return total;
+}
+
+/* Written, and read back into emptied memory. */
+static void goes_and_comes(struct node *n, struct lists *l, size_t total)
+{
+	done entry;
+	for (size_t i = 0; i < l->msg.count; i++)
+		mem_fill(&l->local, i * SPACE, l->blocks[i].len, i, 3);
+	POST(n->cq, gdrfab_writelist(n->ep, &l->msg, 0));
+	DONE(n->cq, l, GDRFAB_WRITE, &entry);
+	CHECK_EQ(entry.len, total);
+	mem_fill(&l->local, 0, LENGTH, 0, 9);
+	POST(n->cq, gdrfab_readlist(n->ep, &l->msg, 0));
+	DONE(n->cq, l, GDRFAB_READ, &entry);
+	CHECK_EQ(entry.len, total);
+	for (size_t i = 0; i < l->msg.count; i++) {
+		size_t end = l->blocks[i].len;
+		CHECK_MEM("a block that was read", &l->local, i * SPACE, end, i, 3);
+		CHECK_MEM("what is behind it", &l->local, i * SPACE + end, SPACE - end, i * SPACE + end, 9);
+	}
+	QUIET(n->cq, 0);
+}
+
+static const struct memkind *second(const struct node *n)
+{
+	return (const struct memkind *)n->arg;
+}
+
+static void owns(struct node *n)
+{
+	struct mem m[2];
+	node_up(n);
+	for (int i = 0; i < (second(n) ? 2 : 1); i++) {
+		mem_new(n, &m[i], i ? second(n) : &memkinds[KIND_MALLOC], LENGTH);
+		mem_register(n, &m[i], 0, LENGTH, ANY_ACCESS, 0);
+		mem_publish(n, &m[i]);
+	}
+	barrier(n);
+	for (int i = 0; i < (second(n) ? 2 : 1); i++)
+		mem_end(n, &m[i]);
+	node_down(n);
+}
+
+static void moves(struct node *n)
+{
+	static struct lists l;
+	node_up(n);
+	if (n->info->mr_mode & GDRFAB_MR_LOCAL)
+		test_skip("local buffers lie in regions here, which are named elsewhere");
+	for (int i = 0; i < (second(n) ? 2 : 1); i++)
+		l.to[i] = mem_fetch(n);
+	/* The first makes further connections be called for. */
+	for (int i = 0; i < 3; i++) {
+		goes_and_comes(n, &l, make(n, &l, 0, second(n) != NULL));
+		mem_end(n, &l.local);
+	}
+	barrier(n);
+	node_down(n);
+}
+
+static void several_places(const void *arg)
+{
+	skip_unless(!arg || path_known(PATH_SOCKET), "this is about frames of tcp's, which hold one device's memory or none");
+	pair(NULL, owns, moves, arg);
+}
+
+static void several_connections(const void *arg)
+{
+	skip_unless(path_known(PATH_SOCKET), "only tcp has several connections to a peer");
+	setenv("GDRFAB_TCP_STREAMS", "3", 1);
+	pair(NULL, owns, moves, arg);
+}
+
+/* --- given up in the middle --- */
+
+static void owns_and_stops(struct node *n)
+{
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, &memkinds[KIND_MALLOC], LENGTH);
+	mem_register(n, &m, 0, LENGTH, ANY_ACCESS, 0);
+	mem_fill(&m, 0, LENGTH, 0, 1);
+	mem_publish(n, &m);
+	barrier(n);
+	barrier(n);
+	mem_end(n, &m);
+	node_close(n);
+}
+
+static void gives_up(struct node *n)
+{
+	static struct lists l;
+	bool cancels = n->arg != NULL && traits()->cancels;
+	node_up(n);
+	if (n->info->mr_mode & GDRFAB_MR_LOCAL)
+		test_skip("local buffers lie in regions here, which are named elsewhere");
+	l.to[0] = mem_fetch(n);
+	make(n, &l, SPACE, false);
+	barrier(n);
+	for (int round = 0; round < 6; round++) {
+		struct failure f;
+		done entry;
+		int lists = 3, came = 0;
+		l.msg.timeout_ns = cancels ? UINT64_MAX : 100000000u;
+		for (int i = 0; i < lists; i++)
+			POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
+		/* Some of it comes. */
+		for (int i = 0; i < 1 << (2 * round); i++)
+			came += cq_next(n->cq, &entry, 0) == 1;
+		peer_stop(n);
+		if (cancels)
+			while (gdrfab_cancel(n->ep, &l) == 0)
+				;
+		uint64_t until = test_now_ms() + (uint64_t)test_ms(5000);
+		while (came < lists && test_now_ms() < until) {
+			int got = cq_next(n->cq, &entry, 10);
+			if (got < 0) {
+				cq_failure(__FILE__, __LINE__, n->cq, &f);
+				CHECK(f.entry.err == (cancels ? ECANCELED : ETIMEDOUT) && f.entry.block < BLOCKS);
+			}
+			came += got != 0;
+		}
+		CHECK_EQ(came, lists);
+		mem_fill(&l.local, 0, LENGTH, 0, 9);
+		peer_continue(n);
+		QUIET(n->cq, 30);
+		CHECK_MEM("what is the caller's again", &l.local, 0, LENGTH, 0, 9);
+	}
+	/* The connection goes on. */
+	l.msg.timeout_ns = 0;
+	POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
+	DONE(n->cq, &l, GDRFAB_READ, NULL);
+	for (size_t i = 0; i < BLOCKS; i++)
+		CHECK_MEM("a block that was read", &l.local, i * SPACE, SPACE, (i ^ 3) * SPACE, 1);
+	barrier(n);
+	mem_end(n, &l.local);
+	node_close(n);
+}
+
+static void given_up(const void *arg)
+{
+	skip_unless(traits()->survives_failures, "an operation that is given up ends the connection");
+	pair(NULL, owns_and_stops, gives_up, arg);
+}
+
+TEST_TABLE(claims)
+{
+	test_add("beyond_one_frame", several_places, NULL, 30);
+	test_add("over_several_connections", several_connections, NULL, 30);
+	test_add("late_in_the_middle", given_up, NULL, 60);
+	test_add("cancelled_in_the_middle", given_up, "cancels", 60);
+	static char names[DEVICE_KINDS][64];
+	for (size_t i = 0, count = device_kinds_list(); i < count; i++) {
+		snprintf(names[i], sizeof names[i], "host_memory_and_%s", device_kinds[i]->name);
+		test_add(names[i], several_places, device_kinds[i], 30);
+	}
+}

@@ -16,7 +16,7 @@
 //! Connections that carry little need no such area: a writer goes round in a small part of it
 //! first, and in twice as much whenever it has come round often.
 
-use super::header::Broken;
+use super::header::{Broken, Trouble, Unmapped};
 use super::primitive::{AtomicU64, Ordering};
 use std::ptr::NonNull;
 
@@ -38,7 +38,8 @@ const GRAIN: u64 = 64;
 
 /// Where the area is, and the reader's word.
 pub struct Area<'a> {
-    pub base: NonNull<u8>,
+    /// One past its last byte.
+    pub end: NonNull<u8>,
     /// How many bytes the reader has given back.
     pub returned: &'a AtomicU64,
 }
@@ -49,8 +50,22 @@ impl Area<'_> {
     pub fn address(&self, at: u64, len: usize) -> *mut u8 {
         let from_end = (at % AREA as u64) as usize + len.next_multiple_of(GRAIN as usize);
         debug_assert!(from_end <= AREA);
-        // SAFETY: a place ends inside the area.
-        unsafe { self.base.as_ptr().add(AREA - from_end) }
+        // SAFETY: a place ends inside the area, and who gave it or has seen it had it mapped.
+        unsafe { self.end.as_ptr().sub(from_end) }
+    }
+}
+
+/// Where an area lies, as far as it is mapped.
+pub trait Ground {
+    /// None: nothing of it.
+    fn area(&self) -> Option<Area<'_>>;
+    /// How many bytes at the area's end are mapped.
+    fn span(&self) -> usize {
+        AREA
+    }
+    /// Maps so many, or more. False: it cannot be done.
+    fn reach_area(&self, _bytes: usize) -> bool {
+        true
     }
 }
 
@@ -72,14 +87,20 @@ impl Outgoing {
         Outgoing { tail: 0, returned: 0, span: START as u64, most, laps: 0 }
     }
 
-    fn widen(&mut self) {
-        self.span = (2 * self.span).min(self.most);
+    /// Uses twice as much, if that can be mapped.
+    #[cold]
+    fn widen(&mut self, store: &impl Ground) {
+        let wider = (2 * self.span).min(self.most);
+        if store.reach_area(wider as usize) {
+            self.span = wider;
+        }
         self.laps = 0;
     }
 
-    /// A place for `len` bytes, if there is room: the bytes go to [`Area::address`] of it.
+    /// A place for `len` bytes, if there is room: the bytes go to [`Area::address`] of it. Whoever has looked at the area before
+    /// looks again.
     #[inline]
-    pub fn allocate(&mut self, len: usize, area: &Area<'_>) -> Option<u64> {
+    pub fn allocate(&mut self, len: usize, store: &impl Ground) -> Option<u64> {
         let size = AREA as u64;
         let need = (len as u64).next_multiple_of(GRAIN);
         let into = self.tail % size;
@@ -88,7 +109,7 @@ impl Outgoing {
         let at = if fits { self.tail } else { self.tail - into + size };
         let end = at + need;
         if end - self.returned > size {
-            let seen = area.returned.load(Ordering::Acquire);
+            let seen = store.area()?.returned.load(Ordering::Acquire);
             // A reader that counts wrong gets its messages through the ring.
             if seen < self.returned || seen > self.tail {
                 return None;
@@ -96,14 +117,14 @@ impl Outgoing {
             self.returned = seen;
             if end - seen > size {
                 // The reader lags: its backlog goes through the ring, what comes after has more room.
-                self.widen();
+                self.widen(store);
                 return None;
             }
         }
         if !fits {
             self.laps += 1;
             if self.laps == LAPS {
-                self.widen();
+                self.widen(store);
             }
         }
         self.tail = end;
@@ -119,13 +140,17 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Whether a writer may have put `len` bytes there; gives where they end.
+    /// Whether a writer may have put `len` bytes there, which are mapped then; gives where they end.
     #[inline]
-    pub fn check(&self, at: u64, len: u64) -> Result<u64, Broken> {
+    pub fn check(&self, at: u64, len: u64, store: &impl Ground) -> Result<u64, Trouble> {
         let size = AREA as u64;
         let fits = len <= size && at % size + len <= size;
         if !fits || at.wrapping_sub(self.head) > size || !at.is_multiple_of(GRAIN) {
             return Err(Broken);
+        }
+        let needs = (at % size + len.next_multiple_of(GRAIN)) as usize;
+        if needs > store.span() && !store.reach_area(needs) {
+            return Err(Unmapped);
         }
         Ok(at + len.next_multiple_of(GRAIN))
     }
@@ -146,8 +171,47 @@ impl Incoming {
 mod tests {
     use super::*;
 
+    /// An area that nobody looks into.
+    struct Word<'a>(&'a AtomicU64);
+
+    impl Ground for Word<'_> {
+        fn area(&self) -> Option<Area<'_>> {
+            Some(area(self.0))
+        }
+    }
+
     fn area(word: &AtomicU64) -> Area<'_> {
-        Area { base: NonNull::dangling(), returned: word }
+        Area { end: NonNull::dangling(), returned: word }
+    }
+
+    /// One of which no more than its beginning can be mapped.
+    struct Narrow<'a>(&'a AtomicU64);
+
+    impl Ground for Narrow<'_> {
+        fn area(&self) -> Option<Area<'_>> {
+            Some(area(self.0))
+        }
+        fn span(&self) -> usize {
+            START
+        }
+        fn reach_area(&self, bytes: usize) -> bool {
+            bytes <= START
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_is_not_used() {
+        let word = AtomicU64::new(0);
+        let (mut out, mut inn) = (Outgoing::new(AREA), Incoming::default());
+        for _ in 0..10_000 {
+            let at = out.allocate(9000, &Narrow(&word)).expect("the reader keeps up");
+            assert!(at as usize % AREA + 9000 <= START);
+            let end = inn.check(at, 9000, &Narrow(&word)).unwrap();
+            inn.pass(end, &area(&word));
+        }
+        // A peer that maps more than this side can.
+        let inn = Incoming::default();
+        assert_eq!(inn.check(START as u64, 64, &Narrow(&word)), Err(Unmapped));
     }
 
     /// Gives out `turns` places and takes each back at once; the bytes of the area that were touched.
@@ -157,10 +221,10 @@ mod tests {
         let (mut before, mut touched) = (0, 0);
         for turn in 0..turns {
             let len = 1 + turn * 37 % 9000;
-            let at = out.allocate(len, &area(&word)).expect("the reader keeps up");
+            let at = out.allocate(len, &Word(&word)).expect("the reader keeps up");
             assert!(at >= before && at as usize % AREA + len <= AREA, "{at} {len}");
             touched = touched.max(at as usize % AREA + len);
-            before = inn.check(at, len as u64).unwrap();
+            before = inn.check(at, len as u64, &Word(&word)).unwrap();
             inn.pass(before, &area(&word));
         }
         touched
@@ -185,13 +249,13 @@ mod tests {
     fn a_full_area_refuses_until_the_reader_gives_back() {
         let word = AtomicU64::new(0);
         let (mut out, mut inn) = (Outgoing::new(AREA), Incoming::default());
-        let fill = |out: &mut Outgoing| -> Vec<u64> { std::iter::from_fn(|| out.allocate(8000, &area(&word))).collect() };
+        let fill = |out: &mut Outgoing| -> Vec<u64> { std::iter::from_fn(|| out.allocate(8000, &Word(&word))).collect() };
         let mut places = fill(&mut out);
         assert_eq!(places.len(), START / 8000);
         // As often as it was full, so much more of it is used.
         while places.len() < AREA / 8000 {
             for at in &places {
-                let end = inn.check(*at, 8000).unwrap();
+                let end = inn.check(*at, 8000, &Word(&word)).unwrap();
                 inn.pass(end, &area(&word));
             }
             let next = fill(&mut out);
@@ -200,18 +264,20 @@ mod tests {
         }
         // A word that nobody could have written.
         word.store(u64::MAX, Ordering::Relaxed);
-        while out.allocate(8000, &area(&word)).is_some() {}
+        while out.allocate(8000, &Word(&word)).is_some() {}
     }
 
     #[test]
     fn each_place_lies_right_in_front_of_the_last() {
         let word = AtomicU64::new(0);
         let mut memory = vec![0u64; AREA / 8];
-        let area = Area { base: NonNull::from(memory.as_mut_slice()).cast(), returned: &word };
+        // SAFETY: one past its last byte.
+        let end = unsafe { NonNull::from(memory.as_mut_slice()).cast::<u8>().add(AREA) };
+        let area = Area { end, returned: &word };
         let mut out = Outgoing::new(AREA);
-        let mut before = area.base.as_ptr() as usize + AREA;
+        let mut before = end.as_ptr() as usize;
         for len in [8000, 512, 513, 4096, 1] {
-            let at = out.allocate(len, &area).unwrap();
+            let at = out.allocate(len, &Word(&word)).unwrap();
             let here = area.address(at, len) as usize;
             assert_eq!(here + len.next_multiple_of(64), before, "{len}");
             before = here;
@@ -220,11 +286,11 @@ mod tests {
 
     #[test]
     fn a_place_outside_is_refused() {
-        let inn = Incoming::default();
+        let (inn, word) = (Incoming::default(), AtomicU64::new(0));
         let size = AREA as u64;
         for (at, len) in [(0, size + 1), (64, size), (1, 8), (size + 64, 8), (!63, 8), (0, u64::MAX)] {
-            assert_eq!(inn.check(at, len), Err(Broken), "{at} {len}");
+            assert_eq!(inn.check(at, len, &Word(&word)), Err(Broken), "{at} {len}");
         }
-        assert_eq!(inn.check(size, size), Ok(2 * size));
+        assert_eq!(inn.check(size, size, &Word(&word)), Ok(2 * size));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::area::Incoming;
 use super::cursor::Cursor;
-use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, lap};
+use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, Trouble, Unmapped, lap};
 use super::line::{LINE_BYTES, WORDS};
 use super::primitive::Ordering;
 use super::ring::{Store, shift_of};
@@ -14,6 +14,9 @@ use crate::sys::iov::Iov;
 pub struct Consumer<S> {
     store: S,
     shift: u32,
+    mask: u64,
+    /// Lines that are given back at once.
+    quarter: u64,
     head: u64,
     published: u64,
     area: Incoming,
@@ -44,13 +47,14 @@ struct Span {
 
 impl<S: Store> Consumer<S> {
     pub fn new(store: S) -> Self {
-        Consumer { shift: shift_of(&store), store, head: 0, published: 0, area: Incoming::default() }
+        let size = store.capacity() as u64;
+        Consumer { shift: shift_of(&store), mask: size - 1, quarter: size / 4, store, head: 0, published: 0, area: Incoming::default() }
     }
 
     /// Where the next messages lie, in a value of its own that a loop keeps in registers.
     #[inline(always)]
     pub fn cursor(&self) -> Cursor<'_> {
-        Cursor::new(self.store.lines(), self.shift, self.head)
+        Cursor::new(self.store.lines(), self.mask, self.shift, self.head)
     }
 
     /// Gives back the lines that a cursor, now at `head`, has passed.
@@ -63,7 +67,7 @@ impl<S: Store> Consumer<S> {
     #[inline(never)]
     pub fn out_of_line(&self, cursor: &Cursor<'_>, kind: u8) -> Option<OutOfLine> {
         let [at, len] = cursor.out_of_line(kind)?;
-        let (end, area) = (self.area.check(at, len).ok()?, self.store.area()?);
+        let (end, area) = (self.area.check(at, len, &self.store).ok()?, self.store.area()?);
         let len = usize::from(u16::try_from(len).ok()?);
         Some(OutOfLine { from: area.address(at, len), len, end })
     }
@@ -76,11 +80,16 @@ impl<S: Store> Consumer<S> {
         }
     }
 
-    /// Gives lines back to the producer, a quarter of the ring at a time.
+    /// Gives lines back to the producer, a quarter of the ring at a time. As many are mapped from the beginning, and a message's
+    /// more; the rest is when the first quarter goes back.
     #[inline(always)]
     fn give_back(&mut self, count: u64) {
         self.head += count;
-        if self.head - self.published >= self.store.lines().len() as u64 / 4 {
+        if self.head - self.published >= self.quarter {
+            if self.published == 0 {
+                // Where it fails, the next message does.
+                self.store.reach_lines();
+            }
             self.published = self.head;
             // Release: our reads of the lines come before the producer's next writes to them.
             self.store.returned().store(self.head, Ordering::Release);
@@ -89,10 +98,10 @@ impl<S: Store> Consumer<S> {
 
     /// The oldest message, if one has fully arrived.
     #[inline]
-    pub fn front(&mut self) -> Result<Option<Message<'_, S>>, Broken> {
-        let lines = self.store.lines();
-        let mask = lines.len() - 1;
-        let raw = lines[self.head as usize & mask].header.load(Ordering::Acquire);
+    pub fn front(&mut self) -> Result<Option<Message<'_, S>>, Trouble> {
+        let (lines, mask) = (self.store.lines(), self.mask as usize);
+        let Some(first) = lines.get(self.head as usize & mask) else { return Err(Unmapped) };
+        let raw = first.header.load(Ordering::Acquire);
         if raw as u16 != lap(self.head, self.shift) {
             return Ok(None);
         }
@@ -103,7 +112,8 @@ impl<S: Store> Consumer<S> {
         }
         for k in 1..count as u64 {
             let at = self.head + k;
-            if lines[at as usize & mask].header.load(Ordering::Relaxed) as u16 != lap(at, self.shift) {
+            let Some(line) = lines.get(at as usize & mask) else { return Err(Unmapped) };
+            if line.header.load(Ordering::Relaxed) as u16 != lap(at, self.shift) {
                 return Err(Broken);
             }
         }
@@ -114,13 +124,12 @@ impl<S: Store> Consumer<S> {
     }
 
     /// The oldest message, which has its bytes out of line.
-    fn front_out_of_line(&mut self, header: Header) -> Result<Message<'_, S>, Broken> {
-        let lines = self.store.lines();
-        let words = &lines[self.head as usize & (lines.len() - 1)].words;
+    fn front_out_of_line(&mut self, header: Header) -> Result<Message<'_, S>, Trouble> {
+        let words = &self.store.lines()[(self.head & self.mask) as usize].words;
         let [at, len] = [&words[0], &words[1]].map(|w| w.load(Ordering::Relaxed));
         let of_kind = (header.words as usize).checked_sub(OUT_OF_LINE_WORDS).filter(|_| header.bytes == 0 && header.lines() == 1);
-        let (Some(of_kind), Ok(bytes), Some(_)) = (of_kind, u16::try_from(len), self.store.area()) else { return Err(Broken) };
-        let end = self.area.check(at, len)?;
+        let (Some(of_kind), Ok(bytes)) = (of_kind, u16::try_from(len)) else { return Err(Broken) };
+        let end = self.area.check(at, len, &self.store)?;
         let header = Header { flags: header.flags & !OUT_OF_LINE, words: of_kind as u8, bytes, ..header };
         Ok(Message { of: self, header, lines: 1, out_of_line: Some(Span { at, end }) })
     }
@@ -132,14 +141,12 @@ impl<S: Store> Consumer<S> {
 
     /// Lines that the ring holds.
     pub fn lines(&self) -> usize {
-        self.store.lines().len()
+        self.mask as usize + 1
     }
 
-    /// Whether a message waits.
+    /// Whether no message waits, nor an error of `front`.
     pub fn is_empty(&self) -> bool {
-        let lines = self.store.lines();
-        let raw = lines[self.head as usize & (lines.len() - 1)].header.load(Ordering::Acquire);
-        raw as u16 != lap(self.head, self.shift)
+        self.cursor().is_empty()
     }
 }
 
@@ -155,9 +162,8 @@ impl<S: Store> Message<'_, S> {
 
     #[inline]
     fn raw_word(&self, index: usize) -> u64 {
-        let lines = self.of.store.lines();
         let at = self.of.head as usize + index / WORDS;
-        lines[at & (lines.len() - 1)].words[index % WORDS].load(Ordering::Relaxed)
+        self.of.store.lines()[at & self.of.mask as usize].words[index % WORDS].load(Ordering::Relaxed)
     }
 
     /// Copies payload bytes from byte `from` on; a range outside the message copies nothing and is false.
@@ -224,7 +230,7 @@ impl<S: Store> Message<'_, S> {
     #[inline]
     unsafe fn whole_lines(&self, first: usize, to: *mut u8, len: usize) -> usize {
         let lines = self.of.store.lines();
-        let (start, mask) = (self.of.head as usize + first, lines.len() - 1);
+        let (start, mask) = (self.of.head as usize + first, self.of.mask as usize);
         let count = len / LINE_BYTES;
         for k in 0..count {
             // SAFETY: (k + 1) * LINE_BYTES <= len.

@@ -69,19 +69,20 @@ impl Brief<'_> {
 /// Reads messages that are bytes alone, one after the other.
 pub struct Cursor<'a> {
     lines: &'a [Line],
+    mask: u64,
     shift: u32,
     head: u64,
 }
 
 impl Cursor<'_> {
     #[inline(always)]
-    pub(super) fn new(lines: &[Line], shift: u32, head: u64) -> Cursor<'_> {
-        Cursor { lines, shift, head }
+    pub(super) fn new(lines: &[Line], mask: u64, shift: u32, head: u64) -> Cursor<'_> {
+        Cursor { lines, mask, shift, head }
     }
 
     #[inline(always)]
     fn at(&self, position: u64) -> Option<&Line> {
-        self.lines.get(position as usize & self.lines.len().wrapping_sub(1))
+        self.lines.get((position & self.mask) as usize)
     }
 
     /// The length of the next message, if it has arrived, and is of this kind and without fixed words and flags.
@@ -130,10 +131,10 @@ impl Cursor<'_> {
         self.head
     }
 
-    /// Whether no message has arrived.
+    /// Whether no message has arrived; false also in front of a line that is not mapped yet.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.at(self.head).is_none_or(|line| line.header.load(Ordering::Acquire) as u16 != lap(self.head, self.shift))
+        self.at(self.head).is_some_and(|line| line.header.load(Ordering::Acquire) as u16 != lap(self.head, self.shift))
     }
 
     /// Copies the message that `bytes_only` told of, and goes on to the next.

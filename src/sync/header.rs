@@ -9,9 +9,15 @@ pub const MAX_LINES: usize = 160;
 pub(super) const OUT_OF_LINE: u8 = 0x80;
 pub(super) const OUT_OF_LINE_WORDS: usize = 2;
 
-/// The peer broke the ring's rules.
+/// Why a ring cannot be used any more.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub struct Broken;
+pub enum Trouble {
+    /// The peer broke its rules.
+    Broken,
+    /// This process cannot map more of it.
+    Unmapped,
+}
+pub use Trouble::{Broken, Unmapped};
 
 /// What a header tells of a message: a kind, flags, and the payload's length in words and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

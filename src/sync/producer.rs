@@ -2,7 +2,7 @@
 //! The writing end of a ring.
 
 use super::area::{self, Outgoing};
-use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, lap};
+use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, Trouble, Unmapped, lap};
 use super::line::{LINE_BYTES, Line, WORDS, tail};
 use super::primitive::Ordering;
 use super::ring::{Store, shift_of};
@@ -13,7 +13,9 @@ use crate::sys::iov::Iov;
 pub struct Producer<S> {
     store: S,
     shift: u32,
+    mask: u64,
     tail: u64,
+    /// As far as is known; while only the first lines are mapped, so much less than 0 that no others seem free.
     returned: u64,
     area: Outgoing,
 }
@@ -21,13 +23,15 @@ pub struct Producer<S> {
 impl<S: Store> Producer<S> {
     /// `area`: how many bytes of the out-of-line area may be used.
     pub fn new(store: S, area: usize) -> Self {
-        Producer { shift: shift_of(&store), store, tail: 0, returned: 0, area: Outgoing::new(area) }
+        let (size, mapped) = (store.capacity() as u64, store.lines().len() as u64);
+        let returned = mapped.wrapping_sub(size);
+        Producer { shift: shift_of(&store), mask: size - 1, store, tail: 0, returned, area: Outgoing::new(area) }
     }
 
     /// Whether a line is free for all that the last look at the consumer's word tells.
     #[inline(always)]
     pub fn is_open(&self) -> bool {
-        (self.tail - self.returned) >> self.shift == 0
+        self.tail.wrapping_sub(self.returned) >> self.shift == 0
     }
 
     /// Writes a message of bytes alone that fits into one line, after `is_open`.
@@ -36,7 +40,7 @@ impl<S: Store> Producer<S> {
         let len = from.len();
         debug_assert!(self.is_open() && len <= LINE_BYTES);
         let lines = self.store.lines();
-        let Some(line) = lines.get(self.tail as usize & lines.len().wrapping_sub(1)) else { return };
+        let Some(line) = lines.get((self.tail & self.mask) as usize) else { return };
         // SAFETY: the piece is memory (`Iov::new`).
         unsafe { line.fill(from.as_ptr(), len) };
         let header = Header { kind, flags: 0, words: 0, bytes: len as u16 };
@@ -51,7 +55,7 @@ impl<S: Store> Producer<S> {
         let len = from.len();
         debug_assert!(self.is_open() && words.len() * 8 + len <= LINE_BYTES);
         let lines = self.store.lines();
-        let Some(line) = lines.get(self.tail as usize & lines.len().wrapping_sub(1)) else { return };
+        let Some(line) = lines.get((self.tail & self.mask) as usize) else { return };
         // SAFETY: the piece is memory (`Iov::new`).
         unsafe { line.fill_behind(words, from.as_ptr(), len) };
         let header = Header { kind, flags: 0, words: words.len() as u8, bytes: len as u16 };
@@ -68,9 +72,12 @@ impl<S: Store> Producer<S> {
         let len = from.len();
         debug_assert!(self.is_open());
         let lines = self.store.lines();
-        let Some(line) = lines.get(self.tail as usize & lines.len().wrapping_sub(1)) else { return false };
+        let Some(line) = lines.get((self.tail & self.mask) as usize) else { return false };
+        if !self.has_area() {
+            return false;
+        }
+        let Some(at) = self.area.allocate(len, &self.store) else { return false };
         let Some(area) = self.store.area() else { return false };
-        let Some(at) = self.area.allocate(len, &area) else { return false };
         // SAFETY: the piece is memory (`Iov::new`); `allocate` gave room for all of it in one run.
         unsafe { copy_any(area.address(at, len), from.as_ptr(), len) };
         line.words[0].store(at, Ordering::Relaxed);
@@ -84,10 +91,13 @@ impl<S: Store> Producer<S> {
 
     /// Free lines, looking at the consumer's word only if the last look does not suffice.
     #[inline]
-    pub fn room(&mut self, need: usize) -> Result<bool, Broken> {
-        let size = self.store.lines().len() as u64;
-        if size - (self.tail - self.returned) >= need as u64 {
+    pub fn room(&mut self, need: usize) -> Result<bool, Trouble> {
+        let size = self.mask + 1;
+        if size - self.tail.wrapping_sub(self.returned) >= need as u64 {
             return Ok(true);
+        }
+        if self.store.lines().len() as u64 != size {
+            self.grow()?;
         }
         let seen = self.store.returned().load(Ordering::Acquire);
         if seen < self.returned || seen > self.tail {
@@ -98,9 +108,30 @@ impl<S: Store> Producer<S> {
     }
 
     /// Whether at least half of the ring is free: room for what the peer may do without.
-    pub fn is_roomy(&mut self) -> Result<bool, Broken> {
-        let half = self.store.lines().len() / 2;
+    pub fn is_roomy(&mut self) -> Result<bool, Trouble> {
+        let half = self.mask.div_ceil(2) as usize;
         self.room(half)
+    }
+
+    /// Goes on beyond the lines that were mapped at first.
+    #[cold]
+    fn grow(&mut self) -> Result<(), Trouble> {
+        if !self.store.reach_lines() {
+            return Err(Unmapped);
+        }
+        self.returned = 0;
+        Ok(())
+    }
+
+    /// Whether something of the area is mapped; the first time, as much as is used at first.
+    #[inline(always)]
+    fn has_area(&self) -> bool {
+        self.store.area().is_some() || self.begin_area()
+    }
+
+    #[cold]
+    fn begin_area(&self) -> bool {
+        self.store.reach_area(area::START)
     }
 
     /// Writes a message whose room was checked: the fixed words, then the pieces of bytes in order, out of line if there are many.
@@ -115,10 +146,13 @@ impl<S: Store> Producer<S> {
     /// False: there is no room out of line, and nothing was written.
     fn write_out_of_line(&mut self, header: Header, fixed: &[u64], pieces: &[Iov]) -> bool {
         let lines = self.store.lines();
-        let line = &lines[self.tail as usize & (lines.len() - 1)];
+        let line = &lines[(self.tail & self.mask) as usize];
         let Some((to, rest)) = line.words.split_at_checked(OUT_OF_LINE_WORDS) else { return false };
-        let Some(area) = self.store.area().filter(|_| fixed.len() <= rest.len()) else { return false };
-        let Some(at) = self.area.allocate(header.bytes as usize, &area) else { return false };
+        if fixed.len() > rest.len() || !self.has_area() {
+            return false;
+        }
+        let Some(at) = self.area.allocate(header.bytes as usize, &self.store) else { return false };
+        let Some(area) = self.store.area() else { return false };
         let mut end = area.address(at, header.bytes as usize);
         for from in parts(pieces, header.bytes as usize) {
             // SAFETY: the piece is memory (`Iov::new`); `allocate` gave room for as many bytes as the header counts, in one run.
@@ -142,7 +176,7 @@ impl<S: Store> Producer<S> {
     fn write_lines(&mut self, header: Header, fixed: &[u64], pieces: &[Iov]) {
         debug_assert!(fixed.len() == header.words as usize && header.lines() <= MAX_LINES);
         let lines = self.store.lines();
-        let mask = lines.len() - 1;
+        let mask = self.mask as usize;
         let count = header.lines();
         let mut out = Out { lines, mask, at: self.tail, word: 0 };
         for word in fixed {

@@ -10,29 +10,36 @@
 //! and what does not fit is [`Broken`]. Payload moves by relaxed atomic words, so a peer that
 //! scribbles while we read gives us wrong bytes but no undefined behaviour.
 
-use super::area::Area;
-pub use super::header::{Broken, Header, MAX_LINES};
+use super::area::Ground;
+pub use super::header::{Broken, Header, MAX_LINES, Trouble, Unmapped};
 use super::line::Line;
 use super::primitive::AtomicU64;
 
 /// Where a ring lives.
-pub trait Store {
+pub trait Store: Ground {
+    /// Those that are mapped: all, or the first.
     fn lines(&self) -> &[Line];
+    /// How many the ring has.
+    fn capacity(&self) -> usize {
+        self.lines().len()
+    }
+    /// Maps all lines, if some are not. False: it cannot be done.
+    fn reach_lines(&self) -> bool {
+        true
+    }
     /// The consumer's word: how many lines it has given back.
     fn returned(&self) -> &AtomicU64;
-    /// The out-of-line area; without one, all bytes go through the ring.
-    fn area(&self) -> Option<Area<'_>>;
 }
 
 /// The binary logarithm of a ring's lines.
 pub(super) fn shift_of<S: Store>(store: &S) -> u32 {
-    store.lines().len().trailing_zeros()
+    store.capacity().trailing_zeros()
 }
 
 #[cfg(any(test, loom))]
 pub mod model {
     //! A ring in plain memory, for tests and models.
-    use super::super::area;
+    use super::super::area::{self, Area};
     use super::super::primitive::Ordering;
     use super::*;
     use std::sync::Arc;
@@ -64,16 +71,21 @@ pub mod model {
         }
     }
 
+    impl Ground for Shared {
+        fn area(&self) -> Option<Area<'_>> {
+            let base = std::ptr::NonNull::from(self.0.area.as_slice()).cast::<u8>();
+            // SAFETY: one past its last byte.
+            let end = unsafe { base.add(area::AREA) };
+            Some(Area { end, returned: &self.0.area_returned })
+        }
+    }
+
     impl Store for Shared {
         fn lines(&self) -> &[Line] {
             &self.0.lines
         }
         fn returned(&self) -> &AtomicU64 {
             &self.0.returned
-        }
-        fn area(&self) -> Option<Area<'_>> {
-            let base = std::ptr::NonNull::from(self.0.area.as_slice()).cast();
-            Some(Area { base, returned: &self.0.area_returned })
         }
     }
 }

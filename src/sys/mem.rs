@@ -6,6 +6,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes in a page.
@@ -139,6 +140,26 @@ impl Mapping {
         }
     }
 
+    /// Maps `len` bytes of the same file from `from` on, counted from where this mapping begins, once more and without the file's
+    /// descriptor; they may lie behind what is mapped here. Both are page multiples. Only where [`maps_again`].
+    ///
+    /// The file must have as many bytes, for ever.
+    pub fn again(&self, from: usize, len: usize) -> Result<Mapping> {
+        let doing = |e| Error::os(format_args!("mapping {len} bytes of shared memory once more"), e);
+        let whole = from.checked_add(len).ok_or(Error::fixed(errno::ENOMEM, "more than an address space"))?;
+        // SAFETY: an old size of 0 leaves the old mapping as it is, and makes another at a place that the kernel chooses.
+        let at = unsafe { rustix::mm::mremap(self.addr.as_ptr().cast(), 0, whole, rustix::mm::MremapFlags::MAYMOVE) }.map_err(doing)?;
+        let at: *mut u8 = at.cast();
+        if from > 0 {
+            // SAFETY: the beginning of what was just mapped, which nobody knows.
+            unsafe { rustix::mm::munmap(at.cast(), from) }.map_err(doing)?;
+        }
+        match NonNull::new(at.wrapping_add(from)) {
+            Some(addr) => Ok(Mapping { addr, len }),
+            None => Err(Error::fixed(errno::ENOMEM, "the kernel mapped shared memory at address zero")),
+        }
+    }
+
     pub fn as_ptr(&self) -> *mut u8 {
         self.addr.as_ptr()
     }
@@ -166,6 +187,18 @@ impl Drop for Mapping {
             crate::log!(Error, "munmap of {} bytes: {e}", self.len);
         }
     }
+}
+
+/// Whether mappings can be made from others: memory checkers refuse it, and the guards around mappings when fuzzed need a place
+/// of their own choice.
+pub fn maps_again() -> bool {
+    static DOES: OnceLock<bool> = OnceLock::new();
+    *DOES.get_or_init(|| {
+        let page = page_size();
+        let tried =
+            memfd("gdrfab-probe", 2 * page).and_then(|fd| Mapping::new(fd.as_fd(), 0, page, Protection::ReadWrite)?.again(page, page));
+        cfg!(not(fuzzing)) && tried.is_ok()
+    })
 }
 
 /// Gives a range its pages now; what cannot be done is left to whoever touches it.
@@ -311,6 +344,27 @@ mod tests {
         let bare = rustix::fs::memfd_create("gdrfab-test", MemfdFlags::CLOEXEC).unwrap();
         assert!(matches!(make_mappable(bare.as_fd()), Mappable::No(_)));
         assert!(check_peer_file(bare.as_fd(), 0).is_err());
+    }
+
+    #[test]
+    fn a_file_is_mapped_again_without_its_descriptor() {
+        if !maps_again() {
+            return;
+        }
+        let page = page_size();
+        let fd = memfd("gdrfab-test", 4 * page).unwrap();
+        let all = Mapping::new(fd.as_fd(), 0, 4 * page, Protection::ReadWrite).unwrap();
+        let first = Mapping::new(fd.as_fd(), 0, page, Protection::ReadWrite).unwrap();
+        drop(fd);
+        let last = first.again(3 * page, page).unwrap();
+        // SAFETY: both are mapped, and nobody else writes.
+        unsafe {
+            all.as_ptr().add(3 * page + 5).write_volatile(9);
+            assert_eq!(last.as_ptr().add(5).read_volatile(), 9);
+            first.as_ptr().write_volatile(3);
+            assert_eq!(all.as_ptr().read_volatile(), 3);
+        }
+        assert!(first.again(usize::MAX, page).is_err());
     }
 
     #[test]

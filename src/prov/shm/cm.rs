@@ -30,7 +30,7 @@ impl State {
         let Some((segment, _)) = &self.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
         Ok(Intro {
             host: process::host_id(),
-            ring_lines: segment.lines().len() as u32,
+            ring_lines: segment.capacity() as u32,
             fences_remote: domain.remote_fences,
             probe_addr: probe_word() as *const u64 as u64,
             probe_word: *probe_word(),

@@ -7,15 +7,17 @@
 //! over, except ring lines and slots, which are checked.
 
 use crate::error::{Error, Result, errno};
-use crate::sync::area::{AREA, Area};
+use crate::sync::area::{AREA, Area, Ground, START};
 use crate::sync::claim::Slot;
 use crate::sync::line::Line;
 use crate::sync::primitive::{AtomicU64, Ordering};
 use crate::sync::ring::{MAX_LINES, Store};
 use crate::sys::mem::{self, Mapping, Protection};
+use parking_lot::Mutex;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
 /// Fewest lines of a ring: a message of the greatest length always fits once the consumer caught up.
@@ -80,10 +82,24 @@ pub fn segment_bytes(lines: usize) -> usize {
     area_at(lines) + AREA
 }
 
-/// A mapped segment.
+/// Lines that are mapped at first: what the consumer has taken before it gives lines back, and a message more.
+fn first_lines(lines: usize) -> usize {
+    if lines <= 2 * MIN_LINES { lines } else { lines / 4 + MAX_LINES }
+}
+
+/// A mapped segment: its fixed part and the first lines of its ring; more of it once more is used. One endpoint uses the ring,
+/// under its lock, and others the fixed part alone.
 pub struct Segment {
     map: Mapping,
+    /// Lines of the ring.
     lines: usize,
+    ring: AtomicPtr<Line>,
+    mapped: AtomicUsize,
+    /// The end of the area, and how much in front of it is mapped; null: nothing.
+    area_end: AtomicPtr<u8>,
+    span: AtomicUsize,
+    /// What was mapped later; what was before stays, for somebody may be looking at it.
+    kept: Mutex<Vec<Mapping>>,
 }
 
 /// Shared ownership of a segment, so that ring ends can keep it.
@@ -93,10 +109,8 @@ pub struct SegmentRef(pub Arc<Segment>);
 impl Segment {
     /// Makes the segment of a new endpoint.
     pub fn create(lines: usize) -> Result<(SegmentRef, OwnedFd)> {
-        let bytes = segment_bytes(lines);
-        let fd = mem::memfd("gdrfab-ep", bytes)?;
-        let map = Mapping::new(fd.as_fd(), 0, bytes, Protection::ReadWrite)?;
-        let segment = Segment { map, lines };
+        let fd = mem::memfd("gdrfab-ep", segment_bytes(lines))?;
+        let segment = Segment::map(fd.as_fd(), lines)?;
         segment.fixed().header.ring_lines.store(lines as u64, Ordering::Relaxed);
         segment.fixed().header.magic.store(MAGIC, Ordering::Release);
         Ok((SegmentRef(Arc::new(segment)), fd))
@@ -107,19 +121,52 @@ impl Segment {
         if !lines.is_power_of_two() || !(MIN_LINES..=65536).contains(&lines) {
             return Err(Error::new(errno::EPROTO, format!("the peer announced a ring of {lines} lines")));
         }
-        let bytes = segment_bytes(lines);
-        mem::check_peer_file(fd, bytes as u64)?;
-        let map = Mapping::new(fd, 0, bytes, Protection::ReadWrite)?;
-        let segment = Segment { map, lines };
+        mem::check_peer_file(fd, segment_bytes(lines) as u64)?;
+        let segment = Segment::map(fd, lines)?;
         if segment.fixed().header.magic.load(Ordering::Acquire) != MAGIC {
             return Err(Error::fixed(errno::EPROTO, "the peer's segment does not begin as a gdrfab segment of this version does"));
         }
         Ok(SegmentRef(Arc::new(segment)))
     }
 
+    /// Maps what is used at first of a file that has all of a segment, for ever; all where more cannot be mapped later.
+    fn map(fd: BorrowedFd<'_>, lines: usize) -> Result<Segment> {
+        let whole = !mem::maps_again();
+        let mapped = if whole { lines } else { first_lines(lines) };
+        let bytes =
+            if whole { segment_bytes(lines) } else { (size_of::<Fixed>() + mapped * size_of::<Line>()).next_multiple_of(mem::page_size()) };
+        let map = Mapping::new(fd, 0, bytes, Protection::ReadWrite)?;
+        let ring = map.as_ptr().wrapping_add(size_of::<Fixed>()).cast();
+        let (end, span) = if whole { (map.as_ptr().wrapping_add(bytes), AREA) } else { (std::ptr::null_mut(), 0) };
+        Ok(Segment {
+            map,
+            lines,
+            ring: AtomicPtr::new(ring),
+            mapped: AtomicUsize::new(mapped),
+            area_end: AtomicPtr::new(end),
+            span: AtomicUsize::new(span),
+            kept: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Maps `len` bytes from `from` on as well.
+    fn more(&self, from: usize, len: usize) -> Option<*mut u8> {
+        match self.map.again(from, len) {
+            Ok(map) => {
+                let at = map.as_ptr();
+                self.kept.lock().push(map);
+                Some(at)
+            }
+            Err(e) => {
+                crate::log!(Warn, "a connection stays small: {e}");
+                None
+            }
+        }
+    }
+
     #[inline]
     fn fixed(&self) -> &Fixed {
-        // SAFETY: the mapping is at least segment_bytes long, page aligned, lives as long as self,
+        // SAFETY: the mapping holds it, page aligned, lives as long as self,
         // and every field is an atomic or padding, so concurrent change by the peer is defined.
         unsafe { &*self.map.as_ptr().cast::<Fixed>() }
     }
@@ -154,22 +201,61 @@ impl Segment {
 }
 
 impl Store for SegmentRef {
+    // Relaxed, here and below: whoever uses the ring is alone, under its endpoint's lock.
     #[inline]
     fn lines(&self) -> &[Line] {
-        // SAFETY: segment_bytes counted these lines after Fixed, whose size is a multiple of 64.
-        unsafe { std::slice::from_raw_parts(self.0.map.as_ptr().add(size_of::<Fixed>()).cast::<Line>(), self.0.lines) }
+        let mapped = self.0.mapped.load(Ordering::Relaxed);
+        // SAFETY: `map` and `reach_lines` mapped as many, in this order, and what is mapped stays; all fields are atomics.
+        unsafe { std::slice::from_raw_parts(self.0.ring.load(Ordering::Relaxed), mapped) }
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.lines
+    }
+
+    #[cold]
+    fn reach_lines(&self) -> bool {
+        if self.lines().len() == self.0.lines {
+            return true;
+        }
+        let Some(at) = self.0.more(0, area_at(self.0.lines).next_multiple_of(mem::page_size())) else { return false };
+        self.0.ring.store(at.wrapping_add(size_of::<Fixed>()).cast(), Ordering::Relaxed);
+        self.0.mapped.store(self.0.lines, Ordering::Relaxed);
+        true
     }
 
     #[inline]
     fn returned(&self) -> &AtomicU64 {
         &self.0.fixed().returned.lines
     }
+}
 
+impl Ground for SegmentRef {
     #[inline]
     fn area(&self) -> Option<Area<'_>> {
-        // SAFETY: segment_bytes counted the area after the lines.
-        let base = unsafe { self.0.map.as_ptr().add(area_at(self.0.lines)) };
-        NonNull::new(base).map(|base| Area { base, returned: &self.0.fixed().returned.area })
+        let end = NonNull::new(self.0.area_end.load(Ordering::Relaxed))?;
+        Some(Area { end, returned: &self.0.fixed().returned.area })
+    }
+
+    #[inline]
+    fn span(&self) -> usize {
+        self.0.span.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn reach_area(&self, bytes: usize) -> bool {
+        if bytes <= self.span() {
+            return true;
+        }
+        let span = if bytes <= START { START } else { AREA };
+        let page = mem::page_size();
+        // From a page's beginning on, which is the area's on small pages alone.
+        let from = (segment_bytes(self.0.lines) - span) / page * page;
+        let whole = segment_bytes(self.0.lines) - from;
+        let Some(at) = self.0.more(from, whole.next_multiple_of(page)) else { return false };
+        self.0.area_end.store(at.wrapping_add(whole), Ordering::Relaxed);
+        self.0.span.store(span, Ordering::Relaxed);
+        true
     }
 }
 

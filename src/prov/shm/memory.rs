@@ -176,11 +176,11 @@ mod tests {
         let chosen = Attr { source: Source::Iov(&[iov]), requested_key: 77, ..Attr::plain(Access::REMOTE_READ) };
         let other = domain.register(&chosen).unwrap();
         let lent = domain.lend(iov).expect("host memory");
-        assert_eq!((domain.table.index_of(lent.key), domain.table.index_of(77)), (Some(lent.index), Some(other.index)));
+        assert_eq!((domain.table.find(lent.key).unwrap(), domain.table.find(77).unwrap()), (Some(lent.index), Some(other.index)));
         assert!(domain.pin(lent.key, bytes.as_ptr() as u64, 1, Access::REMOTE_WRITE, true).is_err());
         let pin = domain.pin(lent.key, bytes.as_ptr() as u64, 4096, Access::REMOTE_READ, true).unwrap();
         assert!(domain.take_back(lent).is_err_and(|e| e.errno == errno::EBUSY));
-        assert_eq!(domain.table.index_of(lent.key), None, "no copy can start");
+        assert_eq!(domain.table.find(lent.key).unwrap(), None, "no copy can start");
         assert!(domain.pin(lent.key, bytes.as_ptr() as u64, 1, Access::REMOTE_READ, true).is_err());
         domain.regions.lock().unpin(pin);
         domain.take_back(lent).unwrap();

@@ -49,6 +49,7 @@ mod send;
 mod staged;
 mod state;
 mod table;
+mod window;
 mod wire;
 
 pub use address::{SCHEME, check_address};

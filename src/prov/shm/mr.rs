@@ -42,7 +42,7 @@ impl Extents {
         let count = pieces.len() as u32;
         let first = self.reserve(count).ok_or(Error::fixed(errno::ENOSPC, "the domain's table of iovecs is full"))?;
         for (k, p) in pieces.iter().enumerate() {
-            let extent = table.extent(u64::from(first) + k as u64);
+            let extent = table.extent(u64::from(first) + k as u64)?;
             extent.addr.store(p.iov.addr() as u64, Ordering::Relaxed);
             extent.len.store(p.iov.len() as u64, Ordering::Relaxed);
             extent.file.store(p.at.file, Ordering::Relaxed);

@@ -64,8 +64,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub fn process_of(fd: BorrowedFd<'_>, pid: i32) -> Option<Arc<OwnedFd>> {
     let known = (pid > 0).then_some(Known::Pid(pid));
     if let Some(known) = &known
-        && let Some(all) = &mut *KNOWN.try_lock_for(PATIENCE)?
-        && let Some(same) = all.get(known).and_then(Weak::upgrade)
+        && let Some(all) = KNOWN.try_lock_for(PATIENCE)
+        && let Some(same) = all.as_ref().and_then(|all| all.get(known)).and_then(Weak::upgrade)
         // No other process gets the number of one that has not ended.
         && !process::ended(&same)
     {
@@ -73,7 +73,7 @@ pub fn process_of(fd: BorrowedFd<'_>, pid: i32) -> Option<Arc<OwnedFd>> {
     }
     let fresh = socket::peer_process(fd).or_else(|| process::open(pid).ok())?;
     let Some(known) = known.or_else(|| process::identity(fresh.as_fd()).map(Known::Inode)) else { return Some(Arc::new(fresh)) };
-    let mut guard = KNOWN.try_lock_for(PATIENCE)?;
+    let Some(mut guard) = KNOWN.try_lock_for(PATIENCE) else { return Some(Arc::new(fresh)) };
     let all = guard.get_or_insert_default();
     if let Some(same) = all.get(&known).and_then(Weak::upgrade).filter(|same| !process::ended(same)) {
         return Some(same);

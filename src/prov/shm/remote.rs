@@ -279,7 +279,7 @@ impl Remotes {
     }
 
     fn look_up(&mut self, link: &Link, key: u64) -> Result<Remote> {
-        let index = link.table.index_of(key).ok_or_else(|| no_such_key(key))?;
+        let index = link.table.find(key)?.ok_or_else(|| no_such_key(key))?;
         // The owner must know that we use this region before we trust the gate.
         let (word, bit) = link.mine.filter(index);
         let slot = index as usize % super::layout::FILTER_BITS / 64;
@@ -318,7 +318,7 @@ impl Remotes {
             let mut list = Vec::with_capacity(count as usize);
             files.clear();
             for k in 0..count {
-                let x = link.table.extent(addr + k);
+                let x = link.table.extent(addr + k)?;
                 list.push(Extent { addr: x.addr.load(Ordering::Relaxed), len: x.len.load(Ordering::Relaxed), ..Extent::default() });
                 files.push((x.file.load(Ordering::Relaxed), x.file_offset.load(Ordering::Relaxed)));
             }

@@ -25,7 +25,7 @@ use crate::prov::queue::{Completion, Queue};
 use crate::sync::area;
 use crate::sync::line::LINE_BYTES;
 use crate::sync::primitive::Ordering;
-use crate::sync::ring::{Broken, Header};
+use crate::sync::ring::{Header, Trouble};
 
 /// Where the memory of a message lies. `drivers`: those of devices may be called here.
 pub fn site_of_message(domain: &Domain, drivers: bool, local: &[Iov], c: &Common) -> Result<Site> {
@@ -140,7 +140,7 @@ impl State {
         match open {
             Ok(true) => {}
             Ok(false) => return Fast::Declined,
-            Err(Broken) => return self.broke_down(domain),
+            Err(trouble) => return self.broke_down(domain, trouble),
         }
         let wanted = if any { self.bind.wants_entry(c.flags) } else { !SILENT };
         let queue = if any { self.bind.tx.as_deref() } else { tx };
@@ -199,10 +199,10 @@ impl State {
         if c.flags & flags::INJECT != 0 { end.min(INJECT_SIZE + 1) } else { end }
     }
 
-    /// The peer broke the ring's rules while this side was posting.
+    /// The ring turned out to be of no more use while this side was posting.
     #[cold]
-    fn broke_down(&mut self, domain: &Domain) -> Fast {
-        self.down(domain, broken(Broken));
+    fn broke_down(&mut self, domain: &Domain, trouble: Trouble) -> Fast {
+        self.down(domain, broken(trouble));
         Fast::Declined
     }
 

@@ -6,12 +6,15 @@
 //! gate, the fields, and the gate again; and once more under its busy mark before each copy.
 
 use super::exports::Exports;
+use super::window::Window;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{Export, HANDLE_BYTES, Iface, Offer};
+use crate::mr::registry::CHOSEN_KEY;
 use crate::mr::{Access, Paths};
 use crate::sync::primitive::{AtomicU64, Ordering};
 use crate::sys::mem::{self, Mapping, Protection};
 use crate::sys::process;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -105,11 +108,16 @@ fn words_out_of(words: &[AtomicU64], bytes: &mut [u8]) {
 }
 
 #[repr(C, align(64))]
-struct Layout {
+struct Head {
     magic: AtomicU64,
     /// One more than the largest distance of a listed key from its home, ever.
     reach: AtomicU64,
     pad: [u64; 6],
+}
+
+#[repr(C, align(64))]
+struct Layout {
+    head: Head,
     files: [File; MAX_FILES],
     extents: [Extent; MAX_EXTENTS],
     entries: [Entry; MAX_REGIONS],
@@ -127,8 +135,13 @@ pub fn unpack_rights(raw: u64) -> (Access, Paths) {
     (Access::from_bits_truncate((raw & 0xffff) << 8), Paths::from_bits_truncate(raw >> 16 & 0xffff))
 }
 
-/// The table, mapped by its owner or by a peer.
+/// The table, mapped by its owner, or by a peer as far as it has used it.
 pub struct Table {
+    files: Window<File>,
+    extents: Window<Extent>,
+    entries: Window<Entry>,
+    keys: Window<AtomicU64>,
+    /// Its beginning, or all of it.
     map: Mapping,
     /// What its owner has exported, if that is a domain of this process.
     pub exports: Option<Arc<Exports>>,
@@ -139,19 +152,35 @@ impl Table {
         let fd = mem::memfd("gdrfab-table", size_of::<Layout>())?;
         let map = Mapping::new(fd.as_fd(), 0, size_of::<Layout>(), Protection::ReadWrite)?;
         mem::seal_against_writers(fd.as_fd())?;
-        let table = Table { map, exports: Some(Exports::announce(mem::file_id(fd.as_fd())?.0)) };
-        table.layout().magic.store(MAGIC, Ordering::Release);
+        let table = Table::of(map, Some(Exports::announce(mem::file_id(fd.as_fd())?.0)));
+        table.head().magic.store(MAGIC, Ordering::Release);
         Ok((table, fd))
     }
 
     pub fn attach(fd: BorrowedFd<'_>) -> Result<Table> {
         mem::check_peer_file(fd, size_of::<Layout>() as u64)?;
-        let map = Mapping::new(fd, 0, size_of::<Layout>(), Protection::ReadOnly)?;
-        let table = Table { map, exports: Exports::find(mem::file_id(fd)?.0) };
-        if table.layout().magic.load(Ordering::Acquire) != MAGIC {
+        let len = if mem::maps_again() { mem::page_size() } else { size_of::<Layout>() };
+        let table = Table::of(Mapping::new(fd, 0, len, Protection::ReadOnly)?, Exports::find(mem::file_id(fd)?.0));
+        if table.head().magic.load(Ordering::Acquire) != MAGIC {
             return Err(Error::fixed(errno::EPROTO, "the peer's region table does not begin as one of this version does"));
         }
         Ok(table)
+    }
+
+    fn of(map: Mapping, exports: Option<Arc<Exports>>) -> Table {
+        let whole = (map.len() == size_of::<Layout>()).then_some(&map);
+        // SAFETY: the rows of all four are atomic words (and padding that nobody reads), the file has as many and never
+        // shrinks, and the mapping moves into the table, behind them.
+        unsafe {
+            Table {
+                files: Window::new(offset_of!(Layout, files), MAX_FILES, whole),
+                extents: Window::new(offset_of!(Layout, extents), MAX_EXTENTS, whole),
+                entries: Window::new(offset_of!(Layout, entries), MAX_REGIONS, whole),
+                keys: Window::new(offset_of!(Layout, keys), KEY_PLACES, whole),
+                map,
+                exports,
+            }
+        }
     }
 
     /// What the owner has exported, if it is a domain of this process: the kernel says that the other end of its socket, of process `pid`,
@@ -162,29 +191,34 @@ impl Table {
     }
 
     #[inline]
-    fn layout(&self) -> &Layout {
-        // SAFETY: the mapping has exactly this size, is page aligned, and lives as long as self;
-        // the fields are atomics. A peer's mapping is read-only, and only loads are done there.
-        unsafe { &*self.map.as_ptr().cast::<Layout>() }
+    fn head(&self) -> &Head {
+        // SAFETY: the mapping has at least a page, is page aligned, and lives as long as self; the fields are atomics. A
+        // peer's mapping is read-only, and only loads are done there.
+        unsafe { &*self.map.as_ptr().cast::<Head>() }
     }
 
-    #[inline]
+    /// An entry of this process's own table, or one that `find` has named.
+    #[inline(always)]
     pub fn entry(&self, index: u32) -> &Entry {
-        &self.layout().entries[index as usize % MAX_REGIONS]
+        self.entries.get(index as usize)
     }
 
-    pub fn extent(&self, index: u64) -> &Extent {
-        &self.layout().extents[index as usize % MAX_EXTENTS]
+    pub fn extent(&self, index: u64) -> Result<&Extent> {
+        self.extents.reach(index as usize, &self.map)
     }
 
+    /// A file's record; one that cannot be mapped is as one that is not there.
     pub fn file(&self, id: u64) -> &File {
-        &self.layout().files[id as usize % MAX_FILES]
+        self.files.reach(id as usize, &self.map).unwrap_or_else(|e| {
+            crate::log!(Error, "a memory file of the peer is out of reach: {e}");
+            Window::nothing()
+        })
     }
 
     /// Where a key of a caller's choice may be listed: from its home on, with the distance.
     fn places(&self, key: u64, reach: u64) -> impl Iterator<Item = (u64, &AtomicU64)> {
         let home = scatter(key);
-        (0..reach).map(move |distance| (distance, &self.layout().keys[home.wrapping_add(distance) as usize % KEY_PLACES]))
+        (0..reach).map(move |distance| (distance, self.keys.get(home.wrapping_add(distance) as usize)))
     }
 
     /// Lets peers find the entry by its key, which a caller chose.
@@ -192,8 +226,8 @@ impl Table {
         let free = self.places(key, MAX_REACH).find(|(_, place)| place.load(Ordering::Relaxed) == 0);
         let (distance, place) = free.ok_or(Error::fixed(errno::ENOSPC, "the domain's table of keys has no place for requested_key"))?;
         place.store(u64::from(index) + 1, Ordering::Relaxed);
-        if distance >= self.layout().reach.load(Ordering::Relaxed) {
-            self.layout().reach.store(distance + 1, Ordering::Release);
+        if distance >= self.head().reach.load(Ordering::Relaxed) {
+            self.head().reach.store(distance + 1, Ordering::Release);
         }
         Ok(())
     }
@@ -205,19 +239,28 @@ impl Table {
     }
 
     /// The open entry that `key` names: a key of the library's has its index in the low bits, one of a caller's is looked up.
-    pub fn index_of(&self, key: u64) -> Option<u32> {
-        let named = |i: &u32| {
-            let e = self.entry(*i);
-            e.gate.load(Ordering::Acquire) != 0 && e.key.load(Ordering::Relaxed) == key
+    pub fn find(&self, key: u64) -> Result<Option<u32>> {
+        let named = |i: u32| -> Result<bool> {
+            let e = self.entries.reach(i as usize, &self.map)?;
+            Ok(e.gate.load(Ordering::Acquire) != 0 && e.key.load(Ordering::Relaxed) == key)
         };
         let index = (key & ((1 << INDEX_BITS) - 1)) as u32;
-        if named(&index) {
-            return Some(index);
+        if key & CHOSEN_KEY != 0 && named(index)? {
+            return Ok(Some(index));
         }
         // The owner may be hostile; its word bounds no work of ours.
-        let reach = self.layout().reach.load(Ordering::Acquire).min(MAX_REACH);
+        let reach = self.head().reach.load(Ordering::Acquire).min(MAX_REACH);
+        if reach > 0 {
+            // They lie all over.
+            self.keys.reach(KEY_PLACES - 1, &self.map)?;
+        }
         let listed = self.places(key, reach).filter_map(|(_, place)| place.load(Ordering::Relaxed).checked_sub(1));
-        listed.map(|i| (i % MAX_REGIONS as u64) as u32).find(named)
+        for index in listed.map(|i| (i % MAX_REGIONS as u64) as u32) {
+            if named(index)? {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -244,12 +287,12 @@ mod tests {
             table.entry(i as u32).key.store(*key, Ordering::Relaxed);
             table.entry(i as u32).gate.store(1, Ordering::Release);
         }
-        assert!(keys.iter().enumerate().all(|(i, key)| peer.index_of(*key) == Some(i as u32)));
-        assert_eq!((peer.index_of(1), peer.index_of(u64::MAX)), (None, None));
-        assert!(table.layout().reach.load(Ordering::Relaxed) < MAX_REACH);
+        assert!(keys.iter().enumerate().all(|(i, key)| peer.find(*key).unwrap() == Some(i as u32)));
+        assert_eq!((peer.find(1).unwrap(), peer.find(u64::MAX).unwrap()), (None, None));
+        assert!(table.head().reach.load(Ordering::Relaxed) < MAX_REACH);
         table.entry(7).gate.store(0, Ordering::Release);
         table.unlist_key(keys[7], 7);
-        assert_eq!((peer.index_of(keys[7]), peer.index_of(keys[8])), (None, Some(8)));
+        assert_eq!((peer.find(keys[7]).unwrap(), peer.find(keys[8]).unwrap()), (None, Some(8)));
         // One key again and again, as by an owner that never closes: an error, and no longer search.
         for i in 0..300 {
             let full = table.list_key(3, i).is_err();
@@ -257,9 +300,37 @@ mod tests {
         }
         assert!(table.list_key(3, 0).is_err_and(|e| e.errno == errno::ENOSPC));
         // What a hostile owner writes is bounded.
-        table.layout().reach.store(u64::MAX, Ordering::Release);
+        table.head().reach.store(u64::MAX, Ordering::Release);
         table.places(9, 1).for_each(|(_, place)| place.store(u64::MAX, Ordering::Relaxed));
-        assert_eq!(peer.index_of(9), None);
+        assert_eq!(peer.find(9).unwrap(), None);
+    }
+
+    #[test]
+    fn a_peer_maps_what_it_uses() {
+        let (table, fd) = Table::create().unwrap();
+        let peer = Table::attach(fd.as_fd()).unwrap();
+        drop(fd);
+        // Rows of every part, near and far; what was seen first is still there.
+        let first = |index: usize| CHOSEN_KEY | index as u64;
+        let seen: Vec<&Entry> = [0, 1023, 1024, 70_000, MAX_REGIONS - 1]
+            .into_iter()
+            .map(|index| {
+                table.entry(index as u32).key.store(first(index), Ordering::Relaxed);
+                table.entry(index as u32).gate.store(1, Ordering::Release);
+                assert_eq!(peer.find(first(index)).unwrap(), Some(index as u32));
+                peer.entry(index as u32)
+            })
+            .collect();
+        table.entry(0).gate.store(7, Ordering::Release);
+        assert!(seen[0].gate.load(Ordering::Acquire) == 7 && peer.entry(0).gate.load(Ordering::Acquire) == 7);
+        for id in [1, 500, MAX_FILES as u64 - 1] {
+            table.file(id).size.store(id, Ordering::Relaxed);
+            assert_eq!(peer.file(id).size.load(Ordering::Relaxed), id);
+        }
+        for index in [0, MAX_EXTENTS as u64 - 1] {
+            table.extent(index).unwrap().len.store(index + 5, Ordering::Relaxed);
+            assert_eq!(peer.extent(index).unwrap().len.load(Ordering::Relaxed), index + 5);
+        }
     }
 
     #[test]

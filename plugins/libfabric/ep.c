@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Endpoints: opening, binding, options. */
-#include "provider.h"
+#include "attr.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +82,12 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 			e->eq = (struct eq *)other;
 		break;
 	case FI_CLASS_CNTR:
-		result = gdrfab_ep_bind_cntr(e->it, ((struct cntr *)other)->it, flags);
+		/* gdrfab's counts writes with data alone, libfabric's all; where no peer may do any, that is no difference. */
+		if (flags & e->caps & (FI_REMOTE_READ | FI_REMOTE_WRITE))
+			return REFUSE(FI_ENOSYS, FI_LOG_EP_CTRL,
+				      "fi_ep_bind: no counter of an endpoint's remote reads and writes; regions have one of writes\n");
+		flags &= ~(FI_REMOTE_READ | FI_REMOTE_WRITE);
+		result = flags ? gdrfab_ep_bind_cntr(e->it, ((struct cntr *)other)->it, flags) : 0;
 		break;
 	default:
 		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_ep_bind: neither a queue nor a counter, nor a vector\n");
@@ -228,6 +233,7 @@ int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
 		return -FI_ENOMEM;
 	e->domain = d;
 	e->addr_format = d->fabric->kind == KIND_RDM && info->addr_format == FI_FORMAT_UNSPEC ? ADDR_NAME : info->addr_format;
+	e->caps = info->caps ? caps_directions(info->caps) : ~0ull;
 	e->tx_op_flags = info->tx_attr ? info->tx_attr->op_flags : 0;
 	e->rx_op_flags = info->rx_attr ? info->rx_attr->op_flags : 0;
 	result = opening_make(&opening, d->info, info);

@@ -248,6 +248,7 @@ struct ep {
 	struct fid_ep ep;
 	gdrfab_ep *it;
 	uint64_t rx_flags; /* of receives by calls without flags */
+	uint64_t caps;
 	struct av *av;
 	struct domain *domain;
 	struct eq *eq;

@@ -228,8 +228,9 @@ part_api() {
 open_mpi() { # <ranks> <command...>
 	local n=$1
 	shift
+	# shellcheck disable=SC2086 # words
 	timeout -k 5 "$((240 * scale))" "$mpirun" --oversubscribe -np "$n" --mca pml cm --mca mtl ofi \
-		--mca btl self --mca osc pt2pt --mca mtl_ofi_provider_include "${layers-$name;ofi_rxm}" "$@"
+		${windows---mca btl self --mca osc pt2pt} --mca mtl_ofi_provider_include "${layers-$name;ofi_rxm}" "$@"
 }
 
 mpich() { # <ranks> <command...>
@@ -255,6 +256,16 @@ part_rdm() {
 		open_mpi 2 "$build/mpi" $claims >"$out/mpi" 2>"$out/mpi.err"
 		count_lines "mpi over connectionless endpoints" $? "$out/mpi"
 		carried mpi_carried_rdm shm+tcp 2 "$out/mpi.err"
+		# By RMA and atomics. (4.1.4's btl/ofi follows NULL in MPI_Compare_and_swap.)
+		local windows="--mca btl self,ofi --mca btl_ofi_provider_include $name --mca osc rdma"
+		open_mpi 2 "$build/mpi" window accumulate tickets exclusive post_and requests >"$out/mpi" 2>"$out/mpi.err"
+		count_lines "windows over btl/ofi" $? "$out/mpi"
+		if grep -q 'gdrfab:.* 0 received; RMA operations by path: .*\(cma\|staged\) [1-9]' "$out/mpi.err"; then
+			ok windows_carried_rdm
+		else
+			bad windows_carried_rdm "the log has no endpoint that moved bytes without a message" "$out/mpi.err"
+		fi
+		unset windows
 	fi
 	if [ -x "$build/mpi-mpich" ]; then
 		# shellcheck disable=SC2086

@@ -229,6 +229,8 @@ TEST(what_there_is_not)
 	struct end a;
 	struct fid_ep *ep = NULL;
 	struct fid_av *av = NULL;
+	struct fid_cntr *cntr;
+	struct fi_cntr_attr counts = {.events = FI_CNTR_EVENTS_COMP};
 	struct fi_av_attr named = {.name = "name"}, many = {.rx_ctx_bits = 2}, late = {.flags = FI_EVENT};
 	uint64_t one = 1;
 	end_open(&a, TAG_CAPS);
@@ -241,6 +243,18 @@ TEST(what_there_is_not)
 	/* An index that names nobody. */
 	CHECK_EQ(fi_tsend(a.ep, &one, 8, NULL, 77, 0, NULL), -FI_EINVAL);
 	/* An endpoint without its vector, and objects in use. */
+	OK(fi_endpoint(a.domain, a.info, &ep, NULL));
+	OK(fi_cntr_open(a.domain, &counts, &cntr, NULL));
+	CHECK_EQ(fi_ep_bind(ep, &cntr->fid, FI_REMOTE_WRITE), -FI_ENOSYS);
+	CHECK_EQ(fi_ep_bind(ep, &cntr->fid, FI_REMOTE_READ | FI_REMOTE_WRITE), -FI_ENOSYS);
+	CLOSE(ep);
+	/* Where no peer may do any, there is nothing to count. */
+	a.info->caps = FI_TAGGED;
+	OK(fi_endpoint(a.domain, a.info, &ep, NULL));
+	OK(fi_ep_bind(ep, &cntr->fid, FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE));
+	OK(fi_ep_bind(ep, &cntr->fid, FI_REMOTE_WRITE));
+	CLOSE(ep);
+	CLOSE(cntr);
 	OK(fi_endpoint(a.domain, a.info, &ep, NULL));
 	OK(fi_ep_bind(ep, &a.cq->fid, FI_TRANSMIT | FI_RECV));
 	CHECK(fi_enable(ep) < 0);

@@ -255,10 +255,11 @@ check-perf: check-install
 check-c: check-install
 	$(USE_TEST_PREFIX) c-tests/run.sh --jobs $(JOBS)
 
-# Without locks, where operations take the fast path, and with entries in the order of posting.
+# Without locks, where operations take the fast path, with entries in the order of posting, and with tags.
 check-modes: check-install
 	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma rma_order msg msg_order cq cq_error protect
 	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma msg msg_order cq cq_error protect deadline fault fault_refuse
+	$(USE_TEST_PREFIX) TEST_TAGGED=1 TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) connection cntr protect rma
 
 # The layout guard reads the debug information of a development build, which check-rust has made already. The library that
 # panics on demand is made of the same dependencies, and moved away at once.

@@ -356,7 +356,7 @@ static void without_tags(struct node *n)
 	MISUSE(gdrfab_trecv(ep, buf, 1, NULL, GDRFAB_ADDR_UNSPEC, 1, 0, buf), -EOPNOTSUPP, "ep");
 	MISUSE(gdrfab_trecvv(ep, &iov, NULL, 1, GDRFAB_ADDR_UNSPEC, 1, 0, buf), -EOPNOTSUPP, "ep");
 	MISUSE(gdrfab_trecvmsg(ep, &msg, GDRFAB_PEEK), -EOPNOTSUPP, "ep");
-	MISUSE(gdrfab_recvmsg(ep, &one, GDRFAB_MULTI_RECV), -EOPNOTSUPP, "GDRFAB_EP_RDM");
+	MISUSE(gdrfab_recvmsg(ep, &one, GDRFAB_MULTI_RECV), -EOPNOTSUPP, "flags");
 	MISUSE(gdrfab_trecvmsg(ep, &msg, GDRFAB_DISCARD), -GDRFAB_EBADFLAGS, "flags");
 	MISUSE(gdrfab_trecvmsg(ep, &msg, GDRFAB_MULTI_RECV), -GDRFAB_EBADFLAGS, "flags");
 	MISUSE(gdrfab_tsendmsg(ep, &msg, GDRFAB_PEEK), -GDRFAB_EBADFLAGS, "flags");

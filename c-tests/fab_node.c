@@ -151,6 +151,9 @@ gdrfab_info *hints_new(const struct setup *setup)
 	gdrfab_info *hints = gdrfab_dupinfo(NULL);
 	CHECK(hints != NULL);
 	hints->caps = setup->caps ? setup->caps : GDRFAB_MSG | GDRFAB_RMA;
+	/* TEST_TAGGED=1: what holds of connected endpoints holds of those with tags. */
+	if (getenv("TEST_TAGGED") && !setup->rdm)
+		hints->caps |= GDRFAB_TAGGED;
 	hints->ep_type = setup->rdm ? GDRFAB_EP_RDM : GDRFAB_EP_MSG;
 	hints->mr_mode = GDRFAB_MR_LOCAL;
 	hints->mr_mode |= setup->offsets ? 0 : GDRFAB_MR_VIRT_ADDR;

@@ -5,6 +5,9 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+void (*rdm_bind)(struct self *s);
+void (*rdm_unbound)(void);
+
 void *context_of(uintptr_t context)
 {
 	return (void *)context;
@@ -43,8 +46,10 @@ gdrfab_cq_tagged_entry await(struct self *s, uintptr_t context, uint64_t *from)
 			if (s->kept[i].entry.op_context != context_of(context))
 				continue;
 			gdrfab_cq_tagged_entry entry = s->kept[i].entry;
+			if (from && s->connected)
+				CHECK_EQ(s->kept[i].from, GDRFAB_ADDR_NOTAVAIL);
 			if (from)
-				*from = s->kept[i].from;
+				*from = s->connected ? (uint64_t)(1 - s->rank) : s->kept[i].from;
 			s->kept[i] = s->kept[--s->kept_count];
 			return entry;
 		}
@@ -63,6 +68,8 @@ gdrfab_cq_err_entry await_failure(struct self *s, uintptr_t context, char words[
 			if (s->lost[i].entry.op_context != context_of(context))
 				continue;
 			gdrfab_cq_err_entry entry = s->lost[i].entry;
+			if (s->connected && entry.src_addr == GDRFAB_ADDR_NOTAVAIL)
+				entry.src_addr = (uint64_t)(1 - s->rank);
 			snprintf(words, 256, "%s", s->lost[i].words);
 			s->lost[i] = s->lost[--s->lost_count];
 			return entry;
@@ -86,30 +93,94 @@ void meet(struct self *s)
 	meet_of(s, s->count);
 }
 
-void open_ep(struct self *s, const char *service)
+static void find(struct self *s, const char *service, uint64_t flags)
+{
+	gdrfab_info hints = {0};
+	hints.struct_size = sizeof hints, hints.prov_name = (char *)s->lanes;
+	hints.ep_type = s->connected ? GDRFAB_EP_MSG : GDRFAB_EP_RDM;
+	hints.caps = GDRFAB_MSG | GDRFAB_TAGGED | GDRFAB_RMA | GDRFAB_MULTI_RECV;
+	hints.caps |= s->connected ? 0 : GDRFAB_DIRECTED_RECV | GDRFAB_SOURCE;
+	hints.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
+	OK(gdrfab_getinfo(gdrfab_version(), NULL, service, flags, &hints, &s->info));
+	CHECK(strcmp(s->info->prov_name, s->lanes) == 0);
+	CHECK_EQ(s->info->ep_type, hints.ep_type);
+	CHECK_EQ(s->info->caps, hints.caps);
+	OK(gdrfab_fabric_open(s->info, NULL, &s->fabric));
+}
+
+static void open_domain(struct self *s)
 {
 	gdrfab_cq_attr attr = {0};
-	gdrfab_info hints = {0};
-	hints.struct_size = sizeof hints, hints.ep_type = GDRFAB_EP_RDM, hints.prov_name = (char *)s->lanes;
-	hints.caps = GDRFAB_MSG | GDRFAB_TAGGED | GDRFAB_RMA | GDRFAB_DIRECTED_RECV | GDRFAB_SOURCE | GDRFAB_MULTI_RECV;
-	hints.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, service, service ? GDRFAB_SOURCE : 0, &hints, &s->info));
-	CHECK(strcmp(s->info->prov_name, s->lanes) == 0);
-	OK(gdrfab_fabric_open(s->info, NULL, &s->fabric));
 	OK(gdrfab_domain_open(s->fabric, s->info, NULL, &s->domain));
 	attr.struct_size = sizeof attr, attr.size = 100, attr.format = GDRFAB_CQ_FORMAT_TAGGED;
 	OK(gdrfab_cq_open(s->domain, &attr, NULL, &s->cq));
+}
+
+void open_connected(struct self *s)
+{
+	gdrfab_pep *pep = NULL;
+	gdrfab_eq_cm_entry entry;
+	uint32_t event = 0;
+	s->connected = true;
+	if (s->rank == 0) {
+		size_t len = sizeof s->w->address;
+		find(s, strcmp(s->lanes, "tcp") ? NULL : "0", GDRFAB_SOURCE);
+		OK(gdrfab_eq_open(s->fabric, NULL, NULL, &s->eq));
+		OK(gdrfab_pep_open(s->fabric, s->info, NULL, &pep));
+		OK(gdrfab_pep_bind_eq(pep, s->eq, 0));
+		OK(gdrfab_pep_listen(pep));
+		OK(gdrfab_pep_getname(pep, s->w->address, &len));
+		__atomic_store_n(&s->w->met[0], 1, __ATOMIC_SEQ_CST);
+		CHECK(gdrfab_eq_sread(s->eq, &event, &entry, sizeof entry, test_ms(WAIT_MS), 0) > 0);
+		CHECK_EQ(event, GDRFAB_CONNREQ);
+		gdrfab_freeinfo(s->info);
+		s->info = entry.info;
+	} else {
+		for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); !__atomic_load_n(&s->w->met[0], __ATOMIC_SEQ_CST); test_sleep_ms(1))
+			CHECK(test_now_ms() < until);
+		find(s, s->w->address, 0);
+		OK(gdrfab_eq_open(s->fabric, NULL, NULL, &s->eq));
+	}
+	s->meetings = 1;
+	open_domain(s);
+	OK(gdrfab_ep_open(s->domain, s->info, NULL, &s->ep));
+	OK(gdrfab_ep_bind_cq(s->ep, s->cq, GDRFAB_TRANSMIT | GDRFAB_RECV));
+	OK(gdrfab_ep_bind_eq(s->ep, s->eq, 0));
+	if (rdm_bind)
+		rdm_bind(s);
+	OK(gdrfab_ep_enable(s->ep));
+	if (s->rank == 0)
+		OK(gdrfab_ep_accept(s->ep, NULL, 0));
+	else
+		OK(gdrfab_ep_connect(s->ep, s->info->dest_addr, s->info->dest_addrlen, NULL, 0));
+	CHECK(gdrfab_eq_sread(s->eq, &event, &entry, sizeof entry, test_ms(WAIT_MS), 0) > 0);
+	CHECK_EQ(event, GDRFAB_CONNECTED);
+	if (pep)
+		OK(gdrfab_pep_close(pep));
+}
+
+void open_ep(struct self *s, const char *service)
+{
+	find(s, service, service ? GDRFAB_SOURCE : 0);
+	open_domain(s);
 	OK(gdrfab_av_open(s->domain, NULL, NULL, &s->av));
 	OK(gdrfab_ep_open(s->domain, s->info, NULL, &s->ep));
 	OK(gdrfab_ep_bind_cq(s->ep, s->cq, GDRFAB_TRANSMIT | GDRFAB_RECV));
 	OK(gdrfab_ep_bind_av(s->ep, s->av, 0));
+	if (rdm_bind)
+		rdm_bind(s);
 	OK(gdrfab_ep_enable(s->ep));
 }
 
 void close_ep(struct self *s)
 {
 	OK(gdrfab_ep_close(s->ep));
-	OK(gdrfab_av_close(s->av));
+	if (rdm_unbound)
+		rdm_unbound();
+	if (s->av)
+		OK(gdrfab_av_close(s->av));
+	if (s->eq)
+		OK(gdrfab_eq_close(s->eq));
 	OK(gdrfab_cq_close(s->cq));
 	OK(gdrfab_domain_close(s->domain));
 	OK(gdrfab_fabric_close(s->fabric));
@@ -150,6 +221,7 @@ bool has_come(struct self *s, uintptr_t context)
 struct claim {
 	struct rdm_claim of;
 	const char *lanes;
+	bool connected;
 	char name[96];
 };
 
@@ -159,8 +231,12 @@ static void child(const struct claim *c, struct world *w, int rank)
 	s.lanes = c->lanes, s.w = w, s.rank = rank, s.count = c->of.count;
 	if (rank)
 		test_enter_apart(getenv("TEST_CLIENT_APART"));
-	open_ep(&s, NULL);
-	learn_names(&s);
+	if (c->connected) {
+		open_connected(&s);
+	} else {
+		open_ep(&s, NULL);
+		learn_names(&s);
+	}
 	c->of.run(&s);
 	meet_of(&s, c->of.killed ? s.count - 1 : s.count);
 	close_ep(&s);
@@ -188,22 +264,33 @@ static void run_claim(const void *arg)
 			test_child_ended(TEST_CLIENT, status);
 }
 
+static void add(const struct rdm_claim *claim, const char *lanes, bool connected)
+{
+	static struct claim all[96];
+	static size_t used;
+	struct claim *c = &all[used];
+	if (used++ == sizeof all / sizeof *all)
+		abort();
+	c->of = *claim, c->lanes = lanes, c->connected = connected;
+	snprintf(c->name, sizeof c->name, "%s over %s%s", claim->name, connected ? "connected " : "", lanes);
+	test_add(c->name, run_claim, c, 60);
+}
+
 void rdm_add(const struct rdm_claim *claims, size_t count)
 {
 	static const char *const lanes[] = {"shm+tcp", "shm", "tcp"};
-	for (size_t l = 0; l < sizeof lanes / sizeof *lanes; l++) {
+	for (size_t l = 0; l < sizeof lanes / sizeof *lanes; l++)
 		/* A memory checker learns nothing new from shm alone. */
-		if (l == 1 && test_count(0, 1))
-			continue;
-		for (size_t k = 0; k < count; k++) {
-			static struct claim all[64];
-			static size_t used;
-			struct claim *c = &all[used++ % 64];
-			c->of = claims[k], c->lanes = lanes[l];
-			snprintf(c->name, sizeof c->name, "%s over %s", claims[k].name, lanes[l]);
-			test_add(c->name, run_claim, c, 60);
-		}
-	}
+		for (size_t k = 0; k < count && (l != 1 || !test_count(0, 1)); k++)
+			add(&claims[k], lanes[l], false);
+}
+
+void rdm_add_connected(const struct rdm_claim *claims, size_t count)
+{
+	static const char *const lanes[] = {"shm", "tcp"};
+	for (size_t l = 0; l < sizeof lanes / sizeof *lanes; l++)
+		for (size_t k = 0; k < count; k++)
+			add(&claims[k], lanes[l], true);
 }
 
 void tsend(struct self *s, int to, const void *buf, size_t len, uint64_t tag, uintptr_t context)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Connectionless endpoints of up to eight processes, over one set of lanes. They learn each other's names through shared
- * memory, and insert all of them in the order of their ranks, so that a rank is an index.
+ * memory, and insert all of them in the order of their ranks, so that a rank is an index. Or connected endpoints with tags,
+ * of two processes: the ranks that calls name mean nothing there, and entries are told to come from the other one.
  */
 #ifndef FAB_RDM_H
 #define FAB_RDM_H
@@ -19,10 +20,12 @@ struct world {
 	int met[2048];
 	uint64_t number[8];
 	unsigned char names[MOST][NAME];
+	char address[GDRFAB_ADDR_MAX]; /* where rank 0 of connected ones listens */
 };
 
 struct self {
 	const char *lanes;
+	bool connected;
 	struct world *w;
 	int rank, count, meetings;
 	bool killed; /* rank 1 is, in this claim */
@@ -31,6 +34,7 @@ struct self {
 	gdrfab_domain *domain;
 	gdrfab_cq *cq;
 	gdrfab_av *av;
+	gdrfab_eq *eq; /* of a connected one */
 	gdrfab_ep *ep;
 	/* Entries that came while others were awaited. */
 	struct {
@@ -56,6 +60,11 @@ struct rdm_claim {
 	bool killed;
 };
 void rdm_add(const struct rdm_claim *claims, size_t count);
+/* The same over connected endpoints with tags, of claims of two processes. */
+void rdm_add_connected(const struct rdm_claim *claims, size_t count);
+/* What else is bound before an endpoint is enabled, and closed after it; or NULL. */
+extern void (*rdm_bind)(struct self *s);
+extern void (*rdm_unbound)(void);
 
 void *context_of(uintptr_t context);
 /* Keeps what comes. */
@@ -67,6 +76,8 @@ gdrfab_cq_err_entry await_failure(struct self *s, uintptr_t context, char words[
 /* Waits until all are here, and drives meanwhile. */
 void meet(struct self *s);
 void open_ep(struct self *s, const char *service);
+/* Opens a connected endpoint with tags, as rank 0 or as rank 1, which calls it. */
+void open_connected(struct self *s);
 void close_ep(struct self *s);
 void put_number(struct self *s, int i, uint64_t number);
 uint64_t get_number(struct self *s, int i);

@@ -278,16 +278,21 @@ static void one_receive_for_several(struct self *s)
 
 TEST_TABLE(claims)
 {
-	static const struct rdm_claim claims[] = {
+	static const struct rdm_claim both[] = {
 		{"tagged_and_untagged_apart", tagged_and_untagged_apart, 2, false},
-		{"sources_masks_and_order", sources_masks_and_order, 4, false},
 		{"thousands_of_receives", thousands_of_receives, 2, false},
 		{"cut_off_at_every_size", cut_off_at_every_size, 2, false},
 		{"cancelled_receives", cancelled_receives, 2, false},
 		{"peek_claim_and_discard_of_all_lengths", peek_claim_and_discard_of_all_lengths, 2, false},
 		{"one_receive_for_several", one_receive_for_several, 2, false},
 	};
-	rdm_add(claims, sizeof claims / sizeof *claims);
+	/* More than two processes, or oneself. */
+	static const struct rdm_claim connectionless[] = {
+		{"sources_masks_and_order", sources_masks_and_order, 4, false},
+	};
+	rdm_add(both, sizeof both / sizeof *both);
+	rdm_add(connectionless, sizeof connectionless / sizeof *connectionless);
+	rdm_add_connected(both, sizeof both / sizeof *both);
 }
 
 /* --- alone --- */

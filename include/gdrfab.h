@@ -234,9 +234,10 @@ typedef struct gdrfab_info {
  *
  * The candidates of a provider come in the order of hints->near_iface, then of speed, then of names. No
  * accelerator is opened but that of near_iface. An RDMA device is opened, asked and closed, unless hints or
- * GDRFAB_PROVIDER name another provider. Connectionless endpoints are offered to hints that ask for
- * GDRFAB_EP_RDM, or for a capability that no others have: GDRFAB_TAGGED, GDRFAB_DIRECTED_RECV,
- * GDRFAB_SOURCE, GDRFAB_MULTI_RECV.
+ * GDRFAB_PROVIDER name another provider. Connectionless endpoints are offered, and first, to hints that ask
+ * for GDRFAB_EP_RDM, GDRFAB_TAGGED, GDRFAB_MULTI_RECV, GDRFAB_DIRECTED_RECV or GDRFAB_SOURCE, the last two
+ * of which no others have. Connected ones have tags and multi-receive, over shm and tcp, if caps ask for
+ * one of them; domain, passive endpoint and peer are then opened with the same.
  *
  * @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
  * @param node    host name, or NULL; a name of another host leaves shm out
@@ -530,7 +531,8 @@ int gdrfab_ep_shutdown(struct gdrfab_ep *ep, uint64_t flags);
  * @param addr    the peer's address
  * @param addrlen bytes of addr, NUL included
  * @return 0, -EINVAL (also: its own address), -EPERM, -EHOSTUNREACH (an address of another host),
- *   -GDRFAB_ENOEQ, -EISCONN, -GDRFAB_EOPBADSTATE (not enabled, or connected before) */
+ *   -GDRFAB_ENOEQ, -EISCONN, -GDRFAB_EOPBADSTATE (not enabled, or connected before), -EOPNOTSUPP
+ *   (connectionless, or with GDRFAB_TAGGED) */
 int gdrfab_ep_connect_addr(struct gdrfab_ep *ep, const void *addr, size_t addrlen);
 
 /** Gives the endpoint's own address, for gdrfab_ep_connect_addr() of the peer; of a connectionless endpoint
@@ -1310,8 +1312,8 @@ ssize_t gdrfab_recvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc,
  * the caller's again. A message longer than what is left is cut off.
  *
  * @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_MULTI_RECV
- * @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS; -EOPNOTSUPP (GDRFAB_MULTI_RECV on a connected
- *   endpoint) */
+ * @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS; -EOPNOTSUPP (GDRFAB_MULTI_RECV, without that
+ *   capability) */
 ssize_t gdrfab_recvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint64_t flags);
 
 /** Cancels the first receive, tagged or not, waiting operation or unmatched message with this context: it
@@ -1326,8 +1328,8 @@ ssize_t gdrfab_cancel(struct gdrfab_ep *ep, void *context);
  * Messages that a receive chooses by 64 bits of tag. A receive takes a message whose tag is its own but for
  * the bits that are set in ignore, and whose sender is src_addr, if that names one. Messages of one sender
  * are matched in the order of sending, receives in the order of posting. Tagged and untagged messages never
- * meet. They need an endpoint of ep_type GDRFAB_EP_RDM; others answer -EOPNOTSUPP. Parameters, results and
- * threads of all calls: see RMA; those of receives: gdrfab_recv().
+ * meet. They need an endpoint whose info->caps has GDRFAB_TAGGED; others answer -EOPNOTSUPP. Parameters,
+ * results and threads of all calls: see RMA; those of receives: gdrfab_recv().
  *
  *   tag, ignore  chosen by the caller; bits set in ignore are not compared, ~0: any message
  *
@@ -1378,7 +1380,7 @@ ssize_t gdrfab_tinjectdata(struct gdrfab_ep *ep, const void *buf, size_t len, ui
 /** Posts a receive of one tagged message. Any number may be posted, as memory allows. Mirrors fi_trecv.
  *
  * @return 0, -EINVAL, -GDRFAB_ENOCQ (none is bound for receives), -GDRFAB_EOPBADSTATE (not enabled),
- *   -EOPNOTSUPP (a connected endpoint) */
+ *   -EOPNOTSUPP (opened without GDRFAB_TAGGED) */
 ssize_t gdrfab_trecv(struct gdrfab_ep *ep, void *buf, size_t len, void *desc, uint64_t src_addr, uint64_t tag,
                      uint64_t ignore, void *context);
 
@@ -1734,8 +1736,8 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * What an endpoint is asked to keep to, which path its operations take, and what it has done. */
 
 #define GDRFAB_OPT_ENDPOINT 0           /**< Level of all options. */
-#define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, connectionless only: a GDRFAB_MULTI_RECV posted from
-                                             now on ends when fewer bytes are left; default 64. */
+#define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, with GDRFAB_MULTI_RECV only: one posted from now on ends
+                                             when fewer bytes are left; default 64. */
 #define GDRFAB_OPT_CM_DATA_SIZE 1       /**< size_t, read only: bytes of private data to connect. */
 
 /** uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),

@@ -163,7 +163,8 @@ pub unsafe extern "C" fn gdrfab_ep_shutdown(ep: *mut gdrfab_ep, flags: u64) -> c
 /// @param addr    the peer's address
 /// @param addrlen bytes of addr, NUL included
 /// @return 0, -EINVAL (also: its own address), -EPERM, -EHOSTUNREACH (an address of another host),
-///   -GDRFAB_ENOEQ, -EISCONN, -GDRFAB_EOPBADSTATE (not enabled, or connected before)
+///   -GDRFAB_ENOEQ, -EISCONN, -GDRFAB_EOPBADSTATE (not enabled, or connected before), -EOPNOTSUPP
+///   (connectionless, or with GDRFAB_TAGGED)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_connect_addr(ep: *mut gdrfab_ep, addr: *const c_void, addrlen: usize) -> c_int {
     // SAFETY: the C caller says that the handle is open and the range readable.

@@ -298,9 +298,10 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 ///
 /// The candidates of a provider come in the order of hints->near_iface, then of speed, then of names. No
 /// accelerator is opened but that of near_iface. An RDMA device is opened, asked and closed, unless hints or
-/// GDRFAB_PROVIDER name another provider. Connectionless endpoints are offered to hints that ask for
-/// GDRFAB_EP_RDM, or for a capability that no others have: GDRFAB_TAGGED, GDRFAB_DIRECTED_RECV,
-/// GDRFAB_SOURCE, GDRFAB_MULTI_RECV.
+/// GDRFAB_PROVIDER name another provider. Connectionless endpoints are offered, and first, to hints that ask
+/// for GDRFAB_EP_RDM, GDRFAB_TAGGED, GDRFAB_MULTI_RECV, GDRFAB_DIRECTED_RECV or GDRFAB_SOURCE, the last two
+/// of which no others have. Connected ones have tags and multi-receive, over shm and tcp, if caps ask for
+/// one of them; domain, passive endpoint and peer are then opened with the same.
 ///
 /// @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
 /// @param node    host name, or NULL; a name of another host leaves shm out

@@ -200,8 +200,8 @@ pub unsafe extern "C" fn gdrfab_recvv(
 /// the caller's again. A message longer than what is left is cut off.
 ///
 /// @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_MULTI_RECV
-/// @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS; -EOPNOTSUPP (GDRFAB_MULTI_RECV on a connected
-///   endpoint)
+/// @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS; -EOPNOTSUPP (GDRFAB_MULTI_RECV, without that
+///   capability)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_recvmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg, flags: u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the structs live.

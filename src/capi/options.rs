@@ -12,8 +12,7 @@ use libc::{c_char, c_int, c_void, ssize_t};
 
 /// Level of all options.
 pub const GDRFAB_OPT_ENDPOINT: c_int = 0;
-/// size_t, connectionless only: a GDRFAB_MULTI_RECV posted from now on ends when fewer bytes are left; default
-/// 64.
+/// size_t, with GDRFAB_MULTI_RECV only: one posted from now on ends when fewer bytes are left; default 64.
 pub const GDRFAB_OPT_MIN_MULTI_RECV: c_int = 0;
 /// size_t, read only: bytes of private data to connect.
 pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;

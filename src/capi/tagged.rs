@@ -161,7 +161,7 @@ pub unsafe extern "C" fn gdrfab_tinjectdata(
 /// Posts a receive of one tagged message. Any number may be posted, as memory allows. Mirrors fi_trecv.
 ///
 /// @return 0, -EINVAL, -GDRFAB_ENOCQ (none is bound for receives), -GDRFAB_EOPBADSTATE (not enabled),
-///   -EOPNOTSUPP (a connected endpoint)
+///   -EOPNOTSUPP (opened without GDRFAB_TAGGED)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_trecv(
     ep: *mut gdrfab_ep,

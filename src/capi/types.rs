@@ -400,8 +400,8 @@ pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
 // Messages that a receive chooses by 64 bits of tag. A receive takes a message whose tag is its own but for
 // the bits that are set in ignore, and whose sender is src_addr, if that names one. Messages of one sender
 // are matched in the order of sending, receives in the order of posting. Tagged and untagged messages never
-// meet. They need an endpoint of ep_type GDRFAB_EP_RDM; others answer -EOPNOTSUPP. Parameters, results and
-// threads of all calls: see RMA; those of receives: gdrfab_recv().
+// meet. They need an endpoint whose info->caps has GDRFAB_TAGGED; others answer -EOPNOTSUPP. Parameters,
+// results and threads of all calls: see RMA; those of receives: gdrfab_recv().
 //
 //   tag, ignore  chosen by the caller; bits set in ignore are not compared, ~0: any message
 //

@@ -26,6 +26,8 @@ pub struct Domain {
     pub(crate) prov: Arc<dyn prov::Domain>,
     /// Its endpoints are of ep_type GDRFAB_EP_RDM.
     pub(crate) connectionless: bool,
+    /// Their messages are matched by tags.
+    pub(crate) matched: bool,
     pub threading: Threading,
     progressor: Option<Progressor>,
     pub(crate) drivers: Arc<Drivers>,
@@ -63,6 +65,7 @@ impl Domain {
             users: Users::default(),
             prov,
             connectionless,
+            matched: info.is_matched(),
             threading,
             drivers: Arc::new(Drivers::new(progressor.as_ref().map(Progressor::waiter))),
             progressor,

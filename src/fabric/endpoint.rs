@@ -51,6 +51,10 @@ impl Endpoint {
         if domain.connectionless != (info.ep_type == EP_RDM) {
             return Err(Error::invalid(format!("info->ep_type: {}; the domain was opened with the info of another type", info.ep_type)));
         }
+        if domain.matched != info.is_matched() {
+            let words = "info->caps: GDRFAB_TAGGED and GDRFAB_MULTI_RECV of endpoint and domain go together";
+            return Err(Error::fixed(errno::EINVAL, words));
+        }
         let request = match info.request {
             None => None,
             Some(id) => Some(requests::take(id).ok_or_else(|| {
@@ -295,8 +299,8 @@ impl Endpoint {
 
     pub fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
-        if common.flags & flags::MULTI_RECV != 0 && !self.domain.connectionless {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_MULTI_RECV needs an endpoint of ep_type GDRFAB_EP_RDM"));
+        if common.flags & flags::MULTI_RECV != 0 && !self.domain.matched {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_MULTI_RECV needs an endpoint opened with that capability"));
         }
         self.prov().recv(local, common, descs)
     }
@@ -375,12 +379,11 @@ impl Endpoint {
     }
 
     fn takes_several(&self) -> Result<()> {
-        match self.domain.connectionless {
+        match self.domain.matched {
             true => Ok(()),
-            false => Err(Error::fixed(
-                errno::ENOPROTOOPT,
-                "optname: only an endpoint of ep_type GDRFAB_EP_RDM receives several messages at once",
-            )),
+            false => {
+                Err(Error::fixed(errno::ENOPROTOOPT, "optname: only an endpoint with GDRFAB_MULTI_RECV receives several messages at once"))
+            }
         }
     }
 

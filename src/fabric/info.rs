@@ -62,7 +62,11 @@ impl Bits {
 /// Who made the candidate.
 pub(super) fn provider(info: &Info) -> Result<&'static dyn Provider> {
     let name = info.prov_name.as_deref();
-    if info.ep_type == EP_RDM { rdm::get(name) } else { prov::get(name) }
+    match info.is_matched() {
+        _ if info.ep_type == EP_RDM => rdm::get(name),
+        true => rdm::connected(name),
+        false => prov::get(name),
+    }
 }
 
 /// Checks the choices of an info that comes back to open something.
@@ -115,7 +119,7 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     TX_OP_FLAGS.fit(hints.tx_op_flags, info.limits.tx_op_flags)?;
     MSG_ORDER.fit(hints.msg_order, info.msg_order)?;
     // Messages that are offered end when their receivers have them, in any order.
-    COMP_ORDER.fit(hints.comp_order, if info.ep_type == EP_RDM { 0 } else { flags::ORDER_ALL })?;
+    COMP_ORDER.fit(hints.comp_order, if info.is_matched() { 0 } else { flags::ORDER_ALL })?;
     MR_MODE.fit(u64::from(hints.mr_mode), MR_MODE.known)?;
     if info.limits.mr_mode & !hints.mr_mode != 0 {
         let lacks = info.limits.mr_mode & !hints.mr_mode;
@@ -238,7 +242,8 @@ pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Opt
     let connectionless = hints.is_some_and(|h| h.ep_type == EP_RDM || h.caps & flags::CONNECTIONLESS != 0) && asks_for(EP_RDM);
     let mut all = if connectionless { rdm::candidates(&ask, wanted) } else { Vec::new() };
     if !connectionless || asks_for(EP_MSG) {
-        all.extend(prov::candidates(&ask, wanted));
+        let tagged = hints.is_some_and(|h| h.caps & flags::MATCHED != 0);
+        all.extend(if tagged { rdm::connected_candidates(&ask, wanted) } else { prov::candidates(&ask, wanted) });
     }
     if all.is_empty() {
         return Err(Error::fixed(errno::ENODATA, "no provider fits: hints->ep_type: none of them has connectionless endpoints here"));

@@ -6,7 +6,7 @@ use super::requests::{self, RequestId};
 use super::root::Fabric;
 use super::{Context, check_data};
 use crate::error::{Error, Result};
-use crate::prov::{self, EventQueue, PassiveEndpoint};
+use crate::prov::{EventQueue, PassiveEndpoint};
 use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Pep {
         if info.ep_type == EP_RDM {
             return Err(Error::invalid("info->ep_type: a connectionless endpoint listens by itself, and needs no passive one"));
         }
-        let inner = PassiveEndpoint::new(prov::get(info.prov_name.as_deref())?.open_listener(info)?, context);
+        let inner = PassiveEndpoint::new(super::info::provider(info)?.open_listener(info)?, context);
         fabric.users.add();
         let pep =
             Arc::new(Pep { context: Context::default(), fabric: fabric.clone(), prov: inner, eq: Mutex::new(None), info: info.clone() });

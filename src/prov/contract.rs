@@ -305,10 +305,10 @@ pub trait Endpoint: Send + Sync {
 }
 
 fn no_tags() -> Error {
-    Error::fixed(errno::EOPNOTSUPP, "ep: tagged messages need an endpoint of ep_type GDRFAB_EP_RDM")
+    Error::fixed(errno::EOPNOTSUPP, "ep: tagged messages need an endpoint opened with GDRFAB_TAGGED in info->caps")
 }
 
-/// A connected endpoint as an ordered link of a connectionless one. It takes RMA as ever, and parcels instead of messages: they
+/// A connected endpoint as an ordered link of one that matches messages. It takes RMA as ever, and parcels instead of messages: they
 /// need no receive and give no entry. Both ends use it so from the first parcel on.
 pub trait Lane {
     /// Bytes that one parcel may have, words included.

@@ -58,11 +58,17 @@ pub const ORDER_ALL: u64 = 0x1ff;
 /// without GDRFAB_FENCE. (libfabric's RAR, RAW, RAS, WAW, WAS, SAW, SAS.)
 pub const ORDER_UNLESS_READ: u64 = 0x1ff & !(1 << 3) & !(1 << 6);
 
+/// What does not hold where messages are offered and read later: what is posted behind one may be done before.
+pub const BEHIND_SENDS: u64 = 1 << 2 | 1 << 5;
+
 /// Among atomics everything keeps its order, whatever RMA does (libfabric's FI_ORDER_ATOMIC_*).
 pub const ORDER_ATOMICS: u64 = 0xf << 36;
 
-/// Capabilities that only connectionless endpoints have.
-pub const CONNECTIONLESS: u64 = TAGGED | DIRECTED_RECV | SOURCE | MULTI_RECV;
+/// Capabilities that matching by source and tag gives; of connected endpoints only those that ask for one of them have it.
+pub const MATCHED: u64 = TAGGED | MULTI_RECV;
+
+/// Capabilities for which connectionless endpoints are offered first.
+pub const CONNECTIONLESS: u64 = MATCHED | DIRECTED_RECV | SOURCE;
 
 /// Capabilities that an info may carry.
 pub const CAPS: u64 = CONNECTIONLESS

@@ -69,6 +69,11 @@ pub struct Info {
 }
 
 impl Info {
+    /// Whether messages are matched by source and tag, above the providers.
+    pub fn is_matched(&self) -> bool {
+        self.ep_type == EP_RDM || self.caps & flags::MATCHED != 0
+    }
+
     /// Connected endpoints of a provider whose bytes the CPU and the kernel move: what is the same for all of them.
     pub fn of_cpu(name: &str) -> Info {
         let name = Some(name.to_string());

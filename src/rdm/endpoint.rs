@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connectionless endpoint: the calls of the layer above, each under the endpoint's lock.
 
+use super::connected::connectionless;
 use super::domain::Domain;
 use super::local::{self, LOCAL};
 use super::matcher::Matcher;
@@ -8,7 +9,7 @@ use super::ops;
 pub use super::ops::Endpoint;
 use super::reader::Reader;
 use super::state::{Op, Ops, State, UNKNOWN};
-use super::wire::Label;
+use super::wire::{Label, MATCHED_LEN};
 use super::wireup::{self, source_of};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::atomic::AtomicOp;
@@ -26,23 +27,31 @@ use crate::sync::serial::Serial;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Entries of the queue that the lanes' own results go to, which grows.
 const RESULTS: usize = 1 << 30;
 
-fn connectionless() -> Error {
-    Error::fixed(errno::EOPNOTSUPP, "ep: connectionless; its peers are indexes of an address vector, and connecting is its own affair")
-}
-
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, info: &Info) -> Result<Endpoint> {
         let source = info.src_addr.as_deref().map(source_of).transpose()?;
+        Ok(Endpoint::with_source(domain, info, source))
+    }
+
+    pub fn open_connected(domain: Arc<Domain>, info: &Info, context: usize) -> Result<Endpoint> {
+        let opened = Endpoint::with_source(domain, info, None);
+        opened.state.lock().open_only(&opened.domain, context)?;
+        Ok(opened)
+    }
+
+    fn with_source(domain: Arc<Domain>, info: &Info, source: Option<SocketAddr>) -> Endpoint {
         let state = State {
             name: None,
             bind: Bindings::default(),
             options: Options::default(),
             av: None,
+            only: None,
             av_changes: u64::MAX,
             closed: false,
             directed: info.caps & flags::DIRECTED_RECV != 0,
@@ -95,24 +104,30 @@ impl Endpoint {
             past: Stats::default(),
             sleepers: 0,
         };
-        Ok(Endpoint { source, state: Serial::new(domain.threading, state), domain })
+        Endpoint { source, state: Serial::new(domain.threading, state), domain }
     }
 }
 
 impl prov::Endpoint for Endpoint {
     /// No event names a connectionless endpoint.
-    fn set_object(&self, _object: usize) {}
+    fn set_object(&self, object: usize) {
+        if let Some(only) = &mut self.state.lock().only {
+            only.object = object;
+        }
+    }
 
     fn cm_data_size(&self) -> usize {
-        0
+        self.state.lock().only.as_ref().map_or(0, |only| only.link.ep.cm_data_size() - MATCHED_LEN)
     }
 
     fn bind(&self, what: Binding) -> Result<()> {
         let mut s = self.state.lock();
         s.bind.check_can_bind()?;
         match what {
-            Binding::Av(_) if s.av.is_some() => return Err(Error::new(errno::EBUSY, "ep: an address vector is bound already")),
-            Binding::Av(av) => s.av = Some(av),
+            Binding::Av(_) if s.only.is_none() && s.av.is_some() => {
+                return Err(Error::new(errno::EBUSY, "ep: an address vector is bound already"));
+            }
+            Binding::Av(av) if s.only.is_none() => s.av = Some(av),
             Binding::Order => return Err(Error::new(errno::EOPNOTSUPP, "info->comp_order: entries come as operations end")),
             Binding::Drivers(drivers) => {
                 s.drivers = drivers.clone();
@@ -125,15 +140,18 @@ impl prov::Endpoint for Endpoint {
 
     fn enable(&self, op_flags: u64) -> Result<()> {
         let mut s = self.state.lock();
-        if s.av.is_none() {
+        if s.av.is_none() && s.only.is_none() {
             return Err(Error::new(errno::EOPBADSTATE, "ep: bind an address vector before ep_enable"));
         }
         s.bind.check_can_enable()?;
-        let (at, greeters) = wireup::listen(&self.domain, self.source)?;
-        let mut name = Name::at(at);
-        (name.nonce, name.host) = (self.domain.draw(), local::host_hint());
-        s.name = Some(name);
-        s.greeters = greeters;
+        s.enable_only()?;
+        if s.only.is_none() {
+            let (at, greeters) = wireup::listen(&self.domain, self.source)?;
+            let mut name = Name::at(at);
+            (name.nonce, name.host) = (self.domain.draw(), local::host_hint());
+            s.name = Some(name);
+            s.greeters = greeters;
+        }
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
         (s.bind.enabled, s.listens) = (true, true);
         s.settle_fast();
@@ -144,43 +162,48 @@ impl prov::Endpoint for Endpoint {
         Some(Dispatch { ops: ops::choose(self.domain.threading), of: (&raw const *self).cast(), tx: std::ptr::null() })
     }
 
-    fn connect(&self, _address: &str, _data: &[u8]) -> Result<()> {
-        Err(connectionless())
+    fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
+        self.state.lock().connect(address, data)
     }
 
     fn connect_addr(&self, _address: &str) -> Result<()> {
-        Err(connectionless())
+        match self.state.lock().only {
+            Some(_) => {
+                Err(Error::fixed(errno::EOPNOTSUPP, "ep: with tagged messages it connects by gdrfab_ep_connect and gdrfab_ep_accept"))
+            }
+            None => Err(connectionless()),
+        }
     }
 
-    fn accept(&self, _request: Box<dyn Request>, _data: &[u8]) -> Result<()> {
-        Err(connectionless())
+    fn accept(&self, request: Box<dyn Request>, data: &[u8]) -> Result<()> {
+        self.state.lock().accept(&self.domain, request, data)
     }
 
     fn address(&self) -> Result<String> {
-        match self.state.lock().name {
-            Some(name) => Ok(name.to_string()),
-            None => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first; it has no address before")),
+        let s = self.state.lock();
+        match (&s.only, s.name) {
+            (Some(only), _) => only.link.ep.address(),
+            (None, Some(name)) => Ok(name.to_string()),
+            (None, None) => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first; it has no address before")),
         }
     }
 
     fn peer_address(&self) -> Result<String> {
-        Err(connectionless())
+        self.state.lock().only.as_ref().map_or_else(|| Err(connectionless()), |only| only.link.ep.peer_address())
     }
 
     fn shutdown(&self) -> Result<()> {
-        Err(connectionless())
+        self.state.lock().shut_down(&self.domain)
     }
 
     fn close(&self) -> Result<()> {
         let mut s = self.state.lock();
-        let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
         if !s.closed {
-            while s.owes() && time::now_ns() < until {
-                s.progress(&self.domain, true);
-                std::thread::yield_now();
-            }
+            s.send_owed(&self.domain);
             s.end_all(&self.domain);
         }
+        let never_used = s.joining.drain(..).map(|(_, link)| link).collect::<Vec<_>>();
+        s.leaving.extend(never_used);
         let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
         loop {
             s.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));

@@ -4,7 +4,7 @@
 
 use super::limits::{INJECT_SIZE, MAX_MSG};
 use super::matcher::Want;
-use super::peer::{Id, Phase};
+use super::peer::{Id, ONLY, Phase};
 use super::state::{Recv, State};
 use super::wire::{TAGGED, kind};
 use crate::prov::av::UNSPEC;
@@ -20,7 +20,8 @@ impl State {
     /// The peer of an index, if it is known and the vector has not changed.
     #[inline(always)]
     fn known(&self, index: u64) -> Option<Id> {
-        if self.av.as_ref()?.changes() != self.av_changes {
+        let Some(av) = &self.av else { return self.only.is_some().then_some(ONLY) };
+        if av.changes() != self.av_changes {
             return None;
         }
         self.routes.get(index as usize).copied().flatten().map(|(_, id)| id)

@@ -3,7 +3,7 @@
 
 use super::peer::{Id, Peer, Phase};
 use super::state::{State, UNKNOWN, Unexpected};
-use crate::error::{Error, Result, errno};
+use crate::error::{Error, Result};
 use crate::prov::av::{Name, UNSPEC};
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ impl State {
     /// The peer that an index names.
     #[inline]
     pub fn route(&mut self, index: u64) -> Result<Id> {
-        let Some(av) = &self.av else { return Err(Error::new(errno::EOPBADSTATE, "ep: bind an address vector first")) };
+        let Some(av) = &self.av else { return self.only_peer() };
         if av.changes() != self.av_changes {
             self.reroute();
         }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How long messages are and how many there can be: what discovery tells and posting checks.
 
+/// Operations and receives that discovery speaks of; there may be more.
+pub const SIZE: usize = 65536;
 /// Longest message or RMA operation.
 pub const MAX_MSG: usize = 1 << 40;
 /// Bytes that an inject call takes.

@@ -4,10 +4,12 @@
 //!
 //! `wire` is what two endpoints say, `matcher` joins messages and receives, `peer` and `state` are the data on which `send`,
 //! `recv`, `list`, `own`, `known`, `wireup` and `progress` work, and `fast` for short messages; `ops`, `endpoint` and `provider` are
-//! what the layer above calls.
+//! what the layer above calls. `connected` is an endpoint with one lane and no names, which `tagged` and `door` give tags.
 
 mod atomic;
+mod connected;
 mod domain;
+mod door;
 mod endpoint;
 mod fast;
 mod known;
@@ -27,6 +29,7 @@ mod reader;
 mod recv;
 mod send;
 mod state;
+mod tagged;
 #[cfg(test)]
 mod tests;
 pub mod wire;
@@ -34,3 +37,4 @@ mod wireup;
 
 pub use limits::EAGER_MAX;
 pub use provider::{candidates, get};
+pub use tagged::{candidates as connected_candidates, get as connected};

@@ -8,6 +8,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
+use crate::prov::event::{Event, EventKind};
 use crate::prov::op::{Dir, Pieces, RmaIov};
 use crate::prov::{Endpoint, Lane, Listener};
 use std::collections::VecDeque;
@@ -68,6 +69,25 @@ impl Link {
 pub struct Greeter {
     pub of: usize,
     pub listener: Box<dyn Listener>,
+}
+
+/// The only peer of a connected endpoint.
+pub const ONLY: Id = 0;
+
+/// What a connected endpoint has besides.
+pub struct Only {
+    pub link: Arc<Link>,
+    /// What the caller's events name.
+    pub object: usize,
+    pub context: usize,
+    /// Why the connection is over.
+    pub why: Option<Error>,
+}
+
+impl Only {
+    pub fn event(&self, kind: EventKind) -> Event {
+        Event::new(kind, self.object, self.context)
+    }
 }
 
 pub enum Phase {

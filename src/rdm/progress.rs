@@ -45,7 +45,7 @@ impl State {
         if self.listens || self.listens_again() {
             self.poll_lanes(force);
         } else if !self.bind.enabled || self.closed {
-            return;
+            return self.clear_away(domain);
         }
         self.turns = self.turns.wrapping_add(1);
         let due = self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK;
@@ -298,19 +298,14 @@ impl State {
         }
     }
 
-    /// Ends everything, because the endpoint closes.
+    /// Ends everything, because this side closes the endpoint or shuts it down.
     pub fn end_all(&mut self, domain: &Domain) {
+        self.closed = true;
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the endpoint down");
         for id in 0..self.peers.len() as Id {
             self.over(id, why.clone());
         }
-        for tagged in [true, false] {
-            for at in self.space(tagged).search_all(|_| true) {
-                if let Some(recv) = self.withdraw_recv(tagged, at) {
-                    self.abandon(&recv, why.clone(), &Label::default(), UNKNOWN);
-                }
-            }
-        }
+        self.end_receives(&why);
         // What a lane still has, it ends itself.
         let own: Vec<u64> = self.ops.each().filter(|(_, op)| matches!(op, Op::Own { .. })).map(|(number, _)| number).collect();
         for number in own {
@@ -320,8 +315,40 @@ impl State {
         }
         self.greeters.clear();
         self.claimed.clear();
-        (self.closed, self.listens) = (true, false);
+        self.listens = false;
         self.settle_fast();
         self.take_back(domain);
+    }
+
+    /// Ends posted receives, in their order.
+    pub fn end_receives(&mut self, why: &Error) {
+        for tagged in [true, false] {
+            let space = self.space(tagged);
+            let mut all = space.search_all(|_| true);
+            all.sort_unstable_by_key(|at| space.turn_of(*at).map(|(number, _)| number));
+            for at in all {
+                if let Some(recv) = self.withdraw_recv(tagged, at) {
+                    self.abandon(&recv, why.clone(), &Label::default(), UNKNOWN);
+                }
+            }
+        }
+    }
+
+    /// Sends what the caller thinks was sent, and has not gone yet, for a bounded time.
+    pub fn send_owed(&mut self, domain: &Domain) {
+        let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
+        while self.owes() && time::now_ns() < until {
+            self.progress(domain, true);
+            std::thread::yield_now();
+        }
+    }
+
+    /// What stays of an endpoint that is over, and not closed.
+    #[cold]
+    fn clear_away(&mut self, domain: &Domain) {
+        self.take_results();
+        self.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+        self.take_back(domain);
+        self.retry(domain, time::now_ns());
     }
 }

@@ -3,7 +3,7 @@
 
 use super::domain::{Domain, Region, Regions};
 use super::endpoint::Endpoint;
-use super::limits::{INJECT_SIZE, MAX_MSG};
+use super::limits::{INJECT_SIZE, MAX_MSG, SIZE};
 use crate::error::{Error, Result, errno};
 use crate::mr::key::{INDEX_BITS, desc_of};
 use crate::mr::location;
@@ -39,9 +39,6 @@ pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
 pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
     SETS.iter().filter(|set| wanted(set.name)).flat_map(|set| set.candidates(ask)).collect()
 }
-
-/// Operations and receives that discovery speaks of; there may be more.
-const SIZE: usize = 65536;
 
 /// What node and service name; none: neither was given.
 fn named(ask: &Ask<'_>, usual: impl FnOnce() -> IpAddr) -> Result<Option<String>> {
@@ -112,11 +109,9 @@ impl Rdm {
             });
         }
         let lane = all.ok_or_else(|| Error::fixed(errno::ENODATA, "no lanes"))?;
-        // A message that is offered is read later, so what is posted behind it may be done before.
-        const BEHIND_SENDS: u64 = 1 << 2 | 1 << 5;
         Ok(Info {
             caps: lane.caps | flags::TAGGED | flags::DIRECTED_RECV | flags::SOURCE | flags::MULTI_RECV,
-            msg_order: lane.msg_order & !BEHIND_SENDS,
+            msg_order: lane.msg_order & !flags::BEHIND_SENDS,
             ep_type: EP_RDM,
             inject_size: INJECT_SIZE,
             tx_size: SIZE,
@@ -198,8 +193,8 @@ impl prov::Domain for Domain {
         self.lanes.iter().map(|lane| lane.domain.in_use()).find(|held| *held != (0, 0)).unwrap_or_default()
     }
 
-    fn open_endpoint(self: Arc<Self>, info: &Info, _context: usize) -> Result<Box<dyn prov::Endpoint>> {
-        Ok(Box::new(Endpoint::open(self, info)?))
+    fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
+        Ok(Box::new(if info.ep_type == EP_RDM { Endpoint::open(self, info)? } else { Endpoint::open_connected(self, info, context)? }))
     }
 
     fn polls_memory(&self) -> bool {

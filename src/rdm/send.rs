@@ -57,7 +57,11 @@ impl State {
         let end = self.end_of(c, kind, local, len, tag.unwrap_or(0));
         let on_host = descs.iter().all(|d| d & crate::mr::DEVICE_DESC == 0);
         // Of an inject call nobody learns when it is delivered.
-        let flags = c.flags | if self.deliver && !end.silent { flags::DELIVERY_COMPLETE } else { 0 };
+        let flags = match (end.silent, self.deliver) {
+            (true, _) => c.flags & !flags::DELIVERY_COMPLETE,
+            (false, true) => c.flags | flags::DELIVERY_COMPLETE,
+            (false, false) => c.flags,
+        };
         self.stats.sends += 1;
         if on_host
             && flags & (flags::FENCE | flags::DELIVERY_COMPLETE) == 0

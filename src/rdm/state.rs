@@ -3,7 +3,7 @@
 //! the one way in which operations end.
 
 use super::matcher::{At, Matcher, Turn};
-use super::peer::{End, Greeter, Id, Link, Peer};
+use super::peer::{End, Greeter, Id, Link, Only, Peer};
 use super::reader::Reader;
 use super::wire::{Label, Offer};
 use crate::error::{Code, Error, Result, errno};
@@ -196,6 +196,8 @@ pub struct State {
     pub bind: Bindings,
     pub options: Options,
     pub av: Option<Arc<Av>>,
+    /// Of a connected endpoint, which has no address vector.
+    pub only: Option<Box<Only>>,
     /// What the peers' indexes were when they were last looked up.
     pub av_changes: u64,
     pub closed: bool,
@@ -299,7 +301,7 @@ impl State {
 
     pub fn check_enabled(&self) -> Result<()> {
         match (self.closed, self.bind.enabled) {
-            (true, _) => Err(Error::new(errno::ESHUTDOWN, "ep: it was shut down")),
+            (true, _) => Err(self.shut()),
             (_, false) => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first")),
             _ => Ok(()),
         }

@@ -13,6 +13,7 @@ const VERSION: u8 = 1;
 /// Kinds of private data.
 const INTRO: u8 = 1;
 const REFUSAL: u8 = 2;
+const TAGS: u8 = 3;
 
 /// Who connects, and whom they mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +85,23 @@ impl Refusal {
             [5] => Some(Refusal::Unnamed),
             _ => None,
         }
+    }
+}
+
+/// What stands in front of the private data of a connected endpoint whose messages are matched: bytes of unexpected messages
+/// that this side takes at first.
+pub fn matched(grant: u64, data: &[u8]) -> Vec<u8> {
+    [&head(TAGS)[..], &grant.to_le_bytes(), data].concat()
+}
+
+pub const MATCHED_LEN: usize = 16;
+
+/// The other side's grant, and its private data.
+pub fn matched_from(bytes: &[u8]) -> Result<(u64, &[u8])> {
+    let words = "the other end does not match messages: it was opened without GDRFAB_TAGGED, or with another version";
+    match bytes.strip_prefix(&head(TAGS)).and_then(|rest| Some((word_at(bytes, 8), rest.get(8..)?))) {
+        Some(found) => Ok(found),
+        None => Err(Error::coded(errno::EPROTO, Code::PeerBroke, words)),
     }
 }
 
@@ -299,6 +317,14 @@ mod tests {
         }
         let wide = [vec![2, 1, u64::MAX], vec![1, u64::MAX, 1, 1, 2, 1]].concat();
         assert!(Head::of(&Made(wide, 0)).is_err());
+    }
+
+    #[test]
+    fn grants_stand_in_front_of_private_data() {
+        let bytes = matched(7, b"data");
+        assert_eq!((matched_from(&bytes).unwrap(), bytes.len()), ((7, &b"data"[..]), MATCHED_LEN + 4));
+        assert!((0..MATCHED_LEN).all(|n| matched_from(&bytes[..n]).is_err()));
+        assert!((0..8).all(|at| matched_from(&[&bytes[..at], &[99], &bytes[at + 1..]].concat()).is_err()));
     }
 
     #[test]

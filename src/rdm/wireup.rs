@@ -88,6 +88,15 @@ pub fn source_of(text: &str) -> Result<SocketAddr> {
 
 impl State {
     fn open_link(&mut self, domain: &Domain, of: usize, connect_timeout_ns: u64) -> Result<Arc<Link>> {
+        let link = self.make_link(domain, of)?;
+        let options = Options { connect_timeout_ns, ..self.options };
+        link.ep.set_options(&mut |o| *o = options);
+        link.ep.enable(0)?;
+        Ok(link)
+    }
+
+    /// An endpoint of a lane that is not enabled yet.
+    pub fn make_link(&mut self, domain: &Domain, of: usize) -> Result<Arc<Link>> {
         let Some(lane) = domain.lanes.get(of) else { return Err(Error::fixed(errno::ENODEV, "ep: no such lane")) };
         let ep: Box<dyn Endpoint> = lane.domain.clone().open_endpoint(&lane.info, 0)?;
         self.next_link += 1;
@@ -99,9 +108,6 @@ impl State {
         ep.bind(Binding::Arrivals(number))?;
         ep.bind(Binding::Drivers(self.drivers.clone()))?;
         ep.bind(Binding::Ends(self.list_ends.clone()))?;
-        let options = Options { connect_timeout_ns, ..self.options };
-        ep.set_options(&mut |o| *o = options);
-        ep.enable(0)?;
         Ok(Arc::new(Link::new(ep, of, number)))
     }
 
@@ -275,7 +281,7 @@ impl State {
         }
     }
 
-    fn forget_link(&mut self, link: &Arc<Link>) {
+    pub fn forget_link(&mut self, link: &Arc<Link>) {
         if link.unlisted_since() != 0 {
             self.unlisted = self.unlisted.saturating_sub(1);
         }
@@ -295,6 +301,9 @@ impl State {
     }
 
     fn on_event(&mut self, domain: &Domain, id: Id, event: Event) {
+        if self.only.is_some() {
+            return self.on_only_event(domain, event);
+        }
         let Some(peer) = self.peer(id) else { return };
         if event.kind != EventKind::Connected as u32 {
             let gone = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died");
@@ -361,7 +370,7 @@ impl State {
         peer.patience.saturating_sub(now)
     }
 
-    fn joined(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
+    pub fn joined(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
         self.joining.retain(|(_, l)| l.number != link.number);
         self.ready.push((id, link.clone()));
         if let Some(peer) = self.peer(id) {
@@ -445,6 +454,7 @@ impl State {
             }
         }
         self.bury(id);
+        self.only_is_over(why);
     }
 }
 

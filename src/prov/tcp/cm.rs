@@ -5,7 +5,7 @@ use super::address::Address;
 use super::conn::{Conn, More, tune};
 use super::dial::{Dial, Dialed};
 use super::domain::Domain;
-use super::frame::{Header, Kind};
+use super::frame::{Header, Kind, WHOLE_MAX};
 use super::greeter::{Greeter, Request};
 use super::hello::{Purpose, Terms};
 use super::info::own_ip;
@@ -20,10 +20,16 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 impl State {
+    /// Bytes of unexpected messages that the peer may send. Parcels of a lane are taken at once, and cannot be asked for.
+    fn budget(&self) -> u32 {
+        let budget = config::get().tcp.budget;
+        if self.bind.is_lane() { budget.max(WHOLE_MAX as u32) } else { budget }
+    }
+
     fn terms(&self, data: &[u8]) -> Terms {
         let config = &config::get().tcp;
         let address = self.address.clone().unwrap_or_default();
-        Terms { window: config.window, budget: config.budget, address, data: data.to_vec(), ..Terms::default() }
+        Terms { window: config.window, budget: self.budget(), address, data: data.to_vec(), ..Terms::default() }
     }
 
     /// Begins to call a passive endpoint.
@@ -133,7 +139,7 @@ impl State {
         let peer = tcp::peer(link.socket.as_fd())?;
         let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
         let short = self.faults.as_ref().and_then(|f| f.short());
-        self.talk(domain, link, name, terms, (config.window, config.budget), is_dialer, short)
+        self.talk(domain, link, name, terms, (config.window, self.budget()), is_dialer, short)
     }
 
     /// The stream of frames begins.

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connected endpoints with tags, as providers: those of one lane each.
+
+use super::domain::Domain;
+use super::door::Door;
+use super::limits::{INJECT_SIZE, MAX_MSG, SIZE};
+use super::wire::MATCHED_LEN;
+use crate::error::{Error, Result, errno};
+use crate::prov::info::{Ask, Info};
+use crate::prov::{self, Listener, Offer, Provider, flags};
+use crate::sync::serial::Threading;
+use std::sync::Arc;
+
+/// Providers whose endpoints are lanes.
+static LANES: &[Matched] = &[Matched("shm"), Matched("tcp")];
+
+/// Connected endpoints of one provider whose messages are matched here.
+struct Matched(&'static str);
+
+/// Who opens the endpoints of such an info.
+pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
+    match LANES.iter().find(|lane| Some(lane.0) == name) {
+        Some(lane) => Ok(lane),
+        None => Err(Error::new(errno::ENODEV, format!("info->prov_name: no tagged messages on connected endpoints of {name:?}"))),
+    }
+}
+
+/// As `prov::candidates`, with tags where there can be any.
+pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
+    let tagged = |info: Info| if get(info.prov_name.as_deref()).is_ok() && info.reason.is_none() { with_tags(info) } else { info };
+    prov::candidates(ask, wanted).into_iter().map(tagged).collect()
+}
+
+fn with_tags(lane: Info) -> Info {
+    Info {
+        caps: lane.caps | flags::MATCHED,
+        msg_order: lane.msg_order & !flags::BEHIND_SENDS,
+        inject_size: INJECT_SIZE,
+        tx_size: SIZE,
+        rx_size: SIZE,
+        max_msg_size: MAX_MSG,
+        cm_data_size: lane.cm_data_size - MATCHED_LEN,
+        ..lane
+    }
+}
+
+impl Matched {
+    fn lane(&self) -> Result<&'static dyn Provider> {
+        prov::get(Some(self.0))
+    }
+}
+
+impl Provider for Matched {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn offer(&self) -> Offer {
+        match self.lane() {
+            Ok(lane) => lane.offer(),
+            Err(why) => Offer { name: self.0, usable: Err(why), facts: Vec::new() },
+        }
+    }
+
+    fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
+        candidates(ask, |name| name == self.0)
+    }
+
+    fn check_address(&self, address: &str) -> Result<()> {
+        self.lane()?.check_address(address)
+    }
+
+    fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn prov::Domain>> {
+        Ok(Arc::new(Domain::open(&[self.lane()?], info, threading)?))
+    }
+
+    fn open_listener(&self, info: &Info) -> Result<Box<dyn Listener>> {
+        Ok(Box::new(Door(self.lane()?.open_listener(info)?)))
+    }
+}

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod ends;
+mod lies;
 
 const SETS: [&str; 3] = ["shm+tcp", "shm", "tcp"];
 

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Connectionless endpoints, used beyond what is usual: a million receives, all bits of a tag ignored, indexes that were removed,
+ * names cut off at every length and of another version. Peers that lie: src/rdm/tests/lies.rs, and the fuzzer.
+ */
+#include "fab_rdm.h"
+
+#define ANY GDRFAB_ADDR_UNSPEC
+
+static void start(struct self *s)
+{
+	size_t len = NAME;
+	unsigned char name[NAME];
+	memset(s, 0, sizeof *s);
+	s->lanes = "shm+tcp", s->count = 1;
+	open_ep(s, NULL);
+	OK(gdrfab_ep_getname(s->ep, name, &len));
+	CHECK_EQ(gdrfab_av_insert(s->av, name, 1, NULL, 0, NULL), 1);
+}
+
+/* The first, the last and one between are found, and an endpoint that closes gives each of the others its entry. */
+TEST_WITHIN(120, a_million_receives)
+{
+	static struct self self, *s = &self;
+	uint64_t count = (uint64_t)test_count(1000000, 20000), failed = 0;
+	uint64_t tags[3] = {0, count / 2, count - 1}, *in = (uint64_t *)calloc(count, sizeof *in);
+	char words[256];
+	CHECK(in != NULL);
+	start(s);
+	for (uint64_t i = 0; i < count; i++)
+		trecv(s, i % 2 ? 0 : ANY, &in[i], 8, i, 0, 1000 + i);
+	for (int i = 0; i < 3; i++) {
+		tsend(s, 0, &tags[i], 8, tags[i], 1);
+		await(s, 1, NULL);
+		CHECK_EQ(await(s, 1000 + tags[i], NULL).tag, tags[i]);
+		CHECK_EQ(in[tags[i]], tags[i]);
+	}
+	OK(gdrfab_cancel(s->ep, context_of(1001)));
+	CHECK_EQ(await_failure(s, 1001, words).err, ECANCELED);
+	OK(gdrfab_ep_close(s->ep));
+	gdrfab_cq_err_entry e = {0};
+	for (e.struct_size = sizeof e; gdrfab_cq_readerr(s->cq, &e, 0) == 1; failed++)
+		CHECK_EQ(e.err, ECANCELED);
+	CHECK_EQ(failed, count - 4);
+	OK(gdrfab_av_close(s->av));
+	OK(gdrfab_cq_close(s->cq));
+	OK(gdrfab_domain_close(s->domain));
+	OK(gdrfab_fabric_close(s->fabric));
+	gdrfab_freeinfo(s->info);
+	free(in);
+}
+
+/* ~0 takes any tag, in the order of sending, behind more masks than are found by a hash. */
+TEST(all_bits_ignored)
+{
+	enum { BITS = 64, ANYS = 16 };
+	static struct self self, *s = &self;
+	uint64_t in[BITS + ANYS];
+	start(s);
+	for (uint64_t i = 0; i < BITS; i++)
+		trecv(s, ANY, &in[i], 8, 1ull << i, ~(1ull << i), 100 + i);
+	for (uint64_t i = BITS; i < BITS + ANYS; i++)
+		trecv(s, ANY, &in[i], 8, i * 0x123456789, ~0ull, 100 + i);
+	for (uint64_t i = BITS; i < BITS + ANYS; i++)
+		OK(gdrfab_tinject(s->ep, &i, 8, 0, 0));
+	for (uint64_t i = BITS; i-- > 0;)
+		OK(gdrfab_tinject(s->ep, &i, 8, 0, 1ull << i));
+	for (uint64_t i = 0; i < BITS + ANYS; i++) {
+		CHECK_EQ(await(s, 100 + i, NULL).tag, i < BITS ? 1ull << i : 0);
+		CHECK_EQ(in[i], i);
+	}
+	close_ep(s);
+}
+
+/* A removed index names nobody; a receive that was posted for it waits on, can be cancelled, and is not its heir's. */
+static void removed_index(struct self *s)
+{
+	char in[8] = "", other[8] = "", words[256];
+	if (s->rank == 0) {
+		uint64_t index = 2, heir = 99;
+		trecv(s, 2, in, 8, 5, 0, 1);
+		OK(gdrfab_av_remove(s->av, &index, 1, 0));
+		CHECK_EQ(gdrfab_trecv(s->ep, in, 8, NULL, 2, 5, 0, NULL), -EINVAL);
+		CHECK(strstr(gdrfab_last_error(), "2") != NULL);
+		CHECK_EQ(gdrfab_recv(s->ep, in, 8, NULL, 2, NULL), -EINVAL);
+		index = 1;
+		OK(gdrfab_av_remove(s->av, &index, 1, 0));
+		/* The last that was removed is given out first: 1 is 1 again, and 2 is 1's as well. */
+		CHECK_EQ(gdrfab_av_insert(s->av, s->w->names[1], 1, &heir, 0, NULL), 1);
+		CHECK_EQ(heir, 1);
+		CHECK_EQ(gdrfab_av_insert(s->av, s->w->names[0], 1, &heir, 0, NULL), 1);
+		CHECK_EQ(heir, 2);
+		tsend(s, 2, "own", 4, 5, 2);
+		trecv(s, 2, other, 8, 5, 0, 3);
+		await(s, 3, NULL), await(s, 2, NULL);
+		CHECK(strcmp(other, "own") == 0 && in[0] == 0);
+		OK(gdrfab_cancel(s->ep, context_of(1)));
+		CHECK_EQ(await_failure(s, 1, words).err, ECANCELED);
+	}
+	meet(s);
+}
+
+/* Text in which anything is missing: refused with words, or the name of somebody else, never one's own. */
+TEST(names_cut_off_at_every_length)
+{
+	static struct self self, *s = &self;
+	char text[GDRFAB_ADDR_MAX], again[GDRFAB_ADDR_MAX];
+	unsigned char name[NAME], found[NAME];
+	size_t len = NAME;
+	uint64_t index;
+	start(s);
+	OK(gdrfab_ep_getname(s->ep, name, &len));
+	CHECK(gdrfab_av_straddr(s->av, name, text, sizeof text) > 0);
+	for (size_t cut = 0; cut < strlen(text); cut++) {
+		memcpy(again, text, cut), again[cut] = 0;
+		ssize_t n = gdrfab_av_insertsvc(s->av, NULL, again, &index, 0, NULL);
+		if (n == 1) {
+			len = NAME;
+			OK(gdrfab_av_lookup(s->av, index, found, &len));
+			CHECK(memcmp(found, name, NAME) != 0);
+			OK(gdrfab_av_remove(s->av, &index, 1, 0));
+		} else {
+			CHECK(n < 0 && gdrfab_last_error()[0]);
+		}
+	}
+	/* As bytes it has one length; the first ones are what it is and its version. */
+	for (int at = 0; at < 4; at++)
+		for (int bit = 0; bit < 8; bit++) {
+			memcpy(found, name, NAME);
+			found[at] ^= (unsigned char)(1 << bit);
+			CHECK_EQ(gdrfab_av_insert(s->av, found, 1, &index, 0, NULL), 0);
+			CHECK_EQ(index, GDRFAB_ADDR_NOTAVAIL);
+			CHECK(gdrfab_last_error()[0]);
+		}
+	close_ep(s);
+}
+
+TEST_TABLE(claims)
+{
+	static const struct rdm_claim claims[] = {{"removed_index", removed_index, 3, false}};
+	rdm_add(claims, 1);
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A peer that lies about lengths, counts and credits: hand-made parcels over an endpoint of the lane's own provider. It is cut
+//! off with words, and others are served.
+
+use super::*;
+use crate::prov::{self, EventQueue};
+use crate::rdm::limits::FIRST_GRANT;
+use crate::rdm::wire::{Intro, Label, OVERHEAD, Words, eager, kind};
+
+struct Liar {
+    ep: Box<dyn Endpoint>,
+    name: Name,
+    _domain: Arc<dyn Domain>,
+}
+
+impl Liar {
+    fn call(lane: &str, to: &mut Side) -> Liar {
+        let name: Name = "rdm://192.0.2.1:7000/0000000000000001/0000000000000001".parse().unwrap();
+        to.av.insert(name).unwrap();
+        let info = info(lane);
+        let info = Info { mr_mode: info.mr_mode & !flags::MR_MODE_PROV_KEY, ..info };
+        let domain = prov::get(Some(lane)).unwrap().open_domain(&info, Threading::Safe).unwrap();
+        let ep = domain.clone().open_endpoint(&info, 0).unwrap();
+        let (queue, events) = (Arc::new(Queue::new(1000, Threading::Safe)), Arc::new(EventQueue::default()));
+        ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false }).unwrap();
+        ep.bind(Binding::Eq(events.clone())).unwrap();
+        ep.bind(Binding::Arrivals(1)).unwrap();
+        ep.enable(0).unwrap();
+        let at = to.name.socket().to_string();
+        let address = if lane == "shm" { format!("shm://rdm.{}", at.replace(':', "_")) } else { format!("{lane}://{at}") };
+        ep.connect(&address, &Intro { name, meant: to.name.nonce, grant: FIRST_GRANT }.encode()).unwrap();
+        let begun = Instant::now();
+        while events.is_empty() {
+            to.turn();
+            ep.progress(true);
+            assert!(begun.elapsed() < Duration::from_secs(20), "no answer");
+        }
+        Liar { ep, name, _domain: domain }
+    }
+
+    fn say(&self, words: &[u64], bytes: &[u8]) {
+        let _ = self.ep.lane().unwrap().put(words, &[iov(bytes)]);
+        self.ep.progress(true);
+    }
+}
+
+/// What it says until it is cut off, and a part of the words in which it is told of.
+type Lie = (&'static str, fn(&Liar));
+
+const LIES: &[Lie] = &[
+    ("more than it was granted", |liar| {
+        let (words, count) = eager(&Label::default());
+        (0..FIRST_GRANT / (8000 + OVERHEAD) + 1).for_each(|_| liar.say(&words[..count], &[7; 8000]));
+    }),
+    ("counts what was not sent", |liar| liar.say(Words::credit(1 << 40, FIRST_GRANT).as_slice(), &[])),
+    ("takes back what it granted", |liar| liar.say(Words::credit(0, 1).as_slice(), &[])),
+    ("never made", |liar| liar.say(Words::done(77 << 32 | 1, Code::None).as_slice(), &[])),
+    ("do not make its length", |liar| {
+        let place = RmaIov { addr: 4096, len: 10, key: 1 };
+        liar.say(Words::offer(&Label::default(), 1, 11, &[place]).as_slice(), &[]);
+    }),
+    ("more than a message may have", |liar| {
+        let place = RmaIov { addr: 4096, len: 1 << 50, key: 1 };
+        liar.say(Words::offer(&Label::default(), 1, 1 << 50, &[place]).as_slice(), &[]);
+    }),
+    ("another length than its kind", |liar| liar.say(&[u64::from(kind::CREDIT), 1], &[])),
+    ("does not exist", |liar| liar.say(&[99], &[])),
+];
+
+#[test]
+fn a_peer_that_lies_is_cut_off_and_others_are_served() {
+    for lane in ["shm", "tcp"] {
+        for (words, lie) in LIES {
+            let (mut a, mut b) = pair(lane);
+            let liar = Liar::call(lane, &mut a);
+            let index = a.av.find(&liar.name).unwrap();
+            let (mut never, mut word) = ([0; 8], [0; 8]);
+            a.recv(index, &mut never, 5, 0, 1);
+            a.recv(UNSPEC, &mut word, 6, 0, 2);
+            lie(&liar);
+            until(&mut [&mut a], |s| !s[0].failed.is_empty());
+            let (_, why, _) = a.take_failed(1).expect("what only it could fill");
+            assert_eq!((why.error.errno, why.error.code), (errno::EPROTO, Code::PeerBroke), "{lane}: {words}");
+            assert!(why.error.words.contains(words), "{lane}: {} for {words}", why.error.words);
+            b.send(0, b"served", 6, 3);
+            both(&mut a, &mut b, |s| s[0].take(2).is_some());
+            assert!(word.starts_with(b"served") && a.failed.is_empty() && a.done.is_empty());
+            drop(liar);
+            a.ep.close().unwrap();
+        }
+    }
+}

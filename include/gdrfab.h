@@ -1736,8 +1736,8 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * What an endpoint is asked to keep to, which path its operations take, and what it has done. */
 
 #define GDRFAB_OPT_ENDPOINT 0           /**< Level of all options. */
-#define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, with GDRFAB_MULTI_RECV only: one posted from now on ends
-                                             when fewer bytes are left; default 64. */
+#define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, with GDRFAB_MULTI_RECV only: one posted from now on
+                                             ends when fewer bytes are left; default 64. */
 #define GDRFAB_OPT_CM_DATA_SIZE 1       /**< size_t, read only: bytes of private data to connect. */
 
 /** uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
@@ -1782,6 +1782,10 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
 #define GDRFAB_OPT_WHOLE_NAME 268     /**< uint32_t 0 (default) or, connectionless only, 1: who lacks its
                                            whole name (gdrfab_ep_getname()) gets ECONNREFUSED. */
+
+/** uint32_t 1 to 16, tcp only: transfers of 256 KiB and more of connections made from now on go over so many
+ * further sockets, or as many as the peer wants if those are fewer; 1: none. Default: GDRFAB_TCP_STREAMS. */
+#define GDRFAB_OPT_TCP_STREAMS 269
 
 /** Which path an operation uses, and why not another. */
 typedef struct gdrfab_path_info {

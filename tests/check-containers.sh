@@ -17,7 +17,7 @@ target=${CARGO_TARGET_DIR:-$root/target}
 build=${BUILD:-$target/c-tests}
 kinds="none net pid mount user ipc all" jobs=1
 few="containers:paths_that_cannot containers:memory_files msg:by_address"
-all="containers connection:data msg:by_address rma:direct_mem_alloc rma:staged faults:killed rdm_match:shm"
+all="containers connection:data msg:by_address rma:direct_mem_alloc faults:killed rdm_match:shm"
 programs=
 while [ $# -gt 0 ]; do
 	case $1 in

@@ -39,7 +39,7 @@ impl Drop for Place {
 }
 
 fn identity(st: &Stat) -> (u64, u64) {
-    (st.st_dev as u64, st.st_ino as u64)
+    (st.st_dev, st.st_ino)
 }
 
 fn directory(path: &str) -> &Path {

@@ -100,7 +100,7 @@ pub fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
 pub fn identity(pidfd: BorrowedFd<'_>) -> Option<u64> {
     const PID_FS_MAGIC: u64 = 0x5049_4446;
     let known = rustix::fs::fstatfs(pidfd).is_ok_and(|s| s.f_type as u64 == PID_FS_MAGIC);
-    rustix::fs::fstat(pidfd).ok().filter(|_| known).map(|st| st.st_ino as u64)
+    rustix::fs::fstat(pidfd).ok().filter(|_| known).map(|st| st.st_ino)
 }
 
 /// Whether a descriptor from a peer is a pidfd: only then it is safe to ask it anything.

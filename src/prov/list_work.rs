@@ -325,7 +325,7 @@ impl Waiting {
     #[cold]
     fn regroup(&mut self, at: usize) {
         let work = &mut self.works[at];
-        let rest = work.again.drain(..).map(|(first, count)| first..first + count).chain([work.next..work.list.runs.len()]);
+        let rest = work.again.drain(..).map(|(first, count)| first..first + count).chain(std::iter::once(work.next..work.list.runs.len()));
         let list = Arc::new(work.list.grouped(rest));
         self.runs -= work.list.runs.len() - list.runs.len();
         (work.list, work.next) = (list, 0);

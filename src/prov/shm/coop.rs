@@ -115,7 +115,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
     }
     let conn = state.conn.as_deref_mut().ok_or_else(gone)?;
     conn.coop += 1;
-    conn.slots.launch(slot, Flight::Coop(shared));
+    conn.slots.launch(slot, Flight::Coop(Box::new(shared)));
     Ok(Some(Step::Flying))
 }
 

@@ -21,7 +21,7 @@ pub enum Flight {
     /// For device memory they gather in `bounce` first.
     Read { end: Ending, pieces: Pieces, want: usize, got: usize, bounce: Option<(Site, Box<[u8]>)>, atomic: bool },
     /// A shared copy whose last chunks the helper still has.
-    Coop(Shared),
+    Coop(Box<Shared>),
 }
 
 impl Flight {

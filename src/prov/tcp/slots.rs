@@ -72,9 +72,10 @@ impl Lane {
             some.clear();
             some.push(copy);
             some.extend(copies.by_ref().take(TOGETHER - 1));
-            // SAFETY: the slot holds the run; who calls `post` keeps the device's pieces until the copies are done.
             let posted = match some[..] {
+                // SAFETY: the slot holds the run; who calls `post` keeps the device's pieces until the copies are done.
                 [c] => unsafe { self.stream.post(dir, c.to, c.from, c.len) },
+                // SAFETY: as above.
                 _ => unsafe { self.stream.post_all(&some) },
             };
             ticket = posted.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;

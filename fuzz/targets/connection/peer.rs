@@ -148,7 +148,7 @@ impl Peer {
             words -= 1;
         }
         if h.flags & LIST != 0 && words > 0 {
-            let count = [1, 2, 3, 8, 40, 0, 200, 4097][input.below(8)];
+            let count: u64 = [1, 2, 3, 8, 40, 0, 200, 4097][input.below(8)];
             self.put(&count.to_le_bytes());
             self.pieces(input, h.len, count.min(200), regions);
             words = 0;

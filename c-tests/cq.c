@@ -342,6 +342,62 @@ TEST(selective_completion)
 	pair(&s, silent_target, silent_initiator, NULL);
 }
 
+/* --- GDRFAB_INJECT of calls without flags: the buffer is free for other things before the peer has taken anything --- */
+
+static void injects_by_default(struct node *n)
+{
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	char word[16], huge[65536] = "";
+	void *desc = local_desc(n, huge, sizeof huge);
+	CHECK_EQ(gdrfab_send(n->ep, huge, n->info->inject_size + 1, desc, GDRFAB_ADDR_UNSPEC, huge), -EMSGSIZE);
+	for (int i = 0; i < 3; i++) {
+		snprintf(word, sizeof word, "word %d", i);
+		POST(n->cq, gdrfab_send(n->ep, word, sizeof word, NULL, GDRFAB_ADDR_UNSPEC, huge));
+		snprintf(word, sizeof word, "written %d", i);
+		POST(n->cq, gdrfab_write(n->ep, word, sizeof word, NULL, 0, to.base + 16 * (uint64_t)i, to.key, huge));
+		memset(word, 'x', sizeof word);
+	}
+	barrier(n);
+	for (int i = 0; i < 6; i++) {
+		done entry;
+		CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
+	}
+	/* A read has nothing to inject. */
+	POST(n->cq, gdrfab_read(n->ep, huge, sizeof huge / 2, desc, 0, to.base, to.key, huge));
+	DONE(n->cq, huge, GDRFAB_READ | GDRFAB_RMA, NULL);
+	CHECK_EQ(strcmp(huge + 32, "written 2"), 0);
+	barrier(n);
+	node_down(n);
+}
+
+static void hears_late(struct node *n)
+{
+	struct mem m;
+	char in[3][16], want[16];
+	node_up(n);
+	mem_new(n, &m, &memkinds[KIND_MEM_ALLOC], 65536);
+	mem_register(n, &m, 0, 65536, GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE, 0);
+	mem_publish(n, &m);
+	barrier(n);
+	for (int i = 0; i < 3; i++) {
+		POST(n->cq, gdrfab_recv(n->ep, in[i], sizeof in[i], local_desc(n, in[i], sizeof in[i]), 0, in[i]));
+		DONE(n->cq, in[i], GDRFAB_RECV | GDRFAB_MSG, NULL);
+		snprintf(want, sizeof want, "word %d", i);
+		CHECK_EQ(strcmp(in[i], want), 0);
+	}
+	barrier(n);
+	local_forget_all(n);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+TEST(injected_by_default)
+{
+	struct setup s = {.tx_op_flags = GDRFAB_INJECT | GDRFAB_COMPLETION};
+	pair(&s, hears_late, injects_by_default, NULL);
+}
+
 /* --- one queue for each direction --- */
 
 static void two_queues(struct node *n)

@@ -48,6 +48,7 @@ static const struct hint possible[] = {
 	HINT(caps, GDRFAB_MSG | GDRFAB_RMA | GDRFAB_LOCAL_COMM),
 	HINT(tx_op_flags, GDRFAB_COMPLETION),
 	HINT_OF("shm tcp", tx_op_flags, GDRFAB_DELIVERY_COMPLETE),
+	HINT(tx_op_flags, GDRFAB_INJECT),
 	HINT(tx_op_flags, GDRFAB_INJECT_COMPLETE),
 	HINT(tx_op_flags, GDRFAB_TRANSMIT_COMPLETE | GDRFAB_COMPLETION),
 	HINT(msg_order, GDRFAB_ORDER_SAS),

@@ -16,7 +16,7 @@
 #define OPEN_CAPS(kind)                                                                                                \
 	(FI_MSG | FI_RMA | FI_ATOMIC | FI_SEND | FI_RECV | RMA_ALL | FI_HMEM | FI_LOCAL_COMM | FI_REMOTE_COMM |         \
 	 FI_RMA_EVENT | ((kind) == KIND_RDM ? RDM_CAPS : 0))
-#define TX_OP_FLAGS (FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE)
+#define TX_OP_FLAGS (FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE)
 #define RX_OP_FLAGS(kind) (FI_COMPLETION | ((kind) == KIND_RDM ? FI_MULTI_RECV : 0))
 /* mr_mode: bits that gdrfab lets callers offer, the two values of old, and what the first of these says. */
 #define MR_NEW 0x1ffc

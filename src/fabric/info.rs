@@ -24,7 +24,7 @@ struct Bits {
 const CAPS: Bits = Bits { name: "caps", known: flags::CAPS, names: flags::NAMES };
 const TX_OP_FLAGS: Bits = Bits {
     name: "tx_op_flags",
-    known: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE,
+    known: flags::COMPLETION | flags::INJECT | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE,
     names: flags::NAMES,
 };
 const MSG_ORDER: Bits = Bits { name: "msg_order", known: flags::ORDER_ALL | flags::ORDER_ATOMICS, names: flags::ORDER_NAMES };

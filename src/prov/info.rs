@@ -96,7 +96,11 @@ impl Info {
             fabric_name: name.clone(),
             domain_name: name,
             limits: Limits {
-                tx_op_flags: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE,
+                tx_op_flags: flags::COMPLETION
+                    | flags::INJECT
+                    | flags::INJECT_COMPLETE
+                    | flags::TRANSMIT_COMPLETE
+                    | flags::DELIVERY_COMPLETE,
                 ..Limits::default()
             },
             ..Info::default()

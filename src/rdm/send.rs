@@ -98,7 +98,9 @@ impl State {
         if there != Some(len) || remote.len() > IOV_LIMIT {
             return Err(Error::invalid("rma_iov: the lengths do not sum to those of the local pieces, or there are too many"));
         }
-        if c.flags & flags::INJECT != 0 && len > INJECT_SIZE {
+        // A read has nothing to inject: its buffer is filled later.
+        let injected = c.flags & flags::INJECT != 0 && dir == Dir::Write;
+        if injected && len > INJECT_SIZE {
             return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
         }
         let id = self.route(c.peer)?;
@@ -112,7 +114,7 @@ impl State {
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let what = What::Rma { dir, remote: remote.to_vec(), data: c.data };
         let mut waiting = Waiting { end, flags: c.flags, pieces, descs: kept(descs), site, owned: None, what };
-        waiting.own(c.flags & flags::INJECT != 0)?;
+        waiting.own(injected)?;
         self.queue(domain, id, waiting);
         Ok(())
     }

@@ -222,3 +222,40 @@ TEST(writes_and_reads_with_counters)
 	end_close(&a);
 	end_close(&b);
 }
+
+/* FI_INJECT of the endpoint: the buffer is the caller's at once, and longer ones are refused. */
+TEST(injected_by_default)
+{
+	struct end a, b;
+	struct fi_info *hints = rdm_hints(FI_TAGGED | FI_MSG | FI_RMA);
+	struct fid_mr *mr;
+	static char target[64], in[3][16], huge[1 << 20];
+	char word[16];
+	end_open_with(&b, hints, FI_AV_TABLE, 0);
+	hints->tx_attr->op_flags = FI_INJECT;
+	end_open_with(&a, hints, FI_AV_TABLE, 0);
+	fi_freeinfo(hints);
+	CHECK_EQ(end_knows(&a, &b), 0);
+	OK(fi_mr_reg(b.domain, target, sizeof target, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	strcpy(word, "tagged");
+	OK(fi_tsend(a.ep, word, sizeof word, NULL, 0, 1, &in[0]));
+	strcpy(word, "sent");
+	OK(fi_send(a.ep, word, sizeof word, NULL, 0, &in[1]));
+	strcpy(word, "written");
+	OK(fi_write(a.ep, word, sizeof word, NULL, 0, (uintptr_t)target, fi_mr_key(mr), &in[2]));
+	memset(word, 'x', sizeof word);
+	for (int i = 0; i < 3; i++)
+		CHECK(end_next(&a, &b, NULL) != NULL);
+	CHECK_EQ(strcmp(target, "written"), 0);
+	OK(fi_trecv(b.ep, in[0], sizeof in[0], NULL, FI_ADDR_UNSPEC, 1, 0, in[0]));
+	CHECK(end_next(&b, &a, NULL)->op_context == in[0] && strcmp(in[0], "tagged") == 0);
+	OK(fi_recv(b.ep, in[1], sizeof in[1], NULL, FI_ADDR_UNSPEC, in[1]));
+	CHECK(end_next(&b, &a, NULL)->op_context == in[1] && strcmp(in[1], "sent") == 0);
+	/* A read has nothing to inject. */
+	OK(fi_read(a.ep, in[2], sizeof in[2], NULL, 0, (uintptr_t)target, fi_mr_key(mr), in[2]));
+	CHECK(end_next(&a, &b, NULL)->op_context == in[2] && strcmp(in[2], "written") == 0);
+	CHECK_EQ(fi_send(a.ep, huge, a.info->tx_attr->inject_size + 1, NULL, 0, NULL), -FI_EMSGSIZE);
+	CLOSE(mr);
+	end_close(&a);
+	end_close(&b);
+}

@@ -188,7 +188,9 @@ impl State {
         if sum != Some(total) {
             return Err(Error::invalid(format!("rma_iov: the remote lengths do not sum to the {total} bytes of the local ones")));
         }
-        if c.flags & flags::INJECT != 0 && total > INJECT_SIZE {
+        // A read has nothing to inject: its buffer is filled later.
+        let injects = c.flags & flags::INJECT != 0 && dir == Dir::Write;
+        if injects && total > INJECT_SIZE {
             return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
         }
         debug_assert!(total <= MAX_MSG);
@@ -199,7 +201,7 @@ impl State {
         let pieces = Pieces::from(local).ok_or_else(|| Error::invalid("iov_count"))?;
         let drivers = self.options.driver_calls;
         let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.local_site(c.desc, local, drivers)? };
-        if !(site.is_host() || drivers) && c.flags & flags::INJECT != 0 {
+        if !(site.is_host() || drivers) && injects {
             return Err(needs_driver("an inject call copies device memory at once"));
         }
         let buf = pieces.first();

@@ -111,7 +111,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
         fabric_name: Some(fabric_name(gid)),
         domain_name: Some(domain_name(context, port, gid.kind)),
         limits: Limits {
-            tx_op_flags: flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE,
+            tx_op_flags: flags::COMPLETION | flags::INJECT | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE,
             mr_mode: flags::MR_MODE_LOCAL | flags::MR_MODE_PROV_KEY | if iwarp { flags::MR_MODE_VIRT_ADDR } else { 0 },
             tx_size: work,
             rx_size: work,

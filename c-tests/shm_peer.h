@@ -5,6 +5,8 @@
 
 #include "fab.h"
 
+#include <sys/mman.h>
+
 /* Of the document: offsets in a segment, in a region table, and in a slot; kinds of ring messages. */
 enum {
 	SEG_LINES = 8,
@@ -64,6 +66,15 @@ static inline void look(struct view *v)
 	CHECK(v->segments == 2 && v->table);
 }
 
+/* The whole of a ring, of which the library maps what it uses. */
+static inline char *whole_ring(char *segment, uint64_t lines)
+{
+	size_t bytes = (SEG_RING + lines * 64 + 4095) & ~(size_t)4095;
+	char *whole = (char *)mremap(segment, 0, bytes, MREMAP_MAYMOVE);
+	CHECK(whole != MAP_FAILED);
+	return whole;
+}
+
 /* Which segment is the peer's: the one in which this side's first message lies. */
 static inline void find_peer(struct node *n, struct view *v)
 {
@@ -78,6 +89,7 @@ static inline void find_peer(struct node *n, struct view *v)
 		}
 	CHECK(v->peer != NULL);
 	v->lines = get(AT(v->peer, SEG_LINES));
+	v->peer = whole_ring(v->peer, v->lines);
 	v->tail = 1;
 }
 

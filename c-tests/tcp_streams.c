@@ -208,7 +208,7 @@ TEST_WITHIN(40, with_a_thread_that_makes_progress)
 /* What an endpoint was told goes before the environment. */
 TEST_WITHIN(40, as_many_as_the_endpoints_say)
 {
-	static const struct setup s = {.tcp_streams = {3, 2}};
+	static const struct setup s = {.tcp_streams = {[TEST_SERVER] = 3, [TEST_CLIENT] = 2}};
 	struct plan p = {.server = 1, .client = 16, .both = 2};
 	only_tcp();
 	pair(&s, is_used, uses, &p);
@@ -216,7 +216,7 @@ TEST_WITHIN(40, as_many_as_the_endpoints_say)
 
 TEST_WITHIN(40, none_if_an_endpoint_wants_none)
 {
-	static const struct setup s = {.tcp_streams = {1, 4}};
+	static const struct setup s = {.tcp_streams = {[TEST_SERVER] = 1, [TEST_CLIENT] = 4}};
 	struct plan p = {.server = 4, .client = 4};
 	only_tcp();
 	pair(&s, is_used, uses, &p);

@@ -137,7 +137,7 @@ impl prov::Endpoint for Endpoint {
         s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
         s.settle_fast();
         let promised = self.state.threading().is_promised();
-        s.fast = promised && s.faults.is_none() && s.bind.is_fast() && op_flags & SLOW_FLAGS == 0;
+        s.fast = promised && s.faults.is_none() && s.bind.is_fast() && op_flags & (SLOW_FLAGS | flags::INJECT) == 0;
         Ok(())
     }
 

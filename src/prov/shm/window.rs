@@ -2,19 +2,19 @@
 //! A table of a peer's, mapped as far as its rows were used: of a thousand peers with a few regions each, a few pages.
 
 use crate::error::Result;
-use crate::sync::primitive::{AtomicU64, Ordering};
 use crate::sys::mem::{self, Mapping};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicUsize};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that are mapped at first, and how many times more each time that they do not suffice.
 const FIRST: usize = 16 << 10;
 const MORE: usize = 8;
 
-/// What a row is that nobody has written.
+/// What a row is that nobody has written. A model's atomics are larger, and no model has a window.
 #[repr(align(64))]
-struct Zeros([AtomicU64; 24]);
-static ZEROS: Zeros = Zeros([const { AtomicU64::new(0) }; 24]);
+struct Zeros([AtomicU64; WORDS]);
+const WORDS: usize = if cfg!(loom) { 1 << 12 } else { 24 };
+static ZEROS: Zeros = Zeros([const { AtomicU64::new(0) }; WORDS]);
 
 /// Rows of a file, of which all words are atomic and of which 0 means that there is nothing.
 pub struct Window<T: 'static> {

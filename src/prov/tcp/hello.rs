@@ -392,11 +392,11 @@ mod tests {
 
     #[test]
     fn of_another_version_only_the_versions_are_read() {
-        let mut bytes = Hello { lowest: 4, highest: 9, ..hello() }.encode();
+        let mut bytes = Hello { lowest: HIGHEST + 1, highest: 9, ..hello() }.encode();
         bytes[12] = 0xff;
         bytes[60] = 1;
         let got = Hello::decode(&bytes).unwrap();
-        assert!(!got.speaks_ours() && (got.lowest, got.highest) == (4, 9));
+        assert!(!got.speaks_ours() && (got.lowest, got.highest) == (HIGHEST + 1, 9));
         let upside_down = Hello { lowest: 2, highest: 1, ..hello() }.encode();
         assert!(Hello::decode(&upside_down).is_err());
     }

@@ -348,7 +348,7 @@ static void injects_by_default(struct node *n)
 {
 	node_up(n);
 	struct remote to = mem_fetch(n);
-	char word[16], huge[65536] = "";
+	char word[16] = "", huge[65536] = "";
 	void *desc = local_desc(n, huge, sizeof huge);
 	CHECK_EQ(gdrfab_send(n->ep, huge, n->info->inject_size + 1, desc, GDRFAB_ADDR_UNSPEC, huge), -EMSGSIZE);
 	for (int i = 0; i < 3; i++) {

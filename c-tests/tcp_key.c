@@ -267,7 +267,7 @@ static void both_are_turned_away(struct node *n)
 		size_t len;
 		char text[GDRFAB_ADDR_MAX];
 	} mine, theirs;
-	uint64_t ns = 1500000000;
+	uint64_t ns = (uint64_t)test_ms(1500) * 1000000;
 	node_open(n);
 	n->ep = ep_new(n, n->info, NULL);
 	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &ns, sizeof ns));

@@ -256,8 +256,13 @@ pub fn file_id(fd: BorrowedFd<'_>) -> Result<(FileId, u64)> {
 /// "DMAB", the magic of the kernel's dma-buf file system.
 const DMA_BUF_MAGIC: u64 = 0x444d_4142;
 
+/// The magic of its file system; 0: not known.
+fn file_system(fd: BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstatfs(fd).map_or(0, |s| s.f_type as u64)
+}
+
 pub fn is_dmabuf(fd: BorrowedFd<'_>) -> bool {
-    rustix::fs::fstatfs(fd).is_ok_and(|s| s.f_type as u64 == DMA_BUF_MAGIC)
+    file_system(fd) == DMA_BUF_MAGIC
 }
 
 /// The size of a dma-buf; `None` for any other file.
@@ -270,18 +275,17 @@ pub fn dmabuf_size(fd: BorrowedFd<'_>) -> Result<Option<u64>> {
     Ok(Some(size))
 }
 
-/// Whether a file lies in tmpfs, as memfds do. Pages of others may be refused at first touch, because a disk is full or
-/// there is no huge page left, and that kills whoever touches them.
-fn is_tmpfs(fd: BorrowedFd<'_>) -> bool {
-    rustix::fs::fstatfs(fd).is_ok_and(|s| s.f_type as u64 == libc::TMPFS_MAGIC as u64)
-}
+/// Where memfds lie. Pages of others may be refused at first touch, because a disk is full or there is no huge page left, and
+/// that kills whoever touches them.
+const TMPFS: u64 = libc::TMPFS_MAGIC as u64;
 
 /// Seals `fd` against shrinking if it is not yet, and says whether a peer may map it.
 pub fn make_mappable(fd: BorrowedFd<'_>) -> Mappable {
-    if is_dmabuf(fd) {
+    let system = file_system(fd);
+    if system == DMA_BUF_MAGIC {
         return Mappable::Yes;
     }
-    if rustix::fs::fcntl_get_seals(fd).is_ok() && !is_tmpfs(fd) {
+    if rustix::fs::fcntl_get_seals(fd).is_ok() && system != TMPFS {
         return Mappable::No("the memfd is of huge pages (MFD_HUGETLB), and one that the kernel lacks would kill a peer that maps it");
     }
     match rustix::fs::fcntl_get_seals(fd) {
@@ -296,22 +300,33 @@ pub fn make_mappable(fd: BorrowedFd<'_>) -> Mappable {
     }
 }
 
+fn is_sealed(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK))
+}
+
 /// Whether nobody can take pages away from under a mapping of this file.
 pub fn never_shrinks(fd: BorrowedFd<'_>) -> bool {
-    is_dmabuf(fd) || rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK))
+    is_dmabuf(fd) || is_sealed(fd)
 }
 
 /// Checks memory that a peer handed over: a dma-buf, or a file as for `check_peer_file`.
 pub fn check_peer_memory(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
-    if is_dmabuf(fd) { check_size(fd, need) } else { check_peer_file(fd, need) }
+    match file_system(fd) {
+        DMA_BUF_MAGIC => check_size(fd, need),
+        system => check_file_of(fd, system, need),
+    }
 }
 
 /// Checks a file that a peer handed over: it must hold `need` bytes, never shrink, and have base pages (no huge ones).
 pub fn check_peer_file(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
-    if !is_tmpfs(fd) {
+    check_file_of(fd, file_system(fd), need)
+}
+
+fn check_file_of(fd: BorrowedFd<'_>, system: u64, need: u64) -> Result<()> {
+    if system != TMPFS {
         return Err(Error::fixed(errno::EPROTO, "the peer offered a file that is no memfd of base pages"));
     }
-    if !never_shrinks(fd) {
+    if !is_sealed(fd) {
         return Err(Error::fixed(errno::EPROTO, "the peer offered a file that can shrink under our mapping"));
     }
     check_size(fd, need)

@@ -33,8 +33,6 @@ static void injects(gdrfab_ep *ep, gdrfab_cq *cq, uint64_t index, struct remote 
 	uint64_t one = 1;
 	for (uint64_t k = 0; k < IN_A_ROW; k++)
 		POST(cq, gdrfab_inject_write(ep, &round, sizeof round, index, to.base + 8 * k, to.key));
-	if (traits()->adapter)
-		return;
 	for (uint64_t k = 0; k < IN_A_ROW; k++)
 		POST(cq, gdrfab_inject_atomic(ep, &one, 1, index, to.base + AT_ATOMICS + 8 * k, to.key, GDRFAB_UINT64, GDRFAB_SUM));
 }

@@ -120,7 +120,7 @@ for pass in $passes; do
 	siw) default="info:without_hints connection cq cq_error memory:malloc memory:ten_thousand msg msg_order rma rma_order wait deadline" ;;
 	# The last one takes links and devices away. Connectionless endpoints have no lanes over verbs, and lists are many small
 	# operations there.
-	*) default="$(echo "$all" | grep -vxE 'verbs|av|list|list_end|rdm|rdm_[a-z]*') list:nic_malloc list_end:given_up list_end:peer_dies $nccl verbs" ;;
+	*) default="$(echo "$all" | grep -vxE 'verbs|av|list|list_[a-z]*|rdm|rdm_[a-z]*|inject_rest|tagged|containers|sizing') list:nic_malloc list_end:given_up list_end:peer_dies $nccl verbs" ;;
 	esac
 	# shellcheck disable=SC2086
 	list="$list $pass=$(echo ${programs:-$default} | tr ' ' ,)"

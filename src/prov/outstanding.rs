@@ -8,7 +8,7 @@ use crate::hmem::Site;
 
 /// This operation gives no entry when it succeeds (inject calls).
 pub const SILENT: u64 = 1 << 63;
-/// This operation is a part of a list: its end goes to [`Ends`], and `context` says of which.
+/// This operation is a part of a list: its end goes to `Ends`, and `context` says of which.
 pub const PART: u64 = 1 << 62;
 /// Any path does, whatever the endpoint's options say: they are about RMA, and this reads a message.
 pub const ANY_PATH: u64 = 1 << 61;

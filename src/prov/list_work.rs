@@ -57,7 +57,7 @@ pub(super) struct Work {
     /// The provider says how many runs each of them has.
     pub(super) parts: bool,
     /// The peer cannot take runs of several keys together; what it has refused for that is posted again.
-    pub(super) apart: bool,
+    pub(super) by_key: bool,
     pub(super) again: Vec<(usize, usize)>,
     /// The next run, and parts that are posted.
     pub(super) next: usize,
@@ -129,11 +129,11 @@ impl Waiting {
         let Some(why) = why else { return };
         let named = why.piece.filter(|(run, _)| usize::from(*run) < part.count);
         if let Some((run, good)) = named.and_then(|(i, good)| Some((work.list.runs.get(part.first + usize::from(i))?, good as usize))) {
-            // Once they are apart, a peer that says so again is not believed.
-            let may_part = !work.apart || !work.again.is_empty();
+            // Once they go by key, a peer that says so again is not believed.
+            let may_part = !work.by_key || !work.again.is_empty();
             if why.code == Code::Path && good >= run.len() && part.count > 1 && may_part {
                 if work.stage != Stage::Over {
-                    (work.apart, work.stage) = (true, Stage::Pieces);
+                    (work.by_key, work.stage) = (true, Stage::Pieces);
                     work.again.push((part.first, part.count));
                 }
                 return;
@@ -298,7 +298,7 @@ impl Waiting {
         let work = &self.works[at];
         let (list, dir, first) = (work.list.clone(), work.dir, work.next);
         let alike = |r: &&Run| r.pair == list.runs[first].pair;
-        let most = if work.apart { list.runs[first..].iter().take_while(alike).count() } else { list.runs.len() - first };
+        let most = if work.by_key { list.runs[first..].iter().take_while(alike).count() } else { list.runs.len() - first };
         let context = self.begin(at, first, 0, 0);
         let c = self.works[at].common(context, now);
         let count = match prov.list_part(dir, &list.runs[first..first + most], &list.pairs, &c) {

@@ -74,7 +74,7 @@ impl Lists {
             peer: c.peer,
             stage: Stage::Fresh,
             parts: false,
-            apart: false,
+            by_key: false,
             again: Vec::new(),
             next: 0,
             out: 0,

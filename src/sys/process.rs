@@ -285,7 +285,7 @@ pub fn host_id() -> u32 {
 }
 
 /// Whether a process is known to be in another namespace of this kind (of /proc/PID/ns) than this one.
-pub fn is_apart(pid: i32, kind: &str) -> bool {
+pub fn is_elsewhere(pid: i32, kind: &str) -> bool {
     let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/{kind}")).ok();
     matches!((of(&pid.to_string()), of("self")), (Some(theirs), Some(ours)) if theirs != ours)
 }

@@ -180,8 +180,7 @@ unsafe fn register_fast(domain: *mut gdrfab_domain, attr: *const gdrfab_mr_attr,
             return false;
         }
         let Ok(open) = object(domain, "domain") else { return false };
-        let Some(id) = open.register_fast(iov, Access::from_bits_truncate(a.access)) else { return false };
-        let opened = Mr::of(open, id, || share(domain));
+        let Some(opened) = open.register_fast(iov, Access::from_bits_truncate(a.access), || share(domain)) else { return false };
         opened.context.set(a.context as usize);
         mr.write(give_mr(opened));
     }

@@ -132,13 +132,23 @@ impl Domain {
     pub fn register(self: &Arc<Domain>, attr: &Attr<'_>) -> Result<Box<Mr>> {
         self.owner.check()?;
         let id = self.prov.register(attr)?;
-        Ok(Mr::of(self, id, || self.clone()))
+        let mut mr = Mr::spare(self, || self.clone());
+        mr.id = id;
+        Ok(mr)
     }
 
-    /// As `register` for one plain range, checked by the caller. `None`: nothing was done.
+    /// As `register` for one plain range, checked by the caller. `None`: nothing was done. `own` as of `Mr::spare`.
     #[inline]
-    pub fn register_fast(&self, iov: Iov, access: Access) -> Option<RegionId> {
-        if self.owner.is_here() { self.prov.register_fast(iov, access) } else { None }
+    pub fn register_fast(&self, iov: Iov, access: Access, own: impl FnOnce() -> Arc<Domain>) -> Option<Box<Mr>> {
+        if !self.owner.is_here() {
+            return None;
+        }
+        let mut mr = Mr::spare(self, own);
+        if self.prov.register_fast(iov, access, &mut mr.id) {
+            return Some(mr);
+        }
+        mr.put_back();
+        None
     }
 
     pub fn allocate(&self, len: usize) -> Result<usize> {
@@ -190,27 +200,19 @@ pub struct Mr {
 
 /// Handles that a domain keeps.
 const SPARES: usize = 4096;
-/// Names no region: what a kept handle has.
-const NO_REGION: RegionId = RegionId { index: u32::MAX, generation: 0, key: 0, desc: 0 };
 
 impl Mr {
-    /// A handle for region `id` of `domain`; `own` shares the domain, if a new handle has to be made.
+    /// A handle of `domain` that names no region yet; `own` shares the domain, if a new handle has to be made.
     #[inline]
-    pub fn of(domain: &Domain, id: RegionId, own: impl FnOnce() -> Arc<Domain>) -> Box<Mr> {
+    fn spare(domain: &Domain, own: impl FnOnce() -> Arc<Domain>) -> Box<Mr> {
         let spare = domain.spares.lock().pop();
-        match spare {
-            Some(mut mr) => {
-                mr.id = id;
-                mr
-            }
-            None => Box::new(Mr { context: Context::default(), domain: own(), id }),
-        }
+        spare.unwrap_or_else(|| Box::new(Mr { context: Context::default(), domain: own(), id: RegionId::NONE }))
     }
 
     /// Takes back the handle of a region that is closed.
     #[inline]
     pub fn put_back(mut self: Box<Mr>) {
-        self.id = NO_REGION;
+        self.id = RegionId::NONE;
         let domain: *const Domain = Arc::as_ptr(&self.domain);
         // SAFETY: the domain outlives this call: the C caller holds it open while it has regions.
         let domain = unsafe { &*domain };

@@ -74,9 +74,26 @@ pub struct Facts {
 /// Names a region of a domain; stale after close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionId {
-    pub index: u32,
+    /// A whole word, as the others: half of one makes compilers copy across words, and CPUs wait for that.
+    index: u64,
     pub generation: u64,
     pub key: u64,
     /// What operations take as `desc`.
     pub desc: u64,
+}
+
+impl RegionId {
+    /// Names no region.
+    pub const NONE: RegionId = RegionId { index: u32::MAX as u64, generation: 0, key: 0, desc: 0 };
+
+    #[inline(always)]
+    pub fn new(index: u32, generation: u64, key: u64, desc: u64) -> RegionId {
+        RegionId { index: index.into(), generation, key, desc }
+    }
+
+    /// Its slot.
+    #[inline(always)]
+    pub fn index(&self) -> u32 {
+        self.index as u32
+    }
 }

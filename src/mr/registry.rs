@@ -158,12 +158,12 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
         slot.generation = generation;
         slot.region = Some(region);
         self.open += 1;
-        RegionId { index, generation, key, desc }
+        RegionId::new(index, generation, key, desc)
     }
 
     #[inline]
     pub fn get(&self, id: RegionId) -> Result<&R> {
-        match self.slots.get(id.index as usize) {
+        match self.slots.get(id.index() as usize) {
             Some(Slot { generation, region: Some(region) }) if *generation == id.generation => Ok(region),
             _ => Err(Error::fixed(errno::EINVAL, CLOSED)),
         }
@@ -171,7 +171,7 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
 
     #[inline]
     pub fn get_mut(&mut self, id: RegionId) -> Result<&mut R> {
-        match self.slots.get_mut(id.index as usize) {
+        match self.slots.get_mut(id.index() as usize) {
             Some(Slot { generation, region: Some(region) }) if *generation == id.generation => Ok(region),
             _ => Err(Error::fixed(errno::EINVAL, CLOSED)),
         }
@@ -227,7 +227,7 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
         if !region.door.is_shut() {
             region.door.shut();
             let key = region.key;
-            self.unlist(key, id.index);
+            self.unlist(key, id.index());
         }
         self.get_mut(id)
     }
@@ -236,7 +236,7 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
     #[inline]
     pub fn remove(&mut self, id: RegionId) -> Option<R> {
         let region = self.slot_of(id)?.region.take()?;
-        self.free.push(id.index);
+        self.free.push(id.index());
         self.open -= 1;
         Some(region)
     }
@@ -246,7 +246,7 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
     pub fn drop_region(&mut self, id: RegionId) {
         let Some(slot) = self.slot_of(id) else { return };
         slot.region = None;
-        self.free.push(id.index);
+        self.free.push(id.index());
         self.open -= 1;
     }
 
@@ -255,14 +255,14 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
     pub fn forget_region(&mut self, id: RegionId) {
         let Some(slot) = self.slot_of(id) else { return };
         std::mem::forget(slot.region.take());
-        self.free.push(id.index);
+        self.free.push(id.index());
         self.open -= 1;
     }
 
     /// The slot of a region that goes now.
     #[inline]
     fn slot_of(&mut self, id: RegionId) -> Option<&mut Slot<R>> {
-        let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation && s.region.is_some())?;
+        let slot = self.slots.get_mut(id.index() as usize).filter(|s| s.generation == id.generation && s.region.is_some())?;
         slot.generation = 0;
         Some(slot)
     }
@@ -341,7 +341,7 @@ mod tests {
         assert!(regions.shut(id).is_err() && regions.get(id).is_err() && regions.open_count() == 0);
         // The slot serves again, under other names.
         let next = register(&mut regions, KeyOf::Domain, region(&[(4096, 64)])).unwrap();
-        assert!(next.index == id.index && next.key != id.key && regions.get(id).is_err() && regions.described(id.desc).is_none());
+        assert!(next.index() == id.index() && next.key != id.key && regions.get(id).is_err() && regions.described(id.desc).is_none());
     }
 
     #[test]

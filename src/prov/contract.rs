@@ -82,9 +82,10 @@ pub trait Domain: Send + Sync {
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId>;
 
-    /// As `register` for one range of host memory, any path, and keys and addresses of the provider's choice; checked by the caller. `None`: nothing was done.
-    fn register_fast(&self, _iov: Iov, _access: Access) -> Option<RegionId> {
-        None
+    /// As `register` for one range of host memory, any path, and keys and addresses of the provider's choice; checked by the
+    /// caller. The name goes to its place at once: a copy of fresh words waits for each. False: nothing was done.
+    fn register_fast(&self, _iov: Iov, _access: Access, _id: &mut RegionId) -> bool {
+        false
     }
 
     /// Lets peers read one range of host memory under a key that no caller chose, whatever `mr_mode` says of keys, until

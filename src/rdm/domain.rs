@@ -58,7 +58,7 @@ impl Regions {
     }
 
     pub fn get(&mut self, id: RegionId) -> Result<&mut Region> {
-        let region = self.all.get_mut(id.index as usize).and_then(Option::as_mut);
+        let region = self.all.get_mut(id.index() as usize).and_then(Option::as_mut);
         region.filter(|r| r.generation == id.generation).ok_or_else(|| Error::invalid("mr: no open region of this domain"))
     }
 }

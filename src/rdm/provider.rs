@@ -165,7 +165,7 @@ impl Domain {
         let ids = {
             let mut regions = self.regions.lock();
             let (ids, key) = regions.get(id).map(|r| (r.ids.clone(), r.key))?;
-            if regions.by_key.get(&key) == Some(&id.index) {
+            if regions.by_key.get(&key) == Some(&id.index()) {
                 regions.by_key.remove(&key);
             }
             ids
@@ -179,9 +179,9 @@ impl Domain {
             }
         }
         let mut regions = self.regions.lock();
-        if let Some(place) = regions.all.get_mut(id.index as usize) {
+        if let Some(place) = regions.all.get_mut(id.index() as usize) {
             *place = None;
-            regions.free.push(id.index);
+            regions.free.push(id.index());
         }
         Ok(())
     }
@@ -255,7 +255,7 @@ impl prov::Domain for Domain {
             *place = region;
             by_key.insert(key, index);
         }
-        Ok(RegionId { index, generation, key, desc: desc_of(index, generation, !facts.site.is_host()) })
+        Ok(RegionId::new(index, generation, key, desc_of(index, generation, !facts.site.is_host())))
     }
 
     fn close_region(&self, id: RegionId) -> Result<()> {

@@ -21,7 +21,7 @@ impl Domain {
     #[inline(never)]
     fn close_used_region(&self, id: RegionId, limit_ms: u64, who: fn(&Domain, RegionId) -> Result<quiesce::Initiators>) -> Result<()> {
         self.regions.lock().shut(&self.table, id)?;
-        let place = (id.index, id.generation);
+        let place = (id.index(), id.generation);
         let known = self.links.lock().closing.remove(&place);
         let mut inside = match known {
             Some(inside) => inside,
@@ -50,7 +50,7 @@ impl Domain {
             links.sweep_late();
             // The gate's store was sequentially consistent, and so is the filter's load: a peer
             // whose bit is not seen here sees the closed gate when it resolves.
-            used.extend(links.all.iter().filter(|l| quiesce::used(l, id.index)).cloned());
+            used.extend(links.all.iter().filter(|l| quiesce::used(l, id.index())).cloned());
         }
         if used.is_empty() {
             return Ok(Vec::new());
@@ -58,7 +58,7 @@ impl Domain {
         let fences = if used.iter().any(|l| l.fences == Fences::Remote) { Fences::Remote } else { Fences::Full };
         // Without the barrier a mark may not be seen: then nothing is proved, and the region stays.
         barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
-        Ok(quiesce::initiators(&used, id.index))
+        Ok(quiesce::initiators(&used, id.index()))
     }
 
     #[inline]
@@ -100,10 +100,11 @@ impl prov::Domain for Domain {
         }
     }
 
-    /// As `register` for one range of host memory; `None`: nothing was done, `register` does it.
+    /// As `register` for one range of host memory; false: nothing was done, `register` does it.
     #[inline]
-    fn register_fast(&self, iov: Iov, access: Access) -> Option<RegionId> {
-        self.regions.lock().register_fast(&self.table, self.modes, iov, access)
+    fn register_fast(&self, iov: Iov, access: Access, id: &mut RegionId) -> bool {
+        let registered = self.regions.lock().register_fast(&self.table, self.modes, iov, access);
+        registered.map(|named| *id = named).is_some()
     }
 
     /// As `register_fast`; the key need not be listed, for it has the index.
@@ -176,7 +177,7 @@ mod tests {
         let chosen = Attr { source: Source::Iov(&[iov]), requested_key: 77, ..Attr::plain(Access::REMOTE_READ) };
         let other = domain.register(&chosen).unwrap();
         let lent = domain.lend(iov).expect("host memory");
-        assert_eq!((domain.table.find(lent.key).unwrap(), domain.table.find(77).unwrap()), (Some(lent.index), Some(other.index)));
+        assert_eq!((domain.table.find(lent.key).unwrap(), domain.table.find(77).unwrap()), (Some(lent.index()), Some(other.index())));
         assert!(domain.pin(lent.key, bytes.as_ptr() as u64, 1, Access::REMOTE_WRITE, true).is_err());
         let pin = domain.pin(lent.key, bytes.as_ptr() as u64, 4096, Access::REMOTE_READ, true).unwrap();
         assert!(domain.take_back(lent).is_err_and(|e| e.errno == errno::EBUSY));

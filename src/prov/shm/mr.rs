@@ -201,7 +201,7 @@ impl Regions {
             return false;
         }
         // Nobody is between its check and its copy, as the caller knows.
-        table.entry(id.index).gate.store(0, Ordering::Release);
+        table.entry(id.index()).gate.store(0, Ordering::Release);
         self.registry.forget_region(id);
         if file != 0 {
             self.files.release(table, file);
@@ -219,10 +219,10 @@ impl Regions {
     #[inline]
     pub fn shut(&mut self, table: &Table, id: RegionId) -> Result<()> {
         self.registry.shut(id)?;
-        gate::close(&table.entry(id.index).gate);
+        gate::close(&table.entry(id.index()).gate);
         // Of keys that the library chose none is listed.
         if id.key != id.generation {
-            table.unlist_key(id.key, id.index);
+            table.unlist_key(id.key, id.index());
         }
         self.check_quiet(self.registry.get(id)?)
     }

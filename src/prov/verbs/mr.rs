@@ -197,7 +197,7 @@ impl Regions {
         };
         let published = Published { mrs, local, staged, _backing: backing, record };
         let id = self.0.fill(reserved, Region::new(attr, reserved.key, base, path, location, published));
-        Ok(RegionId { desc, ..id })
+        Ok(RegionId::new(id.index(), id.generation, id.key, desc))
     }
 
     /// First step of closing: no copy starts from now on. Tells whether none runs any more: those hold the backing, and

@@ -82,11 +82,12 @@ impl prov::Domain for Domain {
         self.memory.regions.lock().add(attached, attr)
     }
 
-    /// As `register` for one plain range of host memory, checked by the caller; `None`: nothing was done, `register`
+    /// As `register` for one plain range of host memory, checked by the caller; false: nothing was done, `register`
     /// does it.
-    fn register_fast(&self, iov: Iov, access: Access) -> Option<RegionId> {
-        let attached = attach::attach_plain(self, iov, access)?;
-        self.memory.regions.lock().add(attached, &Attr::plain(access)).ok()
+    fn register_fast(&self, iov: Iov, access: Access, id: &mut RegionId) -> bool {
+        let attached = attach::attach_plain(self, iov, access);
+        let added = attached.and_then(|of| self.memory.regions.lock().add(of, &Attr::plain(access)).ok());
+        added.map(|named| *id = named).is_some()
     }
 
     /// When this returns `Ok`, no peer reaches the memory, nor does a copy of this process.

@@ -399,7 +399,8 @@ TEST_TABLE(per_way)
 			snprintf(name, sizeof name, "closed_regions_end_a_prepared_list_%s", w->name);
 			test_add(name, closed_regions_end_a_prepared_list, w, 30);
 		}
-		if (strcmp(w->name, "ipc_cuda_plain") == 0) {
+		uint64_t kernels = path_known(PATH_IPC) ? GDRFAB_PATH_IPC : GDRFAB_PATH_STAGED;
+		if (strstr(w->name, "cuda_plain") && w->path->bit == kernels) {
 			test_add("blocks_move_without_a_kernel", blocks_move_without_a_kernel, w, 30);
 			if (!getenv("TEST_REAL"))
 				test_add("blocks_move_where_no_kernel_loads", blocks_move_where_no_kernel_loads, w, 30);

@@ -16,7 +16,7 @@ use crate::prov::op::Pieces;
 pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> Sink {
     match site.is_host() {
         true => Sink::Pieces(pieces, room),
-        false => Sink::Device(Storing::new(Place { site, pieces, _inside: Vec::new() }, room), room),
+        false => Sink::Device(Storing::new(Place::new(site, pieces, Vec::new()), room), room),
     }
 }
 

@@ -4,7 +4,6 @@
 use super::frame::PART;
 use super::mr::Inside;
 use crate::error::{Code, Error, Result, errno};
-use crate::hmem::stream::TOGETHER;
 use crate::hmem::{self, Copy, Dir, Pinned, Site, Stream};
 use crate::prov::op::{Iov, Pieces};
 use crate::sys::mem::{self, Mapping, Protection};
@@ -16,6 +15,8 @@ use std::os::fd::AsFd;
 const COUNT: u8 = 4;
 /// Bytes of a slot: starting a copy costs as much as moving some 100 KiB through a socket.
 const BYTES: usize = 4 * PART as usize;
+/// Copies that a stream is given at once, where a slot holds many blocks.
+const COPIES: usize = 4096;
 /// How long a few copies may take before their whole stream is given up.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
@@ -26,6 +27,8 @@ pub struct Lane {
     stream: Box<dyn Stream>,
     _pin: Option<Pinned>,
     memory: Mapping,
+    /// A program on the device can touch the slots.
+    reached: bool,
     free: Vec<u8>,
     done: u64,
     /// Tells it from one that was made after it was given up: slots and tickets begin anew.
@@ -40,7 +43,9 @@ impl Lane {
         let memory = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite)?;
         let pin = up.pin(memory.as_ptr() as u64, len as u64);
         let pin = pin.map_err(|e| crate::log!(Info, "slots for {site} stay unpinned, so its copies are slower: {e}")).ok();
-        Ok(Lane { site, stream: up.stream(site.device)?, _pin: pin, memory, free: (0..COUNT).rev().collect(), done: 0, number })
+        let reached = pin.is_some() && up.reaches(site.device, memory.as_ptr() as u64, len as u64);
+        let free = (0..COUNT).rev().collect();
+        Ok(Lane { site, stream: up.stream(site.device)?, _pin: pin, memory, reached, free, done: 0, number })
     }
 
     fn slot(&self, slot: u8) -> Iov {
@@ -54,33 +59,59 @@ impl Lane {
         Ok(self.done)
     }
 
-    /// Posts copies between a slot and `len` bytes from byte `skip` of the device's pieces.
+    /// Posts copies between a slot and `len` bytes from byte `skip` of the device's pieces: of many blocks at once, where the
+    /// device reaches them by itself.
     ///
     /// # Safety
     /// The pieces stay what they are until the copies are done.
-    unsafe fn post(&mut self, dir: Dir, slot: u8, pieces: &Pieces, skip: u64, len: usize) -> Result<u64> {
+    unsafe fn post(&mut self, dir: Dir, slot: u8, place: &mut Place, skip: u64, len: usize) -> Result<u64> {
+        let Place { site, pieces, reach, .. } = place;
         let mut at = self.slot(slot).addr() as u64;
-        let mut copies = pieces.parts(skip as usize, len).map(|part| {
-            let (addr, len) = (part.addr() as u64, part.len());
-            let (to, from) = if dir == Dir::ToDevice { (addr, at) } else { (at, addr) };
-            at += len as u64;
-            Copy { dir, to, from, len }
-        });
+        let mut parts = pieces.parts(skip as usize, len).peekable();
         let mut ticket = 0;
         let mut some: Vec<Copy> = Vec::new();
-        while let Some(copy) = copies.next() {
+        while parts.peek().is_some() {
             some.clear();
-            some.push(copy);
-            some.extend(copies.by_ref().take(TOGETHER - 1));
+            let mut reached = self.reached;
+            for part in parts.by_ref().take(COPIES) {
+                let (addr, len) = (part.addr() as u64, part.len());
+                let (to, from) = if dir == Dir::ToDevice { (addr, at) } else { (at, addr) };
+                at += len as u64;
+                reached = reached && reach.holds(*site, addr, len as u64);
+                some.push(Copy { dir, to, from, len });
+            }
             let posted = match some[..] {
                 // SAFETY: the slot holds the run; who calls `post` keeps the device's pieces until the copies are done.
                 [c] => unsafe { self.stream.post(dir, c.to, c.from, c.len) },
                 // SAFETY: as above.
-                _ => unsafe { self.stream.post_all(&some) },
+                _ => unsafe { self.stream.post_list(&some, reached, 0) },
             };
             ticket = posted.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
         }
         Ok(ticket)
+    }
+}
+
+/// What a program on the device is known to touch of one operation's memory, which stays what it is meanwhile.
+#[derive(Default)]
+struct Reach {
+    /// First byte and end of the allocation that was asked for last.
+    known: (u64, u64),
+    refused: bool,
+}
+
+impl Reach {
+    fn holds(&mut self, site: Site, addr: u64, len: u64) -> bool {
+        let inside = |(first, end): (u64, u64)| addr >= first && addr.checked_add(len).is_some_and(|last| last <= end);
+        if !self.refused && !inside(self.known) {
+            let asked = hmem::get(site.iface).ok().and_then(|up| {
+                let of = up.detect(addr).ok()??;
+                up.reaches(site.device, of.base, of.len).then_some((of.base, of.end()))
+            });
+            self.known = asked.unwrap_or_default();
+            self.refused = !inside(self.known);
+        }
+        !self.refused
     }
 }
 
@@ -124,7 +155,14 @@ pub struct Place {
     pub site: Site,
     pub pieces: Pieces,
     /// Regions that they lie in, of peers' operations.
-    pub _inside: Vec<Inside>,
+    _inside: Vec<Inside>,
+    reach: Reach,
+}
+
+impl Place {
+    pub fn new(site: Site, pieces: Pieces, inside: Vec<Inside>) -> Place {
+        Place { site, pieces, _inside: inside, reach: Reach::default() }
+    }
 }
 
 struct Flight {
@@ -183,7 +221,7 @@ impl Loading {
             let len = (self.len - self.posted).min(self.chunk);
             // SAFETY: `Place` holds the regions of a peer's operation open; the pieces of this side's own were promised to the C API
             // until it completes.
-            match unsafe { lane.post(Dir::FromDevice, slot, &self.place.pieces, self.posted, len as usize) } {
+            match unsafe { lane.post(Dir::FromDevice, slot, &mut self.place, self.posted, len as usize) } {
                 Ok(ticket) => self.flights.push_back(Flight { slot, ticket, first: self.posted, len }),
                 Err(e) => {
                     lane.free.push(slot);
@@ -287,7 +325,7 @@ impl Storing {
         self.filling = None;
         let lane = lanes.of(self.place.site)?;
         // SAFETY: as in `Loading::try_pump`: regions are held by `Place`, other pieces by who posted the operation.
-        match unsafe { lane.post(Dir::ToDevice, slot, &self.place.pieces, first, (at - first) as usize) } {
+        match unsafe { lane.post(Dir::ToDevice, slot, &mut self.place, first, (at - first) as usize) } {
             Ok(ticket) => {
                 self.flights.push_back(Flight { slot, ticket, first, len: at - first });
                 Ok(())
@@ -377,13 +415,22 @@ mod tests {
         let len = BYTES * usize::from(COUNT);
         let file = mem::memfd("gdrfab-slots", len).unwrap();
         let memory = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite).unwrap();
-        Lane { site: SITE, stream: Box::new(Stuck(done)), _pin: None, memory, free: (0..COUNT).rev().collect(), done, number }
+        Lane {
+            site: SITE,
+            stream: Box::new(Stuck(done)),
+            _pin: None,
+            memory,
+            reached: false,
+            free: (0..COUNT).rev().collect(),
+            done,
+            number,
+        }
     }
 
     fn loading(bytes: &[u8]) -> Loading {
         // SAFETY: nothing is copied.
         let pieces = Pieces::One(unsafe { Iov::of(bytes) });
-        Loading::new(Place { site: SITE, pieces, _inside: Vec::new() }, bytes.len() as u64)
+        Loading::new(Place::new(SITE, pieces, Vec::new()), bytes.len() as u64)
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub fn source_of(lanes: &mut Lanes, pieces: Pieces, site: Site, total: usize, ow
     if owned {
         return Ok(Source::Owned(load(site, pieces.as_slice(), total)?, 0));
     }
-    let place = Place { site, pieces, _inside: Vec::new() };
+    let place = Place::new(site, pieces, Vec::new());
     Ok(Source::Device(Loading::new(place, total as u64)))
 }
 

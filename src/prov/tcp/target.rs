@@ -120,7 +120,7 @@ pub(super) fn check_sum(h: &Header, words: &[u8]) -> Result<()> {
 pub(super) fn place(site: Site, runs: &Runs) -> std::result::Result<Place, Code> {
     let inside = runs.regions().map(Region::hold).collect::<std::result::Result<_, _>>()?;
     let pieces = runs.list.iter().flat_map(|run| run.region.parts(run.skip, run.len)).collect();
-    Ok(Place { site, pieces: Pieces::of_list(pieces), _inside: inside })
+    Ok(Place::new(site, Pieces::of_list(pieces), inside))
 }
 
 /// Adds the bytes of regions to an answer that is copied.

@@ -151,14 +151,23 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
     }
 
     /// Registers `region`, which has its key.
-    #[inline(always)] // regions are built in their slots
-    pub fn fill(&mut self, Reserved { index, generation, key }: Reserved, region: R) -> RegionId {
-        let desc = desc_of(index, generation, !region.region().site().is_host());
+    pub fn fill(&mut self, reserved: Reserved, region: R) -> RegionId {
+        let on_device = !region.region().site().is_host();
+        let (id, place) = self.occupy(reserved, on_device);
+        *place = Some(region);
+        id
+    }
+
+    /// As `fill` of what the caller puts into the place: made there, for a CPU waits where a region is made elsewhere and
+    /// moved.
+    #[inline(always)]
+    pub fn occupy(&mut self, Reserved { index, generation, key }: Reserved, on_device: bool) -> (RegionId, &mut Option<R>) {
+        let desc = desc_of(index, generation, on_device);
         let slot = &mut self.slots[index as usize];
         slot.generation = generation;
-        slot.region = Some(region);
+        slot.region = None;
         self.open += 1;
-        RegionId::new(index, generation, key, desc)
+        (RegionId::new(index, generation, key, desc), &mut slot.region)
     }
 
     #[inline]

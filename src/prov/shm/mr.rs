@@ -123,18 +123,34 @@ impl Regions {
             return None;
         }
         let (file, offset) = self.files.find(iov.addr(), iov.len()).unwrap_or((0, 0));
-        let obstacles = match self.files.get(file) {
-            Some(f) if f.host().is_some_and(|h| h.mappable == Mappable::Yes) => Obstacles::host(None),
+        let direct = match self.files.get(file) {
+            Some(f) if f.host().is_some_and(|h| h.mappable == Mappable::Yes) => None,
             Some(_) => return None,
-            None => Obstacles::host(Some(PRIVATE)),
+            None => Some(PRIVATE),
         };
+        let (addr, len) = (iov.addr() as u64, iov.len() as u64);
+        let attr = Attr::plain(access);
+        let base = modes.base(&attr, addr, len).ok()?;
+        let paths = Obstacles::host(direct).paths() & modes.paths;
+        if paths.is_empty() {
+            return None;
+        }
+        let reserved = self.registry.reserve(KeyOf::Domain, false).ok()?;
+        if let Some(file) = self.files.get_mut(file) {
+            file.regions += 1;
+        }
+        let entry = table.entry(reserved.index);
+        entry.place(addr, file, offset);
+        entry.open(reserved, base, len, table::pack_rights(access, paths, 0));
+        let (id, region) = self.registry.occupy(reserved, false);
         let pieces = Pieces::One(Piece { iov, id: 0, at: Place { file, offset } });
-        let location = Location { pieces, base: iov.addr() as u64, len: iov.len() as u64, site: Site::HOST, kind: Kind::Host };
-        self.publish(table, modes, KeyOf::Domain, &Attr::plain(access), Located { location, obstacles }).ok()
+        let location = Location { pieces, base: addr, len, site: Site::HOST, kind: Kind::Host };
+        let own = Shared { obstacles: Obstacles::host(direct), pins: Vec::new(), counter: None, extents: None };
+        *region = Some(Region::new(&attr, reserved.key, base, paths, location, own));
+        Some(id)
     }
 
     /// Gives the region its names, and writes it where peers read it.
-    #[inline(always)] // the fast path moves no region about
     fn publish(&mut self, table: &Table, modes: Modes, key: KeyOf, attr: &Attr<'_>, located: Located) -> Result<RegionId> {
         let Located { location, obstacles } = located;
         let Location { pieces, base: natural, len, site, kind } = location;
@@ -153,16 +169,12 @@ impl Regions {
         let entry = table.entry(reserved.index);
         let extents = match &pieces {
             Pieces::One(p) => {
-                entry.addr.store(p.iov.addr() as u64, Ordering::Relaxed);
-                entry.file.store(p.at.file, Ordering::Relaxed);
-                entry.file_offset.store(p.at.offset, Ordering::Relaxed);
+                entry.place(p.iov.addr() as u64, p.at.file, p.at.offset);
                 None
             }
             Pieces::Many(list) => match self.extents.publish(table, list) {
                 Ok(run) => {
-                    entry.addr.store(u64::from(run.0), Ordering::Relaxed);
-                    entry.file.store(0, Ordering::Relaxed);
-                    entry.file_offset.store(u64::from(run.1), Ordering::Relaxed);
+                    entry.place(run.0.into(), 0, run.1.into());
                     Some(run)
                 }
                 Err(e) => {
@@ -178,12 +190,7 @@ impl Regions {
             }
         }
         let extra = if attr.event { table::EVENT } else { 0 } | if extents.is_some() { table::MULTI } else { 0 };
-        entry.key.store(reserved.key, Ordering::Relaxed);
-        entry.base.store(base, Ordering::Relaxed);
-        entry.len.store(len, Ordering::Relaxed);
-        entry.rights.store(table::pack_rights(attr.access, paths, extra), Ordering::Relaxed);
-        // Release: whoever sees the generation sees the fields.
-        entry.gate.store(reserved.generation, Ordering::Release);
+        entry.open(reserved, base, len, table::pack_rights(attr.access, paths, extra));
         let shared = Shared { obstacles, pins: Vec::new(), counter: None, extents };
         let location = Location { pieces, base: natural, len, site, kind };
         Ok(self.registry.fill(reserved, Region::new(attr, reserved.key, base, paths, location, shared)))

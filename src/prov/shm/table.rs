@@ -9,7 +9,7 @@ use super::exports::Exports;
 use super::window::Window;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{Export, HANDLE_BYTES, Iface, Offer};
-use crate::mr::registry::CHOSEN_KEY;
+use crate::mr::registry::{CHOSEN_KEY, Reserved};
 use crate::mr::{Access, Paths};
 use crate::sync::primitive::{AtomicU64, Ordering};
 use crate::sys::mem::{self, Mapping, Protection};
@@ -44,6 +44,27 @@ pub struct Entry {
     pub addr: AtomicU64,
     pub file: AtomicU64,
     pub file_offset: AtomicU64,
+}
+
+impl Entry {
+    /// Where the bytes are: of one piece, or a run of extents.
+    #[inline(always)]
+    pub fn place(&self, addr: u64, file: u64, file_offset: u64) {
+        self.addr.store(addr, Ordering::Relaxed);
+        self.file.store(file, Ordering::Relaxed);
+        self.file_offset.store(file_offset, Ordering::Relaxed);
+    }
+
+    /// Publishes a region whose bytes have their place.
+    #[inline(always)]
+    pub fn open(&self, of: Reserved, base: u64, len: u64, rights: u64) {
+        self.key.store(of.key, Ordering::Relaxed);
+        self.base.store(base, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.rights.store(rights, Ordering::Relaxed);
+        // Release: whoever sees the generation sees the fields.
+        self.gate.store(of.generation, Ordering::Release);
+    }
 }
 
 #[repr(C)]

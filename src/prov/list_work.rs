@@ -244,7 +244,13 @@ impl Waiting {
             Native::Done => work.stage = Stage::Over,
             Native::Flying => (work.next, work.stage) = (list.runs.len(), Stage::Told),
             Native::Blocked => {}
-            Native::Pieces => work.stage = Stage::Pieces,
+            Native::Pieces => {
+                if list.pairs.len() > 1 {
+                    // An operation whose regions are reached in several ways waits for more than one in which they are alike.
+                    work.list = Arc::new(list.grouped(std::iter::once(0..list.runs.len())));
+                }
+                work.stage = Stage::Pieces;
+            }
             Native::Parts => (work.stage, work.parts) = (Stage::Pieces, true),
             Native::Failed(block, why) => (work.failed, work.stage) = (Some((block, why)), Stage::Over),
         }

@@ -3,41 +3,33 @@
 //! peer's, device or host on either side, while the caller goes on.
 
 use super::conn::Conn;
-use super::copy::{attach_error, notify};
+use super::copy::notify;
 use super::devices::{Flying, Words};
 use super::domain::Domain;
 use super::import::still_there;
-use super::job::{RmaJob, Step, needs_driver, settle};
+use super::job::{RmaJob, Step, needs_driver};
 use super::layout::FLIGHTS;
 use super::remote::{Remote, no_such_key};
 use super::state::State;
 use crate::config;
-use crate::error::{Code, Error, Result, errno};
+use crate::error::{Code, Error, Result};
 use crate::hmem::{self, Copy, Site};
-use crate::mr::{Paths, piece};
+use crate::mr::Paths;
 use crate::prov::bind::Ending;
 use crate::prov::list::{List, Native, Run};
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, parts};
 use crate::sync::gate;
 use crate::sync::primitive::Ordering;
 use crate::sync::ring::Header;
-use crate::sys::process::{self, Attach, attach_copy};
 
-/// Bytes of the bounce buffer between device memory and cross-memory attach.
-const BOUNCE: usize = 4 << 20;
-
-/// Starts an operation that a device's driver has to carry out; `None`: the CPU can.
+/// Starts an operation that a device's driver has to carry out, to all regions; `None`: the CPU can.
 pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Vec<(Remote, u64)>) -> Result<Option<Step>> {
     let remote = places.iter().find(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     let site = match remote {
         None if job.site.is_host() => return Ok(None),
-        Some(remote) if !job.site.is_host() && remote.iface != job.site.iface => return Err(two_vendors(job.site, remote)),
         Some(remote) if job.site.is_host() => remote,
         _ => job.site,
     };
-    if places.iter().any(|(p, _)| p.path == Paths::CMA) {
-        return if conn.devices.is_idle() { bounce(conn, job, places).map(|()| Some(Step::Done(Ok(())))) } else { Ok(Some(Step::Blocked)) };
-    }
     if conn.devices.held.count_ones() as usize + places.len() > FLIGHTS {
         return Ok(Some(Step::Blocked));
     }
@@ -262,11 +254,6 @@ pub fn check_no_driver(job: &RmaJob, places: &[(Remote, u64)]) -> Result<()> {
     }
 }
 
-fn two_vendors(local: Site, remote: Site) -> Error {
-    let words = format!("no driver copies between {local} and {remote}; forbid the ipc path, or go through host memory");
-    Error::coded(errno::EOPNOTSUPP, Code::Path, words)
-}
-
 /// Marks a word for a copy in the peer's region and checks that the region is open.
 fn enter(conn: &mut Conn, place: &Remote) -> Result<Words> {
     let devices = &mut conn.devices;
@@ -325,47 +312,6 @@ unsafe fn post(
         done += run;
     }
     Ok(ticket)
-}
-
-/// Between device memory here and a peer's private host memory: through a buffer of ours.
-fn bounce(conn: &mut Conn, job: &mut RmaJob, places: &[(Remote, u64)]) -> Result<()> {
-    conn.check_alive()?;
-    settle(job.site, &mut job.stream_after)?;
-    let mut buffer = vec![0u8; job.total.min(BOUNCE)];
-    let mut skip = 0;
-    for ((place, offset), r) in places.iter().zip(job.remote()) {
-        let mut done = 0;
-        while done < r.len {
-            let n = (r.len - done).min(buffer.len());
-            if job.dir == Dir::Write {
-                piece::load(job.site, job.local.as_slice(), skip + done, &mut buffer[..n])?;
-            }
-            across(conn, job.dir, place, offset + done as u64, &mut buffer[..n])?;
-            if job.dir == Dir::Read {
-                piece::store(job.site, job.local.as_slice(), skip + done, &buffer[..n])?;
-            }
-            done += n;
-        }
-        skip += r.len;
-    }
-    let events: Vec<_> = places.iter().zip(job.remote()).map(|((p, _), r)| (p.key, p.event, r.len)).collect();
-    notify(conn, job.dir, job.has_data().then_some(job.data), job.total, &events);
-    Ok(())
-}
-
-fn across(conn: &mut Conn, dir: Dir, place: &Remote, offset: u64, buffer: &mut [u8]) -> Result<()> {
-    let busy = conn.link.mine.busy();
-    if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
-        conn.remotes.evict(place.key);
-        return Err(no_such_key(place.key));
-    }
-    let theirs: Vec<_> = place.walk(offset, buffer.len()).map(|(run, n)| process::piece(run.addr, n)).collect();
-    let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
-    // SAFETY: the buffer outlives the call.
-    let ours = unsafe { Iov::of_mut(buffer) };
-    let moved = attach_copy(conn.link.pid, how, &[ours], &theirs);
-    conn.gate.leave(busy);
-    moved.map_err(attach_error)
 }
 
 /// Ends the copies that are done.

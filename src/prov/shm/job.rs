@@ -7,7 +7,7 @@ use crate::mr::{Access, piece};
 use crate::prov::atomic::AtomicOp;
 use crate::prov::bind::Ending;
 use crate::prov::flags;
-use crate::prov::op::{Dir, IOV_LIMIT, Iov, Pieces, RmaIov};
+use crate::prov::op::{Dir, IOV_LIMIT, Iov, Pieces, RmaIov, parts};
 use crate::sys::time;
 
 /// How far a staged operation has been put into the ring.
@@ -31,6 +31,7 @@ pub struct RmaJob {
     pub local: Pieces,
     pub remote: [RmaIov; IOV_LIMIT],
     pub count: usize,
+    /// Bytes of these pieces; `end` has those of the whole.
     pub total: usize,
     pub flags: u64,
     pub data: u64,
@@ -76,6 +77,24 @@ impl RmaJob {
         self.site = Site::HOST;
         self.desc = 0;
         Ok(())
+    }
+
+    /// Goes on with some of the remote pieces alone: the bytes of the others have moved.
+    pub fn keep(&mut self, which: impl Fn(usize) -> bool) {
+        let (mut local, mut skip) = (Vec::new(), 0);
+        let count = std::mem::take(&mut self.count);
+        self.total = 0;
+        for i in 0..count {
+            let r = self.remote[i];
+            if which(i) {
+                local.extend(parts(self.local.as_slice(), skip, r.len));
+                self.remote[self.count] = r;
+                self.count += 1;
+                self.total += r.len;
+            }
+            skip += r.len;
+        }
+        self.local = Pieces::of_list(local);
     }
 
     /// Whether a slot was taken that a cancelled job has to land.

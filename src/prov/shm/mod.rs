@@ -49,6 +49,7 @@ mod send;
 mod staged;
 mod state;
 mod table;
+mod ways;
 mod window;
 mod wire;
 

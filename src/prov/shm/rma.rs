@@ -3,7 +3,7 @@
 //! ring; and in any case in the order of posting.
 
 use super::conn::is_alive;
-use super::copy::{copy_now, notify};
+use super::copy::notify;
 use super::domain::Domain;
 use super::fast::{FEW, LOCKED as ANY, WORD, is_any};
 use super::job::{Job, RmaJob, Step, Stream, needs_driver, settle};
@@ -11,12 +11,12 @@ use super::limits::{INJECT_SIZE, MAX_MSG, TX_SIZE};
 use super::remote::{Remote, Resolved, no_such_key};
 use super::state::State;
 use super::wire::gone;
-use super::{coop, device, staged};
+use super::{coop, device, staged, ways};
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::{Access, Paths};
-use crate::prov::bind::{ANY_PATH, Ending, INJECT_FLAGS};
+use crate::prov::bind::{ANY_PATH, Ending, INJECT_FLAGS, PART};
 use crate::prov::fast::Fast;
 use crate::prov::fault::{Plan, Verdict};
 use crate::prov::flags;
@@ -29,7 +29,7 @@ use crate::sys::copy;
 use crate::sys::process::{Attach, attach_copy, piece};
 
 /// What keeps an operation from the fast paths.
-pub const SLOW_FLAGS: u64 = flags::REMOTE_CQ_DATA | flags::FENCE;
+pub const SLOW_FLAGS: u64 = flags::REMOTE_CQ_DATA | flags::FENCE | PART;
 
 impl State {
     /// Copies at once: one piece of host memory, the peer's mapped here, nothing to overtake and nobody
@@ -305,8 +305,14 @@ impl State {
         if conn.devices.copier.is_some() {
             device::check_no_driver(job, &places)?;
         }
+        let notes = Header { words: 3, bytes: ((job.count + 1) * 64) as u16, ..Header::default() };
+        let has_notes = job.has_data() || places.iter().any(|(p, _)| p.event);
         if places.iter().any(|(p, _)| p.path == Paths::STAGED) {
             if !conn.devices.is_idle() || (job.dir == Dir::Write && conn.slots.is_reading()) {
+                return Ok(Step::Blocked);
+            }
+            let mixed = places.iter().any(|(p, _)| p.path != Paths::STAGED);
+            if mixed && (conn.staged > 0 || (has_notes && !conn.room(notes)?)) {
                 return Ok(Step::Blocked);
             }
             settle(job.site, &mut job.stream_after)?;
@@ -321,24 +327,26 @@ impl State {
             conn.staged += 1;
             job.stream = Some(Stream { slot, generation, at: 0, inside: 0, sent: 0 });
             conn.link.mine.slot(slot as usize).open(generation, 1);
+            if mixed {
+                ways::are_several(job.site, &places)?;
+                let moved = ways::move_all(conn, job, &places, &mut self.stats)?;
+                notify(conn, job.dir, None, job.total, &moved);
+                job.keep(|i| places[i].0.path == Paths::STAGED);
+            }
             self.stats.moved(Paths::STAGED, job.total);
             return staged::stream(conn, job);
         }
-        if conn.staged > 0 {
-            return Ok(Step::Blocked);
-        }
-        let notes = job.count + 1;
-        let line = Header { words: 3, ..Header::default() };
-        if (job.has_data() || places.iter().any(|(p, _)| p.event)) && !conn.room(Header { bytes: (notes * 64) as u16, ..line })? {
+        if conn.staged > 0 || (has_notes && !conn.room(notes)?) {
             return Ok(Step::Blocked);
         }
         // An inject call's buffer is the caller's again on return, and a driver's copy runs on.
         if job.flags & flags::INJECT != 0 && (!job.site.is_host() || places.iter().any(|(p, _)| p.path == Paths::IPC)) {
             job.own_bytes()?;
         }
+        let several = ways::are_several(job.site, &places)?;
         conn.devices.after = (self.options.stream != 0).then_some(self.options.stream);
         let path = places.first().map_or(Paths::IPC, |(p, _)| p.path);
-        if let Some(step) = device::start(conn, domain, job, &mut places)? {
+        if !several && let Some(step) = device::start(conn, domain, job, &mut places)? {
             if !matches!(step, Step::Blocked) {
                 // Counted by the way to the peer's region, as ep_query tells it, whoever copies.
                 self.stats.moved(path, job.total);
@@ -349,19 +357,13 @@ impl State {
             return Ok(Step::Blocked);
         }
         if let [(place, offset)] = &places[..]
+            && !several
             && let Some(step) = coop::start(self, domain, job, place, *offset)?
         {
             return Ok(step);
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
-        let deliver = job.flags & flags::DELIVERY_COMPLETE != 0;
-        let mut done = 0;
-        for ((place, offset), r) in places.iter().zip(job.remote()) {
-            copy_now(conn, place, job.dir, job.local.as_slice(), done, *offset, r.len, deliver)?;
-            done += r.len;
-            self.stats.moved(place.path, r.len);
-        }
-        let events: Vec<(u64, bool, usize)> = places.iter().zip(job.remote()).map(|((p, _), r)| (p.key, p.event, r.len)).collect();
+        let events = ways::move_all(conn, job, &places, &mut self.stats)?;
         notify(conn, job.dir, job.has_data().then_some(job.data), job.total, &events);
         Ok(Step::Done(Ok(())))
     }

@@ -173,7 +173,7 @@ pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
             used += 1;
         }
         let data = if job.has_data() { job.data } else { 0 };
-        conn.tx.write(header, &[word, r.key, r.addr.wrapping_add(s.inside as u64), data, job.total as u64], &pieces[..used]);
+        conn.tx.write(header, &[word, r.key, r.addr.wrapping_add(s.inside as u64), data, job.end.len as u64], &pieces[..used]);
         s.sent += n;
         s.inside += n;
         if ends {

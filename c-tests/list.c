@@ -348,7 +348,8 @@ static void counts(struct node *n)
 	static struct lists l;
 	const struct way *way = (const struct way *)n->arg;
 	list_begin(n, &l, way->kind->opaque ? way->kind : &memkinds[KIND_MALLOC]);
-	bool native = (n->info->list_paths & way->path->bit) != 0 && !way->kind->opaque;
+	/* An adapter takes them one by one. */
+	bool native = (n->info->list_paths & way->path->bit) != 0 && !way->kind->opaque && !traits()->adapter;
 	size_t count = native ? (size_t)test_count(1000000, 20000) : (size_t)test_count(20000, 2000);
 	gdrfab_block *blocks = (gdrfab_block *)malloc(count * sizeof *blocks);
 	for (size_t i = 0; i < count; i++) {

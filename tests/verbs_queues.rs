@@ -14,9 +14,11 @@ use gdrfab::hmem::{self, Iface, Site};
 use gdrfab::mr::{Attr, Memory};
 use gdrfab::mr::{PathPolicy, Paths};
 use gdrfab::prov::flags;
+use gdrfab::prov::list::{Block, List};
 use gdrfab::prov::op::{Common, Dir, RmaIov};
 use gdrfab::prov::queue::Taken;
-use world::{LIB, NO_CM, SMALL, World, hints, iov, list, lives, memory, named, raise, write};
+use std::sync::Arc;
+use world::{LIB, NO_CM, SMALL, World, fences, hints, iov, list, lives, memory, named, posted, raise, write};
 
 const CASES: &[Case] = &[
     ("options", "verbs", &[LIB, NO_CM], options),
@@ -25,6 +27,7 @@ const CASES: &[Case] = &[
     ("fences", "verbs", &[LIB, NO_CM, SMALL], fence),
     ("a chain", "verbs", &[LIB, NO_CM, SMALL], chain),
     ("a chain that breaks", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], chain_breaks),
+    ("a list", "verbs", &[LIB, NO_CM, ("GDRFAB_VERBS_TX_SIZE", "64"), ("FAKE_FAULT", "none=1")], lists),
     ("a failed completion", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], completion_fails),
     ("an event before its completion", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], event_first),
     ("an event without a completion", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], event_alone),
@@ -227,14 +230,14 @@ fn fence() {
     post(Dir::Write, 1, 0);
     post(Dir::Write, 2, flags::FENCE);
     post(Dir::Read, 3, flags::FENCE);
-    assert_eq!(world::fences(), 0);
+    assert_eq!(fences(), 0);
     post(Dir::Write, 4, 0);
     post(Dir::Write, 5, flags::FENCE);
     post(Dir::Read, 6, flags::FENCE);
-    assert_eq!(world::fences(), 2);
+    assert_eq!(fences(), 2);
     assert_eq!(world.contexts(), [1, 2, 3, 4, 5, 6]);
     post(Dir::Write, 7, flags::FENCE);
-    assert_eq!(world::fences(), 2, "the reads are over");
+    assert_eq!(fences(), 2, "the reads are over");
     [a, b].iter().for_each(|ep| ep.close().unwrap());
 }
 
@@ -298,6 +301,60 @@ fn chain_breaks() {
     fault("post_recv=22@2");
     fails(receive(), errno::EINVAL, "posting a receive");
     receive().unwrap();
+}
+
+/// Many work requests and one ring of the doorbell; the first that fails is named once all have ended.
+fn lists() {
+    let world = World::new();
+    let (a, b) = world.pair(false);
+    let bytes = vec![7u8; 100 * 512];
+    let mr = world.register(memory(&[iov(&bytes)])).unwrap();
+    let mut came = Vec::new();
+    let mut run = |apart: u64, pieces: usize, context: usize, flags: u64| {
+        let block = |i| Block { buf: iov(&bytes).addr() + (i ^ 1) * 512, addr: 0x1000 + i as u64 * apart, len: 400 };
+        let blocks: Vec<Block> = (0..pieces).map(block).collect();
+        // SAFETY: the fake moves no byte.
+        let list = unsafe { List::new(&blocks, &[mr.desc()], &[0x100], 1 << 20) }.unwrap();
+        let before = posted();
+        a.list(Dir::Write, &Arc::new(list), &Common { context, flags, ..Common::default() }).unwrap();
+        let mut failed = None;
+        for _ in 0..1000 {
+            match world.read() {
+                (Taken::Some(_), found) => came.extend(found.iter().map(|c| c.context)),
+                (Taken::ErrorFirst, _) => failed = world.cq.read_error(),
+                _ => {}
+            }
+        }
+        let after = posted();
+        (after[0] - before[0], after[1] - before[1], failed)
+    };
+    // A quarter of the queue of 64 in each chain; and the path says nothing of who posts.
+    assert!(matches!(run(512, 100, 1, 0), (7, 100, None)));
+    // Those that adjoin at the peer are one request of as many pieces as the device takes.
+    let pieces = world.info.tx_iov_limit;
+    let requests = 100usize.div_ceil(pieces) as i32;
+    assert_eq!((run(400, 100, 2, 0).1, pieces > 1), (requests, true));
+    // A fence is for the first; a device that is full for the moment takes the rest later.
+    let before = fences();
+    a.rma(Dir::Read, &[iov(&bytes[..8])], &[RmaIov { addr: 0, len: 8, key: 1 }], &Common { context: 3, ..Common::default() }, &[mr.desc()])
+        .unwrap();
+    assert!(matches!(run(512, 40, 4, flags::FENCE), (3, 40, None)));
+    assert_eq!(fences() - before, 1);
+    fault("post_send=12@6");
+    let (bells, requests, failed) = run(512, 40, 5, 0);
+    assert!(failed.is_none() && bells > 3 && requests >= 40, "{bells} {requests}");
+    fault("none=1");
+    let stats = a.stats();
+    assert_eq!(stats.bytes_nic, (100 + 100 + 40 + 40) * 400 + 8);
+    // The sixth work request of the second chain: the block is named once nothing is under way.
+    fault("wc=10@22");
+    let (_, _, failed) = run(512, 100, 6, 0);
+    let (entry, why) = failed.expect("a failure");
+    assert_eq!((entry.context, why.block, why.error.errno), (6, 21, errno::EKEYREJECTED), "{}", why.error);
+    assert!(why.error.words.contains("block 21") && why.error.words.contains("REM_ACCESS_ERR"), "{}", why.error);
+    assert_eq!(came, [1, 2, 3, 4, 5]);
+    assert!(world.cq.read_error().is_none());
+    [a, b].iter().for_each(|ep| ep.close().unwrap());
 }
 
 fn completion_fails() {

@@ -17,13 +17,25 @@
 #include <unistd.h>
 
 static struct qp *qps; /* under fake_lock */
-static int fences;
+static int fences, bells, requests;
 
-/* For tests: work requests so far that asked for a fence. */
+/* For tests: work requests so far that asked for a fence; calls that posted any, and how many those took. */
 API int fake_verbs_fences(void);
 API int fake_verbs_fences(void)
 {
 	return __atomic_load_n(&fences, __ATOMIC_RELAXED);
+}
+
+API int fake_verbs_bells(void);
+API int fake_verbs_bells(void)
+{
+	return __atomic_load_n(&bells, __ATOMIC_RELAXED);
+}
+
+API int fake_verbs_requests(void);
+API int fake_verbs_requests(void)
+{
+	return __atomic_load_n(&requests, __ATOMIC_RELAXED);
 }
 
 static void complete(struct cq *cq, const struct ibv_wc *wc)
@@ -146,6 +158,7 @@ static void to_error(struct qp *qp)
 int queue_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct qp *qp = (struct qp *)ibv;
+	bells++;
 	for (; wr; wr = wr->next) {
 		int refused = fail(qp, "post_send");
 		if (!refused && ibv->state < IBV_QPS_RTS)
@@ -156,6 +169,7 @@ int queue_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **
 		}
 		if (wr->send_flags & IBV_SEND_FENCE)
 			__atomic_add_fetch(&fences, 1, __ATOMIC_RELAXED);
+		requests++;
 		uint32_t len = 0;
 		for (int i = 0; i < wr->num_sge; i++)
 			len += wr->sg_list[i].length;

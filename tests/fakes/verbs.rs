@@ -49,10 +49,19 @@ pub fn lives() -> i32 {
     unsafe { Library::new("libibverbs.so.1").unwrap().get::<unsafe extern "C" fn() -> c_int>(b"fake_verbs_objects\0").unwrap()() }
 }
 
+fn counter(name: &[u8]) -> i32 {
+    // SAFETY: as above.
+    unsafe { Library::new("libibverbs.so.1").unwrap().get::<unsafe extern "C" fn() -> c_int>(name).unwrap()() }
+}
+
 /// Work requests that asked for a fence.
 pub fn fences() -> i32 {
-    // SAFETY: as above.
-    unsafe { Library::new("libibverbs.so.1").unwrap().get::<unsafe extern "C" fn() -> c_int>(b"fake_verbs_fences\0").unwrap()() }
+    counter(b"fake_verbs_fences\0")
+}
+
+/// Calls that posted work requests, and how many those took.
+pub fn posted() -> [i32; 2] {
+    [counter(b"fake_verbs_bells\0"), counter(b"fake_verbs_requests\0")]
 }
 
 pub fn raise(kind: i32, port: c_int) {

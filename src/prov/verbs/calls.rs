@@ -15,6 +15,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov;
 use crate::prov::bind::{Binding, Bindings, Effort, Options};
+use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
 use crate::prov::ops::Dispatch;
 use crate::prov::report::{PathReport, Refusals, Stats};
@@ -184,6 +185,14 @@ impl prov::Endpoint for Endpoint {
             }
         }
         s.rma(&self.shared.memory, dir, local, remote, c, descs)
+    }
+
+    fn list(&self, _dir: Dir, list: &List, c: &Common) -> Result<Native> {
+        self.shared.state.lock().list(list, c)
+    }
+
+    fn list_part(&self, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
+        self.shared.state.lock().list_part(dir, runs, pairs, c)
     }
 
     fn send(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {

@@ -82,6 +82,7 @@ impl Endpoint {
             unordered: domain.context().transport == Transport::Iwarp,
             own_receives: info.caps != 0 && info.caps & (flags::MSG | flags::RECV) == 0,
             batch: Batch::new(),
+            chain: Default::default(),
             fast: Default::default(),
             earliest: 0,
             late: 0,

@@ -88,6 +88,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
         // The device ends the work requests of a queue pair in their order, and what the library stages stands in line.
         comp_order: flags::ORDER_ALL,
         paths: PATHS & Paths::from_bits_truncate(config.paths),
+        list_paths: (PATHS - Paths::STAGED) & Paths::from_bits_truncate(config.paths),
         mr_mode: flags::MR_MODE_LOCAL | flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY,
         ep_type: EP_MSG,
         threading: THREAD_SAFE,

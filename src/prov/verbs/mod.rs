@@ -31,6 +31,7 @@ mod inline;
 pub mod library;
 mod limits;
 mod line;
+mod list;
 mod memory;
 mod mr;
 pub mod netdev;

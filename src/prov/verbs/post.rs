@@ -166,7 +166,7 @@ impl State {
         };
         let entry_only = end_wanted && !self.signal_all && bounce.is_none() && deadline == 0;
         let how = how | if entry_only { ENTRY_ONLY } else { 0 };
-        let op = TxOp { end, how, bounce, internal: false, over: false, fate: None };
+        let op = TxOp { end, how, bounce, ..TxOp::default() };
         // With faults on demand everything goes through the line, where they are committed.
         if self.must_wait() || self.faults.is_some() {
             let pieces = self.batch.pieces[at];
@@ -237,7 +237,7 @@ impl State {
     /// Whether the device has to hold a fenced operation back. A queue pair executes in order all but what follows a read,
     /// which is answered later; and soft-RoCE may forget to wake a request that it holds back.
     #[cold]
-    fn needs_fence(&self, read: bool) -> bool {
+    pub fn needs_fence(&self, read: bool) -> bool {
         // Reads of one connection are answered in order, and soft-iWARP refuses a fence before one.
         if read && self.unordered {
             return false;

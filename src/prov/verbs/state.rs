@@ -14,7 +14,7 @@ use super::service::{Heard, Service, kind};
 use super::status::{self, Failed};
 use super::tag::Tag;
 use super::template::Template;
-use super::work::{Batch, RxOp, TxOp};
+use super::work::{Batch, Chain, RxOp, TxOp};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
@@ -66,6 +66,7 @@ pub struct State {
     pub own_receives: bool,
     /// Work requests that wait for the last one of their chain.
     pub batch: Box<Batch>,
+    pub chain: Chain,
     pub fast: Template,
     /// Earliest deadline of anything posted; 0 = none.
     pub earliest: u64,
@@ -202,10 +203,7 @@ impl State {
         while let Some(mut op) = self.tx.pop_if(|op| op.over) {
             match op.fate.take() {
                 None => self.tx_succeeded(op),
-                Some(error) => {
-                    self.stats.errors += 1;
-                    self.bind.fail(&op.end, *error);
-                }
+                Some(error) => self.spoil(&op, *error),
             }
         }
         if failed {
@@ -215,14 +213,20 @@ impl State {
 
     #[inline(always)]
     fn tx_succeeded(&mut self, op: TxOp) {
-        if op.internal {
+        let end = &op.end;
+        if op.internal && !end.part {
             return;
         }
-        let end = &op.end;
         if end.kind & flags::SEND != 0 {
             self.stats.sends += 1;
         } else {
             self.stats.moved(mr::path_of(op.how), end.len);
+        }
+        if op.internal {
+            return;
+        }
+        if let Some((_, first)) = self.chain.failed.take_if(|(of, _)| end.part && *of == end.context) {
+            return self.spoil(&op, first);
         }
         match op.bounce {
             None => self.bind.succeed(end),
@@ -242,11 +246,29 @@ impl State {
     #[cold]
     fn tx_failed(&mut self, op: TxOp, wc: &ibv_wc) {
         let error = self.reason(wc, operation(op.end.kind), false, op.end.deadline);
-        if op.internal {
+        self.spoil(&op, error);
+    }
+
+    /// Tells of an operation that failed: of a chain once its last request has ended, with the first error and where it was.
+    #[cold]
+    pub fn spoil(&mut self, op: &TxOp, error: Error) {
+        if !op.end.part {
+            if !op.internal {
+                self.stats.errors += 1;
+                self.bind.fail(&op.end, error);
+            }
             return;
         }
+        let mut first = Error { piece: error.piece.or(Some((op.run, 0))), ..error };
+        if op.internal {
+            self.chain.failed.get_or_insert((op.end.context, first));
+            return;
+        }
+        if let Some((_, before)) = self.chain.failed.take_if(|(of, _)| *of == op.end.context) {
+            first = before;
+        }
         self.stats.errors += 1;
-        self.bind.fail(&op.end, error);
+        self.bind.fail(&op.end, first);
     }
 
     /// Why a work request failed; the first failure of all ends the connection.
@@ -388,10 +410,7 @@ impl State {
             self.service = None;
             while let Some(op) = self.tx.pop() {
                 let error = self.flushed(op.end.deadline);
-                if !op.internal {
-                    self.stats.errors += 1;
-                    self.bind.fail(&op.end, error);
-                }
+                self.spoil(&op, error);
             }
             while let Some(op) = self.rx.pop() {
                 let error = self.flushed(op.deadline);

@@ -13,8 +13,10 @@ pub struct TxOp {
     pub end: Ending,
     /// Registered memory of ours between the caller's and the device.
     pub bounce: Option<Box<Bounce>>,
-    /// Not the caller's: nobody hears of it.
+    /// Nobody hears of its end: it is not the caller's, or one of a chain before the last.
     pub internal: bool,
+    /// Of a chain: the first run that it has of the list's part.
+    pub run: u16,
     /// Ended, while an older one has not.
     pub over: bool,
     /// And how, if not well.
@@ -31,7 +33,7 @@ impl Default for TxOp {
     /// As most are, so that the fast path need not say so.
     fn default() -> TxOp {
         let end = Ending { wanted: true, ..Ending::default() };
-        TxOp { end, bounce: None, internal: false, over: false, fate: None, how: 0 }
+        TxOp { end, bounce: None, internal: false, run: 0, over: false, fate: None, how: 0 }
     }
 }
 
@@ -75,6 +77,18 @@ impl Batch {
         self.len == 0
     }
 }
+
+/// Work requests of a list that are being made, and how those failed whose last one has not ended: of which part, and why.
+#[derive(Default)]
+pub struct Chain {
+    pub wrs: Vec<ibv_send_wr>,
+    pub pieces: Vec<ibv_sge>,
+    pub ops: Vec<TxOp>,
+    pub failed: Option<(usize, Error)>,
+}
+
+// SAFETY: the pointers in it lead to its own pieces, and are used only while a call posts.
+unsafe impl Send for Chain {}
 
 pub const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED;
 

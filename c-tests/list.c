@@ -250,6 +250,12 @@ static void blocks_move_where_no_kernel_loads(const void *arg)
 	pair(NULL, target, moves, arg);
 }
 
+/* A staged operation that fails ends no connection. */
+static bool survives(const struct node *n)
+{
+	return traits()->survives_failures || ((const struct way *)n->arg)->path->bit == GDRFAB_PATH_STAGED;
+}
+
 static void refused(struct node *n, struct lists *l, const char *what, uint64_t flags, int err, int prov, size_t block, bool all)
 {
 	struct failure f;
@@ -258,7 +264,7 @@ static void refused(struct node *n, struct lists *l, const char *what, uint64_t 
 	if (f.entry.block != block)
 		test_fail(__FILE__, __LINE__, "%s: block %zu, not %zu: %s", what, f.entry.block, block, f.words);
 	QUIET(n->cq, 0);
-	if (!traits()->survives_failures) {
+	if (!survives(n)) {
 		tell(n, RECOVER, 0, 0);
 		recover(n);
 	} else if (all) {
@@ -290,7 +296,7 @@ static void refuses(struct node *n)
 	l.msg.count = 701;
 	l.blocks[700].len = 2;
 	/* Where the refusal ends the connection, nobody can ask which of those that were joined it was. */
-	size_t named = traits()->survives_failures ? 700 : 0;
+	size_t named = survives(n) ? 700 : 0;
 	refused(n, &l, "joined blocks", GDRFAB_WRITE, ERANGE, GDRFAB_PROV_BOUNDS, named, first);
 	l.msg.count = BLOCKS;
 	random_list(&l, 2);

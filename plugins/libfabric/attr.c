@@ -172,6 +172,7 @@ static void judge(struct candidate *c, const struct fi_info *hints, uint64_t all
 	caps_within(c, "caps", hints->caps, all);
 	if (tx) {
 		caps_within(c, "tx_attr->caps", tx->caps, all);
+		at_most(c, "tx_attr->rma_iov_limit", tx->rma_iov_limit, LIST_PIECES);
 		bits_within(c, "tx_attr->msg_order", tx->msg_order, info->tx_attr->msg_order);
 		bits_within(c, "tx_attr->comp_order", tx->comp_order, info->tx_attr->comp_order);
 	}
@@ -245,16 +246,17 @@ static void fill_domain(struct fi_domain_attr *d, enum kind kind, const gdrfab_i
 	d->max_err_data = ERR_DATA;
 }
 
-static void fill_ep(struct fi_ep_attr *ep, enum kind kind, const gdrfab_info *from)
+static void fill_ep(struct fi_ep_attr *ep, enum kind kind, const gdrfab_info *from, bool lists)
 {
+	uint64_t order = lists ? 0 : from->msg_order;
 	ep->type = (enum fi_ep_type)kind_type(kind);
 	ep->mem_tag_format = kind == KIND_RDM ? TAG_GENERIC : 0;
 	ep->protocol = PROTOCOL(kind);
 	ep->protocol_version = PROTOCOL_VERSION;
 	ep->max_msg_size = from->max_msg_size;
-	ep->max_order_raw_size = from->msg_order & FI_ORDER_RAW ? from->max_msg_size : 0;
-	ep->max_order_war_size = from->msg_order & FI_ORDER_WAR ? from->max_msg_size : 0;
-	ep->max_order_waw_size = from->msg_order & FI_ORDER_WAW ? from->max_msg_size : 0;
+	ep->max_order_raw_size = order & FI_ORDER_RAW ? from->max_msg_size : 0;
+	ep->max_order_war_size = order & FI_ORDER_WAR ? from->max_msg_size : 0;
+	ep->max_order_waw_size = order & FI_ORDER_WAW ? from->max_msg_size : 0;
 	ep->tx_ctx_cnt = ep->rx_ctx_cnt = 1;
 }
 
@@ -269,14 +271,15 @@ static void fill_sides(struct fi_info *info, enum kind kind, const gdrfab_info *
 	struct fi_tx_attr *tx = info->tx_attr;
 	struct fi_rx_attr *rx = info->rx_attr;
 	uint64_t tx_caps = OF(hints, tx_attr, caps), rx_caps = OF(hints, rx_attr, caps);
+	bool lists = wants_lists(hints, from);
 	size_t asked;
 	tx->caps = half(tx_caps ? caps_directions(tx_caps) : info->caps, TX_CAPS);
 	rx->caps = half(rx_caps ? caps_directions(rx_caps) : info->caps, RX_CAPS);
 	tx->op_flags = OF(hints, tx_attr, op_flags);
 	rx->op_flags = OF(hints, rx_attr, op_flags);
-	tx->msg_order = rx->msg_order = orders(from->msg_order);
+	tx->msg_order = rx->msg_order = orders(from->msg_order) & ~(lists ? LIST_DISORDER : 0);
 	/* Endpoints are opened so (hints.c): layers above count on it and do not ask. */
-	tx->comp_order = rx->comp_order = kind == KIND_RDM ? FI_ORDER_NONE : FI_ORDER_STRICT;
+	tx->comp_order = rx->comp_order = kind == KIND_RDM || lists ? FI_ORDER_NONE : FI_ORDER_STRICT;
 	tx->inject_size = from->inject_size;
 	/* Granted as asked for; gdrfab has seen that it is not too much. */
 	tx->size = (asked = OF(hints, tx_attr, size)) ? asked : from->tx_size;
@@ -360,7 +363,7 @@ int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const s
 	if (info->caps & (FI_MSG | FI_RECV))
 		info->mode = info->rx_attr->mode = from->mode & FI_RX_CQ_DATA;
 	fill_domain(info->domain_attr, kind, from, hints, has_nic ? &nic : NULL);
-	fill_ep(info->ep_attr, kind, from);
+	fill_ep(info->ep_attr, kind, from, wants_lists(hints, from));
 	fill_sides(info, kind, from, hints);
 	info->domain_attr->mr_mode = mr_mode_told(version, hints, from, info->caps);
 	if (info->domain_attr->mr_mode & MR_OLD && from->mr_mode & FI_MR_LOCAL) {

@@ -26,6 +26,18 @@
 /* A field of hints whose parts may be missing. */
 #define OF(hints, part, field) ((hints) && (hints)->part ? (hints)->part->field : 0)
 
+/* Remote pieces of an operation that goes as a list, for whom order does not matter; local ones are as many as ever. */
+#define LIST_PIECES 256
+/* What a list does not keep, as it is neither behind what was posted before nor before what comes later. */
+#define LIST_DISORDER                                                                                                  \
+	(FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_RAS | FI_ORDER_WAR | FI_ORDER_WAW | FI_ORDER_WAS | FI_ORDER_SAR |      \
+	 FI_ORDER_SAW | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW)
+/* Whether operations of so many remote pieces are wanted that those beyond gdrfab's own limit have to be lists. */
+static inline bool wants_lists(const struct fi_info *info, const gdrfab_info *from)
+{
+	return info && info->tx_attr && info->tx_attr->rma_iov_limit > from->rma_iov_limit;
+}
+
 static inline uint32_t kind_type(enum kind kind)
 {
 	return kind == KIND_RDM ? GDRFAB_EP_RDM : GDRFAB_EP_MSG;

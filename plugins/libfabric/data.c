@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Messages and RMA: gdrfab's calls have libfabric's arguments, flags and results. */
-#include "provider.h"
+#include "attr.h"
 
 #include <stdio.h>
 
 #define IT(ep) (((struct ep *)(ep))->it)
+/* Local pieces of an operation, at most. */
+enum { LOCAL_PIECES = 8 };
 
 /* Words for what is refused, so that whoever drops the errno leaves a trace: a wrong argument is a defect of the caller's, the
  * end of a connection is not. */
@@ -181,8 +183,69 @@ static gdrfab_msg_rma rma_of(const struct fi_msg_rma *from)
 	};
 }
 
+static ssize_t list_refused(struct fid_ep *ep, const char *why)
+{
+	enter(((struct ep *)ep)->domain->fabric->lib);
+	WARN(FI_LOG_EP_DATA, "fi_readmsg, fi_writemsg: %s\n", why);
+	return -FI_EINVAL;
+}
+
+/* An operation of more remote pieces than gdrfab's have: a block for each that both sides have in one. One entry tells of it,
+ * as of any other, and its order was renounced when the endpoint was opened. */
+__attribute__((cold, noinline)) static ssize_t rma_list(struct fid_ep *ep, const struct fi_msg_rma *from, uint64_t flags, bool reads)
+{
+	gdrfab_block blocks[LIST_PIECES + LOCAL_PIECES];
+	void *descs[LIST_PIECES + LOCAL_PIECES];
+	uint64_t keys[LIST_PIECES + LOCAL_PIECES];
+	size_t count = 0, local = 0, here = 0;
+	if (!from->rma_iov || !from->msg_iov || from->rma_iov_count > LIST_PIECES || from->iov_count > LOCAL_PIECES)
+		return list_refused(ep, "iov_count or rma_iov_count is too large, or an array is NULL");
+	if (flags & FI_INJECT)
+		return list_refused(ep, "FI_INJECT takes no more remote pieces than a list is not needed for");
+	for (size_t i = 0; i < from->rma_iov_count; i++)
+		for (size_t there = 0; there < from->rma_iov[i].len;) {
+			while (local < from->iov_count && here == from->msg_iov[local].iov_len) {
+				local++;
+				here = 0;
+			}
+			if (local == from->iov_count || !from->msg_iov[local].iov_base)
+				return list_refused(ep, "an address is NULL, or the remote pieces are longer than the local ones");
+			size_t len = from->rma_iov[i].len - there, left = from->msg_iov[local].iov_len - here;
+			len = len < left ? len : left;
+			blocks[count] = (gdrfab_block){(char *)from->msg_iov[local].iov_base + here, from->rma_iov[i].addr + there, len};
+			descs[count] = from->desc ? from->desc[local] : NULL;
+			keys[count++] = from->rma_iov[i].key;
+			there += len;
+			here += len;
+		}
+	for (; local < from->iov_count; local++, here = 0)
+		if (from->msg_iov[local].iov_len != here)
+			return list_refused(ep, "the local pieces are longer than the remote ones");
+	if (!count) {
+		blocks[count] = (gdrfab_block){NULL, from->rma_iov[0].addr, 0};
+		descs[count] = NULL;
+		keys[count++] = from->rma_iov[0].key;
+	}
+	gdrfab_msg_list msg = {
+		.struct_size = sizeof msg,
+		.blocks = blocks,
+		.count = count,
+		.desc = from->desc ? descs : NULL,
+		.desc_count = from->desc ? count : 0,
+		.key = keys,
+		.key_count = count,
+		.addr = from->addr,
+		.context = from->context,
+		.data = from->data,
+	};
+	return reads ? data_said(ep, gdrfab_readlist(IT(ep), &msg, flags), "fi_readmsg")
+		     : data_said(ep, gdrfab_writelist(IT(ep), &msg, flags), "fi_writemsg");
+}
+
 static ssize_t rma_readmsg(struct fid_ep *ep, const struct fi_msg_rma *from, uint64_t flags)
 {
+	if (__builtin_expect(from->rma_iov_count > ((struct ep *)ep)->pieces, 0))
+		return rma_list(ep, from, flags, true);
 	gdrfab_msg_rma msg = rma_of(from);
 	return data_said(ep, gdrfab_readmsg(IT(ep), &msg, flags), "fi_readmsg");
 }
@@ -201,6 +264,8 @@ static ssize_t rma_writev(struct fid_ep *ep, const struct iovec *iov, void **des
 
 static ssize_t rma_writemsg(struct fid_ep *ep, const struct fi_msg_rma *from, uint64_t flags)
 {
+	if (__builtin_expect(from->rma_iov_count > ((struct ep *)ep)->pieces, 0))
+		return rma_list(ep, from, flags, false);
 	gdrfab_msg_rma msg = rma_of(from);
 	return data_said(ep, gdrfab_writemsg(IT(ep), &msg, flags), "fi_writemsg");
 }

@@ -236,6 +236,7 @@ int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
 	e->caps = info->caps ? caps_directions(info->caps) : ~0ull;
 	e->tx_op_flags = info->tx_attr ? info->tx_attr->op_flags : 0;
 	e->rx_op_flags = info->rx_attr ? info->rx_attr->op_flags : 0;
+	e->pieces = wants_lists(info, d->info) ? d->info->rma_iov_limit : SIZE_MAX;
 	result = opening_make(&opening, d->info, info);
 	if (result == 0) {
 		result = told(open_it(e, &opening, info->handle), FI_LOG_EP_CTRL, "fi_endpoint");

@@ -38,7 +38,6 @@ void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, g
 	want->inject_size = OF(hints, tx_attr, inject_size);
 	want->tx_size = OF(hints, tx_attr, size);
 	want->tx_iov_limit = OF(hints, tx_attr, iov_limit);
-	want->rma_iov_limit = OF(hints, tx_attr, rma_iov_limit);
 	want->rx_size = OF(hints, rx_attr, size);
 	want->rx_iov_limit = OF(hints, rx_attr, iov_limit);
 	want->max_msg_size = OF(hints, ep_attr, max_msg_size);
@@ -73,6 +72,7 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 {
 	uint64_t flags = OF(info, tx_attr, op_flags), caps = info->caps & OPEN_CAPS(kind);
 	size_t tx = OF(info, tx_attr, size), rx = OF(info, rx_attr, size), asked;
+	bool lists = wants_lists(info, to);
 	if (info->ep_attr && info->ep_attr->type != FI_EP_UNSPEC && (uint32_t)info->ep_attr->type != to->ep_type)
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->ep_attr->type: %d; the fabric's is %d\n",
 			      (int)info->ep_attr->type, (int)to->ep_type);
@@ -93,8 +93,13 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 		to->caps = caps_directions(caps);
 	to->mr_mode = mr_mode_chosen(info);
 	to->tx_op_flags = flags;
+	if (lists && (OF(info, tx_attr, rma_iov_limit) > LIST_PIECES || OF(info, tx_attr, msg_order) & LIST_DISORDER ||
+		      OF(info, tx_attr, comp_order)))
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC,
+			      "info->tx_attr->rma_iov_limit: %zu; up to %d beyond %zu are without order (msg_order, comp_order)\n",
+			      info->tx_attr->rma_iov_limit, LIST_PIECES, to->rma_iov_limit);
 	/* As all of libfabric's connected endpoints: ofi_rxm puts long messages together by it, without asking. */
-	to->comp_order = kind == KIND_RDM ? 0 : GDRFAB_ORDER_STRICT;
+	to->comp_order = kind == KIND_RDM || lists ? 0 : GDRFAB_ORDER_STRICT;
 	to->threading = OF(info, domain_attr, threading) == FI_THREAD_DOMAIN ? GDRFAB_THREAD_DOMAIN
 									     : GDRFAB_THREAD_SAFE;
 	to->progress = OF(info, domain_attr, control_progress) == FI_PROGRESS_AUTO ||
@@ -105,7 +110,7 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 	to->rx_size = rx ? rx : to->rx_size;
 	to->tx_iov_limit = (asked = OF(info, tx_attr, iov_limit)) ? asked : to->tx_iov_limit;
 	to->rx_iov_limit = (asked = OF(info, rx_attr, iov_limit)) ? asked : to->rx_iov_limit;
-	to->rma_iov_limit = (asked = OF(info, tx_attr, rma_iov_limit)) ? asked : to->rma_iov_limit;
+	to->rma_iov_limit = (asked = OF(info, tx_attr, rma_iov_limit)) && !lists ? asked : to->rma_iov_limit;
 	return 0;
 }
 

@@ -257,6 +257,7 @@ struct ep {
 	char src[ADDRESS_MAX], dest[ADDRESS_MAX]; /* of its info */
 	uint32_t addr_format;
 	uint64_t tx_op_flags, rx_op_flags;
+	size_t pieces; /* remote ones of an operation, beyond which it is a list; SIZE_MAX: none is */
 };
 
 struct pep {

@@ -38,6 +38,7 @@ struct setup {
 	enum fi_wait_obj cq_wait; /* 0: none */
 	enum fi_wait_obj eq_wait; /* 0: UNSPEC */
 	uint64_t cq_flags;        /* beside TRANSMIT|RECV when the CQ is bound */
+	size_t rma_iov_limit;	  /* 0: the provider's */
 	uint64_t tx_op_flags, rx_op_flags; /* FI_COMPLETION unless the CQ is selective */
 	enum test_side victim;             /* this side is expected to be killed by SIGKILL */
 };

@@ -20,6 +20,7 @@ struct fi_info *hints_new(const struct setup *setup)
 	hints->domain_attr->control_progress = setup->progress;
 	hints->tx_attr->size = setup->tx_size;
 	hints->rx_attr->size = setup->rx_size;
+	hints->tx_attr->rma_iov_limit = setup->rma_iov_limit;
 	hints->tx_attr->op_flags = setup->tx_op_flags;
 	hints->rx_attr->op_flags = setup->rx_op_flags;
 	hints->fabric_attr->prov_name = strdup(fi_provider());

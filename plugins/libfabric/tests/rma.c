@@ -237,6 +237,125 @@ TEST(two_regions)
 	rma_pair(scattered, gatherer, NULL);
 }
 
+/* --- more remote pieces than an operation of ours has: those who renounce order may ask for them --- */
+
+enum { FAR = 200, FAR_LEN = 300, NEAR = 3 };
+static const struct setup many = {.rma_iov_limit = 256};
+
+static void makes_many(struct node *n)
+{
+	size_t total = (size_t)FAR * FAR_LEN;
+	unsigned char *at = (unsigned char *)pages(total);
+	struct fi_rma_iov far[FAR];
+	struct iovec iov[NEAR];
+	void *descs[NEAR];
+	skip_unless(is_gdrfab(), "has fewer");
+	node_up(n);
+	CHECK_EQ(n->info->tx_attr->rma_iov_limit, 256);
+	CHECK_EQ(n->info->tx_attr->msg_order & (FI_ORDER_WAW | FI_ORDER_RAW | FI_ORDER_SAW), 0);
+	CHECK_EQ(n->info->tx_attr->comp_order, FI_ORDER_NONE);
+	struct remote r = mr_fetch(n);
+	for (size_t i = 0; i < FAR; i++)
+		far[i] = (struct fi_rma_iov){r.base + (i ^ 1) * 2 * FAR_LEN, i == 7 ? 0 : FAR_LEN, r.key};
+	total -= FAR_LEN;
+	for (size_t i = 0, from = 0; i < NEAR; i++) {
+		size_t end = i + 1 < NEAR ? total / NEAR * (i + 1) + 1 : total;
+		iov[i] = (struct iovec){at + from, end - from};
+		from = end;
+	}
+	local_desc(n, at, total);
+	struct fi_msg_rma msg = {iov, local_descs(n, iov, NEAR, descs), NEAR, 0, far, FAR, at, cq_data(n, 0x77)};
+	for (int round = 0; round < 3; round++) {
+		done entry;
+		fill(at, total, 0, (uint32_t)round);
+		barrier(n);
+		POST(n->cq, fi_writemsg(n->ep, &msg, FI_COMPLETION | FI_REMOTE_CQ_DATA));
+		DONE(n->cq, at, WRITTEN, &entry);
+		barrier(n);
+		memset(at, 0, total);
+		POST(n->cq, fi_readmsg(n->ep, &msg, FI_COMPLETION));
+		DONE(n->cq, at, READ_DONE, &entry);
+		CHECK_FILLED("what was written and read", at, total, 0, (uint32_t)round);
+		barrier(n);
+	}
+	/* What does not fit is refused, and nothing was posted. */
+	iov[1].iov_len--;
+	CHECK_EQ(fi_writemsg(n->ep, &msg, FI_COMPLETION), -FI_EINVAL);
+	iov[1].iov_len += 2;
+	CHECK_EQ(fi_writemsg(n->ep, &msg, FI_COMPLETION), -FI_EINVAL);
+	iov[1].iov_len--;
+	CHECK_EQ(fi_writemsg(n->ep, &msg, FI_COMPLETION | FI_INJECT), -FI_EINVAL);
+	msg.rma_iov_count = 257;
+	CHECK_EQ(fi_readmsg(n->ep, &msg, FI_COMPLETION), -FI_EINVAL);
+	QUIET(n->cq, 0);
+	barrier(n);
+	local_forget_all(n);
+	free(at);
+	node_down(n);
+}
+
+static void has_many(struct node *n)
+{
+	size_t room = (size_t)FAR * 2 * FAR_LEN;
+	unsigned char *at = (unsigned char *)pages(room);
+	skip_unless(is_gdrfab(), "has fewer");
+	node_up(n);
+	struct fid_mr *mr = mr_new(n, at, room, FI_REMOTE_READ | FI_REMOTE_WRITE);
+	mr_publish(n, mr, at, room);
+	for (int round = 0; round < 3; round++) {
+		done entry;
+		memset(at, 0x5a, room);
+		data_room(n);
+		barrier(n);
+		DATA_CAME(n, &entry);
+		CHECK_EQ(entry.data, cq_data(n, 0x77));
+		for (size_t i = 0, position = 0; i < FAR; i++) {
+			unsigned char *there = at + (i ^ 1) * 2 * FAR_LEN;
+			if (i != 7)
+				CHECK_FILLED("a piece", there, FAR_LEN, position, (uint32_t)round);
+			for (size_t k = i == 7 ? 0 : FAR_LEN; k < 2 * FAR_LEN; k++)
+				CHECK_EQ(there[k], 0x5a);
+			position += i == 7 ? 0 : FAR_LEN;
+		}
+		barrier(n);
+		barrier(n);
+	}
+	barrier(n);
+	CLOSE(mr);
+	free(at);
+	node_down(n);
+}
+
+TEST(many_regions_without_order)
+{
+	pair(&many, has_many, makes_many, NULL);
+}
+
+TEST(many_regions_have_no_order)
+{
+	struct fi_info *hints = hints_new(&many), *list;
+	struct node n;
+	skip_unless(is_gdrfab(), "has fewer");
+	hints->tx_attr->msg_order = FI_ORDER_WAW;
+	CHECK_EQ(provider_getinfo(NULL, NULL, 0, hints, &list), -FI_ENODATA);
+	hints->tx_attr->msg_order = 0;
+	hints->tx_attr->comp_order = FI_ORDER_STRICT;
+	CHECK_EQ(provider_getinfo(NULL, NULL, 0, hints, &list), -FI_ENODATA);
+	hints->tx_attr->comp_order = 0;
+	OK(provider_getinfo(NULL, NULL, 0, hints, &list));
+	fi_freeinfo(list);
+	fi_freeinfo(hints);
+	/* Nor can it be opened with what was not told. */
+	node_alone(&n, &many);
+	struct fid_ep *ep;
+	n.info->tx_attr->msg_order |= FI_ORDER_WAW;
+	CHECK_EQ(fi_endpoint(n.domain, n.info, &ep, NULL), -FI_EINVAL);
+	n.info->tx_attr->msg_order &= ~FI_ORDER_WAW;
+	n.info->tx_attr->rma_iov_limit = 257;
+	CHECK_EQ(fi_endpoint(n.domain, n.info, &ep, NULL), -FI_EINVAL);
+	node_close(&n);
+}
+
 /* --- order, many at once, and messages among them --- */
 
 enum { ROUNDS = 1000 };

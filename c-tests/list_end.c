@@ -28,18 +28,23 @@ static void begin(struct node *n, struct lists *l)
 	barrier(n);
 }
 
-/* Takes one entry, if there is one: 1 of a success, -1 of a failure. */
-static int ended(struct node *n)
+/* Takes one entry, if there is one, asleep for ms if not: 1 of a success, -1 of a failure, which is put into f. */
+static int ended_within(struct node *n, int ms, struct failure *f)
 {
 	gdrfab_cq_data_entry entry;
-	struct failure f;
-	ssize_t got = gdrfab_cq_read(n->cq, &entry, 1);
+	ssize_t got = ms ? gdrfab_cq_sread(n->cq, &entry, 1, NULL, ms) : gdrfab_cq_read(n->cq, &entry, 1);
 	if (got == -GDRFAB_EAVAIL) {
-		cq_failure(__FILE__, __LINE__, n->cq, &f);
+		cq_failure(__FILE__, __LINE__, n->cq, f);
 		return -1;
 	}
 	CHECK(got == 1 || got == -EAGAIN);
 	return got == 1;
+}
+
+static int ended(struct node *n)
+{
+	struct failure f;
+	return ended_within(n, 0, &f);
 }
 
 static void target(struct node *n, bool closes)
@@ -157,16 +162,10 @@ static void gives_up(struct node *n)
 	l.msg.timeout_ns = 200000000u;
 	POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
 	struct failure f;
-	memset(&f, 0, sizeof f);
-	while (test_now_ms() < start + (uint64_t)test_ms(5000)) {
-		done entry;
-		ssize_t got = gdrfab_cq_sread(n->cq, &entry, 1, NULL, 100);
-		if (got == -GDRFAB_EAVAIL) {
-			cq_failure(__FILE__, __LINE__, n->cq, &f);
-			break;
-		}
-		CHECK_EQ(got, -EAGAIN);
-	}
+	int end = 0;
+	while (end == 0 && test_now_ms() < start + (uint64_t)test_ms(5000))
+		end = ended_within(n, 100, &f);
+	CHECK_EQ(end, -1);
 	CHECK_EQ(f.entry.err, ETIMEDOUT);
 	CHECK(f.entry.op_context == &l);
 	CHECK(test_now_ms() - start + 2 >= 200);

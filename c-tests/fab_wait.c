@@ -82,6 +82,26 @@ void expect_failed(const char *file, int line, gdrfab_cq *cq, const void *contex
 		test_fail(file, line, "the error entry (%s) came without words", test_number(-err));
 }
 
+int expect_given_up(const char *file, int line, gdrfab_cq *cq, int lists, int err, size_t blocks)
+{
+	int failed = 0;
+	for (int came = 0; came < lists; came++) {
+		struct failure f;
+		done entry;
+		int got = cq_next(cq, &entry, 5000);
+		if (got == 0)
+			test_fail(file, line, "%d of %d lists that were given up have ended", came, lists);
+		if (got > 0)
+			continue;
+		cq_failure(file, line, cq, &f);
+		if (f.entry.err != err || f.entry.block >= blocks)
+			test_fail(file, line, "a list that was given up ends with %s at block %zu: %s",
+				  test_number(-f.entry.err), f.entry.block, f.words);
+		failed++;
+	}
+	return failed;
+}
+
 bool data_takes_receive(const struct node *n)
 {
 #ifdef GDRFAB_RX_CQ_DATA

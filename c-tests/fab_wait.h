@@ -22,6 +22,10 @@ void expect_quiet(const char *file, int line, gdrfab_cq *cq, int ms);
 #define DONE(cq, context, flags, entry) expect_done(__FILE__, __LINE__, cq, context, flags, entry)
 /* The next entry is this operation's failure with this errno and provider code. f may be NULL. */
 #define FAILED(cq, context, err, prov, f) expect_failed(__FILE__, __LINE__, cq, context, err, prov, f)
+/* The entries of so many lists that are given up: failures with this errno that name one of the list's blocks, or successes.
+ * Gives how many failed. */
+int expect_given_up(const char *file, int line, gdrfab_cq *cq, int lists, int err, size_t blocks);
+#define GIVEN_UP(cq, lists, err, blocks) expect_given_up(__FILE__, __LINE__, cq, lists, err, blocks)
 #define QUIET(cq, ms) expect_quiet(__FILE__, __LINE__, cq, ms)
 
 /* Posts; while the queue is full it drives progress and tries again. */

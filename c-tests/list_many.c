@@ -3,7 +3,7 @@
  * Lists that one step does not move: over regions in several places, over several connections, and given up in the middle,
  * after which nothing touches what is the caller's again.
  */
-#include "fab.h"
+#include "list_back.h"
 
 #define LENGTH ((size_t)16 * 1024 * 1024)
 #define BLOCKS ((size_t)6000)
@@ -18,10 +18,10 @@ struct lists {
 };
 
 /* Blocks of all lengths up to their space; every other one is in the second region if there is one. */
-static size_t make(struct node *n, struct lists *l, size_t len, bool both)
+static void make(struct node *n, struct lists *l, size_t len, bool both)
 {
 	/* Where a driver copies each by itself, fewer do. */
-	size_t total = 0, count = both ? 300 : BLOCKS;
+	size_t count = both ? 300 : BLOCKS;
 	mem_new(n, &l->local, &memkinds[KIND_MALLOC], LENGTH);
 	memset(&l->msg, 0, sizeof l->msg);
 	for (size_t i = 0; i < count; i++) {
@@ -29,7 +29,6 @@ static size_t make(struct node *n, struct lists *l, size_t len, bool both)
 		l->blocks[i].addr = l->to[both && i % 2].base + (i ^ 3) * SPACE;
 		l->blocks[i].len = len ? len : i * 7 % SPACE;
 		l->keys[i] = l->to[both && i % 2].key;
-		total += l->blocks[i].len;
 	}
 	l->msg.struct_size = sizeof l->msg;
 	l->msg.blocks = l->blocks;
@@ -37,28 +36,6 @@ static size_t make(struct node *n, struct lists *l, size_t len, bool both)
 	l->msg.key = l->keys;
 	l->msg.key_count = count;
 	l->msg.context = l;
-	return total;
-}
-
-/* Written, and read back into emptied memory. */
-static void goes_and_comes(struct node *n, struct lists *l, size_t total)
-{
-	done entry;
-	for (size_t i = 0; i < l->msg.count; i++)
-		mem_fill(&l->local, i * SPACE, l->blocks[i].len, i, 3);
-	POST(n->cq, gdrfab_writelist(n->ep, &l->msg, 0));
-	DONE(n->cq, l, GDRFAB_WRITE, &entry);
-	CHECK_EQ(entry.len, total);
-	mem_fill(&l->local, 0, LENGTH, 0, 9);
-	POST(n->cq, gdrfab_readlist(n->ep, &l->msg, 0));
-	DONE(n->cq, l, GDRFAB_READ, &entry);
-	CHECK_EQ(entry.len, total);
-	for (size_t i = 0; i < l->msg.count; i++) {
-		size_t end = l->blocks[i].len;
-		CHECK_MEM("a block that was read", &l->local, i * SPACE, end, i, 3);
-		CHECK_MEM("what is behind it", &l->local, i * SPACE + end, SPACE - end, i * SPACE + end, 9);
-	}
-	QUIET(n->cq, 0);
 }
 
 static const struct memkind *second(const struct node *n)
@@ -91,7 +68,8 @@ static void moves(struct node *n)
 		l.to[i] = mem_fetch(n);
 	/* The first makes further connections be called for. */
 	for (int i = 0; i < 3; i++) {
-		goes_and_comes(n, &l, make(n, &l, 0, second(n) != NULL));
+		make(n, &l, 0, second(n) != NULL);
+		list_comes_back(n, &l.msg, &l.local, SPACE, 3);
 		mem_end(n, &l.local);
 	}
 	barrier(n);
@@ -137,7 +115,6 @@ static void gives_up(struct node *n)
 	make(n, &l, SPACE, false);
 	barrier(n);
 	for (int round = 0; round < 6; round++) {
-		struct failure f;
 		done entry;
 		int lists = 3, came = 0;
 		l.msg.timeout_ns = cancels ? UINT64_MAX : 100000000u;
@@ -150,16 +127,7 @@ static void gives_up(struct node *n)
 		if (cancels)
 			while (gdrfab_cancel(n->ep, &l) == 0)
 				;
-		uint64_t until = test_now_ms() + (uint64_t)test_ms(5000);
-		while (came < lists && test_now_ms() < until) {
-			int got = cq_next(n->cq, &entry, 10);
-			if (got < 0) {
-				cq_failure(__FILE__, __LINE__, n->cq, &f);
-				CHECK(f.entry.err == (cancels ? ECANCELED : ETIMEDOUT) && f.entry.block < BLOCKS);
-			}
-			came += got != 0;
-		}
-		CHECK_EQ(came, lists);
+		GIVEN_UP(n->cq, lists - came, cancels ? ECANCELED : ETIMEDOUT, BLOCKS);
 		mem_fill(&l.local, 0, LENGTH, 0, 9);
 		peer_continue(n);
 		QUIET(n->cq, 30);

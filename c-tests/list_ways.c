@@ -3,7 +3,7 @@
  * Lists whose blocks lie in regions that are reached in different ways, turn about: all of them move, one that cannot be is
  * named, the peer's entry and a fence mean all of them, and a list that is given up touches nothing any more.
  */
-#include "fab.h"
+#include "list_back.h"
 
 #define SPACE 4096
 #define TARGET ((size_t)16 * SPACE)
@@ -136,29 +136,6 @@ static void owns(struct node *n)
 	node_down(n);
 }
 
-static void comes_back(struct node *n, struct lists *l, uint32_t seed)
-{
-	done entry;
-	size_t count = l->msg.count, total = 0;
-	for (size_t i = 0; i < count; i++) {
-		mem_fill(&l->local, i * SPACE, SPACE, i * 7, seed);
-		total += l->blocks[i].len;
-	}
-	POST(n->cq, gdrfab_writelist(n->ep, &l->msg, 0));
-	DONE(n->cq, l, GDRFAB_WRITE, &entry);
-	CHECK_EQ(entry.len, total);
-	mem_fill(&l->local, 0, count * SPACE, 0, 9);
-	POST(n->cq, gdrfab_readlist(n->ep, &l->msg, 0));
-	DONE(n->cq, l, GDRFAB_READ, &entry);
-	CHECK_EQ(entry.len, total);
-	for (size_t i = 0; i < count; i++) {
-		size_t len = l->blocks[i].len;
-		CHECK_MEM("a block that was read", &l->local, i * SPACE, len, i * 7, seed);
-		CHECK_MEM("what is behind it", &l->local, i * SPACE + len, SPACE - len, i * SPACE + len, 9);
-	}
-	QUIET(n->cq, 0);
-}
-
 static void moves(struct node *n)
 {
 	static struct lists l;
@@ -167,7 +144,7 @@ static void moves(struct node *n)
 	lists_begin(n, &l);
 	for (uint32_t k = 0; k < 3; k++) {
 		list_new(n, &l, kinds[k]);
-		comes_back(n, &l, 2 + k);
+		list_comes_back(n, &l.msg, &l.local, SPACE, 2 + k);
 		mem_end(n, &l.local);
 	}
 	barrier(n);
@@ -205,7 +182,7 @@ static void blames(struct node *n)
 		CHECK_MEM("what is the caller's again", &l.local, 0, l.msg.count * SPACE, 0, 9);
 		l.blocks[k] = good;
 	}
-	comes_back(n, &l, 5);
+	list_comes_back(n, &l.msg, &l.local, SPACE, 5);
 	barrier(n);
 	mem_end(n, &l.local);
 	node_down(n);
@@ -311,38 +288,24 @@ static void gives_up(struct node *n)
 	barrier(n);
 	for (int round = 0; round < 4; round++) {
 		bool cancels = traits()->cancels && round % 2;
-		struct failure f;
-		done entry;
-		int lists = 3, came = 0, failed = 0;
+		int lists = 3;
 		l.msg.timeout_ns = cancels ? UINT64_MAX : 100000000u;
 		peer_stop(n);
 		for (int i = 0; i < lists; i++)
 			POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
-		came += cq_next(n->cq, &entry, round * 5) == 1;
+		QUIET(n->cq, round * 5);
 		if (cancels)
 			while (gdrfab_cancel(n->ep, &l) == 0)
 				;
-		uint64_t until = test_now_ms() + (uint64_t)test_ms(5000);
-		while (came < lists && test_now_ms() < until) {
-			int got = cq_next(n->cq, &entry, 10);
-			if (got < 0) {
-				cq_failure(__FILE__, __LINE__, n->cq, &f);
-				CHECK(f.entry.err == (cancels ? ECANCELED : ETIMEDOUT));
-				CHECK(f.entry.block < l.msg.count);
-				failed++;
-			}
-			came += got != 0;
-		}
-		CHECK_EQ(came, lists);
 		/* Something in it needs the peer. */
-		CHECK_EQ(failed, lists);
+		CHECK_EQ(GIVEN_UP(n->cq, lists, cancels ? ECANCELED : ETIMEDOUT, l.msg.count), lists);
 		mem_fill(&l.local, 0, l.msg.count * SPACE, 0, 9);
 		peer_continue(n);
 		QUIET(n->cq, 30);
 		CHECK_MEM("what is the caller's again", &l.local, 0, l.msg.count * SPACE, 0, 9);
 	}
 	l.msg.timeout_ns = 0;
-	comes_back(n, &l, 6);
+	list_comes_back(n, &l.msg, &l.local, SPACE, 6);
 	barrier(n);
 	mem_end(n, &l.local);
 	node_close(n);

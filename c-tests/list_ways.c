@@ -7,8 +7,9 @@
 
 #define SPACE 4096
 #define TARGET ((size_t)16 * SPACE)
+#define EACH 15 /* blocks of a way: no multiple of what one operation takes, so that some have regions of two ways */
 #define MOST 16 /* ways */
-#define BLOCKS_MOST (MOST * TARGET / SPACE)
+#define BLOCKS_MOST (MOST * EACH)
 
 struct lists {
 	size_t count; /* of ways */
@@ -94,7 +95,7 @@ static size_t place_of(const struct lists *l, size_t i, size_t *position)
 
 static void list_new(struct node *n, struct lists *l, const struct memkind *kind)
 {
-	size_t position, blocks = l->count * (TARGET / SPACE);
+	size_t position, blocks = l->count * EACH;
 	mem_new(n, &l->local, kind, blocks * SPACE);
 	if (kind != &memkinds[KIND_MALLOC])
 		mem_register(n, &l->local, 0, blocks * SPACE, ANY_ACCESS, 0);
@@ -209,7 +210,7 @@ static void is_told(struct node *n)
 	l.count = r.count;
 	DATA_CAME(n, &entry);
 	CHECK_EQ(entry.data, cq_data(n, 0x1234567));
-	for (size_t i = 0; i < l.count * (TARGET / SPACE); i++) {
+	for (size_t i = 0; i < l.count * EACH; i++) {
 		size_t position;
 		place_of(&l, i, &position);
 		CHECK_MEM("what the entry tells of", &r.m[i % l.count], position % TARGET, SPACE, i * SPACE, 3);

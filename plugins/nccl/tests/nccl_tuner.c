@@ -193,18 +193,23 @@ static void sets_what_it_takes(TEST_UNUSED const void *arg)
 }
 
 /* Only where memory of GPUs is really offered; see net_open_with() for what that takes. */
-static void sets_the_level(TEST_UNUSED const void *arg)
+static void over_cuda(void **ctx)
 {
 	struct node n;
-	struct props p;
-	void *ctx;
-	user_begins();
 	net_alone(&n);
 	if (strcmp(provider(), "shm") != 0 || !test_says(getenv("TEST_IFACES"), "cuda"))
 		test_skip("no CUDA over shm here");
 	cuda_use(device_count(&n, GDRFAB_HMEM_CUDA) - 1);
 	net_load();
-	NET(net_init(&ctx));
+	NET(net_init(ctx));
+}
+
+static void sets_the_level(TEST_UNUSED const void *arg)
+{
+	struct props p;
+	void *ctx;
+	user_begins();
+	over_cuda(&ctx);
 	NET(net_props(0, &p));
 	CHECK(p.ptr_support & NCCL_PTR_CUDA);
 	is("NCCL_NET_GDR_LEVEL", "SYS");
@@ -229,16 +234,10 @@ static void sets_the_level(TEST_UNUSED const void *arg)
 /* What is not tuned is offered once. */
 static void one_device(TEST_UNUSED const void *arg)
 {
-	struct node n;
 	void *ctx;
 	user_begins();
 	setenv("GDRFAB_NCCL_TUNE", "0", 1);
-	net_alone(&n);
-	if (strcmp(provider(), "shm") != 0 || !test_says(getenv("TEST_IFACES"), "cuda"))
-		test_skip("no CUDA over shm here");
-	cuda_use(device_count(&n, GDRFAB_HMEM_CUDA) - 1);
-	net_load();
-	NET(net_init(&ctx));
+	over_cuda(&ctx);
 	NET(net.count(&net.devices));
 	CHECK_EQ(net.devices, 1);
 	NET(net_finalize(ctx));

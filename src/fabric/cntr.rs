@@ -5,10 +5,10 @@ use super::Context;
 use super::descriptor::Descriptor;
 use super::domain::{Domain, Mr};
 use super::drive::EpRef;
+use super::roster::Roster;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::{Counter, Waiter};
-use crate::sync::serial::Serial;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +17,7 @@ pub struct Cntr {
     domain: Arc<Domain>,
     pub counter: Arc<Counter>,
     descriptor: Descriptor,
-    eps: Serial<Vec<EpRef>>,
+    roster: Roster,
     /// A region reports to it: then any endpoint of the domain may bring the report.
     of_region: AtomicBool,
 }
@@ -33,15 +33,17 @@ impl Cntr {
     pub fn open(domain: &Arc<Domain>, wait_fd: bool) -> Result<Arc<Cntr>> {
         domain.owner.check()?;
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
-        let counter = Counter { waiter, ..Counter::default() };
+        let counter = Arc::new(Counter { waiter, ..Counter::default() });
+        // Who has a share of it keeps it from being closed.
+        let of_roster = Arc::downgrade(&counter);
+        let wake = move || of_roster.upgrade().iter().for_each(|counter| counter.waiter.notify());
         domain.users.add();
-        let eps = Serial::new(domain.threading, Vec::new());
         Ok(Arc::new(Cntr {
             context: Context::default(),
             domain: domain.clone(),
-            counter: Arc::new(counter),
+            counter,
             descriptor: Descriptor::new("cntr"),
-            eps,
+            roster: Roster::new(domain.threading, wake),
             of_region: AtomicBool::new(false),
         }))
     }
@@ -51,21 +53,16 @@ impl Cntr {
     }
 
     pub(crate) fn attach(&self, ep: &EpRef) {
-        let mut eps = self.eps.lock();
-        if !eps.contains(ep) {
-            eps.push(ep.clone());
-        }
-        drop(eps);
-        self.counter.waiter.notify();
+        self.roster.attach(ep);
     }
 
     pub(crate) fn detach(&self, ep: &EpRef) {
-        self.eps.lock().retain(|e| e != ep);
+        self.roster.detach(ep);
     }
 
     pub fn close(&self) -> Result<()> {
         self.domain.owner.check()?;
-        let bound = self.eps.lock().len();
+        let bound = self.roster.len();
         // One reference is ours and one may be a region's.
         if bound > 0 || Arc::strong_count(&self.counter) > 1 {
             return Err(Error::new(errno::EBUSY, "cntr: open endpoints or regions are bound to it"));
@@ -74,21 +71,20 @@ impl Cntr {
         Ok(())
     }
 
-    fn progress(&self) {
-        if self.of_region.load(Ordering::Relaxed) {
-            return self.domain.endpoints().iter().for_each(|ep| ep.progress(false));
-        }
-        if let Some(eps) = self.eps.try_lock() {
-            eps.iter().for_each(|ep| ep.progress(false));
-        }
+    /// Whom it drives.
+    fn roster(&self) -> &Roster {
+        if self.of_region.load(Ordering::Relaxed) { self.domain.roster() } else { &self.roster }
     }
 
-    fn driven(&self) -> Option<Driven> {
+    fn progress(&self) {
+        self.roster().turn(false);
+    }
+
+    fn driven(&self) -> Option<Driven<'_>> {
         if self.domain.is_auto() {
             return None;
         }
-        let eps = if self.of_region.load(Ordering::Relaxed) { self.domain.endpoints() } else { self.eps.lock().clone() };
-        Some(Driven { eps, peps: Vec::new() })
+        Some(Driven::new(self.roster(), Vec::new()))
     }
 
     fn disarm(&self) {

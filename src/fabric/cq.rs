@@ -5,12 +5,12 @@ use super::Context;
 use super::descriptor::Descriptor;
 use super::domain::Domain;
 use super::drive::EpRef;
+use super::roster::Roster;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
 use crate::prov::ops::{CqFormat, CqHead, CqOps, Entry, EpHead, ReadSole, Rest};
 use crate::prov::queue::{Completion, Failure, Origin, Queue, Taken, Waiter};
-use crate::sync::serial::Serial;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +29,7 @@ pub struct Cq {
     descriptor: Descriptor,
     /// Reads that found entries; a rough count.
     full_turns: AtomicU32,
-    eps: Serial<Vec<EpRef>>,
+    roster: Roster,
 }
 
 impl Cq {
@@ -46,7 +46,8 @@ impl Cq {
         let queue = Arc::new(Queue::new(size, domain.threading).with_waiter(waiter));
         let source = domain.prov.clone().open_source(size, &queue)?;
         domain.users.add();
-        let eps = Serial::new(domain.threading, Vec::new());
+        let of_roster = queue.clone();
+        let roster = Roster::new(domain.threading, move || of_roster.waiter.notify());
         let (ops, of) = match &source {
             // Only the queue knows tags.
             Some(source) if format != CqFormat::Tagged => source.ops(format),
@@ -62,7 +63,7 @@ impl Cq {
             pauses: domain.prov.polls_memory(),
             descriptor: Descriptor::new("cq"),
             full_turns: AtomicU32::new(0),
-            eps,
+            roster,
         }))
     }
 
@@ -71,21 +72,16 @@ impl Cq {
     }
 
     pub(crate) fn attach(&self, ep: &EpRef) {
-        let mut eps = self.eps.lock();
-        if !eps.contains(ep) {
-            eps.push(ep.clone());
-        }
-        drop(eps);
-        self.queue.waiter.notify();
+        self.roster.attach(ep);
     }
 
     pub(crate) fn detach(&self, ep: &EpRef) {
-        self.eps.lock().retain(|e| e != ep);
+        self.roster.detach(ep);
     }
 
     pub fn close(&self) -> Result<()> {
         self.domain.owner.check()?;
-        let bound = self.eps.lock().len();
+        let bound = self.roster.len();
         if bound > 0 {
             return Err(Error::new(errno::EBUSY, format!("cq: {bound} open endpoint(s) are bound to it")));
         }
@@ -105,11 +101,7 @@ impl Cq {
     /// The endpoints' part of it.
     #[inline]
     fn turn(&self, force: bool) {
-        if let Some(eps) = self.eps.try_lock() {
-            for ep in eps.iter() {
-                ep.progress(force);
-            }
-        }
+        self.roster.turn(force);
     }
 
     /// As [`Cq::read`] for what lies ready in a queue that needs no lock; `None` leaves everything to it.
@@ -207,11 +199,11 @@ impl Cq {
     pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
         // SAFETY: the list is only read here and below, in turns of progress; binding and closing, which change it, are calls of
         // their own.
-        let eps = unsafe { self.eps.promised() }?;
+        let members = unsafe { self.roster.promised() }?;
         // SAFETY: no other call changes the list meanwhile: the caller lets one thread at a time in.
-        let eps: &[EpRef] = unsafe { std::slice::from_raw_parts(eps.as_ptr(), eps.len()) };
+        let eps: &[EpRef] = unsafe { std::slice::from_raw_parts(members.active().as_ptr(), members.active().len()) };
         match eps {
-            [ep] => Some((ep.head(), ep.head().ops().arrive.as_ref()?[E::FORMAT as usize].sole)),
+            [ep] if !members.some_rest() => Some((ep.head(), ep.head().ops().arrive.as_ref()?[E::FORMAT as usize].sole)),
             _ => None,
         }
     }
@@ -225,9 +217,9 @@ impl Cq {
     pub(super) unsafe fn read_arrivals<E: Entry>(&self, buf: *mut c_void, count: usize) -> Option<Taken> {
         // SAFETY: the list is only read here and below, in turns of progress; binding and closing, which change it, are calls of
         // their own.
-        let eps = unsafe { self.eps.promised() }?;
-        let (mut n, mut all) = (0, true);
-        for ep in eps.iter() {
+        let members = unsafe { self.roster.promised() }?;
+        let (mut n, mut all) = (0, !members.some_rest());
+        for ep in members.active() {
             if n == count {
                 break;
             }
@@ -281,11 +273,11 @@ impl Cq {
         self.queue.take_error()
     }
 
-    fn driven(&self) -> Option<Driven> {
+    fn driven(&self) -> Option<Driven<'_>> {
         if self.domain.is_auto() {
             return None;
         }
-        Some(Driven { eps: self.eps.lock().clone(), peps: Vec::new() })
+        Some(Driven::new(&self.roster, Vec::new()))
     }
 
     /// As `read`, but waits up to `timeout_ms` (-1 = for ever); `Empty` on timeout or signal().

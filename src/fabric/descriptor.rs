@@ -5,7 +5,11 @@ use super::drive::EpRef;
 use super::wait::Driven;
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::Waiter;
+use crate::prov::rest::Rest;
+use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether an object's endpoints are asleep for the caller's poll.
@@ -13,8 +17,25 @@ pub(crate) struct Descriptor {
     /// What the object is called.
     name: &'static str,
     armed: AtomicBool,
-    /// What is asleep for it. One thread at a time puts to sleep or wakes.
-    asleep: Mutex<Vec<EpRef>>,
+    /// One thread at a time puts to sleep or wakes.
+    asleep: Mutex<Asleep>,
+}
+
+/// What is asleep for it.
+#[derive(Default)]
+struct Asleep {
+    eps: Vec<EpRef>,
+    /// What watches those that rest: in the descriptor for good, as putting it there costs what it watches.
+    rests: Vec<Arc<Rest>>,
+}
+
+impl Asleep {
+    fn watch(&mut self, rest: &Option<Arc<Rest>>, poller: &Poller) -> Result<()> {
+        let Some(rest) = rest.as_ref().filter(|rest| !self.rests.iter().any(|r| Arc::ptr_eq(r, rest))) else { return Ok(()) };
+        poller.add(rest.as_fd())?;
+        self.rests.push(rest.clone());
+        Ok(())
+    }
 }
 
 impl Descriptor {
@@ -37,7 +58,7 @@ impl Descriptor {
     }
 
     /// Prepares for a poll: `EAGAIN` if `has_news` after the last look. `driven`: what the object drives.
-    pub fn prepare(&self, waiter: &Waiter, driven: impl FnOnce() -> Option<Driven>, has_news: impl FnOnce() -> bool) -> Result<()> {
+    pub fn prepare<'a>(&self, waiter: &Waiter, driven: impl FnOnce() -> Option<Driven<'a>>, has_news: impl FnOnce() -> bool) -> Result<()> {
         let poller = waiter.descriptor().ok_or_else(|| self.absent())?;
         let mut asleep = self.asleep.lock();
         self.undo(&mut asleep, waiter);
@@ -45,9 +66,9 @@ impl Descriptor {
         // After arming: whatever is bound from now on wakes.
         let quiet = match driven() {
             None => Ok(true),
-            Some(d) => d.sleep(poller).and_then(|()| {
+            Some(d) => asleep.watch(&d.rest, poller).and_then(|()| d.sleep(poller)).and_then(|()| {
                 let quiet = d.look_for_caller(poller);
-                *asleep = d.eps;
+                asleep.eps = d.eps;
                 quiet
             }),
         };
@@ -65,11 +86,11 @@ impl Descriptor {
         self.undo(&mut self.asleep.lock(), waiter);
     }
 
-    fn undo(&self, asleep: &mut Vec<EpRef>, waiter: &Waiter) {
+    fn undo(&self, asleep: &mut Asleep, waiter: &Waiter) {
         if !self.armed.swap(false, Ordering::Relaxed) {
             return;
         }
-        for ep in asleep.drain(..) {
+        for ep in asleep.eps.drain(..) {
             ep.prov().awake(waiter.descriptor());
             ep.progress(true);
         }

@@ -5,6 +5,7 @@ use super::drive::EpRef;
 use super::info::{EP_RDM, Info, PROGRESS_AUTO, THREAD_DOMAIN};
 use super::progressor::Progressor;
 use super::root::Fabric;
+use super::roster::Roster;
 use super::{Context, Owner, Users};
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Iface};
@@ -31,8 +32,8 @@ pub struct Domain {
     pub threading: Threading,
     progressor: Option<Progressor>,
     pub(crate) drivers: Arc<Drivers>,
-    /// Endpoints that are enabled: what a counter of a region drives.
-    eps: Mutex<Vec<EpRef>>,
+    /// Endpoints that are enabled: whom a counter of a region drives.
+    roster: Roster,
     /// Device memory that was allocated here and not freed yet: address -> who made it, and its length.
     device_memory: Mutex<HashMap<u64, (Iface, u64)>>,
     /// Handles of closed regions, for the next ones.
@@ -58,6 +59,8 @@ impl Domain {
         let prov = super::info::provider(info)?.open_domain(info, threading)?;
         let progressor = if auto { Some(Progressor::start()?) } else { None };
         fabric.users.add();
+        let drivers = Arc::new(Drivers::new(progressor.as_ref().map(Progressor::waiter)));
+        let of_roster = drivers.clone();
         Ok(Arc::new(Domain {
             context: Context::default(),
             fabric: fabric.clone(),
@@ -67,9 +70,9 @@ impl Domain {
             connectionless,
             matched: info.is_matched(),
             threading,
-            drivers: Arc::new(Drivers::new(progressor.as_ref().map(Progressor::waiter))),
+            drivers,
             progressor,
-            eps: Mutex::new(Vec::new()),
+            roster: Roster::new(Threading::Safe, move || of_roster.notify()),
             device_memory: Mutex::default(),
             spares: Serial::new(threading, Vec::new()),
         }))
@@ -106,22 +109,21 @@ impl Domain {
     }
 
     pub(crate) fn watch(&self, ep: &EpRef) {
-        self.eps.lock().push(ep.clone());
         if let Some(p) = &self.progressor {
             p.add(ep);
         }
-        self.drivers.notify();
+        self.roster.attach(ep);
     }
 
     pub(crate) fn unwatch(&self, ep: &EpRef) {
-        self.eps.lock().retain(|e| e != ep);
+        self.roster.detach(ep);
         if let Some(p) = &self.progressor {
             p.remove(ep);
         }
     }
 
-    pub(crate) fn endpoints(&self) -> Vec<EpRef> {
-        self.eps.lock().clone()
+    pub(super) fn roster(&self) -> &Roster {
+        &self.roster
     }
 
     /// Whether a thread of the library drives the endpoints.

@@ -26,6 +26,11 @@ impl EpRef {
         EpRef { posting: NonNull::from(posting(owner)), _owner: owner.clone() }
     }
 
+    /// Where it lies, which no other does while this is there.
+    pub fn place(&self) -> usize {
+        self.posting.as_ptr() as usize
+    }
+
     /// The provider's endpoint.
     #[inline(always)]
     pub fn prov(&self) -> &dyn prov::Endpoint {

@@ -7,28 +7,25 @@ use super::info::Info;
 use super::pep::{Announces, Pep};
 use super::requests;
 use super::root::Fabric;
+use super::roster::Roster;
 use super::wait::{Driven, wait};
 use super::{Context, no_flags};
 use crate::error::{Error, Result, errno};
 use crate::prov::Request;
 use crate::prov::event::{Event, EventQueue};
 use crate::prov::queue::Waiter;
+use crate::sync::serial::Threading;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-#[derive(Default)]
-struct Attached {
-    eps: Vec<EpRef>,
-    peps: Vec<Arc<Pep>>,
-}
 
 pub struct Eq {
     pub context: Context,
     fabric: Arc<Fabric>,
     pub(crate) events: Arc<EventQueue>,
     descriptor: Descriptor,
-    attached: Mutex<Attached>,
+    roster: Roster,
+    peps: Mutex<Vec<Arc<Pep>>>,
     /// How many passive endpoints were closed: whoever slept meanwhile returns, as its event may never come.
     closes: AtomicUsize,
 }
@@ -37,14 +34,16 @@ impl Eq {
     pub fn open(fabric: &Arc<Fabric>, wait_fd: bool) -> Result<Arc<Eq>> {
         fabric.owner.check()?;
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
-        let events = EventQueue::with_waiter(waiter);
+        let events = Arc::new(EventQueue::with_waiter(waiter));
+        let of_roster = events.clone();
         fabric.users.add();
         Ok(Arc::new(Eq {
             context: Context::default(),
             fabric: fabric.clone(),
-            events: Arc::new(events),
+            events,
             descriptor: Descriptor::new("eq"),
-            attached: Mutex::new(Attached::default()),
+            roster: Roster::new(Threading::Safe, move || of_roster.waiter.notify()),
+            peps: Mutex::default(),
             closes: AtomicUsize::new(0),
         }))
     }
@@ -59,18 +58,16 @@ impl Eq {
     }
 
     pub(crate) fn attach_ep(&self, ep: &EpRef) {
-        self.attached.lock().eps.push(ep.clone());
-        self.look_again();
+        self.roster.attach(ep);
     }
 
     pub(crate) fn detach_ep(&self, ep: &EpRef) {
-        self.attached.lock().eps.retain(|e| e != ep);
+        self.roster.detach(ep);
     }
 
     pub fn close(&self) -> Result<()> {
         self.fabric.owner.check()?;
-        let attached = self.attached.lock();
-        let bound = attached.eps.len() + attached.peps.len();
+        let bound = self.roster.len() + self.peps.lock().len();
         if bound > 0 {
             return Err(Error::new(errno::EBUSY, format!("eq: {bound} open endpoint(s) are bound to it")));
         }
@@ -78,9 +75,9 @@ impl Eq {
         Ok(())
     }
 
-    fn driven(&self) -> Driven {
-        let attached = self.attached.lock();
-        Driven { eps: attached.eps.clone(), peps: attached.peps.clone() }
+    fn driven(&self) -> Driven<'_> {
+        let peps = self.peps.lock().clone();
+        Driven::new(&self.roster, peps)
     }
 
     /// Drives connections. A thread that sleeps meanwhile watches the sockets of before.
@@ -119,12 +116,12 @@ impl Eq {
     /// endpoint: a copy of the passive endpoint's, with the peer's address and the number of the request. It is made
     /// before the passive endpoint can be detached, so that its close finds the request in the queue or in the list.
     fn take_if<R>(&self, decide: impl FnOnce(&Event) -> (bool, R)) -> Option<(R, Option<Event>)> {
-        let attached = self.attached.lock();
+        let peps = self.peps.lock();
         let mut got = self.events.take_if(decide)?;
         if let Some(event) = &mut got.1
             && let Some(request) = event.request.take()
         {
-            let pep = attached.peps.iter().find(|p| Arc::as_ptr(p) as usize == event.object);
+            let pep = peps.iter().find(|p| Arc::as_ptr(p) as usize == event.object);
             event.info = pep.map(|pep| Box::new(answer_with(pep, event.object, request)));
         }
         Some(got)
@@ -160,11 +157,11 @@ impl Announces for Eq {
     }
 
     fn detach_pep(&self, pep: &Arc<Pep>) {
-        let mut attached = self.attached.lock();
-        attached.peps.retain(|p| !Arc::ptr_eq(p, pep));
+        let mut peps = self.peps.lock();
+        peps.retain(|p| !Arc::ptr_eq(p, pep));
         // Under the lock, which a thread takes after it was counted as a sleeper: it sees this, or is woken.
         self.closes.fetch_add(1, Ordering::Release);
-        drop(attached);
+        drop(peps);
         self.look_again();
     }
 }
@@ -177,7 +174,7 @@ impl Pep {
             return Err(Error::invalid("eq: belongs to another fabric than the passive endpoint"));
         }
         self.bind(eq.clone())?;
-        eq.attached.lock().peps.push(self.clone());
+        eq.peps.lock().push(self.clone());
         eq.look_again();
         Ok(())
     }

@@ -18,6 +18,7 @@ mod progressor;
 mod read;
 mod requests;
 mod root;
+mod roster;
 mod wait;
 
 pub use crate::prov::av::{NAME_LEN, Name, UNSPEC};

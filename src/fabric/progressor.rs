@@ -2,16 +2,18 @@
 //! The progress thread of a domain: a wait with nothing to wait for.
 
 use super::drive::EpRef;
+use super::roster::Roster;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::waiter::Waiter;
+use crate::sync::serial::Threading;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 struct Shared {
-    eps: Mutex<Vec<EpRef>>,
+    roster: Roster,
     waiter: Arc<Waiter>,
     stop: AtomicBool,
 }
@@ -24,7 +26,10 @@ pub(crate) struct Progressor {
 
 impl Progressor {
     pub fn start() -> Result<Progressor> {
-        let shared = Arc::new(Shared { eps: Mutex::new(Vec::new()), waiter: Arc::default(), stop: AtomicBool::new(false) });
+        let waiter = Arc::<Waiter>::default();
+        let of_roster = waiter.clone();
+        let roster = Roster::new(Threading::Safe, move || of_roster.notify());
+        let shared = Arc::new(Shared { roster, waiter, stop: AtomicBool::new(false) });
         // What the thread sleeps on is made now, while somebody can be told that it cannot be.
         drop(shared.waiter.arm()?);
         let of_thread = shared.clone();
@@ -41,13 +46,13 @@ impl Progressor {
     }
 
     pub fn add(&self, ep: &EpRef) {
-        self.shared.eps.lock().push(ep.clone());
-        self.shared.waiter.notify();
+        self.shared.roster.attach(ep);
     }
 
     /// The thread may hold the endpoint a moment longer; it finds it closed then.
     pub fn remove(&self, ep: &EpRef) {
-        self.shared.eps.lock().retain(|e| e != ep);
+        self.shared.roster.detach(ep);
+        self.shared.waiter.notify();
         self.shared.waiter.notify();
     }
 
@@ -65,7 +70,7 @@ impl Progressor {
 }
 
 fn run(shared: &Shared) {
-    let driven = || Some(Driven { eps: shared.eps.lock().clone(), peps: Vec::new() });
+    let driven = || Some(Driven::new(&shared.roster, Vec::new()));
     loop {
         // A wake ends the sleep; the wait itself ends by its time limit of a second.
         let stopped = || shared.stop.load(Ordering::Acquire).then_some(());

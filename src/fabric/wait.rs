@@ -3,29 +3,44 @@
 
 use super::drive::EpRef;
 use super::pep::Pep;
+use super::roster::Roster;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::Waiter;
+use crate::prov::rest::Rest;
 use crate::sync::gate::{Fences, barrier};
 use crate::sys::epoll::{Poller, Woken};
 use crate::sys::time::now_ns;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// The longest sleep of a wait that has nothing to do by itself.
 const LONG_NAP: u64 = 1_000_000_000;
 
 /// What a wait drives while it waits.
-pub(crate) struct Driven {
+pub(crate) struct Driven<'a> {
+    roster: &'a Roster,
+    /// Those that are active, to be put to sleep one by one; the others rest.
     pub eps: Vec<EpRef>,
-    pub peps: Vec<Arc<Pep>>,
+    pub rest: Option<Arc<Rest>>,
+    peps: Vec<Arc<Pep>>,
 }
 
-impl Driven {
-    pub fn progress(&self, force: bool) {
-        self.eps.iter().for_each(|e| e.progress(force));
+impl<'a> Driven<'a> {
+    pub fn new(roster: &'a Roster, peps: Vec<Arc<Pep>>) -> Driven<'a> {
+        let (eps, rest) = roster.awake();
+        Driven { roster, eps, rest, peps }
+    }
+
+    /// True: there is another one that is active.
+    pub fn progress(&self, force: bool) -> bool {
+        let called = self.roster.turn(force);
         // Passive endpoints last: a peer that completed one connection and asks for the next is told of in that order.
-        let finish_connections = || self.eps.iter().for_each(|e| e.progress(true));
+        let finish_connections = || {
+            self.roster.turn(true);
+        };
         self.peps.iter().for_each(|p| p.progress(finish_connections));
+        called
     }
 
     /// Marks all asleep on `poller`; the barrier has run when this returns. `look` comes next.
@@ -60,8 +75,7 @@ impl Driven {
     /// opened, connected or still pending, is watched by nobody yet, so that counts as well.
     pub fn look(&self) -> bool {
         let before = self.watched();
-        self.progress(true);
-        self.eps.iter().all(|e| e.may_sleep()) && self.watched() == before
+        !self.progress(true) && self.eps.iter().all(|e| e.may_sleep()) && self.watched() == before
     }
 
     /// What there is to watch, as a sum.
@@ -91,16 +105,17 @@ impl Driven {
     /// The longest that a sleep may last; `u64::MAX`: until something wakes it.
     pub fn nap_ns(&self) -> u64 {
         const STALLED: u64 = 50_000;
-        self.eps.iter().map(|e| if e.is_stalled() { e.nap_ns().min(STALLED) } else { e.nap_ns() }).min().unwrap_or(u64::MAX)
+        let naps = self.eps.iter().map(|e| if e.is_stalled() { e.nap_ns().min(STALLED) } else { e.nap_ns() });
+        naps.fold(self.roster.nap_ns(), u64::min)
     }
 }
 
 /// Waits until `ready` gives something or `timeout_ms` passed (-1 = for ever): `Ok(None)`. `driven`
 /// is asked for anew before each sleep, because endpoints come and go; none: a thread of the library
 /// drives, and only `waiter` is slept on.
-pub(crate) fn wait<R>(
+pub(crate) fn wait<'a, R>(
     waiter: &Waiter,
-    driven: impl Fn() -> Option<Driven>,
+    driven: impl Fn() -> Option<Driven<'a>>,
     timeout_ms: i32,
     mut ready: impl FnMut() -> Option<R>,
 ) -> Result<Option<R>> {
@@ -136,7 +151,8 @@ pub(crate) fn wait<R>(
         let mut interrupted = false;
         if got.is_none() && quiet {
             let nap = set.as_ref().map_or(LONG_NAP, Driven::nap_ns).min(LONG_NAP).min(until - now);
-            interrupted = poller.wait(Some(nap)) == Woken::Interrupted;
+            let rest = set.as_ref().and_then(|d| d.rest.as_deref());
+            interrupted = poller.wait_beside(rest.map(Rest::as_fd), Some(nap)) == Woken::Interrupted;
         }
         if let Some(d) = &set {
             d.awake(Some(&poller));

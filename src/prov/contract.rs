@@ -17,6 +17,7 @@ use super::ops::Dispatch;
 use super::queue::{Counter, Queue};
 use super::report::{PathReport, Stats};
 use super::request::Request;
+use super::rest::Rest;
 use super::source::Source;
 use crate::error::{Error, Result, errno};
 use crate::mr::{Access, Attr, Facts, RegionId};
@@ -223,6 +224,20 @@ pub trait Endpoint: Send + Sync {
     /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this is the last look
     /// before sleeping.
     fn progress(&self, force: bool);
+
+    /// Whether `rest` is worth a call.
+    fn can_rest(&self) -> bool {
+        false
+    }
+
+    /// Lets the endpoint rest: it needs no progress until it is called by this number, by its descriptors or by itself, or the
+    /// time that is given has come. It may rest with several. `None`: it has something to do.
+    fn rest(&self, _at: &Arc<Rest>, _number: u64) -> Option<u64> {
+        None
+    }
+
+    /// Ends its rest: there is something to do that it does not know of.
+    fn rouse(&self) {}
 
     /// Watches the endpoint's descriptors with `poller`, and lets the peer know if it has to wake this side. The caller then
     /// runs the barrier that is returned, `progress` once more, and sleeps if `may_sleep`.

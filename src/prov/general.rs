@@ -8,6 +8,7 @@ use super::list::List;
 use super::lists::Lists;
 use super::op::{Common, Dir, Iov, RmaIov};
 use super::ops::{Dispatch, EpHead, EpOps, Owner};
+use super::rest::Rest;
 use crate::error::Result;
 use crate::guard::{null, posting};
 use crate::sys::time;
@@ -62,6 +63,9 @@ impl Posting {
     pub fn list(&self, dir: Dir, list: Arc<List>, c: &Common) -> Result<()> {
         let posted = self.lists.post(self.prov(), dir, list, c);
         self.choose_table();
+        if !self.lists.is_idle() {
+            self.prov.rouse();
+        }
         posted
     }
 
@@ -97,6 +101,11 @@ impl Posting {
         self.choose_table();
     }
 
+    /// As the provider's; one that has lists to go on with does not rest.
+    pub fn rest(&self, at: &Arc<Rest>, number: u64) -> Option<u64> {
+        if self.lists.is_idle() { self.prov.rest(at, number) } else { None }
+    }
+
     /// As the provider's, with the lists in mind.
     pub fn may_sleep(&self) -> bool {
         self.prov.may_sleep() && !self.lists.has_news()
@@ -120,6 +129,7 @@ impl Posting {
                 Ok(false) => Err(e),
                 Ok(true) => {
                     self.choose_table();
+                    self.prov.rouse();
                     Ok(())
                 }
                 Err(e) => Err(e),

@@ -27,6 +27,7 @@ pub mod pep;
 pub mod queue;
 pub mod report;
 pub mod request;
+pub mod rest;
 pub mod shm;
 pub mod source;
 pub mod tcp;

@@ -106,14 +106,21 @@ impl Poller {
 
     /// Sleeps until a descriptor is ready, `wake` is called, or `timeout_ns` passed (`None` = for ever).
     pub fn wait(&self, timeout_ns: Option<u64>) -> Woken {
-        let mut events = [rustix::event::PollFd::new(&self.set, rustix::event::PollFlags::IN)];
+        self.wait_beside(None, timeout_ns)
+    }
+
+    /// As `wait`, and until `beside` is readable.
+    pub fn wait_beside(&self, beside: Option<BorrowedFd<'_>>, timeout_ns: Option<u64>) -> Woken {
+        let look_at = |fd| rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN);
+        let mut events = [look_at(self.set.as_fd()), look_at(beside.unwrap_or(self.set.as_fd()))];
+        let events = if beside.is_some() { &mut events[..] } else { &mut events[..1] };
         let limit = timeout_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ });
         // The kernel may let a sleep last longer, usually by 50 us: too much of a short one.
         let usual = timeout_ns.filter(|ns| *ns < SHORT_NS).and_then(|_| rustix::thread::current_timer_slack().ok());
         if usual.is_some() {
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         }
-        let woken = rustix::event::poll(&mut events, limit.as_ref());
+        let woken = rustix::event::poll(events, limit.as_ref());
         if let Some(usual) = usual {
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(usual));
         }
@@ -142,7 +149,7 @@ impl AsFd for Poller {
     }
 }
 
-/// A set that tells once of each arrival, for many descriptors at a time.
+/// A set of many descriptors, which names those that have something.
 pub struct Edges(OwnedFd);
 
 impl Edges {
@@ -150,13 +157,24 @@ impl Edges {
         epoll::create(CreateFlags::CLOEXEC).map(Edges).map_err(|e| Error::os("creating a set of sockets (epoll)", e))
     }
 
-    /// Closing `fd` removes it.
+    /// Names it at each arrival. Closing `fd` removes it.
     pub fn add(&self, fd: BorrowedFd<'_>, number: u64) -> Result<()> {
         epoll::add(&self.0, fd, EventData::new_u64(number), EventFlags::IN | EventFlags::RDHUP | EventFlags::ET)
             .map_err(|e| Error::os("adding a socket to a set (epoll)", e))
     }
 
-    /// Names those to which something has come since they were named last; does not wait.
+    /// Names it once: as soon as it has something or is hung up, which it may be already. What was asked of it before is
+    /// forgotten.
+    pub fn add_once(&self, fd: BorrowedFd<'_>, number: u64) -> Result<()> {
+        let (data, wanted) = (EventData::new_u64(number), EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT);
+        let result = match epoll::modify(&self.0, fd, data, wanted) {
+            Err(rustix::io::Errno::NOENT) => epoll::add(&self.0, fd, data, wanted),
+            result => result,
+        };
+        result.map_err(|e| Error::os("adding a socket to a set (epoll)", e))
+    }
+
+    /// Names those that have something; does not wait.
     pub fn poll(&self, mut each: impl FnMut(u64)) {
         const MOST: usize = 64;
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -170,5 +188,12 @@ impl Edges {
                 return;
             }
         }
+    }
+}
+
+/// A set can be an element of another one.
+impl AsFd for Edges {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }

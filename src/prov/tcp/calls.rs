@@ -17,10 +17,12 @@ use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::Dispatch;
 use crate::prov::report::{PathReport, Refusals, Stats};
 use crate::prov::request::own_request;
+use crate::prov::rest::Rest;
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 impl prov::Endpoint for Endpoint {
     /// The handle that events name.
@@ -89,12 +91,13 @@ impl prov::Endpoint for Endpoint {
 
     /// Says goodbye and ends everything outstanding.
     fn shutdown(&self) -> Result<()> {
-        let mut s = self.state.lock();
-        if s.conn.is_none() && !matches!(s.phase, Phase::Connecting { .. }) {
-            return Err(s.not_connected());
-        }
-        self.leave(&mut s);
-        Ok(())
+        self.act(|s| {
+            if s.conn.is_none() && !matches!(s.phase, Phase::Connecting { .. }) {
+                return Err(s.not_connected());
+            }
+            self.leave(s);
+            Ok(())
+        })
     }
 
     /// The endpoint ends; posted receives get their error entries.
@@ -109,7 +112,8 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
-        self.state.lock().rma(&self.domain, dir, local, remote, &one_kind(common, descs)?)
+        let c = one_kind(common, descs)?;
+        self.act(|s| s.rma(&self.domain, dir, local, remote, &c))
     }
 
     fn atomics(&self) -> bool {
@@ -117,7 +121,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn atomic(&self, op: &AtomicOp, common: &Common) -> Result<()> {
-        self.state.lock().atomic(&self.domain, op, common)
+        self.act(|s| s.atomic(&self.domain, op, common))
     }
 
     fn list(&self, _dir: Dir, list: &List, _common: &Common) -> Result<Native> {
@@ -125,15 +129,17 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn list_part(&self, dir: Dir, runs: &[Run], pairs: &[Pair], common: &Common) -> Result<usize> {
-        self.state.lock().list_part(&self.domain, dir, runs, pairs, common)
+        self.act(|s| s.list_part(&self.domain, dir, runs, pairs, common))
     }
 
     fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
-        self.state.lock().send(&self.domain, local, &one_kind(common, descs)?)
+        let c = one_kind(common, descs)?;
+        self.act(|s| s.send(&self.domain, local, &c))
     }
 
     fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
-        self.state.lock().recv(&self.domain, local, &one_kind(common, descs)?)
+        let c = one_kind(common, descs)?;
+        self.act(|s| s.recv(&self.domain, local, &c))
     }
 
     fn lane(&self) -> Option<&dyn prov::Lane> {
@@ -142,7 +148,7 @@ impl prov::Endpoint for Endpoint {
 
     /// Cancels the first operation or receive of `context` that has not ended.
     fn cancel(&self, context: usize) -> Result<()> {
-        self.state.lock().cancel(context)
+        self.act(|s| s.cancel(context))
     }
 
     /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this
@@ -155,6 +161,18 @@ impl prov::Endpoint for Endpoint {
         if let Some(mut s) = self.state.try_lock() {
             s.progress(&self.domain, false);
         }
+    }
+
+    fn can_rest(&self) -> bool {
+        true
+    }
+
+    fn rest(&self, at: &Arc<Rest>, number: u64) -> Option<u64> {
+        self.state.lock().rest(at, number)
+    }
+
+    fn rouse(&self) {
+        self.state.lock().rouse();
     }
 
     /// Watches the endpoint's sockets with `poller`. The caller then runs progress once more, and sleeps if `may_sleep`.

@@ -154,7 +154,7 @@ impl State {
         is_dialer: bool,
         short: Option<usize>,
     ) -> Result<()> {
-        let member = domain.pollset.join();
+        let member = self.bind.is_lane().then(|| domain.pollset.join());
         self.conn = Some(Box::new(Conn::new(link, member, name, terms, ours, is_dialer, short)?));
         self.greeter = None;
         Ok(())

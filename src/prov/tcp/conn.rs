@@ -127,8 +127,8 @@ pub struct Conn {
     /// Whether the version that both speak has them.
     pub has_atomics: bool,
     pub has_lists: bool,
-    /// Among the domain's other connections.
-    pub member: Member,
+    /// Of a lane: among the domain's other lanes.
+    pub member: Option<Member>,
     /// The dialer has said READY, or this side is the dialer.
     pub ready: bool,
     pub is_dialer: bool,
@@ -172,7 +172,7 @@ pub struct Conn {
 impl Conn {
     pub fn new(
         link: Link,
-        member: Member,
+        member: Option<Member>,
         peer: String,
         theirs: &Terms,
         ours: (u32, u32),

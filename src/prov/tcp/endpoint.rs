@@ -53,6 +53,8 @@ impl Endpoint {
             like,
             faults: Faults::wanted(),
             sleepers: 0,
+            resting: Vec::new(),
+            rests_until: 0,
             turns: 0,
             last_look: 0,
         };
@@ -68,6 +70,14 @@ impl Endpoint {
         s.talk(&self.domain, link, theirs.address.clone(), theirs, ours, is_dialer, short)?;
         s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { how: How::Joining, deadline: 0 } };
         Ok(())
+    }
+
+    /// What a call of the caller's may change.
+    pub(super) fn act<R>(&self, call: impl FnOnce(&mut State) -> R) -> R {
+        let mut s = self.state.lock();
+        let result = call(&mut s);
+        s.stir();
+        result
     }
 
     pub(super) fn leave(&self, s: &mut State) {
@@ -94,6 +104,9 @@ impl Endpoint {
         flags: u64,
     ) -> Fast {
         // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
-        unsafe { self.state.reach::<LOCKED>() }.rma_fast::<WRITE>(&self.domain, local, addr, key, context, flags)
+        let mut s = unsafe { self.state.reach::<LOCKED>() };
+        let posted = s.rma_fast::<WRITE>(&self.domain, local, addr, key, context, flags);
+        s.stir();
+        posted
     }
 }

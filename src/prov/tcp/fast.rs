@@ -246,7 +246,7 @@ impl State {
     #[inline(always)]
     pub fn quiet_turn(&mut self, domain: &Domain) -> Option<Result<()>> {
         let conn = self.conn.as_deref_mut()?;
-        if !conn.is_quiet() || !domain.pollset.is_small() {
+        if !conn.is_quiet() || (conn.member.is_some() && !domain.pollset.is_small()) {
             return None;
         }
         let Conn { fd, rx, .. } = conn;

@@ -63,8 +63,8 @@ impl State {
                 }
             }
         }
-        if let Some(conn) = &self.conn {
-            conn.member.put_back();
+        if let Some(member) = self.conn.as_ref().and_then(|conn| conn.member.as_ref()) {
+            member.put_back();
         }
         Ok(came)
     }

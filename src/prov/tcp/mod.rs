@@ -42,6 +42,7 @@ mod pollset;
 mod progress;
 mod provider;
 mod recv;
+mod rest;
 mod rma;
 mod rx;
 mod scatter;

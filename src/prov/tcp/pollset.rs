@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many connections of a domain: then one question tells which of them have something, in place of one to each. Few
-//! are asked directly, which is sooner.
+//! Many connections of a domain that are lanes: then one question tells which of them have something, in place of one to each.
+//! Few are asked directly, which is sooner.
 
 use crate::error::Result;
 use crate::sys::epoll::Edges;

@@ -38,6 +38,7 @@ impl State {
         if force || (self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK) {
             self.look(domain);
         }
+        self.stir();
     }
 
     fn turn(&mut self, domain: &Domain, force: bool) -> Result<()> {
@@ -47,7 +48,8 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Conn { fd, member, rx, .. } = conn;
         rx.begin_turn();
-        let may_have = domain.pollset.turn(member, std::os::fd::AsFd::as_fd(fd)) || force || rx.is_amid();
+        let told = |member| domain.pollset.turn(member, std::os::fd::AsFd::as_fd(fd));
+        let may_have = member.as_mut().is_none_or(told) || force || rx.is_amid();
         let came = may_have && self.receive(domain)?;
         self.end_turn(came, force || self.is_left_alone(domain))
     }
@@ -342,7 +344,7 @@ impl State {
         if let Some(streams) = &conn.rx.streams {
             streams.finish();
         }
-        domain.pollset.leave(&conn.member);
+        conn.member.iter().for_each(|member| domain.pollset.leave(member));
         let mut ended: Vec<Ending> = Vec::new();
         let mut receives = Vec::new();
         if let Some(mut body) = conn.rx.body.take() {

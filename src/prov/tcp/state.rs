@@ -16,9 +16,11 @@ use crate::prov::flags;
 use crate::prov::op::Common;
 use crate::prov::queue::{Completion, Failure};
 use crate::prov::report::Stats;
+use crate::prov::rest::Rest;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// How an endpoint gets its peer.
 pub enum How {
@@ -64,6 +66,9 @@ pub struct State {
     pub faults: Option<Box<Faults>>,
     /// Waits that sleep until this endpoint has something.
     pub sleepers: u32,
+    /// Where it rests, and until when at the latest.
+    pub resting: Vec<(Arc<Rest>, u64)>,
+    pub rests_until: u64,
     pub turns: u32,
     pub last_look: u64,
 }

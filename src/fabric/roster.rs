@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whom an object drives. Few endpoints have their turn of progress each time. Of many, those that have nothing to do rest, and
+//! a turn costs what is active.
+
+use super::drive::EpRef;
+use crate::prov::rest::Rest;
+use crate::sync::serial::{Promised, Serial, Threading};
+use crate::sys::time;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Up to so many have every turn, with something to do or without: sooner than to ask which.
+const FEW: usize = 4;
+
+pub(crate) struct Roster {
+    members: Serial<Members>,
+    /// Wakes who sleeps for the object: endpoints whose sockets nobody watches meanwhile rest no more.
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+#[derive(Default)]
+pub(crate) struct Members {
+    active: Vec<EpRef>,
+    /// By their numbers, with the time until which they may rest.
+    resting: HashMap<u64, (EpRef, u64)>,
+    dues: BTreeSet<(u64, u64)>,
+    /// The numbers of all, by where they lie.
+    numbers: HashMap<usize, u64>,
+    last: u64,
+    /// How many can rest at all.
+    restful: usize,
+    at: Option<Arc<Rest>>,
+}
+
+impl Members {
+    /// Those that have their turn each time.
+    #[inline(always)]
+    pub fn active(&self) -> &[EpRef] {
+        &self.active
+    }
+
+    #[inline(always)]
+    pub fn some_rest(&self) -> bool {
+        !self.resting.is_empty()
+    }
+
+    /// True: some rest no more.
+    #[inline]
+    fn turn(&mut self, force: bool) -> bool {
+        // One that was called otherwise may still be watched, and keeps a descriptor of the caller's readable.
+        let called = self.at.is_some() && self.call();
+        self.active.iter().for_each(|ep| ep.progress(force));
+        if self.active.len() > FEW {
+            self.settle();
+        }
+        called
+    }
+
+    /// Ends the rest of those that have something to do.
+    #[inline(never)]
+    fn call(&mut self) -> bool {
+        let Members { active, resting, dues, at, .. } = self;
+        let before = active.len();
+        let mut rise = |number: u64| {
+            if let Some((ep, due)) = resting.remove(&number) {
+                dues.remove(&(due, number));
+                active.push(ep);
+            }
+        };
+        if let Some(at) = at {
+            at.take(&mut rise);
+        }
+        if self.dues.first().is_some_and(|(due, _)| *due <= time::now_ns()) {
+            let later = self.dues.split_off(&(time::now_ns() + 1, 0));
+            let due = std::mem::replace(&mut self.dues, later);
+            self.active.extend(due.into_iter().filter_map(|(_, number)| Some(self.resting.remove(&number)?.0)));
+        }
+        self.active.len() > before
+    }
+
+    /// Lets rest who can, but for the last that was called: it is the likeliest to have more.
+    #[inline(never)]
+    fn settle(&mut self) {
+        if self.restful == 0 {
+            return;
+        }
+        if self.at.is_none() {
+            // Without the descriptor for it nobody rests.
+            self.at = Rest::new().ok().map(Arc::new);
+        }
+        let Some(at) = &self.at else { return };
+        let last = self.active.len() - 1;
+        let mut place = 0;
+        let Members { active, resting, dues, numbers, .. } = self;
+        active.retain(|ep| {
+            place += 1;
+            let Some(number) = numbers.get(&ep.place()).copied().filter(|_| place <= last) else { return true };
+            let Some(due) = ep.rest(at, number) else { return true };
+            if due < u64::MAX {
+                dues.insert((due, number));
+            }
+            resting.insert(number, (ep.clone(), due));
+            false
+        });
+    }
+}
+
+impl Roster {
+    pub fn new(threading: Threading, wake: impl Fn() + Send + Sync + 'static) -> Roster {
+        Roster { members: Serial::new(threading, Members::default()), wake: Box::new(wake) }
+    }
+
+    /// Once for each endpoint, however often it is bound to the object.
+    pub fn attach(&self, ep: &EpRef) {
+        let mut members = self.members.lock();
+        let number = members.last + 1;
+        if members.numbers.contains_key(&ep.place()) {
+            return;
+        }
+        members.last = number;
+        members.numbers.insert(ep.place(), number);
+        members.restful += usize::from(ep.prov().can_rest());
+        members.active.push(ep.clone());
+        drop(members);
+        (self.wake)();
+    }
+
+    pub fn detach(&self, ep: &EpRef) {
+        let mut members = self.members.lock();
+        let Some(number) = members.numbers.remove(&ep.place()) else { return };
+        members.restful -= usize::from(ep.prov().can_rest());
+        match members.resting.remove(&number) {
+            Some((_, due)) => drop(members.dues.remove(&(due, number))),
+            None => members.active.retain(|e| e != ep),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.members.lock().numbers.len()
+    }
+
+    /// A turn of progress of all that are active. If another thread gives them one, that is enough, unless `force`. True: some
+    /// that rested are active now.
+    #[inline]
+    pub fn turn(&self, force: bool) -> bool {
+        let Some(mut members) = (if force { Some(self.members.lock()) } else { self.members.try_lock() }) else { return false };
+        let called = members.turn(force);
+        drop(members);
+        if called {
+            (self.wake)();
+        }
+        called
+    }
+
+    /// Those to be put to sleep one by one, and what watches the others.
+    pub fn awake(&self) -> (Vec<EpRef>, Option<Arc<Rest>>) {
+        let mut members = self.members.lock();
+        if members.active.len() > FEW {
+            members.settle();
+        }
+        (members.active.clone(), members.at.clone().filter(|_| members.some_rest()))
+    }
+
+    /// How long those that rest may.
+    pub fn nap_ns(&self) -> u64 {
+        let due = self.members.lock().dues.first().map(|(due, _)| *due);
+        due.map_or(u64::MAX, |due| due.saturating_sub(time::now_ns()).max(1))
+    }
+
+    /// The members, where the caller promised that calls never overlap.
+    ///
+    /// # Safety
+    /// As for [`Serial::promised`].
+    #[inline(always)]
+    pub unsafe fn promised(&self) -> Option<Promised<'_, Members>> {
+        // SAFETY: the caller says that nothing else has them.
+        unsafe { self.members.promised() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

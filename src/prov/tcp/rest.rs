@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rest: who drives many endpoints need not visit one that only its socket, a post or its next deadline gives something to do.
+
+use super::conn::More;
+use super::state::{Phase, State};
+use crate::prov::rest::Rest;
+use std::sync::Arc;
+
+impl State {
+    /// Whether nothing waits here that no socket announces, and that no post brings.
+    fn is_idle(&self) -> bool {
+        let quiet = match self.conn.as_deref() {
+            Some(conn) => {
+                let open = matches!(self.phase, Phase::Connected) && matches!(conn.more, More::None);
+                open && conn.is_quiet() && !conn.owes() && !conn.rx.holds_more()
+            }
+            None => matches!(self.phase, Phase::Down(_)) && self.recvs.is_empty(),
+        };
+        // What lanes bring is fetched, and not by a turn of progress.
+        let whole = self.faults.is_none() && self.greeter.is_none() && !self.bind.is_lane();
+        quiet && whole && (self.unexpected.is_empty() || self.recvs.is_empty())
+    }
+
+    fn next_look(&self) -> u64 {
+        if self.earliest == 0 { u64::MAX } else { self.earliest }
+    }
+
+    pub fn rest(&mut self, at: &Arc<Rest>, number: u64) -> Option<u64> {
+        if !self.is_idle() {
+            return None;
+        }
+        if let Some(conn) = &self.conn {
+            at.watch(conn.socket(), number).ok()?;
+        }
+        let until = self.next_look();
+        self.rests_until = if self.resting.is_empty() { until } else { self.rests_until.max(until) };
+        if !self.resting.iter().any(|(other, n)| Arc::ptr_eq(other, at) && *n == number) {
+            self.resting.push((at.clone(), number));
+        }
+        Some(until)
+    }
+
+    /// After whatever may have given it something to do.
+    #[inline(always)]
+    pub fn stir(&mut self) {
+        if !self.resting.is_empty() {
+            self.stir_resting();
+        }
+    }
+
+    #[inline(never)]
+    fn stir_resting(&mut self) {
+        if !self.is_idle() || self.next_look() < self.rests_until {
+            self.rouse();
+        }
+    }
+
+    #[cold]
+    pub fn rouse(&mut self) {
+        if self.resting.is_empty() {
+            return;
+        }
+        self.resting.drain(..).for_each(|(at, number)| at.call(number));
+        self.bind.rouse();
+    }
+}

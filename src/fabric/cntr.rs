@@ -77,7 +77,7 @@ impl Cntr {
     }
 
     fn progress(&self) {
-        self.roster().turn(false);
+        self.roster().glance();
     }
 
     fn driven(&self) -> Option<Driven<'_>> {

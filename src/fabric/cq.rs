@@ -91,17 +91,11 @@ impl Cq {
 
     /// Drives the endpoints; if another thread does, that is enough.
     #[inline]
-    fn progress(&self, force: bool) {
+    fn progress(&self) {
         if let Some(source) = &self.source {
-            source.poll(force);
+            source.poll(false);
         }
-        self.turn(force);
-    }
-
-    /// The endpoints' part of it.
-    #[inline]
-    fn turn(&self, force: bool) {
-        self.roster.turn(force);
+        self.roster.glance();
     }
 
     /// As [`Cq::read`] for what lies ready in a queue that needs no lock; `None` leaves everything to it.
@@ -137,7 +131,7 @@ impl Cq {
         if self.descriptor.is_armed() {
             self.disarm();
         }
-        self.turn(false);
+        self.roster.glance();
     }
 
     /// The rest of `read` after a source that had nothing.
@@ -172,13 +166,13 @@ impl Cq {
                     let full_turns = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
                     self.full_turns.store(full_turns, Ordering::Relaxed);
                     if full_turns & 63 == 0 {
-                        self.progress(false);
+                        self.progress();
                     }
                     return taken;
                 }
             }
         }
-        self.progress(false);
+        self.progress();
         let taken = take();
         if taken == Taken::Empty {
             self.pause();
@@ -203,7 +197,7 @@ impl Cq {
         // SAFETY: no other call changes the list meanwhile: the caller lets one thread at a time in.
         let eps: &[EpRef] = unsafe { std::slice::from_raw_parts(members.active().as_ptr(), members.active().len()) };
         match eps {
-            [ep] if !members.some_rest() => Some((ep.head(), ep.head().ops().arrive.as_ref()?[E::FORMAT as usize].sole)),
+            [ep] if !members.are_many() => Some((ep.head(), ep.head().ops().arrive.as_ref()?[E::FORMAT as usize].sole)),
             _ => None,
         }
     }
@@ -218,7 +212,7 @@ impl Cq {
         // SAFETY: the list is only read here and below, in turns of progress; binding and closing, which change it, are calls of
         // their own.
         let members = unsafe { self.roster.promised() }?;
-        let (mut n, mut all) = (0, !members.some_rest());
+        let (mut n, mut all) = (0, !members.are_many());
         for ep in members.active() {
             if n == count {
                 break;
@@ -236,7 +230,7 @@ impl Cq {
             if n == 0 {
                 return None;
             }
-            self.progress(false);
+            self.progress();
         }
         if n > 0 {
             return Some(Taken::Some(n));
@@ -269,7 +263,7 @@ impl Cq {
         if let Some(c) = self.queue.take_error() {
             return Some(c);
         }
-        self.progress(false);
+        self.progress();
         self.queue.take_error()
     }
 
@@ -323,7 +317,7 @@ impl Cq {
     /// something else comes.
     fn fetch(&self) {
         if self.domain.is_auto() && self.queue.is_empty() {
-            self.progress(false);
+            self.progress();
         }
     }
 

@@ -84,7 +84,7 @@ impl Eq {
     fn drive(&self) {
         let driven = self.driven();
         let before = self.events.waiter.is_armed().then(|| driven.watched());
-        driven.progress(true);
+        driven.progress();
         if before.is_some_and(|before| driven.watched() != before) {
             self.events.waiter.notify();
         }

@@ -30,6 +30,8 @@ pub(crate) struct Members {
     /// How many can rest at all.
     restful: usize,
     at: Option<Arc<Rest>>,
+    /// Some rest, or may: there is more to a turn than that of each.
+    many: bool,
 }
 
 impl Members {
@@ -40,24 +42,34 @@ impl Members {
     }
 
     #[inline(always)]
-    pub fn some_rest(&self) -> bool {
-        !self.resting.is_empty()
+    pub fn are_many(&self) -> bool {
+        self.many
     }
 
-    /// True: some rest no more.
-    #[inline]
+    /// One that was called by a post may still be watched, and keeps a descriptor of the caller's readable: so who was many once
+    /// asks for ever.
+    fn count(&mut self) {
+        self.many = self.at.is_some() || (self.active.len() > FEW && self.restful > 0);
+    }
+
+    #[inline(always)]
     fn turn(&mut self, force: bool) -> bool {
-        // One that was called otherwise may still be watched, and keeps a descriptor of the caller's readable.
-        let called = self.at.is_some() && self.call();
         self.active.iter().for_each(|ep| ep.progress(force));
-        if self.active.len() > FEW {
-            self.settle();
-        }
+        self.many && self.turn_of_many(force)
+    }
+
+    /// What else there is to a turn. True: some rest no more.
+    #[cold]
+    #[inline(never)]
+    fn turn_of_many(&mut self, force: bool) -> bool {
+        let before = self.active.len();
+        let called = self.at.is_some() && self.call();
+        self.active.iter().skip(before).for_each(|ep| ep.progress(force));
+        self.settle();
         called
     }
 
     /// Ends the rest of those that have something to do.
-    #[inline(never)]
     fn call(&mut self) -> bool {
         let Members { active, resting, dues, at, .. } = self;
         let before = active.len();
@@ -79,9 +91,8 @@ impl Members {
     }
 
     /// Lets rest who can, but for the last that was called: it is the likeliest to have more.
-    #[inline(never)]
     fn settle(&mut self) {
-        if self.restful == 0 {
+        if self.active.len() <= FEW || self.restful == 0 {
             return;
         }
         if self.at.is_none() {
@@ -102,6 +113,7 @@ impl Members {
             resting.insert(number, (ep.clone(), due));
             false
         });
+        self.count();
     }
 }
 
@@ -121,6 +133,7 @@ impl Roster {
         members.numbers.insert(ep.place(), number);
         members.restful += usize::from(ep.prov().can_rest());
         members.active.push(ep.clone());
+        members.count();
         drop(members);
         (self.wake)();
     }
@@ -133,19 +146,27 @@ impl Roster {
             Some((_, due)) => drop(members.dues.remove(&(due, number))),
             None => members.active.retain(|e| e != ep),
         }
+        members.count();
     }
 
     pub fn len(&self) -> usize {
         self.members.lock().numbers.len()
     }
 
-    /// A turn of progress of all that are active. If another thread gives them one, that is enough, unless `force`. True: some
-    /// that rested are active now.
-    #[inline]
-    pub fn turn(&self, force: bool) -> bool {
-        let Some(mut members) = (if force { Some(self.members.lock()) } else { self.members.try_lock() }) else { return false };
-        let called = members.turn(force);
-        drop(members);
+    /// A turn of progress of all that are active; if another thread gives them one, that is enough.
+    #[inline(always)]
+    pub fn glance(&self) {
+        if let Some(mut members) = self.members.try_lock()
+            && members.turn(false)
+        {
+            drop(members);
+            (self.wake)();
+        }
+    }
+
+    /// The same whatever other threads do. True: some that rested are active now.
+    pub fn turn(&self) -> bool {
+        let called = self.members.lock().turn(true);
         if called {
             (self.wake)();
         }
@@ -155,10 +176,8 @@ impl Roster {
     /// Those to be put to sleep one by one, and what watches the others.
     pub fn awake(&self) -> (Vec<EpRef>, Option<Arc<Rest>>) {
         let mut members = self.members.lock();
-        if members.active.len() > FEW {
-            members.settle();
-        }
-        (members.active.clone(), members.at.clone().filter(|_| members.some_rest()))
+        members.settle();
+        (members.active.clone(), members.at.clone())
     }
 
     /// How long those that rest may.

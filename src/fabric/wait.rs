@@ -32,15 +32,25 @@ impl<'a> Driven<'a> {
         Driven { roster, eps, rest, peps }
     }
 
-    /// True: there is another one that is active.
-    pub fn progress(&self, force: bool) -> bool {
-        let called = self.roster.turn(force);
-        // Passive endpoints last: a peer that completed one connection and asks for the next is told of in that order.
+    /// A turn whatever other threads do. True: there is another one that is active.
+    pub fn progress(&self) -> bool {
+        let called = self.roster.turn();
+        self.finish();
+        called
+    }
+
+    /// Passive endpoints last: a peer that completed one connection and asks for the next is told of in that order.
+    fn finish(&self) {
         let finish_connections = || {
-            self.roster.turn(true);
+            self.roster.turn();
         };
         self.peps.iter().for_each(|p| p.progress(finish_connections));
-        called
+    }
+
+    /// As `progress`; a thread that is inside is turn enough.
+    fn glance(&self) {
+        self.roster.glance();
+        self.finish();
     }
 
     /// Marks all asleep on `poller`; the barrier has run when this returns. `look` comes next.
@@ -75,7 +85,7 @@ impl<'a> Driven<'a> {
     /// opened, connected or still pending, is watched by nobody yet, so that counts as well.
     pub fn look(&self) -> bool {
         let before = self.watched();
-        !self.progress(true) && self.eps.iter().all(|e| e.may_sleep()) && self.watched() == before
+        !self.progress() && self.eps.iter().all(|e| e.may_sleep()) && self.watched() == before
     }
 
     /// What there is to watch, as a sum.
@@ -126,7 +136,7 @@ pub(crate) fn wait<'a, R>(
     let mut set = driven();
     loop {
         if let Some(d) = &set {
-            d.progress(false);
+            d.glance();
         }
         if let Some(r) = ready() {
             return Ok(Some(r));
@@ -156,7 +166,7 @@ pub(crate) fn wait<'a, R>(
         }
         if let Some(d) = &set {
             d.awake(Some(&poller));
-            d.progress(true);
+            d.progress();
         }
         drop(poller);
         got = got.or_else(&mut ready);

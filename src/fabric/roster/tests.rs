@@ -143,7 +143,7 @@ impl Crowd {
 fn few_have_every_turn() {
     let crowd = Crowd::of(FEW);
     for _ in 0..10 {
-        crowd.roster.turn(false);
+        crowd.roster.turn();
         assert_eq!(crowd.turns(), FEW);
     }
     assert!(crowd.roster.awake().1.is_none());
@@ -153,10 +153,10 @@ fn few_have_every_turn() {
 fn of_many_only_the_active_have_turns() {
     let crowd = Crowd::of(100);
     crowd.seen[7].busy.store(true, Relaxed);
-    crowd.roster.turn(false);
+    crowd.roster.turn();
     assert_eq!(crowd.turns(), 100);
     for _ in 0..10 {
-        crowd.roster.turn(false);
+        crowd.roster.turn();
         assert_eq!(crowd.turns(), 2, "the busy one, and the last");
     }
     assert!(crowd.roster.awake().0.len() <= FEW && crowd.roster.awake().1.is_some());
@@ -167,24 +167,24 @@ fn what_comes_ends_the_rest() {
     let mut crowd = Crowd::of(50);
     // Before the first of them rests, and after.
     crowd.seen.iter().take(49).for_each(|s| s.busy.store(true, Relaxed));
-    crowd.roster.turn(false);
+    crowd.roster.turn();
     crowd.peers[3].write_all(b"early").unwrap();
     crowd.seen.iter().for_each(|s| s.busy.store(false, Relaxed));
     crowd.roster.awake();
     crowd.turns();
     let woken = crowd.wakes.load(Relaxed);
-    assert!(crowd.roster.turn(false), "it came before the endpoint rested");
+    assert!(crowd.roster.turn(), "it came before the endpoint rested");
     assert_eq!((crowd.seen[3].taken.load(Relaxed), crowd.wakes.load(Relaxed)), (5, woken + 1));
     for i in (0..50).rev() {
         crowd.peers[i].write_all(b"later").unwrap();
-        crowd.roster.turn(false);
+        crowd.roster.turn();
         assert!(crowd.turned(i), "{i}");
         assert!(crowd.turns() <= FEW + 2);
     }
     assert!(crowd.seen.iter().all(|s| s.taken.load(Relaxed) >= 5));
     // An end as well.
     drop(crowd.peers.remove(0));
-    crowd.roster.turn(false);
+    crowd.roster.turn();
     assert!(crowd.turned(0));
 }
 
@@ -192,17 +192,17 @@ fn what_comes_ends_the_rest() {
 fn a_call_or_a_time_ends_the_rest() {
     let crowd = Crowd::of(20);
     crowd.seen[4].due.store(time::now_ns() + 5_000_000, Relaxed);
-    crowd.roster.turn(false);
+    crowd.roster.turn();
     assert!(crowd.roster.nap_ns() <= 5_000_000);
     crowd.turns();
     let (at, number) = crowd.seen[9].rests.lock().unwrap().clone().unwrap();
     at.call(number);
-    crowd.roster.turn(false);
+    crowd.roster.turn();
     assert!(crowd.turned(9));
     crowd.turns();
     crowd.seen[4].due.store(u64::MAX, Relaxed);
     std::thread::sleep(std::time::Duration::from_millis(6));
-    crowd.roster.turn(false);
+    crowd.roster.turn();
     assert!(crowd.turned(4));
     assert_eq!(crowd.roster.nap_ns(), u64::MAX);
 }
@@ -210,7 +210,7 @@ fn a_call_or_a_time_ends_the_rest() {
 #[test]
 fn who_leaves_is_not_called() {
     let mut crowd = Crowd::of(20);
-    crowd.roster.turn(false);
+    crowd.roster.turn();
     for i in [2, 19] {
         crowd.roster.detach(&crowd.eps[i]);
         crowd.peers[i].write_all(b"too late").unwrap();
@@ -220,10 +220,10 @@ fn who_leaves_is_not_called() {
         }
     }
     crowd.turns();
-    crowd.roster.turn(false);
+    crowd.roster.turn();
     assert!(!crowd.turned(2) && !crowd.turned(19));
     assert_eq!(crowd.roster.len(), 18);
     crowd.roster.attach(&crowd.eps[2]);
-    crowd.roster.turn(false);
+    crowd.roster.turn();
     assert!(crowd.turned(2) && crowd.roster.len() == 19);
 }

@@ -151,7 +151,7 @@ unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, co
         let read = || {
             let mut s = own.state.reach::<false>();
             s.reader.come(head.queue, E::FORMAT, buf, count);
-            s.progress(&own.domain, false);
+            s.turn(&own.domain, false);
             match s.reader.leave() {
                 0 => {}
                 n => return Some(n as isize),

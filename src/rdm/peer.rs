@@ -161,11 +161,31 @@ pub struct Credit {
     came: u64,
     consumed: u64,
     told: u64,
+    /// What may come and be consumed at once before more than a subtraction is due, and how much that was when it was measured:
+    /// what has passed since is not in `came` and `consumed` yet.
+    passes: u64,
+    measured: u64,
 }
 
 impl Credit {
     pub fn new(granted: u64) -> Credit {
-        Credit { granted: granted.min(GRANT_LIMIT), grant: FIRST_GRANT, ..Credit::default() }
+        let mut credit = Credit { granted: granted.min(GRANT_LIMIT), grant: FIRST_GRANT, ..Credit::default() };
+        credit.measure();
+        credit
+    }
+
+    /// Counts what has passed.
+    #[inline]
+    fn settle(&mut self) {
+        let passed = self.measured - self.passes;
+        (self.came, self.consumed, self.measured) = (self.came + passed, self.consumed + passed, self.passes);
+    }
+
+    #[inline]
+    fn measure(&mut self) {
+        let (granted, untold) = (self.grant.saturating_sub(self.came - self.told), self.consumed - self.told);
+        self.passes = granted.min((self.grant / 2).saturating_sub(untold + 1));
+        self.measured = self.passes;
     }
 
     #[inline]
@@ -189,44 +209,46 @@ impl Credit {
 
     #[inline]
     pub fn came(&mut self, len: usize) -> Result<()> {
+        self.settle();
         self.came += len as u64 + OVERHEAD;
         if self.came - self.told > self.grant {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer sent more than it was granted"));
         }
+        self.measure();
         Ok(())
     }
 
     /// A message comes and is matched at once, of which nobody need be told: false if it is not that simple, and nothing was done.
     #[inline(always)]
     pub fn passes(&mut self, len: usize) -> bool {
-        let bytes = len as u64 + OVERHEAD;
-        let (came, consumed) = (self.came + bytes, self.consumed + bytes);
-        if came - self.told > self.grant || consumed - self.told >= self.grant / 2 {
-            return false;
+        match self.passes.checked_sub(len as u64 + OVERHEAD) {
+            Some(left) => {
+                self.passes = left;
+                true
+            }
+            None => false,
         }
-        (self.came, self.consumed) = (came, consumed);
-        true
     }
 
     /// A message was matched. Gives what to tell the peer, when it is worth it; `widen`: how much more may be granted.
     #[inline]
     pub fn consumed(&mut self, len: usize, widen: impl FnOnce(u64) -> bool) -> Option<Words> {
+        self.settle();
         self.consumed += len as u64 + OVERHEAD;
-        if self.consumed - self.told < self.grant / 2 {
-            return None;
-        }
-        self.tell(widen)
+        let words = if self.consumed - self.told < self.grant / 2 { None } else { Some(self.tell(widen)) };
+        self.measure();
+        words
     }
 
     #[cold]
     #[inline(never)]
-    fn tell(&mut self, widen: impl FnOnce(u64) -> bool) -> Option<Words> {
+    fn tell(&mut self, widen: impl FnOnce(u64) -> bool) -> Words {
         // It uses what it has.
         if self.grant < MOST_GRANT && widen(self.grant) {
             self.grant *= 2;
         }
         self.told = self.consumed;
-        Some(Words::credit(self.told, self.grant))
+        Words::credit(self.told, self.grant)
     }
 
     pub fn grant(&self) -> u64 {
@@ -306,6 +328,29 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What passes is what came and was consumed at once, and stops where somebody is to be told.
+    #[test]
+    fn to_pass_is_to_come_and_to_be_consumed() {
+        let (mut plain, mut fast) = (Credit::new(FIRST_GRANT), Credit::new(FIRST_GRANT));
+        let mut told = 0;
+        for round in 0..20_000usize {
+            let len = round * 53 % 3000;
+            plain.came(len).unwrap();
+            let said = plain.consumed(len, |_| round % 2 == 0);
+            if !fast.passes(len) {
+                fast.came(len).unwrap();
+                let words = fast.consumed(len, |_| round % 2 == 0);
+                assert_eq!(words.as_ref().map(|w| w.as_slice().to_vec()), said.as_ref().map(|w| w.as_slice().to_vec()));
+                told += usize::from(words.is_some());
+            } else {
+                assert!(said.is_none(), "{round}: somebody was to be told");
+            }
+            fast.settle();
+            assert_eq!((fast.came, fast.consumed, fast.told), (plain.came, plain.consumed, plain.told));
+        }
+        assert!(told > 10);
+    }
 
     #[test]
     fn grants_are_kept_by_both_sides() {

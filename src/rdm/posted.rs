@@ -49,6 +49,8 @@ pub struct Posted<R> {
     /// The highest number among those that were taken out.
     newest: u64,
     places: Box<[u32]>,
+    /// The only one, which the hash does not lead to yet: a program that posts one at a time hashes nothing.
+    lone: u32,
     secret: [u64; 2],
 }
 
@@ -62,7 +64,7 @@ impl<R> Node<R> {
 impl<R> Posted<R> {
     pub fn new() -> Self {
         let secret = [1u8, 2].map(|n| RandomState::new().hash_one(n));
-        Posted { nodes: Vec::new(), free: NONE, count: 0, sorts: 0, newest: 0, places: vec![NONE; PLACES].into(), secret }
+        Posted { nodes: Vec::new(), free: NONE, count: 0, sorts: 0, newest: 0, places: vec![NONE; PLACES].into(), lone: NONE, secret }
     }
 
     #[inline(always)]
@@ -100,7 +102,16 @@ impl<R> Posted<R> {
     /// The oldest of its sort, or `NONE`.
     #[inline(always)]
     pub fn first(&self, key: &Key) -> u32 {
-        self.first_at(self.hash_of(key), key)
+        match self.nodes.get(self.lone as usize) {
+            Some(node) => {
+                if node.key == *key {
+                    self.lone
+                } else {
+                    NONE
+                }
+            }
+            None => self.first_at(self.hash_of(key), key),
+        }
     }
 
     #[inline(always)]
@@ -118,6 +129,15 @@ impl<R> Posted<R> {
     /// Adds one behind those of its sort. `number` grows from one to the next.
     #[inline(always)]
     pub fn add(&mut self, key: Key, number: u64, asked: Asked, item: R) -> u32 {
+        if self.count == 0 && self.free != NONE {
+            let at = self.free;
+            self.place(at, Node { item: Some(item), number, key, hash: 0, asked, before: NONE, next: NONE, last: at, chain: NONE });
+            self.lone = at;
+            return at;
+        }
+        if self.lone != NONE {
+            self.hash_lone();
+        }
         let hash = self.hash_of(&key);
         if self.first_at(hash, &key) != NONE || self.sorts >= self.places.len() || self.free == NONE {
             return self.add_slowly(hash, key, number, asked, item);
@@ -130,15 +150,37 @@ impl<R> Posted<R> {
     /// Makes a free one the first of its sort.
     #[inline(always)]
     fn fill(&mut self, at: u32, hash: u32, key: Key, number: u64, asked: Asked, item: R) {
+        let chain = self.lead_to(at, hash);
+        self.place(at, Node { item: Some(item), number, key, hash, asked, before: NONE, next: NONE, last: at, chain });
+    }
+
+    /// Makes it the first at its place of the hash; gives what was that.
+    #[inline(always)]
+    fn lead_to(&mut self, at: u32, hash: u32) -> u32 {
+        let mask = self.places.len() - 1;
+        self.sorts += 1;
+        self.places.get_mut(hash as usize & mask).map_or(NONE, |head| std::mem::replace(head, at))
+    }
+
+    /// Puts one where `free` leads to.
+    #[inline(always)]
+    fn place(&mut self, at: u32, new: Node<R>) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
         self.free = node.next;
-        let mask = self.places.len() - 1;
-        let chain = self.places.get_mut(hash as usize & mask).map_or(NONE, |head| std::mem::replace(head, at));
-        let node_of = Node { item: Some(item), number, key, hash, asked, before: NONE, next: NONE, last: at, chain };
         // SAFETY: what is free has no item, so there is nothing to drop.
-        unsafe { std::ptr::write(node, node_of) };
+        unsafe { std::ptr::write(node, new) };
         self.count += 1;
-        self.sorts += 1;
+    }
+
+    /// Another one comes: from now on the hash leads to the first.
+    #[inline(never)]
+    fn hash_lone(&mut self) {
+        let at = std::mem::replace(&mut self.lone, NONE);
+        let Some(hash) = self.get(at).map(|node| self.hash_of(&node.key)) else { return };
+        let chain = self.lead_to(at, hash);
+        if let Some(node) = self.node(at) {
+            (node.hash, node.chain) = (hash, chain);
+        }
     }
 
     /// The same where the array or the hash has to grow, or others of its sort wait.
@@ -193,6 +235,10 @@ impl<R> Posted<R> {
         node.next = std::mem::replace(&mut self.free, at);
         self.newest = self.newest.max(node.number);
         self.count -= 1;
+        if at == self.lone {
+            self.lone = NONE;
+            return;
+        }
         if before != NONE {
             return self.unlink(at, before, next);
         }
@@ -270,6 +316,6 @@ impl<R> Posted<R> {
 
     #[cfg(test)]
     pub fn is_as_new(&self) -> bool {
-        self.count == 0 && self.sorts == 0 && self.nodes.len() <= 1 && self.places.iter().all(|p| *p == NONE)
+        self.count == 0 && self.sorts == 0 && self.lone == NONE && self.nodes.len() <= 1 && self.places.iter().all(|p| *p == NONE)
     }
 }

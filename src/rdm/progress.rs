@@ -41,7 +41,14 @@ impl Taker for Hand<'_> {
 }
 
 impl State {
+    /// A turn of progress.
     pub fn progress(&mut self, domain: &Domain, force: bool) {
+        self.turn(domain, force);
+    }
+
+    /// The same in line.
+    #[inline(always)]
+    pub fn turn(&mut self, domain: &Domain, force: bool) {
         if self.listens || self.listens_again() {
             self.poll_lanes(force);
         } else if !self.bind.enabled || self.closed {

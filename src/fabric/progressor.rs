@@ -53,7 +53,6 @@ impl Progressor {
     pub fn remove(&self, ep: &EpRef) {
         self.shared.roster.detach(ep);
         self.shared.waiter.notify();
-        self.shared.waiter.notify();
     }
 
     pub fn stop(&self) {

@@ -9,6 +9,7 @@ use std::os::fd::BorrowedFd;
 pub const MR_IOV_LIMIT: usize = 16;
 
 /// What a caller wants registered.
+#[derive(Clone, Copy)]
 pub enum Source<'a> {
     Iov(&'a [Iov]),
     /// A mappable file: `[offset, offset+len)` of it, whose first byte peers address as

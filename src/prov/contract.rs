@@ -10,6 +10,7 @@
 
 use super::atomic::AtomicOp;
 use super::bind::{Binding, Effort, Options};
+use super::flags;
 use super::info::{Ask, CM_DATA_MAX, Info, Nic};
 use super::list::{List, Native, Pair, Run};
 use super::op::{Common, Dir, Iov, RmaIov};
@@ -25,6 +26,7 @@ use crate::sync::cursor::Brief;
 use crate::sync::gate::Fences;
 use crate::sync::serial::Threading;
 use crate::sys::epoll::Poller;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What a provider offers on this host, or why it does not.
@@ -33,6 +35,17 @@ pub struct Offer {
     pub usable: Result<()>,
     /// One line per fact: what works here and what does not, and why.
     pub facts: Vec<(String, std::result::Result<String, String>)>,
+}
+
+/// Peers that a provider's endpoints reach as lanes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Reach {
+    /// Whoever has an IP address: its listeners have ports.
+    Ports,
+    /// Those on the network of its device, which has addresses of its own.
+    Devices,
+    /// Those of this host: its listeners have names.
+    Host,
 }
 
 /// One way to reach peers. Each has a line in `prov::PROVIDERS`.
@@ -53,6 +66,33 @@ pub trait Provider: Sync {
     }
 
     fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn Domain>>;
+
+    /// Which peers its endpoints reach as lanes of connectionless ones.
+    fn reach(&self) -> Reach {
+        Reach::Ports
+    }
+
+    /// Whether it heeds the key of `info->auth_key` where peers are strangers.
+    fn heeds_keys(&self) -> bool {
+        true
+    }
+
+    /// The address by which a lane reaches the connectionless endpoint that listens at `at`.
+    fn lane_address(&self, at: SocketAddr) -> String {
+        format!("{}://{at}", self.name())
+    }
+
+    /// As `candidates`, of what its endpoints are as lanes.
+    fn lanes(&self, near: Option<&str>) -> Vec<Info> {
+        self.candidates(&Ask { node: None, service: None, source: false, domain: None, near })
+    }
+
+    /// What a domain and endpoints are opened with that are lanes of those of `info`. Keys are drawn above, so that all lanes
+    /// have the same.
+    fn lane_info(&self, info: &Info) -> Result<Info> {
+        let (mr_mode, prov_name) = (info.mr_mode & !flags::MR_MODE_PROV_KEY, Some(self.name().into()));
+        Ok(Info { mr_mode, prov_name, src_addr: None, dest_addr: None, comp_order: 0, ..info.clone() })
+    }
 
     /// Takes the address that `info->src_addr` names, or one of its own; it listens later.
     fn open_listener(&self, info: &Info) -> Result<Box<dyn Listener>>;
@@ -98,6 +138,17 @@ pub trait Domain: Send + Sync {
     /// As `try_close_region` for memory whose key one peer was told, if any: that peer has said since that it is through.
     fn take_back(&self, id: RegionId) -> Result<()> {
         self.try_close_region(id)
+    }
+
+    /// By which address and key the peer at the end of a lane reads a message that lies in a region; `None`: by those of the
+    /// region. An error: not at all.
+    fn message_name(&self, _id: RegionId, _iov: Iov) -> Result<Option<(u64, u64)>> {
+        Ok(None)
+    }
+
+    /// Whether a region may be closed while a peer may read it: the read fails, and nothing else does.
+    fn can_cut_off(&self) -> bool {
+        true
     }
 
     /// When this returns `Ok`, no peer reaches the memory. `EBUSY`: one still may, and it can be called again. It waits,

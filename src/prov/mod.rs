@@ -23,6 +23,7 @@ pub mod ops;
 pub mod options;
 pub mod order;
 pub mod outstanding;
+pub mod parcel;
 pub mod pep;
 pub mod queue;
 pub mod report;
@@ -34,7 +35,7 @@ pub mod tcp;
 pub mod verbs;
 pub mod waiter;
 
-pub use contract::{Domain, Endpoint, Lane, Listener, Offer, Parcel, Provider, Taker};
+pub use contract::{Domain, Endpoint, Lane, Listener, Offer, Parcel, Provider, Reach, Taker};
 pub use event::{Event, EventKind, EventQueue};
 pub use pep::PassiveEndpoint;
 pub use queue::{Completion, Counter, Queue};

@@ -112,6 +112,17 @@ impl Name {
         name.check()
     }
 
+    /// What of a name is not the same in all.
+    pub fn pack(&self) -> Vec<u8> {
+        let b = self.encode();
+        [&b[4..6], &b[8..44]].concat()
+    }
+
+    pub fn unpack(packed: &[u8]) -> Result<Name> {
+        let (port, rest) = packed.split_at_checked(2).unwrap_or_default();
+        Name::decode(&[&MAGIC[..], &[VERSION], port, &[0; 2], rest, &[0; 4]].concat())
+    }
+
     pub fn check(self) -> Result<Name> {
         let ip = self.socket().ip();
         if self.port == 0 {

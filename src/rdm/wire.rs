@@ -4,14 +4,13 @@
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::Parcel;
-use crate::prov::av::{NAME_LEN, Name};
+use crate::prov::av::Name;
 use crate::prov::op::{IOV_LIMIT, RmaIov};
 use std::cell::Cell;
 
 const MAGIC: [u8; 4] = *b"gRDM";
 const VERSION: u8 = 1;
 /// Kinds of private data.
-const INTRO: u8 = 1;
 const REFUSAL: u8 = 2;
 const TAGS: u8 = 3;
 
@@ -25,7 +24,10 @@ pub struct Intro {
     pub grant: u64,
 }
 
-const INTRO_LEN: usize = 8 + NAME_LEN + 16;
+/// As many bytes as every connection manager carries.
+const INTRO_LEN: usize = 48;
+/// In its first byte: what it is, and of which version.
+const INTRO: u8 = 0xd2;
 
 /// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,18 +58,21 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
 
 impl Intro {
     pub fn encode(&self) -> Vec<u8> {
-        [&head(INTRO)[..], &self.name.encode(), &self.meant.to_le_bytes(), &self.grant.to_le_bytes()].concat()
+        // A grant is a power of two, or less is said.
+        let grant = self.grant.checked_ilog2().unwrap_or(0) as u8;
+        [&[INTRO, grant][..], &self.name.pack(), &self.meant.to_le_bytes()].concat()
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Intro> {
-        if bytes.len() != INTRO_LEN || bytes[..8] != head(INTRO) {
-            return Err(nonsense("the peer introduced itself as no connectionless endpoint of this version does"));
-        }
-        let name = Name::decode(&bytes[8..8 + NAME_LEN]).map_err(|e| e.context("the peer's name"))?;
+        let wrong = || nonsense("the peer introduced itself as no connectionless endpoint of this version does");
+        let Some((&[INTRO, grant @ ..64], rest)) = bytes.split_first_chunk::<2>().filter(|_| bytes.len() == INTRO_LEN) else {
+            return Err(wrong());
+        };
+        let name = Name::unpack(&rest[..38]).map_err(|e| e.context("the peer's name"))?;
         if name.nonce == 0 {
             return Err(nonsense("the peer's name has no nonce"));
         }
-        Ok(Intro { name, meant: word_at(bytes, 8 + NAME_LEN), grant: word_at(bytes, 16 + NAME_LEN) })
+        Ok(Intro { name, meant: word_at(bytes, 40), grant: 1 << grant })
     }
 }
 
@@ -330,7 +335,7 @@ mod tests {
     #[test]
     fn introductions_survive_and_lies_do_not() {
         let name: Name = "rdm://192.0.2.1:7000/0123456789abcdef/fedcba9876543210".parse().unwrap();
-        let intro = Intro { name, meant: 5, grant: 6 };
+        let intro = Intro { name, meant: 5, grant: 64 };
         let bytes = intro.encode();
         assert_eq!(Intro::decode(&bytes).unwrap(), intro);
         for n in 0..bytes.len() {

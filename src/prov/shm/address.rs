@@ -7,6 +7,7 @@ use crate::config::{self, Users};
 use crate::error::{Error, Result, errno};
 use crate::sys::path_socket::{self, Place};
 use crate::sys::{process, socket};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 /// Every address begins so.
@@ -56,6 +57,15 @@ pub fn fresh_name() -> Result<String> {
         Some(dir) => format!("{}/{own}", dir.trim_end_matches('/')),
         None => own,
     })
+}
+
+/// The address of a lane's listener, from the one by which its endpoint is known.
+pub fn of_lane(at: SocketAddr) -> String {
+    let name = format!("rdm.{}", at.to_string().replace(':', "_"));
+    match &config::get().socket_dir {
+        Some(dir) => format!("{SCHEME}{}/{name}", dir.trim_end_matches('/')),
+        None => format!("{SCHEME}{name}"),
+    }
 }
 
 fn socket_name(name: &str) -> String {

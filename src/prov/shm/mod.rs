@@ -63,12 +63,13 @@ pub use pep::Listener;
 pub use table::MAX_REGIONS;
 
 use super::info::{Ask, Info};
-use super::{Offer, Provider, flags};
+use super::{Offer, Provider, Reach, flags};
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::Paths;
 use crate::sync::serial::Threading;
 use crate::sys::{mem, path_socket, process};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 const _: () = assert!(DATA_MAX == super::info::CM_DATA_MAX && NAME_MAX + SCHEME.len() < super::info::ADDR_MAX);
@@ -83,6 +84,16 @@ impl Provider for Shm {
 
     fn offer(&self) -> Offer {
         offer()
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Host
+    }
+
+    /// Names of sockets in a network namespace are as unique as its ports; in a directory that several share, who comes second
+    /// finds the name taken.
+    fn lane_address(&self, at: SocketAddr) -> String {
+        address::of_lane(at)
     }
 
     /// The one candidate of this host.

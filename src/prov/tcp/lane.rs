@@ -10,34 +10,11 @@ use super::state::State;
 use super::tx::QUEUE_MAX;
 use crate::error::{Error, Result, errno};
 use crate::prov::op::{Iov, total};
-use crate::prov::{Lane, Parcel, Taker};
+use crate::prov::parcel::Flat;
+use crate::prov::{Lane, Taker};
 
 /// Words that a parcel may begin with.
 const WORDS: usize = 32;
-
-struct Kept<'a> {
-    words: usize,
-    bytes: &'a [u8],
-}
-
-impl Parcel for Kept<'_> {
-    fn words(&self) -> usize {
-        self.words
-    }
-
-    fn word(&self, i: usize) -> u64 {
-        let at = self.bytes.get(8 * i..8 * i + 8).filter(|_| i < self.words);
-        at.and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
-    }
-
-    fn len(&self) -> usize {
-        self.bytes.len() - 8 * self.words
-    }
-
-    fn copy(&self, skip: usize, to: Iov) {
-        to.put(self.bytes.get((8 * self.words).saturating_add(skip)..).unwrap_or_default());
-    }
-}
 
 impl State {
     fn take_parcels(&mut self, each: &mut dyn Taker) -> Result<()> {
@@ -46,7 +23,7 @@ impl State {
                 return Err(broken("a message that is no parcel"));
             };
             let words = usize::try_from(*words).ok().filter(|n| *n <= WORDS && 8 * n <= bytes.len());
-            let parcel = Kept { words: words.ok_or_else(|| broken("a parcel of more words than bytes"))?, bytes };
+            let parcel = Flat { words: words.ok_or_else(|| broken("a parcel of more words than bytes"))?, bytes };
             let len = bytes.len() as u64;
             if !each.take(&parcel) {
                 return Ok(());

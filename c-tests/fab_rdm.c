@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "fab_provider.h"
 #include "fab_rdm.h"
 #include "test_apart.h"
 
@@ -221,7 +222,7 @@ bool has_come(struct self *s, uintptr_t context)
 struct claim {
 	struct rdm_claim of;
 	const char *lanes;
-	bool connected;
+	bool connected, apart;
 	char name[96];
 };
 
@@ -229,6 +230,14 @@ static void child(const struct claim *c, struct world *w, int rank)
 {
 	static struct self s;
 	s.lanes = c->lanes, s.w = w, s.rank = rank, s.count = c->of.count;
+	s.apart = c->apart;
+	if (c->apart && rank) {
+		char dir[] = "/tmp/gdrfab-apart-XXXXXX";
+		CHECK(mkdtemp(dir));
+		OK(setenv("GDRFAB_SHM_DIR", dir, 1));
+		if (getenv("TEST_CLIENT_LANES"))
+			s.lanes = getenv("TEST_CLIENT_LANES");
+	}
 	if (rank)
 		test_enter_apart(getenv("TEST_CLIENT_APART"));
 	if (c->connected) {
@@ -240,6 +249,8 @@ static void child(const struct claim *c, struct world *w, int rank)
 	c->of.run(&s);
 	meet_of(&s, c->of.killed ? s.count - 1 : s.count);
 	close_ep(&s);
+	if (c->apart && rank)
+		OK(rmdir(getenv("GDRFAB_SHM_DIR")));
 	test_child_done();
 }
 
@@ -264,25 +275,26 @@ static void run_claim(const void *arg)
 			test_child_ended(TEST_CLIENT, status);
 }
 
-static void add(const struct rdm_claim *claim, const char *lanes, bool connected)
+static void add(const struct rdm_claim *claim, const char *lanes, bool connected, bool apart)
 {
 	static struct claim all[96];
 	static size_t used;
 	struct claim *c = &all[used];
 	if (used++ == sizeof all / sizeof *all)
 		abort();
-	c->of = *claim, c->lanes = lanes, c->connected = connected;
-	snprintf(c->name, sizeof c->name, "%s over %s%s", claim->name, connected ? "connected " : "", lanes);
+	c->of = *claim, c->lanes = lanes, c->connected = connected, c->apart = apart;
+	snprintf(c->name, sizeof c->name, "%s over %s%s%s", claim->name, connected ? "connected " : "", lanes, apart ? ", apart" : "");
 	test_add(c->name, run_claim, c, 60);
 }
 
 void rdm_add(const struct rdm_claim *claims, size_t count)
 {
-	static const char *const lanes[] = {"shm+tcp", "shm", "tcp"};
-	for (size_t l = 0; l < sizeof lanes / sizeof *lanes; l++)
+	static const char *const usual[] = {"shm+tcp", "shm", "tcp"}, *const cards[] = {"verbs", "shm+verbs+tcp", "shm+verbs+tcp"};
+	const char *const *lanes = strcmp(provider(), "verbs") ? usual : cards;
+	for (size_t l = 0; l < 3; l++)
 		/* A memory checker learns nothing new from shm alone. */
-		for (size_t k = 0; k < count && (l != 1 || !test_count(0, 1)); k++)
-			add(&claims[k], lanes[l], false);
+		for (size_t k = 0; k < count && (l != 1 || lanes == cards || !test_count(0, 1)); k++)
+			add(&claims[k], lanes[l], false, lanes == cards && l == 2);
 }
 
 void rdm_add_connected(const struct rdm_claim *claims, size_t count)
@@ -290,7 +302,7 @@ void rdm_add_connected(const struct rdm_claim *claims, size_t count)
 	static const char *const lanes[] = {"shm", "tcp"};
 	for (size_t l = 0; l < sizeof lanes / sizeof *lanes; l++)
 		for (size_t k = 0; k < count; k++)
-			add(&claims[k], lanes[l], true);
+			add(&claims[k], lanes[l], true, false);
 }
 
 void tsend(struct self *s, int to, const void *buf, size_t len, uint64_t tag, uintptr_t context)

@@ -3,6 +3,7 @@
  * A peer that is killed, stopped for a while, or started anew at the same address, at each stage of what two endpoints do:
  * its operations end, once each; those of a third go on; and the next message to the new one arrives.
  */
+#include "fab_provider.h"
 #include "fab_rdm.h"
 
 #include <signal.h>
@@ -217,7 +218,8 @@ static void run_end(const void *arg)
 
 TEST_TABLE(ends)
 {
-	static const char *const lanes[] = {"shm+tcp", "tcp"};
+	static const char *const usual[] = {"shm+tcp", "tcp"}, *const cards[] = {"shm+verbs+tcp", "verbs"};
+	const char *const *lanes = strcmp(provider(), "verbs") ? usual : cards;
 	static struct end all[2 * STAGES * WHATS];
 	size_t n = 0;
 	for (int l = 0; l < 2; l++)

@@ -115,9 +115,12 @@ static void restarted_on_the_same_port(struct self *s)
 	uint64_t index = 0;
 	tsend(s, 1, "old ", 4, 2, 2);
 	CHECK_EQ(await_failure(s, 2, words).prov_errno, GDRFAB_PROV_PEER_GONE);
+	CHECK(gdrfab_av_straddr(s->av, s->w->names[1], text, sizeof text) > 0);
 	/* Without a nonce it is whoever listens there, whoever that was before. */
-	snprintf(text, sizeof text, "%llu", (unsigned long long)get_number(s, 0));
-	CHECK_EQ(gdrfab_av_insertsvc(s->av, "127.0.0.1", text, &index, 0, NULL), 1);
+	char *node = strstr(text, "//") + 2, port[16];
+	*strrchr(node, ':') = 0;
+	snprintf(port, sizeof port, "%llu", (unsigned long long)get_number(s, 0));
+	CHECK_EQ(gdrfab_av_insertsvc(s->av, node, port, &index, 0, NULL), 1);
 	tsend(s, (int)index, "bare", 4, 3, 3);
 	await(s, 3, NULL);
 	CHECK_EQ(gdrfab_av_insert(s->av, s->w->names[2], 1, &index, 0, NULL), 1);

@@ -201,8 +201,13 @@ fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
     if let Some(h) = hints {
         name("prov_name", &h.prov_name, &info.prov_name)?;
     }
+    // Connected ones have never had any over cards, whose peers their caller accepts.
+    let unheeded = info.ep_type == EP_RDM && info.auth_key.is_some() && !provider(info)?.heeds_keys();
     match (&info.reason, hints) {
         (Some(e), _) => Err(e.clone()),
+        (None, _) if unheeded => {
+            Err(Error::fixed(errno::EOPNOTSUPP, "hints->auth_key: one of its lanes keeps nobody out who does not know the key"))
+        }
         (None, Some(h)) => fit(info, h),
         (None, None) => Ok(()),
     }

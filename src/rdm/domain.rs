@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A domain over the domains of the lanes: each region is registered with all of them under one key.
 
-use crate::error::{Error, Result, errno};
+use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::key::{desc_fits, desc_index};
 use crate::mr::registry::{CHOSEN_KEY, DEVICE_KEY};
@@ -9,9 +9,10 @@ use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, PathPolicy, Region
 use crate::prov::info::Info;
 use crate::prov::op::{IOV_LIMIT, Iov};
 use crate::prov::queue::Counter;
-use crate::prov::{self, Provider, flags};
+use crate::prov::{self, Provider, Reach, flags};
 use crate::sync::serial::{Serial, Threading};
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A provider whose endpoints serve as lanes, and its domain.
@@ -78,15 +79,7 @@ impl Domain {
     pub fn open(lanes: &[&'static dyn Provider], info: &Info, threading: Threading) -> Result<Domain> {
         let mut open = Vec::new();
         for provider in lanes {
-            // This domain draws the keys, so that all lanes have the same.
-            let of_lane = Info {
-                mr_mode: info.mr_mode & !flags::MR_MODE_PROV_KEY,
-                prov_name: Some(provider.name().into()),
-                src_addr: None,
-                dest_addr: None,
-                comp_order: 0,
-                ..info.clone()
-            };
+            let of_lane = provider.lane_info(info)?;
             let domain = provider.open_domain(&of_lane, threading)?;
             open.push(LaneDomain { provider: *provider, domain, info: of_lane });
         }
@@ -98,6 +91,12 @@ impl Domain {
             keys: Serial::new(threading, KeySource::new()?),
             user_keys: info.mr_mode & flags::MR_MODE_PROV_KEY == 0,
         })
+    }
+
+    /// Where the device listens that one of the lanes has, at any port.
+    pub fn device_address(&self) -> Option<SocketAddr> {
+        let devices = self.lanes.iter().filter(|lane| lane.provider.reach() == Reach::Devices);
+        devices.filter_map(|lane| lane.info.src_addr.as_deref()?.split_once("://")?.1.parse().ok()).next()
     }
 
     /// Unguessable, and never 0.
@@ -122,7 +121,12 @@ impl Domain {
             let regions = self.regions.lock();
             for (to, desc) in out.iter_mut().zip(descs).filter(|(_, desc)| **desc != 0) {
                 *to = match regions.named(*desc) {
-                    Ok(region) => region.ids.get(lane).copied().flatten().map_or(0, |id| id.desc),
+                    Ok(region) => match region.ids.get(lane).copied().flatten() {
+                        Some(id) => id.desc,
+                        // The CPU does not reach it either.
+                        None if !region.site.is_host() => return Err(unreachable(self.lanes.get(lane))),
+                        None => 0,
+                    },
                     Err(_) if *desc & DEVICE_DESC == 0 => 0,
                     Err(e) => return Err(e),
                 };
@@ -131,21 +135,27 @@ impl Domain {
         Ok((out, descs.len().min(IOV_LIMIT)))
     }
 
-    /// How a peer names memory in a registered region that it may read: address and key.
-    pub fn remote_name(&self, desc: u64, iov: Iov) -> Result<Option<(u64, u64)>> {
+    /// How the peer of a lane names memory in a registered region that it may read: address and key.
+    pub fn remote_name(&self, lane: usize, desc: u64, iov: Iov) -> Result<Option<(u64, u64)>> {
         let regions = self.regions.lock();
         let region = regions.named(desc)?;
         let within = |skip: &usize| skip.checked_add(iov.len()).is_some_and(|end| end as u64 <= region.len);
         match iov.addr().checked_sub(region.start).filter(within) {
-            Some(skip) => Ok(region.readable.then(|| (region.base.wrapping_add(skip as u64), region.key))),
+            Some(_) if !region.readable => Ok(None),
+            Some(skip) => {
+                let (Some(of), Some(id)) = (self.lanes.get(lane), region.ids.get(lane).copied().flatten()) else { return Ok(None) };
+                let own = of.domain.message_name(id, iov)?;
+                Ok(Some(own.unwrap_or((region.base.wrapping_add(skip as u64), region.key))))
+            }
             None if region.readable => Err(Error::invalid("desc: the buffer does not lie in its region")),
             None => Ok(None),
         }
     }
 
-    /// Lets a peer of one lane read memory, until the region is closed; gives it with the address that the peer uses.
-    pub fn lend(&self, lane: usize, site: Site, iov: Iov) -> Result<(RegionId, u64)> {
-        let Some(lane) = self.lanes.get(lane) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
+    /// Lets a peer of one lane read memory, until the region is closed; gives it with the address and the key that the peer uses.
+    pub fn lend(&self, lane: usize, site: Site, iov: Iov) -> Result<(RegionId, u64, u64)> {
+        let at = lane;
+        let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
         let fast = if site.is_host() { lane.domain.lend(iov) } else { None };
         let id = match fast {
             Some(id) => id,
@@ -157,7 +167,14 @@ impl Domain {
             }
         };
         let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr() as u64 } else { 0 };
-        Ok((id, base))
+        let named = lane.domain.message_name(id, iov).inspect_err(|_| self.leave([(at, id)]))?;
+        let (addr, key) = named.unwrap_or((base, id.key));
+        Ok((id, addr, key))
+    }
+
+    /// Whether what was lent may be closed before the peer is through with it.
+    pub fn can_cut_off(&self, lane: usize) -> bool {
+        self.lanes.get(lane).is_none_or(|lane| lane.domain.can_cut_off())
     }
 
     /// Closes a region that was lent. True: a peer may still be inside, and it is to be tried again.
@@ -179,4 +196,11 @@ impl Domain {
         let left = std::mem::take(&mut *self.left.lock());
         self.leave(left.into_iter().filter(|region| self.is_held(*region)));
     }
+}
+
+/// Of device memory that a lane's device does not reach.
+#[cold]
+fn unreachable(lane: Option<&LaneDomain>) -> Error {
+    let lane = lane.map_or("?", |lane| lane.provider.name());
+    Error::coded(errno::EOPNOTSUPP, Code::Path, format!("desc: this memory is not registered over {lane}, by which the peer is reached"))
 }

@@ -3,14 +3,14 @@
 
 use super::connected::connectionless;
 use super::domain::Domain;
-use super::local::{self, LOCAL};
+use super::listen::{listen, source_of};
+use super::local;
 use super::matcher::Matcher;
 use super::ops;
 pub use super::ops::Endpoint;
 use super::reader::Reader;
 use super::state::{Op, Ops, State, UNKNOWN};
 use super::wire::{Label, MATCHED_LEN};
-use super::wireup::{self, source_of};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
@@ -21,7 +21,7 @@ use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::Dispatch;
 use crate::prov::queue::Queue;
 use crate::prov::report::{PathReport, Stats};
-use crate::prov::{self, EventQueue, Request, flags};
+use crate::prov::{self, EventQueue, Provider, Reach, Request, flags};
 use crate::sync::gate::Fences;
 use crate::sync::serial::Serial;
 use crate::sys::epoll::Poller;
@@ -146,7 +146,7 @@ impl prov::Endpoint for Endpoint {
         s.bind.check_can_enable()?;
         s.enable_only()?;
         if s.only.is_none() {
-            let (at, greeters) = wireup::listen(&self.domain, self.source)?;
+            let (at, greeters) = listen(&self.domain, self.source)?;
             let mut name = Name::at(at);
             (name.nonce, name.host) = (self.domain.draw(), local::host_hint());
             s.name = Some(name);
@@ -417,12 +417,15 @@ impl prov::Endpoint for Endpoint {
             Some(link) => {
                 let (descs, _) = self.domain.descs_of(link.of, &[desc])?;
                 let report = link.ep.report(key, descs[0])?;
-                let lane = self.domain.lanes.get(link.of).map_or("", |lane| lane.provider.name());
-                let local = self.domain.lanes.iter().any(|lane| lane.provider.name() == LOCAL) && lane != LOCAL;
-                let why = match (&name, &s.name) {
-                    (Some(name), Some(own)) if local => format!(" ({})", local::why_not_local(name, own)),
-                    _ => String::new(),
-                };
+                let of = self.domain.lanes.get(link.of).map(|lane| lane.provider);
+                let lane = of.map_or("", |of| of.name());
+                let is_local = |of: &dyn Provider| of.reach() == Reach::Host;
+                let local = self.domain.lanes.iter().any(|lane| is_local(lane.provider)) && !of.is_some_and(is_local);
+                let not_local = name.as_ref().zip(s.name.as_ref()).filter(|_| local).map(|(name, own)| local::why_not_local(name, own));
+                let device = s.peers.get(id as usize).and_then(Option::as_deref).and_then(|p| p.no_device.as_deref());
+                let device = device.filter(|_| of.is_some_and(|of| of.reach() == Reach::Ports));
+                let why = not_local.into_iter().chain(device).collect::<Vec<_>>().join("; ");
+                let why = if why.is_empty() { why } else { format!(" ({why})") };
                 Ok(PathReport { text: format!("over {lane}{why}:\n{}", report.text), ..report })
             }
             None => Err(Error::new(errno::ENOTCONN, "peer: it was not reached yet, so no way to it is settled")),

@@ -47,7 +47,8 @@ impl State {
 
     /// Ends an offer that was taken back, if the peer can read it no more. False: it stays.
     pub fn end_torn(&mut self, domain: &Domain, mut torn: Torn) -> bool {
-        torn.lent.retain(|region| domain.is_held(*region));
+        // What would end more than the read stays until the peer has said its word.
+        torn.lent.retain(|region| torn.own && !domain.can_cut_off(region.0) || domain.is_held(*region));
         let over = torn.lent.is_empty() && !torn.own;
         match over {
             true => self.fail(&torn.end, torn.why),

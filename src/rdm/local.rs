@@ -1,26 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lane whose listeners have names instead of ports: which peers it may reach, and under which names.
+//! The lane whose listeners have names instead of ports: which peers it may reach.
 
 use crate::config;
 use crate::prov::av::Name;
 use crate::sys::{path_socket, process};
-use std::net::SocketAddr;
-
-/// Its provider.
-pub const LOCAL: &str = "shm";
-
-/// The address by which a lane reaches the endpoint that listens at `at`. Names of sockets in a network namespace are as
-/// unique as its ports; in a directory that several share, who comes second finds the name taken.
-pub fn address_on(provider: &str, at: SocketAddr) -> String {
-    if provider != LOCAL {
-        return format!("{provider}://{at}");
-    }
-    let name = format!("rdm.{}", at.to_string().replace(':', "_"));
-    match &config::get().socket_dir {
-        Some(dir) => format!("{LOCAL}://{}/{name}", dir.trim_end_matches('/')),
-        None => format!("{LOCAL}://{name}"),
-    }
-}
 
 /// What two processes of one host have in common that find each other's local sockets: the network namespace, or the
 /// directory of `GDRFAB_SHM_DIR`.

@@ -16,6 +16,7 @@ mod known;
 mod lent;
 mod limits;
 mod list;
+mod listen;
 mod local;
 pub mod matcher;
 mod mix;

@@ -282,6 +282,8 @@ pub struct Peer {
     pub called_for_list: bool,
     /// Until when it is called; 0: it was not called yet.
     pub patience: u64,
+    /// Why the device's lane does not lead there, if it was tried.
+    pub no_device: Option<Box<str>>,
 }
 
 impl Peer {
@@ -301,6 +303,7 @@ impl Peer {
             busy: false,
             called_for_list: false,
             patience: 0,
+            no_device: None,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::prov::av::{Name, SCHEME};
 use crate::prov::info::{Ask, EP_RDM, Info};
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
-use crate::prov::{self, Offer, Provider, flags};
+use crate::prov::{self, Offer, Provider, Reach, flags};
 use crate::sync::serial::Threading;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -24,8 +24,13 @@ pub struct Rdm {
 }
 
 /// Best first.
-pub static SETS: &[Rdm] =
-    &[Rdm { name: "shm+tcp", lanes: &["shm", "tcp"] }, Rdm { name: "shm", lanes: &["shm"] }, Rdm { name: "tcp", lanes: &["tcp"] }];
+pub static SETS: &[Rdm] = &[
+    Rdm { name: "shm+verbs+tcp", lanes: &["shm", "verbs", "tcp"] },
+    Rdm { name: "shm+tcp", lanes: &["shm", "tcp"] },
+    Rdm { name: "verbs", lanes: &["verbs"] },
+    Rdm { name: "shm", lanes: &["shm"] },
+    Rdm { name: "tcp", lanes: &["tcp"] },
+];
 
 /// The set of lanes of an info.
 pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
@@ -74,42 +79,35 @@ impl Rdm {
         self.lanes.iter().map(|name| prov::get(Some(name))).collect()
     }
 
-    /// Where an endpoint listens if nobody says where: as the lane does that has ports.
-    fn usual_ip(&self) -> IpAddr {
+    /// Where an endpoint listens if nobody says where: at its device, or as the lane does that has ports.
+    fn usual_ip(&self, info: &Info) -> IpAddr {
         let ask = Ask { node: None, service: Some("1"), source: true, domain: None, near: None };
-        let listening = self.providers().unwrap_or_default().into_iter().flat_map(|p| p.candidates(&ask)).filter_map(|info| info.src_addr);
-        let mut found = listening.filter_map(|text| text.split_once("://")?.1.parse::<SocketAddr>().ok());
+        let by_ports = self.providers().unwrap_or_default().into_iter().flat_map(|p| p.candidates(&ask)).filter_map(|info| info.src_addr);
+        let mut found =
+            info.src_addr.iter().cloned().chain(by_ports).filter_map(|text| text.split_once("://")?.1.parse::<SocketAddr>().ok());
         found.next().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |at| at.ip())
     }
 
-    fn info(&self, ask: &Ask<'_>) -> Result<Info> {
-        let mut all: Option<Info> = None;
+    /// One for each device of a lane that has several, with its address.
+    fn infos(&self, near: Option<&str>) -> Result<Vec<Info>> {
+        let mut all: Vec<Option<Info>> = vec![None];
         for provider in self.providers()? {
-            let own = Ask { node: None, service: None, source: false, domain: None, near: ask.near };
-            let found = provider.candidates(&own).into_iter().next();
-            let lane = found.ok_or_else(|| Error::new(errno::ENODATA, format!("{} offers nothing here", provider.name())))?;
-            if let Some(why) = lane.reason {
-                return Err(why);
+            let (lanes, refused): (Vec<Info>, Vec<Info>) = provider.lanes(near).into_iter().partition(|lane| lane.reason.is_none());
+            if lanes.is_empty() {
+                let why = refused.into_iter().find_map(|lane| lane.reason);
+                let none = || Error::new(errno::ENODATA, format!("{} offers nothing here", provider.name()));
+                return Err(why.unwrap_or_else(none).context(provider.name()));
             }
-            all = Some(match all {
-                None => lane,
-                Some(all) => Info {
-                    caps: all.caps & lane.caps | (all.caps | lane.caps) & (flags::LOCAL_COMM | flags::REMOTE_COMM),
-                    msg_order: all.msg_order & lane.msg_order,
-                    paths: all.paths | lane.paths,
-                    list_paths: all.list_paths | lane.list_paths,
-                    mr_mode: all.mr_mode & lane.mr_mode,
-                    tx_iov_limit: all.tx_iov_limit.min(lane.tx_iov_limit),
-                    rx_iov_limit: all.rx_iov_limit.min(lane.rx_iov_limit),
-                    rma_iov_limit: all.rma_iov_limit.min(lane.rma_iov_limit),
-                    mr_iov_limit: all.mr_iov_limit.min(lane.mr_iov_limit),
-                    mr_cnt: all.mr_cnt.min(lane.mr_cnt),
-                    ..all
-                },
-            });
+            let with = |all: &Option<Info>, lane: &Info| Some(join(all.clone(), lane.clone(), provider.reach()));
+            all = all.iter().flat_map(|all| lanes.iter().map(move |lane| with(all, lane))).collect();
         }
-        let lane = all.ok_or_else(|| Error::fixed(errno::ENODATA, "no lanes"))?;
-        Ok(Info {
+        Ok(all.into_iter().flatten().map(|lane| self.info(lane)).collect())
+    }
+
+    /// From what all lanes have in common.
+    fn info(&self, lane: Info) -> Info {
+        let name = || Some(self.name.to_string());
+        Info {
             caps: lane.caps | flags::TAGGED | flags::DIRECTED_RECV | flags::SOURCE | flags::MULTI_RECV,
             msg_order: lane.msg_order & !flags::BEHIND_SENDS,
             ep_type: EP_RDM,
@@ -118,13 +116,35 @@ impl Rdm {
             rx_size: SIZE,
             max_msg_size: MAX_MSG,
             cm_data_size: 0,
-            src_addr: None,
             dest_addr: None,
-            prov_name: Some(self.name.into()),
-            fabric_name: Some(self.name.into()),
-            domain_name: Some(self.name.into()),
+            prov_name: name(),
+            fabric_name: name(),
+            domain_name: if lane.src_addr.is_some() { lane.domain_name } else { name() },
             ..lane
-        })
+        }
+    }
+}
+
+/// What those so far have in common with one lane more. The device that one of them has gives the domain its name and address.
+fn join(all: Option<Info>, lane: Info, reach: Reach) -> Info {
+    let has_device = reach == Reach::Devices;
+    let Some(all) = all else {
+        return if has_device { lane } else { Info { src_addr: None, ..lane } };
+    };
+    Info {
+        caps: all.caps & lane.caps | (all.caps | lane.caps) & (flags::LOCAL_COMM | flags::REMOTE_COMM),
+        msg_order: all.msg_order & lane.msg_order,
+        paths: all.paths | lane.paths,
+        list_paths: all.list_paths | lane.list_paths,
+        mr_mode: all.mr_mode & lane.mr_mode,
+        tx_iov_limit: all.tx_iov_limit.min(lane.tx_iov_limit),
+        rx_iov_limit: all.rx_iov_limit.min(lane.rx_iov_limit),
+        rma_iov_limit: all.rma_iov_limit.min(lane.rma_iov_limit),
+        mr_iov_limit: all.mr_iov_limit.min(lane.mr_iov_limit),
+        mr_cnt: all.mr_cnt.min(lane.mr_cnt),
+        src_addr: if has_device { lane.src_addr } else { all.src_addr },
+        domain_name: if has_device { lane.domain_name } else { all.domain_name },
+        ..all
     }
 }
 
@@ -138,13 +158,22 @@ impl Provider for Rdm {
         Offer { name: self.name, usable, facts: Vec::new() }
     }
 
+    fn heeds_keys(&self) -> bool {
+        self.providers().is_ok_and(|all| all.iter().all(|p| p.heeds_keys()))
+    }
+
     fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
-        let stub = || Info { prov_name: Some(self.name.into()), ep_type: EP_RDM, ..Info::default() };
-        let info = self.info(ask).and_then(|info| {
-            let address = named(ask, || self.usual_ip())?;
-            Ok(if ask.source { Info { src_addr: address, ..info } } else { Info { dest_addr: address, ..info } })
-        });
-        vec![info.unwrap_or_else(|why| Info { reason: Some(why), ..stub() })]
+        let stub = |why| Info { prov_name: Some(self.name.into()), ep_type: EP_RDM, reason: Some(why), ..Info::default() };
+        let infos = match self.infos(ask.near) {
+            Ok(infos) => infos,
+            Err(why) => return vec![stub(why)],
+        };
+        let of = |info: Info| match named(ask, || self.usual_ip(&info)) {
+            Ok(address) if ask.source => Info { src_addr: address, ..info },
+            Ok(address) => Info { src_addr: None, dest_addr: address, ..info },
+            Err(why) => stub(why),
+        };
+        infos.into_iter().map(of).collect()
     }
 
     fn check_address(&self, address: &str) -> Result<()> {
@@ -213,12 +242,13 @@ impl prov::Domain for Domain {
         };
         let mut ids: Vec<Option<RegionId>> = Vec::new();
         for lane in &self.lanes {
-            let source = match &attr.source {
-                Source::Iov(iov) => Source::Iov(iov),
-                Source::File { fd, offset, len, base_addr } => Source::File { fd: *fd, offset: *offset, len: *len, base_addr: *base_addr },
-            };
-            match lane.domain.register(&Attr { source, requested_key: key, ..*attr }) {
+            match lane.domain.register(&Attr { requested_key: key, ..*attr }) {
                 Ok(id) => ids.push(Some(id)),
+                // Another lane may have a way to what a device does not reach.
+                Err(e) if lane.provider.reach() == Reach::Devices && self.lanes.len() > 1 && e.errno == errno::EOPNOTSUPP => {
+                    crate::log!(Info, "not registered over {}: {e}", lane.provider.name());
+                    ids.push(None);
+                }
                 Err(e) => {
                     for (lane, id) in self.lanes.iter().zip(&ids) {
                         id.and_then(|id| lane.domain.close_region(id).err()).iter().for_each(|e| crate::log!(Warn, "{e}"));

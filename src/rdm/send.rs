@@ -188,10 +188,11 @@ impl State {
         if !matches!(w.what, What::Message { .. }) {
             return self.start_rma(domain, id, link, w);
         }
-        let What::Message { label, offered } = &mut w.what else { return Step::Wait };
+        let What::Message { label, offered } = &w.what else { return Step::Wait };
+        let (label, fresh) = (*label, offered.is_none());
         let whole = w.site.is_host() && w.end.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
-        if whole && offered.is_none() && peer.credit.may_send(w.end.len) {
-            return match put_eager(link, label, w.pieces.as_slice()) {
+        if whole && fresh && peer.credit.may_send(w.end.len) {
+            return match put_eager(link, &label, w.pieces.as_slice()) {
                 Ok(true) => {
                     peer.credit.sent(w.end.len);
                     let end = w.end;
@@ -201,22 +202,35 @@ impl State {
                 _ => Step::Wait,
             };
         }
-        if offered.is_none() {
+        if fresh {
             if peer.offers >= OFFERS_MAX {
                 return Step::Wait;
             }
-            let (lent, places) = match lend(domain, link.of, w.pieces.as_slice(), w.site, &w.descs) {
-                Ok(lent) => lent,
+            let lent = lend(domain, link.of, w.pieces.as_slice(), w.site, &w.descs);
+            let (lent, places) = match lent {
+                // What the lane does not reach is copied, and that is lent.
+                Err(e) if e.errno == errno::EOPNOTSUPP && !w.site.is_host() => match w.copied(domain, link.of) {
+                    Ok(lent) => lent,
+                    Err(more) => return Step::Failed(more.context(e)),
+                },
                 Err(e) => return Step::Failed(e),
+                Ok(lent) => lent,
             };
-            let number = self.ops.add(Op::Offered { peer: id, end: w.end, own: lent.len() != places.len(), lent, _owned: None });
-            *offered = Some((number, places));
+            let number = self.ops.add(Op::Offered {
+                peer: id,
+                end: w.end,
+                own: lent.len() != places.len() || !domain.can_cut_off(link.of),
+                lent,
+                _owned: None,
+            });
+            w.what = What::Message { label, offered: Some((number, places)) };
         }
-        let Some((number, places)) = offered else { return Step::Wait };
-        let words = Words::offer(label, *number, w.end.len as u64, places);
+        let What::Message { offered: Some((number, places)), .. } = &w.what else { return Step::Wait };
+        let number = *number;
+        let words = Words::offer(&label, number, w.end.len as u64, places);
         match put(link, words.as_slice(), &[]) {
             Ok(true) => {
-                if let Some(Op::Offered { _owned, .. }) = self.ops.get(*number) {
+                if let Some(Op::Offered { _owned, .. }) = self.ops.get(number) {
                     *_owned = w.owned.take();
                 }
                 if let Some(peer) = self.peer(id) {
@@ -301,6 +315,13 @@ impl State {
 }
 
 impl Waiting {
+    /// Lends a copy of the caller's bytes.
+    #[cold]
+    fn copied(&mut self, domain: &Domain, lane: usize) -> Result<Lent> {
+        self.own(true)?;
+        lend(domain, lane, self.pieces.as_slice(), self.site, &self.descs)
+    }
+
     /// Works on a copy of the caller's bytes from now on.
     fn own(&mut self, inject: bool) -> Result<()> {
         if !inject || self.owned.is_some() {
@@ -325,7 +346,7 @@ fn lend(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64])
         // The caller's registration is taken where it can be: it may have a faster path, and a driver is asked about each of
         // device memory.
         let desc = descs.get(i).copied().unwrap_or(0);
-        match if desc == 0 { Ok(None) } else { domain.remote_name(desc, *piece) } {
+        match if desc == 0 { Ok(None) } else { domain.remote_name(lane, desc, *piece) } {
             Ok(Some((addr, key))) => {
                 places.push(RmaIov { addr, len: piece.len(), key });
                 continue;
@@ -334,9 +355,9 @@ fn lend(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64])
             _ => {}
         }
         match domain.lend(lane, site, *piece) {
-            Ok((id, addr)) => {
+            Ok((id, addr, key)) => {
                 lent.push((lane, id));
-                places.push(RmaIov { addr, len: piece.len(), key: id.key });
+                places.push(RmaIov { addr, len: piece.len(), key });
             }
             Err(e) => {
                 domain.leave(lent);

@@ -5,19 +5,16 @@
 
 use super::domain::Domain;
 use super::limits::{FIRST_GRANT, UNLISTED_MAX};
-use super::local::{LOCAL, address_on};
-use super::peer::{Credit, Greeter, Id, Link, Phase};
+use super::peer::{Credit, Id, Link, Phase};
 use super::state::{Op, State, Torn, Unexpected};
 use super::wire::{Intro, Label, Refusal};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::{Av, Name};
 use crate::prov::bind::{Binding, Options};
 use crate::prov::event::{Event, EventKind};
-use crate::prov::info::Info;
-use crate::prov::{Endpoint, Request};
+use crate::prov::{Endpoint, Reach, Request};
 use crate::sys::time;
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 /// How long the call of a peer is awaited that has crossed ours.
@@ -26,65 +23,8 @@ const AWAIT_NS: u64 = 500_000_000;
 const AGAIN_NS: u64 = 20_000_000;
 /// How long a caller that the address vector does not name has to join, where there is no room for another.
 const SLOW_NS: u64 = 100_000_000;
-/// Ports that are tried where any will do.
-const TRIES: usize = 64;
-/// Listens on every lane, at one address.
-pub fn listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Greeter>)> {
-    let fixed = wanted.is_some_and(|at| at.port() != 0);
-    let mut last = Error::fixed(errno::EADDRINUSE, "ep: no free port was found");
-    for _ in 0..TRIES {
-        match try_listen(domain, wanted) {
-            Err(e) if !fixed && e.errno == errno::EADDRINUSE => last = e,
-            done => return done,
-        }
-    }
-    Err(last)
-}
-
-fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Greeter>)> {
-    let mut at = wanted;
-    let mut greeters = Vec::new();
-    // The lane with ports first, as it may choose one.
-    for (of, lane) in domain.lanes.iter().enumerate().filter(|(_, lane)| lane.provider.name() != LOCAL) {
-        let src_addr = at.map(|at| address_on(lane.provider.name(), at));
-        let mut listener = lane.provider.open_listener(&Info { src_addr, ..lane.info.clone() })?;
-        let told = listener.address();
-        let bound: Option<SocketAddr> = told.split_once("://").and_then(|(_, rest)| rest.parse().ok());
-        at = Some(bound.ok_or_else(|| Error::new(errno::EPROTO, format!("ep: {told:?} is no socket address")))?);
-        listener.listen()?;
-        greeters.push(Greeter { of, listener });
-    }
-    for (of, lane) in domain.lanes.iter().enumerate().filter(|(_, lane)| lane.provider.name() == LOCAL) {
-        let here = at.get_or_insert(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        if here.port() == 0 {
-            here.set_port(20_000 + (domain.draw() % 40_000) as u16);
-        }
-        let src_addr = Some(address_on(LOCAL, *here));
-        let mut listener = lane.provider.open_listener(&Info { src_addr, ..lane.info.clone() })?;
-        listener.listen()?;
-        greeters.push(Greeter { of, listener });
-    }
-    match at {
-        Some(at) => Ok((at, greeters)),
-        None => Err(Error::fixed(errno::ENODEV, "ep: its domain has no lanes")),
-    }
-}
-
-/// `rdm://IP:PORT`, where port 0 stands for any.
-pub fn source_of(text: &str) -> Result<SocketAddr> {
-    let rest = text.strip_prefix(crate::prov::av::SCHEME);
-    let at = rest.and_then(|rest| rest.split('/').next()).and_then(|at| at.parse::<SocketAddr>().ok());
-    let at = at.ok_or_else(|| Error::invalid(format!("info->src_addr: {text:?} is not {}IP:PORT", crate::prov::av::SCHEME)))?;
-    match at.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => {
-            Err(Error::invalid("info->src_addr: name one address of this host, by which peers find it"))
-        }
-        IpAddr::V6(ip) if ip.is_unspecified() => {
-            Err(Error::invalid("info->src_addr: name one address of this host, by which peers find it"))
-        }
-        _ => Ok(at),
-    }
-}
+/// How long a peer's device is called that may not be there, before another lane is tried.
+const DEVICE_NS: u64 = 3_000_000_000;
 
 impl State {
     fn open_link(&mut self, domain: &Domain, of: usize, connect_timeout_ns: u64) -> Result<Arc<Link>> {
@@ -127,16 +67,24 @@ impl State {
         };
         let mut last = Error::new(errno::EHOSTUNREACH, format!("{name}: on another host, and no lane of this endpoint leads there"));
         for (of, lane) in domain.lanes.iter().enumerate().skip(from) {
-            if lane.provider.name() == LOCAL && name.host != 0 && name.host != own.host {
+            let (reach, loopback) = (lane.provider.reach(), name.socket().ip().is_loopback());
+            if reach == Reach::Host && name.host != 0 && name.host != own.host {
                 continue;
             }
-            if lane.provider.name() != LOCAL && name.host != 0 && name.host != own.host && name.socket().ip().is_loopback() {
+            let more = of + 1 < domain.lanes.len();
+            if reach == Reach::Devices && more && loopback {
+                last = Error::new(errno::EHOSTUNREACH, format!("{}: has no loopback", lane.provider.name()));
+                continue;
+            }
+            if reach != Reach::Host && name.host != 0 && name.host != own.host && loopback {
                 let words = format!("{name}: an address that only its own host reaches; GDRFAB_TCP_IFACE there chooses another");
                 last = Error::new(errno::EHOSTUNREACH, words);
                 continue;
             }
-            let address = address_on(lane.provider.name(), name.socket());
-            let called = self.open_link(domain, of, left).and_then(|link| {
+            let address = lane.provider.lane_address(name.socket());
+            // Where the peer has no such device, nobody may say so.
+            let limit = if reach == Reach::Devices && more { DEVICE_NS.min(if left == 0 { DEVICE_NS } else { left / 2 }) } else { left };
+            let called = self.open_link(domain, of, limit).and_then(|link| {
                 link.ep.connect(&address, &self.intro(meant)?)?;
                 Ok(link)
             });
@@ -149,7 +97,10 @@ impl State {
                     }
                     return self.rouse();
                 }
-                Err(e) => last = e,
+                Err(e) => {
+                    self.note_device(domain, id, of, &e);
+                    last = e;
+                }
             }
         }
         self.over(id, last);
@@ -330,6 +281,7 @@ impl State {
             (Phase::Dialing(link), Some(why)) => {
                 let link = link.clone();
                 let next = link.of + 1;
+                self.note_device(domain, id, link.of, &why);
                 self.forget_link(&link);
                 match Refusal::decode(&event.data) {
                     Some(Refusal::Crossed) => self.await_peer(id, AWAIT_NS),
@@ -350,6 +302,14 @@ impl State {
             }
             (_, Some(why)) => self.over(id, why),
             _ => {}
+        }
+    }
+
+    /// Keeps why a device's lane does not lead to a peer.
+    fn note_device(&mut self, domain: &Domain, id: Id, of: usize, why: &Error) {
+        let lane = domain.lanes.get(of).filter(|lane| lane.provider.reach() == Reach::Devices);
+        if let (Some(lane), Some(peer)) = (lane, self.peer(id)) {
+            peer.no_device = Some(format!("{}: {}", lane.provider.name(), why.words).into());
         }
     }
 

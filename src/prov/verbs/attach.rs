@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 fn may_stage(domain: &Domain, access: Access) -> Result<()> {
     match domain.service_cq() {
         None if access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) => {
-            Err(Error::fixed(errno::EOPNOTSUPP, "no staged transfers with peers over this transport (iWARP)"))
+            Err(Error::fixed(errno::EOPNOTSUPP, "no staged transfers with peers over lanes or iWARP"))
         }
         _ => Ok(()),
     }
@@ -71,7 +71,7 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
     // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
     let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr(), iov.len(), base, device_access(domain, access)) }.ok()?;
     let location = location_of(&[iov], len, Site::HOST, Kind::Host);
-    Some(Attached { location, base, mrs: vec![mr], local: None, backing: None, path: PINNED.path, record: Record::of(PINNED) })
+    Some(Attached { location, base, named: base, mrs: vec![mr], local: None, backing: None, path: PINNED.path, record: Record::of(PINNED) })
 }
 
 fn location_of(iovs: &[Iov], len: u64, site: Site, kind: Kind) -> Location<()> {
@@ -96,7 +96,8 @@ fn attach_ranges(domain: &Domain, attr: &Attr<'_>, steps: &mut Steps, iovs: &[Io
         sum = sum.checked_add(iov.len() as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
         check_limits(domain, iov.len() as u64)?;
     }
-    if iovs.len() > 1 && attr.access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
+    // A lane tells its peers that there is no way to those.
+    if iovs.len() > 1 && !domain.is_of_lanes() && attr.access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
         return Err(Error::new(
             errno::EOPNOTSUPP,
             format!("iov_count: {}; a verbs key names one range, so regions of several are for local use only", iovs.len()),
@@ -140,7 +141,16 @@ impl Plan<'_> {
     fn attached(&self, steps: &mut Steps, (mrs, local): Registered, path: Paths, site: Site, kind: Kind) -> Attached {
         let record = std::mem::take(&mut steps.record);
         let backing = mrs.is_empty().then(|| Backing::memory(site, self.iovs, self.base));
-        Attached { location: location_of(self.iovs, self.len, site, kind), base: self.base, mrs, local, backing, path, record }
+        Attached {
+            location: location_of(self.iovs, self.len, site, kind),
+            base: self.base,
+            named: self.base,
+            mrs,
+            local,
+            backing,
+            path,
+            record,
+        }
     }
 
     /// The address that operations use for `iov`.
@@ -266,7 +276,7 @@ fn attach_file(
         // SAFETY: numbers by which operations name the bytes; nobody but the device takes them for addresses.
         let named = unsafe { Iov::new(own as usize, len) };
         let location = location_of(&[named], len as u64, site, Kind::Host);
-        Ok(Attached { location, base, mrs, local, backing, path, record })
+        Ok(Attached { location, base, named: base, mrs, local, backing, path, record })
     };
     let access = device_access(domain, attr.access);
     let site = match attr.memory {

@@ -2,9 +2,10 @@
 //! The bytes of an operation in a bounce buffer: registered host memory between the device and memory that it does not
 //! reach.
 
-use super::abi::ibv_sge;
+use super::abi::{ibv_access_flags, ibv_sge};
 use super::memory::{Buffer, Registered};
 use super::mr::{self, Staged};
+use super::object::RawMr;
 use crate::error::Result;
 use crate::hmem::Site;
 use crate::prov::op::Iov;
@@ -22,6 +23,8 @@ pub struct Bounce {
     len: usize,
     places: Vec<Place>,
     home: Weak<Registered>,
+    /// Registered for the operation.
+    _mrs: Vec<RawMr>,
 }
 
 /// A bounce for `local`, filled with its bytes if it is what goes out.
@@ -38,11 +41,30 @@ pub fn take(memory: &Arc<Registered>, local: &[Iov], descs: &[u64], total: usize
             });
         }
     }
-    let bounce = Bounce { buffer: Some(memory.buffer(total)?), len: total, places, home: Arc::downgrade(memory) };
+    let bounce = Bounce { buffer: Some(memory.buffer(total)?), len: total, places, home: Arc::downgrade(memory), _mrs: Vec::new() };
     if fill {
         bounce.gather()?;
     }
     Ok(Box::new(bounce))
+}
+
+/// Registers those of the pieces that have no registration of the caller's for the time of an operation; `written`: by the
+/// device. `pieces` are the device's, of which each gets its key.
+pub fn registered(
+    memory: &Registered,
+    written: bool,
+    named: impl Iterator<Item = (bool, Iov)>,
+    pieces: &mut [ibv_sge],
+) -> Result<Box<Bounce>> {
+    let access = if written { ibv_access_flags::IBV_ACCESS_LOCAL_WRITE } else { 0 };
+    let mut mrs = Vec::new();
+    for ((_, iov), piece) in named.zip(pieces).filter(|((is_named, _), _)| !is_named) {
+        // SAFETY: who posts the operation keeps its pieces until it has ended, and this with it.
+        let mr = unsafe { RawMr::host(&memory.pd, iov.addr(), iov.len(), iov.addr() as u64, access)? };
+        piece.lkey = mr.keys().0;
+        mrs.push(mr);
+    }
+    Ok(Box::new(Bounce { buffer: None, len: 0, places: Vec::new(), home: Weak::new(), _mrs: mrs }))
 }
 
 impl Bounce {

@@ -7,6 +7,7 @@ use super::endpoint::{Endpoint, Queues};
 use super::fast::{READ, SEND, WRITE};
 use super::greeting::DATA_MAX;
 use super::limits::PATHS;
+use super::parcels::Parcels;
 use super::pep::Request;
 use super::qp::Qp;
 use super::state::Phase;
@@ -14,6 +15,8 @@ use super::{cm, mr, ops};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov;
+use crate::prov::Lane;
+use crate::prov::atomic::AtomicOp;
 use crate::prov::bind::{Binding, Bindings, Effort, Options};
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
@@ -66,7 +69,11 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.shared.state.lock();
         s.bind.check_can_enable()?;
         let bound = self.queues.lock().clone();
-        let hidden = || Cq::hidden(domain.context(), domain.threading);
+        if s.bind.is_lane() {
+            s.lane = Some(Box::new(Parcels::new(&domain.memory)?));
+        }
+        let lanes = domain.lane_cq().filter(|_| s.lane.is_some());
+        let hidden = || lanes.cloned().map_or_else(|| Cq::hidden(domain.context(), domain.threading), Ok);
         let tx_cq = bound.tx.clone().map_or_else(hidden, Ok)?;
         let rx_cq = bound.rx.map_or_else(|| if bound.tx.is_none() { Ok(tx_cq.clone()) } else { hidden() }, Ok)?;
         let qp = Qp::new(&domain.memory.pd, &tx_cq.raw, &rx_cq.raw, self.capacity)?;
@@ -86,6 +93,9 @@ impl prov::Endpoint for Endpoint {
         s.phase = Phase::Enabled;
         s.bind.enabled = true;
         domain.watch.add(&self.shared);
+        if s.lane.is_some() {
+            return s.post_receives();
+        }
         if s.own_receives {
             (0..rx).for_each(|_| s.repost_own());
         }
@@ -159,6 +169,7 @@ impl prov::Endpoint for Endpoint {
         let queues = {
             let mut s = self.shared.state.lock();
             s.qp = None;
+            s.lane = None;
             s.link = Link::default();
             s.bind = Bindings::default();
             s.service = None;
@@ -184,6 +195,9 @@ impl prov::Endpoint for Endpoint {
                 return done;
             }
         }
+        if s.lane.is_some() {
+            return s.lane_rma(&self.shared.memory, dir, local, remote, c, descs);
+        }
         s.rma(&self.shared.memory, dir, local, remote, c, descs)
     }
 
@@ -193,6 +207,23 @@ impl prov::Endpoint for Endpoint {
 
     fn list_part(&self, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
         self.shared.state.lock().list_part(dir, runs, pairs, c)
+    }
+
+    fn atomics(&self) -> bool {
+        self.domain.is_of_lanes()
+    }
+
+    /// Carried out by the peer's CPU, of a lane.
+    fn atomic(&self, op: &AtomicOp, c: &Common) -> Result<()> {
+        let mut s = self.shared.state.lock();
+        match s.lane {
+            Some(_) => s.lane_atomic(op, c),
+            None => Err(Error::fixed(errno::EOPNOTSUPP, "ep: connected endpoints of verbs have no atomic operations")),
+        }
+    }
+
+    fn lane(&self) -> Option<&dyn Lane> {
+        self.domain.is_of_lanes().then_some(self)
     }
 
     fn send(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
@@ -256,7 +287,7 @@ impl prov::Endpoint for Endpoint {
 
     /// What came after the queues were armed has made their descriptors readable.
     fn may_sleep(&self) -> bool {
-        true
+        !self.shared.state.lock().has_parcels()
     }
 
     fn awake(&self, _poller: Option<&Poller>) {
@@ -328,8 +359,8 @@ impl prov::Endpoint for Endpoint {
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.shared.state.lock();
         s.check_connected()?;
-        let staged = mr::is_staged(key);
-        if !staged && key >> 32 != 0 {
+        let staged = s.lane.is_none() && mr::is_staged(key);
+        if !staged && key >> 32 != 0 && s.lane.is_none() {
             let words = format!("key: {key:#x} is no key of a verbs region: it has more than 32 bits and names no staged region");
             return Err(Error::coded(errno::EKEYREJECTED, Code::Key, words));
         }

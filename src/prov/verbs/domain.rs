@@ -8,6 +8,7 @@ use super::cq::Cq;
 use super::device::{Context, Link, Transport};
 use super::gid::Gid;
 use super::info::Choice;
+use super::limits::MAX_MSG;
 use super::memory::Registered;
 use super::mr::Regions;
 use super::object::Pd;
@@ -20,6 +21,7 @@ use crate::prov::flags;
 use crate::prov::info::Info;
 use crate::prov::op::IOV_LIMIT;
 use crate::sync::serial::{Serial, Threading};
+use crate::sys::usercopy::UserCopy;
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
@@ -39,6 +41,13 @@ pub struct Domain {
     pub watch: Watch,
     pub(super) allocations: Allocations,
     service_cq: Option<Arc<Cq>>,
+    /// Of a domain whose endpoints are lanes: the queue of all of them, and what copies for peers.
+    lane_cq: Option<Arc<Cq>>,
+    pub user: Option<UserCopy>,
+    /// Regions begin at the address of the caller's choice, and not at their own.
+    pub offsets: bool,
+    /// Bytes of the port's longest message.
+    pub longest: u32,
     pub faults: Option<Box<Plan>>,
 }
 
@@ -48,13 +57,18 @@ impl Domain {
         let pd = Pd::new(choice.context.clone())?;
         let on_demand = config::get().verbs.odp && choice.context.odp().is_ok_and(|o| o.supported);
         let port = choice.port;
+        // Keys of the caller's choice are for lanes, which ask each other what they name.
+        let lanes = info.mr_mode & flags::MR_MODE_PROV_KEY == 0;
+        let lane_cq = lanes.then(|| Cq::hidden(&choice.context, threading)).transpose()?;
+        let user = lanes.then(UserCopy::new).transpose()?;
         // Here and not with the first endpoint, so that a domain's descriptors are all there from the beginning.
         let service_cq = match choice.context.transport {
             Transport::Iwarp => None,
+            _ if lanes => None,
             _ => Cq::service(&choice.context, threading).inspect_err(|e| crate::log!(Info, "no staged transfers in this domain: {e}")).ok(),
         };
         Ok(Arc::new(Domain {
-            memory: Arc::new(Registered::new(pd, Serial::new(threading, Regions::new()?))),
+            memory: Arc::new(Registered::new(pd, Serial::new(threading, Regions::new(lanes)?))),
             port: port.number,
             gid: choice.gid,
             mtu: match config::get().verbs.mtu {
@@ -64,7 +78,11 @@ impl Domain {
             lid: port.lid,
             ethernet: port.link == Link::Ethernet,
             threading,
-            virt_addr: info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0,
+            virt_addr: lanes || info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0,
+            offsets: lanes && info.mr_mode & flags::MR_MODE_VIRT_ADDR == 0,
+            longest: port.max_message.clamp(1, MAX_MSG as u32),
+            lane_cq,
+            user,
             on_demand,
             watch: Watch::default(),
             allocations: Allocations::default(),
@@ -76,6 +94,15 @@ impl Domain {
     /// Pieces that a work request of ours may have.
     pub fn most_pieces(&self) -> u32 {
         self.context().attr.max_sge.clamp(1, IOV_LIMIT as i32) as u32
+    }
+
+    /// The queue of lanes, in a domain that is one of lanes.
+    pub fn lane_cq(&self) -> Option<&Arc<Cq>> {
+        self.lane_cq.as_ref()
+    }
+
+    pub fn is_of_lanes(&self) -> bool {
+        self.lane_cq.is_some()
     }
 
     /// The queue of the service queue pairs, where the transport allows those.

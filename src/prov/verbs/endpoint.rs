@@ -6,6 +6,7 @@ use super::cq::Cq;
 use super::device::Transport;
 use super::domain::Domain;
 use super::fault::Faults;
+use super::limits::ANSWER_NS;
 use super::line::Staging;
 use super::qp::{Capacity, Patience};
 use super::ring::Ring;
@@ -22,6 +23,7 @@ use crate::prov::info::Info;
 use crate::prov::op::{Common, One};
 use crate::prov::report::Stats;
 use crate::sync::serial::{Serial, Threading};
+use crate::sys::time;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -96,7 +98,9 @@ impl Endpoint {
             staging: Staging::default(),
             data_sent: 0,
             data_seen: 0,
-            faults: Plan::of("verbs").map(|plan| Faults { plan, held: VecDeque::new() }),
+            faults: Plan::of("verbs").filter(|_| !domain.is_of_lanes()).map(|plan| Faults { plan, held: VecDeque::new() }),
+            lane: None,
+            longest: domain.longest,
         };
         // A fault's delay ends by itself, so it is looked for in every turn.
         let mask = if state.faults.is_some() { 0 } else { RARELY - 1 };
@@ -112,7 +116,11 @@ impl Endpoint {
         let domain = &self.domain;
         {
             let s = self.shared.state.lock();
-            if s.service.is_some() || !matches!(s.phase, Phase::Enabled) || domain.context().transport == Transport::Iwarp {
+            if s.service.is_some()
+                || s.lane.is_some()
+                || !matches!(s.phase, Phase::Enabled)
+                || domain.context().transport == Transport::Iwarp
+            {
                 return;
             }
         }
@@ -142,11 +150,26 @@ impl Endpoint {
         [tx, rx, self.domain.service_cq().filter(|_| s.service.is_some()).cloned()]
     }
 
+    /// Of a lane: what was sent goes before the end does, for a bounded time.
+    fn send_rest(&self) {
+        let until = time::now_ns() + ANSWER_NS;
+        let is_owed = |s: &State| s.lane.is_some() && matches!(s.phase, Phase::Connected) && s.peer_end.is_none() && !s.tx.is_empty();
+        while let Some(cq) = self.domain.lane_cq()
+            && is_owed(&self.shared.state.lock())
+            && time::now_ns() < until
+        {
+            cq.poll(true);
+            std::thread::yield_now();
+        }
+    }
+
     /// Ends the connection and waits until the device has given everything back.
     pub(super) fn leave(&self) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
+        self.send_rest();
         let queues = {
             let mut s = self.shared.state.lock();
+            s.drop_parcels();
             s.begin_end(why, true);
             s.finish_if_drained();
             self.queues(&s)

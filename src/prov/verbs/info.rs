@@ -2,6 +2,7 @@
 //! Discovery: one candidate per device, port and type of address, and the way back from a candidate to them.
 
 use super::address::Address;
+use super::credit::RECEIVES;
 use super::device::{self, Context, Devices, Place, Port, Transport};
 use super::distance::{self, Distance};
 use super::gid::{Gid, GidKind};
@@ -21,6 +22,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 const NAME: &str = "verbs";
+/// Work requests that a lane can have with the device.
+const LANE_TX: usize = 256;
 /// The kernel lists its RDMA devices here.
 const SYSFS: &str = "/sys/class/infiniband";
 
@@ -300,4 +303,67 @@ pub fn offer() -> Offer {
         Err(e) => facts.push(("librdmacm".to_string(), Err(format!("{e}; connections by exchanged addresses only")))),
     }
     Offer { name: NAME, usable: usable.map(|_| ()), facts }
+}
+
+/// What the devices are to lanes of connectionless endpoints: one candidate for each port with an IP address, by which peers find
+/// it.
+pub fn lanes(near: Option<&str>) -> Vec<Info> {
+    let mut all: Vec<Info> = Vec::new();
+    for info in candidates(&Ask { node: None, service: None, source: false, domain: None, near }) {
+        let port = |info: &Info| info.domain_name.as_deref().and_then(|d| d.rsplit_once(':')).map(|(port, _)| port.to_string());
+        // Of a port's types of address the first that serves.
+        if all.iter().any(|other| other.reason.is_none() && port(other) == port(&info)) {
+            continue;
+        }
+        let why = match &info.reason {
+            Some(why) => Some(why.clone()),
+            None if info.cq_data_size == 0 => Some(Error::fixed(
+                errno::EOPNOTSUPP,
+                "iWARP: lanes need queue pairs that this library moves itself, and keys of remote reads",
+            )),
+            None if config::get().tcp.key_file.is_some() => Some(Error::fixed(errno::EOPNOTSUPP, NO_KEYS)),
+            None if info.src_addr.is_none() => {
+                Some(Error::fixed(errno::EADDRNOTAVAIL, "the port has no IP address, by which peers would find it"))
+            }
+            None => library::cm().err(),
+        };
+        all.push(Info { reason: why, ..as_lane(info) });
+    }
+    all
+}
+
+const NO_KEYS: &str = "auth_key, GDRFAB_TCP_KEY_FILE: RDMA cards keep nobody out who does not know the key";
+
+/// Keys of memory are the lane's affair, and so is memory that nobody registered; peers' CPUs carry out atomics.
+fn as_lane(info: Info) -> Info {
+    let cpu = Info::of_cpu(NAME);
+    Info {
+        caps: cpu.caps | flags::RMA_EVENT | flags::ATOMIC | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
+        msg_order: info.msg_order | flags::ORDER_ATOMICS,
+        paths: info.paths & (Paths::NIC | Paths::DMABUF | Paths::PEER_MEM),
+        tx_size: LANE_TX.min(info.limits.tx_size),
+        rx_size: RECEIVES as usize,
+        inject_size: info.inject_size,
+        max_msg_size: info.max_msg_size,
+        mr_cnt: info.mr_cnt,
+        domain_name: info.domain_name,
+        src_addr: info.src_addr,
+        reason: info.reason,
+        ..cpu
+    }
+}
+
+/// What a domain and endpoints are opened with that are lanes of those of `info`, whose domain names the device.
+pub fn lane_info(info: &Info) -> Result<Info> {
+    if info.auth_key.is_some() {
+        return Err(Error::fixed(errno::EOPNOTSUPP, NO_KEYS));
+    }
+    let mr_mode = info.mr_mode & !flags::MR_MODE_PROV_KEY;
+    let found = lanes(None).into_iter().find(|lane| lane.domain_name == info.domain_name);
+    match found
+        .ok_or_else(|| Error::new(errno::ENODEV, format!("info->domain_name: {:?} is no device of this host now", info.domain_name)))?
+    {
+        Info { reason: Some(why), .. } => Err(why),
+        lane => Ok(Info { mr_mode, ..lane }),
+    }
 }

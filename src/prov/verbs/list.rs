@@ -28,7 +28,8 @@ impl State {
         self.check_connected()?;
         let is_open = |p: &Pair| p.key >> 32 == 0 && mr::local_key(p.desc).is_some();
         let permitted = |p: &Pair| self.ruled_out(mr::path_of(mr::how_of(p.desc))).is_none();
-        let plain = self.faults.is_none() && c.flags & flags::DELIVERY_COMPLETE == 0;
+        // A lane asks the peer what each key names.
+        let plain = self.faults.is_none() && self.lane.is_none() && c.flags & flags::DELIVERY_COMPLETE == 0;
         let chained = plain && !list.runs.is_empty() && list.pairs.iter().all(|p| is_open(p) && permitted(p));
         Ok(if chained { Native::Parts } else { Native::Pieces })
     }

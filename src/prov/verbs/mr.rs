@@ -12,10 +12,12 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::region::{self, Location};
 use crate::mr::registry::{CHOSEN_KEY, KeyOf, Registry};
-use crate::mr::{Access, Attr, DEVICE_DESC, Iov, Paths, RegionId};
+use crate::mr::{Access, Attr, DEVICE_DESC, Iov, Paths, RegionId, Source};
 use crate::prov::op::IOV_LIMIT;
+use crate::prov::queue::Counter;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where a descriptor's bytes are reached.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -117,8 +119,10 @@ fn no_desc(i: usize, desc: u64) -> Error {
 pub struct Attached {
     /// By this process's addresses.
     pub location: Location<()>,
-    /// Address of the first byte for peers.
+    /// Address of the first byte for the device.
     pub base: u64,
+    /// What peers call that.
+    pub named: u64,
     /// The device's registration of each piece; none where the memory is staged.
     pub mrs: Vec<RawMr>,
     /// The same memory under this process's addresses, where peers use others.
@@ -143,6 +147,40 @@ pub struct Published {
     /// Where the CPU sees a file that the device reached by its mapping.
     _backing: Option<Backing>,
     record: Record,
+    /// From peers' addresses to the device's.
+    shift: u64,
+    /// Its addresses are none of this process's.
+    is_file: bool,
+    /// A peer has asked what its key names.
+    told: AtomicBool,
+    /// Counts peers' writes.
+    counter: Option<Arc<Counter>>,
+}
+
+impl Published {
+    /// By which key the device knows it, and what to add to peers' addresses; none: peers do not reach it by the device.
+    pub fn name(&self) -> Option<(u32, u64)> {
+        let [one] = self.mrs.as_slice() else { return None };
+        Some((one.keys().1, self.shift))
+    }
+
+    pub fn tell(&self) {
+        self.told.store(true, Ordering::Relaxed);
+    }
+
+    pub fn was_told(&self) -> bool {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    pub fn count(&self) {
+        if let Some(counter) = &self.counter {
+            counter.add(1);
+        }
+    }
+
+    pub fn is_nowhere(&self) -> bool {
+        self.is_file
+    }
 }
 
 /// A region that is reached by copies.
@@ -157,7 +195,11 @@ const INDEX_BITS: u32 = 20;
 /// Regions that a domain can have.
 pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
 
-pub struct Regions(Registry<Region, INDEX_BITS>);
+pub struct Regions {
+    registry: Registry<Region, INDEX_BITS>,
+    /// Keys are the caller's.
+    chosen: bool,
+}
 
 /// Whether a key names a staged region: those keys are above what a device's can be.
 pub fn is_staged(key: u64) -> bool {
@@ -167,25 +209,26 @@ pub fn is_staged(key: u64) -> bool {
 impl Deref for Regions {
     type Target = Registry<Region, INDEX_BITS>;
     fn deref(&self) -> &Self::Target {
-        &self.0
+        &self.registry
     }
 }
 
 impl Regions {
-    pub fn new() -> Result<Regions> {
-        Ok(Regions(Registry::new(0)?))
+    pub fn new(chosen: bool) -> Result<Regions> {
+        Ok(Regions { registry: Registry::new(0)?, chosen })
     }
 
     pub fn add(&mut self, attached: Attached, attr: &Attr<'_>) -> Result<RegionId> {
-        let Attached { location, base, mrs, local, backing, path, record } = attached;
+        let Attached { location, base, named, mrs, local, backing, path, record } = attached;
         let device = !location.site.is_host();
         let key = match mrs.as_slice() {
+            _ if self.chosen => KeyOf::Caller(attr.requested_key),
             [] => KeyOf::Domain,
             [one] => KeyOf::Device(u64::from(one.keys().1)),
             // For local use only, so the key opens nothing.
             _ => KeyOf::Device(0),
         };
-        let reserved = self.0.reserve(key, device)?;
+        let reserved = self.registry.reserve(key, device)?;
         let desc = match mrs.as_slice() {
             [] => desc_of(reserved.index, Paths::STAGED, device, true),
             [one] => desc_of(local.as_ref().unwrap_or(one).keys().0, path, device, false),
@@ -195,34 +238,50 @@ impl Regions {
             Some(backing) if mrs.is_empty() => (None, Some(Arc::new(Staged { backing, base, len: location.len, access: attr.access }))),
             other => (other, None),
         };
-        let published = Published { mrs, local, staged, _backing: backing, record };
-        let id = self.0.fill(reserved, Region::new(attr, reserved.key, base, path, location, published));
+        let is_file = matches!(attr.source, Source::File { .. });
+        let published = Published {
+            mrs,
+            local,
+            staged,
+            _backing: backing,
+            record,
+            shift: base.wrapping_sub(named),
+            is_file,
+            told: AtomicBool::new(false),
+            counter: None,
+        };
+        let id = self.registry.fill(reserved, Region::new(attr, reserved.key, named, path, location, published));
         Ok(RegionId::new(id.index(), id.generation, id.key, desc))
+    }
+
+    pub fn bind_counter(&mut self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
+        self.registry.get_mut(id)?.own.counter = Some(counter);
+        Ok(())
     }
 
     /// First step of closing: no copy starts from now on. Tells whether none runs any more: those hold the backing, and
     /// so does the region, once, until it is gone.
     pub fn shut(&mut self, id: RegionId) -> Result<bool> {
-        Ok(self.0.shut(id)?.own.staged.as_ref().is_none_or(|s| Arc::strong_count(s) == 1))
+        Ok(self.registry.shut(id)?.own.staged.as_ref().is_none_or(|s| Arc::strong_count(s) == 1))
     }
 
     /// Last step: the device lets go. The region stays if that fails.
     pub fn detach(&mut self, id: RegionId) -> Result<()> {
-        let own = &mut self.0.get_mut(id)?.own;
+        let own = &mut self.registry.get_mut(id)?.own;
         // The one that peers know first.
         own.mrs.iter_mut().chain(&mut own.local).try_for_each(RawMr::close)?;
-        self.0.drop_region(id);
+        self.registry.drop_region(id);
         Ok(())
     }
 
     pub fn explain(&self, id: RegionId, device: &str) -> Result<String> {
-        let r = self.0.get(id)?;
+        let r = self.registry.get(id)?;
         Ok(format!("{}{}\n{}", r.headline(&format!(" on {device}")), r.paths.words(), r.own.record.lines()))
     }
 
     /// The region whose number a descriptor carries.
     fn looked_up(&self, desc: u64) -> Result<&Region> {
-        let region = self.0.at((desc >> NUMBER_SHIFT) as u32).filter(|r| !r.door.is_shut());
+        let region = self.registry.at((desc >> NUMBER_SHIFT) as u32).filter(|r| !r.door.is_shut());
         region.ok_or(Error::fixed(errno::EINVAL, "desc: the region is closed"))
     }
 
@@ -233,7 +292,7 @@ impl Regions {
 
     /// The staged region that a peer's key names.
     pub fn by_key(&self, key: u64) -> Option<Arc<Staged>> {
-        self.0.find(key).filter(|_| is_staged(key))?.own.staged.clone()
+        self.registry.find(key).filter(|_| is_staged(key))?.own.staged.clone()
     }
 
     /// Where the bytes behind a descriptor of registered memory lie.
@@ -242,7 +301,7 @@ impl Regions {
             return Site::HOST;
         }
         let key = (desc >> NUMBER_SHIFT) as u32;
-        self.0.iter().find(|r| r.own.mrs.iter().any(|mr| mr.keys().0 == key)).map_or(Site::HOST, Region::site)
+        self.registry.iter().find(|r| r.own.mrs.iter().any(|mr| mr.keys().0 == key)).map_or(Site::HOST, Region::site)
     }
 
     /// Of the pieces whose regions are looked up, those of several registrations get their own keys; one that is staged
@@ -334,13 +393,14 @@ mod tests {
         let attached = Attached {
             location: region::Location { pieces, base: 4096, len: 64, site: Site::HOST, kind: crate::hmem::Kind::Host },
             base: 4096,
+            named: 4096,
             mrs: Vec::new(),
             local: None,
             backing: Some(Backing::memory(Site::HOST, &[iov], 4096)),
             path: Paths::STAGED,
             record: Default::default(),
         };
-        let mut regions = Regions::new().unwrap();
+        let mut regions = Regions::new(false).unwrap();
         let id = regions.add(attached, &Attr::plain(Access::REMOTE_READ)).expect("a place");
         let copying = regions.by_key(id.key).expect("its key");
         assert!(!regions.shut(id).expect("open"));

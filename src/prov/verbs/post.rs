@@ -213,7 +213,7 @@ impl State {
 
     /// An operation that no permitted path can carry out: accepted, and failed at once, as over every provider.
     #[cold]
-    fn refuse_rma(&mut self, kind: u64, len: usize, local: &[Iov], c: &Common, why: Error) -> Result<()> {
+    pub(super) fn refuse_rma(&mut self, kind: u64, len: usize, local: &[Iov], c: &Common, why: Error) -> Result<()> {
         let wanted = self.bind.wants_entry(c.flags);
         if !self.bind.reserve(wanted) {
             return Err(Error::AGAIN);

@@ -4,16 +4,17 @@
 use super::cq::Cq;
 use super::domain::Domain;
 use super::endpoint::Endpoint;
+use super::mr::Attached;
 use super::pep::Listener;
 use super::{attach, info, nic, ops};
-use crate::error::{Error, Result, errno};
+use crate::error::{Code, Error, Result, errno};
 use crate::mr::registry::wait_until;
 use crate::mr::{Access, Attr, Facts, RegionId};
 use crate::prov::info::{Ask, Info, Nic};
 use crate::prov::op::Iov;
 use crate::prov::ops::{CqFormat, CqOps};
-use crate::prov::queue::Queue;
-use crate::prov::{self, Offer, Provider};
+use crate::prov::queue::{Counter, Queue};
+use crate::prov::{self, Offer, Provider, Reach};
 use crate::sync::serial::Threading;
 use std::sync::Arc;
 
@@ -40,6 +41,23 @@ impl Provider for Verbs {
         info::check_address(address)
     }
 
+    fn reach(&self) -> Reach {
+        Reach::Devices
+    }
+
+    /// Whoever reaches the card's port can call.
+    fn heeds_keys(&self) -> bool {
+        false
+    }
+
+    fn lanes(&self, near: Option<&str>) -> Vec<Info> {
+        info::lanes(near)
+    }
+
+    fn lane_info(&self, info: &Info) -> Result<Info> {
+        info::lane_info(info)
+    }
+
     fn nic(&self, info: &Info, near: Option<&str>) -> Result<Nic> {
         nic::nic(info, near)
     }
@@ -55,6 +73,9 @@ impl Provider for Verbs {
 
 impl Domain {
     fn close_within(&self, id: RegionId, limit_ms: u64) -> Result<()> {
+        if self.is_of_lanes() && self.memory.regions.lock().get(id)?.own.was_told() {
+            self.revoke(id.key);
+        }
         wait_until(limit_ms, "operations still copy from or to the region; call mr_close again", || self.memory.regions.lock().shut(id))?;
         self.memory.regions.lock().detach(id)
     }
@@ -74,11 +95,15 @@ impl prov::Domain for Domain {
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
-        if attr.event {
+        if attr.event && !self.is_of_lanes() {
             return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_RMA_EVENT: RDMA devices do not report a peer's plain writes"));
         }
         // Pinning takes long and needs no lock.
-        let attached = attach::attach(self, attr)?;
+        let attached = match self.offsets {
+            // Devices map no other addresses than those that agree with the memory's within a page.
+            true => Attached { named: attr.offset, ..attach::attach(self, &Attr { offset: 0, ..*attr })? },
+            false => attach::attach(self, attr)?,
+        };
         self.memory.regions.lock().add(attached, attr)
     }
 
@@ -103,8 +128,31 @@ impl prov::Domain for Domain {
         self.memory.regions.lock().facts(id)
     }
 
+    /// The device's own names, which nobody need be asked for.
+    fn message_name(&self, id: RegionId, iov: Iov) -> Result<Option<(u64, u64)>> {
+        let regions = self.memory.regions.lock();
+        let region = regions.get(id)?;
+        match region.own.name() {
+            Some((key, _)) if !region.own.is_nowhere() => Ok(Some((iov.addr() as u64, u64::from(key)))),
+            _ => Err(Error::coded(errno::EOPNOTSUPP, Code::Path, "the device does not reach this memory, and a lane's peer reads by it")),
+        }
+    }
+
+    /// A device that finds a key gone ends the connection.
+    fn can_cut_off(&self) -> bool {
+        false
+    }
+
     fn explain_region(&self, id: RegionId) -> Result<String> {
         self.memory.regions.lock().explain(id, &self.context().name)
+    }
+
+    /// Peers tell of their writes where they know that those are counted, which lanes do.
+    fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
+        match self.is_of_lanes() {
+            true => self.memory.regions.lock().bind_counter(id, counter),
+            false => Err(Error::fixed(errno::EOPNOTSUPP, "mr: this provider does not see a peer's plain writes; use writes with data")),
+        }
     }
 
     fn regions_covering(&self, addr: u64, len: u64) -> usize {

@@ -8,6 +8,7 @@ use super::limits::{ANSWER_NS, DRAIN_NS, PATHS};
 use super::line::Staging;
 use super::memory::Registered;
 use super::mr;
+use super::parcels::Parcels;
 use super::qp::{Patience, Qp};
 use super::ring::Ring;
 use super::service::{Heard, Service, kind};
@@ -89,6 +90,10 @@ pub struct State {
     pub data_sent: u64,
     pub data_seen: u64,
     pub faults: Option<Faults>,
+    /// What it keeps as a lane. Behind the queue pair, which is destroyed first.
+    pub lane: Option<Box<Parcels>>,
+    /// Bytes of the device's longest message.
+    pub longest: u32,
 }
 
 /// What an endpoint and its completion queues share.
@@ -215,7 +220,7 @@ impl State {
     fn tx_succeeded(&mut self, op: TxOp) {
         let end = &op.end;
         if op.internal && !end.part {
-            return;
+            return self.done_inside(&op);
         }
         if end.kind & flags::SEND != 0 {
             self.stats.sends += 1;
@@ -306,6 +311,9 @@ impl State {
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
             self.rx_failed(op, wc);
             return self.finish_if_drained();
+        }
+        if self.lane.is_some() {
+            return self.parcel_came(op.context, wc.byte_len as usize);
         }
         let has_data = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM != 0;
         let data = if has_data { u64::from(u32::from_be(wc.imm_data)) } else { 0 };
@@ -402,6 +410,10 @@ impl State {
         if !matches!(self.phase, Phase::Draining) {
             return;
         }
+        // The peer's last words first.
+        if self.has_parcels() && !self.silent {
+            return;
+        }
         if !(self.tx.is_empty() && self.rx.is_empty() && self.service.as_ref().is_none_or(|s| s.outstanding == 0)) {
             if time::now_ns() < self.drained_by {
                 return;
@@ -419,6 +431,7 @@ impl State {
         }
         self.flush_held();
         self.flush_line();
+        self.flush_lane();
         let why = self.why.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
         self.phase = Phase::Down(why);
         let fault = self.fault.take();
@@ -439,10 +452,11 @@ impl State {
         if now < self.earliest {
             return;
         }
+        self.expire_jobs();
         let lined_up = || self.staging.jobs.iter().map(|j| j.ending().deadline);
         let posted = || self.tx.iter().map(|o| o.end.deadline).chain(self.rx.iter().map(|o| o.deadline));
         let held = || self.faults.iter().flat_map(|f| f.held.iter().map(|(_, held)| held.op.deadline));
-        let deadlines = || posted().chain(lined_up()).chain(held()).filter(|d| *d != 0);
+        let deadlines = || posted().chain(self.lane_deadlines()).chain(lined_up()).chain(held()).filter(|d| *d != 0);
         if deadlines().any(|d| d <= now) {
             self.late = now;
             let words = "an operation's deadline passed: the queue pair was stopped, because a device takes nothing back by itself";

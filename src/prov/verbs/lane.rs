@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An endpoint as a lane of a connectionless one: a parcel is a message in a place of the library's own, which the peer has a
+//! receive for.
+
+use super::abi::*;
+use super::credit::{Class, RECEIVES};
+use super::endpoint::Endpoint;
+use super::parcels::{MOST, Own, kind};
+use super::state::{Phase, State};
+use super::status;
+use super::work::{PARCEL, RxOp, SIGNALED, Target, TxOp};
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::op::{IOV_LIMIT, Iov, total};
+use crate::prov::parcel::Flat;
+use crate::prov::{Lane, Taker};
+use std::mem::zeroed;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
+
+/// Words that a parcel may begin with.
+const WORDS: usize = 32;
+/// Work requests that operations leave to parcels of the lane's own.
+const SPARE: u32 = 16;
+/// Answers that wait, of a peer that keeps to what it may ask.
+const ANSWERS: usize = 4 * RECEIVES as usize;
+
+#[cold]
+pub(super) fn broken(words: &'static str) -> Error {
+    Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer sent {words}"))
+}
+
+impl State {
+    /// Posts the receives of a lane.
+    pub(super) fn post_receives(&mut self) -> Result<()> {
+        (0..RECEIVES).try_for_each(|place| self.repost(place))
+    }
+
+    fn repost(&mut self, place: u32) -> Result<()> {
+        let Some(lane) = &self.lane else { return Ok(()) };
+        // SAFETY: plain numbers.
+        let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
+        pieces[0] = lane.receive(place);
+        self.post_receive(&mut pieces, 1, RxOp { own: true, context: place as usize, ..RxOp::default() })
+    }
+
+    /// Room for a work request of an operation.
+    pub(super) fn has_work(&self) -> bool {
+        self.tx.len() + SPARE < self.tx.limit()
+    }
+
+    /// Posts one work request that ends with a completion.
+    pub(super) fn launch(
+        &mut self,
+        opcode: ibv_wr_opcode::Type,
+        pieces: &mut [ibv_sge],
+        target: Target,
+        inline: bool,
+        op: TxOp,
+    ) -> Result<()> {
+        // SAFETY: plain numbers and pointers.
+        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        wr.wr_id = self.tx_tag.send(self.tx.next());
+        wr.next = null_mut();
+        wr.sg_list = pieces.as_mut_ptr();
+        wr.num_sge = pieces.len() as i32;
+        wr.opcode = opcode;
+        wr.send_flags = SIGNALED | if inline { ibv_send_flags::IBV_SEND_INLINE } else { 0 };
+        wr.wr.rdma.remote_addr = target.addr;
+        wr.wr.rdma.rkey = target.key;
+        let Some(qp) = &self.qp else { return Err(self.not_connected()) };
+        // SAFETY: the request is live; inline bytes are copied, and whoever gave the pieces keeps the rest until it completes.
+        match unsafe { qp.post_send(&mut wr) } {
+            Ok(()) => {
+                self.tx.push(op);
+                Ok(())
+            }
+            Err((_, err)) => {
+                let error = status::call_error("posting a work request", err);
+                self.begin_end(error.clone(), false);
+                Err(error)
+            }
+        }
+    }
+
+    /// Sends a parcel, if there is room for it.
+    pub(super) fn put_parcel(&mut self, kind: u8, class: Class, words: &[u64], bytes: &[Iov]) -> Result<bool> {
+        if !matches!(self.phase, Phase::Connected) {
+            return Err(self.not_connected());
+        }
+        let inline = self.qp.as_ref().map_or(0, |qp| qp.capacity.inline);
+        let (room, Some(lane)) = (if class == Class::Caller { self.has_work() } else { !self.tx.is_full() }, &mut self.lane) else {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "an endpoint that is no lane"));
+        };
+        if !room || !lane.has_room(class) {
+            return Ok(false);
+        }
+        let mut piece = lane.write(kind, words, bytes);
+        let op = TxOp { internal: true, how: PARCEL, ..TxOp::default() };
+        let inline = piece.length <= inline;
+        self.launch(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), Target::default(), inline, op)?;
+        Ok(true)
+    }
+
+    /// Sends an answer, now or when there is room. Nobody waits for one whose connection is over, and what came behind the
+    /// question counts still.
+    pub(super) fn answer(&mut self, kind: u8, words: &[u64], bytes: &[u8]) -> Result<()> {
+        if !matches!(self.phase, Phase::Connected) {
+            return Ok(());
+        }
+        let Some(lane) = &mut self.lane else { return Ok(()) };
+        if lane.outbox.len() >= ANSWERS {
+            return Err(broken("more questions than it may ask at a time"));
+        }
+        lane.outbox.push_back(Own { kind, words: words.into(), bytes: bytes.into() });
+        self.flush_outbox()
+    }
+
+    fn flush_outbox(&mut self) -> Result<()> {
+        while let Some(own) = self.lane.as_mut().and_then(|lane| lane.outbox.pop_front()) {
+            // SAFETY: the bytes outlive the call.
+            let bytes = unsafe { Iov::of(&own.bytes) };
+            if !self.put_parcel(own.kind, Class::Own, &own.words, &[bytes])? {
+                if let Some(lane) = &mut self.lane {
+                    lane.outbox.push_front(own);
+                }
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands out what has come, and sends what waits.
+    fn lane_turn(&mut self, domain: &super::Domain, each: &mut dyn Taker) -> Result<()> {
+        while let Some((place, len)) = self.lane.as_ref().and_then(|lane| lane.inbox.front().copied()) {
+            let Some(lane) = &mut self.lane else { return Ok(()) };
+            let Some((head, rest)) = lane.bytes(place, len).split_first_chunk::<8>() else {
+                return Err(broken("a parcel without a header"));
+            };
+            let head = u64::from_le_bytes(*head);
+            let words = (head >> 8 & 0xff) as usize;
+            if words > WORDS || 8 * words > rest.len() || head >> 16 & 0xffff != 0 {
+                return Err(broken("a parcel of more words than bytes"));
+            }
+            let parcel = Flat { words, bytes: rest };
+            match head as u8 {
+                kind::PARCEL if !each.take(&parcel) => return Ok(()),
+                kind::PARCEL | kind::CREDIT => lane.credit.heard((head >> 32) as u32)?,
+                own => {
+                    let copy: Box<[u8]> = rest.into();
+                    lane.credit.heard((head >> 32) as u32)?;
+                    self.on_own(domain, own, &Flat { words, bytes: &copy })?;
+                }
+            }
+            if let Some(lane) = &mut self.lane {
+                lane.inbox.pop_front();
+            }
+            if matches!(self.phase, Phase::Connected | Phase::Connecting(_)) {
+                self.repost(place)?;
+                if let Some(lane) = &mut self.lane {
+                    lane.credit.freed();
+                }
+            }
+        }
+        if !matches!(self.phase, Phase::Connected) {
+            return Ok(());
+        }
+        self.advance_jobs();
+        self.flush_outbox()?;
+        if self.lane.as_ref().is_some_and(|lane| lane.credit.owes()) {
+            self.put_parcel(kind::CREDIT, Class::Credit, &[], &[])?;
+        }
+        Ok(())
+    }
+
+    /// Something of the library's own was sent.
+    pub(super) fn done_inside(&mut self, op: &TxOp) {
+        if let Some(lane) = self.lane.as_mut().filter(|_| op.how == PARCEL) {
+            lane.sent();
+        }
+    }
+
+    /// A receive has brought a parcel.
+    pub(super) fn parcel_came(&mut self, place: usize, len: usize) {
+        if let Some(lane) = &mut self.lane {
+            lane.inbox.push_back((place as u32, len));
+        }
+    }
+
+    /// Whether parcels that have come still wait to be taken.
+    pub(super) fn has_parcels(&self) -> bool {
+        self.lane.as_ref().is_some_and(|lane| !lane.inbox.is_empty())
+    }
+}
+
+impl Lane for Endpoint {
+    fn max(&self) -> usize {
+        MOST
+    }
+
+    fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool> {
+        let len = total(bytes).unwrap_or(usize::MAX).saturating_add(8 * words.len());
+        if words.len() > WORDS || len > MOST {
+            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length or shape does not go as one message"));
+        }
+        let mut s = self.shared.state.lock();
+        match &s.lane {
+            // What was posted before is still to start.
+            Some(lane) if !lane.jobs.is_empty() || !lane.outbox.is_empty() => Ok(false),
+            _ => s.put_parcel(kind::PARCEL, Class::Caller, words, bytes),
+        }
+    }
+
+    fn take(&self, force: bool, each: &mut dyn Taker) {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        if force || turn & self.mask == 0 {
+            self.progress_all(force);
+        } else if let Some(cq) = self.domain.lane_cq() {
+            cq.poll(false);
+        }
+        let Some(mut s) = (if force { Some(self.shared.state.lock()) } else { self.shared.state.try_lock() }) else { return };
+        if let Err(e) = s.lane_turn(&self.domain, each) {
+            s.drop_parcels();
+            s.begin_end(e, false);
+        }
+        s.finish_if_drained();
+    }
+}
+
+impl State {
+    /// Nobody takes any more what has come.
+    pub(super) fn drop_parcels(&mut self) {
+        if let Some(lane) = &mut self.lane {
+            lane.inbox.clear();
+        }
+    }
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RMA over a lane: whoever opened the domain chose the keys, so the peer is asked what memory one names to the device, once
+//! for each that it keeps; and memory that nobody registered is copied, or registered for the operation.
+
+use super::abi::*;
+use super::bounce;
+use super::credit::Class;
+use super::lane::broken;
+use super::line::kind_of;
+use super::memory::Registered;
+use super::mr;
+use super::parcels::{ACKS, Ack, AtomicJob, JOBS, Job, Move, Told, kind};
+use super::state::State;
+use super::work::{Target, TxOp};
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::{Access, Paths};
+use crate::prov::Parcel;
+use crate::prov::atomic::AtomicOp;
+use crate::prov::bind::{ANY_PATH, Ending};
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, measure};
+use crate::prov::parcel::Flat;
+use crate::sys::time::now_ns;
+use std::mem::zeroed;
+use std::sync::Arc;
+
+/// Bytes up to which memory that nobody registered is copied; more of it is registered for the operation.
+const COPIED: usize = 32 << 10;
+/// Longest operation.
+const MAX_MSG: usize = 1 << 40;
+/// In TOLD beside the rights: the key may come to name other memory without a word, so it is good for this operation alone.
+pub(super) const ONCE: u64 = 1 << 32;
+/// And: writes are counted.
+pub(super) const COUNTS: u64 = 1 << 33;
+
+/// What the device is given of this side's memory, what it holds meanwhile, how it reaches that, and whether the bytes travel inside.
+type Given = (Vec<ibv_sge>, Option<Box<bounce::Bounce>>, u8, bool);
+
+/// Local memory as the device is given it.
+fn local_pieces(memory: &Arc<Registered>, dir: Dir, local: &[Iov], descs: &[u64], total: usize, inline: usize) -> Result<Given> {
+    // SAFETY: plain numbers.
+    let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
+    let (mut count, mut here) = mr::pieces(local, descs, true, &mut pieces)?;
+    let desc_of = |i: usize| descs.get(i).copied().unwrap_or(0);
+    let unnamed = local.iter().enumerate().any(|(i, v)| !v.is_empty() && desc_of(i) == 0);
+    if here == mr::Local::Staged && !unnamed {
+        here = memory.regions.lock().resolve(local, descs, &mut pieces)?;
+    }
+    let inside = dir == Dir::Write && here == mr::Local::Host && total <= inline;
+    let mut hold = None;
+    if here == mr::Local::Staged || (unnamed && !inside && total <= COPIED) {
+        let copy = bounce::take(memory, local, descs, total, dir == Dir::Write)?;
+        (pieces[0], count) = (copy.piece(), usize::from(total > 0));
+        hold = Some(copy);
+    } else if unnamed && !inside {
+        let named = local.iter().enumerate().filter(|(_, v)| !v.is_empty()).map(|(i, v)| (desc_of(i) != 0, *v));
+        hold = Some(bounce::registered(memory, dir == Dir::Read, named, &mut pieces)?);
+    }
+    let how = if here == mr::Local::Staged { mr::BOUNCED } else { mr::how_of_all(local, descs) };
+    Ok((pieces[..count].to_vec(), hold, how, inside && total > 0))
+}
+
+impl State {
+    pub fn lane_rma(
+        &mut self,
+        memory: &Arc<Registered>,
+        dir: Dir,
+        local: &[Iov],
+        remote: &[RmaIov],
+        c: &Common,
+        descs: &[u64],
+    ) -> Result<()> {
+        let total = measure(local, MAX_MSG)?;
+        let sum = remote.iter().try_fold(0usize, |sum, r| sum.checked_add(r.len));
+        if sum != Some(total) || remote.is_empty() || remote.len() > IOV_LIMIT {
+            return Err(Error::invalid(format!("rma_iov: {sum:?} bytes, but the local pieces have {total}")));
+        }
+        let data = (c.flags & flags::REMOTE_CQ_DATA != 0).then_some(c.data);
+        if data.is_some() && dir == Dir::Read {
+            return Err(Error::invalid("flags: a read carries no remote data"));
+        }
+        let inline = self.check_connected()?.capacity.inline as usize;
+        if self.lane.as_ref().is_none_or(|lane| lane.jobs.len() >= JOBS) {
+            return Err(Error::AGAIN);
+        }
+        let (pieces, hold, how, inline) = local_pieces(memory, dir, local, descs, total, inline)?;
+        if c.flags & ANY_PATH == 0
+            && let Some(why) = self.ruled_out(mr::path_of(how))
+        {
+            return self.refuse_rma(kind_of(dir), total, local, c, why);
+        }
+        let end = self.lane_end(c, kind_of(dir), total, local.first().map_or(0, |v| v.addr()))?;
+        let deliver = c.flags & flags::DELIVERY_COMPLETE != 0 && dir == Dir::Write;
+        self.begin_job(Job::Move(Box::new(Move {
+            dir,
+            pieces,
+            hold,
+            inline,
+            remote: remote.to_vec(),
+            told: Vec::with_capacity(remote.len()),
+            direct: c.flags & ANY_PATH != 0,
+            asked: false,
+            refused: None,
+            total,
+            begun: 0,
+            over: false,
+            counted: 0,
+            data,
+            deliver,
+            how,
+            end,
+        })));
+        Ok(())
+    }
+
+    pub fn lane_atomic(&mut self, op: &AtomicOp, c: &Common) -> Result<()> {
+        self.check_connected()?;
+        if self.lane.as_ref().is_none_or(|lane| lane.jobs.len() >= JOBS) {
+            return Err(Error::AGAIN);
+        }
+        let end = self.lane_end(c, op.kind(), op.what.bytes(), op.buf())?;
+        let old = if op.what.fetches() { op.with.old } else { Iov::EMPTY };
+        let words = [op.what.encode(), op.addr, op.key];
+        self.begin_job(Job::Atomic(AtomicJob { words, operands: op.operands(), old, end }));
+        Ok(())
+    }
+
+    fn lane_end(&mut self, c: &Common, kind: u64, len: usize, buf: usize) -> Result<Ending> {
+        let wanted = self.bind.wants_entry(c.flags);
+        if !self.bind.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        let deadline = self.deadline(c.timeout_ns);
+        Ok(Ending::of(c, kind, len, buf, wanted, deadline))
+    }
+
+    fn begin_job(&mut self, job: Job) {
+        let Some(lane) = &mut self.lane else { return };
+        lane.jobs.push_back(job);
+        if lane.jobs.len() == 1 {
+            self.advance_jobs();
+        }
+    }
+
+    /// Moves what was posted on, in its order. A job that is not through says `false`, and those behind it wait.
+    pub(super) fn advance_jobs(&mut self) {
+        while let Some(mut job) = self.lane.as_mut().and_then(|lane| lane.jobs.pop_front()) {
+            let done = match &mut job {
+                Job::Move(m) => self.advance_move(m),
+                Job::Atomic(a) => self.advance_atomic(a),
+            };
+            match (done, &mut self.lane) {
+                (Ok(true), _) => {}
+                (Ok(false), Some(lane)) => return lane.jobs.push_front(job),
+                (Ok(false), None) => return,
+                (Err(e), _) => {
+                    self.stats.errors += 1;
+                    self.bind.fail(job.ending(), e);
+                }
+            }
+        }
+    }
+
+    /// Finds out what the pieces of the peer's memory are to the device. False: the peer has not said yet.
+    fn find_told(&mut self, m: &mut Move) -> Result<bool> {
+        while let Some(there) = m.remote.get(m.told.len()).copied() {
+            if let Some(why) = m.refused.take() {
+                return Err(why);
+            }
+            let known = match m.direct {
+                true => Some(Told::direct(u32::try_from(there.key).map_err(|_| Error::reported(Code::Key))?)),
+                false => self.lane.as_ref().and_then(|lane| lane.known(there.key)),
+            };
+            match known {
+                Some(told) => admit(m, told)?,
+                None if m.asked => return Ok(false),
+                None => {
+                    m.asked = self.put_parcel(kind::ASK, Class::Own, &[m.told.len() as u64, there.key], &[])?;
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn advance_move(&mut self, m: &mut Move) -> Result<bool> {
+        // The device is ahead of the peer's CPU.
+        let overtakes = m.begun == 0 && self.lane.as_ref().is_some_and(|lane| lane.atomics > 0);
+        if !m.over && (overtakes || !self.find_told(m)?) {
+            return Ok(false);
+        }
+        let (most, sges) = (self.longest as usize, self.check_connected()?.capacity.tx_pieces as usize);
+        while !m.over {
+            if !self.has_work() {
+                return Ok(false);
+            }
+            let (target, room) = place(m, m.begun);
+            let (mut pieces, n, len) = cut(&m.pieces, m.begun, room.min(most), sges);
+            m.over = m.begun + len == m.total;
+            let mut op = TxOp { internal: !m.over || m.deliver, how: m.how, ..TxOp::default() };
+            if m.over {
+                // Until the last is over, and those before it are by then.
+                (op.end, op.bounce) = (m.end, m.hold.take());
+            }
+            let opcode = if m.dir == Dir::Write { ibv_wr_opcode::IBV_WR_RDMA_WRITE } else { ibv_wr_opcode::IBV_WR_RDMA_READ };
+            self.launch(opcode, &mut pieces[..n], target, m.inline, op)?;
+            m.begun += len;
+        }
+        while m.dir == Dir::Write
+            && let (Some(there), Some(told)) = (m.remote.get(m.counted), m.told.get(m.counted))
+        {
+            if told.counts && !self.put_parcel(kind::COUNT, Class::Own, &[there.key], &[])? {
+                return Ok(false);
+            }
+            m.counted += 1;
+        }
+        if let Some(data) = m.data {
+            if !self.put_parcel(kind::WRITTEN, Class::Own, &[m.total as u64, data], &[])? {
+                return Ok(false);
+            }
+            m.data = None;
+        }
+        if m.deliver {
+            let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < ACKS) else { return Ok(false) };
+            let number = lane.last_ack + 1;
+            if !self.put_parcel(kind::SYNC, Class::Own, &[number], &[])? {
+                return Ok(false);
+            }
+            self.await_ack(Ack { end: m.end, old: Iov::EMPTY, atomic: false });
+        }
+        Ok(true)
+    }
+
+    fn advance_atomic(&mut self, a: &AtomicJob) -> Result<bool> {
+        let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < ACKS) else { return Ok(false) };
+        let [what, addr, key] = a.words;
+        let words = [lane.last_ack + 1, what, addr, key];
+        // SAFETY: the bytes outlive the call.
+        let sent = self.put_parcel(kind::ATOMIC, Class::Own, &words, &[unsafe { Iov::of(&a.operands) }])?;
+        if sent {
+            self.await_ack(Ack { end: a.end, old: a.old, atomic: true });
+        }
+        Ok(sent)
+    }
+
+    fn await_ack(&mut self, ack: Ack) {
+        if let Some(lane) = &mut self.lane {
+            lane.atomics += usize::from(ack.atomic);
+            lane.awaits(ack);
+        }
+    }
+
+    /// The peer says what a key names.
+    pub(super) fn on_told(&mut self, parcel: &Flat<'_>) -> Result<()> {
+        let Some(lane) = &mut self.lane else { return Ok(()) };
+        let Some(Job::Move(m)) = lane.jobs.front_mut() else { return Err(broken("an answer to nothing")) };
+        let key = m.remote.get(m.told.len()).map(|there| there.key);
+        let (true, Some(key)) = (m.asked && parcel.word(0) == m.told.len() as u64, key) else { return Err(broken("an answer to nothing")) };
+        m.asked = false;
+        let told = Told {
+            rkey: parcel.word(2) as u32,
+            shift: parcel.word(3),
+            base: parcel.word(4),
+            len: parcel.word(5),
+            access: Access::from_bits_truncate(parcel.word(6) as u32 as _),
+            counts: parcel.word(6) & COUNTS != 0,
+        };
+        let outcome = match parcel.word(1) {
+            0 => admit(m, told),
+            code => Err(Error::reported(Code(code as u16 as i32))),
+        };
+        match outcome {
+            Ok(()) if parcel.word(6) & ONCE == 0 => lane.learn(key, told),
+            Ok(()) => {}
+            Err(e) => m.refused = Some(e),
+        }
+        Ok(())
+    }
+
+    /// The peer has seen, or done, what it was asked for.
+    pub(super) fn on_done_there(&mut self, parcel: &Flat<'_>) -> Result<()> {
+        let Some(Ack { end, old, atomic }) = self.lane.as_mut().and_then(|lane| lane.acks.remove(&parcel.word(0))) else {
+            return Err(broken("an answer to nothing"));
+        };
+        if let Some(lane) = &mut self.lane {
+            lane.atomics -= usize::from(atomic);
+        }
+        match parcel.word(1) {
+            0 if parcel.rest().len() != old.len() => return Err(broken("old values of another length than the operation has")),
+            0 => {
+                old.put(parcel.rest());
+                self.stats.moved(Paths::NIC, end.len);
+                self.bind.succeed(&end);
+            }
+            code => {
+                self.stats.errors += 1;
+                self.bind.fail(&end, Error::reported(Code(code as u16 as i32)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what is late and has not gone to the device; what has ends the connection.
+    pub(super) fn expire_jobs(&mut self) {
+        let now = now_ns();
+        let Some(lane) = &mut self.lane else { return };
+        let late = |job: &Job| job.is_fresh() && job.ending().deadline != 0 && job.ending().deadline <= now;
+        let (gone, kept): (Vec<_>, Vec<_>) = lane.jobs.drain(..).partition(late);
+        lane.jobs = kept.into();
+        for job in gone {
+            self.stats.errors += 1;
+            let words = "the operation could not start before its deadline";
+            self.bind.fail(job.ending(), Error::coded(errno::ETIMEDOUT, Code::Deadline, words));
+        }
+    }
+
+    /// When the next of those is late that the device does not have; 0: none is.
+    pub(super) fn lane_deadlines(&self) -> impl Iterator<Item = u64> + '_ {
+        let jobs = self.lane.iter().flat_map(|lane| lane.jobs.iter().map(|job| job.ending().deadline));
+        jobs.chain(self.lane.iter().flat_map(|lane| lane.acks.values().map(|ack| ack.end.deadline)))
+    }
+
+    /// The connection is over, and with it what waits.
+    pub(super) fn flush_lane(&mut self) {
+        let Some(lane) = &mut self.lane else { return };
+        let ends = lane.jobs.drain(..).map(|job| *job.ending()).collect::<Vec<_>>();
+        let acks = lane.acks.drain().map(|(_, ack)| ack.end).collect::<Vec<_>>();
+        for end in ends.into_iter().chain(acks) {
+            let error = self.flushed(end.deadline);
+            self.stats.errors += 1;
+            self.bind.fail(&end, error);
+        }
+    }
+}
+
+/// Takes what the next piece names, if the operation may go there: what the device would refuse ends the connection.
+fn admit(m: &mut Move, told: Told) -> Result<()> {
+    let Some(there) = m.remote.get(m.told.len()) else { return Ok(()) };
+    let need = if m.dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+    let within = |at: &u64| at.checked_add(there.len as u64).is_some_and(|end| end <= told.len);
+    if there.addr.checked_sub(told.base).filter(within).is_none() {
+        return Err(Error::reported(Code::Bounds));
+    }
+    if !told.access.contains(need) {
+        return Err(Error::reported(Code::Access));
+    }
+    m.told.push(told);
+    Ok(())
+}
+
+/// Where byte `at` of an operation goes, and how many go there.
+fn place(m: &Move, mut at: usize) -> (Target, usize) {
+    for (there, told) in m.remote.iter().zip(&m.told) {
+        if at < there.len || (at == 0 && m.total == 0) {
+            let addr = there.addr.wrapping_add(told.shift).wrapping_add(at as u64);
+            return (Target { addr, key: told.rkey }, there.len - at);
+        }
+        at -= there.len;
+    }
+    (Target::default(), 0)
+}
+
+/// The pieces of up to `room` bytes from byte `skip` on, as many as a work request takes; and their bytes.
+fn cut(from: &[ibv_sge], mut skip: usize, room: usize, most: usize) -> ([ibv_sge; IOV_LIMIT], usize, usize) {
+    // SAFETY: plain numbers.
+    let mut out: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
+    let (mut n, mut len) = (0, 0);
+    for p in from {
+        let have = p.length as usize;
+        if skip >= have {
+            skip -= have;
+            continue;
+        }
+        let take = (have - skip).min(room - len);
+        if take == 0 || n == most.min(IOV_LIMIT) {
+            break;
+        }
+        out[n] = ibv_sge { addr: p.addr + skip as u64, length: take as u32, lkey: p.lkey };
+        (n, len, skip) = (n + 1, len + take, 0);
+    }
+    (out, n, len)
+}

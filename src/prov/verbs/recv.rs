@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Posting receives.
+//! Posting receives, and what comes of them.
 
-use super::abi::{ibv_recv_wr, ibv_sge};
+use super::abi::{ibv_recv_wr, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 use super::bounce;
 use super::limits::MAX_MSG;
 use super::memory::Registered;
@@ -10,7 +10,9 @@ use super::post::too_many;
 use super::state::{Phase, State};
 use super::work::RxOp;
 use crate::error::{Error, Result, errno};
+use crate::prov::flags;
 use crate::prov::op::{Common, IOV_LIMIT, Iov, measure};
+use crate::prov::queue::Completion;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -90,5 +92,52 @@ impl State {
         if let Err(e) = self.post_receive(&mut pieces, 0, op) {
             crate::log!(Error, "a receive for writes with data: {e}");
         }
+    }
+
+    /// A receive was used, or came back.
+    pub(super) fn arrived(&mut self, wc: &ibv_wc, seq: u32) {
+        let Some(op) = self.rx.pop_until(seq) else { return };
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+            self.rx_failed(op, wc);
+            return self.finish_if_drained();
+        }
+        if self.lane.is_some() {
+            return self.parcel_came(op.context, wc.byte_len as usize);
+        }
+        let has_data = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM != 0;
+        let data = if has_data { u64::from(u32::from_be(wc.imm_data)) } else { 0 };
+        let remote = if has_data { flags::REMOTE_CQ_DATA } else { 0 };
+        let len = wc.byte_len as usize;
+        if wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
+            // Of a staged write the device sees the data alone; the bytes came before, and were counted.
+            let len = self.staging.noted(self.data_seen).unwrap_or(len);
+            self.data_seen += 1;
+            let entry = Completion { context: op.context, flags: flags::REMOTE_WRITE | flags::RMA | remote, len, buf: 0, data };
+            if let Some(counter) = &self.bind.counters.remote_write {
+                counter.add(1);
+            }
+            if let Some(q) = self.bind.rx.as_ref().filter(|_| op.wanted) {
+                q.push(entry);
+            }
+            if op.own {
+                self.repost_own();
+            }
+            return;
+        }
+        self.stats.recvs += 1;
+        let entry = Completion { context: op.context, flags: flags::RECV | flags::MSG | remote, len, buf: op.buf, data };
+        match op.bounce.map_or(Ok(()), |b| b.scatter(len)) {
+            Ok(()) => self.bind.received(None, entry, op.wanted, None),
+            Err(error) => {
+                self.stats.errors += 1;
+                self.bind.spoiled(None, entry, error.into());
+            }
+        }
+    }
+
+    #[cold]
+    fn rx_failed(&mut self, op: RxOp, wc: &ibv_wc) {
+        let error = self.reason(wc, "receive", true, op.deadline);
+        self.abandon(&op, error);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state of an endpoint, and how its operations end: well, badly, or flushed by the end of the connection.
 
-use super::abi::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+use super::abi::{ibv_wc, ibv_wc_status};
 use super::conn::{Connecting, Link};
 use super::fault::Faults;
 use super::limits::{ANSWER_NS, DRAIN_NS, PATHS};
@@ -278,7 +278,7 @@ impl State {
 
     /// Why a work request failed; the first failure of all ends the connection.
     #[cold]
-    fn reason(&mut self, wc: &ibv_wc, operation: &'static str, receive: bool, deadline: u64) -> Error {
+    pub(super) fn reason(&mut self, wc: &ibv_wc, operation: &'static str, receive: bool, deadline: u64) -> Error {
         if wc.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
             return self.flushed(deadline);
         }
@@ -303,53 +303,6 @@ impl State {
         let why = self.why.as_ref().map_or("the peer ended it", |e| e.words.as_ref());
         let code = self.why.as_ref().map_or(Code::Canceled, |e| if e.code == Code::PeerGone { Code::PeerGone } else { Code::Canceled });
         Error::coded(errno::ECANCELED, code, format!("flushed with the connection: {why}"))
-    }
-
-    /// A receive was used, or came back.
-    fn arrived(&mut self, wc: &ibv_wc, seq: u32) {
-        let Some(op) = self.rx.pop_until(seq) else { return };
-        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
-            self.rx_failed(op, wc);
-            return self.finish_if_drained();
-        }
-        if self.lane.is_some() {
-            return self.parcel_came(op.context, wc.byte_len as usize);
-        }
-        let has_data = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM != 0;
-        let data = if has_data { u64::from(u32::from_be(wc.imm_data)) } else { 0 };
-        let remote = if has_data { flags::REMOTE_CQ_DATA } else { 0 };
-        let len = wc.byte_len as usize;
-        if wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
-            // Of a staged write the device sees the data alone; the bytes came before, and were counted.
-            let len = self.staging.noted(self.data_seen).unwrap_or(len);
-            self.data_seen += 1;
-            let entry = Completion { context: op.context, flags: flags::REMOTE_WRITE | flags::RMA | remote, len, buf: 0, data };
-            if let Some(counter) = &self.bind.counters.remote_write {
-                counter.add(1);
-            }
-            if let Some(q) = self.bind.rx.as_ref().filter(|_| op.wanted) {
-                q.push(entry);
-            }
-            if op.own {
-                self.repost_own();
-            }
-            return;
-        }
-        self.stats.recvs += 1;
-        let entry = Completion { context: op.context, flags: flags::RECV | flags::MSG | remote, len, buf: op.buf, data };
-        match op.bounce.map_or(Ok(()), |b| b.scatter(len)) {
-            Ok(()) => self.bind.received(None, entry, op.wanted, None),
-            Err(error) => {
-                self.stats.errors += 1;
-                self.bind.spoiled(None, entry, error.into());
-            }
-        }
-    }
-
-    #[cold]
-    fn rx_failed(&mut self, op: RxOp, wc: &ibv_wc) {
-        let error = self.reason(wc, "receive", true, op.deadline);
-        self.abandon(&op, error);
     }
 
     pub fn abandon(&mut self, op: &RxOp, error: Error) {

@@ -42,10 +42,12 @@ impl State {
         let want = Want { source, tag: tag.unwrap_or(0), ignore };
         let room = measure(local, MAX_MSG)?;
         let first = local.first().copied().unwrap_or_default();
+        let site = domain.site(descs.first().copied().unwrap_or(0))?;
         let mut more = More {
             pieces: if local.len() > 1 { Some(local.into()) } else { None },
-            descs: kept(descs),
-            site: domain.site(descs.first().copied().unwrap_or(0))?,
+            // No lane needs one of host memory, and without it nothing is allocated.
+            descs: if site.is_host() && local.len() == 1 { Vec::new() } else { kept(descs) },
+            site,
             deadline: 0,
             multi: None,
         };

@@ -91,6 +91,9 @@ impl State {
         let (room, Some(lane)) = (if class == Class::Caller { self.has_work() } else { !self.tx.is_full() }, &mut self.lane) else {
             return Err(Error::fixed(errno::EOPNOTSUPP, "an endpoint that is no lane"));
         };
+        if total(bytes).is_none_or(|len| len.saturating_add(8 * words.len()) > MOST) {
+            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length does not go as one message"));
+        }
         if !room || !lane.has_room(class) {
             return Ok(false);
         }
@@ -198,9 +201,8 @@ impl Lane for Endpoint {
     }
 
     fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool> {
-        let len = total(bytes).unwrap_or(usize::MAX).saturating_add(8 * words.len());
-        if words.len() > WORDS || len > MOST {
-            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length or shape does not go as one message"));
+        if words.len() > WORDS {
+            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of so many words does not go as one message"));
         }
         let mut s = self.shared.state.lock();
         match &s.lane {

@@ -163,37 +163,42 @@ static void ask_any(const struct setup *s, int count, int rounds, size_t len)
 	pair(s, answers, asks, &plan);
 }
 
+static void enough_queues(void)
+{
+	skip_unless(!traits()->adapter, "not every adapter has queues for so many");
+}
+
 TEST_WITHIN(90, any_of_a_hundred)
 {
 	struct setup s = {.cq_wait = GDRFAB_WAIT_FD};
-	ask_any(&s, test_count(100, 12), test_count(1000, 50), WORDS);
+	ask_any(&s, test_count(100, 12), test_count(400, 50), WORDS);
 }
 
 TEST_WITHIN(90, any_of_a_hundred_whose_bytes_are_sealed)
 {
 	struct setup s = {.cq_wait = GDRFAB_WAIT_FD, .key = {NULL, KEY, KEY}};
-	skip_unless(traits()->numbered, "nothing is sealed");
-	ask_any(&s, test_count(100, 12), test_count(600, 50), 20000);
+	skip_unless(path_known(PATH_SOCKET), "nothing is sealed");
+	ask_any(&s, test_count(100, 12), test_count(300, 50), 20000);
 }
 
 TEST_WITHIN(90, any_of_many_with_further_streams)
 {
 	struct setup s = {.cq_wait = GDRFAB_WAIT_FD, .tcp_streams = {0, 2, 2}};
-	skip_unless(traits()->numbered, "no further streams");
+	skip_unless(path_known(PATH_SOCKET), "no further streams");
 	ask_any(&s, 12, test_count(150, 30), (size_t)1 << 20);
 }
 
 TEST_WITHIN(90, any_of_a_hundred_driven_by_a_thread)
 {
 	struct setup s = {.cq_wait = GDRFAB_WAIT_FD, .progress = GDRFAB_PROGRESS_AUTO};
-	ask_any(&s, test_count(100, 12), test_count(600, 50), WORDS);
+	ask_any(&s, test_count(100, 12), test_count(300, 50), WORDS);
 }
 
 TEST_WITHIN(240, any_of_a_thousand)
 {
 	struct setup s = {.cq_wait = GDRFAB_WAIT_FD};
-	skip_unless(!traits()->adapter, "not every adapter has queues for so many");
-	ask_any(&s, test_count(MOST, 20), test_count(1000, 50), WORDS);
+	enough_queues();
+	ask_any(&s, test_count(MOST, 20), test_count(400, 50), WORDS);
 }
 
 /* ---- deadlines of idle ones */
@@ -240,6 +245,7 @@ static void says_nothing(struct node *n)
 TEST(receives_of_idle_ones_end_in_time)
 {
 	struct setup s = {.cq_wait = GDRFAB_WAIT_FD};
+	enough_queues();
 	pair(&s, waits_in_vain, says_nothing, NULL);
 }
 
@@ -324,6 +330,7 @@ static void comes_and_goes(struct node *n)
 TEST_WITHIN(60, idle_ones_end_and_others_come)
 {
 	struct setup s = {.cq_wait = GDRFAB_WAIT_FD, .victim = TEST_CLIENT};
+	enough_queues();
 	pair(&s, stays, comes_and_goes, NULL);
 }
 
@@ -389,5 +396,6 @@ static void echoes(struct node *n)
 TEST_WITHIN(60, a_thread_posts_while_another_sleeps)
 {
 	struct setup s = {.cq_size = 8192};
+	enough_queues();
 	pair(&s, sleeps_beside, echoes, NULL);
 }

@@ -279,6 +279,7 @@ pub unsafe extern "C" fn gdrfab_atomicmsg(ep: *mut gdrfab_ep, msg: *const gdrfab
 
 /// # Safety
 /// `ep` is open, and `count` NULL or live.
+#[inline(always)] // each export holds its own panics
 unsafe fn valid(ep: *mut gdrfab_ep, datatype: u32, op: u32, form: Form, count: *mut usize) -> c_int {
     // SAFETY: the C caller says so.
     control(|| unsafe {

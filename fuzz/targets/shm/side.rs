@@ -195,11 +195,14 @@ impl Side {
             event: input.flag(),
         };
         let event = asked.event;
+        let mut id = RegionId::NONE;
         let plain = match &pieces[..] {
-            [one] if self.virt_addr && !event && !file => self.domain.register_fast(*one, rights),
-            _ => None,
+            [one] if self.virt_addr && !event && !file => self.domain.register_fast(*one, rights, &mut id),
+            _ => false,
         };
-        let id = plain.unwrap_or_else(|| self.domain.register(&asked).expect("a region"));
+        if !plain {
+            id = self.domain.register(&asked).expect("a region");
+        }
         if event {
             self.domain.bind_counter(id, self.counter.clone()).expect("a region's counter");
         }

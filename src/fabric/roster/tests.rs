@@ -90,7 +90,7 @@ impl Endpoint for Fake {
 }
 
 /// A roster of `count`, what was seen of each, their peers, and how often sleepers were woken.
-struct Crowd {
+struct Group {
     roster: Roster,
     eps: Vec<EpRef>,
     seen: Vec<Arc<Seen>>,
@@ -98,14 +98,14 @@ struct Crowd {
     wakes: Arc<AtomicUsize>,
 }
 
-impl Crowd {
-    fn of(count: usize) -> Crowd {
+impl Group {
+    fn of(count: usize) -> Group {
         let wakes = Arc::new(AtomicUsize::new(0));
         let counted = wakes.clone();
         let roster = Roster::new(Threading::Safe, move || {
             counted.fetch_add(1, Relaxed);
         });
-        let mut crowd = Crowd { roster, eps: Vec::new(), seen: Vec::new(), peers: Vec::new(), wakes };
+        let mut group = Group { roster, eps: Vec::new(), seen: Vec::new(), peers: Vec::new(), wakes };
         for _ in 0..count {
             let (socket, peer) = UnixStream::pair().unwrap();
             socket.set_nonblocking(true).unwrap();
@@ -119,14 +119,14 @@ impl Crowd {
             });
             let posting = Arc::new(Posting::new(Box::new(Fake(seen.clone())), Owner::here(), 0, 1).unwrap());
             let ep = EpRef::new(&posting, |p| p);
-            crowd.roster.attach(&ep);
+            group.roster.attach(&ep);
             // Bound twice, as for sends and receives, it has one turn.
-            crowd.roster.attach(&ep);
-            crowd.eps.push(ep);
-            crowd.seen.push(seen);
-            crowd.peers.push(peer);
+            group.roster.attach(&ep);
+            group.eps.push(ep);
+            group.seen.push(seen);
+            group.peers.push(peer);
         }
-        crowd
+        group
     }
 
     /// Turns of all since the last call.
@@ -141,89 +141,89 @@ impl Crowd {
 
 #[test]
 fn few_have_every_turn() {
-    let crowd = Crowd::of(FEW);
+    let group = Group::of(FEW);
     for _ in 0..10 {
-        crowd.roster.turn();
-        assert_eq!(crowd.turns(), FEW);
+        group.roster.turn();
+        assert_eq!(group.turns(), FEW);
     }
-    assert!(crowd.roster.awake().1.is_none());
+    assert!(group.roster.awake().1.is_none());
 }
 
 #[test]
 fn of_many_only_the_active_have_turns() {
-    let crowd = Crowd::of(100);
-    crowd.seen[7].busy.store(true, Relaxed);
-    crowd.roster.turn();
-    assert_eq!(crowd.turns(), 100);
+    let group = Group::of(100);
+    group.seen[7].busy.store(true, Relaxed);
+    group.roster.turn();
+    assert_eq!(group.turns(), 100);
     for _ in 0..10 {
-        crowd.roster.turn();
-        assert_eq!(crowd.turns(), 2, "the busy one, and the last");
+        group.roster.turn();
+        assert_eq!(group.turns(), 2, "the busy one, and the last");
     }
-    assert!(crowd.roster.awake().0.len() <= FEW && crowd.roster.awake().1.is_some());
+    assert!(group.roster.awake().0.len() <= FEW && group.roster.awake().1.is_some());
 }
 
 #[test]
 fn what_comes_ends_the_rest() {
-    let mut crowd = Crowd::of(50);
+    let mut group = Group::of(50);
     // Before the first of them rests, and after.
-    crowd.seen.iter().take(49).for_each(|s| s.busy.store(true, Relaxed));
-    crowd.roster.turn();
-    crowd.peers[3].write_all(b"early").unwrap();
-    crowd.seen.iter().for_each(|s| s.busy.store(false, Relaxed));
-    crowd.roster.awake();
-    crowd.turns();
-    let woken = crowd.wakes.load(Relaxed);
-    assert!(crowd.roster.turn(), "it came before the endpoint rested");
-    assert_eq!((crowd.seen[3].taken.load(Relaxed), crowd.wakes.load(Relaxed)), (5, woken + 1));
+    group.seen.iter().take(49).for_each(|s| s.busy.store(true, Relaxed));
+    group.roster.turn();
+    group.peers[3].write_all(b"early").unwrap();
+    group.seen.iter().for_each(|s| s.busy.store(false, Relaxed));
+    group.roster.awake();
+    group.turns();
+    let woken = group.wakes.load(Relaxed);
+    assert!(group.roster.turn(), "it came before the endpoint rested");
+    assert_eq!((group.seen[3].taken.load(Relaxed), group.wakes.load(Relaxed)), (5, woken + 1));
     for i in (0..50).rev() {
-        crowd.peers[i].write_all(b"later").unwrap();
-        crowd.roster.turn();
-        assert!(crowd.turned(i), "{i}");
-        assert!(crowd.turns() <= FEW + 2);
+        group.peers[i].write_all(b"later").unwrap();
+        group.roster.turn();
+        assert!(group.turned(i), "{i}");
+        assert!(group.turns() <= FEW + 2);
     }
-    assert!(crowd.seen.iter().all(|s| s.taken.load(Relaxed) >= 5));
+    assert!(group.seen.iter().all(|s| s.taken.load(Relaxed) >= 5));
     // An end as well.
-    drop(crowd.peers.remove(0));
-    crowd.roster.turn();
-    assert!(crowd.turned(0));
+    drop(group.peers.remove(0));
+    group.roster.turn();
+    assert!(group.turned(0));
 }
 
 #[test]
 fn a_call_or_a_time_ends_the_rest() {
-    let crowd = Crowd::of(20);
-    crowd.seen[4].due.store(time::now_ns() + 5_000_000, Relaxed);
-    crowd.roster.turn();
-    assert!(crowd.roster.nap_ns() <= 5_000_000);
-    crowd.turns();
-    let (at, number) = crowd.seen[9].rests.lock().unwrap().clone().unwrap();
+    let group = Group::of(20);
+    group.seen[4].due.store(time::now_ns() + 5_000_000, Relaxed);
+    group.roster.turn();
+    assert!(group.roster.nap_ns() <= 5_000_000);
+    group.turns();
+    let (at, number) = group.seen[9].rests.lock().unwrap().clone().unwrap();
     at.call(number);
-    crowd.roster.turn();
-    assert!(crowd.turned(9));
-    crowd.turns();
-    crowd.seen[4].due.store(u64::MAX, Relaxed);
+    group.roster.turn();
+    assert!(group.turned(9));
+    group.turns();
+    group.seen[4].due.store(u64::MAX, Relaxed);
     std::thread::sleep(std::time::Duration::from_millis(6));
-    crowd.roster.turn();
-    assert!(crowd.turned(4));
-    assert_eq!(crowd.roster.nap_ns(), u64::MAX);
+    group.roster.turn();
+    assert!(group.turned(4));
+    assert_eq!(group.roster.nap_ns(), u64::MAX);
 }
 
 #[test]
 fn who_leaves_is_not_called() {
-    let mut crowd = Crowd::of(20);
-    crowd.roster.turn();
+    let mut group = Group::of(20);
+    group.roster.turn();
     for i in [2, 19] {
-        crowd.roster.detach(&crowd.eps[i]);
-        crowd.peers[i].write_all(b"too late").unwrap();
-        let rest = crowd.seen[i].rests.lock().unwrap().clone();
+        group.roster.detach(&group.eps[i]);
+        group.peers[i].write_all(b"too late").unwrap();
+        let rest = group.seen[i].rests.lock().unwrap().clone();
         if let Some((at, number)) = rest {
             at.call(number);
         }
     }
-    crowd.turns();
-    crowd.roster.turn();
-    assert!(!crowd.turned(2) && !crowd.turned(19));
-    assert_eq!(crowd.roster.len(), 18);
-    crowd.roster.attach(&crowd.eps[2]);
-    crowd.roster.turn();
-    assert!(crowd.turned(2) && crowd.roster.len() == 19);
+    group.turns();
+    group.roster.turn();
+    assert!(!group.turned(2) && !group.turned(19));
+    assert_eq!(group.roster.len(), 18);
+    group.roster.attach(&group.eps[2]);
+    group.roster.turn();
+    assert!(group.turned(2) && group.roster.len() == 19);
 }

@@ -43,6 +43,8 @@ static int claim_count;
 static struct report *report;
 static enum test_side my_side;
 static bool muted;
+/* Shared by the processes of one trial: whether one of them has skipped it. */
+static int *trial_skipped;
 
 #ifdef TEST_OWN_WORDS
 /* Programs that reach the library through another one (fi/) have that one's words, and do not link gdrfab. */
@@ -70,6 +72,13 @@ void test_mute(void)
 	muted = true;
 }
 
+void test_trial(void)
+{
+	trial_skipped = (int *)mmap(NULL, sizeof *trial_skipped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (trial_skipped == MAP_FAILED)
+		test_fail(__FILE__, __LINE__, "mmap: %s", strerror(errno));
+}
+
 void test_at(const char *file, int line)
 {
 	/* A process has one slot, which is its first thread's. */
@@ -90,6 +99,10 @@ bool test_decided(void)
 static void say(int verdict, const char *file, int line, const char *format, va_list args)
 {
 	if (muted)
+		return;
+	if (trial_skipped && verdict == TEST_SKIPPED)
+		__atomic_store_n(trial_skipped, 1, __ATOMIC_RELEASE);
+	if (trial_skipped && __atomic_load_n(trial_skipped, __ATOMIC_ACQUIRE))
 		return;
 	int none = 0;
 	bool first = __atomic_compare_exchange_n(&report->verdict, &none, verdict, false, __ATOMIC_ACQ_REL,
@@ -314,7 +327,8 @@ void test_child_ended(enum test_side side, int status)
 	my_side = side;
 	const char *file = report->at[side].file ? report->at[side].file : "its start";
 	int line = report->at[side].line;
-	if (WIFEXITED(status) && WEXITSTATUS(status) == TEST_SKIPPED)
+	bool skipped = trial_skipped && __atomic_load_n(trial_skipped, __ATOMIC_ACQUIRE);
+	if (skipped || (WIFEXITED(status) && WEXITSTATUS(status) == TEST_SKIPPED))
 		_exit(TEST_SKIPPED);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 1 && test_decided())
 		_exit(1);
@@ -337,6 +351,40 @@ static void child(const struct claim *c)
 	if (test_decided())
 		_exit(report->verdict);
 	exit(0);
+}
+
+/* What the kernel tells of a process, in one line; nothing where it does not. */
+static void show_file(pid_t pid, const char *name)
+{
+	char path[64], text[1000];
+	snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+	FILE *file = fopen(path, "r");
+	size_t len = file ? fread(text, 1, sizeof text - 1, file) : 0;
+	if (file)
+		fclose(file);
+	text[len] = 0;
+	for (char *c = text; *c; c++)
+		if (*c == '\n')
+			*c = c[1] ? '|' : 0;
+	printf(" %s=%s", name, text);
+}
+
+/* Where the processes of a claim that does not end are, in the kernel too. */
+static void show_group(pid_t group, const char *claim)
+{
+	DIR *all = opendir("/proc");
+	for (struct dirent *entry; all && (entry = readdir(all));) {
+		pid_t pid = atoi(entry->d_name);
+		if (pid <= 0 || getpgid(pid) != group)
+			continue;
+		printf("     %s: process %d", claim, (int)pid);
+		show_file(pid, "stat");
+		show_file(pid, "syscall");
+		show_file(pid, "stack");
+		putchar('\n');
+	}
+	if (all)
+		closedir(all);
 }
 
 /* Runs one claim; returns 0, 1 or TEST_SKIPPED. */
@@ -362,6 +410,8 @@ static int run(const struct claim *c)
 			break;
 		}
 	}
+	if (late)
+		show_group(pid, c->name);
 	kill(-pid, SIGKILL);
 	if (late)
 		waitpid(pid, &status, 0);

@@ -51,6 +51,8 @@ __attribute__((noreturn)) void test_child_done(void);
 void test_child_ended(enum test_side side, int status);
 /* From here on this process is meant to go wrong: its failures and skips are not the claim's. */
 void test_mute(void);
+/* This process and its children try one part of the claim: if they skip it, only their exit statuses say so. */
+void test_trial(void);
 /* True once some process of this claim has failed or skipped it. */
 bool test_decided(void);
 

@@ -52,7 +52,11 @@ fetch() {
 			"$build/rxe/rxe_verbs.c" && [ "$(grep -c 'rxe.dmabuf' "$build/rxe/rxe_verbs.c")" = 2 ] || return 1
 	# The kernel's own fault, and its panic: the rest of a message arrives after the queue pair gave up its receive.
 	sed -i '/^static enum resp_states send_data_in(/,/^}/s/^\tint err;$/&\n\n\tif (!qp->resp.wqe)\n\t\treturn RESPST_ERR_LENGTH;/' \
-		"$build/rxe/rxe_resp.c" && grep -q '!qp->resp.wqe)$' "$build/rxe/rxe_resp.c"
+		"$build/rxe/rxe_resp.c" && grep -q '!qp->resp.wqe)$' "$build/rxe/rxe_resp.c" || return 1
+	# Another, and an endless loop: a request that was refused is looked at again if its queue pair was put into the error
+	# state meanwhile, and refused again. The next turn of the receiver drops it.
+	sed -i '/^static enum resp_states do_complete(/,/^}/s/return RESPST_CHK_RESOURCE;/return RESPST_DONE;/' "$build/rxe/rxe_resp.c" &&
+		[ "$(grep -c 'return RESPST_CHK_RESOURCE;' "$build/rxe/rxe_resp.c")" = 1 ]
 }
 
 compile() { # <directory> <module> <option>

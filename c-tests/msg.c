@@ -157,11 +157,15 @@ static bool goes_early(const struct node *n, unsigned call, size_t s)
 /* Both sides agree: an inject call takes no descriptor, and so no memory of a device. */
 static bool possible(const struct node *n, unsigned call, size_t len)
 {
+	const struct buffers *b = buffers_of(n);
 	if (carries_data((enum call)call) && n->info->cq_data_size == 0)
+		return false;
+	/* In a hurry the longest goes from the host's memory to the host's only. */
+	if (len == LARGEST && test_count(0, 1) && (b->from->opaque || b->to->opaque))
 		return false;
 	if (call != SENDMSG_INJECT && call != INJECT && call != INJECTDATA)
 		return true;
-	return len <= n->info->inject_size && (call == SENDMSG_INJECT || !buffers_of(n)->from->opaque);
+	return len <= n->info->inject_size && (call == SENDMSG_INJECT || !b->from->opaque);
 }
 
 static void call_sender(struct node *n)

@@ -212,33 +212,6 @@ void test_sleep_ms(int ms)
 		;
 }
 
-static unsigned char pattern(size_t position, uint32_t seed)
-{
-	uint32_t x = ((uint32_t)position + seed * 2654435761u) * 2246822519u;
-	return (unsigned char)(x >> 23 ^ x >> 11);
-}
-
-void fill(void *to, size_t len, size_t position, uint32_t seed)
-{
-	unsigned char *bytes = (unsigned char *)to;
-	for (size_t i = 0; i < len; i++)
-		bytes[i] = pattern(position + i, seed);
-}
-
-void check_filled(const char *file, int line, const char *what, const void *at, size_t len, size_t position,
-		  uint32_t seed)
-{
-	const unsigned char *bytes = (const unsigned char *)at;
-	size_t bad = 0, first = 0;
-	test_at(file, line);
-	for (size_t i = 0; i < len; i++)
-		if (bytes[i] != pattern(position + i, seed) && bad++ == 0)
-			first = i;
-	if (bad)
-		test_fail(file, line, "%s: %zu of %zu bytes differ, the first at %zu: 0x%02x, not 0x%02x (seed %u)",
-			  what, bad, len, first, bytes[first], pattern(position + first, seed), seed);
-}
-
 bool test_says(const char *text, const char *word)
 {
 	size_t len = strlen(word);

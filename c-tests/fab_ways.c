@@ -96,6 +96,11 @@ size_t ways_list(void)
 	return count;
 }
 
+bool way_leads(size_t i)
+{
+	return i == 0 || ways[i].path != ways[i - 1].path;
+}
+
 size_t all_ways_list(void)
 {
 	size_t count = ways_list(), kinds = device_kinds_list();

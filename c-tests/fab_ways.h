@@ -25,6 +25,8 @@ bool one_sided(const struct way *way);
 extern struct way ways[PATHS * (KINDS + DEVICE_KINDS)];
 /* Fills ways with those to host memory; returns how many there are. */
 size_t ways_list(void);
+/* Whether ways[i], of those, is the first of its path: what is about the path alone tries no other kind of memory. */
+bool way_leads(size_t i);
 /* And with those to device memory behind them; returns how many there are in all. */
 size_t all_ways_list(void);
 /* At the target: registers so that only this way is offered; skips the claim where the kind need not offer it. */

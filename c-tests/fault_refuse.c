@@ -243,8 +243,7 @@ TEST_TABLE(few)
 	char name[96];
 	test_add("messages_a_few_bytes_at_a_time", few_at_a_time, NULL, 60);
 	for (size_t w = 0; w < count; w++) {
-		/* One kind of memory for each path will do. */
-		if (w > 0 && ways[w].path == ways[w - 1].path)
+		if (!way_leads(w))
 			continue;
 		snprintf(name, sizeof name, "%s_a_few_bytes_at_a_time", ways[w].path->name);
 		test_add(name, few_at_a_time, &ways[w], 60);

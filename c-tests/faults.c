@@ -425,8 +425,7 @@ TEST_TABLE(faults)
 		snprintf(name, sizeof name, "%s_during_large_sends", verbs[s]);
 		test_add(name, driving_stage, fault_new(signals[s], NULL, SENDS), 40);
 		for (size_t w = 0; w < count; w++) {
-			/* One kind of memory for each path will do. */
-			if (w > 0 && ways[w].path == ways[w - 1].path)
+			if (!way_leads(w))
 				continue;
 			for (int k = 0; k < 2; k++) {
 				snprintf(name, sizeof name, "%s_during_%s_%s", verbs[s], kinds[k], ways[w].name);

@@ -379,12 +379,12 @@ bench-quick:
 	$(USE_TEST_PREFIX) benches/peers/quick.py $(if $(BASE),--base $(BASE)) $(QUICK_FLAGS)
 
 # A tcp connection beside idle ones: each line is one run.
-bench-crowd:
+bench-idle:
 	@$(INSTALL_TEST_PREFIX)
 	@mkdir -p $(EXAMPLES_OUT)
-	$(CC) -std=c99 -O2 -Wall -Wextra -o $(EXAMPLES_OUT)/crowd benches/tcp/crowd.c $$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab)
-	$(USE_TEST_PREFIX) KEEP_AS='make bench-crowd' benches/keep.sh tcp-crowd sh -e -c 'for n in 0 99 9999; do \
-		$(EXAMPLES_OUT)/crowd $$n; $(EXAMPLES_OUT)/crowd $$n 101 poll; done'
+	$(CC) -std=c99 -O2 -Wall -Wextra -o $(EXAMPLES_OUT)/idle benches/tcp/idle.c $$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab)
+	$(USE_TEST_PREFIX) KEEP_AS='make bench-idle' benches/keep.sh tcp-idle sh -e -c 'for n in 0 99 9999; do \
+		$(EXAMPLES_OUT)/idle $$n; $(EXAMPLES_OUT)/idle $$n 101 poll; done'
 
 # In the virtual machine of check-verbs: gdrfab beside perftest and the bare verbs; and its instructions, on this machine.
 bench-verbs:
@@ -429,4 +429,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS_BUILD) $(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-crowd bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric plugin-nixl install-plugin-nixl
+.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS_BUILD) $(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-idle bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric plugin-nixl install-plugin-nixl

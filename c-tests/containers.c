@@ -2,11 +2,11 @@
 /*
  * Processes of one host that share a directory and, perhaps, no namespace: which paths they have, who is let in, and what
  * may lie where a socket should. tests/check-containers.sh runs these and others with the client in namespaces of its
- * own (TEST_CLIENT_APART) and sockets in a directory (TEST_VOLUME, GDRFAB_SHM_DIR).
+ * own (TEST_CLIENT_NAMESPACES) and sockets in a directory (TEST_VOLUME, GDRFAB_SHM_DIR).
  */
 #include "fab.h"
 #include "fab_rdm.h"
-#include "test_apart.h"
+#include "test_namespaces.h"
 #include "test_pair.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include <sys/un.h>
 
 #define LEN ((size_t)200000)
-#define STRANGER 12345 /* a user that owns nothing */
+#define OTHER_USER 12345 /* a user that owns nothing */
 
 /* A directory of this claim, gone with it. */
 static char dir[] = "/tmp/gdrfab-c-XXXXXX";
@@ -37,9 +37,9 @@ static void dir_new(mode_t mode)
 	CHECK_EQ(chmod(dir, mode), 0);
 }
 
-static bool apart(const char *word)
+static bool client_has_own(const char *word)
 {
-	const char *words = getenv("TEST_CLIENT_APART");
+	const char *words = getenv("TEST_CLIENT_NAMESPACES");
 	return words && strstr(words, word);
 }
 
@@ -86,12 +86,12 @@ static void reaches(struct node *n)
 		/* The file comes by descriptor, whoever may trace whom. */
 		if (i == 0)
 			CHECK_EQ(info.path, GDRFAB_PATH_DIRECT);
-		if (i == 1 && (apart("pid") || apart("user"))) {
+		if (i == 1 && (client_has_own("pid") || client_has_own("user"))) {
 			CHECK_EQ(info.path, GDRFAB_PATH_STAGED);
 			CHECK(info.cma_errno != 0);
-			SAYS(words, apart("pid") ? "another pid namespace" : "trace the peer");
+			SAYS(words, client_has_own("pid") ? "another pid namespace" : "trace the peer");
 		}
-		if (!apart("pid") && apart("net") && !apart("user"))
+		if (!client_has_own("pid") && client_has_own("net") && !client_has_own("user"))
 			SAYS(words, "net");
 	}
 	barrier(n);
@@ -139,7 +139,7 @@ static void comes(struct node *n)
 	snprintf(n->service, sizeof n->service, "%s/s", dir);
 	snprintf(users, sizeof users, "%s", *p->users == '1' ? "0" : p->users);
 	setenv("GDRFAB_SHM_USERS", users, 1);
-	CHECK_EQ(setresuid(STRANGER, STRANGER, STRANGER), 0);
+	CHECK_EQ(setresuid(OTHER_USER, OTHER_USER, OTHER_USER), 0);
 	if (!p->err) {
 		reaches(n);
 		return;
@@ -162,7 +162,7 @@ static void admission(const struct policy *p)
 {
 	if (geteuid() != 0)
 		test_skip("only root has two users");
-	if (apart("user"))
+	if (client_has_own("user"))
 		test_skip("one user has a number there");
 	dir_new(p->mode);
 	pair(NULL, lets_in, comes, p);
@@ -262,9 +262,9 @@ TEST(only_a_dead_socket_of_this_user_makes_room)
 	CHECK_EQ(rmdir(path), 0);
 	if (geteuid() == 0) {
 		socket_at(path, false);
-		CHECK_EQ(chown(path, STRANGER, STRANGER), 0);
+		CHECK_EQ(chown(path, OTHER_USER, OTHER_USER), 0);
 		CHECK_EQ(listens(&n, path), -EADDRINUSE);
-		CHECK(lstat(path, &st) == 0 && st.st_uid == STRANGER);
+		CHECK(lstat(path, &st) == 0 && st.st_uid == OTHER_USER);
 	}
 	node_close(&n);
 	dir_gone();
@@ -312,7 +312,7 @@ TEST(a_directory_of_everybody_lets_nobody_in_by_path)
 
 #define HERE "10.88.0.1"
 
-static void apart_rdm(enum test_side side, int oob, const void *arg)
+static void rdm_in_two_networks(enum test_side side, int oob, const void *arg)
 {
 	static struct self s;
 	unsigned char names[2][NAME], in = 0, out = 7;
@@ -348,9 +348,9 @@ TEST(the_composite_takes_tcp_where_shm_does_not_reach_and_says_so)
 	if (geteuid() == 0)
 		CHECK_EQ(unshare(CLONE_NEWNET), 0);
 	else
-		test_enter_apart("user net");
+		test_enter_namespaces("user net");
 	if (system("ip link set lo up && ip addr add " HERE "/32 dev lo") != 0)
 		test_skip("no address for the loopback of a namespace");
-	test_pair(apart_rdm, TEST_REFEREE, NULL);
+	test_pair(rdm_in_two_networks, TEST_REFEREE, NULL);
 	dir_gone();
 }

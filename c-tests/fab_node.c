@@ -4,7 +4,7 @@
 #include "fab_local.h"
 #include "fab_provider.h"
 #include "fab_wait.h"
-#include "test_apart.h"
+#include "test_namespaces.h"
 #include "test_pair.h"
 
 #include <signal.h>
@@ -67,7 +67,7 @@ static void run_side(enum test_side side, int oob, const void *arg)
 		const char *node = test_enter_netns();
 		if (node)
 			setenv("TEST_OWN_NODE", node, 1);
-		test_enter_apart(getenv("TEST_CLIENT_APART"));
+		test_enter_namespaces(getenv("TEST_CLIENT_NAMESPACES"));
 	}
 	local_prepare();
 	settle();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "fab_provider.h"
 #include "fab_rdm.h"
-#include "test_apart.h"
+#include "test_namespaces.h"
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -222,7 +222,7 @@ bool has_come(struct self *s, uintptr_t context)
 struct claim {
 	struct rdm_claim of;
 	const char *lanes;
-	bool connected, apart;
+	bool connected, two_hosts;
 	char name[96];
 };
 
@@ -230,16 +230,16 @@ static void child(const struct claim *c, struct world *w, int rank)
 {
 	static struct self s;
 	s.lanes = c->lanes, s.w = w, s.rank = rank, s.count = c->of.count;
-	s.apart = c->apart;
-	if (c->apart && rank) {
-		char dir[] = "/tmp/gdrfab-apart-XXXXXX";
+	s.two_hosts = c->two_hosts;
+	if (c->two_hosts && rank) {
+		char dir[] = "/tmp/gdrfab-host-XXXXXX";
 		CHECK(mkdtemp(dir));
 		OK(setenv("GDRFAB_SHM_DIR", dir, 1));
 		if (getenv("TEST_CLIENT_LANES"))
 			s.lanes = getenv("TEST_CLIENT_LANES");
 	}
 	if (rank)
-		test_enter_apart(getenv("TEST_CLIENT_APART"));
+		test_enter_namespaces(getenv("TEST_CLIENT_NAMESPACES"));
 	if (c->connected) {
 		open_connected(&s);
 	} else {
@@ -249,7 +249,7 @@ static void child(const struct claim *c, struct world *w, int rank)
 	c->of.run(&s);
 	meet_of(&s, c->of.killed ? s.count - 1 : s.count);
 	close_ep(&s);
-	if (c->apart && rank)
+	if (c->two_hosts && rank)
 		OK(rmdir(getenv("GDRFAB_SHM_DIR")));
 	test_child_done();
 }
@@ -275,15 +275,15 @@ static void run_claim(const void *arg)
 			test_child_ended(TEST_CLIENT, status);
 }
 
-static void add(const struct rdm_claim *claim, const char *lanes, bool connected, bool apart)
+static void add(const struct rdm_claim *claim, const char *lanes, bool connected, bool two_hosts)
 {
 	static struct claim all[96];
 	static size_t used;
 	struct claim *c = &all[used];
 	if (used++ == sizeof all / sizeof *all)
 		abort();
-	c->of = *claim, c->lanes = lanes, c->connected = connected, c->apart = apart;
-	snprintf(c->name, sizeof c->name, "%s over %s%s%s", claim->name, connected ? "connected " : "", lanes, apart ? ", apart" : "");
+	c->of = *claim, c->lanes = lanes, c->connected = connected, c->two_hosts = two_hosts;
+	snprintf(c->name, sizeof c->name, "%s over %s%s%s", claim->name, connected ? "connected " : "", lanes, two_hosts ? ", two hosts" : "");
 	test_add(c->name, run_claim, c, 60);
 }
 

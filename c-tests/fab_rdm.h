@@ -29,7 +29,7 @@ struct self {
 	struct world *w;
 	int rank, count, meetings;
 	bool killed; /* rank 1 is, in this claim */
-	bool apart;  /* they find no sockets of each other, as on hosts of their own */
+	bool two_hosts; /* they find no sockets of each other, as on hosts of their own */
 	gdrfab_info *info;
 	gdrfab_fabric *fabric;
 	gdrfab_domain *domain;

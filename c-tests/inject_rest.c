@@ -112,7 +112,7 @@ static void met_and_rests(struct self *s)
 			await(s, 100, NULL);
 			/* Over a card the first operation asks what a key names, and RMA waits for atomics before it: both are over
 			 * with this one. */
-			if (s->apart || strcmp(s->lanes, "verbs") == 0) {
+			if (s->two_hosts || strcmp(s->lanes, "verbs") == 0) {
 				OK(gdrfab_read(s->ep, in[0], sizeof in[0], NULL, 1, to.base, to.key, context_of(101)));
 				await(s, 101, NULL);
 			}

@@ -273,7 +273,7 @@ static void paths_are_told_by_peer(struct self *s)
 	CHECK(info.path != 0 && (info.paths & info.path));
 	CHECK(strcmp(s->lanes, "tcp") != 0 || info.path == GDRFAB_PATH_SOCKET);
 	ssize_t len = gdrfab_ep_explain_peer(s->ep, next, get_number(s, (int)next), text, sizeof text);
-	CHECK(len > 0 && strstr(text, s->apart ? "over verbs" : strncmp(s->lanes, "shm", 3) ? s->lanes : "over shm"));
+	CHECK(len > 0 && strstr(text, s->two_hosts ? "over verbs" : strncmp(s->lanes, "shm", 3) ? s->lanes : "over shm"));
 	CHECK_EQ(gdrfab_ep_query(s->ep, get_number(s, (int)next), &info), -EOPNOTSUPP);
 	meet(s);
 	OK(gdrfab_mr_close(mr));

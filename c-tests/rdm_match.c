@@ -17,7 +17,7 @@ static gdrfab_cq_tagged_entry first_entry(struct self *s)
 	return entry;
 }
 
-static void tagged_and_untagged_apart(struct self *s)
+static void tagged_and_untagged_do_not_mix(struct self *s)
 {
 	char a[16] = "", b[16] = "", left[] = "se", right[] = "vera";
 	struct iovec in[2] = {{a, 3}, {b, sizeof b}}, out[2] = {{left, 2}, {right, 4}};
@@ -279,7 +279,7 @@ static void one_receive_for_several(struct self *s)
 TEST_TABLE(claims)
 {
 	static const struct rdm_claim both[] = {
-		{"tagged_and_untagged_apart", tagged_and_untagged_apart, 2, false},
+		{"tagged_and_untagged_do_not_mix", tagged_and_untagged_do_not_mix, 2, false},
 		{"thousands_of_receives", thousands_of_receives, 2, false},
 		{"cut_off_at_every_size", cut_off_at_every_size, 2, false},
 		{"cancelled_receives", cancelled_receives, 2, false},

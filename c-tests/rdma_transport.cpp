@@ -373,6 +373,6 @@ TEST(memory_of_an_accelerator)
 	CHECK_FILLED("through the device", two.bytes_a.data(), two.bytes_a.size(), 0, 9);
 	GOOD(two.a->write(device.createView(), *two.remote_b).get());
 	CHECK_FILLED("from the device", two.bytes_b.data(), two.bytes_b.size(), 0, 9);
-	RdmaTransport near(0, options());
-	CHECK(!near.bind().empty() && RdmaTransport::supported(0));
+	RdmaTransport host(0, options());
+	CHECK(!host.bind().empty() && RdmaTransport::supported(0));
 }

@@ -5,7 +5,7 @@
 # who has namespaces only together with a user namespace. What cannot be had is one line that begins with "skip" and says why.
 #
 #   tests/check-containers.sh [options]
-#     --apart "A..."       only these: none, net, pid, mount, user, ipc, all
+#     --namespaces "N..."  only these: none, net, pid, mount, user, ipc, all
 #     --programs "P..."    these programs instead; PROGRAM or PROGRAM:TEXT in a claim's name
 #     --jobs N             so many programs at a time (1)
 #
@@ -21,7 +21,7 @@ all="containers connection:data msg:by_address rma:direct_mem_alloc faults:kille
 programs=
 while [ $# -gt 0 ]; do
 	case $1 in
-	--apart) kinds=$2 && shift ;;
+	--namespaces) kinds=$2 && shift ;;
 	--programs) programs=$2 && shift ;;
 	--jobs) jobs=$2 && shift ;;
 	*)
@@ -44,16 +44,16 @@ skip() { # <pass> <reason>
 }
 
 run_pass() { # <name> <namespaces> <command...>: runs the programs by that command
-	local name=$1 apart=$2 list=$3 counts log=$build.containers holder own=$build start=$SECONDS
+	local name=$1 namespaces=$2 list=$3 counts log=$build.containers holder own=$build start=$SECONDS
 	shift 3
 	holder=$(mktemp -d /tmp/gdrfab-XXXXXX) && mkdir -p "$holder/h/v" || exit 1
 	echo "==== containers, $name"
 	if [ $# -gt 0 ]; then
 		# shellcheck disable=SC2086 # a list of words
-		own=$holder/b && mkdir "$own" && (cd "$build" && cp -r fakes $names "$own") && chown -R $stranger "$holder" || exit 1
+		own=$holder/b && mkdir "$own" && (cd "$build" && cp -r fakes $names "$own") && chown -R $other_user "$holder" || exit 1
 	fi
 	# shellcheck disable=SC2086 # a list of words
-	TEST_CLIENT_APART=$apart BUILD=$own TEST_VOLUME=$holder/h/v GDRFAB_SHM_DIR=$holder/h/v "$@" \
+	TEST_CLIENT_NAMESPACES=$namespaces BUILD=$own TEST_VOLUME=$holder/h/v GDRFAB_SHM_DIR=$holder/h/v "$@" \
 		"$root/c-tests/run.sh" --built --jobs "$jobs" $list >"$log" 2>&1
 	counts=$(tail -n 1 "$log")
 	sed '$d' "$log"
@@ -69,8 +69,8 @@ run_pass() { # <name> <namespaces> <command...>: runs the programs by that comma
 	[ "${BASH_REMATCH[2]}" -eq 0 ] || broken="$broken $name"
 }
 
-stranger=12345
-apart_of() { # <kind>
+other_user=12345
+namespaces_of() { # <kind>
 	case $1 in
 	none) ;;
 	all) echo "user net ipc mount pid" ;;
@@ -78,28 +78,28 @@ apart_of() { # <kind>
 	esac
 }
 for kind in $kinds; do
-	apart=$(apart_of "$kind")
+	namespaces=$(namespaces_of "$kind")
 	case $kind in
 	none | all) list=${programs:-$all} ;;
 	*) list=${programs:-$few} ;;
 	esac
 	if [ "$(id -u)" -eq 0 ]; then
-		run_pass "$kind, as root" "$apart" "$list"
-		run_as="setpriv --reuid=$stranger --regid=$stranger --clear-groups"
+		run_pass "$kind, as root" "$namespaces" "$list"
+		run_as="setpriv --reuid=$other_user --regid=$other_user --clear-groups"
 		if ! $run_as test -r "$root/c-tests/run.sh" 2>/dev/null; then
-			skip "$kind, as user $stranger" "the programs are not to be read by others"
+			skip "$kind, as user $other_user" "the programs are not to be read by others"
 			continue
 		fi
 	else
 		run_as=
 	fi
-	[ "$kind" = none ] || [ "$kind" = user ] || [ "$kind" = all ] || apart="user $apart"
-	if [ -n "$apart" ] && ! $run_as unshare -U true 2>/dev/null; then
+	[ "$kind" = none ] || [ "$kind" = user ] || [ "$kind" = all ] || namespaces="user $namespaces"
+	if [ -n "$namespaces" ] && ! $run_as unshare -U true 2>/dev/null; then
 		skip "$kind, as a plain user" "no user namespaces: $($run_as unshare -U true 2>&1)"
 		continue
 	fi
 	# shellcheck disable=SC2086 # a list of words
-	run_pass "$kind, as a plain user" "$apart" "$list" $run_as
+	run_pass "$kind, as a plain user" "$namespaces" "$list" $run_as
 done
 echo "$passed passed, $failed failed, $skipped skipped${broken:+ (failed in:$broken)}"
 [ "$failed" -eq 0 ] || exit 1

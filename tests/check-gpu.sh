@@ -112,11 +112,11 @@ for name in $(all_claims rma every_call_); do
 	case $rest in
 	*_GDRFAB_*) setting=GDRFAB_${rest#*_GDRFAB_} rest=${rest%%_GDRFAB_*} ;;
 	esac
-	near=malloc
+	local=malloc
 	case $rest in
-	*_from_*) near=${rest#*_from_} rest=${rest%%_from_*} ;;
+	*_from_*) local=${rest#*_from_} rest=${rest%%_from_*} ;;
 	esac
-	row rma "$name" "${rest#*_}" "${rest%%_*}" "$near" "$setting"
+	row rma "$name" "${rest#*_}" "${rest%%_*}" "$local" "$setting"
 done
 
 echo

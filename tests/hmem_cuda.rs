@@ -231,10 +231,10 @@ fn pinned_together(up: &dyn Interface, program: &Program, memory: &[u8]) {
     drop(b);
     assert!(is_pinned(1), "another needs a part");
     // Reaches over what is pinned.
-    let far = up.pin(at(3), page).unwrap();
+    let behind = up.pin(at(3), page).unwrap();
     assert!(!up.reaches(0, at(0), 4 * page), "a hole between both");
     let over = up.pin(at(0), 4 * page).unwrap();
-    drop((inside, far));
+    drop((inside, behind));
     assert!(is_pinned(0) && is_pinned(3) && !is_pinned(2), "kept by the one that came last");
     drop(over);
     assert!((0..4).all(|i| !is_pinned(i)));

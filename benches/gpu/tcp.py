@@ -3,10 +3,10 @@
 """Between device memories over loopback tcp, beside the same between host memories: what the copies between a device
 and the sockets' buffers cost where they should be hidden behind the wire.
 
-  tcp.py [--perf PROGRAM] [--near KIND] [--far KIND] [--rounds N] [--strict]
+  tcp.py [--perf PROGRAM] [--local KIND] [--remote KIND] [--rounds N] [--strict]
 
 Runs gdrfab-perf in turns; a cell is the median of the rounds, the ratio the median of the rounds' ratios. With one GPU:
---far cuda:0."""
+--remote cuda:0."""
 import argparse
 import json
 import statistics
@@ -17,10 +17,10 @@ BAR = 0.85      # of host memory, at BAR_SIZE and above
 BAR_SIZE = 64 << 20
 
 
-def rate(perf, test, size, near, far):
+def rate(perf, test, size, local, remote):
     """GB/s and the path."""
     argv = [perf, test, '--local', '-p', 'tcp', '--json', '-s', str(size), '-d', '4', '-Q', '1', '-D', '1',
-            '--local-mem', near, '--remote-mem', far]
+            '--local-mem', local, '--remote-mem', remote]
     p = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
     if p.returncode:
         sys.exit(f"{' '.join(argv)}: {p.stderr.strip()}")
@@ -31,13 +31,13 @@ def rate(perf, test, size, near, far):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--perf', default='gdrfab-perf')
-    ap.add_argument('--near', default='cuda:0')
-    ap.add_argument('--far', default='cuda:1')
+    ap.add_argument('--local', default='cuda:0')
+    ap.add_argument('--remote', default='cuda:1')
     ap.add_argument('--rounds', type=int, default=5)
     ap.add_argument('--strict', action='store_true')
     a = ap.parse_args()
     missed = False
-    print(f'over loopback tcp, {a.rounds} rounds in turns: host (malloc) to host, {a.near} to and from {a.far}')
+    print(f'over loopback tcp, {a.rounds} rounds in turns: host (malloc) to host, {a.local} to and from {a.remote}')
     print('| what | size | host GB/s | device GB/s | device path | ratio | of all rounds | bar |')
     print('|---|---|---:|---:|---|---:|---|---|')
     for test in 'write-bw', 'read-bw':
@@ -45,7 +45,7 @@ def main():
             host, device, path = [], [], ''
             for _ in range(a.rounds):
                 host.append(rate(a.perf, test, size, 'malloc', 'malloc')[0])
-                got, path = rate(a.perf, test, size, a.near, a.far)
+                got, path = rate(a.perf, test, size, a.local, a.remote)
                 device.append(got)
             ratios = [d / h for d, h in zip(device, host)]
             ratio = statistics.median(ratios)

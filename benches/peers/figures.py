@@ -121,15 +121,15 @@ def tcp():
         return rma(mode, gdrfab=mine, UCX='UCX_TLS=tcp,self UCX_NET_DEVICES=lo ucp', libfabric=libfabric)
 
     peers = 'UCX', 'libfabric'
-    near = [Bar(8, '<=', 1.06, 'floor'), *(Bar(8, '<', 1, peer) for peer in peers)]
+    close = [Bar(8, '<=', 1.06, 'floor'), *(Bar(8, '<', 1, peer) for peer in peers)]
     yield Row('tcp: put, half round trip', [8, 64, K, 4 * K, 64 * K],
-              {**sock('lat', 'tcp/'), **columns('lat')}, near)
+              {**sock('lat', 'tcp/'), **columns('lat')}, close)
     yield Row('tcp: send/recv, half round trip', [8, 64, K, 4 * K, 64 * K],
-              {**sock('lat', 'tcp/'), **columns('sendlat')}, near)
+              {**sock('lat', 'tcp/'), **columns('sendlat')}, close)
     trips = 'floor = two one-way trips'
-    yield Row(f'tcp: get; {trips}', [8, K, 4 * K], {**sock('back', 'tcp/'), **columns('getlat')}, near)
+    yield Row(f'tcp: get; {trips}', [8, K, 4 * K], {**sock('back', 'tcp/'), **columns('getlat')}, close)
     yield Row(f'tcp: put until delivered; {trips}', [8, K, 4 * K],
-              {**sock('there', 'tcp/'), **columns('dclat', 'gdrfab:tcp,dc', 'ofi:tcp,dc')}, near)
+              {**sock('there', 'tcp/'), **columns('dclat', 'gdrfab:tcp,dc', 'ofi:tcp,dc')}, close)
     framed = 'floor = framed bytes, many to a send'
     yield Row(f'tcp: put in a window, per put; {framed}', [8, 64, K],
               {**sock('small', 'tcp/'), **columns('bw')}, [Bar(8, '<=', 0.06, 'libfabric')])

@@ -3,7 +3,7 @@
  *   own     one core copies over and over; target and source each so many bytes into their pages
  *   far     another core reads each copy, so its lines are there when the next one comes
  *   place   messages go round in 2 MiB, the next behind or in front of the last: half a round trip
- *   raw_copy [own|far|place] [-s size[,size...]] [-r reps]       without a word: all three */
+ *   raw_copy [own|remote|place] [-s size[,size...]] [-r reps]       without a word: all three */
 #include "bench.h"
 #include <signal.h>
 #include <stdatomic.h>
@@ -132,7 +132,7 @@ static double trip(size_t w, enum order order, size_t n, long it)
 
 static void both(enum order first, enum order last, size_t n, int reps)
 {
-	static const char *const order_name[] = {"far", "place/up", "place/down"};
+	static const char *const order_name[] = {"remote", "place/up", "place/down"};
 	static double v[WAYS][3][MAX_REPS];
 	char tag[64];
 
@@ -190,7 +190,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < count; i++) {
 		if (!side && (!only || !strcmp(only, "own")))
 			own(sizes[i], reps);
-		if (!only || !strcmp(only, "far"))
+		if (!only || !strcmp(only, "remote"))
 			both(SAME, SAME, sizes[i], reps);
 		if (!only || !strcmp(only, "place"))
 			both(UP, DOWN, sizes[i], reps);

@@ -129,10 +129,10 @@ inline RdmaStatus RdmaTransport::connect(const std::string &peerUrl)
 		if (rc < 0)
 			connection_->broken(-rc, detail::failure("gdrfab_ep_connect_addr", rc));
 	}
-	auto near = Registry::here().find(peer.id);
-	if (near && near->state() < Connection::Connecting)
+	auto here = Registry::here().find(peer.id);
+	if (here && here->state() < Connection::Connecting)
 		return RdmaStatus();
-	return await_connected(near ? *near : *connection_, options_.connectTimeout);
+	return await_connected(here ? *here : *connection_, options_.connectTimeout);
 }
 
 // A peer in this process may have no other thread that drives it.

@@ -72,7 +72,7 @@ pub trait Provider: Sync {
         Reach::Ports
     }
 
-    /// Whether it heeds the key of `info->auth_key` where peers are strangers.
+    /// Whether a key in `info->auth_key` keeps out who does not know it; where not, connectionless endpoints refuse one.
     fn heeds_keys(&self) -> bool {
         true
     }

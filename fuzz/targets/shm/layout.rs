@@ -10,7 +10,7 @@ pub const AREA: usize = 2 << 20;
 pub const LINES: usize = 8;
 pub const RETURNED: usize = 64;
 pub const MATCHED: usize = 72;
-pub const ASIDE_RETURNED: usize = 80;
+pub const AREA_RETURNED: usize = 80;
 pub const BUSY: usize = 128;
 pub const SLEEPING: usize = 192;
 pub const FILTER: usize = 256;
@@ -62,7 +62,7 @@ pub const STAGED_DATA: u8 = 8;
 pub const DATA: u8 = 1;
 pub const ACK: u8 = 2;
 pub const LAST: u8 = 4;
-pub const ASIDE: u8 = 128;
+pub const OUT_OF_LINE: u8 = 128;
 
 /// Kinds of packets.
 pub const HELLO: u32 = 1;

@@ -131,7 +131,7 @@ impl Peer {
             }
             area += need as u64;
             all.splice(0..0, [place, len as u64]);
-            header |= u64::from(ASIDE) << 24 | (all.len() as u64 & 255) << 32;
+            header |= u64::from(OUT_OF_LINE) << 24 | (all.len() as u64 & 255) << 32;
         } else {
             let len = len.min(65_535);
             header |= (words.len() as u64 & 255) << 32 | (len as u64) << 40;
@@ -187,7 +187,7 @@ impl Peer {
         let at = match of >> 1 & 7 {
             0 => RETURNED,
             1 => MATCHED,
-            2 => ASIDE_RETURNED,
+            2 => AREA_RETURNED,
             3 => BUSY,
             4 => SLEEPING,
             5 => FILTER + 8 * input.below(64),
@@ -246,7 +246,7 @@ impl Peer {
             }
             let (kind, flags) = ((header >> 16) as u8, (header >> 24) as u8);
             let (words, bytes) = ((header >> 32 & 255) as usize, (header >> 40 & 0xffff) as usize);
-            let first = if flags & ASIDE != 0 { 2 } else { 0 };
+            let first = if flags & OUT_OF_LINE != 0 { 2 } else { 0 };
             let word = |i: usize| m.word(line + 8 + 8 * (first + i)).load(Relaxed);
             match kind {
                 SEND if flags & ACK != 0 => self.seen.push((word(usize::from(flags & DATA != 0)), 0)),
@@ -256,9 +256,9 @@ impl Peer {
                 _ => {}
             }
             self.sends += u64::from(matches!(kind, SEND | RENDEZVOUS));
-            if flags & ASIDE != 0 && how & 2 == 0 {
+            if flags & OUT_OF_LINE != 0 && how & 2 == 0 {
                 let (place, len) = (m.word(line + 8).load(Relaxed), m.word(line + 16).load(Relaxed));
-                m.word(ASIDE_RETURNED).store(place.wrapping_add(len.div_ceil(64).wrapping_mul(64)), SeqCst);
+                m.word(AREA_RETURNED).store(place.wrapping_add(len.div_ceil(64).wrapping_mul(64)), SeqCst);
             }
             self.head += (words + bytes.div_ceil(8)).div_ceil(7).max(1) as u64;
         }

@@ -142,7 +142,7 @@ TEST_WITHIN(60, hundreds_of_endpoints)
 static void both_ways(struct node *n)
 {
 	struct slot slots[2];
-	struct fi_info *far;
+	struct fi_info *peer;
 	memset(slots, 0, sizeof slots);
 	/* Each listens for itself. */
 	struct node own;
@@ -157,12 +157,12 @@ static void both_ways(struct node *n)
 	hints->dest_addr = malloc(own.addrlen);
 	memcpy(hints->dest_addr, addr, own.addrlen);
 	hints->dest_addrlen = own.addrlen;
-	OK(provider_getinfo(NULL, NULL, 0, hints, &far));
+	OK(provider_getinfo(NULL, NULL, 0, hints, &peer));
 	for (int round = 0; round < 20; round++) {
 		barrier(&own);
-		slots[0].ep = ep_new(&own, far, &slots[0]);
+		slots[0].ep = ep_new(&own, peer, &slots[0]);
 		slots[1].ep = NULL;
-		OK(fi_connect(slots[0].ep, far->dest_addr, "hello", 5));
+		OK(fi_connect(slots[0].ep, peer->dest_addr, "hello", 5));
 		for (int connected = 0; connected < 2;) {
 			union room room;
 			uint32_t event;
@@ -195,7 +195,7 @@ static void both_ways(struct node *n)
 		barrier(&own);
 	}
 	local_forget_all(&own);
-	fi_freeinfo(far);
+	fi_freeinfo(peer);
 	fi_freeinfo(hints);
 	node_close(&own);
 }

@@ -143,7 +143,7 @@ static const size_t sizes[] = {8, 64, 4096, 65537, LEN};
 
 /* What the target has, and what the initiator has: each of a device or of the host. */
 struct ways {
-	bool far, near;
+	bool remote, local;
 };
 
 static unsigned char *memory_new(struct node *n, bool device, struct fid_mr **mr)
@@ -184,40 +184,40 @@ static void initiator(struct node *n)
 	struct fid_mr *mr = NULL;
 	node_up(n);
 	cuda_up();
-	unsigned char *at = memory_new(n, w->near, &mr), one = 0;
+	unsigned char *at = memory_new(n, w->local, &mr), one = 0;
 	void *desc = fi_mr_desc(mr);
 	struct remote r = mr_fetch(n);
 	for (size_t i = 0; i < SIZES; i++) {
 		size_t len = sizes[i];
 		uint32_t seed = (uint32_t)i * 10;
 		/* Writes, then reads the same back. */
-		memory_fill(w->near, at, len, seed);
+		memory_fill(w->local, at, len, seed);
 		POST(n->cq, fi_write(n->ep, at, len, desc, 0, r.base, r.key, at));
 		DONE(n->cq, at, FI_WRITE | FI_RMA, NULL);
 		POST(n->cq, fi_read(n->ep, &one, 1, local_desc(n, &one, 1), 0, r.base, r.key, &one));
 		DONE(n->cq, &one, FI_READ | FI_RMA, NULL);
 		barrier(n);
-		memory_fill(w->near, at, len, 99);
+		memory_fill(w->local, at, len, 99);
 		POST(n->cq, fi_read(n->ep, at, len, desc, 0, r.base, r.key, at));
 		DONE(n->cq, at, FI_READ | FI_RMA, NULL);
-		memory_check(w->near, "what was read back", at, len, seed);
+		memory_check(w->local, "what was read back", at, len, seed);
 		/* A message there, and one back. */
-		memory_fill(w->near, at, len, seed + 1);
+		memory_fill(w->local, at, len, seed + 1);
 		barrier(n);
 		POST(n->cq, fi_send(n->ep, at, len, desc, 0, at));
 		DONE(n->cq, at, SENT, NULL);
 		POST(n->cq, fi_recv(n->ep, at, len, desc, 0, at));
 		barrier(n);
 		DONE(n->cq, at, RECEIVED, NULL);
-		memory_check(w->near, "the message back", at, len, seed + 2);
+		memory_check(w->local, "the message back", at, len, seed + 2);
 		/* A write with data. */
-		memory_fill(w->near, at, len, seed + 3);
+		memory_fill(w->local, at, len, seed + 3);
 		barrier(n);
 		POST(n->cq, fi_writedata(n->ep, at, len, desc, 77, 0, r.base, r.key, at));
 		DONE(n->cq, at, FI_WRITE | FI_RMA, NULL);
 		barrier(n);
 	}
-	memory_end(w->near, at, mr);
+	memory_end(w->local, at, mr);
 	node_down(n);
 }
 
@@ -228,20 +228,20 @@ static void target(struct node *n)
 	done entry;
 	node_up(n);
 	cuda_up();
-	unsigned char *at = memory_new(n, w->far, &mr);
+	unsigned char *at = memory_new(n, w->remote, &mr);
 	void *desc = fi_mr_desc(mr);
 	mr_publish(n, mr, at, LEN);
 	for (size_t i = 0; i < SIZES; i++) {
 		size_t len = sizes[i];
 		uint32_t seed = (uint32_t)i * 10;
 		barrier(n);
-		memory_check(w->far, "what was written", at, len, seed);
+		memory_check(w->remote, "what was written", at, len, seed);
 		POST(n->cq, fi_recv(n->ep, at, len, desc, 0, at));
 		barrier(n);
 		DONE(n->cq, at, RECEIVED, &entry);
 		CHECK_EQ(entry.len, len);
-		memory_check(w->far, "the message", at, len, seed + 1);
-		memory_fill(w->far, at, len, seed + 2);
+		memory_check(w->remote, "the message", at, len, seed + 1);
+		memory_fill(w->remote, at, len, seed + 2);
 		barrier(n);
 		POST(n->cq, fi_send(n->ep, at, len, desc, 0, at));
 		DONE(n->cq, at, SENT, NULL);
@@ -249,10 +249,10 @@ static void target(struct node *n)
 		barrier(n);
 		DATA_CAME(n, &entry);
 		CHECK_EQ(entry.data, 77);
-		memory_check(w->far, "what was written, when its data came", at, len, seed + 3);
+		memory_check(w->remote, "what was written, when its data came", at, len, seed + 3);
 		barrier(n);
 	}
-	memory_end(w->far, at, mr);
+	memory_end(w->remote, at, mr);
 	node_down(n);
 }
 

@@ -127,10 +127,10 @@ static void no_operation(struct node *n, struct fid_ep *ep, int line)
 {
 	unsigned char at[64] = {0};
 	struct iovec iov = {at, sizeof at};
-	struct fi_rma_iov far = {0, sizeof at, 1};
+	struct fi_rma_iov target = {0, sizeof at, 1};
 	void *desc = local_desc(n, at, sizeof at);
 	struct fi_msg msg = {&iov, desc ? &desc : NULL, 1, 0, at, 0};
-	struct fi_msg_rma rma = {&iov, desc ? &desc : NULL, 1, 0, &far, 1, at, 0};
+	struct fi_msg_rma rma = {&iov, desc ? &desc : NULL, 1, 0, &target, 1, at, 0};
 	ssize_t rc[] = {
 		fi_send(ep, at, 64, desc, 0, at),
 		fi_sendv(ep, &iov, msg.desc, 1, 0, at),

@@ -53,14 +53,14 @@ TEST(tagged)
 TEST(atomics)
 {
 	struct fi_ioc ioc = {at, 1};
-	struct fi_rma_ioc far = {0, 1, 1};
+	struct fi_rma_ioc target = {0, 1, 1};
 	struct fi_msg_atomic msg;
 	struct fi_atomic_attr attr;
 	size_t count = 0;
 	memset(&msg, 0, sizeof msg);
 	msg.msg_iov = &ioc;
 	msg.iov_count = 1;
-	msg.rma_iov = &far;
+	msg.rma_iov = &target;
 	msg.rma_iov_count = 1;
 	msg.datatype = FI_UINT64;
 	msg.op = FI_SUM;

@@ -54,8 +54,8 @@ TEST(every_call)
 {
 	struct duo d;
 	uint64_t one = 1, was[2] = {9, 9}, c = 5;
-	uint64_t far[3] = {10, 0, 20};
-	struct fi_ioc apart[] = {{&far[0], 1}, {&far[2], 1}}, single = {&one, 1}, comp = {&c, 1};
+	uint64_t values[3] = {10, 0, 20};
+	struct fi_ioc pieces[] = {{&values[0], 1}, {&values[2], 1}}, single = {&one, 1}, comp = {&c, 1};
 	struct fi_ioc got = {was, 1}, got_two[] = {{&was[0], 1}, {&was[1], 1}};
 	struct fi_rma_ioc target;
 	struct fi_msg_atomic m;
@@ -67,8 +67,8 @@ TEST(every_call)
 	OK(fi_atomic(d.a.ep, &one, 1, NULL, d.to, AT(0), FI_SUM, &one));
 	ended(&d, &one, WROTE);
 	CHECK_EQ(d.at[0], 1);
-	OK(fi_atomicv(d.a.ep, apart, NULL, 2, d.to, AT(0), FI_SUM, apart));
-	ended(&d, apart, WROTE);
+	OK(fi_atomicv(d.a.ep, pieces, NULL, 2, d.to, AT(0), FI_SUM, pieces));
+	ended(&d, pieces, WROTE);
 	CHECK(d.at[0] == 11 && d.at[1] == 20);
 	OK(fi_atomicmsg(d.a.ep, &m, FI_COMPLETION | FI_INJECT));
 	ended(&d, &m, WROTE);
@@ -78,7 +78,7 @@ TEST(every_call)
 	OK(fi_fetch_atomic(d.a.ep, &one, 1, NULL, was, NULL, d.to, AT(0), FI_SUM, was));
 	ended(&d, was, FETCHED);
 	CHECK(was[0] == 13 && d.at[0] == 14);
-	OK(fi_fetch_atomicv(d.a.ep, apart, NULL, 2, got_two, NULL, 2, d.to, AT(0), FI_SUM, was));
+	OK(fi_fetch_atomicv(d.a.ep, pieces, NULL, 2, got_two, NULL, 2, d.to, AT(0), FI_SUM, was));
 	ended(&d, was, FETCHED);
 	CHECK(was[0] == 14 && was[1] == 20 && d.at[0] == 24 && d.at[1] == 40);
 	OK(fi_fetch_atomicmsg(d.a.ep, &m, &got, NULL, 1, FI_COMPLETION));
@@ -112,7 +112,7 @@ TEST(pieces_that_do_not_fit)
 {
 	struct duo d;
 	uint64_t one[200] = {1}, was[4] = {0};
-	struct fi_ioc pair_of[] = {{&one[0], 1}, {&one[1], 1}}, apart[] = {{&was[0], 1}, {&was[2], 1}};
+	struct fi_ioc pair_of[] = {{&one[0], 1}, {&one[1], 1}}, pieces[] = {{&was[0], 1}, {&was[2], 1}};
 	struct fi_ioc many[] = {{one, 100}, {one, 100}}, none[] = {{one, 1}, {NULL, 1}}, got = {was, 1};
 	struct fi_ioc huge[] = {{one, 1}, {one, SIZE_MAX}};
 	struct fi_rma_ioc target[2];
@@ -122,7 +122,7 @@ TEST(pieces_that_do_not_fit)
 	target[0] = target[1] = (struct fi_rma_ioc){d.base, 1, d.key};
 	m.msg_iov = pair_of, m.iov_count = 1, m.addr = d.to, m.rma_iov = target, m.rma_iov_count = 2;
 	m.datatype = FI_UINT64, m.op = FI_SUM;
-	CHECK_EQ(fi_fetch_atomicv(d.a.ep, pair_of, NULL, 2, apart, NULL, 2, d.to, AT(0), FI_SUM, NULL), -FI_EOPNOTSUPP);
+	CHECK_EQ(fi_fetch_atomicv(d.a.ep, pair_of, NULL, 2, pieces, NULL, 2, d.to, AT(0), FI_SUM, NULL), -FI_EOPNOTSUPP);
 	CHECK_EQ(fi_fetch_atomicv(d.a.ep, pair_of, NULL, 2, &got, NULL, 1, d.to, AT(0), FI_SUM, NULL), -FI_EINVAL);
 	CHECK_EQ(fi_fetch_atomicv(d.a.ep, pair_of, NULL, 2, NULL, NULL, 0, d.to, AT(0), FI_SUM, NULL), -FI_EINVAL);
 	CHECK_EQ(fi_compare_atomicv(d.a.ep, pair_of, NULL, 1, pair_of, NULL, 2, &got, NULL, 1, d.to, AT(0), FI_CSWAP, NULL), -FI_EINVAL);

@@ -194,10 +194,10 @@ static void gatherer(struct node *n)
 	size_t count = n->info->tx_attr->rma_iov_limit;
 	struct remote r[2] = {mr_fetch(n), mr_fetch(n)};
 	skip_unless(count >= 2, "reaches one region at a time");
-	struct fi_rma_iov far[2] = {{r[0].base + 10, 100, r[0].key}, {r[1].base + 20, 200, r[1].key}};
+	struct fi_rma_iov targets[2] = {{r[0].base + 10, 100, r[0].key}, {r[1].base + 20, 200, r[1].key}};
 	struct iovec iov = {at, sizeof at};
 	void *desc = local_desc(n, at, sizeof at);
-	struct fi_msg_rma msg = {&iov, desc ? &desc : NULL, 1, 0, far, 2, at, 0};
+	struct fi_msg_rma msg = {&iov, desc ? &desc : NULL, 1, 0, targets, 2, at, 0};
 	fill(at, sizeof at, 0, 5);
 	barrier(n);
 	POST(n->cq, fi_writemsg(n->ep, &msg, FI_COMPLETION | (n->setup->tx_op_flags & FI_DELIVERY_COMPLETE)));
@@ -239,32 +239,32 @@ TEST(two_regions)
 
 /* --- more remote pieces than an operation of ours has: those who renounce order may ask for them --- */
 
-enum { FAR = 200, FAR_LEN = 300, NEAR = 3 };
+enum { TARGETS = 200, TARGET_LEN = 300, LOCALS = 3 };
 static const struct setup many = {.rma_iov_limit = 256};
 
 static void makes_many(struct node *n)
 {
-	size_t total = (size_t)FAR * FAR_LEN;
+	size_t total = (size_t)TARGETS * TARGET_LEN;
 	unsigned char *at = (unsigned char *)pages(total);
-	struct fi_rma_iov far[FAR];
-	struct iovec iov[NEAR];
-	void *descs[NEAR];
+	struct fi_rma_iov targets[TARGETS];
+	struct iovec iov[LOCALS];
+	void *descs[LOCALS];
 	skip_unless(is_gdrfab(), "has fewer");
 	node_up(n);
 	CHECK_EQ(n->info->tx_attr->rma_iov_limit, 256);
 	CHECK_EQ(n->info->tx_attr->msg_order & (FI_ORDER_WAW | FI_ORDER_RAW | FI_ORDER_SAW), 0);
 	CHECK_EQ(n->info->tx_attr->comp_order, FI_ORDER_NONE);
 	struct remote r = mr_fetch(n);
-	for (size_t i = 0; i < FAR; i++)
-		far[i] = (struct fi_rma_iov){r.base + (i ^ 1) * 2 * FAR_LEN, i == 7 ? 0 : FAR_LEN, r.key};
-	total -= FAR_LEN;
-	for (size_t i = 0, from = 0; i < NEAR; i++) {
-		size_t end = i + 1 < NEAR ? total / NEAR * (i + 1) + 1 : total;
+	for (size_t i = 0; i < TARGETS; i++)
+		targets[i] = (struct fi_rma_iov){r.base + (i ^ 1) * 2 * TARGET_LEN, i == 7 ? 0 : TARGET_LEN, r.key};
+	total -= TARGET_LEN;
+	for (size_t i = 0, from = 0; i < LOCALS; i++) {
+		size_t end = i + 1 < LOCALS ? total / LOCALS * (i + 1) + 1 : total;
 		iov[i] = (struct iovec){at + from, end - from};
 		from = end;
 	}
 	local_desc(n, at, total);
-	struct fi_msg_rma msg = {iov, local_descs(n, iov, NEAR, descs), NEAR, 0, far, FAR, at, cq_data(n, 0x77)};
+	struct fi_msg_rma msg = {iov, local_descs(n, iov, LOCALS, descs), LOCALS, 0, targets, TARGETS, at, cq_data(n, 0x77)};
 	for (int round = 0; round < 3; round++) {
 		done entry;
 		fill(at, total, 0, (uint32_t)round);
@@ -296,7 +296,7 @@ static void makes_many(struct node *n)
 
 static void has_many(struct node *n)
 {
-	size_t room = (size_t)FAR * 2 * FAR_LEN;
+	size_t room = (size_t)TARGETS * 2 * TARGET_LEN;
 	unsigned char *at = (unsigned char *)pages(room);
 	skip_unless(is_gdrfab(), "has fewer");
 	node_up(n);
@@ -309,13 +309,13 @@ static void has_many(struct node *n)
 		barrier(n);
 		DATA_CAME(n, &entry);
 		CHECK_EQ(entry.data, cq_data(n, 0x77));
-		for (size_t i = 0, position = 0; i < FAR; i++) {
-			unsigned char *there = at + (i ^ 1) * 2 * FAR_LEN;
+		for (size_t i = 0, position = 0; i < TARGETS; i++) {
+			unsigned char *there = at + (i ^ 1) * 2 * TARGET_LEN;
 			if (i != 7)
-				CHECK_FILLED("a piece", there, FAR_LEN, position, (uint32_t)round);
-			for (size_t k = i == 7 ? 0 : FAR_LEN; k < 2 * FAR_LEN; k++)
+				CHECK_FILLED("a piece", there, TARGET_LEN, position, (uint32_t)round);
+			for (size_t k = i == 7 ? 0 : TARGET_LEN; k < 2 * TARGET_LEN; k++)
 				CHECK_EQ(there[k], 0x5a);
-			position += i == 7 ? 0 : FAR_LEN;
+			position += i == 7 ? 0 : TARGET_LEN;
 		}
 		barrier(n);
 		barrier(n);

@@ -23,7 +23,7 @@ struct shared {
 	uint64_t total;
 	uint64_t sent, came;
 	uint32_t next[THREADS]; /* numbers expected of each of the other side's threads */
-	struct remote far;
+	struct remote to;
 	uint64_t written;
 	bool over;
 };
@@ -189,7 +189,7 @@ struct talk {
 	struct node *n;
 	struct fid_cq *cq;
 	struct fid_ep *ep;
-	struct remote far;
+	struct remote to;
 	int index, rounds, *ended;
 	bool *over;
 };
@@ -205,7 +205,7 @@ static void *talk(void *arg)
 		at[0] = (uint64_t)i * THREADS + (uint64_t)t->index;
 		POST(t->cq, fi_recv(t->ep, &at[1], 8, desc, 0, &at[1]));
 		POST(t->cq, fi_send(t->ep, &at[0], 8, desc, 0, &at[0]));
-		POST(t->cq, fi_write(t->ep, &at[0], 8, desc, 0, t->far.base + 64u * (unsigned)t->index, t->far.key,
+		POST(t->cq, fi_write(t->ep, &at[0], 8, desc, 0, t->to.base + 64u * (unsigned)t->index, t->to.key,
 				     &at[2]));
 		while (left > 0) {
 			done e;
@@ -236,9 +236,9 @@ static void talkers(struct node *n)
 	struct fid_cq *own = n->cq;
 	struct fid_mr *mr = mr_new(n, target, 4096, FI_REMOTE_WRITE | FI_REMOTE_READ);
 	mr_publish(n, mr, target, 4096);
-	struct remote far = mr_fetch(n);
+	struct remote to = mr_fetch(n);
 	for (int i = 0; i < THREADS; i++) {
-		t[i] = (struct talk){n, cq_new(n, FI_CQ_FORMAT_DATA, 0, FI_WAIT_NONE), NULL, far, i,
+		t[i] = (struct talk){n, cq_new(n, FI_CQ_FORMAT_DATA, 0, FI_WAIT_NONE), NULL, to, i,
 				     test_count(TALKS, 50), &ended, &over};
 		n->cq = t[i].cq;
 		t[i].ep = node_connect(n, &t[i]);

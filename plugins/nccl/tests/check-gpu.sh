@@ -20,7 +20,7 @@
 # GDRFAB_NCCL_TUNE=0), gdrfab-here (GDRFAB_NCCL_GDR=1: copied by the ranks themselves), gdrfab-host (GDRFAB_NCCL_GDR=0: through host memory), gdrfab-tcp (the provider tcp alone), socket (NCCL's own),
 # shm (through host memory), p2p (NCCL's default). `gdrfab,NCCL_MIN_NCHANNELS=16` is gdrfab with a setting of its own, and may stand beside gdrfab.
 # BENCH="--sizes 1M,64M --ops all_reduce,sendrecv" and TRAIN="--layers 8" are passed on to the programs; BUDGET=540 is
-# the number of seconds after which bench and sweep begin no further job. APART=1 trains one after the other. BACKEND=gloo tries all this without a GPU.
+# the number of seconds after which bench and sweep begin no further job. IN_TURN=1 trains one after the other. BACKEND=gloo tries all this without a GPU.
 set -u
 
 root=$(cd "$(dirname "$0")/../../.." && pwd)
@@ -278,7 +278,7 @@ one_training() { # <transport> <seconds> [arguments...]
 train() { # <seconds>
 	local seconds=$1 transport background
 	local -A code=()
-	if [ -n "${APART:-}" ]; then
+	if [ -n "${IN_TURN:-}" ]; then
 		echo "## Training: gdrfab for $seconds s, then p2p for as many steps"
 		one_training gdrfab "$seconds" --seconds "$seconds"
 		code[gdrfab]=$?

@@ -296,7 +296,7 @@ static void lets_in_the_next(struct node *n)
 	close_up(n, &none, NULL);
 }
 
-static void stranger_killed(const void *arg)
+static void caller_killed(const void *arg)
 {
 	run(lets_in_the_next, knocks_and_waits, (const struct fault *)arg, 1);
 }
@@ -434,5 +434,5 @@ TEST_TABLE(nccl_fault)
 			test_add(name, closed_in_flight, f, 60);
 		}
 	test_add("listener_killed_or_stopped", listener_killed, &faults[0], 60);
-	test_add("stranger_killed_while_it_connects", stranger_killed, &faults[0], 60);
+	test_add("caller_killed_while_it_connects", caller_killed, &faults[0], 60);
 }

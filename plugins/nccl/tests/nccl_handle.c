@@ -129,7 +129,7 @@ static void proof(const void *arg)
 
 /* --- many without one, and one with it --- */
 
-#define CROWD 48
+#define CALLERS 48
 
 static void lets_one_in(struct node *n)
 {
@@ -159,13 +159,13 @@ static void lets_one_in(struct node *n)
 
 static void calls_as_others(struct node *n)
 {
-	static gdrfab_ep *eps[CROWD];
+	static gdrfab_ep *eps[CALLERS];
 	struct handle h;
 	struct event in;
 	uint32_t kind;
 	node_open(n);
 	oob_recv(n, &h, sizeof h);
-	for (int i = 0; i < CROWD; i++) {
+	for (int i = 0; i < CALLERS; i++) {
 		struct hello hello = hello_for(&h, false, 1, 2);
 		hello.proof ^= 1;
 		eps[i] = ep_new(n, n->info, NULL);
@@ -174,13 +174,13 @@ static void calls_as_others(struct node *n)
 	/* Until they have asked; nobody answers yet. */
 	CHECK_EQ(gdrfab_eq_sread(n->eq, &kind, &in, sizeof in.entry + sizeof in.data, 200, 0), -EAGAIN);
 	barrier(n);
-	for (int i = 0; i < CROWD; i++) {
+	for (int i = 0; i < CALLERS; i++) {
 		gdrfab_eq_err_entry e = {.struct_size = sizeof e};
 		CHECK_EQ(gdrfab_eq_sread(n->eq, &kind, &in, sizeof in.entry + sizeof in.data, test_ms(5000), 0), -GDRFAB_EAVAIL);
 		CHECK(gdrfab_eq_readerr(n->eq, &e, 0) > 0);
 		CHECK_EQ(e.prov_errno, GDRFAB_PROV_REJECTED);
 	}
-	for (int i = 0; i < CROWD; i++)
+	for (int i = 0; i < CALLERS; i++)
 		OK(gdrfab_ep_close(eps[i]));
 	barrier(n);
 	node_close(n);

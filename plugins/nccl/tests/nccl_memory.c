@@ -130,7 +130,7 @@ TEST(a_dmabuf_with_an_offset_begins_at_its_memory)
 {
 	static char bytes[65536];
 	furnish(&one);
-	struct comm card = comm_of(&one, 0, 1), near = comm_of(&one, 0, 0);
+	struct comm card = comm_of(&one, 0, 1), without = comm_of(&one, 0, 0);
 	for (uint64_t offset = 0; offset < 1u << 30; offset = offset * 3 + 4096) {
 		struct memory *memory;
 		made_count = 0;
@@ -140,7 +140,7 @@ TEST(a_dmabuf_with_an_offset_begins_at_its_memory)
 		CHECK_EQ(made[0].file.len, sizeof bytes);
 		CHECK((uintptr_t)made[0].file.base_addr + made[0].file.offset == (uintptr_t)bytes);
 		/* Without a card the memory goes by its address. */
-		CHECK(memory_region(memory, &near) == &made[1]);
+		CHECK(memory_region(memory, &without) == &made[1]);
 		CHECK(made[1].attr.dmabuf == NULL && made[1].base == bytes);
 		CHECK(memory_release(memory) == ncclSuccess);
 	}

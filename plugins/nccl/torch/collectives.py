@@ -227,10 +227,10 @@ class Tally:
 
     def check(self, name, got, want):
         self.checks += 1
-        near = got.contiguous().cpu()
-        size = near.numel() * near.element_size()
+        host = got.contiguous().cpu()
+        size = host.numel() * host.element_size()
         if size:
-            self.digest.update(memoryview((ctypes.c_char * size).from_address(near.data_ptr())))
+            self.digest.update(memoryview((ctypes.c_char * size).from_address(host.data_ptr())))
         if got.dtype == want.dtype and torch.equal(got, want):
             return
         self.failures += 1

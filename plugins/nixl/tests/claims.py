@@ -23,8 +23,8 @@ def moves(s, thread):
         blocks = [(i * 8192, 4096) for i in range(500)]
         s.move("READ", [(mine.addr + a, n) for a, n in blocks], [(there + a, n) for a, n in reversed(blocks)], name, b"have read")
         for a, n in blocks:
-            far = blocks[-1][0] - a
-            assert mine.get(a, n) == bytes([far // 8192 % 256]) * n, a
+            start = blocks[-1][0] - a
+            assert mine.get(a, n) == bytes([start // 8192 % 256]) * n, a
     else:
         for _ in range(4):
             who, note = s.note()

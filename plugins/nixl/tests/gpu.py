@@ -82,9 +82,9 @@ def lead(pipe, reps, most, *how):
     pipe.send(side.agent.get_agent_metadata())
     for count, size in (row for row in ROWS if row[0] * row[1] <= most * MIB):
         here, there = (random.Random(seed).sample(range(POOL // size), count) for seed in (count, size))
-        for op, own, far in (("READ", side.target, source), ("WRITE", side.source, target)):
+        for op, own, other in (("READ", side.target, source), ("WRITE", side.source, target)):
             handle = side.agent.initialize_xfer(op, side.descs(own.data_ptr(), side.gpu, size, here),
-                                                side.descs(far, gpu, size, there), name, b"")
+                                                side.descs(other, gpu, size, there), name, b"")
             took = []
             for _ in range(reps + 3):
                 began = time.perf_counter()

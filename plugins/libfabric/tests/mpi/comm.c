@@ -29,7 +29,7 @@ CLAIM(split)
 }
 
 /* The same tag and the same peers in eight communicators, received in the opposite order. */
-CLAIM(contexts_apart)
+CLAIM(contexts_do_not_mix)
 {
 	enum { MANY = 8 };
 	MPI_Comm comms[MANY];

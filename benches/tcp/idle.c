@@ -4,7 +4,7 @@
  * among many, in turns. One thread is both ends, so that no scheduler is measured; the clients of idle connections are
  * another process.
  *
- *   crowd IDLE [ROUNDS [poll]]
+ *   idle IDLE [ROUNDS [poll]]
  *
  * `poll`: the server waits by gdrfab_cq_trywait() and poll() for each message. RLIMIT_NOFILE bounds IDLE.
  */
@@ -188,7 +188,7 @@ static double median(double *v, int n)
 }
 
 /* The clients of idle connections. */
-static int crowd_of(const char *service, size_t count, int channel)
+static int idle_clients(const char *service, size_t count, int channel)
 {
 	struct place many = {0};
 	char word;
@@ -211,7 +211,7 @@ int main(int argc, char **argv)
 	int rounds = argc > 2 ? atoi(argv[2]) : 101, channel[2], status;
 	bool polls = argc > 3 && strcmp(argv[3], "poll") == 0;
 	struct rlimit files;
-	struct place alone = {0}, crowd = {0}, one = {0}, among = {0};
+	struct place alone = {0}, many = {0}, one = {0}, among = {0};
 	char word = 0, ports[2][16];
 
 	getrlimit(RLIMIT_NOFILE, &files);
@@ -227,18 +227,18 @@ int main(int argc, char **argv)
 		fail("socketpair", strerror(errno));
 	pid_t clients = fork();
 	if (clients == 0)
-		_exit(crowd_of(ports[1], idle, channel[1]));
+		_exit(idle_clients(ports[1], idle, channel[1]));
 
 	double *figures[2] = {calloc((size_t)rounds, sizeof(double)), calloc((size_t)rounds, sizeof(double))};
 	place_open(&alone, ports[0], true, 1);
-	place_open(&crowd, ports[1], true, idle + 1);
+	place_open(&many, ports[1], true, idle + 1);
 	if (write(channel[0], &word, 1) != 1)
 		fail("write", strerror(errno));
 	double start = now_us(CLOCK_MONOTONIC);
 	long before = resident_kib();
 	for (size_t i = 0; i < idle; i++) {
-		serve_one(&crowd, i, NULL);
-		event(&crowd, GDRFAB_CONNECTED, NULL);
+		serve_one(&many, i, NULL);
+		event(&many, GDRFAB_CONNECTED, NULL);
 	}
 	if (idle > 0)
 		printf("%zu connections in %.2f s, %.1f KiB resident each\n", idle, (now_us(CLOCK_MONOTONIC) - start) / 1e6,
@@ -246,10 +246,10 @@ int main(int argc, char **argv)
 	place_open(&one, ports[0], false, 1);
 	place_open(&among, ports[1], false, 1);
 	meet(&alone, 0, &one);
-	meet(&crowd, idle, &among);
+	meet(&many, idle, &among);
 	for (int i = 0; i < rounds; i++) {
 		figures[0][i] = ping(&one, &alone, polls);
-		figures[1][i] = ping(&among, &crowd, polls);
+		figures[1][i] = ping(&among, &many, polls);
 	}
 	double a = median(figures[0], rounds), b = median(figures[1], rounds);
 	printf("%s: half round trip of 8 bytes: alone %.2f us, among %zu idle %.2f us: median ratio %.2f, of the least %.2f\n",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-#include "test_apart.h"
+#include "test_namespaces.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -87,7 +87,7 @@ static void enter_pid(void)
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
-void test_enter_apart(const char *words)
+void test_enter_namespaces(const char *words)
 {
 	if (!words || !*words)
 		return;

@@ -419,9 +419,7 @@ static void talks_garbage(struct node *n)
 	}
 	CHECK(made > 0);
 	/* The next connection is one like any other. */
-	n->ep = ep_new(n, n->info, n);
-	OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
-	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+	node_connect(n);
 	barrier(n);
 	node_down(n);
 }

@@ -53,6 +53,14 @@ static inline struct remote initiator_new(struct node *n)
 	return to;
 }
 
+/* Both sides end together. */
+static inline void initiator_end(struct node *n, unsigned char *buf)
+{
+	barrier(n);
+	free(buf);
+	node_down(n);
+}
+
 static inline void post_write(struct node *n, unsigned char *buf, struct remote to)
 {
 	POST(n->cq, gdrfab_write(n->ep, buf, LEN, local_desc(n, buf, LEN), 0, to.base, to.key, buf));

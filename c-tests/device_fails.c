@@ -51,9 +51,7 @@ static void fails_to_copy(struct node *n)
 	/* And when it is well again, so is the endpoint. */
 	unsetenv("FAKE_FAULT");
 	writes(n, buf, to);
-	barrier(n);
-	free(buf);
-	node_down(n);
+	initiator_end(n, buf);
 }
 
 static void unknown_codes(const void *arg)
@@ -101,9 +99,7 @@ static void hears_of_it(struct node *n)
 	barrier(n);
 	barrier(n);
 	writes(n, buf, to);
-	barrier(n);
-	free(buf);
-	node_down(n);
+	initiator_end(n, buf);
 }
 
 static void target_driver_fails(const void *arg)
@@ -134,9 +130,7 @@ static void cannot_import(struct node *n)
 	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_REQUIRE_PATH, &only, sizeof only));
 	post_write(n, buf, to);
 	FAILED(n->cq, buf, EOPNOTSUPP, GDRFAB_PROV_PATH, NULL);
-	barrier(n);
-	free(buf);
-	node_down(n);
+	initiator_end(n, buf);
 }
 
 static void offers_all(struct node *n)

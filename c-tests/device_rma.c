@@ -138,9 +138,7 @@ static void copies_slowly(struct node *n)
 	unsetenv("FAKE_DELAY_US");
 	post_write(n, buf, to);
 	FAILED(n->cq, buf, EKEYREJECTED, GDRFAB_PROV_KEY, NULL);
-	barrier(n);
-	free(buf);
-	node_down(n);
+	initiator_end(n, buf);
 }
 
 static void closed_under_copies(const void *arg)

@@ -274,6 +274,13 @@ gdrfab_info *node_await_request(struct node *n)
 	return e.entry.info;
 }
 
+void node_connect(struct node *n)
+{
+	n->ep = ep_new(n, n->info, n);
+	OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
+	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+}
+
 void node_accept(struct node *n)
 {
 	gdrfab_freeinfo(n->request);
@@ -327,9 +334,7 @@ static void connection(struct node *n)
 		node_accept(n);
 	} else {
 		barrier(n);
-		n->ep = ep_new(n, n->info, n);
-		OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
-		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+		node_connect(n);
 	}
 	barrier(n);
 }

@@ -25,6 +25,7 @@ gdrfab_cq *cq_new(struct node *n, uint32_t format, size_t size, uint32_t wait);
 gdrfab_ep *ep_new(struct node *n, const gdrfab_info *info, void *context); /* bound to n->cq and n->eq, enabled */
 void node_listen(struct node *n);
 gdrfab_info *node_await_request(struct node *n); /* the caller frees it */
+void node_connect(struct node *n); /* a client's new n->ep, once the other side accepts */
 void node_accept(struct node *n);
 void ep_connect_by_address(struct node *n, gdrfab_ep *ep);
 /* Both sides, after an operation has failed: where that ended the connection, a new one of a new endpoint. */

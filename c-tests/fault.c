@@ -192,9 +192,7 @@ static void connect_again(struct node *n)
 		node_accept(n);
 		return;
 	}
-	n->ep = ep_new(n, n->info, n);
-	OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
-	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+	node_connect(n);
 }
 
 static void recovers(struct node *n)

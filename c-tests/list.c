@@ -192,11 +192,9 @@ static void blocks_move(const void *arg)
 	pair(NULL, target, moves, arg);
 }
 
-static const struct setup rdm = {.rdm = true};
-
 static void blocks_move_rdm(const void *arg)
 {
-	pair(&rdm, target, moves, arg);
+	list_rdm(target, moves, arg);
 }
 
 /* From host memory to a device's, which a driver has to pin, and back. */
@@ -346,7 +344,7 @@ static void names_the_block(const void *arg)
 
 static void names_the_block_rdm(const void *arg)
 {
-	pair(&rdm, target, refuses, arg);
+	list_rdm(target, refuses, arg);
 }
 
 /* Very many very small ones. */

@@ -3,7 +3,7 @@
 #ifndef LIST_H
 #define LIST_H
 
-#include "fab.h"
+#include "list_back.h"
 
 #define TARGET ((size_t)4 * 1024 * 1024)
 #define BLOCKS 1000
@@ -30,16 +30,7 @@ static inline void list_begin(struct node *n, struct lists *l, const struct memk
 	mem_new(n, &l->local, kind, TARGET);
 	mem_register(n, &l->local, 0, TARGET, ANY_ACCESS, 0);
 	l->desc = mem_desc(&l->local);
-	memset(&l->msg, 0, sizeof l->msg);
-	l->msg.struct_size = sizeof l->msg;
-	l->msg.blocks = l->blocks;
-	l->msg.count = BLOCKS;
-	l->msg.desc = &l->desc;
-	l->msg.desc_count = 1;
-	l->msg.key = &l->to.key;
-	l->msg.key_count = 1;
-	l->msg.addr = n->setup->rdm ? PEER : 0;
-	l->msg.context = l;
+	l->msg = list_of(n, l->blocks, BLOCKS, &l->desc, &l->to.key, 1, l);
 }
 
 #endif

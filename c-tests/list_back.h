@@ -1,9 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* For the programs about lists that go several ways: a list that is written, and read back into emptied memory. */
+/* For all programs about lists: what a list is made of, one that is written and read back, and one that was given up. */
 #ifndef LIST_BACK_H
 #define LIST_BACK_H
 
 #include "fab.h"
+
+/* One descriptor for all blocks; key_count is 1, or as many as there are blocks. */
+static inline gdrfab_msg_list list_of(const struct node *n, const gdrfab_block *blocks, size_t count, void **desc,
+				      const uint64_t *keys, size_t key_count, void *context)
+{
+	gdrfab_msg_list msg;
+	memset(&msg, 0, sizeof msg);
+	msg.struct_size = sizeof msg;
+	msg.blocks = blocks;
+	msg.count = count;
+	msg.desc = desc;
+	msg.desc_count = 1;
+	msg.key = keys;
+	msg.key_count = key_count;
+	msg.addr = n->setup->rdm ? PEER : 0;
+	msg.context = context;
+	return msg;
+}
+
+/* The claim over connectionless endpoints. */
+static inline void list_rdm(side_fn server, side_fn client, const void *arg)
+{
+	static const struct setup rdm = {.rdm = true};
+	pair(&rdm, server, client, arg);
+}
+
+/* The peer, which was stopped while lists were given up, goes on: nothing comes into their memory. */
+static inline void list_stays_given_up(struct node *n, struct mem *local)
+{
+	mem_fill(local, 0, local->len, 0, 9);
+	peer_continue(n);
+	QUIET(n->cq, 30);
+	CHECK_MEM("what is the caller's again", local, 0, local->len, 0, 9);
+}
 
 /* Block i of the list has `space` bytes of local memory to itself, from i * space on, and may be shorter. */
 static inline void list_comes_back(struct node *n, const gdrfab_msg_list *msg, struct mem *local, size_t space, uint32_t seed)

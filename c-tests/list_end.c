@@ -189,11 +189,9 @@ static void given_up(const void *arg)
 	pair(NULL, stands_by, gives_up, arg);
 }
 
-static const struct setup rdm = {.rdm = true};
-
 static void given_up_rdm(const void *arg)
 {
-	pair(&rdm, stands_by, gives_up, arg);
+	list_rdm(stands_by, gives_up, arg);
 }
 
 static void mourns(struct node *n)

@@ -24,22 +24,14 @@ static void make(struct node *n, struct lists *l, size_t len, bool both)
 	/* Where a driver copies each by itself, fewer do. */
 	size_t count = both ? 300 : BLOCKS;
 	mem_new(n, &l->local, &memkinds[KIND_MALLOC], LENGTH);
-	memset(&l->msg, 0, sizeof l->msg);
 	for (size_t i = 0; i < count; i++) {
 		l->blocks[i].buf = l->local.addr + i * SPACE;
 		l->blocks[i].addr = l->to[both && i % 2].base + (i ^ 3) * SPACE;
 		l->blocks[i].len = len ? len : i * 7 % SPACE;
 		l->keys[i] = l->to[both && i % 2].key;
 	}
-	l->msg.struct_size = sizeof l->msg;
-	l->msg.blocks = l->blocks;
-	l->msg.count = count;
-	l->msg.key = l->keys;
-	l->msg.key_count = count;
 	l->desc = mem_needed_desc(n, &l->local);
-	l->msg.desc = &l->desc;
-	l->msg.desc_count = 1;
-	l->msg.context = l;
+	l->msg = list_of(n, l->blocks, count, &l->desc, l->keys, count, l);
 }
 
 static const struct memkind *second(const struct node *n)
@@ -131,10 +123,7 @@ static void gives_up(struct node *n)
 			while (gdrfab_cancel(n->ep, &l) == 0)
 				;
 		GIVEN_UP(n->cq, lists - came, cancels ? ECANCELED : ETIMEDOUT, BLOCKS);
-		mem_fill(&l.local, 0, LENGTH, 0, 9);
-		peer_continue(n);
-		QUIET(n->cq, 30);
-		CHECK_MEM("what is the caller's again", &l.local, 0, LENGTH, 0, 9);
+		list_stays_given_up(n, &l.local);
 	}
 	/* The connection goes on. */
 	l.msg.timeout_ns = 0;

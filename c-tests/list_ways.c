@@ -100,15 +100,7 @@ static void list_new(struct node *n, struct lists *l, const struct memkind *kind
 	if (kind != &memkinds[KIND_MALLOC])
 		mem_register(n, &l->local, 0, blocks * SPACE, ANY_ACCESS, 0);
 	l->desc = mem_needed_desc(n, &l->local);
-	memset(&l->msg, 0, sizeof l->msg);
-	l->msg.struct_size = sizeof l->msg;
-	l->msg.blocks = l->blocks;
-	l->msg.count = l->msg.key_count = blocks;
-	l->msg.key = l->keys;
-	l->msg.desc = &l->desc;
-	l->msg.desc_count = 1;
-	l->msg.addr = n->setup->rdm ? PEER : 0;
-	l->msg.context = l;
+	l->msg = list_of(n, l->blocks, blocks, &l->desc, l->keys, blocks, l);
 	for (size_t i = 0; i < blocks; i++) {
 		l->blocks[i].buf = l->local.addr + i * SPACE;
 		l->blocks[i].addr = place_of(l, i, &position);
@@ -157,11 +149,9 @@ static void all_move(const void *arg)
 	pair(NULL, owns, moves, arg);
 }
 
-static const struct setup rdm = {.rdm = true};
-
 static void all_move_rdm(const void *arg)
 {
-	pair(&rdm, owns, moves, arg);
+	list_rdm(owns, moves, arg);
 }
 
 /* --- one of them cannot be --- */
@@ -301,10 +291,7 @@ static void gives_up(struct node *n)
 		}
 		/* Something in it needs the peer. */
 		CHECK_EQ(GIVEN_UP(n->cq, lists, cancels ? ECANCELED : ETIMEDOUT, l.msg.count), lists);
-		mem_fill(&l.local, 0, l.msg.count * SPACE, 0, 9);
-		peer_continue(n);
-		QUIET(n->cq, 30);
-		CHECK_MEM("what is the caller's again", &l.local, 0, l.msg.count * SPACE, 0, 9);
+		list_stays_given_up(n, &l.local);
 	}
 	l.msg.timeout_ns = 0;
 	list_comes_back(n, &l.msg, &l.local, SPACE, 6);

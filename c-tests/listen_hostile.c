@@ -138,9 +138,7 @@ static void calls_in_vain(struct node *n)
 	OK(gdrfab_ep_close(n->ep));
 	oob_send(n, &word, 1);
 	oob_recv(n, &word, 1);
-	n->ep = ep_new(n, n->info, n);
-	OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
-	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+	node_connect(n);
 	node_down(n);
 }
 

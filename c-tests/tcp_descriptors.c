@@ -64,9 +64,7 @@ static void is_told(struct node *n)
 	SAYS(gdrfab_last_error(), "descriptor");
 	OK(gdrfab_ep_close(n->ep));
 	barrier(n);
-	n->ep = ep_new(n, n->info, NULL);
-	OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
-	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
+	node_connect(n);
 	barrier(n);
 	node_close(n);
 }

@@ -192,6 +192,14 @@ static void sets_what_it_takes(TEST_UNUSED const void *arg)
 	is("NCCL_PROTO", "^LL");
 }
 
+static void *loaded(void)
+{
+	void *ctx;
+	net_load();
+	NET(net_init(&ctx));
+	return ctx;
+}
+
 /* Only where memory of GPUs is really offered; see net_open_with() for what that takes. */
 static void over_cuda(void **ctx)
 {
@@ -200,8 +208,7 @@ static void over_cuda(void **ctx)
 	if (strcmp(provider(), "shm") != 0 || !test_says(getenv("TEST_IFACES"), "cuda"))
 		test_skip("no CUDA over shm here");
 	cuda_use(device_count(&n, GDRFAB_HMEM_CUDA) - 1);
-	net_load();
-	NET(net_init(ctx));
+	*ctx = loaded();
 }
 
 static void sets_the_level(TEST_UNUSED const void *arg)
@@ -247,8 +254,7 @@ static void level_without_gpus(TEST_UNUSED const void *arg)
 {
 	void *ctx;
 	user_begins();
-	net_load();
-	NET(net_init(&ctx));
+	ctx = loaded();
 	is("NCCL_NET_GDR_LEVEL", NULL);
 	NET(net_finalize(ctx));
 }
@@ -284,8 +290,7 @@ static void user_wins(const void *arg)
 	void *ctx;
 	user_begins();
 	setenv(own->name, own->value, 1);
-	net_load();
-	NET(net_init(&ctx));
+	ctx = loaded();
 	is(own->name, own->value);
 	if (strcmp(own->name, "NCCL_PROTO") != 0)
 		is("NCCL_PROTO", own->protocol ? "^LL" : NULL);
@@ -348,8 +353,7 @@ static void narrows(TEST_UNUSED const void *arg)
 {
 	void *ctx;
 	user_begins();
-	net_load();
-	NET(net_init(&ctx));
+	ctx = loaded();
 	if (!widens()) {
 		leaves_all_alone(2, 2);
 		NET(net_finalize(ctx));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whom an object drives. Few endpoints have their turn of progress each time. Of many, those that have nothing to do rest, and
-//! a turn costs what is active.
+//! The endpoints that a domain, a completion queue or an event queue drives. Of a few, all have a turn of progress each time; of
+//! many, idle ones rest (`prov::rest`), so that a turn costs what is active and not what is connected.
 
 use super::drive::EpRef;
 use crate::prov::rest::Rest;
@@ -9,12 +9,12 @@ use crate::sys::time;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Up to so many have every turn, with something to do or without: sooner than to ask which.
+/// Up to so many all have every turn: to ask which of them are idle would cost more.
 const FEW: usize = 4;
 
 pub(crate) struct Roster {
     members: Serial<Members>,
-    /// Wakes who sleeps for the object: endpoints whose sockets nobody watches meanwhile rest no more.
+    /// Wakes who sleeps on the object: there are active endpoints now whose sockets the sleeper does not watch.
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -23,6 +23,7 @@ pub(crate) struct Members {
     active: Vec<EpRef>,
     /// By their numbers, with the time until which they may rest.
     resting: HashMap<u64, (EpRef, u64)>,
+    /// The times of those that have one, and their numbers.
     dues: BTreeSet<(u64, u64)>,
     /// The numbers of all, by where they lie.
     numbers: HashMap<usize, u64>,
@@ -30,7 +31,7 @@ pub(crate) struct Members {
     /// How many can rest at all.
     restful: usize,
     at: Option<Arc<Rest>>,
-    /// Some rest, or may: there is more to a turn than that of each.
+    /// Some rest, or may, so that a turn is more than a turn of each active one.
     many: bool,
 }
 
@@ -46,19 +47,20 @@ impl Members {
         self.many
     }
 
-    /// One that was called by a post may still be watched, and keeps a descriptor of the caller's readable: so who was many once
-    /// asks for ever.
+    /// Once there is a `Rest` it is asked for ever: a socket that it still watches keeps the descriptor which the caller polls
+    /// readable until it is asked, though its endpoint rests no more.
     fn count(&mut self) {
         self.many = self.at.is_some() || (self.active.len() > FEW && self.restful > 0);
     }
 
+    /// True: some that rested are active now.
     #[inline(always)]
     fn turn(&mut self, force: bool) -> bool {
         self.active.iter().for_each(|ep| ep.progress(force));
         self.many && self.turn_of_many(force)
     }
 
-    /// What else there is to a turn. True: some rest no more.
+    /// The rest of a turn where there are many: who has something to do is active, and who has nothing rests.
     #[cold]
     #[inline(never)]
     fn turn_of_many(&mut self, force: bool) -> bool {
@@ -69,7 +71,7 @@ impl Members {
         called
     }
 
-    /// Ends the rest of those that have something to do.
+    /// Makes those active that have something to do, or whose time has come.
     fn call(&mut self) -> bool {
         let Members { active, resting, dues, at, .. } = self;
         let before = active.len();
@@ -90,13 +92,13 @@ impl Members {
         self.active.len() > before
     }
 
-    /// Lets rest who can, but for the last that was called: it is the likeliest to have more.
+    /// Lets all rest that can, but for the last that became active: it is the likeliest to have more.
     fn settle(&mut self) {
         if self.active.len() <= FEW || self.restful == 0 {
             return;
         }
         if self.at.is_none() {
-            // Without the descriptor for it nobody rests.
+            // Where there is no descriptor for it, all stay active.
             self.at = Rest::new().ok().map(Arc::new);
         }
         let Some(at) = &self.at else { return };
@@ -180,7 +182,7 @@ impl Roster {
         (members.active.clone(), members.at.clone())
     }
 
-    /// How long those that rest may.
+    /// How long the object may sleep before one that rests is due.
     pub fn nap_ns(&self) -> u64 {
         let due = self.members.lock().dues.first().map(|(due, _)| *due);
         due.map_or(u64::MAX, |due| due.saturating_sub(time::now_ns()).max(1))
@@ -192,7 +194,7 @@ impl Roster {
     /// As for [`Serial::promised`].
     #[inline(always)]
     pub unsafe fn promised(&self) -> Option<Promised<'_, Members>> {
-        // SAFETY: the caller says that nothing else has them.
+        // SAFETY: our caller promises what `Serial::promised` asks: that nothing else has the members meanwhile.
         unsafe { self.members.promised() }
     }
 }

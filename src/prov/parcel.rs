@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A parcel that lies in one piece: its words, as little-endian bytes, and what is behind them.
+//! A parcel of a connectionless endpoint as tcp and verbs receive it, in one piece: its words, as little-endian bytes, and what
+//! is behind them. The peer wrote it, so no length in it is believed.
 
 use super::contract::Parcel;
 use super::op::Iov;
 
 pub struct Flat<'a> {
-    /// At most as many as the bytes hold.
+    /// The peer's count; words that `bytes` does not hold read as 0.
     pub words: usize,
     pub bytes: &'a [u8],
 }

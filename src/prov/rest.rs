@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where endpoints rest that have nothing to do of their own: who drives many of them visits none meanwhile, and asks here
-//! which have something again.
+//! Idle endpoints: who drives many endpoints does not visit those that have nothing to do, and asks here which of them have
+//! something again, because a socket became readable or because a call posted to one.
 
 use crate::error::Result;
 use crate::sys::epoll::Edges;
@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One for each who drives endpoints; they rest in it by numbers of its own.
+/// One for each object that drives endpoints; it chooses the numbers by which they rest here.
 pub struct Rest {
     sockets: Edges,
     called: Mutex<Vec<u64>>,
-    /// Some were called.
+    /// Whether `called` has any, to be read without the lock.
     any: AtomicBool,
 }
 
@@ -21,12 +21,12 @@ impl Rest {
         Ok(Rest { sockets: Edges::new()?, called: Mutex::default(), any: AtomicBool::new(false) })
     }
 
-    /// Calls `number` once when the socket has something or is hung up, even if it has been since before.
+    /// Has `number` named once when the socket is readable or hung up, also if it is already.
     pub fn watch(&self, socket: BorrowedFd<'_>, number: u64) -> Result<()> {
         self.sockets.add_once(socket, number)
     }
 
-    /// This one has something to do. Who drives it may sleep: that is for the caller to end.
+    /// Endpoint `number` has something to do. This wakes nobody: if its driver may sleep, the caller wakes that.
     pub fn call(&self, number: u64) {
         let mut called = self.called.lock();
         called.push(number);
@@ -34,7 +34,7 @@ impl Rest {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Names those that were called; one may be named that does not rest any more.
+    /// Names those that have something to do since the last time; one of them may not rest any more.
     pub fn take(&self, mut each: impl FnMut(u64)) {
         self.sockets.poll(&mut each);
         if self.any.load(Ordering::Acquire) {
@@ -45,7 +45,7 @@ impl Rest {
     }
 }
 
-/// Readable while a socket has called: for who sleeps.
+/// Readable while a watched socket has something, for a driver that sleeps; `call` does not make it so.
 impl AsFd for Rest {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.sockets.as_fd()

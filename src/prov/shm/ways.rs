@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations whose regions are reached in several ways, or by a buffer of ours: each region by its own, within the call, when
-//! nothing is under way that they could overtake.
+//! Operations that no single copier can carry out: their regions are reached by different paths, or one takes a bounce buffer.
+//! Each region is moved by its own path, within the call, once nothing is under way that this could overtake.
 
 use super::conn::Conn;
 use super::copy::{attach_error, copy_now};
@@ -23,7 +23,7 @@ fn by_driver(local: Site, place: &Remote) -> bool {
     place.path == Paths::IPC || (!local.is_host() && place.path == Paths::DIRECT)
 }
 
-/// Whether one stream, or the CPU, cannot do all. An error: nobody copies between two of the sides.
+/// Whether neither one stream nor the CPU can do all of it. An error: no driver copies between two of the places.
 pub fn are_several(local: Site, places: &[(Remote, u64)]) -> Result<bool> {
     let mut ifaces = places.iter().filter(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     if let Some(other) = ifaces.clone().find(|s| !local.is_host() && s.iface != local.iface) {
@@ -102,7 +102,7 @@ fn drive(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: u
     moved.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))
 }
 
-/// Between device memory here and a peer's private host memory: through a buffer of ours.
+/// Between device memory here and a peer's private host memory: through a bounce buffer.
 fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: usize, len: usize) -> Result<()> {
     conn.check_alive()?;
     settle(job.site, &mut job.stream_after)?;
@@ -122,11 +122,12 @@ fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: 
     Ok(())
 }
 
+/// Between the bounce buffer and the peer's memory: the kernel copies.
 fn across(conn: &mut Conn, dir: Dir, place: &Remote, offset: u64, buffer: &mut [u8]) -> Result<()> {
     enter(conn, place)?;
     let theirs: Vec<_> = place.walk(offset, buffer.len()).map(|(run, n)| process::piece(run.addr, n)).collect();
     let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
-    // SAFETY: the buffer outlives the call.
+    // SAFETY: `buffer` is borrowed, by us alone, until the copy below has returned.
     let ours = unsafe { Iov::of_mut(buffer) };
     let moved = attach_copy(conn.link.pid, how, &[ours], &theirs);
     conn.gate.leave(conn.link.mine.busy());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many parcels a side of a lane may send, so that none ever meets a peer without a receive for it.
+//! Credits: how many parcels a side of a lane may send, so that none ever meets a peer without a receive for it.
 
 use crate::error::{Code, Error, Result, errno};
 
@@ -40,11 +40,6 @@ impl Credit {
         self.freed
     }
 
-    /// It did not go after all.
-    pub fn unsend(&mut self) {
-        self.sent = self.sent.wrapping_sub(1);
-    }
-
     /// What a parcel of the peer's says of its receives.
     pub fn heard(&mut self, returned: u32) -> Result<()> {
         if returned.wrapping_sub(self.returned) > self.sent.wrapping_sub(self.returned) {
@@ -54,11 +49,12 @@ impl Credit {
         Ok(())
     }
 
+    /// A receive was posted anew here.
     pub fn freed(&mut self) {
         self.freed = self.freed.wrapping_add(1);
     }
 
-    /// Worth a parcel of its own.
+    /// So much is free again that the peer is told by a parcel of its own.
     pub fn owes(&self) -> bool {
         self.freed.wrapping_sub(self.told) >= RECEIVES / 4
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint as a lane of a connectionless one: a parcel is a message in a place of the library's own, which the peer has a
-//! receive for.
+//! An endpoint as a lane of a connectionless one: a parcel is a message in registered memory of the library's own, and is sent
+//! only while the peer has a receive for it (`credit`).
 
 use super::abi::*;
 use super::credit::{Class, RECEIVES};
@@ -24,6 +24,7 @@ const SPARE: u32 = 16;
 /// Answers that wait, of a peer that keeps to what it may ask.
 const ANSWERS: usize = 4 * RECEIVES as usize;
 
+/// The peer broke the protocol of lanes, which ends the connection.
 #[cold]
 pub(super) fn broken(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer sent {words}"))
@@ -68,7 +69,8 @@ impl State {
         wr.wr.rdma.remote_addr = target.addr;
         wr.wr.rdma.rkey = target.key;
         let Some(qp) = &self.qp else { return Err(self.not_connected()) };
-        // SAFETY: the request is live; inline bytes are copied, and whoever gave the pieces keeps the rest until it completes.
+        // SAFETY: the request and its pieces live until the call returns, and inline bytes are copied within it. Other bytes stay
+        // until the completion: a parcel's place is the lane's, an operation's buffers are its caller's (`Iov::new`) or `op.bounce`.
         match unsafe { qp.post_send(&mut wr) } {
             Ok(()) => {
                 self.tx.push(op);
@@ -104,8 +106,8 @@ impl State {
         Ok(true)
     }
 
-    /// Sends an answer, now or when there is room. Nobody waits for one whose connection is over, and what came behind the
-    /// question counts still.
+    /// Sends an answer, now or when there is room. Once the connection is over it is dropped without an error: nobody waits for
+    /// it, and what came behind the question still counts.
     pub(super) fn answer(&mut self, kind: u8, words: &[u64], bytes: &[u8]) -> Result<()> {
         if !matches!(self.phase, Phase::Connected) {
             return Ok(());
@@ -120,7 +122,7 @@ impl State {
 
     fn flush_outbox(&mut self) -> Result<()> {
         while let Some(own) = self.lane.as_mut().and_then(|lane| lane.outbox.pop_front()) {
-            // SAFETY: the bytes outlive the call.
+            // SAFETY: `own` keeps the bytes until `put_parcel` has copied them.
             let bytes = unsafe { Iov::of(&own.bytes) };
             if !self.put_parcel(own.kind, Class::Own, &own.words, &[bytes])? {
                 if let Some(lane) = &mut self.lane {
@@ -132,7 +134,7 @@ impl State {
         Ok(())
     }
 
-    /// Hands out what has come, and sends what waits.
+    /// Hands out parcels that have come, moves operations on, and sends what waits.
     fn lane_turn(&mut self, domain: &super::Domain, each: &mut dyn Taker) -> Result<()> {
         while let Some((place, len)) = self.lane.as_ref().and_then(|lane| lane.inbox.front().copied()) {
             let Some(lane) = &mut self.lane else { return Ok(()) };
@@ -206,7 +208,7 @@ impl Lane for Endpoint {
         }
         let mut s = self.shared.state.lock();
         match &s.lane {
-            // What was posted before is still to start.
+            // A parcel does not overtake what was posted before it.
             Some(lane) if !lane.jobs.is_empty() || !lane.outbox.is_empty() => Ok(false),
             _ => s.put_parcel(kind::PARCEL, Class::Caller, words, bytes),
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The target's side of a lane: what memory a key names, and operations that this process's CPU carries out. All of it is the
+//! The target's side of a lane: it answers what memory a key names, and its CPU carries out atomics. All that arrives here is the
 //! peer's word, and is checked.
 
 use super::domain::Domain;
@@ -102,7 +102,7 @@ impl Domain {
             return Err(Code::Path);
         }
         let pieces: Vec<Iov> = parts(&iovs, skip as usize, what.bytes()).collect();
-        // SAFETY: both outlive the call.
+        // SAFETY: both are borrowed until this function returns, and `carry_out` keeps neither.
         let with = unsafe { Operands::joined(what, Iov::of(operands), Iov::of_mut(old)) };
         carry_out(what, region.site(), &pieces, self.user.as_ref(), with).map_err(|e: Error| {
             crate::log!(Warn, "a peer's atomic operation failed: {e}");
@@ -121,7 +121,7 @@ impl Domain {
         }
     }
 
-    /// Peers that may have kept what a key names are told that it names nothing any more, before anything else.
+    /// Tells peers that may have kept what a key names that it names nothing any more, before they are told anything else.
     pub(super) fn revoke(&self, key: u64) {
         for ep in self.watch.endpoints() {
             let ep: Arc<Shared> = ep;

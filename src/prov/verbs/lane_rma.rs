@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA over a lane: whoever opened the domain chose the keys, so the peer is asked what memory one names to the device, once
-//! for each that it keeps; and memory that nobody registered is copied, or registered for the operation.
+//! RMA and atomics over a lane. A key is the library's or the caller's choice and not the device's, so the peer is asked what it
+//! names to its device, and the answer is kept. Local memory that nobody registered is copied, or registered for the operation.
 
 use super::abi::*;
 use super::bounce;
@@ -142,7 +142,7 @@ impl State {
         }
     }
 
-    /// Moves what was posted on, in its order. A job that is not through says `false`, and those behind it wait.
+    /// Moves posted operations on, in their order. One that cannot go on yet says `false`, and those behind it wait.
     pub(super) fn advance_jobs(&mut self) {
         while let Some(mut job) = self.lane.as_mut().and_then(|lane| lane.jobs.pop_front()) {
             let done = match &mut job {
@@ -184,7 +184,7 @@ impl State {
     }
 
     fn advance_move(&mut self, m: &mut Move) -> Result<bool> {
-        // The device is ahead of the peer's CPU.
+        // The device would overtake atomics, which the peer's CPU carries out.
         let overtakes = m.begun == 0 && self.lane.as_ref().is_some_and(|lane| lane.atomics > 0);
         if !m.over && (overtakes || !self.find_told(m)?) {
             return Ok(false);
@@ -199,7 +199,7 @@ impl State {
             m.over = m.begun + len == m.total;
             let mut op = TxOp { internal: !m.over || m.deliver, how: m.how, ..TxOp::default() };
             if m.over {
-                // Until the last is over, and those before it are by then.
+                // Kept until the last work request is over; those before it are over by then.
                 (op.end, op.bounce) = (m.end, m.hold.take());
             }
             let opcode = if m.dir == Dir::Write { ibv_wr_opcode::IBV_WR_RDMA_WRITE } else { ibv_wr_opcode::IBV_WR_RDMA_READ };
@@ -235,7 +235,7 @@ impl State {
         let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < ACKS) else { return Ok(false) };
         let [what, addr, key] = a.words;
         let words = [lane.last_ack + 1, what, addr, key];
-        // SAFETY: the bytes outlive the call.
+        // SAFETY: `a` keeps the operands until `put_parcel` has copied them.
         let sent = self.put_parcel(kind::ATOMIC, Class::Own, &words, &[unsafe { Iov::of(&a.operands) }])?;
         if sent {
             self.await_ack(Ack { end: a.end, old: a.old, atomic: true });
@@ -314,7 +314,7 @@ impl State {
         }
     }
 
-    /// When the next of those is late that the device does not have; 0: none is.
+    /// The deadlines of what waits here, for its turn or for the peer's word; 0: it has none.
     pub(super) fn lane_deadlines(&self) -> impl Iterator<Item = u64> + '_ {
         let jobs = self.lane.iter().flat_map(|lane| lane.jobs.iter().map(|job| job.ending().deadline));
         jobs.chain(self.lane.iter().flat_map(|lane| lane.acks.values().map(|ack| ack.end.deadline)))
@@ -333,7 +333,8 @@ impl State {
     }
 }
 
-/// Takes what the next piece names, if the operation may go there: what the device would refuse ends the connection.
+/// Takes what the next piece names, if the operation may go there. Checked here, because what the device refuses ends the
+/// connection.
 fn admit(m: &mut Move, told: Told) -> Result<()> {
     let Some(there) = m.remote.get(m.told.len()) else { return Ok(()) };
     let need = if m.dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };

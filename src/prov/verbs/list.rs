@@ -51,6 +51,7 @@ impl State {
         posted
     }
 
+    /// Fills the chain with the next runs, joined where they adjoin; no pointer in it is set yet.
     #[allow(clippy::too_many_arguments)]
     fn make(
         &mut self,
@@ -115,6 +116,7 @@ impl State {
         Ok(())
     }
 
+    /// Links the chain and posts it; gives how many runs the device took.
     fn post_chain(&mut self, chain: &mut Chain) -> Result<usize> {
         let (n, mut piece) = (chain.wrs.len(), chain.pieces.as_mut_ptr());
         let first = chain.wrs.as_mut_ptr();
@@ -129,7 +131,7 @@ impl State {
             }
         }
         let Some(qp) = &self.qp else { return Err(self.not_connected()) };
-        // SAFETY: the chain and its pieces live; who posted the list keeps its buffers until it has ended.
+        // SAFETY: the chain and its pieces live until the call returns; the blocks stay until the list has ended (`List::new`).
         let (taken, why) = match unsafe { qp.post_send(first) } {
             Ok(()) => (n, None),
             Err((bad, err)) => (((bad as usize).wrapping_sub(first as usize) / size_of::<ibv_send_wr>()).min(n), Some(err)),

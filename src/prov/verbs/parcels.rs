@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a connection keeps that is a lane: registered places of parcels, operations that wait for their turn, and the
-//! names by which peers reach memory.
+//! What a connection that is a lane keeps: registered places of parcels, operations that wait for their turn or for the peer's
+//! word, and what the peer's keys name.
 
 use super::abi::ibv_sge;
 use super::bounce::Bounce;
@@ -21,10 +21,10 @@ pub const MOST: usize = PLACE - HEADER;
 /// Places of parcels that the device has not sent yet, and those of them that are not the caller's.
 const SENDS: u32 = 16;
 const OWN_SENDS: u32 = 4;
-/// Operations that may wait for their turn, and such that may wait for the peer's word.
+/// Operations that may wait for their turn, and those that may wait for the peer's word.
 pub const JOBS: usize = 64;
 pub const ACKS: usize = 32;
-/// Keys of a peer's that are kept.
+/// Keys of the peer's whose meaning is kept, at most.
 const TOLD: usize = 4096;
 
 /// First byte of a header; then the number of words, two bytes of 0, and what `Credit::send` gave.
@@ -75,17 +75,17 @@ impl Told {
 pub struct Move {
     pub dir: Dir,
     pub pieces: Vec<ibv_sge>,
-    /// What the device needs of this side beyond the pieces, until the end.
+    /// What has to stay on this side until the end: a bounce buffer, or registrations for this operation.
     pub hold: Option<Box<Bounce>>,
     pub inline: bool,
     pub remote: Vec<RmaIov>,
-    /// Of the pieces from the first on.
+    /// What the first so many of `remote` name.
     pub told: Vec<Told>,
-    /// Names are the device's.
+    /// The keys are the device's own: nobody is asked.
     pub direct: bool,
-    /// The peer was asked of the next one.
+    /// The peer was asked what the next of `remote` names.
     pub asked: bool,
-    /// And says that there is none.
+    /// Its answer, if the operation may not go there.
     pub refused: Option<Error>,
     pub total: usize,
     pub begun: usize,
@@ -196,7 +196,8 @@ impl Parcels {
 
     /// What a receive has brought: header and the rest.
     pub fn bytes(&self, place: u32, len: usize) -> &[u8] {
-        // SAFETY: a place of ours that the device has filled and does not know again yet.
+        // SAFETY: `address` gives a place within `area`; the device has filled it, and does not have it again before `lane_turn`
+        // has handed the parcel out.
         unsafe { std::slice::from_raw_parts(self.address(place) as *const u8, len.min(PLACE)) }
     }
 
@@ -214,7 +215,7 @@ impl Parcels {
         let start = self.address(place);
         let mut at = start;
         for word in std::iter::once(&header).chain(words) {
-            // SAFETY: a place of ours that the device does not know; `put_parcel` has checked that all of it fits.
+            // SAFETY: a place within `area` that the device is through with (`has_room`); `put_parcel` has checked that all fits.
             unsafe { (at as *mut u64).write(word.to_le()) };
             at += 8;
         }
@@ -246,7 +247,7 @@ impl Parcels {
         self.told.remove(&key);
     }
 
-    /// The answer to it names `ack`.
+    /// Keeps it until the answer comes; gives the number that the answer names.
     pub fn awaits(&mut self, ack: Ack) -> u64 {
         self.last_ack += 1;
         self.acks.insert(self.last_ack, ack);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Discovery and registration of the verbs provider against the fake libibverbs of `c-tests/fakes`; `fakes` says how the
-//! cases run. Queues are tested in verbs_queues.rs, real bytes in a virtual machine (tests/check-verbs.sh).
+//! cases run. Queues are tested in verbs_queues.rs and verbs_failures.rs, real bytes in a virtual machine (tests/check-verbs.sh).
 
 mod fakes;
 #[path = "fakes/verbs.rs"]

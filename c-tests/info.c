@@ -99,6 +99,45 @@ TEST(environment_names_a_provider)
 		test_fail(__FILE__, __LINE__, "the words do not name the variable: %s", gdrfab_last_error());
 }
 
+TEST(environment_names_a_set)
+{
+	gdrfab_info *info = NULL;
+	gdrfab_info hints = {.struct_size = sizeof hints, .ep_type = GDRFAB_EP_RDM};
+	setenv("GDRFAB_PROVIDER", "shm+tcp", 1);
+	hints.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
+	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, &hints, &info));
+	CHECK(strcmp(info->prov_name, "shm+tcp") == 0 && !info->next);
+	gdrfab_freeinfo(info);
+	/* None of its own name: of connected endpoints there is no set. */
+	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &info), -ENODATA);
+	hints.prov_name = (char *)"tcp";
+	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, &hints, &info), -ENODATA);
+	SAYS(gdrfab_last_error(), "GDRFAB_PROVIDER=shm+tcp leaves only that provider");
+	hints.prov_name = (char *)"shm+pigeon";
+	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, &hints, &info), -ENODATA);
+	SAYS(gdrfab_last_error(), "no connectionless endpoints over \"shm+pigeon\", but over shm+verbs+tcp, shm+tcp, verbs, shm, tcp");
+}
+
+/* Connectionless endpoints that a card takes part in listen there, and tell of it. */
+TEST(sets_have_their_card)
+{
+	gdrfab_info hints = {.struct_size = sizeof hints, .ep_type = GDRFAB_EP_RDM}, *all;
+	size_t cards = 0;
+	hints.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
+	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, &hints, &all));
+	for (const gdrfab_info *at = all; at; at = at->next) {
+		gdrfab_nic_attr nic = {.struct_size = sizeof nic};
+		bool has_card = strstr(at->prov_name, "verbs") != NULL;
+		cards += has_card;
+		CHECK_EQ(at->src_addr != NULL, has_card);
+		CHECK(!has_card || strncmp(at->src_addr, "rdm://", 6) == 0);
+		CHECK_EQ(gdrfab_info_nic(at, &nic), has_card ? 0 : -ENODATA);
+		CHECK(!has_card || strncmp(at->domain_name, nic.device, strlen(nic.device)) == 0);
+	}
+	CHECK(cards || strcmp(provider(), "verbs"));
+	gdrfab_freeinfo(all);
+}
+
 TEST(environment_restricts_paths)
 {
 	bool tcp = path_known(PATH_SOCKET);

@@ -203,7 +203,8 @@ typedef struct gdrfab_info {
     size_t src_addrlen;             /**< Bytes of src_addr, its NUL included. */
     size_t dest_addrlen;            /**< Bytes of dest_addr, its NUL included. */
     char *src_addr;                 /**< Address to listen on, or NULL. Of connectionless endpoints
-                                         "rdm://IP:PORT", and they listen by themselves. */
+                                         "rdm://IP:PORT", their card's unless another is asked for, and
+                                         they listen by themselves. */
     char *dest_addr;                /**< Address to connect to, or NULL. In a GDRFAB_CONNREQ event: the
                                          peer's, or "shm://" alone if it has none. */
     char *prov_name;                /**< "shm", "tcp" or "verbs"; of connectionless endpoints those that

@@ -10,8 +10,8 @@ mod value;
 
 use crate::error::{Error, Result};
 use crate::{environment, log};
-pub use names::RING_MOST;
 use names::{HMEM_WORDS, SHM_PATHS, TCP_PATHS, VERBS_PATHS};
+pub use names::{RING_MOST, SETS};
 use std::ffi::OsStr;
 use std::sync::OnceLock;
 pub use table::{VARIABLES, Variable};

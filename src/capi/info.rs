@@ -78,8 +78,8 @@ pub struct gdrfab_info {
     pub src_addrlen: usize,
     /// Bytes of dest_addr, its NUL included.
     pub dest_addrlen: usize,
-    /// Address to listen on, or NULL. Of connectionless endpoints "rdm://IP:PORT", and they listen by
-    /// themselves.
+    /// Address to listen on, or NULL. Of connectionless endpoints "rdm://IP:PORT", their card's unless
+    /// another is asked for, and they listen by themselves.
     pub src_addr: *mut c_char,
     /// Address to connect to, or NULL. In a GDRFAB_CONNREQ event: the peer's, or "shm://" alone if it has
     /// none.

@@ -4,6 +4,9 @@
 /// Every provider there may be, in this build or another.
 pub const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
 
+/// What connectionless endpoints may go over, best first; every provider is one of these.
+pub const SETS: [&str; 5] = ["shm+verbs+tcp", "shm+tcp", "verbs", "shm", "tcp"];
+
 /// Words of `GDRFAB_SHM_PATHS` and their path bits.
 pub const SHM_PATHS: [(&str, u64); 4] = [("direct", 1), ("cma", 2), ("staged", 4), ("ipc", 8)];
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The variables: what each may be, its default, and its help.
 
-use super::names::{PROVIDERS, RING_MOST, SHM_PATHS, TCP_PATHS, TCP_SECURITY, VERBS_PATHS};
+use super::names::{RING_MOST, SETS, SHM_PATHS, TCP_PATHS, TCP_SECURITY, VERBS_PATHS};
 use super::value::Kind;
 
 /// One variable, for listings.
@@ -19,7 +19,12 @@ const SWITCH: Kind = Kind::Number(0, 1);
 /// All variables the library reads.
 pub const VARIABLES: &[Variable] = &[
     Variable { name: "GDRFAB_LOG", kind: Kind::Level, default: "off", help: "lines on stderr" },
-    Variable { name: "GDRFAB_PROVIDER", kind: Kind::Word(&PROVIDERS), default: "", help: "only this provider is offered by getinfo" },
+    Variable {
+        name: "GDRFAB_PROVIDER",
+        kind: Kind::Word(&SETS),
+        default: "",
+        help: "only this provider, or set of those of connectionless endpoints, is offered by getinfo",
+    },
     Variable {
         name: "GDRFAB_SPIN_US",
         kind: Kind::Number(0, 1_000_000),

@@ -251,7 +251,16 @@ pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Opt
         all.extend(if tagged { rdm::connected_candidates(&ask, wanted) } else { prov::candidates(&ask, wanted) });
     }
     if all.is_empty() {
-        return Err(Error::fixed(errno::ENODATA, "no provider fits: hints->ep_type: none of them has connectionless endpoints here"));
+        let asked = hinted.or(configured).unwrap_or_default();
+        return Err(match configured.filter(|_| hinted.is_some_and(|h| rdm::get(Some(h)).is_ok())) {
+            Some(only) => {
+                Error::new(errno::ENODATA, format!("hints->prov_name: {asked:?}, but GDRFAB_PROVIDER={only} leaves only that provider"))
+            }
+            None => Error::new(
+                errno::ENODATA,
+                format!("hints->prov_name: there are no connectionless endpoints over {asked:?}, but over {}", config::SETS.join(", ")),
+            ),
+        });
     }
     for info in &mut all {
         info.near = hints.and_then(|h| h.near);

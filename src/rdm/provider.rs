@@ -4,12 +4,13 @@
 use super::domain::{Domain, Region, Regions};
 use super::endpoint::Endpoint;
 use super::limits::{INJECT_SIZE, MAX_MSG, SIZE};
+use super::listen::source_of;
 use crate::error::{Error, Result, errno};
 use crate::mr::key::{INDEX_BITS, desc_of};
 use crate::mr::location;
 use crate::mr::{Access, Attr, Facts, RegionId, Source};
 use crate::prov::av::{Name, SCHEME};
-use crate::prov::info::{Ask, EP_RDM, Info};
+use crate::prov::info::{Ask, EP_RDM, Info, Nic};
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 use crate::prov::{self, Offer, Provider, Reach, flags};
@@ -168,16 +169,36 @@ impl Provider for Rdm {
             Ok(infos) => infos,
             Err(why) => return vec![stub(why)],
         };
-        let of = |info: Info| match named(ask, || self.usual_ip(&info)) {
-            Ok(address) if ask.source => Info { src_addr: address, ..info },
-            Ok(address) => Info { src_addr: None, dest_addr: address, ..info },
-            Err(why) => stub(why),
-        };
-        infos.into_iter().map(of).collect()
+        let mut all: Vec<(bool, Info)> = Vec::new();
+        for info in infos {
+            let device = info.src_addr.as_deref().and_then(|text| text.split_once("://")?.1.parse().ok()).map(|at: SocketAddr| at.ip());
+            let at = |ip: IpAddr| format!("{SCHEME}{}", SocketAddr::new(ip, 0));
+            match named(ask, || self.usual_ip(&info)) {
+                Ok(address) => {
+                    let (src, dest_addr) = if ask.source { (address, None) } else { (None, address) };
+                    let asked = src.as_deref().and_then(|text| source_of(text).ok()).map(|at| at.ip());
+                    all.push((asked.is_some() && asked != device, Info { src_addr: src.or(device.map(at)), dest_addr, ..info }));
+                }
+                Err(why) => all.push((true, stub(why))),
+            }
+        }
+        // The device whose address was asked for comes first.
+        all.sort_by_key(|(elsewhere, _)| *elsewhere);
+        all.into_iter().map(|(_, info)| info).collect()
     }
 
     fn check_address(&self, address: &str) -> Result<()> {
         address.parse::<Name>().map(|_| ())
+    }
+
+    fn nic(&self, info: &Info, near: Option<&str>) -> Result<Nic> {
+        match self.providers()?.into_iter().find(|p| p.reach() == Reach::Devices) {
+            Some(provider) => {
+                let at = info.src_addr.as_deref().and_then(|text| source_of(text).ok());
+                provider.nic(&Info { src_addr: at.map(|at| provider.lane_address(at)), ..info.clone() }, near)
+            }
+            None => Err(Error::new(errno::ENODATA, format!("info: provider {} has no NIC", self.name))),
+        }
     }
 
     fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn prov::Domain>> {

@@ -20,6 +20,11 @@ mod lies;
 
 const SETS: [&str; 3] = ["shm+tcp", "shm", "tcp"];
 
+#[test]
+fn a_variable_allows_what_there_is() {
+    assert!(super::provider::SETS.iter().map(crate::prov::Provider::name).eq(crate::config::SETS));
+}
+
 struct Side {
     ep: Box<dyn Endpoint>,
     domain: Arc<dyn Domain>,

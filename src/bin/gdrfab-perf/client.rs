@@ -197,7 +197,7 @@ impl Client<'_> {
         ];
         let taken = counts.into_iter().filter(|(_, n)| *n > 0).fold(Paths::empty(), |all, (p, _)| all | p);
         // Counted when they complete, which the last ones did unheard.
-        let taken = if network && taken.is_empty() { self.link.path()?.path } else { taken };
+        let taken = if (network || self.link.manners.rdm) && taken.is_empty() { self.link.path()?.path } else { taken };
         check_required(size, required, taken)?;
         let bytes = [
             stats.bytes_direct,

@@ -117,7 +117,7 @@ impl Side {
         let patience = clock.ticks_of_us(plan.patience_ms() as f64 * 1000.0);
         let descs = (mr.desc(), mail_mr.as_ref().map_or(0, |mr| mr.desc()));
         let link = Link::new(cq, memory, mailbox, plan, descs, manners, patience);
-        let device = info.domain_name.clone().filter(|_| manners.nic);
+        let device = info.domain_name.clone().filter(|_| info.paths.contains(Paths::NIC));
         let address = info.dest_addr.clone().unwrap_or_default();
         let provider = info.prov_name.clone().unwrap_or_default();
         let mut side = Side {
@@ -202,7 +202,7 @@ impl Side {
 
     /// How this side's memory was registered, where that is not the same for all.
     pub fn registered(&self) -> Option<String> {
-        self.device.as_ref()?;
+        self.link.manners.nic.then_some(())?;
         Some(self.facts().ok()?.paths.words())
     }
 

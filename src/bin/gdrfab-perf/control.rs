@@ -7,7 +7,7 @@ use crate::args::Options;
 use crate::bounds::Bounds;
 use crate::cli;
 use crate::conn::Side;
-use crate::provider::{Choice, leaves_from, place};
+use crate::provider::{Choice, SHM, leaves_from, place};
 use crate::socket::{Control, failed};
 use crate::stats::Clock;
 use crate::wire::{self, Answer, Kinds, Plan};
@@ -27,9 +27,8 @@ const MAGIC: [u8; 8] = *b"gdrfabc\x01";
 /// Bytes of the rest that are taken for meant: the addresses of all endpoints, and more.
 const FRAME_MAX: usize = 32 << 10;
 const ADDRESS_MAX: usize = 256;
-const PROVIDERS: [&str; 4] = ["shm", "tcp", "verbs", BOTH];
-/// Of connectionless endpoints, unless the command line says otherwise.
-const BOTH: &str = "shm+tcp";
+/// Of a provider's name.
+const NAME_MAX: usize = 32;
 /// What the rest of the server's answer begins with.
 const WELCOME: u8 = 1;
 const REFUSED: u8 = 0;
@@ -129,10 +128,9 @@ fn addresses(mut bytes: &[u8], count: usize) -> Option<Vec<String>> {
 }
 
 /// What a client says first: the provider, its plan, and where its endpoints are.
-fn hello(bytes: &[u8]) -> std::result::Result<(&'static str, Plan, wire::Place, Vec<String>), &'static str> {
+fn hello(bytes: &[u8]) -> std::result::Result<(&str, Plan, wire::Place, Vec<String>), &'static str> {
     let mut rest = bytes;
-    let provider = get(&mut rest, 16).ok_or("an unknown plan")?;
-    let provider = PROVIDERS.into_iter().find(|p| p.as_bytes() == provider).ok_or("an unknown provider")?;
+    let provider = get(&mut rest, NAME_MAX).and_then(|name| std::str::from_utf8(name).ok()).ok_or("an unknown plan")?;
     let (plan, place) = Plan::decode(get(&mut rest, 256).ok_or("an unknown plan")?)?;
     let list = addresses(rest, plan.endpoints).ok_or("addresses that make no sense")?;
     Ok((provider, plan, place, list))
@@ -169,16 +167,16 @@ impl Side {
         let host = host.ok_or(Error::fixed(errno::EINVAL, "the server's address makes no sense"))?;
         let port = port.and_then(|p| p.parse().ok()).or(o.drive.control_port).or(o.port).unwrap_or(DEFAULT_PORT);
         let mut choice = o.choice.clone();
-        let provider = match choice.network(Some(server)) {
-            Some(network) => network.to_string(),
-            None if choice.rdm => choice.provider.take().unwrap_or(BOTH.into()),
-            None if choice.provider.is_none() && !leaves_from(host).is_some_and(|ip| ip.is_loopback()) => {
+        choice.provider = match choice.network(Some(server)) {
+            Some(network) => Some(network.to_string()),
+            None if choice.rdm || choice.provider.is_some() => choice.provider.take(),
+            None if !leaves_from(host).is_some_and(|ip| ip.is_loopback()) => {
                 return Err(Error::fixed(errno::EINVAL, "--connect addresses: for another host name the provider, -p verbs or -p tcp"));
             }
-            None => choice.provider.take().unwrap_or(PROVIDERS[0].into()),
+            None => Some(SHM.into()),
         };
-        choice.provider = Some(provider.clone());
         let info = choice.discover_own(leaves_from(host))?;
+        let provider = info.prov_name.clone().unwrap_or_default();
         let mut side = Side::open(info, plan, o.memory, clock, cpu, plan.patience_ms())?;
         side.address = format!("{host}:{port}, by addresses over {provider}");
         let mut text = Vec::new();
@@ -264,6 +262,10 @@ impl Caller {
 
 impl Exchange {
     pub fn open(o: &Options) -> Result<Exchange> {
+        if o.choice.rdm {
+            // What no client can have is told now.
+            o.choice.discover_own(None)?;
+        }
         let (host, port) = o.name.as_deref().map_or((None, None), |name| place(name, true));
         let port = o.drive.control_port.or(o.port).or(port.and_then(|p| p.parse().ok())).unwrap_or(DEFAULT_PORT);
         let what = format!("listening on port {port} of {}", host.unwrap_or("this host"));
@@ -337,7 +339,7 @@ impl Exchange {
     fn meet(&self, talk: &mut Talk, said: &[u8], clock: Clock, cpu: Option<usize>) -> std::result::Result<(Side, Plan), String> {
         let (provider, plan, peer, theirs) = hello(said)?;
         if let Some(ours) = self.choice.network(None).or(self.choice.provider.as_deref()).filter(|ours| *ours != provider) {
-            return Err(format!("this server is for {ours}, not {provider}"));
+            return Err(format!("this server is for {ours}, not {provider:?}"));
         }
         let plan = self.bounds.admit(plan)?;
         let of = |e: Error| e.to_string();

@@ -18,7 +18,7 @@ pub const HELP: &str = "  -l, --post-list N     N operations to a post (1), for 
                         tell each other their endpoints' addresses over a TCP socket, which
                         listens on 127.0.0.1, or where --name says (0.0.0.0: everywhere)
       --ep KIND         msg (the default), or rdm: connectionless endpoints, by addresses,
-                        over -p shm or tcp, or both (shm+tcp, the default)
+                        over the set that -p names, as shm+tcp, or the library offers first
       --tagged          of --ep rdm: messages have tags
       --control-port N  of that socket (18515)
   -x, --gid-index N     entry of the RDMA port's GID table (a server has its own)

@@ -10,6 +10,7 @@ use gdrfab::mr::{PathPolicy, Paths};
 use gdrfab::prov::flags;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 
+pub const SHM: &str = "shm";
 pub const VERBS: &str = "verbs";
 const TCP: &str = "tcp";
 /// Providers whose places are hosts and ports.
@@ -48,17 +49,12 @@ impl Choice {
         let (node, port) = address.map_or((None, None), |a| place(a, listens));
         let port = address.map(|_| port.map_or(DEFAULT_PORT.to_string(), String::from));
         let mut found = getinfo(node, port.as_deref(), asked, Some(&hints))?;
-        if let Some(device) = &self.device {
-            found.retain(|i| i.domain_name.as_ref().is_some_and(|d| d == device || d.split(':').next() == Some(device)));
-        }
+        found.retain(|info| self.takes(info));
         // The device of the address that the kernel would send from.
         let source = node.filter(|_| verbs && !listens).and_then(leaves_from).map(|ip| format!("{VERBS}://{}", bracketed(ip)));
         let leads_there = |i: &Info| source.as_ref().is_some_and(|s| i.src_addr.as_ref().is_some_and(|a| a.starts_with(s.as_str())));
         let first = found.iter().position(leads_there).unwrap_or(0);
-        match found.into_iter().nth(first) {
-            Some(info) => Ok(info),
-            None => Err(Error::new(errno::ENODEV, format!("--device {}: not offered", self.device.as_deref().unwrap_or("any")))),
-        }
+        found.into_iter().nth(first).ok_or_else(|| self.no_device())
     }
 }
 
@@ -66,11 +62,7 @@ impl Choice {
     /// The info for a side that tells the other its own addresses: on the device that has `here`, if that says anything.
     pub fn discover_own(&self, here: Option<IpAddr>) -> Result<Info> {
         if self.rdm {
-            let mr_mode = flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY;
-            let hints = Info { prov_name: self.provider.clone(), ep_type: EP_RDM, mr_mode, ..Info::default() };
-            let node = here.filter(|ip| !ip.is_loopback()).map(|ip| ip.to_string());
-            let asked = if node.is_some() { flags::SOURCE } else { 0 };
-            return Ok(getinfo(node.as_deref(), None, asked, Some(&hints))?.remove(0));
+            return self.discover_rdm(here);
         }
         let Some(network) = self.network(None) else { return self.discover(None, false) };
         let node = here.filter(|ip| !ip.is_loopback()).map(|ip| bracketed(ip) + "0");
@@ -79,6 +71,38 @@ impl Choice {
             Err(_) if network == VERBS && node.is_some() => self.discover(None, false),
             found => found,
         }
+    }
+
+    /// The set of that name, or what the library offers first. One with a device listens at that, which need not have the
+    /// address by which its host is reached.
+    fn discover_rdm(&self, here: Option<IpAddr>) -> Result<Info> {
+        let mr_mode = flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY;
+        let hints = Info { prov_name: self.provider.clone(), ep_type: EP_RDM, mr_mode, ..Info::default() };
+        let mut found = getinfo(None, None, 0, Some(&hints))?;
+        found.retain(|info| self.takes(info));
+        let Some(first) = found.first() else { return Err(self.no_device()) };
+        let (set, has_device) = (first.prov_name.clone(), first.src_addr.is_some());
+        if has_device {
+            let at = here.map(|ip| format!("://{}", bracketed(ip)));
+            let is_here =
+                |info: &Info| info.prov_name == set && at.as_ref().is_some_and(|at| info.src_addr.as_ref().is_some_and(|a| a.contains(at)));
+            let at = found.iter().position(is_here).unwrap_or(0);
+            return Ok(found.swap_remove(at));
+        }
+        let hints = Info { prov_name: set, ..hints };
+        let node = here.filter(|ip| !ip.is_loopback()).map(|ip| ip.to_string());
+        let asked = if node.is_some() { flags::SOURCE } else { 0 };
+        Ok(getinfo(node.as_deref(), None, asked, Some(&hints))?.remove(0))
+    }
+
+    /// Whether it is on the device that the command line names.
+    fn takes(&self, info: &Info) -> bool {
+        let named = |device: &String| info.domain_name.as_ref().is_some_and(|d| d == device || d.split(':').next() == Some(device));
+        self.device.as_ref().is_none_or(named)
+    }
+
+    fn no_device(&self) -> Error {
+        Error::new(errno::ENODEV, format!("--device {}: not offered", self.device.as_deref().unwrap_or("any")))
     }
 }
 
@@ -130,7 +154,7 @@ pub fn leaves_from(node: &str) -> Option<IpAddr> {
 /// What an info asks of whoever posts, and what it does without.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
-    /// Bytes move through a device: no path of the CPU's.
+    /// Bytes move through a queue pair of each connection's own: no path of the CPU's.
     pub nic: bool,
     /// No memory is shared with the peer: it has no ring, it cannot help with a copy, and what this side has not handed to
     /// the network when it ends is lost.
@@ -153,7 +177,7 @@ impl Manners {
     pub fn of(info: &Info) -> Manners {
         let delivery = info.limits.tx_op_flags & flags::DELIVERY_COMPLETE != 0;
         Manners {
-            nic: info.paths.contains(Paths::NIC),
+            nic: info.paths.contains(Paths::NIC) && info.ep_type != EP_RDM,
             network: info.prov_name.as_deref().is_some_and(|name| NETWORKS.contains(&name)),
             rdm: info.ep_type == EP_RDM,
             local: info.mr_mode & flags::MR_MODE_LOCAL != 0,

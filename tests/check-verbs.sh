@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Runs the conformance programs over verbs, in a virtual machine: its kernel has soft-RoCE with import of dma-bufs,
-# soft-RoCE without, and soft-iWARP; and when nothing is selected, the examples and what gdrfab-perf promises (tests/perf),
-# over soft-RoCE. Nothing is needed but what `make deps` installs and a way to download packages; where
+# soft-RoCE without, and soft-iWARP; and when nothing is selected, the examples, what gdrfab-perf promises (tests/perf), and
+# NIXL's backend without NIXL, over soft-RoCE. Nothing is needed but what `make deps` installs and a way to download packages; where
 # there is no virtual machine to be had, one line that begins with "SKIP:" says why, and the exit status is 77.
 #
 #   tests/check-verbs.sh [options]
@@ -91,6 +91,7 @@ if [ -n "$examples" ]; then
 		# shellcheck disable=SC2086
 		${CXX:-c++} -std=c++17 -O2 -pthread -o "$stage/gdrfab/examples/$each" "$root/examples/$each.cpp" $use || exit 1
 	done
+	CXXFLAGS=$use "$root/plugins/nixl/tests/engine.sh" "$stage/gdrfab/examples/nixl_engine" || exit 1
 fi
 # The guest's memory holds all this.
 find "$stage/gdrfab" -type f \( -name '*.so*' -o -perm -100 \) ! -name '*.sh' -exec strip -g {} + 2>/dev/null

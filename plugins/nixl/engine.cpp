@@ -138,7 +138,8 @@ Status Gdrfab::State::status_of(const std::shared_ptr<Transfer> &transfer)
 	const PeerPtr &peer = transfer->peer;
 	if (now == border::SUCCESS && !peer->told.exchange(true)) {
 		std::string path = link.path_to(peer->index, transfer->key());
-		peer->provider = peer->own ? SELF : path.rfind("over shm", 0) == 0 ? SHM : path.rfind("over tcp", 0) == 0 ? TCP : UNKNOWN;
+		auto over = [&](const char *name) { return path.rfind(std::string("over ") + name, 0) == 0; };
+		peer->provider = peer->own ? SELF : over("shm") ? SHM : over("verbs") ? VERBS : over("tcp") ? TCP : UNKNOWN;
 		logs::say(logs::INFO, "agent " + peer->agent + ": " + path);
 	}
 	return now;
@@ -146,12 +147,13 @@ Status Gdrfab::State::status_of(const std::shared_ptr<Transfer> &transfer)
 
 void Gdrfab::State::count(border::Params &to)
 {
-	size_t by[] = {0, 0, 0, 0};
+	size_t by[] = {0, 0, 0, 0, 0};
 	link.count(to);
 	std::lock_guard<std::mutex> held(lock);
 	for (auto &[agent, peer] : peers)
 		by[peer->provider]++;
 	to["peers_shm"] = std::to_string(by[SHM]);
+	to["peers_verbs"] = std::to_string(by[VERBS]);
 	to["peers_tcp"] = std::to_string(by[TCP]);
 }
 

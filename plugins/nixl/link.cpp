@@ -11,7 +11,8 @@ std::string last_words()
 	return gdrfab_last_error();
 }
 
-std::string Link::open(const Settings &s)
+/* Empty, or why there is none. */
+static std::string discover(const Settings &s, gdrfab_info **info)
 {
 	gdrfab_info hints{};
 	std::string providers = s.providers;
@@ -22,15 +23,32 @@ std::string Link::open(const Settings &s)
 	hints.prov_name = providers.empty() ? nullptr : &providers[0];
 	hints.auth_key = s.key.empty() ? nullptr : s.key.data();
 	hints.auth_key_size = s.key.size();
-	const char *node = s.address.empty() ? nullptr : s.address.c_str();
+	if (gdrfab_getinfo(gdrfab_version(), nullptr, nullptr, 0, &hints, info) < 0)
+		return (providers.empty() ? "" : "GDRFAB_PROVIDER=" + providers + ": ") + last_words();
+	/* A card has an address of its own. */
+	if (s.address.empty() || (!s.address_named && (*info)->src_addr))
+		return {};
+	providers = (*info)->prov_name;
+	hints.prov_name = &providers[0];
+	gdrfab_freeinfo(*info);
+	*info = nullptr;
+	if (gdrfab_getinfo(gdrfab_version(), s.address.c_str(), nullptr, GDRFAB_SOURCE, &hints, info) < 0)
+		return last_words();
+	return {};
+}
+
+std::string Link::open(const Settings &s)
+{
+	std::string wrong = discover(s, &info);
+	if (!wrong.empty())
+		return wrong;
 	gdrfab_cq_attr attr{};
 	attr.struct_size = sizeof attr;
 	attr.format = GDRFAB_CQ_FORMAT_MSG;
 	size_t len = own.size();
 	/* The name is in the agent's metadata, and nowhere else. */
 	uint32_t whole_name = 1;
-	if (gdrfab_getinfo(gdrfab_version(), node, nullptr, node ? GDRFAB_SOURCE : 0, &hints, &info) < 0 ||
-	    gdrfab_fabric_open(info, nullptr, &fabric) < 0 || gdrfab_domain_open(fabric, info, nullptr, &domain) < 0 ||
+	if (gdrfab_fabric_open(info, nullptr, &fabric) < 0 || gdrfab_domain_open(fabric, info, nullptr, &domain) < 0 ||
 	    gdrfab_cq_open(domain, &attr, nullptr, &cq) < 0 || gdrfab_av_open(domain, nullptr, nullptr, &av) < 0 ||
 	    gdrfab_ep_open(domain, info, nullptr, &ep) < 0 || gdrfab_ep_bind_cq(ep, cq, GDRFAB_TRANSMIT | GDRFAB_RECV) < 0 ||
 	    gdrfab_ep_bind_av(ep, av, 0) < 0 ||
@@ -167,6 +185,9 @@ void Link::count(border::Params &to)
 	to["bytes_cma"] = std::to_string(stats.bytes_cma);
 	to["bytes_staged"] = std::to_string(stats.bytes_staged);
 	to["bytes_ipc"] = std::to_string(stats.bytes_ipc);
+	to["bytes_nic"] = std::to_string(stats.bytes_nic);
+	to["bytes_dmabuf"] = std::to_string(stats.bytes_dmabuf);
+	to["bytes_peer_mem"] = std::to_string(stats.bytes_peer_mem);
 	to["bytes_socket"] = std::to_string(stats.bytes_socket);
 }
 

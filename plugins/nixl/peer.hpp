@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-enum Provider { UNKNOWN, SELF, SHM, TCP };
+enum Provider { UNKNOWN, SELF, SHM, VERBS, TCP };
 
 struct Peer {
 	std::string agent;

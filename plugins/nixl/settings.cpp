@@ -105,8 +105,7 @@ std::string settings_read(const border::Params &given, Settings &to)
 			known->second = value;
 	}
 	to.providers = all[PROVIDER];
-	if (!to.providers.empty() && to.providers != "shm" && to.providers != "tcp" && to.providers != "shm+tcp")
-		return std::string(PROVIDER) + "=" + to.providers + ": none of shm, tcp, shm+tcp";
+	to.address_named = !all[IFACE].empty();
 	to.address = address_of(all[IFACE]);
 	if (to.address.empty() && !all[IFACE].empty())
 		return std::string(IFACE) + "=" + all[IFACE] + ": no interface of this name is up with an IPv4 address";

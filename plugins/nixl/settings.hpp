@@ -8,8 +8,9 @@
 #include <string>
 
 struct Settings {
-	std::string providers;    /* "shm+tcp", "shm", "tcp"; empty: whatever the library offers first */
-	std::string address;      /* where tcp listens; empty: as the library does */
+	std::string providers;    /* a set of the library's; empty: what it offers first */
+	std::string address;      /* where to listen; empty: as the library does */
+	bool address_named = false; /* by its interface; else a card's goes before it */
 	std::string key;          /* tcp's key; empty: as the library does */
 	uint32_t streams = 0;     /* of tcp, for long transfers; 0: as the library does */
 	uint64_t timeout_ns = 20000000000ull;

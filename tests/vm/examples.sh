@@ -34,6 +34,7 @@ timed gaudi_pingpong bash $at/examples/gaudi_pingpong.sh $at/examples/gaudi_ping
 echo "== rdma_transport (verbs)"
 ends_well rdma_transport_pingpong --providers verbs --address "$node" --rounds 100
 ends_well rdma_transport_batch verbs 100
-# Its sum is only part of the one that counts.
+# Their sums are only parts of the one that counts.
+timed nixl_engine $at/examples/nixl_engine | grep -vE '^[0-9]+ passed, '
 PERF=gdrfab-perf PROVIDERS=verbs NODE=$node GDRFAB_FAKES=$at/tests/fakes timed gdrfab-perf bash $at/check-perf.sh |
 	grep -vE '^[0-9]+ passed, '

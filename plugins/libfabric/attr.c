@@ -362,7 +362,8 @@ int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const s
 	/* Without receives of the caller's, gdrfab keeps its own for what needs one. */
 	if (info->caps & (FI_MSG | FI_RECV))
 		info->mode = info->rx_attr->mode = from->mode & FI_RX_CQ_DATA;
-	fill_domain(info->domain_attr, kind, from, hints, has_nic ? &nic : NULL);
+	/* Connectionless endpoints have as many queue pairs as peers. */
+	fill_domain(info->domain_attr, kind, from, hints, has_nic && kind != KIND_RDM ? &nic : NULL);
 	fill_ep(info->ep_attr, kind, from, wants_lists(hints, from));
 	fill_sides(info, kind, from, hints);
 	info->domain_attr->mr_mode = mr_mode_told(version, hints, from, info->caps);

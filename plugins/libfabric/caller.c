@@ -17,6 +17,20 @@ enum kind info_kind(const char *fabric_name)
 	return fabric_name && strcmp(fabric_name, kind_names[KIND_TCP]) == 0 ? KIND_TCP : KIND_VERBS;
 }
 
+unsigned lanes_of(const char *set)
+{
+	unsigned lanes = 0;
+	while (*set) {
+		size_t length = strcspn(set, "+");
+		int kind = 0;
+		while (kind < KINDS && (strlen(kind_names[kind]) != length || strncmp(set, kind_names[kind], length)))
+			kind++;
+		lanes |= 1u << kind;
+		set += length + (set[length] != 0);
+	}
+	return lanes;
+}
+
 /* ---- what remains of a libfabric that is gone */
 
 static int log_nothing(const struct fi_provider *prov, enum fi_log_level level, enum fi_log_subsys subsys)
@@ -128,9 +142,6 @@ static void decide(void)
 		add(KIND_TCP);
 		add(KIND_SHM);
 	}
-	offer->rdm = has(KIND_SHM) && has(KIND_TCP) ? "shm+tcp" : has(KIND_SHM) ? "shm" : has(KIND_TCP) ? "tcp" : NULL;
-	if (offer->rdm)
-		INFO(FI_LOG_FABRIC, "connectionless endpoints are offered over %s\n", offer->rdm);
 	for (int i = 0; i < offer->count; i++)
 		INFO(FI_LOG_FABRIC, "offered as number %d: %s (%s)\n", i + 1, kind_names[offer->order[i]], offer->because);
 }

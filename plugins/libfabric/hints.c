@@ -27,13 +27,15 @@ void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, g
 	memset(want, 0, sizeof *want);
 	want->struct_size = sizeof *want;
 	want->ep_type = kind_type(kind);
-	want->prov_name = (char *)(uintptr_t)(kind == KIND_RDM ? offered()->rdm : kind_names[kind]);
+	want->prov_name = kind == KIND_RDM ? NULL : (char *)(uintptr_t)kind_names[kind];
 	want->mr_mode = (uint32_t)mr_mode_offered(version, hints);
 	if (!hints)
 		return;
 	want->fabric_name = OF(hints, fabric_attr, name);
-	if (kind == KIND_RDM && want->fabric_name && info_kind(want->fabric_name) == kind)
+	if (kind == KIND_RDM && want->fabric_name && info_kind(want->fabric_name) == kind) {
 		want->fabric_name += strlen(RDM_FABRIC);
+		want->prov_name = want->fabric_name;
+	}
 	want->tx_op_flags = OF(hints, tx_attr, op_flags);
 	want->inject_size = OF(hints, tx_attr, inject_size);
 	want->tx_size = OF(hints, tx_attr, size);

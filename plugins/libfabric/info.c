@@ -339,9 +339,9 @@ static int append_listed(struct list *list, enum kind kind, const struct ask *as
 /* The address of a port of a device, with the port of a socket address that names it. False: it names another. */
 static bool same_host(const char *own, const char *wanted, char *src)
 {
-	static const char any[] = "verbs://0.0.0.0:", any6[] = "verbs://[::]:";
+	static const char any[] = "://0.0.0.0:", any6[] = "://[::]:";
 	const char *own_port = strrchr(own, ':'), *wanted_port = strrchr(wanted, ':');
-	bool wild = strncmp(wanted, any, sizeof any - 1) == 0 || strncmp(wanted, any6, sizeof any6 - 1) == 0;
+	bool wild = strstr(wanted, any) || strstr(wanted, any6);
 	if (!own_port || !wanted_port)
 		return false;
 	if (!wild && (own_port - own != wanted_port - wanted || strncmp(own, wanted, (size_t)(own_port - own)) != 0))
@@ -354,11 +354,15 @@ static int answer(struct list *list, enum kind kind, const struct ask *ask, cons
 		  const gdrfab_info *from)
 {
 	const char *dest = p->dest[0] ? p->dest : from->dest_addr;
+	/* A set of lanes with a card listens at that. */
+	bool card = kind == KIND_RDM && from->src_addr && (!p->source || p->listed);
 	char src[ADDRESS_MAX] = "";
 	struct fi_info *info;
 	int result;
 	snprintf(src, sizeof src, "%s", p->src[0] ? p->src : from->src_addr ? from->src_addr : "");
-	if (kind == KIND_VERBS) {
+	if (card && p->listed)
+		snprintf(strrchr(src, ':'), 8, ":%u", (unsigned)p->port);
+	if (kind == KIND_VERBS || card) {
 		if (!from->src_addr) {
 			OUT(kind, "%s: its port has no IP address, by which it could be connected", from->domain_name);
 			return 0;
@@ -381,15 +385,37 @@ static int answer(struct list *list, enum kind kind, const struct ask *ask, cons
 	result = attr_make(kind, ask->version, from, ask->hints, &info);
 	if (result < 0)
 		return result == -FI_ENODATA ? 0 : result;
-	if (p->listed)
+	if (p->listed && !card)
 		return append_listed(list, kind, ask, p, info);
 	append(list, kind, ask, src, dest, info);
 	return 0;
 }
 
+/* Whether a candidate is one of kind; of connectionless endpoints' only sets of what is offered, and none that is a part of one
+ * that was answered. */
+static bool is_of(enum kind kind, const gdrfab_info *at, const gdrfab_info *want, const bool *answered)
+{
+	unsigned lanes, known = 0;
+	/* The others are there to say that they were not asked. */
+	if (!at->prov_name || at->ep_type != want->ep_type || (want->prov_name && strcmp(at->prov_name, want->prov_name) != 0))
+		return false;
+	if (kind != KIND_RDM)
+		return true;
+	for (int i = 0; i < offered()->count; i++)
+		known |= 1u << offered()->order[i];
+	lanes = lanes_of(at->prov_name);
+	if (lanes & ~known)
+		return false;
+	for (unsigned other = 0; other < 1u << KINDS; other++)
+		if (answered[other] && other != lanes && !(lanes & ~other))
+			return false;
+	return true;
+}
+
 static int offer_kind(struct list *list, enum kind kind, const struct ask *ask)
 {
 	gdrfab_info want, *all = NULL;
+	bool answered[1 << KINDS] = {false};
 	struct place p;
 	int result = place_make(kind, ask, &p);
 	if (result < 0)
@@ -400,15 +426,17 @@ static int offer_kind(struct list *list, enum kind kind, const struct ask *ask)
 	if (told(result, FI_LOG_FABRIC, kind_names[kind]) < 0)
 		return result == -FI_ENOMEM ? result : 0;
 	for (const gdrfab_info *at = all; at && result == 0; at = at->next) {
-		/* The others are there to say that they were not asked. */
-		if (!at->prov_name || strcmp(at->prov_name, want.prov_name) != 0 || at->ep_type != want.ep_type)
+		struct fi_info **before = list->tail;
+		if (!is_of(kind, at, &want, answered))
 			continue;
 		if (at->reason_errno)
 			INFO(FI_LOG_FABRIC, "%s (%s) left out: %s\n", kind_names[kind],
-			     at->domain_name ? at->domain_name : "-",
+			     at->domain_name ? at->domain_name : at->prov_name,
 			     at->reason ? at->reason : gdrfab_strerror((int)at->reason_errno));
 		else
 			result = answer(list, kind, ask, &p, at);
+		if (kind == KIND_RDM && list->tail != before)
+			answered[lanes_of(at->prov_name)] = true;
 	}
 	gdrfab_freeinfo(all);
 	return result;
@@ -430,7 +458,7 @@ int info_get(uint32_t version, const char *node, const char *service, uint64_t f
 			      "addr_format: %" PRIu32 " wanted; socket addresses and text offered\n", ask.addr_format);
 	for (int i = 0; i < offer->count && result == 0 && type != FI_EP_RDM; i++)
 		result = offer_kind(&list, offer->order[i], &ask);
-	if (result == 0 && offer->rdm && type != FI_EP_MSG)
+	if (result == 0 && type != FI_EP_MSG)
 		result = offer_kind(&list, KIND_RDM, &ask);
 	if (result == 0 && !list.head)
 		result = -FI_ENODATA;

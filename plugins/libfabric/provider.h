@@ -54,6 +54,8 @@ static inline bool kind_has_sockets(enum kind kind)
 }
 /* By the name of a fabric. */
 enum kind info_kind(const char *fabric_name);
+/* A bit for each kind that connectionless endpoints of that name go over, as "shm+tcp"; bit KINDS: one that is unknown. */
+unsigned lanes_of(const char *set);
 
 /* A libfabric that has loaded this file: its functions, and the provider that it knows us by. It may be one of several in
  * the process, and need not be visible to us: mpich brings its own under another name, and Open MPI loads it privately. So
@@ -73,7 +75,6 @@ struct libfabric {
 	struct offer {
 		enum kind order[KINDS];
 		int count;
-		const char *rdm;     /* the set of connectionless endpoints' lanes; NULL: none */
 		const char *because; /* in words */
 	} offer; /* which of gdrfab's providers are offered, in this order; decided once */
 	pthread_once_t decided;

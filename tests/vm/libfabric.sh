@@ -19,13 +19,29 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 shift
 
-# ofi_rxm is named as well.
+# Connectionless endpoints: their fabrics, by what is to be offered; then their messages, tags and RMA over the card alone.
+offers() { # <providers> <fabrics>
+	local got
+	got=$(FI_GDRFAB_PROVIDERS=$1 ./fi_info -p gdrfab -t FI_EP_RDM | sed -n 's/.*fabric: //p' | sort -u | paste -sd' ')
+	[ "$got" = "$2" ] && echo "ok   connectionless: $1" || echo "FAIL connectionless: $1: the fabrics are '$got', not '$2'"
+}
+echo "== connectionless endpoints over verbs"
+offers shm,verbs,tcp rdm:shm+verbs+tcp
+offers verbs,tcp "rdm:tcp rdm:verbs"
+offers shm,tcp rdm:shm+tcp
+for claim in tags_sources_data many_messages_in_one_buffer writes_and_reads_with_counters; do
+	timeout 60 ./rdm_msg $claim 2>&1
+done
+
+# With the fewest ranks over ofi_rxm, which is named as well; with more over connectionless endpoints.
 unset FI_PROVIDER
+layers="gdrfab;ofi_rxm"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm=isolated
 export OMPI_MCA_rmaps_base_oversubscribe=1 TMPDIR=/tmp HOME=/root
 mkdir -p /tmp /root
 for n in "$@"; do
 	timeout 240 orterun -np "$n" --mca pml cm --mca mtl ofi --mca btl self --mca osc pt2pt \
-		--mca mtl_ofi_provider_include "gdrfab;ofi_rxm" -x FI_PROVIDER_PATH -x FI_GDRFAB_PROVIDERS \
-		-x GDRFAB_VERBS_DEVICE -x LD_LIBRARY_PATH ./mpi 2>&1 | sed 's/^==== /== mpi over verbs: /'
+		--mca mtl_ofi_provider_include "$layers" -x FI_PROVIDER_PATH -x FI_GDRFAB_PROVIDERS \
+		-x GDRFAB_VERBS_DEVICE -x LD_LIBRARY_PATH ./mpi 2>&1 | sed "s/^==== /== mpi over verbs, $layers: /"
+	layers=gdrfab
 done

@@ -314,7 +314,8 @@ part_verbs() {
 	fi
 	rm -rf "$stage" && mkdir -p "$stage/bin" "$stage/lib" || exit 1
 	cp "$plugin" "$stage/lib/" && cp "$build/mpi" "$root/tests/vm/libfabric.sh" "$stage/bin/" || exit 1
-	for program in $verbs_programs; do
+	cp "$(command -v fi_info)" "$stage/bin/" || exit 1
+	for program in $verbs_programs rdm_msg; do
 		cp "$build.libfabric/$program" "$stage/bin/" || exit 1
 	done
 	PREFIX=$prefix BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib "$root/tests/check-verbs.sh" \

@@ -24,7 +24,10 @@ timed() { # <name> <command...>
 	local start=$SECONDS name=$1
 	shift
 	echo "== $name (verbs)"
-	timeout 600 "$@" 2>&1 || echo "     $name: exit status $?"
+	timeout 600 "$@" 2>&1 || case $? in
+	124) echo "FAIL verbs: $name: not through within 600 s" ;;
+	*) echo "     $name: exit status $?" ;;
+	esac
 	echo "-- $name: $((SECONDS - start))s"
 }
 

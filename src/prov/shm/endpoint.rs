@@ -11,6 +11,7 @@ use super::layout::{MIN_LINES, Segment};
 use super::leaving;
 use super::ops;
 pub use super::ops::Endpoint;
+use super::posted::Posted;
 use super::rma::SLOW_FLAGS;
 use super::state::{Connecting, Faults, How, Phase, State};
 use crate::config;
@@ -67,7 +68,7 @@ impl Endpoint {
             leaving: None,
             rx: None,
             segment: None,
-            recvs: VecDeque::new(),
+            recvs: Posted::default(),
             unexpected: VecDeque::new(),
             parcels: VecDeque::new(),
             matched: 0,
@@ -266,9 +267,7 @@ impl prov::Endpoint for Endpoint {
     fn cancel(&self, context: usize) -> Result<()> {
         let mut s = self.state.lock();
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
-        if let Some(at) = s.recvs.iter().position(|r| r.context == context)
-            && let Some(recv) = s.recvs.remove(at)
-        {
+        if let Some(recv) = s.recvs.remove(|r| r.context == context) {
             s.abandon(&recv, why);
             return Ok(());
         }

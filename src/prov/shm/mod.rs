@@ -38,6 +38,7 @@ mod ops;
 mod parcel;
 mod peer;
 mod pep;
+mod posted;
 mod progress;
 mod quiesce;
 mod recv;

@@ -67,16 +67,16 @@ impl State {
         self.fetched = 0;
         while !self.recvs.is_empty() && self.fetched < FETCH_BYTES && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
             let Some(message) = self.unexpected.pop_front() else { break };
-            let Some(mut recv) = self.recvs.pop_front() else { break };
             match message {
                 Unexpected::Eager { bytes, data, ack } => {
+                    let Some(mut recv) = self.recvs.pop_front() else { break };
                     recv.ticket = self.bind.matched(false);
                     let n = bytes.len().min(recv.room);
                     let placed = store(recv.site, recv.pieces.as_slice(), 0, &bytes[..n]);
                     self.placed(&recv, placed, n, bytes.len() - n, data, ack);
                     self.count_match();
                 }
-                Unexpected::Rendezvous(offered) => self.accept_offer(offered, recv)?,
+                Unexpected::Rendezvous(offered) => self.accept_offer(offered)?,
             }
         }
         Ok(())
@@ -156,14 +156,13 @@ impl State {
     /// Posts a receive of one piece of host memory. False: nothing was done.
     #[inline(always)]
     pub fn recv_fast(&mut self, local: Iov, context: usize) -> bool {
-        let room = self.recvs.len() < self.recvs.capacity().min(RX_SIZE);
         let fast = self.fast_receives & self.conn.is_some() & self.unexpected.is_empty() & (self.options.recv_deadline_ns == 0);
-        if !fast || !room || local.len() > MAX_MSG || local.is_missing() {
+        if !fast || local.len() > MAX_MSG || local.is_missing() {
             return false;
         }
-        let pieces = Pieces::One(local);
-        self.recvs.push_back(Recv { pieces, site: Site::HOST, room: local.len(), context, wanted: true, deadline: 0, ticket: None });
-        true
+        let room = local.len();
+        let one = move || Recv { pieces: Pieces::One(local), site: Site::HOST, room, context, wanted: true, deadline: 0, ticket: None };
+        self.recvs.post(one)
     }
 
     /// Whether messages may go straight to the reader of the empty `queue`, and whether there are any. `None`: something wants
@@ -206,7 +205,7 @@ impl State {
             return Some(0);
         }
         let (mut n, mut area_end) = (0, None);
-        for recv in self.recvs.as_slices().0.iter().take(most) {
+        for place in self.recvs.first(most) {
             let (len, there) = match cursor.bytes_only(kind::SEND) {
                 Some(len) => (len, None),
                 None => match rx.out_of_line(&cursor, kind::SEND) {
@@ -214,7 +213,7 @@ impl State {
                     None => break,
                 },
             };
-            let Recv { pieces: Pieces::One(one), site, wanted: true, context, .. } = recv else { break };
+            let Some(Recv { pieces: Pieces::One(one), site, wanted: true, context, .. }) = place else { break };
             if len > one.len() || !site.is_host() {
                 break;
             }
@@ -234,11 +233,10 @@ impl State {
             n += 1;
         }
         let head = cursor.head();
-        match n {
-            0 => return None,
-            1 => drop(self.recvs.pop_front()),
-            _ => drop(self.recvs.drain(..n)),
+        if n == 0 {
+            return None;
         }
+        self.recvs.pass(n);
         rx.pass(head);
         if let Some(end) = area_end {
             rx.pass_area(end);
@@ -266,19 +264,18 @@ pub fn expire_receives(state: &mut State, now: u64) {
         return;
     }
     let late = || Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
-    let mut kept = std::collections::VecDeque::with_capacity(state.recvs.len());
     let mut next = 0;
-    for recv in std::mem::take(&mut state.recvs) {
+    for _ in 0..state.recvs.len() {
+        let Some(recv) = state.recvs.pop_front() else { break };
         if recv.deadline != 0 && recv.deadline <= now {
             state.abandon(&recv, late());
         } else {
             if recv.deadline != 0 && (next == 0 || recv.deadline < next) {
                 next = recv.deadline;
             }
-            kept.push_back(recv);
+            state.recvs.push_back(recv);
         }
     }
-    state.recvs = kept;
     let mut ended = Vec::new();
     if let Some(conn) = &mut state.conn {
         for index in 0..conn.rendezvous_in.len() {

@@ -47,10 +47,8 @@ impl State {
             on_device: message.header.flags & mark::DEVICE != 0,
             pieces,
         };
-        if self.unexpected.is_empty()
-            && let Some(recv) = self.recvs.pop_front()
-        {
-            return self.accept_offer(offered, recv);
+        if self.unexpected.is_empty() && !self.recvs.is_empty() {
+            return self.accept_offer(offered);
         }
         self.check_window()?;
         self.unexpected.push_back(Unexpected::Rendezvous(offered));
@@ -58,24 +56,20 @@ impl State {
         Ok(())
     }
 
-    /// Fetches an offered message into a receive, or asks for it in fragments.
-    pub fn accept_offer(&mut self, offered: Offered, mut recv: Recv) -> Result<()> {
+    /// Fetches an offered message into the first receive, of which the caller knows, or asks for it in fragments.
+    pub fn accept_offer(&mut self, offered: Offered) -> Result<()> {
         self.count_match();
-        let Some(conn) = self.conn.as_deref_mut() else {
-            self.recvs.push_front(recv);
-            return Ok(());
-        };
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if conn.rendezvous_in.get(offered.slot as usize).is_some_and(Option::is_some) {
-            self.recvs.push_front(recv);
             return Err(protocol("the peer offered a message in a slot whose last one has not ended"));
         }
         let peer = conn.link.peer.clone();
         let slot = peer.slot(offered.slot as usize);
         if slot.claim_back(offered.generation).is_none() {
             // The sender cancelled it: as if it had never come.
-            self.recvs.push_front(recv);
             return Ok(());
         }
+        let Some(mut recv) = self.recvs.pop_front() else { return Ok(()) };
         let n = offered.total.min(recv.room);
         recv.ticket = self.bind.matched(false);
         match fetch(conn, &offered, &recv, n) {

@@ -11,6 +11,7 @@ use super::greeter::Greeter;
 use super::layout::SegmentRef;
 use super::limits::WINDOW;
 use super::parcel::Held;
+use super::posted::Posted;
 use super::wire::protocol;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
@@ -99,7 +100,7 @@ pub struct State {
     pub rx: Option<Consumer<SegmentRef>>,
     /// Our segment, made when enabled, handed to the peer when connecting.
     pub segment: Option<(SegmentRef, OwnedFd)>,
-    pub recvs: VecDeque<Recv>,
+    pub recvs: Posted,
     pub unexpected: VecDeque<Unexpected>,
     /// Of an endpoint that is a lane: parcels that came amid other messages.
     pub parcels: VecDeque<Held>,
@@ -278,9 +279,10 @@ impl State {
     /// Fails every posted receive.
     pub fn flush_receives(&mut self, error: &Error) {
         if let Some(faults) = &mut self.faults {
-            self.recvs.extend(faults.held.drain(..).map(|(_, recv)| recv));
+            faults.held.drain(..).for_each(|(_, recv)| self.recvs.push_back(recv));
         }
-        for recv in std::mem::take(&mut self.recvs) {
+        let mut recvs = std::mem::take(&mut self.recvs);
+        while let Some(recv) = recvs.pop_front() {
             self.abandon(&recv, error.clone());
         }
         self.recv_deadline = 0;

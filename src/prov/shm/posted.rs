@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Posted receives, in the order of posting: a ring that grows. `VecDeque::push_back` takes a receive that was made elsewhere, and
+//! a CPU waits for what it has just written to move it; this makes the receive where it stays.
+
+use super::arrivals::Recv;
+
+/// Places that the first receive brings.
+const FIRST: usize = 4;
+
+#[derive(Default)]
+pub struct Posted {
+    /// None, or a power of two of them.
+    places: Box<[Option<Recv>]>,
+    /// Receives taken and posted so far; each lies at its number modulo the places.
+    taken: usize,
+    posted: usize,
+}
+
+impl Posted {
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.posted.wrapping_sub(self.taken)
+    }
+
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.posted == self.taken
+    }
+
+    #[inline(always)]
+    fn at(&self, number: usize) -> usize {
+        number & self.places.len().wrapping_sub(1)
+    }
+
+    /// Posts what `make` makes, unless the ring would have to grow.
+    #[inline(always)]
+    pub fn post(&mut self, make: impl FnOnce() -> Recv) -> bool {
+        if self.len() >= self.places.len() {
+            return false;
+        }
+        let at = self.at(self.posted);
+        // Forgotten is a receive of `pass`, or none.
+        std::mem::forget(self.places[at].replace(make()));
+        self.posted = self.posted.wrapping_add(1);
+        true
+    }
+
+    /// Posts a receive. The caller bounds their number.
+    pub fn push_back(&mut self, recv: Recv) {
+        if self.len() == self.places.len() {
+            self.grow();
+        }
+        let at = self.at(self.posted);
+        self.places[at] = Some(recv);
+        self.posted = self.posted.wrapping_add(1);
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let most = (self.places.len() * 2).max(FIRST);
+        let mut places: Vec<_> = std::iter::repeat_with(|| None).take(most).collect();
+        for number in 0..self.len() {
+            let number = self.taken.wrapping_add(number);
+            places[number & (most - 1)] = self.places[self.at(number)].take();
+        }
+        self.places = places.into();
+    }
+
+    /// Takes the first.
+    #[inline]
+    pub fn pop_front(&mut self) -> Option<Recv> {
+        if self.is_empty() {
+            return None;
+        }
+        let at = self.at(self.taken);
+        self.taken = self.taken.wrapping_add(1);
+        self.places[at].take()
+    }
+
+    /// The first ones, up to `most` and to where the ring begins anew.
+    #[inline(always)]
+    pub fn first(&self, most: usize) -> &[Option<Recv>] {
+        let rest = self.places.get(self.at(self.taken)..).unwrap_or_default();
+        &rest[..rest.len().min(self.len()).min(most)]
+    }
+
+    /// Takes the first `n`, of one piece each: they own nothing, and stay in their places until others are posted there.
+    #[inline(always)]
+    pub fn pass(&mut self, n: usize) {
+        self.taken = self.taken.wrapping_add(n);
+    }
+
+    /// Takes the first of those that `which` picks: those in front of it move up, as many as were looked at.
+    pub fn remove(&mut self, which: impl Fn(&Recv) -> bool) -> Option<Recv> {
+        let at = |i: usize| self.at(self.taken.wrapping_add(i));
+        let found = (0..self.len()).find(|i| self.places[at(*i)].as_ref().is_some_and(&which))?;
+        for i in (0..found).rev() {
+            let (here, behind) = (self.at(self.taken.wrapping_add(i)), self.at(self.taken.wrapping_add(i + 1)));
+            self.places.swap(here, behind);
+        }
+        self.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hmem::Site;
+    use crate::mr::Iov;
+    use crate::prov::op::Pieces;
+    use std::collections::VecDeque;
+
+    /// Each other one owns memory.
+    fn recv(context: usize) -> Recv {
+        let pieces = if context % 2 == 0 { Pieces::One(Iov::EMPTY) } else { Pieces::Many([Iov::EMPTY; 2].into()) };
+        Recv { pieces, site: Site::HOST, room: 0, context, wanted: true, deadline: 0, ticket: None }
+    }
+
+    /// A ring of 8 places whose receives 6 to 13 lie across its end.
+    fn wrapped() -> Posted {
+        let mut ring = Posted::default();
+        (0..8).for_each(|i| ring.push_back(recv(i)));
+        (0..6).for_each(|i| assert_eq!(ring.pop_front().map(|r| r.context), Some(i)));
+        (8..14).for_each(|i| assert!(ring.post(|| recv(i))));
+        ring
+    }
+
+    fn firsts(ring: &Posted) -> Vec<usize> {
+        ring.first(usize::MAX).iter().flatten().map(|r| r.context).collect()
+    }
+
+    fn contexts(mut ring: Posted) -> Vec<usize> {
+        std::iter::from_fn(|| ring.pop_front()).map(|r| r.context).collect()
+    }
+
+    #[test]
+    fn posting_in_place_never_grows() {
+        let mut ring = Posted::default();
+        assert!(ring.is_empty() && ring.pop_front().is_none() && ring.first(9).is_empty());
+        assert!(!ring.post(|| unreachable!("there is no place")));
+        assert_eq!(ring.len(), 0);
+        let mut ring = wrapped();
+        assert!(ring.len() == 8 && !ring.post(|| unreachable!("there is no place")));
+        assert_eq!(contexts(ring), Vec::from_iter(6..14));
+    }
+
+    #[test]
+    fn a_ring_that_lies_across_its_end_grows_in_order() {
+        let mut ring = wrapped();
+        assert_eq!(firsts(&ring), [6, 7]);
+        ring.push_back(recv(14));
+        assert!(ring.post(|| recv(15)) && ring.len() == 10 && ring.places.len() == 16);
+        assert_eq!(contexts(ring), Vec::from_iter(6..16));
+    }
+
+    #[test]
+    fn one_that_is_taken_from_anywhere_leaves_no_hole() {
+        for gone in 6..14 {
+            let mut ring = wrapped();
+            assert!(ring.remove(|r| r.context == 99).is_none() && ring.len() == 8);
+            assert_eq!(ring.remove(|r| r.context >= gone).map(|r| r.context), Some(gone));
+            assert!(ring.post(|| recv(14)));
+            assert_eq!(contexts(ring), Vec::from_iter((6..15).filter(|i| *i != gone)));
+        }
+    }
+
+    #[test]
+    fn any_steps_do_what_they_do_to_a_queue() {
+        let (mut ring, mut queue, mut random) = (Posted::default(), VecDeque::new(), 1u64);
+        for i in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let draw = (random >> 33) as usize;
+            // Many are posted for a while, then few.
+            match draw % 8 {
+                0..2 => assert_eq!(ring.pop_front().map(|r| r.context), queue.pop_front()),
+                2 => {
+                    let n = queue.iter().take(draw / 8 % 4).take_while(|c| *c % 2 == 0).count();
+                    ring.pass(n);
+                    drop(queue.drain(..n));
+                }
+                3 => {
+                    let at = queue.iter().position(|c| c % 7 == draw / 8 % 7);
+                    assert_eq!(ring.remove(|r| r.context % 7 == draw / 8 % 7).map(|r| r.context), at.and_then(|at| queue.remove(at)));
+                }
+                _ if i / 1000 % 2 == 1 && draw / 8 % 2 == 0 => {}
+                _ => {
+                    if !ring.post(|| recv(i)) {
+                        ring.push_back(recv(i));
+                    }
+                    queue.push_back(i);
+                }
+            }
+            assert!(ring.len() == queue.len() && ring.is_empty() == queue.is_empty());
+            let some = firsts(&ring);
+            assert!(queue.iter().take(some.len()).eq(&some) && some.is_empty() == queue.is_empty());
+            assert!(ring.first(2).len() == some.len().min(2));
+        }
+        assert_eq!(contexts(ring), Vec::from(queue));
+    }
+}

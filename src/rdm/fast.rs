@@ -89,28 +89,32 @@ impl State {
     #[inline(always)]
     pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, parcel: &P) -> bool {
         let first = parcel.word(0);
-        let (tagged, tag) = match parcel.words() {
-            2 if first == PLAIN_TAGGED => (true, parcel.word(1)),
-            1 if first == PLAIN => (false, 0),
-            _ => return false,
-        };
+        match parcel.words() {
+            2 if first == PLAIN_TAGGED => self.place_fast::<true, P>(id, parcel, parcel.word(1)),
+            1 if first == PLAIN => self.place_fast::<false, P>(id, parcel, 0),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn place_fast<const TAG: bool, P: Parcel + ?Sized>(&mut self, id: Id, parcel: &P, tag: u64) -> bool {
         let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return false };
         let (len, source) = (parcel.len(), peer.source);
-        let space = if tagged { &mut self.tagged } else { &mut self.untagged };
+        let space = if TAG { &mut self.tagged } else { &mut self.untagged };
         let Some(at) = space.find_posted(source, tag) else { return false };
         let Some(recv) = space.posted(at) else { return false };
         if recv.more.is_some() || len > recv.room || !self.fast_recv || !peer.credit.passes(len) {
             return false;
         }
-        parcel.copy_all(recv.first);
-        let (context, buf, wanted) = (recv.context, recv.first.addr(), recv.wanted);
+        let (to, context, wanted) = (recv.first, recv.context, recv.wanted);
         space.forget_posted(at);
+        parcel.copy_all(to);
         self.stats.recvs += 1;
         if wanted && let Some(q) = &self.bind.rx {
-            let kind = flags::RECV | if tagged { flags::TAGGED } else { flags::MSG };
-            let entry = Completion { context, flags: kind, len, buf, data: 0 };
+            let kind = flags::RECV | if TAG { flags::TAGGED } else { flags::MSG };
+            let entry = Completion { context, flags: kind, len, buf: to.addr(), data: 0 };
             if !self.reader.give(q, &entry, tag) {
-                q.push_from(entry, State::origin(tagged.then_some(tag), source));
+                q.push_from(entry, State::origin(TAG.then_some(tag), source));
             }
         }
         true

@@ -231,14 +231,15 @@ impl<R> Posted<R> {
     #[inline(always)]
     fn release(&mut self, at: u32) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
-        let (hash, before, next, last, chain) = (node.hash, node.before, node.next, node.last, node.chain);
-        node.next = std::mem::replace(&mut self.free, at);
+        let next = std::mem::replace(&mut node.next, std::mem::replace(&mut self.free, at));
         self.newest = self.newest.max(node.number);
         self.count -= 1;
         if at == self.lone {
             self.lone = NONE;
             return;
         }
+        let Some(node) = self.nodes.get(at as usize) else { return };
+        let (hash, before, last, chain) = (node.hash, node.before, node.last, node.chain);
         if before != NONE {
             return self.unlink(at, before, next);
         }

@@ -22,7 +22,7 @@ impl Reader {
     pub const NONE: Reader = Reader { queue: std::ptr::null(), format: CqFormat::Context, buf: std::ptr::null_mut(), most: 0, count: 0 };
 
     /// # Safety
-    /// `buf` holds `most` entries of the format, until `leave`.
+    /// Until `leave`, `buf` holds `most` entries of the format, and the queue is there, has no locks, and nobody else has it.
     #[inline(always)]
     pub unsafe fn come(&mut self, queue: *const Queue, format: CqFormat, buf: *mut c_void, most: usize) {
         *self = Reader { queue, format, buf, most, count: 0 };
@@ -38,7 +38,11 @@ impl Reader {
     /// An entry of `queue`. False: it has to go there, as somebody else reads that, or older entries wait in it.
     #[inline(always)]
     pub fn give(&mut self, queue: &Queue, entry: &Completion, tag: u64) -> bool {
-        if self.count >= self.most || !std::ptr::eq(queue, self.queue) || !queue.is_empty() {
+        if self.count >= self.most || !std::ptr::eq(queue, self.queue) {
+            return false;
+        }
+        // SAFETY: it is the queue of `come`, which says that it has no locks and is nobody else's now.
+        if !unsafe { queue.reach::<false>() }.is_empty() {
             return false;
         }
         // SAFETY: `come` says that the array holds more.

@@ -29,7 +29,8 @@ if echo 'pub fn f() {}' | rustc --crate-type lib --crate-name probe $flags $mean
 	flags="$flags $meant"
 fi
 # With --target the flags stay off build scripts.
-RUSTFLAGS="$flags -Clink-arg=$work/mem.o" cargo build --lib --target "$host" --target-dir "$work"
+# Unoptimised, each local would be watched.
+CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="$flags -Clink-arg=$work/mem.o" cargo build --lib --target "$host" --target-dir "$work"
 
 # The same installation with the other library in it.
 cp -r "$PREFIX/include" "$work/prefix/"

@@ -223,7 +223,11 @@ static void serves(struct node *n)
 		done e;
 		if (f->round % 2)
 			for_ever(n);
-		POST(n->cq, gdrfab_recv(n->ep, in, CHUNK, local_desc(n, in, CHUNK), 0, in));
+		ssize_t rc = gdrfab_recv(n->ep, in, CHUNK, local_desc(n, in, CHUNK), 0, in);
+		/* It was stopped, and goes on when the other side has given up. */
+		if (rc == -ESHUTDOWN)
+			for_ever(n);
+		OK(rc);
 		while (gdrfab_cq_sread(n->cq, &e, 1, NULL, 1000) != 1)
 			;
 	}

@@ -188,7 +188,7 @@ CHECKS_BUILD := fmt clippy install rust loom
 CHECKS := c tcp guards plugins
 # Deeper: alone where limits are those of a quiet machine, and two at a time where limits are wide or nobody looks at a clock.
 CHECKS_ALONE := examples perf modes tcp-links nccl libfabric
-CHECKS_PAIRS := verbs memcheck tsan fuzz nixl libfabric-deep doc bindings
+CHECKS_PAIRS := verbs memcheck tsan fuzz libfabric-deep nixl doc bindings
 # Programs of c-tests side by side; see c-tests/run.sh. They wait most of the time.
 JOBS ?= 4
 

@@ -223,7 +223,9 @@ static void serves(struct node *n)
 		done e;
 		if (f->round % 2)
 			for_ever(n);
-		ssize_t rc = gdrfab_recv(n->ep, in, CHUNK, local_desc(n, in, CHUNK), 0, in);
+		ssize_t rc;
+		while ((rc = gdrfab_recv(n->ep, in, CHUNK, local_desc(n, in, CHUNK), 0, in)) == -EAGAIN)
+			gdrfab_cq_read(n->cq, NULL, 0);
 		/* It was stopped, and goes on when the other side has given up. */
 		if (rc == -ESHUTDOWN)
 			for_ever(n);

@@ -10,11 +10,16 @@ export FI_PROVIDER_PATH=/fi/lib FI_GDRFAB_PROVIDERS=verbs FI_PROVIDER=gdrfab TES
 # The guest's cards are on networks of their own, and ranks are dealt out to equal cards.
 export GDRFAB_VERBS_DEVICE=rxe0
 cd /fi/bin || exit 1
+# A crash or a time-out is a failure of its own.
+run() { # <seconds> <program> [<claim>]
+	local status
+	timeout "$1" "./$2" ${3+"$3"} 2>&1
+	status=$?
+	[ "$status" -eq 0 ] || [ "$status" -eq 77 ] || echo "FAIL fi/$2${3+ $3}: exit status $status"
+}
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	echo "== fi/$1 over verbs"
-	timeout 240 "./$1" 2>&1
-	status=$?
-	[ "$status" -eq 0 ] || [ "$status" -eq 77 ] || echo "FAIL fi/$1: exit status $status"
+	run 240 "$1"
 	shift
 done
 shift
@@ -30,7 +35,7 @@ offers shm,verbs,tcp rdm:shm+verbs+tcp
 offers verbs,tcp "rdm:tcp rdm:verbs"
 offers shm,tcp rdm:shm+tcp
 for claim in tags_sources_data many_messages_in_one_buffer writes_and_reads_with_counters; do
-	timeout 60 ./rdm_msg $claim 2>&1
+	run 60 rdm_msg $claim
 done
 
 # With the fewest ranks over ofi_rxm, which is named as well; with more over connectionless endpoints.

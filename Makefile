@@ -259,7 +259,7 @@ check-c: check-install
 check-modes: check-install
 	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma rma_order msg msg_order cq cq_error protect
 	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma msg msg_order cq cq_error protect deadline fault fault_refuse
-	$(USE_TEST_PREFIX) TEST_TAGGED=1 TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) connection cntr protect rma
+	$(USE_TEST_PREFIX) TEST_TAGGED=1 TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) connection connection_many cntr protect rma
 
 # The layout guard reads the debug information of a development build, which check-rust has made already. The library that
 # panics on demand is made of the same dependencies, and moved away at once.
@@ -395,13 +395,16 @@ bench-verbs-count:
 	@$(INSTALL_TEST_PREFIX)
 	$(USE_TEST_PREFIX) benches/verbs/count.sh
 
-# On a machine with NVIDIA GPUs: gdrfab beside the bare driver, and over tcp beside host memory.
+# On a machine with NVIDIA GPUs: gdrfab beside the bare driver, lists with and without kernels, and over tcp beside host memory.
 bench-gpu:
 	@$(INSTALL_TEST_PREFIX)
 	@mkdir -p $(EXAMPLES_OUT)
-	$(CC) -std=c99 -D_GNU_SOURCE -O2 -Wall -Wextra -o $(EXAMPLES_OUT)/gpu-bench benches/gpu/main.c \
-		$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab) -Wl,-rpath,$(TEST_PREFIX)/lib -ldl
-	KEEP_AS='make bench-gpu' benches/keep.sh gpu $(EXAMPLES_OUT)/gpu-bench
+	for program in main lists; do \
+		$(CC) -std=c99 -D_GNU_SOURCE -O2 -Wall -Wextra -o $(EXAMPLES_OUT)/gpu-$$program benches/gpu/$$program.c \
+			$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab) -Wl,-rpath,$(TEST_PREFIX)/lib -ldl || exit 1; done
+	KEEP_AS='make bench-gpu' benches/keep.sh gpu $(EXAMPLES_OUT)/gpu-main
+	benches/keep.sh -a gpu $(EXAMPLES_OUT)/gpu-lists
+	benches/keep.sh -a gpu env GDRFAB_CUDA_MAX_CTAS=0 $(EXAMPLES_OUT)/gpu-lists
 	$(USE_TEST_PREFIX) benches/keep.sh -a gpu benches/gpu/tcp.py --perf $(TEST_PREFIX)/bin/gdrfab-perf $(GPU_TCP_FLAGS)
 
 # What torchcomms' benchmark of this name measures, and what the C++ layer adds to the C functions.

@@ -28,6 +28,10 @@ static struct {
 	result (*cuMemcpyDtoDAsync_v2)(dptr, dptr, size_t, void *);
 	result (*cuMemcpyHtoDAsync_v2)(dptr, const void *, size_t, void *);
 	result (*cuMemcpyDtoHAsync_v2)(void *, dptr, size_t, void *);
+	result (*cuMemcpyBatchAsync)(dptr *, dptr *, size_t *, size_t, void *, size_t *, size_t, size_t *, void *); /* or NULL */
+	result (*cuModuleLoadData)(void **, const void *);
+	result (*cuModuleGetFunction)(void **, void *, const char *);
+	result (*cuLaunchKernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 } cu;
 /* Takes a 64-byte struct by value: as such it is passed on the stack. */
 struct ipc_handle {
@@ -88,6 +92,11 @@ static int load(void)
 	FIND(cuMemcpyDtoDAsync_v2);
 	FIND(cuMemcpyHtoDAsync_v2);
 	FIND(cuMemcpyDtoHAsync_v2);
+	FIND(cuModuleLoadData);
+	FIND(cuModuleGetFunction);
+	FIND(cuLaunchKernel);
+	void *batch = dlsym(library, "cuMemcpyBatchAsync"); /* since CUDA 12.8 */
+	memcpy(&cu.cuMemcpyBatchAsync, &batch, sizeof batch);
 	find(library, "cuIpcOpenMemHandle_v2", &ipc_open);
 	CU(cu.cuInit(0));
 	CU(cu.cuDeviceGetCount(&count));

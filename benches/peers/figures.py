@@ -6,6 +6,7 @@ from collections import namedtuple
 from compare import rmabench
 
 K, M = 1 << 10, 1 << 20
+IDLE = "target idle (the peers' polls: they may need it)"
 POSIX = 'UCX_TLS=posix,self '           # its fastest for mapped memory: with CMA it copies slower from 4 KiB on
 CMA = 'UCX_TLS=posix,cma,self '
 
@@ -55,7 +56,6 @@ def startup(provider, what, **names):
 
 def shm():
     two_core = coop('memcpy/2core', 'nt/2core')
-    idle = "target idle (the peers' polls: they may need it)"
     yield Row('put, half round trip', [8, 64, K, 4 * K],
               rma('lat', floor='memfd', gdrfab='gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm,inject'),
               [Bar(8, '<=', 1.08, 'floor'), Bar(8, '<', 1, 'UCX')])
@@ -84,20 +84,26 @@ def shm():
                   libfabric='ofi:shm,inject'),
               [Bar(8, '<=', 0.7, 'UCX')])
     for verb, mode in ('put', 'bw'), ('get', 'getbw'):
-        yield Row(f'{verb} bandwidth, {idle}', [64 * K, M],
+        yield Row(f'{verb} bandwidth, {IDLE}', [64 * K, M],
                   rma(mode, floor='-i memfd', gdrfab='-i gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm'),
                   [Bar(n, '>=', x, ref) for n in (64 * K, M) for x, ref in ((0.95, 'floor'), (1, 'UCX'))], True)
-        yield Row(f'{verb} bandwidth, {idle}, non-temporal floor', [64 * M],
+        yield Row(f'{verb} bandwidth, {IDLE}, non-temporal floor', [64 * M],
                   rma(mode, floor='-i memfd:nt', gdrfab='-i gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm'),
                   [Bar(64 * M, '>=', 0.95, 'floor'), Bar(64 * M, '>=', 1.25, 'UCX')], True)
         yield Row(f'{verb} bandwidth, target polling; floor = bare copy by two cores', [M, 64 * M],
                   {**two_core, **rma(mode, gdrfab='gdrfab', gdrfab_nocoop='gdrfab:nocoop', UCX=POSIX + 'ucp',
                                      libfabric='ofi:shm')},
                   [Bar(M, '>=', 2, 'UCX'), Bar(64 * M, '>=', 1.8, 'UCX')], True)
+    for verb in 'read', 'write':
+        yield Row(f'{verb} of a list of 1024 blocks in random places, mapped memory, {IDLE}', [8 * K, 16 * M],
+                  rma(f'{verb}list', floor='-i memfd', gdrfab='-i gdrfab'), [Bar(8 * K, '<=', 1024 * 6)])
+        yield Row(f'{verb} of a list of 1024 blocks, private memory, target idle; floor = one process_vm_{verb}v',
+                  [4 * M, 16 * M, 64 * M], rma(f'{verb}list', floor='-i cma', gdrfab='-i gdrfab:heap,srcheap'),
+                  [Bar(16 * M, '>=', 0.95, 'floor')], True)
     yield Row('put to private memory, half round trip', [8, 4 * K],
               rma('lat', floor='cma', gdrfab='gdrfab:heap,srcheap', UCX=CMA + 'ucp:heap', libfabric='ofi:shm'),
               [Bar(8, '<=', 1.1, 'floor')])
-    yield Row(f'put bandwidth to private memory, {idle}', [64 * K, 64 * M],
+    yield Row(f'put bandwidth to private memory, {IDLE}', [64 * K, 64 * M],
               rma('bw', floor='-i cma', gdrfab='-i gdrfab:heap,srcheap', UCX=CMA + 'ucp:heap', libfabric='ofi:shm'),
               [Bar(64 * K, '>=', 0.97, 'floor'), Bar(64 * M, '>=', 0.97, 'floor')], True)
     yield Row('put bandwidth to private memory, target polling; floor = CMA from both sides', [M, 64 * M],
@@ -140,6 +146,10 @@ def tcp():
               [Bar(64 * K, '>=', 1, 'libfabric'), *(Bar(n, '>=', 1.6, p) for n in (16 * M, 64 * M) for p in peers)], True)
     yield Row('tcp: get bandwidth', sizes, {**rma('bw', gdrfab_put='gdrfab:tcp'), **columns('getbw')},
               [Bar(n, '>=', 0.95, 'gdrfab put') for n in sizes], True)
+    for verb, plain in ('read', 'getbw'), ('write', 'bw'):
+        yield Row(f'tcp: {verb} of a list of 1024 blocks in random places; as one = one operation of all its bytes',
+                  [4 * M, 16 * M, 64 * M], {**rma(plain, as_one='gdrfab:tcp'), **rma(f'{verb}list', gdrfab='gdrfab:tcp')},
+                  [Bar(16 * M, '>=', 0.9, 'as one')], True)
     yield Row('tcp: exec to first put completed', [0],
               startup('tcp', '/exec_to_first_put', gdrfab='gdrfab', libfabric='ofi'),
               [Bar(0, '<=', 3e6), Bar(0, '<', 1, 'libfabric')])

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Latency, rate and bandwidth between two pinned processes over an exchangeable transport.
- *   rmabench -t backend[:options] [-m mode] [-s size[,size...]] [-r reps] [-w window] [-c cpu0,cpu1] [-i]
+ *   rmabench -t backend[:options] [-m mode] [-s size[,size...]] [-r reps] [-w window] [-b blocks] [-c cpu0,cpu1] [-i]
  *   rmabench -l                      list the back-ends of this build: name, version, options
  * Modes:
  *   lat       put ping-pong; the peer polls the last 8 bytes and answers alike; half round trip
@@ -8,11 +8,13 @@
  *   getlat    one get at a time
  *   bw        window of puts, flushed at the end; ns per put and GB/s
  *   getbw     window of gets
+ *   readlist  window of gets, each of a list of -b blocks (1024) in random places of both sides; a size is all its bytes
+ *   writelist the same of puts
  *   sendlat   message ping-pong, two receives always posted; half round trip
  *   sendrate  window of sends to posted receives, until the last has arrived; ns per message
  *   waitlat   sendlat with both sides in the back-end's blocking wait
  *   idle      both sides wait in vain for a second; CPU time of side 0, ns per second; no sizes
- * -i: in the one-way modes (dclat getlat bw getbw) side 1 sleeps instead of driving its transport. A transport that
+ * -i: in the one-way modes (dclat getlat bw getbw readlist writelist) side 1 sleeps instead of driving its transport. A transport that
  *     needs its target's help never ends with it. */
 #include "bench.h"
 #include "transport.h"
@@ -36,9 +38,9 @@ static const struct tp_ops *const backends[] = {
 };
 #define NBACKENDS (sizeof backends / sizeof *backends)
 
-enum mode { LAT, DCLAT, GETLAT, BW, GETBW, SENDLAT, SENDRATE, WAITLAT, IDLE, NMODES };
+enum mode { LAT, DCLAT, GETLAT, BW, GETBW, READLIST, WRITELIST, SENDLAT, SENDRATE, WAITLAT, IDLE, NMODES };
 static const char *const mode_name[] = {
-	"lat", "dclat", "getlat", "bw", "getbw", "sendlat", "sendrate", "waitlat", "idle"
+	"lat", "dclat", "getlat", "bw", "getbw", "readlist", "writelist", "sendlat", "sendrate", "waitlat", "idle"
 };
 
 struct ctl {
@@ -51,6 +53,8 @@ static struct ctl *ctl;
 static struct tp *tp;
 static int side, idle;
 static long window;
+static struct tp_block *blocks;	/* of a list: places in both memories, in multiples of its block */
+static size_t block_count = 1024;
 static volatile sig_atomic_t closing;
 
 void oob_swap(int fd, const void *mine, void *theirs, size_t n)
@@ -109,12 +113,31 @@ static double lat(size_t n, long it)
 	return t;
 }
 
+/* Each block in a place of its own, every second one free, so that none adjoins another. */
+static void shuffle(void)
+{
+	uint64_t x = 88172645463325252;
+
+	blocks = malloc(block_count * sizeof *blocks);
+	for (size_t i = 0; i < block_count; i++)
+		blocks[i].loff = blocks[i].roff = 2 * i;
+	for (size_t i = block_count; i-- > 1;) {
+		size_t l = (x = x * 6364136223846793005 + 1442695040888963407, x >> 33) % (i + 1), t = blocks[i].loff;
+		size_t r = (x = x * 6364136223846793005 + 1442695040888963407, x >> 33) % (i + 1), u = blocks[i].roff;
+
+		blocks[i].loff = blocks[l].loff;
+		blocks[l].loff = t;
+		blocks[i].roff = blocks[r].roff;
+		blocks[r].roff = u;
+	}
+}
+
 /* side 0 works, side 1 only progresses, or sleeps */
 static double oneway(enum mode m, size_t n, long it)
 {
 	static uint64_t round;
-	int puts = m == DCLAT || m == BW;
-	long posted = 0, done = 0, win = m == BW || m == GETBW ? window : 1;
+	int puts = m == DCLAT || m == BW || m == WRITELIST, lists = m == READLIST || m == WRITELIST;
+	long posted = 0, done = 0, win = m == DCLAT || m == GETLAT ? 1 : window;
 	long slots = (long)(tp->bytes / n);
 	double t;
 
@@ -134,7 +157,8 @@ static double oneway(enum mode m, size_t n, long it)
 			while (posted < it && posted - done < win) {
 				size_t off = (size_t)(posted % slots) * n;
 
-				if (!(puts ? tp->ops->put : tp->ops->get)(tp, off, off, n))
+				if (lists ? !tp->ops->list(tp, blocks, block_count, n / block_count, !puts)
+					  : !(puts ? tp->ops->put : tp->ops->get)(tp, off, off, n))
 					break;
 				posted++;
 				if (m == DCLAT) {
@@ -147,7 +171,7 @@ static double oneway(enum mode m, size_t n, long it)
 			if (m != DCLAT)
 				done += tp->ops->progress(tp);
 		}
-		if (m == BW)
+		if (m == BW || m == WRITELIST)
 			tp->ops->flush(tp);
 		t = now_ns() - t;
 		atomic_store(&ctl->done, round);
@@ -266,7 +290,7 @@ static long window_for(size_t n, long asked)
 
 static void run(const char *name, enum mode m, size_t n, int reps)
 {
-	int streams = m == BW || m == GETBW || m == SENDRATE, big = n > (1 << 20);
+	int streams = m == BW || m == GETBW || m == READLIST || m == WRITELIST || m == SENDRATE, big = n > (1 << 20);
 	long it = streams ? iters_for(n, big ? 256e6 : 64e6, window, 40000)
 			  : iters_for(n, big ? 64e6 : 24e6, 2, 4000);
 	double v[MAX_REPS], b[MAX_REPS];
@@ -334,13 +358,14 @@ int main(int argc, char **argv)
 	const struct tp_ops *ops;
 	pid_t me = getpid(), kid;
 
-	while ((c = getopt(argc, argv, "t:m:s:r:w:c:il")) != -1)
+	while ((c = getopt(argc, argv, "t:m:s:r:w:b:c:il")) != -1)
 		switch (c) {
 		case 't': name = optarg; break;
 		case 'm': mode = optarg; break;
 		case 's': sizes = optarg; break;
 		case 'r': reps = atoi(optarg); break;
 		case 'w': asked = atol(optarg); break;
+		case 'b': block_count = strtoull(optarg, NULL, 0); break;
 		case 'c': sscanf(optarg, "%d,%d", &cpu[0], &cpu[1]); break;
 		case 'i': idle = 1; break;
 		case 'l': return list();
@@ -361,6 +386,10 @@ int main(int argc, char **argv)
 		DIE("%s does not wait asleep", ops->name);
 	if (open.msg && !ops->send)
 		DIE("%s has no messages", ops->name);
+	if ((m == READLIST || m == WRITELIST) && !ops->list)
+		DIE("%s has no lists", ops->name);
+	if (block_count < 1 || block_count > 1 << 20)
+		DIE("-b takes 1 to %d", 1 << 20);
 	if (idle && (m == LAT || open.msg))
 		DIE("-i: both sides work in mode %s", mode);
 	for (const char *p = sizes; p && *p && nsz < 32; p = *end ? end + 1 : end) {
@@ -382,6 +411,11 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < nsz; i++) {	/* all slots of a window; half for each direction of messages */
 		size_t need = sz[i] > (1 << 20) ? sz[i] : sz[i] * (size_t)window_for(sz[i], asked);
 
+		if (m == READLIST || m == WRITELIST) {
+			if (sz[i] % (8 * block_count))
+				DIE("-s: a list of %zu blocks has blocks of a multiple of 8 bytes", block_count);
+			need = 2 * sz[i];
+		}
 		need = (open.msg ? 2 : 1) * (need + (2u << 20) - 1) / (2u << 20) * (2u << 20);
 		if (need > bytes)
 			bytes = need;
@@ -410,6 +444,8 @@ int main(int argc, char **argv)
 	tp->ops = ops;
 	tp->bytes = bytes;
 	memset(tp->source, 0, bytes);
+	if (m == READLIST || m == WRITELIST)
+		shuffle();
 	for (size_t i = 0; i < nsz; i++) {
 		window = window_for(sz[i], asked);
 		run(name, m, sz[i], reps);

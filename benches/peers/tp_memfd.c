@@ -94,6 +94,16 @@ static int m_get(struct tp *t, size_t l, size_t r, size_t n)
 	return 1;
 }
 
+static int m_list(struct tp *t, const struct tp_block *blocks, size_t count, size_t len, int reads)
+{
+	struct me *m = (void *)t;
+
+	for (size_t i = 0; i < count; i++)
+		(reads ? m_get : m_put)(t, blocks[i].loff * len, blocks[i].roff * len, len);
+	m->done -= count - 1;
+	return 1;
+}
+
 /* messages of this length that fit the ring at once */
 static uint64_t capacity(size_t n)
 {
@@ -180,5 +190,5 @@ static void m_close(struct tp *t)
 
 const struct tp_ops tp_memfd = {
 	"memfd", "the floor: shared mapping, plain stores [nt]", m_version, m_setup, m_open, m_put, m_get,
-	m_send, m_recv, m_progress, NULL, m_flush, m_close
+	m_send, m_recv, m_list, m_progress, NULL, m_flush, m_close
 };

@@ -209,5 +209,5 @@ static void u_close(struct tp *t)
 
 const struct tp_ops tp_ucp = {
 	"ucp", "UCX: [heap]; UCX_TLS selects transports", u_version, NULL, u_open, u_put, u_get, u_send, u_recv,
-	u_progress, NULL, u_flush, u_close
+	NULL, u_progress, NULL, u_flush, u_close
 };

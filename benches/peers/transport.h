@@ -16,6 +16,10 @@ struct tp {
 	long received;		/* messages that have arrived in a posted receive so far */
 };
 
+struct tp_block {
+	size_t loff, roff;	/* in blocks */
+};
+
 struct tp_open {
 	const char *arg;	/* options after the back-end's name, comma separated */
 	int side;
@@ -37,6 +41,8 @@ struct tp_ops {
 	int (*get)(struct tp *, size_t loff, size_t roff, size_t len);
 	int (*send)(struct tp *, size_t off, size_t len);
 	int (*recv)(struct tp *, size_t off, size_t len);	/* NULL together with send: no messages */
+	/* one transfer of `count` blocks of `len` bytes each; NULL: this back-end has none, or nobody asked it yet */
+	int (*list)(struct tp *, const struct tp_block *blocks, size_t count, size_t len, int reads);
 	/* drive the transport; returns newly finished transfers of ours, not receives (tp->received) */
 	int (*progress)(struct tp *);
 	/* the same, asleep until something comes or `ms` have passed; NULL: this back-end cannot, or nobody asked it yet */

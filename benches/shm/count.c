@@ -3,10 +3,11 @@
  * Sends messages over shm between two endpoints of one process, so that callgrind counts each step alone: count.sh prints
  * the table. The names of the steps are those of the functions.
  *
- *   count send|inject|recv|arrive|sent|idle|write|read|inject_write|fetch_add domain|safe BYTES DEPTH ROUNDS
+ *   count send|inject|recv|arrive|sent|idle|write|read|inject_write|writelist|fetch_add domain|safe BYTES DEPTH ROUNDS
  *
  * A round posts DEPTH receives, sends DEPTH messages, reads the entries of the sends, and then those of the receives; of RMA
- * it posts DEPTH writes, reads, inject writes or additions that fetch into mapped memory, and reads their entries.
+ * it posts DEPTH writes, reads, inject writes, lists of 1,000 blocks or additions that fetch into mapped memory, and reads
+ * their entries.
  */
 #define _GNU_SOURCE
 #include "../ok.h"
@@ -15,7 +16,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { MOST = 64, LONGEST = 8192 };
+enum { MOST = 64, LONGEST = 8192, BLOCKS = 1000 };
 
 static char source[LONGEST], target[MOST][LONGEST];
 
@@ -119,6 +120,27 @@ STEP inject_write_(struct side *s, size_t bytes, int depth)
 			fail("gdrfab_inject_write", gdrfab_last_error());
 }
 
+static gdrfab_block block[BLOCKS];
+
+STEP writelist_(struct side *s, int depth)
+{
+	gdrfab_msg_list msg = {.struct_size = sizeof msg, .blocks = block, .count = BLOCKS, .key = &peer_key, .key_count = 1};
+
+	for (int i = 0; i < depth; i++)
+		if (gdrfab_writelist(s->ep, &msg, 0))
+			fail("gdrfab_writelist", gdrfab_last_error());
+}
+
+/* None adjoins the one before it. */
+static void make_blocks(size_t bytes)
+{
+	for (int i = 0; i < BLOCKS; i++) {
+		size_t half = i % 2 ? LONGEST / 2 : 0;
+
+		block[i] = (gdrfab_block){source + half, (uint64_t)(uintptr_t)peer_memory + LONGEST / 2 - half, bytes};
+	}
+}
+
 STEP fetch_add_(struct side *s, size_t bytes, int depth)
 {
 	for (int i = 0; i < depth; i++)
@@ -166,6 +188,8 @@ static void transfer(struct side *a, const char *step, size_t bytes, int depth)
 		write_(a, bytes, depth);
 	else if (!strcmp(step, "read"))
 		read_(a, bytes, depth);
+	else if (!strcmp(step, "writelist"))
+		writelist_(a, depth);
 	else if (!strcmp(step, "fetch_add"))
 		fetch_add_(a, bytes, depth);
 	else
@@ -206,6 +230,7 @@ int main(int argc, char **argv)
 	OK(gdrfab_mr_reg(b.domain, memory, LONGEST, GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &mr));
 	peer_memory = memory;
 	peer_key = gdrfab_mr_key(mr);
+	make_blocks(bytes < LONGEST / 2 ? bytes : LONGEST / 2);
 	/* The first brings the memory over, with the owner's help. */
 	if (rma) {
 		gdrfab_cq_entry entry[1];

@@ -27,16 +27,16 @@ total() { # <step> <how> <bytes> <depth> <rounds>
 each() { # <step> <how> <bytes> <depth>: instructions of one, one decimal
 	local a b
 	a=$(total "$@" $few) && b=$(total "$@" $many) || return 1
-	awk -v a="$a" -v b="$b" -v n=$(((many - few) * $4)) 'BEGIN { printf "%.1f", (b - a) / n }'
+	awk -v a="$a" -v b="$b" -v n=$(((many - few) * $4 * ($([ "$1" = writelist ] && echo 1000 || echo 1)))) 'BEGIN { printf "%.1f", (b - a) / n }'
 }
 
-echo "| bytes | threading | at a time | send | inject | sender's entry | arrival and entry | receive | look in vain | write | read | inject_write | fetch_add |"
-echo "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+echo "| bytes | threading | at a time | send | inject | sender's entry | arrival and entry | receive | look in vain | write | read | inject_write | block of a writelist | fetch_add |"
+echo "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 for bytes in "$@"; do
 	for how in domain safe; do
 		for depth in ${DEPTHS:-1 16}; do
 			row="| $bytes | $how | $depth |"
-			for step in ${STEPS:-send inject sent arrive recv idle write read inject_write fetch_add}; do
+			for step in ${STEPS:-send inject sent arrive recv idle write read inject_write writelist fetch_add}; do
 				row="$row $(each $step $how "$bytes" $depth) |"
 			done
 			echo "$row"

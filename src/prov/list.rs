@@ -83,57 +83,15 @@ impl List {
     /// # Safety
     /// Each block is memory as [`Iov::new`] asks.
     pub unsafe fn new(blocks: &[Block], descs: &[u64], keys: &[u64], max: usize) -> Result<List> {
-        let mut runs: Vec<Run> = Vec::with_capacity(blocks.len());
         let mut pairs = vec![Pair { desc: pick(descs, 0), key: pick(keys, 0) }];
-        let mut places: HashMap<Pair, u32> = HashMap::new();
-        let (mut last, mut total, mut too_long) = (0u32, 0usize, false);
         let several = descs.len() > 1 || keys.len() > 1;
-        let most = max.min(RUN_MAX);
-        let mut merged = false;
-        // Of the last run: where it ends here, and its length; 0: there is none, and no block begins there.
-        let (mut end, mut long) = (0, 0);
-        for (i, b) in blocks.iter().enumerate() {
-            let (ends_at, over) = b.buf.overflowing_add(b.len);
-            if b.len.wrapping_sub(1) >= max || b.buf == 0 || over || b.addr.checked_add(b.len as u64).is_none() {
-                if b.len == 0 {
-                    continue;
-                }
-                return Err(refused(i, b, max));
-            }
-            let (sum, over) = total.overflowing_add(b.len);
-            total = sum;
-            too_long |= over;
-            if several {
-                let pair = Pair { desc: pick(descs, i), key: pick(keys, i) };
-                if pairs[last as usize] != pair {
-                    places.entry(pairs[0]).or_insert(0);
-                    last = *places.entry(pair).or_insert_with(|| {
-                        pairs.push(pair);
-                        pairs.len() as u32 - 1
-                    });
-                }
-            }
-            if b.buf == end
-                && long + b.len <= most
-                && let Some(run) = runs.last_mut()
-                && run.addr + long as u64 == b.addr
-                && run.pair == last
-            {
-                (end, long) = (ends_at, long + b.len);
-                // SAFETY: both blocks' bytes stay until the list has ended, as the C caller says, and the second begins where the
-                // first ends.
-                run.local = unsafe { Iov::new(run.buf(), long) };
-                merged = true;
-                continue;
-            }
-            (end, long) = (ends_at, b.len);
-            // SAFETY: the C caller says that the block's bytes stay until the list has ended.
-            let local = unsafe { Iov::new(b.buf, b.len) };
-            runs.push(Run { local, addr: b.addr, first: i as u32, pair: last });
-        }
-        if too_long {
-            return Err(Error::fixed(errno::EMSGSIZE, "blocks: the lengths overflow"));
-        }
+        // SAFETY: the caller's promise is handed on.
+        let simple = if several { None } else { unsafe { one_each(blocks, max) } };
+        let (runs, total, merged) = match simple {
+            Some((runs, total)) => (runs, total, false),
+            // SAFETY: as above.
+            None => unsafe { join(blocks, descs, keys, max, &mut pairs)? },
+        };
         let ends = if merged { ends_of(blocks, &runs) } else { Box::default() };
         Ok(List { number: 0, runs: runs.into(), pairs: pairs.into(), total, addr: blocks.first().map_or(0, |b| b.addr), ends })
     }
@@ -188,13 +146,83 @@ impl List {
     }
 }
 
-/// Why a block cannot be.
-#[cold]
-fn refused(i: usize, b: &Block, max: usize) -> Error {
-    if b.buf == 0 || b.buf.checked_add(b.len).is_none() || b.addr.checked_add(b.len as u64).is_none() {
-        return Error::invalid(format!("blocks[{i}]: buf is NULL, or an address plus the length overflows"));
+/// A run for each block, and all their bytes; None if some are empty, adjoin here, or cannot be. Most lists are such, and this
+/// costs half of what `join` does.
+///
+/// # Safety
+/// As for [`List::new`].
+unsafe fn one_each(blocks: &[Block], max: usize) -> Option<(Vec<Run>, usize)> {
+    // From here on an address plus the length of a block may overflow.
+    let (high, high_there) = (usize::MAX - max, u64::MAX - max as u64);
+    let (mut total, mut other, mut end) = (0u128, false, 0);
+    let run = |(i, b): (usize, &Block)| {
+        other |= (b.len.wrapping_sub(1) >= max) | (b.buf.wrapping_sub(1) >= high) | (b.addr > high_there) | (b.buf == end);
+        end = b.buf.wrapping_add(b.len);
+        total += b.len as u128;
+        // SAFETY: the C caller says that the block's bytes stay until the list has ended.
+        Run { local: unsafe { Iov::new(b.buf, b.len) }, addr: b.addr, first: i as u32, pair: 0 }
+    };
+    let runs = blocks.iter().enumerate().map(run).collect();
+    let total = usize::try_from(total).ok()?;
+    (!other).then_some((runs, total))
+}
+
+/// The blocks as runs, those that adjoin on both sides as one; all their bytes, and whether some were joined.
+///
+/// # Safety
+/// As for [`List::new`].
+unsafe fn join(blocks: &[Block], descs: &[u64], keys: &[u64], max: usize, pairs: &mut Vec<Pair>) -> Result<(Vec<Run>, usize, bool)> {
+    let mut runs: Vec<Run> = Vec::with_capacity(blocks.len());
+    let mut places: HashMap<Pair, u32> = HashMap::new();
+    let (mut last, mut total, mut merged) = (0u32, 0u128, false);
+    let several = descs.len() > 1 || keys.len() > 1;
+    let most = max.min(RUN_MAX);
+    for (i, b) in blocks.iter().enumerate() {
+        if b.len == 0 {
+            continue;
+        }
+        check(i, b, max)?;
+        total += b.len as u128;
+        if several {
+            let pair = Pair { desc: pick(descs, i), key: pick(keys, i) };
+            if pairs[last as usize] != pair {
+                places.entry(pairs[0]).or_insert(0);
+                last = *places.entry(pair).or_insert_with(|| {
+                    pairs.push(pair);
+                    pairs.len() as u32 - 1
+                });
+            }
+        }
+        if let Some(run) = runs.last_mut()
+            && run.buf() + run.len() == b.buf
+            && run.addr + run.len() as u64 == b.addr
+            && run.len() + b.len <= most
+            && run.pair == last
+        {
+            // SAFETY: both blocks' bytes stay until the list has ended, as the C caller says, and the second begins where the
+            // first ends.
+            run.local = unsafe { Iov::new(run.buf(), run.len() + b.len) };
+            merged = true;
+            continue;
+        }
+        // SAFETY: the C caller says that the block's bytes stay until the list has ended.
+        let local = unsafe { Iov::new(b.buf, b.len) };
+        runs.push(Run { local, addr: b.addr, first: i as u32, pair: last });
     }
-    Error::new(errno::EMSGSIZE, format!("blocks[{i}].len: more than the {max} bytes of max_msg_size"))
+    let total = usize::try_from(total).map_err(|_| Error::fixed(errno::EMSGSIZE, "blocks: the lengths overflow"))?;
+    Ok((runs, total, merged))
+}
+
+/// Whether a block can be.
+#[inline]
+fn check(i: usize, b: &Block, max: usize) -> Result<()> {
+    if b.buf == 0 || b.buf.checked_add(b.len).is_none() || b.addr.checked_add(b.len as u64).is_none() {
+        return Err(Error::invalid(format!("blocks[{i}]: buf is NULL, or an address plus the length overflows")));
+    }
+    if b.len > max {
+        return Err(Error::new(errno::EMSGSIZE, format!("blocks[{i}].len: more than the {max} bytes of max_msg_size")));
+    }
+    Ok(())
 }
 
 /// Where each block ends in its run; blocks of no bytes end where the one before them does.

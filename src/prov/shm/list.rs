@@ -182,7 +182,10 @@ fn check(list: &List, places: &[Remote], dir: Dir) -> std::result::Result<(), (u
     let need = if dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
     if let [place] = places
         && place.access.contains(need)
-        && list.runs.iter().all(|r| place.holds(r.addr, r.len()))
+        && {
+            let reach = list.runs.iter().fold((u64::MAX, 0), |(low, high), r| (low.min(r.addr), high.max(r.addr + r.len() as u64)));
+            place.holds(reach.0, (reach.1 - reach.0) as usize)
+        }
     {
         return Ok(());
     }
@@ -236,26 +239,58 @@ fn pass(conn: &mut Conn, list: &List, places: &[Remote], dir: Dir, deliver: bool
     let mut at = 0;
     while at < list.runs.len() {
         enter(conn, places).map_err(|i| (first_of(list, at, i), no_such_key(places[i].key)))?;
-        let mut bytes = 0;
         let until = list.runs.len().min(at + MARK_RUNS);
-        while at < until && bytes < MARK_BYTES {
-            let run = &list.runs[at];
-            if simple {
-                let here = run.addr.wrapping_add(shifts[run.pair as usize]) as usize;
-                let (to, from) = if dir == Dir::Write { (here, run.buf()) } else { (run.buf(), here) };
-                // SAFETY: the local block stays, as the C caller says; the remote one was checked against its region, whose entry
-                // holds the mapping.
-                unsafe { copy::copy(to as *mut u8, from as *const u8, run.len(), streaming) };
-            } else {
-                pieces(run, &places[run.pair as usize], dir, streaming);
-            }
-            bytes += run.len();
-            at += 1;
-        }
+        let runs = &list.runs[at..until];
+        at += match (simple, &shifts[..], dir) {
+            (false, ..) => moved(runs, |run| pieces(run, &places[run.pair as usize], dir, streaming)),
+            // SAFETY: the local blocks stay, as the C caller says; the remote ones were checked against their region, whose entry
+            // holds the mapping.
+            (_, &[shift], Dir::Write) => moved(runs, |run| unsafe { put(run, shift, streaming) }),
+            // SAFETY: as above.
+            (_, &[shift], Dir::Read) => moved(runs, |run| unsafe { get(run, shift, streaming) }),
+            // SAFETY: as above.
+            (.., Dir::Write) => moved(runs, |run| unsafe { put(run, shifts[run.pair as usize], streaming) }),
+            // SAFETY: as above.
+            (.., Dir::Read) => moved(runs, |run| unsafe { get(run, shifts[run.pair as usize], streaming) }),
+        };
         let busy = conn.link.mine.busy();
         if deliver && at == list.runs.len() { conn.gate.leave_delivered(busy) } else { conn.gate.leave(busy) }
     }
     Ok(())
+}
+
+/// Moves the first of some runs, as many as one mark allows; how many.
+#[inline(always)]
+fn moved(runs: &[Run], each: impl Fn(&Run)) -> usize {
+    let mut bytes = 0;
+    for (i, run) in runs.iter().enumerate() {
+        each(run);
+        bytes += run.len();
+        if bytes >= MARK_BYTES {
+            return i + 1;
+        }
+    }
+    runs.len()
+}
+
+/// Copies a block to a region that is mapped here, `shift` from the peer's addresses.
+///
+/// # Safety
+/// The block and its place in the region are there.
+#[inline(always)]
+unsafe fn put(run: &Run, shift: u64, streaming: usize) {
+    // SAFETY: as the caller says.
+    unsafe { copy::copy(run.addr.wrapping_add(shift) as *mut u8, run.buf() as *const u8, run.len(), streaming) };
+}
+
+/// Copies a block from there.
+///
+/// # Safety
+/// As for `put`.
+#[inline(always)]
+unsafe fn get(run: &Run, shift: u64, streaming: usize) {
+    // SAFETY: as the caller says.
+    unsafe { copy::copy(run.buf() as *mut u8, run.addr.wrapping_add(shift) as *const u8, run.len(), streaming) };
 }
 
 /// As `pass` of a block whose region has several pieces.

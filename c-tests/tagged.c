@@ -55,7 +55,19 @@ TEST(tags_come_to_who_asks)
 	char name[GDRFAB_ADDR_MAX], byte = 0;
 	size_t len = sizeof name;
 	OK(gdrfab_ep_getname(n.ep, name, &len));
-	MISUSE(gdrfab_ep_connect_addr(n.ep, name, len), -EOPNOTSUPP, "gdrfab_ep_connect");
+	MISUSE(gdrfab_ep_connect_addr(n.ep, name, len), -EINVAL, "own address");
+	/* Each kind is refused the addresses of the other. */
+	char other[GDRFAB_ADDR_MAX];
+	size_t other_len = sizeof other;
+	struct node untagged;
+	node_alone(&untagged, &plain);
+	untagged.ep = ep_new(&untagged, untagged.info, &untagged);
+	OK(gdrfab_ep_getname(untagged.ep, other, &other_len));
+	MISUSE(gdrfab_ep_connect_addr(untagged.ep, name, len), -EINVAL, "GDRFAB_TAGGED");
+	MISUSE(gdrfab_ep_connect_addr(n.ep, other, other_len), -EINVAL, "GDRFAB_TAGGED");
+	strcpy(name + strlen(name), "9");
+	MISUSE(gdrfab_ep_connect_addr(n.ep, name, len + 1), -EINVAL, "version");
+	node_close(&untagged);
 	MISUSE(gdrfab_tsend(n.ep, &byte, 1, NULL, 0, 1, &byte), -ENOTCONN, "not connected");
 	MISUSE(gdrfab_ep_shutdown(n.ep, 0), -ENOTCONN, "not connected");
 	OK(gdrfab_av_close(av));
@@ -178,6 +190,14 @@ TEST(the_peer_shuts_down)
 {
 	skip_without_tags();
 	pair(&tags, stays, goes, NULL);
+}
+
+TEST(the_peer_of_exchanged_addresses_shuts_down)
+{
+	static struct setup exchanged;
+	skip_without_tags();
+	exchanged = tags, exchanged.by_address = true;
+	pair(&exchanged, stays, goes, NULL);
 }
 
 TEST(the_peer_is_killed)

@@ -533,7 +533,7 @@ int gdrfab_ep_shutdown(struct gdrfab_ep *ep, uint64_t flags);
  * @param addrlen bytes of addr, NUL included
  * @return 0, -EINVAL (also: its own address), -EPERM, -EHOSTUNREACH (an address of another host),
  *   -GDRFAB_ENOEQ, -EISCONN, -GDRFAB_EOPBADSTATE (not enabled, or connected before), -EOPNOTSUPP
- *   (connectionless, or with GDRFAB_TAGGED) */
+ *   (connectionless) */
 int gdrfab_ep_connect_addr(struct gdrfab_ep *ep, const void *addr, size_t addrlen);
 
 /** Gives the endpoint's own address, for gdrfab_ep_connect_addr() of the peer; of a connectionless endpoint

@@ -164,7 +164,7 @@ pub unsafe extern "C" fn gdrfab_ep_shutdown(ep: *mut gdrfab_ep, flags: u64) -> c
 /// @param addrlen bytes of addr, NUL included
 /// @return 0, -EINVAL (also: its own address), -EPERM, -EHOSTUNREACH (an address of another host),
 ///   -GDRFAB_ENOEQ, -EISCONN, -GDRFAB_EOPBADSTATE (not enabled, or connected before), -EOPNOTSUPP
-///   (connectionless, or with GDRFAB_TAGGED)
+///   (connectionless)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_connect_addr(ep: *mut gdrfab_ep, addr: *const c_void, addrlen: usize) -> c_int {
     // SAFETY: the C caller says that the handle is open and the range readable.

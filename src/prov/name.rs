@@ -172,6 +172,32 @@ impl FromStr for Name {
     }
 }
 
+/// Stands behind the address of a connected endpoint whose messages are matched, with the version of how: who connects by
+/// exchanged addresses has no other place to say so.
+const MATCHED: &str = "?tagged=";
+
+/// The address of an endpoint that matches messages.
+pub fn matched(address: &str, version: u8) -> String {
+    format!("{address}{MATCHED}{version}")
+}
+
+/// Where such an endpoint is reached.
+pub fn unmatched(address: &str, version: u8) -> Result<&str> {
+    match address.split_once(MATCHED) {
+        Some((plain, of)) if of == version.to_string() => Ok(plain),
+        Some(_) => Err(Error::invalid(format!("addr: {address:?} matches tags as another version of this library does"))),
+        None => Err(Error::invalid(format!("addr: {address:?} is of an endpoint without GDRFAB_TAGGED, which this one has"))),
+    }
+}
+
+/// Refuses the address of such an endpoint to one that does not match.
+pub fn check_plain(address: &str) -> Result<()> {
+    if address.contains(MATCHED) {
+        return Err(Error::invalid(format!("addr: {address:?} is of an endpoint with GDRFAB_TAGGED, which this one has not")));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

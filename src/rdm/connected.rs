@@ -7,12 +7,13 @@ use super::door::Caller;
 use super::limits::FIRST_GRANT;
 use super::peer::{Credit, Id, Link, ONLY, Only, Peer, Phase};
 use super::state::{State, UNKNOWN};
-use super::wire::{matched, matched_from};
+use super::wire::{VERSION, matched, matched_from};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::Request;
 use crate::prov::av::Name;
 use crate::prov::bind::Stage;
 use crate::prov::event::{Event, EventKind};
+use crate::prov::name;
 use crate::prov::request::own_request;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ impl State {
         self.links.insert(link.number, ONLY);
         self.joining.push((ONLY, link.clone()));
         self.peers.push(Some(Box::new(Peer::new(Name::NOBODY, UNKNOWN | u64::from(ONLY)))));
-        self.only = Some(Box::new(Only { link, object: 0, context, why: None }));
+        self.only = Some(Box::new(Only { link, object: 0, context, exchanged: false, why: None }));
         Ok(())
     }
 
@@ -72,6 +73,17 @@ impl State {
         Ok(())
     }
 
+    pub fn connect_addr(&mut self, address: &str) -> Result<()> {
+        let link = self.lane_to_connect()?;
+        link.ep.connect_addr(name::unmatched(address, VERSION)?)?;
+        // Nothing is said while they connect: each knows what the other grants at first.
+        self.begin(Phase::Exchanged(link), Credit::new(FIRST_GRANT));
+        if let Some(only) = &mut self.only {
+            only.exchanged = true;
+        }
+        Ok(())
+    }
+
     pub fn accept(&mut self, domain: &Domain, request: Box<dyn Request>, data: &[u8]) -> Result<()> {
         let link = self.lane_to_connect()?;
         let Caller { request, grant } = own_request(request)?;
@@ -115,7 +127,7 @@ impl State {
                 let link = link.clone();
                 matched_from(&event.data).map(|(grant, data)| (link, Some(grant), data.to_vec()))
             }
-            (None, Some(Phase::Accepting(link))) => Ok((link.clone(), None, event.data)),
+            (None, Some(Phase::Accepting(link) | Phase::Exchanged(link))) => Ok((link.clone(), None, event.data)),
             (None, _) => return,
             // What it is told as it rejects is the caller's.
             (Some(why), _) => return self.is_not_connected(why, event.data),

@@ -10,13 +10,14 @@ use super::ops;
 pub use super::ops::Endpoint;
 use super::reader::Reader;
 use super::state::{Op, Ops, State, UNKNOWN};
-use super::wire::{Label, MATCHED_LEN};
+use super::wire::{Label, MATCHED_LEN, VERSION};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Bindings, Options};
 use crate::prov::info::Info;
 use crate::prov::list::{List, Native, Pair, Run};
+use crate::prov::name;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::Dispatch;
 use crate::prov::queue::Queue;
@@ -166,13 +167,8 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().connect(address, data)
     }
 
-    fn connect_addr(&self, _address: &str) -> Result<()> {
-        match self.state.lock().only {
-            Some(_) => {
-                Err(Error::fixed(errno::EOPNOTSUPP, "ep: with tagged messages it connects by gdrfab_ep_connect and gdrfab_ep_accept"))
-            }
-            None => Err(connectionless()),
-        }
+    fn connect_addr(&self, address: &str) -> Result<()> {
+        self.state.lock().connect_addr(address)
     }
 
     fn accept(&self, request: Box<dyn Request>, data: &[u8]) -> Result<()> {
@@ -182,14 +178,17 @@ impl prov::Endpoint for Endpoint {
     fn address(&self) -> Result<String> {
         let s = self.state.lock();
         match (&s.only, s.name) {
-            (Some(only), _) => only.link.ep.address(),
+            (Some(only), _) => Ok(name::matched(&only.link.ep.address()?, VERSION)),
             (None, Some(name)) => Ok(name.to_string()),
             (None, None) => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first; it has no address before")),
         }
     }
 
     fn peer_address(&self) -> Result<String> {
-        self.state.lock().only.as_ref().map_or_else(|| Err(connectionless()), |only| only.link.ep.peer_address())
+        let s = self.state.lock();
+        let only = s.only.as_ref().ok_or_else(connectionless)?;
+        let address = only.link.ep.peer_address()?;
+        Ok(if only.exchanged { name::matched(&address, VERSION) } else { address })
     }
 
     fn shutdown(&self) -> Result<()> {

@@ -27,7 +27,7 @@ impl State {
                 }
                 return Ok(if called { Native::Pieces } else { Native::Blocked });
             }
-            Phase::Dialing(_) | Phase::Accepting(_) | Phase::Awaiting { .. } => return Ok(Native::Blocked),
+            Phase::Dialing(_) | Phase::Accepting(_) | Phase::Exchanged(_) | Phase::Awaiting { .. } => return Ok(Native::Blocked),
             Phase::Ready(link) => link.clone(),
         };
         peer.called_for_list = false;

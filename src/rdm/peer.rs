@@ -80,6 +80,8 @@ pub struct Only {
     /// What the caller's events name.
     pub object: usize,
     pub context: usize,
+    /// Connected by addresses of both ends.
+    pub exchanged: bool,
     /// Why the connection is over.
     pub why: Option<Error>,
 }
@@ -96,6 +98,8 @@ pub enum Phase {
     Dialing(Arc<Link>),
     /// It has called, and has not said yet that it knows that it was heard.
     Accepting(Arc<Link>),
+    /// Of a connected endpoint: both ends call each other by addresses.
+    Exchanged(Arc<Link>),
     /// Both have called, and the other call counts; or the peer has no room for a caller now.
     Awaiting {
         until: u64,
@@ -314,7 +318,7 @@ impl Peer {
 
     pub fn link(&self) -> Option<&Arc<Link>> {
         match &self.phase {
-            Phase::Ready(link) | Phase::Dialing(link) | Phase::Accepting(link) => Some(link),
+            Phase::Ready(link) | Phase::Dialing(link) | Phase::Accepting(link) | Phase::Exchanged(link) => Some(link),
             _ => None,
         }
     }

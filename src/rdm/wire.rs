@@ -9,7 +9,7 @@ use crate::prov::op::{IOV_LIMIT, RmaIov};
 use std::cell::Cell;
 
 const MAGIC: [u8; 4] = *b"gRDM";
-const VERSION: u8 = 1;
+pub const VERSION: u8 = 1;
 /// Kinds of private data.
 const REFUSAL: u8 = 2;
 const TAGS: u8 = 3;

@@ -18,6 +18,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
 use crate::mr::Paths;
 use crate::prov::event::EventKind;
+use crate::prov::name;
 use crate::sync::consumer::Consumer;
 use crate::sync::gate::Fences;
 use crate::sync::ring::Store;
@@ -245,6 +246,7 @@ fn read_answer(fd: &Arc<Control>) -> Result<Option<Answer>> {
 
 /// Begins to connect by exchanged addresses: the smaller name knocks, the other waits.
 pub fn by_address(state: &mut State, peer: &str, deadline: u64) -> Result<()> {
+    name::check_plain(peer)?;
     let peer = check_address(peer)?.to_string();
     let Some(greeter) = &state.greeter else {
         return Err(Error::new(

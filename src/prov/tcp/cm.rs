@@ -15,6 +15,7 @@ use super::streams;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
+use crate::prov::name;
 use crate::sys::{process, tcp, time};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -59,6 +60,7 @@ impl State {
 
     /// Connects by exchanged addresses: the endpoint with the smaller token calls, the other waits.
     pub fn by_address(&mut self, domain: &Domain, address: &str) -> Result<()> {
+        name::check_plain(address)?;
         let to: Address = address.parse()?;
         let theirs =
             to.token.ok_or_else(|| Error::invalid(format!("addr: {address:?} is not the address of an endpoint (gdrfab_ep_getname)")))?;

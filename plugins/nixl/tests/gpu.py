@@ -5,7 +5,8 @@
 gpu.py ROOT [--backends "GDRFAB UCX"] [--mem "VRAM DRAM"] [--rounds N] [--reps N] [--most MIB]
 
 ROOT is an unpacked wheel in whose plugins folder the plugin lies. Needs torch. The second process takes the second GPU
-if there is one. --most leaves out lists of more. Prints for each row the median of all posts in microseconds and GB/s, and UCX's time over GDRFAB's.
+if there is one. --most leaves out lists of more. Prints for each row the median of all posts in microseconds and GB/s, and UCX's time
+over GDRFAB's; then how long the first transfer took after the metadata, and the posting call of the longest list.
 """
 import argparse
 import multiprocessing
@@ -19,6 +20,7 @@ import agents
 
 KIB, MIB = 1 << 10, 1 << 20
 ROWS = [(1024, 4 * KIB), (1024, 16 * KIB), (1024, 64 * KIB), (1024, 256 * KIB), (512, MIB), (32, 16 * MIB)]
+LONGEST = (100_000, 4 * KIB)  # of host memory
 POOL = 768 * MIB
 SEEDS = (11, 22)
 
@@ -75,31 +77,42 @@ def serve(pipe, *how):
         pipe.send(side.check(*asked))
 
 
+def transfer(agent, handle):
+    """Seconds until it has ended, and of the call that posts it."""
+    began = time.perf_counter()
+    state = agent.transfer(handle)
+    posted = time.perf_counter()
+    while state == "PROC":
+        state = agent.check_xfer_state(handle)
+    assert state == "DONE", state
+    return time.perf_counter() - began, posted - began
+
+
 def lead(pipe, reps, most, *how):
     side = Side(0, *how)
     metadata, source, target, gpu = pipe.recv()
     name = side.agent.add_remote_agent(metadata)
     pipe.send(side.agent.get_agent_metadata())
-    for count, size in (row for row in ROWS if row[0] * row[1] <= most * MIB):
+    # A block alone: what it takes to know each other.
+    handle = side.agent.initialize_xfer("READ", side.descs(side.target.data_ptr(), side.gpu, 4 * KIB, [0]),
+                                        side.descs(source, gpu, 4 * KIB, [0]), name, b"")
+    first, _ = transfer(side.agent, handle)
+    side.agent.release_xfer_handle(handle)
+    yield 1, 4 * KIB, "first", side.check(4 * KIB, [0], [0]), [first], []
+    rows = ROWS + ([LONGEST] if side.mem == "DRAM" else [])
+    for count, size in (row for row in rows if row[0] * row[1] <= most * MIB):
         here, there = (random.Random(seed).sample(range(POOL // size), count) for seed in (count, size))
         for op, own, other in (("READ", side.target, source), ("WRITE", side.source, target)):
             handle = side.agent.initialize_xfer(op, side.descs(own.data_ptr(), side.gpu, size, here),
                                                 side.descs(other, gpu, size, there), name, b"")
-            took = []
-            for _ in range(reps + 3):
-                began = time.perf_counter()
-                state = side.agent.transfer(handle)
-                while state == "PROC":
-                    state = side.agent.check_xfer_state(handle)
-                took.append(time.perf_counter() - began)
-                assert state == "DONE", state
+            took, posts = zip(*(transfer(side.agent, handle) for _ in range(reps + 3)))
             if op == "READ":
                 same = side.check(size, here, there)
             else:
                 pipe.send((size, there, here))
                 same = pipe.recv()
             side.agent.release_xfer_handle(handle)
-            yield count, size, op, same, took[3:]
+            yield count, size, op, same, took[3:], posts[3:]
     pipe.send(None)
 
 
@@ -137,13 +150,17 @@ def main():
                 for p in pair:
                     p.join(10)
                     p.kill()
-                for count, size, op, same, times in rows:
+                for count, size, op, same, times, posts in rows:
                     failed += not same
                     if not same:
                         print(f"FAIL {backend} {mem} {op} {count} x {size}: other bytes")
                     took.setdefault((count, size, op), {}).setdefault(backend, []).extend(times)
+                    if (count, size) == LONGEST:
+                        took.setdefault((count, size, f"post of {op}"), {}).setdefault(backend, []).extend(posts)
         for (count, size, op), by in took.items():
-            cells = [f"{b} {statistics.median(t) * 1e6:8.0f} us {count * size / statistics.median(t) / 1e9:6.1f} GB/s" for b, t in by.items()]
+            moves = op in ("READ", "WRITE")
+            cells = [f"{b} {statistics.median(t) * 1e6:8.0f} us" + moves * f" {count * size / statistics.median(t) / 1e9:6.1f} GB/s"
+                     for b, t in by.items()]
             if len(by) == 2:
                 first, second = (statistics.median(t) for t in by.values())
                 cells.append(f"{second / first:5.1f} times")

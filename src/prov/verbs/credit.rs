@@ -60,6 +60,32 @@ impl Credit {
     }
 }
 
+/// Bytes of offered messages under way beyond which no further read is begun, but for a second one.
+const FETCHED: usize = 256 << 10;
+
+/// Reads of what the peer has offered. The device sends a parcel after all reads that it was given before, so a side with many
+/// of them hardly has a turn to offer anything itself, and the other side offers all the more.
+#[derive(Default)]
+pub struct Fetches {
+    count: u32,
+    bytes: usize,
+}
+
+impl Fetches {
+    /// `most`: reads that the device has under way at once.
+    pub fn may_begin(&self, most: u8) -> bool {
+        self.count < u32::from(most) && (self.count < 2 || self.bytes < FETCHED)
+    }
+
+    pub fn begin(&mut self, len: usize) {
+        (self.count, self.bytes) = (self.count + 1, self.bytes.saturating_add(len));
+    }
+
+    pub fn end(&mut self, len: usize) {
+        (self.count, self.bytes) = (self.count.saturating_sub(1), self.bytes.saturating_sub(len));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +136,18 @@ mod tests {
             assert!(!a.credit.owes() && !b.credit.owes(), "credits alone are not answered for ever");
             assert!(a.credit.may_send(Class::Caller) && b.credit.may_send(Class::Caller));
         }
+    }
+
+    #[test]
+    fn reads_leave_room_for_parcels() {
+        let all = |len: usize, most: u8| {
+            let mut fetches = Fetches::default();
+            let begun = (0..1000).take_while(|_| fetches.may_begin(most).then(|| fetches.begin(len)).is_some()).count();
+            (0..begun).for_each(|_| fetches.end(len));
+            assert!((fetches.count, fetches.bytes) == (0, 0) && fetches.may_begin(most));
+            begun
+        };
+        assert_eq!([all(5 << 10, 16), all(64 << 10, 16), all(1 << 30, 16), all(1 << 30, 1)], [16, 4, 2, 1]);
     }
 
     #[test]

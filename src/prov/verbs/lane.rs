@@ -5,7 +5,7 @@
 use super::abi::*;
 use super::credit::{Class, RECEIVES};
 use super::endpoint::Endpoint;
-use super::parcels::{MOST, Own, kind};
+use super::parcels::{HEADER, MOST, Own, SMALL, kind};
 use super::state::{Phase, State};
 use super::status;
 use super::work::{PARCEL, RxOp, SIGNALED, Target, TxOp};
@@ -89,19 +89,21 @@ impl State {
         if !matches!(self.phase, Phase::Connected) {
             return Err(self.not_connected());
         }
-        let inline = self.qp.as_ref().map_or(0, |qp| qp.capacity.inline);
+        let inline = self.qp.as_ref().map_or(0, |qp| qp.capacity.inline as usize);
         let (room, Some(lane)) = (if class == Class::Caller { self.has_work() } else { !self.tx.is_full() }, &mut self.lane) else {
             return Err(Error::fixed(errno::EOPNOTSUPP, "an endpoint that is no lane"));
         };
-        if total(bytes).is_none_or(|len| len.saturating_add(8 * words.len()) > MOST) {
+        let Some(len) = total(bytes).map(|len| len.saturating_add(8 * words.len())).filter(|len| *len <= MOST) else {
             return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length does not go as one message"));
-        }
-        if !room || !lane.has_room(class) {
+        };
+        // What travels inside needs no place, and so does not wait for others to be through.
+        let mut small = [0; SMALL];
+        let inline = HEADER + len <= inline.min(8 * SMALL);
+        if !room || !lane.has_room(class, !inline) {
             return Ok(false);
         }
-        let mut piece = lane.write(kind, words, bytes);
-        let op = TxOp { internal: true, how: PARCEL, ..TxOp::default() };
-        let inline = piece.length <= inline;
+        let mut piece = lane.write(kind, words, bytes, inline.then_some(&mut small));
+        let op = TxOp { internal: true, how: if inline { 0 } else { PARCEL }, ..TxOp::default() };
         self.launch(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), Target::default(), inline, op)?;
         Ok(true)
     }

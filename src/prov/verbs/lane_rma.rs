@@ -11,7 +11,7 @@ use super::memory::Registered;
 use super::mr;
 use super::parcels::{ACKS, Ack, AtomicJob, JOBS, Job, Move, Told, kind};
 use super::state::State;
-use super::work::{Target, TxOp};
+use super::work::{FETCH, Target, TxOp};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::{Access, Paths};
 use crate::prov::Parcel;
@@ -80,17 +80,19 @@ impl State {
             return Err(Error::invalid("flags: a read carries no remote data"));
         }
         let inline = self.check_connected()?.capacity.inline as usize;
-        if self.lane.as_ref().is_none_or(|lane| lane.jobs.len() >= JOBS) {
+        let (direct, most) = (c.flags & ANY_PATH != 0, memory.pd.context.reads_out());
+        if self.lane.as_ref().is_none_or(|lane| lane.jobs.len() >= JOBS || (direct && !lane.fetches.may_begin(most))) {
             return Err(Error::AGAIN);
         }
         let (pieces, hold, how, inline) = local_pieces(memory, dir, local, descs, total, inline)?;
-        if c.flags & ANY_PATH == 0
-            && let Some(why) = self.ruled_out(mr::path_of(how))
-        {
+        if !direct && let Some(why) = self.ruled_out(mr::path_of(how)) {
             return self.refuse_rma(kind_of(dir), total, local, c, why);
         }
         let end = self.lane_end(c, kind_of(dir), total, local.first().map_or(0, |v| v.addr()))?;
         let deliver = c.flags & flags::DELIVERY_COMPLETE != 0 && dir == Dir::Write;
+        if let Some(lane) = self.lane.as_mut().filter(|_| direct) {
+            lane.fetches.begin(total);
+        }
         self.begin_job(Job::Move(Box::new(Move {
             dir,
             pieces,
@@ -98,7 +100,7 @@ impl State {
             inline,
             remote: remote.to_vec(),
             told: Vec::with_capacity(remote.len()),
-            direct: c.flags & ANY_PATH != 0,
+            direct,
             asked: false,
             refused: None,
             total,
@@ -107,7 +109,7 @@ impl State {
             counted: 0,
             data,
             deliver,
-            how,
+            how: how | if direct { FETCH } else { 0 },
             end,
         })));
         Ok(())
@@ -153,11 +155,26 @@ impl State {
                 (Ok(true), _) => {}
                 (Ok(false), Some(lane)) => return lane.jobs.push_front(job),
                 (Ok(false), None) => return,
-                (Err(e), _) => {
-                    self.stats.errors += 1;
-                    self.bind.fail(job.ending(), e);
-                }
+                (Err(e), _) => self.drop_job(&job, e),
             }
+        }
+    }
+
+    /// An operation fails that the device does not have.
+    fn drop_job(&mut self, job: &Job, why: Error) {
+        if let Job::Move(m) = job
+            && m.direct
+        {
+            self.fetch_ended(m.total);
+        }
+        self.stats.errors += 1;
+        self.bind.fail(job.ending(), why);
+    }
+
+    #[cold]
+    pub(super) fn fetch_ended(&mut self, len: usize) {
+        if let Some(lane) = &mut self.lane {
+            lane.fetches.end(len);
         }
     }
 
@@ -308,9 +325,7 @@ impl State {
         let (gone, kept): (Vec<_>, Vec<_>) = lane.jobs.drain(..).partition(late);
         lane.jobs = kept.into();
         for job in gone {
-            self.stats.errors += 1;
-            let words = "the operation could not start before its deadline";
-            self.bind.fail(job.ending(), Error::coded(errno::ETIMEDOUT, Code::Deadline, words));
+            self.drop_job(&job, Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation could not start before its deadline"));
         }
     }
 

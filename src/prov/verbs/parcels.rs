@@ -4,7 +4,7 @@
 
 use super::abi::ibv_sge;
 use super::bounce::Bounce;
-use super::credit::{Class, Credit, RECEIVES};
+use super::credit::{Class, Credit, Fetches, RECEIVES};
 use super::memory::{Buffer, Registered};
 use crate::error::{Error, Result};
 use crate::mr::Access;
@@ -15,9 +15,11 @@ use std::sync::Arc;
 
 /// Bytes of a place, header included.
 const PLACE: usize = 4096;
-const HEADER: usize = 8;
+pub const HEADER: usize = 8;
 /// Bytes that a parcel may have behind its header.
 pub const MOST: usize = PLACE - HEADER;
+/// Words of a parcel that travels inside its work request.
+pub const SMALL: usize = 32;
 /// Places of parcels that the device has not sent yet, and those of them that are not the caller's.
 const SENDS: u32 = 16;
 const OWN_SENDS: u32 = 4;
@@ -160,6 +162,7 @@ pub struct Parcels {
     /// Those of them that are atomics, which RMA does not overtake.
     pub atomics: usize,
     pub last_ack: u64,
+    pub fetches: Fetches,
 }
 
 impl Parcels {
@@ -178,6 +181,7 @@ impl Parcels {
             acks: HashMap::new(),
             atomics: 0,
             last_ack: 0,
+            fetches: Fetches::default(),
         })
     }
 
@@ -201,21 +205,27 @@ impl Parcels {
         unsafe { std::slice::from_raw_parts(self.address(place) as *const u8, len.min(PLACE)) }
     }
 
-    /// Whether a parcel has its place, and a receive at the peer.
-    pub fn has_room(&self, class: Class) -> bool {
+    /// Whether a parcel has a receive at the peer, and its place if it needs one.
+    pub fn has_room(&self, class: Class, placed: bool) -> bool {
         let kept = if class == Class::Caller { OWN_SENDS } else { 0 };
-        self.posted.wrapping_sub(self.done) < SENDS - kept && self.credit.may_send(class)
+        (!placed || self.posted.wrapping_sub(self.done) < SENDS - kept) && self.credit.may_send(class)
     }
 
-    /// Writes a parcel down, which has room; gives what the device sends.
-    pub fn write(&mut self, kind: u8, words: &[u64], bytes: &[Iov]) -> ibv_sge {
-        let place = RECEIVES + self.posted % SENDS;
-        self.posted = self.posted.wrapping_add(1);
+    /// Writes a parcel down that has room, into `small` or a place of its own; gives what the device sends.
+    pub fn write(&mut self, kind: u8, words: &[u64], bytes: &[Iov], small: Option<&mut [u64; SMALL]>) -> ibv_sge {
         let header = u64::from(kind) | (words.len() as u64) << 8 | u64::from(self.credit.send()) << 32;
-        let start = self.address(place);
+        let place = RECEIVES + self.posted % SENDS;
+        let start = match small {
+            Some(small) => small.as_mut_ptr() as usize,
+            None => {
+                self.posted = self.posted.wrapping_add(1);
+                self.address(place)
+            }
+        };
         let mut at = start;
         for word in std::iter::once(&header).chain(words) {
-            // SAFETY: a place within `area` that the device is through with (`has_room`); `put_parcel` has checked that all fits.
+            // SAFETY: `small`, or a place within `area` that the device is through with (`has_room`); `put_parcel` has checked that
+            // all fits.
             unsafe { (at as *mut u64).write(word.to_le()) };
             at += 8;
         }
@@ -224,7 +234,7 @@ impl Parcels {
             unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), at as *mut u8, piece.len()) };
             at += piece.len();
         }
-        self.piece(place, at - start)
+        ibv_sge { addr: start as u64, length: (at - start) as u32, lkey: self.area.lkey() }
     }
 
     /// The device has sent the oldest.

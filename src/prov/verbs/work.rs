@@ -26,6 +26,8 @@ pub struct TxOp {
     pub how: u8,
 }
 
+/// In [`TxOp::how`]: a lane's read of what the peer has offered.
+pub const FETCH: u8 = 1 << 5;
 /// In [`TxOp::how`]: a parcel of a lane's.
 pub const PARCEL: u8 = 1 << 6;
 /// In [`TxOp::how`].

@@ -3,6 +3,8 @@
 #include "fab_rdm.h"
 
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 
 static void everybody_sends_first(struct self *s)
 {
@@ -24,6 +26,58 @@ static void everybody_sends_first(struct self *s)
 	for (int k = 0; k < s->count; k++)
 		for (int i = 0; i < EACH; i++)
 			CHECK_FILLED("a message", to[k][i], lens[i % 4], 0, (uint32_t)(k * 1000 + s->rank * 100 + i));
+}
+
+/* Whoever sends to a process that rests waits for it to go on, and never for the device to try again (fab_rdm.c looks). */
+static void one_rests(struct self *s)
+{
+	enum { ALL = 120 };
+	static char from[ALL][3000], to[ALL][3000];
+	meet(s);
+	for (int i = 0; i < ALL && s->rank == 0; i++) {
+		fill(from[i], i % 2 ? 3000 : 8, 0, (uint32_t)i);
+		tsend(s, 1, from[i], i % 2 ? 3000 : 8, (uint64_t)i, 1);
+	}
+	if (s->rank == 1)
+		usleep(300000);
+	for (int i = 0; i < ALL && s->rank == 1; i++)
+		trecv(s, 0, to[i], 3000, (uint64_t)i, 0, 1);
+	for (int i = 0; i < ALL; i++)
+		await(s, 1, NULL);
+	for (int i = 0; i < ALL && s->rank == 1; i++)
+		CHECK_FILLED("a message", to[i], i % 2 ? 3000 : 8, 0, (uint32_t)i);
+}
+
+/* Buffers that nobody registers, whose address has other pages each time: none of those that were there before is read or
+ * written. */
+static void other_pages_at_the_same_address(struct self *s)
+{
+	enum { ROUNDS = 12, LEN = 200000 };
+	char *at = (char *)mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(at != MAP_FAILED);
+	for (int i = 0; i < ROUNDS; i++) {
+		size_t len = i % 3 == 0 ? LEN : i % 3 == 1 ? 20000 : 40000;
+		if (i % 4 == 3) {
+			pid_t pid = fork(); /* what is written next is a copy's */
+			if (pid == 0)
+				_exit(0);
+			CHECK(pid > 0 && waitpid(pid, NULL, 0) == pid);
+		} else {
+			CHECK(munmap(at, LEN) == 0);
+			CHECK(mmap(at, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == (void *)at);
+		}
+		if (s->rank == 0) {
+			fill(at, len, 0, (uint32_t)i);
+			tsend(s, 1, at, len, (uint64_t)i, 1);
+		} else {
+			memset(at, 0, len);
+			trecv(s, 0, at, len, (uint64_t)i, 0, 1);
+		}
+		await(s, 1, NULL);
+		if (s->rank == 1)
+			CHECK_FILLED("a message", at, len, 0, (uint32_t)i);
+	}
+	CHECK(munmap(at, LEN) == 0);
 }
 
 static void all_call_each_other_at_once(struct self *s)
@@ -134,6 +188,8 @@ TEST_TABLE(claims)
 		{"both_call_each_other_at_once", all_call_each_other_at_once, 2, false},
 		{"eight_call_each_other_at_once", all_call_each_other_at_once, 8, false},
 		{"everybody_sends_first", everybody_sends_first, 4, false},
+		{"one_rests_while_the_other_sends", one_rests, 2, false},
+		{"other_pages_at_the_same_address", other_pages_at_the_same_address, 2, false},
 		{"the_killed_takes_only_its_own", the_killed_takes_only_its_own, 3, true},
 		{"restarted_on_the_same_port", restarted_on_the_same_port, 2, false},
 	};

@@ -252,7 +252,7 @@ for provider in $PROVIDERS; do
 	claim "$provider: several endpoints by addresses" run_json "$provider" '"verified": true' send-bw -s 8:4K -n 100 -q 8 -b \
 		--connect addresses --verify
 	rdm=("send-lat --tagged" "send-bw --tagged -q 4 -b" send-bw write-lat read-bw) sizes=8:64K
-	# A guest's time allows less: many long messages both ways take it up to the deadline of 10 s.
+	# A guest's time allows less.
 	[ "$provider" != verbs ] || rdm=("send-bw --tagged -q 4 -d 8" write-lat) sizes=4K:16K
 	for test in "${rdm[@]}"; do
 		claim "$provider: $test, connectionless" run_json "$provider" '"ep": "rdm","connect": "addresses","verified": true' $test -s $sizes \

@@ -30,6 +30,9 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// How often a lane's parcel is sent again for want of a receive: as often as can be said, without end aside.
+const RNR_RETRIES: u8 = 6;
+
 impl prov::Endpoint for Endpoint {
     /// The handle that events name.
     fn set_object(&self, object: usize) {
@@ -71,6 +74,8 @@ impl prov::Endpoint for Endpoint {
         let bound = self.queues.lock().clone();
         if s.bind.is_lane() {
             s.lane = Some(Box::new(Parcels::new(&domain.memory)?));
+            // Only a peer that promises receives which it has not lets a parcel wait for one, and that may not be for ever.
+            s.patience.rnr_retries = s.patience.rnr_retries.min(RNR_RETRIES);
         }
         let lanes = domain.lane_cq().filter(|_| s.lane.is_some());
         let hidden = || lanes.cloned().map_or_else(|| Cq::hidden(domain.context(), domain.threading), Ok);

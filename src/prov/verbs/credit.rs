@@ -1,36 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Credits: how many parcels a side of a lane may send, so that none ever meets a peer without a receive for it.
+//! Credits: how many parcels a side of a lane may send, so that none ever meets a peer without a receive for it. A peer has few
+//! at first, and more once it has used them: each is a buffer here, and a shared receive queue would need as many, because what was
+//! promised to one peer cannot be another's.
 
 use crate::error::{Code, Error, Result, errno};
 
-/// Receives that are posted for parcels, always.
+/// Receives that are posted for parcels at first, and at most.
+pub const FIRST: u32 = 8;
 pub const RECEIVES: u32 = 48;
 
 /// What a parcel is for: the later ones have receives that the earlier ones leave to them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// The caller's.
-    Caller = 12,
+    Caller = 3,
     /// The lane's own questions and answers.
-    Own = 4,
+    Own = 1,
     /// Says that receives are free again, and nothing else.
     Credit = 0,
 }
 
 /// All counted since the connection began.
-#[derive(Default)]
 pub struct Credit {
     sent: u32,
-    /// Of those, the receives that the peer says it has posted anew.
+    /// Receives that the peer says it has posted beyond the first.
     returned: u32,
-    /// Receives that were posted anew here, and what the peer was told of that.
+    /// Receives that were posted here beyond the first, and what the peer was told of that.
     freed: u32,
     told: u32,
+    /// Receives here, and parcels since there are so many.
+    receives: u32,
+    came: u32,
+}
+
+impl Default for Credit {
+    fn default() -> Credit {
+        Credit { sent: 0, returned: 0, freed: 0, told: 0, receives: FIRST, came: 0 }
+    }
 }
 
 impl Credit {
+    /// Parcels that the peer has receives for.
+    fn left(&self) -> u32 {
+        self.returned.wrapping_add(FIRST).wrapping_sub(self.sent)
+    }
+
     pub fn may_send(&self, class: Class) -> bool {
-        self.sent.wrapping_sub(self.returned) < RECEIVES - class as u32
+        self.left() > class as u32
     }
 
     /// A parcel goes out; gives what it says of receives here.
@@ -42,8 +58,8 @@ impl Credit {
 
     /// What a parcel of the peer's says of its receives.
     pub fn heard(&mut self, returned: u32) -> Result<()> {
-        if returned.wrapping_sub(self.returned) > self.sent.wrapping_sub(self.returned) {
-            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer has taken more parcels than it was sent"));
+        if returned.wrapping_sub(self.returned) > RECEIVES - self.left() {
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer promises more receives than a lane has"));
         }
         self.returned = returned;
         Ok(())
@@ -52,11 +68,26 @@ impl Credit {
     /// A receive was posted anew here.
     pub fn freed(&mut self) {
         self.freed = self.freed.wrapping_add(1);
+        self.came = self.came.saturating_add(1);
+    }
+
+    /// How many receives more the peer has earned by using those it has.
+    pub fn earned(&mut self) -> u32 {
+        if self.came < 2 * self.receives {
+            return 0;
+        }
+        self.came = 0;
+        self.receives.min(RECEIVES - self.receives)
+    }
+
+    /// So many receives were posted here beside those that there are.
+    pub fn grew(&mut self, by: u32) {
+        (self.receives, self.freed) = (self.receives + by, self.freed.wrapping_add(by));
     }
 
     /// So much is free again that the peer is told by a parcel of its own.
     pub fn owes(&self) -> bool {
-        self.freed.wrapping_sub(self.told) >= RECEIVES / 4
+        self.freed.wrapping_sub(self.told) >= self.receives / 4
     }
 }
 
@@ -102,16 +133,65 @@ mod tests {
         let may = from.credit.may_send(class);
         if may {
             to.inbox.push_back(from.credit.send());
-            assert!(to.inbox.len() <= RECEIVES as usize, "a parcel without a receive");
+            assert!(to.inbox.len() <= to.credit.receives as usize, "a parcel without a receive");
         }
         may
     }
 
-    fn take(side: &mut Side) {
-        while let Some(returned) = side.inbox.pop_front() {
+    fn take_one(side: &mut Side) {
+        if let Some(returned) = side.inbox.pop_front() {
             side.credit.heard(returned).unwrap();
             side.credit.freed();
+            let more = side.credit.earned();
+            side.credit.grew(more);
         }
+    }
+
+    fn take(side: &mut Side) {
+        while !side.inbox.is_empty() {
+            take_one(side);
+        }
+    }
+
+    #[test]
+    fn few_receives_at_first_and_more_with_use_in_any_order() {
+        for seed in 1..200u64 {
+            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut pick = |n: u64| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random % n
+            };
+            let mut sides = [Side::default(), Side::default()];
+            for _ in 0..2000 {
+                let [a, b] = &mut sides;
+                let (me, other) = if pick(2) == 0 { (a, b) } else { (b, a) };
+                match pick(4) {
+                    0 => drop(send(me, other, Class::Caller)),
+                    1 => drop(send(me, other, Class::Own)),
+                    _ => take_one(me),
+                }
+                if me.credit.owes() {
+                    send(me, other, Class::Credit);
+                }
+            }
+            let [a, b] = &mut sides;
+            for _ in 0..4 {
+                for k in 0..2 {
+                    let (me, other) = if k == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
+                    take(me);
+                    if me.credit.owes() {
+                        send(me, other, Class::Credit);
+                    }
+                }
+            }
+            assert!(a.credit.may_send(Class::Caller) && b.credit.may_send(Class::Caller), "seed {seed}: they do not go on");
+            assert!(a.credit.receives == RECEIVES && b.credit.receives == RECEIVES, "seed {seed}: in use, and no larger");
+        }
+        let mut silent = Credit::default();
+        (0..2 * FIRST - 1).for_each(|_| silent.freed());
+        assert_eq!(silent.earned(), 0);
     }
 
     #[test]
@@ -153,8 +233,9 @@ mod tests {
     #[test]
     fn lies_about_receives_are_found() {
         let mut credit = Credit::default();
-        assert!(credit.heard(1).is_err() && credit.heard(u32::MAX).is_err());
+        let most = RECEIVES - FIRST;
+        assert!(credit.heard(most + 1).is_err() && credit.heard(u32::MAX).is_err());
         credit.send();
-        assert!(credit.heard(2).is_err() && credit.heard(1).is_ok() && credit.heard(0).is_err());
+        assert!(credit.heard(most + 2).is_err() && credit.heard(most + 1).is_ok() && credit.heard(most).is_err());
     }
 }

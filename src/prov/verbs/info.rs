@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 const NAME: &str = "verbs";
 /// Work requests that a lane can have with the device.
-const LANE_TX: usize = 256;
+const LANE_TX: usize = 128;
 /// The kernel lists its RDMA devices here.
 const SYSFS: &str = "/sys/class/infiniband";
 

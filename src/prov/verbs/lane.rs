@@ -33,7 +33,24 @@ pub(super) fn broken(words: &'static str) -> Error {
 impl State {
     /// Posts the receives of a lane.
     pub(super) fn post_receives(&mut self) -> Result<()> {
-        (0..RECEIVES).try_for_each(|place| self.repost(place))
+        let all = self.lane.as_ref().map_or(0, |lane| lane.receives());
+        (0..all).try_for_each(|place| self.repost(place))
+    }
+
+    /// Posts further receives, if the peer has earned some; without memory for them it goes on with those that it has.
+    fn grow_receives(&mut self) -> Result<()> {
+        let Some(lane) = &mut self.lane else { return Ok(()) };
+        let (first, more) = (lane.receives(), lane.credit.earned());
+        if more == 0 || lane.more_receives(more).inspect_err(|e| crate::log!(Debug, "receives of a lane: {e}")).is_err() {
+            return Ok(());
+        }
+        for place in first..first + more {
+            self.repost(place)?;
+            if let Some(lane) = &mut self.lane {
+                lane.credit.grew(1);
+            }
+        }
+        Ok(())
     }
 
     fn repost(&mut self, place: u32) -> Result<()> {
@@ -99,10 +116,11 @@ impl State {
         // What travels inside needs no place, and so does not wait for others to be through.
         let mut small = [0; SMALL];
         let inline = HEADER + len <= inline.min(8 * SMALL);
-        if !room || !lane.has_room(class, !inline) {
+        if !room {
             return Ok(false);
         }
-        let mut piece = lane.write(kind, words, bytes, inline.then_some(&mut small));
+        let Some(at) = lane.room(class, inline.then_some(&mut small)) else { return Ok(false) };
+        let mut piece = lane.write(at, kind, words, bytes);
         let op = TxOp { internal: true, how: if inline { 0 } else { PARCEL }, ..TxOp::default() };
         self.launch(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), Target::default(), inline, op)?;
         Ok(true)
@@ -166,6 +184,7 @@ impl State {
                 if let Some(lane) = &mut self.lane {
                     lane.credit.freed();
                 }
+                self.grow_receives()?;
             }
         }
         if !matches!(self.phase, Phase::Connected) {

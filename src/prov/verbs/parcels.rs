@@ -4,7 +4,7 @@
 
 use super::abi::ibv_sge;
 use super::bounce::Bounce;
-use super::credit::{Class, Credit, Fetches, RECEIVES};
+use super::credit::{Class, Credit, FIRST, Fetches};
 use super::memory::{Buffer, Registered};
 use crate::error::{Error, Result};
 use crate::mr::Access;
@@ -20,9 +20,10 @@ pub const HEADER: usize = 8;
 pub const MOST: usize = PLACE - HEADER;
 /// Words of a parcel that travels inside its work request.
 pub const SMALL: usize = 32;
-/// Places of parcels that the device has not sent yet, and those of them that are not the caller's.
-const SENDS: u32 = 16;
-const OWN_SENDS: u32 = 4;
+/// Places of parcels that the device has not sent yet, at first and at most, and those of them that are not the caller's.
+const FIRST_SENDS: usize = 4;
+const SENDS: usize = 16;
+const OWN_SENDS: usize = 2;
 /// Operations that may wait for their turn, and those that may wait for the peer's word.
 pub const JOBS: usize = 64;
 pub const ACKS: usize = 32;
@@ -144,16 +145,40 @@ pub struct Own {
     pub bytes: Box<[u8]>,
 }
 
+/// Registered places, which grow.
+#[derive(Default)]
+struct Places {
+    areas: Vec<Buffer>,
+    /// Address and key of each.
+    at: Vec<(usize, u32)>,
+}
+
+impl Places {
+    fn grow(&mut self, memory: &Registered, by: usize) -> Result<()> {
+        let area = memory.buffer(by * PLACE)?;
+        self.at.extend((0..by).map(|i| (area.address() + i * PLACE, area.lkey())));
+        self.areas.push(area);
+        Ok(())
+    }
+
+    /// Address and key of a place; of one that there is not, none that the device would take.
+    fn get(&self, place: u32) -> (usize, u32) {
+        self.at.get(place as usize).copied().unwrap_or_default()
+    }
+}
+
 pub struct Parcels {
-    area: Buffer,
+    receives: Places,
+    sends: Places,
+    /// Of the places to send from: those that are free, and those that the device has, in their order.
+    free: Vec<u32>,
+    busy: VecDeque<u32>,
     pub memory: Arc<Registered>,
     pub credit: Credit,
     /// Places that the device has filled, with how many bytes.
     pub inbox: VecDeque<(u32, usize)>,
     /// Answers that wait for room; the caller's parcels wait behind them.
     pub outbox: VecDeque<Own>,
-    posted: u32,
-    done: u32,
     pub jobs: VecDeque<Job>,
     told: HashMap<u64, Told>,
     /// Keys of this side that the peer may have kept.
@@ -167,14 +192,15 @@ pub struct Parcels {
 
 impl Parcels {
     pub fn new(memory: &Arc<Registered>) -> Result<Parcels> {
-        Ok(Parcels {
-            area: memory.buffer((RECEIVES + SENDS) as usize * PLACE)?,
+        let mut parcels = Parcels {
+            receives: Places::default(),
+            sends: Places::default(),
+            free: Vec::new(),
+            busy: VecDeque::new(),
             memory: memory.clone(),
             credit: Credit::default(),
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
-            posted: 0,
-            done: 0,
             jobs: VecDeque::new(),
             told: HashMap::new(),
             shown: HashSet::new(),
@@ -182,50 +208,74 @@ impl Parcels {
             atomics: 0,
             last_ack: 0,
             fetches: Fetches::default(),
-        })
+        };
+        parcels.more_receives(FIRST)?;
+        parcels.more_sends(FIRST_SENDS)?;
+        Ok(parcels)
     }
 
-    fn address(&self, place: u32) -> usize {
-        self.area.address() + (place % (RECEIVES + SENDS)) as usize * PLACE
+    /// Makes places for so many receives more.
+    pub fn more_receives(&mut self, by: u32) -> Result<()> {
+        self.receives.grow(&self.memory, by as usize)
     }
 
-    pub fn piece(&self, place: u32, len: usize) -> ibv_sge {
-        ibv_sge { addr: self.address(place) as u64, length: len as u32, lkey: self.area.lkey() }
+    fn more_sends(&mut self, by: usize) -> Result<()> {
+        let have = self.sends.at.len() as u32;
+        self.sends.grow(&self.memory, by)?;
+        self.free.extend(have..have + by as u32);
+        Ok(())
+    }
+
+    /// Places of receives that there are.
+    pub fn receives(&self) -> u32 {
+        self.receives.at.len() as u32
     }
 
     /// A whole place, for a receive.
     pub fn receive(&self, place: u32) -> ibv_sge {
-        self.piece(place, PLACE)
+        let (addr, lkey) = self.receives.get(place);
+        ibv_sge { addr: addr as u64, length: PLACE as u32, lkey }
     }
 
     /// What a receive has brought: header and the rest.
     pub fn bytes(&self, place: u32, len: usize) -> &[u8] {
-        // SAFETY: `address` gives a place within `area`; the device has filled it, and does not have it again before `lane_turn`
-        // has handed the parcel out.
-        unsafe { std::slice::from_raw_parts(self.address(place) as *const u8, len.min(PLACE)) }
+        match self.receives.get(place) {
+            (0, _) => &[],
+            // SAFETY: a place within `areas`; the device has filled it, and does not have it again before `lane_turn` has handed the
+            // parcel out.
+            (at, _) => unsafe { std::slice::from_raw_parts(at as *const u8, len.min(PLACE)) },
+        }
     }
 
-    /// Whether a parcel has a receive at the peer, and its place if it needs one.
-    pub fn has_room(&self, class: Class, placed: bool) -> bool {
+    /// Where a parcel is written that has a receive at the peer: `small`, or a place of its own with the device's key of it.
+    pub fn room(&mut self, class: Class, small: Option<&mut [u64; SMALL]>) -> Option<(usize, u32)> {
+        if !self.credit.may_send(class) {
+            return None;
+        }
+        if let Some(small) = small {
+            return Some((small.as_mut_ptr() as usize, 0));
+        }
         let kept = if class == Class::Caller { OWN_SENDS } else { 0 };
-        (!placed || self.posted.wrapping_sub(self.done) < SENDS - kept) && self.credit.may_send(class)
+        let have = self.sends.at.len();
+        if self.free.len() <= kept && have < SENDS {
+            // Without more, those that there are have to do.
+            _ = self.more_sends(have).inspect_err(|e| crate::log!(Debug, "places of parcels: {e}"));
+        }
+        if self.free.len() <= kept {
+            return None;
+        }
+        let place = self.free.pop()?;
+        self.busy.push_back(place);
+        Some(self.sends.get(place))
     }
 
-    /// Writes a parcel down that has room, into `small` or a place of its own; gives what the device sends.
-    pub fn write(&mut self, kind: u8, words: &[u64], bytes: &[Iov], small: Option<&mut [u64; SMALL]>) -> ibv_sge {
+    /// Writes a parcel to where `room` said; gives what the device sends.
+    pub fn write(&mut self, (start, lkey): (usize, u32), kind: u8, words: &[u64], bytes: &[Iov]) -> ibv_sge {
         let header = u64::from(kind) | (words.len() as u64) << 8 | u64::from(self.credit.send()) << 32;
-        let place = RECEIVES + self.posted % SENDS;
-        let start = match small {
-            Some(small) => small.as_mut_ptr() as usize,
-            None => {
-                self.posted = self.posted.wrapping_add(1);
-                self.address(place)
-            }
-        };
         let mut at = start;
         for word in std::iter::once(&header).chain(words) {
-            // SAFETY: `small`, or a place within `area` that the device is through with (`has_room`); `put_parcel` has checked that
-            // all fits.
+            // SAFETY: `room` gave the caller's own words, or a place of `sends` that the device is through with; `put_parcel` has
+            // checked that all fits.
             unsafe { (at as *mut u64).write(word.to_le()) };
             at += 8;
         }
@@ -234,12 +284,12 @@ impl Parcels {
             unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), at as *mut u8, piece.len()) };
             at += piece.len();
         }
-        ibv_sge { addr: start as u64, length: (at - start) as u32, lkey: self.area.lkey() }
+        ibv_sge { addr: start as u64, length: (at - start) as u32, lkey }
     }
 
-    /// The device has sent the oldest.
+    /// The device has sent the oldest that has a place.
     pub fn sent(&mut self) {
-        self.done = self.done.wrapping_add(1);
+        self.free.extend(self.busy.pop_front());
     }
 
     pub fn known(&self, key: u64) -> Option<Told> {

@@ -188,13 +188,22 @@ static struct fi_ops_ep ops = {
 	.tx_size_left = no_size_left,
 };
 
+/* A peer that computes answers no call, for as long as it likes: libfabric has no error for that. */
+static int waits_for_peers(struct ep *e)
+{
+	uint64_t never = 0;
+	return gdrfab_ep_setopt(e->it, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &never, sizeof never);
+}
+
 /* Opens gdrfab's endpoint; one that answers a request is opened by the request's info, which it uses up. */
 static int open_it(struct ep *e, struct opening *opening, fid_t handle)
 {
 	gdrfab_info *request;
 	int result;
-	if (!handle)
-		return gdrfab_ep_open(e->domain->it, opening->info, e, &e->it);
+	if (!handle) {
+		result = gdrfab_ep_open(e->domain->it, opening->info, e, &e->it);
+		return result < 0 || e->domain->fabric->kind != KIND_RDM ? result : waits_for_peers(e);
+	}
 	if (pep_is(e->domain->fabric, handle)) {
 		result = pep_give_address(handle, opening->src);
 		if (result < 0)

@@ -111,6 +111,26 @@ TEST(cut_off_and_cancelled)
 	end_close(&b);
 }
 
+/* Who computes does not call the library for a while, before its first message too: it is late, not lost. */
+TEST(peer_that_computes)
+{
+	struct end a, b;
+	struct fi_cq_tagged_entry entry;
+	char text[8] = "";
+	skip_unless(!test_count(0, 1), "waits 11 s");
+	end_open(&a, TAG_CAPS);
+	end_open(&b, TAG_CAPS);
+	CHECK_EQ(end_knows(&a, &b), 0);
+	OK(fi_trecv(b.ep, text, sizeof text, NULL, FI_ADDR_UNSPEC, 1, 0, &b));
+	OK(fi_tsend(a.ep, "late", 5, NULL, 0, 1, &a));
+	for (uint64_t until = test_now_ms() + 11000; test_now_ms() < until; usleep(20000))
+		CHECK_EQ(fi_cq_read(a.cq, &entry, 1), -FI_EAGAIN);
+	CHECK(end_next(&a, &b, NULL) != NULL);
+	CHECK(end_next(&b, &a, NULL) != NULL && strcmp(text, "late") == 0);
+	end_close(&a);
+	end_close(&b);
+}
+
 /* One buffer for many messages, by a flag of the call's, or of the endpoint's. */
 static void multi(const void *arg)
 {

@@ -25,17 +25,18 @@ static double median(double *values)
 
 int main(int argc, char **argv)
 {
-	static const int sizes[] = {8, 65536, 4194304}, rounds[] = {2000, 200, 10};
+	static const int sizes[] = {8, 4096, 65536, 1048576, 16777216}, rounds[] = {2000, 1000, 200, 20, 2};
+	enum { SIZES = sizeof sizes / sizeof *sizes, LARGEST = 16777216 };
 	double times[BATCHES];
 	int rank;
-	char *buffer = malloc(4194304);
+	char *buffer = malloc(LARGEST);
 
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	if (!buffer)
 		MPI_Abort(MPI_COMM_WORLD, 1);
-	memset(buffer, rank, 4194304);
-	for (int s = 0; s < 3; s++) {
+	memset(buffer, rank, LARGEST);
+	for (int s = 0; s < SIZES; s++) {
 		/* The first batch warms up and is not counted. */
 		for (int batch = -1; batch < BATCHES; batch++) {
 			double start;
@@ -57,7 +58,7 @@ int main(int argc, char **argv)
 		if (rank == 0)
 			printf("latency %d %.3f\n", sizes[s], median(times));
 	}
-	for (int s = 0; s < 3; s++) {
+	for (int s = 0; s < SIZES; s++) {
 		int windows = rounds[s] / 8 + 1;
 
 		for (int batch = -1; batch < BATCHES; batch++) {

@@ -1,23 +1,27 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # The figures of the provider for libfabric: what it costs above gdrfab's own calls (calls.c; device.c between the memory
-# of GPUs, where there are any), and Open MPI's ping-pong and bandwidth over gdrfab;ofi_rxm (shm), over libfabric's own
-# tcp;ofi_rxm, and over Open MPI's own shared memory (vader): the three in turns, medians over the rounds. Both ranks are
-# pinned, to cores 0 and 1.
+# of GPUs, where there are any), and Open MPI's ping-pong and bandwidth over gdrfab, over Open MPI's own shared memory
+# (vader), over UCX where it has it, and over libfabric's own tcp;ofi_rxm, in turns. Both ranks are pinned, to cores 0 and 1.
 #
-#   PREFIX=... benches/libfabric/run.sh [ROUNDS]
+#   PREFIX=... benches/libfabric/run.sh [--mpi] [ROUNDS]
+#     --mpi  only Open MPI's
 set -u
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
-prefix=${PREFIX:-$target/prefix} build=$target/bench-libfabric rounds=${1:-9}
+prefix=${PREFIX:-$target/prefix} build=$target/bench-libfabric only_mpi=
+[ "${1:-}" != --mpi ] || { only_mpi=1 && shift; }
+rounds=${1:-9}
 here=$root/benches/libfabric
 mpicc=mpicc.openmpi mpirun=mpirun.openmpi
 command -v $mpicc >/dev/null || mpicc=mpicc mpirun=mpirun
 mkdir -p "$build" && rm -f "$build"/*.txt
 strict="-std=c99 -D_GNU_SOURCE -O2 -Wall -Wextra -Wpedantic -Werror"
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
-for program in calls device; do
+programs="calls device"
+[ -z "$only_mpi" ] || programs=
+for program in $programs; do
 	# shellcheck disable=SC2046,SC2086 # lists of words
 	${CC:-cc} $strict -o "$build/$program" "$here/$program.c" "$here/ends.c" $(pkg-config --cflags --libs gdrfab libfabric) -ldl \
 		-Wl,-rpath,"$prefix/lib" || exit
@@ -31,46 +35,72 @@ export FI_PROVIDER_PATH=$prefix/lib/libfabric FI_GDRFAB_PROVIDERS=shm
 
 echo "load before: $(cut -d ' ' -f 1-3 /proc/loadavg); $(nproc) cores"
 echo
-timeout 300 "$build/calls" $((rounds * 100 + 1)) || exit
-echo
-timeout 300 "$build/device" || [ $? -eq 77 ] || exit
-echo
+if [ -z "$only_mpi" ]; then
+	timeout 300 "$build/calls" $((rounds * 100 + 1)) || exit
+	echo
+	timeout 300 "$build/device" || [ $? -eq 77 ] || exit
+	echo
+fi
 
+# Which of the others can run here is asked once.
+ways="gdrfab vader ucx tcp"
+ompi_info 2>/dev/null | grep -q 'MCA pml: ucx' || ways="gdrfab vader tcp"
+# Connectionless endpoints are asked to reach other hosts too.
+export FI_GDRFAB_PROVIDERS=shm,tcp GDRFAB_TCP_IFACE=lo
 job() { # <way>
 	case $1 in
-	gdrfab) set -- --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include "gdrfab;ofi_rxm" ;;
-	tcp) set -- --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include "tcp;ofi_rxm" ;;
+	gdrfab) set -- --mca pml cm --mca mtl ofi --mca btl self --mca mtl_ofi_provider_include gdrfab ;;
 	vader) set -- --mca pml ob1 --mca btl self,vader ;;
+	ucx) set -- --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any ;;
+	tcp) set -- --mca pml cm --mca mtl ofi --mca btl self --mca mtl_ofi_provider_include "tcp;ofi_rxm" ;;
 	esac
 	timeout 200 $mpirun -np 2 --bind-to core --map-by core "$@" "$build/pingpong"
 }
 for round in $(seq "$rounds"); do
-	for way in gdrfab tcp vader; do
-		job $way >"$build/one" 2>"$build/errors" || {
+	for way in $ways; do
+		job "$way" >"$build/one" 2>"$build/errors" || {
 			echo "round $round over $way failed:"
 			cat "$build/errors"
 			exit 1
 		}
-		cat "$build/one" >>"$build/$way.txt"
+		sed "s/^/$way $round /" "$build/one" >>"$build/rounds.txt"
 	done
 done
 
-figure() { # <way> <what> <bytes>
-	awk -v what="$2" -v bytes="$3" '$1 == what && $2 == bytes { print $3 }' "$build/$1.txt" | sort -g |
-		awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
-}
-echo "Open MPI, two ranks, medians of $rounds rounds in turns"
+echo "Open MPI, two ranks, gdrfab without ofi_rxm over $FI_GDRFAB_PROVIDERS, $rounds rounds in turns: medians; the ratios are medians of"
+echo "the rounds' own, of time or of its inverse, so that less is better"
 echo
-echo "| what | size | gdrfab;ofi_rxm (shm) | tcp;ofi_rxm | vader | gdrfab to tcp | gdrfab to vader |"
-echo "|---|---|---:|---:|---:|---:|---:|"
-for what in latency bandwidth; do
-	for bytes in 8 65536 4194304; do
-		case $bytes in 8) size="8 B" ;; 65536) size="64 KiB" ;; *) size="4 MiB" ;; esac
-		[ $what = latency ] && unit="half round trip, us" || unit="bandwidth, GB/s"
-		echo "$unit $(figure gdrfab $what $bytes) $(figure tcp $what $bytes) $(figure vader $what $bytes)" |
-			awk -v unit="$unit" -v size="$size" '{ n = NF; printf "| %s | %s | %s | %s | %s | %.2f | %.2f |\n", unit, size,
-				$(n - 2), $(n - 1), $n, $(n - 2) / $(n - 1), $(n - 2) / $n }'
-	done
-done
+echo "| what | size | gdrfab | vader | pml/ucx | tcp;ofi_rxm | to vader | to ucx | to tcp;ofi_rxm |"
+echo "|---|---|---:|---:|---:|---:|---:|---:|---:|"
+awk '
+function median(list,   n, v, i, j, t) {
+	n = split(list, v, " ")
+	for (i = 2; i <= n; i++) {
+		t = v[i] + 0
+		for (j = i - 1; j > 0 && v[j] + 0 > t; j--) v[j + 1] = v[j]
+		v[j + 1] = t
+	}
+	return v[int((n + 1) / 2)]
+}
+{ at[$1, $2, $3, $4] = $5; all[$1, $3, $4] = all[$1, $3, $4] " " $5; last = $2; if (!seen[$3, $4]++) row[++rows] = $3 " " $4 }
+END {
+	size[8] = "8 B"; size[4096] = "4 KiB"; size[65536] = "64 KiB"; size[1048576] = "1 MiB"; size[16777216] = "16 MiB"
+	unit["latency"] = "half round trip, us"; unit["bandwidth"] = "bandwidth, GB/s"
+	split("vader ucx tcp", other, " ")
+	for (r = 1; r <= rows; r++) {
+		split(row[r], key, " ")
+		line = "| " unit[key[1]] " | " size[key[2]] " | " median(all["gdrfab", key[1], key[2]])
+		for (o = 1; o <= 3; o++) line = line " | " ((other[o], key[1], key[2]) in all ? median(all[other[o], key[1], key[2]]) : "")
+		for (o = 1; o <= 3; o++) {
+			list = ""
+			for (i = 1; i <= last; i++) if ((other[o], i, key[1], key[2]) in at) {
+				ours = at["gdrfab", i, key[1], key[2]]; theirs = at[other[o], i, key[1], key[2]]
+				list = list " " (key[1] == "latency" ? ours / theirs : theirs / ours)
+			}
+			line = line " | " (list == "" ? "" : sprintf("%.2f", median(list)))
+		}
+		print line " |"
+	}
+}' "$build/rounds.txt"
 echo
 echo "load after: $(cut -d ' ' -f 1-3 /proc/loadavg)"

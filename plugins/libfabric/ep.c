@@ -188,7 +188,7 @@ static struct fi_ops_ep ops = {
 	.tx_size_left = no_size_left,
 };
 
-/* A peer that computes answers no call, for as long as it likes: libfabric has no error for that. */
+/* A peer that computes answers no call meanwhile, which is no reason to end an MPI job; one that dies ends the call. */
 static int waits_for_peers(struct ep *e)
 {
 	uint64_t never = 0;

@@ -5,6 +5,9 @@
  */
 #include "fi_rdm.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+
 TEST(tags_sources_data)
 {
 	struct end a, b;
@@ -129,6 +132,40 @@ TEST(peer_that_computes)
 	CHECK(end_next(&b, &a, NULL) != NULL && strcmp(text, "late") == 0);
 	end_close(&a);
 	end_close(&b);
+}
+
+/* Who dies in the meantime is not waited for. */
+TEST(peer_that_dies_unanswered)
+{
+	struct end a, b;
+	struct fi_cq_tagged_entry entry;
+	struct fi_cq_err_entry error;
+	char name[sizeof b.name];
+	fi_addr_t index;
+	int pipes[2];
+	pid_t child;
+	CHECK_EQ(pipe(pipes), 0);
+	child = fork();
+	if (child == 0) {
+		end_open(&b, TAG_CAPS);
+		for (ssize_t told = write(pipes[1], b.name, sizeof b.name); told == (ssize_t)sizeof b.name;)
+			pause();
+		_exit(1);
+	}
+	CHECK(child > 0 && read(pipes[0], name, sizeof name) == (ssize_t)sizeof name);
+	end_open(&a, TAG_CAPS);
+	CHECK_EQ(fi_av_insert(a.av, name, 1, &index, 0, NULL), 1);
+	OK(fi_tsend(a.ep, "lost", 5, NULL, index, 1, &a));
+	for (uint64_t until = test_now_ms() + 300; test_now_ms() < until; usleep(10000))
+		CHECK_EQ(fi_cq_read(a.cq, &entry, 1), -FI_EAGAIN);
+	kill(child, SIGKILL);
+	CHECK_EQ(waitpid(child, NULL, 0), child);
+	CHECK(end_next(&a, &a, NULL) == NULL);
+	end_failed(&a, FI_ECONNREFUSED, &error);
+	CHECK(error.op_context == &a);
+	end_close(&a);
+	close(pipes[0]);
+	close(pipes[1]);
 }
 
 /* One buffer for many messages, by a flag of the call's, or of the endpoint's. */

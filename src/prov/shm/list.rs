@@ -9,6 +9,7 @@ use super::domain::Domain;
 use super::layout::FLIGHTS;
 use super::remote::{Remote, Resolved, no_such_key};
 use super::state::State;
+use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::{Access, Paths};
@@ -70,6 +71,11 @@ impl State {
             && let Err((block, why)) = check(list, &places, dir)
         {
             return Ok(Native::Failed(block, why));
+        }
+        // The target carries a part of each large block, if it polls.
+        let large = list.total / list.runs.len() >= config::get().coop_min;
+        if self.options.coop && large && matches!(way, Way::Direct | Way::Attach) {
+            return Ok(Native::Pieces);
         }
         let events: Vec<(u64, bool, usize)> = if dir == Dir::Write { counted(list, &places) } else { Vec::new() };
         if events.len() > IOV_LIMIT {

@@ -251,7 +251,18 @@ impl State {
         }
     }
 
+    /// What a lane tells of its rails or ports, the caller is told; without a connection of his own, of no object.
+    fn pass_on(&self, event: Event) {
+        let Some(eq) = &self.bind.eq else { return };
+        let (object, context) = self.only.as_ref().map_or((0, 0), |only| (only.object, only.context));
+        eq.push(Event { object, context, ..event });
+    }
+
     fn on_event(&mut self, domain: &Domain, id: Id, event: Event) {
+        // The connection goes on.
+        if event.kind == EventKind::Notify as u32 {
+            return self.pass_on(event);
+        }
         if self.only.is_some() {
             return self.on_only_event(domain, event);
         }

@@ -1577,7 +1577,7 @@ int gdrfab_cq_trywait(struct gdrfab_cq *cq);
  * Tells of connections, and drives connecting and listening. */
 
 /* Events. */
-#define GDRFAB_NOTIFY 0     /**< Of gdrfab_eq_write(); or of an endpoint whose RDMA port is active again:
+#define GDRFAB_NOTIFY 0     /**< Of gdrfab_eq_write(); or of an endpoint whose port or rail is up again:
                                  words without NUL follow the gdrfab_eq_cm_entry. */
 #define GDRFAB_CONNREQ 1    /**< A peer asks a passive endpoint for a connection. */
 #define GDRFAB_CONNECTED 2  /**< An endpoint is connected. */
@@ -1622,7 +1622,7 @@ typedef struct gdrfab_eq_err_entry {
     void *object;          /**< The gdrfab_ep or gdrfab_pep. */
     void *context;         /**< The object's context. */
     /** The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on
-     * (the RDMA port went down, or its address changed); GDRFAB_CONNREQ where a passive endpoint of shm or
+     * (a port or rail went down, an address changed); GDRFAB_CONNREQ where a passive endpoint of shm or
      * tcp cannot accept peers (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it still
      * listens, and refuses or holds them. */
     uint64_t data;

@@ -10,12 +10,13 @@ use gdrfab::prov::tcp::frame::{
     self, BODY_MAX, HEAD_MAX, HEADER, Header, LIST, PART, PARTS, STRIPED, STRIPED_MIN, Spot, WHOLE_MAX, spot, wire_len,
 };
 use gdrfab::prov::tcp::hello::{self, HEAD_LEN, HELLO_LEN, Head, Hello, Terms};
+use gdrfab::prov::tcp::segment::{RAILS_MAX, SEGMENT, SEGMENT_HEAD, SegmentHead, Word};
 use gdrfab::rdm::wire::{self, Intro, Refusal, Words};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((which, rest)) = data.split_first() else { return };
-    match which % 8 {
+    match which % 9 {
         0 => header(rest),
         1 => greeting(rest),
         2 => head(rest),
@@ -23,9 +24,20 @@ fuzz_target!(|data: &[u8]| {
         5 => introduction(rest),
         6 => parcel(rest),
         7 => name(rest),
+        8 => segment(rest),
         _ => address(rest),
     }
 });
+
+fn segment(data: &[u8]) {
+    let Some((bytes, _)) = data.split_first_chunk::<SEGMENT_HEAD>() else { return };
+    let Ok(head) = SegmentHead::decode(bytes) else { return };
+    assert_eq!(head.encode(), *bytes);
+    match head.word {
+        Word::Data { from, len } => assert!(len <= SEGMENT && from.checked_add(len as u64).is_some()),
+        Word::Down { rail, .. } => assert!(rail < RAILS_MAX),
+    }
+}
 
 fn header(data: &[u8]) {
     let Some((bytes, rest)) = data.split_first_chunk::<HEADER>() else { return };

@@ -34,7 +34,7 @@ pub struct gdrfab_eq_err_entry {
     /// The object's context.
     pub context: *mut c_void,
     /// The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on
-    /// (the RDMA port went down, or its address changed); GDRFAB_CONNREQ where a passive endpoint of shm or
+    /// (a port or rail went down, an address changed); GDRFAB_CONNREQ where a passive endpoint of shm or
     /// tcp cannot accept peers (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it still
     /// listens, and refuses or holds them.
     pub data: u64,

@@ -472,7 +472,7 @@ pub const GDRFAB_PROV_VERBS: c_int = 100;
 // Tells of connections, and drives connecting and listening.
 
 // Events.
-/// Of gdrfab_eq_write(); or of an endpoint whose RDMA port is active again: words without NUL follow the
+/// Of gdrfab_eq_write(); or of an endpoint whose port or rail is up again: words without NUL follow the
 /// gdrfab_eq_cm_entry.
 pub const GDRFAB_NOTIFY: u32 = 0;
 /// A peer asks a passive endpoint for a connection.

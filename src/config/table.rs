@@ -195,6 +195,18 @@ pub const VARIABLES: &[Variable] = &[
         help: "transfers of 256 KiB and more go over so many tcp connections beside the first, if both sides want it (1: none)",
     },
     Variable {
+        name: "GDRFAB_TCP_RAILS",
+        kind: Kind::Text,
+        default: "",
+        help: "interfaces or addresses, nearest first, over which a tcp connection goes at once, if both sides name some (eth0,eth1); unset: one",
+    },
+    Variable {
+        name: "GDRFAB_TCP_RAIL_TIMEOUT_MS",
+        kind: Kind::Number(50, 600_000),
+        default: "1000",
+        help: "milliseconds without an answer after which a rail counts as lost while another is up",
+    },
+    Variable {
         name: "GDRFAB_TCP_WINDOW",
         kind: Kind::Number(1, 1 << 20),
         default: "1024",

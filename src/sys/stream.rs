@@ -82,3 +82,10 @@ pub fn wait_for_room(fd: BorrowedFd<'_>, ms: u64) {
     let limit = rustix::event::Timespec { tv_sec: (ms / 1000) as _, tv_nsec: (ms % 1000 * 1_000_000) as _ };
     let _ = rustix::event::poll(&mut fds, Some(&limit));
 }
+
+/// Waits until a set of descriptors has something, at most `ms`.
+pub fn wait_for_any(set: BorrowedFd<'_>, ms: u64) {
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(set, rustix::event::PollFlags::IN)];
+    let limit = rustix::event::Timespec { tv_sec: (ms / 1000) as _, tv_nsec: (ms % 1000 * 1_000_000) as _ };
+    let _ = rustix::event::poll(&mut fds, Some(&limit));
+}

@@ -190,6 +190,57 @@ pub fn set_unsent(fd: BorrowedFd<'_>, bytes: i32) -> Result<()> {
     }
 }
 
+/// How a connection does, as the kernel sees it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Health {
+    /// Bytes per second that it has delivered at its best lately; 0: not known.
+    pub rate: u64,
+    /// Bytes that the peer's kernel has not acknowledged.
+    pub queued: u64,
+    pub rtt_us: u64,
+    /// Packets on their way, how often the oldest was sent again, and for how long nothing was heard.
+    unacked: u32,
+    repeats: u8,
+    silent_ms: u32,
+}
+
+impl Health {
+    /// Asks the kernel (TCP_INFO); what it does not say stays as it was.
+    pub fn update(&mut self, fd: BorrowedFd<'_>) {
+        // By the kernel's layout, which only grows.
+        const BYTES: usize = 168;
+        let mut raw = [0u8; BYTES];
+        let mut len = BYTES as libc::socklen_t;
+        // SAFETY: the buffer is live and as long as the length says.
+        let rc = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, raw.as_mut_ptr().cast(), &raw mut len) };
+        if rc != 0 {
+            return;
+        }
+        let word = |at: usize| raw[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
+        (self.repeats, self.unacked, self.silent_ms, self.rtt_us) = (raw[2], word(24), word(56), word(68).into());
+        let rate = raw[160..168].try_into().map_or(0, u64::from_ne_bytes);
+        // Where the program has sent too little, it says too little.
+        let limited = raw[7] & 1 != 0;
+        self.rate = if limited { self.rate.max(rate) } else { rate.max(self.rate - self.rate / 8) };
+        let mut queued: libc::c_int = 0;
+        // SAFETY: the kernel writes one int.
+        if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) } == 0 {
+            self.queued = queued.max(0) as u64;
+        }
+    }
+
+    /// Time until `bytes` more have arrived.
+    pub fn delay_ns(&self, bytes: u64) -> u64 {
+        let sent = (self.queued + bytes).saturating_mul(1_000_000_000).checked_div(self.rate).unwrap_or(0);
+        sent.saturating_add(self.rtt_us * 500)
+    }
+
+    /// Whether nothing came back for so long though something was sent, and sent again.
+    pub fn is_silent_for(&self, ms: u32) -> bool {
+        self.unacked > 0 && self.repeats > 0 && self.silent_ms >= ms
+    }
+}
+
 /// Which of `fds` are hung up, whatever they still have to read.
 pub fn hung_up(fds: &[BorrowedFd<'_>]) -> Vec<bool> {
     let mut all: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::RDHUP)).collect();

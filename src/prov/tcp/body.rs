@@ -74,6 +74,11 @@ impl Body {
         self.at >= self.wire_end()
     }
 
+    /// Bytes that have not left.
+    pub fn rest(&self) -> u64 {
+        self.wire_end().saturating_sub(self.at)
+    }
+
     /// Whether its bytes go in one run, which nothing can cut short.
     pub(super) fn is_whole(&self) -> bool {
         !self.in_parts && self.stripes.is_none()

@@ -186,6 +186,9 @@ impl prov::Endpoint for Endpoint {
                 false => poller.watch(conn.socket(), conn.waits_for_room())?,
             }
             conn.watch_streams(poller)?;
+            if let Some(rails) = conn.rails() {
+                rails.lock().sleep(true);
+            }
         }
         if let Phase::Connecting { how: How::Dial(dial), .. } = &s.phase
             && let Some(fd) = dial.fd()
@@ -222,6 +225,9 @@ impl prov::Endpoint for Endpoint {
     fn awake(&self, poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
+        if let (0, Some(rails)) = (s.sleepers, s.conn.as_ref().and_then(|conn| conn.rails())) {
+            rails.lock().sleep(false);
+        }
         if let (Some(conn), Some(poller)) = (&s.conn, poller) {
             poller.remove(conn.socket());
             conn.forget_streams(poller);
@@ -242,6 +248,7 @@ impl prov::Endpoint for Endpoint {
             Phase::Connecting { deadline, .. } => until(*deadline),
             _ => until(s.earliest)
                 .min(s.conn.as_ref().map_or(LONG, |c| c.streams_nap_ns()))
+                .min(s.conn.as_ref().and_then(|c| c.junction.as_ref()).map_or(LONG, |j| j.nap_ns()))
                 .min(s.faults.as_ref().map_or(LONG, |f| until(f.next()))),
         };
         s.bind.sleeps(now, nap)
@@ -294,8 +301,10 @@ impl prov::Endpoint for Endpoint {
             None => String::new(),
         };
         let path = paths.best();
-        let sealed = if conn.tx.seal.is_some() { "  every byte sealed (GDRFAB_TCP_SECURITY)\n" } else { "" };
-        let text = format!("to the peer's region {key:#x} ({}): {}\n{}{streams}{sealed}", conn.peer, path.words(), refusals.lines(path));
+        let rails = conn.junction.as_ref().map_or(String::new(), |junction| junction.lines());
+        let sealed = if conn.is_sealed { "  every byte sealed (GDRFAB_TCP_SECURITY)\n" } else { "" };
+        let text =
+            format!("to the peer's region {key:#x} ({}): {}\n{}{streams}{rails}{sealed}", conn.peer, path.words(), refusals.lines(path));
         Ok(PathReport { path, paths, offered, refusals, text })
     }
 

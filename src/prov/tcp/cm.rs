@@ -2,16 +2,20 @@
 //! Connecting: what an endpoint does until it has a connection, and the moment when it has one.
 
 use super::address::Address;
-use super::conn::{Conn, More, tune};
+use super::conn::{Conn, More};
 use super::dial::{Dial, Dialed};
 use super::domain::Domain;
 use super::frame::{Header, Kind, WHOLE_MAX};
 use super::greeter::{Greeter, Request};
 use super::hello::{Purpose, Terms};
 use super::info::own_ip;
+use super::junction::{self, Junction};
+use super::outlet::Shared;
+use super::rails::News;
 use super::shake::Link;
 use super::state::{How, Phase, State};
 use super::streams;
+use super::tune::tune;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
@@ -48,7 +52,7 @@ impl State {
             None if config::get().tcp.iface.is_some() => Some(SocketAddr::new(own_ip(to.resolve()?.first().map(SocketAddr::ip))?, 0)),
             source => source,
         };
-        let terms = Terms { streams: streams::wanted(&self.options), ..self.terms(data) };
+        let terms = Terms { streams: streams::wanted(&self.options), rails: junction::wanted(), ..self.terms(data) };
         match Dial::new(to, from, purpose, token, terms, domain.key.clone()) {
             Ok(dial) => self.phase = Phase::Connecting { how: How::Dial(Box::new(dial)), deadline },
             // What cannot even begin, the event queue tells as well as what fails later.
@@ -106,10 +110,19 @@ impl State {
 
     /// Accepts a request: the connection is there, and told of when the dialer has said that it knows.
     pub fn accept(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
-        let terms = request.terms().clone();
+        let mut terms = request.terms().clone();
         let deadline = time::deadline(self.options.connect_timeout_ns);
         let mut ours = self.terms(data);
-        let door = streams::door(&request, domain, &self.options);
+        let doors = junction::doors(&request, domain.key.clone());
+        let doors = if let Some((doors, at, token)) = doors {
+            (ours.rails, ours.rail_token) = (at, token);
+            Some(doors)
+        } else {
+            terms.rails.clear();
+            None
+        };
+        // Rails carry what streams would.
+        let door = if doors.is_some() { None } else { streams::door(&request, domain, &self.options) };
         if let Some((count, token, greeter)) = &door {
             (ours.streams, ours.door) = (*count, (greeter.local().port(), *token));
         }
@@ -119,6 +132,9 @@ impl State {
                 if let (Some((count, _, greeter)), Some(conn)) = (door, self.conn.as_deref_mut()) {
                     conn.more = More::Awaits { count, links: Vec::new() };
                     self.greeter = Some(greeter);
+                }
+                if let (Some(doors), Some(rails)) = (doors, self.rails()) {
+                    self.keep_rails(Junction::awaits(rails, doors));
                 }
                 self.phase = Phase::Connecting { how: How::Joining, deadline };
                 Ok(())
@@ -138,10 +154,41 @@ impl State {
     fn join(&mut self, domain: &Domain, link: Link, terms: &Terms, is_dialer: bool) -> Result<()> {
         let config = &config::get().tcp;
         tune(link.socket.as_fd())?;
-        let peer = tcp::peer(link.socket.as_fd())?;
+        let (own, peer) = (tcp::local(link.socket.as_fd())?, tcp::peer(link.socket.as_fd())?);
         let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
         let short = self.faults.as_ref().and_then(|f| f.short());
-        self.talk(domain, link, name, terms, (config.window, self.budget()), is_dialer, short)
+        self.talk(domain, link, name, terms, (config.window, self.budget()), is_dialer, short)?;
+        if let (true, Some(rails)) = (is_dialer, self.rails()) {
+            self.keep_rails(Junction::calls(rails, terms, own.ip(), peer.ip()));
+        }
+        Ok(())
+    }
+
+    /// Those of the connection, if it has several.
+    fn rails(&self) -> Option<Shared> {
+        self.conn.as_deref().and_then(Conn::rails)
+    }
+
+    fn keep_rails(&mut self, junction: Junction) {
+        if let Some(conn) = self.conn.as_deref_mut() {
+            conn.junction = Some(Box::new(junction));
+        }
+    }
+
+    /// Moves on what has to do with rails, and tells of those that are lost and back.
+    #[cold]
+    pub fn look_at_rails(&mut self, domain: &Domain, now: u64) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let Some(junction) = &mut conn.junction else { return };
+        let news = junction.look(domain.key.as_ref(), conn.tx.short, now);
+        if conn.dying.is_none() {
+            for News { words, errno, is_up, .. } in news {
+                crate::log!(Info, "{words}");
+                let (data, why) = if is_up { (words.into_bytes(), None) } else { (Vec::new(), Some(Error::new(errno, words))) };
+                self.event(EventKind::Notify, data, why);
+            }
+        }
+        self.flush();
     }
 
     /// The stream of frames begins.
@@ -157,7 +204,9 @@ impl State {
         short: Option<usize>,
     ) -> Result<()> {
         let member = self.bind.is_lane().then(|| domain.pollset.join());
-        self.conn = Some(Box::new(Conn::new(link, member, name, terms, ours, is_dialer, short)?));
+        // What is left of the terms was agreed on.
+        let rails = if terms.rails.is_empty() { None } else { Some(junction::begin()?) };
+        self.conn = Some(Box::new(Conn::new(link, member, name, terms, ours, is_dialer, short, rails)?));
         self.greeter = None;
         Ok(())
     }

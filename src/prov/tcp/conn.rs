@@ -4,19 +4,19 @@
 use super::dial::Dial;
 use super::frame::{Header, Kind, WHOLE_MAX, broken};
 use super::hello::{ATOMICS_SINCE, LISTS_SINCE, Terms};
+use super::junction::Junction;
 use super::mr::Region;
+use super::outlet::{Inlet, Outlet, Shared};
 use super::pollset::Member;
 use super::recv::Recv;
 use super::rx::Rx;
-use super::sealed::SealedOut;
+use super::sealed::{SealedIn, SealedOut};
 use super::shake::Link;
 use super::tx::Tx;
-use crate::config;
 use crate::error::{Error, Result};
 use crate::hmem::Site;
 use crate::prov::bind::{Ending, INJECT_FLAGS};
 use crate::prov::op::Pieces;
-use crate::sys::tcp;
 use crate::sys::time::ticks;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -37,10 +37,6 @@ const STREAM: usize = 32;
 const IDLE: u8 = 2;
 /// Bytes of answers that a peer may leave untaken.
 const UNTAKEN: usize = 8 << 20;
-
-/// Congestion control of a connection within one host, which has no path to be careful with: every kernel has it, and it
-/// paces nothing.
-const LOCAL_CONGESTION: &str = "reno";
 
 /// How far a write is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +123,7 @@ pub struct Conn {
     /// Whether the version that both speak has them.
     pub has_atomics: bool,
     pub has_lists: bool,
+    pub is_sealed: bool,
     /// Of a lane: among the domain's other lanes.
     pub member: Option<Member>,
     /// The dialer has said READY, or this side is the dialer.
@@ -165,11 +162,14 @@ pub struct Conn {
     pub more: More,
     pub wants_more: bool,
     pub looked: u64,
+    /// What keeps its rails, if it has several.
+    pub junction: Option<Box<Junction>>,
     /// The region of the last operation: the next one is often in it too.
     pub region: Weak<Region>,
 }
 
 impl Conn {
+    #[allow(clippy::too_many_arguments)]
     pub fn new(
         link: Link,
         member: Option<Member>,
@@ -178,16 +178,18 @@ impl Conn {
         ours: (u32, u32),
         is_dialer: bool,
         short: Option<usize>,
+        rails: Option<Shared>,
     ) -> Result<Conn> {
-        let (out, come) = link.seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.come)));
-        let out = out.map(|half| SealedOut::new(half, link.room)).transpose()?.map(Box::new);
+        let (version, is_sealed) = (link.version, link.seal.is_some());
+        let (fd, outlet, inlet) = ends_of(link, rails)?;
         Ok(Conn {
-            fd: link.socket,
-            has_atomics: link.version >= ATOMICS_SINCE,
-            has_lists: link.version >= LISTS_SINCE,
+            fd,
+            has_atomics: version >= ATOMICS_SINCE,
+            has_lists: version >= LISTS_SINCE,
+            is_sealed,
             peer,
-            tx: Tx::new(short, out),
-            rx: Rx::new(short, come),
+            tx: Tx::new(short, outlet),
+            rx: Rx::new(short, inlet),
             member,
             ready: is_dialer,
             is_dialer,
@@ -217,6 +219,7 @@ impl Conn {
             more: More::None,
             wants_more: false,
             looked: 0,
+            junction: None,
             region: Weak::new(),
         })
     }
@@ -225,9 +228,17 @@ impl Conn {
         self.fd.as_fd()
     }
 
+    /// Its rails, if it has several.
+    pub fn rails(&self) -> Option<Shared> {
+        match self.tx.outlet.as_ref() {
+            Some(Outlet::Rails(rails)) => Some(rails.clone()),
+            _ => None,
+        }
+    }
+
     /// Whether the first stream is what there is no room in.
     pub fn waits_for_room(&self) -> bool {
-        self.tx.blocked && (self.tx.is_sealing() || !(self.tx.streams.is_some() && self.tx.is_scattering()))
+        self.tx.blocked && (self.tx.is_passing() || !(self.tx.streams.is_some() && self.tx.is_scattering()))
     }
 
     /// Operations of this side that have not ended.
@@ -411,20 +422,20 @@ impl Conn {
     }
 }
 
-/// Makes a connected socket what a connection's should be.
-pub fn tune(socket: BorrowedFd<'_>) -> Result<()> {
-    let config = &config::get().tcp;
-    let (local, peer) = (tcp::local(socket)?, tcp::peer(socket)?);
-    tcp::set_no_delay(socket)?;
-    tcp::set_keep_alive(socket, config.timeout_ms)?;
-    if config.buffer > 0 {
-        tcp::set_buffers(socket, config.buffer)?;
+type Ends = (OwnedFd, Option<Outlet>, Option<Inlet>);
+
+/// What a connection reads and writes by. With rails its descriptor is that of them all, and `link` the first of them.
+fn ends_of(link: Link, rails: Option<Shared>) -> Result<Ends> {
+    if let Some(rails) = rails {
+        let mut all = rails.lock();
+        all.attach(0, 1, link)?;
+        let fd = all.descriptor()?;
+        drop(all);
+        return Ok((fd, Some(Outlet::Rails(rails.clone())), Some(Inlet::Rails(rails))));
     }
-    let algorithm = config.congestion.as_deref().or((local.ip() == peer.ip()).then_some(LOCAL_CONGESTION));
-    if let Some(Err(e)) = algorithm.map(|name| tcp::set_congestion(socket, name)) {
-        crate::log!(Info, "{e}; the host's choice stays");
-    }
-    Ok(())
+    let Some(seal) = link.seal else { return Ok((link.socket, None, None)) };
+    let outlet = Outlet::Sealed(Box::new(SealedOut::new(seal.out, link.room)?));
+    Ok((link.socket, Some(outlet), Some(Inlet::Sealed(Box::new(SealedIn::new(seal.come))))))
 }
 
 const _: () = assert!(UNTAKEN > WHOLE_MAX as usize);

@@ -3,7 +3,7 @@
 
 use super::address::Address;
 use super::auth::{Key, Transcript};
-use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NOISE_SINCE, Purpose, STREAMS_SINCE, Status, Terms};
+use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NOISE_SINCE, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms};
 use super::noise::Noise;
 use super::seal::Cipher;
 use super::shake::{Inbox, Link, hear, nonce, nonsense, say};
@@ -245,6 +245,9 @@ impl Dial {
         if challenge.highest < STREAMS_SINCE {
             self.terms.streams = 0;
         }
+        if challenge.highest < RAILS_SINCE {
+            self.terms.rails.clear();
+        }
         self.out = say(self.noise.as_deref_mut(), Status::Good, self.token, &self.terms.encode()?)?;
         self.inbox = Inbox::of(HEAD_LEN);
         self.step = Step::Head;
@@ -269,6 +272,9 @@ impl Dial {
         }
         if terms.streams > self.terms.streams || (terms.streams > 0 && terms.door.0 == 0) {
             return Err(nonsense("the listener wants streams that it was not offered"));
+        }
+        if !terms.rails.is_empty() && (self.terms.rails.is_empty() || terms.streams > 0) {
+            return Err(nonsense("the listener wants rails that it was not offered"));
         }
         let version = Hello::decode(&self.transcript.challenge)?.highest;
         match self.socket.take() {

@@ -3,11 +3,13 @@
 //! bytes of a pending connection asks this file what they mean.
 
 use super::noise::EPHEMERAL;
+use super::segment::RAILS_MAX;
 use crate::error::{Code, Error, Result, errno};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Versions of the format that this library speaks.
 pub const LOWEST: u16 = 1;
-pub const HIGHEST: u16 = 4;
+pub const HIGHEST: u16 = 5;
 /// The first that knows of several streams.
 pub const STREAMS_SINCE: u16 = 2;
 /// The first with the Noise handshake, and from which on a key is known.
@@ -16,6 +18,8 @@ pub const NOISE_SINCE: u16 = 3;
 pub const ATOMICS_SINCE: u16 = 3;
 /// The first with lists.
 pub const LISTS_SINCE: u16 = 4;
+/// The first one with rails.
+pub const RAILS_SINCE: u16 = 5;
 /// The most streams.
 pub const STREAMS_MAX: u32 = 16;
 /// Bytes of HELLO and of CHALLENGE.
@@ -53,6 +57,8 @@ pub enum Purpose {
     Endpoint = 1,
     /// A connection that is there: one more stream for it.
     Stream = 2,
+    /// The same: a rail of it comes up.
+    Rail = 3,
 }
 
 /// Why a connection goes no further.
@@ -221,6 +227,10 @@ pub struct Terms {
     pub streams: u32,
     /// Where they call, and what they name there: of a listener that agrees.
     pub door: (u16, u64),
+    /// Addresses for rails: of a dialer without ports; of a listener that agrees where they call, the first for the first.
+    pub rails: Vec<SocketAddr>,
+    /// What they name there.
+    pub rail_token: u64,
 }
 
 impl Terms {
@@ -234,7 +244,7 @@ impl Terms {
         let mut out = Vec::with_capacity(16 + self.address.len() + self.data.len());
         out.extend_from_slice(&self.window.to_le_bytes());
         out.extend_from_slice(&self.budget.to_le_bytes());
-        out.extend_from_slice(&self.streams.to_le_bytes());
+        out.extend_from_slice(&(self.streams | (self.rails.len() as u32) << 16).to_le_bytes());
         for bytes in [self.address.as_bytes(), &self.data] {
             out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
             out.extend_from_slice(bytes);
@@ -243,6 +253,17 @@ impl Terms {
             out.extend_from_slice(&self.door.0.to_le_bytes());
             out.extend_from_slice(&self.door.1.to_le_bytes());
         }
+        if !self.rails.is_empty() {
+            out.extend_from_slice(&self.rail_token.to_le_bytes());
+            for at in &self.rails {
+                let ip = match at.ip() {
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                    IpAddr::V6(ip) => ip,
+                };
+                out.extend_from_slice(&ip.octets());
+                out.extend_from_slice(&at.port().to_le_bytes());
+            }
+        }
         Ok(out)
     }
 
@@ -250,9 +271,9 @@ impl Terms {
         if body.len() < 12 || body.len() > BODY_MAX {
             return Err(nonsense("the handshake has a body of a length that cannot be"));
         }
-        let streams = u32_at(body, 8);
-        if streams > STREAMS_MAX {
-            return Err(nonsense("the handshake wants more streams than there can be"));
+        let (streams, rails) = (u32_at(body, 8) & 0xffff, (u32_at(body, 8) >> 16) as usize);
+        if streams > STREAMS_MAX || rails > RAILS_MAX {
+            return Err(nonsense("the handshake wants more streams or rails than there can be"));
         }
         let (address, rest) = counted(&body[12..], ADDRESS_MAX)?;
         let (data, rest) = counted(rest, DATA_MAX)?;
@@ -261,16 +282,32 @@ impl Terms {
             _ if streams > 0 => return Err(nonsense("the handshake has a body that ends too early")),
             _ => ((0, 0), rest),
         };
+        let (rail_token, rails, rest) = match rest.split_first_chunk::<8>() {
+            _ if rails == 0 => (0, Vec::new(), rest),
+            Some((token, places)) if places.len() >= rails * RAIL => {
+                let (places, rest) = places.split_at(rails * RAIL);
+                (u64::from_le_bytes(*token), places.chunks_exact(RAIL).filter_map(rail).collect(), rest)
+            }
+            _ => return Err(nonsense("the handshake has a body that ends too early")),
+        };
         if !rest.is_empty() {
             return Err(nonsense("the handshake has a body with more in it than it can have"));
         }
         let address = std::str::from_utf8(address).map_err(|_| nonsense("the handshake has an address that is no text"))?;
-        Ok(Terms { window: u32_at(body, 0), budget: u32_at(body, 4), address: address.to_string(), data: data.to_vec(), streams, door })
+        let (window, budget) = (u32_at(body, 0), u32_at(body, 4));
+        Ok(Terms { window, budget, address: address.to_string(), data: data.to_vec(), streams, door, rails, rail_token })
     }
 }
 
-/// Bytes of `Terms::door`.
+/// Bytes of `Terms::door`, and of one of `Terms::rails`.
 const DOOR: usize = 10;
+const RAIL: usize = 18;
+
+/// An address for a rail: IPv6, or IPv4 as IPv6 maps it, and a port.
+fn rail(bytes: &[u8]) -> Option<SocketAddr> {
+    let (ip, port) = bytes.split_first_chunk::<16>()?;
+    Some(SocketAddr::new(Ipv6Addr::from(*ip).to_canonical(), u16::from_le_bytes(*port.first_chunk()?)))
+}
 
 /// Two bytes of length, and as many bytes.
 fn counted(bytes: &[u8], max: usize) -> Result<(&[u8], &[u8])> {
@@ -338,6 +375,12 @@ mod tests {
             let body = more.encode().unwrap();
             assert_eq!(Terms::decode(&body).unwrap(), more);
             assert!(Terms::decode(&body[..body.len() - 1]).is_err());
+            let at = ["192.0.2.1:7", "[2001:db8::1]:65535"].map(|at| at.parse().unwrap());
+            let rails = Terms { rails: at.to_vec(), rail_token: 1 << 63, ..more.clone() };
+            let body = rails.encode().unwrap();
+            assert_eq!(Terms::decode(&body).unwrap(), rails);
+            assert!((1..45).all(|n| Terms::decode(&body[..body.len() - n]).is_err()));
+            assert!(Terms::decode(&Terms { rails: at.repeat(RAILS_MAX), ..rails }.encode().unwrap()).is_err());
             assert!(Terms::decode(&Terms { streams: STREAMS_MAX + 1, ..more }.encode().unwrap()).is_err());
         }
     }

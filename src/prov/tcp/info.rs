@@ -4,6 +4,7 @@
 use super::address::{Address, Host, SCHEME, host};
 use super::auth;
 use super::hello::DATA_MAX;
+use super::junction;
 use super::limits::{INJECT_SIZE, MAX_MSG, RX_SIZE, TX_SIZE};
 use super::mr::MAX_REGIONS;
 use crate::config;
@@ -120,7 +121,7 @@ fn own(info: &mut Info, like: Option<IpAddr>) -> Result<()> {
 /// The one candidate of this host.
 pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
     let mut info = info();
-    if let Err(e) = check_congestion().and_then(|()| answer(&mut info, ask)) {
+    if let Err(e) = check_congestion().and_then(|()| junction::own()).and_then(|_| answer(&mut info, ask)) {
         info.reason = Some(e);
     }
     vec![info]

@@ -4,7 +4,7 @@
 //! `docs/tcp-wire.md` describes what two endpoints say to each other. A connection begins in `dial` (dialer) and
 //! `pending` (listener), in the words of `hello`, with a key under the handshake of `noise`, and is a stream of frames from then on, whose records
 //! `seal` makes and opens: `tx` and `body` send them, `rx` and `incoming` take them, `slots` bring device memory to and from them. `streams` are further connections
-//! for long bodies, which `scatter` and `gather` send and take. `conn` and `state` are the data on which `rma`, `msg`,
+//! for long bodies, which `scatter` and `gather` send and take; with `rails` frames go over several paths, which `junction` keeps up. `conn` and `state` are the data on which `rma`, `msg`,
 //! `handle` and `progress` work; `provider` and `calls` are what the layer above calls.
 
 pub mod address;
@@ -13,6 +13,7 @@ mod atomic;
 pub mod auth;
 mod body;
 mod calls;
+mod carry;
 mod cm;
 mod conn;
 mod dial;
@@ -28,6 +29,7 @@ mod held;
 pub mod hello;
 mod incoming;
 pub mod info;
+mod junction;
 mod lane;
 mod limits;
 mod list;
@@ -36,11 +38,14 @@ mod mr;
 mod msg;
 pub mod noise;
 mod ops;
+mod outlet;
 mod pending;
 mod pep;
 mod pollset;
 mod progress;
 mod provider;
+mod rail;
+mod rails;
 mod recv;
 mod rest;
 mod rma;
@@ -48,6 +53,7 @@ mod rx;
 mod scatter;
 pub mod seal;
 mod sealed;
+pub mod segment;
 mod shake;
 mod slots;
 mod source;
@@ -55,6 +61,7 @@ mod state;
 mod streams;
 mod stripes;
 mod target;
+mod tune;
 mod tx;
 
 pub use address::{Address, SCHEME};

@@ -2,7 +2,9 @@
 //! The listener's side of the handshake: a pending connection, hostile until its introduction has been checked.
 
 use super::auth::{Key, Transcript};
-use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NOISE_SINCE, NONCE_LEN, Purpose, STREAMS_SINCE, Status, Terms};
+use super::hello::{
+    HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NOISE_SINCE, NONCE_LEN, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms,
+};
 use super::noise::{EPHEMERAL, Noise};
 use super::seal::Cipher;
 use super::shake::{Inbox, Link, hear, nonce, nonsense, say};
@@ -228,7 +230,7 @@ impl Pending {
             return Err(self.turn_away(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that is not here"));
         }
         let terms = Terms::decode(&body)?;
-        if self.version < STREAMS_SINCE && terms.streams > 0 {
+        if (self.version < STREAMS_SINCE && terms.streams > 0) || (self.version < RAILS_SINCE && !terms.rails.is_empty()) {
             return Err(nonsense("the introduction has flags that its version does not"));
         }
         Ok(Heard { socket: self.socket, peer: self.peer, terms, version: self.version, noise, key: door.key.clone() })

@@ -176,6 +176,9 @@ impl State {
         if self.conn.as_ref().is_some_and(|c| !matches!(c.more, More::None)) {
             self.look_at_streams(domain, time::now_ns());
         }
+        if self.conn.as_ref().is_some_and(|c| c.junction.is_some()) {
+            self.look_at_rails(domain, time::now_ns());
+        }
         if self.faults.is_some() {
             self.release_held(domain, time::now_ns());
         }
@@ -341,6 +344,9 @@ impl State {
         let Some(mut conn) = self.conn.take() else { return self.flush_receives(why) };
         self.greeter = None;
         stream::finish(conn.socket());
+        if let Some(rails) = conn.rails() {
+            rails.lock().finish();
+        }
         if let Some(streams) = &conn.rx.streams {
             streams.finish();
         }
@@ -408,8 +414,18 @@ impl State {
             self.flush();
             let Some(conn) = self.conn.as_deref_mut() else { return };
             let now = time::now_ns();
-            if conn.tx.is_empty() || conn.dying.is_some() || now > until {
+            let rails = conn.rails();
+            // What a rail has may be lost with it: the peer is to have taken it.
+            let over = match &rails {
+                Some(rails) => conn.tx.is_empty() && rails.lock().is_settled(),
+                None => conn.tx.is_empty(),
+            };
+            if over || conn.dying.is_some() || now > until {
                 return;
+            }
+            if rails.is_some() {
+                stream::wait_for_any(conn.socket(), (until - now) / 1_000_000);
+                continue;
             }
             let blocked = conn.tx.streams.as_ref().and_then(|streams| streams.a_blocked_one()).filter(|_| conn.tx.is_scattering());
             stream::wait_for_room(blocked.unwrap_or(conn.socket()), (until - now) / 1_000_000);

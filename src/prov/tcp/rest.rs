@@ -11,7 +11,7 @@ impl State {
     fn is_idle(&self) -> bool {
         let quiet = match self.conn.as_deref() {
             Some(conn) => {
-                let open = matches!(self.phase, Phase::Connected) && matches!(conn.more, More::None);
+                let open = matches!(self.phase, Phase::Connected) && matches!(conn.more, More::None) && conn.junction.is_none();
                 open && conn.is_quiet() && !conn.owes() && !conn.rx.holds_more()
             }
             None => matches!(self.phase, Phase::Down(_)) && self.recvs.is_empty(),

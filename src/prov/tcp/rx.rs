@@ -4,8 +4,9 @@
 use super::frame::{PART, STRIPE_HEAD, WHOLE_MAX, broken};
 use super::gather::Gather;
 use super::incoming::{Incoming, Sink};
-use super::seal::Half;
-use super::sealed::{self, SealedIn};
+use super::outlet::Inlet;
+use super::rail;
+use super::sealed;
 use super::slots::Lanes;
 use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
@@ -31,8 +32,8 @@ pub struct Rx {
     pub streams: Option<Box<Gather>>,
     /// Something has come over them since this was last asked.
     pub moved: bool,
-    /// Opens what comes, in the buffer.
-    seal: Option<Box<SealedIn>>,
+    /// What comes is brought into the buffer by this, and not by a socket.
+    inlet: Option<Inlet>,
     /// Bytes of one call at most.
     pub(super) short: usize,
 }
@@ -47,9 +48,13 @@ pub enum Read {
 }
 
 impl Rx {
-    pub fn new(short: Option<usize>, seal: Option<Half>) -> Rx {
+    pub fn new(short: Option<usize>, inlet: Option<Inlet>) -> Rx {
         Rx {
-            buf: if seal.is_some() { sealed::buffer() } else { vec![0; REACH_MAX].into() },
+            buf: match inlet.as_ref() {
+                None => vec![0; REACH_MAX].into(),
+                Some(Inlet::Sealed(_)) => sealed::buffer(),
+                Some(Inlet::Rails(_)) => rail::buffer(),
+            },
             start: 0,
             end: 0,
             reach: REACH_MIN,
@@ -57,7 +62,7 @@ impl Rx {
             lanes: Lanes::default(),
             streams: None,
             moved: false,
-            seal: seal.map(|half| Box::new(SealedIn::new(half))),
+            inlet,
             short: short.unwrap_or(usize::MAX),
         }
     }
@@ -103,8 +108,8 @@ impl Rx {
     /// Reads what the socket has, bodies into their place.
     #[inline]
     pub fn read(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
-        if self.seal.is_some() {
-            return self.read_sealed(fd);
+        if self.inlet.is_some() {
+            return self.read_inlet(fd);
         }
         if self.body.is_some() && self.start == self.end {
             return self.read_body(fd);
@@ -126,14 +131,15 @@ impl Rx {
         })
     }
 
-    /// The same of a sealed stream: a record at a time, bodies out of the buffer.
-    fn read_sealed(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
-        let Rx { seal: Some(seal), buf, start, end, short, .. } = self else { return Ok(Read::Nothing) };
+    /// The same where a seal or rails stand between: bodies come out of the buffer.
+    fn read_inlet(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
+        let Rx { inlet: Some(inlet), buf, start, end, short, .. } = self else { return Ok(Read::Nothing) };
         let mut window = (*start, *end);
-        let moved = seal.read(fd, buf, &mut window, *short);
+        let read = inlet.read(fd, buf, &mut window, *short);
         (*start, *end) = window;
-        Ok(match moved? {
-            Moved::Bytes(_) => Read::Some(seal.may_have(buf)),
+        let (moved, more) = read?;
+        Ok(match moved {
+            Moved::Bytes(_) => Read::Some(more),
             Moved::Ended => Read::Ended,
             Moved::Blocked | Moved::Fault => Read::Nothing,
         })
@@ -142,14 +148,14 @@ impl Rx {
     /// A turn begins in which the socket may have been announced.
     #[inline]
     pub fn begin_turn(&mut self) {
-        if let Some(seal) = &mut self.seal {
-            seal.begin_turn();
+        if let Some(inlet) = &mut self.inlet {
+            inlet.begin_turn();
         }
     }
 
     /// Whether something is here that no socket announces, beside what `has_bytes` and `body` tell.
     pub fn holds_more(&self) -> bool {
-        self.seal.as_ref().is_some_and(|seal| seal.holds_record(&self.buf))
+        self.inlet.as_ref().is_some_and(|inlet| inlet.holds_more(&self.buf))
             || (self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.holds_more()))
     }
 

@@ -4,7 +4,7 @@
 //! stream carries everything.
 
 use super::address::Address;
-use super::conn::{Conn, More, tune};
+use super::conn::{Conn, More};
 use super::dial::{Dial, Dialed};
 use super::domain::Domain;
 use super::frame::{Header, Kind, STRIPED_MIN, broken};
@@ -15,6 +15,7 @@ use super::scatter::Scatter;
 use super::sealed::SealedOut;
 use super::shake::Link;
 use super::state::State;
+use super::tune::tune;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::bind::Options;

@@ -4,9 +4,8 @@
 
 use super::body::{Body, Owner};
 use super::frame::{HEADER, Header, PART};
+use super::outlet::Outlet;
 use super::scatter::Scatter;
-use super::seal::FILL;
-use super::sealed::SealedOut;
 use super::slots::Lanes;
 use super::source::{Call, Source, leave};
 use crate::error::{Error, Result};
@@ -32,6 +31,13 @@ enum Item {
     Mark(Option<Ending>, Owner),
 }
 
+impl Item {
+    /// Bytes of it that have not left.
+    fn bytes(&self) -> u64 {
+        if let Item::Body(body) = self { body.rest() } else { 0 }
+    }
+}
+
 /// What left.
 pub enum Left {
     Mark(Ending),
@@ -54,8 +60,8 @@ pub struct Tx {
     pub lanes: Lanes,
     /// Streams for long bodies, if there are any.
     pub streams: Option<Box<Scatter>>,
-    /// Seals what leaves.
-    pub seal: Option<Box<SealedOut>>,
+    /// What leaves goes through a seal, or over several rails.
+    pub outlet: Option<Outlet>,
     pub left: Vec<Left>,
     /// The socket takes no more for now.
     pub blocked: bool,
@@ -66,17 +72,17 @@ pub struct Tx {
 }
 
 impl Tx {
-    pub fn new(short: Option<usize>, seal: Option<Box<SealedOut>>) -> Tx {
-        Tx { short: short.unwrap_or(usize::MAX), seal, ..Tx::default() }
+    pub fn new(short: Option<usize>, outlet: Option<Outlet>) -> Tx {
+        Tx { short: short.unwrap_or(usize::MAX), outlet, ..Tx::default() }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.sent == self.out.len() && self.items.is_empty() && self.seal.as_ref().is_none_or(|seal| seal.is_out())
+        self.sent == self.out.len() && self.items.is_empty() && self.outlet.as_ref().is_none_or(|outlet| outlet.is_out())
     }
 
-    /// Whether a record is on its way.
-    pub fn is_sealing(&self) -> bool {
-        self.seal.as_ref().is_some_and(|seal| !seal.is_out())
+    /// Whether a record or a segment is on its way.
+    pub fn is_passing(&self) -> bool {
+        self.outlet.as_ref().is_some_and(|outlet| !outlet.is_out())
     }
 
     /// Whether what waits is enough for a call of its own.
@@ -263,7 +269,7 @@ impl Tx {
     #[inline]
     pub fn flush(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
         self.frames = 0;
-        if self.items.is_empty() && self.seal.is_none() {
+        if self.items.is_empty() && self.outlet.is_none() {
             if self.sent == self.out.len() {
                 return Ok(());
             }
@@ -298,8 +304,9 @@ impl Tx {
     fn flush_items(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
         let mut most = PIECES;
         loop {
-            if let Some(seal) = &mut self.seal
-                && !seal.push(fd, self.short)?
+            let behind = self.waiting() as u64;
+            if let Some(outlet) = &mut self.outlet
+                && !outlet.push(fd, self.short, || behind + self.items.iter().take(PIECES).map(|(_, item)| item.bytes()).sum::<u64>())?
             {
                 self.blocked = true;
                 return Ok(());
@@ -310,7 +317,7 @@ impl Tx {
                 self.scatter()?;
             }
             let mut pieces = [Iov::EMPTY; PIECES];
-            let limit = if self.seal.is_some() { FILL as u64 } else { CALL }.min(self.short as u64);
+            let limit = self.outlet.as_ref().map_or(CALL, |outlet| outlet.room()).min(self.short as u64);
             let mut call = Call { pieces: &mut pieces[..most], count: 0, bytes: 0, limit, entered: Vec::new() };
             self.collect(&mut call);
             let Call { count, bytes, entered, .. } = call;
@@ -318,11 +325,11 @@ impl Tx {
                 self.blocked = self.streams.is_some() && self.is_scattering();
                 return Ok(());
             }
-            let moved = match &mut self.seal {
+            let moved = match &mut self.outlet {
                 None => stream::send_pieces(fd, &pieces[..count]),
                 // All of it is ours, and there.
-                Some(seal) if self.items.is_empty() => seal.put(&self.out[self.sent..][..bytes as usize]).map(Moved::Bytes),
-                Some(seal) => seal.gather(&pieces[..count]),
+                Some(outlet) if self.items.is_empty() => outlet.put(&self.out[self.sent..][..bytes as usize]).map(Moved::Bytes),
+                Some(outlet) => outlet.gather(&pieces[..count]),
             };
             entered.iter().for_each(|r| leave(r));
             self.last = ticks();
@@ -331,7 +338,7 @@ impl Tx {
                     self.advance(n as u64);
                     self.compact();
                     most = PIECES;
-                    if self.seal.is_none() && ((n as u64) < bytes || self.short != usize::MAX) {
+                    if self.outlet.is_none() && ((n as u64) < bytes || self.short != usize::MAX) {
                         self.blocked = (n as u64) < bytes;
                         return Ok(());
                     }

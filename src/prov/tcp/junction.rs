@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What makes the rails of a connection and brings them back: which addresses they have, who calls where, and when again.
+
+use super::address::Address;
+use super::auth::Key;
+use super::dial::{Dial, Dialed};
+use super::greeter::{Greeter, Request};
+use super::hello::{Purpose, Terms};
+use super::outlet::Shared;
+use super::rails::{News, Rails};
+use super::segment::RAILS_MAX;
+use super::shake::Link;
+use super::tune::tune;
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::sys::{process, tcp};
+use parking_lot::Mutex;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// Time between two looks.
+const LOOK_NS: u64 = 1_000_000;
+/// The first pause before a lost rail is called again, and the longest.
+const PAUSE_NS: u64 = 100_000_000;
+const PAUSE_MOST_NS: u64 = 1_000_000_000;
+/// A rail that was up for so long is called again at once.
+const LASTING_NS: u64 = 5_000_000_000;
+/// A rail that is back sooner is turned away.
+const TOO_SOON_NS: u64 = 50_000_000;
+/// So long a loss is not told of: the whole connection may be ending.
+const TELL_NS: u64 = 50_000_000;
+
+/// The addresses of this side that may have rails, in the order in which they are preferred; none: there are to be none.
+pub fn own() -> Result<Vec<IpAddr>> {
+    let mut found = Vec::new();
+    for word in &config::get().tcp.rails {
+        let words = |e: Error| e.context("GDRFAB_TCP_RAILS");
+        let ips = match word.parse::<IpAddr>() {
+            Ok(ip) => vec![ip],
+            Err(_) => {
+                let both = [false, true].map(|v6| tcp::interface_address(word, v6));
+                match both {
+                    [Err(e), Err(_)] => return Err(words(e)),
+                    both => both.into_iter().flatten().collect(),
+                }
+            }
+        };
+        found.extend(ips);
+    }
+    Ok(found)
+}
+
+/// What this side asks for in its INTRO.
+pub fn wanted() -> Vec<SocketAddr> {
+    let own = own().unwrap_or_else(|e| {
+        crate::log!(Warn, "no rails: {e}");
+        Vec::new()
+    });
+    own.into_iter().map(|ip| SocketAddr::new(ip, 0)).take(RAILS_MAX).collect()
+}
+
+/// A rail that this side calls for.
+struct Call {
+    from: IpAddr,
+    to: SocketAddr,
+    dial: Option<Box<Dial>>,
+    /// Of the last attempt: the peer may have taken one whose answer was lost.
+    generation: u32,
+    /// When to give up, or to begin again; and the pause after that.
+    until: u64,
+    pause: u64,
+}
+
+enum Role {
+    /// By number.
+    Calls(Vec<Call>, u64),
+    Awaits(Vec<Greeter>),
+}
+
+pub struct Junction {
+    pub rails: Shared,
+    role: Role,
+    looked: u64,
+}
+
+/// How many leading bits two addresses of a family share.
+fn likeness(a: IpAddr, b: IpAddr) -> Option<u32> {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
+        (IpAddr::V6(a), IpAddr::V6(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
+        _ => None,
+    }
+}
+
+/// Each of our addresses with the peer's that is most like it, of those that are left.
+fn pairs(own: &[IpAddr], peer: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> {
+    let mut left = peer.to_vec();
+    let mut found = Vec::new();
+    for ip in own {
+        let best = left.iter().enumerate().filter_map(|(i, at)| Some((likeness(*ip, at.ip())?, std::cmp::Reverse(i)))).max();
+        if let Some((_, std::cmp::Reverse(i))) = best {
+            found.push((*ip, left.remove(i)));
+        }
+    }
+    found
+}
+
+/// Where a listener awaits rails, if both sides want them: doors, and what its ANSWER says of them.
+pub fn doors(request: &Request, key: Option<Key>) -> Option<(Vec<Greeter>, Vec<SocketAddr>, u64)> {
+    let own = wanted();
+    let first = request.called_at().filter(|_| !own.is_empty() && !request.terms().rails.is_empty())?;
+    let mut raw = [0; 8];
+    process::random(&mut raw).ok()?;
+    let token = u64::from_le_bytes(raw).max(1);
+    let others = own.iter().map(SocketAddr::ip).filter(|ip| *ip != first.ip());
+    let mut doors = Vec::new();
+    for ip in std::iter::once(first.ip()).chain(others).take(RAILS_MAX) {
+        match Greeter::listen(SocketAddr::new(ip, 0), Purpose::Rail, token, key.clone()) {
+            Ok(door) => doors.push(door),
+            Err(e) => crate::log!(Info, "no rail from {ip}: {e}"),
+        }
+    }
+    let at: Vec<SocketAddr> = doors.iter().map(Greeter::local).collect();
+    // Without the first address no rail would know which the first is.
+    at.first().is_some_and(|at| at.ip() == first.ip()).then_some((doors, at, token))
+}
+
+impl Junction {
+    /// Of the side that was called.
+    pub fn awaits(rails: Shared, doors: Vec<Greeter>) -> Junction {
+        for door in &doors {
+            if let Err(e) = door.watch(rails.lock().set()) {
+                crate::log!(Warn, "{e}");
+            }
+        }
+        Junction { rails, role: Role::Awaits(doors), looked: 0 }
+    }
+
+    /// Of the side that has called, whose first rail goes from `own` to `peer`.
+    pub fn calls(rails: Shared, terms: &Terms, own: IpAddr, peer: IpAddr) -> Junction {
+        let call = |(from, to)| Call { from, to, dial: None, generation: 1, until: 0, pause: PAUSE_NS };
+        let first = terms.rails.first().copied().unwrap_or(SocketAddr::new(peer, 0));
+        let mine: Vec<IpAddr> = wanted().iter().map(SocketAddr::ip).filter(|ip| *ip != own).collect();
+        let others = pairs(&mine, terms.rails.get(1..).unwrap_or(&[]));
+        let calls = std::iter::once((own, first)).chain(others).take(RAILS_MAX).map(call).collect();
+        Junction { rails, role: Role::Calls(calls, terms.rail_token), looked: 0 }
+    }
+
+    /// Moves on what comes up, and finds what is silent. What the user is to know of is given once it is sure.
+    pub fn look(&mut self, key: Option<&Key>, short: usize, now: u64) -> Vec<News> {
+        if now.wrapping_sub(self.looked) < LOOK_NS {
+            return Vec::new();
+        }
+        self.looked = now;
+        match &mut self.role {
+            Role::Calls(calls, token) => {
+                for (number, call) in calls.iter_mut().enumerate() {
+                    call.look(number, &self.rails, *token, key, now);
+                }
+            }
+            Role::Awaits(doors) => {
+                for request in doors.iter_mut().flat_map(Greeter::poll) {
+                    if let Err(e) = admit(request, &self.rails, now) {
+                        crate::log!(Info, "a rail: {e}");
+                    }
+                }
+            }
+        }
+        let mut rails = self.rails.lock();
+        rails.look_after(now, config::get().tcp.rail_timeout_ms);
+        if !rails.all_taken() {
+            rails.begin_turn();
+            // Found again by the next turn.
+            let _ = rails.push(short);
+        }
+        let (told, rest) = std::mem::take(&mut rails.news).into_iter().partition(|n| now.saturating_sub(n.at) >= TELL_NS);
+        rails.news = rest;
+        told
+    }
+
+    /// How long a sleeper may sleep before there is something to do.
+    pub fn nap_ns(&self) -> u64 {
+        let rails = self.rails.lock();
+        let calling = match &self.role {
+            Role::Calls(calls, _) => (0..calls.len()).any(|i| !rails.is_up(i)),
+            Role::Awaits(_) => false,
+        };
+        let nap = rails.nap_ns(config::get().tcp.rail_timeout_ms);
+        let nap = if rails.news.is_empty() { nap } else { nap.min(TELL_NS) };
+        if calling { nap.min(5 * LOOK_NS) } else { nap }
+    }
+
+    /// In words, for whoever asks how the peer is reached.
+    pub fn lines(&self) -> String {
+        self.rails.lock().lines()
+    }
+}
+
+impl Call {
+    fn look(&mut self, number: usize, rails: &Mutex<Rails>, token: u64, key: Option<&Key>, now: u64) {
+        let since = rails.lock().berths.get(number).and_then(|b| b.up.as_ref()).map(|rail| rail.since);
+        if let Some(since) = since {
+            if now.saturating_sub(since) > LASTING_NS {
+                (self.pause, self.until) = (PAUSE_NS, 0);
+            }
+            return;
+        }
+        let Some(dial) = &mut self.dial else {
+            if now < self.until {
+                return;
+            }
+            self.generation += 1;
+            let mut data = vec![number as u8];
+            data.extend(self.generation.to_le_bytes());
+            let (to, from) = (Address::of(self.to, None), SocketAddr::new(self.from, 0));
+            let patience = config::get().tcp.rail_timeout_ms.max(500);
+            match Dial::new(&to, Some(from), Purpose::Rail, token, Terms { data, ..Terms::default() }, key.cloned()) {
+                Ok(dial) => (self.dial, self.until) = (Some(Box::new(dial)), now + u64::from(patience) * 1_000_000),
+                Err(e) => self.again(&e, now),
+            }
+            return;
+        };
+        match dial.advance() {
+            Ok(Dialed::Waiting) if now < self.until => {}
+            Ok(Dialed::Waiting) => self.again(&Error::fixed(errno::ETIMEDOUT, "no answer in time"), now),
+            Ok(Dialed::Rejected(_)) => self.again(&Error::fixed(errno::ECONNREFUSED, "the peer takes it not now"), now),
+            Ok(Dialed::Accepted { link, .. }) => {
+                prepare(&link);
+                let up = rails.lock().attach(number, self.generation, link);
+                match up {
+                    Ok(()) => (self.dial, self.until) = (None, now + self.pause),
+                    Err(e) => self.again(&e, now),
+                }
+            }
+            Err(e) => self.again(&e, now),
+        }
+    }
+
+    /// It came to nothing: a longer pause.
+    fn again(&mut self, why: &Error, now: u64) {
+        crate::log!(Debug, "a rail from {} to {}: {why}", self.from, self.to);
+        self.dial = None;
+        self.until = now + self.pause;
+        self.pause = (2 * self.pause).min(PAUSE_MOST_NS);
+    }
+}
+
+fn prepare(link: &Link) {
+    if let Err(e) = tune(link.socket.as_fd()) {
+        crate::log!(Info, "a rail: {e}");
+    }
+}
+
+/// The first rail of a connection is there when it begins.
+pub fn begin() -> Result<Shared> {
+    Ok(Arc::new(Mutex::new(Rails::new()?)))
+}
+
+/// A rail calls. A request that is dropped is turned down.
+fn admit(request: Request, rails: &Mutex<Rails>, now: u64) -> Result<()> {
+    let Some((number, generation)) = request.terms().data.split_first_chunk::<1>().filter(|(_, rest)| rest.len() == 4) else {
+        return Err(Error::fixed(errno::EPROTO, "it does not say which it is"));
+    };
+    let (number, generation) = (usize::from(number[0]), generation.try_into().map_or(0, u32::from_le_bytes));
+    {
+        let rails = rails.lock();
+        let berth = rails.berths.get(number);
+        let is_new = number < RAILS_MAX && generation > berth.map_or(0, |b| b.generation);
+        let is_early = berth.and_then(|b| b.up.as_ref()).is_some_and(|rail| now.saturating_sub(rail.since) < TOO_SOON_NS);
+        if !is_new || is_early {
+            return Err(Error::fixed(errno::EPROTO, "it is not the next one of its number, or too soon"));
+        }
+    }
+    let link = request.accept(Terms::default())?;
+    prepare(&link);
+    rails.lock().attach(number, generation, link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_network_find_each_other() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let at = |text: &str| SocketAddr::new(ip(text), 1);
+        let own = [ip("10.0.1.1"), ip("10.0.2.1"), ip("2001:db8:1::1"), ip("192.168.0.1")];
+        let peer = [at("10.0.2.2"), at("2001:db8:2::2"), at("10.0.1.2"), at("2001:db8:1::2")];
+        let found = pairs(&own, &peer);
+        assert_eq!(found, [(own[0], peer[2]), (own[1], peer[0]), (own[2], peer[3])]);
+        assert!(pairs(&own[2..3], &peer[..1]).is_empty());
+    }
+}

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Several rails as one stream. What is sent is cut into segments, which are kept until the peer has told that it took them;
+//! any rail that has room carries the next, and another carries again what a lost one may not have brought. The receiver puts
+//! them in order by their numbers and takes each once, so frames, and all that they promise, know nothing of rails.
+
+use super::frame::broken;
+use super::rail::{Buf, Got, HEADROOM, Rail, buffer};
+use super::seal::Window;
+use super::segment::{RAILS_MAX, SEGMENT, SEGMENTS, SegmentHead, WINDOW, Word};
+use super::shake::Link;
+use crate::error::{Code, Error, Result, errno};
+use crate::sys::epoll::Poller;
+use crate::sys::stream::{self, Moved};
+use crate::sys::usercopy::Landing;
+use crate::sys::{tcp, time};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bytes and segments that are taken before the sender is told without being asked.
+const TELL: u64 = 512 << 10;
+const TELL_SEGMENTS: u32 = 256;
+/// Buffers that are kept for the next segments.
+const SPARE: usize = 64;
+/// Segments that a rail is read for before the next one is.
+const TURN: usize = 8;
+/// Carries nothing now.
+pub(super) const NOBODY: u8 = u8::MAX;
+
+/// A segment that is not known to have come.
+pub(super) struct Kept {
+    pub(super) from: u64,
+    pub(super) len: usize,
+    pub(super) on: u8,
+    /// Sent over another rail as well, because that one may be sooner.
+    pub(super) again: bool,
+}
+
+/// A place for a rail, whether it is up or not.
+pub struct Berth {
+    pub up: Option<Rail>,
+    /// Of this side and the peer's; not known before it came up for the first time.
+    pub ends: Option<(IpAddr, IpAddr)>,
+    /// How often it came up.
+    pub generation: u32,
+    /// Bytes of segments that it carried out and in.
+    pub(super) carried: (u64, u64),
+}
+
+/// What became of a rail.
+pub struct News {
+    pub words: String,
+    pub errno: i32,
+    pub is_up: bool,
+    pub at: u64,
+}
+
+pub struct Rails {
+    pub(super) set: Poller,
+    pub berths: Vec<Berth>,
+    /// What is sent and not known to have come: byte n of the stream lies at n minus `origin`, modulo the ring's length.
+    pub(super) ring: Landing,
+    pub(super) origin: u64,
+    pub(super) next: u64,
+    pub(super) acked: u64,
+    pub(super) kept: VecDeque<Kept>,
+    /// The first bytes of those that nobody carries.
+    pub(super) todo: VecDeque<u64>,
+    /// To be told: of rails that are not read any more.
+    pub(super) downs: VecDeque<(usize, u32)>,
+    /// Bytes behind what was put, as far as they are known.
+    pub behind: u64,
+
+    /// The byte that comes next, and what the sender was told of that.
+    pub(super) expected: u64,
+    pub(super) told: u64,
+    pub(super) untold: u32,
+    pub(super) tells: bool,
+    pub(super) ready: Option<(Buf, usize)>,
+    pub(super) held: BTreeMap<u64, (Buf, usize)>,
+    pub(super) spare: Vec<Buf>,
+    /// Over which rail something came last.
+    pub(super) last: usize,
+
+    /// Somebody sleeps until one of them has something.
+    pub(super) asleep: bool,
+    pub news: Vec<News>,
+    pub(super) gone: Option<Error>,
+}
+
+fn lost(words: &str) -> Error {
+    Error::coded(errno::ECONNRESET, Code::PeerGone, words.to_string())
+}
+
+impl Rails {
+    pub fn new() -> Result<Rails> {
+        Ok(Rails {
+            set: Poller::new()?,
+            berths: Vec::new(),
+            ring: Landing::new(WINDOW as usize)?,
+            origin: 0,
+            next: 0,
+            acked: 0,
+            kept: VecDeque::new(),
+            todo: VecDeque::new(),
+            downs: VecDeque::new(),
+            behind: 0,
+            expected: 0,
+            told: 0,
+            untold: 0,
+            tells: false,
+            ready: None,
+            held: BTreeMap::new(),
+            spare: Vec::new(),
+            last: 0,
+            asleep: false,
+            news: Vec::new(),
+            gone: None,
+        })
+    }
+
+    /// A descriptor that is readable when a rail has something, or room.
+    pub fn descriptor(&self) -> Result<OwnedFd> {
+        self.set
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EMFILE), "a descriptor of the rails"))
+    }
+
+    pub fn set(&self) -> &Poller {
+        &self.set
+    }
+
+    /// The rail with this number is up, perhaps again; what the one before it had is sent anew.
+    pub fn attach(&mut self, number: usize, generation: u32, link: Link) -> Result<()> {
+        let ends = (tcp::local(link.socket.as_fd()), tcp::peer(link.socket.as_fd()));
+        let ends = if let (Ok(own), Ok(peer)) = ends { Some((own.ip(), peer.ip())) } else { None };
+        self.attach_as(number, generation, link, ends)
+    }
+
+    pub fn attach_as(&mut self, number: usize, generation: u32, link: Link, ends: Option<(IpAddr, IpAddr)>) -> Result<()> {
+        let now = time::now_ns();
+        let rail = Rail::new(link, now)?;
+        while self.berths.len() <= number.min(RAILS_MAX - 1) {
+            self.berths.push(Berth { up: None, ends: None, generation: 0, carried: (0, 0) });
+        }
+        if self.drop_rail(number) {
+            self.tell(number, errno::ECONNRESET, false, "the peer has lost it, and calls again");
+        }
+        self.set.add(rail.socket.as_fd())?;
+        let Some(berth) = self.berths.get_mut(number) else { return Ok(()) };
+        let is_back = berth.generation > 0;
+        (berth.up, berth.generation, berth.ends) = (Some(rail), generation, ends);
+        // What was told over a rail that is gone may not have come.
+        self.tells |= is_back;
+        if is_back {
+            self.tell(number, errno::EPERM, true, "is up again");
+        }
+        Ok(())
+    }
+
+    pub fn is_up(&self, number: usize) -> bool {
+        self.berths.get(number).is_some_and(|b| b.up.is_some())
+    }
+
+    pub fn count_up(&self) -> usize {
+        self.berths.iter().filter(|b| b.up.is_some()).count()
+    }
+
+    /// A rail in words.
+    fn name(&self, number: usize) -> String {
+        match self.berths.get(number).and_then(|b| b.ends) {
+            Some((own, peer)) => format!("rail {number}, {own} to {peer}"),
+            None => format!("rail {number}"),
+        }
+    }
+
+    fn tell(&mut self, number: usize, errno: i32, is_up: bool, why: &str) {
+        let words = format!("{}: {why}", self.name(number));
+        crate::log!(Debug, "{words}");
+        self.news.push(News { words, errno, is_up, at: time::now_ns() });
+    }
+
+    /// Each rail in a line.
+    pub fn lines(&self) -> String {
+        let mut text = String::new();
+        for (number, b) in self.berths.iter().enumerate() {
+            let state = if b.up.is_some() { "up" } else { "down" };
+            let _ = writeln!(text, "  {}: {state}, {} bytes out, {} in", self.name(number), b.carried.0, b.carried.1);
+        }
+        text
+    }
+
+    /// Takes a rail away; what it carried is for others to carry.
+    fn drop_rail(&mut self, number: usize) -> bool {
+        let Some(rail) = self.berths.get_mut(number).and_then(|b| b.up.take()) else { return false };
+        self.set.remove(rail.socket.as_fd());
+        drop(rail);
+        let before = self.todo.len();
+        for kept in self.kept.iter_mut().filter(|k| k.on as usize == number) {
+            kept.on = NOBODY;
+            self.todo.push_back(kept.from);
+        }
+        if self.todo.len() > before {
+            self.todo.make_contiguous().sort_unstable();
+        }
+        self.tells |= self.expected > 0;
+        self.release();
+        true
+    }
+
+    /// A rail is lost: the peer learns it over another, so that neither side waits for it.
+    pub fn lose(&mut self, number: usize, why: &Error) {
+        if !self.drop_rail(number) {
+            return;
+        }
+        let generation = self.berths.get(number).map_or(0, |b| b.generation);
+        self.downs.push_back((number, generation));
+        self.tell(number, why.errno, false, &why.words);
+        if self.count_up() == 0 {
+            self.gone.get_or_insert(lost(&format!("the last of its rails is lost: {}", why.words)));
+        }
+    }
+
+    /// Gives the next bytes of the stream to a reader whose buffer this is; its old one is kept for others.
+    fn deliver(&mut self, buf: &mut Buf, window: &mut Window) -> bool {
+        let Some((mut fresh, len)) = self.ready.take().or_else(|| self.held.remove(&self.expected)) else { return false };
+        let left = window.1 - window.0;
+        if fresh.len() < HEADROOM + len {
+            // It waited without room to spare.
+            let mut whole = self.spare.pop().unwrap_or_else(buffer);
+            whole[HEADROOM..HEADROOM + len].copy_from_slice(&fresh[..len]);
+            fresh = whole;
+        }
+        fresh[HEADROOM - left..HEADROOM].copy_from_slice(&buf[window.0..window.1]);
+        let old = std::mem::replace(buf, fresh);
+        if self.spare.len() < SPARE {
+            self.spare.push(old);
+        }
+        *window = (HEADROOM - left, HEADROOM + len);
+        self.expected += len as u64;
+        self.untold += 1;
+        self.tells |= self.expected - self.told >= TELL || self.untold >= TELL_SEGMENTS;
+        true
+    }
+
+    /// Reads until the reader has something, or no rail has.
+    pub fn read(&mut self, buf: &mut Buf, window: &mut Window, short: usize) -> Result<Moved> {
+        if window.1 - window.0 > HEADROOM {
+            return Ok(Moved::Blocked);
+        }
+        loop {
+            if self.deliver(buf, window) {
+                return Ok(Moved::Bytes(window.1 - window.0));
+            }
+            if !self.fill(short)? && self.ready.is_none() {
+                return match &self.gone {
+                    Some(why) if self.count_up() == 0 => Err(why.clone()),
+                    _ => Ok(Moved::Blocked),
+                };
+            }
+        }
+    }
+
+    /// Takes segments from the rails; whether any came.
+    pub fn fill(&mut self, short: usize) -> Result<bool> {
+        let mut came = false;
+        for i in 0..self.berths.len() {
+            for _ in 0..TURN {
+                let Rails { berths, spare, .. } = self;
+                let Some(rail) = berths.get_mut(i).and_then(|b| b.up.as_mut()) else { break };
+                match rail.receive(short, &mut || spare.pop().unwrap_or_else(buffer)) {
+                    Ok(Got::Segment(head, bytes)) => {
+                        came = true;
+                        self.last = i;
+                        self.came(i, head, bytes)?;
+                    }
+                    Ok(Got::Nothing) => break,
+                    Ok(Got::Ended) => self.lose(i, &lost("the peer closed it, or died")),
+                    // What makes no sense is the peer's fault, and not the rail's.
+                    Err(e) if e.code == Code::PeerBroke => return Err(e),
+                    Err(e) => self.lose(i, &e),
+                }
+            }
+        }
+        Ok(came)
+    }
+
+    fn came(&mut self, number: usize, head: SegmentHead, bytes: Option<Buf>) -> Result<()> {
+        if head.taken > self.next {
+            return Err(broken("word that it took bytes which were never sent"));
+        }
+        if head.taken > self.acked {
+            self.acked = head.taken;
+            self.release();
+        }
+        let (from, len, bytes) = match (head.word, bytes) {
+            (Word::Down { rail, generation }, _) => {
+                if self.berths.get(rail).is_some_and(|b| b.up.is_some() && b.generation == generation) {
+                    self.lose(rail, &lost("the peer has lost it"));
+                }
+                return Ok(());
+            }
+            (Word::Data { from, len }, Some(bytes)) if len > 0 => (from, len, bytes),
+            _ => return Ok(()),
+        };
+        if let Some(berth) = self.berths.get_mut(number) {
+            berth.carried.1 += len as u64;
+        }
+        let end = from + len as u64;
+        let next = self.expected + self.ready.as_ref().map_or(0, |(_, len)| *len as u64);
+        if end > self.expected + WINDOW || self.held.len() >= SEGMENTS {
+            return Err(broken("segments beyond what may be on their way"));
+        }
+        // Again, over another rail: its sender cannot know that it came.
+        let is_known = end <= next || self.held.get(&from).is_some_and(|(_, held)| *held == len);
+        let before = self.held.range(..=from).next_back().map_or(0, |(at, (_, len))| at + *len as u64);
+        let behind = self.held.range(from..).next().map_or(u64::MAX, |(at, _)| *at);
+        if !is_known && (from < next || from < before || end > behind) {
+            return Err(broken("a segment that is cut in another way than before"));
+        }
+        if is_known {
+            self.tells = true;
+            self.spare.push(bytes);
+        } else if from == self.expected {
+            self.ready = Some((bytes, len));
+        } else if 2 * len < SEGMENT {
+            self.held.insert(from, (bytes[HEADROOM..HEADROOM + len].into(), len));
+            self.spare.push(bytes);
+        } else {
+            self.held.insert(from, (bytes, len));
+        }
+        Ok(())
+    }
+
+    /// Whether something is here that no socket announces.
+    pub fn holds_more(&self) -> bool {
+        let next = self.ready.is_some() || self.held.contains_key(&self.expected);
+        next || self.berths.iter().flat_map(|b| &b.up).any(Rail::holds_more)
+    }
+
+    /// Finds rails that are silent though something is on its way, and keeps those busy that have nothing to do. The last one
+    /// has the connection's patience.
+    pub fn look_after(&mut self, now: u64, silence_ms: u32) {
+        let silence_ns = u64::from(silence_ms) * 1_000_000;
+        for i in 0..self.berths.len() {
+            let others = self.count_up() > 1;
+            let Some(rail) = self.berths[i].up.as_mut() else { continue };
+            rail.ask(now);
+            let is_silent = rail.health.is_silent_for(silence_ms);
+            if is_silent && others {
+                let why = format!("the path did not answer for {silence_ms} ms (GDRFAB_TCP_RAIL_TIMEOUT_MS)");
+                self.lose(i, &Error::new(errno::ETIMEDOUT, why));
+            } else if others && !rail.is_sending() && !rail.blocked && now.saturating_sub(rail.spoke) > silence_ns {
+                self.begin(i, Word::Data { from: 0, len: 0 }, 0, now);
+                self.step(i, usize::MAX);
+            }
+        }
+    }
+
+    /// Somebody sleeps on them, or nobody does any more.
+    pub fn sleep(&mut self, asleep: bool) {
+        self.asleep = asleep;
+        self.arm();
+    }
+
+    /// Watches for room as well where a sleeper waits for it.
+    pub(super) fn arm(&mut self) {
+        for rail in self.berths.iter_mut().flat_map(|b| &mut b.up).filter(|rail| self.asleep && rail.blocked != rail.armed) {
+            match self.set.watch(rail.socket.as_fd(), rail.blocked) {
+                Ok(()) => rail.armed = rail.blocked,
+                Err(e) => crate::log!(Warn, "{e}"),
+            }
+        }
+    }
+
+    /// How long a sleeper may sleep before they want to be looked at.
+    pub fn nap_ns(&self, silence_ms: u32) -> u64 {
+        let busy = !self.all_taken() || !self.is_out();
+        if busy { 20_000_000 } else { u64::from(silence_ms) * 500_000 }
+    }
+
+    /// No more is sent; what was taken is told before.
+    pub fn finish(&mut self) {
+        self.tells = self.expected > 0;
+        self.begin_turn();
+        let _ = self.push(usize::MAX);
+        self.berths.iter().flat_map(|b| &b.up).for_each(|rail| stream::finish(rail.socket.as_fd()));
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What travels over rails: segments of the stream of frames, each behind the number of its first byte, so that it does not
+//! matter over which rail one comes, or how often.
+//!
+//! INTRO and ANSWER may end with a token of 8 bytes and, for each rail, 16 bytes of IPv6 (IPv4 mapped) and 2 of port. INTRO
+//! has the dialer's addresses, with zeros for token and ports. If the listener has some as well, its ANSWER has those where it
+//! awaits rails, first the one that was called, a random token, and no streams.
+//! The connection itself is rail 0; the dialer connects from its other addresses to the others with purpose 3, the token of
+//! ANSWER, and as private data the rail's number (1 byte) and a generation (4 bytes), which is larger at each attempt and 1 of
+//! the connection itself. A rail that is lost is called for again in the same way, rail 0 too; another one of a number takes
+//! the place of the one before. What follows each handshake, in records where the connection is sealed, are segments:
+//!
+//! ```text
+//! bytes  field
+//! 0      kind    0 DATA, 1 DOWN
+//! 1-3    zero
+//! 4-7    length  DATA: bytes that follow the head, at most 61,440; 0: only `taken` is told. DOWN: 0
+//! 8-15   from    DATA: number of the first of them in the stream of this direction, from 0. DOWN: rail, generation
+//! 16-23  taken   bytes of the other direction's stream that were taken, in order
+//! ```
+//!
+//! A segment may come again, cut in the same way, over another rail; it is passed over. At most 8 MiB and 2,048 segments are
+//! sent beyond what was taken. Who reads a rail no more says DOWN over another. A lie about numbers ends the connection.
+
+use super::frame::broken;
+use crate::error::Result;
+
+/// Bytes before a segment.
+pub const SEGMENT_HEAD: usize = 24;
+/// Bytes of one at most: with its head it fits into one record of a seal.
+pub const SEGMENT: usize = 60 << 10;
+/// Bytes and segments of a direction that may be on their way and not known to have come.
+pub const WINDOW: u64 = 8 << 20;
+pub const SEGMENTS: usize = 2048;
+/// Rails of a connection at most.
+pub const RAILS_MAX: usize = 8;
+
+const DATA: u8 = 0;
+const DOWN: u8 = 1;
+
+/// What stands in a segment's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// So many bytes of the stream follow, from this one on; none: only what was taken is told.
+    Data { from: u64, len: usize },
+    /// The sender reads this rail no more, as it came up for the so-manieth time.
+    Down { rail: usize, generation: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentHead {
+    pub word: Word,
+    /// The stream of the other direction was taken up to this byte.
+    pub taken: u64,
+}
+
+impl SegmentHead {
+    pub fn encode(&self) -> [u8; SEGMENT_HEAD] {
+        let mut bytes = [0; SEGMENT_HEAD];
+        let (kind, len, from) = match self.word {
+            Word::Data { from, len } => (DATA, len as u32, from),
+            Word::Down { rail, generation } => (DOWN, 0, rail as u64 | u64::from(generation) << 32),
+        };
+        bytes[0] = kind;
+        bytes[4..8].copy_from_slice(&len.to_le_bytes());
+        bytes[8..16].copy_from_slice(&from.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.taken.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a head; an error ends the connection.
+    pub fn decode(bytes: &[u8; SEGMENT_HEAD]) -> Result<SegmentHead> {
+        let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        let (first, from, taken) = (word(0), word(8), word(16));
+        // Its upper three bytes must be zero.
+        let (kind, len) = (first as u32, (first >> 32) as usize);
+        let word = match (u8::try_from(kind).unwrap_or(u8::MAX), len) {
+            (DATA, len) if len <= SEGMENT && from.checked_add(len as u64).is_some() => Word::Data { from, len },
+            (DATA, _) => return Err(broken("a segment that is longer than it may be")),
+            (DOWN, 0) if (from as u32 as usize) < RAILS_MAX => Word::Down { rail: from as u32 as usize, generation: (from >> 32) as u32 },
+            _ => return Err(broken("a segment of a kind that does not exist")),
+        };
+        Ok(SegmentHead { word, taken })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_survives() {
+        for word in [
+            Word::Data { from: 0, len: 0 },
+            Word::Data { from: u64::MAX - SEGMENT as u64, len: SEGMENT },
+            Word::Down { rail: RAILS_MAX - 1, generation: u32::MAX },
+        ] {
+            let head = SegmentHead { word, taken: 0x0123_4567_89ab_cdef };
+            assert_eq!(SegmentHead::decode(&head.encode()).unwrap(), head);
+        }
+        let bytes = SegmentHead { word: Word::Data { from: 3, len: 2 }, taken: 1 }.encode();
+        assert_eq!((bytes[0], bytes[4], bytes[8], bytes[16]), (0, 2, 3, 1));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let good = SegmentHead { word: Word::Data { from: 0, len: 1 }, taken: 0 }.encode();
+        for (at, value) in [(0, 2), (1, 1), (3, 1), (6, 1), (7, 128)] {
+            let mut bytes = good;
+            bytes[at] = value;
+            assert!(SegmentHead::decode(&bytes).is_err(), "{at}");
+        }
+        let wraps = SegmentHead { word: Word::Data { from: u64::MAX, len: 1 }, taken: 0 };
+        assert!(SegmentHead::decode(&wraps.encode()).is_err());
+        let down = SegmentHead { word: Word::Down { rail: RAILS_MAX, generation: 1 }, taken: 0 };
+        assert!(SegmentHead::decode(&down.encode()).is_err());
+    }
+}

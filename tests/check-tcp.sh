@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Runs the conformance programs over tcp: over loopback of both families, with a key that seals all of it, and between two
-# network namespaces that it makes itself, with a link of 1,500-byte packets, a slow one that loses packets, and one that is
-# cut. Nothing of the machine's own network is touched. What cannot be had is one line that begins with "skip" and says why.
+# network namespaces that it makes itself, with a link of 1,500-byte packets, a slow one that loses packets, one that is
+# cut, and two that are cut in turn. Nothing of the machine's own network is touched. What cannot be had is one line that begins with "skip" and says why.
 #
 #   tests/check-tcp.sh [options]
-#     --passes "P..."      only these: loopback, sealed (with a key), ipv6, domain (without locks), netns (two namespaces),
-#                          mtu, lossy, cut
+#     --passes "P..."      only these: loopback, sealed (with a key), rails (over two addresses), ipv6, domain (without
+#                          locks), netns (two namespaces), mtu, lossy, cut, links
 #     --programs "P..."    these programs instead of the passes' own; PROGRAM or PROGRAM:TEXT in a claim's name
 #     --jobs N             so many programs at a time (1), but for a link that loses packets
 #     --full               without TEST_FAST
@@ -18,7 +18,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 self=$root/tests/check-tcp.sh
 target=${CARGO_TARGET_DIR:-$root/target}
 build=${BUILD:-$target/c-tests}
-passes="loopback sealed ipv6 domain netns mtu lossy cut"
+passes="loopback sealed rails ipv6 domain netns mtu lossy cut links"
 programs= inside= fast=1 jobs=1
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -45,7 +45,8 @@ of_pass() { # <pass>
 	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort) |
 		grep -vx -e verbs -e verbs_raw -e tcp_link ;;
 	sealed) echo connection cq cq_error deadline faults msg msg_order rma rma_order list list_end atomic atomic_end inject_rest rdm rdm_atomic rdm_end rdm_match tcp_paths \
-		tcp_streams protect unmapped ;;
+		tcp_rails:broken_with tcp_streams protect unmapped ;;
+	rails) echo connection msg msg_order:large rma:socket_malloc rma_order:malloc list atomic rdm rdm_match faults protect:malloc tcp_split tcp_flood ;;
 	ipv6) echo connection connection_many:name info:addresses info:hint info_hints msg:by_address rma:socket_mem_alloc tcp_split ;;
 	domain) echo cq cq_error rma_order:malloc rma:every_call_socket_mem rma:staged_cuda_alloc msg:by_address protect:malloc ;;
 	netns) echo connection faults:killed faults:stopped_while msg:by_address msg_order:order_auto rma:socket_mem rma:staged_cuda_plain \
@@ -53,6 +54,7 @@ of_pass() { # <pass>
 	mtu) echo msg:by_address rma:socket_mem rma_order:both_at_once_socket_malloc ;;
 	lossy) echo connection:data msg:by_address msg_order:large_in_order rma:socket_memfd rma_order:both_at_once_socket_malloc deadline:large ;;
 	cut) echo tcp_link ;;
+	links) echo tcp_rails:broken tcp_rails:cut ;;
 	*) echo "check-tcp.sh: there is no pass $1" >&2 && exit 2 ;;
 	esac
 }
@@ -134,7 +136,7 @@ namespaces() {
 	export TEST_CLIENT_NETNS=/proc/$peer/ns/net
 	local words
 	if ! words=$(ip link add $link type veth peer name $link netns "$peer" 2>&1); then
-		for pass in netns mtu lossy cut; do
+		for pass in netns mtu lossy cut links; do
 			wanted $pass && skip $pass "no veth: $words"
 		done
 		return
@@ -142,6 +144,11 @@ namespaces() {
 	in_peer ip link set lo up && addresses $link 0 || exit
 	wanted netns && run_pass netns
 	wanted cut && TEST_LINK=$link run_pass cut
+	if wanted links; then
+		ip link add ${link}b type veth peer name ${link}b netns "$peer" && ip addr add 10.77.8.1/24 dev ${link}b &&
+			in_peer ip addr add 10.77.8.2/24 dev ${link}b && ip link set ${link}b up && in_peer ip link set ${link}b up || exit
+		TEST_RAILS=10.77.0.1,10.77.8.1 TEST_CLIENT_RAILS=10.77.0.2,10.77.8.2 TEST_LINKS="$link ${link}b" run_pass links
+	fi
 	if wanted mtu; then
 		# Packets as large as the sender pleases would pass a veth whole.
 		ip link set dev $link gso_max_segs 1 && in_peer ip link set dev $link gso_max_segs 1 || exit
@@ -176,6 +183,7 @@ if wanted sealed; then
 	(umask 077 && head -c 32 /dev/urandom >"$build.key") || exit 1
 	GDRFAB_TCP_KEY_FILE=$build.key run_pass sealed
 fi
+wanted rails && GDRFAB_TCP_RAILS=127.0.0.1,127.0.0.2 run_pass rails
 if wanted ipv6; then
 	if grep -q '^00000000000000000000000000000001 ' /proc/net/if_inet6 2>/dev/null; then
 		TEST_NODE=::1 run_pass ipv6
@@ -186,7 +194,7 @@ fi
 wanted domain && TEST_THREADING=domain run_pass domain
 
 netns=
-for pass in netns mtu lossy cut; do
+for pass in netns mtu lossy cut links; do
 	wanted $pass && netns="$netns $pass"
 done
 if [ -n "$netns" ]; then

@@ -1,0 +1,50 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Bandwidth over two shaped links between two network namespaces of its own (tbf): each alone, and both as rails.
+#
+#   benches/tcp/rails.sh PROGRAM [RATE RATE]...     PROGRAM: rails.c, built; rates as of tc (1gbit 1gbit 1gbit 100mbit)
+#
+# BYTES and SECONDS of each run (16 MiB, 4); ROUNDS (3), of which the medians are printed, in MB/s.
+set -u -o pipefail
+
+if [ "${1-}" != --inside ]; then
+	as=-Urn
+	unshare -n true 2>/dev/null && as=-n
+	exec unshare $as "$0" --inside "$@"
+fi
+shift
+program=$1 && shift
+[ $# -gt 0 ] || set -- 1gbit 1gbit 1gbit 100mbit
+unshare -n sleep 100000 &
+peer=$!
+trap 'kill $peer' EXIT
+while [ "$(readlink /proc/$peer/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.05; done
+there() { nsenter -t "$peer" -n "$@"; }
+for i in 0 1; do
+	ip link add rail$i type veth peer name rail$i netns "$peer" && ip addr add 10.77.$i.1/24 dev rail$i &&
+		there ip addr add 10.77.$i.2/24 dev rail$i && ip link set rail$i up && there ip link set rail$i up || exit
+done
+port=7500
+once() { # <first address> <rails here> <rails there>
+	port=$((port + 1))
+	there ${3:+env "GDRFAB_TCP_RAILS=$3"} "$program" serve "$1" $port &
+	sleep 0.4
+	${2:+env "GDRFAB_TCP_RAILS=$2"} "$program" write "$1" $port "${BYTES:-16777216}" "${SECONDS_EACH:-4}" 2>>"${LOG:-/dev/null}"
+	wait $!
+}
+median() { sort -n | sed -n "$(((${ROUNDS:-3} + 1) / 2))p"; }
+printf '%-10s %-10s %10s %10s %10s\n' first second "first" "second" "both"
+while [ $# -ge 2 ]; do
+	for where in "" there; do
+		$where tc qdisc replace dev rail0 root tbf rate "$1" burst 128k latency 20ms || exit
+		$where tc qdisc replace dev rail1 root tbf rate "$2" burst 128k latency 20ms || exit
+	done
+	one= two= both=
+	for _ in $(seq "${ROUNDS:-3}"); do
+		one="$one $(once 10.77.0.2 '' '')" two="$two $(once 10.77.1.2 '' '')"
+		both="$both $(once 10.77.0.2 10.77.0.1,10.77.1.1 10.77.0.2,10.77.1.2)"
+	done
+	printf '%-10s %-10s %10s %10s %10s\n' "$1" "$2" "$(printf '%s\n' $one | median)" "$(printf '%s\n' $two | median)" \
+		"$(printf '%s\n' $both | median)"
+	shift 2
+done

@@ -39,7 +39,8 @@ fn with_tags(lane: Info) -> Info {
         tx_size: SIZE,
         rx_size: SIZE,
         max_msg_size: MAX_MSG,
-        cm_data_size: lane.cm_data_size - MATCHED_LEN,
+        // Of a provider that nobody wants it is 0.
+        cm_data_size: lane.cm_data_size.saturating_sub(MATCHED_LEN),
         ..lane
     }
 }

@@ -33,6 +33,7 @@ PROFILE     ?= release
 OUT         := $(CARGO_TARGET_DIR)/$(PROFILE)
 # What is installed: without debug information, which lies beside it as .debug files.
 STRIPPED    := $(OUT)/stripped
+SO_OUT      := $(if $(filter release,$(PROFILE)),$(CARGO_TARGET_DIR)/shared,$(OUT))
 TEST_PREFIX := $(CARGO_TARGET_DIR)/prefix
 VERSION     := $(shell sed -n '/^\[package\]/,/^\[[^p]/s/^version *= *"\(.*\)"/\1/p' Cargo.toml)
 MAJOR       := $(firstword $(subst ., ,$(VERSION)))
@@ -57,14 +58,22 @@ INSTALL_TEST_NIXL = $(MAKE) --no-print-directory -o check-install install-plugin
 INSTALL_TEST_PREFIX = $(MAKE) --no-print-directory install install-debug INSTALL="$(INSTALL) -C" PREFIX=$(TEST_PREFIX) BINDIR=$(TEST_PREFIX)/bin \
 	LIBDIR=$(TEST_PREFIX)/lib INCLUDEDIR=$(TEST_PREFIX)/include DESTDIR=
 
-# Programs and shared libraries of $(OUT), if they are newer than what was made of them before.
-split_debug = @mkdir -p $(STRIPPED); cd $(STRIPPED) && for f in $(1); do [ $$f -nt $(OUT)/$$f ] || { \
-	$(OBJCOPY) --only-keep-debug $(OUT)/$$f $$f.debug && chmod 644 $$f.debug && \
-	$(OBJCOPY) --strip-unneeded --add-gnu-debuglink=$$f.debug $(OUT)/$$f $$f; } || exit 1; done
+# Programs and shared libraries of a directory, if they are newer than what was made of them before.
+split_debug = @mkdir -p $(STRIPPED); cd $(STRIPPED) && for f in $(1); do from=$(or $(2),$(OUT))/$$f; [ $$f -nt $$from ] || { \
+	$(OBJCOPY) --only-keep-debug $$from $$f.debug && chmod 644 $$f.debug && \
+	$(OBJCOPY) --strip-unneeded --add-gnu-debuglink=$$f.debug $$from $$f; } || exit 1; done
 
+# In one run with the rlib that the programs link, rustc keeps all that the rlib offers in the shared library too. That of a
+# release is built alone, at the same time, and is a sixteenth smaller.
 all: $(OUT)/native-static-libs
+ifeq ($(PROFILE),release)
+	@$(CARGO) rustc -q --profile shared --lib --no-default-features --crate-type cdylib & shared=$$!; \
+		$(CARGO) build --profile $(PROFILE); built=$$?; wait $$shared && exit $$built
+else
 	$(CARGO) build --profile $(PROFILE)
-	$(call split_debug,$(SO) $(PROGRAMS) $(notdir $(COPIER)))
+endif
+	$(call split_debug,$(SO),$(SO_OUT))
+	$(call split_debug,$(PROGRAMS) $(notdir $(COPIER)))
 	@cd $(STRIPPED) && { [ libgdrfab.a -nt $(OUT)/libgdrfab.a ] || $(OBJCOPY) --strip-debug $(OUT)/libgdrfab.a libgdrfab.a; }
 
 # What a static link needs besides libgdrfab.a. Only the compiler knows, and it says so only when it links.
@@ -268,7 +277,7 @@ check-guards: check-install
 	@mkdir -p $(CARGO_TARGET_DIR)/panic && mv $(CARGO_TARGET_DIR)/debug/$(SO) $(CARGO_TARGET_DIR)/panic/$(SONAME)
 	$(CARGO) build --lib
 	$(USE_TEST_PREFIX) MAKE="$(MAKE)" VERSION=$(VERSION) SONAME=$(SONAME) \
-		BUILT_SO=$(OUT)/$(SO) DEBUG_SO=$(CARGO_TARGET_DIR)/debug/$(SO) PANIC_DIR=$(CARGO_TARGET_DIR)/panic tests/guards.sh
+		BUILT_SO=$(SO_OUT)/$(SO) DEBUG_SO=$(CARGO_TARGET_DIR)/debug/$(SO) PANIC_DIR=$(CARGO_TARGET_DIR)/panic tests/guards.sh
 
 check-memcheck: check-install
 	$(USE_TEST_PREFIX) TEST_PROVIDER=tcp c-tests/run.sh --jobs 2 --memcheck tcp tcp_paths tcp_key tcp_hostile tcp_split connection cntr cq cq_error

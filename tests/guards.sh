@@ -95,7 +95,8 @@ guard_unwinding() {
 		$0 ~ held { h[name]++; m++ }
 		END { for (f in e) if (e[f] > h[f]) print f; print n + 0, m + 0 }' >"$work/unwinding"
 	read -r n m < <(tail -n 1 "$work/unwinding")
-	[ "$n" -gt 50 ] && [ "$m" -gt 50 ] || { echo "found $n and $m calls: does it still read them?"; return 1; }
+	# Of a library that is built alone the compiler can exclude nearly all of the former.
+	[ "$n" -gt 5 ] && [ "$m" -gt 50 ] || { echo "found $n and $m calls: does it still read them?"; return 1; }
 	# The runtime library's own: its threads, and what prints a backtrace.
 	! sed '$d' "$work/unwinding" | grep gdrfab || { echo "^ a panic in these ends the process"; return 1; }
 }

@@ -5,8 +5,9 @@
 
 use crate::error::{Code, Error, Result, errno};
 
-/// Receives that are posted for parcels at first, and at most.
-pub const FIRST: u32 = 8;
+/// Receives that are posted for parcels at first, and at most. What is injected is to leave with the call, so a handful in a row
+/// must find receives before the peer's word of the last ones is heard.
+pub const FIRST: u32 = 24;
 pub const RECEIVES: u32 = 48;
 
 /// What a parcel is for: the later ones have receives that the earlier ones leave to them.

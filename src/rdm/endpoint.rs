@@ -377,7 +377,7 @@ impl prov::Endpoint for Endpoint {
         change(&mut s.options);
         s.settle_fast();
         let options = s.options;
-        s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.set_options(options));
+        s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.ep.set_options(&mut |o| *o = options));
     }
 
     /// An operation may start long after its post, and a message in device memory is read by its receiver.

@@ -30,7 +30,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How often a lane's parcel is sent again for want of a receive: as often as can be said, without end aside.
+/// How often a lane's parcel is sent again for want of a receive: the most there is, as 7 means for ever.
 const RNR_RETRIES: u8 = 6;
 
 impl prov::Endpoint for Endpoint {

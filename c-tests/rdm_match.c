@@ -169,7 +169,7 @@ static ssize_t look(struct self *s, uint64_t flags, uintptr_t context, void *buf
 /* Five messages: two are received, one by its claim, and two dropped, by looking and by their claim. */
 static void claims_of_length(struct self *s, size_t len)
 {
-	unsigned char *buf = (unsigned char *)malloc(len), *out[5];
+	unsigned char *buf = (unsigned char *)calloc(len, 1), *out[5];
 	uint64_t from = 99;
 	if (s->rank == 1) {
 		for (uint32_t i = 0; i < 5; i++) {

@@ -1754,7 +1754,8 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
 #define GDRFAB_OPT_FORBID_PATH 259      /**< uint64_t of GDRFAB_PATH_*: RMA never uses these. */
 #define GDRFAB_OPT_COOP 260             /**< uint32_t 0 or 1 (default), shm only: share large copies with a
-                                             peer that polls. Elsewhere 0; 1 is -EOPNOTSUPP. */
+                                             peer that polls, or wakes from a wait for a MiB of them.
+                                             Elsewhere 0; 1 is -EOPNOTSUPP. */
 
 /** uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
  * operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails

@@ -26,8 +26,8 @@ pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
 pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
 /// uint64_t of GDRFAB_PATH_*: RMA never uses these.
 pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
-/// uint32_t 0 or 1 (default), shm only: share large copies with a peer that polls. Elsewhere 0; 1 is
-/// -EOPNOTSUPP.
+/// uint32_t 0 or 1 (default), shm only: share large copies with a peer that polls, or wakes from a wait for
+/// a MiB of them. Elsewhere 0; 1 is -EOPNOTSUPP.
 pub const GDRFAB_OPT_COOP: c_int = 260;
 /// uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
 /// operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails

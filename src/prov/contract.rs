@@ -327,10 +327,7 @@ pub trait Endpoint: Send + Sync {
     fn set_coop(&self, on: bool) -> Result<()> {
         match on {
             false => Ok(()),
-            true => {
-                let words = "GDRFAB_OPT_COOP: the target helps with no copies of this provider";
-                Err(Error::new(errno::EOPNOTSUPP, words))
-            }
+            true => Err(no_coop()),
         }
     }
 
@@ -369,6 +366,10 @@ pub trait Endpoint: Send + Sync {
     }
 
     fn stats(&self) -> Stats;
+}
+
+pub fn no_coop() -> Error {
+    Error::fixed(errno::EOPNOTSUPP, "GDRFAB_OPT_COOP: the target helps with no copies of this provider")
 }
 
 fn no_tags() -> Error {

@@ -35,7 +35,7 @@ pub mod tcp;
 pub mod verbs;
 pub mod waiter;
 
-pub use contract::{Domain, Endpoint, Lane, Listener, Offer, Parcel, Provider, Reach, Taker};
+pub use contract::{Domain, Endpoint, Lane, Listener, Offer, Parcel, Provider, Reach, Taker, no_coop};
 pub use event::{Event, EventKind, EventQueue};
 pub use pep::PassiveEndpoint;
 pub use queue::{Completion, Counter, Queue};

@@ -30,8 +30,7 @@ impl State {
 
     pub fn enable_only(&mut self) -> Result<()> {
         let Some(only) = &self.only else { return Ok(()) };
-        let options = self.options;
-        only.link.ep.set_options(&mut |o| *o = options);
+        only.link.set_options(self.options);
         only.link.ep.enable(0)
     }
 

@@ -93,6 +93,11 @@ impl Domain {
         })
     }
 
+    /// Whether a lane's target may carry a part of large copies.
+    pub fn shares_copies(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.provider.reach() == Reach::Host)
+    }
+
     /// Where the device listens that one of the lanes has, at any port.
     pub fn device_address(&self) -> Option<SocketAddr> {
         let devices = self.lanes.iter().filter(|lane| lane.provider.reach() == Reach::Devices);

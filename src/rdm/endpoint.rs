@@ -11,6 +11,7 @@ pub use super::ops::Endpoint;
 use super::reader::Reader;
 use super::state::{Op, Ops, State, UNKNOWN};
 use super::wire::{Label, MATCHED_LEN, VERSION};
+use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
@@ -50,7 +51,7 @@ impl Endpoint {
         let state = State {
             name: None,
             bind: Bindings::default(),
-            options: Options::default(),
+            options: Options { coop: config::get().coop && domain.shares_copies(), ..Options::default() },
             av: None,
             only: None,
             av_changes: u64::MAX,
@@ -377,7 +378,15 @@ impl prov::Endpoint for Endpoint {
         change(&mut s.options);
         s.settle_fast();
         let options = s.options;
-        s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.ep.set_options(&mut |o| *o = options));
+        s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.set_options(options));
+    }
+
+    fn set_coop(&self, on: bool) -> Result<()> {
+        if on && !self.domain.shares_copies() {
+            return Err(prov::no_coop());
+        }
+        self.set_options(&mut |o| o.coop = on);
+        Ok(())
     }
 
     /// An operation may start long after its post, and a message in device memory is read by its receiver.

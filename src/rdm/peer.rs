@@ -8,6 +8,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
+use crate::prov::bind::Options;
 use crate::prov::event::{Event, EventKind};
 use crate::prov::op::{Dir, Pieces, RmaIov};
 use crate::prov::{Endpoint, Lane, Listener};
@@ -47,6 +48,11 @@ impl Link {
             NonNull::from(unsafe { std::mem::transmute::<&dyn Lane, &'static dyn Lane>(lane) })
         });
         Link { ep, lane, of, number, eager_max, unlisted: AtomicU64::new(0) }
+    }
+
+    /// The endpoint's options, but for who calls drivers: that is settled where a lane is opened.
+    pub fn set_options(&self, options: Options) {
+        self.ep.set_options(&mut |o| *o = Options { driver_calls: o.driver_calls, ..options });
     }
 
     pub fn unlisted_since(&self) -> u64 {

@@ -29,8 +29,7 @@ const DEVICE_NS: u64 = 3_000_000_000;
 impl State {
     fn open_link(&mut self, domain: &Domain, of: usize, connect_timeout_ns: u64) -> Result<Arc<Link>> {
         let link = self.make_link(domain, of)?;
-        let options = Options { connect_timeout_ns, ..self.options };
-        link.ep.set_options(&mut |o| *o = options);
+        link.set_options(Options { connect_timeout_ns, ..self.options });
         link.ep.enable(0)?;
         Ok(link)
     }

@@ -42,6 +42,8 @@ pub struct Conn {
     pub staged: u32,
     /// Shared copies in flight: nothing may overtake them.
     pub coop: u32,
+    /// Bytes offered to be shared since the target may have been woken for them.
+    pub offered: usize,
     /// 1: operations whose entries come in the order of posting are under way.
     pub late: u32,
     pub sent: u64,
@@ -71,6 +73,7 @@ impl Conn {
             backlog: VecDeque::new(),
             staged: 0,
             coop: 0,
+            offered: 0,
             late: 0,
             sent: 0,
             credited: 0,

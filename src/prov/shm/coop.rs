@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Large copies carried by two cores: the initiator copies from the front, and a target that happens
-//! to poll joins from the back. A target that does not poll costs one line in the ring.
+//! to poll joins from the back. A target that does not poll costs one line in the ring; one that sleeps is woken when there is
+//! enough to copy for that to pay.
 //!
 //! The last bytes are left out of the sharing and copied by the initiator when everything else is in
 //! place, so that a target that polls its buffer's end sees the whole.
@@ -34,6 +35,9 @@ const TAIL: usize = 64;
 /// Sizes of chunks: what an initiator makes, and a helper takes.
 const CHUNK_MIN: usize = 64 << 10;
 const CHUNK_MAX: usize = 512 << 10;
+
+/// Bytes that are worth waking a sleeping target for: it takes as long as a tenth of them, and looks on for a while.
+const WAKE_BYTES: usize = 1 << 20;
 
 /// Bytes that a helper copies in one turn of its progress.
 const HELP_BYTES: usize = 4 << 20;
@@ -69,8 +73,12 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
     let marks = if job.dir == Dir::Read { mark::READ } else { 0 };
     let words =
         [slot_word(slot, generation), place.key, place.base + offset, len as u64, chunk as u64, local.addr() as u64, file, file_offset];
-    // No nudge: a sleeping target is not worth waking for this.
     conn.tx.write(Header { flags: marks, ..header }, &words, &[]);
+    conn.offered += len;
+    if conn.offered >= WAKE_BYTES {
+        conn.offered = 0;
+        conn.link.nudge();
+    }
     let mut front = 0;
     let failed = loop {
         match ours.slot(slot as usize).claim_front(generation, front, chunks).map_err(broken) {

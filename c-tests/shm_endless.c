@@ -146,6 +146,84 @@ static void offers_many(struct node *n, struct view *v, struct remote to)
 	free(from);
 }
 
+/* A run of a list, as it lies in the memory of who offers it. */
+struct row {
+	uint64_t buf, addr, len, key;
+};
+
+static void offer_list(struct view *v, uint16_t slot, const struct row *rows, uint64_t count, uint64_t per, bool read)
+{
+	char *claim = v->own + SEG_SLOTS + 64 * slot;
+	uint64_t generation = 77, chunks = per ? (count + per - 1) / per : 1;
+	uint64_t words[4] = {slot | generation << 16, (uintptr_t)rows, count, per};
+	put(AT(claim, 8), generation << 48);
+	put(AT(claim, 0), generation << 48 | (chunks & 0xffffff));
+	while (!say(v, COOP_LIST, read ? 16 : 0, words, 4))
+		test_sleep_ms(1);
+}
+
+static void offers_no_list(struct node *n, struct view *v, struct remote to)
+{
+	static const struct row row;
+	(void)n, (void)to;
+	offer_list(v, 100, &row, 1, 1025, false);
+	test_sleep_ms(300);
+}
+
+/* Waits for the helper's report of the offer in a slot. */
+static uint64_t report_of(struct view *v, uint16_t slot)
+{
+	uint64_t word = 0;
+	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(5000); (uint32_t)(word >> 32 & 0xffff) == 0 && (uint32_t)word == 0;) {
+		if (test_now_ms() > until)
+			test_fail(__FILE__, __LINE__, "no report of the offer in slot %d", slot);
+		word = get(AT(v->own, SEG_SLOTS + 64 * slot + 8));
+	}
+	return word;
+}
+
+/* Rows that name what is not there, or not the offering side's to name, and chunks without measure: each is refused. */
+static void offers_lies(struct node *n, struct view *v, struct remote to)
+{
+	enum { ROWS = 1024 };
+	static struct row rows[ROWS], *gone = (struct row *)4096;
+	static char mine[4096];
+	uint16_t slot = 20;
+	(void)n;
+	for (int lie = 0; lie < 9; lie++)
+		for (int read = 0; read < 2; read++, slot++) {
+			uint64_t count = lie < 7 ? 1 : ROWS;
+			for (uint64_t i = 0; i < count; i++)
+				rows[i] = (struct row){(uintptr_t)mine, to.base, sizeof mine, to.key};
+			switch (lie) {
+			case 1: rows[0].key++; break;
+			case 2: rows[0].addr = to.base + REGION - sizeof mine + 1; break;
+			case 3: rows[0].addr = UINT64_MAX - 100; break;
+			case 4: rows[0].len = UINT64_MAX; break;
+			case 5: rows[0].len = ((uint64_t)2 << 20) + 1; break;
+			case 6: rows[0].buf = 4096; break;
+			case 7:
+				for (uint64_t i = 0; i < count; i++)
+					rows[i].key += i;
+				break;
+			case 8:
+				for (uint64_t i = 0; i < count; i++)
+					rows[i].len = (uint64_t)2 << 20;
+				break;
+			default: break;
+			}
+			offer_list(v, slot, lie ? rows : gone, count, ROWS, read);
+			uint64_t word = report_of(v, slot);
+			if ((word >> 32 & 0xffff) == 0 || (uint32_t)word != 0)
+				test_fail(__FILE__, __LINE__, "lie %d: reported as %#llx", lie, (unsigned long long)word);
+		}
+	/* And one that is true. */
+	rows[0] = (struct row){(uintptr_t)mine, to.base, sizeof mine, to.key};
+	offer_list(v, slot, rows, 1, 1, true);
+	CHECK_EQ(report_of(v, slot), (77ull << 48 | 1));
+	CHECK(mine[0] == 7 && mine[sizeof mine - 1] == 7);
+}
+
 static void reads_all(struct node *n, struct view *v, struct remote to)
 {
 	peer_stop(n);
@@ -214,6 +292,8 @@ static void asks(struct node *n, struct view *v, struct remote to)
 
 static const struct attack offers[] = {
 	{"a_shared_copy_in_bytes_ends_the_connection", offers_bytes, BREAKS},
+	{"a_shared_list_of_too_long_chunks_ends_the_connection", offers_no_list, BREAKS},
+	{"shared_lists_that_lie_are_refused", offers_lies, STAYS},
 	{"shared_copies_without_end_leave_calls_short", offers_many, STAYS},
 	{"reads_without_end_leave_calls_short", reads_all, STAYS},
 	{"a_peer_that_writes_on_after_leaving_leaves_calls_short", leaves_and_writes, LEAVES},

@@ -22,7 +22,7 @@ enum {
 	EXTENTS = 32768,
 	REGIONS = 262144,
 };
-enum { COOP = 5, STAGED_WRITE, STAGED_READ };
+enum { COOP = 5, STAGED_WRITE, STAGED_READ, COOP_LIST = 11 };
 
 static const char no_sharing[] = "two processes share no memory of the library's";
 

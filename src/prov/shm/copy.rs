@@ -13,6 +13,7 @@ use crate::mr::Paths;
 use crate::mr::piece::store;
 use crate::prov::op::{Dir, Iov, parts};
 use crate::sync::consumer::Message;
+use crate::sync::ring::Header;
 use crate::sys::copy;
 use crate::sys::process::{Attach, Piece, attach_copy, piece};
 
@@ -82,6 +83,11 @@ pub fn attach_error(e: Error) -> Error {
         _ => Code::Fault,
     };
     Error::coded(e.errno, code, e.words)
+}
+
+/// What `notify` takes of the ring at most, for so many regions.
+pub fn notices(events: usize) -> Header {
+    Header { words: 3, bytes: ((events + 1) * 64) as u16, ..Header::default() }
 }
 
 /// Tells the target of a write that wants to be known: by data, or because the region counts. The

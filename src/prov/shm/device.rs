@@ -3,7 +3,7 @@
 //! peer's, device or host on either side, while the caller goes on.
 
 use super::conn::Conn;
-use super::copy::notify;
+use super::copy::{notices, notify};
 use super::devices::{Flying, Words};
 use super::domain::Domain;
 use super::import::still_there;
@@ -20,7 +20,6 @@ use crate::prov::list::{List, Native, Run};
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, parts};
 use crate::sync::gate;
 use crate::sync::primitive::Ordering;
-use crate::sync::ring::Header;
 
 /// Starts an operation that a device's driver has to carry out, to all regions; `None`: the CPU can.
 pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Vec<(Remote, u64)>) -> Result<Option<Step>> {
@@ -330,7 +329,7 @@ pub fn poll(state: &mut State) -> Result<()> {
     while let Some(conn) = state.conn.as_deref_mut()
         && conn.devices.flights.front().is_some_and(|f| f.ticket <= done)
     {
-        if !conn.room(Header { words: 3, bytes: ((IOV_LIMIT + 1) * 64) as u16, ..Header::default() })? {
+        if !conn.room(notices(IOV_LIMIT))? {
             return Ok(());
         }
         let Some(flown) = conn.devices.flights.pop_front() else { return Ok(()) };

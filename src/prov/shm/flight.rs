@@ -7,6 +7,7 @@ use super::remote::Remote;
 use crate::error::Error;
 use crate::hmem::Site;
 use crate::prov::bind::Ending;
+use crate::prov::list::List;
 use crate::prov::op::{Dir, Iov, Pieces};
 use std::sync::Arc;
 
@@ -120,35 +121,79 @@ pub struct ReadOut {
 /// A copy whose own part is over and whose helper has not reported yet.
 pub struct Shared {
     pub end: Ending,
-    pub place: Remote,
     pub dir: Dir,
-    /// The shared part of the local buffer, and the end of it, which is copied here.
-    pub local: Iov,
-    pub tail: Iov,
-    pub offset: u64,
     pub data: Option<u64>,
-    pub chunk: usize,
     pub chunks: u32,
     /// First chunk of the helper's part.
     pub front: u32,
     /// What ended our own part early; the helper's is waited for all the same, as it touches the caller's buffer.
     pub failed: Option<Error>,
+    pub what: Work,
 }
 
-/// Target's side: a copy that a peer offered, and how much of it was done here. Between turns no chunk of it is
-/// claimed, so whatever becomes of this side, the initiator goes on.
+/// What is copied.
+pub enum Work {
+    One {
+        place: Remote,
+        /// The shared part of the local buffer, and the end of it, which is copied here.
+        local: Iov,
+        tail: Iov,
+        offset: u64,
+        chunk: usize,
+    },
+    List(SharedList),
+}
+
+pub struct SharedList {
+    pub list: List,
+    pub places: Vec<Remote>,
+    /// What the helper reads.
+    pub _rows: Box<[Row]>,
+    /// Rows of a chunk.
+    pub per: usize,
+    /// Regions that count writes.
+    pub events: Vec<(u64, bool, usize)>,
+}
+
+/// A run of a list as a helper reads it out of the initiator's memory.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Row {
+    /// Address in the initiator's process.
+    pub buf: u64,
+    /// As in operations.
+    pub addr: u64,
+    pub len: u64,
+    pub key: u64,
+}
+
+/// Target's side: a copy that a peer offered.
 pub struct Helping {
+    pub part: Part,
+    pub read: bool,
+    pub what: Offered,
+}
+
+/// How much of it was done here. Between turns no chunk of it is claimed, so whatever becomes of this side, the initiator goes on.
+pub struct Part {
     pub slot: u16,
     pub generation: u16,
-    pub read: bool,
-    pub key: u64,
-    pub addr: u64,
-    pub len: usize,
-    pub chunk: usize,
+    pub chunks: u32,
     pub done: u32,
-    /// The initiator's buffer: its address there, and the mapping that it lies in if there is one, with its address here.
-    pub source: u64,
-    pub mapped: Option<(Arc<Import>, usize)>,
+}
+
+pub enum Offered {
+    One {
+        key: u64,
+        addr: u64,
+        len: usize,
+        chunk: usize,
+        /// The initiator's buffer: its address there, and the mapping that it lies in if there is one, with its address here.
+        source: u64,
+        mapped: Option<(Arc<Import>, usize)>,
+    },
+    /// Rows in the initiator's memory.
+    List { table: u64, rows: usize, per: usize },
 }
 
 impl Shared {

@@ -2,20 +2,21 @@
 //! Progress of an endpoint: takes what arrived, looks at reports, goes on with what waits, and now
 //! and then looks at the control socket and the deadlines.
 
+use super::copy::notices;
 use super::domain::Domain;
-use super::flight::Flight;
+use super::flight::{Flight, Offered, Work};
 use super::frame::{self, Frame};
 use super::job::{Job, Step, gather};
 use super::layout::SegmentRef;
 use super::limits::{BUDGET, FETCH_BYTES};
 use super::state::{Phase, State};
 use super::wire::{STATUS_SEND_FRAGMENTS, broken, error_of, kind, mark, protocol};
-use super::{cm, coop, device, leaving, recv, rendezvous, staged};
+use super::{cm, coop, coop_list, device, leaving, recv, rendezvous, staged};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::prov::bind::Ending;
-use crate::prov::op::{Iov, Pieces};
+use crate::prov::op::{IOV_LIMIT, Iov, Pieces};
 use crate::sync::consumer::Message;
 use crate::sys::{socket, time};
 use std::os::fd::AsFd;
@@ -57,8 +58,12 @@ impl State {
             device::poll(self)?;
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        if conn.helping.is_some() {
-            coop::help(conn, domain);
+        if let Some(mut helping) = conn.helping.take() {
+            let goes_on = match helping.what {
+                Offered::One { .. } => coop::help(conn, domain, &mut helping),
+                Offered::List { .. } => coop_list::help(conn, domain, &mut helping),
+            };
+            conn.helping = goes_on.then_some(helping);
         }
         if !conn.reads_out.is_empty() {
             staged::pump_reads(conn, domain)?;
@@ -111,14 +116,15 @@ impl State {
             kind::RENDEZVOUS => self.on_offer(message),
             kind::FRAGMENT => self.on_fragment(message),
             kind::NOTIFY => self.on_notify(domain, message),
-            kind::COOP => {
-                if !self.options.coop || !config::get().coop {
-                    return Ok(());
-                }
-                let words = std::array::from_fn(|i| message.word(i));
-                match self.conn.as_deref_mut() {
-                    Some(conn) => coop::join(conn, message.header.flags, &words),
-                    None => Ok(()),
+            kind::COOP | kind::COOP_LIST => {
+                let helps = self.options.coop && config::get().coop;
+                let Some(conn) = self.conn.as_deref_mut().filter(|_| helps) else { return Ok(()) };
+                let flags = message.header.flags;
+                // A new offer: that before it is over.
+                conn.helping = None;
+                match message.header.kind {
+                    kind::COOP => coop::join(conn, flags, std::array::from_fn(|i| message.word(i))),
+                    _ => coop_list::join(conn, flags, std::array::from_fn(|i| message.word(i))),
                 }
             }
             kind::STAGED_WRITE => self.on_staged_write(domain, message),
@@ -180,7 +186,7 @@ impl State {
                     }
                 }
                 Some(Flight::Coop(shared)) if report.status != 0 || report.chunks >= shared.owed() => {
-                    coop::landed(self, index, report.status)?;
+                    self.land_shared(index, report.status)?;
                 }
                 Some(Flight::Coop(_)) => {}
                 Some(Flight::Read { want, got, .. }) => {
@@ -205,6 +211,22 @@ impl State {
                 k += 1;
             }
         }
+    }
+
+    /// The helper reported on a flight: ends it, if the ring has room for the notices.
+    fn land_shared(&mut self, index: u16, status: u16) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if !conn.room(notices(IOV_LIMIT))? {
+            return Ok(());
+        }
+        let Some(Flight::Coop(shared)) = conn.slots.land(index) else { return Ok(()) };
+        conn.coop -= 1;
+        let result = match shared.what {
+            Work::One { .. } => coop::finish(self, &shared, status),
+            Work::List(_) => coop_list::finish(self, &shared, status),
+        };
+        self.end(&shared.end, result);
+        Ok(())
     }
 
     fn pump_backlog(&mut self, domain: &Domain) -> Result<()> {

@@ -3,7 +3,7 @@
 //! ring; and in any case in the order of posting.
 
 use super::conn::is_alive;
-use super::copy::notify;
+use super::copy::{notices, notify};
 use super::domain::Domain;
 use super::fast::{FEW, LOCKED as ANY, WORD, is_any};
 use super::job::{Job, RmaJob, Step, Stream, needs_driver, settle};
@@ -305,7 +305,7 @@ impl State {
         if conn.devices.copier.is_some() {
             device::check_no_driver(job, &places)?;
         }
-        let notes = Header { words: 3, bytes: ((job.count + 1) * 64) as u16, ..Header::default() };
+        let notes = notices(job.count);
         let has_notes = job.has_data() || places.iter().any(|(p, _)| p.event);
         if places.iter().any(|(p, _)| p.path == Paths::STAGED) {
             if !conn.devices.is_idle() || (job.dir == Dir::Write && conn.slots.is_reading()) {

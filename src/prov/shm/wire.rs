@@ -18,6 +18,7 @@ pub mod kind {
     pub const STAGED_DATA: u8 = 8;
     pub const PARCEL: u8 = 9;
     pub const ATOMIC: u8 = 10;
+    pub const COOP_LIST: u8 = 11;
 }
 
 /// Flags of ring messages.

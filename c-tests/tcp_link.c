@@ -8,6 +8,7 @@
 #include "raw.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/wait.h>
 
@@ -101,13 +102,21 @@ static void target_begin(struct node *n, struct mem *m)
 
 /* --- cut for good --- */
 
+/* What is on its way when the link is cut. */
+enum { MUCH, NOTHING, LATER, ASLEEP, FULL };
+static const int states[] = {MUCH, NOTHING, LATER, ASLEEP, FULL};
+/* Of more endpoints than these, those that have nothing to do rest. */
+#define FEW 4
+
 static void is_cut_off(struct node *n)
 {
 	static char in[64];
 	struct mem m;
 	target_begin(n, &m);
 	POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, NULL, 0, in));
+	n->idle = *(const int *)n->arg == FULL;
 	obey(n);
+	n->idle = false;
 	/* This side waits for a message, and hears in time that none will come. */
 	lost(n, in);
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
@@ -117,15 +126,31 @@ static void is_cut_off(struct node *n)
 	node_close(n);
 }
 
+/* Sleeps on the queue's descriptor until it has an entry: nobody but the library can tell that the peer is gone. */
+static void await_readable(struct node *n)
+{
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(8000);
+	int fd = -1, rc = 0;
+	OK(gdrfab_cq_fd(n->cq, &fd));
+	struct pollfd p = {fd, POLLIN, 0};
+	while ((rc = (int)gdrfab_cq_trywait(n->cq)) == 0) {
+		CHECK_EQ(poll(&p, 1, test_ms(8000)), 1);
+		CHECK(test_now_ms() < until);
+	}
+	CHECK_EQ(rc, -EAGAIN);
+}
+
 static void cuts_off(struct node *n)
 {
-	bool idle = n->arg != NULL;
+	int state = *(const int *)n->arg;
+	bool idle = state != MUCH;
 	unsigned char *out = (unsigned char *)malloc(LARGE);
 	static char in[64];
+	gdrfab_ep *others[FEW + 1] = {NULL};
 	node_up(n);
 	struct remote to = mem_fetch(n);
 	memset(out, 1, LARGE);
-	uint64_t deadline = (uint64_t)test_ms(DEADLINE) * 1000000u, none = 0;
+	uint64_t deadline = idle ? 0 : (uint64_t)test_ms(DEADLINE) * 1000000u, none = 0;
 	POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, NULL, 0, in));
 	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &deadline, sizeof deadline));
 	size_t posted = 0, ended = 0, late = 0;
@@ -133,15 +158,29 @@ static void cuts_off(struct node *n)
 		POST(n->cq, gdrfab_write(n->ep, out, LARGE, NULL, 0, to.base, to.key, out));
 		posted++;
 	}
+	for (int i = 0; state == ASLEEP && i <= FEW; i++)
+		others[i] = ep_new(n, n->info, NULL);
+	if (state == FULL) {
+		/* The peer takes none of it: its window closes, and its kernel is asked whether it opens. */
+		for (; posted < 4; posted++)
+			POST(n->cq, gdrfab_write(n->ep, out, LARGE, NULL, 0, to.base, to.key, out));
+		QUIET(n->cq, 3 * TIMEOUT);
+	}
 	ask(n, CUT);
 	uint64_t start = test_now_ms();
+	if (state == LATER || state == ASLEEP) {
+		POST(n->cq, gdrfab_write(n->ep, out, 8, NULL, 0, to.base, to.key, out));
+		posted++;
+	}
+	if (state == ASLEEP)
+		await_readable(n);
 	/* In the middle of a transfer: those that were not through end by their deadline, not by the connection's end. */
 	while (!idle && posted - ended < 4)
 		if (gdrfab_write(n->ep, out, LARGE, NULL, 0, to.base, to.key, out) == 0)
 			posted++;
 		else
 			break;
-	while (ended < posted) {
+	while (!idle && ended < posted) {
 		done e;
 		struct failure f;
 		int next = cq_next(n->cq, &e, DEADLINE + 5000);
@@ -160,6 +199,8 @@ static void cuts_off(struct node *n)
 		CHECK(test_now_ms() - start < (uint64_t)test_ms(DEADLINE + 700));
 	}
 	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &none, sizeof none));
+	for (; ended < posted; ended++)
+		lost(n, out);
 	lost(n, in);
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
 	uint64_t took = test_now_ms() - start;
@@ -168,29 +209,48 @@ static void cuts_off(struct node *n)
 	if (took > (uint64_t)test_ms(3 * TIMEOUT + 1000))
 		test_fail(__FILE__, __LINE__, "the connection ended %llu ms after its link was cut",
 			  (unsigned long long)took);
+	for (int i = 0; others[i] && i <= FEW; i++)
+		OK(gdrfab_ep_close(others[i]));
 	oob_send(n, "e", 1);
 	barrier(n);
 	free(out);
 	node_close(n);
 }
 
-static void cut(const char *idle)
+static void cut(int state)
 {
+	static const struct setup by_descriptor = {.cq_wait = GDRFAB_WAIT_FD};
 	char text[16];
 	may_cut();
 	snprintf(text, sizeof text, "%d", TIMEOUT);
 	setenv("GDRFAB_TCP_TIMEOUT_MS", text, 1);
-	pair(NULL, is_cut_off, cuts_off, idle);
+	pair(&by_descriptor, is_cut_off, cuts_off, &states[state]);
 }
 
 TEST_WITHIN(40, cut_in_the_middle_of_a_transfer)
 {
-	cut(NULL);
+	cut(MUCH);
 }
 
 TEST_WITHIN(40, cut_while_nothing_moves)
 {
-	cut("idle");
+	cut(NOTHING);
+}
+
+TEST_WITHIN(40, cut_before_something_is_sent)
+{
+	cut(LATER);
+}
+
+TEST_WITHIN(40, cut_before_something_is_sent_and_nobody_looks)
+{
+	cut(ASLEEP);
+}
+
+TEST_WITHIN(40, cut_while_the_peer_takes_nothing)
+{
+	setenv("GDRFAB_TCP_BUFFER", "65536", 1);
+	cut(FULL);
 }
 
 /* --- cut for a moment --- */

@@ -54,8 +54,7 @@ void comm_join(struct comm *comm, const struct hello *hello)
 	comm->early_limit = SIZE_MAX;
 	if (comm->device->ways[comm->way]->kind != KIND_TCP)
 		return;
-	/* The other side may read nothing for minutes. What its kernel takes meanwhile is bounded, and a sender that it keeps
-	 * waiting is cut off after GDRFAB_TCP_TIMEOUT_MS. */
+	/* The other side may read nothing for minutes, and what its kernel takes meanwhile is bounded. */
 	comm->early_limit = TCP_EARLY;
 	if (comm->eager_max > TCP_EARLY)
 		comm->eager_max = TCP_EARLY;

@@ -174,7 +174,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "GDRFAB_TCP_TIMEOUT_MS",
         kind: Kind::Number(0, 86_400_000),
         default: "30000",
-        help: "milliseconds of silence after which a tcp peer is taken for dead (0 = the kernel's defaults)",
+        help: "milliseconds after which a tcp peer whose kernel answers nothing is taken for dead (0 = the kernel's defaults)",
     },
     Variable {
         name: "GDRFAB_TCP_BUFFER",

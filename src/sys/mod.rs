@@ -8,6 +8,7 @@ pub mod discard;
 pub mod dl;
 pub mod epoll;
 pub mod fork;
+pub mod health;
 pub mod iov;
 pub mod mem;
 pub mod path_socket;

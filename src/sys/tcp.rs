@@ -156,17 +156,23 @@ fn probes(timeout_ms: u32) -> (u64, u64, u32) {
     (idle, every, (rest / every).clamp(1, 127) as u32)
 }
 
-/// A peer that answers nothing for about this long, idle or not, is taken for dead.
-pub fn set_keep_alive(fd: BorrowedFd<'_>, user_timeout_ms: u32) -> Result<()> {
-    let (idle, every, count) = probes(user_timeout_ms);
+/// A peer whose kernel answers nothing for this long is taken for dead: by the kernel where nothing is sent, by whoever asks for
+/// its `Health` where something is. Not by TCP_USER_TIMEOUT, which ends what waits for a closed window although the peer's
+/// kernel answers each probe of it.
+pub fn set_keep_alive(fd: BorrowedFd<'_>, timeout_ms: u32) -> Result<()> {
+    /// TCP_RTO_MAX_MS, of Linux 6.15.
+    const RTO_MAX_MS: i32 = 44;
+    let (idle, every, count) = probes(timeout_ms);
     let set = || -> rustix::io::Result<()> {
         sockopt::set_socket_keepalive(fd, true)?;
         sockopt::set_tcp_keepidle(fd, Duration::from_secs(idle))?;
         sockopt::set_tcp_keepintvl(fd, Duration::from_secs(every))?;
-        sockopt::set_tcp_keepcnt(fd, count)?;
-        sockopt::set_tcp_user_timeout(fd, user_timeout_ms)
+        sockopt::set_tcp_keepcnt(fd, count)
     };
-    set().map_err(|e| Error::os("setting how long a peer may stay silent", e))
+    set().map_err(|e| Error::os("setting how long a peer may stay silent", e))?;
+    // A closed window is probed often enough for two answers to be missed in time; older kernels double the pause up to two minutes.
+    set_int(&fd, libc::IPPROTO_TCP, RTO_MAX_MS, (timeout_ms / 4).clamp(1000, 120_000) as i32);
+    Ok(())
 }
 
 /// Sizes of the kernel's buffers, which it sizes by itself otherwise.
@@ -187,57 +193,6 @@ pub fn set_unsent(fd: BorrowedFd<'_>, bytes: i32) -> Result<()> {
     match set_int(&fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes) {
         true => Ok(()),
         false => Err(Error::fixed(errno::EIO, "setting TCP_NOTSENT_LOWAT")),
-    }
-}
-
-/// How a connection does, as the kernel sees it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Health {
-    /// Bytes per second that it has delivered at its best lately; 0: not known.
-    pub rate: u64,
-    /// Bytes that the peer's kernel has not acknowledged.
-    pub queued: u64,
-    pub rtt_us: u64,
-    /// Packets on their way, how often the oldest was sent again, and for how long nothing was heard.
-    unacked: u32,
-    repeats: u8,
-    silent_ms: u32,
-}
-
-impl Health {
-    /// Asks the kernel (TCP_INFO); what it does not say stays as it was.
-    pub fn update(&mut self, fd: BorrowedFd<'_>) {
-        // By the kernel's layout, which only grows.
-        const BYTES: usize = 168;
-        let mut raw = [0u8; BYTES];
-        let mut len = BYTES as libc::socklen_t;
-        // SAFETY: the buffer is live and as long as the length says.
-        let rc = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, raw.as_mut_ptr().cast(), &raw mut len) };
-        if rc != 0 {
-            return;
-        }
-        let word = |at: usize| raw[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
-        (self.repeats, self.unacked, self.silent_ms, self.rtt_us) = (raw[2], word(24), word(56), word(68).into());
-        let rate = raw[160..168].try_into().map_or(0, u64::from_ne_bytes);
-        // Where the program has sent too little, it says too little.
-        let limited = raw[7] & 1 != 0;
-        self.rate = if limited { self.rate.max(rate) } else { rate.max(self.rate - self.rate / 8) };
-        let mut queued: libc::c_int = 0;
-        // SAFETY: the kernel writes one int.
-        if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) } == 0 {
-            self.queued = queued.max(0) as u64;
-        }
-    }
-
-    /// Time until `bytes` more have arrived.
-    pub fn delay_ns(&self, bytes: u64) -> u64 {
-        let sent = (self.queued + bytes).saturating_mul(1_000_000_000).checked_div(self.rate).unwrap_or(0);
-        sent.saturating_add(self.rtt_us * 500)
-    }
-
-    /// Whether nothing came back for so long though something was sent, and sent again.
-    pub fn is_silent_for(&self, ms: u32) -> bool {
-        self.unacked > 0 && self.repeats > 0 && self.silent_ms >= ms
     }
 }
 
@@ -432,7 +387,7 @@ mod tests {
             set_keep_alive(fd, 30_000).unwrap();
             set_buffers(fd, 1 << 16).unwrap();
         }
-        assert_eq!(sockopt::tcp_user_timeout(&one).unwrap(), 30_000);
+        assert_eq!(sockopt::tcp_user_timeout(&one).unwrap(), 0);
         assert_eq!(send(one.as_fd(), b"abc").unwrap(), 3);
         assert_eq!(readable(&[one.as_fd(), two.as_fd()]), [false, true]);
         let mut buf = [0; 8];

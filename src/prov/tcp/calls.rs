@@ -247,7 +247,7 @@ impl prov::Endpoint for Endpoint {
             Phase::Connecting { deadline, how: How::Dial(_) } => until(*deadline).min(NEXT_ADDRESS),
             Phase::Connecting { deadline, .. } => until(*deadline),
             _ => until(s.earliest)
-                .min(s.conn.as_ref().map_or(LONG, |c| c.streams_nap_ns()))
+                .min(s.conn.as_ref().map_or(LONG, |c| c.streams_nap_ns().min(until(c.vigil_due()))))
                 .min(s.conn.as_ref().and_then(|c| c.junction.as_ref()).map_or(LONG, |j| j.nap_ns()))
                 .min(s.faults.as_ref().map_or(LONG, |f| until(f.next()))),
         };

@@ -5,9 +5,10 @@ use super::rail::Rail;
 use super::rails::{Berth, Kept, NOBODY, Rails};
 use super::segment::{SEGMENT, SEGMENTS, SegmentHead, WINDOW, Word};
 use crate::error::Result;
+use crate::sys::health::Health;
 use crate::sys::iov::Iov;
 use crate::sys::stream::Moved;
-use crate::sys::{tcp, time};
+use crate::sys::time;
 use std::os::fd::AsFd;
 
 /// Time between two questions to the kernel of how a rail does.
@@ -77,7 +78,7 @@ impl Rails {
         }
         let up = self.berths.iter_mut().flat_map(|b| &mut b.up);
         up.into_iter().all(|rail| {
-            rail.health.update(rail.socket.as_fd());
+            rail.health.update(rail.socket.as_fd(), time::now_ns());
             rail.health.queued == 0
         })
     }
@@ -105,8 +106,8 @@ impl Rails {
     }
 
     /// Asks the kernel how the rails do, not too often; gives the fastest, if two speeds are known.
-    fn ask(&mut self, now: u64) -> Option<(usize, tcp::Health)> {
-        let mut fastest: Option<(usize, tcp::Health)> = None;
+    fn ask(&mut self, now: u64) -> Option<(usize, Health)> {
+        let mut fastest: Option<(usize, Health)> = None;
         let mut known = 0;
         for (i, rail) in self.berths.iter_mut().enumerate().filter_map(|(i, b)| Some((i, b.up.as_mut()?))) {
             if now.wrapping_sub(rail.asked) > ASK_NS {

@@ -13,6 +13,7 @@ use super::rx::Rx;
 use super::sealed::{SealedIn, SealedOut};
 use super::shake::Link;
 use super::tx::Tx;
+use super::vigil::Vigil;
 use crate::error::{Error, Result};
 use crate::hmem::Site;
 use crate::prov::bind::{Ending, INJECT_FLAGS};
@@ -162,6 +163,7 @@ pub struct Conn {
     pub more: More,
     pub wants_more: bool,
     pub looked: u64,
+    pub vigil: Vigil,
     /// What keeps its rails, if it has several.
     pub junction: Option<Box<Junction>>,
     /// The region of the last operation: the next one is often in it too.
@@ -219,6 +221,7 @@ impl Conn {
             more: More::None,
             wants_more: false,
             looked: 0,
+            vigil: Vigil::default(),
             junction: None,
             region: Weak::new(),
         })

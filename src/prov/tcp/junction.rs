@@ -168,7 +168,8 @@ impl Junction {
             }
         }
         let mut rails = self.rails.lock();
-        rails.look_after(now, config::get().tcp.rail_timeout_ms);
+        let config = &config::get().tcp;
+        rails.look_after(now, config.rail_timeout_ms, config.timeout_ms);
         if !rails.all_taken() {
             rails.begin_turn();
             // Found again by the next turn.

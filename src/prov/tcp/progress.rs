@@ -179,6 +179,9 @@ impl State {
         if self.conn.as_ref().is_some_and(|c| c.junction.is_some()) {
             self.look_at_rails(domain, time::now_ns());
         }
+        if self.conn.is_some() {
+            self.look_at_peer(domain, time::now_ns());
+        }
         if self.faults.is_some() {
             self.release_held(domain, time::now_ns());
         }

@@ -8,8 +8,9 @@ use super::segment::{SEGMENT, SEGMENT_HEAD, SegmentHead, Word};
 use super::shake::Link;
 use crate::error::Result;
 use crate::prov::op::Iov;
+use crate::sys::health::Health;
 use crate::sys::stream::{self, Moved};
-use crate::sys::tcp::{self, Health};
+use crate::sys::tcp;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Room before a segment's bytes, for the beginning of a frame that the one before it ended with.
@@ -104,7 +105,7 @@ impl Rail {
     /// Asks the kernel how it does, and bounds by its speed what it takes ahead: what it has, no other can carry.
     pub fn ask(&mut self, now: u64) {
         self.asked = now;
-        self.health.update(self.socket.as_fd());
+        self.health.update(self.socket.as_fd(), now);
         let want = (self.health.rate / AHEAD_RATE).clamp(AHEAD_LEAST, AHEAD_MOST);
         if want.abs_diff(self.ahead) > self.ahead / 4 {
             self.ahead = want;

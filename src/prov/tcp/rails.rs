@@ -341,16 +341,16 @@ impl Rails {
     }
 
     /// Finds rails that are silent though something is on its way, and keeps those busy that have nothing to do. The last one
-    /// has the connection's patience.
-    pub fn look_after(&mut self, now: u64, silence_ms: u32) {
+    /// has the connection's patience; 0: without end.
+    pub fn look_after(&mut self, now: u64, silence_ms: u32, last_ms: u32) {
         let silence_ns = u64::from(silence_ms) * 1_000_000;
         for i in 0..self.berths.len() {
             let others = self.count_up() > 1;
             let Some(rail) = self.berths[i].up.as_mut() else { continue };
             rail.ask(now);
-            let is_silent = rail.health.is_silent_for(silence_ms);
-            if is_silent && others {
-                let why = format!("the path did not answer for {silence_ms} ms (GDRFAB_TCP_RAIL_TIMEOUT_MS)");
+            let (patience, name) = if others { (silence_ms, "GDRFAB_TCP_RAIL_TIMEOUT_MS") } else { (last_ms, "GDRFAB_TCP_TIMEOUT_MS") };
+            if patience > 0 && rail.health.is_silent_for(patience, now) {
+                let why = format!("the path did not answer for {patience} ms ({name})");
                 self.lose(i, &Error::new(errno::ETIMEDOUT, why));
             } else if others && !rail.is_sending() && !rail.blocked && now.saturating_sub(rail.spoke) > silence_ns {
                 self.begin(i, Word::Data { from: 0, len: 0 }, 0, now);

@@ -4,6 +4,7 @@
 use super::conn::More;
 use super::state::{Phase, State};
 use crate::prov::rest::Rest;
+use crate::sys::time::now_ns;
 use std::sync::Arc;
 
 impl State {
@@ -22,17 +23,18 @@ impl State {
     }
 
     fn next_look(&self) -> u64 {
-        if self.earliest == 0 { u64::MAX } else { self.earliest }
+        let vigil = self.conn.as_ref().map_or(u64::MAX, |conn| conn.vigil_due());
+        if self.earliest == 0 { vigil } else { vigil.min(self.earliest) }
     }
 
     pub fn rest(&mut self, at: &Arc<Rest>, number: u64) -> Option<u64> {
-        if !self.is_idle() {
+        let until = self.next_look();
+        if !self.is_idle() || (until < u64::MAX && until <= now_ns()) {
             return None;
         }
         if let Some(conn) = &self.conn {
             at.watch(conn.socket(), number).ok()?;
         }
-        let until = self.next_look();
         self.rests_until = if self.resting.is_empty() { until } else { self.rests_until.max(until) };
         if !self.resting.iter().any(|(other, n)| Arc::ptr_eq(other, at) && *n == number) {
             self.resting.push((at.clone(), number));

@@ -15,7 +15,9 @@ pub fn tune(socket: BorrowedFd<'_>) -> Result<()> {
     let config = &config::get().tcp;
     let (local, peer) = (tcp::local(socket)?, tcp::peer(socket)?);
     tcp::set_no_delay(socket)?;
-    tcp::set_keep_alive(socket, config.timeout_ms)?;
+    if config.timeout_ms > 0 {
+        tcp::set_keep_alive(socket, config.timeout_ms)?;
+    }
     if config.buffer > 0 {
         tcp::set_buffers(socket, config.buffer)?;
     }

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How a TCP connection does, and whether the other end's kernel still answers, as this side's kernel sees it.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const MS: u64 = 1_000_000;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Health {
+    /// Bytes per second that it has delivered at its best lately; 0: not known.
+    pub rate: u64,
+    /// Bytes that the peer's kernel has not acknowledged.
+    pub queued: u64,
+    pub rtt_us: u64,
+    /// When the peer's kernel began to leave something unanswered, as far as is known; 0: it answers.
+    unanswered: u64,
+}
+
+impl Health {
+    /// Asks the kernel (TCP_INFO) at `now`; what it does not say stays as it was.
+    pub fn update(&mut self, fd: BorrowedFd<'_>, now: u64) {
+        // By the kernel's layout, which only grows.
+        const BYTES: usize = 168;
+        let mut raw = [0u8; BYTES];
+        let mut len = BYTES as libc::socklen_t;
+        // SAFETY: the buffer is live and as long as the length says.
+        let rc = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, raw.as_mut_ptr().cast(), &raw mut len) };
+        if rc != 0 {
+            return;
+        }
+        let word = |at: usize| raw[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
+        self.rtt_us = word(68).into();
+        self.listen((raw[2], word(24), word(8) / 1000), raw[3], word(52).min(word(56)), now);
+        let rate = raw[160..168].try_into().map_or(0, u64::from_ne_bytes);
+        // Where the program has sent too little, it says too little.
+        let limited = raw[7] & 1 != 0;
+        self.rate = if limited { self.rate.max(rate) } else { rate.max(self.rate - self.rate / 8) };
+        let mut queued: libc::c_int = 0;
+        // SAFETY: the kernel writes one int.
+        if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) } == 0 {
+            self.queued = queued.max(0) as u64;
+        }
+    }
+
+    /// `repeats`: how often the oldest of `unacked` packets was sent again; `pause_ms`: until it is again; `probes`: of a closed
+    /// window, without an answer since the last; `quiet_ms`: since anything was heard.
+    fn listen(&mut self, (repeats, unacked, pause_ms): (u8, u32, u32), probes: u8, quiet_ms: u32, now: u64) {
+        let ago = |ms: u32| now.saturating_sub(u64::from(ms) * MS).max(1);
+        let heard = ago(quiet_ms);
+        self.unanswered = match unacked > 0 && repeats > 0 {
+            // It was quiet for good reason until something was sent.
+            true if self.unanswered > heard => self.unanswered,
+            // Pauses double: those before it were half of it at least.
+            true => heard.max(ago(pause_ms / 2)),
+            // A kernel that lives may leave one probe unanswered, if it comes soon after another.
+            false if probes > 1 => heard,
+            false => 0,
+        };
+    }
+
+    /// Time until `bytes` more have arrived.
+    pub fn delay_ns(&self, bytes: u64) -> u64 {
+        let sent = (self.queued + bytes).saturating_mul(1_000_000_000).checked_div(self.rate).unwrap_or(0);
+        sent.saturating_add(self.rtt_us * 500)
+    }
+
+    /// The nanoseconds after which the peer is to be taken for dead at `now`, unless it answers; `None`: it answers.
+    pub fn patience_ns(&self, ms: u32, now: u64) -> Option<u64> {
+        (self.unanswered > 0).then(|| (self.unanswered + u64::from(ms) * MS).saturating_sub(now))
+    }
+
+    /// Whether nothing was answered for so long.
+    pub fn is_silent_for(&self, ms: u32, now: u64) -> bool {
+        self.patience_ns(ms, now) == Some(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1000 * MS;
+
+    /// What the kernel says at a second, of a peer that was last heard at `heard`.
+    fn at(second: u64, heard: u64) -> (u32, u64) {
+        ((second - heard) as u32 * 1000, second * S)
+    }
+
+    #[test]
+    fn a_closed_window_whose_probes_are_answered_is_no_silence() {
+        let mut health = Health::default();
+        for second in 100..200 {
+            // Every tenth second a probe is answered, and one alone may not be.
+            let (quiet, now) = at(second, second / 10 * 10);
+            health.listen((0, 0, 200), u8::from(second % 10 > 7), quiet, now);
+            assert!(!health.is_silent_for(1000, now) && health.patience_ns(1000, now).is_none(), "{second}");
+        }
+        let (quiet, now) = at(205, 199);
+        health.listen((0, 0, 200), 2, quiet, now);
+        assert_eq!(health.patience_ns(30_000, now), Some(24 * S));
+        assert!(health.is_silent_for(6000, now) && !health.is_silent_for(6001, now));
+        let (quiet, now) = at(206, 206);
+        health.listen((0, 0, 200), 0, quiet, now);
+        assert!(health.patience_ns(1, now).is_none());
+    }
+
+    #[test]
+    fn what_was_sent_is_unanswered_since_it_was_sent() {
+        let mut health = Health::default();
+        // Idle for long: then a packet, which is lost at once.
+        let (quiet, now) = at(1000, 10);
+        health.listen((0, 1, 200), 0, quiet, now);
+        assert!(health.patience_ns(30_000, now).is_none());
+        let (quiet, now) = at(1001, 10);
+        health.listen((2, 1, 800), 0, quiet, now);
+        assert_eq!(health.patience_ns(30_000, now), Some(29 * S + 600 * MS));
+        for second in 1002..1030 {
+            let (quiet, now) = at(second, 10);
+            health.listen((5, 1, 7500), 0, quiet, now);
+            assert!(!health.is_silent_for(30_000, now), "{second}");
+        }
+        let (quiet, now) = at(1031, 10);
+        health.listen((9, 1, 7500), 0, quiet, now);
+        assert!(health.is_silent_for(30_000, now));
+        // One answer is enough, also where more is lost.
+        let (quiet, now) = at(1032, 1032);
+        health.listen((1, 3, 400), 0, quiet, now);
+        assert_eq!(health.patience_ns(30_000, now), Some(30 * S));
+    }
+}

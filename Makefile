@@ -194,15 +194,15 @@ help:
 # First what compiles for most of its time, two at a time: much of that has one thread, and each of install, loom and the others
 # has a target directory, or a profile's, of its own. Then what needs the installed library.
 CHECKS_BUILD := fmt clippy install rust loom
-CHECKS := c tcp guards plugins
+CHECKS := c tcp plugins
 # Deeper: alone where limits are those of a quiet machine, and two at a time where limits are wide or nobody looks at a clock.
-CHECKS_ALONE := examples perf modes tcp-links nccl libfabric
-CHECKS_PAIRS := verbs memcheck tsan fuzz libfabric-deep nixl doc bindings
+CHECKS_ALONE := perf modes tcp-links nccl libfabric
+CHECKS_PAIRS := verbs memcheck tsan fuzz guards libfabric-deep nixl examples doc bindings
 # Programs of c-tests side by side; see c-tests/run.sh. They wait most of the time.
 JOBS ?= 4
 
 check:
-	@MAKE="$(MAKE)" tests/check.sh check 9 --pairs $(CHECKS_BUILD) --alone $(CHECKS)
+	@MAKE="$(MAKE)" tests/check.sh check 9 --pairs $(CHECKS_BUILD) --alone $(CHECKS) guards
 
 check-all:
 	@MAKE="$(MAKE)" tests/check.sh check-all 55 --pairs $(CHECKS_BUILD) --alone $(CHECKS) $(CHECKS_ALONE) --pairs $(CHECKS_PAIRS)

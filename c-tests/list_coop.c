@@ -105,8 +105,9 @@ static void moves(struct node *n)
 {
 	static struct lists l;
 	uint64_t writes = 0, reads = 0;
+	uint32_t waking = 2;
 	begin(n, &l);
-	l.msg.data = told(1, false);
+	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_COOP, &waking, sizeof waking));
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(20000);
 	for (uint32_t seed = 1; (!writes || !reads) && test_now_ms() < until; seed = seed % 100 + 1) {
 		done entry;

@@ -35,6 +35,13 @@ TEST(set_and_get)
 		coop = 1;
 		MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_COOP, &coop, sizeof coop), -EOPNOTSUPP, "GDRFAB_OPT_COOP");
 	}
+	if (path_known(PATH_DIRECT)) {
+		coop = 2;
+		OK(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_COOP, &coop, sizeof coop));
+		coop = 7;
+		OK(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_COOP, &coop, &len));
+		CHECK_EQ(coop, 2);
+	}
 	coop = 0;
 	OK(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_COOP, &coop, sizeof coop));
 	coop = 7;
@@ -60,7 +67,7 @@ TEST(set_and_get)
 	value = 1ull << 50;
 	MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_REQUIRE_PATH, &value, sizeof value), -EINVAL, "optval");
 	MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_FORBID_PATH, &value, sizeof value), -EINVAL, "optval");
-	coop = 2;
+	coop = 3;
 	MISUSE(gdrfab_ep_setopt(ep, level, GDRFAB_OPT_COOP, &coop, sizeof coop), -EINVAL, "optval");
 
 	len = 4, value = 5;

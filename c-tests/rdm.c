@@ -197,7 +197,7 @@ static void copy_until_helped(struct self *s, bool read, char *mem, size_t len, 
 	CHECK(shared || stats.bytes_helped == before);
 }
 
-/* By a target that polls, and by one that sleeps; and not where the option forbids it. */
+/* By a target that polls, and by one that sleeps, if the option says so; and not where it forbids it. */
 static void the_target_carries_a_part_of_large_copies(struct self *s)
 {
 	enum { SIZE = 4 << 20, TURN = 2 };
@@ -229,7 +229,7 @@ static void the_target_carries_a_part_of_large_copies(struct self *s)
 		copy_until_helped(s, false, mem, SIZE, false);
 		OK(gdrfab_ep_stats(s->ep, &stats));
 		bool shared = may && stats.bytes_cma > 0;
-		coop = 1;
+		coop = 2;
 		CHECK_EQ(gdrfab_ep_setopt(s->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_COOP, &coop, sizeof coop), may ? 0 : -EOPNOTSUPP);
 		for (uint64_t turn = 0; turn < 4; turn++) {
 			copy_until_helped(s, turn & 1, mem, SIZE, shared);

@@ -1753,9 +1753,11 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 #define GDRFAB_OPT_REQUIRE_PATH 258
 
 #define GDRFAB_OPT_FORBID_PATH 259      /**< uint64_t of GDRFAB_PATH_*: RMA never uses these. */
-#define GDRFAB_OPT_COOP 260             /**< uint32_t 0 or 1 (default), shm only: share large copies with a
-                                             peer that polls, or wakes from a wait for a MiB of them.
-                                             Elsewhere 0; 1 is -EOPNOTSUPP. */
+
+/** uint32_t 0, 1 (default) or 2, shm only: share large copies with a peer that polls; 2: or that sleeps in a
+ * wait, which is woken for a MiB of them. One that is stopped meanwhile holds the operation up. Elsewhere 0;
+ * others are -EOPNOTSUPP. */
+#define GDRFAB_OPT_COOP 260
 
 /** uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
  * operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails

@@ -9,7 +9,7 @@ mod world;
 
 use fakes::{Case, fails, fault};
 use gdrfab::error::{Code, errno};
-use gdrfab::fabric::{Domain, Effort, Endpoint, Fabric, Info, Stats};
+use gdrfab::fabric::{Coop, Domain, Effort, Endpoint, Fabric, Info, Stats};
 use gdrfab::hmem::{self, Iface, Site};
 use gdrfab::mr::{Attr, Memory};
 use gdrfab::mr::{PathPolicy, Paths};
@@ -55,10 +55,10 @@ fn options() {
 
     // What only another provider keeps to is refused, and its absence is not.
     let ep = world.endpoint(false).unwrap();
-    assert!(!ep.coop() && ep.stream() == 0);
-    ep.set_coop(false).unwrap();
+    assert!(ep.coop() == Coop::Off && ep.stream() == 0);
+    ep.set_coop(Coop::Off).unwrap();
     ep.set_stream(0).unwrap();
-    fails(ep.set_coop(true), errno::EOPNOTSUPP, "GDRFAB_OPT_COOP");
+    fails(ep.set_coop(Coop::Waking), errno::EOPNOTSUPP, "GDRFAB_OPT_COOP");
     fails(ep.set_stream(7), errno::EOPNOTSUPP, "GDRFAB_OPT_STREAM");
     fails(ep.set_driver_calls(false), errno::EOPNOTSUPP, "optval");
 

@@ -2,6 +2,7 @@
 #include "link.hpp"
 
 #include <cerrno>
+#include <cstring>
 
 constexpr size_t ENTRIES = 64;
 constexpr uint64_t RIGHTS = GDRFAB_SEND | GDRFAB_RECV | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
@@ -48,11 +49,15 @@ std::string Link::open(const Settings &s)
 	size_t len = own.size();
 	/* The name is in the agent's metadata, and nowhere else. */
 	uint32_t whole_name = 1;
+	/* A peer's thread sleeps while it is a mere target. */
+	uint32_t waking = 2;
+	bool in_host = strstr(info->prov_name, "shm") != nullptr;
 	if (gdrfab_fabric_open(info, nullptr, &fabric) < 0 || gdrfab_domain_open(fabric, info, nullptr, &domain) < 0 ||
 	    gdrfab_cq_open(domain, &attr, nullptr, &cq) < 0 || gdrfab_av_open(domain, nullptr, nullptr, &av) < 0 ||
 	    gdrfab_ep_open(domain, info, nullptr, &ep) < 0 || gdrfab_ep_bind_cq(ep, cq, GDRFAB_TRANSMIT | GDRFAB_RECV) < 0 ||
 	    gdrfab_ep_bind_av(ep, av, 0) < 0 ||
 	    gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_WHOLE_NAME, &whole_name, sizeof whole_name) < 0 ||
+	    (in_host && gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_COOP, &waking, sizeof waking) < 0) ||
 	    (s.streams && gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_TCP_STREAMS, &s.streams, sizeof s.streams) < 0) ||
 	    gdrfab_ep_enable(ep) < 0 || gdrfab_ep_getname(ep, own.data(), &len) < 0)
 		return last_words();

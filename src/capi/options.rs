@@ -4,7 +4,7 @@
 use super::boundary::{Sized0, control, counted, null, object, output, output_sized, write_sized, write_text};
 use super::objects::gdrfab_ep;
 use crate::error::{Error, Result, errno};
-use crate::fabric::{Effort, Endpoint, PathAnswer};
+use crate::fabric::{Coop, Effort, Endpoint, PathAnswer};
 use crate::mr::Paths;
 use libc::{c_char, c_int, c_void, ssize_t};
 
@@ -26,8 +26,9 @@ pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
 pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
 /// uint64_t of GDRFAB_PATH_*: RMA never uses these.
 pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
-/// uint32_t 0 or 1 (default), shm only: share large copies with a peer that polls, or wakes from a wait for
-/// a MiB of them. Elsewhere 0; 1 is -EOPNOTSUPP.
+/// uint32_t 0, 1 (default) or 2, shm only: share large copies with a peer that polls; 2: or that sleeps in a
+/// wait, which is woken for a MiB of them. One that is stopped meanwhile holds the operation up. Elsewhere 0;
+/// others are -EOPNOTSUPP.
 pub const GDRFAB_OPT_COOP: c_int = 260;
 /// uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
 /// operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails
@@ -184,6 +185,10 @@ unsafe fn switch(from: *const c_void, len: usize) -> Result<bool> {
     }
 }
 
+fn coop(n: u32) -> Result<Coop> {
+    Coop::ALL.get(n as usize).copied().ok_or_else(|| Error::invalid(format!("optval: {n}, must be 0, 1 or 2")))
+}
+
 fn paths(bits: u64) -> Result<Paths> {
     Paths::from_bits(bits).ok_or_else(|| Error::invalid(format!("optval: {bits:#x} are no GDRFAB_PATH_*")))
 }
@@ -225,7 +230,7 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
             GDRFAB_OPT_REQUIRE_PATH => ep.set_policy(paths(value(optval, optlen)?)?, ep.policy().forbid),
             GDRFAB_OPT_FORBID_PATH => ep.set_policy(ep.policy().require, paths(value(optval, optlen)?)?),
             GDRFAB_OPT_STREAM => ep.set_stream(value(optval, optlen)?)?,
-            GDRFAB_OPT_COOP => ep.set_coop(switch(optval, optlen)?)?,
+            GDRFAB_OPT_COOP => ep.set_coop(coop(value(optval, optlen)?)?)?,
             GDRFAB_OPT_DRIVER_CALLS => ep.set_driver_calls(switch(optval, optlen)?)?,
             GDRFAB_OPT_WHOLE_NAME => ep.set_whole_name(switch(optval, optlen)?)?,
             GDRFAB_OPT_TCP_STREAMS => ep.set_tcp_streams(value(optval, optlen)?)?,
@@ -265,7 +270,7 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
             GDRFAB_OPT_REQUIRE_PATH => ep.policy().require.bits().to_ne_bytes().into(),
             GDRFAB_OPT_FORBID_PATH => ep.policy().forbid.bits().to_ne_bytes().into(),
             GDRFAB_OPT_STREAM => ep.stream().to_ne_bytes().into(),
-            GDRFAB_OPT_COOP => u32::from(ep.coop()).to_ne_bytes().into(),
+            GDRFAB_OPT_COOP => (ep.coop() as u32).to_ne_bytes().into(),
             GDRFAB_OPT_DRIVER_CALLS => u32::from(ep.driver_calls()).to_ne_bytes().into(),
             GDRFAB_OPT_WHOLE_NAME => u32::from(ep.whole_name()?).to_ne_bytes().into(),
             GDRFAB_OPT_TCP_STREAMS => ep.tcp_streams()?.to_ne_bytes().into(),

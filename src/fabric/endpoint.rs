@@ -13,7 +13,7 @@ use crate::error::{Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
 use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
-use crate::prov::bind::{Binding, Effort};
+use crate::prov::bind::{Binding, Coop, Effort};
 use crate::prov::general::Posting;
 use crate::prov::list::List;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
@@ -395,12 +395,12 @@ impl Endpoint {
         self.prov().set_options(&mut |o| o.policy = PathPolicy { require, forbid });
     }
 
-    pub fn coop(&self) -> bool {
+    pub fn coop(&self) -> Coop {
         self.prov().options().coop
     }
 
-    pub fn set_coop(&self, on: bool) -> Result<()> {
-        self.prov().set_coop(on)
+    pub fn set_coop(&self, coop: Coop) -> Result<()> {
+        self.prov().set_coop(coop)
     }
 
     pub fn stream(&self) -> u64 {

@@ -22,7 +22,7 @@ mod roster;
 mod wait;
 
 pub use crate::prov::av::{NAME_LEN, Name, UNSPEC};
-pub use crate::prov::bind::Effort;
+pub use crate::prov::bind::{Coop, Effort};
 pub use crate::prov::ops::CqFormat;
 pub use av::Av;
 pub use cntr::{Cntr, Reached};

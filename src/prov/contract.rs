@@ -9,7 +9,7 @@
 //! [`Threading::Promised`]. Nothing waits, but where a method says so.
 
 use super::atomic::AtomicOp;
-use super::bind::{Binding, Effort, Options};
+use super::bind::{Binding, Coop, Effort, Options};
 use super::flags;
 use super::info::{Ask, CM_DATA_MAX, Info, Nic};
 use super::list::{List, Native, Pair, Run};
@@ -324,11 +324,8 @@ pub trait Endpoint: Send + Sync {
     fn set_options(&self, change: &mut dyn FnMut(&mut Options));
 
     /// Large copies that the target helps with.
-    fn set_coop(&self, on: bool) -> Result<()> {
-        match on {
-            false => Ok(()),
-            true => Err(no_coop()),
-        }
+    fn set_coop(&self, coop: Coop) -> Result<()> {
+        if coop.is_on() { Err(no_coop()) } else { Ok(()) }
     }
 
     /// The caller's stream behind which device copies go; 0: none.

@@ -3,6 +3,31 @@
 
 use crate::mr::PathPolicy;
 
+/// Whose cores carry large copies within a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Coop {
+    /// The initiator's alone.
+    #[default]
+    Off,
+    /// The target's too, while it polls.
+    Polling,
+    /// And one that sleeps in a wait is woken.
+    Waking,
+}
+
+impl Coop {
+    pub const ALL: [Coop; 3] = [Coop::Off, Coop::Polling, Coop::Waking];
+
+    /// As the environment says.
+    pub fn of(on: bool) -> Coop {
+        if on { Coop::Polling } else { Coop::Off }
+    }
+
+    pub fn is_on(self) -> bool {
+        self != Coop::Off
+    }
+}
+
 /// Options that `setopt` changes.
 #[derive(Clone, Copy)]
 pub struct Options {
@@ -11,7 +36,7 @@ pub struct Options {
     pub recv_deadline_ns: u64,
     pub connect_timeout_ns: u64,
     pub policy: PathPolicy,
-    pub coop: bool,
+    pub coop: Coop,
     /// The caller's stream behind which device copies go; 0: none.
     pub stream: u64,
     /// Operations may call a device's driver in this process.
@@ -31,7 +56,7 @@ impl Default for Options {
             recv_deadline_ns: 0,
             connect_timeout_ns: 10_000_000_000,
             policy: PathPolicy::default(),
-            coop: false,
+            coop: Coop::Off,
             stream: 0,
             driver_calls: true,
             min_multi_recv: 64,

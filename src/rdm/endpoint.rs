@@ -15,7 +15,7 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
-use crate::prov::bind::{Binding, Bindings, Options};
+use crate::prov::bind::{Binding, Bindings, Coop, Options};
 use crate::prov::info::Info;
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::name;
@@ -51,7 +51,7 @@ impl Endpoint {
         let state = State {
             name: None,
             bind: Bindings::default(),
-            options: Options { coop: config::get().coop && domain.shares_copies(), ..Options::default() },
+            options: Options { coop: Coop::of(config::get().coop && domain.shares_copies()), ..Options::default() },
             av: None,
             only: None,
             av_changes: u64::MAX,
@@ -381,11 +381,11 @@ impl prov::Endpoint for Endpoint {
         s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.set_options(options));
     }
 
-    fn set_coop(&self, on: bool) -> Result<()> {
-        if on && !self.domain.shares_copies() {
+    fn set_coop(&self, coop: Coop) -> Result<()> {
+        if coop.is_on() && !self.domain.shares_copies() {
             return Err(prov::no_coop());
         }
-        self.set_options(&mut |o| o.coop = on);
+        self.set_options(&mut |o| o.coop = coop);
         Ok(())
     }
 

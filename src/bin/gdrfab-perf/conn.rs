@@ -12,7 +12,7 @@ use crate::stats::Clock;
 use crate::wire::{self, Answer, Place, Plan};
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::fabric::{
-    Av, Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr, Name, PROGRESS_AUTO, PROGRESS_MANUAL, Pep, RequestId, THREAD_DOMAIN,
+    Av, Coop, Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr, Name, PROGRESS_AUTO, PROGRESS_MANUAL, Pep, RequestId, THREAD_DOMAIN,
     THREAD_SAFE,
 };
 use gdrfab::mr::Facts;
@@ -155,7 +155,7 @@ impl Side {
             None => ep.bind_eq(&self.eq, 0)?,
         }
         if !plan.coop {
-            ep.set_coop(false)?;
+            ep.set_coop(Coop::Off)?;
         }
         if !manners.nic {
             ep.set_policy(plan.path, Paths::empty());

@@ -42,7 +42,7 @@ fn chunk_size(len: usize, path: Paths) -> usize {
 /// Offers a large operation to the target and does our part. `None`: not an operation to share.
 pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, offset: u64) -> Result<Option<Step>> {
     let ([local], config) = (job.local.as_slice(), config::get()) else { return Ok(None) };
-    if local.len() < config.coop_min.max(2 * TAIL) || !state.options.coop || place.more.is_some() {
+    if local.len() < config.coop_min.max(2 * TAIL) || !state.options.coop.is_on() || place.more.is_some() {
         return Ok(None);
     }
     let Some(conn) = state.conn.as_deref_mut() else { return Ok(None) };
@@ -51,7 +51,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
     let chunk = chunk_size(len, place.path);
     let (file, file_offset) = domain.regions.lock().shared_place(job.desc, *local).unwrap_or((0, 0));
     let mut words = [0, place.key, place.base + offset, len as u64, chunk as u64, local.addr() as u64, file, file_offset];
-    let Some(mut claim) = Claim::offer(conn, kind::COOP, job.dir, len.div_ceil(chunk) as u32, len, &mut words)? else {
+    let Some(mut claim) = Claim::offer(conn, state.options.coop, kind::COOP, job.dir, len.div_ceil(chunk) as u32, len, &mut words)? else {
         return Ok(None);
     };
     let failed = claim.copy_front(conn, |conn, i| copy_chunk(conn, place, job.dir, local, offset, chunk, i));

@@ -77,7 +77,9 @@ pub fn start(
     let rows: Box<[Row]> = list.runs.iter().map(row).collect();
     let mut words = [0, rows.as_ptr() as u64, all as u64, per as u64];
     let chunks = all.div_ceil(per) as u32;
-    let Some(mut claim) = Claim::offer(conn, kind::COOP_LIST, dir, chunks, list.total, &mut words)? else { return Ok(None) };
+    let Some(mut claim) = Claim::offer(conn, state.options.coop, kind::COOP_LIST, dir, chunks, list.total, &mut words)? else {
+        return Ok(None);
+    };
     let mut block = 0;
     let failed = claim.copy_front(conn, |conn, i| {
         attach(conn, list, places, dir, runs(i, per, all)).map_err(|(at, why)| {

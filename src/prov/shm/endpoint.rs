@@ -18,7 +18,7 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
 use crate::prov::atomic::AtomicOp;
-use crate::prov::bind::{Binding, Bindings, Options, Stage};
+use crate::prov::bind::{Binding, Bindings, Coop, Options, Stage};
 use crate::prov::fault::Plan;
 use crate::prov::list::{List, Native};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
@@ -35,8 +35,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Length from which an operation takes no fast path.
-fn shared_from(coop: bool, faults: bool) -> usize {
-    match (faults, coop) {
+fn shared_from(coop: Coop, faults: bool) -> usize {
+    match (faults, coop.is_on()) {
         (true, _) => 0,
         (_, true) => config::get().coop_min,
         _ => usize::MAX,
@@ -46,14 +46,14 @@ fn shared_from(coop: bool, faults: bool) -> usize {
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, context: usize) -> Endpoint {
         let config = config::get();
-        let options = Options { driver_calls: !config.hmem.process, coop: config.coop, ..Options::default() };
+        let options = Options { driver_calls: !config.hmem.process, coop: Coop::of(config.coop), ..Options::default() };
         let faults = Plan::of("shm").map(|plan| Faults { plan, held: VecDeque::new() });
         let state = State {
             phase: Phase::Fresh,
             bind: Bindings::default(),
             options,
             streaming_from: config.nt_threshold,
-            shared_from: shared_from(config.coop, faults.is_some()),
+            shared_from: shared_from(options.coop, faults.is_some()),
             eager_end: if faults.is_some() { 0 } else { config.ring_max(false) + 1 },
             private_end: if faults.is_some() { 0 } else { config.ring_max(true) + 1 },
             line_end: 0,
@@ -425,8 +425,8 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    fn set_coop(&self, on: bool) -> Result<()> {
-        self.set_options(&mut |o| o.coop = on);
+    fn set_coop(&self, coop: Coop) -> Result<()> {
+        self.set_options(&mut |o| o.coop = coop);
         Ok(())
     }
 

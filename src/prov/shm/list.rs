@@ -63,10 +63,10 @@ impl State {
         {
             return Ok(Native::Failed(block, why));
         }
-        let shares = self.options.coop && matches!(way, Way::Attach) && coop_list::fits(list);
+        let shares = self.options.coop.is_on() && matches!(way, Way::Attach) && coop_list::fits(list);
         // The target carries a part of each large block, if it polls.
         let large = list.total / list.runs.len() >= config::get().coop_min;
-        if self.options.coop && large && !shares && matches!(way, Way::Direct | Way::Attach) {
+        if self.options.coop.is_on() && large && !shares && matches!(way, Way::Direct | Way::Attach) {
             return Ok(Native::Pieces);
         }
         let events: Vec<(u64, bool, usize)> = if dir == Dir::Write { counted(list, &places) } else { Vec::new() };

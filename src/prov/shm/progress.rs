@@ -117,7 +117,7 @@ impl State {
             kind::FRAGMENT => self.on_fragment(message),
             kind::NOTIFY => self.on_notify(domain, message),
             kind::COOP | kind::COOP_LIST => {
-                let helps = self.options.coop && config::get().coop;
+                let helps = self.options.coop.is_on() && config::get().coop;
                 let Some(conn) = self.conn.as_deref_mut().filter(|_| helps) else { return Ok(()) };
                 let flags = message.header.flags;
                 // A new offer: that before it is over.

@@ -9,6 +9,7 @@ use super::conn::Conn;
 use super::flight::Part;
 use super::wire::{broken, mark, slot_word, status_of};
 use crate::error::{Code, Error, Result};
+use crate::prov::bind::Coop;
 use crate::prov::op::Dir;
 use crate::sync::ring::Header;
 use crate::sys::time;
@@ -33,7 +34,7 @@ pub struct Claim {
 
 impl Claim {
     /// Offers `len` bytes in `chunks`; the first of the words is filled in. `None`: there is no room for an offer.
-    pub fn offer(conn: &mut Conn, kind: u8, dir: Dir, chunks: u32, len: usize, words: &mut [u64]) -> Result<Option<Claim>> {
+    pub fn offer(conn: &mut Conn, coop: Coop, kind: u8, dir: Dir, chunks: u32, len: usize, words: &mut [u64]) -> Result<Option<Claim>> {
         // A peer that does not poll must not find its ring full of invitations.
         if !conn.tx.is_roomy().map_err(broken)? {
             return Ok(None);
@@ -44,7 +45,7 @@ impl Claim {
         let flags = if dir == Dir::Read { mark::READ } else { 0 };
         conn.tx.write(Header { kind, flags, words: words.len() as u8, ..Header::default() }, words, &[]);
         conn.offered += len;
-        if conn.offered >= WAKE_BYTES {
+        if coop == Coop::Waking && conn.offered >= WAKE_BYTES {
             conn.offered = 0;
             conn.link.nudge();
         }

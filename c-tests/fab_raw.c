@@ -185,6 +185,33 @@ bool raw_greet_as(int fd, int version, struct raw_terms *terms)
 	return terms->status == 0 && raw_send(fd, ready, sizeof ready);
 }
 
+int raw_meet(int fd, struct raw_meeting *m)
+{
+	unsigned char bytes[RAW_INTRO + RAW_BODY_MAX];
+	raw_hello(bytes, (uint64_t)fd + 1);
+	raw_put(bytes + 10, (uint64_t)m->version, 2);
+	bytes[13] = (unsigned char)m->purpose;
+	if (!raw_send(fd, bytes, RAW_HELLO) || raw_recv(fd, bytes, RAW_HELLO, 5000) != 1)
+		return -1;
+	if (raw_get(bytes + 14, 2) != 0)
+		return (int)raw_get(bytes + 14, 2);
+	CHECK_EQ(raw_get(bytes + 8, 4), (uint64_t)m->version << 16 | (uint64_t)m->version);
+	size_t len = raw_intro(bytes, 16, 1 << 20, m->data, m->len);
+	size_t more = (m->streams > 0 ? 10 : 0) + (m->rails > 0 ? 8 + 18 * (size_t)m->rails : 0);
+	CHECK(len + more <= sizeof bytes);
+	memset(bytes + len, 0, more);
+	raw_put(bytes + RAW_INTRO + 8, m->streams, 2);
+	raw_put(bytes + RAW_INTRO + 10, m->rails, 2);
+	raw_put(bytes, len + more - RAW_INTRO, 4);
+	raw_put(bytes + 8, m->token, 8);
+	if (!raw_send(fd, bytes, len + more) || raw_recv(fd, bytes, RAW_INTRO, 5000) != 1)
+		return -1;
+	m->body_len = (size_t)raw_get(bytes, 4);
+	if (m->body_len > RAW_BODY_MAX || (m->body_len > 0 && raw_recv(fd, m->body, m->body_len, 5000) != 1))
+		return -1;
+	return (int)raw_get(bytes + 4, 2);
+}
+
 size_t raw_frame(unsigned char *to, const struct raw_frame *f)
 {
 	to[0] = f->kind, to[1] = f->flags, to[2] = f->pieces, to[3] = f->paths;

@@ -76,28 +76,24 @@ static void show_out(struct node *n, struct guests *g, const void *object)
 
 static void look_at_events(struct node *n, struct guests *g)
 {
-	for (;;) {
-		struct event e;
-		uint32_t event = UINT32_MAX;
-		memset(&e, 0, sizeof e);
-		ssize_t size = gdrfab_eq_read(n->eq, &event, &e, sizeof e.entry + sizeof e.data, 0);
-		if (size == -EAGAIN)
-			return;
-		if (size == -GDRFAB_EAVAIL) {
-			struct eq_failure f;
-			memset(&f, 0, sizeof f);
-			f.entry.struct_size = sizeof f.entry;
-			CHECK(gdrfab_eq_readerr(n->eq, &f.entry, 0) > 0);
+	struct eq_failure f;
+	struct event e;
+	uint32_t event;
+	int got;
+	while ((got = eq_next(n->eq, &event, &e, &f)) != 0) {
+		if (got < 0 && f.entry.data == GDRFAB_NOTIFY) {
+			siege->notes++;
+		} else if (got < 0) {
+			if (f.entry.err == EPROTO) {
+				snprintf(siege->words, sizeof siege->words, "%s", (const char *)f.data);
+				__atomic_add_fetch(&siege->broke, 1, __ATOMIC_RELEASE);
+			}
 			show_out(n, g, f.entry.object);
-			continue;
-		}
-		if (size < (ssize_t)sizeof e.entry)
-			test_fail(__FILE__, __LINE__, "gdrfab_eq_read is %s%s", test_number(size), test_words(size));
-		e.data_len = (size_t)size - sizeof e.entry;
-		if (event == GDRFAB_CONNREQ)
+		} else if (event == GDRFAB_CONNREQ) {
 			let_in(n, g, &e);
-		else if (event == GDRFAB_SHUTDOWN)
+		} else if (event == GDRFAB_SHUTDOWN) {
 			show_out(n, g, e.entry.object);
+		}
 	}
 }
 
@@ -270,6 +266,7 @@ static void uses(struct node *n)
 	while (waitpid(attacker, &status, WNOHANG) == 0) {
 		uint64_t start = test_now_ms();
 		round_trip(n, n->ep, siege->open, round, true);
+		__atomic_store_n(&siege->rounds, round, __ATOMIC_RELEASE);
 		siege->slowest_ms = ms_since(start) > siege->slowest_ms ? ms_since(start) : siege->slowest_ms;
 		if (round++ % 64 == 3)
 			connects_anew(n, siege->open, plan->limit_ms);

@@ -144,6 +144,27 @@ void expect_quiet(const char *file, int line, gdrfab_cq *cq, int ms)
 	}
 }
 
+int eq_next(gdrfab_eq *eq, uint32_t *event, struct event *e, struct eq_failure *f)
+{
+	memset(e, 0, sizeof *e);
+	*event = UINT32_MAX;
+	ssize_t size = gdrfab_eq_read(eq, event, e, sizeof e->entry + sizeof e->data, 0);
+	if (size == -EAGAIN)
+		return 0;
+	if (size == -GDRFAB_EAVAIL) {
+		memset(f, 0, sizeof *f);
+		f->entry.struct_size = sizeof f->entry;
+		f->entry.err_data = f->data;
+		f->entry.err_data_size = sizeof f->data - 1;
+		CHECK(gdrfab_eq_readerr(eq, &f->entry, 0) > 0);
+		return -1;
+	}
+	if (size < (ssize_t)sizeof e->entry)
+		test_fail(__FILE__, __LINE__, "gdrfab_eq_read is %s%s", test_number(size), test_words(size));
+	e->data_len = (size_t)size - sizeof e->entry;
+	return 1;
+}
+
 void expect_event(const char *file, int line, gdrfab_eq *eq, uint32_t event, const void *object, struct event *out)
 {
 	struct event local;

@@ -50,6 +50,19 @@ bool raw_greet(int fd, struct raw_terms *terms);
 /* The same of a client that speaks up to this version. */
 bool raw_greet_as(int fd, int version, struct raw_terms *terms);
 
+/* HELLO to ANSWER of this version, for a passive endpoint or for more of a connection. Gives the status of CHALLENGE or
+ * ANSWER, -1: closed without one; the body of an ANSWER takes the place of what was said. */
+struct raw_meeting {
+	int version, purpose;
+	uint64_t token;
+	uint32_t streams, rails; /* wanted; rails have addresses of zeros */
+	const void *data;
+	size_t len;
+	unsigned char body[RAW_BODY_MAX];
+	size_t body_len;
+};
+int raw_meet(int fd, struct raw_meeting *m);
+
 /* A frame; pieces are three words each. Returns its bytes without a body. */
 struct raw_frame {
 	uint8_t kind, flags, pieces, paths;

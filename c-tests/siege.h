@@ -20,6 +20,8 @@ struct siege {
 	size_t rss_begin, rss_most; /* of the server, KiB */
 	int fds_begin, fds_most;
 	int taken, turned_down, gone;
+	unsigned broke, notes; /* connections that ended with EPROTO; errors that ended none */
+	char words[GDRFAB_CM_DATA_MAX]; /* of the last that ended with EPROTO */
 	unsigned rounds, connections;
 	unsigned slowest_ms, slowest_connection_ms;
 };

@@ -85,29 +85,19 @@ struct told {
 
 static void take_events(struct node *n, struct told *t)
 {
-	for (;;) {
-		struct event e;
-		struct eq_failure f;
-		uint32_t event = UINT32_MAX;
-		memset(&e, 0, sizeof e);
-		ssize_t size = gdrfab_eq_read(n->eq, &event, &e, sizeof e.entry + sizeof e.data, 0);
-		if (size == -EAGAIN)
-			return;
-		if (size == -GDRFAB_EAVAIL) {
-			memset(&f, 0, sizeof f);
-			f.entry.struct_size = sizeof f.entry;
-			f.entry.err_data = f.data;
-			f.entry.err_data_size = sizeof f.data;
-			CHECK(gdrfab_eq_readerr(n->eq, &f.entry, 0) > 0);
-			CHECK_EQ(f.entry.data, GDRFAB_NOTIFY);
-			CHECK(f.entry.object == n->ep && f.entry.err != 0);
-			CHECK(test_says((const char *)f.data, "rail "));
-			t->lost++;
+	struct eq_failure f;
+	struct event e;
+	uint32_t event;
+	int got;
+	while ((got = eq_next(n->eq, &event, &e, &f)) != 0) {
+		CHECK_EQ(got < 0 ? f.entry.data : event, GDRFAB_NOTIFY);
+		if (got > 0) {
+			t->back++;
 			continue;
 		}
-		CHECK(size > 0);
-		CHECK_EQ(event, GDRFAB_NOTIFY);
-		t->back++;
+		CHECK(f.entry.object == n->ep && f.entry.err != 0);
+		CHECK(test_says((const char *)f.data, "rail "));
+		t->lost++;
 	}
 }
 

@@ -22,37 +22,15 @@ struct hostile {
 	int streams; /* as granted */
 };
 
-/* HELLO to ANSWER of version 2, for a passive endpoint or for a stream; the status of the answer, -1: closed. */
 static int introduces(int fd, int purpose, uint64_t token, uint32_t streams, struct hostile *h)
 {
-	unsigned char bytes[RAW_INTRO + RAW_BODY_MAX];
-	raw_hello(bytes, (uint64_t)fd + 1);
-	raw_put(bytes + 10, 2, 2);
-	bytes[13] = (unsigned char)purpose;
-	if (!raw_send(fd, bytes, RAW_HELLO) || raw_recv(fd, bytes, RAW_HELLO, SOON) != 1)
-		return -1;
-	if (raw_get(bytes + 14, 2) != 0)
-		return (int)raw_get(bytes + 14, 2);
-	CHECK_EQ(raw_get(bytes + 8, 4), 0x00020002);
-	size_t len = raw_intro(bytes, 16, 1 << 20, "hostile", 7);
-	raw_put(bytes + RAW_INTRO + 8, streams, 4);
-	if (streams > 0) {
-		memset(bytes + len, 0, 10);
-		len += 10;
-		raw_put(bytes, len - RAW_INTRO, 4);
-	}
-	raw_put(bytes + 8, token, 8);
-	if (!raw_send(fd, bytes, len) || raw_recv(fd, bytes, RAW_INTRO, SOON) != 1)
-		return -1;
-	int status = (int)raw_get(bytes + 4, 2);
-	len = (size_t)raw_get(bytes, 4);
-	if (len > RAW_BODY_MAX || (len > 0 && raw_recv(fd, bytes, len, SOON) != 1))
-		return -1;
-	if (h && status == 0 && len >= 12) {
-		h->streams = (int)raw_get(bytes + 8, 4);
+	struct raw_meeting m = {.version = 2, .purpose = purpose, .token = token, .streams = streams, .data = "hostile", .len = 7};
+	int status = raw_meet(fd, &m);
+	if (h && status == 0 && m.body_len >= 12) {
+		h->streams = (int)raw_get(m.body + 8, 4);
 		if (h->streams > 0) {
-			snprintf(h->door, sizeof h->door, "%u", (unsigned)raw_get(bytes + len - 10, 2));
-			h->token = raw_get(bytes + len - 8, 8);
+			snprintf(h->door, sizeof h->door, "%u", (unsigned)raw_get(m.body + m.body_len - 10, 2));
+			h->token = raw_get(m.body + m.body_len - 8, 8);
 		}
 	}
 	return status;

@@ -17,6 +17,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Events of a queue that nobody reads, from which on only ends and requests are added.
+const EVENTS: usize = 1024;
+
 /// What a caller binds to an endpoint.
 #[derive(Clone)]
 pub enum Binding {
@@ -444,6 +447,11 @@ impl Bindings {
         let behind = self.arrived.borrow().under_way();
         let ticket = if behind < BEHIND_MAX { self.matched(false) } else { None };
         self.received(ticket, entry, true, None);
+    }
+
+    /// Whether the event queue is read: a peer must not fill it with what is not the connection's end.
+    pub fn has_event_room(&self) -> bool {
+        self.eq.as_ref().is_none_or(|eq| eq.len() < EVENTS)
     }
 
     /// Something happened to the connection of the caller's `object`.

@@ -67,6 +67,10 @@ impl EventQueue {
         self.waiter.notify();
     }
 
+    pub fn len(&self) -> usize {
+        self.list.lock().len()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.list.lock().is_empty()
     }

@@ -141,6 +141,7 @@ impl Rails {
                 let found = self.kept.partition_point(|k| k.from < from);
                 let Some(kept) = self.kept.get_mut(found).filter(|k| k.from == from) else { continue };
                 kept.on = i as u8;
+                self.begun = self.begun.max(from + kept.len as u64);
                 (Word::Data { from, len: kept.len }, self.place(from))
             };
             self.begin(i, word, at, now);
@@ -181,8 +182,8 @@ impl Rails {
     }
 
     pub(super) fn begin(&mut self, i: usize, word: Word, at: usize, now: u64) {
-        let head = SegmentHead { word, taken: self.expected };
-        (self.told, self.untold, self.tells) = (self.expected, 0, false);
+        let head = SegmentHead { word, taken: self.come.expected };
+        (self.told, self.untold, self.tells) = (self.come.expected, 0, false);
         if let Some(berth) = self.berths.get_mut(i)
             && let Some(rail) = &mut berth.up
         {

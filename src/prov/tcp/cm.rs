@@ -180,7 +180,7 @@ impl State {
     pub fn look_at_rails(&mut self, domain: &Domain, now: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         let Some(junction) = &mut conn.junction else { return };
-        let news = junction.look(domain.key.as_ref(), conn.tx.short, now);
+        let news = junction.look(domain.key.as_ref(), conn.tx.short, now, self.bind.has_event_room());
         if conn.dying.is_none() {
             for News { words, errno, is_up, .. } in news {
                 crate::log!(Info, "{words}");

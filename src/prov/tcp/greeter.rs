@@ -22,6 +22,8 @@ use std::sync::Arc;
 const BACKLOG: i32 = 4096;
 /// Requests that wait for the program's answer; more are refused.
 const REQUESTS: usize = 1024;
+/// Pending connections where a rail is awaited.
+const RAIL_PENDING: usize = 8;
 /// Who has said nothing for so long makes room for others.
 const SILENCE_NS: u64 = 100_000_000;
 
@@ -124,7 +126,8 @@ impl Greeter {
             at,
             door: Door { purpose, token, key },
             pending: Vec::new(),
-            most: config.pending,
+            // One dialer alone is awaited there, as long as the connection lasts.
+            most: if matches!(purpose, Purpose::Rail) { config.pending.min(RAIL_PENDING) } else { config.pending },
             requests: Arc::default(),
             most_requests: REQUESTS,
             patience_ns: config.greeting_ms.saturating_mul(1_000_000),

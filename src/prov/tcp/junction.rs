@@ -26,7 +26,7 @@ const PAUSE_NS: u64 = 100_000_000;
 const PAUSE_MOST_NS: u64 = 1_000_000_000;
 /// A rail that was up for so long is called again at once.
 const LASTING_NS: u64 = 5_000_000_000;
-/// A rail that is back sooner is turned away.
+/// A rail that is back sooner after it came up is turned away.
 const TOO_SOON_NS: u64 = 50_000_000;
 /// So long a loss is not told of: the whole connection may be ending.
 const TELL_NS: u64 = 50_000_000;
@@ -147,8 +147,9 @@ impl Junction {
         Junction { rails, role: Role::Calls(calls, terms.rail_token), looked: 0 }
     }
 
-    /// Moves on what comes up, and finds what is silent. What the user is to know of is given once it is sure.
-    pub fn look(&mut self, key: Option<&Key>, short: usize, now: u64) -> Vec<News> {
+    /// Moves on what comes up, and finds what is silent. What the user is to know of is given once it is sure and there
+    /// is room for it.
+    pub fn look(&mut self, key: Option<&Key>, short: usize, now: u64, room: bool) -> Vec<News> {
         if now.wrapping_sub(self.looked) < LOOK_NS {
             return Vec::new();
         }
@@ -160,8 +161,9 @@ impl Junction {
                 }
             }
             Role::Awaits(doors) => {
+                let most = doors.len();
                 for request in doors.iter_mut().flat_map(Greeter::poll) {
-                    if let Err(e) = admit(request, &self.rails, now) {
+                    if let Err(e) = admit(request, &self.rails, most, now) {
                         crate::log!(Info, "a rail: {e}");
                     }
                 }
@@ -175,7 +177,7 @@ impl Junction {
             // Found again by the next turn.
             let _ = rails.push(short);
         }
-        let (told, rest) = std::mem::take(&mut rails.news).into_iter().partition(|n| now.saturating_sub(n.at) >= TELL_NS);
+        let (told, rest) = std::mem::take(&mut rails.news).into_iter().partition(|n| room && now.saturating_sub(n.at) >= TELL_NS);
         rails.news = rest;
         told
     }
@@ -200,7 +202,7 @@ impl Junction {
 
 impl Call {
     fn look(&mut self, number: usize, rails: &Mutex<Rails>, token: u64, key: Option<&Key>, now: u64) {
-        let since = rails.lock().berths.get(number).and_then(|b| b.up.as_ref()).map(|rail| rail.since);
+        let since = rails.lock().berths.get(number).filter(|b| b.up.is_some()).map(|b| b.since);
         if let Some(since) = since {
             if now.saturating_sub(since) > LASTING_NS {
                 (self.pause, self.until) = (PAUSE_NS, 0);
@@ -258,8 +260,8 @@ pub fn begin() -> Result<Shared> {
     Ok(Arc::new(Mutex::new(Rails::new()?)))
 }
 
-/// A rail calls. A request that is dropped is turned down.
-fn admit(request: Request, rails: &Mutex<Rails>, now: u64) -> Result<()> {
+/// A rail calls, of `most` that there are to be. A request that is dropped is turned down.
+fn admit(request: Request, rails: &Mutex<Rails>, most: usize, now: u64) -> Result<()> {
     let Some((number, generation)) = request.terms().data.split_first_chunk::<1>().filter(|(_, rest)| rest.len() == 4) else {
         return Err(Error::fixed(errno::EPROTO, "it does not say which it is"));
     };
@@ -267,10 +269,10 @@ fn admit(request: Request, rails: &Mutex<Rails>, now: u64) -> Result<()> {
     {
         let rails = rails.lock();
         let berth = rails.berths.get(number);
-        let is_new = number < RAILS_MAX && generation > berth.map_or(0, |b| b.generation);
-        let is_early = berth.and_then(|b| b.up.as_ref()).is_some_and(|rail| now.saturating_sub(rail.since) < TOO_SOON_NS);
+        let is_new = number < most && generation > berth.map_or(0, |b| b.generation);
+        let is_early = berth.is_some_and(|b| b.generation > 0 && now.saturating_sub(b.since) < TOO_SOON_NS);
         if !is_new || is_early {
-            return Err(Error::fixed(errno::EPROTO, "it is not the next one of its number, or too soon"));
+            return Err(Error::fixed(errno::EPROTO, "there is no such rail, or it is not the next one of its number, or too soon"));
         }
     }
     let link = request.accept(Terms::default())?;

@@ -47,6 +47,7 @@ mod provider;
 mod rail;
 mod rails;
 mod recv;
+mod reorder;
 mod rest;
 mod rma;
 mod rx;

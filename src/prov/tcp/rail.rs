@@ -69,8 +69,7 @@ pub struct Rail {
     have: usize,
     coming: Option<(SegmentHead, Buf, usize)>,
 
-    /// When it came up; what the kernel last said of it, and when.
-    pub since: u64,
+    /// What the kernel last said of it, and when.
     pub health: Health,
     pub asked: u64,
     /// When something was last begun on it.
@@ -93,7 +92,6 @@ impl Rail {
             head: [0; SEGMENT_HEAD],
             have: 0,
             coming: None,
-            since: now,
             health: Health::default(),
             asked: 0,
             spoke: now,

@@ -4,16 +4,17 @@
 //! them in order by their numbers and takes each once, so frames, and all that they promise, know nothing of rails.
 
 use super::frame::broken;
-use super::rail::{Buf, Got, HEADROOM, Rail, buffer};
+use super::rail::{Buf, Got, HEADROOM, Rail};
+use super::reorder::Reorder;
 use super::seal::Window;
-use super::segment::{RAILS_MAX, SEGMENT, SEGMENTS, SegmentHead, WINDOW, Word};
+use super::segment::{RAILS_MAX, SegmentHead, WINDOW, Word};
 use super::shake::Link;
 use crate::error::{Code, Error, Result, errno};
 use crate::sys::epoll::Poller;
 use crate::sys::stream::{self, Moved};
 use crate::sys::usercopy::Landing;
 use crate::sys::{tcp, time};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,10 +22,10 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Bytes and segments that are taken before the sender is told without being asked.
 const TELL: u64 = 512 << 10;
 const TELL_SEGMENTS: u32 = 256;
-/// Buffers that are kept for the next segments.
-const SPARE: usize = 64;
 /// Segments that a rail is read for before the next one is.
 const TURN: usize = 8;
+/// News that may wait; beyond these a loss and the return after it are not told of.
+const NEWS: usize = 64;
 /// Carries nothing now.
 pub(super) const NOBODY: u8 = u8::MAX;
 
@@ -38,18 +39,21 @@ pub(super) struct Kept {
 }
 
 /// A place for a rail, whether it is up or not.
+#[derive(Default)]
 pub struct Berth {
     pub up: Option<Rail>,
     /// Of this side and the peer's; not known before it came up for the first time.
     pub ends: Option<(IpAddr, IpAddr)>,
-    /// How often it came up.
+    /// How often it came up, and when last.
     pub generation: u32,
+    pub since: u64,
     /// Bytes of segments that it carried out and in.
     pub(super) carried: (u64, u64),
 }
 
 /// What became of a rail.
 pub struct News {
+    pub rail: usize,
     pub words: String,
     pub errno: i32,
     pub is_up: bool,
@@ -64,6 +68,8 @@ pub struct Rails {
     pub(super) origin: u64,
     pub(super) next: u64,
     pub(super) acked: u64,
+    /// What was begun to be sent ends here; the peer can have taken no more.
+    pub(super) begun: u64,
     pub(super) kept: VecDeque<Kept>,
     /// The first bytes of those that nobody carries.
     pub(super) todo: VecDeque<u64>,
@@ -72,14 +78,11 @@ pub struct Rails {
     /// Bytes behind what was put, as far as they are known.
     pub behind: u64,
 
-    /// The byte that comes next, and what the sender was told of that.
-    pub(super) expected: u64,
+    pub(super) come: Reorder,
+    /// What the sender was told of that.
     pub(super) told: u64,
     pub(super) untold: u32,
     pub(super) tells: bool,
-    pub(super) ready: Option<(Buf, usize)>,
-    pub(super) held: BTreeMap<u64, (Buf, usize)>,
-    pub(super) spare: Vec<Buf>,
     /// Over which rail something came last.
     pub(super) last: usize,
 
@@ -102,17 +105,15 @@ impl Rails {
             origin: 0,
             next: 0,
             acked: 0,
+            begun: 0,
             kept: VecDeque::new(),
             todo: VecDeque::new(),
             downs: VecDeque::new(),
             behind: 0,
-            expected: 0,
+            come: Reorder::default(),
             told: 0,
             untold: 0,
             tells: false,
-            ready: None,
-            held: BTreeMap::new(),
-            spare: Vec::new(),
             last: 0,
             asleep: false,
             news: Vec::new(),
@@ -136,14 +137,10 @@ impl Rails {
     pub fn attach(&mut self, number: usize, generation: u32, link: Link) -> Result<()> {
         let ends = (tcp::local(link.socket.as_fd()), tcp::peer(link.socket.as_fd()));
         let ends = if let (Ok(own), Ok(peer)) = ends { Some((own.ip(), peer.ip())) } else { None };
-        self.attach_as(number, generation, link, ends)
-    }
-
-    pub fn attach_as(&mut self, number: usize, generation: u32, link: Link, ends: Option<(IpAddr, IpAddr)>) -> Result<()> {
         let now = time::now_ns();
         let rail = Rail::new(link, now)?;
         while self.berths.len() <= number.min(RAILS_MAX - 1) {
-            self.berths.push(Berth { up: None, ends: None, generation: 0, carried: (0, 0) });
+            self.berths.push(Berth::default());
         }
         if self.drop_rail(number) {
             self.tell(number, errno::ECONNRESET, false, "the peer has lost it, and calls again");
@@ -151,7 +148,7 @@ impl Rails {
         self.set.add(rail.socket.as_fd())?;
         let Some(berth) = self.berths.get_mut(number) else { return Ok(()) };
         let is_back = berth.generation > 0;
-        (berth.up, berth.generation, berth.ends) = (Some(rail), generation, ends);
+        (berth.up, berth.generation, berth.since, berth.ends) = (Some(rail), generation, now, ends);
         // What was told over a rail that is gone may not have come.
         self.tells |= is_back;
         if is_back {
@@ -179,7 +176,12 @@ impl Rails {
     fn tell(&mut self, number: usize, errno: i32, is_up: bool, why: &str) {
         let words = format!("{}: {why}", self.name(number));
         crate::log!(Debug, "{words}");
-        self.news.push(News { words, errno, is_up, at: time::now_ns() });
+        let before = self.news.iter().rposition(|n| n.rail == number).filter(|_| self.news.len() >= NEWS);
+        if let Some(before) = before {
+            self.news.remove(before);
+        } else {
+            self.news.push(News { rail: number, words, errno, is_up, at: time::now_ns() });
+        }
     }
 
     /// Each rail in a line.
@@ -205,7 +207,7 @@ impl Rails {
         if self.todo.len() > before {
             self.todo.make_contiguous().sort_unstable();
         }
-        self.tells |= self.expected > 0;
+        self.tells |= self.come.expected > 0;
         self.release();
         true
     }
@@ -216,6 +218,7 @@ impl Rails {
             return;
         }
         let generation = self.berths.get(number).map_or(0, |b| b.generation);
+        self.downs.retain(|(other, _)| *other != number);
         self.downs.push_back((number, generation));
         self.tell(number, why.errno, false, &why.words);
         if self.count_up() == 0 {
@@ -223,54 +226,50 @@ impl Rails {
         }
     }
 
-    /// Gives the next bytes of the stream to a reader whose buffer this is; its old one is kept for others.
+    /// Gives the next bytes of the stream to a reader whose buffer this is.
     fn deliver(&mut self, buf: &mut Buf, window: &mut Window) -> bool {
-        let Some((mut fresh, len)) = self.ready.take().or_else(|| self.held.remove(&self.expected)) else { return false };
-        let left = window.1 - window.0;
-        if fresh.len() < HEADROOM + len {
-            // It waited without room to spare.
-            let mut whole = self.spare.pop().unwrap_or_else(buffer);
-            whole[HEADROOM..HEADROOM + len].copy_from_slice(&fresh[..len]);
-            fresh = whole;
+        if !self.come.deliver(buf, window) {
+            return false;
         }
-        fresh[HEADROOM - left..HEADROOM].copy_from_slice(&buf[window.0..window.1]);
-        let old = std::mem::replace(buf, fresh);
-        if self.spare.len() < SPARE {
-            self.spare.push(old);
-        }
-        *window = (HEADROOM - left, HEADROOM + len);
-        self.expected += len as u64;
         self.untold += 1;
-        self.tells |= self.expected - self.told >= TELL || self.untold >= TELL_SEGMENTS;
+        self.tells |= self.come.expected - self.told >= TELL || self.untold >= TELL_SEGMENTS;
         true
     }
 
-    /// Reads until the reader has something, or no rail has.
+    /// Brings the reader more, if a rail has it. What is nothing new gives it its buffer as it was, so that its own turn, which
+    /// is bounded, goes on.
     pub fn read(&mut self, buf: &mut Buf, window: &mut Window, short: usize) -> Result<Moved> {
         if window.1 - window.0 > HEADROOM {
             return Ok(Moved::Blocked);
         }
-        loop {
-            if self.deliver(buf, window) {
-                return Ok(Moved::Bytes(window.1 - window.0));
-            }
-            if !self.fill(short)? && self.ready.is_none() {
-                return match &self.gone {
-                    Some(why) if self.count_up() == 0 => Err(why.clone()),
-                    _ => Ok(Moved::Blocked),
-                };
-            }
+        if self.deliver(buf, window) || (self.fill(short)? && (self.deliver(buf, window) || self.count_up() > 0)) {
+            return Ok(Moved::Bytes(window.1 - window.0));
+        }
+        match &self.gone {
+            Some(why) if self.count_up() == 0 => Err(why.clone()),
+            _ => Ok(Moved::Blocked),
         }
     }
 
-    /// Takes segments from the rails; whether any came.
+    /// Takes segments from the rails; whether any came. Who asks again after a lie hears of it again.
     pub fn fill(&mut self, short: usize) -> Result<bool> {
+        if let Some(lie) = self.gone.as_ref().filter(|why| why.code == Code::PeerBroke) {
+            return Err(lie.clone());
+        }
+        let came = self.take_segments(short);
+        if let Err(lie) = &came {
+            self.gone = Some(lie.clone());
+        }
+        came
+    }
+
+    fn take_segments(&mut self, short: usize) -> Result<bool> {
         let mut came = false;
         for i in 0..self.berths.len() {
             for _ in 0..TURN {
-                let Rails { berths, spare, .. } = self;
+                let Rails { berths, come, .. } = self;
                 let Some(rail) = berths.get_mut(i).and_then(|b| b.up.as_mut()) else { break };
-                match rail.receive(short, &mut || spare.pop().unwrap_or_else(buffer)) {
+                match rail.receive(short, &mut || come.buffer()) {
                     Ok(Got::Segment(head, bytes)) => {
                         came = true;
                         self.last = i;
@@ -288,7 +287,7 @@ impl Rails {
     }
 
     fn came(&mut self, number: usize, head: SegmentHead, bytes: Option<Buf>) -> Result<()> {
-        if head.taken > self.next {
+        if head.taken > self.begun {
             return Err(broken("word that it took bytes which were never sent"));
         }
         if head.taken > self.acked {
@@ -308,36 +307,14 @@ impl Rails {
         if let Some(berth) = self.berths.get_mut(number) {
             berth.carried.1 += len as u64;
         }
-        let end = from + len as u64;
-        let next = self.expected + self.ready.as_ref().map_or(0, |(_, len)| *len as u64);
-        if end > self.expected + WINDOW || self.held.len() >= SEGMENTS {
-            return Err(broken("segments beyond what may be on their way"));
-        }
         // Again, over another rail: its sender cannot know that it came.
-        let is_known = end <= next || self.held.get(&from).is_some_and(|(_, held)| *held == len);
-        let before = self.held.range(..=from).next_back().map_or(0, |(at, (_, len))| at + *len as u64);
-        let behind = self.held.range(from..).next().map_or(u64::MAX, |(at, _)| *at);
-        if !is_known && (from < next || from < before || end > behind) {
-            return Err(broken("a segment that is cut in another way than before"));
-        }
-        if is_known {
-            self.tells = true;
-            self.spare.push(bytes);
-        } else if from == self.expected {
-            self.ready = Some((bytes, len));
-        } else if 2 * len < SEGMENT {
-            self.held.insert(from, (bytes[HEADROOM..HEADROOM + len].into(), len));
-            self.spare.push(bytes);
-        } else {
-            self.held.insert(from, (bytes, len));
-        }
+        self.tells |= !self.come.take(from, len, bytes)?;
         Ok(())
     }
 
     /// Whether something is here that no socket announces.
     pub fn holds_more(&self) -> bool {
-        let next = self.ready.is_some() || self.held.contains_key(&self.expected);
-        next || self.berths.iter().flat_map(|b| &b.up).any(Rail::holds_more)
+        self.come.is_ready() || self.berths.iter().flat_map(|b| &b.up).any(Rail::holds_more)
     }
 
     /// Finds rails that are silent though something is on its way, and keeps those busy that have nothing to do. The last one
@@ -383,7 +360,7 @@ impl Rails {
 
     /// No more is sent; what was taken is told before.
     pub fn finish(&mut self) {
-        self.tells = self.expected > 0;
+        self.tells = self.come.expected > 0;
         self.begin_turn();
         let _ = self.push(usize::MAX);
         self.berths.iter().flat_map(|b| &b.up).for_each(|rail| stream::finish(rail.socket.as_fd()));

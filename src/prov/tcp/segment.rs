@@ -8,7 +8,8 @@
 //! The connection itself is rail 0; the dialer connects from its other addresses to the others with purpose 3, the token of
 //! ANSWER, and as private data the rail's number (1 byte) and a generation (4 bytes), which is larger at each attempt and 1 of
 //! the connection itself. A rail that is lost is called for again in the same way, rail 0 too; another one of a number takes
-//! the place of the one before. What follows each handshake, in records where the connection is sealed, are segments:
+//! the place of the one before. A number for which ANSWER has no address, an old generation, and one within 50 ms of the one
+//! before are REJECTED. What follows each handshake, in records where the connection is sealed, are segments:
 //!
 //! ```text
 //! bytes  field
@@ -20,7 +21,7 @@
 //! ```
 //!
 //! A segment may come again, cut in the same way, over another rail; it is passed over. At most 8 MiB and 2,048 segments are
-//! sent beyond what was taken. Who reads a rail no more says DOWN over another. A lie about numbers ends the connection.
+//! sent beyond what was taken. Who reads a rail no more says DOWN over another. A lie about numbers ends the connection, with EPROTO.
 
 use super::frame::broken;
 use crate::error::Result;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connection whose peer is the fuzzer: an endpoint of the library on one end of a pair of sockets, and at the other
-//! frames and bytes of the input's choice, in pieces of its choice, while operations are posted and cancelled, regions
-//! come and go, and deadlines pass.
+//! frames and bytes of the input's choice, in pieces of its choice or in segments over several rails, while operations are
+//! posted and cancelled, regions come and go, and deadlines pass.
 //!
 //! What must hold: nothing panics or overflows; nobody touches memory that was not lent or not any more (guards, and
 //! AddressSanitizer over memory that is freed as soon as its operation ended or its region was closed); a peer writes and
@@ -9,6 +9,7 @@
 #![no_main]
 
 mod input;
+mod links;
 mod memory;
 mod peer;
 mod queues;
@@ -35,10 +36,10 @@ fuzz_target!(|data: &[u8]| {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     theirs.set_nonblocking(true).expect("a socket that does not block");
     let mut peer = Peer::new(theirs);
-    let mut side = Side::new(&mut input, ours.into());
+    let mut side = Side::new(&mut input, ours.into(), &mut peer);
     let check = |side: &Side, peer: &Peer| {
         let now = __sanitizer_get_current_allocated_bytes();
-        assert!(now < before + side.weight() + peer.weight() + COST_MAX, "{} bytes, and {before} before", now);
+        assert!(now < before + side.weight() + peer.links.weight() + COST_MAX, "{} bytes, and {before} before", now);
     };
     for turn in 0..256 {
         if input.is_over() {
@@ -59,9 +60,9 @@ fuzz_target!(|data: &[u8]| {
     }
     side.progress(true);
     check(&side, &peer);
-    // A goodbye waits for a peer that does not read.
-    if peer.pull(usize::MAX) > 0 {
-        peer.end(false);
+    // A goodbye waits for a peer that does not read, and with rails for its word of it.
+    if peer.pull(usize::MAX) > 0 || peer.links.are_rails() {
+        peer.links.end(false);
     }
     side.close();
 });
@@ -95,11 +96,12 @@ fn step(input: &mut Input<'_>, side: &mut Side, peer: &mut Peer) {
         17 => side.take(1 + input.below(4)),
         18 => drop(peer.pull(1 + input.size())),
         _ => match input.below(8) {
-            0 => side.shutdown_when_heard(peer),
-            1 => peer.end(true),
-            2 => peer.end(false),
+            0 if !peer.links.are_rails() => side.shutdown_when_heard(peer),
+            1 => peer.links.end(true),
+            2 => peer.links.end(false),
             3 => side.post_list(input, peer, Dir::Write),
             4 => side.post_list(input, peer, Dir::Read),
+            0 | 5.. if peer.links.are_rails() => peer.links.vary(input, |rail, generation, socket| side.join(rail, generation, socket)),
             _ => side.look(input.number()),
         },
     }

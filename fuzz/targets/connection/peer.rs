@@ -3,14 +3,12 @@
 //! at a time as the input says.
 
 use super::input::Input;
-use super::memory::has_secret;
+use super::links::Links;
 use gdrfab::prov::tcp::frame::{DATA, FAILED, Header, Kind, LIST, PART, PARTS, WHOLE_MAX};
-use std::io::{Read, Write};
-use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
-/// Bytes that may wait to be sent: more make an input slow and no other.
-const WAITING_MAX: usize = 2 << 20;
+/// A body of more is left out.
+const BODY_MAX: u64 = 2 << 20;
 
 const KINDS: [Kind; 13] = [
     Kind::Ready,
@@ -37,9 +35,7 @@ pub struct Known {
 }
 
 pub struct Peer {
-    socket: Option<UnixStream>,
-    waiting: Vec<u8>,
-    sent: usize,
+    pub links: Links,
     /// Bytes of one turn; 0: all.
     pub chunk: usize,
     done: u32,
@@ -50,60 +46,25 @@ pub struct Peer {
 
 impl Peer {
     pub fn new(socket: UnixStream) -> Peer {
-        Peer { socket: Some(socket), waiting: Vec::new(), sent: 0, chunk: 0, done: 0, writes: 0, reads: Vec::new() }
+        Peer { links: Links::one(socket), chunk: 0, done: 0, writes: 0, reads: Vec::new() }
     }
 
     pub fn put(&mut self, bytes: &[u8]) {
-        if self.waiting.len() + bytes.len() <= WAITING_MAX {
-            self.waiting.extend_from_slice(bytes);
-        }
+        self.links.put(bytes);
     }
 
     pub fn fill(&mut self, n: usize) {
-        if self.waiting.len() + n <= WAITING_MAX {
-            self.waiting.resize(self.waiting.len() + n, 0);
-        }
-    }
-
-    /// Bytes of this side's own.
-    pub fn weight(&self) -> usize {
-        self.waiting.capacity()
+        self.links.fill(n);
     }
 
     /// Lets one turn's bytes go.
     pub fn push(&mut self) {
-        let Some(socket) = &mut self.socket else { return };
-        let rest = &self.waiting[self.sent..];
-        let n = if self.chunk == 0 { rest.len() } else { rest.len().min(self.chunk) };
-        // A socket that is full or dead takes nothing.
-        self.sent += socket.write(&rest[..n]).unwrap_or(0);
-        if self.sent == self.waiting.len() {
-            self.waiting.clear();
-            self.sent = 0;
-        }
+        self.links.push(self.chunk);
     }
 
-    /// Reads what has come, up to `most` bytes, and looks for what must never come; gives how many.
+    /// Reads what has come, up to `most` bytes; gives how many.
     pub fn pull(&mut self, most: usize) -> usize {
-        let Some(socket) = &mut self.socket else { return 0 };
-        let (mut buf, mut all) = ([0u8; 16 << 10], 0);
-        while all < most {
-            match socket.read(&mut buf) {
-                Ok(n) if n > 0 => {
-                    assert!(!has_secret(&buf[..n]), "memory was sent that the peer may not read");
-                    all += n;
-                }
-                _ => break,
-            }
-        }
-        all
-    }
-
-    pub fn end(&mut self, half: bool) {
-        match &self.socket {
-            Some(socket) if half => drop(socket.shutdown(Shutdown::Write)),
-            _ => self.socket = None,
-        }
+        self.links.pull(most)
     }
 
     fn header(&mut self, input: &mut Input<'_>) -> Header {
@@ -204,7 +165,7 @@ impl Peer {
     /// All of it, some of it, or given up in the middle.
     fn body(&mut self, input: &mut Input<'_>, h: &Header) {
         let how = input.below(8);
-        if how == 7 || h.len > WAITING_MAX as u64 {
+        if how == 7 || h.len > BODY_MAX {
             return;
         }
         if h.flags & PARTS == 0 {

@@ -17,6 +17,7 @@ use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, Queue, flags
 use gdrfab::sync::serial::{Promise, Threading};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 /// Operations at once: more make an input slow.
@@ -53,7 +54,7 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn new(input: &mut Input<'_>, socket: OwnedFd) -> Side {
+    pub fn new(input: &mut Input<'_>, socket: OwnedFd, peer: &mut Peer) -> Side {
         let how = input.byte();
         // SAFETY: one thread drives everything here.
         let promise = unsafe { Promise::given() };
@@ -80,7 +81,11 @@ impl Side {
         let (theirs, ours) = ((input.byte(), input.byte()), (input.byte(), input.byte()));
         let window = |n: u8| [0, 1, 3, 1024][usize::from(n) % 4];
         let budget = |n: u8| [0, 1000, 70_000, 1 << 20][usize::from(n) % 4];
-        let theirs = Terms { window: window(theirs.0), budget: budget(theirs.1), ..Terms::default() };
+        let mut theirs = Terms { window: window(theirs.0), budget: budget(theirs.1), ..Terms::default() };
+        if how & 64 != 0 {
+            peer.links.become_rails();
+            theirs.rails.push((std::net::Ipv4Addr::LOCALHOST, 1).into());
+        }
         let short = [None, None, None, Some(1), Some(7), Some(5000)][input.below(6)];
         let link = Link { socket, version: HIGHEST, seal: None, room: None };
         endpoint.adopt(link, &theirs, (window(ours.0).max(1), budget(ours.1)), how & 32 == 0, short).expect("connected");
@@ -88,6 +93,12 @@ impl Side {
         let mut side = Side { domain, endpoint, queues, counter, ends, regions, known, ops, told: Vec::new(), next: 1, virt_addr };
         (0..input.below(4)).for_each(|_| side.register(input));
         side
+    }
+
+    /// A rail comes up.
+    pub fn join(&self, number: usize, generation: u32, socket: UnixStream) {
+        let link = Link { socket: socket.into(), version: HIGHEST, seal: None, room: None };
+        self.endpoint.adopt_rail(number, generation, link).expect("a rail");
     }
 
     pub fn register(&mut self, input: &mut Input<'_>) {

@@ -2,6 +2,7 @@
 //! An endpoint: its domain, and its state under the endpoint's lock.
 
 use super::address::{Address, Host};
+use super::conn::Conn;
 use super::domain::Domain;
 use super::fault::Faults;
 use super::hello::Terms;
@@ -70,6 +71,13 @@ impl Endpoint {
         s.talk(&self.domain, link, theirs.address.clone(), theirs, ours, is_dialer, short)?;
         s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { how: How::Joining, deadline: 0 } };
         Ok(())
+    }
+
+    /// The same of a rail of the connection, if that is there.
+    #[doc(hidden)]
+    pub fn adopt_rail(&self, number: usize, generation: u32, link: Link) -> Result<()> {
+        let rails = self.state.lock().conn.as_deref().and_then(Conn::rails);
+        rails.map_or(Ok(()), |rails| rails.lock().attach(number, generation, link))
     }
 
     /// What a call of the caller's may change.

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the peer's bytes travel over: one socket, or several rails, for which they are cut into segments that come in another
+//! order, again, or not as they should.
+
+use super::input::Input;
+use super::memory::has_secret;
+use gdrfab::prov::tcp::segment::{SEGMENT, SEGMENT_HEAD, SegmentHead, WINDOW, Word};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+/// Bytes that may wait to be sent, or be sent again: more make an input slow and no other.
+const WAITING_MAX: usize = 2 << 20;
+/// Rails that come and go.
+const RAILS: usize = 3;
+
+#[derive(Default)]
+struct Link {
+    socket: Option<UnixStream>,
+    waiting: Vec<u8>,
+    sent: usize,
+    /// Of what comes over a rail: a head as far as it is here, and bytes to pass over behind it.
+    head: Vec<u8>,
+    skip: usize,
+}
+
+/// The stream that rails carry.
+#[derive(Default)]
+struct Stream {
+    bytes: Vec<u8>,
+    /// Segments so far: where each begins, its length, and the rail that had it last. `end`: of them.
+    cuts: Vec<(usize, usize, usize)>,
+    end: usize,
+    /// Bytes of the next segment; its rail.
+    size: usize,
+    on: usize,
+    /// How far the other direction has come.
+    taken: u64,
+    generation: u32,
+}
+
+pub struct Links {
+    links: Vec<Link>,
+    stream: Option<Stream>,
+}
+
+impl Links {
+    pub fn one(socket: UnixStream) -> Links {
+        Links { links: vec![Link { socket: Some(socket), ..Link::default() }], stream: None }
+    }
+
+    /// The one that there is becomes the first of several.
+    pub fn become_rails(&mut self) {
+        self.links.resize_with(RAILS, Link::default);
+        self.stream = Some(Stream { size: SEGMENT, generation: 1, ..Stream::default() });
+    }
+
+    pub fn are_rails(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Bytes of this side's own.
+    pub fn weight(&self) -> usize {
+        let stream = self.stream.as_ref().map_or(0, |s| s.bytes.capacity() + 24 * s.cuts.capacity());
+        self.links.iter().map(|l| l.waiting.capacity()).sum::<usize>() + stream
+    }
+
+    fn waiting(&mut self) -> &mut Vec<u8> {
+        match &mut self.stream {
+            Some(stream) => &mut stream.bytes,
+            None => &mut self.links[0].waiting,
+        }
+    }
+
+    pub fn put(&mut self, bytes: &[u8]) {
+        let waiting = self.waiting();
+        if waiting.len() + bytes.len() <= WAITING_MAX {
+            waiting.extend_from_slice(bytes);
+        }
+    }
+
+    pub fn fill(&mut self, n: usize) {
+        let waiting = self.waiting();
+        if waiting.len() + n <= WAITING_MAX {
+            waiting.resize(waiting.len() + n, 0);
+        }
+    }
+
+    /// Lets one turn's bytes go; `chunk`: at most so many, 0: all.
+    pub fn push(&mut self, chunk: usize) {
+        self.cut();
+        for link in &mut self.links {
+            let Some(socket) = &mut link.socket else { continue };
+            let rest = &link.waiting[link.sent..];
+            let n = if chunk == 0 { rest.len() } else { rest.len().min(chunk) };
+            // A socket that is full or dead takes nothing.
+            link.sent += socket.write(&rest[..n]).unwrap_or(0);
+            if link.sent == link.waiting.len() {
+                link.waiting.clear();
+                link.sent = 0;
+            }
+        }
+    }
+
+    /// Makes segments of what was put, one rail after the other.
+    fn cut(&mut self) {
+        while let Some(s) = &mut self.stream
+            && s.end < s.bytes.len()
+        {
+            let rest = s.bytes.len() - s.end;
+            let (from, len) = (s.end, s.size.max(1 + rest / 64).min(SEGMENT).min(rest));
+            s.end += len;
+            let up = |i: &usize| self.links[*i].socket.is_some();
+            let on = (s.on + 1..=s.on + RAILS).map(|i| i % RAILS).find(up).unwrap_or(0);
+            s.on = on;
+            s.cuts.push((from, len, on));
+            self.segment(on, from, len);
+        }
+    }
+
+    fn segment(&mut self, on: usize, from: usize, len: usize) {
+        let Some(s) = &self.stream else { return };
+        let waiting = &mut self.links[on].waiting;
+        if waiting.len() + len <= 2 * WAITING_MAX {
+            waiting.extend_from_slice(&SegmentHead { word: Word::Data { from: from as u64, len }, taken: s.taken }.encode());
+            waiting.extend_from_slice(&s.bytes[from..from + len]);
+        }
+    }
+
+    /// A segment that should not be, or not like this, or a word of rails.
+    fn lie(&mut self, input: &mut Input<'_>, on: usize) {
+        let Some(s) = &self.stream else { return };
+        let end = s.end as u64;
+        let from = match input.below(8) {
+            0 => end,
+            1 => end.saturating_sub(input.number()),
+            2..5 => end.wrapping_add(input.number()),
+            5 => end.wrapping_add(WINDOW).wrapping_sub(input.number()),
+            6 => end.wrapping_add(1 + input.size() as u64),
+            _ => input.number(),
+        };
+        let len = input.size();
+        let taken = match input.below(4) {
+            0..2 => s.taken,
+            2 => s.taken.wrapping_sub(input.number()),
+            _ => s.taken.wrapping_add(input.number()),
+        };
+        let word = match input.below(6) {
+            0 => Word::Data { from, len: 0 },
+            1 => Word::Down { rail: input.below(16), generation: 1 + u32::from(input.byte()) % 8 },
+            _ => Word::Data { from, len },
+        };
+        let has_bytes = matches!(word, Word::Data { len, .. } if len > 0) && input.byte() < 250;
+        let waiting = &mut self.links[on].waiting;
+        if waiting.len() + len <= 2 * WAITING_MAX {
+            waiting.extend_from_slice(&SegmentHead { word, taken }.encode());
+            waiting.resize(waiting.len() + if has_bytes { len } else { 0 }, 0);
+        }
+    }
+
+    /// Something that only rails have. `join` takes the other end of one that comes up.
+    pub fn vary(&mut self, input: &mut Input<'_>, join: impl FnOnce(usize, u32, UnixStream)) {
+        let on = input.below(RAILS);
+        let Some(s) = &mut self.stream else { return };
+        match input.below(8) {
+            0 => s.size = input.size(),
+            1 => {
+                let n = s.cuts.len();
+                if let Some(cut) = s.cuts.get_mut(n.wrapping_sub(1 + input.below(16))) {
+                    cut.2 = on;
+                    let (from, len, _) = *cut;
+                    self.segment(on, from, len);
+                }
+            }
+            2 => self.links[on].socket = None,
+            3 => self.links[on].socket.iter().for_each(|socket| drop(socket.shutdown(Shutdown::Write))),
+            4..6 => {
+                let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+                ours.set_nonblocking(true).expect("a socket that does not block");
+                s.generation += 1;
+                let generation = s.generation;
+                self.links[on] = Link { socket: Some(ours), ..Link::default() };
+                join(on, generation, theirs);
+                // What the one before had may be lost with it.
+                let again: Vec<_> = self.stream.iter().flat_map(|s| &s.cuts).filter(|(_, _, rail)| *rail == on).copied().collect();
+                let known = if input.flag() { again.len() } else { 0 };
+                again[known..].iter().for_each(|(from, len, on)| self.segment(*on, *from, *len));
+            }
+            _ => self.lie(input, on),
+        }
+    }
+
+    /// Reads what has come, up to `most` bytes, and looks for what must never come; gives how many.
+    pub fn pull(&mut self, most: usize) -> usize {
+        let (mut buf, mut all) = ([0u8; 16 << 10], 0);
+        for link in &mut self.links {
+            while all < most
+                && let Some(socket) = &mut link.socket
+                && let Ok(n) = socket.read(&mut buf)
+                && n > 0
+            {
+                assert!(!has_secret(&buf[..n]), "memory was sent that the peer may not read");
+                all += n;
+                if let Some(stream) = &mut self.stream {
+                    stream.taken = stream.taken.max(link.hear(&buf[..n]));
+                }
+            }
+        }
+        all
+    }
+
+    pub fn end(&mut self, half: bool) {
+        for link in &mut self.links {
+            match &link.socket {
+                Some(socket) if half => drop(socket.shutdown(Shutdown::Write)),
+                _ => link.socket = None,
+            }
+        }
+    }
+}
+
+impl Link {
+    /// Where the last segment ends that began in these bytes.
+    fn hear(&mut self, mut bytes: &[u8]) -> u64 {
+        let mut end = 0;
+        while !bytes.is_empty() {
+            let over = self.skip.min(bytes.len());
+            (self.skip, bytes) = (self.skip - over, &bytes[over..]);
+            let n = (SEGMENT_HEAD - self.head.len()).min(bytes.len());
+            self.head.extend_from_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+            if let Some(head) = self.head.first_chunk() {
+                if let Word::Data { from, len } = SegmentHead::decode(head).expect("the library sends segments as they are").word {
+                    self.skip = len;
+                    end = if len > 0 { from + len as u64 } else { end };
+                }
+                self.head.clear();
+            }
+        }
+        end
+    }
+}

@@ -28,6 +28,7 @@
 struct plan {
 	const char *server, *client; /* what each side is set to; NULL: not set */
 	bool breaks, cuts;
+	const char *fault[TEST_SIDES]; /* GDRFAB_FAULT of that side; rails are lost by it */
 	int up; /* rails that there are to be */
 };
 
@@ -45,6 +46,8 @@ static void begin(struct node *n)
 		setenv("GDRFAB_TCP_RAILS", *rails ? rails : addresses(n->side), 1);
 	else
 		unsetenv("GDRFAB_TCP_RAILS");
+	if (p->fault[n->side])
+		setenv("GDRFAB_FAULT", p->fault[n->side], 1);
 	node_up(n);
 }
 
@@ -221,15 +224,46 @@ static pid_t cutter(void)
 	_exit(1);
 }
 
-static void end_rounds(struct node *n, struct told *t, bool lossy)
+/* What the caller is told of each rail, as data. */
+static void check_rails(struct node *n, const struct told *t, int up)
+{
+	gdrfab_rail_info rail = {.struct_size = sizeof rail};
+	gdrfab_stats stats = {.struct_size = sizeof stats};
+	uint64_t lost = 0, bytes = 0;
+	for (int i = 0; i < up && up > 1; i++) {
+		OK(gdrfab_ep_query_rail(n->ep, 0, (uint32_t)i, &rail));
+		CHECK_EQ(rail.up, 1);
+		CHECK(strchr(rail.own, '.') && strchr(rail.peer, '.'));
+		lost += rail.losses;
+		bytes += rail.bytes_in;
+	}
+	CHECK(up <= 1 || bytes > MESSAGE);
+	CHECK_EQ(lost, (uint64_t)t->lost);
+	OK(gdrfab_ep_stats(n->ep, &stats));
+	CHECK_EQ(stats.rails_lost, lost);
+	CHECK_EQ(gdrfab_ep_query_rail(n->ep, 0, up > 1 ? (uint32_t)up : 0, &rail), -ENOENT);
+	CHECK_EQ(gdrfab_ep_query_rail(n->ep, 0, UINT32_MAX, &rail), -ENOENT);
+	rail.struct_size = 8;
+	CHECK_EQ(gdrfab_ep_query_rail(n->ep, 0, 0, &rail), -EINVAL);
+	CHECK_EQ(gdrfab_ep_query_rail(n->ep, 0, 0, NULL), -EINVAL);
+}
+
+static bool is_lossy(const struct plan *p)
+{
+	return p->breaks || p->cuts || p->fault[TEST_SERVER] || p->fault[TEST_CLIENT];
+}
+
+static void end_rounds(struct node *n, struct told *t)
 {
 	const struct plan *p = (const struct plan *)n->arg;
+	bool lossy = is_lossy(p);
 	await_rails(n, p->up);
 	QUIET(n->cq, 150);
 	take_events(n, t);
 	/* A loss is followed by a return, and by one only. */
 	CHECK_EQ(t->lost, t->back);
 	CHECK(lossy ? t->lost > 0 : t->lost == 0);
+	check_rails(n, t, p->up);
 	barrier(n);
 }
 
@@ -263,7 +297,7 @@ static void serves(struct node *n)
 		CHECK_EQ(system("for l in $TEST_LINKS; do ip link set dev $l up; done"), 0);
 	}
 	barrier(n);
-	end_rounds(n, &told, p->breaks || p->cuts);
+	end_rounds(n, &told);
 	uint64_t counter;
 	memcpy(&counter, m.addr + COUNTER, sizeof counter);
 	CHECK_EQ(counter, count);
@@ -284,7 +318,7 @@ static void asks(struct node *n)
 	await_rails(n, p->up);
 	barrier(n);
 	/* Links take their time: so many seconds as otherwise rounds. */
-	int want = rounds(p->cuts ? 16 : p->breaks ? 24 : 4);
+	int want = rounds(p->cuts ? 16 : is_lossy(p) ? 24 : 4);
 	uint64_t until = test_now_ms() + (uint64_t)want * 1000;
 	uint32_t round = 0;
 	for (; p->cuts ? test_now_ms() < until : round < (uint32_t)want; round++) {
@@ -296,8 +330,8 @@ static void asks(struct node *n)
 	}
 	oob_send(n, "\0", 1);
 	barrier(n);
-	end_rounds(n, &told, p->breaks || p->cuts);
-	if (p->breaks || p->cuts)
+	end_rounds(n, &told);
+	if (told.lost > 0)
 		fprintf(stderr, "     %u rounds, %d rails lost and %d back\n", round, told.lost, told.back);
 	barrier(n);
 	for (size_t i = 0; i < 4; i++)
@@ -334,6 +368,17 @@ TEST_WITHIN(40, over_one_if_the_server_names_none)
 TEST_WITHIN(40, over_one_if_the_client_names_none)
 {
 	run((struct setup){0}, (struct plan){.server = ""});
+}
+
+/* By the library itself, each rail again and again; by one side, as both together could lose all at once. */
+TEST_WITHIN(3600, broken_on_demand_by_the_server)
+{
+	run((struct setup){0}, (struct plan){BOTH, .fault = {[TEST_SERVER] = "tcp/rail=13:0,tcp/rail=7:1"}});
+}
+
+TEST_WITHIN(3600, broken_on_demand_by_the_client)
+{
+	run((struct setup){0}, (struct plan){BOTH, .fault = {[TEST_CLIENT] = "tcp/rail=11"}});
 }
 
 /* Every call of the library to the kernel moves a few bytes only. */

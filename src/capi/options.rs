@@ -7,6 +7,7 @@ use crate::error::{Error, Result, errno};
 use crate::fabric::{Coop, Effort, Endpoint, PathAnswer};
 use crate::mr::Paths;
 use libc::{c_char, c_int, c_void, ssize_t};
+use std::net::IpAddr;
 
 // == Options, paths, statistics ==
 
@@ -144,11 +145,36 @@ pub struct gdrfab_stats {
     pub ops_peer_mem: u64,
     /// Bytes by GDRFAB_PATH_PEER_MEM.
     pub bytes_peer_mem: u64,
+    /// Rails that were lost, each time counted (GDRFAB_TCP_RAILS).
+    pub rails_lost: u64,
+}
+
+/// One rail of a connection that has several (GDRFAB_TCP_RAILS).
+#[repr(C)]
+pub struct gdrfab_rail_info {
+    /// sizeof(gdrfab_rail_info), set by the caller
+    pub struct_size: usize,
+    /// 1: it is up; 0: it is lost, and called for again.
+    pub up: u32,
+    /// How often it was lost.
+    pub losses: u32,
+    /// Bytes that it carried out; what went twice is counted twice.
+    pub bytes_out: u64,
+    /// Bytes that it carried in.
+    pub bytes_in: u64,
+    /// This side's address, without a port.
+    pub own: [c_char; 48],
+    /// The peer's.
+    pub peer: [c_char; 48],
 }
 
 // SAFETY: repr(C), size first; `desc` is a number in a pointer's clothes.
 unsafe impl Sized0 for gdrfab_path_info {
     const FIRST: usize = 48;
+}
+// SAFETY: repr(C), size first, integers only.
+unsafe impl Sized0 for gdrfab_rail_info {
+    const FIRST: usize = 128;
 }
 // SAFETY: repr(C), size first, integers only.
 unsafe impl Sized0 for gdrfab_stats {
@@ -390,6 +416,42 @@ pub unsafe extern "C" fn gdrfab_ep_explain_peer(ep: *mut gdrfab_ep, peer: u64, k
     })
 }
 
+/// Tells of one rail of a connection that has several (GDRFAB_TCP_RAILS); gdrfab_ep_explain() lists them.
+///
+/// @param peer index of a connectionless endpoint's peer; a connected one has one, and this is not looked at
+/// @param rail from 0, which is the nearest
+/// @param info gets the answer; the caller sets struct_size
+/// @return 0, -EINVAL (also: peer names none), -ENOENT (no such rail, or there are none), -ENOTCONN (not
+///   connected yet), -ESHUTDOWN (not connected any more)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_query_rail(ep: *mut gdrfab_ep, peer: u64, rail: u32, info: *mut gdrfab_rail_info) -> c_int {
+    // SAFETY: the C caller says that the handle is open and the struct writable for its size.
+    control(|| unsafe {
+        let out = output_sized(info, "info")?;
+        let r = object(ep, "ep")?.rail(peer, rail)?;
+        let (own, peer) = r.ends.unzip();
+        let answer = gdrfab_rail_info {
+            struct_size: 0,
+            up: r.up.into(),
+            losses: r.losses.try_into().unwrap_or(u32::MAX),
+            bytes_out: r.bytes.0,
+            bytes_in: r.bytes.1,
+            own: text_of(own),
+            peer: text_of(peer),
+        };
+        write_sized(out, &answer);
+        Ok(())
+    })
+}
+
+/// An address as a C string; none is empty.
+fn text_of(ip: Option<IpAddr>) -> [c_char; 48] {
+    let text = ip.map_or(String::new(), |ip| ip.to_string());
+    let mut out = [0; 48];
+    out.iter_mut().take(47).zip(text.bytes()).for_each(|(to, byte)| *to = byte as c_char);
+    out
+}
+
 /// Tells what an endpoint has done so far: 0 or -EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_stats) -> c_int {
@@ -420,6 +482,7 @@ pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_
             bytes_dmabuf: s.bytes_dmabuf,
             ops_peer_mem: s.ops_peer_mem,
             bytes_peer_mem: s.bytes_peer_mem,
+            rails_lost: s.rails_lost,
         };
         write_sized(out, &counts);
         Ok(())

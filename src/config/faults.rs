@@ -41,6 +41,11 @@ pub enum What {
         nth: Option<u64>,
     },
     Short(usize),
+    /// A rail is lost once it has carried so many segments, and so on.
+    Rail {
+        segments: u64,
+        number: Option<usize>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -74,7 +79,7 @@ fn step(word: &str) -> Result<Step, String> {
 
 /// One fault, without the provider.
 fn what(text: &str) -> Result<What, String> {
-    let (word, value) = text.split_once('=').ok_or("delay=, drop=, refuse= or short= is expected")?;
+    let (word, value) = text.split_once('=').ok_or("delay=, drop=, refuse=, short= or rail= is expected")?;
     let mut parts = value.split(':');
     let first = parts.next().unwrap_or_default();
     let what = match word {
@@ -93,7 +98,11 @@ fn what(text: &str) -> Result<What, String> {
         }
         "refuse" => What::Refuse { step: step(first)?, nth: parts.next().map(|n| number(n, 1, u64::MAX)).transpose()? },
         "short" => What::Short(number(first, 1, 1 << 30)? as usize),
-        _ => return Err(format!("{word:?} is no fault (delay, drop, refuse, short)")),
+        "rail" => {
+            let segments = number(first, 1, u64::MAX)?;
+            What::Rail { segments, number: parts.next().map(|n| number(n, 0, 7)).transpose()?.map(|n| n as usize) }
+        }
+        _ => return Err(format!("{word:?} is no fault (delay, drop, refuse, short, rail)")),
     };
     match parts.next() {
         None => Ok(what),
@@ -109,7 +118,10 @@ fn one(text: &str) -> Result<Fault, String> {
             None => return Err(format!("{name:?} is no provider ({})", PROVIDERS.join(", "))),
         },
     };
-    Ok(Fault { provider, what: what(rest)? })
+    match (provider, what(rest)?) {
+        (Some(other), What::Rail { .. }) if other != "tcp" => Err(format!("{other} has no rails, tcp has")),
+        (provider, what) => Ok(Fault { provider, what }),
+    }
 }
 
 /// The faults of a list, and for each that makes no sense why: a test that believes in a fault which is not
@@ -146,6 +158,8 @@ mod tests {
         assert!(matches!(only("refuse=register").what, What::Refuse { step: Step::Whole, nth: None }));
         assert!(matches!(only("refuse=cma:3").what, What::Refuse { step: Step::Path(2), nth: Some(3) }));
         assert!(matches!(only("short=1").what, What::Short(1)));
+        assert!(matches!(only("tcp/rail=9").what, What::Rail { segments: 9, number: None }));
+        assert!(matches!(only("rail=1:7").what, What::Rail { segments: 1, number: Some(7) }));
         assert_eq!(only(" tcp/drop=5 ").provider, Some("tcp"));
         assert_eq!(parse("short=1, verbs/refuse=nic:1,refuse=peer-mem").0.len(), 3);
         assert_eq!(parse(" , ").0.len() + parse("").1.len(), 0);
@@ -171,6 +185,10 @@ mod tests {
             "refuse=cma:1:2",
             "short=0",
             "short=2:send",
+            "rail=0",
+            "rail=1:8",
+            "rail=1:0:once",
+            "shm/rail=1",
             "mangle=1",
             "udp/drop=1",
             "/drop=1",

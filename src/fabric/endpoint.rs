@@ -22,7 +22,7 @@ use crate::prov::{self, Request, flags};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-pub use crate::prov::report::{PathReport as PathAnswer, Stats};
+pub use crate::prov::report::{PathReport as PathAnswer, RailReport, Stats};
 
 #[derive(Default)]
 struct Bound {
@@ -455,6 +455,10 @@ impl Endpoint {
 
     pub fn query_peer(&self, peer: u64, key: u64, desc: u64) -> Result<PathAnswer> {
         self.prov().report_to(peer, key, desc)
+    }
+
+    pub fn rail(&self, peer: u64, number: u32) -> Result<RailReport> {
+        self.prov().rail(peer, number as usize)
     }
 
     pub fn stats(&self) -> Stats {

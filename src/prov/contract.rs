@@ -16,7 +16,7 @@ use super::list::{List, Native, Pair, Run};
 use super::op::{Common, Dir, Iov, RmaIov};
 use super::ops::Dispatch;
 use super::queue::{Counter, Queue};
-use super::report::{PathReport, Stats};
+use super::report::{PathReport, RailReport, Stats, no_rail};
 use super::request::Request;
 use super::rest::Rest;
 use super::source::Source;
@@ -360,6 +360,11 @@ pub trait Endpoint: Send + Sync {
     /// The same to one of several peers, which an index names; a connected endpoint has one.
     fn report_to(&self, _peer: u64, key: u64, desc: u64) -> Result<PathReport> {
         self.report(key, desc)
+    }
+
+    /// One of several rails to a peer; a connected endpoint has one peer, whatever the index.
+    fn rail(&self, _peer: u64, _number: usize) -> Result<RailReport> {
+        Err(no_rail())
     }
 
     fn stats(&self) -> Stats;

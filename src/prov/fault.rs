@@ -108,6 +108,20 @@ impl Plan {
         Ok(refused)
     }
 
+    /// After how many segments the rail of this number is lost; 0: never.
+    pub fn rail(&self, number: usize) -> u64 {
+        let after = |f: &Fault| match f.what {
+            What::Rail { segments, number: of } if of.is_none_or(|n| n == number) => Some(segments),
+            _ => None,
+        };
+        self.faults.iter().filter_map(after).min().unwrap_or(0)
+    }
+
+    /// Why a rail is.
+    pub fn rail_gone() -> Error {
+        Error::fixed(errno::ECONNRESET, "lost on demand, GDRFAB_FAULT=rail")
+    }
+
     /// The most bytes that a read or write of a socket may move at once, or a fragment may have.
     pub fn short(&self) -> Option<usize> {
         self.faults.iter().filter_map(|f| if let What::Short(n) = f.what { Some(n) } else { None }).min()
@@ -198,5 +212,7 @@ mod tests {
     fn the_shortest_of_several_counts() {
         assert_eq!(plan("short=100,short=7").short(), Some(7));
         assert_eq!(plan("drop=1").short(), None);
+        let p = plan("rail=9,rail=4:1,drop=1");
+        assert_eq!((p.rail(0), p.rail(1), plan("drop=1").rail(0)), (9, 4, 0));
     }
 }

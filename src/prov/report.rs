@@ -3,6 +3,7 @@
 
 use crate::error::{Code, Error, errno};
 use crate::mr::Paths;
+use std::net::IpAddr;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -27,6 +28,7 @@ pub struct Stats {
     pub recvs: u64,
     pub errors: u64,
     pub unexpected: u64,
+    pub rails_lost: u64,
 }
 
 impl Stats {
@@ -69,6 +71,7 @@ impl Stats {
         self.recvs += other.recvs;
         self.errors += other.errors;
         self.unexpected += other.unexpected;
+        self.rails_lost += other.rails_lost;
     }
 
     /// An operation that is about to be counted as one by nic is one by `path`.
@@ -128,6 +131,20 @@ impl Refusals {
         };
         self.each().map(line).concat()
     }
+}
+
+/// One of several rails of a connection.
+pub struct RailReport {
+    pub up: bool,
+    pub losses: u64,
+    /// Carried out and in.
+    pub bytes: (u64, u64),
+    /// This side's address and the peer's.
+    pub ends: Option<(IpAddr, IpAddr)>,
+}
+
+pub fn no_rail() -> Error {
+    Error::fixed(errno::ENOENT, "rail: the connection has none of that number")
 }
 
 /// Which path an endpoint would take to a region, and why not the others.

@@ -22,7 +22,7 @@ use crate::prov::name;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::Dispatch;
 use crate::prov::queue::Queue;
-use crate::prov::report::{PathReport, Stats};
+use crate::prov::report::{PathReport, RailReport, Stats, no_rail};
 use crate::prov::{self, EventQueue, Provider, Reach, Request, flags};
 use crate::sync::gate::Fences;
 use crate::sync::serial::Serial;
@@ -410,6 +410,19 @@ impl prov::Endpoint for Endpoint {
             }
             [] => Err(Error::new(errno::ENOTCONN, "ep: no peer was reached yet")),
             _ => Err(Error::new(errno::EOPNOTSUPP, "ep: has several peers; ask for the path to one by gdrfab_ep_query_peer")),
+        }
+    }
+
+    fn rail(&self, index: u64, number: usize) -> Result<RailReport> {
+        let mut s = self.state.lock();
+        s.check_enabled()?;
+        let id = s.route(index)?;
+        if s.own == Some(id) {
+            return Err(no_rail());
+        }
+        match s.peer(id).and_then(|p| p.ready()) {
+            Some(link) => link.ep.rail(0, number),
+            None => Err(Error::fixed(errno::ENOTCONN, "ep: nothing has connected this peer yet")),
         }
     }
 

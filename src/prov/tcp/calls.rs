@@ -15,7 +15,7 @@ use crate::prov::bind::{Binding, Bindings, Options};
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::Dispatch;
-use crate::prov::report::{PathReport, Refusals, Stats};
+use crate::prov::report::{PathReport, RailReport, Refusals, Stats, no_rail};
 use crate::prov::request::own_request;
 use crate::prov::rest::Rest;
 use crate::sync::gate::Fences;
@@ -308,7 +308,15 @@ impl prov::Endpoint for Endpoint {
         Ok(PathReport { path, paths, offered, refusals, text })
     }
 
+    fn rail(&self, _peer: u64, number: usize) -> Result<RailReport> {
+        let s = self.state.lock();
+        let Some(conn) = &s.conn else { return Err(s.not_connected()) };
+        conn.rails().and_then(|rails| rails.lock().report(number)).ok_or_else(no_rail)
+    }
+
     fn stats(&self) -> Stats {
-        self.state.lock().stats
+        let s = self.state.lock();
+        let lost = s.conn.as_ref().and_then(|conn| conn.rails()).map_or(0, |rails| rails.lock().losses());
+        Stats { rails_lost: s.stats.rails_lost + lost, ..s.stats }
     }
 }

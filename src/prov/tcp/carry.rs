@@ -5,6 +5,7 @@ use super::rail::Rail;
 use super::rails::{Berth, Kept, NOBODY, Rails};
 use super::segment::{SEGMENT, SEGMENTS, SegmentHead, WINDOW, Word};
 use crate::error::Result;
+use crate::prov::fault::Plan;
 use crate::sys::health::Health;
 use crate::sys::iov::Iov;
 use crate::sys::stream::Moved;
@@ -13,6 +14,8 @@ use std::os::fd::AsFd;
 
 /// Time between two questions to the kernel of how a rail does.
 const ASK_NS: u64 = 2_000_000;
+/// A rail that has been up for so long carries alone what another is made to lose.
+const LASTS_NS: u64 = 50_000_000;
 /// The oldest segments that are looked at for being late.
 const LATE_MOST: usize = 256;
 
@@ -146,6 +149,7 @@ impl Rails {
             };
             self.begin(i, word, at, now);
             self.step(i, short);
+            self.break_on_demand(i, now);
         }
         while self.todo.is_empty()
             && let Some((found, i)) = self.late(time::now_ns())
@@ -168,6 +172,17 @@ impl Rails {
                 let free = self.berths.iter().flat_map(|b| &b.up).any(|rail| !rail.blocked && !rail.is_sending());
                 Ok(self.todo.is_empty() && free && self.room() > 0)
             }
+        }
+    }
+
+    /// Loses a rail that has carried what GDRFAB_FAULT lets it, where another is up and the peer knows it.
+    fn break_on_demand(&mut self, i: usize, now: u64) {
+        let Some(berth) = self.berths.get_mut(i) else { return };
+        berth.begun += 1;
+        let due = self.breaks.get(i).is_some_and(|most| (1..=berth.begun).contains(most));
+        let lasts = |b: &Berth| b.up.is_some() && now.saturating_sub(b.since) > LASTS_NS;
+        if due && self.berths.iter().enumerate().any(|(other, b)| other != i && lasts(b)) {
+            self.lose(i, &Plan::rail_gone());
         }
     }
 

@@ -206,6 +206,9 @@ impl State {
         let member = self.bind.is_lane().then(|| domain.pollset.join());
         // What is left of the terms was agreed on.
         let rails = if terms.rails.is_empty() { None } else { Some(junction::begin()?) };
+        if let (Some(rails), Some(faults)) = (&rails, &self.faults) {
+            rails.lock().breaks = faults.rails();
+        }
         self.conn = Some(Box::new(Conn::new(link, member, name, terms, ours, is_dialer, short, rails)?));
         self.greeter = None;
         Ok(())

@@ -2,6 +2,7 @@
 //! Faults on demand of a tcp endpoint: operations that were accepted and start late, or take the connection along.
 
 use super::recv::Recv;
+use super::segment::RAILS_MAX;
 use super::source::{gather, load};
 use crate::error::Result;
 use crate::hmem::Site;
@@ -62,6 +63,11 @@ impl Faults {
 
     pub fn short(&self) -> Option<usize> {
         self.plan.short()
+    }
+
+    /// After how many segments each rail is lost; 0: never.
+    pub fn rails(&self) -> [u64; RAILS_MAX] {
+        std::array::from_fn(|number| self.plan.rail(number))
     }
 
     pub fn held(&self) -> usize {

@@ -348,7 +348,9 @@ impl State {
         self.greeter = None;
         stream::finish(conn.socket());
         if let Some(rails) = conn.rails() {
-            rails.lock().finish();
+            let mut rails = rails.lock();
+            self.stats.rails_lost += rails.losses();
+            rails.finish();
         }
         if let Some(streams) = &conn.rx.streams {
             streams.finish();

@@ -10,6 +10,7 @@ use super::seal::Window;
 use super::segment::{RAILS_MAX, SegmentHead, WINDOW, Word};
 use super::shake::Link;
 use crate::error::{Code, Error, Result, errno};
+use crate::prov::report::RailReport;
 use crate::sys::epoll::Poller;
 use crate::sys::stream::{self, Moved};
 use crate::sys::usercopy::Landing;
@@ -47,8 +48,11 @@ pub struct Berth {
     /// How often it came up, and when last.
     pub generation: u32,
     pub since: u64,
-    /// Bytes of segments that it carried out and in.
+    /// Bytes of segments that it carried out and in, and how often it was lost.
     pub(super) carried: (u64, u64),
+    pub(super) losses: u64,
+    /// Segments out since it came up.
+    pub(super) begun: u64,
 }
 
 /// What became of a rail.
@@ -86,6 +90,8 @@ pub struct Rails {
     /// Over which rail something came last.
     pub(super) last: usize,
 
+    /// Segments after which each is lost on demand; 0: never.
+    pub breaks: [u64; RAILS_MAX],
     /// Somebody sleeps until one of them has something.
     pub(super) asleep: bool,
     pub news: Vec<News>,
@@ -115,6 +121,7 @@ impl Rails {
             untold: 0,
             tells: false,
             last: 0,
+            breaks: [0; RAILS_MAX],
             asleep: false,
             news: Vec::new(),
             gone: None,
@@ -148,7 +155,7 @@ impl Rails {
         self.set.add(rail.socket.as_fd())?;
         let Some(berth) = self.berths.get_mut(number) else { return Ok(()) };
         let is_back = berth.generation > 0;
-        (berth.up, berth.generation, berth.since, berth.ends) = (Some(rail), generation, now, ends);
+        (berth.up, berth.generation, berth.since, berth.ends, berth.begun) = (Some(rail), generation, now, ends, 0);
         // What was told over a rail that is gone may not have come.
         self.tells |= is_back;
         if is_back {
@@ -175,6 +182,9 @@ impl Rails {
 
     fn tell(&mut self, number: usize, errno: i32, is_up: bool, why: &str) {
         let words = format!("{}: {why}", self.name(number));
+        if let Some(berth) = self.berths.get_mut(number) {
+            berth.losses += u64::from(!is_up);
+        }
         crate::log!(Debug, "{words}");
         let before = self.news.iter().rposition(|n| n.rail == number).filter(|_| self.news.len() >= NEWS);
         if let Some(before) = before {
@@ -189,9 +199,20 @@ impl Rails {
         let mut text = String::new();
         for (number, b) in self.berths.iter().enumerate() {
             let state = if b.up.is_some() { "up" } else { "down" };
-            let _ = writeln!(text, "  {}: {state}, {} bytes out, {} in", self.name(number), b.carried.0, b.carried.1);
+            let (name, (out, come)) = (self.name(number), b.carried);
+            let _ = writeln!(text, "  {name}: {state}, {out} bytes out, {come} in, lost {} times", b.losses);
         }
         text
+    }
+
+    /// The rail of this number as the caller sees it.
+    pub fn report(&self, number: usize) -> Option<RailReport> {
+        let report = |b: &Berth| RailReport { up: b.up.is_some(), losses: b.losses, bytes: b.carried, ends: b.ends };
+        self.berths.get(number).map(report)
+    }
+
+    pub fn losses(&self) -> u64 {
+        self.berths.iter().map(|b| b.losses).sum()
     }
 
     /// Takes a rail away; what it carried is for others to carry.

@@ -13,11 +13,11 @@ use super::rx::Rx;
 use super::sealed::{SealedIn, SealedOut};
 use super::shake::Link;
 use super::tx::Tx;
-use super::vigil::Vigil;
 use crate::error::{Error, Result};
 use crate::hmem::Site;
 use crate::prov::bind::{Ending, INJECT_FLAGS};
 use crate::prov::op::Pieces;
+use crate::sys::health::Health;
 use crate::sys::time::ticks;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -114,6 +114,17 @@ pub enum More {
         links: Vec<Link>,
     },
     Open,
+}
+
+/// What the kernel has said of the peer, which `vigil` asks.
+#[derive(Default)]
+pub struct Vigil {
+    /// Of the first stream and the others.
+    pub health: Vec<Health>,
+    /// When the kernel is asked next.
+    pub due: u64,
+    /// In ticks, when it had nothing on its way; 0: it had something.
+    pub clear: u64,
 }
 
 pub struct Conn {

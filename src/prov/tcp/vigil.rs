@@ -2,7 +2,7 @@
 //! Whether the peer lives: its kernel answers, however long the peer itself computes and takes nothing. Where nothing is on its
 //! way, this side's kernel finds out by itself. Rails are looked after by `rails`.
 
-use super::conn::Conn;
+use super::conn::{Conn, Vigil};
 use super::domain::Domain;
 use super::outlet::Outlet;
 use super::state::State;
@@ -16,16 +16,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 const PAUSE_NS: (u64, u64) = (10_000_000, 10_000_000_000);
 /// How often the kernel is asked in the time after which a peer is taken for dead.
 const LOOKS: u64 = 16;
-
-#[derive(Default)]
-pub struct Vigil {
-    /// Of the first stream and the others.
-    health: Vec<Health>,
-    /// When the kernel is asked next.
-    due: u64,
-    /// In ticks, when it had nothing on its way; 0: it had something.
-    clear: u64,
-}
 
 impl Conn {
     /// When the kernel wants to be asked about the peer; `u64::MAX`: not before something is sent.

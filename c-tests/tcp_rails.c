@@ -318,7 +318,7 @@ static void asks(struct node *n)
 	await_rails(n, p->up);
 	barrier(n);
 	/* Links take their time: so many seconds as otherwise rounds. */
-	int want = rounds(p->cuts ? 16 : is_lossy(p) ? 24 : 4);
+	int want = rounds(p->cuts ? 16 : p->breaks ? 24 : is_lossy(p) ? 150 : 4);
 	uint64_t until = test_now_ms() + (uint64_t)want * 1000;
 	uint32_t round = 0;
 	for (; p->cuts ? test_now_ms() < until : round < (uint32_t)want; round++) {

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 /// Time between two questions to the kernel of how a rail does.
 const ASK_NS: u64 = 2_000_000;
 /// A rail that has been up for so long carries alone what another is made to lose.
-const LASTS_NS: u64 = 50_000_000;
+const LASTS_NS: u64 = 200_000_000;
 /// The oldest segments that are looked at for being late.
 const LATE_MOST: usize = 256;
 

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* A hostile client with rails, of a server under siege: see raw.h and siege.h. Written from docs/tcp-wire.md alone. */
+#ifndef RAW_RAILS_H
+#define RAW_RAILS_H
+
+#include "siege.h"
+
+#define HEAD 24
+#define SEGMENT 61440u
+#define WINDOW ((uint64_t)8 << 20)
+#define BODY 16384u /* of a WRITE here */
+#define WRITES (RAW_HEADER + 24 + BODY)
+enum { DATA, DOWN };
+enum { FOR_RAILS = 3, PLACE = 18 };
+
+struct hostile {
+	int rail[2]; /* -1: not up */
+	unsigned char door[2][PLACE];
+	uint64_t token;
+	int doors; /* as granted */
+	uint64_t next;   /* byte of this side's stream */
+	uint64_t taken;  /* of the other */
+	unsigned writes, broke;
+};
+
+/* Connects to where a door is, as ANSWER has it; -1: nobody is there. */
+int rails_call(const unsigned char *place);
+/* HELLO to ANSWER for this purpose; its status. */
+int rails_introduce(int fd, int purpose, uint64_t token, const void *data, size_t len);
+/* A rail of this number, as the so-manieth; what the door says of it. */
+int rails_join(const struct hostile *h, int door, uint64_t token, int number, uint32_t generation, int *fd);
+/* A segment with this head and n bytes, whatever the head says. */
+bool rails_segment(int fd, int kind, uint64_t len, uint64_t from, uint64_t taken, const void *bytes, size_t n);
+/* The next bytes of the stream over this rail. */
+void rails_say(struct hostile *h, int rail, const void *bytes, size_t n);
+/* A connection that has one rail, of two that were agreed on; one that has both. */
+struct hostile rails_connect(void);
+struct hostile rails_open(void);
+void rails_end(struct hostile *h);
+
+/* A WRITE, of WRITES bytes. */
+void rails_write_frame(unsigned char *to, int flags);
+/* Reads segments until the server has carried out this many writes, each of which it counts once. */
+void rails_await_done(struct hostile *h, unsigned count);
+/* A write over each rail, in halves. */
+void rails_go_well(struct hostile *h);
+
+/* Runs an attack on a server that has rails, and wants it to grow no more than this. */
+void rails_siege(const char *what, void (*attack)(void), size_t kib, int fds);
+
+#endif

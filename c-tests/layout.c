@@ -279,7 +279,7 @@ static const struct field fields[] = {
 	FIELD(gdrfab_nic_attr, max_reads_in, 124, 4),
 	FIELD(gdrfab_nic_attr, max_reads_out, 128, 4),
 	FIELD(gdrfab_nic_attr, reserved, 132, 4),
-	WHOLE(gdrfab_stats, 176),
+	WHOLE(gdrfab_stats, 184),
 	FIELD(gdrfab_stats, struct_size, 0, 8),
 	FIELD(gdrfab_stats, ops_direct, 8, 8),
 	FIELD(gdrfab_stats, ops_cma, 16, 8),
@@ -302,6 +302,15 @@ static const struct field fields[] = {
 	FIELD(gdrfab_stats, bytes_dmabuf, 152, 8),
 	FIELD(gdrfab_stats, ops_peer_mem, 160, 8),
 	FIELD(gdrfab_stats, bytes_peer_mem, 168, 8),
+	FIELD(gdrfab_stats, rails_lost, 176, 8),
+	WHOLE(gdrfab_rail_info, 128),
+	FIELD(gdrfab_rail_info, struct_size, 0, 8),
+	FIELD(gdrfab_rail_info, up, 8, 4),
+	FIELD(gdrfab_rail_info, losses, 12, 4),
+	FIELD(gdrfab_rail_info, bytes_out, 16, 8),
+	FIELD(gdrfab_rail_info, bytes_in, 24, 8),
+	FIELD(gdrfab_rail_info, own, 32, 48),
+	FIELD(gdrfab_rail_info, peer, 80, 48),
 };
 
 TEST(structs)

@@ -49,6 +49,8 @@ static void waits_for_it(struct node *n)
 	size_t ended = 0;
 	node_up(n);
 	struct remote to = mem_fetch(n);
+	/* From before the peer goes away, so that it is not back by then. */
+	uint64_t until = test_now_ms() + AWAY;
 	barrier(n);
 	if (p->stopped)
 		peer_stop(n);
@@ -56,10 +58,9 @@ static void waits_for_it(struct node *n)
 		fill(out + i * BLOCK, BLOCK, 0, (uint32_t)i + 1);
 		POST(n->cq, gdrfab_write(n->ep, out + i * BLOCK, BLOCK, NULL, 0, to.base + i * BLOCK, to.key, out));
 	}
-	uint64_t until = test_now_ms() + AWAY;
 	if (p->wait == COMPUTES)
-		test_sleep_ms(AWAY);
-	while (test_now_ms() < until) {
+		test_sleep_ms((int)(until - test_now_ms()));
+	while (test_now_ms() + 100 < until) {
 		done e;
 		ssize_t got = p->wait == SLEEPS ? gdrfab_cq_sread(n->cq, &e, 1, NULL, 100) : cq_next(n->cq, &e, 100);
 		CHECK(got == 1 || got == 0 || got == -EAGAIN);

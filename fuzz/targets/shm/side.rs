@@ -8,7 +8,7 @@ use super::queues;
 use super::world::{cpu_ns, world};
 use gdrfab::mr::{Access, PathPolicy, Paths};
 use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
-use gdrfab::prov::bind::{Binding, INJECT_FLAGS, SILENT};
+use gdrfab::prov::bind::{Binding, Coop, INJECT_FLAGS, SILENT};
 use gdrfab::prov::general::Posting;
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::ops::{CqFormat, DataEntry, Owner};
@@ -128,7 +128,7 @@ impl Side {
         let forbid = [0, 0, 0, 1, 2, 3, 4, 8][usize::from(how & 7)];
         self.head.prov().set_options(&mut |o| {
             o.policy = PathPolicy { require: Paths::empty(), forbid: Paths::from_bits_truncate(forbid) };
-            o.coop = how & 8 == 0;
+            o.coop = Coop::of(how & 8 == 0);
             o.deadline_ns = [0, 0, 0, 1][usize::from(how >> 4 & 3)];
             o.connect_timeout_ns = if how & 64 != 0 { 1 } else { 10_000_000_000 };
         });

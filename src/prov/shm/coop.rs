@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Large operations carried by two cores: the initiator copies from the front, and a target that happens to poll joins from
-//! the back. A target that does not poll costs one line in the ring; one that sleeps is woken when there is enough to copy
-//! for that to pay.
+//! the back. A target that does not poll costs one line in the ring; one that sleeps is woken if the initiator's option
+//! says so, when there is enough to copy.
 //!
 //! The last bytes are left out of the sharing and copied by the initiator when everything else is in
 //! place, so that a target that polls its buffer's end sees the whole.

@@ -61,7 +61,6 @@ fn rest(front: u32, per: usize, all: usize) -> Range<usize> {
 }
 
 /// Offers the list and does our part; everything is checked. `None`: there is no room for an offer.
-#[allow(clippy::too_many_arguments)]
 pub fn start(
     state: &mut State,
     dir: Dir,

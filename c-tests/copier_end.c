@@ -95,7 +95,9 @@ static void target(struct node *n)
 		await_gone(n);
 		uint64_t since = test_now_ms();
 		close_region(&m);
-		if (act->stage == POSTED || act->stage == FLYING)
+		/* Without pidfds (in a memory checker) nobody is told of the copier, which ends on its own a moment later. */
+		bool told = test_has_pidfds();
+		if (told && (act->stage == POSTED || act->stage == FLYING))
 			CHECK(test_process_over(pid));
 		while (!test_process_over(pid) && test_now_ms() < since + (uint64_t)test_ms(CLOSE_MS))
 			test_sleep_ms(1);
@@ -239,7 +241,7 @@ static void with_children(const void *arg)
 {
 	struct setup setup = {.victim = TEST_CLIENT};
 	/* Else its end shows by its socket alone, and a child of clone(), which runs no handler, keeps that open. */
-	if (*(const int *)arg == BY_CLONE && syscall(SYS_pidfd_open, getpid(), 0) < 0)
+	if (*(const int *)arg == BY_CLONE && !test_has_pidfds())
 		test_skip("pidfd_open: %s", strerror(errno));
 	pair(&setup, heirs_witness, heirs_owner, arg);
 }

@@ -12,7 +12,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -276,7 +275,7 @@ static void nobodies(const void *arg)
 	if (geteuid() != 0)
 		test_skip("only root becomes two other users");
 	/* By what signals it may send, a process knows one like itself; a memory checker cannot ask. */
-	if (!*(const bool *)arg && syscall(SYS_pidfd_open, getpid(), 0) < 0)
+	if (!*(const bool *)arg && !test_has_pidfds())
 		test_skip("pidfd_open: %s", strerror(errno));
 	pair(NULL, nobody_listens, nobody_calls, arg);
 }

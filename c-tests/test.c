@@ -263,6 +263,14 @@ bool test_process_over(pid_t pid)
 	return strchr("XZ", test_process_state(pid)) != NULL;
 }
 
+bool test_has_pidfds(void)
+{
+	long fd = syscall(SYS_pidfd_open, getpid(), 0);
+	if (fd >= 0)
+		close((int)fd);
+	return fd >= 0;
+}
+
 uint64_t test_random(uint64_t *state)
 {
 	uint64_t z = *state += 0x9e3779b97f4a7c15u;

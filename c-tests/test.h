@@ -143,6 +143,8 @@ bool test_says(const char *text, const char *word);
  * machine. */
 char test_process_state(pid_t pid);
 bool test_process_over(pid_t pid);
+/* False, with errno, where the kernel, or a memory checker, has no pidfds. */
+bool test_has_pidfds(void);
 
 /* A small fast generator: the same seed gives the same run. */
 uint64_t test_random(uint64_t *state);

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tagged messages.
 
-use super::boundary::{Sized0, descs, ep_ops, iovecs, null, object, posting, read_sized};
+use super::boundary::{Sized0, descs, ep_ops, iovecs, object, posting, read_sized};
 use super::msg::check_recv_flags;
 use super::objects::gdrfab_ep;
 use super::rma::check_op_flags;
 use super::types::*;
 use crate::error::Result;
-use crate::fabric::Endpoint;
 use crate::prov::flags::TRECV_FLAGS;
-use crate::prov::op::{Common, Iov};
+use crate::prov::op::Common;
 use libc::{c_void, iovec, ssize_t};
-use std::slice::from_ref;
 
 // == Tagged messages ==
 
@@ -43,23 +41,6 @@ pub struct gdrfab_msg_tagged {
 // SAFETY: repr(C), size first; pointers are checked at use.
 unsafe impl Sized0 for gdrfab_msg_tagged {
     const FIRST: usize = 80;
-}
-
-/// One piece, with data.
-///
-/// # Safety
-/// `ep` is open and the buffer as the operation needs it until its completion.
-#[inline(always)]
-unsafe fn with_data(ep: *mut gdrfab_ep, buf: *const c_void, len: usize, c: Common, tag: u64) -> ssize_t {
-    // SAFETY: the C caller says that the handle is open, and keeps the buffer until the completion.
-    posting(|| unsafe {
-        let ep: &Endpoint = object(ep, "ep")?;
-        if buf.is_null() && len != 0 {
-            return Err(null("buf"));
-        }
-        let c = Common { flags: c.flags | GDRFAB_REMOTE_CQ_DATA | ep.tx_op_flags(), ..c };
-        ep.tsend(&[Iov::new(buf as usize, len)], &c, from_ref(&c.desc), tag)
-    })
 }
 
 /// # Safety
@@ -131,9 +112,8 @@ pub unsafe extern "C" fn gdrfab_tsenddata(
     tag: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let c = Common { context: context as usize, data, desc: desc as u64, peer: dest_addr, ..Common::default() };
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
-    unsafe { with_data(ep, buf, len, c, tag) }
+    unsafe { (ep_ops(ep).tsenddata)(ep.cast(), buf.cast_mut(), len, desc, data, dest_addr, tag, context) }
 }
 
 /// Posts a tagged message of at most inject_size bytes, which are copied. Mirrors fi_tinject.
@@ -153,9 +133,8 @@ pub unsafe extern "C" fn gdrfab_tinjectdata(
     dest_addr: u64,
     tag: u64,
 ) -> ssize_t {
-    let c = Common { flags: Endpoint::INJECT, data, peer: dest_addr, ..Common::default() };
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
-    unsafe { with_data(ep, buf, len, c, tag) }
+    unsafe { (ep_ops(ep).tinjectdata)(ep.cast(), buf.cast_mut(), len, data, dest_addr, tag) }
 }
 
 /// Posts a receive of one tagged message. Any number may be posted, as memory allows. Mirrors fi_trecv.

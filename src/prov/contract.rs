@@ -388,8 +388,9 @@ pub trait Lane {
     /// is no room now, or it would overtake something; progress brings it.
     fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool>;
 
-    /// As `put` for one word or two and few bytes, where that takes nothing but a store. False: nothing was done, and `put` is to be asked.
-    fn put_brief(&self, _first: u64, _second: Option<u64>, _from: Iov) -> bool {
+    /// As `put` for one to three words and few bytes, where that takes nothing but a store. False: nothing was done, and `put` is to
+    /// be asked.
+    fn put_brief(&self, _words: &[u64], _from: Iov) -> bool {
         false
     }
 

@@ -2,7 +2,7 @@
 //! Entries of the tables of operations that try a fast path first: once for all providers.
 
 use super::op::{Iov, One};
-use super::ops::{EpHead, Inject, InjectTagged, InjectWrite, Message, RecvTagged, Rma, Tagged};
+use super::ops::{EpHead, Inject, InjectTagged, InjectTaggedData, InjectWrite, Message, RecvTagged, Rma, Tagged, TaggedData};
 use crate::error::errno;
 use crate::guard::attempt;
 use std::ffi::c_void;
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn fast_rma<P: FastPath<Rma>>(
 ) -> isize {
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
-        let one = One { local: Iov::new(buf as usize, len), addr, key, desc: desc as u64, context: context as usize };
+        let one = One { local: Iov::new(buf as usize, len), addr, key, desc: desc as u64, context: context as usize, data: 0 };
         match post_fast::<Rma, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, desc, dest_addr, addr, key, context),
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn fast_inject_write<P: FastPath<InjectWrite>>(
 ) -> isize {
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
-        let one = One { local: Iov::new(buf as usize, len), addr, key, desc: 0, context: 0 };
+        let one = One { local: Iov::new(buf as usize, len), addr, key, desc: 0, context: 0, data: 0 };
         match post_fast::<InjectWrite, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, dest_addr, addr, key),
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
 ) -> isize {
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
-        let one = One { local: Iov::new(buf as usize, len), addr: peer_addr, key: 0, desc: desc as u64, context: context as usize };
+        let one = One { local: Iov::new(buf as usize, len), addr: peer_addr, key: 0, desc: desc as u64, context: context as usize, data: 0 };
         match post_fast::<Message, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, desc, peer_addr, context),
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
 pub unsafe extern "C" fn fast_inject<P: FastPath<Inject>>(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64) -> isize {
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
-        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: 0, desc: 0, context: 0 };
+        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: 0, desc: 0, context: 0, data: 0 };
         match post_fast::<Inject, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, dest_addr),
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn fast_tagged<P: FastPath<Tagged>>(
 ) -> isize {
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
-        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: desc as u64, context: context as usize };
+        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: desc as u64, context: context as usize, data: 0 };
         match post_fast::<Tagged, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, desc, dest_addr, tag, context),
@@ -175,10 +175,56 @@ pub unsafe extern "C" fn fast_inject_tagged<P: FastPath<InjectTagged>>(
 ) -> isize {
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
-        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: 0, context: 0 };
+        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: 0, context: 0, data: 0 };
         match post_fast::<InjectTagged, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, dest_addr, tag),
+        }
+    }
+}
+
+/// gdrfab_tsenddata().
+///
+/// # Safety
+/// As for `fast_rma`.
+#[inline(never)]
+pub unsafe extern "C" fn fast_tagged_data<P: FastPath<TaggedData>>(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    data: u64,
+    dest_addr: u64,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
+    unsafe {
+        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: desc as u64, context: context as usize, data };
+        match post_fast::<TaggedData, P>(ep, one) {
+            Some(rc) => rc,
+            None => P::NEXT(ep, buf, len, desc, data, dest_addr, tag, context),
+        }
+    }
+}
+
+/// # Safety
+/// As for `fast_rma`.
+#[inline(never)]
+pub unsafe extern "C" fn fast_inject_tagged_data<P: FastPath<InjectTaggedData>>(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    data: u64,
+    dest_addr: u64,
+    tag: u64,
+) -> isize {
+    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
+    unsafe {
+        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: 0, context: 0, data };
+        match post_fast::<InjectTaggedData, P>(ep, one) {
+            Some(rc) => rc,
+            None => P::NEXT(ep, buf, len, data, dest_addr, tag),
         }
     }
 }
@@ -209,7 +255,7 @@ pub unsafe extern "C" fn fast_recv_tagged<P: FastRecv>(
 ) -> isize {
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
-        let one = One { local: Iov::new(buf as usize, len), addr: src_addr, key: tag, desc: desc as u64, context: context as usize };
+        let one = One { local: Iov::new(buf as usize, len), addr: src_addr, key: tag, desc: desc as u64, context: context as usize, data: 0 };
         let (head, of) = (&*ep, &*(*ep).of().cast::<P::Of>());
         match attempt(|| if head.is_here() { P::post(of, one, ignore) } else { None }) {
             Some(rc) => rc,

@@ -4,6 +4,7 @@
 
 use super::bind::{Binding, INJECT_FLAGS};
 use super::contract::Endpoint;
+use super::flags::REMOTE_CQ_DATA;
 use super::list::List;
 use super::lists::Lists;
 use super::op::{Common, Dir, Iov, RmaIov};
@@ -181,7 +182,8 @@ pub unsafe fn ops_of(ep: *const EpHead) -> &'static EpOps {
 
 pub static GENERAL: EpOps = GENERAL_ENTRIES;
 /// The same, for tables that have a part of them.
-pub const GENERAL_ENTRIES: EpOps = EpOps { write, read, inject_write, send, inject, recv, tsend, tinject, trecv, arrive: None };
+pub const GENERAL_ENTRIES: EpOps =
+    EpOps { write, read, inject_write, send, inject, recv, tsend, tinject, tsenddata, tinjectdata, trecv, arrive: None };
 
 /// Out of line: what `hold` runs in line goes through memory.
 #[inline(never)]
@@ -335,6 +337,39 @@ pub unsafe extern "C" fn tsend(
 #[inline(never)]
 pub unsafe extern "C" fn tinject(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, tag: u64) -> isize {
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
+    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    posting(|| unsafe {
+        let local = Iov::new(buf as usize, len);
+        tagged(Posting::of(ep)?, local, &c, tag)
+    })
+}
+
+/// # Safety
+/// As for [`EpOps`].
+#[inline(never)]
+pub unsafe extern "C" fn tsenddata(
+    ep: *const EpHead,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    data: u64,
+    dest_addr: u64,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    let c = Common { context: context as usize, flags: REMOTE_CQ_DATA, data, desc: desc as u64, peer: dest_addr, ..Common::default() };
+    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    posting(|| unsafe {
+        let local = Iov::new(buf as usize, len);
+        tagged(Posting::of(ep)?, local, &c, tag)
+    })
+}
+
+/// # Safety
+/// As for [`EpOps`].
+#[inline(never)]
+pub unsafe extern "C" fn tinjectdata(ep: *const EpHead, buf: *mut c_void, len: usize, data: u64, dest_addr: u64, tag: u64) -> isize {
+    let c = Common { flags: INJECT_FLAGS | REMOTE_CQ_DATA, data, peer: dest_addr, ..Common::default() };
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);

@@ -48,6 +48,8 @@ pub struct One {
     pub key: u64,
     pub desc: u64,
     pub context: usize,
+    /// Of a message with data for the peer's entry.
+    pub data: u64,
 }
 
 impl One {

@@ -24,6 +24,10 @@ pub type Inject = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, u64) -
 pub type Tagged = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *mut c_void, u64, u64, *mut c_void) -> isize;
 /// gdrfab_tinject(): endpoint, buffer, length, peer, tag.
 pub type InjectTagged = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, u64, u64) -> isize;
+/// gdrfab_tsenddata(): endpoint, buffer, length, descriptor, data, peer, tag, context.
+pub type TaggedData = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *mut c_void, u64, u64, u64, *mut c_void) -> isize;
+/// gdrfab_tinjectdata(): endpoint, buffer, length, data, peer, tag.
+pub type InjectTaggedData = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, u64, u64, u64) -> isize;
 /// gdrfab_trecv(): endpoint, buffer, length, descriptor, peer, tag, ignored bits, context.
 pub type RecvTagged = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *mut c_void, u64, u64, u64, *mut c_void) -> isize;
 /// A turn of progress that writes up to `most` arrivals into the caller's array instead of the empty queue. Negative: nothing
@@ -54,6 +58,8 @@ pub struct EpOps {
     pub recv: Message,
     pub tsend: Tagged,
     pub tinject: InjectTagged,
+    pub tsenddata: TaggedData,
+    pub tinjectdata: InjectTaggedData,
     pub trecv: RecvTagged,
     /// By format, where arrivals can go straight to the reader of a queue without locks.
     pub arrive: Option<[Arrivals; 4]>,

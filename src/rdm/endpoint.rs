@@ -102,6 +102,7 @@ impl Endpoint {
             earliest: 0,
             turns: 0,
             last_look: 0,
+            looks: 0,
             stats: Stats::default(),
             past: Stats::default(),
             sleepers: 0,

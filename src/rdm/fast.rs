@@ -6,15 +6,16 @@ use super::limits::{INJECT_SIZE, MAX_MSG};
 use super::matcher::Want;
 use super::peer::{Id, ONLY, Phase};
 use super::state::{Recv, State};
-use super::wire::{TAGGED, kind};
+use super::wire::{DATA, TAGGED, kind};
 use crate::prov::av::UNSPEC;
 use crate::prov::op::One;
 use crate::prov::queue::Completion;
 use crate::prov::{Parcel, flags};
 
-/// First words of eager messages without data.
+/// First words of eager messages.
 const PLAIN: u64 = kind::EAGER as u64;
 const PLAIN_TAGGED: u64 = PLAIN | TAGGED;
+const TAGGED_DATA: u64 = PLAIN_TAGGED | DATA;
 
 impl State {
     /// The peer of an index, if it is known and the vector has not changed.
@@ -27,9 +28,10 @@ impl State {
         self.routes.get(index as usize).copied().flatten().map(|(_, id)| id)
     }
 
-    /// Sends a short message of one piece of host memory, with nothing in front of it. False: nothing was done.
+    /// Sends a short message of one piece of host memory, with nothing in front of it: of its first word, its tag and its data as
+    /// many as `WORDS`. False: nothing was done.
     #[inline(always)]
-    pub fn send_fast<const TAG: bool>(&mut self, one: &One, how: u64) -> bool {
+    pub fn send_fast<const WORDS: usize>(&mut self, one: &One, how: u64) -> bool {
         let special = how & (flags::FENCE | flags::DELIVERY_COMPLETE) != 0;
         if !self.fast_send || special || one.local.is_missing() {
             return false;
@@ -41,12 +43,12 @@ impl State {
             return false;
         }
         let Some(lane) = link.lane() else { return false };
-        let (first, second) = if TAG { (PLAIN_TAGGED, Some(one.key)) } else { (PLAIN, None) };
-        if !lane.put_brief(first, second, one.local) {
+        let all = [[PLAIN, PLAIN_TAGGED, TAGGED_DATA][WORDS - 1], one.key, one.data];
+        let words = &all[..WORDS];
+        if !lane.put_brief(words, one.local) {
             let len = one.local.len();
             let fits = len <= link.eager_max && (how & flags::INJECT == 0 || len <= INJECT_SIZE);
-            let (words, count) = ([first, one.key], if TAG { 2 } else { 1 });
-            if !fits || !matches!(lane.put(&words[..count], &[one.local]), Ok(true)) {
+            if !fits || !matches!(lane.put(words, &[one.local]), Ok(true)) {
                 return false;
             }
         }
@@ -55,7 +57,7 @@ impl State {
         if self.bind.wants_entry(how)
             && let Some(q) = &self.bind.tx
         {
-            let kind = flags::SEND | if TAG { flags::TAGGED } else { flags::MSG };
+            let kind = flags::SEND | if WORDS > 1 { flags::TAGGED } else { flags::MSG };
             q.push(Completion { context: one.context, flags: kind, len: one.local.len(), buf: one.local.addr(), data: 0 });
         }
         true
@@ -90,17 +92,18 @@ impl State {
     pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, parcel: &P) -> bool {
         let first = parcel.word(0);
         match parcel.words() {
-            2 if first == PLAIN_TAGGED => self.place_fast::<true, P>(id, parcel, parcel.word(1)),
-            1 if first == PLAIN => self.place_fast::<false, P>(id, parcel, 0),
+            2 if first == PLAIN_TAGGED => self.place_fast::<2, P>(id, parcel, parcel.word(1)),
+            3 if first == TAGGED_DATA => self.place_fast::<3, P>(id, parcel, parcel.word(1)),
+            1 if first == PLAIN => self.place_fast::<1, P>(id, parcel, 0),
             _ => false,
         }
     }
 
     #[inline(always)]
-    fn place_fast<const TAG: bool, P: Parcel + ?Sized>(&mut self, id: Id, parcel: &P, tag: u64) -> bool {
+    fn place_fast<const WORDS: usize, P: Parcel + ?Sized>(&mut self, id: Id, parcel: &P, tag: u64) -> bool {
         let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return false };
         let (len, source) = (parcel.len(), peer.source);
-        let space = if TAG { &mut self.tagged } else { &mut self.untagged };
+        let space = if WORDS > 1 { &mut self.tagged } else { &mut self.untagged };
         let Some(at) = space.find_posted(source, tag) else { return false };
         let Some(recv) = space.posted(at) else { return false };
         if recv.more.is_some() || len > recv.room || !self.fast_recv || !peer.credit.passes(len) {
@@ -111,10 +114,10 @@ impl State {
         parcel.copy_all(to);
         self.stats.recvs += 1;
         if wanted && let Some(q) = &self.bind.rx {
-            let kind = flags::RECV | if TAG { flags::TAGGED } else { flags::MSG };
-            let entry = Completion { context, flags: kind, len, buf: to.addr(), data: 0 };
+            let kind = flags::RECV | [flags::MSG, flags::TAGGED, flags::TAGGED | flags::REMOTE_CQ_DATA][WORDS - 1];
+            let entry = Completion { context, flags: kind, len, buf: to.addr(), data: if WORDS > 2 { parcel.word(2) } else { 0 } };
             if !self.reader.give(q, &entry, tag) {
-                q.push_from(entry, State::origin(TAG.then_some(tag), source));
+                q.push_from(entry, State::origin((WORDS > 1).then_some(tag), source));
             }
         }
         true

@@ -7,11 +7,13 @@ use super::state::State;
 use crate::error::errno;
 use crate::guard::attempt;
 use crate::prov::bind::INJECT_FLAGS;
-use crate::prov::fast::{FastPath, FastRecv, fast_inject, fast_inject_tagged, fast_message, fast_recv_tagged, fast_tagged};
+use crate::prov::fast::{FastPath, FastRecv, fast_inject, fast_inject_tagged, fast_inject_tagged_data};
+use crate::prov::fast::{fast_message, fast_recv_tagged, fast_tagged, fast_tagged_data};
+use crate::prov::flags::REMOTE_CQ_DATA;
 use crate::prov::general;
 use crate::prov::op::One;
 use crate::prov::ops::{Arrivals, ContextEntry, CqFormat, CqHead, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
-use crate::prov::ops::{Inject, InjectTagged, Message, RecvTagged, Tagged};
+use crate::prov::ops::{Inject, InjectTagged, InjectTaggedData, Message, RecvTagged, Tagged, TaggedData};
 use crate::prov::queue::{Queue, Taken};
 use crate::sync::serial::{Serial, Threading};
 use std::ffi::c_void;
@@ -40,6 +42,8 @@ const fn table<const LOCKED: bool>() -> EpOps {
         recv: fast_message::<Receive<LOCKED>>,
         tsend: fast_tagged::<Send<LOCKED>>,
         tinject: fast_inject_tagged::<Send<LOCKED>>,
+        tsenddata: fast_tagged_data::<Send<LOCKED>>,
+        tinjectdata: fast_inject_tagged_data::<Send<LOCKED>>,
         trecv: fast_recv_tagged::<Receive<LOCKED>>,
         arrive,
         ..general::GENERAL_ENTRIES
@@ -59,9 +63,9 @@ impl<const LOCKED: bool> Send<LOCKED> {
     /// # Safety
     /// As for `FastPath::post`.
     #[inline(always)]
-    unsafe fn any<const TAG: bool>(of: &Endpoint, one: &One, how: u64) -> Option<isize> {
+    unsafe fn any<const WORDS: usize>(of: &Endpoint, one: &One, how: u64) -> Option<isize> {
         // SAFETY: `choose` gave the table for how the state is reached.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.send_fast::<TAG>(one, how)).then_some(0)
+        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.send_fast::<WORDS>(one, how)).then_some(0)
     }
 }
 
@@ -71,7 +75,7 @@ impl<const LOCKED: bool> FastPath<Message> for Send<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::any::<false>(of, &one, head.tx_op_flags()) }
+        unsafe { Self::any::<1>(of, &one, head.tx_op_flags()) }
     }
 }
 
@@ -81,7 +85,7 @@ impl<const LOCKED: bool> FastPath<Inject> for Send<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::any::<false>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
+        unsafe { Self::any::<1>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
     }
 }
 
@@ -91,7 +95,7 @@ impl<const LOCKED: bool> FastPath<Tagged> for Send<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::any::<true>(of, &one, head.tx_op_flags()) }
+        unsafe { Self::any::<2>(of, &one, head.tx_op_flags()) }
     }
 }
 
@@ -101,7 +105,27 @@ impl<const LOCKED: bool> FastPath<InjectTagged> for Send<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::any::<true>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
+        unsafe { Self::any::<2>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
+    }
+}
+
+impl<const LOCKED: bool> FastPath<TaggedData> for Send<LOCKED> {
+    type Of = Endpoint;
+    const NEXT: TaggedData = general::tsenddata;
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        // SAFETY: the table is the provider's, as the caller says.
+        unsafe { Self::any::<3>(of, &one, REMOTE_CQ_DATA | head.tx_op_flags()) }
+    }
+}
+
+impl<const LOCKED: bool> FastPath<InjectTaggedData> for Send<LOCKED> {
+    type Of = Endpoint;
+    const NEXT: InjectTaggedData = general::tinjectdata;
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        // SAFETY: the table is the provider's, as the caller says.
+        unsafe { Self::any::<3>(of, &one, INJECT_FLAGS | REMOTE_CQ_DATA | head.tx_op_flags()) }
     }
 }
 

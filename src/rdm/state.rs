@@ -269,6 +269,7 @@ pub struct State {
     pub earliest: u64,
     pub turns: u32,
     pub last_look: u64,
+    pub looks: u32,
     pub stats: Stats,
     pub past: Stats,
     pub sleepers: u32,

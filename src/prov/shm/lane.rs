@@ -142,16 +142,19 @@ impl Lane for Endpoint {
         Ok(true)
     }
 
-    fn put_brief(&self, first: u64, second: Option<u64>, from: Iov) -> bool {
+    fn put_brief(&self, words: &[u64], from: Iov) -> bool {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let Some(conn) = s.conn.as_deref_mut() else { return false };
-        if from.len() > LINE_BYTES - 16 || !conn.is_clear() || conn.sent - conn.credited >= WINDOW || !conn.tx.is_open() {
+        if from.len() + words.len() * 8 > LINE_BYTES || !conn.is_clear() || conn.sent - conn.credited >= WINDOW || !conn.tx.is_open() {
             return false;
         }
-        match second {
-            Some(second) => conn.tx.write_line_behind(kind::PARCEL, &[first, second], from),
-            None => conn.tx.write_line_behind(kind::PARCEL, &[first], from),
+        // Each with its own copy, whose place in the line is known then.
+        match *words {
+            [first] => conn.tx.write_line_behind(kind::PARCEL, &[first], from),
+            [first, tag] => conn.tx.write_line_behind(kind::PARCEL, &[first, tag], from),
+            [first, tag, data] => conn.tx.write_line_behind(kind::PARCEL, &[first, tag, data], from),
+            _ => return false,
         }
         conn.link.nudge();
         conn.sent += 1;

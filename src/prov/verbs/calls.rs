@@ -191,7 +191,7 @@ impl prov::Endpoint for Endpoint {
         if let ([here], [there], [desc]) = (local, remote, descs)
             && here.len() == there.len
         {
-            let one = One { local: *here, addr: there.addr, key: there.key, desc: *desc, context: c.context };
+            let one = One { local: *here, addr: there.addr, key: there.key, desc: *desc, context: c.context, data: 0 };
             let done = match dir {
                 Dir::Write => self.try_fast::<WRITE>(&mut s, one, c),
                 Dir::Read => self.try_fast::<READ>(&mut s, one, c),
@@ -234,7 +234,7 @@ impl prov::Endpoint for Endpoint {
     fn send(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
         let mut s = self.shared.state.lock();
         if let ([here], [desc]) = (local, descs) {
-            let one = One { local: *here, addr: 0, key: 0, desc: *desc, context: c.context };
+            let one = One { local: *here, addr: 0, key: 0, desc: *desc, context: c.context, data: 0 };
             if let Some(done) = self.try_fast::<SEND>(&mut s, one, c) {
                 return done;
             }

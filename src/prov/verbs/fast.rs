@@ -137,7 +137,7 @@ impl State {
     /// As `arm`, for what was looked at.
     #[inline(always)]
     fn arm_sized<const KIND: u8, const LOCKED: bool, const INLINE: bool>(&mut self, one: One, lkey: u32, wanted: bool) -> bool {
-        let One { local, addr, key, context, desc } = one;
+        let One { local, addr, key, context, desc, .. } = one;
         let (buf, len) = (local.addr(), local.len());
         if self.tx.is_full() {
             return false;

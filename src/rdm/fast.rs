@@ -5,7 +5,7 @@
 use super::limits::{INJECT_SIZE, MAX_MSG};
 use super::matcher::Want;
 use super::peer::{Id, ONLY, Phase};
-use super::state::{Recv, State};
+use super::state::{Recv, State, Unexpected};
 use super::wire::{DATA, TAGGED, kind};
 use crate::prov::av::UNSPEC;
 use crate::prov::op::One;
@@ -63,7 +63,8 @@ impl State {
         true
     }
 
-    /// Posts a receive of one piece of host memory, for which no message can wait. False: nothing was done.
+    /// Posts a receive of one piece of host memory, unless a message waits whose bytes are still to be read. False: nothing was
+    /// done.
     #[inline(always)]
     pub fn recv_fast<const TAG: bool>(&mut self, one: &One, ignore: u64) -> bool {
         if !self.fast_recv || one.local.is_missing() || one.local.len() > MAX_MSG {
@@ -79,32 +80,42 @@ impl State {
         };
         let wanted = !self.bind.rx_selective;
         let space = if TAG { &mut self.tagged } else { &mut self.untagged };
-        if space.unexpected_count() != 0 {
-            return false;
-        }
+        let want = Want { source, tag: one.key, ignore };
         let recv = Recv { first: one.local, room: one.local.len(), context: one.context, wanted, tagged: TAG, more: None };
-        space.post(Want { source, tag: one.key, ignore }, recv);
-        true
+        match space.find_unexpected(&want) {
+            None => {
+                space.post(want, recv);
+                true
+            }
+            Some(at) if matches!(space.unexpected(at), Some((.., Unexpected::Eager { .. }))) => {
+                self.join(TAG, at, recv, None);
+                true
+            }
+            Some(_) => false,
+        }
     }
 
-    /// Puts a message that came as one parcel into the receive that waits for it. False: nothing was done.
+    /// Puts a message that came as one parcel into the receive that waits for it, or keeps it. False: nothing was done.
     #[inline(always)]
-    pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, parcel: &P) -> bool {
+    pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P) -> bool {
         let first = parcel.word(0);
         match parcel.words() {
-            2 if first == PLAIN_TAGGED => self.place_fast::<2, P>(id, parcel, parcel.word(1)),
-            3 if first == TAGGED_DATA => self.place_fast::<3, P>(id, parcel, parcel.word(1)),
-            1 if first == PLAIN => self.place_fast::<1, P>(id, parcel, 0),
+            2 if first == PLAIN_TAGGED => self.place_fast::<2, P>(id, link, parcel, parcel.word(1)),
+            3 if first == TAGGED_DATA => self.place_fast::<3, P>(id, link, parcel, parcel.word(1)),
+            1 if first == PLAIN => self.place_fast::<1, P>(id, link, parcel, 0),
             _ => false,
         }
     }
 
     #[inline(always)]
-    fn place_fast<const WORDS: usize, P: Parcel + ?Sized>(&mut self, id: Id, parcel: &P, tag: u64) -> bool {
+    fn place_fast<const WORDS: usize, P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, tag: u64) -> bool {
         let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return false };
         let (len, source) = (parcel.len(), peer.source);
         let space = if WORDS > 1 { &mut self.tagged } else { &mut self.untagged };
-        let Some(at) = space.find_posted(source, tag) else { return false };
+        let Some(at) = space.find_posted(source, tag) else {
+            let data = (WORDS > 2).then(|| parcel.word(2));
+            return self.keep_fast(WORDS > 1, (source, tag, data), (id, link), parcel);
+        };
         let Some(recv) = space.posted(at) else { return false };
         if recv.more.is_some() || len > recv.room || !self.fast_recv || !peer.credit.passes(len) {
             return false;
@@ -120,6 +131,25 @@ impl State {
                 q.push_from(entry, State::origin((WORDS > 1).then_some(tag), source));
             }
         }
+        true
+    }
+
+    /// Keeps a message for which no receive waits. False: nothing was done.
+    #[inline(never)]
+    fn keep_fast<P: Parcel + ?Sized>(
+        &mut self,
+        tagged: bool,
+        (source, tag, data): (u64, u64, Option<u64>),
+        (from, link): (Id, usize),
+        parcel: &P,
+    ) -> bool {
+        let Some(Some(peer)) = self.peers.get_mut(from as usize) else { return false };
+        if !peer.credit.takes(parcel.len()) {
+            return false;
+        }
+        let bytes = parcel.bytes(parcel.len());
+        self.stats.unexpected += 1;
+        self.space(tagged).keep(source, tag, Unexpected::Eager { from, link, bytes, data });
         true
     }
 

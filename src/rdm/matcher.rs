@@ -70,6 +70,8 @@ struct Ends {
 struct Node<T, const LISTS: usize> {
     number: u64,
     want: Want,
+    /// It is in the lists of the classes, not only in that of all.
+    threaded: bool,
     links: [Link; LISTS],
     item: T,
 }
@@ -99,7 +101,7 @@ impl<T, const LISTS: usize> Nodes<T, LISTS> {
     }
 
     fn add(&mut self, number: u64, want: Want, item: T) -> u32 {
-        let node = Some(Node { number, want, links: [FREE; LISTS], item });
+        let node = Some(Node { number, want, threaded: false, links: [FREE; LISTS], item });
         self.count += 1;
         match self.free.pop() {
             Some(at) => {
@@ -166,9 +168,11 @@ pub struct Matcher<R, U> {
     classes: Vec<Class>,
     posted: Posted<R>,
     unexpected: Nodes<U, { CLASSES + 1 }>,
-    /// Each message is in a list of each class, and behind those in the list of all.
+    /// Each message is in a list of each class, and behind those in the list of all; but from `loose` on only in that: most are
+    /// received in the order in which they came, and then nobody looks into the classes.
     waiting: HashMap<Key, Ends, Mixer>,
     everything: Ends,
+    loose: u32,
     next: u64,
     #[cfg(test)]
     probes: std::cell::Cell<usize>,
@@ -182,6 +186,7 @@ impl<R, U> Default for Matcher<R, U> {
             unexpected: Nodes::new(),
             waiting: HashMap::default(),
             everything: EMPTY,
+            loose: NONE,
             next: 0,
             #[cfg(test)]
             probes: std::cell::Cell::new(0),
@@ -224,6 +229,7 @@ impl<R, U> Matcher<R, U> {
         if self.classes.len() == CLASSES {
             return None;
         }
+        self.thread_loose();
         let class = Class { ignore: want.ignore, any, posted: 0 };
         let c = self.classes.len();
         self.classes.push(class);
@@ -400,7 +406,10 @@ impl<R, U> Matcher<R, U> {
     pub fn keep(&mut self, source: u64, tag: u64, item: U) -> At {
         let number = self.number();
         let at = self.unexpected.add(number, Want { source, tag, ignore: 0 }, item);
-        self.thread(at, source, tag);
+        self.unexpected.link(CLASSES, &mut self.everything, at);
+        if self.loose == NONE {
+            self.loose = at;
+        }
         At(at)
     }
 
@@ -408,11 +417,27 @@ impl<R, U> Matcher<R, U> {
         for (c, class) in self.classes.iter().enumerate() {
             self.unexpected.link(c, self.waiting.entry(class.key(c, source, tag)).or_insert(EMPTY), at);
         }
-        self.unexpected.link(CLASSES, &mut self.everything, at);
+        if let Some(node) = self.unexpected.get_mut(at) {
+            node.threaded = true;
+        }
+    }
+
+    /// Each message once, at most.
+    #[inline(never)]
+    fn thread_loose(&mut self) {
+        let mut at = std::mem::replace(&mut self.loose, NONE);
+        while let Some((want, behind)) = self.unexpected.get(at).map(|n| (n.want, n.links[CLASSES].behind)) {
+            self.thread(at, want.source, want.tag);
+            at = behind;
+        }
     }
 
     fn unthread(&mut self, at: u32, source: u64, tag: u64) {
-        for (c, class) in self.classes.iter().enumerate() {
+        let Some((threaded, behind)) = self.unexpected.get(at).map(|n| (n.threaded, n.links[CLASSES].behind)) else { return };
+        if self.loose == at {
+            self.loose = behind;
+        }
+        for (c, class) in self.classes.iter().enumerate().filter(|_| threaded) {
             let key = class.key(c, source, tag);
             if let Some(ends) = self.waiting.get_mut(&key) {
                 self.unexpected.unlink(c, ends, at);
@@ -425,10 +450,20 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// The oldest message that a receive fits.
+    #[inline]
     pub fn find_unexpected(&mut self, want: &Want) -> Option<At> {
-        if self.unexpected.count == 0 {
-            return None;
+        let first = self.unexpected.get(self.everything.first)?;
+        self.probe();
+        if want.takes(first.want.source, first.want.tag) {
+            return Some(At(self.everything.first));
         }
+        self.find_behind(want)
+    }
+
+    /// The same where it is not the oldest of all.
+    #[inline(never)]
+    fn find_behind(&mut self, want: &Want) -> Option<At> {
+        self.thread_loose();
         match self.class_of(want) {
             Some(c) => {
                 self.probe();
@@ -468,11 +503,13 @@ impl<R, U> Matcher<R, U> {
     /// A message's source got another number; the message keeps its turn.
     pub fn refile(&mut self, at: At, source: u64) {
         let Some(want) = self.unexpected.get(at.0).map(|n| n.want) else { return };
+        self.thread_loose();
         self.unthread(at.0, want.source, want.tag);
         if let Some(node) = self.unexpected.get_mut(at.0) {
             node.want.source = source;
         }
         self.thread(at.0, source, want.tag);
+        self.unexpected.link(CLASSES, &mut self.everything, at.0);
     }
 
     pub fn posted_count(&self) -> usize {

@@ -219,13 +219,23 @@ impl Credit {
 
     #[inline]
     pub fn came(&mut self, len: usize) -> Result<()> {
-        self.settle();
-        self.came += len as u64 + OVERHEAD;
-        if self.came - self.told > self.grant {
+        if !self.takes(len) {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer sent more than it was granted"));
         }
-        self.measure();
         Ok(())
+    }
+
+    /// A message comes. False: it is more than was granted, and nothing was done.
+    #[inline]
+    pub fn takes(&mut self, len: usize) -> bool {
+        self.settle();
+        let came = self.came + len as u64 + OVERHEAD;
+        if came - self.told > self.grant {
+            return false;
+        }
+        self.came = came;
+        self.measure();
+        true
     }
 
     /// A message comes and is matched at once, of which nobody need be told: false if it is not that simple, and nothing was done.

@@ -33,12 +33,12 @@ struct Hand<'a> {
 impl Taker for Hand<'_> {
     fn take(&mut self, parcel: &dyn Parcel) -> bool {
         self.brought = true;
-        self.of.on_fast(self.id, parcel) || self.of.on_parcel(self.id, self.link, parcel)
+        self.of.on_fast(self.id, self.link, parcel) || self.of.on_parcel(self.id, self.link, parcel)
     }
 
     fn take_brief(&mut self, parcel: Brief<'_>) -> bool {
         self.brought = true;
-        self.of.on_fast(self.id, &parcel) || self.of.on_parcel(self.id, self.link, &parcel)
+        self.of.on_fast(self.id, self.link, &parcel) || self.of.on_parcel(self.id, self.link, &parcel)
     }
 }
 

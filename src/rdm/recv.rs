@@ -124,7 +124,7 @@ impl State {
     }
 
     /// A message that waited has its receive.
-    fn join(&mut self, tagged: bool, at: At, recv: Recv, want: Option<Want>) {
+    pub(super) fn join(&mut self, tagged: bool, at: At, recv: Recv, want: Option<Want>) {
         let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
         if let Some(message) = self.space(tagged).remove_unexpected(at) {
             self.give(message, recv, tagged.then_some(tag), source, want);

@@ -71,6 +71,7 @@ impl Endpoint {
             recvs: Posted::default(),
             unexpected: VecDeque::new(),
             parcels: VecDeque::new(),
+            taking: false,
             matched: 0,
             published: 0,
             fetched: 0,

@@ -24,7 +24,7 @@ const WORDS: usize = 32;
 const FULL_TURN: u32 = 15;
 
 impl State {
-    /// A parcel that came amid other messages.
+    /// A parcel that came amid other messages, while nobody takes any.
     pub fn on_parcel(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
         if self.parcels.len() as u64 > WINDOW {
             return Err(protocol("the peer sent more parcels than its window allows"));
@@ -176,16 +176,20 @@ impl Endpoint {
     /// A turn of progress with all that there may be to do.
     #[inline(never)]
     fn take_rest(&self, s: &mut State, force: bool, each: &mut dyn Taker) {
-        let mut goes_on = s.take_held(each);
-        if goes_on {
-            match s.take_ring(each) {
-                Ok(on) => goes_on = on,
-                Err(e) => s.down(&self.domain, e),
-            }
-        }
+        // Parcels that come behind other messages are left to the second look.
+        s.taking = self.take_parcels(s, each);
         s.progress(&self.domain, force);
-        if goes_on {
-            s.take_held(each);
+        if std::mem::take(&mut s.taking) {
+            self.take_parcels(s, each);
         }
+    }
+
+    /// False: `each` wants no more.
+    fn take_parcels(&self, s: &mut State, each: &mut dyn Taker) -> bool {
+        s.take_held(each)
+            && s.take_ring(each).unwrap_or_else(|e| {
+                s.down(&self.domain, e);
+                true
+            })
     }
 }

@@ -94,6 +94,9 @@ impl State {
                 }
             };
             let header = message.header;
+            if header.kind == kind::PARCEL && self.taking {
+                break;
+            }
             let gives_entry = matches!(header.kind, kind::SEND | kind::RENDEZVOUS | kind::FRAGMENT) || header.flags & mark::DATA != 0;
             if gives_entry && self.bind.rx.as_ref().is_some_and(|q| !q.has_room()) {
                 break;

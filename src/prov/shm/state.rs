@@ -104,6 +104,8 @@ pub struct State {
     pub unexpected: VecDeque<Unexpected>,
     /// Of an endpoint that is a lane: parcels that came amid other messages.
     pub parcels: VecDeque<Held>,
+    /// Whoever takes parcels looks at the ring again behind this turn of progress.
+    pub taking: bool,
     /// Messages matched so far, and how many of them the peer was told of.
     pub matched: u64,
     pub published: u64,

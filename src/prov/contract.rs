@@ -396,6 +396,11 @@ pub trait Lane {
 
     /// A turn of progress. Parcels that came go to `each` in their order.
     fn take(&self, force: bool, each: &mut dyn Taker);
+
+    /// As `take`, of all parcels that have come by now, and of what else is due.
+    fn take_all(&self, each: &mut dyn Taker) {
+        self.take(true, each);
+    }
 }
 
 /// Who takes parcels. False: this one stays, and so do those behind it.

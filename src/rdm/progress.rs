@@ -117,6 +117,14 @@ impl State {
         hand.brought
     }
 
+    /// All that the peer has said by now.
+    pub fn hear_lane(&mut self, id: Id, link: &Link) {
+        let mut hand = Hand { of: self, id, link: link.number, brought: false };
+        if let Some(lane) = link.lane() {
+            lane.take_all(&mut hand);
+        }
+    }
+
     /// What turned out while lanes were looked at.
     #[inline(always)]
     pub fn settle(&mut self, domain: &Domain) {

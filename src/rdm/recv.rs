@@ -106,7 +106,7 @@ impl State {
         if let Some((_, _, Unexpected::Offered { from, .. })) = space.unexpected(at) {
             let id = *from;
             if let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) {
-                self.poll_lane(id, &link, true);
+                self.hear_lane(id, &link);
             }
         }
     }

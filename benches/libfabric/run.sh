@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # The figures of the provider for libfabric: what it costs above gdrfab's own calls (calls.c; device.c between the memory
-# of GPUs, where there are any), and Open MPI's ping-pong and bandwidth over gdrfab, over Open MPI's own shared memory
-# (vader), over UCX where it has it, and over libfabric's own tcp;ofi_rxm, in turns. Both ranks are pinned, to cores 0 and 1.
+# of GPUs, where there are any), and Open MPI's ping-pong, bandwidth and one-sided operations over gdrfab, over Open MPI's own
+# shared memory (vader, osc/sm), over UCX where it has it, and over libfabric's own tcp;ofi_rxm, in turns. Both ranks are
+# pinned, to cores 0 and 1.
 #
 #   PREFIX=... benches/libfabric/run.sh [--mpi] [ROUNDS]
 #     --mpi  only Open MPI's
-set -u
+set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
@@ -26,8 +27,10 @@ for program in $programs; do
 	${CC:-cc} $strict -o "$build/$program" "$here/$program.c" "$here/ends.c" $(pkg-config --cflags --libs gdrfab libfabric) -ldl \
 		-Wl,-rpath,"$prefix/lib" || exit
 done
-# shellcheck disable=SC2086
-OMPI_CC=${CC:-cc} $mpicc $strict -o "$build/pingpong" "$here/pingpong.c" || exit
+for program in pingpong onesided; do
+	# shellcheck disable=SC2086
+	OMPI_CC=${CC:-cc} $mpicc $strict -o "$build/$program" "$here/$program.c" || exit
+done
 
 unset LD_LIBRARY_PATH FI_PROVIDER FI_LOG_LEVEL
 export FI_PROVIDER_PATH=$prefix/lib/libfabric FI_GDRFAB_PROVIDERS=shm
@@ -56,9 +59,22 @@ job() { # <way>
 	esac
 	timeout 200 $mpirun -np 2 --bind-to core --map-by core "$@" "$build/pingpong"
 }
+
+# Windows of the program's memory, which osc/sm cannot have, and those that the MPI allocates.
+windows() { # <way> create|allocate
+	local how=$2
+	case $1 in
+	gdrfab) set -- --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include gdrfab --mca btl self,ofi \
+		--mca btl_ofi_provider_include gdrfab --mca osc rdma ;;
+	vader) [ "$how" = allocate ] || return 0 && set -- --mca pml ob1 --mca btl self,vader --mca osc sm ;;
+	ucx) set -- --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --mca osc ucx ;;
+	tcp) return 0 ;;
+	esac
+	timeout 200 $mpirun -np 2 --bind-to core --map-by core "$@" "$build/onesided" "$how" | sed "s/^/$how-/"
+}
 for round in $(seq "$rounds"); do
 	for way in $ways; do
-		job "$way" >"$build/one" 2>"$build/errors" || {
+		{ job "$way" && windows "$way" create && windows "$way" allocate; } >"$build/one" 2>"$build/errors" || {
 			echo "round $round over $way failed:"
 			cat "$build/errors"
 			exit 1
@@ -86,6 +102,11 @@ function median(list,   n, v, i, j, t) {
 END {
 	size[8] = "8 B"; size[4096] = "4 KiB"; size[65536] = "64 KiB"; size[1048576] = "1 MiB"; size[16777216] = "16 MiB"
 	unit["latency"] = "half round trip, us"; unit["bandwidth"] = "bandwidth, GB/s"
+	split("put get fetch_and_op", onesided, " ")
+	for (w = 1; w <= 3; w++) {
+		unit["create-" onesided[w]] = onesided[w] " and flush, us"
+		unit["allocate-" onesided[w]] = onesided[w] " and flush, allocated window (osc/sm), us"
+	}
 	split("vader ucx tcp", other, " ")
 	for (r = 1; r <= rows; r++) {
 		split(row[r], key, " ")
@@ -95,7 +116,7 @@ END {
 			list = ""
 			for (i = 1; i <= last; i++) if ((other[o], i, key[1], key[2]) in at) {
 				ours = at["gdrfab", i, key[1], key[2]]; theirs = at[other[o], i, key[1], key[2]]
-				list = list " " (key[1] == "latency" ? ours / theirs : theirs / ours)
+				list = list " " (key[1] == "bandwidth" ? theirs / ours : ours / theirs)
 			}
 			line = line " | " (list == "" ? "" : sprintf("%.2f", median(list)))
 		}

@@ -23,7 +23,9 @@ struct setup {
 	size_t cq_size;       /* 0: 1024 */
 	uint64_t cq_flags;    /* beside TRANSMIT|RECV when the CQ is bound */
 	uint64_t tx_op_flags; /* 0: COMPLETION, and DELIVERY_COMPLETE where there is that */
+	uint64_t rx_op_flags;
 	uint64_t caps;        /* 0: MSG|RMA */
+	bool counts_receives; /* by node->received */
 	uint64_t comp_order;  /* GDRFAB_ORDER_STRICT: also with TEST_COMP_ORDER=strict */
 	bool offsets;         /* mr_mode without VIRT_ADDR: addresses start at 0 */
 	bool given_keys;      /* mr_mode without PROV_KEY: keys are requested */
@@ -56,6 +58,7 @@ struct node {
 	gdrfab_cq *cq;
 	gdrfab_ep *ep;
 	gdrfab_av *av; /* with rdm */
+	gdrfab_cntr *received;
 	struct local *locals; /* what local_desc has registered */
 };
 

@@ -170,6 +170,7 @@ gdrfab_info *hints_new(const struct setup *setup)
 	if (order && strcmp(order, "strict") == 0)
 		hints->comp_order = GDRFAB_ORDER_STRICT;
 	hints->tx_op_flags = setup->tx_op_flags ? setup->tx_op_flags : GDRFAB_COMPLETION | traits()->delivery;
+	hints->rx_op_flags = setup->rx_op_flags;
 	return hints;
 }
 
@@ -242,6 +243,10 @@ gdrfab_ep *ep_new(struct node *n, const gdrfab_info *info, void *context)
 	OK(gdrfab_ep_open(n->domain, info, context, &ep));
 	CHECK(ep != NULL);
 	OK(gdrfab_ep_bind_cq(ep, n->cq, GDRFAB_TRANSMIT | GDRFAB_RECV | n->setup->cq_flags));
+	if (n->setup->counts_receives) {
+		OK(gdrfab_cntr_open(n->domain, NULL, NULL, &n->received));
+		OK(gdrfab_ep_bind_cntr(ep, n->received, GDRFAB_RECV));
+	}
 	if (n->av)
 		OK(gdrfab_ep_bind_av(ep, n->av, 0));
 	else
@@ -398,6 +403,8 @@ void node_close(struct node *n)
 		OK(gdrfab_av_close(n->av));
 	if (n->cq)
 		OK(gdrfab_cq_close(n->cq));
+	if (n->received)
+		OK(gdrfab_cntr_close(n->received));
 	local_forget_all(n);
 	if (n->domain)
 		OK(gdrfab_domain_close(n->domain));
@@ -409,7 +416,7 @@ void node_close(struct node *n)
 		OK(gdrfab_fabric_close(n->fabric));
 	gdrfab_freeinfo(n->request);
 	gdrfab_freeinfo(n->info);
-	n->ep = NULL, n->av = NULL, n->cq = NULL, n->domain = NULL, n->pep = NULL, n->eq = NULL, n->fabric = NULL;
+	n->ep = NULL, n->av = NULL, n->cq = NULL, n->received = NULL, n->domain = NULL, n->pep = NULL, n->eq = NULL, n->fabric = NULL;
 	n->info = n->request = NULL;
 	/* A real driver keeps files of its own, also where only a peer's memory made the library open it. */
 	if (n->drivers || getenv("TEST_REAL"))

@@ -51,6 +51,7 @@ static const struct hint possible[] = {
 	HINT(tx_op_flags, GDRFAB_INJECT),
 	HINT(tx_op_flags, GDRFAB_INJECT_COMPLETE),
 	HINT(tx_op_flags, GDRFAB_TRANSMIT_COMPLETE | GDRFAB_COMPLETION),
+	HINT(rx_op_flags, GDRFAB_COMPLETION),
 	HINT(msg_order, GDRFAB_ORDER_SAS),
 	HINT(comp_order, GDRFAB_ORDER_STRICT),
 	HINT(msg_order, GDRFAB_ORDER_WAW | GDRFAB_ORDER_SAS),
@@ -129,6 +130,8 @@ TEST(each_hint_that_can_be_met)
 static const struct hint impossible[] = {
 	HINT_OF("shm", caps, GDRFAB_MSG | GDRFAB_REMOTE_COMM),
 	HINT(caps, 1ull << 63),
+	HINT(rx_op_flags, GDRFAB_MULTI_RECV),
+	HINT(rx_op_flags, GDRFAB_INJECT),
 	HINT(msg_order, 1ull << 40),
 	HINT(comp_order, 1ull << 40),
 	HINT(paths, 1ull << 40),
@@ -204,6 +207,7 @@ TEST(bits_that_the_library_does_not_know_are_named_beside_those_it_knows)
 	} cases[] = {
 		{HINT(caps, GDRFAB_MSG | 1ull << 63), "0x8000000000000000", {"MSG", "RMA", "REMOTE_WRITE", "RMA_EVENT"}},
 		{HINT(tx_op_flags, GDRFAB_COMPLETION | 1ull << 62), "0x4000000000000000", {"COMPLETION", "DELIVERY_COMPLETE"}},
+		{HINT(rx_op_flags, GDRFAB_COMPLETION | 1ull << 62), "0x4000000000000000", {"COMPLETION", "MULTI_RECV"}},
 		{HINT(msg_order, GDRFAB_ORDER_SAS | 1ull << 40), "0x10000000000", {"ORDER_RAR", "ORDER_WAW", "ORDER_SAS"}},
 		{HINT(comp_order, 1ull << 40), "0x10000000000", {"ORDER_RAR", "ORDER_SAS"}},
 		{HINT(paths, 1ull << 40), "0x10000000000", {"direct", "cma", "staged", "nic", "socket"}},

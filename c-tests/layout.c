@@ -16,7 +16,7 @@ struct field {
 
 /* Of 64-bit machines, which is where the library runs. */
 static const struct field fields[] = {
-	WHOLE(gdrfab_info, 296),
+	WHOLE(gdrfab_info, 304),
 	FIELD(gdrfab_info, struct_size, 0, 8),
 	FIELD(gdrfab_info, next, 8, 8),
 	FIELD(gdrfab_info, caps, 16, 8),
@@ -58,6 +58,7 @@ static const struct field fields[] = {
 	FIELD(gdrfab_info, comp_order, 272, 8),
 	FIELD(gdrfab_info, list_limit, 280, 8),
 	FIELD(gdrfab_info, list_paths, 288, 8),
+	FIELD(gdrfab_info, rx_op_flags, 296, 8),
 	WHOLE(gdrfab_cq_attr, 32),
 	FIELD(gdrfab_cq_attr, struct_size, 0, 8),
 	FIELD(gdrfab_cq_attr, size, 8, 8),

@@ -229,6 +229,10 @@ typedef struct gdrfab_info {
     uint64_t comp_order;
     size_t list_limit;              /**< Blocks of a list (gdrfab_readlist()). */
     uint64_t list_paths;            /**< GDRFAB_PATH_* that have means of their own for lists. */
+    /** Operation flags of receive calls without flags (mirrors fi_rx_attr.op_flags). GDRFAB_COMPLETION: each
+     * gives an entry with GDRFAB_SELECTIVE_COMPLETION too. GDRFAB_MULTI_RECV, which needs that capability:
+     * those of untagged messages are as gdrfab_recvmsg() has it. Hint: all of these are needed. */
+    uint64_t rx_op_flags;
 } gdrfab_info;
 
 /** Finds providers that fit. Starts no thread. Mirrors fi_getinfo.
@@ -994,7 +998,7 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
  *                that it takes messages of, or GDRFAB_ADDR_UNSPEC
  *   context      returned in the completion entry
  *   msg, flags   the operation with all its parameters, read during the call only. Operation flags: these
- *                alone, tx_op_flags do not apply
+ *                alone, tx_op_flags and rx_op_flags do not apply
  *
  * Inject calls take up to info->inject_size bytes. Their buffer is the caller's again at once, and only a
  * failure gives an entry, the loss of the connection none.
@@ -1018,7 +1022,7 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
  * the last 8 bytes of a write become visible last; nothing else promises that: wait for a completion, or for
  * a write with data. */
 
-/* Flags of operations, in flags arguments and in gdrfab_info.tx_op_flags. */
+/* Flags of operations, in flags arguments and in gdrfab_info.tx_op_flags and rx_op_flags. */
 #define GDRFAB_REMOTE_CQ_DATA (1ull << 17)     /**< Carries data for the peer. Entry: data is valid. */
 #define GDRFAB_MORE (1ull << 18)               /**< A hint that more follow: the doorbell may ring later. */
 #define GDRFAB_FENCE (1ull << 21)              /**< Starts when the endpoint's earlier ones have completed. */

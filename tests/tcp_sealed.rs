@@ -7,6 +7,7 @@ use gdrfab::mr::{Access, Attr, Iov, RegionId, Source};
 use gdrfab::prov::bind::{Binding, INJECT_FLAGS};
 use gdrfab::prov::info::{Info, Secret};
 use gdrfab::prov::op::{Common, Dir, RmaIov};
+use gdrfab::prov::ops::OpFlags;
 use gdrfab::prov::queue::Taken;
 use gdrfab::prov::tcp::noise::Noise;
 use gdrfab::prov::tcp::seal::{Cipher, Seal};
@@ -58,7 +59,7 @@ impl Side {
         let (cq, eq) = (Arc::new(Queue::new(256, Threading::Safe)), Arc::new(EventQueue::default()));
         ep.bind(Binding::Cq { queue: cq.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
         ep.bind(Binding::Eq(eq.clone())).unwrap();
-        ep.enable(0).unwrap();
+        ep.enable(OpFlags::default()).unwrap();
         Side { domain, ep, cq, eq }
     }
 

@@ -116,6 +116,10 @@ pub struct gdrfab_info {
     pub list_limit: usize,
     /// GDRFAB_PATH_* that have means of their own for lists.
     pub list_paths: u64,
+    /// Operation flags of receive calls without flags (mirrors fi_rx_attr.op_flags). GDRFAB_COMPLETION: each
+    /// gives an entry with GDRFAB_SELECTIVE_COMPLETION too. GDRFAB_MULTI_RECV, which needs that capability:
+    /// those of untagged messages are as gdrfab_recvmsg() has it. Hint: all of these are needed.
+    pub rx_op_flags: u64,
 }
 
 // SAFETY: repr(C), begins with its size; zeros and any integers are valid, pointers are checked at use.
@@ -153,6 +157,7 @@ pub(super) fn export(from: &Info) -> *mut gdrfab_info {
         caps: from.caps,
         mode: from.mode,
         tx_op_flags: from.tx_op_flags,
+        rx_op_flags: from.rx_op_flags,
         msg_order: from.msg_order,
         paths: from.paths.bits(),
         mr_mode: from.mr_mode,
@@ -226,6 +231,7 @@ pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Res
             caps: c.caps,
             mode: c.mode,
             tx_op_flags: c.tx_op_flags,
+            rx_op_flags: c.rx_op_flags,
             msg_order: c.msg_order,
             paths: Paths::from_bits_retain(c.paths),
             mr_mode: c.mr_mode,

@@ -186,7 +186,7 @@ pub unsafe extern "C" fn gdrfab_recvv(
     posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
             let iov = iovecs(iov, count, "iov")?;
-            let c = Common { context: context as usize, peer: src_addr, ..Common::default() };
+            let c = Common { context: context as usize, flags: ep.rx_op_flags(), peer: src_addr, ..Common::default() };
             ep.recv(iov, &c, descs(desc, count))
         })
     })

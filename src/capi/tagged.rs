@@ -171,7 +171,7 @@ pub unsafe extern "C" fn gdrfab_trecvv(
     // SAFETY: the C caller says that the handle is open and the arrays live.
     posting(|| unsafe {
         object(ep, "ep").and_then(|ep| {
-            let c = Common { context: context as usize, peer: src_addr, ..Common::default() };
+            let c = Common { context: context as usize, flags: ep.rx_op_flags(), peer: src_addr, ..Common::default() };
             ep.trecv(iovecs(iov, count, "iov")?, &c, descs(desc, count), tag, ignore)
         })
     })

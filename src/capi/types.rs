@@ -334,7 +334,7 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 //                that it takes messages of, or GDRFAB_ADDR_UNSPEC
 //   context      returned in the completion entry
 //   msg, flags   the operation with all its parameters, read during the call only. Operation flags: these
-//                alone, tx_op_flags do not apply
+//                alone, tx_op_flags and rx_op_flags do not apply
 //
 // Inject calls take up to info->inject_size bytes. Their buffer is the caller's again at once, and only a
 // failure gives an entry, the loss of the connection none.
@@ -358,7 +358,7 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 // the last 8 bytes of a write become visible last; nothing else promises that: wait for a completion, or for
 // a write with data.
 
-// Flags of operations, in flags arguments and in gdrfab_info.tx_op_flags.
+// Flags of operations, in flags arguments and in gdrfab_info.tx_op_flags and rx_op_flags.
 /// Carries data for the peer. Entry: data is valid.
 pub const GDRFAB_REMOTE_CQ_DATA: u64 = 1u64 << 17;
 /// A hint that more follow: the doorbell may ring later.

@@ -17,7 +17,7 @@ use crate::prov::bind::{Binding, Coop, Effort};
 use crate::prov::general::Posting;
 use crate::prov::list::List;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
-use crate::prov::ops::EpHead;
+use crate::prov::ops::{EpHead, OpFlags};
 use crate::prov::{self, Request, flags};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Endpoint {
             posting: Posting::new(
                 domain.prov.clone().open_endpoint(info, context)?,
                 domain.owner,
-                info.tx_op_flags,
+                OpFlags { tx: info.tx_op_flags, rx: info.rx_op_flags },
                 info.tx_iov_limit.min(info.rma_iov_limit),
             )?,
             max_msg_size: info.max_msg_size,
@@ -262,6 +262,12 @@ impl Endpoint {
     #[inline]
     pub fn tx_op_flags(&self) -> u64 {
         self.head().tx_op_flags()
+    }
+
+    /// Flags for receive calls that take none.
+    #[inline]
+    pub fn rx_op_flags(&self) -> u64 {
+        self.head().op_flags().rx
     }
 
     /// `descs`: of each local piece, or none.

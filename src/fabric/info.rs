@@ -27,6 +27,7 @@ const TX_OP_FLAGS: Bits = Bits {
     known: flags::COMPLETION | flags::INJECT | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE,
     names: flags::NAMES,
 };
+const RX_OP_FLAGS: Bits = Bits { name: "rx_op_flags", known: flags::COMPLETION | flags::MULTI_RECV, names: flags::NAMES };
 const MSG_ORDER: Bits = Bits { name: "msg_order", known: flags::ORDER_ALL | flags::ORDER_ATOMICS, names: flags::ORDER_NAMES };
 const COMP_ORDER: Bits = Bits { name: "comp_order", known: flags::ORDER_ALL, names: flags::ORDER_NAMES };
 /// Libfabric's, with or without a meaning here: a caller offers what it is ready for.
@@ -78,8 +79,12 @@ pub(crate) fn check(info: &Info) -> Result<()> {
     within("threading", info.threading, &[0, THREAD_SAFE, THREAD_DOMAIN])?;
     within("progress", info.progress, &[0, PROGRESS_AUTO, PROGRESS_MANUAL])?;
     within("addr_format", info.addr_format, &[0, ADDR_STR])?;
-    for (field, value) in [(MR_MODE, u64::from(info.mr_mode)), (TX_OP_FLAGS, info.tx_op_flags), (COMP_ORDER, info.comp_order)] {
+    let op_flags = [(TX_OP_FLAGS, info.tx_op_flags), (RX_OP_FLAGS, info.rx_op_flags)];
+    for (field, value) in [(MR_MODE, u64::from(info.mr_mode)), (COMP_ORDER, info.comp_order)].into_iter().chain(op_flags) {
         field.check("info", value, errno::EINVAL)?;
+    }
+    if info.rx_op_flags & !info.rx_op_flags_limit() != 0 {
+        return Err(Error::fixed(errno::EINVAL, "info->rx_op_flags: GDRFAB_MULTI_RECV needs an endpoint opened with that capability"));
     }
     match &info.reason {
         Some(_) => Err(Error::invalid("info: this candidate was left out; its reason says why")),
@@ -117,6 +122,7 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     name("domain_name", &hints.domain_name, &info.domain_name)?;
     CAPS.fit(hints.caps, info.caps)?;
     TX_OP_FLAGS.fit(hints.tx_op_flags, info.limits.tx_op_flags)?;
+    RX_OP_FLAGS.fit(hints.rx_op_flags, info.rx_op_flags_limit())?;
     MSG_ORDER.fit(hints.msg_order, info.msg_order)?;
     // Messages that are offered end when their receivers have them, in any order.
     COMP_ORDER.fit(hints.comp_order, if info.is_matched() { 0 } else { flags::ORDER_ALL })?;
@@ -170,7 +176,7 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
         // Where the caller posts no receives, the provider posts its own for writes with data.
         info.mode &= !flags::RX_CQ_DATA;
     }
-    info.tx_op_flags = hints.tx_op_flags;
+    (info.tx_op_flags, info.rx_op_flags) = (hints.tx_op_flags, hints.rx_op_flags);
     info.comp_order |= hints.comp_order;
     info.threading = if hints.threading == 0 { info.threading } else { hints.threading };
     info.progress = if hints.progress == 0 { info.progress } else { hints.progress };

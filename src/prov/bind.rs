@@ -5,6 +5,7 @@ use super::av::Av;
 use super::drivers::Drivers;
 use super::event::{Event, EventKind, EventQueue};
 use super::flags;
+use super::ops::OpFlags;
 use super::order::{Order, Ticket};
 use super::queue::{Completion, Counter, Failure, Queue, Waiter};
 use super::source::Source;
@@ -105,6 +106,8 @@ pub struct Bindings {
     pub rx: Option<Arc<Queue>>,
     pub tx_selective: bool,
     pub rx_selective: bool,
+    /// What receives without flags have.
+    rx_op_flags: u64,
     pub eq: Option<Arc<EventQueue>>,
     pub counters: Counters,
     drivers: Arc<Drivers>,
@@ -200,6 +203,11 @@ impl Bindings {
         Ok(())
     }
 
+    /// Nothing is bound any more.
+    pub fn enable(&mut self, op_flags: OpFlags) {
+        (self.enabled, self.rx_op_flags) = (true, op_flags.rx);
+    }
+
     /// Whether the endpoint is to be a lane, one of many.
     pub fn is_lane(&self) -> bool {
         self.arrivals != 0
@@ -258,6 +266,16 @@ impl Bindings {
     #[inline]
     pub fn wants_receive(&self, flags: u64) -> bool {
         self.rx.is_some() && (!self.rx_selective || flags & flags::COMPLETION != 0)
+    }
+
+    /// As `wants_receive`, of one posted without flags.
+    pub fn wants_plain_receive(&self) -> bool {
+        self.wants_receive(self.rx_op_flags)
+    }
+
+    /// Whether untagged receives without flags take several messages.
+    pub fn receives_several(&self) -> bool {
+        self.rx_op_flags & flags::MULTI_RECV != 0
     }
 
     /// Reserves the entry of an operation that wants one.

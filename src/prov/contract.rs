@@ -14,7 +14,7 @@ use super::flags;
 use super::info::{Ask, CM_DATA_MAX, Info, Nic};
 use super::list::{List, Native, Pair, Run};
 use super::op::{Common, Dir, Iov, RmaIov};
-use super::ops::Dispatch;
+use super::ops::{Dispatch, OpFlags};
 use super::queue::{Counter, Queue};
 use super::report::{PathReport, RailReport, Stats, no_rail};
 use super::request::Request;
@@ -192,7 +192,7 @@ pub trait Endpoint: Send + Sync {
     fn bind(&self, what: Binding) -> Result<()>;
 
     /// Enables it for operations that are posted with `op_flags` by default.
-    fn enable(&self, op_flags: u64) -> Result<()>;
+    fn enable(&self, op_flags: OpFlags) -> Result<()>;
 
     /// The table of operations of an endpoint that is enabled. None: the general one, whose entries call `rma`, `send` and
     /// `recv`.

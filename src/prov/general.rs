@@ -8,7 +8,7 @@ use super::flags::REMOTE_CQ_DATA;
 use super::list::List;
 use super::lists::Lists;
 use super::op::{Common, Dir, Iov, RmaIov};
-use super::ops::{Dispatch, EpHead, EpOps, Owner};
+use super::ops::{Dispatch, EpHead, EpOps, OpFlags, Owner};
 use super::rest::Rest;
 use crate::error::Result;
 use crate::guard::{null, posting};
@@ -30,10 +30,10 @@ pub struct Posting {
 
 impl Posting {
     /// `iov_limit`: pieces that an operation may have on both sides.
-    pub fn new(prov: Box<dyn Endpoint>, owner: Owner, tx_op_flags: u64, iov_limit: usize) -> Result<Posting> {
+    pub fn new(prov: Box<dyn Endpoint>, owner: Owner, op_flags: OpFlags, iov_limit: usize) -> Result<Posting> {
         let lists = Lists::new(iov_limit);
         prov.bind(lists.ends())?;
-        Ok(Posting { head: EpHead::new(&GENERAL, owner, tx_op_flags), prov, lists, replaced: AtomicPtr::default() })
+        Ok(Posting { head: EpHead::new(&GENERAL, owner, op_flags), prov, lists, replaced: AtomicPtr::default() })
     }
 
     pub fn head(&self) -> &EpHead {
@@ -48,7 +48,7 @@ impl Posting {
 
     /// Enables the endpoint; from now on its operations are those of the table that the provider chooses.
     pub fn enable(&self) -> Result<()> {
-        self.prov.enable(self.head.tx_op_flags())?;
+        self.prov.enable(self.head.op_flags())?;
         let general = Dispatch { ops: &GENERAL, of: std::ptr::null(), tx: std::ptr::null() };
         self.head.enable(self.prov.dispatch().unwrap_or(general));
         Ok(())
@@ -301,6 +301,7 @@ pub unsafe extern "C" fn recv(
         // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
         let (ep, local) = unsafe { (Posting::of(ep)?, Iov::new(buf as usize, len)) };
         ep.check(local)?;
+        let c = Common { flags: ep.head.op_flags().rx, ..c };
         ep.prov.recv(&[local], &c, from_ref(&c.desc))
     })
 }
@@ -395,6 +396,7 @@ pub unsafe extern "C" fn trecv(
         // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
         let (ep, local) = unsafe { (Posting::of(ep)?, Iov::new(buf as usize, len)) };
         ep.check(local)?;
+        let c = Common { flags: ep.head.op_flags().rx, ..c };
         ep.prov.trecv(&[local], &c, from_ref(&c.desc), tag, ignore)
     })
 }

@@ -31,6 +31,7 @@ pub struct Info {
     /// What the provider asks of its user beyond libfabric's common rules.
     pub mode: u64,
     pub tx_op_flags: u64,
+    pub rx_op_flags: u64,
     pub msg_order: u64,
     pub comp_order: u64,
     pub paths: Paths,
@@ -72,6 +73,11 @@ impl Info {
     /// Whether messages are matched by source and tag, above the providers.
     pub fn is_matched(&self) -> bool {
         self.ep_type == EP_RDM || self.caps & flags::MATCHED != 0
+    }
+
+    /// Flags that receives without any can have.
+    pub fn rx_op_flags_limit(&self) -> u64 {
+        flags::COMPLETION | if self.is_matched() { flags::MULTI_RECV } else { 0 }
     }
 
     /// Connected endpoints of a provider whose bytes the CPU and the kernel move: what is the same for all of them.

@@ -104,6 +104,13 @@ pub struct Dispatch {
     pub tx: *const Queue,
 }
 
+/// Flags of calls that take none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpFlags {
+    pub tx: u64,
+    pub rx: u64,
+}
+
 /// What an endpoint begins with.
 #[repr(C)]
 pub struct EpHead {
@@ -111,13 +118,13 @@ pub struct EpHead {
     of: AtomicPtr<()>,
     tx: AtomicPtr<Queue>,
     owner: Owner,
-    tx_op_flags: u64,
+    op_flags: OpFlags,
 }
 
 impl EpHead {
     /// An endpoint's that is not enabled yet. Its table, until then, says what is wrong.
-    pub fn new(ops: &'static EpOps, owner: Owner, tx_op_flags: u64) -> EpHead {
-        EpHead { ops: AtomicPtr::new((&raw const *ops).cast_mut()), of: AtomicPtr::default(), tx: AtomicPtr::default(), owner, tx_op_flags }
+    pub fn new(ops: &'static EpOps, owner: Owner, op_flags: OpFlags) -> EpHead {
+        EpHead { ops: AtomicPtr::new((&raw const *ops).cast_mut()), of: AtomicPtr::default(), tx: AtomicPtr::default(), owner, op_flags }
     }
 
     #[inline(always)]
@@ -155,10 +162,15 @@ impl EpHead {
         self.owner.is_here()
     }
 
-    /// Flags for calls that take none.
+    #[inline(always)]
+    pub fn op_flags(&self) -> OpFlags {
+        self.op_flags
+    }
+
+    /// Of sends, RMA and atomics.
     #[inline(always)]
     pub fn tx_op_flags(&self) -> u64 {
-        self.tx_op_flags
+        self.op_flags.tx
     }
 }
 

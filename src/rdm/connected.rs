@@ -14,6 +14,7 @@ use crate::prov::av::Name;
 use crate::prov::bind::Stage;
 use crate::prov::event::{Event, EventKind};
 use crate::prov::name;
+use crate::prov::ops::OpFlags;
 use crate::prov::request::own_request;
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ impl State {
     pub fn enable_only(&mut self) -> Result<()> {
         let Some(only) = &self.only else { return Ok(()) };
         only.link.set_options(self.options);
-        only.link.ep.enable(0)
+        only.link.ep.enable(OpFlags::default())
     }
 
     /// The peer of a connected endpoint, while it is connected.

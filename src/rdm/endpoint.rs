@@ -20,7 +20,7 @@ use crate::prov::info::Info;
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::name;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
-use crate::prov::ops::Dispatch;
+use crate::prov::ops::{Dispatch, OpFlags};
 use crate::prov::queue::Queue;
 use crate::prov::report::{PathReport, RailReport, Stats, no_rail};
 use crate::prov::{self, EventQueue, Provider, Reach, Request, flags};
@@ -62,6 +62,8 @@ impl Endpoint {
             held: VecDeque::new(),
             fast_send: false,
             fast_recv: false,
+            fast_untagged: false,
+            entry_by_default: false,
             reader: Reader::NONE,
             peers: Vec::new(),
             free_peers: Vec::new(),
@@ -141,7 +143,7 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    fn enable(&self, op_flags: u64) -> Result<()> {
+    fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
         if s.av.is_none() && s.only.is_none() {
             return Err(Error::new(errno::EOPBADSTATE, "ep: bind an address vector before ep_enable"));
@@ -155,8 +157,9 @@ impl prov::Endpoint for Endpoint {
             s.name = Some(name);
             s.greeters = greeters;
         }
-        s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
-        (s.bind.enabled, s.listens) = (true, true);
+        s.deliver = op_flags.tx & flags::DELIVERY_COMPLETE != 0;
+        s.bind.enable(op_flags);
+        s.listens = true;
         s.settle_fast();
         Ok(())
     }

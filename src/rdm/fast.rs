@@ -67,7 +67,8 @@ impl State {
     /// done.
     #[inline(always)]
     pub fn recv_fast<const TAG: bool>(&mut self, one: &One, ignore: u64) -> bool {
-        if !self.fast_recv || one.local.is_missing() || one.local.len() > MAX_MSG {
+        let fast = if TAG { self.fast_recv } else { self.fast_untagged };
+        if !fast || one.local.is_missing() || one.local.len() > MAX_MSG {
             return false;
         }
         let source = match one.addr {
@@ -78,7 +79,7 @@ impl State {
                 _ => return false,
             },
         };
-        let wanted = !self.bind.rx_selective;
+        let wanted = self.entry_by_default;
         let space = if TAG { &mut self.tagged } else { &mut self.untagged };
         let want = Want { source, tag: one.key, ignore };
         let recv = Recv { first: one.local, room: one.local.len(), context: one.context, wanted, tagged: TAG, more: None };
@@ -158,6 +159,8 @@ impl State {
         let open = self.bind.enabled && !self.closed;
         let b = &self.bind;
         self.fast_send = open && b.tx.is_some() && b.counters.send.is_none() && !self.deliver;
+        self.entry_by_default = b.wants_plain_receive();
         self.fast_recv = open && b.rx.is_some() && b.counters.recv.is_none() && self.options.recv_deadline_ns == 0;
+        self.fast_untagged = self.fast_recv && !b.receives_several();
     }
 }

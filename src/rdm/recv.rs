@@ -59,7 +59,8 @@ impl State {
             return self.probe(&want, recv, c.flags);
         }
         more.deadline = self.recv_deadline(c);
-        if c.flags & flags::MULTI_RECV != 0 {
+        // One by default that takes several messages has no tag.
+        if c.flags & flags::MULTI_RECV != 0 && !tagged {
             if local.len() != 1 {
                 return Err(Error::invalid("iov_count: a buffer for several messages has one piece"));
             }

@@ -207,9 +207,12 @@ pub struct State {
     pub listens: bool,
     /// Peers' writes with data for which that queue has no room.
     pub held: VecDeque<(Completion, u64)>,
-    /// Messages, receives may take the fast path.
+    /// Messages, receives, and of these the untagged ones that are posted, may take the fast path.
     pub fast_send: bool,
     pub fast_recv: bool,
+    pub fast_untagged: bool,
+    /// Receives without flags give entries.
+    pub entry_by_default: bool,
     pub reader: Reader,
     pub peers: Vec<Option<Box<Peer>>>,
     pub free_peers: Vec<Id>,

@@ -9,6 +9,7 @@ use crate::prov::bind::{Binding, INJECT_FLAGS};
 use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
 use crate::prov::info::{Ask, Info};
 use crate::prov::op::{Common, Dir, RmaIov};
+use crate::prov::ops::OpFlags;
 use crate::prov::queue::{Completion, Failure, Origin, Queue, Taken};
 use crate::prov::{Domain, Endpoint};
 use crate::sync::serial::Threading;
@@ -51,7 +52,7 @@ impl Side {
         let av = Arc::new(Av::default());
         ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
         ep.bind(Binding::Av(av.clone())).unwrap();
-        ep.enable(0).unwrap();
+        ep.enable(OpFlags::default()).unwrap();
         let name = ep.address().unwrap().parse().unwrap();
         Side { ep, domain, queue, av, name, done: Vec::new(), failed: Vec::new() }
     }

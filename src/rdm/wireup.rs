@@ -12,6 +12,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::{Av, Name};
 use crate::prov::bind::{Binding, Options};
 use crate::prov::event::{Event, EventKind};
+use crate::prov::ops::OpFlags;
 use crate::prov::{Endpoint, Reach, Request};
 use crate::sys::time;
 use std::collections::HashSet;
@@ -30,7 +31,7 @@ impl State {
     fn open_link(&mut self, domain: &Domain, of: usize, connect_timeout_ns: u64) -> Result<Arc<Link>> {
         let link = self.make_link(domain, of)?;
         link.set_options(Options { connect_timeout_ns, ..self.options });
-        link.ep.enable(0)?;
+        link.ep.enable(OpFlags::default())?;
         Ok(link)
     }
 

@@ -9,7 +9,7 @@ use gdrfab::prov::bind::Binding;
 use gdrfab::prov::general::Posting;
 use gdrfab::prov::info::{Ask, Info};
 use gdrfab::prov::op::Common;
-use gdrfab::prov::ops::Owner;
+use gdrfab::prov::ops::{OpFlags, Owner};
 use gdrfab::prov::queue::Taken;
 use gdrfab::prov::{Completion, Domain, Event, EventKind, EventQueue, PassiveEndpoint, Provider, Queue};
 use gdrfab::sync::serial::Threading;
@@ -28,7 +28,8 @@ struct Side {
 impl Side {
     fn new(context: usize) -> Side {
         let domain = Loopback.open_domain(&Info::default(), Threading::Safe).unwrap();
-        let posting = Posting::new(domain.clone().open_endpoint(&Info::default(), context).unwrap(), Owner::here(), 0, 1).unwrap();
+        let posting =
+            Posting::new(domain.clone().open_endpoint(&Info::default(), context).unwrap(), Owner::here(), OpFlags::default(), 1).unwrap();
         let (cq, eq) = (Arc::new(Queue::new(16, Threading::Safe)), Arc::new(EventQueue::default()));
         let ep = posting.prov();
         assert_eq!(posting.enable().unwrap_err().errno, errno::ENOCQ);

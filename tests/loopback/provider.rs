@@ -13,6 +13,7 @@ use gdrfab::mr::{Access, Attr, Facts, Iov, Paths, RegionId, Source as Memory};
 use gdrfab::prov::bind::{Binding, Bindings, Ending, Options, PART, Stage};
 use gdrfab::prov::info::{Ask, Info};
 use gdrfab::prov::op::{Common, Dir, RmaIov, measure, total};
+use gdrfab::prov::ops::OpFlags;
 use gdrfab::prov::queue::Failure;
 use gdrfab::prov::report::{PathReport, Refusals, Stats};
 use gdrfab::prov::request::own_request;
@@ -281,10 +282,11 @@ impl Endpoint for Ep {
         self.0.state.lock().bind.bind(what)
     }
 
-    fn enable(&self, _op_flags: u64) -> Result<()> {
+    fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.0.state.lock();
         s.bind.check_can_enable()?;
-        (s.bind.enabled, s.stage) = (true, Stage::Enabled);
+        s.bind.enable(op_flags);
+        s.stage = Stage::Enabled;
         Ok(())
     }
 

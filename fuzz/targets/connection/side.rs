@@ -12,6 +12,7 @@ use gdrfab::prov::fast::Fast;
 use gdrfab::prov::info::{Info, PROGRESS_MANUAL};
 use gdrfab::prov::list::{Block, List};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
+use gdrfab::prov::ops::OpFlags;
 use gdrfab::prov::tcp::{Domain, Endpoint, HIGHEST, Link, Terms};
 use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, Queue, flags};
 use gdrfab::sync::serial::{Promise, Threading};
@@ -77,7 +78,7 @@ impl Side {
         endpoint.bind(Binding::Eq(Arc::new(EventQueue::default()))).expect("an event queue");
         let ends = Arc::new(Ends::default());
         endpoint.bind(Binding::Ends(ends.clone())).expect("where parts of lists end");
-        endpoint.enable(0).expect("enabled");
+        endpoint.enable(OpFlags::default()).expect("enabled");
         let (theirs, ours) = ((input.byte(), input.byte()), (input.byte(), input.byte()));
         let window = |n: u8| [0, 1, 3, 1024][usize::from(n) % 4];
         let budget = |n: u8| [0, 1000, 70_000, 1 << 20][usize::from(n) % 4];

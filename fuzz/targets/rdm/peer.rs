@@ -9,6 +9,7 @@ use gdrfab::prov::bind::Binding;
 use gdrfab::prov::info::Info;
 use gdrfab::prov::name::Name;
 use gdrfab::prov::op::RmaIov;
+use gdrfab::prov::ops::OpFlags;
 use gdrfab::prov::{self, Endpoint, EventQueue, Parcel, Queue, Taker, flags};
 use gdrfab::rdm::wire::{Head, Intro, Words};
 use gdrfab::sync::cursor::Brief;
@@ -53,7 +54,7 @@ impl Peer {
         ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false }).expect("bound");
         ep.bind(Binding::Eq(events.clone())).expect("bound");
         ep.bind(Binding::Arrivals(1)).expect("bound");
-        ep.enable(0).expect("enabled");
+        ep.enable(OpFlags::default()).expect("enabled");
         let meant = if input.below(8) == 0 { input.number() } else { 0 };
         let mut intro = Intro { name, meant, grant: input.number() << input.below(24) }.encode();
         if input.below(16) == 0 {

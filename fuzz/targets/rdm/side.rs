@@ -8,6 +8,7 @@ use gdrfab::prov::bind::Binding;
 use gdrfab::prov::flags::{self, CLAIM, DISCARD, PEEK};
 use gdrfab::prov::info::{Ask, Info};
 use gdrfab::prov::op::Common;
+use gdrfab::prov::ops::OpFlags;
 use gdrfab::prov::queue::{Queue, Taken};
 use gdrfab::prov::{Endpoint, av};
 use gdrfab::rdm;
@@ -40,7 +41,7 @@ impl Side {
         let av = Arc::new(Av::default());
         ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: true, receive: true, selective: false }).expect("bound");
         ep.bind(Binding::Av(av.clone())).expect("bound");
-        ep.enable(0).expect("enabled");
+        ep.enable(OpFlags::default()).expect("enabled");
         let name = ep.address().expect("a name").parse().expect("a name");
         Side { ep, queue, av, name, going: HashMap::new(), next: 1, closed: false }
     }

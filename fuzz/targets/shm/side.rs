@@ -11,7 +11,7 @@ use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
 use gdrfab::prov::bind::{Binding, Coop, INJECT_FLAGS, SILENT};
 use gdrfab::prov::general::Posting;
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
-use gdrfab::prov::ops::{CqFormat, DataEntry, Owner};
+use gdrfab::prov::ops::{CqFormat, DataEntry, OpFlags, Owner};
 use gdrfab::prov::queue::Completion;
 use gdrfab::prov::shm::{Domain, Endpoint, Listener};
 use gdrfab::prov::{Counter, Domain as _, Endpoint as _, EventQueue, PassiveEndpoint, Queue, Request, flags};
@@ -114,7 +114,7 @@ impl Side {
             endpoint.bind(Binding::Order).expect("an order");
         }
         endpoint.bind(Binding::Eq(Arc::new(EventQueue::default()))).expect("an event queue");
-        let head = Posting::new(Box::new(endpoint), Owner::here(), 0, 8).expect("bound");
+        let head = Posting::new(Box::new(endpoint), Owner::here(), OpFlags::default(), 8).expect("bound");
         head.enable().expect("enabled");
         let shared = domain.allocate(SHARED).expect("shared memory");
         let poller = Poller::new().expect("a poller");

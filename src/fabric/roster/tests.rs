@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::prov::bind::{Binding, Options};
 use crate::prov::general::Posting;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
-use crate::prov::ops::Owner;
+use crate::prov::ops::{OpFlags, Owner};
 use crate::prov::report::{PathReport, Stats};
 use crate::prov::{Endpoint, Request};
 use std::io::{Read, Write};
@@ -47,7 +47,7 @@ impl Endpoint for Fake {
     fn bind(&self, _: Binding) -> Result<()> {
         Ok(())
     }
-    fn enable(&self, _: u64) -> Result<()> {
+    fn enable(&self, _: OpFlags) -> Result<()> {
         Ok(())
     }
     fn connect(&self, _: &str, _: &[u8]) -> Result<()> {
@@ -117,7 +117,7 @@ impl Group {
                 rests: Mutex::new(None),
                 socket,
             });
-            let posting = Arc::new(Posting::new(Box::new(Fake(seen.clone())), Owner::here(), 0, 1).unwrap());
+            let posting = Arc::new(Posting::new(Box::new(Fake(seen.clone())), Owner::here(), OpFlags::default(), 1).unwrap());
             let ep = EpRef::new(&posting, |p| p);
             group.roster.attach(&ep);
             // Bound twice, as for sends and receives, it has one turn.

@@ -22,7 +22,7 @@ use crate::prov::bind::{Binding, Bindings, Coop, Options, Stage};
 use crate::prov::fault::Plan;
 use crate::prov::list::{List, Native};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
-use crate::prov::ops::Dispatch;
+use crate::prov::ops::{Dispatch, OpFlags};
 use crate::prov::report::{PathReport, Stats};
 use crate::prov::request::own_request;
 use crate::prov::{self, flags};
@@ -128,18 +128,18 @@ impl prov::Endpoint for Endpoint {
 
     /// Enables it for operations that the layer above posts with `op_flags` by default; tells whether they may take
     /// the fastest entries.
-    fn enable(&self, op_flags: u64) -> Result<()> {
+    fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
         s.bind.check_can_enable()?;
         let lines = config::get().ring_slots as usize;
         // One of many, whose rings together should fit a cache.
         s.segment = Some(Segment::create(if s.bind.is_lane() { MIN_LINES } else { lines })?);
         s.phase = Phase::Enabled;
-        s.bind.enabled = true;
-        s.deliver = op_flags & flags::DELIVERY_COMPLETE != 0;
+        s.bind.enable(op_flags);
+        s.deliver = op_flags.tx & flags::DELIVERY_COMPLETE != 0;
         s.settle_fast();
         let promised = self.state.threading().is_promised();
-        s.fast = promised && s.faults.is_none() && s.bind.is_fast() && op_flags & (SLOW_FLAGS | flags::INJECT) == 0;
+        s.fast = promised && s.faults.is_none() && s.bind.is_fast() && op_flags.tx & (SLOW_FLAGS | flags::INJECT) == 0;
         Ok(())
     }
 

@@ -38,7 +38,7 @@ impl State {
             return Err(Error::AGAIN);
         }
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
-        let wanted = !self.bind.rx_selective || c.flags & flags::COMPLETION != 0;
+        let wanted = self.bind.wants_receive(c.flags);
         let deadline = self.recv_deadline_of(c);
         if deadline != 0 && (self.recv_deadline == 0 || deadline < self.recv_deadline) {
             self.recv_deadline = deadline;

@@ -135,7 +135,7 @@ impl State {
         let sends = calm && b.tx.is_some() && !b.tx_selective && b.counters.send.is_none() && !self.deliver;
         self.line_end = if sends { self.eager_end.min(LINE_BYTES + 1) } else { 0 };
         self.out_of_line_end = if sends { self.eager_end } else { 0 };
-        self.fast_receives = calm && b.rx.is_some() && !b.rx_selective && b.counters.recv.is_none();
+        self.fast_receives = calm && b.wants_plain_receive() && b.counters.recv.is_none();
     }
 
     pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {

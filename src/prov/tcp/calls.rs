@@ -14,7 +14,7 @@ use crate::prov::atomic::AtomicOp;
 use crate::prov::bind::{Binding, Bindings, Options};
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
-use crate::prov::ops::Dispatch;
+use crate::prov::ops::{Dispatch, OpFlags};
 use crate::prov::report::{PathReport, RailReport, Refusals, Stats, no_rail};
 use crate::prov::request::own_request;
 use crate::prov::rest::Rest;
@@ -40,11 +40,11 @@ impl prov::Endpoint for Endpoint {
     }
 
     /// No operation takes the way without a lock or call: false.
-    fn enable(&self, _op_flags: u64) -> Result<()> {
+    fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
         s.bind.check_can_enable()?;
         s.phase = Phase::Enabled;
-        s.bind.enabled = true;
+        s.bind.enable(op_flags);
         Ok(())
     }
 

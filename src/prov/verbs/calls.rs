@@ -20,7 +20,7 @@ use crate::prov::atomic::AtomicOp;
 use crate::prov::bind::{Binding, Bindings, Effort, Options};
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
-use crate::prov::ops::Dispatch;
+use crate::prov::ops::{Dispatch, OpFlags};
 use crate::prov::report::{PathReport, Refusals, Stats};
 use crate::prov::request::own_request;
 use crate::sync::gate::Fences;
@@ -67,7 +67,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     /// Makes the queue pair.
-    fn enable(&self, op_flags: u64) -> Result<()> {
+    fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let domain = &self.domain;
         let mut s = self.shared.state.lock();
         s.bind.check_can_enable()?;
@@ -94,9 +94,9 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.shared.state.lock();
         (s.tx_tag, s.rx_tag) = (tx_tag, rx_tag);
         s.qp = Some(qp);
-        s.op_flags = op_flags;
+        s.op_flags = op_flags.tx;
         s.phase = Phase::Enabled;
-        s.bind.enabled = true;
+        s.bind.enable(op_flags);
         domain.watch.add(&self.shared);
         if s.lane.is_some() {
             return s.post_receives();
@@ -245,6 +245,7 @@ impl prov::Endpoint for Endpoint {
     fn recv(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
         let mut s = self.shared.state.lock();
         if let ([here], [desc], 0) = (local, descs, c.timeout_ns)
+            && s.bind.wants_receive(c.flags)
             && s.try_fast_receive(*here, *desc, c.context).is_some()
         {
             return Ok(());

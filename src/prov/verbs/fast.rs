@@ -91,7 +91,7 @@ impl State {
     fn open_fast_receive(&mut self) {
         let bind = &self.bind;
         let counted = bind.counters.recv.is_some() || bind.counters.remote_write.is_some();
-        let fits = !self.unordered && !counted && bind.rx.is_some() && !bind.rx_selective && self.options.recv_deadline_ns == 0;
+        let fits = !self.unordered && !counted && bind.wants_plain_receive() && self.options.recv_deadline_ns == 0;
         let idle = matches!(self.phase, Phase::Enabled | Phase::Connecting(_) | Phase::Connected) && !self.must_wait();
         let Some(qp) = self.qp.as_ref().filter(|_| fits && idle && self.faults.is_none() && !self.own_receives) else { return };
         let t = &mut self.fast;

@@ -25,7 +25,7 @@ impl Liar {
         ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false }).unwrap();
         ep.bind(Binding::Eq(events.clone())).unwrap();
         ep.bind(Binding::Arrivals(1)).unwrap();
-        ep.enable(0).unwrap();
+        ep.enable(OpFlags::default()).unwrap();
         let at = to.name.socket().to_string();
         let address = if lane == "shm" { format!("shm://rdm.{}", at.replace(':', "_")) } else { format!("{lane}://{at}") };
         ep.connect(&address, &Intro { name, meant: to.name.nonce, grant: FIRST_GRANT }.encode()).unwrap();

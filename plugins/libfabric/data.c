@@ -125,35 +125,6 @@ struct fi_ops_msg msg_ops = {
 	.injectdata = msg_injectdata,
 };
 
-/* ---- receives with flags that the call has not, of rx_attr->op_flags */
-
-static ssize_t flagged_recvv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t src_addr,
-			  void *context)
-{
-	gdrfab_msg msg = {.struct_size = sizeof msg, .msg_iov = iov, .desc = desc, .iov_count = count, .addr = src_addr};
-	msg.context = context;
-	return data_said(ep, gdrfab_recvmsg(IT(ep), &msg, ((struct ep *)ep)->rx_flags), "fi_recvmsg");
-}
-
-static ssize_t flagged_recv(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, void *context)
-{
-	struct iovec iov = {buf, len};
-	return flagged_recvv(ep, &iov, desc ? &desc : NULL, 1, src_addr, context);
-}
-
-struct fi_ops_msg msg_ops_rx_flags = {
-	.size = sizeof msg_ops_rx_flags,
-	.recv = flagged_recv,
-	.recvv = flagged_recvv,
-	.recvmsg = msg_recvmsg,
-	.send = msg_send,
-	.sendv = msg_sendv,
-	.sendmsg = msg_sendmsg,
-	.inject = msg_inject,
-	.senddata = msg_senddata,
-	.injectdata = msg_injectdata,
-};
-
 /* ---- RMA */
 
 static ssize_t rma_read(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, uint64_t addr,

@@ -43,17 +43,6 @@ static int ep_close(struct fid *fid)
 	return 0;
 }
 
-/* What calls without flags do besides. */
-static void flags_by_default(struct ep *e, uint64_t rx_flags)
-{
-	e->rx_flags |= rx_flags;
-	if (!e->rx_flags)
-		return;
-	e->ep.msg = &msg_ops_rx_flags;
-	if (e->ep.tagged == &tagged_ops)
-		e->ep.tagged = &tagged_ops_rx_flags;
-}
-
 static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 {
 	enter(((struct ep *)fid)->domain->fabric->lib);
@@ -65,8 +54,6 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 		result = gdrfab_ep_bind_cq(e->it, ((struct cq *)other)->it, flags);
 		if (result == 0 && flags & FI_TRANSMIT)
 			e->tx_cq = (struct cq *)other;
-		if (result == 0 && flags & FI_RECV && flags & FI_SELECTIVE_COMPLETION)
-			flags_by_default(e, e->rx_op_flags & FI_COMPLETION);
 		break;
 	case FI_CLASS_AV:
 		result = rdm ? gdrfab_ep_bind_av(e->it, ((struct av *)other)->it, flags) : -FI_EINVAL;
@@ -268,7 +255,6 @@ int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
 	if (d->fabric->kind == KIND_RDM) {
 		e->ep.cm = &rdm_cm_ops;
 		e->ep.tagged = &tagged_ops;
-		flags_by_default(e, e->rx_op_flags & FI_MULTI_RECV);
 	}
 	e->ep.atomic = &atomic_ops;
 	e->ep.collective = &no_collective;

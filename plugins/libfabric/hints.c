@@ -37,6 +37,7 @@ void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, g
 		want->prov_name = want->fabric_name;
 	}
 	want->tx_op_flags = OF(hints, tx_attr, op_flags);
+	want->rx_op_flags = OF(hints, rx_attr, op_flags);
 	want->inject_size = OF(hints, tx_attr, inject_size);
 	want->tx_size = OF(hints, tx_attr, size);
 	want->tx_iov_limit = OF(hints, tx_attr, iov_limit);
@@ -95,6 +96,7 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 		to->caps = caps_directions(caps);
 	to->mr_mode = mr_mode_chosen(info);
 	to->tx_op_flags = flags;
+	to->rx_op_flags = OF(info, rx_attr, op_flags);
 	if (lists && (OF(info, tx_attr, rma_iov_limit) > LIST_PIECES || OF(info, tx_attr, msg_order) & LIST_DISORDER ||
 		      OF(info, tx_attr, comp_order)))
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC,

@@ -248,7 +248,6 @@ struct av {
 struct ep {
 	struct fid_ep ep;
 	gdrfab_ep *it;
-	uint64_t rx_flags; /* of receives by calls without flags */
 	uint64_t caps;
 	struct av *av;
 	struct domain *domain;
@@ -296,9 +295,6 @@ extern struct fi_ops_tagged tagged_ops;
 extern struct fi_ops_atomic atomic_ops;
 int atomic_query(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op, struct fi_atomic_attr *attr, uint64_t flags);
 extern struct fi_ops_cm ep_cm_ops, rdm_cm_ops;
-/* Of an endpoint with rx_flags. */
-extern struct fi_ops_msg msg_ops_rx_flags;
-extern struct fi_ops_tagged tagged_ops_rx_flags;
 
 /* Words for what a data call refuses. */
 ssize_t data_refused(struct fid_ep *ep, ssize_t result, const char *call);

@@ -39,25 +39,6 @@ static ssize_t tagged_recvmsg(struct fid_ep *ep, const struct fi_msg_tagged *fro
 	return data_said(ep, gdrfab_trecvmsg(IT(ep), &msg, flags), "fi_trecvmsg");
 }
 
-static ssize_t flagged_recvv(struct fid_ep *ep, const struct iovec *iov, void **desc, size_t count, fi_addr_t src_addr,
-			     uint64_t tag, uint64_t ignore, void *context)
-{
-	gdrfab_msg_tagged msg = {.struct_size = sizeof msg, .msg_iov = iov, .desc = desc, .iov_count = count};
-	msg.addr = src_addr;
-	msg.tag = tag;
-	msg.ignore = ignore;
-	msg.context = context;
-	/* One that takes several messages has no tag. */
-	return data_said(ep, gdrfab_trecvmsg(IT(ep), &msg, ((struct ep *)ep)->rx_flags & ~FI_MULTI_RECV), "fi_trecvmsg");
-}
-
-static ssize_t flagged_recv(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src_addr, uint64_t tag,
-			    uint64_t ignore, void *context)
-{
-	struct iovec iov = {buf, len};
-	return flagged_recvv(ep, &iov, desc ? &desc : NULL, 1, src_addr, tag, ignore, context);
-}
-
 /* ---- sends */
 
 /* Open MPI 4.1 sends from NULL in persistent requests with MPI_BOTTOM, drops the errno and waits for ever: it is told by an
@@ -109,11 +90,15 @@ static ssize_t tagged_injectdata(struct fid_ep *ep, const void *buf, size_t len,
 	return data_said(ep, gdrfab_tinjectdata(IT(ep), buf, len, data, dest_addr, tag), "fi_tinjectdata");
 }
 
-#define OPS(receive, receivev)                                                                                         \
-	{                                                                                                              \
-		.size = sizeof(struct fi_ops_tagged), .recv = receive, .recvv = receivev, .recvmsg = tagged_recvmsg,   \
-		.send = tagged_send, .sendv = tagged_sendv, .sendmsg = tagged_sendmsg, .inject = tagged_inject,        \
-		.senddata = tagged_senddata, .injectdata = tagged_injectdata,                                          \
-	}
-struct fi_ops_tagged tagged_ops = OPS(tagged_recv, tagged_recvv);
-struct fi_ops_tagged tagged_ops_rx_flags = OPS(flagged_recv, flagged_recvv);
+struct fi_ops_tagged tagged_ops = {
+	.size = sizeof tagged_ops,
+	.recv = tagged_recv,
+	.recvv = tagged_recvv,
+	.recvmsg = tagged_recvmsg,
+	.send = tagged_send,
+	.sendv = tagged_sendv,
+	.sendmsg = tagged_sendmsg,
+	.inject = tagged_inject,
+	.senddata = tagged_senddata,
+	.injectdata = tagged_injectdata,
+};

@@ -141,6 +141,8 @@ int opening_make(struct opening *opening, const gdrfab_info *base, const struct 
 	enum kind kind = base->ep_type == GDRFAB_EP_RDM ? KIND_RDM : info_kind(base->fabric_name);
 	gdrfab_info to = *base, want;
 	int result;
+	/* The library may know more fields than were copied. */
+	to.struct_size = sizeof to;
 	opening->info = NULL;
 	opening->src[0] = opening->dest[0] = 0;
 	result = choose(&to, kind, info);

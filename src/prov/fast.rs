@@ -117,7 +117,8 @@ pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
 ) -> isize {
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
-        let one = One { local: Iov::new(buf as usize, len), addr: peer_addr, key: 0, desc: desc as u64, context: context as usize, data: 0 };
+        let one =
+            One { local: Iov::new(buf as usize, len), addr: peer_addr, key: 0, desc: desc as u64, context: context as usize, data: 0 };
         match post_fast::<Message, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, desc, peer_addr, context),
@@ -155,7 +156,8 @@ pub unsafe extern "C" fn fast_tagged<P: FastPath<Tagged>>(
 ) -> isize {
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
-        let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: desc as u64, context: context as usize, data: 0 };
+        let one =
+            One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: desc as u64, context: context as usize, data: 0 };
         match post_fast::<Tagged, P>(ep, one) {
             Some(rc) => rc,
             None => P::NEXT(ep, buf, len, desc, dest_addr, tag, context),
@@ -255,7 +257,8 @@ pub unsafe extern "C" fn fast_recv_tagged<P: FastRecv>(
 ) -> isize {
     // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
-        let one = One { local: Iov::new(buf as usize, len), addr: src_addr, key: tag, desc: desc as u64, context: context as usize, data: 0 };
+        let one =
+            One { local: Iov::new(buf as usize, len), addr: src_addr, key: tag, desc: desc as u64, context: context as usize, data: 0 };
         let (head, of) = (&*ep, &*(*ep).of().cast::<P::Of>());
         match attempt(|| if head.is_here() { P::post(of, one, ignore) } else { None }) {
             Some(rc) => rc,

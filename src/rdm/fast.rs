@@ -2,11 +2,12 @@
 //! The fast path of small messages between a lane's ring and the caller's queue. Each looks at everything before it does
 //! anything: what it declines goes by `send`, `recv` and `progress`.
 
+use super::kept::Kept;
 use super::limits::{INJECT_SIZE, MAX_MSG};
-use super::matcher::Want;
+use super::matcher::{At, Want};
 use super::peer::{Id, ONLY, Phase};
 use super::state::{Recv, State, Unexpected};
-use super::wire::{DATA, TAGGED, kind};
+use super::wire::{DATA, Label, TAGGED, kind};
 use crate::prov::av::UNSPEC;
 use crate::prov::op::One;
 use crate::prov::queue::Completion;
@@ -88,12 +89,26 @@ impl State {
                 space.post(want, recv);
                 true
             }
-            Some(at) if matches!(space.unexpected(at), Some((.., Unexpected::Eager { .. }))) => {
-                self.join(TAG, at, recv, None);
-                true
-            }
-            Some(_) => false,
+            Some(at) => self.take_waiting(TAG, at, recv),
         }
+    }
+
+    /// Puts a message that waits into a receive of one piece of host memory. False: its bytes are still to be read, or it is too
+    /// long, and nothing was done.
+    #[inline(never)]
+    fn take_waiting(&mut self, tagged: bool, at: At, recv: Recv) -> bool {
+        let space = if tagged { &mut self.tagged } else { &mut self.untagged };
+        let Some((source, tag, Unexpected::Eager { from, link, bytes, data })) = space.unexpected(at) else { return false };
+        let (from, link, len) = (*from, *link, bytes.len());
+        let label = Label { tag: tagged.then_some(tag), data: *data };
+        if len > recv.room {
+            return false;
+        }
+        recv.first.put(bytes.as_slice());
+        space.remove_unexpected(at);
+        self.consumed(from, link, len);
+        self.received(&recv, len, 0, &label, source);
+        true
     }
 
     /// Puts a message that came as one parcel into the receive that waits for it, or keeps it. False: nothing was done.
@@ -148,7 +163,7 @@ impl State {
         if !peer.credit.takes(parcel.len()) {
             return false;
         }
-        let bytes = parcel.bytes(parcel.len());
+        let bytes = Kept::of(parcel);
         self.stats.unexpected += 1;
         self.space(tagged).keep(source, tag, Unexpected::Eager { from, link, bytes, data });
         true

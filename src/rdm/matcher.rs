@@ -7,6 +7,7 @@
 //! oldest of what they give. Beyond eight masks the rest is one list, walked in order.
 
 use super::mix::Mixer;
+use super::nodes::{EMPTY, Ends, Nodes};
 use super::posted::{self, Asked, Key, NONE, Posted};
 use crate::prov::av::UNSPEC;
 use std::collections::HashMap;
@@ -52,116 +53,6 @@ impl Class {
         Key { class: class as u8, source: if self.any { 0 } else { source }, tag: tag & !self.ignore }
     }
 }
-
-#[derive(Clone, Copy)]
-struct Link {
-    before: u32,
-    behind: u32,
-}
-
-const FREE: Link = Link { before: NONE, behind: NONE };
-
-#[derive(Clone, Copy)]
-struct Ends {
-    first: u32,
-    last: u32,
-}
-
-struct Node<T, const LISTS: usize> {
-    number: u64,
-    want: Want,
-    /// It is in the lists of the classes, not only in that of all.
-    threaded: bool,
-    links: [Link; LISTS],
-    item: T,
-}
-
-/// Nodes in lists of several kinds; list `k` of a node is threaded through its link `k`.
-struct Nodes<T, const LISTS: usize> {
-    all: Vec<Option<Node<T, LISTS>>>,
-    free: Vec<u32>,
-    count: usize,
-}
-
-impl<T, const LISTS: usize> Nodes<T, LISTS> {
-    fn new() -> Self {
-        Nodes { all: Vec::new(), free: Vec::new(), count: 0 }
-    }
-
-    fn get(&self, at: u32) -> Option<&Node<T, LISTS>> {
-        self.all.get(at as usize)?.as_ref()
-    }
-
-    fn get_mut(&mut self, at: u32) -> Option<&mut Node<T, LISTS>> {
-        self.all.get_mut(at as usize)?.as_mut()
-    }
-
-    fn number(&self, at: u32) -> u64 {
-        self.get(at).map_or(u64::MAX, |n| n.number)
-    }
-
-    fn add(&mut self, number: u64, want: Want, item: T) -> u32 {
-        let node = Some(Node { number, want, threaded: false, links: [FREE; LISTS], item });
-        self.count += 1;
-        match self.free.pop() {
-            Some(at) => {
-                if let Some(place) = self.all.get_mut(at as usize) {
-                    *place = node;
-                }
-                at
-            }
-            None => {
-                self.all.push(node);
-                (self.all.len() - 1) as u32
-            }
-        }
-    }
-
-    fn take(&mut self, at: u32) -> Option<Node<T, LISTS>> {
-        let node = self.all.get_mut(at as usize)?.take()?;
-        self.free.push(at);
-        self.count -= 1;
-        Some(node)
-    }
-
-    /// Puts a node into a list by its number: nearly always at the end.
-    fn link(&mut self, k: usize, ends: &mut Ends, at: u32) {
-        let number = self.number(at);
-        let mut before = ends.last;
-        while before != NONE && self.number(before) > number {
-            before = self.get(before).map_or(NONE, |n| n.links[k].before);
-        }
-        let behind = match before {
-            NONE => std::mem::replace(&mut ends.first, at),
-            _ => self.get_mut(before).map_or(NONE, |n| std::mem::replace(&mut n.links[k].behind, at)),
-        };
-        match behind {
-            NONE => ends.last = at,
-            _ => {
-                if let Some(n) = self.get_mut(behind) {
-                    n.links[k].before = at;
-                }
-            }
-        }
-        if let Some(n) = self.get_mut(at) {
-            n.links[k] = Link { before, behind };
-        }
-    }
-
-    fn unlink(&mut self, k: usize, ends: &mut Ends, at: u32) {
-        let Some(Link { before, behind }) = self.get(at).map(|n| n.links[k]) else { return };
-        match self.get_mut(before) {
-            Some(n) => n.links[k].behind = behind,
-            None => ends.first = behind,
-        }
-        match self.get_mut(behind) {
-            Some(n) => n.links[k].before = before,
-            None => ends.last = before,
-        }
-    }
-}
-
-const EMPTY: Ends = Ends { first: NONE, last: NONE };
 
 /// `R`: a posted receive, `U`: an unexpected message.
 pub struct Matcher<R, U> {
@@ -235,7 +126,7 @@ impl<R, U> Matcher<R, U> {
         self.classes.push(class);
         let mut at = self.everything.first;
         while let Some(node) = self.unexpected.get(at) {
-            let key = class.key(c, node.want.source, node.want.tag);
+            let key = class.key(c, node.source, node.tag);
             let behind = node.links[CLASSES].behind;
             self.unexpected.link(c, self.waiting.entry(key).or_insert(EMPTY), at);
             at = behind;
@@ -405,7 +296,7 @@ impl<R, U> Matcher<R, U> {
     /// Keeps a message for which no receive waits.
     pub fn keep(&mut self, source: u64, tag: u64, item: U) -> At {
         let number = self.number();
-        let at = self.unexpected.add(number, Want { source, tag, ignore: 0 }, item);
+        let at = self.unexpected.add(number, source, tag, item);
         self.unexpected.link(CLASSES, &mut self.everything, at);
         if self.loose == NONE {
             self.loose = at;
@@ -426,8 +317,8 @@ impl<R, U> Matcher<R, U> {
     #[inline(never)]
     fn thread_loose(&mut self) {
         let mut at = std::mem::replace(&mut self.loose, NONE);
-        while let Some((want, behind)) = self.unexpected.get(at).map(|n| (n.want, n.links[CLASSES].behind)) {
-            self.thread(at, want.source, want.tag);
+        while let Some((source, tag, behind)) = self.unexpected.get(at).map(|n| (n.source, n.tag, n.links[CLASSES].behind)) {
+            self.thread(at, source, tag);
             at = behind;
         }
     }
@@ -437,7 +328,7 @@ impl<R, U> Matcher<R, U> {
         if self.loose == at {
             self.loose = behind;
         }
-        for (c, class) in self.classes.iter().enumerate().filter(|_| threaded) {
+        for (c, class) in self.classes.iter().enumerate().take(if threaded { CLASSES } else { 0 }) {
             let key = class.key(c, source, tag);
             if let Some(ends) = self.waiting.get_mut(&key) {
                 self.unexpected.unlink(c, ends, at);
@@ -454,7 +345,7 @@ impl<R, U> Matcher<R, U> {
     pub fn find_unexpected(&mut self, want: &Want) -> Option<At> {
         let first = self.unexpected.get(self.everything.first)?;
         self.probe();
-        if want.takes(first.want.source, first.want.tag) {
+        if want.takes(first.source, first.tag) {
             return Some(At(self.everything.first));
         }
         self.find_behind(want)
@@ -473,7 +364,7 @@ impl<R, U> Matcher<R, U> {
                 let mut at = self.everything.first;
                 while let Some(node) = self.unexpected.get(at) {
                     self.probe();
-                    if want.takes(node.want.source, node.want.tag) {
+                    if want.takes(node.source, node.tag) {
                         return Some(At(at));
                     }
                     at = node.links[CLASSES].behind;
@@ -485,30 +376,29 @@ impl<R, U> Matcher<R, U> {
 
     /// A message that waits: its source, its tag, and itself.
     pub fn unexpected(&mut self, at: At) -> Option<(u64, u64, &mut U)> {
-        self.unexpected.get_mut(at.0).map(|n| (n.want.source, n.want.tag, &mut n.item))
+        self.unexpected.get_mut(at.0).and_then(|n| Some((n.source, n.tag, n.item.as_mut()?)))
     }
 
     pub fn remove_unexpected(&mut self, at: At) -> Option<U> {
-        let Want { source, tag, .. } = self.unexpected.get(at.0)?.want;
+        let (source, tag) = self.unexpected.get(at.0).map(|n| (n.source, n.tag))?;
         self.unthread(at.0, source, tag);
-        self.unexpected.take(at.0).map(|n| n.item)
+        self.unexpected.take(at.0)
     }
 
     /// Messages that wait, in no particular order.
     pub fn each_unexpected(&self) -> impl Iterator<Item = (At, u64, &U)> {
-        let nodes = self.unexpected.all.iter().enumerate();
-        nodes.filter_map(|(at, n)| n.as_ref().map(|n| (At(at as u32), n.want.source, &n.item)))
+        self.unexpected.each().map(|(at, n, item)| (At(at), n.source, item))
     }
 
     /// A message's source got another number; the message keeps its turn.
     pub fn refile(&mut self, at: At, source: u64) {
-        let Some(want) = self.unexpected.get(at.0).map(|n| n.want) else { return };
+        let Some((from, tag)) = self.unexpected.get(at.0).map(|n| (n.source, n.tag)) else { return };
         self.thread_loose();
-        self.unthread(at.0, want.source, want.tag);
+        self.unthread(at.0, from, tag);
         if let Some(node) = self.unexpected.get_mut(at.0) {
-            node.want.source = source;
+            node.source = source;
         }
-        self.thread(at.0, source, want.tag);
+        self.thread(at.0, source, tag);
         self.unexpected.link(CLASSES, &mut self.everything, at.0);
     }
 

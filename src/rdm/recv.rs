@@ -3,6 +3,7 @@
 //! nothing here touches a lane; what is to be posted waits in `reads` and in the peers' `control`.
 
 use super::domain::Domain;
+use super::kept::Kept;
 use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_MAX};
 use super::matcher::{At, Turn, Want};
 use super::peer::{Id, Waiting};
@@ -125,7 +126,7 @@ impl State {
     }
 
     /// A message that waited has its receive.
-    pub(super) fn join(&mut self, tagged: bool, at: At, recv: Recv, want: Option<Want>) {
+    fn join(&mut self, tagged: bool, at: At, recv: Recv, want: Option<Want>) {
         let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
         if let Some(message) = self.space(tagged).remove_unexpected(at) {
             self.give(message, recv, tagged.then_some(tag), source, want);
@@ -136,7 +137,8 @@ impl State {
     fn give(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64, want: Option<Want>) {
         match message {
             Unexpected::Eager { from, link, bytes, data } => {
-                let (label, n) = (Label { tag, data }, bytes.len().min(recv.room));
+                let (label, bytes) = (Label { tag, data }, bytes.as_slice());
+                let n = bytes.len().min(recv.room);
                 let placed = store(recv.site(), recv.pieces(), 0, bytes.get(..n).unwrap_or_default());
                 self.consumed(from, link, bytes.len());
                 self.placed(&recv, placed, n, bytes.len() - n, &label, source);
@@ -166,7 +168,7 @@ impl State {
     }
 
     /// An unexpected message of the peer's was matched.
-    fn consumed(&mut self, from: Id, link: usize, len: usize) {
+    pub(super) fn consumed(&mut self, from: Id, link: usize, len: usize) {
         let mut grants = self.grants;
         // Of a lane that is over, nobody wants to hear.
         let Some(peer) = self.peer(from).filter(|p| p.link().is_some_and(|l| l.number == link)) else { return };
@@ -228,7 +230,7 @@ impl State {
         peer.credit.came(len)?;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
         let Some(recv) = self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, len)) else {
-            let bytes = parcel.bytes(len);
+            let bytes = Kept::of(parcel);
             self.stats.unexpected += 1;
             self.space(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes, data: label.data });
             return Ok(());

@@ -2,6 +2,7 @@
 //! The state of a connectionless endpoint: its peers, what is under way, receives and messages that wait for one another, and
 //! the one way in which operations end.
 
+use super::kept::Kept;
 use super::matcher::{At, Matcher, Turn};
 use super::peer::{End, Greeter, Id, Link, Only, Peer};
 use super::reader::Reader;
@@ -85,7 +86,7 @@ pub enum Unexpected {
     Eager {
         from: Id,
         link: usize,
-        bytes: Box<[u8]>,
+        bytes: Kept,
         data: Option<u64>,
     },
     Offered {

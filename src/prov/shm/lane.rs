@@ -52,6 +52,17 @@ impl State {
     fn take_ring(&mut self, each: &mut dyn Taker) -> Result<bool> {
         for _ in 0..BUDGET {
             let Some(rx) = &mut self.rx else { return Ok(true) };
+            let mut cursor = rx.cursor();
+            if let Some(parcel) = cursor.one_line(kind::PARCEL) {
+                if !each.take_brief(parcel) {
+                    return Ok(false);
+                }
+                cursor.skip();
+                let head = cursor.head();
+                rx.pass(head);
+                self.count_match();
+                continue;
+            }
             match rx.front().map_err(broken)? {
                 Some(message) if message.header.kind == kind::PARCEL => {
                     if !each.take(&message) {

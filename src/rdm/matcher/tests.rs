@@ -124,7 +124,7 @@ fn lists_are_freed() {
         let at = m.keep(1, tag, ());
         m.remove_unexpected(at);
     }
-    assert!(m.posted.is_as_new() && m.waiting.is_empty() && m.unexpected.all.len() == 1);
+    assert!(m.posted.is_as_new() && m.waiting.is_empty() && m.unexpected.is_as_new());
 }
 
 /// Looks into lists and hashes, whatever time they take.

@@ -105,7 +105,7 @@ pub struct Bindings {
     pub tx: Option<Arc<Queue>>,
     pub rx: Option<Arc<Queue>>,
     pub tx_selective: bool,
-    pub rx_selective: bool,
+    rx_selective: bool,
     /// What receives without flags have.
     rx_op_flags: u64,
     pub eq: Option<Arc<EventQueue>>,

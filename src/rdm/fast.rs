@@ -2,11 +2,11 @@
 //! The fast path of small messages between a lane's ring and the caller's queue. Each looks at everything before it does
 //! anything: what it declines goes by `send`, `recv` and `progress`.
 
-use super::kept::Kept;
+use super::kept::{Kept, Unexpected};
 use super::limits::{INJECT_SIZE, MAX_MSG};
 use super::matcher::{At, Want};
 use super::peer::{Id, ONLY, Phase};
-use super::state::{Recv, State, Unexpected};
+use super::state::{Recv, State};
 use super::wire::{DATA, Label, TAGGED, kind};
 use crate::prov::av::UNSPEC;
 use crate::prov::op::One;

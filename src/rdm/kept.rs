@@ -1,11 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bytes of a message that came before its receive: few of them lie in place, so that nothing is allocated for them.
+//! Messages that came before their receives. Few bytes lie in place, so that nothing is allocated for them.
 
+use super::peer::Id;
+use super::wire::Offer;
 use crate::prov::Parcel;
 use crate::prov::op::Iov;
 
 const FEW: usize = 40;
 
+/// A message that came before its receive.
+pub enum Unexpected {
+    Eager {
+        from: Id,
+        link: usize,
+        bytes: Kept,
+        data: Option<u64>,
+    },
+    Offered {
+        from: Id,
+        link: usize,
+        offer: Offer,
+        data: Option<u64>,
+    },
+    /// Of this very endpoint: its bytes stay where they are.
+    Own {
+        number: u64,
+        data: Option<u64>,
+    },
+}
+
+/// The bytes of a message.
 pub enum Kept {
     Few { bytes: [u8; FEW], len: u8 },
     Many(Box<[u8]>),

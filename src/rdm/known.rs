@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which peers an endpoint knows: by the indexes of its address vector, by their names, and how long it keeps their records.
 
+use super::kept::Unexpected;
 use super::peer::{Id, Peer, Phase};
-use super::state::{State, UNKNOWN, Unexpected};
+use super::state::{State, UNKNOWN};
 use crate::error::{Error, Result};
 use crate::prov::av::{Name, UNSPEC};
 use std::collections::HashSet;

@@ -3,8 +3,9 @@
 //! here waits: what cannot be closed now is tried again later, for one peer that does not go on must not hold up the others.
 
 use super::domain::Domain;
+use super::kept::Unexpected;
 use super::peer::Id;
-use super::state::{Op, State, Torn, Unexpected};
+use super::state::{Op, State, Torn};
 use super::wire::Words;
 use crate::error::{Code, Error, errno};
 use crate::prov::flags;

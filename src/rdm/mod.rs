@@ -26,6 +26,7 @@ mod ops;
 mod own;
 mod peer;
 mod posted;
+mod probe;
 mod progress;
 mod provider;
 mod reader;

@@ -2,7 +2,7 @@
 //! The state of a connectionless endpoint: its peers, what is under way, receives and messages that wait for one another, and
 //! the one way in which operations end.
 
-use super::kept::Kept;
+use super::kept::Unexpected;
 use super::matcher::{At, Matcher, Turn};
 use super::peer::{End, Greeter, Id, Link, Only, Peer};
 use super::reader::Reader;
@@ -79,27 +79,6 @@ impl Recv {
     pub fn multi(&self) -> Option<(u32, usize)> {
         self.more.as_ref().and_then(|m| m.multi)
     }
-}
-
-/// A message that came before its receive.
-pub enum Unexpected {
-    Eager {
-        from: Id,
-        link: usize,
-        bytes: Kept,
-        data: Option<u64>,
-    },
-    Offered {
-        from: Id,
-        link: usize,
-        offer: Offer,
-        data: Option<u64>,
-    },
-    /// Of this very endpoint: its bytes stay where they are.
-    Own {
-        number: u64,
-        data: Option<u64>,
-    },
 }
 
 /// What the lanes or a peer has.

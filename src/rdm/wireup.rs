@@ -4,9 +4,10 @@
 //! greater name.
 
 use super::domain::Domain;
+use super::kept::Unexpected;
 use super::limits::{FIRST_GRANT, UNLISTED_MAX};
 use super::peer::{Credit, Id, Link, Phase};
-use super::state::{Op, State, Torn, Unexpected};
+use super::state::{Op, State, Torn};
 use super::wire::{Intro, Label, Refusal};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::{Av, Name};

@@ -44,7 +44,7 @@ impl State {
     #[inline]
     fn turn(&mut self, domain: &Domain) -> Result<()> {
         if self.rx.as_ref().is_some_and(|rx| !rx.is_empty()) {
-            self.drain(domain)?;
+            self.drain(domain, self.taking)?;
         }
         if !self.unexpected.is_empty() && !self.recvs.is_empty() {
             self.match_unexpected(domain)?;
@@ -74,7 +74,8 @@ impl State {
         Ok(())
     }
 
-    fn drain(&mut self, domain: &Domain) -> Result<()> {
+    /// Takes what has come; `up_to_parcels`: as far as a parcel, which stays.
+    fn drain(&mut self, domain: &Domain, up_to_parcels: bool) -> Result<()> {
         if self.is_fast_receiver() {
             self.queue_fast(BUDGET);
             if self.rx.as_ref().is_none_or(|rx| rx.is_empty()) {
@@ -94,7 +95,7 @@ impl State {
                 }
             };
             let header = message.header;
-            if header.kind == kind::PARCEL && self.taking {
+            if header.kind == kind::PARCEL && up_to_parcels {
                 break;
             }
             let gives_entry = matches!(header.kind, kind::SEND | kind::RENDEZVOUS | kind::FRAGMENT) || header.flags & mark::DATA != 0;
@@ -366,7 +367,8 @@ impl State {
                 // What waits in the ring is taken when the caller has read.
                 return Ok(());
             }
-            self.drain(domain)?;
+            // Nobody takes parcels out of the ring afterwards.
+            self.drain(domain, false)?;
         }
         let _ = self.poll_slots();
         Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died"))

@@ -307,3 +307,29 @@ fn a_whole_name_beside_a_bare_address_is_kept_to() {
         assert_eq!(never, [7; 8]);
     }
 }
+
+/// What the peer sent before it ended is received, however much of it lies in the ring when its end is seen.
+#[test]
+fn messages_of_a_peer_that_has_ended_are_received() {
+    for set in SETS {
+        let (mut a, mut b) = pair(set);
+        let mut word = [0u8; 8];
+        // The lane is there.
+        b.recv(0, &mut word, 7, 0, 1);
+        a.send(0, &[1; 8], 7, 2);
+        both(&mut a, &mut b, |s| s[1].take(1).is_some());
+        // As much as leaves at once.
+        let most = 200;
+        for i in 0..most {
+            a.send(0, &i.to_le_bytes(), i, 3);
+        }
+        a.ep.close().unwrap();
+        drop(a);
+        b.ep.progress(true);
+        for i in 0..most {
+            b.recv(UNSPEC, &mut word, i, 0, 4);
+            until(&mut [&mut b], |s| s[0].take(4).is_some());
+            assert_eq!(u64::from_le_bytes(word), i, "{set}");
+        }
+    }
+}

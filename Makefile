@@ -208,7 +208,7 @@ check-all:
 	@MAKE="$(MAKE)" tests/check.sh check-all 55 --pairs $(CHECKS_BUILD) --alone $(CHECKS) $(CHECKS_ALONE) --pairs $(CHECKS_PAIRS)
 
 check-fmt:
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 
 check-clippy:
@@ -228,7 +228,7 @@ check-bindings:
 
 # Loom swaps the atomics of the whole crate, so the models have a build of their own.
 check-loom:
-	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --test loom --target-dir $(CARGO_TARGET_DIR)/loom
+	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test -p gdrfab-loom --target-dir $(CARGO_TARGET_DIR)/loom
 
 check-install:
 	$(INSTALL_TEST_PREFIX)

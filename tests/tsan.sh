@@ -30,7 +30,7 @@ if echo 'pub fn f() {}' | rustc --crate-type lib --crate-name probe $flags $mean
 fi
 # With --target the flags stay off build scripts.
 # Unoptimised, each local would be watched.
-CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="$flags -Clink-arg=$work/mem.o" cargo build --lib --target "$host" --target-dir "$work"
+CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="$flags -Clink-arg=$work/mem.o" cargo build --lib --no-default-features --target "$host" --target-dir "$work"
 
 # The same installation with the other library in it.
 cp -r "$PREFIX/include" "$work/prefix/"

@@ -140,7 +140,7 @@ under_checker() { # <program> <command...>
 if [ -n "$tool" ]; then
 	suppressions=("--suppressions=$here/valgrind.supp")
 	[ "$dir" = "$here" ] || [ ! -e "$dir/valgrind.supp" ] || suppressions+=("--suppressions=$dir/valgrind.supp")
-	export TEST_FAST=${TEST_FAST:-1} TEST_TIME_SCALE=${TEST_TIME_SCALE:-5}
+	export TEST_FAST=${TEST_FAST:-1} TEST_TIME_SCALE=${TEST_TIME_SCALE:-5} TEST_CHECKER=$tool
 	# Valgrind's machine is one thread: a wait that spins only keeps the other side from running.
 	export GDRFAB_SPIN_US=${GDRFAB_SPIN_US:-0}
 fi

@@ -193,6 +193,11 @@ int test_count(int full, int fast)
 	return env_number("TEST_FAST", 0) ? fast : full;
 }
 
+bool test_checked(void)
+{
+	return getenv("TEST_CHECKER") != NULL;
+}
+
 int test_ms(int ms)
 {
 	return ms * env_number("TEST_TIME_SCALE", 1);

@@ -115,6 +115,8 @@ const char *test_words(long long value);
 
 /* TEST_FAST=1 asks for the second of two counts (memory checkers are slow). */
 int test_count(int full, int fast);
+/* Under a checker, to which claims that differ in whose memory it is are the same. */
+bool test_checked(void);
 /* A time limit in ms, stretched by TEST_TIME_SCALE. */
 int test_ms(int ms);
 uint64_t test_now_ms(void);

@@ -319,7 +319,7 @@ fn messages_of_a_peer_that_has_ended_are_received() {
         a.send(0, &[1; 8], 7, 2);
         both(&mut a, &mut b, |s| s[1].take(1).is_some());
         // As much as leaves at once.
-        let most = 200;
+        let most = 200u64;
         for i in 0..most {
             a.send(0, &i.to_le_bytes(), i, 3);
         }

@@ -2,6 +2,7 @@
 //! The fast path of small messages between a lane's ring and the caller's queue. Each looks at everything before it does
 //! anything: what it declines goes by `send`, `recv` and `progress`.
 
+use super::domain::Domain;
 use super::kept::{Kept, Unexpected};
 use super::limits::{INJECT_SIZE, MAX_MSG};
 use super::matcher::{At, Want};
@@ -67,7 +68,7 @@ impl State {
     /// Posts a receive of one piece of host memory, unless a message waits whose bytes are still to be read. False: nothing was
     /// done.
     #[inline(always)]
-    pub fn recv_fast<const TAG: bool>(&mut self, one: &One, ignore: u64) -> bool {
+    pub fn recv_fast<const TAG: bool>(&mut self, domain: &Domain, one: &One, ignore: u64) -> bool {
         let fast = if TAG { self.fast_recv } else { self.fast_untagged };
         if !fast || one.local.is_missing() || one.local.len() > MAX_MSG {
             return false;
@@ -89,14 +90,14 @@ impl State {
                 space.post(want, recv);
                 true
             }
-            Some(at) => self.take_waiting(TAG, at, recv),
+            Some(at) => self.take_waiting(domain, TAG, at, recv),
         }
     }
 
     /// Puts a message that waits into a receive of one piece of host memory. False: its bytes are still to be read, or it is too
     /// long, and nothing was done.
     #[inline(never)]
-    fn take_waiting(&mut self, tagged: bool, at: At, recv: Recv) -> bool {
+    fn take_waiting(&mut self, domain: &Domain, tagged: bool, at: At, recv: Recv) -> bool {
         let space = if tagged { &mut self.tagged } else { &mut self.untagged };
         let Some((source, tag, Unexpected::Eager { from, link, bytes, data })) = space.unexpected(at) else { return false };
         let (from, link, len) = (*from, *link, bytes.len());
@@ -108,6 +109,8 @@ impl State {
         space.remove_unexpected(at);
         self.consumed(from, link, len);
         self.received(&recv, len, 0, &label, source);
+        // The peer may wait to hear of it, and the caller may not come back soon.
+        self.settle(domain);
         true
     }
 

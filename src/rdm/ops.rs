@@ -137,7 +137,7 @@ impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: as in `Send`.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_fast::<false>(&one, 0)).then_some(0)
+        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_fast::<false>(&of.domain, &one, 0)).then_some(0)
     }
 }
 
@@ -147,7 +147,7 @@ impl<const LOCKED: bool> FastRecv for Receive<LOCKED> {
     #[inline(always)]
     unsafe fn post(of: &Endpoint, one: One, ignore: u64) -> Option<isize> {
         // SAFETY: as in `Send`.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_fast::<true>(&one, ignore)).then_some(0)
+        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_fast::<true>(&of.domain, &one, ignore)).then_some(0)
     }
 }
 

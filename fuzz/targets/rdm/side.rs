@@ -67,7 +67,8 @@ impl Side {
 
     pub fn recv(&mut self, input: &mut Input<'_>) {
         let (how, tag, ignore) = (input.byte(), input.number(), if input.flag() { u64::MAX } else { input.number() });
-        let several = how & 4 != 0;
+        // One that takes several has no tag.
+        let several = how & 6 == 4;
         let (context, iov) = self.begin(input.size(), several);
         let peer = if how & 1 != 0 { av::UNSPEC } else { u64::from(how >> 4 & 1) };
         let timeout_ns = if how & 8 != 0 { 1000 } else { 0 };

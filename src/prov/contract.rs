@@ -397,7 +397,7 @@ pub trait Lane {
     /// A turn of progress. Parcels that came go to `each` in their order.
     fn take(&self, force: bool, each: &mut dyn Taker);
 
-    /// As `take`, of all parcels that have come by now, and of what else is due.
+    /// As `take`, of all parcels that have come by now.
     fn take_all(&self, each: &mut dyn Taker) {
         self.take(true, each);
     }
